@@ -1,5 +1,5 @@
-/* comm/abort.h - aborting a group because of another rank, and which memory a group reaches, for layers that need no other internals
- * of a group. */
+/* comm/abort.h - aborting a group because of another rank, which memory a group reaches, and other ranks' parts of its symmetric memory,
+ * for layers that need no other internals of a group. */
 #ifndef LK__ABORT_H
 #define LK__ABORT_H
 
@@ -11,5 +11,11 @@ void lk__comm_abort_for(lk_comm *comm, int rank, const char *why);
 struct lk__device;
 /* Whether its operations take addresses of the device's memory. */
 bool lk__comm_reaches(const lk_comm *comm, const struct lk__device *device);
+
+/* Whether every rank has the symmetric memory of all ranks mapped: all are on one host. */
+bool lk__comm_shares(const lk_comm *comm);
+/* Where this process has `rank`'s part of it; memory: what lk_comm_alloc gave this rank. The parts of all ranks follow each other:
+ * lk_comm_alloc of a world-th of some bytes gives them room from rank 0's part on. Only where lk__comm_shares. */
+char *lk__comm_peer(const lk_comm *comm, const void *memory, int rank);
 
 #endif

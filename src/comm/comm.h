@@ -78,6 +78,9 @@ typedef struct lk__comm_backend {
     lk_status (*split)(lk_comm *parent, lk_comm *comm, const lk__comm_member *all, const int *ranks);
     /* Whether its operations take addresses of that device's memory; for any other the caller copies to and from the host's. */
     bool (*reaches)(const lk__device_backend *device);
+    /* Where this process has `rank`'s part of symmetric memory, of which `memory` is this rank's part. NULL: the ranks do not have
+     * each other's mapped. */
+    char *(*peer)(const lk_comm *comm, const void *memory, int rank);
 } lk__comm_backend;
 
 bool lk__comm_reaches_host(const lk__device_backend *device); /* for backends that reach the host's memory alone */

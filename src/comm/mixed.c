@@ -418,4 +418,5 @@ static lk_status split(lk_comm *parent, lk_comm *c, const lk__comm_member *all, 
 
 const lk__comm_backend lk__backend_mixed = {
     "mixed", true,       collective, transfer,   allocate, release, failure, raise_failure,
-    busy,    wake_waits, sent,       free_state, create,   prepare, split,   lk__comm_reaches_host};
+    busy,    wake_waits, sent,       free_state, create,   prepare, split,   lk__comm_reaches_host,
+    NULL};

@@ -166,6 +166,14 @@ static void release(lk_comm *c, void *memory)
     }
 }
 
+static char *peer(const lk_comm *c, const void *memory, int rank)
+{
+    const lk__shm           *s = c->state;
+    const lk__shm_symmetric *y = s->symmetric;
+    while (y && y->base + y->stride * (size_t)s->rank != memory) y = y->next;
+    return y ? y->base + y->stride * (size_t)rank : NULL;
+}
+
 /* ---- the rest of the table ---- */
 
 static lk_status failure(lk_comm *c) { return lk__shm_failure(c->state); }
@@ -237,4 +245,5 @@ const lk__comm_backend lk__backend_shm = {"shm",
                                           create,
                                           NULL,
                                           split,
-                                          lk__comm_reaches_host};
+                                          lk__comm_reaches_host,
+                                          peer};
