@@ -92,7 +92,7 @@ static void wake_workers(lk__pool *p)
 
 void lk__pool_run(lk__pool *p, int64_t tiles, lk__tile function, void *argument)
 {
-    if (p->threads == 1 || tiles <= 1) {
+    if (!p || p->threads == 1 || tiles <= 1) {
         for (int64_t tile = 0; tile < tiles; tile++) function(argument, tile, 0);
         return;
     }

@@ -13,7 +13,8 @@ lk_status lk__pool_create(lk_context *context, int threads, lk__pool **pool);
 void      lk__pool_free(lk__pool *pool);
 int       lk__pool_threads(const lk__pool *pool);
 
-/* Runs tile 0 … tiles-1, each once, in any order, and returns when all are done. Allocates nothing. */
+/* Runs tile 0 … tiles-1, each once, in any order, and returns when all are done. Allocates nothing. pool NULL: on the
+ * calling thread. */
 void lk__pool_run(lk__pool *pool, int64_t tiles, lk__tile function, void *argument);
 
 /* In a loop that waits for another thread or for a device. */

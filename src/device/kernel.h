@@ -110,6 +110,16 @@ typedef struct lk__kernel_entry {
  * Operations that compute in f32 at least have no bf16 kernel: run is NULL there. */
 const lk__kernel_entry *lk__cpu_kernels(lk_dtype element, const char *isa);
 
+/* How the CPU's square_sum divides an array: each part is summed by itself, and the parts in their order. Part i is elements
+ * lk__square_begin(n, i) to lk__square_begin(n, i + 1); as an array of its own it is one part. */
+enum { LK__SQUARE_PART = 16384 }; /* elements at most */
+static inline int64_t lk__square_parts(int64_t n) { return (n + LK__SQUARE_PART - 1) / LK__SQUARE_PART; }
+static inline int64_t lk__square_begin(int64_t n, int64_t part)
+{
+    int64_t parts = lk__square_parts(n), more = n % parts;
+    return part * (n / parts) + (part < more ? part : more);
+}
+
 static inline int64_t lk__operand_elements(const lk__kernel_operand *x)
 {
     int64_t n = 1;

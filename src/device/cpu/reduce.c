@@ -252,7 +252,7 @@ typedef struct squares {
 static void square_tile(void *argument, int64_t tile, int worker)
 {
     const squares *s = argument;
-    int64_t        begin = tile_begin(s->n, s->tiles, tile), n = tile_begin(s->n, s->tiles, tile + 1) - begin;
+    int64_t        begin = lk__square_begin(s->n, tile), n = lk__square_begin(s->n, tile + 1) - begin;
     const REAL    *x = s->x + begin;
     dvec           even = {0}, odd = {0};
     double         sum = 0;
@@ -270,14 +270,14 @@ static void square_tile(void *argument, int64_t tile, int worker)
 size_t KERNEL(square_sum_workspace)(const lk__kernel_call *call, int threads)
 {
     (void)threads;
-    return (size_t)tile_count(lk__operand_elements(&call->in[0]), 1, 0) * sizeof(double);
+    return (size_t)lk__square_parts(lk__operand_elements(&call->in[0])) * sizeof(double);
 }
 
 void KERNEL(square_sum)(const lk__kernel_call *call)
 {
     squares s = {.x = call->in[0].data, .n = lk__operand_elements(&call->in[0]), .partial = call->workspace};
     double  total = 0;
-    s.tiles = tile_count(s.n, 1, 0);
+    s.tiles = lk__square_parts(s.n);
     lk__pool_run(call->pool, s.tiles, square_tile, &s);
     for (int64_t i = 0; i < s.tiles; i++) total += s.partial[i];
     *(double *)call->out[0].data = total;
