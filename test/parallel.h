@@ -29,6 +29,10 @@ typedef struct job {
     bool              sync, plain_weights; /* plain_weights: the store's own, from a seed */
     size_t            bucket_bytes;
     lk_optimizer_kind optimizer;
+    lk_state_mode     state;
+    double            clip;
+    lk_policy         policy;
+    lk_dtype          gradient_dtype;
     report           *out;
 } job;
 
@@ -75,7 +79,8 @@ SHARED rank_program enrol_rank(const job *j, int rank)
                                     .rank = rank,
                                     .micro_batches = j->micro_batches,
                                     .leaves = j->leaves,
-                                    .bucket_bytes = j->bucket_bytes};
+                                    .bucket_bytes = j->bucket_bytes,
+                                    .state = j->state};
     int64_t             capacity = lk_parallel_capacity(&parallel, j->batch);
     lk_tensor           x = lk_input(p.rig.graph, "x", j->real, 4, ((int64_t[]){capacity, 3, j->side, j->side}));
     lk_tensor           y = lk_input(p.rig.graph, "y", LK_I32, 1, ((int64_t[]){capacity}));
@@ -83,6 +88,9 @@ SHARED rank_program enrol_rank(const job *j, int rank)
     lk_optimizer_config optimizer = LK_OPTIMIZER_CONFIG_INIT;
     lk_tensor           logits = lk_model_find(j->model)(x, (lk_model_options){0});
     optimizer.kind = j->optimizer;
+    optimizer.clip = j->clip;
+    config.policy = j->policy;
+    config.gradient_dtype = j->gradient_dtype;
     config.loss = lk_cross_entropy(logits, y);
     config.optimizer = &optimizer;
     config.sync_batch_norm = j->sync;
@@ -90,7 +98,10 @@ SHARED rank_program enrol_rank(const job *j, int rank)
     if (j->world > 1) p.comm = join_group(p.rig.context, j->backend);
     REQUIRE(lk__plan_create(p.rig.graph, &config, j->one_by_one, &p.rig.plan) == LK_OK, "%s",
             lk_context_error(p.rig.context));
-    REQUIRE(lk_store_create(p.rig.plan, 1, &p.rig.store) == LK_OK, "%s", lk_context_error(p.rig.context));
+    bool shared = lk_plan_state(p.rig.plan) == LK_STATE_SHARED;
+    REQUIRE((shared ? lk_store_create_shared(p.rig.plan, 1, p.comm, &p.rig.store)
+                    : lk_store_create(p.rig.plan, 1, &p.rig.store)) == LK_OK,
+            "%s", lk_context_error(p.rig.context));
     if (!j->plain_weights) initialise(p.rig.store);
     REQUIRE(lk_program_create(p.rig.plan, p.rig.store, p.comm, &p.rig.program) == LK_OK, "rank %d: %s", rank,
             lk_context_error(p.rig.context));
@@ -146,7 +157,7 @@ SHARED int train_as(int rank, void *user)
     for (int step = 1; step <= j->steps; step++) {
         double loss = train_rank(&p, j, rank, step);
         if (rank == 0) j->out->losses[step - 1] = loss;
-        if (rank == 0 && step == 1) keep_gradient(&p, j, total_of(j, 1), j->out);
+        if (rank == 0 && step == 1 && j->state != LK_STATE_SHARED) keep_gradient(&p, j, total_of(j, 1), j->out);
     }
     j->out->hashes[rank] = lk_store_hash(p.rig.store);
     dismiss_rank(&p);

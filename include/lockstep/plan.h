@@ -9,6 +9,15 @@ LK_BEGIN_DECLS
 
 typedef struct lk_plan lk_plan; /* copies what it needs of the graph, which may be freed; must outlive its programs and stores */
 
+/* Where the ranks of a group have parameters, their master copies and optimizer state. The numbers are the same, bit by bit. */
+typedef enum lk_state_mode {
+    LK_STATE_AUTO, /* of a plan: replicated. Of a trainer: shared where the ranks are on one host and compute on its CPUs */
+    LK_STATE_REPLICATED, /* every rank has its own, and updates all of it */
+    /* Once, in memory that all ranks map; every rank sums and updates a slice. On CPUs, in a group whose ranks are on one host, with a
+     * store that was created with that group (lk_store_create_shared). With one rank it is the same as replicated. */
+    LK_STATE_SHARED
+} lk_state_mode;
+
 /* How the ranks of a group share every step. The graph is recorded with the capacity that lk_parallel_capacity gives: that of one
  * micro-batch of a rank or, with leaves, of all leaves of a rank. */
 typedef struct lk_parallel {
@@ -20,9 +29,10 @@ typedef struct lk_parallel {
      * of a rank run as one batch, of which only operations that add over samples run leaf by leaf: the same bits, faster. Where
      * the model adds over samples between its layers, as batch norm does, they run one after the other, and the plan reduces its
      * capacity to that of one leaf. */
-    int    leaves LK_ZERO;
-    size_t bucket_bytes LK_ZERO; /* of gradients that are reduced together; 0: 25 MiB, the first 1 MiB */
-    int    reserved[8] LK_ZERO;  /* a mesh has more axes */
+    int           leaves LK_ZERO;
+    size_t        bucket_bytes LK_ZERO; /* of gradients that are reduced together; 0: 25 MiB, the first 1 MiB */
+    lk_state_mode state LK_ZERO;
+    int           reserved[7] LK_ZERO; /* a mesh has more axes */
 } lk_parallel;
 
 /* The capacity to record a graph with, for global batches of up to `batch` samples; the same on all ranks. */
@@ -57,6 +67,8 @@ LK_API void      lk_plan_free(lk_plan *plan);
 
 /* Bytes that a store and a program of this plan will hold under each kind: exact. */
 LK_API size_t lk_plan_memory(const lk_plan *plan, lk_memory kind);
+/* LK_STATE_SHARED or LK_STATE_REPLICATED. */
+LK_API lk_state_mode lk_plan_state(const lk_plan *plan);
 /* A hash of everything that will run; equal for equal plans. Where kernels choose among algorithms by measuring them (GPUs), that is
  * known, and part of it, once a program has been created. */
 LK_API uint64_t lk_plan_fingerprint(const lk_plan *plan);

@@ -96,8 +96,8 @@ LK_API void lk_program_metrics(const lk_program *program, lk_metrics *metrics);
 LK_API lk_status lk_program_output_read(lk_program *program, int i, void *data, size_t bytes);
 /* The same without a copy, valid until the next run; NULL: no such output, or its memory is not the host's (off the CPU). */
 LK_API const void *lk_program_output(const lk_program *program, int i);
-/* The gradient of the sum of the loss with respect to a parameter, after LK_BACKWARD; NULL: it has none, or its memory is not the
- * host's (off the CPU): lk_program_gradient_read copies it from any. */
+/* The gradient of the sum of the loss with respect to a parameter, after LK_BACKWARD; NULL: it has none, its memory is not the
+ * host's (off the CPU), or ranks share their state, and no rank has the sum: lk_program_gradient_read copies it from any. */
 LK_API const void *lk_program_gradient(const lk_program *program, const char *parameter);
 
 /* Reads and writes gradients, to reduce them by other means or to change them before LK_UPDATE. They are copied, row-major, in the
@@ -111,7 +111,8 @@ LK_API const void *lk_program_gradient(const lk_program *program, const char *pa
  *   - gradients summed: write them, and set the weight to the sum of the ranks' weights. Right for any numbers of samples, 0 too;
  *   - gradients of the mean loss of the whole batch: write them, and set the weight to 1.
  * Gradients written without a LK_BACKWARD since the last update count as one run: those not written are 0, and the weight is 1. All
- * ranks of a group must write the same values. */
+ * ranks of a group must write the same values. Where they share their state, gradients are read before LK_UPDATE; the first call after
+ * LK_SYNC that changes them, and LK_UPDATE itself, are collectives. */
 LK_API lk_status lk_program_gradient_read(lk_program *program, const char *parameter, void *data, size_t bytes);
 LK_API lk_status lk_program_gradient_write(lk_program *program, const char *parameter, const void *data, size_t bytes);
 /* Multiplies the gradient of a parameter; NULL: all gradients. */

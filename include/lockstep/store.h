@@ -3,6 +3,7 @@
 #ifndef LOCKSTEP_STORE_H
 #define LOCKSTEP_STORE_H
 
+#include <lockstep/comm.h>
 #include <lockstep/plan.h>
 
 LK_BEGIN_DECLS
@@ -30,6 +31,14 @@ typedef enum lk_state_part { LK_STATE_VALUE, LK_STATE_MOMENT_0, LK_STATE_MOMENT_
 
 /* Allocates the plan's state and initialises every parameter from its distribution, as a function of (seed, name, element). */
 LK_API lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store);
+/* The same for ranks of one host that hold their state together (plan.h, LK_STATE_SHARED): parameters, master copies and optimizer
+ * state are once in memory that all ranks map, buffers are each rank's own. Collective; the group must outlive the store.
+ * LK_EUNSUPPORTED: the ranks of this group have no common memory.
+ *
+ * LK_UPDATE of a program on it is a collective: it returns when the state of all ranks is the new one, and reading waits for nothing.
+ * What lk_state points to is the memory of all ranks. Where a rank fails amid an update, the state is partly new: from then on reads,
+ * writes, hashes, saves and all sections return that failure. */
+LK_API lk_status lk_store_create_shared(lk_plan *plan, uint64_t seed, lk_comm *comm, lk_store **store);
 LK_API void      lk_store_free(lk_store *store);
 
 LK_API size_t   lk_store_count(const lk_store *store);
@@ -39,7 +48,9 @@ LK_API bool     lk_store_find(const lk_store *store, const char *name, lk_state 
 LK_API const char *lk_store_alias(const lk_store *store, size_t index, size_t i);
 LK_API int64_t     lk_store_parameters(const lk_store *store); /* trained and frozen elements, buffers not counted */
 /* Copies elements first … first + count - 1 (row-major, in lk_state.dtype) of a state to or from the caller's memory. Second names
- * count; `bytes` must be those of count elements. LK_ENOENT: no such state; LK_EINVAL: it has no such part or elements. */
+ * count; `bytes` must be those of count elements. LK_ENOENT: no such state; LK_EINVAL: it has no such part or elements.
+ * Writing to what ranks share is a collective: all ranks write the same (LK_EMISMATCH if not), and see it when the call returns. So
+ * is loading into it. */
 LK_API lk_status lk_store_read(const lk_store *store, const char *name, lk_state_part part, int64_t first,
                                int64_t count, void *data, size_t bytes);
 LK_API lk_status lk_store_write(lk_store *store, const char *name, lk_state_part part, int64_t first, int64_t count,

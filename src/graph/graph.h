@@ -30,7 +30,7 @@ typedef struct lk__graph_value {
     lk__graph_kind  kind;
     int             node; /* producer, for results */
     int  state; /* index into states, for state, master and optimizer values; into constants or buckets, for those */
-    int  slot;  /* optimizer values: which moment, from 0 */
+    int  slot;  /* optimizer values: which moment, from 0; buckets: 1 for this rank's slice */
     bool channels_last; /* how an image is stored; set by the layout pass */
     bool needs_gradient;
     const char *name; /* inputs; else NULL */
@@ -87,13 +87,13 @@ struct lk_graph {
     lk__graph_constant *constants;
     lk__graph_metric   *metrics;
     lk__kernel_custom **customs; /* users' operations, by the attribute custom - 1 */
-    size_t              values_count, nodes_count, states_count, blocks_count, constants_count, metrics_count, customs_count;
-    size_t              values_capacity, nodes_capacity, states_capacity, blocks_capacity, constants_capacity;
-    size_t              metrics_capacity, customs_capacity;
-    int                 block;    /* the open one */
-    uint64_t            dropouts; /* number recorded so far: the stream of the next one */
-    lk_status           status;
-    char                error[1024];
+    size_t    values_count, nodes_count, states_count, blocks_count, constants_count, metrics_count, customs_count;
+    size_t    values_capacity, nodes_capacity, states_capacity, blocks_capacity, constants_capacity;
+    size_t    metrics_capacity, customs_capacity;
+    int       block;    /* the open one */
+    uint64_t  dropouts; /* number recorded so far: the stream of the next one */
+    lk_status status;
+    char      error[1024];
 };
 
 /* Of an empty tensor: the line of the first recording call that had empty tensors alone; 0: unknown. */

@@ -36,7 +36,7 @@ static void value_name(const lk_graph *g, int id, char *text, size_t bytes)
     else if (v->kind == LK__VALUE_CONSTANT)
         snprintf(text, bytes, "constant%d", v->state);
     else if (v->kind == LK__VALUE_BUCKET)
-        snprintf(text, bytes, "bucket%d", v->state);
+        snprintf(text, bytes, "bucket%d%s", v->state, v->slot ? ".slice" : "");
     else if (v->name)
         snprintf(text, bytes, "%s", v->name);
     else

@@ -1,6 +1,6 @@
 /* bucket.c - the layout of gradients: contiguous, in the order in which backward makes them, divided into buckets that are reduced
- * as one. A bucket is complete when its last gradient is made; there its all_reduce starts, and backward continues; its wait is in the
- * section sync. So a bucket is closed when it is full, and also when it is large enough and the next gradient takes long to compute. */
+ * as one. A bucket is complete when its last gradient is made; there its all_reduce starts, or with shared state its reduce_scatter,
+ * and backward continues; its wait is in the section sync. So a bucket is closed when it is full, and also when it is large enough and the next gradient takes long to compute. */
 #include "plan/plan.h"
 
 #include <stdlib.h>
@@ -60,6 +60,15 @@ static size_t bucket_limit(const lk_plan *p, size_t buckets)
     return buckets == 0 && most > FIRST_BUCKET && !p->parallel.bucket_bytes ? FIRST_BUCKET : most;
 }
 
+/* With shared state a bucket is one slice for each rank; returns where it ends. */
+static size_t close_bucket(lk_plan *p)
+{
+    if (p->buckets_count == 0) return 0;
+    lk__plan_bucket *b = &p->buckets[p->buckets_count - 1];
+    if (p->shared) b->bytes = lk__round_up(b->bytes, LK__SLICE_ALIGN * (size_t)p->parallel.world);
+    return b->offset + b->bytes;
+}
+
 static lk_status make_buckets(lk_plan *p)
 {
     lk__plan_list *list = &p->train;
@@ -72,7 +81,7 @@ static lk_status make_buckets(lk_plan *p)
     size_t count = list_gradients(list, position, all);
     for (size_t i = 0; i < count; i++) {
         lk__plan_state  *sp = &p->states[all[i].state];
-        size_t           bytes = lk__round_up(sp->wide_bytes, LK__ALIGN);
+        size_t           bytes = lk__round_up(sp->wide_bytes, p->shared ? LK__SLICE_ALIGN : LK__ALIGN);
         lk_dtype         dtype = list->graph->values[list->gradients[all[i].state]].shape.dtype;
         lk__plan_bucket *last = p->buckets_count ? &p->buckets[p->buckets_count - 1] : NULL;
         bool             close_early = last && p->parallel.world > 1 && last->bytes >= LARGE_ENOUGH &&
@@ -80,6 +89,7 @@ static lk_status make_buckets(lk_plan *p)
         if (!last || close_early || last->dtype != dtype || last->bytes + bytes > bucket_limit(p, p->buckets_count - 1)) {
             if (lk__grow(c, (void **)&p->buckets, &p->buckets_capacity, p->buckets_count + 1, sizeof *last) < 0)
                 goto done;
+            offset = close_bucket(p);
             last = &p->buckets[p->buckets_count++];
             *last = (lk__plan_bucket){.offset = offset, .dtype = dtype};
         }
@@ -90,7 +100,7 @@ static lk_status make_buckets(lk_plan *p)
         last->states++;
         last->after = (size_t)all[i].position;
     }
-    p->gradient_bytes = offset;
+    p->gradient_bytes = close_bucket(p);
     status = LK_OK;
 done:
     lk__free(c, LK_MEMORY_OTHER, all, states * sizeof *all);
@@ -111,6 +121,22 @@ static lk_status insert_node(lk__plan_list *list, size_t position, int node, lk_
     return LK_OK;
 }
 
+/* The bucket as a value of the training graph or, of what is reduced for a shared state, this rank's slice of it. */
+static int bucket_value(lk_plan *p, size_t index, bool slice)
+{
+    const lk__plan_bucket *b = &p->buckets[index];
+    int64_t                elements = (int64_t)(b->bytes / lk_dtype_size(b->dtype)), world = p->parallel.world;
+    lk_dtype               type = lk__bucket_type(p, b);
+    lk__graph_value        v = {.shape = lk__shape_vector(type, slice ? elements / world : elements),
+                                .kind = LK__VALUE_BUCKET,
+                                .node = -1,
+                                .state = (int)index,
+                                .slot = slice,
+                                .site = LK_HERE};
+    if (p->shared && !slice) v.shape = lk__shape_fixed(type, 2, (int64_t[]){world, elements / world});
+    return lk__graph_add_value(p->train.graph, &v);
+}
+
 /* The collective of bucket `index`: started once it is complete, waited for in the section sync. In place. */
 static lk_status add_collective(lk_plan *p, size_t index)
 {
@@ -118,18 +144,15 @@ static lk_status add_collective(lk_plan *p, size_t index)
     lk_graph        *g = list->graph;
     lk__plan_bucket *b = &p->buckets[index];
     lk__op_attrs     attrs = {.reduction = LK_SUM, .order = lk__plan_order(p), .group = LK__GROUP_DATA};
-    lk__graph_value v = {.shape = lk__shape_vector(lk__bucket_type(p, b), (int64_t)(b->bytes / lk_dtype_size(b->dtype))),
-                         .kind = LK__VALUE_BUCKET,
-                         .node = -1,
-                         .state = (int)index,
-                         .site = LK_HERE};
-    int             bucket = lk__graph_add_value(g, &v);
-    if (bucket < 0) return g->status;
+    int              bucket = bucket_value(p, index, false), result = p->shared ? bucket_value(p, index, true) : bucket;
+    if (bucket < 0 || result < 0) return g->status;
+    if (p->shared) attrs.parts = p->parallel.world;
     b->after += index; /* behind the starts of the buckets before it */
-    int       start = lk__emit_update(g, LK_HERE, LK__OP_all_reduce, &attrs, &bucket, 1, &bucket, 1);
+    int start = lk__emit_update(g, LK_HERE, p->shared ? LK__OP_reduce_scatter : LK__OP_all_reduce, &attrs, &bucket, 1,
+                                &result, 1);
     lk_status status = insert_node(list, b->after + 1, start, LK_BACKWARD);
     if (status < 0) return status;
-    int wait = lk__emit_update(g, LK_HERE, LK__OP_wait, NULL, (int[]){bucket, bucket}, 2, &bucket, 1);
+    int wait = lk__emit_update(g, LK_HERE, LK__OP_wait, NULL, (int[]){result, bucket}, 2, &result, 1);
     return insert_node(list, list->end[LK_SYNC], wait, LK_SYNC);
 }
 

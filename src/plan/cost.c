@@ -68,11 +68,11 @@ static const char *instruction_name(const lk_plan *p, size_t position, char *tex
     return text;
 }
 
-/* An all_reduce sends, and receives, 2(N-1)/N of its bytes. */
-static double all_reduce_seconds(const lk_plan *p, const lk_rates *r, double bytes)
+/* An all_reduce sends, and receives, 2(N-1)/N of its bytes; a reduce_scatter half of that. */
+static double reduction_seconds(const lk_plan *p, const lk_rates *r, double bytes)
 {
-    double world = p->parallel.world;
-    return 2 * r->latency + 2 * (world - 1) / world * bytes / r->link;
+    double world = p->parallel.world, ways = p->shared ? 1 : 2;
+    return ways * r->latency + ways * (world - 1) / world * bytes / r->link;
 }
 
 /* How this rank's leaves run and, if not as one batch, because of what. */
@@ -99,7 +99,9 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_write write, void *u
     size_t begin = list->end[LK_FORWARD], end = list->end[LK_BACKWARD];
     double runs = p->parallel.leaves && !p->batch_leaves ? p->sets : p->parallel.micro_batches;
     double forward = section_seconds(p, r, 0, begin), backward = section_seconds(p, r, begin, end);
-    double update = section_seconds(p, r, list->end[LK_SYNC], list->end[LK_UPDATE]), link = 0, finished = 0;
+    double update =
+        section_seconds(p, r, list->end[LK_SYNC], list->end[LK_UPDATE]) / (p->shared ? p->parallel.world : 1);
+    double link = 0, finished = 0;
     double sync_seconds = p->parallel.world > 1 ? 2 * r->latency : 0, syncs = p->syncs * runs * sync_seconds;
     print(&o, "step of rank %d of %d: %.3f ms forward, %.3f ms backward%s, %.3f ms update\n", p->parallel.rank,
           p->parallel.world, 1e3 * forward, 1e3 * backward, runs > 1 ? " per micro-batch" : "", 1e3 * update);
@@ -111,11 +113,12 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_write write, void *u
         const lk__plan_bucket *b = &p->buckets[i];
         double                 complete = section_seconds(p, r, begin, b->after + 1), start = fmax(complete, finished);
         char                   first[96], last[96];
-        finished = start + all_reduce_seconds(p, r, (double)lk__bucket_sent(p, i));
+        finished = start + reduction_seconds(p, r, (double)lk__bucket_sent(p, i));
         link += finished - start;
-        print(
-            &o, "  bucket %zu: all_reduce of %zu bytes (%d tensor%s), complete %.3f ms into backward, in flight %.3f to %.3f ms",
-            i, lk__bucket_sent(p, i), b->states, b->states == 1 ? "" : "s", 1e3 * complete, 1e3 * start, 1e3 * finished);
+        print(&o,
+              "  bucket %zu: %s of %zu bytes (%d tensor%s), complete %.3f ms into backward, in flight %.3f to %.3f ms",
+              i, p->shared ? "reduce_scatter" : "all_reduce", lk__bucket_sent(p, i), b->states,
+              b->states == 1 ? "" : "s", 1e3 * complete, 1e3 * start, 1e3 * finished);
         if (start < backward)
             print(&o, ", during %s to %s", instruction_name(p, running_at(p, r, begin, end, start), first, sizeof first),
                   instruction_name(p, running_at(p, r, begin, end, fmin(finished, backward)), last, sizeof last));
@@ -123,8 +126,9 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_write write, void *u
     }
     if (p->parallel.world > 1)
         print(&o, "  metrics: all_gather of a few numbers per rank, %.3f ms\n", 1e3 * sync_seconds);
+    if (p->shared) print(&o, "  update: of a slice by every rank; all wait for its end, %.3f ms\n", 1e3 * sync_seconds);
     double exposed = fmax(0, finished - backward);
-    double critical = runs * (forward + backward) + syncs + exposed + sync_seconds + update;
+    double critical = runs * (forward + backward) + syncs + exposed + sync_seconds * (p->shared ? 2 : 1) + update;
     print(&o, "critical path %.3f ms", 1e3 * critical);
     if (link > 0)
         print(&o, ": %.3f ms of %.3f ms on the link are hidden by backward", 1e3 * (link - exposed), 1e3 * link);

@@ -69,8 +69,11 @@ static void external_storages(memory *m)
         if (value->kind == LK__VALUE_RESULT) continue;
         if (value->kind == LK__VALUE_INPUT) s.place = (lk__plan_place){LK__IN_INPUT, v};
         if (value->kind == LK__VALUE_STATE) s.place = m->plan->states[value->state].place;
-        if (value->kind == LK__VALUE_BUCKET)
-            s.place = (lk__plan_place){LK__IN_GRADIENTS, lk__bucket_place(m->plan, &m->plan->buckets[value->state])};
+        if (value->kind == LK__VALUE_BUCKET) {
+            size_t slice = value->slot ? (size_t)m->plan->parallel.rank * s.bytes : 0; /* this rank's */
+            s.place =
+                (lk__plan_place){LK__IN_GRADIENTS, lk__bucket_place(m->plan, &m->plan->buckets[value->state]) + slice};
+        }
         if (value->kind == LK__VALUE_CONSTANT)
             s.place = (lk__plan_place){LK__IN_BUFFERS, m->plan->constants[value->state]};
         if (value->kind == LK__VALUE_MASTER)

@@ -286,6 +286,13 @@ static lk_status check_config(lk_graph *g, const lk_plan_config *config)
     if (parallel->leaves && parallel->leaves < parallel->world)
         return lk__fail(c, LK_EINVAL, "%d leaves for %d ranks: each rank needs at least one leaf", parallel->leaves,
                         parallel->world);
+    if ((unsigned)parallel->state > LK_STATE_SHARED)
+        return lk__fail(c, LK_EINVAL, "there is no mode %d of the state", (int)parallel->state);
+    if (parallel->state == LK_STATE_SHARED && parallel->world > 1 && !lk__device_is_host(lk__context_device(c)))
+        return lk__fail(c, LK_EUNSUPPORTED,
+                        "ranks share their state in the host's memory, which the device %s does not compute in: plan "
+                        "it as replicated (LK_STATE_REPLICATED, --state replicated)",
+                        lk_context_device(c));
     lk_status status = check_precision(g, config);
     if (status >= 0) status = check_caches(g, config->optimizer != NULL);
     const lk_optimizer_config *o = config->optimizer;
@@ -343,6 +350,7 @@ lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *given, bool one
     p->policy = config->policy;
     p->gradient_dtype = config->gradient_dtype == LK_BF16 ? LK_BF16 : graph->real;
     if (p->parallel.world == 0) p->parallel.world = 1;
+    p->shared = p->parallel.state == LK_STATE_SHARED && p->parallel.world > 1;
     if (p->parallel.micro_batches == 0) p->parallel.micro_batches = 1;
     p->slots = p->sets = 1;
     p->batch_leaves = p->parallel.leaves && p->trains && !one_by_one;
@@ -406,6 +414,8 @@ size_t lk_plan_memory(const lk_plan *p, lk_memory kind)
 {
     return (unsigned)kind < LK_MEMORY_COUNT ? p->memory[kind] : 0;
 }
+
+lk_state_mode lk_plan_state(const lk_plan *p) { return p->shared ? LK_STATE_SHARED : LK_STATE_REPLICATED; }
 
 static uint64_t hash_list(const lk__plan_list *list, uint64_t hash)
 {

@@ -100,9 +100,10 @@ struct lk_plan {
     lk_dtype        gradient_dtype; /* of the all_reduce of gradients */
 
     lk_parallel      parallel; /* world at least 1, micro_batches at least 1 */
+    bool             shared;   /* the state is held once by all ranks, and each updates a slice of it (slice.c) */
     lk__plan_bucket *buckets;  /* in the order in which backward fills them */
     size_t           buckets_count, buckets_capacity;
-    bool             reduces; /* each bucket has an all_reduce in the training list, and a wait in its section sync */
+    bool             reduces; /* each bucket has a collective in the training list, and a wait in its section sync */
     size_t           gradient_bytes;   /* of one set of gradients */
     int              sets;             /* of gradients */
     size_t           leaf_sums_offset; /* in the workspace: lk__kernel_leaves' sums */
@@ -214,6 +215,20 @@ static inline size_t lk__bucket_place(const lk_plan *p, const lk__plan_bucket *b
     if (type == b->dtype) return b->offset;
     return p->gradient_bytes * (size_t)p->sets + b->offset / lk_dtype_size(b->dtype) * lk_dtype_size(type);
 }
+
+/* slice.c: with shared state, the slices of the ranks. Every bucket is divided into one slice for each rank, all of one size, across the
+ * tensors in it. Gradients begin at multiples of LK__SLICE_ALIGN, and so do slices: a boundary is that many bytes of gradients, 32
+ * elements in f32, from the beginning of a tensor, and no cache line of what is updated has two owners, also of parameters in bf16. */
+enum { LK__SLICE_ALIGN = 128 };
+typedef struct lk__plan_piece {
+    int     state;
+    int64_t first, count; /* elements */
+} lk__plan_piece;
+/* What `rank` owns of the tensors, in the order of the gradients; returns how many pieces. pieces NULL: only counts. */
+size_t lk__plan_pieces(const lk_plan *plan, int rank, lk__plan_piece *pieces);
+/* The rank that owns this byte of the gradients, and where its slice ends. */
+int                  lk__plan_owner(const lk_plan *plan, size_t offset, size_t *end);
+static inline size_t lk__slice_bytes(const lk_plan *p, size_t bytes) { return bytes / (size_t)p->parallel.world; }
 
 /* staging.c: off the CPU, the device's copies of the step block, the samples' ids and the inputs of one slot, in this order: bytes and, by
  * value, offsets; after the last value, that of the ids. offsets NULL: only measures. */

@@ -7,6 +7,7 @@
 #include "base/tree.h"
 #include "comm/abort.h"
 #include "comm/comm.h"
+#include "run/shared.h"
 
 #include <sched.h>
 #include <string.h>
@@ -25,8 +26,22 @@ static lk_status finish_bucket(lk_program *p, const lk__run_collective *c)
 {
     const lk__plan_bucket *b = &p->plan->buckets[c->bucket];
     char                  *memory = p->gradients + lk__bucket_place(p->plan, b);
-    lk_status              status = lk__stage_in(p, memory, lk__bucket_sent(p->plan, (size_t)c->bucket));
+    if (p->shared) return lk__shared_widen(p, b);
+    lk_status status = lk__stage_in(p, memory, lk__bucket_sent(p->plan, (size_t)c->bucket));
     return status < 0 ? status : lk__bucket_widen(p, b);
+}
+
+/* With shared state, each rank's slice: while backward runs, or in the update, straight from all ranks' gradients. */
+static lk_status scatter_bucket(lk_program *p, lk__run_collective *c)
+{
+    const lk__plan_bucket *b = &p->plan->buckets[c->bucket];
+    lk_dtype               type = lk__bucket_type(p->plan, b);
+    char                  *data = p->gradients + lk__bucket_place(p->plan, b);
+    size_t                 slice = lk__slice_bytes(p->plan, lk__bucket_sent(p->plan, (size_t)c->bucket));
+    lk_status              status = lk__bucket_round(p, b);
+    if (status < 0 || p->shared->lazy) return status;
+    return lk_comm_reduce_scatter(p->collectives->bulk, data, data + (size_t)p->plan->parallel.rank * slice,
+                                  slice / lk_dtype_size(type), type, LK_SUM, &c->work);
 }
 
 static lk_status reduce_bucket(lk_program *p, lk__run_collective *c)
@@ -37,6 +52,7 @@ static lk_status reduce_bucket(lk_program *p, lk__run_collective *c)
     char                  *memory = p->gradients + lk__bucket_place(p->plan, b), *data = lk__exchanged(p, memory);
     size_t                 sent = lk__bucket_sent(p->plan, (size_t)c->bucket);
     if (!p->comm) return LK_OK;
+    if (p->shared) return scatter_bucket(p, c);
     lk_status status = lk__bucket_round(p, b);
     if (status >= 0 && !lk__buckets_by_slices(p)) status = lk__stage_out(p, memory, sent);
     for (int i = 0; i < p->plan->sets && status >= 0 && lk__buckets_by_slices(p); i++)
@@ -229,7 +245,7 @@ static size_t lay_out(const lk_program *p, lk__run_collectives *x, char *memory)
     x->mine = reserve_bytes(memory, &used, leaves * widest);
     x->reports = reserve_bytes(memory, &used, world * sizeof *x->reports);
     x->ranks = reserve_bytes(memory, &used, world * sizeof *x->ranks);
-    if (!plan->parallel.leaves || x->aligned) return used;
+    if (!plan->parallel.leaves || x->aligned || plan->shared) return used;
     x->slice_bytes = lk__round_up(most / world + 2 * LK__ALIGN, LK__ALIGN);
     x->slices = reserve_bytes(memory, &used, x->slice_bytes * 2 * leaves);
     x->scratch = reserve_bytes(memory, &used, lk__leaf_tree_scratch_bytes());

@@ -45,6 +45,11 @@ lk_status lk__leaf_tree_add(lk_program *program, const lk__plan_bucket *bucket);
 /* Completes the tree of a bucket over ranks whose subtrees are not aligned. */
 lk_status lk__leaf_tree_reduce(lk_program *program, const lk__plan_bucket *bucket);
 
+/* Completes the tree of a range of the gradients, of which gradients[rank] is that rank's first set, into out; at `offset` in a set.
+ * scratch: lk__leaf_tree_scratch_bytes. */
+void lk__leaf_tree_sum(const lk_program *program, char *const *gradients, size_t offset, size_t count, lk_dtype type,
+                       char *out, char *scratch);
+
 /* ---- report.c ---- */
 /* Gathers the elements of this rank's leaves, contiguous in `mine`, on all ranks: `gathered` then holds those of all leaves in order. */
 lk_status lk__gather_leaves(lk_program *program, const char *name, const void *mine, size_t elements, lk_dtype type);
@@ -52,7 +57,7 @@ lk_status lk__gather_leaves(lk_program *program, const char *name, const void *m
 void lk__reduce_gathered(const lk_program *program, size_t elements, lk_dtype type, lk_reduce_op op, void *out);
 enum {
     LK__RUN_NUMBERS = LK__PLAN_NUMBERS + 1, /* per leaf, that are gathered at once outside the list of instructions */
-    LK__RUN_REPORT = 7                      /* numbers of a rank's report */
+    LK__RUN_REPORT = 8                      /* numbers of a rank's report */
 };
 
 #endif

@@ -1,6 +1,6 @@
 /* gradient.c - gradients by name, for programs that reduce or change them by other means: copied, never by pointer, so that they may
  * be in any memory. They are row-major like the parameters, which the plan's layout pass ensures. */
-#include "run/program.h"
+#include "run/shared.h"
 
 #include <math.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 const void *lk_program_gradient(const lk_program *p, const char *parameter)
 {
     int state = p->plan->trains ? lk__find_state(p->plan->graph, parameter) : -1;
-    if (state < 0 || !p->plan->states[state].trained || !lk__device_is_host(p->device)) return NULL;
+    if (state < 0 || !p->plan->states[state].trained || !lk__device_is_host(p->device) || p->shared) return NULL;
     return lk__gradient_set(p, 0) + p->plan->states[state].gradient_offset;
 }
 
@@ -24,6 +24,13 @@ static lk_status finish_gradients(lk_program *p)
         p->context, LK_EINVAL,
         "the gradients are being reduced over the ranks: run LK_SYNC first, or call lk_program_no_sync before "
         "LK_BACKWARD");
+}
+
+/* The same, for a call that changes them. Of ranks that share their state each has its own until then: collective. */
+static lk_status gather_gradients(lk_program *p)
+{
+    lk_status status = finish_gradients(p);
+    return status >= 0 && p->shared && p->synced ? lk__shared_gather(p) : status;
 }
 
 static lk_status locate_gradient(const lk_program *p, const char *parameter, char **gradient, size_t *bytes)
@@ -59,6 +66,15 @@ lk_status lk_program_gradient_read(lk_program *p, const char *parameter, void *d
         return status;
     if (!p->has_gradients)
         return lk__fail(p->context, LK_EINVAL, "there are no gradients yet: run LK_FORWARD and LK_BACKWARD first");
+    if (p->shared && !p->pending)
+        return lk__fail(
+            p->context, LK_EINVAL,
+            "ranks that share their state do not keep gradients: read them before LK_UPDATE, after LK_SYNC");
+    if (p->shared && p->synced) {
+        lk__shared_sum(p, lk__find_state(p->plan->graph, parameter), 0,
+                       (int64_t)(bytes / lk_dtype_size(p->plan->graph->real)), data, 0);
+        return LK_OK;
+    }
     return lk__device_read(p->device, p->stream, data, gradient, bytes);
 }
 
@@ -113,7 +129,7 @@ lk_status lk_program_gradient_write(lk_program *p, const char *parameter, const 
 {
     char     *gradient;
     size_t    size;
-    lk_status status = finish_gradients(p);
+    lk_status status = gather_gradients(p);
     if (status < 0 || (status = locate_gradient(p, parameter, &gradient, &size)) < 0 || !gradient ||
         (status = check_bytes(p, parameter, size, bytes)) < 0)
         return status;
@@ -123,6 +139,7 @@ lk_status lk_program_gradient_write(lk_program *p, const char *parameter, const 
         p->pending = 1;
         p->synced = p->has_gradients = true;
         p->weight = 1;
+        if (p->shared) p->shared->summed = LK__SUMMED_WHOLE, p->shared->permitted = false;
     }
     return lk__device_write(p->device, p->stream, gradient, data, bytes);
 }
@@ -139,7 +156,7 @@ lk_status lk_program_gradient_scale(lk_program *p, const char *parameter, double
 {
     char     *gradient;
     size_t    size;
-    lk_status status = finish_gradients(p);
+    lk_status status = gather_gradients(p);
     if (status < 0 || (status = check_pending(p)) < 0) return status;
     if (!isfinite(factor))
         return lk__fail(p->context, LK_EINVAL, "gradients are scaled by a finite factor, not by %g", factor);

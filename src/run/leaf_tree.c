@@ -1,6 +1,7 @@
 /* leaf_tree.c - gradients that are added in the tree over leaves. A rank first adds the subtrees that it holds whole. Where every rank
  * holds one subtree and all are of the same size, an all_reduce over ranks completes the tree. Otherwise every rank gets its slice of
- * all ranks' subtrees, completes the tree over its slice, and the slices are gathered. */
+ * all ranks' subtrees, completes the tree over its slice, and the slices are gathered. Where ranks share their state, the owner of a
+ * slice reads all subtrees where they are. */
 #include "run/collective.h"
 
 #include "base/reduce.h"
@@ -28,19 +29,37 @@ void lk__leaf_tree_find(lk__run_collectives *x, const lk_parallel *parallel)
     }
 }
 
-/* The address of the sum over leaves lo … hi of `count` elements. A sum computed here is in scratch[depth]. */
+/* The address of the sum over leaves lo … hi of `count` elements, at most BLOCK. A sum computed here is in scratch. */
 static const char *add_tree(const lk_program *p, const char *const *at, int lo, int hi, size_t offset, size_t count,
-                            lk_dtype type, int depth)
+                            lk_dtype type, char *scratch)
 {
     const lk__run_collectives *x = p->collectives;
     for (int i = 0; i < x->subtrees_count; i++)
         if (x->subtrees[i].first == lo && x->subtrees[i].last == hi) return at[i] + offset;
     int         middle = lo + lk__tree_left(hi - lo);
-    char       *out = x->scratch + (size_t)depth * BLOCK * sizeof(double);
-    const void *sides[] = {add_tree(p, at, lo, middle, offset, count, type, depth), NULL};
-    sides[1] = add_tree(p, at, middle, hi, offset, count, type, depth + 1);
-    lk__reduce(out, sides, 2, count, type, LK_SUM);
-    return out;
+    const void *sides[] = {add_tree(p, at, lo, middle, offset, count, type, scratch), NULL};
+    sides[1] = add_tree(p, at, middle, hi, offset, count, type, scratch + BLOCK * sizeof(double));
+    lk__reduce(scratch, sides, 2, count, type, LK_SUM);
+    return scratch;
+}
+
+void lk__leaf_tree_sum(const lk_program *p, char *const *gradients, size_t offset, size_t count, lk_dtype type,
+                       char *out, char *scratch)
+{
+    const lk__run_collectives *x = p->collectives;
+    const lk_parallel         *parallel = &p->plan->parallel;
+    const char                *at[LK__LEAVES_MOST] = {NULL};
+    size_t                     size = lk_dtype_size(type);
+    for (int i = 0; i < x->subtrees_count; i++) {
+        const lk__run_subtree *s = &x->subtrees[i];
+        size_t                 set = (size_t)(s->first - (int)lk__plan_leaves(parallel, s->rank).first);
+        at[i] = gradients[s->rank] + set * p->plan->gradient_bytes;
+    }
+    for (size_t i = 0; i < count; i += BLOCK) {
+        size_t here = count - i < BLOCK ? count - i : BLOCK;
+        memcpy(out + i * size, add_tree(p, at, 0, parallel->leaves, offset + i * size, here, type, scratch),
+               here * size);
+    }
 }
 
 /* ---- additions on this rank ---- */
@@ -150,7 +169,7 @@ lk_status lk__leaf_tree_reduce(lk_program *p, const lk__plan_bucket *b)
     for (int i = 0; i < x->subtrees_count; i++) at[i] = x->slices + (size_t)i * x->slice_bytes;
     for (size_t i = 0; i < mine; i += BLOCK) {
         size_t count = mine - i < BLOCK ? mine - i : BLOCK;
-        memcpy(bucket + (first + i) * size, add_tree(p, at, 0, parallel->leaves, i * size, count, b->dtype, 0),
+        memcpy(bucket + (first + i) * size, add_tree(p, at, 0, parallel->leaves, i * size, count, b->dtype, x->scratch),
                count * size);
     }
     for (int rank = 0; rank < parallel->world; rank++)

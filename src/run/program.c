@@ -1,5 +1,6 @@
 /* program.c - creating and freeing programs: every operand is resolved to a pointer once, so that a run is a loop over calls. Also
  * binding inputs, splitting a batch into micro-batches and reading results; sections run in section.c. */
+#include "run/shared.h"
 #include "run/timeline.h"
 
 #include <stdio.h>
@@ -124,6 +125,20 @@ static lk_status check_comm(const lk_plan *plan, lk_comm *comm)
                     parallel->world, rank, size);
 }
 
+/* Who updates a state, and how, must be the same to all who use it. */
+static lk_status check_sharing(const lk_plan *plan, const lk_store *store, const lk_comm *comm)
+{
+    if (!plan->trains || (plan->shared ? store->comm && store->comm == comm : !store->comm)) return LK_OK;
+    if (plan->shared)
+        return lk__fail(plan->context, LK_EMISMATCH,
+                        "the plan's ranks share their state, and the store was not created with their group: use "
+                        "lk_store_create_shared, with the same group");
+    return lk__fail(plan->context, LK_EMISMATCH,
+                    "the store is shared by %d ranks, and the plan updates all of it on one: set its "
+                    "lk_parallel.state to LK_STATE_SHARED",
+                    lk_comm_size(store->comm));
+}
+
 static size_t numbers_bytes(const lk_program *p)
 {
     return (size_t)lk__leaves_here(p) * (size_t)p->plan->evaluate.numbers_count * sizeof *p->numbers;
@@ -173,7 +188,7 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     lk_status   status;
     *program = NULL;
     if ((status = check_states(plan, store)) < 0 || (status = check_constants(plan, store)) < 0 ||
-        (status = check_comm(plan, comm)) < 0)
+        (status = check_comm(plan, comm)) < 0 || (status = check_sharing(plan, store, comm)) < 0)
         return status;
     lk_program *p = lk__alloc(c, LK_MEMORY_OTHER, sizeof *p);
     if (!p) return LK_ENOMEM;
@@ -193,7 +208,7 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     if (p->comm && (status = lk__verify_plans(p)) < 0) goto fail;
     if ((status = lk__gradients_share(p)) < 0 || (status = make_slots(p)) < 0 || (status = lk__staging_create(p)) < 0 ||
         (status = prepare_lists(p)) < 0 || (status = lk__collectives_create(p)) < 0 ||
-        (status = lk__graphs_create(p)) < 0 || (status = lk__queue_create(p)) < 0 || (status = lk__update_create(p)) < 0)
+        (status = lk__shared_create(p)) < 0 || (status = lk__graphs_create(p)) < 0 || (status = lk__queue_create(p)) < 0 || (status = lk__update_create(p)) < 0)
         goto fail;
     if (p->comm && (status = lk_program_verify(p, 0)) < 0) goto fail;
     *program = p;
@@ -219,6 +234,7 @@ void lk_program_free(lk_program *p)
     lk__queue_free(p);
     lk__sources_free(p);
     lk__graphs_free(p);
+    lk__shared_free(p);
     lk__collectives_free(p);
     lk__staging_free(p);
     lk__gradients_release(p);
@@ -369,8 +385,15 @@ lk_status lk_program_compute(lk_program *p, const lk_step *step)
 lk_status lk_program_train(lk_program *p, const lk_step *step)
 {
     if (p->queue) return lk__step_train(p, step);
+    lk__program_permit(p);
     lk_status status = lk_program_compute(p, step);
+    if (status < 0 && p->shared) p->shared->permits = false;
     return status < 0 ? status : lk__section_run(p, LK_UPDATE);
+}
+
+void lk__program_permit(lk_program *p)
+{
+    if (p->shared) p->shared->permits = true;
 }
 
 void lk_program_no_sync(lk_program *p, bool enable) { p->no_sync = enable; }

@@ -47,6 +47,7 @@ typedef struct lk__run_collectives lk__run_collectives; /* collective.h: buffers
 typedef struct lk__run_graphs      lk__run_graphs;      /* graphs.c: work that the device has recorded */
 typedef struct lk__run_update      lk__run_update;      /* update.c: the calls of the update */
 typedef struct lk__run_source      lk__run_source;      /* source.c: inputs that the device makes */
+typedef struct lk__run_shared      lk__run_shared;      /* shared.h: slices of a state that the ranks share */
 typedef struct lk__run_queue       lk__run_queue;       /* step.c: steps whose results were not read yet */
 typedef struct lk__run_timeline    lk__run_timeline;    /* timeline.h: when work ran on the device */
 struct lk__run_tokens;                                  /* tokens.c: steps whose tokens the device chooses */
@@ -106,6 +107,7 @@ struct lk_program {
     lk__run_graphs        *graphs;     /* NULL: the device records nothing */
     lk__run_update        *update;     /* NULL: the device runs one call at a time */
     lk__run_update        *step_calls; /* of a step of generation; NULL: the same */
+    lk__run_shared        *shared;     /* NULL: every rank has its own state */
     lk__run_queue         *queue;      /* NULL: the program waits for each section's results */
     lk__run_source        *sources[2]; /* of training steps and of evaluations; NULL: the caller binds inputs */
     const lk__run_source  *source;     /* the one of the current step */
@@ -231,6 +233,8 @@ lk_status lk__slot_numbers(const lk_program *program, const lk__run_slot *slot, 
                            double *numbers);
 
 lk_status lk__section_run(lk_program *program, lk_section section);
+/* Sets the operands of all slots for a section, where they are set for another count or set of gradients. */
+lk_status lk__slots_prepare(lk_program *program, lk_section section);
 /* Sets the operands of slot 0's training list for its count and this set of gradients. */
 lk_status lk__operands_set(lk_program *program, const char *gradients);
 /* The operands of the evaluation's list, for slot 0's count. */

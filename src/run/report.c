@@ -1,6 +1,7 @@
 /* report.c - the small all_gather at the end of a step: the reports of the ranks, and the loss's sums of every leaf, which are added in
  * the tree. They are one exchange, since each is a place where all ranks wait for the slowest. The results are what the trainer reads. */
 #include "run/collective.h"
+#include "run/shared.h"
 
 #include "base/reduce.h"
 
@@ -62,8 +63,9 @@ static size_t write_report(lk_program *p, double *mine)
         here.weight += leaf[LK__NUMBER_WEIGHT];
         here.correct += leaf[LK__NUMBER_CORRECT];
     }
-    const double report[LK__RUN_REPORT] = {here.sum,        here.weight, here.correct,           x->waited,
-                                           p->stop_request, p->data,     p->invalid_text[0] != 0};
+    bool         permits = p->shared && p->shared->permits;
+    const double report[LK__RUN_REPORT] = {
+        here.sum, here.weight, here.correct, x->waited, p->stop_request, p->data, p->invalid_text[0] != 0, permits};
     memcpy(mine, report, sizeof report);
     memcpy(mine + LK__RUN_REPORT, p->numbers, leaves * numbers * sizeof *mine);
     x->waited = 0;
@@ -94,6 +96,7 @@ lk_status lk__gather_reports(lk_program *p)
         const double *all = (const double *)x->gathered + x->displacements[i];
         x->ranks[i] = (lk__run_sums){all[0], all[1], all[2]};
         x->reports[i] = (lk__run_report){all[3], all[4], all[5], all[6]};
+        if (p->shared) p->shared->permitted = (i == 0 || p->shared->permitted) && all[7] != 0;
     }
     return LK_OK;
 }

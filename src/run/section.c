@@ -1,4 +1,5 @@
 /* section.c - the interpreter: runs the calls of a section, slot by slot between the points where slots and ranks synchronise. */
+#include "run/shared.h"
 #include "run/timeline.h"
 
 #include <math.h>
@@ -175,13 +176,13 @@ lk_status lk__operands_evaluate(lk_program *p)
     return p->evaluate.samples == slot->step.count ? LK_OK : set_operands(p, slot, &p->evaluate, p->gradients);
 }
 
-static lk_status run_slots(lk_program *p, lk_section section)
+static int slots_of(const lk_program *p, lk_section section) { return section == LK_UPDATE ? 1 : p->plan->slots; }
+
+lk_status lk__slots_prepare(lk_program *p, lk_section section)
 {
-    int           slots = section == LK_UPDATE ? 1 : p->plan->slots;
-    lk__run_list *list = &p->slots[0].train;
-    bool          batch_leaves = p->plan->batch_leaves;
-    bool          last = !p->no_sync && (batch_leaves || slots > 1 || p->leaf == lk__leaves_here(p) - 1);
-    lk_status     status = LK_OK;
+    int       slots = slots_of(p, section);
+    bool      batch_leaves = p->plan->batch_leaves;
+    lk_status status = LK_OK;
     for (int i = 0; i < slots; i++) {
         lk__run_list *own = &p->slots[i].train;
         int           set = p->plan->parallel.leaves ? p->leaf + i : p->pending > 0 ? 1 : 0;
@@ -191,6 +192,16 @@ static lk_status run_slots(lk_program *p, lk_section section)
         if ((status = set_operands(p, &p->slots[i], own, gradients)) < 0) return status;
         if (batch_leaves) lk__leaf_batch_patch(p);
     }
+    return status;
+}
+
+static lk_status run_slots(lk_program *p, lk_section section)
+{
+    int           slots = slots_of(p, section);
+    lk__run_list *list = &p->slots[0].train;
+    bool          batch_leaves = p->plan->batch_leaves;
+    bool          last = !p->no_sync && (batch_leaves || slots > 1 || p->leaf == lk__leaves_here(p) - 1);
+    lk_status     status = lk__slots_prepare(p, section);
     for (int i = 0; i < slots && status >= 0; i++)
         status = section == LK_FORWARD ? lk__stage_inputs(p, &p->slots[i]) : lk__stage_step(p, &p->slots[i]);
     for (size_t i = list->begin[section], stop; i < list->end[section] && status >= 0; i = stop + 1) {
@@ -224,6 +235,10 @@ static lk_status run_backward(lk_program *p)
                 "the gradients of the LK_BACKWARD before this one were sent to the other ranks already, so "
                 "nothing can be added to them: call lk_program_no_sync(program, true) before all but the last");
         lk_status status = lk__collectives_drain(p);
+        if (status < 0) return status;
+    }
+    if (p->shared && p->synced && p->shared->summed != LK__SUMMED_WHOLE) { /* other ranks may be reading them */
+        lk_status status = lk_comm_barrier(p->comm, NULL);
         if (status < 0) return status;
     }
     if (p->synced || (!adds && p->pending)) { /* gradients that no update used are replaced */
@@ -269,7 +284,12 @@ static lk_status run_sync(lk_program *p)
     if (p->pending == 0)
         return lk__fail(p->context, LK_EINVAL, "there are no gradients to synchronise: run LK_BACKWARD first");
     lk_status status = run_waits(p);
-    if (status < 0 || (status = lk__gather_reports(p)) < 0 || (status = lk__share_ids(p)) < 0) return status;
+    if (status >= 0) status = lk__gather_reports(p);
+    if (p->shared) {
+        p->shared->permits = false;
+        p->shared->summed = p->shared->lazy ? LK__SUMMED_NOWHERE : LK__SUMMED_SLICES;
+    }
+    if (status < 0 || (status = lk__share_ids(p)) < 0) return status;
     double all[LK__PLAN_NUMBERS];
     lk__add_reports(p, all);
     if (planned->numbers[LK__NUMBER_WEIGHT] < 0) all[LK__NUMBER_WEIGHT] = 1;
@@ -284,7 +304,11 @@ static lk_status set_weight(lk_program *p)
 {
     const lk__plan_list *planned = &p->plan->train;
     int                  weight = planned->numbers[LK__NUMBER_WEIGHT];
-    if (weight < 0) return p->weight != 1 ? lk__scale_gradients(p, 1 / p->weight) : LK_OK;
+    if (weight < 0 && p->weight != 1) {
+        lk_status status = p->shared ? lk__shared_gather(p) : LK_OK;
+        return status < 0 ? status : lk__scale_gradients(p, 1 / p->weight);
+    }
+    if (weight < 0) return LK_OK;
     void *to = lk__program_resolve(p, p->slots[0].arena, p->gradients, planned->places[weight]);
     return lk__device_write(p->device, p->stream, to, &p->weight, sizeof p->weight);
 }
@@ -295,9 +319,10 @@ static lk_status run_update(lk_program *p)
         return lk__fail(p->context, LK_EINVAL,
                         "LK_UPDATE without gradients; " STEP_ORDER ", or gradients of your own with "
                         "lk_program_gradient_write before LK_UPDATE");
+    if (p->shared && !p->synced) p->shared->permits = true; /* nothing is between the two */
     lk_status status = p->synced ? LK_OK : run_sync(p);
-    if (status < 0) return status;
-    if ((status = set_weight(p)) < 0 || (status = run_slots(p, LK_UPDATE)) < 0) return status;
+    if (status < 0 || (status = set_weight(p)) < 0) return status;
+    if ((status = p->shared ? lk__shared_update(p) : run_slots(p, LK_UPDATE)) < 0) return status;
     const lk__plan_list *planned = &p->plan->train;
     status = lk__program_number(p, p->slots[0].arena, planned, planned->norm, 0, &p->metrics.grad_norm);
     if (status < 0) return status;
@@ -341,7 +366,9 @@ static lk_status run_forward(lk_program *p)
 
 lk_status lk__section_run(lk_program *p, lk_section section)
 {
+    lk_status status = lk__store_check(p->store);
     p->evaluated = -1; /* its outputs are overwritten */
+    if (status < 0) return status;
     switch (section) {
     case LK_FORWARD: return run_forward(p);
     case LK_BACKWARD: return run_backward(p);

@@ -35,13 +35,16 @@ char *lk__store_memory(const lk_store *s, size_t index, lk_state_part part)
 lk_status lk__store_read_bytes(const lk_store *s, size_t index, lk_state_part part, size_t first, void *data,
                                size_t bytes)
 {
-    return lk__device_read(s->device, NULL, data, lk__store_memory(s, index, part) + first, bytes);
+    lk_status status = lk__store_check(s);
+    return status < 0 ? status : lk__device_read(s->device, NULL, data, lk__store_memory(s, index, part) + first, bytes);
 }
 
 lk_status lk__store_write_bytes(lk_store *s, size_t index, lk_state_part part, size_t first, const void *data,
                                 size_t bytes)
 {
-    lk_status status = lk__device_write(s->device, NULL, lk__store_memory(s, index, part) + first, data, bytes);
+    lk_status status = lk__store_check(s);
+    if (status < 0 || (lk__store_shares(s, index) && lk_comm_rank(s->comm) != 0)) return status; /* rank 0 writes */
+    status = lk__device_write(s->device, NULL, lk__store_memory(s, index, part) + first, data, bytes);
     if (status < 0 || part != LK_STATE_VALUE) return status;
     return lk__store_round(s, index, first / sizeof(float), bytes / sizeof(float));
 }
@@ -58,13 +61,17 @@ lk_status lk__store_hash_state(const lk_store *s, size_t index, uint64_t seed, u
 {
     const lk__plan_state *sp = &s->plan->states[index];
     const char           *memory = lk__store_memory(s, index, LK_STATE_VALUE);
+    lk_status             status = lk__store_check(s);
+    if (status < 0) return status;
     return s->device->backend->hash(s->device, memory, sp->master ? sp->wide_bytes : sp->bytes, seed, hash);
 }
 
 lk_status lk__store_finite(const lk_store *s, size_t index, bool *finite)
 {
-    lk_state state = lk_store_at(s, index);
-    int64_t  elements = 1;
+    lk_state  state = lk_store_at(s, index);
+    int64_t   elements = 1;
+    lk_status status = lk__store_check(s);
+    if (status < 0) return status;
     for (int i = 0; i < state.rank; i++) elements *= state.dims[i];
     return s->device->backend->finite(s->device, lk__store_memory(s, index, LK_STATE_VALUE), elements, state.dtype,
                                       finite);
@@ -107,7 +114,9 @@ lk_status lk_store_write(lk_store *s, const char *name, lk_state_part part, int6
 {
     size_t    index, first_byte;
     lk_status status = locate_slice(s, name, part, first, count, bytes, &index, &first_byte);
-    return status < 0 ? status : lk__store_write_bytes(s, index, part, first_byte, data, bytes);
+    if (status < 0) return status;
+    return lk__store_shares(s, index) && !s->alone ? lk__store_write_shared(s, index, part, first_byte, data, bytes)
+                                                   : lk__store_write_bytes(s, index, part, first_byte, data, bytes);
 }
 
 uint64_t lk_store_hash(const lk_store *s)

@@ -4,6 +4,7 @@
 #include "base/bf16.h"
 #include "base/hash.h"
 #include "base/random.h"
+#include "comm/abort.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -94,11 +95,16 @@ static lk_status initialise(lk_store *s, size_t index, uint64_t seed)
     filling                   f = {.state = state,
                                    .type = type,
                                    .random = lk__random_make(seed, LK__FOR_INIT, lk__hash64(state->name, strlen(state->name), 0))};
-    if (device->host) {
-        f.data = lk__store_memory(s, index, LK_STATE_VALUE);
-        f.end = elements;
-        lk__pool_run(lk__context_pool(s->context), (elements + TILE - 1) / TILE, fill_tile, &f);
-        return lk__store_round(s, index, 0, (size_t)elements);
+    if (device->host) { /* of what ranks share, each fills a part */
+        bool      shares = lk__store_shares(s, index);
+        lk__range tiles = lk__split_part((elements + TILE - 1) / TILE, shares ? lk_comm_size(s->comm) : 1,
+                                         shares ? lk_comm_rank(s->comm) : 0);
+        f.first = tiles.first * TILE;
+        f.end = tiles.end * TILE < elements ? tiles.end * TILE : elements;
+        if (f.first >= f.end) return LK_OK;
+        f.data = lk__store_memory(s, index, LK_STATE_VALUE) + (size_t)f.first * size;
+        lk__pool_run(lk__context_pool(s->context), lk__range_count(tiles), fill_tile, &f);
+        return lk__store_round(s, index, (size_t)f.first, (size_t)(f.end - f.first));
     }
     if (!(f.data = device->alloc_host(s->device, LK_MEMORY_OTHER, staged))) return LK_ENOMEM;
     for (f.first = 0; f.first < elements && status >= 0; f.first += STAGED) {
@@ -111,14 +117,16 @@ static lk_status initialise(lk_store *s, size_t index, uint64_t seed)
     return status;
 }
 
+/* What is this rank's own: of a shared store the buffers. Returns how many there are. */
 enum { REGIONS = 4 };
-static void list_regions(lk_store *s, lk__device_part parts[REGIONS])
+static int list_regions(lk_store *s, lk__device_part parts[REGIONS])
 {
     const size_t *bytes = s->plan->memory;
-    parts[0] = (lk__device_part){LK_MEMORY_PARAMETERS, bytes[LK_MEMORY_PARAMETERS], &s->parameters};
-    parts[1] = (lk__device_part){LK_MEMORY_MASTER, bytes[LK_MEMORY_MASTER], &s->master};
-    parts[2] = (lk__device_part){LK_MEMORY_BUFFERS, bytes[LK_MEMORY_BUFFERS], &s->buffers};
+    parts[0] = (lk__device_part){LK_MEMORY_BUFFERS, bytes[LK_MEMORY_BUFFERS], &s->buffers};
+    parts[1] = (lk__device_part){LK_MEMORY_PARAMETERS, bytes[LK_MEMORY_PARAMETERS], &s->parameters};
+    parts[2] = (lk__device_part){LK_MEMORY_MASTER, bytes[LK_MEMORY_MASTER], &s->master};
     parts[3] = (lk__device_part){LK_MEMORY_OPTIMIZER, bytes[LK_MEMORY_OPTIMIZER], &s->optimizer};
+    return s->comm ? 1 : REGIONS;
 }
 
 lk_status lk__explain_memory(const lk_plan *p, lk_status status)
@@ -139,22 +147,26 @@ lk_status lk__explain_memory(const lk_plan *p, lk_status status)
                     before, (double)total / 1048576.0, text);
 }
 
-lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store)
+static lk_status create_store(lk_plan *plan, uint64_t seed, lk_comm *comm, lk_store **store)
 {
     lk_context *c = plan->context;
     lk_store   *s = lk__alloc(c, LK_MEMORY_OTHER, sizeof *s);
-    *store = NULL;
     if (!s) return LK_ENOMEM;
     s->context = c;
     s->plan = plan;
     s->device = plan->device;
-    lk__device_part parts[REGIONS];
-    list_regions(s, parts);
-    lk_status status = lk__device_alloc_parts(s->device, parts, REGIONS, &s->block);
+    s->comm = comm;
+    lk_status status = comm ? lk__store_alloc_shared(s) : LK_OK;
+    if (status >= 0) {
+        lk__device_part parts[REGIONS];
+        int             count = list_regions(s, parts);
+        status = lk__device_alloc_parts(s->device, parts, count, &s->block);
+    }
     for (size_t i = 0; i < plan->graph->states_count && status >= 0; i++) status = initialise(s, i, seed);
     for (size_t i = 0; i < plan->graph->constants_count && status >= 0; i++)
         status = lk__device_write(s->device, NULL, s->buffers + plan->constants[i], plan->graph->constants[i].data,
                                   plan->graph->constants[i].bytes);
+    if (status >= 0 && comm) status = lk_comm_barrier(comm, NULL); /* until all have filled their parts */
     if (status < 0) {
         lk_store_free(s);
         return lk__explain_memory(plan, status);
@@ -163,12 +175,41 @@ lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store)
     return LK_OK;
 }
 
+lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store)
+{
+    *store = NULL;
+    if (plan->shared && plan->trains)
+        return lk__fail(plan->context, LK_EINVAL,
+                        "the plan's ranks share their state: create its store with their group, by "
+                        "lk_store_create_shared, or plan it as replicated");
+    return create_store(plan, seed, NULL, store);
+}
+
+lk_status lk_store_create_shared(lk_plan *plan, uint64_t seed, lk_comm *comm, lk_store **store)
+{
+    *store = NULL;
+    if (!plan->shared && lk_comm_size(comm) > 1)
+        return lk__fail(plan->context, LK_EINVAL,
+                        "the plan's ranks do not share their state: set lk_parallel.state to LK_STATE_SHARED");
+    if (lk_comm_size(comm) != plan->parallel.world || lk_comm_rank(comm) != plan->parallel.rank)
+        return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, this is rank %d of %d",
+                        plan->parallel.rank, plan->parallel.world, lk_comm_rank(comm), lk_comm_size(comm));
+    if (!plan->shared) return create_store(plan, seed, NULL, store); /* one rank */
+    if (!lk__comm_shares(comm))
+        return lk__fail(plan->context, LK_EUNSUPPORTED,
+                        "the ranks of this group (%s) have no memory in common, so they cannot share their state: "
+                        "plan it as replicated (LK_STATE_REPLICATED, --state replicated)",
+                        lk_comm_backend(comm));
+    return create_store(plan, seed, comm, store);
+}
+
 void lk_store_free(lk_store *s)
 {
     if (!s) return;
     lk__device_part parts[REGIONS];
-    list_regions(s, parts);
-    lk__device_free_parts(s->device, parts, REGIONS, s->block);
+    int             count = list_regions(s, parts);
+    lk__device_free_parts(s->device, parts, count, s->block);
+    if (s->comm) lk__store_free_shared(s);
     lk__free(s->context, LK_MEMORY_OTHER, s, sizeof *s);
 }
 

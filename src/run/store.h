@@ -1,4 +1,5 @@
-/* run/store.h - the internals of a store: one block of memory per kind, laid out by the plan. */
+/* run/store.h - the internals of a store: one block of memory per kind, laid out by the plan. Of a store that the ranks of a host share,
+ * the blocks of parameters, master copies and optimizer state are in symmetric memory, once for all ranks. */
 #ifndef LK__STORE_H
 #define LK__STORE_H
 
@@ -6,12 +7,20 @@
 
 #include <lockstep/store.h>
 
+enum { LK__STORE_TEXT = 1024 };
+
 struct lk_store {
     lk_context *context;
     lk_plan    *plan; /* must outlive the store */
     lk__device *device;
     char       *parameters, *master, *buffers, *optimizer; /* the device's memory */
     char       *block;                                     /* all of it; NULL: each is its own allocation */
+
+    lk_comm  *comm;         /* the ranks that share it; NULL: it is this rank's own */
+    void     *symmetric;    /* this rank's part of their memory */
+    bool      alone;        /* rank 0 loads it while the others wait: nothing is collective */
+    lk_status failure;      /* below 0: an update failed when the state was partly new */
+    char      failure_text[LK__STORE_TEXT];
 };
 
 int lk__find_state(const lk_graph *graph, const char *name); /* its index, or -1; second names of tied weights count */
@@ -27,6 +36,27 @@ lk_status lk__store_write_bytes(lk_store *store, size_t index, lk_state_part par
                                 size_t bytes);
 lk_status lk__store_hash_state(const lk_store *store, size_t index, uint64_t seed, uint64_t *hash); /* of its value */
 lk_status lk__store_finite(const lk_store *store, size_t index, bool *finite); /* its value; integers are */
+
+/* Whether ranks hold this state together; buffers are each rank's own. */
+static inline bool lk__store_shares(const lk_store *s, size_t index)
+{
+    return s->comm && !s->plan->graph->states[index].buffer;
+}
+
+/* ---- store_shared.c ---- */
+lk_status lk__store_alloc_shared(lk_store *store); /* collective: parameters, master and optimizer */
+void      lk__store_free_shared(lk_store *store);
+/* The failure because of which the state cannot be used, or LK_OK. */
+lk_status lk__store_check(const lk_store *store);
+/* An update failed when this rank, or another, had changed some of the state; returns status. */
+lk_status lk__store_invalidate(lk_store *store, lk_status status);
+/* Around writes by all ranks, of which rank 0's count: collective, unless the store is private, or `alone`. The second shares the
+ * status: a failure of one rank is one of all. */
+lk_status lk__store_write_begin(lk_store *store);
+lk_status lk__store_write_end(lk_store *store, lk_status status);
+/* The same for one write, which must be the same on all ranks. */
+lk_status lk__store_write_shared(lk_store *store, size_t index, lk_state_part part, size_t first, const void *data,
+                                 size_t bytes);
 
 /* store.c: where a device other than the host has no memory, adds to the message what the plan needs. Returns status. */
 lk_status lk__explain_memory(const lk_plan *plan, lk_status status);

@@ -29,6 +29,10 @@ bool           lk__program_stop_requested(const lk_program *program); /* by any 
 lk__run_report lk__program_rank_report(const lk_program *program, int rank);
 lk__run_sums lk__program_rank_sums(const lk_program *program, int rank); /* over its own samples, at the latest LK_SYNC */
 
+/* Before the next LK_SYNC: after it this rank reads neither state nor gradients before LK_UPDATE, or runs none. Ranks that share their
+ * state then update it without another wait. */
+void lk__program_permit(lk_program *program);
+
 /* ---- steps that are queued (run/step.c) ---- */
 
 /* Whether lk_program_queue waits for nothing: one rank, on a device that runs a step without the host. */

@@ -17,10 +17,10 @@ static bool plan_line(const lk_plan *plan, size_t index, char text[LINE])
     const lk_parallel *parallel = &plan->parallel;
     const lk_graph    *g = plan->graph;
     if (index == 0) {
-        snprintf(text, LINE, "%s%s, gradients in %s, world %d, %d micro-batches, %d leaves, %zu buckets",
+        snprintf(text, LINE, "%s%s, gradients in %s, world %d, %s state, %d micro-batches, %d leaves, %zu buckets",
                  lk_dtype_name(g->real), plan->policy == LK_POLICY_RECORDED ? "" : " with policy bf16",
-                 lk_dtype_name(plan->gradient_dtype), parallel->world, parallel->micro_batches, parallel->leaves,
-                 plan->buckets_count);
+                 lk_dtype_name(plan->gradient_dtype), parallel->world, plan->shared ? "shared" : "replicated",
+                 parallel->micro_batches, parallel->leaves, plan->buckets_count);
         return true;
     }
     index -= 1;
@@ -148,8 +148,13 @@ static lk_status hash_state(const lk_program *p, size_t index, uint64_t *hash)
     return lk__store_hash_state(p->store, index, lk__hash64(name, strlen(name), 3), hash);
 }
 
-/* Buffers may differ, since each rank keeps statistics of its own samples: rank 0's are used. */
-static bool is_compared(const lk_program *p, size_t index) { return !p->plan->graph->states[index].buffer; }
+/* Buffers may differ, since each rank keeps statistics of its own samples: rank 0's are used. Synchronised statistics may not, and where
+ * ranks share all else nothing but they can. */
+static bool is_compared(const lk_program *p, size_t index)
+{
+    bool buffer = p->plan->graph->states[index].buffer;
+    return p->store->comm ? buffer && p->plan->syncs : !buffer;
+}
 
 lk_status lk_program_verify(lk_program *p, int64_t step)
 {
@@ -190,6 +195,10 @@ lk_status lk__program_broadcast_buffers(lk_program *p)
 lk_status lk_program_broadcast(lk_program *p)
 {
     if (!p->comm) return LK_OK;
+    if (p->store->comm) { /* what rank 0 wrote is there */
+        lk_status status = lk_comm_barrier(p->comm, NULL);
+        return status < 0 ? status : lk__program_broadcast_buffers(p);
+    }
     lk_status status = broadcast(p, p->store->parameters, LK_MEMORY_PARAMETERS);
     if (status >= 0) status = broadcast(p, p->store->master, LK_MEMORY_MASTER);
     if (status >= 0) status = broadcast(p, p->store->optimizer, LK_MEMORY_OPTIMIZER);

@@ -47,6 +47,7 @@ lk_status lk__saver_background(lk__train_saver *s)
     lk__train_background *b = s->background = (lk__train_background *)memory;
     char                **to[] = {&b->copy.parameters, &b->copy.master, &b->copy.buffers, &b->copy.optimizer};
     b->copy = *s->store;
+    b->copy.comm = NULL; /* also of a store that ranks share it is this rank's own */
     b->copy.device = &b->host; /* host memory, whatever the store's device is */
     b->host = (lk__device){.backend = &lk__device_cpu, .context = s->context};
     b->bytes = bytes;
@@ -79,7 +80,8 @@ lk_status lk__saver_begin(lk__train_saver *s, const char *directory, const lk_pr
     b->directory = directory;
     b->progress = *progress;
     b->keep = keep;
-    b->status = LK_OK;
+    b->status = lk__store_check(s->store);
+    if (b->status < 0) return b->status;
     atomic_store(&b->done, false);
     for (int i = 0; i < KINDS; i++) {
         lk_status status =

@@ -197,7 +197,9 @@ static lk_status load_newest(lk_store *store, const char *directory, const loadi
 
 lk_status lk_checkpoint_load(lk_store *store, const char *directory, lk_progress *progress)
 {
-    lk_status status = load_newest(store, directory, &(loading){.all = true}, progress);
+    lk_status status = lk__store_write_begin(store);
+    if (status < 0) return status;
+    status = lk__store_write_end(store, load_newest(store, directory, &(loading){.all = true}, progress));
     return status == LK_ENOENT ? lk__fail(store->context, LK_ENOENT, "%s holds no checkpoint", directory) : status;
 }
 
@@ -217,7 +219,7 @@ static lk_status find_file(lk_context *c, const char *directory, char file[PATH_
 }
 
 /* From a file; from the newest checkpoint of a directory; or from a directory with a copied model.safetensors or shards. */
-static lk_status load_weights(lk_store *store, const char *path, const loading *what)
+static lk_status find_and_load(lk_store *store, const char *path, const loading *what)
 {
     char        file[PATH_MAX];
     struct stat info;
@@ -228,6 +230,12 @@ static lk_status load_weights(lk_store *store, const char *path, const loading *
         path = file;
     }
     return what->report ? lk__load_partial(store, path, what->report) : lk__load_tensors(store, path, LK__LOAD_MODEL);
+}
+
+static lk_status load_weights(lk_store *store, const char *path, const loading *what)
+{
+    lk_status status = lk__store_write_begin(store);
+    return status < 0 ? status : lk__store_write_end(store, find_and_load(store, path, what));
 }
 
 lk_status lk_weights_load(lk_store *store, const char *path) { return load_weights(store, path, &(loading){0}); }

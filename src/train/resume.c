@@ -105,7 +105,9 @@ lk_status lk__trainer_load(lk_trainer *t)
     bool reads = config->init || config->init_partial || config->resume_from || (config->save && config->resume);
     if (t->rank == 0) {
         if (t->world > 1 && reads) lk_comm_busy_begin(config->comm, "reading a checkpoint");
+        t->store->alone = true; /* the others wait below */
         status = load_initial(t, &from);
+        t->store->alone = false;
         if (t->world > 1 && reads) lk_comm_busy_end(config->comm);
     }
     if ((status = lk__trainer_share_status(t, 0, status)) < 0) return status;

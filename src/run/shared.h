@@ -1,0 +1,78 @@
+/* run/shared.h - what a program needs to update a state that the ranks of a host share: everybody's gradients, and this rank's slices.
+ *
+ * A step has two waits for all ranks, three with clipping:
+ *   the reports of LK_SYNC    a rank sends its own when it has made all its gradients and read all parameters for the last time. So
+ *                             from here on gradients may be summed, and slices updated, by their owners;
+ *   the parts of the norm     with clipping: owners publish the squares of their slices;
+ *   the end of the update     from here on the state is the new one for all, and gradients may be overwritten.
+ * Where the caller may read the state between LK_SYNC and LK_UPDATE, the update begins with one more. */
+#ifndef LK__RUN_SHARED_H
+#define LK__RUN_SHARED_H
+
+#include "run/program.h"
+
+/* Where the sum of all ranks' gradients is, once the program is synced. */
+typedef enum lk__run_summed {
+    LK__SUMMED_NOWHERE, /* every rank has its own gradients */
+    LK__SUMMED_SLICES,  /* each rank's slices are in its own gradients */
+    LK__SUMMED_WHOLE    /* all of it is in everyone's gradients */
+} lk__run_summed;
+
+/* A part of a tensor that one thread sums and updates. */
+typedef struct lk__run_block {
+    int     state;
+    int64_t first, count; /* elements, at most LK__SHARED_BLOCK */
+    bool    last;         /* its sum is made only when it is updated: see below */
+} lk__run_block;
+
+/* With clipping: a part of square_sum (device/kernel.h) that begins in one of this rank's pieces. Its owner sums all of it. So that the
+ * gradients of the next rank's slice, in which it may end, are not overwritten before, that rank sums the beginning of its slice,
+ * up to where the first part begins in it, into other memory and only when it is updated: such blocks are `last`. */
+typedef struct lk__run_part {
+    int     state;
+    int64_t first, count, own; /* elements; own: of them, in this rank's slice */
+    double *squares;           /* where its sum is published */
+} lk__run_part;
+
+enum { LK__SHARED_BLOCK = LK__SQUARE_PART };
+
+struct lk__run_shared {
+    size_t         bytes; /* of this struct and its arrays */
+    char         **gradients; /* by rank: its gradients, in this process */
+    lk__run_block *blocks;
+    size_t         blocks_count;
+    lk__run_part  *parts;
+    size_t         parts_count;
+    int           *optimizers, *norms; /* by state: its instructions in the update; -1: none */
+    void          *symmetric;          /* of `squares` */
+    double        *squares;            /* of all parts of all tensors, in one order; shared by all ranks */
+    size_t         squares_count;
+    int64_t       *first_square; /* by state: its first in `squares` */
+    char          *scratch;      /* by thread: sums of a block, then what making them needs */
+    size_t         scratch_bytes; /* of a thread */
+    lk__run_summed summed;
+    bool           lazy;    /* gradients are summed in the update; otherwise by collectives while backward runs */
+    bool           permits; /* of the next LK_SYNC: nobody reads the state before the update, which may begin at once */
+    bool           permitted; /* the same of the latest LK_SYNC, for all ranks */
+};
+
+lk_status lk__shared_create(lk_program *program); /* with other ranks; nothing where the state is not shared */
+void      lk__shared_free(lk_program *program);
+
+/* ---- shared_sum.c ---- */
+/* The sum over all ranks of `count` elements of a gradient, from `first` on: into `out`, wherever it is; on thread `worker`. */
+void lk__shared_sum(const lk_program *program, int state, int64_t first, int64_t count, void *out, int worker);
+/* Makes the gradients of all ranks the whole sum. Collective. */
+lk_status lk__shared_gather(lk_program *program);
+/* After a bucket was reduced by a collective: what the update reads of it. */
+lk_status lk__shared_widen(lk_program *program, const lk__plan_bucket *bucket);
+
+/* ---- shared_update.c ---- */
+lk_status lk__shared_update(lk_program *program); /* the section update. Collective */
+
+static inline int64_t lk__state_elements(const lk_plan *p, int state)
+{
+    return lk__shape_elements(&p->graph->values[p->graph->states[state].value].shape);
+}
+
+#endif

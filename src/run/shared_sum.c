@@ -1,0 +1,110 @@
+/* shared_sum.c - sums of all ranks' gradients, straight from the memory that they share, in the canonical order: the pairwise tree over
+ * ranks or, with leaves, over the sums of the subtrees that each rank holds. */
+#include "run/shared.h"
+
+#include "base/reduce.h"
+#include "run/collective.h"
+
+#include <string.h>
+
+/* ---- a range of the gradients that nobody has summed yet ---- */
+
+/* Where a range of the gradients is that is rounded for its reduction, behind all sets. */
+static size_t rounded_place(const lk_plan *plan, size_t offset)
+{
+    return plan->gradient_bytes * (size_t)plan->sets + offset / sizeof(float) * lk_dtype_size(plan->gradient_dtype);
+}
+
+static void sum_ranks(const lk_program *p, size_t offset, size_t count, lk_dtype type, void *out)
+{
+    const lk__run_shared *x = p->shared;
+    const void           *in[LK__REDUCE_MOST];
+    int                   world = p->plan->parallel.world;
+    for (int i = 0; i < world; i++) in[i] = x->gradients[i] + offset;
+    lk__reduce(out, in, world, count, type, LK_SUM);
+}
+
+static void sum_raw(const lk_program *p, size_t offset, size_t count, lk_dtype type, void *out, int worker)
+{
+    const lk_plan *plan = p->plan;
+    char          *scratch = p->shared->scratch + (size_t)worker * p->shared->scratch_bytes;
+    char          *more = scratch + LK__SHARED_BLOCK * sizeof(double); /* the first block may be `out` */
+    lk_dtype       sent = plan->gradient_dtype;
+    if (lk__buckets_by_slices(p)) {
+        lk__leaf_tree_sum(p, p->shared->gradients, offset, count, type, out, more + LK__SHARED_BLOCK * sizeof(double));
+    } else if (sent == plan->graph->real) {
+        sum_ranks(p, offset, count, type, out);
+    } else {
+        sum_ranks(p, rounded_place(plan, offset), count, sent, more);
+        lk__reduce_widen(out, more, count, sent, type);
+    }
+}
+
+/* ---- wherever the sum is ---- */
+
+static void copy_slices(const lk_program *p, size_t offset, size_t bytes, char *out)
+{
+    for (size_t end, at = offset; at < offset + bytes; at = end) {
+        int rank = lk__plan_owner(p->plan, at, &end);
+        if (end > offset + bytes) end = offset + bytes;
+        memcpy(out + (at - offset), p->shared->gradients[rank] + at, end - at);
+    }
+}
+
+void lk__shared_sum(const lk_program *p, int state, int64_t first, int64_t count, void *out, int worker)
+{
+    lk_dtype type = p->plan->graph->real;
+    size_t   size = lk_dtype_size(type), offset = p->plan->states[state].gradient_offset + (size_t)first * size;
+    char    *to = out;
+    if (p->shared->summed == LK__SUMMED_SLICES) {
+        copy_slices(p, offset, (size_t)count * size, to);
+        return;
+    }
+    if (p->shared->summed == LK__SUMMED_WHOLE) {
+        memcpy(to, lk__gradient_set(p, 0) + offset, (size_t)count * size);
+        return;
+    }
+    for (int64_t at = 0; at < count; at += LK__SHARED_BLOCK) {
+        int64_t here = count - at < LK__SHARED_BLOCK ? count - at : LK__SHARED_BLOCK;
+        sum_raw(p, offset + (size_t)at * size, (size_t)here, type, to + (size_t)at * size, worker);
+    }
+}
+
+static void sum_own_block(void *argument, int64_t tile, int worker)
+{
+    const lk_program    *p = argument;
+    const lk__run_block *b = &p->shared->blocks[tile];
+    size_t               size = lk_dtype_size(p->plan->graph->real);
+    lk__shared_sum(p, b->state, b->first, b->count,
+                   lk__gradient_set(p, 0) + p->plan->states[b->state].gradient_offset + (size_t)b->first * size, worker);
+}
+
+lk_status lk__shared_gather(lk_program *p)
+{
+    lk__run_shared *x = p->shared;
+    lk_status       status = LK_OK;
+    if (x->summed == LK__SUMMED_WHOLE) return LK_OK;
+    if (x->summed == LK__SUMMED_NOWHERE) { /* others may still read these gradients */
+        if ((status = lk_comm_barrier(p->comm, NULL)) < 0) return status;
+        lk__pool_run(lk__context_pool(p->context), (int64_t)x->blocks_count, sum_own_block, p);
+    }
+    for (size_t i = 0; i < p->plan->buckets_count && status >= 0; i++) {
+        const lk__plan_bucket *b = &p->plan->buckets[i];
+        size_t                 slice = lk__slice_bytes(p->plan, b->bytes);
+        char                  *bucket = lk__gradient_set(p, 0) + b->offset;
+        status = lk_comm_all_gather(p->comm, bucket + (size_t)p->plan->parallel.rank * slice, bucket,
+                                    slice / lk_dtype_size(b->dtype), b->dtype, NULL);
+    }
+    if (status >= 0) x->summed = LK__SUMMED_WHOLE;
+    return status;
+}
+
+lk_status lk__shared_widen(lk_program *p, const lk__plan_bucket *b)
+{
+    const lk_plan *plan = p->plan;
+    lk_dtype       sent = lk__bucket_type(plan, b);
+    size_t         slice = lk__slice_bytes(plan, b->bytes), at = b->offset + (size_t)plan->parallel.rank * slice;
+    if (sent == b->dtype) return LK_OK;
+    return lk__device_cast(p->device, p->stream, p->gradients + rounded_place(plan, at), sent, p->gradients + at,
+                           b->dtype, (int64_t)(slice / lk_dtype_size(b->dtype)));
+}

@@ -1,0 +1,148 @@
+/* shared_update.c - the update of a state that the ranks share: every rank sums and updates its slices, block by block, so that a sum is
+ * still in the cache when the optimizer reads it. Bound by memory: a rank reads its slices of all ranks' gradients, and a world-th of
+ * the optimizer's state. */
+#include "run/shared.h"
+
+#include "run/collective.h"
+
+#include <string.h>
+
+/* ---- waits for all ranks ---- */
+
+static lk_status wait_for_all(lk_program *p, const char *name)
+{
+    double    start = lk__now();
+    lk_status status = lk_comm_barrier(p->comm, NULL);
+    double    end = lk__now();
+    p->collectives->waited += end - start;
+    lk__traced(p, name, start, end, 0);
+    return status;
+}
+
+/* ---- the norm of the gradient ---- */
+
+static char *own_gradient(const lk_program *p, int state, int64_t first)
+{
+    return lk__gradient_set(p, 0) + p->plan->states[state].gradient_offset +
+           (size_t)first * lk_dtype_size(p->plan->graph->real);
+}
+
+/* Sums a part over all ranks, what is in this rank's slice into its gradients, and its squares. */
+static void sum_part(void *argument, int64_t tile, int worker)
+{
+    const lk_program          *p = argument;
+    const lk__run_shared      *x = p->shared;
+    const lk__run_part        *part = &x->parts[tile];
+    const lk__run_instruction *in = &p->slots[0].train.instructions[x->norms[part->state]];
+    lk__kernel_call            call = in->call;
+    double                     partial;
+    bool                       whole = part->own == part->count || x->summed == LK__SUMMED_WHOLE;
+    char                      *own = own_gradient(p, part->state, part->first);
+    char                      *sum = whole ? own : x->scratch + (size_t)worker * x->scratch_bytes;
+    if (!whole || x->summed == LK__SUMMED_NOWHERE)
+        lk__shared_sum(p, part->state, part->first, part->count, sum, worker);
+    if (!whole && x->summed == LK__SUMMED_NOWHERE)
+        memcpy(own, sum, (size_t)part->own * lk_dtype_size(p->plan->graph->real));
+    call.in[0] = (lk__kernel_operand){.data = sum, .dtype = call.in[0].dtype, .rank = 1, .dims = {part->count}};
+    call.out[0].data = part->squares;
+    call.workspace = &partial;
+    call.pool = NULL;
+    (void)in->run(&call);
+}
+
+/* Leaves every tensor's sum of squares where its instruction would. */
+static lk_status make_norms(lk_program *p)
+{
+    lk__run_shared *x = p->shared;
+    lk__pool_run(lk__context_pool(p->context), (int64_t)x->parts_count, sum_part, p);
+    lk_status status = wait_for_all(p, "barrier norm");
+    for (size_t i = 0; i < p->plan->graph->states_count && status >= 0; i++) {
+        if (x->norms[i] < 0) continue;
+        const double *parts = x->squares + x->first_square[i];
+        double        total = 0;
+        for (int64_t k = 0, n = lk__square_parts(lk__state_elements(p->plan, (int)i)); k < n; k++) total += parts[k];
+        *(double *)p->slots[0].train.instructions[x->norms[i]].call.out[0].data = total;
+    }
+    return status;
+}
+
+/* ---- slices ---- */
+
+static void move_operand(lk__kernel_operand *o, int64_t first, int64_t count)
+{
+    if (o->data) o->data = (char *)o->data + (size_t)first * lk_dtype_size(o->dtype);
+    o->rank = 1;
+    o->dims[0] = count;
+}
+
+static void update_block(void *argument, int64_t tile, int worker)
+{
+    const lk_program          *p = argument;
+    const lk__run_shared      *x = p->shared;
+    const lk__run_block       *b = &x->blocks[tile];
+    const lk__run_instruction *in = &p->slots[0].train.instructions[x->optimizers[b->state]];
+    lk__kernel_call            call = in->call;
+    move_operand(&call.in[0], b->first, b->count);
+    for (int i = 0; i < call.outputs; i++) move_operand(&call.out[i], b->first, b->count);
+    /* With clipping all but the last are summed in place already. */
+    if (x->summed == LK__SUMMED_NOWHERE && (b->last || !x->squares)) {
+        call.in[0].data = x->scratch + (size_t)worker * x->scratch_bytes;
+        lk__shared_sum(p, b->state, b->first, b->count, call.in[0].data, worker);
+    }
+    call.pool = NULL;
+    (void)in->run(&call);
+}
+
+/* A profile has the time of every instruction: that of all is divided by elements. */
+static void profile_slices(lk_program *p, double seconds)
+{
+    const lk__run_shared *x = p->shared;
+    double                elements = 0;
+    for (size_t i = 0; i < x->blocks_count; i++) elements += (double)x->blocks[i].count;
+    for (size_t i = 0; i < x->blocks_count; i++)
+        p->slots[0].train.instructions[x->optimizers[x->blocks[i].state]].seconds +=
+            seconds * (double)x->blocks[i].count / elements;
+    for (size_t i = 0; i < p->plan->graph->states_count; i++)
+        if (x->optimizers[i] >= 0) p->slots[0].train.instructions[x->optimizers[i]].runs++;
+}
+
+static void update_slices(lk_program *p)
+{
+    double start = p->profile || p->trace ? lk__now() : 0;
+    lk__pool_run(lk__context_pool(p->context), (int64_t)p->shared->blocks_count, update_block, p);
+    if (!p->profile && !p->trace) return;
+    double end = lk__now();
+    profile_slices(p, end - start);
+    if (p->trace)
+        lk__trace_add(p->trace, &(lk__trace_event){.name = "update of this rank's slices",
+                                                   .kind = LK__TRACE_KERNEL,
+                                                   .track = LK__TRACK_COMPUTE,
+                                                   .begin = start,
+                                                   .end = end});
+}
+
+/* What is between the norms and the optimizers: sums of tensors, and the scale. */
+static lk_status run_scale(lk_program *p)
+{
+    lk__run_list *list = &p->slots[0].train;
+    lk_status     status = LK_OK;
+    for (size_t i = list->begin[LK_UPDATE]; i < list->end[LK_UPDATE] && status >= 0; i++) {
+        lk__run_instruction *in = &list->instructions[i];
+        bool                 slices = in->op == LK__OP_square_sum || lk__op_find(in->op)->effect == LK__EFFECT_STATE;
+        if (!slices) status = in->run(&in->call);
+    }
+    return status;
+}
+
+lk_status lk__shared_update(lk_program *p)
+{
+    lk__run_shared *x = p->shared;
+    lk_status       status = lk__slots_prepare(p, LK_UPDATE);
+    if (status >= 0 && !x->permitted) status = wait_for_all(p, "barrier update begins");
+    if (status >= 0 && x->squares) status = make_norms(p);
+    if (status < 0 || (status = run_scale(p)) < 0) return status;
+    update_slices(p);
+    status = lk__store_invalidate(p->store, wait_for_all(p, "barrier update"));
+    x->permitted = false;
+    return status;
+}

@@ -1,0 +1,93 @@
+/* store_shared.c - a store that the ranks of a host hold together: its memory, writes by all ranks, and what remains of it when a rank
+ * fails amid an update. */
+#include "run/store.h"
+
+#include "base/hash.h"
+#include "comm/abort.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_MASTER, LK_MEMORY_OPTIMIZER};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+/* ---- memory ---- */
+
+/* One block for all: every rank allocates a part of it, and the parts follow each other. */
+lk_status lk__store_alloc_shared(lk_store *s)
+{
+    size_t total = 0, at = 0, world = (size_t)lk_comm_size(s->comm);
+    char **to[KINDS] = {&s->parameters, &s->master, &s->optimizer};
+    for (int i = 0; i < KINDS; i++) total += s->plan->memory[kinds[i]];
+    lk_status status = lk_comm_alloc(s->comm, (total + world - 1) / world, &s->symmetric);
+    if (status < 0) return lk__fail_prefix(s->context, status, "state in shared memory: ");
+    char *base = lk__comm_peer(s->comm, s->symmetric, 0);
+    for (int i = 0; i < KINDS; i++) {
+        size_t bytes = s->plan->memory[kinds[i]];
+        *to[i] = bytes ? base + at : NULL;
+        at += bytes;
+        lk__account(s->context, kinds[i], (ptrdiff_t)bytes);
+    }
+    return LK_OK;
+}
+
+void lk__store_free_shared(lk_store *s)
+{
+    if (!s->symmetric) return;
+    lk_comm_release(s->comm, s->symmetric);
+    for (int i = 0; i < KINDS; i++) lk__account(s->context, kinds[i], -(ptrdiff_t)s->plan->memory[kinds[i]]);
+}
+
+/* ---- failures ---- */
+
+lk_status lk__store_check(const lk_store *s)
+{
+    return s->failure < 0 ? lk__fail(s->context, s->failure, "%s", s->failure_text) : LK_OK;
+}
+
+lk_status lk__store_invalidate(lk_store *s, lk_status status)
+{
+    if (status >= 0 || s->failure < 0) return status;
+    s->failure = status;
+    snprintf(s->failure_text, sizeof s->failure_text,
+             "the state that the ranks share is partly new, because one of them failed while they updated it; go on "
+             "from a checkpoint. %s",
+             lk_context_error(s->context));
+    return status;
+}
+
+/* ---- writes by all ranks ---- */
+
+lk_status lk__store_write_begin(lk_store *s)
+{
+    lk_status status = lk__store_check(s);
+    return status < 0 || !s->comm || s->alone ? status : lk_comm_barrier(s->comm, NULL);
+}
+
+lk_status lk__store_write_end(lk_store *s, lk_status status)
+{
+    int64_t worst = status;
+    if (!s->comm || s->alone) return status;
+    lk_status shared = lk_comm_all_reduce(s->comm, &worst, &worst, 1, LK_I64, LK_MIN, NULL);
+    if (shared < 0 || status < 0 || worst >= 0) return shared < 0 ? shared : status;
+    return lk__fail(s->context, (lk_status)worst, "another rank could not load the state that the ranks share: %s",
+                    lk_status_text((lk_status)worst));
+}
+
+lk_status lk__store_write_shared(lk_store *s, size_t index, lk_state_part part, size_t first, const void *data,
+                                 size_t bytes)
+{
+    const uint64_t where[] = {index, (uint64_t)part, first, bytes};
+    uint64_t       mine = lk__hash64(data, bytes, lk__hash64(where, sizeof where, 11)), range[2] = {mine, ~mine};
+    lk_status      status = lk__store_check(s);
+    /* The least of the hashes and of their complements: the same on all ranks if these are. */
+    if (status >= 0) status = lk_comm_all_reduce(s->comm, range, range, 2, LK_I64, LK_MIN, NULL);
+    if (status < 0) return status;
+    if (range[0] != mine || range[1] != ~mine)
+        return lk__fail(s->context, LK_EMISMATCH,
+                        "ranks that share \"%s\" write different values to it: all must write the same",
+                        s->plan->graph->states[index].name);
+    status = lk__store_write_bytes(s, index, part, first, data, bytes);
+    lk_status end = lk_comm_barrier(s->comm, NULL);
+    return status < 0 ? status : end;
+}
