@@ -268,9 +268,6 @@ lk_status lk__gradients_accumulate(lk_program *program, const lk__plan_bucket *b
 lk_status lk__gather_reports(lk_program *program); /* of all ranks, with the numbers of their leaves */
 void      lk__add_reports(const lk_program *program, double *numbers); /* adds those over all leaves, in the tree */
 
-/* ---- verify.c: comparison of ranks ---- */
-lk_status lk__verify_plans(lk_program *program); /* their programs, line by line; sets first_chooses */
-
 /* ---- choices.c: the algorithms of kernels; before the first is prepared, and after the last, with the status of that ---- */
 lk_status lk__choices_begin(lk_program *program);
 lk_status lk__choices_end(lk_program *program, lk_status status);

@@ -200,7 +200,9 @@ lk_status lk_store_create_shared(lk_plan *plan, uint64_t seed, lk_comm *comm, lk
                         "the ranks of this group (%s) have no memory in common, so they cannot share their state: "
                         "plan it as replicated (LK_STATE_REPLICATED, --state replicated)",
                         lk_comm_backend(comm));
-    return create_store(plan, seed, comm, store);
+    bool      first_chooses;
+    lk_status status = lk__verify_plans(plan, comm, &first_chooses);
+    return status < 0 ? status : create_store(plan, seed, comm, store);
 }
 
 void lk_store_free(lk_store *s)

@@ -58,6 +58,9 @@ lk_status lk__store_write_end(lk_store *store, lk_status status);
 lk_status lk__store_write_shared(lk_store *store, size_t index, lk_state_part part, size_t first, const void *data,
                                  size_t bytes);
 
+/* verify.c: compares the ranks' programs, line by line. Collective. *first_chooses: whether rank 0's device chooses among algorithms. */
+lk_status lk__verify_plans(const lk_plan *plan, lk_comm *comm, bool *first_chooses);
+
 /* store.c: where a device other than the host has no memory, adds to the message what the plan needs. Returns status. */
 lk_status lk__explain_memory(const lk_plan *plan, lk_status status);
 

@@ -71,11 +71,6 @@ lk_status lk__find_different(lk_context *c, lk_comm *comm, uint64_t mine, int *d
     return status;
 }
 
-static lk_status find_different(lk_program *p, uint64_t mine, int *different)
-{
-    return lk__find_different(p->context, p->comm, mine, different);
-}
-
 lk_status lk__report_difference(lk_context *c, lk_comm *comm, const char *mine, int different, const char *what)
 {
     char texts[2][LINE];
@@ -90,53 +85,55 @@ lk_status lk__report_difference(lk_context *c, lk_comm *comm, const char *mine, 
 
 /* All ranks' hashes, and whether rank 0's device chooses among algorithms. Those that rank 0 is to use are not compared yet: the others
  * receive them. */
-static lk_status compare_plans(lk_program *p, int *different)
+static lk_status compare_plans(const lk_plan *plan, lk_comm *comm, bool *first_chooses, int *different)
 {
-    int       world = lk_comm_size(p->comm);
+    int       world = lk_comm_size(comm);
     size_t    bytes = (size_t)world * 2 * sizeof(uint64_t);
-    uint64_t *all = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
-    uint64_t  mine[2] = {hash_plan(p->plan, 0, SIZE_MAX) ^ lk__plan_hash(p->plan),
-                         p->device->backend->choose_begin != NULL};
+    uint64_t *all = lk__alloc(plan->context, LK_MEMORY_OTHER, bytes);
+    uint64_t  mine[2] = {hash_plan(plan, 0, SIZE_MAX) ^ lk__plan_hash(plan),
+                         plan->device->backend->choose_begin != NULL};
     if (!all) return LK_ENOMEM;
-    lk_status status = lk_comm_all_gather(p->comm, mine, all, sizeof mine, LK_U8, NULL);
+    lk_status status = lk_comm_all_gather(comm, mine, all, sizeof mine, LK_U8, NULL);
     *different = -1;
     for (int i = world; status >= 0 && i-- > 1;)
         if (all[2 * i] != all[0]) *different = i;
-    p->first_chooses = status >= 0 && all[1] != 0;
-    lk__free(p->context, LK_MEMORY_OTHER, all, bytes);
+    *first_chooses = status >= 0 && all[1] != 0;
+    lk__free(plan->context, LK_MEMORY_OTHER, all, bytes);
     return status;
 }
 
-lk_status lk__verify_plans(lk_program *p)
+lk_status lk__verify_plans(const lk_plan *plan, lk_comm *comm, bool *first_chooses)
 {
     char      text[LINE] = "(nothing more)";
     int       different;
-    lk_status status = compare_plans(p, &different);
+    lk_status status = compare_plans(plan, comm, first_chooses, &different);
     if (status < 0 || different < 0) return status;
     /* The first line that differs, by bisection. All ranks take the same branches, because all get the same results. */
     size_t same = 0, differs = 1;
     for (bool found = false; !found; differs *= 2) {
-        if ((status = find_different(p, hash_plan(p->plan, 0, differs), &different)) < 0) return status;
+        if ((status = lk__find_different(plan->context, comm, hash_plan(plan, 0, differs), &different)) < 0)
+            return status;
         found = different >= 0 || differs > 1u << 20;
         if (found) break;
         same = differs;
     }
     while (differs - same > 1) {
         size_t middle = same + (differs - same) / 2;
-        if ((status = find_different(p, hash_plan(p->plan, 0, middle), &different)) < 0) return status;
+        if ((status = lk__find_different(plan->context, comm, hash_plan(plan, 0, middle), &different)) < 0)
+            return status;
         if (different >= 0)
             differs = middle;
         else
             same = middle;
     }
-    if ((status = find_different(p, hash_plan(p->plan, 0, differs), &different)) < 0) return status;
+    if ((status = lk__find_different(plan->context, comm, hash_plan(plan, 0, differs), &different)) < 0) return status;
     if (different < 0)
         return lk__fail(
-            p->context, LK_EMISMATCH,
+            plan->context, LK_EMISMATCH,
             "the ranks would run the same instructions with different settings (an optimizer's, a schedule's): "
             "start all of them with the same options");
-    (void)plan_line(p->plan, same, text);
-    return lk__report_difference(p->context, p->comm, text, different,
+    (void)plan_line(plan, same, text);
+    return lk__report_difference(plan->context, comm, text, different,
                                  "the ranks would not run the same program; they first differ in");
 }
 
@@ -168,10 +165,12 @@ lk_status lk_program_verify(lk_program *p, int64_t step)
             if ((status = hash_state(p, i, &one)) < 0) return status;
             whole = lk__hash64(&one, sizeof one, whole);
         }
-    if ((status = find_different(p, whole, &different)) < 0 || different < 0) return status;
+    if ((status = lk__find_different(p->context, p->comm, whole, &different)) < 0 || different < 0) return status;
     for (size_t i = 0; i < count; i++) {
         if (!is_compared(p, i)) continue;
-        if ((status = hash_state(p, i, &one)) < 0 || (status = find_different(p, one, &different)) < 0) return status;
+        if ((status = hash_state(p, i, &one)) < 0 ||
+            (status = lk__find_different(p->context, p->comm, one, &different)) < 0)
+            return status;
         if (different < 0) continue;
         return lk__fail(p->context, LK_EMISMATCH,
                         "replicas diverged: at step %" PRId64
