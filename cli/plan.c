@@ -64,6 +64,60 @@ static void print_held(const lk_device_memory_held *held)
            (double)held->libraries / 1048576, how);
 }
 
+/* ---- ranks of one host ---- */
+
+/* What the ranks of a host hold, with the state in one place or in many. */
+typedef struct host_memory {
+    bool   possible;
+    size_t rank, common, host; /* bytes: of one rank alone, of all together, and all of it */
+} host_memory;
+
+/* Checkpoints are staged by one rank of all. */
+static host_memory measure_host(const setup *s, lk_state_mode mode)
+{
+    lk_trainer_config config = s->config;
+    host_memory       m = {0};
+    lk_graph         *graph = NULL;
+    lk_plan          *plan = NULL;
+    size_t            memory[LK_MEMORY_COUNT], ranks = (size_t)config.plan_world;
+    config.state = mode;
+    if (lk_trainer_plan(s->context, &config, &graph, &plan, memory) < 0) return m;
+    for (int i = 0; i < SHOWN; i++) {
+        bool state = shown[i] == LK_MEMORY_PARAMETERS || shown[i] == LK_MEMORY_MASTER || shown[i] == LK_MEMORY_OPTIMIZER;
+        *(state && mode == LK_STATE_SHARED ? &m.common : &m.rank) += memory[shown[i]];
+    }
+    m.host = m.common + ranks * m.rank - (ranks - 1) * memory[LK_MEMORY_CHECKPOINT];
+    m.possible = true;
+    lk_plan_free(plan);
+    lk_graph_free(graph);
+    return m;
+}
+
+static void print_hosts(const setup *s, const lk_plan *plan)
+{
+    host_memory shared = measure_host(s, LK_STATE_SHARED), replicated = measure_host(s, LK_STATE_REPLICATED);
+    bool        chosen = lk_plan_state(plan) == LK_STATE_SHARED;
+    printf("\nstate            bytes of a rank  bytes in common  bytes of a host of %d ranks\n", s->config.plan_world);
+    if (shared.possible)
+        printf("%-16s %15zu  %15zu  %15zu  %10.2f MiB%s\n", "shared", shared.rank, shared.common, shared.host,
+               (double)shared.host / 1048576, chosen ? ", chosen" : "");
+    else
+        printf("%-16s not on this device\n", "shared");
+    printf("%-16s %15zu  %15zu  %15zu  %10.2f MiB%s\n", "replicated", replicated.rank, replicated.common,
+           replicated.host, (double)replicated.host / 1048576,
+           chosen ? "; also where ranks are on several hosts" : ", chosen");
+}
+
+static void add_host(json *j, const char *name, host_memory m)
+{
+    if (!m.possible) return;
+    json_open(j, name, '{');
+    json_integer(j, "rank", (int64_t)m.rank);
+    json_integer(j, "common", (int64_t)m.common);
+    json_integer(j, "host", (int64_t)m.host);
+    json_close(j, '}');
+}
+
 /* Blocks of a transformer that are recomputed. */
 static int64_t recomputed_blocks(const setup *s)
 {
@@ -102,6 +156,11 @@ static void print_json(const setup *s, const size_t *memory, const lk_plan *plan
         json_integer(&j, "cuda_context", (int64_t)held->context);
         json_integer(&j, "cuda_libraries", (int64_t)held->libraries);
         json_bool(&j, "cuda_measured", held->measured);
+    }
+    if (s->config.plan_world > 1) {
+        json_text(&j, "state", lk_plan_state(plan) == LK_STATE_SHARED ? "shared" : "replicated");
+        add_host(&j, "shared", measure_host(s, LK_STATE_SHARED));
+        add_host(&j, "replicated", measure_host(s, LK_STATE_REPLICATED));
     }
     if (s->transformer.used) json_integer(&j, "recomputed_blocks", recomputed_blocks(s));
     json_close(&j, '}');
@@ -225,6 +284,7 @@ static int run_plan(const options *given)
             print_json(&s, memory, plan, &held);
         else if (!form)
             print_memory(memory), print_held(&held), print_recomputed(&s);
+        if (!options_flag(given, "json") && !form && s.config.plan_world > 1) print_hosts(&s, plan);
     }
     bool step = s.config.plan_world > 1 || options_flag(given, "measure");
     if (code == 0 && step && !form && !options_flag(given, "json")) code = print_step(&s, plan, given);
@@ -242,9 +302,9 @@ const command command_plan = {
     "loader and checkpoint staging that the run will use, exactly; for a GPU also what the CUDA context and its "
     "libraries hold besides, measured where there is one. A known data set may be missing: then its published "
     "size is used.\n\n"
-    "With -n it prints the memory of one of N ranks, and a model of a step: every collective, its size, what it "
-    "overlaps "
-    "with, and the critical path.\n\n"
+    "With -n it prints the memory of one of N ranks, that of a host with all of them where they share their state and "
+    "where each has its own (--state), and a model of a step: every collective, its size, what it overlaps with, and "
+    "the critical path.\n\n"
     "Examples: lockstep plan --model resnet18 --batch 128; lockstep plan -n 4 --model cnn --measure --link 1Gbit",
     NULL,
     0,

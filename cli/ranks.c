@@ -104,6 +104,9 @@ int ranks_make(setup *s, const char *name, const options *given)
     lk_trainer_config *config = &s->config;
     bool               reproducible = options_flag(given, "reproducible");
     config->accumulate = (int)options_integer(given, "accumulate");
+    config->state = strcmp(options_text(given, "state"), "shared") == 0       ? LK_STATE_SHARED
+                    : strcmp(options_text(given, "state"), "replicated") == 0 ? LK_STATE_REPLICATED
+                                                                              : LK_STATE_AUTO;
     config->sync_batch_norm = options_flag(given, "sync-batchnorm");
     lk_dtype_parse(options_text(given, "gradient-dtype"), &config->gradient_dtype);
     config->leaves = reproducible ? (int)options_integer(given, "leaves") : 0;

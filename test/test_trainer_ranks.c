@@ -322,15 +322,22 @@ static void ranks_with_different_models_or_options_are_refused(void)
 
 /* ---- detected failures ---- */
 
+static bool on_the_host(void)
+{
+    const char *device = getenv("LOCKSTEP_DEVICE");
+    return !device || strcmp(device, "cpu") == 0;
+}
+
 static int change_weights_of_rank_1(void *user, const lk_event *e)
 {
-    test_case *s = user;
-    float      bias;
+    test_case  *s = user;
+    float       number;
+    const char *name = s->config.state == LK_STATE_REPLICATED ? "fc.bias" : "bn.running_mean";
     if (s->rank != 1 || e->kind != LK_EVENT_STEP || e->step != 5) return 0;
     lk_store *store = lk_trainer_store(s->trainer);
-    REQUIRE(lk_store_read(store, "fc.bias", LK_STATE_VALUE, 3, 1, &bias, sizeof bias) == LK_OK);
-    bias += 1e-6f;
-    REQUIRE(lk_store_write(store, "fc.bias", LK_STATE_VALUE, 3, 1, &bias, sizeof bias) == LK_OK);
+    REQUIRE(lk_store_read(store, name, LK_STATE_VALUE, 3, 1, &number, sizeof number) == LK_OK);
+    number += 1e-6f;
+    REQUIRE(lk_store_write(store, name, LK_STATE_VALUE, 3, 1, &number, sizeof number) == LK_OK);
     return 0;
 }
 
@@ -340,11 +347,21 @@ static void a_divergence_is_reported_with_rank_tensor_and_step(void)
         test_case s = make_case(3, variant ? NULL : "diverged");
         s.config.event = change_weights_of_rank_1;
         s.config.check_every = variant == 0 ? 4 : variant == 1 ? 5 : 1000;
+        s.config.state = LK_STATE_REPLICATED;
         run_case(&s);
         check_all_failed(&s, LK_EMISMATCH, variant == 0 ? "at step 8 " : variant == 1 ? "at step 5 " : "at step 12 ");
         check_all_failed(&s, LK_EMISMATCH, "rank 1's");
         free_case(&s);
     }
+    /* Where ranks share the weights, synchronised statistics are what can differ. */
+    test_case s = make_case(3, NULL);
+    s.config.event = change_weights_of_rank_1;
+    s.config.check_every = 4;
+    s.config.state = on_the_host() ? LK_STATE_SHARED : LK_STATE_REPLICATED;
+    s.config.sync_batch_norm = true;
+    run_case(&s);
+    check_all_failed(&s, LK_EMISMATCH, s.config.state == LK_STATE_SHARED ? "rank 1's \"bn.running_mean\"" : "rank 1's");
+    free_case(&s);
 }
 
 static void check_nan(bool sync, int leaves)

@@ -46,10 +46,12 @@ train() { # train FILE RANKS OPTIONS...
     "$LOCKSTEP" train -n "$ranks" --threads 1 --steps 3 --eval-every -1 --batch 12 --trace "$file" "$@" > out.txt 2>&1 || { cat out.txt >&2; exit 1; }
 }
 image=synthetic:3x32x32,count=64
-train buckets.json 2 --model cnn --data $image
-"$LOCKSTEP" plan -n 2 --threads 1 --batch 12 --model cnn --data $image | grep -oE 'bucket [0-9]+: all_reduce of [0-9]+' > plan.txt
-train norm.json 2 --model resnet20 --data synthetic:3x8x8,count=64 --sync-batchnorm
-train leaves.json 3 --model resnet20 --data synthetic:3x8x8,count=64 --sync-batchnorm --reproducible
+train buckets.json 2 --model cnn --data $image --state replicated
+"$LOCKSTEP" plan -n 2 --state replicated --threads 1 --batch 12 --model cnn --data $image | grep -oE 'bucket [0-9]+: all_reduce of [0-9]+' > plan.txt
+train norm.json 2 --model resnet20 --data synthetic:3x8x8,count=64 --sync-batchnorm --state replicated
+train leaves.json 3 --model resnet20 --data synthetic:3x8x8,count=64 --sync-batchnorm --reproducible --state replicated
+train shared.json 3 --model cnn --data $image --state shared # more ranks and threads than cores: nothing overlaps
+train clipped.json 3 --model cnn --data $image --state shared --clip 1
 python3 - <<'PY'
 import json
 import re
@@ -83,4 +85,19 @@ for path, how, more in (
     found = collectives(path)
     assert buckets(found, how), (path, found)
     assert {name for name, _ in found} - buckets(found, how) == small | more, (path, found)
+
+
+def by_step(path):
+    with open(path, encoding="utf-8") as file:
+        events = json.load(file)["traceEvents"]
+    steps = [e for e in events if e.get("cat") == "step" and e["pid"] == 0]
+    names = [e["name"] for e in events if e.get("cat") == "collective" and e["pid"] == 0]
+    return len(steps), [re.sub(" bucket.*", "", name) for name in names]
+
+
+# Ranks that share their state: every collective of a step is a wait for all ranks.
+for path, waits in (("shared.json", ["all_gather metrics", "barrier update"]), ("clipped.json", ["all_gather metrics", "barrier norm", "barrier update"])):
+    steps, names = by_step(path)
+    assert steps > 0 and set(names) - {"reduce_scatter"} == set(waits), (path, names)
+    assert all(names.count(one) == steps for one in waits), (path, steps, names)
 PY

@@ -137,6 +137,7 @@ typedef struct lk_trainer_config {
 
     int           unused LK_ZERO; /* was padding, which a caller leaves undefined */
     lk_data_place data_on_device LK_ZERO; /* both sets are copied when the trainer is created */
+    lk_state_mode state LK_ZERO; /* see plan.h: where the ranks of comm have parameters and optimizer state */
 } lk_trainer_config;
 #define LK_TRAINER_CONFIG_INIT \
     {.size = sizeof(lk_trainer_config), .batch = 64, .epochs = 1, .optimizer = LK_OPTIMIZER_CONFIG_INIT, .schedule = {.gamma = 0.1}, \

@@ -208,7 +208,8 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     if (p->comm && (status = lk__verify_plans(plan, p->comm, &p->first_chooses)) < 0) goto fail;
     if ((status = lk__gradients_share(p)) < 0 || (status = make_slots(p)) < 0 || (status = lk__staging_create(p)) < 0 ||
         (status = prepare_lists(p)) < 0 || (status = lk__collectives_create(p)) < 0 ||
-        (status = lk__shared_create(p)) < 0 || (status = lk__graphs_create(p)) < 0 || (status = lk__queue_create(p)) < 0 || (status = lk__update_create(p)) < 0)
+        (status = lk__shared_create(p)) < 0 || (status = lk__graphs_create(p)) < 0 ||
+        (status = lk__queue_create(p)) < 0 || (status = lk__update_create(p)) < 0)
         goto fail;
     if (p->comm && (status = lk_program_verify(p, 0)) < 0) goto fail;
     *program = p;

@@ -90,8 +90,7 @@ static lk_status compare_plans(const lk_plan *plan, lk_comm *comm, bool *first_c
     int       world = lk_comm_size(comm);
     size_t    bytes = (size_t)world * 2 * sizeof(uint64_t);
     uint64_t *all = lk__alloc(plan->context, LK_MEMORY_OTHER, bytes);
-    uint64_t  mine[2] = {hash_plan(plan, 0, SIZE_MAX) ^ lk__plan_hash(plan),
-                         plan->device->backend->choose_begin != NULL};
+    uint64_t mine[2] = {hash_plan(plan, 0, SIZE_MAX) ^ lk__plan_hash(plan), plan->device->backend->choose_begin != NULL};
     if (!all) return LK_ENOMEM;
     lk_status status = lk_comm_all_gather(comm, mine, all, sizeof mine, LK_U8, NULL);
     *different = -1;

@@ -125,13 +125,29 @@ static void loader_configs(const lk_trainer_config *config, lk_loader_config loa
     set_share(config, test);
 }
 
+/* Where the ranks have their state: by default together, if all are on one host and compute in its memory. */
+static lk_state_mode state_mode(lk_context *c, const lk_trainer_config *config)
+{
+    bool host = lk__device_is_host(lk__context_device(c)) && (!config->comm || lk__comm_shares(config->comm));
+    if (config->state != LK_STATE_AUTO) return config->state;
+    return host ? LK_STATE_SHARED : LK_STATE_REPLICATED;
+}
+
+static lk_status create_store(lk_trainer *t)
+{
+    const lk_trainer_config *config = &t->config;
+    return t->plan->shared ? lk_store_create_shared(t->plan, config->seed, config->comm, &t->store)
+                           : lk_store_create(t->plan, config->seed, &t->store);
+}
+
 static lk_status record_and_plan(lk_context *c, const lk_trainer_config *config, lk_graph **graph, lk_plan **plan)
 {
     lk_parallel      parallel = {.world = world_of(config),
                                  .rank = rank_of(config),
                                  .micro_batches = accumulate(config),
                                  .leaves = config->leaves,
-                                 .bucket_bytes = config->bucket_bytes};
+                                 .bucket_bytes = config->bucket_bytes,
+                                 .state = state_mode(c, config)};
     lk_loader_config loaders[2];
     lk_inputs        inputs;
     lk_plan_config   planning = LK_PLAN_CONFIG_INIT;
@@ -266,7 +282,7 @@ lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *given, lk_tr
     if (!t->late) status = LK_ENOMEM;
     if (status >= 0) status = lk__trainer_compare_options(c, config);
     if (status >= 0) status = lk__trainer_lock(t);
-    if (status < 0 || (status = make_plan(t)) < 0 || (status = lk_store_create(t->plan, config->seed, &t->store)) < 0 ||
+    if (status < 0 || (status = make_plan(t)) < 0 || (status = create_store(t)) < 0 ||
         (status = lk__trainer_load_algorithms(t)) < 0 ||
         (status = lk_program_create(t->plan, t->store, config->comm, &t->program)) < 0 ||
         (status = lk__trainer_load(t)) < 0 || (saves && (status = prepare_saver(t)) < 0) ||
@@ -413,6 +429,7 @@ static lk_status train_batch(lk_trainer *t, const lk_batch *b, lk_event *e)
     e->rate = step.rate;
     if (status >= 0) status = lk_batch_bind(b, t->program);
     lk__program_report(t->program, t->stop_requested, t->data);
+    lk__program_permit(t->program);
     if (status < 0 || (status = lk_program_compute(t->program, &step)) < 0) return status;
     for (int i = 0; i < t->world; i++)
         if (!isfinite(lk__program_rank_sums(t->program, i).sum)) return report_not_finite(t, b, i);

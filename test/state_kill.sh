@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# state_kill.sh - ranks that share their state, one of which is repeatedly killed with SIGKILL while they train, most of the time amid an
+# update, which leaves the state partly new: the others fail, the last checkpoint is intact, and the run that resumes it ends with the bits of an
+# uninterrupted one.
+#
+#   state_kill.sh [ROUNDS] [RANKS]
+# ctest: timeout 300, ranks 2
+set -eu
+rounds=${1:-8} ranks=${2:-2}
+work=$(mktemp -d)
+job=
+trap 'if [ -n "$job" ]; then kill -9 "$job" 2>/dev/null || true; fi; rm -rf "$work"' EXIT
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
+# Few samples and many parameters: most of a step is the update.
+options="--model mlp --data synthetic:256,count=512 --features 256 --hidden 2048 --batch $ranks --steps $((rounds * 40)) --save-every 10"
+options="$options --state shared --threads 1 --seed 7 --eval-every -1 --json"
+
+field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([0-9a-f.]*\).*/\1/p" "$2"; }
+
+# The processes of the ranks, which have that in their environment; the launcher has other children too.
+members_of() { # members_of LAUNCHER
+    local child
+    for child in $(pgrep -P "$1"); do
+        if grep -qz '^RANK=' "/proc/$child/environ" 2> /dev/null; then echo "$child"; fi
+    done
+}
+
+# shellcheck disable=SC2086
+"$LOCKSTEP" train -n "$ranks" $options --save "$work/whole" > "$work/whole.json" 2> "$work/whole.err" || { cat "$work/whole.err"; exit 1; }
+whole=$(field hash "$work/whole.json" | tail -1)
+
+best=0 kills=0 amid=0 done=no
+for round in $(seq "$rounds"); do
+    # shellcheck disable=SC2086
+    "$LOCKSTEP" train -n "$ranks" $options --save "$work/killed" --resume auto > "$work/killed.json" 2> "$work/killed.err" &
+    job=$!
+    # Once the ranks have saved something new, at a moment that nobody chose.
+    for _ in $(seq 2000); do
+        step=$(field step "$work/killed/state.json" 2> /dev/null || true)
+        if [ "${step:-0}" -gt "$best" ] || ! kill -0 "$job" 2> /dev/null; then break; fi
+        sleep 0.005
+    done
+    sleep "0.0$((RANDOM % 90 + 10))"
+    victim=$(members_of "$job" | sed -n "$((RANDOM % ranks + 1))p" || true)
+    if [ -n "$victim" ] && kill -9 "$victim" 2> /dev/null; then kills=$((kills + 1)); fi
+    code=0
+    wait "$job" 2> /dev/null || code=$?
+    job=
+    if [ "$code" = 0 ]; then done=yes; break; fi
+    if grep -qE 'died while rank [0-9]+ waited for it in #[0-9]+ barrier at .*shared_update.c' "$work/killed.err"; then amid=$((amid + 1)); fi
+    for step in "$work"/killed/step-*; do
+        case $step in *.tmp.* | *.old.* | *'*') continue ;; esac
+        for file in model.safetensors optimizer.safetensors state.json; do
+            if [ ! -e "$step/$file" ]; then echo "round $round: $step has no $file"; exit 1; fi
+        done
+    done
+    step=$(field step "$work/killed/state.json" 2> /dev/null || true)
+    if [ "${step:-0}" -lt "$best" ]; then echo "round $round: the checkpoint went from step $best to ${step:-none}"; exit 1; fi
+    best=${step:-0}
+done
+if [ "$done" = no ]; then
+    # shellcheck disable=SC2086
+    "$LOCKSTEP" train -n "$ranks" $options --save "$work/killed" --resume auto > "$work/killed.json" 2> "$work/killed.err" || { cat "$work/killed.err"; exit 1; }
+fi
+killed=$(field hash "$work/killed.json" | tail -1)
+if [ -z "$whole" ] || [ "$whole" != "$killed" ]; then echo "uninterrupted: $whole; killed $kills times: $killed"; exit 1; fi
+cmp "$work/whole/model.safetensors" "$work/killed/model.safetensors"
+cmp "$work/whole/optimizer.safetensors" "$work/killed/optimizer.safetensors"
+if [ "$kills" -lt 3 ] || [ "$best" = 0 ]; then echo "only $kills kills, at step $best: too few for this test"; exit 1; fi
+echo "killed $kills times, $amid of them seen in an update, last checkpoint at step $best; the same result: $killed"

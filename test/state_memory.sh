@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# state_memory.sh - what the ranks of a host hold, by the system's own count: their proportional set sizes add up to what `lockstep plan`
+# prints for a host, with shared and with replicated state. And shared memory is gone when all ranks are killed.
+#
+# ctest: timeout 300, ranks 2
+set -eu
+work=$(mktemp -d)
+job=
+trap 'if [ -n "$job" ]; then kill -9 "$job" 2>/dev/null || true; fi; rm -rf "$work"' EXIT
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
+ranks=2
+common="--data synthetic:1024,count=64 --features 1024 --batch 2 --threads 1 --eval-every -1"
+large="--model mlp --hidden 12000 $common" small="--model mlp --hidden 8 $common"
+
+# The processes of the ranks, which have that in their environment; the launcher has other children too.
+members_of() { # members_of LAUNCHER
+    local child
+    for child in $(pgrep -P "$1"); do
+        if grep -qz '^RANK=' "/proc/$child/environ" 2> /dev/null; then echo "$child"; fi
+    done
+}
+# The ranks of the job, once they have trained for some steps.
+start() { # start OPTIONS...
+    "$LOCKSTEP" train -n $ranks --steps 100000 --log "$work/log.json" "$@" > "$work/out.txt" 2>&1 &
+    job=$!
+    for _ in $(seq 6000); do
+        if [ -e "$work/log.json" ] && [ "$(grep -c '"step"' "$work/log.json")" -ge 3 ]; then break; fi
+        kill -0 "$job" 2> /dev/null || { cat "$work/out.txt" >&2; exit 1; }
+        sleep 0.01
+    done
+    members=$(members_of "$job" | tr '\n' ' ')
+    [ "$(echo "$members" | wc -w)" = $ranks ] || { echo "the job has ranks $members" >&2; exit 1; }
+}
+stop() {
+    kill -9 "$job" 2> /dev/null || true
+    # shellcheck disable=SC2086
+    kill -9 $members 2> /dev/null || true
+    wait "$job" 2> /dev/null || true
+    job=
+    rm -f "$work/log.json"
+}
+held() { # the sum of proportional set sizes, in KiB
+    local total=0 member
+    for member in $members; do
+        total=$((total + $(awk '/^Pss:/ {print $2}' "/proc/$member/smaps_rollup")))
+    done
+    echo $total
+}
+planned() { # planned STATE OPTIONS...: of a host, in KiB
+    local state=$1
+    shift
+    "$LOCKSTEP" plan -n $ranks --state "$state" --json "$@" | python3 -c "import json, sys; print(json.load(sys.stdin)['$state']['host'] // 1024)"
+}
+
+# shellcheck disable=SC2086
+for state in shared replicated; do
+    start $small --state $state
+    little=$(held)
+    stop
+    start $large --state $state
+    much=$(held)
+    inodes=$(awk '$6 == "/memfd:lockstep" && $7 == "(deleted)" {print $5}' /proc/${members%% *}/maps | sort -u)
+    [ -n "$inodes" ] || { echo "rank 0 maps no shared memory"; exit 1; }
+    stop
+    # Programs differ by their models alone, so what all ranks have besides is in both.
+    actual=$((much - little)) expected=$(($(planned $state $large) - $(planned $state $small)))
+    awk -v a=$actual -v e=$expected -v s=$state 'BEGIN {
+        off = a / e - 1
+        printf "%s: %.1f MiB, planned %.1f MiB: %+.2f %%\n", s, a / 1024, e / 1024, 100 * off
+        exit off > 0.02 || off < -0.02 }'
+    # No process maps it any more, and it never had a name in a file system.
+    for inode in $inodes; do
+        if awk -v inode="$inode" '$5 == inode && $6 ~ /memfd:lockstep/ {found = 1} END {exit !found}' /proc/[0-9]*/maps 2> /dev/null; then
+            echo "memory $inode is still mapped"; exit 1
+        fi
+    done
+done
