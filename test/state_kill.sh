@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# state_kill.sh - ranks that share their state, one of which is repeatedly killed with SIGKILL while they train, most of the time amid an
+# state_kill.sh - ranks that share their state, one of which is repeatedly killed with SIGKILL while they train, some of the times amid an
 # update, which leaves the state partly new: the others fail, the last checkpoint is intact, and the run that resumes it ends with the bits of an
 # uninterrupted one.
 #
@@ -11,8 +11,8 @@ work=$(mktemp -d)
 job=
 trap 'if [ -n "$job" ]; then kill -9 "$job" 2>/dev/null || true; fi; rm -rf "$work"' EXIT
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
-# Few samples and many parameters: most of a step is the update.
-options="--model mlp --data synthetic:256,count=512 --features 256 --hidden 2048 --batch $ranks --steps $((rounds * 40)) --save-every 10"
+# Few samples and many parameters: half of a step is the update.
+options="--model mlp --data synthetic:256,count=512 --features 256 --hidden 2048 --batch $ranks --steps $((rounds * 800)) --save-every 250"
 options="$options --state shared --threads 1 --seed 7 --eval-every -1 --json"
 
 field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([0-9a-f.]*\).*/\1/p" "$2"; }
@@ -40,14 +40,15 @@ for round in $(seq "$rounds"); do
         if [ "${step:-0}" -gt "$best" ] || ! kill -0 "$job" 2> /dev/null; then break; fi
         sleep 0.005
     done
-    sleep "0.0$((RANDOM % 90 + 10))"
+    sleep "0.$(printf "%03d" $((RANDOM % 180 + 20)))"
     victim=$(members_of "$job" | sed -n "$((RANDOM % ranks + 1))p" || true)
     if [ -n "$victim" ] && kill -9 "$victim" 2> /dev/null; then kills=$((kills + 1)); fi
     code=0
     wait "$job" 2> /dev/null || code=$?
     job=
     if [ "$code" = 0 ]; then done=yes; break; fi
-    if grep -qE 'died while rank [0-9]+ waited for it in #[0-9]+ barrier at .*shared_update.c' "$work/killed.err"; then amid=$((amid + 1)); fi
+    # Between the exchange of reports and the end of the update.
+    if grep -qE 'dead; it was outside any operation.*last finished #[0-9]+ all_gatherv .*report.c' "$work/killed.err"; then amid=$((amid + 1)); fi
     for step in "$work"/killed/step-*; do
         case $step in *.tmp.* | *.old.* | *'*') continue ;; esac
         for file in model.safetensors optimizer.safetensors state.json; do

@@ -33,7 +33,7 @@ typedef enum lk_state_part { LK_STATE_VALUE, LK_STATE_MOMENT_0, LK_STATE_MOMENT_
 LK_API lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store);
 /* The same for ranks of one host that hold their state together (plan.h, LK_STATE_SHARED): parameters, master copies and optimizer
  * state are once in memory that all ranks map, buffers are each rank's own. Collective; the group must outlive the store.
- * LK_EUNSUPPORTED: the ranks of this group have no common memory.
+ * LK_EUNSUPPORTED: the ranks of this group have no common memory. The context of every rank counts all of it as allocated.
  *
  * LK_UPDATE of a program on it is a collective: it returns when the state of all ranks is the new one, and reading waits for nothing.
  * What lk_state points to is the memory of all ranks. Where a rank fails amid an update, the state is partly new: from then on reads,
