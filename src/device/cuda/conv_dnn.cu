@@ -276,10 +276,18 @@ static bool operands_aligned(const lk__kernel_call *call)
     return true;
 }
 
+/* Its engines read 16 bytes of channels at once. Of others that it lists some give wrong results: the gradient by the weights of 4
+ * channels in bf16 was seen to be. */
+static bool channels_suit(const lk__kernel_call *call, const conv_shape &v)
+{
+    int pack = 16 / (int)cuda_size(call->in[0].dtype);
+    return v.cg % pack == 0 && v.o / v.groups % pack == 0;
+}
+
 static lk__cuda_dnn *library_for(lk__cuda_device *device, const lk__kernel_call *call, const conv_shape &v)
 {
-    if (!suits_library(device, call) || device->base.by_heuristic || lk__cuda_plain() || v.windows <= 0 || v.o <= 0 ||
-        v.c <= 0)
+    if (!suits_library(device, call) || !channels_suit(call, v) || device->base.by_heuristic || lk__cuda_plain() ||
+        v.windows <= 0 || v.o <= 0 || v.c <= 0)
         return NULL;
     return lk__cuda_dnn_of(device);
 }
