@@ -95,7 +95,7 @@ void lk__device_close(lk__device *d)
 
 /* What a CUDA context and its libraries (cuBLASLt, cuDNN) hold, measured on an NVIDIA H200 with `lockstep plan --device cuda`: shown
  * where there is no GPU on which to measure. */
-static const size_t H200_CONTEXT = (size_t)520 << 20, H200_LIBRARIES = (size_t)100 << 20;
+static const size_t H200_CONTEXT = (size_t)524 << 20, H200_LIBRARIES = (size_t)12 << 20;
 
 lk_status lk_device_held(const char *name, lk_device_memory_held *held)
 {
