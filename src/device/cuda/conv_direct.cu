@@ -144,7 +144,7 @@ static __global__ void __launch_bounds__(S::threads, S::blocks)
                 loader.copy(from, place, s * S::deep, shared + s * S::stage);
             weights.copy(s * S::deep, shared + s * S::stage + S::image);
         }
-        end_copies();
+        copies_commit();
     }
     if (POOLED)
 #pragma unroll
@@ -153,7 +153,7 @@ static __global__ void __launch_bounds__(S::threads, S::blocks)
     for (int s = 0, now = 0; s < stages; s++, now = now + 1 < S::stages ? now + 1 : 0) {
         int    next = s + S::stages - 1, free_buffer = now > 0 ? now - 1 : S::stages - 1;
         float *buffer = shared + free_buffer * S::stage, *current = shared + now * S::stage;
-        wait_copies<S::stages - 2>();
+        copies_wait<S::stages - 2>();
         __syncthreads(); /* this stage is there, and all threads have read the one before it, whose buffer is free now */
         if (next < stages) {
             if (POOLED)
@@ -162,7 +162,7 @@ static __global__ void __launch_bounds__(S::threads, S::blocks)
                 loader.copy(from, place, next * S::deep, buffer);
             weights.copy(next * S::deep, buffer + S::image);
         }
-        end_copies();
+        copies_commit();
         int channel = group * (S::deep / S::split);
         sum_stage<S>(current + (row * S::across + column) * S::pixel + channel,
                      current + S::image + channel * 9 * S::pitch + lane * 4, sum);

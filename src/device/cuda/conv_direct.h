@@ -7,45 +7,13 @@
 #ifndef LK__CUDA_CONV_DIRECT_H
 #define LK__CUDA_CONV_DIRECT_H
 
+#include "device/cuda/async_copy.h"
 #include "device/cuda/conv_ways.h"
 
 typedef lk__pack<float, 4>   quad;
 typedef lk__pack<uint8_t, 4> positions;
 
 static __device__ __forceinline__ quad zero_quad() { return quad{{0, 0, 0, 0}}; }
-
-/* ---- asynchronous copies to shared memory; zeros where `present` is false, and `from` must be readable then too ---- */
-
-#if defined(LK_CUDA_EMULATED)
-
-static inline void copy_quad(float *to, const float *from, bool present)
-{
-    store_pack(to, present ? load_pack<4>(from) : zero_quad());
-}
-static inline void                     copy_one(float *to, const float *from) { *to = *from; }
-static inline void                     end_copies() {}
-template <int LEFT> static inline void wait_copies() {}
-
-#else
-
-static __device__ __forceinline__ void copy_quad(float *to, const float *from, bool present)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)),
-                 "l"(from), "r"(present ? 16 : 0)
-                 : "memory");
-}
-static __device__ __forceinline__ void copy_one(float *to, const float *from)
-{
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from)
-                 : "memory");
-}
-static __device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int LEFT> static __device__ __forceinline__ void wait_copies()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-}
-
-#endif
 
 /* ---- images ---- */
 
@@ -86,7 +54,7 @@ template <int ROWS, int COLUMNS, int BORDER, int CHANNELS, int PITCH, int THREAD
             int     y = place.row + row - BORDER, x = place.column + column - BORDER;
             bool    inside = (unsigned)y < (unsigned)from.h && (unsigned)x < (unsigned)from.w;
             int64_t offset = ((int64_t)(place.n * from.h + y) * from.w + x) * from.c + channel + pack * 4;
-            copy_quad(to + pixel * PITCH + pack * 4, from.data + (inside ? offset : 0), inside);
+            copy_pack(to + pixel * PITCH + pack * 4, from.data + (inside ? offset : 0), inside);
         }
     }
     __device__ __forceinline__ void fetch(const direct_image &from, const direct_place &place, int channel)

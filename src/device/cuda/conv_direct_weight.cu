@@ -66,13 +66,13 @@ static __global__ void __launch_bounds__(S::threads, S::blocks)
             gradients.fetch(dy, place, o);
         else
             gradients.copy(dy, place, o, buffer + S::image);
-        end_copies();
+        copies_commit();
     };
     fetch(first, shared);
     if (POOLED) gradients.put(shared + S::image);
     for (int64_t tile = first; tile < end; tile++) {
         float *now = shared + ((tile - first) % 2) * S::buffer, *next = shared + ((tile - first + 1) % 2) * S::buffer;
-        wait_copies<0>();
+        copies_wait<0>();
         __syncthreads(); /* this tile is there, and the other buffer has been read */
         if (tile + 1 < end) fetch(tile + 1, next);
 #pragma unroll 1

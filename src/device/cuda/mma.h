@@ -1,6 +1,5 @@
-/* device/cuda/mma.h - products of bf16 tiles on tensor cores, by warps (sm_80 and later): copies to shared memory that run in the
- * background, and m16n8k16 products of tiles there. In the tests' emulation the instructions are exchanges within the warp, with the same
- * places of elements.
+/* device/cuda/mma.h - m16n8k16 products of bf16 tiles in shared memory on tensor cores, by warps (sm_80 and later). In the tests' emulation the
+ * instructions are exchanges within the warp, with the same places of elements.
  *
  * A tile is rows of D elements (64 or 128) in shared memory. The 8 packs of 16 bytes of a row are permuted by its number, so that 8 rows
  * at one column, which ldmatrix reads at once, are in different banks.
@@ -9,7 +8,7 @@
 #ifndef LK__CUDA_MMA_H
 #define LK__CUDA_MMA_H
 
-#include "device/cuda/cuda.h"
+#include "device/cuda/async_copy.h"
 
 template <int D> static __device__ __forceinline__ bf16 *tile_pack(bf16 *tile, int row, int pack)
 {
@@ -27,16 +26,6 @@ static __device__ __forceinline__ uint32_t pack_pair(float low, float high)
 }
 
 #if defined(LK_CUDA_EMULATED)
-
-static inline void copy_pack(bf16 *to, const bf16 *from, bool present)
-{
-    if (present)
-        memcpy((void *)to, from, 16);
-    else
-        memset((void *)to, 0, 16);
-}
-static inline void                  copies_commit(void) {}
-template <int N> static inline void copies_wait(void) {}
 
 static inline void load_matrices(uint32_t (&r)[4], const bf16 *row)
 {
@@ -83,25 +72,6 @@ static inline void multiply_tiles(float (&c)[4], const uint32_t (&a)[4], uint32_
 static inline float power_of_two(float x) { return exp2f(x); }
 
 #else
-
-static __device__ __forceinline__ uint32_t shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-/* 16 bytes from global to shared memory, in the background; zeros where they are not present. */
-static __device__ __forceinline__ void copy_pack(bf16 *to, const bf16 *from, bool present)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
-                 "r"(present ? 16 : 0)
-                 : "memory");
-}
-/* Copies since the last commit form a group; waits until at most the latest N groups are not complete. */
-static __device__ __forceinline__ void copies_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> static __device__ __forceinline__ void copies_wait(void)
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
 
 /* Four 8×8 matrices, whose rows are at the addresses of lanes 0 … 7, 8 … 15, …: of each the lane's two elements. */
 static __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const bf16 *row)

@@ -7,6 +7,7 @@
 #ifndef LK__CUDA_TENSOR_TILE_H
 #define LK__CUDA_TENSOR_TILE_H
 
+#include "device/cuda/async_copy.h"
 #include "device/cuda/tile.h"
 
 #include <string.h>
@@ -14,24 +15,6 @@
 enum { TENSOR_DEEP = 32, TENSOR_THREADS = 256 };
 
 #if !defined(LK_CUDA_EMULATED)
-
-static __device__ __forceinline__ unsigned shared_address(const void *p)
-{
-    return (unsigned)__cvta_generic_to_shared(p);
-}
-
-/* 16 bytes, or zeros where from is NULL; `any`: an address that can be read. */
-static __device__ __forceinline__ void copy_pack(void *to, const void *from, const void *any)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from ? from : any),
-                 "r"(from ? 16 : 0)
-                 : "memory");
-}
-static __device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int LEFT> static __device__ __forceinline__ void wait_copies()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-}
 
 /* Four 8×8 matrices; lane l gives the address of row l%8 of matrix l/8. */
 template <bool TRANSPOSED> static __device__ __forceinline__ void load_matrices(unsigned (&r)[4], const bf16 *row)
@@ -59,16 +42,7 @@ static __device__ __forceinline__ void multiply_add(float (&c)[4], const unsigne
 
 #else
 
-/* The same instructions, for the emulation: copies happen at once, and warps exchange registers through shared memory. */
-
-static __device__ inline void copy_pack(void *to, const void *from, const void *)
-{
-    lk__pack<bf16, 8> zero;
-    for (int q = 0; q < 8; q++) store(&zero.at[q], 0.0f);
-    store_pack((bf16 *)to, from ? load_pack<8>((const bf16 *)from) : zero);
-}
-static inline void                     end_copies() {}
-template <int LEFT> static inline void wait_copies() {}
+/* The same instructions, for the emulation: warps exchange registers through shared memory. */
 
 /* Lane l holds (l/4, 2 (l%4)) and the element right of it; transposed: the element below it. */
 template <bool TRANSPOSED> static __device__ inline void load_matrices(unsigned (&r)[4], const bf16 *row)
@@ -140,15 +114,16 @@ template <typename L, int SIZE> struct tensor_loader {
             bool              inside = k + pack * 8 < end;
             typename L::depth at = from.locate(inside ? k + pack * 8 : k);
 #pragma unroll
-            for (int q = 0; q < count; q++)
-                copy_pack(pack_along_k(tile, row + q * step, pack),
-                          inside ? from.find(places[L::along_k ? q : 0], at) : NULL, any);
+            for (int q = 0; q < count; q++) {
+                const bf16 *found = inside ? from.find(places[L::along_k ? q : 0], at) : NULL;
+                copy_pack(pack_along_k(tile, row + q * step, pack), found ? found : any, found != NULL);
+            }
         } else {
 #pragma unroll
             for (int q = 0; q < count; q++) {
-                int64_t kq = k + row + q * step;
-                copy_pack(pack_across_k<SIZE>(tile, row + q * step, pack),
-                          kq < end ? from.find(places[0], from.locate(kq)) : NULL, any);
+                int64_t     kq = k + row + q * step;
+                const bf16 *found = kq < end ? from.find(places[0], from.locate(kq)) : NULL;
+                copy_pack(pack_across_k<SIZE>(tile, row + q * step, pack), found ? found : any, found != NULL);
             }
         }
     }
@@ -193,17 +168,17 @@ static __global__ void __launch_bounds__(TENSOR_THREADS)
             from_a.copy(a, any, k + s * DEEP, end, memory[s]);
             from_b.copy(b, any, k + s * DEEP, end, memory[s] + S::m * DEEP);
         }
-        end_copies();
+        copies_commit();
     }
     for (int s = 0; s < steps; s++) {
-        wait_copies<AHEAD - 1>();
+        copies_wait<AHEAD - 1>();
         __syncthreads(); /* the stage is there for all, and all have left the one that is filled next */
         int next = s + AHEAD;
         if (next < steps) {
             from_a.copy(a, any, k + (int64_t)next * DEEP, end, memory[next % S::stages]);
             from_b.copy(b, any, k + (int64_t)next * DEEP, end, memory[next % S::stages] + S::m * DEEP);
         }
-        end_copies();
+        copies_commit();
         bf16 *tile_a = memory[s % S::stages], *tile_b = tile_a + S::m * DEEP;
 #pragma unroll
         for (int q = 0; q < DEEP; q += 16) {
@@ -227,7 +202,7 @@ static __global__ void __launch_bounds__(TENSOR_THREADS)
             }
         }
     }
-    wait_copies<0>();
+    copies_wait<0>();
     epilogue.select(batch);
     float *partial = (float *)job.partials + (batch * job.chunks + (job.split ? blockIdx.y : 0)) * job.m * job.n;
 #pragma unroll
