@@ -436,10 +436,10 @@ queue_sanitizer() {
         for name in test_kernels_gemm test_kernels_norm $(kernel_tests | grep -v -e gemm -e norm) test_device train_gpt train_cnn; do
             port=$((port + 16)) # each has some for itself
             options=(--tool "$tool" --error-exitcode 99 --print-limit 10 --port "$port" --launch-timeout 60 --target-processes application-only)
-            command=("$build/$name") settings=(LOCKSTEP_CUDA_PLAIN=1 LK_TEST_SLOW=1 LK_TEST_ELEMENTS=100000)
+            command=("$build/$name") settings=(LOCKSTEP_CUDA_PLAIN=1 LK_TEST_SLOW=1 LK_TEST_ELEMENTS=60000 LK_TEST_EVERY=5)
             case $tool in
             memcheck | initcheck) settings+=(LK_TEST_MEMORY=apart) ;;
-            racecheck) settings+=(LK_TEST_ELEMENTS=30000) ;; # it is the slowest
+            racecheck) settings+=(LK_TEST_ELEMENTS=30000 LK_TEST_EVERY=11) ;; # it is the slowest
             esac
             case $name in
             train_gpt) command=("${train[@]}" --model gpt --dtype bf16 --data synthetic --batch 2 --context 32 --layers 1 --heads 2 --width 32 --steps 4) ;;

@@ -238,16 +238,25 @@ static inline size_t operand_bytes(const lk__kernel_operand *o)
     return (size_t)lk__operand_elements(o) * lk_dtype_size(o->dtype);
 }
 
-/* Whether a call runs on the device: with LK_TEST_ELEMENTS=N only where its operands have at most N elements. Under compute-sanitizer
- * larger calls, which take minutes, are the CPU's. */
-static inline bool runs_on_device(const lk__kernel_call *call)
+static inline int64_t whole_number_of(const char *variable, int64_t otherwise)
 {
-    const char *most = getenv("LK_TEST_ELEMENTS");
-    int64_t     elements = 0;
-    if (!kernel_device || !most || !*most) return kernel_device != NULL;
-    for (int k = 0; k < call->inputs; k++) elements += call->in[k].data ? lk__operand_elements(&call->in[k]) : 0;
-    for (int k = 0; k < call->outputs; k++) elements += call->out[k].data ? lk__operand_elements(&call->out[k]) : 0;
-    return elements <= strtoll(most, NULL, 10);
+    const char *value = getenv(variable);
+    return value && *value ? strtoll(value, NULL, 10) : otherwise;
+}
+
+/* Whether a case runs on the device. Under compute-sanitizer, where all of them take hours, the CPU computes some of them: with
+ * LK_TEST_ELEMENTS=N those whose operands have more than N elements, with LK_TEST_EVERY=K all but each K-th of an operation and
+ * type. */
+static inline bool runs_on_device(lk__op op, lk_dtype element, const lk__kernel_operand *in, int inputs,
+                                  const lk__kernel_operand *out, int outputs)
+{
+    static int64_t seen[LK__OP_COUNT][LK_DTYPE_COUNT];
+    int64_t        elements = 0;
+    if (!kernel_device) return false;
+    for (int k = 0; k < inputs; k++) elements += in[k].data ? lk__operand_elements(&in[k]) : 0;
+    for (int k = 0; k < outputs; k++) elements += out[k].data ? lk__operand_elements(&out[k]) : 0;
+    return elements <= whole_number_of("LK_TEST_ELEMENTS", INT64_MAX) &&
+           seen[op][element]++ % whole_number_of("LK_TEST_EVERY", 1) == 0;
 }
 
 /* The call's shapes, without data, as the planner asks a kernel. */

@@ -162,6 +162,7 @@ static void product_residual_case(int64_t rows, int64_t inputs, int64_t outputs,
     int64_t dy[2] = {rows, outputs}, dx[2] = {rows, inputs}, w[2] = {outputs, inputs}, turned[2] = {inputs, outputs};
     double *want = zeros(rows * inputs);
     begin(LK__OP_linear_grad_input);
+    t.needs_device = true;
     t.attrs.transposed = transposed;
     in(t.real, 2, dy);
     in(t.real, 2, transposed ? turned : w);

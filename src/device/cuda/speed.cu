@@ -5,11 +5,11 @@
 #include "device/cuda/spans.h"
 
 #if defined(LK_CUDA_EMULATED)
-enum { SIDE_BF16 = 32, SIDE_F32 = 32, SIDE_F64 = 32, EMPTY = 4 };
+enum { SIDE_BF16 = 32, SIDE_F32 = 32, SIDE_F64 = 32, SIDE_PLAIN = 32, EMPTY = 4 };
 static const size_t COPY = 1 << 16;
 #else
 /* 1.4 ms of bf16 at 800 TFLOP/s, 2.5 ms of f32 at 55, 0.3 ms of f64 at 60: long beside the start of a kernel. */
-enum { SIDE_BF16 = 8192, SIDE_F32 = 4096, SIDE_F64 = 2048, EMPTY = 256 };
+enum { SIDE_BF16 = 8192, SIDE_F32 = 4096, SIDE_F64 = 2048, SIDE_PLAIN = 256, EMPTY = 256 };
 static const size_t COPY = (size_t)512 << 20; /* ten times the second-level cache */
 #endif
 
@@ -32,7 +32,12 @@ static lk_status fill_operands(const lk__kernel_call *call, lk_dtype type, void 
     return LK_OK;
 }
 
-static int64_t side_of(lk_dtype type) { return type == LK_BF16 ? SIDE_BF16 : type == LK_F64 ? SIDE_F64 : SIDE_F32; }
+/* Plain kernels are for checks, which do not look at the speed: they take a second for what the library multiplies in a millisecond. */
+static int64_t side_of(lk_dtype type)
+{
+    if (lk__cuda_plain()) return SIDE_PLAIN;
+    return type == LK_BF16 ? SIDE_BF16 : type == LK_F64 ? SIDE_F64 : SIDE_F32;
+}
 
 /* x W' as linear computes it; 0: it failed. */
 static double measure_products(lk__cuda_device *c, lk__cuda_clock *clock, lk_dtype type)
