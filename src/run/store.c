@@ -3,6 +3,7 @@
 
 #include "base/bf16.h"
 #include "base/hash.h"
+#include "base/normal.h"
 #include "base/random.h"
 #include "comm/abort.h"
 
@@ -21,7 +22,7 @@ typedef struct filling {
     lk__random             random;
 } filling;
 
-/* Values of elements DRAW·i … DRAW·i + DRAW-1: uniform in (-a, a), or normal by Box–Muller on pairs. */
+/* Values of elements DRAW·i … DRAW·i + DRAW-1: uniform in (-a, a), or normal with deviation a. */
 static void draw(const filling *f, int64_t i, double value[DRAW])
 {
     uint32_t bits[4][LK__RANDOM_BATCH];
@@ -32,12 +33,12 @@ static void draw(const filling *f, int64_t i, double value[DRAW])
             for (int k = 0; k < 4; k++) value[4 * j + k] = a * (2 * lk__random_unit(bits[k][j]) - 1);
         return;
     }
-    for (int j = 0; j < LK__RANDOM_BATCH; j++) {
-        for (int k = 0; k < 4; k += 2) {
-            double radius = a * sqrt(-2 * log(lk__random_unit(bits[k][j])));
-            double angle = 6.283185307179586 * lk__random_unit(bits[k + 1][j]);
-            value[4 * j + k] = radius * cos(angle);
-            value[4 * j + k + 1] = radius * sin(angle);
+    for (int k = 0; k < 4; k += 2) {
+        double cosine[LK__RANDOM_BATCH], sine[LK__RANDOM_BATCH];
+        lk__normal_batch(bits[k], bits[k + 1], cosine, sine);
+        for (int j = 0; j < LK__RANDOM_BATCH; j++) {
+            value[4 * j + k] = a * cosine[j];
+            value[4 * j + k + 1] = a * sine[j];
         }
     }
 }
