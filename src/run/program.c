@@ -230,6 +230,9 @@ void lk_program_free(lk_program *p)
     if (!p) return;
     lk_context *c = p->context;
     size_t      inputs = p->values * sizeof *p->bound;
+    if (p->stream)
+        (void)p->device->backend->stream_wait(p->device,
+                                              p->stream); /* a step may still be queued: it uses what is freed */
     lk__timeline_free(p);
     lk__update_free(p);
     lk__queue_free(p);
