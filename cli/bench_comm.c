@@ -1,7 +1,8 @@
-/* bench_comm.c - `lockstep bench comm`: time and bandwidth of a collective, and the machine's memory bandwidth for the same bytes. */
+/* bench_comm.c - `lockstep bench comm`: time and bandwidth of a collective, and what the memory of the same processes allows. */
 #define _GNU_SOURCE
 #include "bench_comm.h"
 
+#include "comm_limit.h"
 #include "environment.h"
 #include "json.h"
 
@@ -29,7 +30,8 @@ typedef struct bench {
 typedef struct result {
     size_t bytes;
     double seconds, best;
-    double memcpy_rate, limit; /* bytes per second, of all ranks together */
+    double memcpy_rate; /* bytes per second, of all ranks together */
+    double limit;       /* bytes of a buffer per second; NAN: unknown */
     bool   symmetric;
     int    calls;
 } result;
@@ -94,21 +96,11 @@ static double median(double *times, int count)
     return times[count / 2];
 }
 
-static void add_and_store(float *restrict x, float *restrict y, size_t count)
+/* A rank's own memory with all ranks active at once. */
+static lk_status measure_memcpy(bench *b, result *r)
 {
-    for (size_t i = 0; i < count; i++) {
-        float sum = x[i] + y[i];
-        x[i] = sum;
-        y[i] = sum;
-    }
-}
-
-/* The machine's limits with all ranks active at once: memcpy, and two reads and two writes per element, the minimum of
- * an all_reduce between two ranks. */
-static lk_status measure_limits(bench *b, result *r)
-{
-    size_t each = r->bytes / (size_t)lk_comm_size(b->comm), count = each / 4;
-    float *x = malloc(each + 4), *y = malloc(each + 4);
+    size_t each = r->bytes / (size_t)lk_comm_size(b->comm);
+    char  *x = malloc(each + 4), *y = malloc(each + 4);
     if (!x || !y) {
         free(x);
         free(y);
@@ -117,22 +109,25 @@ static lk_status measure_limits(bench *b, result *r)
     memset(x, 1, each + 4); /* not 0: pages that were never written share one zero page */
     memset(y, 1, each + 4);
     int       calls = each < 65536 ? 200 : each < 8 << 20 ? 20 : 7;
-    lk_status status = LK_OK;
-    for (int kind = 0; kind < 2 && status >= 0; kind++) {
-        status = lk_comm_barrier(b->comm, NULL);
-        for (int i = 0; i < calls; i++) {
-            double start = now();
-            if (kind == 0)
-                memcpy(x, y, each);
-            else
-                add_and_store(x, y, count);
-            __asm__ volatile("" : : "r"(x), "r"(y) : "memory");
-            b->times[i] = now() - start;
-        }
-        *(kind == 0 ? &r->memcpy_rate : &r->limit) = (double)r->bytes / median(b->times, calls);
+    lk_status status = lk_comm_barrier(b->comm, NULL);
+    for (int i = 0; i < calls; i++) {
+        double start = now();
+        memcpy(x, y, each);
+        __asm__ volatile("" : : "r"(x), "r"(y) : "memory");
+        b->times[i] = now() - start;
     }
+    r->memcpy_rate = (double)r->bytes / median(b->times, calls);
     free(x);
     free(y);
+    return status;
+}
+
+static lk_status measure_limits(bench *b, result *r)
+{
+    double    seconds;
+    lk_status status = measure_memcpy(b, r);
+    if (status >= 0) status = comm_limit_measure(b->comm, b->op, r->bytes, &seconds);
+    if (status >= 0) r->limit = (double)r->bytes / seconds;
     return status;
 }
 
@@ -238,12 +233,16 @@ static void pin_rank(int rank, int ranks)
     (void)sched_setaffinity(0, sizeof mine, &mine);
 }
 
-static void print_legend(void)
+static void print_legend(const char *op)
 {
     printf("\nGB/s. algbw: bytes / time (the median of rank 0's calls); busbw: bytes on the bus / time, as in "
            "nccl-tests;\n"
-           "memcpy and limit (two reads and two writes per element): the ranks' own memory bandwidth for as many "
-           "bytes.\n");
+           "memcpy: the ranks' own memory bandwidth for as many bytes. limit: bytes / the time in which the same "
+           "ranks, all "
+           "at once,\n"
+           "move what %s on memory that all of them map needs at least, without adding and without waiting:\n"
+           "of N ranks and buffers of S bytes, %s.\n",
+           op, comm_limit_count(op));
 }
 
 /* rank -1: from the launcher's environment. */
@@ -269,7 +268,7 @@ static int rank_main(int rank, void *user)
     }
     if (status >= 0) status = measure_all(b);
     if (status < 0) (void)report("bench", b->context, status);
-    if (status >= 0 && rank < 0 && b->rank == 0 && !b->json) print_legend();
+    if (status >= 0 && rank < 0 && b->rank == 0 && !b->json) print_legend(b->op);
     lk_comm_free(b->comm);
     lk_context_free(b->context);
     return status < 0 ? EXIT_FAILED : 0;
@@ -291,7 +290,7 @@ int bench_comm(const options *given)
     }
     if (environment_rank() >= 0) return rank_main(-1, &b);
     lk_status status = lk_spawn(parse_ranks(given), rank_main, &b, &result);
-    if (status >= 0 && !b.json) print_legend();
+    if (status >= 0 && !b.json) print_legend(b.op);
     if (status < 0) print_error("bench", "%s", result.text);
     return status < 0 ? EXIT_FAILED : 0;
 }

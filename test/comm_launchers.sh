@@ -48,8 +48,13 @@ expect 6 3 shm "by hand"
 for key in bytes time_us algbw_gb_per_s busbw_gb_per_s memory limit_gb_per_s; do
     [ "$(grep -c "^{.*\"$key\": .*}$" "$work/out")" = 4 ] || fail "bench comm, $key: $(cat "$work/out")"
 done
+! grep -q '"limit_gb_per_s": \(null\|0[,}]\)' "$work/out" || fail "bench comm: no limit: $(cat "$work/out")"
 [ "$(grep -o '"memory": "[a-z]*"' "$work/out" | tr -d '\n')" = '"memory": "symmetric""memory": "ordinary""memory": "symmetric""memory": "ordinary"' ] ||
     fail "bench comm: symmetric comes first: $(cat "$work/out")"
+for op in all_reduce reduce broadcast all_gather reduce_scatter all_to_all; do
+    "$LOCKSTEP" bench comm --ranks 3 --op $op --sizes 1M --memory symmetric > "$work/out" || fail "bench comm $op: $(cat "$work/out")"
+    grep -q "of N ranks and buffers of S bytes" "$work/out" || fail "bench comm $op does not say what its limit counts: $(cat "$work/out")"
+done
 
 if "$LOCKSTEP" help --names | grep -qx run; then
     "$LOCKSTEP" run --nproc-per-node 2 "$work/sum" > "$work/out" 2>&1 || fail "lockstep run: $(cat "$work/out")"

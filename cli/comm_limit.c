@@ -1,0 +1,298 @@
+/* comm_limit.c - moves the bytes of a collective in the pattern that symmetric memory needs, and takes the time.
+ *
+ * No algorithm on memory that all ranks map moves fewer bytes: whatever a collective combines or passes on is read once, and every
+ * byte of a result is written once. A rank reads and writes blocks that are still in its own cache when it writes to them, and the pattern has no
+ * waits and no arithmetic, so what bounds it is how fast these processes, all at once, get lines from memory and from each other's caches. */
+#define _GNU_SOURCE
+#include "comm_limit.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
+enum {
+    BLOCK = 2048, /* bytes read of every buffer before they are written */
+    LINE = 64,
+    MOST_RANKS = 256,
+    TRIES = 7 /* of which the fastest counts */
+};
+
+/* How they are moved; the fastest counts. */
+typedef enum way { COPIES, LINES, BLOCKS, BLOCKS_PAST_CACHES } way;
+
+/* A range of one rank's buffer. */
+typedef struct range {
+    char  *at;
+    size_t bytes;
+} range;
+
+/* What this rank moves: blocks of all that it reads, then the same blocks of all that it writes. */
+typedef struct pattern {
+    range *reads, *writes; /* by rank; 0 bytes: nothing of that one */
+    int    ranks;
+    size_t longest;
+} pattern;
+
+typedef struct counted {
+    const char *op, *text;
+} counted;
+
+static const counted counts[] = {
+    {"all_reduce", "a rank reads S/N bytes of each of N buffers and writes S/N bytes to each: 2NS in all"},
+    {"reduce", "a rank reads S/N bytes of each of N buffers and writes S/N bytes to the root's: (N+1)S in all"},
+    {"broadcast", "every rank but the root reads S bytes and writes S bytes: 2(N-1)S in all"},
+    {"all_gather", "a rank reads S/N bytes of each of N-1 buffers and writes them to its own: 2(N-1)S in all"},
+    {"reduce_scatter", "a rank reads S/N bytes of each of N buffers and writes S/N bytes to its own: (N+1)S in all"},
+    {"all_to_all", "a rank reads S/N bytes of each of N buffers and writes S bytes to its own: 2NS in all"},
+};
+
+const char *comm_limit_count(const char *op)
+{
+    size_t i = 0;
+    while (strcmp(counts[i].op, op) != 0) i++;
+    return counts[i].text;
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- memory that all ranks map ---- */
+
+/* Like symmetric memory it has no name: the others open it through rank 0's descriptor. NULL: a rank could not. */
+static char *map_together(lk_comm *comm, size_t bytes, lk_status *status)
+{
+    int64_t shared[2] = {getpid(), -1};
+    int     fd = -1, rank = lk_comm_rank(comm);
+    char   *memory = MAP_FAILED;
+    if (rank == 0) {
+        fd = memfd_create("lockstep-bench", MFD_CLOEXEC);
+        if (fd >= 0 && posix_fallocate(fd, 0, (off_t)bytes) == 0) shared[1] = fd;
+    }
+    *status = lk_comm_broadcast(comm, shared, 2, LK_I64, 0, NULL);
+    if (*status < 0) goto end;
+    if (rank != 0 && shared[1] >= 0) {
+        char path[64];
+        snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)shared[0], (long long)shared[1]);
+        fd = open(path, O_RDWR | O_CLOEXEC);
+    }
+    if (fd >= 0) memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+    int64_t mapped = memory != MAP_FAILED; /* also: rank 0 keeps its descriptor until all have opened it */
+    *status = lk_comm_all_reduce(comm, &mapped, &mapped, 1, LK_I64, LK_MIN, NULL);
+    if ((*status < 0 || !mapped) && memory != MAP_FAILED) {
+        munmap(memory, bytes);
+        memory = MAP_FAILED;
+    }
+end:
+    if (fd >= 0) close(fd);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+/* ---- which bytes ---- */
+
+/* Whole cache lines for each rank. */
+static range slice_of(char *buffer, size_t bytes, int rank, int ranks)
+{
+    size_t lines = (bytes + 63) / 64, first = lines * (size_t)rank / (size_t)ranks * 64,
+           end = lines * (size_t)(rank + 1) / (size_t)ranks * 64;
+    if (end > bytes) end = bytes;
+    return (range){buffer + (first < end ? first : end), end - (first < end ? first : end)};
+}
+
+static bool needs_two(const char *op) { return strcmp(op, "all_to_all") == 0; }
+
+/* Every rank has a buffer, or two where results cannot be in place, `stride` bytes apart. */
+static void choose_ranges(const char *op, char *memory, size_t stride, size_t bytes, int rank, pattern *p)
+{
+    bool   reduces = strstr(op, "reduce") != NULL, two = needs_two(op);
+    size_t each = two ? 2 * stride : stride;
+    p->longest = 0;
+    for (int i = 0; i < p->ranks; i++) {
+        char *theirs = memory + each * (size_t)i, *mine = memory + each * (size_t)rank;
+        p->reads[i] = slice_of(theirs, bytes, reduces || two ? rank : i, p->ranks);
+        p->writes[i] = slice_of(two ? mine + stride : mine, bytes, i, p->ranks);
+        if (reduces) p->writes[i] = slice_of(theirs, bytes, rank, p->ranks);
+        if (strcmp(op, "broadcast") == 0) {
+            p->reads[i] = (range){theirs, i == 0 && rank != 0 ? bytes : 0};
+            p->writes[i] = (range){mine, i == 0 && rank != 0 ? bytes : 0};
+        } else if (strcmp(op, "all_gather") == 0 && i == rank) {
+            p->reads[i].bytes = p->writes[i].bytes = 0;
+        } else if ((strcmp(op, "reduce") == 0 && i != 0) || (strcmp(op, "reduce_scatter") == 0 && i != rank)) {
+            p->writes[i].bytes = 0;
+        }
+        if (p->reads[i].bytes > p->longest) p->longest = p->reads[i].bytes;
+        if (p->writes[i].bytes > p->longest) p->longest = p->writes[i].bytes;
+    }
+}
+
+/* ---- moving them ---- */
+
+typedef uint64_t words __attribute__((vector_size(16), may_alias));
+
+/* Eight independent sums: memory bounds it, not an operation's latency. What is not a whole line is left out. */
+static uint64_t read_bytes(const char *at, size_t bytes)
+{
+    const words *w = (const words *)at;
+    words        s0 = {0}, s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0, s6 = s0, s7 = s0;
+    for (size_t i = 0; i + 8 <= bytes / sizeof *w; i += 8) {
+        s0 ^= w[i];
+        s1 ^= w[i + 1];
+        s2 ^= w[i + 2];
+        s3 ^= w[i + 3];
+        s4 ^= w[i + 4];
+        s5 ^= w[i + 5];
+        s6 ^= w[i + 6];
+        s7 ^= w[i + 7];
+    }
+    s0 ^= s1 ^ s2 ^ s3 ^ s4 ^ s5 ^ s6 ^ s7;
+    return s0[0] ^ s0[1];
+}
+
+/* Where the machine has stores that bypass its caches, they may be the faster ones. */
+static void write_bytes(char *to, const char *from, size_t bytes, bool bypass)
+{
+#if defined(__x86_64__)
+    size_t i = 0;
+    for (; bypass && i + 16 <= bytes; i += 16)
+        _mm_stream_si128((__m128i *)(to + i), _mm_load_si128((const __m128i *)(from + i)));
+    to += i;
+    from += i;
+    bytes -= i;
+#else
+    (void)bypass;
+#endif
+    if (bytes) memcpy(to, from, bytes);
+}
+
+static size_t piece(const range *r, size_t at)
+{
+    return at >= r->bytes ? 0 : r->bytes - at < BLOCK ? r->bytes - at : BLOCK;
+}
+
+static void move_blocks(const pattern *p, const char *block, size_t first, bool bypass)
+{
+    for (size_t at = first; at < p->longest; at += BLOCK) {
+        uint64_t sum = 0;
+        for (int i = 0; i < p->ranks; i++) sum ^= read_bytes(p->reads[i].at + at, piece(&p->reads[i], at));
+        __asm__ volatile("" : : "r"(sum)); /* so that the reads are not left out */
+        for (int i = 0; i < p->ranks; i++) write_bytes(p->writes[i].at + at, block, piece(&p->writes[i], at), bypass);
+    }
+}
+
+static inline __attribute__((always_inline)) void move_line(range *const *ranges, int from, int to, size_t at)
+{
+    words sum[LINE / sizeof(words)] = {{0}};
+    for (int i = 0; i < from; i++)
+        for (size_t k = 0; k < LINE / sizeof(words); k++) sum[k] ^= ((const words *)(ranges[0][i].at + at))[k];
+    for (int i = 0; i < to; i++)
+        for (size_t k = 0; k < LINE / sizeof(words); k++) ((words *)(ranges[1][i].at + at))[k] = sum[k];
+}
+
+/* The compiler unrolls it for the usual numbers of buffers. */
+#define MOVE_LINES(a, b) \
+    if (from == (a) && to == (b)) return move_common(ranges, a, b, common)
+
+static inline __attribute__((always_inline)) size_t move_common(range *const *ranges, int from, int to, size_t common)
+{
+    for (size_t at = 0; at < common; at += LINE) move_line(ranges, from, to, at);
+    return common;
+}
+
+/* A line of every buffer at a time, as far as all ranges go that are not empty. Returns how far. */
+static size_t move_lines(const pattern *p)
+{
+    range  reads[MOST_RANKS], writes[MOST_RANKS], *ranges[] = {reads, writes};
+    int    from = 0, to = 0;
+    size_t common = p->longest / LINE * LINE;
+    for (int i = 0; i < p->ranks; i++) {
+        if (p->reads[i].bytes) reads[from++] = p->reads[i];
+        if (p->writes[i].bytes) writes[to++] = p->writes[i];
+        if (p->reads[i].bytes && p->reads[i].bytes < common) common = p->reads[i].bytes / LINE * LINE;
+        if (p->writes[i].bytes && p->writes[i].bytes < common) common = p->writes[i].bytes / LINE * LINE;
+    }
+    MOVE_LINES(2, 2);
+    MOVE_LINES(4, 4);
+    MOVE_LINES(8, 8);
+    MOVE_LINES(16, 16);
+    MOVE_LINES(2, 1);
+    MOVE_LINES(4, 1);
+    MOVE_LINES(8, 1);
+    MOVE_LINES(16, 1);
+    return move_common(ranges, from, to, common);
+}
+
+/* Where every range that is read has one of the same length to be written to. */
+static void move_copies(const pattern *p)
+{
+    for (int i = 0; i < p->ranks; i++)
+        if (p->writes[i].bytes && p->writes[i].at != p->reads[i].at)
+            memcpy(p->writes[i].at, p->reads[i].at, p->writes[i].bytes);
+}
+
+static void move_all(const pattern *p, const char *block, way how)
+{
+    if (how == COPIES)
+        move_copies(p);
+    else
+        move_blocks(p, block, how == LINES ? move_lines(p) : 0, how == BLOCKS_PAST_CACHES);
+#if defined(__x86_64__)
+    _mm_sfence();
+#endif
+}
+
+/* All ranks move at once, several times in a row, from the start of the first one to the end of the last one. */
+static lk_status time_moves(lk_comm *comm, const pattern *p, const char *block, way how, int times, double *best)
+{
+    lk_status status = LK_OK;
+    for (int try = 0; try < TRIES && status >= 0; try++) {
+        status = lk_comm_barrier(comm, NULL);
+        double span[2] = {-now()}; /* one clock for all processes of a host */
+        for (int i = 0; i < times; i++) move_all(p, block, how);
+        span[1] = now();
+        if (status >= 0) status = lk_comm_all_reduce(comm, span, span, 2, LK_F64, LK_MAX, NULL);
+        double seconds = (span[0] + span[1]) / times;
+        if (status >= 0 && try > 0 && !(seconds >= *best)) *best = seconds; /* the first one fills the caches */
+    }
+    return status;
+}
+
+lk_status comm_limit_measure(lk_comm *comm, const char *op, size_t bytes, double *seconds)
+{
+    int       ranks = lk_comm_size(comm), times = bytes < 65536 ? 200 : bytes < 8 << 20 ? 20 : 4;
+    size_t    stride = (bytes + 4095) / 4096 * 4096, all = (needs_two(op) ? 2 : 1) * stride * (size_t)ranks;
+    lk_status status = LK_OK;
+    *seconds = NAN;
+    if (lk_comm_local_size(comm) != ranks || ranks > MOST_RANKS) return LK_OK;
+    char *memory = map_together(comm, all, &status);
+    if (!memory) return status;
+    pattern p = {.ranks = ranks};
+    p.reads = calloc((size_t)ranks, sizeof *p.reads);
+    p.writes = calloc((size_t)ranks, sizeof *p.writes);
+    char *block = aligned_alloc(64, BLOCK);
+    if (p.reads && p.writes && block) {
+        memset(block, 0, BLOCK);
+        choose_ranges(op, memory, stride, bytes, lk_comm_rank(comm), &p);
+        for (way how = strstr(op, "reduce") ? LINES : COPIES; how <= BLOCKS_PAST_CACHES && status >= 0; how++)
+            status = time_moves(comm, &p, block, how, times, seconds);
+    } else {
+        status = LK_ENOMEM;
+    }
+    free(p.reads);
+    free(p.writes);
+    free(block);
+    munmap(memory, all);
+    return status;
+}
