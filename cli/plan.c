@@ -83,8 +83,8 @@ static host_memory measure_host(const setup *s, lk_state_mode mode)
     config.state = mode;
     if (lk_trainer_plan(s->context, &config, &graph, &plan, memory) < 0) return m;
     for (int i = 0; i < SHOWN; i++) {
-        bool state = shown[i] == LK_MEMORY_PARAMETERS || shown[i] == LK_MEMORY_MASTER || shown[i] == LK_MEMORY_OPTIMIZER;
-        *(state && mode == LK_STATE_SHARED ? &m.common : &m.rank) += memory[shown[i]];
+        bool common = lk_plan_holder(plan, shown[i]) == LK_HELD_BY_HOST;
+        *(common ? &m.common : &m.rank) += memory[shown[i]];
     }
     m.host = m.common + ranks * m.rank - (ranks - 1) * memory[LK_MEMORY_CHECKPOINT];
     m.possible = true;

@@ -56,6 +56,24 @@ assert shared["rank"] == p["total"] - shared["common"], p
 assert shared["host"] == shared["common"] + 4 * shared["rank"] and replicated["host"] == 4 * replicated["rank"], p
 PY
 
+# Synchronised statistics are in common, others are not.
+for option in --sync-batchnorm ""; do
+    # shellcheck disable=SC2086
+    "$LOCKSTEP" plan -n 4 --model resnet20 --data synthetic:3x8x8,count=64 --batch 24 $option --json > plan$option.json
+done
+python3 - <<'PY'
+import json
+
+def common(name):
+    with open(name) as file:
+        p = json.load(file)
+    return p["shared"]["common"] - p["parameters"] - p["optimizer_state"], p["buffers"]
+
+shared, buffers = common("plan--sync-batchnorm.json")
+own, _ = common("plan.json")
+assert buffers > 0 and shared == buffers and own == 0, (shared, own, buffers)
+PY
+
 refuse() { # refuse TEXT COMMAND...
     local text=$1 code=0
     shift

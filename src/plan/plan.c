@@ -170,6 +170,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     place_moments(p);
     if ((status = lk__pass_leaf_batch(p)) < 0) return status;
     count_sets(p);
+    lk__plan_share_buffers(p);
     if ((status = lk__pass_buckets(p)) < 0) return status;
     return lk__pass_memory(list, p);
 }
@@ -367,6 +368,7 @@ lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *given, bool one
     place_constants(p);
     if (p->parallel.leaves && !p->batch_leaves) lk__plan_reduce_capacity(p);
     if (p->trains && (status = plan_training(p, config)) < 0) goto fail;
+    if (!p->trains) lk__plan_share_buffers(p);
     if ((status = plan_evaluation(p, config)) < 0) goto fail;
     size_t arenas = p->train.arena * (size_t)p->slots;
     p->memory[LK_MEMORY_ACTIVATIONS] = arenas > p->evaluate.arena ? arenas : p->evaluate.arena;
@@ -416,6 +418,12 @@ size_t lk_plan_memory(const lk_plan *p, lk_memory kind)
 }
 
 lk_state_mode lk_plan_state(const lk_plan *p) { return p->shared ? LK_STATE_SHARED : LK_STATE_REPLICATED; }
+
+lk_holder lk_plan_holder(const lk_plan *p, lk_memory kind)
+{
+    bool state = kind == LK_MEMORY_PARAMETERS || kind == LK_MEMORY_MASTER || kind == LK_MEMORY_OPTIMIZER;
+    return (state && p->shared) || (kind == LK_MEMORY_BUFFERS && p->shares_buffers) ? LK_HELD_BY_HOST : LK_HELD_BY_RANK;
+}
 
 static uint64_t hash_list(const lk__plan_list *list, uint64_t hash)
 {

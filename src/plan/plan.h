@@ -101,6 +101,8 @@ struct lk_plan {
 
     lk_parallel      parallel; /* world at least 1, micro_batches at least 1 */
     bool             shared;   /* the state is held once by all ranks, and each updates a slice of it (slice.c) */
+    bool             writes_buffers; /* training, or a cache, changes some */
+    bool             shares_buffers; /* all ranks hold them once, too (shared_buffers.c) */
     lk__plan_bucket *buckets;  /* in the order in which backward fills them */
     size_t           buckets_count, buckets_capacity;
     bool             reduces; /* each bucket has a collective in the training list, and a wait in its section sync */
@@ -215,6 +217,9 @@ static inline size_t lk__bucket_place(const lk_plan *p, const lk__plan_bucket *b
     if (type == b->dtype) return b->offset;
     return p->gradient_bytes * (size_t)p->sets + b->offset / lk_dtype_size(b->dtype) * lk_dtype_size(type);
 }
+
+/* shared_buffers.c: sets writes_buffers and shares_buffers. Before the buckets' collectives are there. */
+void lk__plan_share_buffers(lk_plan *plan);
 
 /* slice.c: with shared state, the slices of the ranks. Every bucket is divided into one slice for each rank, all of one size, across the
  * tensors in it. Gradients begin at multiples of LK__SLICE_ALIGN, and so do slices: a boundary is that many bytes of gradients, 32

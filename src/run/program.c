@@ -128,6 +128,10 @@ static lk_status check_comm(const lk_plan *plan, lk_comm *comm)
 /* Who updates a state, and how, must be the same to all who use it. */
 static lk_status check_sharing(const lk_plan *plan, const lk_store *store, const lk_comm *comm)
 {
+    if (lk__store_shares_buffers(store) && plan->writes_buffers && !plan->shares_buffers)
+        return lk__fail(plan->context, LK_EMISMATCH,
+                        "the ranks hold the store's buffers together, and each of them would write to them: plan it "
+                        "with sync_batch_norm, as the plan that the store was created for");
     if (!plan->trains || (plan->shared ? store->comm && store->comm == comm : !store->comm)) return LK_OK;
     if (plan->shared)
         return lk__fail(plan->context, LK_EMISMATCH,
@@ -159,7 +163,8 @@ static lk_status make_slots(lk_program *p)
     for (int i = 0; i < plan->slots; i++) {
         lk__run_slot *slot = &p->slots[i];
         slot->arena = p->arena + (size_t)i * plan->train.arena;
-        slot->step = (lk__kernel_step){.step = 1, .updates_buffers = i == 0, .part = plan->parallel.rank};
+        slot->step = (lk__kernel_step){
+            .step = 1, .updates_buffers = i == 0 && lk__store_writes_buffers(p->store), .part = plan->parallel.rank};
         slot->inputs = lk__alloc(p->context, LK_MEMORY_OTHER, inputs);
         if (inputs && !slot->inputs) return LK_ENOMEM;
     }
@@ -321,6 +326,15 @@ lk_status lk_program_step(lk_program *p, const lk_step *step)
     return status < 0 ? status : lk__slot_set(p, 0, 0, step->count);
 }
 
+/* Another rank writes the buffers that all share. In a step it has done so before the last collective of LK_BACKWARD; here the caller may
+ * read them at once, or run LK_FORWARD again. */
+static lk_status await_buffers(lk_program *p, lk_status status)
+{
+    bool      late = p->plan->writes_buffers && lk__store_shares_buffers(p->store);
+    lk_status waited = late && (status >= 0 || p->invalid.found) ? lk_comm_barrier(p->comm, NULL) : LK_OK;
+    return status < 0 ? status : waited;
+}
+
 lk_status lk_program_run(lk_program *p, lk_section section)
 {
     if ((unsigned)section >= LK_SECTION_COUNT)
@@ -329,7 +343,8 @@ lk_status lk_program_run(lk_program *p, lk_section section)
         return lk__fail(p->context, LK_EINVAL, "this program was planned without an optimizer: it only evaluates");
     if (p->plan->parallel.leaves && (section == LK_FORWARD || section == LK_BACKWARD))
         return lk__fail(p->context, LK_EINVAL, "a program with leaves runs them together: call lk_program_compute");
-    return lk__section_run(p, section);
+    lk_status status = lk__section_run(p, section);
+    return section == LK_FORWARD ? await_buffers(p, status) : status;
 }
 
 static lk_status compute_leaves(lk_program *p)
@@ -350,8 +365,9 @@ static lk_status compute_leaves(lk_program *p)
             int64_t row = lk__leaf_row(p, leaf + slot),
                     next = lk__leaf_row(p, p->plan->batch_leaves ? here : leaf + slot + 1);
             status = lk__slot_set(p, slot, row - begin, next - row);
-            /* Running statistics are those of the first leaf, on the rank that has it; synchronised ones are updated on all ranks. */
-            p->slots[slot].step.updates_buffers = slot == 0 && leaf == 0 && first;
+            /* Running statistics are those of the first leaf, on the rank that has it; synchronised ones are updated on all ranks, or
+             * by one where the ranks share them. */
+            p->slots[slot].step.updates_buffers = slot == 0 && leaf == 0 && first && lk__store_writes_buffers(p->store);
             p->slots[slot].step.part = (int)lk__plan_leaves(parallel, parallel->rank).first + leaf + slot;
         }
         if (status >= 0 && (status = lk__section_run(p, LK_FORWARD)) >= 0) status = lk__section_run(p, LK_BACKWARD);

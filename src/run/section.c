@@ -364,13 +364,20 @@ static lk_status run_forward(lk_program *p)
     return LK_OK;
 }
 
+/* Buffers that the ranks share may be partly new if one of them died here. */
+static lk_status check_buffers(lk_program *p, lk_status status)
+{
+    bool changed = status < 0 && p->plan->writes_buffers && lk__store_shares_buffers(p->store);
+    return changed && lk_comm_status(p->comm) < 0 ? lk__store_invalidate(p->store, status) : status;
+}
+
 lk_status lk__section_run(lk_program *p, lk_section section)
 {
     lk_status status = lk__store_check(p->store);
     p->evaluated = -1; /* its outputs are overwritten */
     if (status < 0) return status;
     switch (section) {
-    case LK_FORWARD: return run_forward(p);
+    case LK_FORWARD: return check_buffers(p, run_forward(p));
     case LK_BACKWARD: return run_backward(p);
     case LK_SYNC: return run_sync(p);
     case LK_UPDATE: return run_update(p);

@@ -118,7 +118,7 @@ static lk_status initialise(lk_store *s, size_t index, uint64_t seed)
     return status;
 }
 
-/* What is this rank's own: of a shared store the buffers. Returns how many there are. */
+/* What is this rank's own: of a shared store at most the buffers. Returns how many there are. */
 enum { REGIONS = 4 };
 static int list_regions(lk_store *s, lk__device_part parts[REGIONS])
 {
@@ -127,7 +127,7 @@ static int list_regions(lk_store *s, lk__device_part parts[REGIONS])
     parts[1] = (lk__device_part){LK_MEMORY_PARAMETERS, bytes[LK_MEMORY_PARAMETERS], &s->parameters};
     parts[2] = (lk__device_part){LK_MEMORY_MASTER, bytes[LK_MEMORY_MASTER], &s->master};
     parts[3] = (lk__device_part){LK_MEMORY_OPTIMIZER, bytes[LK_MEMORY_OPTIMIZER], &s->optimizer};
-    return s->comm ? 1 : REGIONS;
+    return lk__store_shares_buffers(s) ? 0 : s->comm ? 1 : REGIONS;
 }
 
 lk_status lk__explain_memory(const lk_plan *p, lk_status status)
@@ -164,7 +164,7 @@ static lk_status create_store(lk_plan *plan, uint64_t seed, lk_comm *comm, lk_st
         status = lk__device_alloc_parts(s->device, parts, count, &s->block);
     }
     for (size_t i = 0; i < plan->graph->states_count && status >= 0; i++) status = initialise(s, i, seed);
-    for (size_t i = 0; i < plan->graph->constants_count && status >= 0; i++)
+    for (size_t i = 0; i < plan->graph->constants_count && lk__store_writes_buffers(s) && status >= 0; i++)
         status = lk__device_write(s->device, NULL, s->buffers + plan->constants[i], plan->graph->constants[i].data,
                                   plan->graph->constants[i].bytes);
     if (status >= 0 && comm) status = lk_comm_barrier(comm, NULL); /* until all have filled their parts */

@@ -1,5 +1,6 @@
 /* run/store.h - the internals of a store: one block of memory per kind, laid out by the plan. Of a store that the ranks of a host share,
- * the blocks of parameters, master copies and optimizer state are in symmetric memory, once for all ranks. */
+ * the blocks of parameters, master copies, optimizer state and, where all ranks compute the same, buffers are in symmetric memory, once
+ * for all ranks. */
 #ifndef LK__STORE_H
 #define LK__STORE_H
 
@@ -37,14 +38,20 @@ lk_status lk__store_write_bytes(lk_store *store, size_t index, lk_state_part par
 lk_status lk__store_hash_state(const lk_store *store, size_t index, uint64_t seed, uint64_t *hash); /* of its value */
 lk_status lk__store_finite(const lk_store *store, size_t index, bool *finite); /* its value; integers are */
 
-/* Whether ranks hold this state together; buffers are each rank's own. */
+/* Whether ranks hold this state together, or their buffers, with the constants behind them. */
+static inline bool lk__store_shares_buffers(const lk_store *s) { return s->comm && s->plan->shares_buffers; }
 static inline bool lk__store_shares(const lk_store *s, size_t index)
 {
-    return s->comm && !s->plan->graph->states[index].buffer;
+    return s->plan->graph->states[index].buffer ? lk__store_shares_buffers(s) : s->comm != NULL;
+}
+/* Whether this rank writes what all ranks compute for the buffers that they share. */
+static inline bool lk__store_writes_buffers(const lk_store *s)
+{
+    return !lk__store_shares_buffers(s) || lk_comm_rank(s->comm) == 0;
 }
 
 /* ---- store_shared.c ---- */
-lk_status lk__store_alloc_shared(lk_store *store); /* collective: parameters, master and optimizer */
+lk_status lk__store_alloc_shared(lk_store *store); /* collective: parameters, master, optimizer and shared buffers */
 void      lk__store_free_shared(lk_store *store);
 /* The failure because of which the state cannot be used, or LK_OK. */
 lk_status lk__store_check(const lk_store *store);

@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_MASTER, LK_MEMORY_OPTIMIZER};
-enum { KINDS = sizeof kinds / sizeof *kinds };
+static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_MASTER, LK_MEMORY_OPTIMIZER, LK_MEMORY_BUFFERS};
+static int             count_kinds(const lk_store *s) { return lk__store_shares_buffers(s) ? 4 : 3; }
 
 /* ---- memory ---- */
 
@@ -17,12 +17,13 @@ enum { KINDS = sizeof kinds / sizeof *kinds };
 lk_status lk__store_alloc_shared(lk_store *s)
 {
     size_t total = 0, at = 0, world = (size_t)lk_comm_size(s->comm);
-    char **to[KINDS] = {&s->parameters, &s->master, &s->optimizer};
-    for (int i = 0; i < KINDS; i++) total += s->plan->memory[kinds[i]];
+    char **to[] = {&s->parameters, &s->master, &s->optimizer, &s->buffers};
+    int    count = count_kinds(s);
+    for (int i = 0; i < count; i++) total += s->plan->memory[kinds[i]];
     lk_status status = lk_comm_alloc(s->comm, (total + world - 1) / world, &s->symmetric);
     if (status < 0) return lk__fail_prefix(s->context, status, "state in shared memory: ");
     char *base = lk__comm_peer(s->comm, s->symmetric, 0);
-    for (int i = 0; i < KINDS; i++) {
+    for (int i = 0; i < count; i++) {
         size_t bytes = s->plan->memory[kinds[i]];
         *to[i] = bytes ? base + at : NULL;
         at += bytes;
@@ -35,7 +36,7 @@ void lk__store_free_shared(lk_store *s)
 {
     if (!s->symmetric) return;
     lk_comm_release(s->comm, s->symmetric);
-    for (int i = 0; i < KINDS; i++) lk__account(s->context, kinds[i], -(ptrdiff_t)s->plan->memory[kinds[i]]);
+    for (int i = 0; i < count_kinds(s); i++) lk__account(s->context, kinds[i], -(ptrdiff_t)s->plan->memory[kinds[i]]);
 }
 
 /* ---- failures ---- */

@@ -149,6 +149,7 @@ static lk_status hash_state(const lk_program *p, size_t index, uint64_t *hash)
 static bool is_compared(const lk_program *p, size_t index)
 {
     bool buffer = p->plan->graph->states[index].buffer;
+    if (lk__store_shares(p->store, index)) return false;
     return p->store->comm ? buffer && p->plan->syncs : !buffer;
 }
 
@@ -187,7 +188,8 @@ static lk_status broadcast(lk_program *p, char *data, lk_memory kind)
 
 lk_status lk__program_broadcast_buffers(lk_program *p)
 {
-    return p->comm ? broadcast(p, p->store->buffers, LK_MEMORY_BUFFERS) : LK_OK;
+    bool own = p->comm && !lk__store_shares_buffers(p->store);
+    return own ? broadcast(p, p->store->buffers, LK_MEMORY_BUFFERS) : LK_OK;
 }
 
 lk_status lk_program_broadcast(lk_program *p)
