@@ -30,6 +30,10 @@
 #endif
 enum { PIECE = 2 << 20 }; /* bytes: a huge page, well below a millisecond */
 
+/* Bytes that are in a process's page tables before it uses them. Larger memory is mostly that of other ranks, of which it uses a part,
+ * and the tables of all ranks would take seconds. */
+enum { PREPARED = 64 << 20 };
+
 static const double name_wait = 5; /* seconds for an earlier rendezvous of the same job to end */
 
 static socklen_t address_of(const char *key, struct sockaddr_storage *address)
@@ -86,8 +90,26 @@ static void take_huge_pages(int fd, size_t bytes)
     munmap(start, bytes);
 }
 
-static lk_status make_memory(lk_context *context, size_t bytes, int *fd)
+/* What a mapping says of the nodes of its pages is kept with the memory. */
+static void place_pages(const lk__rendezvous_local *m, int fd, size_t bytes)
 {
+    void *start = m->place ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    if (start == MAP_FAILED) return;
+    m->place(m->comm, start, bytes);
+    munmap(start, bytes);
+}
+
+static bool make_pages(const lk__rendezvous_local *m, int fd, size_t bytes)
+{
+    if (ftruncate(fd, (off_t)bytes) != 0) return false;
+    place_pages(m, fd, bytes);
+    take_huge_pages(fd, bytes);
+    return allocate_pages(fd, bytes);
+}
+
+static lk_status make_memory(const lk__rendezvous_local *m, size_t bytes, int *fd)
+{
+    lk_context   *context = m->context;
     lk_status     status;
     struct rlimit limit;
     *fd = -1;
@@ -100,9 +122,7 @@ static lk_status make_memory(lk_context *context, size_t bytes, int *fd)
             (double)bytes / 1048576, (double)limit.rlim_cur / 1048576);
     *fd = memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (*fd < 0) return lk__fail(context, LK_EIO, "cannot create shared memory: %s", lk__comm_reason_of(errno).text);
-    bool sized = ftruncate(*fd, (off_t)bytes) == 0;
-    if (sized) take_huge_pages(*fd, bytes);
-    if (!sized || !allocate_pages(*fd, bytes))
+    if (!make_pages(m, *fd, bytes))
         status = lk__fail(context, LK_ENOMEM, "no memory for %.1f MiB that the ranks share: %s",
                           (double)bytes / 1048576, strerror(errno));
     else if (fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
@@ -122,7 +142,7 @@ static lk_status map_memory(lk_context *context, int fd, size_t bytes, void **me
         return lk__fail(
             context, LK_EMISMATCH,
             "rank 0 does not share the %zu bytes that this rank expects: do all ranks run the same program?", bytes);
-    void *start = map_aligned(fd, bytes, MAP_POPULATE);
+    void *start = map_aligned(fd, bytes, bytes <= PREPARED ? MAP_POPULATE : 0);
     if (start == MAP_FAILED)
         return lk__fail(context, LK_ENOMEM, "no memory to map %.1f MiB that the ranks share: %s",
                         (double)bytes / 1048576, strerror(errno));
@@ -206,7 +226,7 @@ static lk_status share_as_rank_0(const lk__rendezvous_local *m, size_t bytes, vo
     status = lk__server_receive(&server, &waiting, "");
     if (status < 0) lk__server_note_failure(&server, m->comm);
     lk__listener_close(&listener); /* before any rank goes on: its next rendezvous must not connect to this one */
-    if (status >= 0) status = make_memory(m->context, bytes, &fd);
+    if (status >= 0) status = make_memory(m, bytes, &fd);
     if (status >= 0) status = map_memory(m->context, fd, bytes, memory);
     reply_to_all(m, &server, status, bytes, status < 0 ? -1 : fd);
     if (status >= 0) status = wait_mapped(m, &server, end);

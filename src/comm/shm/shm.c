@@ -8,12 +8,14 @@
 
 #include <sched.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum {
-    SPINS = 400,        /* about 5 µs: what it takes to sleep and be woken */
-    YIELDS = 20,        /* each followed by a quarter of SPINS: the rank that is waited for may need this core */
-    SPINS_CROWDED = 20, /* where ranks share cores, spinning delays the rank that is waited for */
+    POPULATE_WRITE = 23, /* MADV_POPULATE_WRITE, which not every libc has */
+    SPINS = 400,         /* about 5 µs: what it takes to sleep and be woken */
+    YIELDS = 20,         /* each followed by a quarter of SPINS: the rank that is waited for may need this core */
+    SPINS_CROWDED = 20,  /* where ranks share cores, spinning delays the rank that is waited for */
     YIELDS_CROWDED = 10,
     RINGS_MOST = 4 << 20, /* bytes of all rings together, while each has at least RING_LEAST */
     RING_MOST = 128 << 10,
@@ -45,6 +47,7 @@ static void fill_rank_slot(lk__shm *s)
     if (sched_getaffinity(0, sizeof cpus, &cpus) == 0)
         for (int i = 0; i < CPU_SETSIZE; i++)
             if (CPU_ISSET(i, &cpus)) s->me->cpus[i / 64] |= (uint64_t)1 << i % 64;
+    lk__shm_find_node(s);
 }
 
 /* Once all ranks have filled their slots: spins depend on how many cores they have in total. */
@@ -77,7 +80,7 @@ lk_status lk__shm_create(lk_comm *c, const lk__rendezvous_identity *identity, co
 {
     lk__shm             *s = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *s);
     lk__rendezvous_local rendezvous = {c->context, key, token, c->rank, c->size, (double)c->join_ms / 1000,
-                                       identity,   c,   NULL};
+                                       identity,   c,   NULL,  NULL};
     void                *memory;
     if (!s) return LK_ENOMEM;
     *s = (lk__shm){.comm = c,
@@ -132,8 +135,11 @@ static lk_status allocate(lk_comm *c, uint64_t secret, size_t bytes, void **memo
     s->symmetric_ids++; /* equal on all ranks, even if this one fails */
     snprintf(name, sizeof name, "memory-%016llx", (unsigned long long)secret);
     snprintf(token, sizeof token, "%016llx", (unsigned long long)secret);
-    lk__rendezvous_local rendezvous = {c->context, name, token,       s->rank, s->size, (double)c->connect_ms / 1000,
-                                       NULL,       c,    check_rank_0};
+    lk__rendezvous_local rendezvous = {c->context,   name,
+                                       token,        s->rank,
+                                       s->size,      (double)c->connect_ms / 1000,
+                                       NULL,         c,
+                                       check_rank_0, lk__shm_nodes(s) > 1 ? lk__shm_place : NULL};
     size_t               stride = lk__round_up(bytes, (size_t)sysconf(_SC_PAGESIZE));
     lk_status            status = lk__rendezvous_share(&rendezvous, stride * (size_t)s->size, &base);
     if (status >= 0 && !y) { /* known only now, so that the others do not wait for this rank */
@@ -149,6 +155,8 @@ static lk_status allocate(lk_comm *c, uint64_t secret, size_t bytes, void **memo
     s->symmetric = y;
     s->fits = (lk__comm_call){.kind = LK__BARRIER}; /* it was checked without this memory */
     *memory = y->base + y->stride * (size_t)s->rank;
+    /* Its own part now, if that was not done when it was mapped. A kernel before 5.14 does it page by page, when they are used. */
+    (void)madvise(*memory, stride, POPULATE_WRITE);
     return LK_OK;
 }
 

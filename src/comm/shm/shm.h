@@ -12,6 +12,7 @@
 #define LK__SHM_H
 
 #include "comm/comm.h"
+#include "comm/near.h"
 #include "comm/verdict.h"
 
 #include <stdatomic.h>
@@ -49,7 +50,8 @@ typedef struct lk__shm_rank_slot {
     int64_t          pid;
     uint64_t         started; /* of the process, in ticks since boot: a pid alone may be reused */
     uint64_t         cpus[16];
-    char             host[LK__HOST_NAME];
+    int32_t node, node_group; /* the kernel's number of its memory node; equal for ranks that count as on one */
+    char    host[LK__HOST_NAME];
 } lk__shm_rank_slot;
 
 /* One direction between two ranks. */
@@ -75,24 +77,26 @@ typedef struct lk__shm_symmetric {
 struct lk__shm_message; /* transfer.c */
 
 typedef struct lk__shm {
-    lk_comm           *comm;
-    lk__shm_header    *header;
-    lk__shm_rank_slot *rank_slots, *me;
-    char              *staging; /* size × BUFFERS × CHUNK */
-    char              *rings;
-    size_t             ring_bytes; /* of data; a power of two */
-    size_t             mapped;
-    int                rank, size;
-    int                spins, yields;
-    uint32_t           arrivals, progress; /* this rank's own counts */
-    uint64_t           number, operations;
-    uint64_t           sent;
-    uint64_t           symmetric_ids;
-    lk__shm_symmetric *symmetric;
-    const void       **pointers;    /* three per rank, for collectives */
-    lk__comm_call      recorded[2]; /* the last two calls */
-    lk__comm_call      fits;        /* the last call whose buffers were checked against the ends of symmetric memory */
-    bool               slow;        /* the current call slept, so the clock is read again at its end */
+    lk_comm             *comm;
+    lk__shm_header      *header;
+    lk__shm_rank_slot   *rank_slots, *me;
+    char                *staging; /* size × BUFFERS × CHUNK */
+    char                *rings;
+    size_t               ring_bytes; /* of data; a power of two */
+    size_t               mapped;
+    int                  rank, size;
+    int                  spins, yields;
+    uint32_t             arrivals, progress; /* this rank's own counts */
+    uint64_t             number, operations;
+    uint64_t             sent;
+    uint64_t             symmetric_ids;
+    lk__shm_symmetric   *symmetric;
+    const lk__comm_near *near; /* of lk__comm_alloc_near, while it runs */
+    size_t               near_count;
+    const void         **pointers;    /* three per rank, for collectives */
+    lk__comm_call        recorded[2]; /* the last two calls */
+    lk__comm_call        fits; /* the last call whose buffers were checked against the ends of symmetric memory */
+    bool                 slow; /* the current call slept, so the clock is read again at its end */
     _Atomic(_Atomic uint32_t *) sleeping_on; /* for lk_comm_free from a thread other than the one that waits */
     uint64_t                    tick_start;
     double                      time_start;
@@ -142,6 +146,14 @@ typedef struct lk__shm_wait_state {
 lk_status lk__shm_sleep(lk__shm *s, int peer, uint32_t seen, lk__shm_wait_state *wait_state);
 void      lk__shm_ring_doorbell(lk__shm *s, int peer);
 void      lk__shm_wake_self(lk__shm *s); /* wakes this rank's own waits */
+
+/* ---- memory nodes (node.c) ---- */
+
+void lk__shm_find_node(lk__shm *s); /* of this rank: writes it into its slot */
+int  lk__shm_nodes(const lk__shm *s);
+int  lk__shm_node(const lk__shm *s, int rank);
+/* On rank 0, where `memory` is all of an allocation that has no pages yet. */
+void lk__shm_place(lk_comm *comm, char *memory, size_t bytes);
 
 /* ---- failure (verdict.c) ---- */
 

@@ -1,0 +1,27 @@
+/* near.c - memory nodes of a group's ranks, of groups whose ranks are on one host. */
+#include "comm/near.h"
+
+#include "comm/shm/shm.h"
+
+static lk__shm *local_group(const lk_comm *c) { return c->backend == &lk__backend_shm ? c->state : NULL; }
+
+int lk__comm_nodes(const lk_comm *c)
+{
+    const lk__shm *s = local_group(c);
+    return s ? lk__shm_nodes(s) : 1;
+}
+
+int lk__comm_node(const lk_comm *c, int rank)
+{
+    const lk__shm *s = local_group(c);
+    return s ? lk__shm_node(s, rank) : 0;
+}
+
+lk_status lk__comm_alloc_near(lk_comm *c, size_t bytes, const lk__comm_near *ranges, size_t count, void **memory)
+{
+    lk__shm *s = local_group(c);
+    if (s) s->near = ranges, s->near_count = count;
+    lk_status status = lk_comm_alloc(c, bytes, memory);
+    if (s) s->near = NULL, s->near_count = 0;
+    return status;
+}

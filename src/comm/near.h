@@ -1,0 +1,22 @@
+/* comm/near.h - on which memory nodes (NUMA) the ranks of a host run, and symmetric memory that is near those who use it. */
+#ifndef LK__NEAR_H
+#define LK__NEAR_H
+
+#include <lockstep/comm.h>
+
+/* How many memory nodes the ranks run on, and which of them `rank` does: from 0, in the order of their first ranks. One, where the ranks
+ * are not on one host. Each rank runs on the node that has most of its cores; with LOCKSTEP_MEMORY_NODES as that says. */
+int lk__comm_nodes(const lk_comm *comm);
+int lk__comm_node(const lk_comm *comm, int rank);
+
+/* Bytes of symmetric memory, counted from rank 0's part, that `rank` uses most. */
+typedef struct lk__comm_near {
+    size_t first, bytes;
+    int    rank;
+} lk__comm_near;
+
+/* lk_comm_alloc, with these ranges near these ranks as far as the kernel allows, a page where its first byte is; what lk_comm_alloc gives is
+ * near the rank whose part it is. Only rank 0's list counts. */
+lk_status lk__comm_alloc_near(lk_comm *comm, size_t bytes, const lk__comm_near *ranges, size_t count, void **memory);
+
+#endif
