@@ -12,8 +12,11 @@ static const struct {
     long        low, high;
     bool        range; /* FIRST-LAST too */
 } numbers[] = {
-    {"LOCKSTEP_THREADS", 1, 256, false},      {"LOCKSTEP_PORT", 1, 65535, true},
-    {"LOCKSTEP_NO_DEADLINES", 0, 1, false},   {"LOCKSTEP_CHECK_OPERATIONS", 0, 1, false},
+    {"LOCKSTEP_THREADS", 1, 256, false},
+    {"LOCKSTEP_PORT", 1, 65535, true},
+    {"LOCKSTEP_NO_DEADLINES", 0, 1, false},
+    {"LOCKSTEP_CHECK_OPERATIONS", 0, 1, false},
+    {"LOCKSTEP_MEMORY_NODES", 1, 1024, false},
     {"LOCKSTEP_TERMINAL", 1, 1000000, false}, /* columns; from the launcher */
 };
 

@@ -6,6 +6,8 @@
 #include "record.h"
 #include "training.h"
 
+#include <lockstep/launch.h>
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,6 +72,8 @@ static void print_held(const lk_device_memory_held *held)
 typedef struct host_memory {
     bool   possible;
     size_t rank, common, host; /* bytes: of one rank alone, of all together, and all of it */
+    int    nodes;              /* memory nodes, each of which has a copy of `copy` bytes of what is common */
+    size_t copy;
 } host_memory;
 
 /* Checkpoints are staged by one rank of all. */
@@ -81,11 +85,13 @@ static host_memory measure_host(const setup *s, lk_state_mode mode)
     lk_plan          *plan = NULL;
     size_t            memory[LK_MEMORY_COUNT], ranks = (size_t)config.plan_world;
     config.state = mode;
+    if (lk_launch_nodes(s->context, (int)ranks, &m.nodes) < 0) return m;
     if (lk_trainer_plan(s->context, &config, &graph, &plan, memory) < 0) return m;
     for (int i = 0; i < SHOWN; i++) {
-        bool common = lk_plan_holder(plan, shown[i]) == LK_HELD_BY_HOST;
-        *(common ? &m.common : &m.rank) += memory[shown[i]];
+        lk_holder holder = lk_plan_holder(plan, shown[i]);
+        *(holder == LK_HELD_BY_RANK ? &m.rank : holder == LK_HELD_BY_NODE ? &m.copy : &m.common) += memory[shown[i]];
     }
+    m.common += (size_t)m.nodes * m.copy;
     m.host = m.common + ranks * m.rank - (ranks - 1) * memory[LK_MEMORY_CHECKPOINT];
     m.possible = true;
     lk_plan_free(plan);
@@ -103,6 +109,9 @@ static void print_hosts(const setup *s, const lk_plan *plan)
                (double)shared.host / 1048576, chosen ? ", chosen" : "");
     else
         printf("%-16s not on this device\n", "shared");
+    if (shared.possible && shared.nodes > 1)
+        printf("%-16s of the bytes in common, %zu for each of %d memory nodes: parameters and shared buffers\n", "",
+               shared.copy, shared.nodes);
     printf("%-16s %15zu  %15zu  %15zu  %10.2f MiB%s\n", "replicated", replicated.rank, replicated.common,
            replicated.host, (double)replicated.host / 1048576,
            chosen ? "; also where ranks are on several hosts" : ", chosen");
@@ -115,6 +124,8 @@ static void add_host(json *j, const char *name, host_memory m)
     json_integer(j, "rank", (int64_t)m.rank);
     json_integer(j, "common", (int64_t)m.common);
     json_integer(j, "host", (int64_t)m.host);
+    json_integer(j, "nodes", m.nodes);
+    json_integer(j, "node", (int64_t)m.copy);
     json_close(j, '}');
 }
 

@@ -65,10 +65,10 @@ for command in "train --model mlp --steps 1" "train -n 2 --model mlp --steps 1" 
         [ "$(wc -l < err.txt)" = 1 ] || { echo "$command: $(cat err.txt)"; wrong=$((wrong + 1)); }
     done
 done
-for set in PORT=abc PORT=4000-x PORT=70000 NO_DEADLINES=yes TERMINAL=wide; do
+for set in PORT=abc PORT=4000-x PORT=70000 NO_DEADLINES=yes TERMINAL=wide MEMORY_NODES=0; do
     expect 2 "LOCKSTEP_${set%=*} is '${set#*=}' in the environment" env "LOCKSTEP_$set" "$lockstep" train --model mlp --steps 1
 done
-expect 0 "" env LOCKSTEP_THREADS= LOCKSTEP_PORT=4000-4100 LOCKSTEP_NO_DEADLINES=0 LOCKSTEP_TERMINAL=80 "$lockstep" train --model mlp --steps 1
+expect 0 "" env LOCKSTEP_MEMORY_NODES=2 LOCKSTEP_THREADS= LOCKSTEP_PORT=4000-4100 LOCKSTEP_NO_DEADLINES=0 LOCKSTEP_TERMINAL=80 "$lockstep" train --model mlp --steps 1
 mkdir tiny # MNIST of two samples
 for set in train t10k; do
     { printf '\0\0\010\003\0\0\0\002\0\0\0\010\0\0\0\010'; head -c 128 /dev/zero; } > tiny/$set-images-idx3-ubyte

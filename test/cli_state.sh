@@ -56,6 +56,21 @@ assert shared["rank"] == p["total"] - shared["common"], p
 assert shared["host"] == shared["common"] + 4 * shared["rank"] and replicated["host"] == 4 * replicated["rank"], p
 PY
 
+# A copy of the parameters for each memory node.
+LOCKSTEP_MEMORY_NODES=3 "$LOCKSTEP" plan -n 4 --model mlp --batch 24 --json > nodes.json
+LOCKSTEP_MEMORY_NODES=3 "$LOCKSTEP" plan -n 4 --model mlp --batch 24 > nodes.txt
+python3 - <<'PY'
+import json
+
+with open("nodes.json") as file:
+    p = json.load(file)
+shared = p["shared"]
+assert shared["nodes"] == 3 and shared["node"] == p["parameters"], p
+assert shared["common"] == 3 * p["parameters"] + p["optimizer_state"], p
+with open("nodes.txt") as file:
+    assert f"{p['parameters']} for each of 3 memory nodes" in file.read()
+PY
+
 # Synchronised statistics are in common, others are not.
 for option in --sync-batchnorm ""; do
     # shellcheck disable=SC2086

@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
 # state_memory.sh - what the ranks of a host hold, by the system's own count: their proportional set sizes add up to what `lockstep plan`
-# prints for a host, with shared and with replicated state. And shared memory is gone when all ranks are killed.
+# prints for a host, with shared and with replicated state, and with one copy of the parameters for each of two memory nodes. And shared
+# memory is gone when all ranks are killed.
+#
+# state_memory.sh [RANKS [HIDDEN [KIND...]]] measures other sizes: of 16 ranks and 100 million parameters, in 8 GB,
+#     LOCKSTEP=build/lockstep test/state_memory.sh 16 96618 shared nodes
 #
 # ctest: timeout 300, ranks 2
 set -eu
@@ -8,9 +12,11 @@ work=$(mktemp -d)
 job=
 trap 'if [ -n "$job" ]; then kill -9 "$job" 2>/dev/null || true; fi; rm -rf "$work"' EXIT
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
-ranks=2
-common="--data synthetic:1024,count=64 --features 1024 --batch 2 --threads 1 --eval-every -1"
-large="--model mlp --hidden 12000 $common" small="--model mlp --hidden 8 $common"
+ranks=${1:-2} hidden=${2:-12000}
+shift $(($# < 2 ? $# : 2))
+[ $# -gt 0 ] || set -- shared nodes replicated
+common="--data synthetic:1024,count=64 --features 1024 --batch $ranks --threads 1 --eval-every -1"
+large="--model mlp --hidden $hidden $common" small="--model mlp --hidden 8 $common"
 
 # The processes of the ranks, which have that in their environment; the launcher has other children too.
 members_of() { # members_of LAUNCHER
@@ -21,15 +27,15 @@ members_of() { # members_of LAUNCHER
 }
 # The ranks of the job, once they have trained for some steps.
 start() { # start OPTIONS...
-    "$LOCKSTEP" train -n $ranks --steps 100000 --log "$work/log.json" "$@" > "$work/out.txt" 2>&1 &
+    "$LOCKSTEP" train -n "$ranks" --steps 100000 --log "$work/log.json" "$@" > "$work/out.txt" 2>&1 &
     job=$!
-    for _ in $(seq 6000); do
+    for _ in $(seq 30000); do
         if [ -e "$work/log.json" ] && [ "$(grep -c '"step"' "$work/log.json")" -ge 3 ]; then break; fi
         kill -0 "$job" 2> /dev/null || { cat "$work/out.txt" >&2; exit 1; }
         sleep 0.01
     done
     members=$(members_of "$job" | tr '\n' ' ')
-    [ "$(echo "$members" | wc -w)" = $ranks ] || { echo "the job has ranks $members" >&2; exit 1; }
+    [ "$(echo "$members" | wc -w)" = "$ranks" ] || { echo "the job has ranks $members" >&2; exit 1; }
 }
 stop() {
     kill -9 "$job" 2> /dev/null || true
@@ -49,11 +55,14 @@ held() { # the sum of proportional set sizes, in KiB
 planned() { # planned STATE OPTIONS...: of a host, in KiB
     local state=$1
     shift
-    "$LOCKSTEP" plan -n $ranks --state "$state" --json "$@" | python3 -c "import json, sys; print(json.load(sys.stdin)['$state']['host'] // 1024)"
+    "$LOCKSTEP" plan -n "$ranks" --state "$state" --json "$@" | python3 -c "import json, sys; print(json.load(sys.stdin)['$state']['host'] // 1024)"
 }
 
 # shellcheck disable=SC2086
-for state in shared replicated; do
+for kind; do
+    state=$kind
+    unset LOCKSTEP_MEMORY_NODES
+    if [ $kind = nodes ]; then state=shared && export LOCKSTEP_MEMORY_NODES=2; fi
     start $small --state $state
     little=$(held)
     stop
@@ -64,7 +73,7 @@ for state in shared replicated; do
     stop
     # Programs differ by their models alone, so what all ranks have besides is in both.
     actual=$((much - little)) expected=$(($(planned $state $large) - $(planned $state $small)))
-    awk -v a=$actual -v e=$expected -v s=$state 'BEGIN {
+    awk -v a=$actual -v e=$expected -v s=$kind 'BEGIN {
         off = a / e - 1
         printf "%s: %.1f MiB, planned %.1f MiB: %+.2f %%\n", s, a / 1024, e / 1024, 100 * off
         exit off > 0.02 || off < -0.02 }'

@@ -45,8 +45,9 @@ static bool plan_shares(shape what, bool sync)
     config.sync_batch_norm = sync;
     config.parallel = (lk_parallel){.world = 2, .state = LK_STATE_SHARED};
     REQUIRE(lk_plan_create(r.graph, &config, &r.plan) == LK_OK, "%s", lk_context_error(r.context));
-    bool shares = lk_plan_holder(r.plan, LK_MEMORY_BUFFERS) == LK_HELD_BY_HOST;
-    CHECK(lk_plan_holder(r.plan, LK_MEMORY_PARAMETERS) == LK_HELD_BY_HOST &&
+    bool shares = lk_plan_holder(r.plan, LK_MEMORY_BUFFERS) == LK_HELD_BY_NODE;
+    CHECK(lk_plan_holder(r.plan, LK_MEMORY_PARAMETERS) == LK_HELD_BY_NODE &&
+          lk_plan_holder(r.plan, LK_MEMORY_OPTIMIZER) == LK_HELD_BY_HOST &&
           lk_plan_holder(r.plan, LK_MEMORY_GRADIENTS) == LK_HELD_BY_RANK);
     rig_close(&r);
     return shares;

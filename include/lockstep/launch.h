@@ -54,6 +54,8 @@ LK_API lk_status lk_launch_remote(lk_context *context, int in, int out, int err,
 
 /* The number of ranks that "auto", "gpu", "cpu" or a number means on this host. */
 LK_API lk_status lk_launch_count(lk_context *context, const char *text, int *ranks);
+/* On how many memory nodes (NUMA) of this host so many ranks run, with the cores that lk_launch gives them. */
+LK_API lk_status lk_launch_nodes(lk_context *context, int ranks, int *nodes);
 
 LK_END_DECLS
 #endif

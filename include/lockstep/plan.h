@@ -69,8 +69,8 @@ LK_API void      lk_plan_free(lk_plan *plan);
 LK_API size_t lk_plan_memory(const lk_plan *plan, lk_memory kind);
 /* LK_STATE_SHARED or LK_STATE_REPLICATED. */
 LK_API lk_state_mode lk_plan_state(const lk_plan *plan);
-/* Who holds one copy of a kind of memory: every rank, or the ranks of a host together. */
-typedef enum lk_holder { LK_HELD_BY_RANK, LK_HELD_BY_HOST } lk_holder;
+/* Who holds one copy of a kind of memory: every rank; the ranks of a memory node (NUMA) together; or all ranks of a host. */
+typedef enum lk_holder { LK_HELD_BY_RANK, LK_HELD_BY_NODE, LK_HELD_BY_HOST } lk_holder;
 LK_API lk_holder lk_plan_holder(const lk_plan *plan, lk_memory kind);
 /* A hash of everything that will run; equal for equal plans. Where kernels choose among algorithms by measuring them (GPUs), that is
  * known, and part of it, once a program has been created. */

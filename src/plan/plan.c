@@ -421,8 +421,9 @@ lk_state_mode lk_plan_state(const lk_plan *p) { return p->shared ? LK_STATE_SHAR
 
 lk_holder lk_plan_holder(const lk_plan *p, lk_memory kind)
 {
-    bool state = kind == LK_MEMORY_PARAMETERS || kind == LK_MEMORY_MASTER || kind == LK_MEMORY_OPTIMIZER;
-    return (state && p->shared) || (kind == LK_MEMORY_BUFFERS && p->shares_buffers) ? LK_HELD_BY_HOST : LK_HELD_BY_RANK;
+    bool by_node = kind == LK_MEMORY_PARAMETERS || (kind == LK_MEMORY_BUFFERS && p->shares_buffers);
+    bool by_host = kind == LK_MEMORY_MASTER || kind == LK_MEMORY_OPTIMIZER;
+    return !p->shared ? LK_HELD_BY_RANK : by_node ? LK_HELD_BY_NODE : by_host ? LK_HELD_BY_HOST : LK_HELD_BY_RANK;
 }
 
 static uint64_t hash_list(const lk__plan_list *list, uint64_t hash)

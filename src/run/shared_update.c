@@ -75,6 +75,15 @@ static void move_operand(lk__kernel_operand *o, int64_t first, int64_t count)
     o->dims[0] = count;
 }
 
+/* The new parameters, which are still in the cache, to the copies of other memory nodes. */
+static void spread_block(const lk_program *p, const lk__run_block *b)
+{
+    const lk__plan_state *sp = &p->plan->states[b->state];
+    size_t                size = sp->bytes / (size_t)lk__state_elements(p->plan, b->state);
+    lk__store_spread(p->store, p->store->parameters + sp->place.offset + (size_t)b->first * size,
+                     (size_t)b->count * size);
+}
+
 static void update_block(void *argument, int64_t tile, int worker)
 {
     const lk_program          *p = argument;
@@ -91,6 +100,7 @@ static void update_block(void *argument, int64_t tile, int worker)
     }
     call.pool = NULL;
     (void)in->run(&call);
+    spread_block(p, b);
 }
 
 /* A profile has the time of every instruction: that of all is divided by elements. */

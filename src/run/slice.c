@@ -44,8 +44,10 @@ lk_status lk__store_write_bytes(lk_store *s, size_t index, lk_state_part part, s
 {
     lk_status status = lk__store_check(s);
     if (status < 0 || (lk__store_shares(s, index) && lk_comm_rank(s->comm) != 0)) return status; /* rank 0 writes */
-    status = lk__device_write(s->device, NULL, lk__store_memory(s, index, part) + first, data, bytes);
+    char *to = lk__store_memory(s, index, part) + first;
+    status = lk__device_write(s->device, NULL, to, data, bytes);
     if (status < 0 || part != LK_STATE_VALUE) return status;
+    if (lk__store_shares(s, index) && !s->plan->states[index].master) lk__store_spread(s, to, bytes);
     return lk__store_round(s, index, first / sizeof(float), bytes / sizeof(float));
 }
 
@@ -53,8 +55,11 @@ lk_status lk__store_round(lk_store *s, size_t index, size_t first, size_t count)
 {
     const lk__plan_state *sp = &s->plan->states[index];
     if (!sp->master || count == 0) return LK_OK;
-    return lk__device_cast(s->device, NULL, s->master + sp->master_offset + first * sizeof(float), LK_F32,
-                           s->parameters + sp->place.offset + first * sizeof(lk__bf16), LK_BF16, (int64_t)count);
+    char     *to = s->parameters + sp->place.offset + first * sizeof(lk__bf16);
+    lk_status status = lk__device_cast(s->device, NULL, s->master + sp->master_offset + first * sizeof(float), LK_F32,
+                                       to, LK_BF16, (int64_t)count);
+    if (status >= 0 && s->comm) lk__store_spread(s, to, count * sizeof(lk__bf16));
+    return status;
 }
 
 lk_status lk__store_hash_state(const lk_store *s, size_t index, uint64_t seed, uint64_t *hash)

@@ -105,6 +105,7 @@ static lk_status initialise(lk_store *s, size_t index, uint64_t seed)
         if (f.first >= f.end) return LK_OK;
         f.data = lk__store_memory(s, index, LK_STATE_VALUE) + (size_t)f.first * size;
         lk__pool_run(lk__context_pool(s->context), lk__range_count(tiles), fill_tile, &f);
+        if (shares && !s->plan->states[index].master) lk__store_spread(s, f.data, (size_t)(f.end - f.first) * size);
         return lk__store_round(s, index, (size_t)f.first, (size_t)(f.end - f.first));
     }
     if (!(f.data = device->alloc_host(s->device, LK_MEMORY_OTHER, staged))) return LK_ENOMEM;

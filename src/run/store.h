@@ -17,10 +17,14 @@ struct lk_store {
     char       *parameters, *master, *buffers, *optimizer; /* the device's memory */
     char       *block;                                     /* all of it; NULL: each is its own allocation */
 
-    lk_comm  *comm;         /* the ranks that share it; NULL: it is this rank's own */
-    void     *symmetric;    /* this rank's part of their memory */
-    bool      alone;        /* rank 0 loads it while the others wait: nothing is collective */
-    lk_status failure;      /* below 0: an update failed when the state was partly new */
+    lk_comm  *comm;        /* the ranks that share it; NULL: it is this rank's own */
+    void     *symmetric;   /* this rank's part of their memory */
+    int       nodes, node; /* memory nodes of its ranks, each with a copy of what all read; this rank's */
+    char     *copies;      /* of all nodes, copy_bytes each: parameters, and buffers if they are shared */
+    size_t    copy_bytes;
+    bool      writes_buffers; /* this rank writes shared buffers: the first rank of each node */
+    bool      alone;          /* rank 0 loads it while the others wait: nothing is collective */
+    lk_status failure;        /* below 0: an update failed when the state was partly new */
     char      failure_text[LK__STORE_TEXT];
 };
 
@@ -29,7 +33,7 @@ int lk__find_state(const lk_graph *graph, const char *name); /* its index, or -1
 /* ---- slice.c: by index instead of name, in bytes, unchecked ---- */
 /* The device's memory of a part; of a value, the master copy where there is one. */
 char *lk__store_memory(const lk_store *store, size_t index, lk_state_part part);
-/* The master copy to the stored one, where there are two; in elements. */
+/* The master copy to the stored one, where there are two, of this node and all others; in elements. */
 lk_status lk__store_round(lk_store *store, size_t index, size_t first, size_t count);
 lk_status lk__store_read_bytes(const lk_store *store, size_t index, lk_state_part part, size_t first, void *data,
                                size_t bytes);
@@ -47,12 +51,17 @@ static inline bool lk__store_shares(const lk_store *s, size_t index)
 /* Whether this rank writes what all ranks compute for the buffers that they share. */
 static inline bool lk__store_writes_buffers(const lk_store *s)
 {
-    return !lk__store_shares_buffers(s) || lk_comm_rank(s->comm) == 0;
+    return !lk__store_shares_buffers(s) || s->writes_buffers;
 }
 
 /* ---- store_shared.c ---- */
 lk_status lk__store_alloc_shared(lk_store *store); /* collective: parameters, master, optimizer and shared buffers */
 void      lk__store_free_shared(lk_store *store);
+/* store_nodes.c: the memory, and where in it everything is. Collective. */
+lk_status lk__store_alloc_nodes(lk_store *store);
+/* Copies what this rank has written among its node's parameters and shared buffers to the copies of the other nodes; or all of them. */
+void lk__store_spread(const lk_store *store, const void *from, size_t bytes);
+void lk__store_spread_all(const lk_store *store);
 /* The failure because of which the state cannot be used, or LK_OK. */
 lk_status lk__store_check(const lk_store *store);
 /* An update failed when this rank, or another, had changed some of the state; returns status. */

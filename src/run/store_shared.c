@@ -16,19 +16,9 @@ static int             count_kinds(const lk_store *s) { return lk__store_shares_
 /* One block for all: every rank allocates a part of it, and the parts follow each other. */
 lk_status lk__store_alloc_shared(lk_store *s)
 {
-    size_t total = 0, at = 0, world = (size_t)lk_comm_size(s->comm);
-    char **to[] = {&s->parameters, &s->master, &s->optimizer, &s->buffers};
-    int    count = count_kinds(s);
-    for (int i = 0; i < count; i++) total += s->plan->memory[kinds[i]];
-    lk_status status = lk_comm_alloc(s->comm, (total + world - 1) / world, &s->symmetric);
+    lk_status status = lk__store_alloc_nodes(s);
     if (status < 0) return lk__fail_prefix(s->context, status, "state in shared memory: ");
-    char *base = lk__comm_peer(s->comm, s->symmetric, 0);
-    for (int i = 0; i < count; i++) {
-        size_t bytes = s->plan->memory[kinds[i]];
-        *to[i] = bytes ? base + at : NULL;
-        at += bytes;
-        lk__account(s->context, kinds[i], (ptrdiff_t)bytes);
-    }
+    for (int i = 0; i < count_kinds(s); i++) lk__account(s->context, kinds[i], (ptrdiff_t)s->plan->memory[kinds[i]]);
     return LK_OK;
 }
 

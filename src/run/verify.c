@@ -149,7 +149,7 @@ static lk_status hash_state(const lk_program *p, size_t index, uint64_t *hash)
 static bool is_compared(const lk_program *p, size_t index)
 {
     bool buffer = p->plan->graph->states[index].buffer;
-    if (lk__store_shares(p->store, index)) return false;
+    if (lk__store_shares(p->store, index)) return p->store->nodes > 1; /* every node has its copy */
     return p->store->comm ? buffer && p->plan->syncs : !buffer;
 }
 
@@ -195,8 +195,10 @@ lk_status lk__program_broadcast_buffers(lk_program *p)
 lk_status lk_program_broadcast(lk_program *p)
 {
     if (!p->comm) return LK_OK;
-    if (p->store->comm) { /* what rank 0 wrote is there */
-        lk_status status = lk_comm_barrier(p->comm, NULL);
+    if (p->store->comm) { /* what rank 0 wrote is there, in the copy of its memory node */
+        lk_status status = p->store->nodes > 1 ? lk_comm_barrier(p->comm, NULL) : LK_OK;
+        if (status >= 0 && lk_comm_rank(p->comm) == 0) lk__store_spread_all(p->store);
+        if (status >= 0) status = lk_comm_barrier(p->comm, NULL);
         return status < 0 ? status : lk__program_broadcast_buffers(p);
     }
     lk_status status = broadcast(p, p->store->parameters, LK_MEMORY_PARAMETERS);

@@ -1,0 +1,129 @@
+/* store_nodes.c - a store that the ranks of a host share where these run on several memory nodes (NUMA). What all ranks read, parameters
+ * and shared buffers, is there once for each node, in pages of that node; what only the owner of a slice reads and writes in a step,
+ * master copies and optimizer state, is there once, each slice in pages of its owner's node. */
+#include "run/store.h"
+
+#include "comm/abort.h"
+#include "comm/near.h"
+
+#include <string.h>
+#include <unistd.h>
+
+/* Where everything is, in bytes from the beginning. */
+typedef struct layout {
+    size_t copy, copies; /* bytes of what is there for each node, and of all that */
+    size_t master, optimizer, end;
+} layout;
+
+static layout lay_out(const lk_store *s)
+{
+    const size_t *bytes = s->plan->memory;
+    layout        l = {.copy = bytes[LK_MEMORY_PARAMETERS]};
+    if (lk__store_shares_buffers(s)) l.copy += bytes[LK_MEMORY_BUFFERS];
+    if (s->nodes > 1) l.copy = lk__round_up(l.copy, (size_t)sysconf(_SC_PAGESIZE));
+    l.copies = l.copy * (size_t)s->nodes;
+    l.master = l.copies;
+    l.optimizer = l.master + bytes[LK_MEMORY_MASTER];
+    l.end = l.optimizer + bytes[LK_MEMORY_OPTIMIZER];
+    return l;
+}
+
+/* ---- near whom ---- */
+
+static int first_rank(const lk_store *s, int node)
+{
+    int rank = 0;
+    while (lk__comm_node(s->comm, rank) != node) rank++;
+    return rank;
+}
+
+/* Of one piece of a tensor: its master copy and moments, near its owner. Returns how many; ranges NULL: only counts. */
+static size_t place_piece(const lk_store *s, const layout *l, const lk__plan_piece *piece, int rank,
+                          lk__comm_near *ranges)
+{
+    const lk__plan_state *sp = &s->plan->states[piece->state];
+    size_t                size = sp->wide_bytes /
+                  (size_t)lk__shape_elements(&s->plan->graph->values[s->plan->graph->states[piece->state].value].shape);
+    size_t first = (size_t)piece->first * size, bytes = (size_t)piece->count * size, count = 0;
+    if (sp->master && ranges) ranges[count] = (lk__comm_near){l->master + sp->master_offset + first, bytes, rank};
+    count += sp->master;
+    for (int m = 0; m < sp->moments; m++, count++)
+        if (ranges) ranges[count] = (lk__comm_near){l->optimizer + sp->moment_offset[m] + first, bytes, rank};
+    return count;
+}
+
+/* All ranges; NULL: only counts. `pieces` has room for those of any rank. */
+static size_t place_ranges(const lk_store *s, const layout *l, lk__plan_piece *pieces, lk__comm_near *ranges)
+{
+    size_t count = 0;
+    for (int i = 0; i < s->nodes; i++, count++)
+        if (ranges) ranges[count] = (lk__comm_near){l->copy * (size_t)i, l->copy, first_rank(s, i)};
+    for (int rank = 0; rank < lk_comm_size(s->comm) && s->plan->trains; rank++)
+        for (size_t i = 0, n = lk__plan_pieces(s->plan, rank, pieces); i < n; i++)
+            count += place_piece(s, l, &pieces[i], rank, ranges ? ranges + count : NULL);
+    return count;
+}
+
+static size_t most_pieces(const lk_store *s)
+{
+    size_t most = 0;
+    for (int rank = 0; rank < lk_comm_size(s->comm) && s->plan->trains; rank++) {
+        size_t count = lk__plan_pieces(s->plan, rank, NULL);
+        if (count > most) most = count;
+    }
+    return most;
+}
+
+static lk_status alloc_near(lk_store *s, const layout *l, size_t each)
+{
+    size_t          piece_bytes = most_pieces(s) * sizeof(lk__plan_piece), bytes = 0, count = 0;
+    lk__plan_piece *pieces = lk__alloc(s->context, LK_MEMORY_OTHER, piece_bytes);
+    lk__comm_near  *ranges = NULL;
+    if (pieces || piece_bytes == 0) {
+        bytes = place_ranges(s, l, pieces, NULL) * sizeof *ranges;
+        ranges = lk__alloc(s->context, LK_MEMORY_OTHER, bytes);
+    }
+    if (ranges) count = place_ranges(s, l, pieces, ranges);
+    /* Without memory for the list this rank still has to take part. */
+    lk_status status = lk__comm_alloc_near(s->comm, each, ranges, count, &s->symmetric);
+    lk__free(s->context, LK_MEMORY_OTHER, pieces, piece_bytes);
+    lk__free(s->context, LK_MEMORY_OTHER, ranges, bytes);
+    return status;
+}
+
+/* ---- the store's memory ---- */
+
+lk_status lk__store_alloc_nodes(lk_store *s)
+{
+    size_t world = (size_t)lk_comm_size(s->comm);
+    s->nodes = lk__comm_nodes(s->comm);
+    s->node = lk__comm_node(s->comm, lk_comm_rank(s->comm));
+    s->writes_buffers = first_rank(s, s->node) == lk_comm_rank(s->comm);
+    layout    l = lay_out(s);
+    size_t    each = (l.end + world - 1) / world;
+    bool      places = s->nodes > 1 && lk_comm_rank(s->comm) == 0;
+    lk_status status = places ? alloc_near(s, &l, each) : lk__comm_alloc_near(s->comm, each, NULL, 0, &s->symmetric);
+    if (status < 0) return status;
+    const size_t *bytes = s->plan->memory;
+    s->copies = lk__comm_peer(s->comm, s->symmetric, 0);
+    s->copy_bytes = l.copy;
+    char *own = s->copies + l.copy * (size_t)s->node;
+    if (bytes[LK_MEMORY_PARAMETERS]) s->parameters = own;
+    if (lk__store_shares_buffers(s) && bytes[LK_MEMORY_BUFFERS]) s->buffers = own + bytes[LK_MEMORY_PARAMETERS];
+    if (bytes[LK_MEMORY_MASTER]) s->master = s->copies + l.master;
+    if (bytes[LK_MEMORY_OPTIMIZER]) s->optimizer = s->copies + l.optimizer;
+    return LK_OK;
+}
+
+void lk__store_spread(const lk_store *s, const void *from, size_t bytes)
+{
+    if (s->nodes < 2 || bytes == 0) return;
+    size_t offset = (size_t)((const char *)from - (s->copies + s->copy_bytes * (size_t)s->node));
+    for (int i = 0; i < s->nodes; i++)
+        if (i != s->node) memcpy(s->copies + s->copy_bytes * (size_t)i + offset, from, bytes);
+}
+
+void lk__store_spread_all(const lk_store *s)
+{
+    if (s->nodes > 1) lk__store_spread(s, s->copies + s->copy_bytes * (size_t)s->node, s->copy_bytes);
+}
