@@ -4,6 +4,7 @@
 #include "base/reduce.h"
 
 #include "base/bf16.h"
+#include "base/reduce_wide.h"
 #include "base/tree.h"
 
 #include <string.h>
@@ -169,6 +170,10 @@ void lk__reduce(void *out, const void *const *in, int n, size_t count, lk_dtype 
     if (count == 0) return;
     if (n == 1) {
         if (out != in[0]) memmove(out, in[0], count * lk_dtype_size(type));
+        return;
+    }
+    if (type == LK_F32 && op == LK_SUM && lk__reduce_is_wide(n, 1)) {
+        lk__reduce_wide((float *const *)&out, 1, (const float *const *)in, n, count, LK__AHEAD_NONE);
         return;
     }
     bool scaled = op == LK_AVG && (n & (n - 1)) == 0 && table[type][5];
