@@ -20,9 +20,14 @@
 #include <emmintrin.h>
 #endif
 
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* in headers since glibc 2.37 */
+#endif
+
 enum {
     BLOCK = 2048, /* bytes read of every buffer before they are written */
     LINE = 64,
+    HUGE_PAGE = 2 << 20,
     AHEAD = 1024, /* bytes of every buffer that are fetched ahead, to be written */
     MOST_RANKS = 256,
     TRIES = 7 /* of which the fastest counts */
@@ -73,15 +78,38 @@ static double now(void)
 
 /* ---- memory that all ranks map ---- */
 
+/* At a multiple of their size, where huge pages can be mapped as such. */
+static char *map_aligned(int fd, size_t bytes)
+{
+    char *room = mmap(NULL, bytes + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) return NULL;
+    char *start = (char *)(((uintptr_t)room + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
+    if (start > room) munmap(room, (size_t)(start - room));
+    if (room + HUGE_PAGE > start) munmap(start + bytes, (size_t)(room + HUGE_PAGE - start));
+    char *mapped = mmap(start, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+    if (mapped == MAP_FAILED) munmap(start, bytes);
+    return mapped == MAP_FAILED ? NULL : mapped;
+}
+
+/* The pages of this rank's part, huge ones where the system gives them, as those of symmetric memory are; by this rank, so that they are on
+ * its memory node. */
+static bool take_pages(int fd, char *memory, size_t first, size_t bytes)
+{
+    for (size_t at = first; at + HUGE_PAGE <= first + bytes && first % HUGE_PAGE == 0; at += HUGE_PAGE)
+        if (fallocate(fd, 0, (off_t)at, 1) != 0 || madvise(memory + at, HUGE_PAGE, MADV_COLLAPSE) != 0) break;
+    return posix_fallocate(fd, (off_t)first, (off_t)bytes) == 0;
+}
+
 /* Like symmetric memory it has no name: the others open it through rank 0's descriptor. NULL: a rank could not. */
-static char *map_together(lk_comm *comm, size_t bytes, lk_status *status)
+static char *map_together(lk_comm *comm, size_t each, lk_status *status)
 {
     int64_t shared[2] = {getpid(), -1};
     int     fd = -1, rank = lk_comm_rank(comm);
-    char   *memory = MAP_FAILED;
+    size_t  bytes = each * (size_t)lk_comm_size(comm);
+    char   *memory = NULL;
     if (rank == 0) {
         fd = memfd_create("lockstep-bench", MFD_CLOEXEC);
-        if (fd >= 0 && posix_fallocate(fd, 0, (off_t)bytes) == 0) shared[1] = fd;
+        if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0) shared[1] = fd;
     }
     *status = lk_comm_broadcast(comm, shared, 2, LK_I64, 0, NULL);
     if (*status < 0) goto end;
@@ -90,16 +118,17 @@ static char *map_together(lk_comm *comm, size_t bytes, lk_status *status)
         snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)shared[0], (long long)shared[1]);
         fd = open(path, O_RDWR | O_CLOEXEC);
     }
-    if (fd >= 0) memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
-    int64_t mapped = memory != MAP_FAILED; /* also: rank 0 keeps its descriptor until all have opened it */
-    *status = lk_comm_all_reduce(comm, &mapped, &mapped, 1, LK_I64, LK_MIN, NULL);
-    if ((*status < 0 || !mapped) && memory != MAP_FAILED) {
+    if (fd >= 0) memory = map_aligned(fd, bytes);
+    /* Also: rank 0 keeps its descriptor until all have opened it, and nobody uses pages that do not exist. */
+    int64_t ready = memory && take_pages(fd, memory, each * (size_t)rank, each);
+    *status = lk_comm_all_reduce(comm, &ready, &ready, 1, LK_I64, LK_MIN, NULL);
+    if ((*status < 0 || !ready) && memory) {
         munmap(memory, bytes);
-        memory = MAP_FAILED;
+        memory = NULL;
     }
 end:
     if (fd >= 0) close(fd);
-    return memory == MAP_FAILED ? NULL : memory;
+    return memory;
 }
 
 /* ---- which bytes ---- */
@@ -289,11 +318,12 @@ static lk_status time_moves(lk_comm *comm, const pattern *p, const char *block, 
 lk_status comm_limit_measure(lk_comm *comm, const char *op, size_t bytes, double *seconds)
 {
     int       ranks = lk_comm_size(comm), times = bytes < 65536 ? 200 : bytes < 8 << 20 ? 20 : 4;
-    size_t    stride = (bytes + 4095) / 4096 * 4096, all = (needs_two(op) ? 2 : 1) * stride * (size_t)ranks;
+    size_t    unit = bytes < HUGE_PAGE ? 4096 : HUGE_PAGE, stride = (bytes + unit - 1) / unit * unit;
+    size_t    each = needs_two(op) ? 2 * stride : stride;
     lk_status status = LK_OK;
     *seconds = NAN;
     if (lk_comm_local_size(comm) != ranks || ranks > MOST_RANKS) return LK_OK;
-    char *memory = map_together(comm, all, &status);
+    char *memory = map_together(comm, each, &status);
     if (!memory) return status;
     pattern p = {.ranks = ranks};
     p.reads = calloc((size_t)ranks, sizeof *p.reads);
@@ -310,6 +340,6 @@ lk_status comm_limit_measure(lk_comm *comm, const char *op, size_t bytes, double
     free(p.reads);
     free(p.writes);
     free(block);
-    munmap(memory, all);
+    munmap(memory, each * (size_t)ranks);
     return status;
 }
