@@ -1,10 +1,11 @@
 /* test_comm_mixed.c - groups over simulated hosts: hierarchical reductions have the bits of the flat order for every type
- * and reduction and send less over the network, and when a rank dies, stops, makes another call or aborts, all others on
+ * and reduction and send less over the network, also those of which every rank of a host gets a slice, and when a rank dies, stops, makes another call or aborts, all others on
  * all hosts report the same.   ctest: timeout 200, ranks 8 */
 #define _GNU_SOURCE
 #include "comm_ranks.h"
 
 #include "comm/comm.h"
+#include "comm/hosts.h"
 
 #include <signal.h>
 #include <stdatomic.h>
@@ -120,6 +121,94 @@ static void layers_give_the_bits_of_the_flat_order_for_every_type_and_reduction(
     }
 }
 
+/* ---- slices of ranks that hold something once on every host ---- */
+
+static void check_slice(const rank_test *t, const char *slice, uint64_t seed, size_t n, lk_dtype type, lk_reduce_op op)
+{
+    char   want[PERIOD * 8];
+    size_t size = lk_dtype_size(type), first = (size_t)lk_comm_local_rank(t->comm) * n;
+    for (size_t i = 0; i < PERIOD; i++) save(want, type, i, reduced(seed, t->size, i, type, op));
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(slice + i * size, want + (first + i) % PERIOD * size, size) != 0) {
+            CHECK(false, "rank %d of %d: %s op %d × %zu: element %zu", t->rank, t->size, lk_dtype_name(type), op, n, i);
+            return;
+        }
+}
+
+static void scatter_one(rank_test *t, uint64_t seed, size_t n, lk_dtype type, lk_reduce_op op, bool in_place)
+{
+    size_t   each = (size_t)lk_comm_local_size(t->comm), size = lk_dtype_size(type);
+    char    *send = malloc(each * n * size + 8), *other = malloc(n * size + 8);
+    char    *slice = in_place ? send + (size_t)lk_comm_local_rank(t->comm) * n * size : other;
+    lk_work *work = NULL;
+    fill(send, seed, t->rank, each * n < PERIOD ? each * n : PERIOD, type, op);
+    for (size_t i = PERIOD; i < each * n; i += PERIOD)
+        memcpy(send + i * size, send, (each * n - i < PERIOD ? each * n - i : PERIOD) * size);
+    lk_status status = lk__comm_reduce_scatter_host(t->comm, send, slice, n, type, op, &work);
+    if (status >= 0) status = lk_work_wait(work);
+    REQUIRE(status == LK_OK, "%s", lk_context_error(t->context));
+    check_slice(t, slice, seed, n, type, op);
+    free(send);
+    free(other);
+}
+
+/* Over the ranks with the same index, in place: of whole numbers, which have one sum. */
+static void reduce_across(rank_test *t)
+{
+    int64_t data[1000];
+    int     each = lk_comm_local_size(t->comm), own = lk_comm_local_rank(t->comm), hosts = t->size / each;
+    for (int i = 0; i < 1000; i++) data[i] = (int64_t)t->rank * 1000 + i;
+    REQUIRE(lk__comm_all_reduce_across(t->comm, data, 1000, LK_I64, LK_SUM) == LK_OK, "%s",
+            lk_context_error(t->context));
+    for (int i = 0; i < 1000; i++) {
+        int64_t want = 0;
+        for (int h = 0; h < hosts; h++) want += (int64_t)(h * each + own) * 1000 + i;
+        CHECK(data[i] == want, "rank %d, element %d", t->rank, i);
+    }
+    REQUIRE(lk__comm_barrier_host(t->comm) == LK_OK, "%s", lk_context_error(t->context));
+}
+
+static void scatter_all_types(rank_test *t)
+{
+    static const size_t counts[] = {0, 1, 509, 40001};
+    uint64_t            seed = 100;
+    CHECK(lk_comm_hosts(t->comm) == t->size / lk_comm_local_size(t->comm));
+    for (int type = 0; type < LK_DTYPE_COUNT; type++)
+        for (int op = 0; op <= LK_PROD; op++, seed++)
+            scatter_one(t, seed, counts[seed % 4], (lk_dtype)type, (lk_reduce_op)op, seed / 4 % 2);
+    scatter_one(t, seed, 1300000, LK_BF16, LK_SUM, true); /* in several chunks */
+    scatter_one(t, seed, 40001, LK_F32, LK_SUM, true);
+    reduce_across(t);
+}
+
+/* Three ranks of a host are no subtree of the order over six; hosts with different numbers of ranks have no ranks across. */
+static void refuse_scatter(rank_test *t)
+{
+    float    data[8] = {0};
+    lk_work *work;
+    bool     equal = t->size == 6;
+    CHECK(lk__comm_reduce_scatter_host(t->comm, data, data, 1, LK_F32, LK_SUM, &work) == LK_EUNSUPPORTED && !work);
+    CHECK(strstr(lk_context_error(t->context), equal ? "no subtree" : "different numbers"), "%s",
+          lk_context_error(t->context));
+    if (equal)
+        reduce_across(t);
+    else
+        CHECK(lk__comm_all_reduce_across(t->comm, data, 1, LK_F32, LK_SUM) == LK_EUNSUPPORTED && !lk_comm_hosts(t->comm));
+}
+
+static void slices_have_the_bits_of_the_flat_order_for_every_type_and_reduction(void)
+{
+    static const int worlds[][2] = {{4, 2}, {6, 2}, {8, 4}, {4, 4}};
+    for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
+        start_ranks(worlds[i][0], worlds[i][1], NULL, scatter_all_types, NULL);
+        end_ranks(worlds[i][0], -1);
+    }
+    start_ranks(6, 3, NULL, refuse_scatter, NULL);
+    end_ranks(6, -1);
+    start_ranks(5, 3, NULL, refuse_scatter, NULL);
+    end_ranks(5, -1);
+}
+
 /* Eight ranks, four per host: 1 × the buffer within the hosts, a quarter across them; flat it would be 1.75 ×. */
 static void count_layered(rank_test *t)
 {
@@ -155,8 +244,24 @@ typedef enum fault {
     STOPS,
     ABORTS,
     LEAVES,
-    DIES_INSIDE
+    DIES_INSIDE,
+    DIES_ON_ITS_HOST, /* the others wait for the ranks of their host, and exchange slices */
+    DIES_ACROSS       /* for the ranks with their index, and for those of their host */
 } fault;
+
+static lk_status call_all(rank_test *t, fault what, float *data, size_t n)
+{
+    size_t    slice = n / (size_t)lk_comm_local_size(t->comm);
+    float    *own = data + (size_t)lk_comm_local_rank(t->comm) * slice;
+    lk_status status;
+    if (what < DIES_ON_ITS_HOST) return lk_comm_all_reduce(t->comm, data, data, n, LK_F32, LK_SUM, NULL);
+    if (what == DIES_ACROSS)
+        status = lk__comm_all_reduce_across(t->comm, own, slice, LK_F32, LK_SUM);
+    else
+        status = lk__comm_reduce_scatter_host(t->comm, data, own, slice, LK_F32, LK_SUM, NULL);
+    for (int i = 0; i < 3 && status >= 0; i++) status = lk__comm_barrier_host(t->comm);
+    return status;
+}
 
 /* The faulty rank is the last but one; all others call until one fails. */
 static void run_with_fault(rank_test *t)
@@ -187,7 +292,7 @@ static void run_with_fault(rank_test *t)
             if (work) status = lk_work_wait(work);
             continue;
         }
-        status = lk_comm_all_reduce(t->comm, data, data, n, LK_F32, LK_SUM, NULL);
+        status = call_all(t, what, data, n);
         atomic_fetch_add(&mine->rounds, 1);
     }
     mine->status = status;
@@ -214,7 +319,7 @@ static void expect_everywhere(fault what, int size, int each, lk_status status, 
     char           name[32];
     if (what == STOPS) config.timeout_ms = 1500;
     start_ranks(size, each, &config, run_with_fault, &what);
-    if (what == DIES_INSIDE) { /* somewhere in one of the layers, most of the time */
+    if (what >= DIES_INSIDE) { /* somewhere in one of the layers, most of the time */
         await_first_round(size);
         usleep((useconds_t)(number_bits((uint64_t)each, (uint64_t)lrint(now() * 1e6)) % 200000));
         kill(processes[size - 2], SIGKILL);
@@ -229,7 +334,7 @@ static void expect_everywhere(fault what, int size, int each, lk_status status, 
         kill(processes[size - 2], SIGKILL);
         waitpid(processes[size - 2], NULL, 0);
     } else {
-        end_ranks(size, what == DIES || what == DIES_INSIDE ? size - 2 : -1);
+        end_ranks(size, what == DIES || what >= DIES_INSIDE ? size - 2 : -1);
     }
     snprintf(name, sizeof name, "rank %d", size - 2);
     for (int i = 0; i < size; i++) {
@@ -249,7 +354,11 @@ static void all_hosts_report_the_faulty_rank(void)
         expect_everywhere(CROSSES_HOSTS, 8, each, LK_EMISMATCH, "waits for rank 0 in recv f32 × 3 from rank 0, tag 4");
         expect_everywhere(CROSSES_LATER, 8, each, LK_EMISMATCH, "while rank 7 waits for rank 6 in #");
         expect_everywhere(DIES, 8, each, LK_EIO, "died");
-        for (int round = 0; round < 3; round++) expect_everywhere(DIES_INSIDE, 8, each, LK_EIO, "died");
+        for (int round = 0; round < 3; round++) {
+            expect_everywhere(DIES_INSIDE, 8, each, LK_EIO, "died");
+            expect_everywhere(DIES_ON_ITS_HOST, 8, each, LK_EIO, "died");
+            expect_everywhere(DIES_ACROSS, 8, each, LK_EIO, "died");
+        }
         expect_everywhere(STOPS, 8, each, LK_ETIMEOUT, "did not do its part");
         expect_everywhere(ABORTS, 8, each, LK_ECANCELED, "no more");
         expect_everywhere(LEAVES, 8, each, LK_EIO, "left the group");
@@ -261,6 +370,7 @@ int main(void)
     outcomes = mmap(NULL, MOST * sizeof *outcomes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     REQUIRE(outcomes != MAP_FAILED);
     RUN(layers_give_the_bits_of_the_flat_order_for_every_type_and_reduction);
+    RUN(slices_have_the_bits_of_the_flat_order_for_every_type_and_reduction);
     RUN(layers_send_less_over_the_network);
     RUN(all_hosts_report_the_faulty_rank);
     return check_result();

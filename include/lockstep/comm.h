@@ -47,6 +47,9 @@ LK_API int         lk_comm_size(const lk_comm *comm);
 LK_API int         lk_comm_local_rank(const lk_comm *comm); /* among the ranks on this host */
 LK_API int         lk_comm_local_size(const lk_comm *comm);
 LK_API const char *lk_comm_backend(const lk_comm *comm);
+/* Hosts that the ranks are on, where each has the same number of them, two or more, numbered host by host and with memory in common;
+ * otherwise 0. */
+LK_API int lk_comm_hosts(const lk_comm *comm);
 /* The group's failure, or LK_OK; and its message, with the table of ranks. */
 LK_API lk_status   lk_comm_status(lk_comm *comm);
 LK_API const char *lk_comm_error(lk_comm *comm);

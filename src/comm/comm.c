@@ -92,8 +92,6 @@ bool lk__comm_reaches_host(const lk__device_backend *device) { return device->ho
 
 bool lk__comm_reaches(const lk_comm *c, const lk__device *device) { return c->backend->reaches(device->backend); }
 
-bool lk__comm_shares(const lk_comm *c) { return c->backend->peer != NULL; }
-
 char *lk__comm_peer(const lk_comm *c, const void *memory, int rank) { return c->backend->peer(c, memory, rank); }
 
 /* ---- create and free ---- */

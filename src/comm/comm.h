@@ -81,6 +81,7 @@ typedef struct lk__comm_backend {
     /* Where this process has `rank`'s part of symmetric memory, of which `memory` is this rank's part. NULL: the ranks do not have
      * each other's mapped. */
     char *(*peer)(const lk_comm *comm, const void *memory, int rank);
+    int (*hosts)(const lk_comm *comm, const char **why); /* hosts.h; where there is `peer` */
 } lk__comm_backend;
 
 bool lk__comm_reaches_host(const lk__device_backend *device); /* for backends that reach the host's memory alone */

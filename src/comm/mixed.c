@@ -3,11 +3,12 @@
  *
  *   flat     all ranks, over the network: for small calls, and those that the layers do not support; compares all calls;
  *   local    the ranks of this host, over shared memory;
- *   across   the ranks with the same local rank on every host, over the network.
+ *   across   the ranks with the same local rank on every host, over the network; where each host has as many ranks.
  *
  * Where each host has the same number of consecutive ranks, a power of two, they are a whole subtree of the canonical
  * order. A large reduction then runs within the hosts, on each rank's slice across them, and is gathered within; partial
- * results are wide enough that the bits are those of the flat order. When one of the groups fails, the others are failed
+ * results are wide enough that the bits are those of the flat order. Ranks that hold something once on every host (hosts.h) leave
+ * out the last step. When one of the groups fails, the others are failed
  * with the same text, so a rank that waits in any of them gets it. */
 #include "comm/mixed.h"
 
@@ -107,6 +108,14 @@ static lk_status finish_call(lk_comm *c, const lk__comm_call *o, lk_status statu
     return raise_in_all(c, status, text, lk__comm_cause_make(c, c->rank, LK__CAUSE_OWN));
 }
 
+/* Of some of the ranks only, whose group compares their calls. */
+static lk_status run_as(const lk__comm_mixed *m, int group, lk__comm_kind kind, const lk__comm_call *o)
+{
+    lk__comm_call inside = *o;
+    inside.kind = kind;
+    return lk__mixed_run(m, group, &inside);
+}
+
 static lk_status collective(lk_comm *c, const lk__comm_call *o)
 {
     lk__comm_mixed *m = c->state;
@@ -114,6 +123,10 @@ static lk_status collective(lk_comm *c, const lk__comm_call *o)
     if (status < 0) return status;
     if (m->hosts == 1)
         status = lk__mixed_run(m, LK__LOCAL, o);
+    else if (o->kind == LK__BARRIER_HOST)
+        status = run_as(m, LK__LOCAL, LK__BARRIER, o);
+    else if (o->kind == LK__ALL_REDUCE_ACROSS)
+        status = run_as(m, LK__ACROSS, LK__ALL_REDUCE, o);
     else
         status = lk__mixed_fits_layers(m, o) ? run_layered(c, o) : lk__mixed_run(m, LK__FLAT, o);
     return finish_call(c, o, status);
@@ -243,6 +256,23 @@ static void release(lk_comm *c, void *memory)
     local->backend->release(local, memory);
 }
 
+static char *peer(const lk_comm *c, const void *memory, int rank)
+{
+    const lk_comm *local = ((const lk__comm_mixed *)c->state)->groups[LK__LOCAL];
+    return local->backend->peer(local, memory, rank);
+}
+
+static int hosts(const lk_comm *c, const char **why)
+{
+    const lk__comm_mixed *m = c->state;
+    if (m->regular || (m->hosts == 1 && m->each > 1)) return m->hosts;
+    if (why)
+        *why = m->hosts == c->size ? "have a host of their own each"
+               : m->ordered        ? "are on hosts with different numbers of ranks"
+                                   : "are not numbered host by host";
+    return 0;
+}
+
 static void busy(lk_comm *c, const char *what)
 {
     lk__comm_mixed *m = c->state;
@@ -306,8 +336,13 @@ static lk_status find_hosts(lk_comm *c)
         if (i < c->rank && m->neighbours[i] >= 0) m->local_rank++;
     }
     int each = c->size / m->hosts;
-    m->layered = m->hosts > 1 && each > 1 && lk__tree_nests(c->size, m->hosts);
-    for (int i = 0; i < c->size && m->layered; i++) m->layered = host_of[i] == i / each;
+    m->ordered = true;
+    m->regular = m->hosts > 1 && each > 1 && c->size % m->hosts == 0;
+    for (int i = 0; i < c->size; i++) {
+        m->ordered = m->ordered && (i == 0 || host_of[i] >= host_of[i - 1]);
+        m->regular = m->regular && host_of[i] == i / each;
+    }
+    m->layered = m->regular && lk__tree_nests(c->size, m->hosts);
     lk__free(c->context, LK_MEMORY_OTHER, host_of, bytes);
     c->local_rank = m->local_rank;
     c->local_size = m->each;
@@ -357,7 +392,7 @@ static lk_status make_groups(lk_comm *c)
     lk__comm_mixed *m = c->state;
     lk_status       status = find_hosts(c);
     if (status >= 0) status = make_local(c);
-    if (status >= 0 && m->layered)
+    if (status >= 0 && m->regular)
         status = lk_comm_split_at((lk_site){"lk_comm_create", 0}, m->groups[LK__FLAT], m->local_rank, c->rank,
                                   &m->groups[LK__ACROSS]);
     if (status < 0) free_state(c);
@@ -419,4 +454,4 @@ static lk_status split(lk_comm *parent, lk_comm *c, const lk__comm_member *all, 
 const lk__comm_backend lk__backend_mixed = {
     "mixed", true,       collective, transfer,   allocate, release, failure, raise_failure,
     busy,    wake_waits, sent,       free_state, create,   prepare, split,   lk__comm_reaches_host,
-    NULL};
+    peer,    hosts};

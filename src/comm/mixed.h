@@ -11,7 +11,9 @@ typedef struct lk__comm_mixed {
     int      hosts, host;        /* how many, and the index of this one */
     int      each, local_rank;   /* ranks of this host, and this rank's index among them */
     int     *neighbours;         /* by rank: its index on this host; -1: on another host */
-    bool     layered;
+    bool     ordered; /* ranks are numbered host by host */
+    bool     regular; /* that, and every host has the same number of them, two or more */
+    bool     layered; /* that, and the ranks of a host are a subtree of the canonical order */
     char    *scratch;
     size_t   scratch_bytes;
 } lk__comm_mixed;

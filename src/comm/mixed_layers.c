@@ -25,13 +25,11 @@ static lk_status grow_scratch(lk_comm *c, size_t bytes)
     return m->scratch ? LK_OK : LK_ENOMEM;
 }
 
-/* Reduces `count` elements of each of this host's ranks at `data` into the slice of this rank, then across the hosts.
+/* Reduces this rank's slice, `count` elements, of what each of this host's ranks has at `send`, then across the hosts; may be in place.
  * root: the host that gets the result; -1: all do. */
-static lk_status reduce_slices(lk__comm_mixed *m, const lk__comm_call *o, const void *send, char *data, size_t count,
+static lk_status reduce_slices(lk__comm_mixed *m, const lk__comm_call *o, const void *send, char *slice, size_t count,
                                lk_dtype type, int root)
 {
-    size_t        bytes = count * lk_dtype_size(type);
-    char         *slice = data + (size_t)m->local_rank * bytes;
     lk__comm_call inside = {.kind = LK__REDUCE_SCATTER,
                             .type = type,
                             .reduce = lk__reduce_step(o->reduce),
@@ -74,7 +72,7 @@ static lk_status reduce_copied(lk_comm *c, const lk__comm_call *o, size_t first,
     size_t          own = (size_t)m->local_rank * slice;
     lk__reduce_widen(partial, (const char *)o->send + first * size, count, o->type, wide);
     memset(partial + count * wide_size, 0, (all - count) * wide_size);
-    lk_status status = reduce_slices(m, o, partial, partial, slice, wide, host);
+    lk_status status = reduce_slices(m, o, partial, partial + own * wide_size, slice, wide, host);
     if (status < 0 || (rooted && m->host != host)) return status;
     lk__reduce_finish(result + own * size, partial + own * wide_size, c->size, slice, o->type, o->reduce);
     status = gather_slices(m, o, result, slice, o->type, local_root);
@@ -89,7 +87,7 @@ static lk_status layered_reduce(lk_comm *c, const lk__comm_call *o)
     size_t          size = lk_dtype_size(o->type), slice = o->count / (size_t)m->each;
     if (o->kind == LK__ALL_REDUCE && wide == o->type && o->count % (size_t)m->each == 0) {
         char     *own = (char *)o->recv + (size_t)m->local_rank * slice * size;
-        lk_status status = reduce_slices(m, o, o->send, o->recv, slice, o->type, -1);
+        lk_status status = reduce_slices(m, o, o->send, own, slice, o->type, -1);
         if (status < 0) return status;
         lk__reduce_finish(own, own, c->size, slice, o->type, o->reduce);
         return gather_slices(m, o, o->recv, slice, o->type, -1);
@@ -99,6 +97,38 @@ static lk_status layered_reduce(lk_comm *c, const lk__comm_call *o)
     lk_status status = grow_scratch(c, lk__round_up(room * lk_dtype_size(wide), 64) + room * size);
     for (size_t first = 0; first < o->count && status >= 0; first += n)
         status = reduce_copied(c, o, first, o->count - first < n ? o->count - first : n);
+    return status;
+}
+
+/* reduce_scatter_host of elements first … first + n - 1 of every part, through the scratch. */
+static lk_status scatter_copied(lk_comm *c, const lk__comm_call *o, size_t first, size_t n)
+{
+    lk__comm_mixed *m = c->state;
+    lk_dtype        wide = lk__reduce_partial(o->type, o->reduce);
+    size_t          size = lk_dtype_size(o->type), wide_size = lk_dtype_size(wide);
+    char           *own = m->scratch + (size_t)m->local_rank * n * wide_size;
+    for (size_t i = 0; i < (size_t)m->each; i++)
+        lk__reduce_widen(m->scratch + i * n * wide_size, (const char *)o->send + (i * o->count + first) * size, n,
+                         o->type, wide);
+    lk_status status = reduce_slices(m, o, m->scratch, own, n, wide, -1);
+    if (status >= 0) lk__reduce_finish((char *)o->recv + first * size, own, c->size, n, o->type, o->reduce);
+    return status;
+}
+
+static lk_status layered_scatter(lk_comm *c, const lk__comm_call *o)
+{
+    lk__comm_mixed *m = c->state;
+    lk_dtype        wide = lk__reduce_partial(o->type, o->reduce);
+    lk_status       status;
+    if (wide == o->type) {
+        status = reduce_slices(m, o, o->send, o->recv, o->count, o->type, -1);
+        if (status >= 0) lk__reduce_finish(o->recv, o->recv, c->size, o->count, o->type, o->reduce);
+        return status;
+    }
+    size_t part = (size_t)m->each * lk_dtype_size(wide), most = SCRATCH / part, n = o->count < most ? o->count : most;
+    status = grow_scratch(c, n * part);
+    for (size_t first = 0; first < o->count && status >= 0; first += n)
+        status = scatter_copied(c, o, first, o->count - first < n ? o->count - first : n);
     return status;
 }
 
@@ -154,6 +184,7 @@ static lk_status layered_gather(lk_comm *c, const lk__comm_call *o)
 
 bool lk__mixed_fits_layers(const lk__comm_mixed *m, const lk__comm_call *o)
 {
+    if (o->kind == LK__REDUCE_SCATTER_HOST) return true; /* hosts.c has checked that they do */
     bool kind =
         o->kind == LK__ALL_REDUCE || o->kind == LK__REDUCE || o->kind == LK__BROADCAST || o->kind == LK__ALL_GATHER;
     return m->layered && kind && o->count * lk_dtype_size(o->type) >= LAYERED_LEAST;
@@ -162,5 +193,6 @@ bool lk__mixed_fits_layers(const lk__comm_mixed *m, const lk__comm_call *o)
 lk_status lk__mixed_layered(lk_comm *c, const lk__comm_call *o)
 {
     if (o->kind == LK__BROADCAST) return layered_broadcast(c, o);
+    if (o->kind == LK__REDUCE_SCATTER_HOST) return layered_scatter(c, o);
     return o->kind == LK__ALL_GATHER ? layered_gather(c, o) : layered_reduce(c, o);
 }

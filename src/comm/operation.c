@@ -23,7 +23,7 @@ void lk__call_describe(const lk__comm_call *o, uint64_t number, char *out, size_
     bool v = o->kind == LK__ALL_GATHERV || o->kind == LK__GATHERV || o->kind == LK__ALL_TO_ALLV;
     if (o->kind == LK__ALLOC)
         snprintf(shape, sizeof shape, " of %zu bytes", o->bytes);
-    else if (o->kind != LK__BARRIER && o->kind != LK__SPLIT)
+    else if (o->kind != LK__BARRIER && o->kind != LK__BARRIER_HOST && o->kind != LK__SPLIT)
         snprintf(shape, sizeof shape, v ? " %s" : " %s × %zu", lk_dtype_name(o->type), o->count);
     if (o->kind == LK__SEND || o->kind == LK__RECV)
         snprintf(how, sizeof how, " %s rank %d, tag %d", o->kind == LK__SEND ? "to" : "from", o->root, o->tag);

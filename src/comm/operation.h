@@ -11,7 +11,8 @@
     X(BARRIER, "barrier") X(ALL_REDUCE, "all_reduce") X(REDUCE, "reduce") X(BROADCAST, "broadcast")                  \
     X(ALL_GATHER, "all_gather") X(REDUCE_SCATTER, "reduce_scatter") X(GATHER, "gather") X(SCATTER, "scatter")        \
     X(ALL_TO_ALL, "all_to_all") X(ALL_GATHERV, "all_gatherv") X(GATHERV, "gatherv") X(ALL_TO_ALLV, "all_to_allv")    \
-    X(SEND, "send") X(RECV, "recv") X(SPLIT, "split") X(ALLOC, "alloc")
+    X(SEND, "send") X(RECV, "recv") X(SPLIT, "split") X(ALLOC, "alloc") X(BARRIER_HOST, "barrier_host")             \
+    X(REDUCE_SCATTER_HOST, "reduce_scatter_host") X(ALL_REDUCE_ACROSS, "all_reduce_across") /* the last three: hosts.h */
 
 typedef enum lk__comm_kind {
 #define LK__KIND_ENUM(name, text) LK__##name,
@@ -59,7 +60,8 @@ static inline lk__comm_send_pattern lk__call_send_pattern(const lk__comm_call *o
 
 static inline bool lk__call_reduces(const lk__comm_call *o)
 {
-    return o->kind == LK__ALL_REDUCE || o->kind == LK__REDUCE || o->kind == LK__REDUCE_SCATTER;
+    return o->kind == LK__ALL_REDUCE || o->kind == LK__REDUCE || o->kind == LK__REDUCE_SCATTER ||
+           o->kind == LK__REDUCE_SCATTER_HOST || o->kind == LK__ALL_REDUCE_ACROSS;
 }
 
 static inline bool lk__call_receives(const lk__comm_call *o, int rank)

@@ -189,7 +189,7 @@ void      lk__net_table_free(lk_comm *comm);
     {                                                                                                                  \
         name, true, lk__net_collective, lk__net_transfer, lk__net_allocate, lk__net_release, lk__net_table_failure,    \
             lk__net_table_raise, lk__net_table_busy, lk__net_table_wake, lk__net_table_sent, lk__net_table_free,      \
-            create, prepare, split, lk__comm_reaches_host, NULL                                                            \
+            create, prepare, split, lk__comm_reaches_host, NULL, NULL                                                      \
     }
 
 /* ---- for the algorithms; from the thread that runs the operation ---- */
