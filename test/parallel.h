@@ -9,7 +9,7 @@
 #include <lockstep/comm.h>
 #include <sys/mman.h>
 
-enum { MOST_STEPS = 50, MOST_RANKS = 4 };
+enum { MOST_STEPS = 50, MOST_RANKS = 8 };
 
 typedef struct report {
     double   losses[MOST_STEPS];
@@ -25,6 +25,7 @@ typedef struct job {
     int               batch; /* capacity of the global batch */
     int               odd;   /* above 0: every third step has so many samples instead */
     int               world, micro_batches, leaves, threads;
+    int               each; /* above 0: so many ranks on each of several simulated hosts, over the backend mixed */
     bool              one_by_one;          /* leaves of a rank do not run as one batch */
     bool              sync, plain_weights; /* plain_weights: the store's own, from a seed */
     size_t            bucket_bytes;
@@ -65,6 +66,15 @@ SHARED lk_comm *join_group(lk_context *context, const char *backend)
     return comm;
 }
 
+/* The same on a simulated host. */
+SHARED lk_comm *join_hosts(lk_context *context, int host)
+{
+    char name[32];
+    snprintf(name, sizeof name, "host-%d", host);
+    setenv("LOCKSTEP_HOST_ID", name, 1);
+    return join_group(context, "mixed");
+}
+
 typedef struct rank_program {
     rig      rig;
     lk_comm *comm; /* NULL: one rank */
@@ -74,13 +84,16 @@ typedef struct rank_program {
 
 SHARED rank_program enrol_rank(const job *j, int rank)
 {
-    rank_program        p = {.rig = rig_open(j->real, j->threads ? j->threads : 1)};
+    rank_program p = {.rig = rig_open(j->real, j->threads ? j->threads : 1)};
+    if (j->world > 1)
+        p.comm = j->each ? join_hosts(p.rig.context, rank / j->each) : join_group(p.rig.context, j->backend);
     lk_parallel         parallel = {.world = j->world,
                                     .rank = rank,
                                     .micro_batches = j->micro_batches,
                                     .leaves = j->leaves,
                                     .bucket_bytes = j->bucket_bytes,
-                                    .state = j->state};
+                                    .state = j->state,
+                                    .hosts = j->each ? lk_comm_hosts(p.comm) : 0};
     int64_t             capacity = lk_parallel_capacity(&parallel, j->batch);
     lk_tensor           x = lk_input(p.rig.graph, "x", j->real, 4, ((int64_t[]){capacity, 3, j->side, j->side}));
     lk_tensor           y = lk_input(p.rig.graph, "y", LK_I32, 1, ((int64_t[]){capacity}));
@@ -95,7 +108,6 @@ SHARED rank_program enrol_rank(const job *j, int rank)
     config.optimizer = &optimizer;
     config.sync_batch_norm = j->sync;
     config.parallel = parallel;
-    if (j->world > 1) p.comm = join_group(p.rig.context, j->backend);
     REQUIRE(lk__plan_create(p.rig.graph, &config, j->one_by_one, &p.rig.plan) == LK_OK, "%s",
             lk_context_error(p.rig.context));
     bool shared = lk_plan_state(p.rig.plan) == LK_STATE_SHARED;

@@ -11,10 +11,11 @@ typedef struct lk_plan lk_plan; /* copies what it needs of the graph, which may 
 
 /* Where the ranks of a group have parameters, their master copies and optimizer state. The numbers are the same, bit by bit. */
 typedef enum lk_state_mode {
-    LK_STATE_AUTO, /* of a plan: replicated. Of a trainer: shared where the ranks are on one host and compute on its CPUs */
+    LK_STATE_AUTO, /* of a plan: replicated. Of a trainer: shared where that is possible */
     LK_STATE_REPLICATED, /* every rank has its own, and updates all of it */
-    /* Once, in memory that all ranks map; every rank sums and updates a slice. On CPUs, in a group whose ranks are on one host, with a
-     * store that was created with that group (lk_store_create_shared). With one rank it is the same as replicated. */
+    /* Once on every host, in memory that its ranks map; every rank of it sums and updates a slice. On CPUs, in a group whose ranks are on
+     * one host, or on several (lk_parallel.hosts), with a store that was created with that group (lk_store_create_shared). With one
+     * rank it is the same as replicated. */
     LK_STATE_SHARED
 } lk_state_mode;
 
@@ -32,7 +33,10 @@ typedef struct lk_parallel {
     int           leaves LK_ZERO;
     size_t        bucket_bytes LK_ZERO; /* of gradients that are reduced together; 0: 25 MiB, the first 1 MiB */
     lk_state_mode state LK_ZERO;
-    int           reserved[7] LK_ZERO; /* a mesh has more axes */
+    /* With LK_STATE_SHARED: on so many hosts, with as many ranks each, numbered host by host: lk_comm_hosts gives it. The ranks of a
+     * host, or with leaves its leaves, must be a whole subtree of the order of sums: their number a power of two. 0: 1. */
+    int hosts LK_ZERO;
+    int reserved[6] LK_ZERO; /* a mesh has more axes */
 } lk_parallel;
 
 /* The capacity to record a graph with, for global batches of up to `batch` samples; the same on all ranks. */

@@ -138,6 +138,9 @@ typedef struct lk_trainer_config {
     int           unused LK_ZERO; /* was padding, which a caller leaves undefined */
     lk_data_place data_on_device LK_ZERO; /* both sets are copied when the trainer is created */
     lk_state_mode state LK_ZERO; /* see plan.h: where the ranks of comm have parameters and optimizer state */
+    /* lk_trainer_plan without a comm: the ranks of plan_world are on so many hosts, on each as many, or one more; 0: 1 */
+    int plan_hosts LK_ZERO;
+    int unused_2 LK_ZERO;
 } lk_trainer_config;
 #define LK_TRAINER_CONFIG_INIT \
     {.size = sizeof(lk_trainer_config), .batch = 64, .epochs = 1, .optimizer = LK_OPTIMIZER_CONFIG_INIT, .schedule = {.gamma = 0.1}, \
@@ -169,6 +172,10 @@ LK_API bool lk_trainer_data_on_device(const lk_trainer *trainer); /* whether the
 
 /* Samples of this rank in a full batch. */
 LK_API int64_t lk_trainer_share(const lk_trainer_config *config);
+
+/* Where the ranks of this config have their state: LK_STATE_SHARED or LK_STATE_REPLICATED. `why`, unless NULL, gets the reason: "shared by
+ * the 4 ranks of each of 2 hosts", "replicated: the ranks have no memory in common". */
+LK_API lk_state_mode lk_trainer_state(lk_context *context, const lk_trainer_config *config, char *why, size_t bytes);
 
 /* The plan alone: the memory that lk_trainer_create would hold, by kind, including loaders and checkpoint staging, without
  * allocating it. The caller frees plan and graph. */

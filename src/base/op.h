@@ -168,7 +168,8 @@ typedef enum lk__op_unary {
 #undef LK__UNARY_ENUM
 } lk__op_unary;
 
-typedef enum lk__op_group { LK__GROUP_DATA } lk__op_group; /* the ranks that share every batch */
+/* The ranks that share every batch: all at once, or those of each host, then those with the same slice on all hosts. */
+typedef enum lk__op_group { LK__GROUP_DATA, LK__GROUP_DATA_BY_HOST } lk__op_group;
 
 /* What the leaves of a collective's pairwise tree are: ranks, or fixed parts of the batch (lk_parallel.leaves). */
 typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;

@@ -12,8 +12,6 @@ struct lk__device;
 /* Whether its operations take addresses of the device's memory. */
 bool lk__comm_reaches(const lk_comm *comm, const struct lk__device *device);
 
-/* Whether every rank has the symmetric memory of all ranks mapped: all are on one host. */
-bool lk__comm_shares(const lk_comm *comm);
 /* Where this process has `rank`'s part of symmetric memory, of the ranks of this host, which are numbered from 0 here; memory: what
  * lk_comm_alloc gave this rank. The parts of all these ranks follow each other: with n of them, lk_comm_alloc of an n-th of some bytes
  * gives them room from rank 0's part on. Only where lk__comm_hosts (hosts.h) is above 0. */

@@ -2,7 +2,6 @@
 #include "comm/hosts.h"
 
 #include "base/tree.h"
-#include "comm/abort.h"
 #include "comm/comm.h"
 
 int lk__comm_hosts(const lk_comm *c, const char **why)
@@ -10,8 +9,6 @@ int lk__comm_hosts(const lk_comm *c, const char **why)
     if (why) *why = "have no memory in common";
     return c->backend->hosts ? c->backend->hosts(c, why) : 0;
 }
-
-bool lk__comm_shares(const lk_comm *c) { return lk__comm_hosts(c, NULL) == 1; }
 
 int lk_comm_hosts(const lk_comm *c) { return lk__comm_hosts(c, NULL); }
 

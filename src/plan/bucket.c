@@ -60,12 +60,12 @@ static size_t bucket_limit(const lk_plan *p, size_t buckets)
     return buckets == 0 && most > FIRST_BUCKET && !p->parallel.bucket_bytes ? FIRST_BUCKET : most;
 }
 
-/* With shared state a bucket is one slice for each rank; returns where it ends. */
+/* With shared state a bucket is one slice for each owner; returns where it ends. */
 static size_t close_bucket(lk_plan *p)
 {
     if (p->buckets_count == 0) return 0;
     lk__plan_bucket *b = &p->buckets[p->buckets_count - 1];
-    if (p->shared) b->bytes = lk__round_up(b->bytes, LK__SLICE_ALIGN * (size_t)p->parallel.world);
+    if (p->shared) b->bytes = lk__round_up(b->bytes, LK__SLICE_ALIGN * (size_t)lk__plan_owners(p));
     return b->offset + b->bytes;
 }
 
@@ -125,15 +125,15 @@ static lk_status insert_node(lk__plan_list *list, size_t position, int node, lk_
 static int bucket_value(lk_plan *p, size_t index, bool slice)
 {
     const lk__plan_bucket *b = &p->buckets[index];
-    int64_t                elements = (int64_t)(b->bytes / lk_dtype_size(b->dtype)), world = p->parallel.world;
+    int64_t                elements = (int64_t)(b->bytes / lk_dtype_size(b->dtype)), owners = lk__plan_owners(p);
     lk_dtype               type = lk__bucket_type(p, b);
-    lk__graph_value        v = {.shape = lk__shape_vector(type, slice ? elements / world : elements),
+    lk__graph_value        v = {.shape = lk__shape_vector(type, slice ? elements / owners : elements),
                                 .kind = LK__VALUE_BUCKET,
                                 .node = -1,
                                 .state = (int)index,
                                 .slot = slice,
                                 .site = LK_HERE};
-    if (p->shared && !slice) v.shape = lk__shape_fixed(type, 2, (int64_t[]){world, elements / world});
+    if (p->shared && !slice) v.shape = lk__shape_fixed(type, 2, (int64_t[]){owners, elements / owners});
     return lk__graph_add_value(p->train.graph, &v);
 }
 
@@ -146,7 +146,8 @@ static lk_status add_collective(lk_plan *p, size_t index)
     lk__op_attrs     attrs = {.reduction = LK_SUM, .order = lk__plan_order(p), .group = LK__GROUP_DATA};
     int              bucket = bucket_value(p, index, false), result = p->shared ? bucket_value(p, index, true) : bucket;
     if (bucket < 0 || result < 0) return g->status;
-    if (p->shared) attrs.parts = p->parallel.world;
+    if (p->shared) attrs.parts = lk__plan_owners(p);
+    if (p->shared && p->parallel.hosts > 1) attrs.group = LK__GROUP_DATA_BY_HOST;
     b->after += index; /* behind the starts of the buckets before it */
     int start = lk__emit_update(g, LK_HERE, p->shared ? LK__OP_reduce_scatter : LK__OP_all_reduce, &attrs, &bucket, 1,
                                 &result, 1);

@@ -68,11 +68,12 @@ static const char *instruction_name(const lk_plan *p, size_t position, char *tex
     return text;
 }
 
-/* An all_reduce sends, and receives, 2(N-1)/N of its bytes; a reduce_scatter half of that. */
+/* An all_reduce over N sends, and receives, 2(N-1)/N of its bytes; a reduce_scatter half of that. */
 static double reduction_seconds(const lk_plan *p, const lk_rates *r, double bytes)
 {
-    double world = p->parallel.world, ways = p->shared ? 1 : 2;
-    return ways * r->latency + ways * (world - 1) / world * bytes / r->link;
+    double owners = lk__plan_owners(p), ways = p->shared ? 1 : 2, hosts = p->parallel.hosts;
+    double within = ways * r->latency + ways * (owners - 1) / owners * bytes / r->link;
+    return hosts > 1 ? within + 2 * r->latency + 2 * (hosts - 1) / hosts * bytes / owners / r->link : within;
 }
 
 /* How this rank's leaves run and, if not as one batch, because of what. */
@@ -100,7 +101,7 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_write write, void *u
     double runs = p->parallel.leaves && !p->batch_leaves ? p->sets : p->parallel.micro_batches;
     double forward = section_seconds(p, r, 0, begin), backward = section_seconds(p, r, begin, end);
     double update =
-        section_seconds(p, r, list->end[LK_SYNC], list->end[LK_UPDATE]) / (p->shared ? p->parallel.world : 1);
+        section_seconds(p, r, list->end[LK_SYNC], list->end[LK_UPDATE]) / (p->shared ? lk__plan_owners(p) : 1);
     double link = 0, finished = 0;
     double sync_seconds = p->parallel.world > 1 ? 2 * r->latency : 0, syncs = p->syncs * runs * sync_seconds;
     print(&o, "step of rank %d of %d: %.3f ms forward, %.3f ms backward%s, %.3f ms update\n", p->parallel.rank,
@@ -117,8 +118,11 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_write write, void *u
         link += finished - start;
         print(&o,
               "  bucket %zu: %s of %zu bytes (%d tensor%s), complete %.3f ms into backward, in flight %.3f to %.3f ms",
-              i, p->shared ? "reduce_scatter" : "all_reduce", lk__bucket_sent(p, i), b->states,
-              b->states == 1 ? "" : "s", 1e3 * complete, 1e3 * start, 1e3 * finished);
+              i,
+              !p->shared               ? "all_reduce"
+              : p->parallel.hosts == 1 ? "reduce_scatter"
+                                       : "reduce_scatter on every host, then all_reduce of the slices between hosts,",
+              lk__bucket_sent(p, i), b->states, b->states == 1 ? "" : "s", 1e3 * complete, 1e3 * start, 1e3 * finished);
         if (start < backward)
             print(&o, ", during %s to %s", instruction_name(p, running_at(p, r, begin, end, start), first, sizeof first),
                   instruction_name(p, running_at(p, r, begin, end, fmin(finished, backward)), last, sizeof last));
@@ -126,7 +130,9 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_write write, void *u
     }
     if (p->parallel.world > 1)
         print(&o, "  metrics: all_gather of a few numbers per rank, %.3f ms\n", 1e3 * sync_seconds);
-    if (p->shared) print(&o, "  update: of a slice by every rank; all wait for its end, %.3f ms\n", 1e3 * sync_seconds);
+    if (p->shared)
+        print(&o, "  update: of a slice by every rank; all%s wait for its end, %.3f ms\n",
+              p->parallel.hosts > 1 ? " of a host" : "", 1e3 * sync_seconds);
     double exposed = fmax(0, finished - backward);
     double critical = runs * (forward + backward) + syncs + exposed + sync_seconds * (p->shared ? 2 : 1) + update;
     print(&o, "critical path %.3f ms", 1e3 * critical);

@@ -70,7 +70,7 @@ static void external_storages(memory *m)
         if (value->kind == LK__VALUE_INPUT) s.place = (lk__plan_place){LK__IN_INPUT, v};
         if (value->kind == LK__VALUE_STATE) s.place = m->plan->states[value->state].place;
         if (value->kind == LK__VALUE_BUCKET) {
-            size_t slice = value->slot ? (size_t)m->plan->parallel.rank * s.bytes : 0; /* this rank's */
+            size_t slice = value->slot ? (size_t)lk__plan_own(m->plan) * s.bytes : 0; /* this rank's */
             s.place =
                 (lk__plan_place){LK__IN_GRADIENTS, lk__bucket_place(m->plan, &m->plan->buckets[value->state]) + slice};
         }

@@ -294,6 +294,13 @@ static lk_status check_config(lk_graph *g, const lk_plan_config *config)
                         "ranks share their state in the host's memory, which the device %s does not compute in: plan "
                         "it as replicated (LK_STATE_REPLICATED, --state replicated)",
                         lk_context_device(c));
+    char why[256];
+    if (parallel->hosts < 0) return lk__fail(c, LK_EINVAL, "%d hosts are invalid", parallel->hosts);
+    if (parallel->state == LK_STATE_SHARED && parallel->world > 1 && !lk__plan_hosts_share(parallel, why, sizeof why))
+        return lk__fail(c, LK_EUNSUPPORTED,
+                        "the ranks %s, so they cannot share their state: plan it as replicated (LK_STATE_REPLICATED, "
+                        "--state replicated)",
+                        why);
     lk_status status = check_precision(g, config);
     if (status >= 0) status = check_caches(g, config->optimizer != NULL);
     const lk_optimizer_config *o = config->optimizer;
@@ -352,6 +359,7 @@ lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *given, bool one
     p->gradient_dtype = config->gradient_dtype == LK_BF16 ? LK_BF16 : graph->real;
     if (p->parallel.world == 0) p->parallel.world = 1;
     p->shared = p->parallel.state == LK_STATE_SHARED && p->parallel.world > 1;
+    if (p->parallel.hosts == 0 || !p->shared) p->parallel.hosts = 1;
     if (p->parallel.micro_batches == 0) p->parallel.micro_batches = 1;
     p->slots = p->sets = 1;
     p->batch_leaves = p->parallel.leaves && p->trains && !one_by_one;

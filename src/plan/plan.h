@@ -99,11 +99,11 @@ struct lk_plan {
     lk_policy       policy;
     lk_dtype        gradient_dtype; /* of the all_reduce of gradients */
 
-    lk_parallel      parallel; /* world at least 1, micro_batches at least 1 */
-    bool             shared;   /* the state is held once by all ranks, and each updates a slice of it (slice.c) */
-    bool             writes_buffers; /* training, or a cache, changes some */
-    bool             shares_buffers; /* all ranks hold them once, too (shared_buffers.c) */
-    lk__plan_bucket *buckets;  /* in the order in which backward fills them */
+    lk_parallel parallel; /* world, hosts and micro_batches at least 1 */
+    bool shared; /* the state is held once on every host, and each of its ranks updates a slice of it (slice.c) */
+    bool writes_buffers;      /* training, or a cache, changes some */
+    bool shares_buffers;      /* all ranks hold them once, too (shared_buffers.c) */
+    lk__plan_bucket *buckets; /* in the order in which backward fills them */
     size_t           buckets_count, buckets_capacity;
     bool             reduces; /* each bucket has a collective in the training list, and a wait in its section sync */
     size_t           gradient_bytes;   /* of one set of gradients */
@@ -221,19 +221,24 @@ static inline size_t lk__bucket_place(const lk_plan *p, const lk__plan_bucket *b
 /* shared_buffers.c: sets writes_buffers and shares_buffers. Before the buckets' collectives are there. */
 void lk__plan_share_buffers(lk_plan *plan);
 
-/* slice.c: with shared state, the slices of the ranks. Every bucket is divided into one slice for each rank, all of one size, across the
- * tensors in it. Gradients begin at multiples of LK__SLICE_ALIGN, and so do slices: a boundary is that many bytes of gradients, 32
+/* slice.c: with shared state, the slices of the ranks. Every bucket is divided into one slice for each rank of a host, all of one size, across
+ * the tensors in it; on every host the rank with the same index, from 0, owns the same slice. Gradients begin at multiples of LK__SLICE_ALIGN, and so do slices: a boundary is that many bytes of gradients, 32
  * elements in f32, from the beginning of a tensor, and no cache line of what is updated has two owners, also of parameters in bf16. */
 enum { LK__SLICE_ALIGN = 128 };
 typedef struct lk__plan_piece {
     int     state;
     int64_t first, count; /* elements */
 } lk__plan_piece;
-/* What `rank` owns of the tensors, in the order of the gradients; returns how many pieces. pieces NULL: only counts. */
-size_t lk__plan_pieces(const lk_plan *plan, int rank, lk__plan_piece *pieces);
-/* The rank that owns this byte of the gradients, and where its slice ends. */
+/* How many owners there are, the ranks of a host, and this rank's index among them. */
+static inline int lk__plan_owners(const lk_plan *p) { return p->parallel.world / p->parallel.hosts; }
+static inline int lk__plan_own(const lk_plan *p) { return p->parallel.rank % lk__plan_owners(p); }
+/* What `owner` owns of the tensors, in the order of the gradients; returns how many pieces. pieces NULL: only counts. */
+size_t lk__plan_pieces(const lk_plan *plan, int owner, lk__plan_piece *pieces);
+/* Who owns this byte of the gradients, and where its slice ends. */
 int                  lk__plan_owner(const lk_plan *plan, size_t offset, size_t *end);
-static inline size_t lk__slice_bytes(const lk_plan *p, size_t bytes) { return bytes / (size_t)p->parallel.world; }
+static inline size_t lk__slice_bytes(const lk_plan *p, size_t bytes) { return bytes / (size_t)lk__plan_owners(p); }
+/* Whether the ranks, on parallel->hosts hosts, can hold their state once on each. If not, `why` continues "the ranks". */
+bool lk__plan_hosts_share(const lk_parallel *parallel, char *why, size_t bytes);
 
 /* staging.c: off the CPU, the device's copies of the step block, the samples' ids and the inputs of one slot, in this order: bytes and, by
  * value, offsets; after the last value, that of the ids. offsets NULL: only measures. */

@@ -1,5 +1,10 @@
-/* slice.c - which rank updates what of a state that all ranks share: a slice of every bucket, as pieces of tensors. */
+/* slice.c - which rank updates what of a state that the ranks of a host share: a slice of every bucket, as pieces of tensors. And on which
+ * hosts they can. */
 #include "plan/plan.h"
+
+#include "base/tree.h"
+
+#include <stdio.h>
 
 static const lk__plan_bucket *bucket_at(const lk_plan *p, size_t offset)
 {
@@ -11,9 +16,9 @@ static const lk__plan_bucket *bucket_at(const lk_plan *p, size_t offset)
 int lk__plan_owner(const lk_plan *p, size_t offset, size_t *end)
 {
     const lk__plan_bucket *b = bucket_at(p, offset);
-    size_t                 slice = lk__slice_bytes(p, b->bytes), rank = (offset - b->offset) / slice;
-    *end = b->offset + (rank + 1) * slice;
-    return (int)rank;
+    size_t                 slice = lk__slice_bytes(p, b->bytes), owner = (offset - b->offset) / slice;
+    *end = b->offset + (owner + 1) * slice;
+    return (int)owner;
 }
 
 /* The trained state whose gradient is the first that ends behind `offset`; -1: none. */
@@ -28,13 +33,13 @@ static int state_at(const lk_plan *p, size_t offset)
     return found;
 }
 
-size_t lk__plan_pieces(const lk_plan *p, int rank, lk__plan_piece *pieces)
+size_t lk__plan_pieces(const lk_plan *p, int owner, lk__plan_piece *pieces)
 {
     size_t count = 0;
     for (size_t i = 0; i < p->buckets_count; i++) {
         const lk__plan_bucket *b = &p->buckets[i];
         size_t                 slice = lk__slice_bytes(p, b->bytes), size = lk_dtype_size(b->dtype);
-        size_t                 at = b->offset + (size_t)rank * slice, end = at + slice;
+        size_t                 at = b->offset + (size_t)owner * slice, end = at + slice;
         for (int state; at < end && (state = state_at(p, at)) >= 0;) {
             const lk__plan_state *s = &p->states[state];
             size_t first = s->gradient_offset > at ? s->gradient_offset : at, last = s->gradient_offset + s->wide_bytes;
@@ -48,4 +53,23 @@ size_t lk__plan_pieces(const lk_plan *p, int rank, lk__plan_piece *pieces)
         }
     }
     return count;
+}
+
+/* The sum of each host's ranks, or leaves, then that of the hosts, must be the sum in the canonical order. */
+bool lk__plan_hosts_share(const lk_parallel *parallel, char *why, size_t bytes)
+{
+    int hosts = parallel->hosts > 1 ? parallel->hosts : 1, each = parallel->world / hosts;
+    if (hosts == 1) return true;
+    if (parallel->world % hosts != 0)
+        snprintf(why, bytes, "are on %d hosts, with different numbers of ranks", hosts);
+    else if (each == 1)
+        snprintf(why, bytes, "have a host of their own each");
+    else if (parallel->leaves && !lk__tree_nests(parallel->leaves, hosts))
+        snprintf(why, bytes, "of a host have no whole subtree of the %d leaves, in whose order gradients are added",
+                 parallel->leaves);
+    else if (!parallel->leaves && !lk__tree_nests(parallel->world, hosts))
+        snprintf(why, bytes, "are %d on each host, no subtree of the order of sums: a power of two would be", each);
+    else
+        return true;
+    return false;
 }

@@ -7,6 +7,7 @@
 #include "base/tree.h"
 #include "comm/abort.h"
 #include "comm/comm.h"
+#include "comm/hosts.h"
 #include "run/shared.h"
 
 #include <sched.h>
@@ -31,7 +32,7 @@ static lk_status finish_bucket(lk_program *p, const lk__run_collective *c)
     return status < 0 ? status : lk__bucket_widen(p, b);
 }
 
-/* With shared state, each rank's slice: while backward runs, or in the update, straight from all ranks' gradients. */
+/* With shared state, each rank's slice: while backward runs, or on one host in the update, straight from all ranks' gradients. */
 static lk_status scatter_bucket(lk_program *p, lk__run_collective *c)
 {
     const lk__plan_bucket *b = &p->plan->buckets[c->bucket];
@@ -40,8 +41,8 @@ static lk_status scatter_bucket(lk_program *p, lk__run_collective *c)
     size_t                 slice = lk__slice_bytes(p->plan, lk__bucket_sent(p->plan, (size_t)c->bucket));
     lk_status              status = lk__bucket_round(p, b);
     if (status < 0 || p->shared->lazy) return status;
-    return lk_comm_reduce_scatter(p->collectives->bulk, data, data + (size_t)p->plan->parallel.rank * slice,
-                                  slice / lk_dtype_size(type), type, LK_SUM, &c->work);
+    return lk__comm_reduce_scatter_host(p->collectives->bulk, data, data + (size_t)lk__plan_own(p->plan) * slice,
+                                        slice / lk_dtype_size(type), type, LK_SUM, &c->work);
 }
 
 static lk_status reduce_bucket(lk_program *p, lk__run_collective *c)

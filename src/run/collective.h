@@ -45,8 +45,8 @@ lk_status lk__leaf_tree_add(lk_program *program, const lk__plan_bucket *bucket);
 /* Completes the tree of a bucket over ranks whose subtrees are not aligned. */
 lk_status lk__leaf_tree_reduce(lk_program *program, const lk__plan_bucket *bucket);
 
-/* Completes the tree of a range of the gradients, of which gradients[rank] is that rank's first set, into out; at `offset` in a set.
- * scratch: lk__leaf_tree_scratch_bytes. */
+/* Completes the tree over this host's leaves of a range of the gradients, into out; at `offset` in a set. gradients: by rank of the
+ * host, its first set. scratch: lk__leaf_tree_scratch_bytes. */
 void lk__leaf_tree_sum(const lk_program *program, char *const *gradients, size_t offset, size_t count, lk_dtype type,
                        char *out, char *scratch);
 

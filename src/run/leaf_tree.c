@@ -1,7 +1,7 @@
 /* leaf_tree.c - gradients that are added in the tree over leaves. A rank first adds the subtrees that it holds whole. Where every rank
  * holds one subtree and all are of the same size, an all_reduce over ranks completes the tree. Otherwise every rank gets its slice of
  * all ranks' subtrees, completes the tree over its slice, and the slices are gathered. Where ranks share their state, the owner of a
- * slice reads all subtrees where they are. */
+ * slice reads all subtrees of its host where they are. */
 #include "run/collective.h"
 
 #include "base/reduce.h"
@@ -50,15 +50,16 @@ void lk__leaf_tree_sum(const lk_program *p, char *const *gradients, size_t offse
     const lk_parallel         *parallel = &p->plan->parallel;
     const char                *at[LK__LEAVES_MOST] = {NULL};
     size_t                     size = lk_dtype_size(type);
+    int owners = lk__plan_owners(p->plan), host = parallel->rank / owners, leaves = parallel->leaves / parallel->hosts;
     for (int i = 0; i < x->subtrees_count; i++) {
         const lk__run_subtree *s = &x->subtrees[i];
         size_t                 set = (size_t)(s->first - (int)lk__plan_leaves(parallel, s->rank).first);
-        at[i] = gradients[s->rank] + set * p->plan->gradient_bytes;
+        if (s->rank / owners == host) at[i] = gradients[s->rank % owners] + set * p->plan->gradient_bytes;
     }
     for (size_t i = 0; i < count; i += BLOCK) {
-        size_t here = count - i < BLOCK ? count - i : BLOCK;
-        memcpy(out + i * size, add_tree(p, at, 0, parallel->leaves, offset + i * size, here, type, scratch),
-               here * size);
+        size_t      here = count - i < BLOCK ? count - i : BLOCK;
+        const char *sum = add_tree(p, at, host * leaves, (host + 1) * leaves, offset + i * size, here, type, scratch);
+        memcpy(out + i * size, sum, here * size);
     }
 }
 

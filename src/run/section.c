@@ -1,5 +1,7 @@
 /* section.c - the interpreter: runs the calls of a section, slot by slot between the points where slots and ranks synchronise. */
 #include "run/shared.h"
+
+#include "comm/hosts.h"
 #include "run/timeline.h"
 
 #include <math.h>
@@ -238,7 +240,7 @@ static lk_status run_backward(lk_program *p)
         if (status < 0) return status;
     }
     if (p->shared && p->synced && p->shared->summed != LK__SUMMED_WHOLE) { /* other ranks may be reading them */
-        lk_status status = lk_comm_barrier(p->comm, NULL);
+        lk_status status = lk__comm_barrier_host(p->comm);
         if (status < 0) return status;
     }
     if (p->synced || (!adds && p->pending)) { /* gradients that no update used are replaced */
@@ -295,6 +297,7 @@ static lk_status run_sync(lk_program *p)
     if (planned->numbers[LK__NUMBER_WEIGHT] < 0) all[LK__NUMBER_WEIGHT] = 1;
     lk__metrics_set(p, all);
     p->weight = all[LK__NUMBER_WEIGHT];
+    if (p->shared && (status = lk__shared_exchange(p)) < 0) return status;
     p->synced = true;
     return LK_OK;
 }

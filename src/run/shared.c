@@ -99,7 +99,7 @@ static size_t lay_out(const lk_program *p, lk__run_shared *x, char *memory)
     size_t used = lk__round_up(sizeof *x, LK__ALIGN), states = p->plan->graph->states_count;
     size_t block = LK__SHARED_BLOCK * sizeof(double);
     bool   tree = lk__buckets_by_slices(p);
-    x->gradients = take_bytes(memory, &used, (size_t)p->plan->parallel.world * sizeof *x->gradients);
+    x->gradients = take_bytes(memory, &used, (size_t)lk__plan_owners(p->plan) * sizeof *x->gradients);
     x->blocks = take_bytes(memory, &used, x->blocks_count * sizeof *x->blocks);
     x->parts = take_bytes(memory, &used, x->parts_count * sizeof *x->parts);
     x->optimizers = take_bytes(memory, &used, states * sizeof *x->optimizers);
@@ -112,9 +112,9 @@ static size_t lay_out(const lk_program *p, lk__run_shared *x, char *memory)
 
 static lk_status make_squares(lk_program *p, lk__run_shared *x)
 {
-    size_t    world = (size_t)p->plan->parallel.world;
+    size_t    owners = (size_t)lk__plan_owners(p->plan);
     lk_status status =
-        lk_comm_alloc(p->comm, (x->squares_count * sizeof *x->squares + world - 1) / world, &x->symmetric);
+        lk_comm_alloc(p->comm, (x->squares_count * sizeof *x->squares + owners - 1) / owners, &x->symmetric);
     if (status >= 0) x->squares = (double *)lk__comm_peer(p->comm, x->symmetric, 0);
     return status;
 }
@@ -131,22 +131,23 @@ static lk_status make_shared(lk_program *p, const lk__plan_piece *pieces, size_t
     *x = measured;
     x->bytes = bytes;
     lay_out(p, x, memory);
-    for (int i = 0; i < p->plan->parallel.world; i++) x->gradients[i] = lk__comm_peer(p->comm, p->gradients, i);
+    for (int i = 0; i < lk__plan_owners(p->plan); i++) x->gradients[i] = lk__comm_peer(p->comm, p->gradients, i);
     (void)find_instructions(p, x->optimizers, x->norms);
     (void)count_squares(p->plan, x->first_square);
     lk_status status = clips ? make_squares(p, x) : LK_OK;
     if (status >= 0) list_slices(p, x, pieces, count, clips);
-    x->lazy = !p->collectives->overlaps || lk__buckets_by_slices(p);
+    x->lazy = lk__buckets_by_slices(p) || (!p->collectives->overlaps && p->plan->parallel.hosts == 1);
     return status;
 }
 
 lk_status lk__shared_create(lk_program *p)
 {
     if (!p->plan->shared || !p->plan->trains) return LK_OK;
-    size_t count = lk__plan_pieces(p->plan, p->plan->parallel.rank, NULL), bytes = count * sizeof(lk__plan_piece);
+    int             own = lk__plan_own(p->plan);
+    size_t          count = lk__plan_pieces(p->plan, own, NULL), bytes = count * sizeof(lk__plan_piece);
     lk__plan_piece *pieces = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
     if (bytes && !pieces) return LK_ENOMEM;
-    if (count) lk__plan_pieces(p->plan, p->plan->parallel.rank, pieces);
+    if (count) lk__plan_pieces(p->plan, own, pieces);
     lk_status status = make_shared(p, pieces, count);
     lk__free(p->context, LK_MEMORY_OTHER, pieces, bytes);
     return status;

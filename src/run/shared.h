@@ -1,11 +1,14 @@
 /* run/shared.h - what a program needs to update a state that the ranks of a host share: everybody's gradients, and this rank's slices.
  *
- * A step has two waits for all ranks, three with clipping:
+ * A step has two waits for all ranks of a host, three with clipping:
  *   the reports of LK_SYNC    a rank sends its own when it has made all its gradients and read all parameters for the last time. So
  *                             from here on gradients may be summed, and slices updated, by their owners;
  *   the parts of the norm     with clipping: owners publish the squares of their slices;
  *   the end of the update     from here on the state is the new one for all, and gradients may be overwritten.
- * Where the caller may read the state between LK_SYNC and LK_UPDATE, the update begins with one more. */
+ * Where the caller may read the state between LK_SYNC and LK_UPDATE, the update begins with one more.
+ *
+ * On several hosts each has a copy of the state, and its own of the last two waits; the reports are those of all hosts. A collective sums
+ * a bucket's slices over all of them while backward runs, or lk__shared_exchange does behind the reports. */
 #ifndef LK__RUN_SHARED_H
 #define LK__RUN_SHARED_H
 
@@ -38,20 +41,21 @@ enum { LK__SHARED_BLOCK = LK__SQUARE_PART };
 
 struct lk__run_shared {
     size_t         bytes; /* of this struct and its arrays */
-    char         **gradients; /* by rank: its gradients, in this process */
+    char         **gradients; /* by rank of this host: its gradients, in this process */
     lk__run_block *blocks;
     size_t         blocks_count;
     lk__run_part  *parts;
     size_t         parts_count;
     int           *optimizers, *norms; /* by state: its instructions in the update; -1: none */
     void          *symmetric;          /* of `squares` */
-    double        *squares;            /* of all parts of all tensors, in one order; shared by all ranks */
+    double        *squares;            /* of all parts of all tensors, in one order; shared by all ranks of the host */
     size_t         squares_count;
     int64_t       *first_square; /* by state: its first in `squares` */
     char          *scratch;      /* by thread: sums of a block, then what making them needs */
     size_t         scratch_bytes; /* of a thread */
     lk__run_summed summed;
-    bool           lazy;    /* gradients are summed in the update; otherwise by collectives while backward runs */
+    bool           lazy;    /* summed in the update or by lk__shared_exchange, not by collectives while backward runs */
+    bool           apart;   /* other ranks' slices may not be summed yet: lk__shared_settle waits for them */
     bool           permits; /* of the next LK_SYNC: nobody reads the state before the update, which may begin at once */
     bool           permitted; /* the same of the latest LK_SYNC, for all ranks */
 };
@@ -62,10 +66,19 @@ void      lk__shared_free(lk_program *program);
 /* ---- shared_sum.c ---- */
 /* The sum over all ranks of `count` elements of a gradient, from `first` on: into `out`, wherever it is; on thread `worker`. */
 void lk__shared_sum(const lk_program *program, int state, int64_t first, int64_t count, void *out, int worker);
+/* The sums of this rank's slices, into its own gradients. */
+void lk__shared_sum_own(lk_program *program);
 /* Makes the gradients of all ranks the whole sum. Collective. */
 lk_status lk__shared_gather(lk_program *program);
 /* After a bucket was reduced by a collective: what the update reads of it. */
 lk_status lk__shared_widen(lk_program *program, const lk__plan_bucket *bucket);
+
+/* ---- shared_hosts.c ---- */
+/* On several hosts, where collectives have not: sums this rank's slices over the leaves of its host, then across the hosts. When all ranks
+ * have their gradients. Collective. */
+lk_status lk__shared_exchange(lk_program *program);
+/* Before other ranks' slices are read: waits for the ranks of this host that may not have theirs. Collective. */
+lk_status lk__shared_settle(lk_program *program);
 
 /* ---- shared_update.c ---- */
 lk_status lk__shared_update(lk_program *program); /* the section update. Collective */

@@ -1,8 +1,10 @@
 /* shared_sum.c - sums of all ranks' gradients, straight from the memory that they share, in the canonical order: the pairwise tree over
- * ranks or, with leaves, over the sums of the subtrees that each rank holds. */
+ * ranks or, with leaves, over the sums of the subtrees that each rank holds. On several hosts collectives have made the sums of slices, and
+ * they are read here. */
 #include "run/shared.h"
 
 #include "base/reduce.h"
+#include "comm/hosts.h"
 #include "run/collective.h"
 
 #include <string.h>
@@ -45,9 +47,10 @@ static void sum_raw(const lk_program *p, size_t offset, size_t count, lk_dtype t
 static void copy_slices(const lk_program *p, size_t offset, size_t bytes, char *out)
 {
     for (size_t end, at = offset; at < offset + bytes; at = end) {
-        int rank = lk__plan_owner(p->plan, at, &end);
+        int owner = lk__plan_owner(p->plan, at, &end);
         if (end > offset + bytes) end = offset + bytes;
-        memcpy(out + (at - offset), p->shared->gradients[rank] + at, end - at);
+        const char *from = p->shared->gradients[owner] + at;
+        if (from != out + (at - offset)) memcpy(out + (at - offset), from, end - at);
     }
 }
 
@@ -79,31 +82,33 @@ static void sum_own_block(void *argument, int64_t tile, int worker)
                    lk__gradient_set(p, 0) + p->plan->states[b->state].gradient_offset + (size_t)b->first * size, worker);
 }
 
+void lk__shared_sum_own(lk_program *p)
+{
+    lk__pool_run(lk__context_pool(p->context), (int64_t)p->shared->blocks_count, sum_own_block, p);
+}
+
 lk_status lk__shared_gather(lk_program *p)
 {
     lk__run_shared *x = p->shared;
     lk_status       status = LK_OK;
     if (x->summed == LK__SUMMED_WHOLE) return LK_OK;
     if (x->summed == LK__SUMMED_NOWHERE) { /* others may still read these gradients */
-        if ((status = lk_comm_barrier(p->comm, NULL)) < 0) return status;
-        lk__pool_run(lk__context_pool(p->context), (int64_t)x->blocks_count, sum_own_block, p);
+        if ((status = lk__comm_barrier_host(p->comm)) < 0) return status;
+        lk__shared_sum_own(p);
+        if ((status = lk__comm_barrier_host(p->comm)) < 0) return status;
     }
-    for (size_t i = 0; i < p->plan->buckets_count && status >= 0; i++) {
-        const lk__plan_bucket *b = &p->plan->buckets[i];
-        size_t                 slice = lk__slice_bytes(p->plan, b->bytes);
-        char                  *bucket = lk__gradient_set(p, 0) + b->offset;
-        status = lk_comm_all_gather(p->comm, bucket + (size_t)p->plan->parallel.rank * slice, bucket,
-                                    slice / lk_dtype_size(b->dtype), b->dtype, NULL);
-    }
-    if (status >= 0) x->summed = LK__SUMMED_WHOLE;
-    return status;
+    if ((status = lk__shared_settle(p)) < 0) return status;
+    copy_slices(p, 0, p->plan->gradient_bytes, lk__gradient_set(p, 0));
+    if ((status = lk__comm_barrier_host(p->comm)) < 0) return status; /* until then others read this rank's slices */
+    x->summed = LK__SUMMED_WHOLE;
+    return LK_OK;
 }
 
 lk_status lk__shared_widen(lk_program *p, const lk__plan_bucket *b)
 {
     const lk_plan *plan = p->plan;
     lk_dtype       sent = lk__bucket_type(plan, b);
-    size_t         slice = lk__slice_bytes(plan, b->bytes), at = b->offset + (size_t)plan->parallel.rank * slice;
+    size_t         slice = lk__slice_bytes(plan, b->bytes), at = b->offset + (size_t)lk__plan_own(plan) * slice;
     if (sent == b->dtype) return LK_OK;
     return lk__device_cast(p->device, p->stream, p->gradients + rounded_place(plan, at), sent, p->gradients + at,
                            b->dtype, (int64_t)(slice / lk_dtype_size(b->dtype)));

@@ -1,18 +1,19 @@
-/* shared_update.c - the update of a state that the ranks share: every rank sums and updates its slices, block by block, so that a sum is
- * still in the cache when the optimizer reads it. Bound by memory: a rank reads its slices of all ranks' gradients, and a world-th of
- * the optimizer's state. */
+/* shared_update.c - the update of a state that the ranks of a host share: every rank sums and updates its slices, block by block, so that a
+ * sum is still in the cache when the optimizer reads it. Bound by memory: a rank reads its slices of all ranks' gradients, and a world-th
+ * of the optimizer's state. On several hosts every host does the same to its own copy, with sums that collectives have made before. */
 #include "run/shared.h"
 
+#include "comm/hosts.h"
 #include "run/collective.h"
 
 #include <string.h>
 
-/* ---- waits for all ranks ---- */
+/* ---- waits for all ranks of this host ---- */
 
-static lk_status wait_for_all(lk_program *p, const char *name)
+static lk_status wait_for_host(lk_program *p, const char *name)
 {
     double    start = lk__now();
-    lk_status status = lk_comm_barrier(p->comm, NULL);
+    lk_status status = lk__comm_barrier_host(p->comm);
     double    end = lk__now();
     p->collectives->waited += end - start;
     lk__traced(p, name, start, end, 0);
@@ -54,8 +55,10 @@ static void sum_part(void *argument, int64_t tile, int worker)
 static lk_status make_norms(lk_program *p)
 {
     lk__run_shared *x = p->shared;
+    lk_status       status = lk__shared_settle(p);
+    if (status < 0) return status;
     lk__pool_run(lk__context_pool(p->context), (int64_t)x->parts_count, sum_part, p);
-    lk_status status = wait_for_all(p, "barrier norm");
+    status = wait_for_host(p, "barrier norm");
     for (size_t i = 0; i < p->plan->graph->states_count && status >= 0; i++) {
         if (x->norms[i] < 0) continue;
         const double *parts = x->squares + x->first_square[i];
@@ -148,11 +151,11 @@ lk_status lk__shared_update(lk_program *p)
 {
     lk__run_shared *x = p->shared;
     lk_status       status = lk__slots_prepare(p, LK_UPDATE);
-    if (status >= 0 && !x->permitted) status = wait_for_all(p, "barrier update begins");
+    if (status >= 0 && !x->permitted) status = wait_for_host(p, "barrier update begins");
     if (status >= 0 && x->squares) status = make_norms(p);
     if (status < 0 || (status = run_scale(p)) < 0) return status;
     update_slices(p);
-    status = lk__store_invalidate(p->store, wait_for_all(p, "barrier update"));
-    x->permitted = false;
+    status = lk__store_invalidate(p->store, wait_for_host(p, "barrier update"));
+    x->permitted = x->apart = false;
     return status;
 }

@@ -43,7 +43,7 @@ lk_status lk__store_write_bytes(lk_store *s, size_t index, lk_state_part part, s
                                 size_t bytes)
 {
     lk_status status = lk__store_check(s);
-    if (status < 0 || (lk__store_shares(s, index) && lk_comm_rank(s->comm) != 0)) return status; /* rank 0 writes */
+    if (status < 0 || (lk__store_shares(s, index) && s->sharer != 0)) return status; /* the first of a host writes */
     char *to = lk__store_memory(s, index, part) + first;
     status = lk__device_write(s->device, NULL, to, data, bytes);
     if (status < 0 || part != LK_STATE_VALUE) return status;

@@ -5,7 +5,7 @@
 #include "base/hash.h"
 #include "base/normal.h"
 #include "base/random.h"
-#include "comm/abort.h"
+#include "comm/hosts.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -98,8 +98,7 @@ static lk_status initialise(lk_store *s, size_t index, uint64_t seed)
                                    .random = lk__random_make(seed, LK__FOR_INIT, lk__hash64(state->name, strlen(state->name), 0))};
     if (device->host) { /* of what ranks share, each fills a part */
         bool      shares = lk__store_shares(s, index);
-        lk__range tiles = lk__split_part((elements + TILE - 1) / TILE, shares ? lk_comm_size(s->comm) : 1,
-                                         shares ? lk_comm_rank(s->comm) : 0);
+        lk__range tiles = lk__split_part((elements + TILE - 1) / TILE, shares ? s->sharers : 1, shares ? s->sharer : 0);
         f.first = tiles.first * TILE;
         f.end = tiles.end * TILE < elements ? tiles.end * TILE : elements;
         if (f.first >= f.end) return LK_OK;
@@ -158,6 +157,8 @@ static lk_status create_store(lk_plan *plan, uint64_t seed, lk_comm *comm, lk_st
     s->plan = plan;
     s->device = plan->device;
     s->comm = comm;
+    s->sharers = lk__plan_owners(plan);
+    s->sharer = lk__plan_own(plan);
     lk_status status = comm ? lk__store_alloc_shared(s) : LK_OK;
     if (status >= 0) {
         lk__device_part parts[REGIONS];
@@ -197,11 +198,18 @@ lk_status lk_store_create_shared(lk_plan *plan, uint64_t seed, lk_comm *comm, lk
         return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, this is rank %d of %d",
                         plan->parallel.rank, plan->parallel.world, lk_comm_rank(comm), lk_comm_size(comm));
     if (!plan->shared) return create_store(plan, seed, NULL, store); /* one rank */
-    if (!lk__comm_shares(comm))
+    const char *why;
+    int         hosts = lk__comm_hosts(comm, &why);
+    if (hosts == 0)
         return lk__fail(plan->context, LK_EUNSUPPORTED,
-                        "the ranks of this group (%s) have no memory in common, so they cannot share their state: "
-                        "plan it as replicated (LK_STATE_REPLICATED, --state replicated)",
-                        lk_comm_backend(comm));
+                        "the ranks of this group (%s) %s, so they cannot share their state: plan it as replicated "
+                        "(LK_STATE_REPLICATED, --state replicated)",
+                        lk_comm_backend(comm), why);
+    if (hosts != plan->parallel.hosts)
+        return lk__fail(plan->context, LK_EMISMATCH,
+                        "the plan is for %d host%s, and the ranks of this group are on %d: set lk_parallel.hosts to "
+                        "lk_comm_hosts",
+                        plan->parallel.hosts, plan->parallel.hosts == 1 ? "" : "s", hosts);
     bool      first_chooses;
     lk_status status = lk__verify_plans(plan, comm, &first_chooses);
     return status < 0 ? status : create_store(plan, seed, comm, store);

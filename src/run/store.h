@@ -1,6 +1,6 @@
 /* run/store.h - the internals of a store: one block of memory per kind, laid out by the plan. Of a store that the ranks of a host share,
  * the blocks of parameters, master copies, optimizer state and, where all ranks compute the same, buffers are in symmetric memory, once
- * for all ranks. */
+ * for all ranks of the host. On several hosts each has its own, and they are replicas of each other. */
 #ifndef LK__STORE_H
 #define LK__STORE_H
 
@@ -17,14 +17,16 @@ struct lk_store {
     char       *parameters, *master, *buffers, *optimizer; /* the device's memory */
     char       *block;                                     /* all of it; NULL: each is its own allocation */
 
-    lk_comm  *comm;        /* the ranks that share it; NULL: it is this rank's own */
-    void     *symmetric;   /* this rank's part of their memory */
-    int       nodes, node; /* memory nodes of its ranks, each with a copy of what all read; this rank's */
-    char     *copies;      /* of all nodes, copy_bytes each: parameters, and buffers if they are shared */
-    size_t    copy_bytes;
-    bool      writes_buffers; /* this rank writes shared buffers: the first rank of each node */
-    bool      alone;          /* rank 0 loads it while the others wait: nothing is collective */
-    lk_status failure;        /* below 0: an update failed when the state was partly new */
+    lk_comm *comm;            /* of the ranks that share it, on all hosts; NULL: it is this rank's own */
+    int      sharers, sharer; /* ranks of this host, and this one's index among them */
+    void    *symmetric;       /* this rank's part of their memory */
+    int      nodes,
+        node;      /* memory nodes of its ranks, each with a copy of what all read; this rank's. On several hosts one */
+    char  *copies; /* of all nodes, copy_bytes each: parameters, and buffers if they are shared */
+    size_t copy_bytes;
+    bool   writes_buffers; /* this rank writes shared buffers: the first rank of each node */
+    bool alone; /* rank 0 loads it while the others wait: nothing is collective, and other hosts have nothing of it yet */
+    lk_status failure; /* below 0: an update failed when the state was partly new */
     char      failure_text[LK__STORE_TEXT];
 };
 
@@ -54,6 +56,9 @@ static inline bool lk__store_writes_buffers(const lk_store *s)
     return !lk__store_shares_buffers(s) || s->writes_buffers;
 }
 
+/* Hosts that have a copy of what ranks share. */
+static inline int lk__store_hosts(const lk_store *s) { return s->comm ? lk_comm_size(s->comm) / s->sharers : 1; }
+
 /* ---- store_shared.c ---- */
 lk_status lk__store_alloc_shared(lk_store *store); /* collective: parameters, master, optimizer and shared buffers */
 void      lk__store_free_shared(lk_store *store);
@@ -66,13 +71,16 @@ void lk__store_spread_all(const lk_store *store);
 lk_status lk__store_check(const lk_store *store);
 /* An update failed when this rank, or another, had changed some of the state; returns status. */
 lk_status lk__store_invalidate(lk_store *store, lk_status status);
-/* Around writes by all ranks, of which rank 0's count: collective, unless the store is private, or `alone`. The second shares the
- * status: a failure of one rank is one of all. */
+/* Around writes by all ranks, of which those of the first rank of every host count: collective, unless the store is private, or `alone`. The
+ * second shares the status: a failure of one rank is one of all. */
 lk_status lk__store_write_begin(lk_store *store);
 lk_status lk__store_write_end(lk_store *store, lk_status status);
 /* The same for one write, which must be the same on all ranks. */
 lk_status lk__store_write_shared(lk_store *store, size_t index, lk_state_part part, size_t first, const void *data,
                                  size_t bytes);
+
+/* store_hosts.c: makes the copies of all hosts that of rank 0's. Collective. */
+lk_status lk__store_broadcast(lk_store *store);
 
 /* verify.c: compares the ranks' programs, line by line. Collective. *first_chooses: whether rank 0's device chooses among algorithms. */
 lk_status lk__verify_plans(const lk_plan *plan, lk_comm *comm, bool *first_chooses);

@@ -95,12 +95,12 @@ static lk_status alloc_near(lk_store *s, const layout *l, size_t each)
 
 lk_status lk__store_alloc_nodes(lk_store *s)
 {
-    size_t world = (size_t)lk_comm_size(s->comm);
+    size_t sharers = (size_t)s->sharers;
     s->nodes = lk__comm_nodes(s->comm);
     s->node = lk__comm_node(s->comm, lk_comm_rank(s->comm));
     s->writes_buffers = first_rank(s, s->node) == lk_comm_rank(s->comm);
     layout    l = lay_out(s);
-    size_t    each = (l.end + world - 1) / world;
+    size_t    each = (l.end + sharers - 1) / sharers;
     bool      places = s->nodes > 1 && lk_comm_rank(s->comm) == 0;
     lk_status status = places ? alloc_near(s, &l, each) : lk__comm_alloc_near(s->comm, each, NULL, 0, &s->symmetric);
     if (status < 0) return status;

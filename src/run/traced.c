@@ -10,9 +10,10 @@ static void name_bucket(const lk_program *p, int index, char *name)
 {
     double      bytes = (double)lk__bucket_sent(p->plan, (size_t)index);
     bool        large = bytes >= 1048576;
-    const char *how = p->plan->shared            ? "reduce_scatter"
-                      : lk__buckets_by_slices(p) ? "all_to_all and all_gather"
-                                                 : "all_reduce";
+    const char *how = p->plan->parallel.hosts > 1 ? "reduce_scatter on hosts, all_reduce between them:"
+                      : p->plan->shared           ? "reduce_scatter"
+                      : lk__buckets_by_slices(p)  ? "all_to_all and all_gather"
+                                                  : "all_reduce";
     snprintf(name, NAME, "%s bucket %d, %.1f %s", how, index, bytes / (large ? 1048576 : 1024), large ? "MiB" : "KiB");
 }
 

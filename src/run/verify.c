@@ -17,10 +17,11 @@ static bool plan_line(const lk_plan *plan, size_t index, char text[LINE])
     const lk_parallel *parallel = &plan->parallel;
     const lk_graph    *g = plan->graph;
     if (index == 0) {
-        snprintf(text, LINE, "%s%s, gradients in %s, world %d, %s state, %d micro-batches, %d leaves, %zu buckets",
+        snprintf(text, LINE,
+                 "%s%s, gradients in %s, world %d, %s state on %d hosts, %d micro-batches, %d leaves, %zu buckets",
                  lk_dtype_name(g->real), plan->policy == LK_POLICY_RECORDED ? "" : " with policy bf16",
                  lk_dtype_name(plan->gradient_dtype), parallel->world, plan->shared ? "shared" : "replicated",
-                 parallel->micro_batches, parallel->leaves, plan->buckets_count);
+                 parallel->hosts, parallel->micro_batches, parallel->leaves, plan->buckets_count);
         return true;
     }
     index -= 1;
@@ -145,38 +146,78 @@ static lk_status hash_state(const lk_program *p, size_t index, uint64_t *hash)
 }
 
 /* Buffers may differ, since each rank keeps statistics of its own samples: rank 0's are used. Synchronised statistics may not, and where
- * ranks share all else nothing but they can. */
+ * the ranks of one host share all else nothing but they can. Those of several hosts have a copy on each: one rank of a host compares
+ * each tensor. */
 static bool is_compared(const lk_program *p, size_t index)
 {
-    bool buffer = p->plan->graph->states[index].buffer;
-    if (lk__store_shares(p->store, index)) return p->store->nodes > 1; /* every node has its copy */
-    return p->store->comm ? buffer && p->plan->syncs : !buffer;
+    bool            buffer = p->plan->graph->states[index].buffer;
+    const lk_store *s = p->store;
+    if (lk__store_shares(s, index)) return s->nodes > 1 || lk__store_hosts(s) > 1; /* each has its copy */
+    return s->comm ? buffer && p->plan->syncs : !buffer;
+}
+
+static bool is_of_hosts(const lk_store *s, size_t index)
+{
+    return lk__store_shares(s, index) && lk__store_hosts(s) > 1;
+}
+
+/* Whether this rank, and on other hosts those with its index, compare a tensor. */
+static bool compares(const lk_program *p, size_t index)
+{
+    const lk_store *s = p->store;
+    return !is_of_hosts(s, index) || (int)(index % (size_t)s->sharers) == s->sharer;
+}
+
+/* The hashes of what a rank or a memory node has by itself, which is the same on all, and of what it compares of its host's copy, which is that of the
+ * ranks with its index. *different: a rank whose hash differs from that on the first host; -1: none. */
+typedef struct hashes {
+    uint64_t own, held;
+} hashes;
+
+static lk_status find_diverged(const lk_program *p, const hashes *mine, int *different)
+{
+    int     world = lk_comm_size(p->comm), sharers = p->store->sharers;
+    size_t  bytes = (size_t)world * sizeof(hashes);
+    hashes *all = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
+    if (!all) return LK_ENOMEM;
+    lk_status status = lk_comm_all_gather(p->comm, mine, all, sizeof *mine, LK_U8, NULL);
+    *different = -1;
+    for (int i = world; status >= 0 && i-- > 1;)
+        if (all[i].own != all[0].own || all[i].held != all[i % sharers].held) *different = i;
+    lk__free(p->context, LK_MEMORY_OTHER, all, bytes);
+    return status;
+}
+
+/* Adds the hash of one tensor, if this rank compares it. */
+static lk_status add_hash(const lk_program *p, size_t index, hashes *h)
+{
+    uint64_t  one, *to = is_of_hosts(p->store, index) ? &h->held : &h->own;
+    lk_status status = compares(p, index) ? hash_state(p, index, &one) : LK_END;
+    if (status == LK_OK) *to = lk__hash64(&one, sizeof one, *to);
+    return status;
 }
 
 lk_status lk_program_verify(lk_program *p, int64_t step)
 {
     size_t    count = lk_store_count(p->store);
-    uint64_t  whole = 5, one;
+    hashes    whole = {5, 5};
     int       different;
     lk_status status;
     if (!p->comm) return LK_OK;
     for (size_t i = 0; i < count; i++)
-        if (is_compared(p, i)) {
-            if ((status = hash_state(p, i, &one)) < 0) return status;
-            whole = lk__hash64(&one, sizeof one, whole);
-        }
-    if ((status = lk__find_different(p->context, p->comm, whole, &different)) < 0 || different < 0) return status;
+        if (is_compared(p, i) && (status = add_hash(p, i, &whole)) < 0) return status;
+    if ((status = find_diverged(p, &whole, &different)) < 0 || different < 0) return status;
     for (size_t i = 0; i < count; i++) {
+        hashes one = {5, 5};
         if (!is_compared(p, i)) continue;
-        if ((status = hash_state(p, i, &one)) < 0 ||
-            (status = lk__find_different(p->context, p->comm, one, &different)) < 0)
-            return status;
+        if ((status = add_hash(p, i, &one)) < 0 || (status = find_diverged(p, &one, &different)) < 0) return status;
         if (different < 0) continue;
         return lk__fail(p->context, LK_EMISMATCH,
                         "replicas diverged: at step %" PRId64
                         " rank %d's \"%s\" differs from rank 0's. Bits must be the same on "
-                        "all ranks: look for memory errors, different processors, or a hand-written change on one rank",
-                        step, different, p->plan->graph->states[i].name);
+                        "all %s: look for memory errors, different processors, or a hand-written change on one %s",
+                        step, different, p->plan->graph->states[i].name, is_of_hosts(p->store, i) ? "hosts" : "ranks",
+                        is_of_hosts(p->store, i) ? "host" : "rank");
     }
     return LK_OK;
 }
@@ -195,10 +236,8 @@ lk_status lk__program_broadcast_buffers(lk_program *p)
 lk_status lk_program_broadcast(lk_program *p)
 {
     if (!p->comm) return LK_OK;
-    if (p->store->comm) { /* what rank 0 wrote is there, in the copy of its memory node */
-        lk_status status = p->store->nodes > 1 ? lk_comm_barrier(p->comm, NULL) : LK_OK;
-        if (status >= 0 && lk_comm_rank(p->comm) == 0) lk__store_spread_all(p->store);
-        if (status >= 0) status = lk_comm_barrier(p->comm, NULL);
+    if (p->store->comm) {
+        lk_status status = lk__store_broadcast(p->store);
         return status < 0 ? status : lk__program_broadcast_buffers(p);
     }
     lk_status status = broadcast(p, p->store->parameters, LK_MEMORY_PARAMETERS);

@@ -103,6 +103,14 @@ int64_t lk_trainer_share(const lk_trainer_config *given)
     return lk__range_count(lk__split_share(&job, config.batch));
 }
 
+lk_state_mode lk_trainer_state(lk_context *c, const lk_trainer_config *given, char *why, size_t bytes)
+{
+    lk_trainer_config config;
+    if (why && bytes) why[0] = 0;
+    if (read_config(c, given, &config) < 0) return LK_STATE_REPLICATED;
+    return lk__trainer_state_mode(c, &config, why, bytes);
+}
+
 /* Of the training set and of the test set. */
 static void loader_configs(const lk_trainer_config *config, lk_loader_config loaders[2])
 {
@@ -125,14 +133,6 @@ static void loader_configs(const lk_trainer_config *config, lk_loader_config loa
     set_share(config, test);
 }
 
-/* Where the ranks have their state: by default together, if all are on one host and compute in its memory. */
-static lk_state_mode state_mode(lk_context *c, const lk_trainer_config *config)
-{
-    bool host = lk__device_is_host(lk__context_device(c)) && (!config->comm || lk__comm_shares(config->comm));
-    if (config->state != LK_STATE_AUTO) return config->state;
-    return host ? LK_STATE_SHARED : LK_STATE_REPLICATED;
-}
-
 static lk_status create_store(lk_trainer *t)
 {
     const lk_trainer_config *config = &t->config;
@@ -147,7 +147,8 @@ static lk_status record_and_plan(lk_context *c, const lk_trainer_config *config,
                                  .micro_batches = accumulate(config),
                                  .leaves = config->leaves,
                                  .bucket_bytes = config->bucket_bytes,
-                                 .state = state_mode(c, config)};
+                                 .state = lk__trainer_state_mode(c, config, NULL, 0),
+                                 .hosts = lk__trainer_hosts(config, NULL)};
     lk_loader_config loaders[2];
     lk_inputs        inputs;
     lk_plan_config   planning = LK_PLAN_CONFIG_INIT;

@@ -58,6 +58,12 @@ void   lk__trainer_emit(lk_trainer *trainer, lk_event event); /* calls the event
 /* Broadcasts the status of `rank` and its error message: all ranks return them. */
 lk_status lk__trainer_share_status(lk_trainer *trainer, int rank, lk_status status);
 
+/* ---- state_mode.c ---- */
+/* Where the ranks have their state; why, unless NULL, gets the reason (lk_trainer_state). */
+lk_state_mode lk__trainer_state_mode(lk_context *context, const lk_trainer_config *config, char *why, size_t bytes);
+/* On how many hosts they can share it; 0: on none, because of why, which may be NULL. */
+int lk__trainer_hosts(const lk_trainer_config *config, const char **why);
+
 /* ---- inputs.c ---- */
 lk_status lk__trainer_check_fields(lk_context *context, const lk_trainer_config *config); /* of both data sets */
 lk_status lk__trainer_record(const lk_trainer_config *config, const lk_inputs *inputs, lk_tensor *loss);
