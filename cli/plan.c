@@ -18,6 +18,7 @@ static const option plan_options[] = {
     TRAINING_OPTIONS,
     HEADING("Ranks"),
     INTEGER_LETTER('n', "ranks", "N", "1", 1, 4096, "Plan for rank 0 of N"),
+    INTEGER("nnodes", "N", "1", 1, 4096, "Number of hosts that the ranks are on, as many on each as possible"),
     PARALLEL_OPTIONS,
     TEXT("link", "SPEED", "10Gbit", "Bandwidth between ranks, per direction: 1Gbit, 100Gbit, 20GB (bytes) per second"),
     NUMBER("latency-us", "X", "50", 0, 1e6, "Latency between ranks in microseconds"),
@@ -68,6 +69,11 @@ static void print_held(const lk_device_memory_held *held)
 
 /* ---- ranks of one host ---- */
 
+static int hosts_of(const setup *s) { return s->config.plan_hosts > 1 ? s->config.plan_hosts : 1; }
+
+/* The first has one more where they are not divided evenly. */
+static size_t ranks_of_host(const setup *s) { return (size_t)((s->config.plan_world + hosts_of(s) - 1) / hosts_of(s)); }
+
 /* What the ranks of a host hold, with the state in one place or in many. */
 typedef struct host_memory {
     bool   possible;
@@ -83,9 +89,10 @@ static host_memory measure_host(const setup *s, lk_state_mode mode)
     host_memory       m = {0};
     lk_graph         *graph = NULL;
     lk_plan          *plan = NULL;
-    size_t            memory[LK_MEMORY_COUNT], ranks = (size_t)config.plan_world;
+    size_t            memory[LK_MEMORY_COUNT], ranks = ranks_of_host(s);
     config.state = mode;
-    if (lk_launch_nodes(s->context, (int)ranks, &m.nodes) < 0) return m;
+    m.nodes = 1; /* of each of several hosts: run/store.h */
+    if (hosts_of(s) == 1 && lk_launch_nodes(s->context, (int)ranks, &m.nodes) < 0) return m;
     if (lk_trainer_plan(s->context, &config, &graph, &plan, memory) < 0) return m;
     for (int i = 0; i < SHOWN; i++) {
         lk_holder holder = lk_plan_holder(plan, shown[i]);
@@ -103,18 +110,18 @@ static void print_hosts(const setup *s, const lk_plan *plan)
 {
     host_memory shared = measure_host(s, LK_STATE_SHARED), replicated = measure_host(s, LK_STATE_REPLICATED);
     bool        chosen = lk_plan_state(plan) == LK_STATE_SHARED;
-    printf("\nstate            bytes of a rank  bytes in common  bytes of a host of %d ranks\n", s->config.plan_world);
+    char        why[256];
+    printf("\nstate            bytes of a rank  bytes in common  bytes of a host of %zu ranks\n", ranks_of_host(s));
     if (shared.possible)
         printf("%-16s %15zu  %15zu  %15zu  %10.2f MiB%s\n", "shared", shared.rank, shared.common, shared.host,
                (double)shared.host / 1048576, chosen ? ", chosen" : "");
-    else
-        printf("%-16s not on this device\n", "shared");
     if (shared.possible && shared.nodes > 1)
         printf("%-16s of the bytes in common, %zu for each of %d memory nodes: parameters and shared buffers\n", "",
                shared.copy, shared.nodes);
     printf("%-16s %15zu  %15zu  %15zu  %10.2f MiB%s\n", "replicated", replicated.rank, replicated.common,
-           replicated.host, (double)replicated.host / 1048576,
-           chosen ? "; also where ranks are on several hosts" : ", chosen");
+           replicated.host, (double)replicated.host / 1048576, chosen ? "" : ", chosen");
+    (void)lk_trainer_state(s->context, &s->config, why, sizeof why);
+    printf("the state is %s\n", why);
 }
 
 static void add_host(json *j, const char *name, host_memory m)
@@ -169,7 +176,11 @@ static void print_json(const setup *s, const size_t *memory, const lk_plan *plan
         json_bool(&j, "cuda_measured", held->measured);
     }
     if (s->config.plan_world > 1) {
+        char why[256];
+        (void)lk_trainer_state(s->context, &s->config, why, sizeof why);
         json_text(&j, "state", lk_plan_state(plan) == LK_STATE_SHARED ? "shared" : "replicated");
+        json_text(&j, "state_reason", why);
+        json_integer(&j, "hosts", hosts_of(s));
         add_host(&j, "shared", measure_host(s, LK_STATE_SHARED));
         add_host(&j, "replicated", measure_host(s, LK_STATE_REPLICATED));
     }
@@ -214,7 +225,7 @@ static lk_status measure_instructions(const setup *s, const lk_plan *plan, doubl
     int64_t           capacity = lk_plan_capacity(plan);
     void             *zeros = calloc((size_t)capacity, largest_field(config.train));
     config.batch = capacity;
-    config.plan_world = config.accumulate = config.leaves = 0;
+    config.plan_world = config.plan_hosts = config.accumulate = config.leaves = 0;
     lk_status status = zeros ? lk_trainer_plan(s->context, &config, &graph, &alone, memory) : LK_ENOMEM;
     if (status >= 0) status = lk_store_create(alone, config.seed, &store);
     if (status >= 0) status = lk_program_create(alone, store, NULL, &program);
@@ -280,6 +291,12 @@ static int run_plan(const options *given)
     if (code == 0) code = record_make(&s, "plan", given);
     if (code == 0) code = model_files_make(&s, "plan");
     s.config.plan_world = (int)options_integer(given, "ranks");
+    s.config.plan_hosts = (int)options_integer(given, "nnodes");
+    if (code == 0 && s.config.plan_hosts > s.config.plan_world) {
+        print_error("plan", "--nnodes %d for %d rank%s: every host has at least one; give -n %d or more",
+                    s.config.plan_hosts, s.config.plan_world, s.config.plan_world == 1 ? "" : "s", s.config.plan_hosts);
+        code = EXIT_USER_ERROR;
+    }
     if (code == 0) code = ranks_make(&s, "plan", given);
     if (code == 0) {
         lk_status status = lk_trainer_plan(s.context, &s.config, &graph, &plan, memory);
@@ -313,9 +330,10 @@ const command command_plan = {
     "loader and checkpoint staging that the run will use, exactly; for a GPU also what the CUDA context and its "
     "libraries hold besides, measured where there is one. A known data set may be missing: then its published "
     "size is used.\n\n"
-    "With -n it prints the memory of one of N ranks, that of a host with all of them where they share their state and "
-    "where each has its own (--state), and a model of a step: every collective, its size, what it overlaps with, and "
-    "the critical path.\n\n"
+    "With -n it prints the memory of one of N ranks, that of a host with all of them, or with its part of them "
+    "(--nnodes), where they share their state and where each has its own (--state), which of the two is chosen and "
+    "why, "
+    "and a model of a step: every collective, its size, what it overlaps with, and the critical path.\n\n"
     "Examples: lockstep plan --model resnet18 --batch 128; lockstep plan -n 4 --model cnn --measure --link 1Gbit",
     NULL,
     0,

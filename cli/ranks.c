@@ -150,6 +150,8 @@ void ranks_describe(const setup *s, char *out, size_t size)
     bool   known = sched_getaffinity(0, sizeof set, &set) == 0;
     for (int i = 0, n = 0; known && i < CPU_SETSIZE && used + 64 < size; i++)
         if (CPU_ISSET(i, &set)) used += (size_t)snprintf(out + used, size - used, "%s%d", n++ ? "," : " ", i);
-    snprintf(out + used, size - used, "; %lld of each batch of %lld", (long long)lk_trainer_share(&s->config),
-             (long long)s->config.batch);
+    char state[256];
+    (void)lk_trainer_state(s->context, &s->config, state, sizeof state);
+    snprintf(out + used, size - used, "; %lld of each batch of %lld; state %s", (long long)lk_trainer_share(&s->config),
+             (long long)s->config.batch, state);
 }

@@ -10,7 +10,7 @@
 #define PARALLEL_OPTIONS                                                                                                      \
     CHOICE("parallel", "HOW", "data", "data", "data: every rank has the whole model and processes its share of each batch"),    \
         CHOICE("state", "WHERE", "auto", "auto|shared|replicated",                                                              \
-               "Parameters and optimizer state: shared: once for all ranks, each of which updates a slice, on CPUs of one host. replicated: every rank has its own. " \
+               "Parameters and optimizer state: shared: once for all ranks of a host, each of which updates a slice, on CPUs. replicated: every rank has its own. " \
                "auto: shared where that is possible. The results are the same bits"),                                         \
         NUMBER("bucket-mib", "X", "25", 0.001, 65536, "MiB of gradients in a bucket, reduced while backward runs; the first bucket has 1"), \
         INTEGER("accumulate", "K", "1", 1, 65536, "Micro-batches per step and rank: less memory, one synchronisation, the same result"), \

@@ -49,7 +49,8 @@ static const option train_options[] = {
     HEADING("Running"),
     MACHINE_OPTIONS,
     TEXT("tensorboard", "DIR", NULL, "Write loss, accuracy and speed to TensorBoard event files"),
-    TEXT("trace", "FILE", NULL, "Write a timeline of all ranks, on GPUs by their own clock, for chrome://tracing or ui.perfetto.dev"),
+    TEXT("trace", "FILE", NULL,
+         "Write a timeline of all ranks, on GPUs by their own clock, for chrome://tracing or ui.perfetto.dev"),
     INTEGER("trace-steps", "N", "10", 1, 100000, "With --trace: number of steps to record, after the first few"),
     TEXT("log-dir", "DIR", NULL, "Like --log for every rank: DIR/rank-N.jsonl"),
     TEXT("log", "FILE.jsonl", NULL, "Append a line of JSON for each step, evaluation and save"),
@@ -409,7 +410,7 @@ static int prepare_run(setup *s, watcher *w, options *given)
     s->config.check_every = options_integer(given, "check-every");
     if ((code = scale_rate(s, given)) != 0) return code;
     if (w->verbose) {
-        char text[512];
+        char text[1024];
         ranks_describe(s, text, sizeof text);
         fprintf(stderr, "%s\n", text);
     }

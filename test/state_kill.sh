@@ -3,16 +3,18 @@
 # update, which leaves the state partly new: the others fail, the last checkpoint is intact, and the run that resumes it ends with the bits of an
 # uninterrupted one.
 #
-#   state_kill.sh [ROUNDS] [RANKS]
+#   state_kill.sh [ROUNDS] [RANKS] [EACH]    with EACH so many ranks on each of several hosts, which LOCKSTEP_HOST_ID simulates
 # ctest: timeout 300, ranks 2
 set -eu
 rounds=${1:-8} ranks=${2:-2}
+export EACH=${3:-$ranks}
 work=$(mktemp -d)
 job=
 trap 'if [ -n "$job" ]; then kill -9 "$job" 2>/dev/null || true; fi; rm -rf "$work"' EXIT
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
 # Few samples and many parameters: half of a step is the update.
-options="--model mlp --data synthetic:256,count=512 --features 256 --hidden 2048 --batch $ranks --steps $((rounds * 800)) --save-every 250"
+[ "$EACH" = "$ranks" ] && every=250 || every=60
+options="--model mlp --data synthetic:256,count=512 --features 256 --hidden 2048 --batch $ranks --steps $((rounds * every * 3)) --save-every $every"
 options="$options --state shared --threads 1 --seed 7 --eval-every -1 --json"
 
 field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([0-9a-f.]*\).*/\1/p" "$2"; }
@@ -25,14 +27,18 @@ members_of() { # members_of LAUNCHER
     done
 }
 
-# shellcheck disable=SC2086
-"$LOCKSTEP" train -n "$ranks" $options --save "$work/whole" > "$work/whole.json" 2> "$work/whole.err" || { cat "$work/whole.err"; exit 1; }
+# shellcheck disable=SC2016,SC2086
+train() { # train OPTIONS...
+    if [ "$EACH" = "$ranks" ]; then exec "$LOCKSTEP" train -n "$ranks" $options "$@"; fi
+    exec "$LOCKSTEP" run -n "$ranks" -- bash -c 'export LOCKSTEP_HOST_ID=host-$((RANK / EACH)); exec "$@"' - "$LOCKSTEP" train --backend mixed $options "$@"
+}
+
+(train --save "$work/whole") > "$work/whole.json" 2> "$work/whole.err" || { cat "$work/whole.err"; exit 1; }
 whole=$(field hash "$work/whole.json" | tail -1)
 
 best=0 kills=0 amid=0 done=no
 for round in $(seq "$rounds"); do
-    # shellcheck disable=SC2086
-    "$LOCKSTEP" train -n "$ranks" $options --save "$work/killed" --resume auto > "$work/killed.json" 2> "$work/killed.err" &
+    train --save "$work/killed" --resume auto > "$work/killed.json" 2> "$work/killed.err" &
     job=$!
     # Once the ranks have saved something new, at a moment that nobody chose.
     for _ in $(seq 2000); do
@@ -42,13 +48,15 @@ for round in $(seq "$rounds"); do
     done
     sleep "0.$(printf "%03d" $((RANDOM % 180 + 20)))"
     victim=$(members_of "$job" | sed -n "$((RANDOM % ranks + 1))p" || true)
-    if [ -n "$victim" ] && kill -9 "$victim" 2> /dev/null; then kills=$((kills + 1)); fi
+    number=$(sed -zn 's/^RANK=//p' "/proc/${victim:-none}/environ" 2> /dev/null | tr -d '\0' || true)
+    if [ -n "$victim" ] && kill -9 "$victim" 2> /dev/null; then kills=$((kills + 1)); else number=; fi
     code=0
     wait "$job" 2> /dev/null || code=$?
     job=
     if [ "$code" = 0 ]; then done=yes; break; fi
+    if [ -n "$number" ] && ! grep -q "rank $number of $ranks" "$work/killed.err"; then echo "round $round: rank $number was killed, and nobody says so:"; cat "$work/killed.err"; exit 1; fi
     # Between the exchange of reports and the end of the update.
-    if grep -qE 'dead; it was outside any operation.*last finished #[0-9]+ all_gatherv .*report.c' "$work/killed.err"; then amid=$((amid + 1)); fi
+    if grep -qE 'dead; it was outside any operation.*last finished #[0-9]+ all_gatherv .*report.c|it had finished all_gatherv .*report.c|it was in barrier_host at .*shared_update.c' "$work/killed.err"; then amid=$((amid + 1)); fi
     for step in "$work"/killed/step-*; do
         case $step in *.tmp.* | *.old.* | *'*') continue ;; esac
         for file in model.safetensors optimizer.safetensors state.json; do
@@ -60,8 +68,7 @@ for round in $(seq "$rounds"); do
     best=${step:-0}
 done
 if [ "$done" = no ]; then
-    # shellcheck disable=SC2086
-    "$LOCKSTEP" train -n "$ranks" $options --save "$work/killed" --resume auto > "$work/killed.json" 2> "$work/killed.err" || { cat "$work/killed.err"; exit 1; }
+    (train --save "$work/killed" --resume auto) > "$work/killed.json" 2> "$work/killed.err" || { cat "$work/killed.err"; exit 1; }
 fi
 killed=$(field hash "$work/killed.json" | tail -1)
 if [ -z "$whole" ] || [ "$whole" != "$killed" ]; then echo "uninterrupted: $whole; killed $kills times: $killed"; exit 1; fi
