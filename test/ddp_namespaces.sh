@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ddp_namespaces.sh - data parallel over two hosts, simulated by network namespaces with a veth pair: two ranks on each, with shared memory
-# within a host and tcp between hosts, or tcp alone, give the bits of one process; a rank that dies on one host ends the job on the other,
+# within a host and tcp between hosts, one copy of the state on each host or one of each rank, or tcp alone, give the bits of one process; a rank that dies on one host ends the job on the other,
 # which names it. Skipped where namespaces are not permitted.   ctest: timeout 200, ranks 4
 set -u
 [ -z "${LK_SANITIZE:-}" ] || { echo "skipped: other sanitizer tests cover the same code faster"; exit 77; }
@@ -32,14 +32,14 @@ start() {
 "$LOCKSTEP" train $options --steps 12 > "$work/whole" 2> "$work/err" || fail "one process: $(cat "$work/err")"
 want=$(hash_of "$work/whole")
 [ -n "$want" ] || fail "one process prints no hash: $(cat "$work/whole")"
-for backend in mixed tcp; do
-    start --steps 12 --backend $backend
-    for job in "${jobs[@]}"; do wait "$job" || fail "$backend: $(cat "$work"/err.*)"; done
-    [ "$(hash_of "$work/out.0")" = "$want" ] || fail "$backend: $(hash_of "$work/out.0") instead of $want: $(cat "$work"/err.*)"
-    echo "two hosts, $backend: the bits of one process"
+for way in "mixed shared" "mixed replicated" "tcp replicated"; do
+    start --steps 12 --backend "${way% *}" --state "${way#* }"
+    for job in "${jobs[@]}"; do wait "$job" || fail "$way: $(cat "$work"/err.*)"; done
+    [ "$(hash_of "$work/out.0")" = "$want" ] || fail "$way: $(hash_of "$work/out.0") instead of $want: $(cat "$work"/err.*)"
+    echo "two hosts, $way: the bits of one process"
 done
 
-start --steps 100000 --log "$work/log"
+start --steps 100000 --state shared --log "$work/log"
 for _ in $(seq 200); do grep -qs "\"step\"" "$work/log" && break; sleep 0.05; done
 victim=
 for pid in $(pgrep -P "${jobs[0]}"); do tr '\0' '\n' < /proc/"$pid"/environ 2> /dev/null | grep -qx RANK=3 && victim=$pid; done
