@@ -91,8 +91,7 @@ static host_memory measure_host(const setup *s, lk_state_mode mode)
     lk_plan          *plan = NULL;
     size_t            memory[LK_MEMORY_COUNT], ranks = ranks_of_host(s);
     config.state = mode;
-    m.nodes = 1; /* of each of several hosts: run/store.h */
-    if (hosts_of(s) == 1 && lk_launch_nodes(s->context, (int)ranks, &m.nodes) < 0) return m;
+    if (lk_launch_nodes(s->context, (int)ranks, &m.nodes) < 0) return m;
     if (lk_trainer_plan(s->context, &config, &graph, &plan, memory) < 0) return m;
     for (int i = 0; i < SHOWN; i++) {
         lk_holder holder = lk_plan_holder(plan, shown[i]);

@@ -112,7 +112,7 @@ with open("out.txt") as file:
     p = json.load(file)
 shared, replicated = p["shared"], p["replicated"]
 assert p["state"] == "shared" and p["hosts"] == 2 and p["state_reason"] == "shared by the 4 ranks of each of 2 hosts", p
-assert shared["common"] == p["parameters"] + p["optimizer_state"], p
+assert shared["common"] == p["optimizer_state"] + shared["nodes"] * (p["parameters"] + p["buffers"]), p
 assert shared["host"] == shared["common"] + 4 * shared["rank"] and replicated["host"] == 4 * replicated["rank"], p
 PY
 code=0

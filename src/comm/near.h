@@ -4,8 +4,9 @@
 
 #include <lockstep/comm.h>
 
-/* How many memory nodes the ranks run on, and which of them `rank` does: from 0, in the order of their first ranks. One, where the ranks
- * are not on one host. Each rank runs on the node that has most of its cores; with LOCKSTEP_MEMORY_NODES as that says. */
+/* How many memory nodes the ranks of this host run on, and which of them `rank` does: from 0, in the order of their first ranks. Ranks are
+ * those of this host, numbered from 0 here and below. One, where they have no memory in common. Each rank runs on the node that has most
+ * of its cores; with LOCKSTEP_MEMORY_NODES as that says. */
 int lk__comm_nodes(const lk_comm *comm);
 int lk__comm_node(const lk_comm *comm, int rank);
 
@@ -16,7 +17,7 @@ typedef struct lk__comm_near {
 } lk__comm_near;
 
 /* lk_comm_alloc, with these ranges near these ranks as far as the kernel allows, a page where its first byte is; what lk_comm_alloc gives is
- * near the rank whose part it is. Only rank 0's list counts. */
+ * near the rank whose part it is. Only rank 0's list counts, of every host. */
 lk_status lk__comm_alloc_near(lk_comm *comm, size_t bytes, const lk__comm_near *ranges, size_t count, void **memory);
 
 #endif

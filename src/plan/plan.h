@@ -99,11 +99,11 @@ struct lk_plan {
     lk_policy       policy;
     lk_dtype        gradient_dtype; /* of the all_reduce of gradients */
 
-    lk_parallel parallel; /* world, hosts and micro_batches at least 1 */
-    bool shared; /* the state is held once on every host, and each of its ranks updates a slice of it (slice.c) */
-    bool writes_buffers;      /* training, or a cache, changes some */
-    bool shares_buffers;      /* all ranks hold them once, too (shared_buffers.c) */
-    lk__plan_bucket *buckets; /* in the order in which backward fills them */
+    lk_parallel      parallel; /* world, hosts and micro_batches at least 1 */
+    bool             shared;   /* the state is held once on every host, and each rank updates a slice of it (slice.c) */
+    bool             writes_buffers; /* training, or a cache, changes some */
+    bool             shares_buffers; /* all ranks of a host hold them once, too (shared_buffers.c) */
+    lk__plan_bucket *buckets;  /* in the order in which backward fills them */
     size_t           buckets_count, buckets_capacity;
     bool             reduces; /* each bucket has a collective in the training list, and a wait in its section sync */
     size_t           gradient_bytes;   /* of one set of gradients */
@@ -222,8 +222,9 @@ static inline size_t lk__bucket_place(const lk_plan *p, const lk__plan_bucket *b
 void lk__plan_share_buffers(lk_plan *plan);
 
 /* slice.c: with shared state, the slices of the ranks. Every bucket is divided into one slice for each rank of a host, all of one size, across
- * the tensors in it; on every host the rank with the same index, from 0, owns the same slice. Gradients begin at multiples of LK__SLICE_ALIGN, and so do slices: a boundary is that many bytes of gradients, 32
- * elements in f32, from the beginning of a tensor, and no cache line of what is updated has two owners, also of parameters in bf16. */
+ * the tensors in it; on every host the rank with the same index, from 0, owns the same slice. Gradients begin at multiples of
+ * LK__SLICE_ALIGN, and so do slices: a boundary is that many bytes of gradients, 32 elements in f32, from the beginning of a tensor, and no
+ * cache line of what is updated has two owners, also of parameters in bf16. */
 enum { LK__SLICE_ALIGN = 128 };
 typedef struct lk__plan_piece {
     int     state;

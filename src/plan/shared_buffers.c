@@ -3,7 +3,7 @@
  *
  * The writer needs no wait of its own. It is behind the collective that sums the statistics, in which all ranks take part after their
  * last read of the buffer in this micro-batch; and before the last collective of forward and backward, behind which they may read it
- * again. Where the graph does not have it so, and on several hosts, each rank has its own buffers. */
+ * again. Where the graph does not have it so, each rank has its own buffers. */
 #include "plan/plan.h"
 
 static const lk__graph_node *node_at(const lk_plan *p, size_t i) { return &p->train.graph->nodes[p->train.order[i]]; }
@@ -57,6 +57,5 @@ void lk__plan_share_buffers(lk_plan *p)
         last_write = i;
         common &= n->op == LK__OP_batch_norm_apply && is_alone(p, i);
     }
-    p->shares_buffers =
-        p->shared && p->parallel.hosts == 1 && common && (!p->writes_buffers || last_write < last_collective);
+    p->shares_buffers = p->shared && common && (!p->writes_buffers || last_write < last_collective);
 }

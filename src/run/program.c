@@ -1,6 +1,8 @@
 /* program.c - creating and freeing programs: every operand is resolved to a pointer once, so that a run is a loop over calls. Also
  * binding inputs, splitting a batch into micro-batches and reading results; sections run in section.c. */
 #include "run/shared.h"
+
+#include "comm/hosts.h"
 #include "run/timeline.h"
 
 #include <stdio.h>
@@ -331,7 +333,7 @@ lk_status lk_program_step(lk_program *p, const lk_step *step)
 static lk_status await_buffers(lk_program *p, lk_status status)
 {
     bool      late = p->plan->writes_buffers && lk__store_shares_buffers(p->store);
-    lk_status waited = late && (status >= 0 || p->invalid.found) ? lk_comm_barrier(p->comm, NULL) : LK_OK;
+    lk_status waited = late && (status >= 0 || p->invalid.found) ? lk__comm_barrier_host(p->comm) : LK_OK;
     return status < 0 ? status : waited;
 }
 

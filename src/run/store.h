@@ -17,16 +17,15 @@ struct lk_store {
     char       *parameters, *master, *buffers, *optimizer; /* the device's memory */
     char       *block;                                     /* all of it; NULL: each is its own allocation */
 
-    lk_comm *comm;            /* of the ranks that share it, on all hosts; NULL: it is this rank's own */
-    int      sharers, sharer; /* ranks of this host, and this one's index among them */
-    void    *symmetric;       /* this rank's part of their memory */
-    int      nodes,
-        node;      /* memory nodes of its ranks, each with a copy of what all read; this rank's. On several hosts one */
-    char  *copies; /* of all nodes, copy_bytes each: parameters, and buffers if they are shared */
-    size_t copy_bytes;
-    bool   writes_buffers; /* this rank writes shared buffers: the first rank of each node */
-    bool alone; /* rank 0 loads it while the others wait: nothing is collective, and other hosts have nothing of it yet */
-    lk_status failure; /* below 0: an update failed when the state was partly new */
+    lk_comm  *comm;            /* of the ranks that share it, on all hosts; NULL: it is this rank's own */
+    int       sharers, sharer; /* ranks of this host, and this one's index among them */
+    void     *symmetric;       /* this rank's part of their memory */
+    int       nodes, node;     /* memory nodes of the host's ranks, each with a copy of what all read; this rank's */
+    char     *copies;          /* of all nodes, copy_bytes each: parameters, and buffers if they are shared */
+    size_t    copy_bytes;
+    bool      writes_buffers; /* this rank writes shared buffers: the first rank of each node */
+    bool      alone;          /* rank 0 loads it while the others wait: nothing is collective, and it is on one host */
+    lk_status failure;        /* below 0: an update failed when the state was partly new */
     char      failure_text[LK__STORE_TEXT];
 };
 

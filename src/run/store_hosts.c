@@ -1,5 +1,5 @@
-/* store_hosts.c - a store of which every host has a copy, or every memory node: what rank 0 has loaded is sent to the others. In chunks, through memory of
- * each rank's own: all ranks receive, and one rank of a host writes to what they share. */
+/* store_hosts.c - a store of which every host has a copy, or every memory node: what rank 0 has loaded is sent to the others. Between hosts in
+ * chunks, through memory of each rank's own: all ranks receive, and one rank of a host writes to what they share. */
 #include "run/store.h"
 
 #include "comm/hosts.h"
@@ -21,24 +21,25 @@ static lk_status send_region(lk_store *s, char *memory, size_t bytes, char *chun
     return status;
 }
 
-/* What rank 0 wrote is there, in the copy of its memory node. */
-static lk_status copy_to_nodes(lk_store *s)
-{
-    lk_status status = s->nodes > 1 ? lk_comm_barrier(s->comm, NULL) : LK_OK;
-    if (status >= 0 && lk_comm_rank(s->comm) == 0) lk__store_spread_all(s);
-    return status < 0 ? status : lk_comm_barrier(s->comm, NULL);
-}
-
-lk_status lk__store_broadcast(lk_store *s)
+static lk_status send_all(lk_store *s)
 {
     const size_t *bytes = s->plan->memory;
-    if (lk__store_hosts(s) == 1) return copy_to_nodes(s);
-    char *chunk = lk__alloc(s->context, LK_MEMORY_OTHER, CHUNK);
+    char         *chunk = lk__alloc(s->context, LK_MEMORY_OTHER, CHUNK);
     if (!chunk) return LK_ENOMEM;
     lk_status status = send_region(s, s->parameters, bytes[LK_MEMORY_PARAMETERS], chunk);
     if (status >= 0) status = send_region(s, s->master, bytes[LK_MEMORY_MASTER], chunk);
     if (status >= 0) status = send_region(s, s->optimizer, bytes[LK_MEMORY_OPTIMIZER], chunk);
-    if (status >= 0) status = lk__comm_barrier_host(s->comm);
+    if (status >= 0 && lk__store_shares_buffers(s))
+        status = send_region(s, s->buffers, bytes[LK_MEMORY_BUFFERS], chunk);
     lk__free(s->context, LK_MEMORY_OTHER, chunk, CHUNK);
     return status;
+}
+
+lk_status lk__store_broadcast(lk_store *s)
+{
+    bool      several = lk__store_hosts(s) > 1;
+    lk_status status = several || s->nodes > 1 ? lk_comm_barrier(s->comm, NULL) : LK_OK; /* until nobody reads it */
+    if (status >= 0 && several) status = send_all(s);
+    if (status >= 0 && s->sharer == 0) lk__store_spread_all(s); /* it is in the copy of this rank's memory node */
+    return status < 0 ? status : lk__comm_barrier_host(s->comm);
 }

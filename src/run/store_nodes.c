@@ -58,7 +58,7 @@ static size_t place_ranges(const lk_store *s, const layout *l, lk__plan_piece *p
     size_t count = 0;
     for (int i = 0; i < s->nodes; i++, count++)
         if (ranges) ranges[count] = (lk__comm_near){l->copy * (size_t)i, l->copy, first_rank(s, i)};
-    for (int rank = 0; rank < lk_comm_size(s->comm) && s->plan->trains; rank++)
+    for (int rank = 0; rank < s->sharers && s->plan->trains; rank++)
         for (size_t i = 0, n = lk__plan_pieces(s->plan, rank, pieces); i < n; i++)
             count += place_piece(s, l, &pieces[i], rank, ranges ? ranges + count : NULL);
     return count;
@@ -67,7 +67,7 @@ static size_t place_ranges(const lk_store *s, const layout *l, lk__plan_piece *p
 static size_t most_pieces(const lk_store *s)
 {
     size_t most = 0;
-    for (int rank = 0; rank < lk_comm_size(s->comm) && s->plan->trains; rank++) {
+    for (int rank = 0; rank < s->sharers && s->plan->trains; rank++) {
         size_t count = lk__plan_pieces(s->plan, rank, NULL);
         if (count > most) most = count;
     }
@@ -93,16 +93,28 @@ static lk_status alloc_near(lk_store *s, const layout *l, size_t each)
 
 /* ---- the store's memory ---- */
 
+/* Every rank allocates the same, also where hosts have different numbers of nodes. */
+static lk_status agree_on_part(const lk_store *s, size_t *each)
+{
+    int64_t   most = (int64_t)*each;
+    lk_status status = LK_OK;
+    if (lk__store_hosts(s) > 1) status = lk_comm_all_reduce(s->comm, &most, &most, 1, LK_I64, LK_MAX, NULL);
+    *each = (size_t)most;
+    return status;
+}
+
 lk_status lk__store_alloc_nodes(lk_store *s)
 {
     size_t sharers = (size_t)s->sharers;
     s->nodes = lk__comm_nodes(s->comm);
-    s->node = lk__comm_node(s->comm, lk_comm_rank(s->comm));
-    s->writes_buffers = first_rank(s, s->node) == lk_comm_rank(s->comm);
+    s->node = lk__comm_node(s->comm, s->sharer);
+    s->writes_buffers = first_rank(s, s->node) == s->sharer;
     layout    l = lay_out(s);
     size_t    each = (l.end + sharers - 1) / sharers;
-    bool      places = s->nodes > 1 && lk_comm_rank(s->comm) == 0;
-    lk_status status = places ? alloc_near(s, &l, each) : lk__comm_alloc_near(s->comm, each, NULL, 0, &s->symmetric);
+    bool      places = s->nodes > 1 && s->sharer == 0;
+    lk_status status = agree_on_part(s, &each);
+    if (status < 0) return status;
+    status = places ? alloc_near(s, &l, each) : lk__comm_alloc_near(s->comm, each, NULL, 0, &s->symmetric);
     if (status < 0) return status;
     const size_t *bytes = s->plan->memory;
     s->copies = lk__comm_peer(s->comm, s->symmetric, 0);

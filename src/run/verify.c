@@ -145,79 +145,40 @@ static lk_status hash_state(const lk_program *p, size_t index, uint64_t *hash)
     return lk__store_hash_state(p->store, index, lk__hash64(name, strlen(name), 3), hash);
 }
 
-/* Buffers may differ, since each rank keeps statistics of its own samples: rank 0's are used. Synchronised statistics may not, and where
- * the ranks of one host share all else nothing but they can. Those of several hosts have a copy on each: one rank of a host compares
- * each tensor. */
+/* Buffers may differ, since each rank keeps statistics of its own samples: rank 0's are used. Synchronised statistics may not. What ranks
+ * share cannot, except between the copies of hosts, and of the memory nodes of one. All ranks must decide the same, and hosts may have
+ * different numbers of nodes, so every rank compares what it reads. */
 static bool is_compared(const lk_program *p, size_t index)
 {
-    bool            buffer = p->plan->graph->states[index].buffer;
-    const lk_store *s = p->store;
-    if (lk__store_shares(s, index)) return s->nodes > 1 || lk__store_hosts(s) > 1; /* each has its copy */
-    return s->comm ? buffer && p->plan->syncs : !buffer;
-}
-
-static bool is_of_hosts(const lk_store *s, size_t index)
-{
-    return lk__store_shares(s, index) && lk__store_hosts(s) > 1;
-}
-
-/* Whether this rank, and on other hosts those with its index, compare a tensor. */
-static bool compares(const lk_program *p, size_t index)
-{
-    const lk_store *s = p->store;
-    return !is_of_hosts(s, index) || (int)(index % (size_t)s->sharers) == s->sharer;
-}
-
-/* The hashes of what a rank or a memory node has by itself, which is the same on all, and of what it compares of its host's copy, which is that of the
- * ranks with its index. *different: a rank whose hash differs from that on the first host; -1: none. */
-typedef struct hashes {
-    uint64_t own, held;
-} hashes;
-
-static lk_status find_diverged(const lk_program *p, const hashes *mine, int *different)
-{
-    int     world = lk_comm_size(p->comm), sharers = p->store->sharers;
-    size_t  bytes = (size_t)world * sizeof(hashes);
-    hashes *all = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
-    if (!all) return LK_ENOMEM;
-    lk_status status = lk_comm_all_gather(p->comm, mine, all, sizeof *mine, LK_U8, NULL);
-    *different = -1;
-    for (int i = world; status >= 0 && i-- > 1;)
-        if (all[i].own != all[0].own || all[i].held != all[i % sharers].held) *different = i;
-    lk__free(p->context, LK_MEMORY_OTHER, all, bytes);
-    return status;
-}
-
-/* Adds the hash of one tensor, if this rank compares it. */
-static lk_status add_hash(const lk_program *p, size_t index, hashes *h)
-{
-    uint64_t  one, *to = is_of_hosts(p->store, index) ? &h->held : &h->own;
-    lk_status status = compares(p, index) ? hash_state(p, index, &one) : LK_END;
-    if (status == LK_OK) *to = lk__hash64(&one, sizeof one, *to);
-    return status;
+    bool buffer = p->plan->graph->states[index].buffer;
+    if (lk__store_shares(p->store, index)) return lk__store_hosts(p->store) > 1 || p->store->nodes > 1;
+    return p->store->comm ? buffer && p->plan->syncs : !buffer;
 }
 
 lk_status lk_program_verify(lk_program *p, int64_t step)
 {
     size_t    count = lk_store_count(p->store);
-    hashes    whole = {5, 5};
+    uint64_t  whole = 5, one;
     int       different;
     lk_status status;
     if (!p->comm) return LK_OK;
     for (size_t i = 0; i < count; i++)
-        if (is_compared(p, i) && (status = add_hash(p, i, &whole)) < 0) return status;
-    if ((status = find_diverged(p, &whole, &different)) < 0 || different < 0) return status;
+        if (is_compared(p, i)) {
+            if ((status = hash_state(p, i, &one)) < 0) return status;
+            whole = lk__hash64(&one, sizeof one, whole);
+        }
+    if ((status = lk__find_different(p->context, p->comm, whole, &different)) < 0 || different < 0) return status;
     for (size_t i = 0; i < count; i++) {
-        hashes one = {5, 5};
         if (!is_compared(p, i)) continue;
-        if ((status = add_hash(p, i, &one)) < 0 || (status = find_diverged(p, &one, &different)) < 0) return status;
+        if ((status = hash_state(p, i, &one)) < 0 ||
+            (status = lk__find_different(p->context, p->comm, one, &different)) < 0)
+            return status;
         if (different < 0) continue;
         return lk__fail(p->context, LK_EMISMATCH,
                         "replicas diverged: at step %" PRId64
                         " rank %d's \"%s\" differs from rank 0's. Bits must be the same on "
-                        "all %s: look for memory errors, different processors, or a hand-written change on one %s",
-                        step, different, p->plan->graph->states[i].name, is_of_hosts(p->store, i) ? "hosts" : "ranks",
-                        is_of_hosts(p->store, i) ? "host" : "rank");
+                        "all ranks: look for memory errors, different processors, or a hand-written change on one rank",
+                        step, different, p->plan->graph->states[i].name);
     }
     return LK_OK;
 }
