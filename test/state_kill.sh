@@ -27,6 +27,14 @@ members_of() { # members_of LAUNCHER
     done
 }
 
+neighbours_of() { # neighbours_of RANK LAUNCHER: the processes of all ranks of its host
+    local member rank
+    for member in $(members_of "$2"); do
+        rank=$(sed -zn 's/^RANK=//p' "/proc/$member/environ" 2> /dev/null | tr -d '\0')
+        if [ $((${rank:-99} / EACH)) = $(($1 / EACH)) ]; then echo "$member"; fi
+    done | tr '\n' ' '
+}
+
 # shellcheck disable=SC2016,SC2086
 train() { # train OPTIONS...
     if [ "$EACH" = "$ranks" ]; then exec "$LOCKSTEP" train -n "$ranks" $options "$@"; fi
@@ -49,12 +57,15 @@ for round in $(seq "$rounds"); do
     sleep "0.$(printf "%03d" $((RANDOM % 180 + 20)))"
     victim=$(members_of "$job" | sed -n "$((RANDOM % ranks + 1))p" || true)
     number=$(sed -zn 's/^RANK=//p' "/proc/${victim:-none}/environ" 2> /dev/null | tr -d '\0' || true)
-    if [ -n "$victim" ] && kill -9 "$victim" 2> /dev/null; then kills=$((kills + 1)); else number=; fi
+    # With several hosts every other time all ranks of one.
+    if [ "$EACH" != "$ranks" ] && [ $((round % 2)) = 0 ] && [ -n "$number" ]; then victim=$(neighbours_of "$number" "$job"); fi
+    # shellcheck disable=SC2086
+    if [ -n "$victim" ] && kill -9 $victim 2> /dev/null; then kills=$((kills + 1)); else number=; fi
     code=0
     wait "$job" 2> /dev/null || code=$?
     job=
     if [ "$code" = 0 ]; then done=yes; break; fi
-    if [ -n "$number" ] && ! grep -q "rank $number of $ranks" "$work/killed.err"; then echo "round $round: rank $number was killed, and nobody says so:"; cat "$work/killed.err"; exit 1; fi
+    if [ -n "$number" ] && [ "$(wc -w <<< "$victim")" = 1 ] && ! grep -q "rank $number of $ranks" "$work/killed.err"; then echo "round $round: rank $number was killed, and nobody says so:"; cat "$work/killed.err"; exit 1; fi
     # Between the exchange of reports and the end of the update.
     if grep -qE 'dead; it was outside any operation.*last finished #[0-9]+ all_gatherv .*report.c|it had finished all_gatherv .*report.c|it was in barrier_host at .*shared_update.c' "$work/killed.err"; then amid=$((amid + 1)); fi
     for step in "$work"/killed/step-*; do
