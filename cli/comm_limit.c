@@ -231,30 +231,47 @@ static inline void fetch_to_write(const char *at)
 #endif
 }
 
-static inline __attribute__((always_inline)) void move_line(range *const *ranges, int from, int to, size_t at)
-{
-    words sum[LINE / sizeof(words)] = {{0}};
-    for (int i = 0; i < from; i++)
-        for (size_t k = 0; k < LINE / sizeof(words); k++) sum[k] ^= ((const words *)(ranges[0][i].at + at))[k];
-    for (int i = 0; i < to; i++)
-        for (size_t k = 0; k < LINE / sizeof(words); k++) ((words *)(ranges[1][i].at + at))[k] = sum[k];
-}
+#define INLINE static inline __attribute__((always_inline))
 
-/* The compiler unrolls it for the usual numbers of buffers. */
-#define MOVE_LINES(a, b) \
-    if (from == (a) && to == (b)) return move_common(ranges, a, b, common, ahead)
-
-static inline __attribute__((always_inline)) size_t move_common(range *const *ranges, int from, int to, size_t common,
-                                                                bool ahead)
-{
-    size_t at = 0;
-    for (; ahead && at + AHEAD < common; at += LINE) {
-        for (int i = 0; i < from; i++) fetch_to_write(ranges[0][i].at + at + AHEAD);
-        move_line(ranges, from, to, at);
+/* With vectors of the type T, of the instruction set TARGET. The compiler unrolls it for the usual numbers of buffers. */
+#define DEFINE_MOVE(T, TARGET)                                                                                  \
+    TARGET INLINE void move_line_##T(range *const *ranges, int from, int to, size_t at)                         \
+    {                                                                                                           \
+        T sum[LINE / sizeof(T)] = {{0}};                                                                        \
+        for (int i = 0; i < from; i++)                                                                          \
+            for (size_t k = 0; k < LINE / sizeof(T); k++) sum[k] ^= ((const T *)(ranges[0][i].at + at))[k];     \
+        for (int i = 0; i < to; i++)                                                                            \
+            for (size_t k = 0; k < LINE / sizeof(T); k++) ((T *)(ranges[1][i].at + at))[k] = sum[k];            \
+    }                                                                                                           \
+    TARGET INLINE void move_common_##T(range *const *ranges, int from, int to, size_t common, bool ahead)       \
+    {                                                                                                           \
+        size_t at = 0;                                                                                          \
+        for (; ahead && at + AHEAD < common; at += LINE) {                                                      \
+            for (int i = 0; i < from; i++) fetch_to_write(ranges[0][i].at + at + AHEAD);                        \
+            move_line_##T(ranges, from, to, at);                                                                \
+        }                                                                                                       \
+        for (; at < common; at += LINE) move_line_##T(ranges, from, to, at);                                    \
+    }                                                                                                           \
+    TARGET static void move_##T(range *const *ranges, int from, int to, size_t common, bool ahead)              \
+    {                                                                                                           \
+        if (from == 2 && to == 2) move_common_##T(ranges, 2, 2, common, ahead);                                 \
+        else if (from == 4 && to == 4) move_common_##T(ranges, 4, 4, common, ahead);                            \
+        else if (from == 8 && to == 8) move_common_##T(ranges, 8, 8, common, ahead);                            \
+        else if (from == 16 && to == 16) move_common_##T(ranges, 16, 16, common, ahead);                        \
+        else if (from == 2 && to == 1) move_common_##T(ranges, 2, 1, common, ahead);                            \
+        else if (from == 4 && to == 1) move_common_##T(ranges, 4, 1, common, ahead);                            \
+        else if (from == 8 && to == 1) move_common_##T(ranges, 8, 1, common, ahead);                            \
+        else if (from == 16 && to == 1) move_common_##T(ranges, 16, 1, common, ahead);                          \
+        else move_common_##T(ranges, from, to, common, ahead);                                                  \
     }
-    for (; at < common; at += LINE) move_line(ranges, from, to, at);
-    return common;
-}
+
+DEFINE_MOVE(words, )
+#if defined(__x86_64__)
+typedef uint64_t words_32 __attribute__((vector_size(32), may_alias));
+typedef uint64_t words_64 __attribute__((vector_size(64), may_alias));
+DEFINE_MOVE(words_32, __attribute__((target("avx2"))))
+DEFINE_MOVE(words_64, __attribute__((target("avx512f"))))
+#endif
 
 /* A line of every buffer at a time, as far as all ranges go that are not empty. Returns how far. */
 static size_t move_lines(const pattern *p, bool ahead)
@@ -268,15 +285,15 @@ static size_t move_lines(const pattern *p, bool ahead)
         if (p->reads[i].bytes && p->reads[i].bytes < common) common = p->reads[i].bytes / LINE * LINE;
         if (p->writes[i].bytes && p->writes[i].bytes < common) common = p->writes[i].bytes / LINE * LINE;
     }
-    MOVE_LINES(2, 2);
-    MOVE_LINES(4, 4);
-    MOVE_LINES(8, 8);
-    MOVE_LINES(16, 16);
-    MOVE_LINES(2, 1);
-    MOVE_LINES(4, 1);
-    MOVE_LINES(8, 1);
-    MOVE_LINES(16, 1);
-    return move_common(ranges, from, to, common, ahead);
+    void (*move)(range *const *, int, int, size_t, bool) = move_words;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f"))
+        move = move_words_64;
+    else if (__builtin_cpu_supports("avx2"))
+        move = move_words_32;
+#endif
+    move(ranges, from, to, common, ahead);
+    return common;
 }
 
 /* Where every range that is read has one of the same length to be written to. */
