@@ -157,6 +157,11 @@ static int choose_shape(const conv_shape &v)
 struct weight_tiles {
     int64_t tiles, most; /* of pixels, and of parts */
 };
+template <typename S> static bool tiles_fit(const conv_shape &v)
+{
+    return v.h % S::rows == 0 && v.w % S::columns == 0 && v.c % S::in == 0 && v.o % S::out == 0;
+}
+/* Of a shape that fits: others have no tiles of channels, by whose number parts are divided. */
 template <typename S> static weight_tiles tiles_of(const conv_shape &v)
 {
     int64_t blocks = lk__cuda_conv_direct_blocks * S::blocks;
@@ -166,7 +171,7 @@ template <typename S> static weight_tiles tiles_of(const conv_shape &v)
 
 template <typename S> static lk_status launch_weights(const lk__kernel_call *call, const conv_shape &v)
 {
-    if (v.h % S::rows != 0 || v.w % S::columns != 0 || v.c % S::in != 0 || v.o % S::out != 0) return LK_EUNSUPPORTED;
+    if (!tiles_fit<S>(v)) return LK_EUNSUPPORTED;
     weight_tiles   t = tiles_of<S>(v);
     const uint8_t *index = v.pool > 1 ? in_data<uint8_t>(call, 2) : NULL;
     direct_image   x = {in_data<float>(call, 0), NULL, v.h, v.w, v.c},
@@ -200,8 +205,11 @@ size_t lk__cuda_conv_direct_weight_workspace(const conv_shape &v)
 {
     weight_tiles t = {};
     switch (choose_shape(v)) {
-#define SHAPE_TILES(number, ...) \
-    case number: t = tiles_of<weight_shape<__VA_ARGS__>>(v); break;
+#define SHAPE_TILES(number, ...)                                \
+    case number:                                                \
+        if (!tiles_fit<weight_shape<__VA_ARGS__>>(v)) return 0; \
+        t = tiles_of<weight_shape<__VA_ARGS__>>(v);             \
+        break;
         SHAPES(SHAPE_TILES)
         MORE_SHAPES(SHAPE_TILES)
     default: return 0;
