@@ -42,6 +42,12 @@ static __device__ __forceinline__ void prefetch_line(const void *at)
 #endif
 }
 
+/* Kernels that are to run side by side on a multiprocessor must have divided its memory between cache and shared memory in the same way. */
+template <typename K> static inline void lk__prefer_shared(K kernel)
+{
+    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100 /* percent */);
+}
+
 #if defined(LK_CUDA_EMULATED)
 #define LAUNCH_EARLY_IF(condition, ...) ((void)(condition), LAUNCH(__VA_ARGS__))
 #else
@@ -50,7 +56,7 @@ static inline void lk__launch_early(bool early, void (*kernel)(PARAMETERS...), d
                                     cudaStream_t stream, ARGUMENTS... arguments)
 {
     cudaLaunchAttribute attribute = {};
-    cudaLaunchConfig_t  config = {};
+    cudaLaunchConfig_t config = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
     config.gridDim = grid;
