@@ -105,8 +105,9 @@ struct lk_program {
     lk__kernel_invalid_id *report;     /* off the CPU: where kernels report ids */
     char                  *chunk;      /* off the CPU, with other ranks: LK__STAGING_CHUNK bytes of the host's */
     lk__run_graphs        *graphs;     /* NULL: the device records nothing */
-    lk__run_update        *update;     /* NULL: the device runs one call at a time */
-    lk__run_update        *step_calls; /* of a step of generation; NULL: the same */
+    lk__run_update        *update;      /* NULL: the device runs one call at a time */
+    lk__run_update        *train_calls; /* of forward and backward, where steps are queued; NULL: the same */
+    lk__run_update        *step_calls;  /* of a step of generation; NULL: the same */
     lk__run_shared        *shared;     /* NULL: every rank has its own state */
     lk__run_queue         *queue;      /* NULL: the program waits for each section's results */
     lk__run_source        *sources[2]; /* of training steps and of evaluations; NULL: the caller binds inputs */
@@ -203,11 +204,14 @@ lk_status lk__graphs_create(lk_program *program);
 void      lk__graphs_free(lk_program *program);
 lk_status lk__run_recorded(lk_program *program, const lk__run_key *key, lk__run_issue issue);
 
-/* ---- update.c: calls that the device may run together: of the update, and of a step of generation ---- */
+/* ---- update.c: calls that the device may run together: of a step that is queued, of the update, of a step of generation ---- */
 lk_status lk__update_create(lk_program *program);
 void      lk__update_free(lk_program *program);
 /* Runs instructions begin … limit-1 of a list together, the first of them and as many as the device does; *end: behind the last. */
 lk_status lk__update_run(lk_program *program, const lk__run_list *list, size_t begin, size_t limit, size_t *end);
+/* device.h's end_step with all of the update. */
+lk_status lk__update_end_step(lk_program *program, const lk__device_numbers *numbers, lk__device_result *results,
+                              bool *done);
 
 /* ---- step.c: steps that are queued; those of trainer_interface.h ---- */
 lk_status lk__queue_create(lk_program *program);

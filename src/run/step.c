@@ -222,6 +222,18 @@ static lk_status publish_result(lk_program *p, const lk__device_numbers *numbers
     return end_unit(p, status, "result of the step", LK__WORK_KERNEL);
 }
 
+/* Numbers, update and result together. */
+static lk_status end_step(lk_program *p, const lk__run_key *key, const lk__device_numbers *numbers, bool *done)
+{
+    lk__run_list *list = (lk__run_list *)key->list;
+    lk__run_unit  unit = {.list = list, .begin = list->begin[LK_UPDATE], .end = list->end[LK_UPDATE]};
+    *done = false;
+    if (!key->first || !key->last || p->waits) return LK_OK;
+    lk_status status = lk__timeline_before(p, p->stream);
+    if (status >= 0) status = lk__update_end_step(p, numbers, p->queue->results, done);
+    return status < 0 || !*done ? status : lk__timeline_after(p, p->stream, &unit);
+}
+
 /* The report of ids is cleared in the first micro-batch of a step; inputs are made in each, unless they were sent. */
 static lk_status begin_batch(lk_program *p, bool first)
 {
@@ -245,7 +257,10 @@ static lk_status issue_batch(lk_program *p, const lk__run_key *key)
     part.end = key->list->end[LK_BACKWARD];
     if (status >= 0) status = lk__kernels_issue(p, &part);
     if (status >= 0 && !key->first) status = accumulate_gradients(p);
-    if (status >= 0) status = add_numbers(p, &numbers);
+    bool ended = false;
+    if (status >= 0) status = end_step(p, key, &numbers, &ended);
+    if (status < 0 || ended) return status;
+    status = add_numbers(p, &numbers);
     if (!key->last || status < 0) return status;
     if ((status = lk__operands_set(p, lk__gradient_set(p, 0))) < 0) return status; /* the update reads the sums */
     part.begin = key->list->begin[LK_UPDATE];

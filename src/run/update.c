@@ -1,23 +1,26 @@
 /* update.c - calls of a section as arrays, for devices that run several of them in one launch: the update's, since a launch for each of
- * hundreds of small parameters would take longer than their arithmetic; and those of a step of generation. */
+ * hundreds of small parameters would take longer than their arithmetic; those of a step that is queued, and of a step of generation. */
 #include "run/program.h"
 
 struct lk__run_update {
     const lk__run_list     *list;
+    lk__device_nodes        nodes;
     size_t                  begin, end; /* instructions of the section */
     size_t                  bytes;      /* of this struct and its arrays */
     lk__op                 *ops;
     const lk__kernel_call **calls;
 };
 
-static lk_status gather_calls(lk_program *p, const lk__run_list *list, lk_section section, lk__run_update **update)
+static lk_status gather_calls(lk_program *p, lk__device_nodes nodes, const lk__run_list *list, size_t begin, size_t end,
+                              lk__run_update **update)
 {
-    size_t begin = list->begin[section], end = list->end[section], count = end - begin;
+    size_t count = end - begin;
     if (begin >= end) return LK_OK;
     size_t          bytes = sizeof **update + count * (sizeof(lk__kernel_call *) + sizeof(lk__op));
     lk__run_update *u = *update = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
     if (!u) return LK_ENOMEM;
     u->list = list;
+    u->nodes = nodes;
     u->begin = begin;
     u->end = end;
     u->bytes = bytes;
@@ -34,9 +37,15 @@ lk_status lk__update_create(lk_program *p)
 {
     lk_status status = LK_OK;
     if (!p->device->backend->run_many) return LK_OK;
-    if (p->plan->trains) status = gather_calls(p, &p->slots[0].train, LK_UPDATE, &p->update);
+    const lk__run_list *train = &p->slots[0].train, *evaluate = &p->evaluate;
+    if (p->plan->trains)
+        status = gather_calls(p, LK__NODES_OF_UPDATE, train, train->begin[LK_UPDATE], train->end[LK_UPDATE], &p->update);
+    if (status >= 0 && p->plan->trains && lk__plan_queues(p->plan)) /* one rank, and all are kernels */
+        status = gather_calls(p, LK__NODES_OF_TRAINING, train, train->begin[LK_FORWARD], train->end[LK_BACKWARD],
+                              &p->train_calls);
     if (status >= 0 && lk__plan_runs_together(&p->plan->evaluate))
-        status = gather_calls(p, &p->evaluate, LK_EVALUATE, &p->step_calls);
+        status = gather_calls(p, LK__NODES_OF_GENERATION, evaluate, evaluate->begin[LK_EVALUATE],
+                              evaluate->end[LK_EVALUATE], &p->step_calls);
     return status;
 }
 
@@ -48,18 +57,34 @@ static void free_calls(lk_program *p, lk__run_update *u)
 void lk__update_free(lk_program *p)
 {
     free_calls(p, p->update);
+    free_calls(p, p->train_calls);
     free_calls(p, p->step_calls);
+}
+
+static bool has_call(const lk__run_update *u, const lk__run_list *list, size_t at)
+{
+    return u && list == u->list && at >= u->begin && at < u->end;
 }
 
 lk_status lk__update_run(lk_program *p, const lk__run_list *list, size_t begin, size_t limit, size_t *end)
 {
-    const lk__run_update *u = list == &p->evaluate ? p->step_calls : p->update;
+    const lk__run_update *all[] = {p->update, p->train_calls, p->step_calls}, *u = NULL;
     int                   done = 0;
     *end = begin;
-    if (!u || list != u->list || begin < u->begin || begin >= u->end) return LK_OK;
+    for (int i = 0; i < 3; i++)
+        if (has_call(all[i], list, begin)) u = all[i];
+    if (!u) return LK_OK;
     if (limit > u->end) limit = u->end;
-    lk_status status = p->device->backend->run_many(p->device, u->ops + (begin - u->begin),
+    lk_status status = p->device->backend->run_many(p->device, u->nodes, u->ops + (begin - u->begin),
                                                     u->calls + (begin - u->begin), (int)(limit - begin), &done);
     *end = begin + (size_t)done;
     return status;
+}
+
+lk_status lk__update_end_step(lk_program *p, const lk__device_numbers *numbers, lk__device_result *results, bool *done)
+{
+    const lk__run_update *u = p->update;
+    *done = false;
+    if (!u || !p->device->backend->end_step) return LK_OK;
+    return p->device->backend->end_step(p->device, numbers, u->ops, u->calls, (int)(u->end - u->begin), results, done);
 }

@@ -28,14 +28,25 @@ lk_status lk__cuda_update_many(lk__op op, const lk__kernel_call *const *calls, i
 lk_status lk__cuda_scale_many(const lk__kernel_call *const *squares, int n, const lk__kernel_call *scale,
                               void *workspace);
 size_t    lk__cuda_scale_many_workspace(const lk__kernel_call *const *squares, int n); /* bytes, from shapes */
+/* device.h's end_step */
+lk_status lk__cuda_end_step(lk__device *device, const lk__device_numbers *numbers, const lk__op *ops,
+                            const lk__kernel_call *const *calls, int count, lk__device_result *results, bool *done);
 
 /* ---- update.cu: device.h's run_many ---- */
-lk_status lk__cuda_run_many(lk__device *device, const lk__op *ops, const lk__kernel_call *const *calls, int count,
-                            int *done);
+lk_status lk__cuda_run_many(lk__device *device, lk__device_nodes which, const lk__op *ops,
+                            const lk__kernel_call *const *calls, int count, int *done);
 
 /* ---- together.cu: the same for the nodes of a step of generation ---- */
 lk_status lk__cuda_run_step_nodes(lk__device *device, const lk__op *ops, const lk__kernel_call *const *calls, int count,
                                   int *done);
+
+/* ---- train_together.cu: and for those of a training step, before the update ---- */
+lk_status lk__cuda_run_train_nodes(lk__device *device, const lk__op *ops, const lk__kernel_call *const *calls, int count,
+                                   int *done);
+
+/* ---- cross_entropy.cu: cross_entropy and, behind it, its gradient, in one launch; rows are few ---- */
+bool      lk__cuda_entropy_suits(const lk__kernel_call *call, const lk__kernel_call *grad);
+lk_status lk__cuda_entropy_with_grad(const lk__kernel_call *call, const lk__kernel_call *grad);
 
 /* ---- numbers.cu ---- */
 lk_status lk__cuda_add_numbers(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers);

@@ -1,6 +1,7 @@
 /* cross_entropy.cu - cross-entropy fused with softmax, and its gradient. A warp or a block has a row; rows leave their loss, weight and
  * whether they are right, which are added in an order that depends on their number alone. Bound by bytes: the logits are read three
  * times, after the first from the caches, and the probabilities written once. */
+#include "device/cuda/backend.h"
 #include "device/cuda/map.h"
 #include "device/cuda/sum.h"
 #include "device/cuda/unary.h"
@@ -11,11 +12,21 @@ template <typename T> struct labelled_rows {
     const T               *logits, *weight; /* weight: of a row; NULL: 1 */
     const int32_t         *labels;
     T                     *probs; /* NULL: not wanted */
+    T                     *dx;    /* the gradient, where the loss's is 1; NULL: not wanted */
     int64_t                rows, classes, ignore;
     double                 smoothing;
     double                *results; /* (rows, 3): loss, weight, right */
     lk__kernel_invalid_id *invalid;
 };
+
+/* The gradient by a logit, from its probability; even: what smoothing gives to each class. */
+template <typename T>
+static __device__ __forceinline__ T entropy_slope(T probability, bool is_label, T even, double smoothing, T factor)
+{
+    T d = probability - even;
+    if (is_label) d -= (T)(1 - smoothing);
+    return d * factor;
+}
 
 /* NaN is no maximum here: it makes the loss NaN all the same, and no label right. */
 template <typename T> static __device__ __forceinline__ T larger(T a, T b) { return b > a ? b : a; }
@@ -34,19 +45,18 @@ template <int LANES> static __device__ __forceinline__ double team_sum(double x,
     return LANES == 32 ? warp_sum(x) : block_sum(x, shared);
 }
 
-template <typename T, int LANES> static __global__ void entropy_kernel(labelled_rows<T> e)
+/* Row `row`, by a warp or by a block; `result`, its loss, its weight and whether it is right, is written by its first thread. */
+template <typename T, int LANES>
+static __device__ __forceinline__ void entropy_row(const labelled_rows<T> &e, int64_t row, double *result, double *sums,
+                                                   T *maxima)
 {
-    await_previous();
-    __shared__ double sums[32];
-    __shared__ T      maxima[32];
-    int64_t           row = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / LANES, first = threadIdx.x % LANES;
-    if (row >= e.rows) return; /* all of a warp's or of a block's threads */
+    int64_t  first = threadIdx.x % LANES;
     const T *x = e.logits + row * e.classes;
     T       *probs = e.probs ? e.probs + row * e.classes : NULL, most = -(T)INFINITY;
     int64_t  label = e.labels[row];
-    double  *result = e.results + row * 3;
     if (label == e.ignore || label < 0 || label >= e.classes) {
         for (int64_t k = first; probs && k < e.classes; k += LANES) probs[k] = 0;
+        for (int64_t k = first; e.dx && k < e.classes; k += LANES) e.dx[row * e.classes + k] = 0;
         if (first) return;
         result[0] = label == e.ignore ? 0 : (double)NAN;
         result[1] = result[2] = 0;
@@ -68,17 +78,31 @@ template <typename T, int LANES> static __global__ void entropy_kernel(labelled_
     total = team_sum<LANES>(total, sums);
     earlier = team_sum<LANES>(earlier, sums);
     if (e.smoothing != 0) all = team_sum<LANES>(all, sums);
-    T factor = (T)(1 / total);
+    T      factor = (T)(1 / total), even = (T)(e.smoothing / (double)e.classes);
+    double w = e.weight ? (double)e.weight[row] : 1;
 #pragma unroll 4
-    for (int64_t k = first; probs && k < e.classes; k += LANES) probs[k] = real_exp(x[k] - most) * factor;
+    for (int64_t k = first; probs && k < e.classes; k += LANES) {
+        T p = real_exp(x[k] - most) * factor;
+        probs[k] = p;
+        if (e.dx) e.dx[row * e.classes + k] = entropy_slope(p, k == label, even, e.smoothing, (T)w);
+    }
     if (first) return;
     double log_total = log(total), loss = log_total + ((double)most - (double)at_label);
     if (e.smoothing != 0)
         loss = (1 - e.smoothing) * loss + e.smoothing / (double)e.classes * (all + (double)e.classes * log_total);
-    double w = e.weight ? (double)e.weight[row] : 1;
     result[0] = w * loss;
     result[1] = w;
     result[2] = earlier == 0 && at_label == most ? 1 : 0;
+}
+
+template <typename T, int LANES> static __global__ void entropy_kernel(labelled_rows<T> e)
+{
+    await_previous();
+    __shared__ double sums[32];
+    __shared__ T      maxima[32];
+    int64_t           row = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / LANES;
+    if (row < e.rows) /* all of a warp's or of a block's threads */
+        entropy_row<T, LANES>(e, row, e.results + row * 3, sums, maxima);
 }
 
 /* Adds the rows' results: launch_sums over rows, whose parts are after them in the workspace. */
@@ -92,7 +116,33 @@ struct row_results {
     }
 };
 
+/* ---- a few rows: one block, and one launch with the sums and the gradient ---- */
+
+enum { SMALL_THREADS = 1024, SMALL_ROWS = SUM_THREADS, SMALL_ELEMENTS = 8192 };
+
+template <typename T>
+static __global__ void __launch_bounds__(SMALL_THREADS) entropy_together(const labelled_rows<T> e, sums_out<3> out)
+{
+    await_previous();
+    __shared__ double results[SMALL_ROWS][3], shared[32];
+    for (int row = (int)threadIdx.x / 32; row < (int)e.rows; row += SMALL_THREADS / 32)
+        entropy_row<T, 32>(e, row, results[row], NULL, NULL);
+    __syncthreads();
+    double sum[3] = {}; /* added as launch_sums does */
+#pragma unroll
+    for (int k = 0; k < 3; k++) {
+        if ((int)threadIdx.x < (int)e.rows) sum[k] += results[threadIdx.x][k];
+        sum[k] = block_sum(sum[k], shared);
+    }
+    store_sums(sum, out);
+}
+
 static int64_t entropy_rows(const lk__kernel_call *call) { return cuda_product(&call->in[0], 0, call->in[0].rank - 1); }
+
+static bool entropy_is_small(const lk__kernel_call *call)
+{
+    return entropy_rows(call) <= SMALL_ROWS && lk__operand_elements(&call->in[0]) <= SMALL_ELEMENTS;
+}
 
 extern "C" size_t lk__cuda_cross_entropy_workspace(const lk__kernel_call *call, int threads)
 {
@@ -101,10 +151,9 @@ extern "C" size_t lk__cuda_cross_entropy_workspace(const lk__kernel_call *call, 
     return sums_workspace(rows, 3) + (size_t)rows * 3 * sizeof(double);
 }
 
-template <typename T> static void launch_entropy(const lk__kernel_call *call)
+template <typename T> static labelled_rows<T> describe_rows(const lk__kernel_call *call)
 {
     labelled_rows<T> e = {};
-    cudaStream_t     stream = cuda_stream(call);
     e.logits = in_data<T>(call, 0);
     e.labels = in_data<int32_t>(call, 1);
     e.weight = in_data<T>(call, 2);
@@ -115,12 +164,27 @@ template <typename T> static void launch_entropy(const lk__kernel_call *call)
     e.smoothing = call->attrs->label_smoothing;
     e.results = (double *)((char *)call->workspace + sums_workspace(e.rows, 3));
     e.invalid = call->invalid;
+    return e;
+}
+
+static sums_out<3> describe_sums(const lk__kernel_call *call)
+{
+    return sums_out<3>{{out_data<double>(call, 0), out_data<double>(call, 1), out_data<double>(call, 2)}};
+}
+
+template <typename T> static void launch_entropy(const lk__kernel_call *call)
+{
+    labelled_rows<T> e = describe_rows<T>(call);
+    cudaStream_t     stream = cuda_stream(call);
+    if (entropy_is_small(call)) {
+        LAUNCH_EARLY(entropy_together<T>, 1, SMALL_THREADS, 0, stream, e, describe_sums(call));
+        return;
+    }
     if (e.rows > 0 && e.classes <= WARP_MOST)
         LAUNCH_EARLY((entropy_kernel<T, 32>), (unsigned)cuda_tiles(e.rows, THREADS / 32), THREADS, 0, stream, e);
     else if (e.rows > 0)
         LAUNCH_EARLY((entropy_kernel<T, THREADS>), (unsigned)e.rows, THREADS, 0, stream, e);
-    sums_out<3> out = {{out_data<double>(call, 0), out_data<double>(call, 1), out_data<double>(call, 2)}};
-    launch_sums<1>(call, row_results{e.results}, e.rows, out, true);
+    launch_sums<1>(call, row_results{e.results}, e.rows, describe_sums(call), true);
 }
 
 extern "C" lk_status lk__cuda_cross_entropy(const lk__kernel_call *call)
@@ -158,9 +222,8 @@ template <typename T> struct entropy_grad_map {
         T even = (T)(smoothing / (double)classes.by);
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            T d = v.p.at[i] - even;
-            if (v.label == i) d -= (T)(1 - smoothing);
-            v.p.at[i] = v.label == INT64_MAX ? (T)0 : d * v.factor;
+            T d = entropy_slope(v.p.at[i], v.label == i, even, smoothing, v.factor);
+            v.p.at[i] = v.label == INT64_MAX ? (T)0 : d;
         }
         store_pack<N>(dx + at, v.p);
     }
@@ -185,5 +248,21 @@ template <typename T> static void launch_entropy_grad(const lk__kernel_call *cal
 extern "C" lk_status lk__cuda_cross_entropy_grad(const lk__kernel_call *call)
 {
     BY_WIDE_ELEMENT(call->out[0].dtype, T, launch_entropy_grad<T>(call);)
+    return lk__cuda_launched(call);
+}
+
+/* ---- both ---- */
+
+bool lk__cuda_entropy_suits(const lk__kernel_call *call, const lk__kernel_call *grad)
+{
+    return entropy_is_small(call) && out_data<void>(call, 3) && in_data<void>(grad, 0) == call->out[3].data &&
+           in_data<void>(grad, 1) == call->in[1].data && in_data<void>(grad, 2) == in_data<void>(call, 2) &&
+           !in_data<void>(grad, 3);
+}
+
+lk_status lk__cuda_entropy_with_grad(const lk__kernel_call *call, const lk__kernel_call *grad)
+{
+    BY_WIDE_ELEMENT(call->in[0].dtype, T, labelled_rows<T> e = describe_rows<T>(call); e.dx = out_data<T>(grad, 0);
+                    LAUNCH_EARLY(entropy_together<T>, 1, SMALL_THREADS, 0, cuda_stream(call), e, describe_sums(call));)
     return lk__cuda_launched(call);
 }

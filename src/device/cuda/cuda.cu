@@ -492,6 +492,7 @@ static lk__device_backend make_backend()
     b.graph_free = cuda_graph_free;
     b.add_numbers = lk__cuda_add_numbers;
     b.publish = lk__cuda_publish;
+    b.end_step = lk__cuda_end_step;
     b.stream_query = cuda_stream_query;
     b.gather = lk__cuda_gather;
     b.choose_tokens = lk__cuda_choose_tokens;

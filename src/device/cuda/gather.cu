@@ -60,8 +60,8 @@ static __device__ __forceinline__ double normalize(float v, double mean, double 
 }
 
 template <typename T> struct converted { /* of u8 by the table, of f32 by arithmetic */
-    const T *table;
-    T        mean, std;
+    const T                   *table;
+    T                          mean, std;
     __device__ __forceinline__ converted(const lk__device_transform &t, int channel)
     {
         int k = t.per_channel ? channel : 0;
@@ -95,8 +95,8 @@ static __device__ __forceinline__ void transform_pixels(const lk__device_transfo
 }
 
 template <typename F, typename T>
-static __device__ __forceinline__ void transform_part(const lk__device_transform &t, const gather_row &r, const char *sample,
-                                                      void *row, unsigned unit, int each)
+static __device__ __forceinline__ void transform_part(const lk__device_transform &t, const gather_row &r,
+                                                      const char *sample, void *row, unsigned unit, int each)
 {
     if (each == 4)
         transform_pixels<4>(t, r, (const F *)sample, (T *)row, 4 * unit);
@@ -144,7 +144,8 @@ static __device__ void write_part(const gather_call &c, int f, int64_t row, cons
 
 static __global__ void __launch_bounds__(GATHER_THREADS) gather_kernel(const __grid_constant__ gather_call c)
 {
-    __shared__ gather_row  drawn;
+    __shared__ gather_row drawn;
+    begin_next(); /* which waits for all of this one */
     const lk__device_rows &rows = c.rows;
     const char    *header = rows.headers + (rows.turn ? (size_t)(*rows.turn % rows.turns) * rows.header_bytes : 0);
     const int64_t *ids = (const int64_t *)(header + LK__DEVICE_IDS);
@@ -181,7 +182,7 @@ lk_status lk__cuda_gather(lk__device *d, lk__device_stream *stream, const lk__de
     gather_call call = {*gather, *rows, {0}, {0}};
     for (int i = 0; i < gather->count; i++) {
         const lk__device_field *f = &gather->fields[i];
-        int64_t all = f->elements * (f->how == LK__DEVICE_COPIED ? (int64_t)cuda_size(f->in) : 1);
+        int64_t                 all = f->elements * (f->how == LK__DEVICE_COPIED ? (int64_t)cuda_size(f->in) : 1);
         call.each[i] = choose_part(f, &gather->transform);
         call.first[i + 1] = call.first[i] + (int)cuda_tiles(all, (int64_t)call.each[i] * GATHER_THREADS);
     }

@@ -67,8 +67,17 @@ lk_status lk__cuda_few_rows(const lk__kernel_call *call, const lk__cuda_product 
 /* small_products.cu: products of f32 or bf16 without a batch, of which starting them and waiting for memory is most of the time. */
 lk_status lk__cuda_small_product(const lk__kernel_call *call, const lk__cuda_product *product);
 
-/* linear.cu: the product that a node linear is. */
+/* Whether products.cu would take it. */
+bool lk__cuda_small_product_suits(const lk__cuda_device *device, const lk__cuda_product *product);
+/* Both gradients of a linear layer, dw with A transposed and dx with none of A, in one launch. mask: NULL, or of dx's type and layout: dx is
+ * also stored at `masked`, 0 where the mask is at most 0; masked may be dx's C, which then is not stored apart. */
+lk_status lk__cuda_small_gradients(const lk__kernel_call *call, const lk__cuda_product *dw, const lk__cuda_product *dx,
+                                   const void *mask, void *masked);
+
+/* linear.cu: the products that a node linear, linear_grad_input or linear_grad_weight is. The last: false where it is more than one product. */
 extern "C" lk__cuda_product lk__cuda_linear_product(const lk__kernel_call *call);
+lk__cuda_product            lk__cuda_input_product(const lk__kernel_call *call);
+bool                        lk__cuda_weight_product(const lk__kernel_call *call, lk__cuda_product *product);
 
 /* blas.cu: LK_EUNSUPPORTED where cuBLASLt is missing or refuses the product; nothing was queued then. */
 lk_status lk__cuda_blas_run(const lk__kernel_call *call, const lk__cuda_product *product);

@@ -84,6 +84,8 @@ static lk__cuda_product input_product(const lk__kernel_call *call)
     return p;
 }
 
+lk__cuda_product lk__cuda_input_product(const lk__kernel_call *call) { return input_product(call); }
+
 extern "C" lk_status lk__cuda_linear_grad_input(const lk__kernel_call *call)
 {
     lk__cuda_product p = input_product(call);
@@ -129,6 +131,12 @@ static bool set_bias_gradient(const lk__cuda_device *device, const lk__kernel_ca
     if (!db || device->base.by_heuristic || call->leaves) return db != NULL;
     (call->attrs->transposed ? p->b_sums : p->a_sums) = db;
     return false;
+}
+
+bool lk__cuda_weight_product(const lk__kernel_call *call, lk__cuda_product *p)
+{
+    *p = weight_product(call);
+    return !set_bias_gradient(cuda_device(call), call, p) && !call->leaves;
 }
 
 /* With leaves, dw is computed in slabs of rows. Sums of leaves wait on a stack, whose bottom is dw itself. */

@@ -162,15 +162,75 @@ template <typename RULE, typename R> struct updates {
     const int32_t            *halted;
 };
 
+/* What a launch does besides, where it ends a step (backend.h): numbers of one micro-batch, as numbers.cu has them. */
+enum { END_NUMBERS = 8 };
+struct step_end {
+    const void                  *value[END_NUMBERS];
+    double                       otherwise[END_NUMBERS];
+    int                          count, narrow; /* narrow: bits */
+    bool                         judges, writes;
+    double                      *sums;
+    const lk__kernel_invalid_id *report;
+    const lk__kernel_step       *step;
+    int64_t                     *turn;
+    int32_t                     *halted;
+    gradient_scaling             scaling;
+    lk__device_result           *results;
+};
+
+static __device__ __forceinline__ double step_number(const step_end &e, int i)
+{
+    if (!e.value[i]) return e.otherwise[i];
+    return e.narrow >> i & 1 ? (double)*(const float *)e.value[i] : *(const double *)e.value[i];
+}
+static __device__ __forceinline__ bool step_fails(const step_end &e)
+{
+    bool found = e.report->found;
+    return !isfinite(step_number(e, 0)) || found;
+}
+
+/* One block: the sums, the scale, whether updates are halted, and all of it for the host. Updates of other blocks judge by themselves. */
+static __device__ void finish_step(const step_end &e)
+{
+    int i = (int)threadIdx.x;
+    if (i >= 32) return;
+    lk__device_result *to = e.results + e.step->turn;
+    if (i < e.count) e.sums[i] = to->sums[i] = step_number(e, i);
+    __syncwarp();
+    if (i != 0) return;
+    int32_t halted = *e.halted;
+    if (halted == 0 && step_fails(e)) *e.halted = halted = 1 + e.step->micro_batch;
+    scale_gradients(e.scaling, 0);
+    if (e.turn) ++*e.turn;
+    to->norm = 0;
+    to->invalid = *e.report;
+    to->halted = halted;
+    __threadfence_system(); /* the host polls the number of the step */
+    *(volatile int64_t *)&to->step = e.step->step;
+}
+
 template <int N, typename RULE, typename R>
-static __global__ void __launch_bounds__(UPDATE_THREADS) update_kernel(const __grid_constant__ updates<RULE, R> u)
+static __global__ void __launch_bounds__(UPDATE_THREADS)
+    update_kernel(const __grid_constant__ updates<RULE, R> u, const __grid_constant__ step_end end)
 {
     await_previous();
-    __shared__ RULE shared;
-    if (u.halted && *u.halted) return;
-    int     i = find_tensor(u.begin, u.count, (int32_t)blockIdx.x);
-    int64_t begin = (int64_t)((int32_t)blockIdx.x - u.begin[i]) * UPDATE_THREADS * UPDATE_UNROLL * N;
-    update_part<N>(u.at[i], begin, u.attributes[u.rule[i]], u.step, u.scale, &shared);
+    __shared__ update_state<RULE> shared;
+    int32_t                       block = (int32_t)blockIdx.x - end.writes;
+    if (block < 0) { /* beside the update: it takes as long as the way to the host's memory */
+        finish_step(end);
+        return;
+    }
+    int     i = find_tensor(u.begin, u.count, block);
+    int64_t begin = (int64_t)(block - u.begin[i]) * UPDATE_THREADS * UPDATE_UNROLL * N;
+    update_part<N>(u.at[i], begin, &shared, [&] {
+        double           scale;
+        gradient_scaling own = end.scaling;
+        own.scale = &scale;
+        own.norm = NULL;
+        shared.halted = (u.halted && *u.halted) || (end.judges && step_fails(end));
+        if (end.judges) scale_gradients(own, 0);
+        shared.rule.prepare(u.attributes[u.rule[i]], u.step, end.judges ? &scale : u.scale);
+    });
 }
 
 template <typename R> static bool is_packed(const tensor<R> &t)
@@ -215,29 +275,81 @@ static int collect_updates(updates<RULE, R> *u, const lk__kernel_call *const *ca
     return i - first;
 }
 
-template <typename RULE, typename R> static void launch_updates(const lk__kernel_call *const *calls, int n)
+/* The last launch writes the step's result. */
+template <typename RULE, typename R>
+static void launch_updates(const lk__kernel_call *const *calls, int n, const step_end *ending)
 {
-    static_assert(sizeof(updates<RULE, R>) <= 4096, "a kernel's parameters");
+    static_assert(sizeof(updates<RULE, R>) + sizeof(step_end) <= 4096, "a kernel's parameters");
     for (int first = 0; first < n;) {
         updates<RULE, R> u;
         bool             packed;
         cudaStream_t     stream = cuda_stream(calls[first]);
+        step_end         end = ending ? *ending : step_end{};
         first += collect_updates(&u, calls, first, n, &packed);
-        unsigned blocks = (unsigned)u.begin[u.count];
+        end.writes = ending && first == n;
+        unsigned blocks = (unsigned)u.begin[u.count] + end.writes;
         if (blocks == 0) continue;
         if (packed)
-            LAUNCH_EARLY((update_kernel<PACK(R), RULE, R>), blocks, UPDATE_THREADS, 0, stream, u);
+            LAUNCH_EARLY((update_kernel<PACK(R), RULE, R>), blocks, UPDATE_THREADS, 0, stream, u, end);
         else
-            LAUNCH_EARLY((update_kernel<1, RULE, R>), blocks, UPDATE_THREADS, 0, stream, u);
+            LAUNCH_EARLY((update_kernel<1, RULE, R>), blocks, UPDATE_THREADS, 0, stream, u, end);
     }
+}
+
+static lk_status update_all(lk__op op, const lk__kernel_call *const *calls, int n, const step_end *ending)
+{
+    const lk__kernel_call *call = calls[0];
+    BY_WIDE_ELEMENT(call->out[0].dtype, R, if (op == LK__OP_sgd) launch_updates<sgd_rule<R>, R>(calls, n, ending);
+                    else launch_updates<adam_rule<R>, R>(calls, n, ending);)
+    return lk__cuda_launched(call);
 }
 
 lk_status lk__cuda_update_many(lk__op op, const lk__kernel_call *const *calls, int n)
 {
-    const lk__kernel_call *call = calls[0];
-    BY_WIDE_ELEMENT(call->out[0].dtype, R, if (op == LK__OP_sgd) launch_updates<sgd_rule<R>, R>(calls, n);
-                    else launch_updates<adam_rule<R>, R>(calls, n);)
-    return lk__cuda_launched(call);
+    return update_all(op, calls, n, NULL);
+}
+
+/* ---- the end of a step ---- */
+
+/* gradient_scale without norms of gradients, whose weight is the step's, and an optimizer for all parameters of one type. */
+static bool ends_simply(const lk__device_numbers *n, const lk__op *ops, const lk__kernel_call *const *calls, int count)
+{
+    const lk__kernel_call *scale = calls[0];
+    if (!n->first || n->count > END_NUMBERS || count < 2 || ops[0] != LK__OP_gradient_scale) return false;
+    if (in_data<double>(scale, 0) != n->weight || n->narrow[1] || (ops[1] != LK__OP_adam && ops[1] != LK__OP_sgd))
+        return false;
+    for (int i = 1; i < scale->inputs; i++)
+        if (in_data<double>(scale, i)) return false;
+    for (int i = 1; i < count; i++)
+        if (ops[i] != ops[1] || calls[i]->halted != n->halted ||
+            in_data<double>(calls[i], 1) != out_data<double>(scale, 0) ||
+            calls[i]->out[0].dtype != calls[1]->out[0].dtype)
+            return false;
+    return true;
+}
+
+lk_status lk__cuda_end_step(lk__device *device, const lk__device_numbers *n, const lk__op *ops,
+                            const lk__kernel_call *const *calls, int count, lk__device_result *results, bool *done)
+{
+    (void)device;
+    *done = ends_simply(n, ops, calls, count);
+    if (!*done) return LK_OK;
+    step_end end = {};
+    for (int i = 0; i < n->count; i++) {
+        end.value[i] = n->value[i];
+        end.narrow |= n->narrow[i] << i;
+        end.otherwise[i] = n->otherwise[i];
+    }
+    end.count = n->count;
+    end.judges = true;
+    end.sums = n->sums;
+    end.report = n->report;
+    end.step = n->step;
+    end.turn = n->turn;
+    end.halted = n->halted;
+    end.scaling = describe_scaling(calls[0]);
+    end.results = results;
+    return update_all(ops[1], calls + 1, count - 1, &end);
 }
 
 extern "C" lk_status lk__cuda_sgd(const lk__kernel_call *call) { return lk__cuda_update_many(LK__OP_sgd, &call, 1); }

@@ -220,10 +220,16 @@ template <typename R> struct adam_rule {
 
 enum { UPDATE_THREADS = 256, UPDATE_UNROLL = 2 };
 
-/* UPDATE_THREADS × UPDATE_UNROLL packs from `begin` on; all threads of the block call it. */
-template <int N, typename RULE, typename R>
-static __device__ __forceinline__ void update_part(const tensor<R> &t, int64_t begin, const typename RULE::attributes &a,
-                                                   const lk__kernel_step *step, const double *scale, RULE *shared)
+/* What a block has to know before it writes: thread 0 makes it while the others already read. */
+template <typename RULE> struct update_state {
+    RULE rule;
+    bool halted;
+};
+
+/* UPDATE_THREADS × UPDATE_UNROLL packs from `begin` on; all threads of the block call it. make(): sets *shared, by thread 0. */
+template <int N, typename RULE, typename R, typename F>
+static __device__ __forceinline__ void update_part(const tensor<R> &t, int64_t begin, update_state<RULE> *shared,
+                                                   const F &make)
 {
     tensor_values<R, N> v[UPDATE_UNROLL];
 #pragma unroll
@@ -231,9 +237,10 @@ static __device__ __forceinline__ void update_part(const tensor<R> &t, int64_t b
         int64_t at = begin + (u * UPDATE_THREADS + threadIdx.x) * N;
         if (at + N <= t.n) RULE::template read<N>(t, at, v[u]);
     }
-    if (threadIdx.x == 0) shared->prepare(a, step, scale);
+    if (threadIdx.x == 0) make();
     __syncthreads();
-    RULE own = *shared;
+    if (shared->halted) return;
+    RULE own = shared->rule;
 #pragma unroll
     for (int u = 0; u < UPDATE_UNROLL; u++) {
         int64_t at = begin + (u * UPDATE_THREADS + threadIdx.x) * N;

@@ -1,9 +1,12 @@
-/* small_products.cu - products of so little work that waiting for memory is most of their time: a block has a 32×32 tile of C and loads
- * 128 of k at once, so that it waits once for products of a small layer. Four groups of its threads each take a part of k; their sums
- * are added in order. How sums are divided depends on k alone, so a row of C has the same bits for every number of rows. */
+/* small_products.cu - products of so little work that waiting for memory is most of their time: a block has a 16×16 tile of C and loads
+ * 128 of k at once, so that it waits once for products of a small layer. Sixteen groups of its threads each take every sixteenth k; their
+ * sums are added in order. How sums are divided depends on k alone, so a row of C has the same bits for every number of rows.
+ *
+ * Both gradients of a linear layer read the same dy: they are one launch, with relu's gradient at the end of the input's. */
+#include "device/cuda/backend.h"
 #include "device/cuda/product_epilogue.h"
 
-enum { SIDE = 32, DEEP = 128, THREADS = 256, GROUPS = 4, WARPS = THREADS / 32, ROW = SIDE + 4 }; /* rows of 16 bytes */
+enum { SIDE = 16, DEEP = 128, THREADS = 256, GROUPS = 16, ROW = SIDE + 4 }; /* rows of 16 bytes */
 
 /* Tiles of A and B, k first; later the groups' sums. */
 union small_memory {
@@ -11,7 +14,7 @@ union small_memory {
         float a[DEEP][ROW], b[DEEP][ROW];
     } tiles;
     struct {
-        float groups[GROUPS][SIDE][SIDE], extras[WARPS][SIDE];
+        float groups[GROUPS][SIDE][SIDE], extras[GROUPS][SIDE];
     } sums;
 };
 
@@ -24,13 +27,13 @@ template <typename T, bool ALONG_K, int N> struct small_loader {
     {
         int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         if (!ALONG_K) return threadIdx.x % (SIDE / N) * N;
-        return N == 1 ? warp * 4 + q % 4 : warp % 4 * 8 + lane % 8; /* 8 rows side by side: few bank conflicts */
+        return N == 1 ? warp * 2 + q % 2 : warp % 2 * 8 + lane % 8; /* 8 rows side by side: few bank conflicts */
     }
     static __device__ __forceinline__ int deep_of(int q)
     {
         int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         if (!ALONG_K) return threadIdx.x / (SIDE / N) + q * (THREADS / (SIDE / N));
-        return N == 1 ? lane + q / 4 * 32 : (warp / 4 * 4 + lane / 8 + q * 8) * N;
+        return N == 1 ? lane + q / 2 * 32 : (warp / 2 * 4 + lane / 8 + q * 16) * N;
     }
     __device__ __forceinline__ void fetch(const T *p, int64_t ld, int64_t first, int64_t rows, int64_t k, int64_t end)
     {
@@ -51,12 +54,12 @@ template <typename T, bool ALONG_K, int N> struct small_loader {
     }
 };
 
-/* The tile's sums over one part of k, for this thread's 4×4 elements. */
-static __device__ __forceinline__ void add_part(const small_memory &memory, int x, int y, int first, int end,
-                                                float (&sum)[4][4])
+/* The tile's sums over a group's share of k, for this thread's 4×4 elements. */
+static __device__ __forceinline__ void add_share(const small_memory &memory, int x, int y, int group, int end,
+                                                 float (&sum)[4][4])
 {
 #pragma unroll 4
-    for (int q = first; q < end; q++) {
+    for (int q = group; q < end; q += GROUPS) {
         lk__pack<float, 4> u = load_pack<4>(&memory.tiles.a[q][y * 4]), v = load_pack<4>(&memory.tiles.b[q][x * 4]);
 #pragma unroll
         for (int r = 0; r < 4; r++)
@@ -65,30 +68,34 @@ static __device__ __forceinline__ void add_part(const small_memory &memory, int 
     }
 }
 
-/* a_sums: of A's rows, b_sums: of B's columns; NULL: not wanted. */
-struct small_job {
-    int64_t m, n, k, a_ld, b_ld;
-    float  *a_sums, *b_sums;
+template <typename T> struct small_job {
+    const T            *a, *b;
+    int64_t             m, n, k, a_ld, b_ld;
+    float              *a_sums, *b_sums; /* of A's rows, of B's columns; NULL: not wanted */
+    product_epilogue<T> to;
+    const T            *mask; /* C is also stored at `masked`, 0 where this is at most 0; NULL: it is not */
+    T                  *masked;
 };
 
+/* Tile number `block` of C. */
 template <typename T, bool A_ALONG_K, bool B_ALONG_K, int N>
-static __global__ void __launch_bounds__(THREADS)
-    multiply_small(const T *a, const T *b, small_job job, product_epilogue<T> to)
+static __device__ __forceinline__ void multiply_tile(const small_job<T> &job, unsigned block, small_memory &memory)
 {
-    await_previous();
-    __shared__ small_memory       memory;
     small_loader<T, A_ALONG_K, N> from_a;
     small_loader<T, B_ALONG_K, N> from_b;
     unsigned                      columns = (unsigned)((job.n + SIDE - 1) / SIDE);
-    int64_t i = (int64_t)(blockIdx.x / columns) * SIDE, j = (int64_t)(blockIdx.x % columns) * SIDE;
-    int     t = threadIdx.x, group = t / 64, x = t % 8, y = t % 64 / 8;
+    int64_t                       i = (int64_t)(block / columns) * SIDE, j = (int64_t)(block % columns) * SIDE;
+    int     t = threadIdx.x, group = t / 16, x = t % 4, y = t % 16 / 4, row = t / SIDE, column = t % SIDE;
     bool    sum_a = job.a_sums && j == 0, sum_b = job.b_sums && i == 0;
+    bool    inside = i + row < job.m && j + column < job.n;
+    int64_t place = (i + row) * job.to.ld + j + column;
     float   sum[4][4] = {}, extra = 0;
-    from_a.fetch(a, job.a_ld, i, job.m, 0, job.k);
-    from_b.fetch(b, job.b_ld, j, job.n, 0, job.k);
-    bool  early = to.bias && to.alpha == 1 && to.beta == 0; /* the bias of the column that this thread finishes */
-    float bias = early && j + t % SIDE < job.n ? load(to.bias + j + t % SIDE) : 0;
-    if (early) to.bias = NULL;
+    from_a.fetch(job.a, job.a_ld, i, job.m, 0, job.k);
+    from_b.fetch(job.b, job.b_ld, j, job.n, 0, job.k);
+    /* What the thread needs to finish its element is read now, too. */
+    bool  early = job.to.bias && job.to.alpha == 1 && job.to.beta == 0;
+    float bias = early && j + column < job.n ? load(job.to.bias + j + column) : 0;
+    bool  kept = job.mask && inside ? !(load(job.mask + place) <= 0) : true;
     for (int64_t k = 0; k < job.k; k += DEEP) {
         int deep = job.k - k < DEEP ? (int)(job.k - k + 15) / 16 * 16 : (int)DEEP;
         if (k > 0) __syncthreads(); /* the tiles before were read */
@@ -96,43 +103,87 @@ static __global__ void __launch_bounds__(THREADS)
         from_b.put(memory.tiles.b);
         __syncthreads();
         if (k + DEEP < job.k) {
-            from_a.fetch(a, job.a_ld, i, job.m, k + DEEP, job.k);
-            from_b.fetch(b, job.b_ld, j, job.n, k + DEEP, job.k);
+            from_a.fetch(job.a, job.a_ld, i, job.m, k + DEEP, job.k);
+            from_b.fetch(job.b, job.b_ld, j, job.n, k + DEEP, job.k);
         }
-        add_part(memory, x, y, group * deep / GROUPS, (group + 1) * deep / GROUPS, sum);
-        for (int q = t / SIDE; (sum_a || sum_b) && q < deep; q += WARPS)
-            extra += sum_a ? memory.tiles.a[q][t % SIDE] : memory.tiles.b[q][t % SIDE];
+        add_share(memory, x, y, group, deep, sum);
+        for (int q = row; (sum_a || sum_b) && q < deep; q += GROUPS)
+            extra += sum_a ? memory.tiles.a[q][column] : memory.tiles.b[q][column];
     }
     __syncthreads();
 #pragma unroll
     for (int r = 0; r < 4; r++)
-#pragma unroll
-        for (int c = 0; c < 4; c++) memory.sums.groups[group][y * 4 + r][x * 4 + c] = sum[r][c];
-    memory.sums.extras[t / SIDE][t % SIDE] = extra;
+        store_pack<4>(&memory.sums.groups[group][y * 4 + r][x * 4],
+                      lk__pack<float, 4>{sum[r][0], sum[r][1], sum[r][2], sum[r][3]});
+    memory.sums.extras[row][column] = extra;
     __syncthreads();
-    for (int e = t; e < SIDE * SIDE; e += THREADS) {
-        int   r = e / SIDE, c = e % SIDE;
-        float total = memory.sums.groups[0][r][c];
-        for (int g = 1; g < GROUPS; g++) total += memory.sums.groups[g][r][c];
-        if (i + r < job.m && j + c < job.n) to.put_one(0, i + r, j + c, early ? total + bias : total);
+    float total = memory.sums.groups[0][row][column];
+#pragma unroll
+    for (int g = 1; g < GROUPS; g++) total += memory.sums.groups[g][row][column];
+    if (inside) {
+        product_epilogue<T> to = job.to;
+        if (early) to.bias = NULL;
+        float c = to.finish(place, j + column, early ? total + bias : total);
+        if (job.masked != to.c) to.write(to.c, place, c);
+        if (job.masked) store(job.masked + place, kept ? c : 0);
     }
-    if (t >= SIDE) return;
-    for (int w = 1; w < WARPS; w++) extra += memory.sums.extras[w][t];
+    if (t >= SIDE || (!sum_a && !sum_b)) return;
+#pragma unroll
+    for (int g = 1; g < GROUPS; g++) extra += memory.sums.extras[g][t];
     if (sum_a && i + t < job.m) job.a_sums[i + t] = extra;
     if (sum_b && j + t < job.n) job.b_sums[j + t] = extra;
+}
+
+template <typename T, bool A_ALONG_K, bool B_ALONG_K, int N>
+static __global__ void __launch_bounds__(THREADS) multiply_small(const __grid_constant__ small_job<T> job)
+{
+    await_previous();
+    __shared__ small_memory memory;
+    multiply_tile<T, A_ALONG_K, B_ALONG_K, N>(job, blockIdx.x, memory);
+}
+
+/* dw = dyᵀ x or its transpose in the first blocks, dx = dy w behind them. */
+template <typename T, bool W_ALONG_K, int N_DW, int N_DX>
+static __global__ void __launch_bounds__(THREADS)
+    multiply_gradients(const __grid_constant__ small_job<T> dw, const __grid_constant__ small_job<T> dx, unsigned blocks)
+{
+    await_previous();
+    __shared__ small_memory memory;
+    if (blockIdx.x < blocks)
+        multiply_tile<T, false, false, N_DW>(dw, blockIdx.x, memory);
+    else
+        multiply_tile<T, true, W_ALONG_K, N_DX>(dx, blockIdx.x - blocks, memory);
+}
+
+template <typename T> static small_job<T> describe_job(const lk__cuda_product *p)
+{
+    small_job<T> job = {};
+    job.a = (const T *)p->a;
+    job.b = (const T *)p->b;
+    job.m = p->m;
+    job.n = p->n;
+    job.k = p->k;
+    job.a_ld = p->a_ld;
+    job.b_ld = p->b_ld;
+    job.a_sums = (float *)p->a_sums;
+    job.b_sums = (float *)p->b_sums;
+    job.to = product_epilogue_of<T>(p);
+    return job;
+}
+static unsigned count_tiles(const lk__cuda_product *p)
+{
+    return (unsigned)(cuda_tiles(p->m, SIDE) * cuda_tiles(p->n, SIDE));
 }
 
 template <typename T, bool A_ALONG_K, bool B_ALONG_K>
 static void run_layout(cudaStream_t stream, const lk__cuda_product *p, bool packs)
 {
-    small_job           job = {p->m, p->n, p->k, p->a_ld, p->b_ld, (float *)p->a_sums, (float *)p->b_sums};
-    product_epilogue<T> to = product_epilogue_of<T>(p);
-    const T            *a = (const T *)p->a, *b = (const T *)p->b;
-    unsigned            blocks = (unsigned)(cuda_tiles(p->m, SIDE) * cuda_tiles(p->n, SIDE));
     if (packs)
-        LAUNCH_EARLY((multiply_small<T, A_ALONG_K, B_ALONG_K, 4>), blocks, THREADS, 0, stream, a, b, job, to);
+        LAUNCH_EARLY((multiply_small<T, A_ALONG_K, B_ALONG_K, 4>), count_tiles(p), THREADS, 0, stream,
+                     describe_job<T>(p));
     else
-        LAUNCH_EARLY((multiply_small<T, A_ALONG_K, B_ALONG_K, 1>), blocks, THREADS, 0, stream, a, b, job, to);
+        LAUNCH_EARLY((multiply_small<T, A_ALONG_K, B_ALONG_K, 1>), count_tiles(p), THREADS, 0, stream,
+                     describe_job<T>(p));
 }
 
 /* Whether packs of 4 are whole and aligned; `across`: elements from one to the next of which lie side by side. */
@@ -141,10 +192,15 @@ static bool packs_align(const void *p, int64_t ld, int64_t across, size_t size)
     return (uintptr_t)p % (4 * size) == 0 && ld % 4 == 0 && across % 4 == 0;
 }
 
+template <typename T> static bool has_packs(const lk__cuda_product *p)
+{
+    return packs_align(p->a, p->a_ld, p->a_transposed ? p->m : p->k, sizeof(T)) &&
+           packs_align(p->b, p->b_ld, p->b_transposed ? p->k : p->n, sizeof(T));
+}
+
 template <typename T> static void run_small(cudaStream_t stream, const lk__cuda_product *p)
 {
-    bool packs = packs_align(p->a, p->a_ld, p->a_transposed ? p->m : p->k, sizeof(T)) &&
-                 packs_align(p->b, p->b_ld, p->b_transposed ? p->k : p->n, sizeof(T));
+    bool packs = has_packs<T>(p);
     if (p->a_transposed && p->b_transposed)
         run_layout<T, false, true>(stream, p, packs);
     else if (p->a_transposed)
@@ -161,5 +217,46 @@ lk_status lk__cuda_small_product(const lk__kernel_call *call, const lk__cuda_pro
         run_small<bf16>(cuda_stream(call), p);
     else
         run_small<float>(cuda_stream(call), p);
+    return lk__cuda_launched(call);
+}
+
+/* ---- both gradients of a layer ---- */
+
+template <typename T, bool W_ALONG_K, int N_DW>
+static void run_layout_gradients(cudaStream_t stream, const small_job<T> &dw, const small_job<T> &dx, unsigned first,
+                                 unsigned all, bool packs)
+{
+    if (packs)
+        LAUNCH_EARLY((multiply_gradients<T, W_ALONG_K, N_DW, 4>), all, THREADS, 0, stream, dw, dx, first);
+    else
+        LAUNCH_EARLY((multiply_gradients<T, W_ALONG_K, N_DW, 1>), all, THREADS, 0, stream, dw, dx, first);
+}
+
+template <typename T>
+static void run_gradients(cudaStream_t stream, const lk__cuda_product *dw, const lk__cuda_product *dx, const void *mask,
+                          void *masked)
+{
+    small_job<T> first = describe_job<T>(dw), second = describe_job<T>(dx);
+    unsigned     blocks = count_tiles(dw), all = blocks + count_tiles(dx);
+    bool         packs = has_packs<T>(dw), others = has_packs<T>(dx);
+    second.mask = (const T *)mask;
+    second.masked = (T *)masked;
+    if (dx->b_transposed && packs)
+        run_layout_gradients<T, true, 4>(stream, first, second, blocks, all, others);
+    else if (dx->b_transposed)
+        run_layout_gradients<T, true, 1>(stream, first, second, blocks, all, others);
+    else if (packs)
+        run_layout_gradients<T, false, 4>(stream, first, second, blocks, all, others);
+    else
+        run_layout_gradients<T, false, 1>(stream, first, second, blocks, all, others);
+}
+
+lk_status lk__cuda_small_gradients(const lk__kernel_call *call, const lk__cuda_product *dw, const lk__cuda_product *dx,
+                                   const void *mask, void *masked)
+{
+    if (dw->type == LK_BF16)
+        run_gradients<bf16>(cuda_stream(call), dw, dx, mask, masked);
+    else
+        run_gradients<float>(cuda_stream(call), dw, dx, mask, masked);
     return lk__cuda_launched(call);
 }

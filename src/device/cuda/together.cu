@@ -6,38 +6,19 @@
 #include "device/cuda/attention_step.h"
 #include "device/cuda/backend.h"
 #include "device/cuda/few_rows.h"
+#include "device/cuda/operands.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- memory ---- */
-
-static bool overlap(const lk__kernel_operand *a, const lk__kernel_operand *b)
-{
-    if (!a->data || !b->data) return false;
-    const char *x = (const char *)a->data, *y = (const char *)b->data;
-    return x < y + lk__operand_elements(b) * (int64_t)cuda_size(b->dtype) &&
-           y < x + lk__operand_elements(a) * (int64_t)cuda_size(a->dtype);
-}
-
-/* Whether a result is where operand `from` … or a result of an earlier call is. */
-static bool touches(const lk__kernel_operand *out, const lk__kernel_call *call, int from, bool results)
-{
-    for (int i = from; i < call->inputs; i++)
-        if (overlap(out, &call->in[i])) return true;
-    for (int i = 0; results && i < call->outputs; i++)
-        if (overlap(out, &call->out[i])) return true;
-    return false;
-}
 
 /* A write into a cache has it as its first operand and as its result. */
 static bool are_apart(const lk__op *ops, const lk__kernel_call *const *calls, int count)
 {
     for (int j = 0; j < count; j++)
         for (int k = 0; k < calls[j]->outputs; k++) {
-            if (touches(&calls[j]->out[k], calls[j], ops[j] == LK__OP_cache_write, false)) return false;
+            if (operand_touches(&calls[j]->out[k], calls[j], ops[j] == LK__OP_cache_write, false)) return false;
             for (int i = 0; i < j; i++)
-                if (touches(&calls[j]->out[k], calls[i], 0, true)) return false;
+                if (operand_touches(&calls[j]->out[k], calls[i], 0, true)) return false;
         }
     return true;
 }

@@ -29,12 +29,14 @@ static lk_status run_scale(const lk__op *ops, const lk__kernel_call *const *call
     return lk__cuda_scale_many(calls, squares, calls[last], calls[last]->workspace);
 }
 
-lk_status lk__cuda_run_many(lk__device *device, const lk__op *ops, const lk__kernel_call *const *calls, int count,
-                            int *done)
+lk_status lk__cuda_run_many(lk__device *device, lk__device_nodes which, const lk__op *ops,
+                            const lk__kernel_call *const *calls, int count, int *done)
 {
     *done = 0;
+    if (which == LK__NODES_OF_TRAINING) return lk__cuda_run_train_nodes(device, ops, calls, count, done);
+    if (which == LK__NODES_OF_GENERATION) return lk__cuda_run_step_nodes(device, ops, calls, count, done);
     if (ops[0] == LK__OP_square_sum) return run_scale(ops, calls, count, done);
-    if (ops[0] != LK__OP_adam && ops[0] != LK__OP_sgd) return lk__cuda_run_step_nodes(device, ops, calls, count, done);
+    if (ops[0] != LK__OP_adam && ops[0] != LK__OP_sgd) return LK_OK;
     *done = count_equal(ops, count, ops[0]);
     return lk__cuda_update_many(ops[0], calls, *done);
 }
