@@ -685,6 +685,20 @@ static void a_row_does_not_depend_on_the_number_of_rows(void)
     }
 }
 
+/* On a GPU they have kernels of their own where algorithms need not be a function of the shape alone. Columns that are cut into segments,
+ * more of them than a GPU has warps, and rows that are no multiple of what a warp reads at once. */
+static void products_of_few_rows(void)
+{
+    static const int64_t sizes[][2] = {{64, 256},  {40, 512},   {12, 2048}, {300, 1024},
+                                       {560, 776}, {2200, 104}, {9000, 40}, {24, 8 * 1031}};
+    bool                 by_heuristic = kernel_device && kernel_device->by_heuristic;
+    if (kernel_device) kernel_device->by_heuristic = false;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int64_t rows = 1 + (int64_t)i % 2; rows <= 8; rows += rows < 3 ? 1 : 2)
+            check_linear(rows, sizes[i][1], sizes[i][0], i % 2, rows % 2);
+    if (kernel_device) kernel_device->by_heuristic = by_heuristic;
+}
+
 /* Training must get a NaN loss from a NaN, so neither relu nor max pool may hide one. */
 static void nan_passes(const char *isa, lk_dtype real, int64_t channels, int64_t pool)
 {
@@ -738,6 +752,7 @@ int main(void)
         RUN(convolutions_of_chosen_shapes);
         RUN(convolutions_of_drawn_shapes);
         RUN(linear_layers);
+        RUN(products_of_few_rows);
         RUN(matrix_products);
     }
     narrow = true; /* numbers that every type holds */
