@@ -62,6 +62,9 @@ static __device__ __forceinline__ T row_element(const step_row<T> &row, const st
     return y;
 }
 
+/* Which row has element j of the new key, the new value and the queries, one after the other. */
+static __device__ __forceinline__ int row_of(int j, int d) { return j < 2 * d ? j / d : (int)QUERY; }
+
 /* A position without an angle, or a row that the cache does not have. */
 template <typename T> static __device__ void report_ids(const attention_step<T> &s, int64_t sample, int row)
 {
@@ -169,15 +172,16 @@ static __global__ void __launch_bounds__(STEP_THREADS, H == 1 ? 2 : 1)
     packs_ahead ks, vs;
     read_packs(&ks, k, k_row, first, each, stop, row);
     read_packs(&vs, v, k_row, first, each, stop, row);
-    /* This step's rows: element j of the key, the value and the queries, one after the other */
-    auto          row_of = [&](int j) -> const step_row<T>          &{ return s.row[j < 2 * d ? j / d : QUERY]; };
     step_angle<W> angle = {};
-    if ((int)threadIdx.x < (2 + heads) * d) angle = read_angle(row_of(threadIdx.x), sample, d, (int)threadIdx.x % d);
-    await_previous();
+    if ((int)threadIdx.x < (2 + heads) * d)
+        angle = read_angle(s.row[row_of(threadIdx.x, d)], sample, d, (int)threadIdx.x % d);
+    /* The next kernel's blocks start when those of the one before have ended: they are spread evenly then. */
+    wait_for_earlier();
+    begin_next();
     bool owns = row >= 0 && row < a.s && row / s.keys == part && split == 0; /* writes into the cache */
 #pragma unroll 1
     for (int j = threadIdx.x; j < (2 + heads) * d; j += STEP_THREADS) {
-        const step_row<T> &from = row_of(j);
+        const step_row<T> &from = s.row[row_of(j, d)];
         int  i = j % d, of = j < 2 * d ? group : head + j / d - 2, all = j < 2 * d ? s.groups : (int)a.heads;
         bool first_block = part == 0 && (j >= 2 * d || split == 0);
         if (j >= STEP_THREADS) angle = read_angle(from, sample, d, i);

@@ -2,19 +2,21 @@
  * segment of it. The bytes of B bound it: generation reads all weights for each token.
  *
  * Memory must not rest between two kernels, so that the blocks of the next kernel start while this one runs (overlap.h) and ask for their
- * first weights before they wait for A. A lane copies the packs that it adds itself, in the background: nothing of a block has to be
- * synchronised for them. Columns are divided over as many blocks as the GPU holds at once, evenly, and where that leaves warps without work,
- * they are cut into segments. The division of a sum depends on the shape alone, and not on the number of rows. */
+ * first weights before they wait for A. A kernel has one block for each multiprocessor, whose memory holds two of them: one of this kernel
+ * and one of the next. More and smaller blocks would be placed where the first ones end, several on one multiprocessor and none on
+ * others. A lane copies the packs that it adds itself, in the background: nothing of a block has to be synchronised for them. Columns are
+ * divided over the blocks evenly, and where that leaves warps without work, they are cut into segments. The division of a sum depends on the
+ * shape alone, and not on the number of rows. */
 #include "device/cuda/few_call.h"
 
 enum {
-    THREADS = 256,
+    THREADS = 512,
     WARPS = THREADS / 32,
-    UNIT = 2,       /* packs of a lane that are asked for together, at most */
-    BLOCKS = 264,   /* two for each multiprocessor of an H200; other GPUs get the same division */
+    UNIT = 4,       /* packs of a lane that are asked for together, at most */
+    BLOCKS = 132,   /* multiprocessors of an H200; other GPUs get the same division */
     MANY = 32,      /* columns of a block from which on warps have enough, without segments */
     SEGMENTS = 8,   /* of a column at most */
-    SLOTS = 32,     /* sums of a warp that are kept: at least MANY SEGMENTS / WARPS */
+    SLOTS = 16,     /* sums of a warp that are kept: at least MANY SEGMENTS / WARPS */
     HELD = 28 << 10 /* bytes of A that a block copies into its memory */
 };
 
@@ -182,7 +184,7 @@ enum { FROM_MEMORY, FROM_COPY, FROM_NORM };
 
 /* DEEP: units of a warp that are under way. */
 template <typename T, int R, int FROM, int DEEP>
-static __global__ void __launch_bounds__(THREADS, R > 2 ? 2 : 4)
+static __global__ void __launch_bounds__(THREADS, R > 2 ? 1 : 2)
     multiply_columns(const __grid_constant__ few_call<T> f, const column_work work)
 {
     typedef WIDE(T) W;
@@ -277,8 +279,7 @@ template <typename T> static column_work divide_work(const few_call<T> &f, unsig
     column_work   work = {};
     int64_t       items = 0;
     for (int i = 0; i < (f.gated ? 1 : f.count); i++) items += f.of[i].n;
-    int64_t most = items >= 8 * BLOCKS * WARPS ? 2 * BLOCKS : BLOCKS; /* nothing runs beside the largest */
-    if (items < most) most = items;
+    int64_t most = items < BLOCKS ? items : (int64_t)BLOCKS;
     *blocks = (unsigned)most;
     work.each = (int)(items / most);
     work.more = (int)(items % most);
@@ -289,7 +290,7 @@ template <typename T> static column_work divide_work(const few_call<T> &f, unsig
     return work;
 }
 
-/* False: the GPU has not enough memory for a block. */
+/* Two blocks of 96 KiB of weights and 16 KiB of A fit into a multiprocessor's 228 KiB. False: the GPU has less for one block. */
 template <typename T, int R, int FROM, int DEEP>
 static bool launch_from(const lk__kernel_call *call, const few_call<T> &f, size_t bytes)
 {
@@ -316,7 +317,7 @@ template <typename T, int R, int DEEP> static bool launch_columns(const lk__kern
 
 template <typename T, int R> static void launch_rows(const lk__kernel_call *call, const few_call<T> &f)
 {
-    if (!launch_columns<T, R, 6>(call, f)) (void)launch_columns<T, R, 1>(call, f);
+    if (!launch_columns<T, R, 3>(call, f)) (void)launch_columns<T, R, 1>(call, f);
 }
 
 template <typename T> static void launch(const lk__kernel_call *call, const few_call<T> &f)
