@@ -1,0 +1,103 @@
+/* gemm_block.c - one block of k of a product: packing its operands, multiplying them, and what follows the last one. */
+#include "device/cpu/gemm_block.h"
+
+void gemm_pack_b(const gemm *g, const ELEMENT *b, int64_t n, int64_t k, REAL *to, int64_t panel)
+{
+    int64_t whole = n / NR, rest = n - whole * NR;
+    if (g->b_column == 1)
+        for (int64_t q = 0; q < k; q++) { /* along the rows; the hardware does not prefetch the next row */
+            const ELEMENT *from = b + q * g->b_k, *next = from + min64(4, k - 1 - q) * g->b_k;
+            for (int64_t j = 0; j < whole; j++) {
+                __builtin_prefetch(next + j * NR, 0, 2);
+                copy_wide(to + j * panel + q * NR, from + j * NR, NR);
+            }
+        }
+    else
+        for (int64_t j = 0; j < whole; j++)
+            transpose_wide(to + j * panel, NR, b + j * NR * g->b_column, g->b_column, NR, k);
+    if (rest == 0) return;
+    b += whole * NR * g->b_column;
+    to += whole * panel;
+    memset(to, 0, (size_t)(k * NR) * sizeof(REAL));
+    if (g->b_column == 1)
+        for (int64_t q = 0; q < k; q++) copy_wide(to + q * NR, b + q * g->b_k, rest);
+    else
+        transpose_wide(to, NR, b, g->b_column, rest, k);
+}
+
+void gemm_pack_a(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to)
+{
+    for (int64_t i = 0; i < m; i += MR, to += k * MR) {
+        int64_t rows = min64(MR, m - i);
+        if (rows == MR)
+            for (int64_t q = 0; q < k; q++) copy_wide(to + q * MR, a + q * g->a_k + i, MR);
+        else
+            for (int64_t q = 0; q < k; q++)
+                for (int64_t p = 0; p < MR; p++) to[q * MR + p] = p < rows ? load_one(a + q * g->a_k + i + p) : 0;
+    }
+}
+
+void gemm_pack_a_rows(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to)
+{
+    for (int64_t i = 0; i < m; i += MR, to += k * MR) {
+        if (m - i < MR) memset(to, 0, (size_t)(k * MR) * sizeof(REAL));
+        transpose_wide(to, MR, a + i * g->a_row, g->a_row, min64(MR, m - i), k);
+    }
+}
+
+void gemm_multiply(int64_t m, int64_t n, const gemm_step *s)
+{
+    const REAL *rows[LONGEST];
+    REAL       *to[LONGEST];
+    runs        r = {.runs = 1, .length = s->k, .a_k = s->a_k};
+    for (int64_t i = 0; s->by_rows && i < m; i++) {
+        rows[i] = s->a + i * s->a_row;
+        to[i] = s->c + i * s->c_row;
+    }
+    const REAL *panel = s->b;
+    for (int64_t j = 0; j < n; j += NR, panel += s->panel) {
+        int64_t     columns = min64(NR, n - j);
+        const REAL *first = s->start ? zeros : NULL;
+        if (s->by_rows)
+            micro_nn(m, rows, &r, panel, first, to, j, columns);
+        else
+            for (int64_t i = 0; i < m; i += MR)
+                micro_tn(min64(MR, m - i), s->a + i * s->a_panel, &r, panel, first, s->c + i * s->c_row + j, s->c_row,
+                         columns);
+    }
+}
+
+void gemm_finish_line(REAL *line, int64_t n, const ELEMENT *bias, int64_t step, lk__op_unary activation)
+{
+    int64_t j = 0;
+    bool    relu = activation == LK__RELU;
+    vec     b = bias && step == 0 ? load_one(bias) - (vec){0} : (vec){0};
+    for (; j + VL <= n; j += VL) {
+        vec x = load(line + j);
+        if (bias) x += step ? load(bias + j) : b;
+        store(line + j, relu ? choose(x < splat(0), splat(0), x) : x);
+    }
+    for (; j < n; j++) {
+        REAL x = bias ? line[j] + load_one(bias + j * step) : line[j];
+        line[j] = relu && x < 0 ? 0 : x;
+    }
+}
+
+void gemm_take_a(const gemm *g, const ELEMENT *from, int64_t m, int64_t n, bool in_place, REAL *scratch, gemm_step *s)
+{
+    s->a = scratch;
+    s->a_row = s->a_panel = s->k;
+    s->a_k = MR;
+    s->by_rows = g->a_k == 1 && n < REUSED;
+    if (in_place && (g->a_k != 1 || s->by_rows)) {
+        s->a = (const REAL *)(const void *)from;
+        s->a_row = g->a_row;
+        s->a_panel = 1;
+        s->a_k = g->a_k;
+    } else if (s->by_rows) /* NARROW */
+        for (int64_t i = 0; i < m; i++) copy_wide(scratch + i * s->k, from + i * g->a_row, s->k);
+    else if (g->a_k == 1)
+        gemm_pack_a_rows(g, from, m, s->k, scratch);
+    else
+        gemm_pack_a(g, from, m, s->k, scratch);
+}
