@@ -7,6 +7,8 @@
 
 #if defined(__aarch64__)
 #include <arm_neon.h>
+#elif defined(__AVX512F__)
+#include <immintrin.h>
 #endif
 
 typedef struct conv {
@@ -116,6 +118,9 @@ static inline vec greater(vec a, vec b)
     return (vec)vmaxq_f32((float32x4_t)a, (float32x4_t)b);
 #elif defined(__aarch64__)
     return (vec)vmaxq_f64((float64x2_t)a, (float64x2_t)b);
+#elif defined(__AVX512F__) && LK_REAL_BITS == 32 /* its maximum is b if either is NaN */
+    return (vec)_mm512_mask_mov_ps(_mm512_max_ps((__m512)a, (__m512)b),
+                                   _mm512_cmp_ps_mask((__m512)a, (__m512)a, _CMP_UNORD_Q), (__m512)a);
 #else
     return choose((a > b) | (a != a), a, b);
 #endif
@@ -140,6 +145,12 @@ static inline void store_pooled(vec best, vec argmax, bool relu, ELEMENT *y, uin
 #define pool_windows KERNEL(pool_windows)
 void pool_windows(const REAL *from, int64_t count, int64_t pool, int64_t channels, bool relu, ELEMENT *y,
                   uint8_t *index, int64_t step);
+
+/* micro_nn and a max pool of 2×2 in one: a lists the rows of each window's four pixels, y and index of consecutive windows are
+ * `step` elements apart, each NR channels. index may be NULL. */
+#define micro_pool KERNEL(micro_pool)
+void micro_pool(int64_t windows, const REAL *const *a, const runs *r, const REAL *b, const REAL *start, bool relu,
+                ELEMENT *y, uint8_t *index, int64_t step);
 
 /* sum[0…NR) += (or =, to start) the sum of `rows` rows of NR: part of a bias gradient. */
 static inline void add_rows(REAL *sum, const REAL *from, int64_t rows, bool start)

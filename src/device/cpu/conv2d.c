@@ -1,8 +1,8 @@
 /* conv2d.c - convolution forward, with bias, relu and max pool in the same pass.
  *
  * A tile is one image's band of output rows in one group. A padded copy of the rows it reads stays in cache and is multiplied
- * in place, kernel row by kernel row. With a pool, pixels are processed window by window, a strip of windows stays in cache
- * until it is pooled, and only pooled values and the positions of maxima are written to memory. Where ELEMENT is narrower than
+ * in place, kernel row by kernel row. With a pool, pixels are processed window by window; a window of 2×2 is pooled in registers,
+ * otherwise a strip of windows stays in cache until it is pooled, and only pooled values and the positions of maxima are written to memory. Where ELEMENT is narrower than
  * REAL, x is always copied and y always goes through strips. */
 #include "device/cpu/winograd.h"
 
@@ -15,7 +15,8 @@ enum {
 typedef struct plan {
     conv    v;
     bool    copies; /* of x: padding, groups, another type; otherwise x is read in place */
-    bool    strips; /* results go through a worker's scratch: a pool, another type */
+    bool    pooled; /* in registers: windows of 2×2, whole panels */
+    bool    strips; /* results go through a worker's scratch: another pool, another type */
     int64_t deep;   /* K of the product */
     int64_t band;   /* rows of the convolution in a band, whole pool windows */
     int64_t bands;
@@ -32,7 +33,8 @@ static plan plan_of(const lk__kernel_call *call)
     plan  p = {.v = conv_of(call->attrs, call->in[0].dims, call->in[1].dims)};
     conv *v = &p.v;
     p.copies = NARROW || v->padding > 0 || v->groups > 1;
-    p.strips = NARROW || v->pool > 1;
+    p.pooled = MR % 4 == 0 && v->pool == 2 && v->og % NR == 0;
+    p.strips = !p.pooled && (NARROW || v->pool > 1);
     p.columns = v->w + 2 * v->padding;
     p.deep = v->kh * v->kw * v->cg;
     int64_t used = v->yh * v->pool; /* rows and columns that the pool omits are not computed */
@@ -94,6 +96,20 @@ static void multiply(const job *job, int64_t group, const REAL **from, REAL **to
     }
 }
 
+/* All panels of the pool windows of a tile. */
+static void multiply_pooled(const job *job, int64_t group, const REAL **from, int64_t windows, ELEMENT *y,
+                            uint8_t *index)
+{
+    const plan *p = &job->p;
+    const conv *v = &p->v;
+    runs        how = {.runs = v->kh, .length = v->kw * v->cg, .a_run = p->columns * v->cg};
+    for (int64_t panel = 0; panel < v->panels; panel++) {
+        int64_t at = group * v->panels + panel;
+        micro_pool(windows, from, &how, job->weights + at * p->deep * NR, job->bias + at * NR, v->relu, y + panel * NR,
+                   index ? index + panel * NR : NULL, v->o);
+    }
+}
+
 /* A strip's results, from pixel i of the tile on: pooled, or only rounded. y and index are the tile's. */
 static void finish_strip(const plan *p, REAL *result, int64_t i, int64_t count, ELEMENT *y, uint8_t *index)
 {
@@ -133,9 +149,13 @@ static void run_tile(void *argument, int64_t tile, int worker)
         image = copy;
     }
     list_pixels(p, image, rows, from);
+    if (index) index += at;
+    if (p->pooled) {
+        multiply_pooled(job, group, from, pixels / 4, (ELEMENT *)job->call->out[0].data + at, index);
+        return;
+    }
     if (p->strips) {
         ELEMENT *y = (ELEMENT *)job->call->out[0].data + at;
-        if (index) index += at;
         for (int64_t i = 0; i < min64(pixels, p->strip); i++) to[i] = result + i * v->og;
         for (int64_t i = 0; i < pixels; i += p->strip) {
             int64_t count = min64(p->strip, pixels - i);

@@ -1,106 +1,15 @@
 /* micro.c - the micro-kernels. Arithmetic bounds them: bench/kernels.c gives the fraction of the peak. */
 #include "device/cpu/unscheduled.h"
 
-#include "device/cpu/gemm.h"
-
-#if defined(__aarch64__)
-#include <arm_neon.h>
-#endif
+#include "device/cpu/micro_tile.h"
 
 const REAL zeros[NR];
 
-typedef struct tile {
-    vec v[MR][NV];
-} tile;
-
-#if defined(__aarch64__)
-/* c + a[lane] * b */
-INLINE vec add_product(vec c, vec a, int lane, vec b)
-{
-#if LK_REAL_BITS == 32
-    float32x4_t x = (float32x4_t)c, y = (float32x4_t)b, z = (float32x4_t)a;
-    switch (lane) {
-    case 0: return (vec)vfmaq_laneq_f32(x, y, z, 0);
-    case 1: return (vec)vfmaq_laneq_f32(x, y, z, 1);
-    case 2: return (vec)vfmaq_laneq_f32(x, y, z, 2);
-    default: return (vec)vfmaq_laneq_f32(x, y, z, 3);
-    }
-#else
-    float64x2_t x = (float64x2_t)c, y = (float64x2_t)b, z = (float64x2_t)a;
-    return lane == 0 ? (vec)vfmaq_laneq_f64(x, y, z, 0) : (vec)vfmaq_laneq_f64(x, y, z, 1);
-#endif
-}
-#endif
-
-/* One k: each of the MR scalars at a[i] times the row b. */
-INLINE void add_scalars(tile *t, const REAL *const *a, int64_t k, const REAL *b)
-{
-    vec row[NV];
-    UNROLL
-    for (int j = 0; j < NV; j++) row[j] = load(b + j * VL);
-    UNROLL
-    for (int i = 0; i < MR; i++) {
-        vec x = a[i][k] - (vec){0}; /* a broadcast: x - 0 is x for every x, also -0 */
-        UNROLL
-        for (int j = 0; j < NV; j++) t->v[i][j] += x * row[j];
-    }
-}
-
-#if defined(__aarch64__)
-/* VL k's: one vector of each row of A, its lanes times VL rows of B. */
-INLINE void add_vectors(tile *t, const REAL *const *a, int64_t k, const REAL *b)
-{
-    vec x[MR];
-    UNROLL
-    for (int i = 0; i < MR; i++) x[i] = load(a[i] + k);
-    UNROLL
-    for (int lane = 0; lane < VL; lane++) {
-        UNROLL
-        for (int j = 0; j < NV; j++) {
-            vec row = load(b + lane * NR + j * VL);
-            UNROLL
-            for (int i = 0; i < MR; i++) t->v[i][j] = add_product(t->v[i][j], x[i], lane, row);
-        }
-    }
-}
-#endif
-
-/* C's cache lines are needed at the end; they are prefetched while the products are summed. */
-INLINE void start_tile(tile *t, const REAL *start, REAL *const *c)
-{
-    UNROLL
-    for (int i = 0; i < MR; i++) {
-        __builtin_prefetch(c[i], 1, 3);
-        UNROLL
-        for (int j = 0; j < NV; j++) t->v[i][j] = load((start ? start : zeros) + j * VL);
-    }
-}
-
-INLINE void store_tile(const tile *t, bool add, REAL *const *c)
-{
-    UNROLL
-    for (int i = 0; i < MR; i++) {
-        UNROLL
-        for (int j = 0; j < NV; j++) store(c[i] + j * VL, add ? load(c[i] + j * VL) + t->v[i][j] : t->v[i][j]);
-    }
-}
-
 static void nn_tile(const REAL *const *a, const runs *r, const REAL *b, const REAL *start, REAL *const *c)
 {
-    tile        t;
-    const REAL *row[MR];
+    tile t;
     start_tile(&t, start, c);
-    UNROLL
-    for (int i = 0; i < MR; i++) row[i] = a[i];
-    for (int64_t run = 0; run < r->runs; run++) {
-        int64_t k = 0;
-#if defined(__aarch64__)
-        for (; k + VL <= r->length; k += VL, b += VL * NR) add_vectors(&t, row, k, b);
-#endif
-        for (; k < r->length; k++, b += NR) add_scalars(&t, row, k, b);
-        UNROLL
-        for (int i = 0; i < MR; i++) row[i] += r->a_run;
-    }
+    add_runs(&t, a, r, b);
     store_tile(&t, !start, c);
 }
 

@@ -1,0 +1,99 @@
+/* device/cpu/micro_tile.h - the inner loops of the micro-kernels: an MR × NR tile of C in registers. Include unscheduled.h first. */
+#ifndef LK__MICRO_TILE_H
+#define LK__MICRO_TILE_H
+
+#include "device/cpu/gemm.h"
+
+typedef struct tile {
+    vec v[MR][NV];
+} tile;
+
+#if defined(__aarch64__)
+/* c + a[lane] * b */
+INLINE vec add_product(vec c, vec a, int lane, vec b)
+{
+#if LK_REAL_BITS == 32
+    float32x4_t x = (float32x4_t)c, y = (float32x4_t)b, z = (float32x4_t)a;
+    switch (lane) {
+    case 0: return (vec)vfmaq_laneq_f32(x, y, z, 0);
+    case 1: return (vec)vfmaq_laneq_f32(x, y, z, 1);
+    case 2: return (vec)vfmaq_laneq_f32(x, y, z, 2);
+    default: return (vec)vfmaq_laneq_f32(x, y, z, 3);
+    }
+#else
+    float64x2_t x = (float64x2_t)c, y = (float64x2_t)b, z = (float64x2_t)a;
+    return lane == 0 ? (vec)vfmaq_laneq_f64(x, y, z, 0) : (vec)vfmaq_laneq_f64(x, y, z, 1);
+#endif
+}
+#endif
+
+/* One k: each of the MR scalars at a[i] times the row b. */
+INLINE void add_scalars(tile *t, const REAL *const *a, int64_t k, const REAL *b)
+{
+    vec row[NV];
+    UNROLL
+    for (int j = 0; j < NV; j++) row[j] = load(b + j * VL);
+    UNROLL
+    for (int i = 0; i < MR; i++) {
+        vec x = a[i][k] - (vec){0}; /* a broadcast: x - 0 is x for every x, also -0 */
+        UNROLL
+        for (int j = 0; j < NV; j++) t->v[i][j] += x * row[j];
+    }
+}
+
+#if defined(__aarch64__)
+/* VL k's: one vector of each row of A, its lanes times VL rows of B. */
+INLINE void add_vectors(tile *t, const REAL *const *a, int64_t k, const REAL *b)
+{
+    vec x[MR];
+    UNROLL
+    for (int i = 0; i < MR; i++) x[i] = load(a[i] + k);
+    UNROLL
+    for (int lane = 0; lane < VL; lane++) {
+        UNROLL
+        for (int j = 0; j < NV; j++) {
+            vec row = load(b + lane * NR + j * VL);
+            UNROLL
+            for (int i = 0; i < MR; i++) t->v[i][j] = add_product(t->v[i][j], x[i], lane, row);
+        }
+    }
+}
+#endif
+
+/* C's cache lines are needed at the end; they are prefetched while the products are summed. */
+INLINE void start_tile(tile *t, const REAL *start, REAL *const *c)
+{
+    UNROLL
+    for (int i = 0; i < MR; i++) {
+        __builtin_prefetch(c[i], 1, 3);
+        UNROLL
+        for (int j = 0; j < NV; j++) t->v[i][j] = load((start ? start : zeros) + j * VL);
+    }
+}
+
+INLINE void store_tile(const tile *t, bool add, REAL *const *c)
+{
+    UNROLL
+    for (int i = 0; i < MR; i++) {
+        UNROLL
+        for (int j = 0; j < NV; j++) store(c[i] + j * VL, add ? load(c[i] + j * VL) + t->v[i][j] : t->v[i][j]);
+    }
+}
+
+/* The tile += Σ a[i][k] b[k][j]. Rows are addressed by one index: MR pointers and it fit the registers of x86. */
+INLINE void add_runs(tile *t, const REAL *const *a, const runs *r, const REAL *b)
+{
+    const REAL *row[MR];
+    int64_t     first = 0;
+    UNROLL
+    for (int i = 0; i < MR; i++) row[i] = a[i];
+    for (int64_t run = 0; run < r->runs; run++, first += r->a_run) {
+        int64_t k = first, end = first + r->length;
+#if defined(__aarch64__)
+        for (; k + VL <= end; k += VL, b += VL * NR) add_vectors(t, row, k, b);
+#endif
+        for (; k < end; k++, b += NR) add_scalars(t, row, k, b);
+    }
+}
+
+#endif
