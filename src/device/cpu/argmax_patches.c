@@ -7,44 +7,90 @@
 
 #include "device/cpu/conv.h"
 
+enum { TOGETHER = 4 }; /* the most channels whose sums are in registers at once */
+
 bool argmax_patches_fit(const conv *v) { return v->pool > 1 && v->pool < 16 && patch_vectors(v) <= 8; }
 
-/* One channel: sum[0…vectors) += gradient × patch at the maximum, over the band's windows. */
-INLINE void add_channel(const conv *v, const REAL *patches, int64_t rows, const ELEMENT *dy, const uint8_t *index,
-                        const int32_t *offset, int vectors, REAL *sum)
+/* Positions of maxima: where the patch is, from the first patch of its window on, and the bits of the gradient that count (all or, at
+ * 255, none: a branch would be mispredicted half of the time). */
+typedef struct positions {
+    int32_t offset[256];
+    INTEGER bits[256];
+} positions;
+
+INLINE REAL gradient_at(const positions *at, const ELEMENT *dy, int64_t index)
 {
-    vec     total[8];
+#if defined(__aarch64__)
+    (void)at;
+    return index == 255 ? 0 : load_one(dy);
+#else
+    REAL    x = load_one(dy);
+    INTEGER bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits &= at->bits[index];
+    memcpy(&x, &bits, sizeof x);
+    return x;
+#endif
+}
+
+/* `channels` channels at once: sum[0…vectors) += gradient × patch at the maximum, over the band's windows. */
+INLINE void add_channels(const int channels, const int vectors, const conv *v, const REAL *patches, int64_t rows,
+                         const ELEMENT *dy, const uint8_t *index, const positions *at, REAL *sum)
+{
+    vec     total[TOGETHER][8];
     int64_t step = patch_step(v), right = v->pool * step, down = v->pool * v->ow * step, width = v->yw, next = v->o;
     UNROLL
-    for (int k = 0; k < vectors; k++) total[k] = load(sum + k * VL);
+    for (int c = 0; c < channels; c++) {
+        UNROLL
+        for (int k = 0; k < vectors; k++) total[c][k] = load(sum + (c * vectors + k) * VL);
+    }
     for (int64_t r = 0; r < rows; r++, patches += down) {
         const REAL *window = patches;
         for (int64_t q = 0; q < width; q++, window += right, dy += next, index += next) {
-            REAL        gradient = *index == 255 ? 0 : load_one(dy);
-            const REAL *patch = window + offset[*index];
             UNROLL
-            for (int k = 0; k < vectors; k++) total[k] += gradient * load(patch + k * VL);
+            for (int c = 0; c < channels; c++) {
+                REAL        gradient = gradient_at(at, dy + c, index[c]);
+                const REAL *patch = window + at->offset[index[c]];
+                UNROLL
+                for (int k = 0; k < vectors; k++) total[c][k] += gradient * load(patch + k * VL);
+            }
         }
     }
     UNROLL
-    for (int k = 0; k < vectors; k++) store(sum + k * VL, total[k]);
+    for (int c = 0; c < channels; c++) {
+        UNROLL
+        for (int k = 0; k < vectors; k++) store(sum + (c * vectors + k) * VL, total[c][k]);
+    }
+}
+
+/* Few vectors: several channels together, so that there are sums enough to hide the latency of an addition. */
+INLINE void add_all(const int vectors, const conv *v, const REAL *patches, int64_t rows, const ELEMENT *dy,
+                    const uint8_t *index, const positions *at, int64_t channels, REAL *sums)
+{
+    const int together = vectors <= 2 ? TOGETHER : vectors <= 4 ? TOGETHER / 2 : 1;
+    int64_t   c = 0;
+    for (; c + together <= channels; c += together)
+        add_channels(together, vectors, v, patches, rows, dy + c, index + c, at, sums + c * vectors * VL);
+    for (; c < channels; c++)
+        add_channels(1, vectors, v, patches, rows, dy + c, index + c, at, sums + c * vectors * VL);
 }
 
 void add_argmax_patches(const conv *v, const REAL *patches, int64_t rows, const ELEMENT *dy, const uint8_t *index,
                         int64_t channels, REAL *sums)
 {
-    int64_t vectors = patch_vectors(v);
-    int32_t offset[256] = {0}; /* of a position's patch from the first patch of its window */
-    for (int64_t i = 0; i < v->pool * v->pool; i++)
-        offset[i] = (int32_t)((i / v->pool * v->ow + i % v->pool) * patch_step(v));
-    for (int64_t c = 0; c < channels; c++, dy++, index++, sums += vectors * VL) switch (vectors) {
-        case 1: add_channel(v, patches, rows, dy, index, offset, 1, sums); break;
-        case 2: add_channel(v, patches, rows, dy, index, offset, 2, sums); break;
-        case 3: add_channel(v, patches, rows, dy, index, offset, 3, sums); break;
-        case 4: add_channel(v, patches, rows, dy, index, offset, 4, sums); break;
-        case 5: add_channel(v, patches, rows, dy, index, offset, 5, sums); break;
-        case 6: add_channel(v, patches, rows, dy, index, offset, 6, sums); break;
-        case 7: add_channel(v, patches, rows, dy, index, offset, 7, sums); break;
-        default: add_channel(v, patches, rows, dy, index, offset, 8, sums); break;
-        }
+    positions at = {{0}, {0}};
+    for (int64_t i = 0; i < v->pool * v->pool; i++) {
+        at.offset[i] = (int32_t)((i / v->pool * v->ow + i % v->pool) * patch_step(v));
+        at.bits[i] = -1;
+    }
+    switch (patch_vectors(v)) {
+    case 1: add_all(1, v, patches, rows, dy, index, &at, channels, sums); break;
+    case 2: add_all(2, v, patches, rows, dy, index, &at, channels, sums); break;
+    case 3: add_all(3, v, patches, rows, dy, index, &at, channels, sums); break;
+    case 4: add_all(4, v, patches, rows, dy, index, &at, channels, sums); break;
+    case 5: add_all(5, v, patches, rows, dy, index, &at, channels, sums); break;
+    case 6: add_all(6, v, patches, rows, dy, index, &at, channels, sums); break;
+    case 7: add_all(7, v, patches, rows, dy, index, &at, channels, sums); break;
+    default: add_all(8, v, patches, rows, dy, index, &at, channels, sums); break;
+    }
 }

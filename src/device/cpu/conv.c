@@ -24,28 +24,30 @@ void copy_window(REAL *to, window at, const ELEMENT *image, int64_t h, int64_t w
     }
 }
 
-/* One kernel row of all patches of an output row, in whole vectors: the next kernel row overwrites the excess. */
-static inline void copy_runs(REAL *to, int64_t to_step, const REAL *from, int64_t step, int64_t count, int64_t vectors)
+/* Patches of one output row. Kernel rows are copied in whole vectors: what follows, at last the next patch, overwrites the excess. */
+static inline void copy_row_patches(REAL *to, int64_t to_step, const REAL *from, int64_t step, int64_t line,
+                                    int64_t count, int64_t rows, int64_t run, int64_t vectors, int64_t tail)
 {
-    for (int64_t q = 0; q < count; q++, to += to_step, from += step)
-        for (int64_t k = 0; k < vectors; k++) store(to + k * VL, load(from + k * VL));
+    const vec one = {1};
+    for (int64_t q = 0; q < count; q++, to += to_step, from += step) {
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t k = 0; k < vectors; k++) store(to + i * run + k * VL, load(from + i * line + k * VL));
+        store(to + rows * run, one);
+        for (int64_t k = 1; k < tail; k++) store(to + rows * run + k * VL, splat(0));
+    }
 }
 
 void copy_patches(REAL *to, const conv *v, const REAL *from, int64_t columns, int64_t rows)
 {
-    int64_t run = v->kw * v->cg, deep = v->kh * run, step = v->stride * v->cg, count = v->ow, to_step = patch_step(v);
-    for (int64_t r = 0; r < rows; r++, to += count * to_step) {
-        for (int64_t i = 0; i < v->kh; i++) {
-            const REAL *at = from + (r * v->stride + i) * columns * v->cg;
-            if (tiles_of(run, VL) == 3) /* unrolled */
-                copy_runs(to + i * run, to_step, at, step, count, 3);
-            else
-                copy_runs(to + i * run, to_step, at, step, count, tiles_of(run, VL));
-        }
-        for (int64_t q = 0; q < count; q++) {
-            to[q * to_step + deep] = 1;
-            for (int64_t k = deep + 1; k < patch_deep(v); k++) to[q * to_step + k] = 0;
-        }
+    int64_t run = v->kw * v->cg, line = columns * v->cg, step = v->stride * v->cg, to_step = patch_step(v);
+    int64_t tail = tiles_of(patch_deep(v) - v->kh * run, VL);
+    for (int64_t r = 0; r < rows; r++, to += v->ow * to_step, from += v->stride * line) {
+        if (v->kh == 3 && tiles_of(run, VL) == 1) /* unrolled */
+            copy_row_patches(to, to_step, from, step, line, v->ow, 3, run, 1, tail);
+        else if (v->kh == 3 && tiles_of(run, VL) == 3)
+            copy_row_patches(to, to_step, from, step, line, v->ow, 3, run, 3, tail);
+        else
+            copy_row_patches(to, to_step, from, step, line, v->ow, v->kh, run, tiles_of(run, VL), tail);
     }
 }
 

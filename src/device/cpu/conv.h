@@ -51,16 +51,13 @@ void copy_window(REAL *to, window at, const ELEMENT *image, int64_t h, int64_t w
                  int64_t width);
 
 /* to[pixel * patch_step + …]: the kh*kw*cg values under the kernel, in the order (row, column, channel), then one, then
- * zeros up to patch_deep. from is a window of x with `columns` columns of cg channels; up to VL past its end is read. */
+ * zeros up to patch_deep. from is a window of x with `columns` columns of cg channels; up to VL past its end is read, and up to
+ * MR + VL past the last patch is written. */
 #define copy_patches KERNEL(copy_patches)
 void copy_patches(REAL *to, const conv *v, const REAL *from, int64_t columns, int64_t rows);
 
 static inline int64_t patch_deep(const conv *v) { return round_to(v->kh * v->kw * v->cg + 1, MR); }
-static inline int64_t patch_step(const conv *v) /* a kernel row is copied by whole vectors */
-{
-    int64_t run = v->kw * v->cg;
-    return max64(round_to(patch_deep(v), VL), (v->kh - 1) * run + round_to(run, VL));
-}
+static inline int64_t patch_step(const conv *v) { return round_to(patch_deep(v), VL); }
 
 /* sums[channel][0 … patch_vectors * VL) += Σ over `rows` rows of pool windows of the patch at the window's maximum times its
  * gradient, for the channels that start at dy and index. patches are those of the windows' pixels. */

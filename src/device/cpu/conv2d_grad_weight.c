@@ -49,7 +49,7 @@ static plan plan_of(const lk__kernel_call *call)
     p.band = p.argmax ? rows : tiles_of(v->oh, bands);
     p.bands = tiles_of(v->oh, max64(1, p.band));
     p.window = p.copies ? band_rows(&p, p.band) * p.columns * v->cg + max64(MR, VL) : 0;
-    p.patch = p.patches ? p.band * v->ow * patch_step(v) + VL : 0;
+    p.patch = p.patches ? p.band * v->ow * patch_step(v) + MR + VL : 0;
     p.panel = p.argmax ? patch_vectors(v) * VL * NR : p.band * v->ow * NR;
     return p;
 }
