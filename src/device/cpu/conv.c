@@ -166,6 +166,8 @@ void pool_windows(const REAL *from, int64_t count, int64_t pool, int64_t channel
     }
 }
 
+enum { TRANSPOSED = 64 }; /* rows of a panel that are transposed at a time */
+
 typedef struct weights {
     const conv    *v;
     const ELEMENT *from;
@@ -179,15 +181,17 @@ static void pack_panel(void *argument, int64_t tile, int worker)
     int64_t        group = tile / v->panels, panel = tile % v->panels, taps = v->kh * v->kw, deep = taps * v->cg;
     int64_t        columns = min64(NR, v->og - panel * NR);
     const ELEMENT *w = job->from + (group * v->og + panel * NR) * deep;
-    REAL          *to = job->to + tile * deep * NR;
+    REAL          *to = job->to + tile * deep * NR, rows[TRANSPOSED * NR];
     (void)worker;
-    if (columns < NR) zero(to, deep * NR);
-    for (int64_t c = 0; c < v->cg; c++)
-        for (int64_t t = 0; t < taps; t++) {
-            REAL          *row = to + (t * v->cg + c) * NR;
-            const ELEMENT *from = w + c * taps + t;
-            for (int64_t j = 0; j < columns; j++) row[j] = load_one(from + j * deep);
+    if (columns < NR) zero(rows, TRANSPOSED * NR);
+    for (int64_t first = 0, channel = 0, tap = 0; first < deep; first += TRANSPOSED) {
+        int64_t count = min64(TRANSPOSED, deep - first);
+        transpose_wide(rows, NR, w + first, deep, columns, count);
+        for (int64_t i = 0; i < count; i++) { /* (channel, tap) → (tap, channel) */
+            memcpy(to + (tap * v->cg + channel) * NR, rows + i * NR, NR * sizeof(REAL));
+            if (++tap == taps) tap = 0, channel++;
         }
+    }
 }
 
 void pack_weights(const conv *v, const ELEMENT *w, REAL *to, lk__pool *pool)

@@ -6,6 +6,7 @@
 #include "device/cpu/winograd.h"
 
 enum { BAND = 48 << 10, PIXELS = 512 }; /* elements of scratch and pixels that a band aims at */
+enum { TRANSPOSED = 16, TOGETHER = 4 };               /* taps and output channels that are packed at a time */
 
 typedef struct plan {
     conv    v;
@@ -66,30 +67,51 @@ static int64_t taps(int64_t kernel, int64_t phase, int64_t stride)
     return phase < kernel ? (kernel - phase + stride - 1) / stride : 0;
 }
 
+/* Where a tap's rows are in the panel `panel` of a group's weights. */
+static int64_t tap_offset(const plan *p, int64_t panel, int64_t row, int64_t column)
+{
+    const conv *v = &p->v;
+    int64_t     s = v->stride, before = 0; /* rows of the phases before it */
+    for (int64_t a = 0; a < s; a++)
+        for (int64_t b = 0; b < s; b++) {
+            int64_t tall = taps(v->kh, a, s), wide = taps(v->kw, b, s);
+            if (row % s == a && column % s == b)
+                return (before * p->panels + (panel * tall + tall - 1 - row / s) * wide * v->og +
+                        (wide - 1 - column / s) * v->og) *
+                       NR;
+            before += tall * wide * v->og;
+        }
+    return 0;
+}
+
 static void pack_panel(void *argument, int64_t tile, int worker)
 {
     const job     *job = argument;
     const plan    *p = &job->p;
     const conv    *v = &p->v;
-    int64_t        group = tile / p->panels, panel = tile % p->panels, area = v->kh * v->kw, s = v->stride;
+    int64_t        group = tile / p->panels, panel = tile % p->panels, area = v->kh * v->kw;
     int64_t        columns = min64(NR, v->cg - panel * NR);
-    REAL          *phase = job->weights + group * weights_per_group(p);
+    REAL          *to = job->weights + group * weights_per_group(p), rows[TOGETHER][TRANSPOSED * NR];
     const ELEMENT *w = (const ELEMENT *)job->call->in[1].data + (group * v->og * v->cg + panel * NR) * area;
     (void)worker;
-    for (int64_t a = 0; a < s; a++)
-        for (int64_t b = 0; b < s; b++) {
-            int64_t tall = taps(v->kh, a, s), wide = taps(v->kw, b, s), deep = tall * wide * v->og;
-            REAL   *to = phase + panel * deep * NR;
-            for (int64_t i = 0; i < tall; i++)
-                for (int64_t j = 0; j < wide; j++) {
-                    const ELEMENT *tap = w + (a + (tall - 1 - i) * s) * v->kw + b + (wide - 1 - j) * s;
-                    for (int64_t o = 0; o < v->og; o++, to += NR, tap += v->cg * area) {
-                        for (int64_t c = 0; c < columns; c++) to[c] = load_one(tap + c * area);
-                        for (int64_t c = columns; c < NR; c++) to[c] = 0;
-                    }
-                }
-            phase += p->panels * deep * NR;
+    if (columns < NR) memset(rows, 0, sizeof rows);
+    for (int64_t first = 0; first < area; first += TRANSPOSED) {
+        int64_t count = min64(TRANSPOSED, area - first), at[TRANSPOSED];
+        for (int64_t i = 0; i < count; i++) at[i] = tap_offset(p, panel, (first + i) / v->kw, (first + i) % v->kw);
+        for (int64_t o = 0; o < v->og; o += TOGETHER) {
+            int64_t outputs = min64(TOGETHER, v->og - o);
+            for (int64_t q = 0; q < outputs; q++) {
+                const ELEMENT *from = w + (o + q) * v->cg * area + first;
+                if (area == 1)
+                    copy_wide(rows[q], from, columns);
+                else
+                    transpose_wide(rows[q], NR, from, area, columns, count);
+            }
+            for (int64_t i = 0; i < count; i++)
+                for (int64_t q = 0; q < outputs; q++)
+                    memcpy(to + at[i] + (o + q) * NR, rows[q] + i * NR, NR * sizeof(REAL));
         }
+    }
 }
 
 /* The pixels of phase (a, b) in the band's rows; returns how many. result is the band's first pixel; they are `pixel` elements

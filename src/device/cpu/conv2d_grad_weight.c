@@ -8,7 +8,8 @@ enum {
     PIXELS = 256,        /* of a band: a panel of dy stays in the first-level cache */
     BAND = 32 << 10,     /* elements of x that a band may copy */
     CHUNKS = 16,         /* at most; also the number of tiles wanted for threads */
-    PARTIALS = 512 << 10 /* at most so many elements of partial sums */
+    PARTIALS = 512 << 10, /* at most so many elements of partial sums */
+    TRANSPOSED = 64       /* rows of a panel that are transposed at a time */
 };
 
 typedef struct plan {
@@ -169,12 +170,15 @@ static void finish_panel(void *argument, int64_t tile, int worker)
         const REAL *more = partial_at(job, chunk, tile);
         for (int64_t i = 0; i < count; i += VL) store(sum + i, load(sum + i) + load(more + i));
     }
-    for (int64_t c = 0; c < v->cg; c++)
-        for (int64_t t = 0; t < taps; t++) {
-            const REAL *row = sum + (t * v->cg + c) * NR;
-            REAL       *to = dw + c * taps + t;
-            for (int64_t j = 0; j < columns; j++) to[j * deep] = row[j];
+    for (int64_t from = 0, channel = 0, tap = 0; from < deep; from += TRANSPOSED) {
+        int64_t rows = min64(TRANSPOSED, deep - from);
+        REAL    ordered[TRANSPOSED * NR];
+        for (int64_t i = 0; i < rows; i++) { /* (tap, channel) → (channel, tap) */
+            memcpy(ordered + i * NR, sum + (tap * v->cg + channel) * NR, NR * sizeof(REAL));
+            if (++tap == taps) tap = 0, channel++;
         }
+        transpose(dw + from, deep, ordered, NR, rows, columns);
+    }
     /* With patches the row of ones follows the taps, otherwise the bias is the last row: both are row `deep`. */
     if (db) memcpy(db + first, sum + deep * NR, (size_t)columns * sizeof(REAL));
 }

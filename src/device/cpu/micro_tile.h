@@ -80,20 +80,24 @@ INLINE void store_tile(const tile *t, bool add, REAL *const *c)
     }
 }
 
-/* The tile += Σ a[i][k] b[k][j]. Rows are addressed by one index: MR pointers and it fit the registers of x86. */
+/* The tile += Σ a[i][k] b[k][j]. */
 INLINE void add_runs(tile *t, const REAL *const *a, const runs *r, const REAL *b)
 {
     const REAL *row[MR];
-    int64_t     first = 0;
     UNROLL
     for (int i = 0; i < MR; i++) row[i] = a[i];
-    for (int64_t run = 0; run < r->runs; run++, first += r->a_run) {
-        int64_t k = first, end = first + r->length;
 #if defined(__aarch64__)
-        for (; k + VL <= end; k += VL, b += VL * NR) add_vectors(t, row, k, b);
-#endif
-        for (; k < end; k++, b += NR) add_scalars(t, row, k, b);
+    for (int64_t run = 0; run < r->runs; run++) {
+        int64_t k = 0;
+        for (; k + VL <= r->length; k += VL, b += VL * NR) add_vectors(t, row, k, b);
+        for (; k < r->length; k++, b += NR) add_scalars(t, row, k, b);
+        UNROLL
+        for (int i = 0; i < MR; i++) row[i] += r->a_run;
     }
+#else /* one index for all rows: MR pointers and it fit the registers of x86 */
+    for (int64_t run = 0, first = 0; run < r->runs; run++, first += r->a_run)
+        for (int64_t k = first; k < first + r->length; k++, b += NR) add_scalars(t, row, k, b);
+#endif
 }
 
 #endif

@@ -26,7 +26,7 @@ static inline void store_quad_element(ELEMENT *p, quad v)
 #define load_quad(p) BY_TYPE(load_quad, p)(p)
 #define store_quad(p, v) BY_TYPE(store_quad, p)(p, v)
 
-#if LK_REAL_BITS == 32
+#if LK_REAL_BITS == 32 && defined(__aarch64__)
 #define TRANSPOSE_QUADS(to, to_row, from, from_row)                                                                   \
     do {                                                                                                              \
         quad a = load_quad(from), b = load_quad((from) + from_row);                                                   \
@@ -36,6 +36,18 @@ static inline void store_quad_element(ELEMENT *p, quad v)
         store_quad(to, __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5));                                          \
         store_quad((to) + to_row, __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5));                             \
         store_quad((to) + 2 * to_row, __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7));                           \
+        store_quad((to) + 3 * to_row, __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7));                         \
+    } while (0)
+#elif LK_REAL_BITS == 32 /* shuffles that are one instruction of x86 each */
+#define TRANSPOSE_QUADS(to, to_row, from, from_row)                                                                   \
+    do {                                                                                                              \
+        quad a = load_quad(from), b = load_quad((from) + from_row);                                                   \
+        quad c = load_quad((from) + 2 * from_row), d = load_quad((from) + 3 * from_row);                              \
+        quad ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5), ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7); \
+        quad cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5), cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7); \
+        store_quad(to, __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5));                                          \
+        store_quad((to) + to_row, __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7));                               \
+        store_quad((to) + 2 * to_row, __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5));                         \
         store_quad((to) + 3 * to_row, __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7));                         \
     } while (0)
 #else
