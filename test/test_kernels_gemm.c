@@ -467,6 +467,8 @@ static void convolutions_of_chosen_shapes(void)
         {2, 16, 7, 7, 48, 3, 3, 1, 1, 1, 0, true, true, false}, /* odd, not whole tiles */
         {2, 20, 9, 5, 17, 3, 3, 1, 0, 1, 0, false, true, false},
         {1, 24, 8, 8, 24, 3, 3, 1, 2, 1, 2, false, true, true},
+        {3, 192, 6, 7, 176, 3, 3, 1, 1, 1, 2, true, true, true}, /* many filters: one block of tiles, several, bands */
+        {2, 240, 70, 3, 144, 3, 3, 1, 1, 1, 0, false, true, false},
         {1, 3, 20, 20, 8, 7, 7, 2, 3, 1, 0, true, true, false},  /* ResNet's stem */
         {2, 8, 9, 9, 16, 1, 1, 2, 0, 1, 0, false, false, false}, /* and shortcut */
         {1, 40, 5, 5, 70, 5, 5, 1, 2, 1, 0, false, true, false},

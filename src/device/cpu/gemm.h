@@ -35,9 +35,9 @@ extern const REAL zeros[NR];
 void micro_nn(int64_t m, const REAL *const *a, const runs *r, const REAL *b, const REAL *start, REAL *const *c,
               int64_t column, int64_t n);
 
-/* The dense case without edges: c[i*NR + j] = Σ a[i*k + …] b[…][j] for i < m, a multiple of MR. */
+/* The dense case without edges: c[i*NR + j] = (or +=) Σ a[i*k + …] b[…][j] for i < m, a multiple of MR. */
 #define micro_rows KERNEL(micro_rows)
-void micro_rows(int64_t m, const REAL *a, int64_t k, const REAL *b, REAL *c);
+void micro_rows(int64_t m, const REAL *a, int64_t k, const REAL *b, bool add, REAL *c);
 
 /* c[i*c_row + j] = start[j] + Σ a[k*a_k + i] b[k][j]. Reads a up to the next multiple of MR past m. */
 #define micro_tn KERNEL(micro_tn)

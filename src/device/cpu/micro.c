@@ -56,7 +56,7 @@ void micro_nn(int64_t m, const REAL *const *a, const runs *r, const REAL *b, con
     } while (first < r->runs);
 }
 
-void micro_rows(int64_t m, const REAL *a, int64_t k, const REAL *b, REAL *c)
+void micro_rows(int64_t m, const REAL *a, int64_t k, const REAL *b, bool add, REAL *c)
 {
     for (int64_t i = 0; i < m; i += MR, a += MR * k, c += MR * NR) {
         const REAL *row[MR];
@@ -75,7 +75,7 @@ void micro_rows(int64_t m, const REAL *a, int64_t k, const REAL *b, REAL *c)
         for (; at + VL <= k; at += VL, panel += VL * NR) add_vectors(&t, row, at, panel);
 #endif
         for (; at < k; at++, panel += NR) add_scalars(&t, row, at, panel);
-        store_tile(&t, false, to);
+        store_tile(&t, add, to);
     }
 }
 

@@ -3,16 +3,11 @@
 #include "device/cpu/winograd.h"
 #include "device/cpu/unscheduled.h"
 
-enum {
-    LARGEST = 32 << 10
-}; /* filters: transformed, they are four times as large, and every block of tiles reads all of them */
-
 bool winograd_fits(const conv *v)
 {
     int64_t tiles = tiles_of(v->oh, 4) * tiles_of(v->ow, 4);
     return LK_REAL_BITS == 32 && v->kh == 3 && v->kw == 3 && v->stride == 1 && v->groups == 1 && v->padding <= 2 &&
-           v->pool <= 2 && v->c % VL == 0 && v->o % VL == 0 && v->c >= 16 && v->o >= 16 && v->c * v->o <= LARGEST &&
-           v->oh * v->ow >= 9 * tiles;
+           v->pool <= 2 && v->c % VL == 0 && v->o % VL == 0 && v->c >= 16 && v->o >= 16 && v->oh * v->ow >= 9 * tiles;
 }
 
 tiling tiling_of(int64_t h, int64_t w, int64_t channels, int64_t wanted)
@@ -41,13 +36,13 @@ INLINE void input_line(vec d0, vec d1, vec d2, vec d3, vec d4, vec d5, vec out[6
     out[5] = AB * d1 + (d5 - SUM * d3);
 }
 
-void transform_input(const REAL *from, int64_t row, int64_t channels, REAL *to, int64_t plane)
+void transform_input(const REAL *from, int64_t row, int64_t pixel, int64_t channels, REAL *to, int64_t plane)
 {
     for (int64_t c = 0; c < channels; c += VL, from += VL, to += VL) {
         vec t[6][6];
         UNROLL
         for (int j = 0; j < 6; j++) {
-            const REAL *d = from + j * channels;
+            const REAL *d = from + j * pixel;
             input_line(load(d), load(d + row), load(d + 2 * row), load(d + 3 * row), load(d + 4 * row),
                        load(d + 5 * row), t[j]);
         }
@@ -125,14 +120,6 @@ void transform_weight_sum(const REAL *from, int64_t plane, REAL *to, int64_t tap
     }
 }
 
-typedef struct weights {
-    const ELEMENT *w;
-    REAL          *to;
-    int64_t        deep, columns;          /* k and all columns */
-    int64_t        deep_step, column_step; /* elements of w from one to the next */
-    bool           backward;
-} weights;
-
 INLINE void weight_line(vec g0, vec g1, vec g2, vec out[6])
 {
     vec even_a = (REAL)AT_A * (g0 + A2 * g2), odd_a = (REAL)(AT_A * 0.75) * g1;
@@ -145,36 +132,39 @@ INLINE void weight_line(vec g0, vec g1, vec g2, vec out[6])
     out[5] = g2;
 }
 
-static void weights_panel(void *argument, int64_t panel, int worker)
+/* The nine taps of a row of filters, as rows of NR columns → its 36 planes. */
+INLINE void transform_taps(const REAL *taps, bool backward, REAL *to, int64_t plane)
 {
-    const weights *job = argument;
-    int64_t        columns = min64(NR, job->columns - panel * NR);
-    REAL          *to = job->to + panel * PLANES * job->deep * NR;
-    (void)worker;
-    for (int64_t k = 0; k < job->deep; k++) {
-        REAL           g[9][NR] = {{0}};
-        const ELEMENT *w = job->w + k * job->deep_step + panel * NR * job->column_step;
-        for (int64_t j = 0; j < columns; j++, w += job->column_step)
-            for (int t = 0; t < 9; t++) g[job->backward ? 8 - t : t][j] = load_one(w + t);
-        for (int64_t q = 0; q < NR; q += VL) {
-            vec t[3][6];
+    for (int64_t q = 0; q < NR; q += VL) {
+        vec t[3][6], g[9];
+        UNROLL
+        for (int i = 0; i < 9; i++) g[i] = load(taps + (backward ? 8 - i : i) * NR + q);
+        UNROLL
+        for (int j = 0; j < 3; j++) weight_line(g[j], g[3 + j], g[6 + j], t[j]);
+        UNROLL
+        for (int i = 0; i < 6; i++) {
+            vec out[6];
+            weight_line(t[0][i], t[1][i], t[2][i], out);
             UNROLL
-            for (int j = 0; j < 3; j++) weight_line(load(g[j] + q), load(g[3 + j] + q), load(g[6 + j] + q), t[j]);
-            UNROLL
-            for (int i = 0; i < 6; i++) {
-                vec out[6];
-                weight_line(t[0][i], t[1][i], t[2][i], out);
-                UNROLL
-                for (int j = 0; j < 6; j++) store(to + ((i * 6 + j) * job->deep + k) * NR + q, out[j]);
-            }
+            for (int j = 0; j < 6; j++) store(to + (i * 6 + j) * plane + q, out[j]);
         }
     }
 }
 
-void transform_weights(const conv *v, const ELEMENT *w, bool backward, REAL *to, lk__pool *pool)
+void transform_weights(const conv *v, const ELEMENT *w, bool backward, int64_t panel, int64_t first, int64_t count,
+                       REAL *to, int64_t plane)
 {
-    int64_t outer = v->c * 9; /* from an o to the next */
-    weights job = {w, to, v->c, v->o, 9, outer, false};
-    if (backward) job = (weights){w, to, v->o, v->c, outer, 9, true};
-    lk__pool_run(pool, tiles_of(job.columns, NR), weights_panel, &job);
+    enum { ROWS = 4 }; /* of filters whose taps are transposed at a time */
+    int64_t outer = v->c * 9, columns = min64(NR, (backward ? v->c : v->o) - panel * NR);
+    REAL    taps[ROWS * 9 * NR];
+    if (columns < NR) memset(taps, 0, sizeof taps);
+    for (int64_t k = first; k < first + count; k += ROWS) {
+        int64_t rows = min64(ROWS, first + count - k);
+        if (backward)
+            for (int64_t i = 0; i < rows; i++)
+                transpose_wide(taps + i * 9 * NR, NR, w + (k + i) * outer + panel * NR * 9, 9, columns, 9);
+        else
+            transpose_wide(taps, NR, w + panel * NR * outer + k * 9, outer, columns, rows * 9);
+        for (int64_t i = 0; i < rows; i++, to += NR) transform_taps(taps + i * 9 * NR, backward, to, plane);
+    }
 }

@@ -51,9 +51,10 @@ static inline unit unit_of(const tiling *t, int64_t index)
 #define tiling_of KERNEL(tiling_of)
 tiling tiling_of(int64_t h, int64_t w, int64_t channels, int64_t wanted);
 
-/* 6×6 pixels of `channels` channels, `row` elements from row to row → to[plane * f + c] for the 36 f's. */
+/* 6×6 pixels of `channels` channels, `row` elements from row to row and `pixel` from one to the next → to[plane * f + c] for the 36
+ * f's. */
 #define transform_input KERNEL(transform_input)
-void transform_input(const REAL *from, int64_t row, int64_t channels, REAL *to, int64_t plane);
+void transform_input(const REAL *from, int64_t row, int64_t pixel, int64_t channels, REAL *to, int64_t plane);
 
 /* The same for 4×4 pixels of dy; transform_weight_sum applies the factors 1/f of the interpolation. */
 #define transform_gradient KERNEL(transform_gradient)
@@ -63,9 +64,11 @@ void transform_gradient(const REAL *from, int64_t row, int64_t channels, REAL *t
 #define transform_weight_sum KERNEL(transform_weight_sum)
 void transform_weight_sum(const REAL *from, int64_t plane, REAL *to, int64_t tap);
 
-/* Weights → to[panel][f][k][NR]. Forward: k is c, columns are o. Backward: taps in reverse order, k is o, columns are c. */
+/* `count` rows from `first` on of a panel of weights → to[f * plane + row * NR + …]. Forward: rows are c, columns are o. Backward: taps
+ * in reverse order, rows are o, columns are c. */
 #define transform_weights KERNEL(transform_weights)
-void transform_weights(const conv *v, const ELEMENT *w, bool backward, REAL *to, lk__pool *pool);
+void transform_weights(const conv *v, const ELEMENT *w, bool backward, int64_t panel, int64_t first, int64_t count,
+                       REAL *to, int64_t plane);
 
 /* conv2d and conv2d_grad_input. */
 #define winograd_run KERNEL(winograd_run)

@@ -1,20 +1,33 @@
 /* winograd_conv.c - conv2d and conv2d_grad_input by Winograd's algorithm: a block of tiles is transformed, multiplied plane by
  * plane with a panel of transformed weights, and transformed back while it is in cache. Arithmetic bounds the products,
- * the first-level cache the transforms. */
+ * the first-level cache the transforms.
+ *
+ * Transformed weights are four times as large. Few of them are transformed once for all blocks. Many would go through memory, so a
+ * block has as many tiles as the cache allows, and of each panel some rows at a time are transformed and multiplied with all its tiles. */
 #include "device/cpu/unscheduled.h"
 
 #include "device/cpu/winograd.h"
 
-enum { TILES = 16 }; /* of a block: a panel's products (36 × 16 × NR) stay in the first-level cache on NEON */
+enum {
+    TILES = 16,      /* of a block: a panel's products (36 × 16 × NR) stay in the first-level cache on NEON */
+    MANY = 32 << 10, /* filters: more are transformed for each block */
+    ROWS = 64,       /* of a panel of many filters that are transformed at a time: 36 × 64 × NR elements */
+    CACHED =
+        VL *
+        18432, /* elements of a block's transformed tiles: about half of the second-level cache (2 MiB with AVX-512) */
+    MOST = 64  /* tiles of such a block */
+};
 
 typedef struct plan {
     const conv *v;
     bool        backward;
+    bool        many;    /* filters */
     int64_t     in, out; /* channels */
     int64_t     h, w;    /* of the result, before a pool */
     int64_t     padding;
     int64_t     panels;
-    int64_t     v_plane, m_plane;
+    int64_t     rows; /* input channels that are multiplied at a time */
+    int64_t     v_plane, m_plane, w_plane;
     tiling      t;
 } plan;
 
@@ -24,34 +37,41 @@ static plan plan_of(const conv *v, bool backward)
     p.h = v->yh * v->pool, p.w = v->yw * v->pool; /* pixels that a pool omits are not computed */
     if (backward) p.in = v->o, p.out = v->c, p.h = v->h, p.w = v->w, p.padding = 2 - v->padding;
     p.panels = tiles_of(p.out, NR);
-    p.t = tiling_of(p.h, p.w, p.in, TILES);
+    p.many = v->c * v->o > MANY;
+    p.rows = p.many ? ROWS : p.in;
+    p.t = tiling_of(p.h, p.w, p.in, p.many ? max64(TILES, min64(MOST, CACHED / (PLANES * p.in))) : TILES);
     p.v_plane = p.t.tiles * p.in + SKEW;
     p.m_plane = p.t.tiles * NR + SKEW;
+    p.w_plane = p.rows * NR + (p.many ? SKEW : 0);
     return p;
 }
 
-static size_t weights_of(const plan *p) { return space_of(p->panels * PLANES * p->in * NR); }
+static size_t planes_of(const plan *p) { return space_of(PLANES * p->v_plane); }
+static size_t weights_of(const plan *p) { return p->many ? 0 : space_of(p->panels * PLANES * p->w_plane); }
 static size_t bias_of(const plan *p) { return space_of(p->panels * NR); }
-static size_t scratch_of(const plan *p)
+static size_t scratch_of(const plan *p) /* of a worker */
 {
-    return space_of(p->t.window) + space_of(PLANES * p->v_plane) + space_of(PLANES * p->m_plane);
+    size_t both = space_of(p->t.window) + space_of(PLANES * p->m_plane);
+    return both + (p->many ? space_of(PLANES * p->w_plane) : planes_of(p));
 }
 
 size_t winograd_workspace(const conv *v, bool backward, int threads)
 {
     plan p = plan_of(v, backward);
-    return weights_of(&p) + bias_of(&p) + (size_t)threads * scratch_of(&p);
+    return weights_of(&p) + bias_of(&p) + (p.many ? planes_of(&p) : 0) + (size_t)threads * scratch_of(&p);
 }
 
 typedef struct job {
     plan                   p;
     const lk__kernel_call *call;
     REAL                  *weights, *bias;
+    REAL                  *planes;     /* of the block, where all workers multiply it */
+    int64_t                first, end; /* its units */
     char                  *scratch;
     size_t                 per_worker;
 } job;
 
-/* Fills the planes with the unit's tiles from `first` on. */
+/* Fills the planes with the unit's tiles from `first` on: [plane][p->rows channels at a time][tile][channel]. */
 static void transform_unit(const job *job, unit u, int64_t first, REAL *copy, REAL *planes)
 {
     const plan    *p = &job->p;
@@ -68,7 +88,11 @@ static void transform_unit(const job *job, unit u, int64_t first, REAL *copy, RE
     }
     for (int64_t i = 0; i < u.rows; i++)
         for (int64_t j = 0; j < p->t.wide; j++, first++)
-            transform_input(copy + 4 * i * row + 4 * j * p->in, row, p->in, planes + first * p->in, p->v_plane);
+            for (int64_t c = 0; c < p->in; c += p->rows) {
+                int64_t rows = min64(p->rows, p->in - c);
+                transform_input(copy + 4 * i * row + 4 * j * p->in + c, row, p->in, rows,
+                                planes + c * p->t.tiles + first * rows, p->v_plane);
+            }
 }
 
 /* bias may be NULL. */
@@ -160,6 +184,17 @@ static void finish_tile(const job *job, int64_t n, int64_t ty, int64_t tx, int64
     }
 }
 
+/* Transforms back the panel's products of units first … end. */
+static void finish_units(const job *job, int64_t first, int64_t end, int64_t panel, const REAL *products)
+{
+    const tiling *t = &job->p.t;
+    for (int64_t i = first; i < end; i++) {
+        unit u = unit_of(t, i);
+        for (int64_t ty = u.row; ty < u.row + u.rows; ty++)
+            for (int64_t tx = 0; tx < t->wide; tx++, products += NR) finish_tile(job, u.n, ty, tx, panel, products);
+    }
+}
+
 static void run_block(void *argument, int64_t block, int worker)
 {
     const job    *job = argument;
@@ -167,7 +202,7 @@ static void run_block(void *argument, int64_t block, int worker)
     const tiling *t = &p->t;
     char         *scratch = job->scratch + (size_t)worker * job->per_worker;
     REAL         *copy = (REAL *)scratch, *planes = (REAL *)(scratch + space_of(t->window));
-    REAL         *products = (REAL *)(scratch + space_of(t->window) + space_of(PLANES * p->v_plane));
+    REAL         *products = (REAL *)(scratch + space_of(t->window) + planes_of(p));
     int64_t       first = block * t->units, end = min64(p->v->n * t->bands, first + t->units), tiles = 0;
     for (int64_t i = first; i < end; i++) {
         unit u = unit_of(t, i);
@@ -175,16 +210,65 @@ static void run_block(void *argument, int64_t block, int worker)
         tiles += u.rows * t->wide;
     }
     for (int64_t panel = 0; panel < p->panels; panel++) {
-        const REAL *weights = job->weights + panel * PLANES * p->in * NR;
+        const REAL *weights = job->weights + panel * PLANES * p->w_plane;
         for (int64_t f = 0; f < PLANES; f++)
-            micro_rows(round_to(tiles, MR), planes + f * p->v_plane, p->in, weights + f * p->in * NR,
+            micro_rows(round_to(tiles, MR), planes + f * p->v_plane, p->in, weights + f * p->w_plane, false,
                        products + f * p->m_plane);
-        const REAL *from = products;
-        for (int64_t i = first; i < end; i++) {
-            unit u = unit_of(t, i);
-            for (int64_t ty = u.row; ty < u.row + u.rows; ty++)
-                for (int64_t tx = 0; tx < t->wide; tx++, from += NR) finish_tile(job, u.n, ty, tx, panel, from);
-        }
+        finish_units(job, first, end, panel, products);
+    }
+}
+
+static void transform_panel(void *argument, int64_t panel, int worker)
+{
+    const job  *job = argument;
+    const plan *p = &job->p;
+    (void)worker;
+    transform_weights(p->v, job->call->in[1].data, p->backward, panel, 0, p->in,
+                      job->weights + panel * PLANES * p->w_plane, p->w_plane);
+}
+
+/* ---- many filters ---- */
+
+static int64_t tiles_before(const tiling *t, int64_t first, int64_t unit) /* of units first … unit */
+{
+    int64_t images = unit / t->bands - first / t->bands;
+    return ((images * t->tall + unit % t->bands * t->band) - first % t->bands * t->band) * t->wide;
+}
+
+static void transform_tiles(void *argument, int64_t index, int worker)
+{
+    const job    *job = argument;
+    const tiling *t = &job->p.t;
+    REAL         *copy = (REAL *)(job->scratch + (size_t)worker * job->per_worker);
+    transform_unit(job, unit_of(t, job->first + index), tiles_before(t, job->first, job->first + index), copy,
+                   job->planes);
+}
+
+static void multiply_panel(void *argument, int64_t panel, int worker)
+{
+    const job  *job = argument;
+    const plan *p = &job->p;
+    REAL       *products = (REAL *)(job->scratch + (size_t)worker * job->per_worker + space_of(p->t.window));
+    REAL       *weights = (REAL *)((char *)products + space_of(PLANES * p->m_plane));
+    int64_t     tiles = round_to(tiles_before(&p->t, job->first, job->end), MR);
+    for (int64_t c = 0; c < p->in; c += p->rows) {
+        int64_t rows = min64(p->rows, p->in - c);
+        transform_weights(p->v, job->call->in[1].data, p->backward, panel, c, rows, weights, p->w_plane);
+        for (int64_t f = 0; f < PLANES; f++)
+            micro_rows(tiles, job->planes + f * p->v_plane + c * p->t.tiles, rows, weights + f * p->w_plane, c > 0,
+                       products + f * p->m_plane);
+    }
+    finish_units(job, job->first, job->end, panel, products);
+}
+
+static void run_many(job *job)
+{
+    const plan *p = &job->p;
+    int64_t     units = p->v->n * p->t.bands;
+    for (job->first = 0; job->first < units; job->first = job->end) {
+        job->end = min64(units, job->first + p->t.units);
+        lk__pool_run(job->call->pool, job->end - job->first, transform_tiles, job);
+        lk__pool_run(job->call->pool, p->panels, multiply_panel, job);
     }
 }
 
@@ -195,10 +279,15 @@ void winograd_run(const lk__kernel_call *call, const conv *v, bool backward)
     if (v->n <= 0) return;
     const ELEMENT *b = backward ? NULL : optional_in(call, 2);
     job.bias = (REAL *)((char *)call->workspace + weights_of(p));
-    job.scratch = (char *)job.bias + bias_of(p);
+    job.planes = (REAL *)((char *)job.bias + bias_of(p));
+    job.scratch = (char *)job.planes + (p->many ? planes_of(p) : 0);
     job.per_worker = scratch_of(p);
     memset(job.bias, 0, bias_of(p));
     if (b) copy_wide(job.bias, b, v->o);
-    transform_weights(v, call->in[1].data, backward, job.weights, call->pool);
+    if (p->many) {
+        run_many(&job);
+        return;
+    }
+    lk__pool_run(call->pool, p->panels, transform_panel, &job);
     lk__pool_run(call->pool, tiles_of(v->n * p->t.bands, p->t.units), run_block, &job);
 }
