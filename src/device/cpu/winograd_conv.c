@@ -55,18 +55,24 @@ static size_t scratch_of(const plan *p) /* of a worker */
     return both + (p->many ? space_of(PLANES * p->w_plane) : planes_of(p));
 }
 
+/* Blocks of tiles that are processed together where filters are many: each of their panels is work for a thread. */
+static int64_t blocks_together(const plan *p, int threads) { return tiles_of(threads, p->panels); }
+
 size_t winograd_workspace(const conv *v, bool backward, int threads)
 {
-    plan p = plan_of(v, backward);
-    return weights_of(&p) + bias_of(&p) + (p.many ? planes_of(&p) : 0) + (size_t)threads * scratch_of(&p);
+    plan   p = plan_of(v, backward);
+    size_t planes = p.many ? (size_t)blocks_together(&p, threads) * planes_of(&p) : 0;
+    return weights_of(&p) + bias_of(&p) + planes + (size_t)threads * scratch_of(&p);
 }
+
+static int pool_threads(const lk__pool *pool) { return pool ? lk__pool_threads(pool) : 1; }
 
 typedef struct job {
     plan                   p;
     const lk__kernel_call *call;
     REAL                  *weights, *bias;
-    REAL                  *planes;     /* of the block, where all workers multiply it */
-    int64_t                first, end; /* its units */
+    char                  *planes;     /* of the blocks, where all workers multiply them */
+    int64_t                first, end; /* their units */
     char                  *scratch;
     size_t                 per_worker;
 } job;
@@ -239,36 +245,41 @@ static void transform_tiles(void *argument, int64_t index, int worker)
 {
     const job    *job = argument;
     const tiling *t = &job->p.t;
+    int64_t       block = index / t->units, first = job->first + block * t->units, unit = job->first + index;
     REAL         *copy = (REAL *)(job->scratch + (size_t)worker * job->per_worker);
-    transform_unit(job, unit_of(t, job->first + index), tiles_before(t, job->first, job->first + index), copy,
-                   job->planes);
+    REAL         *planes = (REAL *)(job->planes + (size_t)block * planes_of(&job->p));
+    transform_unit(job, unit_of(t, unit), tiles_before(t, first, unit), copy, planes);
 }
 
-static void multiply_panel(void *argument, int64_t panel, int worker)
+static void multiply_panel(void *argument, int64_t index, int worker)
 {
     const job  *job = argument;
     const plan *p = &job->p;
+    int64_t     block = index / p->panels, panel = index % p->panels;
+    int64_t     first = job->first + block * p->t.units, end = min64(job->end, first + p->t.units);
+    int64_t     tiles = round_to(tiles_before(&p->t, first, end), MR);
+    const REAL *planes = (const REAL *)(job->planes + (size_t)block * planes_of(p));
     REAL       *products = (REAL *)(job->scratch + (size_t)worker * job->per_worker + space_of(p->t.window));
     REAL       *weights = (REAL *)((char *)products + space_of(PLANES * p->m_plane));
-    int64_t     tiles = round_to(tiles_before(&p->t, job->first, job->end), MR);
     for (int64_t c = 0; c < p->in; c += p->rows) {
         int64_t rows = min64(p->rows, p->in - c);
         transform_weights(p->v, job->call->in[1].data, p->backward, panel, c, rows, weights, p->w_plane);
         for (int64_t f = 0; f < PLANES; f++)
-            micro_rows(tiles, job->planes + f * p->v_plane + c * p->t.tiles, rows, weights + f * p->w_plane, c > 0,
+            micro_rows(tiles, planes + f * p->v_plane + c * p->t.tiles, rows, weights + f * p->w_plane, c > 0,
                        products + f * p->m_plane);
     }
-    finish_units(job, job->first, job->end, panel, products);
+    finish_units(job, first, end, panel, products);
 }
 
 static void run_many(job *job)
 {
     const plan *p = &job->p;
-    int64_t     units = p->v->n * p->t.bands;
+    lk__pool   *pool = job->call->pool;
+    int64_t     units = p->v->n * p->t.bands, together = p->t.units * blocks_together(p, pool_threads(pool));
     for (job->first = 0; job->first < units; job->first = job->end) {
-        job->end = min64(units, job->first + p->t.units);
-        lk__pool_run(job->call->pool, job->end - job->first, transform_tiles, job);
-        lk__pool_run(job->call->pool, p->panels, multiply_panel, job);
+        job->end = min64(units, job->first + together);
+        lk__pool_run(pool, job->end - job->first, transform_tiles, job);
+        lk__pool_run(pool, tiles_of(job->end - job->first, p->t.units) * p->panels, multiply_panel, job);
     }
 }
 
@@ -279,8 +290,9 @@ void winograd_run(const lk__kernel_call *call, const conv *v, bool backward)
     if (v->n <= 0) return;
     const ELEMENT *b = backward ? NULL : optional_in(call, 2);
     job.bias = (REAL *)((char *)call->workspace + weights_of(p));
-    job.planes = (REAL *)((char *)job.bias + bias_of(p));
-    job.scratch = (char *)job.planes + (p->many ? planes_of(p) : 0);
+    job.planes = (char *)job.bias + bias_of(p);
+    job.scratch = job.planes;
+    if (p->many) job.scratch += (size_t)blocks_together(p, pool_threads(call->pool)) * planes_of(p);
     job.per_worker = scratch_of(p);
     memset(job.bias, 0, bias_of(p));
     if (b) copy_wide(job.bias, b, v->o);
