@@ -7,6 +7,7 @@
 
 #include "device/cpu/gemm.h"
 #include "device/cpu/lanes.h"
+#include "device/cpu/square.h"
 
 enum {
     FEW = 8,         /* rows of A: with more, arithmetic bounds the product */
@@ -67,46 +68,6 @@ enum { GROUPS = 4 };
 enum { GROUPS = 2 };
 #endif
 enum { WIDTH = GROUPS * VL };
-
-/* Lane i of a pair of rows after the blocks of s lanes off the diagonal are exchanged. */
-#define LOW(i, s) ((i) & (s) ? VL + (i) - (s) : (i))
-#define HIGH(i, s) ((i) & (s) ? VL + (i) : (i) + (s))
-#define LANES_2(f, s, i) f(i, s), f(i + 1, s)
-#define LANES_4(f, s, i) LANES_2(f, s, i), LANES_2(f, s, i + 2)
-#define LANES_8(f, s, i) LANES_4(f, s, i), LANES_4(f, s, i + 4)
-#define LANES_16(f, s, i) LANES_8(f, s, i), LANES_8(f, s, i + 8)
-#if VECTOR_BYTES * 8 / LK_REAL_BITS == 2
-#define LANES(f, s) LANES_2(f, s, 0)
-#elif VECTOR_BYTES * 8 / LK_REAL_BITS == 4
-#define LANES(f, s) LANES_4(f, s, 0)
-#elif VECTOR_BYTES * 8 / LK_REAL_BITS == 8
-#define LANES(f, s) LANES_8(f, s, 0)
-#else
-#define LANES(f, s) LANES_16(f, s, 0)
-#endif
-
-#define EXCHANGE(w, s)                                                         \
-    UNROLL                                                                     \
-    for (int i = 0; i < VL; i++)                                               \
-        if (!(i & (s))) {                                                      \
-            vec a = (w)[i], b = (w)[i + (s)];                                  \
-            (w)[i] = __builtin_shufflevector(a, b, LANES(LOW, s));             \
-            (w)[i + (s)] = __builtin_shufflevector(a, b, LANES(HIGH, s));      \
-        }
-
-INLINE void transpose_square(vec w[VL])
-{
-    EXCHANGE(w, 1)
-#if VECTOR_BYTES * 8 / LK_REAL_BITS >= 4
-    EXCHANGE(w, 2)
-#endif
-#if VECTOR_BYTES * 8 / LK_REAL_BITS >= 8
-    EXCHANGE(w, 4)
-#endif
-#if VECTOR_BYTES * 8 / LK_REAL_BITS >= 16
-    EXCHANGE(w, 8)
-#endif
-}
 
 /* One block of k: sums[r][…] of WIDTH columns, b[column] being their rows in memory. `rows` is a constant where this is inlined. */
 INLINE void dot_columns(const int rows, const REAL *const *a, const ELEMENT *const *b, int64_t depth,

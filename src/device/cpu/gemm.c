@@ -120,21 +120,28 @@ static void store_narrow(const gemm *g, int64_t at, const REAL *sum, int64_t m, 
         for (int64_t i = 0; i < m; i++) copy_narrow(out + i * g->c_row, sum + i * n, n);
 }
 
+/* The bias is added last, also when transposed: a row's numbers do not depend on the number of rows. */
 static void finish_tile(const job *job, place p, bool empty, REAL *sum, int64_t row, int64_t at)
 {
     const gemm    *g = &job->g;
     const ELEMENT *bias = g->bias ? g->bias + (job->transposed ? p.i : p.j) : NULL;
+    bool           narrow = NARROW && !g->c_wide, finishes = bias || g->activation == LK__RELU;
+    REAL          *c = (REAL *)g->c + at;
     for (int64_t i = 0; empty && i < p.m; i++) /* no k at all */
         memset(sum + i * row, 0, (size_t)p.n * sizeof *sum);
-    /* The bias is added last, also when transposed: a row's numbers do not depend on the number of rows. */
-    if (bias || g->activation == LK__RELU)
-        for (int64_t i = 0; i < p.m; i++)
-            gemm_finish_line(sum + i * row, p.n, bias ? bias + (job->transposed ? i : 0) : NULL, !job->transposed,
-                             g->activation);
-    if (NARROW && !g->c_wide)
+    if (VECTOR_BYTES > 16 && job->transposed && !narrow) { /* few vectors of the sums are a line, and more of C */
+        transpose(c, g->c_column, sum, row, p.m, p.n);
+        for (int64_t j = 0; finishes && j < p.n; j++)
+            gemm_finish_line(c + j * g->c_column, p.m, bias, 1, g->activation);
+        return;
+    }
+    for (int64_t i = 0; finishes && i < p.m; i++)
+        gemm_finish_line(sum + i * row, p.n, bias ? bias + (job->transposed ? i : 0) : NULL, !job->transposed,
+                         g->activation);
+    if (narrow)
         store_narrow(g, at, sum, p.m, p.n);
     else if (g->c_column != 1)
-        transpose((REAL *)g->c + at, g->c_column, sum, row, p.m, p.n);
+        transpose(c, g->c_column, sum, row, p.m, p.n);
 }
 
 static void run_tile(void *argument, int64_t index, int worker)

@@ -1,6 +1,9 @@
-/* transpose.c - transposed copies of a matrix, 4×4 f32 or 2×2 f64 at a time. Apart from its callers: with known rows GCC warns of an
- * overflow that the loops exclude. */
+/* transpose.c - transposed copies of a matrix, VL × VL, then 4×4 f32 or 2×2 f64 at a time. Apart from its callers: with known rows GCC
+ * warns of an overflow that the loops exclude. */
+#include "device/cpu/unscheduled.h"
+
 #include "device/cpu/gemm.h"
+#include "device/cpu/square.h"
 
 typedef REAL quad __attribute__((vector_size(16)));
 typedef REAL quad_unaligned __attribute__((vector_size(16), aligned(sizeof(REAL)), may_alias));
@@ -58,20 +61,38 @@ static inline void store_quad_element(ELEMENT *p, quad v)
         store_quad((to) + to_row, __builtin_shufflevector(a, b, 1, 3));                                               \
     } while (0)
 #endif
-/* TO and FROM are REAL or ELEMENT. */
+/* Rows first … end, from column `column` on. TO and FROM are REAL or ELEMENT. */
 #define DEFINE_TRANSPOSE(name, TO, FROM)                                                                              \
-    void name(TO *to, int64_t to_row, const FROM *from, int64_t from_row, int64_t rows, int64_t columns)              \
+    static void name##_quads(TO *to, int64_t to_row, const FROM *from, int64_t from_row, int64_t first, int64_t end,  \
+                             int64_t column, int64_t columns)                                                         \
     {                                                                                                                 \
-        int64_t i = 0;                                                                                                \
-        for (; i + QL <= rows; i += QL) {                                                                             \
-            int64_t j = 0;                                                                                            \
+        int64_t i = first;                                                                                            \
+        for (; i + QL <= end; i += QL) {                                                                              \
+            int64_t j = column;                                                                                       \
             for (; j + QL <= columns; j += QL)                                                                        \
                 TRANSPOSE_QUADS(to + j * to_row + i, to_row, from + i * from_row + j, from_row);                      \
             for (; j < columns; j++)                                                                                  \
                 for (int64_t q = i; q < i + QL; q++) store_one(to + j * to_row + q, load_one(from + q * from_row + j)); \
         }                                                                                                             \
-        for (; i < rows; i++)                                                                                         \
-            for (int64_t j = 0; j < columns; j++) store_one(to + j * to_row + i, load_one(from + i * from_row + j));  \
+        for (; i < end; i++)                                                                                          \
+            for (int64_t j = column; j < columns; j++) store_one(to + j * to_row + i, load_one(from + i * from_row + j)); \
+    }                                                                                                                 \
+    void name(TO *to, int64_t to_row, const FROM *from, int64_t from_row, int64_t rows, int64_t columns)              \
+    {                                                                                                                 \
+        int64_t i = 0;                                                                                                \
+        for (; VECTOR_BYTES > 16 && i + VL <= rows; i += VL) {                                                                \
+            int64_t j = 0;                                                                                            \
+            for (; j + VL <= columns; j += VL) {                                                                      \
+                vec w[VL];                                                                                            \
+                UNROLL                                                                                                \
+                for (int l = 0; l < VL; l++) w[l] = load(from + (i + l) * from_row + j);                              \
+                transpose_square(w);                                                                                  \
+                UNROLL                                                                                                \
+                for (int l = 0; l < VL; l++) store(to + (j + l) * to_row + i, w[l]);                                  \
+            }                                                                                                         \
+            name##_quads(to, to_row, from, from_row, i, i + VL, j, columns);                                          \
+        }                                                                                                             \
+        name##_quads(to, to_row, from, from_row, i, rows, 0, columns);                                                \
     }
 DEFINE_TRANSPOSE(transpose, REAL, REAL)
 #if NARROW
