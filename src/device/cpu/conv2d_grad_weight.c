@@ -112,13 +112,13 @@ static void add_band(const job *job, int64_t n, int64_t band, int64_t group, int
     }
     expand_window(gradient, at, v, dy, index, group * v->og + channel, channels, NR, pixels * NR);
 
-    runs    how = {rows, v->ow, v->stride * p->columns * v->cg, v->stride * v->cg};
+    runs    how = {.runs = rows, .length = v->ow, .a_run = v->stride * p->columns * v->cg, .a_k = v->stride * v->cg};
     int64_t run = v->kw * v->cg;
     for (int64_t panel = 0; panel < panels; panel++, gradient += pixels * NR) {
         REAL       *sum = partial_at(job, chunk, group * v->panels + first_panel + panel);
         const REAL *from = start ? zeros : NULL;
         if (p->patches) {
-            runs flat = {1, pixels, 0, patch_step(v)};
+            runs flat = {.runs = 1, .length = pixels, .a_k = patch_step(v)};
             micro_tn(p->deep, patches, &flat, gradient, from, sum, NR, NR);
             continue;
         }

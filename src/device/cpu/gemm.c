@@ -91,8 +91,9 @@ gemm_scratch gemm_scratch_of(const gemm *g)
 size_t gemm_workspace(const gemm *g, int threads)
 {
     gemm_scratch s = gemm_scratch_of(g);
-    size_t       tiled = s.shared + (size_t)threads * gemm_scratch_worker(s), large = gemm_large_space(g);
-    return tiled > large ? tiled : large;
+    size_t       bytes = s.shared + (size_t)threads * gemm_scratch_worker(s);
+    size_t       other = max64((int64_t)gemm_large_space(g), (int64_t)gemm_stream_space(g, threads));
+    return bytes > other ? bytes : other;
 }
 
 typedef struct place { /* a tile: its position in C and its size */
@@ -191,6 +192,10 @@ void gemm_run(const gemm *g, lk__pool *pool, void *workspace)
     }
     if (few_rows_fit(g) && few_rows_space(g) <= b_space(g)) {
         few_rows_run(g, pool, workspace);
+        return;
+    }
+    if (gemm_streams(g)) {
+        gemm_run_stream(g, pool, workspace);
         return;
     }
     if (g->b_transposed && (g->a_k != 1 || g->n > g->m)) {

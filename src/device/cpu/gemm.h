@@ -25,6 +25,9 @@ typedef struct runs {
     int64_t runs, length;
     int64_t a_run; /* elements of A from a run to the next */
     int64_t a_k;   /* micro_tn: elements of A from a k to the next; micro_nn has 1 */
+    /* micro_nn on x86: memory that is prefetched meanwhile, as many bytes as A has of each row; NULL: none. */
+    const char *ahead;
+    int64_t     ahead_row; /* bytes from a row to the next */
 } runs;
 
 #define zeros KERNEL(zeros)

@@ -67,6 +67,14 @@ void gemm_multiply(int64_t m, int64_t n, const gemm_step *s);
 #define gemm_finish_line KERNEL(gemm_finish_line)
 void gemm_finish_line(REAL *line, int64_t n, const ELEMENT *bias, int64_t step, lk__op_unary activation);
 
+/* gemm_stream.c */
+#define gemm_streams KERNEL(gemm_streams)
+#define gemm_stream_space KERNEL(gemm_stream_space)
+#define gemm_run_stream KERNEL(gemm_run_stream)
+bool   gemm_streams(const gemm *g);
+size_t gemm_stream_space(const gemm *g, int threads); /* bytes, for any m */
+void   gemm_run_stream(const gemm *g, lk__pool *pool, void *workspace);
+
 /* gemm_large.c */
 #define gemm_is_large KERNEL(gemm_is_large)
 #define gemm_large_space KERNEL(gemm_large_space)

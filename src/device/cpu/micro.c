@@ -9,7 +9,12 @@ static void nn_tile(const REAL *const *a, const runs *r, const REAL *b, const RE
 {
     tile t;
     start_tile(&t, start, c);
-    add_runs(&t, a, r, b);
+#if !defined(__aarch64__)
+    if (r->ahead)
+        add_run_ahead(&t, a, r, b);
+    else
+#endif
+        add_runs(&t, a, r, b);
     store_tile(&t, !start, c);
 }
 
@@ -40,7 +45,9 @@ void micro_nn(int64_t m, const REAL *const *a, const runs *r, const REAL *b, con
     do {
         runs    now = {.runs = min64(part, r->runs - first), .length = r->length, .a_run = r->a_run};
         int64_t i = 0;
+        now.ahead_row = r->ahead_row;
         for (; n == NR && i + MR <= m; i += MR) {
+            now.ahead = r->ahead ? r->ahead + i * r->ahead_row : NULL;
             const REAL *from[MR];
             REAL       *to[MR];
             UNROLL
@@ -49,6 +56,7 @@ void micro_nn(int64_t m, const REAL *const *a, const runs *r, const REAL *b, con
             for (int q = 0; q < MR; q++) to[q] = c[i + q] + column;
             nn_tile(from, &now, b, start, to);
         }
+        now.ahead = NULL;
         for (; i < m; i += MR) nn_edge(min64(MR, m - i), a + i, first * r->a_run, &now, b, start, c + i, column, n);
         first += part;
         b += part * r->length * NR;

@@ -100,4 +100,22 @@ INLINE void add_runs(tile *t, const REAL *const *a, const runs *r, const REAL *b
 #endif
 }
 
+#if !defined(__aarch64__)
+/* The same of one run, with a cache line of each of MR rows prefetched for as many bytes of A. */
+INLINE void add_run_ahead(tile *t, const REAL *const *a, const runs *r, const REAL *b)
+{
+    enum { LINE = 64, STEP = LINE / sizeof(REAL) };
+    const REAL *row[MR];
+    const char *ahead = r->ahead;
+    UNROLL
+    for (int i = 0; i < MR; i++) row[i] = a[i];
+    for (int64_t k = 0; k < r->length; ahead += LINE) {
+        const char *line = ahead;
+        UNROLL
+        for (int i = 0; i < MR; i++, line += r->ahead_row) __builtin_prefetch(line, 0, 2);
+        for (int64_t end = min64(k + STEP, r->length); k < end; k++, b += NR) add_scalars(t, row, k, b);
+    }
+}
+#endif
+
 #endif
