@@ -6,6 +6,8 @@
  * product is transposed (C' = B' A') so that B is the smaller one. A large product packs each operand once, for all tiles. */
 #include "device/cpu/gemm_block.h"
 
+enum { LARGE_A = 64 << 10 }; /* elements: fewer are in a cache */
+
 /* How C is split into blocks; depends on the shape alone. */
 typedef struct blocks {
     int64_t m, n, k; /* largest extents of a block */
@@ -145,6 +147,13 @@ static void finish_tile(const job *job, place p, bool empty, REAL *sum, int64_t 
         transpose(c, g->c_column, sum, row, p.m, p.n);
 }
 
+/* Where A is large: the next block of the tile's rows, and after the last one the first block of the rows that follow. */
+static const REAL *next_rows(const gemm *g, place p, int64_t k, const gemm_step *s)
+{
+    if (g->m * g->k < LARGE_A) return NULL;
+    return k + s->k < g->k ? s->a + s->k : p.i + 2 * p.m <= g->m ? s->a - k + p.m * g->a_row : NULL;
+}
+
 static void run_tile(void *argument, int64_t index, int worker)
 {
     const job  *job = argument;
@@ -166,6 +175,7 @@ static void run_tile(void *argument, int64_t index, int worker)
             s.b = job->shared ? job->shared + k * round_to(g->n, NR) + p.j * s.k : b;
             /* Panels in a worker's scratch are one row apart, so that the parts of a row do not map to one cache set. */
             s.panel = job->shared ? s.k * NR : (s.k + 1) * NR;
+            s.ahead = s.by_rows && in_place ? next_rows(g, p, k, &s) : NULL;
             if (!job->shared) gemm_pack_b(g, b_from + k * g->b_k, p.n, s.k, b, s.panel);
             gemm_multiply(p.m, p.n, &s);
         }

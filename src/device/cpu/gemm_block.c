@@ -49,7 +49,7 @@ void gemm_multiply(int64_t m, int64_t n, const gemm_step *s)
 {
     const REAL *rows[LONGEST];
     REAL       *to[LONGEST];
-    runs        r = {.runs = 1, .length = s->k, .a_k = s->a_k};
+    runs        r = {.runs = 1, .length = s->k, .a_k = s->a_k, .ahead_row = s->a_row * (int64_t)sizeof(REAL)};
     for (int64_t i = 0; s->by_rows && i < m; i++) {
         rows[i] = s->a + i * s->a_row;
         to[i] = s->c + i * s->c_row;
@@ -58,6 +58,7 @@ void gemm_multiply(int64_t m, int64_t n, const gemm_step *s)
     for (int64_t j = 0; j < n; j += NR, panel += s->panel) {
         int64_t     columns = min64(NR, n - j);
         const REAL *first = s->start ? zeros : NULL;
+        r.ahead = j == 0 ? (const char *)s->ahead : NULL;
         if (s->by_rows)
             micro_nn(m, rows, &r, panel, first, to, j, columns);
         else

@@ -55,6 +55,7 @@ typedef struct gemm_step {
     bool        start;
     REAL       *c;
     int64_t     c_row;
+    const REAL *ahead; /* by_rows, on x86: the next block of A's rows, which is prefetched; NULL: none */
 } gemm_step;
 
 /* Sets A of the step, from `from` on, for n columns: in place where micro-kernels can read it, else in `scratch`. */
