@@ -66,6 +66,7 @@ INLINE void start_tile(tile *t, const REAL *start, REAL *const *c)
     UNROLL
     for (int i = 0; i < MR; i++) {
         __builtin_prefetch(c[i], 1, 3);
+        if (sizeof(REAL) * NR > 64) __builtin_prefetch(c[i] + NR / 2, 1, 3);
         UNROLL
         for (int j = 0; j < NV; j++) t->v[i][j] = load((start ? start : zeros) + j * VL);
     }
