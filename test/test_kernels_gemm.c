@@ -691,13 +691,13 @@ static void a_row_does_not_depend_on_the_number_of_rows(void)
  * more of them than a GPU has warps, and rows that are no multiple of what a warp reads at once. */
 static void products_of_few_rows(void)
 {
-    static const int64_t sizes[][2] = {{64, 256},  {40, 512},   {12, 2048}, {300, 1024},
-                                       {560, 776}, {2200, 104}, {9000, 40}, {24, 8 * 1031}};
+    static const int64_t sizes[][2] = {{64, 256}, {40, 512}, {12, 2048}, {300, 264}, {560, 72}, {24, 8 * 331}};
     bool                 by_heuristic = kernel_device && kernel_device->by_heuristic;
     if (kernel_device) kernel_device->by_heuristic = false;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        for (int64_t rows = 1 + (int64_t)i % 2; rows <= 8; rows += rows < 3 ? 1 : 2)
+        for (int64_t rows = 1 + (int64_t)i % 2; rows <= 8; rows = 3 * rows - 1)
             check_linear(rows, sizes[i][1], sizes[i][0], i % 2, rows % 2);
+    check_linear(1, 16, 20000, true, true);
     if (kernel_device) kernel_device->by_heuristic = by_heuristic;
 }
 

@@ -37,12 +37,13 @@ lk_status lk__cuda_run_many(lk__device *device, lk__device_nodes which, const lk
                             const lk__kernel_call *const *calls, int count, int *done);
 
 /* ---- together.cu: the same for the nodes of a step of generation ---- */
+bool      lk__cuda_together_is_off(void); /* LOCKSTEP_CUDA_TOGETHER=0: node by node, to compare */
 lk_status lk__cuda_run_step_nodes(lk__device *device, const lk__op *ops, const lk__kernel_call *const *calls, int count,
                                   int *done);
 
 /* ---- train_together.cu: and for those of a training step, before the update ---- */
-lk_status lk__cuda_run_train_nodes(lk__device *device, const lk__op *ops, const lk__kernel_call *const *calls, int count,
-                                   int *done);
+lk_status lk__cuda_run_train_nodes(lk__device *device, const lk__op *ops, const lk__kernel_call *const *calls,
+                                   int count, int *done);
 
 /* ---- cross_entropy.cu: cross_entropy and, behind it, its gradient, in one launch; rows are few ---- */
 bool      lk__cuda_entropy_suits(const lk__kernel_call *call, const lk__kernel_call *grad);

@@ -332,7 +332,7 @@ lk_status lk__cuda_end_step(lk__device *device, const lk__device_numbers *n, con
                             const lk__kernel_call *const *calls, int count, lk__device_result *results, bool *done)
 {
     (void)device;
-    *done = ends_simply(n, ops, calls, count);
+    *done = ends_simply(n, ops, calls, count) && !lk__cuda_together_is_off();
     if (!*done) return LK_OK;
     step_end end = {};
     for (int i = 0; i < n->count; i++) {

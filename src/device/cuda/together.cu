@@ -153,7 +153,7 @@ static lk_status run_attention(const lk__op *ops, const lk__kernel_call *const *
     return lk__cuda_run_attention_step(&step);
 }
 
-static bool is_off(void) /* LOCKSTEP_CUDA_TOGETHER=0: node by node, to compare */
+bool lk__cuda_together_is_off(void)
 {
     const char *text = getenv("LOCKSTEP_CUDA_TOGETHER");
     return text && strcmp(text, "0") == 0;
@@ -162,7 +162,7 @@ static bool is_off(void) /* LOCKSTEP_CUDA_TOGETHER=0: node by node, to compare *
 lk_status lk__cuda_run_step_nodes(lk__device *device, const lk__op *ops, const lk__kernel_call *const *calls, int count,
                                   int *done)
 {
-    if (device->by_heuristic || is_off()) return LK_OK;
+    if (device->by_heuristic || lk__cuda_together_is_off()) return LK_OK;
     switch (ops[0]) {
     case LK__OP_layer_norm:
     case LK__OP_rms_norm: return run_norm(device, ops, calls, count, done);

@@ -58,7 +58,7 @@ static lk_status run_gradients(const lk__op *ops, const lk__kernel_call *const *
 lk_status lk__cuda_run_train_nodes(lk__device *device, const lk__op *ops, const lk__kernel_call *const *calls,
                                    int count, int *done)
 {
-    if (device->by_heuristic || count < 2) return LK_OK;
+    if (device->by_heuristic || count < 2 || lk__cuda_together_is_off()) return LK_OK;
     if (ops[0] == LK__OP_cross_entropy && ops[1] == LK__OP_cross_entropy_grad)
         return run_entropy(calls[0], calls[1], done);
     if (ops[0] == LK__OP_linear_grad_weight && ops[1] == LK__OP_linear_grad_input)
