@@ -1,4 +1,4 @@
-/* device/cpu/gemm_block.h - what the ways to compute a product (gemm.c, gemm_large.c, gemm_leaves.c) share: the sizes of blocks, and
+/* device/cpu/gemm_block.h - what the ways to compute a product (gemm.c, gemm_large.c, gemm_stream.c, gemm_leaves.c) share: the sizes of blocks, and
  * one block of k of a tile of C. */
 #ifndef LK__GEMM_BLOCK_H
 #define LK__GEMM_BLOCK_H
