@@ -46,7 +46,7 @@ typedef struct lk_launch_config {
 
 /* Runs the job to its end. LK_OK: it ran, and *exit_code is 0 or that of the first failure (128 + signal if a signal ended it); the
  * report is written to config->err. Any other status: the job was not started. Until it returns, it handles the process's signals and
- * reaps all of its children, also those that it did not start (it does not kill them). The process must have one thread only. */
+ * reaps all of its children, also those that it did not start (it does not kill them). One thread of a process at a time. */
 LK_API lk_status lk_launch(lk_context *context, const lk_launch_config *config, int *exit_code);
 
 /* The remote launcher of `hosts`: reads the job specification from descriptor `in` and stops the job when `in` reaches its end. */

@@ -95,18 +95,8 @@ void lk__job_close(lk__launch_job *job)
     if (job->folder[0]) lk__folder_remove(job->folder);
     if (job->lock >= 0) close(job->lock);
     lk__reaper_stop(job); /* after the folder was removed */
-    if (job->signals > 0) close(job->signals);
     prctl(PR_SET_CHILD_SUBREAPER, job->was_reaper);
-    sigaction(SIGPIPE, &job->old_pipe, NULL);
-    sigset_t pending; /* SIGCHLD that was pending for us must not reach the caller */
-    while (sigpending(&pending) == 0 && sigismember(&pending, SIGCHLD) == 1) {
-        sigset_t child;
-        sigemptyset(&child);
-        sigaddset(&child, SIGCHLD);
-        sigtimedwait(&child, NULL, &(struct timespec){0, 0});
-    }
-    sigaction(SIGCHLD, &job->old_child, NULL);
-    sigprocmask(SIG_SETMASK, &job->old_mask, NULL);
+    lk__signals_close(job);
     lk__sink_free(&job->sinks[0]);
     lk__sink_free(&job->sinks[1]);
     lk__free(job->context, LK_MEMORY_OTHER, job->bystanders, job->bystander_capacity * sizeof *job->bystanders);

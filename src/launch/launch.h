@@ -13,7 +13,14 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-enum { LK__LAUNCH_PATH = 512, LK__JOB_ID = 128, LK__OWN_ID = 17, LK__TOKEN = 33, LK__ANSWER_SECONDS = 30 };
+enum {
+    LK__LAUNCH_PATH = 512,
+    LK__JOB_ID = 128,
+    LK__OWN_ID = 17,
+    LK__TOKEN = 33,
+    LK__ANSWER_SECONDS = 30,
+    LK__LAUNCH_SIGNALS = 15
+};
 
 #define LK__TRY(call)                    \
     do {                                 \
@@ -100,10 +107,12 @@ typedef struct lk__launch_job {
     lk__launch_sink       sinks[2];
     lk__launch_sink      *out, *err;   /* the same one if both are one file */
     int                   signals;     /* a signalfd */
+    int                   passed[2];   /* a pipe: signals that other threads of this process received; 0: none yet */
     sigset_t              stops;       /* the signals that stop the job */
+    sigset_t              handled;     /* those, SIGUSR1, SIGUSR2 and SIGCHLD, unless the caller ignores them */
     int                   filtered[2]; /* files of filtered lines; -1: none */
     sigset_t              old_mask;
-    struct sigaction      old_pipe, old_child;
+    struct sigaction      old_pipe, old_child, old_stops[LK__LAUNCH_SIGNALS];
     int                   was_reaper;
     lk__launch_bystander *bystanders;
     size_t                bystander_count, bystander_capacity;
@@ -149,6 +158,9 @@ void lk__job_flush(lk__launch_job *job); /* until the queues are empty, the read
 /* ---- signals.c ---- */
 lk_status lk__signals_parse(lk_context *context, const char *text, sigset_t *signals); /* "SIGTERM,SIGUSR1" */
 lk_status lk__signals_open(lk__launch_job *job);
+int       lk__signals_next(const lk__launch_job *job);             /* a signal that arrived; 0: none */
+void      lk__signals_restore_in_child(const lk__launch_job *job); /* between fork and exec: async-signal-safe */
+void      lk__signals_close(lk__launch_job *job);                  /* restores the caller's handlers and mask */
 /* The signal that stops ranks: SIGTERM; if a signal stops the job, that one, unless it is SIGINT, SIGHUP or SIGQUIT. With `plain`,
  * those are passed on too, as a terminal would send them to the ranks as well. */
 int lk__signal_for_ranks(const lk__launch_job *job);

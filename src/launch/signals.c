@@ -1,11 +1,14 @@
-/* signals.c - the signals that stop a job, by torchrun's names, and the launcher's signalfd. */
+/* signals.c - the signals that stop a job, by torchrun's names, and how they reach the launcher's event loop. */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <time.h>
+#include <unistd.h>
 
 /* The signals that may be handled. The launcher itself uses SIGCHLD, SIGPIPE and SIGTTOU; SIGKILL and SIGSTOP cannot be handled. */
 static const struct {
@@ -16,6 +19,7 @@ static const struct {
              {"SIGPWR", SIGPWR},   {"SIGURG", SIGURG},   {"SIGIO", SIGIO},      {"SIGPROF", SIGPROF},
              {"SIGTSTP", SIGTSTP}, {"SIGCONT", SIGCONT}, {"SIGWINCH", SIGWINCH}};
 enum { KNOWN = sizeof known / sizeof *known };
+_Static_assert((int)KNOWN == (int)LK__LAUNCH_SIGNALS, "old_stops has an entry for each");
 
 static int signal_number(const char *name, size_t length)
 {
@@ -44,27 +48,89 @@ lk_status lk__signals_parse(lk_context *context, const char *text, sigset_t *sig
     }
 }
 
+/* The launcher blocks the signals that it handles and reads them from a signalfd. The kernel delivers a signal to any thread that does not
+ * block it, though, and threads that existed before (the caller's, those of CUDA's driver) do not: there this handler passes it on.
+ * Without it SIGCHLD would be lost, and SIGTERM would end the process. Dispositions belong to the process, and so does this. */
+static volatile sig_atomic_t pass_to = -1; /* a pipe */
+
+static void pass_on(int number)
+{
+    int           saved = errno;
+    unsigned char byte = (unsigned char)number;
+    if (pass_to >= 0 && write(pass_to, &byte, 1) < 0)
+        errno = 0; /* it is full of signals, so the launcher wakes up anyway */
+    errno = saved;
+}
+
 /* Signals that the caller ignores (nohup, a shell's background job) stay ignored. */
+static bool is_handled(const lk__launch_job *job, int number)
+{
+    struct sigaction now;
+    if (!sigismember(&job->stops, number) && number != SIGUSR1 && number != SIGUSR2) return false;
+    return sigaction(number, NULL, &now) < 0 || now.sa_handler != SIG_IGN;
+}
+
 lk_status lk__signals_open(lk__launch_job *job)
 {
-    sigset_t handled, blocked;
+    sigset_t         blocked;
+    struct sigaction passes = {.sa_handler = pass_on, .sa_flags = SA_RESTART};
     LK__TRY(lk__signals_parse(job->context, job->config->signals, &job->stops));
-    sigemptyset(&handled);
-    sigaddset(&handled, SIGCHLD);
-    for (size_t i = 0; i < KNOWN; i++) {
-        struct sigaction now;
-        int              number = known[i].number;
-        if (!sigismember(&job->stops, number) && number != SIGUSR1 && number != SIGUSR2) continue;
-        if (sigaction(number, NULL, &now) < 0 || now.sa_handler != SIG_IGN) sigaddset(&handled, number);
+    if (pipe2(job->passed, O_NONBLOCK | O_CLOEXEC) < 0) {
+        job->passed[0] = job->passed[1] = 0;
+        return lk__fail(job->context, LK_EIO, "cannot create a pipe: %s", strerror(errno));
     }
-    blocked = handled;
+    sigemptyset(&job->handled);
+    for (size_t i = 0; i < KNOWN; i++)
+        if (is_handled(job, known[i].number)) sigaddset(&job->handled, known[i].number);
+    sigaddset(&job->handled, SIGCHLD);
+    blocked = job->handled;
     sigaddset(&blocked, SIGTTOU); /* for tcsetpgrp, which gives the terminal to --debug-rank and takes it back */
     sigprocmask(SIG_BLOCK, &blocked, &job->old_mask);
+    pass_to = job->passed[1];
     sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, &job->old_pipe);
-    /* If it is ignored, children leave no exit status. Ranks inherit the default, which every program expects. */
-    sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, &job->old_child);
-    job->signals = signalfd(-1, &handled, SFD_NONBLOCK | SFD_CLOEXEC);
+    sigaction(SIGCHLD, &passes, &job->old_child); /* if it were ignored, children would leave no exit status */
+    for (size_t i = 0; i < KNOWN; i++)
+        if (sigismember(&job->handled, known[i].number)) sigaction(known[i].number, &passes, &job->old_stops[i]);
+    job->signals = signalfd(-1, &job->handled, SFD_NONBLOCK | SFD_CLOEXEC);
     return job->signals >= 0 ? LK_OK : lk__fail(job->context, LK_EIO, "cannot open a signalfd: %s", strerror(errno));
+}
+
+int lk__signals_next(const lk__launch_job *job)
+{
+    struct signalfd_siginfo info;
+    unsigned char           byte;
+    if (read(job->signals, &info, sizeof info) == (ssize_t)sizeof info) return (int)info.ssi_signo;
+    return read(job->passed[0], &byte, 1) == 1 ? byte : 0;
+}
+
+static void restore_stops(const lk__launch_job *job)
+{
+    sigaction(SIGPIPE, &job->old_pipe, NULL);
+    for (size_t i = 0; i < KNOWN; i++)
+        if (sigismember(&job->handled, known[i].number)) sigaction(known[i].number, &job->old_stops[i], NULL);
+}
+
+void lk__signals_restore_in_child(const lk__launch_job *job)
+{
+    restore_stops(job);
+    sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, NULL); /* which every program expects */
+    sigprocmask(SIG_SETMASK, &job->old_mask, NULL);
+}
+
+void lk__signals_close(lk__launch_job *job)
+{
+    sigset_t pending, child;
+    if (job->passed[1] == 0) return; /* nothing was changed */
+    if (job->signals > 0) close(job->signals);
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD); /* one that is pending for us must not reach the caller */
+    while (sigpending(&pending) == 0 && sigismember(&pending, SIGCHLD) == 1)
+        sigtimedwait(&child, NULL, &(struct timespec){0, 0});
+    restore_stops(job);
+    sigaction(SIGCHLD, &job->old_child, NULL);
+    pass_to = -1;
+    for (int i = 0; i < 2; i++) close(job->passed[i]);
+    sigprocmask(SIG_SETMASK, &job->old_mask, NULL);
 }
 
 int lk__signal_for_ranks(const lk__launch_job *job)

@@ -114,8 +114,7 @@ static void prepare_child(lk__launch_job *job, const lk__launch_child *child, co
     if (getppid() != parent) _exit(137);
     if (job->cores && !job->uses_ssh && sched_setaffinity(0, sizeof *job->cores, &job->cores[child->local_rank]) < 0)
         return;
-    sigaction(SIGPIPE, &job->old_pipe, NULL); /* the others are unchanged: ranks ignore what nohup ignores */
-    sigprocmask(SIG_SETMASK, &job->old_mask, NULL);
+    lk__signals_restore_in_child(job); /* ranks ignore what nohup ignores */
     errno = 0;
 }
 

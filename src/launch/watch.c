@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -45,9 +44,8 @@ void lk__job_stop(lk__launch_job *job, lk__launch_end end_reason)
 
 void lk__job_handle_signals(lk__launch_job *job)
 {
-    struct signalfd_siginfo info;
-    while (read(job->signals, &info, sizeof info) == (ssize_t)sizeof info) {
-        int signal = (int)info.ssi_signo;
+    int signal;
+    while ((signal = lk__signals_next(job)) != 0) {
         if (signal == SIGCHLD) continue;         /* the event loop reaps children anyway */
         if (!sigismember(&job->stops, signal)) { /* SIGUSR1, SIGUSR2 */
             for (int i = 0; i < job->count; i++)
@@ -164,6 +162,7 @@ static void poll_once(lk__launch_job *job, double limit)
 {
     int count = 0;
     add_poll(job, &count, job->signals, POLLIN);
+    add_poll(job, &count, job->passed[0], POLLIN);
     add_poll(job, &count, job->part.control, POLLIN);
     for (int i = 0; i < 2; i++)
         if (lk__sink_waiting(&job->sinks[i])) add_poll(job, &count, job->sinks[i].fd, POLLOUT);
@@ -172,9 +171,8 @@ static void poll_once(lk__launch_job *job, double limit)
             if (may_read(&job->children[i].streams[j])) add_poll(job, &count, job->children[i].streams[j].fd, POLLIN);
     if (poll(job->polls, (nfds_t)count, wait_milliseconds(job, limit)) < 0) return;
 
-    int at = 0;
+    int at = 2; /* both sources of signals are read together */
     lk__job_handle_signals(job);
-    at++;
     if (job->part.control >= 0 && job->polls[at++].revents) check_control(job);
     for (int i = 0; i < 2; i++) lk__sink_flush(&job->sinks[i]);
     for (; at < count; at++) {
@@ -224,7 +222,7 @@ static void check_answers(lk__launch_job *job)
 
 lk_status lk__job_watch(lk__launch_job *job)
 {
-    size_t most = 4 + 2 * (size_t)job->count;
+    size_t most = 5 + 2 * (size_t)job->count;
     if (lk__grow(job->context, (void **)&job->polls, &job->poll_capacity, most, sizeof *job->polls) < 0)
         return LK_ENOMEM;
     while (job->alive > 0) {
@@ -245,10 +243,11 @@ void lk__job_flush(lk__launch_job *job)
 {
     int interrupts = job->interrupts;
     while (job->interrupts == interrupts && (lk__sink_waiting(&job->sinks[0]) || lk__sink_waiting(&job->sinks[1]))) {
-        struct pollfd polls[3] = {{job->signals, POLLIN, 0}, {-1, POLLOUT, 0}, {-1, POLLOUT, 0}};
+        struct pollfd polls[4] = {
+            {job->signals, POLLIN, 0}, {job->passed[0], POLLIN, 0}, {-1, POLLOUT, 0}, {-1, POLLOUT, 0}};
         for (int i = 0; i < 2; i++)
-            if (lk__sink_waiting(&job->sinks[i])) polls[1 + i].fd = job->sinks[i].fd;
-        poll(polls, 3, 1000);
+            if (lk__sink_waiting(&job->sinks[i])) polls[2 + i].fd = job->sinks[i].fd;
+        poll(polls, 4, 1000);
         lk__job_handle_signals(job);
         for (int i = 0; i < 2; i++) lk__sink_flush(&job->sinks[i]);
     }
