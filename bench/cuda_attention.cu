@@ -24,8 +24,9 @@ extern "C" size_t    lk__cuda_attention_grad_workspace(const lk__kernel_call *ca
 
 /* ---- what the module has of its library ---- */
 
-static bool without_libraries;
+static bool without_libraries, in_any_order;
 bool        lk__cuda_plain(void) { return without_libraries; }
+bool        lk__cuda_any_order(void) { return in_any_order; }
 
 static lk_status fail_text(lk_context *context, lk_status status, const char *format, ...)
 {
@@ -204,7 +205,7 @@ static void choose(int kind)
 {
     setenv("LOCKSTEP_CUDA_PLAIN", kind == PLAIN ? "1" : "0", 1);
     without_libraries = kind < LIBRARY;
-    lk__cuda_dnn_atomics = kind == ATOMICS;
+    in_any_order = kind == ATOMICS;
 }
 
 static std::vector<std::vector<float>> read_results(const lk__kernel_call *call)

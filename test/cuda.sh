@@ -33,7 +33,7 @@ for part in $parts; do
 done
 has_part() { case $parts in *" $1 "*) true ;; *) false ;; esac; }
 
-unset LOCKSTEP_CUDA_MEASURE LOCKSTEP_CUDA_OVERLAP LOCKSTEP_CUDA_PLAIN LOCKSTEP_CUDA_TOGETHER LOCKSTEP_TF32 LOCKSTEP_JOB LK_TEST_RANKS
+unset LOCKSTEP_CUDA_ANY_ORDER LOCKSTEP_CUDA_MEASURE LOCKSTEP_CUDA_OVERLAP LOCKSTEP_CUDA_PLAIN LOCKSTEP_CUDA_TOGETHER LOCKSTEP_TF32 LOCKSTEP_JOB LK_TEST_RANKS
 export LOCKSTEP_DEVICE=cuda LOCKSTEP_SHARE_DEVICE=1
 work=$(mktemp -d)
 export XDG_CACHE_HOME=$work/cache # algorithms that were chosen: none at first, then shared by all
@@ -437,6 +437,7 @@ queue_sanitizer() {
             port=$((port + 16)) # each has some for itself
             options=(--tool "$tool" --error-exitcode 99 --print-limit 10 --port "$port" --launch-timeout 60 --target-processes application-only)
             command=("$build/$name") settings=(LOCKSTEP_CUDA_PLAIN=1 LK_TEST_SLOW=1 LK_TEST_ELEMENTS=60000 LK_TEST_EVERY=5)
+            [ $tool != memcheck ] || options+=(--report-api-errors no) # test_device asks for more memory than there is
             case $tool in
             memcheck | initcheck) settings+=(LK_TEST_MEMORY=apart) ;;
             racecheck) settings+=(LK_TEST_ELEMENTS=30000 LK_TEST_EVERY=11) ;; # it is the slowest

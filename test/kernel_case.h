@@ -283,12 +283,10 @@ static void compare_with_f32(void)
     for (int k = 0; k < t.outputs; k++) free(wide.out[k].data);
 }
 
-/* Runs with 1 thread, keeps the results in t.y, then requires the same bits of 2 and 3 threads and in place. An operation without
- * a bf16 kernel is skipped: expect does nothing then. */
-static void run_case(void)
+/* As run_case, where the case before, whose results are compared with these, was computed. */
+static void run_case_there(void)
 {
     void *first[LK__MAX_OUT] = {0};
-    t.on_device = runs_on_device(t.op, t.real, t.in, t.inputs, t.out, t.outputs);
     t.skipped = !cpu_entry()->run || (t.needs_device && !t.on_device);
     round_inputs();
     if (t.skipped) return;
@@ -325,6 +323,14 @@ static void run_case(void)
     for (int k = 0; k < t.inputs; k++)
         if (t.in[k].data && !guard_holds(t.in[k].data, bytes_of(&t.in[k]))) fail_case("wrote past an input");
     for (int k = 0; k < t.outputs; k++) free(first[k]);
+}
+
+/* Runs with 1 thread, keeps the results in t.y, then requires the same bits of 2 and 3 threads and in place. An operation without
+ * a bf16 kernel is skipped: expect does nothing then. */
+static void run_case(void)
+{
+    t.on_device = runs_on_device(t.op, t.real, t.in, t.inputs, t.out, t.outputs);
+    run_case_there();
 }
 
 /* Output k equals want to a relative tolerance, of each element, of the array's root mean square or of t.scale. NaN

@@ -26,18 +26,19 @@
 /* ---- the library ---- */
 
 /* X(function): what is called of it; all of them are in cuBLASLt 12 and 13. */
-#define FUNCTIONS(X)                                                                                 \
-    X(cublasLtGetVersion)                                                                            \
-    X(cublasLtCreate)                                                                                \
-    X(cublasLtDestroy)                                                                               \
-    X(cublasLtMatmul)                                                                                \
-    X(cublasLtMatmulAlgoGetHeuristic)                                                                \
-    X(cublasLtMatmulAlgoCheck)                                                                       \
-    X(cublasLtMatmulDescCreate)                                                                      \
-    X(cublasLtMatmulDescDestroy)                                                                     \
-    X(cublasLtMatmulDescSetAttribute)                                                                \
-    X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute) \
-        X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)
+#define FUNCTIONS(X)                                                                                     \
+    X(cublasLtGetVersion)                                                                                \
+    X(cublasLtCreate)                                                                                    \
+    X(cublasLtDestroy)                                                                                   \
+    X(cublasLtMatmul)                                                                                    \
+    X(cublasLtMatmulAlgoGetHeuristic)                                                                    \
+    X(cublasLtMatmulAlgoCheck)                                                                           \
+    X(cublasLtMatmulDescCreate)                                                                          \
+    X(cublasLtMatmulDescDestroy)                                                                         \
+    X(cublasLtMatmulDescSetAttribute)                                                                    \
+    X(cublasLtMatrixLayoutCreate)                                                                        \
+    X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute) X(cublasLtMatmulPreferenceCreate) \
+        X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct {
@@ -327,8 +328,10 @@ static cublasLtMatmulPreference_t make_preference(const product_key *key)
 {
     cublasLtMatmulPreference_t preference = NULL;
     uint64_t                   bytes = allowed_bytes(key);
-    uint32_t schemes = key->rows_apart ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    uint32_t a = (uint32_t)key->align_b, b = (uint32_t)key->align_a, c = (uint32_t)key->align_c;
+    uint32_t                   schemes = lk__cuda_any_order() ? CUBLASLT_REDUCTION_SCHEME_MASK
+                                         : key->rows_apart    ? CUBLASLT_REDUCTION_SCHEME_NONE
+                                                              : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    uint32_t                   a = (uint32_t)key->align_b, b = (uint32_t)key->align_a, c = (uint32_t)key->align_c;
     if (!ok(lt.cublasLtMatmulPreferenceCreate(&preference))) return NULL;
 #define PREFER(attribute, value) \
     ok(lt.cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_##attribute, &(value), sizeof(value)))

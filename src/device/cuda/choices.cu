@@ -4,6 +4,7 @@
  * hashes, and the choice's bytes in hexadecimal. Lists of programs have the same lines, and before the first line of a GPU and library
  * one that says what they are: "on HASH TEXT". */
 #include "device/cuda/choices.h"
+#include "device/cuda/gemm.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -37,11 +38,11 @@ struct lk__cuda_choices {
     lk__cuda_device *device;
     char             gpu[ORIGIN - 128];
     char             path[PATH];
-    bool             opened;   /* the file was read */
-    bool             closed;   /* the file is not ours or cannot be written: said once */
-    choice_list      kept;     /* the file's, and what was measured since */
-    choice_list      given;    /* to the program that is being created */
-    choice_list      used;     /* by it, in the order in which its kernels were prepared */
+    bool             opened; /* the file was read */
+    bool             closed; /* the file is not ours or cannot be written: said once */
+    choice_list      kept;   /* the file's, and what was measured since */
+    choice_list      given;  /* to the program that is being created */
+    choice_list      used;   /* by it, in the order in which its kernels were prepared */
     origin           origins[ORIGINS];
     int              origins_count;
     char             whose[64]; /* who gave them; "": nobody */
@@ -192,7 +193,8 @@ static lk__cuda_choices *choices_of(lk__cuda_device *device)
     memset(&p, 0, sizeof p);
     (void)cudaGetDeviceProperties(&p, device->number);
     (void)cudaDriverGetVersion(&driver);
-    snprintf(c->gpu, sizeof c->gpu, "%s, %d multiprocessors, driver %d", p.name, p.multiProcessorCount, driver);
+    snprintf(c->gpu, sizeof c->gpu, "%s, %d multiprocessors, driver %d%s", p.name, p.multiProcessorCount, driver,
+             lk__cuda_any_order() ? ", sums in any order" : "");
     c->device = device;
     c->closed = !find_path(c->path);
     return device->choices = c;
@@ -232,8 +234,7 @@ static void say_apart(lk__cuda_choices *c, uint64_t theirs, uint64_t own)
     c->apart = true;
     lk__cuda_host.log(c->device->base.context, c->only ? LK_LOG_WARNING : LK_LOG_INFO,
                       "the algorithms of %s were chosen on %s; this is %s: %s", c->whose, origin_text(c, theirs),
-                      origin_text(c, own),
-                      c->only ? "its libraries' first choices are used" : "they are measured anew");
+                      origin_text(c, own), c->only ? "its libraries' first choices are used" : "they are measured anew");
 }
 
 /* ---- choosing ---- */
@@ -331,7 +332,8 @@ lk_status lk__cuda_choose_begin(lk__device *base, const char *text, const char *
     for (const char *line = text, *end; line && *line; line = *end ? end + 1 : end) {
         end = line + strcspn(line, "\n");
         size_t length = (size_t)(end - line);
-        if (strncmp(line, "on ", 3) == 0 ? parse_origin(c, line, length) : parse_line(&c->given, line, length)) continue;
+        if (strncmp(line, "on ", 3) == 0 ? parse_origin(c, line, length) : parse_line(&c->given, line, length))
+            continue;
         empty_list(&c->given);
         return lk__cuda_host.fail(base->context, LK_EFORMAT, "the list of algorithms of %s is damaged: \"%.*s\"",
                                   whose ? whose : "the caller", length < 80 ? (int)length : 80, line);

@@ -214,7 +214,7 @@ static lk__dnn_entry *get_entry(lk__cuda_dnn *dnn, const conv_key *key, int most
     lk__dnn_entry *e = lk__dnn_find(dnn, key, sizeof *key);
     if (e || !(e = lk__dnn_add(dnn, key, sizeof *key))) return e;
     make_graph(&e->graph, key);
-    if (!lk__dnn_failed(&e->graph)) lk__dnn_build_plans(e, DNN_BYTES, true, most);
+    if (!lk__dnn_failed(&e->graph)) lk__dnn_build_plans(e, DNN_BYTES, !lk__cuda_any_order(), most);
     return e;
 }
 

@@ -3,7 +3,7 @@
  * are read where they are, packed in one tensor or not, by strides. The saved logarithm is cuDNN's `stats`: the natural logarithm of the
  * sum of exp(score), as ours.
  *
- * The gradient's sums over keys are added with atomics by default. Given dq as the product's output, instead of a f32 accumulator, the
+ * The gradient's sums over keys are added with atomics by default, and with LOCKSTEP_CUDA_ANY_ORDER. Given dq as the product's output, instead of a f32 accumulator, the
  * engine stores the gradients of all scores (2 bytes each: B H T S) and multiplies them afterwards: the same bits in every run. */
 #include "device/cuda/dnn.h"
 #include "device/cuda/dnn_attention.h"
@@ -12,8 +12,6 @@
 #include <float.h>
 #include <math.h>
 #include <string.h>
-
-bool lk__cuda_dnn_atomics = false;
 
 #ifndef LK__CUDA_DNN
 
@@ -66,7 +64,7 @@ static bool describe_call(const lk__kernel_call *call, bool gradient, shapes *x)
     x->k_row = packed ? x->q_row : k->dims[2];
     x->causal = attrs->causal;
     x->gradient = gradient;
-    x->atomics = gradient && lk__cuda_dnn_atomics;
+    x->atomics = gradient && lk__cuda_any_order();
     for (int i = operand + 3 + 2 * gradient; i < call->inputs; i++)
         if (call->in[i].data) return false; /* first, last, lengths */
     if (gradient && !(call->out[0].data && (packed || (out_data<char>(call, 1) && out_data<char>(call, 2)))))

@@ -4,10 +4,6 @@
 
 #include "device/cuda/cuda.h"
 
-/* Sums of the gradient are added with atomics, so that their bits change from run to run. Nothing sets it but bench/cuda_attention.cu, which
- * measures what a fixed order costs. */
-extern bool lk__cuda_dnn_atomics;
-
 /* Bytes of workspace, from shapes alone; 0: these operands are not for cuDNN. gradient: the call is an attention_grad's. */
 size_t lk__cuda_dnn_attention_workspace(const lk__kernel_call *call, bool gradient);
 /* Before the first run: makes the plan. LK_OK also where there is none. */

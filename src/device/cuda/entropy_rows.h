@@ -87,12 +87,22 @@ template <typename T> struct entropy {
     lk__kernel_invalid_id *invalid;
 };
 
+/* What follows the last class in the row's last pack was never written, and is not read. */
+template <typename T, int N>
+static __device__ __forceinline__ lk__pack<T, N> load_classes(const T *x, int64_t i, int64_t classes)
+{
+    if (i + N <= classes) return load_pack<N>(x + i);
+    lk__pack<T, N> p = {};
+    for (int k = 0; i + k < classes; k++) p.at[k] = x[i + k];
+    return p;
+}
+
 template <typename T, int N>
 static __device__ __forceinline__ void read_row(const T *x, int64_t classes, bool smooth, row_state<WIDE(T)> *s)
 {
     typedef WIDE(T) W;
     for (int64_t i = (int64_t)threadIdx.x * N; i < classes; i += (int64_t)blockDim.x * N) {
-        lk__pack<T, N> p = load_pack<N>(x + i);
+        lk__pack<T, N> p = load_classes<T, N>(x, i, classes);
         W              v[N], best = (W)-INFINITY, sum = 0, all = 0;
         int            at = 0;
 #pragma unroll
@@ -120,7 +130,7 @@ static __device__ __forceinline__ void write_gradients(T *x, int64_t classes, in
 {
     typedef WIDE(T) W;
     for (int64_t i = (int64_t)threadIdx.x * N; i < classes; i += (int64_t)blockDim.x * N) {
-        lk__pack<T, N> p = load_pack<N>(x + i);
+        lk__pack<T, N> p = load_classes<T, N>(x, i, classes);
 #pragma unroll
         for (int k = 0; k < N; k++) {
             W g = logit<T>::exponential(load(&p.at[k]) - most) * factor;

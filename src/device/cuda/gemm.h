@@ -85,6 +85,8 @@ lk_status lk__cuda_blas_prepare(lk__device *device, const lk__cuda_product *prod
 
 /* LOCKSTEP_CUDA_PLAIN=1: no libraries, for tests of our kernels. */
 bool lk__cuda_plain(void);
+/* LOCKSTEP_CUDA_ANY_ORDER=1: also algorithms of the libraries that add in another order in each run, to measure what a fixed one costs. */
+bool lk__cuda_any_order(void);
 
 /* column_sums.cu: sums[j] = Σ over rows of from[row*columns + j], as WIDE(type); where `index` (u8, of the same shape) is 255 the element
  * counts as 0. The rows of leaves are added leaf by leaf, then in the pairwise tree. Without leaves: NULL. */

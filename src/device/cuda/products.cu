@@ -86,6 +86,12 @@ bool lk__cuda_plain(void)
 #endif
 }
 
+bool lk__cuda_any_order(void)
+{
+    const char *value = getenv("LOCKSTEP_CUDA_ANY_ORDER");
+    return value && value[0] && value[0] != '0';
+}
+
 /* A product of so little work that starting it is most of its time. Where the bits of a row must not depend on the number of rows, it is
  * not looked at. */
 static bool is_small(const lk__cuda_device *device, const lk__cuda_product *p)
