@@ -385,6 +385,15 @@ static int check_run(const options *given, int ranks)
     return code;
 }
 
+/* From now on a stop request is a save. Before all ranks have joined there is nothing to save, and it ends the process. */
+static void handle_stop_requests(void)
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND}; /* a second signal ends at once */
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL);
+}
+
 static int prepare_run(setup *s, watcher *w, options *given)
 {
     int code = setup_begin(s, "train", given, (int)options_integer(given, "threads"));
@@ -392,6 +401,7 @@ static int prepare_run(setup *s, watcher *w, options *given)
     if (code == 0)
         code = ranks_join(s, "train", options_text(given, "backend"), options_number(given, "timeout"),
                           options_number(given, "join-timeout"));
+    handle_stop_requests();
     if (code == 0 && environment_rank() >= 0) code = record_resume(s, "train", given); /* else run_train has */
     if (code == 0) code = training_make(s, "train", given);
     if (code != 0) return code;
@@ -435,20 +445,16 @@ static int read_record(setup *holder, options *given)
 
 static int run_train(const options *command_line)
 {
-    static options   all; /* of the command line and of the checkpoint that is resumed */
-    options         *given = &all;
-    setup            holder = {0}, s = {0};
-    watcher          w = {.setup = &s, .loss = NAN, .train_loss = NAN, .last_loss = NAN};
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND}; /* a second signal ends at once */
+    static options all; /* of the command line and of the checkpoint that is resumed */
+    options       *given = &all;
+    setup          holder = {0}, s = {0};
+    watcher        w = {.setup = &s, .loss = NAN, .train_loss = NAN, .last_loss = NAN};
     all = *command_line;
     int code = read_record(&holder, given);
     if (code != 0 || ranks_start("train", given, check_run, &code)) {
         setup_free(&holder);
         return code;
     }
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGUSR1, &action, NULL);
     signal(SIGPIPE, SIG_IGN);
     if ((code = prepare_run(&s, &w, given)) != 0) abort_group(&s);
     s.config.event = on_event;

@@ -472,8 +472,20 @@ static lk_status run_random_calls(lk_comm *comm, char *ordinary, char *symmetric
     }
 }
 
+/* Symmetric memory, again and again, until that fails. */
+static lk_status run_allocations(lk_comm *comm)
+{
+    for (size_t bytes = 1;; bytes = bytes % 100000 * 7 + 1) {
+        void     *memory;
+        lk_status status = lk_comm_alloc(comm, bytes, &memory);
+        if (status < 0) return status;
+        lk_comm_release(comm, memory);
+    }
+}
+
 typedef struct fault_round {
     int      ranks, victim, signal;
+    bool     allocates;
     uint64_t seed;
     char     job[64];
 } fault_round;
@@ -504,7 +516,8 @@ static int run_fault_rank(const fault_round *w, int rank, int ready)
     if (lk_context_create(&config, &context) < 0 || lk_comm_create(context, &comm_config, &comm) < 0) return 10;
     if (lk_comm_alloc(comm, 2 * BYTES, &symmetric) < 0) return 11;
     if (write(ready, "r", 1) != 1) return 12;
-    lk_status status = run_random_calls(comm, ordinary, symmetric, BYTES, w->seed),
+    lk_status status =
+                  w->allocates ? run_allocations(comm) : run_random_calls(comm, ordinary, symmetric, BYTES, w->seed),
               want = w->signal == SIGSTOP ? LK_ETIMEOUT : LK_EIO;
     const char *text = lk_comm_error(comm);
     snprintf(named, sizeof named, "rank %d of %d", w->victim, w->ranks);
@@ -514,8 +527,8 @@ static int run_fault_rank(const fault_round *w, int rank, int ready)
                  (w->signal == SIGSTOP || strstr(text, named));
     if (right && lk_comm_barrier(comm, NULL) != want) right = false;
     if (!right)
-        fprintf(stderr, "rank %d, where rank %d got signal %d: %s: %s\n", rank, w->victim, w->signal,
-                lk_status_name(status), text);
+        fprintf(stderr, "rank %d, where rank %d got signal %d: %s: %s (%s)\n", rank, w->victim, w->signal,
+                lk_status_name(status), text, lk_context_error(context));
     lk_comm_free(comm);
     lk_context_free(context);
     free(ordinary);

@@ -441,6 +441,16 @@ static int lines_with(const char *path, const char *word)
     return count;
 }
 
+static void survivors_of_a_rank_killed_while_it_allocates_name_it(void)
+{
+    for (int i = 0; i < 5 * rounds; i++) {
+        fault_round w = {.ranks = 2 + i % 3, .signal = SIGKILL, .allocates = true, .seed = (uint64_t)i + 1000};
+        w.victim = (int)(number_bits(w.seed, 78) % (uint64_t)w.ranks);
+        snprintf(w.job, sizeof w.job, "allocations-%ld-%d", (long)getpid(), i);
+        run_fault_round(&w);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) rounds = atoi(argv[1]);
@@ -452,6 +462,7 @@ int main(int argc, char **argv)
         RUN(lack_of_memory_or_descriptors_is_reported_and_survived);
     }
     RUN(survivors_of_a_killed_or_stopped_rank_name_it);
+    RUN(survivors_of_a_rank_killed_while_it_allocates_name_it);
     if (argc <= 1) {
         RUN(a_mismatch_fails_on_every_rank_with_one_table);
         RUN(a_transfer_of_another_size_is_a_mismatch);

@@ -10,6 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
+enum {
+    FLAGS = 9,
+    EXITING = 4
+}; /* the field of the kernel's flags, and PF_EXITING, which is among them since Linux 2.4 */
+
 bool lk__process_look(int64_t pid, lk__process *p)
 {
     char path[48], text[1024];
@@ -21,7 +26,11 @@ bool lk__process_look(int64_t pid, lk__process *p)
     text[n] = 0;
     char *at = strrchr(text, ')');
     if (!at || sscanf(at + 1, " %c", &p->state) != 1) return false;
-    for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+    p->exiting = false;
+    for (int field = 2; at && field < 22; field++) {
+        at = strchr(at + 1, ' ');
+        if (at && field + 1 == FLAGS) p->exiting = strtoul(at + 1, NULL, 10) & EXITING;
+    }
     p->started = at ? strtoull(at + 1, NULL, 10) : 0;
     return true;
 }

@@ -7,14 +7,15 @@
 
 typedef struct lk__process {
     char     state;   /* R, S, D, T, Z, … as proc(5) lists them */
+    bool     exiting; /* it has been killed or has called exit: its files are being closed, and its memory given back */
     uint64_t started; /* in ticks since boot: with the pid it identifies one process */
 } lk__process;
 
 bool     lk__process_look(int64_t pid, lk__process *process); /* false: no such process, or not readable */
 uint64_t lk__process_started(int64_t pid);                    /* 0: unknown */
-bool     lk__process_gone(int64_t pid);                       /* it does not exist, or is a zombie */
+bool     lk__process_gone(int64_t pid);                       /* it does not exist, is exiting or a zombie */
 
 static inline bool lk__process_stopped(const lk__process *p) { return p->state == 'T' || p->state == 't'; }
-static inline bool lk__process_over(const lk__process *p) { return p->state == 'Z' || p->state == 'X'; }
+static inline bool lk__process_over(const lk__process *p) { return p->state == 'Z' || p->state == 'X' || p->exiting; }
 
 #endif

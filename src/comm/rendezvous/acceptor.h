@@ -65,7 +65,9 @@ typedef struct lk__rendezvous_server {
     bool                    *missing; /* by rank */
     struct pollfd           *polls;
     lk__rendezvous_purpose   purpose;
-    int                      size, dead; /* dead: a rank that connected and then died; 0: none */
+    int                      size, dead;      /* dead: a rank that connected and then died; 0: none */
+    lk_status (*check)(struct lk_comm *comm); /* LK_OK, or why it is in vain to wait; NULL: nothing is known */
+    struct lk_comm *comm;
 } lk__rendezvous_server;
 
 lk_status lk__server_open(lk__rendezvous_server *server, lk_context *context, lk__rendezvous_listener *listener,

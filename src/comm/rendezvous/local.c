@@ -194,6 +194,18 @@ static void reply_to_all(const lk__rendezvous_local *m, const lk__rendezvous_ser
     }
 }
 
+/* A connection ended. If that rank died, the group's failure says so; others that cannot map the memory leave the group as it is. */
+static lk_status check_group(const lk__rendezvous_local *m)
+{
+    lk_status status = LK_OK;
+    for (int tries = 0; tries < 50 && m->check && status >= 0;
+         tries++) { /* it is dead shortly after its files are closed */
+        if (tries) usleep(2000);
+        status = m->check(m->comm);
+    }
+    return status;
+}
+
 /* No rank goes on before all have mapped the memory. */
 static lk_status wait_mapped(const lk__rendezvous_local *m, const lk__rendezvous_server *server, double end)
 {
@@ -201,11 +213,14 @@ static lk_status wait_mapped(const lk__rendezvous_local *m, const lk__rendezvous
     for (int i = 1; i < m->size; i++) {
         const lk__rendezvous_pending *connection = server->ranks[i];
         if (lk__read_whole(connection->fd, &byte, 1, end)) continue;
-        bool left = errno == ECONNRESET;
+        int       why = errno;
+        bool      left = why == ECONNRESET;
+        lk_status status = left ? check_group(m) : LK_OK;
+        if (status < 0) return status;
         lk__comm_join_failed(m->comm, i, left ? LK__CAUSE_DEAD : LK__CAUSE_LATE);
         return lk__fail(m->context, LK_ETIMEOUT, "rank %d of %d (process %lld) did not map the shared memory: %s", i,
                         m->size, (long long)connection->request.endpoint.pid,
-                        left ? "it closed the connection" : strerror(errno));
+                        left ? "it closed the connection" : strerror(why));
     }
     for (int i = 1; i < m->size; i++) (void)!send(server->ranks[i]->fd, "a", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
     return LK_OK;
@@ -222,6 +237,8 @@ static lk_status share_as_rank_0(const lk__rendezvous_local *m, size_t bytes, vo
     if (status < 0) return status;
     status = lk__server_open(&server, m->context, &listener, m->token, LK__TO_SHARE, m->size);
     if (status < 0) goto done;
+    server.check = m->check;
+    server.comm = m->comm;
     lk__waiting_begin(&waiting, m->context, m->identity, 0, m->size, end);
     status = lk__server_receive(&server, &waiting, "");
     if (status < 0) lk__server_note_failure(&server, m->comm);
@@ -261,6 +278,7 @@ static lk_status receive_memory(const lk__rendezvous_local *m, int fd, const lk_
     if (lk__write_whole(fd, "m", 1, end) && lk__read_whole(fd, &all, 1, end)) return LK_OK;
     lk__rendezvous_unmap(*memory, bytes);
     *memory = NULL;
+    if ((status = check_group(m)) < 0) return status;
     return lk__fail(
         m->context, LK_EIO,
         "rank %d could not join: another rank failed to map the shared memory, or rank 0 closed the connection",
@@ -269,6 +287,8 @@ static lk_status receive_memory(const lk__rendezvous_local *m, int fd, const lk_
 
 static lk_status fail_dead_master(const lk__rendezvous_local *m, long pid)
 {
+    lk_status status = check_group(m);
+    if (status < 0) return status;
     lk__comm_join_failed(m->comm, 0, LK__CAUSE_DEAD);
     return lk__fail(m->context, LK_EIO, "rank 0 of %d (process %ld) died before all ranks had joined", m->size, pid);
 }
@@ -323,6 +343,8 @@ static outcome request_memory(const lk__rendezvous_local *m, int fd, const char 
             : lk__reply_check(m->context, &reply, trust, &request, where);
     if (trust == LK__TRUSTED && reply.status < 0 && reply.status != LK_EMISMATCH) /* that is this rank's error */
         lk__comm_join_failed(m->comm, 0, LK__CAUSE_OWN);
+    lk_status failed = *status < 0 && m->check ? m->check(m->comm) : LK_OK;
+    if (failed < 0) *status = failed; /* rank 0 has named the cause there */
     if (*status >= 0) *status = receive_memory(m, fd, &reply, shared, end, bytes, memory);
     if (shared >= 0) close(shared);
     return *status < 0 ? REFUSED : JOINED;

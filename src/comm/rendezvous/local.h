@@ -14,7 +14,7 @@ typedef struct lk__rendezvous_local {
     const struct lk__rendezvous_identity
                    *identity; /* of ranks that join, for log lines about missing ones; NULL: all have joined */
     struct lk_comm *comm;     /* the group whose flight recorder gets the cause of a failure; NULL: none */
-    /* While this rank waits for rank 0: LK_OK, or why that is in vain. NULL: nothing is known before all have joined. */
+    /* While this rank waits for others: LK_OK, or why that is in vain. NULL: nothing is known before all have joined. */
     lk_status (*check)(struct lk_comm *comm);
     /* On rank 0, once the memory can be mapped and before it has pages: says on which memory nodes they are to be. NULL: anywhere. */
     void (*place)(struct lk_comm *comm, char *memory, size_t bytes);

@@ -141,7 +141,8 @@ lk_status lk__server_receive(lk__rendezvous_server *server, lk__rendezvous_waiti
 {
     while (first_missing(server) >= 0) {
         double    now = lk__now();
-        lk_status status = check_dead_ranks(server);
+        lk_status status = server->check ? server->check(server->comm) : LK_OK;
+        if (status >= 0) status = check_dead_ranks(server);
         if (status < 0) return status;
         if (now > waiting->end) return fail_missing(server, now - waiting->begun, from);
         log_missing(server, waiting);

@@ -117,12 +117,14 @@ lk_status lk__shm_create(lk_comm *c, const lk__rendezvous_identity *identity, co
 
 /* ---- symmetric memory ---- */
 
-/* Rank 0 may have failed, for lack of memory, before it listened. */
-static lk_status check_rank_0(lk_comm *c)
+/* While memory is shared: whether another rank has died or left, or the group has failed. */
+static lk_status check_ranks(lk_comm *c)
 {
     lk__shm  *s = c->state;
     lk_status status = lk__shm_failure(s);
-    if (status >= 0 && atomic_load(&s->rank_slots[0].gone)) status = lk__shm_lost(s, 0);
+    for (int i = 0; i < s->size && status >= 0; i++)
+        if (i != s->rank && (atomic_load(&s->rank_slots[i].gone) || lk__shm_dead(&s->rank_slots[i], NULL)))
+            status = lk__shm_lost(s, i);
     return status < 0 ? lk__comm_report_failure(c) : LK_OK;
 }
 
@@ -135,11 +137,11 @@ static lk_status allocate(lk_comm *c, uint64_t secret, size_t bytes, void **memo
     s->symmetric_ids++; /* equal on all ranks, even if this one fails */
     snprintf(name, sizeof name, "memory-%016llx", (unsigned long long)secret);
     snprintf(token, sizeof token, "%016llx", (unsigned long long)secret);
-    lk__rendezvous_local rendezvous = {c->context,   name,
-                                       token,        s->rank,
-                                       s->size,      (double)c->connect_ms / 1000,
-                                       NULL,         c,
-                                       check_rank_0, lk__shm_nodes(s) > 1 ? lk__shm_place : NULL};
+    lk__rendezvous_local rendezvous = {c->context,  name,
+                                       token,       s->rank,
+                                       s->size,     (double)c->connect_ms / 1000,
+                                       NULL,        c,
+                                       check_ranks, lk__shm_nodes(s) > 1 ? lk__shm_place : NULL};
     size_t               stride = lk__round_up(bytes, (size_t)sysconf(_SC_PAGESIZE));
     lk_status            status = lk__rendezvous_share(&rendezvous, stride * (size_t)s->size, &base);
     if (status >= 0 && !y) { /* known only now, so that the others do not wait for this rank */
