@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# cli_kill_join.sh - a rank that is killed before it has joined: the launcher names it, and ranks of `train` that wait for it end at once
+# instead of after the grace period.   ctest: timeout 120, ranks 3
+set -eu
+: "${LOCKSTEP:?the command}"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+for victim in 0 1 2; do
+    export LOCKSTEP work victim
+    rm -f "$work"/[0-9]
+    # shellcheck disable=SC2016
+    "$LOCKSTEP" run -n 3 bash -c '
+        echo $$ > "$work/$RANK"
+        [ "$RANK" != "$victim" ] || exec sleep 60
+        exec "$LOCKSTEP" train --model mlp --batch 24 --steps 1000000 --threads 1 --eval-every -1' > "$work/out" 2>&1 &
+    launcher=$!
+    for _ in $(seq 1000); do
+        if [ -s "$work/0" ] && [ -s "$work/1" ] && [ -s "$work/2" ]; then break; fi
+        sleep 0.01
+    done
+    sleep 0.5 # the others wait for it
+    kill -KILL "$(cat "$work/$victim")"
+    began=$SECONDS status=0
+    wait "$launcher" || status=$?
+    [ "$status" = 137 ] || { echo "rank $victim was killed: exit status $status: $(cat "$work/out")"; exit 1; }
+    [ $((SECONDS - began)) -lt 8 ] || { echo "rank $victim was killed: the others ended after $((SECONDS - began)) s: $(cat "$work/out")"; exit 1; }
+    grep -q "rank $victim failed first: signal 9" "$work/out" || { echo "rank $victim is not named: $(cat "$work/out")"; exit 1; }
+done
+echo ok
