@@ -70,8 +70,8 @@ static void kernels_exist_for_the_types_that_a_descriptor_allows(void)
     for (int i = 0; i < LK__OP_COUNT; i++) {
         const lk__graph_op *d = lk__op_find((lk__op)i);
         const char         *isa = lk_context_isa(context), *name = lk__op_name((lk__op)i);
-        bool                own = i == LK__OP_custom || i == LK__OP_custom_grad; /* callbacks of users are its kernels */
-        bool                runs = d->runs == LK__RUNS_KERNEL && !own, narrow = runs && d->precision == LK__PRECISION_NARROW;
+        bool own = i == LK__OP_custom || i == LK__OP_custom_grad; /* callbacks of users are its kernels */
+        bool runs = d->runs == LK__RUNS_KERNEL && !own, narrow = runs && d->precision == LK__PRECISION_NARROW;
         CHECK(!runs || (lk__cpu_kernels(LK_F32, isa)[i].run && lk__cpu_kernels(LK_F64, isa)[i].run), "%s", name);
         if (runs) CHECK((lk__cpu_kernels(LK_BF16, isa)[i].run != NULL) == narrow, "%s in bf16", name);
     }

@@ -5,8 +5,8 @@
 #define _GNU_SOURCE
 #include "test_data.h"
 
-#include "run/trace.h"
 #include "base/json.h"
+#include "run/trace.h"
 
 #include <locale.h>
 #include <math.h>

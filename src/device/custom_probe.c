@@ -133,7 +133,7 @@ static lk_status check_guards(probe *p, size_t workspace, int fill)
     for (int i = 0; i < p->count; i++) {
         const copied *c = &p->all[i];
         char          name[48];
-        bool          unused = c->role != WORKSPACE || is_filled(data_of(c) + workspace, c->bytes - workspace, fill_of(c, fill));
+        bool unused = c->role != WORKSPACE || is_filled(data_of(c) + workspace, c->bytes - workspace, fill_of(c, fill));
         if (!is_filled(c->memory, GUARD, GUARD_BYTE))
             return report(p, "%s writes before the beginning of %s", callback_name(p), copied_name(c, name));
         if (!unused || !is_filled(data_of(c) + c->bytes, GUARD, GUARD_BYTE))

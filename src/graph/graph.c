@@ -397,11 +397,8 @@ static int emit_outputs(lk_graph *g, lk__graph_node *node, const lk__graph_shape
                            lk__op_name(node->op), lk__shape_show(&shapes[i]).text);
             return -1;
         }
-        lk__graph_value v = {.shape = shapes[i],
-                             .kind = LK__VALUE_RESULT,
-                             .node = index,
-                             .state = -1,
-                             .site = node->site};
+        lk__graph_value v = {
+            .shape = shapes[i], .kind = LK__VALUE_RESULT, .node = index, .state = -1, .site = node->site};
         v.shape.dtype = lk__output_type(g, node, i, element, v.shape.dtype);
         v.needs_gradient = needs_gradient && lk__is_element(v.shape.dtype);
         if ((node->out[i] = lk__graph_add_value(g, &v)) < 0) return -1;

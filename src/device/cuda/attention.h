@@ -27,11 +27,11 @@ template <typename T> struct attention_view {
     const int32_t *lengths;       /* (batch): keys that exist; NULL: s */
     bool           causal;
     int64_t        window; /* keys that a query attends to, itself included; 0: all */
-    WIDE(T)        scale;
-    bool           aligned; /* rows of heads begin at multiples of 16 bytes and are a multiple of 4 wide */
+    WIDE(T) scale;
+    bool aligned; /* rows of heads begin at multiples of 16 bytes and are a multiple of 4 wide */
     /* Dropout of the probabilities; threshold 0: none. */
-    uint32_t               threshold;
-    WIDE(T)                kept; /* factor on those that are kept */
+    uint32_t threshold;
+    WIDE(T) kept; /* factor on those that are kept */
     uint64_t               stream;
     const lk__kernel_step *step;
 };
@@ -138,7 +138,7 @@ static __device__ __forceinline__ attention_dropout attention_dropout_of(const a
 /* The factors, 0 or kept, of keys key … key + N - 1 of a query; they are among four that begin at a multiple of 4. */
 template <int N, typename T>
 static __device__ __forceinline__ void attention_factors(const attention_view<T> &a, const attention_dropout &drop,
-                                                         int64_t head, int64_t query, int64_t key, WIDE(T) *factors)
+                                                         int64_t head, int64_t query, int64_t key, WIDE(T) * factors)
 {
     uint32_t bits[4];
     random4(drop.random, drop.item, (uint32_t)(((head * a.t + query) * ((a.s + 3) / 4 * 4) + key) / 4), bits);

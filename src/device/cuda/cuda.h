@@ -27,25 +27,25 @@ struct lk__device_event {
     cudaEvent_t event;
 };
 
-struct lk__cuda_blas; /* blas.cu: cuBLASLt */
-struct lk__cuda_dnn;  /* dnn.cu: cuDNN */
-struct lk__cuda_spans; /* cupti.cu: what ran */
+struct lk__cuda_blas;    /* blas.cu: cuBLASLt */
+struct lk__cuda_dnn;     /* dnn.cu: cuDNN */
+struct lk__cuda_spans;   /* cupti.cu: what ran */
 struct lk__cuda_choices; /* choices.cu */
 
 typedef struct lk__cuda_device {
-    lk__device     base;
-    int            number;      /* of the GPU; -1: there is none, and only plans are made */
-    int            capability;  /* 90 for 9.0; without a GPU that of the plans' default, 90 */
-    bool           tf32;        /* products and convolutions of f32 may round their operands */
-    lk__device_stream *streams; /* all of them */
-    cudaStream_t       alone;   /* of calls without a stream */
-    lk__cuda_blas *blas; /* NULL: not loaded; made on first use */
-    lk__cuda_dnn  *dnn;
-    lk__cuda_spans *spans;    /* NULL: none were asked for */
-    lk_device_speed speed[3]; /* of f32, f64 and bf16; flops 0: not measured */
-    lk__cuda_choices *choices; /* made on first use */
-    int32_t       *word;     /* lk__cuda_word */
-    char           why[256]; /* without a GPU: the reason */
+    lk__device         base;
+    int                number;     /* of the GPU; -1: there is none, and only plans are made */
+    int                capability; /* 90 for 9.0; without a GPU that of the plans' default, 90 */
+    bool               tf32;       /* products and convolutions of f32 may round their operands */
+    lk__device_stream *streams;    /* all of them */
+    cudaStream_t       alone;      /* of calls without a stream */
+    lk__cuda_blas     *blas;       /* NULL: not loaded; made on first use */
+    lk__cuda_dnn      *dnn;
+    lk__cuda_spans    *spans;    /* NULL: none were asked for */
+    lk_device_speed    speed[3]; /* of f32, f64 and bf16; flops 0: not measured */
+    lk__cuda_choices  *choices;  /* made on first use */
+    int32_t           *word;     /* lk__cuda_word */
+    char               why[256]; /* without a GPU: the reason */
 } lk__cuda_device;
 
 extern lk__cuda_library lk__cuda_host; /* what the library passed */
@@ -82,8 +82,8 @@ static inline cudaStream_t cuda_stream(const lk__kernel_call *call)
 #endif
 #include "device/cuda/overlap.h"
 
-static inline int64_t cuda_tiles(int64_t n, int64_t each) { return (n + each - 1) / each; }
-static const int64_t CUDA_MOST_BLOCKS = 1 << 20; /* of grids whose blocks loop over what is left: EACH_INDEX */
+static inline int64_t  cuda_tiles(int64_t n, int64_t each) { return (n + each - 1) / each; }
+static const int64_t   CUDA_MOST_BLOCKS = 1 << 20; /* of grids whose blocks loop over what is left: EACH_INDEX */
 static inline unsigned cuda_blocks(int64_t n, int64_t each)
 {
     int64_t blocks = cuda_tiles(n, each);
@@ -236,7 +236,7 @@ static __device__ inline void report_invalid(lk__kernel_invalid_id *report, lk__
     __threadfence();
     volatile lk__kernel_invalid_id *r = report;
     const int32_t                  *at = (const int32_t *)r->at;
-    bool earlier = r->op == op && at >= ids && at < ids + n && at > ids + position;
+    bool                            earlier = r->op == op && at >= ids && at < ids + n && at > ids + position;
     if (!r->found || earlier) {
         r->op = op;
         r->at = ids + position;
