@@ -156,7 +156,7 @@ job_succeeded() { [ "$(cut -d' ' -f1 "$work/$1.status" 2> /dev/null)" = 0 ]; }
 kernel_tests() { for test in "$build"/test_kernels* "$build"/test_sync_norm; do [ -x "$test" ] && [ ! -d "$test" ] && basename "$test"; done | grep -v covered; }
 
 # Hundreds of shapes: the library's first choice for each of them. What measuring chooses runs in a second pass over fewer, which starts
-# before all others; that of test_kernels_gemm is minutes of plans that cuDNN builds, and the tests of models measure those they need.
+# before all others; that of test_kernels_conv is minutes of plans that cuDNN builds, and the tests of models measure those they need.
 queue_measured() {
     local name
     for name in test_kernels_attention test_kernels_nn test_kernels_loss; do
@@ -406,7 +406,7 @@ has_ptx() { [ -n "${LOCKSTEP_MODULES:-}" ] || grep -q 'compute_80' "$logs/info";
 queue_ptx() {
     local name
     has_ptx || { skip ptx "the module has no PTX: build it with -DLK_CUDA_ARCHITECTURES='90a;compute_80'"; return; }
-    for name in test_kernels_gemm test_kernels_attention $(kernel_tests | grep -v -e gemm -e attention); do
+    for name in test_kernels_gemm test_kernels_conv test_kernels_attention $(kernel_tests | grep -v -e gemm -e conv -e attention); do
         job ptx "$name.ptx" 200 "${jit[@]}" "$build/$name"
     done
 }
@@ -433,7 +433,7 @@ queue_sanitizer() {
     sanitizer=$(find_sanitizer)
     [ -n "$sanitizer" ] || { skip sanitizer "compute-sanitizer is not installed"; return; }
     for tool in racecheck memcheck initcheck synccheck; do
-        for name in test_kernels_gemm test_kernels_norm $(kernel_tests | grep -v -e gemm -e norm) test_device train_gpt train_cnn; do
+        for name in test_kernels_gemm test_kernels_conv test_kernels_norm $(kernel_tests | grep -v -e gemm -e conv -e norm) test_device train_gpt train_cnn; do
             port=$((port + 16)) # each has some for itself
             options=(--tool "$tool" --error-exitcode 99 --print-limit 10 --port "$port" --launch-timeout 60 --target-processes application-only)
             command=("$build/$name") settings=(LOCKSTEP_CUDA_PLAIN=1 LK_TEST_SLOW=1 LK_TEST_ELEMENTS=60000 LK_TEST_EVERY=5)
