@@ -206,7 +206,7 @@ static double parse_speed(const char *text)
 /* Bytes of one sample of the largest field of a batch, whose numbers have at most 8 bytes. */
 static size_t largest_field(const lk_dataset *data)
 {
-    int64_t most = 0;
+    int64_t most = 1;
     for (int i = 0; i < lk_dataset_fields(data); i++)
         if (lk_field_elements(lk_dataset_field(data, i)) > most) most = lk_field_elements(lk_dataset_field(data, i));
     return (size_t)most * sizeof(double);

@@ -38,8 +38,8 @@ void terminal_write(FILE *out, const char *text, size_t bytes)
         size_t n = 0;
         while (at + n < bytes && n < sizeof part - 1 && text[at + n] && text[at + n] != '\n' && text[at + n] != '\t')
             n++;
-        while (n == sizeof part - 1 && n > 1 && ((unsigned char)text[at + n] & 0xC0) == 0x80)
-            n--; /* a whole character */
+        bool full = n == sizeof part - 1 && at + n < bytes;
+        while (full && n > 1 && ((unsigned char)text[at + n] & 0xC0) == 0x80) n--; /* whole characters */
         if (n == 0) {
             if (text[at])
                 fputc(text[at], out);

@@ -114,5 +114,10 @@ expect 2 "--tokens is an option of \`lockstep bench generate\`" "$LOCKSTEP" benc
 expect 2 "the context of gpt2 is 1024" "$LOCKSTEP" bench generate --model gpt2 --tokens 1000
 if command -v script > /dev/null; then
     script -qec "$LOCKSTEP generate --load gpt --prompt-ids 28,28,1 --tokens 30 --temperature 0 --ignore-eos --threads 1" /dev/null > terminal.txt < /dev/null
-    grep -q '\\x' terminal.txt && ! grep -q "$(printf '\033')" terminal.txt || fail "a terminal gets control characters: $(od -c terminal.txt)"
+    grep -q '\\x' terminal.txt && ! grep -q "$(printf '\033')" terminal.txt || fail "a terminal gets control characters: $(od -c terminal.txt)"    # Characters of several bytes stay whole, also where a long text is written in parts.
+    euros=$(printf '€%.0s' $(seq 800))
+    for _ in 1 2 3; do printf '%s\n' "$euros"; done > euros.txt
+    "$LOCKSTEP" train --model gpt --layers 1 --heads 1 --width 8 --context 2600 --data text:euros.txt --tokenizer byte --batch 1 --steps 1 --eval-every -1 --save long > /dev/null 2> err.txt || fail "$(cat err.txt)"
+    script -qec "$LOCKSTEP generate --load long --prompt \"x\$(tr -d '\n' < euros.txt | head -c 2400)\" --tokens 1 --temperature 0 --threads 1" /dev/null > terminal.txt < /dev/null
+    [ "$(grep -o '€' terminal.txt | wc -l)" = 800 ] || fail "a terminal gets $(grep -o '€' terminal.txt | wc -l) whole characters of 800: $(grep -o '.........\\x...' terminal.txt | head -2)"
 fi
