@@ -5,14 +5,14 @@
  * the two computes it. */
 #include "device/cpu/unscheduled.h"
 
-#include "device/cpu/gemm.h"
+#include "device/cpu/gemm_block.h"
 #include "device/cpu/lanes.h"
 #include "device/cpu/square.h"
 
 enum {
     FEW = 8,         /* rows of A: with more, arithmetic bounds the product */
     TOGETHER = 4,    /* rows whose sums are in registers at once */
-    DEPTH = 256,     /* the most of a block of k */
+    DEPTH = BLOCK_K, /* the most of a block of k */
     TILE = 32 << 10, /* elements of B that justify a tile of their own */
     STRIP = 1024,    /* the most columns of a tile, where B has its rows in memory: wide ones are read faster */
     TILES = 16,      /* of such a product: enough for as many threads */

@@ -67,7 +67,7 @@ void gemm_run_leaves(const gemm *g, const lk__kernel_leaves *leaves, lk__pool *p
     if (g->m <= 0 || g->n <= 0) return;
     job.workspace = (char *)workspace + job.scratch.shared;
     job.m = even_part(g->m, 64, MR);
-    job.n = even_part(g->n, LK__LEAVES_TILE / job.m, NR);
+    job.n = even_part(g->n, min64(LK__LEAVES_TILE / job.m, BLOCK_B / BLOCK_K), NR); /* B's block has room for it */
     while (job.m * job.n > LK__LEAVES_TILE) job.n -= NR;
     job.columns = tiles_of(g->n, job.n);
     lk__pool_run(pool, tiles_of(g->m, job.m) * job.columns, run_leaf_tile, &job);

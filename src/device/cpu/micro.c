@@ -87,8 +87,30 @@ void micro_rows(int64_t m, const REAL *a, int64_t k, const REAL *b, bool add, RE
     }
 }
 
+/* Adds the products of one k. */
+INLINE void add_outer(tile *t, const REAL *x, const REAL *b)
+{
+#if defined(__aarch64__)
+    vec scalars[MR / VL];
+    UNROLL
+    for (int i = 0; i < MR / VL; i++) scalars[i] = load(x + i * VL);
+    UNROLL
+    for (int j = 0; j < NV; j++) {
+        vec row = load(b + j * VL);
+        UNROLL
+        for (int i = 0; i < MR; i++) t->v[i][j] = add_product(t->v[i][j], scalars[i / VL], i % VL, row);
+    }
+#else
+    const REAL *scalars[MR];
+    UNROLL
+    for (int i = 0; i < MR; i++) scalars[i] = x + i;
+    add_scalars(t, scalars, 0, b);
+#endif
+}
+
 static void tn_tile(const REAL *a, const runs *r, const REAL *b, const REAL *start, REAL *c, int64_t c_row)
 {
+    enum { LONG = 96 }; /* shorter runs end too often in the middle of four */
     tile  t;
     REAL *to[MR];
     UNROLL
@@ -96,23 +118,11 @@ static void tn_tile(const REAL *a, const runs *r, const REAL *b, const REAL *sta
     start_tile(&t, start, to);
     for (int64_t run = 0; run < r->runs; run++, a += r->a_run) {
         const REAL *x = a;
-        for (int64_t k = 0; k < r->length; k++, x += r->a_k, b += NR) {
-#if defined(__aarch64__)
-            vec scalars[MR / VL];
-            UNROLL
-            for (int i = 0; i < MR / VL; i++) scalars[i] = load(x + i * VL);
-            UNROLL
-            for (int j = 0; j < NV; j++) {
-                vec row = load(b + j * VL);
-                UNROLL
-                for (int i = 0; i < MR; i++) t.v[i][j] = add_product(t.v[i][j], scalars[i / VL], i % VL, row);
-            }
-#else
-            const REAL *scalars[MR];
-            UNROLL
-            for (int i = 0; i < MR; i++) scalars[i] = x + i;
-            add_scalars(&t, scalars, 0, b);
-#endif
+        if (r->length >= LONG) {
+            UNROLL_LONG
+            for (int64_t k = 0; k < r->length; k++, x += r->a_k, b += NR) add_outer(&t, x, b);
+        } else {
+            for (int64_t k = 0; k < r->length; k++, x += r->a_k, b += NR) add_outer(&t, x, b);
         }
     }
     store_tile(&t, !start, to);
