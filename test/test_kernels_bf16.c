@@ -218,7 +218,7 @@ static void leaves_are_added_as_in_f32(void)
 {
     static const int64_t splits[][6] = {{0, 7}, {0, 300, 600}, {0, 0, 5, 5, 9, 11}, {0, 1, 2, 3, 4, 5}};
     static const int     counts[] = {1, 2, 5, 5};
-    static const int64_t sizes[][2] = {{1, 1}, {17, 5}, {70, 130}, {33, 600}};
+    static const int64_t sizes[][2] = {{1, 1}, {17, 5}, {70, 130}, {33, 600}, {10, 1500}};
     if (t.real != LK_BF16) return;
     t.op = LK__OP_linear_grad_weight;
     t.inputs = t.outputs = 0;
