@@ -4,6 +4,7 @@
 #include "base/bf16.h"
 #include "base/hash.h"
 #include "base/normal.h"
+#include "base/normal_f32.h"
 #include "base/random.h"
 #include "comm/hosts.h"
 
@@ -53,16 +54,20 @@ static inline void write_number(lk_dtype type, void *data, int64_t i, double val
     }
 }
 
-/* The common case, in f32 throughout: a draw read as a signed integer, scaled to (-a, a). */
-static void fill_uniform_f32(const filling *f, int64_t at, int64_t count)
+/* The common case, random numbers in f32. Uniform ones are f32 throughout: a draw read as a signed integer, scaled to (-a, a). */
+static void fill_random_f32(const filling *f, int64_t at, int64_t count)
 {
     uint32_t bits[4][LK__RANDOM_BATCH];
-    float    value[DRAW], scale = (float)(f->state->a / 2147483648.0);
+    float    last[DRAW], *out = (float *)f->data + at - f->first, *value = count == DRAW ? out : last;
+    float    scale = (float)(f->state->a / 2147483648.0);
     int64_t  i = at / DRAW;
     lk__random4_batch(&f->random, (uint64_t)i >> 27, (uint32_t)(i * LK__RANDOM_BATCH), bits);
-    for (int j = 0; j < LK__RANDOM_BATCH; j++)
-        for (int k = 0; k < 4; k++) value[4 * j + k] = scale * (float)(int32_t)(bits[k][j] ^ 0x80000000u);
-    memcpy((float *)f->data + at - f->first, value, (size_t)count * sizeof *value);
+    if (f->state->init == LK_INIT_NORMAL)
+        lk__normal_f32((const uint32_t(*)[LK__RANDOM_BATCH])bits, f->state->a, value);
+    else
+        for (int j = 0; j < LK__RANDOM_BATCH; j++)
+            for (int k = 0; k < 4; k++) value[4 * j + k] = scale * (float)(int32_t)(bits[k][j] ^ 0x80000000u);
+    if (value == last) memcpy(out, last, (size_t)count * sizeof *last);
 }
 
 static void fill_tile(void *argument, int64_t tile, int worker)
@@ -75,8 +80,8 @@ static void fill_tile(void *argument, int64_t tile, int worker)
     for (int i = 0; i < DRAW; i++) value[i] = f->state->init == LK_INIT_CONSTANT ? f->state->a : 0;
     for (int64_t at = begin; at < end; at += DRAW) {
         int64_t count = end - at < DRAW ? end - at : DRAW;
-        if (f->type == LK_F32 && f->state->init == LK_INIT_UNIFORM) {
-            fill_uniform_f32(f, at, count);
+        if (f->type == LK_F32 && random) {
+            fill_random_f32(f, at, count);
             continue;
         }
         if (random) draw(f, at / DRAW, value);
