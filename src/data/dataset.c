@@ -281,7 +281,7 @@ lk_status lk_dataset_get(const lk_dataset *d, int64_t index, void *const *fields
 {
     char        message[LK__DATASET_MESSAGE];
     const void *sample[LK_MAX_FIELDS];
-    void       *room[LK_MAX_FIELDS];
+    void       *room[LK_MAX_FIELDS] = {0};
     size_t      bytes = room_bytes(d, fields);
     if (index < 0 || index >= d->count)
         return lk__fail(d->context, LK_EINVAL, "sample %lld is out of range: the data set has %lld", (long long)index,

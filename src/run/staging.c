@@ -84,9 +84,16 @@ static lk_status copy_in(lk_program *p, const void *to, const void *host, size_t
     return end_copy(p, status, "copy to the device", bytes);
 }
 
+static bool is_same_step(const lk__kernel_step *a, const lk__kernel_step *b)
+{
+    return a->step == b->step && a->epoch == b->epoch && a->count == b->count && a->seed == b->seed &&
+           a->sample_ids == b->sample_ids && a->updates_buffers == b->updates_buffers && a->part == b->part &&
+           a->micro_batch == b->micro_batch && a->turn == b->turn && a->rate == b->rate;
+}
+
 lk_status lk__stage_step(lk_program *p, lk__run_slot *slot)
 {
-    if (!slot->staged || memcmp(&slot->step_staged, &slot->step, sizeof slot->step) == 0) return LK_OK;
+    if (!slot->staged || is_same_step(&slot->step_staged, &slot->step)) return LK_OK;
     slot->step_staged = slot->step;
     return copy_in(p, slot->staged, &slot->step_staged, sizeof slot->step_staged);
 }
