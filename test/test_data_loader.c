@@ -3,6 +3,7 @@
  *
  * ctest: label threaded */
 #define _GNU_SOURCE
+#include "base/base.h"
 #include "test_data.h"
 
 #include <limits.h>
@@ -449,6 +450,7 @@ typedef struct source {
     atomic_int  calls;
     atomic_bool held;     /* held_sample is not read while this is set */
     int         sleep_ms; /* for each sample */
+    atomic_int  counted;  /* lk__context_reading in the latest call */
 } source;
 
 static lk_status get_sample(void *user, int64_t index, void *const *fields)
@@ -456,6 +458,7 @@ static lk_status get_sample(void *user, int64_t index, void *const *fields)
     source  *s = user;
     float   *features = fields[0];
     int32_t *label = fields[1];
+    atomic_store(&s->counted, lk__context_reading(context));
     atomic_fetch_add(&s->calls, 1);
     nanosleep(&(struct timespec){0, s->sleep_ms * 1000000L}, NULL);
     while (index == s->held_sample && atomic_load(&s->held)) nanosleep(&(struct timespec){0, 1000000}, NULL);
@@ -592,6 +595,44 @@ static void slow_workers_time_out_and_freeing_stops_them(void)
     lk_dataset_free(d);
 }
 
+/* Calls lk_loader_next until the source has had so many calls. */
+static void read_calls(lk_loader *loader, source *s, int calls)
+{
+    lk_batch b;
+    while (atomic_load(&s->calls) < calls) CHECK(lk_loader_next(loader, &b) >= 0);
+}
+
+static void workers_that_compute_are_counted_and_those_that_wait_are_not(void)
+{
+    source           s = {.bad_sample = -1, .bad_label = -1, .held_sample = -1};
+    lk_dataset      *d = make_callbacks(&s, 1000);
+    lk_loader       *loader;
+    lk_batch         b;
+    lk_loader_config c = LK_LOADER_CONFIG_INIT;
+    c.dataset = d, c.batch = 10, c.workers = 1;
+    CHECK(lk__context_reading(context) == 0);
+    CHECK_OK(context, lk_loader_create(context, &c, &loader));
+    while (atomic_load(&s.calls) < 30) nanosleep(&(struct timespec){0, 1000000}, NULL); /* all slots */
+    while (lk__context_reading(context) > 0) nanosleep(&(struct timespec){0, 1000000}, NULL);
+    lk_loader_free(loader);
+    /* One that has not finished a batch yet counts; one whose first batch took 10 ms for each sample does not. */
+    s = (source){.bad_sample = -1, .bad_label = -1, .held_sample = -1, .sleep_ms = 10};
+    CHECK_OK(context, lk_loader_create(context, &c, &loader));
+    while (atomic_load(&s.calls) == 0) nanosleep(&(struct timespec){0, 1000000}, NULL);
+    CHECK(atomic_load(&s.counted) == 1);
+    read_calls(loader, &s, 25);
+    CHECK(atomic_load(&s.counted) == 0);
+    lk_loader_free(loader);
+    CHECK(lk__context_reading(context) == 0);
+    lk_dataset_free(d);
+    /* Copies of samples in memory are not counted. */
+    c.dataset = d = make_counting(100000, 3), c.batch = 50000;
+    CHECK_OK(context, lk_loader_create(context, &c, &loader));
+    while (lk_loader_next(loader, &b) == LK_OK) CHECK(lk__context_reading(context) == 0);
+    lk_loader_free(loader);
+    lk_dataset_free(d);
+}
+
 static void invalid_configs_are_refused(void)
 {
     lk_dataset      *d = make_counting(10, 3), *i = make_images(3, 4, 4, 10, LK_U8);
@@ -652,6 +693,7 @@ int main(void)
     RUN(callbacks_provide_samples);
     RUN(errors_name_the_sample_and_repeat);
     RUN(slow_workers_time_out_and_freeing_stops_them);
+    RUN(workers_that_compute_are_counted_and_those_that_wait_are_not);
     RUN(invalid_configs_are_refused);
     free_context(context);
     return 0;

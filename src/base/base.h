@@ -46,6 +46,10 @@ bool lk__threads_parse(const char *text, int *threads);
 
 struct lk__pool *lk__context_pool(lk_context *context);
 
+/* The number of loader threads that compute samples now: they need cores, which the pool leaves to them. Any thread. */
+int  lk__context_reading(const lk_context *context);
+void lk__context_add_reading(lk_context *context, int change);
+
 /* The device of a context. Devices are a layer of their own (device/device.h), which defines open and close; they are declared here
  * because a context opens its device. name NULL: LOCKSTEP_DEVICE, or the CPU. LK_EUNSUPPORTED: there is no such device. */
 struct lk__device *lk__context_device(const lk_context *context);

@@ -23,6 +23,7 @@ struct lk_context {
     struct lk__device   *device;
     atomic_size_t        held[LK_MEMORY_COUNT];
     atomic_uint_fast64_t allocations;
+    atomic_int           reading; /* threads of loaders */
     uint64_t             created; /* nanoseconds: tells it from an earlier context at the same address */
 };
 
@@ -268,7 +269,17 @@ int                lk_context_threads(const lk_context *c) { return lk__pool_thr
 const char        *lk_context_isa(const lk_context *c) { return c->isa; }
 lk__pool          *lk__context_pool(lk_context *c) { return c->pool; }
 struct lk__device *lk__context_device(const lk_context *c) { return c->device; }
-uint64_t           lk_context_allocations(const lk_context *c) { return atomic_load(&((lk_context *)c)->allocations); }
+
+int lk__context_reading(const lk_context *c)
+{
+    return atomic_load_explicit(&((lk_context *)c)->reading, memory_order_relaxed);
+}
+void lk__context_add_reading(lk_context *c, int change)
+{
+    atomic_fetch_add_explicit(&c->reading, change, memory_order_relaxed);
+}
+
+uint64_t lk_context_allocations(const lk_context *c) { return atomic_load(&((lk_context *)c)->allocations); }
 
 size_t lk_context_memory(const lk_context *c, lk_memory kind)
 {

@@ -1,5 +1,7 @@
 /* pool.c - the thread pool. Workers spin briefly, then sleep on a condition variable: a step is a sequence of short
- * parallel sections, and waking a thread takes longer than most of them. */
+ * parallel sections, and waking a thread takes longer than most of them. While threads of the loader compute samples, a section
+ * has only as many workers as there are cores left, and the others sleep: a worker more would take a core from the loader, to spin
+ * or to be waited for. When the loader is done in mid-section, the caller admits them. */
 #define _GNU_SOURCE
 #include "base/pool.h"
 
@@ -13,80 +15,120 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SPINS = 20000 }; /* about 20 µs to 60 µs */
+enum { SPINS = 20000, CROWDED_SPINS = 100 }; /* about 200 µs; where there are more threads than cores */
 
 typedef struct worker {
-    lk__pool *pool;
-    pthread_t thread;
-    int       index;
+    lk__pool      *pool;
+    pthread_t      thread;
+    pthread_cond_t wake;
+    atomic_bool    sleeping;
+    int            index;
 } worker;
 
 struct lk__pool {
     lk_context *context;
     int         threads;
+    int         cores; /* that this process may use */
     int         spins;
 
-    /* One section. Written by the caller before it increments `generation`; read by workers after they see the change. */
+    /* One section. Written by the caller before it changes `section`; read by workers that it admits. */
     lk__tile            function;
     void               *argument;
     int64_t             tiles;
     atomic_int_fast64_t next;
-    atomic_int          busy;       /* workers that have not finished this generation */
-    atomic_uint         generation; /* incremented for each section */
+    atomic_int          busy;    /* admitted workers that have not finished */
+    atomic_ullong       section; /* its number × ADMITTED + the threads that take part: those with a lower index */
     atomic_bool         stop;
 
-    pthread_mutex_t lock; /* guards sleeping; no other lock is taken while it is held */
-    pthread_cond_t  wake;
-    atomic_int      sleeping;
+    pthread_mutex_t lock;     /* of the workers' condition variables; no other lock is taken while it is held */
+    atomic_int      sleeping; /* workers */
     worker          workers[];
 };
 
-static void run_tiles(lk__pool *p, int index)
+enum { ADMITTED = 1 << 16 };
+_Static_assert(LK__MAX_THREADS < ADMITTED, "a section's word");
+
+/* The most threads that a section should have now. */
+static int most_threads(const lk__pool *p)
 {
-    for (;;) {
-        int64_t tile = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
-        if (tile >= p->tiles) return;
-        p->function(p->argument, tile, index);
-    }
+    int reading = lk__context_reading(p->context), left = p->cores - reading;
+    if (reading == 0) return LK__MAX_THREADS;
+    return left > 1 ? left : 1;
 }
 
-/* Returns when the generation differs from `seen`. */
-static unsigned wait_for_work(lk__pool *p, unsigned seen)
+static int wanted_threads(const lk__pool *p)
 {
+    int most = most_threads(p);
+    return p->threads < most ? p->threads : most;
+}
+
+static bool run_tile(lk__pool *p, int index)
+{
+    int64_t tile = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
+    if (tile >= p->tiles) return false;
+    p->function(p->argument, tile, index);
+    return true;
+}
+
+/* Whether the worker takes part in this section, and has not done so: a section that it is not admitted to may end without it. */
+static bool is_admitted(const worker *w, unsigned long long section, unsigned long long done)
+{
+    return section / ADMITTED != done && (unsigned long long)w->index < section % ADMITTED;
+}
+
+/* Returns the number of the section that it is admitted to, after section `done`. */
+static unsigned long long wait_for_work(worker *w, unsigned long long done)
+{
+    lk__pool          *p = w->pool;
+    unsigned long long now;
     for (int i = 0; i < p->spins; i++) {
-        unsigned now = atomic_load_explicit(&p->generation, memory_order_acquire);
-        if (now != seen) return now;
+        now = atomic_load_explicit(&p->section, memory_order_acquire);
+        if (is_admitted(w, now, done)) return now / ADMITTED;
+        if (i % 64 == 0 && w->index >= most_threads(p)) break;
         lk__cpu_relax();
     }
     pthread_mutex_lock(&p->lock);
+    atomic_store(&w->sleeping, true);
     atomic_fetch_add(&p->sleeping, 1);
-    unsigned now;
-    while ((now = atomic_load(&p->generation)) == seen) pthread_cond_wait(&p->wake, &p->lock);
+    while (!is_admitted(w, now = atomic_load(&p->section), done)) pthread_cond_wait(&w->wake, &p->lock);
     atomic_fetch_sub(&p->sleeping, 1);
+    atomic_store(&w->sleeping, false);
     pthread_mutex_unlock(&p->lock);
-    return now;
+    return now / ADMITTED;
 }
 
 static void *worker_main(void *argument)
 {
-    worker   *self = argument;
-    lk__pool *p = self->pool;
-    unsigned  seen = 0;
+    worker            *self = argument;
+    lk__pool          *p = self->pool;
+    unsigned long long done = 0;
     for (;;) {
-        seen = wait_for_work(p, seen);
+        done = wait_for_work(self, done);
         if (atomic_load(&p->stop)) return NULL;
-        run_tiles(p, self->index);
+        while (run_tile(p, self->index)) {}
         atomic_fetch_sub_explicit(&p->busy, 1, memory_order_release);
     }
 }
 
-static void wake_workers(lk__pool *p)
+/* Lets the threads with indices from `first` to `end` (exclusive) take part in section `number`. */
+static void admit_workers(lk__pool *p, unsigned long long number, int first, int end)
 {
-    atomic_fetch_add(&p->generation, 1);
-    if (atomic_load(&p->sleeping) > 0) {
-        pthread_mutex_lock(&p->lock);
-        pthread_cond_broadcast(&p->wake);
-        pthread_mutex_unlock(&p->lock);
+    atomic_fetch_add_explicit(&p->busy, end - first, memory_order_relaxed);
+    atomic_store(&p->section, number * ADMITTED + (unsigned long long)end);
+    if (end == first || atomic_load(&p->sleeping) == 0) return;
+    pthread_mutex_lock(&p->lock);
+    for (int i = first; i < end; i++)
+        if (atomic_load(&p->workers[i].sleeping)) pthread_cond_signal(&p->workers[i].wake);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void wait_for_workers(lk__pool *p, int spins)
+{
+    for (int spin = 0; atomic_load_explicit(&p->busy, memory_order_acquire) > 0; spin++) {
+        if (spin < spins)
+            lk__cpu_relax();
+        else
+            sched_yield(); /* more threads than cores: let the other thread run */
     }
 }
 
@@ -100,15 +142,27 @@ void lk__pool_run(lk__pool *p, int64_t tiles, lk__tile function, void *argument)
     p->argument = argument;
     p->tiles = tiles;
     atomic_store_explicit(&p->next, 0, memory_order_relaxed);
-    atomic_store_explicit(&p->busy, p->threads - 1, memory_order_relaxed);
-    wake_workers(p);
-    run_tiles(p, 0);
-    for (int spin = 0; atomic_load_explicit(&p->busy, memory_order_acquire) > 0; spin++) {
-        if (spin < p->spins)
-            lk__cpu_relax();
-        else
-            sched_yield(); /* more threads than cores: let the other thread run */
+    unsigned long long number = atomic_load_explicit(&p->section, memory_order_relaxed) / ADMITTED + 1;
+    int                admitted = wanted_threads(p);
+    admit_workers(p, number, 1, admitted);
+    while (run_tile(p, 0)) {
+        int wanted = admitted < p->threads ? wanted_threads(p) : admitted;
+        if (wanted <= admitted || atomic_load_explicit(&p->next, memory_order_relaxed) >= tiles) continue;
+        admit_workers(p, number, admitted, wanted);
+        admitted = wanted;
     }
+    wait_for_workers(p, lk__context_reading(p->context) ? CROWDED_SPINS : p->spins);
+}
+
+/* The cores that this process may use, divided among the ranks of the host unless their launcher has bound each of them to its own. */
+static int usable_cores(void)
+{
+    const char *local = getenv("LOCAL_WORLD_SIZE");
+    int         ranks = local ? atoi(local) : 1;
+    bool        own;
+    int         cores = lk__cgroup_cores(lk__cores(&own));
+    if (ranks > 1 && !own) cores /= ranks;
+    return cores > 1 ? cores : 1;
 }
 
 lk_status lk__pool_create(lk_context *context, int threads, lk__pool **pool)
@@ -119,12 +173,13 @@ lk_status lk__pool_create(lk_context *context, int threads, lk__pool **pool)
     if (!p) return LK_ENOMEM;
     p->context = context;
     p->threads = 1;
-    p->spins = threads <= lk_default_threads() ? SPINS : 100;
+    p->cores = usable_cores();
+    p->spins = threads <= lk_default_threads() ? SPINS : CROWDED_SPINS;
     pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->wake, NULL);
     for (int i = 1; i < threads; i++) {
         worker *w = &p->workers[i];
         *w = (worker){.pool = p, .index = i};
+        pthread_cond_init(&w->wake, NULL);
         if (pthread_create(&w->thread, NULL, worker_main, w) != 0) {
             p->workers[0].index = threads; /* the number allocated, for lk__pool_free */
             lk__pool_free(p);
@@ -141,9 +196,11 @@ void lk__pool_free(lk__pool *p)
 {
     if (!p) return;
     atomic_store(&p->stop, true);
-    wake_workers(p);
-    for (int i = 1; i < p->threads; i++) pthread_join(p->workers[i].thread, NULL);
-    pthread_cond_destroy(&p->wake);
+    admit_workers(p, atomic_load(&p->section) / ADMITTED + 1, 1, p->threads);
+    for (int i = 1; i < p->threads; i++) {
+        pthread_join(p->workers[i].thread, NULL);
+        pthread_cond_destroy(&p->workers[i].wake);
+    }
     pthread_mutex_destroy(&p->lock);
     lk__free(p->context, LK_MEMORY_OTHER, p, sizeof *p + (size_t)p->workers[0].index * sizeof(worker));
 }
@@ -189,19 +246,14 @@ bool lk__threads_parse(const char *text, int *threads)
     return *text >= '0' && *text <= '9' && !*end && *threads;
 }
 
-/* `lockstep run` sets LOCKSTEP_THREADS for each rank. Otherwise: the cores that this process may use, divided among the ranks of
- * the host unless their launcher has bound each of them to its own cores. */
+/* `lockstep run` sets LOCKSTEP_THREADS for each rank. */
 int lk_default_threads(void)
 {
-    const char *value = getenv("LOCKSTEP_THREADS"), *local = getenv("LOCAL_WORLD_SIZE");
-    int         threads = 0, ranks = local ? atoi(local) : 1;
-    if (value && *value) {
-        if (!lk__threads_parse(value, &threads)) return 0;
-    } else {
-        bool own;
-        threads = lk__cgroup_cores(lk__cores(&own));
-        if (ranks > 1 && !own) threads /= ranks;
-    }
-    if (threads < 1) threads = 1;
+    const char *value = getenv("LOCKSTEP_THREADS");
+    int         threads = 0;
+    if (!value || !*value)
+        threads = usable_cores();
+    else if (!lk__threads_parse(value, &threads))
+        return 0;
     return threads < LK__MAX_THREADS ? threads : LK__MAX_THREADS;
 }

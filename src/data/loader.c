@@ -228,20 +228,53 @@ static char *scratch_of(lk_loader *l, int worker)
     return l->memory + l->layout.total - (size_t)(worker + 1) * l->layout.scratch;
 }
 
+/* What a worker tells the thread pool, which leaves a core to it while it computes samples. */
+typedef struct reader {
+    bool counted; /* in lk__context_reading */
+    bool waits;   /* its latest batch took much longer than its CPU time: it waits for storage */
+} reader;
+
+/* Samples in memory are only copied, which is done before a compute thread could make use of the core. */
+static void count_reader(lk_loader *l, reader *r, bool reads)
+{
+    bool counted = reads && !r->waits && !l->maker.in_memory;
+    if (counted != r->counted) lk__context_add_reading(l->context, counted ? 1 : -1);
+    r->counted = counted;
+}
+
+static double thread_seconds(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (double)used.tv_sec + 1e-9 * (double)used.tv_nsec;
+}
+
+static void read_slot(lk_loader *l, slot *s, char *scratch, reader *r)
+{
+    enum { WAITING = 4 }; /* times its CPU time; less is the share of a core that others use too */
+    double began = lk__now(), used = thread_seconds();
+    fill_slot(l, s, scratch);
+    r->waits = lk__now() - began > WAITING * (thread_seconds() - used);
+}
+
 static void *worker_main(void *argument)
 {
     lk_loader *l = argument;
+    reader     self = {.counted = false};
     pthread_mutex_lock(&l->lock);
     char *scratch = scratch_of(l, l->started++);
     for (;;) {
-        while (!l->stop && (l->paused || l->assigned >= l->consumed + (uint64_t)l->layout.slots))
+        while (!l->stop && (l->paused || l->assigned >= l->consumed + (uint64_t)l->layout.slots)) {
+            count_reader(l, &self, false);
             pthread_cond_wait(&l->work, &l->lock);
+        }
+        count_reader(l, &self, !l->stop);
         if (l->stop) break;
         slot *s = &l->slots[l->assigned % (uint64_t)l->layout.slots];
         assign_batch(l, s);
         l->filling++;
         pthread_mutex_unlock(&l->lock);
-        fill_slot(l, s, scratch);
+        read_slot(l, s, scratch, &self);
         pthread_mutex_lock(&l->lock);
         s->ready = true;
         l->filling--;
