@@ -281,6 +281,18 @@ static int open_named(setup *s, const char *name, const options *given, setup_da
     return status < 0 ? report_no_test(s, name, status) : check_data_options(s, name, given);
 }
 
+/* Decoding images needs more time than computing with small models, so all cores do it; the thread pool leaves them their cores.
+ * Each worker has two batches, which limits how many there are unless the user asks for more. */
+static int choose_workers(const setup *s, const options *given)
+{
+    enum { DECODERS_MOST = 4 };
+    const char *kind = lk_dataset_name(s->train ? s->train : s->test);
+    int         threads = lk_context_threads(s->context);
+    if (options_given(given, "workers")) return (int)options_integer(given, "workers");
+    if (s->open_options.cache || (strcmp(kind, "folder") != 0 && strcmp(kind, "images") != 0)) return 1;
+    return threads < DECODERS_MOST ? threads : DECODERS_MOST;
+}
+
 int setup_make(setup *s, const char *name, const options *given, setup_data what)
 {
     int code = s->context ? 0 : setup_begin(s, name, given, (int)options_integer(given, "threads"));
@@ -306,7 +318,7 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
     s->config.test = s->test;
     set_precision(&s->config, options_text(given, "dtype"));
     s->config.batch = options_integer(given, "batch");
-    s->config.workers = (int)options_integer(given, "workers");
+    s->config.workers = choose_workers(s, given);
     s->config.seed = (uint64_t)options_integer(given, "seed");
     return set_normalisation(s, name, given);
 }

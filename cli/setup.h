@@ -37,7 +37,8 @@
         INTEGER("features", "N", "64", 1, 1e6, "synthetic data for mlp: features of a sample"),                                      \
         INTEGER("classes", "N", "10", 1, 1e6, "synthetic data: number of classes; other data sets have their own"),                                                        \
         INTEGER("batch", "N", "64", 1, 1e7, "Samples in a batch"),                                                               \
-        INTEGER("workers", "N", "1", 0, 64, "Threads that prepare batches; they never change the order"),                        \
+        INTEGER("workers", "N", NULL, 0, 64, "Threads that prepare batches; they never change the order (default 1; to decode images "  \
+                                             "as many as compute, at most 4)"),                                                    \
         NUMBERS("mean", "M[,M...]", NULL, -1e6, 1e6, "Normalisation: subtracted; one number or one per channel (default 0.5 for images)"), \
         NUMBERS("std", "S[,S...]", NULL, 1e-6, 1e6, "Normalisation: divisor; as --mean (default 0.5 for images)")
 

@@ -58,6 +58,13 @@ done
 got=$("$LOCKSTEP" train $same --save run --resume auto 2> /dev/null | field hash)
 [ "$got" = "$hash" ] || fail "resumed: $got, not $hash"
 
+# As many workers as compute threads, at most 4, which the loader's memory shows; one where nothing is decoded.
+planned() { "$LOCKSTEP" plan --model cnn --data folder:few $* | awk '$1 == "loader" { print $2 }'; }
+for pair in "1 1" "2 2" "3 3" "9 4"; do
+    [ "$(planned --threads "${pair% *}")" = "$(planned --threads "${pair% *}" --workers "${pair#* }")" ] || fail "workers of ${pair% *} threads"
+done
+[ "$(planned --threads 3 --cache cache)" = "$(planned --threads 3 --cache cache --workers 1)" ] || fail "workers with a cache"
+
 # Part of the samples held out; resized; grey; class names.
 "$LOCKSTEP" train --model cnn --data folder:folder/train --holdout 0.2 --size 16,24 --channels 1 --batch 100 --epochs 1 --save held --log held.jsonl 2> err.txt ||
     fail "$(cat err.txt)"
