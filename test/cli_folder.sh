@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # cli_folder.sh - `--data folder:DIR`: CIFAR-10's records as PNG files give the losses of its binary files, bit for bit; ranks, resuming, the cache
-# and workers change nothing; mistakes. LK_CIFAR_COUNT=50000 LK_CIFAR_SOURCE=DIR does it with all of CIFAR-10.
+# and workers change nothing; mistakes. cifar_folder.sh does the first with all that is stored of CIFAR-10.
 # ctest: timeout 240, ranks 3
 set -eu
 command -v python3 > /dev/null || { echo "skipped: no python3, which writes the PNG files"; exit 77; }
