@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # docs_plans.sh - every `$ lockstep plan …` in README.md and docs/ prints the output shown below it. A line of … matches
-# any lines, … at the end of a line its rest. Workspace and total depend on the instruction set: they are compared on NEON.
+# any lines, … at the end of a line its rest. Workspace and what includes it depend on the instruction set: they are compared on NEON.
 set -eu
 command -v python3 > /dev/null || { echo "skipped: there is no python3"; exit 77; }
 exec python3 - "$LOCKSTEP" "$SOURCE_DIR" <<'PY'
@@ -29,7 +29,7 @@ def pattern(lines):
     for line in lines:
         if line.strip() == "…":
             text += r"(.*\n)*?"
-        elif isa != "neon" and re.match("workspace|total", line):
+        elif isa != "neon" and re.match("workspace|total|shared  |replicated  ", line):
             text += line.split()[0] + r" .*\n"
         elif line.endswith("…"):
             text += re.escape(line[:-1]) + r".*\n"

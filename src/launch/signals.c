@@ -4,6 +4,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/signalfd.h>
@@ -51,14 +53,18 @@ lk_status lk__signals_parse(lk_context *context, const char *text, sigset_t *sig
 /* The launcher blocks the signals that it handles and reads them from a signalfd. The kernel delivers a signal to any thread that does not
  * block it, though, and threads that existed before (the caller's, those of CUDA's driver) do not: there this handler passes it on.
  * Without it SIGCHLD would be lost, and SIGTERM would end the process. Dispositions belong to the process, and so does this. */
-static volatile sig_atomic_t pass_to = -1; /* a pipe */
+static atomic_int pass_to = -1; /* a pipe */
+static atomic_int passing;      /* handlers that run now: the pipe is not closed before they have ended */
+static pid_t      owner;        /* whose handlers these are: a forked process has none of them */
 
 static void pass_on(int number)
 {
     int           saved = errno;
     unsigned char byte = (unsigned char)number;
-    if (pass_to >= 0 && write(pass_to, &byte, 1) < 0)
-        errno = 0; /* it is full of signals, so the launcher wakes up anyway */
+    atomic_fetch_add(&passing, 1);
+    int to = atomic_load(&pass_to);
+    if (to >= 0 && write(to, &byte, 1) < 0) errno = 0; /* it is full of signals, so the launcher wakes up anyway */
+    atomic_fetch_sub(&passing, 1);
     errno = saved;
 }
 
@@ -86,7 +92,9 @@ lk_status lk__signals_open(lk__launch_job *job)
     blocked = job->handled;
     sigaddset(&blocked, SIGTTOU); /* for tcsetpgrp, which gives the terminal to --debug-rank and takes it back */
     sigprocmask(SIG_BLOCK, &blocked, &job->old_mask);
-    pass_to = job->passed[1];
+    if (owner != getpid()) atomic_store(&passing, 0);
+    owner = getpid();
+    atomic_store(&pass_to, job->passed[1]);
     sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, &job->old_pipe);
     sigaction(SIGCHLD, &passes, &job->old_child); /* if it were ignored, children would leave no exit status */
     for (size_t i = 0; i < KNOWN; i++)
@@ -128,7 +136,8 @@ void lk__signals_close(lk__launch_job *job)
         sigtimedwait(&child, NULL, &(struct timespec){0, 0});
     restore_stops(job);
     sigaction(SIGCHLD, &job->old_child, NULL);
-    pass_to = -1;
+    atomic_store(&pass_to, -1);
+    while (atomic_load(&passing) > 0) sched_yield();
     for (int i = 0; i < 2; i++) close(job->passed[i]);
     sigprocmask(SIG_SETMASK, &job->old_mask, NULL);
 }

@@ -6,15 +6,9 @@
 #include "device/cpu/gemm.h"
 
 enum {
-#if defined(__aarch64__)
-    BLOCK_K =
-        384, /* a panel of B is 24 KiB: it stays in a first-level cache of 64 KiB, beside A's, and C is added up less often */
+    BLOCK_K = 256, /* a panel of B is 16 KiB (NEON, f32): it stays in the first-level cache */
     BLOCK_A =
-        64 << 10, /* elements of A that are multiplied with a panel of B: with B's block, half of a second-level cache of 1 MiB */
-#else
-    BLOCK_K = 256, /* a panel of B is 16 KiB (AVX2) or 32 KiB (AVX-512) */
-    BLOCK_A = 32 << 10,
-#endif
+        32 << 10, /* elements of A that are multiplied with a panel of B: with B's block, 3/8 of a second-level cache of 1 MiB */
     BLOCK_B = 64 << 10,
     BLOCK_C = 32 << 10, /* elements, where C goes through scratch */
     SHARED = 1 << 20,   /* elements of a B packed once for all tiles */
