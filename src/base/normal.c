@@ -1,31 +1,19 @@
 /* normal.c - compiled without contraction of multiplications and additions, so that all processors round alike. */
 #include "base/normal.h"
 
+#include "base/bits.h"
+
 #include <math.h>
-
-static double as_double(uint64_t bits)
-{
-    double value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static uint64_t as_bits(double value)
-{
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
 
 /* log x for normal x > 0. x = 2^k m, m in [sqrt(1/2), sqrt(2)): with s = (m-1)/(m+1), log m = 2 (s + s^3/3 + s^5/5 + …), where s^2 is at
  * most 0.0295, so that eleven terms leave 2e-18. */
 static inline double log_of(double x)
 {
     const uint64_t half = 0x3fe6a09e667f3bcdu; /* sqrt(1/2) */
-    uint64_t       bits = as_bits(x) - half, exponent = bits >> 52;
-    double         m = as_double((bits & 0xfffffffffffffu) + half);
+    uint64_t       bits = lk__bits_of_double(x) - half, exponent = bits >> 52;
+    double         m = lk__double_of_bits((bits & 0xfffffffffffffu) + half);
     /* The exponent as a number, by the mantissa of 2^52; 2^12 is added where it is negative. */
-    double k = as_double(0x4330000000000000u | ((exponent + 2048) & 4095)) - 4503599627370496.0 - 2048;
+    double k = lk__double_of_bits(0x4330000000000000u | ((exponent + 2048) & 4095)) - 4503599627370496.0 - 2048;
     double s = (m - 1) / (m + 1), z = s * s;
     double tail = 1.0 / 21;
     tail = tail * z + 1.0 / 19;
@@ -75,10 +63,10 @@ void lk__normal_batch(const uint32_t radius[LK__RANDOM_BATCH], const uint32_t tu
         /* The nearest quarter of a turn, by rounding at 2^52, and what is left of it, in which sine and cosine are series. */
         double   quarters = 4 * lk__random_unit(turn[j]), shifted = quarters + 4503599627370496.0;
         double   x = (quarters - (shifted - 4503599627370496.0)) * 1.5707963267948966;
-        uint64_t q = as_bits(shifted), swap = 0 - (q & 1), high = (uint64_t)1 << 63;
-        uint64_t s = as_bits(sin_of(x)), c = as_bits(cos_of(x));
+        uint64_t q = lk__bits_of_double(shifted), swap = 0 - (q & 1), high = (uint64_t)1 << 63;
+        uint64_t s = lk__bits_of_double(sin_of(x)), c = lk__bits_of_double(cos_of(x));
         uint64_t along = (s & swap) | (c & ~swap), across = (c & swap) | (s & ~swap);
-        cosine[j] = r[j] * as_double(along ^ (((q + 1) << 62) & high));
-        sine[j] = r[j] * as_double(across ^ ((q << 62) & high));
+        cosine[j] = r[j] * lk__double_of_bits(along ^ (((q + 1) << 62) & high));
+        sine[j] = r[j] * lk__double_of_bits(across ^ ((q << 62) & high));
     }
 }

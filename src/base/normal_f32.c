@@ -4,6 +4,7 @@
  * arithmetic. Divisions, roots and multiply-adds bound it; it is most of the start of a transformer. */
 #include "base/normal_f32.h"
 
+#include "base/bits.h"
 #include "base/normal.h"
 
 #include <math.h>
@@ -17,36 +18,8 @@
 enum { SPARE = 32 - 29 };
 static const uint32_t margin = 1u << (12 + SPARE), middle = 1u << (28 + SPARE);
 
-INLINE double as_double(uint64_t bits)
-{
-    double value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-INLINE uint64_t as_bits(double value)
-{
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-INLINE float as_float(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-INLINE uint32_t as_bits_f32(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
 /* 2^52 + n: its mantissa is n. */
-INLINE double above_2_52(uint64_t n) { return as_double(0x4330000000000000u | n); }
+INLINE double above_2_52(uint64_t n) { return lk__double_of_bits(0x4330000000000000u | n); }
 
 /* Six terms in z. The pairs can be computed at the same time. */
 #define SERIES(z, c0, c1, c2, c3, c4, c5) \
@@ -57,9 +30,9 @@ INLINE double above_2_52(uint64_t n) { return as_double(0x4330000000000000u | n)
 INLINE double squared_radius(uint32_t radius)
 {
     const uint64_t half = 0x3fe6a09e667f3bcdu /* sqrt(1/2) */, one = (uint64_t)1 << 52 /* of the exponent */;
-    uint64_t       bits = as_bits(above_2_52(radius) - 4503599627370495.5) - half + one; /* of u 2^32 */
+    uint64_t       bits = lk__bits_of_double(above_2_52(radius) - 4503599627370495.5) - half + one; /* of u 2^32 */
     double         k = above_2_52(bits >> 52) - (4503599627370496.0 + 33);
-    double         m = as_double((bits & (one - 1)) + half);
+    double         m = lk__double_of_bits((bits & (one - 1)) + half);
     double         s = (m - 1) / (m + 1), z = s * s;
     return k * -1.3862943611198906 + s * SERIES(z, -3.999999999999893, -1.333333333593934, -0.7999998971973128,
                                                 -0.571443383791061, -0.4434826331073335, -0.39219406896622294);
@@ -68,7 +41,7 @@ INLINE double squared_radius(uint32_t radius)
 /* Whether the error may decide how a value is rounded. */
 INLINE uint32_t is_undecided(double value)
 {
-    return ((uint32_t)as_bits(value) << SPARE) - (middle - margin) <= 2 * margin;
+    return ((uint32_t)lk__bits_of_double(value) << SPARE) - (middle - margin) <= 2 * margin;
 }
 
 /* A pair of normal numbers. Returns whether one of them is undecided. */
@@ -86,10 +59,10 @@ INLINE uint32_t draw_pair(uint32_t radius, uint32_t turn, double deviation, floa
     double c = r * SERIES(z, 0.9999999999999445, -0.4999999999935188, 0.04166666654401024, -0.00138888803982758,
                           2.4798929589492214e-05, -2.717348396115746e-07);
     /* Rounding is the same for both signs, so quarters are turned in f32, which has more lanes. */
-    uint32_t rounded_s = as_bits_f32((float)s), rounded_c = as_bits_f32((float)c), swap = 0 - (quarter & 1);
+    uint32_t rounded_s = lk__bits_of_float((float)s), rounded_c = lk__bits_of_float((float)c), swap = 0 - (quarter & 1);
     uint32_t along = (rounded_s & swap) | (rounded_c & ~swap), across = rounded_s ^ rounded_c ^ along;
-    *cosine = as_float(along ^ ((quarter + 1) << 30 & 0x80000000u));
-    *sine = as_float(across ^ (quarter << 30 & 0x80000000u));
+    *cosine = lk__float_of_bits(along ^ ((quarter + 1) << 30 & 0x80000000u));
+    *sine = lk__float_of_bits(across ^ (quarter << 30 & 0x80000000u));
     return is_undecided(s) | is_undecided(c);
 }
 

@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 enum {
-    FLAGS = 9,
-    EXITING = 4
-}; /* the field of the kernel's flags, and PF_EXITING, which is among them since Linux 2.4 */
+    FLAGS = 9,  /* the field of the kernel's flags of a process */
+    EXITING = 4 /* PF_EXITING, one of them since Linux 2.4 */
+};
 
 bool lk__process_look(int64_t pid, lk__process *p)
 {

@@ -197,10 +197,9 @@ static void reply_to_all(const lk__rendezvous_local *m, const lk__rendezvous_ser
 /* A connection ended. If that rank died, the group's failure says so; others that cannot map the memory leave the group as it is. */
 static lk_status check_group(const lk__rendezvous_local *m)
 {
-    lk_status status = LK_OK;
-    for (int tries = 0; tries < 50 && m->check && status >= 0;
-         tries++) { /* it is dead shortly after its files are closed */
-        if (tries) usleep(2000);
+    lk_status status = m->check ? m->check(m->comm) : LK_OK;
+    for (int tries = 0; tries < 50 && m->check && status >= 0; tries++) {
+        usleep(2000); /* it is dead shortly after its files are closed */
         status = m->check(m->comm);
     }
     return status;
