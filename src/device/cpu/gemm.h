@@ -20,6 +20,13 @@ enum { MR = 6, NV = 2 };
 enum { MR = 4, NV = 2 };
 #endif
 enum { NR = NV * VL };
+/* Of large products, whose panels are many: on arm64 a wider tile, since a loop over k begins and ends less often for as many products. */
+#if defined(__aarch64__)
+#define LARGE_NV 6
+#else
+#define LARGE_NV NV
+#endif
+enum { LARGE_NR = LARGE_NV * VL };
 
 typedef struct runs {
     int64_t runs, length;
@@ -31,7 +38,7 @@ typedef struct runs {
 } runs;
 
 #define zeros KERNEL(zeros)
-extern const REAL zeros[NR];
+extern const REAL zeros[LARGE_NR];
 
 /* c[i][column + j] = start[j] + Σ a[i][k] b[k][j] for i < m, j < n <= NR; start == NULL: += Σ instead. */
 #define micro_nn KERNEL(micro_nn)
@@ -46,6 +53,11 @@ void micro_rows(int64_t m, const REAL *a, int64_t k, const REAL *b, bool add, RE
 #define micro_tn KERNEL(micro_tn)
 void micro_tn(int64_t m, const REAL *a, const runs *r, const REAL *b, const REAL *start, REAL *c, int64_t c_row,
               int64_t n);
+
+/* The same of one run, where B's panels have LARGE_NR columns, n of which are used, and A consists of panels of MR rows, a_run apart. */
+#define micro_large KERNEL(micro_large)
+void micro_large(int64_t m, const REAL *a, const runs *r, const REAL *b, const REAL *start, REAL *c, int64_t c_row,
+                 int64_t n);
 
 /* to[j*to_row + i] = from[i*from_row + j] for i < rows, j < columns. */
 #define transpose KERNEL(transpose)

@@ -1,28 +1,39 @@
 /* gemm_block.c - one block of k of a product: packing its operands, multiplying them, and what follows the last one. */
 #include "device/cpu/gemm_block.h"
 
-void gemm_pack_b(const gemm *g, const ELEMENT *b, int64_t n, int64_t k, REAL *to, int64_t panel)
+/* `width`: columns of a panel. */
+static inline __attribute__((always_inline)) void pack_panels(const gemm *g, const ELEMENT *b, int64_t n, int64_t k,
+                                                              REAL *to, int64_t panel, int64_t width)
 {
-    int64_t whole = n / NR, rest = n - whole * NR;
+    int64_t whole = n / width, rest = n - whole * width;
     if (g->b_column == 1)
         for (int64_t q = 0; q < k; q++) { /* along the rows; the hardware does not prefetch the next row */
             const ELEMENT *from = b + q * g->b_k, *next = from + min64(4, k - 1 - q) * g->b_k;
             for (int64_t j = 0; j < whole; j++) {
-                __builtin_prefetch(next + j * NR, 0, 2);
-                copy_wide(to + j * panel + q * NR, from + j * NR, NR);
+                __builtin_prefetch(next + j * width, 0, 2);
+                copy_wide(to + j * panel + q * width, from + j * width, width);
             }
         }
     else
         for (int64_t j = 0; j < whole; j++)
-            transpose_wide(to + j * panel, NR, b + j * NR * g->b_column, g->b_column, NR, k);
+            transpose_wide(to + j * panel, width, b + j * width * g->b_column, g->b_column, width, k);
     if (rest == 0) return;
-    b += whole * NR * g->b_column;
+    b += whole * width * g->b_column;
     to += whole * panel;
-    memset(to, 0, (size_t)(k * NR) * sizeof(REAL));
+    memset(to, 0, (size_t)(k * width) * sizeof(REAL));
     if (g->b_column == 1)
-        for (int64_t q = 0; q < k; q++) copy_wide(to + q * NR, b + q * g->b_k, rest);
+        for (int64_t q = 0; q < k; q++) copy_wide(to + q * width, b + q * g->b_k, rest);
     else
-        transpose_wide(to, NR, b, g->b_column, rest, k);
+        transpose_wide(to, width, b, g->b_column, rest, k);
+}
+
+void gemm_pack_b(const gemm *g, const ELEMENT *b, int64_t n, int64_t k, REAL *to, int64_t panel)
+{
+    pack_panels(g, b, n, k, to, panel, NR);
+}
+void gemm_pack_b_large(const gemm *g, const ELEMENT *b, int64_t n, int64_t k, REAL *to, int64_t panel)
+{
+    pack_panels(g, b, n, k, to, panel, LARGE_NR);
 }
 
 void gemm_pack_a(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to)

@@ -36,9 +36,11 @@ typedef struct gemm_scratch {
 gemm_scratch         gemm_scratch_of(const gemm *g);
 static inline size_t gemm_scratch_worker(gemm_scratch s) { return s.a + s.b + s.c; }
 
-/* Panels of NR columns, each k × NR, `panel` elements apart. */
+/* Panels of NR columns, each k × NR, `panel` elements apart; gemm_pack_b_large: of LARGE_NR columns. */
 #define gemm_pack_b KERNEL(gemm_pack_b)
+#define gemm_pack_b_large KERNEL(gemm_pack_b_large)
 void gemm_pack_b(const gemm *g, const ELEMENT *b, int64_t n, int64_t k, REAL *to, int64_t panel);
+void gemm_pack_b_large(const gemm *g, const ELEMENT *b, int64_t n, int64_t k, REAL *to, int64_t panel);
 /* Panels of MR rows, each k × MR; gemm_pack_a_rows: of an A that is contiguous along k. */
 #define gemm_pack_a KERNEL(gemm_pack_a)
 #define gemm_pack_a_rows KERNEL(gemm_pack_a_rows)

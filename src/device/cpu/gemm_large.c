@@ -20,7 +20,7 @@ static int64_t slab_space(int64_t extent, int64_t k, int64_t unit)
 }
 size_t gemm_large_space(const gemm *g)
 {
-    return gemm_is_large(g) ? space_of(slab_space(g->m, g->k, MR)) + space_of(slab_space(g->n, g->k, NR)) : 0;
+    return gemm_is_large(g) ? space_of(slab_space(g->m, g->k, MR)) + space_of(slab_space(g->n, g->k, LARGE_NR)) : 0;
 }
 
 typedef struct slab {
@@ -33,7 +33,8 @@ typedef struct slab {
     REAL       *a, *b;
 } slab;
 
-enum { GROUP = 128, GROUP_ROWS = GROUP / MR * MR }; /* columns and rows that are packed as one tile: whole panels */
+/* Rows and columns that are packed as one tile: whole panels. */
+enum { GROUP = 128, GROUP_ROWS = GROUP / MR * MR, GROUP_COLUMNS = GROUP / LARGE_NR * LARGE_NR };
 
 /* Block of k by block of k, each in panels. */
 static void pack_slab(void *argument, int64_t part, int worker)
@@ -44,9 +45,9 @@ static void pack_slab(void *argument, int64_t part, int worker)
     (void)worker;
     part %= groups;
     if (part < s->panels_b) {
-        int64_t j = part * GROUP;
-        gemm_pack_b(g, g->b + (s->j + j) * g->b_column + (s->k + k) * g->b_k, min64(GROUP, s->n - j), depth,
-                    s->b + k * s->columns_b + j * depth, depth * NR);
+        int64_t j = part * GROUP_COLUMNS;
+        gemm_pack_b_large(g, g->b + (s->j + j) * g->b_column + (s->k + k) * g->b_k, min64(GROUP_COLUMNS, s->n - j),
+                          depth, s->b + k * s->columns_b + j * depth, depth * LARGE_NR);
         return;
     }
     int64_t        i = (part - s->panels_b) * GROUP_ROWS, m = min64(GROUP_ROWS, s->m - i);
@@ -67,17 +68,12 @@ static void multiply_slab(void *argument, int64_t tile, int worker)
     REAL       *c = (REAL *)g->c + (s->i + i) * g->c_row + s->j + j;
     (void)worker;
     for (int64_t k = 0; k < s->depth; k += s->block) {
-        int64_t   depth = min64(s->block, s->depth - k);
-        gemm_step now = {.a = s->a + k * s->rows_a + i * depth,
-                         .a_panel = depth,
-                         .a_k = MR,
-                         .b = s->b + k * s->columns_b + j * depth,
-                         .panel = depth * NR,
-                         .k = depth,
-                         .start = s->k + k == 0 && !g->add,
-                         .c = c,
-                         .c_row = g->c_row};
-        gemm_multiply(m, n, &now);
+        int64_t     depth = min64(s->block, s->depth - k);
+        const REAL *a = s->a + k * s->rows_a + i * depth, *b = s->b + k * s->columns_b + j * depth;
+        const REAL *start = s->k + k == 0 && !g->add ? zeros : NULL;
+        runs        r = {.runs = 1, .length = depth, .a_run = depth * MR, .a_k = MR};
+        for (int64_t q = 0; q < n; q += LARGE_NR)
+            micro_large(m, a, &r, b + q * depth, start, c + q, g->c_row, min64(LARGE_NR, n - q));
     }
     if (s->k + s->depth == g->k && (g->bias || g->activation == LK__RELU))
         for (int64_t q = 0; q < m; q++)
@@ -89,14 +85,14 @@ static void run_slab(slab *s, lk__pool *pool)
     int64_t rows, together;
     s->block = even_part(s->g->k, BLOCK_K, 4);
     s->rows_a = round_to(s->m, MR);
-    s->columns_b = round_to(s->n, NR);
+    s->columns_b = round_to(s->n, LARGE_NR);
     together = max64(1, PACKED / max64(s->rows_a, s->columns_b) / s->block) * s->block;
     s->tile_m = even_part(s->m, s->m >= MANY * GROUP ? GROUP : GROUP / 2, MR);
     rows = tiles_of(s->m, s->tile_m);
-    s->tile_n = even_part(s->n, max64(4 * NR, s->n / tiles_of(TILES, rows)), NR);
+    s->tile_n = even_part(s->n, max64(4 * LARGE_NR, s->n / tiles_of(TILES, rows)), LARGE_NR);
     s->columns = tiles_of(s->n, s->tile_n);
     s->panels_a = tiles_of(s->m, GROUP_ROWS);
-    s->panels_b = tiles_of(s->n, GROUP);
+    s->panels_b = tiles_of(s->n, GROUP_COLUMNS);
     for (s->k = 0; s->k < s->g->k; s->k += s->depth) {
         s->depth = min64(together, s->g->k - s->k);
         lk__pool_run(pool, (s->panels_a + s->panels_b) * tiles_of(s->depth, s->block), pack_slab, s);

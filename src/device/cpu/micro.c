@@ -3,7 +3,7 @@
 
 #include "device/cpu/micro_tile.h"
 
-const REAL zeros[NR];
+const REAL zeros[LARGE_NR];
 
 static void nn_tile(const REAL *const *a, const runs *r, const REAL *b, const REAL *start, REAL *const *c)
 {
@@ -87,59 +87,10 @@ void micro_rows(int64_t m, const REAL *a, int64_t k, const REAL *b, bool add, RE
     }
 }
 
-/* Adds the products of one k. */
-INLINE void add_outer(tile *t, const REAL *x, const REAL *b)
-{
-#if defined(__aarch64__)
-    vec scalars[MR / VL];
-    UNROLL
-    for (int i = 0; i < MR / VL; i++) scalars[i] = load(x + i * VL);
-    UNROLL
-    for (int j = 0; j < NV; j++) {
-        vec row = load(b + j * VL);
-        UNROLL
-        for (int i = 0; i < MR; i++) t->v[i][j] = add_product(t->v[i][j], scalars[i / VL], i % VL, row);
-    }
-#else
-    const REAL *scalars[MR];
-    UNROLL
-    for (int i = 0; i < MR; i++) scalars[i] = x + i;
-    add_scalars(t, scalars, 0, b);
-#endif
-}
-
-static void tn_tile(const REAL *a, const runs *r, const REAL *b, const REAL *start, REAL *c, int64_t c_row)
-{
-    enum { LONG = 96 }; /* shorter runs end too often in the middle of four */
-    tile  t;
-    REAL *to[MR];
-    UNROLL
-    for (int i = 0; i < MR; i++) to[i] = c + i * c_row;
-    start_tile(&t, start, to);
-    for (int64_t run = 0; run < r->runs; run++, a += r->a_run) {
-        const REAL *x = a;
-        if (r->length >= LONG) {
-            UNROLL_LONG
-            for (int64_t k = 0; k < r->length; k++, x += r->a_k, b += NR) add_outer(&t, x, b);
-        } else {
-            for (int64_t k = 0; k < r->length; k++, x += r->a_k, b += NR) add_outer(&t, x, b);
-        }
-    }
-    store_tile(&t, !start, to);
-}
-
 void micro_tn(int64_t m, const REAL *a, const runs *r, const REAL *b, const REAL *start, REAL *c, int64_t c_row,
               int64_t n)
 {
     int64_t i = 0;
-    if (n == NR)
-        for (; i + MR <= m; i += MR) tn_tile(a + i, r, b, start, c + i * c_row, c_row);
-    for (; i < m; i += MR) {
-        REAL    buffer[MR * NR] = {0};
-        int64_t rows = min64(MR, m - i);
-        for (int64_t q = 0; !start && q < rows; q++)
-            memcpy(buffer + q * NR, c + (i + q) * c_row, (size_t)n * sizeof(REAL));
-        tn_tile(a + i, r, b, start, buffer, NR);
-        for (int64_t q = 0; q < rows; q++) memcpy(c + (i + q) * c_row, buffer + q * NR, (size_t)n * sizeof(REAL));
-    }
+    for (; n == NR && i + MR <= m; i += MR) tn_tile(a + i, r, b, start, c + i * c_row, c_row);
+    for (; i < m; i += MR) tn_edge(min64(MR, m - i), a + i, r, b, start, c + i * c_row, c_row, n);
 }

@@ -1,11 +1,16 @@
-/* device/cpu/micro_tile.h - the inner loops of the micro-kernels: an MR × NR tile of C in registers. Include unscheduled.h first. */
+/* device/cpu/micro_tile.h - the inner loops of the micro-kernels: an MR × NR tile of C in registers; TILE_NV vectors a row, if that is
+ * defined. Include unscheduled.h first. */
 #ifndef LK__MICRO_TILE_H
 #define LK__MICRO_TILE_H
 
 #include "device/cpu/gemm.h"
 
+#ifndef TILE_NV
+#define TILE_NV NV
+#endif
+enum { TILE_NR = TILE_NV * VL };
 typedef struct tile {
-    vec v[MR][NV];
+    vec v[MR][TILE_NV];
 } tile;
 
 #if defined(__aarch64__)
@@ -30,14 +35,14 @@ INLINE vec add_product(vec c, vec a, int lane, vec b)
 /* One k: each of the MR scalars at a[i] times the row b. */
 INLINE void add_scalars(tile *t, const REAL *const *a, int64_t k, const REAL *b)
 {
-    vec row[NV];
+    vec row[TILE_NV];
     UNROLL
-    for (int j = 0; j < NV; j++) row[j] = load(b + j * VL);
+    for (int j = 0; j < TILE_NV; j++) row[j] = load(b + j * VL);
     UNROLL
     for (int i = 0; i < MR; i++) {
         vec x = a[i][k] - (vec){0}; /* a broadcast: x - 0 is x for every x, also -0 */
         UNROLL
-        for (int j = 0; j < NV; j++) t->v[i][j] += x * row[j];
+        for (int j = 0; j < TILE_NV; j++) t->v[i][j] += x * row[j];
     }
 }
 
@@ -51,8 +56,8 @@ INLINE void add_vectors(tile *t, const REAL *const *a, int64_t k, const REAL *b)
     UNROLL
     for (int lane = 0; lane < VL; lane++) {
         UNROLL
-        for (int j = 0; j < NV; j++) {
-            vec row = load(b + lane * NR + j * VL);
+        for (int j = 0; j < TILE_NV; j++) {
+            vec row = load(b + lane * TILE_NR + j * VL);
             UNROLL
             for (int i = 0; i < MR; i++) t->v[i][j] = add_product(t->v[i][j], x[i], lane, row);
         }
@@ -66,9 +71,9 @@ INLINE void start_tile(tile *t, const REAL *start, REAL *const *c)
     UNROLL
     for (int i = 0; i < MR; i++) {
         __builtin_prefetch(c[i], 1, 3);
-        if (sizeof(REAL) * NR > 64) __builtin_prefetch(c[i] + NR / 2, 1, 3);
+        if (sizeof(REAL) * TILE_NR > 64) __builtin_prefetch(c[i] + TILE_NR / 2, 1, 3);
         UNROLL
-        for (int j = 0; j < NV; j++) t->v[i][j] = load((start ? start : zeros) + j * VL);
+        for (int j = 0; j < TILE_NV; j++) t->v[i][j] = load((start ? start : zeros) + j * VL);
     }
 }
 
@@ -77,7 +82,7 @@ INLINE void store_tile(const tile *t, bool add, REAL *const *c)
     UNROLL
     for (int i = 0; i < MR; i++) {
         UNROLL
-        for (int j = 0; j < NV; j++) store(c[i] + j * VL, add ? load(c[i] + j * VL) + t->v[i][j] : t->v[i][j]);
+        for (int j = 0; j < TILE_NV; j++) store(c[i] + j * VL, add ? load(c[i] + j * VL) + t->v[i][j] : t->v[i][j]);
     }
 }
 
@@ -90,14 +95,14 @@ INLINE void add_runs(tile *t, const REAL *const *a, const runs *r, const REAL *b
 #if defined(__aarch64__)
     for (int64_t run = 0; run < r->runs; run++) {
         int64_t k = 0;
-        for (; k + VL <= r->length; k += VL, b += VL * NR) add_vectors(t, row, k, b);
-        for (; k < r->length; k++, b += NR) add_scalars(t, row, k, b);
+        for (; k + VL <= r->length; k += VL, b += VL * TILE_NR) add_vectors(t, row, k, b);
+        for (; k < r->length; k++, b += TILE_NR) add_scalars(t, row, k, b);
         UNROLL
         for (int i = 0; i < MR; i++) row[i] += r->a_run;
     }
 #else /* one index for all rows: MR pointers and it fit the registers of x86 */
     for (int64_t run = 0, first = 0; run < r->runs; run++, first += r->a_run)
-        for (int64_t k = first; k < first + r->length; k++, b += NR) add_scalars(t, row, k, b);
+        for (int64_t k = first; k < first + r->length; k++, b += TILE_NR) add_scalars(t, row, k, b);
 #endif
 }
 
@@ -114,9 +119,60 @@ INLINE void add_run_ahead(tile *t, const REAL *const *a, const runs *r, const RE
         const char *line = ahead;
         UNROLL
         for (int i = 0; i < MR; i++, line += r->ahead_row) __builtin_prefetch(line, 0, 2);
-        for (int64_t end = min64(k + STEP, r->length); k < end; k++, b += NR) add_scalars(t, row, k, b);
+        for (int64_t end = min64(k + STEP, r->length); k < end; k++, b += TILE_NR) add_scalars(t, row, k, b);
     }
 }
 #endif
+
+/* Adds the products of one k. */
+INLINE void add_outer(tile *t, const REAL *x, const REAL *b)
+{
+#if defined(__aarch64__)
+    vec scalars[MR / VL];
+    UNROLL
+    for (int i = 0; i < MR / VL; i++) scalars[i] = load(x + i * VL);
+    UNROLL
+    for (int j = 0; j < TILE_NV; j++) {
+        vec row = load(b + j * VL);
+        UNROLL
+        for (int i = 0; i < MR; i++) t->v[i][j] = add_product(t->v[i][j], scalars[i / VL], i % VL, row);
+    }
+#else
+    const REAL *scalars[MR];
+    UNROLL
+    for (int i = 0; i < MR; i++) scalars[i] = x + i;
+    add_scalars(t, scalars, 0, b);
+#endif
+}
+
+INLINE void tn_tile(const REAL *a, const runs *r, const REAL *b, const REAL *start, REAL *c, int64_t c_row)
+{
+    enum { LONG = 96 }; /* shorter runs end too often in the middle of four */
+    tile  t;
+    REAL *to[MR];
+    UNROLL
+    for (int i = 0; i < MR; i++) to[i] = c + i * c_row;
+    start_tile(&t, start, to);
+    for (int64_t run = 0; run < r->runs; run++, a += r->a_run) {
+        const REAL *x = a;
+        if (r->length >= LONG) {
+            UNROLL_LONG
+            for (int64_t k = 0; k < r->length; k++, x += r->a_k, b += TILE_NR) add_outer(&t, x, b);
+        } else {
+            for (int64_t k = 0; k < r->length; k++, x += r->a_k, b += TILE_NR) add_outer(&t, x, b);
+        }
+    }
+    store_tile(&t, !start, to);
+}
+
+/* A partial tile of m rows and n columns, in a whole one on the stack. */
+INLINE void tn_edge(int64_t m, const REAL *a, const runs *r, const REAL *b, const REAL *start, REAL *c, int64_t c_row,
+                    int64_t n)
+{
+    REAL buffer[MR * TILE_NR] = {0};
+    for (int64_t i = 0; !start && i < m; i++) memcpy(buffer + i * TILE_NR, c + i * c_row, (size_t)n * sizeof(REAL));
+    tn_tile(a, r, b, start, buffer, TILE_NR);
+    for (int64_t i = 0; i < m; i++) memcpy(c + i * c_row, buffer + i * TILE_NR, (size_t)n * sizeof(REAL));
+}
 
 #endif
