@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <lockstep/base.h>
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -51,10 +52,14 @@ static void fill_standard_descriptors(void)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) _exit(EXIT_FAILED);
 }
 
+static void ignore_signal(int number) { (void)number; }
+
 int main(int argc, char **argv)
 {
     int status = 0;
     fill_standard_descriptors();
+    /* A file beyond the limit (ulimit -f) is an error of write. A handler: programs that are started do not inherit it. */
+    sigaction(SIGXFSZ, &(struct sigaction){.sa_handler = ignore_signal}, NULL);
     if (argc < 2) {
         commands_print_help(stderr);
         return EXIT_USER_ERROR;

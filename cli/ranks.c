@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "ranks.h"
 
+#include "environment.h"
+
 #include <lockstep/launch.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -37,6 +39,11 @@ bool ranks_start(const char *name, const options *given, ranks_check check, int 
     if (!ranks || getenv(started)) return false;
     if (getenv("WORLD_SIZE")) {
         print_error(name, "this is already one of %s ranks (WORLD_SIZE is set): remove -n", getenv("WORLD_SIZE"));
+        *code = EXIT_USER_ERROR;
+        return true;
+    }
+    if (environment_rank() >= 0) {
+        print_error(name, "this is already rank %d of those that mpirun or srun started: remove -n", environment_rank());
         *code = EXIT_USER_ERROR;
         return true;
     }

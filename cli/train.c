@@ -84,7 +84,28 @@ typedef struct watcher {
     lk_status       board_status; /* the first failure */
 } watcher;
 
-static void on_signal(int number) { stop_signal = number; }
+static double clock_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* A second signal ends the process at once. One that follows this soon is the same request: whoever signals all processes of a job
+ * signals its launcher, too, which passes it on. */
+#define REPEATED_SECONDS 0.4
+
+static void on_signal(int number)
+{
+    static volatile double first;
+    if (!stop_signal) {
+        first = clock_seconds();
+        stop_signal = number;
+    } else if (clock_seconds() >= first + REPEATED_SECONDS) {
+        signal(number, SIG_DFL);
+        raise(number); /* once this function has returned */
+    }
+}
 
 static void log_event(FILE *log, const lk_event *e)
 {
@@ -388,7 +409,7 @@ static int check_run(const options *given, int ranks)
 /* From now on a stop request is a save. Before all ranks have joined there is nothing to save, and it ends the process. */
 static void handle_stop_requests(void)
 {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND}; /* a second signal ends at once */
+    struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGUSR1, &action, NULL);

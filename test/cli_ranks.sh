@@ -34,6 +34,17 @@ grep -q '50/50 samples' short.err || fail "evaluation did not see 50 samples: $(
 "$LOCKSTEP" run -n 2 -- "$LOCKSTEP" train $small --epochs 2 --json > run.out 2> run.err || fail "lockstep run: $(cat run.err)"
 [ "$(field hash < run.out)" = "$two" ] || fail "lockstep run: $(cat run.out), -n 2: $two"
 [ "$(grep -c '"hash"' run.out)" = 1 ] || fail "lockstep run: more than one result: $(cat run.out)"
+# More threads than a rank may have, and a terminal whose size was never set.
+OMP_NUM_THREADS=512 "$LOCKSTEP" train -n 2 --model mlp --steps 2 --eval-every -1 > many.txt 2>&1 || fail "OMP_NUM_THREADS=512: $(cat many.txt)"
+if command -v script > /dev/null; then
+    script -qec "stty cols 0; '$LOCKSTEP' train -n 2 --model mlp --steps 2 --eval-every -1 --threads 1" /dev/null < /dev/null > tty.txt || fail "a terminal of 0 columns: $(cat tty.txt)"
+fi
+# A task of mpirun or srun starts no ranks of its own.
+for size in OMPI_COMM_WORLD_SIZE=2 PMI_SIZE=2 SLURM_STEP_NUM_TASKS=2; do
+    status=0
+    env $size "$LOCKSTEP" train -n 2 --model mlp --steps 2 > task.txt 2>&1 || status=$?
+    [ $status = 2 ] && grep -q 'remove -n' task.txt || fail "-n with $size: exit status $status: $(cat task.txt)"
+done
 for backend in shm tcp; do
     # shellcheck disable=SC2086
     hash_of $backend "$LOCKSTEP" train -n 2 --backend $backend $small --epochs 2 --json

@@ -28,7 +28,7 @@ typedef struct lk_launch_config {
     const char *hosts LK_ZERO;              /* "a:2,b:2": over ssh; NULL: this host */
     const char *ssh LK_ZERO;                /* remote shell: takes a host and a command line; split at spaces */
     const char *remote_command LK_ZERO;     /* path or name of `lockstep` on those hosts */
-    bool        plain LK_ZERO; /* relays lines without the rank prefix and prints nothing about threads and cores */
+    bool        plain LK_ZERO; /* relays lines without the rank prefix, prints nothing about threads and cores, and lets ranks save after a stop request for as long as they take */
     int         out LK_ZERO, err LK_ZERO; /* descriptors for the ranks' output and for the launcher's messages */
     double join_timeout LK_ZERO; /* seconds that ranks wait for each other: LOCKSTEP_JOIN_TIMEOUT; 0: their own default */
     const char *local_address LK_ZERO; /* of this host, where its ranks listen for other hosts' ranks; NULL: of the interface to rank 0 */

@@ -89,7 +89,7 @@ static void set_all(lk__launch_job *job, const lk__launch_child *child, lk__laun
     set_variable(e, "LOCKSTEP_JOB", "%s", job->id);
     if (job->token[0]) set_variable(e, "LOCKSTEP_TOKEN", "%s", job->token);
     struct winsize size;
-    if (isatty(config->err) && ioctl(config->err, TIOCGWINSZ, &size) == 0)
+    if (isatty(config->err) && ioctl(config->err, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
         set_variable(e, "LOCKSTEP_TERMINAL", "%d", (int)size.ws_col);
     if (config->join_timeout > 0) set_variable(e, "LOCKSTEP_JOIN_TIMEOUT", "%.17g", config->join_timeout);
     if (config->local_address) set_variable(e, "LOCKSTEP_LOCAL_ADDR", "%s", config->local_address);
@@ -118,7 +118,8 @@ static void set_all(lk__launch_job *job, const lk__launch_child *child, lk__laun
     set_variable(e, "TORCHELASTIC_USE_AGENT_STORE", "False"); /* the ranks create their own store */
     if (!getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING")) set_variable(e, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
     if (!getenv("OMP_NUM_THREADS")) set_variable(e, "OMP_NUM_THREADS", "%d", job->threads);
-    if (!getenv("LOCKSTEP_THREADS")) set_variable(e, "LOCKSTEP_THREADS", "%d", job->threads);
+    if (!getenv("LOCKSTEP_THREADS"))
+        set_variable(e, "LOCKSTEP_THREADS", "%d", job->threads < LK__MAX_THREADS ? job->threads : LK__MAX_THREADS);
 }
 
 static lk_status make_environment(lk__launch_job *job, const lk__launch_child *child, lk__launch_environment *e)

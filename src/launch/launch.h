@@ -124,6 +124,7 @@ typedef struct lk__launch_job {
     char                  last_operation[512]; /* of `first` if it had not ended, read before it was stopped */
     double                decide_by;           /* when to search for the cause again; 0: nothing is pending */
     int                   signal, interrupts;
+    double                interrupted; /* when the first stop request arrived */
     bool                  killing;
     double                deadline;             /* for SIGKILL */
     double                answer_by;            /* for the answers of remote launchers; 0: all have answered */

@@ -69,6 +69,8 @@ typedef struct process {
     unsigned long long start;
 } process;
 
+static process processes[PROCESSES]; /* of the list that is made next; a stack may be too small for it */
+
 /* From /proc/PID/stat; the name in it may contain any character, so parsing starts after the last parenthesis. False: unreadable,
  * dead, or a reaper. */
 static bool read_stat(process *p)
@@ -140,7 +142,7 @@ static void mark_descendants(const lk__launch_job *job, process *list, int count
 lk_status lk__bystanders_record(lk__launch_job *job)
 {
     siginfo_t about;
-    process   list[PROCESSES];
+    process  *list = processes;
     if (waitid(P_ALL, 0, &about, WEXITED | WNOHANG | WNOWAIT) < 0) return LK_OK; /* no children: the usual case */
     int count = list_processes(list, PROCESSES);
     mark_descendants(job, list, count);
@@ -159,9 +161,9 @@ lk_status lk__bystanders_record(lk__launch_job *job)
  * `descendants`, to our descendants; returns their number. */
 static int signal_processes(const lk__launch_job *job, bool descendants, int signal)
 {
-    process list[PROCESSES];
-    int     count = list_processes(list, PROCESSES), ours = 0;
-    pid_t   self = getpid();
+    process *list = processes;
+    int      count = list_processes(list, PROCESSES), ours = 0;
+    pid_t    self = getpid();
     if (descendants) mark_descendants(job, list, count);
     for (int i = 0; i < count; i++) {
         if (list[i].pid == self || list[i].pid == job->reaper.pid) continue;

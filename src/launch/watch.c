@@ -42,6 +42,29 @@ void lk__job_stop(lk__launch_job *job, lk__launch_end end_reason)
     }
 }
 
+/* Stop requests that follow the first one this soon are the same: GNU timeout signals its child and its own process group, schedulers
+ * signal all processes of a job. */
+#define REPEATED_SECONDS 0.4
+
+static bool is_repeated(const lk__launch_job *job)
+{
+    return job->interrupts > 0 && lk__now() < job->interrupted + REPEATED_SECONDS;
+}
+
+/* `train -n` has no limit after a stop request: its ranks finish a step and save, which takes as long as it does without -n. */
+static void end_grace(lk__launch_job *job)
+{
+    double waited = lk__now() - job->interrupted;
+    if (!job->config->plain || job->end_reason != LK__SIGNALLED) {
+        kill_all(job);
+        return;
+    }
+    lk__job_print(job, "%d %s still running %.0f s after %s, and may be saving; a second signal kills %s at once",
+                  job->alive, job->alive == 1 ? "rank is" : "ranks are", waited, strsignal(job->signal),
+                  job->alive == 1 ? "it" : "them");
+    job->deadline = lk__now() + waited;
+}
+
 void lk__job_handle_signals(lk__launch_job *job)
 {
     int signal;
@@ -52,8 +75,10 @@ void lk__job_handle_signals(lk__launch_job *job)
                 if (job->children[i].running) kill(job->children[i].pid, signal);
             continue;
         }
+        if (is_repeated(job)) continue;
         if (!job->signal) job->signal = signal;
         if (job->interrupts++ == 0) {
+            job->interrupted = lk__now();
             if (job->alive && job->end_reason == LK__RUNNING && !job->config->plain)
                 lk__job_print(job, "%s: stopping %d %s within %g s; a second signal kills them at once",
                               strsignal(signal), job->alive, job->uses_ssh ? "hosts" : "ranks", job->config->grace);
@@ -230,7 +255,7 @@ lk_status lk__job_watch(lk__launch_job *job)
         reap_children(job);
         if (job->end_reason == LK__RUNNING && lk__cause_find(job)) lk__job_stop(job, LK__FAILED);
         check_answers(job);
-        if (job->end_reason != LK__RUNNING && !job->killing && lk__now() >= job->deadline) kill_all(job);
+        if (job->end_reason != LK__RUNNING && !job->killing && lk__now() >= job->deadline) end_grace(job);
     }
     lk__leftovers_stop(job, job->killing ? 0.0 : job->config->grace);
     drain(job);
