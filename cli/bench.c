@@ -20,8 +20,7 @@ static const option bench_options[] = {
     DATA_OPTIONS,
     DATA_ON_DEVICE_OPTION,
     HEADING("Ranks"),
-    RANKS_OPTION("Ranks to start on this host. train: they share --batch (default 1); comm: 1 to 256 "
-                 "(default 2)"),
+    RANKS_OPTION("Ranks to start on this host (default: train 1, comm 2). train: they share --batch; comm: 1 to 256"),
     CHOICE("backend", "NAME", "auto", "auto|self|shm|tcp|mpi|mixed", "Transport between ranks"),
     PARALLEL_OPTIONS,
     HEADING("Running"),

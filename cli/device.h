@@ -12,7 +12,7 @@
          "(default LOCKSTEP_DEVICE, else auto)"),                                                                           \
         FLAG("share-device", "cuda: ranks of a host may share its GPUs, where it has fewer of them; for tests and small models"), \
         FLAG("device-sync", "cuda: wait for each kernel, so that an error names its operation and the line of the model"),   \
-        FLAG("tf32", "cuda: products and convolutions of f32 may round their operands to TF32: faster, 3 digits")
+        FLAG("tf32", "cuda: f32 matrix multiplications and convolutions may use TF32 (10-bit mantissa): faster, about 3 decimal digits")
 
 /* For commands that train. */
 #define DATA_ON_DEVICE_OPTION                                                                                          \

@@ -28,7 +28,7 @@ static void print_wrapped(FILE *out, const char *text, int used, int column)
     fprintf(out, "\n");
 }
 
-/* The description of an option: its doc, choices and default. */
+/* The description of an option: its doc, choices and, unless the doc has it, its default. */
 static void describe_option(const option *o, char *out, size_t size)
 {
     int n = snprintf(out, size, "%s", o->doc);
@@ -42,7 +42,7 @@ static void describe_option(const option *o, char *out, size_t size)
         }
         if (o->type == OPTION_CHOICE_OR_FILE) n += snprintf(out + n, size - (size_t)n, ", or a file such as ./mine.so");
     }
-    if (o->value) snprintf(out + n, size - (size_t)n, " (default %s)", o->value);
+    if (o->value && !strstr(o->doc, "(default")) snprintf(out + n, size - (size_t)n, " (default %s)", o->value);
 }
 
 static void print_paragraphs(FILE *out, const char *text, void (*each)(FILE *out, const char *paragraph))

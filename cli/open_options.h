@@ -20,7 +20,7 @@
         NUMBER("holdout", "F", "0", 0, 0.99,                                                                            \
                "your own files: the fraction of samples that form the test set, chosen by a hash of the file's name "   \
                "or the row's number, so that adding samples moves none. text, jsonl, tokens: the last part of the "     \
-               "tokens (default for text and jsonl: 0.1)"),                                                             \
+               "tokens (default 0; text and jsonl 0.1)"),                                                               \
         TEXT("cache", "DIR", NULL, "folder: keep decoded images in DIR, which later runs and other ranks use"),         \
         FLAG("skip-broken", "folder: leave out images that cannot be decoded, and list them. Decodes all of them first")
 
@@ -29,11 +29,12 @@
          "text, jsonl, tokens: byte, char (a token for each character of the text), a tokenizer.json, or a directory "  \
          "that has one, such as a checkpoint or a Hugging Face model"),                                                 \
         INTEGER("context", "N", "256", 1, 1 << 24,                                                                      \
-                "text, jsonl, tokens, transformers: tokens of a sequence (default of a preset: its own)"),              \
+                "text, jsonl, tokens, transformers: tokens of a sequence (default 256; gpt2 and so on, config.json: "   \
+                "all positions of the model)"),                                                                         \
         TEXT("text-field", "NAME", "text", "jsonl: the field with the text"),                                           \
         CHOICE("packing", "HOW", "auto", "auto|documents|windows",                                                      \
-               "text, jsonl, tokens: documents: packed one after the other, none sees another; windows: any part of "   \
-               "the whole text. auto: documents for jsonl and directories"),                                            \
+               "text, jsonl, tokens: documents: packed one after the other, no attention across documents; windows: "   \
+               "any part of the whole text. auto: documents for jsonl and directories"),                                \
         CHOICE("token-type", "TYPE", NULL, "u16|u32",                                                                   \
                "tokens: the type in a file without a header (default: by the name .u16 or .u32, or by the vocabulary)")
 

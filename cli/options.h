@@ -44,7 +44,7 @@ typedef struct option {
 #define FLAG_LETTER(letter, name, doc) {name, NULL, NULL, doc, OPTION_FLAG, letter, 0, 0, NULL}
 #define INTEGER_LETTER(letter, name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_INTEGER, letter, low, high, NULL}
 #define TEXT_LETTER(letter, name, argument, value, doc) {name, argument, value, doc, OPTION_TEXT, letter, 0, 0, NULL}
-#define CONFIG {"config", "FILE", NULL, "Read options from FILE: lines of `name = value`, # for comments; the command line has precedence", OPTION_CONFIG, 0, 0, 0, NULL}
+#define CONFIG {"config", "FILE", NULL, "Read options from FILE: lines of `name = value`, for flags `name = true`, # for comments; the command line has precedence", OPTION_CONFIG, 0, 0, 0, NULL}
 #define REFUSED(name, reason) {name, NULL, NULL, reason, OPTION_REFUSED, 0, 0, 0, NULL}
 #define HEADING(text) {NULL, NULL, NULL, text, OPTION_FLAG, 0, 0, 0, NULL}
 #define OPTIONS_END {NULL, NULL, NULL, NULL, OPTION_FLAG, 0, 0, 0, NULL}

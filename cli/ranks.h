@@ -13,11 +13,11 @@
                "Parameters and optimizer state: shared: once for all ranks of a host, each of which updates a slice, on CPUs. replicated: every rank has its own. " \
                "auto: shared where that is possible. The results are the same bits"),                                         \
         NUMBER("bucket-mib", "X", "25", 0.001, 65536, "MiB of gradients in a bucket, reduced while backward runs; the first bucket has 1"), \
-        INTEGER("accumulate", "K", "1", 1, 65536, "Micro-batches per step and rank: less memory, one synchronisation, the same result"), \
+        INTEGER("accumulate", "K", "1", 1, 65536, "Gradient accumulation: micro-batches per step and rank; less memory, one synchronisation, the same result. Not with --reproducible"), \
         CHOICE("gradient-dtype", "TYPE", "f32", "f32|bf16",                                                                      \
                "Type in which gradients are all-reduced; bf16 sends half the bytes and rounds. Not with --reproducible or --dtype f64"), \
         FLAG("sync-batchnorm", "Batch norm over the whole batch instead of each rank's share"),                               \
-        FLAG("reproducible", "The same bits with any number of ranks: gradients of --leaves parts of the batch are added in a fixed order"), \
+        FLAG("reproducible", "The same bits with any number of ranks: gradients of --leaves parts of the batch are added in a fixed order. Not with --accumulate"), \
         INTEGER("leaves", "N", "8", 1, 64, "With --reproducible: parts of each batch; the maximum number of ranks")
 
 /* If -n requests ranks and this process is not one of them: checks the run, so that a user error is found once and before anything is

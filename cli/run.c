@@ -19,7 +19,7 @@ static const option run_options[] = {
     FLAG("no-pin", "Do not pin ranks to cores (by default each is pinned to its share)"),
     CHOICE(
         "numa-binding", "HOW", NULL, "node|socket|exclusive|core-complex",
-        "Bind each rank to the cores of a memory node, a socket, a part of a node or a shared cache: near the GPU with "
+        "Bind each rank to the cores of a NUMA node, a socket, a part of a node or a shared cache: near the GPU with "
         "the rank's local number, or distributed evenly"),
     FLAG("virtual-local-rank", "LOCAL_RANK is 0 for every rank, and CUDA_VISIBLE_DEVICES lists only its own GPU"),
     TEXT("role", "NAME", "default", "ROLE_NAME of the ranks"),

@@ -15,7 +15,7 @@
                "gpt, llama, encoder: GPT-2, Llama and BERT with the sizes below; gpt2 and so on: with those of the published models. " \
                "A file: a config.json of Hugging Face, or your own, a shared object with LK_EXPORT_MODEL of lockstep/model.h"), \
         TRANSFORMER_OPTIONS,                                                                                                     \
-        INTEGER("hidden", "N", "128", 1, 1e6, "mlp: width of the hidden layer. Transformers: of the feed-forward layers (default 4 times --width; llama 8/3)"), \
+        INTEGER("hidden", "N", "128", 1, 1e6, "mlp: width of the hidden layer; transformers: of the feed-forward layers (default: mlp 128; transformers 4 times --width, llama 8/3 times)"), \
         CHOICE("stem", "WHICH", "torchvision", "torchvision|cifar",                                                              \
                "resnet18: torchvision's 7x7 stride-2 stem with max pool, or a 3x3 one for small images"),                        \
         FLAG("recompute", "resnets, transformers: keep only the inputs of blocks and recompute the blocks in backward: less memory, more time"), \

@@ -28,8 +28,9 @@ static const option train_options[] = {
          NULL, "Download the data set first if it is missing, from its usual address or from URL; one rank of each host does it"),
     TRAINING_OPTIONS,
     HEADING("Ranks"),
-    RANKS_OPTION("Start N ranks on this host: a number, or auto. `lockstep run`, torchrun, mpirun and srun start "
-                 "ranks too"),
+    RANKS_OPTION(
+        "Start N ranks on this host: a number, gpu (one per GPU), cpu (one per core), or auto (gpu if there are "
+        "any, else cpu). `lockstep run`, torchrun, mpirun and srun start ranks too"),
     PARALLEL_OPTIONS,
     CHOICE("backend", "NAME", "auto", "auto|shm|tcp|mpi|mixed",
            "Transport between ranks; auto: shared memory on one host"),

@@ -7,7 +7,7 @@
 #define TRAINING_OPTIONS                                                                                                 \
     DATA_ON_DEVICE_OPTION,                                                                                               \
     HEADING("Training"),                                                                                                 \
-        INTEGER("epochs", "N", "3", 1, 1e9, "Passes over the training set"),                                             \
+        INTEGER("epochs", "N", "3", 1, 1e9, "Passes over the training set (default 3). Text in windows has a sample for each token: use --steps"), \
         INTEGER("steps", "N", "0", 0, 1e15, "Stop after N steps instead; 0: by epochs"),                                 \
         CHOICE("optimizer", "NAME", "adam", "sgd|adam|adamw", "Rule that updates the parameters, as PyTorch's"),         \
         NUMBER("lr", "X", "0.001", 0, 1e6, "Learning rate"),                                                             \
@@ -24,7 +24,7 @@
              "Settings for the parameters whose names match: lr=FACTOR on the learning rate, decay=X, frozen, such as "  \
              "'fc2.*:lr=10,decay=0'; the first group that matches applies; several as --freeze"),                        \
         NUMBER("label-smoothing", "X", "0", 0, 0.999, "Share of each label spread over all classes"),                    \
-        CHOICE("schedule", "NAME", "constant", "constant|step|cosine", "How the learning rate changes"),                   \
+        CHOICE("schedule", "NAME", "constant", "constant|step|cosine", "Learning-rate schedule"),                   \
         INTEGER("warmup", "N", "0", 0, 1e12, "Steps of linear warmup before any schedule"),                           \
         INTEGER("step-size", "N", "1000", 1, 1e12, "schedule step: multiply by --gamma every N steps"),                   \
         NUMBER("gamma", "X", "0.1", 0, 10, "schedule step: the factor"),                                                 \

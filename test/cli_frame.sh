@@ -67,6 +67,7 @@ expect 0 "\"devices\": \[\"cpu\"" info --json
 export LOCKSTEP_THREADS=3 # as set by a launcher
 expect 0 "\"threads\": 3" info --json
 unset LOCKSTEP_THREADS
+expect 0 "^  --ranks N, -n .*gpu" train --help
 
 # Every command: help and man page list every option; groff reports no warnings.
 names=$("$LOCKSTEP" help --names)
@@ -80,6 +81,7 @@ for name in $names; do
     for option in $(grep -oE '^  --[a-z0-9-]+' help.txt); do
         sed 's/\\//g' page.1 | grep -q -e "fB$option" || complain "the man page of $name lacks $option"
     done
+    awk '/^  --/ || /^$/ { n = 0 } { n += gsub(/\(default/, "") } n > 1' help.txt | grep -q . && complain "lockstep $name --help has an option with two defaults"
     awk 'length($0) > 100' help.txt | grep -q . && complain "lockstep $name --help has lines of more than 100 columns"
     "$LOCKSTEP" help | grep -q "^  $name " || complain "lockstep help lacks $name"
     grep -q "lockstep-$name(1)" <("$LOCKSTEP" help --man lockstep | sed 's/\\//g; s/ (1)/(1)/') || complain "lockstep.1 lacks $name"
