@@ -18,8 +18,8 @@ static void print_evaluation(const setup *s, const options *given, const lk_eval
 {
     char text[METRICS_TEXT];
     if (!options_flag(given, "json")) {
-        printf("loss %.6f%s (%lld samples)\n", result->loss, metrics_text(result->metrics, result->metrics_count, text),
-               (long long)result->samples);
+        printf("loss %.6f%s (%lld samples)\n", result->loss,
+               metrics_text(result->metrics, result->metrics_count, ", ", text), (long long)result->samples);
         return;
     }
     json j = json_to(stdout);

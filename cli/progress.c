@@ -42,7 +42,7 @@ void progress_start(progress *p, FILE *out, const char *what, const char *unit, 
 
 /* ---- the line's parts ---- */
 
-enum { STEP, LOSS, RATE, LEFT, NOTE, PARTS, PART = 64 };
+enum { STEP, LOSS, RATE, LEFT, NOTE, PARTS, PART = PROGRESS_NOTE };
 
 static void format_time(double seconds, char out[PART])
 {
@@ -81,12 +81,22 @@ static void format_parts(const progress *p, int64_t step, double loss, double do
     snprintf(parts[NOTE], PART, "%s", p->note);
 }
 
+/* Drops the note's last part. Returns by how many columns the line becomes shorter. */
+static int drop_last(char note[PART])
+{
+    size_t length = strlen(note), kept = 0;
+    for (const char *at = note; (at = strstr(at, "  ")); at += 2) kept = (size_t)(at - note);
+    note[kept] = 0;
+    return (int)(length - kept) + (kept ? 0 : 2);
+}
+
 /* Joins the parts with two spaces, only as many as fit into `room` columns: the least important are dropped first. */
 static int join_parts(char parts[PARTS][PART], int room, char *out, size_t size)
 {
-    static const int drop[] = {NOTE, RATE, LEFT, LOSS};
+    static const int drop[] = {RATE, LEFT, LOSS};
     int              length = -2;
     for (int i = 0; i < PARTS; i++) length += parts[i][0] ? (int)strlen(parts[i]) + 2 : 0;
+    while (parts[NOTE][0] && length > room) length -= drop_last(parts[NOTE]);
     for (size_t i = 0; i < sizeof drop / sizeof *drop && length > room; i++) {
         length -= parts[drop[i]][0] ? (int)strlen(parts[drop[i]]) + 2 : 0;
         parts[drop[i]][0] = 0;

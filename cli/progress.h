@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+enum { PROGRESS_NOTE = 512 };
+
 typedef struct progress {
     FILE       *out;
     const char *what; /* "train", "get cifar10" */
@@ -21,7 +23,7 @@ typedef struct progress {
     bool        begun; /* a step was reported. Rates count from the first step, to exclude its startup cost: */
     int64_t     first_step;
     double      first_done, first_time;
-    char        note[64]; /* shown at the end of the line if it fits */
+    char note[PROGRESS_NOTE]; /* further parts with two spaces between them: at the end of the line, as many as fit */
     /* Writes the note, only when a line is drawn or printed; NULL: nobody does. */
     void (*describe)(void *user, char *note, size_t size);
     void *user;

@@ -187,7 +187,13 @@ static void describe_step(void *user, char *note, size_t size)
                  e->late_in);
         return;
     }
-    metrics_text(e->metrics, e->metrics_count, text);
+    lk_named_metric shown[LK_MAX_METRICS + 1 + TEXT_METRICS];
+    int             count = 0;
+    for (int i = 0; i < e->metrics_count; i++) /* the line has the rate, and tokens are in proportion to steps */
+        if (!w->setup->transformer.used ||
+            (strcmp(e->metrics[i].name, "tokens_per_s") != 0 && strcmp(e->metrics[i].name, "tokens") != 0))
+            shown[count++] = e->metrics[i];
+    metrics_text(shown, count, "  ", text);
     snprintf(note, size, "%.*s", (int)size - 1, *text ? text + 2 : text);
 }
 
@@ -251,7 +257,7 @@ static int on_event(void *user, const lk_event *event)
     if (e->kind == LK_EVENT_EVALUATED)
         progress_print(&w->bar, "epoch %lld, step %lld: test loss %.4f%s (%lld/%lld samples in %.1f s)",
                        (long long)e->epoch + 1, (long long)e->step, e->loss,
-                       metrics_text(e->metrics, e->metrics_count, text), (long long)e->samples,
+                       metrics_text(e->metrics, e->metrics_count, ", ", text), (long long)e->samples,
                        (long long)lk_dataset_count(w->setup->test), e->seconds);
     if (e->kind == LK_EVENT_SAVED && !stop_signal) /* otherwise the last message contains it */
         progress_print(&w->bar, "saved step %lld in %s", (long long)e->step, e->path);

@@ -150,6 +150,10 @@ if echo "$names" | grep -qx train; then
                 [ "$columns" -lt 40 ] || ! grep -q . rest.txt || complain "truncated parts at $columns columns $ranks: $(grep . rest.txt | head -3)"
             done
         done
+        # Metrics that do not fit are omitted one by one.
+        train_until 5 100 --model gpt --layers 1 --heads 1 --width 16 --context 16 --batch 2 --threads 1 --steps 1000000 --eval-every -1
+        grep -q '  accuracy [0-9.]* %' shown.txt || complain "no metric at 100 columns: $(head -3 shown.txt)"
+        grep -vE '  (loss [0-9.]+|[0-9.]+M? tokens/s|left [-0-9:]+( days)?|accuracy [0-9.]+ %|perplexity [0-9.e+]+|mfu [0-9.e-]+)$' shown.txt | grep -q . && complain "a part of a metric: $(tail -3 shown.txt)"
     fi
 fi
 
