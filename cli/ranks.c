@@ -140,7 +140,9 @@ int ranks_make(setup *s, const char *name, const options *given)
         return EXIT_USER_ERROR;
     }
     if (reproducible && config->accumulate > 1) {
-        print_error(name, "--reproducible already runs its leaves one after the other: remove --accumulate");
+        print_error(
+            name,
+            "--accumulate cannot be combined with --reproducible, which divides the batch into --leaves parts itself");
         return EXIT_USER_ERROR;
     }
     return transformer_fit(&s->transformer, name, s->context, config);
@@ -148,12 +150,15 @@ int ranks_make(setup *s, const char *name, const options *given)
 
 void ranks_describe(const setup *s, char *out, size_t size)
 {
-    cpu_set_t set;
-    lk_comm  *comm = s->config.comm;
-    int       rank = comm ? lk_comm_rank(comm) : 0, world = comm ? lk_comm_size(comm) : 1;
-    size_t used = (size_t)snprintf(out, size, "rank %d of %d (%s, pid %ld): cpu %s, %d thread%s on core", rank, world,
-                                   comm ? lk_comm_backend(comm) : "alone", (long)getpid(), lk_context_isa(s->context),
-                                   lk_context_threads(s->context), lk_context_threads(s->context) == 1 ? "" : "s");
+    cpu_set_t   set;
+    lk_comm    *comm = s->config.comm;
+    int         rank = comm ? lk_comm_rank(comm) : 0, world = comm ? lk_comm_size(comm) : 1;
+    const char *device = lk_context_device(s->context);
+    bool        host = strcmp(device, "cuda") != 0; /* only its kernels use the instruction set */
+    size_t used = (size_t)snprintf(out, size, "rank %d of %d (%s, pid %ld): %s%s%s, %d thread%s on core", rank, world,
+                                   comm ? lk_comm_backend(comm) : "alone", (long)getpid(), device, host ? " " : "",
+                                   host ? lk_context_isa(s->context) : "", lk_context_threads(s->context),
+                                   lk_context_threads(s->context) == 1 ? "" : "s");
     bool   known = sched_getaffinity(0, sizeof set, &set) == 0;
     for (int i = 0, n = 0; known && i < CPU_SETSIZE && used + 64 < size; i++)
         if (CPU_ISSET(i, &set)) used += (size_t)snprintf(out + used, size - used, "%s%d", n++ ? "," : " ", i);

@@ -26,6 +26,7 @@ for options in "--dtype f64" "--dtype f32 --accumulate 3" "--dtype f32 --optimiz
     # shellcheck disable=SC2086
     [ "$(losses $options)" = "$(losses $options --device cpu)" ] || fail "$options: other losses than on the CPU"
 done
+expect 0 '): cuda, 1 thread on core' "${train[@]}" --verbose-ranks
 losses --save one > /dev/null
 [ "$("$LOCKSTEP" eval --load one --device cpu 2>&1 | grep -o 'loss [0-9.]*')" = "$("$LOCKSTEP" eval --load one 2>&1 | grep -o 'loss [0-9.]*')" ] || fail "eval of a checkpoint differs"
 "$LOCKSTEP" train --resume one --save one --steps 8 --device cpu > out.txt 2>&1 || fail "the CPU does not resume: $(cat out.txt)"

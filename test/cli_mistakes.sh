@@ -36,6 +36,7 @@ expect 2 "device gpu: there is no such device" "$lockstep" train $small -n 2 --d
 expect 2 "LOCKSTEP_DEVICE is 'gpu' in the environment: there is no such device" env LOCKSTEP_DEVICE=gpu "$lockstep" train $small
 expect 2 "device" "$lockstep" plan --device gpu
 expect 2 "betas" "$lockstep" train $small --betas 0.9
+expect 2 "accumulate cannot be combined with --reproducible, which divides the batch into --leaves parts itself" "$lockstep" train $small --reproducible --accumulate 2
 expect 2 "momentum" "$lockstep" train $small --momentum 0.9
 expect 2 "did you mean|cifar10" "$lockstep" train --data cifar
 expect 2 "no-such|lockstep data get" "$lockstep" train --data cifar10:no-such-place

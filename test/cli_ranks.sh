@@ -45,6 +45,9 @@ for size in OMPI_COMM_WORLD_SIZE=2 PMI_SIZE=2 SLURM_STEP_NUM_TASKS=2; do
     env $size "$LOCKSTEP" train -n 2 --model mlp --steps 2 > task.txt 2>&1 || status=$?
     [ $status = 2 ] && grep -q 'remove -n' task.txt || fail "-n with $size: exit status $status: $(cat task.txt)"
 done
+# shellcheck disable=SC2086
+"$LOCKSTEP" train -n 2 $small --steps 1 --device guarded --verbose-ranks > guarded.out 2>&1 || fail "--device guarded: $(cat guarded.out)"
+[ "$(grep -cE 'rank [01] of 2 \(.*\): guarded [a-z0-9]+, 1 thread on core' guarded.out)" = 2 ] || fail "--verbose-ranks does not show the device: $(cat guarded.out)"
 for backend in shm tcp; do
     # shellcheck disable=SC2086
     hash_of $backend "$LOCKSTEP" train -n 2 --backend $backend $small --epochs 2 --json

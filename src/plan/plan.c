@@ -282,7 +282,7 @@ static lk_status check_config(lk_graph *g, const lk_plan_config *config)
     if (parallel->leaves < 0 || parallel->micro_batches < 0 || (parallel->leaves && parallel->micro_batches > 1))
         return lk__fail(
             c, LK_EINVAL,
-            "%d leaves and %d micro-batches: leaves already run one after the other, so only one of the two can be set",
+            "%d leaves and %d micro-batches: leaves already divide the batch, so only one of the two can be set",
             parallel->leaves, parallel->micro_batches);
     if (parallel->leaves && parallel->leaves < parallel->world)
         return lk__fail(c, LK_EINVAL, "%d leaves for %d ranks: each rank needs at least one leaf", parallel->leaves,
