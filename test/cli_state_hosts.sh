@@ -82,7 +82,7 @@ refuse() { # refuse TEXT RANKS EACH OPTIONS...
     [ "$code" = 2 ] || fail "exit status $code"
     says "$text"
 }
-refuse "the ranks are 3 on each host, no subtree of the order of sums" 6 3 --model mlp --steps 1 --state shared
+refuse "the ranks are 3 on each host, and sums keep their order only with a power of two, so they cannot share" 6 3 --model mlp --steps 1 --state shared
 refuse "are on hosts with different numbers of ranks" 3 2 --model mlp --steps 1 --state shared
 
 plan() { "$LOCKSTEP" plan --model mlp --batch 24 "$@" > out.txt 2>&1 || fail "plan $*"; }
@@ -93,7 +93,7 @@ says "reduce_scatter on every host, then all_reduce of the slices between hosts"
 plan -n 8 --nnodes 2 --sections
 says "reduce_scatter sum over ranks, group data by host, parts 4(bucket0)"
 plan -n 6 --nnodes 2
-says "^the state is replicated: the ranks are 3 on each host, no subtree of the order of sums: a power of two would be"
+says "^the state is replicated: the ranks are 3 on each host, and sums keep their order only with a power of two"
 plan -n 6 --nnodes 2 --reproducible
 says "^the state is shared by the 3 ranks of each of 2 hosts"
 plan -n 6 --nnodes 2 --reproducible --leaves 6

@@ -68,7 +68,7 @@ bool lk__plan_hosts_share(const lk_parallel *parallel, char *why, size_t bytes)
         snprintf(why, bytes, "of a host have no whole subtree of the %d leaves, in whose order gradients are added",
                  parallel->leaves);
     else if (!parallel->leaves && !lk__tree_nests(parallel->world, hosts))
-        snprintf(why, bytes, "are %d on each host, no subtree of the order of sums: a power of two would be", each);
+        snprintf(why, bytes, "are %d on each host, and sums keep their order only with a power of two", each);
     else
         return true;
     return false;
