@@ -56,7 +56,9 @@ static lk_status create_predictor(setup *s, const char *weights, predictor *p)
     loader.dtype = s->config.dtype;
     loader.transform = s->config.transform;
     if ((status = lk_inputs_record(p->graph, &loader, loader.batch, &inputs)) < 0) return status;
-    lk_tensor      y = loss_prediction(s->loss, setup_model(s, inputs.tensors[0]));
+    lk_tensor model =
+        s->transformer.used ? transformer_logits(&s->transformer, &inputs) : setup_model(s, inputs.tensors[0]);
+    lk_tensor      y = loss_prediction(s->loss, model);
     lk_plan_config plan = LK_PLAN_CONFIG_INIT;
     plan.policy = s->config.policy;
     plan.outputs = &y;
@@ -169,12 +171,25 @@ static int check_options(const options *given)
     return wrong ? EXIT_USER_ERROR : 0;
 }
 
+/* A language model has no class or number for a sample. Checked before its data is opened, which predict would not use. */
+static int refuse_language_model(setup *s, const options *given)
+{
+    int code = transformer_make(&s->transformer, "predict", given, s->context);
+    if (code != 0 || !s->transformer.used || s->transformer.config.kind == LK_TRANSFORMER_ENCODER) return code;
+    print_error("predict",
+                "--model %s is a language model, and predict prints classes and numbers: `lockstep generate` "
+                "continues a text, and `lockstep eval` measures the loss",
+                options_text(given, "model"));
+    return EXIT_USER_ERROR;
+}
+
 /* Opens the samples, and finds what the model is. */
 static int prepare(setup *s, options *given)
 {
     int code = check_options(given);
     if (code == 0) code = setup_begin(s, "predict", given, (int)options_integer(given, "threads"));
     if (code == 0) code = record_read(s, "predict", given, options_text(given, "load"));
+    if (code == 0) code = refuse_language_model(s, given);
     if (code == 0 && given->operand_count > 0) code = open_files(s, given);
     if (code == 0) code = setup_make(s, "predict", given, given->operand_count > 0 ? SETUP_OPENED : SETUP_ANY);
     return code == 0 ? record_check(s, "predict", given) : code;

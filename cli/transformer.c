@@ -241,12 +241,21 @@ static lk_tensor optional_input(const lk_inputs *inputs, const char *name)
     return lk_inputs_has(inputs, name) ? lk_inputs_find(inputs, name) : (lk_tensor){0};
 }
 
+static lk_transformer_result record_transformer(const transformer *t, const lk_inputs *inputs)
+{
+    return lk_transformer(lk_inputs_find(inputs, "tokens"), &t->config, .positions = optional_input(inputs, "positions"),
+                          .first = optional_input(inputs, "first"), .lengths = optional_input(inputs, "length"));
+}
+
+lk_tensor transformer_logits(const transformer *t, const lk_inputs *inputs)
+{
+    return record_transformer(t, inputs).logits;
+}
+
 lk_tensor transformer_loss(const transformer *t, const lk_inputs *inputs, double label_smoothing)
 {
     lk_tensor             label = lk_inputs_find(inputs, "label");
-    lk_transformer_result r =
-        lk_transformer(lk_inputs_find(inputs, "tokens"), &t->config, .positions = optional_input(inputs, "positions"),
-                       .first = optional_input(inputs, "first"), .lengths = optional_input(inputs, "length"));
+    lk_transformer_result r = record_transformer(t, inputs);
     return t->config.kind == LK_TRANSFORMER_ENCODER
                ? lk_cross_entropy(r.logits, label, .label_smoothing = label_smoothing)
                : lk_linear_cross_entropy(r.hidden, r.head, label, .label_smoothing = label_smoothing);

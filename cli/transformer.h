@@ -43,6 +43,8 @@ int transformer_use_data(transformer *t, const char *command_name, const options
                          lk_context *context);
 /* Bytes of text for each token of a data set; 0: not known. */
 double transformer_token_bytes(const lk_dataset *data);
+/* Records an encoder: the logits of its classes (N, classes). */
+lk_tensor transformer_logits(const transformer *t, const lk_inputs *inputs);
 /* Records the model and its loss over the fields of text data. */
 lk_tensor transformer_loss(const transformer *t, const lk_inputs *inputs, double label_smoothing);
 /* Sets the fewest recomputed blocks whose plan fits --memory; nothing without it. config's model reads `t`. */

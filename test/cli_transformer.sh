@@ -33,6 +33,16 @@ for file in config.json generation_config.json tokenizer.json tokenizer_config.j
 "$LOCKSTEP" eval --load run > eval.txt 2> err.txt || fail "eval: $(cat err.txt)"
 "$LOCKSTEP" train --model run/config.json --data text:text.txt --tokenizer run --init run --context 16 --steps 2 --batch 4 --save again > out.txt 2> err.txt || fail "from config.json: $(cat err.txt)"
 "$LOCKSTEP" generate --load again --prompt "the" --tokens 8 > out.txt 2> err.txt || fail "generate: $(cat err.txt)"
+refuse '^lockstep predict: --model gpt is a language model' predict --load run
+refuse '^lockstep predict: --model gpt is a language model' predict --load run/model.safetensors --model gpt $small
+
+# predict prints the classes of an encoder: those that eval counts, with their names.
+awk 'length > 20 { gsub(/[^a-z ]/, ""); n++; printf "{\"text\": \"%s %s\", \"label\": \"%s\"}\n", n % 3 ? "aaaa" : "zz", $0, n % 3 ? "most" : "few" }' text.txt | head -60 > classes.jsonl
+"$LOCKSTEP" train --model encoder $small --data jsonl:classes.jsonl --label label --tokenizer byte --steps 40 --batch 8 --lr 0.01 --save kinds > out.txt 2> err.txt || fail "encoder: $(cat err.txt)"
+"$LOCKSTEP" eval --load kinds --json > eval.txt 2> err.txt || fail "eval of an encoder: $(cat err.txt)"
+"$LOCKSTEP" predict --load kinds --count 1000 --csv > predicted.csv 2> err.txt || fail "predict of an encoder: $(cat err.txt)"
+accuracy=$(grep -oE '"accuracy": *[0-9.]+' eval.txt | grep -oE '[0-9.]+$')
+awk -F, -v accuracy="$accuracy" 'NR > 1 { n++; right += $2 == $3; named += $4 == ($3 == 0 ? "few" : "most") } END { d = right / n - accuracy; exit !(n > 0 && named == n && d < 1e-5 && d > -1e-5) }' predicted.csv || fail "an accuracy of '$accuracy', and the predictions $(cat predicted.csv)"
 
 # As few blocks as fit: the plan is below the budget, and one block fewer is above it.
 total() { "$LOCKSTEP" plan --model gpt --layers 6 --heads 2 --width 64 --context 64 --batch 16 --json "$@" 2> err.txt; }
