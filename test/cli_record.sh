@@ -122,6 +122,18 @@ grep -Eq '^\{"index": 0, "values": \[-?[0-9.]+\], "target": \[-?[0-9.]+\]\}$' ou
 head -20 points.csv > few.csv # without a test set: all samples
 expect 0 "" "$lockstep" predict --load line --threads 1 --data csv:few.csv --count 1000 --csv
 [ "$(wc -l < out.txt)" = 20 ] || complain "all samples of a file: $(cat out.txt)"
+# Targets of another width, of which some would lie behind the batch.
+npy() { # npy FILE ROWS COLUMNS: zeros in f32
+    local header
+    header=$(printf "%-117s" "{'descr': '<f4', 'fortran_order': False, 'shape': ($2, $3), }")
+    { printf '\223NUMPY\001\000\166\000%s\n' "$header"; head -c $((4 * $2 * $3)) /dev/zero; } > "$1"
+}
+npy samples.npy 64 4 && npy wide.npy 64 500 && npy narrow.npy 64 1
+expect 0 "" "$lockstep" train --model mlp --hidden 4 --loss mse --data npy:samples.npy,wide.npy --steps 1 --threads 1 --save wide
+for command in "eval --load wide" "predict --load wide" "train --resume wide --steps 2"; do
+    expect 2 'trained on samples of .* and 500 numbers to predict; the data set .* and 1 number to predict' "$lockstep" $command --threads 1 --data npy:samples.npy,narrow.npy --holdout 0.25
+done
+
 printf 'x,kind\n1,cat\n2,dog\n3,fox\n4,cat\n5,dog\n6,fox\n' > kinds.csv
 expect 0 "" "$lockstep" train --model mlp --data csv:kinds.csv --batch 2 --steps 3 --threads 1 --save kinds
 sed -i 's/cat/emu/' kinds.csv

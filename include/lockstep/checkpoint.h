@@ -129,8 +129,8 @@ LK_API int         lk_description_fields(const lk_description *description); /* 
 LK_API const lk_field *lk_description_field(const lk_description *description, int index); /* NULL past the last */
 /* Sets mean and std of a transform, and how many of each; false, with nothing changed, where field 0 was not normalised. */
 LK_API bool lk_description_normalisation(const lk_description *description, lk_transform *transform);
-/* LK_EMISMATCH if samples of the data set do not fit the model: field 0 has another shape, there are more classes, or a class of that
- * number has another name. The message shows both. LK_OK without a record. */
+/* LK_EMISMATCH if samples of the data set do not fit the model: field 0 has another shape, there are more classes, a class of that
+ * number has another name, or "target" has another number of elements. The message shows both. LK_OK without a record. */
 LK_API lk_status lk_description_check(const lk_description *description, const lk_dataset *dataset);
 
 LK_API size_t          lk_description_tensors(const lk_description *description); /* in model.safetensors */

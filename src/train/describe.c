@@ -199,21 +199,25 @@ lk_saved_tensor lk_description_tensor(const lk_description *d, size_t index)
 
 /* ---- comparison with a data set ---- */
 
-/* "image u8 (3, 32, 32), 10 classes". */
-static void describe_samples(const lk_field *first, const lk_field *label, char *out, size_t size)
+/* "image u8 (3, 32, 32) with 10 classes". */
+static void describe_samples(const lk_field *first, const lk_field *label, const lk_field *target, char *out,
+                             size_t size)
 {
     size_t used = (size_t)snprintf(out, size, "%.64s %s (", first->name, lk_dtype_name(first->dtype));
     for (int i = 0; i < first->rank && used < size; i++)
         used += (size_t)snprintf(out + used, size - used, "%s%lld", i ? ", " : "", (long long)first->dims[i]);
     if (used < size) used += (size_t)snprintf(out + used, size - used, ")");
     if (label && label->classes > 0 && used < size)
-        snprintf(out + used, size - used, " with %d classes", label->classes);
+        used += (size_t)snprintf(out + used, size - used, " with %d classes", label->classes);
+    if (target && used < size)
+        snprintf(out + used, size - used, " and %lld %s to predict", (long long)lk_field_elements(target),
+                 lk_field_elements(target) == 1 ? "number" : "numbers");
 }
 
-static const lk_field *find_label(const lk_description *d)
+static const lk_field *find_saved(const lk_description *d, const char *name)
 {
     for (int i = 0; i < d->record.fields_count; i++)
-        if (strcmp(d->record.fields[i].name, "label") == 0) return &d->record.fields[i];
+        if (strcmp(d->record.fields[i].name, name) == 0) return &d->record.fields[i];
     return NULL;
 }
 
@@ -234,14 +238,16 @@ lk_status lk_description_check(const lk_description *d, const lk_dataset *datase
 {
     char            theirs[256], own[256];
     const lk_field *saved = lk_description_field(d, 0), *first = lk_dataset_field(dataset, 0);
-    const lk_field *saved_label = find_label(d), *label = lk_dataset_find(dataset, "label");
+    const lk_field *saved_label = find_saved(d, "label"), *label = lk_dataset_find(dataset, "label");
+    const lk_field *saved_target = find_saved(d, "target"), *target = lk_dataset_find(dataset, "target");
     if (!saved || !first) return LK_OK;
     bool same = saved->rank == first->rank;
     for (int i = 0; same && i < saved->rank; i++) same = saved->dims[i] == first->dims[i];
     bool more = label && saved_label && saved_label->classes > 0 && label->classes > saved_label->classes;
-    if (same && !more) return check_class_names(d, saved_label, label);
-    describe_samples(saved, saved_label, theirs, sizeof theirs);
-    describe_samples(first, label, own, sizeof own);
+    bool other = target && saved_target && lk_field_elements(target) != lk_field_elements(saved_target);
+    if (same && !more && !other) return check_class_names(d, saved_label, label);
+    describe_samples(saved, saved_label, saved_target, theirs, sizeof theirs);
+    describe_samples(first, label, target, own, sizeof own);
     return lk__fail(d->context, LK_EMISMATCH, "%s was trained on samples of %s; the data set %s has %s", d->path,
                     theirs, lk_dataset_name(dataset), own);
 }
