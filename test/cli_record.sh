@@ -136,6 +136,13 @@ done
 
 printf 'x,kind\n1,cat\n2,dog\n3,fox\n4,cat\n5,dog\n6,fox\n' > kinds.csv
 expect 0 "" "$lockstep" train --model mlp --data csv:kinds.csv --batch 2 --steps 3 --threads 1 --save kinds
+# A name that is not UTF-8: the checkpoint still fits its own data, and no other.
+printf 'x,kind\n1,\351x\n2,dog\n3,\352\n4,\351x\n5,dog\n6,\352\n' > latin.csv
+expect 0 "" "$lockstep" train --model mlp --data csv:latin.csv --batch 2 --steps 3 --threads 1 --save latin
+expect 0 "" "$lockstep" predict --load latin --threads 1
+expect 0 "" "$lockstep" train --save latin --resume auto --threads 1 --steps 5
+sed -i 's/x$/y/' latin.csv
+expect 2 'number 1 is .* in the data set' "$lockstep" predict --load latin --threads 1
 sed -i 's/cat/emu/' kinds.csv
 expect 2 'number 0 is "cat" there and "dog" in the data set' "$lockstep" predict --load kinds --threads 1
 expect 2 'number 0 is "cat" there and "dog" in the data set' "$lockstep" train --save kinds --resume auto --threads 1 --steps 5

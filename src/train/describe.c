@@ -3,6 +3,7 @@
 
 #include "train/checkpoint.h"
 #include "train/file.h"
+#include "train/json_write.h"
 #include "train/record.h"
 
 #include <limits.h>
@@ -227,10 +228,11 @@ static lk_status check_class_names(const lk_description *d, const lk_field *save
     char theirs[LK__SHOWN], own[LK__SHOWN];
     if (!saved || !label || !saved->class_names || !label->class_names) return LK_OK;
     for (int i = 0; i < saved->classes && i < label->classes; i++)
-        if (strcmp(saved->class_names[i], label->class_names[i]) != 0)
+        if (!lk__json_reads_back(saved->class_names[i], label->class_names[i] ? label->class_names[i] : ""))
             return lk__fail(d->context, LK_EMISMATCH,
                             "%s was trained on other classes: number %d is \"%s\" there and \"%s\" in the data set",
-                            d->path, i, lk__shown(saved->class_names[i], theirs), lk__shown(label->class_names[i], own));
+                            d->path, i, lk__shown(saved->class_names[i], theirs),
+                            lk__shown(label->class_names[i] ? label->class_names[i] : "", own));
     return LK_OK;
 }
 

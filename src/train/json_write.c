@@ -34,6 +34,20 @@ static size_t character_length(const char *at)
     return 0;
 }
 
+static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
+
+bool lk__json_reads_back(const char *read, const char *string)
+{
+    while (*string) {
+        size_t      length = character_length(string), count = length ? length : 3;
+        const char *wanted = length ? string : replacement;
+        if (strncmp(read, wanted, count) != 0) return false;
+        read += count;
+        string += length ? length : 1;
+    }
+    return !*read;
+}
+
 void lk__json_put_string(lk__json_writer *t, const char *string)
 {
     lk__json_put_bytes(t, "\"", 1);
@@ -41,7 +55,7 @@ void lk__json_put_string(lk__json_writer *t, const char *string)
         char   escaped[6];
         size_t length = character_length(string);
         if (length == 0)
-            lk__json_put_bytes(t, "\xef\xbf\xbd", 3);
+            lk__json_put_bytes(t, replacement, 3);
         else if (length == 1)
             lk__json_put_bytes(t, escaped, lk__json_escape((unsigned char)*string, escaped));
         else

@@ -2,6 +2,7 @@
 #ifndef LK__JSON_WRITE_H
 #define LK__JSON_WRITE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* `used` counts what was written, also past `size`, where nothing is stored: with size 0 it measures. No NUL is added. */
@@ -15,6 +16,8 @@ void lk__json_put(lk__json_writer *text, const char *format, ...)
 void lk__json_put_bytes(lk__json_writer *text, const char *bytes, size_t count);
 /* With quotes and escapes. A byte that is not part of valid UTF-8 becomes U+FFFD. */
 void lk__json_put_string(lk__json_writer *text, const char *string);
+/* Whether `read` is what a reader gets after lk__json_put_string(string). */
+bool lk__json_reads_back(const char *read, const char *string);
 /* The shortest text, in any locale, that reads back as the same number. */
 enum { LK__JSON_NUMBER_BYTES = 40 };
 void lk__json_format_number(double value, char text[LK__JSON_NUMBER_BYTES]);
