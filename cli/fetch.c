@@ -4,6 +4,16 @@
 
 #include <string.h>
 
+/* Whether data is downloaded at all: other data is the user's own files, or made. */
+static bool is_public(const char *data)
+{
+    static const char *const names[] = {"cifar10", "fashion-mnist", "mnist"};
+    size_t                   length = strcspn(data, ":");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strlen(names[i]) == length && strncmp(data, names[i], length) == 0) return true;
+    return false;
+}
+
 static lk_status fetch_dataset(setup *s, const char *data, const char *url)
 {
     char        name[64];
@@ -25,7 +35,13 @@ int ranks_fetch(setup *s, const char *command_name, const options *given)
     lk_comm    *comm = s->config.comm;
     lk_status   status = LK_OK;
     if (!from) return 0;
-    if (!data) data = strcmp(options_text(given, "model"), "mlp") == 0 ? "synthetic" : "cifar10";
+    if (!data) {
+        transformer model;
+        int         code = transformer_make(&model, command_name, given, s->context);
+        if (code != 0) return code;
+        data = setup_default_data(options_text(given, "model"), model.used);
+    }
+    if (!is_public(data)) return 0;
     if (!comm || lk_comm_local_rank(comm) == 0) {
         if (comm) lk_comm_busy_begin(comm, "downloading the data set");
         status = fetch_dataset(s, data, strcmp(from, "auto") == 0 ? NULL : from);

@@ -43,12 +43,17 @@ static void log_line(void *user, lk_log_level level, const char *text)
         print_note(s->command, "%s", text);
 }
 
+const char *setup_default_data(const char *model, bool transformer)
+{
+    return transformer || strcmp(model, "mlp") == 0 ? "synthetic" : "cifar10";
+}
+
 /* The name for lk_dataset_open: defaults by model, and shapes for synthetic data. */
 static void set_data_name(setup *s, const options *given)
 {
     const char *model = options_text(given, "model"), *data = options_text(given, "data");
     bool        mlp = strcmp(model, "mlp") == 0;
-    if (!data) data = mlp || s->transformer.used ? "synthetic" : "cifar10";
+    if (!data) data = setup_default_data(model, s->transformer.used);
     if (s->transformer.used && strcmp(data, "synthetic") == 0) {
         int64_t vocabulary = s->transformer.config.vocabulary;
         snprintf(s->data, sizeof s->data, "synthetic-tokens:%lld,vocabulary=%lld", (long long)s->transformer.length,

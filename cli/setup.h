@@ -92,6 +92,7 @@ int       setup_begin(setup *s, const char *command_name, const options *given,
                       int threads); /* only the context; setup_make continues from there */
 int       setup_make(setup *s, const char *command_name, const options *given, setup_data what);
 lk_tensor setup_model(setup *s, lk_tensor x); /* records the model */
+const char *setup_default_data(const char *model, bool transformer); /* the data of a model without --data */
 /* The field of that name of the samples that the model was trained on, by its checkpoint's record, or of those here; NULL: none. */
 const lk_field *setup_field(const setup *s, const char *field_name);
 void            setup_image_size(const lk_field  *image,

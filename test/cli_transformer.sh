@@ -59,6 +59,11 @@ refuse "--memory 'much': expected a number" plan --model gpt --memory much
 refuse 'remove --recompute' plan --model gpt --memory 1GiB --recompute
 refuse '--memory belongs to transformers' plan --model cnn --memory 1GiB
 
+# --download is for the public data sets alone: a transformer's own data is not replaced by one of them.
+for data in "" "--data text:text.txt --tokenizer char"; do
+    HOME=$PWD LOCKSTEP_DATA='' "$LOCKSTEP" train --model gpt $small $data --steps 1 --batch 4 --eval-every -1 --download http://127.0.0.1:9 > out.txt 2> err.txt || fail "--download with '$data': $(cat err.txt)"
+done
+
 # Mistakes.
 refuse '5 heads do not divide the width 32' plan --model gpt --heads 5 --width 32
 refuse '--kv-heads belongs to --model llama' plan --model gpt --kv-heads 2
