@@ -80,6 +80,7 @@ int open_options_set(const char *name, const options *given, const char *data, l
     open->label = options_text(given, "label");
     open->header = strcmp(header, "yes") == 0 ? 1 : strcmp(header, "no") == 0 ? -1 : 0;
     open->holdout = options_number(given, "holdout");
+    if (open->holdout == 0 && options_given(given, "holdout")) open->holdout = -1; /* nothing, also of a text */
     open->cache = options_text(given, "cache");
     open->skip_broken = options_flag(given, "skip-broken");
     set_text_options(given, open);

@@ -79,6 +79,15 @@ tail -n 20 input.txt > folder/b.txt
     grep -q "tokens.bin: [0-9]* tokens (u16) of 40 documents, [0-9]* bytes of text; .*tokens/s" out.txt || fail "tokenize says: $(cat out.txt)"
     same_everywhere tokens $gpt --data tokens:tokens.bin --packing documents --holdout 0.1
 
+    # --holdout 0 holds out nothing, though a tenth is the default of a text: of 40 lines with classes all are trained on.
+    for data in "text:input.txt --tokenizer char" "jsonl:corpus.jsonl --text-field body --tokenizer tokenizer.json" \
+        "jsonl:corpus.jsonl --text-field body --label kind --tokenizer byte --context 60 --model encoder"; do
+        expect 0 "has no test set, so nothing is evaluated" "$LOCKSTEP" train $gpt --steps 2 --data $data --holdout 0
+    done
+    expect 0 "" "$LOCKSTEP" train $gpt --model encoder --data jsonl:corpus.jsonl --text-field body --label kind --tokenizer byte --context 60 --holdout 0 --batch 40 --epochs 1 --log all.jsonl --save all
+    grep -q '"event": "epoch".*"samples": 40' all.jsonl || fail "an epoch of all 40 lines: $(cat all.jsonl)"
+    expect 2 "has no test set: --holdout" "$LOCKSTEP" eval --load all
+
     # The same tokens from a file of tokens: the same weights. And what llm.c's and nanoGPT's readers see: the header, then u16.
     a=$("$LOCKSTEP" train $gpt --data jsonl:corpus.jsonl --text-field body --tokenizer tokenizer.json --json 2> err.txt | field hash)
     b=$("$LOCKSTEP" train $gpt --data tokens:tokens.bin --tokenizer tokenizer.json --packing documents --holdout 0.1 --json 2> err.txt | field hash)

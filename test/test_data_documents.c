@@ -98,6 +98,11 @@ static void bytes_are_tokens(void)
             for (int64_t i = 0; i < info.tokens - 1; i++) CHECK(got[i] == (unsigned char)text[(split ? kept : 0) + i]);
             lk_dataset_free(d);
         }
+    o.holdout = -1; /* nothing, though a tenth is the default */
+    CHECK_OK(context, open_as("text", place("bytes"), LK_SPLIT_TRAIN, &o, &d));
+    CHECK(lk_dataset_text(d, &info) && info.tokens == (int64_t)sizeof text - 1);
+    lk_dataset_free(d);
+    CHECK(open_as("text", place("bytes"), LK_SPLIT_TEST, &o, &d) == LK_END);
 }
 
 /* What is not UTF-8 becomes U+FFFD, which is said once. */

@@ -43,7 +43,8 @@ typedef struct lk_open_options {
     int    channels LK_ZERO;   /* folder: 1 grey, 3 RGB; 0: as the first image in order */
     double holdout LK_ZERO;    /* the fraction of samples that form the test set, chosen by a hash of the file's name or
                                  * the row's number; 0: none, and files without a test set of their own have no test set. Of
-                                 * a text: the last part of its tokens; 0: a tenth of text: and jsonl:, nothing of tokens: */
+                                 * a text: the last part of its tokens; 0: a tenth of text: and jsonl:, nothing of tokens:.
+                                 * -1: no part of any data */
     const char *label LK_ZERO; /* csv: the column of the label, a name or a number from 1; npz, safetensors: the array's
                                  * name. NULL: "label" or "target", else csv: the last column. jsonl: the field with the class
                                  * of a text; NULL: there is none, and the texts are for a language model */

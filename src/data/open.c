@@ -213,21 +213,22 @@ static const struct {
     const char *name;
     lk_status (*open)(lk_context *context, const char *rest, lk_split split, const lk_open_options *options, bool probe,
                       lk_dataset **dataset); /* rest: after the colon; NULL: nothing */
+    bool text;                              /* a holdout of 0 is its own default; of others it is none, as -1 */
 } kinds[] = {
-    {"cifar10", open_cifar},
-    {"fashion-mnist", open_fashion},
-    {"mnist", open_mnist},
-    {"synthetic", open_synthetic},
-    {"synthetic-tokens", open_synthetic_tokens},
-    {"folder", lk__data_folder_open},
-    {"npy", lk__npy_open},
-    {"npz", lk__npz_open},
-    {"safetensors", lk__safetensors_data_open},
-    {"csv", lk__csv_open_data},
-    {"idx", lk__idx_open_data},
-    {"text", lk__text_open},
-    {"jsonl", lk__jsonl_open},
-    {"tokens", lk__tokens_open},
+    {"cifar10", open_cifar, false},
+    {"fashion-mnist", open_fashion, false},
+    {"mnist", open_mnist, false},
+    {"synthetic", open_synthetic, false},
+    {"synthetic-tokens", open_synthetic_tokens, false},
+    {"folder", lk__data_folder_open, false},
+    {"npy", lk__npy_open, false},
+    {"npz", lk__npz_open, false},
+    {"safetensors", lk__safetensors_data_open, false},
+    {"csv", lk__csv_open_data, false},
+    {"idx", lk__idx_open_data, false},
+    {"text", lk__text_open, true},
+    {"jsonl", lk__jsonl_open, true},
+    {"tokens", lk__tokens_open, true},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -263,8 +264,10 @@ static lk_status open_named(lk_context *context, const char *name, lk_split spli
     size_t      length = colon ? (size_t)(colon - name) : strlen(name);
     snprintf(key, sizeof key, "%.*s", length < sizeof key ? (int)length : (int)sizeof key - 1, name);
     for (int i = 0; i < KINDS; i++)
-        if (strcmp(key, kinds[i].name) == 0)
+        if (strcmp(key, kinds[i].name) == 0) {
+            if (options.holdout == -1 && !kinds[i].text) options.holdout = 0;
             return kinds[i].open(context, colon && colon[1] ? colon + 1 : NULL, split, &options, probe, dataset);
+        }
     return report_unknown(context, key);
 }
 

@@ -196,8 +196,7 @@ static lk_status keep_samples(const reading *r, lk_dataset *d)
 
 static lk_status hold_out(const lk__text_request *r, lk_dataset *d)
 {
-    double holdout = r->options->holdout;
-    return r->paths[1][0] ? LK_OK : lk__dataset_hold_out(d, r->split, holdout > 0 ? holdout : 0.1, NULL);
+    return r->paths[1][0] ? LK_OK : lk__dataset_hold_out(d, r->split, r->holdout, NULL);
 }
 
 /* Takes the tokenizer into the state. */

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+static const double DEFAULT_HOLDOUT = 0.1; /* of text: and jsonl: */
 enum { DEFAULT_LENGTH = 256, LARGEST_LENGTH = 1 << 24 };
 
 static lk_status begin_request(lk_context *context, const char *kind, const char *example, const char *paths,
@@ -20,8 +21,9 @@ static lk_status begin_request(lk_context *context, const char *kind, const char
                         (long long)r->length, LARGEST_LENGTH);
     if (options->packing < -1 || options->packing > 1)
         return lk__fail(context, LK_EINVAL, "packing %d is invalid: -1, 0 or 1", options->packing);
-    if (!(options->holdout >= 0 && options->holdout < 1))
+    if (!(options->holdout >= 0 && options->holdout < 1) && options->holdout != -1)
         return lk__fail(context, LK_EINVAL, "a hold-out of %g is invalid: 0 to below 1 is allowed", options->holdout);
+    r->holdout = options->holdout > 0 ? options->holdout : 0;
     if (r->paths[1][0] && options->holdout > 0)
         return lk__fail(context, LK_EINVAL,
                         "%s:%s has a validation set of its own: do not hold out a part of the other", kind, paths);
@@ -148,6 +150,8 @@ static lk_status open_documents(lk_context *context, bool jsonl, const char *pat
     lk_status status = begin_request(context, jsonl ? "jsonl" : "text", jsonl ? "jsonl:FILE" : "text:FILE", paths,
                                      split, options, probe, &r);
     if (status < 0) return status;
+    if (options->holdout == 0) r.holdout = DEFAULT_HOLDOUT;
+    if (split == LK_SPLIT_TEST && !r.paths[1][0] && r.holdout == 0) return LK_END;
     if ((status = check_directories(&r, jsonl, &documents)) < 0) return status;
     if ((status = open_tokenizer(&r, jsonl, &s.tokenizer)) < 0) return status;
     snprintf(s.path, sizeof s.path, "%s", lk__text_path(&r));
@@ -213,7 +217,7 @@ lk_status lk__tokens_open(lk_context *context, const char *paths, lk_split split
     *dataset = NULL;
     lk_status status = begin_request(context, "tokens", "tokens:FILE", paths, split, options, probe, &r);
     if (status < 0) return status;
-    if (split == LK_SPLIT_TEST && !r.paths[1][0] && options->holdout == 0) return LK_END;
+    if (split == LK_SPLIT_TEST && !r.paths[1][0] && r.holdout == 0) return LK_END;
     snprintf(s.path, sizeof s.path, "%s", lk__text_path(&r));
     if (options->tokenizer && strcmp(options->tokenizer, "char") == 0)
         return lk__fail(

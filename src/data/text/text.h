@@ -15,7 +15,8 @@ typedef struct lk__text_request {
     lk_split    split;
     const lk_open_options *options;
     bool                   probe;
-    int64_t                length; /* tokens of a sample */
+    int64_t                length;  /* tokens of a sample */
+    double                 holdout; /* the fraction that forms the test set; 0: none */
 } lk__text_request;
 
 /* The path of the split. */

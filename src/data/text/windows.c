@@ -126,12 +126,10 @@ static lk_status count_bytes(lk__text_source *s)
 /* Reduces the ids to those of the split: of the training set the first part, of the test set the rest. */
 static lk_status take_split(const lk__text_request *r, lk__text_source *s)
 {
-    double  holdout = r->options->holdout;
     int64_t all = s->ids.count;
-    bool    tenth = holdout == 0 && strcmp(r->kind, "tokens") != 0;
     if (r->paths[1][0]) return LK_OK;
-    if (holdout == 0 && !tenth) return r->split == LK_SPLIT_TEST ? LK_END : LK_OK;
-    int64_t kept = (int64_t)((double)all * (1 - (tenth ? 0.1 : holdout)));
+    if (r->holdout == 0) return r->split == LK_SPLIT_TEST ? LK_END : LK_OK;
+    int64_t kept = (int64_t)((double)all * (1 - r->holdout));
     s->first = r->split == LK_SPLIT_TEST ? kept : 0;
     s->ids = lk__text_ids_part(&s->ids, s->first, r->split == LK_SPLIT_TEST ? all - kept : kept);
     return LK_OK;
