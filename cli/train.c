@@ -140,13 +140,24 @@ static void log_event(FILE *log, const lk_event *e)
     json_line(&j);
 }
 
+static void check_board(watcher *w, lk_status status)
+{
+    if (status >= 0 || w->board_status < 0) return;
+    w->board_status = status;
+    print_note("train", "warning: TensorBoard output stopped: %s", lk_context_error(w->setup->context));
+}
+
 static void add_scalar(watcher *w, const char *tag, int64_t step, double value)
 {
-    lk_status status = lk_tensorboard_add_scalar(w->board, tag, step, value, 0);
-    if (status < 0 && w->board_status >= 0) {
-        w->board_status = status;
-        print_note("train", "warning: TensorBoard output stopped: %s", lk_context_error(w->setup->context));
-    }
+    check_board(w, lk_tensorboard_add_scalar(w->board, tag, step, value, 0));
+}
+
+/* False: some of it was not written, which was printed. */
+static bool close_board(watcher *w)
+{
+    if (w->board) check_board(w, lk_tensorboard_flush(w->board));
+    lk_tensorboard_free(w->board);
+    return w->board_status >= 0;
 }
 
 static void plot_metrics(watcher *w, const lk_event *e, const char *group)
@@ -171,7 +182,7 @@ static void plot_event(watcher *w, const lk_event *e)
     } else if (e->kind == LK_EVENT_EVALUATED) {
         add_scalar(w, "test/loss", e->step, e->loss);
         plot_metrics(w, e, "test");
-        (void)lk_tensorboard_flush(w->board);
+        check_board(w, lk_tensorboard_flush(w->board));
     }
 }
 
@@ -492,7 +503,7 @@ static int run_train(const options *command_line)
         print_note("train", "cannot write the log: %s", strerror(errno));
         code = EXIT_FAILED;
     }
-    lk_tensorboard_free(w.board);
+    if (!close_board(&w) && code == 0) code = EXIT_FAILED;
     ranks_leave(&s);
     setup_free(&s);
     setup_free(&holder);
