@@ -259,6 +259,11 @@ static void other_smoothing(test_case *s, int rank) { s->config.label_smoothing 
 static void other_schedule(test_case *s, int rank) { s->config.schedule.warmup = rank == 1 ? 3 : 0; }
 static void other_evaluation(test_case *s, int rank) { s->config.eval_every = rank == 1 ? 2 : 3; }
 static void other_saving(test_case *s, int rank) { s->config.save_every = rank == 1 ? 5 : 4; }
+static void other_trace(test_case *s, int rank)
+{
+    s->config.trace = rank == 1 ? "/dev/null" : NULL;
+    s->config.trace_steps = 2;
+}
 static void other_policy(test_case *s, int rank) { s->config.policy = rank == 1 ? LK_POLICY_BF16 : LK_POLICY_RECORDED; }
 static void other_gradients(test_case *s, int rank) { s->config.gradient_dtype = rank == 1 ? LK_BF16 : LK_F32; }
 static void other_crop(test_case *s, int rank) { s->config.transform.crop_padding = rank == 1 ? 1 : 0; }
@@ -296,6 +301,7 @@ static void ranks_with_different_models_or_options_are_refused(void)
         {other_schedule, "schedule", "warmup 0", "warmup 3"},
         {other_evaluation, "evaluation", "every 3,", "every 2,"},
         {other_saving, "saving", "every 4,", "every 5,"},
+        {other_trace, "trace", "traces 0 steps", "traces 2 steps"},
         {other_policy, "policy", "policy recorded", "policy bf16"},
         {other_gradients, "gradient type", "gradients in f32", "gradients in bf16"},
         {other_crop, "crop", "padding 0", "padding 1"},

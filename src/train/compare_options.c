@@ -73,9 +73,12 @@ static bool option_line(const lk_trainer_config *config, int index, char text[LI
         snprintf(text, LINE, "epochs %lld, steps %lld", (long long)config->epochs, (long long)config->steps);
         return true;
     case 4:
-        snprintf(text, LINE, "evaluates every %lld, saves %d, every %lld, checks every %lld, initial weights given %d",
-                 (long long)config->eval_every, config->save != NULL, (long long)config->save_every,
-                 (long long)config->check_every, config->init || config->init_partial);
+        snprintf(
+            text,
+            LINE, "evaluates every %lld, saves %d, every %lld, checks every %lld, initial weights given %d, traces %lld steps",
+            (long long)config->eval_every, config->save != NULL, (long long)config->save_every,
+            (long long)config->check_every, config->init || config->init_partial,
+            config->trace ? (long long)config->trace_steps : 0);
         return true;
     case 5: describe_optimizer(&config->optimizer, text); return true;
     case 6:
