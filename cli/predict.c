@@ -64,6 +64,7 @@ static lk_status create_predictor(setup *s, const char *weights, predictor *p)
     plan.outputs = &y;
     plan.outputs_count = 1;
     p->style.outputs = lk_tensor_dim(y, -1);
+    if (p->style.top > p->style.outputs) p->style.top = p->style.outputs;
     const lk_field *target = lk_dataset_find(s->test, "target");
     p->style.targeted = p->style.targeted && lk_field_elements(target) == p->style.outputs;
     if ((status = lk_plan_create(p->graph, &plan, &p->plan)) < 0 ||

@@ -53,6 +53,8 @@ for line in open("top.json"):
     assert abs(sum(d["probabilities"]) - 1) < 1e-12 and d["probability"] == d["probabilities"][order[0]], d
 END
 fi
+expect 0 "" "$lockstep" predict --load run --threads 1 --count 2 --csv --top 9 # of 5 classes
+awk -F, 'NF != 17 { exit 1 }' out.txt || complain "a CSV with more names than values: $(cat out.txt)"
 expect 0 "" "$lockstep" predict --load run --threads 1 --count 2 --top 2
 grep -Eq '^     0  [0-4] [0-9.]+ %, [0-4] [0-9.]+ %  (right|wrong)' out.txt || complain "predict: $(cat out.txt)"
 expect 2 "json and --csv exclude each other" "$lockstep" predict --load run --json --csv
