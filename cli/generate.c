@@ -243,7 +243,9 @@ static int check_options(generation *g, const options *given)
     const char *wrong =
         !options_text(given, "load") ? "--load is missing: expected a directory with config.json and weights"
         : options_flag(given, "json") && options_flag(given, "ids") ? "--json prints ids too: leave out --ids"
-                                                                    : NULL;
+        : options_number(given, "top-p") == 0
+            ? "--top-p 0 leaves no token to choose; --temperature 0 or --top-k 1 takes the most probable one"
+            : NULL;
     while (!wrong && (g->stops[g->stop_count] = options_text_at(given, "stop", g->stop_count)))
         if (++g->stop_count == MOST_STOPS) wrong = "--stop: at most 63 of them are possible";
     if (wrong) print_error("generate", "%s", wrong);

@@ -96,6 +96,7 @@ expect 2 "there is no tokenizer.json" "${generate[@]}" --load bare --prompt-ids 
 expect 2 "a prompt has 97 tokens, and the model a context of 96" "${generate[@]}" --load gpt --prompt-ids "$(seq -s, 1 97)"
 expect 2 "leave out --ids" "${generate[@]}" --load gpt --prompt x --ids --json
 expect 2 "--top-p: 1.5 is out of range" "${generate[@]}" --load gpt --prompt x --top-p 1.5
+expect 2 "--top-p 0 leaves no token" "${generate[@]}" --load gpt --prompt x --top-p 0
 expect 2 "--temperature: -1 is out of range" "${generate[@]}" --load gpt --prompt x --temperature -1
 expect 2 "--load: nowhere" "${generate[@]}" --load nowhere --prompt x
 expect 2 "--device" "${generate[@]}" --load gpt --prompt x --device abacus
