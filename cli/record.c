@@ -4,6 +4,7 @@
 
 #include "environment.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -94,13 +95,20 @@ static char *pack_options(const lk_description *d, size_t *bytes)
     return text;
 }
 
-/* Reads the description, which may be missing: s->description stays NULL. */
-static lk_status describe(setup *s, const char *directory)
+typedef enum required {
+    NOTHING,   /* --resume auto: a run that starts has no checkpoint yet */
+    PATH,      /* --load: also a file, or a directory with weights alone */
+    CHECKPOINT /* --resume DIR */
+} required;
+
+/* Reads the description. It may be missing where no checkpoint is required: s->description stays NULL. */
+static lk_status describe(setup *s, const char *directory, required what)
 {
     struct stat info;
-    if (stat(directory, &info) != 0 || !S_ISDIR(info.st_mode)) return LK_OK;
+    bool        missing = stat(directory, &info) != 0;
+    if (missing ? what == NOTHING || errno != ENOENT : !S_ISDIR(info.st_mode)) return LK_OK;
     lk_status status = lk_checkpoint_describe(s->context, directory, &s->description);
-    return status == LK_ENOENT ? LK_OK : status;
+    return status == LK_ENOENT && !missing && what != CHECKPOINT ? LK_OK : status;
 }
 
 /* Rank 0 sends what it read: only its host needs the files. */
@@ -121,10 +129,10 @@ static lk_status share_options(setup *s, size_t *bytes, lk_status status)
     return *bytes ? lk_comm_broadcast(comm, s->record_text, *bytes, LK_U8, 0, NULL) : LK_OK;
 }
 
-static int read_options(setup *s, const char *name, const char *directory, size_t *bytes)
+static int read_options(setup *s, const char *name, const char *directory, required what, size_t *bytes)
 {
     bool      first = !s->config.comm || lk_comm_rank(s->config.comm) == 0;
-    lk_status status = first ? describe(s, directory) : LK_OK;
+    lk_status status = first ? describe(s, directory, what) : LK_OK;
     *bytes = 0;
     if (status >= 0 && s->description && !(s->record_text = pack_options(s->description, bytes))) status = LK_ENOMEM;
     if (s->config.comm) status = share_options(s, bytes, status);
@@ -210,10 +218,10 @@ static int apply_options(setup *s, const char *name, options *given, const char 
     return 0;
 }
 
-int record_read(setup *s, const char *name, options *given, const char *directory)
+static int read_record(setup *s, const char *name, options *given, const char *directory, required what)
 {
     size_t bytes;
-    int    code = read_options(s, name, directory, &bytes);
+    int    code = read_options(s, name, directory, what, &bytes);
     s->checkpoint = directory;
     if (code == 0) code = check_model(s, name, given, directory, bytes);
     if (code == 0) code = apply_options(s, name, given, directory, bytes);
@@ -223,11 +231,17 @@ int record_read(setup *s, const char *name, options *given, const char *director
     return code;
 }
 
+int record_read(setup *s, const char *name, options *given, const char *directory)
+{
+    return read_record(s, name, given, directory, PATH);
+}
+
 int record_resume(setup *s, const char *name, options *given)
 {
     const char *resume = options_text(given, "resume"), *save = options_text(given, "save");
-    const char *directory = resume && strcmp(resume, "auto") == 0 ? save : resume;
-    int         code = directory ? record_read(s, name, given, directory) : 0;
+    bool        automatic = resume && strcmp(resume, "auto") == 0;
+    const char *directory = automatic ? save : resume;
+    int         code = directory ? read_record(s, name, given, directory, automatic ? NOTHING : CHECKPOINT) : 0;
     lk_description_free(s->description); /* only rank 0 has it */
     s->description = NULL;
     return code;

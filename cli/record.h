@@ -11,10 +11,11 @@ int record_make(setup *s, const char *command_name, const options *given);
 
 /* Reads what the checkpoint in `directory` is into s->description, and sets the options that the user has not set from its record;
  * their values are valid as s is. Ranks get the record of rank 0. A file, a directory without a checkpoint and a checkpoint without a
- * record leave the options as they are. 0, or the exit status after the error was printed: also if the command line names another
- * model. */
+ * record leave the options as they are. 0, or the exit status after the error was printed: also if there is nothing of that name, or
+ * the command line names another model. */
 int record_read(setup *s, const char *command_name, options *given, const char *directory);
-/* The same for train: the directory that --resume names, if it does. A process that is no rank yet reads it before -n is used. */
+/* The same for train: the directory that --resume names, if it does; without --resume auto it must hold a
+ * checkpoint. A process that is no rank yet reads it before -n is used. */
 int record_resume(setup *s, const char *command_name, options *given);
 
 /* After setup_make: checks that the data set fits, and takes the normalisation of the checkpoint unless --mean or --std is given. */

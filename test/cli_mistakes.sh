@@ -41,6 +41,7 @@ expect 2 "momentum" "$lockstep" train $small --momentum 0.9
 expect 2 "did you mean|cifar10" "$lockstep" train --data cifar
 expect 2 "no-such|lockstep data get" "$lockstep" train --data cifar10:no-such-place
 # A model that does not fit the data: the message names the options, and no source file.
+mkdir none
 needs() { # needs MODEL DATA MESSAGE
     for command in train "train -n 2" plan "eval --load none" "predict --load none" "bench train"; do
         expect 2 "^lockstep [a-z]*: --model $1 --data $2(,classes=10)?: $1 needs $3" "$lockstep" $command --model "$1" --data "$2"
@@ -54,7 +55,11 @@ needs cnn synthetic:3x3x9 'images of at least 4 by 4 pixels; the data has 3 by 9
 expect 2 "resume auto needs" "$lockstep" train $small --resume auto
 expect 2 "missing" "$lockstep" eval --model cnn
 expect 2 "none.safetensors" "$lockstep" eval --load none.safetensors --model cnn --data synthetic
-expect 2 "holds no checkpoint" "$lockstep" train $small --resume no-such-run
+for options in "" "-n 2" "$small" "$small -n 2"; do
+    expect 2 "no-such-run holds no checkpoint: it does not exist" "$lockstep" train $options --resume no-such-run
+    expect 2 "^lockstep train: none holds no checkpoint$" "$lockstep" train $options --resume none
+done
+for command in eval predict; do expect 2 "^lockstep $command: no-such-run holds no checkpoint: it does not exist" "$lockstep" $command --load no-such-run; done
 printf 'model = cnn\nepoch = 3\n' > bad.conf
 expect 2 "bad.conf:2.*epochs" "$lockstep" train --config bad.conf
 expect 2 "none.conf" "$lockstep" train --config none.conf
@@ -107,6 +112,7 @@ expect 2 "idx/train" "$lockstep" train --data mnist:idx --steps 1
 expect 0 "" "$lockstep" train $small --save run
 before=$(cat run/model.safetensors run/optimizer.safetensors run/state.json | sha256sum)
 expect 2 "already holds a checkpoint" "$lockstep" train $small --save run
+expect 0 "resumed ./run/ at step 1" "$lockstep" train $small --save run --resume ./run/ # the same directory
 expect 2 "another model" "$lockstep" train $small --model resnet20 --save run --resume auto
 expect 2 "another model|has no" "$lockstep" eval --load run --model mlp --features 3072 --data synthetic:3072
 expect 2 "optimizer" "$lockstep" train $small --save run --resume auto --optimizer sgd

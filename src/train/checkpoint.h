@@ -63,6 +63,7 @@ bool      lk__checkpoint_parse(const char *name, int64_t *step); /* false for na
 size_t lk__checkpoint_list(const char *directory, int64_t *steps, size_t room);
 /* Removes what a crash may have left: partly written or removed directories, and links that were not renamed yet. */
 void lk__checkpoint_recover(lk_context *context, const char *directory);
+lk_status lk__checkpoint_missing(lk_context *context, const char *directory); /* LK_ENOENT, with a message */
 /* Compares the model's and the optimizer's file of a step's directory with the digests of its state; `all`: also the caller's
  * files, which loading does not read and which a user may edit. */
 lk_status lk__checkpoint_verify(lk_context *context, const char *directory, const lk__state *state, bool all,

@@ -114,10 +114,16 @@ bool lk__checkpoint_newest(lk_context *c, const char *directory, int64_t *step)
     return lk__checkpoint_list(directory, step, 1) > 0;
 }
 
+lk_status lk__checkpoint_missing(lk_context *c, const char *directory)
+{
+    struct stat info;
+    bool        missing = stat(directory, &info) != 0 && errno == ENOENT;
+    return lk__fail(c, LK_ENOENT, "%s holds no checkpoint%s", directory, missing ? ": it does not exist" : "");
+}
+
 lk_status lk_checkpoint_find(lk_context *c, const char *directory, int64_t *step)
 {
-    if (lk__checkpoint_newest(c, directory, step)) return LK_OK;
-    return lk__fail(c, LK_ENOENT, "%s holds no checkpoint", directory);
+    return lk__checkpoint_newest(c, directory, step) ? LK_OK : lk__checkpoint_missing(c, directory);
 }
 
 /* Reading takes no lock, so a run that saves at the same time may remove what is being read. */
@@ -200,7 +206,7 @@ lk_status lk_checkpoint_load(lk_store *store, const char *directory, lk_progress
     lk_status status = lk__store_write_begin(store);
     if (status < 0) return status;
     status = lk__store_write_end(store, load_newest(store, directory, &(loading){.all = true}, progress));
-    return status == LK_ENOENT ? lk__fail(store->context, LK_ENOENT, "%s holds no checkpoint", directory) : status;
+    return status == LK_ENOENT ? lk__checkpoint_missing(store->context, directory) : status;
 }
 
 /* The file of weights in a directory without steps: model.safetensors, or the index of its shards. */

@@ -103,7 +103,7 @@ lk_status lk__describe(lk_context *c, const char *directory, lk_description **de
 lk_status lk_checkpoint_describe(lk_context *c, const char *directory, lk_description **description)
 {
     lk_status status = lk__describe(c, directory, description);
-    return status == LK_ENOENT ? lk__fail(c, LK_ENOENT, "%s holds no checkpoint", directory) : status;
+    return status == LK_ENOENT ? lk__checkpoint_missing(c, directory) : status;
 }
 
 void lk_description_free(lk_description *d)

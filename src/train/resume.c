@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 lk_status lk__trainer_share_status(lk_trainer *t, int rank, lk_status status)
 {
@@ -52,6 +53,14 @@ static lk_status check_data(lk_trainer *t, const char *directory)
     return status;
 }
 
+/* A directory may be written in several ways. */
+static bool is_same_directory(const char *a, const char *b)
+{
+    struct stat first, second;
+    return strcmp(a, b) == 0 || (stat(a, &first) == 0 && stat(b, &second) == 0 && first.st_dev == second.st_dev &&
+                                 first.st_ino == second.st_ino);
+}
+
 /* Loads the weights that init and resume name, and the progress. A directory that already holds a checkpoint is written to only
  * if this run resumes from it. *from: the directory that was resumed. */
 static lk_status load_initial(lk_trainer *t, const char **from)
@@ -60,7 +69,7 @@ static lk_status load_initial(lk_trainer *t, const char **from)
     int64_t                  step;
     lk_status                status = LK_OK;
     if (config->init && (status = lk_weights_load(t->store, config->init)) < 0) return status;
-    bool resumes_save = config->resume_from && config->save && strcmp(config->resume_from, config->save) == 0;
+    bool resumes_save = config->resume_from && config->save && is_same_directory(config->resume_from, config->save);
     bool has_checkpoint = config->save && lk__checkpoint_newest(t->context, config->save, &step);
     if (has_checkpoint && !resumes_save && (!config->resume || config->resume_from))
         return lk__fail(t->context, LK_EINVAL,
