@@ -317,6 +317,12 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
         code = loss_choose(name, options_text(given, "loss"), s->data, setup_field(s, "label"),
                            setup_field(s, "target"), &s->loss, &s->model_options.classes);
     if (code != 0) return code;
+    bool smooths = options_known(given, "label-smoothing") && options_number(given, "label-smoothing") > 0;
+    if (smooths && !s->transformer.used && s->loss != LOSS_CROSS_ENTROPY) {
+        print_error(name, "--label-smoothing belongs to --loss cross_entropy; this model is trained with %s",
+                    loss_name(s->loss));
+        return EXIT_USER_ERROR;
+    }
     s->config.loss = record_loss;
     s->config.model_user = s;
     s->config.train = s->train;

@@ -70,6 +70,29 @@ static int set_augmentation(lk_transform *t, const char *name, const options *gi
     return 0;
 }
 
+/* An option without the one that it belongs to is a user error, instead of being ignored. Those of a checkpoint's record are allowed:
+ * it may be resumed without --save. */
+static int check_dependent(const char *name, const options *given)
+{
+    const char *schedule = options_text(given, "schedule");
+    bool        step = strcmp(schedule, "step") == 0, cosine = strcmp(schedule, "cosine") == 0;
+    bool        saves = options_text(given, "save") != NULL;
+    bool        scales = options_known(given, "lr-scale") && strcmp(options_text(given, "lr-scale"), "none") != 0;
+    const struct {
+        const char *option;
+        bool        used;
+        const char *owner;
+    } table[] = {{"lr-min", cosine, "--schedule cosine"}, {"gamma", step, "--schedule step"},
+                 {"step-size", step, "--schedule step"},  {"save-every", saves, "--save DIR"},
+                 {"keep", saves, "--save DIR"},           {"base-batch", scales, "--lr-scale linear and sqrt"}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (!table[i].used && options_chosen(given, table[i].option)) {
+            print_error(name, "--%s belongs to %s", table[i].option, table[i].owner);
+            return EXIT_USER_ERROR;
+        }
+    return 0;
+}
+
 int training_make(setup *s, const char *name, const options *given)
 {
     lk_trainer_config *config = &s->config;
@@ -82,10 +105,7 @@ int training_make(setup *s, const char *name, const options *given)
     config->schedule.warmup = options_integer(given, "warmup");
     config->schedule.every = options_integer(given, "step-size");
     config->schedule.gamma = options_number(given, "gamma");
-    if (options_given(given, "lr-min") && config->schedule.kind != LK_COSINE) {
-        print_error(name, "--lr-min belongs to --schedule cosine");
-        return EXIT_USER_ERROR;
-    }
+    if ((status = check_dependent(name, given)) != 0) return status;
     config->transform.crop_padding = (int)options_integer(given, "crop-padding");
     config->transform.flip = options_number(given, "flip");
     if ((status = set_augmentation(&config->transform, name, given)) != 0) return status;

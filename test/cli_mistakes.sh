@@ -87,6 +87,19 @@ expect 2 "classes 7: synthetic:3x8x8,classes=5 has 5 classes" "$lockstep" train 
 expect 2 "features 5: a sample of synthetic:64 has 64 features" "$lockstep" train --model mlp --data synthetic:64 --features 5
 expect 2 "features 5: a sample of synthetic:3x32x32,classes=10 has 3072 values, as an image" "$lockstep" train --data synthetic --features 5
 expect 2 "hidden belongs to --model mlp" "$lockstep" train --model cnn --hidden 5
+printf 'a,b,target\n1,2,1\n3,4,0\n5,6,1\n7,8,0\n' > numbers.csv
+for command in train "train -n 2" plan; do
+    expect 2 "^lockstep [a-z]*: --gamma belongs to --schedule step" "$lockstep" $command --model mlp --gamma 0.5
+    expect 2 "step-size belongs to --schedule step" "$lockstep" $command --model mlp --schedule cosine --step-size 5
+    expect 2 "keep belongs to --save DIR" "$lockstep" $command --model mlp --keep 3
+    expect 2 "save-every belongs to --save DIR" "$lockstep" $command --model mlp --save-every 3
+    for loss in mse l1 bce; do
+        expect 2 "label-smoothing belongs to --loss cross_entropy; this model is trained with $loss" "$lockstep" $command --model mlp --data csv:numbers.csv --loss $loss --label-smoothing 0.1
+    done
+done
+expect 2 "base-batch belongs to --lr-scale" "$lockstep" train --model mlp --base-batch 32
+expect 0 "" "$lockstep" train --model mlp --steps 2 --threads 1 --schedule step --gamma 0.5 --step-size 1 --lr-scale sqrt --base-batch 32 --save kept --save-every 1 --keep 1
+expect 0 "" "$lockstep" train --resume kept --steps 3 --threads 1 # without --save
 expect 2 "stem belongs to --model resnet18" "$lockstep" plan --model resnet20 --stem cifar
 expect 2 "recompute belongs to --model resnet18, resnet20" "$lockstep" train --model cnn --recompute
 "$lockstep" train --model mlp --data synthetic:4,count=64 --classes 3 --hidden 2 --steps 1 --json 2> /dev/null | grep -q '"parameters": *19' || { echo "--classes with synthetic:4"; wrong=$((wrong + 1)); }

@@ -145,10 +145,10 @@ code=0
     fail "one rank's error: exit status $code: $(cat alone.txt)"
 
 # --lr-scale scales the learning rate with the batch.
-rate() { rm -f rate.jsonl; "$LOCKSTEP" train --model mlp --batch 128 --lr 0.01 --base-batch 32 --steps 1 --eval-every -1 --threads 1 --log rate.jsonl "$@" 2> /dev/null; field lr < rate.jsonl; }
+rate() { rm -f rate.jsonl; "$LOCKSTEP" train --model mlp --batch 128 --lr 0.01 --steps 1 --eval-every -1 --threads 1 --log rate.jsonl "$@" 2> /dev/null; field lr < rate.jsonl; }
 [ "$(rate)" = 0.01 ] || fail "no scaling: $(rate)"
-[ "$(rate --lr-scale linear)" = 0.04 ] || fail "linear scaling: $(rate --lr-scale linear)"
-[ "$(rate --lr-scale sqrt)" = 0.02 ] || fail "square root scaling: $(rate --lr-scale sqrt)"
+[ "$(rate --lr-scale linear --base-batch 32)" = 0.04 ] || fail "linear scaling: $(rate --lr-scale linear --base-batch 32)"
+[ "$(rate --lr-scale sqrt --base-batch 32)" = 0.02 ] || fail "square root scaling: $(rate --lr-scale sqrt --base-batch 32)"
 
 # A missing data set is downloaded once, for any number of ranks.
 images=/usr/share/datasets/fashion-mnist
