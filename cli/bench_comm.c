@@ -267,11 +267,11 @@ static int rank_main(int rank, void *user)
                "memcpy", "limit");
     }
     if (status >= 0) status = measure_all(b);
-    if (status < 0) (void)report("bench", b->context, status);
+    int code = status < 0 ? report("bench", b->context, status) : 0;
     if (status >= 0 && rank < 0 && b->rank == 0 && !b->json) print_legend(b->op);
     lk_comm_free(b->comm);
     lk_context_free(b->context);
-    return status < 0 ? EXIT_FAILED : 0;
+    return code;
 }
 
 int bench_comm(const options *given)
@@ -291,6 +291,7 @@ int bench_comm(const options *given)
     if (environment_rank() >= 0) return rank_main(-1, &b);
     lk_status status = lk_spawn(parse_ranks(given), rank_main, &b, &result);
     if (status >= 0 && !b.json) print_legend(b.op);
+    if (status < 0 && result.exit_code == EXIT_USER_ERROR) return EXIT_USER_ERROR; /* the rank has said what is wrong */
     if (status < 0) print_error("bench", "%s", result.text);
     return status < 0 ? EXIT_FAILED : 0;
 }

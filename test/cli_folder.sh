@@ -103,3 +103,5 @@ for ranks in "" "-n 2"; do
     [ "$(grep -c 'left out: ' err.txt)" = 1 ] || fail "it is listed more than once: $(cat err.txt)"
 done
 expect 2 "$broken is damaged" $(data sizes --size 32,32 --cache cache3)
+: > file
+for cache in file file/below; do expect 2 "cannot create the directory file: a file of that name exists" $(data folder --cache $cache); done

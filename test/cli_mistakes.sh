@@ -200,6 +200,9 @@ for ranks in "" "-n 2"; do
     [ -s new/i/j/rank-0.jsonl ] || { echo "no log: $(find new)"; wrong=$((wrong + 1)); }
 done
 chmod 755 forbidden
+expect 2 "^lockstep run: old.txt: cannot create this directory: a file of that name exists" "$lockstep" run --log-dir old.txt true
+expect 2 "^lockstep run: /dev/null: cannot create this directory: a file of that name exists" "$lockstep" run --log-dir /dev/null/below true
+expect 2 "^lockstep bench: backend mpi: " "$lockstep" bench comm --backend mpi
 
 # Failures: a NaN's message names the step and the samples; a full disk keeps the old checkpoint.
 expect 1 "loss became.*step [0-9]+.*samples [0-9]" "$lockstep" train --model cnn --data synthetic:3x32x32,count=64 --batch 32 --threads 1 --steps 50 --lr 1e6 --optimizer sgd

@@ -65,7 +65,7 @@ mv one/deep/* one/; check_files one 4 "0/stdout.log=out 0" "1/stderr.log=err 1"
 "$LOCKSTEP" run -n 2 --log-dir four --tee 3 --local_ranks_filter 1 sh -c "$both" > four.txt 2>&1; check_files four 2 "0/stdout.log=out 0"
 grep -q "logs in $work/four/" four.txt || complain "does not print where the logs are: $(cat four.txt)"
 : > file
-"$LOCKSTEP" run --log-dir file/x true > five.txt 2>&1; [ $? = 1 ] && grep -q "file/x: cannot create" five.txt || complain "--log-dir below a file: $(cat five.txt)"
+"$LOCKSTEP" run --log-dir file/x true > five.txt 2>&1; [ $? = 2 ] && grep -q "file: cannot create" five.txt || complain "--log-dir below a file: $(cat five.txt)"
 
 # On a terminal: colours unless NO_COLOR is set, and progress bars are updated in place.
 if has_terminal; then

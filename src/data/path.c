@@ -30,8 +30,13 @@ lk_status lk__path_make(lk_context *context, const char *directory)
         if (*p && *p != '/') continue;
         char end = *p;
         *p = 0;
-        if (mkdir(path, 0777) != 0 && errno != EEXIST)
-            return lk__fail(context, LK_EIO, "cannot create the directory %s: %s", path, strerror(errno));
+        struct stat about;
+        int         error = mkdir(path, 0777) == 0 ? 0 : errno;
+        if (error == EEXIST && stat(path, &about) == 0 && S_ISDIR(about.st_mode)) error = 0;
+        if (error)
+            return lk__fail(context, error == EEXIST || error == ENOTDIR ? LK_EINVAL : LK_EIO,
+                            "cannot create the directory %s: %s", path,
+                            error == EEXIST ? "a file of that name exists" : strerror(error));
         *p = end;
         if (!end) return LK_OK;
     }

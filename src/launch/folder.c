@@ -20,8 +20,13 @@ static lk_status make_directories(lk_context *context, const char *path)
     for (const char *slash = path; slash;) {
         slash = strchr(slash + 1, '/');
         snprintf(part, sizeof part, "%.*s", slash ? (int)(slash - path) : (int)strlen(path), path);
-        if (mkdir(part, 0777) < 0 && errno != EEXIST)
-            return lk__fail(context, LK_EIO, "%s: cannot create this directory: %s", part, strerror(errno));
+        struct stat about;
+        int         error = mkdir(part, 0777) == 0 ? 0 : errno;
+        if (error == EEXIST && stat(part, &about) == 0 && S_ISDIR(about.st_mode)) error = 0;
+        if (error)
+            return lk__fail(context, error == EEXIST || error == ENOTDIR ? LK_EINVAL : LK_EIO,
+                            "%s: cannot create this directory: %s", part,
+                            error == EEXIST ? "a file of that name exists" : strerror(error));
     }
     return LK_OK;
 }
@@ -58,7 +63,8 @@ static lk_status open_logs(lk__launch_job *job)
                                  : snprintf(base, sizeof base, "%s/lockstep-XXXXXX", parent);
     if (length > LK__LAUNCH_PATH - 100)
         return lk__fail(job->context, LK_EINVAL, "%.100s…: too long for the path of log files", base);
-    if (config->log_dir && make_directories(job->context, config->log_dir) < 0) return LK_EIO;
+    lk_status status = config->log_dir ? make_directories(job->context, config->log_dir) : LK_OK;
+    if (status < 0) return status;
     if (!mkdtemp(base))
         return lk__fail(job->context, LK_EIO, "%s: cannot create a directory for the job's files: %s", base,
                         strerror(errno));
