@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void put_character(json *j, unsigned char c)
 {
@@ -19,13 +20,6 @@ static void put_character(json *j, unsigned char c)
         fputc(c, j->out);
 }
 
-static void put_string(json *j, const char *text)
-{
-    fputc('"', j->out);
-    for (; *text; text++) put_character(j, (unsigned char)*text);
-    fputc('"', j->out);
-}
-
 /* Whether a text begins with a character of UTF-8; *length: its bytes, or those of the longest beginning of one, at least 1. */
 static bool is_character(const unsigned char *text, size_t bytes, size_t *length)
 {
@@ -36,6 +30,23 @@ static bool is_character(const unsigned char *text, size_t bytes, size_t *length
         if (*length >= bytes || text[*length] < low || text[*length] > high) return false;
     return whole > 0;
 }
+
+/* Bytes that are not UTF-8, such as those of a file's name, become U+FFFD. */
+static void put_bytes(json *j, const char *text, size_t bytes)
+{
+    const unsigned char *at = (const unsigned char *)text, *end = at + bytes;
+    fputc('"', j->out);
+    while (at < end) {
+        size_t length;
+        bool   valid = is_character(at, (size_t)(end - at), &length);
+        if (!valid) fputs("\xEF\xBF\xBD", j->out);
+        for (size_t i = 0; valid && i < length; i++) put_character(j, at[i]);
+        at += length;
+    }
+    fputc('"', j->out);
+}
+
+static void put_string(json *j, const char *text) { put_bytes(j, text, strlen(text)); }
 
 static void begin_value(json *j, const char *key)
 {
@@ -71,17 +82,8 @@ void json_text(json *j, const char *key, const char *value)
 
 void json_bytes(json *j, const char *key, const char *text, size_t bytes)
 {
-    const unsigned char *at = (const unsigned char *)text, *end = at + bytes;
     begin_value(j, key);
-    fputc('"', j->out);
-    while (at < end) {
-        size_t length;
-        bool   valid = is_character(at, (size_t)(end - at), &length);
-        if (!valid) fputs("\xEF\xBF\xBD", j->out);
-        for (size_t i = 0; valid && i < length; i++) put_character(j, at[i]);
-        at += length;
-    }
-    fputc('"', j->out);
+    put_bytes(j, text, bytes);
 }
 
 void json_bool(json *j, const char *key, bool value)

@@ -143,6 +143,13 @@ printf 'x,kind\n1,\351x\n2,dog\n3,\352\n4,\351x\n5,dog\n6,\352\n' > latin.csv
 expect 0 "" "$lockstep" train --model mlp --data csv:latin.csv --batch 2 --steps 3 --threads 1 --save latin
 expect 0 "" "$lockstep" predict --load latin --threads 1
 expect 0 "" "$lockstep" train --save latin --resume auto --threads 1 --steps 5
+latin=$(printf 'caf\351') # JSON is UTF-8, also with the names of files that are not
+cp latin.csv "$latin.csv"
+expect 0 "" "$lockstep" train --model mlp --data "csv:$latin.csv" --batch 2 --steps 3 --threads 1 --save "$latin" --json --log "$latin.jsonl"
+cat out.txt "$latin.jsonl" > all.json
+expect 0 "" "$lockstep" info "$latin" --json
+cat out.txt >> all.json
+iconv -f UTF-8 -t UTF-8 all.json > /dev/null 2>&1 && grep -q 'csv:caf.*csv' all.json || complain "JSON that is not UTF-8: $(cat -v all.json)"
 sed -i 's/x$/y/' latin.csv
 expect 2 'number 1 is .* in the data set' "$lockstep" predict --load latin --threads 1
 sed -i 's/cat/emu/' kinds.csv
