@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "checkpoint_rig.h"
 
-#include "train/lock.h"
+#include "train/checkpoint.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -213,6 +213,59 @@ static void other_contents_of_the_lock_file_are_harmless(void)
     close_rig(&r);
 }
 
+/* ---- recovery ---- */
+
+static bool is_there(const char *name) { return access(in_root(name), F_OK) == 0; }
+
+/* What a writer has just created has no lock of its own yet. */
+static void a_reader_removes_nothing_while_a_writer_holds_the_lock(void)
+{
+    static const char fresh[] = "read/step-00000009.tmp.77";
+    rig               r;
+    lk_progress       progress;
+    int64_t           step;
+    open_rig(&r);
+    REQUIRE(save_step(&r, "read", 4, 2) == LK_OK, "%s", lk_context_error(r.context));
+    shell("mkdir read/step-00000009.tmp.77");
+    holder h = start_holder("read", false);
+    CHECK(lk_checkpoint_load(r.store, in_root("read"), &progress) == LK_OK && progress.step == 4 && is_there(fresh));
+    CHECK(lk_checkpoint_find(r.context, in_root("read"), &step) == LK_OK && step == 4 && is_there(fresh));
+    end_holder(&h, SIGKILL);
+    close_holder(&h);
+    CHECK(lk_checkpoint_find(r.context, in_root("read"), &step) == LK_OK && step == 4 && !is_there(fresh),
+          "a writer that has ended");
+    close_rig(&r);
+}
+
+/* While a reader removes something, a writer waits for it; it recovers the directory itself once it has the lock. */
+static void a_writer_waits_for_a_reader_and_recovers(void)
+{
+    rig      r;
+    lk__lock lock;
+    int      fd, second;
+    open_rig(&r);
+    REQUIRE(save_step(&r, "turn", 4, 2) == LK_OK, "%s", lk_context_error(r.context));
+    REQUIRE(lk__lock_idle_begin(in_root("turn"), &fd), "nobody holds the lock");
+    CHECK(!lk__lock_idle_begin(in_root("turn"), &second), "two readers at once");
+    shell("mv turn/step-00000004 turn/step-00000004.old.77 && mkdir turn/step-00000009.tmp.77");
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("LOCKSTEP_DEVICE", "cpu", 1);
+        rig own;
+        open_rig(&own);
+        _exit(lk__checkpoint_open(own.context, in_root("turn"), NULL, 0, 0, &lock) < 0);
+    }
+    usleep(200000);
+    CHECK(is_there("turn/step-00000009.tmp.77"), "the writer did not wait");
+    lk__lock_idle_end(fd);
+    int code;
+    waitpid(child, &code, 0);
+    CHECK(WIFEXITED(code) && WEXITSTATUS(code) == 0, "the writer did not get the lock");
+    CHECK(is_there("turn/step-00000004") && !is_there("turn/step-00000009.tmp.77"), "the writer did not recover");
+    CHECK(!lk__lock_idle_begin(in_root("nowhere"), &fd));
+    close_rig(&r);
+}
+
 /* ---- lk_checkpoint_check ---- */
 
 static void the_check_changes_nothing_and_finds_what_would_fail(void)
@@ -251,6 +304,8 @@ int main(void)
     RUN(a_forked_child_does_not_release_its_parents_lock);
     RUN(a_restart_waits_for_the_lock_and_a_first_start_does_not);
     RUN(other_contents_of_the_lock_file_are_harmless);
+    RUN(a_reader_removes_nothing_while_a_writer_holds_the_lock);
+    RUN(a_writer_waits_for_a_reader_and_recovers);
     RUN(the_check_changes_nothing_and_finds_what_would_fail);
     remove_root();
     return check_result();

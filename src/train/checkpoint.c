@@ -275,7 +275,9 @@ lk_status lk__checkpoint_open(lk_context *c, const char *directory, const lk_che
 {
     lk_status status = lk__make_directories(c, directory);
     if (status >= 0) status = check_links(c, directory, files, count);
-    return status < 0 ? status : lk__lock_acquire(c, directory, timeout, lock);
+    if (status >= 0) status = lk__lock_acquire(c, directory, timeout, lock);
+    if (status >= 0) lk__checkpoint_recover(c, directory);
+    return status;
 }
 
 /* ---- saving ---- */

@@ -37,8 +37,8 @@ lk_status lk__saver_record(lk__train_saver *saver, size_t bytes);
 void      lk__saver_free(lk__train_saver *saver); /* waits for a save in progress */
 lk_status lk__saver_save(lk__train_saver *saver, const char *directory, const lk_progress *progress, int keep);
 
-/* Prepares the directory for saves: creates it, checks that a save with these files would replace no file of the user, and locks
- * it. */
+/* Prepares the directory for saves: creates it, checks that a save with these files would replace no file of the user, locks
+ * it and removes what a crash has left. */
 lk_status lk__checkpoint_open(lk_context *context, const char *directory, const lk_checkpoint_file *files, int count,
                               double timeout, lk__lock *lock);
 bool      lk__checkpoint_newest(lk_context *context, const char *directory, int64_t *step); /* false: there is none */
@@ -61,7 +61,8 @@ void      lk__checkpoint_name(int64_t step, char name[64]);      /* "step-000009
 bool      lk__checkpoint_parse(const char *name, int64_t *step); /* false for names that only resemble a checkpoint's */
 /* Steps of the checkpoints in a directory, newest first, at most `room`; returns how many there are in total. */
 size_t lk__checkpoint_list(const char *directory, int64_t *steps, size_t room);
-/* Removes what a crash may have left: partly written or removed directories, and links that were not renamed yet. */
+/* Removes what a crash may have left: partly written or removed directories, and links that were not renamed yet. Only while nobody
+ * else can write: with the directory's lock held, or between lk__lock_idle_begin and lk__lock_idle_end. */
 void lk__checkpoint_recover(lk_context *context, const char *directory);
 lk_status lk__checkpoint_missing(lk_context *context, const char *directory); /* LK_ENOENT, with a message */
 /* Compares the model's and the optimizer's file of a step's directory with the digests of its state; `all`: also the caller's

@@ -108,9 +108,19 @@ static lk_status verify_step(lk_context *c, const char *directory, int64_t step,
     return lk__checkpoint_verify(c, directory, state, false, staging);
 }
 
+/* While a writer holds the lock, what it has just created is not locked yet, and looks as if a crash had left it. The writer recovers
+ * the directory itself, after it has acquired the lock. */
+static void recover_idle(lk_context *c, const char *directory)
+{
+    int fd;
+    if (!lk__lock_idle_begin(directory, &fd)) return;
+    lk__checkpoint_recover(c, directory);
+    lk__lock_idle_end(fd);
+}
+
 bool lk__checkpoint_newest(lk_context *c, const char *directory, int64_t *step)
 {
-    lk__checkpoint_recover(c, directory);
+    recover_idle(c, directory);
     return lk__checkpoint_list(directory, step, 1) > 0;
 }
 
@@ -187,7 +197,7 @@ static lk_status load_newest(lk_store *store, const char *directory, const loadi
     lk_status   status = LK_END;
     void       *staging = lk__alloc(c, LK_MEMORY_OTHER, LK__FILE_STAGING);
     if (!staging) return LK_ENOMEM;
-    lk__checkpoint_recover(c, directory);
+    recover_idle(c, directory);
     for (int attempt = 0; attempt < 10 && status == LK_END; attempt++)
         if ((status = find_newest_intact(c, directory, staging, path, &state)) == LK_OK)
             status = load_step(store, path, what);

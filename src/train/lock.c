@@ -4,7 +4,7 @@
  *
  * A child that was forked without exec shares the description, and would hold the lock after its parent has ended. So the file
  * records the holder (host, pid, start time) and its byte: if that process has certainly ended, the next holder locks the next
- * byte. Byte 0 is held only while the file is read and written. */
+ * byte. Byte 0 is held only while the file is read and written, and by a reader that removes what an ended writer left. */
 #define _GNU_SOURCE
 #include "train/lock.h"
 
@@ -24,7 +24,7 @@
 
 enum { OWNER_BYTES = 1024, POLL_MS = 20, MAX_BYTE = 1 << 20 };
 static const char   file_name[] = ".lockstep.lock";
-static const double RESTART_TIMEOUT = 10, FILE_TIMEOUT = 2; /* seconds; the latter for byte 0 */
+static const double RESTART_TIMEOUT = 10, FILE_TIMEOUT = 10; /* seconds; the latter for byte 0 */
 
 /* The holder as recorded in the file. Boot id and pid namespace show whether the pid can be looked up here. */
 typedef struct owner {
@@ -273,4 +273,31 @@ lk_status lk__lock_check(lk_context *c, const char *directory, double timeout)
     status = acquire(&a, timeout);
     close(a.fd);
     return status == LK_EUNSUPPORTED ? LK_OK : status;
+}
+
+bool lk__lock_idle_begin(const char *directory, int *fd)
+{
+    char    path[PATH_MAX];
+    owner   holder;
+    int64_t byte;
+    int     n = snprintf(path, sizeof path, "%s/%s", directory, file_name);
+    *fd = n > 0 && n < (int)sizeof path ? open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
+    if (*fd < 0) return false;
+    if (lock_byte(*fd, 0, F_WRLCK) == 0) {
+        read_owner(*fd, &holder);
+        if (lock_holder_byte(*fd, &holder, &byte) == 0) {
+            (void)lock_byte(*fd, byte, F_UNLCK); /* byte 0 suffices: to acquire the lock takes both */
+            return true;
+        }
+        (void)lock_byte(*fd, 0, F_UNLCK);
+    }
+    close(*fd);
+    *fd = -1;
+    return false;
+}
+
+void lk__lock_idle_end(int fd)
+{
+    (void)lock_byte(fd, 0, F_UNLCK); /* explicitly, as lk__lock_release does */
+    close(fd);
 }
