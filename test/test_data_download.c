@@ -437,7 +437,7 @@ static void invalid_directories_are_refused(void)
     start_over();
     write_file(scratch("file"), "x", 1);
     snprintf(directory, sizeof directory, "%s", scratch("file/below"));
-    CHECK_FAILS(context, get(&only_large, "good"), LK_EIO, "cannot create the directory");
+    CHECK_FAILS(context, get(&only_large, "good"), LK_EINVAL, "cannot create the directory");
     char *endless = malloc(3000);
     memset(endless, 'a', 2999);
     endless[2999] = 0;

@@ -528,7 +528,7 @@ static void the_cache_remembers_broken_files(void)
     directory = strdup(scratch("file/cache"));
     o.cache = directory; /* below a file: it cannot be created */
     lk_dataset *d;
-    CHECK_FAILS(context, lk_dataset_open(context, spec("cached"), LK_SPLIT_TRAIN, &o, &d), LK_EIO, "file");
+    CHECK_FAILS(context, lk_dataset_open(context, spec("cached"), LK_SPLIT_TRAIN, &o, &d), LK_EINVAL, "file");
     free(directory);
 }
 
