@@ -196,7 +196,8 @@ static void every_output_can_have_a_gradient(void)
 
 typedef struct job {
     int      world, leaves, threads, steps;
-    bool     coupled, sum; /* sum: the loss is an output that `sums` names */
+    int      coupled;      /* samples: 1: by a user's operation, 2: by a softmax over the batch */
+    bool     sum;          /* the loss is an output that `sums` names */
     double   factors[3];   /* by rank */
     double   losses[8];
     uint64_t hashes[3];
@@ -237,7 +238,8 @@ static int train_rank(int rank, void *user)
     int64_t   capacity = lk_parallel_capacity(&config.parallel, BATCH);
     lk_tensor in = lk_input(r.graph, "x", LK_F32, 2, ((int64_t[]){capacity, COLUMNS}));
     lk_tensor y = lk_input(r.graph, "y", LK_I32, 1, &capacity);
-    if (j->coupled) in = lk_apply(&centre, &in, 1, NULL);
+    if (j->coupled == 1) in = lk_apply(&centre, &in, 1, NULL);
+    if (j->coupled == 2) in = lk_sub(in, lk_softmax(in, 0));
     lk_tensor logits = record_model(in, true, false, j->factors[rank]), outputs[3];
     if (j->sum) lk_apply(&moments, &logits, 1, outputs);
     config.loss = j->sum ? outputs[1] : lk_cross_entropy(logits, y);
@@ -293,7 +295,7 @@ static void ranks_share_a_batch(void)
 
 static void leaves_give_the_same_bits_at_any_size(void)
 {
-    for (int coupled = 0; coupled < 2; coupled++) {
+    for (int coupled = 0; coupled < 3; coupled++) {
         job one = run_job((job){.world = 1, .steps = 7, .leaves = 6, .coupled = coupled});
         for (int world = 1; world <= 3; world++)
             for (int threads = 1; threads <= 2; threads++) {

@@ -134,7 +134,7 @@ LK_API bool lk_description_normalisation(const lk_description *description, lk_t
 LK_API lk_status lk_description_check(const lk_description *description, const lk_dataset *dataset);
 
 LK_API size_t          lk_description_tensors(const lk_description *description); /* in model.safetensors */
-LK_API lk_saved_tensor lk_description_tensor(const lk_description *description, size_t index);
+LK_API lk_saved_tensor lk_description_tensor(const lk_description *description, size_t index); /* all 0 past the last */
 
 LK_END_DECLS
 #endif

@@ -7,7 +7,7 @@ typedef enum needs { SEND_BUFFER = 1, RECV_BUFFER = 2, REDUCES = 4, ROOTED = 8, 
 static lk_status check_call(lk_comm *c, const lk__comm_call *o, int needs)
 {
     const char *name = lk__comm_kind_name(o->kind);
-    size_t      size = lk_dtype_size(o->type), most = o->count;
+    size_t      size = lk_dtype_size(o->type), most = o->count, furthest = 0;
     if (size == 0)
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: there is no type %d", o->site.file, o->site.line, name,
                         (int)o->type);
@@ -24,10 +24,15 @@ static lk_status check_call(lk_comm *c, const lk__comm_call *o, int needs)
         size_t largest = o->recv_counts[i];
         if (o->send_counts && o->send_counts[i] > largest) largest = o->send_counts[i];
         if (largest > most) most = largest;
+        if (o->recv_displacements[i] > furthest) furthest = o->recv_displacements[i];
+        if (o->send_displacements && o->send_displacements[i] > furthest) furthest = o->send_displacements[i];
     }
     if (most > SIZE_MAX / 4 / size / ((needs & BLOCKS) ? (size_t)c->size : 1))
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: %zu elements are more than can be addressed", o->site.file,
                         o->site.line, name, most);
+    if (furthest > SIZE_MAX / 4 / size) /* so that adding a count does not overflow */
+        return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: a displacement of %zu elements is more than can be addressed",
+                        o->site.file, o->site.line, name, furthest);
     if (most > 0 && (((needs & SEND_BUFFER) && !o->send) || ((needs & RECV_BUFFER) && !o->recv)))
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: a buffer is NULL", o->site.file, o->site.line, name);
     bool in_place = o->send == o->recv && (o->kind == LK__ALL_REDUCE || o->kind == LK__BROADCAST);

@@ -129,7 +129,8 @@ static lk_status run_callback(const lk__kernel_call *call, bool backward)
     own.workspace = call->workspace;
     own.threads = lk__pool_threads(call->pool);
     lk_status status = (backward ? c->operation.backward : c->operation.forward)(&own);
-    if (status >= 0) return LK_OK;
+    if (status == LK_OK) return LK_OK;
+    if (status > 0) status = LK_EINVAL;
     if (run.message[0]) return fail_call(c, status, run.message);
     snprintf(run.message, sizeof run.message, "its %s returned %s", backward ? "backward" : "forward",
              lk_status_name(status));

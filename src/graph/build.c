@@ -368,6 +368,13 @@ lk_tensor lk_f_group_norm_at(lk_site site, lk_tensor x, int64_t groups, lk_tenso
     return record(site, LK__OP_group_norm, &attrs, (lk_tensor[]){x, weight, bias}, 3);
 }
 
+static bool is_buffer(lk_tensor x)
+{
+    const lk_graph *g = x.graph;
+    return x.id >= 0 && (size_t)x.id < g->values_count && g->values[x.id].kind == LK__VALUE_STATE &&
+           g->states[g->values[x.id].state].buffer;
+}
+
 lk_tensor lk_f_batch_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_tensor running_mean,
                              lk_tensor running_var, lk_tensor tracked, lk_norm_options options)
 {
@@ -379,6 +386,11 @@ lk_tensor lk_f_batch_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_ten
         lk__graph_fail(g, site, "batch_norm: x, running_mean and running_var are required");
         return (lk_tensor){g, -1};
     }
+    for (int i = 3; i < 6; i++)
+        if (all[i].graph && !is_buffer(all[i])) {
+            lk__graph_fail(g, site, "batch_norm: running_mean, running_var and tracked must be buffers (lk_buffer)");
+            return (lk_tensor){g, -1};
+        }
     for (int i = 0; i < 6; i++) in[i] = all[i].graph ? all[i].id : -1;
     lk__op_attrs attrs = {.epsilon = options.epsilon > 0 ? options.epsilon : 1e-5,
                           .momentum = options.momentum > 0 ? options.momentum : 0.1,

@@ -148,6 +148,13 @@ static bool check_dims(lk_graph *g, lk_site site, const char *name, int rank, co
     return true;
 }
 
+static bool check_name(lk_graph *g, lk_site site, const char *name)
+{
+    if (name && *name) return true;
+    lk__graph_fail(g, site, "inputs, parameters and buffers need a name");
+    return false;
+}
+
 static lk__graph_shape make_shape(lk_dtype type, int rank, const int64_t *dims, int count_axis)
 {
     lk__graph_shape s = {.dtype = type, .rank = rank, .count_axis = count_axis, .count_unit = 1};
@@ -159,7 +166,7 @@ lk_tensor lk_input_at(lk_site site, lk_graph *g, const char *name, lk_dtype type
                       lk_input_options options)
 {
     lk_tensor none = {g, g ? -1 : -site.line};
-    if (!g || g->status < 0 || !check_dims(g, site, name, rank, dims)) return none;
+    if (!g || g->status < 0 || !check_name(g, site, name) || !check_dims(g, site, name, rank, dims)) return none;
     if (type != g->real && type != LK_I32 && type != LK_U8 && type != LK_I64) {
         lk__graph_fail(g, site, "input %s has type %s; %s, u8, i32 or i64 is needed", name, lk_dtype_name(type),
                        lk_dtype_name(g->real));
@@ -199,7 +206,7 @@ static lk_tensor add_state(lk_graph *g, lk_site site, const char *name, lk_dtype
                            lk__graph_state state)
 {
     lk_tensor none = {g, -1};
-    if (g->status < 0 || !check_dims(g, site, name, rank, dims)) return none;
+    if (g->status < 0 || !check_name(g, site, name) || !check_dims(g, site, name, rank, dims)) return none;
     if (lk__grow(g->context, (void **)&g->states, &g->states_capacity, g->states_count + 1, sizeof *g->states) < 0 ||
         !(state.name = scoped_name(g, name))) {
         lk__graph_no_memory(g);
@@ -284,7 +291,7 @@ lk_tensor lk_buffer_at(lk_site site, lk_graph *g, const char *name, lk_dtype typ
 void lk_tie_at(lk_site site, lk_tensor parameter, const char *name)
 {
     lk_graph *g = parameter.graph;
-    if (!g || g->status < 0) return;
+    if (!g || g->status < 0 || !check_name(g, site, name)) return;
     if (!shape_of(parameter) || g->values[parameter.id].kind != LK__VALUE_STATE) {
         lk__graph_fail(g, site, "lk_tie(\"%s\") needs a parameter or buffer, not a computed value", name);
         return;

@@ -86,6 +86,17 @@ static int64_t window_out(int64_t size, int64_t kernel, int64_t stride, int64_t 
     return span < 0 ? 0 : span / stride + 1;
 }
 
+bool lk__shape_check_weights(lk__graph_shapes *s, int last)
+{
+    for (int i = 1; i <= last && i < s->inputs; i++)
+        if (s->in[i] && s->in[i]->count_axis >= 0) {
+            (void)LK__SHAPE_FAIL(s, "%s: its %s %s has the batch as an axis, and must be the same for all samples",
+                                 lk__op_name(s->op), i == 1 ? "weight" : "bias", lk__shape_show(s->in[i]).text);
+            return false;
+        }
+    return true;
+}
+
 int lk__shape_window(lk__graph_shapes *s, int64_t channels, int64_t kh, int64_t kw)
 {
     const lk__graph_shape *x = s->in[0];

@@ -113,6 +113,12 @@ static const char *kind_name(lk_transformer_kind kind)
 
 static bool check_sizes(const lk_transformer_config *c, char *why, size_t size)
 {
+    if ((unsigned)c->kind > LK_TRANSFORMER_ENCODER || (unsigned)c->activation > LK_SILU ||
+        (unsigned)c->rope_scaling > LK_ROPE_LLAMA3) {
+        snprintf(why, size, "there is no kind %d, activation %d or rope_scaling %d", (int)c->kind, (int)c->activation,
+                 (int)c->rope_scaling);
+        return false;
+    }
     const struct {
         const char *name;
         int64_t     value, most;

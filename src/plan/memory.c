@@ -245,7 +245,11 @@ static lk_status measure_workspace(lk__plan_list *list)
             return lk__fail(c, LK_EUNSUPPORTED, "%s at %s:%d: the device %s has no kernel for %s", lk__node_name(g, n),
                             n->site.file ? n->site.file : "?", n->site.line, lk_context_device(c),
                             lk_dtype_name(lk__node_element(g, n)));
-        size_t need = kernel.workspace ? lk__round_up(kernel.workspace(&call, lk_context_threads(c)), LK__ALIGN) : 0;
+        size_t bytes = kernel.workspace ? kernel.workspace(&call, lk_context_threads(c)) : 0;
+        if (bytes > SIZE_MAX - LK__ALIGN)
+            return lk__fail(c, LK_EINVAL, "%s at %s:%d: a workspace of %zu bytes is more than can be addressed",
+                            lk__node_name(g, n), n->site.file ? n->site.file : "?", n->site.line, bytes);
+        size_t need = lk__round_up(bytes, LK__ALIGN);
         if (need > list->workspace) list->workspace = need;
     }
     return LK_OK;

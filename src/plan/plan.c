@@ -5,6 +5,7 @@
 #include "base/hash.h"
 
 #include <fnmatch.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -272,6 +273,9 @@ static lk_status check_config(lk_graph *g, const lk_plan_config *config)
     lk_dtype type = config->loss.graph ? g->values[config->loss.id].shape.dtype : LK_F64;
     if (type != LK_F32 && type != LK_F64)
         return lk__fail(c, LK_EINVAL, "the loss is %s; f32 or f64 is needed: use lk_cast", lk_dtype_name(type));
+    if (config->outputs_count < 0 || (config->outputs_count > 0 && !config->outputs))
+        return lk__fail(c, LK_EINVAL, "outputs_count is %d, and outputs is %s", config->outputs_count,
+                        config->outputs ? "set" : "NULL");
     for (int i = 0; i < config->outputs_count; i++)
         if (!is_value(g, config->outputs[i]))
             return lk__fail(c, LK_EINVAL, "output %d is %s", i,
@@ -306,11 +310,17 @@ static lk_status check_config(lk_graph *g, const lk_plan_config *config)
     const lk_optimizer_config *o = config->optimizer;
     if (status < 0 || !o) return status;
     if (!config->loss.graph) return lk__fail(c, LK_EINVAL, "an optimizer needs a loss");
-    if (!(o->lr >= 0) || !(o->weight_decay >= 0) || !(o->clip >= 0) || !(o->momentum >= 0) ||
-        !(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1) || !(o->epsilon >= 0))
+    if ((unsigned)o->kind > LK_ADAMW) return lk__fail(c, LK_EINVAL, "there is no optimizer %d", (int)o->kind);
+    const double settings[] = {o->lr, o->weight_decay, o->clip, o->momentum, o->epsilon};
+    bool         good = isfinite(o->dampening) && o->beta1 >= 0 && o->beta1 < 1 && o->beta2 >= 0 && o->beta2 < 1;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) good &= settings[i] >= 0 && isfinite(settings[i]);
+    if (!good)
         return lk__fail(c, LK_EINVAL,
                         "an optimizer setting is out of range: lr, weight decay, clip, momentum and epsilon are at "
-                        "least 0, betas from 0 to below 1");
+                        "least 0 and finite, betas from 0 to below 1");
+    if (o->groups_count < 0 || (o->groups_count > 0 && !o->groups))
+        return lk__fail(c, LK_EINVAL, "groups_count is %d, and groups is %s", o->groups_count,
+                        o->groups ? "set" : "NULL");
     if (o->nesterov && (o->momentum <= 0 || o->dampening != 0))
         return lk__fail(c, LK_EINVAL, "nesterov needs a momentum above 0 and no dampening");
     for (int i = 0; i < o->groups_count; i++) {

@@ -5,6 +5,7 @@
 #include "comm/hosts.h"
 #include "run/timeline.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -317,6 +318,9 @@ lk_status lk__step_set(lk_program *p, const lk_step *step)
 {
     if (step->step < 1)
         return lk__fail(p->context, LK_EINVAL, "steps are counted from 1, not %lld", (long long)step->step);
+    if (!(step->rate >= 0) || !isfinite(step->rate))
+        return lk__fail(p->context, LK_EINVAL, "step %lld: the rate %g is not a finite number of 0 or more",
+                        (long long)step->step, step->rate);
     p->step = *step;
     return LK_OK;
 }

@@ -196,6 +196,10 @@ lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store)
 lk_status lk_store_create_shared(lk_plan *plan, uint64_t seed, lk_comm *comm, lk_store **store)
 {
     *store = NULL;
+    if (!comm && plan->parallel.world == 1) return create_store(plan, seed, NULL, store);
+    if (!comm)
+        return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, and there is no group",
+                        plan->parallel.rank, plan->parallel.world);
     if (!plan->shared && lk_comm_size(comm) > 1)
         return lk__fail(plan->context, LK_EINVAL,
                         "the plan's ranks do not share their state: set lk_parallel.state to LK_STATE_SHARED");

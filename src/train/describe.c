@@ -193,7 +193,8 @@ size_t lk_description_tensors(const lk_description *d) { return lk__safetensors_
 lk_saved_tensor lk_description_tensor(const lk_description *d, size_t index)
 {
     const lk__safetensors_tensor *t = lk__safetensors_at(d->model, index);
-    lk_saved_tensor               saved = {.name = t->name, .dtype = t->dtype, .rank = t->rank};
+    if (!t) return (lk_saved_tensor){0};
+    lk_saved_tensor saved = {.name = t->name, .dtype = t->dtype, .rank = t->rank};
     memcpy(saved.dims, t->dims, sizeof saved.dims);
     return saved;
 }

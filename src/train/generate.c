@@ -67,6 +67,9 @@ static lk_status check_call(const call *c)
                         config->temperature, (long long)config->top_k, config->top_p, (long long)config->tokens);
     if (config->stop_count > 0 && !config->tokenizer)
         return lk__fail(context, LK_EINVAL, "stop strings need a tokenizer");
+    if (config->stop_count < 0) return lk__fail(context, LK_EINVAL, "stop_count is %d", config->stop_count);
+    for (int i = 0; i < config->stop_count; i++)
+        if (!config->stop || !config->stop[i]) return lk__fail(context, LK_EINVAL, "stop string %d is NULL", i);
     for (int i = 0; i < config->prompts_count; i++) {
         lk_status status = check_prompt(c, i);
         if (status < 0) return status;

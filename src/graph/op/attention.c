@@ -157,7 +157,8 @@ static int rope_shape(lk__graph_shapes *s)
     if (x->rank != 3 || x->count_axis > 0 || heads < 1 || x->dims[2] % heads || x->dims[2] / heads % 2)
         return LK__SHAPE_FAIL(s, "rope: %s is not (samples, tokens, %lld heads of an even width)",
                               lk__shape_show(x).text, (long long)heads);
-    if (table->rank != 2 || table->dims[1] != x->dims[2] / heads || (!positions && table->dims[0] < x->dims[1]))
+    if (table->rank != 2 || table->count_axis >= 0 || table->dims[1] != x->dims[2] / heads ||
+        (!positions && table->dims[0] < x->dims[1]))
         return LK__SHAPE_FAIL(s, "rope: the table %s has not (positions, %lld), or fewer positions than %s has tokens",
                               lk__shape_show(table).text, (long long)(x->dims[2] / heads), lk__shape_show(x).text);
     if (!is_bound(positions, x, x->dims[1]))

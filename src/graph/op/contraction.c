@@ -34,6 +34,7 @@ static int linear_shape(lk__graph_shapes *s)
     if (b && (b->rank != 1 || b->dims[0] != w->dims[1 - in]))
         return LK__SHAPE_FAIL(s, "linear: bias %s does not fit weight %s", lk__shape_show(b).text,
                               lk__shape_show(w).text);
+    if (!lk__shape_check_weights(s, 2)) return -1;
     s->out[0] = *x;
     s->out[0].dims[x->rank - 1] = w->dims[1 - in];
     return 1;
@@ -157,6 +158,9 @@ static int matmul_shape(lk__graph_shapes *s)
                               lk__shape_show(b).text);
     lk__graph_shape y = lk__shape_fixed(a->dtype, batch->rank, batch->dims);
     for (int i = 0; i < y.rank - 2; i++) lk__shape_carry_count(&y, batch, i, i);
+    if ((y.count_axis >= 0) + (a->count_axis == ma) + (b->count_axis == nb) > 1)
+        return LK__SHAPE_FAIL(s, "matmul: two axes of the result of %s × %s would be the batch", lk__shape_show(a).text,
+                              lk__shape_show(b).text);
     y.dims[y.rank - 2] = a->dims[ma];
     y.dims[y.rank - 1] = b->dims[nb];
     lk__shape_carry_count(&y, a, ma, y.rank - 2);
@@ -233,7 +237,7 @@ static int conv2d_shape(lk__graph_shapes *s)
     if (b && (b->rank != 1 || b->dims[0] != w->dims[0]))
         return LK__SHAPE_FAIL(s, "conv2d: bias %s does not fit weight %s", lk__shape_show(b).text,
                               lk__shape_show(w).text);
-    if (lk__shape_window(s, w->dims[0], w->dims[2], w->dims[3]) < 0) return -1;
+    if (!lk__shape_check_weights(s, 2) || lk__shape_window(s, w->dims[0], w->dims[2], w->dims[3]) < 0) return -1;
     if (s->attrs->pool <= 1) return 1;
     s->out[0].dims[2] /= s->attrs->pool;
     s->out[0].dims[3] /= s->attrs->pool;

@@ -7,6 +7,7 @@ static int embedding_shape(lk__graph_shapes *s)
     if (ids->dtype != LK_I32 || table->rank != 2 || ids->rank >= LK_MAX_RANK)
         return LK__SHAPE_FAIL(s, "embedding: ids %s must be i32 and table %s (V, D)", lk__shape_show(ids).text,
                               lk__shape_show(table).text);
+    if (!lk__shape_check_weights(s, 1)) return -1;
     s->out[0] = *ids;
     s->out[0].dtype = table->dtype;
     s->out[0].dims[s->out[0].rank++] = table->dims[1];

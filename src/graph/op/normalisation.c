@@ -59,7 +59,7 @@ static int row_norm_shape(lk__graph_shapes *s, int statistics)
         if (input == residual && lk__shape_equal(w, x)) continue;
         bool fits = w->rank == trailing;
         for (int i = 0; fits && i < trailing; i++) fits = w->dims[i] == x->dims[x->rank - trailing + i];
-        if (!fits)
+        if (!fits || w->count_axis >= 0)
             return LK__SHAPE_FAIL(s, "%s: weight or bias %s does not fit x %s", lk__op_name(s->op),
                                   lk__shape_show(w).text, lk__shape_show(x).text);
     }
