@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "bandwidth.h"
 
+#include "clock.h"
+
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -9,7 +11,6 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 enum { BYTES = 64 << 20, PASSES = 6, MOST_THREADS = 256 };
 
@@ -25,13 +26,6 @@ typedef struct reader {
     double    seconds[PASSES]; /* of each pass of all threads */
     bool      failed;
 } reader;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Eight independent sums: memory bounds it, not an addition's latency. */
 static uint64_t read_words(const uint64_t *words, size_t count)

@@ -4,6 +4,7 @@
 #include "bench_comm.h"
 #include "bench_generate.h"
 #include "bench_trainer.h"
+#include "clock.h"
 #include "json.h"
 #include "ranks.h"
 #include "text_metrics.h"
@@ -12,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 static const option bench_options[] = {
@@ -54,13 +54,6 @@ typedef struct bench {
     double      median;     /* seconds per step */
     int64_t     steps;
 } bench;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* The time of this process's start: it executes itself again with the time in the environment, so that loading counts too. */
 static double exec_time(void)

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "bench_comm.h"
 
+#include "clock.h"
 #include "comm_limit.h"
 #include "environment.h"
 #include "json.h"
@@ -10,7 +11,6 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { SIZES = 32, MOST_TIMES = 2000 };
 
@@ -35,13 +35,6 @@ typedef struct result {
     bool   symmetric;
     int    calls;
 } result;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int ascending(const void *a, const void *b)
 {

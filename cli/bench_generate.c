@@ -4,12 +4,12 @@
 #include "bench_generate.h"
 
 #include "bandwidth.h"
+#include "clock.h"
 #include "json.h"
 #include "setup.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { RUNS = 3, GPT2_VOCABULARY = 50257 };
 
@@ -65,13 +65,6 @@ static lk_status create_generator(bench *b, const options *given)
     config.policy = strcmp(type, "bf16") == 0 ? LK_POLICY_BF16 : LK_POLICY_RECORDED;
     config.dtype = strcmp(type, "f64") == 0 ? LK_F64 : LK_F32;
     return lk_generator_create(b->setup.context, &config, &b->generator);
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* The time from one token of the first prompt to the next is a step. */

@@ -2,9 +2,10 @@
 #define _GNU_SOURCE
 #include "bench_trainer.h"
 
+#include "clock.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { SAMPLES = 10000, BYTES = 64 << 20 /* of all, about */, FEWEST = 20, MOST = 100000 /* steps */ };
 
@@ -15,13 +16,6 @@ typedef struct timing {
     int64_t count, wanted; /* wanted 0: until two seconds have passed */
     bool    warm;          /* two steps have run: the second is recorded */
 } timing;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int on_event(void *user, const lk_event *e)
 {

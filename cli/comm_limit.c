@@ -6,6 +6,8 @@
 #define _GNU_SOURCE
 #include "comm_limit.h"
 
+#include "clock.h"
+
 #include <fcntl.h>
 #include <math.h>
 #include <stdbool.h>
@@ -14,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 #if defined(__x86_64__)
 #include <emmintrin.h>
@@ -67,13 +68,6 @@ const char *comm_limit_count(const char *op)
     size_t i = 0;
     while (strcmp(counts[i].op, op) != 0) i++;
     return counts[i].text;
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* ---- memory that all ranks map ---- */

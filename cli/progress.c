@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "progress.h"
 
+#include "clock.h"
 #include "terminal.h"
 
 #include <inttypes.h>
@@ -10,15 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Columns of the line. A launcher relays our lines with a prefix. */
 static int terminal_width(FILE *out)

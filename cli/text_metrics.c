@@ -3,18 +3,12 @@
  * rank's threads, or the GPU. */
 #include "text_metrics.h"
 
+#include "clock.h"
+
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum { SIDE = 512, RUNS = 4 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* A program that multiplies two square matrices, one of them a parameter. */
 static lk_status make_product(const setup *s, lk_graph **graph, lk_plan **plan, lk_store **store, lk_program **program)

@@ -1,4 +1,5 @@
 /* tokenize.c - `lockstep data tokenize`. */
+#include "clock.h"
 #include "data.h"
 #include "json.h"
 #include "progress.h"
@@ -6,14 +7,6 @@
 
 #include <lockstep/data.h>
 #include <string.h>
-#include <time.h>
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void stop_on_signal(int number) { stop_signal = number; }
 

@@ -1,5 +1,6 @@
 /* train.c - `lockstep train`. */
 #define _GNU_SOURCE
+#include "clock.h"
 #include "environment.h"
 #include "memory_advice.h"
 #include "metrics.h"
@@ -17,7 +18,6 @@
 #include <math.h>
 #include <signal.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static const option train_options[] = {
@@ -85,13 +85,6 @@ typedef struct watcher {
     lk_status       board_status; /* the first failure */
 } watcher;
 
-static double clock_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* A second signal ends the process at once. One that follows this soon is the same request: whoever signals all processes of a job
  * signals its launcher, too, which passes it on. */
 #define REPEATED_SECONDS 0.4
@@ -100,9 +93,9 @@ static void on_signal(int number)
 {
     static volatile double first;
     if (!stop_signal) {
-        first = clock_seconds();
+        first = now();
         stop_signal = number;
-    } else if (clock_seconds() >= first + REPEATED_SECONDS) {
+    } else if (now() >= first + REPEATED_SECONDS) {
         signal(number, SIG_DFL);
         raise(number); /* once this function has returned */
     }

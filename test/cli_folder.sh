@@ -104,4 +104,4 @@ for ranks in "" "-n 2"; do
 done
 expect 2 "$broken is damaged" $(data sizes --size 32,32 --cache cache3)
 : > file
-for cache in file file/below; do expect 2 "cannot create the directory file: a file of that name exists" $(data folder --cache $cache); done
+for cache in file file/below; do expect 2 "file: cannot create the directory: a file of that name exists" $(data folder --cache $cache); done

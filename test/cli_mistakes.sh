@@ -200,8 +200,8 @@ for ranks in "" "-n 2"; do
     [ -s new/i/j/rank-0.jsonl ] || { echo "no log: $(find new)"; wrong=$((wrong + 1)); }
 done
 chmod 755 forbidden
-expect 2 "^lockstep run: old.txt: cannot create this directory: a file of that name exists" "$lockstep" run --log-dir old.txt true
-expect 2 "^lockstep run: /dev/null: cannot create this directory: a file of that name exists" "$lockstep" run --log-dir /dev/null/below true
+expect 2 "^lockstep run: old.txt: cannot create the directory: a file of that name exists" "$lockstep" run --log-dir old.txt true
+expect 2 "^lockstep run: /dev/null: cannot create the directory: a file of that name exists" "$lockstep" run --log-dir /dev/null/below true
 expect 2 "^lockstep bench: backend mpi: " "$lockstep" bench comm --backend mpi
 
 # Failures: a NaN's message names the step and the samples; a full disk keeps the old checkpoint.

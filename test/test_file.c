@@ -4,6 +4,7 @@
 #include "check.h"
 
 #include "base/base.h"
+#include "base/directories.h"
 #include "train/file.h"
 
 #include <errno.h>

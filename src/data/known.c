@@ -4,6 +4,7 @@
  * fashion_mnist.txt, mnist.txt). Debian's package dataset-fashion-mnist holds the same files with another gzip header,
  * so its sums differ; with the name and time of the original header restored, all four have the sums below and the MD5
  * sums of Fashion-MNIST's README. The package's files are read where they are installed, never downloaded. */
+#include "base/directories.h"
 #include "data/download.h"
 #include "data/path.h"
 
@@ -80,7 +81,7 @@ lk_status lk__data_get(lk_context *context, const lk__data_known_set *set, const
         if (progress) progress(user, d.total, d.total);
         return LK_OK;
     }
-    lk_status status = lk__path_make(context, directory);
+    lk_status status = lk__make_directories(context, directory);
     if (status < 0) return status;
     if ((status = lk__curl_load(context, &curl)) < 0) return status;
     for (int i = 0; i < set->file_count && status == LK_OK; i++) {

@@ -2,10 +2,8 @@
 #define _GNU_SOURCE
 #include "data/path.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 bool lk__path(char path[LK__PATH], const char *format, ...)
@@ -20,27 +18,6 @@ bool lk__path(char path[LK__PATH], const char *format, ...)
 }
 
 bool lk__path_exists(const char *path) { return access(path, F_OK) == 0; }
-
-lk_status lk__path_make(lk_context *context, const char *directory)
-{
-    char path[LK__PATH];
-    if (!*directory || !lk__path(path, "%s", directory))
-        return lk__fail(context, LK_EINVAL, "\"%s\" is not a valid directory name", directory);
-    for (char *p = path + 1;; p++) {
-        if (*p && *p != '/') continue;
-        char end = *p;
-        *p = 0;
-        struct stat about;
-        int         error = mkdir(path, 0777) == 0 ? 0 : errno;
-        if (error == EEXIST && stat(path, &about) == 0 && S_ISDIR(about.st_mode)) error = 0;
-        if (error)
-            return lk__fail(context, error == EEXIST || error == ENOTDIR ? LK_EINVAL : LK_EIO,
-                            "cannot create the directory %s: %s", path,
-                            error == EEXIST ? "a file of that name exists" : strerror(error));
-        *p = end;
-        if (!end) return LK_OK;
-    }
-}
 
 lk_status lk__path_pair(lk_context *context, const char *example, const char *text, char paths[2][LK__PATH])
 {

@@ -1,5 +1,6 @@
 /* tar.c - extracts known members from a .tar.gz (POSIX.1-1988 ustar, and older formats). Other members are skipped. */
 #define _GNU_SOURCE
+#include "base/directories.h"
 #include "data/download.h"
 #include "data/path.h"
 #include "data/stream.h"
@@ -135,7 +136,7 @@ lk_status lk__untar(lk_context *context, const char *archive, const lk__data_kno
         status = lk__fail(context, LK_EINVAL, "the directory name %s is too long", directory);
         goto fail;
     }
-    if ((status = lk__path_make(context, folder)) < 0) goto fail;
+    if ((status = lk__make_directories(context, folder)) < 0) goto fail;
     while ((status = read_entry(&u, &extracted)) == LK_OK) continue;
     if (status < 0) goto fail;
     status = LK_OK;

@@ -2,6 +2,7 @@
  * Temporary files, such as flight recorders, are in a folder that is removed with the job. The launcher holds a lock in it: if the lock
  * is free, launcher and reaper were killed together, and the next launch of the same user removes the folder. */
 #define _GNU_SOURCE
+#include "base/directories.h"
 #include "launch/launch.h"
 
 #include <dirent.h>
@@ -13,23 +14,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static lk_status make_directories(lk_context *context, const char *path)
-{
-    char part[LK__LAUNCH_PATH];
-    for (const char *slash = path; slash;) {
-        slash = strchr(slash + 1, '/');
-        snprintf(part, sizeof part, "%.*s", slash ? (int)(slash - path) : (int)strlen(path), path);
-        struct stat about;
-        int         error = mkdir(part, 0777) == 0 ? 0 : errno;
-        if (error == EEXIST && stat(part, &about) == 0 && S_ISDIR(about.st_mode)) error = 0;
-        if (error)
-            return lk__fail(context, error == EEXIST || error == ENOTDIR ? LK_EINVAL : LK_EIO,
-                            "%s: cannot create this directory: %s", part,
-                            error == EEXIST ? "a file of that name exists" : strerror(error));
-    }
-    return LK_OK;
-}
 
 /* The system's temporary directory; absolute, since the reaper and the ranks may have another working directory. */
 static void find_temporary_directory(char *out, size_t size)
@@ -63,7 +47,7 @@ static lk_status open_logs(lk__launch_job *job)
                                  : snprintf(base, sizeof base, "%s/lockstep-XXXXXX", parent);
     if (length > LK__LAUNCH_PATH - 100)
         return lk__fail(job->context, LK_EINVAL, "%.100s…: too long for the path of log files", base);
-    lk_status status = config->log_dir ? make_directories(job->context, config->log_dir) : LK_OK;
+    lk_status status = config->log_dir ? lk__make_directories(job->context, config->log_dir) : LK_OK;
     if (status < 0) return status;
     if (!mkdtemp(base))
         return lk__fail(job->context, LK_EIO, "%s: cannot create a directory for the job's files: %s", base,
@@ -181,7 +165,7 @@ lk_status lk__folder_filtered(lk__launch_job *job)
         if (!filters[i]) continue;
         snprintf(folder, sizeof folder, "%s/attempt_%d", job->logs, job->generation);
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);
-        if (make_directories(job->context, folder) < 0) return LK_EIO;
+        if (lk__make_directories(job->context, folder) < 0) return LK_EIO;
         job->filtered[i] = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
         if (job->filtered[i] < 0)
             return lk__fail(job->context, LK_EIO, "%s: cannot open for writing: %s", path, strerror(errno));
@@ -209,7 +193,7 @@ lk_status lk__folder_child(lk__launch_job *job, lk__launch_child *child)
     int                     length =
         snprintf(child->folder, sizeof child->folder, "%s/attempt_%d/%d", base, job->generation, child->local_rank);
     if (length > LK__LAUNCH_PATH - 16) return lk__fail(job->context, LK_EINVAL, "%s: too long for a path", base);
-    if (make_directories(job->context, child->folder) < 0) return LK_EIO;
+    if (lk__make_directories(job->context, child->folder) < 0) return LK_EIO;
     snprintf(child->error_file, sizeof child->error_file, "%.*s/error.json", LK__LAUNCH_PATH - 16, child->folder);
     snprintf(child->flight_recorder, sizeof child->flight_recorder, "%.*s/flight_recorder_%d_%d", LK__LAUNCH_PATH - 40,
              job->folder, job->generation, child->local_rank);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "train/checkpoint.h"
 
+#include "base/directories.h"
 #include "train/file.h"
 #include "train/load.h"
 

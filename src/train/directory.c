@@ -298,25 +298,3 @@ lk_status lk__directory_recover(lk_context *context, const char *parent, const l
     closedir(stream);
     return LK_OK;
 }
-
-lk_status lk__make_directories(lk_context *context, const char *path)
-{
-    char   partial[PATH_MAX];
-    size_t length = strlen(path);
-    if (length == 0 || length >= sizeof partial)
-        return lk__fail(context, LK_EINVAL, "'%.200s' is not a valid directory name: it is %s", path,
-                        length ? "too long" : "empty");
-    for (size_t i = 1; i <= length; i++) {
-        if (i < length && path[i] != '/') continue;
-        memcpy(partial, path, i);
-        partial[i] = 0;
-        if (mkdir(partial, 0777) == 0) continue;
-        struct stat info;
-        int         error = errno;
-        if (stat(partial, &info) == 0 && S_ISDIR(info.st_mode)) continue;
-        lk_status status = error == EEXIST || error == ENOTDIR ? LK_EINVAL : LK_EIO;
-        return lk__fail(context, status, "%s: cannot create the directory: %s", partial,
-                        error == EEXIST ? "a file of that name exists" : strerror(error));
-    }
-    return LK_OK;
-}

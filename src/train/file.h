@@ -74,8 +74,6 @@ lk_status lk__directory_prune(lk_context *context, const char *path, const lk__f
  * searching for checkpoints. LK_OK if parent does not exist. */
 lk_status lk__directory_recover(lk_context *context, const char *parent, const lk__file_names *known);
 
-lk_status lk__make_directories(lk_context *context, const char *path); /* as mkdir -p */
-
 /* The contents of a small text file, with a NUL at the end; free *text with lk__text_free. LK_ENOENT if there is no file,
  * LK_EFORMAT if it is longer than `limit` or contains a NUL. */
 lk_status lk__read_text(lk_context *context, const char *path, size_t limit, char **text, size_t *length);

@@ -4,6 +4,7 @@
 #include <lockstep/tensorboard.h>
 
 #include "base/base.h"
+#include "base/directories.h"
 #include "base/json.h"
 #include "train/file.h"
 

@@ -2,6 +2,7 @@
  * (path, size, time of change) and this size of sample, is replaced as a whole by a rename, and one process at a time creates it.
  * Digests find damage: of the header and the entries when it is opened, of a sample when it is first read. */
 #define _GNU_SOURCE
+#include "base/directories.h"
 #include "base/hash.h"
 #include "data/folder/folder.h"
 
@@ -343,7 +344,7 @@ static bool name_cache(char path[LK__PATH], const char *directory, const lk__dat
 lk_status lk__data_folder_cache_open(lk__data_folder *f, const char *directory)
 {
     char      path[LK__PATH], temporary[LK__PATH];
-    lk_status status = lk__path_make(f->context, directory);
+    lk_status status = lk__make_directories(f->context, directory);
     if (status < 0) return status;
     if (!name_cache(path, directory, f))
         return lk__fail(f->context, LK_EINVAL, "%s: the path of the cache is too long", directory);
