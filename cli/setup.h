@@ -52,7 +52,7 @@ typedef struct setup {
     lk_dataset       *train, *test;
     lk_trainer_config config; /* model, data and batch are set; the rest is as in LK_TRAINER_CONFIG_INIT */
     lk_model_function model;
-    transformer       transformer; /* where it is used, instead of model */
+    transformer       transformer;   /* where it is used, instead of model */
     void             *model_library; /* of a model from a file; NULL: it is built in */
     lk_model_options  model_options; /* classes: the number of outputs */
     lk_open_options   open_options;
@@ -88,10 +88,10 @@ typedef enum setup_data {
 } setup_data;
 
 /* 0, or the exit status after the error was printed. Call setup_free in either case. */
-int       setup_begin(setup *s, const char *command_name, const options *given,
-                      int threads); /* only the context; setup_make continues from there */
-int       setup_make(setup *s, const char *command_name, const options *given, setup_data what);
-lk_tensor setup_model(setup *s, lk_tensor x); /* records the model */
+int         setup_begin(setup *s, const char *command_name, const options *given,
+                        int threads); /* only the context; setup_make continues from there */
+int         setup_make(setup *s, const char *command_name, const options *given, setup_data what);
+lk_tensor   setup_model(setup *s, lk_tensor x);                      /* records the model */
 const char *setup_default_data(const char *model, bool transformer); /* the data of a model without --data */
 /* The field of that name of the samples that the model was trained on, by its checkpoint's record, or of those here; NULL: none. */
 const lk_field *setup_field(const setup *s, const char *field_name);

@@ -215,9 +215,9 @@ lk__graph_shape      lk__shape_scalar(lk_dtype type);
 lk__graph_shape      lk__shape_vector(lk_dtype type, int64_t n);
 /* Copies the run-time count of axis `from` of x to axis `to` of y. */
 void lk__shape_carry_count(lk__graph_shape *y, const lk__graph_shape *x, int from, int to);
-/* Output 0 of a window of kh × kw that moves over input 0 (N, C, H, W) by the attributes stride and padding; -1: it does not fit. */
 /* Whether inputs 1 … last, weight and bias, are without the batch; false: the shape rule has failed. */
 bool lk__shape_check_weights(lk__graph_shapes *shapes, int last);
+/* Output 0 of a window of kh × kw that moves over input 0 (N, C, H, W) by the attributes stride and padding; -1: it does not fit. */
 int lk__shape_window(lk__graph_shapes *shapes, int64_t channels, int64_t kh, int64_t kw);
 int lk__shape_same(lk__graph_shapes *shapes);        /* one output, of input 0's shape */
 int lk__shape_same_second(lk__graph_shapes *shapes); /* one output, of input 1's */

@@ -19,7 +19,7 @@ typedef struct lk__train_saver {
     char  *record;                   /* of the run, as JSON; NULL: none */
     size_t record_bytes;
     char   writer[LK__STATE_WRITER]; /* host and user, as JSON */
-    char  *algorithms;               /* of the plan, as JSON; NULL: none. Their number is not planned: LK_MEMORY_OTHER */
+    char  *algorithms; /* of the plan, as JSON; NULL: none. Their number is not planned: LK_MEMORY_OTHER */
     size_t algorithms_bytes;
 
     lk_checkpoint_file *files; /* of the caller, with their texts; one block of files_memory bytes */
@@ -63,7 +63,7 @@ bool      lk__checkpoint_parse(const char *name, int64_t *step); /* false for na
 size_t lk__checkpoint_list(const char *directory, int64_t *steps, size_t room);
 /* Removes what a crash may have left: partly written or removed directories, and links that were not renamed yet. Only while nobody
  * else can write: with the directory's lock held, or between lk__lock_idle_begin and lk__lock_idle_end. */
-void lk__checkpoint_recover(lk_context *context, const char *directory);
+void      lk__checkpoint_recover(lk_context *context, const char *directory);
 lk_status lk__checkpoint_missing(lk_context *context, const char *directory); /* LK_ENOENT, with a message */
 /* Compares the model's and the optimizer's file of a step's directory with the digests of its state; `all`: also the caller's
  * files, which loading does not read and which a user may edit. */
