@@ -16,10 +16,10 @@ const char *lk__node_name(const lk_graph *g, const lk__graph_node *n)
 lk__graph_samples lk__node_samples(const lk_graph *g, const lk__graph_node *n)
 {
     const lk__kernel_custom *c = lk__node_custom(g, n);
-    bool softmax = n->op == LK__OP_softmax || n->op == LK__OP_log_softmax || n->op == LK__OP_softmax_grad ||
-                   n->op == LK__OP_log_softmax_grad;
-    bool over_samples = softmax && g->values[n->in[0]].shape.count_axis == n->attrs.axis;
-    return (c && c->operation.coupled) || over_samples ? LK__SAMPLES_COUPLED : lk__op_find(n->op)->samples;
+    if (c && c->operation.coupled) return LK__SAMPLES_COUPLED;
+    lk__graph_samples samples = lk__op_find(n->op)->samples;
+    if (samples != LK__SAMPLES_BY_AXIS) return samples;
+    return g->values[n->in[0]].shape.count_axis == n->attrs.axis ? LK__SAMPLES_COUPLED : LK__SAMPLES_APART;
 }
 
 unsigned lk__node_no_gradient(const lk_graph *g, const lk__graph_node *n)

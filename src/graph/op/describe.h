@@ -13,8 +13,9 @@
 #define OPERAND(name, type, presence, layout) {name, LK__TYPE_##type, LK__##presence, LK__LAYOUT_##layout}
 
 /* The fields of most operations: a kernel without effects that treats samples one by one and fuses nothing. */
-#define ORDINARY                                                                                                     \
-    .same = LK__NO_OPERAND, .samples = LK__SAMPLES_APART, .runs = LK__RUNS_KERNEL, .effect = LK__EFFECT_NONE,        \
+#define ORDINARY ORDINARY_WITH(LK__SAMPLES_APART)
+#define ORDINARY_WITH(how)                                                                                           \
+    .same = LK__NO_OPERAND, .samples = how, .runs = LK__RUNS_KERNEL, .effect = LK__EFFECT_NONE,                      \
     .evaluation = LK__EVALUATE_SAME, .recompute = LK__RECOMPUTE, .fuse = LK__FUSE_NOTHING, .loss = LK__LOSS_NO
 
 /* Bound by memory: each operand is read or written once. */
