@@ -3,8 +3,6 @@
  * arithmetic bounds them, exp is a few per cent. A single query, as in generation, reads keys and values once: memory bounds it. */
 #include "device/cpu/attention.h"
 
-#include "device/cpu/vmath.h"
-
 /* ---- shared with the gradient ---- */
 
 attention attention_describe(const lk__kernel_call *call, int operand, int bounds)
@@ -127,6 +125,17 @@ static void lay_out(const forward *f, int worker, scratch *w)
     w->rows = (REAL *)(at + space_of(QUERIES * f->a.width));
 }
 
+/* Of `least` and scale times `count` scores, a multiple of NR. */
+static REAL largest(const REAL *s, int64_t count, REAL scale, REAL least)
+{
+    vec best[NV];
+    for (int v = 0; v < NV; v++) best[v] = splat(least);
+    for (int64_t j = 0; j < count; j += NR)
+        for (int v = 0; v < NV; v++) best[v] = vmax(load(s + j + v * VL) * scale, best[v]);
+    for (int v = 1; v < NV; v++) best[0] = vmax(best[v], best[0]);
+    return lanes_max(best[0]);
+}
+
 /* Row i of the block: its probabilities, not yet divided by their sum, of `keys` keys from `first` on; corrects what was summed. */
 static void soften_row(const attention *a, scratch *w, int64_t i, int64_t first, int64_t keys)
 {
@@ -137,11 +146,9 @@ static void soften_row(const attention *a, scratch *w, int64_t i, int64_t first,
         memset(s, 0, KEYS * sizeof *s);
         return;
     }
-    vec best = splat(w->most[i]), sum = {0};
     for (int64_t j = 0; j < lo; j++) s[j] = unseen;
     for (int64_t j = hi + 1; j < keys; j++) s[j] = unseen;
-    for (int64_t j = 0; j < keys; j += VL) best = vmax(load(s + j) * a->scale, best);
-    REAL most = lanes_max(best);
+    REAL most = largest(s, keys, a->scale, w->most[i]);
     if (most > w->most[i]) {
         REAL factor = w->total[i] > 0 ? (REAL)exp((double)(w->most[i] - most)) : 0;
         w->most[i] = most;
@@ -149,12 +156,7 @@ static void soften_row(const attention *a, scratch *w, int64_t i, int64_t first,
         for (int64_t j = 0; j < a->width; j += VL) store(sums + j, load(sums + j) * factor);
     }
     /* What is not seen would add e^-87 at most to a sum of 1 at least. */
-    for (int64_t j = 0; j < keys; j += VL) {
-        vec p = vexp_bounded(load(s + j) * a->scale - most);
-        store(s + j, p);
-        sum += p;
-    }
-    w->total[i] += lanes_sum(sum);
+    w->total[i] += attention_exp(s, keys, a->scale, most);
     memset(s, 0, (size_t)lo * sizeof *s);
     memset(s + hi + 1, 0, (size_t)(KEYS - 1 - hi) * sizeof *s);
 }

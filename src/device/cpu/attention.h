@@ -5,6 +5,7 @@
 
 #include "base/random.h"
 #include "device/cpu/gemm.h"
+#include "device/cpu/vmath.h"
 
 /* Queries and keys of a block: scores of a block stay in the first-level cache. Multiples of NR. */
 enum { QUERIES = 64, KEYS = 64 };
@@ -85,6 +86,22 @@ static inline int64_t attention_strip(const int64_t *hi, int64_t begin, int64_t 
         at = next;
     }
     return at - begin;
+}
+
+/* s = exp(scale s - less) of `count` numbers, a multiple of NR; returns their sum. The vectors of a group hide each other's latency. */
+static inline double attention_exp(REAL *s, int64_t count, REAL scale, REAL less)
+{
+    vec sum = {0};
+    for (int64_t j = 0; j < count; j += NR) {
+        vec p[NV];
+        UNROLL_4
+        for (int v = 0; v < NV; v++) p[v] = vexp_bounded(load(s + j + v * VL) * scale - less);
+        for (int v = 0; v < NV; v++) {
+            store(s + j + v * VL, p[v]);
+            sum += p[v];
+        }
+    }
+    return lanes_sum(sum);
 }
 
 /* Of a block: scores (count × KEYS) = the rows a times the first `keys` packed keys. */

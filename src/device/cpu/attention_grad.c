@@ -4,8 +4,6 @@
  * bound it. */
 #include "device/cpu/attention.h"
 
-#include "device/cpu/vmath.h"
-
 typedef struct backward {
     attention      a;
     const ELEMENT *dy, *y;
@@ -76,18 +74,10 @@ static void differentiate_row(const backward *g, scratch *w, int64_t i, int64_t 
     REAL   *p = w->p + i * KEYS, *dp = w->dp + i * KEYS, lse = g->lse[(sample * a->heads + head) * a->t + query + i];
     int64_t lo = max64(0, w->lo[i] - first), hi = min64(keys - 1, w->hi[i] - first);
     if (lo > hi) lo = keys, hi = keys - 1;
-    if (a->threshold) {
-        for (int64_t j = 0; j < keys; j += VL) store(p + j, vexp_bounded(load(p + j) * a->scale - lse));
-        attention_drop(a, sample, head, query + i, first, keys, dp, dp);
-        for (int64_t j = 0; j < keys; j += VL) store(dp + j, load(p + j) * (load(dp + j) - w->delta[i]) * a->scale);
-        attention_drop(a, sample, head, query + i, first, keys, p, p);
-    } else {
-        for (int64_t j = 0; j < keys; j += VL) {
-            vec probability = vexp_bounded(load(p + j) * a->scale - lse);
-            store(p + j, probability);
-            store(dp + j, probability * (load(dp + j) - w->delta[i]) * a->scale);
-        }
-    }
+    attention_exp(p, keys, a->scale, lse);
+    if (a->threshold) attention_drop(a, sample, head, query + i, first, keys, dp, dp);
+    for (int64_t j = 0; j < keys; j += VL) store(dp + j, load(p + j) * (load(dp + j) - w->delta[i]) * a->scale);
+    if (a->threshold) attention_drop(a, sample, head, query + i, first, keys, p, p);
     memset(p, 0, (size_t)lo * sizeof *p);
     memset(p + hi + 1, 0, (size_t)(keys - 1 - hi) * sizeof *p);
     memset(dp, 0, (size_t)lo * sizeof *dp);

@@ -66,6 +66,16 @@ static inline vec  splat(REAL x)
 /* mask lanes are 0 or -1, as in the result of a comparison. */
 static inline vec choose(ivec mask, vec yes, vec no) { return (vec)((mask & (ivec)yes) | (~mask & (ivec)no)); }
 static inline vec vmax(vec a, vec b) { return choose(a > b, a, b); }
+/* x, or the bound that it is beyond; NaN stays. */
+static inline vec vbound(vec x, REAL low, REAL high)
+{
+#if defined(__aarch64__) && LK_REAL_BITS == 32 /* one instruction a bound, where gcc has two for a choice */
+    return (vec)vmaxq_f32(vminq_f32((float32x4_t)x, vdupq_n_f32(high)), vdupq_n_f32(low));
+#else
+    x = choose(x > high, splat(high), x);
+    return choose(x < low, splat(low), x);
+#endif
+}
 
 /* load, store: a vector; load_one, store_one: one number. Of an array of REALs or of ELEMENTs, by the pointer's type. */
 static inline REAL load_one_real(const REAL *p) { return *p; }

@@ -4,12 +4,6 @@
 
 #include "device/cpu/vmath.h"
 
-INLINE vec store_and_return(REAL *p, vec v, int64_t lanes)
-{
-    if (p) store_part(p, v, lanes);
-    return v;
-}
-
 /* The cross-entropy of one row of logits; its softmax goes to probs unless NULL, and may replace x. correct: the label has the first
  * of the largest logits. */
 static inline double row_loss(const REAL *x, int64_t classes, int64_t label, double smoothing, REAL *probs,
@@ -26,7 +20,8 @@ static inline double row_loss(const REAL *x, int64_t classes, int64_t label, dou
     *correct = first == label && x[label] == most;
     if (smoothing != 0) SUM_VECTORS(all, k, classes, most - load_part(x + k, lanes));
     if (probs) {
-        SUM_VECTORS(total, k, classes, store_and_return(probs + k, vexp(load_part(x + k, lanes) - most), lanes));
+        MAP_VECTORS(store_part, probs, k, classes, vexp(load_part(x + k, lanes) - most));
+        SUM_VECTORS(total, k, classes, load_part(probs + k, lanes));
         REAL factor = (REAL)(1 / total);
         EACH_VECTOR(k, classes, store_part(probs + k, load_part(probs + k, lanes) * factor, lanes););
     } else {

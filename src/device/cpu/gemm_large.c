@@ -11,12 +11,13 @@ enum {
 };
 bool gemm_is_large(const gemm *g)
 {
-    return g->alone && c_in_place(g) && g->m >= LARGE && g->n >= LARGE && g->k >= 64 && g->m * g->n >= 4 * LARGE * LARGE;
+    return g->alone && c_in_place(g) && g->m >= LARGE && g->n >= LARGE && g->k >= 64 && g->m * g->n >= 2 * LARGE * LARGE;
 }
+/* Elements that are enough for a smaller extent, too: of a smaller batch. */
 static int64_t slab_space(int64_t extent, int64_t k, int64_t unit)
 {
-    return round_to(min64(SLAB, extent), unit) *
-           min64(max64(BLOCK_K, PACKED / round_to(min64(SLAB, extent), unit)), round_to(k, 4));
+    int64_t rounded = round_to(min64(SLAB, extent), unit);
+    return min64(max64(rounded * BLOCK_K, PACKED), rounded * round_to(k, 4));
 }
 size_t gemm_large_space(const gemm *g)
 {

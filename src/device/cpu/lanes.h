@@ -173,8 +173,10 @@ INLINE REAL lanes_max(vec v)
 
 #if defined(__clang__)
 #define UNROLL_2 _Pragma("clang loop unroll_count(2)")
+#define UNROLL_4 _Pragma("clang loop unroll_count(4)")
 #else
 #define UNROLL_2 _Pragma("GCC unroll 2")
+#define UNROLL_4 _Pragma("GCC unroll 4")
 #endif
 
 /* Runs the body for i = 0, VL, 2 VL, … below n; `lanes` is the number of elements from i on, at most VL. */
@@ -191,6 +193,34 @@ INLINE REAL lanes_max(vec v)
             const int64_t lanes = n_ - i;          \
             __VA_ARGS__                            \
         }                                          \
+    } while (0)
+
+/* Vectors of a function that are computed together: each is a long chain of dependent operations, which hide each other's latency. As many as
+ * the registers hold. */
+#if defined(__aarch64__) || defined(__AVX512F__)
+enum { GROUPED = 4 };
+#else
+enum { GROUPED = 2 };
+#endif
+
+/* Stores a vector expression over i in [0, n) to out + i. All of a group are computed before the first is stored, so that `out` may be an
+ * operand of the expression and compilers may mix the operations of a group. */
+#define MAP_VECTORS(store, out, i, n, ...)                                                                 \
+    do {                                                                                                   \
+        const int64_t n_ = (n);                                                                            \
+        int64_t       i = 0;                                                                               \
+        while (i + GROUPED * VL <= n_) {                                                                  \
+            enum { lanes = VL };                                                                           \
+            vec group_[GROUPED];                                                                          \
+            UNROLL_4                                                                                       \
+            for (int g_ = 0; g_ < GROUPED; g_++, i += VL) group_[g_] = (__VA_ARGS__);                     \
+            UNROLL_4                                                                                       \
+            for (int g_ = 0; g_ < GROUPED; g_++) store((out) + i + (g_ - GROUPED) * VL, group_[g_], lanes); \
+        }                                                                                                  \
+        for (; i < n_; i += VL) {                                                                          \
+            const int64_t lanes = n_ - i < VL ? n_ - i : VL;                                               \
+            store((out) + i, __VA_ARGS__, lanes);                                                          \
+        }                                                                                                  \
     } while (0)
 
 /* Adds to the double `total` a vector expression over i in [0, n): REALs are added within blocks of 1024, doubles after. */

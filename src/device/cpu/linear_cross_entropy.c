@@ -1,7 +1,7 @@
 /* linear_cross_entropy.c - the cross-entropy of a linear layer's outputs, and its gradients, without the matrix of all logits: rows are
  * taken in chunks whose logits fit the workspace, and each chunk's gradients are made while its probabilities are there. Three
  * products bound it. */
-#include "device/cpu/gemm.h"
+#include "device/cpu/gemm_block.h"
 
 #include "device/cpu/entropy.h"
 
@@ -173,7 +173,7 @@ void KERNEL(linear_cross_entropy)(const lk__kernel_call *call)
     c.invalid = &invalid;
     if (c.dw && c.rows == 0) memset(c.dw, 0, (size_t)(c.classes * c.width) * sizeof *c.dw);
     for (; c.first < c.rows; c.first += c.count) {
-        c.count = min64(c.most, c.rows - c.first);
+        c.count = min64(even_part(c.rows, c.most, FEWEST), c.rows - c.first);
         c.tiles = tiles_in(&c, c.count);
         run_product(&c, logits_product(&c, c.count), call->pool);
         lk__pool_run(call->pool, c.tiles, chunk_tile, &c);

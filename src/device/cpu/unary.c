@@ -61,7 +61,7 @@ static void unary_tile(void *argument, int64_t tile, int worker)
     ELEMENT           *y = e->y + begin;
     const lk__op_attrs a = *e->attrs;
     (void)worker;
-#define MAP_TO(store, f) EACH_VECTOR(i, n, store(y + i, f(load_part(x + i, lanes)), lanes);)
+#define MAP_TO(store, f) MAP_VECTORS(store, y, i, n, f(load_part(x + i, lanes)))
 #define MAP(f) MAP_TO(store_part, f)
     switch (a.unary) {
     case LK__IDENTITY: memmove(y, x, (size_t)n * sizeof *y); break;
@@ -104,28 +104,27 @@ static void unary_grad_tile(void *argument, int64_t tile, int worker)
     ELEMENT           *dx = e->y + begin;
     const lk__op_attrs a = *e->attrs;
     (void)worker;
-#define MAP_TO(store, expression)                                              \
-    EACH_VECTOR(i, n, {                                                        \
-        vec d = load_part(dy + i, lanes);                                      \
-        vec s = load_part(saved + i, lanes);                                   \
-        store(dx + i, expression, lanes);                                      \
-    })
+#define DY load_part(dy + i, lanes)
+#define SAVED load_part(saved + i, lanes)
+#define MAP_TO(store, expression) MAP_VECTORS(store, dx, i, n, expression)
 #define MAP(expression) MAP_TO(store_part, expression)
     switch (a.unary) {
     case LK__IDENTITY: memmove(dx, dy, (size_t)n * sizeof *dx); break;
-    case LK__RELU: MAP_TO(store_part_exact, choose(s <= 0, splat(0), d)); break;
-    case LK__GELU: MAP(d * gelu_slope(s)); break;
-    case LK__GELU_TANH: MAP(d * gelu_tanh_slope(s)); break;
-    case LK__SILU: MAP(d * silu_slope(s)); break;
-    case LK__SIGMOID: MAP(d * ((R(1.0) - s) * s)); break;
-    case LK__TANH: MAP(d * (R(1.0) - s * s)); break;
-    case LK__EXP: MAP(d * s); break;
-    case LK__LOG: MAP(d / s); break;
-    case LK__SQRT: MAP(d / (s + s)); break;
-    case LK__POW: MAP(d * pow_slope(s, a.exponent)); break;
-    case LK__CLAMP: MAP(choose((s >= (REAL)a.minimum) & (s <= (REAL)a.maximum), d, splat(0))); break;
-    case LK__LEAKY_RELU: MAP(choose(s > 0, d, d * (REAL)a.slope)); break;
+    case LK__RELU: MAP_TO(store_part_exact, choose(SAVED <= 0, splat(0), DY)); break;
+    case LK__GELU: MAP(DY * gelu_slope(SAVED)); break;
+    case LK__GELU_TANH: MAP(DY * gelu_tanh_slope(SAVED)); break;
+    case LK__SILU: MAP(DY * silu_slope(SAVED)); break;
+    case LK__SIGMOID: MAP(DY * ((R(1.0) - SAVED) * SAVED)); break;
+    case LK__TANH: MAP(DY * (R(1.0) - SAVED * SAVED)); break;
+    case LK__EXP: MAP(DY * SAVED); break;
+    case LK__LOG: MAP(DY / SAVED); break;
+    case LK__SQRT: MAP(DY / (SAVED + SAVED)); break;
+    case LK__POW: MAP(DY * pow_slope(SAVED, a.exponent)); break;
+    case LK__CLAMP: MAP(choose((SAVED >= (REAL)a.minimum) & (SAVED <= (REAL)a.maximum), DY, splat(0))); break;
+    case LK__LEAKY_RELU: MAP(choose(SAVED > 0, DY, DY * (REAL)a.slope)); break;
     }
+#undef DY
+#undef SAVED
 #undef MAP
 #undef MAP_TO
 }

@@ -26,8 +26,7 @@ INLINE vec vsqrt(vec x)
 INLINE vec vexp(vec x)
 {
     const vec magic = splat(0x1.8p23f); /* adding it rounds to an integer and leaves that in the low bits */
-    x = choose(x > 89.0f, splat(89.0f), x);
-    x = choose(x < -104.0f, splat(-104.0f), x);
+    x = vbound(x, -104.0f, 89.0f);
     vec  shifted = x * 0x1.715476p+0f + magic;
     vec  k = shifted - magic;
     ivec power = (ivec)shifted - (ivec)magic;
@@ -47,8 +46,7 @@ INLINE vec vexp(vec x)
 INLINE vec vexp_bounded(vec x)
 {
     const vec magic = splat(0x1.8p23f);
-    x = choose(x > 89.0f, splat(89.0f), x);
-    x = choose(x < -87.0f, splat(-87.0f), x);
+    x = vbound(x, -87.0f, 89.0f);
     vec shifted = x * 0x1.715476p+0f + magic;
     vec k = shifted - magic;
     vec r = x - k * 0x1.63p-1f;
