@@ -177,6 +177,35 @@ static void a_row_does_not_depend_on_the_number_of_rows(void)
     }
 }
 
+static size_t linear_workspace(const char *isa, int64_t rows, int64_t k, int64_t n, int threads)
+{
+    lk__op_attrs    attrs = {.activation = LK__IDENTITY};
+    lk__kernel_call call = {.attrs = &attrs, .inputs = 2, .outputs = 1};
+    int64_t         dims[3][2] = {{rows, k}, {n, k}, {rows, n}};
+    for (int i = 0; i < 3; i++) {
+        lk__kernel_operand *o = i < 2 ? &call.in[i] : &call.out[0];
+        o->rank = 2;
+        memcpy(o->dims, dims[i], sizeof dims[i]);
+    }
+    return lk__cpu_kernels(LK_F32, isa)[LK__OP_linear].workspace(&call, threads);
+}
+
+/* Workspace is planned for a whole batch; the last one of an epoch may be smaller. */
+static void a_smaller_batch_needs_no_more_workspace(void)
+{
+    static const int64_t sizes[][2] = {{10, 100}, {192, 2048}, {384, 2048}, {500, 4096}, {768, 3072}, {4100, 300}};
+    for (int i = 0; lk__isa_names[i]; i++)
+        for (size_t s = 0; lk__isa_available(lk__isa_names[i]) && s < sizeof sizes / sizeof *sizes; s++) {
+            size_t most = 0;
+            for (int64_t rows = 1; rows <= 700; rows++) {
+                size_t bytes = linear_workspace(lk__isa_names[i], rows, sizes[s][1], sizes[s][0], 2);
+                CHECK(bytes >= most, "%s: %lld rows of %lld to %lld need %zu bytes, fewer rows %zu", lk__isa_names[i],
+                      (long long)rows, (long long)sizes[s][1], (long long)sizes[s][0], bytes, most);
+                most = bytes > most ? bytes : most;
+            }
+        }
+}
+
 /* On a GPU they have kernels of their own where algorithms need not be a function of the shape alone. Columns that are cut into segments,
  * more of them than a GPU has warps, and rows that are no multiple of what a warp reads at once. */
 static void products_of_few_rows(void)
@@ -206,6 +235,7 @@ int main(void)
         printf("skipped: a row's bits may depend on the number of rows on a device\n");
     else
         RUN(a_row_does_not_depend_on_the_number_of_rows);
+    RUN(a_smaller_batch_needs_no_more_workspace);
     list_kernels_ran(__BASE_FILE__);
     return close_contexts();
 }
