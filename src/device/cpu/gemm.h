@@ -20,9 +20,12 @@ enum { MR = 6, NV = 2 };
 enum { MR = 4, NV = 2 };
 #endif
 enum { NR = NV * VL };
-/* Of large products, whose panels are many: on arm64 a wider tile, since a loop over k begins and ends less often for as many products. */
+/* Of large products, whose panels are many: a wider tile where the registers hold one, since a loop over k begins and ends less often for as many
+ * products, and loads fewer vectors. */
 #if defined(__aarch64__)
 #define LARGE_NV 6
+#elif defined(__AVX512F__)
+#define LARGE_NV 3
 #else
 #define LARGE_NV NV
 #endif
