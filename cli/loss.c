@@ -1,6 +1,7 @@
 /* loss.c - the losses of --loss. With a field "weight" each sample counts with its weight. */
 #include "loss.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const names[] = {"cross_entropy", "mse", "l1", "bce"};
@@ -29,6 +30,13 @@ int loss_choose(const char *command_name, const char *given, const char *data, c
         print_error(command_name, "the data set (%s) has no labels: a field \"label\" or \"target\" is needed", data);
         return EXIT_USER_ERROR;
     }
+    if (needs && label && label->rank > 0) {
+        print_error(command_name,
+                    "%s has %lld whole numbers as the label of each sample: --loss bce predicts which of them are 1, "
+                    "--loss mse or l1 the numbers",
+                    data, (long long)lk_field_elements(label));
+        return EXIT_USER_ERROR;
+    }
     if (*kind == LOSS_CROSS_ENTROPY && !classes && target) {
         print_error(
             command_name,
@@ -48,6 +56,49 @@ int loss_choose(const char *command_name, const char *given, const char *data, c
     }
     *outputs = count_outputs(*kind, label, target);
     return 0;
+}
+
+/* The first target of the data set that is not from 0 to 1. false: there is none. */
+static bool find_invalid_target(const lk_dataset *d, const lk_field *target, float *values, double *invalid)
+{
+    int64_t elements = lk_field_elements(target);
+    void   *fields[LK_MAX_FIELDS] = {0};
+    for (int i = 0; i < lk_dataset_fields(d); i++)
+        if (lk_dataset_field(d, i) == target) fields[i] = values;
+    for (int64_t i = 0; i < lk_dataset_count(d) && lk_dataset_get(d, i, fields) == LK_OK; i++)
+        for (int64_t k = 0; k < elements; k++)
+            if (!(values[k] >= 0 && values[k] <= 1)) {
+                *invalid = values[k];
+                return true;
+            }
+    return false;
+}
+
+/* bce of other targets has no lower bound: training would diverge. */
+static int check_targets(const char *command_name, const char *data, const lk_dataset *d)
+{
+    double          invalid = 0;
+    const lk_field *target = lk_dataset_find(d, "target");
+    float          *values = target ? malloc(lk_field_bytes(target)) : NULL;
+    bool            found = values && find_invalid_target(d, target, values, &invalid);
+    free(values);
+    if (!found) return 0;
+    print_error(command_name, "--loss bce needs targets from 0 to 1; %s has %g: --loss mse or l1 predicts numbers",
+                data, invalid);
+    return EXIT_USER_ERROR;
+}
+
+int loss_check_fields(const char *command_name, loss_kind kind, const char *data, const lk_dataset *d, bool read)
+{
+    const lk_field *weight = d ? lk_dataset_find(d, "weight") : NULL;
+    if (weight && (weight->dtype != LK_F32 || weight->rank != 0)) {
+        print_error(command_name,
+                    "the field \"weight\" of %s is %s with %lld numbers for each sample; one floating-point number for "
+                    "each is needed",
+                    data, lk_dtype_name(weight->dtype), (long long)lk_field_elements(weight));
+        return EXIT_USER_ERROR;
+    }
+    return d && read && kind == LOSS_BCE ? check_targets(command_name, data, d) : 0;
 }
 
 /* (N, outputs) as y is: the target, or the label of two classes as a number. */
@@ -87,12 +138,21 @@ static lk_tensor record_bce(lk_tensor y, lk_tensor target, const lk_inputs *inpu
 /* The output must be (N, outputs): a model of the user's own may return anything. */
 static bool check_output(loss_kind kind, lk_tensor y, const lk_inputs *inputs, int64_t outputs)
 {
-    if (!y.graph || lk_graph_status(inputs->graph) < 0) return false;
-    bool enough = kind == LOSS_CROSS_ENTROPY ? lk_tensor_dim(y, -1) >= outputs : lk_tensor_dim(y, -1) == outputs;
-    if (lk_tensor_rank(y) == 2 && enough) return true;
-    lk_graph_fail(
-        inputs->graph, "the model returns %d axes, the last of %lld outputs; the loss %s of this data needs (N, %lld)",
-        lk_tensor_rank(y), lk_tensor_rank(y) ? (long long)lk_tensor_dim(y, -1) : 0LL, names[kind], (long long)outputs);
+    const char *what = kind == LOSS_CROSS_ENTROPY ? "classes" : "numbers to predict";
+    if (lk_graph_status(inputs->graph) < 0) return false;
+    if (y.graph != inputs->graph) {
+        lk_graph_fail(inputs->graph, "the model returns no tensor that it recorded from its input");
+        return false;
+    }
+    if (lk_tensor_rank(y) != 2) {
+        lk_graph_fail(inputs->graph, "the model returns %d axes; (N, %lld) is needed: the data has %lld %s",
+                      lk_tensor_rank(y), (long long)outputs, (long long)outputs, what);
+        return false;
+    }
+    int64_t has = lk_tensor_dim(y, -1);
+    if (kind == LOSS_CROSS_ENTROPY ? has >= outputs : has == outputs) return true;
+    lk_graph_fail(inputs->graph, "the model returns (N, %lld), and the data has %lld %s: (N, %lld) is needed",
+                  (long long)has, (long long)outputs, what, (long long)outputs);
     return false;
 }
 

@@ -30,7 +30,10 @@ static lk_tensor record_loss(const lk_inputs *inputs, void *user)
         return loss;
     }
     lk_tensor y = setup_model(s, inputs->tensors[0]);
-    return loss_record(s->loss, y, inputs, s->model_options.classes, s->label_smoothing);
+    bool      good = lk_graph_status(inputs->graph) == LK_OK;
+    lk_tensor loss = loss_record(s->loss, y, inputs, s->model_options.classes, s->label_smoothing);
+    if (good && lk_graph_status(inputs->graph) != LK_OK) s->model_failed = true; /* its outputs do not fit the data */
+    return loss;
 }
 
 static void log_line(void *user, lk_log_level level, const char *text)
@@ -179,18 +182,19 @@ static int set_normalisation(setup *s, const char *name, const options *given)
 {
     lk_transform *t = &s->config.transform;
     if (!options_given(given, "mean") && !options_given(given, "std")) return 0;
+    const lk_dataset *d = s->train ? s->train : s->test;
+    const lk_field   *input = lk_dataset_field(d, 0);
+    bool              bytes = input->dtype == LK_U8; /* other numbers are neither shifted nor divided by default */
     int means = options_given(given, "mean") ? options_numbers(given, "mean", t->mean, LK_MAX_CHANNELS) : 0;
     int stds = options_given(given, "std") ? options_numbers(given, "std", t->std, LK_MAX_CHANNELS) : 0;
-    if (means == 0) t->mean[0] = 0.5;
-    if (stds == 0) t->std[0] = 0.5;
+    if (means == 0) t->mean[0] = bytes ? 0.5 : 0;
+    if (stds == 0) t->std[0] = bytes ? 0.5 : 1;
     t->channels = means > stds ? means : stds;
     if (means > LK_MAX_CHANNELS || stds > LK_MAX_CHANNELS || (means > 1 && stds > 1 && means != stds)) {
         print_error(name, "--mean has %d numbers and --std %d; give one number, or one per channel", means, stds);
         return EXIT_USER_ERROR;
     }
-    const lk_dataset *d = s->train ? s->train : s->test;
-    const lk_field   *input = lk_dataset_field(d, 0);
-    int64_t           channels = input->rank == 3 ? input->dims[0] : 1;
+    int64_t channels = input->rank == 3 ? input->dims[0] : 1;
     if (t->channels > 1 && t->channels != channels) {
         print_error(name, "--mean and --std for %d channels: %s has %lld; give one number, or one per channel",
                     t->channels, s->data, (long long)channels);
@@ -273,6 +277,18 @@ void setup_image_size(const lk_field *image, lk_open_options *open)
     if (open->height == 0) open->height = image->dims[1], open->width = image->dims[2];
 }
 
+/* Several whole numbers for each sample are labels of a sequence; for --loss bce they are targets of 0 and 1. */
+static lk_status reopen_as_targets(setup *s, const char *loss, setup_data what)
+{
+    const lk_field *label = lk_dataset_find(s->train ? s->train : s->test, "label");
+    if (strcmp(loss, "bce") != 0 || !label || label->rank == 0 || s->transformer.used) return LK_OK;
+    lk_dataset_free(s->train);
+    lk_dataset_free(s->test);
+    s->train = s->test = NULL;
+    s->open_options.regression = true;
+    return open_data(s, what);
+}
+
 /* Opens the data set that --data names. */
 static int open_named(setup *s, const char *name, const options *given, setup_data what)
 {
@@ -282,6 +298,7 @@ static int open_named(setup *s, const char *name, const options *given, setup_da
     use_recorded_size(s, given);
     s->opening_data = true;
     lk_status status = open_data(s, what);
+    if (status >= 0) status = reopen_as_targets(s, options_text(given, "loss"), what);
     s->opening_data = false;
     return status < 0 ? report_no_test(s, name, status) : check_data_options(s, name, given);
 }
@@ -331,7 +348,10 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
     s->config.batch = options_integer(given, "batch");
     s->config.workers = choose_workers(s, given);
     s->config.seed = (uint64_t)options_integer(given, "seed");
-    return set_normalisation(s, name, given);
+    bool read = what == SETUP_BOTH || what == SETUP_TEST; /* else the samples cannot be read, or targets are not used */
+    for (int i = 0; i < 2 && code == 0 && !s->transformer.used; i++)
+        code = loss_check_fields(name, s->loss, s->data, i ? s->test : s->train, read);
+    return code != 0 ? code : set_normalisation(s, name, given);
 }
 
 int setup_report(const setup *s, const char *name, lk_status status)

@@ -139,6 +139,36 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
     expect 2 "loss cross_entropy needs class numbers from 0; the labels of csv:prices.csv are no integers" "$LOCKSTEP" train $mlp --data csv:prices.csv --loss cross_entropy
     expect 0 "" "$LOCKSTEP" train $mlp --data csv:numbers.tsv --label 1 --loss mse
     expect 0 "" "$LOCKSTEP" train $mlp --data "npy:$arrays/f4.npy,$arrays/y_multi.npy" --batch 4 --loss bce
+    # Features are neither shifted nor divided unless that is said.
+    a=$("$LOCKSTEP" train $mlp --data csv:table.csv --mean 1 --json 2> err.txt | field hash)
+    b=$("$LOCKSTEP" train $mlp --data csv:table.csv --mean 1 --std 1 --json 2> err.txt | field hash)
+    [ -n "$a" ] && [ "$a" = "$b" ] || fail "--mean 1 gave $a, --mean 1 --std 1 $b"
+    a=$("$LOCKSTEP" train $mlp --data csv:table.csv --std 2 --json 2> err.txt | field hash)
+    b=$("$LOCKSTEP" train $mlp --data csv:table.csv --mean 0 --std 2 --json 2> err.txt | field hash)
+    [ -n "$a" ] && [ "$a" = "$b" ] || fail "--std 2 gave $a, --mean 0 --std 2 $b"
+    a=$("$LOCKSTEP" train $mlp --data npy:images.npy,labels.npy --mean 0.25 --json 2> err.txt | field hash)
+    b=$("$LOCKSTEP" train $mlp --data npy:images.npy,labels.npy --mean 0.25 --std 0.5 --json 2> err.txt | field hash)
+    [ -n "$a" ] && [ "$a" = "$b" ] || fail "images: --mean 0.25 gave $a, --mean 0.25 --std 0.5 $b"
+
+    # Several labels for each sample, as whole numbers and as floating-point numbers, are the same targets of bce.
+    for i in $(seq 60); do for j in 1 2 3; do [ $((i % (j + 1))) = 0 ] && echo 1 || echo 0; done; done > hot.txt
+    { npy_header '|u1' '(60, 3)'; while read -r bit; do printf "\\x0$bit"; done < hot.txt; } > hot.npy
+    { npy_header '<f4' '(60, 3)'; while read -r bit; do [ "$bit" = 1 ] && printf '\0\0\x80\x3f' || printf '\0\0\0\0'; done < hot.txt; } > hot_float.npy
+    a=$("$LOCKSTEP" train $mlp --data npy:images.npy,hot.npy --loss bce --save labels --json 2> err.txt | field hash)
+    b=$("$LOCKSTEP" train $mlp --data npy:images.npy,hot_float.npy --loss bce --json 2> err.txt | field hash)
+    [ -n "$a" ] && [ "$a" = "$b" ] || fail "labels as whole numbers gave $a, as floating-point numbers $b: $(cat err.txt)"
+    same_everywhere several-labels $mlp --data npy:images.npy,hot.npy --loss bce
+    expect 0 "" "$LOCKSTEP" eval --load labels --holdout 0.5
+    expect 0 "" "$LOCKSTEP" predict --load labels --count 2 --json
+
+    # A test set in the file need not have all classes. Names of arrays are compared without case.
+    { npy_header '|u1' '(4, 8, 8)'; tail -c 3840 images.npy | head -c 256; } > x_test.npy
+    { npy_header '|u1' '(4,)'; printf '\0\0\0\0'; } > y_test.npy
+    cp images.npy x_train.npy && cp labels.npy y_train.npy && cp labels.npy Kind.npy
+    make_zip parts.npz x_train.npy y_train.npy x_test.npy y_test.npy
+    make_zip named.npz x.npy Kind.npy
+    expect 0 "4/4 samples" "$LOCKSTEP" train $mlp --data npz:parts.npz
+    expect 0 "" "$LOCKSTEP" train $mlp --data npz:named.npz --label kind
 }
 
 # Every augmentation: the same numbers at any number of ranks; and what the data cannot do.
@@ -172,6 +202,13 @@ refuse 'strings.npy holds strings' "npy:$arrays/f4.npy,$arrays/strings.npy"
 refuse 'nan.npy: row 3 has a value that is NaN' "npy:$arrays/nan.npy,$arrays/y.npy"
 refuse 'images.npy has 60 rows, but .*y.npy has 5' "npy:images.npy,$arrays/y.npy"
 refuse 'loss cross_entropy needs class numbers from 0; the labels of .*y_fraction.npy are no integers' "npy:$arrays/f4.npy,$arrays/y_fraction.npy" --loss cross_entropy
+{ npy_header '|u1' '(2, 1, 1, 1, 1, 1, 1, 3)'; printf abcdef; } > deep.npy
+refuse 'deep.npy has 8 axes: at most 6 are supported' npy:deep.npy
+refuse 'hot.npy has 3 whole numbers as the label of each sample: --loss bce' npy:images.npy,hot.npy
+refuse 'loss bce needs targets from 0 to 1; csv:prices.csv has ' csv:prices.csv --loss bce
+{ npy_header '|u1' '(60,)'; head -c 60 /dev/zero; } > weight.npy
+make_zip weight.npz x.npy y.npy weight.npy
+refuse 'the field "weight" of npz:weight.npz is u8 .*one floating-point number for each is needed' npz:weight.npz
 head -c 3000 images.npy > cut.npy
 refuse 'cut.npy is truncated: its header declares 3840 bytes of data, and 2872 follow it' npy:cut.npy,labels.npy
 head -c 500 "$arrays/stored.npz" > cut.npz

@@ -150,9 +150,12 @@ static lk_status select_part(lk_context *context, const lk__array *arrays, int c
 static lk_status assign_roles(lk_context *context, const char *label, entries *all)
 {
     const entry *found[3] = {0};
+    bool         exact = false; /* names are compared without case, unless one is exactly the given one */
+    for (int i = 0; label && i < all->count; i++) exact |= strcmp(all->list[i].name, label) == 0;
     for (int i = 0; i < all->count; i++) {
         entry *e = &all->list[i];
-        if (label ? strcmp(e->name, label) == 0 : is_label_name(e->name))
+        bool   given = label && (exact ? strcmp : strcasecmp)(e->name, label) == 0;
+        if (label ? given : is_label_name(e->name))
             e->role = ROLE_LABEL;
         else if (is_input_name(e->name))
             e->role = ROLE_INPUT;
@@ -252,7 +255,8 @@ static lk_status make_input(lk_context *context, entry *e)
     return LK_OK;
 }
 
-static lk_status make_label(lk_context *context, entry *e, bool regression)
+/* `test`: of a test set of its own, which need not have all classes. */
+static lk_status make_label(lk_context *context, entry *e, bool regression, bool test)
 {
     const lk__array *a = e->array;
     lk__array_labels labels;
@@ -269,14 +273,14 @@ static lk_status make_label(lk_context *context, entry *e, bool regression)
     if (labels.largest >= INT32_MAX)
         return lk__fail(context, LK_EFORMAT, "%s has the label %.0f: class numbers are below %d",
                         lk__array_show(a, label), labels.largest, INT32_MAX);
-    if (labels.largest == 0)
+    if (labels.largest == 0 && !test)
         return lk__fail(context, LK_EFORMAT, "%s has only the label 0: at least two classes are needed",
                         lk__array_show(a, label));
     e->field.classes = (int)labels.largest + 1;
     return LK_OK;
 }
 
-static lk_status make_fields(lk_context *context, entries *all, bool regression)
+static lk_status make_fields(lk_context *context, entries *all, bool regression, bool test)
 {
     char first[LK__ARRAY_SHOWN], second[LK__ARRAY_SHOWN];
     for (int i = 0; i < all->count; i++) {
@@ -289,7 +293,7 @@ static lk_status make_fields(lk_context *context, entries *all, bool regression)
         if (e->role == ROLE_INPUT) {
             status = make_input(context, e);
         } else if (e->role == ROLE_LABEL) {
-            status = make_label(context, e, regression);
+            status = make_label(context, e, regression, test);
         } else {
             e->field = (lk_field){.name = e->name, .dtype = field_type(a->type)};
             set_sample_dims(&e->field, a);
@@ -358,7 +362,7 @@ lk_status lk__array_dataset(lk_context *context, const char *kind, const lk__arr
     if (status == LK_OK && split == LK_SPLIT_TEST && !own_test && options->holdout == 0) status = LK_END;
     if (status != LK_OK || (status = assign_roles(context, options->label, &all)) < 0) goto done;
     sort_entries(&all);
-    if ((status = make_fields(context, &all, options->regression)) < 0) goto done;
+    if ((status = make_fields(context, &all, options->regression, split == LK_SPLIT_TEST && own_test)) < 0) goto done;
     for (int i = 0; i < all.count; i++) fields[i] = all.list[i].field;
     if ((status = lk__dataset_make(context, kind, all.list[0].array->dims[0], fields, all.count, &d)) < 0) goto done;
     for (int i = 0; !probe && i < all.count; i++)

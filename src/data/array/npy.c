@@ -48,15 +48,16 @@ static bool take_word(text *t, const char *word)
     return true;
 }
 
-/* (), (3,), (3, 4); Python 2 wrote 3L. */
+/* (), (3,), (3, 4); Python 2 wrote 3L. Axes beyond LK_MAX_RANK are counted only. */
 static bool take_shape(text *t, lk__array *a)
 {
+    enum { NUMPY_MAX_RANK = 64 };
     if (!take_char(t, '(')) return false;
     for (a->rank = 0;;) {
         if (take_char(t, ')')) return true;
         uint64_t n = 0;
         skip_spaces(t);
-        if (t->at == t->end || *t->at < '0' || *t->at > '9' || a->rank > LK_MAX_RANK) return false;
+        if (t->at == t->end || *t->at < '0' || *t->at > '9' || a->rank == NUMPY_MAX_RANK) return false;
         for (; t->at < t->end && *t->at >= '0' && *t->at <= '9'; t->at++) {
             n = n * 10 + (uint64_t)(*t->at - '0');
             if (n > INT64_MAX / 16) return false;
