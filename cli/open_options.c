@@ -37,7 +37,8 @@ static int check_kind(const char *name, const options *given, const char *data)
     snprintf(kind, sizeof kind, "%.*s", (int)strcspn(data, ":"), data);
     if (!is_listed(known, kind)) return 0; /* opening it says so */
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        if (!options_given(given, table[i].option) || is_listed(table[i].kinds, kind)) continue;
+        /* Those of a checkpoint's record belong to its own data, which image files may replace. */
+        if (!options_chosen(given, table[i].option) || is_listed(table[i].kinds, kind)) continue;
         print_error(name, "--%s belongs to --data %s; %s does not use it", table[i].option, table[i].kinds, data);
         return EXIT_USER_ERROR;
     }

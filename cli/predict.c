@@ -128,7 +128,7 @@ static lk_status predict(setup *s, predictor *p, int64_t first, int64_t count)
 }
 
 /* What is printed for a sample, by loss, options and fields. */
-static void set_style(const setup *s, const options *given, predictions *style)
+static int set_style(const setup *s, const options *given, predictions *style)
 {
     const lk_field *label = lk_dataset_find(s->test, "label"), *target = lk_dataset_find(s->test, "target");
     const char     *name = lk_dataset_sample_name(s->test, 0);
@@ -143,20 +143,43 @@ static void set_style(const setup *s, const options *given, predictions *style)
     style->named = name && *name;
     style->labelled = style->kind == PREDICTIONS_CLASS && label && label->rank == 0;
     style->targeted = style->kind == PREDICTIONS_NUMBERS && target;
+    if (style->kind != PREDICTIONS_NUMBERS || !options_chosen(given, "top")) return 0;
+    print_error("predict", "--top belongs to models of classes; this one predicts numbers");
+    return EXIT_USER_ERROR;
+}
+
+/* What the model must be, and options of data sets that image files do not use. */
+static int check_files(const options *given, const lk_field *image)
+{
+    if (!image) {
+        print_error("predict",
+                    "%s: image files need a checkpoint directory, whose record has the classes and the size of images; "
+                    "%s has no such record",
+                    given->operands[0], options_text(given, "load"));
+        return EXIT_USER_ERROR;
+    }
+    if (image->rank != 3 || image->dtype != LK_U8) {
+        print_error("predict", "%s: the model in %s reads %s, not images; give its samples by --data",
+                    given->operands[0], options_text(given, "load"), image->name);
+        return EXIT_USER_ERROR;
+    }
+    static const char *const unused[] = {"holdout", "cache"};
+    for (int i = 0; i < 2; i++)
+        if (options_chosen(given, unused[i])) {
+            print_error("predict", "--%s belongs to --data folder; image files do not use it", unused[i]);
+            return EXIT_USER_ERROR;
+        }
+    return 0;
 }
 
 /* The images that the arguments name, resized to what the model reads. */
 static int open_files(setup *s, const options *given)
 {
     const lk_field *image = s->description ? lk_description_field(s->description, 0) : NULL;
-    if (image && (image->rank != 3 || image->dtype != LK_U8)) {
-        print_error("predict", "%s: the model in %s reads %s, not images; give its samples by --data",
-                    given->operands[0], options_text(given, "load"), image->name);
-        return EXIT_USER_ERROR;
-    }
-    int code = open_options_set("predict", given, "folder", &s->open_options);
+    int             code = check_files(given, image);
+    if (code == 0) code = open_options_set("predict", given, "folder", &s->open_options);
     if (code != 0) return code;
-    if (image) setup_image_size(image, &s->open_options);
+    setup_image_size(image, &s->open_options);
     s->open_options.skip_broken = options_chosen(given, "skip-broken") && options_flag(given, "skip-broken");
     snprintf(s->data, sizeof s->data, "%s", given->operands[0]);
     lk_status status = lk_dataset_images(s->context, given->operands, given->operand_count, &s->open_options, &s->test);
@@ -211,11 +234,11 @@ static int run_predict(const options *command_line)
                     (long long)lk_dataset_count(s.test));
         code = EXIT_USER_ERROR;
     }
+    if (code == 0) code = set_style(&s, &given, &p.style);
     if (code == 0) {
         if (given.operand_count > 0 && !options_given(&given, "count")) count = lk_dataset_count(s.test);
         s.config.init = options_text(&given, "load");
         s.weights_option = "--load";
-        set_style(&s, &given, &p.style);
         lk_status status = create_predictor(&s, s.config.init, &p);
         if (status >= 0) status = predict(&s, &p, first, count);
         if (status < 0) code = setup_report(&s, "predict", status);

@@ -76,4 +76,28 @@ expect 2 "empty: the directory has no PNG or JPEG file" "$LOCKSTEP" predict --lo
 expect 2 "image files and --data exclude each other" "$LOCKSTEP" predict --load run --data folder:set large.png
 "$LOCKSTEP" train --model mlp --steps 2 --threads 1 --save numbers 2> /dev/null
 expect 2 "large.png: the model in numbers reads features, not images" "$LOCKSTEP" predict --load numbers large.png
+expect 2 "large.png: image files need a checkpoint directory" "$LOCKSTEP" predict --load run/model.safetensors --model cnn large.png
+for option in "--holdout 0.1" "--cache kept"; do expect 2 "image files do not use it" "$LOCKSTEP" predict --load run large.png $option; done
+[ ! -e kept ] || fail "predict made a cache"
+expect 2 "cut.png is damaged: it is truncated; --skip-broken leaves such files out" "$LOCKSTEP" predict --load run cut.png
+
+# Images of an array, whose label's name is recorded, and a regression, which has no most probable class.
+python3 - << 'END'
+import random, struct, zipfile
+random.seed(2)
+def npy(descr, shape, data):
+    head = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + data
+x = npy("|u1", (20, 8, 8, 3), bytes(random.randrange(256) for _ in range(20 * 192)))
+for name, label, y in (("kinds", "kind", npy("|u1", (20,), bytes(i % 3 for i in range(20)))), ("reals", "y", npy("<f4", (20,), struct.pack("<20f", *(i / 7 for i in range(20)))))):
+    with zipfile.ZipFile(name + ".npz", "w") as file:
+        file.writestr("x.npy", x)
+        file.writestr(label + ".npy", y)
+END
+"$LOCKSTEP" train --model mlp --data npz:kinds.npz --label kind --steps 2 --batch 8 --save kinds 2> err.txt || fail "$(cat err.txt)"
+expect 0 "" "$LOCKSTEP" predict --load kinds large.png --top 3
+grep -Eq '^large.png  [012] [0-9.]+ %, [012] [0-9.]+ %, [012] [0-9.]+ %$' out.txt || fail "an array's model: $(cat out.txt)"
+"$LOCKSTEP" train --model mlp --data npz:reals.npz --steps 2 --batch 8 --save reals 2> err.txt || fail "$(cat err.txt)"
+expect 0 "" "$LOCKSTEP" predict --load reals large.png
+expect 2 "--top belongs to models of classes; this one predicts numbers" "$LOCKSTEP" predict --load reals large.png --top 2
 echo ok
