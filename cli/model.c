@@ -4,8 +4,11 @@
 #include "command.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <link.h>
 #include <lockstep/model.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static lk_model_function refuse(void *library, const char *command, const char *model, const char *why)
@@ -23,10 +26,33 @@ static void *open_file(const char *model)
     return dlopen(path, RTLD_NOW | RTLD_LOCAL);
 }
 
+/* Whether the segments that dlopen maps are all in the file: it does not check that, and the process would end with SIGBUS. */
+static bool is_whole(const char *model)
+{
+    ElfW(Ehdr) head;
+    ElfW(Phdr) segment;
+    struct stat about;
+    int         file = open(model, O_RDONLY | O_CLOEXEC);
+    bool        whole = true; /* dlopen refuses what is no such file at all */
+    if (file < 0) return true;
+    if (fstat(file, &about) == 0 && pread(file, &head, sizeof head, 0) == (ssize_t)sizeof head &&
+        memcmp(head.e_ident, ELFMAG, SELFMAG) == 0 && head.e_phentsize == sizeof segment)
+        for (int i = 0; i < head.e_phnum && whole; i++) {
+            off_t at = (off_t)(head.e_phoff + (ElfW(Off))i * sizeof segment);
+            whole = pread(file, &segment, sizeof segment, at) == (ssize_t)sizeof segment;
+            if (whole && segment.p_type == PT_LOAD)
+                whole = segment.p_offset <= (ElfW(Off))about.st_size &&
+                        segment.p_filesz <= (ElfW(Off))about.st_size - segment.p_offset;
+        }
+    close(file);
+    return whole;
+}
+
 static lk_model_function load_file(const char *command, const char *model, void **library)
 {
     char why[512];
     if (access(model, R_OK) != 0) return refuse(NULL, command, model, "there is no such file that can be read");
+    if (!is_whole(model)) return refuse(NULL, command, model, "it cannot be loaded: the file is truncated");
     void *opened = open_file(model);
     if (!opened) {
         snprintf(why, sizeof why, "it cannot be loaded: %.400s", dlerror());

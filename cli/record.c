@@ -171,8 +171,17 @@ static const char *recorded_value(const setup *s, size_t bytes, const options *g
     return NULL;
 }
 
-/* A model of the user's that is not the recorded one. Paths may be written differently: then the weights decide, and so they do where
- * another program than `lockstep train` made the record. */
+/* Ranks that this command started, and all but the first, do not repeat its notes. */
+static bool is_quiet(void) { return getenv("LOCKSTEP_STARTED_RANKS") || environment_rank() > 0; }
+
+static const char *file_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* A model of the user's that is not the recorded one. Of files the weights decide, which may fit although names differ; a note names both
+ * for the case that they do not. They also decide where another program than `lockstep train` made the record. */
 static int check_model(const setup *s, const char *name, const options *given, const char *directory, size_t bytes)
 {
     if (!find_recorded(s, bytes, "model")) return 0;
@@ -180,7 +189,12 @@ static int check_model(const setup *s, const char *name, const options *given, c
         const char *recorded = recorded_value(s, bytes, given, model_options[i]),
                    *own = options_find(given, model_options[i]);
         if (!options_chosen(given, model_options[i]) || !recorded || !own || strcmp(recorded, own) == 0) continue;
-        if (strchr(recorded, '/') || strchr(own, '/')) continue;
+        if (strchr(recorded, '/') || strchr(own, '/')) {
+            if (strcmp(file_name(recorded), file_name(own)) != 0 && !is_quiet())
+                print_note(name, "--%s %s, but %s was written with --%s %s: its weights must fit", model_options[i],
+                           own, directory, model_options[i], recorded);
+            continue;
+        }
         print_error(name, "--%s %s: %s holds another model, of --%s %s; omit --%s, or name another directory",
                     model_options[i], own, directory, model_options[i], recorded, model_options[i]);
         return EXIT_USER_ERROR;
@@ -212,8 +226,7 @@ static int apply_options(setup *s, const char *name, options *given, const char 
         }
         if (used < sizeof list) used += (size_t)snprintf(list + used, sizeof list - used, " --%s %s", key, value);
     }
-    bool quiet = getenv("LOCKSTEP_STARTED_RANKS") || environment_rank() > 0;
-    if (list[0] && !quiet)
+    if (list[0] && !is_quiet())
         print_note(name, "from the record of %s:%s%s", directory, list, used >= sizeof list ? " …" : "");
     return 0;
 }

@@ -76,6 +76,31 @@ printf '#include <lockstep/model.h>\nlk_tensor missing(lk_tensor x);\nstatic lk_
 build undefined.c -o undefined.so
 refused 'undefined symbol: missing' ./undefined.so
 
+# A file that is cut anywhere.
+for bytes in 30 64 500 5000; do
+    head -c $bytes mine.so > cut.so
+    refused './cut.so: it cannot be loaded' ./cut.so
+done
+
+# Outputs that do not fit the data.
+model() { printf '#include <lockstep/model.h>\nstatic lk_tensor m(lk_tensor x, lk_model_options o) { (void)x, (void)o; return %s; }\nLK_EXPORT_MODEL(m)\n' "$2" > "$1.c" && build "$1.c" -o "$1.so"; }
+model narrow 'lk_linear(lk_flatten(x), "fc", 3)'
+refused '--model ./narrow.so --data synthetic:3x16x16: the model returns (N, 3), and the data has 10 classes: (N, 10) is needed' ./narrow.so
+model images 'lk_conv2d(x, "conv", 10, 3)'
+refused 'the model returns 4 axes; (N, 10) is needed: the data has 10 classes' ./images.so
+model none '(lk_tensor){0}'
+refused 'the model returns no tensor' ./none.so
+
+# Another model than that of the checkpoint: both are named.
+for other in cnn ./narrow.so; do
+    code=0
+    "$LOCKSTEP" train --save two --resume auto --steps 20 --model $other > out.txt 2> err.txt || code=$?
+    [ $code = 2 ] && grep -qF -- "--model $other, but two was written with --model ./mine.so" err.txt || fail "$other over ./mine.so: $code $(cat err.txt)"
+done
+code=0
+"$LOCKSTEP" eval --load two --model "$PWD/mine.so" > out.txt 2> err.txt || code=$?
+[ $code = 0 ] && ! grep -q 'was written with' err.txt || fail "the same model by another path: $code $(cat err.txt)"
+
 # The model's own error, with the option that it comes from.
 code=0
 "$LOCKSTEP" train --model ./mine.so --data synthetic:64 --steps 1 > out.txt 2> err.txt || code=$?
