@@ -97,7 +97,7 @@ expect 2 "folder/test is the test set" $(data folder --holdout 0.1)
 broken=$(find sizes/dog -name '*.png' | sort | sed -n 3p)
 head -c 700 "$broken" > cut && mv cut "$broken"
 for ranks in "" "-n 2"; do
-    expect 2 "$broken is damaged: it is truncated" $(data sizes --size 32,32 --epochs 1 --steps 1000 --holdout 0.1 $ranks)
+    expect 2 "$broken is damaged: it is truncated; --skip-broken leaves such files out" $(data sizes --size 32,32 --epochs 1 --steps 1000 --holdout 0.1 $ranks)
     expect 0 "1 of" $(data sizes --size 32,32 --skip-broken $ranks)
     grep -qF "left out: $broken" err.txt || fail "the broken file is not listed: $(cat err.txt)"
     [ "$(grep -c 'left out: ' err.txt)" = 1 ] || fail "it is listed more than once: $(cat err.txt)"
@@ -105,3 +105,5 @@ done
 expect 2 "$broken is damaged" $(data sizes --size 32,32 --cache cache3)
 : > file
 for cache in file file/below; do expect 2 "file: cannot create the directory: a file of that name exists" $(data folder --cache $cache); done
+expect 2 "/proc/none: cannot create the directory" $(data folder --cache /proc/none)
+expect 2 "cannot create the cache" $(data folder --cache /proc)

@@ -6,6 +6,14 @@
 #include <string.h>
 #include <sys/stat.h>
 
+bool lk__is_path_mistake(int error)
+{
+    static const int mistakes[] = {EACCES, EEXIST, EISDIR, ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR, EPERM, EROFS};
+    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++)
+        if (error == mistakes[i]) return true;
+    return false;
+}
+
 lk_status lk__make_directories(lk_context *context, const char *path)
 {
     char   partial[PATH_MAX];
@@ -21,9 +29,8 @@ lk_status lk__make_directories(lk_context *context, const char *path)
         struct stat info;
         int         error = errno;
         if (stat(partial, &info) == 0 && S_ISDIR(info.st_mode)) continue;
-        bool mistake = error == EEXIST || error == ENOTDIR || error == ENAMETOOLONG;
-        return lk__fail(context, mistake ? LK_EINVAL : LK_EIO, "%s: cannot create the directory: %s", partial,
-                        error == EEXIST ? "a file of that name exists" : strerror(error));
+        return lk__fail(context, lk__is_path_mistake(error) ? LK_EINVAL : LK_EIO, "%s: cannot create the directory: %s",
+                        partial, error == EEXIST ? "a file of that name exists" : strerror(error));
     }
     return LK_OK;
 }

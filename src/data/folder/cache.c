@@ -350,7 +350,9 @@ lk_status lk__data_folder_cache_open(lk__data_folder *f, const char *directory)
         return lk__fail(f->context, LK_EINVAL, "%s: the path of the cache is too long", directory);
     if ((status = map_cache(f, path)) != LK_END) return status;
     int file = lock_temporary(f->context, temporary, path);
-    if (file < 0) return lk__fail(f->context, LK_EIO, "%s: cannot create the cache: %s", path, strerror(errno));
+    if (file < 0)
+        return lk__fail(f->context, lk__is_path_mistake(errno) ? LK_EINVAL : LK_EIO, "%s: cannot create the cache: %s",
+                        path, strerror(errno));
     status = map_cache(f, path); /* perhaps it was created meanwhile */
     if (status == LK_END && (status = write_cache(f, file, temporary, path)) == LK_OK &&
         (status = map_cache(f, path)) == LK_END)

@@ -106,9 +106,11 @@ static lk_status list_files(lk__data_folder *f, bool every_class)
     return LK_OK;
 }
 
+static const char skip_advice[] = "; --skip-broken leaves such files out";
+
 static lk_status fail_broken(const lk__data_folder *f, lk_status status, const char *path, const char *reason)
 {
-    return lk__fail(f->context, status, "%s %s; --skip-broken leaves such files out", path, reason);
+    return lk__fail(f->context, status, "%s %s%s", path, reason, skip_advice);
 }
 
 /* The first image in order whose header can be read determines the channels, and without a given size also the size. */
@@ -231,6 +233,7 @@ lk_status lk__data_folder_prepare(lk__data_folder *f, const lk_open_options *o, 
 {
     lk_status status = f->first[0] ? LK_OK : choose_shape_of_list(f, o);
     if (status < 0) return status;
+    f->skip_broken = o->skip_broken;
     if (!probe && o->cache) {
         status = lk__data_folder_cache_open(f, o->cache);
     } else {
@@ -256,9 +259,10 @@ static lk_status read_image(const lk_dataset *d, int64_t index, void *const *fie
     const char *path = lk__data_folder_path(f, (size_t)index);
     lk_status   status = lk__data_folder_decode(&f->decoder, path, scratch, fields[0], reason);
     if (status == LK_OK) return LK_OK;
-    size_t length = strlen(path), most = LK__DATASET_MESSAGE - LK__IMAGE_MESSAGE - 8;
-    snprintf(message, LK__DATASET_MESSAGE, "%s%s %s", length > most ? "…" : "",
-             length > most ? path + length - most : path, reason);
+    bool   advise = !f->skip_broken && strcmp(reason, lk__data_folder_changed) != 0;
+    size_t length = strlen(path), most = LK__DATASET_MESSAGE - LK__IMAGE_MESSAGE - sizeof skip_advice - 8;
+    snprintf(message, LK__DATASET_MESSAGE, "%s%s %s%s", length > most ? "…" : "",
+             length > most ? path + length - most : path, reason, advise ? skip_advice : "");
     return status;
 }
 

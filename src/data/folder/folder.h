@@ -63,8 +63,11 @@ typedef struct lk__data_folder {
     char                    first[LK__PATH];     /* the image that determines the size and the channels */
     lk__data_folder_list    list;
     lk__data_folder_decoder decoder;
-    lk__data_folder_cache  *cache; /* NULL: none */
+    lk__data_folder_cache  *cache;       /* NULL: none */
+    bool                    skip_broken; /* files that cannot be decoded were left out when it was opened */
 } lk__data_folder;
+
+extern const char lk__data_folder_changed[]; /* the reason where a file is not what it was when the data set was opened */
 
 static inline const char *lk__data_folder_path(const lk__data_folder *f, size_t i)
 {

@@ -95,18 +95,19 @@ static size_t scratch_of(const lk__image_info *info, int64_t bytes, const lk__im
     return lk__round_up((size_t)bytes + 1, LK__ALIGN) + lk__image_scratch(info, target);
 }
 
+const char lk__data_folder_changed[] = "has changed since the data set was opened";
+
 lk_status lk__data_folder_decode(const lk__data_folder_decoder *d, const char *path, void *scratch,
                                  unsigned char *sample, char message[LK__IMAGE_MESSAGE])
 {
-    static const char changed[] = "has changed since the data set was opened";
-    int               file;
-    int64_t           bytes, height, width;
-    size_t            got = 0;
-    lk__image_info    info;
-    lk_status         status = open_file(path, &file, &bytes, message);
+    int            file;
+    int64_t        bytes, height, width;
+    size_t         got = 0;
+    lk__image_info info;
+    lk_status      status = open_file(path, &file, &bytes, message);
     if (status < 0) return status;
     if ((uint64_t)bytes >= d->scratch) {
-        snprintf(message, LK__IMAGE_MESSAGE, "%s", changed);
+        snprintf(message, LK__IMAGE_MESSAGE, "%s", lk__data_folder_changed);
         status = LK_EFORMAT;
     }
     if (status == LK_OK) status = read_start(file, scratch, (size_t)bytes, &got, message);
@@ -116,7 +117,7 @@ lk_status lk__data_folder_decode(const lk__data_folder_decoder *d, const char *p
     lk__image_size(&info, &height, &width);
     if (scratch_of(&info, bytes, &d->target) > d->scratch ||
         (!d->target.height && (height != d->height || width != d->width))) {
-        snprintf(message, LK__IMAGE_MESSAGE, "%s", changed);
+        snprintf(message, LK__IMAGE_MESSAGE, "%s", lk__data_folder_changed);
         return LK_EFORMAT;
     }
     return lk__image_decode(&info, scratch, got, &d->target,
