@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { SAMPLES = 45, WIDTH = 3, OUTPUTS = 2, BATCH = 20, STEPS = 7, MOST_RANKS = 3, MOST_METRICS = 3 };
+enum { SAMPLES = 45, WIDTH = 3, OUTPUTS = 2, BATCH = 20, STEPS = 7, MOST_RANKS = 3, MOST_METRICS = 4 };
 
 /* ---- a data set of six fields ---- */
 
@@ -173,17 +173,18 @@ static void fields_are_found_by_name_and_read_alone(void)
 
 /* ---- a trainer with a loss and metrics of its own, against a loop in double ---- */
 
-/* Weighted squares of a linear model, and three metrics: one of elements, one with weights, one of integers. */
+/* Weighted squares of a linear model, and four metrics: one of elements, one with weights, one of integers, another loss. */
 static lk_tensor weighted_squares(const lk_inputs *inputs, void *user)
 {
     (void)user;
     lk_tensor x = lk_inputs_find(inputs, "x"), target = lk_inputs_find(inputs, "target");
     lk_tensor weight = lk_inputs_find(inputs, "weight");
-    lk_tensor difference = lk_sub(lk_linear(x, "fc", OUTPUTS), target);
+    lk_tensor y = lk_linear(x, "fc", OUTPUTS), difference = lk_sub(y, target);
     lk_tensor each = lk_sum(lk_mul(difference, difference), .axes = (int[]){1}, .axes_count = 1); /* (N) */
     lk_metric(difference, "bias");
     lk_metric(lk_mul(each, weight), "each", .weight = weight);
     lk_metric(lk_argmax(target, -1), "class");
+    lk_metric(lk_mse(y, target), "mse");
     return lk_loss(lk_mul(each, weight), .weight = weight);
 }
 
@@ -215,6 +216,8 @@ static void oracle_sample(const oracle *o, int64_t i, numbers *n, double *weight
     n->sums[1][1] += (double)weights[i];
     n->sums[2][0] += targets[i][1] > targets[i][0];
     n->sums[2][1] += 1;
+    n->sums[3][0] += square;
+    n->sums[3][1] += OUTPUTS;
 }
 
 static const double RATE = 0.1;
@@ -243,7 +246,7 @@ typedef struct test_case {
 
 static void keep_numbers(numbers *to, double loss, const lk_named_metric *metrics, int count)
 {
-    static const char *const names[] = {"bias", "each", "class"};
+    static const char *const names[] = {"bias", "each", "class", "mse"};
     CHECK(count == MOST_METRICS, "%d metrics", count);
     to->loss = loss;
     for (int i = 0; i < MOST_METRICS; i++) {
@@ -431,6 +434,30 @@ static lk_tensor trained_weight(const lk_inputs *inputs, void *user)
     lk_tensor y = lk_linear(lk_inputs_find(inputs, "x"), "fc", 1);
     return lk_loss(y, .weight = y);
 }
+/* Numbers without an axis of samples, made from samples: each rank would have another mean. */
+static lk_tensor mean_metric(const lk_inputs *inputs, void *user)
+{
+    (void)user;
+    lk_tensor y = lk_linear(lk_inputs_find(inputs, "x"), "fc", 1);
+    lk_metric(lk_mean(y), "average");
+    return lk_loss(y);
+}
+static lk_tensor summed_loss(const lk_inputs *inputs, void *user)
+{
+    (void)user;
+    return lk_loss(lk_relu(lk_sum(lk_linear(lk_inputs_find(inputs, "x"), "fc", 1))));
+}
+static lk_tensor scaled_loss(const lk_inputs *inputs, void *user)
+{
+    (void)user;
+    return lk_scale(lk_mse(lk_linear(lk_inputs_find(inputs, "x"), "fc", OUTPUTS), lk_inputs_find(inputs, "target")),
+                    0.5);
+}
+static lk_tensor loss_of_samples(const lk_inputs *inputs, void *user)
+{
+    (void)user;
+    return lk_linear(lk_inputs_find(inputs, "x"), "fc", 1);
+}
 static lk_tensor model_of_x(lk_tensor x) { return lk_linear(x, "fc", 3); }
 
 static void mistakes_are_named(void)
@@ -442,6 +469,10 @@ static void mistakes_are_named(void)
                  {no_loss, "the loss function returned no tensor"},
                  {twice, "metric \"same\" already exists"},
                  {trained_weight, "the weight gets no gradient"},
+                 {mean_metric, "metric \"average\": x is already added or averaged over samples"},
+                 {summed_loss, "loss: x is already added or averaged over samples"},
+                 {scaled_loss, "the loss is added or averaged over samples"},
+                 {loss_of_samples, "the loss must be a single number: lk_loss adds"},
                  {NULL, "a field \"label\" of class numbers"}};
     lk_context *context = make_context();
     lk_dataset *data = make_arrays(context, FIRST_REGRESSION);

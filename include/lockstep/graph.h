@@ -336,7 +336,8 @@ typedef struct lk_total_options {
     lk_tensor weight LK_ZERO; /* any shape; missing: 1 for each element of x */
 } lk_total_options;
 /* Any other loss: the sum of all elements of x, and as its weight the sum of all elements of `weight`. A weighted mean over samples,
- * for example, is lk_loss(lk_mul(each, w), .weight = w). The weight gets no gradient. */
+ * for example, is lk_loss(lk_mul(each, w), .weight = w). The weight gets no gradient. An x that is already added or averaged over samples
+ * needs its weight, since a program sees a part of the batch; a loss has one, and is returned as it is. */
 LK_API lk_tensor lk_loss_at(lk_site site, lk_tensor x, lk_total_options options);
 #define lk_loss(x, ...) lk_loss_at(LK_HERE, x, LK_OPTIONS(lk_total_options, ##__VA_ARGS__))
 
@@ -344,7 +345,7 @@ LK_API lk_tensor lk_loss_at(lk_site site, lk_tensor x, lk_total_options options)
 
 /* Records a metric: the sum of all elements of x over the sum of all elements of its weight, as for lk_loss. Programs compute it in
  * training and in evaluation and add both sums over micro-batches, leaves and ranks (lk_metrics.named). x and the weight may have any
- * type; neither is changed. */
+ * type; neither is changed. The metric of a loss, such as one of several that are not minimised, is its mean. */
 LK_API void lk_metric_at(lk_site site, lk_tensor x, const char *name, lk_total_options options);
 #define lk_metric(x, name, ...) lk_metric_at(LK_HERE, x, name, LK_OPTIONS(lk_total_options, ##__VA_ARGS__))
 

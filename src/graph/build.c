@@ -453,62 +453,6 @@ lk_tensor lk_bce_with_logits_at(lk_site site, lk_tensor logits, lk_tensor target
     return record(site, LK__OP_bce_with_logits, NULL, all, 3);
 }
 
-/* ---- any loss, metrics ---- */
-
-/* A node `total` of x and its weight, or -1. Integers are added as f64; a weight of another type than x's is cast. */
-static int emit_total(lk_site site, lk_tensor x, lk_tensor weight, const char *what)
-{
-    lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_total), (lk_tensor[]){x, weight}, 2);
-    if (!g) return -1;
-    if (!x.graph) {
-        lk__graph_fail(g, site, "%s: the first argument is missing", what);
-        return -1;
-    }
-    if (weight.graph && g->values[weight.id].needs_gradient) {
-        lk__graph_fail(g, site, "%s: the weight gets no gradient; pass it through lk_stop_gradient", what);
-        return -1;
-    }
-    int      in[] = {x.id, weight.graph ? weight.id : -1};
-    lk_dtype type = lk_tensor_dtype(x);
-    bool     real = type == LK_F32 || type == LK_F64 || type == LK_BF16;
-    if (!real) in[0] = lk__emit_cast(g, site, in[0], type = LK_F64);
-    if (in[1] >= 0) in[1] = lk__emit_cast(g, site, in[1], type);
-    return g->status < 0 ? -1 : lk__emit(g, site, LK__OP_total, NULL, in, in[1] < 0 ? 1 : 2, LK__ALL_OUTPUTS);
-}
-
-lk_tensor lk_loss_at(lk_site site, lk_tensor x, lk_total_options options)
-{
-    lk_tensor all[] = {x, options.weight};
-    int       node = emit_total(site, x, options.weight, "loss");
-    return node < 0 ? lk__no_result(site, all, 2) : (lk_tensor){x.graph, x.graph->nodes[node].out[0]};
-}
-
-void lk_metric_at(lk_site site, lk_tensor x, const char *name, lk_total_options options)
-{
-    lk_graph *g = x.graph ? x.graph : options.weight.graph;
-    if (!g || g->status < 0) return;
-    if (!name || !*name) {
-        lk__graph_fail(g, site, "metric: it needs a name");
-        return;
-    }
-    for (size_t i = 0; i < g->metrics_count; i++)
-        if (strcmp(g->metrics[i].name, name) == 0) lk__graph_fail(g, site, "metric \"%s\" already exists", name);
-    if (g->metrics_count == LK_MAX_METRICS)
-        lk__graph_fail(g, site, "metric \"%s\": a graph has at most %d", name, LK_MAX_METRICS);
-    if (options.weight.graph) options.weight = lk_stop_gradient_at(site, options.weight);
-    int node = emit_total(site, lk_stop_gradient_at(site, x), options.weight, "metric");
-    if (node < 0) return;
-    if (lk__grow(g->context, (void **)&g->metrics, &g->metrics_capacity, g->metrics_count + 1, sizeof *g->metrics) < 0) {
-        lk__graph_fail(g, site, "metric \"%s\": out of memory", name);
-        return;
-    }
-    lk__graph_metric m = {lk__strdup(g->context, name), g->nodes[node].out[0], g->nodes[node].out[1]};
-    if (!m.name)
-        lk__graph_fail(g, site, "metric \"%s\": out of memory", name);
-    else
-        g->metrics[g->metrics_count++] = m;
-}
-
 /* Integers are compared as f64, which holds those up to 2^53. */
 lk_tensor lk_equal_at(lk_site site, lk_tensor a, lk_tensor b)
 {

@@ -181,7 +181,7 @@ lk_status lk__graph_grad(lk_graph *g, int loss, int *gradients)
     const lk__graph_value *v = &g->values[loss];
     bool is_loss = v->kind == LK__VALUE_RESULT && lk__op_find(g->nodes[v->node].op)->loss != LK__LOSS_NO;
     if (lk__shape_elements(&v->shape) != 1 || v->shape.count_axis >= 0) {
-        lk__graph_fail(g, v->site, "the loss must be a single number; sum it or take its mean");
+        lk__graph_fail(g, v->site, "the loss must be a single number: lk_loss adds that of all samples");
         goto done;
     }
     if (!v->needs_gradient) {

@@ -68,7 +68,7 @@ typedef struct lk__graph_constant {
 
 typedef struct lk__graph_metric {
     char *name;
-    int   sum, weight; /* values: outputs of a node `total` */
+    int   sum, weight; /* values: outputs of a node `total`, or of a loss */
 } lk__graph_metric;
 
 typedef struct lk__graph_block {
@@ -103,6 +103,9 @@ static inline int lk__empty_line(lk_tensor x) { return !x.graph && x.id < 0 ? -x
 lk_graph *lk__common_graph(lk_site site, const char *name, const lk_tensor *x, int count);
 /* The result of a call that records nothing: an invalid tensor of its graph, or an empty tensor where no argument has a graph. */
 lk_tensor lk__no_result(lk_site site, const lk_tensor *x, int count);
+/* Whether a value is added or averaged over samples, and is not the sum of a loss, whose weight is known. false with the failure
+ * recorded if there is no memory to find out. */
+bool lk__graph_lacks_weight(lk_graph *graph, int value);
 /* Records a failure, prefixed with the site; only the first is kept. */
 void lk__graph_fail(lk_graph *graph, lk_site site, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void lk__graph_no_memory(lk_graph *graph);                               /* records that */

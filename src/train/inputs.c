@@ -103,7 +103,15 @@ lk_status lk__trainer_record(const lk_trainer_config *config, const lk_inputs *i
 {
     if (!config->loss) return record_short_form(config, inputs, loss);
     *loss = config->loss(inputs, config->model_user);
-    if (lk_graph_status(inputs->graph) < 0 || loss->graph == inputs->graph) return LK_OK;
+    if (lk_graph_status(inputs->graph) < 0) return LK_OK;
+    if (loss->graph == inputs->graph && lk__graph_lacks_weight(loss->graph, loss->id)) {
+        const lk_site *site = &loss->graph->values[loss->id].site;
+        return lk__fail(inputs->graph->context, LK_EINVAL,
+                        "%s:%d: the loss is added or averaged over samples, and would change with the number of ranks: "
+                        "return lk_loss of a value for each sample, or one loss such as lk_cross_entropy",
+                        site->file, site->line);
+    }
+    if (loss->graph == inputs->graph) return LK_OK;
     int  line = lk__empty_line(*loss);
     char where[64] = "";
     if (line) snprintf(where, sizeof where, "; the first call on an empty tensor is on line %d", line);
