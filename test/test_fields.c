@@ -182,7 +182,7 @@ static lk_tensor weighted_squares(const lk_inputs *inputs, void *user)
     lk_tensor y = lk_linear(x, "fc", OUTPUTS), difference = lk_sub(y, target);
     lk_tensor each = lk_sum(lk_mul(difference, difference), .axes = (int[]){1}, .axes_count = 1); /* (N) */
     lk_metric(difference, "bias");
-    lk_metric(lk_mul(each, weight), "each", .weight = weight);
+    lk_metric(lk_mul(each, weight), "each", .weight = lk_sum(weight)); /* a call with options among the options */
     lk_metric(lk_argmax(target, -1), "class");
     lk_metric(lk_mse(y, target), "mse");
     return lk_loss(lk_mul(each, weight), .weight = weight);

@@ -23,7 +23,8 @@
 #else
 #define LK_BEGIN_DECLS
 #define LK_END_DECLS
-#define LK_OPTIONS(type, ...) ((type){.reserved = 0, ##__VA_ARGS__})
+/* Without ##, which would keep calls with options of their own among the values from being expanded. */
+#define LK_OPTIONS(type, ...) ((type){.reserved = 0, __VA_ARGS__})
 #define LK_ZERO
 #endif
 
