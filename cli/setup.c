@@ -289,6 +289,32 @@ static lk_status reopen_as_targets(setup *s, const char *loss, setup_data what)
     return open_data(s, what);
 }
 
+static lk_status probe_label(setup *s, const char *label, lk_dataset **dataset)
+{
+    lk_open_options options = s->open_options;
+    options.label = label;
+    options.holdout = 0;
+    return lk_dataset_probe(s->context, s->data, LK_SPLIT_TRAIN, &options, dataset);
+}
+
+/* A table of rows to predict has the columns that the model reads, and no label: no column of that name, and not one column more. */
+static void find_unlabelled_rows(setup *s, const options *given)
+{
+    const lk_field *features = s->description ? lk_description_field(s->description, 0) : NULL;
+    if (!features || features->rank != 1 || strncmp(s->data, "csv:", 4) != 0 || options_chosen(given, "label")) return;
+    const char *recorded = lk_description_find(s->description, "label"), *names[] = {"label", "target", recorded};
+    lk_dataset *d = NULL;
+    for (int i = 0; i < 3; i++) {
+        if (!names[i] || !*names[i] || strspn(names[i], "0123456789") == strlen(names[i])) continue;
+        lk_status status = probe_label(s, names[i], &d);
+        lk_dataset_free(d);
+        if (status != LK_EINVAL) return; /* there is such a column, or what is wrong is reported by opening it */
+    }
+    if (probe_label(s, "", &d) < 0) return;
+    if (lk_field_elements(lk_dataset_field(d, 0)) == lk_field_elements(features)) s->open_options.label = "";
+    lk_dataset_free(d);
+}
+
 /* Opens the data set that --data names. */
 static int open_named(setup *s, const char *name, const options *given, setup_data what)
 {
@@ -296,6 +322,7 @@ static int open_named(setup *s, const char *name, const options *given, setup_da
     int code = set_open_options(s, name, given);
     if (code != 0) return code;
     use_recorded_size(s, given);
+    if (what == SETUP_ANY) find_unlabelled_rows(s, given);
     s->opening_data = true;
     lk_status status = open_data(s, what);
     if (status >= 0) status = reopen_as_targets(s, options_text(given, "loss"), what);
@@ -356,6 +383,10 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
 
 int setup_report(const setup *s, const char *name, lk_status status)
 {
+    if (s->groups && strstr(lk_context_error(s->context), "depends on no trainable parameter")) {
+        print_error(name, "--freeze and --group leave no parameter of %s that is trained", s->model_name);
+        return EXIT_USER_ERROR;
+    }
     char options[sizeof s->data + 64] = "";
     if (s->model_failed)
         snprintf(options, sizeof options, "--model %s --data %s: ", s->model_name, s->data);

@@ -123,10 +123,21 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
         expect 0 "no test set" "$LOCKSTEP" train $ranks $mlp --data csv:table.csv
         [ "$(grep -c 'no test set' err.txt)" = 1 ] || fail "'no test set' is not said once: $(cat err.txt)"
     done
-    expect 0 "" "$LOCKSTEP" train $mlp --data csv:table.csv --holdout 0.25 --save classes --lr 0.05 --epochs 20
+    expect 0 "" "$LOCKSTEP" train $mlp --data csv:table.csv --label kind --holdout 0.25 --save classes --lr 0.05 --epochs 20
     grep -q "accuracy" err.txt || fail "no accuracy on the rows held out: $(cat err.txt)"
     expect 0 "" "$LOCKSTEP" eval --load classes --model mlp --hidden 8 --data csv:table.csv --holdout 0.25
     expect 2 "has no test set: --holdout" "$LOCKSTEP" eval --load classes --model mlp --hidden 8 --data csv:table.csv
+    # Rows without the label's column are predicted as those with it; a table that has it, but not all features, is refused.
+    cut -d, -f1-4 table.csv > rows.csv
+    tail -n +2 rows.csv > bare.csv
+    cut -d, -f2-5 table.csv > fewer.csv
+    "$LOCKSTEP" predict --load classes --data csv:table.csv --count 120 --json 2> err.txt | sed 's/ "label": [0-9]*,//' > labelled.json
+    for rows in rows bare; do
+        expect 0 "" "$LOCKSTEP" predict --load classes --data csv:$rows.csv --count 120 --json
+        [ -s labelled.json ] && cmp -s out.txt labelled.json || fail "$rows without a label: $(head -2 out.txt labelled.json)"
+    done
+    expect 2 "no number|was trained on samples of features f32 \(4\)" "$LOCKSTEP" predict --load classes --data csv:fewer.csv
+    expect 2 "freeze and --group leave no parameter of mlp" "$LOCKSTEP" train $mlp --data csv:table.csv --freeze '*'
     # More classes than the weights have outputs.
     table 12 | awk '{ sub(/ant/, "eel" int(NR / 3) % 3); print }' > more.csv
     expect 2 "3.8.*5.8|classes|outputs" "$LOCKSTEP" train $mlp --data csv:more.csv --init classes

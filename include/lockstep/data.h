@@ -46,8 +46,9 @@ typedef struct lk_open_options {
                                  * a text: the last part of its tokens; 0: a tenth of text: and jsonl:, nothing of tokens:.
                                  * -1: no part of any data */
     const char *label LK_ZERO; /* csv: the column of the label, a name or a number from 1; npz, safetensors: the array's
-                                 * name. NULL: "label" or "target", else csv: the last column. jsonl: the field with the class
-                                 * of a text; NULL: there is none, and the texts are for a language model */
+                                 * name. NULL: "label" or "target", else csv: the last column; "": there is none, as in rows to
+                                 * predict. jsonl: the field with the class of a text; NULL: there is none, and the texts are
+                                 * for a language model */
     int header LK_ZERO; /* csv: 1: the first line has names; -1: it has not; 0: it has if none of it is a number */
     const char *cache LK_ZERO;       /* folder: a directory that keeps decoded samples; NULL: none */
     bool        skip_broken LK_ZERO; /* folder: files that cannot be decoded are left out, and listed in the log */

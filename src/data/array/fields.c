@@ -155,7 +155,7 @@ static lk_status assign_roles(lk_context *context, const char *label, entries *a
     for (int i = 0; i < all->count; i++) {
         entry *e = &all->list[i];
         bool   given = label && (exact ? strcmp : strcasecmp)(e->name, label) == 0;
-        if (label ? given : is_label_name(e->name))
+        if (label ? *label && given : is_label_name(e->name))
             e->role = ROLE_LABEL;
         else if (is_input_name(e->name))
             e->role = ROLE_INPUT;
@@ -166,7 +166,7 @@ static lk_status assign_roles(lk_context *context, const char *label, entries *a
                             e->array->name);
         found[e->role] = e;
     }
-    if (label && !found[ROLE_LABEL])
+    if (label && *label && !found[ROLE_LABEL])
         return lk__fail(context, LK_EINVAL, "%s has no array '%s' for the label", all->list[0].array->file, label);
     if (!found[ROLE_INPUT]) /* the first that is no label, with its own name */
         for (int i = 0; i < all->count && !found[ROLE_INPUT]; i++)

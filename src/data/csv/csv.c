@@ -15,7 +15,7 @@ typedef struct table {
     const lk__csv_source  *source;
     const lk_open_options *options;
     bool                   header;
-    int                    columns, label; /* label: its column */
+    int                    columns, label; /* label: its column; -1: there is none */
     char                  *names;          /* of the columns, each with its NUL; NULL: no header */
     size_t                 names_bytes;
     int64_t                rows;
@@ -25,6 +25,8 @@ typedef struct table {
     int64_t                negative_line; /* the first with a negative label; 0: none */
     lk__class_names        classes;
 } table;
+
+static bool is_unlabelled(const table *t) { return t->options->label && !t->options->label[0]; }
 
 static const char *column_name(const table *t, int column)
 {
@@ -106,6 +108,10 @@ static lk_status find_given_label(table *t)
 
 static lk_status find_label(table *t)
 {
+    if (is_unlabelled(t)) {
+        t->label = -1;
+        return LK_OK;
+    }
     t->label = t->columns - 1;
     if (t->options->label) return find_given_label(t);
     for (int i = 0; t->names && i < t->columns; i++)
@@ -125,7 +131,7 @@ static lk_status read_first(table *t, lk__csv *c)
     if (status == LK_END) return lk__fail(t->context, LK_EFORMAT, "%s is empty", t->source->label);
     if (status < 0) return status;
     t->columns = c->count;
-    if (t->columns < 2)
+    if (t->columns < 2 && !is_unlabelled(t))
         return lk__fail(t->context, LK_EFORMAT,
                         "%s has one column: features and a label are needed, separated by comma, semicolon or tab",
                         t->source->label);
@@ -148,6 +154,7 @@ static void trim(const lk__csv_text *text, const char **at, size_t *length)
 /* LK_END: a name after numbers; the pass starts again with names. */
 static lk_status survey_label(table *t, const lk__csv *c)
 {
+    if (t->label < 0) return LK_OK;
     const lk__csv_text *text = &c->fields[t->label];
     const char         *at;
     size_t              length;
@@ -214,7 +221,7 @@ static lk_status survey(table *t)
         t->named = true;
         status = survey_rows(t);
     }
-    if (status < 0) return status;
+    if (status < 0 || t->label < 0) return status;
     if (t->named ? t->classes.count == 1 : t->whole && t->largest == 0 && !t->negative_line && !t->options->regression)
         return lk__fail(t->context, LK_EFORMAT, "%s has only the label '%s': at least two classes are needed",
                         t->source->label, t->named ? t->classes.text : "0");
@@ -256,6 +263,7 @@ static lk_status fill_row(const table *t, const lk__csv *c, float *features, int
         if (value - value != 0) return refuse_feature(t, c, i);
         *features++ = value;
     }
+    if (t->label < 0) return LK_OK;
     const char *at;
     size_t      length;
     trim(&c->fields[t->label], &at, &length);
@@ -273,15 +281,16 @@ static lk_status fill_row(const table *t, const lk__csv *c, float *features, int
 static lk_status fill(const table *t, lk_dataset *d)
 {
     lk__csv  c;
+    bool     labelled = t->label >= 0;
     float   *features = lk__dataset_column(d, 0);
-    void    *second = lk__dataset_column(d, 1);
-    int32_t *label = d->fields[1].dtype == LK_I32 ? second : NULL;
+    void    *second = labelled ? lk__dataset_column(d, 1) : NULL;
+    int32_t *label = labelled && d->fields[1].dtype == LK_I32 ? second : NULL;
     float   *target = label ? NULL : second;
     int64_t  row = 0;
-    if (!features || !second) return LK_ENOMEM;
+    if (!features || (labelled && !second)) return LK_ENOMEM;
     lk_status status = lk__csv_open(t->context, t->source, &c);
     if (status == LK_OK && (status = lk__csv_next(&c)) == LK_OK && t->header) status = lk__csv_next(&c);
-    for (; status == LK_OK && row < t->rows; row++, features += t->columns - 1) {
+    for (; status == LK_OK && row < t->rows; row++, features += t->columns - labelled) {
         if ((status = check_count(t, &c)) < 0) break;
         if ((status = fill_row(t, &c, features, label ? label + row : NULL, target ? target + row : NULL)) < 0) break;
         status = lk__csv_next(&c);
@@ -302,14 +311,14 @@ lk_status lk__csv_dataset(lk_context *context, const lk__csv_source *source, lk_
     if (split == LK_SPLIT_TEST && options->holdout == 0) return LK_END;
     lk_status status = survey(&t);
     if (status == LK_OK) {
-        bool     target = !t.named && (options->regression || !t.whole);
+        bool     labelled = t.label >= 0, target = !t.named && (options->regression || !t.whole);
         lk_field fields[2] = {
-            {.name = "features", .dtype = LK_F32, .rank = 1, .dims = {t.columns - 1}},
+            {.name = "features", .dtype = LK_F32, .rank = 1, .dims = {t.columns - labelled}},
             {.name = target ? "target" : "label", .dtype = target ? LK_F32 : LK_I32},
         };
         if (!target) fields[1].classes = t.named ? t.classes.count : (int)t.largest + 1;
         if (t.named) fields[1].class_names = t.classes.sorted;
-        status = lk__dataset_make(context, "csv", t.rows, fields, 2, &d);
+        status = lk__dataset_make(context, "csv", t.rows, fields, 1 + labelled, &d);
     }
     if (status == LK_OK && !probe) status = fill(&t, d);
     if (status == LK_OK) status = lk__dataset_hold_out(d, split, options->holdout, NULL);
