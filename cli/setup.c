@@ -327,7 +327,13 @@ static int open_named(setup *s, const char *name, const options *given, setup_da
     lk_status status = open_data(s, what);
     if (status >= 0) status = reopen_as_targets(s, options_text(given, "loss"), what);
     s->opening_data = false;
-    return status < 0 ? report_no_test(s, name, status) : check_data_options(s, name, given);
+    if (status >= 0) return check_data_options(s, name, given);
+    bool missing = status == LK_ENOENT && *lk_context_error(s->context); /* else there is no test set */
+    code = report_no_test(s, name, status);
+    if (missing && s->checkpoint && options_given(given, "data") && !options_chosen(given, "data"))
+        print_note(name, "%s is the data in the record of %s, seen from the directory of that run; --data names another",
+                   s->data, s->checkpoint);
+    return code;
 }
 
 /* Decoding images needs more time than computing with small models, so all cores do it; the thread pool leaves them their cores.

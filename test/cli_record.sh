@@ -36,6 +36,15 @@ cmp -s with.txt out.txt && [ "$(wc -l < out.txt)" = 10 ] || complain "predict fr
 expect 0 "" "$lockstep" eval --load run/step-00000020 --threads 1 --json
 [ "$explicit" = "$(cat out.txt)" ] || complain "eval of a step's directory: $(cat out.txt)"
 
+# The data that is recorded is seen from the directory of the run: elsewhere a note says so.
+mkdir elsewhere
+printf 'a,b,label\n1,2,x\n2,1,y\n3,5,x\n4,2,y\n' > few.csv
+expect 0 "" "$lockstep" train --model mlp --data csv:few.csv --holdout 0.5 --steps 1 --batch 2 --threads 1 --save few
+cd elsewhere || exit 1
+expect 2 "csv:few.csv is the data in the record of ../few, seen from the directory of that run; --data names another" "$lockstep" eval --load ../few
+expect 0 "" "$lockstep" eval --load ../few --data csv:../few.csv --holdout 0.5
+cd "$work" || exit 1
+
 # The formats of predict agree with each other.
 "$lockstep" predict --load run --threads 1 --count 7 --first 2 --json --top 3 > top.json 2> err.txt || complain "$(cat err.txt)"
 expect 0 "" "$lockstep" predict --load run --threads 1 --count 7 --first 2 --csv --top 3
