@@ -348,7 +348,7 @@ static void the_orientation_is_that_of_directory_0(void)
         block[30] = (unsigned char)value;
         CHECK(lk__exif_orientation(block, sizeof block) == (value >= 1 && value <= 8 ? value : 1));
     }
-    block[30] = 6, block[24] = 4; /* a LONG is not an orientation */
+    block[30] = 6, block[24] = 1; /* a BYTE is not an orientation, as for Pillow */
     CHECK(lk__exif_orientation(block, sizeof block) == 1);
     block[24] = 3, block[4] = 200; /* the directory is outside */
     CHECK(lk__exif_orientation(block, sizeof block) == 1);
@@ -356,6 +356,8 @@ static void the_orientation_is_that_of_directory_0(void)
     CHECK(lk__exif_orientation(block, sizeof block) == 1);
     unsigned char big[] = {'M', 'M', 0, 42, 0, 0, 0, 8, 0, 1, 1, 0x12, 0, 3, 0, 0, 0, 1, 0, 8, 0, 0};
     CHECK(lk__exif_orientation(big, sizeof big) == 8);
+    const unsigned char wide[] = {'M', 'M', 0, 42, 0, 0, 0, 8, 0, 1, 1, 0x12, 0, 4, 0, 0, 0, 1, 0, 0, 0, 5, 0, 0, 0, 0};
+    CHECK(lk__exif_orientation(wide, sizeof wide) == 5); /* as a LONG, which Pillow takes too */
 }
 
 int main(void)

@@ -11,7 +11,7 @@ static unsigned read_number(const unsigned char *at, int bytes, bool big)
 
 int lk__exif_orientation(const unsigned char *tiff, size_t size)
 {
-    enum { HEADER = 8, ENTRY = 12, ORIENTATION = 0x0112, SHORT = 3 };
+    enum { HEADER = 8, ENTRY = 12, ORIENTATION = 0x0112, SHORT = 3, LONG = 4 };
     if (size < HEADER || tiff[0] != tiff[1] || (tiff[0] != 'I' && tiff[0] != 'M')) return 1;
     bool   big = tiff[0] == 'M';
     size_t directory = read_number(tiff + 4, 4, big);
@@ -20,8 +20,9 @@ int lk__exif_orientation(const unsigned char *tiff, size_t size)
     for (unsigned i = 0; i < entries && size - directory - 2 >= (size_t)(i + 1) * ENTRY; i++) {
         const unsigned char *entry = tiff + directory + 2 + (size_t)i * ENTRY;
         if (read_number(entry, 2, big) != ORIENTATION) continue;
-        unsigned value = read_number(entry + 8, 2, big);
-        bool     valid = read_number(entry + 2, 2, big) == SHORT && read_number(entry + 4, 4, big) == 1;
+        unsigned type = read_number(entry + 2, 2, big); /* SHORT by the standard; some cameras write LONG */
+        unsigned value = read_number(entry + 8, type == LONG ? 4 : 2, big);
+        bool     valid = (type == SHORT || type == LONG) && read_number(entry + 4, 4, big) == 1;
         return valid && value >= 1 && value <= 8 ? (int)value : 1;
     }
     return 1;
