@@ -27,8 +27,10 @@ typedef struct predictor {
     lk_store   *store;
     lk_program *program;
     lk_loader  *loader;
-    void       *output; /* of a batch: (N, outputs) in the model's type */
-    double     *values; /* of a sample, and its target: (2, outputs) */
+    void       *output;  /* of a batch: (N, outputs) in the model's type */
+    double     *values;  /* of a sample, and its target: (2, style.outputs) */
+    int64_t     outputs; /* of the model */
+    bool        binary;  /* its one output is the probability of the second of two classes */
     predictions style;
 } predictor;
 
@@ -63,7 +65,8 @@ static lk_status create_predictor(setup *s, const char *weights, predictor *p)
     plan.policy = s->config.policy;
     plan.outputs = &y;
     plan.outputs_count = 1;
-    p->style.outputs = lk_tensor_dim(y, -1);
+    p->outputs = lk_tensor_dim(y, -1);
+    p->style.outputs = p->binary && p->outputs == 1 ? 2 : p->outputs;
     if (p->style.top > p->style.outputs) p->style.top = p->style.outputs;
     const lk_field *target = lk_dataset_find(s->test, "target");
     p->style.targeted = p->style.targeted && lk_field_elements(target) == p->style.outputs;
@@ -71,7 +74,7 @@ static lk_status create_predictor(setup *s, const char *weights, predictor *p)
         (status = lk_store_create(p->plan, 0, &p->store)) < 0 || (status = lk_weights_load(p->store, weights)) < 0 ||
         (status = lk_program_create(p->plan, p->store, NULL, &p->program)) < 0)
         return status;
-    p->output = malloc((size_t)(s->config.batch * p->style.outputs) * lk_dtype_size(s->config.dtype));
+    p->output = malloc((size_t)(s->config.batch * p->outputs) * lk_dtype_size(s->config.dtype));
     p->values = malloc(2 * (size_t)p->style.outputs * sizeof *p->values);
     return p->output && p->values ? lk_loader_create(s->context, &loader, &p->loader) : LK_ENOMEM;
 }
@@ -102,7 +105,9 @@ static void print_row(const setup *s, const predictor *p, const lk_batch *b, int
                            .values = p->values,
                            .target = p->values + n,
                            .label = labels && p->style.labelled ? ((const int32_t *)labels)[row] : -1};
-    for (int64_t i = 0; i < n; i++) p->values[i] = read_number(s->config.dtype, p->output, row * n + i);
+    for (int64_t i = 0; i < p->outputs; i++)
+        p->values[i] = read_number(s->config.dtype, p->output, row * p->outputs + i);
+    if (p->outputs < n) p->values[1] = p->values[0], p->values[0] = 1 - p->values[1];
     for (int64_t i = 0; targets && p->style.targeted && i < n; i++)
         p->values[n + i] = read_number(field->dtype, targets, row * n + i);
     predictions_print(&p->style, &one);
@@ -119,7 +124,7 @@ static lk_status predict(setup *s, predictor *p, int64_t first, int64_t count)
         lk_step step = {.step = 1, .count = b.count};
         if ((status = lk_batch_bind(&b, p->program)) < 0 || (status = lk_program_step(p->program, &step)) < 0 ||
             (status = lk_program_run(p->program, LK_EVALUATE)) < 0 ||
-            (status = lk_program_output_read(p->program, 0, p->output, (size_t)(b.count * p->style.outputs) * size)) < 0)
+            (status = lk_program_output_read(p->program, 0, p->output, (size_t)(b.count * p->outputs) * size)) < 0)
             return status;
         for (int64_t row = 0; row < b.count; row++)
             if (b.position + row >= first && b.position + row < end) print_row(s, p, &b, row);
@@ -128,13 +133,15 @@ static lk_status predict(setup *s, predictor *p, int64_t first, int64_t count)
 }
 
 /* What is printed for a sample, by loss, options and fields. */
-static int set_style(const setup *s, const options *given, predictions *style)
+static int set_style(const setup *s, const options *given, predictor *p)
 {
     const lk_field *label = lk_dataset_find(s->test, "label"), *target = lk_dataset_find(s->test, "target");
     const char     *name = lk_dataset_sample_name(s->test, 0);
-    style->kind = s->loss == LOSS_CROSS_ENTROPY ? PREDICTIONS_CLASS
-                  : s->loss == LOSS_BCE         ? PREDICTIONS_LABELS
-                                                : PREDICTIONS_NUMBERS;
+    predictions    *style = &p->style;
+    p->binary = s->loss == LOSS_BCE && !setup_field(s, "target");
+    style->kind = s->loss == LOSS_CROSS_ENTROPY || p->binary ? PREDICTIONS_CLASS
+                  : s->loss == LOSS_BCE                      ? PREDICTIONS_LABELS
+                                                             : PREDICTIONS_NUMBERS;
     style->format = options_flag(given, "json")  ? PREDICTIONS_JSON
                     : options_flag(given, "csv") ? PREDICTIONS_CSV
                                                  : PREDICTIONS_TEXT;
@@ -234,7 +241,7 @@ static int run_predict(const options *command_line)
                     (long long)lk_dataset_count(s.test));
         code = EXIT_USER_ERROR;
     }
-    if (code == 0) code = set_style(&s, &given, &p.style);
+    if (code == 0) code = set_style(&s, &given, &p);
     if (code == 0) {
         if (given.operand_count > 0 && !options_given(&given, "count")) count = lk_dataset_count(s.test);
         s.config.init = options_text(&given, "load");

@@ -172,6 +172,14 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
     expect 0 "" "$LOCKSTEP" eval --load labels --holdout 0.5
     expect 0 "" "$LOCKSTEP" predict --load labels --count 2 --json
 
+    # Two classes with one output: predict has the names and the probabilities of both.
+    awk -F, 'NR == 1 || $5 != "cow"' table.csv > two.csv
+    expect 0 "" "$LOCKSTEP" train $mlp --data csv:two.csv --loss bce --lr 0.05 --epochs 30 --save binary --holdout 0.25
+    expect 0 "" "$LOCKSTEP" predict --load binary --data csv:two.csv --count 80 --top 2
+    [ "$(grep -cE '^ *[0-9]+  (ant|bee) [0-9.]+ %, (ant|bee) [0-9.]+ %  right$' out.txt)" -gt 70 ] || fail "two classes: $(cat out.txt)"
+    expect 0 "" "$LOCKSTEP" predict --load binary --data csv:two.csv --count 2 --csv
+    grep -qE '^[01],[01],[01],(ant|bee),(0.[5-9]|1)' out.txt || fail "two classes: $(cat out.txt)"
+
     # A test set in the file need not have all classes. Names of arrays are compared without case.
     { npy_header '|u1' '(4, 8, 8)'; tail -c 3840 images.npy | head -c 256; } > x_test.npy
     { npy_header '|u1' '(4,)'; printf '\0\0\0\0'; } > y_test.npy
