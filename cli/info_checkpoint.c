@@ -201,6 +201,14 @@ static void print_json(const lk_description *d, bool intact)
     json_line(&j);
 }
 
+/* What describes a directory skips steps that are damaged. `newest` was there before. */
+static int check_newest(const lk_description *d, const char *directory, int64_t newest)
+{
+    if (newest <= lk_description_progress(d)->step) return 0;
+    print_error("info", "step %lld of %s is damaged: this is the newest one that is not", (long long)newest, directory);
+    return EXIT_USER_ERROR;
+}
+
 int info_checkpoint(const char *directory, bool as_json)
 {
     lk_context       *context;
@@ -209,13 +217,15 @@ int info_checkpoint(const char *directory, bool as_json)
     config.threads = 1;
     lk_status status = lk_context_create(&config, &context);
     if (status < 0) return report("info", NULL, status);
-    int code = 0;
+    int     code = 0;
+    int64_t newest = -1;
+    if (lk_checkpoint_find(context, directory, &newest) < 0) newest = -1; /* that of one step: describing it says so */
     if ((status = lk_checkpoint_describe(context, directory, &d)) < 0) {
         code = report("info", context, status);
     } else {
         status = lk_description_verify(d);
         (as_json ? print_json : print_text)(d, status >= 0);
-        if (status < 0) code = report("info", context, status);
+        code = status < 0 ? report("info", context, status) : check_newest(d, directory, newest);
     }
     lk_description_free(d);
     lk_context_free(context);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* Options that describe this command or this machine: they are never taken from a record. */
 static const char *const own_options[] = {
@@ -97,9 +98,16 @@ static char *pack_options(const lk_description *d, size_t *bytes)
 
 typedef enum required {
     NOTHING,   /* --resume auto: a run that starts has no checkpoint yet */
+    LOADABLE,  /* --load with --model and --data: anything that exists; loading reports what it lacks */
     PATH,      /* --load: also a file, or a directory with weights alone */
     CHECKPOINT /* --resume DIR */
 } required;
+
+static bool has_file(const char *directory, const char *name)
+{
+    char path[4096];
+    return snprintf(path, sizeof path, "%s/%s", directory, name) < (int)sizeof path && access(path, R_OK) == 0;
+}
 
 /* Reads the description. It may be missing where no checkpoint is required: s->description stays NULL. */
 static lk_status describe(setup *s, const char *directory, required what)
@@ -108,7 +116,9 @@ static lk_status describe(setup *s, const char *directory, required what)
     bool        missing = stat(directory, &info) != 0;
     if (missing ? what == NOTHING || errno != ENOENT : !S_ISDIR(info.st_mode)) return LK_OK;
     lk_status status = lk_checkpoint_describe(s->context, directory, &s->description);
-    return status == LK_ENOENT && !missing && what != CHECKPOINT ? LK_OK : status;
+    if (status != LK_ENOENT || missing || what == CHECKPOINT) return status;
+    bool weights = has_file(directory, "model.safetensors") || has_file(directory, "model.safetensors.index.json");
+    return what != PATH || weights ? LK_OK : status;
 }
 
 /* Rank 0 sends what it read: only its host needs the files. */
@@ -246,7 +256,8 @@ static int read_record(setup *s, const char *name, options *given, const char *d
 
 int record_read(setup *s, const char *name, options *given, const char *directory)
 {
-    return read_record(s, name, given, directory, PATH);
+    bool told = options_chosen(given, "model") && options_chosen(given, "data");
+    return read_record(s, name, given, directory, told ? LOADABLE : PATH);
 }
 
 int record_resume(setup *s, const char *name, options *given)

@@ -102,6 +102,23 @@ cp -r run damaged && printf X | dd of=damaged/step-00000020/model.safetensors bs
 expect 2 "damaged/step-00000020/model.safetensors is damaged" "$lockstep" info damaged
 grep -q "do not match" out.txt || complain "info of a damaged checkpoint: $(cat out.txt)"
 
+# Of two checkpoints the older one is used where the newer lacks its weights, a part of them, or its state; info says so.
+expect 0 "" "$lockstep" train $mlp --threads 1 --steps 20 --save-every 10 --save both --seed 4
+for damage in 'rm both/step-00000020/model.safetensors' 'truncate -s 500 both/step-00000020/model.safetensors' 'truncate -s 9 both/step-00000020/state.json'; do
+    cp -r both kept
+    $damage
+    expect 0 "skipping a checkpoint: both/step-00000020/" "$lockstep" eval --load both --threads 1
+    expect 2 "step 20 of both is damaged: this is the newest one that is not" "$lockstep" info both
+    grep -q '^step  *10$' out.txt || complain "info after $damage: $(cat out.txt)"
+    expect 0 "resumed both at step 10 of 20" "$lockstep" train --save both --resume auto --threads 1
+    rm -r both && mv kept both
+done
+mkdir empty && ln -s step-00000020/model.safetensors empty/model.safetensors
+for command in eval predict info; do
+    load=--load && [ $command = info ] && load=
+    expect 2 "^lockstep $command: empty holds no checkpoint" "$lockstep" $command $load empty
+done
+
 # The weights alone need the options.
 cp -L run/model.safetensors alone.safetensors
 expect 0 "" "$lockstep" eval --load alone.safetensors $mlp --threads 1 --json

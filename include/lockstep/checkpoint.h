@@ -107,7 +107,7 @@ typedef struct lk_saved_tensor {
 typedef struct lk_description lk_description; /* of one checkpoint; read-only */
 
 /* Reads what the newest checkpoint of the directory is, or that of a step's own directory; no weights. Its state.json is verified,
- * the other files are not. LK_ENOENT: the directory holds none. LK_EFORMAT: none has an intact state. */
+ * of the weights the header; others are skipped. LK_ENOENT: the directory holds none. LK_EFORMAT: none is intact so far. */
 LK_API lk_status lk_checkpoint_describe(lk_context *context, const char *directory, lk_description **description);
 LK_API void      lk_description_free(lk_description *description); /* NULL is fine; before its context */
 

@@ -32,27 +32,6 @@ static void read_text(const lk__json *object, const char *key, char out[TEXT])
     if (!lk__json_get(object, key, &value) || lk__json_string(&value, out, TEXT) >= TEXT) out[0] = 0;
 }
 
-/* Opens the newest step whose state is intact; damaged ones are skipped: loading reports them. */
-static lk_status open_newest(lk_description *d, const char *directory)
-{
-    int64_t   steps[LK__CHECKPOINT_STEPS];
-    char      name[64], file[PATH_MAX];
-    lk_status status = LK_ENOENT;
-    size_t    count = lk__checkpoint_list(directory, steps, LK__CHECKPOINT_STEPS);
-    for (size_t i = 0; i < count && i < LK__CHECKPOINT_STEPS; i++) {
-        lk__checkpoint_name(steps[i], name);
-        if ((status = lk__checkpoint_join(d->context, d->path, directory, name)) < 0 ||
-            (status = lk__checkpoint_join(d->context, file, d->path, lk__checkpoint_files[2])) < 0)
-            return status;
-        if ((status = lk__state_open(d->context, file, steps[i], &d->state)) >= 0) return LK_OK;
-    }
-    if (count > 0) return status == LK_ENOENT ? LK_EFORMAT : status;
-    /* not a directory of steps: perhaps that of one step */
-    if (snprintf(d->path, sizeof d->path, "%s", directory) >= (int)sizeof d->path) return LK_ENOENT;
-    if ((status = lk__checkpoint_join(d->context, file, directory, lk__checkpoint_files[2])) < 0) return status;
-    return access(file, F_OK) == 0 ? lk__state_open(d->context, file, -1, &d->state) : LK_ENOENT;
-}
-
 static lk_status read_state(lk_description *d)
 {
     const lk__json *root = &d->state.root;
@@ -77,6 +56,40 @@ static void release_contents(lk_description *d)
     lk__safetensors_close(d->model);
     lk__record_free(&d->record);
     if (d->state.text) lk__state_close(&d->state);
+    d->model = NULL;
+    d->record = (lk__record){0};
+    d->recorded = false;
+    d->state = (lk__state){0};
+}
+
+static lk_status open_step(lk_description *d, const char *file, int64_t step)
+{
+    lk_status status = lk__state_open(d->context, file, step, &d->state);
+    if (status >= 0) status = read_state(d);
+    if (status < 0) release_contents(d);
+    return status == LK_ENOENT ? LK_EFORMAT : status; /* a file of it is missing, not the checkpoint */
+}
+
+/* Opens the newest step whose state and whose weights' header can be read; damaged ones are skipped: loading reports them. */
+static lk_status open_newest(lk_description *d, const char *directory)
+{
+    int64_t   steps[LK__CHECKPOINT_STEPS];
+    char      name[64], file[PATH_MAX];
+    lk_status status = LK_ENOENT;
+    size_t    count = lk__checkpoint_list(directory, steps, LK__CHECKPOINT_STEPS);
+    for (size_t i = 0; i < count && i < LK__CHECKPOINT_STEPS; i++) {
+        lk__checkpoint_name(steps[i], name);
+        if ((status = lk__checkpoint_join(d->context, d->path, directory, name)) < 0 ||
+            (status = lk__checkpoint_join(d->context, file, d->path, lk__checkpoint_files[2])) < 0)
+            return status;
+        if ((status = open_step(d, file, steps[i])) >= 0 || status == LK_ENOMEM) return status;
+        if (access(d->path, F_OK) != 0) return status; /* removed meanwhile: the caller starts again */
+    }
+    if (count > 0) return status;
+    /* not a directory of steps: perhaps that of one step */
+    if (snprintf(d->path, sizeof d->path, "%s", directory) >= (int)sizeof d->path) return LK_ENOENT;
+    if ((status = lk__checkpoint_join(d->context, file, directory, lk__checkpoint_files[2])) < 0) return status;
+    return access(file, F_OK) == 0 ? open_step(d, file, -1) : LK_ENOENT;
 }
 
 lk_status lk__describe(lk_context *c, const char *directory, lk_description **description)
@@ -89,8 +102,6 @@ lk_status lk__describe(lk_context *c, const char *directory, lk_description **de
     for (int attempt = 0; attempt < 10 && removed; attempt++) {
         *d = (lk_description){.context = c};
         status = open_newest(d, directory);
-        if (status >= 0) status = read_state(d);
-        if (status < 0) release_contents(d);
         removed = status < 0 && d->path[0] && access(d->path, F_OK) != 0 && access(directory, F_OK) == 0;
     }
     if (status >= 0)
