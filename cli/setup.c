@@ -297,22 +297,32 @@ static lk_status probe_label(setup *s, const char *label, lk_dataset **dataset)
     return lk_dataset_probe(s->context, s->data, LK_SPLIT_TRAIN, &options, dataset);
 }
 
-/* A table of rows to predict has the columns that the model reads, and no label: no column of that name, and not one column more. */
-static void find_unlabelled_rows(setup *s, const options *given)
+/* Whether a table, with that label, has the features that the model reads. LK_EINVAL: it has no such column. */
+static lk_status fits_label(setup *s, const char *label, const lk_field *features, bool *fits)
+{
+    lk_dataset *d = NULL;
+    lk_status   status = probe_label(s, label, &d);
+    *fits = status >= 0 && lk_field_elements(lk_dataset_field(d, 0)) == lk_field_elements(features);
+    lk_dataset_free(d);
+    return status;
+}
+
+/* The label of another table than the recorded one: the recorded column, where the table has it. Rows to predict (`any`) may have none:
+ * then they have the columns that the model reads, no column more, and none that is called as labels are. */
+static void use_recorded_label(setup *s, const options *given, bool any)
 {
     const lk_field *features = s->description ? lk_description_field(s->description, 0) : NULL;
     if (!features || features->rank != 1 || strncmp(s->data, "csv:", 4) != 0 || options_chosen(given, "label")) return;
-    const char *recorded = lk_description_find(s->description, "label"), *names[] = {"label", "target", recorded};
-    lk_dataset *d = NULL;
+    const char *recorded = lk_description_find(s->description, "label"), *names[] = {recorded, "label", "target"};
+    bool        fits;
     for (int i = 0; i < 3; i++) {
-        if (!names[i] || !*names[i] || strspn(names[i], "0123456789") == strlen(names[i])) continue;
-        lk_status status = probe_label(s, names[i], &d);
-        lk_dataset_free(d);
-        if (status != LK_EINVAL) return; /* there is such a column, or what is wrong is reported by opening it */
+        if (!names[i] || !*names[i]) continue;
+        lk_status status = fits_label(s, names[i], features, &fits);
+        if (i == 0 && fits) s->open_options.label = recorded;
+        bool number = strspn(names[i], "0123456789") == strlen(names[i]); /* the column exists, whatever it is called */
+        if (fits || (status != LK_EINVAL && !number)) return; /* else what is wrong is reported by opening it */
     }
-    if (probe_label(s, "", &d) < 0) return;
-    if (lk_field_elements(lk_dataset_field(d, 0)) == lk_field_elements(features)) s->open_options.label = "";
-    lk_dataset_free(d);
+    if (any && fits_label(s, "", features, &fits) >= 0 && fits) s->open_options.label = "";
 }
 
 /* Opens the data set that --data names. */
@@ -322,7 +332,7 @@ static int open_named(setup *s, const char *name, const options *given, setup_da
     int code = set_open_options(s, name, given);
     if (code != 0) return code;
     use_recorded_size(s, given);
-    if (what == SETUP_ANY) find_unlabelled_rows(s, given);
+    if (what == SETUP_ANY || what == SETUP_TEST) use_recorded_label(s, given, what == SETUP_ANY);
     s->opening_data = true;
     lk_status status = open_data(s, what);
     if (status >= 0) status = reopen_as_targets(s, options_text(given, "loss"), what);

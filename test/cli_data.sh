@@ -136,6 +136,15 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
         expect 0 "" "$LOCKSTEP" predict --load classes --data csv:$rows.csv --count 120 --json
         [ -s labelled.json ] && cmp -s out.txt labelled.json || fail "$rows without a label: $(head -2 out.txt labelled.json)"
     done
+    # The recorded label is that of another table too, where it has the column: by name, and by number.
+    awk -F, -v OFS=, 'NR == 1 { print $5, $1, $2, $3, $4; next } { print ($5 == "ant" ? 0 : $5 == "bee" ? 1 : 2), $1, $2, $3, $4 }' table.csv > first.csv
+    cp first.csv again.csv
+    for label in kind 1; do
+        expect 0 "" "$LOCKSTEP" train $mlp --data csv:first.csv --label $label --save "first-$label" --steps 5
+        "$LOCKSTEP" predict --load "first-$label" --count 9 --json > own.json 2> err.txt || fail "$(cat err.txt)"
+        expect 0 "" "$LOCKSTEP" predict --load "first-$label" --data csv:again.csv --count 9 --json
+        cmp -s out.txt own.json || fail "--label $label of another table: $(head -2 out.txt own.json)"
+    done
     expect 2 "no number|was trained on samples of features f32 \(4\)" "$LOCKSTEP" predict --load classes --data csv:fewer.csv
     expect 2 "freeze and --group leave no parameter of mlp" "$LOCKSTEP" train $mlp --data csv:table.csv --freeze '*'
     # More classes than the weights have outputs.
