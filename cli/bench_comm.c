@@ -9,10 +9,20 @@
 
 #include <lockstep/comm.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { SIZES = 32, MOST_TIMES = 2000 };
+
+/* Of the ranks that this process starts, the one that failed first, in memory that all of them map: the others fail with it, or for the
+ * same reason, and one message is enough. */
+typedef struct failure {
+    atomic_int taken;
+    int        rank, code;
+    char       text[1024];
+} failure;
 
 typedef struct bench {
     const options *given;
@@ -24,6 +34,8 @@ typedef struct bench {
     int         rank;
     lk_context *context;
     lk_comm    *comm;
+    failure    *failure; /* NULL: a launcher started the ranks */
+    size_t      bytes;   /* of the buffers that are measured now */
     double      times[MOST_TIMES];
 } bench;
 
@@ -194,6 +206,7 @@ static lk_status measure_all(bench *b)
     for (int i = 0; i < b->size_count && status >= 0; i++) {
         result r = {.bytes = b->sizes[i] / 4 * 4};
         if (r.bytes == 0) r.bytes = 4;
+        b->bytes = r.bytes;
         status = measure_limits(b, &r);
         for (int kind = 0; kind < 2 && status >= 0; kind++) {
             r.symmetric = kind == 0;
@@ -238,6 +251,22 @@ static void print_legend(const char *op)
            op, comm_limit_count(op));
 }
 
+/* A rank without a launcher leaves its message to the process that started it. */
+static int report_failure(bench *b, lk_status status)
+{
+    char        memory[96];
+    const char *text = lk_context_error(b->context);
+    if (!b->failure) return report("bench", b->context, status);
+    snprintf(memory, sizeof memory, "no memory for the ranks' buffers of %zu bytes", b->bytes);
+    if (!text[0]) text = status == LK_ENOMEM && b->bytes ? memory : lk_status_text(status);
+    if (atomic_exchange(&b->failure->taken, 1) == 0) {
+        b->failure->rank = b->rank;
+        b->failure->code = command_exit_code(status);
+        snprintf(b->failure->text, sizeof b->failure->text, "%s", text);
+    }
+    return command_exit_code(status);
+}
+
 /* rank -1: from the launcher's environment. */
 static int rank_main(int rank, void *user)
 {
@@ -260,17 +289,38 @@ static int rank_main(int rank, void *user)
                "memcpy", "limit");
     }
     if (status >= 0) status = measure_all(b);
-    int code = status < 0 ? report("bench", b->context, status) : 0;
+    int code = status < 0 ? report_failure(b, status) : 0;
     if (status >= 0 && rank < 0 && b->rank == 0 && !b->json) print_legend(b->op);
     lk_comm_free(b->comm);
     lk_context_free(b->context);
     return code;
 }
 
+static int start_ranks(bench *b)
+{
+    lk_spawn_result result;
+    failure        *f = mmap(NULL, sizeof *f, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (f == MAP_FAILED) {
+        print_error("bench", "cannot map memory for the ranks");
+        return EXIT_FAILED;
+    }
+    b->failure = f;
+    lk_status status = lk_spawn(parse_ranks(b->given), rank_main, b, &result);
+    bool      mistake = status < 0 && f->code == EXIT_USER_ERROR;
+    if (status >= 0 && !b->json) print_legend(b->op);
+    if (status < 0 && !atomic_load(&f->taken))
+        print_error("bench", "%s", result.text);
+    else if (status < 0 && mistake) /* all ranks have the same options */
+        print_error("bench", "%s", f->text);
+    else if (status < 0)
+        print_error("bench", "rank %d: %s", f->rank, f->text);
+    munmap(f, sizeof *f);
+    return mistake ? EXIT_USER_ERROR : status < 0 ? EXIT_FAILED : 0;
+}
+
 int bench_comm(const options *given)
 {
-    static bench    b;
-    lk_spawn_result result;
+    static bench b;
     b = (bench){.given = given, .op = options_text(given, "op"), .json = options_flag(given, "json")};
     if (!parse_sizes(options_text(given, "sizes"), &b)) {
         print_error("bench", "--sizes '%s' is not a list such as 8,4K,1M with at most %d sizes up to 1024G",
@@ -281,10 +331,5 @@ int bench_comm(const options *given)
         print_error("bench", "--ranks '%s': expected a number from 1 to 256", options_text(given, "ranks"));
         return EXIT_USER_ERROR;
     }
-    if (environment_rank() >= 0) return rank_main(-1, &b);
-    lk_status status = lk_spawn(parse_ranks(given), rank_main, &b, &result);
-    if (status >= 0 && !b.json) print_legend(b.op);
-    if (status < 0 && result.exit_code == EXIT_USER_ERROR) return EXIT_USER_ERROR; /* the rank has said what is wrong */
-    if (status < 0) print_error("bench", "%s", result.text);
-    return status < 0 ? EXIT_FAILED : 0;
+    return environment_rank() >= 0 ? rank_main(-1, &b) : start_ranks(&b);
 }

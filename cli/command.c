@@ -60,7 +60,7 @@ void print_note(const char *command_name, const char *format, ...)
     va_end(arguments);
 }
 
-static int exit_code(lk_status status)
+int command_exit_code(lk_status status)
 {
     switch (status) {
     case LK_EINVAL:
@@ -91,7 +91,7 @@ int report(const char *command_name, lk_context *context, lk_status status)
 int report_as(const char *command_name, const char *lead, lk_context *context, lk_status status)
 {
     const char *text = lk_context_error(context);
-    int         code = exit_code(status), rank = environment_rank();
+    int         code = command_exit_code(status), rank = environment_rank();
     bool        other = is_of_other_rank(text, rank);
     if (!text[0]) text = lk_status_text(status);
     if ((other || (rank > 0 && code == EXIT_USER_ERROR)) && wait_for_stop()) return code;

@@ -48,6 +48,7 @@ void print_note(const char *command_name, const char *format, ...)
 extern volatile sig_atomic_t stop_signal; /* the signal that stops this command, if it handles signals; 0: none */
 /* Waits up to two seconds for a launcher's stop signal after another rank failed; true: it arrived. */
 bool wait_for_stop(void);
+int  command_exit_code(lk_status status); /* EXIT_USER_ERROR or EXIT_FAILED */
 /* Prints the context's latest error; returns 2 for user errors (a value, a name, a file of the wrong format), 1 for failures. An error
  * that another rank prints is printed here only if no launcher stops this rank. context may be NULL. */
 int report(const char *command_name, lk_context *context, lk_status status);

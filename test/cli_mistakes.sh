@@ -202,7 +202,15 @@ done
 chmod 755 forbidden
 expect 2 "^lockstep run: old.txt: cannot create the directory: a file of that name exists" "$lockstep" run --log-dir old.txt true
 expect 2 "^lockstep run: /dev/null: cannot create the directory: a file of that name exists" "$lockstep" run --log-dir /dev/null/below true
-expect 2 "^lockstep bench: backend mpi: " "$lockstep" bench comm --backend mpi
+# One message for all ranks, without the time in which a rank waits for another one's.
+for mistake in "2 ^lockstep.bench:.backend.mpi: --backend mpi" "2 ^lockstep.bench:.backend.self --backend self" "1 no.memory.for.*900 --sizes 900G"; do
+    read -r status pattern options <<< "$mistake"
+    for _ in 1 2 3; do
+        began=$(date +%s%N)
+        expect "$status" "${pattern/900/966367641600}" "$lockstep" bench comm -n 4 $options
+        [ "$(wc -l < err.txt)" = 1 ] && [ $(($(date +%s%N) - began)) -lt 1900000000 ] || { echo "bench comm $options: $(cat err.txt)"; wrong=$((wrong + 1)); }
+    done
+done
 
 # Failures: a NaN's message names the step and the samples; a full disk keeps the old checkpoint.
 expect 1 "loss became.*step [0-9]+.*samples [0-9]" "$lockstep" train --model cnn --data synthetic:3x32x32,count=64 --batch 32 --threads 1 --steps 50 --lr 1e6 --optimizer sgd
