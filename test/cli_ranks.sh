@@ -215,8 +215,13 @@ signal_one TERM launcher save-exit
 [ "$code" = 0 ] || fail "SIGTERM to all with save-exit: exit status $code: $(cat err.txt)"
 signal_one TERM launcher save-stop
 [ "$code" = 143 ] || fail "SIGTERM to all with save-stop: exit status $code: $(cat err.txt)"
-signal_one TERM 2 save-stop
-[ "$code" != 0 ] || fail "SIGTERM with save-stop: exit status 0"
+# Ranks that saved and ended with the signal's exit code have not failed; rank 0 prints the only message.
+for case in "TERM 2 143" "USR1 launcher 138" "USR1 0 138" "USR1 1 138"; do
+    read -r signal to status <<< "$case"
+    signal_one "$signal" "$to" save-stop
+    [ "$code" = "$status" ] && [ "$(grep -c '^lockstep' err.txt)" = 1 ] && grep -q "^lockstep train: .*, saved step $steps; --resume auto continues" err.txt ||
+        fail "SIG$signal to $to: exit status $code, stopped after step $steps: $(cat err.txt)"
+done
 # shellcheck disable=SC2086
 "$LOCKSTEP" eval --load signalled $small > /dev/null || fail "the saved checkpoint cannot be loaded"
 echo ok

@@ -101,4 +101,10 @@ about="SIGUSR1"
 start -n 2 sh -c 'trap "echo got USR1; exit 0" USR1; : > up.$RANK; while :; do sleep 0.1; done'
 kill -USR1 $job; wait $job; got=$?
 [ $got = 0 ] && [ "$(grep -c 'got USR1$' out.txt)" = 2 ] || complain "SIGUSR1 does not reach the ranks: $got $(cat out.txt)"
+about="SIGUSR1, and ranks that end with its exit code" # one at once, the other when it has saved
+start -n 2 --max-restarts 1 sh -c 'trap "[ \$RANK = 1 ] || { sleep 0.5; echo saved; }; exit 138" USR1; : > up.$RANK; for _ in $(seq 50); do sleep 0.1; done'
+kill -USR1 $job; wait $job; got=$?
+[ $got = 138 ] && [ "$(grep -c 'saved$' out.txt)" = 1 ] || complain "SIGUSR1 with exit code 138: $got $(cat out.txt)"
+prints "stopped because of signal 10 \(User defined signal 1\): ranks 0-1"
+! grep -Eq 'failed|again' out.txt || complain "SIGUSR1 with exit code 138: $(cat out.txt)"
 exit $wrong

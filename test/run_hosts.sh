@@ -133,6 +133,15 @@ alone "after SIGTERM"
 start; kill -KILL "$(ps -o pid=,args= --ppid $job | awk '/fake-ssh two/ { print $1; exit }')"; wait $job; got=$?
 [ $got = 137 ] || complain "kill -9 of one ssh: exit status $got: $(cat out.txt)"
 alone "after kill -9 of one ssh"
+# SIGUSR1 reaches the ranks of other hosts, and their exit code is the job's.
+for code in 0 138; do
+    rm -f up.*
+    "$LOCKSTEP" run "$ssh" --hosts one:1,two:2 sh -c 'trap "echo got USR1; exit '$code'" USR1; : > up.$RANK; while :; do sleep 0.1; done' > out.txt 2>&1 < /dev/null &
+    job=$!
+    for _ in $(seq 200); do [ -e up.0 ] && [ -e up.1 ] && [ -e up.2 ] && break; sleep 0.05; done
+    kill -USR1 $job; wait $job; got=$?
+    [ $got = $code ] && [ "$(grep -c 'got USR1$' out.txt)" = 3 ] && ! grep -q failed out.txt || complain "SIGUSR1 to several hosts: $got $(cat out.txt)"
+done
 wait $silent; got=$?
 [ $got = 1 ] && grep -q 'host silent failed first: no answer within 30 s' silent.txt && grep -q "check that .* silent '.*' --version" silent.txt ||
     complain "a host that never answers: exit status $got: $(cat silent.txt)"

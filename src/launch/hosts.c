@@ -305,12 +305,13 @@ lk_status lk__launch_hosts(lk_context *context, const lk_launch_config *config, 
 
 /* ---- the remote launcher ---- */
 
-/* Reads up to and including an empty string (or, for one = true, one string). The launcher sends no more before our answer. */
+/* Reads up to and including an empty string, behind which the launcher sends nothing before our answer; or, for one = true, one string,
+ * and nothing of what is behind it. */
 static lk_status read_strings(lk_context *context, int in, char *text, size_t size, size_t *length, bool one)
 {
     *length = 0;
     for (;;) {
-        ssize_t got = *length < size ? read(in, text + *length, size - *length) : 0;
+        ssize_t got = *length < size ? read(in, text + *length, one ? 1 : size - *length) : 0;
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0)
             return lk__fail(context, LK_EFORMAT,

@@ -111,6 +111,7 @@ void lk__job_begin(lk__launch_job *job)
     job->first = job->reporter = NULL;
     job->decide_by = 0;
     job->killing = false;
+    sigemptyset(&job->forwarded);
     lk__oom_read("", &job->oom_cgroup, &job->oom_host);
     memset(job->children, 0, (size_t)job->count * sizeof *job->children);
     for (int i = 0; i < job->count; i++) {

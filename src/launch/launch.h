@@ -110,6 +110,7 @@ typedef struct lk__launch_job {
     int                   passed[2];   /* a pipe: signals that other threads of this process received; 0: none yet */
     sigset_t              stops;       /* the signals that stop the job */
     sigset_t              handled;     /* those, SIGUSR1, SIGUSR2 and SIGCHLD, unless the caller ignores them */
+    sigset_t              forwarded;   /* SIGUSR1 and SIGUSR2, if the ranks of this generation got them */
     int                   filtered[2]; /* files of filtered lines; -1: none */
     sigset_t              old_mask;
     struct sigaction      old_pipe, old_child, old_stops[LK__LAUNCH_SIGNALS];

@@ -42,6 +42,43 @@ void lk__job_stop(lk__launch_job *job, lk__launch_end end_reason)
     }
 }
 
+/* SIGUSR1 and SIGUSR2, where they do not stop the job. A remote launcher reads their numbers from its input, once it has got the port. */
+static void forward_signal(lk__launch_job *job, int signal)
+{
+    const unsigned char number = (unsigned char)signal;
+    sigaddset(&job->forwarded, signal);
+    for (int i = 0; i < job->count; i++) {
+        lk__launch_child *child = &job->children[i];
+        if (!child->running || (job->uses_ssh && job->answer_by > 0)) continue; /* no rank runs yet */
+        if (child->input < 0)
+            kill(child->pid, signal);
+        else if (write(child->input, &number, 1) < 0)
+            continue; /* its end is reported */
+    }
+}
+
+/* The signal that a child ended for, if its exit code says so and the signal was a request to all of them: one that was forwarded or, with
+ * `plain`, one at which `train` saves. 0: none. */
+static int answered_signal(const lk__launch_job *job, int status)
+{
+    int  signal = WIFEXITED(status) ? WEXITSTATUS(status) - 128 : 0;
+    bool saves = job->config->plain && (signal == SIGINT || signal == SIGTERM || signal == SIGUSR1);
+    return signal > 0 && (saves || (signal < NSIG && sigismember(&job->forwarded, signal) == 1)) ? signal : 0;
+}
+
+/* A rank has ended for such a signal: the others are ending, or saving, too. */
+static void accept_stop(lk__launch_job *job, lk__launch_child *ended, int signal)
+{
+    ended->stop_requested = true;
+    /* `train` ends with SIGTERM's code on ranks that did not get the signal themselves. */
+    if (job->interrupts == 0 && (!job->signal || job->signal == SIGTERM)) job->signal = signal;
+    if (job->end_reason != LK__RUNNING) return;
+    job->end_reason = LK__SIGNALLED;
+    job->interrupted = lk__now();
+    job->deadline = job->interrupted + job->config->grace + (job->uses_ssh ? 5.0 : 0.0);
+    for (int i = 0; i < job->count; i++) job->children[i].stop_requested |= job->children[i].running;
+}
+
 /* Stop requests that follow the first one this soon are the same: GNU timeout signals its child and its own process group, schedulers
  * signal all processes of a job. */
 #define REPEATED_SECONDS 0.4
@@ -70,9 +107,8 @@ void lk__job_handle_signals(lk__launch_job *job)
     int signal;
     while ((signal = lk__signals_next(job)) != 0) {
         if (signal == SIGCHLD) continue;         /* the event loop reaps children anyway */
-        if (!sigismember(&job->stops, signal)) { /* SIGUSR1, SIGUSR2 */
-            for (int i = 0; i < job->count; i++)
-                if (job->children[i].running) kill(job->children[i].pid, signal);
+        if (!sigismember(&job->stops, signal)) {
+            forward_signal(job, signal);
             continue;
         }
         if (is_repeated(job)) continue;
@@ -105,7 +141,10 @@ static bool is_debugged(const lk__launch_job *job, const lk__launch_child *child
 
 static void record_end(lk__launch_job *job, lk__launch_child *child, int status, const struct rusage *usage, double now)
 {
+    bool answers = !child->stop_requested || (job->end_reason == LK__SIGNALLED && job->interrupts == 0);
+    int  signal = answers ? answered_signal(job, status) : 0;
     child->running = false;
+    if (signal) accept_stop(job, child, signal);
     child->status = status;
     child->usage = *usage;
     if (!child->unresponsive) child->ended = now;
@@ -177,6 +216,8 @@ static void check_control(lk__launch_job *job)
 {
     char    bytes[256];
     ssize_t got = read(job->part.control, bytes, sizeof bytes);
+    for (ssize_t i = 0; i < got; i++)
+        if (bytes[i] == SIGUSR1 || bytes[i] == SIGUSR2) forward_signal(job, bytes[i]);
     if (got > 0 || (got < 0 && (errno == EINTR || errno == EAGAIN))) return;
     job->part.control = -1;
     lk__job_stop(job, LK__INPUT_ENDED);
