@@ -493,6 +493,56 @@ static void optimizer_case(lk__op op, int64_t n, double decay, double momentum, 
     free(p), free(a), free(b);
 }
 
+static void slice_step(lk__op op, int64_t first, int64_t n, const double *const values[4], double momentum, bool flag)
+{
+    begin(op);
+    t.attrs.weight_decay = 0.01;
+    t.attrs.momentum = momentum;
+    t.attrs.nesterov = t.attrs.decoupled = flag;
+    t.attrs.beta1 = 0.9;
+    t.attrs.beta2 = 0.999;
+    t.attrs.epsilon = 1e-8;
+    t.attrs.lr_scale = 1;
+    t.step.step = 3;
+    memcpy(in(t.real, 1, DIMS(n)), values[0] + first, (size_t)n * sizeof(double));
+    scalar_in(1.0 / 7);
+    for (int i = 0; i < (op == LK__OP_adam ? 3 : 1 + (momentum != 0)); i++)
+        out(t.real, 1, DIMS(n), values[1 + i] + first);
+    run_case();
+}
+
+/* Ranks that share their state update slices of a tensor: an element's bits do not depend on where its slice begins and ends. */
+static void slices_case(lk__op op, double momentum, bool flag)
+{
+    enum { N = 4001, SLICE = 61 };
+    double *values[4] = {zeros(N), zeros(N), zeros(N), zeros(N)}, *whole[3] = {zeros(N), zeros(N), zeros(N)};
+    int     different = 0;
+    for (int64_t i = 0; i < N; i++)
+        for (int k = 0; k < 4; k++) values[k][i] = uniform(k == 3 ? 0 : -1, 1);
+    slice_step(op, 0, N, (const double *const *)values, momentum, flag);
+    for (int k = 0; k < t.outputs; k++) memcpy(whole[k], t.y[k], N * sizeof(double));
+    end_case();
+    for (int64_t first = 0, n; first < N; first += n) {
+        n = N - first < SLICE ? N - first : SLICE;
+        slice_step(op, first, n, (const double *const *)values, momentum, flag);
+        for (int k = 0; k < t.outputs && !t.skipped; k++)
+            different += memcmp(whole[k] + first, t.y[k], (size_t)n * sizeof(double)) != 0;
+        if (first + n == N && different) fail_case("slices have other bits than the whole tensor");
+        end_case();
+    }
+    for (int k = 0; k < 4; k++) free(values[k]);
+    for (int k = 0; k < 3; k++) free(whole[k]);
+}
+
+static void optimizers_update_slices_with_the_bits_of_the_whole(void)
+{
+    for (int flag = 0; flag < 2; flag++) {
+        slices_case(LK__OP_sgd, 0, flag);
+        slices_case(LK__OP_sgd, 0.9, flag);
+        slices_case(LK__OP_adam, 0, flag);
+    }
+}
+
 /* A gradient that is always 0 must not change a parameter, nor make it NaN. */
 static void adam_leaves_what_has_no_gradient(void)
 {
@@ -545,6 +595,7 @@ static void tests(void)
     cache_write_puts_rows_where_they_belong();
     losses_are_sums_and_weights();
     optimizers_as_pytorch();
+    optimizers_update_slices_with_the_bits_of_the_whole();
 }
 
 int main(void) { return run_types(tests, LK_BF16); }

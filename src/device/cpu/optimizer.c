@@ -1,8 +1,14 @@
 /* optimizer.c - the common scale of all gradients, SGD and Adam, with PyTorch's order of operations. Large parameters
  * are bound by memory: 7 streams for Adam, 8 where the parameter is also stored in bf16.
  *
+ * Ranks that share their state update slices of a tensor, so an element may be in a whole vector here and behind the last one there. The
+ * compiler chooses which product of a sum it fuses, and compiled twice it may choose differently: so the rest of a range is copied to
+ * a vector of its own, which the same code updates.
+ *
  * gradient_scale: 1 / weight (1 without a weight, 0 for a weight of 0), times clip / (norm + 1e-6) where that is below 1. */
 #include "device/cpu/vmath.h"
+
+#include <string.h>
 
 typedef struct update {
     const REAL *gradient;
@@ -30,34 +36,84 @@ void KERNEL(gradient_scale)(const lk__kernel_call *call)
     if (output(call, 1)) *(double *)output(call, 1) = norm;
 }
 
-INLINE void sgd_range(const update u, int64_t begin, int64_t n, lk__bf16 *stored)
+/* ---- ranges ---- */
+
+typedef void vectors_function(const update *u, int64_t begin, int64_t end); /* of whole vectors */
+#define VECTORS static __attribute__((noinline)) void /* so that there is one copy of the code */
+
+/* The arrays of the elements behind the last whole vector. */
+typedef struct rest {
+    REAL     gradient[VL], parameter[VL], momentum[VL], m[VL], v[VL];
+    lk__bf16 stored[VL];
+} rest;
+
+static void copy_rest(void *to, const void *from, int64_t first, int64_t count, size_t size)
 {
-    const REAL *gradient = u.gradient + begin;
-    REAL       *parameter = u.parameter + begin, *momentum = u.momentum ? u.momentum + begin : NULL;
-    EACH_VECTOR(i, n, {
-        vec p = load_part(parameter + i, lanes);
-        vec g = load_part(gradient + i, lanes) * u.scale + p * u.decay;
-        if (momentum) {
+    if (from) memcpy(to, (const char *)from + (size_t)first * size, (size_t)count * size);
+}
+static void write_rest(void *to, const void *from, int64_t first, int64_t count, size_t size)
+{
+    if (to) memcpy((char *)to + (size_t)first * size, from, (size_t)count * size);
+}
+
+static void update_rest(const update *u, int64_t at, int64_t count, vectors_function *vectors)
+{
+    rest   r = {0};
+    update one = *u;
+    copy_rest(r.gradient, u->gradient, at, count, sizeof(REAL));
+    copy_rest(r.parameter, u->parameter, at, count, sizeof(REAL));
+    copy_rest(r.momentum, u->momentum, at, count, sizeof(REAL));
+    copy_rest(r.m, u->m, at, count, sizeof(REAL));
+    copy_rest(r.v, u->v, at, count, sizeof(REAL));
+    one.gradient = r.gradient;
+    one.parameter = r.parameter;
+    one.momentum = u->momentum ? r.momentum : NULL;
+    one.m = r.m;
+    one.v = r.v;
+    one.stored = r.stored;
+    vectors(&one, 0, VL);
+    write_rest(u->parameter, r.parameter, at, count, sizeof(REAL));
+    write_rest(u->momentum, r.momentum, at, count, sizeof(REAL));
+    write_rest(u->m, r.m, at, count, sizeof(REAL));
+    write_rest(u->v, r.v, at, count, sizeof(REAL));
+    write_rest(u->stored, r.stored, at, count, sizeof(lk__bf16));
+}
+
+static void update_tile(const update *u, int64_t tile, vectors_function *vectors)
+{
+    int64_t begin = tile_begin(u->n, u->tiles, tile), end = tile_begin(u->n, u->tiles, tile + 1);
+    int64_t whole = begin + (end - begin) / VL * VL;
+    vectors(u, begin, whole);
+    if (whole < end) update_rest(u, whole, end - whole, vectors);
+}
+
+/* ---- SGD ---- */
+
+INLINE void sgd_vectors(const update u, int64_t begin, int64_t end, lk__bf16 *stored)
+{
+    UNROLL_2
+    for (int64_t i = begin; i < end; i += VL) {
+        vec p = load_part(u.parameter + i, VL);
+        vec g = load_part(u.gradient + i, VL) * u.scale + p * u.decay;
+        if (u.momentum) {
             vec buffer = g;
-            if (!u.first) buffer = load_part(momentum + i, lanes) * u.factor + g * u.dampening;
-            store_part(momentum + i, buffer, lanes);
+            if (!u.first) buffer = load_part(u.momentum + i, VL) * u.factor + g * u.dampening;
+            store_part(u.momentum + i, buffer, VL);
             g = u.nesterov ? g + buffer * u.factor : buffer;
         }
         p -= g * u.rate;
-        store_part(parameter + i, p, lanes);
-        if (stored) store_part_bf16(stored + i, p, lanes);
-    });
+        store_part(u.parameter + i, p, VL);
+        if (stored) store_part_bf16(stored + i, p, VL);
+    }
 }
+VECTORS sgd_plain(const update *u, int64_t begin, int64_t end) { sgd_vectors(*u, begin, end, NULL); }
+VECTORS sgd_stored(const update *u, int64_t begin, int64_t end) { sgd_vectors(*u, begin, end, u->stored); }
 
 static void sgd_tile(void *argument, int64_t tile, int worker)
 {
-    const update u = *(const update *)argument;
-    int64_t      begin = tile_begin(u.n, u.tiles, tile), n = tile_begin(u.n, u.tiles, tile + 1) - begin;
+    const update *u = argument;
     (void)worker;
-    if (u.stored)
-        sgd_range(u, begin, n, u.stored + begin);
-    else
-        sgd_range(u, begin, n, NULL);
+    update_tile(u, tile, u->stored ? sgd_stored : sgd_plain);
 }
 
 void KERNEL(sgd)(const lk__kernel_call *call)
@@ -78,6 +134,8 @@ void KERNEL(sgd)(const lk__kernel_call *call)
     lk__pool_run(call->pool, u.tiles, sgd_tile, &u);
 }
 
+/* ---- Adam ---- */
+
 /* The step of one vector. In f64 the divisions are PyTorch's; in f32 one of them is a multiplication. */
 INLINE vec adam_step(const update *u, vec m, vec v)
 {
@@ -88,37 +146,34 @@ INLINE vec adam_step(const update *u, vec m, vec v)
 #endif
 }
 
-INLINE void adam_range(const update u, int64_t begin, int64_t n, lk__bf16 *stored)
+INLINE void adam_vectors(const update u, int64_t begin, int64_t end, lk__bf16 *stored)
 {
-    const REAL *gradient = u.gradient + begin;
-    REAL       *parameter = u.parameter + begin, *first = u.m + begin, *second = u.v + begin;
-    EACH_VECTOR(i, n, {
-        vec p = load_part(parameter + i, lanes);
-        vec g = load_part(gradient + i, lanes) * u.scale;
+    UNROLL_2
+    for (int64_t i = begin; i < end; i += VL) {
+        vec p = load_part(u.parameter + i, VL);
+        vec g = load_part(u.gradient + i, VL) * u.scale;
         if (u.decoupled)
             p *= u.shrink;
         else
             g += p * u.decay;
-        vec m = load_part(first + i, lanes);
-        vec v = load_part(second + i, lanes) * u.beta2 + g * g * u.beta2_rest;
+        vec m = load_part(u.m + i, VL);
+        vec v = load_part(u.v + i, VL) * u.beta2 + g * g * u.beta2_rest;
         m += (g - m) * u.beta1_rest;
-        store_part(first + i, m, lanes);
-        store_part(second + i, v, lanes);
+        store_part(u.m + i, m, VL);
+        store_part(u.v + i, v, VL);
         p -= adam_step(&u, m, v);
-        store_part(parameter + i, p, lanes);
-        if (stored) store_part_bf16(stored + i, p, lanes);
-    });
+        store_part(u.parameter + i, p, VL);
+        if (stored) store_part_bf16(stored + i, p, VL);
+    }
 }
+VECTORS adam_plain(const update *u, int64_t begin, int64_t end) { adam_vectors(*u, begin, end, NULL); }
+VECTORS adam_stored(const update *u, int64_t begin, int64_t end) { adam_vectors(*u, begin, end, u->stored); }
 
 static void adam_tile(void *argument, int64_t tile, int worker)
 {
-    const update u = *(const update *)argument;
-    int64_t      begin = tile_begin(u.n, u.tiles, tile), n = tile_begin(u.n, u.tiles, tile + 1) - begin;
+    const update *u = argument;
     (void)worker;
-    if (u.stored)
-        adam_range(u, begin, n, u.stored + begin);
-    else
-        adam_range(u, begin, n, NULL);
+    update_tile(u, tile, u->stored ? adam_stored : adam_plain);
 }
 
 void KERNEL(adam)(const lk__kernel_call *call)
