@@ -458,40 +458,85 @@ static int train_two_steps(int rank, void *user)
     return check_result();
 }
 
-static void a_rank_that_dies_amid_an_update_fails_all_hosts(void)
+typedef void member(const job *j, int rank, int *survived);
+
+/* Each rank in a process of its own, of which one dies. */
+static void run_members(const job *j, member *run, int victim)
 {
-    job  j = hosts_job(2, 2);
-    int *survived = mmap(NULL, 4 * sizeof *survived, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     char name[64], number[16];
-    lk_spawn_result result;
-    j.state = LK_STATE_SHARED;
-    j.out = new_report();
+    int *survived = mmap(NULL, MOST_RANKS * sizeof *survived, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t ranks[MOST_RANKS];
     REQUIRE(survived != MAP_FAILED);
-    CHECK(lk_spawn(4, train_two_steps, &j, &result) == LK_OK, "%s", result.text);
-    snprintf(name, sizeof name, "hosts-%ld", (long)getpid());
+    snprintf(name, sizeof name, "hosts-%ld-%d", (long)getpid(), victim);
     setenv("LOCKSTEP_JOB", name, 1);
-    setenv("WORLD_SIZE", "4", 1);
-    pid_t ranks[4];
-    for (int i = 0; i < 4; i++) {
+    snprintf(number, sizeof number, "%d", j->world);
+    setenv("WORLD_SIZE", number, 1);
+    for (int i = 0; i < j->world; i++) {
         REQUIRE((ranks[i] = fork()) >= 0);
         if (ranks[i]) continue;
         check_failures = 0;
         snprintf(number, sizeof number, "%d", i);
         setenv("RANK", number, 1);
-        die_or_survive(&j, i, survived);
+        run(j, i, survived);
         _exit(check_result());
     }
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < j->world; i++) {
         int status;
         REQUIRE(waitpid(ranks[i], &status, 0) == ranks[i]);
-        if (i == 3)
-            CHECK(WIFSIGNALED(status) || (SANITIZED && WEXITSTATUS(status) != 3), "rank 3 did not die: %x", status);
+        if (i == victim)
+            CHECK(WIFSIGNALED(status) || (SANITIZED && WEXITSTATUS(status) != 3), "rank %d did not die: %x", i, status);
         else
             CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0 && survived[i], "rank %d: %x", i, status);
     }
     unsetenv("RANK"), unsetenv("WORLD_SIZE"), unsetenv("LOCKSTEP_JOB");
-    munmap(survived, 4 * sizeof *survived);
+    munmap(survived, MOST_RANKS * sizeof *survived);
+}
+
+static void a_rank_that_dies_amid_an_update_fails_all_hosts(void)
+{
+    job             j = hosts_job(2, 2);
+    lk_spawn_result result;
+    j.state = LK_STATE_SHARED;
+    j.out = new_report();
+    CHECK(lk_spawn(4, train_two_steps, &j, &result) == LK_OK, "%s", result.text);
+    run_members(&j, die_or_survive, 3);
     free_report(j.out);
+}
+
+/* Rank 5 cannot read its neighbour's gradients, so it dies behind its report, when it sums its slices. Rank 2 then waits for it in vain,
+ * while the others of its host, whose slices are complete, may update. */
+static void die_in_the_exchange(const job *j, int rank, int *survived)
+{
+    rank_program p = enrol_rank(j, rank);
+    lk_state     s;
+    float        value;
+    (void)train_rank(&p, j, rank, 1);
+    REQUIRE(lk_store_find(p.rig.store, "fc1.weight", &s));
+    if (rank == 5) {
+        REQUIRE(mprotect(p.rig.program->shared->gradients[0], p.rig.plan->memory[LK_MEMORY_GRADIENTS], PROT_NONE) == 0);
+        signal(SIGSEGV, SIG_DFL);
+    }
+    lk_status updated = lk_program_train(
+        p.rig.program, &(lk_step){.step = 2,
+                                  .count = first_row(j, j->batch, rank + 1) - first_row(j, j->batch, rank),
+                                  .total = j->batch,
+                                  .rate = 1e-3});
+    if (rank == 5) _exit(3);
+    CHECK(updated < 0 && strstr(lk_context_error(p.rig.context), "rank 5 of 6"), "rank %d: %s", rank,
+          lk_context_error(p.rig.context));
+    CHECK(lk_store_hash(p.rig.store) == 0 &&
+              lk_store_read(p.rig.store, s.name, LK_STATE_VALUE, 0, 1, &value, sizeof value) == updated,
+          "rank %d reads a state that others may have updated", rank);
+    survived[rank] = check_failures == 0;
+    dismiss_rank(&p);
+}
+
+static void a_rank_that_dies_before_its_slices_are_complete_leaves_no_state(void)
+{
+    job j = hosts_job(2, 3);
+    j.leaves = 8;
+    j.state = LK_STATE_SHARED;
+    run_members(&j, die_in_the_exchange, 5);
 }
 
 int main(void)
@@ -509,5 +554,6 @@ int main(void)
     RUN(writes_broadcasts_and_comparisons_are_of_all_hosts);
     RUN(hosts_that_cannot_share_are_refused);
     RUN(a_rank_that_dies_amid_an_update_fails_all_hosts);
+    RUN(a_rank_that_dies_before_its_slices_are_complete_leaves_no_state);
     return check_result();
 }

@@ -423,14 +423,38 @@ static void die_or_survive(const job *j, int rank, int *survived)
     dismiss_rank(&p);
 }
 
-static void a_rank_that_dies_amid_an_update_leaves_no_state(void)
+/* Rank 0, which writes for all, cannot write to the second half. */
+static void die_in_a_write(const job *j, int rank, int *survived)
+{
+    rank_program p = enrol_rank(j, rank);
+    lk_state     s;
+    REQUIRE(lk_store_find(p.rig.store, "fc1.weight", &s));
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = state_bytes(&s);
+    void  *values = calloc(1, bytes);
+    REQUIRE(values);
+    if (rank == 0) {
+        char *from = (char *)(((uintptr_t)s.data + bytes / 2 + page - 1) / page * page);
+        REQUIRE(mprotect(from, ((uintptr_t)s.data + bytes - (uintptr_t)from) / page * page, PROT_READ) == 0);
+        signal(SIGSEGV, SIG_DFL);
+    }
+    lk_status status = lk_store_write(p.rig.store, s.name, LK_STATE_VALUE, 0, state_elements(&s), values, bytes);
+    if (rank == 0) _exit(3);
+    CHECK(status < 0 && strstr(lk_context_error(p.rig.context), "rank 0"), "%s", lk_context_error(p.rig.context));
+    CHECK(lk_store_hash(p.rig.store) == 0 && strstr(lk_context_error(p.rig.context), "partly new"), "%s",
+          lk_context_error(p.rig.context));
+    *survived = check_failures == 0;
+    free(values);
+    dismiss_rank(&p);
+}
+
+static void run_two_of_which_one_dies(void (*run)(const job *j, int rank, int *survived), int victim)
 {
     job  j = small_job(2);
     int *survived = mmap(NULL, sizeof *survived, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     char name[64];
     j.state = LK_STATE_SHARED;
     REQUIRE(survived != MAP_FAILED);
-    snprintf(name, sizeof name, "shared-%ld", (long)getpid());
+    snprintf(name, sizeof name, "shared-%ld-%d", (long)getpid(), victim);
     setenv("LOCKSTEP_JOB", name, 1);
     setenv("WORLD_SIZE", "2", 1);
     pid_t ranks[2];
@@ -439,16 +463,21 @@ static void a_rank_that_dies_amid_an_update_leaves_no_state(void)
         if (ranks[i]) continue;
         check_failures = 0;
         setenv("RANK", i ? "1" : "0", 1);
-        die_or_survive(&j, i, survived);
+        run(&j, i, survived);
         _exit(check_result());
     }
     int status[2];
     for (int i = 0; i < 2; i++) REQUIRE(waitpid(ranks[i], &status[i], 0) == ranks[i]);
-    CHECK(WIFSIGNALED(status[1]) || (SANITIZED && WEXITSTATUS(status[1]) != 3), "rank 1 did not die: %x", status[1]);
-    CHECK(WIFEXITED(status[0]) && WEXITSTATUS(status[0]) == 0 && *survived, "rank 0: %x", status[0]);
+    CHECK(WIFSIGNALED(status[victim]) || (SANITIZED && WEXITSTATUS(status[victim]) != 3), "rank %d did not die: %x",
+          victim, status[victim]);
+    CHECK(WIFEXITED(status[1 - victim]) && WEXITSTATUS(status[1 - victim]) == 0 && *survived, "rank %d: %x", 1 - victim,
+          status[1 - victim]);
     unsetenv("RANK"), unsetenv("WORLD_SIZE"), unsetenv("LOCKSTEP_JOB");
     munmap(survived, sizeof *survived);
 }
+
+static void a_rank_that_dies_amid_an_update_leaves_no_state(void) { run_two_of_which_one_dies(die_or_survive, 1); }
+static void a_rank_that_dies_amid_a_write_leaves_no_state(void) { run_two_of_which_one_dies(die_in_a_write, 0); }
 
 int main(void)
 {
@@ -464,5 +493,6 @@ int main(void)
     RUN(a_write_is_by_all_ranks_and_the_same);
     RUN(what_cannot_be_shared_is_refused);
     RUN(a_rank_that_dies_amid_an_update_leaves_no_state);
+    RUN(a_rank_that_dies_amid_a_write_leaves_no_state);
     return check_result();
 }

@@ -278,6 +278,13 @@ static lk_status run_waits(lk_program *p)
     return status;
 }
 
+/* LK_SYNC failed on this rank. On several hosts it may have succeeded on others of this one, which may update at once. On one host a rank
+ * that has got all reports has them because all others can get them. */
+static lk_status fail_sync(lk_program *p, lk_status status, bool permits)
+{
+    return status < 0 && permits && p->plan->parallel.hosts > 1 ? lk__store_invalidate(p->store, status) : status;
+}
+
 /* The update divides by the weight of all ranks. */
 static lk_status run_sync(lk_program *p)
 {
@@ -285,8 +292,9 @@ static lk_status run_sync(lk_program *p)
     if (p->synced) return LK_OK;
     if (p->pending == 0)
         return lk__fail(p->context, LK_EINVAL, "there are no gradients to synchronise: run LK_BACKWARD first");
+    bool      permits = p->shared && p->shared->permits;
     lk_status status = run_waits(p);
-    if (status >= 0) status = lk__gather_reports(p);
+    if (status >= 0) status = fail_sync(p, lk__gather_reports(p), permits);
     if (p->shared) {
         p->shared->permits = false;
         p->shared->summed = p->shared->lazy ? LK__SUMMED_NOWHERE : LK__SUMMED_SLICES;
@@ -297,7 +305,7 @@ static lk_status run_sync(lk_program *p)
     if (planned->numbers[LK__NUMBER_WEIGHT] < 0) all[LK__NUMBER_WEIGHT] = 1;
     lk__metrics_set(p, all);
     p->weight = all[LK__NUMBER_WEIGHT];
-    if (p->shared && (status = lk__shared_exchange(p)) < 0) return status;
+    if (p->shared && (status = fail_sync(p, lk__shared_exchange(p), permits)) < 0) return status;
     p->synced = true;
     return LK_OK;
 }

@@ -25,7 +25,7 @@ struct lk_store {
     size_t    copy_bytes;
     bool      writes_buffers; /* this rank writes shared buffers: the first rank of each node */
     bool      alone;          /* rank 0 loads it while the others wait: nothing is collective, and it is on one host */
-    lk_status failure;        /* below 0: an update failed when the state was partly new */
+    lk_status failure;        /* below 0: an update or a write failed when the state may have been partly new */
     char      failure_text[LK__STORE_TEXT];
 };
 
@@ -68,7 +68,7 @@ void lk__store_spread(const lk_store *store, const void *from, size_t bytes);
 void lk__store_spread_all(const lk_store *store);
 /* The failure because of which the state cannot be used, or LK_OK. */
 lk_status lk__store_check(const lk_store *store);
-/* An update failed when this rank, or another, had changed some of the state; returns status. */
+/* status below 0: an update or a write failed, when this rank, or another, may have changed some of the state. Returns status. */
 lk_status lk__store_invalidate(lk_store *store, lk_status status);
 /* Around writes by all ranks, of which those of the first rank of every host count: collective, unless the store is private, or `alone`. The
  * second shares the status: a failure of one rank is one of all. */

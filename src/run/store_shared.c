@@ -40,10 +40,11 @@ lk_status lk__store_invalidate(lk_store *s, lk_status status)
 {
     if (status >= 0 || s->failure < 0) return status;
     s->failure = status;
-    snprintf(s->failure_text, sizeof s->failure_text,
-             "the state that the ranks share is partly new, because one of them failed while they updated it; go on "
-             "from a checkpoint. %s",
-             lk_context_error(s->context));
+    snprintf(
+        s->failure_text, sizeof s->failure_text,
+        "the state that the ranks share may be partly new, because one of them failed while they changed it; go on "
+        "from a checkpoint. %s",
+        lk_context_error(s->context));
     return status;
 }
 
@@ -59,7 +60,7 @@ lk_status lk__store_write_end(lk_store *s, lk_status status)
 {
     int64_t worst = status;
     if (!s->comm || s->alone) return status;
-    lk_status shared = lk_comm_all_reduce(s->comm, &worst, &worst, 1, LK_I64, LK_MIN, NULL);
+    lk_status shared = lk__store_invalidate(s, lk_comm_all_reduce(s->comm, &worst, &worst, 1, LK_I64, LK_MIN, NULL));
     if (shared < 0 || status < 0 || worst >= 0) return shared < 0 ? shared : status;
     return lk__fail(s->context, (lk_status)worst, "another rank could not load the state that the ranks share: %s",
                     lk_status_text((lk_status)worst));
@@ -79,6 +80,6 @@ lk_status lk__store_write_shared(lk_store *s, size_t index, lk_state_part part, 
                         "ranks that share \"%s\" write different values to it: all must write the same",
                         s->plan->graph->states[index].name);
     status = lk__store_write_bytes(s, index, part, first, data, bytes);
-    lk_status end = lk_comm_barrier(s->comm, NULL);
+    lk_status end = lk__store_invalidate(s, lk_comm_barrier(s->comm, NULL)); /* the rank that writes may have died */
     return status < 0 ? status : end;
 }

@@ -85,7 +85,9 @@ static lk_status sleep_until(lk__shm *s, int peer, _Atomic uint32_t *word, uint3
         atomic_store(&s->sleeping_on, NULL);
         atomic_fetch_sub(&rank_slot->sleepers, 1);
         if (reached(word, target)) return LK_OK;
-        if ((status = check_group(s, peer, word, target, &p)) < 0) return status;
+        if ((status = check_group(s, peer, word, target, &p)) >= 0) continue;
+        /* A rank that fails later than this call, which it has completed, must not fail it here. */
+        return reached(word, target) ? LK_OK : status;
     }
 }
 
