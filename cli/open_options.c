@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* Whether a word is in a list that is separated by ", ". */
 static bool is_listed(const char *list, const char *word)
@@ -13,6 +14,16 @@ static bool is_listed(const char *list, const char *word)
     for (; *list; list += strcspn(list, " ") + (strchr(list, ' ') != NULL))
         if (strncmp(list, word, length) == 0 && (list[length] == ',' || !list[length])) return true;
     return false;
+}
+
+/* Files named .jsonl below a directory are JSONL too. */
+static bool is_text_directory(const char *data)
+{
+    char        path[4096];
+    struct stat about;
+    if (strncmp(data, "text:", 5) != 0) return false;
+    snprintf(path, sizeof path, "%.*s", (int)strcspn(data + 5, ","), data + 5);
+    return stat(path, &about) == 0 && S_ISDIR(about.st_mode);
 }
 
 static int check_kind(const char *name, const options *given, const char *data)
@@ -39,6 +50,7 @@ static int check_kind(const char *name, const options *given, const char *data)
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         /* Those of a checkpoint's record belong to its own data, which image files may replace. */
         if (!options_chosen(given, table[i].option) || is_listed(table[i].kinds, kind)) continue;
+        if (strcmp(table[i].option, "text-field") == 0 && is_text_directory(data)) continue;
         print_error(name, "--%s belongs to --data %s; %s does not use it", table[i].option, table[i].kinds, data);
         return EXIT_USER_ERROR;
     }

@@ -31,7 +31,7 @@
         INTEGER("context", "N", "256", 1, 1 << 24,                                                                      \
                 "text, jsonl, tokens, transformers: tokens of a sequence (default 256; gpt2 and so on, config.json: "   \
                 "all positions of the model)"),                                                                         \
-        TEXT("text-field", "NAME", "text", "jsonl: the field with the text"),                                           \
+        TEXT("text-field", "NAME", "text", "jsonl, and JSONL files in a directory of texts: the field with the text"),                                           \
         CHOICE("packing", "HOW", "auto", "auto|documents|windows",                                                      \
                "text, jsonl, tokens: documents: packed one after the other, no attention across documents; windows: "   \
                "any part of the whole text. auto: documents for jsonl and directories"),                                \

@@ -243,7 +243,10 @@ static int set_open_options(setup *s, const char *name, const options *given)
     const char *loss = options_text(given, "loss");
     int         code = open_options_set(name, given, s->data, &s->open_options);
     s->open_options.regression = strcmp(loss, "mse") == 0 || strcmp(loss, "l1") == 0;
-    if (s->transformer.used) s->open_options.context = s->transformer.length;
+    if (s->transformer.used) {
+        s->open_options.context = s->transformer.length;
+        s->open_options.vocabulary = s->transformer.config.vocabulary; /* 0: that of the data */
+    }
     if (code == 0) use_saved_tokenizer(s, given);
     return code;
 }

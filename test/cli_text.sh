@@ -103,6 +103,16 @@ tail -n 20 input.txt > folder/b.txt
         [ "$a" = "$b" ] || fail "$data gave '$b', not '$a': $(cat err.txt)"
     done
 
+    # Without a tokenizer the model's vocabulary decides the type of a plain file.
+    a=$("$LOCKSTEP" train $gpt --data tokens:wide.u32 --vocabulary 70000 --steps 2 --json 2> err.txt | field hash)
+    b=$("$LOCKSTEP" train $gpt --data tokens:wide.raw --vocabulary 70000 --steps 2 --json 2> err.txt | field hash)
+    [ -n "$a" ] && [ "$a" = "$b" ] || fail "a plain file of u32 for a vocabulary of 70000 gave '$b', not '$a': $(cat err.txt)"
+    # JSONL files below a directory of texts have the field that is named.
+    mkdir lines && cp corpus.jsonl lines
+    a=$("$LOCKSTEP" train $gpt --data jsonl:corpus.jsonl --text-field body --tokenizer tokenizer.json --json 2> err.txt | field hash)
+    b=$("$LOCKSTEP" train $gpt --data text:lines --text-field body --tokenizer tokenizer.json --json 2> err.txt | field hash)
+    [ -n "$a" ] && [ "$a" = "$b" ] || fail "a directory of JSONL gave '$b', not '$a': $(cat err.txt)"
+
     # A checkpoint opens its data as it was opened for training; other data is opened with its tokenizer and context.
     expect 0 "" "$LOCKSTEP" train $gpt --data jsonl:corpus.jsonl --text-field body --tokenizer tokenizer.json --save run --json
     loss=$(field loss < out.txt)
@@ -130,13 +140,15 @@ expect 0 "" "$LOCKSTEP" data tokenize input.txt --tokenizer char --out chars.bin
 # shellcheck disable=SC2086
 expect 0 "" "$LOCKSTEP" train $gpt --data tokens:chars.bin --tokenizer chars.bin.tokenizer.json --steps 2
 cp tokens.bin old.bin
-expect 2 "corpus.jsonl: line 1 has no field 'text': it has 'id', 'body', 'kind'" "$LOCKSTEP" data tokenize input.txt corpus.jsonl --tokenizer byte --out old.bin
+expect 2 "corpus.jsonl: line 1 has no field 'text': it has 'id', 'body', 'kind'; choose the field with --field" "$LOCKSTEP" data tokenize input.txt corpus.jsonl --tokenizer byte --out old.bin
 cmp -s tokens.bin old.bin || fail "a failure changed the file that was there"
 expect 2 "is one of the texts" "$LOCKSTEP" data tokenize folder --tokenizer byte --out folder/a.txt
 expect 2 "nowhere.txt" "$LOCKSTEP" data tokenize nowhere.txt --tokenizer byte --out new.bin
 expect 2 "--tokenizer is missing" "$LOCKSTEP" data tokenize input.txt --out new.bin
 expect 2 "--out is missing" "$LOCKSTEP" data tokenize input.txt --tokenizer byte
-expect 2 "no/new.bin: cannot create" "$LOCKSTEP" data tokenize input.txt --tokenizer byte --out no/new.bin
+expect 2 "input.txt: cannot create the directory: a file of that name exists" "$LOCKSTEP" data tokenize input.txt --tokenizer byte --out input.txt/new.bin
+expect 0 "" "$LOCKSTEP" data tokenize input.txt --tokenizer byte --out no/such/bytes.bin
+[ -s no/such/bytes.bin ] || fail "data tokenize does not create the directory of --out"
 expect 2 "--dir belongs to .data get" "$LOCKSTEP" data tokenize input.txt --tokenizer byte --out new.bin --dir x
 expect 2 "--out belongs to .data tokenize" "$LOCKSTEP" data get mnist --out x
 expect 2 "did you mean .data tokenize" "$LOCKSTEP" data tokenise input.txt
@@ -168,6 +180,8 @@ refuse "version.bin has llm.c's header 20240520 in version 2" tokens:version.bin
 refuse 'tokens of a vocabulary of 257, but the tokenizer byte has 256' tokens:tokens.bin --tokenizer byte
 { head -c 1064 tokens.bin; printf '\x01\x01'; tail -c +1067 tokens.bin; } > beyond.bin
 refuse 'beyond.bin: token 20 is 257, but the vocabulary has 257 tokens' tokens:beyond.bin --batch 2000 --holdout 0.1
+printf '\0\0\0\200%.0s' {1..100} > large.u32
+refuse 'large.u32: token [0-9]* is 2147483648, and ids are below 2\^31' tokens:large.u32 --vocabulary 300 --holdout 0.1
 refuse 'has a validation set of its own' tokens:tokens.bin,tokens.bin --holdout 0.1
 refuse '--packing belongs to --data text, jsonl, tokens' synthetic --packing windows
 refuse '--text-field belongs to --data jsonl' text:input.txt --text-field body --tokenizer char

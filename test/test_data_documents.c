@@ -262,7 +262,7 @@ static void mistakes_in_texts_are_named(void)
         {"{\"text\": \"a\"}\n{\"txt\": \"b\", \"id\": 7}\n",
          {"line 2 has no field 'text'", "it has 'txt', 'id'; choose the field with --text-field"}},
         {"{\"text\": \"a\"}\n{}\n", {"line 2 has no field 'text'", "it is empty"}},
-        {"{\"text\": \"a\"}\n{\"text\": null}\n", {"line 2 has no field 'text'", ""}},
+        {"{\"text\": \"a\"}\n{\"text\": null}\n", {"line 2: the field 'text' is null", ""}},
         {"{\"text\": \"a\"}\n{\"text\": 5}\n", {"line 2: the field 'text' is no string", ""}},
         {"{\"text\": \"a\xff\"}\n", {"line 1, byte 12", "not UTF-8"}},
         {"{\"text\": \"\\ud800\"}\n", {"line 1, byte 11", "surrogate"}},
@@ -394,7 +394,8 @@ static void mistakes_in_labels_are_named(void)
     } cases[] = {
         {"{\"text\": \"a\", \"mood\": \"x\"}\n{\"text\": \"b\"}\n",
          {"line 2 has no field 'mood'", "it has 'text'; choose the field with --label"}},
-        {"{\"text\": \"a\", \"mood\": \"x\"}\n{\"text\": \"b\", \"mood\": null}\n", {"line 2 has no field 'mood'", ""}},
+        {"{\"text\": \"a\", \"mood\": \"x\"}\n{\"text\": \"b\", \"mood\": null}\n",
+         {"line 2: the field 'mood' is null", ""}},
         {"{\"text\": \"a\", \"mood\": \"x\"}\n{\"text\": \"b\", \"mood\": [1]}\n",
          {"line 2: the field 'mood' is no class", ""}},
         {"{\"text\": \"a\", \"mood\": \"x\"}\n{\"text\": \"b\", \"mood\": 0.5}\n",

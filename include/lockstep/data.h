@@ -60,9 +60,10 @@ typedef struct lk_open_options {
     const char *text_field LK_ZERO; /* jsonl: the field with the text; NULL: "text" */
     /* 1: documents are packed one after the other, and none sees another; -1: windows of the whole text, across documents; 0: jsonl and
      * directories are packed, a single text and token files are in windows */
-    int packing LK_ZERO;
-    int token_bytes LK_ZERO; /* tokens: bytes of a token in a file without a header, 2 or 4; 0: by the name (.u16, .u32), else 4 where the
-                              * tokenizer has more than 65536 tokens, else 2 */
+    int     packing LK_ZERO;
+    int     token_bytes LK_ZERO; /* tokens: bytes of a token in a file without a header, 2 or 4; 0: by the name (.u16, .u32), else 4 where the
+                              * tokenizer, or `vocabulary` without one, has more than 65536 tokens, else 2 */
+    int64_t vocabulary LK_ZERO; /* tokens: of the model; 0: not known */
 } lk_open_options;
 #define LK_OPEN_OPTIONS_INIT {.size = sizeof(lk_open_options)}
 

@@ -209,7 +209,12 @@ static lk_status find_member(const lk__text_corpus *c, const lk__json *object, c
                              lk__json *value)
 {
     char keys[320];
-    if (lk__json_get(object, name, value) && value->kind != LK__JSON_NULL) return LK_OK;
+    bool found = lk__json_get(object, name, value);
+    if (found && value->kind != LK__JSON_NULL) return LK_OK;
+    if (found)
+        return lk__fail(c->context, LK_EFORMAT,
+                        "%s: line %lld: the field '%s' is null: remove the line, or give it a value",
+                        c->files[c->file].path, (long long)c->line, name);
     list_keys(object, keys, sizeof keys);
     return lk__fail(c->context, LK_EFORMAT, "%s: line %lld has no field '%s': %s; choose the field with %s",
                     c->files[c->file].path, (long long)c->line, name, keys, option);
@@ -226,7 +231,7 @@ static lk_status read_line(lk__text_corpus *c, const char *line, size_t bytes, l
     if (object.kind != LK__JSON_OBJECT)
         return lk__fail(c->context, LK_EFORMAT, "%s: line %lld is no JSON object: each line is one, as {\"%s\": \"…\"}",
                         path, (long long)c->line, name);
-    lk_status status = find_member(c, &object, name, "--text-field", &text);
+    lk_status status = find_member(c, &object, name, c->field_option ? c->field_option : "--text-field", &text);
     if (status < 0) return status;
     if (text.kind != LK__JSON_STRING)
         return lk__fail(c->context, LK_EFORMAT, "%s: line %lld: the field '%s' is no string", path, (long long)c->line,

@@ -49,6 +49,7 @@ typedef struct lk__text_corpus {
     const lk__text_file *files;
     int                  count;
     const char          *text_field, *label_field; /* of JSONL; label_field NULL: none is read */
+    const char          *field_option;             /* of the command, sets text_field; NULL: --text-field */
     size_t               piece;                    /* bytes of a part of a long document, about; 0: the default */
     size_t               expected;                 /* bytes of all files, about; 0: not known */
     const lk_tokenizer  *tokenizer;                /* that will encode the parts; NULL: none yet */

@@ -192,7 +192,7 @@ static int plain_width(const lk_open_options *options, const char *path, int64_t
 static lk_status read_token_file(const lk__text_request *r, lk__text_source *s, lk__text_token_file *file)
 {
     int64_t vocabulary = s->tokenizer ? lk_tokenizer_vocabulary(s->tokenizer) : 0;
-    int     width = plain_width(r->options, s->path, vocabulary);
+    int     width = plain_width(r->options, s->path, vocabulary ? vocabulary : r->options->vocabulary);
     if (!width)
         return lk__fail(r->context, LK_EINVAL, "tokens of %d bytes are invalid: 2 or 4", r->options->token_bytes);
     lk_status status = lk__map_open(r->context, s->path, &s->map);

@@ -2,6 +2,7 @@
  * after a failure, there is no file of that name. */
 #define _GNU_SOURCE
 #include "base/config.h"
+#include "base/directories.h"
 #include "data/text/corpus_encode.h"
 #include "data/text/store.h"
 #include "data/text/token_file.h"
@@ -26,6 +27,15 @@ static lk_status fail_output(const output *o, const char *what)
     return lk__fail(o->context, LK_EIO, "%s: %s: %s", o->path, what, strerror(errno));
 }
 
+/* The directory of a file, as other options of the command that name files do. */
+static lk_status make_parent(lk_context *context, const char *path)
+{
+    char        parent[LK__PATH];
+    const char *slash = strrchr(path, '/');
+    if (!slash || slash == path || !lk__path(parent, "%.*s", (int)(slash - path), path)) return LK_OK;
+    return lk__make_directories(context, parent);
+}
+
 static lk_status create_output(output *o, lk_context *context, const char *path, const char *suffix)
 {
     struct stat about;
@@ -35,10 +45,12 @@ static lk_status create_output(output *o, lk_context *context, const char *path,
     if (stat(o->path, &about) == 0 && !S_ISREG(about.st_mode))
         return lk__fail(context, LK_EINVAL, "%s is %s, not a file that can be replaced", o->path,
                         S_ISDIR(about.st_mode) ? "a directory" : "a device or pipe");
+    lk_status status = make_parent(context, o->path);
+    if (status < 0) return status;
     o->fd = open(o->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (o->fd >= 0) return LK_OK;
     o->temporary[0] = 0;
-    lk_status status = errno == ENOENT || errno == ENOTDIR ? LK_ENOENT : LK_EIO;
+    status = errno == ENOENT || errno == ENOTDIR ? LK_ENOENT : LK_EIO;
     return lk__fail(context, status, "%s: cannot create: %s", o->path, strerror(errno));
 }
 
@@ -197,8 +209,11 @@ lk_status lk_data_tokenize(lk_context *context, const lk_data_tokenize_config *g
     if (status < 0 || (status = check_tokenize(context, &config)) < 0) return status;
     writing w = {.config = &config, .out = {.fd = -1}};
     status = list_texts(context, &config, &files);
-    lk__text_corpus corpus = {
-        .context = context, .files = files.files, .count = files.count, .text_field = config.text_field};
+    lk__text_corpus corpus = {.context = context,
+                              .files = files.files,
+                              .count = files.count,
+                              .text_field = config.text_field,
+                              .field_option = "--field"};
     corpus.expected = (size_t)files.bytes;
     w.corpus = &corpus;
     w.total = files.bytes;

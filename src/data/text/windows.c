@@ -56,8 +56,15 @@ static lk_status refuse_id(const lk__text_source *s, int64_t number, char messag
 {
     int64_t     inside;
     const char *path = find_file(s, s->first + number, &inside);
-    snprintf(message, LK__DATASET_MESSAGE, "%.300s: token %lld is %u, but the vocabulary has %lld tokens", path,
-             (long long)inside, lk__text_id(&s->ids, number), (long long)s->info.vocabulary);
+    uint32_t    id = lk__text_id(&s->ids, number);
+    if (s->info.vocabulary)
+        snprintf(message, LK__DATASET_MESSAGE, "%.300s: token %lld is %u, but the vocabulary has %lld tokens", path,
+                 (long long)inside, id, (long long)s->info.vocabulary);
+    else
+        snprintf(
+            message, LK__DATASET_MESSAGE,
+            "%.300s: token %lld is %u, and ids are below 2^31: is the file damaged, or of another type (--token-type)?",
+            path, (long long)inside, id);
     return LK_EFORMAT;
 }
 
