@@ -125,11 +125,12 @@ static int create_generator(generation *g, const options *given)
     lk_generator_config config = LK_GENERATOR_CONFIG_INIT;
     const char         *type = options_text(given, "dtype");
     int64_t             longest = 1;
+    int                 which = 0;
     for (int i = 0; i < g->prompts.count; i++)
-        if (g->prompts.tokens[i].count > longest) longest = g->prompts.tokens[i].count;
+        if (g->prompts.tokens[i].count > longest) longest = g->prompts.tokens[i].count, which = i;
     if (longest > g->model.context) {
-        print_error("generate", "a prompt has %lld tokens, and the model a context of %lld", (long long)longest,
-                    (long long)g->model.context);
+        print_error("generate", "prompt %d has %lld tokens, and the model a context of %lld: shorten it", which,
+                    (long long)longest, (long long)g->model.context);
         return EXIT_USER_ERROR;
     }
     int64_t wanted = longest + options_integer(given, "tokens");
