@@ -73,6 +73,7 @@ lk_event text_metrics_add(text_metrics *m, const setup *s, const lk_event *event
     lk_event           e = *event;
     const transformer *t = &s->transformer;
     int                count = 0;
+    if (t->used && e.kind == LK_EVENT_RESUMED) m->tokens = e.samples * t->length;
     if (!t->used || (e.kind != LK_EVENT_STEP && e.kind != LK_EVENT_EVALUATED)) return e;
     for (; count < e.metrics_count; count++) m->all[count] = e.metrics[count];
     if (t->config.kind != LK_TRANSFORMER_ENCODER) {

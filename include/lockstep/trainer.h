@@ -40,7 +40,8 @@ typedef struct lk_event {
     lk_event_kind kind;
     int64_t       step, steps; /* done (SAVED: the step that was saved), and in total (this run and what it resumed) */
     int64_t       epoch;       /* from 0 */
-    int64_t       samples;     /* STEP: in this global batch; EVALUATED: seen; EPOCH: of this rank in this epoch */
+    int64_t       samples;     /* STEP: in this global batch; EVALUATED: seen; EPOCH: of this rank in this epoch;
+                                * RESUMED: trained on before, in all epochs */
     double        loss;        /* STEP: of this global batch; EVALUATED: of the test set; EPOCH: mean over its steps */
     double        own_loss;    /* EPOCH: the same over this rank's samples alone */
     /* STEP: of this global batch; EVALUATED: of the test set. Those that the model recorded and, where the loss is a cross-entropy

@@ -136,7 +136,9 @@ lk_status lk__trainer_load(lk_trainer *t)
         lk__log(t->context, LK_LOG_INFO, "using the checkpoint's seed %llu, not %llu",
                 (unsigned long long)t->progress.seed, (unsigned long long)config->seed);
     t->config.seed = t->progress.seed;
-    lk__trainer_emit(t, (lk_event){.kind = LK_EVENT_RESUMED, .epoch = t->progress.epoch, .path = from});
+    int64_t before = config->train ? t->progress.epoch * lk_dataset_count(config->train) + t->progress.position : 0;
+    lk__trainer_emit(t,
+                     (lk_event){.kind = LK_EVENT_RESUMED, .epoch = t->progress.epoch, .samples = before, .path = from});
     return LK_OK;
 }
 
