@@ -28,7 +28,7 @@ typedef struct bench {
 
 static int read_options(bench *b, const options *given)
 {
-    int code = transformer_make(&b->transformer, "bench", given, b->setup.context);
+    int code = transformer_make(&b->transformer, "bench", given, NULL, b->setup.context);
     if (code != 0) return code;
     const char *model = options_text(given, "model");
     if (!b->transformer.used || b->transformer.config.kind == LK_TRANSFORMER_ENCODER) {

@@ -37,7 +37,7 @@ int ranks_fetch(setup *s, const char *command_name, const options *given)
     if (!from) return 0;
     if (!data) {
         transformer model;
-        int         code = transformer_make(&model, command_name, given, s->context);
+        int         code = transformer_make(&model, command_name, given, s->checkpoint, s->context);
         if (code != 0) return code;
         data = setup_default_data(options_text(given, "model"), model.used);
     }

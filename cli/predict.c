@@ -207,7 +207,7 @@ static int check_options(const options *given)
 /* A language model has no class or number for a sample. Checked before its data is opened, which predict would not use. */
 static int refuse_language_model(setup *s, const options *given)
 {
-    int code = transformer_make(&s->transformer, "predict", given, s->context);
+    int code = transformer_make(&s->transformer, "predict", given, s->checkpoint, s->context);
     if (code != 0 || !s->transformer.used || s->transformer.config.kind == LK_TRANSFORMER_ENCODER) return code;
     print_error("predict",
                 "--model %s is a language model, and predict prints classes and numbers: `lockstep generate` "

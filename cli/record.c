@@ -260,11 +260,16 @@ int record_read(setup *s, const char *name, options *given, const char *director
     return read_record(s, name, given, directory, told ? LOADABLE : PATH);
 }
 
+const char *record_directory(const options *given)
+{
+    const char *resume = options_text(given, "resume");
+    return resume && strcmp(resume, "auto") == 0 ? options_text(given, "save") : resume;
+}
+
 int record_resume(setup *s, const char *name, options *given)
 {
-    const char *resume = options_text(given, "resume"), *save = options_text(given, "save");
-    bool        automatic = resume && strcmp(resume, "auto") == 0;
-    const char *directory = automatic ? save : resume;
+    const char *directory = record_directory(given);
+    bool        automatic = directory && strcmp(options_text(given, "resume"), "auto") == 0;
     int         code = directory ? read_record(s, name, given, directory, automatic ? NOTHING : CHECKPOINT) : 0;
     lk_description_free(s->description); /* only rank 0 has it */
     s->description = NULL;

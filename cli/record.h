@@ -13,8 +13,9 @@ int record_make(setup *s, const char *command_name, const options *given);
  * their values are valid as s is. Ranks get the record of rank 0. A file, a directory without a checkpoint and a checkpoint without a
  * record leave the options as they are. 0, or the exit status after the error was printed: also if there is nothing of that name, or
  * the command line names another model. */
-int record_read(setup *s, const char *command_name, options *given, const char *directory);
-/* The same for train: the directory that --resume names, if it does; without --resume auto it must hold a
+int         record_read(setup *s, const char *command_name, options *given, const char *directory);
+const char *record_directory(const options *given); /* that --resume of train names; NULL: none */
+/* The same for train: that directory, if there is one; without --resume auto it must hold a
  * checkpoint. A process that is no rank yet reads it before -n is used. */
 int record_resume(setup *s, const char *command_name, options *given);
 

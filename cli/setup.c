@@ -226,16 +226,48 @@ static void set_precision(lk_trainer_config *config, const char *type)
     lk_dtype_parse(mixed ? "f32" : type, &config->dtype);
 }
 
-/* A checkpoint has the tokenizer that it was trained with: characters, for example, are those of its text, not of any other. */
+static bool has_tokenizer(const char *directory)
+{
+    char path[4096];
+    return directory && snprintf(path, sizeof path, "%s/tokenizer.json", directory) < (int)sizeof path &&
+           access(path, R_OK) == 0;
+}
+
+/* Token files need no tokenizer: where that of the weights is of a kind that is not supported, they are used without. In a context of its
+ * own, which keeps the message from later ones. */
+static bool is_supported(const setup *s, const char *directory)
+{
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    lk_context       *context;
+    lk_tokenizer     *tokenizer;
+    config.threads = 1;
+    config.device = "cpu";
+    if (lk_context_create(&config, &context) < 0) return true; /* opening the data says why */
+    lk_status status = lk_tokenizer_open(context, directory, &tokenizer);
+    if (status < 0 && environment_rank() <= 0)
+        print_note(s->command, "the tokenizer of %s is neither used nor saved: %s", directory,
+                   lk_context_error(context));
+    lk_tokenizer_free(tokenizer);
+    lk_context_free(context);
+    return status >= 0;
+}
+
+/* A checkpoint has the tokenizer that it was trained with: characters, for example, are those of its text, not of any other. Weights to
+ * start from have theirs beside them. */
 static void use_saved_tokenizer(setup *s, const options *given)
 {
-    static const char *const texts[] = {"text:", "jsonl:", "tokens:"};
-    char                     path[4096];
-    bool                     text = false;
+    static const char *const texts[] = {"text:", "jsonl:", "tokens:"}, *const weights[] = {"init", "init-partial"};
+    bool text = false, tokens = strncmp(s->data, "tokens:", 7) == 0;
     for (int i = 0; i < 3; i++) text |= strncmp(s->data, texts[i], strlen(texts[i])) == 0;
-    if (!s->checkpoint || !text || options_chosen(given, "tokenizer")) return;
-    snprintf(path, sizeof path, "%s/tokenizer.json", s->checkpoint);
-    if (access(path, R_OK) == 0) s->open_options.tokenizer = s->checkpoint;
+    if (!text || options_chosen(given, "tokenizer")) return;
+    if (has_tokenizer(s->checkpoint)) {
+        s->open_options.tokenizer = s->checkpoint;
+        return;
+    }
+    for (int i = 0; i < 2 && !s->open_options.tokenizer; i++) {
+        const char *from = options_known(given, weights[i]) ? options_text(given, weights[i]) : NULL;
+        if (has_tokenizer(from) && (!tokens || is_supported(s, from))) s->open_options.tokenizer = from;
+    }
 }
 
 static int set_open_options(setup *s, const char *name, const options *given)
@@ -366,7 +398,7 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
     int code = s->context ? 0 : setup_begin(s, name, given, (int)options_integer(given, "threads"));
     if (code != 0) return code;
     s->model_name = options_text(given, "model");
-    if ((code = transformer_make(&s->transformer, name, given, s->context)) != 0) return code;
+    if ((code = transformer_make(&s->transformer, name, given, s->checkpoint, s->context)) != 0) return code;
     if (!s->transformer.used && !(s->model = model_load(name, s->model_name, &s->model_library)))
         return EXIT_USER_ERROR;
     s->model_options = (lk_model_options){.hidden = options_integer(given, "hidden"),

@@ -402,6 +402,7 @@ static int check_run(const options *given, int ranks)
     setup s = {0};
     int   code = setup_begin(&s, "train", given, 1);
     s.config.plan_world = ranks;
+    s.checkpoint = record_directory(given);
     if (code == 0) code = check_options(given);
     if (code == 0) code = training_make(&s, "train", given);
     if (code == 0) code = ranks_fetch(&s, "train", given);
@@ -434,6 +435,7 @@ static int prepare_run(setup *s, watcher *w, options *given)
         code = ranks_join(s, "train", options_text(given, "backend"), options_number(given, "timeout"),
                           options_number(given, "join-timeout"));
     handle_stop_requests();
+    s->checkpoint = record_directory(given);
     if (code == 0 && environment_rank() >= 0) code = record_resume(s, "train", given); /* else run_train has */
     if (code == 0) code = training_make(s, "train", given);
     if (code != 0) return code;

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static bool is_model(const char *model, const char *name) { return strcmp(model, name) == 0; }
 
@@ -67,6 +68,11 @@ static int read_recompute(transformer *t, const char *name, const options *given
         return EXIT_USER_ERROR;
     }
     t->config.recompute = all ? -1 : blocks ? options_integer(given, "recompute-blocks") : 0;
+    if (t->config.recompute > t->config.layers) {
+        print_error(name, "--recompute-blocks %lld: %s has %lld blocks", (long long)t->config.recompute,
+                    options_text(given, "model"), (long long)t->config.layers);
+        return EXIT_USER_ERROR;
+    }
     return 0;
 }
 
@@ -120,7 +126,17 @@ static bool is_config(const char *model)
     return length > 5 && strcmp(model + length - 5, ".json") == 0;
 }
 
-int transformer_make(transformer *t, const char *name, const options *given, lk_context *context)
+/* A checkpoint has the configuration that it was trained with: the file that it was read from may have been changed or removed since, and
+ * its path may be relative to another directory. */
+static const char *choose_config(const char *model, const options *given, const char *checkpoint)
+{
+    char path[4096];
+    if (!checkpoint || options_chosen(given, "model")) return model;
+    bool fits = snprintf(path, sizeof path, "%s/config.json", checkpoint) < (int)sizeof path;
+    return fits && access(path, R_OK) == 0 ? checkpoint : model;
+}
+
+int transformer_make(transformer *t, const char *name, const options *given, const char *checkpoint, lk_context *context)
 {
     static const lk_transformer_config none = LK_TRANSFORMER_CONFIG_INIT;
     const char                        *model = options_text(given, "model");
@@ -136,7 +152,10 @@ int transformer_make(transformer *t, const char *name, const options *given, lk_
     } else if (lk_transformer_preset(model, c)) {
         code = refuse_sizes(name, given);
     } else if (is_config(model)) {
-        lk_status status = lk_hf_config_read(context, model, c);
+        t->source = choose_config(model, given, checkpoint);
+        lk_status status = lk_hf_config_read(context, t->source, c);
+        if (status < 0 && t->source != model) /* damaged; the weights are checked by themselves */
+            status = lk_hf_config_read(context, t->source = model, c);
         code = status < 0 ? report_as(name, "--model: ", context, status) : refuse_sizes(name, given);
     } else {
         t->used = false;
@@ -182,12 +201,12 @@ static int use_vocabulary(transformer *t, const char *name, const char *model, c
 }
 
 /* Classes are numbered: weights of a config.json that names its classes fit the data only if the data has the same names. */
-static int check_class_names(const char *name, const char *model, const lk_field *label, lk_context *context)
+static int check_class_names(const transformer *t, const char *name, const lk_field *label, lk_context *context)
 {
     lk_hf_labels *labels;
     int           code = 0;
-    if (!is_config(model) || !label->class_names) return 0;
-    lk_status status = lk_hf_labels_read(context, model, &labels);
+    if (!t->source || !label->class_names) return 0;
+    lk_status status = lk_hf_labels_read(context, t->source, &labels);
     if (status < 0) return report_as(name, "--model: ", context, status);
     for (int i = 0; i < label->classes && i < lk_hf_labels_count(labels) && code == 0; i++) {
         const char *theirs = lk_hf_labels_at(labels, i);
@@ -196,7 +215,7 @@ static int check_class_names(const char *name, const char *model, const lk_field
             name,
             "class %d is '%s' in \"id2label\" of %s, and '%s' in the data; for other classes remove \"id2label\" "
             "from the file",
-            i, theirs, model, label->class_names[i]);
+            i, theirs, t->source, label->class_names[i]);
         code = EXIT_USER_ERROR;
     }
     lk_hf_labels_free(labels);
@@ -226,7 +245,7 @@ int transformer_use_data(transformer *t, const char *name, const options *given,
         return EXIT_USER_ERROR;
     }
     if (encoder) t->config.classes = label->classes;
-    int code = encoder ? check_class_names(name, model, label, context) : 0;
+    int code = encoder ? check_class_names(t, name, label, context) : 0;
     return code != 0 ? code : use_vocabulary(t, name, model, data, tokens);
 }
 
@@ -279,15 +298,23 @@ static lk_status plan_bytes(transformer *t, int64_t blocks, lk_context *context,
 
 int transformer_fit(transformer *t, const char *name, lk_context *context, const lk_trainer_config *config)
 {
-    int64_t low = 0, high = t->config.layers; /* the answer is within */
+    /* Backward begins with the last block, so recomputing that one too saves nothing and may need more. */
+    int64_t low = 0, high = t->config.layers - 1; /* the answer is within */
     size_t  bytes;
     if (!t->used || t->budget == 0) return 0;
     lk_status status = plan_bytes(t, high, context, config, &bytes);
     if (status >= 0 && bytes > t->budget) {
-        print_error(name,
-                    "--memory: %.2f MiB are needed with every block recomputed; %.2f MiB are given: take a smaller "
-                    "batch or context",
-                    (double)bytes / 1048576, (double)t->budget / 1048576);
+        size_t all;
+        status = plan_bytes(t, t->config.layers, context, config, &all);
+        if (status >= 0 && all <= t->budget) return 0;
+        if (all < bytes) bytes = all;
+    }
+    if (status >= 0 && bytes > t->budget) {
+        print_error(
+            name,
+            "--memory: at least %.2f MiB are needed, with blocks recomputed; %.2f MiB are given: take a smaller "
+            "batch or context",
+            (double)bytes / 1048576, (double)t->budget / 1048576);
         return EXIT_USER_ERROR;
     }
     while (status >= 0 && low < high) {

@@ -27,15 +27,17 @@
 
 /* A transformer as a command uses it. */
 typedef struct transformer {
-    bool                  used;      /* --model names one */
+    bool                  used; /* --model names one */
     lk_transformer_config config;
-    int64_t               length;     /* tokens of a sequence */
-    size_t                budget;     /* --memory in bytes; 0: none */
+    const char *source; /* where a config.json was read: it, or the directory of a checkpoint; NULL: none was */
+    int64_t     length; /* tokens of a sequence */
+    size_t      budget; /* --memory in bytes; 0: none */
 } transformer;
 
-/* Reads --model and its options before the data is opened. Not a transformer: t->used stays false. 0, or the exit status after the error
- * was printed. */
-int transformer_make(transformer *t, const char *command_name, const options *given, lk_context *context);
+/* Reads --model and its options before the data is opened. checkpoint: the directory that is loaded or resumed, or NULL; its config.json
+ * replaces one that its record names. Not a transformer: t->used stays false. 0, or the exit status after the error was printed. */
+int transformer_make(transformer *t, const char *command_name, const options *given, const char *checkpoint,
+                     lk_context *context);
 /* Reads --memory, which only some commands have. */
 int transformer_budget(transformer *t, const char *command_name, const options *given);
 /* After transformer_make: the vocabulary, or the number of classes, of the data set. */

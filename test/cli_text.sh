@@ -126,6 +126,11 @@ tail -n 20 input.txt > folder/b.txt
     loss=$(field loss < out.txt)
     expect 0 "" "$LOCKSTEP" eval --load chars --data text:part.txt,part.txt --json
     [ -n "$loss" ] && [ "$(field loss < out.txt)" = "$loss" ] || fail "the same text, but not the same characters: $(cat out.txt)"
+    cp chars/tokenizer.json chars.json
+    for ranks in 1 2; do
+        expect 0 "" "$LOCKSTEP" train -n $ranks --save chars --resume auto --steps $((3 + ranks)) --data text:part.txt
+        cmp -s chars/tokenizer.json chars.json || fail "resumed with other text by $ranks ranks: other characters"
+    done
     echo "ÄÖÜ ÄÖÜ" >> part.txt
     expect 2 "part.txt: .*U\+00C4" "$LOCKSTEP" eval --load chars --data text:input.txt,part.txt
 }

@@ -29,9 +29,32 @@ grep '"event": *"evaluated"' log.jsonl | grep -q '"perplexity"' || fail "no perp
 grep -q '"tokens_per_s"' train.json || fail "no tokens_per_s: $(cat train.json)"
 tokens=$(grep '"event": *"step"' log.jsonl | tail -1 | grep -oE '"tokens": *[0-9]+' | grep -oE '[0-9]+')
 [ "$tokens" = $((12 * 4 * 16)) ] || fail "$tokens tokens seen, not $((12 * 4 * 16))"
+rm -rf more && cp -R run more
+"$LOCKSTEP" train --save more --resume auto --steps 14 --log resumed.jsonl > out.txt 2> err.txt || fail "resume: $(cat err.txt)"
+tokens=$(grep '"event": *"step"' resumed.jsonl | tail -1 | grep -oE '"tokens": *[0-9]+' | grep -oE '[0-9]+')
+[ "$tokens" = $((14 * 4 * 16)) ] || fail "$tokens tokens seen after a resume, not $((14 * 4 * 16))"
 for file in config.json generation_config.json tokenizer.json tokenizer_config.json model.safetensors; do [ -s run/$file ] || fail "run/$file is missing"; done
 "$LOCKSTEP" eval --load run > eval.txt 2> err.txt || fail "eval: $(cat err.txt)"
 "$LOCKSTEP" train --model run/config.json --data text:text.txt --tokenizer run --init run --context 16 --steps 2 --batch 4 --save again > out.txt 2> err.txt || fail "from config.json: $(cat err.txt)"
+# The tokenizer beside the weights is used, and saved. A checkpoint has its own configuration: the file that it came from may be gone.
+mkdir source && cp -L run/*.json run/model.safetensors source && rm source/state.json
+"$LOCKSTEP" data tokenize text.txt --tokenizer source --out text.bin > out.txt 2> err.txt || fail "tokenize: $(cat err.txt)"
+for data in tokens:text.bin text:text.txt; do
+    rm -rf tuned
+    "$LOCKSTEP" train --model source/config.json --data $data --init source --context 16 --steps 2 --batch 4 --holdout 0.1 --save tuned > out.txt 2> err.txt || fail "$data with --init: $(cat err.txt)"
+    cmp -s tuned/tokenizer.json source/tokenizer.json && cmp -s tuned/tokenizer_config.json source/tokenizer_config.json || fail "$data with --init: the tokenizer was not saved"
+done
+rm -rf damaged && cp -R tuned damaged && echo '{' > damaged/step-00000002/config.json
+"$LOCKSTEP" train --save damaged --resume auto --steps 3 > out.txt 2> err.txt || fail "resume with a damaged config.json: $(cat err.txt)"
+mv source gone
+"$LOCKSTEP" eval --load tuned > eval.txt 2> err.txt || fail "eval without the config.json that --model named: $(cat err.txt)"
+"$LOCKSTEP" train --save tuned --resume auto --steps 3 > out.txt 2> err.txt || fail "resume without the config.json that --model named: $(cat err.txt)"
+"$LOCKSTEP" train --save tuned --resume auto --steps 4 -n 2 > out.txt 2> err.txt || fail "resume by 2 ranks without the config.json that --model named: $(cat err.txt)"
+refuse '--model: source/config.json: cannot open' eval --load tuned --model source/config.json
+echo '{"model": {"type": "Unigram"}}' > gone/tokenizer.json # tokens need none, a text does
+"$LOCKSTEP" train --model gone/config.json --data tokens:text.bin --init gone --context 16 --steps 2 --batch 4 > out.txt 2> err.txt || fail "tokens with weights of another tokenizer: $(cat err.txt)"
+grep -q 'the tokenizer of gone is neither used nor saved: .*Unigram' err.txt || fail "no note about a tokenizer that is not supported: $(cat err.txt)"
+refuse 'gone/tokenizer.json: .*Unigram' train --model gone/config.json --data text:text.txt --init gone --context 16 --steps 2
 "$LOCKSTEP" generate --load again --prompt "the" --tokens 8 > out.txt 2> err.txt || fail "generate: $(cat err.txt)"
 refuse '^lockstep predict: --model gpt is a language model' predict --load run
 refuse '^lockstep predict: --model gpt is a language model' predict --load run/model.safetensors --model gpt $small
@@ -54,7 +77,14 @@ total --memory $budget > plan.json || fail "plan: $(cat err.txt)"
 blocks=$(field recomputed_blocks < plan.json)
 [ "$blocks" -gt 0 ] && [ "$blocks" -lt 6 ] && [ "$(field total < plan.json)" -le $budget ] || fail "a budget of $budget: $(cat plan.json)"
 [ "$(total --recompute-blocks $((blocks - 1)) | field total)" -gt $budget ] || fail "$((blocks - 1)) blocks would have been enough for $budget"
-refuse 'MiB are needed with every block recomputed' plan --model gpt --memory 1MiB
+# Recomputing the last block saves nothing: what fits without it is not refused.
+least=$(total --recompute-blocks 5 | field total)
+[ "$least" -lt "$all" ] || fail "the last block saves memory: $all bytes with it, $least without"
+total --memory "$least" > plan.json || fail "a budget of $least: $(cat err.txt)"
+[ "$(field recomputed_blocks < plan.json)" = 5 ] && [ "$(field total < plan.json)" = "$least" ] || fail "a budget of $least: $(cat plan.json)"
+refuse 'MiB are needed' plan --model gpt --layers 6 --heads 2 --width 64 --context 64 --batch 16 --memory $((least - 1))
+refuse '--recompute-blocks 7: gpt has 6 blocks' plan --model gpt --recompute-blocks 7
+refuse 'at least [0-9.]* MiB are needed, with blocks recomputed' plan --model gpt --memory 1MiB
 refuse "--memory 'much': expected a number" plan --model gpt --memory much
 refuse 'remove --recompute' plan --model gpt --memory 1GiB --recompute
 refuse '--memory belongs to transformers' plan --model cnn --memory 1GiB
