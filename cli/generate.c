@@ -10,6 +10,7 @@
 #include <lockstep/huggingface.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { MOST_STOPS = 64 };
 
@@ -111,7 +112,12 @@ static int read_model(generation *g, const options *given)
 {
     static const lk_transformer_config none = LK_TRANSFORMER_CONFIG_INIT;
     const char                        *load = options_text(given, "load");
+    struct stat                        about;
     g->model = none;
+    if (stat(load, &about) == 0 && !S_ISDIR(about.st_mode)) {
+        print_error("generate", "--load %s is a file: give the directory with config.json and the weights", load);
+        return EXIT_USER_ERROR;
+    }
     lk_status status = lk_hf_config_read(g->context, load, &g->model);
     if (status < 0) return report_as("generate", "--load: ", g->context, status);
     if (g->model.kind != LK_TRANSFORMER_ENCODER) return 0;

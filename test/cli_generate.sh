@@ -94,6 +94,7 @@ expect 2 "there is no tokenizer.json" "${generate[@]}" --load bare --prompt "To 
 expect 2 "there is no tokenizer.json" "${generate[@]}" --load bare --prompt-ids 1
 expect 2 "there is no tokenizer.json" "${generate[@]}" --load bare --prompt-ids 1 --ids --stop x
 expect 2 "prompt 0 has 97 tokens, and the model a context of 96: shorten it" "${generate[@]}" --load gpt --prompt-ids "$(seq -s, 1 97)"
+for file in config.json model.safetensors; do expect 2 "--load gpt/$file is a file: give the directory" "${generate[@]}" --load gpt/$file --prompt x; done
 expect 2 "leave out --ids" "${generate[@]}" --load gpt --prompt x --ids --json
 expect 2 "--top-p: 1.5 is out of range" "${generate[@]}" --load gpt --prompt x --top-p 1.5
 expect 2 "--top-p 0 leaves no token" "${generate[@]}" --load gpt --prompt x --top-p 0
