@@ -261,7 +261,8 @@ static void use_saved_tokenizer(setup *s, const options *given)
     for (int i = 0; i < 3; i++) text |= strncmp(s->data, texts[i], strlen(texts[i])) == 0;
     if (!text || options_chosen(given, "tokenizer")) return;
     if (has_tokenizer(s->checkpoint)) {
-        s->open_options.tokenizer = s->checkpoint;
+        if (s->open_options.tokenizer || !tokens || is_supported(s, s->checkpoint))
+            s->open_options.tokenizer = s->checkpoint;
         return;
     }
     for (int i = 0; i < 2 && !s->open_options.tokenizer; i++) {

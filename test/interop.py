@@ -213,9 +213,11 @@ def check_command(config):
     config.vocab_size = 300
     auto(config).from_config(config).save_pretrained("hub", max_shard_size="20KB")
     hf.PreTrainedTokenizerFast(tokenizer_file="tokenizer.json", eos_token="<|endoftext|>").save_pretrained("hub")
-    command(*TRAIN, "--model", "hub/config.json", "--init", "hub", "--data", "text:corpus.txt", "--tokenizer", "hub", "--context", "32", "--save", "mine")
-    check_saved("from hub to mine", "mine", TEXT)
-    assert hf.AutoTokenizer.from_pretrained("mine").eos_token == "<|endoftext|>"
+    command("data", "tokenize", "corpus.txt", "--tokenizer", "hub/tokenizer.json", "--out", "data/train.bin")
+    for data, save in (("text:corpus.txt", "mine"), ("tokens:data/train.bin", "runs/mine")):
+        command(*TRAIN, "--model", "hub/config.json", "--init", "hub", "--data", data, "--context", "32", "--save", save)
+        check_saved(f"from hub to {save}", save, TEXT)
+        assert hf.AutoTokenizer.from_pretrained(save).eos_token == "<|endoftext|>"
     command(*TRAIN, "--model", "gpt", "--layers", "1", "--heads", "2", "--width", "16", "--context", "16", "--data", "text:corpus.txt", "--tokenizer", "char", "--save", "characters")
     check_saved("characters", "characters", TEXT)
     with open("data.jsonl", "w") as file:
