@@ -243,8 +243,10 @@ static bool is_supported(const setup *s, const char *directory)
     config.threads = 1;
     config.device = "cpu";
     if (lk_context_create(&config, &context) < 0) return true; /* opening the data says why */
+    int       rank = environment_rank(); /* -1 in the process that starts ranks, which prints it for them */
+    bool      quiet = rank > 0 || (rank == 0 && getenv("LOCKSTEP_STARTED_RANKS"));
     lk_status status = lk_tokenizer_open(context, directory, &tokenizer);
-    if (status < 0 && environment_rank() <= 0)
+    if (status < 0 && !quiet)
         print_note(s->command, "the tokenizer of %s is neither used nor saved: %s", directory,
                    lk_context_error(context));
     lk_tokenizer_free(tokenizer);

@@ -54,6 +54,8 @@ refuse '--model: source/config.json: cannot open' eval --load tuned --model sour
 echo '{"model": {"type": "Unigram"}}' > gone/tokenizer.json # tokens need none, a text does
 "$LOCKSTEP" train --model gone/config.json --data tokens:text.bin --init gone --context 16 --steps 2 --batch 4 > out.txt 2> err.txt || fail "tokens with weights of another tokenizer: $(cat err.txt)"
 grep -q 'the tokenizer of gone is neither used nor saved: .*Unigram' err.txt || fail "no note about a tokenizer that is not supported: $(cat err.txt)"
+"$LOCKSTEP" train --model gone/config.json --data tokens:text.bin --init gone --context 16 --steps 2 --batch 4 -n 2 > out.txt 2> err.txt || fail "tokens with weights of another tokenizer: $(cat err.txt)"
+[ "$(grep -c 'neither used nor saved' err.txt)" = 1 ] || fail "ranks repeat the note about the tokenizer: $(cat err.txt)"
 "$LOCKSTEP" eval --load gone --model gone/config.json --data tokens:text.bin --holdout 0.1 --context 16 > eval.txt 2> err.txt || fail "eval of tokens with another tokenizer: $(cat err.txt)"
 refuse 'gone/tokenizer.json: .*Unigram' train --model gone/config.json --data text:text.txt --init gone --context 16 --steps 2
 "$LOCKSTEP" generate --load again --prompt "the" --tokens 8 > out.txt 2> err.txt || fail "generate: $(cat err.txt)"
