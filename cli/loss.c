@@ -79,7 +79,7 @@ static int check_targets(const char *command_name, const char *data, const lk_da
 {
     double          invalid = 0;
     const lk_field *target = lk_dataset_find(d, "target");
-    float          *values = target ? malloc(lk_field_bytes(target)) : NULL;
+    float          *values = target ? calloc(1, lk_field_bytes(target)) : NULL;
     bool            found = values && find_invalid_target(d, target, values, &invalid);
     free(values);
     if (!found) return 0;
