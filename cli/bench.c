@@ -8,6 +8,7 @@
 #include "json.h"
 #include "ranks.h"
 #include "text_metrics.h"
+#include "times.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -50,9 +51,7 @@ typedef struct bench {
     int         fields_count;
     int64_t     samples, share; /* share: this rank's samples of a batch */
     int         rank, world;
-    double      first_step; /* seconds since exec */
-    double      median;     /* seconds per step */
-    int64_t     steps;
+    bench_times times;
 } bench;
 
 /* The time of this process's start: it executes itself again with the time in the environment, so that loading counts too. */
@@ -147,18 +146,12 @@ static lk_status last_result(bench *b)
     return lk_program_result(b->program);
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static lk_status measure_steps(bench *b, int64_t steps, double started, bool profile)
 {
     lk_status status = one_step(b, 0);
     if (status >= 0) status = last_result(b);
     double end = now();
-    b->first_step = end - started;
+    b->times.first_step = end - started;
     if (status >= 0) status = one_step(b, 1);
     if (status >= 0) status = last_result(b);
     double one = now() - end;
@@ -179,9 +172,9 @@ static lk_status measure_steps(bench *b, int64_t steps, double started, bool pro
     if (status >= 0) status = last_result(b);
     if (profile) lk_program_profile(b->program, false);
     int64_t warm = steps / 4, count = steps - warm;
-    qsort(times + warm, (size_t)count, sizeof *times, ascending);
-    b->median = times[warm + count / 2];
-    b->steps = count;
+    b->times.median = times_median(times + warm, count);
+    b->times.mean = times_mean(times + warm, count);
+    b->times.steps = count;
     free(times);
     return status;
 }
@@ -191,21 +184,21 @@ static void print_result(const bench *b, const options *given)
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     const transformer *t = &b->setup->transformer;
-    double             images = (double)b->setup->config.batch / b->median, rss = (double)usage.ru_maxrss / 1024;
+    double             images = (double)b->setup->config.batch / b->times.median, rss = (double)usage.ru_maxrss / 1024;
     double             rate = t->used ? images * (double)t->length : images;
     double             peak = t->used ? text_metrics_peak(b->setup, b->world) : 0;
     double             mfu = peak > 0 ? rate * lk_transformer_flops(&t->config, t->length) / peak : NAN;
     if (!options_flag(given, "json")) {
         printf("%s, batch %lld, %d rank%s, %d thread%s each, %s: %.1f %s/s, %.1f steps/s, step %.3f ms (median of "
-               "%lld)\n",
+               "%lld; mean %.3f)\n",
                options_text(given, "model"), (long long)b->setup->config.batch, b->world, b->world == 1 ? "" : "s",
                lk_context_threads(b->setup->context), lk_context_threads(b->setup->context) == 1 ? "" : "s",
-               lk_context_isa(b->setup->context), rate, t->used ? "tokens" : "images", 1 / b->median, 1e3 * b->median,
-               (long long)b->steps);
+               lk_context_isa(b->setup->context), rate, t->used ? "tokens" : "images", 1 / b->times.median,
+               1e3 * b->times.median, (long long)b->times.steps, 1e3 * b->times.mean);
         if (t->used) printf("%lld parameters", (long long)lk_transformer_parameters(&t->config));
         if (peak > 0) printf(", model FLOP utilisation %.1f %%", 100 * mfu);
         if (t->used) printf("\n");
-        printf("first step done %.1f ms after exec, peak memory %.1f MiB\n", 1e3 * b->first_step, rss);
+        printf("first step done %.1f ms after exec, peak memory %.1f MiB\n", 1e3 * b->times.first_step, rss);
         return;
     }
     json j = json_to(stdout);
@@ -218,8 +211,9 @@ static void print_result(const bench *b, const options *given)
     json_number(&j, t->used ? "tokens_per_s" : "images_per_s", rate);
     if (t->used) json_number(&j, "mfu", mfu);
     if (options_flag(given, "profile")) json_text(&j, "profiled_by", lk_program_profile_clock(b->program));
-    json_number(&j, "steps_per_s", 1 / b->median);
-    json_number(&j, "first_step_s", b->first_step);
+    json_number(&j, "steps_per_s", 1 / b->times.median);
+    json_number(&j, "mean_step_s", b->times.mean);
+    json_number(&j, "first_step_s", b->times.first_step);
     json_number(&j, "rss_mib", rss);
     json_close(&j, '}');
     json_line(&j);
@@ -292,15 +286,9 @@ static bool uses_option(int benchmark, const char *name)
 /* Where the device makes batches, as in training; else from arrays of the host. A profile is of the latter's instructions. */
 static lk_status measure_training(bench *b, const options *given, double started)
 {
-    bool        profile = options_flag(given, "profile");
-    int64_t     steps = options_integer(given, "steps");
-    bench_times times;
-    lk_status   status = profile ? LK_END : bench_trainer(b->setup, steps, started, &times);
-    if (status == LK_OK) {
-        b->first_step = times.first_step;
-        b->median = times.median;
-        b->steps = times.steps;
-    }
+    bool      profile = options_flag(given, "profile");
+    int64_t   steps = options_integer(given, "steps");
+    lk_status status = profile ? LK_END : bench_trainer(b->setup, steps, started, &b->times);
     if (status != LK_END) return status;
     b->setup->config.data_on_device = LK_DATA_ON_HOST;
     status = create_bench(b);
@@ -389,7 +377,8 @@ static int run_bench(const options *given)
 const command command_bench = {
     "bench",
     "measure training, generation, or collectives",
-    "`lockstep bench train` trains on generated data in memory and prints the median speed of a step, the time from "
+    "`lockstep bench train` trains on generated data in memory and prints the median speed of a step, the mean time of "
+    "one, the time from "
     "exec to the end of the first step, and the peak memory.\n\n"
     "`lockstep bench comm` starts ranks on this host, or is one of those that mpirun, srun or `lockstep run` started, "
     "and prints, for each size, the median time of a collective, its bandwidth, the memory bandwidth of the same "

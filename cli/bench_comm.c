@@ -6,6 +6,7 @@
 #include "comm_limit.h"
 #include "environment.h"
 #include "json.h"
+#include "times.h"
 
 #include <lockstep/comm.h>
 #include <sched.h>
@@ -48,12 +49,6 @@ typedef struct result {
     int    calls;
 } result;
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* "8,4K,1M": bytes, with K, M or G for powers of 1024. */
 static bool parse_sizes(const char *text, bench *b)
 {
@@ -95,12 +90,6 @@ static double bus_factor(const char *op, int ranks)
     return strcmp(op, "reduce") == 0 || strcmp(op, "broadcast") == 0 ? 1 : share;
 }
 
-static double median(double *times, int count)
-{
-    qsort(times, (size_t)count, sizeof *times, ascending);
-    return times[count / 2];
-}
-
 /* A rank's own memory with all ranks active at once. */
 static lk_status measure_memcpy(bench *b, result *r)
 {
@@ -121,7 +110,7 @@ static lk_status measure_memcpy(bench *b, result *r)
         __asm__ volatile("" : : "r"(x), "r"(y) : "memory");
         b->times[i] = now() - start;
     }
-    r->memcpy_rate = (double)r->bytes / median(b->times, calls);
+    r->memcpy_rate = (double)r->bytes / times_median(b->times, calls);
     free(x);
     free(y);
     return status;
@@ -161,7 +150,7 @@ static lk_status measure_collective(bench *b, result *r)
         for (int k = 0; k < in_a_row && status >= 0; k++) status = run_collective(b, buffer, second, r->bytes);
         b->times[i] = (now() - start) / in_a_row;
     }
-    r->seconds = median(b->times, r->calls);
+    r->seconds = times_median(b->times, r->calls);
     r->best = b->times[0];
     if (r->symmetric) {
         lk_comm_release(b->comm, buffer);

@@ -7,6 +7,7 @@
 #include "clock.h"
 #include "json.h"
 #include "setup.h"
+#include "times.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -77,12 +78,6 @@ static lk_status take_token(void *user, const lk_generated *made)
     return LK_OK;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static lk_status measure(bench *b)
 {
     lk_generate_config config = LK_GENERATE_CONFIG_INIT;
@@ -102,8 +97,7 @@ static lk_status measure(bench *b)
         if (status >= 0 && rate > b->prompt_rate) b->prompt_rate = rate;
     }
     if (status < 0) return status;
-    qsort(b->steps, (size_t)b->steps_count, sizeof *b->steps, ascending);
-    b->step = b->steps[b->steps_count / 2];
+    b->step = times_median(b->steps, b->steps_count);
     return LK_OK;
 }
 

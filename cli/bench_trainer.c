@@ -3,6 +3,7 @@
 #include "bench_trainer.h"
 
 #include "clock.h"
+#include "times.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -98,12 +99,6 @@ static lk_status may_hold_data(setup *s)
     return memory[LK_MEMORY_DATA] > 0 ? LK_OK : LK_END;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static lk_status measure(setup *s, const lk_dataset *data, int64_t steps, double started, bench_times *times)
 {
     lk_trainer_config config = s->config;
@@ -121,8 +116,8 @@ static lk_status measure(setup *s, const lk_dataset *data, int64_t steps, double
     if (status == LK_OK) status = lk_trainer_run(t);
     if (status == LK_ECANCELED && timing.count > 0) {
         int64_t warm = timing.count / 4, count = timing.count - warm;
-        qsort(timing.seconds + warm, (size_t)count, sizeof *timing.seconds, ascending);
-        *times = (bench_times){timing.first, timing.seconds[warm + count / 2], count};
+        *times = (bench_times){timing.first, times_median(timing.seconds + warm, count),
+                               times_mean(timing.seconds + warm, count), count};
         status = LK_OK;
     }
     lk_trainer_free(t);

@@ -7,7 +7,8 @@
 typedef struct bench_times {
     double  first_step; /* seconds since `started` */
     double  median;     /* seconds per step */
-    int64_t steps;      /* that the median is of */
+    double  mean;
+    int64_t steps; /* that these are of */
 } bench_times;
 
 /* Trains on generated data with the fields of s->train for `steps` steps; 0: for about two seconds, 20 steps at least. LK_END: the data is
