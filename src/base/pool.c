@@ -32,17 +32,20 @@ struct lk__pool {
     int         spins;
 
     /* One section. Written by the caller before it changes `section`; read by workers that it admits. */
-    lk__tile            function;
-    void               *argument;
-    int64_t             tiles;
-    atomic_int_fast64_t next;
-    atomic_int          busy;    /* admitted workers that have not finished */
-    atomic_ullong       section; /* its number × ADMITTED + the threads that take part: those with a lower index */
-    atomic_bool         stop;
+    lk__tile    function;
+    void       *argument;
+    int64_t     tiles;
+    atomic_bool stop;
+    /* Each in a cache line of its own: waiting workers read the last one all the time. */
+    _Alignas(LK__ALIGN) atomic_int_fast64_t next;
+    _Alignas(LK__ALIGN) atomic_int busy; /* admitted workers that have not finished */
+    _Alignas(LK__ALIGN)
+        atomic_ullong section; /* its number × ADMITTED + the threads that take part: those with a lower index */
 
-    pthread_mutex_t lock;     /* of the workers' condition variables; no other lock is taken while it is held */
-    atomic_int      sleeping; /* workers */
-    worker          workers[];
+    _Alignas(LK__ALIGN)
+        pthread_mutex_t lock; /* of the workers' condition variables; no other lock is taken while it is held */
+    atomic_int sleeping;      /* workers */
+    worker     workers[];
 };
 
 enum { ADMITTED = 1 << 16 };
