@@ -94,7 +94,7 @@ size_t gemm_workspace(const gemm *g, int threads)
 {
     gemm_scratch s = gemm_scratch_of(g);
     size_t       bytes = s.shared + (size_t)threads * gemm_scratch_worker(s);
-    size_t       other = max64((int64_t)gemm_large_space(g), (int64_t)gemm_stream_space(g, threads));
+    size_t       other = max64((int64_t)gemm_large_space(g, threads), (int64_t)gemm_stream_space(g, threads));
     return bytes > other ? bytes : other;
 }
 

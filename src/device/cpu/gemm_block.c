@@ -36,9 +36,18 @@ void gemm_pack_b_large(const gemm *g, const ELEMENT *b, int64_t n, int64_t k, RE
     pack_panels(g, b, n, k, to, panel, LARGE_NR);
 }
 
+/* Of as many panels as a cache line has rows, so that each line is read once; the hardware does not prefetch the next k. */
 void gemm_pack_a(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to)
 {
-    for (int64_t i = 0; i < m; i += MR, to += k * MR) {
+    enum { LINE = 64 / sizeof(REAL), AHEAD = 8 };
+    int64_t i = 0;
+    for (; i + LINE <= m && LINE % MR == 0; i += LINE, to += k * LINE)
+        for (int64_t q = 0; q < k; q++) {
+            const ELEMENT *from = a + q * g->a_k + i;
+            __builtin_prefetch(from + min64(AHEAD, k - 1 - q) * g->a_k, 0, 2);
+            for (int p = 0; p < LINE; p += MR) copy_wide(to + p * k + q * MR, from + p, MR);
+        }
+    for (; i < m; i += MR, to += k * MR) {
         int64_t rows = min64(MR, m - i);
         if (rows == MR)
             for (int64_t q = 0; q < k; q++) copy_wide(to + q * MR, a + q * g->a_k + i, MR);

@@ -83,7 +83,7 @@ void   gemm_run_stream(const gemm *g, lk__pool *pool, void *workspace);
 #define gemm_large_space KERNEL(gemm_large_space)
 #define gemm_run_large KERNEL(gemm_run_large)
 bool   gemm_is_large(const gemm *g);
-size_t gemm_large_space(const gemm *g); /* bytes; 0 if it is not large */
+size_t gemm_large_space(const gemm *g, int threads); /* bytes; 0 if it is not large */
 void   gemm_run_large(const gemm *g, lk__pool *pool, void *workspace);
 
 #endif

@@ -1,76 +1,140 @@
-/* gemm_large.c - a large product is split into slabs; of each, some blocks of k of A and of B are packed at a time, once for all
- * tiles. The same sums as by tiles: blocks of k are the same, and each is added to C in their order. */
+/* gemm_large.c - a large product is split into slabs of C, and each into steps of some blocks of k. What a step needs of A and B is packed
+ * once, for all of its tiles; several threads pack the next step while they multiply, so that arithmetic hides the time to read it. The same
+ * sums as by tiles: blocks of k are the same, and each is added to C in their order. */
 #include "device/cpu/gemm_block.h"
 
 enum {
     SLAB = 4096, /* rows or columns of a slab */
     PACKED =
-        512 << 10, /* elements of A or B that are packed at a time, if that is more than one block of k: half of a cache */
-    LARGE = 192, /* rows or columns: at least, of a large product */
-    TILES = 128  /* of a slab: so that threads end at about the same time */
+        128 << 10, /* elements of A or B that are packed at a time, if that is more than one block of k: half of a cache */
+    MOST_THREADS = 16, /* for each of which as many are packed again */
+    LARGE = 192,       /* rows or columns: at least, of a large product */
+    GROUP = 128,       /* rows or columns that are packed as one part: whole panels */
+    GROUP_ROWS = GROUP / MR * MR,
+    GROUP_COLUMNS = GROUP / LARGE_NR * LARGE_NR,
+    WIDEST = 8 * LARGE_NR /* columns of a tile */
 };
+
 bool gemm_is_large(const gemm *g)
 {
     return g->alone && c_in_place(g) && g->m >= LARGE && g->n >= LARGE && g->k >= 64 && g->m * g->n >= 2 * LARGE * LARGE;
 }
-/* Elements that are enough for a smaller extent, too: of a smaller batch. */
-static int64_t slab_space(int64_t extent, int64_t k, int64_t unit)
+
+/* Several threads have two buffers of each operand. */
+static int     buffers(int threads) { return threads > 1 ? 2 : 1; }
+static int64_t packed_at_once(int threads) { return PACKED * min64(threads, MOST_THREADS) / buffers(threads); }
+
+/* Elements of a buffer that are enough for a smaller extent, too: of a smaller batch. */
+static int64_t buffer_space(int64_t extent, int64_t k, int64_t unit, int threads)
 {
     int64_t rounded = round_to(min64(SLAB, extent), unit);
-    return min64(max64(rounded * BLOCK_K, PACKED), rounded * round_to(k, 4));
+    return min64(max64(rounded * BLOCK_K, packed_at_once(threads)), rounded * round_to(k, 4));
 }
-size_t gemm_large_space(const gemm *g)
+static size_t a_bytes(const gemm *g, int threads) { return space_of(buffer_space(g->m, g->k, MR, threads)); }
+static size_t b_bytes(const gemm *g, int threads) { return space_of(buffer_space(g->n, g->k, LARGE_NR, threads)); }
+
+size_t gemm_large_space(const gemm *g, int threads)
 {
-    return gemm_is_large(g) ? space_of(slab_space(g->m, g->k, MR)) + space_of(slab_space(g->n, g->k, LARGE_NR)) : 0;
+    return gemm_is_large(g) ? (size_t)buffers(threads) * (a_bytes(g, threads) + b_bytes(g, threads)) : 0;
 }
 
-typedef struct slab {
-    const gemm *g;
-    int64_t     i, j, m, n; /* its place in C */
-    int64_t     k, depth;   /* what is packed of k, and … */
-    int64_t     block;      /* … of which so many at a time */
-    int64_t     tile_m, tile_n, columns, panels_a, panels_b;
-    int64_t     rows_a, columns_b; /* m and n, rounded up to whole panels */
-    REAL       *a, *b;
-} slab;
+typedef struct step {
+    int64_t i, j, m, n; /* its place in C */
+    int64_t k, depth;   /* its part of k, in blocks */
+    int64_t tile_m, tile_n, columns, tiles;
+    int64_t parts_a, parts_b, parts; /* that are packed; parts: of all blocks */
+    int64_t rows_a, columns_b;       /* m and n, rounded up to whole panels */
+    int     buffer;
+} step;
 
-/* Rows and columns that are packed as one tile: whole panels. */
-enum { GROUP = 128, GROUP_ROWS = GROUP / MR * MR, GROUP_COLUMNS = GROUP / LARGE_NR * LARGE_NR };
+typedef struct job {
+    const gemm *g;
+    int         threads;
+    int64_t     block; /* of k */
+    REAL       *a[2], *b[2];
+    step now, next; /* the step whose tiles are multiplied, and the one that is packed meanwhile; either may be empty */
+} job;
+
+/* Chooses the tile for which all threads take least time: rounds of tiles, and a part of one since they do not end at the same time, where an
+ * element of A or B takes the time of FETCH products. */
+static void choose_tiles(step *s, int threads)
+{
+    const double FETCH = 4, REST = 0.3;
+    double       least = 0;
+    for (int64_t most_m = GROUP; most_m >= GROUP / 4; most_m /= 2)
+        for (int64_t most_n = LARGE_NR; most_n <= WIDEST; most_n += LARGE_NR) {
+            int64_t m = even_part(s->m, most_m, MR), n = even_part(s->n, most_n, LARGE_NR);
+            int64_t columns = tiles_of(s->n, n), tiles = tiles_of(s->m, m) * columns;
+            double  rounds = threads == 1 ? (double)tiles : (double)tiles_of(tiles, threads) + REST;
+            double  time = rounds * ((double)(m * n) + FETCH * (double)(m + n));
+            if (least > 0 && time >= least) continue;
+            least = time;
+            s->tile_m = m, s->tile_n = n;
+            s->columns = columns, s->tiles = tiles;
+        }
+}
+
+/* The step at (i, j, k); an empty one past the end of C. */
+static step step_at(const job *job, int64_t i, int64_t j, int64_t k, const step *before)
+{
+    const gemm *g = job->g;
+    step        s = *before;
+    if (i >= g->m) return (step){0};
+    s.i = i, s.j = j, s.k = k;
+    if (k == 0) {
+        s.m = min64(SLAB, g->m - i);
+        s.n = min64(SLAB, g->n - j);
+        s.rows_a = round_to(s.m, MR);
+        s.columns_b = round_to(s.n, LARGE_NR);
+        s.parts_a = tiles_of(s.m, GROUP_ROWS);
+        s.parts_b = tiles_of(s.n, GROUP_COLUMNS);
+        choose_tiles(&s, job->threads);
+    }
+    int64_t blocks = max64(1, packed_at_once(job->threads) / max64(s.rows_a, s.columns_b) / job->block);
+    s.depth = min64(blocks * job->block, g->k - k);
+    s.parts = (s.parts_a + s.parts_b) * tiles_of(s.depth, job->block);
+    s.buffer = job->threads > 1 ? !before->buffer : 0;
+    return s;
+}
+
+static step step_after(const job *job, const step *s)
+{
+    if (s->k + s->depth < job->g->k) return step_at(job, s->i, s->j, s->k + s->depth, s);
+    if (s->j + s->n < job->g->n) return step_at(job, s->i, s->j + s->n, 0, s);
+    return step_at(job, s->i + s->m, 0, 0, s);
+}
 
 /* Block of k by block of k, each in panels. */
-static void pack_slab(void *argument, int64_t part, int worker)
+static void pack_part(const job *job, const step *s, int64_t part)
 {
-    const slab *s = argument;
-    const gemm *g = s->g;
-    int64_t     groups = s->panels_a + s->panels_b, k = part / groups * s->block, depth = min64(s->block, s->depth - k);
-    (void)worker;
+    const gemm *g = job->g;
+    int64_t groups = s->parts_a + s->parts_b, k = part / groups * job->block, depth = min64(job->block, s->depth - k);
     part %= groups;
-    if (part < s->panels_b) {
+    if (part < s->parts_b) {
         int64_t j = part * GROUP_COLUMNS;
         gemm_pack_b_large(g, g->b + (s->j + j) * g->b_column + (s->k + k) * g->b_k, min64(GROUP_COLUMNS, s->n - j),
-                          depth, s->b + k * s->columns_b + j * depth, depth * LARGE_NR);
+                          depth, job->b[s->buffer] + k * s->columns_b + j * depth, depth * LARGE_NR);
         return;
     }
-    int64_t        i = (part - s->panels_b) * GROUP_ROWS, m = min64(GROUP_ROWS, s->m - i);
+    int64_t        i = (part - s->parts_b) * GROUP_ROWS, m = min64(GROUP_ROWS, s->m - i);
     const ELEMENT *from = g->a + (s->i + i) * g->a_row + (s->k + k) * g->a_k;
-    REAL          *to = s->a + k * s->rows_a + i * depth;
+    REAL          *to = job->a[s->buffer] + k * s->rows_a + i * depth;
     if (g->a_k == 1)
         gemm_pack_a_rows(g, from, m, depth, to);
     else
         gemm_pack_a(g, from, m, depth, to);
 }
 
-static void multiply_slab(void *argument, int64_t tile, int worker)
+static void multiply_tile(const job *job, const step *s, int64_t tile)
 {
-    const slab *s = argument;
-    const gemm *g = s->g;
+    const gemm *g = job->g;
     int64_t     i = tile / s->columns * s->tile_m, j = tile % s->columns * s->tile_n;
     int64_t     m = min64(s->tile_m, s->m - i), n = min64(s->tile_n, s->n - j);
     REAL       *c = (REAL *)g->c + (s->i + i) * g->c_row + s->j + j;
-    (void)worker;
-    for (int64_t k = 0; k < s->depth; k += s->block) {
-        int64_t     depth = min64(s->block, s->depth - k);
-        const REAL *a = s->a + k * s->rows_a + i * depth, *b = s->b + k * s->columns_b + j * depth;
+    for (int64_t k = 0; k < s->depth; k += job->block) {
+        int64_t     depth = min64(job->block, s->depth - k);
+        const REAL *a = job->a[s->buffer] + k * s->rows_a + i * depth,
+                   *b = job->b[s->buffer] + k * s->columns_b + j * depth;
         const REAL *start = s->k + k == 0 && !g->add ? zeros : NULL;
         runs        r = {.runs = 1, .length = depth, .a_run = depth * MR, .a_k = MR};
         for (int64_t q = 0; q < n; q += LARGE_NR)
@@ -81,33 +145,44 @@ static void multiply_slab(void *argument, int64_t tile, int worker)
             gemm_finish_line(c + q * g->c_row, n, g->bias ? g->bias + s->j + j : NULL, 1, g->activation);
 }
 
-static void run_slab(slab *s, lk__pool *pool)
+/* The parts to pack are distributed evenly among the tiles: few threads read memory at a time. */
+static void run_task(void *argument, int64_t task, int worker)
 {
-    int64_t rows, together;
-    s->block = even_part(s->g->k, BLOCK_K, 4);
-    s->rows_a = round_to(s->m, MR);
-    s->columns_b = round_to(s->n, LARGE_NR);
-    together = max64(1, PACKED / max64(s->rows_a, s->columns_b) / s->block) * s->block;
-    s->tile_m = even_part(s->m, s->m >= MANY * GROUP ? GROUP : GROUP / 2, MR);
-    rows = tiles_of(s->m, s->tile_m);
-    s->tile_n = even_part(s->n, max64(4 * LARGE_NR, s->n / tiles_of(TILES, rows)), LARGE_NR);
-    s->columns = tiles_of(s->n, s->tile_n);
-    s->panels_a = tiles_of(s->m, GROUP_ROWS);
-    s->panels_b = tiles_of(s->n, GROUP_COLUMNS);
-    for (s->k = 0; s->k < s->g->k; s->k += s->depth) {
-        s->depth = min64(together, s->g->k - s->k);
-        lk__pool_run(pool, (s->panels_a + s->panels_b) * tiles_of(s->depth, s->block), pack_slab, s);
-        lk__pool_run(pool, rows * s->columns, multiply_slab, s);
-    }
+    const job *job = argument;
+    int64_t    tasks = job->now.tiles + job->next.parts, packed = task * job->next.parts / tasks;
+    (void)worker;
+    if ((task + 1) * job->next.parts / tasks > packed)
+        pack_part(job, &job->next, packed);
+    else
+        multiply_tile(job, &job->now, task - packed);
+}
+
+static void run_steps(job *job, const step *now, const step *next, lk__pool *pool)
+{
+    job->now = *now;
+    job->next = *next;
+    lk__pool_run(pool, now->tiles + next->parts, run_task, job);
 }
 
 void gemm_run_large(const gemm *g, lk__pool *pool, void *workspace)
 {
-    slab s = {.g = g, .a = workspace, .b = (REAL *)((char *)workspace + space_of(slab_space(g->m, g->k, MR)))};
-    for (s.i = 0; s.i < g->m; s.i += SLAB)
-        for (s.j = 0; s.j < g->n; s.j += SLAB) {
-            s.m = min64(SLAB, g->m - s.i);
-            s.n = min64(SLAB, g->n - s.j);
-            run_slab(&s, pool);
+    const step none = {0};
+    int        threads = pool ? lk__pool_threads(pool) : 1;
+    job        job = {.g = g, .threads = threads, .block = gemm_block_k(g->k)};
+    for (int i = 0; i < buffers(threads); i++) {
+        job.a[i] = (REAL *)((char *)workspace + (size_t)i * (a_bytes(g, threads) + b_bytes(g, threads)));
+        job.b[i] = (REAL *)((char *)job.a[i] + a_bytes(g, threads));
+    }
+    step now, next = step_at(&job, 0, 0, 0, &none);
+    run_steps(&job, &none, &next, pool);
+    while (next.tiles > 0) {
+        now = next;
+        next = step_after(&job, &now);
+        if (threads > 1) {
+            run_steps(&job, &now, &next, pool);
+        } else { /* in one buffer */
+            run_steps(&job, &now, &none, pool);
+            run_steps(&job, &none, &next, pool);
         }
+    }
 }

@@ -71,7 +71,9 @@ INLINE void start_tile(tile *t, const REAL *start, REAL *const *c)
     UNROLL
     for (int i = 0; i < MR; i++) {
         __builtin_prefetch(c[i], 1, 3);
-        if (sizeof(REAL) * TILE_NR > 64) __builtin_prefetch(c[i] + TILE_NR / 2, 1, 3);
+        UNROLL
+        for (int line = 64; line < (int)sizeof(REAL) * TILE_NR; line += 64)
+            __builtin_prefetch((const char *)c[i] + line, 1, 3);
         UNROLL
         for (int j = 0; j < TILE_NV; j++) t->v[i][j] = load((start ? start : zeros) + j * VL);
     }
