@@ -20,7 +20,7 @@ typedef struct chunked {
     int64_t *invalid;
 } chunked;
 
-enum { LOGITS = 16 << 20, FEWEST = 64, MOST = 4096 }; /* elements of a chunk's logits; its rows: a multiple of FEWEST */
+enum { LOGITS = 22 << 20, FEWEST = 64, MOST = 4096 }; /* elements of a chunk's logits; its rows: a multiple of FEWEST */
 
 static int64_t chunk_rows(int64_t classes)
 {
