@@ -5,6 +5,10 @@
 #include "device/cpu/gemm.h"
 #include "device/cpu/square.h"
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 typedef REAL quad __attribute__((vector_size(16)));
 typedef REAL quad_unaligned __attribute__((vector_size(16), aligned(sizeof(REAL)), may_alias));
 enum { QL = 16 / sizeof(REAL) };
@@ -62,7 +66,7 @@ static inline void store_quad_element(ELEMENT *p, quad v)
     } while (0)
 #endif
 /* Rows first … end, from column `column` on. TO and FROM are REAL or ELEMENT. */
-#define DEFINE_TRANSPOSE(name, TO, FROM)                                                                              \
+#define DEFINE_QUADS(name, TO, FROM)                                                                                  \
     static void name##_quads(TO *to, int64_t to_row, const FROM *from, int64_t from_row, int64_t first, int64_t end,  \
                              int64_t column, int64_t columns)                                                         \
     {                                                                                                                 \
@@ -76,7 +80,9 @@ static inline void store_quad_element(ELEMENT *p, quad v)
         }                                                                                                             \
         for (; i < end; i++)                                                                                          \
             for (int64_t j = column; j < columns; j++) store_one(to + j * to_row + i, load_one(from + i * from_row + j)); \
-    }                                                                                                                 \
+    }
+
+#define DEFINE_BY_SQUARES(name, TO, FROM)                                                                             \
     void name(TO *to, int64_t to_row, const FROM *from, int64_t from_row, int64_t rows, int64_t columns)              \
     {                                                                                                                 \
         int64_t i = 0;                                                                                                \
@@ -94,8 +100,78 @@ static inline void store_quad_element(ELEMENT *p, quad v)
         }                                                                                                             \
         name##_quads(to, to_row, from, from_row, i, rows, 0, columns);                                                \
     }
-DEFINE_TRANSPOSE(transpose, REAL, REAL)
+DEFINE_QUADS(transpose, REAL, REAL)
 #if NARROW
-DEFINE_TRANSPOSE(transpose_wide, REAL, ELEMENT)
-DEFINE_TRANSPOSE(transpose_narrow, ELEMENT, REAL)
+DEFINE_QUADS(transpose_wide, REAL, ELEMENT)
+DEFINE_QUADS(transpose_narrow, ELEMENT, REAL)
+DEFINE_BY_SQUARES(transpose_wide, REAL, ELEMENT)
+DEFINE_BY_SQUARES(transpose_narrow, ELEMENT, REAL)
+#endif
+
+#if defined(__AVX512F__) && LK_REAL_BITS == 32
+/* The four quads of a vector, each from a row of its own: so that only shuffles within quads remain, for which there is one unit. */
+static inline vec load_quads(const REAL *a, const REAL *b, const REAL *c, const REAL *d)
+{
+    __m512 v = _mm512_castps128_ps512(_mm_loadu_ps(a));
+    v = _mm512_insertf32x4(v, _mm_loadu_ps(b), 1);
+    v = _mm512_insertf32x4(v, _mm_loadu_ps(c), 2);
+    return (vec)_mm512_insertf32x4(v, _mm_loadu_ps(d), 3);
+}
+
+/* Transposes the 4 × 4 elements in each quad of four vectors. */
+INLINE void transpose_in_quads(vec w[4])
+{
+    __m512 a = (__m512)w[0], b = (__m512)w[1], c = (__m512)w[2], d = (__m512)w[3];
+    __m512 ab_low = _mm512_unpacklo_ps(a, b), ab_high = _mm512_unpackhi_ps(a, b);
+    __m512 cd_low = _mm512_unpacklo_ps(c, d), cd_high = _mm512_unpackhi_ps(c, d);
+    w[0] = (vec)_mm512_shuffle_ps(ab_low, cd_low, 0x44);
+    w[1] = (vec)_mm512_shuffle_ps(ab_low, cd_low, 0xee);
+    w[2] = (vec)_mm512_shuffle_ps(ab_high, cd_high, 0x44);
+    w[3] = (vec)_mm512_shuffle_ps(ab_high, cd_high, 0xee);
+}
+
+INLINE void transpose_16_rows(REAL *to, int64_t to_row, const REAL *from, int64_t row) /* 4 columns */
+{
+    vec w[4];
+    UNROLL
+    for (int l = 0; l < 4; l++)
+        w[l] = load_quads(from + l * row, from + (l + 4) * row, from + (l + 8) * row, from + (l + 12) * row);
+    transpose_in_quads(w);
+    UNROLL
+    for (int l = 0; l < 4; l++) store(to + l * to_row, w[l]);
+}
+
+INLINE void transpose_8_rows(REAL *to, int64_t to_row, const REAL *from, int64_t row) /* 8 columns */
+{
+    vec w[4];
+    UNROLL
+    for (int l = 0; l < 4; l++) {
+        const REAL *a = from + l * row, *b = from + (l + 4) * row;
+        w[l] = load_quads(a, b, a + 4, b + 4);
+    }
+    transpose_in_quads(w);
+    UNROLL
+    for (int l = 0; l < 4; l++) {
+        _mm256_storeu_ps(to + l * to_row, _mm512_castps512_ps256((__m512)w[l]));
+        _mm256_storeu_ps(to + (l + 4) * to_row, _mm512_extractf32x8_ps((__m512)w[l], 1));
+    }
+}
+
+void transpose(REAL *to, int64_t to_row, const REAL *from, int64_t from_row, int64_t rows, int64_t columns)
+{
+    int64_t i = 0, fours = columns / 4 * 4, eights = columns / 8 * 8;
+    for (; i + 16 <= rows; i += 16) {
+        for (int64_t j = 0; j < fours; j += 4)
+            transpose_16_rows(to + j * to_row + i, to_row, from + i * from_row + j, from_row);
+        transpose_quads(to, to_row, from, from_row, i, i + 16, fours, columns);
+    }
+    for (; i + 8 <= rows; i += 8) {
+        for (int64_t j = 0; j < eights; j += 8)
+            transpose_8_rows(to + j * to_row + i, to_row, from + i * from_row + j, from_row);
+        transpose_quads(to, to_row, from, from_row, i, i + 8, eights, columns);
+    }
+    transpose_quads(to, to_row, from, from_row, i, rows, 0, columns);
+}
+#else
+DEFINE_BY_SQUARES(transpose, REAL, REAL)
 #endif
