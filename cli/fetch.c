@@ -41,7 +41,12 @@ int ranks_fetch(setup *s, const char *command_name, const options *given)
         if (code != 0) return code;
         data = setup_default_data(options_text(given, "model"), model.used);
     }
-    if (!is_public(data)) return 0;
+    if (!is_public(data)) {
+        print_error(command_name,
+                    "--download %s: only cifar10, fashion-mnist and mnist are downloaded, not --data %s; omit it", from,
+                    data);
+        return EXIT_USER_ERROR;
+    }
     if (!comm || lk_comm_local_rank(comm) == 0) {
         if (comm) lk_comm_busy_begin(comm, "downloading the data set");
         status = fetch_dataset(s, data, strcmp(from, "auto") == 0 ? NULL : from);
