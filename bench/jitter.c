@@ -1,10 +1,12 @@
-/* jitter.c - how much a machine slows down work that waits for the slowest core. N threads, each pinned to a core, repeat a piece of
- * arithmetic of some milliseconds without waiting for each other; the mean of all pieces over the mean of each round's slowest is what a
+/* jitter.c - how much a machine slows down work that waits for the slowest core. N threads, each pinned to a core, repeat
+ * multiply-adds of the widest vectors for some milliseconds without waiting for each other; the mean of all pieces over the mean of each round's slowest is what a
  * synchronous step of N equal parts can reach of N independent processes at most.
  *
  *   jitter [threads [milliseconds [rounds]]] */
 #define _GNU_SOURCE
 #include "base/base.h"
+#include "base/isa.h"
+#include "spin.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -13,6 +15,7 @@
 
 typedef struct jitter {
     int               threads, rounds;
+    lk__tile          spin;
     int64_t           steps;   /* of a piece */
     double           *seconds; /* (threads, rounds) */
     pthread_barrier_t begin;
@@ -21,20 +24,12 @@ typedef struct jitter {
 typedef struct worker {
     jitter *of;
     int     number;
-    double  sink;
+    float   sink;
 } worker;
 
-/* Four chains in registers: no memory is involved. */
-static double compute(int64_t steps)
+static void compute(const jitter *j, worker *w)
 {
-    double a = 1, b = 2, c = 3, d = 4;
-    for (int64_t i = 0; i < steps; i++) {
-        a = a * 0.999999 + 1e-9;
-        b = b * 0.999999 + 1e-9;
-        c = c * 0.999999 + 1e-9;
-        d = d * 0.999999 + 1e-9;
-    }
-    return a + b + c + d;
+    for (int64_t i = 0; i < j->steps; i++) j->spin(&w->sink, i, 0);
 }
 
 static void *run_worker(void *argument)
@@ -48,7 +43,7 @@ static void *run_worker(void *argument)
     pthread_barrier_wait(&j->begin);
     for (int round = 0; round < j->rounds; round++) {
         double start = lk__now();
-        w->sink += compute(j->steps);
+        compute(j, w);
         j->seconds[w->number * j->rounds + round] = lk__now() - start;
     }
     return NULL;
@@ -77,7 +72,7 @@ static void report(const jitter *j)
 int main(int count, char **arguments)
 {
     jitter j = {.threads = count > 1 ? atoi(arguments[1]) : 2, .rounds = count > 3 ? atoi(arguments[3]) : 100};
-    double milliseconds = count > 2 ? atof(arguments[2]) : 25, start;
+    double milliseconds = count > 2 ? atof(arguments[2]) : 25, start, lanes;
     worker workers[CPU_SETSIZE];
     if (j.threads < 1 || j.threads > CPU_SETSIZE || j.rounds < 1 || milliseconds <= 0) {
         fprintf(stderr, "usage: jitter [threads [milliseconds [rounds]]]\n");
@@ -86,10 +81,12 @@ int main(int count, char **arguments)
     pthread_t threads[CPU_SETSIZE];
     j.seconds = calloc((size_t)j.threads * (size_t)j.rounds, sizeof *j.seconds);
     if (!j.seconds || pthread_barrier_init(&j.begin, NULL, (unsigned)j.threads) != 0) return 1;
-    workers[0].sink = compute(1 << 22); /* until the core has its speed */
+    j.spin = spin_for(lk__isa_choose(NULL), &lanes);
+    j.steps = 100;
+    compute(&j, &workers[0]); /* until the core has its speed */
     start = lk__now();
-    workers[0].sink += compute(1 << 22);
-    j.steps = (int64_t)((1 << 22) * milliseconds * 1e-3 / (lk__now() - start));
+    compute(&j, &workers[0]);
+    j.steps = (int64_t)(100 * milliseconds * 1e-3 / (lk__now() - start)) + 1;
     for (int i = 0; i < j.threads; i++) {
         workers[i] = (worker){&j, i, 0};
         if (pthread_create(&threads[i], NULL, run_worker, &workers[i]) != 0) return 1;
