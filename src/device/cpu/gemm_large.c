@@ -6,8 +6,8 @@
 enum {
     SLAB = 4096, /* rows or columns of a slab */
     PACKED =
-        128 << 10, /* elements of A or B that are packed at a time, if that is more than one block of k: half of a cache */
-    MOST_THREADS = 16, /* for each of which as many are packed again */
+        128 << 10, /* elements of A or B that one thread packs at a time, if that is more than a block of k: half of a cache */
+    MOST_THREADS = 16, /* several threads pack so many times as much */
     LARGE = 192,       /* rows or columns: at least, of a large product */
     GROUP = 128,       /* rows or columns that are packed as one part: whole panels */
     GROUP_ROWS = GROUP / MR * MR,
