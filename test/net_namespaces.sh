@@ -39,6 +39,8 @@ int main(int argc, char **argv)
     config.backend = argc > 3 ? argv[3] : NULL;
     if (seconds > 0) config.join_ms = 30000; /* else LOCKSTEP_JOIN_TIMEOUT */
     lk_status status = lk_comm_create(context, &config, &comm);
+    if (status >= 0) puts("joined");
+    fflush(stdout);
     for (double end = now() + seconds; status >= 0; rounds++) {
         int32_t more = now() < end || rounds == 0;
         for (size_t i = 0; i < count; i++) x[i] = (double)(lk_comm_rank(comm) + 1) * (double)(i % 97 + 1);
@@ -83,6 +85,14 @@ ends_right() { # WHAT BACKEND
     done
     pids=()
     echo "$1"
+}
+# Waits until all ranks have joined, and then a little, so that they are amid their collectives.
+all_joined() {
+    for _ in $(seq 300); do
+        [ "$(cat "$work"/out.* | grep -c "^joined")" -eq 4 ] && break
+        sleep 0.1
+    done
+    sleep 0.5
 }
 # All of RANKS have failed with PATTERN in their error.
 ends_failed() { # WHAT PATTERN RANKS…
@@ -146,13 +156,13 @@ grep -q "rank 0 of 3 is not reachable" "$work/out.1" && ! grep -q "did not repor
 echo "a host is cut off while it waits for others to join"
 
 start 10.77.0.1 60 100000 tcp
-sleep 1.5
+all_joined
 victim=${pids[3]} # ip netns exec becomes the program
 { kill -KILL $victim; wait "${pids[3]}"; } 2> /dev/null
 ends_failed "a rank is killed" "rank 3 of 4 .* died" 0 1 2
 
 start 10.77.0.1 60 100000 tcp
-sleep 1.5
+all_joined
 ip -n $b link set lkveth down
 ends_failed "a host is cut off" "rank [0-3] of 4 .* was cut off" 0 1 2 3
 ip -n $b link set lkveth up

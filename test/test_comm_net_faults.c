@@ -156,6 +156,74 @@ static void a_rank_that_is_stopped_during_declared_work_is_not_waited_for(void)
     }
 }
 
+/* ---- a rank is stopped during a transfer, and continued ---- */
+
+/* STOPPED_S: longer than it takes to detect a host that is cut off. */
+enum { STOPPED_S = 5, TRANSFERS = 40, TRANSFER_BYTES = 64 << 20 };
+
+/* A rank's process: `receiver` stops itself before the first transfer, so that the parent knows when they begin. */
+static int run_with_paused_receiver(int rank, int receiver)
+{
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    lk_comm_config    comm_config = LK_COMM_CONFIG_INIT;
+    lk_context       *context;
+    lk_comm          *comm;
+    char             *data = malloc(TRANSFER_BYTES);
+    config.threads = 1;
+    comm_config.rank = rank;
+    comm_config.world = 2;
+    comm_config.join_ms = 30000;
+    comm_config.backend = fault_backend;
+    if (!data || lk_context_create(&config, &context) < 0 || lk_comm_create(context, &comm_config, &comm) < 0)
+        return 10;
+    memset(data, rank == receiver ? 0 : 42, TRANSFER_BYTES);
+    lk_status status = lk_comm_barrier(comm, NULL);
+    if (rank == receiver) raise(SIGSTOP);
+    for (int i = 0; i < TRANSFERS && status >= 0; i++)
+        status = rank == receiver ? lk_comm_recv(comm, data, TRANSFER_BYTES, LK_U8, !rank, 0, NULL)
+                                  : lk_comm_send(comm, data, TRANSFER_BYTES, LK_U8, receiver, 0, NULL);
+    size_t same = 0;
+    while (same < TRANSFER_BYTES && data[same] == 42) same++;
+    bool right = status == LK_OK && same == TRANSFER_BYTES;
+    if (!right)
+        fprintf(stderr, "rank %d, %zu bytes: %s: %s\n", rank, same, lk_status_name(status), lk_comm_error(comm));
+    lk_comm_free(comm);
+    lk_context_free(context);
+    free(data);
+    return right ? 0 : 13;
+}
+
+static void a_rank_that_was_stopped_during_a_transfer_completes_it(void)
+{
+    for (int receiver = 0; receiver < 2; receiver++) { /* the lower rank accepts the connections of the higher */
+        pid_t pids[2];
+        char  job[64];
+        int   status = -1;
+        snprintf(job, sizeof job, "paused-%ld-%d", (long)getpid(), receiver);
+        setenv("LOCKSTEP_JOB", job, 1);
+        fflush(NULL);
+        for (int r = 0; r < 2; r++) {
+            REQUIRE((pids[r] = fork()) >= 0);
+            if (pids[r] == 0) {
+                alarm(60);
+                _exit(run_with_paused_receiver(r, receiver));
+            }
+        }
+        waitpid(pids[receiver], &status, WUNTRACED);
+        CHECK(WIFSTOPPED(status), "rank %d ended with %x", receiver, status);
+        kill(pids[receiver], SIGCONT);
+        usleep(100000);
+        kill(pids[receiver], SIGSTOP);
+        sleep(STOPPED_S);
+        kill(pids[receiver], SIGCONT);
+        for (int r = 0; r < 2; r++) {
+            waitpid(pids[r], &status, 0);
+            CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "rank %d was stopped: rank %d ended with %x", receiver,
+                  r, status);
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) rounds = atoi(argv[1]);
@@ -165,6 +233,7 @@ int main(int argc, char **argv)
     RUN(a_closed_connection_fails_the_group_on_every_rank);
     if (argc <= 1) {
         RUN(a_rank_that_is_stopped_during_declared_work_is_not_waited_for);
+        RUN(a_rank_that_was_stopped_during_a_transfer_completes_it);
         RUN(a_mismatch_fails_on_every_rank_with_one_table);
         RUN(a_transfer_of_another_size_is_a_mismatch);
         RUN(a_transfer_against_a_collective_is_a_mismatch_before_the_deadline);

@@ -97,15 +97,21 @@ bool lk__send_passed(int fd, const void *from, size_t bytes, int passed)
     return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes;
 }
 
-void lk__socket_probe(int fd)
+void lk__socket_probe(int fd, bool on)
 {
     enum { CUT_OFF_MS = 3500 };
-    int one = 1, seconds = 1, probes = 3;
-    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &(unsigned){CUT_OFF_MS}, sizeof(unsigned));
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    int seconds = 1, probes = 3;
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &(unsigned){on ? CUT_OFF_MS : 0}, sizeof(unsigned));
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &(int){on}, sizeof(int));
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof seconds);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+}
+
+bool lk__error_is_cut_off(int error)
+{
+    return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN ||
+           error == EHOSTDOWN;
 }
 
 bool lk__peer_is_own_user(int fd, long *pid)

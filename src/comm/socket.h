@@ -18,8 +18,11 @@ bool lk__read_passed(int fd, void *into, size_t bytes, int *passed, double end);
 bool lk__send_passed(int fd, const void *from, size_t bytes, int passed);
 
 /* Has the kernel detect within about 4 s that the other host of a TCP connection is cut off: by unacknowledged data, and
- * by keepalive probes on an idle connection. A stopped process is not affected: its kernel answers. */
-void lk__socket_probe(int fd);
+ * by keepalive probes on an idle connection. Only for connections of small messages: Linux also ends a connection whose
+ * peer does not read for that long once its buffers are full, as a stopped process does. */
+void lk__socket_probe(int fd, bool on);
+/* Whether an error of a connection says that its other host does not answer. */
+bool lk__error_is_cut_off(int error);
 
 /* Whether a Unix socket's peer is a process of this user or of root. pid 0: unknown. */
 bool lk__peer_is_own_user(int fd, long *pid);

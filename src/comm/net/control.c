@@ -2,6 +2,7 @@
  * net->lock, except the notes at the end. */
 #define _GNU_SOURCE
 #include "comm/net/net.h"
+#include "comm/socket.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -71,9 +72,8 @@ static void close_lost_peer(lk__net *net, lk__net_peer *peer, int why)
     close(peer->fd);
     peer->fd = -1;
     if (atomic_load(&peer->gone)) return;
-    bool cut = why == ETIMEDOUT || why == EHOSTUNREACH || why == ENETUNREACH || why == ENETDOWN || why == EHOSTDOWN;
     atomic_store(&peer->lost_at, lk__now());
-    atomic_store(cut ? &peer->cut_off : &peer->dead, true);
+    atomic_store(lk__error_is_cut_off(why) ? &peer->cut_off : &peer->dead, true);
     atomic_fetch_add(&net->events, 1);
 }
 

@@ -6,6 +6,7 @@
  * large part is divided over the streams between two hosts. */
 #define _GNU_SOURCE
 #include "comm/net/net.h"
+#include "comm/socket.h"
 
 #include <errno.h>
 #include <string.h>
@@ -101,10 +102,13 @@ static void on_ready(lk__net_handler *handler, uint32_t events)
     if (events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) atomic_store(&s->writable, true);
 }
 
-static void mark_broken(lk__net *net, stream *s)
+/* error: of the socket; 0: its peer closed it, or violated the protocol. */
+static void mark_broken(lk__net *net, stream *s, int error)
 {
+    lk__net_peer *peer = &net->peers[s->peer];
     s->broken = true;
-    atomic_store(&net->peers[s->peer].drained, true);
+    if (lk__error_is_cut_off(error) && !atomic_exchange(&peer->cut_off, true)) atomic_store(&peer->lost_at, lk__now());
+    atomic_store(&peer->drained, true);
 }
 
 /* True when bytes moved. */
@@ -122,7 +126,7 @@ static bool advance_send(lk__net *net, stream *s)
     ssize_t moved = sendmsg(s->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (moved < 0) {
         if (errno == EINTR) atomic_store(&s->writable, true);
-        if (errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK) mark_broken(net, s);
+        if (errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK) mark_broken(net, s, errno);
         return false;
     }
     size_t bytes = (size_t)moved;
@@ -146,7 +150,8 @@ static size_t receive_bytes(lk__net *net, stream *s, void *into, size_t bytes)
     atomic_store(&s->readable, false);
     ssize_t n = recv(s->fd, into, bytes < AT_ONCE ? bytes : AT_ONCE, MSG_DONTWAIT);
     if (n > 0 || (n < 0 && errno == EINTR)) atomic_store(&s->readable, true);
-    if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK)) mark_broken(net, s);
+    if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK))
+        mark_broken(net, s, n < 0 ? errno : 0);
     return n > 0 ? (size_t)n : 0;
 }
 
@@ -162,7 +167,7 @@ static item *next_message(lk__net *net, stream *s, bool *moved)
     for (item *i = s->awaited.first; i; i = i->next)
         if (i->header.id == s->header.id) {
             if (i->bytes == s->header.bytes) return i;
-            mark_broken(net, s); /* sizes differ: a protocol violation that no control message reports */
+            mark_broken(net, s, 0); /* sizes differ: a protocol violation that no control message reports */
             return NULL;
         }
     return NULL;

@@ -151,7 +151,7 @@ static bool accept_connection(lk__rendezvous_acceptor *acceptor)
         snprintf(incoming.from, sizeof incoming.from, "process %ld", pid);
     } else {
         lk__address_show(&from, incoming.from, sizeof incoming.from);
-        lk__socket_probe(incoming.fd);
+        lk__socket_probe(incoming.fd, true);
     }
     for (int i = 0; i < acceptor->most && !unused; i++)
         if (acceptor->pending[i].fd < 0) unused = &acceptor->pending[i];

@@ -68,7 +68,7 @@ static void configure_socket(int fd, int stream)
 {
     int one = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    if (!stream) lk__socket_probe(fd);
+    lk__socket_probe(fd, stream == 0); /* an accepted one has been probed so far */
 }
 
 /* ---- to the lower ranks ---- */

@@ -190,7 +190,7 @@ static int connect_until(const struct sockaddr_storage *to, double end)
         errno = why;
         return -1;
     }
-    lk__socket_probe(fd); /* others may join minutes later, and rank 0's host may be lost by then */
+    lk__socket_probe(fd, true); /* others may join minutes later, and rank 0's host may be lost by then */
     return fd;
 }
 
