@@ -106,12 +106,6 @@ void ranks_leave(setup *s)
     s->config.comm = NULL;
 }
 
-/* Of the models that this program knows; a user's own may have it or not. */
-static bool has_no_batch_norm(const setup *s)
-{
-    return s->transformer.used || strcmp(s->model_name, "mlp") == 0 || strcmp(s->model_name, "cnn") == 0;
-}
-
 int ranks_make(setup *s, const char *name, const options *given)
 {
     lk_trainer_config *config = &s->config;
@@ -121,10 +115,6 @@ int ranks_make(setup *s, const char *name, const options *given)
                     : strcmp(options_text(given, "state"), "replicated") == 0 ? LK_STATE_REPLICATED
                                                                               : LK_STATE_AUTO;
     config->sync_batch_norm = options_flag(given, "sync-batchnorm");
-    if (config->sync_batch_norm && has_no_batch_norm(s)) {
-        print_error(name, "--sync-batchnorm: %s has no batch norm; omit it", s->model_name);
-        return EXIT_USER_ERROR;
-    }
     lk_dtype_parse(options_text(given, "gradient-dtype"), &config->gradient_dtype);
     config->leaves = reproducible ? (int)options_integer(given, "leaves") : 0;
     if (options_given(given, "bucket-mib"))

@@ -38,9 +38,9 @@ expect 2 "device" "$lockstep" plan --device gpu
 expect 2 "betas" "$lockstep" train $small --betas 0.9
 for options in "" "-n 2"; do
     expect 2 "download auto: only cifar10, fashion-mnist and mnist are downloaded, not --data synthetic" "$lockstep" train $small $options --download auto
-    expect 2 "sync-batchnorm: cnn has no batch norm; omit it" "$lockstep" train $small $options --sync-batchnorm
+    expect 2 "--sync-batchnorm.*, but the model has no batch norm: omit it" "$lockstep" train $small $options --sync-batchnorm
 done
-expect 2 "sync-batchnorm: gpt has no batch norm; omit it" "$lockstep" plan --model gpt --sync-batchnorm
+expect 2 "--sync-batchnorm.*, but the model has no batch norm: omit it" "$lockstep" plan --model gpt --sync-batchnorm
 expect 2 "accumulate cannot be combined with --reproducible, which divides the batch into --leaves parts itself" "$lockstep" train $small --reproducible --accumulate 2
 expect 2 "momentum" "$lockstep" train $small --momentum 0.9
 expect 2 "did you mean|cifar10" "$lockstep" train --data cifar

@@ -202,6 +202,22 @@ static void an_unread_norm_updates_its_running_statistics(void)
     }
 }
 
+static void a_model_without_batch_norm_is_refused(void)
+{
+    rig                 r = rig_open(LK_F32, 1);
+    lk_tensor           input = lk_input(r.graph, "x", LK_F32, 2, ((int64_t[]){5, 3}));
+    lk_optimizer_config optimizer = LK_OPTIMIZER_CONFIG_INIT;
+    lk_plan_config      config = LK_PLAN_CONFIG_INIT;
+    lk_plan            *plan = NULL;
+    config.loss = lk_mse(lk_linear(input, "fc", 3), lk_input(r.graph, "y", LK_F32, 2, ((int64_t[]){5, 3})));
+    config.optimizer = &optimizer;
+    config.sync_batch_norm = true;
+    lk_status status = lk_plan_create(r.graph, &config, &plan);
+    CHECK(status == LK_EINVAL && !plan && strstr(lk_context_error(r.context), "the model has no batch norm"), "%s: %s",
+          lk_status_name(status), lk_context_error(r.context));
+    rig_close(&r);
+}
+
 int main(void)
 {
     RUN(one_rank_trains_resnet20_like_plain_batch_norm);
@@ -209,5 +225,6 @@ int main(void)
     RUN(recomputation_keeps_the_sums_and_changes_no_bit);
     RUN(frozen_norms_add_no_sums_to_backward);
     RUN(an_unread_norm_updates_its_running_statistics);
+    RUN(a_model_without_batch_norm_is_refused);
     return check_result();
 }

@@ -59,7 +59,7 @@ typedef struct lk_plan_config {
     const lk_optimizer_config *optimizer LK_ZERO; /* NULL: evaluation only, no gradients, no optimizer state */
     bool                       no_fusion LK_ZERO; /* run each operation as recorded: for numerical checks */
     lk_parallel                parallel LK_ZERO;
-    bool                       sync_batch_norm LK_ZERO; /* batch norm uses the statistics of the whole global batch */
+    bool                       sync_batch_norm LK_ZERO; /* statistics of the global batch; refused without batch norm */
     lk_policy                  policy LK_ZERO;
     lk_dtype                   gradient_dtype LK_ZERO; /* LK_BF16: gradients are rounded for the all_reduce, and half the bytes are sent; not with leaves */
 } lk_plan_config;
