@@ -60,6 +60,9 @@ static int run_eval(const options *command_line)
     if (code == 0) code = record_read(&s, "eval", &given, weights);
     if (code == 0) code = setup_make(&s, "eval", &given, SETUP_TEST);
     if (code == 0) code = record_check(&s, "eval", &given);
+    if (code == 0 && s.no_test)
+        print_note("eval", "%s has no test set: all %lld samples are evaluated", s.data,
+                   (long long)lk_dataset_count(s.test));
     if (code == 0) code = evaluate(&s, &given);
     setup_free(&s);
     return code;
@@ -69,7 +72,8 @@ const command command_eval = {
     "eval",
     "evaluate saved weights on the test set",
     "Loads weights strictly (names and shapes must match the model) and prints the mean loss and the metrics over the "
-    "whole test set, each sample once. A checkpoint directory knows its model, its data and their options; an option "
+    "whole test set, each sample once; where --data names data without one, over all samples. A checkpoint directory "
+    "knows its model, its data and their options; an option "
     "that is given has precedence.\n\n"
     "Examples: lockstep eval --load runs/first; lockstep eval --load model.safetensors --model cnn --data "
     "fashion-mnist",

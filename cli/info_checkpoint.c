@@ -8,7 +8,7 @@
 #include <lockstep/checkpoint.h>
 #include <string.h>
 
-enum { CLASSES_SHOWN = 20 };
+enum { NAMES_SHOWN = 20 };
 
 /* "(3, 32, 32)" */
 static const char *format_dims(int rank, const int64_t *dims, char *out, size_t size)
@@ -39,15 +39,22 @@ static void print_options(const lk_description *d)
         printf("%-18s none: an older version wrote it, or a program without a trainer\n", "record");
 }
 
+static void print_names(const char *const *names, int64_t count)
+{
+    for (int64_t i = 0; names && i < count && i < NAMES_SHOWN; i++)
+        terminal_print(stdout, "%s%s", i ? ", " : ": ", names[i]);
+    if (names && count > NAMES_SHOWN) printf(", …");
+}
+
 static void print_field(const lk_field *field, bool first)
 {
     char dims[128];
     terminal_print(stdout, "%-18s %s %s %s", first ? "samples" : "", field->name, lk_dtype_name(field->dtype),
                    format_dims(field->rank, field->dims, dims, sizeof dims));
     if (field->classes > 0) printf(", %d class%s", field->classes, field->classes == 1 ? "" : "es");
-    for (int i = 0; field->class_names && i < field->classes && i < CLASSES_SHOWN; i++)
-        terminal_print(stdout, "%s%s", i ? ", " : ": ", field->class_names[i]);
-    printf("%s\n", field->class_names && field->classes > CLASSES_SHOWN ? ", …" : "");
+    print_names(field->class_names, field->classes);
+    print_names(field->column_names, field->dims[0]);
+    printf("\n");
 }
 
 static void print_normalisation(const lk_description *d)
@@ -114,6 +121,14 @@ static void json_dims(json *j, const char *key, int rank, const int64_t *dims)
     json_close(j, ']');
 }
 
+static void json_names(json *j, const char *key, const char *const *names, int64_t count)
+{
+    if (!names) return;
+    json_open(j, key, '[');
+    for (int64_t i = 0; i < count; i++) json_text(j, NULL, names[i]);
+    json_close(j, ']');
+}
+
 static void json_field(json *j, const lk_field *field)
 {
     json_open(j, NULL, '{');
@@ -121,11 +136,8 @@ static void json_field(json *j, const lk_field *field)
     json_text(j, "dtype", lk_dtype_name(field->dtype));
     json_dims(j, "shape", field->rank, field->dims);
     if (field->classes > 0) json_integer(j, "classes", field->classes);
-    if (field->class_names) {
-        json_open(j, "class_names", '[');
-        for (int i = 0; i < field->classes; i++) json_text(j, NULL, field->class_names[i]);
-        json_close(j, ']');
-    }
+    json_names(j, "class_names", field->class_names, field->classes);
+    json_names(j, "column_names", field->column_names, field->dims[0]);
     json_close(j, '}');
 }
 

@@ -94,7 +94,8 @@ static lk_status probe_both(setup *s)
 static lk_status open_test(setup *s, bool any)
 {
     lk_status status = lk_dataset_open(s->context, s->data, LK_SPLIT_TEST, &s->open_options, &s->test);
-    if (status != LK_END) return status;
+    s->no_test = status == LK_END;
+    if (!s->no_test) return status;
     return any ? lk_dataset_open(s->context, s->data, LK_SPLIT_TRAIN, &s->open_options, &s->test) : LK_ENOENT;
 }
 
@@ -134,11 +135,12 @@ static lk_status open_shapes(setup *s, bool probe)
     return probe_both(s);
 }
 
-static lk_status open_data(setup *s, setup_data what)
+static lk_status open_data(setup *s, const options *given, setup_data what)
 {
+    bool named = options_chosen(given, "data") && !options_chosen(given, "holdout");
     if (what == SETUP_PROBE) return probe_both(s);
     if (what == SETUP_SIZES || what == SETUP_SHAPES) return open_shapes(s, what == SETUP_SIZES);
-    return what == SETUP_BOTH ? open_both(s) : open_test(s, what == SETUP_ANY);
+    return what == SETUP_BOTH ? open_both(s) : open_test(s, what == SETUP_ANY || named);
 }
 
 /* An option that this model or data set does not use is a user error, instead of being ignored. */
@@ -296,7 +298,7 @@ static void use_recorded_size(setup *s, const options *given)
 
 static int report_no_test(const setup *s, const char *name, lk_status status)
 {
-    if (status != LK_ENOENT || *lk_context_error(s->context)) return report(name, s->context, status);
+    if (!s->no_test) return report(name, s->context, status);
     print_error(name, "%s has no test set: --holdout 0.1 takes a tenth of the samples as one", s->data);
     return EXIT_USER_ERROR;
 }
@@ -316,15 +318,16 @@ void setup_image_size(const lk_field *image, lk_open_options *open)
 }
 
 /* Several whole numbers for each sample are labels of a sequence; for --loss bce they are targets of 0 and 1. */
-static lk_status reopen_as_targets(setup *s, const char *loss, setup_data what)
+static lk_status reopen_as_targets(setup *s, const options *given, setup_data what)
 {
     const lk_field *label = lk_dataset_find(s->train ? s->train : s->test, "label");
-    if (strcmp(loss, "bce") != 0 || !label || label->rank == 0 || s->transformer.used) return LK_OK;
+    if (strcmp(options_text(given, "loss"), "bce") != 0 || !label || label->rank == 0 || s->transformer.used)
+        return LK_OK;
     lk_dataset_free(s->train);
     lk_dataset_free(s->test);
     s->train = s->test = NULL;
     s->open_options.regression = true;
-    return open_data(s, what);
+    return open_data(s, given, what);
 }
 
 static lk_status probe_label(setup *s, const char *label, lk_dataset **dataset)
@@ -372,11 +375,11 @@ static int open_named(setup *s, const char *name, const options *given, setup_da
     use_recorded_size(s, given);
     if (what == SETUP_ANY || what == SETUP_TEST) use_recorded_label(s, given, what == SETUP_ANY);
     s->opening_data = true;
-    lk_status status = open_data(s, what);
-    if (status >= 0) status = reopen_as_targets(s, options_text(given, "loss"), what);
+    lk_status status = open_data(s, given, what);
+    if (status >= 0) status = reopen_as_targets(s, given, what);
     s->opening_data = false;
     if (status >= 0) return check_data_options(s, name, given);
-    bool missing = status == LK_ENOENT && *lk_context_error(s->context); /* else there is no test set */
+    bool missing = status == LK_ENOENT && !s->no_test;
     code = report_no_test(s, name, status);
     if (missing && s->checkpoint && options_given(given, "data") && !options_chosen(given, "data"))
         print_note(name, "%s is the data in the record of %s, seen from the directory of that run; --data names another",

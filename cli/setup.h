@@ -50,6 +50,7 @@
 typedef struct setup {
     lk_context       *context;
     lk_dataset       *train, *test;
+    bool              no_test; /* the data have no test set: `test` is all samples, or was not opened */
     lk_trainer_config config; /* model, data and batch are set; the rest is as in LK_TRAINER_CONFIG_INIT */
     lk_model_function model;
     transformer       transformer;   /* where it is used, instead of model */
@@ -80,7 +81,7 @@ typedef struct setup {
 typedef enum setup_data {
     SETUP_BOTH,
     SETUP_PROBE, /* both, without their samples: lk_dataset_probe */
-    SETUP_TEST,
+    SETUP_TEST,   /* or, where there is none, all samples of --data, unless it is from the record */
     SETUP_ANY,    /* the test set, or all samples where there is none */
     SETUP_OPENED, /* s->test was opened by the caller, and s->data names it */
     SETUP_SIZES,  /* missing files are allowed: then a known data set's published size is used */

@@ -118,7 +118,7 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
         [ -n "$a" ] && [ "$a" = "$b" ] || fail "$type gave '$b', i4 '$a': $(cat err.txt)"
     done
 
-    # Without a test set a run says so once and trains; `eval` needs one.
+    # Without a test set a run says so once and trains; `eval` takes all rows of a table that it is given.
     for ranks in "" "-n 2"; do
         expect 0 "no test set" "$LOCKSTEP" train $ranks $mlp --data csv:table.csv
         [ "$(grep -c 'no test set' err.txt)" = 1 ] || fail "'no test set' is not said once: $(cat err.txt)"
@@ -126,7 +126,14 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
     expect 0 "" "$LOCKSTEP" train $mlp --data csv:table.csv --label kind --holdout 0.25 --save classes --lr 0.05 --epochs 20
     grep -q "accuracy" err.txt || fail "no accuracy on the rows held out: $(cat err.txt)"
     expect 0 "" "$LOCKSTEP" eval --load classes --model mlp --hidden 8 --data csv:table.csv --holdout 0.25
-    expect 2 "has no test set: --holdout" "$LOCKSTEP" eval --load classes --model mlp --hidden 8 --data csv:table.csv
+    expect 0 "csv:table.csv has no test set: all 120 samples are evaluated" "$LOCKSTEP" eval --load classes --model mlp --hidden 8 --data csv:table.csv
+    expect 0 "" "$LOCKSTEP" train $mlp --data csv:table.csv --label kind --save all
+    expect 2 "csv:table.csv has no test set: --holdout" "$LOCKSTEP" eval --load all
+    # Columns in another order are other features.
+    awk -F, -v OFS=, '{ x = $1; $1 = $2; $2 = x; print }' table.csv > swapped.csv
+    for run in "eval --load all" "predict --load all" "train --resume all"; do
+        expect 2 'trained on other columns, or in another order: feature 1 is "[a-z]+" there and "[a-z]+" in' "$LOCKSTEP" $run --data csv:swapped.csv
+    done
     # Rows without the label's column are predicted as those with it; a table that has it, but not all features, is refused.
     cut -d, -f1-4 table.csv > rows.csv
     tail -n +2 rows.csv > bare.csv

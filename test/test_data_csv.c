@@ -128,6 +128,26 @@ static void text_labels_are_classes_in_sorted_order(void)
     free(many);
 }
 
+static void features_have_the_names_of_the_header(void)
+{
+    lk_dataset     *d;
+    lk_open_options options = LK_OPEN_OPTIONS_INIT;
+    const char     *text = "a,\"b, c\",kind,d\n1,2,x,3\n4,5,y,6\n1,2,x,3\n4,5,y,6\n";
+    options.label = "kind";
+    for (int part = 0; part < 2; part++) { /* the whole table, and the rows that are not held out */
+        options.holdout = part ? 0.5 : 0;
+        CHECK_OK(context, open_text(text, LK_SPLIT_TRAIN, &options, &d));
+        const lk_field *f = lk_dataset_field(d, 0);
+        CHECK(f->dims[0] == 3 && f->column_names && !lk_dataset_field(d, 1)->column_names);
+        CHECK(strcmp(f->column_names[0], "a") == 0 && strcmp(f->column_names[1], "b, c") == 0 &&
+              strcmp(f->column_names[2], "d") == 0);
+        lk_dataset_free(d);
+    }
+    CHECK_OK(context, open_text("1,2,0\n3,4,1\n", LK_SPLIT_TRAIN, NULL, &d));
+    CHECK(!lk_dataset_field(d, 0)->column_names);
+    lk_dataset_free(d);
+}
+
 static void numbers_with_a_fraction_are_targets(void)
 {
     static const float features[] = {1, 2, 3}, targets[] = {-1, 0.5f, 2}, wholes[] = {0, 1, 2};
@@ -324,6 +344,7 @@ int main(int argc, char **argv)
     RUN(separators_line_ends_and_headers_are_detected);
     RUN(the_label_is_found_by_name_or_number);
     RUN(text_labels_are_classes_in_sorted_order);
+    RUN(features_have_the_names_of_the_header);
     RUN(numbers_with_a_fraction_are_targets);
     RUN(numbers_are_those_of_strtod);
     RUN(what_is_wrong_is_named_with_its_place);

@@ -290,6 +290,57 @@ static void other_data_is_refused_with_both_shapes(void)
     lk_context_free(c);
 }
 
+/* A table whose columns have these names. */
+static lk_status make_table(lk_context *c, int rank, const char *const *columns, lk_dataset **table)
+{
+    static float   features[COUNT * 3];
+    static int32_t labels[COUNT];
+    lk_field       fields[] = {
+              {.name = "features", .dtype = LK_F32, .rank = rank, .dims = {3, 1}, .column_names = columns},
+              {.name = "label", .dtype = LK_I32, .classes = CLASSES},
+    };
+    lk_dataset_arrays_config config = LK_DATASET_ARRAYS_CONFIG_INIT;
+    for (int i = 0; i < COUNT; i++) labels[i] = i % CLASSES;
+    config.count = COUNT;
+    config.fields = fields;
+    config.fields_count = 2;
+    config.data = (const void *[]){features, labels};
+    return lk_dataset_from_arrays(c, &config, table);
+}
+
+static void columns_with_other_names_are_refused(void)
+{
+    lk_context              *c = make_context();
+    static const char *const names[] = {"age", "in\"come\n", "猫"}, *const swapped[] = {"age", "猫", "in\"come\n"};
+    lk_dataset     *data, *other, *nameless, *invalid;
+    lk_description *d;
+    REQUIRE(make_table(c, 1, names, &data) == LK_OK && make_table(c, 1, swapped, &other) == LK_OK &&
+                make_table(c, 1, NULL, &nameless) == LK_OK,
+            "%s", lk_context_error(c));
+    CHECK(make_table(c, 2, names, &invalid) == LK_EINVAL && strstr(lk_context_error(c), "column names and 2 axes"));
+    lk_trainer_config config = make_config(data, in_root("columns"));
+    REQUIRE(train(c, &config) == LK_OK, "%s", lk_context_error(c));
+    REQUIRE(lk_checkpoint_describe(c, in_root("columns"), &d) == LK_OK);
+    const lk_field *features = lk_description_field(d, 0);
+    REQUIRE(features && features->column_names);
+    for (int i = 0; i < 3; i++)
+        CHECK(strcmp(features->column_names[i], names[i]) == 0, "%s", features->column_names[i]);
+    CHECK(lk_description_check(d, data) == LK_OK && lk_description_check(d, nameless) == LK_OK);
+    lk_description_free(d);
+    config.resume = true;
+    config.steps = 8;
+    config.train = other;
+    CHECK(train(c, &config) == LK_EMISMATCH && strstr(lk_context_error(c), "feature 2 is \"in") &&
+              strstr(lk_context_error(c), "\"猫\" in the data set"),
+          "%s", lk_context_error(c));
+    config.train = nameless;
+    CHECK(train(c, &config) == LK_OK, "%s", lk_context_error(c));
+    lk_dataset_free(data);
+    lk_dataset_free(other);
+    lk_dataset_free(nameless);
+    lk_context_free(c);
+}
+
 /* Rewrites state.json as versions without a record wrote it. */
 static void write_old_state(const char *directory)
 {
@@ -474,6 +525,7 @@ int main(void)
     RUN(the_record_does_not_change_the_weights_file);
     RUN(many_class_names_are_saved_without_allocating);
     RUN(other_data_is_refused_with_both_shapes);
+    RUN(columns_with_other_names_are_refused);
     RUN(a_checkpoint_without_a_record_is_resumed);
     RUN(partial_loading_takes_what_matches_and_lists_the_rest);
     RUN(a_trainer_starts_from_a_part_and_ignores_it_when_it_resumes);

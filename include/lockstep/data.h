@@ -28,7 +28,9 @@ typedef struct lk_field {
     /* i32: above 0, the values are class numbers 0 … classes-1, and are checked; 0: any numbers */
     int                classes LK_ZERO;
     const char *const *class_names LK_ZERO; /* `classes` of them; NULL: none */
-    int                reserved[8] LK_ZERO;
+    /* rank 1: dims[0] of them, as in a table's header; NULL: none. A model is used with the columns it was trained on. */
+    const char *const *column_names LK_ZERO;
+    int                reserved[6] LK_ZERO;
 } lk_field;
 
 LK_API int64_t     lk_field_elements(const lk_field *field); /* the product of its dims; 1 for a single number */
@@ -76,7 +78,7 @@ typedef struct lk_open_options {
  *   npy:X.npy,Y.npy     two NumPy arrays of equally many rows. Fields: image u8 or features, label or target
  *   npz:FILE            NumPy arrays by name, compressed or not; each is a field
  *   safetensors:FILE    tensors by name; each is a field
- *   csv:FILE            rows of numbers and a label. Fields: features f32, label or target
+ *   csv:FILE            rows of numbers and a label. Fields: features f32, with the names of its columns; label or target
  *   idx:IMAGES,LABELS   IDX files of unsigned bytes, plain or gzip. Fields: image u8 or features, label
  *   text:FILE|DIR[,VALIDATION]  text in UTF-8, plain or gzip, or the files below a directory, each a document. See lk_text_info
  *   jsonl:FILE[,VALIDATION]     a JSON object in each line, whose field "text" is a document; plain or gzip

@@ -34,6 +34,9 @@ static lk_status check_field(lk_context *context, const char *name, int64_t coun
                         "a data set (%s) of %d classes in %s %s is invalid: class numbers are i32, and 0 classes are "
                         "any numbers",
                         name, f->classes, f->name, lk_dtype_name(f->dtype));
+    if (f->column_names && f->rank != 1)
+        return lk__fail(context, LK_EINVAL, "a data set (%s) whose %s has column names and %d axes is invalid: 1 axis",
+                        name, f->name, f->rank);
     for (int i = 0; i < f->rank; i++)
         if (f->dims[i] < 1)
             return lk__fail(context, LK_EINVAL,
@@ -66,14 +69,19 @@ static lk_status check_fields(lk_context *context, const char *name, int64_t cou
     return status;
 }
 
-/* Bytes of a field's copy: pointers to the class names, then texts. */
+static size_t list_bytes(const char *const *names, int64_t count)
+{
+    size_t bytes = 0;
+    for (int64_t i = 0; names && i < count; i++) bytes += sizeof(char *) + (names[i] ? strlen(names[i]) + 1 : 0);
+    return bytes;
+}
+
+/* Bytes of a field's copy: pointers to the names of classes and columns, then texts. */
 static size_t names_bytes(const lk_field *f)
 {
-    size_t bytes = strlen(f->name) + 1;
-    if (!f->class_names) return lk__round_up(bytes, sizeof(char *));
-    for (int i = 0; i < f->classes; i++)
-        bytes += sizeof(char *) + (f->class_names[i] ? strlen(f->class_names[i]) + 1 : 0);
-    return lk__round_up(bytes, sizeof(char *));
+    return lk__round_up(strlen(f->name) + 1 + list_bytes(f->class_names, f->classes) +
+                            list_bytes(f->column_names, f->dims[0]),
+                        sizeof(char *));
 }
 
 static const char *copy_text(char **at, const char *text)
@@ -84,15 +92,19 @@ static const char *copy_text(char **at, const char *text)
     return copy;
 }
 
+static const char *const *copy_list(const char **to, char **at, const char *const *names, int64_t count)
+{
+    for (int64_t i = 0; names && i < count; i++) to[i] = names[i] ? copy_text(at, names[i]) : NULL;
+    return names ? to : NULL;
+}
+
 static void copy_names(lk_field *to, const lk_field *from, char *memory)
 {
-    const char **names = (const char **)memory;
-    char        *at = memory + (from->class_names ? (size_t)from->classes * sizeof *names : 0);
+    const char **classes = (const char **)memory, **columns = classes + (from->class_names ? from->classes : 0);
+    char        *at = (char *)(columns + (from->column_names ? from->dims[0] : 0));
     to->name = copy_text(&at, from->name);
-    if (!from->class_names) return;
-    to->class_names = names;
-    for (int i = 0; i < from->classes; i++)
-        names[i] = from->class_names[i] ? copy_text(&at, from->class_names[i]) : NULL;
+    to->class_names = copy_list(classes, &at, from->class_names, from->classes);
+    to->column_names = copy_list(columns, &at, from->column_names, from->dims[0]);
 }
 
 lk_status lk__dataset_make(lk_context *context, const char *name, int64_t count, const lk_field *fields, int n,

@@ -248,6 +248,23 @@ static lk_status check_class_names(const lk_description *d, const lk_field *save
     return LK_OK;
 }
 
+/* A model reads its columns by their order. */
+static lk_status check_column_names(const lk_description *d, const lk_field *saved, const lk_field *own)
+{
+    char        theirs[LK__SHOWN], ours[LK__SHOWN];
+    const char *name;
+    if (!saved->column_names || !own->column_names) return LK_OK;
+    for (int64_t i = 0; i < saved->dims[0]; i++) {
+        name = own->column_names[i] ? own->column_names[i] : "";
+        if (!lk__json_reads_back(saved->column_names[i], name))
+            return lk__fail(d->context, LK_EMISMATCH,
+                            "%s was trained on other columns, or in another order: feature %lld is \"%s\" there and "
+                            "\"%s\" in the data set",
+                            d->path, (long long)i + 1, lk__shown(saved->column_names[i], theirs), lk__shown(name, ours));
+    }
+    return LK_OK;
+}
+
 lk_status lk_description_check(const lk_description *d, const lk_dataset *dataset)
 {
     char            theirs[256], own[256];
@@ -259,7 +276,10 @@ lk_status lk_description_check(const lk_description *d, const lk_dataset *datase
     for (int i = 0; same && i < saved->rank; i++) same = saved->dims[i] == first->dims[i];
     bool more = label && saved_label && saved_label->classes > 0 && label->classes > saved_label->classes;
     bool other = target && saved_target && lk_field_elements(target) != lk_field_elements(saved_target);
-    if (same && !more && !other) return check_class_names(d, saved_label, label);
+    if (same && !more && !other) {
+        lk_status status = check_class_names(d, saved_label, label);
+        return status < 0 ? status : check_column_names(d, saved, first);
+    }
     describe_samples(saved, saved_label, saved_target, theirs, sizeof theirs);
     describe_samples(first, label, target, own, sizeof own);
     return lk__fail(d->context, LK_EMISMATCH, "%s was trained on samples of %s; the data set %s has %s", d->path,

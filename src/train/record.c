@@ -20,6 +20,16 @@ static void write_options(lk__json_writer *w, const lk_trainer_config *config)
     lk__json_put(w, "}");
 }
 
+static void write_names(lk__json_writer *w, const char *key, const char *const *names, int64_t count)
+{
+    lk__json_put(w, ",\"%s\":[", key);
+    for (int64_t i = 0; i < count; i++) {
+        if (i) lk__json_put(w, ",");
+        lk__json_put_string(w, names[i] ? names[i] : "");
+    }
+    lk__json_put(w, "]");
+}
+
 static void write_field(lk__json_writer *w, const lk_field *field)
 {
     lk__json_put(w, "{\"name\":");
@@ -28,14 +38,8 @@ static void write_field(lk__json_writer *w, const lk_field *field)
     for (int i = 0; i < field->rank; i++) lk__json_put(w, "%s%lld", i ? "," : "", (long long)field->dims[i]);
     lk__json_put(w, "]");
     if (field->classes > 0) lk__json_put(w, ",\"classes\":%d", field->classes);
-    if (field->classes > 0 && field->class_names) {
-        lk__json_put(w, ",\"class_names\":[");
-        for (int i = 0; i < field->classes; i++) {
-            if (i) lk__json_put(w, ",");
-            lk__json_put_string(w, field->class_names[i] ? field->class_names[i] : "");
-        }
-        lk__json_put(w, "]");
-    }
+    if (field->classes > 0 && field->class_names) write_names(w, "class_names", field->class_names, field->classes);
+    if (field->column_names) write_names(w, "column_names", field->column_names, field->dims[0]);
     lk__json_put(w, "}");
 }
 
@@ -121,24 +125,38 @@ static bool read_dims(const lk__json *array, lk_field *field)
     return array->kind == LK__JSON_ARRAY;
 }
 
-static bool read_classes(lk__record *r, const lk__json *object, lk_field *field)
+/* A list of exactly `count` names, or none. */
+static bool read_names(lk__record *r, const lk__json *object, const char *key, int64_t count, const char *const **list)
 {
     lk__json value, name;
+    if (!lk__json_get(object, key, &value)) return true;
+    if (value.kind != LK__JSON_ARRAY || lk__json_count(&value) != (size_t)count ||
+        r->names_count - r->names_used < (size_t)count)
+        return false;
+    const char  **names = r->names + r->names_used;
+    lk__json_walk walk = lk__json_begin(&value);
+    for (int64_t i = 0; i < count && lk__json_next(&walk, NULL, &name); i++)
+        if (!(names[i] = store_string(r, &name))) return false;
+    r->names_used += (size_t)count;
+    *list = names;
+    return true;
+}
+
+static bool read_classes(lk__record *r, const lk__json *object, lk_field *field)
+{
+    lk__json value;
     int64_t  classes;
     if (!lk__json_get(object, "classes", &value)) return true;
     if (!lk__json_integer(&value, &classes) || classes < 1 || classes > INT32_MAX) return false;
     field->classes = (int)classes;
-    if (!lk__json_get(object, "class_names", &value)) return true;
-    if (value.kind != LK__JSON_ARRAY || lk__json_count(&value) != (size_t)classes ||
-        r->names_count - r->names_used < (size_t)classes)
-        return false;
-    const char  **names = r->names + r->names_used;
-    lk__json_walk walk = lk__json_begin(&value);
-    for (int i = 0; i < field->classes && lk__json_next(&walk, NULL, &name); i++)
-        if (!(names[i] = store_string(r, &name))) return false;
-    r->names_used += (size_t)classes;
-    field->class_names = names;
-    return true;
+    return read_names(r, object, "class_names", classes, &field->class_names);
+}
+
+static bool read_columns(lk__record *r, const lk__json *object, lk_field *field)
+{
+    lk__json value;
+    if (field->rank != 1) return !lk__json_get(object, "column_names", &value);
+    return read_names(r, object, "column_names", field->dims[0], &field->column_names);
 }
 
 static bool read_fields(lk__record *r, const lk__json *array)
@@ -152,7 +170,7 @@ static bool read_fields(lk__record *r, const lk__json *array)
         if (!lk__json_get(&object, "name", &value) || !(field->name = store_string(r, &value)) ||
             !lk__json_get(&object, "dtype", &value) || lk__json_string(&value, type, sizeof type) >= sizeof type ||
             !lk_dtype_parse(type, &field->dtype) || !lk__json_get(&object, "dims", &value) ||
-            !read_dims(&value, field) || !read_classes(r, &object, field))
+            !read_dims(&value, field) || !read_classes(r, &object, field) || !read_columns(r, &object, field))
             return false;
     }
     return array->kind == LK__JSON_ARRAY;
@@ -180,14 +198,16 @@ static bool read_normalisation(lk__record *r, const lk__json *object)
     return r->normalised = true;
 }
 
-/* Class names of all fields, to allocate their list. */
+/* Names of classes and columns of all fields, to allocate their list. */
 static size_t count_names(const lk__json *fields)
 {
     lk__json      object, names;
     lk__json_walk walk = lk__json_begin(fields);
     size_t        count = 0;
-    while (lk__json_next(&walk, NULL, &object))
+    while (lk__json_next(&walk, NULL, &object)) {
         if (lk__json_get(&object, "class_names", &names)) count += lk__json_count(&names);
+        if (lk__json_get(&object, "column_names", &names)) count += lk__json_count(&names);
+    }
     return count;
 }
 

@@ -302,18 +302,33 @@ static lk_status fill(const table *t, lk_dataset *d)
                : lk__fail(t->context, LK_EFORMAT, "%s changed while it was read", t->source->label);
 }
 
+/* The names of the features, of which `*bytes` are allocated; NULL without a header. */
+static lk_status list_features(const table *t, const char ***names, size_t *bytes)
+{
+    const char *name = t->names;
+    *bytes = name ? (size_t)t->columns * sizeof *names : 0;
+    if (!name) return LK_OK;
+    if (!(*names = lk__alloc(t->context, LK_MEMORY_OTHER, *bytes))) return LK_ENOMEM;
+    for (int i = 0, n = 0; i < t->columns; i++, name += strlen(name) + 1)
+        if (i != t->label) (*names)[n++] = name;
+    return LK_OK;
+}
+
 lk_status lk__csv_dataset(lk_context *context, const lk__csv_source *source, lk_split split,
                           const lk_open_options *options, bool probe, lk_dataset **dataset)
 {
-    table       t = {.context = context, .source = source, .options = options, .classes = {.context = context}};
-    lk_dataset *d = NULL;
+    table        t = {.context = context, .source = source, .options = options, .classes = {.context = context}};
+    lk_dataset  *d = NULL;
+    const char **names = NULL;
+    size_t       names_bytes = 0;
     *dataset = NULL;
     if (split == LK_SPLIT_TEST && options->holdout == 0) return LK_END;
     lk_status status = survey(&t);
+    if (status == LK_OK) status = list_features(&t, &names, &names_bytes);
     if (status == LK_OK) {
         bool     labelled = t.label >= 0, target = !t.named && (options->regression || !t.whole);
         lk_field fields[2] = {
-            {.name = "features", .dtype = LK_F32, .rank = 1, .dims = {t.columns - labelled}},
+            {.name = "features", .dtype = LK_F32, .rank = 1, .dims = {t.columns - labelled}, .column_names = names},
             {.name = target ? "target" : "label", .dtype = target ? LK_F32 : LK_I32},
         };
         if (!target) fields[1].classes = t.named ? t.classes.count : (int)t.largest + 1;
@@ -327,6 +342,7 @@ lk_status lk__csv_dataset(lk_context *context, const lk__csv_source *source, lk_
     else
         lk_dataset_free(d);
     lk__class_names_free(&t.classes);
+    lk__free(context, LK_MEMORY_OTHER, names, names_bytes);
     lk__free(context, LK_MEMORY_OTHER, t.names, t.names_bytes);
     return status;
 }
