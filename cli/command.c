@@ -83,6 +83,19 @@ static bool is_of_other_rank(const char *text, int rank)
     return text[0] == ':' || length > 0;
 }
 
+/* All ranks have the table of a failure; the first in it that is not missing prints it, the others only the line above it. The length of
+ * what this rank prints. */
+static int printed_length(const char *text, int rank)
+{
+    const char *table = strstr(text, "\n  rank "), *line = table;
+    int         first = -1;
+    for (; line && first < 0; line = strstr(line + 1, "\n  rank ")) {
+        size_t length = strcspn(line + 1, "\n");
+        if (!memmem(line, length + 1, "<- missing", 10)) sscanf(line, " rank %d", &first);
+    }
+    return (int)(rank < 0 || first < 0 || first == rank ? strlen(text) : (size_t)(table - text));
+}
+
 int report(const char *command_name, lk_context *context, lk_status status)
 {
     return report_as(command_name, "", context, status);
@@ -97,6 +110,6 @@ int report_as(const char *command_name, const char *lead, lk_context *context, l
     if ((other || (rank > 0 && code == EXIT_USER_ERROR)) && wait_for_stop()) return code;
     char by[32] = "";
     if (rank > 0 && !other) snprintf(by, sizeof by, "rank %d: ", rank);
-    print_note(command_name, "%s%s%s", by, lead, text);
+    print_note(command_name, "%s%s%.*s", by, lead, printed_length(text, rank), text);
     return code;
 }

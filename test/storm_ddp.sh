@@ -94,7 +94,8 @@ for round in $(seq "$rounds"); do
     if [ -n "$signal" ]; then signal_rank $victim $signal $goal; fi
     await_end
     [ $code != 0 ] || fail "exit status 0 despite the fault: $(cat err.txt)"
-    # The error names the rank and the cause.
+    # The error names the rank and the cause; one rank prints the table.
+    if [ -n "$signal" ] && [ "$(grep -c "^  rank $victim  .*<- missing" err.txt)" -gt 1 ]; then fail "more than one table: $(cat err.txt)"; fi
     case $signal in
     KILL) grep -Eq "rank $victim( |.*)(SIGKILL|signal 9|Killed|killed)" err.txt || fail "no message that rank $victim was killed: $(cat err.txt)" ;;
     STOP) grep -Eq "rank $victim .*(missing|stopped|did not)" err.txt || fail "no message that rank $victim was missing: $(cat err.txt)" ;;
