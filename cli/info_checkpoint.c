@@ -41,8 +41,11 @@ static void print_options(const lk_description *d)
 
 static void print_names(const char *const *names, int64_t count)
 {
-    for (int64_t i = 0; names && i < count && i < NAMES_SHOWN; i++)
-        terminal_print(stdout, "%s%s", i ? ", " : ": ", names[i]);
+    char shown[512];
+    for (int64_t i = 0; names && i < count && i < NAMES_SHOWN; i++) {
+        lk_printable(names[i], shown, sizeof shown); /* newlines, too */
+        printf("%s%s", i ? ", " : ": ", shown);
+    }
     if (names && count > NAMES_SHOWN) printf(", …");
 }
 
