@@ -39,7 +39,7 @@ static lk_tensor record_loss(const lk_inputs *inputs, void *user)
 static void log_line(void *user, lk_log_level level, const char *text)
 {
     const setup *s = user;
-    if (s->opening_data && environment_rank() > 0) return;
+    if (s->quiet) return;
     if (level >= LK_LOG_WARNING)
         print_note(s->command, "warning: %s", text);
     else if (level == LK_LOG_INFO)
@@ -374,10 +374,10 @@ static int open_named(setup *s, const char *name, const options *given, setup_da
     if (code != 0) return code;
     use_recorded_size(s, given);
     if (what == SETUP_ANY || what == SETUP_TEST) use_recorded_label(s, given, what == SETUP_ANY);
-    s->opening_data = true;
+    s->quiet = environment_rank() > 0 || what == SETUP_PROBE; /* rank 0 logs the same */
     lk_status status = open_data(s, given, what);
     if (status >= 0) status = reopen_as_targets(s, given, what);
-    s->opening_data = false;
+    s->quiet = false;
     if (status >= 0) return check_data_options(s, name, given);
     bool missing = status == LK_ENOENT && !s->no_test;
     code = report_no_test(s, name, status);

@@ -61,7 +61,7 @@ typedef struct setup {
     double            label_smoothing;
     char              data[4096];   /* the data's full name */
     const char       *command;      /* for messages of the log */
-    bool              opening_data; /* ranks above 0 do not show what is logged then: it is the same on all */
+    bool              quiet;        /* what is logged is not shown */
     const char       *model_name;
     bool              model_failed;   /* while its graph was recorded */
     const char       *weights_option; /* the option that set config.init: "--init" or "--load" */
