@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # net_namespaces.sh - two hosts, as network namespaces of this machine connected by a veth pair: ranks in both, over IPv4 and IPv6, at a
-# limited rate, with delay and loss; a rank that is killed, a host that is cut off, a missing route. Skipped where namespaces are not
+# limited rate, with delay and loss; a rank that is killed, a host that is cut off, a link that is down for a while, a missing route. Skipped where namespaces are not
 # permitted.   ctest: timeout 240, ranks 4
 set -u
 [ -z "${LK_SANITIZE:-}" ] || { echo "skipped: a sanitized library needs a sanitized program"; exit 77; }
@@ -166,5 +166,19 @@ all_joined
 ip -n $b link set lkveth down
 ends_failed "a host is cut off" "rank [0-3] of 4 .* was cut off" 0 1 2 3
 ip -n $b link set lkveth up
+
+# A host that reaches this one, but is not reached. Its kernel may end a connection first, by a reset, which looks as if the process there had ended.
+start 10.77.0.1 60 100000 tcp
+all_joined
+ip -n $a route add blackhole 10.77.0.2/32
+ends_failed "a host is cut off in one direction" "rank [0-3] of 4 .* (was cut off|died|closed a connection)" 0 1 2 3
+ip -n $a route del blackhole 10.77.0.2/32
+
+start 10.77.0.1 6 100000 tcp
+all_joined
+ip -n $b link set lkveth down
+sleep 2
+ip -n $b link set lkveth up
+ends_right "the link is down for 2 s" tcp
 
 exit $wrong

@@ -185,6 +185,7 @@ static void send_gone(lk__net *net)
         lk__net_peer *p = &net->peers[i];
         if (i == net->rank || p->fd < 0) continue;
         lk__net_send_state(net, i);
+        lk__net_send_failure(net, i);
         lk__net_send_message(net, i, &gone, sizeof gone, NULL, 0);
         shutdown(p->fd, SHUT_WR);
         while (recv(p->fd, net->inbox, LK__NET_INBOX, MSG_DONTWAIT) > 0) {}

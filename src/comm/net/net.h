@@ -261,5 +261,6 @@ void      lk__net_stalled(lk__net *net, const bool *missing, double seconds);
 /* Under the lock. Fails the group, unless it has failed already, and informs all ranks. `peer` proposed it (-1: this
  * rank), and is informed even if the others were before. */
 void lk__net_decide(lk__net *net, lk_status status, const char *text, lk__comm_cause cause, int peer);
+void lk__net_send_failure(lk__net *net, int peer); /* under the lock; the group's, if it has failed */
 
 #endif

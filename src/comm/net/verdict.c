@@ -167,13 +167,18 @@ static void send_failure(lk__net *net, int peer, lk_status status, const char *t
     lk__net_send_message(net, peer, &message, sizeof message, text, length);
 }
 
+void lk__net_send_failure(lk__net *net, int peer)
+{
+    lk_status status = lk__net_failure(net);
+    if (status < 0) send_failure(net, peer, status, net->comm->text, net->comm->cause, false);
+}
+
 void lk__net_decide(lk__net *net, lk_status status, const char *text, lk__comm_cause cause, int peer)
 {
     bool first = lk__net_failure(net) == LK_OK;
-    status = lk__comm_record_failure(net->comm, status, text, cause); /* from here on the text is final */
+    lk__comm_record_failure(net->comm, status, text, cause); /* from here on the text is final */
     for (int i = 0; i < net->size; i++)
-        if (i != net->rank && (first || i == peer))
-            send_failure(net, i, status, net->comm->text, net->comm->cause, false);
+        if (i != net->rank && (first || i == peer)) lk__net_send_failure(net, i);
 }
 
 enum { DECIDER_MS = 1000, DECIDERS = 2 }; /* how long to wait for a rank that does not answer, and for how many */
@@ -181,7 +186,7 @@ enum { DECIDER_MS = 1000, DECIDERS = 2 }; /* how long to wait for a rank that do
 /* Ranks that detect a failure at the same time describe it differently, so one decides: the lowest that is connected.
  * The others propose their text to it and take its decision, which its group's thread sends even while it computes.
  * Ranks may briefly differ on which ranks are connected: so any rank that gets a proposal decides, and a rank whose
- * decider is lost asks the next. A rank sends its decision before its GONE message, so it is never lost by leaving. */
+ * decider is lost asks the next. Every rank sends the failure again before its GONE message: the decider may not have reached all. */
 lk_status lk__net_raise_because(lk__net *net, lk_status status, const char *why, lk__comm_cause cause)
 {
     char text[LK__COMM_TEXT];
