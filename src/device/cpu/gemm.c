@@ -132,10 +132,9 @@ static void finish_tile(const job *job, place p, bool empty, REAL *sum, int64_t 
     REAL          *c = (REAL *)g->c + at;
     for (int64_t i = 0; empty && i < p.m; i++) /* no k at all */
         memset(sum + i * row, 0, (size_t)p.n * sizeof *sum);
-    if (VECTOR_BYTES > 16 && job->transposed && !narrow) { /* few vectors of the sums are a line, and more of C */
-        transpose(c, g->c_column, sum, row, p.m, p.n);
-        for (int64_t j = 0; finishes && j < p.n; j++)
-            gemm_finish_line(c + j * g->c_column, p.m, bias, 1, g->activation);
+    if (!NARROW && job->transposed) {
+        transpose_finish(c, g->c_column, sum, row, p.m, p.n, (const REAL *)(const void *)bias,
+                         g->activation == LK__RELU);
         return;
     }
     for (int64_t i = 0; finishes && i < p.m; i++)

@@ -65,6 +65,10 @@ void micro_large(int64_t m, const REAL *a, const runs *r, const REAL *b, const R
 /* to[j*to_row + i] = from[i*from_row + j] for i < rows, j < columns. */
 #define transpose KERNEL(transpose)
 void transpose(REAL *to, int64_t to_row, const REAL *from, int64_t from_row, int64_t rows, int64_t columns);
+/* The same, and to each row of `from` its bias is added, if there is one; then relu. */
+#define transpose_finish KERNEL(transpose_finish)
+void transpose_finish(REAL *to, int64_t to_row, const REAL *from, int64_t from_row, int64_t rows, int64_t columns,
+                      const REAL *bias, bool relu);
 #if NARROW
 #define transpose_wide KERNEL(transpose_wide)
 #define transpose_narrow KERNEL(transpose_narrow)
