@@ -73,8 +73,7 @@ const command command_eval = {
     "evaluate saved weights on the test set",
     "Loads weights strictly (names and shapes must match the model) and prints the mean loss and the metrics over the "
     "whole test set, each sample once; where --data names data without one, over all samples. A checkpoint directory "
-    "knows its model, its data and their options; an option "
-    "that is given has precedence.\n\n"
+    "knows its model, its data and their options; an option that is given has precedence.\n\n"
     "Examples: lockstep eval --load runs/first; lockstep eval --load model.safetensors --model cnn --data "
     "fashion-mnist",
     NULL,

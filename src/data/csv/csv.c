@@ -306,7 +306,7 @@ static lk_status fill(const table *t, lk_dataset *d)
 static lk_status list_features(const table *t, const char ***names, size_t *bytes)
 {
     const char *name = t->names;
-    *bytes = name ? (size_t)t->columns * sizeof *names : 0;
+    *bytes = name ? (size_t)t->columns * sizeof **names : 0;
     if (!name) return LK_OK;
     if (!(*names = lk__alloc(t->context, LK_MEMORY_OTHER, *bytes))) return LK_ENOMEM;
     for (int i = 0, n = 0; i < t->columns; i++, name += strlen(name) + 1)

@@ -51,35 +51,35 @@ static inline REAL finish_one(REAL v, const REAL *bias, bool relu)
 }
 
 #if LK_REAL_BITS == 32 && defined(__aarch64__)
-#define TRANSPOSE_QUADS(to, to_row, from, from_row, bias, relu)                                                                   \
+#define TRANSPOSE_QUADS(to, to_row, from, from_row, bias, relu)                                                       \
     do {                                                                                                              \
         quad a = load_quad(from), b = load_quad((from) + from_row);                                                   \
         quad c = load_quad((from) + 2 * from_row), d = load_quad((from) + 3 * from_row);                              \
         quad ab_low = __builtin_shufflevector(a, b, 0, 4, 2, 6), ab_high = __builtin_shufflevector(a, b, 1, 5, 3, 7); \
         quad cd_low = __builtin_shufflevector(c, d, 0, 4, 2, 6), cd_high = __builtin_shufflevector(c, d, 1, 5, 3, 7); \
-        store_quad(to, finish_quad(__builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5), bias, relu));                                          \
-        store_quad((to) + to_row, finish_quad(__builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5), bias, relu));                             \
-        store_quad((to) + 2 * to_row, finish_quad(__builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7), bias, relu));                           \
-        store_quad((to) + 3 * to_row, finish_quad(__builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7), bias, relu));                         \
+        store_quad(to, finish_quad(__builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5), bias, relu));                 \
+        store_quad((to) + to_row, finish_quad(__builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5), bias, relu));    \
+        store_quad((to) + 2 * to_row, finish_quad(__builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7), bias, relu));  \
+        store_quad((to) + 3 * to_row, finish_quad(__builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7), bias, relu));\
     } while (0)
 #elif LK_REAL_BITS == 32 /* shuffles that are one instruction of x86 each */
-#define TRANSPOSE_QUADS(to, to_row, from, from_row, bias, relu)                                                                   \
+#define TRANSPOSE_QUADS(to, to_row, from, from_row, bias, relu)                                                       \
     do {                                                                                                              \
         quad a = load_quad(from), b = load_quad((from) + from_row);                                                   \
         quad c = load_quad((from) + 2 * from_row), d = load_quad((from) + 3 * from_row);                              \
         quad ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5), ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7); \
         quad cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5), cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7); \
-        store_quad(to, finish_quad(__builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5), bias, relu));                                          \
-        store_quad((to) + to_row, finish_quad(__builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7), bias, relu));                               \
-        store_quad((to) + 2 * to_row, finish_quad(__builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5), bias, relu));                         \
-        store_quad((to) + 3 * to_row, finish_quad(__builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7), bias, relu));                         \
+        store_quad(to, finish_quad(__builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5), bias, relu));                 \
+        store_quad((to) + to_row, finish_quad(__builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7), bias, relu));      \
+        store_quad((to) + 2 * to_row, finish_quad(__builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5), bias, relu));\
+        store_quad((to) + 3 * to_row, finish_quad(__builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7), bias, relu));\
     } while (0)
 #else
-#define TRANSPOSE_QUADS(to, to_row, from, from_row, bias, relu)                                                                   \
+#define TRANSPOSE_QUADS(to, to_row, from, from_row, bias, relu)                                                       \
     do {                                                                                                              \
         quad a = load_quad(from), b = load_quad((from) + from_row);                                                   \
-        store_quad(to, finish_quad(__builtin_shufflevector(a, b, 0, 2), bias, relu));                                                          \
-        store_quad((to) + to_row, finish_quad(__builtin_shufflevector(a, b, 1, 3), bias, relu));                                               \
+        store_quad(to, finish_quad(__builtin_shufflevector(a, b, 0, 2), bias, relu));                                 \
+        store_quad((to) + to_row, finish_quad(__builtin_shufflevector(a, b, 1, 3), bias, relu));                      \
     } while (0)
 #endif
 /* Rows first … end, from column `column` on. TO and FROM are REAL or ELEMENT. bias: of row `first`. */
@@ -103,11 +103,11 @@ static inline REAL finish_one(REAL v, const REAL *bias, bool relu)
     }
 
 #define DEFINE_BY_SQUARES(name, TO, FROM)                                                                             \
-    INLINE void name##_rows(TO *to, int64_t to_row, const FROM *from, int64_t from_row, int64_t rows, int64_t columns, \
+    INLINE void name##_rows(TO *to, int64_t to_row, const FROM *from, int64_t from_row, int64_t rows, int64_t columns,\
                             const REAL *bias, bool relu)                                                              \
     {                                                                                                                 \
         int64_t i = 0;                                                                                                \
-        for (; VECTOR_BYTES > 16 && i + VL <= rows; i += VL) {                                                                \
+        for (; VECTOR_BYTES > 16 && i + VL <= rows; i += VL) {                                                        \
             int64_t j = 0;                                                                                            \
             for (; j + VL <= columns; j += VL) {                                                                      \
                 vec w[VL];                                                                                            \
