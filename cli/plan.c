@@ -121,6 +121,9 @@ static void print_hosts(const setup *s, const lk_plan *plan)
            replicated.host, (double)replicated.host / 1048576, chosen ? "" : ", chosen");
     (void)lk_trainer_state(s->context, &s->config, why, sizeof why);
     printf("the state is %s\n", why);
+    if (lk_plan_helpers(plan) > 0)
+        printf("a rank that waits lends its cores: up to %d run for one that still computes (--keep-cores: none)\n",
+               lk_plan_helpers(plan));
 }
 
 static void add_host(json *j, const char *name, host_memory m)
@@ -179,6 +182,7 @@ static void print_json(const setup *s, const size_t *memory, const lk_plan *plan
         (void)lk_trainer_state(s->context, &s->config, why, sizeof why);
         json_text(&j, "state", lk_plan_state(plan) == LK_STATE_SHARED ? "shared" : "replicated");
         json_text(&j, "state_reason", why);
+        json_integer(&j, "helpers", lk_plan_helpers(plan));
         json_integer(&j, "hosts", hosts_of(s));
         add_host(&j, "shared", measure_host(s, LK_STATE_SHARED));
         add_host(&j, "replicated", measure_host(s, LK_STATE_REPLICATED));

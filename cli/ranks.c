@@ -114,6 +114,7 @@ int ranks_make(setup *s, const char *name, const options *given)
     config->state = strcmp(options_text(given, "state"), "shared") == 0       ? LK_STATE_SHARED
                     : strcmp(options_text(given, "state"), "replicated") == 0 ? LK_STATE_REPLICATED
                                                                               : LK_STATE_AUTO;
+    config->keep_cores = options_flag(given, "keep-cores");
     config->sync_batch_norm = options_flag(given, "sync-batchnorm");
     lk_dtype_parse(options_text(given, "gradient-dtype"), &config->gradient_dtype);
     config->leaves = reproducible ? (int)options_integer(given, "leaves") : 0;

@@ -12,6 +12,7 @@
         CHOICE("state", "WHERE", "auto", "auto|shared|replicated",                                                              \
                "Parameters and optimizer state: shared: once for all ranks of a host, each of which updates a slice, on CPUs. replicated: every rank has its own. " \
                "auto: shared where that is possible. The results are the same bits"),                                         \
+        FLAG("keep-cores", "With shared state, a rank that waits for others of its host leaves its cores idle instead of lending them to ranks that still compute. The results are the same bits"), \
         NUMBER("bucket-mib", "X", "25", 0.001, 65536, "MiB of gradients in a bucket, reduced while backward runs; the first bucket has 1"), \
         INTEGER("accumulate", "K", "1", 1, 65536, "Gradient accumulation: micro-batches per step and rank; less memory, one synchronisation, the same result. Not with --reproducible"), \
         CHOICE("gradient-dtype", "TYPE", "f32", "f32|bf16",                                                                      \

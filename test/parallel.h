@@ -31,6 +31,7 @@ typedef struct job {
     size_t            bucket_bytes;
     lk_optimizer_kind optimizer;
     lk_state_mode     state;
+    bool              keep_cores;
     double            clip;
     lk_policy         policy;
     lk_dtype          gradient_dtype;
@@ -93,7 +94,8 @@ SHARED rank_program enrol_rank(const job *j, int rank)
                                     .leaves = j->leaves,
                                     .bucket_bytes = j->bucket_bytes,
                                     .state = j->state,
-                                    .hosts = j->each ? lk_comm_hosts(p.comm) : 0};
+                                    .hosts = j->each ? lk_comm_hosts(p.comm) : 0,
+                                    .keep_cores = j->keep_cores};
     int64_t             capacity = lk_parallel_capacity(&parallel, j->batch);
     lk_tensor           x = lk_input(p.rig.graph, "x", j->real, 4, ((int64_t[]){capacity, 3, j->side, j->side}));
     lk_tensor           y = lk_input(p.rig.graph, "y", LK_I32, 1, ((int64_t[]){capacity}));

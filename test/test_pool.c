@@ -1,5 +1,5 @@
 /* test_pool.c - sections of the thread pool: every tile runs once, while the number of loader threads changes at any time; a section
- * leaves cores to them, and takes them when they are free.
+ * leaves cores to them, and takes them when they are free. Helpers take tiles of their owner's sections, and of no others.
  *
  * ctest: label threaded */
 #include "check.h"
@@ -116,6 +116,66 @@ static void threads_join_a_section_when_the_loader_is_done(void)
     }
 }
 
+/* ---- helpers ---- */
+
+typedef struct helper {
+    lk__pool   *pool;
+    const void *owner;
+    int         worker;
+    int64_t     sections; /* in which it took a tile */
+} helper;
+
+static void *help_until_stopped(void *argument)
+{
+    helper *h = argument;
+    while (!atomic_load(&stop)) h->sections += lk__pool_help(h->pool, h->owner, h->worker);
+    return NULL;
+}
+
+/* Sections of the owner and others in turn, back to back, so that helpers come at any time, also when one has just ended. */
+static void check_helpers(int threads)
+{
+    static section s;
+    static int     owner, other;
+    enum { HELPERS = 3 };
+    helper    helpers[HELPERS];
+    pthread_t ids[HELPERS];
+    lk__pool *pool;
+    int64_t   helped = 0;
+    REQUIRE(lk__pool_create(context, threads, &pool) == LK_OK);
+    atomic_store(&stop, false);
+    for (int i = 0; i < HELPERS; i++) {
+        helpers[i] = (helper){.pool = pool, .owner = &owner, .worker = threads + i};
+        REQUIRE(pthread_create(&ids[i], NULL, help_until_stopped, &helpers[i]) == 0);
+    }
+    for (int i = 0; i < (SANITIZED ? 600 : 6000); i++) {
+        int64_t n = 1 + i * 7 % TILES;
+        memset(&s, 0, sizeof s);
+        lk__pool_admit_helpers(pool, i % 3 == 0 ? &owner : i % 3 == 1 ? &other : NULL, HELPERS);
+        CHECK(lk__pool_workers(pool) == threads + (i % 3 < 2 ? HELPERS : 0) && lk__pool_threads(pool) == threads);
+        if (i % 6 == 3)
+            lk__pool_run_own(pool, n, count_tile, &s);
+        else
+            lk__pool_run(pool, n, count_tile, &s);
+        int64_t by_helpers = 0, runs = 0;
+        for (int64_t k = 0; k < TILES; k++) runs += atomic_load(&s.runs[k]) == (k < n);
+        for (int k = 0; k < HELPERS; k++) by_helpers += atomic_load(&s.tiles_of[threads + k]);
+        CHECK(runs == TILES && atomic_load(&s.shared) == 0, "section %d", i);
+        CHECK(i % 6 == 0 || by_helpers == 0, "section %d: %lld tiles by helpers of another owner", i,
+              (long long)by_helpers);
+        helped += by_helpers;
+    }
+    atomic_store(&stop, true);
+    for (int i = 0; i < HELPERS; i++) pthread_join(ids[i], NULL);
+    CHECK(helped > 0 && helpers[0].sections + helpers[1].sections + helpers[2].sections > 0);
+    lk__pool_free(pool);
+}
+
+static void helpers_take_tiles_of_their_owner(void)
+{
+    for (int threads = 1; threads <= 3; threads += 2) check_helpers(threads);
+}
+
 int main(void)
 {
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
@@ -124,6 +184,7 @@ int main(void)
     RUN(every_tile_runs_once_whatever_the_loader_does);
     RUN(a_section_leaves_cores_to_the_loader);
     RUN(threads_join_a_section_when_the_loader_is_done);
+    RUN(helpers_take_tiles_of_their_owner);
     lk_context_free(context);
     return check_result();
 }

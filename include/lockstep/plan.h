@@ -36,7 +36,10 @@ typedef struct lk_parallel {
     /* With LK_STATE_SHARED: on so many hosts, with as many ranks each, numbered host by host: lk_comm_hosts gives it. The ranks of a
      * host, or with leaves its leaves, must be a whole subtree of the order of sums: their number a power of two. 0: 1. */
     int hosts LK_ZERO;
-    int reserved[6] LK_ZERO; /* a mesh has more axes */
+    /* With LK_STATE_SHARED: 1: a rank that waits for others of its host at LK_SYNC leaves its cores idle. 0: it lends them: meanwhile
+     * threads of a rank that still computes run there, and take a part of its work. The results are the same bits. */
+    int keep_cores LK_ZERO;
+    int reserved[5] LK_ZERO; /* a mesh has more axes */
 } lk_parallel;
 
 /* The capacity to record a graph with, for global batches of up to `batch` samples; the same on all ranks. */
@@ -73,6 +76,8 @@ LK_API void      lk_plan_free(lk_plan *plan);
 LK_API size_t lk_plan_memory(const lk_plan *plan, lk_memory kind);
 /* LK_STATE_SHARED or LK_STATE_REPLICATED. */
 LK_API lk_state_mode lk_plan_state(const lk_plan *plan);
+/* How many cores of other ranks a rank can use while these wait (lk_parallel.keep_cores); each takes some workspace. */
+LK_API int lk_plan_helpers(const lk_plan *plan);
 /* Who holds one copy of a kind of memory: every rank; the ranks of a memory node (NUMA) together; or all ranks of a host. */
 typedef enum lk_holder { LK_HELD_BY_RANK, LK_HELD_BY_NODE, LK_HELD_BY_HOST } lk_holder;
 LK_API lk_holder lk_plan_holder(const lk_plan *plan, lk_memory kind);

@@ -141,7 +141,7 @@ typedef struct lk_trainer_config {
     lk_state_mode state LK_ZERO; /* see plan.h: where the ranks of comm have parameters and optimizer state */
     /* lk_trainer_plan without a comm: the ranks of plan_world are on so many hosts, on each as many, or one more; 0: 1 */
     int plan_hosts LK_ZERO;
-    int unused_2 LK_ZERO;
+    int keep_cores LK_ZERO; /* see lk_parallel */
 } lk_trainer_config;
 #define LK_TRAINER_CONFIG_INIT \
     {.size = sizeof(lk_trainer_config), .batch = 64, .epochs = 1, .optimizer = LK_OPTIMIZER_CONFIG_INIT, .schedule = {.gamma = 0.1}, \

@@ -30,6 +30,8 @@ struct lk__pool {
     int         threads;
     int         cores; /* that this process may use */
     int         spins;
+    const void *helpers_owner; /* who may help in the sections to come; NULL: nobody */
+    int         helpers;
 
     /* One section. Written by the caller before it changes `section`; read by workers that it admits. */
     lk__tile    function;
@@ -38,7 +40,8 @@ struct lk__pool {
     atomic_bool stop;
     /* Each in a cache line of its own: waiting workers read the last one all the time. */
     _Alignas(LK__ALIGN) atomic_int_fast64_t next;
-    _Alignas(LK__ALIGN) atomic_int busy; /* admitted workers that have not finished */
+    _Alignas(LK__ALIGN) atomic_int busy; /* admitted workers that have not finished, and helpers */
+    _Alignas(LK__ALIGN) _Atomic(const void *) open; /* whose helpers may join this section; NULL: nobody's, or there is none */
     _Alignas(LK__ALIGN)
         atomic_ullong section; /* its number × ADMITTED + the threads that take part: those with a lower index */
 
@@ -127,7 +130,7 @@ static void admit_workers(lk__pool *p, unsigned long long number, int first, int
 
 static void wait_for_workers(lk__pool *p, int spins)
 {
-    for (int spin = 0; atomic_load_explicit(&p->busy, memory_order_acquire) > 0; spin++) {
+    for (int spin = 0; atomic_load(&p->busy) > 0; spin++) { /* in one order with `open`: see lk__pool_help */
         if (spin < spins)
             lk__cpu_relax();
         else
@@ -135,9 +138,9 @@ static void wait_for_workers(lk__pool *p, int spins)
     }
 }
 
-void lk__pool_run(lk__pool *p, int64_t tiles, lk__tile function, void *argument)
+static void run_section(lk__pool *p, int64_t tiles, lk__tile function, void *argument, const void *helpers)
 {
-    if (!p || p->threads == 1 || tiles <= 1) {
+    if (!p || (p->threads == 1 && !helpers) || tiles <= 1) {
         for (int64_t tile = 0; tile < tiles; tile++) function(argument, tile, 0);
         return;
     }
@@ -148,13 +151,44 @@ void lk__pool_run(lk__pool *p, int64_t tiles, lk__tile function, void *argument)
     unsigned long long number = atomic_load_explicit(&p->section, memory_order_relaxed) / ADMITTED + 1;
     int                admitted = wanted_threads(p);
     admit_workers(p, number, 1, admitted);
+    if (helpers) atomic_store(&p->open, helpers);
     while (run_tile(p, 0)) {
         int wanted = admitted < p->threads ? wanted_threads(p) : admitted;
         if (wanted <= admitted || atomic_load_explicit(&p->next, memory_order_relaxed) >= tiles) continue;
         admit_workers(p, number, admitted, wanted);
         admitted = wanted;
     }
+    if (helpers) atomic_store(&p->open, NULL);
     wait_for_workers(p, lk__context_reading(p->context) ? CROWDED_SPINS : p->spins);
+}
+
+void lk__pool_run(lk__pool *p, int64_t tiles, lk__tile function, void *argument)
+{
+    run_section(p, tiles, function, argument, p ? p->helpers_owner : NULL);
+}
+
+void lk__pool_run_own(lk__pool *p, int64_t tiles, lk__tile function, void *argument)
+{
+    run_section(p, tiles, function, argument, NULL);
+}
+
+void lk__pool_admit_helpers(lk__pool *p, const void *owner, int count)
+{
+    p->helpers_owner = count > 0 ? owner : NULL;
+    p->helpers = owner ? count : 0;
+}
+
+/* The section may end between the two looks at `open`: either the caller then sees this helper in `busy` and waits for it, or the helper
+ * sees that the section has ended. */
+bool lk__pool_help(lk__pool *p, const void *owner, int worker)
+{
+    bool took = false;
+    if (atomic_load_explicit(&p->open, memory_order_relaxed) != owner) return false;
+    atomic_fetch_add(&p->busy, 1);
+    if (atomic_load(&p->open) == owner)
+        while (run_tile(p, worker)) took = true;
+    atomic_fetch_sub_explicit(&p->busy, 1, memory_order_release);
+    return took;
 }
 
 /* The cores that this process may use, divided among the ranks of the host unless their launcher has bound each of them to its own. */
@@ -209,6 +243,7 @@ void lk__pool_free(lk__pool *p)
 }
 
 int lk__pool_threads(const lk__pool *p) { return p->threads; }
+int lk__pool_workers(const lk__pool *p) { return p ? p->threads + p->helpers : 1; }
 
 /* Reads cgroup version 2, then version 1, at the usual mount points. */
 int lk__cgroup_cores(int cores)

@@ -6,16 +6,26 @@
 
 typedef struct lk__pool lk__pool; /* used by one thread at a time, the one that calls lk__pool_run */
 
-/* worker is 0 … threads-1, unique among the tiles that run concurrently: it selects scratch memory and must not affect results. */
+/* worker is 0 … lk__pool_workers-1, unique among the tiles that run concurrently: it selects scratch memory and must not affect results. */
 typedef void (*lk__tile)(void *argument, int64_t tile, int worker);
 
 lk_status lk__pool_create(lk_context *context, int threads, lk__pool **pool);
 void      lk__pool_free(lk__pool *pool);
 int       lk__pool_threads(const lk__pool *pool);
+int       lk__pool_workers(const lk__pool *pool); /* its threads, and the helpers that it has now; NULL: 1 */
 
 /* Runs tile 0 … tiles-1, each once, in any order, and returns when all are done. Allocates nothing. pool NULL: on the
  * calling thread. */
 void lk__pool_run(lk__pool *pool, int64_t tiles, lk__tile function, void *argument);
+/* The same without helpers. */
+void lk__pool_run_own(lk__pool *pool, int64_t tiles, lk__tile function, void *argument);
+
+/* Helpers: threads of others, up to `count`, that may take tiles of sections which lk__pool_run begins from now on. owner: any address,
+ * theirs alone; NULL: none may. By the thread that calls lk__pool_run. */
+void lk__pool_admit_helpers(lk__pool *pool, const void *owner, int count);
+/* On a helper's thread, one of `owner`: takes tiles of the section that is running, until none is left; worker: lk__pool_threads + 0 …
+ * count-1. Whether it took one. */
+bool lk__pool_help(lk__pool *pool, const void *owner, int worker);
 
 /* In a loop that waits for another thread or for a device. */
 static inline void lk__cpu_relax(void)

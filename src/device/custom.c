@@ -21,7 +21,7 @@ void lk_operation_parallel(const lk_operation_call *call, int64_t               
     if (run->reversed)
         for (int64_t i = tiles; i-- > 0;) tile(argument, i, (int)(i % run->reversed));
     else if (run->pool)
-        lk__pool_run(run->pool, tiles, tile, argument);
+        lk__pool_run_own(run->pool, tiles, tile, argument); /* on as many threads as the user asked for */
     else
         for (int64_t i = 0; i < tiles; i++) tile(argument, i, 0);
 }

@@ -229,7 +229,15 @@ static lk_status place_storages(memory *m)
     return LK_OK;
 }
 
-static lk_status measure_workspace(lk__plan_list *list)
+/* Sections that have no helpers run on the context's threads alone. */
+static size_t kernel_workspace(const lk__device_kernel *kernel, const lk__kernel_call *call, int threads, int workers)
+{
+    size_t alone = kernel->workspace ? kernel->workspace(call, threads) : 0;
+    size_t helped = kernel->workspace && workers > threads ? kernel->workspace(call, workers) : 0;
+    return alone > helped ? alone : helped;
+}
+
+static lk_status measure_workspace(lk__plan_list *list, int workers)
 {
     const lk_graph *g = list->graph;
     lk_context     *c = g->context;
@@ -245,7 +253,7 @@ static lk_status measure_workspace(lk__plan_list *list)
             return lk__fail(c, LK_EUNSUPPORTED, "%s at %s:%d: the device %s has no kernel for %s", lk__node_name(g, n),
                             n->site.file ? n->site.file : "?", n->site.line, lk_context_device(c),
                             lk_dtype_name(lk__node_element(g, n)));
-        size_t bytes = kernel.workspace ? kernel.workspace(&call, lk_context_threads(c)) : 0;
+        size_t bytes = kernel_workspace(&kernel, &call, lk_context_threads(c), workers);
         if (bytes > SIZE_MAX - LK__ALIGN)
             return lk__fail(c, LK_EINVAL, "%s at %s:%d: a workspace of %zu bytes is more than can be addressed",
                             lk__node_name(g, n), n->site.file ? n->site.file : "?", n->site.line, bytes);
@@ -278,7 +286,7 @@ lk_status lk__pass_memory(lk__plan_list *list, const lk_plan *plan)
         const storage *s = &m.storages[m.storage_of[i]];
         list->places[i] = s->arena ? (lk__plan_place){LK__IN_ACTIVATIONS, s->offset} : s->place;
     }
-    status = measure_workspace(list);
+    status = measure_workspace(list, list == &plan->train ? lk__plan_workers(plan) : lk_context_threads(c));
 done:
     lk__free(c, LK_MEMORY_OTHER, m.storage_of, map);
     lk__free(c, LK_MEMORY_OTHER, m.last_use, map);

@@ -349,6 +349,14 @@ static lk_status read_config(lk_graph *graph, const lk_plan_config *given, lk_pl
     return status < 0 ? status : check_config(graph, config);
 }
 
+/* More would take more workspace, and tiles that are smaller than they should be. */
+static int count_helpers(const lk_plan *p)
+{
+    int others = lk__plan_owners(p) - 1;
+    if (!p->shared || !p->trains || p->parallel.keep_cores) return 0;
+    return others < LK__HELPERS ? others : LK__HELPERS;
+}
+
 lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *given, bool one_by_one, lk_plan **plan)
 {
     lk_plan_config        read;
@@ -371,6 +379,7 @@ lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *given, bool one
     p->shared = p->parallel.state == LK_STATE_SHARED && p->parallel.world > 1;
     if (p->parallel.hosts == 0 || !p->shared) p->parallel.hosts = 1;
     if (p->parallel.micro_batches == 0) p->parallel.micro_batches = 1;
+    p->helpers = count_helpers(p);
     p->slots = p->sets = 1;
     p->batch_leaves = p->parallel.leaves && p->trains && !one_by_one;
     p->couples = -1;
@@ -393,7 +402,7 @@ lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *given, bool one
     p->memory[LK_MEMORY_WORKSPACE] =
         p->train.workspace > p->evaluate.workspace ? p->train.workspace : p->evaluate.workspace;
     p->leaf_sums_offset = p->memory[LK_MEMORY_WORKSPACE];
-    if (p->batch_leaves) p->memory[LK_MEMORY_WORKSPACE] += (size_t)lk_context_threads(c) * lk__kernel_leaves_bytes();
+    if (p->batch_leaves) p->memory[LK_MEMORY_WORKSPACE] += (size_t)lk__plan_workers(p) * lk__kernel_leaves_bytes();
     p->memory[LK_MEMORY_STAGING] = lk__plan_staging_bytes(p);
     *plan = p;
     return LK_OK;
@@ -435,6 +444,7 @@ size_t lk_plan_memory(const lk_plan *p, lk_memory kind)
     return (unsigned)kind < LK_MEMORY_COUNT ? p->memory[kind] : 0;
 }
 
+int           lk_plan_helpers(const lk_plan *p) { return p->helpers; }
 lk_state_mode lk_plan_state(const lk_plan *p) { return p->shared ? LK_STATE_SHARED : LK_STATE_REPLICATED; }
 
 lk_holder lk_plan_holder(const lk_plan *p, lk_memory kind)

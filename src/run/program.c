@@ -3,6 +3,7 @@
 #include "run/shared.h"
 
 #include "comm/hosts.h"
+#include "run/lend.h"
 #include "run/timeline.h"
 
 #include <math.h>
@@ -216,8 +217,8 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     if (p->comm && (status = lk__verify_plans(plan, p->comm, &p->first_chooses)) < 0) goto fail;
     if ((status = lk__gradients_share(p)) < 0 || (status = make_slots(p)) < 0 || (status = lk__staging_create(p)) < 0 ||
         (status = prepare_lists(p)) < 0 || (status = lk__collectives_create(p)) < 0 ||
-        (status = lk__shared_create(p)) < 0 || (status = lk__graphs_create(p)) < 0 ||
-        (status = lk__queue_create(p)) < 0 || (status = lk__update_create(p)) < 0)
+        (status = lk__shared_create(p)) < 0 || (status = lk__lend_create(p)) < 0 ||
+        (status = lk__graphs_create(p)) < 0 || (status = lk__queue_create(p)) < 0 || (status = lk__update_create(p)) < 0)
         goto fail;
     if (p->comm && (status = lk_program_verify(p, 0)) < 0) goto fail;
     *program = p;
@@ -246,6 +247,7 @@ void lk_program_free(lk_program *p)
     lk__queue_free(p);
     lk__sources_free(p);
     lk__graphs_free(p);
+    lk__lend_free(p);
     lk__shared_free(p);
     lk__collectives_free(p);
     lk__staging_free(p);

@@ -48,6 +48,7 @@ typedef struct lk__run_graphs      lk__run_graphs;      /* graphs.c: work that t
 typedef struct lk__run_update      lk__run_update;      /* update.c: the calls of the update */
 typedef struct lk__run_source      lk__run_source;      /* source.c: inputs that the device makes */
 typedef struct lk__run_shared      lk__run_shared;      /* shared.h: slices of a state that the ranks share */
+typedef struct lk__run_lend        lk__run_lend;        /* lend.h: cores that ranks lend to each other */
 typedef struct lk__run_queue       lk__run_queue;       /* step.c: steps whose results were not read yet */
 typedef struct lk__run_timeline    lk__run_timeline;    /* timeline.h: when work ran on the device */
 struct lk__run_tokens;                                  /* tokens.c: steps whose tokens the device chooses */
@@ -109,6 +110,7 @@ struct lk_program {
     lk__run_update        *train_calls; /* of forward and backward, where steps are queued; NULL: the same */
     lk__run_update        *step_calls;  /* of a step of generation; NULL: the same */
     lk__run_shared        *shared;     /* NULL: every rank has its own state */
+    lk__run_lend          *lend;       /* NULL: ranks that wait keep their cores */
     lk__run_queue         *queue;      /* NULL: the program waits for each section's results */
     lk__run_source        *sources[2]; /* of training steps and of evaluations; NULL: the caller binds inputs */
     const lk__run_source  *source;     /* the one of the current step */

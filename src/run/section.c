@@ -2,6 +2,7 @@
 #include "run/shared.h"
 
 #include "comm/hosts.h"
+#include "run/lend.h"
 #include "run/timeline.h"
 
 #include <math.h>
@@ -139,6 +140,7 @@ lk_status lk__kernels_issue(lk_program *p, const lk__run_key *key)
         if ((status = lk__timeline_before(p, p->stream)) < 0) return status;
         if (together) status = lk__update_run(p, key->list, i, key->end, &end);
         if (status >= 0 && end == i) status = run_instruction(p, &key->list->instructions[end++]);
+        lk__lend_progress(p);
         lk__run_unit unit = {.list = (lk__run_list *)key->list, .begin = i, .end = end};
         if (status >= 0) status = lk__timeline_after(p, p->stream, &unit);
     }
@@ -292,7 +294,8 @@ static lk_status run_sync(lk_program *p)
     if (p->synced) return LK_OK;
     if (p->pending == 0)
         return lk__fail(p->context, LK_EINVAL, "there are no gradients to synchronise: run LK_BACKWARD first");
-    bool      permits = p->shared && p->shared->permits;
+    bool permits = p->shared && p->shared->permits;
+    lk__lend_cores(p);
     lk_status status = run_waits(p);
     if (status >= 0) status = fail_sync(p, lk__gather_reports(p), permits);
     if (p->shared) {
@@ -382,14 +385,22 @@ static lk_status check_buffers(lk_program *p, lk_status status)
     return changed && lk_comm_status(p->comm) < 0 ? lk__store_invalidate(p->store, status) : status;
 }
 
+static lk_status run_helped(lk_program *p, lk_status (*section)(lk_program *))
+{
+    lk__lend_begin(p);
+    lk_status status = section(p);
+    lk__lend_end(p);
+    return status;
+}
+
 lk_status lk__section_run(lk_program *p, lk_section section)
 {
     lk_status status = lk__store_check(p->store);
     p->evaluated = -1; /* its outputs are overwritten */
     if (status < 0) return status;
     switch (section) {
-    case LK_FORWARD: return check_buffers(p, run_forward(p));
-    case LK_BACKWARD: return run_backward(p);
+    case LK_FORWARD: return check_buffers(p, run_helped(p, run_forward));
+    case LK_BACKWARD: return run_helped(p, run_backward);
     case LK_SYNC: return run_sync(p);
     case LK_UPDATE: return run_update(p);
     default: return run_evaluate(p);

@@ -106,7 +106,7 @@ static size_t lay_out(const lk_program *p, lk__run_shared *x, char *memory)
     x->norms = take_bytes(memory, &used, states * sizeof *x->norms);
     x->first_square = take_bytes(memory, &used, states * sizeof *x->first_square);
     x->scratch_bytes = 2 * block + (tree ? lk__leaf_tree_scratch_bytes() : 0);
-    x->scratch = take_bytes(memory, &used, (size_t)lk_context_threads(p->context) * x->scratch_bytes);
+    x->scratch = take_bytes(memory, &used, (size_t)lk__plan_workers(p->plan) * x->scratch_bytes);
     return used;
 }
 

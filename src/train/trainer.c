@@ -148,7 +148,8 @@ static lk_status record_and_plan(lk_context *c, const lk_trainer_config *config,
                                  .leaves = config->leaves,
                                  .bucket_bytes = config->bucket_bytes,
                                  .state = lk__trainer_state_mode(c, config, NULL, 0),
-                                 .hosts = lk__trainer_hosts(config, NULL)};
+                                 .hosts = lk__trainer_hosts(config, NULL),
+                                 .keep_cores = config->keep_cores};
     lk_loader_config loaders[2];
     lk_inputs        inputs;
     lk_plan_config   planning = LK_PLAN_CONFIG_INIT;

@@ -2,23 +2,14 @@
 #define _GNU_SOURCE
 #include "comm/shm/shm.h"
 
+#include "base/futex.h"
 #include "base/pool.h"
 
-#include <linux/futex.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 enum { SLICE_MS = 50 };
 
-static void futex_wait(_Atomic uint32_t *word, uint32_t value)
-{
-    struct timespec slice = {.tv_nsec = SLICE_MS * 1000000L};
-    syscall(SYS_futex, word, FUTEX_WAIT, value, &slice, NULL, 0);
-}
-
-void lk__shm_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, 0x7fffffff, NULL, NULL, 0); }
+void lk__shm_wake(_Atomic uint32_t *word) { lk__futex_wake(word); }
 
 static bool reached(_Atomic uint32_t *word, uint32_t target)
 {
@@ -81,7 +72,7 @@ static lk_status sleep_until(lk__shm *s, int peer, _Atomic uint32_t *word, uint3
         atomic_fetch_add(&rank_slot->sleepers, 1);
         atomic_store(&s->sleeping_on, word);
         uint32_t value = atomic_load(word);
-        if (!reached(word, target) && !atomic_load(&s->comm->closing)) futex_wait(word, value);
+        if (!reached(word, target) && !atomic_load(&s->comm->closing)) lk__futex_wait(word, value, SLICE_MS);
         atomic_store(&s->sleeping_on, NULL);
         atomic_fetch_sub(&rank_slot->sleepers, 1);
         if (reached(word, target)) return LK_OK;
@@ -132,7 +123,7 @@ lk_status lk__shm_sleep(lk__shm *s, int peer, uint32_t seen, lk__shm_wait_state 
     }
     if (p->begun == 0) p->since = p->begun = p->checked = p->checked_all = lk__now();
     atomic_fetch_add(&s->me->waiters, 1);
-    if (atomic_load(doorbell) == seen && !atomic_load(&s->comm->closing)) futex_wait(doorbell, seen);
+    if (atomic_load(doorbell) == seen && !atomic_load(&s->comm->closing)) lk__futex_wait(doorbell, seen, SLICE_MS);
     atomic_fetch_sub(&s->me->waiters, 1);
     if (atomic_load(doorbell) != seen) return LK_OK;
     return check_group(s, peer, NULL, 0, p);

@@ -195,7 +195,7 @@ void KERNEL(batch_norm)(const lk__kernel_call *call)
     s.relu = call->attrs->activation == LK__RELU;
     s.residual = input(call, 6);
     set_extents(&s, &call->in[0], PARTS);
-    place_workspace(&s, call->workspace, lk__pool_threads(call->pool));
+    place_workspace(&s, call->workspace, lk__pool_workers(call->pool));
     if (s.rows > 0) compute_statistics(call, &s);
     normalise(call, &s, s.partial, s.partial + s.channels, (double)s.rows);
 }
@@ -215,7 +215,7 @@ void KERNEL(batch_norm_stats)(const lk__kernel_call *call)
     const REAL *running_mean = input(call, 1);
     double     *stats = call->out[0].data, *centre = call->out[1].data;
     set_extents(&s, &call->in[0], PARTS);
-    place_workspace(&s, call->workspace, lk__pool_threads(call->pool));
+    place_workspace(&s, call->workspace, lk__pool_workers(call->pool));
     memset(stats, 0, (size_t)(2 * s.channels + 1) * sizeof *stats);
     for (int64_t c = 0; c < s.channels; c++) centre[c] = running_mean ? (double)running_mean[c] : 0;
     if (s.rows == 0) return;
@@ -364,7 +364,7 @@ void KERNEL(batch_norm_grad)(const lk__kernel_call *call)
     s.out = call->attrs->activation == LK__RELU ? input(call, 5) : NULL;
     s.y = call->out[0].data;
     set_extents(&s, &call->in[1], PARTS);
-    place_workspace(&s, call->workspace, lk__pool_threads(call->pool));
+    place_workspace(&s, call->workspace, lk__pool_workers(call->pool));
     gradient_sums(call, &s);
     gradient_weights(call, &s);
     gradient_input(call, &s, s.partial, (double)max64(s.rows, 1));
@@ -380,7 +380,7 @@ void KERNEL(batch_norm_grad_stats)(const lk__kernel_call *call)
     batch s = {.dy = call->in[0].data, .x = call->in[1].data, .mean = call->in[2].data, .rstd = call->in[3].data};
     s.out = call->attrs->activation == LK__RELU ? input(call, 4) : NULL;
     set_extents(&s, &call->in[1], PARTS);
-    place_workspace(&s, call->workspace, lk__pool_threads(call->pool));
+    place_workspace(&s, call->workspace, lk__pool_workers(call->pool));
     gradient_sums(call, &s);
     gradient_weights(call, &s);
     memcpy(call->out[0].data, s.partial, (size_t)(2 * s.channels) * sizeof *s.partial);
@@ -417,7 +417,7 @@ void KERNEL(batch_norm_eval_grad)(const lk__kernel_call *call)
     const REAL *variance = call->in[4].data;
     s.y = call->out[0].data;
     set_extents(&s, &call->in[1], PARTS);
-    place_workspace(&s, call->workspace, lk__pool_threads(call->pool));
+    place_workspace(&s, call->workspace, lk__pool_workers(call->pool));
     REAL *rstd = s.slope + s.channels;
     for (int64_t c = 0; c < s.channels; c++) rstd[c] = (REAL)(1 / sqrt((double)variance[c] + call->attrs->epsilon));
     s.rstd = rstd;

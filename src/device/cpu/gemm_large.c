@@ -167,7 +167,7 @@ static void run_steps(job *job, const step *now, const step *next, lk__pool *poo
 void gemm_run_large(const gemm *g, lk__pool *pool, void *workspace)
 {
     const step none = {0};
-    int        threads = pool ? lk__pool_threads(pool) : 1;
+    int        threads = lk__pool_workers(pool);
     job        job = {.g = g, .threads = threads, .block = gemm_block_k(g->k)};
     for (int i = 0; i < buffers(threads); i++) {
         job.a[i] = (REAL *)((char *)workspace + (size_t)i * (a_bytes(g, threads) + b_bytes(g, threads)));

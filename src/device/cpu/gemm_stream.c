@@ -101,7 +101,7 @@ static void run_tile(void *argument, int64_t tile, int worker)
 void gemm_run_stream(const gemm *g, lk__pool *pool, void *workspace)
 {
     job     job = {.g = g, .block = gemm_block_k(g->k), .workspace = workspace};
-    int64_t blocks = tiles_of(g->n, WIDTH), threads = pool ? lk__pool_threads(pool) : 1;
+    int64_t blocks = tiles_of(g->n, WIDTH), threads = lk__pool_workers(pool);
     job.columns = tiles_of(blocks, threads == 1 ? 1 : 2 * threads) * WIDTH;
     lk__pool_run(pool, tiles_of(g->n, job.columns), run_tile, &job);
 }

@@ -65,8 +65,6 @@ size_t winograd_workspace(const conv *v, bool backward, int threads)
     return weights_of(&p) + bias_of(&p) + planes + (size_t)threads * scratch_of(&p);
 }
 
-static int pool_threads(const lk__pool *pool) { return pool ? lk__pool_threads(pool) : 1; }
-
 typedef struct job {
     plan                   p;
     const lk__kernel_call *call;
@@ -275,7 +273,7 @@ static void run_many(job *job)
 {
     const plan *p = &job->p;
     lk__pool   *pool = job->call->pool;
-    int64_t     units = p->v->n * p->t.bands, together = p->t.units * blocks_together(p, pool_threads(pool));
+    int64_t     units = p->v->n * p->t.bands, together = p->t.units * blocks_together(p, lk__pool_workers(pool));
     for (job->first = 0; job->first < units; job->first = job->end) {
         job->end = min64(units, job->first + together);
         lk__pool_run(pool, job->end - job->first, transform_tiles, job);
@@ -292,7 +290,7 @@ void winograd_run(const lk__kernel_call *call, const conv *v, bool backward)
     job.bias = (REAL *)((char *)call->workspace + weights_of(p));
     job.planes = (char *)job.bias + bias_of(p);
     job.scratch = job.planes;
-    if (p->many) job.scratch += (size_t)blocks_together(p, pool_threads(call->pool)) * planes_of(p);
+    if (p->many) job.scratch += (size_t)blocks_together(p, lk__pool_workers(call->pool)) * planes_of(p);
     job.per_worker = scratch_of(p);
     memset(job.bias, 0, bias_of(p));
     if (b) copy_wide(job.bias, b, v->o);

@@ -1,0 +1,63 @@
+/* run/lend.h - cores that a rank lends while it waits. The ranks of a host that share their state compute equal parts of a batch, but on
+ * cores that are seldom equally fast: other programs, other virtual machines and other temperatures slow some of them down. So a rank that
+ * has made its gradients lends its cores to one that has not: a thread of that rank, a helper, runs on them and takes tiles of its kernels
+ * until they are done. Who runs a tile changes no bits.
+ *
+ * The helpers of a rank are threads of its own process, since tiles use its memory. They sleep until another rank sets one's affinity to
+ * its own cores and wakes it; that rank then sleeps until the helper is done. */
+#ifndef LK__LEND_H
+#define LK__LEND_H
+
+#include "run/program.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* A helper, as other ranks see it. */
+typedef struct lk__lend_seat {
+    _Alignas(128) _Atomic uint32_t state; /* of lend.c */
+    int32_t thread;                       /* the kernel's number */
+    bool    worked;                       /* it took a tile, when it was last woken */
+} lk__lend_seat;
+
+/* One rank's part of memory that all ranks of the host have mapped. */
+typedef struct lk__lend_rank {
+    _Alignas(128) _Atomic uint32_t computing; /* between the beginning of its step and LK_SYNC */
+    _Atomic uint32_t done;                    /* instructions of this step */
+    uint64_t         pid_namespace;           /* in which `thread` is a number; 0: not known */
+    lk__lend_seat    seats[LK__HELPERS];
+} lk__lend_rank;
+
+struct lk__run_lend {
+    lk_program     *program;
+    size_t          bytes; /* of this struct and what follows it */
+    lk__lend_rank  *own;
+    lk__lend_rank **ranks; /* of this host, by index */
+    int             count, index, started;
+    double          begun; /* when this step began; 0: it has not */
+    double          until; /* when it lends no more in this step */
+    uint64_t        lent;  /* how often this rank lent a core to a rank that used it */
+    char (*names)[32];     /* by rank, for the trace */
+    struct lk__lend_helper {
+        lk__run_lend *lend;
+        int           seat;
+        pthread_t     thread;
+    } helpers[LK__HELPERS];
+};
+
+lk_status lk__lend_create(lk_program *program); /* with other ranks; nothing where the plan has no helpers */
+void      lk__lend_free(lk_program *program);
+/* Around a section of forward or backward. */
+void lk__lend_begin(lk_program *program);
+void lk__lend_end(lk_program *program);
+/* Before this rank waits for the others' gradients. */
+void lk__lend_cores(lk_program *program);
+
+static inline void lk__lend_progress(lk_program *p) /* after every instruction */
+{
+    if (!p->lend) return;
+    _Atomic uint32_t *done = &p->lend->own->done;
+    atomic_store_explicit(done, atomic_load_explicit(done, memory_order_relaxed) + 1, memory_order_relaxed);
+}
+
+#endif
