@@ -24,6 +24,7 @@ static const double IDLE = 3e-3, SHORT = 1e-3;
  * instruction in so many slices. Then it waits as it would without lending, and reports who is late. */
 static const double MOST = 1, MOST_TIMES = 4;
 enum { SLICE_MS = 50, STALLED_SLICES = 4 };
+enum { MEASURED = 16 }; /* one of so many short steps: on some machines reading the clock is a system call */
 
 /* ---- the rank that is helped ---- */
 
@@ -68,8 +69,10 @@ void lk__lend_begin(lk_program *p)
     lk__run_lend *l = p->lend;
     if (!l) return;
     lk__pool_admit_helpers(lk__context_pool(p->context), l, p->plan->helpers);
-    if (l->begun > 0) return;
-    l->begun = lk__now();
+    if (l->computing) return;
+    l->computing = true;
+    l->begun = l->takes_long || l->steps % MEASURED == 0 ? lk__now() : 0;
+    l->steps++;
     atomic_store_explicit(&l->own->done, 0, memory_order_relaxed);
     atomic_store_explicit(&l->own->computing, 1, memory_order_release);
 }
@@ -179,13 +182,14 @@ static bool lend_all(lk__run_lend *l)
 void lk__lend_cores(lk_program *p)
 {
     lk__run_lend *l = p->lend;
-    if (!l || l->begun == 0) return;
-    double now = lk__now(), computed = now - l->begun;
-    l->begun = 0;
-    l->until = now + MOST + MOST_TIMES * computed;
+    if (!l || !l->computing) return;
+    l->computing = false;
     atomic_store_explicit(&l->own->computing, 0, memory_order_release);
-    if (computed < SHORT) return;
-    while (lend_all(l)) {}
+    if (l->begun == 0) return;
+    double now = lk__now(), computed = now - l->begun;
+    l->takes_long = computed >= SHORT;
+    l->until = now + MOST + MOST_TIMES * computed;
+    while (l->takes_long && lend_all(l)) {}
 }
 
 /* ---- creating ---- */

@@ -34,7 +34,10 @@ struct lk__run_lend {
     lk__lend_rank  *own;
     lk__lend_rank **ranks; /* of this host, by index */
     int             count, index, started;
-    double          begun; /* when this step began; 0: it has not */
+    bool            computing;     /* in a step, before its LK_SYNC */
+    bool            takes_long;    /* steps take long enough to lend */
+    double          begun;         /* when this step began; 0: it is not measured */
+    uint64_t        steps;
     double          until; /* when it lends no more in this step */
     uint64_t        lent;  /* how often this rank lent a core to a rank that used it */
     char (*names)[32];     /* by rank, for the trace */
