@@ -116,6 +116,42 @@ static void threads_join_a_section_when_the_loader_is_done(void)
     }
 }
 
+/* ---- where sections begin ---- */
+
+typedef struct order {
+    int     count;
+    int64_t tiles[TILES];
+} order;
+
+static void keep_order(void *argument, int64_t tile, int worker)
+{
+    order *o = argument;
+    (void)worker;
+    o->tiles[o->count++] = tile;
+}
+
+static void a_section_begins_at_its_part(void)
+{
+    static order   o;
+    static section s;
+    lk__pool      *pool;
+    for (int threads = 1; threads <= 2; threads++) {
+        REQUIRE(lk__pool_create(context, threads, &pool) == LK_OK);
+        for (int64_t n = 0; n < 40; n++)
+            for (int part = 0; part < 5; part++) {
+                lk__pool_begin_at(pool, part, 5);
+                memset(&s, 0, sizeof s);
+                lk__pool_run(pool, n, count_tile, &s);
+                for (int64_t k = 0; k < TILES; k++) CHECK(atomic_load(&s.runs[k]) == (k < n));
+                if (threads > 1) continue;
+                o.count = 0;
+                lk__pool_run(pool, n, keep_order, &o);
+                for (int64_t k = 0; k < n; k++) CHECK(o.tiles[k] == (k + n * part / 5) % n);
+            }
+        lk__pool_free(pool);
+    }
+}
+
 /* ---- helpers ---- */
 
 typedef struct helper {
@@ -151,6 +187,7 @@ static void check_helpers(int threads)
     for (int i = 0; i < (SANITIZED ? 600 : 6000); i++) {
         int64_t n = 1 + i * 7 % TILES;
         memset(&s, 0, sizeof s);
+        lk__pool_begin_at(pool, i % 4, 4);
         lk__pool_admit_helpers(pool, i % 3 == 0 ? &owner : i % 3 == 1 ? &other : NULL, HELPERS);
         CHECK(lk__pool_workers(pool) == threads + (i % 3 < 2 ? HELPERS : 0) && lk__pool_threads(pool) == threads);
         if (i % 6 == 3)
@@ -184,6 +221,7 @@ int main(void)
     RUN(every_tile_runs_once_whatever_the_loader_does);
     RUN(a_section_leaves_cores_to_the_loader);
     RUN(threads_join_a_section_when_the_loader_is_done);
+    RUN(a_section_begins_at_its_part);
     RUN(helpers_take_tiles_of_their_owner);
     lk_context_free(context);
     return check_result();

@@ -32,11 +32,12 @@ struct lk__pool {
     int         spins;
     const void *helpers_owner; /* who may help in the sections to come; NULL: nobody */
     int         helpers;
+    int         part, parts; /* where sections begin */
 
     /* One section. Written by the caller before it changes `section`; read by workers that it admits. */
     lk__tile    function;
     void       *argument;
-    int64_t     tiles;
+    int64_t     tiles, first; /* the first that is run; the one before it is the last */
     atomic_bool stop;
     /* Each in a cache line of its own: waiting workers read the last one all the time. */
     _Alignas(LK__ALIGN) atomic_int_fast64_t next;
@@ -72,7 +73,8 @@ static bool run_tile(lk__pool *p, int index)
 {
     int64_t tile = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
     if (tile >= p->tiles) return false;
-    p->function(p->argument, tile, index);
+    tile += p->first;
+    p->function(p->argument, tile < p->tiles ? tile : tile - p->tiles, index);
     return true;
 }
 
@@ -140,10 +142,13 @@ static void wait_for_workers(lk__pool *p, int spins)
 
 static void run_section(lk__pool *p, int64_t tiles, lk__tile function, void *argument, const void *helpers)
 {
+    int64_t first = p ? tiles * p->part / p->parts : 0;
     if (!p || (p->threads == 1 && !helpers) || tiles <= 1) {
-        for (int64_t tile = 0; tile < tiles; tile++) function(argument, tile, 0);
+        for (int64_t tile = first; tile < tiles; tile++) function(argument, tile, 0);
+        for (int64_t tile = 0; tile < first; tile++) function(argument, tile, 0);
         return;
     }
+    p->first = first;
     p->function = function;
     p->argument = argument;
     p->tiles = tiles;
@@ -170,6 +175,12 @@ void lk__pool_run(lk__pool *p, int64_t tiles, lk__tile function, void *argument)
 void lk__pool_run_own(lk__pool *p, int64_t tiles, lk__tile function, void *argument)
 {
     run_section(p, tiles, function, argument, NULL);
+}
+
+void lk__pool_begin_at(lk__pool *p, int part, int parts)
+{
+    p->part = part;
+    p->parts = parts;
 }
 
 void lk__pool_admit_helpers(lk__pool *p, const void *owner, int count)
@@ -209,7 +220,7 @@ lk_status lk__pool_create(lk_context *context, int threads, lk__pool **pool)
     *pool = NULL;
     if (!p) return LK_ENOMEM;
     p->context = context;
-    p->threads = 1;
+    p->threads = p->parts = 1;
     p->cores = usable_cores();
     p->spins = threads <= lk_default_threads() ? SPINS : CROWDED_SPINS;
     pthread_mutex_init(&p->lock, NULL);

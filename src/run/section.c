@@ -385,11 +385,15 @@ static lk_status check_buffers(lk_program *p, lk_status status)
     return changed && lk_comm_status(p->comm) < 0 ? lk__store_invalidate(p->store, status) : status;
 }
 
+/* Parameters that all ranks share are in the caches of those that updated them: ranks begin at different ones. */
 static lk_status run_helped(lk_program *p, lk_status (*section)(lk_program *))
 {
+    lk__pool *pool = lk__context_pool(p->context);
+    if (p->shared) lk__pool_begin_at(pool, lk__plan_own(p->plan), lk__plan_owners(p->plan));
     lk__lend_begin(p);
     lk_status status = section(p);
     lk__lend_end(p);
+    lk__pool_begin_at(pool, 0, 1);
     return status;
 }
 

@@ -1,4 +1,4 @@
-/* test_lend.c - ranks that wait lend their cores to one that still computes: it uses them, the bits are those of ranks that keep them, and
+/* test_shared_cores.c - ranks that wait lend their cores to one that still computes: it uses them, the bits are those of ranks that keep them, and
  * a rank that stops or dies while it is helped is reported as it is without help.
  *
  * ctest: timeout 300, ranks 4 */
