@@ -2,8 +2,10 @@
  * replicated training, no wait more in a step, running statistics that are read right behind LK_FORWARD, and what is refused.
  *
  * ctest: timeout 300, ranks 3 */
+#define _GNU_SOURCE
 #include "comm/abort.h"
 #include "comm/shm/shm.h"
+#include "one_core.h"
 #include "parallel.h"
 #include "run/shared.h"
 
@@ -128,6 +130,7 @@ static int inspect(int rank, void *user)
 {
     job j = *(const job *)user;
     check_failures = 0;
+    keep_one_core();
     for (int variant = 0; variant < 2; variant++) {
         j.sync = variant == 0;
         rank_program    p = enrol_rank(&j, rank);
