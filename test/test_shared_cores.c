@@ -1,7 +1,7 @@
 /* test_shared_cores.c - ranks that wait lend their cores to one that still computes: it uses them, the bits are those of ranks that keep them, and
  * a rank that stops or dies while it is helped is reported as it is without help.
  *
- * ctest: timeout 300, ranks 4 */
+ * ctest: timeout 300, ranks 4, label threaded */
 #define _GNU_SOURCE
 #include "run/lend.h"
 #include "shared_state.h"

@@ -4,46 +4,54 @@
 
 #include "base/futex.h"
 #include "comm/abort.h"
+#include "run/collective.h"
 
 #include <sched.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
+/* The state of a seat: what its helper does, and in the upper bits the number of the loan, so that a rank whose loan has ended does not take
+ * another rank's for its own. */
 enum {
     ABSENT, /* no helper, or none any more */
     STARTS,
-    FREE,  /* it sleeps */
-    TAKEN, /* a rank is about to wake it */
-    RUNS   /* on the cores of that rank, which waits until it is free */
+    UNUSED, /* it sleeps, and found nothing to do in the latest loan */
+    USED,   /* it sleeps, and took tiles in the latest loan */
+    TAKEN,  /* a rank is about to wake it */
+    RUNS,   /* on the cores of that rank, which waits until it sleeps */
+    LOAN = 8
 };
+static bool is_free(uint32_t state) { return state % LOAN == UNUSED || state % LOAN == USED; }
 
 /* Seconds. A helper that finds no tile for IDLE gives the core back: not at once, since its rank may have lost its own core for a while.
  * A rank that has computed for less than SHORT in a step does not lend: waking a thread takes too long. */
 static const double IDLE = 3e-3, SHORT = 1e-3;
-/* A rank lends for at most MOST seconds and so many times its own computing, and takes a core back if its user does not complete an
- * instruction in so many slices. Then it waits as it would without lending, and reports who is late. */
-static const double MOST = 1, MOST_TIMES = 4;
+/* A rank waits for its helpers for at most MOST seconds, and so many slices without a completed instruction. Then it waits for gradients, as
+ * it would without lending: that wait says who is late. */
+static const double MOST = 2;
 enum { SLICE_MS = 50, STALLED_SLICES = 4 };
-enum { MEASURED = 16 }; /* one of so many short steps: on some machines reading the clock is a system call */
+enum { MEASURED = 16 }; /* one of so many short steps: their time is measured no more often than that */
 
 /* ---- the rank that is helped ---- */
 
-static void run_helper(lk__run_lend *l, int seat)
+/* Until its rank has made the gradients of this step. Whether it took a tile. */
+static bool help(lk__run_lend *l, int seat)
 {
     lk__pool *pool = lk__context_pool(l->program->context);
     int       worker = lk__pool_threads(pool) + seat;
-    bool      worked = false;
+    uint32_t  step = atomic_load(&l->own->computing);
+    bool      took = false;
     double    since = lk__now();
-    for (int spins = 1; atomic_load_explicit(&l->own->computing, memory_order_relaxed); spins++) {
+    for (int spins = 1; step && atomic_load_explicit(&l->own->computing, memory_order_relaxed) == step; spins++) {
         if (lk__pool_help(pool, l, worker)) {
-            worked = true;
+            took = true;
             since = lk__now();
         } else if (spins % 64 == 0 && lk__now() - since > IDLE) {
             break;
         }
         lk__cpu_relax();
     }
-    l->own->seats[seat].worked = worked;
+    return took;
 }
 
 static void *helper_main(void *argument)
@@ -52,14 +60,14 @@ static void *helper_main(void *argument)
     lk__lend_seat          *s = &h->lend->own->seats[h->seat];
     s->thread = (int32_t)syscall(SYS_gettid);
     uint32_t state = STARTS;
-    (void)atomic_compare_exchange_strong(&s->state, &state, FREE);
+    (void)atomic_compare_exchange_strong(&s->state, &state, UNUSED);
     while ((state = atomic_load(&s->state)) != ABSENT) {
-        if (state != RUNS) {
+        if (state % LOAN != RUNS) {
             lk__futex_wait(&s->state, state, 60000);
             continue;
         }
-        run_helper(h->lend, h->seat);
-        if (atomic_compare_exchange_strong(&s->state, &state, FREE)) lk__futex_wake(&s->state);
+        uint32_t done = state - RUNS + (help(h->lend, h->seat) ? USED : UNUSED);
+        if (atomic_compare_exchange_strong(&s->state, &state, done)) lk__futex_wake(&s->state);
     }
     return NULL;
 }
@@ -72,9 +80,9 @@ void lk__lend_begin(lk_program *p)
     if (l->computing) return;
     l->computing = true;
     l->begun = l->takes_long || l->steps % MEASURED == 0 ? lk__now() : 0;
-    l->steps++;
+    if (++l->steps == 0) l->steps = 1; /* 0: it does not compute */
     atomic_store_explicit(&l->own->done, 0, memory_order_relaxed);
-    atomic_store_explicit(&l->own->computing, 1, memory_order_release);
+    atomic_store(&l->own->computing, l->steps);
 }
 
 void lk__lend_end(lk_program *p)
@@ -91,8 +99,8 @@ static int free_seat(lk__lend_rank *r, int seats, int *taken)
     *taken = 0;
     for (int i = 0; i < seats; i++) {
         uint32_t state = atomic_load_explicit(&r->seats[i].state, memory_order_relaxed);
-        if (state == FREE) found = i;
-        *taken += state == TAKEN || state == RUNS;
+        if (is_free(state)) found = i;
+        *taken += state % LOAN == TAKEN || state % LOAN == RUNS;
     }
     return found;
 }
@@ -121,61 +129,68 @@ static int neediest(const lk__run_lend *l, int *seat)
 
 /* A core that is lent to a rank. */
 typedef struct loan {
-    int    rank, seat;
-    double begin;
+    int      rank, seat;
+    uint32_t state; /* of the seat, while it lasts */
 } loan;
 
-/* Wakes a helper on this rank's cores; false: it cannot. */
-static bool lend(const lk__run_lend *l, loan *x)
+/* Wakes a helper on these cores; false: it cannot. */
+static bool lend(const lk__run_lend *l, const cpu_set_t *cores, loan *x)
 {
     lk__lend_seat *s = &l->ranks[x->rank]->seats[x->seat];
-    uint32_t       state = FREE;
-    cpu_set_t      cores;
-    if (!atomic_compare_exchange_strong(&s->state, &state, TAKEN)) return false;
-    state = TAKEN;
-    if (sched_getaffinity(0, sizeof cores, &cores) != 0 || sched_setaffinity(s->thread, sizeof cores, &cores) != 0) {
-        (void)atomic_compare_exchange_strong(&s->state, &state, FREE);
+    uint32_t       before = atomic_load(&s->state), taken = before - before % LOAN + LOAN + TAKEN;
+    if (!is_free(before) || !atomic_compare_exchange_strong(&s->state, &before, taken)) return false;
+    if (sched_setaffinity(s->thread, sizeof *cores, cores) != 0) {
+        (void)atomic_compare_exchange_strong(&s->state, &taken, taken - TAKEN + UNUSED);
         return false;
     }
-    x->begin = lk__now();
-    if (!atomic_compare_exchange_strong(&s->state, &state, RUNS)) return false;
+    x->state = taken - TAKEN + RUNS;
+    if (!atomic_compare_exchange_strong(&s->state, &taken, x->state)) return false;
     lk__futex_wake(&s->state);
     return true;
 }
 
 /* Until the helper has given the core back. False: it had nothing to do, or its rank does nothing or takes too long. */
-static bool take_back(lk__run_lend *l, const loan *x)
+static bool take_back(const lk__run_lend *l, const loan *x)
 {
     lk__lend_rank *r = l->ranks[x->rank];
     lk__lend_seat *s = &r->seats[x->seat];
-    uint32_t       done = atomic_load(&r->done);
-    for (int stalled = 0; atomic_load(&s->state) == RUNS; stalled++) {
+    uint32_t       done = atomic_load(&r->done), state;
+    for (int stalled = 0; (state = atomic_load(&s->state)) == x->state; stalled++) {
         if (stalled == STALLED_SLICES || lk__now() > l->until || lk_comm_status(l->program->comm) < 0) return false;
-        lk__futex_wait(&s->state, RUNS, SLICE_MS);
+        lk__futex_wait(&s->state, x->state, SLICE_MS);
         uint32_t now = atomic_load(&r->done);
         if (now != done) stalled = 0;
         done = now;
     }
-    if (!s->worked) return false;
-    l->lent++;
-    if (l->program->trace)
-        lk__trace_add(l->program->trace, &(lk__trace_event){.name = l->names[x->rank],
-                                                            .kind = LK__TRACE_WAIT,
-                                                            .track = LK__TRACK_COMPUTE,
-                                                            .begin = x->begin,
-                                                            .end = lk__now()});
-    return true;
+    return state != x->state - RUNS + UNUSED;
 }
 
-/* As many cores as this rank has threads. Whether another rank used one. */
+/* The cores of this rank that are idle, one for each of its threads, while threads of its loader need the others. */
+static int idle_cores(const lk_context *c, cpu_set_t *cores)
+{
+    if (sched_getaffinity(0, sizeof *cores, cores) != 0) return 0;
+    int threads = lk_context_threads(c), left = CPU_COUNT(cores) - lk__context_reading(c);
+    return left < threads ? left : threads;
+}
+
+/* Whether another rank used a core. */
 static bool lend_all(lk__run_lend *l)
 {
-    loan loans[LK__MAX_THREADS];
-    int  threads = lk_context_threads(l->program->context), count = 0, tries = threads + l->count;
-    bool used = false;
-    while (count < threads && tries-- > 0 && (loans[count].rank = neediest(l, &loans[count].seat)) >= 0)
-        count += lend(l, &loans[count]); /* not if another rank was faster */
+    loan      loans[LK__MAX_THREADS];
+    cpu_set_t cores;
+    int       idle = idle_cores(l->program->context, &cores), count = 0, tries = idle + l->count;
+    bool      used = false;
+    double    begin = lk__now();
+    while (count < idle && tries-- > 0 && (loans[count].rank = neediest(l, &loans[count].seat)) >= 0)
+        count += lend(l, &cores, &loans[count]); /* not if another rank was faster */
     for (int i = 0; i < count; i++) used |= take_back(l, &loans[i]);
+    l->lent += used;
+    if (used && l->program->trace)
+        lk__trace_add(l->program->trace, &(lk__trace_event){.name = l->names[loans[0].rank],
+                                                            .kind = LK__TRACE_WAIT,
+                                                            .track = LK__TRACK_COMPUTE,
+                                                            .begin = begin,
+                                                            .end = lk__now()});
     return used;
 }
 
@@ -184,12 +199,14 @@ void lk__lend_cores(lk_program *p)
     lk__run_lend *l = p->lend;
     if (!l || !l->computing) return;
     l->computing = false;
-    atomic_store_explicit(&l->own->computing, 0, memory_order_release);
+    atomic_store(&l->own->computing, 0);
     if (l->begun == 0) return;
-    double now = lk__now(), computed = now - l->begun;
-    l->takes_long = computed >= SHORT;
-    l->until = now + MOST + MOST_TIMES * computed;
-    while (l->takes_long && lend_all(l)) {}
+    double now = lk__now();
+    l->takes_long = now - l->begun >= SHORT;
+    if (!l->takes_long) return;
+    l->until = now + MOST;
+    while (lend_all(l)) {}
+    p->collectives->waited += lk__now() - now; /* for ranks that are late */
 }
 
 /* ---- creating ---- */

@@ -16,13 +16,12 @@
 /* A helper, as other ranks see it. */
 typedef struct lk__lend_seat {
     _Alignas(128) _Atomic uint32_t state; /* of lend.c */
-    int32_t thread;                       /* the kernel's number */
-    bool    worked;                       /* it took a tile, when it was last woken */
+    int32_t thread; /* the kernel's number */
 } lk__lend_seat;
 
 /* One rank's part of memory that all ranks of the host have mapped. */
 typedef struct lk__lend_rank {
-    _Alignas(128) _Atomic uint32_t computing; /* between the beginning of its step and LK_SYNC */
+    _Alignas(128) _Atomic uint32_t computing; /* the number of its step, before LK_SYNC; 0: none */
     _Atomic uint32_t done;                    /* instructions of this step */
     uint64_t         pid_namespace;           /* in which `thread` is a number; 0: not known */
     lk__lend_seat    seats[LK__HELPERS];
@@ -37,9 +36,9 @@ struct lk__run_lend {
     bool            computing;     /* in a step, before its LK_SYNC */
     bool            takes_long;    /* steps take long enough to lend */
     double          begun;         /* when this step began; 0: it is not measured */
-    uint64_t        steps;
-    double          until; /* when it lends no more in this step */
-    uint64_t        lent;  /* how often this rank lent a core to a rank that used it */
+    uint32_t        steps;
+    double          until; /* when it waits for helpers no longer in this step */
+    uint64_t        lent; /* how often another rank used its cores */
     char (*names)[32];     /* by rank, for the trace */
     struct lk__lend_helper {
         lk__run_lend *lend;
