@@ -72,6 +72,14 @@ static void *helper_main(void *argument)
     return NULL;
 }
 
+/* More threads than cores: a core on which one waits is not idle. */
+static bool is_crowded(const lk__run_lend *l)
+{
+    cpu_set_t all = l->own->cores;
+    for (int i = 0; i < l->count; i++) CPU_OR(&all, &all, &l->ranks[i]->cores);
+    return CPU_COUNT(&all) < l->count * lk_context_threads(l->program->context);
+}
+
 void lk__lend_begin(lk_program *p)
 {
     lk__run_lend *l = p->lend;
@@ -79,6 +87,7 @@ void lk__lend_begin(lk_program *p)
     lk__pool_admit_helpers(lk__context_pool(p->context), l, p->plan->helpers);
     if (l->computing) return;
     l->computing = true;
+    if (l->steps == 0) l->crowded = is_crowded(l);
     l->begun = l->takes_long || l->steps % MEASURED == 0 ? lk__now() : 0;
     if (++l->steps == 0) l->steps = 1; /* 0: it does not compute */
     atomic_store_explicit(&l->own->done, 0, memory_order_relaxed);
@@ -203,7 +212,7 @@ void lk__lend_cores(lk_program *p)
     if (l->begun == 0) return;
     double now = lk__now();
     l->takes_long = now - l->begun >= SHORT;
-    if (!l->takes_long) return;
+    if (!l->takes_long || l->crowded) return;
     l->until = now + MOST;
     while (lend_all(l)) {}
     p->collectives->waited += lk__now() - now; /* for ranks that are late */
@@ -249,6 +258,7 @@ lk_status lk__lend_create(lk_program *p)
     l->names = (void *)((char *)l + names);
     l->ranks = (void *)((char *)l + ranks);
     l->own->pid_namespace = pid_namespace();
+    if (sched_getaffinity(0, sizeof l->own->cores, &l->own->cores) != 0) CPU_ZERO(&l->own->cores);
     for (int i = 0; i < count; i++) {
         l->ranks[i] = (lk__lend_rank *)lk__comm_peer(p->comm, memory, i);
         snprintf(l->names[i], sizeof *l->names, "lends its core to rank %d", p->plan->parallel.rank - l->index + i);

@@ -11,6 +11,7 @@
 #include "run/program.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 
 /* A helper, as other ranks see it. */
@@ -23,6 +24,7 @@ typedef struct lk__lend_seat {
 typedef struct lk__lend_rank {
     _Alignas(128) _Atomic uint32_t computing; /* the number of its step, before LK_SYNC; 0: none */
     _Atomic uint32_t done;                    /* instructions of this step */
+    cpu_set_t        cores;                   /* that it may use */
     uint64_t         pid_namespace;           /* in which `thread` is a number; 0: not known */
     lk__lend_seat    seats[LK__HELPERS];
 } lk__lend_rank;
@@ -34,6 +36,7 @@ struct lk__run_lend {
     lk__lend_rank **ranks; /* of this host, by index */
     int             count, index, started;
     bool            computing;     /* in a step, before its LK_SYNC */
+    bool            crowded;       /* the ranks have more threads than cores */
     bool            takes_long;    /* steps take long enough to lend */
     double          begun;         /* when this step began; 0: it is not measured */
     uint32_t        steps;
