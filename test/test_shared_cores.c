@@ -23,6 +23,9 @@ static job long_job(int world)
                  .state = LK_STATE_SHARED};
 }
 
+/* Its running statistics depend on how often forward runs. */
+static bool counts_forwards(const job *j) { return strcmp(j->model, "resnet20") == 0; }
+
 static void set_step(rank_program *p, const job *j, int rank, int step)
 {
     int64_t first = first_row(j, j->batch, rank), count = first_row(j, j->batch, rank + 1) - first;
@@ -31,13 +34,19 @@ static void set_step(rank_program *p, const job *j, int rank, int step)
     REQUIRE(lk_program_step(p->rig.program, &s) == LK_OK);
 }
 
-/* Rank 0 runs forward many times before its backward, which changes nothing but the time that it takes. */
-static lk_status run_step(rank_program *p, const job *j, int rank, int step)
+/* Rank 0 runs forward many times before its backward, which changes no parameters, only the time that it takes: until it is helped, if others are to
+ * do so, for two seconds at most. */
+static lk_status run_step(rank_program *p, const job *j, int rank, int step, bool until_helped)
 {
-    lk_status status = LK_OK;
+    lk__run_lend *l = p->rig.program->lend;
+    uint64_t      before = l ? atomic_load(&l->helped) : 0;
+    double        limit = lk__now() + 2;
+    lk_status     status = LK_OK;
     set_step(p, j, rank, step);
-    for (int i = 0; i < (rank == 0 ? SLOW_RUNS : 1) && status >= 0; i++)
+    for (int i = 0; status >= 0 && (i == 0 || rank == 0); i++) {
+        if (i >= SLOW_RUNS && (!until_helped || atomic_load(&l->helped) > before || lk__now() > limit)) break;
         status = lk_program_run(p->rig.program, LK_FORWARD);
+    }
     if (status >= 0) status = lk_program_run(p->rig.program, LK_BACKWARD);
     return status < 0 ? status : lk_program_run(p->rig.program, LK_UPDATE);
 }
@@ -50,11 +59,11 @@ static int train_unevenly(int rank, void *user)
     bool         lends = j->state == LK_STATE_SHARED && !j->keep_cores;
     CHECK((p.rig.program->lend != NULL) == lends);
     for (int step = 1; step <= j->steps; step++) {
-        REQUIRE(run_step(&p, j, rank, step) == LK_OK, "rank %d, step %d: %s", rank, step,
-                lk_context_error(p.rig.context));
+        REQUIRE(run_step(&p, j, rank, step, lends && step > 1 && !counts_forwards(j)) == LK_OK, "rank %d, step %d: %s",
+                rank, step, lk_context_error(p.rig.context));
         if (lends) p.rig.program->lend->crowded = false; /* also where there are fewer cores than ranks */
     }
-    if (lends) j->out->losses[rank] = (double)p.rig.program->lend->lent;
+    if (lends) j->out->losses[rank] = (double)atomic_load(&p.rig.program->lend->helped);
     for (int kind = 0; kind < LK_MEMORY_OTHER; kind++)
         CHECK(kind == LK_MEMORY_LOADER || kind == LK_MEMORY_CHECKPOINT ||
                   lk_context_memory(p.rig.context, (lk_memory)kind) == lk_plan_memory(p.rig.plan, (lk_memory)kind),
@@ -77,13 +86,13 @@ static report *train(job j)
 static void compare_lent(job j, const char *what)
 {
     report *lent = train(j), *kept, *replicated;
-    double  times = 0;
+    /* Otherwise it is a matter of luck. */
+    bool required = !counts_forwards(&j) && lk_default_threads() >= j.world * (j.threads ? j.threads : 1);
     j.keep_cores = true;
     kept = train(j);
     j.state = LK_STATE_REPLICATED;
     replicated = train(j);
-    for (int i = 1; i < j.world; i++) times += lent->losses[i];
-    CHECK(times > 0, "%d ranks, %s: no rank lent a core in %d steps", j.world, what, j.steps);
+    CHECK(!required || lent->losses[0] > 0, "%d ranks, %s: no rank lent a core in %d steps", j.world, what, j.steps);
     for (int i = 0; i < j.world; i++)
         CHECK(lent->hashes[i] == kept->hashes[i] && lent->hashes[i] == replicated->hashes[i] && lent->hashes[i] != 0,
               "%d ranks, %s: rank %d's state differs", j.world, what, i);
@@ -119,7 +128,7 @@ static int be_interrupted(int rank, void *user)
     volatile double *helped = &j->out->losses[HELPED];
     check_failures = 0;
     rank_program p = enrol_rank(j, rank);
-    REQUIRE(run_step(&p, j, rank, 1) == LK_OK, "%s", lk_context_error(p.rig.context));
+    REQUIRE(run_step(&p, j, rank, 1, false) == LK_OK, "%s", lk_context_error(p.rig.context));
     p.rig.program->lend->crowded = false;
     set_step(&p, j, rank, 2);
     if (rank == 0) j->out->losses[PID] = (double)getpid();

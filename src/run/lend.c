@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-/* The state of a seat: what its helper does, and in the upper bits the number of the loan, so that a rank whose loan has ended does not take
+/* The state of a slot: what its helper does, and in the upper bits the number of the loan, so that a rank whose loan has ended does not take
  * another rank's for its own. */
 enum {
     ABSENT, /* no helper, or none any more */
@@ -35,15 +35,16 @@ enum { MEASURED = 16 }; /* one of so many short steps: their time is measured no
 /* ---- the rank that is helped ---- */
 
 /* Until its rank has made the gradients of this step. Whether it took a tile. */
-static bool help(lk__run_lend *l, int seat)
+static bool help(lk__run_lend *l, int slot)
 {
     lk__pool *pool = lk__context_pool(l->program->context);
-    int       worker = lk__pool_threads(pool) + seat;
+    int       worker = lk__pool_threads(pool) + slot;
     uint32_t  step = atomic_load(&l->own->computing);
     bool      took = false;
     double    since = lk__now();
     for (int spins = 1; step && atomic_load_explicit(&l->own->computing, memory_order_relaxed) == step; spins++) {
         if (lk__pool_help(pool, l, worker)) {
+            if (!took) atomic_fetch_add(&l->helped, 1);
             took = true;
             since = lk__now();
         } else if (spins % 64 == 0 && lk__now() - since > IDLE) {
@@ -57,7 +58,7 @@ static bool help(lk__run_lend *l, int seat)
 static void *helper_main(void *argument)
 {
     struct lk__lend_helper *h = argument;
-    lk__lend_seat          *s = &h->lend->own->seats[h->seat];
+    lk__lend_slot          *s = &h->lend->own->slots[h->slot];
     s->thread = (int32_t)syscall(SYS_gettid);
     uint32_t state = STARTS;
     (void)atomic_compare_exchange_strong(&s->state, &state, UNUSED);
@@ -66,7 +67,7 @@ static void *helper_main(void *argument)
             lk__futex_wait(&s->state, state, 60000);
             continue;
         }
-        uint32_t done = state - RUNS + (help(h->lend, h->seat) ? USED : UNUSED);
+        uint32_t done = state - RUNS + (help(h->lend, h->slot) ? USED : UNUSED);
         if (atomic_compare_exchange_strong(&s->state, &state, done)) lk__futex_wake(&s->state);
     }
     return NULL;
@@ -101,13 +102,13 @@ void lk__lend_end(lk_program *p)
 
 /* ---- the rank that waits ---- */
 
-/* A free seat of this rank; -1: none. taken: how many are not. */
-static int free_seat(lk__lend_rank *r, int seats, int *taken)
+/* A free slot of this rank; -1: none. taken: how many are not. */
+static int free_slot(lk__lend_rank *r, int slots, int *taken)
 {
     int found = -1;
     *taken = 0;
-    for (int i = 0; i < seats; i++) {
-        uint32_t state = atomic_load_explicit(&r->seats[i].state, memory_order_relaxed);
+    for (int i = 0; i < slots; i++) {
+        uint32_t state = atomic_load_explicit(&r->slots[i].state, memory_order_relaxed);
         if (is_free(state)) found = i;
         *taken += state % LOAN == TAKEN || state % LOAN == RUNS;
     }
@@ -115,7 +116,7 @@ static int free_seat(lk__lend_rank *r, int seats, int *taken)
 }
 
 /* The rank with most work left for each thread that works on it; -1: none that can be helped. */
-static int neediest(const lk__run_lend *l, int *seat)
+static int neediest(const lk__run_lend *l, int *slot)
 {
     uint32_t all = atomic_load_explicit(&l->own->done, memory_order_relaxed);
     double   most = -1;
@@ -125,27 +126,27 @@ static int neediest(const lk__run_lend *l, int *seat)
         int            taken, free;
         if (i == l->index || r->pid_namespace != l->own->pid_namespace) continue;
         if (!atomic_load_explicit(&r->computing, memory_order_acquire)) continue;
-        if ((free = free_seat(r, l->program->plan->helpers, &taken)) < 0) continue;
+        if ((free = free_slot(r, l->program->plan->helpers, &taken)) < 0) continue;
         uint32_t done = atomic_load_explicit(&r->done, memory_order_relaxed);
         double   left = (done < all ? all - done : 0) / (double)(1 + taken);
         if (left <= most) continue;
         most = left;
         found = i;
-        *seat = free;
+        *slot = free;
     }
     return found;
 }
 
 /* A core that is lent to a rank. */
 typedef struct loan {
-    int      rank, seat;
-    uint32_t state; /* of the seat, while it lasts */
+    int      rank, slot;
+    uint32_t state; /* of the slot, while it lasts */
 } loan;
 
 /* Wakes a helper on these cores; false: it cannot. */
 static bool lend(const lk__run_lend *l, const cpu_set_t *cores, loan *x)
 {
-    lk__lend_seat *s = &l->ranks[x->rank]->seats[x->seat];
+    lk__lend_slot *s = &l->ranks[x->rank]->slots[x->slot];
     uint32_t       before = atomic_load(&s->state), taken = before - before % LOAN + LOAN + TAKEN;
     if (!is_free(before) || !atomic_compare_exchange_strong(&s->state, &before, taken)) return false;
     if (sched_setaffinity(s->thread, sizeof *cores, cores) != 0) {
@@ -162,7 +163,7 @@ static bool lend(const lk__run_lend *l, const cpu_set_t *cores, loan *x)
 static bool take_back(const lk__run_lend *l, const loan *x)
 {
     lk__lend_rank *r = l->ranks[x->rank];
-    lk__lend_seat *s = &r->seats[x->seat];
+    lk__lend_slot *s = &r->slots[x->slot];
     uint32_t       done = atomic_load(&r->done), state;
     for (int stalled = 0; (state = atomic_load(&s->state)) == x->state; stalled++) {
         if (stalled == STALLED_SLICES || lk__now() > l->until || lk_comm_status(l->program->comm) < 0) return false;
@@ -190,10 +191,9 @@ static bool lend_all(lk__run_lend *l)
     int       idle = idle_cores(l->program->context, &cores), count = 0, tries = idle + l->count;
     bool      used = false;
     double    begin = lk__now();
-    while (count < idle && tries-- > 0 && (loans[count].rank = neediest(l, &loans[count].seat)) >= 0)
+    while (count < idle && tries-- > 0 && (loans[count].rank = neediest(l, &loans[count].slot)) >= 0)
         count += lend(l, &cores, &loans[count]); /* not if another rank was faster */
     for (int i = 0; i < count; i++) used |= take_back(l, &loans[i]);
-    l->lent += used;
     if (used && l->program->trace)
         lk__trace_add(l->program->trace, &(lk__trace_event){.name = l->names[loans[0].rank],
                                                             .kind = LK__TRACE_WAIT,
@@ -230,8 +230,8 @@ static lk_status start_helpers(lk__run_lend *l)
 {
     for (; l->started < l->program->plan->helpers; l->started++) {
         struct lk__lend_helper *h = &l->helpers[l->started];
-        *h = (struct lk__lend_helper){.lend = l, .seat = l->started};
-        atomic_store(&l->own->seats[l->started].state, STARTS);
+        *h = (struct lk__lend_helper){.lend = l, .slot = l->started};
+        atomic_store(&l->own->slots[l->started].state, STARTS);
         if (pthread_create(&h->thread, NULL, helper_main, h) != 0)
             return lk__fail(l->program->context, LK_ENOMEM, "cannot start a thread that helps this rank");
     }
@@ -272,7 +272,7 @@ void lk__lend_free(lk_program *p)
     if (!l) return;
     atomic_store(&l->own->computing, 0);
     for (int i = 0; i < l->started; i++) {
-        lk__lend_seat *s = &l->own->seats[i];
+        lk__lend_slot *s = &l->own->slots[i];
         atomic_store(&s->state, ABSENT);
         lk__futex_wake(&s->state);
         pthread_join(l->helpers[i].thread, NULL);

@@ -15,10 +15,10 @@
 #include <stdatomic.h>
 
 /* A helper, as other ranks see it. */
-typedef struct lk__lend_seat {
+typedef struct lk__lend_slot {
     _Alignas(128) _Atomic uint32_t state; /* of lend.c */
-    int32_t thread; /* the kernel's number */
-} lk__lend_seat;
+    int32_t thread;                       /* the kernel's number */
+} lk__lend_slot;
 
 /* One rank's part of memory that all ranks of the host have mapped. */
 typedef struct lk__lend_rank {
@@ -26,26 +26,26 @@ typedef struct lk__lend_rank {
     _Atomic uint32_t done;                    /* instructions of this step */
     cpu_set_t        cores;                   /* that it may use */
     uint64_t         pid_namespace;           /* in which `thread` is a number; 0: not known */
-    lk__lend_seat    seats[LK__HELPERS];
+    lk__lend_slot    slots[LK__HELPERS];
 } lk__lend_rank;
 
 struct lk__run_lend {
-    lk_program     *program;
-    size_t          bytes; /* of this struct and what follows it */
-    lk__lend_rank  *own;
-    lk__lend_rank **ranks; /* of this host, by index */
-    int             count, index, started;
-    bool            computing;     /* in a step, before its LK_SYNC */
-    bool            crowded;       /* the ranks have more threads than cores */
-    bool            takes_long;    /* steps take long enough to lend */
-    double          begun;         /* when this step began; 0: it is not measured */
-    uint32_t        steps;
-    double          until; /* when it waits for helpers no longer in this step */
-    uint64_t        lent; /* how often another rank used its cores */
-    char (*names)[32];     /* by rank, for the trace */
+    lk_program      *program;
+    size_t           bytes; /* of this struct and what follows it */
+    lk__lend_rank   *own;
+    lk__lend_rank  **ranks; /* of this host, by index */
+    int              count, index, started;
+    bool             computing;  /* in a step, before its LK_SYNC */
+    bool             crowded;    /* the ranks have more threads than cores */
+    bool             takes_long; /* steps take long enough to lend */
+    double           begun;      /* when this step began; 0: it is not measured */
+    uint32_t         steps;
+    double           until;  /* when it waits for helpers no longer in this step */
+    _Atomic uint64_t helped; /* how often one of its helpers took tiles */
+    char (*names)[32];       /* by rank, for the trace */
     struct lk__lend_helper {
         lk__run_lend *lend;
-        int           seat;
+        int           slot;
         pthread_t     thread;
     } helpers[LK__HELPERS];
 };
