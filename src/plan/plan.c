@@ -349,7 +349,6 @@ static lk_status read_config(lk_graph *graph, const lk_plan_config *given, lk_pl
     return status < 0 ? status : check_config(graph, config);
 }
 
-/* More would take more workspace, and tiles that are smaller than they should be. */
 static int count_helpers(const lk_plan *p)
 {
     int others = lk__plan_owners(p) - 1;

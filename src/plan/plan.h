@@ -99,12 +99,12 @@ struct lk_plan {
     lk_policy       policy;
     lk_dtype        gradient_dtype; /* of the all_reduce of gradients */
 
-    lk_parallel parallel; /* world, hosts and micro_batches at least 1 */
-    bool        shared;   /* the state is held once on every host, and each rank updates a slice of it (slice.c) */
-    int  helpers; /* threads that run on cores of other ranks of the host while these wait (run/lend.h); 0: none */
-    bool writes_buffers;      /* training, or a cache, changes some */
-    bool shares_buffers;      /* all ranks of a host hold them once, too (shared_buffers.c) */
-    lk__plan_bucket *buckets; /* in the order in which backward fills them */
+    lk_parallel      parallel; /* world, hosts and micro_batches at least 1 */
+    bool             shared;   /* the state is held once on every host, and each rank updates a slice of it (slice.c) */
+    int              helpers;  /* threads that can run on cores of other ranks while these wait (run/lend.h) */
+    bool             writes_buffers; /* training, or a cache, changes some */
+    bool             shares_buffers; /* all ranks of a host hold them once, too (shared_buffers.c) */
+    lk__plan_bucket *buckets;  /* in the order in which backward fills them */
     size_t           buckets_count, buckets_capacity;
     bool             reduces; /* each bucket has a collective in the training list, and a wait in its section sync */
     size_t           gradient_bytes;   /* of one set of gradients */
@@ -226,7 +226,7 @@ void lk__plan_share_buffers(lk_plan *plan);
  * the tensors in it; on every host the rank with the same index, from 0, owns the same slice. Gradients begin at multiples of
  * LK__SLICE_ALIGN, and so do slices: a boundary is that many bytes of gradients, 32 elements in f32, from the beginning of a tensor, and no
  * cache line of what is updated has two owners, also of parameters in bf16. */
-enum { LK__SLICE_ALIGN = 128, LK__HELPERS = 3 };
+enum { LK__SLICE_ALIGN = 128 };
 typedef struct lk__plan_piece {
     int     state;
     int64_t first, count; /* elements */
@@ -234,6 +234,8 @@ typedef struct lk__plan_piece {
 /* How many owners there are, the ranks of a host, and this rank's index among them. */
 static inline int lk__plan_owners(const lk_plan *p) { return p->parallel.world / p->parallel.hosts; }
 static inline int lk__plan_own(const lk_plan *p) { return p->parallel.rank % lk__plan_owners(p); }
+/* Helpers of a rank at most: more would take more workspace, and smaller tiles. */
+enum { LK__HELPERS = 3 };
 /* The threads of a kernel of forward or backward at most: the context's, and those of other ranks that wait (run/lend.h). */
 static inline int lk__plan_workers(const lk_plan *p) { return lk_context_threads(p->context) + p->helpers; }
 /* What `owner` owns of the tensors, in the order of the gradients; returns how many pieces. pieces NULL: only counts. */

@@ -213,9 +213,9 @@ static void leave_group(lk__shm *s)
     atomic_store(&s->me->gone, 1);
     _Atomic uint32_t *words[] = {&s->me->arrivals[0].number, &s->me->arrivals[1].number, &s->me->progress};
     if (atomic_load(&s->me->sleepers))
-        for (int i = 0; i < 3; i++) lk__shm_wake(words[i]);
+        for (int i = 0; i < 3; i++) lk__futex_wake(words[i]);
     for (int i = 0; i < s->size; i++)
-        if (atomic_load(&s->rank_slots[i].waiters)) lk__shm_wake(&s->rank_slots[i].doorbell);
+        if (atomic_load(&s->rank_slots[i].waiters)) lk__futex_wake(&s->rank_slots[i].doorbell);
 }
 
 static void free_state(lk_comm *c)

@@ -11,6 +11,7 @@
 #ifndef LK__SHM_H
 #define LK__SHM_H
 
+#include "base/futex.h"
 #include "comm/comm.h"
 #include "comm/near.h"
 #include "comm/verdict.h"
@@ -129,11 +130,10 @@ static inline lk_status lk__shm_await(lk__shm *s, int peer, _Atomic uint32_t *wo
 }
 
 /* Sets one of this rank's own words and wakes the ranks that sleep on it. */
-void               lk__shm_wake(_Atomic uint32_t *word);
 static inline void lk__shm_post(lk__shm *s, _Atomic uint32_t *word, uint32_t value)
 {
     atomic_store(word, value);
-    if (atomic_load(&s->me->sleepers)) lk__shm_wake(word);
+    if (atomic_load(&s->me->sleepers)) lk__futex_wake(word);
 }
 
 /* Sleeps until this rank's doorbell is no longer `seen`, or for a limited time; then checks the group. `peer` is a rank

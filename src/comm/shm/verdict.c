@@ -207,7 +207,7 @@ lk_status lk__shm_raise_because(lk__shm *s, lk_status status, const char *text, 
             atomic_fetch_add(&rank_slot->doorbell, 1);
             _Atomic uint32_t *words[] = {&rank_slot->arrivals[0].number, &rank_slot->arrivals[1].number,
                                          &rank_slot->progress, &rank_slot->doorbell};
-            for (int w = 0; w < 4; w++) lk__shm_wake(words[w]);
+            for (int w = 0; w < 4; w++) lk__futex_wake(words[w]);
         }
     }
     return lk__shm_failure(s);

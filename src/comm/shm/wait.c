@@ -2,14 +2,11 @@
 #define _GNU_SOURCE
 #include "comm/shm/shm.h"
 
-#include "base/futex.h"
 #include "base/pool.h"
 
 #include <sched.h>
 
 enum { SLICE_MS = 50 };
-
-void lk__shm_wake(_Atomic uint32_t *word) { lk__futex_wake(word); }
 
 static bool reached(_Atomic uint32_t *word, uint32_t target)
 {
@@ -101,14 +98,14 @@ void lk__shm_ring_doorbell(lk__shm *s, int peer)
 {
     lk__shm_rank_slot *rank_slot = &s->rank_slots[peer];
     atomic_fetch_add(&rank_slot->doorbell, 1);
-    if (atomic_load(&rank_slot->waiters)) lk__shm_wake(&rank_slot->doorbell);
+    if (atomic_load(&rank_slot->waiters)) lk__futex_wake(&rank_slot->doorbell);
 }
 
 void lk__shm_wake_self(lk__shm *s)
 {
     lk__shm_ring_doorbell(s, s->rank);
     _Atomic uint32_t *word = atomic_load(&s->sleeping_on);
-    if (word) lk__shm_wake(word);
+    if (word) lk__futex_wake(word);
 }
 
 lk_status lk__shm_sleep(lk__shm *s, int peer, uint32_t seen, lk__shm_wait_state *p)
