@@ -1,34 +1,81 @@
-# The MPI modules: one small shared object for each MPI whose compiler is found; src/comm/mpi/load.c loads it when it is needed.
+# The MPI modules: one small shared object for each MPI whose compiler is found and links; src/comm/mpi/load.c loads it when it is needed.
 # Compiled by mpicc, which knows the paths of its MPI.
-set(mpi_modules)
-foreach(flavour openmpi mpich)
-  find_program(LK_MPICC_${flavour} NAMES mpicc.${flavour})
-endforeach()
-if(NOT LK_MPICC_openmpi AND NOT LK_MPICC_mpich)
-  find_program(LK_MPICC mpicc)
-  if(LK_MPICC) # of Open MPI or of MPICH?
-    execute_process(COMMAND ${LK_MPICC} --showme:version OUTPUT_VARIABLE version ERROR_VARIABLE version)
-    if(version MATCHES "Open MPI")
-      set(LK_MPICC_openmpi ${LK_MPICC})
-    else()
-      set(LK_MPICC_mpich ${LK_MPICC})
+set(LK_MPI AUTO CACHE STRING "Build the MPI modules: AUTO (for each MPI whose mpicc works), ON (it is an error where there is none), OFF")
+set(mpi_flags -std=gnu11 -O2 -Wall -Wextra -fvisibility=hidden -fPIC -shared)
+if(LK_WERROR)
+  list(APPEND mpi_flags -Werror)
+endif()
+set(mpi_environment ${CMAKE_COMMAND} -E env OMPI_CC=${CMAKE_C_COMPILER} MPICH_CC=${CMAKE_C_COMPILER})
+
+# Sets `works` if `mpicc` compiles and links a shared object, `why` if not: wrappers are often there without their headers, libraries or compiler.
+function(probe_mpicc mpicc)
+  set(works FALSE)
+  set(directory ${PROJECT_BINARY_DIR}/mpi)
+  file(WRITE ${directory}/probe.c "#include <mpi.h>\nint probe(void);\nint probe(void) { int done = 0; return MPI_Initialized(&done) == MPI_SUCCESS && done; }\n")
+  execute_process(COMMAND ${mpi_environment} ${mpicc} ${mpi_flags} ${directory}/probe.c -o ${directory}/probe.so
+                  RESULT_VARIABLE failed OUTPUT_VARIABLE output ERROR_VARIABLE output TIMEOUT 60)
+  if(failed STREQUAL "0")
+    set(works TRUE)
+  else()
+    string(STRIP "${output}" output)
+    string(REGEX MATCH "[^\n]*([Ee]rror|cannot|not found|No such)[^\n]*" line "${output}")
+    if(NOT line)
+      string(REGEX MATCH "^[^\n]*" line "${output}")
+    endif()
+    set(why "${line}" PARENT_SCOPE)
+    if(NOT line)
+      set(why "exit status ${failed}" PARENT_SCOPE)
     endif()
   endif()
-endif()
-foreach(flavour openmpi mpich)
-  if(LK_MPICC_${flavour})
-    set(module ${PROJECT_BINARY_DIR}/lockstep_mpi_${flavour}.so)
-    add_custom_command(
-      OUTPUT ${module}
-      COMMAND ${CMAKE_COMMAND} -E env OMPI_CC=${CMAKE_C_COMPILER} MPICH_CC=${CMAKE_C_COMPILER} ${LK_MPICC_${flavour}} -std=gnu11 -O2
-              -Wall -Wextra $<$<BOOL:${LK_WERROR}>:-Werror> -fvisibility=hidden -fPIC -shared -I ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/src/comm/mpi/module.c -o ${module}
-      DEPENDS src/comm/mpi/module.c src/comm/mpi/module.h
-      COMMENT "Building the MPI module for ${flavour}"
-      VERBATIM)
-    list(APPEND mpi_modules ${module})
-    list(APPEND mpi_flavours ${flavour})
+  set(works ${works} PARENT_SCOPE)
+endfunction()
+
+set(mpi_modules)
+set(mpi_flavours)
+if(NOT LK_MPI STREQUAL "OFF")
+  find_program(LK_MPICC mpicc)
+  set(plain_flavour "")
+  if(LK_MPICC) # of Open MPI or of MPICH?
+    execute_process(COMMAND ${LK_MPICC} --showme:version OUTPUT_VARIABLE version ERROR_VARIABLE version)
+    set(plain_flavour mpich)
+    if(version MATCHES "Open MPI")
+      set(plain_flavour openmpi)
+    endif()
   endif()
-endforeach()
+  foreach(flavour openmpi mpich)
+    find_program(LK_MPICC_${flavour} NAMES mpicc.${flavour})
+    set(candidates)
+    if(LK_MPICC_${flavour})
+      list(APPEND candidates ${LK_MPICC_${flavour}})
+    endif()
+    if(plain_flavour STREQUAL flavour)
+      list(APPEND candidates ${LK_MPICC})
+    endif()
+    foreach(mpicc ${candidates})
+      probe_mpicc(${mpicc})
+      if(NOT works)
+        message(STATUS "No MPI module by ${mpicc}, which does not link: ${why}")
+        continue()
+      endif()
+      set(module ${PROJECT_BINARY_DIR}/lockstep_mpi_${flavour}.so)
+      add_custom_command(
+        OUTPUT ${module}
+        COMMAND ${mpi_environment} ${mpicc} ${mpi_flags} -I ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/src/comm/mpi/module.c -o ${module}
+        DEPENDS src/comm/mpi/module.c src/comm/mpi/module.h
+        COMMENT "Building the MPI module for ${flavour}"
+        VERBATIM)
+      list(APPEND mpi_modules ${module})
+      list(APPEND mpi_flavours ${flavour})
+      message(STATUS "MPI module: ${flavour}, by ${mpicc}")
+      break()
+    endforeach()
+  endforeach()
+  if(NOT mpi_flavours AND LK_MPI STREQUAL "ON")
+    message(FATAL_ERROR "LK_MPI is ON, and there is no mpicc that compiles and links")
+  elseif(NOT mpi_flavours)
+    message(STATUS "No MPI module: there is no mpicc that compiles and links")
+  endif()
+endif()
 add_custom_target(mpi_modules ALL DEPENDS ${mpi_modules})
 install(FILES ${mpi_modules} DESTINATION ${CMAKE_INSTALL_LIBDIR}/lockstep)
 
