@@ -34,6 +34,7 @@ typedef struct kernel_case {
     lk__kernel_operand    in[LK__MAX_IN], out[LK__MAX_OUT];
     int                   inputs, outputs;
     double                scale;                /* errors are measured against at least this size of value */
+    double                terms;                /* the largest term of a result, where terms cancel: set before run_case */
     unsigned              in_place;             /* bit i: the first output may be input i */
     double               *initial[LK__MAX_OUT]; /* of outputs that are updated; NULL: poison */
     double               *x[LK__MAX_IN];        /* the inputs' values */
@@ -115,7 +116,7 @@ static void begin(lk__op op)
     t.step = (lk__kernel_step){.step = 1, .seed = 7, .rate = 0.01, .updates_buffers = true};
     t.inputs = t.outputs = 0;
     t.in_place = 0;
-    t.scale = 0;
+    t.scale = t.terms = 0;
     t.needs_device = false;
 }
 
@@ -267,7 +268,7 @@ static void compare_with_f32(void)
     for (int k = 0; k < t.outputs; k++) {
         lk_dtype type = t.out[k].dtype;
         char     text[128];
-        double   largest = 0;
+        double   largest = t.terms;
         int64_t  n = t.out[k].data ? lk__operand_elements(&t.out[k]) : 0;
         for (int64_t i = 0; i < n; i++) largest = fmax(largest, fabs(get(wide.out[k].dtype, wide.out[k].data, i)));
         for (int64_t i = 0; i < n; i++) {
@@ -356,6 +357,22 @@ static inline void expect(int k, const double *want, double tolerance)
                                                     (inner > 0 ? inner * scale : 0);
         if (same) continue;
         snprintf(text, sizeof text, "output %d [%lld] is %.9g, not %.9g", k, (long long)i, got, want[i]);
+        fail_case(text);
+        return;
+    }
+}
+
+/* Output k equals want, each element to `roundings` roundings of size[i]: the sum of the magnitudes of the terms that the element is
+ * computed from, which may cancel. What is stored in bf16 may in addition be rounded once. */
+static inline void expect_within(int k, const double *want, const double *size, double roundings)
+{
+    double unit = t.real == LK_F64 ? 0x1p-53 : 0x1p-24, rounding = t.out[k].dtype == LK_BF16 ? 0x1p-8 : 0;
+    char   text[128];
+    for (int64_t i = 0, n = lk__operand_elements(&t.out[k]); !t.skipped && i < n; i++) {
+        double got = t.y[k][i];
+        if (fabs(got - want[i]) <= roundings * unit * size[i] + rounding * fabs(want[i])) continue;
+        snprintf(text, sizeof text, "output %d [%lld] is %.9g, not %.9g (terms of %.3g)", k, (long long)i, got, want[i],
+                 size[i]);
         fail_case(text);
         return;
     }
