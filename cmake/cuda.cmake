@@ -37,14 +37,15 @@ if(NOT cuda_missing)
       list(APPEND cuda_architectures sm_${architecture})
     endif()
   endforeach()
-  # nvcc needs a C++ compiler that it knows: one small file is compiled now.
+  # nvcc needs a C++ compiler that it knows, and its libraries: one small shared object is compiled and linked now.
+  set(cuda_link_flags -shared -cudart static -Xlinker --exclude-libs,ALL,-z,defs)
   if(NOT LK_NVCC_WORKS STREQUAL "${LK_NVCC} ${nvcc_version} ${cuda_flags}")
-    file(WRITE ${PROJECT_BINARY_DIR}/cuda/works.cu "#include <cuda_bf16.h>\n__global__ void works(int *p) { *p = 1; }\n")
-    execute_process(COMMAND ${LK_NVCC} ${cuda_flags} -c ${PROJECT_BINARY_DIR}/cuda/works.cu -o ${PROJECT_BINARY_DIR}/cuda/works.o
+    file(WRITE ${PROJECT_BINARY_DIR}/cuda/works.cu "#include <cuda_bf16.h>\n__global__ void works(int *p) { *p = 1; }\nvoid run(int *p) { works<<<1, 1>>>(p); }\n")
+    execute_process(COMMAND ${LK_NVCC} ${cuda_flags} -Xcompiler -fPIC ${cuda_link_flags} ${PROJECT_BINARY_DIR}/cuda/works.cu -o ${PROJECT_BINARY_DIR}/cuda/works.so
                     RESULT_VARIABLE failed OUTPUT_VARIABLE output ERROR_VARIABLE output)
     if(failed)
-      string(STRIP "${output}" output)
-      set(cuda_missing "${LK_NVCC} compiles nothing: ${output}")
+      find_reason("${output}" "${failed}" reason)
+      set(cuda_missing "${LK_NVCC} does not compile and link: ${reason}")
     else()
       set(LK_NVCC_WORKS "${LK_NVCC} ${nvcc_version} ${cuda_flags}" CACHE INTERNAL "What compiled a file")
     endif()
@@ -73,7 +74,7 @@ else()
   set(cuda_library ${PROJECT_BINARY_DIR}/liblockstep-cuda.so)
   add_custom_command(
     OUTPUT ${cuda_library}
-    COMMAND ${LK_NVCC} ${cuda_flags} -shared -cudart static -Xlinker --exclude-libs,ALL,-z,defs ${cuda_objects} -o ${cuda_library}
+    COMMAND ${LK_NVCC} ${cuda_flags} ${cuda_link_flags} ${cuda_objects} -o ${cuda_library}
     DEPENDS ${cuda_objects}
     COMMENT "Linking the CUDA module"
     VERBATIM)

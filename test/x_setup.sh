@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # x_setup.sh - ./x shows progress while it installs and builds, on a terminal and elsewhere, and shows a log only on
-# failure; ./x test prints why tests were skipped; ./x demo does not train twice. apt-get, cmake, ctest and the command are stubs.
+# failure; it builds only what a task uses; ./x test prints why tests were skipped; ./x demo does not train twice. apt-get, cmake, ctest and the command are stubs.
 # ctest: timeout 240
 set -u
 work=$(mktemp -d)
@@ -15,7 +15,7 @@ complain() { echo "$*" >&2; wrong=1; }
 mkdir tree bin stubs
 cp "$SOURCE_DIR/x" tree/
 for folder in /bin /usr/bin; do ln -s $folder/* bin/ 2> /dev/null; done
-rm -f bin/cmake bin/ninja bin/apt-get bin/sudo bin/ctest bin/id
+rm -f bin/cmake bin/ninja bin/apt-get bin/sudo bin/ctest bin/id bin/mpi*
 printf '#!/bin/sh\necho 0\n' > bin/id # root, which needs no sudo
 for tool in gcc g++ cc make pkg-config pgrep; do [ -e bin/$tool ] || ln -s /bin/true bin/$tool; done
 cat > bin/apt-get <<'T'
@@ -34,7 +34,9 @@ for i in $(seq 1200); do grep -q '^  [a-z].*, [0-9]* s$' "$1" && exit 0; sleep 0
 T
 cat > stubs/cmake <<'T'
 #!/bin/sh
+echo "cmake $*" >> "$STUBS/calls"
 [ "$1" = --build ] || { echo "-- Configuring done"; exit 0; }
+[ -z "${BUILD_WARNS:-}" ] || echo "first.c:1:1: warning: unused variable 'a' [-Wunused-variable]"
 echo "[1/318] Building C object CMakeFiles/a.dir/src/first.c.o"
 echo "[ 42%] Building C object CMakeFiles/a.dir/src/second.c.o"
 [ -z "${BUILD_FAILS:-}" ] || { echo "third.c:1: error: invalid statement"; exit 1; }
@@ -84,6 +86,8 @@ grep -Eq '^  building, 42%: second.c.o, [0-9]+ s$' out.txt || complain "no progr
 grep -Eq 'status:|Configuring|Reading' out.txt && complain "prints logs although nothing failed: $(cat out.txt)"
 grep -q $'[\033\r]' out.txt && complain "control characters in a pipe: $(cat -v out.txt)"
 grep -q 'first.c.o' tree/build/x.log && grep -q 'Configuring done' tree/build/x.log || complain "the log lacks output: $(cat tree/build/x.log)"
+grep -q '^cmake --build build .*--target installed$' stubs/calls || complain "./x build builds more, or less, than is installed: $(cat stubs/calls)"
+grep -q 'mpi' stubs/calls && complain "./x build installs an MPI: $(cat stubs/calls)"
 remove_stubs
 APT_WAITS_FOR=$work/out.txt x build > out.txt 2>&1 || complain "a slow apt-get: $(cat out.txt)"
 grep -Eq '^  installing, 62 %: Unpacking cmake \(arm64\), [0-9]+ s$' out.txt || complain "no progress line while apt-get installs: $(cat out.txt)"
@@ -111,7 +115,10 @@ remove_stubs
 x test > out.txt 2>&1 || complain "test: $(cat out.txt)"
 [ "$(grep '^skipped' out.txt | tr '\n' '|')" = "skipped two: there is no 'second' host|skipped three: no reason given|" ] || complain "does not print why a test was skipped: $(cat out.txt)"
 
-# Continuous integration runs the suite, then the quick part of it with sanitizers, for which a compiler suffices.
+grep -q '^cmake --build build -j [0-9]*$' stubs/calls || complain "./x test does not build everything: $(cat stubs/calls)"
+
+# Continuous integration installs both MPIs and runs the suite of a build without LK_WERROR, as a user has it, then the quick part of it with
+# sanitizers, for which a compiler suffices. Warnings of the first build fail it.
 remove_stubs
 rm -f bin/valgrind
 mkdir tree/.ci
@@ -119,7 +126,12 @@ cp "$SOURCE_DIR/.ci/run" tree/.ci/
 env PATH="$work/bin" tree/.ci/run > out.txt 2>&1 || complain ".ci/run: $(cat out.txt)"
 [ "$(grep -c '^ctest ' stubs/calls)" = 2 ] && grep '^ctest ' stubs/calls | tail -1 | grep -Fq -- "--test-dir build-asan " &&
     grep -Fq -- "-L ^(c|cxx|fuzz|quick)\$ -LE ^(slow|guarded|emulated)\$" stubs/calls || complain ".ci/run: $(cat stubs/calls)"
+for package in openmpi-bin libopenmpi-dev mpich libmpich-dev; do
+    grep -q "^apt-get .* install .* $package\( \|$\)" stubs/calls || complain ".ci/run does not install $package: $(cat stubs/calls)"
+done
 grep -q valgrind stubs/calls && complain "asan --quick installs valgrind: $(cat stubs/calls)"
+BUILD_WARNS=1 env PATH="$work/bin" tree/.ci/run > out.txt 2>&1 && complain ".ci/run succeeded although the build has warnings"
+grep -q 'unused variable' out.txt || complain ".ci/run does not show the warning: $(cat out.txt)"
 x check asan --slow > out.txt 2>&1 && complain "an unknown option of a check is ignored"
 grep -q "unknown check '--slow'" out.txt || complain "an unknown check: $(cat out.txt)"
 
@@ -130,6 +142,7 @@ TESTS_FAIL=8 x test > out.txt 2>&1
 remove_stubs
 x demo > out.txt 2>&1 || complain "demo: $(cat out.txt)"
 grep -q '^Training SimpleCNN on Fashion-MNIST for 3 epochs' out.txt && [ "$(grep -c '^lockstep train' stubs/calls)" = 1 ] || complain "the first demo: $(cat out.txt stubs/calls)"
+grep -q '^cmake --build build .*--target lockstep_command$' stubs/calls || complain "the demo builds more than the command: $(cat stubs/calls)"
 x demo > out.txt 2>&1 || complain "demo again: $(cat out.txt)"
 [ "$(grep -c '^lockstep train' stubs/calls)" = 1 ] || complain "the second demo trains: $(cat stubs/calls)"
 for text in 'is trained already \(3 epochs\)' 'lockstep eval --load' 'lockstep predict --load' './x demo --epochs 6'; do

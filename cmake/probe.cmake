@@ -1,0 +1,12 @@
+# Sets `line` to the line of a failed compiler's `output` that says why, or to its exit status `status`.
+function(find_reason output status line)
+  string(STRIP "${output}" output)
+  string(REGEX MATCH "[^\n]*([Ee]rror|cannot|not found|No such)[^\n]*" reason "${output}")
+  if(NOT reason)
+    string(REGEX MATCH "[^\n]+" reason "${output}")
+  endif()
+  if(NOT reason)
+    set(reason "exit status ${status}, and no message")
+  endif()
+  set(${line} "${reason}" PARENT_SCOPE)
+endfunction()
