@@ -120,7 +120,7 @@ static bool configure_everything(lk_context *context)
     lk_launch_config            launch = LK_LAUNCH_CONFIG_INIT;
     lk_parameter_group          group = LK_PARAMETER_GROUP_INIT;
     group.match = "*.bias";
-    lk_schedule schedule = {.kind = LK_COSINE, .warmup = 5};
+    lk_schedule schedule = {.kind = LK_SCHEDULE_COSINE, .warmup = 5};
     lk_step     step = {.step = 1, .count = 4};
     lk_rates    rates = {.flops = 1e9, .memory = 1e9};
     plan.parallel = {.world = 2, .rank = 1};

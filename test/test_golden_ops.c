@@ -126,7 +126,7 @@ static lk_tensor flatten(cell *c) { return square(lk_flatten(OPERAND(c, PLAIN, 3
 static lk_tensor transpose(cell *c) { return square(lk_transpose(OPERAND(c, PLAIN, 3, 5, 7), 0, 2)); }
 static lk_tensor permute(cell *c)
 {
-    return square(lk_permute(OPERAND(c, PLAIN, 2, 3, 1, 5, 2, 3), ((int[]){2, 0, 1, 5, 3, 4})));
+    return square(lk_permute(OPERAND(c, PLAIN, 2, 3, 1, 5, 2, 3), (int[]){2, 0, 1, 5, 3, 4}));
 }
 static lk_tensor slice(cell *c) { return square(lk_slice(OPERAND(c, PLAIN, 3, 7, 5), 1, 2, 4)); }
 static lk_tensor concat(cell *c)

@@ -131,13 +131,13 @@ static void schedules_give_pytorchs_rates(void)
         const char *name;
         lk_schedule schedule;
     } all[] = {
-        {"constant", {.kind = LK_CONSTANT}},
-        {"step", {.kind = LK_STEP, .every = 7, .gamma = 0.3}},
-        {"cosine", {.kind = LK_COSINE, .total = 40}},
-        {"cosine_minimum", {.kind = LK_COSINE, .total = 40, .minimum = 0.1}},
-        {"warm_constant", {.kind = LK_CONSTANT, .warmup = 5}},
-        {"warm_step", {.kind = LK_STEP, .warmup = 6, .every = 9, .gamma = 0.5}},
-        {"warm_cosine", {.kind = LK_COSINE, .warmup = 8, .total = 40, .minimum = 0.05}},
+        {"constant", {.kind = LK_SCHEDULE_CONSTANT}},
+        {"step", {.kind = LK_SCHEDULE_STEP, .every = 7, .gamma = 0.3}},
+        {"cosine", {.kind = LK_SCHEDULE_COSINE, .total = 40}},
+        {"cosine_minimum", {.kind = LK_SCHEDULE_COSINE, .total = 40, .minimum = 0.1}},
+        {"warm_constant", {.kind = LK_SCHEDULE_CONSTANT, .warmup = 5}},
+        {"warm_step", {.kind = LK_SCHEDULE_STEP, .warmup = 6, .every = 9, .gamma = 0.5}},
+        {"warm_cosine", {.kind = LK_SCHEDULE_COSINE, .warmup = 8, .total = 40, .minimum = 0.05}},
     };
     rig              r = rig_open(LK_F64, 1);
     lk__safetensors *file = golden_open(r.context, "optimizers.safetensors");
@@ -161,12 +161,13 @@ static void schedules_give_pytorchs_rates(void)
 static void names_are_parsed(void)
 {
     lk_optimizer_kind o = LK_SGD;
-    lk_schedule_kind  s = LK_CONSTANT;
+    lk_schedule_kind  s = LK_SCHEDULE_CONSTANT;
     CHECK(lk_optimizer_parse("adamw", &o) && o == LK_ADAMW && lk_optimizer_parse("sgd", &o) && o == LK_SGD);
     CHECK(lk_optimizer_parse("adam", &o) && o == LK_ADAM && !lk_optimizer_parse("Adam", &o) &&
           !lk_optimizer_parse("", &o) && o == LK_ADAM);
-    CHECK(lk_schedule_parse("cosine", &s) && s == LK_COSINE && lk_schedule_parse("step", &s) && s == LK_STEP);
-    CHECK(lk_schedule_parse("constant", &s) && s == LK_CONSTANT && !lk_schedule_parse("linear", &s));
+    CHECK(lk_schedule_parse("cosine", &s) && s == LK_SCHEDULE_COSINE && lk_schedule_parse("step", &s) &&
+          s == LK_SCHEDULE_STEP);
+    CHECK(lk_schedule_parse("constant", &s) && s == LK_SCHEDULE_CONSTANT && !lk_schedule_parse("linear", &s));
 }
 
 int main(void)

@@ -312,7 +312,7 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_reshape(x, 2, ((int64_t[]){-1, -1})), "size -1 of axis 1 is invalid");
     WRONG(lk_reshape(x, 7, ((int64_t[]){4, 1, 1, 1, 1, 1, 6})), "7 axes");
     WRONG(lk_transpose(x, 0, 2), "axes 0 and 2");
-    WRONG(lk_permute(x, ((int[]){1, 1})), "each be named once");
+    WRONG(lk_permute(x, (int[]){1, 1}), "each be named once");
     WRONG(lk_slice(x, 1, 4, 3), "no [4, 7)");
     WRONG(lk_slice(x, 0, 0, 2), "cannot slice the batch axis");
     WRONG(lk_concat(((lk_tensor[]){x, v}), 2, 1), "differ in more than axis 1");

@@ -45,7 +45,7 @@ static void the_batch_is_one_axis(void)
     REFUSED("has the batch as an axis", error_of(g, lk_mean(lk_f_linear(x, x, none))));
     g = new_graph(&x);
     lk_tensor wide = lk_reshape(x, 3, ((int64_t[]){4, 1, 3}));
-    REFUSED("would be the batch", error_of(g, lk_mean(lk_sub(wide, lk_permute(wide, ((int[]){1, 0, 2}))))));
+    REFUSED("would be the batch", error_of(g, lk_mean(lk_sub(wide, lk_permute(wide, (int[]){1, 0, 2})))));
     g = new_graph(&x);
     lk_tensor ids = lk_input(g, "ids", LK_I32, 2, ((int64_t[]){4, 2}));
     REFUSED("has the batch as an axis", error_of(g, lk_mean(lk_f_embedding(ids, x))));

@@ -144,7 +144,7 @@ static void a_schedule_callback_gives_the_rates(void)
         rates *r = i ? &own : &none;
         open_fixture(&b, 1, NULL);
         b.config.optimizer.lr = i ? 123 : 0.01; /* the callback's rates are not multiplied by it */
-        b.config.schedule = (lk_schedule){.kind = LK_COSINE, .minimum = 0.25, .warmup = i ? 3 : 0};
+        b.config.schedule = (lk_schedule){.kind = LK_SCHEDULE_COSINE, .minimum = 0.25, .warmup = i ? 3 : 0};
         b.config.schedule_callback = i ? own_cosine : NULL;
         b.config.schedule_user = b.config.event_user = r;
         b.config.event = store_rate;

@@ -72,14 +72,14 @@ LK_API uint64_t    lk_context_allocations(const lk_context *context);           
 /* The number that threads = 0 chooses; 0 if LOCKSTEP_THREADS is not a number from 1 to 256: lk_context_create then returns LK_EINVAL. */
 LK_API int lk_default_threads(void);
 /* Receives a text, in parts. */
-typedef void (*lk_write)(void *user, const char *text, size_t bytes);
+typedef void (*lk_text_callback)(void *user, const char *text, size_t bytes);
 
 /* The devices that can be used here: name i and what it is; NULL past the last. */
 LK_API const char *lk_device_name(size_t i);
 LK_API const char *lk_device_text(size_t i);
 /* Lines about a device that is a module, "cuda": its GPUs, the driver, the versions of its libraries. LK_EUNSUPPORTED: there is no such
  * module, and lk_context_error(NULL) says why. */
-LK_API lk_status lk_device_report(const char *name, lk_write write, void *user);
+LK_API lk_status lk_device_report(const char *name, lk_text_callback write, void *user);
 
 /* What the context's device reaches, measured on it. */
 typedef struct lk_device_speed {

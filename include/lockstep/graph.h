@@ -31,8 +31,8 @@ LK_API lk_context *lk_graph_context(const lk_graph *graph);
 LK_API lk_dtype    lk_graph_dtype(const lk_graph *graph);
 
 /* Writes a listing with one operation per line, or Graphviz's dot. */
-LK_API void lk_graph_print(const lk_graph *graph, lk_write write, void *user);
-LK_API void lk_graph_dot(const lk_graph *graph, lk_write write, void *user);
+LK_API void lk_graph_print(const lk_graph *graph, lk_text_callback write, void *user);
+LK_API void lk_graph_dot(const lk_graph *graph, lk_text_callback write, void *user);
 
 LK_API int      lk_tensor_rank(lk_tensor x);
 LK_API int64_t  lk_tensor_dim(lk_tensor x, int axis); /* capacity; axis may count from the end (-1) */
@@ -51,14 +51,14 @@ LK_API lk_tensor lk_input_at(lk_site site, lk_graph *graph, const char *name, lk
 #define lk_input(graph, name, type, rank, dims, ...) \
     lk_input_at(LK_HERE, graph, name, type, rank, dims, LK_OPTIONS(lk_input_options, ##__VA_ARGS__))
 
-typedef enum lk_init { LK_INIT_ZERO, LK_INIT_CONSTANT, LK_INIT_UNIFORM, LK_INIT_NORMAL } lk_init;
+typedef enum lk_initializer { LK_INIT_ZERO, LK_INIT_CONSTANT, LK_INIT_UNIFORM, LK_INIT_NORMAL } lk_initializer;
 
 typedef struct lk_parameter_options {
-    int     reserved LK_ZERO;
-    lk_init init LK_ZERO;
-    double  a LK_ZERO;        /* the constant; the uniform's bound (-a … a); the normal's standard deviation */
-    bool    frozen LK_ZERO;   /* no gradient, no update */
-    bool    no_decay LK_ZERO; /* a bias or a norm: no weight decay unless the optimizer's decay_all is set */
+    int            reserved LK_ZERO;
+    lk_initializer init LK_ZERO;
+    double         a LK_ZERO;        /* the constant; the uniform's bound (-a … a); the normal's standard deviation */
+    bool           frozen LK_ZERO;   /* no gradient, no update */
+    bool           no_decay LK_ZERO; /* a bias or a norm: no weight decay unless the optimizer's decay_all is set */
 } lk_parameter_options;
 
 /* A trained value with a global name, prefixed with the names of the open blocks: "layer1.0.conv1.weight". */
@@ -193,12 +193,12 @@ LK_API lk_tensor lk_transpose_at(lk_site site, lk_tensor x, int axis_a, int axis
 LK_API lk_tensor lk_permute_at(lk_site site, lk_tensor x, const int *axes); /* rank of them */
 LK_API lk_tensor lk_slice_at(lk_site site, lk_tensor x, int axis, int64_t start, int64_t length);
 LK_API lk_tensor lk_concat_at(lk_site site, const lk_tensor *x, int count, int axis); /* 1 to 8 tensors */
-#define lk_reshape(x, rank, dims) lk_reshape_at(LK_HERE, x, rank, dims)
+#define lk_reshape(...) lk_reshape_at(LK_HERE, __VA_ARGS__)
 #define lk_flatten(x) lk_flatten_at(LK_HERE, x)
 #define lk_transpose(x, axis_a, axis_b) lk_transpose_at(LK_HERE, x, axis_a, axis_b)
-#define lk_permute(x, axes) lk_permute_at(LK_HERE, x, axes)
+#define lk_permute(...) lk_permute_at(LK_HERE, __VA_ARGS__)
 #define lk_slice(x, axis, start, length) lk_slice_at(LK_HERE, x, axis, start, length)
-#define lk_concat(x, count, axis) lk_concat_at(LK_HERE, x, count, axis)
+#define lk_concat(...) lk_concat_at(LK_HERE, __VA_ARGS__)
 
 /* ---- products, convolution, pooling, norms over explicit weights (PyTorch's torch.nn.functional; layers that make their
  * own weights are in nn.h). A missing tensor is (lk_tensor){0}. ---- */

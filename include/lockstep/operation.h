@@ -81,7 +81,7 @@ typedef struct lk_operation {
  * output 0 is needed. */
 LK_API lk_tensor lk_apply_at(lk_site site, const lk_operation *operation, const lk_tensor *inputs, int count,
                              lk_tensor *outputs);
-#define lk_apply(operation, inputs, count, outputs) lk_apply_at(LK_HERE, operation, inputs, count, outputs)
+#define lk_apply(...) lk_apply_at(LK_HERE, __VA_ARGS__)
 
 /* ---- for callbacks ---- */
 
@@ -105,7 +105,7 @@ LK_API int64_t lk_operand_elements(const lk_operand *operand); /* the product of
  * Every broken promise is one sentence, handed to write (which may be NULL) with a newline. LK_OK: none is broken; LK_EMISMATCH: one is, and
  * lk_context_error has the first. */
 LK_API lk_status lk_operation_check(lk_context *context, const lk_operation *operation, const lk_operand *inputs,
-                                    lk_write write, void *user);
+                                    lk_text_callback write, void *user);
 
 LK_END_DECLS
 #endif

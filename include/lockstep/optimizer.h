@@ -39,7 +39,7 @@ typedef struct lk_optimizer_config {
 
 LK_API bool lk_optimizer_parse(const char *name, lk_optimizer_kind *kind); /* "sgd", "adam", "adamw" */
 
-typedef enum lk_schedule_kind { LK_CONSTANT, LK_STEP, LK_COSINE } lk_schedule_kind;
+typedef enum lk_schedule_kind { LK_SCHEDULE_CONSTANT, LK_SCHEDULE_STEP, LK_SCHEDULE_COSINE } lk_schedule_kind;
 
 typedef struct lk_schedule {
     lk_schedule_kind kind LK_ZERO;

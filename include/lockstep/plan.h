@@ -88,7 +88,7 @@ LK_API uint64_t lk_plan_fingerprint(const lk_plan *plan);
  * other. */
 LK_API int64_t lk_plan_capacity(const lk_plan *plan);
 /* Lists the sections: each instruction with its operands, shapes and place in memory. */
-LK_API void lk_plan_print(const lk_plan *plan, lk_write write, void *user);
+LK_API void lk_plan_print(const lk_plan *plan, lk_text_callback write, void *user);
 
 /* The machine's rates, to estimate the time of a step. */
 typedef struct lk_rates {
@@ -100,7 +100,7 @@ typedef struct lk_rates {
 
 /* Prints the estimate of a step: its sections, each collective with its size and what it overlaps with, and the critical path,
  * whose seconds it returns. write may be NULL. */
-LK_API double lk_plan_step(const lk_plan *plan, const lk_rates *rates, lk_write write, void *user);
+LK_API double lk_plan_step(const lk_plan *plan, const lk_rates *rates, lk_text_callback write, void *user);
 /* Number of instructions in the training order: the length of lk_rates.seconds. */
 LK_API size_t lk_plan_instructions(const lk_plan *plan);
 

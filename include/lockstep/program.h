@@ -127,7 +127,7 @@ LK_API void lk_program_profile(lk_program *program, bool enable);
  * the time of all. */
 LK_API void lk_program_profile_seconds(const lk_program *program, double *seconds, size_t count);
 /* The CPU: the instructions in their order. A GPU: the rows below, with what bounds each. */
-LK_API void lk_program_profile_print(const lk_program *program, lk_write write, void *user);
+LK_API void lk_program_profile_print(const lk_program *program, lk_text_callback write, void *user);
 
 /* What keeps an operation from taking less time at the speed of lk_device_measure. */
 typedef enum lk_bound {

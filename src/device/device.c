@@ -36,7 +36,7 @@ const char *lk_device_text(size_t i)
     return backend ? backend->text : NULL;
 }
 
-lk_status lk_device_report(const char *name, lk_write write, void *user)
+lk_status lk_device_report(const char *name, lk_text_callback write, void *user)
 {
     const lk__cuda_module *module;
     char                   text[512];

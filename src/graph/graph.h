@@ -48,15 +48,15 @@ typedef struct lk__graph_node {
 } lk__graph_node;
 
 typedef struct lk__graph_state {
-    char   *name;
-    char  **aliases; /* further names: tied weights */
-    size_t  aliases_count, aliases_capacity;
-    int     value;
-    bool    buffer, frozen, no_decay;
-    bool    not_saved; /* a buffer that no file holds */
-    lk_init init;
-    double  a;
-    lk_site site;
+    char          *name;
+    char         **aliases; /* further names: tied weights */
+    size_t         aliases_count, aliases_capacity;
+    int            value;
+    bool           buffer, frozen, no_decay;
+    bool           not_saved; /* a buffer that no file holds */
+    lk_initializer init;
+    double         a;
+    lk_site        site;
 } lk__graph_state;
 
 typedef struct lk__graph_constant {

@@ -9,7 +9,7 @@
 typedef struct check {
     lk_context        *context;
     lk__kernel_custom *custom;
-    lk_write           write;
+    lk_text_callback   write;
     void              *user;
     bool               found;
     char               first[1024]; /* sentence */
@@ -292,7 +292,7 @@ static lk_status check_operation(check *k, const lk_operand *inputs)
 }
 
 lk_status lk_operation_check(lk_context *context, const lk_operation *operation, const lk_operand *inputs,
-                             lk_write write, void *user)
+                             lk_text_callback write, void *user)
 {
     check     k = {.context = context, .write = write, .user = user};
     lk_status status = lk__custom_create(context, LK_HERE, operation, &k.custom);

@@ -8,8 +8,8 @@
 #include <string.h>
 
 typedef struct sink {
-    lk_write write;
-    void    *user;
+    lk_text_callback write;
+    void            *user;
 } sink;
 
 static void emit(const sink *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -144,7 +144,7 @@ static bool is_source(const lk__graph_value *v)
     return v->kind == LK__VALUE_INPUT || v->kind == LK__VALUE_STATE || v->kind == LK__VALUE_CONSTANT;
 }
 
-void lk_graph_print(const lk_graph *g, lk_write write, void *user)
+void lk_graph_print(const lk_graph *g, lk_text_callback write, void *user)
 {
     sink s = {write, user};
     char text[1024], shape[128];
@@ -176,7 +176,7 @@ void lk_graph_print(const lk_graph *g, lk_write write, void *user)
     }
 }
 
-void lk_graph_dot(const lk_graph *g, lk_write write, void *user)
+void lk_graph_dot(const lk_graph *g, lk_text_callback write, void *user)
 {
     sink s = {write, user};
     char text[256], shape[128];

@@ -23,8 +23,8 @@ static double instruction_seconds(const lk_plan *p, const lk_rates *r, size_t po
 }
 
 typedef struct output {
-    lk_write write;
-    void    *user;
+    lk_text_callback write;
+    void            *user;
 } output;
 
 __attribute__((format(printf, 2, 3))) static void print(const output *o, const char *format, ...)
@@ -92,7 +92,7 @@ static void print_leaves(const lk_plan *p, const output *o)
     print(o, "\n");
 }
 
-double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_write write, void *user)
+double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_text_callback write, void *user)
 {
     const lk__plan_list *list = &p->train;
     output               o = {write, user};

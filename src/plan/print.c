@@ -11,13 +11,13 @@ static const char *const region_names[LK__REGION_COUNT] = {
     [LK__IN_ACTIVATIONS] = "arena",
 };
 
-static void print_line(lk_write write, void *user, const char *text)
+static void print_line(lk_text_callback write, void *user, const char *text)
 {
     write(user, text, strlen(text));
     write(user, "\n", 1);
 }
 
-static void print_node(const lk__plan_list *list, int index, lk_write write, void *user)
+static void print_node(const lk__plan_list *list, int index, lk_text_callback write, void *user)
 {
     const lk__graph_node *n = &list->graph->nodes[index];
     char                  text[1024], full[1200];
@@ -31,7 +31,7 @@ static void print_node(const lk__plan_list *list, int index, lk_write write, voi
     print_line(write, user, full);
 }
 
-void lk_plan_print(const lk_plan *p, lk_write write, void *user)
+void lk_plan_print(const lk_plan *p, lk_text_callback write, void *user)
 {
     for (int section = 0; section < LK_SECTION_COUNT; section++) {
         const lk__plan_list *list = section == LK_EVALUATE ? &p->evaluate : &p->train;

@@ -183,8 +183,8 @@ size_t lk_program_profile_rows(const lk_program *p, lk_profile_row *to, size_t c
 /* ---- printing ---- */
 
 typedef struct output {
-    lk_write write;
-    void    *user;
+    lk_text_callback write;
+    void            *user;
 } output;
 
 __attribute__((format(printf, 2, 3))) static void print(const output *o, const char *format, ...)
@@ -233,7 +233,7 @@ static void print_rows(const lk_program *p, const output *o)
     lk__free(p->context, LK_MEMORY_OTHER, r.all, capacity * sizeof *r.all);
 }
 
-void lk_program_profile_print(const lk_program *p, lk_write write, void *user)
+void lk_program_profile_print(const lk_program *p, lk_text_callback write, void *user)
 {
     const lk__run_list *lists[] = {&p->slots[0].train, &p->evaluate};
     output              o = {write, user};

@@ -31,8 +31,8 @@ double lk_schedule_rate(const lk_schedule *s, double lr, int64_t step)
     if (step < s->warmup) return lr * (double)(step + 1) / (double)s->warmup;
     int64_t after = step - s->warmup;
     switch (s->kind) {
-    case LK_STEP: return s->every > 0 ? lr * pow(s->gamma, (double)(after / s->every)) : lr;
-    case LK_COSINE: {
+    case LK_SCHEDULE_STEP: return s->every > 0 ? lr * pow(s->gamma, (double)(after / s->every)) : lr;
+    case LK_SCHEDULE_COSINE: {
         int64_t length = s->total - s->warmup;
         if (length <= 0) return lr;
         double along = after >= length ? 1 : (double)after / (double)length;

@@ -278,7 +278,8 @@ lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *given, lk_tr
     t->failed_rank = -1;
     t->steps = lk__trainer_steps(config);
     t->lock = (lk__lock)LK__LOCK_INIT;
-    if (t->config.schedule.kind == LK_COSINE && t->config.schedule.total == 0) t->config.schedule.total = t->steps;
+    if (t->config.schedule.kind == LK_SCHEDULE_COSINE && t->config.schedule.total == 0)
+        t->config.schedule.total = t->steps;
     t->late = lk__alloc(c, LK_MEMORY_OTHER, 2 * (size_t)t->world * sizeof *t->late);
     bool saves = config->save && t->rank == 0;
     if (!t->late) status = LK_ENOMEM;
