@@ -4,7 +4,8 @@ install(TARGETS lockstep EXPORT lockstep_shared
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS lockstep_static EXPORT lockstep_static ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS lockstep_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-add_custom_target(installed DEPENDS lockstep lockstep_static lockstep_command man mpi_modules) # without tests, examples and benchmarks
+add_custom_target(installed) # all of this, without tests, examples and benchmarks
+add_dependencies(installed lockstep lockstep_static lockstep_command man mpi_modules)
 if(TARGET cuda_module)
   add_dependencies(installed cuda_module)
 endif()

@@ -10,6 +10,14 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 
 cmake --install "$BUILD_DIR" --prefix "$work/first" > install.log
+# `./x build` builds the target `installed` alone: each file that is both built and installed is made by it.
+if [ -e "$BUILD_DIR/build.ninja" ] && command -v ninja > /dev/null; then
+    ninja -C "$BUILD_DIR" -t commands installed > commands.txt
+    for file in $(grep -o "$BUILD_DIR/[^\"/]*\"" "$BUILD_DIR/cmake_install.cmake" | sed "s|.*/||; s/\"//" | sort -u); do
+        ninja -C "$BUILD_DIR" -t query "$file" 2> /dev/null | grep -q 'input: ' || continue
+        grep -qF "$file" commands.txt || { echo "the target installed does not make $file" >&2; exit 1; }
+    done
+fi
 mv first prefix # installed files must not contain the prefix
 libdir=$(dirname "$(find prefix -name liblockstep.so)")
 pcdir=$(dirname "$(find prefix -name lockstep.pc)")
