@@ -11,7 +11,8 @@ LK_BEGIN_DECLS
 typedef struct lk_dataset lk_dataset; /* read-only: threads and loaders may share one; must outlive its loaders */
 typedef struct lk_loader  lk_loader;  /* use from one thread */
 
-typedef enum lk_split { LK_SPLIT_TRAIN, LK_SPLIT_TEST } lk_split;
+/* ALL: every sample once, those for training first. Of a text the windows of an evaluation: see lk_text_info. */
+typedef enum lk_split { LK_SPLIT_TRAIN, LK_SPLIT_TEST, LK_SPLIT_ALL } lk_split;
 
 /* ---- Data sets. A sample is a set of named fields, the same for all samples of a data set. ---- */
 
@@ -66,6 +67,9 @@ typedef struct lk_open_options {
     int     token_bytes LK_ZERO; /* tokens: bytes of a token in a file without a header, 2 or 4; 0: by the name (.u16, .u32), else 4 where the
                               * tokenizer, or `vocabulary` without one, has more than 65536 tokens, else 2 */
     int64_t vocabulary LK_ZERO; /* tokens: of the model; 0: not known */
+    /* text, jsonl, tokens of a language model: above 0, any part of the data is for an evaluation, see lk_text_info: windows begin every
+     * `stride` tokens, 1 to `context` of them. 0: a training set is for training; others are for an evaluation with a stride of `context` */
+    int64_t stride LK_ZERO;
 } lk_open_options;
 #define LK_OPEN_OPTIONS_INIT {.size = sizeof(lk_open_options)}
 
@@ -84,7 +88,8 @@ typedef struct lk_open_options {
  *   jsonl:FILE[,VALIDATION]     a JSON object in each line, whose field "text" is a document; plain or gzip
  *   tokens:FILE[,VALIDATION]    token ids, little-endian u16 or u32: plain, or with the header of llm.c or of lk_data_tokenize. Mapped
  * options may be NULL. Messages name, for LK_ENOENT, the missing files and how to get them; for LK_EFORMAT, the file and
- * the invalid byte or line; for LK_EINVAL, the unknown name and the most similar known one. LK_END: there is no test set. */
+ * the invalid byte or line; for LK_EINVAL, the unknown name and the most similar known one. LK_END: there is no test set. Without a test
+ * set LK_SPLIT_ALL is what LK_SPLIT_TRAIN is with a holdout of -1. */
 LK_API lk_status lk_dataset_open(lk_context *context, const char *name, lk_split split, const lk_open_options *options,
                                  lk_dataset **dataset);
 /* The same from names, sizes and headers of the files alone, quickly and without memory for samples: count, fields and
@@ -175,11 +180,16 @@ LK_API lk_status lk_dataset_get(const lk_dataset *dataset, int64_t index, void *
 /* ---- Text. ----
  *
  * A sample for a language model is `context` consecutive tokens (T) and the token after each of them. Fields: tokens i32 (T), whose
- * classes are the vocabulary; label i32 (T), -100 where there is no next token. In windows, the training set has one at every offset, tokens - T of them; the test set has
- * windows that do not overlap, the last one padded, so that every token but the first is predicted once. Packed, both sets have windows
- * that do not overlap, no token of a document is predicted from another document, and there are two more fields: positions i32 (T), which
- * start again at 0 with each document, and first i32 (T), the index in the window of the first token of the same document. A document
- * ends with the tokenizer's end token; where a window starts within a document, the rest of it counts as a document.
+ * classes are the vocabulary; label i32 (T), -100 where there is no next token. In windows, the training set has one at every offset, tokens - T
+ * of them. Packed, it has windows that do not overlap, no token of a document is predicted from another document, and there are two more
+ * fields: positions i32 (T), which start again at 0 with each document, and first i32 (T), the index in the window of the first token of the
+ * same document. A document ends with the tokenizer's end token; where a window starts within a document, the rest of it counts as a
+ * document.
+ *
+ * For an evaluation, every token of a document but its first is a label exactly once, whatever else is evaluated: each document has windows of its
+ * own, the first at its beginning, then one every `stride` tokens, of which only the last `stride` labels are set; the last window may be
+ * shorter. In windows, the text is one document. Packed, the parts that are shorter than T share windows, and the end tokens between
+ * documents are no labels; without an end token documents can be evaluated, too, if nothing is held out.
  *
  * A sample for classification (jsonl: with a label): tokens i32 (T), the first T of a text, then zeros; length i32 (), how many there
  * are; label i32 (), with classes and their names. */
@@ -189,7 +199,9 @@ typedef struct lk_text_info {
     int64_t vocabulary; /* all ids are below it; 0: not known */
     int64_t longest;    /* tokens of the longest sample; classification: of the longest text, which may be cut to T */
     const lk_tokenizer *tokenizer; /* borrowed from the data set; NULL: tokens: without one */
-    int                 reserved[8];
+    int64_t             scored;       /* for an evaluation of a language model: labels of all samples; otherwise 0 */
+    int64_t             scored_bytes; /* of text that they stand for; 0: not known */
+    int                 reserved[4];
 } lk_text_info;
 
 LK_API bool lk_dataset_text(const lk_dataset *dataset, lk_text_info *info); /* false: it is no text, and info is zeros */

@@ -148,5 +148,12 @@ fail:
 
 lk_status lk_dataset_cifar10(lk_context *context, const char *directory, lk_split split, lk_dataset **dataset)
 {
-    return lk__cifar_open(context, directory, split, false, dataset);
+    lk_dataset *parts[2] = {0};
+    if (split != LK_SPLIT_ALL) return lk__cifar_open(context, directory, split, false, dataset);
+    *dataset = NULL;
+    lk_status status = lk__cifar_open(context, directory, LK_SPLIT_TRAIN, false, &parts[0]);
+    if (status == LK_OK) status = lk__cifar_open(context, directory, LK_SPLIT_TEST, false, &parts[1]);
+    if (status == LK_OK) return lk__dataset_join(parts[0], parts[1], dataset);
+    lk_dataset_free(parts[0]);
+    return status;
 }

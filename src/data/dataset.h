@@ -65,6 +65,9 @@ lk_status lk__dataset_read(const lk_dataset *dataset, int64_t index, void *const
 lk_status lk__dataset_check(const lk_dataset *dataset, int64_t index, int field, const int32_t *values,
                             char message[LK__DATASET_MESSAGE]);
 
+/* The samples of a, then those of b. Takes both, also when it fails. */
+lk_status lk__dataset_join(lk_dataset *a, lk_dataset *b, lk_dataset **dataset);
+
 /* Checks a loader's config; context may be NULL: then there is no message. */
 lk_status lk__loader_check(lk_context *context, const lk_loader_config *config);
 /* The same for the caller's, which may be of another version: *own is what it means. */

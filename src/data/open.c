@@ -213,7 +213,7 @@ static const struct {
     const char *name;
     lk_status (*open)(lk_context *context, const char *rest, lk_split split, const lk_open_options *options, bool probe,
                       lk_dataset **dataset); /* rest: after the colon; NULL: nothing */
-    bool text;                              /* a holdout of 0 is its own default; of others it is none, as -1 */
+    bool text;                               /* a holdout of 0 is its own default; of others it is none, as -1 */
 } kinds[] = {
     {"cifar10", open_cifar, false},
     {"fashion-mnist", open_fashion, false},
@@ -251,6 +251,25 @@ static lk_status report_unknown(lk_context *context, const char *key)
                     suggestion ? " (did you mean " : "", suggestion ? suggestion : "", suggestion ? "?)" : "", all);
 }
 
+/* All samples: with nothing held out, those for training and those of a test set of its own. */
+static lk_status open_all(int kind, lk_context *context, const char *rest, lk_open_options *options, bool probe,
+                          lk_dataset **dataset)
+{
+    lk_dataset *train = NULL, *test = NULL;
+    options->holdout = kinds[kind].text ? -1 : 0;
+    if (kinds[kind].text && options->stride == 0)
+        options->stride = options->context ? options->context : LK__TEXT_LENGTH;
+    lk_status status = kinds[kind].open(context, rest, LK_SPLIT_TRAIN, options, probe, &train);
+    if (status < 0) return status;
+    status = kinds[kind].open(context, rest, LK_SPLIT_TEST, options, probe, &test);
+    if (status == LK_OK) return lk__dataset_join(train, test, dataset);
+    if (status == LK_END)
+        *dataset = train;
+    else
+        lk_dataset_free(train);
+    return status == LK_END ? LK_OK : status;
+}
+
 static lk_status open_named(lk_context *context, const char *name, lk_split split, const lk_open_options *given,
                             bool probe, lk_dataset **dataset)
 {
@@ -265,8 +284,10 @@ static lk_status open_named(lk_context *context, const char *name, lk_split spli
     snprintf(key, sizeof key, "%.*s", length < sizeof key ? (int)length : (int)sizeof key - 1, name);
     for (int i = 0; i < KINDS; i++)
         if (strcmp(key, kinds[i].name) == 0) {
+            const char *rest = colon && colon[1] ? colon + 1 : NULL;
+            if (split == LK_SPLIT_ALL) return open_all(i, context, rest, &options, probe, dataset);
             if (options.holdout == -1 && !kinds[i].text) options.holdout = 0;
-            return kinds[i].open(context, colon && colon[1] ? colon + 1 : NULL, split, &options, probe, dataset);
+            return kinds[i].open(context, rest, split, &options, probe, dataset);
         }
     return report_unknown(context, key);
 }

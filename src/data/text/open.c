@@ -7,13 +7,13 @@
 #include <sys/stat.h>
 
 static const double DEFAULT_HOLDOUT = 0.1; /* of text: and jsonl: */
-enum { DEFAULT_LENGTH = 256, LARGEST_LENGTH = 1 << 24 };
+enum { LARGEST_LENGTH = 1 << 24 };
 
 static lk_status begin_request(lk_context *context, const char *kind, const char *example, const char *paths,
                                lk_split split, const lk_open_options *options, bool probe, lk__text_request *r)
 {
     *r = (lk__text_request){.context = context, .kind = kind, .split = split, .options = options, .probe = probe};
-    r->length = options->context ? options->context : DEFAULT_LENGTH;
+    r->length = options->context ? options->context : LK__TEXT_LENGTH;
     lk_status status = lk__path_pair(context, example, paths, r->paths);
     if (status < 0) return status;
     if (r->length < 1 || r->length > LARGEST_LENGTH)
@@ -24,18 +24,22 @@ static lk_status begin_request(lk_context *context, const char *kind, const char
     if (!(options->holdout >= 0 && options->holdout < 1) && options->holdout != -1)
         return lk__fail(context, LK_EINVAL, "a hold-out of %g is invalid: 0 to below 1 is allowed", options->holdout);
     r->holdout = options->holdout > 0 ? options->holdout : 0;
+    r->stride = options->stride ? options->stride : split == LK_SPLIT_TRAIN ? 0 : r->length;
+    if (r->stride < 0 || r->stride > r->length)
+        return lk__fail(context, LK_EINVAL, "a stride of %lld tokens is invalid: 1 to the context of %lld are allowed",
+                        (long long)r->stride, (long long)r->length);
     if (r->paths[1][0] && options->holdout > 0)
         return lk__fail(context, LK_EINVAL,
                         "%s:%s has a validation set of its own: do not hold out a part of the other", kind, paths);
     return LK_OK;
 }
 
-/* The end token that documents need where they are packed. */
+/* The end token that documents need where they are packed, unless where they end is known from their files. */
 static lk_status set_packing(const lk__text_request *r, bool documents, int32_t end, lk__text_source *s)
 {
     s->packed = r->options->packing ? r->options->packing > 0 : documents;
     s->end = end;
-    if (!s->packed || end >= 0) return LK_OK;
+    if (!s->packed || end >= 0 || (documents && r->stride && r->holdout == 0)) return LK_OK;
     return lk__fail(r->context, LK_EINVAL,
                     "%s: packed documents need an end token, which %s does not have: --packing windows ignores where "
                     "documents end",
@@ -51,11 +55,33 @@ typedef struct filling {
     lk__text_store   store;
     lk__text_source *source;
     int              file; /* of the latest piece; -1: none */
+    int32_t          end;  /* token that follows each document; -1: none */
+    bool             documents, ended; /* where documents begin and end is kept; the latest piece ended one */
 } filling;
+
+/* Of an evaluation: `count` tokens of a piece follow. The end token after a document is not part of it. */
+static lk_status keep_document(filling *f, const lk__text_piece *piece, size_t count)
+{
+    lk__text_source *s = f->source;
+    bool             separator = f->ended && f->end >= 0;
+    f->ended = !separator && piece->ends;
+    if (separator) return LK_OK;
+    lk_status status = LK_OK;
+    if (!piece->continues) {
+        status = lk__grow(s->context, (void **)&s->documents, &s->documents_capacity, s->documents_count + 1,
+                          sizeof *s->documents);
+        if (status < 0) return status;
+        s->documents[s->documents_count++] = (lk__text_document){f->store.count, f->store.count};
+    }
+    s->documents[s->documents_count - 1].end = f->store.count + (int64_t)count;
+    return LK_OK;
+}
 
 static lk_status keep_ids(void *user, const lk__text_piece *piece, const int32_t *ids, size_t count)
 {
-    filling *f = user;
+    filling  *f = user;
+    lk_status status = f->documents ? keep_document(f, piece, count) : LK_OK;
+    if (status < 0) return status;
     if (f->source->starts) /* files without text start where the next does */
         while (f->file < piece->file) f->source->starts[++f->file] = f->store.count;
     return lk__text_store_add(&f->store, ids, count);
@@ -65,7 +91,7 @@ static lk_status fill_source(const lk__text_request *r, int32_t end, lk__text_so
 {
     lk__text_corpus corpus = {.context = r->context, .files = s->files.files, .count = s->files.count};
     lk__text_totals totals;
-    filling         f = {.source = s, .file = -1};
+    filling         f = {.source = s, .file = -1, .end = end, .documents = s->packed && r->stride};
     size_t          starts = (size_t)s->files.count * sizeof *s->starts;
     corpus.text_field = r->options->text_field;
     corpus.expected = (size_t)s->files.bytes;

@@ -5,13 +5,14 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { NO_LABEL = -100 }; /* lk_cross_entropy's ignore index, as PyTorch's */
-
 void lk__text_source_free(lk__text_source *s)
 {
     lk__map_close(&s->map);
     lk__free(s->context, LK_MEMORY_DATA, s->owned, s->owned_bytes);
     lk__free(s->context, LK_MEMORY_OTHER, s->starts, s->starts ? (size_t)s->files.count * sizeof *s->starts : 0);
+    lk__free(s->context, LK_MEMORY_OTHER, s->documents, s->documents_capacity * sizeof *s->documents);
+    lk__free(s->context, LK_MEMORY_OTHER, s->segments, s->segments_capacity * sizeof *s->segments);
+    lk__free(s->context, LK_MEMORY_OTHER, s->windows, s->windows_capacity * sizeof *s->windows);
     lk__text_files_free(&s->files);
     lk_tokenizer_free(s->tokenizer);
 }
@@ -39,6 +40,7 @@ static const char *find_file(const lk__text_source *s, int64_t number, int64_t *
 
 static int64_t window_start(const lk__text_source *s, int64_t index)
 {
+    if (s->stride) return lk__text_evaluation_start(s, index);
     return s->overlapping ? index : index * s->length;
 }
 
@@ -68,8 +70,7 @@ static lk_status refuse_id(const lk__text_source *s, int64_t number, char messag
     return LK_EFORMAT;
 }
 
-/* Copies n ids from number `start` on; false: one is out of range, and *bad is its number. */
-static bool copy_ids(const lk__text_source *s, int64_t start, int64_t n, int32_t *out, int64_t *bad)
+bool lk__text_copy_ids(const lk__text_source *s, int64_t start, int64_t n, int32_t *out, int64_t *bad)
 {
     uint32_t limit = s->info.vocabulary ? (uint32_t)s->info.vocabulary : (uint32_t)INT32_MAX + 1, most = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -92,7 +93,7 @@ static void mark_documents(int32_t end, const int32_t *tokens, int64_t n, int64_
         first[i] = begin;
         positions[i] = (int32_t)i - begin;
         if (i >= n || tokens[i] != end) continue;
-        label[i] = NO_LABEL;
+        label[i] = LK__TEXT_NO_LABEL;
         begin = (int32_t)i + 1;
     }
 }
@@ -105,28 +106,53 @@ static lk_status read_window(const lk_dataset *d, int64_t index, void *const *fi
     int64_t                start = window_start(s, index), left = s->ids.count - 1 - start, bad;
     int64_t                n = left < s->length ? left : s->length; /* tokens with a next one */
     (void)scratch;
-    if (!copy_ids(s, start, n, tokens, &bad) || !copy_ids(s, start + n, 1, &label[n - 1], &bad))
+    if (s->stride) return lk__text_evaluation_read(s, index, fields, &bad) ? LK_OK : refuse_id(s, bad, message);
+    if (!lk__text_copy_ids(s, start, n, tokens, &bad) || !lk__text_copy_ids(s, start + n, 1, &label[n - 1], &bad))
         return refuse_id(s, bad, message);
     memcpy(label, tokens + 1, (size_t)(n - 1) * sizeof *label);
-    for (int64_t i = n; i < s->length; i++) tokens[i] = 0, label[i] = NO_LABEL;
+    for (int64_t i = n; i < s->length; i++) tokens[i] = 0, label[i] = LK__TEXT_NO_LABEL;
     if (s->packed) mark_documents(s->end, tokens, n, s->length, label, fields[2], fields[3]);
     return LK_OK;
 }
 
-/* Bytes of text that the ids stand for: how often each occurs, times its bytes. */
-static lk_status count_bytes(lk__text_source *s)
+/* How often each id occurs, times its bytes. Ids that are out of range are refused when they are read. */
+static lk_status count_many_bytes(const lk__text_source *s, int64_t start, int64_t n, int64_t *total)
 {
     size_t   room = (size_t)s->info.vocabulary * sizeof(int64_t);
     int64_t *times = lk__alloc(s->context, LK_MEMORY_OTHER, room);
     if (!times) return LK_ENOMEM;
-    for (int64_t i = 0; i < s->ids.count; i++) times[lk__text_id(&s->ids, i)]++;
-    s->info.bytes = 0;
+    for (int64_t i = start; i < start + n; i++) {
+        uint32_t id = lk__text_id(&s->ids, i);
+        if (id < (uint32_t)s->info.vocabulary) times[id]++;
+    }
+    *total = 0;
     for (int32_t id = 0; id < s->info.vocabulary; id++) {
         size_t bytes = 0;
         if (!lk_tokenizer_is_special(s->tokenizer, id) && lk_tokenizer_token(s->tokenizer, id, &bytes))
-            s->info.bytes += times[id] * (int64_t)bytes;
+            *total += times[id] * (int64_t)bytes;
     }
     lk__free(s->context, LK_MEMORY_OTHER, times, room);
+    return LK_OK;
+}
+
+lk_status lk__text_count_bytes(const lk__text_source *s, int64_t start, int64_t n, int64_t *total)
+{
+    size_t bytes = 0;
+    if (n != 1) return count_many_bytes(s, start, n, total);
+    int32_t id = (int32_t)lk__text_id(&s->ids, start);
+    *total = 0;
+    if (!lk_tokenizer_is_special(s->tokenizer, id) && lk_tokenizer_token(s->tokenizer, id, &bytes))
+        *total = (int64_t)bytes;
+    return LK_OK;
+}
+
+/* Bytes of text of the split. Those of a token file are not read for training; then they are in proportion. */
+static lk_status set_bytes(lk__text_source *s, int64_t all)
+{
+    bool part = s->ids.count != all, known = s->info.bytes > 0;
+    bool read = s->ids.bytes && s->tokenizer && (s->owned || s->stride);
+    if ((part || !known) && read) return lk__text_count_bytes(s, 0, s->ids.count, &s->info.bytes);
+    if (part) s->info.bytes = (int64_t)((double)s->info.bytes * ((double)s->ids.count / (double)all) + 0.5);
     return LK_OK;
 }
 
@@ -145,14 +171,14 @@ static lk_status take_split(const lk__text_request *r, lk__text_source *s)
 static lk_status check_length(const lk__text_request *r, const lk__text_source *s, int64_t all)
 {
     char    part[80] = "";
-    int64_t least = r->split == LK_SPLIT_TEST ? 2 : s->length + 1;
+    int64_t least = s->stride ? 2 : s->length + 1;
     if (s->ids.count >= least) return LK_OK;
     if (s->ids.count != all)
         snprintf(part, sizeof part, ", %lld of them for %s", (long long)s->ids.count,
                  r->split == LK_SPLIT_TEST ? "validation" : "training");
-    if (r->split == LK_SPLIT_TEST)
-        return lk__fail(r->context, LK_EFORMAT, "%s has %lld tokens%s: at least 2 are needed", s->path, (long long)all,
-                        part);
+    if (s->stride)
+        return lk__fail(r->context, LK_EFORMAT, "%s has %lld token%s%s: at least 2 are needed", s->path, (long long)all,
+                        all == 1 ? "" : "s", part);
     return lk__fail(r->context, LK_EFORMAT,
                     "%s has %lld tokens%s: a context of %lld needs at least %lld; use a shorter --context or more text",
                     s->path, (long long)all, part, (long long)s->length, (long long)least);
@@ -182,7 +208,8 @@ static lk_status make_windows(const lk__text_request *r, lk__text_source *s, lk_
                           {.name = "positions", .dtype = LK_I32, .rank = 1, .dims = {T}},
                           {.name = "first", .dtype = LK_I32, .rank = 1, .dims = {T}}};
     int64_t   count = s->overlapping ? n - T : (n - 1 + T - 1) / T;
-    lk_status status = lk__dataset_make(r->context, r->kind, count, fields, s->packed ? 4 : 2, dataset);
+    lk_status status = s->stride ? lk__text_evaluation_plan(s, &count) : LK_OK;
+    if (status == LK_OK) status = lk__dataset_make(r->context, r->kind, count, fields, s->packed ? 4 : 2, dataset);
     if (status < 0) return status;
     lk_dataset      *d = *dataset;
     lk__text_source *state = d->state = lk__alloc(r->context, LK_MEMORY_OTHER, sizeof *state);
@@ -205,16 +232,15 @@ lk_status lk__text_windows(const lk__text_request *r, lk__text_source *s, lk_dat
     int64_t   all = s->ids.count;
     lk_status status = take_split(r, s);
     s->length = r->length;
-    s->overlapping = !s->packed && r->split == LK_SPLIT_TRAIN;
+    s->stride = r->stride;
+    s->overlapping = !s->packed && !s->stride;
     if (status == LK_OK) status = check_length(r, s, all);
     if (status == LK_OK) status = trim_owned(s);
     if (status == LK_OK) {
         s->info.tokens = s->ids.count;
         s->info.longest = s->length;
         s->info.tokenizer = s->tokenizer;
-        if (s->ids.count != all && s->owned) status = count_bytes(s);
-        if (s->ids.count != all && !s->owned) /* a file: its ids are not read here */
-            s->info.bytes = (int64_t)((double)s->info.bytes * ((double)s->ids.count / (double)all) + 0.5);
+        status = set_bytes(s, all);
     }
     if (status == LK_OK) status = make_windows(r, s, dataset);
     lk__text_source_free(s);
