@@ -10,6 +10,7 @@
 #include "progress.h"
 #include "ranks.h"
 #include "record.h"
+#include "run_log.h"
 #include "terminal.h"
 #include "text_metrics.h"
 #include "training.h"
@@ -66,7 +67,7 @@ typedef struct watcher {
     progress        bar;
     bool            started;
     const lk_event *event; /* the latest, while it is handled */
-    FILE           *log;
+    run_log         log;
     int64_t         images, steps; /* of this run */
     double          seconds;       /* in steps alone */
     double          last_loss;     /* of the latest step's batch */
@@ -82,7 +83,7 @@ typedef struct watcher {
     int             rank, world;
     bool            verbose;
     lk_tensorboard *board;
-    lk_status       board_status; /* the first failure */
+    char            board_error[1024]; /* the first failure; "": none */
 } watcher;
 
 /* A second signal ends the process at once. One that follows this soon is the same request: whoever signals all processes of a job
@@ -133,11 +134,40 @@ static void log_event(FILE *log, const lk_event *e)
     json_line(&j);
 }
 
+/* A log that cannot be written any more, on a full disk for example, does not end the training: it is reported at once and, since a
+ * line may pass unseen, by the exit status. */
+static void report_output(watcher *w, const char *what, const char *why)
+{
+    static const char format[] = "lockstep train: warning: %s stopped: %s; training goes on, and ends with status 1";
+    if (w->started)
+        progress_print(&w->bar, format, what, why);
+    else
+        terminal_print(stderr, format, what, why), fputc('\n', stderr);
+}
+
+static void write_log(watcher *w, const lk_event *e)
+{
+    char why[sizeof w->log.path + 128];
+    errno = 0; /* the stream keeps that a write failed, not why */
+    log_event(w->log.file, e);
+    if (run_log_check(&w->log)) return;
+    snprintf(why, sizeof why, "%s: cannot write: %s", w->log.path, strerror(w->log.error));
+    report_output(w, "the log", why);
+}
+
+/* False: some of it was not written. */
+static bool close_log(watcher *w)
+{
+    if (run_log_close(&w->log) && !w->log.error) return true;
+    print_note("train", "the log %s is incomplete: %s", w->log.path, strerror(w->log.error));
+    return false;
+}
+
 static void check_board(watcher *w, lk_status status)
 {
-    if (status >= 0 || w->board_status < 0) return;
-    w->board_status = status;
-    print_note("train", "warning: TensorBoard output stopped: %s", lk_context_error(w->setup->context));
+    if (status >= 0 || w->board_error[0]) return;
+    snprintf(w->board_error, sizeof w->board_error, "%s", lk_context_error(w->setup->context));
+    report_output(w, "TensorBoard output", w->board_error);
 }
 
 static void add_scalar(watcher *w, const char *tag, int64_t step, double value)
@@ -145,12 +175,15 @@ static void add_scalar(watcher *w, const char *tag, int64_t step, double value)
     check_board(w, lk_tensorboard_add_scalar(w->board, tag, step, value, 0));
 }
 
-/* False: some of it was not written, which was printed. */
+/* The same for TensorBoard's file. */
 static bool close_board(watcher *w)
 {
-    if (w->board) check_board(w, lk_tensorboard_flush(w->board));
+    if (w->board && !w->board_error[0] && lk_tensorboard_flush(w->board) < 0)
+        snprintf(w->board_error, sizeof w->board_error, "%s", lk_context_error(w->setup->context));
     lk_tensorboard_free(w->board);
-    return w->board_status >= 0;
+    if (!w->board_error[0]) return true;
+    print_note("train", "TensorBoard's file is incomplete: %s", w->board_error);
+    return false;
 }
 
 static void plot_metrics(watcher *w, const lk_event *e, const char *group)
@@ -233,8 +266,8 @@ static int on_event(void *user, const lk_event *event)
         w->bar.user = w;
         w->started = true;
     }
-    if (w->log) log_event(w->log, e);
-    if (w->board) plot_event(w, e);
+    if (w->log.file) write_log(w, e);
+    if (w->board && !w->board_error[0]) plot_event(w, e);
     if (e->kind == LK_EVENT_STEP) {
         w->images += e->samples;
         w->steps++;
@@ -367,9 +400,9 @@ static int open_log(watcher *w, const options *given)
         snprintf(own, sizeof own, "%s/rank-%d.jsonl", directory, w->rank);
         path = own;
     }
-    if (!path || (!directory && w->rank != 0) || (w->log = fopen(path, "ae"))) return 0;
-    print_error("train", "cannot open the log %s: %s", path, strerror(errno));
-    return EXIT_USER_ERROR;
+    int error = path && (directory || w->rank == 0) ? run_log_open(&w->log, path) : 0;
+    if (error) print_error("train", "cannot write the log %s: %s", path, strerror(error));
+    return error ? EXIT_USER_ERROR : 0;
 }
 
 static int open_board(watcher *w, const options *given)
@@ -377,7 +410,8 @@ static int open_board(watcher *w, const options *given)
     const char *directory = options_text(given, "tensorboard");
     lk_status   status =
         directory && w->rank == 0 ? lk_tensorboard_create(w->setup->context, directory, &w->board) : LK_OK;
-    return status < 0 ? report("train", w->setup->context, status) : 0;
+    if (status < 0) (void)report("train", w->setup->context, status);
+    return status < 0 ? EXIT_USER_ERROR : 0; /* as all paths that cannot be written at the start */
 }
 
 static int scale_rate(setup *s, const options *given)
@@ -494,10 +528,7 @@ static int run_train(const options *command_line)
     s.config.event = on_event;
     s.config.event_user = &w;
     if (code == 0) code = train_model(&s, &w, given);
-    if (w.log && (ferror(w.log) | fclose(w.log)) && code == 0) {
-        print_note("train", "cannot write the log: %s", strerror(errno));
-        code = EXIT_FAILED;
-    }
+    if (!close_log(&w) && code == 0) code = EXIT_FAILED;
     if (!close_board(&w) && code == 0) code = EXIT_FAILED;
     ranks_leave(&s);
     setup_free(&s);

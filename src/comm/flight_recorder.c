@@ -4,6 +4,7 @@
 #include "comm/flight_recorder.h"
 #include "comm/process.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,12 +21,20 @@ static bool fits_file_limit(void)
     return getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= sizeof(lk__comm_flight_recorder);
 }
 
+/* Its blocks exist before it is mapped: in a file that is only sized, the first store would end the process by SIGBUS where the disk is full. */
+static bool allocate_file(int fd)
+{
+    int error;
+    while ((error = posix_fallocate(fd, 0, sizeof(lk__comm_flight_recorder))) == EINTR) {}
+    return error == 0;
+}
+
 static lk__comm_flight_recorder *map_file(const char *path)
 {
     int   fd = fits_file_limit() ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
     void *page = MAP_FAILED;
     if (fd < 0) return NULL;
-    if (ftruncate(fd, sizeof(lk__comm_flight_recorder)) == 0)
+    if (allocate_file(fd))
         page = mmap(NULL, sizeof(lk__comm_flight_recorder), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
     if (page == MAP_FAILED) return NULL;
