@@ -40,6 +40,37 @@ static void files_of_the_user_are_refused_and_stay(void)
     close_rig(&r);
 }
 
+/* It is skipped at every start, and the run comes to its step again. */
+static void a_damaged_step_with_a_file_of_the_user_is_set_aside(void)
+{
+    static const char *const damages[] = {
+        "truncate -s 100 aside/step-00000008/state.json", "echo x >> aside/step-00000008/model.safetensors",
+        "rm aside/step-00000008/state.json", "rm -r aside/step-00000008 && echo mine > aside/step-00000008"};
+    rig  r;
+    char command[256];
+    open_rig(&r);
+    for (int i = 0; i < 4; i++) {
+        const char *last = i == 3 ? "aside/step-00000008.damaged" : "aside/step-00000008.damaged/notes.txt";
+        shell("rm -rf aside");
+        REQUIRE(save_step(&r, "aside", 4, 3) == LK_OK && save_step(&r, "aside", 8, 3) == LK_OK);
+        shell("echo mine > aside/step-00000008/notes.txt");
+        CHECK(save_step(&r, "aside", 8, 3) == LK_EINVAL && strstr(lk_context_error(r.context), "notes.txt"),
+              "an intact step with a file of the user is refused: %s", lk_context_error(r.context));
+        shell(damages[i]);
+        r.warnings = 0;
+        CHECK(save_step(&r, "aside", 8, 3) == LK_OK, "%s: %s", damages[i], lk_context_error(r.context));
+        CHECK(r.warnings == 1 && strstr(r.warning, "step-00000008.damaged"), "%s: %d warnings, \"%s\"", damages[i],
+              r.warnings, r.warning);
+        CHECK(loaded_step(&r, "aside") == 8, "%s: %s", damages[i], lk_context_error(r.context));
+        snprintf(command, sizeof command, "grep -q mine %s", last);
+        shell(command);
+    }
+    shell("echo x > aside/step-00000008/notes.txt && echo x >> aside/step-00000008/model.safetensors");
+    CHECK(save_step(&r, "aside", 8, 3) == LK_OK, "once more: %s", lk_context_error(r.context));
+    shell("grep -q mine aside/step-00000008.damaged && test -e aside/step-00000008.damaged.2/notes.txt");
+    close_rig(&r);
+}
+
 static void pruning_keeps_links_to_checkpoints_elsewhere(void)
 {
     rig r;
@@ -250,6 +281,7 @@ int main(void)
 {
     make_root();
     RUN(files_of_the_user_are_refused_and_stay);
+    RUN(a_damaged_step_with_a_file_of_the_user_is_set_aside);
     RUN(pruning_keeps_links_to_checkpoints_elsewhere);
     RUN(a_kill_at_any_system_call_leaves_only_complete_checkpoints);
     RUN(a_modified_state_is_skipped);

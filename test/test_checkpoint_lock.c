@@ -1,5 +1,5 @@
 /* test_checkpoint_lock.c - a checkpoint directory has one writer at a time, whose lock ends with its process; and
- * lk_checkpoint_check tells beforehand whether a save would succeed. */
+ * lk_checkpoint_check tells beforehand whether a save would succeed. What a user does to the directory during a run costs no step. */
 #define _GNU_SOURCE
 #include "checkpoint_rig.h"
 
@@ -266,6 +266,116 @@ static void a_writer_waits_for_a_reader_and_recovers(void)
     close_rig(&r);
 }
 
+/* ---- the directory of a run, changed by others while it runs ---- */
+
+/* A trainer's saves: one lock for all of them. */
+typedef struct writer {
+    rig             rig;
+    lk__lock        lock;
+    lk__train_saver saver;
+} writer;
+
+static void open_writer(writer *w, const char *name)
+{
+    open_rig(&w->rig);
+    REQUIRE(lk__checkpoint_open(w->rig.context, in_root(name), NULL, 0, 0, &w->lock) == LK_OK, "%s",
+            lk_context_error(w->rig.context));
+    REQUIRE(lk__saver_init(&w->saver, w->rig.store) == LK_OK);
+    w->saver.lock = &w->lock;
+}
+
+static void close_writer(writer *w)
+{
+    lk__saver_free(&w->saver);
+    lk__lock_release(&w->lock);
+    close_rig(&w->rig);
+}
+
+static lk_status write_step(writer *w, const char *name, int64_t step)
+{
+    lk_progress progress = {step, 0, step * 4, 7};
+    return lk__saver_save(&w->saver, in_root(name), &progress, 9);
+}
+
+static void a_directory_that_was_moved_away_is_created_and_locked_again(void)
+{
+    static const char *const changes[] = {"mv away away.1", "rm -rf away", "mv away away.2 && mkdir away",
+                                          "rm away/.lockstep.lock",
+                                          "rm away/.lockstep.lock && touch away/.lockstep.lock"};
+    writer                   w;
+    lk__lock                 second;
+    open_writer(&w, "away");
+    CHECK(write_step(&w, "away", 1) == LK_OK && w.rig.warnings == 0, "%s", lk_context_error(w.rig.context));
+    for (int i = 0; i < 5; i++) {
+        shell(changes[i]);
+        w.rig.warnings = 0;
+        CHECK(write_step(&w, "away", i + 2) == LK_OK, "%s: %s", changes[i], lk_context_error(w.rig.context));
+        CHECK(w.rig.warnings == 1 && strstr(w.rig.warning, "during the run"), "%s: %d warnings, \"%s\"", changes[i],
+              w.rig.warnings, w.rig.warning);
+        CHECK(lk__lock_acquire(w.rig.context, in_root("away"), 0, &second) == LK_EINVAL, "%s: a second run is admitted",
+              changes[i]);
+    }
+    CHECK(is_there("away.1/step-00000001") && is_there("away.2/step-00000003") && is_there("away/step-00000004") &&
+          is_there("away/step-00000006"));
+    close_writer(&w);
+}
+
+static void a_run_stops_where_the_name_of_its_directory_belongs_to_another(void)
+{
+    writer w;
+    rig    r;
+    open_rig(&r);
+    open_writer(&w, "mine");
+    CHECK(write_step(&w, "mine", 1) == LK_OK, "%s", lk_context_error(w.rig.context));
+    shell("mv mine mine.1 && mkdir mine");
+    holder h = start_holder("mine", false);
+    CHECK(write_step(&w, "mine", 2) == LK_EIO && strstr(lk_context_error(w.rig.context), "moved away") &&
+              strstr(lk_context_error(w.rig.context), "is being written by another run"),
+          "%s", lk_context_error(w.rig.context));
+    CHECK(!is_there("mine/step-00000002"), "it wrote where another run holds the lock");
+    end_holder(&h, 0);
+    close_holder(&h);
+    REQUIRE(save_step(&r, "mine", 7, 2) == LK_OK, "%s", lk_context_error(r.context));
+    CHECK(write_step(&w, "mine", 2) == LK_EIO &&
+              strstr(lk_context_error(w.rig.context), "holds a checkpoint of another run now (step 7)"),
+          "%s", lk_context_error(w.rig.context));
+    CHECK(!is_there("mine/step-00000002") && loaded_step(&r, "mine") == 7);
+    CHECK(lk_checkpoint_check(r.context, in_root("mine")) == LK_OK, "it kept the lock of the other directory: %s",
+          lk_context_error(r.context));
+    close_writer(&w);
+    close_rig(&r);
+}
+
+static void a_file_of_the_user_in_place_of_a_link_stays(void)
+{
+    writer w;
+    char   text[16] = "";
+    open_writer(&w, "own");
+    CHECK(write_step(&w, "own", 1) == LK_OK && write_step(&w, "own", 2) == LK_OK);
+    shell("echo mine > mine.txt && mv mine.txt own/model.safetensors");
+    for (int i = 3; i < 5; i++) CHECK(write_step(&w, "own", i) == LK_OK, "%s", lk_context_error(w.rig.context));
+    CHECK(w.rig.warnings == 1 && strstr(w.rig.warning, "own/model.safetensors is not a link that a save made"),
+          "%d warnings, \"%s\"", w.rig.warnings, w.rig.warning);
+    FILE *file = fopen(in_root("own/model.safetensors"), "r");
+    CHECK(file && fgets(text, sizeof text, file) && strcmp(text, "mine\n") == 0, "it was replaced: \"%s\"", text);
+    if (file) fclose(file);
+    shell("readlink own/state.json | grep -q step-00000004 && ! ls -A own | grep -q link");
+    CHECK(loaded_step(&w.rig, "own") == 4);
+    close_writer(&w);
+}
+
+/* A crash between two exchanges leaves the user's file under the name of a link that is being made. */
+static void recovery_removes_links_alone(void)
+{
+    rig r;
+    open_rig(&r);
+    REQUIRE(save_step(&r, "links", 4, 2) == LK_OK, "%s", lk_context_error(r.context));
+    shell("cd links && ln -s step-00000004/state.json .link.999999991 && echo mine > .link.999999992");
+    REQUIRE(save_step(&r, "links", 5, 2) == LK_OK, "%s", lk_context_error(r.context));
+    CHECK(!is_there("links/.link.999999991") && access(in_root("links/.link.999999992"), F_OK) == 0);
+    close_rig(&r);
+}
+
 /* ---- lk_checkpoint_check ---- */
 
 static void the_check_changes_nothing_and_finds_what_would_fail(void)
@@ -306,6 +416,10 @@ int main(void)
     RUN(other_contents_of_the_lock_file_are_harmless);
     RUN(a_reader_removes_nothing_while_a_writer_holds_the_lock);
     RUN(a_writer_waits_for_a_reader_and_recovers);
+    RUN(a_directory_that_was_moved_away_is_created_and_locked_again);
+    RUN(a_run_stops_where_the_name_of_its_directory_belongs_to_another);
+    RUN(a_file_of_the_user_in_place_of_a_link_stays);
+    RUN(recovery_removes_links_alone);
     RUN(the_check_changes_nothing_and_finds_what_would_fail);
     remove_root();
     return check_result();

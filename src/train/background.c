@@ -64,6 +64,7 @@ static void *write_copy(void *argument)
     lk__train_saver       writer = *b->saver;
     writer.store = &b->copy;
     b->status = lk__saver_save(&writer, b->directory, &b->progress, b->keep);
+    b->saver->links_reported = writer.links_reported; /* read by the next save alone */
     if (b->status < 0) snprintf(b->error, sizeof b->error, "%s", lk_context_error(b->saver->context));
     b->seconds = lk__now() - b->began;
     atomic_store(&b->done, true);

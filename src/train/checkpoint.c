@@ -140,92 +140,7 @@ static lk_status write_optimizer(lk__train_saver *s, const char *path, char sha[
                                  lk__safetensors_staging_bytes(), sha);
 }
 
-/* Makes directory/name a link to step/name, by one rename. */
-static lk_status link_newest(lk_context *c, const char *directory, const char *step, const char *name)
-{
-    char link[PATH_MAX], temporary[PATH_MAX], target[PATH_MAX], temporary_name[64];
-    snprintf(temporary_name, sizeof temporary_name, ".link.%ld", (long)getpid());
-    if (lk__checkpoint_join(c, link, directory, name) < 0 ||
-        lk__checkpoint_join(c, temporary, directory, temporary_name) < 0 ||
-        lk__checkpoint_join(c, target, step, name) < 0)
-        return LK_EINVAL;
-    unlink(temporary);
-    if (symlink(target, temporary) != 0 || rename(temporary, link) != 0) {
-        int error = errno;
-        unlink(temporary);
-        return lk__fail(c, LK_EIO, "cannot create the link %s: %s", link, strerror(error));
-    }
-    return LK_OK;
-}
-
 /* ---- checks of the directory ---- */
-
-/* True if NAME in the directory is a link that a save made, to step-N/NAME. False with errno 0 if it is something else. */
-static bool is_own_link(int directory, const char *name, int64_t *step)
-{
-    char    target[PATH_MAX];
-    ssize_t n = readlinkat(directory, name, target, sizeof target - 1);
-    if (n < 0 && errno != EINVAL) return false;
-    errno = 0;
-    target[n < 0 ? 0 : n] = 0;
-    char *slash = strchr(target, '/');
-    if (!slash) return false;
-    *slash = 0;
-    return lk__checkpoint_parse(target, step) && strcmp(slash + 1, name) == 0;
-}
-
-static lk_status check_link(lk_context *c, const char *directory, const char *name)
-{
-    char      path[PATH_MAX];
-    int64_t   step;
-    lk_status status = lk__checkpoint_join(c, path, directory, name);
-    if (status < 0) return status;
-    int  fd = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    bool allowed = fd < 0 || is_own_link(fd, name, &step) || errno == ENOENT;
-    if (fd >= 0) close(fd);
-    if (allowed) return LK_OK;
-    return lk__fail(c, LK_EINVAL,
-                    "%s is not a link that a save made, and saving would replace it; move it, or save into another "
-                    "directory",
-                    path);
-}
-
-static lk_status check_links(lk_context *c, const char *directory, const lk_checkpoint_file *files, int count)
-{
-    lk_status status = LK_OK;
-    for (int i = 0; i < LK__CHECKPOINT_FILES && status >= 0; i++)
-        status = check_link(c, directory, lk__checkpoint_files[i]);
-    for (int i = 0; i < count && status >= 0; i++) status = check_link(c, directory, files[i].name);
-    return status;
-}
-
-/* Whether a file of a step belongs to its checkpoint. One that does not exist is no file of the user. */
-static bool is_part_of_step(int directory, int64_t step, const char *name)
-{
-    lk__file_name listed[LK__LISTED_FILES];
-    char          step_name[64];
-    bool          part = faccessat(directory, name, F_OK, 0) != 0;
-    lk__checkpoint_name(step, step_name);
-    int    fd = openat(directory, step_name, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    size_t count = fd < 0 ? 0 : lk__state_list(fd, listed);
-    if (fd >= 0) close(fd);
-    for (size_t i = 0; i < count && !part; i++) part = strcmp(listed[i], name) == 0;
-    return part;
-}
-
-/* Removes links to the caller's files of other steps: the checkpoint of `step` does not have them. */
-static void remove_other_links(const char *directory, int64_t step)
-{
-    DIR *stream = opendir(directory);
-    if (!stream) return;
-    for (struct dirent *entry; (entry = readdir(stream));) {
-        int64_t target;
-        if (is_own_link(dirfd(stream), entry->d_name, &target) && target != step &&
-            is_part_of_step(dirfd(stream), target, entry->d_name))
-            (void)unlinkat(dirfd(stream), entry->d_name, 0);
-    }
-    closedir(stream);
-}
 
 /* Replaces path by its parent directory; false for "/" and ".". The parent of a relative path of one component is ".". */
 static bool to_parent(char *path)
@@ -262,7 +177,7 @@ lk_status lk_checkpoint_check_files(lk_context *c, const char *directory, const 
 {
     lk_status status = lk__checkpoint_files_check(c, files, count);
     if (status >= 0) status = check_writable(c, directory);
-    if (status >= 0) status = check_links(c, directory, files, count);
+    if (status >= 0) status = lk__links_check(c, directory, files, count);
     return status < 0 ? status : lk__lock_check(c, directory, lk__lock_timeout());
 }
 
@@ -275,7 +190,7 @@ lk_status lk__checkpoint_open(lk_context *c, const char *directory, const lk_che
                               double timeout, lk__lock *lock)
 {
     lk_status status = lk__make_directories(c, directory);
-    if (status >= 0) status = check_links(c, directory, files, count);
+    if (status >= 0) status = lk__links_check(c, directory, files, count);
     if (status >= 0) status = lk__lock_acquire(c, directory, timeout, lock);
     if (status >= 0) lk__checkpoint_recover(c, directory);
     return status;
@@ -325,38 +240,103 @@ static lk_status write_files(lk__train_saver *s, const char *directory, const lk
     return lk__saver_write_files(s, directory);
 }
 
-static lk_status link_files(const lk__train_saver *s, const char *directory, const char *step)
+/* The directory that is written is the one that is locked. One that was moved away or removed is made and locked again; the run ends
+ * where another run's has its name, or another run holds it. */
+static lk_status hold_directory(lk__train_saver *s, const char *directory)
 {
-    lk_status status = LK_OK;
-    for (int i = 0; i < LK__CHECKPOINT_FILES && status >= 0; i++)
-        status = link_newest(s->context, directory, step, lk__checkpoint_files[i]);
-    for (int i = 0; i < s->files_count && status >= 0; i++)
-        status = link_newest(s->context, directory, step, s->files[i].name);
-    return status;
+    lk_context *c = s->context;
+    char        why[1024];
+    int64_t     step;
+    lk__lock    other;
+    if (!s->lock) return LK_OK;
+    lk__lock_place place = lk__lock_find(s->lock, directory);
+    if (place == LK__LOCK_IN_PLACE) return LK_OK;
+    const char *what = place == LK__LOCK_LOST ? "lost its lock file" : "was moved away, removed or replaced";
+    lk_status   status = lk__make_directories(c, directory);
+    if (status >= 0) status = lk__lock_acquire(c, directory, 0, &other);
+    if (status < 0) {
+        snprintf(why, sizeof why, "%s", lk_context_error(c));
+        return lk__fail(c, status == LK_ENOMEM ? status : LK_EIO,
+                        "%s %s during the run, and cannot be locked again: %s", directory, what, why);
+    }
+    if (place == LK__LOCK_MOVED && lk__checkpoint_list(directory, &step, 1) > 0) {
+        lk__lock_release(&other);
+        return lk__fail(c, LK_EIO,
+                        "%s %s during the run; the directory of that name holds a checkpoint of another run now (step "
+                        "%lld)",
+                        directory, what, (long long)step);
+    }
+    lk__lock_release(s->lock);
+    *s->lock = other;
+    lk__log(c, LK_LOG_WARNING, "%s %s during the run: it was %s and locked again", directory, what,
+            place == LK__LOCK_MOVED ? "created" : "found");
+    return LK_OK;
 }
 
-lk_status lk__saver_save(lk__train_saver *s, const char *directory, const lk_progress *progress, int keep)
+/* A damaged step that holds a file of the user's is neither deleted nor a reason to stop the run at this step, now and whenever it is
+ * started again: it gets another name. An intact one is left for lk__directory_create to refuse. */
+static lk_status set_damaged_aside(lk__train_saver *s, const char *path, int64_t step)
+{
+    char      aside[PATH_MAX];
+    lk__state state;
+    lk_status status = lk__directory_check(s->context, path, &lk__checkpoint_names);
+    if (status != LK_EINVAL || lk__checkpoint_verify_step(s->context, path, step, s->staging, &state) >= 0)
+        return LK_OK;
+    for (int i = 1; i < 1000; i++) {
+        int n = i == 1 ? snprintf(aside, sizeof aside, "%s.damaged", path)
+                       : snprintf(aside, sizeof aside, "%s.damaged.%d", path, i);
+        if (n < 0 || n >= (int)sizeof aside) return lk__fail(s->context, LK_EINVAL, "the path %s is too long", path);
+        if (lk__directory_move(path, aside) == 0) {
+            lk__log(s->context, LK_LOG_WARNING,
+                    "%s is damaged and holds files that are not part of a checkpoint: it is now %s", path, aside);
+            return LK_OK;
+        }
+        if (errno != EEXIST) break;
+    }
+    return lk__fail(s->context, LK_EIO, "%s is damaged, and cannot be renamed to %s: %s", path, aside, strerror(errno));
+}
+
+/* LK_END: the directory was moved away meanwhile, and nothing was written into the one that has its name. */
+static lk_status save_step(lk__train_saver *s, const char *directory, const lk_progress *progress, int keep)
 {
     lk_context         *c = s->context;
     char                name[64], path[PATH_MAX];
     lk__train_directory d;
-    lk_status           status = lk__progress_check(c, "a checkpoint", progress);
     lk__checkpoint_name(progress->step, name);
-    if (status < 0 || (status = lk__make_directories(c, directory)) < 0 ||
-        (status = check_links(c, directory, s->files, s->files_count)) < 0 ||
-        (status = lk__checkpoint_join(c, path, directory, name)) < 0)
-        return status;
+    lk_status status = lk__checkpoint_join(c, path, directory, name);
+    if (status < 0) return status;
     lk__checkpoint_recover(c, directory);
-    if ((status = lk__directory_create(&d, c, path, &lk__checkpoint_names)) < 0) return status;
-    if ((status = write_files(s, d.temporary, progress)) < 0) {
-        lk__directory_abandon(&d);
+    if ((status = set_damaged_aside(s, path, progress->step)) < 0 ||
+        (status = lk__directory_create(&d, c, path, &lk__checkpoint_names)) < 0)
         return status;
+    status = write_files(s, d.temporary, progress);
+    bool moved = s->lock && lk__lock_find(s->lock, directory) != LK__LOCK_IN_PLACE;
+    if (status < 0 || moved) {
+        lk__directory_abandon(&d);
+        return moved ? LK_END : status;
     }
-    if ((status = lk__directory_commit(&d)) < 0 || (status = link_files(s, directory, name)) < 0) return status;
-    remove_other_links(directory, progress->step);
+    if ((status = lk__directory_commit(&d)) < 0 || (status = lk__links_make(s, directory, progress->step)) < 0)
+        return status;
     if ((status = lk__file_sync_parent(c, path)) < 0) return status;
     remove_older(c, directory, progress->step, keep > 0 ? keep : 1);
     return LK_OK;
+}
+
+lk_status lk__saver_save(lk__train_saver *s, const char *directory, const lk_progress *progress, int keep)
+{
+    enum { ATTEMPTS = 3 };
+    lk_context *c = s->context;
+    lk_status   status = lk__progress_check(c, "a checkpoint", progress);
+    if (status >= 0) status = lk__make_directories(c, directory);
+    for (int attempt = 0; attempt < ATTEMPTS && status >= 0; attempt++) {
+        if ((status = hold_directory(s, directory)) < 0) return status;
+        if ((status = save_step(s, directory, progress, keep)) == LK_OK) return LK_OK;
+        /* Any failure may be that of a directory that was moved away. */
+        if (s->lock && lk__lock_find(s->lock, directory) != LK__LOCK_IN_PLACE) status = LK_END;
+    }
+    if (status < 0) return status;
+    return lk__fail(c, LK_EIO, "%s was moved away or replaced in each of %d attempts to save there", directory,
+                    ATTEMPTS);
 }
 
 lk_status lk_checkpoint_save_files(lk_store *store, const char *directory, const lk_progress *progress, int keep,

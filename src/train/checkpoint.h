@@ -28,6 +28,9 @@ typedef struct lk__train_saver {
     const char         *digests; /* of the files, as state.json has them */
     size_t              digests_bytes;
 
+    lk__lock *lock;           /* of the directory that is saved into; NULL: the caller of each save holds it */
+    bool      links_reported; /* that a file of the user's has the name of a link */
+
     struct lk__train_background *background; /* NULL: the caller waits for each save */
 } lk__train_saver;
 
@@ -49,6 +52,13 @@ lk_status lk__saver_files(lk__train_saver *saver, const lk_checkpoint_file *file
 size_t    lk__saver_files_bytes(const lk_checkpoint_file *files, int count); /* of LK_MEMORY_CHECKPOINT, for that */
 lk_status lk__saver_write_files(const lk__train_saver *saver, const char *directory);
 
+/* ---- checkpoint_links.c: links beside the steps, to the files of the newest ---- */
+/* LK_EINVAL if a save with these files would replace something that is not such a link. */
+lk_status lk__links_check(lk_context *context, const char *directory, const lk_checkpoint_file *files, int count);
+/* After the step was written. What is not such a link stays, with a warning. */
+lk_status lk__links_make(lk__train_saver *saver, const char *directory, int64_t step);
+bool      lk__links_is_temporary(int directory, const char *entry); /* a link to a step's file, of whatever name */
+
 /* ---- checkpoint_read.c ---- */
 
 enum { LK__CHECKPOINT_FILES = 3, LK__CHECKPOINT_STEPS = 256 };
@@ -69,6 +79,10 @@ lk_status lk__checkpoint_missing(lk_context *context, const char *directory); /*
  * files, which loading does not read and which a user may edit. */
 lk_status lk__checkpoint_verify(lk_context *context, const char *directory, const lk__state *state, bool all,
                                 void *staging);
+/* Reads the state of the directory of `step` (-1: any), and checks the model and the optimizer against it; staging has LK__FILE_STAGING
+ * bytes. The state's numbers stay valid. */
+lk_status lk__checkpoint_verify_step(lk_context *context, const char *directory, int64_t step, void *staging,
+                                     lk__state *state);
 /* The precision of a run as --dtype names it. Weights are saved in f32 or f64 whatever it is. */
 const char *lk__checkpoint_precision(const lk_store *store);
 

@@ -67,7 +67,8 @@ void lk__checkpoint_recover(lk_context *c, const char *directory)
     (void)lk__directory_recover(c, directory, &lk__checkpoint_names);
     while ((entry = readdir(dir))) {
         long pid = strncmp(entry->d_name, ".link.", 6) == 0 ? atol(entry->d_name + 6) : 0;
-        if (pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH) unlinkat(dirfd(dir), entry->d_name, 0);
+        if (pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH && lk__links_is_temporary(dirfd(dir), entry->d_name))
+            unlinkat(dirfd(dir), entry->d_name, 0);
     }
     closedir(dir);
 }
@@ -99,7 +100,7 @@ lk_status lk__checkpoint_verify(lk_context *c, const char *directory, const lk__
 }
 
 /* Reads the state of a step, and checks the other files against its digests. */
-static lk_status verify_step(lk_context *c, const char *directory, int64_t step, void *staging, lk__state *state)
+lk_status lk__checkpoint_verify_step(lk_context *c, const char *directory, int64_t step, void *staging, lk__state *state)
 {
     char      path[PATH_MAX];
     lk_status status = lk__checkpoint_join(c, path, directory, lk__checkpoint_files[2]);
@@ -155,7 +156,7 @@ static lk_status find_newest_intact(lk_context *c, const char *directory, void *
     for (size_t i = 0; i < count && i < LK__CHECKPOINT_STEPS; i++) {
         lk__checkpoint_name(steps[i], name);
         if ((status = lk__checkpoint_join(c, path, directory, name)) < 0) return status;
-        if ((status = verify_step(c, path, steps[i], staging, state)) >= 0) return LK_OK;
+        if ((status = lk__checkpoint_verify_step(c, path, steps[i], staging, state)) >= 0) return LK_OK;
         if (is_pruned(path)) return LK_END;
         lk__log(c, LK_LOG_WARNING, "skipping a checkpoint: %s", lk_context_error(c));
     }

@@ -119,6 +119,20 @@ static lk_status refuse_foreign(lk_context *context, const char *path, const lk_
                     path, foreign);
 }
 
+lk_status lk__directory_check(lk_context *context, const char *path, const lk__file_names *known)
+{
+    return is_link(path) ? LK_OK : refuse_foreign(context, path, known);
+}
+
+int lk__directory_move(const char *from, const char *to)
+{
+    struct stat info;
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) return 0;
+    if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) return -1;
+    errno = EEXIST;
+    return lstat(to, &info) == 0 ? -1 : rename(from, to);
+}
+
 /* Deletes the entries that find_foreign allowed. Subdirectories were refused, so there is one level. The file that lists others is
  * last: after a kill in between, the others are still known. */
 static lk_status empty_and_remove(lk_context *context, const char *path, const lk__file_names *known)
@@ -175,7 +189,7 @@ lk_status lk__directory_create(lk__train_directory *d, lk_context *context, cons
     snprintf(d->path, sizeof d->path, "%.*s", (int)length, path);
     snprintf(d->temporary, sizeof d->temporary, "%.*s.tmp.%ld", (int)length, path, (long)getpid());
 
-    lk_status status = is_link(d->path) ? LK_OK : refuse_foreign(context, d->path, known);
+    lk_status status = lk__directory_check(context, d->path, known);
     if (status == LK_ENOENT) status = LK_OK;
     if (status == LK_OK) {
         status = lk__directory_remove(context, d->temporary, known); /* left by an earlier process with this pid */

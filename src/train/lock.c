@@ -246,8 +246,13 @@ lk_status lk__lock_acquire(lk_context *c, const char *directory, double timeout,
     *lock = (lk__lock)LK__LOCK_INIT;
     lk_status status = open_file(c, directory, true, &a.fd);
     if (status < 0) return status;
-    if ((status = acquire(&a, timeout)) == LK_OK) {
-        *lock = (lk__lock){a.fd, getpid(), a.byte};
+    status = acquire(&a, timeout);
+    if (status == LK_OK || status == LK_EUNSUPPORTED)
+        lock->directory = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (status == LK_OK) {
+        lock->fd = a.fd;
+        lock->pid = getpid();
+        lock->byte = a.byte;
         return LK_OK;
     }
     close(a.fd);
@@ -256,12 +261,32 @@ lk_status lk__lock_acquire(lk_context *c, const char *directory, double timeout,
     return LK_OK;
 }
 
+static bool is_same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+lk__lock_place lk__lock_find(const lk__lock *lock, const char *directory)
+{
+    struct stat own, there;
+    char        path[PATH_MAX];
+    if (lock->directory >= 0 &&
+        (fstat(lock->directory, &own) != 0 || stat(directory, &there) != 0 || !is_same_file(&own, &there)))
+        return LK__LOCK_MOVED;
+    if (lock->fd < 0) return LK__LOCK_IN_PLACE; /* the filesystem has no locks */
+    int n = snprintf(path, sizeof path, "%s/%s", directory, file_name);
+    if (n < 0 || n >= (int)sizeof path || fstat(lock->fd, &own) != 0 || lstat(path, &there) != 0 ||
+        !is_same_file(&own, &there))
+        return LK__LOCK_LOST;
+    return LK__LOCK_IN_PLACE;
+}
+
 void lk__lock_release(lk__lock *lock)
 {
-    if (lock->fd < 0) return;
+    if (lock->directory >= 0) close(lock->directory);
     /* Unlocks explicitly, since a forked child may share the description and keep it open. Such a child does not unlock. */
-    if (lock->pid == getpid()) (void)lock_byte(lock->fd, lock->byte, F_UNLCK);
-    close(lock->fd);
+    if (lock->fd >= 0 && lock->pid == getpid()) (void)lock_byte(lock->fd, lock->byte, F_UNLCK);
+    if (lock->fd >= 0) close(lock->fd);
     *lock = (lk__lock)LK__LOCK_INIT;
 }
 

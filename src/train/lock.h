@@ -7,16 +7,25 @@
 typedef struct lk__lock {
     int     fd; /* -1: not held */
     long    pid;
-    int64_t byte; /* the byte of the lock file that this holder has locked */
+    int64_t byte;      /* the byte of the lock file that this holder has locked */
+    int     directory; /* open, so that no other directory can get its inode number; -1: none */
 } lk__lock;
 
-#define LK__LOCK_INIT {-1, 0, 0}
+#define LK__LOCK_INIT {-1, 0, 0, -1}
 
 /* Acquires the lock of an existing directory. LK_EINVAL if another process, or another trainer of this process, still holds it
  * after `timeout` seconds: the message names host, pid and start time. If the filesystem has no locks, logs a warning and holds
  * none. */
 lk_status lk__lock_acquire(lk_context *context, const char *directory, double timeout, lk__lock *lock);
-void      lk__lock_release(lk__lock *lock); /* no effect if not held */
+
+/* Where the lock that was acquired for `directory` is now. */
+typedef enum lk__lock_place {
+    LK__LOCK_IN_PLACE,
+    LK__LOCK_LOST, /* the directory is there, without the file that is locked: others can lock it */
+    LK__LOCK_MOVED /* the path names another directory, or none */
+} lk__lock_place;
+lk__lock_place lk__lock_find(const lk__lock *lock, const char *directory);
+void           lk__lock_release(lk__lock *lock); /* no effect if not held */
 /* Checks whether acquire would succeed; changes nothing. */
 lk_status lk__lock_check(lk_context *context, const char *directory, double timeout);
 

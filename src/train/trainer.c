@@ -254,6 +254,7 @@ static void abort_group(lk_trainer *t, lk_status status)
 static lk_status prepare_saver(lk_trainer *t)
 {
     lk_status status = lk__saver_init(&t->saver, t->store);
+    if (status >= 0) t->saver.lock = &t->lock;
     if (status >= 0) status = lk__saver_background(&t->saver);
     if (status >= 0) status = lk__saver_record(&t->saver, lk__record_write(&t->config, NULL, 0));
     if (status >= 0) lk__record_write(&t->config, t->saver.record, t->saver.record_bytes);
