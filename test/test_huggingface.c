@@ -153,6 +153,38 @@ static void other_models_are_refused_by_key_and_value(void)
         {LLAMA "\"rope_theta\": 0}", "\"rope_theta\" is 0: a number above 0"},
         {LLAMA "\"rope_theta\": \"big\"}", "\"rope_theta\" is \"big\": a finite number"},
         {LLAMA "\"rope_theta\": 1e999}", "\"rope_theta\" is 1e999: a finite number"},
+        {LLAMA "\"rope_scaling\": {\"rope_type\": \"llama3\", \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0}}",
+         "rotary positions of the kind llama3 need \"factor\""},
+        {LLAMA "\"rope_scaling\": {\"type\": \"linear\"}}", "of the kind linear need \"factor\""},
+        {LLAMA "\"rope_scaling\": {\"type\": \"linear\", \"factor\": null}}", "\"factor\" is null: a value is needed"},
+        {LLAMA "\"rope_scaling\": {\"rope_type\": \"yarn\"}, \"rope_parameters\": {\"rope_type\": \"default\"}}",
+         "\"rope_type\" is \"yarn\""},
+        {LLAMA "\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}}}",
+         "\"full_attention\" is {\"rope_type\": \"default\"}: rotary positions that differ between layers"},
+        {LLAMA "\"partial_rotary_factor\": 0.5}", "\"partial_rotary_factor\" is 0.5: only 1"},
+        {LLAMA "\"original_max_position_embeddings\": 8, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, "
+               "\"low_freq_factor\": 1, \"high_freq_factor\": 4, \"original_max_position_embeddings\": 16}}",
+         "\"original_max_position_embeddings\" is 8: it is 16 where"},
+        {LLAMA "\"sliding_window\": 7}", "\"sliding_window\" is 7: only models of the type mistral"},
+        {GPT "\"sliding_window\": 7}", "\"sliding_window\" is 7: only models of the type mistral"},
+        {LLAMA "\"num_hidden_layers\": 2, \"layer_types\": [\"full_attention\", \"sliding_attention\"]}",
+         "only layers of one kind are supported"},
+        {LLAMA "\"num_hidden_layers\": 1, \"layer_types\": [\"sliding_attention\"]}",
+         "sliding_attention needs a \"sliding_window\""},
+        {LLAMA "\"num_hidden_layers\": 1, \"layer_types\": [\"mamba\"]}", "only full_attention and sliding_attention"},
+        {LLAMA "\"layer_types\": [\"full_attention\"]}", "it has 1 layers, and the model 32"},
+        {LLAMA "\"layer_types\": \"full_attention\"}", "a list with a text for each layer"},
+        {GPT "\"is_causal\": false}", "\"is_causal\" is false: only true"},
+        {GPT "\"is_encoder_decoder\": true}", "\"is_encoder_decoder\" is true: only false"},
+        {LLAMA "\"attention_chunk_size\": 8}", "\"attention_chunk_size\" is 8: attention in chunks"},
+        {LLAMA "\"num_kv_shared_layers\": 1}", "\"num_kv_shared_layers\" is 1: layers that share"},
+        {LLAMA "\"per_layer_config\": {\"0\": {\"intermediate_size\": 8}}}", "\"per_layer_config\" is {"},
+        {LLAMA "\"transformers_weights\": \"other.safetensors\"}", "\"transformers_weights\" is \"other.safetensors\""},
+        {LLAMA "\"hidden_size\": null}", "\"hidden_size\" is null: a value is needed"},
+        {LLAMA "\"hidden_act\": null}", "\"hidden_act\" is null: the activations"},
+        {GPT "\"resid_pdrop\": 0.2}", "\"resid_pdrop\" is 0.2: it must equal \"embd_pdrop\", which is 0.1"},
+        {GPT "\"eos_token_id\": [1, \"2\"]}", "\"eos_token_id\" is [1, \"2\"]: a list of token ids"},
+        {GPT "\"eos_token_id\": [0,1,2,3,4,5,6,7,8,9]}", "at most 9 tokens may end a text"},
         {LLAMA "\"num_key_value_heads\": 5}", "llama: 5 heads of keys and values do not divide 32"},
         {LLAMA "\"rms_norm_eps\": -1e-6}", "\"rms_norm_eps\" is -1e-6: a number above 0"},
         {GPT "\"n_head\": 7}", "7 heads do not divide the width 768"},
@@ -182,10 +214,112 @@ static void keys_that_do_not_matter_are_ignored(void)
 {
     parsed(GPT "\"reorder_and_upcast_attn\": true, \"use_cache\": false, \"torch_dtype\": \"float16\", \"mine\": [{}], "
                "\"quantization_config\": null, \"pruned_heads\": {}, \"summary_type\": 7, \"eos_token_id\": null}");
-    parsed(LLAMA "\"pretraining_tp\": 4, \"sliding_window\": 7, \"rope_scaling\": null, \"n_layer\": \"of another\"}");
+    parsed(LLAMA
+           "\"pretraining_tp\": 4, \"sliding_window\": null, \"rope_scaling\": null, \"n_layer\": \"of another\"}");
     parsed(
         BERT
         "\"tie_word_embeddings\": false, \"chunk_size_feed_forward\": 9, \"position_embedding_type\": \"absolute\"}");
+}
+
+static void rope_scaling_has_precedence(void)
+{
+    lk_transformer_config c =
+        parsed(LLAMA "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 500.0}, "
+                     "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 4.0}, \"rope_theta\": 70.0}");
+    CHECK(c.rope_scaling == LK_ROPE_LINEAR && c.rope_factor == 4 && c.rope_theta == 70, "%g", c.rope_theta);
+    c = parsed(
+        LLAMA
+        "\"rope_parameters\": {\"type\": \"linear\", \"factor\": 2, \"rope_theta\": 500.0}, \"rope_scaling\": {}, "
+        "\"rope_theta\": 70.0}");
+    CHECK(c.rope_scaling == LK_ROPE_LINEAR && c.rope_factor == 2 && c.rope_theta == 500, "an empty one counts as none");
+}
+
+/* AutoModel of transformers 5 reads a mistral with layer_types as a ministral. */
+static void windows_follow_the_types_of_layers(void)
+{
+    lk_transformer_config c = parsed("{\"model_type\": \"mistral\", \"num_hidden_layers\": 2, \"sliding_window\": 8, "
+                                     "\"layer_types\": [\"sliding_attention\", \"sliding_attention\"]}");
+    CHECK(c.window == 8);
+    c = parsed("{\"model_type\": \"mistral\", \"num_hidden_layers\": 2, \"sliding_window\": 8, "
+               "\"layer_types\": [\"full_attention\", \"full_attention\"]}");
+    CHECK(c.window == 0);
+    check_refused("{\"model_type\": \"mistral\", \"num_hidden_layers\": 2, \"sliding_window\": 8, "
+                  "\"layer_types\": [\"sliding_attention\", \"full_attention\"]}",
+                  "\"layer_types\" is [\"sliding_attention\", \"full_attention\"]: only layers of one kind");
+    c = parsed("{\"model_type\": \"mistral\", \"num_key_value_heads\": null}");
+    CHECK(c.kv_heads == 32, "null: as many as heads");
+    c = parsed(GPT "\"n_embd\": 24, \"hidden_size\": 36}");
+    CHECK(c.width == 36, "the key that transformers maps is set last");
+}
+
+static char warnings[2048];
+static int  warning_count;
+static void take_warning(void *user, lk_log_level level, const char *text)
+{
+    (void)user;
+    if (level < LK_LOG_WARNING) return;
+    warning_count++;
+    snprintf(warnings, sizeof warnings, "%s", text);
+}
+
+/* The warnings for a config.json in a file. */
+static void read_with_warnings(const char *text)
+{
+    lk_context_config     config = LK_CONTEXT_CONFIG_INIT;
+    lk_context           *own;
+    lk_transformer_config c;
+    char                  path[] = "/tmp/lockstep-config-XXXXXX";
+    int                   fd = mkstemp(path);
+    REQUIRE(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    close(fd);
+    config.threads = 1, config.log = take_warning;
+    REQUIRE(lk_context_create(&config, &own) == LK_OK);
+    warning_count = 0, warnings[0] = 0;
+    CHECK(lk_hf_config_read(own, path, &c) == LK_OK, "%s", lk_context_error(own));
+    lk_context_free(own);
+    unlink(path);
+}
+
+static void unknown_keys_are_named_in_one_warning(void)
+{
+    read_with_warnings(LLAMA "\"mine\": [{}], \"qk_layernorm\": true, \"use_cache\": true, \"rope_parameters\": "
+                             "{\"rope_type\": \"default\", \"own\": 3}}");
+    CHECK(warning_count == 1 && strstr(warnings, "\"mine\", \"qk_layernorm\", \"rope_parameters.own\"") &&
+              !strstr(warnings, "use_cache"),
+          "%d: %s", warning_count, warnings);
+    read_with_warnings(gpt2_hub);
+    CHECK(warning_count == 0, "%s", warnings);
+    read_with_warnings(llama_v4);
+    CHECK(warning_count == 0, "%s", warnings);
+    read_with_warnings(llama_v5);
+    CHECK(warning_count == 0, "%s", warnings);
+    read_with_warnings(GPT "\"rope_parameters\": {\"mine\": 3}}");
+    CHECK(warning_count == 1 && strstr(warnings, ": \"rope_parameters\"") && !strstr(warnings, "mine"), "%s", warnings);
+}
+
+/* ---- tokens ---- */
+
+static void every_end_token_is_kept(void)
+{
+    lk_transformer_config c = parsed(llama_v4);
+    char                  text[4096];
+    CHECK(c.eos == 128001 && c.more_eos_count == 2 && c.more_eos[0] == 128008 && c.more_eos[1] == 128009);
+    lk_hf_config_write(&c, text, sizeof text);
+    CHECK(strstr(text, "\"eos_token_id\": [128001, 128008, 128009]"), "%s", text);
+    static const char generation[] =
+        "{\"eos_token_id\": [128009, 7, 999999], \"bos_token_id\": 5, \"pad_token_id\": 9, "
+        "\"temperature\": 0.6}";
+    REQUIRE(lk__hf_generation_parse(context, "generation_config.json", generation, strlen(generation), &c) == LK_OK);
+    CHECK(c.more_eos_count == 3 && c.more_eos[2] == 7 && c.bos == 128000 && c.pad == 9, "what config.json has stays");
+    c = parsed(LLAMA "\"eos_token_id\": null}");
+    CHECK(c.eos == -1 && c.more_eos_count == 0);
+    static const char one[] = "{\"eos_token_id\": 3}";
+    REQUIRE(lk__hf_generation_parse(context, "generation_config.json", one, strlen(one), &c) == LK_OK);
+    CHECK(c.eos == 3 && c.more_eos_count == 0);
+    static const char wrong[] = "{\"eos_token_id\": \"end\"}";
+    CHECK(lk__hf_generation_parse(context, "generation_config.json", wrong, strlen(wrong), &c) == LK_EFORMAT &&
+              strstr(lk_context_error(context), "generation_config.json: \"eos_token_id\" is \"end\": a token id"),
+          "%s", lk_context_error(context));
 }
 
 /* ---- writing ---- */
@@ -215,6 +349,7 @@ static void check_same(const lk_transformer_config *a, const lk_transformer_conf
     SAME(rope_context);
     SAME(bos);
     SAME(eos);
+    SAME(more_eos_count);
     SAME(pad);
     if (a->kind == LK_TRANSFORMER_ENCODER) SAME(classes);
     if (a->kind == LK_TRANSFORMER_LLAMA) {
@@ -276,7 +411,7 @@ static void both_versions_find_their_keys(void)
         CHECK(strstr(text, members[i]), "%s in %s", members[i], text);
     lk_hf_config_write(&c, text, sizeof text, .dtype = LK_F64);
     CHECK(strstr(text, "\"dtype\": \"float64\"") && strstr(text, "\"torch_dtype\": \"float64\""));
-    c.eos = c.vocabulary;
+    c.eos = c.vocabulary, c.more_eos_count = 0;
     lk_hf_config_write(&c, text, sizeof text);
     CHECK(strstr(text, "\"eos_token_id\": null"), "an id beyond the vocabulary: %s", text);
     c.rope_scaling = LK_ROPE_DEFAULT;
@@ -296,7 +431,7 @@ static void generation_configs_name_the_tokens(void)
     lk_transformer_config c = parsed(llama_v4);
     size_t                bytes = lk_hf_generation_config_write(&c, text, sizeof text);
     CHECK(bytes == strlen(text) && strstr(text, "\"bos_token_id\": 128000") &&
-              strstr(text, "\"eos_token_id\": 128001") && strstr(text, "\"pad_token_id\": null"),
+              strstr(text, "\"eos_token_id\": [128001, 128008, 128009]") && strstr(text, "\"pad_token_id\": null"),
           "%s", text);
     c = parsed(BERT "\"num_labels\": 7}");
     CHECK(lk_hf_generation_config_write(&c, text, sizeof text) == 0 && !text[0]);
@@ -363,6 +498,10 @@ int main(void)
     RUN(missing_keys_have_the_defaults_of_transformers);
     RUN(other_models_are_refused_by_key_and_value);
     RUN(keys_that_do_not_matter_are_ignored);
+    RUN(rope_scaling_has_precedence);
+    RUN(windows_follow_the_types_of_layers);
+    RUN(unknown_keys_are_named_in_one_warning);
+    RUN(every_end_token_is_kept);
     RUN(what_is_written_is_read_back);
     RUN(both_versions_find_their_keys);
     RUN(generation_configs_name_the_tokens);

@@ -46,7 +46,9 @@ typedef struct lk_transformer_config {
     int64_t rope_context LK_ZERO;                                     /* original_max_position_embeddings */
     int64_t bos LK_ZERO, eos LK_ZERO, pad LK_ZERO;                    /* token ids; below 0: none */
     int64_t recompute LK_ZERO; /* this many blocks, from the first, are recomputed in backward; below 0: all */
-    int     reserved[16] LK_ZERO;
+    int32_t more_eos[8] LK_ZERO; /* further tokens that end a text, as some models have */
+    int     more_eos_count LK_ZERO;
+    int     reserved[7] LK_ZERO;
 } lk_transformer_config;
 #define LK_TRANSFORMER_CONFIG_INIT {.size = sizeof(lk_transformer_config), .bos = -1, .eos = -1, .pad = -1}
 

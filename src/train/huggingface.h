@@ -26,12 +26,16 @@ lk_status lk__hf_labels_parse(lk_context *context, const char *label, const char
 
 /* ---- huggingface_read.c: members of a JSON object ---- */
 
+enum { LK__HF_ASKED = 96 };
+
 /* Members are read one after the other; after the first failure the others do nothing. */
 typedef struct lk__huggingface_reader {
     lk_context *context;
     const char *label;
     lk__json    root;
-    lk_status   status; /* of the first failure */
+    lk_status   status;              /* of the first failure */
+    const char *asked[LK__HF_ASKED]; /* keys of the root that lk__hf_get was asked for, once each */
+    int         asked_count;
 } lk__huggingface_reader;
 
 /* Opens the text of a config.json; the reader borrows it. */
@@ -43,9 +47,38 @@ bool lk__hf_get(lk__huggingface_reader *reader, const lk__json *object, const ch
 void lk__hf_refuse(lk__huggingface_reader *reader, const char *key, const lk__json *value, const char *reason, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* `missing` where the object has no such key. An integer is 1 to 2^31 - 1, a number finite. */
+/* `missing` where the object has no such key. An integer is 1 to 2^31 - 1, a number finite. null is refused, as transformers does. */
 int64_t lk__hf_integer(lk__huggingface_reader *reader, const lk__json *object, const char *key, int64_t missing);
 double  lk__hf_number(lk__huggingface_reader *reader, const lk__json *object, const char *key, double missing);
+double  lk__hf_positive(lk__huggingface_reader *reader, const lk__json *object, const char *key, double missing);
 bool    lk__hf_flag(lk__huggingface_reader *reader, const lk__json *object, const char *key, bool missing);
+
+/* Refuse any other value than the one that is supported; a key that is missing or null is fine. */
+void lk__hf_require_flag(lk__huggingface_reader *reader, const char *key, bool supported);
+void lk__hf_require_text(lk__huggingface_reader *reader, const char *key, const char *supported);
+void lk__hf_require_one(lk__huggingface_reader *reader, const lk__json *object, const char *key); /* the number 1 */
+/* Refuses anything but null, false, 0 and what has no members. */
+void lk__hf_require_nothing(lk__huggingface_reader *reader, const char *key, const char *reason);
+
+/* ---- huggingface_keys.c: keys that other code of transformers than the model's reads ---- */
+
+enum { LK__HF_UNKNOWN = 512 };
+/* Refuses the values that change what a model computes. */
+void lk__hf_check_shared_keys(lk__huggingface_reader *reader, const lk_transformer_config *config);
+/* The keys that neither were asked for nor are known to change nothing, as `"a", "b"`; "" where there are none. */
+void lk__hf_list_unknown(const lk__huggingface_reader *reader, char out[LK__HF_UNKNOWN]);
+
+/* ---- huggingface_tokens.c ---- */
+
+/* Sets bos, eos, more_eos and pad; the ids are those of missing keys. The vocabulary is set. */
+void lk__hf_read_tokens(lk__huggingface_reader *reader, lk_transformer_config *config, int64_t bos, int64_t eos,
+                        int64_t pad);
+/* Adds the tokens of the text of a generation_config.json: those that end a text, and others that the config.json does not have. */
+lk_status lk__hf_generation_parse(lk_context *context, const char *label, const char *text, size_t length,
+                                  lk_transformer_config *config);
+
+/* ---- huggingface_rope.c ---- */
+
+void lk__hf_read_rope(lk__huggingface_reader *reader, lk_transformer_config *config);
 
 #endif

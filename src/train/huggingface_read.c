@@ -36,8 +36,17 @@ void lk__hf_refuse(lk__huggingface_reader *r, const char *key, const lk__json *v
     r->status = lk__fail(r->context, LK_EFORMAT, "%s: \"%s\" is %s: %s", r->label, key, shown, why);
 }
 
+/* Keys are literals, so their addresses stay valid. */
+static void note_asked(lk__huggingface_reader *r, const char *key)
+{
+    for (int i = 0; i < r->asked_count; i++)
+        if (strcmp(r->asked[i], key) == 0) return;
+    if (r->asked_count < LK__HF_ASKED) r->asked[r->asked_count++] = key;
+}
+
 bool lk__hf_get(lk__huggingface_reader *r, const lk__json *object, const char *key, lk__json *value)
 {
+    if (object == &r->root) note_asked(r, key);
     lk__json      name, member;
     lk__json_walk walk = lk__json_begin(object);
     bool          found = false;
@@ -50,11 +59,19 @@ bool lk__hf_get(lk__huggingface_reader *r, const lk__json *object, const char *k
     return r->status >= 0 && found && value->kind != LK__JSON_NULL;
 }
 
+/* Whether the object has the key; null is refused. */
+static bool get_value(lk__huggingface_reader *r, const lk__json *object, const char *key, lk__json *value)
+{
+    if (lk__hf_get(r, object, key, value)) return true;
+    if (r->status >= 0 && lk__json_get(object, key, value)) lk__hf_refuse(r, key, value, "a value is needed");
+    return false;
+}
+
 int64_t lk__hf_integer(lk__huggingface_reader *r, const lk__json *object, const char *key, int64_t missing)
 {
     lk__json value;
     int64_t  number = 0;
-    if (!lk__hf_get(r, object, key, &value)) return missing;
+    if (!get_value(r, object, key, &value)) return missing;
     if (lk__json_integer(&value, &number) && number >= 1 && number <= INT32_MAX) return number;
     lk__hf_refuse(r, key, &value, "an integer from 1 to %d is needed", INT32_MAX);
     return missing;
@@ -64,17 +81,60 @@ double lk__hf_number(lk__huggingface_reader *r, const lk__json *object, const ch
 {
     lk__json value;
     double   number = 0;
-    if (!lk__hf_get(r, object, key, &value)) return missing;
+    if (!get_value(r, object, key, &value)) return missing;
     if (lk__json_number(&value, &number)) return number;
     lk__hf_refuse(r, key, &value, "a finite number is needed");
     return missing;
+}
+
+double lk__hf_positive(lk__huggingface_reader *r, const lk__json *object, const char *key, double missing)
+{
+    lk__json value;
+    double   number = lk__hf_number(r, object, key, missing);
+    if (!(number > 0) && lk__hf_get(r, object, key, &value))
+        lk__hf_refuse(r, key, &value, "a number above 0 is needed");
+    return number;
 }
 
 bool lk__hf_flag(lk__huggingface_reader *r, const lk__json *object, const char *key, bool missing)
 {
     lk__json value;
     bool     flag = missing;
-    if (!lk__hf_get(r, object, key, &value)) return missing;
+    if (!get_value(r, object, key, &value)) return missing;
     if (!lk__json_bool(&value, &flag)) lk__hf_refuse(r, key, &value, "true or false is needed");
     return flag;
+}
+
+void lk__hf_require_flag(lk__huggingface_reader *r, const char *key, bool supported)
+{
+    lk__json value;
+    if (lk__hf_get(r, &r->root, key, &value) && lk__hf_flag(r, &r->root, key, supported) != supported)
+        lk__hf_refuse(r, key, &value, "only %s is supported", supported ? "true" : "false");
+}
+
+void lk__hf_require_text(lk__huggingface_reader *r, const char *key, const char *supported)
+{
+    lk__json value;
+    if (lk__hf_get(r, &r->root, key, &value) && !lk__json_equals(&value, supported))
+        lk__hf_refuse(r, key, &value, "only \"%s\" is supported", supported);
+}
+
+void lk__hf_require_one(lk__huggingface_reader *r, const lk__json *object, const char *key)
+{
+    lk__json value;
+    if (lk__hf_get(r, object, key, &value) && lk__hf_number(r, object, key, 1) != 1)
+        lk__hf_refuse(r, key, &value, "only 1 is supported");
+}
+
+void lk__hf_require_nothing(lk__huggingface_reader *r, const char *key, const char *reason)
+{
+    lk__json value;
+    bool     flag = true;
+    double   number = 1;
+    if (!lk__hf_get(r, &r->root, key, &value)) return;
+    bool container = value.kind == LK__JSON_OBJECT || value.kind == LK__JSON_ARRAY;
+    bool nothing = container                     ? lk__json_count(&value) == 0
+                   : value.kind == LK__JSON_BOOL ? lk__json_bool(&value, &flag) && !flag
+                                                 : lk__json_number(&value, &number) && number == 0;
+    if (!nothing) lk__hf_refuse(r, key, &value, "%s", reason);
 }

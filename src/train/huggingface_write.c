@@ -60,10 +60,27 @@ static void put_token(writer *w, const char *key, int64_t id, int64_t vocabulary
         put_null(w, key);
 }
 
+/* A list where there are several. */
+static void put_ends(writer *w, const lk_transformer_config *c)
+{
+    int64_t ends[1 + sizeof c->more_eos / sizeof *c->more_eos];
+    int     count = 0;
+    if (c->eos >= 0 && c->eos < c->vocabulary) ends[count++] = c->eos;
+    for (int i = 0; i < c->more_eos_count; i++)
+        if (c->more_eos[i] >= 0 && c->more_eos[i] < c->vocabulary) ends[count++] = c->more_eos[i];
+    if (count < 2) {
+        put_token(w, "eos_token_id", count ? ends[0] : -1, c->vocabulary);
+        return;
+    }
+    put_key(w, "eos_token_id");
+    for (int i = 0; i < count; i++) lk__json_put(&w->json, "%s%lld", i ? ", " : "[", (long long)ends[i]);
+    lk__json_put(&w->json, "]");
+}
+
 static void put_tokens(writer *w, const lk_transformer_config *c)
 {
     put_token(w, "bos_token_id", c->bos, c->vocabulary);
-    put_token(w, "eos_token_id", c->eos, c->vocabulary);
+    put_ends(w, c);
     put_token(w, "pad_token_id", c->pad, c->vocabulary);
 }
 
