@@ -1,5 +1,6 @@
 /* eval.c - `lockstep eval`: loss and accuracy of saved weights on the test set. */
 #include "metrics.h"
+#include "model_default.h"
 #include "record.h"
 
 static const option eval_options[] = {
@@ -58,6 +59,7 @@ static int run_eval(const options *command_line)
     }
     int code = setup_begin(&s, "eval", &given, (int)options_integer(&given, "threads"));
     if (code == 0) code = record_read(&s, "eval", &given, weights);
+    if (code == 0) model_default(&given);
     if (code == 0) code = setup_make(&s, "eval", &given, SETUP_TEST);
     if (code == 0) code = record_check(&s, "eval", &given);
     if (code == 0 && s.no_test)

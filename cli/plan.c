@@ -1,6 +1,7 @@
 /* plan.c - `lockstep plan`: the memory of a training run, to the byte, and its instructions, without allocating it. */
 #include "device.h"
 #include "json.h"
+#include "model_default.h"
 #include "model_files.h"
 #include "ranks.h"
 #include "record.h"
@@ -276,8 +277,12 @@ static int print_step(const setup *s, const lk_plan *plan, const options *given)
     return code;
 }
 
-static int run_plan(const options *given)
+static int run_plan(const options *command_line)
 {
+    static options all; /* with the model of the weights */
+    options       *given = &all;
+    all = *command_line;
+    model_default(given);
     setup       s = {0};
     lk_graph   *graph = NULL;
     lk_plan    *plan = NULL;

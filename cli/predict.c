@@ -1,4 +1,5 @@
 /* predict.c - `lockstep predict`: what a saved model predicts for samples of a data set, or for the user's own image files. */
+#include "model_default.h"
 #include "predictions.h"
 #include "record.h"
 
@@ -222,6 +223,7 @@ static int prepare(setup *s, options *given)
     int code = check_options(given);
     if (code == 0) code = setup_begin(s, "predict", given, (int)options_integer(given, "threads"));
     if (code == 0) code = record_read(s, "predict", given, options_text(given, "load"));
+    if (code == 0) model_default(given);
     if (code == 0) code = refuse_language_model(s, given);
     if (code == 0 && given->operand_count > 0) code = open_files(s, given);
     if (code == 0) code = setup_make(s, "predict", given, given->operand_count > 0 ? SETUP_OPENED : SETUP_ANY);

@@ -399,12 +399,21 @@ static int choose_workers(const setup *s, const options *given)
     return threads < DECODERS_MOST ? threads : DECODERS_MOST;
 }
 
+/* Rank 0 logs for all ranks, and the process that started them has done so. */
+static int make_transformer(setup *s, const char *name, const options *given)
+{
+    s->quiet = environment_rank() > 0 || (environment_rank() == 0 && getenv("LOCKSTEP_STARTED_RANKS"));
+    int code = transformer_make(&s->transformer, name, given, s->checkpoint, s->context);
+    s->quiet = false;
+    return code;
+}
+
 int setup_make(setup *s, const char *name, const options *given, setup_data what)
 {
     int code = s->context ? 0 : setup_begin(s, name, given, (int)options_integer(given, "threads"));
     if (code != 0) return code;
     s->model_name = options_text(given, "model");
-    if ((code = transformer_make(&s->transformer, name, given, s->checkpoint, s->context)) != 0) return code;
+    if (!s->transformer.used && (code = make_transformer(s, name, given)) != 0) return code;
     if (!s->transformer.used && !(s->model = model_load(name, s->model_name, &s->model_library)))
         return EXIT_USER_ERROR;
     s->model_options = (lk_model_options){.hidden = options_integer(given, "hidden"),

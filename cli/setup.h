@@ -13,7 +13,8 @@
         CHOICE_OR_FILE("model", "NAME", "cnn", "mlp|cnn|resnet18|resnet20|" TRANSFORMER_NAMES,                                   \
                "mlp: fc1, relu, fc2. cnn: SimpleCNN of the PyTorch tutorials. resnet18: torchvision's. resnet20: for small images. "  \
                "gpt, llama, encoder: GPT-2, Llama and BERT with the sizes below; gpt2 and so on: with those of the published models. " \
-               "A file: a config.json of Hugging Face, or your own, a shared object with LK_EXPORT_MODEL of lockstep/model.h"), \
+               "A file: a config.json of Hugging Face, or your own, a shared object with LK_EXPORT_MODEL of lockstep/model.h. " \
+               "Default: that of the checkpoint or of the config.json in the directory with the weights, else cnn"), \
         TRANSFORMER_OPTIONS,                                                                                                     \
         INTEGER("hidden", "N", "128", 1, 1e6, "mlp: width of the hidden layer; transformers: of the feed-forward layers (default: mlp 128; transformers 4 times --width, llama 8/3 times)"), \
         CHOICE("stem", "WHICH", "torchvision", "torchvision|cifar",                                                              \

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static bool is_model(const char *model, const char *name) { return strcmp(model, name) == 0; }
@@ -119,11 +120,13 @@ static int check_config(const transformer *t, const char *name)
     return EXIT_USER_ERROR;
 }
 
-/* A config.json, by its name: other files are shared objects. */
+/* A config.json, by its name, or a directory that has one: other files are shared objects. */
 static bool is_config(const char *model)
 {
-    size_t length = strlen(model);
-    return length > 5 && strcmp(model + length - 5, ".json") == 0;
+    size_t      length = strlen(model);
+    struct stat info;
+    return (length > 5 && strcmp(model + length - 5, ".json") == 0) ||
+           (strchr(model, '/') && stat(model, &info) == 0 && S_ISDIR(info.st_mode));
 }
 
 /* A checkpoint has the configuration that it was trained with: the file that it was read from may have been changed or removed since, and

@@ -49,6 +49,26 @@ cmp -s plain/model.safetensors copied/model.safetensors || complain "weights cha
 cmp -s plain/config.json copied/config.json || complain "config.json changed: $(diff plain/config.json copied/config.json)"
 cmp -s plain/tokenizer.json copied/tokenizer.json || complain "tokenizer.json changed"
 
+# ---- without --model: the config.json of the directory with the weights ----
+own="--data text:text.txt --batch 4 --threads 1"
+expect 0 "" "$lockstep" train --init plain $own --eval-every -1 --steps 1 --lr 0 --save unnamed
+cmp -s plain/model.safetensors unnamed/model.safetensors || complain "train --init without --model: $(cat err.txt)"
+expect 0 "" "$lockstep" train --init plain $own --eval-every -1 --steps 1 --lr 0 --save unnamed2 -n 2
+cmp -s plain/model.safetensors unnamed2/model.safetensors || complain "train -n 2 --init without --model: $(cat err.txt)"
+expect 0 "" "$lockstep" train --resume auto --save unnamed --steps 2 --eval-every -1
+expect 0 "" "$lockstep" eval --load plain --model plain/config.json --tokenizer plain $own --json
+named=$(field loss < out.txt)
+expect 0 "" "$lockstep" eval --load plain $own --json
+[ -n "$named" ] && [ "$(field loss < out.txt)" = "$named" ] || complain "eval without --model: $(cat out.txt), with it $named"
+expect 0 "" "$lockstep" eval --load plain --model ./plain $own --json
+[ "$(field loss < out.txt)" = "$named" ] || complain "eval --model DIRECTORY: $(cat out.txt)"
+expect 0 "" "$lockstep" plan --init plain $own
+expect 2 '--model plain/config.json is a language model' "$lockstep" predict --load plain $own
+expect 2 '^lockstep train: --layers belongs to --model gpt, llama and encoder; plain/config.json has its own$' "$lockstep" train --init plain --layers 3 $own
+mkdir named && cp plain/* named/ && sed 's/"use_cache"/"own_key": 3, "use_cache"/' plain/config.json > named/config.json
+expect 0 'warning: named/config.json: keys that are not known here, and are ignored: "own_key"$' "$lockstep" train --init named $own --steps 1 --eval-every -1 -n 2
+[ "$(grep -c own_key err.txt)" = 1 ] || complain "a key is named more than once: $(cat err.txt)"
+
 # ---- a kill between saves leaves complete steps; the next run goes on ----
 "$lockstep" train $small --steps 100000 --save-every 1 --keep 1 --save killed > out.txt 2>&1 &
 pid=$!
