@@ -7,6 +7,7 @@
 #include "shared_state.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 enum { SLOW_RUNS = SANITIZED ? 4 : 12 };
@@ -116,6 +117,57 @@ static void a_slow_rank_is_helped_and_the_bits_are_the_same(void)
     compare_lent(j, "batch norm");
 }
 
+/* ---- helpers that are not started ---- */
+
+enum { SHORT_STEPS, CROWDED, NO_THREADS }; /* why */
+
+/* From here on this process can start no thread: also root's, as another user. False: not permitted. */
+static bool forbid_threads(void)
+{
+    struct rlimit none = {0, 0};
+    return setrlimit(RLIMIT_NPROC, &none) == 0 && (geteuid() != 0 || setresuid(65534, 65534, 65534) == 0);
+}
+
+static int train_without_helpers(int rank, void *user)
+{
+    const job *j = user;
+    check_failures = 0;
+    rank_program  p = enrol_rank(j, rank);
+    lk__run_lend *l = p.rig.program->lend;
+    REQUIRE(l && l->started == 0 && !l->tried, "a helper was started before a step was long");
+    bool skip = j->odd == NO_THREADS && !forbid_threads();
+    for (int step = 1; step <= j->steps; step++) {
+        l->crowded = j->odd == CROWDED; /* as it is found in the first step */
+        l->takes_long = j->odd != SHORT_STEPS;
+        if (step == 1) l->steps = 1;
+        REQUIRE(run_step(&p, j, rank, step, false) == LK_OK, "rank %d, step %d: %s", rank, step,
+                lk_context_error(p.rig.context));
+    }
+    CHECK(skip || l->started == 0, "%d helpers were started", l->started);
+    CHECK(skip || l->tried == (j->odd == NO_THREADS), "helpers were %stried", l->tried ? "" : "not ");
+    j->out->hashes[rank] = lk_store_hash(p.rig.store);
+    dismiss_rank(&p);
+    return check_result();
+}
+
+static void helpers_are_optional_and_only_started_where_they_can_work(void)
+{
+    uint64_t hashes[3];
+    for (int why = SHORT_STEPS; why <= NO_THREADS; why++) {
+        lk_spawn_result result;
+        job             j = long_job(2);
+        j.steps = 2;
+        j.odd = why;
+        j.out = new_report();
+        check_ranks_announced(j.world);
+        CHECK(lk_spawn(j.world, train_without_helpers, &j, &result) == LK_OK, "case %d: %s", why, result.text);
+        CHECK(j.out->hashes[0] == j.out->hashes[1] && j.out->hashes[0] != 0);
+        hashes[why] = j.out->hashes[0];
+        free_report(j.out);
+    }
+    CHECK(hashes[0] == hashes[1] && hashes[0] == hashes[2], "results depend on helpers");
+}
+
 /* ---- a rank that is helped stops, or dies ---- */
 
 enum { HELPED, PID }; /* of the report's losses: whether other ranks have come to where they lend; rank 0's process */
@@ -197,6 +249,7 @@ static void a_rank_that_is_stopped_while_it_is_helped_continues(void)
 int main(void)
 {
     RUN(a_slow_rank_is_helped_and_the_bits_are_the_same);
+    RUN(helpers_are_optional_and_only_started_where_they_can_work);
     RUN(a_rank_that_is_killed_while_it_is_helped_is_named);
     RUN(a_rank_that_is_stopped_while_it_is_helped_continues);
     return check_result();

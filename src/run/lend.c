@@ -8,6 +8,7 @@
 
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 
 /* The state of a slot: what its helper does, and in the upper bits the number of the loan, so that a rank whose loan has ended does not take
@@ -81,6 +82,37 @@ static bool is_crowded(const lk__run_lend *l)
     return CPU_COUNT(&all) < l->count * lk_context_threads(l->program->context);
 }
 
+/* Threads of another pid namespace cannot be moved to this rank's cores, nor this rank's to theirs. */
+static bool has_neighbours(const lk__run_lend *l)
+{
+    for (int i = 0; i < l->count; i++)
+        if (i != l->index && l->ranks[i]->pid_namespace == l->own->pid_namespace) return l->own->pid_namespace != 0;
+    return false;
+}
+
+/* Before the second long step: where steps are short, ranks crowded or cores kept, a helper would never work. The step needs none of them: where
+ * a limit on processes (pids.max, ulimit -u) allows no more threads, it computes without. */
+static void start_helpers(lk__run_lend *l)
+{
+    int error = 0;
+    l->tried = true;
+    if (!has_neighbours(l)) return;
+    while (error == 0 && l->started < l->program->plan->helpers) {
+        struct lk__lend_helper *h = &l->helpers[l->started];
+        _Atomic uint32_t       *state = &l->own->slots[l->started].state;
+        *h = (struct lk__lend_helper){.lend = l, .slot = l->started};
+        atomic_store(state, STARTS);
+        if ((error = pthread_create(&h->thread, NULL, helper_main, h)) == 0)
+            l->started++;
+        else
+            atomic_store(state, ABSENT);
+    }
+    if (error)
+        lk__log(l->program->context, LK_LOG_INFO,
+                "%d of %d threads that use the cores of waiting ranks could be started (%s): steps may take longer",
+                l->started, l->program->plan->helpers, strerror(error));
+}
+
 void lk__lend_begin(lk_program *p)
 {
     lk__run_lend *l = p->lend;
@@ -89,6 +121,7 @@ void lk__lend_begin(lk_program *p)
     if (l->computing) return;
     l->computing = true;
     if (l->steps == 0) l->crowded = is_crowded(l);
+    if (l->takes_long && !l->crowded && !l->tried) start_helpers(l);
     l->begun = l->takes_long || l->steps % MEASURED == 0 ? lk__now() : 0;
     if (++l->steps == 0) l->steps = 1; /* 0: it does not compute */
     atomic_store_explicit(&l->own->done, 0, memory_order_relaxed);
@@ -226,18 +259,6 @@ static uint64_t pid_namespace(void)
     return stat("/proc/self/ns/pid", &s) == 0 ? (uint64_t)s.st_ino : 0;
 }
 
-static lk_status start_helpers(lk__run_lend *l)
-{
-    for (; l->started < l->program->plan->helpers; l->started++) {
-        struct lk__lend_helper *h = &l->helpers[l->started];
-        *h = (struct lk__lend_helper){.lend = l, .slot = l->started};
-        atomic_store(&l->own->slots[l->started].state, STARTS);
-        if (pthread_create(&h->thread, NULL, helper_main, h) != 0)
-            return lk__fail(l->program->context, LK_ENOMEM, "cannot start a thread that helps this rank");
-    }
-    return LK_OK;
-}
-
 lk_status lk__lend_create(lk_program *p)
 {
     int    count = lk__plan_owners(p->plan);
@@ -263,7 +284,7 @@ lk_status lk__lend_create(lk_program *p)
         l->ranks[i] = (lk__lend_rank *)lk__comm_peer(p->comm, memory, i);
         snprintf(l->names[i], sizeof *l->names, "lends its core to rank %d", p->plan->parallel.rank - l->index + i);
     }
-    return l->own->pid_namespace ? start_helpers(l) : LK_OK;
+    return LK_OK;
 }
 
 void lk__lend_free(lk_program *p)

@@ -35,6 +35,7 @@ struct lk__run_lend {
     lk__lend_rank   *own;
     lk__lend_rank  **ranks; /* of this host, by index */
     int              count, index, started;
+    bool             tried;      /* to start the helpers */
     bool             computing;  /* in a step, before its LK_SYNC */
     bool             crowded;    /* the ranks have more threads than cores */
     bool             takes_long; /* steps take long enough to lend */
