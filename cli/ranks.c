@@ -106,6 +106,19 @@ void ranks_leave(setup *s)
     s->config.comm = NULL;
 }
 
+/* Ranks of a checkpoint's record that shared their state may be of another transport or device now: there it was a choice for that machine,
+ * and is a demand only on the command line. The bits are the same. */
+static void relax_recorded_state(setup *s, const char *name, const options *given)
+{
+    lk_trainer_config *config = &s->config;
+    char               why[256];
+    if (config->state != LK_STATE_SHARED || options_chosen(given, "state")) return;
+    config->state = LK_STATE_AUTO;
+    if (lk_trainer_state(s->context, config, why, sizeof why) == LK_STATE_SHARED) config->state = LK_STATE_SHARED;
+    if (config->state == LK_STATE_AUTO && config->comm && lk_comm_rank(config->comm) == 0)
+        print_note(name, "--state shared of the record is not possible here; the state is %s", why);
+}
+
 int ranks_make(setup *s, const char *name, const options *given)
 {
     lk_trainer_config *config = &s->config;
@@ -114,6 +127,7 @@ int ranks_make(setup *s, const char *name, const options *given)
     config->state = strcmp(options_text(given, "state"), "shared") == 0       ? LK_STATE_SHARED
                     : strcmp(options_text(given, "state"), "replicated") == 0 ? LK_STATE_REPLICATED
                                                                               : LK_STATE_AUTO;
+    relax_recorded_state(s, name, given);
     config->keep_cores = options_flag(given, "keep-cores");
     config->sync_batch_norm = options_flag(given, "sync-batchnorm");
     lk_dtype_parse(options_text(given, "gradient-dtype"), &config->gradient_dtype);

@@ -43,6 +43,18 @@ mlp="--model mlp --batch 24 --reproducible"
 same whole halves
 same whole again
 
+# --state shared and --keep-cores of a record are what that run preferred: ranks without common memory go on. On the command line it is a demand.
+# shellcheck disable=SC2086
+train 2 moved --steps 2 --state shared --keep-cores $mlp
+"$LOCKSTEP" train --threads 1 --save moved --resume auto --backend tcp --steps 4 > out.txt 2>&1 || { cat out.txt >&2; exit 1; }
+grep -q -- '--state shared of the record is not possible here; the state is replicated: the ranks have no memory in common' out.txt
+"$LOCKSTEP" train --threads 1 --save moved --resume auto --steps 8 > out.txt 2>&1 || { cat out.txt >&2; exit 1; }
+! grep -q 'not possible' out.txt
+same whole moved
+status=0
+"$LOCKSTEP" train --threads 1 --save moved --resume auto --backend tcp --state shared --steps 9 > out.txt 2>&1 || status=$?
+[ $status = 2 ] && grep -q 'cannot share their state' out.txt || { cat out.txt >&2; exit 1; }
+
 "$LOCKSTEP" plan -n 4 --model mlp --batch 24 --json > plan.json
 python3 - <<'PY'
 import json
