@@ -47,7 +47,8 @@ LK_BEGIN_DECLS
     X(LK_ENAN, -7, "a number became infinite or NaN")                              \
     X(LK_EUNSUPPORTED, -8, "not in this build or not on this machine")             \
     X(LK_ETIMEOUT, -9, "a deadline passed")                                        \
-    X(LK_ECANCELED, -10, "stopped on request")
+    X(LK_ECANCELED, -10, "stopped on request")                                     \
+    X(LK_ETOOLARGE, -11, "more memory is needed than this machine has available")
 
 typedef enum lk_status {
 #define LK_STATUS_ENUM(name, value, text) name = value,

@@ -64,6 +64,10 @@ LK_API void lk_comm_busy_end(lk_comm *comm);
 LK_API lk_status lk_comm_alloc_at(lk_site site, lk_comm *comm, size_t bytes, void **memory);
 #define lk_comm_alloc(...) lk_comm_alloc_at(LK_HERE, __VA_ARGS__)
 LK_API void lk_comm_release(lk_comm *comm, void *memory); /* local; once no operation of any rank uses it */
+/* LK_ETOOLARGE: what the ranks of a host would allocate, `bytes` of this one, is more than its memory or a control group's limit has
+ * available; all ranks get the same message. Otherwise LK_OK, as lk_context_check_memory. Collective: call it before any of them allocates. */
+LK_API lk_status lk_comm_check_memory_at(lk_site site, lk_comm *comm, size_t bytes);
+#define lk_comm_check_memory(...) lk_comm_check_memory_at(LK_HERE, __VA_ARGS__)
 
 /* ---- collectives. work == NULL: blocks. Otherwise *work is in flight, and buffers (counts and displacements too) are
  * borrowed until it is waited for. Operations of one comm run in the order of their calls, which must be the same on

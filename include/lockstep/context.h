@@ -45,6 +45,10 @@ typedef struct lk_context_config {
         LK_ZERO; /* NULL: silent. One line, no newline; any thread */
     void       *log_user LK_ZERO;
     const char *device LK_ZERO; /* "auto", "cpu", "cuda", "cuda:N"; NULL: LOCKSTEP_DEVICE in the environment, else "cpu" */
+    /* 0: what needs more memory than the machine has available is refused before it is allocated, with LK_ETOOLARGE; 1: it is tried, and
+     * the system may end the process. Nothing is refused where `allocator` is set, whose memory may exist already. */
+    int overcommit LK_ZERO;
+    int unused LK_ZERO; /* 0 */
 } lk_context_config;
 #define LK_CONTEXT_CONFIG_INIT {.size = sizeof(lk_context_config)}
 
@@ -69,6 +73,19 @@ LK_API const char *lk_context_isa(const lk_context *context);
 LK_API const char *lk_context_device(const lk_context *context);
 LK_API size_t      lk_context_memory(const lk_context *context, lk_memory kind); /* bytes held now */
 LK_API uint64_t    lk_context_allocations(const lk_context *context);            /* calls of the allocator so far */
+
+/* What this process may use of the machine, by its control groups (cgroups, versions 1 and 2: its own and all above it) and by the host. */
+typedef struct lk_limits {
+    double cores;        /* the smallest CPU quota, in cores; 0: none */
+    size_t memory;       /* the smallest memory limit of a control group; 0: none */
+    size_t available;    /* bytes that can still be allocated without swapping; SIZE_MAX: unknown */
+    size_t available_of; /* the limit of the control group that leaves no more; 0: it is the host's memory */
+} lk_limits;
+LK_API void lk_limits_read(lk_limits *limits);
+/* LK_ETOOLARGE: `bytes` are more than can be allocated now; the message says what limits it. Otherwise LK_OK, also where that is unknown or
+ * the context overcommits. lk_comm_check_memory does the same for all ranks of a host. */
+LK_API lk_status lk_context_check_memory(lk_context *context, size_t bytes);
+
 /* The number that threads = 0 chooses; 0 if LOCKSTEP_THREADS is not a number from 1 to 256: lk_context_create then returns LK_EINVAL. */
 LK_API int lk_default_threads(void);
 /* Receives a text, in parts. */

@@ -36,7 +36,12 @@ const char *lk__shown(const char *name, char out[LK__SHOWN]);
 
 double lk__now(void); /* seconds, monotonic */
 
-/* The cgroup's CPU quota in whole cores, rounded up; `cores` where there is none or it is larger. */
+/* What limits the memory of this process (base/limits.h); nothing where the context overcommits or has an allocator of its own. */
+struct lk__memory_limits;
+void lk__context_limits(const lk_context *context, struct lk__memory_limits *limits);
+void lk__context_set_limits_root(lk_context *context, const char *root); /* for tests; borrowed */
+
+/* The control groups' CPU quota in whole cores, rounded up; `cores` where there is none or it is larger. */
 int lk__cgroup_cores(int cores);
 /* How many cores this process may run on; *own: its parent bound it to them, so other ranks of the host have others. */
 int lk__cores(bool *own);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "base/config.h"
 #include "base/isa.h"
+#include "base/limits.h"
 #include "base/pool.h"
 
 #include <stdatomic.h>
@@ -24,7 +25,9 @@ struct lk_context {
     atomic_size_t        held[LK_MEMORY_COUNT];
     atomic_uint_fast64_t allocations;
     atomic_int           reading; /* threads of loaders */
-    uint64_t             created; /* nanoseconds: tells it from an earlier context at the same address */
+    bool                 overcommits;
+    const char          *limits_root; /* base/limits.h */
+    uint64_t             created;     /* nanoseconds: tells it from an earlier context at the same address */
 };
 
 /* The message of a thread's latest failure on a context. It is thread-local, so that no other thread's failure replaces it and
@@ -113,6 +116,8 @@ lk_status lk_context_create(const lk_context_config *given, lk_context **context
     c->log = config.log;
     c->log_user = config.log_user;
     c->isa = isa;
+    c->overcommits = config.overcommit || config.allocator.alloc;
+    c->limits_root = "";
     c->created = nanoseconds();
     status = lk__pool_create(c, threads, &c->pool);
     if (status >= 0) status = lk__device_open(c, config.device, &c->device);
@@ -269,6 +274,13 @@ int                lk_context_threads(const lk_context *c) { return lk__pool_thr
 const char        *lk_context_isa(const lk_context *c) { return c->isa; }
 lk__pool          *lk__context_pool(lk_context *c) { return c->pool; }
 struct lk__device *lk__context_device(const lk_context *c) { return c->device; }
+
+void lk__context_limits(const lk_context *c, lk__memory_limits *limits)
+{
+    limits->count = 0;
+    if (!c->overcommits) lk__limits_memory(c->limits_root, limits);
+}
+void lk__context_set_limits_root(lk_context *c, const char *root) { c->limits_root = root; }
 
 int lk__context_reading(const lk_context *c)
 {

@@ -6,7 +6,9 @@
 #include "base/pool.h"
 
 #include "base/base.h"
+#include "base/limits.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -256,26 +258,10 @@ void lk__pool_free(lk__pool *p)
 int lk__pool_threads(const lk__pool *p) { return p->threads; }
 int lk__pool_workers(const lk__pool *p) { return p ? p->threads + p->helpers : 1; }
 
-/* Reads cgroup version 2, then version 1, at the usual mount points. */
 int lk__cgroup_cores(int cores)
 {
-    long long quota = -1, period = 100000;
-    char      text[32];
-    FILE     *file = fopen("/sys/fs/cgroup/cpu.max", "re");
-    if (file) {
-        if (fscanf(file, "%31s %lld", text, &period) == 2 && strcmp(text, "max") != 0) quota = atoll(text);
-        fclose(file);
-    } else if ((file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "re"))) {
-        if (fscanf(file, "%lld", &quota) != 1) quota = -1;
-        fclose(file);
-        if ((file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "re"))) {
-            if (fscanf(file, "%lld", &period) != 1) period = 100000;
-            fclose(file);
-        }
-    }
-    if (quota <= 0 || period <= 0) return cores;
-    long long granted = (quota + period - 1) / period;
-    return granted < cores ? (int)granted : cores;
+    double quota = lk__limits_cores("");
+    return quota > 0 && quota < cores ? (int)ceil(quota) : cores;
 }
 
 int lk__cores(bool *own)

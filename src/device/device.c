@@ -143,6 +143,9 @@ void lk__device_free(lk__device *d, lk_memory kind, void *memory, size_t bytes)
     if (memory) d->backend->free(d, kind, memory, bytes);
 }
 
+/* Bytes of the host's memory from which on they are compared with what is available, which takes some 0.1 ms: pages are zero and take no
+ * memory until they are used, so the system would not fail an allocation but end a process. */
+enum { CHECKED = 64 << 20 };
 enum { PART_ALIGN = 256 }; /* what a GPU's libraries want of their workspaces, at least */
 
 static size_t parts_bytes(const lk__device_part *parts, int count)
@@ -158,6 +161,7 @@ lk_status lk__device_alloc_parts(lk__device *d, const lk__device_part *parts, in
     lk_status status = LK_OK;
     *block = NULL;
     for (int i = 0; i < count; i++) *parts[i].memory = NULL;
+    if (!d->backend->available && bytes >= CHECKED && lk_context_check_memory(d->context, bytes) < 0) return LK_ENOMEM;
     if (d->backend->together) status = lk__device_alloc(d, LK_MEMORY_OTHER, bytes, block);
     if (*block) lk__account(d->context, LK_MEMORY_OTHER, -(ptrdiff_t)bytes);
     for (int i = 0; i < count && status >= 0; i++) {

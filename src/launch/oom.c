@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
+#include "base/limits.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -23,41 +25,19 @@ static long read_counter(const char *path)
     return value;
 }
 
-/* A container may see its own cgroup at the mount's root instead of at the path that /proc gives. */
-static long read_cgroup_counter(const char *root, const char *mount, const char *group, const char *name)
-{
-    char path[LK__LAUNCH_PATH + 256];
-    snprintf(path, sizeof path, "%s%s%s/%s", root, mount, group, name);
-    long value = read_counter(path);
-    if (value >= 0) return value;
-    snprintf(path, sizeof path, "%s%s/%s", root, mount, name);
-    return read_counter(path);
-}
-
 void lk__oom_read(const char *root, long *in_cgroup, long *on_host)
 {
-    char path[LK__LAUNCH_PATH], line[LK__LAUNCH_PATH];
+    static const char *const names[] = {"memory.oom_control", "memory.events"}; /* of versions 1 and 2 */
+    char                     folder[LK__LAUNCH_PATH], path[2 * LK__LAUNCH_PATH];
     snprintf(path, sizeof path, "%s/proc/vmstat", root);
     *on_host = read_counter(path);
     *in_cgroup = -1;
-    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-    FILE *file = fopen(path, "re");
-    if (!file) return;
-    while (fgets(line, sizeof line, file)) { /* "0::/path" of version 2, "4:memory:/path" of version 1 */
-        line[strcspn(line, "\n")] = 0;
-        char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
-        if (!group) continue;
-        *group++ = 0;
-        controllers++;
-        if (strcmp(group, "/") == 0) group = "";
-        long value = -1;
-        if (strcmp(controllers, "memory") == 0)
-            value = read_cgroup_counter(root, "/sys/fs/cgroup/memory", group, "memory.oom_control");
-        else if (!*controllers)
-            value = read_cgroup_counter(root, "/sys/fs/cgroup", group, "memory.events");
+    for (int version = 1; version <= 2; version++) {
+        if (!lk__cgroup_folder(root, "memory", version, folder, sizeof folder)) continue;
+        snprintf(path, sizeof path, "%s%s/%s", root, folder, names[version - 1]);
+        long value = read_counter(path);
         if (value >= 0) *in_cgroup = value;
     }
-    fclose(file);
 }
 
 /* The log device returns one record per read: "6,1234,5678901,-;text". A read after overwritten records fails once. */

@@ -138,6 +138,15 @@ static lk_status make_queue(lk_generator *g)
     return g->prompts ? LK_OK : LK_ENOMEM;
 }
 
+/* Of the host: a GPU's memory says itself when it is not enough. */
+static lk_status check_memory(lk_generator *g)
+{
+    size_t bytes = 0, available, total;
+    lk_context_device_memory(g->context, &available, &total);
+    for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) bytes += lk_generator_memory(g, (lk_memory)kind);
+    return total > 0 ? LK_OK : lk_context_check_memory(g->context, bytes);
+}
+
 lk_status lk_generator_create(lk_context *context, const lk_generator_config *given, lk_generator **generator)
 {
     lk_generator_config config = LK_GENERATOR_CONFIG_INIT;
@@ -156,6 +165,7 @@ lk_status lk_generator_create(lk_context *context, const lk_generator_config *gi
     g->width[LK__GENERATOR_CHUNK] = config.chunk;
     g->width[LK__GENERATOR_STEP] = 1;
     for (int which = 0; which < LK__GENERATOR_PROGRAMS && status >= 0; which++) status = record_model(g, which);
+    if (status >= 0) status = check_memory(g);
     for (int i = 0; i < LK__GENERATOR_INPUTS && status >= 0; i++)
         if (!(g->inputs[i] = lk__alloc(context, LK_MEMORY_WORKSPACE, inputs_bytes(g)))) status = LK_ENOMEM;
     if (status >= 0 && (!(g->logits = lk__alloc(context, LK_MEMORY_WORKSPACE, logits_bytes(g))) ||

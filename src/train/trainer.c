@@ -190,13 +190,7 @@ lk_status lk_trainer_plan(lk_context *c, const lk_trainer_config *given, lk_grap
         *graph = NULL;
         return status;
     }
-    for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) memory[kind] = lk_plan_memory(*plan, (lk_memory)kind);
-    lk__trainer_data_bytes(*plan, loaders, making, memory);
-    bool saves = config->save && rank_of(config) == 0;
-    memory[LK_MEMORY_CHECKPOINT] = saves ? lk_checkpoint_bytes(*plan) + lk__saver_background_bytes(*plan) +
-                                               lk__record_write(config, NULL, 0) +
-                                               lk__saver_files_bytes(config->files, config->files_count)
-                                         : 0;
+    lk__trainer_memory(config, *plan, loaders, making, memory);
     return LK_OK;
 }
 
@@ -218,18 +212,21 @@ static lk_status open_loaders(lk_trainer *t)
     return status;
 }
 
-/* Records the model, plans, and decides where batches are made. */
+/* Records the model, plans, decides where batches are made, and checks that there is memory for all of it. */
 static lk_status make_plan(lk_trainer *t)
 {
     lk_loader_config loaders[2];
+    size_t           memory[LK_MEMORY_COUNT];
     lk_status        status = record_and_plan(t->context, &t->config, &t->graph, &t->plan);
     if (status < 0) return status;
     loader_configs(&t->config, loaders);
     for (int i = 0; i < 2; i++)
         if (loaders[i].dataset && (status = lk__loader_check(t->context, &loaders[i])) < 0) return status;
     status = lk__trainer_choose(t->context, &t->config, t->plan, loaders, t->making);
-    if (status >= 0) lk__trainer_set_source(t->plan, loaders, t->making);
-    return status;
+    if (status < 0) return status;
+    lk__trainer_memory(&t->config, t->plan, loaders, t->making, memory);
+    lk__trainer_set_source(t->plan, loaders, t->making);
+    return lk__trainer_check_memory(t, memory);
 }
 
 /* The sums of an evaluation, by leaf of this rank. */

@@ -80,6 +80,13 @@ void      lk__trainer_data_bytes(lk_plan *plan, const lk_loader_config loaders[2
 lk_status lk__trainer_open_data(lk_trainer            *trainer,
                                 const lk_loader_config loaders[2]); /* loaders, and the device's data */
 
+/* ---- memory.c ---- */
+/* Bytes of every kind: of the plan, loaders, data and saves. It forgets what lk__trainer_set_source told the plan. */
+void lk__trainer_memory(const lk_trainer_config *config, lk_plan *plan, const lk_loader_config loaders[2],
+                        const lk__trainer_making making[2], size_t memory[LK_MEMORY_COUNT]);
+/* LK_ETOOLARGE: the host's ranks would need more than it has available. Collective. */
+lk_status lk__trainer_check_memory(lk_trainer *trainer, const size_t memory[LK_MEMORY_COUNT]);
+
 /* ---- metrics.c ---- */
 enum { LK__TRAINER_NUMBERS = LK__PLAN_NUMBERS + 1 }; /* those of a program, and the number of samples */
 int  lk__trainer_numbers(const lk_trainer *trainer); /* that an evaluation adds, the last being the number of samples */

@@ -1,0 +1,37 @@
+/* memory.c - the memory of a trainer by kind, and whether the ranks of a host have it, before any of it is allocated. */
+#include "comm/near.h"
+#include "train/record.h"
+#include "train/trainer.h"
+
+void lk__trainer_memory(const lk_trainer_config *config, lk_plan *plan, const lk_loader_config loaders[2],
+                        const lk__trainer_making making[2], size_t memory[LK_MEMORY_COUNT])
+{
+    bool saves = config->save && (!config->comm || lk_comm_rank(config->comm) == 0);
+    for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) memory[kind] = lk_plan_memory(plan, (lk_memory)kind);
+    lk__trainer_data_bytes(plan, loaders, making, memory);
+    memory[LK_MEMORY_CHECKPOINT] = saves ? lk_checkpoint_bytes(plan) + lk__saver_background_bytes(plan) +
+                                               lk__record_write(config, NULL, 0) +
+                                               lk__saver_files_bytes(config->files, config->files_count)
+                                         : 0;
+}
+
+/* What a rank adds to its host's memory: what ranks share counts once. A GPU's memory says itself when it is not enough. */
+static size_t host_bytes(const lk_trainer *t, const size_t memory[LK_MEMORY_COUNT])
+{
+    size_t available, total, bytes = 0;
+    bool   first = lk__plan_own(t->plan) == 0;
+    lk_context_device_memory(t->context, &available, &total);
+    if (total > 0) return memory[LK_MEMORY_LOADER] + memory[LK_MEMORY_CHECKPOINT];
+    for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) {
+        lk_holder holder = lk_plan_holder(t->plan, (lk_memory)kind);
+        size_t    nodes = holder == LK_HELD_BY_NODE && t->config.comm ? (size_t)lk__comm_nodes(t->config.comm) : 1;
+        if (holder == LK_HELD_BY_RANK || first) bytes += nodes * memory[kind];
+    }
+    return bytes;
+}
+
+lk_status lk__trainer_check_memory(lk_trainer *t, const size_t memory[LK_MEMORY_COUNT])
+{
+    size_t bytes = host_bytes(t, memory);
+    return t->world > 1 ? lk_comm_check_memory(t->config.comm, bytes) : lk_context_check_memory(t->context, bytes);
+}
