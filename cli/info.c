@@ -82,33 +82,6 @@ static int64_t memory_field(const char *key)
     return read_field("/proc/meminfo", key, text, sizeof text) ? (int64_t)strtoll(text, NULL, 10) * 1024 : -1;
 }
 
-/* A cgroup's limit in bytes, or -1 for none; version 2, then version 1. */
-static int64_t memory_limit(void)
-{
-    char text[64];
-    if (!read_line("/sys/fs/cgroup/memory.max", text, sizeof text) &&
-        !read_line("/sys/fs/cgroup/memory/memory.limit_in_bytes", text, sizeof text))
-        return -1;
-    int64_t limit = strtoll(text, NULL, 10);
-    return isdigit((unsigned char)text[0]) && limit < INT64_C(1) << 60 ? limit : -1;
-}
-
-/* A cgroup's processor time in cores, or -1 for no quota. */
-static double core_quota(void)
-{
-    char      text[64];
-    long long quota = -1, period = 0;
-    if (read_line("/sys/fs/cgroup/cpu.max", text, sizeof text)) {
-        if (sscanf(text, "%lld %lld", &quota, &period) != 2) return -1;
-    } else {
-        if (!read_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", text, sizeof text)) return -1;
-        quota = atoll(text);
-        if (!read_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us", text, sizeof text)) return -1;
-        period = atoll(text);
-    }
-    return quota > 0 && period > 0 ? (double)quota / (double)period : -1;
-}
-
 static int cores_allowed(void)
 {
     cpu_set_t set;
@@ -299,21 +272,24 @@ static void print_text(const char *machine)
     print_row("processor", describe_processor(text, sizeof text));
     print_row("caches", describe_caches(text, sizeof text));
     printf("%-18s %ld online, %d allowed\n", "cores", sysconf(_SC_NPROCESSORS_ONLN), cores_allowed());
-    double quota = core_quota();
-    if (quota > 0)
-        printf("%-18s %.2f cores\n", "cgroup quota", quota);
+    lk_limits limits;
+    lk_limits_read(&limits);
+    if (limits.cores > 0)
+        printf("%-18s %.2f cores\n", "cgroup quota", limits.cores);
     else
         print_row("cgroup quota", "none");
     printf("%-18s %d\n", "default threads", lk_default_threads());
     print_bytes("memory", memory_field("MemTotal"), NULL);
-    print_bytes("memory available", memory_field("MemAvailable"), NULL);
-    print_bytes("cgroup memory", memory_limit(), "no limit");
+    print_bytes("memory available", limits.available < SIZE_MAX ? (int64_t)limits.available : -1, NULL);
+    print_bytes("cgroup memory", limits.memory > 0 ? (int64_t)limits.memory : -1, "no limit");
 }
 
 static void print_json(const char *machine)
 {
-    char text[256];
-    json j = json_to(stdout);
+    char      text[256];
+    lk_limits limits;
+    json      j = json_to(stdout);
+    lk_limits_read(&limits);
     json_open(&j, NULL, '{');
     json_text(&j, "version", lk_version());
     json_text(&j, "compiler", COMPILER);
@@ -341,11 +317,11 @@ static void print_json(const char *machine)
     json_text(&j, "caches", describe_caches(text, sizeof text));
     json_integer(&j, "cores_online", sysconf(_SC_NPROCESSORS_ONLN));
     json_integer(&j, "cores_allowed", cores_allowed());
-    json_number(&j, "cgroup_cores", core_quota() > 0 ? core_quota() : (double)NAN);
+    json_number(&j, "cgroup_cores", limits.cores > 0 ? limits.cores : (double)NAN);
     json_integer(&j, "threads", lk_default_threads());
     json_integer(&j, "memory_bytes", memory_field("MemTotal"));
-    json_integer(&j, "memory_available_bytes", memory_field("MemAvailable"));
-    json_integer(&j, "cgroup_memory_bytes", memory_limit());
+    json_integer(&j, "memory_available_bytes", limits.available < SIZE_MAX ? (int64_t)limits.available : -1);
+    json_integer(&j, "cgroup_memory_bytes", limits.memory > 0 ? (int64_t)limits.memory : -1);
     json_close(&j, '}');
     json_line(&j);
 }

@@ -77,8 +77,11 @@ grep -q '^\[rank 0\] 20000 20000 20000$' out.txt || complain "long arguments: $(
 "$LOCKSTEP" run --log-dir logs --rdzv-id "$long" true > out.txt 2> err.txt; got=$?; is 2 "an id too long for a path"
 "$LOCKSTEP" run --hosts one --ssh "$long" true > out.txt 2> err.txt; got=$?; is 2 "a command too long for ssh"
 
-# A cgroup's CPU quota limits the number of ranks and threads.
-quota='mount -t tmpfs none /sys/fs/cgroup && echo "100000 100000" > /sys/fs/cgroup/cpu.max'
+# A cgroup's CPU quota limits the number of ranks and threads. The files are in place of the hierarchy that has this process's quota; with its
+# own group hidden, the one at the mount counts.
+read -r version mount < <(awk '/ - cgroup .*[ ,]cpu(,|$)/ { first = $5 } / - cgroup2 / { second = $5 } END { print first ? "1 " first : "2 " second }' /proc/self/mountinfo)
+if [ "$version" = 1 ]; then files='echo 100000 > cpu.cfs_quota_us && echo 100000 > cpu.cfs_period_us'; else files='echo "100000 100000" > cpu.max'; fi
+quota="mount -t tmpfs none '$mount' && cd '$mount' && $files && cd /"
 if unshare -rm sh -c "$quota" 2> /dev/null; then
     unshare -rm sh -c "$quota"' && "$0" run -n cpu sh -c '"'echo world \$WORLD_SIZE'"' && "$0" run sh -c '"'echo threads \$LOCKSTEP_THREADS \$OMP_NUM_THREADS'"'' "$LOCKSTEP" > out.txt 2> err.txt; got=$?; is 0 "a quota"
     grep -q 'world 1$' out.txt && grep -q 'threads 1 1$' out.txt || complain "a quota of one core: $(cat out.txt err.txt)"

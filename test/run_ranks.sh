@@ -52,8 +52,16 @@ grep -q "in /proc" out.txt && complain "the token is on a command line"
 
 # Threads and cores.
 cores=$(nproc)
-granted=$(cat /sys/fs/cgroup/cpu.max 2> /dev/null || paste -d' ' /sys/fs/cgroup/cpu/cpu.cfs_quota_us /sys/fs/cgroup/cpu/cpu.cfs_period_us 2> /dev/null)
-busy=$(echo "$granted" | awk -v cores="$cores" '{ most = $1 > 0 ? int(($1 + $2 - 1) / $2) : cores; print most < cores ? most : cores }')
+granted() { # "quota period" of this process's own control group and of all above it, at the usual mounts
+    local group
+    for group in "$(sed -n 's/^0:://p' /proc/self/cgroup)" "$(sed -n 's/^[0-9]*:\(cpu\|cpu,.*\|.*,cpu\):/cpu/p' /proc/self/cgroup)"; do
+        while :; do
+            cat "/sys/fs/cgroup/$group/cpu.max" 2> /dev/null || paste -d' ' "/sys/fs/cgroup/$group/cpu.cfs_quota_us" "/sys/fs/cgroup/$group/cpu.cfs_period_us" 2> /dev/null
+            case $group in */*) group=${group%/*} ;; *) break ;; esac
+        done
+    done
+}
+busy=$(granted | awk -v cores="$cores" 'BEGIN { least = cores } $1 > 0 { most = int(($1 + $2 - 1) / $2); if (most < least) least = most } END { print least }')
 threads='echo threads $LOCKSTEP_THREADS OMP is $OMP_NUM_THREADS'
 expect 0 "threads 1 OMP is 1\$" -n "$cores" sh -c "$threads"
 OMP_NUM_THREADS=5 expect 0 "OMP_NUM_THREADS=5" sh -c "$threads"
