@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # outside.sh - the tree is installed into an empty prefix, which is then moved; a program outside is built against it by
-# pkg-config and by find_package, shared and static, and run. Every public header compiles by itself in C and in C++.
-# ctest: timeout 300
+# pkg-config and by find_package, shared and static, and run. Every public header compiles by itself in C and in C++. The installed command trains over each
+# MPI for which a module was installed.
+# ctest: timeout 300, ranks 2
 set -eu
 [ -z "${LK_SANITIZE:-}" ] || { echo "skipped: the program outside would need the same flags"; exit 77; }
 command -v pkg-config >/dev/null || { echo "skipped: there is no pkg-config"; exit 77; }
@@ -24,6 +25,16 @@ pcdir=$(dirname "$(find prefix -name lockstep.pc)")
 [ "$(readlink "$libdir/liblockstep.so.0.1")" != "" ] || { echo "no liblockstep.so.0.1" >&2; exit 1; }
 prefix/bin/lockstep --version | grep -q '^lockstep [0-9]'
 [ -s prefix/share/man/man1/lockstep.1 ] && [ -s prefix/share/man/man1/lockstep-info.1 ] || { echo "no man pages" >&2; exit 1; }
+
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+for module in "$libdir"/lockstep/lockstep_mpi_*.so; do
+    flavour=${module##*lockstep_mpi_}
+    start=mpirun.${flavour%.so}
+    command -v "$start" > /dev/null || { echo "there is no $start: training over it is not tried"; continue; }
+    [ "$start" = mpirun.mpich ] || start="$start --oversubscribe"
+    timeout 100 $start -n 2 prefix/bin/lockstep train --backend mpi --model mlp --data synthetic:64,count=64 --batch 16 --steps 3 --threads 1 --json > mpi.txt 2>&1 &&
+        grep -q '"ranks": 2' mpi.txt || { echo "training over $flavour: $(cat mpi.txt)" >&2; exit 1; }
+done
 
 cat > main.c <<'C'
 #include <lockstep.h>
