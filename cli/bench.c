@@ -184,8 +184,8 @@ static void print_result(const bench *b, const options *given)
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     const transformer *t = &b->setup->transformer;
-    double             images = (double)b->setup->config.batch / b->times.median, rss = (double)usage.ru_maxrss / 1024;
-    double             rate = t->used ? images * (double)t->length : images;
+    double             samples = (double)b->setup->config.batch / b->times.median, rss = (double)usage.ru_maxrss / 1024;
+    double             rate = samples * (double)setup_units(b->setup);
     double             peak = t->used ? text_metrics_peak(b->setup, b->world) : 0;
     double             mfu = peak > 0 ? rate * lk_transformer_flops(&t->config, t->length) / peak : NAN;
     if (!options_flag(given, "json")) {
@@ -193,7 +193,7 @@ static void print_result(const bench *b, const options *given)
                "%lld; mean %.3f)\n",
                options_text(given, "model"), (long long)b->setup->config.batch, b->world, b->world == 1 ? "" : "s",
                lk_context_threads(b->setup->context), lk_context_threads(b->setup->context) == 1 ? "" : "s",
-               lk_context_isa(b->setup->context), rate, t->used ? "tokens" : "images", 1 / b->times.median,
+               lk_context_isa(b->setup->context), rate, setup_unit(b->setup), 1 / b->times.median,
                1e3 * b->times.median, (long long)b->times.steps, 1e3 * b->times.mean);
         if (t->used) printf("%lld parameters", (long long)lk_transformer_parameters(&t->config));
         if (peak > 0) printf(", model FLOP utilisation %.1f %%", 100 * mfu);
@@ -208,7 +208,8 @@ static void print_result(const bench *b, const options *given)
     json_integer(&j, "ranks", b->world);
     json_integer(&j, "threads", lk_context_threads(b->setup->context));
     json_text(&j, "isa", lk_context_isa(b->setup->context));
-    json_number(&j, t->used ? "tokens_per_s" : "images_per_s", rate);
+    json_number(&j, "samples_per_s", samples);
+    if (t->used) json_number(&j, "tokens_per_s", rate);
     if (t->used) json_number(&j, "mfu", mfu);
     if (options_flag(given, "profile")) json_text(&j, "profiled_by", lk_program_profile_clock(b->program));
     json_number(&j, "steps_per_s", 1 / b->times.median);

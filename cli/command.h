@@ -55,7 +55,7 @@ int report(const char *command_name, lk_context *context, lk_status status);
 int report_as(const char *command_name, const char *lead, lk_context *context,
               lk_status status); /* lead: prefix of the error */
 
-void command_print_help(const command *command, FILE *out);
+void command_show_help(const command *command); /* through a pager on a terminal; NULL: the list of commands */
 void command_print_man(const command *command, FILE *out); /* troff; NULL: the page of lockstep itself */
 void commands_print_help(FILE *out);
 

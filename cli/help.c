@@ -1,31 +1,20 @@
 /* help.c - `lockstep help`: the list of commands, their help texts and man pages, all from the option tables. */
 #include "command.h"
+#include "pager.h"
+#include "terminal.h"
 
 #include <ctype.h>
 #include <lockstep/base.h>
 #include <string.h>
 
-enum { COLUMN = 26, WIDTH = 100 };
+/* Columns of a help text: the terminal's, but not so many that lines are hard to read. Options are described beside their names, or below
+ * them on a narrow terminal. */
+enum { WIDEST = 100, COLUMN = 26, NARROW = 60, NARROW_COLUMN = 6 };
 
-/* Prints text from column `column` on, wrapped; `used` columns of the first line are in use. */
-static void print_wrapped(FILE *out, const char *text, int used, int column)
+static int help_width(void)
 {
-    int at = used;
-    while (*text) {
-        int length = (int)strcspn(text, " ");
-        if (at > column && at + 1 + length > WIDTH) {
-            fprintf(out, "\n");
-            at = 0;
-        }
-        if (at < column)
-            at += fprintf(out, "%*s", column - at, "");
-        else if (at > column)
-            at += fprintf(out, " ");
-        at += fprintf(out, "%.*s", length, text);
-        text += length;
-        while (*text == ' ') text++;
-    }
-    fprintf(out, "\n");
+    int columns = terminal_columns(stdout);
+    return columns < WIDEST ? columns : WIDEST;
 }
 
 /* The description of an option: its doc, choices and, unless the doc has it, its default. */
@@ -60,11 +49,12 @@ static void print_paragraphs(FILE *out, const char *text, void (*each)(FILE *out
 static void help_paragraph(FILE *out, const char *paragraph)
 {
     fprintf(out, "\n");
-    print_wrapped(out, paragraph, 0, 0);
+    terminal_wrap(out, paragraph, 0, 0, help_width());
 }
 
-void command_print_help(const command *c, FILE *out)
+static void command_print_help(const command *c, FILE *out)
 {
+    int width = help_width(), column = width < NARROW ? NARROW_COLUMN : COLUMN;
     fprintf(out, "Usage: lockstep %s%s%s%s\n", c->name, c->options ? " [OPTIONS]" : "", c->operands ? " " : "",
             c->operands ? c->operands : "");
     print_paragraphs(out, c->description, help_paragraph);
@@ -79,11 +69,12 @@ void command_print_help(const command *c, FILE *out)
         describe_option(o, text, sizeof text);
         int used = fprintf(out, "  --%s%s%s", o->name, o->argument ? " " : "", o->argument ? o->argument : "");
         if (o->letter) used += fprintf(out, ", -%c", o->letter);
-        if (used >= COLUMN) used = fprintf(out, "\n") - 1;
-        print_wrapped(out, text, used, COLUMN);
+        if (used >= column) used = fprintf(out, "\n") - 1;
+        terminal_wrap(out, text, used, column, width);
     }
     int used = fprintf(out, "  --help");
-    print_wrapped(out, "Show this and exit", used, COLUMN);
+    if (used >= column) used = fprintf(out, "\n") - 1;
+    terminal_wrap(out, "Show this and exit", used, column, width);
 }
 
 void commands_print_help(FILE *out)
@@ -92,9 +83,19 @@ void commands_print_help(FILE *out)
             "Usage: lockstep COMMAND [OPTIONS]\n       lockstep --version\n\nTrains neural networks. Commands:\n\n");
     for (int i = 0; commands[i]; i++) {
         int used = fprintf(out, "  %s", commands[i]->name);
-        print_wrapped(out, commands[i]->summary, used, 12);
+        terminal_wrap(out, commands[i]->summary, used, 12, help_width());
     }
     fprintf(out, "\n`lockstep COMMAND --help` shows the options of a command.\n");
+}
+
+void command_show_help(const command *c)
+{
+    FILE *out = pager_open();
+    if (c)
+        command_print_help(c, out);
+    else
+        commands_print_help(out);
+    pager_close(out);
 }
 
 /* ---- man pages ---- */
@@ -227,7 +228,7 @@ static int run_help(const options *given)
         return 0;
     }
     if (!wanted && given->operand_count == 0) {
-        commands_print_help(stdout);
+        command_show_help(NULL);
         return 0;
     }
     const char    *name = wanted ? wanted : given->operands[0];
@@ -239,7 +240,7 @@ static int run_help(const options *given)
     if (wanted)
         command_print_man(found, stdout);
     else
-        command_print_help(found, stdout);
+        command_show_help(found);
     return 0;
 }
 

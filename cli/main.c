@@ -17,7 +17,7 @@ static int run_command(const command *c, int argc, char **argv)
     if (!(starts ? options_parse_program : options_parse)(&given, c->options, argc, argv)) {
         print_error(c->name, "%s", given.error);
     } else if (given.help) {
-        command_print_help(c, stdout);
+        command_show_help(c);
         status = 0;
     } else if (!starts && given.operand_count > c->most) {
         print_error(c->name, "unexpected argument '%s'", given.operands[c->most]);
@@ -68,7 +68,7 @@ int main(int argc, char **argv)
     if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
         printf("lockstep %s\n", lk_version());
     } else if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
-        commands_print_help(stdout);
+        command_show_help(NULL);
     } else {
         const command *c = command_find(name);
         status = c ? run_command(c, argc - 1, argv + 1) : unknown_command(name);

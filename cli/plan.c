@@ -1,14 +1,17 @@
 /* plan.c - `lockstep plan`: the memory of a training run, to the byte, and its instructions, without allocating it. */
+#define _GNU_SOURCE
 #include "device.h"
 #include "json.h"
 #include "model_default.h"
 #include "model_files.h"
 #include "ranks.h"
 #include "record.h"
+#include "terminal.h"
 #include "training.h"
 
 #include <lockstep/launch.h>
 
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,6 +41,17 @@ static const option plan_options[] = {
 
 static void write_out(void *user, const char *text, size_t bytes) { fwrite(text, 1, bytes, user); }
 
+/* Prints lines that are broken to the terminal's width, or to 80 columns. */
+__attribute__((format(printf, 1, 2))) static void print_lines(const char *format, ...)
+{
+    char    text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    terminal_wrap_lines(stdout, text, terminal_columns(stdout));
+}
+
 static const lk_memory shown[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_MASTER,      LK_MEMORY_GRADIENTS, LK_MEMORY_OPTIMIZER,
                                   LK_MEMORY_BUFFERS,    LK_MEMORY_ACTIVATIONS, LK_MEMORY_WORKSPACE, LK_MEMORY_LOADER,
                                   LK_MEMORY_CHECKPOINT, LK_MEMORY_STAGING,     LK_MEMORY_DATA};
@@ -60,12 +74,11 @@ static void print_memory(const size_t *memory)
 /* What the plan does not count: the GPU's memory that the CUDA context and the libraries hold. */
 static void print_held(const lk_device_memory_held *held)
 {
-    const char *how = held->measured ? "measured on this GPU" : "as on an NVIDIA H200; not measured here";
     if (held->context == 0) return;
-    printf("%-16s %15zu bytes  %10.2f MiB  besides, on the GPU (%s)\n", "CUDA context", held->context,
-           (double)held->context / 1048576, how);
-    printf("%-16s %15zu bytes  %10.2f MiB  besides, on the GPU (%s)\n", "CUDA libraries", held->libraries,
-           (double)held->libraries / 1048576, how);
+    printf("besides, on the GPU, %s:\n",
+           held->measured ? "measured on this one" : "as on an NVIDIA H200; not measured here");
+    printf("%-16s %15zu bytes  %10.2f MiB\n", "CUDA context", held->context, (double)held->context / 1048576);
+    printf("%-16s %15zu bytes  %10.2f MiB\n", "CUDA libraries", held->libraries, (double)held->libraries / 1048576);
 }
 
 /* ---- ranks of one host ---- */
@@ -111,20 +124,21 @@ static void print_hosts(const setup *s, const lk_plan *plan)
     host_memory shared = measure_host(s, LK_STATE_SHARED), replicated = measure_host(s, LK_STATE_REPLICATED);
     bool        chosen = lk_plan_state(plan) == LK_STATE_SHARED;
     char        why[256];
-    printf("\nstate            bytes of a rank  bytes in common  bytes of a host of %zu ranks\n", ranks_of_host(s));
+    printf("\nstate      bytes of a rank  bytes in common  bytes of a host of %zu ranks\n", ranks_of_host(s));
     if (shared.possible)
-        printf("%-16s %15zu  %15zu  %15zu  %10.2f MiB%s\n", "shared", shared.rank, shared.common, shared.host,
+        printf("%-10s %15zu %16zu %16zu %7.1f MiB%s\n", "shared", shared.rank, shared.common, shared.host,
                (double)shared.host / 1048576, chosen ? ", chosen" : "");
     if (shared.possible && shared.nodes > 1)
-        printf("%-16s of the bytes in common, %zu for each of %d memory nodes: parameters and shared buffers\n", "",
-               shared.copy, shared.nodes);
-    printf("%-16s %15zu  %15zu  %15zu  %10.2f MiB%s\n", "replicated", replicated.rank, replicated.common,
+        print_lines("  of the bytes in common, %zu for each of %d memory nodes: parameters and shared buffers\n",
+                    shared.copy, shared.nodes);
+    printf("%-10s %15zu %16zu %16zu %7.1f MiB%s\n", "replicated", replicated.rank, replicated.common,
            replicated.host, (double)replicated.host / 1048576, chosen ? "" : ", chosen");
     (void)lk_trainer_state(s->context, &s->config, why, sizeof why);
-    printf("the state is %s\n", why);
+    print_lines("the state is %s\n", why);
     if (lk_plan_helpers(plan) > 0)
-        printf("a rank that waits lends its cores: up to %d run for one that still computes (--keep-cores: none)\n",
-               lk_plan_helpers(plan));
+        print_lines(
+            "a rank that waits lends its cores: up to %d run for one that still computes (--keep-cores: none)\n",
+            lk_plan_helpers(plan));
 }
 
 static void add_host(json *j, const char *name, host_memory m)
@@ -270,8 +284,13 @@ static int print_step(const setup *s, const lk_plan *plan, const options *given)
         rates.seconds = seconds;
     }
     if (code == 0) {
+        char  *text = NULL;
+        size_t bytes;
+        FILE  *memory = open_memstream(&text, &bytes);
+        if (memory) (void)lk_plan_step(plan, &rates, write_out, memory);
         printf("\n");
-        (void)lk_plan_step(plan, &rates, write_out, stdout);
+        if (memory && fclose(memory) == 0) terminal_wrap_lines(stdout, text, terminal_columns(stdout));
+        free(text);
     }
     free(seconds);
     return code;

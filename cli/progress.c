@@ -6,28 +6,17 @@
 #include "terminal.h"
 
 #include <inttypes.h>
+#include <lockstep/context.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
-/* Columns of the line. A launcher relays our lines with a prefix. */
-static int terminal_width(FILE *out)
-{
-    enum { PREFIX = 12, LEAST = 8 };
-    struct winsize size;
-    if (ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col > LEAST ? size.ws_col : LEAST;
-    const char *shown = getenv("LOCKSTEP_TERMINAL");
-    int         width = shown && atoi(shown) > 0 ? atoi(shown) - PREFIX : 80;
-    return width > LEAST ? width : LEAST;
-}
-
-void progress_start(progress *p, FILE *out, const char *what, const char *unit, int64_t total, int64_t every)
+void progress_start(progress *p, FILE *out, const char *what, const char *unit, int64_t total)
 {
     const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
-    *p = (progress){.out = out, .what = what, .unit = unit, .total = total, .every = every > 0 ? every : 1};
+    *p = (progress){.out = out, .what = what, .unit = unit, .total = total};
     p->terminal = (isatty(fileno(out)) || getenv("LOCKSTEP_TERMINAL")) && term && strcmp(term, "dumb") != 0;
     p->colour = p->terminal && !(no_color && *no_color);
     p->shown = now() - 1; /* the first step is shown at once */
@@ -119,7 +108,7 @@ static void draw_line(progress *p, int64_t step, char parts[PARTS][PART])
 {
     enum { BAR_LEAST = 8, BAR_MOST = 30 };
     char text[PARTS * PART + 16], line[2 * sizeof text + 64];
-    int  width = terminal_width(p->out) - 1; /* the last column would wrap on some terminals */
+    int  width = terminal_columns(p->out) - 1; /* the last column would wrap on some terminals */
     int  what = (int)strlen(p->what) + 1 < width ? (int)strlen(p->what) + 1 : 0;
     int  bar = width - what - join_parts(parts, width - what, text, sizeof text) - 3, used = 0;
     if (bar > BAR_MOST) bar = BAR_MOST;
@@ -134,11 +123,14 @@ static void draw_line(progress *p, int64_t step, char parts[PARTS][PART])
     p->drawn = true;
 }
 
-/* Whether a plain line is due: every `every` steps or bytes, and once after the last. */
-static bool is_due(progress *p, int64_t step, bool last)
+/* Whether a plain line is due: for the first step at once, then by time, and once after the last. The lines' distance grows, so that
+ * neither a run of seconds nor one of days has none or thousands. */
+static bool is_due(progress *p, double time, bool last)
 {
-    bool due = last ? !p->ended : p->bytes ? step >= p->next : step % p->every == 0;
-    if (due && p->bytes) p->next = step + p->every;
+    const double least = 1, most = 10; /* seconds */
+    bool         due = last ? !p->ended : time >= p->next;
+    double       distance = (time - p->first_time) / 4;
+    if (due) p->next = time + (distance < least ? least : distance > most ? most : distance);
     p->ended |= last;
     return due;
 }
@@ -152,8 +144,8 @@ void progress_step(progress *p, int64_t step, double loss, double done)
         p->first_done = done;
         p->first_time = now();
     }
-    if (!p->terminal && !is_due(p, step, last)) return;
     double time = now();
+    if (!p->terminal && !is_due(p, time, last)) return;
     if (p->terminal && time - p->shown < 0.1 && !last) return;
     p->shown = time;
     char parts[PARTS][PART], text[PARTS * PART + 16];
@@ -170,11 +162,10 @@ void progress_step(progress *p, int64_t step, double loss, double done)
 
 int progress_bytes(void *user, int64_t done, int64_t total)
 {
-    enum { EVERY = 16 << 20 };
     progress *p = user;
     if (!p->out && done >= total) return 0; /* the file is already complete */
     if (!p->out) {
-        progress_start(p, stderr, p->what, "MiB", total > 0 ? total : 1, EVERY);
+        progress_start(p, stderr, p->what, "MiB", total > 0 ? total : 1);
         p->bytes = true;
     }
     progress_step(p, done, NAN, (double)done / 1048576);
@@ -195,6 +186,19 @@ void progress_print(progress *p, const char *format, ...)
     terminal_print_list(p->out, format, arguments);
     va_end(arguments);
     fputc('\n', p->out);
+    fflush(p->out);
+}
+
+void progress_print_wrapped(progress *p, const char *format, ...)
+{
+    va_list arguments;
+    char    text[2048], shown[4 * sizeof text + 1];
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    lk_printable(text, shown, sizeof shown);
+    clear_line(p);
+    terminal_wrap_lines(p->out, shown, terminal_columns(p->out));
     fflush(p->out);
 }
 

@@ -463,6 +463,14 @@ int setup_report(const setup *s, const char *name, lk_status status)
     return report_as(name, options, s->context, status);
 }
 
+const char *setup_unit(const setup *s)
+{
+    if (s->transformer.used) return "tokens";
+    return strcmp(lk_dataset_field(s->train, 0)->name, "image") == 0 ? "images" : "samples";
+}
+
+int64_t setup_units(const setup *s) { return s->transformer.used ? s->transformer.length : 1; }
+
 void setup_free(setup *s)
 {
     lk_dataset_free(s->train);

@@ -52,7 +52,7 @@ typedef struct setup {
     lk_context       *context;
     lk_dataset       *train, *test;
     bool              no_test; /* the data have no test set: `test` is all samples, or was not opened */
-    lk_trainer_config config; /* model, data and batch are set; the rest is as in LK_TRAINER_CONFIG_INIT */
+    lk_trainer_config config;  /* model, data and batch are set; the rest is as in LK_TRAINER_CONFIG_INIT */
     lk_model_function model;
     transformer       transformer;   /* where it is used, instead of model */
     void             *model_library; /* of a model from a file; NULL: it is built in */
@@ -60,9 +60,9 @@ typedef struct setup {
     lk_open_options   open_options;
     loss_kind         loss;
     double            label_smoothing;
-    char              data[4096];   /* the data's full name */
-    const char       *command;      /* for messages of the log */
-    bool              quiet;        /* what is logged is not shown */
+    char              data[4096]; /* the data's full name */
+    const char       *command;    /* for messages of the log */
+    bool              quiet;      /* what is logged is not shown */
     const char       *model_name;
     bool              model_failed;   /* while its graph was recorded */
     const char       *weights_option; /* the option that set config.init: "--init" or "--load" */
@@ -81,7 +81,7 @@ typedef struct setup {
 
 typedef enum setup_data {
     SETUP_BOTH,
-    SETUP_PROBE, /* both, without their samples: lk_dataset_probe */
+    SETUP_PROBE,  /* both, without their samples: lk_dataset_probe */
     SETUP_TEST,   /* or, where there is none, all samples of --data, unless it is from the record */
     SETUP_ANY,    /* the test set, or all samples where there is none */
     SETUP_OPENED, /* s->test was opened by the caller, and s->data names it */
@@ -100,7 +100,10 @@ const lk_field *setup_field(const setup *s, const char *field_name);
 void            setup_image_size(const lk_field  *image,
                                  lk_open_options *open); /* as the field (channels, height, width), where not set */
 /* As report(), with the options that caused the failure as a prefix: a model that does not fit the data, weights of another model. */
-int  setup_report(const setup *s, const char *command_name, lk_status status);
-void setup_free(setup *s);
+int setup_report(const setup *s, const char *command_name, lk_status status);
+/* What the speed counts: "tokens", "images" or, of tables, "samples"; and how many of them a sample has. */
+const char *setup_unit(const setup *s);
+int64_t     setup_units(const setup *s);
+void        setup_free(setup *s);
 
 #endif

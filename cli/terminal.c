@@ -1,9 +1,11 @@
-/* terminal.c - escapes control characters for terminals. */
+/* terminal.c - escapes control characters for terminals, and breaks lines to their width. */
 #define _GNU_SOURCE
 #include "terminal.h"
 
 #include <lockstep/context.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 enum { LONGEST = 8192 }; /* bytes of one text; the library's messages are shorter */
@@ -61,4 +63,67 @@ void terminal_print(FILE *out, const char *format, ...)
     va_start(arguments, format);
     terminal_print_list(out, format, arguments);
     va_end(arguments);
+}
+
+int terminal_columns(FILE *out)
+{
+    enum { PREFIX = 12, LEAST = 8 };
+    struct winsize size;
+    if (ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col > LEAST ? size.ws_col : LEAST;
+    const char *shown = getenv("LOCKSTEP_TERMINAL");
+    int         width = shown && atoi(shown) > 0 ? atoi(shown) - PREFIX : 80;
+    return width > LEAST ? width : LEAST;
+}
+
+/* Columns of UTF-8 text: its characters, each taken for one column wide. */
+static int columns_of(const char *text, int bytes)
+{
+    int columns = 0;
+    for (int i = 0; i < bytes; i++) columns += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return columns;
+}
+
+/* Prints words: the first line from column `first` on, further ones from `hang` on; `used` columns of the first are in use. */
+static void wrap_words(FILE *out, const char *text, int used, int first, int hang, int width)
+{
+    int  at = used, start = first;
+    bool begun = false; /* a word is in this line */
+    while (*text) {
+        int bytes = (int)strcspn(text, " "), columns = columns_of(text, bytes);
+        if (begun && at + 1 + columns > width) {
+            fprintf(out, "\n");
+            at = 0, start = hang, begun = false;
+        }
+        if (begun || at > start)
+            at += fprintf(out, " ");
+        else
+            at += fprintf(out, "%*s", start - at, "");
+        fprintf(out, "%.*s", bytes, text);
+        begun = true;
+        at += columns;
+        text += bytes;
+        while (*text == ' ') text++;
+    }
+    fprintf(out, "\n");
+}
+
+void terminal_wrap(FILE *out, const char *text, int used, int column, int width)
+{
+    wrap_words(out, text, used, column, column, width);
+}
+
+void terminal_wrap_lines(FILE *out, const char *text, int width)
+{
+    while (*text) {
+        int  bytes = (int)strcspn(text, "\n"), indent = (int)strspn(text, " ");
+        char line[LONGEST];
+        if (columns_of(text, bytes) <= width || bytes >= LONGEST) { /* as it is: a table has spaces between its columns */
+            fprintf(out, "%.*s\n", bytes, text);
+        } else {
+            memcpy(line, text, (size_t)bytes);
+            line[bytes] = 0;
+            wrap_words(out, line + indent, 0, indent, indent + 2, width);
+        }
+        text += bytes + (text[bytes] == '\n');
+    }
 }

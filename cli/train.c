@@ -76,6 +76,7 @@ typedef struct watcher {
     double          epoch_sum;     /* of losses × samples, and … */
     int64_t         epoch_samples; /* … of samples, in the epoch so far */
     int64_t         epoch;
+    bool            epoch_ended;                                /* and its evaluation follows */
     double          loss;                                       /* of the latest evaluation; NaN: none */
     lk_named_metric metrics[LK_MAX_METRICS + 1 + TEXT_METRICS]; /* of it */
     text_metrics    text;
@@ -124,8 +125,7 @@ static void log_event(FILE *log, const lk_event *e)
     if (e->kind == LK_EVENT_STEP) {
         json_number(&j, "lr", e->rate);
         if (e->grad_norm > 0) json_number(&j, "grad_norm", e->grad_norm);
-        if (!lk_metrics_find(e->metrics, e->metrics_count, "tokens_per_s"))
-            json_number(&j, "images_per_s", e->seconds > 0 ? (double)e->samples / e->seconds : 0);
+        json_number(&j, "samples_per_s", e->seconds > 0 ? (double)e->samples / e->seconds : 0);
     }
     metrics_json(&j, e->metrics, e->metrics_count);
     if (e->kind == LK_EVENT_EVALUATED) json_integer(&j, "samples", e->samples);
@@ -203,8 +203,7 @@ static void plot_event(watcher *w, const lk_event *e)
         plot_metrics(w, e, "train");
         add_scalar(w, "train/lr", e->step, e->rate);
         if (e->grad_norm > 0) add_scalar(w, "train/grad_norm", e->step, e->grad_norm);
-        if (e->seconds > 0 && !w->setup->transformer.used)
-            add_scalar(w, "train/images_per_s", e->step, (double)e->samples / e->seconds);
+        if (e->seconds > 0) add_scalar(w, "train/samples_per_s", e->step, (double)e->samples / e->seconds);
         if (e->late_rank >= 0) add_scalar(w, "train/late_ms", e->step, 1e3 * e->late);
     } else if (e->kind == LK_EVENT_EVALUATED) {
         add_scalar(w, "test/loss", e->step, e->loss);
@@ -245,24 +244,37 @@ static void update_train_loss(watcher *w, const lk_event *e)
     w->train_loss = w->epoch_sum / (double)w->epoch_samples;
 }
 
-/* How many units a sample has. */
-static int64_t sample_units(const setup *s) { return s->transformer.used ? s->transformer.length : 1; }
-
-/* What a unit is called on the moving line. */
-static const char *sample_unit(const setup *s)
+/* After an epoch with a test set its mean training loss is printed with the evaluation that follows; otherwise by itself. */
+static void hold_epoch(watcher *w, const lk_event *e)
 {
-    if (s->transformer.used) return "tokens";
-    return strcmp(lk_dataset_field(s->train, 0)->name, "image") == 0 ? "images" : "samples";
+    if (w->setup->test && w->setup->config.eval_every == 0)
+        w->epoch_ended = true;
+    else
+        progress_print_wrapped(&w->bar, "epoch %lld, step %lld: train loss %.4f", (long long)e->epoch + 1,
+                               (long long)e->step, e->loss);
+}
+
+/* The number of samples and the time are omitted where the line would become wider than the terminal. */
+static void print_evaluation(watcher *w, const lk_event *e)
+{
+    long long total = (long long)lk_dataset_count(w->setup->test), samples = (long long)e->samples;
+    char      text[METRICS_TEXT], trained[64] = "", line[METRICS_TEXT + 256], more[96];
+    if (w->epoch_ended) snprintf(trained, sizeof trained, "train loss %.4f, ", w->train_loss);
+    w->epoch_ended = false;
+    int  used = snprintf(line, sizeof line, "epoch %lld, step %lld: %stest loss %.4f%s", (long long)e->epoch + 1,
+                         (long long)e->step, trained, e->loss, metrics_text(e->metrics, e->metrics_count, ", ", text));
+    int  length = snprintf(more, sizeof more, " (%lld/%lld samples in %.1f s)", samples, total, e->seconds);
+    bool shown = samples != total || used + length < terminal_columns(stderr);
+    progress_print_wrapped(&w->bar, "%s%s", line, shown ? more : "");
 }
 
 static int on_event(void *user, const lk_event *event)
 {
     watcher        *w = user;
-    char            text[METRICS_TEXT];
     lk_event        own = text_metrics_add(&w->text, w->setup, event);
     const lk_event *e = &own;
     if (!w->started && w->rank == 0) {
-        progress_start(&w->bar, stderr, "train", sample_unit(w->setup), e->steps, e->steps / 20 > 0 ? e->steps / 20 : 1);
+        progress_start(&w->bar, stderr, "train", setup_unit(w->setup), e->steps);
         w->bar.describe = describe_step;
         w->bar.user = w;
         w->started = true;
@@ -275,7 +287,7 @@ static int on_event(void *user, const lk_event *event)
         w->seconds += e->seconds;
         update_train_loss(w, e);
         w->event = e;
-        if (w->rank == 0) progress_step(&w->bar, e->step, e->loss, (double)(w->images * sample_units(w->setup)));
+        if (w->rank == 0) progress_step(&w->bar, e->step, e->loss, (double)(w->images * setup_units(w->setup)));
         if (w->setup->transformer.used && w->text.peak == 0) {
             w->text.peak = text_metrics_peak(w->setup, w->world);
             if (!(w->text.peak > 0)) w->text.peak = -1; /* once */
@@ -292,11 +304,8 @@ static int on_event(void *user, const lk_event *event)
         w->samples = e->samples;
     }
     if (w->rank != 0) return stop_signal != 0;
-    if (e->kind == LK_EVENT_EVALUATED)
-        progress_print(&w->bar, "epoch %lld, step %lld: test loss %.4f%s (%lld/%lld samples in %.1f s)",
-                       (long long)e->epoch + 1, (long long)e->step, e->loss,
-                       metrics_text(e->metrics, e->metrics_count, ", ", text), (long long)e->samples,
-                       (long long)lk_dataset_count(w->setup->test), e->seconds);
+    if (e->kind == LK_EVENT_EPOCH) hold_epoch(w, e);
+    if (e->kind == LK_EVENT_EVALUATED) print_evaluation(w, e);
     if (e->kind == LK_EVENT_SAVED && !stop_signal) /* otherwise the last message contains it */
         progress_print(&w->bar, "saved step %lld in %s", (long long)e->step, e->path);
     if (e->kind == LK_EVENT_RESUMED)
@@ -323,8 +332,9 @@ static void print_results(const watcher *w, lk_trainer *t, const options *given)
         metrics_json(&j, w->metrics, w->metrics_count);
     else
         json_number(&j, "accuracy", NAN); /* never evaluated */
-    json_number(&j, w->setup->transformer.used ? "tokens_per_s" : "images_per_s",
-                w->seconds > 0 ? (double)(w->images * sample_units(w->setup)) / w->seconds : 0);
+    json_number(&j, "samples_per_s", w->seconds > 0 ? (double)w->images / w->seconds : 0);
+    if (w->setup->transformer.used)
+        json_number(&j, "tokens_per_s", w->seconds > 0 ? (double)(w->images * setup_units(w->setup)) / w->seconds : 0);
     json_number(&j, "steps_per_s", w->seconds > 0 ? (double)w->steps / w->seconds : 0);
     json_integer(&j, "ranks", w->world);
     json_text(&j, "hash", hash);
@@ -375,7 +385,7 @@ static int train_model(setup *s, watcher *w, const options *given)
         code = setup_report(s, "train", status);
     if (status >= 0 && w->started && w->seconds > 0)
         terminal_print(stderr, "%lld steps, %.0f %s/s%s%s\n", (long long)w->steps,
-                       (double)(w->images * sample_units(s)) / w->seconds, sample_unit(s),
+                       (double)(w->images * setup_units(s)) / w->seconds, setup_unit(s),
                        s->config.save ? "; the model is in " : "", s->config.save ? s->config.save : "");
     if (status >= 0 && w->rank == 0 && options_flag(given, "json")) print_results(w, t, given);
     lk_trainer_free(t);
@@ -543,9 +553,9 @@ const command command_train = {
     "train",
     "train a model",
     "Trains a model in one process, or with several ranks that each process their share of every batch (-n, or any "
-    "launcher). On a terminal, a progress line shows step, loss, images per second and time left; otherwise plain "
-    "lines "
-    "are written to standard error.\n\n"
+    "launcher). On a terminal, a progress line shows step, loss, speed and time left; otherwise plain lines "
+    "are written to standard error: for the first step, then every few seconds. After each epoch a line has its mean "
+    "training loss and, with a test set, the loss there.\n\n"
     "The same seed gives the same bits with any number of threads and loader workers. A run that was stopped and "
     "resumed ends with the same bits as an uninterrupted run.\n\n"
     "Examples: lockstep train --model cnn --data fashion-mnist --epochs 3 --save runs/first; the same with -n 2; "

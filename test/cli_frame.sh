@@ -82,13 +82,37 @@ for name in $names; do
         sed 's/\\//g' page.1 | grep -q -e "fB$option" || complain "the man page of $name lacks $option"
     done
     awk '/^  --/ || /^$/ { n = 0 } { n += gsub(/\(default/, "") } n > 1' help.txt | grep -q . && complain "lockstep $name --help has an option with two defaults"
-    awk 'length($0) > 100' help.txt | grep -q . && complain "lockstep $name --help has lines of more than 100 columns"
+    awk 'length($0) > 80' help.txt | grep -q . && complain "lockstep $name --help has lines of more than 80 columns: $(awk 'length($0) > 80' help.txt)"
     "$LOCKSTEP" help | grep -q "^  $name " || complain "lockstep help lacks $name"
     grep -q "lockstep-$name(1)" <("$LOCKSTEP" help --man lockstep | sed 's/\\//g; s/ (1)/(1)/') || complain "lockstep.1 lacks $name"
     if command -v groff > /dev/null; then
         warnings=$(groff -man -Tutf8 -ww -z page.1 2>&1)
         [ -z "$warnings" ] || complain "groff about lockstep-$name.1: $warnings"
     fi
+done
+
+# On a terminal help fits its width, and goes through a pager; elsewhere neither.
+if has_terminal; then
+    for columns in 120 50; do
+        PAGER=cat on_terminal "stty cols $columns; '$LOCKSTEP' help train" < /dev/null | tr -d '\r' > tty.txt
+        awk -v most=$columns 'length($0) > most' tty.txt | grep -q . && complain "help is wider than $columns columns: $(awk -v most=$columns 'length($0) > most' tty.txt)"
+        grep -q -- '--weight-decay X' tty.txt || complain "help at $columns columns: $(head -20 tty.txt)"
+        [ $columns = 50 ] || awk 'length($0) > 80' tty.txt | grep -q . || complain "help uses 80 of $columns columns"
+    done
+    on_terminal "PAGER='sed s/^/paged:/' '$LOCKSTEP' help train" < /dev/null | grep -q '^paged:Usage: lockstep train' || complain "help does not use PAGER"
+    on_terminal "PAGER='sed s/^/paged:/' '$LOCKSTEP' plan --help" < /dev/null | grep -q '^paged:Usage: lockstep plan' || complain "--help does not use PAGER"
+    on_terminal "PAGER=/nothing/here '$LOCKSTEP' help train" < /dev/null | grep -q '^Usage: lockstep train' || complain "no help with a PAGER that does not exist"
+    on_terminal "PAGER='head -1' '$LOCKSTEP' help train && echo done" < /dev/null | tr -d '\r' | grep -qx done || complain "a pager that ends early fails the command"
+    on_terminal "unset PAGER; '$LOCKSTEP' help" < /dev/null | grep -q 'Usage: lockstep COMMAND' || complain "no help without PAGER"
+fi
+PAGER='sed s/^/paged:/' "$LOCKSTEP" help train | grep -q '^paged:' && complain "a pager in a pipe"
+
+# Plans fit 80 columns.
+for given in "--model cnn -n 4" "--model resnet20 -n 6 --nnodes 2" "--model gpt -n 2"; do
+    # shellcheck disable=SC2086
+    "$LOCKSTEP" plan $given --data synthetic > out.txt 2> err.txt || complain "plan $given: $(cat err.txt)"
+    awk 'length($0) > 80' out.txt | grep -q . && complain "plan $given is wider than 80 columns: $(awk 'length($0) > 80' out.txt)"
+    tr -s '\n ' '  ' < out.txt | grep -q 'bucket 0: .* into backward, in flight .* critical path' || complain "plan $given: $(cat out.txt)"
 done
 
 # JSON that another program can parse.
@@ -132,7 +156,26 @@ if echo "$names" | grep -qx train; then
     grep -q $'\033' all.txt && complain "escape sequences in a pipe"
     grep -q $'\r' all.txt && complain "carriage returns in a pipe"
     grep -Eq 'step [0-9]+/2 +loss [0-9.]+' all.txt || complain "no plain progress lines in a pipe: $(cat all.txt)"
+    # The first step at once, then by time, however many steps there are.
+    "$LOCKSTEP" train --config c.conf --steps 1000000000000 > all.txt 2>&1 & trainer=$!
+    for _ in $(seq 600); do [ "$(grep -c '^train  step ' all.txt)" -lt 3 ] && sleep 0.1 || break; done
+    kill $trainer
+    wait $trainer
+    [ "$(grep -c '^train  step ' all.txt)" -ge 3 ] && grep '^train ' all.txt | head -1 | grep -q 'step 1/' || complain "no plain lines by time: $(cat all.txt)"
+    # After each epoch its mean training loss: of all ranks, with and without a test set, in 80 columns.
+    for ranks in 1 2; do
+        "$LOCKSTEP" train --config c.conf --steps 0 --epochs 2 -n $ranks --log "epochs$ranks.jsonl" > all.txt 2>&1 || complain "two epochs: $(cat all.txt)"
+        [ "$(grep -c '^epoch [12], step [48]: train loss [0-9.]*$' all.txt)" = 2 ] || complain "no epoch lines without an evaluation, $ranks ranks: $(cat all.txt)"
+        grep -o '^epoch.*' all.txt > "lines$ranks.txt"
+    done
+    [ "$(grep -c '"event": "step".*"samples_per_s": [0-9]' epochs1.jsonl)" = 8 ] && ! grep -q images_per_s epochs1.jsonl || complain "the speed of a table in the log: $(cat epochs1.jsonl)"
+    cmp -s lines1.txt lines2.txt || complain "the mean training losses of 1 and 2 ranks differ: $(cat lines1.txt lines2.txt)"
+    "$LOCKSTEP" train --config c.conf --steps 0 --epochs 2 --eval-every 0 > all.txt 2>&1
+    [ "$(grep -cE '^epoch [12], step [48]: train loss [0-9.]+, test loss [0-9.]+, accuracy [0-9.]+ %' all.txt)" = 2 ] || complain "no epoch lines with an evaluation: $(cat all.txt)"
+    grep -v '^{' all.txt | awk 'length($0) > 80' | grep -q . && complain "lines of more than 80 columns: $(cat all.txt)"
     if has_terminal; then
+        on_terminal "stty cols 40; '$LOCKSTEP' train --config c.conf --steps 0 --epochs 2 --eval-every 0" < /dev/null | tr '\r' '\n' | sed 's/\x1b\[[0-9;]*[A-Za-z]//g' > tty.txt
+        grep -q '^epoch 2, step 8: train loss' tty.txt && ! awk 'length($0) > 40' tty.txt | grep -v '^{' | grep -q . || complain "epoch lines at 40 columns: $(cat tty.txt)"
         on_terminal "'$LOCKSTEP' train --config c.conf" < /dev/null > tty.txt
         grep -q $'\033\[32m' tty.txt || complain "no colours on a terminal"
         NO_COLOR=1 on_terminal "'$LOCKSTEP' train --config c.conf" < /dev/null > tty.txt

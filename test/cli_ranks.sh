@@ -27,9 +27,10 @@ hash_of() { # hash_of NAME COMMAND…
 }
 world=2
 # shellcheck disable=SC2086
-hash_of short "$LOCKSTEP" train -n 2 $small --epochs 2 --json
+hash_of short "$LOCKSTEP" train -n 2 $small --epochs 2 --log short.jsonl --json
 two=$hash
-grep -q '50/50 samples' short.err || fail "evaluation did not see 50 samples: $(cat short.err)"
+evaluated() { [ "$(grep '"event": "evaluated"' "$1" | grep -c '"samples": 50[,}]')" = 2 ] || fail "evaluation did not see 50 samples: $(cat "$1")"; }
+evaluated short.jsonl
 # shellcheck disable=SC2086
 "$LOCKSTEP" run -n 2 -- "$LOCKSTEP" train $small --epochs 2 --json > run.out 2> run.err || fail "lockstep run: $(cat run.err)"
 [ "$(field hash < run.out)" = "$two" ] || fail "lockstep run: $(cat run.out), -n 2: $two"
@@ -80,12 +81,12 @@ hash_of one "$LOCKSTEP" train $small --epochs 2 --reproducible --save one --json
 one=$hash
 for world in 2 3; do
     # shellcheck disable=SC2086
-    hash_of many "$LOCKSTEP" train -n $world $small --epochs 2 --reproducible --save many$world --json
+    hash_of many "$LOCKSTEP" train -n $world $small --epochs 2 --reproducible --save many$world --log many$world.jsonl --json
     [ "$hash" = "$one" ] || fail "--reproducible with $world ranks: $hash, with one $one"
     for key in loss accuracy train_loss; do
         [ "$(field $key < many.json)" = "$(field $key < one.json)" ] || fail "$key with $world ranks: $(cat many.json), with one: $(cat one.json)"
     done
-    grep -q '50/50 samples' many.err || fail "$world ranks: $(cat many.err)"
+    evaluated many$world.jsonl
     cmp one/model.safetensors many$world/model.safetensors
     cmp one/optimizer.safetensors many$world/optimizer.safetensors
 done

@@ -29,7 +29,7 @@ train() { # train RANKS DIRECTORY OPTIONS...: on one host
     shift 2
     "$LOCKSTEP" train -n "$ranks" --threads 1 --save "$directory" "$@" > out.txt 2>&1 || fail "$ranks ranks: $*"
 }
-says() { grep -q -- "$1" out.txt || fail "no '$1' in"; }
+says() { sed -e ':a' -e 'N' -e '$!ba' -e 's/\n  */ /g' out.txt | grep -q -- "$1" || fail "no '$1' in"; }
 same() { # same DIRECTORY DIRECTORY
     cmp "$1/model.safetensors" "$2/model.safetensors" && cmp "$1/optimizer.safetensors" "$2/optimizer.safetensors"
 }

@@ -98,7 +98,7 @@ decayed() { "$LOCKSTEP" train --model mlp --features 5 --steps 5 --seed 3 --eval
 "$LOCKSTEP" plan --model cnn --graph text | grep -q 'conv2.weight' || fail "plan --graph text"
 "$LOCKSTEP" plan --model cnn --sections | grep -q 'conv2d+relu+max_pool' || fail "plan --sections shows no fusion"
 "$LOCKSTEP" bench train --model mlp --batch 32 --threads 1 --steps 50 --json > bench.json
-for key in images_per_s steps_per_s mean_step_s first_step_s rss_mib; do [ -n "$(field $key < bench.json)" ] || fail "bench: $(cat bench.json)"; done
+for key in samples_per_s steps_per_s mean_step_s first_step_s rss_mib; do [ -n "$(field $key < bench.json)" ] || fail "bench: $(cat bench.json)"; done
 "$LOCKSTEP" train --model mlp --hidden 7 --features 5 --classes 3 --steps 3 --dtype f64 --optimizer sgd --momentum 0.9 --nesterov \
     --schedule cosine --warmup 1 --clip 1 --label-smoothing 0.1 --weight-decay 0.01 --json 2> /dev/null | grep -q '"parameters": *66' || fail "mlp sizes"
 echo "ok"
