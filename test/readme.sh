@@ -41,6 +41,7 @@ done
 export LOCKSTEP_DATA=$work/data PATH=$PATH:/sbin:/usr/sbin
 unset LD_LIBRARY_PATH PKG_CONFIG_PATH
 bash -e commands.sh > out.txt 2>&1 || { echo "README.md's commands fail:" >&2; cat commands.sh out.txt >&2; exit 1; }
+grep -q '^step 1: loss [0-9.]*$' out.txt && grep -q '^epoch 5: test loss [0-9.]*$' out.txt || { echo "the program prints no progress: $(cat out.txt)" >&2; exit 1; }
 [ -s runs/cnn/model.safetensors ] || { echo "the program saved nothing: $(cat out.txt)" >&2; exit 1; }
 /usr/local/bin/lockstep --version
 
