@@ -1,9 +1,21 @@
-"""One step of a trace (lockstep train --trace FILE) as an SVG: python3 bench/trace_picture.py FILE STEP > picture.svg"""
-import json, sys
-trace, number = json.load(open(sys.argv[1])), int(sys.argv[2])
-events = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+"""One step of a trace (lockstep train --trace FILE) as an SVG: python3 bench/trace_picture.py FILE [STEP] > picture.svg
+
+STEP counts the recorded steps from 0, negative numbers from the end; without it, the one in the middle, which is past the first steps' set-up."""
+import html, json, sys
+if len(sys.argv) not in (2, 3):
+    sys.exit("usage: python3 bench/trace_picture.py FILE [STEP] > picture.svg")
+try:
+    events = [e for e in json.load(open(sys.argv[1]))["traceEvents"] if e["ph"] == "X"]
+except (OSError, ValueError, KeyError, TypeError) as error:
+    sys.exit(f"{sys.argv[1]}: not a trace of `lockstep train --trace`: {error}")
 ranks = sorted({e["pid"] for e in events})
-step = sorted((e for e in events if e["pid"] == 0 and e["name"] == "step"), key=lambda e: e["ts"])[number]
+steps = sorted((e for e in events if e["name"] == "step" and e["pid"] == ranks[0]), key=lambda e: e["ts"])
+if not steps:
+    sys.exit(f"{sys.argv[1]} has no step")
+try:
+    step = steps[int(sys.argv[2]) if len(sys.argv) == 3 else len(steps) // 2]
+except (IndexError, ValueError):
+    sys.exit(f"STEP {sys.argv[2]}: the trace has {len(steps)} steps: 0 to {len(steps) - 1}")
 begin, end = step["ts"], step["ts"] + step["dur"]
 left, width, row, colours = 110, 860, 22, {"kernel": "#4c78a8", "collective": "#f58518"}
 scale, rows, body = width / (end - begin), [], []
@@ -17,9 +29,10 @@ for line, (rank, kind) in enumerate(rows):
         if e["pid"] != rank or e.get("cat") != kind or e["ts"] + e["dur"] < begin or e["ts"] > end: continue
         x, w = max(0, e["ts"] - begin) * scale, max(0.4, (min(end, e["ts"] + e["dur"]) - max(begin, e["ts"])) * scale)
         body.append(f'<rect x="{left + x:.1f}" y="{y}" width="{w:.2f}" height="{row - 5}" fill="{colours[kind]}" stroke="#fff" stroke-width=".3"/>')
-        if w > 90: body.append(f'<text x="{left + x + 4:.1f}" y="{y + 12}" fill="#fff">{e["name"].split("=")[-1].split("(")[0].strip()[:int(w / 6.5)]}</text>')
+        if w > 90: body.append(f'<text x="{left + x + 4:.1f}" y="{y + 12}" fill="#fff">{html.escape(e["name"].split("=")[-1].split("(")[0].strip()[:int(w / 6.5)])}</text>')
 height = 24 + len(rows) * row + len(ranks) * 8 + 22
-for ms in range(0, int((end - begin) / 1000) + 1, 20):
+every = next(m for m in (k * 10**n for n in range(9) for k in (1, 2, 5)) if 20 * m >= (end - begin) / 1000)  # ms between at most 20 marks
+for ms in range(0, int((end - begin) / 1000) + 1, every):
     body.append(f'<line x1="{left + ms * 1000 * scale:.1f}" x2="{left + ms * 1000 * scale:.1f}" y1="18" y2="{height - 18}" stroke="#bbb" stroke-width=".5"/>'
                 f'<text x="{left + ms * 1000 * scale:.1f}" y="{height - 6}" text-anchor="middle">{ms} ms</text>')
 print(f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 20}" height="{height}" font-family="sans-serif" font-size="11">'

@@ -101,3 +101,12 @@ for path, waits in (("shared.json", ["all_gather metrics", "barrier update"]), (
     assert steps > 0 and set(names) - {"reduce_scatter"} == set(waits), (path, names)
     assert all(names.count(one) == steps for one in waits), (path, steps, names)
 PY
+
+# bench/trace_picture.py draws a step of a trace: the one that is named, or one by itself.
+for given in "" 0 -1; do
+    # shellcheck disable=SC2086
+    python3 "$SOURCE_DIR/bench/trace_picture.py" buckets.json $given > picture.svg || { echo "trace_picture.py buckets.json $given fails" >&2; exit 1; }
+    python3 -c 'import sys, xml.dom.minidom as m; assert len(m.parse("picture.svg").getElementsByTagName("rect")) > 5, "no rectangles"'
+done
+if python3 "$SOURCE_DIR/bench/trace_picture.py" buckets.json 3 > picture.svg 2> err.txt; then echo "a step that was not recorded is drawn" >&2; exit 1; fi
+grep -q 'STEP 3: the trace has 3 steps' err.txt || { cat err.txt >&2; exit 1; }
