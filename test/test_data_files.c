@@ -309,6 +309,7 @@ static void names_give_directories_or_advice(void)
     unsigned char *images = idx_bytes(3, shape, &image_size), *labels = idx_bytes(1, shape, &label_size);
     setenv("LOCKSTEP_DATA", scratch("data"), 1);
     setenv("HOME", scratch("home"), 1);
+    unsetenv("XDG_CACHE_HOME");
     CHECK_OK(context, lk_data_directory(context, "mnist", path, sizeof path));
     CHECK(strcmp(path, scratch("data/mnist")) == 0);
     CHECK_FAILS(context, lk_data_directory(context, "mnist", path, 10), LK_EINVAL, "10 bytes");
@@ -344,6 +345,20 @@ static void names_give_directories_or_advice(void)
     setenv("LOCKSTEP_DATA", scratch("data"), 1); /* falls back to the cache */
     CHECK_OK(context, lk_dataset_open(context, "mnist", LK_SPLIT_TEST, NULL, &d));
     lk_dataset_free(d);
+
+    /* XDG_CACHE_HOME replaces ~/.cache; what is in ~/.cache is still found. A relative one is ignored, as its specification says. */
+    setenv("XDG_CACHE_HOME", scratch("xdg"), 1);
+    CHECK_OK(context, lk_dataset_open(context, "mnist", LK_SPLIT_TEST, NULL, &d));
+    lk_dataset_free(d);
+    unsetenv("LOCKSTEP_DATA");
+    CHECK_OK(context, lk_data_directory(context, "mnist", path, sizeof path));
+    CHECK(strcmp(path, scratch("xdg/lockstep/mnist")) == 0);
+    CHECK_FAILS(context, lk_dataset_open(context, "cifar10", LK_SPLIT_TRAIN, NULL, &d), LK_ENOENT,
+                scratch("xdg/lockstep/cifar10"), scratch("home/.cache/lockstep/cifar10"));
+    setenv("XDG_CACHE_HOME", "relative", 1);
+    CHECK_OK(context, lk_data_directory(context, "mnist", path, sizeof path));
+    CHECK(strcmp(path, scratch("home/.cache/lockstep/mnist")) == 0);
+    unsetenv("XDG_CACHE_HOME");
     free(images), free(labels);
 }
 

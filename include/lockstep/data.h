@@ -74,8 +74,8 @@ typedef struct lk_open_options {
 #define LK_OPEN_OPTIONS_INIT {.size = sizeof(lk_open_options)}
 
 /* Opens by name.
- *   cifar10, fashion-mnist, mnist, each with ":DIR"; without it, searches $LOCKSTEP_DATA/NAME, ~/.cache/lockstep/NAME and
- *     the directory of Debian's package. Fields: image u8, label
+ *   cifar10, fashion-mnist, mnist, each with ":DIR"; without it, searches $LOCKSTEP_DATA/NAME, $XDG_CACHE_HOME/lockstep/NAME,
+ *     ~/.cache/lockstep/NAME and the directory of Debian's package. Fields: image u8, label
  *   synthetic, synthetic:3x32x32,classes=10,count=5000,seed=1 (each part is optional). Fields: image u8 or features f32, label
  *   synthetic-tokens:256,vocabulary=65,count=5000,seed=1 (each part is optional). Fields: tokens and label i32 (256)
  *   folder:DIR          PNG and JPEG files, a subdirectory for each class; with train/ and test/ in DIR, these. Fields: image u8, label
@@ -315,7 +315,7 @@ LK_API lk_status lk_data_get(lk_context *context, const char *name, const char *
                              lk_data_progress progress, void *user);
 
 /* The directory that lk_data_get writes to and lk_dataset_open searches first: $LOCKSTEP_DATA/NAME, else
- * ~/.cache/lockstep/NAME. */
+ * $XDG_CACHE_HOME/lockstep/NAME, else ~/.cache/lockstep/NAME. */
 LK_API lk_status lk_data_directory(lk_context *context, const char *name, char *path, size_t bytes);
 
 /* ---- Text into token files. ---- */

@@ -18,20 +18,24 @@ static const char *const fashion_names[10] = {"T-shirt/top", "Trouser", "Pullove
                                               "Sandal",      "Shirt",   "Sneaker",  "Bag",   "Ankle boot"};
 static const char *const digit_names[10] = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"};
 
+/* NAME in the user's cache, as the XDG Base Directory Specification has it: a relative XDG_CACHE_HOME is invalid and ignored. Returns as
+ * snprintf. */
+static int cache_place(const char *name, bool xdg, char *path, size_t bytes)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (xdg && cache && cache[0] == '/') return snprintf(path, bytes, "%s/lockstep/%s", cache, name);
+    if (!home || !*home) {
+        struct passwd *user = getpwuid(getuid());
+        home = user && user->pw_dir ? user->pw_dir : "/";
+    }
+    return snprintf(path, bytes, "%s/.cache/lockstep/%s", home, name);
+}
+
 lk_status lk_data_directory(lk_context *context, const char *name, char *path, size_t bytes)
 {
-    const char *root = getenv("LOCKSTEP_DATA"), *home = getenv("HOME");
-    int         length;
+    const char *root = getenv("LOCKSTEP_DATA");
     if (bytes == 0) return lk__fail(context, LK_EINVAL, "a buffer of 0 bytes for a path");
-    if (root && *root) {
-        length = snprintf(path, bytes, "%s/%s", root, name);
-    } else {
-        if (!home || !*home) {
-            struct passwd *user = getpwuid(getuid());
-            home = user && user->pw_dir ? user->pw_dir : "/";
-        }
-        length = snprintf(path, bytes, "%s/.cache/lockstep/%s", home, name);
-    }
+    int length = root && *root ? snprintf(path, bytes, "%s/%s", root, name) : cache_place(name, true, path, bytes);
     if (length < 0 || (size_t)length >= bytes)
         return lk__fail(context, LK_EINVAL, "the path of %s is longer than %zu bytes", name, bytes);
     return LK_OK;
@@ -39,19 +43,25 @@ lk_status lk_data_directory(lk_context *context, const char *name, char *path, s
 
 enum { PLACES = 6 };
 
-/* The directories to search for name if none was given. */
+/* Adds a place that is not in the list yet. */
+static void add_place(char places[PLACES][LK__PATH], int *count, const char *path)
+{
+    for (int i = 0; i < *count; i++)
+        if (strcmp(places[i], path) == 0) return;
+    if (lk__path(places[*count], "%s", path)) (*count)++;
+}
+
+/* The directories to search for name if none was given: also ~/.cache where XDG_CACHE_HOME is another, for it may have been set later. */
 static lk_status list_places(lk_context *context, const char *name, const char *packaged, char places[PLACES][LK__PATH],
                              int *count)
 {
+    char path[LK__PATH];
     *count = 0;
     lk_status status = lk_data_directory(context, name, places[(*count)++], LK__PATH);
     if (status < 0) return status;
-    const char *home = getenv("HOME");
-    if (getenv("LOCKSTEP_DATA") && home && *home) {
-        if (lk__path(places[*count], "%s/.cache/lockstep/%s", home, name) && strcmp(places[0], places[*count]) != 0)
-            (*count)++;
-    }
-    if (packaged && lk__path(places[*count], "%s", packaged)) (*count)++;
+    for (int xdg = 1; xdg >= 0; xdg--)
+        if (cache_place(name, xdg == 1, path, sizeof path) < (int)sizeof path) add_place(places, count, path);
+    if (packaged) add_place(places, count, packaged);
     return LK_OK;
 }
 
