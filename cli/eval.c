@@ -1,13 +1,19 @@
-/* eval.c - `lockstep eval`: loss and accuracy of saved weights on the test set. */
+/* eval.c - `lockstep eval`: loss and metrics of saved weights on a test set, or on the data that the user names. */
 #include "metrics.h"
 #include "model_default.h"
 #include "record.h"
+#include "split.h"
+#include "text_metrics.h"
 
 static const option eval_options[] = {
     TEXT("load", "DIR|FILE",
          NULL, "Weights: a checkpoint directory, which knows its model and data, or a .safetensors file with --model and --data"),
     MODEL_OPTIONS,
     DATA_OPTIONS,
+    SPLIT_OPTION,
+    INTEGER("stride", "S", NULL, 1, 1 << 24,
+            "text, jsonl, tokens: a window of --context tokens every S tokens, of which the last S are scored, so that "
+            "at least --context - S tokens precede each (default --context: windows do not overlap)"),
     HEADING("Running"),
     MACHINE_OPTIONS,
     FLAG("json", "Print one line of JSON"),
@@ -15,12 +21,29 @@ static const option eval_options[] = {
     OPTIONS_END,
 };
 
+static bool is_language_model(const setup *s)
+{
+    return s->transformer.used && s->transformer.config.kind != LK_TRANSFORMER_ENCODER;
+}
+
 static void print_evaluation(const setup *s, const options *given, const lk_evaluation *result)
 {
-    char text[METRICS_TEXT];
+    char            text[METRICS_TEXT], part[80];
+    lk_named_metric all[LK_MAX_METRICS + 1 + TEXT_METRICS];
+    lk_text_info    about = {0};
+    int             count = result->metrics_count;
+    for (int i = 0; i < count; i++) all[i] = result->metrics[i];
+    if (is_language_model(s)) {
+        count += text_metrics_of_loss(s->test, result->loss, all + count);
+        (void)lk_dataset_text(s->test, &about);
+    }
     if (!options_flag(given, "json")) {
-        printf("loss %.6f%s (%lld samples)\n", result->loss,
-               metrics_text(result->metrics, result->metrics_count, ", ", text), (long long)result->samples);
+        printf("loss %.6f%s (", result->loss, metrics_text(all, count, ", ", text));
+        if (about.scored)
+            printf("%lld tokens%s scored in %lld windows)\n", (long long)about.scored, split_set(s),
+                   (long long)result->samples);
+        else
+            printf("%s)\n", split_describe(s, result->samples, part, sizeof part));
         return;
     }
     json j = json_to(stdout);
@@ -28,8 +51,10 @@ static void print_evaluation(const setup *s, const options *given, const lk_eval
     json_text(&j, "model", options_text(given, "model"));
     json_text(&j, "data", s->data);
     json_number(&j, "loss", result->loss);
-    metrics_json(&j, result->metrics, result->metrics_count);
+    metrics_json(&j, all, count);
     json_integer(&j, "samples", result->samples);
+    if (about.scored) json_integer(&j, "tokens", about.scored);
+    json_text(&j, "split", split_name(s));
     json_close(&j, '}');
     json_line(&j);
 }
@@ -41,10 +66,18 @@ static int evaluate(setup *s, const options *given)
     s->config.init = options_text(given, "load");
     s->weights_option = "--load";
     lk_status status = lk_trainer_create(s->context, &s->config, &t);
+    if (status >= 0) split_note_training(s, "eval");
     if (status >= 0) status = lk_trainer_evaluate(t, &result);
     if (status >= 0) print_evaluation(s, given, &result);
     lk_trainer_free(t);
     return status < 0 ? setup_report(s, "eval", status) : 0;
+}
+
+static int check_stride(const setup *s, const options *given)
+{
+    if (!options_given(given, "stride") || is_language_model(s)) return 0;
+    print_error("eval", "--stride belongs to language models; %s does not use it", s->model_name);
+    return EXIT_USER_ERROR;
 }
 
 static int run_eval(const options *command_line)
@@ -62,9 +95,7 @@ static int run_eval(const options *command_line)
     if (code == 0) model_default(&given);
     if (code == 0) code = setup_make(&s, "eval", &given, SETUP_TEST);
     if (code == 0) code = record_check(&s, "eval", &given);
-    if (code == 0 && s.no_test)
-        print_note("eval", "%s has no test set: all %lld samples are evaluated", s.data,
-                   (long long)lk_dataset_count(s.test));
+    if (code == 0) code = check_stride(&s, &given);
     if (code == 0) code = evaluate(&s, &given);
     setup_free(&s);
     return code;
@@ -72,11 +103,13 @@ static int run_eval(const options *command_line)
 
 const command command_eval = {
     "eval",
-    "evaluate saved weights on the test set",
-    "Loads weights strictly (names and shapes must match the model) and prints the mean loss and the metrics over the "
-    "whole test set, each sample once; where --data names data without one, over all samples. A checkpoint directory "
-    "knows its model, its data and their options; an option that is given has precedence.\n\n"
-    "Examples: lockstep eval --load runs/first; lockstep eval --load model.safetensors --model cnn --data "
+    "evaluate saved weights on a test set or on your own data",
+    "Loads weights strictly (names and shapes must match the model) and prints the mean loss and the metrics, each "
+    "sample once: of the test set, or of all samples of the files that --data names (--split). Of a language model "
+    "every token but the first of a document is scored once, and perplexity and bits per byte are printed, too. A "
+    "checkpoint directory knows its model, its data and their options; an option that is given has precedence.\n\n"
+    "Examples: lockstep eval --load runs/first; lockstep eval --load runs/first --data csv:new.csv; lockstep eval "
+    "--load runs/text --data text:book.txt --stride 64; lockstep eval --load model.safetensors --model cnn --data "
     "fashion-mnist",
     NULL,
     0,

@@ -41,7 +41,8 @@ static int check_kind(const char *name, const options *given, const char *data)
                  {"context", "text, jsonl, tokens, synthetic-tokens"},
                  {"packing", "text, jsonl, tokens"},
                  {"text-field", "jsonl"},
-                 {"token-type", "tokens"}};
+                 {"token-type", "tokens"},
+                 {"stride", "text, jsonl, tokens"}};
     static const char known[] = "cifar10, fashion-mnist, mnist, synthetic, synthetic-tokens, folder, npy, npz, "
                                 "safetensors, csv, idx, text, jsonl, tokens";
     char              kind[32];
@@ -65,6 +66,7 @@ static void set_text_options(const options *given, lk_open_options *open)
     open->text_field = options_text(given, "text-field");
     open->packing = strcmp(packing, "documents") == 0 ? 1 : strcmp(packing, "windows") == 0 ? -1 : 0;
     open->token_bytes = !type ? 0 : strcmp(type, "u32") == 0 ? 4 : 2;
+    open->stride = options_chosen(given, "stride") ? options_integer(given, "stride") : 0;
 }
 
 /* "H,W", both whole numbers. */

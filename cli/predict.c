@@ -2,20 +2,24 @@
 #include "model_default.h"
 #include "predictions.h"
 #include "record.h"
+#include "split.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const option predict_options[] = {
     TEXT("load", "DIR|FILE",
          NULL, "Weights: a checkpoint directory, which knows its model and data, or a .safetensors file with --model and --data"),
     INTEGER("first", "I", "0", 0, 9e15, "Number of the first sample"),
-    INTEGER("count", "N", "10", 1, 9e15, "Number of samples; of files: all by default"),
+    INTEGER("count", "N", NULL, 1, 9e15,
+            "Number of samples (default all; of data other than files only 10 as text on a terminal)"),
     INTEGER("top", "K", "1", 1, 1e6, "Print the K most probable classes"),
     FLAG("json", "Print a line of JSON for each sample: index or file, label, predicted, probabilities"),
     FLAG("csv", "Print a line of comma-separated values for each sample, after one of names"),
     MODEL_OPTIONS,
     DATA_OPTIONS,
+    SPLIT_OPTION,
     HEADING("Running"),
     MACHINE_OPTIONS,
     CONFIG,
@@ -200,6 +204,7 @@ static int check_options(const options *given)
         !options_text(given, "load") ? "--load is missing: expected a checkpoint directory or a .safetensors file"
         : options_flag(given, "json") && options_flag(given, "csv") ? "--json and --csv exclude each other"
         : given->operand_count > 0 && options_given(given, "data")  ? "image files and --data exclude each other"
+        : given->operand_count > 0 && options_given(given, "split") ? "image files and --split exclude each other"
                                                                     : NULL;
     if (wrong) print_error("predict", "%s", wrong);
     return wrong ? EXIT_USER_ERROR : 0;
@@ -230,6 +235,30 @@ static int prepare(setup *s, options *given)
     return code == 0 ? record_check(s, "predict", given) : code;
 }
 
+/* How many samples are printed from number `first` on. */
+static int64_t choose_count(const setup *s, const options *given, int64_t first)
+{
+    enum { FEW = 10 };
+    int64_t left = lk_dataset_count(s->test) - first, count = left;
+    bool    text = !options_flag(given, "json") && !options_flag(given, "csv");
+    if (options_given(given, "count"))
+        count = options_integer(given, "count");
+    else if (given->operand_count == 0 && text && isatty(STDOUT_FILENO))
+        count = FEW;
+    return count < left ? count : left;
+}
+
+/* Which samples they are; the files are known. */
+static void note_samples(const setup *s, const options *given, int64_t count)
+{
+    char text[80];
+    if (given->operand_count > 0) return;
+    bool more = count < lk_dataset_count(s->test) && !options_given(given, "count");
+    print_note("predict", "%s: %s%s", s->data, split_describe(s, count, text, sizeof text),
+               more ? "; --count prints more" : "");
+    split_note_training(s, "predict");
+}
+
 static int run_predict(const options *command_line)
 {
     static options given; /* of the command line and of the checkpoint */
@@ -237,7 +266,7 @@ static int run_predict(const options *command_line)
     predictor      p = {0};
     given = *command_line;
     int     code = prepare(&s, &given);
-    int64_t first = options_integer(&given, "first"), count = options_integer(&given, "count");
+    int64_t first = options_integer(&given, "first");
     if (code == 0 && first >= lk_dataset_count(s.test)) {
         print_error("predict", "--first %lld: there are %lld samples", (long long)first,
                     (long long)lk_dataset_count(s.test));
@@ -245,10 +274,11 @@ static int run_predict(const options *command_line)
     }
     if (code == 0) code = set_style(&s, &given, &p);
     if (code == 0) {
-        if (given.operand_count > 0 && !options_given(&given, "count")) count = lk_dataset_count(s.test);
+        int64_t count = choose_count(&s, &given, first);
         s.config.init = options_text(&given, "load");
         s.weights_option = "--load";
         lk_status status = create_predictor(&s, s.config.init, &p);
+        if (status >= 0) note_samples(&s, &given, count);
         if (status >= 0) status = predict(&s, &p, first, count);
         if (status < 0) code = setup_report(&s, "predict", status);
     }
@@ -262,11 +292,11 @@ const command command_predict = {
     "predict classes or numbers with a saved model",
     "Prints for each sample what the model predicts: the most probable class and its probability, or the numbers of a "
     "regression. Samples are PNG and JPEG files, or those in directories, resized to what the model reads; without "
-    "them, "
-    "samples of the test set, or of all samples where there is no test set.\n\n"
+    "them, samples of the files that --data names, or of the test set of the record's data (--split).\n\n"
     "Examples: lockstep predict --load runs/first cat.jpg holiday/ --top 3; lockstep predict --load runs/first --count "
     "5; "
-    "lockstep predict --load model.safetensors --model cnn --data fashion-mnist --csv",
+    "lockstep predict --load runs/table --data csv:new.csv --csv; lockstep predict --load model.safetensors --model "
+    "cnn --data fashion-mnist --csv",
     "[FILE|DIR...]",
     0,
     OPTIONS_OPERANDS,

@@ -5,6 +5,7 @@
 #include "environment.h"
 #include "model.h"
 #include "model_files.h"
+#include "split.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -90,15 +91,6 @@ static lk_status probe_both(setup *s)
     return status < 0 ? status : lk_dataset_probe(s->context, s->data, LK_SPLIT_TEST, &s->open_options, &s->test);
 }
 
-/* The test set; where there is none, all samples (`any`), or a failure. */
-static lk_status open_test(setup *s, bool any)
-{
-    lk_status status = lk_dataset_open(s->context, s->data, LK_SPLIT_TEST, &s->open_options, &s->test);
-    s->no_test = status == LK_END;
-    if (!s->no_test) return status;
-    return any ? lk_dataset_open(s->context, s->data, LK_SPLIT_TRAIN, &s->open_options, &s->test) : LK_ENOENT;
-}
-
 /* A placeholder data set of `count` black images that uses no memory: its pages are never touched. */
 static lk_status open_placeholder(setup *s, int64_t count, int64_t channels, int64_t side, lk_dataset **dataset)
 {
@@ -137,10 +129,9 @@ static lk_status open_shapes(setup *s, bool probe)
 
 static lk_status open_data(setup *s, const options *given, setup_data what)
 {
-    bool named = options_chosen(given, "data") && !options_chosen(given, "holdout");
     if (what == SETUP_PROBE) return probe_both(s);
     if (what == SETUP_SIZES || what == SETUP_SHAPES) return open_shapes(s, what == SETUP_SIZES);
-    return what == SETUP_BOTH ? open_both(s) : open_test(s, what == SETUP_ANY || named);
+    return what == SETUP_BOTH ? open_both(s) : split_open(s, given, what == SETUP_ANY);
 }
 
 /* An option that this model or data set does not use is a user error, instead of being ignored. */
@@ -296,13 +287,6 @@ static void use_recorded_size(setup *s, const options *given)
     setup_image_size(image, &s->open_options);
 }
 
-static int report_no_test(const setup *s, const char *name, lk_status status)
-{
-    if (!s->no_test) return report(name, s->context, status);
-    print_error(name, "%s has no test set: --holdout 0.1 takes a tenth of the samples as one", s->data);
-    return EXIT_USER_ERROR;
-}
-
 const lk_field *setup_field(const setup *s, const char *field_name)
 {
     const lk_field *field;
@@ -376,12 +360,12 @@ static int open_named(setup *s, const char *name, const options *given, setup_da
     if (what == SETUP_ANY || what == SETUP_TEST) use_recorded_label(s, given, what == SETUP_ANY);
     s->quiet = environment_rank() > 0 || what == SETUP_PROBE; /* rank 0 logs the same */
     lk_status status = open_data(s, given, what);
+    if (status == LK_END && !s->train) return split_report_none(s, name);
     if (status >= 0) status = reopen_as_targets(s, given, what);
     s->quiet = false;
     if (status >= 0) return check_data_options(s, name, given);
-    bool missing = status == LK_ENOENT && !s->no_test;
-    code = report_no_test(s, name, status);
-    if (missing && s->checkpoint && options_given(given, "data") && !options_chosen(given, "data"))
+    code = report(name, s->context, status);
+    if (status == LK_ENOENT && s->checkpoint && options_given(given, "data") && !options_chosen(given, "data"))
         print_note(name, "%s is the data in the record of %s, seen from the directory of that run; --data names another",
                    s->data, s->checkpoint);
     return code;

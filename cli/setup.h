@@ -51,8 +51,8 @@
 typedef struct setup {
     lk_context       *context;
     lk_dataset       *train, *test;
-    bool              no_test; /* the data have no test set: `test` is all samples, or was not opened */
-    lk_trainer_config config;  /* model, data and batch are set; the rest is as in LK_TRAINER_CONFIG_INIT */
+    lk_split          split; /* of `test`, where only that was opened */
+    lk_trainer_config config; /* model, data and batch are set; the rest is as in LK_TRAINER_CONFIG_INIT */
     lk_model_function model;
     transformer       transformer;   /* where it is used, instead of model */
     void             *model_library; /* of a model from a file; NULL: it is built in */
@@ -81,9 +81,9 @@ typedef struct setup {
 
 typedef enum setup_data {
     SETUP_BOTH,
-    SETUP_PROBE,  /* both, without their samples: lk_dataset_probe */
-    SETUP_TEST,   /* or, where there is none, all samples of --data, unless it is from the record */
-    SETUP_ANY,    /* the test set, or all samples where there is none */
+    SETUP_PROBE, /* both, without their samples: lk_dataset_probe */
+    SETUP_TEST,   /* the samples of --split, as `test`: split.h */
+    SETUP_ANY,    /* the same, or all samples where there is no test set */
     SETUP_OPENED, /* s->test was opened by the caller, and s->data names it */
     SETUP_SIZES,  /* missing files are allowed: then a known data set's published size is used */
     SETUP_SHAPES  /* files are not searched */

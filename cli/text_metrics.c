@@ -63,9 +63,18 @@ double text_metrics_peak(const setup *s, int world)
     return status < 0 ? 0 : world * speed.flops;
 }
 
-static void add_metric(text_metrics *m, int *count, const char *name, double value)
+static void add_metric(lk_named_metric *all, int *count, const char *name, double value)
 {
-    m->all[(*count)++] = (lk_named_metric){.name = name, .sum = value, .weight = 1, .value = value};
+    all[(*count)++] = (lk_named_metric){.name = name, .sum = value, .weight = 1, .value = value};
+}
+
+int text_metrics_of_loss(const lk_dataset *data, double loss, lk_named_metric *out)
+{
+    double bytes = transformer_token_bytes(data);
+    int    count = 0;
+    add_metric(out, &count, "perplexity", exp(loss));
+    if (bytes > 0) add_metric(out, &count, "bits_per_byte", loss / log(2) / bytes);
+    return count;
 }
 
 lk_event text_metrics_add(text_metrics *m, const setup *s, const lk_event *event)
@@ -76,17 +85,15 @@ lk_event text_metrics_add(text_metrics *m, const setup *s, const lk_event *event
     if (t->used && e.kind == LK_EVENT_RESUMED) m->tokens = e.samples * t->length;
     if (!t->used || (e.kind != LK_EVENT_STEP && e.kind != LK_EVENT_EVALUATED)) return e;
     for (; count < e.metrics_count; count++) m->all[count] = e.metrics[count];
-    if (t->config.kind != LK_TRANSFORMER_ENCODER) {
-        double bytes = transformer_token_bytes(e.kind == LK_EVENT_STEP ? s->train : s->test);
-        add_metric(m, &count, "perplexity", exp(e.loss));
-        if (bytes > 0) add_metric(m, &count, "bits_per_byte", e.loss / log(2) / bytes);
-    }
+    if (t->config.kind != LK_TRANSFORMER_ENCODER)
+        count += text_metrics_of_loss(e.kind == LK_EVENT_STEP ? s->train : s->test, e.loss, m->all + count);
     if (e.kind == LK_EVENT_STEP) {
         double tokens = (double)(e.samples * t->length), rate = e.seconds > 0 ? tokens / e.seconds : 0;
         m->tokens += e.samples * t->length;
-        add_metric(m, &count, "tokens_per_s", rate);
-        add_metric(m, &count, "tokens", (double)m->tokens);
-        if (m->peak > 0) add_metric(m, &count, "mfu", rate * lk_transformer_flops(&t->config, t->length) / m->peak);
+        add_metric(m->all, &count, "tokens_per_s", rate);
+        add_metric(m->all, &count, "tokens", (double)m->tokens);
+        if (m->peak > 0)
+            add_metric(m->all, &count, "mfu", rate * lk_transformer_flops(&t->config, t->length) / m->peak);
     }
     e.metrics = m->all;
     e.metrics_count = count;

@@ -255,7 +255,8 @@ int transformer_use_data(transformer *t, const char *name, const options *given,
 double transformer_token_bytes(const lk_dataset *data)
 {
     lk_text_info info;
-    return data && lk_dataset_text(data, &info) && info.tokens > 0 ? (double)info.bytes / (double)info.tokens : 0;
+    if (!data || !lk_dataset_text(data, &info) || info.tokens == 0) return 0;
+    return info.scored > 0 ? (double)info.scored_bytes / (double)info.scored : (double)info.bytes / (double)info.tokens;
 }
 
 static lk_tensor optional_input(const lk_inputs *inputs, const char *name)

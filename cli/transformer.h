@@ -43,7 +43,7 @@ int transformer_budget(transformer *t, const char *command_name, const options *
 /* After transformer_make: the vocabulary, or the number of classes, of the data set. */
 int transformer_use_data(transformer *t, const char *command_name, const options *given, const lk_dataset *data,
                          lk_context *context);
-/* Bytes of text for each token of a data set; 0: not known. */
+/* Bytes of text for each token of a data set, in an evaluation for each that is scored; 0: not known. */
 double transformer_token_bytes(const lk_dataset *data);
 /* Records an encoder: the logits of its classes (N, classes). */
 lk_tensor transformer_logits(const transformer *t, const lk_inputs *inputs);

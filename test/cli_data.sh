@@ -126,7 +126,8 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
     expect 0 "" "$LOCKSTEP" train $mlp --data csv:table.csv --label kind --holdout 0.25 --save classes --lr 0.05 --epochs 20
     grep -q "accuracy" err.txt || fail "no accuracy on the rows held out: $(cat err.txt)"
     expect 0 "" "$LOCKSTEP" eval --load classes --model mlp --hidden 8 --data csv:table.csv --holdout 0.25
-    expect 0 "csv:table.csv has no test set: all 120 samples are evaluated" "$LOCKSTEP" eval --load classes --model mlp --hidden 8 --data csv:table.csv
+    expect 0 "csv:table.csv is what the model was trained on, but for the part that was held out" "$LOCKSTEP" eval --load classes --model mlp --hidden 8 --data csv:table.csv
+    grep -q '(all 120 samples)' out.txt || fail "all rows: $(cat out.txt)"
     expect 0 "" "$LOCKSTEP" train $mlp --data csv:table.csv --label kind --save all
     expect 2 "csv:table.csv has no test set: --holdout" "$LOCKSTEP" eval --load all
     # Columns in another order are other features.

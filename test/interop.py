@@ -3,7 +3,7 @@
 Ours → theirs: a directory that Lockstep wrote opens, without missing or unexpected weights, and gives the same logits; AutoTokenizer opens
 its tokenizer and gives the same tokens.
 Theirs → ours: what save_pretrained wrote (whole, in shards, in bf16) gives the same logits here, and trains here as in PyTorch.
-Both give the same 64 tokens by greedy generation. The command trains from a directory of theirs into one that they open."""
+Both give the same 64 tokens by greedy generation, and the same perplexity of a file of tokens in windows that overlap. The command trains from a directory of theirs into one that they open."""
 import json
 import os
 import subprocess
@@ -158,6 +158,29 @@ def check_generation(name, config, directory, count=64):
     return len(set(ids))
 
 
+def check_perplexity(name, config, directory):
+    """`lockstep eval` against the loop of https://huggingface.co/docs/transformers/perplexity, whose windows are one token longer: that is the
+    last label."""
+    ids = torch.randint(1, 61, (203,))
+    ids.numpy().astype(np.uint16).tofile("ids.u16")
+    model, worst = open_theirs(directory, config), 0.0
+    for stride in (LENGTH, 5, 1):
+        total, before = 0.0, 0
+        for begin in range(0, len(ids), stride):
+            end = min(begin + LENGTH + 1, len(ids))
+            scored = min(end - before, end - begin - 1)
+            with torch.no_grad(): logits = model(input_ids=ids[None, begin:end - 1]).logits[0, -scored:].double()
+            total += torch.nn.functional.cross_entropy(logits, ids[end - scored:end], reduction="sum").item()
+            before = end
+            if end == len(ids): break
+        line = command("eval", "--load", directory, "--data", "tokens:ids.u16", "--context", str(LENGTH), "--stride", str(stride), "--json").stdout
+        got, expected = json.loads(line), total / (len(ids) - 1)
+        off = abs(got["loss"] - expected) / expected
+        assert got["tokens"] == len(ids) - 1 and off < TOLERANCE and abs(got["perplexity"] / np.exp(expected) - 1) < 1e-4, (name, stride, got, expected)
+        worst = max(worst, off)
+    return worst
+
+
 TEXT = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nZwölf Boxkämpfer jagen Viktor: 猫 🙂 and 3,14!\n" * 3
 
 
@@ -257,6 +280,7 @@ for i, (name, kind, arguments) in enumerate(CASES):
     trained = check_training(name, config, f"theirs{i}-shards")
     if not is_encoder(config):
         distinct += [check_generation(name, config, directory) for directory in (f"ours{i}", f"theirs{i}-shards")]
+        print(f"{name}: losses of overlapping windows differ by {check_perplexity(name, config, f'theirs{i}'):.0e}")
     print(f"{name}: logits differ by {ours:.0e} (written by Lockstep) and {theirs:.0e} (by transformers {hf.__version__}), losses of 5 steps by {trained:.0e}")
 assert max(distinct) > 10, distinct
 print(f"greedy generation gives the same 64 tokens, of which {max(distinct)} are distinct")

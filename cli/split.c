@@ -1,0 +1,127 @@
+/* split.c - which samples of the data `eval` and `predict` read. Files that the user names are read whole, unless they have a test set of
+ * their own; the data of the record keep what training held out. */
+#include "split.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- the data of training ---- */
+
+static const char *recorded_option(const setup *s, const char *name)
+{
+    return s->description ? lk_description_find(s->description, name) : NULL;
+}
+
+/* The first path of "KIND:PATH,PATH", which is that of training; false: it has none. */
+static bool first_path(const char *data, char path[4096])
+{
+    const char *colon = strchr(data, ':');
+    if (!colon) return false;
+    snprintf(path, 4096, "%.*s", (int)strcspn(colon + 1, ","), colon + 1);
+    return path[0] != 0;
+}
+
+/* Whether both are the same file or directory, whatever they are called. */
+static bool same_file(const char *a, const char *b)
+{
+    struct stat of_a, of_b;
+    return stat(a, &of_a) == 0 && stat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
+}
+
+/* Whether s->data names what the model was trained on: the recorded data, or of them the file or the folder for training. */
+static bool is_training_data(const setup *s)
+{
+    const char *recorded = recorded_option(s, "data");
+    char        own[4096], theirs[4096], train[4096 + 8];
+    if (!recorded) return false;
+    if (strcmp(recorded, s->data) == 0) return true;
+    if (strncmp(recorded, s->data, strcspn(recorded, ":") + 1) != 0) return false;
+    if (!first_path(s->data, own) || !first_path(recorded, theirs)) return false;
+    snprintf(train, sizeof train, "%s/train", theirs);
+    return same_file(own, theirs) || (strncmp(recorded, "folder:", 7) == 0 && same_file(own, train));
+}
+
+static bool is_text(const char *data) { return strncmp(data, "text:", 5) == 0 || strncmp(data, "jsonl:", 6) == 0; }
+
+/* Whether training left out samples of the recorded data. */
+static bool held_out(const setup *s)
+{
+    const char *recorded = recorded_option(s, "data"), *holdout = recorded_option(s, "holdout");
+    if (holdout) return atof(holdout) > 0;
+    return recorded && is_text(recorded) && !strchr(recorded, ',');
+}
+
+/* ---- opening ---- */
+
+static lk_status open_part(setup *s, lk_split part)
+{
+    lk_open_options options = s->open_options;
+    bool            text = s->transformer.used && s->transformer.config.kind != LK_TRANSFORMER_ENCODER;
+    if (text && options.stride == 0) options.stride = options.context; /* also of a training set each token once */
+    s->split = part;
+    return lk_dataset_open(s->context, s->data, part, &options, &s->test);
+}
+
+/* The test set that the data have by themselves; otherwise all samples. */
+static lk_status open_named(setup *s)
+{
+    s->open_options.holdout = -1;
+    lk_status status = open_part(s, LK_SPLIT_TEST);
+    return status == LK_END ? open_part(s, LK_SPLIT_ALL) : status;
+}
+
+lk_status split_open(setup *s, const options *given, bool any)
+{
+    const char *part = options_known(given, "split") ? options_text(given, "split") : NULL;
+    bool        named = options_chosen(given, "data"), divided = options_chosen(given, "holdout");
+    if (part && strcmp(part, "all") == 0) return open_part(s, LK_SPLIT_ALL);
+    if (!part && (divided ? s->open_options.holdout <= 0 : named)) return open_named(s);
+    const char *holdout = recorded_option(s, "holdout");
+    if (named && !divided && holdout && is_training_data(s))
+        s->open_options.holdout = atof(holdout) > 0 ? atof(holdout) : -1;
+    if (part && strcmp(part, "train") == 0) return open_part(s, LK_SPLIT_TRAIN);
+    lk_status status = open_part(s, LK_SPLIT_TEST);
+    return status == LK_END && any && !part ? open_part(s, LK_SPLIT_ALL) : status;
+}
+
+/* ---- what is said ---- */
+
+int split_report_none(const setup *s, const char *name)
+{
+    print_error(name,
+                "%s has no test set: --holdout 0.1 takes a tenth of the samples as one, and --split all takes all "
+                "samples",
+                s->data);
+    return EXIT_USER_ERROR;
+}
+
+void split_note_training(const setup *s, const char *name)
+{
+    if (s->split == LK_SPLIT_TEST || !is_training_data(s)) return;
+    bool part = held_out(s) && s->split == LK_SPLIT_ALL;
+    print_note(name, "%s is what the model was trained on%s", s->data,
+               part ? ", but for the part that was held out, which --split test takes" : "");
+}
+
+const char *split_name(const setup *s)
+{
+    return s->split == LK_SPLIT_TRAIN ? "train" : s->split == LK_SPLIT_TEST ? "test" : "all";
+}
+
+const char *split_set(const setup *s)
+{
+    static const char *const sets[] = {" of the training set", " of the test set", ""};
+    return sets[s->split];
+}
+
+const char *split_describe(const setup *s, int64_t used, char *text, size_t size)
+{
+    long long all = lk_dataset_count(s->test);
+    if (used < all)
+        snprintf(text, size, "%lld of the %lld samples%s", (long long)used, all, split_set(s));
+    else
+        snprintf(text, size, "%s%lld sample%s%s", s->split == LK_SPLIT_ALL && all > 1 ? "all " : "", all,
+                 all == 1 ? "" : "s", split_set(s));
+    return text;
+}
