@@ -5,6 +5,7 @@
 #include "bench_generate.h"
 #include "bench_trainer.h"
 #include "clock.h"
+#include "host_memory.h"
 #include "json.h"
 #include "ranks.h"
 #include "text_metrics.h"
@@ -114,6 +115,8 @@ static lk_status create_bench(bench *b)
     size_t    memory[LK_MEMORY_COUNT];
     lk_status status = lk_trainer_plan(s->context, &s->config, &b->graph, &b->plan, memory);
     if (status < 0) return status;
+    host_memory all = host_memory_sum(s->context, &s->config, b->plan, memory);
+    if ((status = host_memory_check(s, &all)) < 0) return status;
     b->share = lk_trainer_share(&s->config);
     b->samples = b->share;
     while (b->samples + b->share <= SAMPLES && b->samples < 4 * b->share) b->samples += b->share;
@@ -272,7 +275,8 @@ static bool has_row(const option *rows, const char *name)
 static bool uses_option(int benchmark, const char *name)
 {
     static const option      of_comm[] = {COMM_OPTIONS, OPTIONS_END}, of_generate[] = {GENERATE_OPTIONS, OPTIONS_END};
-    static const char *const of_all[] = {"json", "config", NULL}, *const of_ranks[] = {"ranks", "backend", NULL};
+    static const char *const of_all[] = {"json", "config", "overcommit", NULL}, *const of_ranks[] = {"ranks", "backend",
+                                                                                                     NULL};
     static const char *const shared[] = {"model",       "layers",     "heads",      "kv-heads", "width",
                                          "context",     "vocabulary", "rope-theta", "untied",   "hidden",
                                          "dtype",       "batch",      "threads",    "device",   "share-device",

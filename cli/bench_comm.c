@@ -240,6 +240,15 @@ static void print_legend(const char *op)
            op, comm_limit_count(op));
 }
 
+/* What a rank allocates at most at a time, of the host's memory. */
+static size_t most_bytes(const bench *b)
+{
+    size_t largest = 0, buffers = strcmp(b->op, "all_to_all") == 0 ? 2 : 1;
+    for (int i = 0; i < b->size_count; i++)
+        if (b->sizes[i] > largest) largest = b->sizes[i];
+    return lk_comm_size(b->comm) == 1 ? 2 * largest : buffers * largest; /* 2: memcpy of all of it */
+}
+
 /* A rank without a launcher leaves its message to the process that started it. */
 static int report_failure(bench *b, lk_status status)
 {
@@ -251,7 +260,7 @@ static int report_failure(bench *b, lk_status status)
     if (atomic_exchange(&b->failure->taken, 1) == 0) {
         b->failure->rank = b->rank;
         b->failure->code = command_exit_code(status);
-        snprintf(b->failure->text, sizeof b->failure->text, "%s", text);
+        snprintf(b->failure->text, sizeof b->failure->text, "%s%s", text, command_remedy(status));
     }
     return command_exit_code(status);
 }
@@ -263,6 +272,7 @@ static int rank_main(int rank, void *user)
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
     lk_comm_config    comm = LK_COMM_CONFIG_INIT;
     config.threads = 1;
+    config.overcommit = options_flag(b->given, "overcommit");
     const char *backend = options_text(b->given, "backend");
     comm.backend = strcmp(backend, "auto") == 0 ? NULL : backend;
     if (rank >= 0) pin_rank(rank, parse_ranks(b->given));
@@ -271,6 +281,7 @@ static int rank_main(int rank, void *user)
     if (status >= 0) status = lk_comm_create(b->context, &comm, &b->comm);
     double joined = now() - start;
     b->rank = status >= 0 ? lk_comm_rank(b->comm) : rank;
+    if (status >= 0) status = lk_comm_check_memory(b->comm, most_bytes(b));
     if (status >= 0 && b->rank == 0 && !b->json) {
         printf("%s, %d ranks, %s; joined in %.1f ms\n\n", b->op, lk_comm_size(b->comm), lk_comm_backend(b->comm),
                joined * 1e3);

@@ -67,9 +67,15 @@ int command_exit_code(lk_status status)
     case LK_EFORMAT:
     case LK_ENOENT:
     case LK_EMISMATCH:
+    case LK_ETOOLARGE:
     case LK_EUNSUPPORTED: return EXIT_USER_ERROR;
     default: return EXIT_FAILED;
     }
+}
+
+const char *command_remedy(lk_status status)
+{
+    return status == LK_ETOOLARGE ? "; --overcommit starts it nevertheless" : "";
 }
 
 /* Whether the failure is another rank's, which prints it itself: "rank 0: the disk is full", or an aborted group. */
@@ -110,6 +116,6 @@ int report_as(const char *command_name, const char *lead, lk_context *context, l
     if ((other || (rank > 0 && code == EXIT_USER_ERROR)) && wait_for_stop()) return code;
     char by[32] = "";
     if (rank > 0 && !other) snprintf(by, sizeof by, "rank %d: ", rank);
-    print_note(command_name, "%s%s%.*s", by, lead, printed_length(text, rank), text);
+    print_note(command_name, "%s%s%.*s%s", by, lead, printed_length(text, rank), text, command_remedy(status));
     return code;
 }

@@ -45,10 +45,11 @@ enum { EXIT_FAILED = 1, EXIT_USER_ERROR = 2, PROGRAM_FOLLOWS = -1 };
 void print_error(const char *command_name, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void print_note(const char *command_name, const char *format, ...)
     __attribute__((format(printf, 2, 3))); /* prints at once on any rank */
-extern volatile sig_atomic_t stop_signal; /* the signal that stops this command, if it handles signals; 0: none */
+extern volatile sig_atomic_t stop_signal;  /* the signal that stops this command, if it handles signals; 0: none */
 /* Waits up to two seconds for a launcher's stop signal after another rank failed; true: it arrived. */
-bool wait_for_stop(void);
-int  command_exit_code(lk_status status); /* EXIT_USER_ERROR or EXIT_FAILED */
+bool        wait_for_stop(void);
+int         command_exit_code(lk_status status); /* EXIT_USER_ERROR or EXIT_FAILED */
+const char *command_remedy(lk_status status);    /* the option that helps, as the end of a message; "": none */
 /* Prints the context's latest error; returns 2 for user errors (a value, a name, a file of the wrong format), 1 for failures. An error
  * that another rank prints is printed here only if no launcher stops this rank. context may be NULL. */
 int report(const char *command_name, lk_context *context, lk_status status);

@@ -14,6 +14,10 @@
         FLAG("device-sync", "cuda: wait for each kernel, so that an error names its operation and the line of the model"),   \
         FLAG("tf32", "cuda: f32 matrix multiplications and convolutions may use TF32 (10-bit mantissa): faster, about 3 decimal digits")
 
+/* For commands that allocate what a plan needs. */
+#define OVERCOMMIT_OPTION                                                                                               \
+    FLAG("overcommit", "Start also what needs more memory than this machine, or the limit of a control group, has available: the system may end it")
+
 /* For commands that train. */
 #define DATA_ON_DEVICE_OPTION                                                                                          \
     CHOICE("data-on-device", "WHERE", "auto", "auto|yes|no",                                                            \

@@ -40,6 +40,7 @@ static const option generate_options[] = {
     INTEGER("threads", "N", "0", 0, 256,
             "Compute threads; 0: the cores that this process may use. Results do not depend on it"),
     DEVICE_OPTIONS,
+    OVERCOMMIT_OPTION,
     CONFIG,
     OPTIONS_END,
 };
@@ -76,6 +77,7 @@ static int create_context(generation *g, const options *given)
     config.threads = (int)options_integer(given, "threads");
     int code = device_choose("generate", given, &config.device);
     if (code != 0) return code;
+    config.overcommit = options_flag(given, "overcommit");
     config.log = log_line;
     lk_status status = lk_context_create(&config, &g->context);
     return status < 0 ? report("generate", NULL, status) : 0;

@@ -1,6 +1,7 @@
 /* plan.c - `lockstep plan`: the memory of a training run, to the byte, and its instructions, without allocating it. */
 #define _GNU_SOURCE
 #include "device.h"
+#include "host_memory.h"
 #include "json.h"
 #include "model_default.h"
 #include "model_files.h"
@@ -8,8 +9,6 @@
 #include "record.h"
 #include "terminal.h"
 #include "training.h"
-
-#include <lockstep/launch.h>
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -85,38 +84,12 @@ static void print_held(const lk_device_memory_held *held)
 
 static int hosts_of(const setup *s) { return s->config.plan_hosts > 1 ? s->config.plan_hosts : 1; }
 
-/* The first has one more where they are not divided evenly. */
-static size_t ranks_of_host(const setup *s) { return (size_t)((s->config.plan_world + hosts_of(s) - 1) / hosts_of(s)); }
-
-/* What the ranks of a host hold, with the state in one place or in many. */
-typedef struct host_memory {
-    bool   possible;
-    size_t rank, common, host; /* bytes: of one rank alone, of all together, and all of it */
-    int    nodes;              /* memory nodes, each of which has a copy of `copy` bytes of what is common */
-    size_t copy;
-} host_memory;
-
-/* Checkpoints are staged by one rank of all. */
+/* With the state in one place or in many. */
 static host_memory measure_host(const setup *s, lk_state_mode mode)
 {
     lk_trainer_config config = s->config;
-    host_memory       m = {0};
-    lk_graph         *graph = NULL;
-    lk_plan          *plan = NULL;
-    size_t            memory[LK_MEMORY_COUNT], ranks = ranks_of_host(s);
     config.state = mode;
-    if (lk_launch_nodes(s->context, (int)ranks, &m.nodes) < 0) return m;
-    if (lk_trainer_plan(s->context, &config, &graph, &plan, memory) < 0) return m;
-    for (int i = 0; i < SHOWN; i++) {
-        lk_holder holder = lk_plan_holder(plan, shown[i]);
-        *(holder == LK_HELD_BY_RANK ? &m.rank : holder == LK_HELD_BY_NODE ? &m.copy : &m.common) += memory[shown[i]];
-    }
-    m.common += (size_t)m.nodes * m.copy;
-    m.host = m.common + ranks * m.rank - (ranks - 1) * memory[LK_MEMORY_CHECKPOINT];
-    m.possible = true;
-    lk_plan_free(plan);
-    lk_graph_free(graph);
-    return m;
+    return host_memory_plan(s->context, &config);
 }
 
 static void print_hosts(const setup *s, const lk_plan *plan)
@@ -124,15 +97,15 @@ static void print_hosts(const setup *s, const lk_plan *plan)
     host_memory shared = measure_host(s, LK_STATE_SHARED), replicated = measure_host(s, LK_STATE_REPLICATED);
     bool        chosen = lk_plan_state(plan) == LK_STATE_SHARED;
     char        why[256];
-    printf("\nstate      bytes of a rank  bytes in common  bytes of a host of %zu ranks\n", ranks_of_host(s));
+    printf("\nstate      bytes of a rank  bytes in common  bytes of a host of %d ranks\n", replicated.ranks);
     if (shared.possible)
         printf("%-10s %15zu %16zu %16zu %7.1f MiB%s\n", "shared", shared.rank, shared.common, shared.host,
                (double)shared.host / 1048576, chosen ? ", chosen" : "");
     if (shared.possible && shared.nodes > 1)
         print_lines("  of the bytes in common, %zu for each of %d memory nodes: parameters and shared buffers\n",
                     shared.copy, shared.nodes);
-    printf("%-10s %15zu %16zu %16zu %7.1f MiB%s\n", "replicated", replicated.rank, replicated.common,
-           replicated.host, (double)replicated.host / 1048576, chosen ? "" : ", chosen");
+    printf("%-10s %15zu %16zu %16zu %7.1f MiB%s\n", "replicated", replicated.rank, replicated.common, replicated.host,
+           (double)replicated.host / 1048576, chosen ? "" : ", chosen");
     (void)lk_trainer_state(s->context, &s->config, why, sizeof why);
     print_lines("the state is %s\n", why);
     if (lk_plan_helpers(plan) > 0)
@@ -170,7 +143,17 @@ static void print_recomputed(const setup *s)
         printf("recomputed       blocks 0 to %lld of %lld\n", blocks - 1, layers);
 }
 
-static void print_json(const setup *s, const size_t *memory, const lk_plan *plan, const lk_device_memory_held *held)
+/* Whether this machine could run it; a note says why not. */
+static bool fits_here(const setup *s, const lk_plan *plan, const size_t *memory)
+{
+    host_memory all = host_memory_sum(s->context, &s->config, plan, memory);
+    if (host_memory_check(s, &all) >= 0) return true;
+    print_note("plan", "%s: it would not be started here", lk_context_error(s->context));
+    return false;
+}
+
+static void print_json(const setup *s, const size_t *memory, const lk_plan *plan, const lk_device_memory_held *held,
+                       bool fits)
 {
     size_t total = 0;
     char   fingerprint[32];
@@ -202,6 +185,7 @@ static void print_json(const setup *s, const size_t *memory, const lk_plan *plan
         add_host(&j, "shared", measure_host(s, LK_STATE_SHARED));
         add_host(&j, "replicated", measure_host(s, LK_STATE_REPLICATED));
     }
+    json_bool(&j, "fits", fits);
     if (s->transformer.used) json_integer(&j, "recomputed_blocks", recomputed_blocks(s));
     json_close(&j, '}');
     json_line(&j);
@@ -329,6 +313,7 @@ static int run_plan(const options *command_line)
         lk_status status = lk_trainer_plan(s.context, &s.config, &graph, &plan, memory);
         if (status < 0) code = setup_report(&s, "plan", status);
     }
+    bool fits = code != 0 || fits_here(&s, plan, memory);
     if (code == 0) {
         if (form && strcmp(form, "dot") == 0)
             lk_graph_dot(graph, write_out, stdout);
@@ -336,7 +321,7 @@ static int run_plan(const options *command_line)
             lk_graph_print(graph, write_out, stdout);
         if (options_flag(given, "sections")) lk_plan_print(plan, write_out, stdout);
         if (options_flag(given, "json"))
-            print_json(&s, memory, plan, &held);
+            print_json(&s, memory, plan, &held, fits);
         else if (!form)
             print_memory(memory), print_held(&held), print_recomputed(&s);
         if (!options_flag(given, "json") && !form && s.config.plan_world > 1) print_hosts(&s, plan);

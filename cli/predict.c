@@ -1,4 +1,5 @@
 /* predict.c - `lockstep predict`: what a saved model predicts for samples of a data set, or for the user's own image files. */
+#include "host_memory.h"
 #include "model_default.h"
 #include "predictions.h"
 #include "record.h"
@@ -50,6 +51,13 @@ static void free_predictor(predictor *p)
     lk_graph_free(p->graph);
 }
 
+static lk_status check_memory(const setup *s, const lk_plan *plan)
+{
+    size_t bytes = 0;
+    for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) bytes += lk_plan_memory(plan, (lk_memory)kind);
+    return host_memory_used(s->context) ? lk_context_check_memory(s->context, NULL, bytes) : LK_OK;
+}
+
 /* The prediction as the only output; no loss, no gradients. */
 static lk_status create_predictor(setup *s, const char *weights, predictor *p)
 {
@@ -75,7 +83,7 @@ static lk_status create_predictor(setup *s, const char *weights, predictor *p)
     if (p->style.top > p->style.outputs) p->style.top = p->style.outputs;
     const lk_field *target = lk_dataset_find(s->test, "target");
     p->style.targeted = p->style.targeted && lk_field_elements(target) == p->style.outputs;
-    if ((status = lk_plan_create(p->graph, &plan, &p->plan)) < 0 ||
+    if ((status = lk_plan_create(p->graph, &plan, &p->plan)) < 0 || (status = check_memory(s, p->plan)) < 0 ||
         (status = lk_store_create(p->plan, 0, &p->store)) < 0 || (status = lk_weights_load(p->store, weights)) < 0 ||
         (status = lk_program_create(p->plan, p->store, NULL, &p->program)) < 0)
         return status;

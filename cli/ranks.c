@@ -3,6 +3,8 @@
 #include "ranks.h"
 
 #include "environment.h"
+#include "host_memory.h"
+#include "memory_advice.h"
 
 #include <lockstep/launch.h>
 #include <sched.h>
@@ -78,9 +80,16 @@ int ranks_plan(setup *s, const char *name)
     lk_graph *graph = NULL;
     lk_plan  *plan = NULL;
     lk_status status = lk_trainer_plan(s->context, &s->config, &graph, &plan, memory);
+    if (status >= 0) {
+        host_memory all = host_memory_sum(s->context, &s->config, plan, memory);
+        status = host_memory_check(s, &all);
+    }
     lk_plan_free(plan);
     lk_graph_free(graph);
-    return status < 0 ? setup_report(s, name, status) : 0;
+    if (status >= 0) return 0;
+    int code = setup_report(s, name, status);
+    memory_advise(s, name, status);
+    return code;
 }
 
 int ranks_join(setup *s, const char *name, const char *backend, double timeout, double join_timeout)

@@ -205,6 +205,7 @@ int setup_begin(setup *s, const char *name, const options *given, int threads)
     int code = device_choose(name, given, &config.device);
     if (code != 0) return code;
     config.threads = threads;
+    config.overcommit = options_flag(given, "overcommit");
     config.log = log_line;
     config.log_user = s;
     lk_status status = lk_context_create(&config, &s->context);

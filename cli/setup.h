@@ -46,6 +46,7 @@
 #define MACHINE_OPTIONS                                                                                                 \
     INTEGER("threads", "N", "0", 0, 256, "Compute threads; 0: the cores that this process may use. Results do not depend on it"), \
         DEVICE_OPTIONS,                                                                                                 \
+        OVERCOMMIT_OPTION,                                                                                              \
         INTEGER("seed", "N", "0", 0, 9e15, "Seed of initial weights, order, augmentation and dropout")
 
 typedef struct setup {

@@ -368,7 +368,7 @@ static int train_model(setup *s, watcher *w, const options *given)
     lk_status   status = lk_trainer_create(s->context, &s->config, &t);
     if (status < 0) {
         int code = setup_report(s, "train", status);
-        if (status == LK_ENOMEM) memory_advise(s, "train");
+        if (w->rank == 0 || status == LK_ENOMEM) memory_advise(s, "train", status);
         return code;
     }
     if (lk_trainer_load_report(t)) partial_print("train", s->config.init_partial, lk_trainer_load_report(t));

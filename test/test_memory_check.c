@@ -56,22 +56,22 @@ static lk_context *open_context(int machine, bool overcommit)
 static void a_context_refuses_more_than_is_available(void)
 {
     lk_context *c = open_context(0, false);
-    CHECK(lk_context_check_memory(c, 100 * MIB) == LK_OK);
-    CHECK(lk_context_check_memory(c, 100 * MIB + 1) == LK_ETOOLARGE &&
+    CHECK(lk_context_check_memory(c, NULL, 100 * MIB) == LK_OK);
+    CHECK(lk_context_check_memory(c, NULL, 100 * MIB + 1) == LK_ETOOLARGE &&
               strstr(lk_context_error(c), "would need 100.0 MiB of memory, and the host has 100.0 MiB available"),
           "%s", lk_context_error(c));
-    CHECK(lk_context_check_memory(c, SIZE_MAX) == LK_ETOOLARGE);
+    CHECK(lk_context_check_memory(c, NULL, SIZE_MAX) == LK_ETOOLARGE);
     lk_context_free(c);
 
     c = open_context(1, false);
-    CHECK(lk_context_check_memory(c, 60 * MIB) == LK_OK);
-    CHECK(lk_context_check_memory(c, 61 * MIB) == LK_ETOOLARGE &&
+    CHECK(lk_context_check_memory(c, NULL, 60 * MIB) == LK_OK);
+    CHECK(lk_context_check_memory(c, NULL, 61 * MIB) == LK_ETOOLARGE &&
               strstr(lk_context_error(c), "60.0 MiB are available: the limit of a control group (cgroup) is 60.0 MiB"),
           "%s", lk_context_error(c));
     lk_context_free(c);
 
     c = open_context(0, true);
-    CHECK(lk_context_check_memory(c, SIZE_MAX) == LK_OK);
+    CHECK(lk_context_check_memory(c, NULL, SIZE_MAX) == LK_OK);
     lk_context_free(c);
 }
 
@@ -94,7 +94,7 @@ static void an_allocator_of_ones_own_is_not_refused(void)
     config.allocator = (lk_allocator){own_alloc, own_free, NULL};
     REQUIRE(lk_context_create(&config, &c) == LK_OK);
     lk__context_set_limits_root(c, machines[0]);
-    CHECK(lk_context_check_memory(c, SIZE_MAX) == LK_OK);
+    CHECK(lk_context_check_memory(c, NULL, SIZE_MAX) == LK_OK);
     lk_context_free(c);
 }
 

@@ -83,8 +83,9 @@ typedef struct lk_limits {
 } lk_limits;
 LK_API void lk_limits_read(lk_limits *limits);
 /* LK_ETOOLARGE: `bytes` are more than can be allocated now; the message says what limits it. Otherwise LK_OK, also where that is unknown or
- * the context overcommits. lk_comm_check_memory does the same for all ranks of a host. */
-LK_API lk_status lk_context_check_memory(lk_context *context, size_t bytes);
+ * the context overcommits. who: begins the message, "the 4 ranks"; NULL: "this process". lk_comm_check_memory adds what the ranks of a
+ * host need. */
+LK_API lk_status lk_context_check_memory(lk_context *context, const char *who, size_t bytes);
 
 /* The number that threads = 0 chooses; 0 if LOCKSTEP_THREADS is not a number from 1 to 256: lk_context_create then returns LK_EINVAL. */
 LK_API int lk_default_threads(void);

@@ -28,14 +28,14 @@ lk_status lk__memory_refuse(lk_context *context, const char *who, int64_t bytes,
                     who, need, available, lk__bytes_text(limit->limit, most));
 }
 
-lk_status lk_context_check_memory(lk_context *context, size_t bytes)
+lk_status lk_context_check_memory(lk_context *context, const char *who, size_t bytes)
 {
     lk__memory_limits limits;
     lk__context_limits(context, &limits);
     for (int i = 0; i < limits.count; i++)
         if (bytes > (size_t)limits.all[i].available)
-            return lk__memory_refuse(context, "this process", bytes < INT64_MAX ? (int64_t)bytes : INT64_MAX,
-                                     &limits.all[i]);
+            return lk__memory_refuse(context, who ? who : "this process",
+                                     bytes < INT64_MAX ? (int64_t)bytes : INT64_MAX, &limits.all[i]);
     return LK_OK;
 }
 

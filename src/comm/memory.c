@@ -55,7 +55,7 @@ lk_status lk_comm_check_memory_at(lk_site site, lk_comm *c, size_t bytes)
     if (!all) return LK_ENOMEM;
     lk__context_limits(c->context, &own.limits);
     lk_status status = lk_comm_all_gather_at(site, c, &own, all, sizeof own, LK_U8, NULL);
-    if (status >= 0) status = c->size > 1 ? compare_demands(c, all) : lk_context_check_memory(c->context, bytes);
+    if (status >= 0) status = c->size > 1 ? compare_demands(c, all) : lk_context_check_memory(c->context, NULL, bytes);
     lk__free(c->context, LK_MEMORY_OTHER, all, room);
     return status;
 }

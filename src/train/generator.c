@@ -144,7 +144,7 @@ static lk_status check_memory(lk_generator *g)
     size_t bytes = 0, available, total;
     lk_context_device_memory(g->context, &available, &total);
     for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) bytes += lk_generator_memory(g, (lk_memory)kind);
-    return total > 0 ? LK_OK : lk_context_check_memory(g->context, bytes);
+    return total > 0 ? LK_OK : lk_context_check_memory(g->context, NULL, bytes);
 }
 
 lk_status lk_generator_create(lk_context *context, const lk_generator_config *given, lk_generator **generator)

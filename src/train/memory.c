@@ -33,5 +33,5 @@ static size_t host_bytes(const lk_trainer *t, const size_t memory[LK_MEMORY_COUN
 lk_status lk__trainer_check_memory(lk_trainer *t, const size_t memory[LK_MEMORY_COUNT])
 {
     size_t bytes = host_bytes(t, memory);
-    return t->world > 1 ? lk_comm_check_memory(t->config.comm, bytes) : lk_context_check_memory(t->context, bytes);
+    return t->world > 1 ? lk_comm_check_memory(t->config.comm, bytes) : lk_context_check_memory(t->context, NULL, bytes);
 }
