@@ -20,7 +20,7 @@
         NUMBER("holdout", "F", "0", 0, 0.99,                                                                            \
                "your own files: the fraction of samples that form the test set, chosen by a hash of the file's name "   \
                "or the row's number, so that adding samples moves none. text, jsonl, tokens: the last part of the "     \
-               "tokens (default 0; text and jsonl 0.1)"),                                                               \
+               "tokens (default 0; text and jsonl 0.1; of files that `eval` and `predict --data` name 0)"),                                                               \
         TEXT("cache", "DIR", NULL, "folder: keep decoded images in DIR, which later runs and other ranks use"),         \
         FLAG("skip-broken", "folder: leave out images that cannot be decoded, and list them. Decodes all of them first")
 

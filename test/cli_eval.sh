@@ -8,6 +8,8 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
 fail() { echo "$*" >&2; exit 1; }
+# shellcheck source=test/terminal.bash
+. "$SOURCE_DIR/test/terminal.bash"
 expect() { # expect STATUS PATTERN COMMAND…: the exit status, and what standard error matches
     local wanted=$1 text=$2 code=0
     shift 2
@@ -104,6 +106,14 @@ expect 0 "csv:rows.csv: all 30 samples" "$LOCKSTEP" predict --load table --data 
 [ "$(wc -l < out.txt)" = 31 ] && [ "$(tail -n +2 out.txt | cut -d, -f1 | tr '\n' ' ')" = "$(seq -s ' ' 0 29) " ] || fail "all 30 rows in order: $(cat out.txt)"
 expect 0 "csv:rows.csv: 4 of the 30 samples" "$LOCKSTEP" predict --load table --data csv:rows.csv --label kind --count 4
 [ "$(wc -l < out.txt)" = 4 ] || fail "4 rows: $(cat out.txt)"
+expect 0 "" "$LOCKSTEP" predict --load table --data csv:rows.csv --label kind
+[ "$(wc -l < out.txt)" = 30 ] || fail "not a terminal: $(cat out.txt)"
+if has_terminal; then
+    on_terminal "'$LOCKSTEP' predict --load table --data csv:rows.csv --label kind" > tty.txt < /dev/null
+    [ "$(grep -c " %" tty.txt)" = 10 ] && grep -q "10 of the 30 samples; --count prints more" tty.txt || fail "on a terminal: $(cat tty.txt)"
+    on_terminal "'$LOCKSTEP' predict --load table --data csv:rows.csv --label kind --csv" > tty.txt < /dev/null
+    [ "$(grep -c '^[0-9]*,' tty.txt)" = 30 ] || fail "CSV on a terminal: $(cat tty.txt)"
+fi
 expect 0 "csv:table.csv: all 130 samples" "$LOCKSTEP" predict --load table --split all --json
 [ "$(wc -l < out.txt)" = 130 ] || fail "--split all: $(wc -l < out.txt)"
 test=$("$LOCKSTEP" eval --load table --json 2> err.txt | field samples)
@@ -132,7 +142,7 @@ rm table.csv
 expect 2 "cannot open table.csv: No such file" "$LOCKSTEP" eval --load table
 expect 2 "cannot open table.csv: No such file" "$LOCKSTEP" eval --load table --holdout 0
 
-[ -n "$python" ] && "$LOCKSTEP" info | grep -q '^libpng *[0-9]' || { echo "not run: folders of images, which python3 writes for libpng"; exit 0; }
+[ -n "$python" ] && "$LOCKSTEP" info | grep -q '^libpng *[0-9]' || { leave_out "folders of images, which python3 writes for libpng" || finish 0; }
 
 # ---- images ----
 
@@ -165,3 +175,4 @@ expect 0 "folder:images/train is what the model was trained on$" "$LOCKSTEP" eva
 head -c 60 new/light/ne03.png > cut.png && mv cut.png new/light/ne03.png
 for command in eval predict; do expect 2 "new/light/ne03.png is damaged" "$LOCKSTEP" $command --load pictures --data folder:new; done
 expect 2 "image files and --split exclude each other" "$LOCKSTEP" predict --load pictures --split all other/dark
+finish 0

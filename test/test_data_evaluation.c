@@ -179,6 +179,27 @@ static void files_and_lines_are_documents(void)
     lk_dataset_free(d);
 }
 
+/* Bytes of the tokens that are predicted: a document's first has as many as its character; ids of a file are counted by the tokenizer. */
+static void bytes_are_those_of_predicted_tokens(void)
+{
+    static const char text[] = "\u00e4bc \u20ac and \u00fcber";
+    uint32_t          ids[] = {7, 8, 9, 10, 11};
+    lk_dataset       *d;
+    lk_text_info      info;
+    lk_open_options   o = options_of("char", T);
+    write_file(place("accents.txt"), text, sizeof text - 1);
+    CHECK_OK(context, open_as("text", place("accents.txt"), LK_SPLIT_ALL, &o, &d));
+    CHECK(lk_dataset_text(d, &info) && info.scored == 13 && info.scored_bytes == (int64_t)sizeof text - 1 - 2);
+    lk_dataset_free(d);
+    unsigned char plain[10] = {0};
+    for (int i = 0; i < 5; i++) plain[2 * i] = (unsigned char)ids[i];
+    write_file(place("plain.u16"), plain, sizeof plain);
+    o.tokenizer = "byte";
+    CHECK_OK(context, open_as("tokens", place("plain.u16"), LK_SPLIT_ALL, &o, &d));
+    CHECK(lk_dataset_text(d, &info) && info.tokens == 5 && info.bytes == 5 && info.scored == 4 && info.scored_bytes == 4);
+    lk_dataset_free(d);
+}
+
 /* ---- whole data sets ---- */
 
 /* All samples of two data sets one after the other. */
@@ -272,6 +293,7 @@ int main(void)
     context = make_context();
     RUN(every_token_of_a_document_is_predicted_once);
     RUN(files_and_lines_are_documents);
+    RUN(bytes_are_those_of_predicted_tokens);
     RUN(all_samples_are_both_parts);
     RUN(nothing_is_held_out_of_all_samples);
     RUN(each_allocation_may_fail);

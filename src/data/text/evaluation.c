@@ -133,7 +133,11 @@ lk_status lk__text_evaluation_plan(lk__text_source *s, int64_t *windows)
         return lk__fail(s->context, LK_EFORMAT,
                         "%s has no document of two tokens or more: the first token of a document is not predicted",
                         s->path);
-    return count_scored_bytes(s);
+    status = count_scored_bytes(s);
+    lk__free(s->context, LK_MEMORY_OTHER, s->documents, s->documents_capacity * sizeof *s->documents);
+    s->documents = NULL;
+    s->documents_count = s->documents_capacity = 0;
+    return status;
 }
 
 /* ---- samples ---- */

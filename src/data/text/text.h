@@ -60,12 +60,13 @@ typedef struct lk__text_source {
     bool           overlapping;    /* a window at every offset */
     int64_t        stride;         /* of an evaluation; 0: for training */
 
-    lk__text_document *documents; /* of an evaluation of packed documents, in order; LK_MEMORY_OTHER, as the next two */
-    size_t             documents_count, documents_capacity;
-    lk__text_segment  *segments; /* of the same: parts of documents */
-    size_t             segments_count, segments_capacity;
-    int64_t           *windows; /* of the same: the first segment of each, and of one more */
-    size_t             windows_count, windows_capacity;
+    lk__text_document *
+        documents; /* of an evaluation of packed documents, until there are segments; LK_MEMORY_OTHER, as the next two */
+    size_t            documents_count, documents_capacity;
+    lk__text_segment *segments; /* of the same: parts of documents */
+    size_t            segments_count, segments_capacity;
+    int64_t          *windows; /* of the same: the first segment of each, and of one more */
+    size_t            windows_count, windows_capacity;
 
     lk_text_info info;
 } lk__text_source;

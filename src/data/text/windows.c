@@ -146,12 +146,13 @@ lk_status lk__text_count_bytes(const lk__text_source *s, int64_t start, int64_t 
     return LK_OK;
 }
 
-/* Bytes of text of the split. Those of a token file are not read for training; then they are in proportion. */
-static lk_status set_bytes(lk__text_source *s, int64_t all)
+/* Bytes of text of the split. Ids of a file are read for that only where an evaluation was asked for, which reads them all; a run of training
+ * would wait for it, so that they are in proportion. */
+static lk_status set_bytes(const lk__text_request *r, lk__text_source *s, int64_t all)
 {
-    bool part = s->ids.count != all, known = s->info.bytes > 0;
-    bool read = s->ids.bytes && s->tokenizer && (s->owned || s->stride);
-    if ((part || !known) && read) return lk__text_count_bytes(s, 0, s->ids.count, &s->info.bytes);
+    bool part = s->ids.count != all, known = s->info.bytes > 0, bytewise = s->info.bytes == all;
+    bool read = s->ids.bytes && s->tokenizer && (s->owned || r->options->stride > 0);
+    if ((part ? !bytewise : !known) && read) return lk__text_count_bytes(s, 0, s->ids.count, &s->info.bytes);
     if (part) s->info.bytes = (int64_t)((double)s->info.bytes * ((double)s->ids.count / (double)all) + 0.5);
     return LK_OK;
 }
@@ -240,7 +241,7 @@ lk_status lk__text_windows(const lk__text_request *r, lk__text_source *s, lk_dat
         s->info.tokens = s->ids.count;
         s->info.longest = s->length;
         s->info.tokenizer = s->tokenizer;
-        status = set_bytes(s, all);
+        status = set_bytes(r, s, all);
     }
     if (status == LK_OK) status = make_windows(r, s, dataset);
     lk__text_source_free(s);
