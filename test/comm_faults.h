@@ -383,8 +383,8 @@ static void check_end(const end *e)
 static void a_flight_record_has_the_cause_and_the_failed_call(void)
 {
     int       stopped = fault_backend ? LK__CAUSE_LATE : LK__CAUSE_STOPPED;
-    const end ends[] = {{2, SIGKILL, {LK__CAUSE_DEAD, 2}, "it had failed in barrier at "},
-                        {2, SIGSTOP, {stopped, 2}, "it had failed in barrier at "},
+    const end ends[] = {{2, SIGKILL, {LK__CAUSE_DEAD, 2}, "it had failed in #3 barrier at "},
+                        {2, SIGSTOP, {stopped, 2}, "it had failed in #3 barrier at "},
                         {2, 0, {LK__CAUSE_OWN, 2}, " barrier at "}};
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) check_end(&ends[i]);
 }

@@ -67,7 +67,7 @@ for round in $(seq "$rounds"); do
     if [ "$code" = 0 ]; then done=yes; break; fi
     if [ -n "$number" ] && [ "$(wc -w <<< "$victim")" = 1 ] && ! grep -q "rank $number of $ranks" "$work/killed.err"; then echo "round $round: rank $number was killed, and nobody says so:"; cat "$work/killed.err"; exit 1; fi
     # Between the exchange of reports and the end of the update.
-    if grep -qE 'dead; it was outside any operation.*last finished #[0-9]+ all_gatherv .*report.c|it had finished all_gatherv .*report.c|it was in barrier_host at .*shared_update.c' "$work/killed.err"; then amid=$((amid + 1)); fi
+    if grep -qE 'dead; it was outside any operation.*last finished #[0-9]+ all_gatherv .*report.c|it had finished (#[0-9]+ )?all_gatherv .*report.c|it was in (#[0-9]+ )?barrier_host at .*shared_update.c' "$work/killed.err"; then amid=$((amid + 1)); fi
     for step in "$work"/killed/step-*; do
         case $step in *.tmp.* | *.old.* | *'*') continue ;; esac
         for file in model.safetensors optimizer.safetensors state.json; do

@@ -221,7 +221,7 @@ lk_status lk_comm_create(lk_context *context, const lk_comm_config *given, lk_co
     if ((status = choose_backend(context, config->backend, &identity, &backend)) < 0) return status;
     if ((status = lk__comm_make(context, NULL, config, &c)) < 0) return status;
     c->backend = backend;
-    c->recorder = lk__flight_recorder_open();
+    c->recorder = c->numbered = lk__flight_recorder_open();
     c->rank = c->local_rank = identity.rank;
     c->size = c->local_size = identity.world;
     status = choose_deadlines(c, config, &identity);
@@ -285,7 +285,7 @@ static lk_status make_group(lk_comm *c, const lk__comm_member *all, const int *r
     lk_comm  *g = NULL;
     lk_status status = lk__comm_make(c->context, c, NULL, &g);
     if (status < 0) return status;
-    g->recorder = lk__flight_recorder_open();
+    g->recorder = g->numbered = lk__flight_recorder_open();
     g->join_ms = c->connect_ms; /* its ranks have joined the parent already */
     while (ranks[g->rank] != c->rank) g->rank++;
     g->size = g->local_size = size;

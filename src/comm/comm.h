@@ -101,6 +101,8 @@ struct lk_comm {
     int64_t                          join_ms;    /* until all ranks have joined */
     int64_t                          connect_ms; /* until all connections are made after that */
     struct lk__comm_flight_recorder *recorder;   /* NULL: none, as in the groups that a mixed one holds */
+    struct lk__comm_flight_recorder *
+        numbered; /* gets the numbers of collectives: `recorder`, or that of the mixed group for which this one runs them */
     /* Of a group that carries transfers for another, `outer`: LK_END when its rank `peer` has entered a collective of the
      * outer group which this rank has not entered; with the transfer that then can never complete, raises the failure. */
     lk_comm *outer;

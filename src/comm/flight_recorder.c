@@ -121,12 +121,11 @@ bool lk__flight_recorder_read(const char *path, char *out, size_t size)
                        .count = recorder.count,
                        .bytes = recorder.bytes,
                        .site = {recorder.file, recorder.line}};
-    lk__call_describe(&o, 0, text, sizeof text);
+    lk__call_describe(&o, recorder.number, text, sizeof text);
     if (recorder.begun != recorder.ended)
-        snprintf(out, size, "it was in %s, its operation %llu", text, (unsigned long long)recorder.begun);
+        snprintf(out, size, "it was in %s", text);
     else
-        snprintf(out, size, "it was outside any; %s %s, its operation %llu",
-                 recorder.failed == recorder.ended ? "it had failed in" : "it had finished", text,
-                 (unsigned long long)recorder.ended);
+        snprintf(out, size, "it was outside any; %s %s",
+                 recorder.failed == recorder.ended ? "it had failed in" : "it had finished", text);
     return true;
 }

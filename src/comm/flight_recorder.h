@@ -16,6 +16,8 @@ typedef struct lk__comm_flight_recorder {
     _Atomic uint64_t      count, bytes;
     _Atomic(const char *) site; /* of `file`: used by the rank itself only */
     char                  file[112];
+    _Atomic uint64_t
+        number; /* of the operation in its group, as the table of a failure has it; 0: a transfer, or not entered yet */
 } lk__comm_flight_recorder;
 
 /* Maps the file that LOCKSTEP_FLIGHT_RECORDER names; NULL: it is not set, or the file cannot be mapped. All groups of a
@@ -39,9 +41,16 @@ static inline void lk__flight_recorder_begin(lk__comm_flight_recorder *recorder,
     LK__RECORDER_SET(line, o->site.line);
     LK__RECORDER_SET(count, o->count);
     LK__RECORDER_SET(bytes, o->bytes);
+    LK__RECORDER_SET(number, 0);
 #undef LK__RECORDER_SET
     atomic_store_explicit(&recorder->begun, atomic_load_explicit(&recorder->begun, memory_order_relaxed) + 1,
                           memory_order_relaxed);
+}
+
+/* Once the operation has its number in the group. */
+static inline void lk__flight_recorder_number(lk__comm_flight_recorder *recorder, uint64_t number)
+{
+    if (recorder) atomic_store_explicit(&recorder->number, number, memory_order_relaxed);
 }
 
 static inline void lk__flight_recorder_end(lk__comm_flight_recorder *recorder, lk_status status)
@@ -60,7 +69,7 @@ void lk__flight_recorder_joined(lk__comm_flight_recorder *recorder);
 
 /* The cause of the rank's failure, and its process. False: there is no such file. */
 bool lk__flight_recorder_look(const char *path, lk__comm_cause *cause, int64_t *pid, uint64_t *started);
-/* "in all_reduce f32 × 1000 sum at train.c:55, its 17th" or "none since …"; false: no operation is recorded. */
+/* "it was in #17 all_reduce f32 × 1000 sum at train.c:55" or "it was outside any; it had finished …"; false: no operation is recorded. */
 bool lk__flight_recorder_read(const char *path, char *out, size_t size);
 
 #endif

@@ -116,19 +116,31 @@ static lk_status run_as(const lk__comm_mixed *m, int group, lk__comm_kind kind, 
     return lk__mixed_run(m, group, &inside);
 }
 
+/* The number of an operation is that of the group in which its ranks meet, also where other groups move its data. */
+static void record_numbers_of(lk_comm *c, int group)
+{
+    const lk__comm_mixed *m = c->state;
+    for (int i = 0; i < LK__GROUPS; i++)
+        if (m->groups[i]) m->groups[i]->numbered = i == group ? c->recorder : NULL;
+}
+
 static lk_status collective(lk_comm *c, const lk__comm_call *o)
 {
     lk__comm_mixed *m = c->state;
     lk_status       status = failure(c);
     if (status < 0) return status;
+    int group = m->hosts == 1 || o->kind == LK__BARRIER_HOST ? LK__LOCAL
+                : o->kind == LK__ALL_REDUCE_ACROSS           ? LK__ACROSS
+                                                             : LK__FLAT;
+    record_numbers_of(c, group);
     if (m->hosts == 1)
-        status = lk__mixed_run(m, LK__LOCAL, o);
+        status = lk__mixed_run(m, group, o);
     else if (o->kind == LK__BARRIER_HOST)
-        status = run_as(m, LK__LOCAL, LK__BARRIER, o);
+        status = run_as(m, group, LK__BARRIER, o);
     else if (o->kind == LK__ALL_REDUCE_ACROSS)
-        status = run_as(m, LK__ACROSS, LK__ALL_REDUCE, o);
+        status = run_as(m, group, LK__ALL_REDUCE, o);
     else
-        status = lk__mixed_fits_layers(m, o) ? run_layered(c, o) : lk__mixed_run(m, LK__FLAT, o);
+        status = lk__mixed_fits_layers(m, o) ? run_layered(c, o) : lk__mixed_run(m, group, o);
     return finish_call(c, o, status);
 }
 

@@ -1,4 +1,5 @@
 /* wait.c - how an operation over a mesh is entered, waits for others and is left, and what can end a wait. */
+#include "comm/flight_recorder.h"
 #include "comm/net/net.h"
 
 #include <stdio.h>
@@ -26,6 +27,7 @@ lk_status lk__net_enter(lk__net *net, const lk__comm_call *o, const lk__net_part
     net->number++;
     net->signature = message.signature = lk__call_signature(o, net->size);
     record_call(net, o, net->number);
+    lk__flight_recorder_number(net->comm->numbered, net->number);
     begin_driving(net);
     message.number = net->number;
     message.entered = net->mine.entered;

@@ -13,6 +13,7 @@
 
 #include "base/futex.h"
 #include "comm/comm.h"
+#include "comm/flight_recorder.h"
 #include "comm/near.h"
 #include "comm/verdict.h"
 
@@ -187,6 +188,7 @@ static inline void lk__shm_enter(lk__shm *s, const lk__comm_call *o, uint64_t nu
     else
         lk__shm_record(s, o, number);
     atomic_store_explicit(&s->me->entered, entered, memory_order_release);
+    if (number) lk__flight_recorder_number(s->comm->numbered, number);
     lk__shm_stamp(s);
 }
 
