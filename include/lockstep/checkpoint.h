@@ -49,8 +49,8 @@ LK_API lk_status lk_checkpoint_check(lk_context *context, const char *directory)
 LK_API lk_status lk_checkpoint_check_files(lk_context *context, const char *directory, const lk_checkpoint_file *files,
                                            int count);
 /* Loads the newest intact checkpoint. One whose digests do not match, or whose state is of another step than its directory's
- * name, is skipped with a warning in the log. LK_EFORMAT: none is intact. LK_ENOENT: the directory holds none. LK_EMISMATCH: it
- * is of another model; the message names the first difference. */
+ * name, is skipped with a warning in the log. Where `directory` is that of one step, it loads this step and no other. LK_EFORMAT: none is
+ * intact. LK_ENOENT: the directory holds none. LK_EMISMATCH: it is of another model; the message names the first difference. */
 LK_API lk_status lk_checkpoint_load(lk_store *store, const char *directory, lk_progress *progress);
 /* Finds the newest checkpoint in the directory and gives its step; LK_ENOENT if there is none. Reads no weights. */
 LK_API lk_status lk_checkpoint_find(lk_context *context, const char *directory, int64_t *step);

@@ -100,7 +100,8 @@ typedef struct lk_trainer_config {
     int64_t     save_every LK_ZERO;  /* steps; 0: after each epoch. Always saves at the end */
     int         keep LK_ZERO;        /* number of checkpoints to keep */
     bool        resume LK_ZERO;      /* resume from `save` if it holds a checkpoint; false: such a directory is an error */
-    const char *resume_from LK_ZERO; /* resume from this checkpoint directory, which must hold one; may equal `save` */
+    const char *resume_from LK_ZERO; /* resume from this checkpoint directory, which must hold one, or from the directory of one step;
+                                      * may equal `save`, or be its newest step */
     const char *init LK_ZERO;        /* initial weights: a safetensors file or checkpoint directory; NULL: random */
 
     lk_comm *comm LK_ZERO;            /* the ranks that train together, all with the same config; NULL: one rank. Borrowed */

@@ -73,7 +73,9 @@ bool      lk__checkpoint_parse(const char *name, int64_t *step); /* false for na
 size_t lk__checkpoint_list(const char *directory, int64_t *steps, size_t room);
 /* Removes what a crash may have left: partly written or removed directories, and links that were not renamed yet. Only while nobody
  * else can write: with the directory's lock held, or between lk__lock_idle_begin and lk__lock_idle_end. */
-void      lk__checkpoint_recover(lk_context *context, const char *directory);
+void lk__checkpoint_recover(lk_context *context, const char *directory);
+/* Whether this is the directory of one step, wherever it is, not one that holds steps. *step: by its name; -1: the name is another. */
+bool      lk__checkpoint_is_step(const char *directory, int64_t *step);
 lk_status lk__checkpoint_missing(lk_context *context, const char *directory); /* LK_ENOENT, with a message */
 /* Compares the model's and the optimizer's file of a step's directory with the digests of its state; `all`: also the caller's
  * files, which loading does not read and which a user may edit. */

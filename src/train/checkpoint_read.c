@@ -163,6 +163,34 @@ static lk_status find_newest_intact(lk_context *c, const char *directory, void *
     return count > 0 && status == LK_ENOENT ? LK_EFORMAT : status;
 }
 
+bool lk__checkpoint_is_step(const char *directory, int64_t *step)
+{
+    char        file[PATH_MAX], name[NAME_MAX + 1];
+    size_t      length = strlen(directory);
+    struct stat info;
+    int64_t     inside;
+    while (length > 1 && directory[length - 1] == '/') length--;
+    size_t start = length;
+    while (start > 0 && directory[start - 1] != '/') start--;
+    *step = -1;
+    if (length - start <= NAME_MAX) {
+        snprintf(name, sizeof name, "%.*s", (int)(length - start), directory + start);
+        if (!lk__checkpoint_parse(name, step)) *step = -1;
+    }
+    int n = snprintf(file, sizeof file, "%s/%s", directory, lk__checkpoint_files[2]);
+    return n > 0 && n < (int)sizeof file && stat(file, &info) == 0 && lk__checkpoint_list(directory, &inside, 1) == 0;
+}
+
+/* The directory of one step is what the caller wants, and no other is taken instead. */
+static lk_status find_step(lk_context *c, const char *directory, int64_t step, void *staging, char path[PATH_MAX],
+                           lk__state *state)
+{
+    int n = snprintf(path, PATH_MAX, "%s", directory);
+    if (n < 0 || n >= PATH_MAX) return lk__fail(c, LK_EINVAL, "the path %.200s… is too long", directory);
+    lk_status status = lk__checkpoint_verify_step(c, path, step, staging, state);
+    return status == LK_ENOENT ? LK_EFORMAT : status; /* a file of it is missing, not the checkpoint */
+}
+
 /* What is loaded: the weights, all, or (report) the weights that the model shares. */
 typedef struct loading {
     bool             all;
@@ -189,18 +217,22 @@ static lk_status load_step(lk_store *store, const char *path, const loading *wha
     return LK_OK;
 }
 
-/* Finds the newest intact step and reads it: the weights alone, or all. LK_ENOENT, without a message: there is none. */
+/* Finds the newest intact step and reads it: the weights alone, or all; or reads the step whose directory this is. LK_ENOENT, without a
+ * message: there is none. */
 static lk_status load_newest(lk_store *store, const char *directory, const loading *what, lk_progress *progress)
 {
     lk_context *c = store->context;
     char        path[PATH_MAX];
     lk__state   state;
+    int64_t     step;
     lk_status   status = LK_END;
     void       *staging = lk__alloc(c, LK_MEMORY_OTHER, LK__FILE_STAGING);
     if (!staging) return LK_ENOMEM;
-    recover_idle(c, directory);
+    bool alone = what->all && lk__checkpoint_is_step(directory, &step);
+    if (!alone) recover_idle(c, directory);
     for (int attempt = 0; attempt < 10 && status == LK_END; attempt++)
-        if ((status = find_newest_intact(c, directory, staging, path, &state)) == LK_OK)
+        if ((status = alone ? find_step(c, directory, step, staging, path, &state)
+                            : find_newest_intact(c, directory, staging, path, &state)) == LK_OK)
             status = load_step(store, path, what);
     lk__free(c, LK_MEMORY_OTHER, staging, LK__FILE_STAGING);
     if (status == LK_END)

@@ -4,6 +4,7 @@
 
 #include "train/describe.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -61,15 +62,42 @@ static bool is_same_directory(const char *a, const char *b)
                                  first.st_ino == second.st_ino);
 }
 
+/* Whether `directory` is that of one of the steps in `parent`, where it may be a link. */
+static bool is_step_of(const char *directory, const char *parent)
+{
+    char    other[PATH_MAX], name[64];
+    int64_t step;
+    if (!lk__checkpoint_is_step(directory, &step)) return false;
+    int n = snprintf(other, sizeof other, "%s/..", directory);
+    if (n > 0 && n < (int)sizeof other && is_same_directory(other, parent)) return true;
+    if (step < 0) return false;
+    lk__checkpoint_name(step, name);
+    n = snprintf(other, sizeof other, "%s/%s", parent, name);
+    return n > 0 && n < (int)sizeof other && is_same_directory(other, directory);
+}
+
+/* A run that goes on from an earlier step than the newest would replace the later ones, and a restart would resume them. */
+static lk_status check_later(lk_trainer *t, int64_t newest)
+{
+    if (newest <= t->progress.step) return LK_OK;
+    return lk__fail(
+        t->context, LK_EINVAL,
+        "%s holds later checkpoints than step %lld, up to step %lld, which this run would replace: save into "
+        "another directory, or move the later ones away",
+        t->config.save, (long long)t->progress.step, (long long)newest);
+}
+
 /* Loads the weights that init and resume name, and the progress. A directory that already holds a checkpoint is written to only
- * if this run resumes from it. *from: the directory that was resumed. */
+ * if this run resumes from it, or from its newest step. *from: the directory that was resumed. */
 static lk_status load_initial(lk_trainer *t, const char **from)
 {
     const lk_trainer_config *config = &t->config;
     int64_t                  step;
     lk_status                status = LK_OK;
     if (config->init && (status = lk_weights_load(t->store, config->init)) < 0) return status;
-    bool resumes_save = config->resume_from && config->save && is_same_directory(config->resume_from, config->save);
+    bool resumes_step = config->resume_from && config->save && is_step_of(config->resume_from, config->save);
+    bool resumes_save =
+        resumes_step || (config->resume_from && config->save && is_same_directory(config->resume_from, config->save));
     bool has_checkpoint = config->save && lk__checkpoint_newest(t->context, config->save, &step);
     if (has_checkpoint && !resumes_save && (!config->resume || config->resume_from))
         return lk__fail(t->context, LK_EINVAL,
@@ -79,6 +107,7 @@ static lk_status load_initial(lk_trainer *t, const char **from)
     if (*from &&
         ((status = check_data(t, *from)) < 0 || (status = lk_checkpoint_load(t->store, *from, &t->progress)) < 0))
         return status;
+    if (has_checkpoint && resumes_step && (status = check_later(t, step)) < 0) return status;
     if (!*from && config->init_partial &&
         (status = lk_weights_load_partial(t->store, config->init_partial, &t->loaded)) < 0)
         return status;
