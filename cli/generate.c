@@ -7,10 +7,12 @@
 #include "prompts.h"
 #include "terminal.h"
 
+#include <lockstep/checkpoint.h>
 #include <lockstep/huggingface.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { MOST_STOPS = 64 };
 
@@ -110,6 +112,23 @@ static int open_tokenizer(generation *g, const options *given)
     return 0;
 }
 
+/* A checkpoint without config.json is that of another kind of model. False: it is not, or not known. */
+static bool report_other_model(generation *g, const char *load)
+{
+    lk_description *description;
+    char            path[4096];
+    bool            fits = snprintf(path, sizeof path, "%s/config.json", load) < (int)sizeof path;
+    if (!fits || access(path, F_OK) == 0) return false;
+    if (lk_checkpoint_describe(g->context, load, &description) < 0) return false;
+    const char *model = lk_description_find(description, "model");
+    print_error("generate",
+                "--load %s: a checkpoint of %s%s, which has no text to continue: generate needs a language model (gpt, "
+                "llama), whose checkpoints hold config.json",
+                load, model ? "--model " : "another model", model ? model : "");
+    lk_description_free(description);
+    return true;
+}
+
 static int read_model(generation *g, const options *given)
 {
     static const lk_transformer_config none = LK_TRANSFORMER_CONFIG_INIT;
@@ -120,6 +139,7 @@ static int read_model(generation *g, const options *given)
         print_error("generate", "--load %s is a file: give the directory with config.json and the weights", load);
         return EXIT_USER_ERROR;
     }
+    if (report_other_model(g, load)) return EXIT_USER_ERROR;
     lk_status status = lk_hf_config_read(g->context, load, &g->model);
     if (status < 0) return report_as("generate", "--load: ", g->context, status);
     if (g->model.kind != LK_TRANSFORMER_ENCODER) return 0;

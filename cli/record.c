@@ -260,6 +260,32 @@ int record_read(setup *s, const char *name, options *given, const char *director
     return read_record(s, name, given, directory, told ? LOADABLE : PATH);
 }
 
+/* The directory of a file of weights, if it is that of a checkpoint; "": it is not. */
+static void find_checkpoint_of(const char *path, char *directory, size_t size)
+{
+    const char *slash = strrchr(path, '/');
+    int         length = slash ? (int)(slash - path) : 1;
+    struct stat info;
+    bool        file = stat(path, &info) == 0 && !S_ISDIR(info.st_mode);
+    bool        fits = snprintf(directory, size, "%.*s", length ? length : 1, slash ? path : ".") < (int)size;
+    if (!file || !fits || !has_file(directory, "state.json")) directory[0] = 0;
+}
+
+int record_require(const setup *s, const char *name, const options *given, const char *path)
+{
+    char directory[4096], hint[4200] = "";
+    bool model = !options_given(given, "model"), data = !options_given(given, "data");
+    if (s->description || (!model && !data)) return 0;
+    find_checkpoint_of(path, directory, sizeof directory);
+    if (directory[0]) snprintf(hint, sizeof hint, "; --load %s, its checkpoint, knows both", directory);
+    print_error(name, "--load %s holds weights alone: %s missing%s", path,
+                !data    ? "--model is"
+                : !model ? "--data is"
+                         : "--model and --data are",
+                hint);
+    return EXIT_USER_ERROR;
+}
+
 const char *record_directory(const options *given)
 {
     const char *resume = options_text(given, "resume");

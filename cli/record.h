@@ -13,7 +13,10 @@ int record_make(setup *s, const char *command_name, const options *given);
  * their values are valid as s is. Ranks get the record of rank 0. A file, a directory without a checkpoint and a checkpoint without a
  * record leave the options as they are. 0, or the exit status after the error was printed: also if there is nothing of that name, or
  * the command line names another model. */
-int         record_read(setup *s, const char *command_name, options *given, const char *directory);
+int record_read(setup *s, const char *command_name, options *given, const char *directory);
+/* Then, with the model of the directory: an error where the weights are no checkpoint, and --model or --data is missing. */
+int record_require(const setup *s, const char *command_name, const options *given, const char *path);
+
 const char *record_directory(const options *given); /* that --resume of train names; NULL: none */
 /* The same for train: that directory, if there is one; without --resume auto it must hold a
  * checkpoint. A process that is no rank yet reads it before -n is used. */

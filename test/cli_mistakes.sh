@@ -163,7 +163,7 @@ tensor() { printf '"%s":{"dtype":"F32","shape":[%s],"data_offsets":[%d,%d]}' "$1
 header="{$(tensor fc1.weight 1,1 0),$(tensor fc1.bias 1 4),$(tensor fc2.weight 1,1 8),$(tensor fc2.bias 1 12),$(tensor 'odd\u001b[31m\nlockstep eval: all is well' 1 16)}"
 { printf "\\$(printf %03o $((${#header} % 256)))\\$(printf %03o $((${#header} / 256)))\0\0\0\0\0\0"; printf %s "$header"; head -c 20 /dev/zero; } > "odd${esc}[2J.safetensors"
 for load in "odd${esc}[2J.safetensors" "none${esc}[2J"; do
-    expect 2 'x1b\[2J' "$lockstep" eval --load "$load" --model mlp --hidden 1 --features 1 --classes 1
+    expect 2 'x1b\[2J' "$lockstep" eval --load "$load" --model mlp --data synthetic --hidden 1 --features 1 --classes 1
     [ "$(wc -l < err.txt)" = 1 ] && ! grep -q "$esc" err.txt || { echo "unescaped: $(cat -v err.txt)"; wrong=$((wrong + 1)); }
     case $load in odd*) grep -Fq 'odd\x1b[31m\nlockstep eval' err.txt || { echo "no tensor's name: $(cat -v err.txt)"; wrong=$((wrong + 1)); } ;; esac
 done

@@ -123,6 +123,29 @@ done
 cp -L run/model.safetensors alone.safetensors
 expect 0 "" "$lockstep" eval --load alone.safetensors $mlp --threads 1 --json
 [ "$explicit" = "$(cat out.txt)" ] || complain "eval of the weights alone: $(cat out.txt)"
+for command in eval predict; do
+    expect 2 "^lockstep $command: --load alone.safetensors holds weights alone: --model and --data are missing$" "$lockstep" $command --load alone.safetensors
+    expect 2 "^lockstep $command: --load alone.safetensors holds weights alone: --data is missing$" "$lockstep" $command --load alone.safetensors --model mlp
+    expect 2 "^lockstep $command: --load alone.safetensors holds weights alone: --model is missing$" "$lockstep" $command --load alone.safetensors --data synthetic
+    expect 2 "--model and --data are missing; --load run, its checkpoint, knows both$" "$lockstep" $command --load run/model.safetensors
+done
+expect 2 "^lockstep generate: --load run: a checkpoint of --model mlp, which has no text to continue" "$lockstep" generate --load run --prompt x
+expect 2 "^lockstep generate: --load run/step-00000020: a checkpoint of --model mlp" "$lockstep" generate --load run/step-00000020 --prompt x
+
+# The directory of one step is resumed, as it is evaluated: into another directory, or where it is the newest. Later steps are not replaced.
+expect 0 "resumed both/step-00000010 at step 10 of 20" "$lockstep" train --resume both/step-00000010 --save branch --threads 1
+cmp both/model.safetensors branch/model.safetensors || complain "a run from step 10 ends with other weights"
+expect 2 "both holds later checkpoints than step 10, up to step 20, which this run would replace" "$lockstep" train --resume both/step-00000010 --save both --threads 1
+expect 2 "both holds later checkpoints than step 10" "$lockstep" train --resume both/step-00000010/ --save "$PWD/both" --threads 1 -n 2
+expect 0 "resumed both/step-00000020 at step 20 of 22" "$lockstep" train --resume both/step-00000020 --save both --keep 9 --steps 22 --threads 1
+mv both/step-00000020 both/step-00000022 .
+expect 0 "resumed both/step-00000010 at step 10 of 20" "$lockstep" train --resume both/step-00000010 --save both --steps 20 --threads 1
+cmp both/model.safetensors branch/model.safetensors || complain "a run from step 10 into its own directory ends with other weights"
+expect 0 "resumed step-00000022 at step 22 of 23" "$lockstep" train --resume step-00000022 --steps 23 --threads 1
+expect 2 "branch already holds a checkpoint" "$lockstep" train --resume both/step-00000010 --save branch --threads 1
+echo x >> step-00000022/optimizer.safetensors
+expect 2 "^lockstep train: step-00000022/optimizer.safetensors is damaged" "$lockstep" train --resume step-00000022 --steps 23 --threads 1
+expect 2 "both/step-00000015 holds no checkpoint: it does not exist" "$lockstep" train --resume both/step-00000015 --threads 1
 
 # A checkpoint of a version without records: as before, with a note where the record would be needed.
 cp -rL run old && state=old/step-00000020/state.json

@@ -60,7 +60,7 @@ grep -q 'the tokenizer of gone is neither used nor saved: .*Unigram' err.txt || 
 refuse 'gone/tokenizer.json: .*Unigram' train --model gone/config.json --data text:text.txt --init gone --context 16 --steps 2
 "$LOCKSTEP" generate --load again --prompt "the" --tokens 8 > out.txt 2> err.txt || fail "generate: $(cat err.txt)"
 refuse '^lockstep predict: --model gpt is a language model' predict --load run
-refuse '^lockstep predict: --model gpt is a language model' predict --load run/model.safetensors --model gpt $small
+refuse '^lockstep predict: --model gpt is a language model' predict --load run/model.safetensors --model gpt $small --data text:text.txt --tokenizer byte
 
 # predict prints the classes of an encoder: those that eval counts, with their names.
 awk 'length > 20 { gsub(/[^a-z ]/, ""); n++; printf "{\"text\": \"%s %s\", \"label\": \"%s\"}\n", n % 3 ? "aaaa" : "zz", $0, n % 3 ? "most" : "few" }' text.txt | head -60 > classes.jsonl
