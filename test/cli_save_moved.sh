@@ -11,15 +11,15 @@ small="--model mlp --threads 1 --eval-every -1"
 
 # wait_for COMMAND…: until it succeeds
 wait_for() {
-    for _ in $(seq 600); do
+    for _ in $(seq 1200); do
         "$@" > /dev/null 2>&1 && return
         kill -0 "$job" 2> /dev/null || fail "the run ended before: $*"
         sleep 0.05
     done
-    fail "not within 30 s: $*"
+    fail "not within 60 s: $*"
 }
 start() { # a run, $job, that has saved a step
-    rm -rf run out
+    rm -f out
     # shellcheck disable=SC2086
     "$LOCKSTEP" train $small --steps 100000000 --save run --save-every 2000 > out 2>&1 &
     job=$!
@@ -55,10 +55,13 @@ ended 143
 [ "$(grep -c 'is not a link' out)" = 1 ] || fail "more than one warning"
 "$LOCKSTEP" info "run/$(dirname "$(readlink run/state.json)")" > /dev/null || fail "the last step is not complete"
 
-# Another run has taken the name meanwhile: this one stops, and the other goes on.
+# The name is another run's at once, which a link shows: this one stops, and writes nothing there.
+mkdir first
+rm -rf run
+ln -s first run
 start
-mv run first
-mv before run
+ln -s before other
+mv -T other run
 ended 1
 grep -q 'step [0-9]* could not be saved: run was moved away.*holds a checkpoint of another run now' out || fail "no reason"
 [ -e first/state.json ] || fail "the first run's steps are lost"
