@@ -67,7 +67,8 @@ static void separators_line_ends_and_headers_are_detected(void)
         check_table(texts[i], NULL, 2, 2, features, labels, "label");
     lk_open_options    options = LK_OPEN_OPTIONS_INIT;
     static const float three[] = {7, 8, 1, 2.5f, -3, 4e2f}, three_labels[] = {2, 0, 1};
-    check_table("7,8,2\n1,2.5,0\n-3,4e2,1\n", NULL, 3, 2, three, three_labels, "label");
+    options.classification = true; /* three whole numbers, of few rows */
+    check_table("7,8,2\n1,2.5,0\n-3,4e2,1\n", &options, 3, 2, three, three_labels, "label");
     options.header = 1; /* numbers as names */
     check_table("7,8,2\n1,2.5,0\n-3,4e2,1\n", &options, 2, 2, features, labels, "label");
     options.header = -1;
@@ -138,7 +139,7 @@ static void features_have_the_names_of_the_header(void)
         options.holdout = part ? 0.5 : 0;
         CHECK_OK(context, open_text(text, LK_SPLIT_TRAIN, &options, &d));
         const lk_field *f = lk_dataset_field(d, 0);
-        CHECK(f->dims[0] == 3 && f->column_names && !lk_dataset_field(d, 1)->column_names);
+        CHECK(f->dims[0] == 3 && f->column_names && strcmp(lk_dataset_field(d, 1)->column_names[0], "kind") == 0);
         CHECK(strcmp(f->column_names[0], "a") == 0 && strcmp(f->column_names[1], "b, c") == 0 &&
               strcmp(f->column_names[2], "d") == 0);
         lk_dataset_free(d);
@@ -158,6 +159,83 @@ static void numbers_with_a_fraction_are_targets(void)
     lk_dataset *d;
     CHECK_FAILS(context, open_text("x,y\n1,2\n2,cat\n", LK_SPLIT_TRAIN, &options, &d), LK_EFORMAT,
                 "line 3, column 2 ('y')", "'cat'", "regression");
+}
+
+/* `rows` rows with each of the labels, one after the other. */
+static char *write_labels(char *to, const char *const *labels, int rows)
+{
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; labels[i]; i++) to += sprintf(to, "%d,%s\n", r, labels[i]);
+    return to;
+}
+
+/* The rule for whole numbers, case by case: which are classes, their number, and the names of the first and the last where numbers are not
+ * their own class numbers. */
+static void whole_numbers_are_classes_where_they_look_like_classes(void)
+{
+    static const struct {
+        const char *labels[13];
+        int         rows, classes; /* classes 0: numbers to predict */
+        const char *first, *last;  /* names; NULL: none */
+    } cases[] = {
+        {{"0", "1"}, 1, 2, NULL, NULL},
+        {{"1", "2"}, 1, 2, "1", "2"},
+        {{"-1", "1"}, 1, 2, "-1", "1"},
+        {{"3000000000", "5"}, 1, 2, "5", "3000000000"},
+        {{"0", "1.0"}, 1, 2, NULL, NULL},
+        {{"0", "1", "2"}, 9, 0, NULL, NULL},
+        {{"0", "1", "2"}, 10, 3, NULL, NULL},
+        {{"2", "3", "1"}, 9, 0, NULL, NULL},
+        {{"2", "3", "1"}, 10, 3, "1", "3"},
+        {{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12"}, 10, 12, "1", "12"}, /* not in the order of bytes */
+        {{"2", "3", "4"}, 100, 0, NULL, NULL},
+        {{"0", "1", "3"}, 100, 0, NULL, NULL},
+        {{"-1", "0", "1"}, 100, 0, NULL, NULL},
+        {{"100000", "250000", "618440"}, 100, 0, NULL, NULL},
+        {{"0", "1", "2.5"}, 100, 0, NULL, NULL},
+    };
+    char *text = malloc(1 << 16);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        lk_dataset *d;
+        write_labels(text, cases[i].labels, cases[i].rows);
+        CHECK_OK(context, open_text(text, LK_SPLIT_TRAIN, NULL, &d));
+        const lk_field *label = lk_dataset_find(d, "label"), *target = lk_dataset_find(d, "target");
+        CHECK((label != NULL) == (cases[i].classes > 0) && (target != NULL) == !label);
+        if (label) {
+            const char *first = lk_field_class_name(label, 0), *last = lk_field_class_name(label, cases[i].classes - 1);
+            CHECK(label->classes == cases[i].classes);
+            CHECK(cases[i].first ? first && last && strcmp(first, cases[i].first) == 0 && strcmp(last, cases[i].last) == 0
+                                 : !first && !last);
+        }
+        int each = 0;
+        while (cases[i].labels[each]) each++;
+        for (int row = 0; row < each * cases[i].rows; row++) { /* the number, or the class of that name */
+            float       x, y = -7;
+            int32_t     k = -7;
+            const char *written = cases[i].labels[row % each], *name;
+            CHECK_OK(context, lk_dataset_get(d, row, (void *[]){&x, label ? (void *)&k : &y}));
+            name = label ? lk_field_class_name(label, k) : NULL;
+            CHECK(!label ? y == (float)atof(written) : name ? strcmp(name, written) == 0 : k == atoi(written));
+        }
+        lk_dataset_free(d);
+    }
+    /* One class short of rows makes all of them numbers; the option makes classes of any. */
+    lk_open_options options = LK_OPEN_OPTIONS_INIT;
+    lk_dataset     *d;
+    char           *to = write_labels(text, (const char *const[]){"0", "1", "2", NULL}, 10);
+    write_labels(to, (const char *const[]){"3", NULL}, 9);
+    CHECK_OK(context, open_text(text, LK_SPLIT_TRAIN, NULL, &d));
+    CHECK(lk_dataset_find(d, "target"));
+    lk_dataset_free(d);
+    write_labels(text, (const char *const[]){"30", "-4", "7", NULL}, 1);
+    options.classification = true;
+    CHECK_OK(context, open_text(text, LK_SPLIT_TRAIN, &options, &d));
+    const lk_field *label = lk_dataset_find(d, "label");
+    CHECK(label && label->classes == 3);
+    CHECK(strcmp(lk_field_class_name(label, 0), "-4") == 0 && strcmp(lk_field_class_name(label, 1), "7") == 0 &&
+          strcmp(lk_field_class_name(label, 2), "30") == 0);
+    lk_dataset_free(d);
+    free(text);
 }
 
 static void numbers_are_those_of_strtod(void)
@@ -226,10 +304,9 @@ static void what_is_wrong_is_named_with_its_place(void)
         {"a,b,y\n1,2,0\n1,1e39,1\n", {"line 3, column 2 ('b')", "'1e39' is infinite", ""}},
         {"a,b,y\n1,2,0\n1,two,1\n", {"line 3, column 2 ('b')", "'two' is no number", "--label 2"}},
         {"1,2,0\n1,two,1\n", {"line 2, column 2:", "'two' is no number", ""}},
-        {"a,b,y\n1,2,0\n1,2,-1\n", {"line 3", "negative label", "--loss mse"}},
         {"a,b,y\n1,2,0\n1,2,0\n", {"only the label '0'", "two classes", ""}},
         {"a,b,y\n1,2,cat\n1,2,cat\n", {"only the label 'cat'", "two classes", ""}},
-        {"a,b,y\n1,2,0\n1,2,3000000000\n", {"the label 3000000000", "below", ""}},
+        {"a,b,y\n1,2,7\n1,2,7\n", {"only the label '7'", "two classes", ""}},
         {"a,b,y\n1,2,1e999\n", {"line 2, column 3", "infinite", ""}},
         {"a,b,y\n1,\"2,0\n1,2,1\n", {"line 2, column 2", "not closed", ""}},
         {"a,b,y\n1,\"2\"2,0\n", {"line 2, column 2", "follows a closing quote", ""}},
@@ -291,6 +368,43 @@ static void large_files_are_read_in_pieces(void)
     free(text);
 }
 
+/* A table as wide as those of genes or spectra. Work that is quadratic in the columns would take minutes. */
+static void wide_tables_are_read_in_time(void)
+{
+    enum { COLUMNS = 300000 };
+    char           *text = malloc(16 << 20), *to = text;
+    lk_dataset     *d;
+    lk_open_options options = LK_OPEN_OPTIONS_INIT;
+    float          *row = malloc(COLUMNS * sizeof *row);
+    int32_t         label;
+    for (int i = 0; i < COLUMNS; i++) to += sprintf(to, "gene %d,", i);
+    to += sprintf(to, "kind\n");
+    for (int r = 0; r < 2; r++) {
+        for (int i = 0; i < COLUMNS; i++) to += sprintf(to, "%d,", (i + r) % 10);
+        to += sprintf(to, "%s\n", r ? "x" : "y");
+    }
+    for (int k = 0; k < 2; k++) { /* as it is, and by the names of training */
+        options.label = k ? NULL : "kind";
+        CHECK_OK(context, open_text(text, LK_SPLIT_TRAIN, &options, &d));
+        CHECK(lk_dataset_count(d) == 2 && lk_dataset_field(d, 0)->dims[0] == COLUMNS);
+        CHECK_OK(context, lk_dataset_get(d, 1, (void *[]){row, &label}));
+        CHECK(label == 0 && row[0] == 1 && row[COLUMNS - 1] == (float)(COLUMNS % 10));
+        if (k == 0) {
+            lk_dataset *again;
+            options.expected = lk_dataset_field(d, 0), options.expected_count = lk_dataset_fields(d);
+            text[0] = 'G'; /* the first column has another name */
+            CHECK_FAILS(context, open_text(text, LK_SPLIT_TRAIN, &options, &again), LK_EMISMATCH, "no column 'gene 0'");
+            text[0] = 'g';
+            CHECK_OK(context, open_text(text, LK_SPLIT_TRAIN, &options, &again));
+            lk_dataset_free(again);
+            options.expected = NULL, options.expected_count = 0;
+        }
+        lk_dataset_free(d);
+    }
+    free(row);
+    free(text);
+}
+
 static lk_status open_once(lk_context *limited)
 {
     static const char text[] = "a,b,y\n1,2,cat\n3,4,dog\n";
@@ -346,9 +460,11 @@ int main(int argc, char **argv)
     RUN(text_labels_are_classes_in_sorted_order);
     RUN(features_have_the_names_of_the_header);
     RUN(numbers_with_a_fraction_are_targets);
+    RUN(whole_numbers_are_classes_where_they_look_like_classes);
     RUN(numbers_are_those_of_strtod);
     RUN(what_is_wrong_is_named_with_its_place);
     RUN(large_files_are_read_in_pieces);
+    RUN(wide_tables_are_read_in_time);
     RUN(each_failed_allocation_is_reported);
     free_context(context);
     return 0;

@@ -149,7 +149,15 @@ static void splits_are_directories_or_held_out(void)
     hold.holdout = 0.5;
     CHECK_FAILS(context, try_open("split", LK_SPLIT_TRAIN, &hold), LK_EINVAL, "split/test", "hold-out");
     write_image(scratch("split"), "test/zebra/8.png", 1, 4, 4, 8);
-    CHECK_FAILS(context, try_open("split", LK_SPLIT_TEST, NULL), LK_EINVAL, "zebra", "split/train");
+    CHECK_FAILS(context, try_open("split", LK_SPLIT_TEST, NULL), LK_EINVAL, "split/test: 'zebra' is not a class",
+                "known are 'x', 'y'");
+    lk_open_options skip = LK_OPEN_OPTIONS_INIT;
+    skip.skip_unknown = true;
+    logged[0] = 0;
+    d = open_folder("split", LK_SPLIT_TEST, &skip);
+    CHECK(lk_dataset_count(d) == 1 && label_of(d, 0) == 0 && lk_dataset_find(d, "label")->classes == 2);
+    CHECK(strstr(logged, "1 images in 1 subdirectory that the training data does not have ('zebra') are left out"));
+    lk_dataset_free(d);
     /* A class may be called train. */
     write_image(scratch("vehicles"), "train/1.png", 1, 4, 4, 1);
     write_image(scratch("vehicles"), "car/1.png", 1, 4, 4, 2);
@@ -171,6 +179,43 @@ static bool has_sample(const lk_dataset *d, const char *root, const char *name)
     for (int64_t i = 0; i < lk_dataset_count(d); i++)
         if (strcmp(relative(d, root, i), name) == 0) return true;
     return false;
+}
+
+/* A folder for a model of the classes cat, dog and emu, of which it has some. */
+static void classes_are_those_of_training(void)
+{
+    static const char *const names[] = {"cat", "dog", "emu"};
+    static const lk_field    trained[] = {{.name = "image", .dtype = LK_U8, .rank = 3, .dims = {1, 4, 4}},
+                                          {.name = "label", .dtype = LK_I32, .classes = 3, .class_names = names}};
+    lk_open_options          options = LK_OPEN_OPTIONS_INIT;
+    options.expected = trained;
+    options.expected_count = 2;
+    write_image(scratch("new"), "emu/1.png", 1, 4, 4, 1);
+    lk_dataset     *d = open_folder("new", LK_SPLIT_TRAIN, &options); /* one image, of one class */
+    const lk_field *label = lk_dataset_find(d, "label");
+    CHECK(lk_dataset_count(d) == 1 && label_of(d, 0) == 2 && holds_image(d, 0, 1));
+    CHECK(label->classes == 3 && strcmp(label->class_names[0], "cat") == 0);
+    lk_dataset_free(d);
+    write_image(scratch("new"), "dog/2.png", 1, 4, 4, 2);
+    d = open_folder("new", LK_SPLIT_TRAIN, &options);
+    CHECK(lk_dataset_count(d) == 2 && label_of(d, 0) == 1 && holds_image(d, 0, 2) && label_of(d, 1) == 2);
+    lk_dataset_free(d);
+    write_image(scratch("new"), "dgo/3.png", 1, 4, 4, 3);
+    CHECK_FAILS(context, try_open("new", LK_SPLIT_TRAIN, &options), LK_EINVAL, "new: 'dgo' is not a class",
+                "did you mean 'dog'?", "--unknown-label skip");
+    options.skip_unknown = true;
+    d = open_folder("new", LK_SPLIT_TRAIN, &options);
+    CHECK(lk_dataset_count(d) == 2 && label_of(d, 0) == 1 && label_of(d, 1) == 2);
+    lk_dataset_free(d);
+    /* Classes without names are directories of numbers. */
+    lk_field numbered[] = {trained[0], {.name = "label", .dtype = LK_I32, .classes = 12}};
+    options.expected = numbered;
+    write_image(scratch("numbers"), "10/1.png", 1, 4, 4, 1);
+    write_image(scratch("numbers"), "2/1.png", 1, 4, 4, 2);
+    d = open_folder("numbers", LK_SPLIT_TRAIN, &options);
+    CHECK(lk_dataset_count(d) == 2 && label_of(d, 0) == 10 && label_of(d, 1) == 2);
+    CHECK(!lk_dataset_find(d, "label")->class_names && lk_dataset_find(d, "label")->classes == 12);
+    lk_dataset_free(d);
 }
 
 static void a_held_out_sample_stays_held_out(void)
@@ -628,6 +673,7 @@ int main(void)
     make_scratch();
     RUN(files_are_in_the_order_of_image_folder);
     RUN(splits_are_directories_or_held_out);
+    RUN(classes_are_those_of_training);
     RUN(a_held_out_sample_stays_held_out);
     RUN(sizes_and_channels_are_those_of_the_options);
     RUN(mistakes_are_named);

@@ -29,7 +29,8 @@ typedef struct lk_field {
     /* i32: above 0, the values are class numbers 0 … classes-1, and are checked; 0: any numbers */
     int                classes LK_ZERO;
     const char *const *class_names LK_ZERO; /* `classes` of them; NULL: none */
-    /* rank 1: dims[0] of them, as in a table's header; NULL: none. A model is used with the columns it was trained on. */
+    /* rank 1: dims[0] of them, as in a table's header; of a single number, one: its column. NULL: none. A model is used with the
+     * columns it was trained on. */
     const char *const *column_names LK_ZERO;
     int                reserved[6] LK_ZERO;
 } lk_field;
@@ -70,7 +71,21 @@ typedef struct lk_open_options {
     /* text, jsonl, tokens of a language model: above 0, any part of the data is for an evaluation, see lk_text_info: windows begin every
      * `stride` tokens, 1 to `context` of them. 0: a training set is for training; others are for an evaluation with a stride of `context` */
     int64_t stride LK_ZERO;
+    /* csv: whole numbers in the label's column are classes, also where they would be numbers to predict by the rule in docs/data.md */
+    bool classification LK_ZERO;
+    /* The fields of the samples that a model was trained on, as lk_description_field(description, 0) has them: which columns are the
+     * features, what the label is, its classes and their numbers, and all types are these, and nothing is inferred from the file. It need
+     * not have every class. Borrowed while the data set is opened; NULL: none */
+    const lk_field *expected LK_ZERO;
+    int             expected_count LK_ZERO;
+    /* With `expected`, for rows to predict: the label's column, array or field may be missing, and then there is no field "label" or
+     * "target"; of csv and jsonl also in some rows, whose label is LK_NO_LABEL, and whose target is NaN */
+    bool label_optional LK_ZERO;
+    /* Samples whose label is not a class of `expected`, or in a test set not one of the training set, are left out, and counted in the log;
+     * false: LK_EFORMAT, or LK_EINVAL for a directory, names the first */
+    bool skip_unknown LK_ZERO;
 } lk_open_options;
+#define LK_NO_LABEL (-100) /* the label of a sample that has none, see label_optional */
 #define LK_OPEN_OPTIONS_INIT {.size = sizeof(lk_open_options)}
 
 /* Opens by name.

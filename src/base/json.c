@@ -472,3 +472,25 @@ size_t lk__json_escape(unsigned char byte, char out[6])
     out[5] = "0123456789abcdef"[byte & 15];
     return 6;
 }
+
+size_t lk__json_character(const char *at)
+{
+    for (size_t length = 1; length <= 4; length++) {
+        if (length > 1 && !at[length - 1]) return 0;
+        if (lk__json_check_utf8(at, length)) return length;
+    }
+    return 0;
+}
+
+void lk__json_as_read(const char *text, size_t length, char *out)
+{
+    for (size_t i = 0; i < length;) {
+        size_t n = 1;
+        while (n <= 4 && i + n <= length && !lk__json_check_utf8(text + i, n)) n++;
+        bool valid = n <= 4 && i + n <= length;
+        memcpy(out, valid ? text + i : "\xef\xbf\xbd", valid ? n : 3);
+        out += valid ? n : 3;
+        i += valid ? n : 1;
+    }
+    *out = 0;
+}

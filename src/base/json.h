@@ -56,6 +56,10 @@ size_t lk__json_string(const lk__json *value, char *out, size_t size);
 bool   lk__json_equals(const lk__json *value, const char *text); /* a string that decodes to text */
 
 bool lk__json_check_utf8(const char *text, size_t length); /* valid UTF-8, which may be written as a string, escaped */
+size_t lk__json_character(const char *at); /* bytes of the UTF-8 character of a string, 0: there is none */
+/* What a reader gets after a text that need not be UTF-8 was written as a string: each byte that is not part of a character becomes U+FFFD.
+ * out has 3 × length + 1 bytes. */
+void lk__json_as_read(const char *text, size_t length, char *out);
 /* Writes the escaped form of one byte of a string to out and returns its length, 1 … 6. UTF-8 stays unchanged. */
 size_t lk__json_escape(unsigned char byte, char out[6]);
 

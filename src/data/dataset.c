@@ -34,9 +34,10 @@ static lk_status check_field(lk_context *context, const char *name, int64_t coun
                         "a data set (%s) of %d classes in %s %s is invalid: class numbers are i32, and 0 classes are "
                         "any numbers",
                         name, f->classes, f->name, lk_dtype_name(f->dtype));
-    if (f->column_names && f->rank != 1)
-        return lk__fail(context, LK_EINVAL, "a data set (%s) whose %s has column names and %d axes is invalid: 1 axis",
-                        name, f->name, f->rank);
+    if (f->column_names && f->rank > 1)
+        return lk__fail(context, LK_EINVAL,
+                        "a data set (%s) whose %s has column names and %d axes is invalid: at most 1 axis", name,
+                        f->name, f->rank);
     for (int i = 0; i < f->rank; i++)
         if (f->dims[i] < 1)
             return lk__fail(context, LK_EINVAL,
@@ -80,7 +81,7 @@ static size_t list_bytes(const char *const *names, int64_t count)
 static size_t names_bytes(const lk_field *f)
 {
     return lk__round_up(strlen(f->name) + 1 + list_bytes(f->class_names, f->classes) +
-                            list_bytes(f->column_names, f->dims[0]),
+                            list_bytes(f->column_names, lk__field_columns(f)),
                         sizeof(char *));
 }
 
@@ -101,10 +102,10 @@ static const char *const *copy_list(const char **to, char **at, const char *cons
 static void copy_names(lk_field *to, const lk_field *from, char *memory)
 {
     const char **classes = (const char **)memory, **columns = classes + (from->class_names ? from->classes : 0);
-    char        *at = (char *)(columns + (from->column_names ? from->dims[0] : 0));
+    char        *at = (char *)(columns + (from->column_names ? lk__field_columns(from) : 0));
     to->name = copy_text(&at, from->name);
     to->class_names = copy_list(classes, &at, from->class_names, from->classes);
-    to->column_names = copy_list(columns, &at, from->column_names, from->dims[0]);
+    to->column_names = copy_list(columns, &at, from->column_names, lk__field_columns(from));
 }
 
 lk_status lk__dataset_make(lk_context *context, const char *name, int64_t count, const lk_field *fields, int n,
@@ -166,7 +167,7 @@ lk_status lk__dataset_check(const lk_dataset *d, int64_t index, int field, const
 {
     const lk_field *f = &d->fields[field];
     for (int64_t i = 0, n = lk_field_elements(f); i < n; i++) {
-        if (values[i] >= 0 && values[i] < f->classes) continue;
+        if ((values[i] >= 0 && values[i] < f->classes) || (values[i] == LK_NO_LABEL && d->unlabelled)) continue;
         snprintf(message, LK__DATASET_MESSAGE, "sample %lld of %lld has %s %d: labels of %d classes are 0 to %d",
                  (long long)index, (long long)d->count, f->name, values[i], f->classes, f->classes - 1);
         return LK_EINVAL;

@@ -10,6 +10,8 @@
 
 enum { LK__DATASET_MESSAGE = 512 };
 
+typedef struct lk__labels lk__labels; /* data/labels.h */
+
 /* Writes the fields of a sample that have no column. Workers call it concurrently. On failure writes to message and does not set
  * the context's, since it runs ahead of what the user asked for. */
 typedef lk_status (*lk__dataset_read_sample)(const lk_dataset *dataset, int64_t index, void *const *fields,
@@ -37,10 +39,14 @@ struct lk_dataset {
     int64_t *kept; /* a subset: sample i is number kept[i] of what was read; NULL: all. LK_MEMORY_DATA */
     size_t   kept_bytes;
 
+    bool                unlabelled;     /* samples may be without a label: LK_NO_LABEL */
     bool                streamed;       /* samples are read when they are needed; so says a probe, which has no `read` */
     bool                computed_order; /* of an epoch, where there are many samples: see data/order.h */
     const lk_text_info *text;           /* part of state; NULL: it is no text */
 };
+
+/* How many names column_names has. */
+static inline int64_t lk__field_columns(const lk_field *f) { return f->rank == 0 ? 1 : f->dims[0]; }
 
 /* Creates a data set of these fields without data; checks the limits common to all kinds. The caller sets the rest. */
 lk_status lk__dataset_make(lk_context *context, const char *name, int64_t count, const lk_field *fields,
@@ -99,10 +105,11 @@ typedef struct lk__data_idx {
 lk_status lk__idx_read(lk__data_stream *stream, lk__data_idx *idx);
 void      lk__idx_free(lk_context *context, lk__data_idx *idx);
 lk_status lk__idx_dataset(lk_context *context, const char *name, lk__data_stream *images, lk__data_stream *labels,
-                          int classes, const char *const *class_names, bool probe, lk_dataset **dataset);
-/* By path, plain or .gz; name and class_names are those of the new data set. */
+                          int classes, const char *const *class_names, lk__labels *known, bool probe,
+                          lk_dataset **dataset);
+/* By path, plain or .gz; name and class_names are those of the new data set. known: see data/labels.h; NULL: none. */
 lk_status lk__idx_open(lk_context *context, const char *name, const char *images, const char *labels, int classes,
-                       const char *const *class_names, bool probe, lk_dataset **dataset);
+                       const char *const *class_names, lk__labels *known, bool probe, lk_dataset **dataset);
 /* "IMAGES,LABELS", for lk_dataset_open. */
 lk_status lk__idx_open_data(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
                             bool probe, lk_dataset **dataset);

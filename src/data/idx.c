@@ -1,7 +1,8 @@
 /* idx.c - IDX files (yann.lecun.com/exdb/mnist): a type, the lengths of the axes in big-endian, then the bytes. */
-#include "data/dataset.h"
+#include "data/labels.h"
 #include "data/subset.h"
 
+#include <stdio.h>
 #include <string.h>
 
 void lk__idx_free(lk_context *context, lk__data_idx *idx)
@@ -89,11 +90,18 @@ static lk_status probe_idx(lk__data_stream *s, lk__data_idx *idx)
                     (unsigned long long)s->size, (unsigned long long)all);
 }
 
+/* known: the classes of training, where there are any. */
 static lk_status convert_labels(lk_context *context, const char *file, const lk__data_idx *labels, int classes,
-                                int32_t *out)
+                                lk__labels *known, int32_t *out)
 {
     for (int64_t i = 0; i < labels->dims[0]; i++) {
-        if (labels->bytes[i] >= classes)
+        char place[LK__PATH + 32], text[8];
+        if (labels->bytes[i] >= classes && known) {
+            snprintf(place, sizeof place, "%s: sample %lld", file, (long long)i);
+            snprintf(text, sizeof text, "%d", labels->bytes[i]);
+            lk_status status = lk__labels_refuse(known, i, place, text);
+            if (status < 0) return status;
+        } else if (labels->bytes[i] >= classes)
             return lk__fail(context, LK_EFORMAT,
                             "%s: label %d of sample %lld, at byte %lld, is invalid: labels are 0 to %d", file,
                             labels->bytes[i], (long long)i, (long long)(8 + i), classes - 1);
@@ -103,8 +111,8 @@ static lk_status convert_labels(lk_context *context, const char *file, const lk_
 }
 
 lk_status lk__idx_dataset(lk_context *context, const char *name, lk__data_stream *image_stream,
-                          lk__data_stream *label_stream, int classes, const char *const *class_names, bool probe,
-                          lk_dataset **dataset)
+                          lk__data_stream *label_stream, int classes, const char *const *class_names, lk__labels *known,
+                          bool probe, lk_dataset **dataset)
 {
     lk__data_idx images = {0}, labels = {0};
     lk_dataset  *d = NULL;
@@ -143,7 +151,7 @@ lk_status lk__idx_dataset(lk_context *context, const char *name, lk__data_stream
     d->columns[0] = images.bytes;
     images.bytes = NULL;
     int32_t *out = lk__dataset_column(d, 1);
-    status = out ? convert_labels(context, label_stream->name, &labels, classes, out) : LK_ENOMEM;
+    status = out ? convert_labels(context, label_stream->name, &labels, classes, known, out) : LK_ENOMEM;
     if (status < 0) goto fail;
     if (probe) { /* labels are small, so they were read and checked; they are not kept */
         lk__free(context, LK_MEMORY_DATA, d->owned[1], d->owned_bytes[1]);
@@ -169,7 +177,7 @@ bool lk__idx_find(const char *path, char found[LK__PATH])
 }
 
 lk_status lk__idx_open(lk_context *context, const char *name, const char *images, const char *labels, int classes,
-                       const char *const *class_names, bool probe, lk_dataset **dataset)
+                       const char *const *class_names, lk__labels *known, bool probe, lk_dataset **dataset)
 {
     lk__data_stream image_stream = {.context = context, .fd = -1}, label_stream = {.context = context, .fd = -1};
     char            image_path[LK__PATH], label_path[LK__PATH];
@@ -182,7 +190,7 @@ lk_status lk__idx_open(lk_context *context, const char *name, const char *images
     }
     if ((status = lk__stream_open(context, image_path, &image_stream)) < 0) goto fail;
     if ((status = lk__stream_open(context, label_path, &label_stream)) < 0) goto fail;
-    status = lk__idx_dataset(context, name, &image_stream, &label_stream, classes, class_names, probe, dataset);
+    status = lk__idx_dataset(context, name, &image_stream, &label_stream, classes, class_names, known, probe, dataset);
 fail:
     lk__stream_close(&image_stream);
     lk__stream_close(&label_stream);
@@ -200,11 +208,19 @@ lk_status lk__idx_open_data(lk_context *context, const char *paths, lk_split spl
     if (status < 0) return status;
     if (!files[1][0]) return lk__fail(context, LK_EINVAL, "idx needs a file of labels too, as in %s", example);
     if (split == LK_SPLIT_TEST && options->holdout == 0) return LK_END;
-    if ((status = lk__idx_open(context, "idx", files[0], files[1], 0, NULL, probe, &d)) < 0) return status;
-    if ((status = lk__dataset_hold_out(d, split, options->holdout, NULL)) == LK_OK)
+    const lk_field *label = lk__expected_field(options, "label");
+    lk__labels      known;
+    if (label && (label->rank != 0 || label->classes == 0)) label = NULL;
+    status = lk__labels_begin(context, label, options->skip_unknown, &known);
+    if (status == LK_OK)
+        status = lk__idx_open(context, "idx", files[0], files[1], label ? label->classes : 0,
+                              label ? label->class_names : NULL, label ? &known : NULL, probe, &d);
+    if (status == LK_OK) status = lk__labels_drop(&known, files[1], probe, d);
+    if (status == LK_OK && (status = lk__dataset_hold_out(d, split, options->holdout, NULL)) == LK_OK)
         *dataset = d;
     else
         lk_dataset_free(d);
+    lk__labels_free(&known);
     return status;
 }
 
@@ -214,5 +230,5 @@ lk_status lk_dataset_idx(lk_context *context, const char *images, const char *la
     if (classes < 0 || classes > 256)
         return lk__fail(context, LK_EINVAL,
                         "an IDX data set of %d classes is invalid: 1 to 256, or 0 for the largest label + 1", classes);
-    return lk__idx_open(context, "idx", images, labels, classes, NULL, false, dataset);
+    return lk__idx_open(context, "idx", images, labels, classes, NULL, NULL, false, dataset);
 }

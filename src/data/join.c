@@ -99,6 +99,7 @@ lk_status lk__dataset_join(lk_dataset *a, lk_dataset *b, lk_dataset **dataset)
     d->scratch = a->scratch > b->scratch ? a->scratch : b->scratch;
     if (a->sample_name && b->sample_name) d->sample_name = name_joined;
     d->streamed = a->streamed || b->streamed;
+    d->unlabelled = a->unlabelled || b->unlabelled;
     d->computed_order = a->computed_order;
     if (a->text && b->text) {
         join_text(a->text, b->text, &p->text);

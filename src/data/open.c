@@ -113,8 +113,8 @@ static lk_status open_idx_set(lk_context *context, bool fashion, const char *dir
             if (lk__path(images, "%s%s/%s-images-idx3-ubyte", places[i], layouts[k], set) &&
                 lk__path(labels, "%s%s/%s-labels-idx1-ubyte", places[i], layouts[k], set) &&
                 lk__idx_find(images, found) && lk__idx_find(labels, found))
-                return lk__idx_open(context, name, images, labels, 10, fashion ? fashion_names : digit_names, probe,
-                                    dataset);
+                return lk__idx_open(context, name, images, labels, 10, fashion ? fashion_names : digit_names, NULL,
+                                    probe, dataset);
         }
     }
     join_places(tried, sizeof tried, places, count);

@@ -24,22 +24,12 @@ void lk__json_put(lk__json_writer *t, const char *format, ...)
     if (n > 0) lk__json_put_bytes(t, part, (size_t)n < sizeof part ? (size_t)n : sizeof part - 1);
 }
 
-/* Bytes of the UTF-8 character at `at`, or 0. */
-static size_t character_length(const char *at)
-{
-    for (size_t length = 1; length <= 4; length++) {
-        if (length > 1 && !at[length - 1]) return 0;
-        if (lk__json_check_utf8(at, length)) return length;
-    }
-    return 0;
-}
-
 static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
 
 bool lk__json_reads_back(const char *read, const char *string)
 {
     while (*string) {
-        size_t      length = character_length(string), count = length ? length : 3;
+        size_t      length = lk__json_character(string), count = length ? length : 3;
         const char *wanted = length ? string : replacement;
         if (strncmp(read, wanted, count) != 0) return false;
         read += count;
@@ -53,7 +43,7 @@ void lk__json_put_string(lk__json_writer *t, const char *string)
     lk__json_put_bytes(t, "\"", 1);
     while (*string) {
         char   escaped[6];
-        size_t length = character_length(string);
+        size_t length = lk__json_character(string);
         if (length == 0)
             lk__json_put_bytes(t, replacement, 3);
         else if (length == 1)

@@ -39,7 +39,11 @@ static void write_field(lk__json_writer *w, const lk_field *field)
     lk__json_put(w, "]");
     if (field->classes > 0) lk__json_put(w, ",\"classes\":%d", field->classes);
     if (field->classes > 0 && field->class_names) write_names(w, "class_names", field->class_names, field->classes);
-    if (field->column_names) write_names(w, "column_names", field->column_names, field->dims[0]);
+    if (field->column_names && field->rank == 1) write_names(w, "column_names", field->column_names, field->dims[0]);
+    if (field->column_names && field->rank == 0) {
+        lk__json_put(w, ",\"column_name\":");
+        lk__json_put_string(w, field->column_names[0]);
+    }
     lk__json_put(w, "}");
 }
 
@@ -155,6 +159,11 @@ static bool read_classes(lk__record *r, const lk__json *object, lk_field *field)
 static bool read_columns(lk__record *r, const lk__json *object, lk_field *field)
 {
     lk__json value;
+    if (field->rank == 0 && lk__json_get(object, "column_name", &value)) {
+        const char **name = r->names + r->names_used++; /* counted by count_names */
+        field->column_names = name;
+        return (*name = store_string(r, &value)) != NULL;
+    }
     if (field->rank != 1) return !lk__json_get(object, "column_names", &value);
     return read_names(r, object, "column_names", field->dims[0], &field->column_names);
 }
@@ -207,6 +216,7 @@ static size_t count_names(const lk__json *fields)
     while (lk__json_next(&walk, NULL, &object)) {
         if (lk__json_get(&object, "class_names", &names)) count += lk__json_count(&names);
         if (lk__json_get(&object, "column_names", &names)) count += lk__json_count(&names);
+        if (lk__json_get(&object, "column_name", &names)) count++;
     }
     return count;
 }

@@ -4,6 +4,7 @@
 
 #include "data/array/map.h"
 #include "data/dataset.h"
+#include "data/labels.h"
 
 #include <stdio.h>
 
@@ -65,6 +66,11 @@ typedef struct lk__array_labels {
 /* LK_EFORMAT for NaN and infinite values and for negative class numbers: the message names the row. */
 lk_status lk__array_survey_labels(lk_context *context, const lk__array *array, bool regression,
                                   lk__array_labels *labels);
+
+/* Of labels of known classes, by their numbers: those that are not known are refused, or noted to be left out. */
+lk_status lk__array_check_classes(lk_context *context, const lk__array *array, lk__labels *known);
+/* LK_EFORMAT: an element is not an i32, the message names its row. */
+lk_status lk__array_check_i32(lk_context *context, const lk__array *array);
 
 /* ---- fields.c: data sets. ---- */
 

@@ -2,6 +2,7 @@
  * shapes by the rules in docs/data.md; what they leave open is refused. */
 #include "data/array/array.h"
 
+#include "data/labels.h"
 #include "data/subset.h"
 
 #include <string.h>
@@ -146,8 +147,8 @@ static lk_status select_part(lk_context *context, const lk__array *arrays, int c
     return LK_OK;
 }
 
-/* The one entry with that role by its name; the label's name may be given. */
-static lk_status assign_roles(lk_context *context, const char *label, entries *all)
+/* The one entry with that role by its name; the label's name may be given, and the label may be missing if it is `optional`. */
+static lk_status assign_roles(lk_context *context, const char *label, bool optional, entries *all)
 {
     const entry *found[3] = {0};
     bool         exact = false; /* names are compared without case, unless one is exactly the given one */
@@ -166,7 +167,7 @@ static lk_status assign_roles(lk_context *context, const char *label, entries *a
                             e->array->name);
         found[e->role] = e;
     }
-    if (label && *label && !found[ROLE_LABEL])
+    if (label && *label && !found[ROLE_LABEL] && !optional)
         return lk__fail(context, LK_EINVAL, "%s has no array '%s' for the label", all->list[0].array->file, label);
     if (!found[ROLE_INPUT]) /* the first that is no label, with its own name */
         for (int i = 0; i < all->count && !found[ROLE_INPUT]; i++)
@@ -243,16 +244,52 @@ static lk_status make_image(lk_context *context, entry *e, bool *image)
     return LK_OK;
 }
 
-static lk_status make_input(lk_context *context, entry *e)
+/* An array for a field that the model was trained on: integers become f32 where it was that; nothing else is converted, so that no value
+ * means something else. */
+static lk_status expect_type(lk_context *context, entry *e, const lk_field *expected)
 {
-    bool image = false;
+    char     label[LK__ARRAY_SHOWN];
+    lk_dtype own = e->field.dtype, type = expected->dtype;
+    bool     whole = own == LK_U8 || own == LK_I32 || own == LK_I64;
+    e->field.dtype = type;
+    if (own == type || (type == LK_F32 && whole) || (type == LK_I64 && whole)) return LK_OK;
+    if (type == LK_I32 && whole) return lk__array_check_i32(context, e->array);
+    return lk__fail(context, LK_EMISMATCH, "%s is %s, but the model was trained on %s: %s",
+                    lk__array_show(e->array, label), lk__array_type_name(e->array->type), lk_dtype_name(type),
+                    type == LK_U8 ? "np.uint8 converts values from 0 to 255" : "np.int32 converts whole numbers");
+}
+
+/* `expected`: of the samples of training; NULL: not known. */
+static lk_status make_input(lk_context *context, entry *e, const lk_field *expected)
+{
+    bool      image = false;
+    lk_status status = LK_OK;
     e->field = (lk_field){.name = e->name, .dtype = field_type(e->array->type)};
     set_sample_dims(&e->field, e->array);
     if (e->field.rank == 0) e->field.rank = 1, e->field.dims[0] = 1; /* (N): one feature */
-    lk_status status = make_image(context, e, &image);
+    if (expected) status = expect_type(context, e, expected);
+    if (status == LK_OK && (!expected || expected->dtype == LK_U8)) status = make_image(context, e, &image);
     if (status < 0) return status;
-    if (is_input_name(e->name)) snprintf(e->name, sizeof e->name, "%s", image ? "image" : "features");
+    if (is_input_name(e->name))
+        snprintf(e->name, sizeof e->name, "%s", expected ? expected->name : image ? "image" : "features");
     return LK_OK;
+}
+
+/* A label by the classes of training. */
+static lk_status make_known_label(lk_context *context, entry *e, lk__labels *known)
+{
+    const lk__array *a = e->array;
+    char             label[LK__ARRAY_SHOWN];
+    snprintf(e->name, sizeof e->name, "label");
+    e->field = (lk_field){.name = e->name, .dtype = LK_I32};
+    set_sample_dims(&e->field, a);
+    if (a->rank == 1 || (a->rank == 2 && a->dims[1] == 1)) e->field.rank = 0; /* (N, 1) is (N) */
+    if (e->field.rank != known->field->rank)
+        return lk__fail(context, LK_EMISMATCH, "%s has labels of %d axes, but the model was trained on labels of %d",
+                        lk__array_show(a, label), e->field.rank, known->field->rank);
+    e->field.classes = known->field->classes;
+    e->field.class_names = known->field->class_names;
+    return lk__array_check_classes(context, a, known);
 }
 
 /* `test`: of a test set of its own, which need not have all classes. */
@@ -280,9 +317,19 @@ static lk_status make_label(lk_context *context, entry *e, bool regression, bool
     return LK_OK;
 }
 
-static lk_status make_fields(lk_context *context, entries *all, bool regression, bool test)
+static lk_status make_other(lk_context *context, entry *e, const lk_open_options *options)
+{
+    const lk_field *expected = lk__expected_field(options, e->name);
+    e->field = (lk_field){.name = e->name, .dtype = field_type(e->array->type)};
+    set_sample_dims(&e->field, e->array);
+    return expected ? expect_type(context, e, expected) : LK_OK;
+}
+
+static lk_status make_fields(lk_context *context, entries *all, const lk_open_options *options, bool test,
+                             lk__labels *known)
 {
     char first[LK__ARRAY_SHOWN], second[LK__ARRAY_SHOWN];
+    bool regression = options->regression || lk__expected_field(options, "target");
     for (int i = 0; i < all->count; i++) {
         entry           *e = &all->list[i];
         const lk__array *a = e->array, *input = all->list[0].array;
@@ -290,14 +337,14 @@ static lk_status make_fields(lk_context *context, entries *all, bool regression,
         if (a->dims[0] != input->dims[0])
             return lk__fail(context, LK_EFORMAT, "%s has %lld rows, but %s has %lld", lk__array_show(input, first),
                             (long long)input->dims[0], lk__array_show(a, second), (long long)a->dims[0]);
-        if (e->role == ROLE_INPUT) {
-            status = make_input(context, e);
-        } else if (e->role == ROLE_LABEL) {
+        if (e->role == ROLE_INPUT)
+            status = make_input(context, e, options->expected);
+        else if (e->role == ROLE_LABEL && known->field)
+            status = make_known_label(context, e, known);
+        else if (e->role == ROLE_LABEL)
             status = make_label(context, e, regression, test);
-        } else {
-            e->field = (lk_field){.name = e->name, .dtype = field_type(a->type)};
-            set_sample_dims(&e->field, a);
-        }
+        else
+            status = make_other(context, e, options);
         if (status < 0) return status;
     }
     return LK_OK;
@@ -356,23 +403,31 @@ lk_status lk__array_dataset(lk_context *context, const char *kind, const lk__arr
     entries     all = {0};
     lk_field    fields[LK_MAX_FIELDS];
     lk_dataset *d = NULL;
+    lk__labels  known = {.context = context};
     bool        own_test = false;
     *dataset = NULL;
     lk_status status = select_part(context, arrays, count, split, options->holdout, &all, &own_test);
     if (status == LK_OK && split == LK_SPLIT_TEST && !own_test && options->holdout == 0) status = LK_END;
-    if (status != LK_OK || (status = assign_roles(context, options->label, &all)) < 0) goto done;
+    if (status != LK_OK || (status = assign_roles(context, options->label, options->label_optional, &all)) < 0)
+        goto done;
     sort_entries(&all);
-    if ((status = make_fields(context, &all, options->regression, split == LK_SPLIT_TEST && own_test)) < 0) goto done;
+    const lk_field *label = lk__expected_field(options, "label");
+    bool            classes = label && label->classes > 0;
+    if ((status = lk__labels_begin(context, classes ? label : NULL, options->skip_unknown, &known)) < 0 ||
+        (status = make_fields(context, &all, options, split == LK_SPLIT_TEST && own_test, &known)) < 0)
+        goto done;
     for (int i = 0; i < all.count; i++) fields[i] = all.list[i].field;
     if ((status = lk__dataset_make(context, kind, all.list[0].array->dims[0], fields, all.count, &d)) < 0) goto done;
     for (int i = 0; !probe && i < all.count; i++)
         if ((status = fill_column(d, i, &all.list[i])) < 0) goto done;
     if (!probe && (status = keep_maps(d, maps)) < 0) goto done;
+    if ((status = lk__labels_drop(&known, arrays->file, probe, d)) < 0) goto done;
     if (!own_test && (status = lk__dataset_hold_out(d, split, options->holdout, NULL)) < 0) goto done;
     *dataset = d;
     d = NULL;
 done:
     lk_dataset_free(d);
+    lk__labels_free(&known);
     lk__map_close(&maps[0]);
     lk__map_close(&maps[1]);
     return status;

@@ -194,36 +194,82 @@ lk_status lk__array_check_finite(lk_context *context, const lk__array *a, const 
     return LK_OK;
 }
 
-lk_status lk__array_survey_labels(lk_context *context, const lk__array *a, bool regression, lk__array_labels *labels)
+/* Calls visit with each element and its row, until one fails. */
+typedef lk_status (*visit_number)(void *user, const char *label, size_t row, double value);
+static lk_status visit_numbers(lk_context *context, const lk__array *a, visit_number visit, void *user)
 {
     reader               r;
     const unsigned char *bytes;
     size_t               n, at = 0, row = a->size / lk__array_type_size(a->type) / (size_t)a->dims[0];
-    size_t               negative = SIZE_MAX; /* the first */
     double              *values = lk__alloc(context, LK_MEMORY_DATA, CHUNK * sizeof *values);
-    *labels = (lk__array_labels){.whole = true};
     if (!values) return LK_ENOMEM;
     lk_status status = open_reader(context, a, &r);
     while (status == LK_OK && (status = next_chunk(&r, &bytes, &n)) == LK_OK && n > 0) {
         convert_to_double(a->type, bytes, n, values);
-        for (size_t i = 0; i < n; i++) {
-            double v = values[i];
-            if (v - v != 0) {
-                status = lk__fail(context, LK_EFORMAT, "%s: row %zu has a label that is %s", r.label, (at + i) / row,
-                                  v != v ? "NaN" : "infinite");
-                break;
-            }
-            if (v > labels->largest) labels->largest = v;
-            if (v < 0 && negative == SIZE_MAX) negative = at + i;
-            if (v > 9e15 || v < -9e15 || v != (double)(int64_t)v) labels->whole = false;
-        }
+        for (size_t i = 0; i < n && status == LK_OK; i++) status = visit(user, r.label, (at + i) / row, values[i]);
         at += n;
     }
-    if (status == LK_OK && labels->whole && negative != SIZE_MAX && !regression)
-        status = lk__fail(context, LK_EFORMAT,
-                          "%s: row %zu has a negative label: class numbers start at 0; for regression use --loss mse",
-                          r.label, negative / row);
     close_reader(&r);
     lk__free(context, LK_MEMORY_DATA, values, CHUNK * sizeof *values);
+    return status;
+}
+
+static lk_status check_class(void *user, const char *label, size_t row, double value)
+{
+    lk__labels *known = user;
+    char        place[LK__ARRAY_SHOWN + 32], text[32];
+    bool        noted = known->unknown_count && known->unknown[known->unknown_count - 1] == (int64_t)row;
+    if ((value >= 0 && value < known->field->classes && value == (double)(int64_t)value) || noted) return LK_OK;
+    snprintf(place, sizeof place, "%s: row %zu", label, row);
+    snprintf(text, sizeof text, "%.17g", value);
+    return lk__labels_refuse(known, (int64_t)row, place, text);
+}
+
+lk_status lk__array_check_classes(lk_context *context, const lk__array *a, lk__labels *known)
+{
+    return visit_numbers(context, a, check_class, known);
+}
+
+static lk_status check_i32(void *user, const char *label, size_t row, double value)
+{
+    if (value >= INT32_MIN && value <= INT32_MAX) return LK_OK;
+    return lk__fail(user, LK_EFORMAT, "%s: row %zu has %.17g: the model was trained on i32, up to %d", label, row,
+                    value, INT32_MAX);
+}
+
+lk_status lk__array_check_i32(lk_context *context, const lk__array *a)
+{
+    return visit_numbers(context, a, check_i32, context);
+}
+
+/* State of a survey of labels. */
+typedef struct survey {
+    lk_context       *context;
+    lk__array_labels *labels;
+    size_t            negative; /* the first row with one; SIZE_MAX: none */
+} survey;
+
+static lk_status survey_label(void *user, const char *label, size_t row, double v)
+{
+    survey *s = user;
+    if (v - v != 0)
+        return lk__fail(s->context, LK_EFORMAT, "%s: row %zu has a label that is %s", label, row,
+                        v != v ? "NaN" : "infinite");
+    if (v > s->labels->largest) s->labels->largest = v;
+    if (v < 0 && s->negative == SIZE_MAX) s->negative = row;
+    if (v > 9e15 || v < -9e15 || v != (double)(int64_t)v) s->labels->whole = false;
+    return LK_OK;
+}
+
+lk_status lk__array_survey_labels(lk_context *context, const lk__array *a, bool regression, lk__array_labels *labels)
+{
+    survey s = {context, labels, SIZE_MAX};
+    char   label[LK__ARRAY_SHOWN];
+    *labels = (lk__array_labels){.whole = true};
+    lk_status status = visit_numbers(context, a, survey_label, &s);
+    if (status == LK_OK && labels->whole && s.negative != SIZE_MAX && !regression)
+        status = lk__fail(context, LK_EFORMAT,
+                          "%s: row %zu has a negative label: class numbers start at 0; for regression use --loss mse",
+                          lk__array_show(a, label), s.negative);
     return status;
 }

@@ -39,7 +39,7 @@ lk_status lk__class_names_add(lk__class_names *n, const char *name, size_t lengt
     if ((size_t)n->count * 2 >= n->slots_count && (status = grow_slots(n)) < 0) return status;
     size_t slot = find_slot(n, name, length);
     if (n->slots[slot]) return LK_OK;
-    if (n->count == LK__CLASS_NAMES_MOST) return LK_END;
+    if (n->count == (n->most ? n->most : LK__CLASS_NAMES_MOST)) return LK_END;
     if ((status = lk__grow(n->context, (void **)&n->text, &n->capacity, n->used + length + 1, 1)) < 0 ||
         (status = lk__grow(n->context, (void **)&n->offsets, &n->offsets_capacity, (size_t)n->count + 1,
                            sizeof *n->offsets)) < 0)
@@ -57,13 +57,26 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-lk_status lk__class_names_sort(lk__class_names *n)
+static lk_status list_names(lk__class_names *n)
 {
     size_t count = (size_t)n->count;
     n->sorted = lk__alloc(n->context, LK_MEMORY_OTHER, count * sizeof *n->sorted);
     n->classes = lk__alloc(n->context, LK_MEMORY_OTHER, count * sizeof *n->classes);
     if (!n->sorted || !n->classes) return LK_ENOMEM;
-    for (size_t i = 0; i < count; i++) n->sorted[i] = n->text + n->offsets[i];
+    for (size_t i = 0; i < count; i++) {
+        n->sorted[i] = n->text + n->offsets[i];
+        n->classes[i] = (int32_t)i;
+    }
+    return LK_OK;
+}
+
+lk_status lk__class_names_keep_order(lk__class_names *n) { return list_names(n); }
+
+lk_status lk__class_names_sort(lk__class_names *n)
+{
+    size_t    count = (size_t)n->count;
+    lk_status status = list_names(n);
+    if (status < 0) return status;
     qsort(n->sorted, count, sizeof *n->sorted, compare_names);
     for (size_t i = 0; i < count; i++) {
         const char *name = n->sorted[i];
@@ -85,5 +98,5 @@ void lk__class_names_free(lk__class_names *n)
     lk__free(n->context, LK_MEMORY_OTHER, n->slots, n->slots_count * sizeof *n->slots);
     lk__free(n->context, LK_MEMORY_OTHER, n->sorted, (size_t)n->count * sizeof *n->sorted);
     lk__free(n->context, LK_MEMORY_OTHER, n->classes, (size_t)n->count * sizeof *n->classes);
-    *n = (lk__class_names){.context = n->context};
+    *n = (lk__class_names){.context = n->context, .most = n->most};
 }

@@ -64,47 +64,7 @@ static lk_status find_splits(lk__data_folder *f, const char *directory, char tra
     return status;
 }
 
-static lk_status check_classes(const lk__data_folder *f, const char *train)
-{
-    if (f->list.classes_count == 0)
-        return lk__fail(f->context, LK_EINVAL,
-                        "folder:%s: it has no subdirectory; each class needs one, with its images", train);
-    if (f->list.classes_count == 1)
-        return lk__fail(f->context, LK_EINVAL, "folder:%s: it has one class only (%s); at least two are needed", train,
-                        lk__data_folder_class(&f->list, 0));
-    return LK_OK;
-}
-
-/* Classes of the test set must be known. */
-static lk_status check_test_classes(const lk__data_folder *f, const char *train, const char *test)
-{
-    lk__data_folder_list tested = {.context = f->context};
-    lk_status            status = lk__data_folder_list_classes(&tested, test);
-    for (size_t i = 0, k = 0; i < tested.classes_count && status == LK_OK; i++) {
-        const char *name = lk__data_folder_class(&tested, i);
-        while (k < f->list.classes_count && strcmp(lk__data_folder_class(&f->list, k), name) < 0) k++;
-        if (k == f->list.classes_count || strcmp(lk__data_folder_class(&f->list, k), name) != 0)
-            status = lk__fail(f->context, LK_EINVAL, "folder:%s: class %s is not in %s", test, name, train);
-    }
-    lk__data_folder_list_free(&tested);
-    return status;
-}
-
 /* ---- which files ---- */
-
-static lk_status list_files(lk__data_folder *f, bool every_class)
-{
-    for (size_t c = 0; c < f->list.classes_count; c++) {
-        size_t    before = f->list.count;
-        lk_status status = lk__data_folder_list_class(&f->list, f->root, c);
-        if (status < 0) return status;
-        if (every_class && f->list.count == before)
-            return lk__fail(f->context, LK_EINVAL, "folder:%s: class %s has no PNG or JPEG file", f->root,
-                            lk__data_folder_class(&f->list, c));
-    }
-    if (f->list.count == 0) return lk__fail(f->context, LK_EINVAL, "folder:%s: it has no PNG or JPEG files", f->root);
-    return LK_OK;
-}
 
 static const char skip_advice[] = "; --skip-broken leaves such files out";
 
@@ -179,7 +139,7 @@ static lk_status hold_out(lk__data_folder *f)
 }
 
 /* The list of the split, and the shape of its samples. LK_END: there is no such split. */
-static lk_status select_files(lk__data_folder *f, const char *directory, const lk_open_options *o)
+static lk_status select_files(lk__data_folder *f, const char *directory, const lk_open_options *o, bool probe)
 {
     char      train[LK__PATH] = "", test[LK__PATH] = "";
     lk_status status = find_splits(f, directory, train, test);
@@ -192,11 +152,10 @@ static lk_status select_files(lk__data_folder *f, const char *directory, const l
     f->holdout = test[0] ? 0 : o->holdout;
     snprintf(f->root, sizeof f->root, "%s", own ? test : train);
     snprintf(f->title, sizeof f->title, "folder:%s", f->root);
-    if ((status = lk__data_folder_list_classes(&f->list, train)) == LK_OK) status = check_classes(f, train);
-    if (status != LK_OK) return status;
-    if (own && (status = check_test_classes(f, train, test)) == LK_OK) status = choose_shape_of_train(f, train, o);
-    if (status == LK_OK) status = list_files(f, !own);
-    if (status == LK_OK && !own) status = choose_shape_of_list(f, o);
+    if ((status = lk__data_folder_find_classes(f, train, o)) != LK_OK) return status;
+    if (own && !f->expected) status = choose_shape_of_train(f, train, o);
+    if (status == LK_OK) status = lk__data_folder_list_files(f, o, !own && !f->expected, probe);
+    if (status == LK_OK && !f->first[0]) status = choose_shape_of_list(f, o);
     return status == LK_OK ? hold_out(f) : status;
 }
 
@@ -295,12 +254,13 @@ static lk_status make_dataset(lk__data_folder *f, bool probe, lk_dataset **datas
 {
     lk_dataset  *d = NULL;
     int64_t      dims[] = {f->decoder.target.channels, f->decoder.height, f->decoder.width};
+    size_t       classes = f->expected ? (size_t)f->expected->classes : f->list.classes_count;
     size_t       names_bytes = f->list.classes_count * sizeof(char *);
-    const char **names = lk__alloc(f->context, LK_MEMORY_OTHER, names_bytes);
-    if (!names) return LK_ENOMEM;
+    const char **names = names_bytes ? lk__alloc(f->context, LK_MEMORY_OTHER, names_bytes) : NULL;
+    if (names_bytes && !names) return LK_ENOMEM;
     for (size_t i = 0; i < f->list.classes_count; i++) names[i] = lk__data_folder_class(&f->list, i);
     lk_status status = lk__dataset_make_labelled(f->context, "folder", (int64_t)f->list.count, 3, dims, LK_U8,
-                                                 (int)f->list.classes_count, names, &d);
+                                                 (int)classes, f->expected ? f->expected->class_names : names, &d);
     lk__free(f->context, LK_MEMORY_OTHER, names, names_bytes);
     if (status < 0) return status;
     if (!probe) {
@@ -311,6 +271,7 @@ static lk_status make_dataset(lk__data_folder *f, bool probe, lk_dataset **datas
         }
         for (size_t i = 0; i < f->list.count; i++) labels[i] = f->list.files[i].label;
     }
+    f->expected = NULL;
     lk__data_folder_attach(f, d, !probe);
     *dataset = d;
     return LK_OK;
@@ -344,7 +305,7 @@ lk_status lk__data_folder_open(lk_context *context, const char *directory, lk_sp
     lk_status status = lk__data_folder_create(context, options, "folder", &f);
     if (status < 0) return status;
     f->split = split;
-    status = select_files(f, directory, options);
+    status = select_files(f, directory, options, probe);
     if (status == LK_OK) status = lk__data_folder_prepare(f, options, probe);
     if (status == LK_OK) status = make_dataset(f, probe, dataset);
     if (status == LK_OK && !probe && f->list.others > 0)

@@ -36,6 +36,8 @@ lk_status lk__data_folder_list_classes(lk__data_folder_list *list, const char *r
 /* Adds the images below root/CLASS, in the order of torchvision's ImageFolder: by directory, then by name. A class without a
  * directory adds none. */
 lk_status lk__data_folder_list_class(lk__data_folder_list *list, const char *root, size_t label);
+/* The same of a subdirectory of any name, for a class of that number. */
+lk_status lk__data_folder_list_directory(lk__data_folder_list *list, const char *root, const char *name, size_t label);
 /* Adds a file, whatever its name, or the images below a directory, in the same order. */
 lk_status lk__data_folder_list_path(lk__data_folder_list *list, const char *path);
 /* Removes files for which `drop` returns true; the others keep their order. */
@@ -63,6 +65,7 @@ typedef struct lk__data_folder {
     char                    first[LK__PATH];     /* the image that determines the size and the channels */
     lk__data_folder_list    list;
     lk__data_folder_decoder decoder;
+    const lk_field         *expected;    /* the label of training, while the folder is opened; NULL: not known */
     lk__data_folder_cache  *cache;       /* NULL: none */
     bool                    skip_broken; /* files that cannot be decoded were left out when it was opened */
 } lk__data_folder;
@@ -98,6 +101,14 @@ lk_status lk__data_folder_cache_open(lk__data_folder *folder, const char *direct
 /* The sample of the file with that number; NULL: it is damaged, and the cache will be created anew at the next start. Any thread. */
 const unsigned char *lk__data_folder_cache_get(lk__data_folder_cache *cache, size_t number);
 void                 lk__data_folder_cache_close(lk__data_folder_cache *cache); /* NULL is fine */
+
+/* ---- classes.c: which classes, and their files. ---- */
+
+/* Sets the classes: those of training where they are known, else the subdirectories of `train`, of which there must be two. */
+lk_status lk__data_folder_find_classes(lk__data_folder *folder, const char *train, const lk_open_options *options);
+/* Lists the files of folder->root by class. A subdirectory that is none of the classes is refused, or left out. `every`: each class must
+ * have files. */
+lk_status lk__data_folder_list_files(lk__data_folder *folder, const lk_open_options *options, bool every, bool quiet);
 
 /* ---- shared by folder.c and files.c ---- */
 

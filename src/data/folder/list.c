@@ -119,17 +119,24 @@ static int compare_files(const void *left, const void *right, void *text)
     return order ? order : strcmp(a_path + a->directory, b_path + b->directory);
 }
 
-lk_status lk__data_folder_list_class(lk__data_folder_list *l, const char *root, size_t label)
+lk_status lk__data_folder_list_directory(lk__data_folder_list *l, const char *root, const char *name, size_t label)
 {
     char   path[LK__PATH];
     size_t first = l->count;
-    if (!lk__path(path, "%s/%s", root, lk__data_folder_class(l, label)))
-        return lk__fail(l->context, LK_EINVAL, "%s/%s: the path is longer than %d bytes", root,
-                        lk__data_folder_class(l, label), LK__PATH);
+    if (!lk__path(path, "%s/%s", root, name))
+        return lk__fail(l->context, LK_EINVAL, "%s/%s: the path is longer than %d bytes", root, name, LK__PATH);
     if (!lk__path_exists(path)) return LK_OK;
     lk_status status = walk(l, path, NULL, (int32_t)label);
     if (l->count > first) qsort_r(l->files + first, l->count - first, sizeof *l->files, compare_files, l->text);
     return status;
+}
+
+lk_status lk__data_folder_list_class(lk__data_folder_list *l, const char *root, size_t label)
+{
+    char name[LK__PATH]; /* the list's text moves when it grows */
+    if (!lk__path(name, "%s", lk__data_folder_class(l, label)))
+        return lk__fail(l->context, LK_EINVAL, "%s: the path of a class is longer than %d bytes", root, LK__PATH);
+    return lk__data_folder_list_directory(l, root, name, label);
 }
 
 lk_status lk__data_folder_list_path(lk__data_folder_list *l, const char *path)

@@ -1,6 +1,6 @@
-/* classification.c - texts of a JSONL file with a class each. The file is read twice: for the classes, which are those of the training
- * file, then for the tokens. */
-#include "data/csv/class_names.h"
+/* classification.c - texts of a JSONL file with a class each. Classes are those that a model was trained on, or of the training file, which
+ * is read for them first. */
+#include "data/labels.h"
 #include "data/subset.h"
 #include "data/text/text.h"
 
@@ -15,7 +15,10 @@ typedef struct reading {
     int64_t         largest; /* of the numbers */
     int64_t         rows;
     lk__class_names names;
+    lk_field        label; /* of these classes, or of training */
     /* the second */
+    lk__labels     known;
+    int64_t        labelled; /* texts that have a label */
     lk__text_store store;
     int64_t       *offsets; /* of each text in the store; room for one more */
     int64_t       *lines;
@@ -44,10 +47,10 @@ static lk_status read_label(const reading *r, const lk__text_piece *piece, char 
     char            place[LK__TEXT_PLACE];
     const lk__json *label = &piece->label;
     const char     *name = r->request->options->label;
-    bool            known = label->kind == LK__JSON_STRING || label->kind == LK__JSON_BOOL;
+    bool            valid = label->kind == LK__JSON_STRING || label->kind == LK__JSON_BOOL;
     *number = -1;
-    if (label->kind == LK__JSON_NUMBER) known = lk__json_integer(label, number) && *number >= 0 && *number < INT32_MAX;
-    if (!known)
+    if (label->kind == LK__JSON_NUMBER) valid = lk__json_integer(label, number) && *number >= 0 && *number < INT32_MAX;
+    if (!valid)
         return lk__fail(r->request->context, LK_EFORMAT,
                         "%s: the field '%s' is no class: a name in quotes, or a whole number from 0",
                         lk__text_place(&r->corpus, piece, place), name);
@@ -94,19 +97,43 @@ static lk_status survey_labels(reading *r)
     return r->named ? lk__class_names_sort(&r->names) : LK_OK;
 }
 
-static lk_status find_class(const reading *r, const lk__text_piece *piece, int32_t *class)
+/* The classes by which labels are found. */
+static lk_status set_classes(reading *r)
 {
-    char      text[LABEL], shown[LK__SHOWN], place[LK__TEXT_PLACE];
-    int64_t   number;
+    const lk__text_request *q = r->request;
+    const lk_field         *expected = lk__expected_field(q->options, "label");
+    lk_status               status = expected ? LK_OK : survey_labels(r);
+    if (status < 0) return status;
+    if (expected) {
+        r->label = *expected;
+    } else {
+        r->label = (lk_field){.classes = r->named ? r->names.count : (int)r->largest + 1};
+        if (r->named) r->label.class_names = r->names.sorted;
+    }
+    return lk__labels_begin(q->context, &r->label, q->options->skip_unknown, &r->known);
+}
+
+/* Of a label that may be missing: null and "" are none. */
+static bool has_label(const reading *r, const lk__json *label)
+{
+    bool missing = label->kind == LK__JSON_NULL || (label->kind == LK__JSON_STRING && label->length == 2);
+    return !missing || !r->corpus.label_optional;
+}
+
+static lk_status find_class(reading *r, const lk__text_piece *piece, int32_t *class)
+{
+    char    text[LABEL], place[LK__TEXT_PLACE];
+    int64_t number;
+    *class = LK_NO_LABEL;
+    if (!has_label(r, &piece->label)) return LK_OK;
     lk_status status = read_label(r, piece, text, &number);
     if (status < 0) return status;
-    if (r->named)
-        *class = lk__class_names_find(&r->names, text, strlen(text));
-    else
-        *class = number <= r->largest ? (int32_t)number : -1;
-    if (*class >= 0) return LK_OK;
-    return lk__fail(r->request->context, LK_EFORMAT, "%s: no text of %s has the class '%s'",
-                    lk__text_place(&r->corpus, piece, place), r->request->paths[0], lk__shown(text, shown));
+    r->labelled++;
+    int32_t found = lk__labels_find(&r->known, text, strlen(text));
+    if (found < 0 && number >= 0) found = lk__labels_find_number(&r->known, (double)number);
+    if (found < 0) return lk__labels_refuse(&r->known, r->count, lk__text_place(&r->corpus, piece, place), text);
+    *class = found;
+    return LK_OK;
 }
 
 /* Keeps the first tokens of a text, and its class. */
@@ -138,6 +165,7 @@ static void free_reading(reading *r)
 {
     lk_context *context = r->request->context;
     lk__class_names_free(&r->names);
+    lk__labels_free(&r->known);
     lk__text_store_free(&r->store);
     lk__free(context, LK_MEMORY_OTHER, r->offsets, r->offsets_capacity * sizeof *r->offsets);
     lk__free(context, LK_MEMORY_OTHER, r->lines, r->lines_capacity * sizeof *r->lines);
@@ -180,14 +208,15 @@ static lk_status keep_samples(const reading *r, lk_dataset *d)
     sequences *s = d->state;
     size_t     offsets = (size_t)(r->count + 1) * sizeof *s->offsets, lines = (size_t)r->count * sizeof *s->lines;
     size_t     ids = (size_t)r->store.count * (size_t)r->store.width;
-    int32_t   *length = lk__dataset_column(d, 1), *label = lk__dataset_column(d, 2);
+    bool       labelled = d->fields_count > 2;
+    int32_t   *length = lk__dataset_column(d, 1), *label = labelled ? lk__dataset_column(d, 2) : NULL;
     s->owned_bytes = offsets + lines + ids;
     char *at = s->owned = lk__alloc(d->context, LK_MEMORY_DATA, s->owned_bytes);
-    if (!length || !label || !at) return LK_ENOMEM;
+    if (!length || (labelled && !label) || !at) return LK_ENOMEM;
     s->offsets = memcpy(at, r->offsets, offsets);
     s->lines = memcpy(at + offsets, r->lines, lines);
     s->ids = (lk__text_ids){memcpy(at + offsets + lines, r->store.bytes, ids), r->store.width, r->store.count};
-    memcpy(label, r->labels, (size_t)r->count * sizeof *label);
+    if (labelled) memcpy(label, r->labels, (size_t)r->count * sizeof *label);
     for (int64_t i = 0; i < r->count; i++) length[i] = (int32_t)(s->offsets[i + 1] - s->offsets[i]);
     d->read = read_tokens;
     d->sample_name = name_text;
@@ -207,9 +236,10 @@ static lk_status make_dataset(const reading *r, lk_tokenizer **tokenizer, lk_dat
                                         {.name = "length", .dtype = LK_I32},
                                         {.name = "label", .dtype = LK_I32}};
     fields[0].classes = (int)lk_tokenizer_vocabulary(*tokenizer);
-    fields[2].classes = r->named ? r->names.count : (int)r->largest + 1;
-    if (r->named) fields[2].class_names = r->names.sorted;
-    lk_status status = lk__dataset_make(q->context, q->kind, r->count, fields, 3, dataset);
+    fields[2].classes = r->label.classes;
+    fields[2].class_names = r->label.class_names;
+    if (r->count == 0) return lk__fail(q->context, LK_EFORMAT, "%s is empty", lk__text_path(q));
+    lk_status status = lk__dataset_make(q->context, q->kind, r->count, fields, r->labelled > 0 ? 3 : 2, dataset);
     if (status < 0) return status;
     lk_dataset *d = *dataset;
     sequences  *s = d->state = lk__alloc(q->context, LK_MEMORY_OTHER, sizeof *s);
@@ -217,13 +247,14 @@ static lk_status make_dataset(const reading *r, lk_tokenizer **tokenizer, lk_dat
     d->release = release_sequences;
     d->text = &s->info;
     d->computed_order = true;
+    d->unlabelled = r->labelled < r->count;
     s->length = q->length;
     snprintf(s->path, sizeof s->path, "%s", lk__text_path(q));
     s->info = (lk_text_info){.vocabulary = lk_tokenizer_vocabulary(*tokenizer), .longest = r->longest};
     s->info.tokenizer = s->tokenizer = *tokenizer;
     *tokenizer = NULL;
     if (!q->probe && (status = keep_samples(r, d)) < 0) return status;
-    if ((status = hold_out(q, d)) < 0) return status;
+    if ((status = lk__labels_drop(&r->known, s->path, q->probe, d)) < 0 || (status = hold_out(q, d)) < 0) return status;
     for (int64_t i = 0; i < d->count; i++)
         s->info.tokens += r->offsets[lk__dataset_stored(d, i) + 1] - r->offsets[lk__dataset_stored(d, i)];
     return LK_OK;
@@ -237,8 +268,11 @@ static lk_status read_texts(reading *r, const lk_tokenizer *tokenizer, const lk_
     lk_status               status = lk__text_files_add(q->context, &training, q->paths[0], LK__TEXT_ALL_JSONL);
     r->corpus = (lk__text_corpus){.context = q->context, .files = training.files, .count = training.count};
     r->corpus.text_field = q->options->text_field;
-    r->corpus.label_field = q->options->label;
-    if (status == LK_OK) status = survey_labels(r);
+    r->corpus.label_field = q->options->label && *q->options->label ? q->options->label : NULL;
+    r->corpus.label_optional = q->options->label_optional;
+    if (status == LK_OK && !r->corpus.label_field && !r->corpus.label_optional)
+        status = lk__fail(q->context, LK_EINVAL, "jsonl: --label gives the field with the class of each text");
+    if (status == LK_OK) status = set_classes(r);
     r->corpus.files = files->files;
     r->corpus.count = files->count;
     r->corpus.expected = (size_t)files->bytes;
@@ -259,6 +293,7 @@ lk_status lk__text_classification(const lk__text_request *q, lk_tokenizer *token
 {
     reading     r = {.request = q,
                      .names = {.context = q->context},
+                     .known = {.context = q->context},
                      .store = {.context = q->context, .counting = q->probe, .limit = SIZE_MAX}};
     lk_dataset *d = NULL;
     lk_status   status = LK_OK;

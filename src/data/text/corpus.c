@@ -236,7 +236,10 @@ static lk_status read_line(lk__text_corpus *c, const char *line, size_t bytes, l
     if (text.kind != LK__JSON_STRING)
         return lk__fail(c->context, LK_EFORMAT, "%s: line %lld: the field '%s' is no string", path, (long long)c->line,
                         name);
-    if (c->label_field && (status = find_member(c, &object, c->label_field, "--label", &piece->label)) < 0)
+    bool found = c->label_field && lk__json_get(&object, c->label_field, &piece->label);
+    if (!found) piece->label = (lk__json){.kind = LK__JSON_NULL};
+    if (c->label_field && !c->label_optional &&
+        (status = find_member(c, &object, c->label_field, "--label", &piece->label)) < 0)
         return status;
     status = lk__grow(c->context, (void **)&c->decoded, &c->decoded_capacity, text.length, 1);
     if (status < 0) return status;

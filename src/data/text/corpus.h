@@ -41,7 +41,7 @@ typedef struct lk__text_piece {
     bool        ends;      /* the document */
     int         file;      /* its number */
     int64_t     line;      /* JSONL: counted from 1; otherwise 0 */
-    lk__json    label;     /* JSONL: the value of label_field, if there is one */
+    lk__json    label;     /* JSONL: the value of label_field; LK__JSON_NULL: there is none */
 } lk__text_piece;
 
 typedef struct lk__text_corpus {
@@ -49,6 +49,7 @@ typedef struct lk__text_corpus {
     const lk__text_file *files;
     int                  count;
     const char          *text_field, *label_field; /* of JSONL; label_field NULL: none is read */
+    bool                 label_optional;           /* lines may be without a label, or have null */
     const char          *field_option;             /* of the command, sets text_field; NULL: --text-field */
     size_t               piece;                    /* bytes of a part of a long document, about; 0: the default */
     size_t               expected;                 /* bytes of all files, about; 0: not known */

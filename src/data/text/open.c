@@ -1,4 +1,5 @@
 /* open.c - opens text:, jsonl: and tokens:, the data of language models. */
+#include "data/labels.h"
 #include "data/text/text.h"
 #include "data/text/token_file.h"
 
@@ -183,7 +184,8 @@ static lk_status open_documents(lk_context *context, bool jsonl, const char *pat
     snprintf(s.path, sizeof s.path, "%s", lk__text_path(&r));
     s.info.vocabulary = lk_tokenizer_vocabulary(s.tokenizer);
     if ((status = lk__text_files_add(context, &s.files, s.path, which_jsonl(jsonl))) < 0) goto fail;
-    if (jsonl && options->label) return lk__text_classification(&r, s.tokenizer, &s.files, dataset);
+    if (jsonl && (options->label || lk__expected_field(options, "length")))
+        return lk__text_classification(&r, s.tokenizer, &s.files, dataset);
     if ((status = set_packing(&r, documents, lk_tokenizer_end(s.tokenizer), &s)) < 0) goto fail;
     if ((status = map_bytes(&r, &s, &mapped)) < 0) goto fail;
     if (!mapped && (status = fill_source(&r, documents || s.packed ? s.end : -1, &s)) < 0) goto fail;
