@@ -117,7 +117,7 @@ static void print_row(const setup *s, const predictor *p, const lk_batch *b, int
                            .name = lk_dataset_sample_name(s->test, b->indices[row]),
                            .values = p->values,
                            .target = p->values + n,
-                           .label = labels && p->style.labelled ? ((const int32_t *)labels)[row] : -1};
+                           .label = labels && p->style.labelled ? ((const int32_t *)labels)[row] : LK_NO_LABEL};
     for (int64_t i = 0; i < p->outputs; i++)
         p->values[i] = read_number(s->config.dtype, p->output, row * p->outputs + i);
     if (p->outputs < n) p->values[1] = p->values[0], p->values[0] = 1 - p->values[1];

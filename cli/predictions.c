@@ -4,7 +4,11 @@
 #include "json.h"
 #include "terminal.h"
 
+#include <lockstep/context.h>
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The most probable output after `last` (-1: of all); equal ones follow in the order of their numbers. -1: there is none. */
 static int64_t next_best(const predictions *p, const double *values, int64_t last)
@@ -21,6 +25,9 @@ static const char *class_name(const predictions *p, int64_t label)
 {
     return p->classes ? lk_field_class_name(p->classes, label) : NULL;
 }
+
+static bool has_label(const predictions *p, const prediction *one) { return p->labelled && one->label != LK_NO_LABEL; }
+static bool has_target(const predictions *p, const prediction *one) { return p->targeted && !isnan(one->target[0]); }
 
 /* ---- text ---- */
 
@@ -40,7 +47,8 @@ static void print_text(const predictions *p, const prediction *one)
         printf("%6lld  ", (long long)one->index);
     if (p->kind == PREDICTIONS_NUMBERS) {
         for (int64_t i = 0; i < p->outputs; i++) printf("%s%g", i ? ", " : "", one->values[i]);
-        for (int64_t i = 0; p->targeted && i < p->outputs; i++) printf("%s%g", i ? ", " : "  it is ", one->target[i]);
+        for (int64_t i = 0; has_target(p, one) && i < p->outputs; i++)
+            printf("%s%g", i ? ", " : "  it is ", one->target[i]);
         printf("\n");
         return;
     }
@@ -49,7 +57,7 @@ static void print_text(const predictions *p, const prediction *one)
         if (k) printf(", ");
         print_class(p, at, one->values[at], p->top == 1);
     }
-    if (p->labelled && p->kind == PREDICTIONS_CLASS) {
+    if (has_label(p, one) && p->kind == PREDICTIONS_CLASS) {
         const char *actual = class_name(p, one->label);
         bool        right = first == one->label;
         terminal_print(stdout, "  %s%s%s", right ? "right" : "wrong", right || !actual ? "" : ": it is ",
@@ -88,10 +96,10 @@ static void print_json(const predictions *p, const prediction *one)
     json_open(&j, NULL, '{');
     json_integer(&j, "index", one->index);
     if (p->named) json_text(&j, "file", one->name);
-    if (p->labelled) json_integer(&j, "label", one->label);
+    if (has_label(p, one)) json_integer(&j, "label", one->label);
     if (p->kind == PREDICTIONS_NUMBERS) {
         json_list(&j, "values", one->values, p->outputs);
-        if (p->targeted) json_list(&j, "target", one->target, p->outputs);
+        if (has_target(p, one)) json_list(&j, "target", one->target, p->outputs);
     } else {
         json_integer(&j, "predicted", best);
         if (class_name(p, best)) json_text(&j, "name", class_name(p, best));
@@ -105,7 +113,7 @@ static void print_json(const predictions *p, const prediction *one)
 
 /* ---- CSV (RFC 4180) ---- */
 
-static void put_cell(const char *text)
+static void put_quoted(const char *text)
 {
     if (!strpbrk(text, ",\"\r\n")) {
         fputs(text, stdout);
@@ -117,6 +125,16 @@ static void put_cell(const char *text)
         fputc(*text, stdout);
     }
     fputc('"', stdout);
+}
+
+/* As it is, for other programs; on a terminal with control characters escaped. */
+static void put_cell(const char *text)
+{
+    size_t size = 4 * strlen(text) + 1; /* an escape such as "\x1b" has four characters */
+    char  *shown = isatty(STDOUT_FILENO) ? malloc(size) : NULL;
+    if (shown) lk_printable(text, shown, size);
+    put_quoted(shown ? shown : text);
+    free(shown);
 }
 
 void predictions_begin(const predictions *p)
@@ -137,8 +155,12 @@ static void print_csv(const predictions *p, const prediction *one)
         put_cell(one->name);
     else
         printf("%lld", (long long)one->index);
-    if (p->labelled) printf(",%lld", (long long)one->label);
-    for (int64_t i = 0; p->targeted && i < p->outputs; i++) printf(",%.9g", one->target[i]);
+    if (p->labelled) fputc(',', stdout);
+    if (has_label(p, one)) printf("%lld", (long long)one->label);
+    for (int64_t i = 0; p->targeted && i < p->outputs; i++) {
+        fputc(',', stdout);
+        if (has_target(p, one)) printf("%.9g", one->target[i]);
+    }
     for (int64_t i = 0; p->kind == PREDICTIONS_NUMBERS && i < p->outputs; i++) printf(",%.9g", one->values[i]);
     int64_t at = p->kind == PREDICTIONS_NUMBERS ? -1 : next_best(p, one->values, -1);
     for (int64_t k = 0; k < p->top && at >= 0; k++, at = next_best(p, one->values, at)) {

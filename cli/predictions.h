@@ -28,8 +28,8 @@ typedef struct prediction {
     int64_t       index;
     const char   *name;   /* "" without one */
     const double *values; /* `outputs` of them */
-    int64_t       label;  /* if labelled */
-    const double *target; /* if targeted: `outputs` of them */
+    int64_t       label;  /* if labelled; LK_NO_LABEL: this one is not */
+    const double *target; /* if targeted: `outputs` of them; NaN: it has none */
 } prediction;
 
 void predictions_begin(const predictions *p); /* the header of CSV */
