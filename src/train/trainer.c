@@ -202,10 +202,24 @@ void lk__trainer_emit(lk_trainer *t, lk_event event)
     if (t->world == 1) t->stop = t->stop_requested;
 }
 
+/* Data that became fewer than the run had passed in its epoch: the next one begins. */
+static void leave_epoch(lk_trainer *t)
+{
+    long long count = t->config.train ? (long long)lk_dataset_count(t->config.train) : 0;
+    if (!t->config.train || t->progress.position <= count) return;
+    lk__log(
+        t->context, LK_LOG_INFO,
+        "the checkpoint is at sample %lld of an epoch, and the training set has %lld samples now: a new epoch begins",
+        (long long)t->progress.position, count);
+    t->progress.epoch++;
+    t->progress.position = 0;
+}
+
 static lk_status open_loaders(lk_trainer *t)
 {
     lk_loader_config loaders[2];
     loader_configs(&t->config, loaders);
+    leave_epoch(t);
     lk_status status = lk__trainer_open_data(t, loaders);
     if (status >= 0 && t->train && (t->progress.epoch || t->progress.position))
         status = lk_loader_seek(t->train, t->progress.epoch, t->progress.position);
