@@ -80,6 +80,14 @@ static int check_stride(const setup *s, const options *given)
     return EXIT_USER_ERROR;
 }
 
+/* Predictions need no labels, but a loss does. */
+static int check_labels(const setup *s)
+{
+    if (lk_dataset_find(s->test, "label") || lk_dataset_find(s->test, "target")) return 0;
+    print_error("eval", "%s has no labels, which a loss needs; `lockstep predict` works without them", s->data);
+    return EXIT_USER_ERROR;
+}
+
 static int run_eval(const options *command_line)
 {
     static options given; /* of the command line and of the checkpoint */
@@ -95,6 +103,7 @@ static int run_eval(const options *command_line)
     if (code == 0) model_default(&given);
     if (code == 0) code = record_require(&s, "eval", &given, weights);
     if (code == 0) code = setup_make(&s, "eval", &given, SETUP_TEST);
+    if (code == 0) code = check_labels(&s);
     if (code == 0) code = record_check(&s, "eval", &given);
     if (code == 0) code = check_stride(&s, &given);
     if (code == 0) code = evaluate(&s, &given);

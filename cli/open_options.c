@@ -40,6 +40,7 @@ static int check_kind(const char *name, const options *given, const char *data)
                  {"tokenizer", "text, jsonl, tokens"},
                  {"context", "text, jsonl, tokens, synthetic-tokens"},
                  {"packing", "text, jsonl, tokens"},
+                 {"unknown-label", "folder, npy, npz, safetensors, csv, idx, jsonl"},
                  {"text-field", "jsonl"},
                  {"token-type", "tokens"},
                  {"stride", "text, jsonl, tokens"}};
@@ -98,6 +99,7 @@ int open_options_set(const char *name, const options *given, const char *data, l
     if (open->holdout == 0 && options_given(given, "holdout")) open->holdout = -1; /* nothing, also of a text */
     open->cache = options_text(given, "cache");
     open->skip_broken = options_flag(given, "skip-broken");
+    open->skip_unknown = strcmp(options_text(given, "unknown-label"), "skip") == 0;
     set_text_options(given, open);
     return 0;
 }

@@ -12,7 +12,10 @@
          "csv: the label's column, by name or by number from 1; npz, safetensors: the label's array. "                  \
          "Default: label or target, else csv's last column. jsonl: the field with the class of each text"),             \
         CHOICE("header", "WHEN", "auto", "auto|yes|no",                                                                 \
-               "csv: whether the first line has names; auto: if none of its fields is a number")
+               "csv: whether the first line has names; auto: if none of its fields is a number"),                       \
+        CHOICE("unknown-label", "WHAT", "refuse", "refuse|skip",                                                        \
+               "your own files: samples of a class that the training data does not have: refuse the data, or skip and " \
+               "count them")
 
 #define FOLDER_OPTIONS                                                                                                  \
     TEXT("size", "H,W", NULL, "folder: resize images to height H and width W, bilinear with antialiasing"),             \

@@ -3,6 +3,7 @@
 #include "record.h"
 
 #include "environment.h"
+#include "fields.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -20,12 +21,15 @@ static const char *const own_options[] = {"save",    "resume",      "init",     
 /* If the user sets the first, the others of the record no longer belong to it. */
 static const char *const dependent[][16] = {
     {"data", "features", "classes", "label", "header", "holdout", "cache", "size", "channels", "skip-broken",
-     "text-field", "packing", "token-type", NULL},
+     "text-field", "packing", "token-type", "unknown-label", NULL},
     {"epochs", "steps", NULL},
     {"optimizer", "momentum", "dampening", "nesterov", "betas", "epsilon", NULL},
     {"schedule", "step-size", "gamma", "lr-min", NULL},
     {"reproducible", "leaves", "accumulate", NULL},
 };
+
+/* Of these, those that say what is in a file: they also belong to other data of the same kind. */
+static const char *const contents[] = {"label", "text-field", "token-type", NULL};
 
 /* Options without which the weights do not fit. */
 static const char *const model_options[] = {"model", "hidden",     "stem",       "layers", "heads", "kv-heads",
@@ -63,7 +67,7 @@ static void add_option(void *user, const char *name, const char *value)
 
 int record_make(setup *s, const char *name, const options *given)
 {
-    int count = 2;
+    int count = 3;
     options_each(given, count_option, &count);
     if (!(s->record = calloc((size_t)count, sizeof *s->record))) {
         print_error(name, "out of memory");
@@ -74,6 +78,11 @@ int record_make(setup *s, const char *name, const options *given)
     if (!options_given(given, "model")) add_option(s, "model", options_text(given, "model"));
     if (!options_given(given, "data")) add_option(s, "data", s->data);
     options_each(given, add_option, s);
+    bool chosen = strcmp(options_text(given, "loss"), "auto") == 0 && !s->transformer.used;
+    if (chosen && options_given(given, "loss"))
+        for (int i = 0; i < s->config.record_count; i++)
+            if (strcmp(s->record[i].name, "loss") == 0) s->record[i].value = loss_name(s->loss);
+    if (chosen && !options_given(given, "loss")) add_option(s, "loss", loss_name(s->loss));
     return 0;
 }
 
@@ -152,14 +161,6 @@ static int read_options(setup *s, const char *name, const char *directory, requi
 
 /* ---- applying it ---- */
 
-/* Whether the user's own options make this one of the record meaningless. */
-static bool is_replaced(const options *given, const char *name)
-{
-    for (size_t i = 0; i < sizeof dependent / sizeof *dependent; i++)
-        if (options_chosen(given, dependent[i][0]) && is_in(dependent[i] + 1, name)) return true;
-    return false;
-}
-
 /* The value of an option in the record; NULL: it has none. */
 static const char *find_recorded(const setup *s, size_t bytes, const char *name)
 {
@@ -169,6 +170,23 @@ static const char *find_recorded(const setup *s, size_t bytes, const char *name)
         at += strlen(key) + strlen(value) + 2;
     }
     return NULL;
+}
+
+static bool is_same_kind(const char *data, const char *recorded)
+{
+    size_t kind = strcspn(data, ":");
+    return recorded && kind == strcspn(recorded, ":") && strncmp(data, recorded, kind) == 0;
+}
+
+/* Whether the user's own options make this one of the record meaningless. */
+static bool is_replaced(const options *given, const char *name, const char *recorded_data)
+{
+    if (options_chosen(given, "data") && is_in(contents, name) &&
+        is_same_kind(options_text(given, "data"), recorded_data))
+        return false;
+    for (size_t i = 0; i < sizeof dependent / sizeof *dependent; i++)
+        if (options_chosen(given, dependent[i][0]) && is_in(dependent[i] + 1, name)) return true;
+    return false;
 }
 
 /* The same, or the option's default. */
@@ -222,12 +240,13 @@ static bool is_own(const char *name)
 
 static int apply_options(setup *s, const char *name, options *given, const char *directory, size_t bytes)
 {
-    char   list[1024] = "", where[128];
-    size_t used = 0;
+    char        list[1024] = "", where[128];
+    const char *data = find_recorded(s, bytes, "data");
+    size_t      used = 0;
     for (size_t at = 0; at < bytes;) {
         const char *key = s->record_text + at, *value = key + strlen(key) + 1;
         at += strlen(key) + strlen(value) + 2;
-        if (is_own(key) || !options_known(given, key) || options_chosen(given, key) || is_replaced(given, key))
+        if (is_own(key) || !options_known(given, key) || options_chosen(given, key) || is_replaced(given, key, data))
             continue;
         snprintf(where, sizeof where, "the record of the checkpoint: --%.60s", key);
         if (!options_set(given, key, value, where)) {
@@ -300,6 +319,44 @@ int record_resume(setup *s, const char *name, options *given)
     lk_description_free(s->description); /* only rank 0 has it */
     s->description = NULL;
     return code;
+}
+
+/* Rank 0's, for all ranks: only its host needs the files. */
+static lk_status share_fields(setup *s, size_t *bytes)
+{
+    lk_comm  *comm = s->config.comm;
+    int64_t   size = (int64_t)*bytes;
+    lk_status status = lk_comm_broadcast(comm, &size, 1, LK_I64, 0, NULL);
+    if (status < 0) return status;
+    *bytes = (size_t)size;
+    if (lk_comm_rank(comm) != 0 && !(s->expected_bytes = malloc(*bytes + 1))) return LK_ENOMEM;
+    return *bytes ? lk_comm_broadcast(comm, s->expected_bytes, *bytes, LK_U8, 0, NULL) : LK_OK;
+}
+
+int record_fields(setup *s, const char *name, const options *given)
+{
+    const char *directory = record_directory(given);
+    bool        first = !s->config.comm || lk_comm_rank(s->config.comm) == 0;
+    size_t      bytes = 0;
+    if (!directory) return 0;
+    lk_status status = first ? describe(s, directory, NOTHING) : LK_OK;
+    if (status < 0) status = LK_OK; /* damaged or missing: resuming says so */
+    if (first) {
+        int count = s->description ? lk_description_fields(s->description) : 0;
+        s->expected_bytes = fields_pack(count ? lk_description_field(s->description, 0) : NULL, count, &bytes);
+        if (!s->expected_bytes) bytes = 0;
+        lk_description_free(s->description);
+        s->description = NULL;
+    }
+    if (s->config.comm) status = share_fields(s, &bytes);
+    if (status < 0) return report(name, s->context, status);
+    if (bytes == 0) return 0;
+    if (!(s->expected_fields = fields_unpack(s->expected_bytes, bytes, &s->expected_count))) {
+        print_error(name, "out of memory");
+        return EXIT_FAILED;
+    }
+    s->expected = s->expected_fields;
+    return 0;
 }
 
 int record_check(setup *s, const char *name, const options *given)

@@ -22,6 +22,10 @@ const char *record_directory(const options *given); /* that --resume of train na
  * checkpoint. A process that is no rank yet reads it before -n is used. */
 int record_resume(setup *s, const char *command_name, options *given);
 
+/* Before setup_make, for train: the fields of the samples of the checkpoint that is resumed, on all ranks; setup_make reads new data by
+ * them. */
+int record_fields(setup *s, const char *command_name, const options *given);
+
 /* After setup_make: checks that the data set fits, and takes the normalisation of the checkpoint unless --mean or --std is given. */
 int record_check(setup *s, const char *command_name, const options *given);
 

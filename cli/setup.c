@@ -272,6 +272,7 @@ static int set_open_options(setup *s, const char *name, const options *given)
     const char *loss = options_text(given, "loss");
     int         code = open_options_set(name, given, s->data, &s->open_options);
     s->open_options.regression = strcmp(loss, "mse") == 0 || strcmp(loss, "l1") == 0;
+    s->open_options.classification = strcmp(loss, "cross_entropy") == 0;
     if (s->transformer.used) {
         s->open_options.context = s->transformer.length;
         s->open_options.vocabulary = s->transformer.config.vocabulary; /* 0: that of the data */
@@ -283,9 +284,27 @@ static int set_open_options(setup *s, const char *name, const options *given)
 /* Images of another folder than the recorded one are resized to what the model reads. */
 static void use_recorded_size(setup *s, const options *given)
 {
-    const lk_field *image = s->description ? lk_description_field(s->description, 0) : NULL;
+    const lk_field *image = s->expected;
     if (!image || image->rank != 3 || strncmp(s->data, "folder:", 7) != 0 || !options_chosen(given, "data")) return;
     setup_image_size(image, &s->open_options);
+}
+
+/* New data is read as that of training: nothing is inferred from it. Samples to predict (`any`) may be without labels. */
+static void expect_recorded(setup *s, const options *given, bool any)
+{
+    bool csv = strncmp(s->data, "csv:", 4) == 0, named = false;
+    if (!s->expected && s->description) {
+        s->expected = lk_description_field(s->description, 0);
+        s->expected_count = lk_description_fields(s->description);
+    }
+    use_recorded_size(s, given);
+    if (!s->expected) return;
+    s->open_options.expected = s->expected;
+    s->open_options.expected_count = s->expected_count;
+    s->open_options.label_optional = any && !options_chosen(given, "label");
+    for (int i = 1; i < s->expected_count; i++) named |= s->expected[i].column_names != NULL;
+    if (csv && named && !options_chosen(given, "label"))
+        s->open_options.label = NULL; /* by its recorded name, not by a number that may be another column here */
 }
 
 const lk_field *setup_field(const setup *s, const char *field_name)
@@ -315,50 +334,13 @@ static lk_status reopen_as_targets(setup *s, const options *given, setup_data wh
     return open_data(s, given, what);
 }
 
-static lk_status probe_label(setup *s, const char *label, lk_dataset **dataset)
-{
-    lk_open_options options = s->open_options;
-    options.label = label;
-    options.holdout = 0;
-    return lk_dataset_probe(s->context, s->data, LK_SPLIT_TRAIN, &options, dataset);
-}
-
-/* Whether a table, with that label, has the features that the model reads. LK_EINVAL: it has no such column. */
-static lk_status fits_label(setup *s, const char *label, const lk_field *features, bool *fits)
-{
-    lk_dataset *d = NULL;
-    lk_status   status = probe_label(s, label, &d);
-    *fits = status >= 0 && lk_field_elements(lk_dataset_field(d, 0)) == lk_field_elements(features);
-    lk_dataset_free(d);
-    return status;
-}
-
-/* The label of another table than the recorded one: the recorded column, where the table has it. Rows to predict (`any`) may have none:
- * then they have the columns that the model reads, no column more, and none that is called as labels are. */
-static void use_recorded_label(setup *s, const options *given, bool any)
-{
-    const lk_field *features = s->description ? lk_description_field(s->description, 0) : NULL;
-    if (!features || features->rank != 1 || strncmp(s->data, "csv:", 4) != 0 || options_chosen(given, "label")) return;
-    const char *recorded = lk_description_find(s->description, "label"), *names[] = {recorded, "label", "target"};
-    bool        fits;
-    for (int i = 0; i < 3; i++) {
-        if (!names[i] || !*names[i]) continue;
-        lk_status status = fits_label(s, names[i], features, &fits);
-        if (i == 0 && fits) s->open_options.label = recorded;
-        bool number = strspn(names[i], "0123456789") == strlen(names[i]); /* the column exists, whatever it is called */
-        if (fits || (status != LK_EINVAL && !number)) return; /* else what is wrong is reported by opening it */
-    }
-    if (any && fits_label(s, "", features, &fits) >= 0 && fits) s->open_options.label = "";
-}
-
 /* Opens the data set that --data names. */
 static int open_named(setup *s, const char *name, const options *given, setup_data what)
 {
     set_data_name(s, given);
     int code = set_open_options(s, name, given);
     if (code != 0) return code;
-    use_recorded_size(s, given);
-    if (what == SETUP_ANY || what == SETUP_TEST) use_recorded_label(s, given, what == SETUP_ANY);
+    expect_recorded(s, given, what == SETUP_ANY);
     s->quiet = environment_rank() > 0 || what == SETUP_PROBE; /* rank 0 logs the same */
     lk_status status = open_data(s, given, what);
     if (status == LK_END && !s->train) return split_report_none(s, name);
@@ -407,7 +389,8 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
     if ((code = check_model_options(s, name, given)) != 0) return code;
     if (what != SETUP_OPENED && (code = open_named(s, name, given, what)) != 0) return code;
     if (s->transformer.used)
-        code = transformer_use_data(&s->transformer, name, given, s->train ? s->train : s->test, s->context);
+        code = transformer_use_data(&s->transformer, name, given, s->train ? s->train : s->test,
+                                    setup_field(s, "label"), s->context);
     else
         code = loss_choose(name, options_text(given, "loss"), s->data, setup_field(s, "label"),
                            setup_field(s, "target"), &s->loss, &s->model_options.classes);
@@ -463,6 +446,8 @@ void setup_free(setup *s)
     lk_description_free(s->description);
     lk_context_free(s->context);
     model_unload(s->model_library);
+    free(s->expected_fields);
+    free(s->expected_bytes);
     free(s->record);
     free(s->record_text);
     model_files_free(s);

@@ -70,7 +70,11 @@ typedef struct setup {
 
     const char     *checkpoint;  /* the directory that is loaded or resumed; NULL: none */
     lk_description *description; /* of it; NULL: none, or not of this rank */
-    lk_record      *record;      /* config.record */
+    const lk_field *expected;    /* fields of its samples, by which new data is read; NULL: not known */
+    int             expected_count;
+    lk_field       *expected_fields; /* where `expected` is own memory, with … */
+    char           *expected_bytes;  /* … these names */
+    lk_record      *record;          /* config.record */
     char           *record_text; /* options of the description: name and value of each, with their NULs */
 
     lk_checkpoint_file *files;        /* config.files */

@@ -451,6 +451,7 @@ static int check_run(const options *given, int ranks)
     if (code == 0) code = check_options(given);
     if (code == 0) code = training_make(&s, "train", given);
     if (code == 0) code = ranks_fetch(&s, "train", given);
+    if (code == 0) code = record_fields(&s, "train", given);
     if (code == 0) code = setup_make(&s, "train", given, SETUP_PROBE);
     if (code == 0) code = transformer_budget(&s.transformer, "train", given);
     if (code == 0) code = ranks_make(&s, "train", given);
@@ -489,7 +490,8 @@ static int prepare_run(setup *s, watcher *w, options *given)
     w->rank = comm ? lk_comm_rank(comm) : 0;
     w->world = comm ? lk_comm_size(comm) : 1;
     w->verbose = options_flag(given, "verbose-ranks");
-    if ((code = ranks_fetch(s, "train", given)) != 0 || (code = setup_make(s, "train", given, SETUP_BOTH)) != 0 ||
+    if ((code = ranks_fetch(s, "train", given)) != 0 || (code = record_fields(s, "train", given)) != 0 ||
+        (code = setup_make(s, "train", given, SETUP_BOTH)) != 0 ||
         (code = transformer_budget(&s->transformer, "train", given)) != 0 ||
         (code = ranks_make(s, "train", given)) != 0 || (code = record_make(s, "train", given)) != 0 ||
         (code = model_files_make(s, "train")) != 0 || (code = paths_check("train", given, w->rank)) != 0 ||

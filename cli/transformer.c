@@ -226,11 +226,12 @@ static int check_class_names(const transformer *t, const char *name, const lk_fi
 }
 
 int transformer_use_data(transformer *t, const char *name, const options *given, const lk_dataset *data,
-                         lk_context *context)
+                         const lk_field *recorded, lk_context *context)
 {
     const lk_field *tokens = lk_dataset_find(data, "tokens"), *label = lk_dataset_find(data, "label");
     bool            encoder = t->config.kind == LK_TRANSFORMER_ENCODER;
     const char     *model = options_text(given, "model");
+    if (!label) label = recorded;
     if (!tokens || !label) {
         print_error(name,
                     "--model %s needs text (a field \"tokens\"%s), such as --data text:FILE --tokenizer char; "

@@ -130,10 +130,15 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
     grep -q '(all 120 samples)' out.txt || fail "all rows: $(cat out.txt)"
     expect 0 "" "$LOCKSTEP" train $mlp --data csv:table.csv --label kind --save all
     expect 2 "csv:table.csv has no test set: --holdout" "$LOCKSTEP" eval --load all
-    # Columns in another order are other features.
-    awk -F, -v OFS=, '{ x = $1; $1 = $2; $2 = x; print }' table.csv > swapped.csv
+    # Columns are found by their names, in any order and between others; one that is missing is named.
+    awk -F, -v OFS=, '{ print NR == 1 ? "id" : NR, $5, $2, $1, $4, $3 }' table.csv > swapped.csv
+    awk -F, -v OFS=, '{ $1 = NR == 1 ? "first" : $1; print }' table.csv > renamed.csv
+    "$LOCKSTEP" eval --load all --data csv:table.csv > own.txt 2> err.txt || fail "$(cat err.txt)"
+    expect 0 "swapped.csv: 1 column that the model was not trained on is not used: 'id'" "$LOCKSTEP" eval --load all --data csv:swapped.csv
+    cmp -s out.txt own.txt || fail "columns in another order: $(cat out.txt), expected $(cat own.txt)"
     for run in "eval --load all" "predict --load all" "train --resume all"; do
-        expect 2 'trained on other columns, or in another order: feature 1 is "[a-z]+" there and "[a-z]+" in' "$LOCKSTEP" $run --data csv:swapped.csv
+        expect 0 "" "$LOCKSTEP" $run --data csv:swapped.csv
+        expect 2 "renamed.csv has no column 'a'" "$LOCKSTEP" $run --data csv:renamed.csv
     done
     # Rows without the label's column are predicted as those with it; a table that has it, but not all features, is refused.
     cut -d, -f1-4 table.csv > rows.csv
@@ -153,7 +158,7 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
         expect 0 "" "$LOCKSTEP" predict --load "first-$label" --data csv:again.csv --count 9 --json
         cmp -s out.txt own.json || fail "--label $label of another table: $(head -2 out.txt own.json)"
     done
-    expect 2 "no number|was trained on samples of features f32 \(4\)" "$LOCKSTEP" predict --load classes --data csv:fewer.csv
+    expect 2 "fewer.csv has no column 'a'" "$LOCKSTEP" predict --load classes --data csv:fewer.csv
     expect 2 "freeze and --group leave no parameter of mlp" "$LOCKSTEP" train $mlp --data csv:table.csv --freeze '*'
     # More classes than the weights have outputs.
     table 12 | awk '{ sub(/ant/, "eel" int(NR / 3) % 3); print }' > more.csv
@@ -203,7 +208,8 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
     cp images.npy x_train.npy && cp labels.npy y_train.npy && cp labels.npy Kind.npy
     make_zip parts.npz x_train.npy y_train.npy x_test.npy y_test.npy
     make_zip named.npz x.npy Kind.npy
-    expect 0 "4/4 samples" "$LOCKSTEP" train $mlp --data npz:parts.npz
+    expect 0 "test loss" "$LOCKSTEP" train $mlp --data npz:parts.npz --log parts.jsonl
+    grep -q '"event": "evaluated".*"samples": 4,' parts.jsonl || fail "the test set of the file: $(cat parts.jsonl)"
     expect 0 "" "$LOCKSTEP" train $mlp --data npz:named.npz --label kind
 }
 

@@ -186,7 +186,7 @@ for command in "eval --load wide" "predict --load wide" "train --resume wide --s
 done
 
 printf 'x,kind\n1,cat\n2,dog\n3,fox\n4,cat\n5,dog\n6,fox\n' > kinds.csv
-expect 0 "" "$lockstep" train --model mlp --data csv:kinds.csv --batch 2 --steps 3 --threads 1 --save kinds
+expect 0 "" "$lockstep" train --model mlp --data csv:kinds.csv --batch 2 --steps 1 --threads 1 --save kinds
 # A name that is not UTF-8: the checkpoint still fits its own data, and no other.
 printf 'x,kind\n1,\351x\n2,dog\n3,\352\n4,\351x\n5,dog\n6,\352\n' > latin.csv
 expect 0 "" "$lockstep" train --model mlp --data csv:latin.csv --batch 2 --steps 3 --threads 1 --save latin
@@ -200,10 +200,14 @@ expect 0 "" "$lockstep" info "$latin" --json
 cat out.txt >> all.json
 iconv -f UTF-8 -t UTF-8 all.json > /dev/null 2>&1 && grep -q 'csv:caf.*csv' all.json || complain "JSON that is not UTF-8: $(cat -v all.json)"
 sed -i 's/x$/y/' latin.csv
-expect 2 'number 1 is .* in the data set' "$lockstep" predict --load latin --threads 1
+expect 2 'is not a class of the training data' "$lockstep" predict --load latin --threads 1
 sed -i 's/cat/emu/' kinds.csv
-expect 2 'number 0 is "cat" there and "dog" in the data set' "$lockstep" predict --load kinds --threads 1
-expect 2 'number 0 is "cat" there and "dog" in the data set' "$lockstep" train --save kinds --resume auto --threads 1 --steps 5
+expect 2 "'emu' is not a class of the training data" "$lockstep" predict --load kinds --threads 1
+for ranks in "" "-n 2" "-n 2 --unknown-label refuse"; do
+    # shellcheck disable=SC2086
+    expect 2 "kinds.csv: line 2, column 2 \('kind'\): 'emu' is not a class of the training data: known are 'cat', 'dog', 'fox'" "$lockstep" train $ranks --save kinds --resume auto --threads 1 --steps 5
+done
+expect 0 "kinds.csv: 2 of 6 samples have labels that the training data does not have \('emu', …\), and are left out" "$lockstep" train -n 2 --save kinds --resume auto --threads 1 --steps 5 --unknown-label skip
 
 # ---- resuming ----
 options="--model mlp --hidden 24 --data synthetic:20,classes=5,count=300 --batch 48 --seed 9 --optimizer adamw --lr 0.003 --weight-decay 0.05 --schedule cosine --lr-min 0.0001 --clip 1 --reproducible --leaves 6 --steps 24 --eval-every -1"

@@ -1,0 +1,12 @@
+/* fields.h - fields of samples as one block of bytes, which one rank sends to the others. */
+#ifndef FIELDS_H
+#define FIELDS_H
+
+#include <lockstep/data.h>
+
+/* The bytes of `count` fields in memory of its own; NULL: no memory. */
+char *fields_pack(const lk_field *fields, int count, size_t *bytes);
+/* The fields of such bytes, whose names stay there; in memory of its own. NULL: no memory. */
+lk_field *fields_unpack(const char *bytes, size_t size, int *count);
+
+#endif
