@@ -258,11 +258,11 @@ static int64_t choose_count(const setup *s, const options *given, int64_t first)
 }
 
 /* Which samples they are; the files are known. */
-static void note_samples(const setup *s, const options *given, int64_t count)
+static void note_samples(const setup *s, const options *given, int64_t first, int64_t count)
 {
     char text[80];
     if (given->operand_count > 0) return;
-    bool more = count < lk_dataset_count(s->test) && !options_given(given, "count");
+    bool more = first + count < lk_dataset_count(s->test) && !options_given(given, "count");
     print_note("predict", "%s: %s%s", s->data, split_describe(s, count, text, sizeof text),
                more ? "; --count prints more" : "");
     split_note_training(s, "predict");
@@ -287,7 +287,7 @@ static int run_predict(const options *command_line)
         s.config.init = options_text(&given, "load");
         s.weights_option = "--load";
         lk_status status = create_predictor(&s, s.config.init, &p);
-        if (status >= 0) note_samples(&s, &given, count);
+        if (status >= 0) note_samples(&s, &given, first, count);
         if (status >= 0) status = predict(&s, &p, first, count);
         if (status < 0) code = setup_report(&s, "predict", status);
     }
