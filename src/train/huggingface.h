@@ -57,6 +57,7 @@ bool    lk__hf_flag(lk__huggingface_reader *reader, const lk__json *object, cons
 void lk__hf_require_flag(lk__huggingface_reader *reader, const char *key, bool supported);
 void lk__hf_require_text(lk__huggingface_reader *reader, const char *key, const char *supported);
 void lk__hf_require_one(lk__huggingface_reader *reader, const lk__json *object, const char *key); /* the number 1 */
+void lk__hf_require_null(lk__huggingface_reader *reader, const char *key, const char *reason);
 /* Refuses anything but null, false, 0 and what has no members. */
 void lk__hf_require_nothing(lk__huggingface_reader *reader, const char *key, const char *reason);
 

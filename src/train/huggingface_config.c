@@ -122,7 +122,7 @@ static lk_activation read_activation(reader *r, const char *key, lk_activation m
 /* The cache of transformers has a window where a config.json has one, whatever the model. */
 static void refuse_window(reader *r)
 {
-    lk__hf_require_nothing(r, "sliding_window", "only models of the type mistral have a window");
+    lk__hf_require_null(r, "sliding_window", "only models of the type mistral have a window");
 }
 
 static void read_gpt(reader *r, lk_transformer_config *c)
@@ -235,10 +235,14 @@ static int64_t count_labels(reader *r)
 {
     lk__json value;
     if (lk__hf_get(r, &r->root, "id2label", &value)) {
-        if (value.kind == LK__JSON_OBJECT && lk__json_count(&value) > 0) return (int64_t)lk__json_count(&value);
-        lk__hf_refuse(r, "id2label", &value, "an object with a name for each class is needed");
+        int64_t names = value.kind == LK__JSON_OBJECT ? (int64_t)lk__json_count(&value) : 0;
+        if (names == 0) lk__hf_refuse(r, "id2label", &value, "an object with a name for each class is needed");
+        if (read_size(r, "num_labels", names) != names && lk__hf_get(r, &r->root, "num_labels", &value))
+            lk__hf_refuse(r, "num_labels", &value, "\"id2label\" has %lld names, and versions of transformers differ",
+                          (long long)names);
+        return names;
     }
-    int64_t count = read_optional(r, "num_labels", 2);
+    int64_t count = read_size(r, "num_labels", 2);
     if (count > MOST_LABELS && lk__hf_get(r, &r->root, "num_labels", &value))
         lk__hf_refuse(r, "num_labels", &value, "at most %d classes are supported", MOST_LABELS);
     return count;

@@ -52,7 +52,8 @@ static const char *const of_rope[] = {"rope_type",
 
 void lk__hf_check_shared_keys(lk__huggingface_reader *r, const lk_transformer_config *config)
 {
-    bool decoder = config->kind != LK_TRANSFORMER_ENCODER;
+    lk__json value;
+    bool     decoder = config->kind != LK_TRANSFORMER_ENCODER;
     lk__hf_require_nothing(r, "quantization_config", "quantised weights cannot be loaded");
     lk__hf_require_nothing(r, "compression_config", "compressed weights cannot be loaded");
     lk__hf_require_nothing(r, "pruned_heads", "heads cannot be removed");
@@ -60,8 +61,9 @@ void lk__hf_check_shared_keys(lk__huggingface_reader *r, const lk_transformer_co
     lk__hf_require_nothing(r, "transformers_weights", "weights are read from model.safetensors or its index");
     lk__hf_require_flag(r, "is_encoder_decoder", false);
     if (!decoder) return;
-    lk__hf_require_flag(r, "is_causal", true);
-    lk__hf_require_nothing(r, "attention_chunk_size", "attention in chunks is not supported");
+    if (!lk__hf_flag(r, &r->root, "is_causal", true) && lk__hf_get(r, &r->root, "is_causal", &value))
+        lk__hf_refuse(r, "is_causal", &value, "only true is supported");
+    lk__hf_require_null(r, "attention_chunk_size", "attention in chunks is not supported");
     lk__hf_require_nothing(r, "num_kv_shared_layers", "layers that share keys and values are not supported");
 }
 

@@ -122,8 +122,14 @@ void lk__hf_require_text(lk__huggingface_reader *r, const char *key, const char 
 void lk__hf_require_one(lk__huggingface_reader *r, const lk__json *object, const char *key)
 {
     lk__json value;
-    if (lk__hf_get(r, object, key, &value) && lk__hf_number(r, object, key, 1) != 1)
-        lk__hf_refuse(r, key, &value, "only 1 is supported");
+    bool     written = lk__hf_get(r, object, key, &value) || (object != &r->root && lk__json_get(object, key, &value));
+    if (written && lk__hf_number(r, object, key, 1) != 1) lk__hf_refuse(r, key, &value, "only 1 is supported");
+}
+
+void lk__hf_require_null(lk__huggingface_reader *r, const char *key, const char *reason)
+{
+    lk__json value;
+    if (lk__hf_get(r, &r->root, key, &value)) lk__hf_refuse(r, key, &value, "%s", reason);
 }
 
 void lk__hf_require_nothing(lk__huggingface_reader *r, const char *key, const char *reason)

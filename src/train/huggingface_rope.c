@@ -41,8 +41,8 @@ static int64_t read_original(reader *r, const lk__json *rope, int64_t context)
 static void read_scaling(reader *r, const lk__json *rope, const char *place, lk_transformer_config *c)
 {
     lk__json    value;
-    const char *key = lk__hf_get(r, rope, "rope_type", &value) ? "rope_type" : "type";
-    if (!lk__hf_get(r, rope, key, &value) || lk__json_equals(&value, "default")) return;
+    const char *key = lk__json_get(rope, "rope_type", &value) ? "rope_type" : "type";
+    if (!lk__json_get(rope, key, &value) || lk__json_equals(&value, "default")) return;
     bool llama3 = lk__json_equals(&value, "llama3");
     if (!llama3 && !lk__json_equals(&value, "linear"))
         lk__hf_refuse(r, key, &value, "the kinds of rotary positions are default, linear and llama3");
