@@ -98,11 +98,10 @@ const command command_data = {
     "`data get` downloads cifar10, fashion-mnist or mnist, resumes an interrupted download, and checks every file's "
     "SHA-256 "
     "before it gets its final name.\n\n"
-    "`data tokenize` writes the tokens of text files, of the files below directories, and of JSONL files (.jsonl) to "
-    "one "
-    "file for --data tokens:FILE. Documents are followed by the tokenizer's end token. Memory does not depend on the "
-    "size of "
-    "the texts, and the file appears when it is complete.\n\n"
+    "`data tokenize` writes the tokens of text files, of the files below directories, and of JSON files (.jsonl, or "
+    ".json: an object in each line, or an array of objects) to one file for --data tokens:FILE. Documents begin as the "
+    "tokenizer's template says, and are followed by its end token. Memory does not depend on the size of the texts, "
+    "except for arrays, and the file appears when it is complete.\n\n"
     "Examples: lockstep data get cifar10; lockstep data tokenize corpus.jsonl --tokenizer tokenizer.json --out "
     "train.bin",
     "get NAME | tokenize FILE|DIR...",

@@ -13,6 +13,7 @@ enum {
     PIECE = 1 << 20,         /* bytes of a part of a long text, about */
     LONGEST_PIECE = 1 << 28, /* where there is no such place, a text is cut anywhere: it is one word */
     LONGEST_LINE = 1 << 28,
+    LONGEST_ARRAY = 1 << 30,
     LOOKED_AT = 8192, /* bytes in which a zero byte tells that a file is no text, as git decides it */
 };
 
@@ -42,7 +43,8 @@ lk_status lk__text_files_add(lk_context *context, lk__text_files *f, const char 
     for (size_t i = first; i < f->list.count; i++) {
         const char *name = f->files[i].path;
         f->files[i].listed = directory;
-        bool named = lk__text_named(name, ".jsonl") || lk__text_named(name, ".jsonl.gz");
+        bool named = lk__text_named(name, ".jsonl") || lk__text_named(name, ".jsonl.gz") ||
+                     (!directory && (lk__text_named(name, ".json") || lk__text_named(name, ".json.gz")));
         f->files[i].jsonl = jsonl == LK__TEXT_ALL_JSONL || (named && (directory || jsonl == LK__TEXT_BY_NAME));
         f->bytes += f->list.files[i].bytes;
     }
@@ -76,6 +78,7 @@ static void close_file(lk__text_corpus *c)
     c->open = false;
     c->buffer.begin = c->buffer.end = 0;
     c->buffer.ended = false;
+    c->array = false;
 }
 
 void lk__text_end(lk__text_corpus *c)
@@ -98,11 +101,13 @@ static lk_status open_file(lk__text_corpus *c)
     return status;
 }
 
+static const char *line_word(const lk__text_corpus *c) { return c->array ? "element" : "line"; }
+
 const char *lk__text_place(const lk__text_corpus *c, const lk__text_piece *piece, char out[LK__TEXT_PLACE])
 {
     const char *path = c->files[piece->file].path;
     if (piece->line > 0)
-        snprintf(out, LK__TEXT_PLACE, "%.*s: line %lld", LK__PATH, path, (long long)piece->line);
+        snprintf(out, LK__TEXT_PLACE, "%.*s: %s %lld", LK__PATH, path, line_word(c), (long long)piece->line);
     else
         snprintf(out, LK__TEXT_PLACE, "%.*s", LK__PATH, path);
     return out;
@@ -212,34 +217,30 @@ static lk_status find_member(const lk__text_corpus *c, const lk__json *object, c
     bool found = lk__json_get(object, name, value);
     if (found && value->kind != LK__JSON_NULL) return LK_OK;
     if (found)
-        return lk__fail(c->context, LK_EFORMAT,
-                        "%s: line %lld: the field '%s' is null: remove the line, or give it a value",
-                        c->files[c->file].path, (long long)c->line, name);
+        return lk__fail(c->context, LK_EFORMAT, "%s: %s %lld: the field '%s' is null: remove it, or give it a value",
+                        c->files[c->file].path, line_word(c), (long long)c->line, name);
     list_keys(object, keys, sizeof keys);
-    return lk__fail(c->context, LK_EFORMAT, "%s: line %lld has no field '%s': %s; choose the field with %s",
-                    c->files[c->file].path, (long long)c->line, name, keys, option);
+    return lk__fail(c->context, LK_EFORMAT, "%s: %s %lld has no field '%s': %s; choose the field with %s",
+                    c->files[c->file].path, line_word(c), (long long)c->line, name, keys, option);
 }
 
-static lk_status read_line(lk__text_corpus *c, const char *line, size_t bytes, lk__text_piece *piece)
+/* A document and its label. */
+static lk_status read_object(lk__text_corpus *c, const lk__json *object, lk__text_piece *piece)
 {
-    const char    *path = c->files[c->file].path, *name = c->text_field ? c->text_field : "text";
-    lk__json       object, text;
-    lk__json_error error;
-    if (!lk__json_parse(line, bytes, &object, &error))
-        return lk__fail(c->context, LK_EFORMAT, "%s: line %lld, byte %zu: %s", path, (long long)c->line,
-                        error.offset + 1, error.what);
-    if (object.kind != LK__JSON_OBJECT)
-        return lk__fail(c->context, LK_EFORMAT, "%s: line %lld is no JSON object: each line is one, as {\"%s\": \"…\"}",
-                        path, (long long)c->line, name);
-    lk_status status = find_member(c, &object, name, c->field_option ? c->field_option : "--text-field", &text);
+    const char *path = c->files[c->file].path, *name = c->text_field ? c->text_field : "text", *word = line_word(c);
+    lk__json    text;
+    if (object->kind != LK__JSON_OBJECT)
+        return lk__fail(c->context, LK_EFORMAT, "%s: %s %lld is no JSON object: each %s is one, as {\"%s\": \"…\"}",
+                        path, word, (long long)c->line, word, name);
+    lk_status status = find_member(c, object, name, c->field_option ? c->field_option : "--text-field", &text);
     if (status < 0) return status;
     if (text.kind != LK__JSON_STRING)
-        return lk__fail(c->context, LK_EFORMAT, "%s: line %lld: the field '%s' is no string", path, (long long)c->line,
-                        name);
-    bool found = c->label_field && lk__json_get(&object, c->label_field, &piece->label);
+        return lk__fail(c->context, LK_EFORMAT, "%s: %s %lld: the field '%s' is no string", path, word,
+                        (long long)c->line, name);
+    bool found = c->label_field && lk__json_get(object, c->label_field, &piece->label);
     if (!found) piece->label = (lk__json){.kind = LK__JSON_NULL};
     if (c->label_field && !c->label_optional &&
-        (status = find_member(c, &object, c->label_field, "--label", &piece->label)) < 0)
+        (status = find_member(c, object, c->label_field, "--label", &piece->label)) < 0)
         return status;
     status = lk__grow(c->context, (void **)&c->decoded, &c->decoded_capacity, text.length, 1);
     if (status < 0) return status;
@@ -250,11 +251,61 @@ static lk_status read_line(lk__text_corpus *c, const char *line, size_t bytes, l
     return LK_OK;
 }
 
+static lk_status read_line(lk__text_corpus *c, const char *line, size_t bytes, lk__text_piece *piece)
+{
+    lk__json       object;
+    lk__json_error error;
+    if (!lk__json_parse(line, bytes, &object, &error))
+        return lk__fail(c->context, LK_EFORMAT, "%s: line %lld, byte %zu: %s%s", c->files[c->file].path,
+                        (long long)c->line, error.offset + 1, error.what,
+                        lk__text_named(c->files[c->file].path, ".json")
+                            ? "; expected an object in each line, or an array of them"
+                            : "");
+    return read_object(c, &object, piece);
+}
+
+/* Whether the file is an array: its first character, behind a byte order mark. */
+static lk_status begin_array(lk__text_corpus *c)
+{
+    lk__stream_buffer *b = &c->buffer;
+    lk_status          status = LK_OK;
+    lk__json           array;
+    lk__json_error     error;
+    size_t             at = 0;
+    while (status == LK_OK && !b->ended && b->end - b->begin < LOOKED_AT)
+        status = lk__stream_refill(&c->stream, b, SIZE_MAX);
+    if (status < 0) return status;
+    const char *text = b->bytes + b->begin;
+    size_t      bytes = b->end - b->begin;
+    if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) at = 3;
+    while (at < bytes && is_ascii_space((unsigned char)text[at])) at++;
+    if (at == bytes || text[at] != '[') return LK_OK;
+    while (status == LK_OK && !b->ended) status = lk__stream_refill(&c->stream, b, LONGEST_ARRAY);
+    const char *path = c->files[c->file].path;
+    if (status == LK_END)
+        return lk__fail(c->context, LK_EFORMAT,
+                        "%s: an array of more than %d bytes: write each element in a line, as JSONL", path,
+                        LONGEST_ARRAY);
+    if (status < 0) return status;
+    if (!lk__json_parse(b->bytes + b->begin + at, b->end - b->begin - at, &array, &error))
+        return lk__fail(c->context, LK_EFORMAT, "%s: byte %zu: %s", path, at + error.offset + 1, error.what);
+    c->array = true;
+    c->elements = lk__json_begin(&array);
+    return LK_OK;
+}
+
 static lk_status next_of_jsonl(lk__text_corpus *c, lk__text_piece *piece)
 {
     const char *line = NULL;
     size_t      bytes = 0;
-    lk_status   status;
+    lk_status   status = c->line == 0 && !c->array ? begin_array(c) : LK_OK;
+    lk__json    element;
+    if (status < 0) return status;
+    if (c->array && !lk__json_next(&c->elements, NULL, &element)) return LK_END;
+    if (c->array) {
+        c->line++;
+        return read_object(c, &element, piece);
+    }
     while ((status = next_line(c, &line, &bytes)) == LK_OK) {
         if (c->line == 1 && bytes >= 3 && memcmp(line, "\xef\xbb\xbf", 3) == 0) line += 3, bytes -= 3;
         if (is_blank(line, bytes)) continue;

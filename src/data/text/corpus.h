@@ -12,7 +12,7 @@ typedef struct lk__text_file {
     const char *path;  /* for messages, and to open it */
     const void *bytes; /* NULL: the file `path` */
     size_t      size;
-    bool        jsonl;  /* a document in each line; otherwise the file is one */
+    bool        jsonl;  /* a document in each line, or in each element of an array; otherwise the file is one */
     bool        listed; /* nobody named it: it was found in a directory */
 } lk__text_file;
 
@@ -25,7 +25,8 @@ typedef struct lk__text_files {
     int64_t              bytes;     /* of all, as stored */
 } lk__text_files;
 
-/* Which files are JSONL: all; those named .jsonl or .jsonl.gz; only such in a directory, while a file that is named itself is a text. */
+/* Which files are JSONL: all; those named .jsonl, .json or so with .gz; only .jsonl in a directory, while a file that is named itself is a
+ * text. A file of JSONL that begins with a [ is an array of the same objects. */
 typedef enum lk__text_jsonl { LK__TEXT_ALL_JSONL, LK__TEXT_BY_NAME, LK__TEXT_LISTED_BY_NAME } lk__text_jsonl;
 
 /* Adds the files of a path. Free it in either case. */
@@ -40,7 +41,7 @@ typedef struct lk__text_piece {
     bool        continues; /* the document of the piece before */
     bool        ends;      /* the document */
     int         file;      /* its number */
-    int64_t     line;      /* JSONL: counted from 1; otherwise 0 */
+    int64_t     line;      /* JSONL: counted from 1, of an array the element; otherwise 0 */
     lk__json    label;     /* JSONL: the value of label_field; LK__JSON_NULL: there is none */
 } lk__text_piece;
 
@@ -62,6 +63,8 @@ typedef struct lk__text_corpus {
     lk__data_stream   stream;
     lk__stream_buffer buffer;
     int64_t           line;
+    bool              array;    /* the current file is one, which is in the buffer as a whole */
+    lk__json_walk     elements; /* of it, that come next */
     char             *decoded; /* a string of JSONL without escapes */
     size_t            decoded_capacity;
     int64_t           read_before; /* bytes of the files before the current one */
