@@ -87,11 +87,18 @@ static int encode_text(prompt *p, lk_context *context, const lk_tokenizer *token
     size_t    room = 0, count;
     lk_status status = lk_tokenizer_encode(tokenizer, p->text, p->bytes, NULL, 0, &room, NULL);
     if (status < 0) return report_as("generate", "the prompt: ", context, status);
-    if (!(p->ids = malloc((room + 1) * sizeof *p->ids))) return fail_memory();
-    if (lk_tokenizer_begin(tokenizer) >= 0) p->ids[p->count++] = lk_tokenizer_begin(tokenizer);
-    status = lk_tokenizer_encode(tokenizer, p->text, p->bytes, p->ids + p->count, room, &count, &invalid);
+    int            before;
+    const int32_t *prefix = lk_tokenizer_prefix(tokenizer, &before);
+    if (!(p->ids = malloc((room + (size_t)before + 1) * sizeof *p->ids))) return fail_memory();
+    int32_t *ids = p->ids + before;
+    status = lk_tokenizer_encode(tokenizer, p->text, p->bytes, ids, room, &count, &invalid);
     if (status < 0) return report_as("generate", "the prompt: ", context, status);
-    p->count += count;
+    bool spelled = count >= (size_t)before && memcmp(ids, prefix, (size_t)before * sizeof *ids) == 0;
+    if (spelled)
+        memmove(p->ids, ids, count * sizeof *ids);
+    else
+        memcpy(p->ids, prefix, (size_t)before * sizeof *ids);
+    p->count = count + (spelled ? 0 : (size_t)before);
     if (invalid)
         print_note("generate", "warning: the prompt has %zu bytes that are not UTF-8; each is read as U+FFFD", invalid);
     return 0;

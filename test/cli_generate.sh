@@ -42,7 +42,7 @@ python3 compare.py "${greedy[@]}" || fail "not the continuation of transformers"
 # f64 and the guarded device give the same tokens; ids need no tokenizer; a line for each prompt.
 "${greedy[@]}" --load llama --prompt "To be" --ids > ids.txt 2> err.txt
 [ "$(wc -w < ids.txt)" = 64 ] || fail "64 ids: $(cat ids.txt)"
-grep -Eq '^lockstep generate: prompt: 2 tokens, [0-9.]+ tokens/s; 64 new tokens, [0-9.]+ tokens/s, weights read at [0-9.]+ GB/s$' err.txt || fail "$(cat err.txt)"
+grep -Eq '^lockstep generate: prompt: 3 tokens, [0-9.]+ tokens/s; 64 new tokens, [0-9.]+ tokens/s, weights read at [0-9.]+ GB/s$' err.txt || fail "$(cat err.txt)"
 "${greedy[@]}" --load llama --prompt "To be" --ids --dtype f64 2> /dev/null | cmp - ids.txt || fail "f64 gives other tokens"
 "${greedy[@]}" --load llama --prompt "To be" --ids --device guarded 2> /dev/null | cmp - ids.txt || fail "the guarded device gives other tokens"
 expect 0 "" "${greedy[@]}" --load llama --prompt "To be" --ids --dtype bf16

@@ -387,6 +387,71 @@ static void a_part_of_the_texts_is_held_out(void)
     free(text);
 }
 
+static const char brackets[] =
+    "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"[\"}},{\"Sequence\":{\"id\":\"A\"}},"
+    "{\"SpecialToken\":{\"id\":\"]\"}}],\"special_tokens\":{\"[\":{\"ids\":[91]},\"]\":{\"ids\":[93]}}}";
+
+/* Compares the tokens of a data set, of which `\xff` stands for the end token. */
+static void check_tokens(const char *kind, const char *text, const char *wanted, const lk_open_options *o)
+{
+    lk_dataset  *d;
+    lk_text_info info;
+    int32_t      got[256];
+    CHECK_OK(context, open_text(kind, text, strlen(text), LK_SPLIT_TRAIN, o, &d));
+    CHECK(lk_dataset_text(d, &info) && info.tokens == (int64_t)strlen(wanted));
+    list_tokens(d, strcmp(kind, "text") == 0, got);
+    for (int64_t i = 0; i + 1 < info.tokens; i++)
+        CHECK(got[i] == ((unsigned char)wanted[i] == 0xff ? TEXT_END : (unsigned char)wanted[i]));
+    lk_dataset_free(d);
+}
+
+/* What the tokenizer's template puts around a text is around each document, of a long one at its ends alone. */
+static void templates_stand_around_documents(void)
+{
+    lk_open_options o = options_of(place("template.json"), 4);
+    lk_dataset     *d;
+    int32_t         tokens[4], length, label;
+    static char     text[400], wanted[402];
+    o.holdout = -1;
+    write_template_tokenizer(place("template.json"), brackets);
+    check_tokens("jsonl", "{\"text\": \"abc\"}\n{\"text\": \"[de\"}\n", "[abc]\xff[de]\xff", &o);
+    memset(text, 'a', 200);
+    snprintf(wanted, sizeof wanted, "[%s]", text);
+    check_tokens("text", text, wanted, &o);
+    o.label = "label"; /* a text that is too long keeps both ends */
+    static const char labelled[] = "{\"text\": \"abcdef\", \"label\": 1}\n{\"text\": \"[a\", \"label\": 0}\n";
+    CHECK_OK(context, open_text("jsonl", labelled, sizeof labelled - 1, LK_SPLIT_TRAIN, &o, &d));
+    CHECK_OK(context, lk_dataset_get(d, 0, (void *const[]){tokens, &length, &label}));
+    CHECK(length == 4 && memcmp(tokens, (int32_t[]){91, 'a', 'b', 93}, sizeof tokens) == 0);
+    CHECK_OK(context, lk_dataset_get(d, 1, (void *const[]){tokens, &length, &label}));
+    CHECK(length == 3 && memcmp(tokens, (int32_t[]){91, 'a', 93}, 3 * sizeof *tokens) == 0);
+    lk_dataset_free(d);
+    o.context = 2;
+    CHECK_FAILS(context, open_text("jsonl", labelled, sizeof labelled - 1, LK_SPLIT_TRAIN, &o, &d), LK_EINVAL,
+                "a context of 2 tokens is too short: the tokenizer adds 2 to each text");
+}
+
+/* An array of objects is read as their lines are. */
+static void arrays_of_json_are_documents(void)
+{
+    lk_open_options o = options_of(place("tokenizer.json"), 4);
+    lk_dataset     *d;
+    o.holdout = -1;
+    write_byte_tokenizer(place("tokenizer.json"));
+    check_tokens("jsonl", "\xef\xbb\xbf \n[{\"text\": \"ab\"},\n  {\"more\": [1], \"text\": \"c\\n\"}\n]\n",
+                 "ab\xff"
+                 "c\n\xff",
+                 &o);
+    static const char *const wrong[][2] = {
+        {"[{\"text\": \"ab\"}, {\"body\": \"c\"}]", "element 2 has no field 'text': it has 'body'"},
+        {"[{\"text\": \"ab\"}, 3]", "element 2 is no JSON object: each element is one"},
+        {"[{\"text\": \"ab\"}", "byte 16: "},
+        {"[{\"text\": null}]", "element 1: the field 'text' is null"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        CHECK_FAILS(context, open_text("jsonl", wrong[i][0], strlen(wrong[i][0]), LK_SPLIT_TRAIN, &o, &d), LK_EFORMAT,
+                    wrong[i][1]);
+}
+
 static void mistakes_in_labels_are_named(void)
 {
     static const struct {
@@ -498,7 +563,7 @@ static void pieces_have_the_tokens_of_the_text(void)
             lk__text_corpus c = {.context = context, .files = &file, .count = 1, .piece = piece};
             lk__text_totals totals;
             got.count = 0, got.pieces = 0;
-            CHECK_OK(context, lk__text_encode(&c, tokenizer, -1, join_ids, &got, &totals));
+            CHECK_OK(context, lk__text_encode(&c, tokenizer, false, -1, join_ids, &got, &totals));
             CHECK(got.count == count && memcmp(got.ids, wanted, count * sizeof *wanted) == 0);
             CHECK(got.pieces > 1 && totals.documents == 1 && totals.bytes == (int64_t)size);
         }
@@ -547,6 +612,8 @@ int main(void)
     RUN(mistakes_in_texts_are_named);
     RUN(texts_with_labels_are_classified);
     RUN(a_part_of_the_texts_is_held_out);
+    RUN(templates_stand_around_documents);
+    RUN(arrays_of_json_are_documents);
     RUN(mistakes_in_labels_are_named);
     RUN(pieces_join_to_the_text);
     RUN(pieces_have_the_tokens_of_the_text);

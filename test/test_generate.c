@@ -126,8 +126,9 @@ static void text_is_given_in_whole_characters_up_to_a_stop_string(void)
                 lk__generation_stops   s = {stops[b], 0};
                 size_t                 length = strlen(text), want = length, used = 0, at = 0;
                 bool                   stopped = false;
-                char                   room[256], out[256];
-                lk__generation_pending p = {.text = room};
+                char                   room[768], out[256];
+                lk__generation_pending p;
+                lk__pending_begin(&p, room, sizeof room);
                 while (s.text[s.count]) {
                     const char *found = strstr(text, s.text[s.count++]);
                     if (found && (size_t)(found - text) < want) want = (size_t)(found - text);
@@ -136,15 +137,43 @@ static void text_is_given_in_whole_characters_up_to_a_stop_string(void)
                     size_t n = (size_t)(number(draw, (uint64_t)step) * 6), left = length - at;
                     if (n > left) n = left;
                     bool last = at + n == length;
-                    stopped = lk__pending_add(&p, &s, text + at, n, last);
-                    CHECK(stopped || last || !ends_within_character(room, p.given), "within a character");
-                    memcpy(out + used, room, p.given);
-                    used += p.given, at += n;
+                    stopped = lk__pending_add(&p, &s, text + at, n, false, last);
+                    CHECK(stopped || last || !ends_within_character(p.out, p.out_bytes), "within a character");
+                    memcpy(out + used, p.out, p.out_bytes);
+                    used += p.out_bytes, at += n;
                     if (last) break;
                 }
                 CHECK(used == want && memcmp(out, text, want) == 0 && stopped == (want < length),
                       "\"%s\": %zu bytes, not %zu", text, used, want);
             }
+}
+
+/* Special tokens have no text of their own, and still end a continuation where a stop string spells them, alone or with other text. */
+static void stop_strings_may_spell_special_tokens(void)
+{
+    static const struct {
+        const char *text;
+        bool        special;
+    } tokens[] = {{"Hi", false},     {"<|x|>", true}, {" you", false}, {"\n", false},
+                  {"<|end|>", true}, {"\n", false},   {"more", false}};
+    static const struct {
+        const char *stop, *given;
+    } cases[] = {{"<|end|>", "Hi you\n"},     {"<|end|>\n", "Hi you\n"}, {"\n<|end|>", "Hi you"},
+                 {"<|x|> you", "Hi"},         {"<|e", "Hi you\n"},       {"Hi you", "Hi you\n\nmore"},
+                 {"absent", "Hi you\n\nmore"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char                   room[768], out[256] = "";
+        lk__generation_stops   stops = {&cases[i].stop, 1};
+        lk__generation_pending p;
+        bool                   stopped = false;
+        lk__pending_begin(&p, room, sizeof room);
+        for (size_t k = 0; k < sizeof tokens / sizeof *tokens && !stopped; k++) {
+            bool last = k + 1 == sizeof tokens / sizeof *tokens;
+            stopped = lk__pending_add(&p, &stops, tokens[k].text, strlen(tokens[k].text), tokens[k].special, last);
+            strncat(out, p.out, p.out_bytes);
+        }
+        CHECK(strcmp(out, cases[i].given) == 0, "\"%s\": \"%s\", not \"%s\"", cases[i].stop, out, cases[i].given);
+    }
 }
 
 /* ---- a generator against the whole prefix ---- */
@@ -596,6 +625,7 @@ int main(void)
     RUN(greedy_takes_the_first_maximum);
     RUN(random_numbers_are_uniform_and_differ);
     RUN(text_is_given_in_whole_characters_up_to_a_stop_string);
+    RUN(stop_strings_may_spell_special_tokens);
     RUN(a_cache_changes_no_token);
     RUN(a_full_context_goes_on_with_its_latest_half);
     RUN(every_end_is_reached);

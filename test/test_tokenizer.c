@@ -277,6 +277,24 @@ static void begins(int32_t wanted, const char *post_processor)
     encodes(&(json_parts){.post_processor = post_processor}, "abc", 1, (int32_t[]){4});
 }
 
+static void templates_give_what_stands_around_a_text(void)
+{
+    lk_tokenizer *t;
+    int           before, after;
+    CHECK_OK(
+        context,
+        read_parts(&(json_parts){.post_processor =
+                                     "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"b\"}},"
+                                     "{\"SpecialToken\":{\"id\":\"two\"}},{\"Sequence\":{\"id\":\"A\"}},"
+                                     "{\"SpecialToken\":{\"id\":\"b\"}}],\"special_tokens\":{\"b\":{\"ids\":[1]},"
+                                     "\"two\":{\"ids\":[2,4]}}}"},
+                   &t));
+    const int32_t *prefix = lk_tokenizer_prefix(t, &before), *suffix = lk_tokenizer_suffix(t, &after);
+    CHECK(before == 3 && prefix[0] == 1 && prefix[1] == 2 && prefix[2] == 4 && after == 1 && suffix[0] == 1);
+    CHECK(lk_tokenizer_begin(t) == 1);
+    lk_tokenizer_free(t);
+}
+
 static void parts_of_a_file_are_accepted(void)
 {
     ENCODES("abc ab", IDS(4, 5, 3), 0);
@@ -297,8 +315,7 @@ static void parts_of_a_file_are_accepted(void)
     begins(4, "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"}," TEMPLATE(
                   "{\"SpecialToken\":{\"id\":\"abc\"}},") "]}");
     begins(-1, TEMPLATE(""));
-    begins(-1, TEMPLATE("{\"SpecialToken\":{\"id\":\"x\"}},")); /* id 99, which there is not */
-    begins(-1, TEMPLATE("{\"SpecialToken\":{\"id\":\"unknown\"}},"));
+    templates_give_what_stands_around_a_text();
     begins(-1, "{\"type\":\"TemplateProcessing\",\"single\":3,\"special_tokens\":[]}");
     ENCODES("abc", IDS(4), .head = "");
     ENCODES("abc", IDS(0, 1, 2), .merges = "[]");
@@ -343,6 +360,12 @@ static void parts_of_a_file_that_are_not_supported_are_named(void)
                              "true},{\"type\":\"ByteLevel\",\"add_prefix_space\":true}]}");
     REFUSES("pre_tokenizer is {\"type\":\"Sequence\",\"pretokenizers\":[]}",
             .pre_tokenizer = "{\"type\":\"Sequence\",\"pretokenizers\":[]}");
+    REFUSES("post_processor: its template has the token 99, which the vocabulary lacks",
+            .post_processor = TEMPLATE("{\"SpecialToken\":{\"id\":\"x\"}},"));
+    REFUSES("post_processor is {\"type\":\"TemplateProcessing\"",
+            .post_processor = TEMPLATE("{\"SpecialToken\":{\"id\":\"absent\"}},"));
+    REFUSES("post_processor is {\"type\":\"TemplateProcessing\"",
+            .post_processor = TEMPLATE("{\"Sequence\":{\"id\":\"A\"}},"));
     REFUSES("post_processor is {\"type\":\"BertProcessing\"}", .post_processor = "{\"type\":\"BertProcessing\"}");
     REFUSES("decoder is {\"type\":\"WordPiece\"}, which is not supported: only ByteLevel is",
             .decoder = "{\"type\":\"WordPiece\"}");

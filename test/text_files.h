@@ -60,7 +60,7 @@ static inline int byte_letter(int byte)
     return 256 + others;
 }
 
-static inline void write_byte_tokenizer(const char *path)
+static inline void write_template_tokenizer(const char *path, const char *post_processor)
 {
     FILE *f = fopen(path, "w");
     fprintf(
@@ -68,13 +68,16 @@ static inline void write_byte_tokenizer(const char *path)
         "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[{\"id\":256,\"content\":"
         "\"<|endoftext|>\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,"
         "\"special\":true}],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
-        "\"trim_offsets\":true,\"use_regex\":true},\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\","
+        "\"trim_offsets\":true,\"use_regex\":true},\"post_processor\":%s,\"decoder\":{\"type\":\"ByteLevel\","
         "\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true},\"model\":{\"type\":\"BPE\","
         "\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,"
-        "\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":false,\"vocab\":{");
+        "\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":false,\"vocab\":{",
+        post_processor);
     for (int b = 0; b < 256; b++) fprintf(f, "\"\\u%04x\":%d,", byte_letter(b), b);
     fprintf(f, "\"<|endoftext|>\":256},\"merges\":[]}}");
     fclose(f);
 }
+
+static inline void write_byte_tokenizer(const char *path) { write_template_tokenizer(path, "null"); }
 
 #endif

@@ -9,7 +9,7 @@ LK_BEGIN_DECLS
 typedef struct lk_tokenizer lk_tokenizer; /* does not change after it was made: threads may share one */
 
 /* "byte" (256 tokens: the id is the byte), a tokenizer.json, or a directory that has one (a checkpoint, a Hugging Face model). The files
- * beside a tokenizer.json are read too: tokenizer_config.json for the end token. LK_ENOENT: there is no such file. LK_EFORMAT: the message
+ * beside a tokenizer.json are read too: tokenizer_config.json and special_tokens_map.json for the end token. LK_ENOENT: there is no such file. LK_EFORMAT: the message
  * names the part of the file that is not supported, and its value. */
 LK_API lk_status lk_tokenizer_open(lk_context *context, const char *name, lk_tokenizer **tokenizer);
 /* The same from the text of a tokenizer.json in memory, which is copied; messages begin with `label`. */
@@ -21,10 +21,16 @@ LK_API void      lk_tokenizer_free(lk_tokenizer *tokenizer); /* NULL is fine; be
 
 LK_API const char *lk_tokenizer_kind(const lk_tokenizer *tokenizer);       /* "byte", "char", "bpe" */
 LK_API int64_t     lk_tokenizer_vocabulary(const lk_tokenizer *tokenizer); /* the largest id + 1 */
-/* The token that ends a document: eos_token of tokenizer_config.json, or else <|endoftext|>, <|end_of_text|> or </s>; -1: none. */
+/* The token that ends a document: eos_token of tokenizer_config.json, else of special_tokens_map.json, or else <|endoftext|>,
+ * <|end_of_text|> or </s>; -1: none. */
 LK_API int32_t lk_tokenizer_end(const lk_tokenizer *tokenizer);
-/* The token that the file's post-processor puts before a text (Llama 3's <|begin_of_text|>); lk_tokenizer_encode does not. -1: none. */
-LK_API int32_t lk_tokenizer_begin(const lk_tokenizer *tokenizer);
+/* Whether a generated text ends with this token: that one, or eos_token of special_tokens_map.json where it is another one. */
+LK_API bool lk_tokenizer_is_end(const lk_tokenizer *tokenizer, int32_t id);
+/* The tokens that the file's post-processor puts before a text (Llama 3's <|begin_of_text|>) and after it; lk_tokenizer_encode does not.
+ * Data sets of texts and lk_data_tokenize have them around each document, `lockstep generate` has the first before a prompt. */
+LK_API const int32_t *lk_tokenizer_prefix(const lk_tokenizer *tokenizer, int *count);
+LK_API const int32_t *lk_tokenizer_suffix(const lk_tokenizer *tokenizer, int *count);
+LK_API int32_t        lk_tokenizer_begin(const lk_tokenizer *tokenizer); /* the first of the prefix; -1: none */
 LK_API int32_t lk_tokenizer_find(const lk_tokenizer *tokenizer, const char *token); /* as the file spells it; -1: none */
 /* The bytes that a token stands for, of an added token its text; NULL: no token has that id. Not terminated; valid as long as the
  * tokenizer is. The bytes of one token need not be whole characters. */

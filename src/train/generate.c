@@ -102,7 +102,7 @@ static lk_status begin_call(call *c)
         memcpy(x->tokens, p->tokens, bytes);
         x->hash = lk__hash64(p->tokens, bytes, 0);
         for (size_t k = 0; k < i; k++) x->earlier += c->of[k].hash == x->hash;
-        if (c->text) x->pending.text = c->text + i * c->room;
+        if (c->text) lk__pending_begin(&x->pending, c->text + i * c->room, c->room);
     }
     return LK_OK;
 }
@@ -162,8 +162,11 @@ static lk_status fill_cache(call *c)
 
 static bool is_end_token(const call *c, int32_t token)
 {
+    const lk_transformer_config *model = &c->g->model;
     if (c->config.ignore_eos) return false;
-    return token == c->g->model.eos || (c->config.tokenizer && token == lk_tokenizer_end(c->config.tokenizer));
+    for (int i = 0; i < model->more_eos_count; i++)
+        if (token == model->more_eos[i]) return true;
+    return token == model->eos || (c->config.tokenizer && lk_tokenizer_is_end(c->config.tokenizer, token));
 }
 
 /* Whether a continuation ends with its new token, apart from stop strings. */
@@ -190,12 +193,12 @@ static void add_text(call *c, continuation *x, lk_generated *out)
 {
     const lk_tokenizer *tokenizer = c->config.tokenizer;
     size_t              bytes = 0;
-    bool                shown = out->end != LK_GENERATE_EOS && !lk_tokenizer_is_special(tokenizer, out->token);
-    const char         *text = shown ? lk_tokenizer_token(tokenizer, out->token, &bytes) : NULL;
-    if (lk__pending_add(&x->pending, &c->stops, text, text ? bytes : 0, out->end != LK_GENERATE_GOING))
+    bool                hidden = out->end == LK_GENERATE_EOS || lk_tokenizer_is_special(tokenizer, out->token);
+    const char         *text = lk_tokenizer_token(tokenizer, out->token, &bytes);
+    if (lk__pending_add(&x->pending, &c->stops, text, text ? bytes : 0, hidden, out->end != LK_GENERATE_GOING))
         out->end = LK_GENERATE_STOP;
-    out->text = x->pending.text;
-    out->bytes = x->pending.given;
+    out->text = x->pending.out;
+    out->bytes = x->pending.out_bytes;
 }
 
 /* A new token of prompt i, which is reported. logits: NULL, or what it was chosen from. */

@@ -27,10 +27,12 @@ double lk__sample_uniform(uint64_t seed, uint64_t prompt_hash, int64_t earlier, 
 
 /* ---- stop.c ---- */
 
-/* The bytes of one continuation that are not given out yet. */
+/* The bytes of one continuation that are not given out yet. Those of special tokens are compared with stop strings, and never given. */
 typedef struct lk__generation_pending {
-    char  *text;         /* room for lk__pending_room */
-    size_t bytes, given; /* held; of these, given out by the latest call */
+    char  *text, *hidden; /* bytes; whether each is of a special token */
+    size_t bytes, given;  /* held; of these, done with by the latest call */
+    char  *out;           /* what the latest call gives */
+    size_t out_bytes;
 } lk__generation_pending;
 
 typedef struct lk__generation_stops {
@@ -38,11 +40,12 @@ typedef struct lk__generation_stops {
     int                count;
 } lk__generation_stops;
 
-/* Bytes that a continuation needs: of the longest stop string, the longest token and a character. */
+/* Bytes that a continuation needs: of the longest stop string, the longest token and a character, for each array. */
 size_t lk__pending_room(const lk__generation_stops *stops, const lk_tokenizer *tokenizer);
-/* Adds a token's bytes. pending->text holds pending->given bytes that are complete now; they are dropped by the next call. `last`: all
- * that is held is given. True: a stop string ends the continuation, and what precedes it is given. */
+void   lk__pending_begin(lk__generation_pending *pending, char *memory, size_t room);
+/* Adds a token's bytes. pending->out has the pending->out_bytes bytes that are complete now, until the next call. `last`: all that is held is
+ * given. True: a stop string ends the continuation, and what precedes it is given. */
 bool lk__pending_add(lk__generation_pending *pending, const lk__generation_stops *stops, const char *text, size_t bytes,
-                     bool last);
+                     bool hidden, bool last);
 
 #endif

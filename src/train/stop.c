@@ -12,7 +12,12 @@ size_t lk__pending_room(const lk__generation_stops *stops, const lk_tokenizer *t
         if (strlen(stops->text[i]) > longest) longest = strlen(stops->text[i]);
     for (int64_t id = 0; id < lk_tokenizer_vocabulary(tokenizer); id++)
         if (lk_tokenizer_token(tokenizer, (int32_t)id, &bytes) && bytes > token) token = bytes;
-    return longest + token + 4;
+    return 3 * (longest + token + 4);
+}
+
+void lk__pending_begin(lk__generation_pending *p, char *memory, size_t room)
+{
+    *p = (lk__generation_pending){.text = memory, .hidden = memory + room / 3, .out = memory + 2 * (room / 3)};
 }
 
 /* Where the first stop string begins that appears earliest; `bytes`: none. */
@@ -54,17 +59,31 @@ static size_t partial_character(const char *text, size_t bytes)
     return 0;
 }
 
-bool lk__pending_add(lk__generation_pending *p, const lk__generation_stops *stops, const char *text, size_t bytes,
-                     bool last)
+static void drop_given(lk__generation_pending *p)
 {
     p->bytes -= p->given;
     memmove(p->text, p->text + p->given, p->bytes);
-    if (bytes) memcpy(p->text + p->bytes, text, bytes);
+    memmove(p->hidden, p->hidden + p->given, p->bytes);
+    p->given = 0;
+}
+
+bool lk__pending_add(lk__generation_pending *p, const lk__generation_stops *stops, const char *text, size_t bytes,
+                     bool hidden, bool last)
+{
+    drop_given(p);
+    if (bytes) {
+        memcpy(p->text + p->bytes, text, bytes);
+        memset(p->hidden + p->bytes, hidden, bytes);
+    }
     p->bytes += bytes;
     p->given = find_stop(stops, p->text, p->bytes);
-    if (p->given < p->bytes) return true;
-    if (last) return false;
-    size_t held = stop_prefix(stops, p->text, p->bytes), partial = partial_character(p->text, p->bytes);
-    p->given = p->bytes - (held > partial ? held : partial);
-    return false;
+    bool stopped = p->given < p->bytes;
+    if (!stopped && !last) {
+        size_t held = stop_prefix(stops, p->text, p->bytes), partial = partial_character(p->text, p->bytes);
+        p->given = p->bytes - (held > partial ? held : partial);
+    }
+    p->out_bytes = 0;
+    for (size_t i = 0; i < p->given; i++)
+        if (!p->hidden[i]) p->out[p->out_bytes++] = p->text[i];
+    return stopped;
 }

@@ -136,12 +136,31 @@ static lk_status find_class(reading *r, const lk__text_piece *piece, int32_t *cl
     return LK_OK;
 }
 
+/* The tokens of a text within those of the tokenizer's template; of a text that is too long the first. */
+static lk_status store_tokens(reading *r, const int32_t *ids, size_t count)
+{
+    int            before, after;
+    const int32_t *prefix = lk_tokenizer_prefix(r->corpus.tokenizer, &before),
+                  *suffix = lk_tokenizer_suffix(r->corpus.tokenizer, &after);
+    size_t most = (size_t)r->request->length;
+    if (lk__text_has_prefix(r->corpus.tokenizer, ids, count)) before = 0;
+    size_t around = (size_t)(before + after), whole = count + around;
+    if (around >= most)
+        return lk__fail(r->request->context, LK_EINVAL,
+                        "a context of %zu tokens is too short: the tokenizer adds %zu to each text", most, around);
+    if ((int64_t)whole > r->longest) r->longest = (int64_t)whole;
+    if (whole > most) r->cut++, count = most - around;
+    lk_status status = lk__text_store_add(&r->store, prefix, (size_t)before);
+    if (status >= 0) status = lk__text_store_add(&r->store, ids, count);
+    return status < 0 ? status : lk__text_store_add(&r->store, suffix, (size_t)after);
+}
+
 /* Keeps the first tokens of a text, and its class. */
 static lk_status keep_text(void *user, const lk__text_piece *piece, const int32_t *ids, size_t count)
 {
     reading    *r = user;
     lk_context *context = r->request->context;
-    size_t      n = (size_t)r->count, most = (size_t)r->request->length;
+    size_t      n = (size_t)r->count;
     char        place[LK__TEXT_PLACE];
     lk_status   status;
     if (count == 0)
@@ -153,10 +172,8 @@ static lk_status keep_text(void *user, const lk__text_piece *piece, const int32_
         return status;
     r->lines[n] = piece->line;
     r->offsets[n] = r->store.count;
-    if ((int64_t)count > r->longest) r->longest = (int64_t)count;
-    if (count > most) r->cut++, count = most;
     r->count++;
-    status = lk__text_store_add(&r->store, ids, count);
+    status = store_tokens(r, ids, count);
     r->offsets[n + 1] = r->store.count;
     return status;
 }
@@ -278,7 +295,7 @@ static lk_status read_texts(reading *r, const lk_tokenizer *tokenizer, const lk_
     r->corpus.expected = (size_t)files->bytes;
     r->corpus.quiet = lk__text_quiet(q);
     r->store.width = lk__text_width(lk_tokenizer_vocabulary(tokenizer));
-    if (status == LK_OK) status = lk__text_encode(&r->corpus, tokenizer, -1, keep_text, r, &totals);
+    if (status == LK_OK) status = lk__text_encode(&r->corpus, tokenizer, false, -1, keep_text, r, &totals);
     if (status == LK_OK && r->cut && !r->corpus.quiet)
         lk__log(q->context, LK_LOG_INFO,
                 "%s: %lld of %lld texts are longer than the context of %lld tokens; their first %lld count",

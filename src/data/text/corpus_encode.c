@@ -7,37 +7,69 @@
 
 /* ---- encoding ---- */
 
-static lk_status encode_piece(const lk__text_corpus *c, lk__text_encoder *encoder, const lk__text_piece *piece,
-                              int32_t end, lk__text_sink sink, void *user, lk__text_totals *totals)
+typedef struct encoding {
+    const lk__text_corpus *corpus;
+    const lk_tokenizer    *tokenizer;
+    lk__text_encoder      *encoder;
+    bool                   around;
+    int32_t                end;
+    lk__text_sink          sink;
+    void                  *user;
+} encoding;
+
+bool lk__text_has_prefix(const lk_tokenizer *tokenizer, const int32_t *ids, size_t count)
+{
+    int            prefix_count;
+    const int32_t *prefix = lk_tokenizer_prefix(tokenizer, &prefix_count);
+    return count >= (size_t)prefix_count && memcmp(ids, prefix, (size_t)prefix_count * sizeof *ids) == 0;
+}
+
+/* The ids of a piece, with what stands before and after its document. */
+static lk_status pass_ids(const encoding *e, const lk__text_piece *piece, const int32_t *ids, size_t count)
+{
+    int            prefix_count, suffix_count;
+    const int32_t *prefix = lk_tokenizer_prefix(e->tokenizer, &prefix_count),
+                  *suffix = lk_tokenizer_suffix(e->tokenizer, &suffix_count);
+    lk_status status = LK_OK;
+    if (!e->around) prefix_count = suffix_count = 0;
+    if (!piece->continues && prefix_count && !lk__text_has_prefix(e->tokenizer, ids, count))
+        status = e->sink(e->user, piece, prefix, (size_t)prefix_count);
+    if (status >= 0) status = e->sink(e->user, piece, ids, count);
+    if (status < 0 || !piece->ends) return status;
+    if (suffix_count && (status = e->sink(e->user, piece, suffix, (size_t)suffix_count)) < 0) return status;
+    bool ended = suffix_count && suffix[suffix_count - 1] == e->end;
+    return e->end >= 0 && !ended ? e->sink(e->user, piece, &e->end, 1) : LK_OK;
+}
+
+static lk_status encode_piece(const encoding *e, const lk__text_piece *piece, lk__text_totals *totals)
 {
     char           place[LK__TEXT_PLACE];
     const int32_t *ids;
     size_t         count, invalid = 0;
     lk_status      status =
-        lk__text_encoder_encode(encoder, piece->text, piece->bytes, piece->continues, &ids, &count, &invalid);
-    if (status < 0) return lk__fail_prefix(c->context, status, "%s: ", lk__text_place(c, piece, place));
+        lk__text_encoder_encode(e->encoder, piece->text, piece->bytes, piece->continues, &ids, &count, &invalid);
+    if (status < 0) return lk__fail_prefix(e->corpus->context, status, "%s: ", lk__text_place(e->corpus, piece, place));
     if (invalid && !totals->invalid) totals->invalid_file = piece->file;
     totals->invalid += (int64_t)invalid;
     totals->bytes += (int64_t)piece->bytes;
     totals->documents += piece->ends;
-    status = sink(user, piece, ids, count);
-    return status >= 0 && piece->ends && end >= 0 ? sink(user, piece, &end, 1) : status;
+    return pass_ids(e, piece, ids, count);
 }
 
-lk_status lk__text_encode(lk__text_corpus *c, const lk_tokenizer *tokenizer, int32_t end, lk__text_sink sink,
-                          void *user, lk__text_totals *totals)
+lk_status lk__text_encode(lk__text_corpus *c, const lk_tokenizer *tokenizer, bool around, int32_t end,
+                          lk__text_sink sink, void *user, lk__text_totals *totals)
 {
-    lk__text_piece    piece;
-    lk__text_encoder *encoder = NULL;
+    lk__text_piece piece;
+    encoding       e = {c, tokenizer, NULL, around, end, sink, user};
     *totals = (lk__text_totals){0};
-    lk_status status = lk__text_encoder_create(tokenizer, c->expected ? c->expected : SIZE_MAX, &encoder);
+    lk_status status = lk__text_encoder_create(tokenizer, c->expected ? c->expected : SIZE_MAX, &e.encoder);
     if (status < 0) return status;
     c->tokenizer = tokenizer;
     lk__text_begin(c);
     while ((status = lk__text_next(c, &piece)) == LK_OK)
-        if ((status = encode_piece(c, encoder, &piece, end, sink, user, totals)) < 0) break;
+        if ((status = encode_piece(&e, &piece, totals)) < 0) break;
     lk__text_end(c);
-    lk__text_encoder_free(encoder);
+    lk__text_encoder_free(e.encoder);
     if (status < 0) return status;
     if (totals->invalid && !c->quiet)
         lk__log(c->context, LK_LOG_WARNING, "%s: %lld sequences of bytes are not UTF-8; each became U+FFFD",

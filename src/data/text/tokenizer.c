@@ -9,7 +9,7 @@ lk_status lk__tokenizer_create(lk_context *context, lk__text_kind kind, lk_token
     if (!t) return LK_ENOMEM;
     t->context = t->vocabulary.context = context;
     t->kind = kind;
-    t->begin = t->end = -1;
+    t->end = t->other_end = -1;
     for (int i = 0; i < 256; i++) t->single[i] = -1;
     return LK_OK;
 }
@@ -33,9 +33,19 @@ const char *lk_tokenizer_kind(const lk_tokenizer *t)
 
 int64_t lk_tokenizer_vocabulary(const lk_tokenizer *t) { return (int64_t)t->vocabulary.count; }
 int32_t lk_tokenizer_end(const lk_tokenizer *t) { return t->end; }
-int32_t lk_tokenizer_begin(const lk_tokenizer *t)
+bool lk_tokenizer_is_end(const lk_tokenizer *t, int32_t id) { return id >= 0 && (id == t->end || id == t->other_end); }
+int32_t lk_tokenizer_begin(const lk_tokenizer *t) { return t->prefix_count ? t->prefix[0] : -1; }
+
+const int32_t *lk_tokenizer_prefix(const lk_tokenizer *t, int *count)
 {
-    return t->begin >= 0 && lk_tokenizer_token(t, t->begin, NULL) ? t->begin : -1;
+    *count = t->prefix_count;
+    return t->prefix;
+}
+
+const int32_t *lk_tokenizer_suffix(const lk_tokenizer *t, int *count)
+{
+    *count = t->suffix_count;
+    return t->suffix;
 }
 
 int32_t lk_tokenizer_find(const lk_tokenizer *t, const char *token)

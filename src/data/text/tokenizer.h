@@ -10,7 +10,7 @@
 
 #include <lockstep/tokenizer.h>
 
-enum { LK__TOKENIZER_FILES = 4 };
+enum { LK__TOKENIZER_FILES = 4, LK__TOKENIZER_AROUND = 8 /* tokens of a template before a text, and after it */ };
 
 typedef enum lk__text_kind { LK__TEXT_BYTES, LK__TEXT_CHARACTERS, LK__TEXT_BPE } lk__text_kind;
 
@@ -19,7 +19,9 @@ struct lk_tokenizer {
     lk__text_kind     kind;
     lk__vocabulary    vocabulary;
     int32_t           single[256]; /* the id of each byte, of characters that of each ASCII one; -1: none */
-    int32_t           begin, end;
+    int32_t           prefix[LK__TOKENIZER_AROUND], suffix[LK__TOKENIZER_AROUND]; /* of the post-processor's template */
+    int               prefix_count, suffix_count;
+    int32_t           end, other_end; /* of a document; of special_tokens_map.json, where that is another one */
     bool              nfc, prefix_space, ignore_merges;
     lk__pretokenizer  pretokenizer;
     lk__bpe           bpe;
@@ -33,7 +35,7 @@ lk_status lk__tokenizer_create(lk_context *context, lk__text_kind kind, lk_token
 lk_status lk__tokenizer_keep_file(lk_tokenizer *tokenizer, const char *name, const char *text, size_t bytes);
 /* Writes the files of a tokenizer that was read from none, and tokenizer_config.json where there is none. */
 lk_status lk__tokenizer_write_files(lk_tokenizer *tokenizer);
-/* Finds the end token; `name` is that of tokenizer_config.json, or NULL. */
+/* Finds the end token; `name` is that of tokenizer_config.json or of special_tokens_map.json, or NULL. */
 void lk__tokenizer_find_end(lk_tokenizer *tokenizer, const char *name);
 /* Reads a tokenizer.json that is not yet kept as a file. */
 lk_status lk__tokenizer_read_json(lk_context *context, const char *text, size_t bytes, lk_tokenizer **tokenizer);

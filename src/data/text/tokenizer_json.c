@@ -80,7 +80,8 @@ lk_status lk__tokenizer_read_json(lk_context *context, const char *text, size_t 
     if (status < 0 || (status = lk__tokenizer_create(context, LK__TEXT_BPE, &t)) < 0) return status;
     if ((status = lk__tokenizer_read_normalizer(t, &root)) < 0 ||
         (status = lk__tokenizer_read_pretokenizer(t, &root)) < 0 || (status = lk__tokenizer_check_ends(t, &root)) < 0 ||
-        (status = lk__tokenizer_read_model(t, &root)) < 0 || (status = lk__tokenizer_read_added(t, &root)) < 0) {
+        (status = lk__tokenizer_read_model(t, &root)) < 0 || (status = lk__tokenizer_read_added(t, &root)) < 0 ||
+        (status = lk__tokenizer_check_template(t)) < 0) {
         lk_tokenizer_free(t);
         return status;
     }

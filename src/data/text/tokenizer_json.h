@@ -30,6 +30,7 @@ bool lk__tokenizer_is(const lk__json *object, const char *name);
 lk_status lk__tokenizer_read_normalizer(lk_tokenizer *tokenizer, const lk__json *root);
 lk_status lk__tokenizer_read_pretokenizer(lk_tokenizer *tokenizer, const lk__json *root);
 lk_status lk__tokenizer_check_ends(lk_tokenizer *tokenizer, const lk__json *root); /* post-processor and decoder */
+lk_status lk__tokenizer_check_template(const lk_tokenizer *tokenizer); /* last: its tokens are in the vocabulary */
 lk_status lk__tokenizer_read_model(lk_tokenizer *tokenizer, const lk__json *root);
 lk_status lk__tokenizer_read_added(lk_tokenizer *tokenizer, const lk__json *root);
 

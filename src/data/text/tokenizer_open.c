@@ -10,9 +10,10 @@
 
 enum { LARGEST_FILE = 1 << 30 };
 
-static const char json_name[] = "tokenizer.json", config_name[] = "tokenizer_config.json";
-/* Files that AutoTokenizer reads beside these two, if they exist. */
-static const char *const other_names[] = {"special_tokens_map.json", "chat_template.jinja"};
+static const char json_name[] = "tokenizer.json", config_name[] = "tokenizer_config.json",
+                  special_name[] = "special_tokens_map.json";
+/* Files that AutoTokenizer reads beside the first, if they exist. */
+static const char *const other_names[] = {config_name, special_name, "chat_template.jinja"};
 
 lk_status lk__tokenizer_keep_file(lk_tokenizer *t, const char *name, const char *text, size_t bytes)
 {
@@ -23,8 +24,9 @@ lk_status lk__tokenizer_keep_file(lk_tokenizer *t, const char *name, const char 
     return LK_OK;
 }
 
-/* eos_token is a string, or an object with the string as `content`. */
-static lk_status read_end_token(lk_tokenizer *t, const lk__json *config)
+/* eos_token is a string, or an object with the string as `content`. That of tokenizer_config.json, which is read first, ends a document;
+ * where special_tokens_map.json has another one, a text that is generated ends there, too. */
+static lk_status read_end_token(lk_tokenizer *t, const lk__json *config, bool other)
 {
     lk__json value;
     if (!lk__json_get(config, "eos_token", &value)) return LK_OK;
@@ -34,19 +36,24 @@ static lk_status read_end_token(lk_tokenizer *t, const lk__json *config)
     char *name = lk__alloc(t->context, LK_MEMORY_OTHER, length + 1);
     if (!name) return LK_ENOMEM;
     lk__json_string(&value, name, length + 1);
-    lk__tokenizer_find_end(t, name);
+    if (other)
+        t->other_end = lk_tokenizer_find(t, name);
+    else
+        lk__tokenizer_find_end(t, name);
     lk__free(t->context, LK_MEMORY_OTHER, name, length + 1);
     return LK_OK;
 }
 
-static lk_status read_config(lk_tokenizer *t, const char *text, size_t bytes)
+/* *named: it has an end token. */
+static lk_status read_config(lk_tokenizer *t, const char *text, size_t bytes, bool other, bool *named)
 {
-    lk__json       config;
+    lk__json       config, value;
     lk__json_error error;
     if (!lk__json_parse(text, bytes, &config, &error))
         return lk__fail(t->context, LK_EFORMAT, "no valid JSON: %s at byte %zu", error.what, error.offset);
     if (config.kind != LK__JSON_OBJECT) return lk__fail(t->context, LK_EFORMAT, "not a JSON object");
-    return read_end_token(t, &config);
+    *named = lk__json_get(&config, "eos_token", &value) && value.kind != LK__JSON_NULL;
+    return read_end_token(t, &config, other);
 }
 
 /* A file of the directory, if it exists; *map is then not empty. */
@@ -62,17 +69,17 @@ static lk_status keep_files_beside(lk_tokenizer *t, const char *directory)
 {
     char      path[LK__PATH];
     lk__map   map;
-    lk_status status = map_optional(t->context, directory, config_name, &map, path);
-    if (status >= 0 && map.size) {
-        if ((status = read_config(t, (const char *)map.bytes, map.size)) < 0)
-            lk__fail_prefix(t->context, status, "%s: ", path);
-        if (status >= 0) status = lk__tokenizer_keep_file(t, config_name, (const char *)map.bytes, map.size);
-    }
-    lk__map_close(&map);
+    lk_status status = LK_OK;
+    bool      named = false, also = false;
     for (size_t i = 0; i < sizeof other_names / sizeof *other_names && status >= 0; i++) {
-        status = map_optional(t->context, directory, other_names[i], &map, path);
-        if (status >= 0 && map.size)
-            status = lk__tokenizer_keep_file(t, other_names[i], (const char *)map.bytes, map.size);
+        bool config = strcmp(other_names[i], config_name) == 0, special = strcmp(other_names[i], special_name) == 0;
+        if ((status = map_optional(t->context, directory, other_names[i], &map, path)) >= 0 && map.size) {
+            const char *text = (const char *)map.bytes;
+            if (config) status = read_config(t, text, map.size, false, &named);
+            if (special) status = read_config(t, text, map.size, named, &also);
+            if (status < 0) lk__fail_prefix(t->context, status, "%s: ", path);
+            if (status >= 0) status = lk__tokenizer_keep_file(t, other_names[i], text, map.size);
+        }
         lk__map_close(&map);
     }
     return status;

@@ -117,37 +117,75 @@ lk_status lk__tokenizer_read_pretokenizer(lk_tokenizer *t, const lk__json *root)
     return status >= 0 && !characters ? refuse_pretokenizer(t, &part) : status;
 }
 
-/* ---- post-processors and decoders, which change no ids here ---- */
+/* ---- post-processors and decoders ---- */
 
-/* The special token before a single text: {"single": [{"SpecialToken": {"id": NAME}}, …], "special_tokens": {NAME: {"ids": [ID]}}}. */
-static void find_begin(lk_tokenizer *t, const lk__json *part)
+static lk_status refuse_template(lk_tokenizer *t, const lk__json *part, const char *why)
 {
-    lk__json single, first, token, name, tokens, key, entry, ids, id;
-    int64_t  number;
-    if (!lk__json_get(part, "single", &single) || !lk__json_get(part, "special_tokens", &tokens)) return;
-    lk__json_walk walk = lk__json_begin(&single);
-    if (!lk__json_next(&walk, NULL, &first) || !lk__json_get(&first, "SpecialToken", &token) ||
-        !lk__json_get(&token, "id", &name))
-        return;
-    walk = lk__json_begin(&tokens);
-    while (lk__json_next(&walk, &key, &entry)) {
-        if (key.length != name.length || memcmp(key.text, name.text, key.length) != 0 ||
-            !lk__json_get(&entry, "ids", &ids))
-            continue;
-        lk__json_walk each = lk__json_begin(&ids);
-        if (lk__json_next(&each, NULL, &id) && lk__json_integer(&id, &number) && number >= 0 && number <= INT32_MAX)
-            t->begin = (int32_t)number;
-    }
+    return lk__tokenizer_refuse(t->context, "post_processor", part, why);
 }
 
-/* They add tokens at the ends of a text, which lk_tokenizer_encode does not, or correct offsets, which it does not have. */
+/* Appends the ids of a special token of a template: {NAME: {"ids": [ID, …]}, …}. */
+static lk_status add_template_token(lk_tokenizer *t, const lk__json *part, const lk__json *token, int32_t *list,
+                                    int *count)
+{
+    lk__json name, tokens, key, entry, ids, id;
+    int64_t  number;
+    bool     found = false;
+    if (!lk__json_get(token, "id", &name) || !lk__json_get(part, "special_tokens", &tokens))
+        return refuse_template(t, part, "a template needs \"special_tokens\"");
+    lk__json_walk walk = lk__json_begin(&tokens);
+    while (!found && lk__json_next(&walk, &key, &entry))
+        found = key.length == name.length && memcmp(key.text, name.text, key.length) == 0 &&
+                lk__json_get(&entry, "ids", &ids);
+    if (!found) return refuse_template(t, part, "every token of a template needs its ids in \"special_tokens\"");
+    walk = lk__json_begin(&ids);
+    while (lk__json_next(&walk, NULL, &id)) {
+        if (!lk__json_integer(&id, &number) || number < 0 || number > INT32_MAX || *count == LK__TOKENIZER_AROUND)
+            return refuse_template(t, part, "up to 8 token ids before a text, and as many after it, are");
+        list[(*count)++] = (int32_t)number;
+    }
+    return LK_OK;
+}
+
+/* The tokens around a single text: {"single": [{"SpecialToken": {"id": NAME}}, {"Sequence": {"id": "A"}}, …]}. */
+static lk_status read_template(lk_tokenizer *t, const lk__json *part)
+{
+    lk__json  single, item, token;
+    bool      text = false;
+    lk_status status = LK_OK;
+    if (t->prefix_count || t->suffix_count) return refuse_template(t, part, "one template is");
+    if (!lk__tokenizer_member(part, "single", &single)) return LK_OK;
+    lk__json_walk walk = lk__json_begin(&single);
+    while (status >= 0 && lk__json_next(&walk, NULL, &item)) {
+        if (lk__json_get(&item, "SpecialToken", &token))
+            status = add_template_token(t, part, &token, text ? t->suffix : t->prefix,
+                                        text ? &t->suffix_count : &t->prefix_count);
+        else if (text || !lk__json_get(&item, "Sequence", &token))
+            status = refuse_template(t, part, "templates with one text are");
+        else
+            text = true;
+    }
+    return status;
+}
+
+/* They add tokens at the ends of a text, which lk_tokenizer_prefix and lk_tokenizer_suffix give, or correct offsets. */
 static lk_status check_post_processor(lk_tokenizer *t, const lk__json *part)
 {
     if (lk__tokenizer_is(part, "Sequence"))
         return read_sequence(t, part, "processors", "post_processor", check_post_processor);
-    if (!lk__tokenizer_is(part, "ByteLevel") && !lk__tokenizer_is(part, "TemplateProcessing"))
-        return lk__tokenizer_refuse(t->context, "post_processor", part, "only ByteLevel and TemplateProcessing are");
-    if (lk__tokenizer_is(part, "TemplateProcessing")) find_begin(t, part);
+    if (lk__tokenizer_is(part, "TemplateProcessing")) return read_template(t, part);
+    return lk__tokenizer_is(part, "ByteLevel") ? LK_OK
+                                               : refuse_template(t, part, "only ByteLevel and TemplateProcessing are");
+}
+
+lk_status lk__tokenizer_check_template(const lk_tokenizer *t)
+{
+    for (int i = 0; i < t->prefix_count + t->suffix_count; i++) {
+        int32_t id = i < t->prefix_count ? t->prefix[i] : t->suffix[i - t->prefix_count];
+        if (!lk_tokenizer_token(t, id, NULL))
+            return lk__fail(t->context, LK_EFORMAT,
+                            "post_processor: its template has the token %d, which the vocabulary lacks", (int)id);
+    }
     return LK_OK;
 }
 
