@@ -1,11 +1,11 @@
 /* generate.c - `lockstep generate`: continues prompts with a saved language model, and prints the text as it comes. */
 #define _GNU_SOURCE
 #include "bandwidth.h"
+#include "characters.h"
 #include "command.h"
 #include "device.h"
 #include "json.h"
 #include "prompts.h"
-#include "terminal.h"
 
 #include <lockstep/checkpoint.h>
 #include <lockstep/huggingface.h>
@@ -65,6 +65,7 @@ typedef struct generation {
     const char           *stops[MOST_STOPS];
     int                   stop_count;
     bool                  streams; /* text is printed as it comes */
+    character_stream      stream;  /* of that */
 } generation;
 
 static void log_line(void *user, lk_log_level level, const char *text)
@@ -195,7 +196,7 @@ static lk_status take_token(void *user, const lk_generated *made)
     result     *r = &g->results[made->prompt];
     r->end = made->end;
     if (g->streams) {
-        terminal_write(stdout, made->text, made->bytes);
+        characters_write(&g->stream, stdout, made->text, made->bytes);
         fflush(stdout);
     }
     return append(&r->ids, &r->count, &r->ids_room, &made->token, 1, sizeof *r->ids) &&
@@ -223,7 +224,7 @@ static void print_json(const generation *g, int i)
     json_line(&j);
 }
 
-static void print_results(const generation *g, const options *given)
+static void print_results(generation *g, const options *given)
 {
     for (int i = 0; i < g->prompts.count; i++) {
         const result *r = &g->results[i];
@@ -235,9 +236,10 @@ static void print_results(const generation *g, const options *given)
         } else {
             if (!g->streams) {
                 if (i) printf("\n");
-                terminal_write(stdout, g->prompts.of[i].text, g->prompts.of[i].bytes);
-                terminal_write(stdout, r->text, r->bytes);
+                characters_write(&g->stream, stdout, g->prompts.of[i].text, g->prompts.of[i].bytes);
+                characters_write(&g->stream, stdout, r->text, r->bytes);
             }
+            characters_end(&g->stream, stdout);
             printf("\n");
         }
         if (r->end == LK_GENERATE_CONTEXT)
@@ -253,9 +255,14 @@ static void print_times(const generation *g, const options *given, const lk_gene
     double tokens = t->token_seconds > 0 ? (double)t->tokens / t->token_seconds : 0;
     double read =
         t->token_seconds > 0 ? (double)lk_generator_weight_bytes(g->generator) * (double)t->steps / t->token_seconds : 0;
-    if (t->prompt_tokens > 0)
-        snprintf(prompt, sizeof prompt, "prompt: %lld tokens, %.1f tokens/s; ", (long long)t->prompt_tokens,
-                 (double)t->prompt_tokens / t->prompt_seconds);
+    /* The last token of a prompt is computed with the first new one. */
+    long long given_tokens = 0;
+    for (int i = 0; i < g->prompts.count; i++) given_tokens += g->prompts.tokens[i].count;
+    int used = snprintf(prompt, sizeof prompt, "prompt: %lld token%s", given_tokens, given_tokens == 1 ? "" : "s");
+    if (t->prompt_tokens > 0 && t->prompt_seconds > 0)
+        used += snprintf(prompt + used, sizeof prompt - (size_t)used, ", %.1f tokens/s",
+                         (double)t->prompt_tokens / t->prompt_seconds);
+    snprintf(prompt + used, sizeof prompt - (size_t)used, "; ");
     if (options_flag(given, "timing")) {
         double memory = bandwidth_measure(lk_context_threads(g->context));
         if (memory > 0)
@@ -302,7 +309,7 @@ static int generate(generation *g, const options *given)
     config.no_logits = true;
     g->streams = g->prompts.count == 1 && !options_flag(given, "json") && !options_flag(given, "ids");
     if (!(g->results = calloc((size_t)g->prompts.count, sizeof *g->results))) return EXIT_FAILED;
-    if (g->streams) terminal_write(stdout, g->prompts.of[0].text, g->prompts.of[0].bytes);
+    if (g->streams) characters_write(&g->stream, stdout, g->prompts.of[0].text, g->prompts.of[0].bytes);
     lk_status status = lk_generate(g->generator, &config, &times);
     if (status < 0 && g->streams) printf("\n");
     if (status < 0) return report("generate", g->context, status);

@@ -1,6 +1,8 @@
 /* json.c - the JSON writer of the command. */
 #include "json.h"
 
+#include "characters.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -20,27 +22,16 @@ static void put_character(json *j, unsigned char c)
         fputc(c, j->out);
 }
 
-/* Whether a text begins with a character of UTF-8; *length: its bytes, or those of the longest beginning of one, at least 1. */
-static bool is_character(const unsigned char *text, size_t bytes, size_t *length)
-{
-    unsigned char c = text[0];
-    unsigned char low = c == 0xE0 ? 0xA0 : c == 0xF0 ? 0x90 : 0x80, high = c == 0xED ? 0x9F : c == 0xF4 ? 0x8F : 0xBF;
-    size_t        whole = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
-    for (*length = 1; *length < whole; ++*length, low = 0x80, high = 0xBF)
-        if (*length >= bytes || text[*length] < low || text[*length] > high) return false;
-    return whole > 0;
-}
-
 /* Bytes that are not UTF-8, such as those of a file's name, become U+FFFD. */
 static void put_bytes(json *j, const char *text, size_t bytes)
 {
-    const unsigned char *at = (const unsigned char *)text, *end = at + bytes;
+    const char *at = text, *end = at + bytes;
     fputc('"', j->out);
     while (at < end) {
         size_t length;
-        bool   valid = is_character(at, (size_t)(end - at), &length);
+        bool   valid = characters_begin(at, (size_t)(end - at), &length);
         if (!valid) fputs("\xEF\xBF\xBD", j->out);
-        for (size_t i = 0; valid && i < length; i++) put_character(j, at[i]);
+        for (size_t i = 0; valid && i < length; i++) put_character(j, (unsigned char)at[i]);
         at += length;
     }
     fputc('"', j->out);

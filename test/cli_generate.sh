@@ -115,7 +115,7 @@ expect 2 "--ranks is an option of \`lockstep bench train\`" "$LOCKSTEP" bench ge
 expect 2 "--tokens is an option of \`lockstep bench generate\`" "$LOCKSTEP" bench train --tokens 3
 expect 2 "the context of gpt2 is 1024" "$LOCKSTEP" bench generate --model gpt2 --tokens 1000
 if command -v script > /dev/null; then
-    script -qec "$LOCKSTEP generate --load gpt --prompt-ids 28,28,1 --tokens 30 --temperature 0 --ignore-eos --threads 1" /dev/null > terminal.txt < /dev/null
+    script -qec "$LOCKSTEP generate --load gpt --prompt-ids 270,268 --tokens 64 --temperature 0 --ignore-eos --threads 1" /dev/null > terminal.txt < /dev/null
     grep -q '\\x' terminal.txt && ! grep -q "$(printf '\033')" terminal.txt || fail "a terminal gets control characters: $(od -c terminal.txt)"    # Characters of several bytes stay whole, also where a long text is written in parts.
     euros=$(printf '€%.0s' $(seq 800))
     for _ in 1 2 3; do printf '%s\n' "$euros"; done > euros.txt
