@@ -147,6 +147,40 @@ echo x >> step-00000022/optimizer.safetensors
 expect 2 "^lockstep train: step-00000022/optimizer.safetensors is damaged" "$lockstep" train --resume step-00000022 --steps 23 --threads 1
 expect 2 "both/step-00000015 holds no checkpoint: it does not exist" "$lockstep" train --resume both/step-00000015 --threads 1
 
+# Resuming on data that have changed: a warning, whatever they are; none for a copy of them elsewhere.
+changed='the training set is not the one that changed was trained on: it has as many samples, and other contents'
+# same_data OPTIONS…, other_data TEXT OPTIONS…: a run goes on without a warning, or with it
+same_data() {
+    expect 0 "resumed changed at step" "$lockstep" train --save changed --resume auto --threads 1 --steps $((++last)) "$@"
+    ! grep -q 'the training set is not' err.txt || complain "$*: $(cat err.txt)"
+}
+other_data() {
+    local text=$1
+    shift
+    expect 0 "$text" "$lockstep" train --save changed --resume auto --threads 1 --steps $((++last)) "$@"
+}
+begin_data() {
+    rm -rf changed
+    last=1
+    expect 0 "" "$lockstep" train --save changed --threads 1 --steps 1 --batch 8 --eval-every -1 "$@"
+}
+awk 'BEGIN { print "a,b,label"; for (i = 0; i < 100; i++) printf "%d.5,%d.25,%d\n", i * 7 % 13, i * 5 % 11, i % 2 }' > table.csv
+begin_data --model mlp --data csv:table.csv
+same_data
+same_data -n 2
+cp table.csv copy.csv
+same_data --data csv:copy.csv
+sed -i '60s/^[0-9]*/99/' copy.csv
+other_data "$changed" -n 2
+same_data # since the last save
+echo 1.5,2.5,1 >> copy.csv
+other_data 'the training set is not the one that changed was trained on: it has 101 samples, and had 100'
+awk 'BEGIN { for (i = 0; i < 20000; i++) printf "%c", 97 + i * i % 23 }' > words.txt
+begin_data --model gpt --layers 1 --width 8 --heads 1 --context 8 --data text:words.txt --tokenizer byte
+same_data
+sed -i 's/^\(.\{12345\}\)./\1Z/' words.txt
+other_data "$changed"
+
 # A checkpoint of a version without records: as before, with a note where the record would be needed.
 cp -rL run old && state=old/step-00000020/state.json
 zeros=$(printf '%064d' 0)

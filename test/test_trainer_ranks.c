@@ -507,8 +507,9 @@ static int break_save(void *user, const lk_event *e)
     char       path[256];
     if (e->kind != LK_EVENT_STEP || s->rank != 0 || e->step < FAILING_SAVE) return 0;
     if (e->step > FAILING_SAVE) usleep(20000);
-    snprintf(path, sizeof path, "%s/state.json", s->save);
-    FILE *file = e->step == FAILING_SAVE ? fopen(path, "w") : NULL;
+    if (e->step > FAILING_SAVE) return 0;
+    snprintf(path, sizeof path, "%s/.lockstep.lock", s->save); /* all that is there; a file takes the directory's place */
+    FILE *file = unlink(path) == 0 && rmdir(s->save) == 0 ? fopen(s->save, "w") : NULL;
     if (file) fclose(file);
     return 0;
 }

@@ -36,6 +36,7 @@ struct lk_dataset {
     void                   *state;        /* of `read` */
     void (*release)(lk_dataset *dataset); /* frees state; NULL: nothing to free */
     const char *(*sample_name)(const lk_dataset *dataset, int64_t index); /* NULL: samples have no names */
+    uint64_t (*fingerprint)(const lk_dataset *dataset); /* without reading samples; NULL: they are read for it */
     int64_t *kept; /* a subset: sample i is number kept[i] of what was read; NULL: all. LK_MEMORY_DATA */
     size_t   kept_bytes;
 
@@ -66,6 +67,11 @@ static inline int64_t lk__dataset_stored(const lk_dataset *d, int64_t index)
  * dataset->scratch bytes. Checks class numbers. */
 lk_status lk__dataset_read(const lk_dataset *dataset, int64_t index, void *const *room, void *scratch,
                            const void **sample, char message[LK__DATASET_MESSAGE]);
+
+/* fingerprint.c: the same for the same samples, and most likely another number for others; of large data sets by a part of them. 0: not
+ * known. */
+lk_status lk__dataset_fingerprint(const lk_dataset *dataset, uint64_t *fingerprint);
+uint64_t  lk__fingerprint_add(uint64_t value, const void *data, size_t bytes); /* the next value, of these bytes too */
 
 /* Checks the class numbers of a field of a sample; LK_EINVAL: message is set. */
 lk_status lk__dataset_check(const lk_dataset *dataset, int64_t index, int field, const int32_t *values,

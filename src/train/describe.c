@@ -173,6 +173,12 @@ lk_status lk__description_algorithms(const lk_description *d, char **lines, size
     return lk__state_get_algorithms(&d->state, lines, length);
 }
 
+void lk__description_data(const lk_description *d, int64_t *samples, uint64_t *fingerprint)
+{
+    *samples = d->record.samples;
+    *fingerprint = d->record.fingerprint;
+}
+
 const lk_record *lk_description_option(const lk_description *d, int index)
 {
     return index >= 0 && index < lk_description_options(d) ? &d->record.options[index] : NULL;

@@ -10,7 +10,7 @@ void lk__trainer_memory(const lk_trainer_config *config, lk_plan *plan, const lk
     for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) memory[kind] = lk_plan_memory(plan, (lk_memory)kind);
     lk__trainer_data_bytes(plan, loaders, making, memory);
     memory[LK_MEMORY_CHECKPOINT] = saves ? lk_checkpoint_bytes(plan) + lk__saver_background_bytes(plan) +
-                                               lk__record_write(config, NULL, 0) +
+                                               lk__record_write(config, 0, NULL, 0) +
                                                lk__saver_files_bytes(config->files, config->files_count)
                                          : 0;
 }

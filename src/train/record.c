@@ -4,6 +4,7 @@
 #include "train/json_write.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- writing ---- */
@@ -73,7 +74,7 @@ static void write_normalisation(lk__json_writer *w, const lk_transform *t, const
     lk__json_put(w, "}");
 }
 
-size_t lk__record_write(const lk_trainer_config *config, char *out, size_t size)
+size_t lk__record_write(const lk_trainer_config *config, uint64_t fingerprint, char *out, size_t size)
 {
     lk__json_writer   w = {out, size, 0};
     const lk_dataset *data = config->train ? config->train : config->test;
@@ -86,6 +87,9 @@ size_t lk__record_write(const lk_trainer_config *config, char *out, size_t size)
     }
     lk__json_put(&w, "],");
     write_normalisation(&w, &config->transform, lk_dataset_field(data, 0));
+    if (config->train)
+        lk__json_put(&w, ",\"data\":{\"samples\":%lld,\"fingerprint\":\"%016llx\"}",
+                     (long long)lk_dataset_count(config->train), (unsigned long long)fingerprint);
     lk__json_put(&w, "}");
     return w.used;
 }
@@ -207,6 +211,17 @@ static bool read_normalisation(lk__record *r, const lk__json *object)
     return r->normalised = true;
 }
 
+/* Older records have none of it. */
+static void read_data(lk__record *r, const lk__json *object)
+{
+    lk__json value, data;
+    char     digits[17];
+    if (!lk__json_get(object, "data", &data)) return;
+    if (!lk__json_get(&data, "samples", &value) || !lk__json_integer(&value, &r->samples)) r->samples = 0;
+    if (lk__json_get(&data, "fingerprint", &value) && lk__json_string(&value, digits, sizeof digits) == 16)
+        r->fingerprint = strtoull(digits, NULL, 16);
+}
+
 /* Names of classes and columns of all fields, to allocate their list. */
 static size_t count_names(const lk__json *fields)
 {
@@ -239,6 +254,7 @@ lk_status lk__record_read(lk_context *c, const char *path, const lk__json *objec
     bool good = lk__json_get(object, "options", &options) && options.kind == LK__JSON_OBJECT &&
                 lk__json_get(object, "fields", &fields) && lk__json_get(object, "normalisation", &normalisation);
     if (good && !allocate(r, object, &options, &fields)) return LK_ENOMEM;
+    if (good) read_data(r, object);
     if (good && read_options(r, &options) && read_fields(r, &fields) && read_normalisation(r, &normalisation))
         return LK_OK;
     return lk__fail(c, LK_EFORMAT, "%s: its record of the run is not one that this version of Lockstep can read", path);

@@ -8,8 +8,9 @@
 
 #include <lockstep/trainer.h>
 
-/* Writes the record of a run as a JSON object; returns its bytes, also past `size`. */
-size_t lk__record_write(const lk_trainer_config *config, char *out, size_t size);
+/* Writes the record of a run as a JSON object; returns its bytes, also past `size`, which do not depend on `fingerprint`: that of the
+ * training set (lk__dataset_fingerprint). */
+size_t lk__record_write(const lk_trainer_config *config, uint64_t fingerprint, char *out, size_t size);
 
 /* A record that was read. */
 typedef struct lk__record {
@@ -24,6 +25,8 @@ typedef struct lk__record {
     size_t       names_count, names_used;
     bool         normalised; /* mean and std of transform are set */
     lk_transform transform;
+    int64_t      samples;     /* of the training set; 0: not known */
+    uint64_t     fingerprint; /* of it; 0: not known */
 } lk__record;
 
 /* LK_EFORMAT if it is not a record; `path` starts the message. Free it in either case. */

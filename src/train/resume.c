@@ -2,6 +2,7 @@
  * host needs the files, and a checkpoint does not depend on the number of ranks. */
 #include "train/trainer.h"
 
+#include "data/dataset.h"
 #include "train/describe.h"
 
 #include <limits.h>
@@ -43,6 +44,23 @@ lk_status lk__trainer_lock(lk_trainer *t)
 
 /* ---- loading ---- */
 
+/* The position in an epoch means other samples where the training set has changed. That may be intended. */
+static void compare_data(lk_trainer *t, const lk_description *d, const char *directory)
+{
+    int64_t  samples, own = t->config.train ? lk_dataset_count(t->config.train) : 0;
+    uint64_t fingerprint;
+    lk__description_data(d, &samples, &fingerprint);
+    if (own == 0 || samples == 0) return;
+    if (samples != own)
+        lk__log(t->context, LK_LOG_WARNING,
+                "the training set is not the one that %s was trained on: it has %lld samples, and had %lld", directory,
+                (long long)own, (long long)samples);
+    else if (fingerprint && t->fingerprint && fingerprint != t->fingerprint)
+        lk__log(t->context, LK_LOG_WARNING,
+                "the training set is not the one that %s was trained on: it has as many samples, and other contents",
+                directory);
+}
+
 /* A checkpoint of other samples than this run's: the message shows both, which that of its first tensor would not. */
 static lk_status check_data(lk_trainer *t, const char *directory)
 {
@@ -50,6 +68,7 @@ static lk_status check_data(lk_trainer *t, const char *directory)
     lk_status       status = lk__describe(t->context, directory, &d);
     if (status < 0) return status == LK_ENOMEM ? status : LK_OK; /* loading finds the reason, or an older checkpoint */
     status = lk_description_check(d, t->config.train ? t->config.train : t->config.test);
+    if (status >= 0) compare_data(t, d, directory);
     lk_description_free(d);
     return status;
 }
@@ -107,7 +126,7 @@ static lk_status load_initial(lk_trainer *t, const char **from)
     if (*from &&
         ((status = check_data(t, *from)) < 0 || (status = lk_checkpoint_load(t->store, *from, &t->progress)) < 0))
         return status;
-    if (has_checkpoint && resumes_step && (status = check_later(t, step)) < 0) return status;
+    if (config->save && has_checkpoint && resumes_step && (status = check_later(t, step)) < 0) return status;
     if (!*from && config->init_partial &&
         (status = lk_weights_load_partial(t->store, config->init_partial, &t->loaded)) < 0)
         return status;
@@ -144,7 +163,9 @@ lk_status lk__trainer_load(lk_trainer *t)
     if (t->rank == 0) {
         if (t->world > 1 && reads) lk_comm_busy_begin(config->comm, "reading a checkpoint");
         t->store->alone = true; /* the others wait below */
-        status = load_initial(t, &from);
+        if (config->train && (config->save || config->resume_from))
+            status = lk__dataset_fingerprint(config->train, &t->fingerprint);
+        if (status >= 0) status = load_initial(t, &from);
         t->store->alone = false;
         if (t->world > 1 && reads) lk_comm_busy_end(config->comm);
     }

@@ -267,8 +267,8 @@ static lk_status prepare_saver(lk_trainer *t)
     lk_status status = lk__saver_init(&t->saver, t->store);
     if (status >= 0) t->saver.lock = &t->lock;
     if (status >= 0) status = lk__saver_background(&t->saver);
-    if (status >= 0) status = lk__saver_record(&t->saver, lk__record_write(&t->config, NULL, 0));
-    if (status >= 0) lk__record_write(&t->config, t->saver.record, t->saver.record_bytes);
+    if (status >= 0) status = lk__saver_record(&t->saver, lk__record_write(&t->config, 0, NULL, 0));
+    if (status >= 0) lk__record_write(&t->config, t->fingerprint, t->saver.record, t->saver.record_bytes);
     if (status >= 0) status = lk__saver_files(&t->saver, t->config.files, t->config.files_count);
     return status;
 }

@@ -49,6 +49,8 @@ struct lk_trainer {
     bool     pending;
     lk_batch queued; /* its arrays are gone */
     double   queued_rate;
+
+    uint64_t fingerprint; /* of the training set, on rank 0 where checkpoints are read or written; 0: not known */
 };
 
 int64_t lk__trainer_steps(const lk_trainer_config *config); /* of the whole run */

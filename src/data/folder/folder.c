@@ -225,6 +225,21 @@ static lk_status read_image(const lk_dataset *d, int64_t index, void *const *fie
     return status;
 }
 
+/* Of names and sizes: decoding takes long, and a time of the last change differs from copy to copy. */
+static uint64_t make_fingerprint(const lk_dataset *d)
+{
+    const lk__data_folder *f = d->state;
+    uint64_t               value = lk__fingerprint_add(1, &d->count, sizeof d->count);
+    size_t                 root = f->root[0] ? strlen(f->root) + 1 : 0;
+    for (size_t i = 0; i < f->list.count; i++) {
+        const char *path = lk__data_folder_path(f, i) + root;
+        value = lk__fingerprint_add(value, path, strlen(path));
+        value = lk__fingerprint_add(value, &f->list.files[i].bytes, sizeof f->list.files[i].bytes);
+        value = lk__fingerprint_add(value, &f->list.files[i].label, sizeof f->list.files[i].label);
+    }
+    return value ? value : 1;
+}
+
 static const char *name_sample(const lk_dataset *d, int64_t index)
 {
     return lk__data_folder_path(d->state, (size_t)index);
@@ -245,6 +260,7 @@ void lk__data_folder_attach(lk__data_folder *f, lk_dataset *d, bool reads)
     d->streamed = true;
     d->scratch = f->decoder.scratch;
     d->sample_name = name_sample;
+    d->fingerprint = make_fingerprint;
     d->state = f;
     d->release = release_folder;
 }
