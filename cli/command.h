@@ -29,6 +29,7 @@ typedef struct command {
     X(data)             \
     X(bench)            \
     X(info)             \
+    X(completion)       \
     X(help)
 
 #define COMMAND_DECLARE(name) extern const command command_##name;

@@ -9,14 +9,15 @@
 
 static const option data_options[] = {
     HEADING("get"),
-    TEXT("dir", "D",
+    TEXT("dir", "DIR",
          NULL, "Target directory; default $LOCKSTEP_DATA/NAME, else $XDG_CACHE_HOME/lockstep/NAME, else ~/.cache/lockstep/NAME"),
     TEXT("url", "U", NULL, "URL of a directory with the files, such as a mirror"),
     HEADING("tokenize"),
-    TEXT("tokenizer", "NAME|FILE|DIR", NULL,
-         "byte, char (a token for each character; also writes OUT.tokenizer.json), a tokenizer.json, or a directory "
-         "that "
-         "has one"),
+    TEXT_SUGGESTED(
+        "tokenizer", "NAME|FILE|DIR", NULL, "byte|char",
+        "byte, char (a token for each character; also writes OUT.tokenizer.json), a tokenizer.json, or a directory "
+        "that "
+        "has one"),
     TEXT("out", "FILE", NULL, "The file of tokens, for --data tokens:FILE"),
     TEXT("field", "NAME", "text", "JSONL: the field with the text"),
     CHOICE("type", "TYPE", NULL, "u16|u32", "Type of a token (default: u16 where the vocabulary has at most 65536)"),

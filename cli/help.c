@@ -83,7 +83,7 @@ void commands_print_help(FILE *out)
             "Usage: lockstep COMMAND [OPTIONS]\n       lockstep --version\n\nTrains neural networks. Commands:\n\n");
     for (int i = 0; commands[i]; i++) {
         int used = fprintf(out, "  %s", commands[i]->name);
-        terminal_wrap(out, commands[i]->summary, used, 12, help_width());
+        terminal_wrap(out, commands[i]->summary, used, 14, help_width());
     }
     fprintf(out, "\n`lockstep COMMAND --help` shows the options of a command.\n");
 }

@@ -28,7 +28,7 @@
         FLAG("skip-broken", "folder: leave out images that cannot be decoded, and list them. Decodes all of them first")
 
 #define TEXT_OPTIONS                                                                                                    \
-    TEXT("tokenizer", "NAME|FILE|DIR", NULL,                                                                            \
+    TEXT_SUGGESTED("tokenizer", "NAME|FILE|DIR", NULL, "byte|char",                                                                            \
          "text, jsonl, tokens: byte, char (a token for each character of the text), a tokenizer.json, or a directory "  \
          "that has one, such as a checkpoint or a Hugging Face model"),                                                 \
         INTEGER("context", "N", "256", 1, 1 << 24,                                                                      \

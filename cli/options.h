@@ -29,7 +29,7 @@ typedef struct option {
     option_type type;
     char        letter; /* 'n': also -n; 0: none */
     double      low, high;
-    const char *choices; /* "sgd|adam|adamw" */
+    const char *choices; /* "sgd|adam|adamw"; of a text: what shells offer, other values are allowed */
 } option;
 
 #define FLAG(name, doc) {name, NULL, NULL, doc, OPTION_FLAG, 0, 0, 0, NULL}
@@ -37,13 +37,14 @@ typedef struct option {
 #define NUMBER(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_NUMBER, 0, low, high, NULL}
 #define NUMBERS(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_NUMBERS, 0, low, high, NULL}
 #define TEXT(name, argument, value, doc) {name, argument, value, doc, OPTION_TEXT, 0, 0, 0, NULL}
+#define TEXT_SUGGESTED(name, argument, value, choices, doc) {name, argument, value, doc, OPTION_TEXT, 0, 0, 0, choices}
 #define LIST(name, argument, doc) {name, argument, NULL, doc, OPTION_LIST, 0, 0, 0, NULL}
 #define TEXTS(name, argument, doc) {name, argument, NULL, doc, OPTION_TEXTS, 0, 0, 0, NULL}
 #define CHOICE(name, argument, value, choices, doc) {name, argument, value, doc, OPTION_CHOICE, 0, 0, 0, choices}
 #define CHOICE_OR_FILE(name, argument, value, choices, doc) {name, argument, value, doc, OPTION_CHOICE_OR_FILE, 0, 0, 0, choices}
 #define FLAG_LETTER(letter, name, doc) {name, NULL, NULL, doc, OPTION_FLAG, letter, 0, 0, NULL}
 #define INTEGER_LETTER(letter, name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_INTEGER, letter, low, high, NULL}
-#define TEXT_LETTER(letter, name, argument, value, doc) {name, argument, value, doc, OPTION_TEXT, letter, 0, 0, NULL}
+#define TEXT_LETTER(letter, name, argument, value, choices, doc) {name, argument, value, doc, OPTION_TEXT, letter, 0, 0, choices}
 #define CONFIG {"config", "FILE", NULL, "Read options from FILE: lines of `name = value`, for flags `name = true`, # for comments; the command line has precedence", OPTION_CONFIG, 0, 0, 0, NULL}
 #define REFUSED(name, reason) {name, NULL, NULL, reason, OPTION_REFUSED, 0, 0, 0, NULL}
 #define HEADING(text) {NULL, NULL, NULL, text, OPTION_FLAG, 0, 0, 0, NULL}

@@ -4,7 +4,7 @@
 
 #include "setup.h"
 
-#define RANKS_OPTION(doc) TEXT_LETTER('n', "ranks", "N", NULL, doc)
+#define RANKS_OPTION(doc) TEXT_LETTER('n', "ranks", "N", NULL, "auto|cpu|gpu", doc)
 
 /* How the ranks share a step: the same options for a plan, a benchmark and a run. */
 #define PARALLEL_OPTIONS                                                                                                      \

@@ -13,9 +13,9 @@ enum { ARGUMENTS = 4 };
 
 static const option run_options[] = {
     HEADING("Ranks"),
-    TEXT_LETTER(
-        'n', "nproc-per-node", "N",
-        "1", "Ranks on this host: a number, gpu (one per GPU), cpu (one per core), or auto (gpu if there are any, else cpu)"),
+    TEXT_LETTER('n', "nproc-per-node", "N", "1", "auto|cpu|gpu",
+                "Ranks on this host: a number, gpu (one per GPU), cpu (one per core), or auto (gpu if there are any, "
+                "else cpu)"),
     FLAG("no-pin", "Do not pin ranks to cores (by default each is pinned to its share)"),
     CHOICE(
         "numa-binding", "HOW", NULL, "node|socket|exclusive|core-complex",
@@ -54,9 +54,9 @@ static const option run_options[] = {
     HEADING("Output"),
     TEXT("log-dir", "DIR", NULL,
          "Also write each rank's output to DIR/ID_XXXXXX/attempt_N/LOCAL_RANK/stdout.log and stderr.log"),
-    TEXT_LETTER('t', "tee", "WHICH", NULL,
+    TEXT_LETTER('t', "tee", "WHICH", NULL, NULL,
                 "Show and write to files: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank: 0:3,1:1"),
-    TEXT_LETTER('r', "redirects", "WHICH", NULL, "Write to files and do not show; as --tee"),
+    TEXT_LETTER('r', "redirects", "WHICH", NULL, NULL, "Write to files and do not show; as --tee"),
     TEXT("local-ranks-filter", "LIST", NULL, "Show only these local ranks: 0,2"),
     TEXT("log-line-prefix-template", "TEXT", NULL,
          "Prefix of each line instead of `[rank N] `, with ${rank}, ${local_rank}, ${role_name} and "

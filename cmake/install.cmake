@@ -1,4 +1,4 @@
-# What `cmake --install` installs: headers, both libraries, the command, man pages, lockstep.pc and the package for find_package.
+# What `cmake --install` installs: headers, both libraries, the command, man pages, completions of shells, lockstep.pc and the package for find_package.
 # The static library has its own export, so that users of the shared one need neither zlib's headers nor its CMake module.
 install(TARGETS lockstep EXPORT lockstep_shared
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
@@ -11,6 +11,9 @@ if(TARGET cuda_module)
 endif()
 install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 install(DIRECTORY ${PROJECT_BINARY_DIR}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 FILES_MATCHING PATTERN "*.1")
+install(FILES ${PROJECT_BINARY_DIR}/completions/lockstep DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/bash-completion/completions)
+install(FILES ${PROJECT_BINARY_DIR}/completions/_lockstep DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/zsh/site-functions)
+install(FILES ${PROJECT_BINARY_DIR}/completions/lockstep.fish DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/fish/vendor_completions.d)
 
 set(image_packages)
 set(pc_image_libraries)

@@ -25,6 +25,9 @@ pcdir=$(dirname "$(find prefix -name lockstep.pc)")
 [ "$(readlink "$libdir/liblockstep.so.0.1")" != "" ] || { echo "no liblockstep.so.0.1" >&2; exit 1; }
 prefix/bin/lockstep --version | grep -q '^lockstep [0-9]'
 [ -s prefix/share/man/man1/lockstep.1 ] && [ -s prefix/share/man/man1/lockstep-info.1 ] || { echo "no man pages" >&2; exit 1; }
+for file in bash-completion/completions/lockstep zsh/site-functions/_lockstep fish/vendor_completions.d/lockstep.fish; do
+    grep -q 'completion of lockstep' "prefix/share/$file" || { echo "no share/$file" >&2; exit 1; }
+done
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 for module in "$libdir"/lockstep/lockstep_mpi_*.so; do
