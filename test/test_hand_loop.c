@@ -551,8 +551,84 @@ static void ranks_that_start_from_other_weights_are_rejected(void)
     for (int size = 2; size <= 3; size++) run_ranks(size, NULL, start_differently, NULL);
 }
 
+/* fc.weight after a step with this rate; *status: of lk_program_train. */
+static double first_weight_after(const rank_test *t, net *n, const lk_step *step, lk_status *status)
+{
+    fill_net(n, t->rank, 0);
+    *status = lk_program_train(n->program, step);
+    return *(const double *)state_copy(n->store, "fc.weight");
+}
+
+/* LK_STEP_INIT has the optimizer's rate; 0 is 0, and no other number below 0 is a rate. */
+static void take_rates(rank_test *t)
+{
+    net       n;
+    lk_status status;
+    REQUIRE(make(t, &n, 1, 0) == LK_OK);
+    double  before = *(const double *)state_copy(n.store, "fc.weight"), moved[2];
+    lk_step step = LK_STEP_INIT;
+    step.count = ROWS;
+    CHECK(step.step == 1 && step.rate == LK_RATE_OF_OPTIMIZER);
+    moved[0] = first_weight_after(t, &n, &step, &status) - before;
+    CHECK(status == LK_OK && fabs(moved[0]) > 1e-5, "moved by %g", moved[0]);
+    release(&n);
+    REQUIRE(make(t, &n, 1, 0) == LK_OK);
+    step.rate = 1e-3; /* what LK_OPTIMIZER_CONFIG_INIT has */
+    moved[1] = first_weight_after(t, &n, &step, &status) - before;
+    CHECK(status == LK_OK && moved[0] == moved[1], "%g, %g", moved[0], moved[1]);
+    double after = before + moved[1];
+    step.rate = 0;
+    CHECK(first_weight_after(t, &n, &step, &status) == after && status == LK_OK);
+    CHECK(first_weight_after(t, &n, &(lk_step){.step = 1, .count = ROWS}, &status) == after && status == LK_OK);
+    const double wrong[] = {-0.5, -2, NAN, INFINITY};
+    for (int i = 0; i < 4; i++) {
+        step.rate = wrong[i];
+        CHECK(first_weight_after(t, &n, &step, &status) == after && status == LK_EINVAL, "%g", wrong[i]);
+        CHECK(strstr(lk_context_error(t->context), "LK_STEP_INIT"), "%s", lk_context_error(t->context));
+    }
+    release(&n);
+}
+
+static void a_step_without_a_rate_has_the_optimizers(void) { run_ranks(1, NULL, take_rates, NULL); }
+
+/* One rank's loss is NaN or infinite: nothing changes on any rank, and the next step trains. */
+static void meet_nan(rank_test *t)
+{
+    net     n;
+    lk_step step = LK_STEP_INIT;
+    REQUIRE(make(t, &n, 1, 0) == LK_OK);
+    step.count = ROWS;
+    for (int how = 0; how < 4; how++) {
+        uint64_t before = lk_store_hash(n.store);
+        fill_net(&n, t->rank, 0);
+        if (t->rank == t->size - 1) n.x[1] = how & 1 ? NAN : INFINITY;
+        lk_status status = LK_OK;
+        if (how < 2) {
+            status = lk_program_train(n.program, &step);
+        } else {
+            REQUIRE(lk_program_step(n.program, &step) == LK_OK && lk_program_run(n.program, LK_FORWARD) == LK_OK &&
+                    lk_program_run(n.program, LK_BACKWARD) == LK_OK);
+            status = lk_program_run(n.program, LK_UPDATE);
+        }
+        CHECK(status == LK_ENAN && strstr(lk_context_error(t->context), "no state has changed"), "%d: %d, %s", how,
+              status, lk_context_error(t->context));
+        CHECK(t->size == 1 || strstr(lk_context_error(t->context), t->size == 2 ? "rank 1" : "rank 2"), "%s",
+              lk_context_error(t->context));
+        CHECK(lk_store_hash(n.store) == before);
+        CHECK(lk_program_run(n.program, LK_UPDATE) == LK_EINVAL); /* the gradients are dropped */
+        fill_net(&n, t->rank, 0);
+        CHECK(lk_program_train(n.program, &step) == LK_OK && lk_store_hash(n.store) != before, "%s",
+              lk_context_error(t->context));
+    }
+    release(&n);
+}
+
+static void a_loss_that_is_not_finite_changes_nothing(void) { run_everywhere(meet_nan); }
+
 int main(void)
 {
+    RUN(a_step_without_a_rate_has_the_optimizers);
+    RUN(a_loss_that_is_not_finite_changes_nothing);
     RUN(unused_gradients_are_replaced_also_those_in_flight);
     RUN(no_sync_adds_the_gradients_of_all_micro_batches_and_ranks);
     RUN(adding_to_gradients_that_were_sent_is_rejected);

@@ -554,6 +554,10 @@ static void a_plan_rejects_settings_out_of_range(void)
         CHECK(lk_plan_create(r.graph, &config, &r.plan) == LK_EINVAL && !r.plan && *lk_context_error(r.context), "%d",
               i);
     }
+    CHECK(lk_plan_create(r.graph, NULL, &r.plan) == LK_OK && r.plan, "%s", lk_context_error(r.context)); /* defaults */
+    lk_plan_free(r.plan);
+    r.plan = NULL;
+    CHECK(lk_plan_create(r.graph, NULL, NULL) == LK_EINVAL && strstr(lk_context_error(r.context), "no pointer"));
     lk_plan_config config = LK_PLAN_CONFIG_INIT;
     config.loss = logits;
     config.optimizer = &good;

@@ -14,12 +14,14 @@ typedef enum lk_section {
     LK_BACKWARD, /* gradients of the sum of the loss over the samples; with micro_batches a second run adds to the first until an
                   * update or a LK_SYNC, otherwise it replaces it */
     LK_SYNC,     /* gradients and metrics become those of all ranks and of every backward since the last update */
-    LK_UPDATE,   /* clipping and the optimizer's step with the mean gradient; runs LK_SYNC first unless it has run */
+    LK_UPDATE,   /* clipping and the optimizer's step with the mean gradient; runs LK_SYNC first unless it has run. LK_ENAN: the loss
+                  * of a rank is not finite; no state was changed, and the gradients are dropped */
     LK_EVALUATE, /* evaluation mode; loss, metrics and outputs */
     LK_SECTION_COUNT
 } lk_section;
 
-/* What changes from step to step. */
+/* What changes from step to step. Start from LK_STEP_INIT: step 1, with the optimizer's learning rate. A rate of 0 is 0, also in a struct
+ * that was only zeroed: such a step trains nothing. */
 typedef struct lk_step {
     int64_t step LK_ZERO;  /* this update's number, from 1 */
     int64_t epoch LK_ZERO; /* from 0 */
@@ -28,11 +30,13 @@ typedef struct lk_step {
     /* Samples of the global batch; required with leaves, which split it, otherwise it may be 0. */
     int64_t  total LK_ZERO;
     uint64_t seed LK_ZERO; /* of dropout */
-    double   rate LK_ZERO; /* learning rate */
+    double   rate LK_ZERO; /* learning rate, at least 0; LK_RATE_OF_OPTIMIZER: lk_optimizer_config.lr of the plan */
     /* Of the batch, for dropout, whose random numbers are a function of (seed, epoch, id), and for errors that name a sample;
      * borrowed while sections run. NULL: 0, 1, 2, …, and the step is used instead of the epoch. */
     const int64_t *sample_ids LK_ZERO;
 } lk_step;
+#define LK_RATE_OF_OPTIMIZER (-1.0)
+#define LK_STEP_INIT {.step = 1, .rate = LK_RATE_OF_OPTIMIZER}
 
 /* A metric that the model recorded with lk_metric. */
 typedef struct lk_named_metric {
@@ -76,7 +80,7 @@ LK_API lk_status lk_program_train(lk_program *program, const lk_step *step); /* 
  * step is done when it returns. What is bound, and the ids, may be reused on return. Two steps may be queued whose results were not read:
  * queue one, then read the result of the one before it.
  * lk_program_result waits for the first of them; lk_program_metrics is its own then. On a device that queues, a step whose loss is not
- * finite, or with an id out of range (LK_EINVAL), changes no state, and neither does the one queued behind it. */
+ * finite (LK_ENAN), or with an id out of range (LK_EINVAL), changes no state, and neither does the one queued behind it. */
 LK_API lk_status lk_program_queue(lk_program *program, const lk_step *step);
 LK_API lk_status lk_program_result(lk_program *program);
 

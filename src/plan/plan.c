@@ -361,9 +361,10 @@ lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *given, bool one
     lk_plan_config        read;
     lk_optimizer_config   optimizer;
     const lk_plan_config *config = &read;
-    *plan = NULL;
+    if (plan) *plan = NULL;
     if (!graph) return LK_EINVAL; /* of an empty tensor: there is no context for a message */
     lk_context *c = graph->context;
+    if (!plan) return lk__fail(c, LK_EINVAL, "lk_plan_create: there is no pointer to put the plan into");
     lk_status   status = read_config(graph, given, &read, &optimizer);
     if (status < 0) return status;
     lk_plan *p = lk__alloc(c, LK_MEMORY_OTHER, sizeof *p);
@@ -371,6 +372,7 @@ lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *given, bool one
     p->context = c;
     p->device = lk__context_device(c);
     p->trains = config->optimizer != NULL;
+    p->lr = config->optimizer ? config->optimizer->lr : 0;
     p->parallel = config->parallel;
     p->policy = config->policy;
     p->gradient_dtype = config->gradient_dtype == LK_BF16 ? LK_BF16 : graph->real;

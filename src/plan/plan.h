@@ -96,6 +96,7 @@ struct lk_plan {
     size_t         *constants; /* graph->constants_count offsets, among the buffers */
     size_t          memory[LK_MEMORY_COUNT];
     bool            trains;
+    double          lr; /* the optimizer's; 0: it does not train */
     lk_policy       policy;
     lk_dtype        gradient_dtype; /* of the all_reduce of gradients */
 

@@ -137,7 +137,7 @@ lk_status lk_program_gradient_write(lk_program *p, const char *parameter, const 
         status = run_over_gradients(p, LK__OP_fill, 0, lk__gradient_set(p, 0), p->plan->gradient_bytes);
         if (status < 0) return status;
         p->pending = 1;
-        p->synced = p->has_gradients = true;
+        p->synced = p->has_gradients = p->written = true;
         p->weight = 1;
         if (p->shared) p->shared->summed = LK__SUMMED_WHOLE, p->shared->permitted = false;
     }

@@ -89,6 +89,7 @@ void lk__describe_invalid(const lk_program *p, const lk__plan_list *planned, cha
 void lk__drop_gradients(lk_program *p)
 {
     p->pending = 0;
+    p->written = false;
     p->sent = 0;
     p->synced = false;
     p->invalid_text[0] = 0;

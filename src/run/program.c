@@ -320,10 +320,13 @@ lk_status lk__step_set(lk_program *p, const lk_step *step)
 {
     if (step->step < 1)
         return lk__fail(p->context, LK_EINVAL, "steps are counted from 1, not %lld", (long long)step->step);
-    if (!(step->rate >= 0) || !isfinite(step->rate))
-        return lk__fail(p->context, LK_EINVAL, "step %lld: the rate %g is not a finite number of 0 or more",
-                        (long long)step->step, step->rate);
+    double rate = step->rate == LK_RATE_OF_OPTIMIZER ? p->plan->lr : step->rate;
+    if (!(rate >= 0) || !isfinite(rate))
+        return lk__fail(p->context, LK_EINVAL,
+                        "step %lld: the rate %g is not a finite number of 0 or more; LK_STEP_INIT sets the optimizer's",
+                        (long long)step->step, rate);
     p->step = *step;
+    p->step.rate = rate;
     return LK_OK;
 }
 

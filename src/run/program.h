@@ -82,6 +82,7 @@ struct lk_program {
     int              pending;     /* backward runs since the last update; written gradients count as one */
     bool             no_sync, synced;
     bool             has_gradients; /* some were made or written since the program was created */
+    bool             written;       /* the gradients are the caller's alone: no backward has run */
     double           weight;        /* once synced: what the update divides by */
     size_t           sent;          /* buckets of this update that are in flight or reduced */
     int              leaf;          /* the current leaf of this rank, from 0 */

@@ -6,6 +6,7 @@
 #include "run/timeline.h"
 
 #include <math.h>
+#include <stdio.h>
 
 void *lk__program_resolve(const lk_program *p, const char *arena, const char *gradients, lk__plan_place place)
 {
@@ -247,7 +248,7 @@ static lk_status run_backward(lk_program *p)
     }
     if (p->synced || (!adds && p->pending)) { /* gradients that no update used are replaced */
         p->pending = 0;
-        p->synced = false;
+        p->synced = p->written = false;
         p->invalid_backward = false;
         if (!p->invalid_forward) p->invalid_text[0] = 0;
     }
@@ -327,6 +328,21 @@ static lk_status set_weight(lk_program *p)
     return lk__device_write(p->device, p->stream, to, &p->weight, sizeof p->weight);
 }
 
+/* All ranks have the same reports, so that all of them stop here. Gradients of the caller's own have no loss. */
+static lk_status check_finite(lk_program *p)
+{
+    int rank = 0, world = p->plan->parallel.world;
+    if (p->written) return LK_OK;
+    while (rank < world && isfinite(lk__program_rank_sums(p, rank).sum)) rank++;
+    if (rank == world) return LK_OK;
+    double loss = lk__program_rank_sums(p, rank).sum;
+    lk__drop_gradients(p);
+    char whose[48] = "the loss";
+    if (world > 1) snprintf(whose, sizeof whose, "the loss of rank %d", rank);
+    return lk__fail(p->context, LK_ENAN, "step %lld: %s is %g: the update was not made, and no state has changed",
+                    (long long)p->step.step, whose, loss);
+}
+
 static lk_status run_update(lk_program *p)
 {
     if (p->pending == 0)
@@ -335,7 +351,7 @@ static lk_status run_update(lk_program *p)
                         "lk_program_gradient_write before LK_UPDATE");
     if (p->shared && !p->synced) p->shared->permits = true; /* nothing is between the two */
     lk_status status = p->synced ? LK_OK : run_sync(p);
-    if (status < 0 || (status = set_weight(p)) < 0) return status;
+    if (status < 0 || (status = check_finite(p)) < 0 || (status = set_weight(p)) < 0) return status;
     if ((status = p->shared ? lk__shared_update(p) : run_slots(p, LK_UPDATE)) < 0) return status;
     const lk__plan_list *planned = &p->plan->train;
     status = lk__program_number(p, p->slots[0].arena, planned, planned->norm, 0, &p->metrics.grad_norm);

@@ -387,7 +387,10 @@ lk_status lk_program_result(lk_program *p)
     if (!r->halted) return LK_OK;
     lk__device_result halted = *r;
     status = resume_updates(p);
-    return status < 0 || !halted.invalid.found ? status : fail_ids(p, &halted, &step);
+    if (status < 0) return status;
+    if (halted.invalid.found) return fail_ids(p, &halted, &step);
+    return lk__fail(p->context, LK_ENAN, "step %lld: the loss is %g: the update was not made, and no state has changed",
+                    (long long)step.step, p->metrics.sum);
 }
 
 lk_status lk__step_train(lk_program *p, const lk_step *step)

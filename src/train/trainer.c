@@ -467,7 +467,7 @@ static lk_status finish_queued(lk_trainer *t, lk_event *e)
 {
     lk_batch *b = &t->queued;
     lk_status status = lk_program_result(t->program);
-    if (status < 0) return status;
+    if (status < 0 && status != LK_ENAN) return status; /* that is reported with the samples below */
     b->indices = lk__program_result_ids(t->program);
     b->fields_count = 0; /* they may hold the next batch already */
     if (!isfinite(lk__program_rank_sums(t->program, 0).sum)) return report_not_finite(t, b, 0);
