@@ -79,6 +79,16 @@ for ranks in 2 3; do
     done
 done
 
+# Two heads, one of which has labels for a third of the samples: the same losses with any number of ranks.
+"$examples/heads" > heads-1.txt || fail "heads: $(cat heads-1.txt)"
+awk -v a="$(number '^loss' heads-1.txt)" 'BEGIN { exit !(a > 0 && a < 0.05) }' || fail "learned too little: $(cat heads-1.txt)"
+for ranks in 2 3; do
+    "$LOCKSTEP" run -n $ranks "$examples/heads" > heads.txt 2> err.txt || fail "heads, $ranks ranks: $(cat heads.txt err.txt)"
+    for what in 'step  50: loss' 'step 200: loss'; do
+        close "$(number "$what" heads-1.txt)" "$(number "$what" heads.txt)" || fail "heads, $ranks ranks, $what: $(cat heads-1.txt heads.txt)"
+    done
+done
+
 # What concepts prints, checked independently: lists, sums and hashes.
 for ranks in 2 3; do
     "$examples/concepts" $ranks > concepts.txt || fail "concepts $ranks: $(cat concepts.txt)"

@@ -594,14 +594,14 @@ static lk_tensor build_gated(cell *c)
     return lk_swiglu(x, c->variant ? x : OPERAND(c, PLAIN, 3, 7));
 }
 
-/* Bits: 0 three axes, 1 a function of the loss, 2 smoothing. */
+/* Bits: 0 three axes, 1 a multiple of the loss, 2 smoothing. */
 static lk_tensor linear_entropy(cell *c)
 {
     int       n = c->variant, labels[] = {2, 0, 1, 4, -100, 2};
     lk_tensor x = n & 1 ? OPERAND(c, PLAIN, 2, 3, 4) : OPERAND(c, PLAIN, 6, 4), w = OPERAND(c, PLAIN, 5, 4);
     lk_tensor y = n & 1 ? integers(c, labels, 6, 2, (int64_t[]){2, 3}) : integers(c, labels, 6, 1, (int64_t[]){6});
     lk_tensor loss = lk_linear_cross_entropy(x, w, y, .label_smoothing = n & 4 ? 0.1 : 0);
-    return n & 2 ? lk_mul(loss, loss) : loss;
+    return n & 2 ? lk_scale(loss, -0.37) : loss;
 }
 
 static lk_tensor mean_square(cell *c)
@@ -610,7 +610,7 @@ static lk_tensor mean_square(cell *c)
     const shape       *s = &shapes[c->variant / 2];
     lk_tensor          x = operand(c, PLAIN, s->rank, s->dims), target = operand(c, PLAIN, s->rank, s->dims);
     lk_tensor          loss = lk_mse(x, target);
-    return c->variant & 1 ? lk_mul(loss, loss) : loss;
+    return c->variant & 1 ? lk_scale(loss, -0.37) : loss;
 }
 
 static lk_tensor absolute(cell *c)
@@ -619,20 +619,20 @@ static lk_tensor absolute(cell *c)
     const shape       *s = &shapes[c->variant / 2];
     lk_tensor          x = operand(c, PLAIN, s->rank, s->dims), target = operand(c, POSITIVE, s->rank, s->dims);
     lk_tensor          loss = lk_l1(x, target);
-    return c->variant & 1 ? lk_mul(loss, loss) : loss;
+    return c->variant & 1 ? lk_scale(loss, -0.37) : loss;
 }
 
-/* A sum and its weight; as the loss itself, and a function of it. A metric beside it must not change anything. */
+/* A sum and its weight; as the loss itself, and a multiple of it. A metric beside it must not change anything. */
 static lk_tensor any_loss(cell *c)
 {
     lk_tensor x = OPERAND(c, PLAIN, 9, 5), weight = reals(c, sample_weights, 9);
     lk_tensor each = lk_sum(lk_mul(x, lk_tanh(x)), .axes = (int[]){1}, .axes_count = 1);
     if (c->variant & 2) lk_metric(each, "each", .weight = weight);
     lk_tensor loss = lk_loss(lk_mul(each, weight), .weight = weight);
-    return c->variant & 1 ? lk_mul(loss, loss) : loss;
+    return c->variant & 1 ? lk_scale(loss, -0.37) : loss;
 }
 
-/* The loss itself, where the gradient is the one that forward computed, and a function of it, where that is scaled. */
+/* The loss itself, where the gradient is the one that forward computed, and a multiple of it, where that is scaled. */
 static lk_tensor binary_entropy(cell *c)
 {
     int       n = c->variant;
@@ -643,7 +643,7 @@ static lk_tensor binary_entropy(cell *c)
     if (n & 8) weight = reals(c, sample_weights, 9);
     lk_tensor target = lk_reshape(reals(c, targets, 45), 2, ((int64_t[]){9, 5}));
     lk_tensor loss = lk_bce_with_logits(x, target, .weight = weight);
-    return n & 16 ? lk_mul(loss, loss) : loss;
+    return n & 16 ? lk_scale(loss, -0.37) : loss;
 }
 
 /* Target and weight are constant functions of x: no gradient may reach x through them. */

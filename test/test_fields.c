@@ -447,11 +447,22 @@ static lk_tensor summed_loss(const lk_inputs *inputs, void *user)
     (void)user;
     return lk_loss(lk_relu(lk_sum(lk_linear(lk_inputs_find(inputs, "x"), "fc", 1))));
 }
-static lk_tensor scaled_loss(const lk_inputs *inputs, void *user)
+static lk_tensor mean_loss(const lk_inputs *inputs, void *user)
 {
     (void)user;
-    return lk_scale(lk_mse(lk_linear(lk_inputs_find(inputs, "x"), "fc", OUTPUTS), lk_inputs_find(inputs, "target")),
-                    0.5);
+    return lk_mean(lk_linear(lk_inputs_find(inputs, "x"), "fc", OUTPUTS));
+}
+static lk_tensor squared_loss(const lk_inputs *inputs, void *user)
+{
+    (void)user;
+    lk_tensor mse = lk_mse(lk_linear(lk_inputs_find(inputs, "x"), "fc", OUTPUTS), lk_inputs_find(inputs, "target"));
+    return lk_add(mse, lk_mul(mse, mse));
+}
+static lk_tensor mean_beside_loss(const lk_inputs *inputs, void *user)
+{
+    (void)user;
+    lk_tensor y = lk_linear(lk_inputs_find(inputs, "x"), "fc", OUTPUTS);
+    return lk_add(lk_mse(y, lk_inputs_find(inputs, "target")), lk_cast(lk_mean(y), LK_F64));
 }
 static lk_tensor loss_of_samples(const lk_inputs *inputs, void *user)
 {
@@ -471,7 +482,9 @@ static void mistakes_are_named(void)
                  {trained_weight, "the weight gets no gradient"},
                  {mean_metric, "metric \"average\": x is already added or averaged over samples"},
                  {summed_loss, "loss: x is already added or averaged over samples"},
-                 {scaled_loss, "the loss is added or averaged over samples"},
+                 {mean_loss, "the loss is added or averaged over samples"},
+                 {squared_loss, "mul of a loss. A loss is a sum over samples until the update divides it"},
+                 {mean_beside_loss, "this part of the loss is added or averaged over samples"},
                  {loss_of_samples, "the loss must be a single number: lk_loss adds"},
                  {NULL, "a field \"label\" of class numbers"}};
     lk_context *context = make_context();

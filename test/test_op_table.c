@@ -47,6 +47,7 @@ static void fields_of_a_descriptor_agree(void)
         if (d->effect == LK__EFFECT_IF_UPDATE) CHECK(d->attributes & LK__HAS(update), "%s", name);
         if (d->fuse & LK__FUSE_ACTIVATION) CHECK(d->attributes & LK__HAS(activation), "%s", name);
         if (d->fuse & LK__FUSE_MAX_POOL) CHECK(d->attributes & LK__HAS(pool), "%s", name);
+        CHECK((d->weigh != NULL) == (d->loss != LK__LOSS_NO), "%s", name);
         if (d->loss != LK__LOSS_NO)
             CHECK(d->outputs >= 2 && d->out[0].types == LK__TYPE_F64 && d->out[1].types == LK__TYPE_F64, "%s", name);
         for (int j = 0; j < d->inputs; j++)

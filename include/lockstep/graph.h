@@ -298,7 +298,14 @@ LK_API lk_tensor lk_equal_at(lk_site site, lk_tensor a, lk_tensor b);
 #define lk_equal(a, b) lk_equal_at(LK_HERE, a, b)
 
 /* ---- losses: a sum over samples together with its weight. The program divides by the weight of the whole global batch,
- * which gives PyTorch's mean however the batch is split. ---- */
+ * which gives PyTorch's mean however the batch is split.
+ *
+ * Several losses: lk_add, lk_sub and lk_scale of losses, as lk_add(a, lk_scale(b, 0.5)), are a loss: each is divided by its own weight in
+ * the global batch before they are multiplied and added, as PyTorch adds means. A loss that has no weight in a batch, because all its
+ * labels are ignored, adds 0. Numbers that do not depend on samples, such as a penalty of parameters, may be added. The weights must be
+ * known before the model runs: computed from inputs and constants alone. Other functions of a loss are refused by lk_plan_create. ---- */
+
+#define LK_MAX_LOSSES 16 /* that are added */
 
 typedef struct lk_cross_entropy_options {
     int            reserved LK_ZERO;

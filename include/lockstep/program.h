@@ -12,7 +12,7 @@ typedef struct lk_program lk_program; /* use from one thread */
 typedef enum lk_section {
     LK_FORWARD, /* training mode; loss and metrics */
     LK_BACKWARD, /* gradients of the sum of the loss over the samples; with micro_batches a second run adds to the first until an
-                  * update or a LK_SYNC, otherwise it replaces it */
+                  * update or a LK_SYNC, otherwise it replaces it. Of a sum of losses: gradients of its mean over the step, see below */
     LK_SYNC,     /* gradients and metrics become those of all ranks and of every backward since the last update */
     LK_UPDATE,   /* clipping and the optimizer's step with the mean gradient; runs LK_SYNC first unless it has run. LK_ENAN: the loss
                   * of a rank is not finite; no state was changed, and the gradients are dropped */
@@ -49,7 +49,7 @@ typedef struct lk_metrics {
     double loss; /* mean: sum over weight */
     double sum;  /* over samples */
     double weight; /* what the sum is divided by. cross_entropy: the count without ignored labels, or the samples' weights;
-                       * mse: elements; any other loss: 1 */
+                       * mse: elements; any other loss: 1. A sum of losses: 1, and `sum` is the mean: record each with lk_metric */
     double                 correct;   /* samples whose label has the largest logit; 0 for losses without labels */
     double                 grad_norm; /* after LK_UPDATE with clipping; else 0 */
     const lk_named_metric *named;     /* in the order of recording; valid until the next run */
@@ -70,7 +70,10 @@ LK_API lk_status lk_program_step(lk_program *program, const lk_step *step); /* s
  * LK_FORWARD, or with a LK_EVALUATE in between (all sections share one arena), LK_UPDATE without gradients.
  * A label or id out of range is LK_EINVAL as well: the error names input, row, sample (lk_step.sample_ids) and value, the gradients
  * of this update are dropped, and LK_UPDATE fails. LK_FORWARD and LK_EVALUATE report it at once; with other ranks, training
- * reports it at LK_SYNC (or LK_UPDATE, which runs that), on all ranks, so that no rank waits for one that has failed. */
+ * reports it at LK_SYNC (or LK_UPDATE, which runs that), on all ranks, so that no rank waits for one that has failed.
+ * Where losses are added (graph.h), each is divided by its own weight in the whole step, which must be known before the first LK_BACKWARD:
+ * with micro_batches, let lk_program_compute or lk_program_train run them; sections by hand take the samples of one LK_FORWARD. With other
+ * ranks LK_BACKWARD then begins with a small collective. */
 LK_API lk_status lk_program_run(lk_program *program, lk_section section);
 /* Runs FORWARD, BACKWARD and SYNC over this rank's part of the global batch, one micro-batch or leaf after the other. The inputs
  * hold the samples of all of them. */
@@ -107,7 +110,7 @@ LK_API const void *lk_program_gradient(const lk_program *program, const char *pa
 /* Reads and writes gradients, to reduce them by other means or to change them before LK_UPDATE. They are copied, row-major, in the
  * graph's type; bytes must be the parameter's size. Not while they are reduced: with other ranks, after LK_SYNC or under lk_program_no_sync.
  *
- * A gradient is that of the *sum* of the loss over samples, and LK_UPDATE divides it by a weight: lk_metrics.weight of what this
+ * A gradient is that of the *sum* of the loss over samples (of a sum of losses: of its mean), and LK_UPDATE divides it by a weight: lk_metrics.weight of what this
  * program has run since the last update (of all ranks after LK_SYNC), for cross_entropy the number of samples. So, in a program
  * that was planned for one rank, with gradients reduced by other means over `world` ranks:
  *   - gradients averaged (the sum over ranks, divided by world), all ranks having had the same number of samples: write them,

@@ -172,49 +172,81 @@ static bool has_gradient(const backward *b)
     return false;
 }
 
+/* Whether a gradient of this number can be made. */
+static bool check_number(lk_graph *g, int number)
+{
+    const lk__graph_value *v = &g->values[number];
+    if (lk__shape_elements(&v->shape) == 1 && v->shape.count_axis < 0) return true;
+    lk__graph_fail(g, v->site, "the loss must be a single number: lk_loss adds that of all samples");
+    return false;
+}
+
+/* From the gradients that the map holds of what is minimised, backwards. */
+static void traverse(backward *b, size_t forward_nodes, int *gradients)
+{
+    lk_graph *g = b->g;
+    int       last_block = 0;
+    for (size_t i = forward_nodes; i-- > 0 && g->status == LK_OK;) {
+        b->n = g->nodes[i];
+        if (b->n.dead || !has_gradient(b)) continue;
+        int dy = b->n.out[0] < 0 ? LK__GRAD_NONE : b->gradient[b->n.out[0]];
+        g->block = b->n.block;
+        int block = recomputed_block(g, b->n.block);
+        if (block && block != last_block) {
+            lk__graph_node keep = b->n;
+            recompute(b, block, forward_nodes);
+            b->n = keep;
+        }
+        last_block = block;
+        lk__op_find(b->n.op)->gradient(b, dy);
+        grow_maps(b);
+    }
+    g->block = 0;
+    collect_gradients(b, gradients, forward_nodes);
+}
+
+static lk_status free_maps(backward *b)
+{
+    lk__free(b->g->context, LK_MEMORY_OTHER, b->gradient, b->capacity * sizeof(int));
+    lk__free(b->g->context, LK_MEMORY_OTHER, b->now, b->now_capacity * sizeof(int));
+    return b->g->status;
+}
+
 lk_status lk__graph_grad(lk_graph *g, int loss, int *gradients)
 {
     backward b = {.g = g};
     size_t   forward_nodes = g->nodes_count;
-    int      last_block = 0;
-    if (!grow_maps(&b)) goto done;
+    if (!grow_maps(&b) || !check_number(g, loss)) return free_maps(&b);
     const lk__graph_value *v = &g->values[loss];
     bool is_loss = v->kind == LK__VALUE_RESULT && lk__op_find(g->nodes[v->node].op)->loss != LK__LOSS_NO;
-    if (lk__shape_elements(&v->shape) != 1 || v->shape.count_axis >= 0) {
-        lk__graph_fail(g, v->site, "the loss must be a single number: lk_loss adds that of all samples");
-        goto done;
-    }
     if (!v->needs_gradient) {
         lk__graph_fail(g, v->site, "the loss depends on no trainable parameter");
-        goto done;
+        return free_maps(&b);
     }
     if (is_loss) {
         b.gradient[loss] = LK__GRAD_ONE;
     } else {
         lk__graph_shape shape = v->shape;
         int node = lk__emit_shaped(g, v->site, LK__OP_fill, &(lk__op_attrs){.scale = 1}, NULL, 0, &shape, 1);
-        if (!grow_maps(&b)) goto done;
+        if (!grow_maps(&b)) return free_maps(&b);
         b.gradient[loss] = g->nodes[node].out[0];
     }
-    for (size_t i = forward_nodes; i-- > 0 && g->status == LK_OK;) {
-        b.n = g->nodes[i];
-        if (b.n.dead || !has_gradient(&b)) continue;
-        int dy = b.n.out[0] < 0 ? LK__GRAD_NONE : b.gradient[b.n.out[0]];
-        g->block = b.n.block;
-        int block = recomputed_block(g, b.n.block);
-        if (block && block != last_block) {
-            lk__graph_node keep = b.n;
-            recompute(&b, block, forward_nodes);
-            b.n = keep;
-        }
-        last_block = block;
-        lk__op_find(b.n.op)->gradient(&b, dy);
-        grow_maps(&b);
+    traverse(&b, forward_nodes, gradients);
+    return free_maps(&b);
+}
+
+lk_status lk__graph_grad_sum(lk_graph *g, const int *numbers, const int *factors, int count, int *gradients)
+{
+    backward b = {.g = g};
+    size_t   forward_nodes = g->nodes_count;
+    bool     needed = false;
+    if (!grow_maps(&b)) return free_maps(&b);
+    for (int i = 0; i < count; i++) {
+        if (!check_number(g, numbers[i])) return free_maps(&b);
+        needed |= g->values[numbers[i]].needs_gradient;
+        b.gradient[numbers[i]] = factors[i];
     }
-    g->block = 0;
-    collect_gradients(&b, gradients, forward_nodes);
-done:
-    lk__free(g->context, LK_MEMORY_OTHER, b.gradient, b.capacity * sizeof(int));
-    lk__free(g->context, LK_MEMORY_OTHER, b.now, b.now_capacity * sizeof(int));
-    return g->status;
+    if (!needed) lk__graph_fail(g, g->values[numbers[0]].site, "the loss depends on no trainable parameter");
+    if (needed) traverse(&b, forward_nodes, gradients);
+    return free_maps(&b);
 }

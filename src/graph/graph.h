@@ -106,6 +106,24 @@ lk_tensor lk__no_result(lk_site site, const lk_tensor *x, int count);
 /* Whether a value is added or averaged over samples, and is not the sum of a loss, whose weight is known. false with the failure
  * recorded if there is no memory to find out. */
 bool lk__graph_lacks_weight(lk_graph *graph, int value);
+
+/* terms.c: a loss as a sum of losses, each multiplied by a number. */
+typedef struct lk__graph_term {
+    double factor;
+    int    sum;  /* value: the sum of a loss, or a number that does not depend on samples */
+    int    node; /* of that loss; -1: it is such a number, and its weight is 1 */
+} lk__graph_term;
+typedef enum lk__graph_reasons {
+    LK__TERMS_KNOWN,
+    LK__TERMS_OTHER,     /* something else than a sum is computed of the sum of a loss */
+    LK__TERMS_NO_WEIGHT, /* a term is added over samples, and its weight is not known */
+    LK__TERMS_TOO_MANY,
+    LK__TERMS_NO_MEMORY
+} lk__graph_reasons;
+/* Writes at most LK_MAX_LOSSES terms. *count 0: it is one loss, or one number, as it is. *at: the value because of which it is refused. */
+lk__graph_reasons lk__graph_terms(lk_graph *graph, int loss, lk__graph_term *terms, int *count, int *at);
+void lk__graph_terms_text(const lk_graph *graph, lk__graph_reasons reason, int at, char *text, size_t bytes);
+int  lk__graph_loss_node(const lk_graph *graph, int value); /* the loss whose sum the value is, or -1 */
 /* Records a failure, prefixed with the site; only the first is kept. */
 void lk__graph_fail(lk_graph *graph, lk_site site, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void lk__graph_no_memory(lk_graph *graph);                               /* records that */
@@ -143,6 +161,8 @@ void lk__shape_text(const lk__graph_shape *shape, char *text, size_t bytes); /* 
 
 /* grad.c: appends the backward of `loss` to the graph. gradients[i] is the value of the gradient of state i, or -1. */
 lk_status lk__graph_grad(lk_graph *graph, int loss, int *gradients);
+/* The same for a sum of numbers, each multiplied by a value of its type. */
+lk_status lk__graph_grad_sum(lk_graph *graph, const int *numbers, const int *factors, int count, int *gradients);
 
 /* A copy for passes to change; values, nodes and states keep their ids. It has neither tied names nor the constants' data. */
 lk_status lk__graph_copy(const lk_graph *graph, lk_graph **copy);

@@ -150,6 +150,9 @@ typedef struct lk__graph_op {
     lk__graph_precision     precision;
     unsigned                fuse;
     lk__graph_loss          loss;
+    /* Of a loss: appends what computes its weight without its sum, from what the weight depends on; *value -1: the weight is the number
+     * of elements of operand 0. false: the graph has failed. NULL: it is no loss. */
+    bool (*weigh)(lk_graph *graph, const lk__graph_node *node, int *value);
     /* For the cost of a step: multiplications and additions, 0 where bytes bound it; bytes read and written. */
     double (*arithmetic)(const lk_graph *graph, const lk__graph_node *node);
     double (*bytes)(const lk_graph *graph, const lk__graph_node *node);

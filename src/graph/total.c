@@ -29,18 +29,9 @@ static bool depends_on_samples(lk_graph *g, int value)
     return found;
 }
 
-/* The node of which the value is the sum, if it is a loss, or -1. */
-static int loss_node(const lk_graph *g, int value)
-{
-    const lk__graph_value *v = &g->values[value];
-    if (v->kind != LK__VALUE_RESULT) return -1;
-    const lk__graph_node *n = &g->nodes[v->node];
-    return lk__op_find(n->op)->loss != LK__LOSS_NO && n->out[0] == value ? v->node : -1;
-}
-
 bool lk__graph_lacks_weight(lk_graph *g, int value)
 {
-    return !is_counted(g, value) && loss_node(g, value) < 0 && depends_on_samples(g, value);
+    return !is_counted(g, value) && lk__graph_loss_node(g, value) < 0 && depends_on_samples(g, value);
 }
 
 /* A node `total` of x and its weight, or -1. Integers are added as f64; a weight of another type than x's is cast. */
@@ -76,13 +67,22 @@ static int emit_total(lk_site site, lk_tensor x, lk_tensor weight, const char *w
 /* Whether x is the sum of a loss, which has its own weight. */
 static bool is_loss(lk_tensor x, lk_tensor weight)
 {
-    return x.graph && x.graph->status == LK_OK && !weight.graph && x.id >= 0 && loss_node(x.graph, x.id) >= 0;
+    return x.graph && x.graph->status == LK_OK && !weight.graph && x.id >= 0 && lk__graph_loss_node(x.graph, x.id) >= 0;
+}
+
+/* Whether x is a sum of losses, each with its own weight. */
+static bool is_sum_of_losses(lk_tensor x, lk_tensor weight)
+{
+    lk__graph_term terms[LK_MAX_LOSSES];
+    int            count = 0, at;
+    if (!x.graph || x.graph->status < 0 || weight.graph || x.id < 0 || is_counted(x.graph, x.id)) return false;
+    return lk__graph_terms(x.graph, x.id, terms, &count, &at) == LK__TERMS_KNOWN && count > 0;
 }
 
 lk_tensor lk_loss_at(lk_site site, lk_tensor x, lk_total_options options)
 {
     lk_tensor all[] = {x, options.weight};
-    if (is_loss(x, options.weight)) return x;
+    if (is_loss(x, options.weight) || is_sum_of_losses(x, options.weight)) return x;
     int node = emit_total(site, x, options.weight, "loss");
     return node < 0 ? lk__no_result(site, all, 2) : (lk_tensor){x.graph, x.graph->nodes[node].out[0]};
 }
@@ -102,7 +102,7 @@ void lk_metric_at(lk_site site, lk_tensor x, const char *name, lk_total_options 
     char what[80];
     snprintf(what, sizeof what, "metric \"%.60s\"", name);
     if (options.weight.graph) options.weight = lk_stop_gradient_at(site, options.weight);
-    int node = is_loss(x, options.weight) ? loss_node(g, x.id)
+    int node = is_loss(x, options.weight) ? lk__graph_loss_node(g, x.id)
                                           : emit_total(site, lk_stop_gradient_at(site, x), options.weight, what);
     if (node < 0) return;
     if (lk__grow(g->context, (void **)&g->metrics, &g->metrics_capacity, g->metrics_count + 1, sizeof *g->metrics) < 0) {

@@ -9,7 +9,8 @@ static void replace_uses(lk__plan_list *list, int from, int to)
             if (g->nodes[i].in[j] == from) g->nodes[i].in[j] = to;
     for (int i = 0; i < list->outputs_count; i++)
         if (list->outputs[i] == from) list->outputs[i] = to;
-    if (list->numbers[LK__NUMBER_SUM] == from) list->numbers[LK__NUMBER_SUM] = to;
+    for (int i = 0; i < list->numbers_count; i++)
+        if (list->numbers[i] == from) list->numbers[i] = to;
 }
 
 void lk__pass_evaluation(lk__plan_list *list)

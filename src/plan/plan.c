@@ -55,18 +55,23 @@ static void place_moments(lk_plan *p)
     }
 }
 
-/* The loss's numbers: the sum, weight and correct of its op, or any single number with weight 1. Then the metrics'. */
-static void find_numbers(lk__plan_list *list, int loss)
+/* The loss's numbers: the sum, weight and correct of its op, or any single number with weight 1. Then the metrics', and sum and weight
+ * of several losses, which have no common ones. */
+static void find_numbers(const lk_plan *p, lk__plan_list *list, int loss)
 {
     const lk_graph *g = list->graph;
     list->numbers[LK__NUMBER_SUM] = list->numbers[LK__NUMBER_WEIGHT] = list->numbers[LK__NUMBER_CORRECT] = list->norm =
         -1;
-    list->numbers_count = LK__NUMBER_METRICS + 2 * (int)g->metrics_count;
+    list->numbers_count = lk__number_losses(p) + 2 * p->losses_count;
     for (size_t i = 0; i < g->metrics_count; i++) {
         list->numbers[LK__NUMBER_METRICS + 2 * i] = g->metrics[i].sum;
         list->numbers[LK__NUMBER_METRICS + 2 * i + 1] = g->metrics[i].weight;
     }
-    if (loss < 0) return;
+    for (int i = 0; i < p->losses_count; i++) {
+        list->numbers[lk__number_losses(p) + 2 * i] = p->losses[i].sum;
+        list->numbers[lk__number_losses(p) + 2 * i + 1] = p->losses[i].weight;
+    }
+    if (loss < 0 || p->losses_count) return;
     list->numbers[LK__NUMBER_SUM] = loss;
     const lk__graph_value *v = &list->graph->values[loss];
     if (v->kind != LK__VALUE_RESULT) return;
@@ -81,7 +86,7 @@ static lk_status start_list(lk_plan *p, lk__plan_list *list, const lk_plan_confi
 {
     lk_status status = lk__graph_copy(p->graph, &list->graph);
     if (status < 0) return status;
-    find_numbers(list, config->loss.graph ? config->loss.id : -1);
+    find_numbers(p, list, config->loss.graph ? config->loss.id : -1);
     if (!outputs || config->outputs_count == 0) return LK_OK;
     list->outputs = lk__alloc(p->context, LK_MEMORY_OTHER, (size_t)config->outputs_count * sizeof(int));
     if (!list->outputs) return LK_ENOMEM;
@@ -160,8 +165,9 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     if (p->policy == LK_POLICY_BF16 && (status = lk__pass_precision(list, p->graph)) < 0) return status;
     if (!config->no_fusion && (status = lk__pass_fuse(list, !config->sync_batch_norm)) < 0) return status;
     if (config->sync_batch_norm && (status = lk__pass_sync_norm(list, lk__plan_order(p))) < 0) return status;
+    if ((status = lk__pass_loss_scales(p, list)) < 0) return status;
     size_t forward = list->graph->nodes_count;
-    if ((status = lk__graph_grad(list->graph, list->numbers[LK__NUMBER_SUM], list->gradients)) < 0) return status;
+    if ((status = lk__pass_loss_gradients(p, list)) < 0) return status;
     if ((status = fill_unused(list, p->parallel.rank == 0)) < 0) return status;
     if (!config->no_fusion && (status = lk__pass_fuse_residual(list)) < 0) return status;
     if (!config->no_fusion && (status = lk__pass_fuse_gelu(list)) < 0) return status;
@@ -365,7 +371,7 @@ lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *given, bool one
     if (!graph) return LK_EINVAL; /* of an empty tensor: there is no context for a message */
     lk_context *c = graph->context;
     if (!plan) return lk__fail(c, LK_EINVAL, "lk_plan_create: there is no pointer to put the plan into");
-    lk_status   status = read_config(graph, given, &read, &optimizer);
+    lk_status status = read_config(graph, given, &read, &optimizer);
     if (status < 0) return status;
     lk_plan *p = lk__alloc(c, LK_MEMORY_OTHER, sizeof *p);
     if (!p) return LK_ENOMEM;
@@ -395,13 +401,20 @@ lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *given, bool one
     place_states(p);
     place_constants(p);
     if (p->parallel.leaves && !p->batch_leaves) lk__plan_reduce_capacity(p);
+    if ((status = lk__plan_find_losses(p, graph, config->loss.graph ? config->loss.id : -1)) < 0) goto fail;
     if (p->trains && (status = plan_training(p, config)) < 0) goto fail;
+    if (p->trains && (status = lk__plan_weights(p)) < 0) goto fail;
     if (!p->trains) lk__plan_share_buffers(p);
     if ((status = plan_evaluation(p, config)) < 0) goto fail;
-    size_t arenas = p->train.arena * (size_t)p->slots;
-    p->memory[LK_MEMORY_ACTIVATIONS] = arenas > p->evaluate.arena ? arenas : p->evaluate.arena;
-    p->memory[LK_MEMORY_WORKSPACE] =
-        p->train.workspace > p->evaluate.workspace ? p->train.workspace : p->evaluate.workspace;
+    size_t               arenas = p->train.arena * (size_t)p->slots;
+    const lk__plan_list *others[] = {&p->evaluate, &p->weights};
+    p->memory[LK_MEMORY_ACTIVATIONS] = arenas;
+    p->memory[LK_MEMORY_WORKSPACE] = p->train.workspace;
+    for (int i = 0; i < 2; i++) {
+        if (others[i]->arena > p->memory[LK_MEMORY_ACTIVATIONS]) p->memory[LK_MEMORY_ACTIVATIONS] = others[i]->arena;
+        if (others[i]->workspace > p->memory[LK_MEMORY_WORKSPACE])
+            p->memory[LK_MEMORY_WORKSPACE] = others[i]->workspace;
+    }
     p->leaf_sums_offset = p->memory[LK_MEMORY_WORKSPACE];
     if (p->batch_leaves) p->memory[LK_MEMORY_WORKSPACE] += (size_t)lk__plan_workers(p) * lk__kernel_leaves_bytes();
     p->memory[LK_MEMORY_STAGING] = lk__plan_staging_bytes(p);
@@ -432,6 +445,7 @@ void lk_plan_free(lk_plan *p)
     size_t      states = p->graph ? p->graph->states_count : 0;
     free_list(c, &p->train, states);
     free_list(c, &p->evaluate, states);
+    free_list(c, &p->weights, states);
     lk__free(c, LK_MEMORY_OTHER, p->states, states * sizeof *p->states);
     lk__free(c, LK_MEMORY_OTHER, p->algorithms, p->algorithms_bytes);
     if (p->graph) lk__free(c, LK_MEMORY_OTHER, p->constants, p->graph->constants_count * sizeof *p->constants);

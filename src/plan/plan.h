@@ -32,7 +32,8 @@ enum {
     LK__NUMBER_WEIGHT,
     LK__NUMBER_CORRECT,
     LK__NUMBER_METRICS,
-    LK__PLAN_NUMBERS = LK__NUMBER_METRICS + 2 * LK_MAX_METRICS
+    LK__NUMBER_MOST = LK__NUMBER_METRICS + 2 * LK_MAX_METRICS, /* without several losses */
+    LK__PLAN_NUMBERS = LK__NUMBER_MOST + 2 * LK_MAX_LOSSES
 };
 
 /* One instruction list: nodes in the order in which they run, divided into sections. */
@@ -43,15 +44,17 @@ typedef struct lk__plan_list {
     size_t          end[LK_SECTION_COUNT]; /* where each section ends in order; it begins where the previous one ends */
     lk__plan_place *places;                /* by value */
     size_t          places_count;
-    size_t          arena, workspace;          /* bytes */
-    int             numbers[LK__PLAN_NUMBERS]; /* values: the loss's, then sum and weight of each metric; -1: none */
-    int             numbers_count;
-    int             norm;      /* value: the norm of the gradient; -1: none */
-    int            *gradients; /* by state: value or -1; NULL: no backward */
-    bool           *by_leaf;   /* by node: runs once for each leaf; NULL: nothing does (leaf_batch.c) */
-    size_t          by_leaf_count;
-    int            *outputs; /* values that the caller reads */
-    int             outputs_count;
+    size_t          arena, workspace; /* bytes */
+    /* Values: the loss's, then sum and weight of each metric, then of each of several losses that are added; -1: none. In the list of
+     * weights: that of each loss. */
+    int    numbers[LK__PLAN_NUMBERS];
+    int    numbers_count;
+    int    norm;      /* value: the norm of the gradient; -1: none */
+    int   *gradients; /* by state: value or -1; NULL: no backward */
+    bool  *by_leaf;   /* by node: runs once for each leaf; NULL: nothing does (leaf_batch.c) */
+    size_t by_leaf_count;
+    int   *outputs; /* values that the caller reads */
+    int    outputs_count;
 } lk__plan_list;
 
 typedef struct lk__plan_state {
@@ -66,6 +69,20 @@ typedef struct lk__plan_state {
     bool           trained;
     bool           adds_leaves; /* with batch_leaves: the kernel of its gradient adds over leaves itself */
 } lk__plan_state;
+
+/* One of several losses that are added, each divided by its own weight in the global batch (losses.c). */
+typedef enum lk__plan_weigh {
+    LK__WEIGH_RUNS,     /* a number that does not depend on samples: 1 for each micro-batch or leaf of a rank */
+    LK__WEIGH_ELEMENTS, /* the elements of a value at the count of samples */
+    LK__WEIGH_COMPUTED  /* a number of the list `weights` */
+} lk__plan_weigh;
+typedef struct lk__plan_loss {
+    double          factor;
+    int             sum, weight; /* values of the recorded graph; weight -1: 1 */
+    lk__plan_weigh  weigh;
+    lk__graph_shape elements; /* LK__WEIGH_ELEMENTS */
+    int             scale;    /* value of the training graph: factor over weight, written by the host before backward */
+} lk__plan_loss;
 
 /* Gradients that are reduced together: one value of the training graph, LK__VALUE_BUCKET. */
 typedef struct lk__plan_bucket {
@@ -92,8 +109,11 @@ struct lk_plan {
     lk__device     *device; /* the context's */
     lk_graph       *graph;  /* as recorded */
     lk__plan_list   train, evaluate;
-    lk__plan_state *states;    /* graph->states_count of them */
-    size_t         *constants; /* graph->constants_count offsets, among the buffers */
+    lk__plan_list   weights; /* of several losses: computes the weights that are not known from the count; else empty */
+    lk__plan_loss   losses[LK_MAX_LOSSES];
+    int             losses_count; /* 0: one loss */
+    lk__plan_state *states;       /* graph->states_count of them */
+    size_t         *constants;    /* graph->constants_count offsets, among the buffers */
     size_t          memory[LK_MEMORY_COUNT];
     bool            trains;
     double          lr; /* the optimizer's; 0: it does not train */
@@ -105,7 +125,7 @@ struct lk_plan {
     int              helpers;  /* threads that can run on cores of other ranks while these wait (run/lend.h) */
     bool             writes_buffers; /* training, or a cache, changes some */
     bool             shares_buffers; /* all ranks of a host hold them once, too (shared_buffers.c) */
-    lk__plan_bucket *buckets;  /* in the order in which backward fills them */
+    lk__plan_bucket *buckets;        /* in the order in which backward fills them */
     size_t           buckets_count, buckets_capacity;
     bool             reduces; /* each bucket has a collective in the training list, and a wait in its section sync */
     size_t           gradient_bytes;   /* of one set of gradients */
@@ -159,6 +179,22 @@ static inline bool lk__plan_has_effect(const lk__graph_node *n)
     return effect == LK__EFFECT_STATE || effect == LK__EFFECT_CACHE ||
            (effect == LK__EFFECT_IF_UPDATE && n->attrs.update);
 }
+
+/* losses.c: several losses. Finds them; the factors of their gradients, at the end of forward; the gradients; the list of weights. */
+lk_status lk__plan_find_losses(lk_plan *plan, lk_graph *recorded, int loss);
+lk_status lk__pass_loss_scales(lk_plan *plan, lk__plan_list *list);
+lk_status lk__pass_loss_gradients(lk_plan *plan, lk__plan_list *list);
+lk_status lk__plan_weights(lk_plan *plan);
+/* The number of several losses in a list: the sum of the first, then its weight, and so on. */
+static inline int lk__number_losses(const lk_plan *p) { return LK__NUMBER_METRICS + 2 * (int)p->graph->metrics_count; }
+/* What a number counts for where there is no value: 1 for weights. */
+static inline double lk__number_otherwise(const lk_plan *p, int i)
+{
+    int first = lk__number_losses(p);
+    return i == LK__NUMBER_WEIGHT || (i >= first && (i - first) % 2 == 1);
+}
+/* The mean loss of these numbers. */
+double lk__plan_mean_loss(const lk_plan *plan, const double *numbers);
 
 /* evaluation.c: batch norm uses its running statistics, dropout is removed. */
 void lk__pass_evaluation(lk__plan_list *list);
@@ -275,7 +311,7 @@ enum {
     LK__STAGING_CHUNK = 1 << 20,      /* bytes that are copied at a time where whole regions are sent */
 };
 _Static_assert(sizeof(lk__kernel_invalid_id) <= LK__STAGED_REPORT, "the report of ids out of range");
-_Static_assert((int)LK__PLAN_NUMBERS == (int)LK__DEVICE_NUMBERS, "the numbers of a step");
+_Static_assert((int)LK__NUMBER_MOST == (int)LK__DEVICE_NUMBERS, "the numbers of a step");
 _Static_assert(sizeof(lk__kernel_step) <= LK__STAGED_STEP, "the step block");
 
 /* cost.c: the estimated time of a node at its capacity, from the machine's operations and bytes per second. */

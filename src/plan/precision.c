@@ -99,8 +99,10 @@ lk_status lk__pass_precision(lk__plan_list *list, const lk_graph *recorded)
     if (bytes && (!c.narrow || !c.wide)) goto done;
     for (size_t i = 0; i < c.values; i++) c.narrow[i] = c.wide[i] = -1;
     status = lk__plan_rebuild(g, rewrite_node, &c);
-    int *sum = &list->numbers[LK__NUMBER_SUM]; /* those of metrics are f64 */
-    if (status >= 0 && *sum >= 0 && (*sum = widen_result(g, recorded, &c, *sum)) < 0) status = g->status;
+    for (int i = 0; status >= 0 && i < list->numbers_count; i++) { /* those of metrics and of losses are f64 */
+        int *number = &list->numbers[i];
+        if (*number >= 0 && (*number = widen_result(g, recorded, &c, *number)) < 0) status = g->status;
+    }
     for (int i = 0; status >= 0 && i < list->outputs_count; i++)
         if ((list->outputs[i] = widen_result(g, recorded, &c, list->outputs[i])) < 0) status = g->status;
 done:

@@ -163,7 +163,8 @@ static lk_status make_slots(lk_program *p)
     if (!p->slots || !p->numbers || (inputs && !p->bound) || (plan->graph->metrics_count && !p->named))
         return LK_ENOMEM;
     for (int i = 0; i < lk__leaves_here(p); i++)
-        lk__leaf_numbers(p, i)[LK__NUMBER_WEIGHT] = 1; /* where the loss has none */
+        for (int k = 0; k < plan->evaluate.numbers_count; k++)
+            lk__leaf_numbers(p, i)[k] = lk__number_otherwise(plan, k); /* where the loss has none */
     for (int i = 0; i < plan->slots; i++) {
         lk__run_slot *slot = &p->slots[i];
         slot->arena = p->arena + (size_t)i * plan->train.arena;
@@ -182,6 +183,7 @@ static lk_status build_lists(lk_program *p)
     for (int i = 0; i < plan->slots && plan->trains && status >= 0; i++)
         status = build_list(p, &plan->train, &p->slots[i], &p->slots[i].train);
     if (status >= 0 && plan->batch_leaves && plan->trains) status = lk__leaf_batch_build(p);
+    if (status >= 0 && plan->weights.graph) status = build_list(p, &plan->weights, &p->slots[0], &p->weights);
     return status < 0 ? status : build_list(p, &plan->evaluate, &p->slots[0], &p->evaluate);
 }
 
@@ -215,10 +217,11 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     if ((status = p->device->backend->stream_create(p->device, &p->stream)) < 0 || (status = lk__regions_create(p)) < 0)
         goto fail;
     if (p->comm && (status = lk__verify_plans(plan, p->comm, &p->first_chooses)) < 0) goto fail;
-    if ((status = lk__gradients_share(p)) < 0 || (status = make_slots(p)) < 0 || (status = lk__staging_create(p)) < 0 ||
-        (status = prepare_lists(p)) < 0 || (status = lk__collectives_create(p)) < 0 ||
-        (status = lk__shared_create(p)) < 0 || (status = lk__lend_create(p)) < 0 ||
-        (status = lk__graphs_create(p)) < 0 || (status = lk__queue_create(p)) < 0 || (status = lk__update_create(p)) < 0)
+    if ((status = lk__gradients_share(p)) < 0 || (status = make_slots(p)) < 0 || (status = lk__losses_create(p)) < 0 ||
+        (status = lk__staging_create(p)) < 0 || (status = prepare_lists(p)) < 0 ||
+        (status = lk__collectives_create(p)) < 0 || (status = lk__shared_create(p)) < 0 ||
+        (status = lk__lend_create(p)) < 0 || (status = lk__graphs_create(p)) < 0 ||
+        (status = lk__queue_create(p)) < 0 || (status = lk__update_create(p)) < 0)
         goto fail;
     if (p->comm && (status = lk_program_verify(p, 0)) < 0) goto fail;
     *program = p;
@@ -258,6 +261,8 @@ void lk_program_free(lk_program *p)
         lk__free(c, LK_MEMORY_OTHER, (void *)p->slots[i].inputs, inputs);
     }
     free_list(c, &p->evaluate);
+    free_list(c, &p->weights);
+    lk__losses_free(p);
     p->device->backend->stream_free(p->device, p->stream);
     lk__free(c, LK_MEMORY_OTHER, p->leaf_memory, p->leaf_bytes);
     lk__free(c, LK_MEMORY_OTHER, p->trace_names, p->trace_names_bytes);
@@ -292,7 +297,7 @@ lk_status lk__slot_set(lk_program *p, int index, int64_t first, int64_t count)
         slot->inputs[i] = data;
         if (same) continue;
         slot->train.samples = -1;
-        if (index == 0) p->evaluate.samples = -1;
+        if (index == 0) p->evaluate.samples = p->weights.samples = -1;
     }
     slot->first = first;
     slot->step.step = s->step;
@@ -354,7 +359,8 @@ lk_status lk_program_run(lk_program *p, lk_section section)
         return lk__fail(p->context, LK_EINVAL, "this program was planned without an optimizer: it only evaluates");
     if (p->plan->parallel.leaves && (section == LK_FORWARD || section == LK_BACKWARD))
         return lk__fail(p->context, LK_EINVAL, "a program with leaves runs them together: call lk_program_compute");
-    lk_status status = lk__section_run(p, section);
+    lk_status status = section == LK_FORWARD ? lk__losses_weigh_slot(p) : LK_OK;
+    if (status >= 0) status = lk__section_run(p, section);
     return section == LK_FORWARD ? await_buffers(p, status) : status;
 }
 
@@ -364,12 +370,13 @@ static lk_status compute_leaves(lk_program *p)
     int                here = lk__leaves_here(p), slots = p->plan->slots;
     int64_t            begin = lk__leaf_row(p, 0), rows = lk__leaf_row(p, here) - begin;
     bool               first = lk__plan_leaves(parallel, parallel->rank).first == 0 || p->plan->syncs;
-    lk_status          status = LK_OK;
+    lk_status          status;
     if (p->step.total < p->step.count || rows != p->step.count)
         return lk__fail(p->context, LK_EINVAL,
                         "this rank has %lld samples of a batch of %lld, but rank %d's %d of %d leaves hold %lld",
                         (long long)p->step.count, (long long)p->step.total, parallel->rank, here, parallel->leaves,
                         (long long)rows);
+    status = lk__losses_weigh_step(p);
     for (int leaf = 0; leaf < here && status >= 0; leaf += p->plan->batch_leaves ? here : slots) {
         p->leaf = leaf;
         for (int slot = 0; slot < slots && status >= 0; slot++) {
@@ -391,7 +398,7 @@ static lk_status compute_micro_batches(lk_program *p)
 {
     int64_t   micro_batches = p->plan->parallel.micro_batches, count = p->step.count;
     bool      no_sync = p->no_sync;
-    lk_status status = LK_OK;
+    lk_status status = lk__losses_weigh_step(p);
     for (int64_t i = 0; i < micro_batches && status >= 0; i++) {
         lk__range rows = lk__split_part(count, micro_batches, i);
         p->no_sync = no_sync || i + 1 < micro_batches;

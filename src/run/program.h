@@ -64,7 +64,8 @@ struct lk_program {
     char *exchanged; /* what collectives reduce: the gradients or, where they do not reach the device, a host copy */
     lk__run_slot     *slots; /* plan->slots of them */
     lk__run_list      evaluate;
-    const void      **bound; /* what the caller bound: the samples of all micro-batches or leaves; by value id */
+    lk__run_list      weights; /* of several losses; of slot 0 */
+    const void      **bound;   /* what the caller bound: the samples of all micro-batches or leaves; by value id */
     size_t            values;
     int64_t           capacity; /* samples of a slot */
     lk_step           step;
@@ -88,6 +89,10 @@ struct lk_program {
     int              leaf;          /* the current leaf of this rank, from 0 */
     double          *numbers; /* (leaves of this rank, numbers_count); without leaves one row, over its micro-batches */
     lk_named_metric *named;   /* of `metrics` */
+    double           latest[LK__PLAN_NUMBERS]; /* that `metrics` was made of */
+    double *loss_weights; /* of several losses: (leaves of this rank, losses), of all its samples of the step */
+    double  loss_scales[LK_MAX_LOSSES]; /* factor over the weight of all ranks, once has_scales */
+    bool    has_scales;
     lk__run_collectives  *collectives;
     double                stop_request, data; /* of this rank's next report */
     lk__kernel_invalid_id invalid;            /* of the current section */
@@ -103,18 +108,18 @@ struct lk_program {
     char   *staged;                 /* off the CPU: the report of ids out of range, the slots' inputs, then … */
     char   *rows_sent;              /* … samples that were sent by row, where steps are not queued; NULL: none are */
     size_t  staged_bytes;
-    size_t *input_offsets;             /* in the inputs of a slot, by value id; last: the ids */
-    lk__kernel_invalid_id *report;     /* off the CPU: where kernels report ids */
-    char                  *chunk;      /* off the CPU, with other ranks: LK__STAGING_CHUNK bytes of the host's */
-    lk__run_graphs        *graphs;     /* NULL: the device records nothing */
+    size_t *input_offsets;              /* in the inputs of a slot, by value id; last: the ids */
+    lk__kernel_invalid_id *report;      /* off the CPU: where kernels report ids */
+    char                  *chunk;       /* off the CPU, with other ranks: LK__STAGING_CHUNK bytes of the host's */
+    lk__run_graphs        *graphs;      /* NULL: the device records nothing */
     lk__run_update        *update;      /* NULL: the device runs one call at a time */
     lk__run_update        *train_calls; /* of forward and backward, where steps are queued; NULL: the same */
     lk__run_update        *step_calls;  /* of a step of generation; NULL: the same */
-    lk__run_shared        *shared;     /* NULL: every rank has its own state */
-    lk__run_lend          *lend;       /* NULL: ranks that wait keep their cores */
-    lk__run_queue         *queue;      /* NULL: the program waits for each section's results */
-    lk__run_source        *sources[2]; /* of training steps and of evaluations; NULL: the caller binds inputs */
-    const lk__run_source  *source;     /* the one of the current step */
+    lk__run_shared        *shared;      /* NULL: every rank has its own state */
+    lk__run_lend          *lend;        /* NULL: ranks that wait keep their cores */
+    lk__run_queue         *queue;       /* NULL: the program waits for each section's results */
+    lk__run_source        *sources[2];  /* of training steps and of evaluations; NULL: the caller binds inputs */
+    const lk__run_source  *source;      /* the one of the current step */
     bool first_chooses;            /* with other ranks: rank 0's device chooses among algorithms, and sends its list */
     struct lk__run_tokens *tokens; /* NULL: nothing is generated so; the generator's */
 };
@@ -246,6 +251,9 @@ lk_status lk__slots_prepare(lk_program *program, lk_section section);
 lk_status lk__operands_set(lk_program *program, const char *gradients);
 /* The operands of the evaluation's list, for slot 0's count. */
 lk_status lk__operands_evaluate(lk_program *program);
+lk_status lk__operands_weigh(lk_program *program); /* the same of the list of weights */
+/* Runs all of a list that has no sections, over slot 0. */
+lk_status lk__list_run(lk_program *program, lk__run_list *list);
 /* Queues kernels begin … end-1 of a list. */
 lk_status lk__kernels_issue(lk_program *program, const lk__run_key *key);
 void      lk__metrics_set(lk_program *program, const double *numbers);
@@ -274,6 +282,18 @@ lk_status lk__gradients_accumulate(lk_program *program, const lk__plan_bucket *b
 /* ---- report.c ---- */
 lk_status lk__gather_reports(lk_program *program); /* of all ranks, with the numbers of their leaves */
 void      lk__add_reports(const lk_program *program, double *numbers); /* adds those over all leaves, in the tree */
+
+/* ---- losses.c: several losses, each divided by its own weight ---- */
+lk_status lk__losses_create(lk_program *program); /* after the slots */
+void      lk__losses_free(lk_program *program);
+/* Before the forward runs of a step: sets the weights to those of this rank's samples in it: of all micro-batches or leaves, or of those
+ * that slot 0 is set to. Nothing where there is one loss. */
+lk_status lk__losses_weigh_step(lk_program *program);
+lk_status lk__losses_weigh_slot(lk_program *program);
+/* Before a backward: adds the weights over all ranks, once in a step, and writes what each gradient is multiplied by. */
+lk_status lk__losses_scale(lk_program *program);
+/* The numbers of a leaf that do not depend on samples, where leaves run as one batch. */
+lk_status lk__losses_keep_numbers(lk_program *program);
 
 /* ---- choices.c: the algorithms of kernels; before the first is prepared, and after the last, with the status of that ---- */
 lk_status lk__choices_begin(lk_program *program);

@@ -63,6 +63,12 @@ static size_t write_report(lk_program *p, double *mine)
         here.weight += leaf[LK__NUMBER_WEIGHT];
         here.correct += leaf[LK__NUMBER_CORRECT];
     }
+    if (p->plan->losses_count) { /* the mean of this rank's samples: several losses have no common sum */
+        double own[LK__PLAN_NUMBERS] = {0};
+        for (size_t i = 0; i < leaves; i++)
+            for (size_t k = 0; k < numbers; k++) own[k] += lk__leaf_numbers(p, (int)i)[k];
+        here = (lk__run_sums){lk__plan_mean_loss(p->plan, own), 1, 0};
+    }
     bool         permits = p->shared && p->shared->permits;
     const double report[LK__RUN_REPORT] = {
         here.sum, here.weight, here.correct, x->waited, p->stop_request, p->data, p->invalid_text[0] != 0, permits};
@@ -129,3 +135,4 @@ bool lk__program_stop_requested(const lk_program *p)
 }
 lk__run_report lk__program_rank_report(const lk_program *p, int rank) { return p->collectives->reports[rank]; }
 lk__run_sums   lk__program_rank_sums(const lk_program *p, int rank) { return p->collectives->ranks[rank]; }
+const double  *lk__program_numbers(const lk_program *p) { return p->latest; }

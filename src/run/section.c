@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 void *lk__program_resolve(const lk_program *p, const char *arena, const char *gradients, lk__plan_place place)
 {
@@ -73,7 +74,8 @@ lk_status lk__slot_numbers(const lk_program *p, const lk__run_slot *slot, const 
 {
     lk_status status = LK_OK;
     for (int i = 0; i < planned->numbers_count && status >= 0; i++)
-        status = lk__program_number(p, slot->arena, planned, planned->numbers[i], i == LK__NUMBER_WEIGHT, &numbers[i]);
+        status = lk__program_number(p, slot->arena, planned, planned->numbers[i], lk__number_otherwise(p->plan, i),
+                                    &numbers[i]);
     return status;
 }
 
@@ -86,9 +88,12 @@ void lk__metrics_set(lk_program *p, const double *numbers)
         const double *pair = numbers + LK__NUMBER_METRICS + 2 * i;
         p->named[i] = (lk_named_metric){p->plan->graph->metrics[i].name, pair[0], pair[1], mean(pair[0], pair[1])};
     }
-    p->metrics = (lk_metrics){.loss = mean(numbers[LK__NUMBER_SUM], numbers[LK__NUMBER_WEIGHT]),
-                              .sum = numbers[LK__NUMBER_SUM],
-                              .weight = numbers[LK__NUMBER_WEIGHT],
+    double loss = lk__plan_mean_loss(p->plan, numbers);
+    bool   several = p->plan->losses_count > 0; /* they have no common sum */
+    memcpy(p->latest, numbers, (size_t)p->plan->evaluate.numbers_count * sizeof *numbers);
+    p->metrics = (lk_metrics){.loss = loss,
+                              .sum = several ? loss : numbers[LK__NUMBER_SUM],
+                              .weight = several ? 1 : numbers[LK__NUMBER_WEIGHT],
                               .correct = numbers[LK__NUMBER_CORRECT],
                               .named = p->named,
                               .named_count = count};
@@ -105,8 +110,10 @@ static lk_status run_and_wait(lk_program *p, lk__run_instruction *in)
     lk_status status = call_kernel(p, in);
     if (status >= 0) status = p->device->backend->stream_wait(p->device, p->stream);
     if (status >= 0) return LK_OK;
-    bool            evaluates = in >= p->evaluate.instructions && in < p->evaluate.instructions + p->evaluate.count;
-    const lk_graph *g = (evaluates ? &p->plan->evaluate : &p->plan->train)->graph;
+    const lk__run_list *lists[] = {&p->evaluate, &p->weights};
+    const lk_graph     *g = p->plan->train.graph;
+    for (int i = 0; i < 2; i++)
+        if (in >= lists[i]->instructions && in < lists[i]->instructions + lists[i]->count) g = lists[i]->planned->graph;
     const lk__graph_node *n = &g->nodes[in->node];
     char                  text[512];
     lk__node_text(g, n, text, sizeof text);
@@ -181,6 +188,23 @@ lk_status lk__operands_evaluate(lk_program *p)
     return p->evaluate.samples == slot->step.count ? LK_OK : set_operands(p, slot, &p->evaluate, p->gradients);
 }
 
+lk_status lk__operands_weigh(lk_program *p)
+{
+    lk__run_slot *slot = &p->slots[0];
+    return p->weights.samples == slot->step.count ? LK_OK : set_operands(p, slot, &p->weights, p->gradients);
+}
+
+lk_status lk__list_run(lk_program *p, lk__run_list *list)
+{
+    lk_status status = lk__stage_inputs(p, &p->slots[0]);
+    for (size_t i = list->begin[LK_EVALUATE], end = list->end[LK_EVALUATE], stop; i < end && status >= 0; i = stop + 1) {
+        for (stop = i; stop < end && list->instructions[stop].kind == LK__RUNS_KERNEL;) stop++;
+        status = run_kernels(p, list, i, stop);
+        if (status >= 0 && stop < end) status = lk__collective_evaluate(p, &list->instructions[stop]);
+    }
+    return status;
+}
+
 static int slots_of(const lk_program *p, lk_section section) { return section == LK_UPDATE ? 1 : p->plan->slots; }
 
 lk_status lk__slots_prepare(lk_program *p, lk_section section)
@@ -253,8 +277,9 @@ static lk_status run_backward(lk_program *p)
         if (!p->invalid_forward) p->invalid_text[0] = 0;
     }
     p->sent = 0;
+    lk_status status = lk__losses_scale(p);
     p->ready = false; /* gradients overwrite activations */
-    lk_status status = run_slots(p, LK_BACKWARD);
+    if (status >= 0) status = run_slots(p, LK_BACKWARD);
     for (size_t i = 0; status >= 0 && !plan->reduces && p->pending > 0 && i < plan->buckets_count; i++)
         status = lk__gradients_accumulate(p, &plan->buckets[i]);
     if (status < 0) return status;
@@ -264,6 +289,7 @@ static lk_status run_backward(lk_program *p)
         bool more = !plan->parallel.leaves && p->pending > 0;
         for (int k = 0; k < plan->train.numbers_count; k++) to[k] = more ? to[k] + numbers[k] : numbers[k];
     }
+    if (plan->batch_leaves && (status = lk__losses_keep_numbers(p)) < 0) return status;
     p->pending++;
     p->has_gradients = true;
     p->invalid_backward |= p->invalid_forward;
@@ -369,12 +395,7 @@ static lk_status run_evaluate(lk_program *p)
     if (status < 0) return status;
     p->overwritten |= p->ready;
     p->ready = p->invalid.found = false;
-    status = lk__stage_inputs(p, &p->slots[0]);
-    for (size_t i = list->begin[LK_EVALUATE], end = list->end[LK_EVALUATE], stop; i < end && status >= 0; i = stop + 1) {
-        for (stop = i; stop < end && list->instructions[stop].kind == LK__RUNS_KERNEL;) stop++;
-        status = run_kernels(p, list, i, stop);
-        if (status >= 0 && stop < end) status = lk__collective_evaluate(p, &list->instructions[stop]);
-    }
+    status = lk__list_run(p, list);
     if (status < 0 || (status = lk__slot_numbers(p, &p->slots[0], list->planned, numbers)) < 0) return status;
     lk__metrics_set(p, numbers);
     p->evaluated = p->slots[0].step.count;

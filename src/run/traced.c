@@ -51,7 +51,7 @@ int64_t lk__program_trace_events(const lk_program *p)
 {
     const lk_plan *plan = p->plan;
     int64_t        events = OTHER_EVENTS;
-    for (int i = 0; i < plan->slots; i++) events += (int64_t)p->slots[i].train.count;
+    for (int i = 0; i < plan->slots; i++) events += (int64_t)(p->slots[i].train.count + p->weights.count);
     if (p->device->backend->event_seconds) events = KERNELS_EACH * events + OTHER_EVENTS;
     if (plan->parallel.leaves && !plan->batch_leaves) events *= (plan->sets + plan->slots - 1) / plan->slots;
     return events * plan->parallel.micro_batches;
@@ -60,13 +60,14 @@ int64_t lk__program_trace_events(const lk_program *p)
 lk_status lk__program_trace(lk_program *p, lk__trace *trace)
 {
     size_t slots = (size_t)p->plan->slots, each = p->slots[0].train.count,
-           bytes = (slots * each + p->evaluate.count) * NAME;
+           bytes = (slots * each + p->evaluate.count + p->weights.count) * NAME;
     if (trace && !p->trace_names) {
         if (!(p->trace_names = lk__alloc(p->context, LK_MEMORY_OTHER, bytes))) return LK_ENOMEM;
         p->trace_names_bytes = bytes;
         char *names = p->trace_names;
         for (size_t i = 0; i < slots; i++, names += each * NAME) name_list(p, &p->slots[i].train, names);
         name_list(p, &p->evaluate, names);
+        if (p->weights.count) name_list(p, &p->weights, names + p->evaluate.count * NAME);
     }
     if (trace) {
         lk__trace_name_track(trace, LK__TRACK_STEPS, "steps");

@@ -29,6 +29,9 @@ bool           lk__program_stop_requested(const lk_program *program); /* by any 
 lk__run_report lk__program_rank_report(const lk_program *program, int rank);
 lk__run_sums lk__program_rank_sums(const lk_program *program, int rank); /* over its own samples, at the latest LK_SYNC */
 
+/* What the latest lk_metrics were made of, as the plan numbers it; the rest of several losses, which have no common sum. */
+const double *lk__program_numbers(const lk_program *program);
+
 /* Before the next LK_SYNC: after it this rank reads neither state nor gradients before LK_UPDATE, or runs none. Ranks that share their
  * state then update it without another wait. */
 void lk__program_permit(lk_program *program);

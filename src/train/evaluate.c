@@ -15,15 +15,13 @@ static lk_status bind_part(lk_trainer *t, const lk_batch *b, int64_t first)
 
 static lk_status evaluate_part(lk_trainer *t, const lk_batch *b, int64_t first, int64_t count, double *sums)
 {
-    lk_step    step = {.step = 1, .count = count, .sample_ids = b->indices + first};
-    double     part[LK__TRAINER_NUMBERS];
-    lk_metrics m;
-    lk_status  status = bind_part(t, b, first);
+    lk_step   step = {.step = 1, .count = count, .sample_ids = b->indices + first};
+    double    part[LK__TRAINER_NUMBERS];
+    lk_status status = bind_part(t, b, first);
     if (status < 0 || (status = lk_program_step(t->program, &step)) < 0 ||
         (status = lk_program_run(t->program, LK_EVALUATE)) < 0)
         return status;
-    lk_program_metrics(t->program, &m);
-    lk__trainer_get_numbers(t, &m, count, part);
+    lk__trainer_get_numbers(t, count, part);
     for (int i = 0; i < lk__trainer_numbers(t); i++) sums[i] += part[i];
     return LK_OK;
 }
@@ -50,8 +48,7 @@ lk_status lk_trainer_evaluate(lk_trainer *t, lk_evaluation *result)
             if (status < 0) return status;
         }
     if (status < 0 || (status = lk__program_add_numbers(t->program, t->evaluated, numbers, all)) < 0) return status;
-    double weight = all[LK__NUMBER_WEIGHT];
-    *result = (lk_evaluation){.loss = weight > 0 ? all[LK__NUMBER_SUM] / weight : 0,
+    *result = (lk_evaluation){.loss = lk__plan_mean_loss(t->plan, all),
                               .samples = (int64_t)all[numbers - 1],
                               .metrics = t->named,
                               .metrics_count = lk__trainer_set_named(t, all)};

@@ -99,16 +99,25 @@ static lk_status record_short_form(const lk_trainer_config *config, const lk_inp
     return LK_OK;
 }
 
+/* Whether the plan takes it apart, or refuses it with a better reason than that it has no weight. */
+static bool is_sum_of_losses(lk_tensor loss)
+{
+    lk__graph_term    terms[LK_MAX_LOSSES];
+    int               count, at;
+    lk__graph_reasons reason = lk__graph_terms(loss.graph, loss.id, terms, &count, &at);
+    return count > 0 || reason != LK__TERMS_KNOWN;
+}
+
 lk_status lk__trainer_record(const lk_trainer_config *config, const lk_inputs *inputs, lk_tensor *loss)
 {
     if (!config->loss) return record_short_form(config, inputs, loss);
     *loss = config->loss(inputs, config->model_user);
     if (lk_graph_status(inputs->graph) < 0) return LK_OK;
-    if (loss->graph == inputs->graph && lk__graph_lacks_weight(loss->graph, loss->id)) {
+    if (loss->graph == inputs->graph && !is_sum_of_losses(*loss) && lk__graph_lacks_weight(loss->graph, loss->id)) {
         const lk_site *site = &loss->graph->values[loss->id].site;
         return lk__fail(inputs->graph->context, LK_EINVAL,
                         "%s:%d: the loss is added or averaged over samples, and would change with the number of ranks: "
-                        "return lk_loss of a value for each sample, or one loss such as lk_cross_entropy",
+                        "return lk_loss of a value for each sample, or losses such as lk_cross_entropy, or their sum",
                         site->file, site->line);
     }
     if (loss->graph == inputs->graph) return LK_OK;

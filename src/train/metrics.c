@@ -12,16 +12,11 @@ const lk_named_metric *lk_metrics_find(const lk_named_metric *metrics, int count
 
 int lk__trainer_numbers(const lk_trainer *t) { return t->plan->evaluate.numbers_count + 1; }
 
-void lk__trainer_get_numbers(const lk_trainer *t, const lk_metrics *m, int64_t samples, double *numbers)
+void lk__trainer_get_numbers(const lk_trainer *t, int64_t samples, double *numbers)
 {
-    numbers[LK__NUMBER_SUM] = m->sum;
-    numbers[LK__NUMBER_WEIGHT] = m->weight;
-    numbers[LK__NUMBER_CORRECT] = m->correct;
-    for (int i = 0; i < m->named_count; i++) {
-        numbers[LK__NUMBER_METRICS + 2 * i] = m->named[i].sum;
-        numbers[LK__NUMBER_METRICS + 2 * i + 1] = m->named[i].weight;
-    }
-    numbers[lk__trainer_numbers(t) - 1] = (double)samples;
+    int count = t->plan->evaluate.numbers_count;
+    memcpy(numbers, lk__program_numbers(t->program), (size_t)count * sizeof *numbers);
+    numbers[count] = (double)samples;
 }
 
 static lk_named_metric make_metric(const char *name, double sum, double weight)

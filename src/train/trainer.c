@@ -431,7 +431,7 @@ static lk_status take_results(lk_trainer *t, const lk_batch *b, lk_event *e)
     e->loss = m.loss;
     e->grad_norm = m.grad_norm;
     double numbers[LK__TRAINER_NUMBERS];
-    lk__trainer_get_numbers(t, &m, b->total, numbers);
+    lk__trainer_get_numbers(t, b->total, numbers);
     e->metrics = t->named;
     e->metrics_count = lk__trainer_set_named(t, numbers);
     return LK_OK;

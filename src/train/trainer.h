@@ -92,7 +92,7 @@ lk_status lk__trainer_check_memory(lk_trainer *trainer, const size_t memory[LK_M
 /* ---- metrics.c ---- */
 enum { LK__TRAINER_NUMBERS = LK__PLAN_NUMBERS + 1 }; /* those of a program, and the number of samples */
 int  lk__trainer_numbers(const lk_trainer *trainer); /* that an evaluation adds, the last being the number of samples */
-void lk__trainer_get_numbers(const lk_trainer *trainer, const lk_metrics *metrics, int64_t samples, double *numbers);
+void lk__trainer_get_numbers(const lk_trainer *trainer, int64_t samples, double *numbers);
 /* Sets trainer->named from such numbers; returns how many there are. */
 int lk__trainer_set_named(lk_trainer *trainer, const double *numbers);
 

@@ -5,6 +5,71 @@
     .same = LK__NO_OPERAND, .samples = LK__SAMPLES_APART, .runs = LK__RUNS_KERNEL, .effect = LK__EFFECT_NONE,        \
     .evaluation = LK__EVALUATE_SAME, .recompute = LK__RECOMPUTE, .fuse = LK__FUSE_NOTHING
 
+/* ---- weights that are known before the model runs ---- */
+
+static bool weigh_elements(lk_graph *g, const lk__graph_node *n, int *value)
+{
+    (void)g, (void)n;
+    *value = -1;
+    return true;
+}
+
+static int emit_number(lk_graph *g, lk_site site, lk_dtype type, double number)
+{
+    lk__graph_shape shape = lk__shape_scalar(type);
+    int             node = lk__emit_shaped(g, site, LK__OP_fill, &(lk__op_attrs){.scale = number}, NULL, 0, &shape, 1);
+    return node < 0 ? -1 : g->nodes[node].out[0];
+}
+
+/* The sum of x, times a number. */
+static bool emit_sum(lk_graph *g, lk_site site, int x, double times, int *value)
+{
+    *value = x < 0 ? -1 : lk__emit1(g, site, LK__OP_total, NULL, &x, 1);
+    if (*value >= 0 && times != 1) *value = lk__emit1(g, site, LK__OP_scale, &(lk__op_attrs){.scale = times}, value, 1);
+    return *value >= 0;
+}
+
+/* The rows whose label is not ignored, or the weights of these. */
+static bool weigh_labels(lk_graph *g, const lk__graph_node *n, int labels, int weight, int *value)
+{
+    lk_site  site = n->site;
+    lk_dtype type = weight < 0 ? g->real : g->values[weight].shape.dtype;
+    int      wide = lk__emit_cast(g, site, labels, LK_F64); /* exact */
+    int      ignored = emit_number(g, site, LK_F64, (double)n->attrs.ignore_index);
+    if (wide < 0 || ignored < 0) return false;
+    int counts = lk__emit1(g, site, LK__OP_sub, NULL, (int[]){wide, ignored}, 2); /* not 0: it does */
+    int one = weight < 0 ? emit_number(g, site, type, 1) : weight, zero = emit_number(g, site, type, 0);
+    if (counts < 0 || one < 0 || zero < 0) return false;
+    return emit_sum(g, site, lk__emit1(g, site, LK__OP_where, NULL, (int[]){counts, one, zero}, 3), 1, value);
+}
+
+static bool weigh_cross_entropy(lk_graph *g, const lk__graph_node *n, int *value)
+{
+    lk__graph_node own = *n; /* nodes move as they grow */
+    return weigh_labels(g, &own, own.in[1], own.inputs > 2 ? own.in[2] : -1, value);
+}
+
+static bool weigh_linear_cross_entropy(lk_graph *g, const lk__graph_node *n, int *value)
+{
+    lk__graph_node own = *n;
+    return weigh_labels(g, &own, own.in[2], -1, value);
+}
+
+static bool weigh_bce_with_logits(lk_graph *g, const lk__graph_node *n, int *value)
+{
+    int w = n->inputs > 2 ? n->in[2] : -1;
+    if (w < 0) return weigh_elements(g, n, value);
+    double each =
+        (double)lk__shape_elements(&g->values[n->in[0]].shape) / (double)lk__shape_elements(&g->values[w].shape);
+    return emit_sum(g, n->site, w, each, value);
+}
+
+static bool weigh_total(lk_graph *g, const lk__graph_node *n, int *value)
+{
+    if (n->inputs < 2 || n->in[1] < 0) return weigh_elements(g, n, value);
+    return emit_sum(g, n->site, n->in[1], 1, value);
+}
+
 /* ---- cross_entropy ---- */
 
 static int cross_entropy_shape(lk__graph_shapes *s)
@@ -53,6 +118,7 @@ DESCRIBE(cross_entropy){
     .precision = LK__PRECISION_WIDE,
     LOSS,
     .loss = LK__LOSS_SUM_WEIGHT_CORRECT,
+    .weigh = weigh_cross_entropy,
     MEMORY_BOUND,
 };
 
@@ -100,7 +166,7 @@ static void l1_gradient(lk__graph_backward *b, int dy) { give_distance_gradient(
         .inputs = 2, .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("target", REAL, REQUIRED, ROWS)},            \
         .outputs = 2, .out = {OPERAND("sum", F64, REQUIRED, ROWS), OPERAND("weight", F64, REQUIRED, ROWS)},          \
         .attributes = LK__NO_ATTRIBUTES, .shape = distance_shape, .gradient = rule, .no_gradient = LK__NO_OPERAND,   \
-        .in_place = LK__NO_OPERAND, .precision = LK__PRECISION_WIDE, LOSS, .loss = LK__LOSS_SUM_WEIGHT, MEMORY_BOUND                                  \
+        .in_place = LK__NO_OPERAND, .precision = LK__PRECISION_WIDE, LOSS, .loss = LK__LOSS_SUM_WEIGHT, .weigh = weigh_elements, MEMORY_BOUND                                  \
     }
 DESCRIBE(mse) DISTANCE(mse_gradient);
 DESCRIBE(l1) DISTANCE(l1_gradient);
@@ -158,6 +224,7 @@ DESCRIBE(bce_with_logits){
     .precision = LK__PRECISION_WIDE,
     LOSS,
     .loss = LK__LOSS_SUM_WEIGHT,
+    .weigh = weigh_bce_with_logits,
     MEMORY_BOUND,
 };
 
@@ -192,6 +259,7 @@ DESCRIBE(total){
     .precision = LK__PRECISION_WIDE,
     LOSS,
     .loss = LK__LOSS_SUM_WEIGHT,
+    .weigh = weigh_total,
     MEMORY_BOUND,
 };
 
@@ -249,6 +317,7 @@ DESCRIBE(linear_cross_entropy){
     .precision = LK__PRECISION_NARROW,
     LOSS,
     .loss = LK__LOSS_SUM_WEIGHT_CORRECT,
+    .weigh = weigh_linear_cross_entropy,
     .arithmetic = linear_cross_entropy_arithmetic,
     .bytes = lk__bytes_operands,
 };

@@ -1,0 +1,142 @@
+/* losses.c - several losses that are added, each divided by its own weight in the global batch. The weights of all micro-batches or leaves
+ * of this rank are computed before the first forward of a step, from inputs alone (plan/losses.c), and added over the ranks before the
+ * first backward, in the tree: with leaves they are the same bits for any number of ranks. */
+#include "run/collective.h"
+
+#include <string.h>
+
+static size_t weights_bytes(const lk_program *p)
+{
+    return (size_t)lk__leaves_here(p) * (size_t)p->plan->losses_count * sizeof *p->loss_weights;
+}
+
+lk_status lk__losses_create(lk_program *p)
+{
+    size_t bytes = weights_bytes(p);
+    if (bytes && !(p->loss_weights = lk__alloc(p->context, LK_MEMORY_OTHER, bytes))) return LK_ENOMEM;
+    return LK_OK;
+}
+
+void lk__losses_free(lk_program *p)
+{
+    if (p->loss_weights) lk__free(p->context, LK_MEMORY_OTHER, p->loss_weights, weights_bytes(p));
+}
+
+static bool has_several(const lk_program *p) { return p->plan->trains && p->plan->losses_count > 0; }
+
+/* ---- weights of this rank ---- */
+
+static lk_status begin_step(lk_program *p)
+{
+    if (p->plan->sets > 1 && !p->plan->parallel.leaves && p->pending > 0 && !p->synced)
+        return lk__fail(p->context, LK_EINVAL,
+                        "several losses are each divided by their own weight in the whole step, so that no LK_FORWARD "
+                        "can follow a LK_BACKWARD before the update: let lk_program_compute or lk_program_train run "
+                        "the micro-batches");
+    p->has_scales = false;
+    if (p->loss_weights) memset(p->loss_weights, 0, weights_bytes(p));
+    return LK_OK;
+}
+
+/* Elements of a value at the slot's count. */
+static double count_elements(const lk__graph_shape *s, int64_t samples)
+{
+    return (double)(lk__bytes_at_count(s, samples) / lk_dtype_size(s->dtype));
+}
+
+/* Adds the weights of slot 0's samples. */
+static lk_status weigh_samples(lk_program *p, double *weights)
+{
+    const lk_plan *plan = p->plan;
+    int64_t        samples = p->slots[0].step.count;
+    lk_status      status = LK_OK;
+    if (p->weights.count) {
+        p->ready = false; /* activations are overwritten */
+        if ((status = lk__operands_weigh(p)) < 0 || (status = lk__list_run(p, &p->weights)) < 0) return status;
+    }
+    for (int i = 0; i < plan->losses_count && status >= 0; i++) {
+        const lk__plan_loss *loss = &plan->losses[i];
+        double               weight = 1;
+        if (loss->weigh == LK__WEIGH_ELEMENTS) weight = count_elements(&loss->elements, samples);
+        if (loss->weigh == LK__WEIGH_COMPUTED)
+            status = lk__program_number(p, p->slots[0].arena, &plan->weights, plan->weights.numbers[i], 0, &weight);
+        weights[i] += weight;
+    }
+    return status;
+}
+
+lk_status lk__losses_weigh_slot(lk_program *p)
+{
+    if (!has_several(p)) return LK_OK;
+    lk_status status = begin_step(p);
+    return status < 0 ? status : weigh_samples(p, p->loss_weights);
+}
+
+lk_status lk__losses_weigh_step(lk_program *p)
+{
+    const lk_parallel *parallel = &p->plan->parallel;
+    int                leaves = lk__leaves_here(p);
+    if (!has_several(p)) return LK_OK;
+    lk_status status = begin_step(p);
+    for (int64_t i = 0; i < parallel->micro_batches && !parallel->leaves && status >= 0; i++) {
+        lk__range rows = lk__split_part(p->step.count, parallel->micro_batches, i);
+        status = lk__slot_set(p, 0, rows.first, lk__range_count(rows));
+        if (status >= 0) status = weigh_samples(p, p->loss_weights);
+    }
+    for (int i = 0; i < leaves && parallel->leaves && status >= 0; i++) {
+        int64_t row = lk__leaf_row(p, i);
+        status = lk__slot_set(p, 0, row - lk__leaf_row(p, 0), lk__leaf_row(p, i + 1) - row);
+        if (status >= 0) status = weigh_samples(p, p->loss_weights + i * p->plan->losses_count);
+    }
+    return status;
+}
+
+/* ---- before a backward ---- */
+
+static lk_status add_ranks(lk_program *p)
+{
+    const lk_plan *plan = p->plan;
+    double         all[LK_MAX_LOSSES];
+    lk_status      status = lk__program_add_numbers(p, p->loss_weights, plan->losses_count, all);
+    for (int i = 0; i < plan->losses_count && status >= 0; i++) /* a loss without labels has no gradient */
+        p->loss_scales[i] = all[i] != 0 ? plan->losses[i].factor / all[i] : 0;
+    p->has_scales = status >= 0;
+    return status;
+}
+
+static lk_status write_scale(lk_program *p, const lk__run_slot *slot, int i)
+{
+    const lk__plan_list *planned = &p->plan->train;
+    int                  value = p->plan->losses[i].scale;
+    const double         wide = p->loss_scales[i];
+    const float          narrow = (float)wide;
+    bool                 f32 = planned->graph->values[value].shape.dtype == LK_F32;
+    if (planned->places[value].region != LK__IN_ACTIVATIONS)
+        return LK_OK; /* nothing reads it: a loss without gradient */
+    void *to = lk__program_resolve(p, slot->arena, p->gradients, planned->places[value]);
+    return lk__device_write(p->device, p->stream, to, f32 ? (const void *)&narrow : &wide,
+                            f32 ? sizeof narrow : sizeof wide);
+}
+
+lk_status lk__losses_scale(lk_program *p)
+{
+    if (!has_several(p)) return LK_OK;
+    lk_status status = p->has_scales ? LK_OK : add_ranks(p);
+    for (int slot = 0; slot < p->plan->slots; slot++)
+        for (int i = 0; i < p->plan->losses_count && status >= 0; i++) status = write_scale(p, &p->slots[slot], i);
+    return status;
+}
+
+lk_status lk__losses_keep_numbers(lk_program *p)
+{
+    const lk__plan_list *planned = &p->plan->train;
+    lk_status            status = LK_OK;
+    for (int i = 0; i < p->plan->losses_count && status >= 0; i++) {
+        int    number = lk__number_losses(p->plan) + 2 * i, value = planned->numbers[number];
+        double sum;
+        if (p->plan->losses[i].weigh != LK__WEIGH_RUNS) continue;
+        status = lk__program_number(p, p->slots[0].arena, planned, value, 0, &sum);
+        for (int leaf = 0; leaf < lk__leaves_here(p) && status >= 0; leaf++) lk__leaf_numbers(p, leaf)[number] = sum;
+    }
+    return status;
+}
