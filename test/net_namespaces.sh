@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # net_namespaces.sh - two hosts, as network namespaces of this machine connected by a veth pair: ranks in both, over IPv4 and IPv6, at a
-# limited rate, with delay and loss; a rank that is killed, a host that is cut off, a link that is down for a while, a missing route. Skipped where namespaces are not
+# limited rate, with delay and loss; a rank that is killed, a host that is cut off, a link that is down for a while, also when ranks end,
+# a missing route. Skipped where namespaces are not
 # permitted.   ctest: timeout 240, ranks 4
 set -u
 [ -z "${LK_SANITIZE:-}" ] || { echo "skipped: a sanitized library needs a sanitized program"; exit 77; }
@@ -12,12 +13,14 @@ two_hosts 10.77.0
 ip -n $a -6 addr add fd00:77::1/64 dev lkveth nodad
 ip -n $b -6 addr add fd00:77::2/64 dev lkveth nodad
 
-# Sums known numbers repeatedly, for SECONDS or until a call fails; then prints the error.
+# Sums known numbers repeatedly, for SECONDS or until a call fails; then prints the error. Last of all, ranks 0 and 1 wait until the file LAST exists, in
+# declared work, and all sum once more and end.
 cat > "$work/ranks.c" <<'C'
 #include <lockstep.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 static double now(void)
 {
@@ -52,6 +55,14 @@ int main(int argc, char **argv)
                 printf("wrong sum at %zu: %g\n", i, x[i]);
                 return 2;
             }
+    }
+    if (status >= 0 && argc > 4) {
+        if (lk_comm_rank(comm) < 2) lk_comm_busy_begin(comm, "saving");
+        puts("last");
+        fflush(stdout);
+        while (lk_comm_rank(comm) < 2 && access(argv[4], F_OK) != 0) usleep(10000);
+        if (lk_comm_rank(comm) < 2) lk_comm_busy_end(comm);
+        status = lk_comm_all_reduce(comm, x, x, count, LK_F64, LK_SUM, NULL);
     }
     if (status < 0)
         printf("failed %s %s\n", lk_status_name(status), lk_context_error(context));
@@ -180,5 +191,24 @@ ip -n $b link set lkveth down
 sleep 2
 ip -n $b link set lkveth up
 ends_right "the link is down for 2 s" tcp
+
+# The link is down when ranks 0 and 1, for which the others wait, enter the last collective, complete it and leave: its messages arrive nevertheless. The others
+# ask what they are doing meanwhile, which a closed connection would answer by a reset.
+for backend in tcp mixed; do
+    for round in 1 2 3; do
+        rm -f "$work/end"
+        start 10.77.0.1 0.1 10 $backend "$work/end"
+        for _ in $(seq 300); do
+            [ "$(cat "$work"/out.* | grep -c "^last")" -eq 4 ] && break
+            sleep 0.1
+        done
+        sleep 0.4
+        ip -n $b link set lkveth down
+        : > "$work/end"
+        sleep 0.5
+        ip -n $b link set lkveth up
+        ends_right "the link is down for 0.5 s when ranks end, $backend, round $round" $backend
+    done
+done
 
 exit $wrong

@@ -1,5 +1,5 @@
 /* test_comm_net_faults.c - the faults of test_comm_faults over tcp: ranks that make different calls, are late, die, are
- * stopped, or lose a connection. The argument is the number of rounds of killing, stopping and closing.
+ * stopped, lose a connection or leave. The argument is the number of rounds of killing, stopping and closing.
  *   ctest: timeout 300, ranks 5, label slow, label threaded */
 #define _GNU_SOURCE
 #include "comm_faults.h"
@@ -224,6 +224,101 @@ static void a_rank_that_was_stopped_during_a_transfer_completes_it(void)
     }
 }
 
+/* ---- a rank leaves while another has not read its messages ---- */
+
+enum { MESSAGES = 4000, MESSAGE_BYTES = 64 }; /* so short that each is sent without waiting for its receiver */
+
+/* So that they hold a small part of the messages. */
+static void shrink_buffers(void)
+{
+    int fds[16], count = find_connections(fds, 16);
+    for (int i = 0; i < count; i++) {
+        setsockopt(fds[i], SOL_SOCKET, SO_SNDBUF, &(int){4096}, sizeof(int));
+        setsockopt(fds[i], SOL_SOCKET, SO_RCVBUF, &(int){4096}, sizeof(int));
+    }
+}
+
+/* A rank's process: rank 1 stops itself, rank 0 sends it all messages, reports that on `sent`, and leaves. */
+static int run_leaving_rank(int rank, int sent)
+{
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    lk_comm_config    comm_config = LK_COMM_CONFIG_INIT;
+    lk_context       *context;
+    lk_comm          *comm;
+    char              data[MESSAGE_BYTES];
+    config.threads = 1;
+    comm_config.rank = rank;
+    comm_config.world = 2;
+    comm_config.join_ms = 30000;
+    comm_config.backend = fault_backend;
+    if (lk_context_create(&config, &context) < 0 || lk_comm_create(context, &comm_config, &comm) < 0) return 10;
+    shrink_buffers();
+    lk_status status = lk_comm_barrier(comm, NULL);
+    if (rank == 1) raise(SIGSTOP);
+    for (int i = 0; i < MESSAGES && status >= 0; i++) {
+        memset(data, rank == 0 ? i & 127 : -1, sizeof data);
+        status = rank == 1 ? lk_comm_recv(comm, data, sizeof data, LK_U8, 0, 0, NULL)
+                           : lk_comm_send(comm, data, sizeof data, LK_U8, 1, 0, NULL);
+        if (status < 0) fprintf(stderr, "rank %d, message %d: %s\n", rank, i, lk_comm_error(comm));
+        if (data[0] != (i & 127) || data[MESSAGE_BYTES - 1] != (i & 127)) status = LK_EIO;
+    }
+    if (rank == 0 && write(sent, "s", 1) != 1) status = LK_EIO;
+    lk_comm_free(comm);
+    lk_context_free(context);
+    return status < 0 ? 13 : 0;
+}
+
+static void start_leaving_ranks(const char *name, pid_t *pids, int *sent)
+{
+    char job[64];
+    int  ends[2], status = -1;
+    snprintf(job, sizeof job, "%s-%ld", name, (long)getpid());
+    setenv("LOCKSTEP_JOB", job, 1);
+    REQUIRE(pipe(ends) == 0);
+    fflush(NULL);
+    for (int r = 0; r < 2; r++) {
+        REQUIRE((pids[r] = fork()) >= 0);
+        if (pids[r] == 0) {
+            alarm(60);
+            if (r == 1) close(ends[1]); /* so that its end shows that rank 0 has ended */
+            _exit(run_leaving_rank(r, ends[1]));
+        }
+    }
+    close(ends[1]);
+    *sent = ends[0];
+    waitpid(pids[1], &status, WUNTRACED);
+    CHECK(WIFSTOPPED(status), "rank 1 ended with %x", status);
+}
+
+static void messages_of_a_rank_that_leaves_arrive_at_one_that_reads_them_later(void)
+{
+    pid_t pids[2];
+    int   sent, status = -1;
+    char  byte;
+    start_leaving_ranks("reads-later", pids, &sent);
+    bool all = read(sent, &byte, 1) == 1;
+    CHECK(all, "rank 0 did not send its messages");
+    usleep(200000); /* it leaves meanwhile */
+    kill(pids[1], all ? SIGCONT : SIGKILL);
+    for (int r = 0; r < 2; r++) {
+        waitpid(pids[r], &status, 0);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "rank %d ended with %x", r, status);
+    }
+    close(sent);
+}
+
+static void leaving_a_group_does_not_wait_without_limit_for_a_stopped_rank(void)
+{
+    pid_t pids[2];
+    int   sent, status = -1;
+    start_leaving_ranks("never-reads", pids, &sent);
+    waitpid(pids[0], &status, 0); /* a minute would be too late */
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "rank 0 ended with %x", status);
+    kill(pids[1], SIGKILL);
+    waitpid(pids[1], NULL, 0);
+    close(sent);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) rounds = atoi(argv[1]);
@@ -234,6 +329,8 @@ int main(int argc, char **argv)
     if (argc <= 1) {
         RUN(a_rank_that_is_stopped_during_declared_work_is_not_waited_for);
         RUN(a_rank_that_was_stopped_during_a_transfer_completes_it);
+        RUN(messages_of_a_rank_that_leaves_arrive_at_one_that_reads_them_later);
+        RUN(leaving_a_group_does_not_wait_without_limit_for_a_stopped_rank);
         RUN(a_mismatch_fails_on_every_rank_with_one_table);
         RUN(a_transfer_of_another_size_is_a_mismatch);
         RUN(a_transfer_against_a_collective_is_a_mismatch_before_the_deadline);

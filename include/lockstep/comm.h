@@ -37,8 +37,10 @@ LK_API lk_status lk_comm_create(lk_context *context, const lk_comm_config *confi
 /* Ranks with the same colour form a group, ordered by key, then rank. Collective. colour < 0: *group is NULL. */
 LK_API lk_status lk_comm_split_at(lk_site site, lk_comm *comm, int colour, int key, lk_comm **group);
 #define lk_comm_split(...) lk_comm_split_at(LK_HERE, __VA_ARGS__)
-/* Local; NULL is fine; groups in any order. Operations in flight are cancelled, and works that were not waited for are
- * freed. A peer that waits for this rank fails with "left the group". A forked child of this process is not a rank of
+/* Not a collective; NULL is fine; groups in any order. Operations in flight are cancelled, and works that were not waited for are
+ * freed. A peer that waits for this rank fails with "left the group". Over a network it returns once the other ranks' hosts have
+ * this rank's last messages: usually after a round trip; a host that does not answer, or a rank that was stopped and whose
+ * buffers are full, is given up after 5 s without progress. A forked child of this process is not a rank of
  * its groups: it must not use them, and freeing one there does nothing. */
 LK_API void lk_comm_free(lk_comm *comm);
 

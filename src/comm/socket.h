@@ -21,6 +21,8 @@ bool lk__send_passed(int fd, const void *from, size_t bytes, int passed);
  * by keepalive probes on an idle connection. Only for connections of small messages: Linux also ends a connection whose
  * peer does not read for that long once its buffers are full, as a stopped process does. */
 void lk__socket_probe(int fd, bool on);
+/* Bytes sent over a TCP connection, and its end, that the other host's system has not confirmed; 0 also once the connection has failed. */
+size_t lk__socket_unconfirmed(int fd);
 /* Whether an error of a connection says that its other host does not answer. */
 bool lk__error_is_cut_off(int error);
 

@@ -176,23 +176,6 @@ static void free_peer(lk__net *net, lk__net_peer *p)
     lk__free(context, LK_MEMORY_OTHER, p->out, p->out_room);
 }
 
-/* Informs the peers that this rank leaves. Unread data is read first, or the kernel would discard what was not sent yet. */
-static void send_gone(lk__net *net)
-{
-    lk__net_message_header gone = {sizeof gone, LK__MESSAGE_GONE, 0};
-    pthread_mutex_lock(&net->lock);
-    for (int i = 0; net->peers && i < net->size; i++) {
-        lk__net_peer *p = &net->peers[i];
-        if (i == net->rank || p->fd < 0) continue;
-        lk__net_send_state(net, i);
-        lk__net_send_failure(net, i);
-        lk__net_send_message(net, i, &gone, sizeof gone, NULL, 0);
-        shutdown(p->fd, SHUT_WR);
-        while (recv(p->fd, net->inbox, LK__NET_INBOX, MSG_DONTWAIT) > 0) {}
-    }
-    pthread_mutex_unlock(&net->lock);
-}
-
 void lk__net_table_free(lk_comm *c)
 {
     lk__net *net = c->state;
@@ -200,7 +183,7 @@ void lk__net_table_free(lk_comm *c)
         atomic_store(&net->stop, true);
         signal_eventfd(net->thread_wakeup);
         pthread_join(net->thread, NULL);
-        send_gone(net);
+        lk__net_disconnect(net);
     }
     if (net->collective_state) lk__net_collective_free(net);
     if (net->transfer_state) lk__net_transfer_free(net);

@@ -52,6 +52,8 @@ typedef struct lk__net_transport {
     void (*finish)(lk__net *net, lk__net_transfer_state *flight);
     /* Whether it still waits for `peer`, for tables; NULL: unknown. */
     bool (*pending)(lk__net *net, lk__net_transfer_state *flight, int peer);
+    /* Bytes for `peer` that its system has not confirmed yet; NULL: the transport itself sees to it that they arrive. */
+    size_t (*unconfirmed)(lk__net *net, int peer);
     void (*free)(lk__net *net); /* never blocks; net->transport_state may be NULL */
 } lk__net_transport;
 
@@ -121,6 +123,7 @@ typedef struct lk__net_peer {
     lk__net_note_entry *notes, **last_note;
     char  *in, *out; /* an incomplete message (LK__MESSAGE_MOST); messages that the socket did not accept yet */
     size_t in_bytes, out_bytes, out_room;
+    bool   ended;      /* this rank has sent its last message and closed its direction of the connection */
     int    heartbeats; /* sent since its last message; limited, so that they do not pile up for one that is stopped */
 } lk__net_peer;
 
@@ -258,6 +261,10 @@ lk_status lk__net_crossed(lk__net *net, const lk__comm_call *transfer);
 lk_status lk__net_lost(lk__net *net, int peer);
 lk_status lk__net_late(lk__net *net, const bool *missing, double seconds);
 void      lk__net_stalled(lk__net *net, const bool *missing, double seconds);
+bool      lk__net_host_cut_off(lk__net *net, int rank); /* whether a rank of its host is known to be cut off */
+/* Informs the peers that this rank leaves, and waits until all that was sent is confirmed: while bytes are being confirmed, and up to 5 s
+ * for a peer that confirms none. The group's thread has ended. */
+void lk__net_disconnect(lk__net *net); /* disconnect.c */
 /* Under the lock. Fails the group, unless it has failed already, and informs all ranks. `peer` proposed it (-1: this
  * rank), and is informed even if the others were before. */
 void lk__net_decide(lk__net *net, lk_status status, const char *text, lk__comm_cause cause, int peer);

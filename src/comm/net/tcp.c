@@ -366,6 +366,17 @@ static lk_status open_streams(lk__net *net)
     return status;
 }
 
+static size_t count_unconfirmed(lk__net *net, int peer)
+{
+    const tcp *t = net->transport_state;
+    size_t     bytes = 0;
+    for (int k = 0; k < t->count; k++) {
+        const stream *s = stream_of(net, peer, k);
+        if (s->fd >= 0 && !s->broken) bytes += lk__socket_unconfirmed(s->fd);
+    }
+    return bytes;
+}
+
 static void free_streams(lk__net *net)
 {
     tcp *t = net->transport_state;
@@ -381,8 +392,17 @@ static void free_streams(lk__net *net)
     net->transport_state = NULL;
 }
 
-static const lk__net_transport transport = {"tcp",        STREAMS,     open_streams,  exchange,   send_message,
-                                            recv_message, wait_flight, finish_flight, is_pending, free_streams};
+static const lk__net_transport transport = {.name = "tcp",
+                                            .streams = STREAMS,
+                                            .open = open_streams,
+                                            .exchange = exchange,
+                                            .send = send_message,
+                                            .recv = recv_message,
+                                            .wait = wait_flight,
+                                            .finish = finish_flight,
+                                            .pending = is_pending,
+                                            .unconfirmed = count_unconfirmed,
+                                            .free = free_streams};
 
 static lk_status create(lk_comm *c, const struct lk__rendezvous_identity *place)
 {

@@ -84,7 +84,7 @@ static bool another_reports(lk__net    *net, bool (*can_report)(lk__net *net, in
 }
 
 /* If one rank of a host is cut off, so are its others, though their connections may not have detected it yet. */
-static bool host_cut_off(lk__net *net, int rank)
+bool lk__net_host_cut_off(lk__net *net, int rank)
 {
     const lk__net_mesh_rank *ranks = net->mesh.ranks;
     for (int i = 0; i < net->size; i++)
@@ -95,7 +95,7 @@ static bool host_cut_off(lk__net *net, int rank)
 static bool is_connected(lk__net *net, int rank, const bool *missing)
 {
     lk__net_peer *p = &net->peers[rank];
-    if (host_cut_off(net, rank)) return false;
+    if (lk__net_host_cut_off(net, rank)) return false;
     return !(missing && missing[rank]) && !atomic_load(&p->gone) && !atomic_load(&p->dead);
 }
 
