@@ -21,6 +21,14 @@ uint64_t lk__fingerprint_add(uint64_t value, const void *data, size_t bytes)
     return value;
 }
 
+/* Windows at every offset of a text overlap: those that begin where another ends have all of it. */
+static int64_t window_step(const lk_dataset *d)
+{
+    const lk_field *label = lk_dataset_find(d, "label");
+    int64_t         length = label && label->rank == 1 ? label->dims[0] : 1;
+    return d->count > 2 * (d->text->tokens / length + 1) ? length : 1;
+}
+
 /* The distance between samples that are read; 0: the data set is not one to read here. */
 static int64_t choose_step(const lk_dataset *d)
 {
@@ -34,9 +42,7 @@ static int64_t choose_step(const lk_dataset *d)
     if (d->count < 1 || (!columns && !d->text)) return 0; /* a user's callbacks may take long, or draw random numbers */
     double limit = owned ? IN_MEMORY : IN_FILES;
     if (sample * (double)d->count <= limit) return 1;
-    /* Windows of a text overlap: those that begin where another ends have all of it. */
-    int64_t length = d->text && d->fields[0].rank == 1 ? d->fields[0].dims[0] : 0;
-    if (length && d->count > d->text->tokens / length && 4.0 * (double)d->text->tokens <= limit) return length;
+    if (d->text && 4.0 * (double)d->text->tokens <= limit) return window_step(d);
     return d->count / FEW > 1 ? d->count / FEW : 1;
 }
 
@@ -58,11 +64,11 @@ lk_status lk__dataset_fingerprint(const lk_dataset *d, uint64_t *fingerprint)
     }
     uint64_t  value = lk__fingerprint_add(1, &d->count, sizeof d->count);
     lk_status status = LK_OK;
-    for (int64_t i = 0; status >= 0 && i < d->count;
-         i = i < d->count - 1 && i + step >= d->count ? d->count - 1 : i + step) {
+    for (int64_t i = 0, last = d->count - 1; status >= 0; i = i + step < last ? i + step : last) {
         status = lk__dataset_read(d, i, room, at, sample, message);
         for (int k = 0; status >= 0 && k < d->fields_count; k++)
             value = lk__fingerprint_add(value, sample[k], lk_field_bytes(&d->fields[k]));
+        if (i == last) break;
     }
     lk__free(d->context, LK_MEMORY_OTHER, memory, bytes);
     *fingerprint = status < 0 ? 0 : value ? value : 1; /* training reports a sample that cannot be read */
