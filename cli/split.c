@@ -63,6 +63,21 @@ static lk_status open_part(setup *s, lk_split part)
     return lk_dataset_open(s->context, s->data, part, &options, &s->test);
 }
 
+/* Whether samples of training were packed documents, of which none sees another. */
+static bool is_packed(const setup *s)
+{
+    for (int i = 0; i < s->expected_count; i++)
+        if (strcmp(s->expected[i].name, "positions") == 0) return true;
+    return false;
+}
+
+/* A token file is one text by default. A model that was trained on documents is used with documents. */
+static void use_recorded_packing(setup *s, const options *given)
+{
+    if (strncmp(s->data, "tokens:", 7) == 0 && !options_given(given, "packing") && is_packed(s))
+        s->open_options.packing = 1;
+}
+
 /* The test set that the data have by themselves; otherwise all samples. */
 static lk_status open_named(setup *s)
 {
@@ -75,6 +90,7 @@ lk_status split_open(setup *s, const options *given, bool any)
 {
     const char *part = options_known(given, "split") ? options_text(given, "split") : NULL;
     bool        named = options_chosen(given, "data"), divided = options_chosen(given, "holdout");
+    if (named) use_recorded_packing(s, given);
     if (part && strcmp(part, "all") == 0) return open_part(s, LK_SPLIT_ALL);
     if (!part && (divided ? s->open_options.holdout <= 0 : named)) return open_named(s);
     const char *holdout = recorded_option(s, "holdout");

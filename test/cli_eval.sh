@@ -57,6 +57,19 @@ for stride in 24 7 1; do mean_of "$(evaluate text text:texts/a.txt --stride $str
 # Tokens: each once, not a window at every offset.
 expect 0 "" "$LOCKSTEP" data tokenize texts/a.txt --tokenizer text --out a.bin
 [ "$(evaluate text tokens:a.bin)" = "$(evaluate text text:texts/a.txt)" ] || fail "tokens: $(cat out.txt), text: $(evaluate text text:texts/a.txt)"
+# A model of documents takes tokens as documents: the same as their lines.
+cat > tokenizer.json << 'END'
+{"version": "1.0", "added_tokens": [{"id": 3, "content": "<|end|>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}],
+ "normalizer": null, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}, "post_processor": null, "decoder": {"type": "ByteLevel"},
+ "model": {"type": "BPE", "unk_token": null, "vocab": {"a": 0, "b": 1, "c": 2, "<|end|>": 3}, "merges": []}}
+END
+echo '{"eos_token": "<|end|>"}' > tokenizer_config.json
+awk 'BEGIN { srand(9); for (i = 0; i < 60; i++) { t = ""; for (k = 0; k <= i % 37; k++) t = t substr("abcab", int(rand() * 5) + 1, 1); print "{\"text\": \"" t "\"}" } }' > abc.jsonl
+expect 0 "" "$LOCKSTEP" train --model gpt --layers 1 --heads 2 --width 8 --context 16 --data jsonl:abc.jsonl --tokenizer . --steps 5 --batch 4 --save abc --threads 1
+cp abc.jsonl new.jsonl
+expect 0 "" "$LOCKSTEP" data tokenize new.jsonl --tokenizer . --out abc.bin
+[ "$(evaluate abc jsonl:new.jsonl)" = "$(evaluate abc tokens:abc.bin)" ] || fail "documents: $(cat out.txt), lines: $(evaluate abc jsonl:new.jsonl)"
+[ "$(evaluate abc jsonl:new.jsonl | cut -d ' ' -f 2)" = $(($(sed 's/.*: "//' new.jsonl | tr -cd 'abc' | wc -c) - 60)) ] || fail "every token but the first of 60 documents: $(cat out.txt)"
 # Perplexity and bits for each byte: a character is one here.
 python=$(command -v python3 || true)
 expect 0 "" "$LOCKSTEP" eval --load text --data text:texts/a.txt --json
