@@ -33,8 +33,11 @@ static void print_writer(const lk_description *d)
 static void print_options(const lk_description *d)
 {
     const lk_record *pair;
-    for (int i = 0; (pair = lk_description_option(d, i)); i++)
-        terminal_print(stdout, "%-18s --%s %s\n", i ? "" : "options", pair->name, pair->value);
+    char             typed[4096];
+    for (int i = 0; (pair = lk_description_option(d, i)); i++) {
+        options_typed(command_train.options, pair->name, pair->value, typed, sizeof typed);
+        terminal_print(stdout, "%-18s %s\n", i ? "" : "options", typed);
+    }
     if (!lk_description_recorded(d))
         printf("%-18s none: an older version wrote it, or a program without a trainer\n", "record");
 }

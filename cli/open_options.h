@@ -10,7 +10,7 @@
 #define TABLE_OPTIONS                                                                                                   \
     TEXT("label", "COLUMN", NULL,                                                                                       \
          "csv: the label's column, by name or by number from 1; npz, safetensors: the label's array. "                  \
-         "Default: label or target, else csv's last column. jsonl: the field with the class of each text"),             \
+         "Default: label or target, else csv's last column. jsonl: the field with the class of each text (encoder: label)"), \
         CHOICE("header", "WHEN", "auto", "auto|yes|no",                                                                 \
                "csv: whether the first line has names; auto: if none of its fields is a number"),                       \
         CHOICE("unknown-label", "WHAT", "refuse", "refuse|skip",                                                        \

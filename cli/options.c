@@ -511,3 +511,19 @@ bool options_chosen(const options *o, const char *name)
     int row = find_row(o->table, name);
     return row >= 0 && o->lines[row] != 0 && o->lines[row] != -3;
 }
+
+size_t options_typed(const option *table, const char *name, const char *value, char *out, size_t size)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:,=+@%-";
+    int               row = find_row(table, name);
+    if (row >= 0 && table[row].type == OPTION_FLAG)
+        return (size_t)snprintf(out, size, strcmp(value, "true") == 0 ? "--%s" : "--%s=%s", name, value);
+    bool   quoted = !*value || strspn(value, plain) < strlen(value);
+    size_t used =
+        (size_t)snprintf(out, size, "--%s%s%s", name, strncmp(value, "--", 2) == 0 ? "=" : " ", quoted ? "'" : "");
+    for (const char *c = value; *c; c++)
+        used += (size_t)snprintf(used < size ? out + used : NULL, used < size ? size - used : 0,
+                                 *c == '\'' ? "'\\''" : "%c", *c);
+    if (quoted) used += (size_t)snprintf(used < size ? out + used : NULL, used < size ? size - used : 0, "'");
+    return used;
+}

@@ -100,6 +100,10 @@ const char *options_find(const options *options,
 bool        options_known(const options *options, const char *name); /* in the table */
 bool options_chosen(const options *options, const char *name); /* in the table, and set otherwise than by options_set */
 
+/* An option as it can be typed: --width 16, --untied, --untied=false, with quotes for a shell where the value needs them. Returns its bytes, as
+ * snprintf does. */
+size_t options_typed(const option *table, const char *name, const char *value, char *out, size_t size);
+
 /* The word of `known` (terminated by NULL) that was probably meant, or NULL. */
 const char *suggest_word(const char *word, const char *const *known);
 

@@ -253,7 +253,10 @@ static int apply_options(setup *s, const char *name, options *given, const char 
             print_error(name, "%s: %s; give --%s yourself", directory, given->error, key);
             return EXIT_USER_ERROR;
         }
-        if (used < sizeof list) used += (size_t)snprintf(list + used, sizeof list - used, " --%s %s", key, value);
+        if (used + 1 < sizeof list) {
+            list[used++] = ' ';
+            used += options_typed(given->table, key, value, list + used, sizeof list - used);
+        }
     }
     if (list[0] && !is_quiet())
         print_note(name, "from the record of %s:%s%s", directory, list, used >= sizeof list ? " …" : "");

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "setup.h"
 
+#include "encoder_classes.h"
 #include "environment.h"
 #include "model.h"
 #include "model_files.h"
@@ -312,6 +313,8 @@ const lk_field *setup_field(const setup *s, const char *field_name)
     const lk_field *field;
     for (int i = 0; s->description && (field = lk_description_field(s->description, i)); i++)
         if (strcmp(field->name, field_name) == 0) return field;
+    for (int i = 0; s->labels && i < s->expected_count; i++)
+        if (strcmp(s->expected[i].name, field_name) == 0) return &s->expected[i];
     return lk_dataset_find(s->train ? s->train : s->test, field_name);
 }
 
@@ -340,6 +343,7 @@ static int open_named(setup *s, const char *name, const options *given, setup_da
     set_data_name(s, given);
     int code = set_open_options(s, name, given);
     if (code != 0) return code;
+    if ((code = encoder_classes_set(s, name, given, what == SETUP_ANY)) != 0) return code;
     expect_recorded(s, given, what == SETUP_ANY);
     s->quiet = environment_rank() > 0 || what == SETUP_PROBE; /* rank 0 logs the same */
     lk_status status = open_data(s, given, what);
@@ -389,8 +393,8 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
     if ((code = check_model_options(s, name, given)) != 0) return code;
     if (what != SETUP_OPENED && (code = open_named(s, name, given, what)) != 0) return code;
     if (s->transformer.used)
-        code = transformer_use_data(&s->transformer, name, given, s->train ? s->train : s->test,
-                                    setup_field(s, "label"), s->context);
+        code =
+            transformer_use_data(&s->transformer, name, given, s->train ? s->train : s->test, setup_field(s, "label"));
     else
         code = loss_choose(name, options_text(given, "loss"), s->data, setup_field(s, "label"),
                            setup_field(s, "target"), &s->loss, &s->model_options.classes);
@@ -444,6 +448,7 @@ void setup_free(setup *s)
     lk_dataset_free(s->train);
     lk_dataset_free(s->test);
     lk_description_free(s->description);
+    encoder_classes_free(s);
     lk_context_free(s->context);
     model_unload(s->model_library);
     free(s->expected_fields);

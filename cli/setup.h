@@ -72,6 +72,7 @@ typedef struct setup {
 
     const char     *checkpoint;  /* the directory that is loaded or resumed; NULL: none */
     lk_description *description; /* of it; NULL: none, or not of this rank */
+    lk_hf_labels   *labels;      /* the classes of a config.json, see encoder_classes.h */
     const lk_field *expected;    /* fields of its samples, by which new data is read; NULL: not known */
     int             expected_count;
     lk_field       *expected_fields; /* where `expected` is own memory, with … */

@@ -203,30 +203,20 @@ static int use_vocabulary(transformer *t, const char *name, const char *model, c
     return 0;
 }
 
-/* Classes are numbered: weights of a config.json that names its classes fit the data only if the data has the same names. */
-static int check_class_names(const transformer *t, const char *name, const lk_field *label, lk_context *context)
+bool transformer_new_head(const options *given)
 {
-    lk_hf_labels *labels;
-    int           code = 0;
-    if (!t->source || !label->class_names) return 0;
-    lk_status status = lk_hf_labels_read(context, t->source, &labels);
-    if (status < 0) return report_as(name, "--model: ", context, status);
-    for (int i = 0; i < label->classes && i < lk_hf_labels_count(labels) && code == 0; i++) {
-        const char *theirs = lk_hf_labels_at(labels, i);
-        if (strncmp(theirs, "LABEL_", 6) == 0 || strcmp(theirs, label->class_names[i]) == 0) continue;
-        print_error(
-            name,
-            "class %d is '%s' in \"id2label\" of %s, and '%s' in the data; for other classes remove \"id2label\" "
-            "from the file",
-            i, theirs, t->source, label->class_names[i]);
-        code = EXIT_USER_ERROR;
-    }
-    lk_hf_labels_free(labels);
-    return code;
+    return options_known(given, "init-partial") && options_text(given, "init-partial");
+}
+
+/* Classes of a config.json may be more than those of the data, whose labels are numbers. */
+static int64_t choose_classes(const transformer *t, const options *given, const lk_field *label)
+{
+    bool fits = t->source && !label->class_names && label->classes <= t->config.classes;
+    return fits && !transformer_new_head(given) ? t->config.classes : label->classes;
 }
 
 int transformer_use_data(transformer *t, const char *name, const options *given, const lk_dataset *data,
-                         const lk_field *recorded, lk_context *context)
+                         const lk_field *recorded)
 {
     const lk_field *tokens = lk_dataset_find(data, "tokens"), *label = lk_dataset_find(data, "label");
     bool            encoder = t->config.kind == LK_TRANSFORMER_ENCODER;
@@ -248,9 +238,8 @@ int transformer_use_data(transformer *t, const char *name, const options *given,
                     model, lk_dataset_name(data));
         return EXIT_USER_ERROR;
     }
-    if (encoder) t->config.classes = label->classes;
-    int code = encoder ? check_class_names(t, name, label, context) : 0;
-    return code != 0 ? code : use_vocabulary(t, name, model, data, tokens);
+    if (encoder) t->config.classes = choose_classes(t, given, label);
+    return use_vocabulary(t, name, model, data, tokens);
 }
 
 double transformer_token_bytes(const lk_dataset *data)

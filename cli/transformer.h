@@ -40,10 +40,12 @@ int transformer_make(transformer *t, const char *command_name, const options *gi
                      lk_context *context);
 /* Reads --memory, which only some commands have. */
 int transformer_budget(transformer *t, const char *command_name, const options *given);
+/* Whether only the body of the weights is loaded: the classes are those of the data. */
+bool transformer_new_head(const options *given);
 /* After transformer_make: the vocabulary, or the number of classes, of the data set; recorded: the label of training, where the data set has
  * none. */
 int transformer_use_data(transformer *t, const char *command_name, const options *given, const lk_dataset *data,
-                         const lk_field *recorded, lk_context *context);
+                         const lk_field *recorded);
 /* Bytes of text for each token of a data set, in an evaluation for each that is scored; 0: not known. */
 double transformer_token_bytes(const lk_dataset *data);
 /* Records an encoder: the logits of its classes (N, classes). */

@@ -293,7 +293,7 @@ grep -q "2 tensors different, and not loaded: fc2.weight is (4×512) in the file
 grep -q '"init_partial": {"loaded": \["conv1.weight", .*"fc1.bias"\], "missing": \[\], "mismatched": \["fc2.weight", "fc2.bias"\], "unexpected": \[\]}' out.txt || complain "init_partial: $(cat out.txt)"
 moments=$(head -c 4096 three/optimizer.safetensors | grep -aoE '"[a-z0-9]+\.(weight|bias)\.exp_avg"' | sort | tr '\n' ' ')
 [ "$moments" = '"fc1.bias.exp_avg" "fc1.weight.exp_avg" "fc2.bias.exp_avg" ' ] || complain "trained: $moments"
-expect 0 "group conv\*:|from the record of three:.*--freeze conv\* --group fc1.\*:lr=0.5,decay=0;fc2.weight:frozen" "$lockstep" train --save three --resume auto --steps 5 --threads 1
+expect 0 "group conv\*:|from the record of three:.*--freeze 'conv\*' --group 'fc1.\*:lr=0.5,decay=0;fc2.weight:frozen'" "$lockstep" train --save three --resume auto --steps 5 --threads 1
 grep -q "init-partial" err.txt && complain "--init-partial of the record is used: $(cat err.txt)"
 expect 2 'no parameter matches "fc3\.\*"; the nearest name is "fc[12]\.' "$lockstep" train --model cnn $cnn --freeze 'fc3.*'
 expect 2 'no parameter matches "conv1.wieght"; the nearest name is "conv1.weight"' "$lockstep" train --model cnn $cnn -n 2 --group 'conv1.wieght:lr=2'

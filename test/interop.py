@@ -257,7 +257,8 @@ def check_command(config):
 
     swapped = dict(json.load(open("classes/config.json")), id2label={0: "positive", 1: "negative"})
     with open("swapped.json", "w") as file: json.dump(swapped, file)
-    command(*TRAIN, "--model", "swapped.json", "--data", "jsonl:data.jsonl", "--label", "label", "--tokenizer", "byte", fails="class 0 is 'positive' in \"id2label\"")
+    command(*TRAIN, "--model", "swapped.json", "--data", "jsonl:data.jsonl", "--tokenizer", "byte", "--save", "swapped")
+    assert AutoConfig.from_pretrained("swapped").id2label == {0: "positive", 1: "negative"}
     other = dict(json.load(open("hub/config.json")), n_embd=16)
     unknown = dict(other, architectures=["MambaForCausalLM"], model_type="mamba")
     os.mkdir("own")

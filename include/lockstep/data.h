@@ -84,6 +84,8 @@ typedef struct lk_open_options {
     /* Samples whose label is not a class of `expected`, or in a test set not one of the training set, are left out, and counted in the log;
      * false: LK_EFORMAT, or LK_EINVAL for a directory, names the first */
     bool skip_unknown LK_ZERO;
+    /* jsonl, with `expected`: a label that is a whole number is that of a class, unless a class has it as its name */
+    bool label_numbers LK_ZERO;
 } lk_open_options;
 #define LK_NO_LABEL (-100) /* the label of a sample that has none, see label_optional */
 #define LK_OPEN_OPTIONS_INIT {.size = sizeof(lk_open_options)}

@@ -131,6 +131,8 @@ static lk_status find_class(reading *r, const lk__text_piece *piece, int32_t *cl
     r->labelled++;
     int32_t found = lk__labels_find(&r->known, text, strlen(text));
     if (found < 0 && number >= 0) found = lk__labels_find_number(&r->known, (double)number);
+    if (found < 0 && r->request->options->label_numbers && number >= 0 && number < r->label.classes)
+        found = (int32_t)number;
     if (found < 0) return lk__labels_refuse(&r->known, r->count, lk__text_place(&r->corpus, piece, place), text);
     *class = found;
     return LK_OK;
