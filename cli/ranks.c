@@ -163,6 +163,13 @@ int ranks_make(setup *s, const char *name, const options *given)
         print_error(name, "--leaves belongs to --reproducible");
         return EXIT_USER_ERROR;
     }
+    if (config->leaves && world > config->leaves) {
+        print_error(name,
+                    "--reproducible with %d ranks: the batch is divided into %d leaves, and every rank needs at least "
+                    "one; start fewer ranks, or give --leaves %d or more",
+                    world, config->leaves, world);
+        return EXIT_USER_ERROR;
+    }
     if (reproducible && config->accumulate > 1) {
         print_error(
             name,

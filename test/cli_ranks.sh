@@ -120,6 +120,7 @@ once() { # once PATTERN ARGUMENTS…
         fail "run -n 3 $*: exit status $code: $(cat once.txt)"
 }
 once 'unknown data set: nothing' --data nothing
+once '--reproducible with 3 ranks: .* 2 leaves.* --leaves 3 or more' --reproducible --leaves 2
 once 'no CIFAR-10 in nowhere' --data cifar10:nowhere
 once 'data_batch_3.bin: record 1, .* has label 11' --data cifar10:labels
 once 'cnn needs images' --data synthetic:64

@@ -24,6 +24,11 @@ static lk_status read_config(lk_context *c, const lk_trainer_config *given, lk_t
     return lk__config_read(c, c ? "lk_trainer_config" : NULL, given, own, sizeof *own);
 }
 
+static int world_of(const lk_trainer_config *config)
+{
+    return config->comm ? lk_comm_size(config->comm) : config->plan_world > 0 ? config->plan_world : 1;
+}
+
 static lk_status check_config(lk_context *c, const lk_trainer_config *config)
 {
     if (!config->model && !config->model_with && !config->loss)
@@ -44,6 +49,9 @@ static lk_status check_config(lk_context *c, const lk_trainer_config *config)
     if (config->leaves > LK__LEAVES_MOST || (config->leaves && config->leaves > config->batch))
         return lk__fail(c, LK_EINVAL, "a batch of %lld samples has at most one leaf per sample, and at most %d: not %d",
                         (long long)config->batch, LK__LEAVES_MOST, config->leaves);
+    if (config->leaves && world_of(config) > config->leaves)
+        return lk__fail(c, LK_EINVAL, "%d leaves for %d ranks: each rank needs at least one leaf", config->leaves,
+                        world_of(config));
     if (config->init && config->init_partial)
         return lk__fail(c, LK_EINVAL, "init and init_partial exclude each other: both give initial weights");
     for (int i = 0; i < config->record_count; i++)
@@ -71,10 +79,6 @@ double lk__trainer_rate(const lk_trainer_config *config, int64_t step, int64_t s
                                      : lk_schedule_rate(&config->schedule, config->optimizer.lr, step);
 }
 
-static int world_of(const lk_trainer_config *config)
-{
-    return config->comm ? lk_comm_size(config->comm) : config->plan_world > 0 ? config->plan_world : 1;
-}
 static int rank_of(const lk_trainer_config *config) { return config->comm ? lk_comm_rank(config->comm) : 0; }
 
 static int accumulate(const lk_trainer_config *config) { return config->accumulate > 1 ? config->accumulate : 1; }
