@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run_odd.sh - unusual environments: closed standard descriptors, SIGCHLD ignored by the parent process, a full disk, very long
-# arguments, a cgroup quota below the number of cores.
+# run_odd.sh - unusual environments: closed standard descriptors, SIGCHLD ignored by the parent process, a full disk, limits
+# on files and CPU time, temporary files that cannot be removed, very long arguments, a cgroup quota below the number of cores.
 # ctest: timeout 120
 set -u
 # Leak detection takes seconds at every exit on some machines; test_launch.c and run_ends.sh cover it.
@@ -69,6 +69,45 @@ done
 (ulimit -f 100 && exec timeout -s KILL 60 "$LOCKSTEP" train -n 2 --model mlp --data synthetic:16,count=64 --steps 2 --eval-every -1 --threads 1) > out.txt 2> err.txt < /dev/null
 got=$?; is 1 "a limit on files"
 grep -q 'rank 0 failed first: exit code 1' err.txt && grep -q 'raise it with ulimit -f' err.txt && ! grep -Eq 'SIGXFSZ|did not join' err.txt || complain "a limit on files: $(cat err.txt)"
+
+# A limit on CPU time ends a rank by SIGXCPU; where it is the hard limit too, as with ulimit -t, by SIGKILL. Both are explained.
+cat > spin.sh <<'S'
+if [ "$RANK" = 1 ]; then while :; do :; done; fi
+exec sleep 60
+S
+(ulimit -S -t 1 && exec timeout -s KILL 60 "$LOCKSTEP" run -n 2 sh spin.sh) > out.txt 2> err.txt < /dev/null; got=$?; is 152 "a soft limit on CPU time"
+grep -q 'rank 1 failed first: signal 24 (SIGXCPU' err.txt && grep -q 'the limit on CPU time was reached: .* of 1 s .*ulimit -t' err.txt || complain "a soft limit on CPU time: $(cat err.txt)"
+(ulimit -t 1 && exec timeout -s KILL 60 "$LOCKSTEP" run -n 2 sh spin.sh) > out.txt 2> err.txt < /dev/null; got=$?; is 137 "a limit on CPU time"
+grep -q 'rank 1 failed first: signal 9 (SIGKILL' err.txt && grep -q 'the limit on CPU time was reached: .* of 1 s .*ulimit -t' err.txt && ! grep -q 'a process sent the signal' err.txt ||
+    complain "a limit on CPU time: $(cat err.txt)"
+for signal in 'XFSZ ulimit -f' 'BUS full' 'ILL another one' 'SYS seccomp'; do
+    timeout -s KILL 20 "$LOCKSTEP" run -n 1 sh -c "kill -${signal%% *} \$\$" > out.txt 2> err.txt < /dev/null
+    grep -q "signal [0-9]* (SIG${signal%% *}" err.txt && grep -q "${signal#* }" err.txt || complain "SIG${signal%% *}: $(cat err.txt)"
+done
+
+# Temporary files that cannot be removed now are named, and the next launch removes them.
+cat > stuck.c <<'C'
+#include <errno.h>
+int unlink(const char *path);
+int rmdir(const char *path);
+int unlink(const char *path) { (void)path; errno = EIO; return -1; }
+int rmdir(const char *path) { (void)path; errno = EIO; return -1; }
+C
+sed '/unlink/d' stuck.c > kept.c
+if [ -z "${LK_SANITIZE:-}" ] && "${CC:-cc}" -shared -fPIC -o stuck.so stuck.c && "${CC:-cc}" -shared -fPIC -o kept.so kept.c; then
+    mkdir stuck
+    for cannot in stuck kept; do
+        TMPDIR=$work/stuck LD_PRELOAD="$work/$cannot.so" timeout -s KILL 20 "$LOCKSTEP" run -n 2 true > out.txt 2> err.txt < /dev/null; got=$?; is 0 "$cannot"
+        grep -q "cannot remove the temporary files in $work/stuck/lockstep-.*Input/output error" err.txt || complain "$cannot: $(cat err.txt)"
+        [ -n "$(ls stuck)" ] || complain "$cannot: nothing stayed: the test checks nothing"
+        touch -d '5 minutes ago' stuck/lockstep-*
+        TMPDIR=$work/stuck timeout -s KILL 20 "$LOCKSTEP" run -n 2 true > out.txt 2> err.txt < /dev/null; got=$?; is 0 "after $cannot"
+        [ -z "$(ls stuck)" ] || complain "$cannot: left for ever: $(ls -R stuck)"
+        rm -rf stuck/*
+    done
+else
+    echo "skip: no preloaded library"
+fi
 
 # Long arguments are not truncated.
 long=$(head -c 20000 /dev/zero | tr '\0' x)

@@ -1,6 +1,7 @@
 /* folder.c - a job's files: FOLDER/attempt_G/LOCAL_RANK/{stdout.log,stderr.log,error.json}, torchrun's layout.
  * Temporary files, such as flight recorders, are in a folder that is removed with the job. The launcher holds a lock in it: if the lock
- * is free, launcher and reaper were killed together, and the next launch of the same user removes the folder. */
+ * is free, launcher and reaper were killed together or could not remove it, and the next launch of the same user removes the folder. So
+ * the lock is removed last. */
 #define _GNU_SOURCE
 #include "base/directories.h"
 #include "launch/launch.h"
@@ -13,7 +14,10 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
+
+enum { EMPTY_SECONDS = 60 }; /* age of an empty folder that no launcher is about to use */
 
 /* The system's temporary directory; absolute, since the reaper and the ranks may have another working directory. */
 static void find_temporary_directory(char *out, size_t size)
@@ -85,6 +89,8 @@ static void hold_lock(lk__launch_job *job)
     if (job->lock >= 0 && flock(job->lock, LOCK_EX | LOCK_NB) == 0) (void)!rename(path, last);
 }
 
+static bool is_lock_name(const char *name) { return strncmp(name, "lock-", 5) == 0; }
+
 static bool is_folder_name(const char *name)
 {
     static const char lead[] = "lockstep-";
@@ -93,7 +99,8 @@ static bool is_folder_name(const char *name)
     return strlen(name) == LK__OWN_ID - 1 && strspn(name, "0123456789abcdef") == LK__OWN_ID - 1;
 }
 
-/* Removes one folder of this user if its launcher has ended. */
+/* Removes one folder of this user if its launcher has ended. One without a lock is being made, or its removal failed at the end: if it
+ * is empty, and not new, it is removed too. */
 static void remove_if_abandoned(int parent, const char *base, const char *name, const char *lock)
 {
     char        path[2 * LK__LAUNCH_PATH];
@@ -104,10 +111,12 @@ static void remove_if_abandoned(int parent, const char *base, const char *name, 
                  ? openat(folder, lock, O_RDWR | O_NOFOLLOW | O_CLOEXEC)
                  : -1;
     close(folder);
+    if (fd < 0 && errno == ENOENT && about.st_uid == geteuid() && about.st_mtime + EMPTY_SECONDS < time(NULL))
+        unlinkat(parent, name, AT_REMOVEDIR);
     if (fd < 0) return;
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
         snprintf(path, sizeof path, "%s/%s", base, name);
-        lk__folder_remove(path);
+        (void)lk__folder_remove(path); /* the next launch tries again */
     }
     close(fd);
 }
@@ -211,19 +220,40 @@ lk_status lk__folder_child(lk__launch_job *job, lk__launch_child *child)
     return LK_OK;
 }
 
-void lk__folder_remove(const char *path)
+/* Everything in a directory, except its locks unless `locks`. 0, or the first error. */
+static int empty_directory(const char *path, bool locks)
 {
     char           inside[2 * LK__LAUNCH_PATH];
     struct dirent *entry;
+    int            why = 0;
     DIR           *directory = opendir(path);
-    if (!directory) return;
+    if (!directory) return errno;
     while ((entry = readdir(directory))) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-        snprintf(inside, sizeof inside, "%s/%s", path, entry->d_name);
-        if (unlink(inside) < 0 && errno != ENOENT) lk__folder_remove(inside);
+        const char *name = entry->d_name;
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || (!locks && is_lock_name(name))) continue;
+        snprintf(inside, sizeof inside, "%s/%s", path, name);
+        int error = unlink(inside) == 0 || errno == ENOENT ? 0 : errno;
+        if (error == EISDIR || error == EPERM) { /* EPERM: POSIX's error for a directory */
+            int deeper = empty_directory(inside, true);
+            if (deeper != ENOTDIR) error = deeper;
+            if (!deeper) error = rmdir(inside) == 0 || errno == ENOENT ? 0 : errno;
+        }
+        if (!why) why = error;
     }
     closedir(directory);
-    rmdir(path);
+    return why;
+}
+
+int lk__folder_remove(const char *path)
+{
+    int why = 0;
+    for (int tries = 0; tries < 3; tries++) { /* descriptors or memory may be short for a moment */
+        if (tries) usleep(10000);
+        if (!(why = empty_directory(path, false))) why = empty_directory(path, true);
+        if (!why && rmdir(path) < 0) why = errno;
+        if (!why || why == ENOENT) return 0;
+    }
+    return why;
 }
 
 int lk__std_bits(const char *text, int local_rank)

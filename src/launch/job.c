@@ -92,7 +92,10 @@ void lk__job_close(lk__launch_job *job)
 {
     if (job->children) lk__job_flush(job);
     lk__folder_filtered_close(job);
-    if (job->folder[0]) lk__folder_remove(job->folder);
+    int why = job->folder[0] ? lk__folder_remove(job->folder) : 0;
+    if (why)
+        lk__job_print(job, "cannot remove the temporary files in %s: %s; the next launch tries again", job->folder,
+                      strerror(why));
     if (job->lock >= 0) close(job->lock);
     lk__reaper_stop(job); /* after the folder was removed */
     prctl(PR_SET_CHILD_SUBREAPER, job->was_reaper);

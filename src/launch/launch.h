@@ -245,7 +245,7 @@ static inline bool lk__wants_logs(const lk_launch_config *config)
 lk_status lk__folder_open(lk__launch_job *job); /* creates it, and the log directory */
 lk_status lk__folder_child(lk__launch_job   *job,
                            lk__launch_child *child); /* its directory, log files and error file of this generation */
-void      lk__folder_remove(const char *path);       /* recursively; does not allocate from a context */
+int       lk__folder_remove(const char *path);       /* recursively, 0 or errno; does not allocate from a context */
 lk_status lk__folder_filtered(lk__launch_job *job);  /* opens the files of filtered lines of this generation, if any */
 void      lk__folder_filtered_close(lk__launch_job *job);
 /* Bits of "3" or "0:1,1:3" for one local rank; below 0: invalid. */

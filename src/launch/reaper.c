@@ -211,7 +211,7 @@ static void run_reaper(const lk__launch_job *job, int pipe)
         update_groups(&g, &m);
     }
     kill_job(job, &g);
-    lk__folder_remove(job->folder);
+    (void)lk__folder_remove(job->folder);
     _exit(0);
 }
 

@@ -58,10 +58,58 @@ static bool read_error_message(lk_context *context, const char *path, char *out,
     return used > 0;
 }
 
-static void print_memory(lk__launch_job *job, const lk__launch_child *child)
+/* Ranks have this process's limits. At the soft limit of CPU time the kernel sends SIGXCPU, at the hard one, which ulimit -t sets as well,
+ * SIGKILL. */
+static bool is_over_cpu_limit(const lk__launch_child *child, double *used, double *limit)
+{
+    const struct rusage *usage = &child->usage;
+    struct rlimit        limits;
+    *used = (double)(usage->ru_utime.tv_sec + usage->ru_stime.tv_sec) +
+            (double)(usage->ru_utime.tv_usec + usage->ru_stime.tv_usec) / 1e6;
+    if (getrlimit(RLIMIT_CPU, &limits) != 0) return false;
+    rlim_t least = WTERMSIG(child->status) == SIGKILL ? limits.rlim_max : limits.rlim_cur;
+    *limit = (double)least;
+    return least != RLIM_INFINITY && *used + 0.5 >= *limit; /* the two are not counted by the same clock */
+}
+
+/* What a signal means that the system sends and that is not a fault of the program's memory. True: the reason is certain. */
+static bool print_signal(lk__launch_job *job, const lk__launch_child *child)
+{
+    double used, limit;
+    if (!WIFSIGNALED(child->status) || child->stop_requested) return false;
+    int  signal = WTERMSIG(child->status);
+    bool over = is_over_cpu_limit(child, &used, &limit);
+    switch (signal) {
+    case SIGKILL:
+    case SIGXCPU:
+        if (over)
+            lk__job_print(job,
+                          "  the limit on CPU time was reached: %.1f s of %.0f s were used; raise it with ulimit -t",
+                          used, limit);
+        else if (signal == SIGXCPU)
+            lk__job_print(job, "  the limit on CPU time was reached, after %.1f s: raise it with ulimit -t", used);
+        return over;
+    case SIGXFSZ:
+        lk__job_print(job, "  the limit on the size of files was reached by a write: raise it with ulimit -f");
+        return true;
+    case SIGBUS:
+        lk__job_print(job, "  memory of a mapped file could not be read or written: is the disk, TMPDIR or /dev/shm "
+                           "full, or was the file truncated?");
+        return true;
+    case SIGILL:
+        lk__job_print(job, "  an instruction that this CPU does not have: was the program built for another one?");
+        return true;
+    case SIGSYS:
+        lk__job_print(job, "  a system call that a filter (seccomp, of a container) does not allow");
+        return true;
+    default: return false;
+    }
+}
+
+static void print_memory(lk__launch_job *job, const lk__launch_child *child, bool explained)
 {
     long in_cgroup, on_host;
-    if (WIFSIGNALED(child->status) && WTERMSIG(child->status) == SIGKILL && !child->stop_requested) {
+    if (WIFSIGNALED(child->status) && WTERMSIG(child->status) == SIGKILL && !child->stop_requested && !explained) {
         char log[512];
         lk__oom_read("", &in_cgroup, &on_host);
         if (lk__oom_in_log("/dev/kmsg", child->pid, log, sizeof log)) lk__job_print(job, "  kernel log: %s", log);
@@ -191,7 +239,7 @@ static void print_first(lk__launch_job *job, const lk__launch_child *child)
             ? job->last_operation[0] != 0
             : lk__flight_recorder_read(child->flight_recorder, text, sizeof text) && failed_in_collective(child, text))
         lk__job_print(job, "  collectives: %s", child->unresponsive ? job->last_operation : text);
-    print_memory(job, child);
+    print_memory(job, child, print_signal(job, child));
     if (!has_printed_error(job)) print_last_lines(job, child, printed);
 }
 
