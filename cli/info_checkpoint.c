@@ -59,7 +59,8 @@ static void print_field(const lk_field *field, bool first)
                    format_dims(field->rank, field->dims, dims, sizeof dims));
     if (field->classes > 0) printf(", %d class%s", field->classes, field->classes == 1 ? "" : "es");
     print_names(field->class_names, field->classes);
-    print_names(field->column_names, field->dims[0]);
+    if (field->rank == 1) print_names(field->column_names, field->dims[0]);
+    if (field->rank == 0 && field->column_names) terminal_print(stdout, "; column %s", field->column_names[0]);
     printf("\n");
 }
 
@@ -143,7 +144,8 @@ static void json_field(json *j, const lk_field *field)
     json_dims(j, "shape", field->rank, field->dims);
     if (field->classes > 0) json_integer(j, "classes", field->classes);
     json_names(j, "class_names", field->class_names, field->classes);
-    json_names(j, "column_names", field->column_names, field->dims[0]);
+    if (field->rank == 1) json_names(j, "column_names", field->column_names, field->dims[0]);
+    if (field->rank == 0 && field->column_names) json_text(j, "column_name", field->column_names[0]);
     json_close(j, '}');
 }
 

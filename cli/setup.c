@@ -379,6 +379,22 @@ static int make_transformer(setup *s, const char *name, const options *given)
     return code;
 }
 
+/* Options of classes, for a model of numbers. */
+static int check_label_options(const setup *s, const char *name, const options *given)
+{
+    if (options_chosen(given, "unknown-label") && !setup_field(s, "label")) {
+        print_error(name, "--unknown-label belongs to labels of classes; this model predicts numbers");
+        return EXIT_USER_ERROR;
+    }
+    bool smooths = options_known(given, "label-smoothing") && options_number(given, "label-smoothing") > 0;
+    if (smooths && !s->transformer.used && s->loss != LOSS_CROSS_ENTROPY) {
+        print_error(name, "--label-smoothing belongs to --loss cross_entropy; this model is trained with %s",
+                    loss_name(s->loss));
+        return EXIT_USER_ERROR;
+    }
+    return 0;
+}
+
 int setup_make(setup *s, const char *name, const options *given, setup_data what)
 {
     int code = s->context ? 0 : setup_begin(s, name, given, (int)options_integer(given, "threads"));
@@ -399,12 +415,7 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
         code = loss_choose(name, options_text(given, "loss"), s->data, setup_field(s, "label"),
                            setup_field(s, "target"), &s->loss, &s->model_options.classes);
     if (code != 0) return code;
-    bool smooths = options_known(given, "label-smoothing") && options_number(given, "label-smoothing") > 0;
-    if (smooths && !s->transformer.used && s->loss != LOSS_CROSS_ENTROPY) {
-        print_error(name, "--label-smoothing belongs to --loss cross_entropy; this model is trained with %s",
-                    loss_name(s->loss));
-        return EXIT_USER_ERROR;
-    }
+    if ((code = check_label_options(s, name, given)) != 0) return code;
     s->config.loss = record_loss;
     s->config.model_user = s;
     s->config.train = s->train;

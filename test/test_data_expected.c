@@ -179,6 +179,15 @@ static void numbers_are_what_they_were_in_training(void)
     CHECK_OK(context, lk_dataset_get(d, 1, (void *[]){&x, &y}));
     CHECK(x == 8 && isnan(y));
     lk_dataset_free(d);
+    options.label = "1"; /* the number of the label's column in training, which rows to predict may not have */
+    CHECK_OK(context, open_csv("7\n8\n", &options, &d));
+    CHECK_OK(context, lk_dataset_get(d, 1, (void *[]){&x}));
+    CHECK(x == 8 && lk_dataset_fields(d) == 1);
+    lk_dataset_free(d);
+    CHECK_OK(context, open_csv("3,7\n3,8\n", &options, &d));
+    CHECK_OK(context, lk_dataset_get(d, 1, (void *[]){&x, &y}));
+    CHECK(x == 8 && y == 3);
+    lk_dataset_free(d);
 }
 
 /* A name that is not UTF-8 is U+FFFD in a record, and still the same class and column. */

@@ -297,7 +297,7 @@ static lk_status make_table(lk_context *c, int rank, const char *const *columns,
     static int32_t labels[COUNT];
     lk_field       fields[] = {
               {.name = "features", .dtype = LK_F32, .rank = rank, .dims = {3, 1}, .column_names = columns},
-              {.name = "label", .dtype = LK_I32, .classes = CLASSES},
+              {.name = "label", .dtype = LK_I32, .classes = CLASSES, .column_names = columns ? columns + 2 : NULL},
     };
     lk_dataset_arrays_config config = LK_DATASET_ARRAYS_CONFIG_INIT;
     for (int i = 0; i < COUNT; i++) labels[i] = i % CLASSES;
@@ -325,6 +325,8 @@ static void columns_with_other_names_are_refused(void)
     REQUIRE(features && features->column_names);
     for (int i = 0; i < 3; i++)
         CHECK(strcmp(features->column_names[i], names[i]) == 0, "%s", features->column_names[i]);
+    const lk_field *label = lk_description_field(d, 1); /* whose column has a name, too */
+    CHECK(label->column_names && strcmp(label->column_names[0], names[2]) == 0);
     CHECK(lk_description_check(d, data) == LK_OK && lk_description_check(d, nameless) == LK_OK);
     lk_description_free(d);
     config.resume = true;

@@ -137,6 +137,11 @@ static lk_status find_expected_label(lk__csv_table *t)
 {
     const char *recorded = t->answer && t->answer->column_names ? t->answer->column_names[0] : NULL;
     int64_t     features = t->features->dims[0];
+    bool        by_name = t->features->column_names && t->names;
+    if (!by_name && t->columns == features && t->options->label_optional) {
+        t->label = -1; /* also where the label's column has a number */
+        return LK_OK;
+    }
     if (t->options->label) return find_given_label(t);
     if (recorded && t->names) {
         if ((t->label = find_column(t, recorded)) >= 0 || t->options->label_optional) return LK_OK;
@@ -146,7 +151,7 @@ static lk_status find_expected_label(lk__csv_table *t)
         find_usual_label(t);
     else
         t->label = -1;
-    if (t->label >= 0 || (t->columns == features && t->options->label_optional)) return LK_OK;
+    if (t->label >= 0) return LK_OK;
     if (recorded && t->columns > features)
         return lk__fail(t->context, LK_EINVAL,
                         "%s has no header, so the column of the label, '%s' in training, is not known: --label gives "
@@ -204,10 +209,11 @@ static lk_status refuse_column(const lk__csv_table *t, const char *wanted)
 {
     char        shown[LK__SHOWN], other[LK__SHOWN];
     const char *near = suggest_column(t, wanted);
-    return lk__fail(t->context, LK_EMISMATCH,
-                    "%s has no column '%s'%s%s%s, which the model was trained on: its features are found by their names",
-                    t->source->label, lk__shown(wanted, shown), near ? " (did you mean '" : "",
-                    near ? lk__shown(near, other) : "", near ? "'?)" : "");
+    return lk__fail(
+        t->context, LK_EMISMATCH,
+        "%s has no column '%s'%s%s%s, which the model was trained on: its features are found by their names",
+        t->source->label, lk__shown(wanted, shown), near ? " (did you mean '" : "", near ? lk__shown(near, other) : "",
+        near ? "'?)" : "");
 }
 
 /* Columns that the model was not trained on are no features. */

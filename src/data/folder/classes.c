@@ -98,6 +98,11 @@ lk_status lk__data_folder_list_files(lk__data_folder *f, const lk_open_options *
     }
     lk__free(f->context, LK_MEMORY_OTHER, names, names_bytes); /* known has copies */
     if (status == LK_OK) status = list_directories(f, &found, &known, every, quiet);
+    if (status == LK_OK && found.classes_count == 0)
+        status = lk__fail(f->context, LK_EINVAL,
+                          "folder:%s: it has no subdirectory; each class needs one, with its images. Images without "
+                          "classes are arguments of `lockstep predict`",
+                          f->root);
     if (status == LK_OK && f->list.count == 0)
         status = lk__fail(f->context, LK_EINVAL, "folder:%s: it has no PNG or JPEG files%s", f->root,
                           known.unknown_count ? " of a known class" : "");
