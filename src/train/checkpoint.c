@@ -268,8 +268,8 @@ static lk_status hold_directory(lk__train_saver *s, const char *directory)
     }
     lk__lock_release(s->lock);
     *s->lock = other;
-    lk__log(c, LK_LOG_WARNING, "%s %s during the run: it was %s and locked again", directory, what,
-            place == LK__LOCK_MOVED ? "created" : "found");
+    lk__log(c, LK_LOG_WARNING, "%s %s during the run: it was %slocked again", directory, what,
+            place == LK__LOCK_MOVED ? "created and " : "");
     return LK_OK;
 }
 
