@@ -123,7 +123,7 @@ static lk_status describe(setup *s, const char *directory, required what)
 {
     struct stat info;
     bool        missing = stat(directory, &info) != 0;
-    if (missing ? what == NOTHING || errno != ENOENT : !S_ISDIR(info.st_mode)) return LK_OK;
+    if (missing ? what == NOTHING || errno != ENOENT : !S_ISDIR(info.st_mode) && what != CHECKPOINT) return LK_OK;
     lk_status status = lk_checkpoint_describe(s->context, directory, &s->description);
     if (status != LK_ENOENT || missing || what == CHECKPOINT) return status;
     bool weights = has_file(directory, "model.safetensors") || has_file(directory, "model.safetensors.index.json");

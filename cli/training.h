@@ -43,7 +43,7 @@
         TEXT("save", "DIR", NULL, "Save checkpoints in DIR; DIR/model.safetensors is the newest, readable by PyTorch"),  \
         INTEGER("save-every", "N", "0", 0, 1e12, "Save every N steps; 0: after each epoch. Always at the end"),           \
         INTEGER("keep", "K", "2", 1, 200, "Number of checkpoints to keep"),                                                  \
-        TEXT("resume", "auto|DIR", NULL, "auto: continue from --save if it has a checkpoint. DIR: continue from the newest there, or from that of DIR/step-N"), \
+        TEXT("resume", "auto|DIR", NULL, "auto: continue from --save if it has a checkpoint. DIR: continue from its newest one, or from the one that is DIR, as RUN/step-00000003 is"), \
         TEXT("init", "FILE", NULL, "Start from these weights: a .safetensors file, a checkpoint or a directory of Hugging Face. Without --tokenizer, a "                 \
              "directory's tokenizer is used"),            \
         TEXT("init-partial", "FILE", NULL,                                                                               \

@@ -143,6 +143,9 @@ expect 0 "resumed both/step-00000010 at step 10 of 20" "$lockstep" train --resum
 cmp both/model.safetensors branch/model.safetensors || complain "a run from step 10 into its own directory ends with other weights"
 expect 0 "resumed step-00000022 at step 22 of 23" "$lockstep" train --resume step-00000022 --steps 23 --threads 1
 expect 2 "branch already holds a checkpoint" "$lockstep" train --resume both/step-00000010 --save branch --threads 1
+for file in run/model.safetensors run/step-00000020/state.json; do
+    expect 2 "^lockstep train: $file holds no checkpoint: it is a file, not the directory of a run or of a step$" "$lockstep" train --resume $file --threads 1
+done
 echo x >> step-00000022/optimizer.safetensors
 expect 2 "^lockstep train: step-00000022/optimizer.safetensors is damaged" "$lockstep" train --resume step-00000022 --steps 23 --threads 1
 expect 2 "both/step-00000015 holds no checkpoint: it does not exist" "$lockstep" train --resume both/step-00000015 --threads 1

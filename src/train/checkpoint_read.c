@@ -128,8 +128,11 @@ bool lk__checkpoint_newest(lk_context *c, const char *directory, int64_t *step)
 lk_status lk__checkpoint_missing(lk_context *c, const char *directory)
 {
     struct stat info;
-    bool        missing = stat(directory, &info) != 0 && errno == ENOENT;
-    return lk__fail(c, LK_ENOENT, "%s holds no checkpoint%s", directory, missing ? ": it does not exist" : "");
+    bool        exists = stat(directory, &info) == 0, missing = !exists && errno == ENOENT;
+    const char *why = missing                            ? ": it does not exist"
+                      : exists && !S_ISDIR(info.st_mode) ? ": it is a file, not the directory of a run or of a step"
+                                                         : "";
+    return lk__fail(c, LK_ENOENT, "%s holds no checkpoint%s", directory, why);
 }
 
 lk_status lk_checkpoint_find(lk_context *c, const char *directory, int64_t *step)
