@@ -27,7 +27,8 @@ typedef struct lk_progress {
 
 /* Writes step-N and removes older ones until `keep` (at least 1) are left. Old checkpoints stay until the new one is complete.
  * Waits up to 10 s for another save into the directory. LK_EINVAL: a trainer holds the lock of the directory (the message names
- * it); or model.safetensors, optimizer.safetensors or state.json there is not a link that a save made. */
+ * it); model.safetensors, optimizer.safetensors or state.json there is not a link that a save made; or step-N is intact and holds other
+ * files. A damaged step-N that does is renamed to step-N.damaged, with a warning. */
 LK_API lk_status lk_checkpoint_save(lk_store *store, const char *directory, const lk_progress *progress, int keep);
 
 /* A file that the caller adds to checkpoints. Its digest is in state.json. Loading does not read it. */
