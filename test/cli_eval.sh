@@ -185,6 +185,33 @@ for split in "" "--split test" "--split train" "--split all"; do
     [ "$(field samples < out.txt)" = $wanted ] || fail "images $split: $(cat out.txt)"
 done
 expect 0 "folder:images/train is what the model was trained on$" "$LOCKSTEP" eval --load pictures --data folder:images/train
+# The test set needs nothing of the training set.
+run eval --load pictures
+tested=$(cat out.txt)
+rm -r images/train
+run eval --load pictures
+[ "$(cat out.txt)" = "$tested" ] || fail "without the images for training: $(cat out.txt), not $tested"
+"$python" - << 'END'
+import json, random, struct
+random.seed(2)
+def write(path, parts):
+    header, data = {}, b""
+    for part, n in parts.items():
+        for name, dtype, shape, values in (("x", "F32", [n, 3], struct.pack(f"<{3 * n}f", *(random.random() for _ in range(3 * n)))), ("y", "I32", [n], struct.pack(f"<{n}i", *(i % 2 for i in range(n))))):
+            header[f"{name}_{part}"] = dict(dtype=dtype, shape=shape, data_offsets=[len(data), len(data) + len(values)])
+            data += values
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file: file.write(struct.pack("<Q", len(text)) + text + data)
+write("arrays.safetensors", dict(train=20, test=6))
+write("tested.safetensors", dict(test=9))
+END
+expect 0 "" "$LOCKSTEP" train --model mlp --hidden 4 --data safetensors:arrays.safetensors --steps 2 --save arrays --threads 1
+for case in "arrays:6" "tested:9"; do
+    run eval --load arrays --data safetensors:${case%:*}.safetensors
+    [ "$(field samples < out.txt)" = ${case#*:} ] && [ "$(field split < out.txt)" = test ] || fail "arrays of a test set: $case: $(cat out.txt)"
+done
+run eval --load arrays --data safetensors:arrays.safetensors --split all
+[ "$(field samples < out.txt)" = 26 ] || fail "all arrays: $(cat out.txt)"
 head -c 60 new/light/ne03.png > cut.png && mv cut.png new/light/ne03.png
 for command in eval predict; do expect 2 "new/light/ne03.png is damaged" "$LOCKSTEP" $command --load pictures --data folder:new; done
 expect 2 "image files and --split exclude each other" "$LOCKSTEP" predict --load pictures --split all other/dark

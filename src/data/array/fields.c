@@ -127,7 +127,7 @@ static lk_status select_part(lk_context *context, const lk__array *arrays, int c
         return lk__fail(context, LK_EFORMAT,
                         "%s has arrays by part, such as '%s', and '%s', which belongs to neither part", arrays->file,
                         (by_part[PART_TRAIN] ? by_part[PART_TRAIN] : by_part[PART_TEST])->name, by_part[PART_ALL]->name);
-    if (parted && !by_part[PART_TRAIN])
+    if (parted && !by_part[PART_TRAIN] && split != LK_SPLIT_TEST)
         return lk__fail(context, LK_EFORMAT, "%s has '%s', but no array for training, such as 'x_train'", arrays->file,
                         by_part[PART_TEST]->name);
     if (*own_test && holdout > 0)

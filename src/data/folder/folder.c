@@ -34,8 +34,8 @@ static bool is_directory(const char *path)
 
 /* ---- which directory, which classes ---- */
 
-/* The directories of the splits: with train/ and test/ (or val/), those; with train/ alone and nothing beside it, that. Otherwise
- * the directory itself: "train" may be a class. test is "" if there is none. */
+/* The directories of the splits: with train/ and test/ (or val/), those; with train/ alone and nothing beside it, that; so with test/, for
+ * the test set alone. Otherwise the directory itself: "train" may be a class. test is "" if there is none. */
 static lk_status find_splits(lk__data_folder *f, const char *directory, char train[LK__PATH], char test[LK__PATH])
 {
     lk__data_folder_list beside = {.context = f->context};
@@ -52,13 +52,14 @@ static lk_status find_splits(lk__data_folder *f, const char *directory, char tra
     lk__path(test, "%.*s/test", (int)length, directory);
     if (!is_directory(test)) lk__path(test, "%.*s/val", (int)length, directory);
     lk__path(train, "%.*s/train", (int)length, directory);
-    bool      tested = is_directory(test), split = is_directory(train) && tested;
+    bool      trained = is_directory(train), tested = is_directory(test), split = trained && tested;
     lk_status status = LK_OK;
-    if (!split && is_directory(train)) {
+    if (!split && (trained || (tested && f->split == LK_SPLIT_TEST))) {
         status = lk__data_folder_list_classes(&beside, directory);
         split = beside.classes_count == 1;
         lk__data_folder_list_free(&beside);
     }
+    if (split && !trained) lk__path(train, "%s", test); /* its classes and shape */
     if (!split || !tested) test[0] = 0;
     if (!split) lk__path(train, "%.*s", (int)length, directory);
     return status;
