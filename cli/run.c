@@ -16,7 +16,7 @@ static const option run_options[] = {
     TEXT_LETTER('n', "nproc-per-node", "N", "1", "auto|cpu|gpu",
                 "Ranks on this host: a number, gpu (one per GPU), cpu (one per core), or auto (gpu if there are any, "
                 "else cpu)"),
-    FLAG("no-pin", "Do not pin ranks to cores (by default each is pinned to its share)"),
+    FLAG("no-pin", "Do not pin ranks to cores (by default Lockstep's threads are pinned to the rank's share)"),
     CHOICE(
         "numa-binding", "HOW", NULL, "node|socket|exclusive|core-complex",
         "Bind each rank to the cores of a NUMA node, a socket, a part of a node or a shared cache: near the GPU with "

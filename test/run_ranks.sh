@@ -75,10 +75,28 @@ all=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)
 expect 0 "not pinned" -n 2 --no-pin sh -c "$show_cores"
 grep -q "Cpus_allowed_list:[[:space:]]$all\$" out.txt || complain "--no-pin: cores are not $all: $(cat out.txt)"
 if [ "$cores" -ge 2 ]; then
-    expect 0 "pinned to cores" -n 2 sh -c "$show_cores"
-    [ "$(grep -o 'Cpus_allowed_list:.*' out.txt | sort -u | wc -l)" = 2 ] || complain "two ranks have the same cores: $(cat out.txt)"
+    # Every thread of our own ranks runs on the rank's cores alone, which no other rank has. Lent cores are a rank's own for a moment.
+    threads_of='{ "$0" train --model mlp --steps 1000000000 --eval-every -1 --keep-cores --verbose-ranks 2> "err.$RANK" & }; trainer=$!
+        for _ in $(seq 600); do grep -q " on core" "err.$RANK" && break; sleep 0.1; done
+        cat /proc/$trainer/task/*/status | grep Cpus_allowed_list | sort -u; touch "seen.$RANK"
+        for _ in $(seq 600); do [ -e seen.0 ] && [ -e seen.1 ] && break; sleep 0.1; done
+        kill -KILL $trainer; wait $trainer 2> /dev/null; true'
+    expect 0 "assigned to cores" -n 2 sh -c "$threads_of" "$LOCKSTEP"
+    [ "$(grep -c 'Cpus_allowed_list:' out.txt)" = 2 ] && [ "$(grep -o 'Cpus_allowed_list:.*' out.txt | sort -u | wc -l)" = 2 ] || complain "threads of two ranks share cores: $(cat out.txt err.?)"
+    # Other programs may use all cores of their memory node, which DataLoaders of PyTorch count.
+    expect 0 "assigned to cores" -n 2 sh -c "$show_cores"'; echo "cores $LOCKSTEP_CORES"'
+    [ "$(grep -o '\] cores .*' out.txt | sort -u | wc -l)" = 2 ] || complain "two ranks have the same cores: $(cat out.txt)"
+    if [ "$(cat /sys/devices/system/node/online 2> /dev/null || echo 0)" = 0 ]; then
+        [ "$(grep -c "Cpus_allowed_list:[[:space:]]$all\$" out.txt)" = 2 ] || complain "a program is restricted to its share of the cores: $(cat out.txt)"
+    fi
     taskset -c "${all%%[-,]*}" "$LOCKSTEP" run -n 1 sh -c "$show_cores" > out.txt 2>&1
-    grep -q "pinned to cores ${all%%[-,]*}, " out.txt || complain "the launcher's own affinity is ignored: $(cat out.txt)"
+    grep -q "assigned to cores ${all%%[-,]*}, " out.txt || complain "the launcher's own affinity is ignored: $(cat out.txt)"
+    # LOCKSTEP_CORES applies where the process may use them; what is no list of cores is ignored.
+    first=${all%%[-,]*}
+    allowed() { "$@" "$LOCKSTEP" info --json | grep -o '"cores_allowed": [0-9]*' | grep -o '[0-9]*$'; }
+    [ "$(allowed env LOCKSTEP_CORES="$first")" = 1 ] || complain "LOCKSTEP_CORES=$first: $(allowed env LOCKSTEP_CORES="$first") cores"
+    for list in x 1- 5-2 -1 0-99999 "$first,x" ""; do [ "$(allowed env LOCKSTEP_CORES="$list")" = "$cores" ] || complain "LOCKSTEP_CORES='$list' is used"; done
+    LOCKSTEP_CORES=$all taskset -c "$first" "$LOCKSTEP" info --json | grep -q '"cores_allowed": 1,' || complain "LOCKSTEP_CORES widens the cores that a user chose"
 fi
 
 # How programs are started.

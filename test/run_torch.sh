@@ -49,13 +49,23 @@ for rank in 0 1; do grep -Eq "^\[rank $rank\] $want\$" out.txt || complain "afte
 grep -q "rank 1 failed first: exit code 1" out.txt || complain "the first generation's end is not reported: $(cat out.txt)"
 grep -q "error message: ValueError: not this time" out.txt || complain "the error that record wrote is not printed: $(cat out.txt)"
 
+# A DataLoader with as many workers as cores warns no more than under torchrun: ranks may use the cores of others that are idle.
+cat > load.py <<'P'
+import os, sys, torch, warnings
+from torch.utils.data import DataLoader, TensorDataset
+warnings.simplefilter("error")
+print("batches", sum(1 for _ in DataLoader(TensorDataset(torch.zeros(8, 1)), num_workers=int(sys.argv[1]))))
+P
+"$LOCKSTEP" run -n 2 load.py "$(python3 -c 'import os; print(min(8, len(os.sched_getaffinity(0))))')" > out.txt 2>&1 || complain "a DataLoader with workers: $(cat out.txt)"
+[ "$(grep -c '^\[rank [01]\] batches 8$' out.txt)" = 2 ] || complain "a DataLoader with workers: $(cat out.txt)"
+
 # A rank's environment, compared with the real torchrun: every name, and every value except addresses, ports and paths.
 if command -v torchrun > /dev/null; then
     printf 'import os\nopen(os.environ["WHO"] + os.environ["RANK"], "w").writelines(sorted(k + "=" + v + "\\n" for k, v in os.environ.items()))\n' > show.py
     env WHO=theirs OMP_NUM_THREADS=1 torchrun --nproc-per-node 2 --rdzv-id job --role trainer --max-restarts 3 --master-port 0 --rdzv-backend c10d --rdzv-endpoint localhost:0 show.py > out.txt 2>&1 || complain "torchrun: $(cat out.txt)"
     env WHO=ours OMP_NUM_THREADS=1 "$LOCKSTEP" run --nproc-per-node 2 --rdzv-id job --role trainer --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint localhost:0 show.py > out.txt 2>&1 || complain "lockstep run: $(cat out.txt)"
     # Only ours: the job's id and token. Only torchrun's: variables for its own processes.
-    same() { grep -vE '^(WHO|LOCKSTEP_(JOB|TOKEN|FLIGHT_RECORDER|TERMINAL|THREADS)|TORCHELASTIC_(SIGNALS_TO_HANDLE|USE_AGENT_STORE)|OLDPWD|_)=' "$1" | sed -E 's/^(MASTER_ADDR|MASTER_PORT|TORCHELASTIC_ERROR_FILE)=.*/\1/'; }
+    same() { grep -vE '^(WHO|LOCKSTEP_(JOB|TOKEN|FLIGHT_RECORDER|TERMINAL|THREADS|CORES)|TORCHELASTIC_(SIGNALS_TO_HANDLE|USE_AGENT_STORE)|OLDPWD|_)=' "$1" | sed -E 's/^(MASTER_ADDR|MASTER_PORT|TORCHELASTIC_ERROR_FILE)=.*/\1/'; }
     for rank in 0 1; do
         diff <(same theirs$rank) <(same ours$rank) > out.txt || complain "rank $rank has another environment than under torchrun: $(cat out.txt)"
     done

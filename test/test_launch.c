@@ -290,6 +290,31 @@ static void every_core_is_assigned_to_at_most_one_rank(void)
     }
 }
 
+static void a_process_may_use_the_cores_of_its_memory_nodes(void)
+{
+    const uint64_t shares[] = {0x0001, 0x0404, 0x0030 | 0x0040}, wide[] = {0x0303, 0x0c0c, 0x3030 | 0xc0c0};
+    cpu_set_t      cores[3], allowed;
+    CPU_ZERO(&allowed);
+    for (int i = 0; i < 15; i++) CPU_SET(i, &allowed); /* not core 15 */
+    put_machine();
+    for (int one = 0; one < 2; one++) {
+        put_file("sys/devices/system/node/online", one ? "0\n" : "0-4\n");
+        for (int i = 0; i < 3; i++) {
+            CPU_ZERO(&cores[i]);
+            for (int j = 0; j < 16; j++)
+                if (shares[i] >> j & 1) CPU_SET(j, &cores[i]);
+        }
+        lk__numa_widen(folder, &allowed, 3, cores);
+        for (int i = 0; i < 3; i++) {
+            uint64_t bits = 0;
+            for (int j = 0; j < 64; j++) bits |= (uint64_t)(CPU_ISSET(j, &cores[i]) != 0) << j;
+            uint64_t wanted = (one ? 0xffff : wide[i]) & 0x7fff;
+            CHECK(bits == wanted, "%d nodes: rank %d may use %llx, not %llx", one ? 1 : 4, i, (unsigned long long)bits,
+                  (unsigned long long)wanted);
+        }
+    }
+}
+
 static void make_spec(lk__launch_spec *spec)
 {
     memset(spec, 0, sizeof *spec);
@@ -366,6 +391,7 @@ int main(void)
     RUN(lines_do_not_depend_on_how_the_output_is_split);
     RUN(the_tail_keeps_the_newest_lines);
     RUN(ranks_are_bound_to_memory_nodes_sockets_and_caches);
+    RUN(a_process_may_use_the_cores_of_its_memory_nodes);
     RUN(lines_are_filtered_by_substrings);
     RUN(every_core_is_assigned_to_at_most_one_rank);
     RUN(a_job_specification_is_parsed_as_it_was_written);

@@ -3,6 +3,7 @@
 #include "base/config.h"
 #include "base/isa.h"
 #include "base/limits.h"
+#include "base/pin.h"
 #include "base/pool.h"
 
 #include <stdatomic.h>
@@ -106,6 +107,7 @@ lk_status lk_context_create(const lk_context_config *given, lk_context **context
     int               threads = 1;
     *context = NULL;
     lk_status status = LK__CONFIG_READ(NULL, lk_context_config, given, &config);
+    lk__pin_to_assigned(); /* before the pool counts its cores and starts its threads */
     if (status < 0 || (status = choose_isa_and_threads(&config, &isa, &threads)) < 0) return status;
     lk_allocator allocator = config.allocator;
     if (!allocator.alloc || !allocator.free) allocator = (lk_allocator){default_alloc, default_free, NULL};

@@ -82,6 +82,14 @@ static void set_local_rank(const lk_launch_config *config, const lk__launch_chil
         set_variable(e, "CUDA_VISIBLE_DEVICES", "%d", child->local_rank);
 }
 
+/* The cores of Lockstep's own threads; a process that is bound has no others. */
+static void set_cores(const lk__launch_job *job, const lk__launch_child *child, lk__launch_environment *e)
+{
+    char list[4096] = "";
+    if (job->cores && !job->config->numa_binding) lk__topology_list(&job->cores[child->local_rank], list, sizeof list);
+    if (list[0] || getenv("LOCKSTEP_CORES")) set_variable(e, "LOCKSTEP_CORES", "%s", list);
+}
+
 /* The job's id comes first, so that finding it rarely needs more than the first page of /proc/PID/environ. */
 static void set_all(lk__launch_job *job, const lk__launch_child *child, lk__launch_environment *e)
 {
@@ -98,6 +106,7 @@ static void set_all(lk__launch_job *job, const lk__launch_child *child, lk__laun
     else if (getenv("LOCKSTEP_JOIN_COMMAND"))
         set_variable(e, "LOCKSTEP_JOIN_COMMAND", "%s", ""); /* that of an enclosing job does not apply */
     if (config->debug_rank >= 0) set_variable(e, "LOCKSTEP_NO_DEADLINES", "1");
+    set_cores(job, child, e);
     set_variable(e, "RANK", "%d", child->rank);
     set_variable(e, "WORLD_SIZE", "%d", job->part.world);
     set_local_rank(config, child, e);

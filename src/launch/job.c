@@ -106,6 +106,7 @@ void lk__job_close(lk__launch_job *job)
     lk__free(job->context, LK_MEMORY_OTHER, job->polls, job->poll_capacity * sizeof *job->polls);
     lk__free(job->context, LK_MEMORY_OTHER, job->children, (size_t)job->count * sizeof *job->children);
     lk__free(job->context, LK_MEMORY_OTHER, job->cores, (size_t)job->count * sizeof *job->cores);
+    lk__free(job->context, LK_MEMORY_OTHER, job->allowed, (size_t)job->count * sizeof *job->allowed);
 }
 
 void lk__job_begin(lk__launch_job *job)
@@ -310,6 +311,18 @@ static void print_job(lk__launch_job *job, const char *pinned)
                   job->host, pinned, threads ? threads : omp, own, job->logs[0] ? ", logs in " : "", job->logs);
 }
 
+/* A rank's process may use all cores of the memory nodes on which its own are, unless the user has bound it: see base/pin.c. */
+static lk_status allow_cores(lk__launch_job *job)
+{
+    cpu_set_t all;
+    size_t    bytes = (size_t)job->count * sizeof *job->allowed;
+    if (!job->cores || sched_getaffinity(0, sizeof all, &all) < 0) return LK_OK;
+    if (!(job->allowed = lk__alloc(job->context, LK_MEMORY_OTHER, bytes))) return LK_ENOMEM;
+    memcpy(job->allowed, job->cores, bytes);
+    if (!job->config->numa_binding) lk__numa_widen("", &all, job->count, job->allowed);
+    return LK_OK;
+}
+
 lk_status lk__launch_local(lk_context *context, const lk_launch_config *config, const lk__launch_part *part,
                            int *exit_code)
 {
@@ -332,6 +345,7 @@ lk_status lk__launch_local(lk_context *context, const lk_launch_config *config, 
         job.cores = NULL;
         snprintf(pinned, sizeof pinned, "not pinned");
     }
+    if ((status = allow_cores(&job)) < 0) goto done;
     if (!config->plain) print_job(&job, pinned);
     for (;;) {
         status = run_generation(&job);

@@ -98,7 +98,8 @@ typedef struct lk__launch_job {
     int  generation;
     const char           *address;
     int                   port;
-    cpu_set_t            *cores;    /* one set per rank; NULL: not pinned */
+    cpu_set_t            *cores;    /* one set per rank: those of its threads; NULL: not pinned */
+    cpu_set_t            *allowed;  /* one set per rank: those that its process may use; NULL: all that this one may */
     int                   threads;  /* of each rank: LOCKSTEP_THREADS and OMP_NUM_THREADS */
     bool                  uses_ssh; /* children are ssh processes, not ranks */
     lk__launch_child     *children;
@@ -194,6 +195,7 @@ lk_status lk__environment_make_ssh(lk__launch_job         *job,
 void      lk__environment_free(lk__launch_environment *environment);
 
 /* ---- topology.c ---- */
+void      lk__topology_list(const cpu_set_t *set, char *out, size_t size); /* "0-3,8" */
 lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, int *threads, char *text, size_t size);
 /* The same by memory nodes; *cores is reused, or allocated if NULL. */
 lk_status lk__topology_bind(lk_context *context, const char *mode, int ranks, cpu_set_t **cores, char *text,
@@ -205,6 +207,9 @@ lk_status lk__numa_check(lk_context *context, const char *mode); /* LK_EINVAL fo
  * the reason if this machine lacks what the mode needs. */
 lk_status lk__numa_bind(lk_context *context, const char *root, const char *mode, const cpu_set_t *allowed,
                         const char *visible, int ranks, cpu_set_t *cores);
+
+/* Adds to each set the allowed cores of the memory nodes that it has a core of. */
+void lk__numa_widen(const char *root, const cpu_set_t *allowed, int ranks, cpu_set_t *cores);
 
 /* hwloc.c: the host's cores in an order in which neighbours share most; returns their number, 0 if hwloc is not available. */
 int lk__hwloc_order(int *cpus, int most);

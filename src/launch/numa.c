@@ -252,3 +252,22 @@ lk_status lk__numa_bind(lk_context *context, const char *root, const char *mode,
     lk__free(context, LK_MEMORY_OTHER, h, sizeof *h);
     return status;
 }
+
+void lk__numa_widen(const char *root, const cpu_set_t *allowed, int ranks, cpu_set_t *cores)
+{
+    char      text[TEXT];
+    cpu_set_t every, online, node, both;
+    memset(&every, 0xff, sizeof every);
+    CPU_ZERO(&online);
+    if (read_text(root, text, sizeof text, "/sys/devices/system/node/online")) parse_cpu_list(text, &every, &online);
+    for (int i = 0; i < ranks && CPU_COUNT(&online) < 2; i++) cores[i] = *allowed;
+    for (int id = 0; id < NODES && CPU_COUNT(&online) > 1; id++) {
+        if (!CPU_ISSET(id, &online)) continue;
+        if (!read_text(root, text, sizeof text, "/sys/devices/system/node/node%d/cpulist", id)) continue;
+        parse_cpu_list(text, allowed, &node);
+        for (int i = 0; i < ranks; i++) {
+            CPU_AND(&both, &node, &cores[i]);
+            if (CPU_COUNT(&both) > 0) CPU_OR(&cores[i], &cores[i], &node);
+        }
+    }
+}

@@ -112,7 +112,8 @@ static void prepare_child(lk__launch_job *job, const lk__launch_child *child, co
     /* The reaper kills orphans; this is faster, and also works if reaper and launcher are killed together. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0) return;
     if (getppid() != parent) _exit(137);
-    if (job->cores && !job->uses_ssh && sched_setaffinity(0, sizeof *job->cores, &job->cores[child->local_rank]) < 0)
+    if (job->allowed && !job->uses_ssh &&
+        sched_setaffinity(0, sizeof *job->allowed, &job->allowed[child->local_rank]) < 0)
         return;
     lk__signals_restore_in_child(job); /* ranks ignore what nohup ignores */
     errno = 0;

@@ -33,8 +33,7 @@ static int compare_places(const void *a, const void *b)
     return x->cpu < y->cpu ? -1 : x->cpu > y->cpu;
 }
 
-/* "0-3,8" */
-static void write_set(const cpu_set_t *set, char *out, size_t size)
+void lk__topology_list(const cpu_set_t *set, char *out, size_t size)
 {
     size_t used = 0;
     out[0] = 0;
@@ -48,12 +47,12 @@ static void write_set(const cpu_set_t *set, char *out, size_t size)
     }
 }
 
-static void describe_cores(const cpu_set_t *cores, int ranks, char *text, size_t size)
+static void describe_cores(const char *how, const cpu_set_t *cores, int ranks, char *text, size_t size)
 {
-    size_t used = (size_t)snprintf(text, size, "pinned to cores ");
+    size_t used = (size_t)snprintf(text, size, "%s cores ", how);
     for (int i = 0; i < ranks && used + 80 < size; i++) {
         char one[64];
-        write_set(&cores[i], one, sizeof one);
+        lk__topology_list(&cores[i], one, sizeof one);
         used += (size_t)snprintf(text + used, size - used, "%s%s", i ? " | " : "", one);
     }
 }
@@ -87,7 +86,7 @@ lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, 
     if (!*cores) return LK_ENOMEM;
     for (int i = 0; i < ranks; i++)
         for (int j = i * share; j < (i + 1) * share; j++) CPU_SET(places[j].cpu, &(*cores)[i]);
-    describe_cores(*cores, ranks, text, size);
+    describe_cores("assigned to", *cores, ranks, text, size);
     return LK_OK;
 }
 
@@ -99,7 +98,7 @@ lk_status lk__topology_bind(lk_context *context, const char *mode, int ranks, cp
     if (!*cores) *cores = lk__alloc(context, LK_MEMORY_OTHER, (size_t)ranks * sizeof **cores);
     if (!*cores) return LK_ENOMEM;
     LK__TRY(lk__numa_bind(context, "", mode, &allowed, getenv("CUDA_VISIBLE_DEVICES"), ranks, *cores));
-    describe_cores(*cores, ranks, text, size);
+    describe_cores("pinned to", *cores, ranks, text, size);
     return LK_OK;
 }
 
