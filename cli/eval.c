@@ -100,7 +100,7 @@ static int run_eval(const options *command_line)
     }
     int code = setup_begin(&s, "eval", &given, (int)options_integer(&given, "threads"));
     if (code == 0) code = record_read(&s, "eval", &given, weights);
-    if (code == 0) model_default(&given);
+    if (code == 0) code = model_default("eval", &given);
     if (code == 0) code = record_require(&s, "eval", &given, weights);
     if (code == 0) code = setup_make(&s, "eval", &given, SETUP_TEST);
     if (code == 0) code = check_labels(&s);

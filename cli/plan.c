@@ -285,13 +285,13 @@ static int run_plan(const options *command_line)
     static options all; /* with the model of the weights */
     options       *given = &all;
     all = *command_line;
-    model_default(given);
     setup       s = {0};
     lk_graph   *graph = NULL;
     lk_plan    *plan = NULL;
     size_t      memory[LK_MEMORY_COUNT];
     const char *form = options_text(given, "graph"), *device;
     int         code = device_choose("plan", given, &device);
+    if (code == 0) code = model_default("plan", given);
     /* Before the first context, because that of CUDA is measured by creating it. What fails here fails again below. */
     lk_device_memory_held held = {0};
     if (code == 0) (void)lk_device_held(device, &held);

@@ -236,7 +236,7 @@ static int prepare(setup *s, options *given)
     int code = check_options(given);
     if (code == 0) code = setup_begin(s, "predict", given, (int)options_integer(given, "threads"));
     if (code == 0) code = record_read(s, "predict", given, options_text(given, "load"));
-    if (code == 0) model_default(given);
+    if (code == 0) code = model_default("predict", given);
     if (code == 0 && given->operand_count == 0) code = record_require(s, "predict", given, options_text(given, "load"));
     if (code == 0) code = refuse_language_model(s, given);
     if (code == 0 && given->operand_count > 0) code = open_files(s, given);

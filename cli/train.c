@@ -483,7 +483,7 @@ static int prepare_run(setup *s, watcher *w, options *given)
     handle_stop_requests();
     s->checkpoint = record_directory(given);
     if (code == 0 && environment_rank() >= 0) code = record_resume(s, "train", given); /* else run_train has */
-    if (code == 0) model_default(given);
+    if (code == 0) code = model_default("train", given);
     if (code == 0) code = training_make(s, "train", given);
     if (code != 0) return code;
     lk_comm *comm = s->config.comm;
@@ -533,7 +533,7 @@ static int run_train(const options *command_line)
     watcher        w = {.setup = &s, .loss = NAN, .train_loss = NAN, .last_loss = NAN};
     all = *command_line;
     int code = read_record(&holder, given);
-    if (code == 0 && environment_rank() < 0) model_default(given); /* ranks first read the record */
+    if (code == 0 && environment_rank() < 0) code = model_default("train", given); /* ranks first read the record */
     if (code != 0 || ranks_start("train", given, check_run, &code)) {
         setup_free(&holder);
         return code;

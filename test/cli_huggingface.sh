@@ -63,6 +63,7 @@ expect 0 "" "$lockstep" eval --load plain $own --json
 expect 0 "" "$lockstep" eval --load plain --model ./plain $own --json
 [ "$(field loss < out.txt)" = "$named" ] || complain "eval --model DIRECTORY: $(cat out.txt)"
 expect 0 "" "$lockstep" plan --init plain $own
+expect 2 '^lockstep train: --init nowhere: No such file or directory$' "$lockstep" train --init nowhere $own
 expect 2 '--model plain/config.json is a language model' "$lockstep" predict --load plain $own
 expect 2 '^lockstep train: --layers belongs to --model gpt, llama and encoder; plain/config.json has its own$' "$lockstep" train --init plain --layers 3 $own
 mkdir named && cp plain/* named/ && sed 's/"use_cache"/"own_key": 3, "use_cache"/' plain/config.json > named/config.json

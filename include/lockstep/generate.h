@@ -43,7 +43,7 @@ typedef struct lk_prompt {
 /* Why a continuation ended. */
 typedef enum lk_generate_end {
     LK_GENERATE_GOING,   /* it has not */
-    LK_GENERATE_EOS,     /* the token that ends a text: the model's eos or the tokenizer's */
+    LK_GENERATE_EOS,     /* a token that ends a text: eos or more_eos of the model, or the tokenizer's */
     LK_GENERATE_STOP,    /* a stop string */
     LK_GENERATE_TOKENS,  /* as many tokens as were asked for */
     LK_GENERATE_CONTEXT, /* as many as the context holds */
@@ -75,8 +75,9 @@ typedef struct lk_generate_config {
     uint64_t         seed LK_ZERO;
     bool             ignore_eos LK_ZERO;
     /* At the context's end, go on: only the latest half of the context remains, and is computed anew. Otherwise the text ends there. */
-    bool                slide LK_ZERO;
-    const char *const  *stop LK_ZERO; /* strings that end a continuation, also across tokens; they need a tokenizer */
+    bool slide LK_ZERO;
+    const char *const *
+        stop LK_ZERO; /* strings that end a continuation, also across tokens and as special ones; they need a tokenizer */
     int                 stop_count LK_ZERO;
     const lk_tokenizer *tokenizer LK_ZERO; /* for text and stop strings; NULL: ids alone */
     /* For each new token, prompt by prompt in every step. Below 0 ends the call with that status; LK_END ends this prompt. */
