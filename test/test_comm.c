@@ -31,6 +31,17 @@ static void exceed_memory(rank_test *t)
 
 static void symmetric_memory_cannot_be_exceeded(void) { run(3, exceed_memory); }
 
+/* 64 TiB a rank: refused before a page is allocated, and the group goes on. */
+static void ask_for_too_much(rank_test *t)
+{
+    void *memory = t;
+    CHECK(lk_comm_alloc(t->comm, (size_t)1 << 46, &memory) == LK_ETOOLARGE, "%s", lk_context_error(t->context));
+    CHECK(strstr(lk_context_error(t->context), "available"), "%s", lk_context_error(t->context));
+    CHECK(lk_comm_barrier(t->comm, NULL) == LK_OK, "%s", lk_comm_error(t->comm));
+}
+
+static void memory_that_the_machine_lacks_is_refused(void) { run(3, ask_for_too_much); }
+
 /* A child that a rank forks is not a rank: freeing the group there has no effect. */
 static void free_in_child(rank_test *t)
 {
@@ -54,6 +65,7 @@ int main(void)
 {
     static const backend_case shm = {run, LK__SMALL, chunk, 4, false};
     RUN(symmetric_memory_cannot_be_exceeded);
+    RUN(memory_that_the_machine_lacks_is_refused);
     RUN(freeing_in_a_forked_child_has_no_effect);
     return run_cases(&shm);
 }

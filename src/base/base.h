@@ -30,6 +30,8 @@ lk_status lk__fail_prefix(lk_context *context, lk_status status, const char *for
     __attribute__((format(printf, 3, 4)));
 void lk__log(lk_context *context, lk_log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+bool lk__status_exists(int32_t value); /* of a number that another process sent */
+
 /* A name from a file as a message shows it: like lk_printable, truncated. */
 enum { LK__SHOWN = 88 };
 const char *lk__shown(const char *name, char out[LK__SHOWN]);

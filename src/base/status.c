@@ -1,4 +1,6 @@
 /* status.c - names of status codes and element types. */
+#include "base/base.h"
+
 #include <lockstep/base.h>
 #include <string.h>
 
@@ -22,6 +24,17 @@ const char *lk_status_text(lk_status status)
 #undef TEXT_CASE
     }
     return "an unknown status";
+}
+
+bool lk__status_exists(int32_t value)
+{
+    switch (value) {
+#define EXISTS_CASE(name, value, text) \
+    case value: return true;
+        LK_STATUS_LIST(EXISTS_CASE)
+#undef EXISTS_CASE
+    }
+    return false;
 }
 
 static const struct {

@@ -82,7 +82,7 @@ bool lk__message_parse(const void *bytes, size_t length, lk__net_message *messag
         message->cause = fail.cause;
         message->data = (const char *)bytes + sizeof fail;
         message->bytes = length - sizeof fail;
-        return fail.status < 0 && fail.status >= LK_ECANCELED && (uint32_t)fail.cause.kind < LK__CAUSE_KINDS &&
+        return fail.status < 0 && lk__status_exists(fail.status) && (uint32_t)fail.cause.kind < LK__CAUSE_KINDS &&
                fail.cause.rank >= 0;
     case LK__MESSAGE_NOTE:
         message->data = (const char *)bytes + sizeof head;

@@ -93,7 +93,7 @@ lk__rendezvous_trust lk__reply_verify(lk__rendezvous_reply *a, const lk__rendezv
     compute_mac(token, "answer", h->nonce, a, offsetof(lk__rendezvous_reply, mac), mac);
     make_printable(a->text, sizeof a->text);
     if (!lk__hmac_same(mac, a->mac)) return LK__WRONG_TOKEN;
-    return a->status <= 0 && a->status >= LK_ECANCELED ? LK__TRUSTED : LK__FOREIGN;
+    return a->status <= 0 && lk__status_exists(a->status) ? LK__TRUSTED : LK__FOREIGN;
 }
 
 void lk__endpoints_sign(const lk__rendezvous_endpoint *endpoints, int count, const lk__rendezvous_request *h,

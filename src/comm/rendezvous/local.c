@@ -34,6 +34,8 @@ enum { PIECE = 2 << 20 }; /* bytes: a huge page, well below a millisecond */
  * and the tables of all ranks would take seconds. */
 enum { PREPARED = 64 << 20 };
 
+enum { CHECKED = 64 << 20 }; /* bytes from which on memory is compared with what the machine has available */
+
 static const double name_wait = 5; /* seconds for an earlier rendezvous of the same job to end */
 
 static socklen_t address_of(const char *key, struct sockaddr_storage *address)
@@ -113,6 +115,9 @@ static lk_status make_memory(const lk__rendezvous_local *m, size_t bytes, int *f
     lk_status     status;
     struct rlimit limit;
     *fd = -1;
+    /* The system would take pages of this size from other processes, or end them, before it refuses one. */
+    if (bytes >= CHECKED && (status = lk_context_check_memory(context, "the memory that the ranks share", bytes)) < 0)
+        return status;
     /* The limit applies to this memory as to files, and exceeding it kills the process by SIGXFSZ. */
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur)
         return lk__fail(
