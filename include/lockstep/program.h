@@ -56,7 +56,8 @@ typedef struct lk_metrics {
     int                    named_count;
 } lk_metrics;
 
-/* The store may belong to another plan that has the same states in the same layout. comm is the group whose ranks share every
+/* The store may belong to a plan of another graph that has the same states, in the order of recording; constants may differ, and are the
+ * program's own then. comm is the group whose ranks share every
  * step, NULL where the plan is for one rank; borrowed. The ranks compare their programs and their initial parameters:
  * LK_EMISMATCH names the first line or tensor that differs. */
 LK_API lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_program **program);

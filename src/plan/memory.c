@@ -75,7 +75,8 @@ static void external_storages(memory *m)
                 (lk__plan_place){LK__IN_GRADIENTS, lk__bucket_place(m->plan, &m->plan->buckets[value->state]) + slice};
         }
         if (value->kind == LK__VALUE_CONSTANT)
-            s.place = (lk__plan_place){LK__IN_BUFFERS, m->plan->constants[value->state]};
+            s.place = (lk__plan_place){LK__IN_CONSTANTS,
+                                       m->plan->constants[value->state] - lk__plan_constants_begin(m->plan)};
         if (value->kind == LK__VALUE_MASTER)
             s.place = (lk__plan_place){LK__IN_MASTER, m->plan->states[value->state].master_offset};
         if (value->kind == LK__VALUE_OPTIMIZER)

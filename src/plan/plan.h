@@ -14,6 +14,7 @@ typedef enum lk__plan_region {
     LK__IN_INPUT, /* the caller's memory, bound before a run */
     LK__IN_PARAMETERS,
     LK__IN_BUFFERS,
+    LK__IN_CONSTANTS, /* behind the buffers of the store, or the program's own: from the first constant on */
     LK__IN_MASTER,
     LK__IN_OPTIMIZER,
     LK__IN_GRADIENTS,
@@ -142,6 +143,16 @@ struct lk_plan {
     char  *algorithms;
     size_t algorithms_bytes; /* of the allocation */
 };
+
+/* Where the constants are among the buffers, and their bytes; none: both 0. */
+static inline size_t lk__plan_constants_begin(const lk_plan *p)
+{
+    return p->graph->constants_count ? p->constants[0] : 0;
+}
+static inline size_t lk__plan_constants_bytes(const lk_plan *p)
+{
+    return p->graph->constants_count ? p->memory[LK_MEMORY_BUFFERS] - p->constants[0] : 0;
+}
 
 uint64_t lk__plan_hash(const lk_plan *plan); /* the fingerprint without the algorithms */
 /* Copies the list; length 0: there is none. */

@@ -98,26 +98,35 @@ static lk_status check_states(const lk_plan *plan, const lk_store *store)
     return LK_OK;
 }
 
-/* A store holds the constants of the plan that it was made for: these must be the same bytes in the same places. */
-static lk_status check_constants(const lk_plan *plan, const lk_store *store)
+/* Whether the store holds the constants of this plan: the same bytes in the same places. */
+static bool has_constants(const lk_plan *plan, const lk_store *store)
 {
     const lk_graph *g = plan->graph, *theirs = store->plan->graph;
-    if (store->plan == plan) return LK_OK;
-    if (theirs->constants_count != g->constants_count)
-        return lk__fail(plan->context, LK_EMISMATCH, "the store holds %zu constants, the plan has %zu",
-                        theirs->constants_count, g->constants_count);
-    for (size_t i = 0; i < g->constants_count; i++) {
+    if (store->plan == plan) return true;
+    bool same = theirs->constants_count == g->constants_count;
+    for (size_t i = 0; i < g->constants_count && same; i++) {
         const lk__graph_constant *a = &g->constants[i], *b = &theirs->constants[i];
-        lk_site                   site = g->values[a->value].site;
-        if (a->bytes == b->bytes && plan->constants[i] == store->plan->constants[i] &&
-            memcmp(a->data, b->data, a->bytes) == 0)
-            continue;
-        return lk__fail(plan->context, LK_EMISMATCH,
-                        "the store was made for another plan: the constant recorded at %s:%d has other data or "
-                        "another place in it",
-                        site.file ? site.file : "?", site.line);
+        same = a->bytes == b->bytes && plan->constants[i] == store->plan->constants[i] &&
+               memcmp(a->data, b->data, a->bytes) == 0;
     }
-    return LK_OK;
+    return same;
+}
+
+/* A store of another graph serves this program too: constants that it does not hold are the program's own. */
+static lk_status make_constants(lk_program *p)
+{
+    const lk_plan *plan = p->plan;
+    size_t         bytes = lk__plan_constants_bytes(plan), begin = lk__plan_constants_begin(plan);
+    lk_status      status = LK_OK;
+    if (!bytes) return LK_OK;
+    p->constants = p->store->buffers + begin;
+    if (has_constants(plan, p->store)) return LK_OK;
+    if ((status = lk__device_alloc(p->device, LK_MEMORY_BUFFERS, bytes, &p->own_constants)) < 0) return status;
+    p->constants = p->own_constants;
+    for (size_t i = 0; i < plan->graph->constants_count && status >= 0; i++)
+        status = lk__device_write(p->device, p->stream, p->constants + (plan->constants[i] - begin),
+                                  plan->graph->constants[i].data, plan->graph->constants[i].bytes);
+    return status;
 }
 
 static lk_status check_comm(const lk_plan *plan, lk_comm *comm)
@@ -198,8 +207,8 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     lk_context *c = plan->context;
     lk_status   status;
     *program = NULL;
-    if ((status = check_states(plan, store)) < 0 || (status = check_constants(plan, store)) < 0 ||
-        (status = check_comm(plan, comm)) < 0 || (status = check_sharing(plan, store, comm)) < 0)
+    if ((status = check_states(plan, store)) < 0 || (status = check_comm(plan, comm)) < 0 ||
+        (status = check_sharing(plan, store, comm)) < 0)
         return status;
     lk_program *p = lk__alloc(c, LK_MEMORY_OTHER, sizeof *p);
     if (!p) return LK_ENOMEM;
@@ -217,11 +226,11 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     if ((status = p->device->backend->stream_create(p->device, &p->stream)) < 0 || (status = lk__regions_create(p)) < 0)
         goto fail;
     if (p->comm && (status = lk__verify_plans(plan, p->comm, &p->first_chooses)) < 0) goto fail;
-    if ((status = lk__gradients_share(p)) < 0 || (status = make_slots(p)) < 0 || (status = lk__losses_create(p)) < 0 ||
-        (status = lk__staging_create(p)) < 0 || (status = prepare_lists(p)) < 0 ||
-        (status = lk__collectives_create(p)) < 0 || (status = lk__shared_create(p)) < 0 ||
-        (status = lk__lend_create(p)) < 0 || (status = lk__graphs_create(p)) < 0 ||
-        (status = lk__queue_create(p)) < 0 || (status = lk__update_create(p)) < 0)
+    if ((status = make_constants(p)) < 0 || (status = lk__gradients_share(p)) < 0 || (status = make_slots(p)) < 0 ||
+        (status = lk__losses_create(p)) < 0 || (status = lk__staging_create(p)) < 0 ||
+        (status = prepare_lists(p)) < 0 || (status = lk__collectives_create(p)) < 0 ||
+        (status = lk__shared_create(p)) < 0 || (status = lk__lend_create(p)) < 0 ||
+        (status = lk__graphs_create(p)) < 0 || (status = lk__queue_create(p)) < 0 || (status = lk__update_create(p)) < 0)
         goto fail;
     if (p->comm && (status = lk_program_verify(p, 0)) < 0) goto fail;
     *program = p;
@@ -256,6 +265,7 @@ void lk_program_free(lk_program *p)
     lk__staging_free(p);
     lk__gradients_release(p);
     lk__regions_free(p);
+    lk__device_free(p->device, LK_MEMORY_BUFFERS, p->own_constants, lk__plan_constants_bytes(p->plan));
     for (int i = 0; p->slots && i < p->plan->slots; i++) {
         free_list(c, &p->slots[i].train);
         lk__free(c, LK_MEMORY_OTHER, (void *)p->slots[i].inputs, inputs);

@@ -58,6 +58,7 @@ struct lk_program {
     lk_plan           *plan;
     lk_store          *store;
     lk_comm           *comm; /* NULL: alone */
+    char              *constants, *own_constants; /* the store's, or its own where those are others; else NULL */
     lk__device        *device;
     lk__device_stream *stream;                        /* of all kernels */
     char              *arena, *workspace, *gradients; /* the device's memory */

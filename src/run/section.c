@@ -14,6 +14,7 @@ void *lk__program_resolve(const lk_program *p, const char *arena, const char *gr
     switch (place.region) {
     case LK__IN_PARAMETERS: return p->store->parameters + place.offset;
     case LK__IN_BUFFERS: return p->store->buffers + place.offset;
+    case LK__IN_CONSTANTS: return p->constants + place.offset;
     case LK__IN_MASTER: return p->store->master + place.offset;
     case LK__IN_OPTIMIZER: return p->store->optimizer + place.offset;
     case LK__IN_GRADIENTS: return (char *)gradients + place.offset;
