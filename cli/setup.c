@@ -207,6 +207,7 @@ int setup_begin(setup *s, const char *name, const options *given, int threads)
     if (code != 0) return code;
     config.threads = threads;
     config.overcommit = options_flag(given, "overcommit");
+    config.plans_only = strcmp(name, "plan") == 0;
     config.log = log_line;
     config.log_user = s;
     lk_status status = lk_context_create(&config, &s->context);

@@ -89,4 +89,7 @@ expect 1 'recorded at' env LK_CUDA_EMULATED_FAIL=launch:9 "${train[@]}" --device
 expect 1 'loss became' "${train[@]}" --lr 1e6 --optimizer sgd --steps 60
 grep -qF 'The weights were not updated' err.txt || fail "a loss that is not finite: $(cat err.txt)"
 expect 2 'there is no' env LOCKSTEP_MODULES="$work" "${train[@]}"
+# Without a GPU nothing trains, and plans can be made.
+expect 2 'device cuda: ' env LK_CUDA_EMULATED_FAIL=devices:0 "${train[@]}" --device cuda
+env LK_CUDA_EMULATED_FAIL=devices:0 "$LOCKSTEP" plan --model mlp --device cuda > out.txt 2> err.txt || fail "plan without a GPU: $(cat err.txt)"
 expect 0 '' env LOCKSTEP_MODULES="$work" LOCKSTEP_DEVICE=auto "${train[@]}"

@@ -48,7 +48,7 @@ typedef struct lk_context_config {
     /* 0: what needs more memory than the machine has available is refused before it is allocated, with LK_ETOOLARGE; 1: it is tried, and
      * the system may end the process. Nothing is refused where `allocator` is set, whose memory may exist already. */
     int overcommit LK_ZERO;
-    int unused LK_ZERO; /* 0 */
+    int plans_only LK_ZERO; /* 1: for plans alone, which need no device: "cuda" may be planned for where there is no GPU */
 } lk_context_config;
 #define LK_CONTEXT_CONFIG_INIT {.size = sizeof(lk_context_config)}
 

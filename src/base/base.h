@@ -60,7 +60,7 @@ void lk__context_add_reading(lk_context *context, int change);
 /* The device of a context. Devices are a layer of their own (device/device.h), which defines open and close; they are declared here
  * because a context opens its device. name NULL: LOCKSTEP_DEVICE, or the CPU. LK_EUNSUPPORTED: there is no such device. */
 struct lk__device *lk__context_device(const lk_context *context);
-lk_status          lk__device_open(lk_context *context, const char *name, struct lk__device **device);
+lk_status          lk__device_open(lk_context *context, const char *name, bool plans_only, struct lk__device **device);
 void               lk__device_close(struct lk__device *device); /* NULL is fine */
 
 /* The known name closest to `name` by edit distance, or NULL when none is close. */

@@ -122,7 +122,7 @@ lk_status lk_context_create(const lk_context_config *given, lk_context **context
     c->limits_root = "";
     c->created = nanoseconds();
     status = lk__pool_create(c, threads, &c->pool);
-    if (status >= 0) status = lk__device_open(c, config.device, &c->device);
+    if (status >= 0) status = lk__device_open(c, config.device, config.plans_only != 0, &c->device);
     if (status < 0) {
         lk__fail(NULL, status, "%s", lk_context_error(c));
         lk_context_free(c);

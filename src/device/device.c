@@ -51,16 +51,19 @@ lk_status lk_device_report(const char *name, lk_text_callback write, void *user)
     return LK_OK;
 }
 
-/* "cuda" or "cuda:N": the backend is loaded; without a GPU it opens all the same, so that plans can be made. */
-static lk_status open_cuda(lk_context *c, const char *name, lk__device **device)
+/* "cuda" or "cuda:N": the backend is loaded; without a GPU it opens for plans alone. */
+static lk_status open_cuda(lk_context *c, const char *name, bool plans_only, lk__device **device)
 {
     const lk__cuda_module *module;
-    char                  *end;
+    char                  *end, why[512];
     long                   number = name[4] ? strtol(name + 5, &end, 10) : -1;
     if (name[4] && (name[5] < '0' || name[5] > '9' || *end || number > 1023))
         return lk__fail(c, LK_EINVAL, "device \"%.40s\": a number of a GPU must follow, as in cuda:0", name);
     lk_status status = lk__cuda_load(c, &module);
-    return status < 0 ? status : module->backend->open(c, (int)number, device);
+    if (status < 0) return status;
+    if (!plans_only && module->devices(why, sizeof why) == 0)
+        return lk__fail(c, LK_EUNSUPPORTED, "device %.40s: %s", name, why);
+    return module->backend->open(c, (int)number, device);
 }
 
 static lk_status open_auto(lk_context *c, lk__device **device)
@@ -71,7 +74,7 @@ static lk_status open_auto(lk_context *c, lk__device **device)
     return cuda ? cuda->open(c, -1, device) : lk__device_cpu.open(c, -1, device);
 }
 
-lk_status lk__device_open(lk_context *c, const char *name, lk__device **device)
+lk_status lk__device_open(lk_context *c, const char *name, bool plans_only, lk__device **device)
 {
     static const char *const known[] = {"auto", "cpu", "cuda", "guarded"};
     const char              *chosen = name ? name : getenv("LOCKSTEP_DEVICE");
@@ -80,7 +83,8 @@ lk_status lk__device_open(lk_context *c, const char *name, lk__device **device)
     for (size_t i = 0; i < BUILT_IN; i++)
         if (strcmp(built_in[i]->name, chosen) == 0) return built_in[i]->open(c, -1, device);
     if (strcmp(chosen, "auto") == 0) return open_auto(c, device);
-    if (strncmp(chosen, "cuda", 4) == 0 && (chosen[4] == 0 || chosen[4] == ':')) return open_cuda(c, chosen, device);
+    if (strncmp(chosen, "cuda", 4) == 0 && (chosen[4] == 0 || chosen[4] == ':'))
+        return open_cuda(c, chosen, plans_only, device);
     const char *nearest = lk__suggest(chosen, known, sizeof known / sizeof *known);
     return lk__fail(c, LK_EUNSUPPORTED,
                     "%s\"%.40s\": there is no such device; %s%s%sdevices are auto, cpu, cuda, cuda:N",
