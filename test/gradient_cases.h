@@ -207,6 +207,7 @@ static lk_tensor build_reduce(cell *c)
         if (mask >> i & 1) axes[count++] = i % 2 ? i - s->rank : i;
     bool keepdim = c->variant & 1;
     x = lk_tanh(x); /* so that the gradient is not a constant */
+    if (count == 0) return x; /* no axes are an error */
     return c->variant & 2 ? lk_mean(x, .axes = axes, .axes_count = count, .keepdim = keepdim)
                           : lk_sum(x, .axes = axes, .axes_count = count, .keepdim = keepdim);
 }

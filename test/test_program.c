@@ -341,6 +341,23 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_l1(x, v), "l1: x (4*, 6) and target (5) differ");
     WRONG(lk_bce_with_logits(x, lk_stop_gradient(v)), "differ");
     WRONG(lk_bce_with_logits(x, x, .weight = lk_scale(lk_slice(x, 1, 0, 3), 2)), "does not have the first axes");
+    /* Options that a layer does not have. */
+    WRONG(lk_linear(x, "fc", 10, .stride = 2), "lk_linear \"fc\" has no option stride");
+    WRONG(lk_linear(x, "fc", 10, .epsilon = 1e-3), "lk_linear \"fc\" has no option epsilon");
+    WRONG(lk_conv2d(image, "conv", 4, 3, .momentum = 0.2), "lk_conv2d \"conv\" has no option momentum");
+    WRONG(lk_embedding(ids, "words", 10, 4, .no_bias = true), "lk_embedding \"words\" has no option no_bias");
+    WRONG(lk_layer_norm(x, "norm", .momentum = 0.2), "lk_layer_norm \"norm\" has no option momentum");
+    WRONG(lk_rms_norm(x, "norm", .no_bias = true), "lk_rms_norm \"norm\" has no option no_bias");
+    WRONG(lk_group_norm(x, "norm", 2, .groups = 3), "lk_group_norm \"norm\" has no option groups");
+    WRONG(lk_batch_norm(x, "norm", .std = 0.02), "lk_batch_norm \"norm\" has no option std");
+    WRONG(lk_layer_norm(x, "norm", .weight = v), "lk_layer_norm \"norm\" has no option weight");
+    WRONG(lk_max_pool2d(image, 2, .groups = 3), "max_pool2d has no option groups");
+    WRONG(lk_avg_pool2d(image, 2, .groups = 3), "avg_pool2d has no option groups");
+    WRONG(lk_f_layer_norm(x, none, none, .momentum = 0.2), "layer_norm has no option momentum");
+    WRONG(lk_f_rms_norm(x, none, .momentum = 0.2), "rms_norm has no option momentum");
+    WRONG(lk_f_group_norm(x, 2, none, none, .momentum = 0.2), "group_norm has no option momentum");
+    WRONG(lk_sum(x, .axes = (int[]){0, 1}), "sum: axes and axes_count belong together");
+    WRONG(lk_mean(x, .axes_count = 1), "mean: axes and axes_count belong together");
     WRONG(lk_bce_with_logits(x, lk_mul(x, lk_sum(v))), "lk_stop_gradient");
     WRONG(lk_bce_with_logits(x, none), "target is missing");
     WRONG(lk_pow(x, NAN), "pow: nan is not a finite number");

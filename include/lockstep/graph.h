@@ -165,7 +165,7 @@ LK_API lk_tensor lk_log_softmax_at(lk_site site, lk_tensor x, int axis);
 
 typedef struct lk_reduce_options {
     int        reserved LK_ZERO;
-    const int *axes LK_ZERO; /* NULL: all */
+    const int *axes LK_ZERO; /* NULL: all; else as .axes = (int[]){0, 1}, .axes_count = 2 */
     int        axes_count LK_ZERO;
     bool       keepdim LK_ZERO;
 } lk_reduce_options;
@@ -221,7 +221,7 @@ typedef struct lk_window_options {
     int     reserved LK_ZERO;
     int64_t stride LK_ZERO;  /* 0: 1 for convolution, the kernel for pooling */
     int64_t padding LK_ZERO; /* on each side */
-    int64_t groups LK_ZERO;  /* convolution only; 0: 1 */
+    int64_t groups LK_ZERO;  /* convolution; 0: 1. An error for pooling */
 } lk_window_options;
 LK_API lk_tensor lk_f_conv2d_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_window_options options);
 LK_API lk_tensor lk_max_pool2d_at(lk_site site, lk_tensor x, int64_t kernel, lk_window_options options);
@@ -236,7 +236,7 @@ LK_API lk_tensor lk_global_avg_pool2d_at(lk_site site, lk_tensor x); /* (N, C, H
 typedef struct lk_norm_options {
     int    reserved LK_ZERO;
     double epsilon LK_ZERO;  /* 0: 1e-5 (RMS norm: the type's own, as PyTorch) */
-    double momentum LK_ZERO; /* batch norm; 0: 0.1 */
+    double momentum LK_ZERO; /* batch norm; 0: 0.1. An error for other norms */
 } lk_norm_options;
 /* Over the last axes, as many as weight has (or the last one when there is none). weight and bias may be missing. */
 LK_API lk_tensor lk_f_layer_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias,

@@ -7,10 +7,11 @@
 
 LK_BEGIN_DECLS
 
+/* A layer has those options that its comment names, and `frozen`: another one is an error, as any invalid call. */
 typedef struct lk_layer_options {
     int     reserved LK_ZERO;
     int64_t stride LK_ZERO, padding LK_ZERO, groups LK_ZERO; /* conv2d: 0 means 1, 0, 1 */
-    bool    no_bias LK_ZERO;
+    bool    no_bias LK_ZERO; /* conv2d, linear, norms except RMS norm */
     bool    frozen LK_ZERO; /* no gradient and no update for its parameters */
     /* conv2d, linear, embedding; tied weights: use this parameter instead of a new one; name.weight becomes its alias */
     lk_tensor weight LK_ZERO;

@@ -179,6 +179,11 @@ static lk_tensor record_sum(lk_site site, lk_tensor x, lk_reduce_options options
     if (!g) return lk__no_result(site, &x, 1);
     int          rank = lk_tensor_rank(x);
     lk__op_attrs attrs = {.mask = (1u << rank) - 1, .mean = mean, .keepdim = options.keepdim};
+    if ((options.axes != NULL) != (options.axes_count > 0)) {
+        lk__graph_fail(g, site, "%s: axes and axes_count belong together, as in .axes = (int[]){0, 1}, .axes_count = 2",
+                       mean ? "mean" : "sum");
+        return (lk_tensor){g, -1};
+    }
     if (options.axes) {
         attrs.mask = 0;
         for (int i = 0; i < options.axes_count; i++) {
@@ -316,6 +321,12 @@ lk_tensor lk_addmm_at(lk_site site, lk_tensor bias, lk_tensor x, lk_tensor weigh
     return record_weighted(site, LK__OP_linear, &(lk__op_attrs){.transposed = true}, x, weight, bias);
 }
 
+/* Fails if an option is set that the operation does not have. */
+static void refuse_option(lk_site site, lk_tensor x, lk__op op, bool set, const char *option)
+{
+    if (set && x.graph) lk__graph_fail(x.graph, site, "%s has no option %s", lk__op_name(op), option);
+}
+
 static lk__op_attrs window_attrs(lk_window_options options, int64_t kernel, int64_t stride)
 {
     return (lk__op_attrs){
@@ -332,12 +343,14 @@ lk_tensor lk_f_conv2d_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor 
 lk_tensor lk_max_pool2d_at(lk_site site, lk_tensor x, int64_t kernel, lk_window_options options)
 {
     lk__op_attrs attrs = window_attrs(options, kernel, kernel);
+    refuse_option(site, x, LK__OP_max_pool2d, options.groups != 0, "groups");
     return record1(site, LK__OP_max_pool2d, &attrs, x);
 }
 
 lk_tensor lk_avg_pool2d_at(lk_site site, lk_tensor x, int64_t kernel, lk_window_options options)
 {
     lk__op_attrs attrs = window_attrs(options, kernel, kernel);
+    refuse_option(site, x, LK__OP_avg_pool2d, options.groups != 0, "groups");
     return record1(site, LK__OP_avg_pool2d, &attrs, x);
 }
 
@@ -350,6 +363,7 @@ lk_tensor lk_f_layer_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_ten
 {
     lk__op_attrs attrs = {.axis = weight.graph ? lk_tensor_rank(weight) : 1,
                           .epsilon = options.epsilon > 0 ? options.epsilon : 1e-5};
+    refuse_option(site, x, LK__OP_layer_norm, options.momentum != 0, "momentum");
     return record(site, LK__OP_layer_norm, &attrs, (lk_tensor[]){x, weight, bias}, 3);
 }
 
@@ -358,6 +372,7 @@ lk_tensor lk_f_rms_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_norm_
     double       epsilon = lk_tensor_dtype(x) == LK_F64 ? 2.220446049250313e-16 : 1.1920928955078125e-07;
     lk__op_attrs attrs = {.axis = weight.graph ? lk_tensor_rank(weight) : 1,
                           .epsilon = options.epsilon > 0 ? options.epsilon : epsilon};
+    refuse_option(site, x, LK__OP_rms_norm, options.momentum != 0, "momentum");
     return record(site, LK__OP_rms_norm, &attrs, (lk_tensor[]){x, weight}, 2);
 }
 
@@ -365,6 +380,7 @@ lk_tensor lk_f_group_norm_at(lk_site site, lk_tensor x, int64_t groups, lk_tenso
                              lk_norm_options options)
 {
     lk__op_attrs attrs = {.groups = groups, .epsilon = options.epsilon > 0 ? options.epsilon : 1e-5};
+    refuse_option(site, x, LK__OP_group_norm, options.momentum != 0, "momentum");
     return record(site, LK__OP_group_norm, &attrs, (lk_tensor[]){x, weight, bias}, 3);
 }
 
