@@ -46,6 +46,8 @@ static bool record_everything(lk_graph *graph)
     z = lk_linear(lk_global_avg_pool2d(z), "fc", 6);
     z = lk_rms_norm(lk_layer_norm(lk_add(z, lk_flatten(y)), "ln"), "rms", .epsilon = 1e-6);
     z = lk_add(z, lk_add(lk_f_embedding(ids, table), lk_embedding(ids, "words", 7, 6, .std = 0.5)));
+    lk_tensor each = lk_cross_entropy_each(z, ids, .ignore_index = &ignored);
+    (void)lk_mse_each(each, each);
     lk_tensor loss = lk_cross_entropy(z, ids, .label_smoothing = 0.1, .ignore_index = &ignored);
     lk_tensor squared = lk_mse(x, y), mean_of_sums = lk_mean(lk_sum(x, .axes = axes, .axes_count = 1, .keepdim = true));
     WANT(loss.graph == graph && squared.id >= 0 && mean_of_sums.id >= 0);

@@ -556,6 +556,26 @@ static lk_tensor cross_entropy(cell *c)
                             .ignore_index = n & 16 ? &ignored : NULL);
 }
 
+/* Bits: 0 smoothing, 1 weights, 2 three axes. */
+static lk_tensor entropy_each(cell *c)
+{
+    int           n = c->variant;
+    const int64_t rows[] = {3, 3, 5};
+    shape         s = n & 4 ? (shape){3, {3, 3, 5}} : (shape){2, {9, 5}};
+    lk_tensor     logits = operand(c, n & 1 ? PLAIN : WIDE, s.rank, s.dims), w = {0};
+    lk_tensor     y = integers(c, labels[0], 9, s.rank - 1, s.dims);
+    if (n & 2) w = n & 4 ? lk_reshape(reals(c, sample_weights, 9), 2, rows) : reals(c, sample_weights, 9);
+    return lk_cross_entropy_each(logits, y, .label_smoothing = n & 1 ? 0.1 : 0, .weight = w);
+}
+
+static lk_tensor square_each(cell *c)
+{
+    static const shape shapes[] = {{1, {17}}, {2, {3, 5}}, {4, {2, 3, 5, 3}}};
+    const shape       *s = &shapes[c->variant];
+    lk_tensor          x = operand(c, PLAIN, s->rank, s->dims), target = operand(c, PLAIN, s->rank, s->dims);
+    return lk_mse_each(x, target);
+}
+
 static lk_tensor scaled_cross_entropy(cell *c) { return lk_scale(cross_entropy(c), -0.75); }
 
 /* Bits: 0 packed, 1 causal, 2 grouped queries, 3 bounds of documents and lengths, 4 dropout. */
@@ -777,6 +797,8 @@ static const gradient_case cases[] = {
     CASE(gated, 2),
     {.name = "linear_cross_entropy", .build = linear_entropy, .variants = 8, .loss = true},
     {.name = "cross_entropy", .build = cross_entropy, .variants = 32, .loss = true},
+    {.name = "cross_entropy_each", .build = entropy_each, .variants = 8},
+    {.name = "mse_each", .build = square_each, .variants = 3},
     {.name = "scaled_cross_entropy", .build = scaled_cross_entropy, .variants = 32, .loss = true},
     {.name = "mse", .build = mean_square, .variants = 8, .loss = true},
     {.name = "loss", .build = any_loss, .variants = 4, .loss = true},

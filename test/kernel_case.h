@@ -399,6 +399,17 @@ static void run_each_type(void (*tests)(void), lk_dtype last)
     }
 }
 
+/* The smallest position whose id is out of range is reported, for any number of threads; -1: none is. */
+static inline void expect_invalid(int64_t position, int operand, int32_t value, int64_t limit)
+{
+    const lk__kernel_invalid_id *got = &t.invalid;
+    bool                         right = got->found == (position >= 0);
+    if (position >= 0 && right)
+        right = got->op == t.op && got->at == (const int32_t *)t.in[operand].data + position && got->value == value &&
+                got->limit == limit;
+    if (!right && !t.skipped) fail_case("reports another id as out of range");
+}
+
 /* Runs `tests` for each instruction set, or for the device, and each type up to `last`: f32, f64, bf16. Returns the program's exit
  * status. */
 static int run_types(void (*tests)(void), lk_dtype last)

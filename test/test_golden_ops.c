@@ -341,6 +341,33 @@ static lk_tensor cross(cell *c, lk_tensor logits, double smoothing, int64_t igno
                             .weight = w);
 }
 
+static lk_tensor entropy_each(cell *c, lk_tensor logits, double smoothing, bool weighted)
+{
+    static const int labels[] = {2, 0, 1, 4, -100, 2, 3, -100, 0};
+    lk_tensor y = lk_tensor_rank(logits) == 2 ? integers(c, labels, 9, DIMS(9)) : integers(c, labels, 9, DIMS(3, 3));
+    return lk_cross_entropy_each(logits, y, .label_smoothing = smoothing,
+                                 .weight = weighted ? reals(c, sample_weights, 9) : none);
+}
+
+static lk_tensor cross_entropy_each(cell *c) { return entropy_each(c, OPERAND(c, WIDE, 9, 5), 0, false); }
+static lk_tensor cross_entropy_each_weight(cell *c) { return entropy_each(c, OPERAND(c, PLAIN, 9, 5), 0.3, true); }
+static lk_tensor cross_entropy_each_three_axes(cell *c)
+{
+    return entropy_each(c, OPERAND(c, WIDE, 3, 3, 5), 0.1, false);
+}
+
+static lk_tensor mse_each(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 5), b = OPERAND(c, PLAIN, 5);
+    return lk_mse_each(a, b);
+}
+
+static lk_tensor mse_each_image(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 2, 3, 5, 3), b = OPERAND(c, PLAIN, 2, 3, 5, 3);
+    return lk_mse_each(a, b);
+}
+
 static lk_tensor cross_entropy(cell *c) { return cross(c, OPERAND(c, WIDE, 9, 5), 0, -100, false); }
 static lk_tensor cross_entropy_smooth(cell *c) { return cross(c, OPERAND(c, WIDE, 9, 5), 0.1, -100, false); }
 static lk_tensor cross_entropy_ignore(cell *c) { return cross(c, OPERAND(c, PLAIN, 9, 5), 0, 2, false); }
@@ -586,6 +613,11 @@ static const struct golden_case {
     {"cross_entropy_weight", cross_entropy_weight, true},
     {"cross_entropy_all", cross_entropy_all, true},
     {"cross_entropy_three_axes", cross_entropy_three_axes, true},
+    {"cross_entropy_each", cross_entropy_each, false},
+    {"cross_entropy_each_weight", cross_entropy_each_weight, false},
+    {"cross_entropy_each_three_axes", cross_entropy_each_three_axes, false},
+    {"mse_each", mse_each, false},
+    {"mse_each_image", mse_each_image, false},
     {"mse", mse, true},
     {"mse_image", mse_image, true},
     {"fused_attention", fused_attention, false},

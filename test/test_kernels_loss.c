@@ -1,4 +1,4 @@
-/* test_kernels_loss.c - l1, total, linear_cross_entropy, binary cross-entropy with its gradient, and scale_by, against naive loops in double.
+/* test_kernels_loss.c - l1, total, linear_cross_entropy, cross_entropy_each, binary cross-entropy with its gradient, and scale_by, against naive loops in double.
  * Cross-entropy and mse are in test_kernels_nn.c.
  *
  * ctest: label threaded */
@@ -82,6 +82,58 @@ static void linear_entropy_case(int64_t rows, int64_t classes, int64_t width, un
     if (outputs & 2) expect(4, dw, tolerance);
     free(dx), free(dw), free(z);
     end_case();
+}
+
+/* bad: a label that is out of range. */
+static void entropy_each_case(int64_t rows, int64_t classes, double smoothing, bool weighted, bool probabilities,
+                              bool bad)
+{
+    double *each = zeros(rows), *probs = zeros(rows * classes);
+    begin(LK__OP_cross_entropy_each);
+    t.attrs.ignore_index = -100;
+    t.attrs.label_smoothing = smoothing;
+    in(t.real, 2, DIMS(rows, classes));
+    double *labels = in(LK_I32, 1, DIMS(rows));
+    for (int64_t r = 0; r < rows; r++) labels[r] = r % 5 == 4 ? -100 : (double)(r * 13 % classes);
+    if (bad) labels[rows / 2] = (double)classes;
+    if (weighted) in(t.real, 1, DIMS(rows));
+    out(t.real, 1, DIMS(rows), NULL);
+    if (probabilities)
+        out(t.real, 2, DIMS(rows, classes), NULL);
+    else
+        no_out();
+    run_case();
+    for (int64_t r = 0; r < rows; r++) {
+        const double *v = t.x[0] + r * classes;
+        int64_t       label = (int64_t)t.x[1][r];
+        double        total = 0, all = 0, most = -INFINITY;
+        if (label < 0 || label >= classes) {
+            each[r] = label == -100 ? 0 : NAN;
+            continue;
+        }
+        for (int64_t c = 0; c < classes; c++) most = fmax(most, v[c]);
+        for (int64_t c = 0; c < classes; c++) total += exp(v[c] - most);
+        for (int64_t c = 0; c < classes; c++) {
+            probs[r * classes + c] = exp(v[c] - most) / total;
+            all += log(total) + (most - v[c]);
+        }
+        each[r] = (1 - smoothing) * (log(total) + (most - v[label])) + smoothing / (double)classes * all;
+        each[r] *= weighted ? t.x[2][r] : 1;
+    }
+    expect(0, each, 5e-6);
+    if (probabilities) expect(1, probs, 1e-6);
+    expect_invalid(bad && rows > 0 ? rows / 2 : -1, 1, (int32_t)classes, classes);
+    free(each), free(probs);
+    end_case();
+}
+
+static void cross_entropy_each_is_that_of_each_row(void)
+{
+    static const int64_t sizes[][2] = {{0, 3}, {1, 1}, {5, 7}, {17, 65}, {200, 33}, {3, 2049}, {130, 1025}};
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        for (int how = 0; how < 8; how++)
+            entropy_each_case(sizes[i][0], sizes[i][1], how & 1 ? 0.1 : 0, how & 2, how & 4,
+                              how == 5 && sizes[i][0] > 1);
 }
 
 static void linear_cross_entropy_is_that_of_all_logits(void)
@@ -218,6 +270,7 @@ static void tests(void)
     for (int64_t n = 0; n < 20; n++) l1_case(n);
     l1_case(50021);
     total_is_a_sum_and_a_weight();
+    if (t.real != LK_BF16) cross_entropy_each_is_that_of_each_row();
     linear_cross_entropy_is_that_of_all_logits();
     bce_is_a_sum_and_a_weight();
     bce_is_stable();

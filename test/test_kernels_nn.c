@@ -198,17 +198,6 @@ static void dropout_draws_by_sample_and_element(void)
 
 /* ---- embedding ---- */
 
-/* The smallest position whose id is out of range is reported, for any number of threads; -1: none is. */
-static void expect_invalid(int64_t position, int operand, int32_t value, int64_t limit)
-{
-    const lk__kernel_invalid_id *got = &t.invalid;
-    bool                         right = got->found == (position >= 0);
-    if (position >= 0 && right)
-        right = got->op == t.op && got->at == (const int32_t *)t.in[operand].data + position && got->value == value &&
-                got->limit == limit;
-    if (!right && !t.skipped) fail_case("reports another id as out of range");
-}
-
 static void embedding_case(int64_t count, int64_t rows, int64_t columns, int bad)
 {
     double *want = zeros(count * columns), *table = zeros(rows * columns);

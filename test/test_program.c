@@ -337,10 +337,10 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_cache_write(CACHE("c", 9, 3), none, ROWS), "x is missing");
     WRONG(lk_cross_entropy(x, x), "labels");
     WRONG(lk_cross_entropy(x, ids, .label_smoothing = 1.0), "label_smoothing");
+    WRONG(lk_cross_entropy_each(x, x), "cross_entropy_each: labels");
+    WRONG(lk_cross_entropy_each(x, ids, .label_smoothing = 1.0), "label_smoothing");
+    WRONG(lk_mse_each(x, v), "mse_each: x and target need the same shape");
     WRONG(lk_mse(x, v), "differ");
-    WRONG(lk_l1(x, v), "l1: x (4*, 6) and target (5) differ");
-    WRONG(lk_bce_with_logits(x, lk_stop_gradient(v)), "differ");
-    WRONG(lk_bce_with_logits(x, x, .weight = lk_scale(lk_slice(x, 1, 0, 3), 2)), "does not have the first axes");
     /* Options that a layer does not have. */
     WRONG(lk_linear(x, "fc", 10, .stride = 2), "lk_linear \"fc\" has no option stride");
     WRONG(lk_linear(x, "fc", 10, .epsilon = 1e-3), "lk_linear \"fc\" has no option epsilon");
@@ -358,6 +358,9 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_f_group_norm(x, 2, none, none, .momentum = 0.2), "group_norm has no option momentum");
     WRONG(lk_sum(x, .axes = (int[]){0, 1}), "sum: axes and axes_count belong together");
     WRONG(lk_mean(x, .axes_count = 1), "mean: axes and axes_count belong together");
+    WRONG(lk_l1(x, v), "l1: x (4*, 6) and target (5) differ");
+    WRONG(lk_bce_with_logits(x, lk_stop_gradient(v)), "differ");
+    WRONG(lk_bce_with_logits(x, x, .weight = lk_scale(lk_slice(x, 1, 0, 3), 2)), "does not have the first axes");
     WRONG(lk_bce_with_logits(x, lk_mul(x, lk_sum(v))), "lk_stop_gradient");
     WRONG(lk_bce_with_logits(x, none), "target is missing");
     WRONG(lk_pow(x, NAN), "pow: nan is not a finite number");
@@ -463,6 +466,8 @@ static void every_call_on_empty_tensors_returns_one(void)
     EMPTY(lk_cache_write(e, e, e));
     EMPTY(lk_cross_entropy(e, e));
     EMPTY(lk_mse(e, e));
+    EMPTY(lk_mse_each(e, e));
+    EMPTY(lk_cross_entropy_each(e, e));
     EMPTY(lk_conv2d(e, "conv", 3, 3));
     EMPTY(lk_linear(e, "fc", 3));
     EMPTY(lk_embedding(e, "words", 3, 3));

@@ -322,6 +322,15 @@ LK_API lk_tensor lk_linear_cross_entropy_at(lk_site site, lk_tensor x, lk_tensor
                                             lk_cross_entropy_options options);
 #define lk_linear_cross_entropy(x, weight, labels, ...) \
     lk_linear_cross_entropy_at(LK_HERE, x, weight, labels, LK_OPTIONS(lk_cross_entropy_options, ##__VA_ARGS__))
+/* The losses themselves, PyTorch's reduction="none": one value for each label, of the labels' shape, times its weight; 0 where the label is
+ * ignored. lk_loss or another function of them makes the loss that is minimised, for example lk_loss(lk_mul(each, w), .weight = w). */
+LK_API lk_tensor lk_cross_entropy_each_at(lk_site site, lk_tensor logits, lk_tensor labels,
+                                          lk_cross_entropy_options options);
+#define lk_cross_entropy_each(logits, labels, ...) \
+    lk_cross_entropy_each_at(LK_HERE, logits, labels, LK_OPTIONS(lk_cross_entropy_options, ##__VA_ARGS__))
+/* (N, …), (N, …) → (N): the mean of a sample's squared differences. Those of all elements are lk_pow(lk_sub(x, target), 2). */
+LK_API lk_tensor lk_mse_each_at(lk_site site, lk_tensor x, lk_tensor target);
+#define lk_mse_each(x, target) lk_mse_each_at(LK_HERE, x, target)
 LK_API lk_tensor lk_mse_at(lk_site site, lk_tensor x, lk_tensor target);
 #define lk_mse(x, target) lk_mse_at(LK_HERE, x, target)
 LK_API lk_tensor lk_l1_at(lk_site site, lk_tensor x, lk_tensor target);

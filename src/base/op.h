@@ -116,6 +116,8 @@
     /* of range gives sum = NaN, and is reported. */                                                                 \
     X(cross_entropy)                                                                                                 \
     X(cross_entropy_grad)    /* probs, labels, [w], [dloss f64 ()] → dlogits; in place on probs */                   \
+    /* logits (rows,C), labels i32 (rows), [w (rows)] → loss (rows), 0 where the label is ignored; probs (rows,C) */ \
+    X(cross_entropy_each)                                                                                            \
     X(mse)                   /* x, target → sum f64 (), weight f64 () (number of elements) */                        \
     X(mse_grad)              /* x, target, [dloss f64 ()] → dx */                                                    \
     X(l1)                    /* x, target → sum f64 (), weight f64 () (number of elements) */                        \

@@ -52,9 +52,14 @@ typedef struct lookup_words {
     const char *id, *table, *rows;
 } lookup_words;
 
+static bool looks_up_labels(lk__op op)
+{
+    return lk__op_find(op)->loss != LK__LOSS_NO || op == LK__OP_cross_entropy_each;
+}
+
 static lookup_words words_of(lk__op op)
 {
-    if (lk__op_find(op)->loss != LK__LOSS_NO) return (lookup_words){"label", "the loss", "classes"};
+    if (looks_up_labels(op)) return (lookup_words){"label", "the loss", "classes"};
     if (op == LK__OP_rope) return (lookup_words){"position", "the table of angles", "rows"};
     if (op == LK__OP_cache_write) return (lookup_words){"row", "the cache", "rows"};
     return (lookup_words){"id", "the embedding", "rows"};
@@ -63,7 +68,7 @@ static lookup_words words_of(lk__op op)
 void lk__describe_invalid(const lk_program *p, const lk__plan_list *planned, char *text, size_t bytes)
 {
     const lk__kernel_invalid_id *id = &p->invalid;
-    bool                         label = lk__op_find(id->op)->loss != LK__LOSS_NO;
+    bool                         label = looks_up_labels(id->op);
     int                          input;
     int64_t                      position;
     char                         where[256] = "", ignored[64] = "";

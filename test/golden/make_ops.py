@@ -205,6 +205,23 @@ case("cross_entropy_ignore", [(plain, 9, 5)], cross_entropy(0, 2), "loss")
 case("cross_entropy_weight", [(wide, 9, 5)], cross_entropy(0, -100, True), "loss")
 case("cross_entropy_all", [(wide, 9, 5)], cross_entropy(0.3, 2, True), "loss")
 case("cross_entropy_three_axes", [(wide, 3, 3, 5)], cross_entropy(0.1), "loss")
+
+
+def entropy_each(smoothing=0.0, weighted=False):
+    def function(x):
+        rows = x.reshape(-1, x.shape[-1])
+        each = F.cross_entropy(rows, LABELS, reduction="none", label_smoothing=smoothing)
+        return (each * SAMPLE if weighted else each).reshape(x.shape[:-1])
+
+    return function
+
+
+case("cross_entropy_each", [(wide, 9, 5)], entropy_each())
+case("cross_entropy_each_weight", [(plain, 9, 5)], entropy_each(0.3, True))
+case("cross_entropy_each_three_axes", [(wide, 3, 3, 5)], entropy_each(0.1))
+case("mse_each", [(plain, 5), (plain, 5)], lambda a, b: F.mse_loss(a, b, reduction="none"))
+case("mse_each_image", [(plain, 2, 3, 5, 3), (plain, 2, 3, 5, 3)],
+     lambda a, b: F.mse_loss(a, b, reduction="none").flatten(1).mean(1))
 case("mse", [(plain, 3, 5), (plain, 3, 5)], lambda a, b: ((a - b).square().sum(), torch.tensor(15.0)), "loss")
 case("mse_image", [(plain, 2, 3, 5, 3), (plain, 2, 3, 5, 3)], lambda a, b: ((a - b).square().sum(), torch.tensor(90.0)), "loss")
 case("loss", [(plain, 9, 5)], lambda x: (((x * x.tanh()).sum(1) * SAMPLE).sum(), SAMPLE.sum()), "loss")

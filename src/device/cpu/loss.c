@@ -6,6 +6,7 @@ typedef struct entropy {
     const REAL    *logits, *weight;
     const int32_t *labels;
     REAL          *probs; /* of cross_entropy_grad: the output as well */
+    REAL          *each;  /* of cross_entropy_each: the output */
     const REAL    *saved;
     int64_t        rows, classes, ignore, tiles;
     double         smoothing, dloss;
@@ -51,6 +52,40 @@ static void entropy_tile(void *argument, int64_t tile, int worker)
     e->partial[tile][0] = sum;
     e->partial[tile][1] = weight;
     e->partial[tile][2] = right;
+}
+
+/* The rows' own losses. */
+static void each_tile(void *argument, int64_t tile, int worker)
+{
+    const entropy *e = argument;
+    int64_t        end = tile_begin(e->rows, e->tiles, tile + 1);
+    (void)worker;
+    for (int64_t row = tile_begin(e->rows, e->tiles, tile); row < end; row++) {
+        REAL   *probs = e->probs ? e->probs + row * e->classes : NULL;
+        int64_t label = e->labels[row];
+        double  w = e->weight ? (double)e->weight[row] : 1;
+        bool    correct;
+        if (label == e->ignore || label < 0 || label >= e->classes) {
+            if (probs) memset(probs, 0, (size_t)e->classes * sizeof *probs);
+            e->each[row] = label == e->ignore ? 0 : (REAL)NAN;
+            if (label != e->ignore) keep_first(e->invalid, row);
+            continue;
+        }
+        e->each[row] =
+            (REAL)(w * row_loss(e->logits + row * e->classes, e->classes, label, e->smoothing, probs, &correct));
+    }
+}
+
+void KERNEL(cross_entropy_each)(const lk__kernel_call *call)
+{
+    entropy e = describe_call(call);
+    int64_t invalid = INT64_MAX;
+    e.invalid = &invalid;
+    e.logits = call->in[0].data;
+    e.each = call->out[0].data;
+    e.probs = output(call, 1);
+    lk__pool_run(call->pool, e.tiles, each_tile, &e);
+    report_invalid(call, LK__OP_cross_entropy_each, e.labels, invalid, e.classes);
 }
 
 size_t KERNEL(cross_entropy_workspace)(const lk__kernel_call *call, int threads)

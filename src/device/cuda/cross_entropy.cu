@@ -13,6 +13,8 @@ template <typename T> struct labelled_rows {
     const int32_t         *labels;
     T                     *probs; /* NULL: not wanted */
     T                     *dx;    /* the gradient, where the loss's is 1; NULL: not wanted */
+    T                     *each;  /* (rows): their losses; NULL: not wanted */
+    lk__op                 op;
     int64_t                rows, classes, ignore;
     double                 smoothing;
     double                *results; /* (rows, 3): loss, weight, right */
@@ -60,7 +62,8 @@ static __device__ __forceinline__ void entropy_row(const labelled_rows<T> &e, in
         if (first) return;
         result[0] = label == e.ignore ? 0 : (double)NAN;
         result[1] = result[2] = 0;
-        if (label != e.ignore) report_invalid(e.invalid, LK__OP_cross_entropy, e.labels, e.rows, row, e.classes);
+        if (e.each) e.each[row] = (T)result[0];
+        if (label != e.ignore) report_invalid(e.invalid, e.op, e.labels, e.rows, row, e.classes);
         return;
     }
 #pragma unroll 4
@@ -91,6 +94,7 @@ static __device__ __forceinline__ void entropy_row(const labelled_rows<T> &e, in
     if (e.smoothing != 0)
         loss = (1 - e.smoothing) * loss + e.smoothing / (double)e.classes * (all + (double)e.classes * log_total);
     result[0] = w * loss;
+    if (e.each) e.each[row] = (T)result[0];
     result[1] = w;
     result[2] = earlier == 0 && at_label == most ? 1 : 0;
 }
@@ -164,12 +168,21 @@ template <typename T> static labelled_rows<T> describe_rows(const lk__kernel_cal
     e.smoothing = call->attrs->label_smoothing;
     e.results = (double *)((char *)call->workspace + sums_workspace(e.rows, 3));
     e.invalid = call->invalid;
+    e.op = LK__OP_cross_entropy;
     return e;
 }
 
 static sums_out<3> describe_sums(const lk__kernel_call *call)
 {
     return sums_out<3>{{out_data<double>(call, 0), out_data<double>(call, 1), out_data<double>(call, 2)}};
+}
+
+template <typename T> static void launch_rows(const labelled_rows<T> &e, cudaStream_t stream)
+{
+    if (e.rows > 0 && e.classes <= WARP_MOST)
+        LAUNCH_EARLY((entropy_kernel<T, 32>), (unsigned)cuda_tiles(e.rows, THREADS / 32), THREADS, 0, stream, e);
+    else if (e.rows > 0)
+        LAUNCH_EARLY((entropy_kernel<T, THREADS>), (unsigned)e.rows, THREADS, 0, stream, e);
 }
 
 template <typename T> static void launch_entropy(const lk__kernel_call *call)
@@ -180,16 +193,35 @@ template <typename T> static void launch_entropy(const lk__kernel_call *call)
         LAUNCH_EARLY(entropy_together<T>, 1, SMALL_THREADS, 0, stream, e, describe_sums(call));
         return;
     }
-    if (e.rows > 0 && e.classes <= WARP_MOST)
-        LAUNCH_EARLY((entropy_kernel<T, 32>), (unsigned)cuda_tiles(e.rows, THREADS / 32), THREADS, 0, stream, e);
-    else if (e.rows > 0)
-        LAUNCH_EARLY((entropy_kernel<T, THREADS>), (unsigned)e.rows, THREADS, 0, stream, e);
+    launch_rows(e, stream);
     launch_sums<1>(call, row_results{e.results}, e.rows, describe_sums(call), true);
 }
 
 extern "C" lk_status lk__cuda_cross_entropy(const lk__kernel_call *call)
 {
     BY_WIDE_ELEMENT(call->in[0].dtype, T, launch_entropy<T>(call);)
+    return lk__cuda_launched(call);
+}
+
+/* ---- the losses of rows ---- */
+
+extern "C" size_t lk__cuda_cross_entropy_each_workspace(const lk__kernel_call *call, int threads)
+{
+    return lk__cuda_cross_entropy_workspace(call, threads);
+}
+
+template <typename T> static void launch_each(const lk__kernel_call *call)
+{
+    labelled_rows<T> e = describe_rows<T>(call);
+    e.op = LK__OP_cross_entropy_each;
+    e.each = out_data<T>(call, 0);
+    e.probs = out_data<T>(call, 1);
+    launch_rows(e, cuda_stream(call));
+}
+
+extern "C" lk_status lk__cuda_cross_entropy_each(const lk__kernel_call *call)
+{
+    BY_WIDE_ELEMENT(call->in[0].dtype, T, launch_each<T>(call);)
     return lk__cuda_launched(call);
 }
 

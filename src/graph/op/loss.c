@@ -72,26 +72,43 @@ static bool weigh_total(lk_graph *g, const lk__graph_node *n, int *value)
 
 /* ---- cross_entropy ---- */
 
-static int cross_entropy_shape(lk__graph_shapes *s)
+/* Checks the operands; -1: the failure is recorded. */
+static int check_labelled_rows(lk__graph_shapes *s)
 {
     const lk__graph_shape *x = s->in[0], *labels = s->in[1], *w = s->inputs > 2 ? s->in[2] : NULL;
     if (x->rank != 2)
-        return LK__SHAPE_FAIL(s, "cross_entropy: logits have shape %s; (rows, classes) is needed",
+        return LK__SHAPE_FAIL(s, "%s: logits have shape %s; (rows, classes) is needed", lk__op_name(s->op),
                               lk__shape_show(x).text);
     lk__graph_shape rows = lk__shape_fixed(labels->dtype, 1, x->dims);
     lk__shape_carry_count(&rows, x, 0, 0);
     if (labels->dtype != LK_I32 || !lk__shape_equal(&rows, labels))
-        return LK__SHAPE_FAIL(s, "cross_entropy: labels %s (%s) do not fit logits %s; one i32 per row is needed",
-                              lk__shape_show(labels).text, lk_dtype_name(labels->dtype), lk__shape_show(x).text);
+        return LK__SHAPE_FAIL(s, "%s: labels %s (%s) do not fit logits %s; one i32 per row is needed",
+                              lk__op_name(s->op), lk__shape_show(labels).text, lk_dtype_name(labels->dtype),
+                              lk__shape_show(x).text);
     if (w && !lk__shape_equal(&rows, w))
-        return LK__SHAPE_FAIL(s, "cross_entropy: weight %s does not fit logits %s", lk__shape_show(w).text,
+        return LK__SHAPE_FAIL(s, "%s: weight %s does not fit logits %s", lk__op_name(s->op), lk__shape_show(w).text,
                               lk__shape_show(x).text);
     if (!(s->attrs->label_smoothing >= 0 && s->attrs->label_smoothing < 1))
-        return LK__SHAPE_FAIL(s, "cross_entropy: label_smoothing is %g; 0 to below 1 is allowed",
+        return LK__SHAPE_FAIL(s, "%s: label_smoothing is %g; 0 to below 1 is allowed", lk__op_name(s->op),
                               s->attrs->label_smoothing);
+    return 0;
+}
+
+static int cross_entropy_shape(lk__graph_shapes *s)
+{
+    if (check_labelled_rows(s) < 0) return -1;
     s->out[0] = s->out[1] = s->out[2] = lk__shape_scalar(LK_F64);
-    s->out[3] = *x;
+    s->out[3] = *s->in[0];
     return 4;
+}
+
+static int cross_entropy_each_shape(lk__graph_shapes *s)
+{
+    if (check_labelled_rows(s) < 0) return -1;
+    s->out[0] = *s->in[1];
+    s->out[0].dtype = s->in[0]->dtype;
+    s->out[1] = *s->in[0];
+    return 2;
 }
 
 static void cross_entropy_gradient(lk__graph_backward *b, int dy)
@@ -119,6 +136,32 @@ DESCRIBE(cross_entropy){
     LOSS,
     .loss = LK__LOSS_SUM_WEIGHT_CORRECT,
     .weigh = weigh_cross_entropy,
+    MEMORY_BOUND,
+};
+
+/* That of a row is multiplied by dy of the row, as by a weight. */
+static void cross_entropy_each_gradient(lk__graph_backward *b, int dy)
+{
+    int weight = lk__grad_in(b, 2);
+    if (!lk__grad_wants(b, 0)) return;
+    if (weight >= 0) dy = LK__GRAD_EMIT(b, LK__OP_mul, NULL, 2, dy, weight);
+    lk__grad_give(
+        b, 0, LK__GRAD_EMIT(b, LK__OP_cross_entropy_grad, &b->n.attrs, 3, lk__grad_out(b, 1), lk__grad_in(b, 1), dy));
+}
+
+DESCRIBE(cross_entropy_each){
+    .inputs = 3,
+    .in = {OPERAND("logits", REAL, REQUIRED, ROWS), OPERAND("labels", I32, REQUIRED, ROWS),
+           OPERAND("weight", REAL, OPTIONAL, ROWS)},
+    .outputs = 2,
+    .out = {OPERAND("loss", REAL, REQUIRED, ROWS), OPERAND("probabilities", REAL, IF_READ, ROWS)},
+    .attributes = LK__HAS(ignore_index) | LK__HAS(label_smoothing),
+    .shape = cross_entropy_each_shape,
+    .gradient = cross_entropy_each_gradient,
+    .no_gradient = LK__NO_OPERAND,
+    .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_WIDE,
+    ORDINARY,
     MEMORY_BOUND,
 };
 
@@ -166,7 +209,8 @@ static void l1_gradient(lk__graph_backward *b, int dy) { give_distance_gradient(
         .inputs = 2, .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("target", REAL, REQUIRED, ROWS)},            \
         .outputs = 2, .out = {OPERAND("sum", F64, REQUIRED, ROWS), OPERAND("weight", F64, REQUIRED, ROWS)},          \
         .attributes = LK__NO_ATTRIBUTES, .shape = distance_shape, .gradient = rule, .no_gradient = LK__NO_OPERAND,   \
-        .in_place = LK__NO_OPERAND, .precision = LK__PRECISION_WIDE, LOSS, .loss = LK__LOSS_SUM_WEIGHT, .weigh = weigh_elements, MEMORY_BOUND                                  \
+        .in_place = LK__NO_OPERAND, .precision = LK__PRECISION_WIDE, LOSS, .loss = LK__LOSS_SUM_WEIGHT,              \
+        .weigh = weigh_elements, MEMORY_BOUND                                                                        \
     }
 DESCRIBE(mse) DISTANCE(mse_gradient);
 DESCRIBE(l1) DISTANCE(l1_gradient);
