@@ -62,12 +62,14 @@ else
     echo "skip: no torchrun"
 fi
 if command -v mpirun > /dev/null; then
+    # shellcheck source=test/mpi.bash
+    . "$SOURCE_DIR/test/mpi.bash"
     # shellcheck disable=SC2086
-    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 hash_of mpirun mpirun --oversubscribe -n 2 "$LOCKSTEP" train $small --epochs 2 --json
+    hash_of mpirun mpirun -n 2 "$LOCKSTEP" train $small --epochs 2 --json
     [ "$hash" = "$two" ] || fail "mpirun: $hash, not $two"
     if "$LOCKSTEP" info 2> /dev/null | grep -q 'MPI modules.*openmpi' && mpirun --version 2> /dev/null | grep -q 'Open MPI'; then
         # shellcheck disable=SC2086
-        OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 hash_of mpi mpirun --oversubscribe -n 2 "$LOCKSTEP" train --backend mpi $small --epochs 2 --json
+        hash_of mpi mpirun -n 2 "$LOCKSTEP" train --backend mpi $small --epochs 2 --json
         [ "$hash" = "$two" ] || fail "--backend mpi: $hash, not $two"
     fi
 else

@@ -67,7 +67,9 @@ else
     echo "torchrun is not here: not tried"
 fi
 if command -v mpirun > /dev/null; then
-    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe -n 3 "$work/sum" > "$work/out" 2>&1 || fail "mpirun: $(cat "$work/out")"
+    # shellcheck source=test/mpi.bash
+    . "$SOURCE_DIR/test/mpi.bash"
+    mpirun -n 3 "$work/sum" > "$work/out" 2>&1 || fail "mpirun: $(cat "$work/out")"
     grep -q 'sum 6 of 3 over shm' "$work/out" || fail "mpirun: $(cat "$work/out")"
 else
     echo "mpirun is not here: not tried"

@@ -6,7 +6,8 @@ set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { echo "$*" >&2; exit 1; }
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+# shellcheck source=test/mpi.bash
+. "$SOURCE_DIR/test/mpi.bash"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN LOCKSTEP_HOST_ID
 
 if [ -z "${LK_SANITIZE:-}" ]; then # a sanitized library needs a sanitized program
@@ -77,7 +78,6 @@ for flavour in openmpi mpich; do
     fi
     if [ -z "$start" ]; then echo "there is no mpirun of $flavour: not tried"; continue; fi
     if [ ! -e "$BUILD_DIR/lockstep_mpi_$flavour.so" ]; then echo "no module was built for $flavour: not tried"; continue; fi
-    [ $flavour = openmpi ] && start="$start --oversubscribe"
     tried=1
     for ranks in 2 3 5 8 11; do
         [ $flavour = openmpi ] || [ $ranks -lt 5 ] || continue

@@ -29,12 +29,12 @@ for file in bash-completion/completions/lockstep zsh/site-functions/_lockstep fi
     grep -q 'completion of lockstep' "prefix/share/$file" || { echo "no share/$file" >&2; exit 1; }
 done
 
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+# shellcheck source=test/mpi.bash
+. "$SOURCE_DIR/test/mpi.bash"
 for module in "$libdir"/lockstep/lockstep_mpi_*.so; do
     flavour=${module##*lockstep_mpi_}
     start=mpirun.${flavour%.so}
     command -v "$start" > /dev/null || { echo "there is no $start: training over it is not tried"; continue; }
-    [ "$start" = mpirun.mpich ] || start="$start --oversubscribe"
     timeout 100 $start -n 2 prefix/bin/lockstep train --backend mpi --model mlp --data synthetic:64,count=64 --batch 16 --steps 3 --threads 1 --json > mpi.txt 2>&1 &&
         grep -q '"ranks": 2' mpi.txt || { echo "training over $flavour: $(cat mpi.txt)" >&2; exit 1; }
 done

@@ -15,7 +15,7 @@ complain() { echo "$*" >&2; wrong=1; }
 mkdir tree bin stubs
 cp "$SOURCE_DIR/x" tree/
 for folder in /bin /usr/bin; do ln -s $folder/* bin/ 2> /dev/null; done
-rm -f bin/cmake bin/ninja bin/apt-get bin/sudo bin/ctest bin/id bin/mpi*
+rm -f bin/cmake bin/ninja bin/apt-get bin/sudo bin/ctest bin/id bin/mpi* bin/zsh bin/fish
 printf '#!/bin/sh\necho 0\n' > bin/id # root, which needs no sudo
 for tool in gcc g++ cc make pkg-config pgrep; do [ -e bin/$tool ] || ln -s /bin/true bin/$tool; done
 cat > bin/apt-get <<'T'
@@ -87,7 +87,7 @@ grep -Eq 'status:|Configuring|Reading' out.txt && complain "prints logs although
 grep -q $'[\033\r]' out.txt && complain "control characters in a pipe: $(cat -v out.txt)"
 grep -q 'first.c.o' tree/build/x.log && grep -q 'Configuring done' tree/build/x.log || complain "the log lacks output: $(cat tree/build/x.log)"
 grep -q '^cmake --build build .*--target installed$' stubs/calls || complain "./x build builds more, or less, than is installed: $(cat stubs/calls)"
-grep -q 'mpi' stubs/calls && complain "./x build installs an MPI: $(cat stubs/calls)"
+grep -Eq 'mpi|zsh|fish' stubs/calls && complain "./x build installs what it does not need: $(cat stubs/calls)"
 remove_stubs
 APT_WAITS_FOR=$work/out.txt x build > out.txt 2>&1 || complain "a slow apt-get: $(cat out.txt)"
 grep -Eq '^  installing, 62 %: Unpacking cmake \(arm64\), [0-9]+ s$' out.txt || complain "no progress line while apt-get installs: $(cat out.txt)"
@@ -126,7 +126,7 @@ cp "$SOURCE_DIR/.ci/run" tree/.ci/
 env PATH="$work/bin" tree/.ci/run > out.txt 2>&1 || complain ".ci/run: $(cat out.txt)"
 [ "$(grep -c '^ctest ' stubs/calls)" = 2 ] && grep '^ctest ' stubs/calls | tail -1 | grep -Fq -- "--test-dir build-asan " &&
     grep -Fq -- "-L ^(c|cxx|fuzz|quick)\$ -LE ^(slow|guarded|emulated)\$" stubs/calls || complain ".ci/run: $(cat stubs/calls)"
-for package in openmpi-bin libopenmpi-dev mpich libmpich-dev; do
+for package in openmpi-bin libopenmpi-dev mpich libmpich-dev zsh fish; do
     grep -q "^apt-get .* install .* $package\( \|$\)" stubs/calls || complain ".ci/run does not install $package: $(cat stubs/calls)"
 done
 grep -q valgrind stubs/calls && complain "asan --quick installs valgrind: $(cat stubs/calls)"
