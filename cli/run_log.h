@@ -1,20 +1,29 @@
-/* run_log.h - the log of a run, a line of JSON for each event. Where it can no longer be written the run goes on without it. */
+/* run_log.h - what a run writes of its events: the lines of --log and --log-dir, and TensorBoard's file. */
 #ifndef RUN_LOG_H
 #define RUN_LOG_H
 
-#include <stdbool.h>
-#include <stdio.h>
+#include "command.h"
+#include "progress.h"
+
+#include <lockstep/tensorboard.h>
+#include <lockstep/trainer.h>
 
 typedef struct run_log {
-    FILE *file;  /* NULL: there is none, or none any more */
-    int   error; /* errno of the write that failed; 0: none has */
-    char  path[4096];
+    lk_context *context;
+    const char *command;
+    progress   *bar;  /* shows a moving line; NULL: nothing does */
+    FILE       *file; /* NULL: there is none, or none any more */
+    char        path[4096];
+    int         error; /* errno of the write to it that failed; 0: none has */
+
+    lk_tensorboard *board;             /* NULL: there is none */
+    char            board_error[1024]; /* its first failure; "": none */
 } run_log;
 
-/* Opens the file for appending. 0, or errno: also if the disk is full, which would show only with the first line. */
-int run_log_open(run_log *log, const char *path);
-/* After a line was written to log->file; errno was 0 before. False: it could not be written, and the file is closed. */
-bool run_log_check(run_log *log);
-bool run_log_close(run_log *log); /* false: the last lines could not be written; fine if it is not open */
+/* Opens what the options name for this rank. 0, or the exit status after the error was printed: also where a disk is full. */
+int run_log_open(run_log *log, const char *command_name, const options *given, lk_context *context, int rank);
+/* A file that can no longer be written, on a full disk for example, ends with a warning; the run goes on. */
+void run_log_event(run_log *log, const lk_event *event);
+bool run_log_close(run_log *log); /* false: something is incomplete, which was printed. Fine if nothing is open */
 
 #endif

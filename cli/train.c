@@ -16,7 +16,6 @@
 #include "text_metrics.h"
 #include "training.h"
 
-#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <string.h>
@@ -84,8 +83,6 @@ typedef struct watcher {
     int64_t         samples; /* of it */
     int             rank, world;
     bool            verbose;
-    lk_tensorboard *board;
-    char            board_error[1024]; /* the first failure; "": none */
 } watcher;
 
 /* A second signal ends the process at once. One that follows this soon is the same request: whoever signals all processes of a job
@@ -101,114 +98,6 @@ static void on_signal(int number)
     } else if (now() >= first + REPEATED_SECONDS) {
         signal(number, SIG_DFL);
         raise(number); /* once this function has returned */
-    }
-}
-
-static void log_event(FILE *log, const lk_event *e)
-{
-    static const char *const kinds[] = {"step", "evaluated", "saved", "resumed", "epoch"};
-    json                     j = json_to(log);
-    json_open(&j, NULL, '{');
-    json_text(&j, "event", kinds[e->kind]);
-    json_integer(&j, "step", e->step);
-    json_integer(&j, "epoch", e->epoch + 1);
-    if (e->kind != LK_EVENT_SAVED && e->kind != LK_EVENT_RESUMED) json_number(&j, "loss", e->loss);
-    if (e->kind == LK_EVENT_EPOCH) {
-        json_number(&j, "own_loss", e->own_loss);
-        json_integer(&j, "samples", e->samples);
-    }
-    if (e->kind == LK_EVENT_STEP && e->late_rank >= 0) {
-        json_integer(&j, "late_rank", e->late_rank);
-        json_number(&j, "late_s", e->late);
-        json_text(&j, "late_in", e->late_in);
-    }
-    if (e->kind == LK_EVENT_STEP) {
-        json_number(&j, "lr", e->rate);
-        if (e->grad_norm > 0) json_number(&j, "grad_norm", e->grad_norm);
-        json_number(&j, "samples_per_s", e->seconds > 0 ? (double)e->samples / e->seconds : 0);
-    }
-    metrics_json(&j, e->metrics, e->metrics_count);
-    if (e->kind == LK_EVENT_EVALUATED) json_integer(&j, "samples", e->samples);
-    if (e->path) json_text(&j, "path", e->path);
-    json_number(&j, "seconds", e->seconds);
-    json_close(&j, '}');
-    json_line(&j);
-}
-
-/* A log that cannot be written any more, on a full disk for example, does not end the training: it is reported at once and, since a
- * line may pass unseen, by the exit status. */
-static void report_output(watcher *w, const char *what, const char *why)
-{
-    static const char format[] = "lockstep train: warning: %s stopped: %s; training goes on, and ends with status 1";
-    if (w->started)
-        progress_print(&w->bar, format, what, why);
-    else
-        terminal_print(stderr, format, what, why), fputc('\n', stderr);
-}
-
-static void write_log(watcher *w, const lk_event *e)
-{
-    char why[sizeof w->log.path + 128];
-    errno = 0; /* the stream keeps that a write failed, not why */
-    log_event(w->log.file, e);
-    if (run_log_check(&w->log)) return;
-    snprintf(why, sizeof why, "%s: cannot write: %s", w->log.path, strerror(w->log.error));
-    report_output(w, "the log", why);
-}
-
-/* False: some of it was not written. */
-static bool close_log(watcher *w)
-{
-    if (run_log_close(&w->log) && !w->log.error) return true;
-    print_note("train", "the log %s is incomplete: %s", w->log.path, strerror(w->log.error));
-    return false;
-}
-
-static void check_board(watcher *w, lk_status status)
-{
-    if (status >= 0 || w->board_error[0]) return;
-    snprintf(w->board_error, sizeof w->board_error, "%s", lk_context_error(w->setup->context));
-    report_output(w, "TensorBoard output", w->board_error);
-}
-
-static void add_scalar(watcher *w, const char *tag, int64_t step, double value)
-{
-    check_board(w, lk_tensorboard_add_scalar(w->board, tag, step, value, 0));
-}
-
-/* The same for TensorBoard's file. */
-static bool close_board(watcher *w)
-{
-    if (w->board && !w->board_error[0] && lk_tensorboard_flush(w->board) < 0)
-        snprintf(w->board_error, sizeof w->board_error, "%s", lk_context_error(w->setup->context));
-    lk_tensorboard_free(w->board);
-    if (!w->board_error[0]) return true;
-    print_note("train", "TensorBoard's file is incomplete: %s", w->board_error);
-    return false;
-}
-
-static void plot_metrics(watcher *w, const lk_event *e, const char *group)
-{
-    for (int i = 0; i < e->metrics_count; i++) {
-        char tag[256];
-        snprintf(tag, sizeof tag, "%s/%s", group, e->metrics[i].name);
-        add_scalar(w, tag, e->step, e->metrics[i].value);
-    }
-}
-
-static void plot_event(watcher *w, const lk_event *e)
-{
-    if (e->kind == LK_EVENT_STEP) {
-        add_scalar(w, "train/loss", e->step, e->loss);
-        plot_metrics(w, e, "train");
-        add_scalar(w, "train/lr", e->step, e->rate);
-        if (e->grad_norm > 0) add_scalar(w, "train/grad_norm", e->step, e->grad_norm);
-        if (e->seconds > 0) add_scalar(w, "train/samples_per_s", e->step, (double)e->samples / e->seconds);
-        if (e->late_rank >= 0) add_scalar(w, "train/late_ms", e->step, 1e3 * e->late);
-    } else if (e->kind == LK_EVENT_EVALUATED) {
-        add_scalar(w, "test/loss", e->step, e->loss);
-        plot_metrics(w, e, "test");
-        check_board(w, lk_tensorboard_flush(w->board));
     }
 }
 
@@ -278,9 +167,9 @@ static int on_event(void *user, const lk_event *event)
         w->bar.describe = describe_step;
         w->bar.user = w;
         w->started = true;
+        w->log.bar = &w->bar;
     }
-    if (w->log.file) write_log(w, e);
-    if (w->board && !w->board_error[0]) plot_event(w, e);
+    run_log_event(&w->log, e);
     if (e->kind == LK_EVENT_STEP) {
         w->images += e->samples;
         w->steps++;
@@ -403,28 +292,6 @@ static int check_options(const options *given)
     return wrong ? EXIT_USER_ERROR : 0;
 }
 
-static int open_log(watcher *w, const options *given)
-{
-    const char *path = options_text(given, "log"), *directory = options_text(given, "log-dir");
-    char        own[4096];
-    if (directory) {
-        snprintf(own, sizeof own, "%s/rank-%d.jsonl", directory, w->rank);
-        path = own;
-    }
-    int error = path && (directory || w->rank == 0) ? run_log_open(&w->log, path) : 0;
-    if (error) print_error("train", "cannot write the log %s: %s", path, strerror(error));
-    return error ? EXIT_USER_ERROR : 0;
-}
-
-static int open_board(watcher *w, const options *given)
-{
-    const char *directory = options_text(given, "tensorboard");
-    lk_status   status =
-        directory && w->rank == 0 ? lk_tensorboard_create(w->setup->context, directory, &w->board) : LK_OK;
-    if (status < 0) (void)report("train", w->setup->context, status);
-    return status < 0 ? EXIT_USER_ERROR : 0; /* as all paths that cannot be written at the start */
-}
-
 static int scale_rate(setup *s, const options *given)
 {
     const char *how = options_text(given, "lr-scale");
@@ -495,7 +362,7 @@ static int prepare_run(setup *s, watcher *w, options *given)
         (code = transformer_budget(&s->transformer, "train", given)) != 0 ||
         (code = ranks_make(s, "train", given)) != 0 || (code = record_make(s, "train", given)) != 0 ||
         (code = model_files_make(s, "train")) != 0 || (code = paths_check("train", given, w->rank)) != 0 ||
-        (code = open_log(w, given)) != 0 || (code = open_board(w, given)) != 0)
+        (code = run_log_open(&w->log, "train", given, s->context, w->rank)) != 0)
         return code;
     s->config.trace = options_text(given, "trace");
     s->config.trace_steps = options_integer(given, "trace-steps");
@@ -543,8 +410,7 @@ static int run_train(const options *command_line)
     s.config.event = on_event;
     s.config.event_user = &w;
     if (code == 0) code = train_model(&s, &w, given);
-    if (!close_log(&w) && code == 0) code = EXIT_FAILED;
-    if (!close_board(&w) && code == 0) code = EXIT_FAILED;
+    if (!run_log_close(&w.log) && code == 0) code = EXIT_FAILED;
     ranks_leave(&s);
     setup_free(&s);
     setup_free(&holder);
