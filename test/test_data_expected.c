@@ -124,6 +124,16 @@ static void rows_to_predict_need_no_label(void)
     check_rows("1,2,3\n4,5,6\n", &options, 2, features, NULL);
     check_rows("a,b,c,kind\n1,2,3,cow\n4,5,6,\n", &options, 2, features, (int32_t[]){2, LK_NO_LABEL});
     CHECK_FAILS(context, open_csv("a,b,c,kind\n1,2,3,cat\n", &options, &d), LK_EFORMAT, "'cat' is not a class");
+    /* A record of an older version has no name of the label's column: it is the usual one, unless that is a feature. */
+    lk_field older[] = {trained[0], trained[1]};
+    older[1].column_names = NULL;
+    options = expecting(older, 2);
+    check_rows("label,c,b,a\ncow,3,2,1\nbee,6,5,4\n", &options, 2, features, (int32_t[]){2, 1});
+    check_rows("c,b,a,kind\n3,2,1,cow\n6,5,4,bee\n", &options, 2, features, (int32_t[]){2, 1});
+    CHECK_FAILS(context, open_csv("id,c,b,a\n0,3,2,1\n", &options, &d), LK_EFORMAT, "3 features and a label are needed");
+    options.label_optional = true;
+    check_rows("c,b,a\n3,2,1\n6,5,4\n", &options, 2, features, NULL);
+    check_rows("id,c,b,a\n0,3,2,1\n1,6,5,4\n", &options, 2, features, NULL);
 }
 
 static void rows_of_unknown_classes_are_left_out_on_demand(void)

@@ -81,8 +81,8 @@ typedef struct lk_open_options {
     /* With `expected`, for rows to predict: the label's column, array or field may be missing, and then there is no field "label" or
      * "target"; of csv and jsonl also in some rows, whose label is LK_NO_LABEL, and whose target is NaN */
     bool label_optional LK_ZERO;
-    /* Samples whose label is not a class of `expected`, or in a test set not one of the training set, are left out, and counted in the log;
-     * false: LK_EFORMAT, or LK_EINVAL for a directory, names the first */
+    /* Samples whose label is not a class of `expected`, or in the test set of a folder or of jsonl not one of the training set, are left out,
+     * and counted in the log; false: LK_EFORMAT, or LK_EINVAL for a directory, names the first */
     bool skip_unknown LK_ZERO;
     /* jsonl, with `expected`: a label that is a whole number is that of a class, unless a class has it as its name */
     bool label_numbers LK_ZERO;

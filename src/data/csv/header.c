@@ -131,6 +131,13 @@ static void find_usual_label(lk__csv_table *t)
         }
 }
 
+static bool is_feature(const lk__csv_table *t, int column)
+{
+    for (int64_t i = 0; i < t->features->dims[0]; i++)
+        if (is_named(t->names[column], t->features->column_names[i])) return true;
+    return false;
+}
+
 /* Of a table for a model that reads these features: the column of training where both have names; otherwise there is one more column than
  * features. */
 static lk_status find_expected_label(lk__csv_table *t)
@@ -147,11 +154,10 @@ static lk_status find_expected_label(lk__csv_table *t)
         if ((t->label = find_column(t, recorded)) >= 0 || t->options->label_optional) return LK_OK;
         return refuse_label(t, recorded);
     }
-    if (t->columns > features && !recorded)
-        find_usual_label(t);
-    else
-        t->label = -1;
-    if (t->label >= 0) return LK_OK;
+    t->label = -1;
+    if (t->columns > features && !recorded) find_usual_label(t);
+    if (by_name && t->label >= 0 && is_feature(t, t->label)) t->label = -1;
+    if (t->label >= 0 || (by_name && t->options->label_optional)) return LK_OK;
     if (recorded && t->columns > features)
         return lk__fail(t->context, LK_EINVAL,
                         "%s has no header, so the column of the label, '%s' in training, is not known: --label gives "
