@@ -419,6 +419,14 @@ bool options_set(options *o, const char *name, const char *value, const char *wh
     return true;
 }
 
+void options_override(options *o, const char *name, const char *value)
+{
+    int row = find_row(o->table, name);
+    if (row < 0) return;
+    o->values[row] = value;
+    o->lines[row] = -3;
+}
+
 void options_free(options *o)
 {
     free(o->config_text);

@@ -81,6 +81,8 @@ bool options_parse_environment(options *options, const char *prefix);
 /* Sets an option that nothing has set yet, as if the user had given it; the value is borrowed. False: error is set; `where` begins
  * it. An option that is set, or that the table does not have, is left: true. */
 bool options_set(options *options, const char *name, const char *value, const char *where);
+/* Also if the user gave it; value is valid. */
+void options_override(options *options, const char *name, const char *value);
 void options_init(options *options, const option *table);
 void options_free(options *options);
 

@@ -31,6 +31,30 @@ static char **own_arguments(void)
     return list;
 }
 
+void ranks_restarted(options *given)
+{
+    const char *save = options_text(given, "save"), *restarts = getenv("TORCHELASTIC_RESTART_COUNT");
+    char        path[4096 + 16];
+    if (!getenv(started) || !save || !restarts || atoi(restarts) < 1) return;
+    snprintf(path, sizeof path, "%s/state.json", save);
+    if (access(path, F_OK) == 0)
+        options_override(given, "resume", "auto"); /* else nothing was saved before the failure */
+}
+
+/* --max-restarts is for ranks that this command starts. */
+static bool check_restarts(const char *name, const options *given, int *code)
+{
+    bool restarts = options_known(given, "max-restarts") && options_integer(given, "max-restarts") > 0;
+    if (restarts && !options_text(given, "ranks")) {
+        print_error(name, "--max-restarts belongs to -n N, which starts ranks; `lockstep run` has it too");
+        *code = EXIT_USER_ERROR;
+        return false;
+    }
+    if (restarts && !options_text(given, "save"))
+        print_note(name, "without --save, ranks that are started again start from the beginning");
+    return true;
+}
+
 bool ranks_start(const char *name, const options *given, ranks_check check, int *code)
 {
     lk_launch_config  config = LK_LAUNCH_CONFIG_INIT;
@@ -38,7 +62,9 @@ bool ranks_start(const char *name, const options *given, ranks_check check, int 
     lk_context       *context;
     static char       self[4096];
     const char       *ranks = options_text(given, "ranks");
-    if (!ranks || getenv(started)) return false;
+    if (getenv(started)) return false;
+    if (!check_restarts(name, given, code)) return true;
+    if (!ranks) return false;
     if (getenv("WORLD_SIZE")) {
         print_error(name, "this is already one of %s ranks (WORLD_SIZE is set): remove -n", getenv("WORLD_SIZE"));
         *code = EXIT_USER_ERROR;
@@ -64,6 +90,7 @@ bool ranks_start(const char *name, const options *given, ranks_check check, int 
     setenv(started, "1", 1);
     config.program = (const char *const *)arguments;
     config.plain = true;
+    if (options_known(given, "max-restarts")) config.max_restarts = (int)options_integer(given, "max-restarts");
     *code = EXIT_FAILED;
     status = lk_launch_count(context, ranks, &config.ranks);
     if (status == LK_OK && (*code = check(given, config.ranks)) == 0) status = lk_launch(context, &config, code);

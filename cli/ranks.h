@@ -4,6 +4,9 @@
 
 #include "setup.h"
 
+/* In a rank of a job that was started again: resumes what was saved, if anything was. */
+void ranks_restarted(options *given);
+
 #define RANKS_OPTION(doc) TEXT_LETTER('n', "ranks", "N", NULL, "auto|cpu|gpu", doc)
 
 /* How the ranks share a step: the same options for a plan, a benchmark and a run. */

@@ -12,11 +12,11 @@
 #include <unistd.h>
 
 /* Options that describe this command or this machine: they are never taken from a record. */
-static const char *const own_options[] = {"save",    "resume",      "init",           "init-partial", "download",
-                                          "backend", "timeout",     "join-timeout",   "on-signal",    "verbose-ranks",
-                                          "threads", "device",      "overcommit",     "share-device", "device-sync",
-                                          "tf32",    "tensorboard", "data-on-device", "trace",        "trace-steps",
-                                          "log-dir", "log",         "json",           "config",       NULL};
+static const char *const own_options[] = {
+    "save",         "resume",    "init",          "init-partial",   "download", "backend",     "timeout",
+    "join-timeout", "on-signal", "verbose-ranks", "threads",        "device",   "overcommit",  "share-device",
+    "device-sync",  "tf32",      "tensorboard",   "data-on-device", "trace",    "trace-steps", "log-dir",
+    "log",          "json",      "config",        "max-restarts",   NULL};
 
 /* If the user sets the first, the others of the record no longer belong to it. */
 static const char *const dependent[][16] = {

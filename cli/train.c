@@ -46,6 +46,8 @@ static const option train_options[] = {
     CHOICE("on-signal", "HOW", "save-stop", "save-exit|save-stop",
            "On SIGTERM, SIGINT or SIGUSR1 to any rank, all save at the same step; then exit with 0, or with the "
            "signal's status"),
+    INTEGER("max-restarts", "N", "0", 0, 1e6,
+            "With -n: start all ranks again after a failure, at most N times; they resume what --save has saved"),
     FLAG("verbose-ranks",
          "Every rank prints its threads, cores and share of the batch, and its own mean loss after each epoch"),
     HEADING("Running"),
@@ -399,6 +401,7 @@ static int run_train(const options *command_line)
     setup          holder = {0}, s = {0};
     watcher        w = {.setup = &s, .loss = NAN, .train_loss = NAN, .last_loss = NAN};
     all = *command_line;
+    ranks_restarted(given);
     int code = read_record(&holder, given);
     if (code == 0 && environment_rank() < 0) code = model_default("train", given); /* ranks first read the record */
     if (code != 0 || ranks_start("train", given, check_run, &code)) {

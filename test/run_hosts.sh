@@ -26,7 +26,8 @@ folder=\$(mktemp -d $work/ssh.XXXXXX)
 mkfifo "\$folder/in"
 exec 3<&0
 export COMMAND=\$2 FOLDER=\$folder HOST=\$1
-setsid bash -c '{ env -i PATH="\$PATH" FAKE_HOST="\$HOST" ASAN_OPTIONS="\$ASAN_OPTIONS" sh -c "\$COMMAND" < "\$FOLDER/in" 3<&-; echo \$? > "\$FOLDER/part"; mv "\$FOLDER/part" "\$FOLDER/code"; } &' 3<&-
+[ "\$1" = other ] && COMMAND=\${COMMAND//$LOCKSTEP//no/such/lockstep}
+setsid bash -c '{ env -i PATH="\${FAKE_PATH:-\$PATH}" FAKE_HOST="\$HOST" ASAN_OPTIONS="\$ASAN_OPTIONS" sh -c "\$COMMAND" < "\$FOLDER/in" 3<&-; echo \$? > "\$FOLDER/part"; mv "\$FOLDER/part" "\$FOLDER/code"; } &' 3<&-
 cat <&3 > "\$folder/in" &
 feeder=\$!
 exec 3<&-
@@ -74,6 +75,17 @@ grep -q 'rank 2 failed first: exit code 7' out.txt && grep -q '| output of rank 
 grep -q 'stopped because of host two: host one' out.txt || complain "the other host: $(cat out.txt)"
 expect 255 "255 is also ssh's exit code" "$ssh" --hosts one:1,absent:1 true
 expect 2 "cannot start: No such file" "$ssh" --hosts one no-such-program-at-all
+# A remote shell has another PATH: the program is where this one is found, lockstep also where the remote launcher is. That is on the remote PATH if it is not
+# at the same path.
+mkdir bin
+printf '#!/bin/sh\necho found $0\n' > bin/only-here
+chmod +x bin/only-here
+FAKE_PATH=/usr/bin:/bin PATH=$work/bin:$PATH expect 0 "^\[rank 1\] found $work/bin/only-here" "$ssh" --hosts one:1,two:1 only-here
+if [ "$(basename "$LOCKSTEP")" = lockstep ]; then
+    FAKE_PATH=/usr/bin:/bin expect 0 "^\[rank 0\] lockstep [0-9]" "$ssh" --hosts one lockstep --version
+    FAKE_PATH=$(dirname "$LOCKSTEP"):/usr/bin:/bin expect 0 "^\[rank 0\] other" "$ssh" --hosts other sh -c 'echo $FAKE_HOST'
+fi
+FAKE_PATH=/usr/bin:/bin expect 127 "there is no Lockstep at .* on that host, and none on its PATH: .*--remote-command" "$ssh" --hosts other true
 expect 0 "^\[rank 0\] file" "$ssh" --hosts one --log-dir logs echo file
 [ "$(cat logs/*/attempt_0/0/stdout.log)" = file ] || complain "--log-dir on a remote host: $(find logs)"
 expect 2 "'x:y' is not a host" "$ssh" --hosts x:y true

@@ -134,6 +134,8 @@ static lk_status write_spec(launcher *h, const remote_host *host, int node)
     if (c->numa_binding) lk__spec_add(spec, "numa-binding", "%s", c->numa_binding);
     for (char **entry = environ; *entry; entry++)
         if (is_forwarded(*entry)) lk__spec_add(spec, "environment", "%s", *entry);
+    if (lk__program_on_path(c->program[0], directory, sizeof directory))
+        lk__spec_add(spec, "program-path", "%s", directory);
     for (int i = 0; c->program[i]; i++) lk__spec_add(spec, "argument", "%s", c->program[i]);
     if (spec->full)
         return lk__fail(h->job.context, LK_EINVAL,
@@ -187,6 +189,16 @@ static bool handle_line(void *user, const char *line, size_t length)
     return true;
 }
 
+/* For the remote shell, whichever it is. Where this executable's path does not exist there, the one on PATH is taken. */
+static void write_command(const char *launcher, char *out, size_t size)
+{
+    if (lk__program_is_own(launcher) && !strpbrk(launcher, "\"$`\\"))
+        snprintf(out, size, "exec sh -c 'p=\"%s\"; [ -x \"$p\" ] || p=lockstep; exec \"$p\" run --remote-launcher'",
+                 launcher);
+    else
+        snprintf(out, size, "exec '%s' run --remote-launcher", launcher);
+}
+
 /* ssh and its arguments, the host, and one command line for the remote shell. */
 static lk_status start_remote(launcher *h, int index)
 {
@@ -198,7 +210,7 @@ static lk_status start_remote(launcher *h, int index)
     if (strchr(c->remote_command, '\''))
         return lk__fail(h->job.context, LK_EINVAL, "%s: the remote command's name must not contain quotes",
                         c->remote_command);
-    if (strlen(c->ssh) >= sizeof ssh || strlen(c->remote_command) + 32 >= sizeof command)
+    if (strlen(c->ssh) >= sizeof ssh || strlen(c->remote_command) + 128 >= sizeof command)
         return lk__fail(h->job.context, LK_EINVAL, "the ssh command or the remote command is too long");
     LK__TRY(write_spec(h, &h->hosts[index], index));
     snprintf(ssh, sizeof ssh, "%s", c->ssh);
@@ -206,7 +218,7 @@ static lk_status start_remote(launcher *h, int index)
         argv[count++] = word;
     if (!count) return lk__fail(h->job.context, LK_EINVAL, "the ssh command is empty");
     argv[count++] = h->hosts[index].name;
-    snprintf(command, sizeof command, "exec '%s' run --remote-launcher", c->remote_command);
+    write_command(c->remote_command, command, sizeof command);
     argv[count++] = command;
     argv[count] = NULL;
     lk__launch_child      *child = &h->job.children[index];
@@ -290,7 +302,7 @@ lk_status lk__launch_hosts(lk_context *context, const lk_launch_config *config, 
     }
     if (status == LK_OK) status = lk__descriptors_check(context, h->count, 3, "host");
     if (status == LK_OK) {
-        lk__launch_part part = {0, h->world, NULL, NULL, -1, -1, 0, config->max_restarts};
+        lk__launch_part part = {0, h->world, NULL, NULL, -1, -1, 0, config->max_restarts, NULL};
         status = lk__job_open(&h->job, context, &own, &part, h->count);
         h->job.uses_ssh = true;
         if (status == LK_OK) status = run_hosts(h, handlers, exit_code);
@@ -342,8 +354,8 @@ static lk_status run_remote(lk_context *context, lk__launch_spec *spec, int in, 
         return lk__fail(context, LK_EFORMAT, "the launcher sent an invalid port");
     spec->config.out = out;
     spec->config.err = err;
-    lk__launch_part part = {spec->first_rank, spec->world,      spec->token,       spec->job, in,
-                            spec->colour,     spec->generation, spec->max_restarts};
+    lk__launch_part part = {spec->first_rank, spec->world,      spec->token,        spec->job,         in,
+                            spec->colour,     spec->generation, spec->max_restarts, spec->program_path};
     return lk__launch_local(context, &spec->config, &part, exit_code);
 }
 

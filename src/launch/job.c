@@ -353,6 +353,7 @@ lk_status lk__launch_local(lk_context *context, const lk_launch_config *config, 
         lk__job_report(&job);
         lk__hosts_report_cause(&job);
         if (job.end_reason != LK__FAILED || job.interrupts || job.generation == config->max_restarts) break;
+        if (lk__job_user_error(&job)) break; /* the same command would end so again */
         job.generation++;
         lk__job_print(&job, "starting all ranks again: restart %d of %d", job.generation, config->max_restarts);
     }
@@ -368,7 +369,7 @@ lk_status lk_launch(lk_context *context, const lk_launch_config *given, int *exi
     LK__TRY(LK__CONFIG_READ(context, lk_launch_config, given, &config));
     if (config.hosts) return lk__launch_hosts(context, &config, exit_code);
     LK__TRY(lk__filter_check(context, config.local_ranks_filter, config.ranks));
-    lk__launch_part part = {config.node * config.ranks, config.nodes * config.ranks, NULL, NULL, -1, -1, 0,
-                            config.max_restarts};
+    lk__launch_part part = {
+        config.node * config.ranks, config.nodes * config.ranks, NULL, NULL, -1, -1, 0, config.max_restarts, NULL};
     return lk__launch_local(context, &config, &part, exit_code);
 }

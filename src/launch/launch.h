@@ -81,6 +81,7 @@ typedef struct lk__launch_part {
     int         control;          /* descriptor whose end of file means stop; -1: none */
     int         colour;           /* of prefixes; below 0: by the terminal */
     int generation, max_restarts; /* for the ranks' environment; a remote launcher does not restart anything itself */
+    const char *program_path;     /* of the program on the first launcher's host; NULL: not known */
 } lk__launch_part;
 
 typedef struct lk__launch_job {
@@ -172,6 +173,12 @@ int lk__signal_for_ranks(const lk__launch_job *job);
 lk_status lk__prefix_check(lk_context *context, const lk_launch_config *config);
 void      lk__prefix_make(const lk__launch_job *job, lk__launch_child *child); /* for both of its streams */
 
+/* ---- program.c ---- */
+/* The path of a program without a slash in its name: on PATH; beside this executable. False: not there, out is "". */
+bool lk__program_on_path(const char *name, char *out, size_t size);
+bool lk__program_beside(const char *name, char *out, size_t size);
+bool lk__program_is_own(const char *path); /* whether it is the path of this executable */
+
 /* ---- start.c ---- */
 /* Forks. Fails with LK_EINVAL or LK_ENOENT if the program cannot be executed, with LK_EIO if a system resource is lacking.
  * terminal: the child gets this process's terminal. */
@@ -237,6 +244,7 @@ bool lk__cause_find(lk__launch_job *job);
 lk__launch_child *lk__cause_elsewhere(lk__launch_job *job);
 
 /* ---- report.c ---- */
+bool lk__job_user_error(const lk__launch_job *job);        /* with `plain`: a rank ended because of its options */
 void lk__job_report(lk__launch_job *job);                  /* explains on config->err how the generation ended */
 void lk__describe_end(int status, char *out, size_t size); /* "exit code 3", "signal 11 (SIGSEGV: …)" */
 

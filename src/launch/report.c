@@ -226,6 +226,11 @@ static void print_first(lk__launch_job *job, const lk__launch_child *child)
                       child->ended - child->began);
         if (WIFEXITED(child->status) && WEXITSTATUS(child->status) == 255)
             lk__job_print(job, "  255 is also ssh's exit code when it cannot reach a host");
+        if (WIFEXITED(child->status) && WEXITSTATUS(child->status) == 127 && child->port == 0)
+            lk__job_print(job,
+                          "  there is no Lockstep at %s on that host, and none on its PATH: give its path there with "
+                          "--remote-command",
+                          job->config->remote_command);
         if (child->no_answer)
             lk__job_print(job, "  check that `%s %s '%s' --version` works without a password and without a prompt",
                           job->config->ssh, child->name + strlen("host "), job->config->remote_command);
@@ -323,9 +328,14 @@ static void print_others(lk__launch_job *job)
     if (list_children(job, had_finished, names, sizeof names)) lk__job_print(job, "%sfinished before: %s", lead, names);
 }
 
+bool lk__job_user_error(const lk__launch_job *job)
+{
+    return has_printed_error(job) && WEXITSTATUS(job->first->status) == USER_ERROR;
+}
+
 void lk__job_report(lk__launch_job *job)
 {
-    bool user_error = has_printed_error(job) && WEXITSTATUS(job->first->status) == USER_ERROR;
+    bool user_error = lk__job_user_error(job);
     if (job->first && !user_error) print_first(job, job->first);
     if (job->end_reason == LK__OUTPUT_CLOSED && job->out->error != EPIPE)
         lk__job_print(job, "standard output cannot be written: %s", strerror(job->out->error));

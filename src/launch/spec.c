@@ -83,6 +83,7 @@ static bool parse_entry(lk__launch_spec *spec, char *text)
     const string      strings[] = {{"directory", &spec->directory},
                                    {"token", &spec->token},
                                    {"job", &spec->job},
+                                   {"program-path", &spec->program_path},
                                    {"address", &c->master_address},
                                    {"run-id", &c->run_id},
                                    {"role", &c->role},

@@ -15,7 +15,7 @@ typedef struct lk__launch_spec {
     size_t           length;
     bool             full;
     const char      *program[LK__SPEC_ARGUMENTS]; /* after parsing: pointers into text */
-    const char      *directory, *token, *job;
+    const char      *directory, *token, *job, *program_path;
     int              argument_count, world, first_rank, colour, no_pin, generation, max_restarts, virtual_local_rank;
     lk_launch_config config;
 } lk__launch_spec;

@@ -119,6 +119,31 @@ static void prepare_child(lk__launch_job *job, const lk__launch_child *child, co
     errno = 0;
 }
 
+/* Where the program may be if PATH does not have it; "": nowhere. */
+typedef struct places {
+    char paths[2][LK__LAUNCH_PATH];
+} places;
+
+static void find_places(const lk__launch_job *job, const char *name, places *p)
+{
+    p->paths[0][0] = p->paths[1][0] = 0;
+    if (job->uses_ssh || strchr(name, '/')) return;
+    const char *path = job->part.program_path;
+    if (path && strlen(path) < sizeof p->paths[0] && strcmp(name, job->config->program[0]) == 0)
+        memcpy(p->paths[0], path, strlen(path) + 1);
+    (void)lk__program_beside(name, p->paths[1], sizeof p->paths[1]);
+}
+
+/* In the child. Returns with errno set. */
+static void execute(const char *const *argv, char *const *environment, const places *elsewhere)
+{
+    execvpe(argv[0], (char *const *)argv, environment);
+    int why = errno;
+    for (int i = 0; i < 2 && why == ENOENT; i++)
+        if (elsewhere->paths[i][0]) execve(elsewhere->paths[i], (char *const *)argv, environment);
+    errno = why;
+}
+
 static void keep_parent_ends(lk__launch_child *child, pipes *p)
 {
     child->streams[0].fd = p->out[0];
@@ -131,6 +156,7 @@ lk_status lk__child_start(lk__launch_job *job, lk__launch_child *child, const ch
                           char *const *environment, bool terminal)
 {
     pipes     p = {{-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}};
+    places    elsewhere;
     pid_t     parent = getpid();
     int       why = 0;
     lk_status status = LK_OK;
@@ -138,12 +164,13 @@ lk_status lk__child_start(lk__launch_job *job, lk__launch_child *child, const ch
     if (!terminal && (pipe2(p.out, O_CLOEXEC) < 0 || pipe2(p.err, O_CLOEXEC) < 0)) goto no_pipe;
     if (job->uses_ssh && pipe2(p.in, O_CLOEXEC) < 0) goto no_pipe;
 
+    find_places(job, argv[0], &elsewhere);
     child->began = lk__now();
     child->pid = fork();
     if (child->pid == 0) {
         errno = 0;
         prepare_child(job, child, &p, parent, terminal);
-        if (!errno) execvpe(argv[0], (char *const *)argv, environment);
+        if (!errno) execute(argv, environment, &elsewhere);
         why = errno;
         if (write(p.failed[1], &why, sizeof why) < 0) _exit(126);
         _exit(127);
