@@ -365,7 +365,10 @@ int record_fields(setup *s, const char *name, const options *given)
 int record_check(setup *s, const char *name, const options *given)
 {
     if (!s->description) return 0;
-    lk_status status = lk_description_check(s->description, s->test ? s->test : s->train);
+    /* A language model reads windows of any length that its weights allow. */
+    bool      windows = s->transformer.used && s->transformer.config.kind != LK_TRANSFORMER_ENCODER;
+    bool      other = windows && options_chosen(given, "context");
+    lk_status status = other ? LK_OK : lk_description_check(s->description, s->test ? s->test : s->train);
     if (status < 0) return report(name, s->context, status);
     if (!options_chosen(given, "mean") && !options_chosen(given, "std"))
         (void)lk_description_normalisation(s->description, &s->config.transform);

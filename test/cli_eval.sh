@@ -57,6 +57,11 @@ for stride in 24 7 1; do mean_of "$(evaluate text text:texts/a.txt --stride $str
 # Tokens: each once, not a window at every offset.
 expect 0 "" "$LOCKSTEP" data tokenize texts/a.txt --tokenizer text --out a.bin
 [ "$(evaluate text tokens:a.bin)" = "$(evaluate text text:texts/a.txt)" ] || fail "tokens: $(cat out.txt), text: $(evaluate text text:texts/a.txt)"
+# Windows of another length, where the weights have no positions of their own.
+expect 0 "" "$LOCKSTEP" train --model llama --layers 1 --heads 2 --width 16 --context 24 --data text:train.txt --tokenizer char --steps 3 --batch 8 --save llama --threads 1
+head -c 12 texts/a.txt > short.txt
+[ "$(evaluate llama text:short.txt --context 11)" = "$(evaluate llama text:short.txt --context 13)" ] || fail "a text that fits into both contexts: $(cat out.txt)"
+[ "$(evaluate llama text:texts/a.txt --context 5)" != "$(evaluate llama text:texts/a.txt)" ] || fail "a shorter context: $(cat out.txt)"
 # A model of documents takes tokens as documents: the same as their lines.
 cat > tokenizer.json << 'END'
 {"version": "1.0", "added_tokens": [{"id": 3, "content": "<|end|>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}],

@@ -158,27 +158,46 @@ def check_generation(name, config, directory, count=64):
     return len(set(ids))
 
 
-def check_perplexity(name, config, directory):
-    """`lockstep eval` against the loop of https://huggingface.co/docs/transformers/perplexity, whose windows are one token longer: that is the
-    last label."""
-    ids = torch.randint(1, 61, (203,))
-    ids.numpy().astype(np.uint16).tofile("ids.u16")
-    model, worst = open_theirs(directory, config), 0.0
-    for stride in (LENGTH, 5, 1):
-        total, before = 0.0, 0
-        for begin in range(0, len(ids), stride):
-            end = min(begin + LENGTH + 1, len(ids))
-            scored = min(end - before, end - begin - 1)
-            with torch.no_grad(): logits = model(input_ids=ids[None, begin:end - 1]).logits[0, -scored:].double()
-            total += torch.nn.functional.cross_entropy(logits, ids[end - scored:end], reduction="sum").item()
-            before = end
-            if end == len(ids): break
-        line = command("eval", "--load", directory, "--data", "tokens:ids.u16", "--context", str(LENGTH), "--stride", str(stride), "--json").stdout
-        got, expected = json.loads(line), total / (len(ids) - 1)
+def their_loss(model, ids, length, stride):
+    """The loop of https://huggingface.co/docs/transformers/perplexity; its windows are one token longer, which is the last label."""
+    total, before = 0.0, 0
+    for begin in range(0, len(ids), stride):
+        end = min(begin + length + 1, len(ids))
+        scored = min(end - before, end - begin - 1)
+        with torch.no_grad(): logits = model(input_ids=ids[None, begin:end - 1]).logits[0, -scored:].double()
+        total += torch.nn.functional.cross_entropy(logits, ids[end - scored:end], reduction="sum").item()
+        before = end
+        if end == len(ids): break
+    return total / (len(ids) - 1)
+
+
+def check_perplexity(name, model, directory, data, ids, length):
+    worst = 0.0
+    for stride in (length, 5, 1):
+        got = json.loads(command("eval", "--load", directory, "--data", data, "--context", str(length), "--stride", str(stride), "--json").stdout)
+        expected = their_loss(model, ids, length, stride)
         off = abs(got["loss"] - expected) / expected
         assert got["tokens"] == len(ids) - 1 and off < TOLERANCE and abs(got["perplexity"] / np.exp(expected) - 1) < 1e-4, (name, stride, got, expected)
         worst = max(worst, off)
-    return worst
+    return worst, got
+
+
+def check_tokens(name, config, directory):
+    ids = torch.randint(1, 61, (203,))
+    ids.numpy().astype(np.uint16).tofile("ids.u16")
+    worst, _ = check_perplexity(name, open_theirs(directory, config), directory, "tokens:ids.u16", ids, LENGTH)
+    print(f"{name}: losses of overlapping windows differ by {worst:.0e}")
+
+
+def check_text(directory):
+    """A text with its tokenizer: bits for each byte of the tokens that are scored."""
+    with open("other.txt", "w") as file: file.write(TEXT[7:])
+    tokenizer = hf.AutoTokenizer.from_pretrained(directory)
+    ids = torch.tensor(tokenizer(TEXT[7:])["input_ids"])
+    worst, got = check_perplexity(directory, open_theirs(directory, AutoConfig.from_pretrained(directory)), directory, "text:other.txt", ids, 24)
+    scored = len(TEXT[7:].encode()) - len(tokenizer.decode(ids[:1]).encode())
+    assert abs(got["bits_per_byte"] / (got["loss"] * (len(ids) - 1) / np.log(2) / scored) - 1) < 1e-6, (got, scored)
+    print(f"a text of {len(ids)} tokens: losses of overlapping windows differ by {worst:.0e}, {got['bits_per_byte']:.4f} bits per byte")
 
 
 TEXT = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nZwölf Boxkämpfer jagen Viktor: 猫 🙂 and 3,14!\n" * 3
@@ -241,6 +260,7 @@ def check_command(config):
         command(*TRAIN, "--model", "hub/config.json", "--init", "hub", "--data", data, "--context", "32", "--save", save)
         check_saved(f"from hub to {save}", save, TEXT)
         assert hf.AutoTokenizer.from_pretrained(save).eos_token == "<|endoftext|>"
+    check_text("mine")
     command(*TRAIN, "--model", "gpt", "--layers", "1", "--heads", "2", "--width", "16", "--context", "16", "--data", "text:corpus.txt", "--tokenizer", "char", "--save", "characters")
     check_saved("characters", "characters", TEXT)
     with open("data.jsonl", "w") as file:
@@ -281,7 +301,7 @@ for i, (name, kind, arguments) in enumerate(CASES):
     trained = check_training(name, config, f"theirs{i}-shards")
     if not is_encoder(config):
         distinct += [check_generation(name, config, directory) for directory in (f"ours{i}", f"theirs{i}-shards")]
-        print(f"{name}: losses of overlapping windows differ by {check_perplexity(name, config, f'theirs{i}'):.0e}")
+        check_tokens(name, config, f"theirs{i}")
     print(f"{name}: logits differ by {ours:.0e} (written by Lockstep) and {theirs:.0e} (by transformers {hf.__version__}), losses of 5 steps by {trained:.0e}")
 assert max(distinct) > 10, distinct
 print(f"greedy generation gives the same 64 tokens, of which {max(distinct)} are distinct")
