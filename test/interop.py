@@ -195,7 +195,7 @@ def check_text(directory):
     tokenizer = hf.AutoTokenizer.from_pretrained(directory)
     ids = torch.tensor(tokenizer(TEXT[7:])["input_ids"])
     worst, got = check_perplexity(directory, open_theirs(directory, AutoConfig.from_pretrained(directory)), directory, "text:other.txt", ids, 24)
-    scored = len(TEXT[7:].encode()) - len(tokenizer.decode(ids[:1]).encode())
+    scored = len(TEXT[7:].encode()) - len(tokenizer.decode(ids[:1], skip_special_tokens=True).encode())
     assert abs(got["bits_per_byte"] / (got["loss"] * (len(ids) - 1) / np.log(2) / scored) - 1) < 1e-6, (got, scored)
     print(f"a text of {len(ids)} tokens: losses of overlapping windows differ by {worst:.0e}, {got['bits_per_byte']:.4f} bits per byte")
 

@@ -179,6 +179,31 @@ static void files_and_lines_are_documents(void)
     lk_dataset_free(d);
 }
 
+/* What a template puts around a text is part of the document; the end token between documents is not. */
+static void templates_belong_to_documents(void)
+{
+    static const char brackets[] =
+        "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"[\"}},{\"Sequence\":{\"id\":\"A\"}},"
+        "{\"SpecialToken\":{\"id\":\"]\"}}],\"special_tokens\":{\"[\":{\"ids\":[91]},\"]\":{\"ids\":[93]}}}";
+    static const char text[] = "{\"text\": \"abc\"}\n{\"text\": \"[de\"}\n{\"text\": \"fghijklmno\"}\n";
+    lk_open_options   o = options_of(place("brackets.json"), T);
+    lk_dataset       *d;
+    lk_text_info      info;
+    char              got[64] = "";
+    write_template_tokenizer(place("brackets.json"), brackets);
+    write_file(place("brackets.jsonl"), text, sizeof text - 1);
+    CHECK_OK(context, open_as("jsonl", place("brackets.jsonl"), LK_SPLIT_ALL, &o, &d));
+    for (int64_t i = 0; i < lk_dataset_count(d); i++) {
+        int32_t tokens[T], label[T], positions[T], first[T];
+        CHECK_OK(context, lk_dataset_get(d, i, (void *[]){tokens, label, positions, first}));
+        for (int j = 0; j < T; j++)
+            if (label[j] != -100) got[strlen(got)] = (char)label[j];
+    }
+    CHECK(strcmp(got, "abc]de]fghijklmno]") == 0);
+    CHECK(lk_dataset_text(d, &info) && info.scored == 18);
+    lk_dataset_free(d);
+}
+
 /* Bytes of the tokens that are predicted: a document's first has as many as its character; ids of a file are counted by the tokenizer. */
 static void bytes_are_those_of_predicted_tokens(void)
 {
@@ -293,6 +318,7 @@ int main(void)
     context = make_context();
     RUN(every_token_of_a_document_is_predicted_once);
     RUN(files_and_lines_are_documents);
+    RUN(templates_belong_to_documents);
     RUN(bytes_are_those_of_predicted_tokens);
     RUN(all_samples_are_both_parts);
     RUN(nothing_is_held_out_of_all_samples);

@@ -22,7 +22,7 @@ typedef struct lk__text_files {
     lk__text_file       *files;
     size_t               capacity;
     int                  count;
-    int64_t              bytes;     /* of all, as stored */
+    int64_t              bytes; /* of all, as stored */
 } lk__text_files;
 
 /* Which files are JSONL: all; those named .jsonl, .json or so with .gz; only .jsonl in a directory, while a file that is named itself is a
@@ -34,15 +34,20 @@ lk_status lk__text_files_add(lk_context *context, lk__text_files *files, const c
 void      lk__text_files_free(lk__text_files *files);
 bool      lk__text_named(const char *path, const char *suffix); /* it ends with the suffix, in any case */
 
+/* What the ids that lk__text_encode passes on are: those of a piece, the template's before and after its document, or the end token that
+ * follows it. */
+typedef enum lk__text_part { LK__TEXT_BODY, LK__TEXT_PREFIX, LK__TEXT_SUFFIX, LK__TEXT_SEPARATOR } lk__text_part;
+
 /* A document, or the next part of a long one. The tokens of the parts are those of the whole. */
 typedef struct lk__text_piece {
-    const char *text; /* borrowed until the next; not terminated */
-    size_t      bytes;
-    bool        continues; /* the document of the piece before */
-    bool        ends;      /* the document */
-    int         file;      /* its number */
-    int64_t     line;      /* JSONL: counted from 1, of an array the element; otherwise 0 */
-    lk__json    label;     /* JSONL: the value of label_field; LK__JSON_NULL: there is none */
+    const char   *text; /* borrowed until the next; not terminated */
+    size_t        bytes;
+    bool          continues; /* the document of the piece before */
+    bool          ends;      /* the document */
+    lk__text_part part;      /* of it, for an lk__text_sink */
+    int           file;      /* its number */
+    int64_t       line;      /* JSONL: counted from 1, of an array the element; otherwise 0 */
+    lk__json      label;     /* JSONL: the value of label_field; LK__JSON_NULL: there is none */
 } lk__text_piece;
 
 typedef struct lk__text_corpus {
@@ -55,7 +60,7 @@ typedef struct lk__text_corpus {
     size_t               piece;                    /* bytes of a part of a long document, about; 0: the default */
     size_t               expected;                 /* bytes of all files, about; 0: not known */
     const lk_tokenizer  *tokenizer;                /* that will encode the parts; NULL: none yet */
-    bool                 quiet;     /* what is wrong with the texts was logged before */
+    bool                 quiet;                    /* what is wrong with the texts was logged before */
 
     int               file;   /* the current one; -1 before the first */
     bool              open;   /* it is */
@@ -65,7 +70,7 @@ typedef struct lk__text_corpus {
     int64_t           line;
     bool              array;    /* the current file is one, which is in the buffer as a whole */
     lk__json_walk     elements; /* of it, that come next */
-    char             *decoded; /* a string of JSONL without escapes */
+    char             *decoded;  /* a string of JSONL without escapes */
     size_t            decoded_capacity;
     int64_t           read_before; /* bytes of the files before the current one */
 } lk__text_corpus;

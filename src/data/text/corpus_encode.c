@@ -24,6 +24,14 @@ bool lk__text_has_prefix(const lk_tokenizer *tokenizer, const int32_t *ids, size
     return count >= (size_t)prefix_count && memcmp(ids, prefix, (size_t)prefix_count * sizeof *ids) == 0;
 }
 
+static lk_status pass_part(const encoding *e, const lk__text_piece *piece, lk__text_part part, const int32_t *ids,
+                           size_t count)
+{
+    lk__text_piece own = *piece;
+    own.part = part;
+    return e->sink(e->user, &own, ids, count);
+}
+
 /* The ids of a piece, with what stands before and after its document. */
 static lk_status pass_ids(const encoding *e, const lk__text_piece *piece, const int32_t *ids, size_t count)
 {
@@ -33,12 +41,13 @@ static lk_status pass_ids(const encoding *e, const lk__text_piece *piece, const 
     lk_status status = LK_OK;
     if (!e->around) prefix_count = suffix_count = 0;
     if (!piece->continues && prefix_count && !lk__text_has_prefix(e->tokenizer, ids, count))
-        status = e->sink(e->user, piece, prefix, (size_t)prefix_count);
+        status = pass_part(e, piece, LK__TEXT_PREFIX, prefix, (size_t)prefix_count);
     if (status >= 0) status = e->sink(e->user, piece, ids, count);
     if (status < 0 || !piece->ends) return status;
-    if (suffix_count && (status = e->sink(e->user, piece, suffix, (size_t)suffix_count)) < 0) return status;
+    if (suffix_count && (status = pass_part(e, piece, LK__TEXT_SUFFIX, suffix, (size_t)suffix_count)) < 0)
+        return status;
     bool ended = suffix_count && suffix[suffix_count - 1] == e->end;
-    return e->end >= 0 && !ended ? e->sink(e->user, piece, &e->end, 1) : LK_OK;
+    return e->end >= 0 && !ended ? pass_part(e, piece, LK__TEXT_SEPARATOR, &e->end, 1) : LK_OK;
 }
 
 static lk_status encode_piece(const encoding *e, const lk__text_piece *piece, lk__text_totals *totals)

@@ -55,22 +55,21 @@ static lk_status set_packing(const lk__text_request *r, bool documents, int32_t 
 typedef struct filling {
     lk__text_store   store;
     lk__text_source *source;
-    int              file; /* of the latest piece; -1: none */
-    int32_t          end;  /* token that follows each document; -1: none */
-    bool             documents, ended; /* where documents begin and end is kept; the latest piece ended one */
+    int              file;      /* of the latest piece; -1: none */
+    bool             documents; /* where documents begin and end is kept */
+    bool             begun;     /* the latest ids were a prefix, with which a document began */
 } filling;
 
-/* Of an evaluation: `count` tokens of a piece follow. The end token after a document is not part of it. */
+/* Of an evaluation: `count` tokens follow. The end token between documents is not part of one; those of a template are. */
 static lk_status keep_document(filling *f, const lk__text_piece *piece, size_t count)
 {
     lk__text_source *s = f->source;
-    bool             separator = f->ended && f->end >= 0;
-    f->ended = !separator && piece->ends;
-    if (separator) return LK_OK;
-    lk_status status = LK_OK;
-    if (!piece->continues) {
-        status = lk__grow(s->context, (void **)&s->documents, &s->documents_capacity, s->documents_count + 1,
-                          sizeof *s->documents);
+    bool begins = piece->part == LK__TEXT_PREFIX || (piece->part == LK__TEXT_BODY && !piece->continues && !f->begun);
+    f->begun = piece->part == LK__TEXT_PREFIX;
+    if (piece->part == LK__TEXT_SEPARATOR) return LK_OK;
+    if (begins) {
+        lk_status status = lk__grow(s->context, (void **)&s->documents, &s->documents_capacity, s->documents_count + 1,
+                                    sizeof *s->documents);
         if (status < 0) return status;
         s->documents[s->documents_count++] = (lk__text_document){f->store.count, f->store.count};
     }
@@ -92,7 +91,7 @@ static lk_status fill_source(const lk__text_request *r, int32_t end, lk__text_so
 {
     lk__text_corpus corpus = {.context = r->context, .files = s->files.files, .count = s->files.count};
     lk__text_totals totals;
-    filling         f = {.source = s, .file = -1, .end = end, .documents = s->packed && r->stride};
+    filling         f = {.source = s, .file = -1, .documents = s->packed && r->stride};
     size_t          starts = (size_t)s->files.count * sizeof *s->starts;
     corpus.text_field = r->options->text_field;
     corpus.expected = (size_t)s->files.bytes;
