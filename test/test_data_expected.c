@@ -152,6 +152,33 @@ static void rows_of_unknown_classes_are_left_out_on_demand(void)
                 "'dog'");
 }
 
+/* Which rows are held out does not depend on rows that are left out. */
+static void rows_stay_held_out_where_others_are_left_out(void)
+{
+    lk_open_options options = expecting(trained, 2);
+    lk_dataset     *d;
+    char            name[1024], text[2][4096];
+    bool            seen[2][40] = {{0}};
+    options.skip_unknown = true;
+    options.holdout = 0.4;
+    for (int unknown = 0; unknown < 2; unknown++) {
+        char *to = text[unknown] + sprintf(text[unknown], "a,b,c,kind\n");
+        for (int i = 0; i < 40; i++) to += sprintf(to, "%d,0,0,%s\n", i, unknown && i % 3 == 0 ? "dog" : kinds[i % 3]);
+        write_file(scratch("held.csv"), text[unknown], strlen(text[unknown]));
+        snprintf(name, sizeof name, "csv:%s", scratch("held.csv"));
+        CHECK_OK(context, lk_dataset_open(context, name, LK_SPLIT_TEST, &options, &d));
+        for (int64_t k = 0; k < lk_dataset_count(d); k++) {
+            float   row[3];
+            int32_t label;
+            CHECK_OK(context, lk_dataset_get(d, k, (void *[]){row, &label}));
+            CHECK(label == (int)row[0] % 3);
+            seen[unknown][(int)row[0]] = true;
+        }
+        lk_dataset_free(d);
+    }
+    for (int i = 0; i < 40; i++) CHECK(seen[1][i] == (seen[0][i] && i % 3 != 0));
+}
+
 /* Class numbers, classes that are called as numbers, and numbers to predict: read as in training, not by the rule for new tables. */
 static void numbers_are_what_they_were_in_training(void)
 {
@@ -401,6 +428,7 @@ int main(void)
     RUN(columns_are_found_by_their_names);
     RUN(rows_to_predict_need_no_label);
     RUN(rows_of_unknown_classes_are_left_out_on_demand);
+    RUN(rows_stay_held_out_where_others_are_left_out);
     RUN(numbers_are_what_they_were_in_training);
     RUN(names_that_are_not_utf8_are_known);
     RUN(arrays_have_the_types_and_classes_of_training);
