@@ -95,6 +95,10 @@ static void columns_are_found_by_their_names(void)
                 "did you mean 'kinds'");
     CHECK_FAILS(context, open_csv("a,b,c,a,kind\n1,2,3,4,cow\n", &options, &d), LK_EMISMATCH,
                 "two columns of the same name");
+    options.label = "b";
+    CHECK_FAILS(context, open_csv("a,b,c,kind\n1,2,3,cow\n", &options, &d), LK_EMISMATCH,
+                "column 'b' cannot be the label");
+    options.label = NULL;
     /* Without names the label's place is not known, unless it is given. */
     CHECK_FAILS(context, open_csv("1,2,3,cow\n4,5,6,bee\n", &options, &d), LK_EINVAL, "no header", "'kind'", "--label");
     options.label = "4";

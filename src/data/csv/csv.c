@@ -62,9 +62,10 @@ static lk_status refuse_feature(const lk__csv_table *t, const lk__csv *c, int co
     if (lk__csv_number(text, &number) || strcasestr(shown, "inf"))
         return lk__fail(t->context, LK_EFORMAT, "%s: '%s' is infinite as f32", lk__csv_show_place(t, c, column).text,
                         shown);
-    return lk__fail(t->context, LK_EFORMAT,
-                    "%s: '%s' is no number: features are numbers. If this is the label, say --label %d",
-                    lk__csv_show_place(t, c, column).text, shown, column + 1);
+    char advice[64] = "";
+    if (!t->features) snprintf(advice, sizeof advice, ". If this is the label, say --label %d", column + 1);
+    return lk__fail(t->context, LK_EFORMAT, "%s: '%s' is no number: features are numbers%s",
+                    lk__csv_show_place(t, c, column).text, shown, advice);
 }
 
 static lk_status fill_features(const lk__csv_table *t, const lk__csv *c, float *features)

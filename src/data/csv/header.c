@@ -213,7 +213,10 @@ static const char *suggest_column(const lk__csv_table *t, const char *wanted)
 
 static lk_status refuse_column(const lk__csv_table *t, const char *wanted)
 {
-    char        shown[LK__SHOWN], other[LK__SHOWN];
+    char shown[LK__SHOWN], other[LK__SHOWN];
+    if (t->label >= 0 && is_named(t->names[t->label], wanted))
+        return lk__fail(t->context, LK_EMISMATCH, "%s: column '%s' cannot be the label: the model reads it as a feature",
+                        t->source->label, lk__shown(wanted, shown));
     const char *near = suggest_column(t, wanted);
     return lk__fail(
         t->context, LK_EMISMATCH,
