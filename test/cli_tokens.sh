@@ -89,6 +89,21 @@ for model, begin in (("llama", [0]), ("gpt", [])):
 assert generate("llama", "--tokens", "1", prompt="<|endoftext|>To be")["prompt_ids"] == [0, 270, 268], "the token that begins a text, twice"
 assert tokenize("<|endoftext|>To be", "llama") == [0, 270, 268, 0]
 
+# ---- documents are evaluated as transformers has them: what begins one is not predicted, its first token is ----
+os.mkdir("texts")
+texts = ["To be or not to be, that is the question.", "The quick brown fox jumps over the lazy dog. Zürich!"]
+for i, text in enumerate(texts): open(f"texts/{i}.txt", "w").write(text)
+open("texts.jsonl", "w").write("".join(json.dumps({"text": t}) + "\n" for t in texts))
+def evaluate(data, *more): return json.loads(run("eval", "--load", "llama", "--threads", "1", "--data", data, "--json", *more).stdout)
+alone = [evaluate(f"text:texts/{i}.txt") for i in range(2)]
+stored = [8.005096, 7.760271] # of transformers 5.22: model(ids, labels=ids).loss
+for one, loss in zip(alone, stored): assert abs(one["loss"] - loss) < 1e-5, (one, loss)
+mean = sum(o["loss"] * o["tokens"] for o in alone) / sum(o["tokens"] for o in alone)
+run("data", "tokenize", "texts", "--tokenizer", "llama", "--out", "texts.bin")
+for data, more in (("text:texts", ()), ("jsonl:texts.jsonl", ()), ("tokens:texts.bin", ("--packing", "documents"))):
+    got = evaluate(data, *more)
+    assert abs(got["loss"] - mean) < 1e-5 and got["tokens"] == sum(o["tokens"] for o in alone), (data, got, mean)
+
 # ---- what is printed ----
 done = run("generate", "--load", "gpt", "--threads", "1", "--temperature", "0", "--tokens", "64", "--ignore-eos", "--prompt", "To be")
 text = next(e["text"] for e in expected if e["model"] == "gpt" and e["prompt"] == "To be")

@@ -431,6 +431,37 @@ static void templates_stand_around_documents(void)
                 "a context of 2 tokens is too short: the tokenizer adds 2 to each text");
 }
 
+/* One token may both begin and end documents: two of them stand between two documents, and the second is the first token of one. */
+static void the_end_token_may_begin_documents(void)
+{
+    static const char both[] =
+        "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"e\"}},{\"Sequence\":"
+        "{\"id\":\"A\"}}],\"special_tokens\":{\"e\":{\"ids\":[256]}}}";
+    static const char    text[] = "{\"text\": \"ab\"}\n{\"text\": \"cd\"}\n{\"text\": \"ef\"}\n";
+    static const int32_t E = TEXT_END, N = -100;
+    const int32_t        tokens[] = {E, 'a', 'b', E, E, 'c', 'd', E}, labels[] = {'a', 'b', E, N, 'c', 'd', E, N},
+                  positions[] = {0, 1, 2, 3, 0, 1, 2, 3}, first[] = {0, 0, 0, 0, 4, 4, 4, 4},
+                  scored[] = {'a', 'b', 'c', 'd', 'e', 'f', N, N};
+    lk_open_options o = options_of(place("both.json"), 8);
+    lk_dataset     *d;
+    lk_text_info    info;
+    int32_t         got[4][8];
+    void *const     fields[] = {got[0], got[1], got[2], got[3]};
+    o.holdout = -1;
+    write_template_tokenizer(place("both.json"), both);
+    CHECK_OK(context, open_text("jsonl", text, sizeof text - 1, LK_SPLIT_TRAIN, &o, &d));
+    CHECK_OK(context, lk_dataset_get(d, 0, fields));
+    CHECK(memcmp(got[0], tokens, sizeof tokens) == 0 && memcmp(got[1], labels, sizeof labels) == 0);
+    CHECK(memcmp(got[2], positions, sizeof positions) == 0 && memcmp(got[3], first, sizeof first) == 0);
+    lk_dataset_free(d);
+    o.stride = 8;
+    CHECK_OK(context, open_text("jsonl", text, sizeof text - 1, LK_SPLIT_TRAIN, &o, &d));
+    CHECK(lk_dataset_text(d, &info) && info.scored == 6);
+    CHECK_OK(context, lk_dataset_get(d, 0, fields));
+    CHECK(memcmp(got[1], scored, sizeof scored) == 0);
+    lk_dataset_free(d);
+}
+
 /* An array of objects is read as their lines are. */
 static void arrays_of_json_are_documents(void)
 {
@@ -613,6 +644,7 @@ int main(void)
     RUN(texts_with_labels_are_classified);
     RUN(a_part_of_the_texts_is_held_out);
     RUN(templates_stand_around_documents);
+    RUN(the_end_token_may_begin_documents);
     RUN(arrays_of_json_are_documents);
     RUN(mistakes_in_labels_are_named);
     RUN(pieces_join_to_the_text);

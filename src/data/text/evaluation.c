@@ -34,13 +34,19 @@ static lk_status add_document(lk__text_source *s, int64_t first, int64_t end)
     return status;
 }
 
+static bool is_end(const lk__text_source *s, int64_t i)
+{
+    if (lk__text_id(&s->ids, i) != (uint32_t)s->end) return false;
+    return !s->end_begins || i + 1 == s->ids.count || lk__text_id(&s->ids, i + 1) == (uint32_t)s->end;
+}
+
 /* Of a token file: what is between end tokens. */
 static lk_status find_documents(lk__text_source *s)
 {
     lk_status status = LK_OK;
     int64_t   first = 0;
     for (int64_t i = 0; i <= s->ids.count && status == LK_OK; i++) {
-        if (i < s->ids.count && lk__text_id(&s->ids, i) != (uint32_t)s->end) continue;
+        if (i < s->ids.count && !is_end(s, i)) continue;
         if (i > first) status = add_document(s, first, i);
         first = i + 1;
     }

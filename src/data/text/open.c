@@ -36,10 +36,11 @@ static lk_status begin_request(lk_context *context, const char *kind, const char
 }
 
 /* The end token that documents need where they are packed, unless where they end is known from their files. */
-static lk_status set_packing(const lk__text_request *r, bool documents, int32_t end, lk__text_source *s)
+static lk_status set_packing(const lk__text_request *r, bool documents, int32_t begin, int32_t end, lk__text_source *s)
 {
     s->packed = r->options->packing ? r->options->packing > 0 : documents;
     s->end = end;
+    s->end_begins = end >= 0 && begin == end;
     if (!s->packed || end >= 0 || (documents && r->stride && r->holdout == 0)) return LK_OK;
     return lk__fail(r->context, LK_EINVAL,
                     "%s: packed documents need an end token, which %s does not have: --packing windows ignores where "
@@ -185,7 +186,8 @@ static lk_status open_documents(lk_context *context, bool jsonl, const char *pat
     if ((status = lk__text_files_add(context, &s.files, s.path, which_jsonl(jsonl))) < 0) goto fail;
     if (jsonl && (options->label || lk__expected_field(options, "length")))
         return lk__text_classification(&r, s.tokenizer, &s.files, dataset);
-    if ((status = set_packing(&r, documents, lk_tokenizer_end(s.tokenizer), &s)) < 0) goto fail;
+    if ((status = set_packing(&r, documents, lk_tokenizer_begin(s.tokenizer), lk_tokenizer_end(s.tokenizer), &s)) < 0)
+        goto fail;
     if ((status = map_bytes(&r, &s, &mapped)) < 0) goto fail;
     if (!mapped && (status = fill_source(&r, documents || s.packed ? s.end : -1, &s)) < 0) goto fail;
     return lk__text_windows(&r, &s, dataset);
@@ -240,7 +242,7 @@ lk_status lk__tokens_open(lk_context *context, const char *paths, lk_split split
 {
     lk__text_request    r;
     lk__text_source     s = {.context = context};
-    lk__text_token_file file = {.end = -1};
+    lk__text_token_file file = {.begin = -1, .end = -1};
     *dataset = NULL;
     lk_status status = begin_request(context, "tokens", "tokens:FILE", paths, split, options, probe, &r);
     if (status < 0) return status;
@@ -252,7 +254,8 @@ lk_status lk__tokens_open(lk_context *context, const char *paths, lk_split split
             "tokens:%s: the tokenizer char is made from a text; give the tokenizer.json that made the tokens", s.path);
     if (options->tokenizer) status = lk_tokenizer_open(context, options->tokenizer, &s.tokenizer);
     if (status >= 0) status = read_token_file(&r, &s, &file);
-    if (status >= 0) status = set_packing(&r, false, s.tokenizer ? lk_tokenizer_end(s.tokenizer) : file.end, &s);
+    if (status >= 0)
+        status = set_packing(&r, false, file.begin, s.tokenizer ? lk_tokenizer_end(s.tokenizer) : file.end, &s);
     if (status >= 0) return lk__text_windows(&r, &s, dataset);
     lk__text_source_free(&s);
     return status;

@@ -56,6 +56,7 @@ typedef struct lk__text_source {
     char           path[LK__PATH]; /* … this one */
     int64_t        length;         /* tokens of a sample */
     int32_t        end;            /* ends a document; -1: none */
+    bool           end_begins;     /* and begins each: it ends one only where the next begins */
     bool           packed;         /* documents do not see each other */
     bool           overlapping;    /* a window at every offset */
     int64_t        stride;         /* of an evaluation; 0: for training */

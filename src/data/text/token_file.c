@@ -16,6 +16,7 @@ enum {
     COUNT_HIGH, /* the number of tokens in 64 bits; COUNT is INT32_MAX at most */
     TEXT_LOW,
     TEXT_HIGH,              /* bytes of text */
+    BEGIN,                  /* as END; 0 in files of older versions, which had none */
     OWN_MAGIC = 0x4b544b4c, /* "LKTK" */
 };
 
@@ -61,16 +62,17 @@ static const char *find_foreign(const unsigned char *bytes, size_t size)
 static lk_status read_own(lk_context *context, const char *label, const unsigned char *bytes, lk__text_token_file *f)
 {
     if (get_word(bytes, OWN) != OWN_MAGIC) return LK_OK;
-    uint32_t vocabulary = get_word(bytes, VOCABULARY), end = get_word(bytes, END);
+    uint32_t vocabulary = get_word(bytes, VOCABULARY), end = get_word(bytes, END), begin = get_word(bytes, BEGIN);
     uint64_t count = get_two(bytes, COUNT_LOW), text = get_two(bytes, TEXT_LOW);
     if (get_word(bytes, OWN_VERSION) != 1)
         return lk__fail(context, LK_EFORMAT, "%s has a header of version %u of Lockstep: this one reads version 1",
                         label, get_word(bytes, OWN_VERSION));
-    if (vocabulary > INT32_MAX || end > vocabulary || count > INT64_MAX || text > INT64_MAX)
+    if (vocabulary > INT32_MAX || end > vocabulary || begin > vocabulary || count > INT64_MAX || text > INT64_MAX)
         return lk__fail(context, LK_EFORMAT, "%s has a damaged header: write it anew with `lockstep data tokenize`",
                         label);
     f->vocabulary = vocabulary;
     f->end = (int32_t)end - 1;
+    f->begin = (int32_t)begin - 1;
     f->bytes = (int64_t)text;
     f->ids.count = (int64_t)count;
     return LK_OK;
@@ -103,7 +105,7 @@ lk_status lk__text_token_file_read(lk_context *context, const char *label, const
                                    int width, lk__text_token_file *f)
 {
     const char *foreign = find_foreign(bytes, size);
-    *f = (lk__text_token_file){.ids = {bytes, width, (int64_t)(size / (size_t)width)}, .end = -1};
+    *f = (lk__text_token_file){.ids = {bytes, width, (int64_t)(size / (size_t)width)}, .end = -1, .begin = -1};
     if (size == 0) return lk__fail(context, LK_EFORMAT, "%s is empty", label);
     if (foreign) return lk__fail(context, LK_EFORMAT, "%s %s", label, foreign);
     for (int i = 0; i < KINDS; i++)
@@ -127,6 +129,7 @@ void lk__text_token_file_header(const lk__text_token_file *f, unsigned char head
     put_word(header, OWN_VERSION, 1);
     put_word(header, VOCABULARY, (uint32_t)f->vocabulary);
     put_word(header, END, (uint32_t)(f->end + 1));
+    put_word(header, BEGIN, (uint32_t)(f->begin + 1));
     put_two(header, COUNT_LOW, (uint64_t)f->ids.count);
     put_two(header, TEXT_LOW, (uint64_t)f->bytes);
 }

@@ -11,6 +11,7 @@ typedef struct lk__text_token_file {
     lk__text_ids ids;        /* bytes are those of the file */
     int64_t      vocabulary; /* 0: not known */
     int32_t      end;        /* token; -1: not known, or none */
+    int32_t      begin;      /* the same for the one that begins every document */
     int64_t      bytes;      /* of text; 0: not known */
 } lk__text_token_file;
 
@@ -18,7 +19,7 @@ typedef struct lk__text_token_file {
  * or 4. LK_EFORMAT: not a file of tokens. */
 lk_status lk__text_token_file_read(lk_context *context, const char *label, const unsigned char *bytes, size_t size,
                                    int width, lk__text_token_file *file);
-/* Only ids.width, ids.count, vocabulary, end and bytes are used. */
+/* Only ids.width, ids.count, vocabulary, end, begin and bytes are used. */
 void lk__text_token_file_header(const lk__text_token_file *file, unsigned char header[LK__TOKEN_HEADER]);
 
 #endif

@@ -221,6 +221,7 @@ lk_status lk_data_tokenize(lk_context *context, const lk_data_tokenize_config *g
     if (status == LK_OK) {
         w.file.vocabulary = lk_tokenizer_vocabulary(tokenizer);
         w.file.end = lk_tokenizer_end(tokenizer);
+        w.file.begin = lk_tokenizer_begin(tokenizer);
         status = choose_width(context, &config, w.file.vocabulary, &w.file.ids.width);
     }
     if (status == LK_OK) status = write_tokens(&corpus, tokenizer, &w, &totals);

@@ -83,16 +83,17 @@ bool lk__text_copy_ids(const lk__text_source *s, int64_t start, int64_t n, int32
     return false;
 }
 
-/* Where each document begins; nothing is predicted from its last token, nor from padding, which is as a document of its own. */
-static void mark_documents(int32_t end, const int32_t *tokens, int64_t n, int64_t length, int32_t *label,
+/* Where each document begins; nothing is predicted from its last token, nor from padding, which is as a document of its own. `label` has the
+ * next tokens. */
+static void mark_documents(const lk__text_source *s, const int32_t *tokens, int64_t n, int32_t *label,
                            int32_t *positions, int32_t *first)
 {
     int32_t begin = 0;
-    for (int64_t i = 0; i < length; i++) {
+    for (int64_t i = 0; i < s->length; i++) {
         if (i == n) begin = (int32_t)i;
         first[i] = begin;
         positions[i] = (int32_t)i - begin;
-        if (i >= n || tokens[i] != end) continue;
+        if (i >= n || tokens[i] != s->end || (s->end_begins && label[i] != s->end)) continue;
         label[i] = LK__TEXT_NO_LABEL;
         begin = (int32_t)i + 1;
     }
@@ -111,7 +112,7 @@ static lk_status read_window(const lk_dataset *d, int64_t index, void *const *fi
         return refuse_id(s, bad, message);
     memcpy(label, tokens + 1, (size_t)(n - 1) * sizeof *label);
     for (int64_t i = n; i < s->length; i++) tokens[i] = 0, label[i] = LK__TEXT_NO_LABEL;
-    if (s->packed) mark_documents(s->end, tokens, n, s->length, label, fields[2], fields[3]);
+    if (s->packed) mark_documents(s, tokens, n, label, fields[2], fields[3]);
     return LK_OK;
 }
 
