@@ -63,8 +63,7 @@ static int set_augmentation(lk_transform *t, const char *name, const options *gi
         return EXIT_USER_ERROR;
     }
     if (strengths > 4) {
-        print_error(name, "--color-jitter has %d numbers: brightness, contrast, saturation and hue are wanted",
-                    strengths);
+        print_error(name, "--color-jitter has %d numbers: expected brightness, contrast, saturation and hue", strengths);
         return EXIT_USER_ERROR;
     }
     return 0;

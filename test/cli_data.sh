@@ -234,7 +234,7 @@ refuse "missing.csv: line 4, column 2 \('b'\): the value is missing" csv:missing
 table 8 | sed '6s/,[^,]*,/,NaN,/' > nan.csv
 refuse "nan.csv: line 6, column 2 \('b'\): the value is missing \('NaN'\)" csv:nan.csv
 table 8 | sed '6s/,[^,]*,/,high,/' > text.csv
-refuse "text.csv: line 6, column 2 \('b'\): 'high' is no number" csv:text.csv
+refuse "text.csv: line 6, column 2 \('b'\): 'high' is not a number" csv:text.csv
 refuse "no column 'knd' for the label \(did you mean 'kind'" csv:table.csv --label knd
 refuse 'regression needs numbers' csv:table.csv --loss mse
 refuse 'has no labels: a field "label" or "target" is needed' "npy:$arrays/f4.npy"

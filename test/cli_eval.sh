@@ -155,7 +155,7 @@ expect 2 "nowhere.txt: cannot open: No such file" "$LOCKSTEP" eval --load text -
 expect 2 "cannot open nowhere.csv: No such file" "$LOCKSTEP" eval --load table --data csv:nowhere.csv --label kind
 expect 2 "cannot open nowhere.csv: No such file" "$LOCKSTEP" predict --load table --data csv:nowhere.csv
 sed '5s/^[^,]*,/many,/' rows.csv > broken.csv
-expect 2 "broken.csv: line 5.*'many' is no number" "$LOCKSTEP" eval --load table --data csv:broken.csv --label kind
+expect 2 "broken.csv: line 5.*'many' is not a number" "$LOCKSTEP" eval --load table --data csv:broken.csv --label kind
 rm table.csv
 expect 2 "cannot open table.csv: No such file" "$LOCKSTEP" eval --load table
 expect 2 "cannot open table.csv: No such file" "$LOCKSTEP" eval --load table --holdout 0

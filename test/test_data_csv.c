@@ -75,7 +75,7 @@ static void separators_line_ends_and_headers_are_detected(void)
     check_table("7,8,2\n1,2.5,0\n-3,4e2,1\n", &options, 3, 2, three, three_labels, "label");
     lk_dataset *d;
     CHECK_FAILS(context, open_text("a,b,c\n1,2,0\n", LK_SPLIT_TRAIN, &options, &d), LK_EFORMAT, "line 1, column 1",
-                "'a' is no number");
+                "'a' is not a number");
 }
 
 static void the_label_is_found_by_name_or_number(void)
@@ -302,8 +302,8 @@ static void what_is_wrong_is_named_with_its_place(void)
         {"a,b,y\n1,2,0\n1,2,\n", {"line 3, column 3 ('y')", "missing", ""}},
         {"a,b,y\n1,2,0\n1,inf,1\n", {"line 3, column 2 ('b')", "'inf' is infinite", ""}},
         {"a,b,y\n1,2,0\n1,1e39,1\n", {"line 3, column 2 ('b')", "'1e39' is infinite", ""}},
-        {"a,b,y\n1,2,0\n1,two,1\n", {"line 3, column 2 ('b')", "'two' is no number", "--label 2"}},
-        {"1,2,0\n1,two,1\n", {"line 2, column 2:", "'two' is no number", ""}},
+        {"a,b,y\n1,2,0\n1,two,1\n", {"line 3, column 2 ('b')", "'two' is not a number", "--label 2"}},
+        {"1,2,0\n1,two,1\n", {"line 2, column 2:", "'two' is not a number", ""}},
         {"a,b,y\n1,2,0\n1,2,0\n", {"only the label '0'", "two classes", ""}},
         {"a,b,y\n1,2,cat\n1,2,cat\n", {"only the label 'cat'", "two classes", ""}},
         {"a,b,y\n1,2,7\n1,2,7\n", {"only the label '7'", "two classes", ""}},

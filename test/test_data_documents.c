@@ -263,7 +263,7 @@ static void mistakes_in_texts_are_named(void)
          {"line 2 has no field 'text'", "it has 'txt', 'id'; choose the field with --text-field"}},
         {"{\"text\": \"a\"}\n{}\n", {"line 2 has no field 'text'", "it is empty"}},
         {"{\"text\": \"a\"}\n{\"text\": null}\n", {"line 2: the field 'text' is null", ""}},
-        {"{\"text\": \"a\"}\n{\"text\": 5}\n", {"line 2: the field 'text' is no string", ""}},
+        {"{\"text\": \"a\"}\n{\"text\": 5}\n", {"line 2: the field 'text' is not a string", ""}},
         {"{\"text\": \"a\xff\"}\n", {"line 1, byte 12", "not UTF-8"}},
         {"{\"text\": \"\\ud800\"}\n", {"line 1, byte 11", "surrogate"}},
         {"{\"text\": \"a\"} x\n", {"line 1", "something follows the value"}},

@@ -389,14 +389,14 @@ static void hostile_files_are_refused(void)
 {
     lk_tokenizer *t;
     char          deep[300];
-    REFUSES("no valid JSON: expected a key in quotes at byte 1", .head = "]");
-    CHECK_FAILS(context, lk_tokenizer_from_json(context, "t.json", "", 0, &t), LK_EFORMAT, "t.json: no valid JSON");
+    REFUSES("not valid JSON: expected a key in quotes at byte 1", .head = "]");
+    CHECK_FAILS(context, lk_tokenizer_from_json(context, "t.json", "", 0, &t), LK_EFORMAT, "t.json: not valid JSON");
     CHECK_FAILS(context, lk_tokenizer_from_json(context, "t.json", "[]", 2, &t), LK_EFORMAT,
                 "t.json: no tokenizer.json of Hugging Face");
     CHECK_FAILS(context, lk_tokenizer_from_json(context, "t.json", "{\"model\":3}", 11, &t), LK_EFORMAT, "t.json: ");
     memset(deep, '[', sizeof deep);
     deep[299] = 0;
-    REFUSES("no valid JSON: nested too deeply", .normalizer = deep);
+    REFUSES("not valid JSON: nested too deeply", .normalizer = deep);
     REFUSES("model.vocab is empty", .vocab = "{}");
     REFUSES("model.vocab is missing, or is not an object", .vocab = "[]");
     REFUSES("model.vocab: token \"b\" has the id 4000000000, which is out of range for 2 tokens",
@@ -480,7 +480,7 @@ static void the_end_token_is_that_of_the_config(void)
         lk_tokenizer_free(t);
     }
     write_file(config, "{,}", 3);
-    CHECK_FAILS(context, lk_tokenizer_open(context, directory, &t), LK_EFORMAT, "tokenizer_config.json: no valid JSON");
+    CHECK_FAILS(context, lk_tokenizer_open(context, directory, &t), LK_EFORMAT, "tokenizer_config.json: not valid JSON");
     CHECK(!t);
     free(directory), free(json), free(config), free(map);
 }

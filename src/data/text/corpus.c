@@ -235,7 +235,7 @@ static lk_status read_object(lk__text_corpus *c, const lk__json *object, lk__tex
     lk_status status = find_member(c, object, name, c->field_option ? c->field_option : "--text-field", &text);
     if (status < 0) return status;
     if (text.kind != LK__JSON_STRING)
-        return lk__fail(c->context, LK_EFORMAT, "%s: %s %lld: the field '%s' is no string", path, word,
+        return lk__fail(c->context, LK_EFORMAT, "%s: %s %lld: the field '%s' is not a string", path, word,
                         (long long)c->line, name);
     bool found = c->label_field && lk__json_get(object, c->label_field, &piece->label);
     if (!found) piece->label = (lk__json){.kind = LK__JSON_NULL};

@@ -75,7 +75,7 @@ lk_status lk__tokenizer_read_json(lk_context *context, const char *text, size_t 
     lk_tokenizer  *t;
     *tokenizer = NULL;
     if (!lk__json_parse(text, bytes, &root, &error))
-        return lk__fail(context, LK_EFORMAT, "no valid JSON: %s at byte %zu", error.what, error.offset);
+        return lk__fail(context, LK_EFORMAT, "not valid JSON: %s at byte %zu", error.what, error.offset);
     lk_status status = check_root(context, &root);
     if (status < 0 || (status = lk__tokenizer_create(context, LK__TEXT_BPE, &t)) < 0) return status;
     if ((status = lk__tokenizer_read_normalizer(t, &root)) < 0 ||

@@ -10,7 +10,7 @@ typedef struct lk__tokenizer_string {
     char  *text; /* a NUL follows it */
     size_t length, room;
 } lk__tokenizer_string;
-/* LK_EFORMAT: the value is no string. `what` names it. */
+/* LK_EFORMAT: the value is not a string. `what` names it. */
 lk_status lk__tokenizer_decode_string(lk_context *context, const lk__json *value, const char *what,
                                       lk__tokenizer_string *string);
 void      lk__tokenizer_string_free(lk_context *context, lk__tokenizer_string *string);

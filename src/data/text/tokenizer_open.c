@@ -50,7 +50,7 @@ static lk_status read_config(lk_tokenizer *t, const char *text, size_t bytes, bo
     lk__json       config, value;
     lk__json_error error;
     if (!lk__json_parse(text, bytes, &config, &error))
-        return lk__fail(t->context, LK_EFORMAT, "no valid JSON: %s at byte %zu", error.what, error.offset);
+        return lk__fail(t->context, LK_EFORMAT, "not valid JSON: %s at byte %zu", error.what, error.offset);
     if (config.kind != LK__JSON_OBJECT) return lk__fail(t->context, LK_EFORMAT, "not a JSON object");
     *named = lk__json_get(&config, "eos_token", &value) && value.kind != LK__JSON_NULL;
     return read_end_token(t, &config, other);
