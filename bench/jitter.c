@@ -6,7 +6,7 @@
 #define _GNU_SOURCE
 #include "base/base.h"
 #include "base/isa.h"
-#include "spin.h"
+#include "device/peak.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -24,12 +24,11 @@ typedef struct jitter {
 typedef struct worker {
     jitter *of;
     int     number;
-    float   sink;
 } worker;
 
-static void compute(const jitter *j, worker *w)
+static void compute(const jitter *j)
 {
-    for (int64_t i = 0; i < j->steps; i++) j->spin(&w->sink, i, 0);
+    for (int64_t i = 0; i < j->steps; i++) j->spin(NULL, i, 0);
 }
 
 static void *run_worker(void *argument)
@@ -43,7 +42,7 @@ static void *run_worker(void *argument)
     pthread_barrier_wait(&j->begin);
     for (int round = 0; round < j->rounds; round++) {
         double start = lk__now();
-        compute(j, w);
+        compute(j);
         j->seconds[w->number * j->rounds + round] = lk__now() - start;
     }
     return NULL;
@@ -72,7 +71,7 @@ static void report(const jitter *j)
 int main(int count, char **arguments)
 {
     jitter j = {.threads = count > 1 ? atoi(arguments[1]) : 2, .rounds = count > 3 ? atoi(arguments[3]) : 100};
-    double milliseconds = count > 2 ? atof(arguments[2]) : 25, start, lanes;
+    double milliseconds = count > 2 ? atof(arguments[2]) : 25, start, operations;
     worker workers[CPU_SETSIZE];
     if (j.threads < 1 || j.threads > CPU_SETSIZE || j.rounds < 1 || milliseconds <= 0) {
         fprintf(stderr, "usage: jitter [threads [milliseconds [rounds]]]\n");
@@ -81,14 +80,18 @@ int main(int count, char **arguments)
     pthread_t threads[CPU_SETSIZE];
     j.seconds = calloc((size_t)j.threads * (size_t)j.rounds, sizeof *j.seconds);
     if (!j.seconds || pthread_barrier_init(&j.begin, NULL, (unsigned)j.threads) != 0) return 1;
-    j.spin = spin_for(lk__isa_choose(NULL), &lanes);
+    j.spin = lk__peak_loop(lk__isa_choose(NULL), &operations);
+    if (!j.spin) {
+        fprintf(stderr, "jitter: there is no loop of multiply-adds for this machine\n");
+        return 1;
+    }
     j.steps = 100;
-    compute(&j, &workers[0]); /* until the core has its speed */
+    compute(&j); /* until the core has its speed */
     start = lk__now();
-    compute(&j, &workers[0]);
+    compute(&j);
     j.steps = (int64_t)(100 * milliseconds * 1e-3 / (lk__now() - start)) + 1;
     for (int i = 0; i < j.threads; i++) {
-        workers[i] = (worker){&j, i, 0};
+        workers[i] = (worker){&j, i};
         if (pthread_create(&threads[i], NULL, run_worker, &workers[i]) != 0) return 1;
     }
     for (int i = 0; i < j.threads; i++) pthread_join(threads[i], NULL);

@@ -9,7 +9,7 @@
 #include "base/bf16.h"
 #include "base/isa.h"
 #include "device/kernel.h"
-#include "spin.h"
+#include "device/peak.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,20 +23,6 @@ typedef struct bench {
     double      peak;  /* FLOP/s, f32, all threads */
     double      total; /* seconds of one SimpleCNN step's kernels */
 } bench;
-
-static double measure_peak(bench *b)
-{
-    float    sink;
-    double   best = 1e9, lanes;
-    lk__tile spin = spin_for(b->isa, &lanes);
-    for (int i = 0; i < 40; i++) {
-        double start = lk__now();
-        lk__pool_run(lk__context_pool(b->context), b->threads, spin, &sink);
-        double seconds = lk__now() - start;
-        if (seconds < best) best = seconds;
-    }
-    return 2.0 * CHAINS * ROUNDS * lanes * b->threads / best;
-}
 
 static void *fresh(bench *b, size_t bytes)
 {
@@ -288,7 +274,7 @@ int main(int argc, char **argv)
     }
     b.threads = lk_context_threads(b.context);
     b.isa = lk_context_isa(b.context);
-    b.peak = measure_peak(&b);
+    b.peak = lk__peak_measure(b.context, b.isa);
     printf("%s, %d thread%s, FMA peak %.1f GFLOP/s\n", b.isa, b.threads, b.threads == 1 ? "" : "s", b.peak * 1e-9);
     time_conv(&b, "conv1 3>32 32x32", 64, 3, 32, 32, 3, 1, 2, false, true);
     time_conv(&b, "conv2 32>64 16x16", 64, 32, 16, 64, 3, 1, 2, true, true);

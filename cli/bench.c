@@ -189,8 +189,9 @@ static void print_result(const bench *b, const options *given)
     const transformer *t = &b->setup->transformer;
     double             samples = (double)b->setup->config.batch / b->times.median, rss = (double)usage.ru_maxrss / 1024;
     double             rate = samples * (double)setup_units(b->setup);
-    double             peak = t->used ? text_metrics_peak(b->setup, b->world) : 0;
-    double             mfu = peak > 0 ? rate * lk_transformer_flops(&t->config, t->length) / peak : NAN;
+    text_metrics       text = {0};
+    if (t->used) text_metrics_measure(&text, b->setup, b->world);
+    double mfu = t->used ? text_metrics_utilisation(&text, b->setup, rate) : (double)NAN;
     if (!options_flag(given, "json")) {
         printf("%s, batch %lld, %d rank%s, %d thread%s each, %s: %.1f %s/s, %.1f steps/s, step %.3f ms (median of "
                "%lld; mean %.3f)\n",
@@ -199,7 +200,7 @@ static void print_result(const bench *b, const options *given)
                lk_context_isa(b->setup->context), rate, setup_unit(b->setup), 1 / b->times.median,
                1e3 * b->times.median, (long long)b->times.steps, 1e3 * b->times.mean);
         if (t->used) printf("%lld parameters", (long long)lk_transformer_parameters(&t->config));
-        if (peak > 0) printf(", model FLOP utilisation %.1f %%", 100 * mfu);
+        if (!isnan(mfu)) printf(", model FLOP utilisation %.1f %%", 100 * mfu);
         if (t->used) printf("\n");
         printf("first step done %.1f ms after exec, peak memory %.1f MiB\n", 1e3 * b->times.first_step, rss);
         return;

@@ -1,66 +1,34 @@
 /* text_metrics.c - perplexity, bits per byte, tokens per second, and model FLOP utilisation: the operations that the model needs (6 for
- * each parameter and token, and 12 · layers · width · length for attention) over those that large products reach on this machine: the CPU with this
- * rank's threads, or the GPU. */
+ * each parameter and token, and 12 · layers · width · length for attention) over those that the machine can do: multiply-adds of all threads
+ * of the CPU, or large products of the GPU. */
 #include "text_metrics.h"
 
-#include "clock.h"
-
 #include <math.h>
-#include <stdlib.h>
 
-enum { SIDE = 512, RUNS = 4 };
+/* A CPU that other programs used meanwhile seems slower than it is: it is measured again when a step exceeds it. */
+enum { MEASUREMENTS = 3 };
 
-/* A program that multiplies two square matrices, one of them a parameter. */
-static lk_status make_product(const setup *s, lk_graph **graph, lk_plan **plan, lk_store **store, lk_program **program)
-{
-    int64_t        dims[] = {SIDE, SIDE};
-    lk_plan_config config = LK_PLAN_CONFIG_INIT;
-    lk_status      status = lk_graph_create(s->context, s->config.dtype, graph);
-    if (status < 0) return status;
-    lk_tensor x = lk_input(*graph, "x", s->config.dtype, 2, dims);
-    lk_tensor y = lk_f_linear(x, lk_parameter(*graph, "w", 2, dims, .init = LK_INIT_NORMAL, .a = 1), (lk_tensor){0});
-    config.outputs = &y;
-    config.outputs_count = 1;
-    config.policy = s->config.policy;
-    if ((status = lk_plan_create(*graph, &config, plan)) < 0) return status;
-    if ((status = lk_store_create(*plan, 1, store)) < 0) return status;
-    return lk_program_create(*plan, *store, NULL, program);
-}
-
-/* The CPU's: a product runs too short for the host's clock on a GPU, which measures by its own. */
-static double processor_peak(const setup *s)
-{
-    lk_graph   *graph = NULL;
-    lk_plan    *plan = NULL;
-    lk_store   *store = NULL;
-    lk_program *program = NULL;
-    double      best = 0;
-    void       *x = calloc((size_t)SIDE * SIDE, lk_dtype_size(s->config.dtype));
-    lk_step     step = {.step = 1, .count = SIDE};
-    lk_status   status = x ? make_product(s, &graph, &plan, &store, &program) : LK_ENOMEM;
-    if (status >= 0) status = lk_program_bind(program, "x", x);
-    if (status >= 0) status = lk_program_step(program, &step);
-    for (int i = 0; i < RUNS && status >= 0; i++) {
-        double start = now();
-        status = lk_program_run(program, LK_EVALUATE);
-        double rate = 2.0 * SIDE * SIDE * SIDE / (now() - start);
-        if (i > 0 && status >= 0 && rate > best) best = rate;
-    }
-    lk_program_free(program);
-    lk_store_free(store);
-    lk_plan_free(plan);
-    lk_graph_free(graph);
-    free(x);
-    return best;
-}
-
-double text_metrics_peak(const setup *s, int world)
+static double measure_peak(const setup *s, int world)
 {
     lk_device_speed speed;
     lk_dtype        type = s->config.policy == LK_POLICY_BF16 ? LK_BF16 : s->config.dtype;
     lk_status       status = lk_device_measure(s->context, type, &speed);
-    if (status == LK_EUNSUPPORTED) return world * processor_peak(s);
+    if (status == LK_EUNSUPPORTED) return world * lk_context_peak(s->context, type);
     return status < 0 ? 0 : world * speed.flops;
+}
+
+void text_metrics_measure(text_metrics *m, const setup *s, int world)
+{
+    m->world = world;
+    m->measured++;
+    m->peak = fmax(m->peak, measure_peak(s, world));
+}
+
+double text_metrics_utilisation(text_metrics *m, const setup *s, double tokens_per_s)
+{
+    double flops = tokens_per_s * lk_transformer_flops(&s->transformer.config, s->transformer.length);
+    while (m->peak > 0 && flops > m->peak && m->measured < MEASUREMENTS) text_metrics_measure(m, s, m->world);
+    return m->peak > 0 && flops <= m->peak ? flops / m->peak : (double)NAN;
 }
 
 static void add_metric(lk_named_metric *all, int *count, const char *name, double value)

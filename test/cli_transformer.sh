@@ -23,6 +23,7 @@ cat "$SOURCE_DIR"/README.md > text.txt
 for name in perplexity bits_per_byte tokens_per_s tokens mfu; do
     grep '"event": *"step"' log.jsonl | grep -q "\"$name\"" || fail "no $name in the log: $(tail -1 log.jsonl)"
 done
+grep -oE '"mfu": *[0-9.e+-]+' log.jsonl | awk -F: '{ n++; if (!($2 > 0 && $2 <= 1)) bad = 1 } END { exit bad || n < 5 }' || fail "mfu is not within 0 and 1: $(grep -o '"mfu".*' log.jsonl)"
 # The progress line has whole metrics, and its rate once.
 grep -qE '^train  step 12/12  loss [0-9.]+  [0-9.]+ tokens/s  left 0:00  accuracy [0-9.]+ %  perplexity [0-9.]+  bits_per_byte [0-9.]+  mfu [0-9.e-]+$' err.txt || fail "the progress line: $(grep '^train  step' err.txt)"
 grep '"event": *"evaluated"' log.jsonl | grep -q '"perplexity"' || fail "no perplexity of the evaluation"

@@ -3,7 +3,9 @@
  *
  * ctest: label threaded */
 #include "base/hash.h"
+#include "base/isa.h"
 #include "device/device.h"
+#include "device/peak.h"
 #include "run/program.h"
 #include "support.h"
 
@@ -227,6 +229,29 @@ static void check_speed(lk_context *context, lk__device *device)
 
 static void speed_is_measured_once(void) { each_device(check_speed); }
 
+/* For each instruction set that this machine has: the loop runs, and leaves numbers alone that the compiler keeps in registers. */
+static void the_peak_of_multiply_adds_is_measured(void)
+{
+    for (int i = 0; lk__isa_names[i]; i++) {
+        double   operations, kept[16];
+        lk__tile loop = lk__peak_loop(lk__isa_names[i], &operations);
+        if (!lk__isa_available(lk__isa_names[i])) continue;
+        REQUIRE(loop && operations > 0, "%s", lk__isa_names[i]);
+        for (int k = 0; k < 16; k++) kept[k] = 1.5 * (k + operations);
+        loop(NULL, i, 0);
+        for (int k = 0; k < 16; k++) CHECK(kept[k] == 1.5 * (k + operations), "%s", lk__isa_names[i]);
+    }
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    lk_context       *context;
+    config.threads = 3;
+    config.device = "cpu";
+    REQUIRE(lk_context_create(&config, &context) == LK_OK);
+    CHECK(lk_context_peak(context, LK_F32) > 0 && lk_context_peak(context, LK_F64) > 0 &&
+          lk_context_peak(context, LK_BF16) > 0);
+    CHECK(lk_context_peak(context, LK_I32) == 0);
+    lk_context_free(context);
+}
+
 /* ---- guarded ---- */
 
 /* Whether a child that accesses the address ends by a segmentation fault. */
@@ -389,6 +414,7 @@ int main(void)
     RUN(a_stream_waits_for_the_event_of_another);
     RUN(sums_hashes_and_checks_are_those_of_plain_loops);
     RUN(speed_is_measured_once);
+    RUN(the_peak_of_multiply_adds_is_measured);
     RUN(guarded_memory_faults_outside_the_device);
     RUN(pointers_into_a_device_are_null_off_the_cpu);
     RUN(guarded_computes_the_bits_of_the_cpu);

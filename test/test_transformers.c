@@ -267,6 +267,27 @@ static const double *run_forward(forward *f, int64_t rows)
     return output_copy(f->program, 0, f->bytes);
 }
 
+/* By the shapes of its products: a multiply-add of each weight and token in forward, two in backward. */
+static void lookups_are_not_arithmetic(void)
+{
+    enum { WIDTH = 32, HIDDEN = 48, LAYERS = 3, LENGTH = 8, VOCABULARY = 1000, CLASSES = 5 };
+    lk_transformer_config c = LK_TRANSFORMER_CONFIG_INIT;
+    c.layers = LAYERS, c.heads = 2, c.width = WIDTH, c.hidden = HIDDEN, c.context = 16, c.classes = CLASSES;
+    double attention = 12.0 * LAYERS * WIDTH * LENGTH;
+    for (int kind = 0; kind < 4; kind++) {
+        bool encoder = kind == LK_TRANSFORMER_ENCODER, llama = kind == LK_TRANSFORMER_LLAMA || kind == 3;
+        c.kind = kind == 3 ? LK_TRANSFORMER_LLAMA : (lk_transformer_kind)kind;
+        c.untied = kind == 3;
+        c.vocabulary = VOCABULARY;
+        double products = LAYERS * (4.0 * WIDTH * WIDTH + (llama ? 3 : 2) * WIDTH * HIDDEN) +
+                          (encoder ? (WIDTH + CLASSES) * WIDTH / (double)LENGTH : WIDTH * VOCABULARY);
+        double flops = lk_transformer_flops(&c, LENGTH) - attention;
+        /* biases and norms are added, not multiplied, and count as parameters, too */
+        CHECK(flops >= 6 * products && flops <= 6 * (products + (LAYERS * 16 + 4) * WIDTH), "kind %d: %g and %g", kind,
+              flops, 6 * products);
+    }
+}
+
 static void free_forward(forward *f)
 {
     lk_program_free(f->program);
@@ -389,6 +410,7 @@ int main(void)
     RUN(reproducible_runs_have_the_same_bits_at_any_world_size);
     RUN(recomputed_blocks_change_memory_and_no_bit);
     RUN(sizes_are_those_of_the_store);
+    RUN(lookups_are_not_arithmetic);
     RUN(packed_documents_are_as_documents_alone);
     RUN(padding_changes_no_class);
     RUN(impossible_configurations_are_named);

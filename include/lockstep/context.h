@@ -110,6 +110,11 @@ typedef struct lk_device_speed {
  * it. Not while a program runs. LK_EUNSUPPORTED: the CPU. */
 LK_API lk_status lk_device_measure(lk_context *context, lk_dtype type, lk_device_speed *speed);
 
+/* Operations a second of multiply-adds in registers, with the context's instruction set and on all its threads at once: what kernels of that
+ * type (f32, f64 or bf16, which they compute in f32) cannot exceed. Takes some 30 ms. 0: unknown here, or the device is not the CPU. Not
+ * while a program runs. */
+LK_API double lk_context_peak(lk_context *context, lk_dtype type);
+
 /* What a device's runtime and libraries hold of its memory, besides what plans count: both 0 for the CPU. */
 typedef struct lk_device_memory_held {
     size_t context, libraries; /* bytes: of a CUDA context; of cuBLASLt and cuDNN */

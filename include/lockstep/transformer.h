@@ -58,7 +58,8 @@ LK_API const char *const *lk_transformer_presets(void); /* NULL at the end */
 /* False: no such model is possible (heads do not divide the width, …), and `why` says so. */
 LK_API bool    lk_transformer_check(const lk_transformer_config *config, char *why, size_t bytes);
 LK_API int64_t lk_transformer_parameters(const lk_transformer_config *config);
-/* Operations of forward and backward for each token: 6 · parameters (without positions) + 12 · layers · width · length. */
+/* Operations of forward and backward for each token: 6 · parameters + 12 · layers · width · length. Without parameters that are only looked
+ * up, such as positions; those that an encoder uses once in a sequence count so. */
 LK_API double lk_transformer_flops(const lk_transformer_config *config, int64_t length);
 
 typedef struct lk_transformer_options {

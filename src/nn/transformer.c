@@ -224,12 +224,22 @@ int64_t lk_transformer_parameters(const lk_transformer_config *config)
                                             : encoder_parameters(&c);
 }
 
+/* Rows of these are looked up; the embedding of tokens is also the head's product where the two are tied. */
+static int64_t looked_up(const lk_transformer_config *c)
+{
+    if (c->kind == LK_TRANSFORMER_GPT) return c->context * c->width;
+    if (c->kind == LK_TRANSFORMER_LLAMA) return c->untied ? c->vocabulary * c->width : 0;
+    return (c->vocabulary + c->context + LK__TOKEN_TYPES) * c->width;
+}
+
 double lk_transformer_flops(const lk_transformer_config *config, int64_t length)
 {
     lk_transformer_config c = lk__nn_resolve(config);
-    int64_t               positions = c.kind == LK_TRANSFORMER_LLAMA ? 0 : c.context * c.width;
-    if (c.kind == LK_TRANSFORMER_LLAMA && c.untied) positions += c.vocabulary * c.width; /* a lookup, no product */
-    return 6.0 * (double)(lk_transformer_parameters(&c) - positions) +
+    int64_t               parameters = lk_transformer_parameters(&c) - looked_up(&c);
+    double                once = 0; /* in a sequence: the pooler and the head of an encoder */
+    if (c.kind == LK_TRANSFORMER_ENCODER)
+        once = (double)(c.width * c.width + c.width + c.classes * c.width + c.classes);
+    return 6.0 * ((double)parameters - once + (length > 0 ? once / (double)length : 0)) +
            12.0 * (double)c.layers * (double)(c.heads * c.head_width) * (double)length;
 }
 

@@ -1,0 +1,140 @@
+/* peak.c - multiply-adds in registers: enough independent ones for every unit to begin one in each cycle (latency × units: 8 to 10 on x86, 16
+ * on arm64), and no more than there are registers. In assembly, because what a compiler makes of such a loop is not known: it moves products
+ * out of it, or keeps accumulators in memory. */
+#include "device/peak.h"
+
+#include "base/base.h"
+
+#include <string.h>
+
+enum { ROUNDS = 30000 };
+
+#if defined(__aarch64__)
+enum { CHAINS = 16 };
+/* As in a tile of a product, operands are loaded in each round: Neoverse V1 issues half as many that read registers which were written long
+ * ago. */
+#define FMLA(c, lane) "fmla v" #c ".4s, v16.4s, v17.s[" #lane "]\n\t"
+#define ROW(at, c0, c1, c2, c3) "ldr q16, [%0, #" #at "]\n\t" FMLA(c0, 0) FMLA(c1, 1) FMLA(c2, 2) FMLA(c3, 3)
+static void run_neon(void *argument, int64_t tile, int worker)
+{
+    float operands[20] __attribute__((aligned(16))) = {(float)tile, 0.5f};
+    (void)argument, (void)worker;
+    for (int round = 0; round < ROUNDS; round++)
+        __asm__ volatile("ldr q17, [%0]\n\t" ROW(16, 0, 1, 2, 3) ROW(32, 4, 5, 6, 7) ROW(48, 18, 19, 20, 21)
+                             ROW(64, 22, 23, 24, 25)
+                         :
+                         : "r"(operands)
+                         : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v16", "v17", "v18", "v19", "v20", "v21",
+                           "v22", "v23", "v24", "v25", "memory");
+}
+
+lk__tile lk__peak_loop(const char *isa, double *operations)
+{
+    (void)isa;
+    *operations = 2.0 * CHAINS * ROUNDS * 4;
+    return run_neon;
+}
+
+#elif defined(__x86_64__)
+/* Registers that this file's own code does not use need not be named as changed: it is compiled without AVX, so its vectors are xmm0 to
+ * xmm15, and vzeroupper leaves the upper halves as that code expects them. */
+enum { CHAINS = 12, CHAINS_SSE = 10 };
+#define TWELVE(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11)
+#define CHANGED \
+    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15"
+
+#define CLEAR(c) "vxorps %%xmm" #c ", %%xmm" #c ", %%xmm" #c "\n\t" /* clears the whole register */
+#define LOOP_OF_FMA(name, width)                                                                            \
+    static void name(void *argument, int64_t tile, int worker)                                              \
+    {                                                                                                       \
+        float operands[2] = {0.999f, 0.5f};                                                                 \
+        int   rounds = ROUNDS;                                                                              \
+        (void)argument, (void)tile, (void)worker;                                                                           \
+        __asm__ volatile("vbroadcastss (%1), %%" #width "12\n\t"                                            \
+                         "vbroadcastss 4(%1), %%" #width "13\n\t" TWELVE(CLEAR) "1:\n\t" TWELVE(FMA_##width) \
+                         "decl %0\n\t"                                                                      \
+                         "jnz 1b\n\t"                                                                       \
+                         "vzeroupper\n\t"                                                                   \
+                         : "+r"(rounds)                                                                     \
+                         : "r"(operands)                                                                    \
+                         : CHANGED, "cc", "memory");                                                        \
+    }
+#define FMA_zmm(c) "vfmadd231ps %%zmm12, %%zmm13, %%zmm" #c "\n\t"
+#define FMA_ymm(c) "vfmadd231ps %%ymm12, %%ymm13, %%ymm" #c "\n\t"
+LOOP_OF_FMA(run_avx512, zmm)
+LOOP_OF_FMA(run_avx2, ymm)
+
+/* Without fused multiply-adds, as the generic kernels: a product in a register of its own, then a sum. */
+#define MULTIPLY_ADD(c, product)                     \
+    "movaps %%xmm10, %%xmm" #product "\n\t"          \
+    "mulps %%xmm11, %%xmm" #product "\n\t"           \
+    "addps %%xmm" #product ", %%xmm" #c "\n\t"
+static void run_generic(void *argument, int64_t tile, int worker)
+{
+    float operands[8] __attribute__((aligned(16))) = {0.999f, 0.999f, 0.999f, 0.999f, 0.5f, 0.5f, 0.5f, 0.5f};
+    int   rounds = ROUNDS;
+    (void)argument, (void)tile, (void)worker;
+    __asm__ volatile("movaps (%1), %%xmm10\n\t"
+                     "movaps 16(%1), %%xmm11\n\t"
+                     "xorps %%xmm0, %%xmm0\n\t"
+                     "xorps %%xmm1, %%xmm1\n\t"
+                     "xorps %%xmm2, %%xmm2\n\t"
+                     "xorps %%xmm3, %%xmm3\n\t"
+                     "xorps %%xmm4, %%xmm4\n\t"
+                     "xorps %%xmm5, %%xmm5\n\t"
+                     "xorps %%xmm6, %%xmm6\n\t"
+                     "xorps %%xmm7, %%xmm7\n\t"
+                     "xorps %%xmm8, %%xmm8\n\t"
+                     "xorps %%xmm9, %%xmm9\n\t"
+                     "1:\n\t" MULTIPLY_ADD(0, 12) MULTIPLY_ADD(1, 13) MULTIPLY_ADD(2, 14) MULTIPLY_ADD(3, 15)
+                         MULTIPLY_ADD(4, 12) MULTIPLY_ADD(5, 13) MULTIPLY_ADD(6, 14) MULTIPLY_ADD(7, 15)
+                             MULTIPLY_ADD(8, 12) MULTIPLY_ADD(9, 13) "decl %0\n\t"
+                                                                     "jnz 1b\n\t"
+                     : "+r"(rounds)
+                     : "r"(operands)
+                     : CHANGED, "cc", "memory");
+}
+
+lk__tile lk__peak_loop(const char *isa, double *operations)
+{
+    bool avx512 = strcmp(isa, "avx512") == 0, avx2 = strcmp(isa, "avx2") == 0;
+    int  chains = avx512 || avx2 ? CHAINS : CHAINS_SSE;
+    *operations = 2.0 * chains * ROUNDS * (avx512 ? 16 : avx2 ? 8 : 4);
+    return avx512 ? run_avx512 : avx2 ? run_avx2 : run_generic;
+}
+
+#else
+lk__tile lk__peak_loop(const char *isa, double *operations)
+{
+    (void)isa;
+    *operations = 0;
+    return NULL;
+}
+#endif
+
+/* Several tiles for each thread, so that one that wakes late does not count as slow. In the first runs threads wake, and cores change their
+ * clock to that of wide vectors on all of them. */
+enum { TILES = 4, WARM_UP = 8 };
+#define SECONDS 0.03
+
+double lk__peak_measure(lk_context *c, const char *isa)
+{
+    double   operations, best = 0, began = lk__now();
+    int      tiles = TILES * lk_context_threads(c);
+    lk__tile loop = lk__peak_loop(isa, &operations);
+    for (int run = 0; loop && (run < 2 * WARM_UP || lk__now() - began < SECONDS); run++) {
+        double start = lk__now();
+        lk__pool_run(lk__context_pool(c), tiles, loop, NULL);
+        double rate = operations * tiles / (lk__now() - start);
+        if (run >= WARM_UP && rate > best) best = rate;
+    }
+    return best;
+}
+
+/* Kernels compute bf16 in f32, and a vector has half as many f64. */
+double lk_context_peak(lk_context *c, lk_dtype type)
+{
+    bool host = strcmp(lk_context_device(c), "cuda") != 0;
+    if (!host || (type != LK_F32 && type != LK_F64 && type != LK_BF16)) return 0;
+    return lk__peak_measure(c, lk_context_isa(c)) / (type == LK_F64 ? 2 : 1);
+}
