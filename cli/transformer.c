@@ -159,7 +159,8 @@ int transformer_make(transformer *t, const char *name, const options *given, con
         lk_status status = lk_hf_config_read(context, t->source, c);
         if (status < 0 && t->source != model) /* damaged; the weights are checked by themselves */
             status = lk_hf_config_read(context, t->source = model, c);
-        code = status < 0 ? report_as(name, "--model: ", context, status) : refuse_sizes(name, given);
+        code = status < 0 ? report_as(name, options_chosen(given, "model") ? "--model: " : "", context, status)
+                          : refuse_sizes(name, given);
     } else {
         t->used = false;
         return refuse_options(name, given);
