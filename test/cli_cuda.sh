@@ -79,7 +79,7 @@ expect 1 '--recompute would fit: the plan then needs' "${small[@]}" "${large[@]}
 # The plan: what context and libraries hold besides, and the workspace of convolutions that --tf32 gives to cuDNN.
 workspace() { "$LOCKSTEP" plan --model cnn --batch 8 "$@" | awk '$1 == "workspace" { print $2 }'; }
 "$LOCKSTEP" plan --model mlp > out.txt
-grep -q '^CUDA context .*not measured here' out.txt || fail "plan does not say what the context holds: $(cat out.txt)"
+grep -q '^besides, on the GPU, .*not measured here:$' out.txt && grep -q '^CUDA context .* MiB$' out.txt || fail "plan does not say what the context holds: $(cat out.txt)"
 grep -q '^CUDA libraries ' out.txt || fail "plan does not say what the libraries hold: $(cat out.txt)"
 ! "$LOCKSTEP" plan --model mlp --device cpu | grep -q CUDA || fail "plan for the CPU has lines about CUDA"
 "$LOCKSTEP" plan --model mlp --json | grep -qF '"cuda_measured": false' || fail "plan --json does not say whether it was measured"
