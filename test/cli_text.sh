@@ -170,7 +170,7 @@ echo "short" > short.txt
 refuse 'short.txt has 6 tokens, 5 of them for training: a context of 12 needs at least 13; use a shorter --context' text:short.txt --tokenizer char
 mkdir mixed
 cp input.txt tokens.bin mixed
-refuse 'mixed/tokens.bin has a zero byte, so it is no text' text:mixed --tokenizer tokenizer.json
+refuse 'mixed/tokens.bin has a zero byte, so it is not a text' text:mixed --tokenizer tokenizer.json
 refuse 'text:input.txt needs a tokenizer: byte, char' text:input.txt
 refuse 'nowhere.txt' text:nowhere.txt --tokenizer char
 refuse 'packed documents need an end token, which byte does not have: --packing windows' jsonl:corpus.jsonl --text-field body --tokenizer byte

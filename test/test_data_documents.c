@@ -258,7 +258,7 @@ static void mistakes_in_texts_are_named(void)
         const char *text, *words[2];
     } cases[] = {
         {"{\"text\": \"a\"}\n{\"text\": \"b\"\n", {"line 2, byte 13", "expected ',' or '}'"}},
-        {"{\"text\": \"a\"}\n\n\n[\"text\"]\n", {"line 4 is no JSON object", ""}},
+        {"{\"text\": \"a\"}\n\n\n[\"text\"]\n", {"line 4 is not a JSON object", ""}},
         {"{\"text\": \"a\"}\n{\"txt\": \"b\", \"id\": 7}\n",
          {"line 2 has no field 'text'", "it has 'txt', 'id'; choose the field with --text-field"}},
         {"{\"text\": \"a\"}\n{}\n", {"line 2 has no field 'text'", "it is empty"}},
@@ -475,7 +475,7 @@ static void arrays_of_json_are_documents(void)
                  &o);
     static const char *const wrong[][2] = {
         {"[{\"text\": \"ab\"}, {\"body\": \"c\"}]", "element 2 has no field 'text': it has 'body'"},
-        {"[{\"text\": \"ab\"}, 3]", "element 2 is no JSON object: each element is one"},
+        {"[{\"text\": \"ab\"}, 3]", "element 2 is not a JSON object: each element is one"},
         {"[{\"text\": \"ab\"}", "byte 16: "},
         {"[{\"text\": null}]", "element 1: the field 'text' is null"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
@@ -493,11 +493,11 @@ static void mistakes_in_labels_are_named(void)
         {"{\"text\": \"a\", \"mood\": \"x\"}\n{\"text\": \"b\", \"mood\": null}\n",
          {"line 2: the field 'mood' is null", ""}},
         {"{\"text\": \"a\", \"mood\": \"x\"}\n{\"text\": \"b\", \"mood\": [1]}\n",
-         {"line 2: the field 'mood' is no class", ""}},
+         {"line 2: the field 'mood' is not a class", ""}},
         {"{\"text\": \"a\", \"mood\": \"x\"}\n{\"text\": \"b\", \"mood\": 0.5}\n",
-         {"line 2: the field 'mood' is no class", "a whole number from 0"}},
+         {"line 2: the field 'mood' is not a class", "a whole number from 0"}},
         {"{\"text\": \"a\", \"mood\": \"x\"}\n{\"text\": \"b\", \"mood\": -1}\n",
-         {"line 2: the field 'mood' is no class", ""}},
+         {"line 2: the field 'mood' is not a class", ""}},
         {"{\"text\": \"a\", \"mood\": \"x\"}\n{\"text\": \"b\", \"mood\": \"\"}\n",
          {"line 2: the class in 'mood' is empty", ""}},
         {"{\"text\": \"a\", \"mood\": \"x\"}\n{\"text\": \"b\", \"mood\": \"x\"}\n",

@@ -59,7 +59,7 @@ void lk__whole_numbers_free(lk__whole_numbers *n)
 
 static bool is_gapless(const lk__whole_numbers *n)
 {
-    return n->count > 0 && n->slots[n->count - 1].value - n->slots[0].value == (int64_t)n->count - 1;
+    return n->count > 0 && (uint64_t)n->slots[n->count - 1].value - (uint64_t)n->slots[0].value == n->count - 1;
 }
 
 bool lk__whole_numbers_from_zero(const lk__whole_numbers *n) { return is_gapless(n) && n->slots[0].value == 0; }

@@ -147,7 +147,7 @@ static lk_status next_of_text(lk__text_corpus *c, lk__text_piece *piece)
     piece->bytes = cut;
     if (!c->within && c->files[c->file].listed && memchr(piece->text, 0, cut < LOOKED_AT ? cut : LOOKED_AT))
         return lk__fail(c->context, LK_EFORMAT,
-                        "%s has a zero byte, so it is no text: the directory may only have texts",
+                        "%s has a zero byte, so it is not a text: the directory may only have texts",
                         c->files[c->file].path);
     piece->continues = c->within;
     c->within = true;
@@ -230,7 +230,7 @@ static lk_status read_object(lk__text_corpus *c, const lk__json *object, lk__tex
     const char *path = c->files[c->file].path, *name = c->text_field ? c->text_field : "text", *word = line_word(c);
     lk__json    text;
     if (object->kind != LK__JSON_OBJECT)
-        return lk__fail(c->context, LK_EFORMAT, "%s: %s %lld is no JSON object: each %s is one, as {\"%s\": \"…\"}",
+        return lk__fail(c->context, LK_EFORMAT, "%s: %s %lld is not a JSON object: each %s is one, as {\"%s\": \"…\"}",
                         path, word, (long long)c->line, word, name);
     lk_status status = find_member(c, object, name, c->field_option ? c->field_option : "--text-field", &text);
     if (status < 0) return status;
