@@ -161,6 +161,11 @@ static void other_models_are_refused_by_key_and_value(void)
          "\"rope_type\" is \"yarn\""},
         {LLAMA "\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}}}",
          "\"full_attention\" is {\"rope_type\": \"default\"}: rotary positions that differ between layers"},
+        {LLAMA "\"rope_theta\": 70.0, \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 50}}",
+         "\"rope_theta\" is 70.0: it is 50 in \"rope_parameters\", and versions of transformers differ"},
+        {GPT "\"scale_attn_weights\": null}", "\"scale_attn_weights\" is null: a value is needed"},
+        {GPT "\"tie_word_embeddings\": null}", "\"tie_word_embeddings\" is null: a value is needed"},
+        {BERT "\"position_embedding_type\": null}", "\"position_embedding_type\" is null: only \"absolute\""},
         {LLAMA "\"partial_rotary_factor\": 0.5}", "\"partial_rotary_factor\" is 0.5: only 1"},
         {LLAMA "\"original_max_position_embeddings\": 8, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, "
                "\"low_freq_factor\": 1, \"high_freq_factor\": 4, \"original_max_position_embeddings\": 16}}",
@@ -230,7 +235,7 @@ static void rope_scaling_has_precedence(void)
     c = parsed(
         LLAMA
         "\"rope_parameters\": {\"type\": \"linear\", \"factor\": 2, \"rope_theta\": 500.0}, \"rope_scaling\": {}, "
-        "\"rope_theta\": 70.0}");
+        "\"rope_theta\": 500}");
     CHECK(c.rope_scaling == LK_ROPE_LINEAR && c.rope_factor == 2 && c.rope_theta == 500, "an empty one counts as none");
 }
 

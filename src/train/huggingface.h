@@ -53,9 +53,9 @@ double  lk__hf_number(lk__huggingface_reader *reader, const lk__json *object, co
 double  lk__hf_positive(lk__huggingface_reader *reader, const lk__json *object, const char *key, double missing);
 bool    lk__hf_flag(lk__huggingface_reader *reader, const lk__json *object, const char *key, bool missing);
 
-/* Refuse any other value than the one that is supported; a key that is missing or null is fine. */
+/* Refuse any other value than the one that is supported; a key may be missing. null counts as false; of a text it is fine with `null`. */
 void lk__hf_require_flag(lk__huggingface_reader *reader, const char *key, bool supported);
-void lk__hf_require_text(lk__huggingface_reader *reader, const char *key, const char *supported);
+void lk__hf_require_text(lk__huggingface_reader *reader, const char *key, const char *supported, bool null);
 void lk__hf_require_one(lk__huggingface_reader *reader, const lk__json *object, const char *key); /* the number 1 */
 void lk__hf_require_null(lk__huggingface_reader *reader, const char *key, const char *reason);
 /* Refuses anything but null, false, 0 and what has no members. */

@@ -267,8 +267,8 @@ static void read_bert(reader *r, lk_transformer_config *c)
     c->norm_epsilon = lk__hf_positive(r, &r->root, "layer_norm_eps", 1e-12);
     if (lk__hf_integer(r, &r->root, "type_vocab_size", 2) != 2 && lk__hf_get(r, &r->root, "type_vocab_size", &value))
         lk__hf_refuse(r, "type_vocab_size", &value, "only 2 is supported");
-    lk__hf_require_text(r, "position_embedding_type", "absolute");
-    lk__hf_require_text(r, "problem_type", "single_label_classification");
+    lk__hf_require_text(r, "position_embedding_type", "absolute", false);
+    lk__hf_require_text(r, "problem_type", "single_label_classification", true);
     lk__hf_require_flag(r, "is_decoder", false);
     lk__hf_require_flag(r, "add_cross_attention", false);
     lk__hf_read_tokens(r, c, -1, -1, 0);

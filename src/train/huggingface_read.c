@@ -108,14 +108,16 @@ bool lk__hf_flag(lk__huggingface_reader *r, const lk__json *object, const char *
 void lk__hf_require_flag(lk__huggingface_reader *r, const char *key, bool supported)
 {
     lk__json value;
-    if (lk__hf_get(r, &r->root, key, &value) && lk__hf_flag(r, &r->root, key, supported) != supported)
+    bool     written = lk__hf_get(r, &r->root, key, &value) || (supported && lk__json_get(&r->root, key, &value));
+    if (written && lk__hf_flag(r, &r->root, key, supported) != supported)
         lk__hf_refuse(r, key, &value, "only %s is supported", supported ? "true" : "false");
 }
 
-void lk__hf_require_text(lk__huggingface_reader *r, const char *key, const char *supported)
+void lk__hf_require_text(lk__huggingface_reader *r, const char *key, const char *supported, bool null)
 {
     lk__json value;
-    if (lk__hf_get(r, &r->root, key, &value) && !lk__json_equals(&value, supported))
+    bool     written = lk__hf_get(r, &r->root, key, &value) || (!null && lk__json_get(&r->root, key, &value));
+    if (written && !lk__json_equals(&value, supported))
         lk__hf_refuse(r, key, &value, "only \"%s\" is supported", supported);
 }
 

@@ -56,7 +56,7 @@ static void read_scaling(reader *r, const lk__json *rope, const char *place, lk_
 
 void lk__hf_read_rope(reader *r, lk_transformer_config *c)
 {
-    lk__json    rope, parameters;
+    lk__json    rope, parameters, value;
     bool        scaling = lk__hf_get(r, &r->root, "rope_scaling", &rope);
     bool        given = lk__hf_get(r, &r->root, "rope_parameters", &parameters);
     const char *place = "rope_scaling";
@@ -70,7 +70,10 @@ void lk__hf_read_rope(reader *r, lk_transformer_config *c)
         return;
     }
     refuse_nested(r, &rope);
-    c->rope_theta = lk__hf_positive(r, &rope, "rope_theta", c->rope_theta);
+    double inner = lk__hf_positive(r, &rope, "rope_theta", c->rope_theta);
+    if (inner != c->rope_theta && lk__hf_get(r, &r->root, "rope_theta", &value))
+        lk__hf_refuse(r, "rope_theta", &value, "it is %g in \"%s\", and versions of transformers differ", inner, place);
+    c->rope_theta = inner;
     lk__hf_require_one(r, &rope, "partial_rotary_factor");
     read_scaling(r, &rope, place, c);
 }
