@@ -76,6 +76,7 @@ lk_status lk__server_open(lk__rendezvous_server *server, lk_context *context, lk
  * rank that had joined died. from: the source of the port, for messages; "": none. */
 lk_status lk__server_receive(lk__rendezvous_server *server, lk__rendezvous_waiting *waiting, const char *from);
 lk__rendezvous_pending *lk__server_peer(const lk__rendezvous_server *server, int rank); /* NULL: not connected */
+int lk__server_missing(const lk__rendezvous_server *server); /* the first rank that has not joined; -1: all have */
 /* After a failure: records for the launcher which rank caused it, dead or late. */
 void lk__server_note_failure(const lk__rendezvous_server *server, const struct lk_comm *comm);
 void lk__server_close(lk__rendezvous_server *server);

@@ -210,6 +210,18 @@ static lk_status check_group(const lk__rendezvous_local *m)
     return status;
 }
 
+/* `rank` is late, which `status` and the context's error say. Where a group shares more memory, that is the group's failure, as in any
+ * other operation: so all its ranks name the same cause. */
+static lk_status fail_late(const lk__rendezvous_local *m, int rank, lk_status status)
+{
+    lk__comm_join_failed(m->comm, rank, LK__CAUSE_LATE);
+    if (!m->check) return status;
+    m->comm->backend->raise(m->comm, status, lk_context_error(m->context),
+                            lk__comm_cause_make(m->comm, rank, LK__CAUSE_LATE));
+    lk_status failed = m->check(m->comm);
+    return failed < 0 ? failed : status;
+}
+
 /* No rank goes on before all have mapped the memory. */
 static lk_status wait_mapped(const lk__rendezvous_local *m, const lk__rendezvous_server *server, double end)
 {
@@ -221,10 +233,12 @@ static lk_status wait_mapped(const lk__rendezvous_local *m, const lk__rendezvous
         bool      left = why == ECONNRESET;
         lk_status status = left ? check_group(m) : LK_OK;
         if (status < 0) return status;
-        lk__comm_join_failed(m->comm, i, left ? LK__CAUSE_DEAD : LK__CAUSE_LATE);
-        return lk__fail(m->context, LK_ETIMEOUT, "rank %d of %d (process %lld) did not map the shared memory: %s", i,
-                        m->size, (long long)connection->request.endpoint.pid,
-                        left ? "it closed the connection" : strerror(why));
+        status = lk__fail(m->context, LK_ETIMEOUT, "rank %d of %d (process %lld) did not map the shared memory: %s", i,
+                          m->size, (long long)connection->request.endpoint.pid,
+                          left ? "it closed the connection" : strerror(why));
+        if (!left) return fail_late(m, i, status);
+        lk__comm_join_failed(m->comm, i, LK__CAUSE_DEAD);
+        return status;
     }
     for (int i = 1; i < m->size; i++) (void)!send(server->ranks[i]->fd, "a", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
     return LK_OK;
@@ -245,7 +259,10 @@ static lk_status share_as_rank_0(const lk__rendezvous_local *m, size_t bytes, vo
     server.comm = m->comm;
     lk__waiting_begin(&waiting, m->context, m->identity, 0, m->size, end);
     status = lk__server_receive(&server, &waiting, "");
-    if (status < 0) lk__server_note_failure(&server, m->comm);
+    if (status == LK_ETIMEOUT)
+        status = fail_late(m, lk__server_missing(&server), status);
+    else if (status < 0)
+        lk__server_note_failure(&server, m->comm);
     lk__listener_close(&listener); /* before any rank goes on: its next rendezvous must not connect to this one */
     if (status >= 0) status = make_memory(m, bytes, &fd);
     if (status >= 0) status = map_memory(m->context, fd, bytes, memory);
@@ -280,9 +297,19 @@ static lk_status receive_memory(const lk__rendezvous_local *m, int fd, const lk_
     lk_status status = map_memory(m->context, shared, bytes, memory);
     if (status < 0) return status;
     if (lk__write_whole(fd, "m", 1, end) && lk__read_whole(fd, &all, 1, end)) return LK_OK;
+    bool late = errno == ETIMEDOUT;
     lk__rendezvous_unmap(*memory, bytes);
     *memory = NULL;
     if ((status = check_group(m)) < 0) return status;
+    /* Rank 0 knows which rank has not mapped it, unless it is late itself; both lead the launcher to the cause. */
+    if (late)
+        return fail_late(
+            m, 0,
+            lk__fail(m->context, LK_ETIMEOUT,
+                     "rank 0 of %d gave rank %d the shared memory, and did not report for %.1f s that all ranks have "
+                     "mapped it",
+                     m->size, m->rank, m->seconds));
+    lk__comm_join_failed(m->comm, 0, LK__CAUSE_OWN);
     return lk__fail(
         m->context, LK_EIO,
         "rank %d could not join: another rank failed to map the shared memory, or rank 0 closed the connection",
@@ -391,21 +418,22 @@ static lk_status join_rank_0(const lk__rendezvous_local *m, size_t bytes, void *
         close(fd);
         if (result == JOINED) return LK_OK;
         if (result == REFUSED) return status;
-        if (result == NO_REPLY) {
-            lk__comm_join_failed(m->comm, 0, LK__CAUSE_LATE);
-            return lk__fail(m->context, LK_ETIMEOUT,
-                            "rank 0 of %d listens on %s, and sent nothing to rank %d for %.1f s", m->size, where,
-                            m->rank, lk__now() - begun);
-        }
+        if (result == NO_REPLY)
+            return fail_late(m, 0,
+                             lk__fail(m->context, LK_ETIMEOUT,
+                                      "rank 0 of %d listens on %s, and sent nothing to rank %d for %.1f s", m->size,
+                                      where, m->rank, lk__now() - begun));
         if (why == ECONNREFUSED && master > 0 && lk__process_gone(master)) return fail_dead_master(m, master);
         if (m->check && (status = m->check(m->comm)) < 0) return status;
         if (lk__waiting_due(&waiting)) lk__waiting_for_master(&waiting, where, describe_error(why));
         usleep(pause);
         if (pause < 5000) pause *= 2;
     } while (lk__now() < end);
-    lk__comm_join_failed(m->comm, 0, LK__CAUSE_LATE);
-    return lk__fail(m->context, LK_ETIMEOUT, "rank 0 of %d did not join: rank %d tried %s for %.1f s (%s)", m->size,
-                    m->rank, where, m->seconds, describe_error(why));
+    status = lk__fail(m->context, LK_ETIMEOUT, "rank 0 of %d did not join: rank %d tried %s for %.1f s (%s)", m->size,
+                      m->rank, where, m->seconds, describe_error(why));
+    if (why != ECONNREFUSED) return fail_late(m, 0, status);
+    lk__comm_join_failed(m->comm, 0, LK__CAUSE_LATE); /* or it has failed by itself, and the group has not */
+    return status;
 }
 
 lk_status lk__rendezvous_share(const lk__rendezvous_local *m, size_t bytes, void **memory)

@@ -101,8 +101,7 @@ static lk_status fail_missing(const lk__rendezvous_server *server, double second
                     server->acceptor.dropped ? ", and other connections were dropped (see the log)" : "");
 }
 
-/* The first rank that has not joined; -1: all have. */
-static int first_missing(const lk__rendezvous_server *server)
+int lk__server_missing(const lk__rendezvous_server *server)
 {
     for (int i = 1; i < server->size; i++)
         if (!lk__server_peer(server, i)) return i;
@@ -126,7 +125,7 @@ static lk_status check_dead_ranks(lk__rendezvous_server *server)
 
 void lk__server_note_failure(const lk__rendezvous_server *server, const lk_comm *comm)
 {
-    int missing = server->dead ? server->dead : first_missing(server);
+    int missing = server->dead ? server->dead : lk__server_missing(server);
     if (missing >= 0) lk__comm_join_failed(comm, missing, server->dead ? LK__CAUSE_DEAD : LK__CAUSE_LATE);
 }
 
@@ -139,7 +138,7 @@ static void log_missing(lk__rendezvous_server *server, lk__rendezvous_waiting *w
 
 lk_status lk__server_receive(lk__rendezvous_server *server, lk__rendezvous_waiting *waiting, const char *from)
 {
-    while (first_missing(server) >= 0) {
+    while (lk__server_missing(server) >= 0) {
         double    now = lk__now();
         lk_status status = server->check ? server->check(server->comm) : LK_OK;
         if (status >= 0) status = check_dead_ranks(server);
