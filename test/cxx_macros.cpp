@@ -123,7 +123,7 @@ static bool configure_everything(lk_context *context)
     lk_parameter_group          group = LK_PARAMETER_GROUP_INIT;
     group.match = "*.bias";
     lk_schedule schedule = {.kind = LK_SCHEDULE_COSINE, .warmup = 5};
-    lk_step     step = {.step = 1, .count = 4};
+    lk_step     step = {.step = 1, .count = 4}, first = LK_STEP_INIT;
     lk_rates    rates = {.flops = 1e9, .memory = 1e9};
     plan.parallel = {.world = 2, .rank = 1};
     optimizer.groups = &group;
@@ -132,6 +132,7 @@ static bool configure_everything(lk_context *context)
     WANT(c.size == sizeof c && comm.size == sizeof comm && arrays.size == sizeof arrays &&
          callbacks.size == sizeof callbacks);
     WANT(synthetic.size == sizeof synthetic && sampler.size == sizeof sampler && launch.size == sizeof launch);
+    WANT(first.step == 1 && first.rate == LK_RATE_OF_OPTIMIZER && first.count == 0);
     WANT(step.rate == 0 && !step.sample_ids && rates.link == 0 && plan.parallel.leaves == 0 && group.lr_scale == 1);
     WANT(optimizer.size == sizeof optimizer && optimizer.groups == &group && trainer.schedule.warmup == 5);
     arrays.fields = &field;
@@ -174,6 +175,7 @@ static bool call_everything(lk_context *context)
     WANT(lk_comm_all_reduce(comm, sent, got, 2, LK_F32, LK_SUM, NULL) == LK_OK && got[1] == 2);
     WANT(lk_comm_reduce(comm, sent, got, 2, LK_F32, LK_SUM, 0, NULL) == LK_OK);
     WANT(lk_comm_broadcast(comm, got, 2, LK_F32, 0, NULL) == LK_OK && lk_comm_barrier(comm, NULL) == LK_OK);
+    WANT(lk_comm_check_memory(comm, 64) == LK_OK);
     WANT(lk_comm_all_gather(comm, sent, got, 2, LK_F32, NULL) == LK_OK);
     WANT(lk_comm_reduce_scatter(comm, sent, got, 2, LK_F32, LK_SUM, NULL) == LK_OK);
     WANT(lk_comm_gather(comm, sent, got, 2, LK_F32, 0, NULL) == LK_OK);
