@@ -146,6 +146,20 @@ if "$CC" -std=gnu11 -O1 -Wall -Wextra -Werror "$SOURCE_DIR/test/link_delay.c" -o
     wait $link
 fi
 
+# Ranks that are started by hand, without LOCAL_WORLD_SIZE: with a token they join, and know which of them share a host; without one, a rank on another host than
+# rank 0's says at once what is missing.
+by_hand() { env -u LOCKSTEP_JOB -u LOCKSTEP_TOKEN -u LOCKSTEP_PORT -u LOCAL_WORLD_SIZE WORLD_SIZE=4 MASTER_ADDR=10.77.0.1 MASTER_PORT=29533 "$@"; }
+(umask 077 && echo 0123456789abcdef > "$work/token")
+pids=()
+for rank in 0 1 2 3; do
+    [ $rank -lt 2 ] && space=$a || space=$b
+    RANK=$rank by_hand LOCKSTEP_TOKEN_FILE="$work/token" ip netns exec $space "$work/ranks" 0.1 1000 > "$work/out.$rank" 2>&1 &
+    pids+=($!)
+done
+ends_right "by hand, without LOCAL_WORLD_SIZE" mixed
+RANK=2 by_hand ip netns exec $b "$work/ranks" 0.1 1000 > "$work/out.2" 2>&1 && complain "it joined without a token"
+grep -q "several hosts (MASTER_ADDR is 10.77.0.1, and LOCAL_WORLD_SIZE is not set).*LOCKSTEP_TOKEN_FILE" "$work/out.2" || complain "by hand, without a token: $(cat "$work/out.2")"
+
 LOCKSTEP_JOIN_TIMEOUT=3 RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_ADDR=10.99.0.1 ip netns exec $a "$work/ranks" 0 1 tcp > "$work/out.0" 2>&1 && complain "it joined where there is no route"
 grep -q "no route to that host" "$work/out.0" || complain "no route: $(cat "$work/out.0")"
 echo "no route"

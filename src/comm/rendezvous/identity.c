@@ -1,15 +1,19 @@
 /* identity.c - finds rank, size, the job's name and rank 0's address in the environment. On one host nothing listens on
- * a port, and MASTER_PORT is only a name. Over several hosts rank 0 listens on it if `lockstep run` chose it: under any
- * other launcher its store listens on that port, and LOCKSTEP_PORT or the program gives another. */
+ * a port, and MASTER_PORT is only a name. Over several hosts rank 0 listens on it if `lockstep run` chose it, or the user
+ * who starts the ranks by hand: under any other launcher its store listens on that port, and LOCKSTEP_PORT or the program
+ * gives another. */
+#define _GNU_SOURCE
 #include "comm/rendezvous/identity.h"
 
 #include "comm/mpi/mpi.h"
 
 #include <ctype.h>
 #include <errno.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 /* The variables that launchers set. Of Slurm's, only those of a step (srun) count: a batch script has others too. */
@@ -71,6 +75,7 @@ static lk_status read_environment(lk_context *context, lk__rendezvous_identity *
                             "%s is %d in the environment, but %s is %d: one host cannot have more ranks than the job",
                             local_name, here, launchers[i].world, identity->world);
         identity->many_hosts = here && here != identity->world;
+        identity->local_unknown = !here;
         snprintf(identity->tried, sizeof identity->tried, "%s in the environment", launchers[i].name);
         return LK_OK;
     }
@@ -116,6 +121,35 @@ static bool is_loopback(const char *address)
     return strcmp(address, "localhost") == 0 || strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0;
 }
 
+/* A name that does not resolve counts as one of this host, where all ranks may be. */
+static bool is_own_address(const char *address)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_family = AF_UNSPEC}, *found = NULL;
+    if (getaddrinfo(address, NULL, &hints, &found) != 0) return true;
+    bool own = false;
+    for (const struct addrinfo *a = found; a && !own; a = a->ai_next) {
+        int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        own = fd >= 0 && bind(fd, a->ai_addr, a->ai_addrlen) == 0;
+        if (fd >= 0) close(fd);
+    }
+    freeaddrinfo(found);
+    return own;
+}
+
+/* Ranks that were started by hand on several hosts, with nothing but RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Where rank 0 runs its
+ * address is an own one, and only a token shows that there are other hosts; the rendezvous finds out which ranks share a host. */
+static void find_other_hosts(const lk_comm_config *config, lk__rendezvous_identity *identity)
+{
+    const char *address = variable("MASTER_ADDR");
+    bool        shared = config->backend && strcmp(config->backend, "shm") == 0;
+    if (!identity->local_unknown || identity->world == 1 || config->address || !address || is_loopback(address) ||
+        shared)
+        return;
+    if (!variable("LOCKSTEP_TOKEN_FILE") && is_own_address(address)) return;
+    identity->many_hosts = true;
+    snprintf(identity->tried, sizeof identity->tried, "MASTER_ADDR is %.60s, and LOCAL_WORLD_SIZE is not set", address);
+}
+
 /* Where rank 0 listens, and where this rank does. */
 static lk_status find_address(lk_context *context, const lk_comm_config *config, lk__rendezvous_identity *identity)
 {
@@ -123,6 +157,7 @@ static lk_status find_address(lk_context *context, const lk_comm_config *config,
     const char *ports = variable("LOCKSTEP_PORT"), *master = variable("MASTER_PORT");
     const char *store = getenv("TORCHELASTIC_USE_AGENT_STORE");
     bool        own_launcher = variable("LOCKSTEP_JOB") && store && strcmp(store, "False") == 0;
+    bool        by_hand = !variable("LOCKSTEP_JOB") && !store && !variable("TORCHELASTIC_RUN_ID");
     bool        shared = !config->backend || strcmp(config->backend, "shm") == 0;
     if (config->address && identity->world > 1 && !(shared && is_loopback(config->address))) {
         identity->many_hosts = true; /* or may be: the rendezvous shows it */
@@ -143,7 +178,7 @@ static lk_status find_address(lk_context *context, const lk_comm_config *config,
     } else if (ports) {
         identity->master = identity->ports;
         snprintf(identity->port_from, sizeof identity->port_from, "LOCKSTEP_PORT");
-    } else if (own_launcher && master) {
+    } else if ((own_launcher || by_hand) && master) {
         if (!lk__ports_parse(master, &identity->master) || identity->master.first != identity->master.last)
             return lk__fail(context, LK_EINVAL, "MASTER_PORT is '%.40s'; it must be a port", master);
         snprintf(identity->port_from, sizeof identity->port_from, "MASTER_PORT");
@@ -201,6 +236,7 @@ lk_status lk__identity_find(lk_context *context, const lk_comm_config *config, l
     if (config->port < 0 || config->port > 65535)
         return lk__fail(context, LK_EINVAL, "port %d is not 0 … 65535", config->port);
     name_job(config->port, identity);
+    find_other_hosts(config, identity);
     if ((status = find_address(context, config, identity)) < 0) return status;
     return find_token(context, config, identity);
 }

@@ -13,6 +13,7 @@ typedef struct lk__rendezvous_ports {
 typedef struct lk__rendezvous_identity {
     int                  rank, world;
     bool                 many_hosts;    /* as far as the environment shows */
+    bool                 local_unknown; /* nothing says how many ranks are on this host: MASTER_ADDR may show it */
     char                 key[192];      /* the job: equal on all its ranks of this host, different for other jobs */
     char                 tried[160];    /* the source of rank and size, for messages */
     char                 address[256];  /* rank 0's, "": not given */

@@ -80,8 +80,12 @@ static void describe_environment(const lk__rendezvous_waiting *waiting, char *ou
         snprintf(out, size, "; each is started with its RANK, and with WORLD_SIZE=%d MASTER_ADDR=%s LOCKSTEP_PORT=%d",
                  waiting->size, identity->address, identity->master.first);
     else
-        snprintf(out, size, "; each is started with its RANK, and with WORLD_SIZE=%d%s%s", waiting->size,
-                 master ? " MASTER_PORT=" : "", master ? master : "");
+        snprintf(out, size, "; each is started with its RANK, and with WORLD_SIZE=%d%s%s%s", waiting->size,
+                 master ? " MASTER_PORT=" : "", master ? master : "",
+                 identity->local_unknown && identity->address[0]
+                     ? ", on this host: for several hosts set LOCAL_WORLD_SIZE, the number of ranks on each, and "
+                       "LOCKSTEP_TOKEN_FILE"
+                     : "");
 }
 
 /* Which hosts have missing ranks, and how they are started; "" where that is not known. */
