@@ -23,6 +23,33 @@ lk_status lk__plan_find_losses(lk_plan *p, lk_graph *recorded, int loss)
     return LK_OK;
 }
 
+/* The loss's numbers: the sum, weight and correct of its op, or any single number with weight 1. Then the metrics', and sum and weight
+ * of several losses, which have no common ones. */
+void lk__plan_find_numbers(const lk_plan *p, lk__plan_list *list, int loss)
+{
+    const lk_graph *g = list->graph;
+    list->numbers[LK__NUMBER_SUM] = list->numbers[LK__NUMBER_WEIGHT] = list->numbers[LK__NUMBER_CORRECT] = list->norm =
+        -1;
+    list->numbers_count = lk__number_losses(p) + 2 * p->losses_count;
+    for (size_t i = 0; i < g->metrics_count; i++) {
+        list->numbers[LK__NUMBER_METRICS + 2 * i] = g->metrics[i].sum;
+        list->numbers[LK__NUMBER_METRICS + 2 * i + 1] = g->metrics[i].weight;
+    }
+    for (int i = 0; i < p->losses_count; i++) {
+        list->numbers[lk__number_losses(p) + 2 * i] = p->losses[i].sum;
+        list->numbers[lk__number_losses(p) + 2 * i + 1] = p->losses[i].weight;
+    }
+    if (loss < 0 || p->losses_count) return;
+    list->numbers[LK__NUMBER_SUM] = loss;
+    const lk__graph_value *v = &list->graph->values[loss];
+    if (v->kind != LK__VALUE_RESULT) return;
+    const lk__graph_node *n = &list->graph->nodes[v->node];
+    lk__graph_loss        kind = lk__op_find(n->op)->loss;
+    if (kind == LK__LOSS_NO || n->out[0] != loss) return;
+    list->numbers[LK__NUMBER_WEIGHT] = n->out[1];
+    if (kind == LK__LOSS_SUM_WEIGHT_CORRECT) list->numbers[LK__NUMBER_CORRECT] = n->out[2];
+}
+
 /* At the end of forward, so that backward finds them in memory that forward has reserved. */
 lk_status lk__pass_loss_scales(lk_plan *p, lk__plan_list *list)
 {

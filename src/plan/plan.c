@@ -55,38 +55,11 @@ static void place_moments(lk_plan *p)
     }
 }
 
-/* The loss's numbers: the sum, weight and correct of its op, or any single number with weight 1. Then the metrics', and sum and weight
- * of several losses, which have no common ones. */
-static void find_numbers(const lk_plan *p, lk__plan_list *list, int loss)
-{
-    const lk_graph *g = list->graph;
-    list->numbers[LK__NUMBER_SUM] = list->numbers[LK__NUMBER_WEIGHT] = list->numbers[LK__NUMBER_CORRECT] = list->norm =
-        -1;
-    list->numbers_count = lk__number_losses(p) + 2 * p->losses_count;
-    for (size_t i = 0; i < g->metrics_count; i++) {
-        list->numbers[LK__NUMBER_METRICS + 2 * i] = g->metrics[i].sum;
-        list->numbers[LK__NUMBER_METRICS + 2 * i + 1] = g->metrics[i].weight;
-    }
-    for (int i = 0; i < p->losses_count; i++) {
-        list->numbers[lk__number_losses(p) + 2 * i] = p->losses[i].sum;
-        list->numbers[lk__number_losses(p) + 2 * i + 1] = p->losses[i].weight;
-    }
-    if (loss < 0 || p->losses_count) return;
-    list->numbers[LK__NUMBER_SUM] = loss;
-    const lk__graph_value *v = &list->graph->values[loss];
-    if (v->kind != LK__VALUE_RESULT) return;
-    const lk__graph_node *n = &list->graph->nodes[v->node];
-    lk__graph_loss        kind = lk__op_find(n->op)->loss;
-    if (kind == LK__LOSS_NO || n->out[0] != loss) return;
-    list->numbers[LK__NUMBER_WEIGHT] = n->out[1];
-    if (kind == LK__LOSS_SUM_WEIGHT_CORRECT) list->numbers[LK__NUMBER_CORRECT] = n->out[2];
-}
-
 static lk_status start_list(lk_plan *p, lk__plan_list *list, const lk_plan_config *config, bool outputs)
 {
     lk_status status = lk__graph_copy(p->graph, &list->graph);
     if (status < 0) return status;
-    find_numbers(p, list, config->loss.graph ? config->loss.id : -1);
+    lk__plan_find_numbers(p, list, config->loss.graph ? config->loss.id : -1);
     if (!outputs || config->outputs_count == 0) return LK_OK;
     list->outputs = lk__alloc(p->context, LK_MEMORY_OTHER, (size_t)config->outputs_count * sizeof(int));
     if (!list->outputs) return LK_ENOMEM;

@@ -191,7 +191,8 @@ static inline bool lk__plan_has_effect(const lk__graph_node *n)
            (effect == LK__EFFECT_IF_UPDATE && n->attrs.update);
 }
 
-/* losses.c: several losses. Finds them; the factors of their gradients, at the end of forward; the gradients; the list of weights. */
+/* losses.c: the numbers of a list, of one loss or several. Then those of several: finds them; the factors of their gradients, at the end of forward; the gradients; the list of weights. */
+void      lk__plan_find_numbers(const lk_plan *plan, lk__plan_list *list, int loss);
 lk_status lk__plan_find_losses(lk_plan *plan, lk_graph *recorded, int loss);
 lk_status lk__pass_loss_scales(lk_plan *plan, lk__plan_list *list);
 lk_status lk__pass_loss_gradients(lk_plan *plan, lk__plan_list *list);
