@@ -71,6 +71,7 @@ grep -qF 'activations 4.2 MiB, workspace 10.0 MiB' err.txt || fail "the plan's l
 grep -qF -- '--accumulate 4 would fit: the plan then needs' err.txt || fail "no advice: $(cat err.txt)"
 expect 0 '1 steps' "${small[@]}" "${large[@]}" --accumulate 4
 expect 1 'The plan needs' "${small[@]}" "${large[@]}" --accumulate 2
+expect 1 'even --accumulate 4096 needs' env LK_CUDA_EMULATED_MEMORY=1000000 "${large[@]}"
 expect 1 '0.1 MiB are free: a smaller --batch or model needs less' env LK_CUDA_EMULATED_MEMORY=100000 "${train[@]}"
 large=("$LOCKSTEP" train --model gpt --layers 6 --heads 2 --width 64 --context 128 --data synthetic-tokens:128 --batch 16 --threads 1 --steps 1)
 small=(env LK_CUDA_EMULATED_MEMORY=60000000)
