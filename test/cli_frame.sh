@@ -32,6 +32,7 @@ train_until() {
     local lines=$1 columns=$2 session
     shift 2
     rm -f pid
+    : > tty.txt # or the lines of the last call may be read before the shell in the background empties it
     TERM=xterm script -qfec "stty cols $columns; echo \$\$ > pid; exec env --default-signal=INT '$LOCKSTEP' train $*" /dev/null < /dev/null > tty.txt &
     session=$!
     for _ in $(seq 1200); do # at most a minute
