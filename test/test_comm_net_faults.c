@@ -226,15 +226,15 @@ static void a_rank_that_was_stopped_during_a_transfer_completes_it(void)
 
 /* ---- a rank leaves while another has not read its messages ---- */
 
-enum { MESSAGES = 4000, MESSAGE_BYTES = 64 }; /* so short that each is sent without waiting for its receiver */
+enum { MESSAGES = 3000, MESSAGE_BYTES = 64 }; /* so short that each is sent without waiting for its receiver */
 
 /* So that they hold a small part of the messages. */
 static void shrink_buffers(void)
 {
     int fds[16], count = find_connections(fds, 16);
     for (int i = 0; i < count; i++) {
-        setsockopt(fds[i], SOL_SOCKET, SO_SNDBUF, &(int){4096}, sizeof(int));
-        setsockopt(fds[i], SOL_SOCKET, SO_RCVBUF, &(int){4096}, sizeof(int));
+        setsockopt(fds[i], SOL_SOCKET, SO_SNDBUF, &(int){32768}, sizeof(int));
+        setsockopt(fds[i], SOL_SOCKET, SO_RCVBUF, &(int){32768}, sizeof(int));
     }
 }
 
