@@ -3,6 +3,7 @@
 #include "check.h"
 
 #include <lockstep.h>
+#include <math.h>
 
 static lk_context *make_context(void)
 {
@@ -37,6 +38,40 @@ static void sums_that_cannot_be_taken_apart_are_refused(void)
         CHECK(!plan && strstr(lk_context_error(context), "test_losses_refused.c:"));
         lk_graph_free(g);
     }
+    lk_context_free(context);
+}
+
+/* Doubled 60 times: every use of a loss is counted, and none is walked twice. */
+static void a_loss_that_is_added_to_itself_is_counted(void)
+{
+    lk_context         *context = make_context();
+    lk_optimizer_config sgd = LK_OPTIMIZER_CONFIG_INIT;
+    lk_plan_config      config = LK_PLAN_CONFIG_INIT;
+    lk_step             step = LK_STEP_INIT;
+    lk_metrics          metrics;
+    double              x[2][3] = {{1, 2, 3}, {4, 5, 6}}, squares = 0;
+    lk_graph           *g;
+    lk_plan            *plan;
+    lk_store           *store;
+    lk_program         *program;
+    REQUIRE(lk_graph_create(context, LK_F64, &g) == LK_OK);
+    lk_tensor in = lk_input(g, "x", LK_F64, 2, ((int64_t[]){2, 3})), w = lk_parameter(g, "w", 1, ((int64_t[]){3}));
+    lk_tensor y = lk_mul(in, w), sum = lk_mse(y, in);
+    for (int i = 0; i < 60; i++) sum = lk_add(sum, sum);
+    config.loss = lk_add(lk_scale(sum, 0x1p-60), lk_l1(y, in));
+    config.optimizer = &sgd;
+    REQUIRE(lk_plan_create(g, &config, &plan) == LK_OK && lk_store_create(plan, 0, &store) == LK_OK &&
+                lk_program_create(plan, store, NULL, &program) == LK_OK && lk_program_bind(program, "x", x) == LK_OK,
+            "%s", lk_context_error(context));
+    step.count = 2;
+    REQUIRE(lk_program_train(program, &step) == LK_OK, "%s", lk_context_error(context));
+    for (int i = 0; i < 6; i++) squares += x[i / 3][i % 3] * (x[i / 3][i % 3] + 1); /* w is 0 */
+    lk_program_metrics(program, &metrics);
+    CHECK(fabs(metrics.loss - squares / 6) < 1e-12, "%.17g", metrics.loss);
+    lk_program_free(program);
+    lk_store_free(store);
+    lk_plan_free(plan);
+    lk_graph_free(g);
     lk_context_free(context);
 }
 
@@ -80,6 +115,7 @@ static void micro_batches_by_hand_are_refused(void)
 int main(void)
 {
     RUN(sums_that_cannot_be_taken_apart_are_refused);
+    RUN(a_loss_that_is_added_to_itself_is_counted);
     RUN(micro_batches_by_hand_are_refused);
     return check_result();
 }

@@ -10,7 +10,9 @@ typedef struct walk {
     lk_graph         *g;
     lk__graph_term   *terms;
     int               count;
-    const bool       *sums; /* by value: it depends on the sum of a loss */
+    bool             *sums;    /* by value: it depends on the sum of a loss */
+    bool             *reached; /* by value: the loss is computed from it */
+    double           *factors; /* by value: what it is multiplied by in the loss */
     lk__graph_reasons reason;
     int               at; /* the value that is to blame */
 } walk;
@@ -43,16 +45,10 @@ static void refuse(walk *w, lk__graph_reasons reason, int value)
 
 static void add_term(walk *w, int value, double factor)
 {
-    for (int i = 0; i < w->count; i++)
-        if (w->terms[i].sum == value) {
-            w->terms[i].factor += factor;
-            return;
-        }
-    if (w->count == LK_MAX_LOSSES) {
+    if (w->count == LK_MAX_LOSSES)
         refuse(w, LK__TERMS_TOO_MANY, value);
-        return;
-    }
-    w->terms[w->count++] = (lk__graph_term){factor, value, lk__graph_loss_node(w->g, value)};
+    else
+        w->terms[w->count++] = (lk__graph_term){factor, value, lk__graph_loss_node(w->g, value)};
 }
 
 /* Whether a value is one number that is recorded in the graph. */
@@ -66,60 +62,76 @@ static bool find_number(const lk_graph *g, int value, double *number)
     return true;
 }
 
-static void take_apart(walk *w, int value, double factor);
+/* Adds to what a value is multiplied by in the loss. */
+static void reach(walk *w, int value, double factor)
+{
+    w->reached[value] = true;
+    w->factors[value] += factor;
+}
 
 /* A product or a quotient with a number. */
 static void take_multiple(walk *w, const lk__graph_node *n, int value, double factor)
 {
     double number;
     if (find_number(w->g, n->in[1], &number))
-        take_apart(w, n->in[0], n->op == LK__OP_mul ? factor * number : factor / number);
+        reach(w, n->in[0], n->op == LK__OP_mul ? factor * number : factor / number);
     else if (n->op == LK__OP_mul && find_number(w->g, n->in[0], &number))
-        take_apart(w, n->in[1], factor * number);
+        reach(w, n->in[1], factor * number);
     else
         refuse(w, LK__TERMS_OTHER, value);
 }
 
-static void take_apart(walk *w, int value, double factor)
+static bool is_term(const walk *w, int value) { return !w->sums[value] || lk__graph_loss_node(w->g, value) >= 0; }
+
+static void take_apart(walk *w, const lk__graph_node *n, int value)
 {
-    const lk_graph        *g = w->g;
-    const lk__graph_value *v = &g->values[value];
-    if (!w->sums[value] || lk__graph_loss_node(g, value) >= 0) {
-        add_term(w, value, factor);
-        return;
-    }
-    const lk__graph_node *n = &g->nodes[v->node];
-    bool                  single = lk__shape_elements(&v->shape) == 1 && v->shape.count_axis < 0;
-    if (!single) {
+    const lk__graph_value *v = &w->g->values[value];
+    double                 factor = w->factors[value];
+    if (lk__shape_elements(&v->shape) != 1 || v->shape.count_axis >= 0) {
         refuse(w, LK__TERMS_OTHER, value);
         return;
     }
     switch (n->op) {
     case LK__OP_add:
     case LK__OP_sub:
-        take_apart(w, n->in[0], factor);
-        take_apart(w, n->in[1], n->op == LK__OP_sub ? -factor : factor);
+        reach(w, n->in[0], factor);
+        reach(w, n->in[1], n->op == LK__OP_sub ? -factor : factor);
         break;
-    case LK__OP_scale: take_apart(w, n->in[0], factor * n->attrs.scale); break;
+    case LK__OP_scale: reach(w, n->in[0], factor * n->attrs.scale); break;
     case LK__OP_cast:
-    case LK__OP_reshape: take_apart(w, n->in[0], factor); break;
+    case LK__OP_reshape: reach(w, n->in[0], factor); break;
     case LK__OP_mul:
     case LK__OP_div: take_multiple(w, n, value, factor); break;
     default: refuse(w, LK__TERMS_OTHER, value); break;
     }
 }
 
+/* From the loss back, so that everything that uses a value has been taken apart before the value. */
+static void walk_back(walk *w, int loss)
+{
+    const lk_graph *g = w->g;
+    reach(w, loss, 1);
+    for (size_t i = g->nodes_count; i-- > 0;) {
+        const lk__graph_node *n = &g->nodes[i];
+        for (int k = 0; k < n->outputs; k++)
+            if (n->out[k] >= 0 && w->reached[n->out[k]] && !is_term(w, n->out[k])) take_apart(w, n, n->out[k]);
+    }
+    for (size_t i = 0; i < g->values_count; i++)
+        if (w->reached[i] && is_term(w, (int)i)) add_term(w, (int)i, w->factors[i]);
+}
+
 lk__graph_reasons lk__graph_terms(lk_graph *g, int loss, lk__graph_term *terms, int *count, int *at)
 {
-    size_t bytes = g->values_count * sizeof(bool);
-    bool  *sums = lk__alloc(g->context, LK_MEMORY_OTHER, bytes);
+    size_t  bytes = g->values_count * (sizeof(double) + 2 * sizeof(bool));
+    double *factors = lk__alloc(g->context, LK_MEMORY_OTHER, bytes);
     *count = 0;
     *at = loss;
-    if (!sums) return LK__TERMS_NO_MEMORY;
-    mark_sums(g, sums);
-    walk w = {.g = g, .terms = terms, .sums = sums, .at = loss};
-    take_apart(&w, loss, 1);
-    lk__free(g->context, LK_MEMORY_OTHER, sums, bytes);
+    if (!factors) return LK__TERMS_NO_MEMORY;
+    walk w = {.g = g, .terms = terms, .factors = factors, .sums = (bool *)(factors + g->values_count), .at = loss};
+    w.reached = w.sums + g->values_count;
+    mark_sums(g, w.sums);
+    walk_back(&w, loss);
+    lk__free(g->context, LK_MEMORY_OTHER, factors, bytes);
     bool one = w.count == 1 && terms[0].sum == loss;
     for (int i = 0; i < w.count && !one; i++)
         if (terms[i].node < 0 && lk__graph_lacks_weight(g, terms[i].sum)) refuse(&w, LK__TERMS_NO_WEIGHT, terms[i].sum);
