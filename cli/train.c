@@ -179,6 +179,7 @@ static int on_event(void *user, const lk_event *event)
         update_train_loss(w, e);
         w->event = e;
         if (w->rank == 0) progress_step(&w->bar, e->step, e->loss, (double)(w->images * setup_units(w->setup)));
+        w->event = NULL; /* it ends with this call */
         if (w->setup->transformer.used && w->text.measured == 0) text_metrics_measure(&w->text, w->setup, w->world);
     }
     if (e->kind == LK_EVENT_EPOCH) w->train_loss = e->loss;

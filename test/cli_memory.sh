@@ -65,7 +65,8 @@ if ./with 77 grep -q 'MemAvailable: 77 kB' /proc/meminfo 2> /dev/null; then
         expect 0 "" ./with $((kib - 1)) "$LOCKSTEP" train -n 2 --state $want $run --config over.conf
     done
     expect 2 "^lockstep train: -n 1 would fit: the plan then needs" ./with $((kib - 1)) "$LOCKSTEP" train -n 2 --state replicated $run
-    expect 2 "^lockstep train: --accumulate 16 would fit" ./with 7000 "$LOCKSTEP" train $run --batch 64
+    enough=$("$LOCKSTEP" plan $run --batch 64 --accumulate 16 --json | sed -E 's/.*"total": ([0-9]+).*/\1/')
+    expect 2 "^lockstep train: --accumulate 16 would fit" ./with $(((enough + 1023) / 1024)) "$LOCKSTEP" train $run --batch 64
     expect 0 "" ./with 10 "$LOCKSTEP" plan $run
     grep -q 'this process would need' err.txt || complain "plan: $(cat err.txt)"
     expect 2 "^lockstep bench: the 2 ranks would need 2.0 MiB of memory, and the host has 999.0 KiB available; --overcommit" ./with 999 "$LOCKSTEP" bench comm -n 2 --sizes 1M

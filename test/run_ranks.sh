@@ -61,7 +61,7 @@ granted() { # "quota period" of this process's own control group and of all abov
         done
     done
 }
-busy=$(granted | awk -v cores="$cores" 'BEGIN { least = cores } $1 > 0 { most = int(($1 + $2 - 1) / $2); if (most < least) least = most } END { print least }')
+busy=$(granted | awk -v cores="$cores" 'BEGIN { least = cores } $1 + 0 > 0 { most = int(($1 + $2 - 1) / $2); if (most < least) least = most } END { print least }')
 threads='echo threads $LOCKSTEP_THREADS OMP is $OMP_NUM_THREADS'
 expect 0 "threads 1 OMP is 1\$" -n "$cores" sh -c "$threads"
 OMP_NUM_THREADS=5 expect 0 "OMP_NUM_THREADS=5" sh -c "$threads"

@@ -135,10 +135,11 @@ static int train_without_helpers(int rank, void *user)
     rank_program  p = enrol_rank(j, rank);
     lk__run_lend *l = p.rig.program->lend;
     REQUIRE(l && l->started == 0 && !l->tried, "a helper was started before a step was long");
-    bool skip = j->odd == NO_THREADS && !forbid_threads();
+    bool skip = false;
     for (int step = 1; step <= j->steps; step++) {
         l->crowded = j->odd == CROWDED; /* as it is found in the first step */
-        l->takes_long = j->odd != SHORT_STEPS;
+        l->takes_long = j->odd != SHORT_STEPS && step > 1;
+        if (step == 2 && j->odd == NO_THREADS) skip = !forbid_threads(); /* the first starts those that a step needs */
         if (step == 1) l->steps = 1;
         REQUIRE(run_step(&p, j, rank, step, false) == LK_OK, "rank %d, step %d: %s", rank, step,
                 lk_context_error(p.rig.context));
@@ -156,7 +157,7 @@ static void helpers_are_optional_and_only_started_where_they_can_work(void)
     for (int why = SHORT_STEPS; why <= NO_THREADS; why++) {
         lk_spawn_result result;
         job             j = long_job(2);
-        j.steps = 2;
+        j.steps = 3;
         j.odd = why;
         j.out = new_report();
         check_ranks_announced(j.world);
