@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# bits.sh - the weights after 30 steps have the bits that they had at the commit which golden/bits.txt names, for every model,
-# number of ranks and backend. The table is keyed by instruction set and compiler; for a key that it does not have, that
-# commit is built and run beside this one. `bits.sh --table` prints the lines for the command in $LOCKSTEP.
+# bits.sh - trained weights, resumed ones and generated tokens have the bits that they had at the commit which golden/bits.txt names:
+# every model, type, number of ranks, transport, and option that has bits. A digest is the SHA-256 of model.safetensors, or of what is
+# generated. The table is keyed by instruction set and compiler; for a key that it does not have, that commit is built and run
+# beside this one. `bits.sh --table` prints the lines for the command in $LOCKSTEP.
 # ctest: timeout 900
 set -u
 : "${LOCKSTEP:?the command}" "${SOURCE_DIR:?the tree}" "${CC:=cc}"
-table=$SOURCE_DIR/test/golden/bits.txt
+table=$SOURCE_DIR/test/golden/bits.txt stored=$SOURCE_DIR/test/golden/resume
 "$LOCKSTEP" info | grep -q '^compiler .*, Release$' && [ -z "${LK_SANITIZE:-}" ] || { echo "skipped: bits are those of a Release build"; exit 77; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -16,24 +17,84 @@ fail() { echo "FAIL $*" >&2; failed=1; }
 key=$("$LOCKSTEP" info | awk '/^compiler/ { split($3, version, "."); compiler = $2 " " version[1] }
                               /^instruction sets/ { for (i = 3; i <= NF; i++) if ($(i + 1) == "(in") isa = $i }
                               END { print isa, compiler }')
+
+# ---- the cases: "train WORDS", "resume DIRECTORY WORDS" of golden/resume, "generate MODEL WORDS" of a model that is trained first ----
+
 cases=()
 for model in mlp cnn resnet20 "resnet20 --sync-batchnorm"; do
     for ranks in "-n 1" "-n 2 --backend shm" "-n 2 --backend tcp" "-n 3 --backend shm" "-n 3 --backend tcp"; do
-        cases+=("$model $ranks" "$model $ranks --reproducible")
+        cases+=("train $model $ranks" "train $model $ranks --reproducible")
+    done
+    for more in "-n 4" "-n 2 --state replicated" "-n 2 --accumulate 2" "-n 2 --clip 0.1" "-n 2 --clip 0.1 --state replicated" \
+        "-n 2 --dtype bf16" "-n 3 --dtype bf16 --reproducible" "-n 2 --dtype f64" "-n 2 --gradient-dtype bf16"; do
+        cases+=("train $model $more")
+    done
+done
+cases+=("train resnet20 --recompute -n 1" "train resnet20 --sync-batchnorm --recompute -n 2 --reproducible" "train resnet18 --stem cifar -n 2"
+    "train cnn -n 2 --crop-padding 2 --flip 0.5 --mixup 0.2 --cutout 4" "train cnn -n 2 --rotate 10 --color-jitter 0.2,0.2,0.2,0.1"
+    "train mlp -n 2 --optimizer sgd --momentum 0.9 --nesterov --weight-decay 0.01" "train mlp -n 2 --optimizer adamw --weight-decay 0.1 --decay-all"
+    "train mlp -n 2 --freeze fc1.* --group fc2.*:lr=3,decay=0.1" "train mlp -n 3 --classes 2 --loss bce --schedule cosine --warmup 5" "train mlp -n 2 --threads 2")
+for model in gpt llama encoder; do
+    for dtype in f32 bf16 f64; do
+        for ranks in "-n 1" "-n 2" "-n 2 --state replicated" "-n 2 --backend tcp" "-n 3" "-n 4" "-n 1 --reproducible" "-n 3 --reproducible" \
+            "-n 4 --reproducible --backend tcp" "-n 1 --accumulate 2" "-n 3 --accumulate 2" "-n 2 --clip 0.1" "-n 3 --clip 0.1 --reproducible" \
+            "-n 2 --dropout 0.1" "-n 3 --dropout 0.1 --reproducible" "-n 2 --recompute" "-n 3 --recompute-blocks 1 --dropout 0.1 --reproducible" \
+            "-n 2 --optimizer adamw --weight-decay 0.1 --clip 0.1 --accumulate 2"; do
+            cases+=("train $model $ranks --dtype $dtype")
+        done
+    done
+    cases+=("train $model -n 2 --gradient-dtype bf16" "train $model -n 2 --freeze *1.* --label-smoothing 0.1" "train $model -n 2 --batch 7")
+done
+cases+=("train llama --kv-heads 1 -n 2" "train llama --untied -n 2 --reproducible" "train gpt -n 2 --packing windows" "train gpt -n 1 --threads 2")
+for directory in "$stored"/*/; do
+    directory=$(basename "$directory")
+    cases+=("resume $directory -n 1" "resume $directory -n 2" "resume $directory -n 3 --backend tcp" "resume $directory -n 2 --state replicated")
+done
+for model in gpt llama; do
+    for how in "--temperature 0" "--temperature 0.8 --top-k 20 --seed 3" "--temperature 1 --top-p 0.9 --seed 4" "--temperature 0 --dtype bf16"; do
+        cases+=("generate $model $how")
     done
 done
 
-# hash_of COMMAND CASE: the hash of the weights, or nothing
-hash_of() {
-    local data=synthetic:3x16x16,count=200
-    case $2 in mlp*) data=synthetic ;; esac
-    # shellcheck disable=SC2086 # a case is a list of words
-    "$1" train --model $2 --data $data --batch 24 --steps 30 --threads 1 --eval-every -1 --json 2>"$work/err" |
-        sed -n 's/.*"hash": *"\([0-9a-f]*\)".*/\1/p'
+# Everything runs in one directory, so that what the stored checkpoints record of their data (text:text.txt) is found there.
+cd "$work" || exit 1
+awk 'BEGIN { split("the quick brown fox jumps over a lazy dog while seven wizards mix odd liquids", word, " ")
+             for (i = 0; i < 800; i++) printf "%s%s", word[1 + (i * i + int(i / 7)) % 15], i % 11 == 10 ? ".\n" : " " }' >text.txt
+awk '{ printf "{\"text\": \"%s\", \"class\": \"%s\"}\n", $0, NR % 3 ? NR % 2 ? "odd" : "even" : "third" }' text.txt >rows.jsonl
+
+# The fixed part of a training: small, so that hundreds of cases take a minute. A case's own words come later and take precedence.
+words_of() {
+    local small="--layers 2 --heads 2 --width 32 --context 16 --batch 12 --steps 8 --tokenizer byte"
+    case $1 in
+    mlp*) echo "--data synthetic --batch 24 --steps 30" ;;
+    encoder*) echo "$small --data jsonl:rows.jsonl --label class --holdout 0" ;;
+    gpt* | llama*) echo "$small --data text:text.txt --holdout 0" ;;
+    *) echo "--data synthetic:3x16x16,count=200 --batch 24 --steps 30" ;;
+    esac
+}
+
+# run_case COMMAND CASE: prints the digest of what the case computes, or nothing.
+run_case() {
+    local kind subject rest trained
+    read -r kind subject rest <<<"$2"
+    rm -rf run
+    set -f # a case is a list of words, some with stars
+    # shellcheck disable=SC2046,SC2086
+    case $kind in
+    train) "$1" train --model $subject $(words_of "$subject") --threads 1 --eval-every -1 --save run $rest >err 2>&1 ;;
+    resume) cp -r "$stored/$subject" run && "$1" train --resume auto --save run --steps 12 --threads 1 --eval-every -1 $rest >err 2>&1 ;;
+    generate)
+        trained=$subject-$(cksum <<<"$1" | cut -d ' ' -f 1)
+        [ -d "$trained" ] || "$1" train --model $subject $(words_of "$subject") --steps 40 --lr 0.01 --threads 1 --save "$trained" >err 2>&1
+        "$1" generate --load "$trained" --prompt "the quick" --tokens 12 --threads 1 $rest >generated 2>err || rm -f generated
+        ;;
+    esac
+    set +f
+    case $kind in generate) sha256sum <generated ;; *) sha256sum <run/model.safetensors ;; esac 2>>err | cut -c 1-16
 }
 
 if [ "${1:-}" = --table ]; then
-    for one in "${cases[@]}"; do printf '%s\t%s\t%s\n' "$key" "$one" "$(hash_of "$LOCKSTEP" "$one")"; done
+    for one in "${cases[@]}"; do printf '%s\t%s\t%s\n' "$key" "$one" "$(run_case "$LOCKSTEP" "$one")"; done
     exit 0
 fi
 
@@ -47,17 +108,19 @@ build_reference() {
 }
 
 if grep -q "^$key	" "$table"; then
-    wanted() { sed -n "s/^$key	$1	//p" "$table"; }
+    declare -A digests
+    while IFS=$'\t' read -r at one digest; do [ "$at" != "$key" ] || digests[$one]=$digest; done <"$table"
+    wanted() { echo "${digests[$1]:-}"; }
 else
     echo "no bits for $key in golden/bits.txt: building commit $commit to compare with"
     build_reference
-    wanted() { hash_of "$work/build/lockstep" "$1"; }
+    wanted() { run_case "$work/build/lockstep" "$1"; }
 fi
 
 for one in "${cases[@]}"; do
-    want=$(wanted "$one") got=$(hash_of "$LOCKSTEP" "$one")
+    want=$(wanted "$one") got=$(run_case "$LOCKSTEP" "$one")
     [ -n "$want" ] || fail "$one: no bits to compare with"
-    [ "$got" = "$want" ] || fail "$one: ${got:-nothing: $(tail -2 "$work/err")}, at commit ${commit:0:7} $want"
+    [ "$got" = "$want" ] || fail "$one: ${got:-nothing: $(tail -2 err)}, at commit ${commit:0:7} $want"
 done
 [ $failed = 0 ] && echo "${#cases[@]} cases have the bits of commit ${commit:0:7} ($key)"
 exit $failed
