@@ -33,7 +33,6 @@ static size_t write_whole(FILE *out, const char *text, size_t bytes, bool last)
             continue;
         }
         if (at > begun) terminal_write(out, text + begun, at - begun);
-        begun = at;
         if (!last && is_beginning(text + at, bytes - at, length)) return at;
         fputs("\xEF\xBF\xBD", out);
         begun = at += length;
