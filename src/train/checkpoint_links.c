@@ -102,7 +102,7 @@ static lk_status link_newest(lk__train_saver *s, int directory, const char *path
     return LK_OK;
 }
 
-/* Whether a file of a step belongs to its checkpoint. One that does not exist is no file of the user. */
+/* Whether a file of a step belongs to its checkpoint. One that does not exist is not the user's file. */
 static bool is_part_of_step(int directory, int64_t step, const char *name)
 {
     lk__file_name listed[LK__LISTED_FILES];
