@@ -256,6 +256,7 @@ static void print_text(const char *machine)
     printf("%-18s", "instruction sets");
     each_isa(print_isa, (void *)isa_chosen());
     printf("\n");
+    print_row("SHA-256", lk_sha256_instructions());
     print_devices();
     print_cuda();
     print_row("zlib", zlibVersion());
@@ -301,6 +302,7 @@ static void print_json(const char *machine)
     each_isa(isa_available, &j);
     json_close(&j, ']');
     json_text(&j, "isa", isa_chosen());
+    json_text(&j, "sha256", lk_sha256_instructions());
     json_open(&j, "devices", '[');
     for (size_t i = 0; lk_device_name(i); i++) json_text(&j, NULL, lk_device_name(i));
     json_close(&j, ']');

@@ -89,6 +89,8 @@ LK_API lk_status lk_context_check_memory(lk_context *context, const char *who, s
 
 /* The number that threads = 0 chooses; 0 if LOCKSTEP_THREADS is not a number from 1 to 256: lk_context_create then returns LK_EINVAL. */
 LK_API int lk_default_threads(void);
+/* What computes SHA-256, the digest of checkpoints, on this machine: "sha2" (ARMv8), "sha-ni" (x86) or "portable". */
+LK_API const char *lk_sha256_instructions(void);
 /* Receives a text, in parts. */
 typedef void (*lk_text_callback)(void *user, const char *text, size_t bytes);
 

@@ -5,10 +5,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Adds `count` blocks of 64 bytes to a state. */
+typedef void (*lk__sha256_add)(uint32_t state[8], const unsigned char *blocks, size_t count);
+
+/* After a multiple of 64 bytes, state and bytes are all that another process needs to continue. */
 typedef struct lk__sha256 {
-    uint32_t      state[8];
-    uint64_t      bytes;
-    unsigned char block[64];
+    uint32_t       state[8];
+    uint64_t       bytes;
+    unsigned char  block[64];
+    lk__sha256_add add; /* the quickest of this machine */
 } lk__sha256;
 
 void lk__sha256_init(lk__sha256 *sha);

@@ -1,0 +1,17 @@
+/* base/sha256_blocks.h - the inner function of SHA-256, once for each kind of instructions. */
+#ifndef LK__SHA256_BLOCKS_H
+#define LK__SHA256_BLOCKS_H
+
+#include "base/hash.h"
+
+typedef struct lk__sha256_kind {
+    const char    *name; /* "sha2" (ARMv8), "sha-ni" (x86), "portable" */
+    lk__sha256_add add;
+} lk__sha256_kind;
+
+/* Those that this build and this machine have, the quickest first; the portable one is the last. NULL past it. */
+const lk__sha256_kind *lk__sha256_kind_at(int index);
+
+lk__sha256_add lk__sha256_choose(void);
+
+#endif
