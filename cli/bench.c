@@ -323,7 +323,7 @@ static int check_run(const options *given, int ranks)
     if (code == 0) code = setup_make(&s, "bench", given, SETUP_SHAPES);
     s.config.data_on_device = device_data_place(given);
     if (code == 0) code = ranks_make(&s, "bench", given);
-    if (code == 0) code = ranks_plan(&s, "bench");
+    if (code == 0) code = ranks_plan(&s, "bench", given);
     setup_free(&s);
     return code;
 }
@@ -353,7 +353,7 @@ static int run_bench(const options *given)
     int    code;
     if (ranks_start("bench", given, check_run, &code)) return code;
     code = setup_begin(&s, "bench", given, (int)options_integer(given, "threads"));
-    if (code == 0) code = ranks_join(&s, "bench", options_text(given, "backend"), 0, 0);
+    if (code == 0) code = ranks_join(&s, "bench", given);
     b.rank = s.config.comm ? lk_comm_rank(s.config.comm) : 0;
     b.world = s.config.comm ? lk_comm_size(s.config.comm) : 1;
     if (code == 0) code = setup_make(&s, "bench", given, SETUP_SHAPES);

@@ -87,13 +87,15 @@ bool ranks_start(const char *name, const options *given, ranks_check check, int 
         return true;
     }
     arguments[0] = self;
-    setenv(started, "1", 1);
     config.program = (const char *const *)arguments;
     config.plain = true;
     if (options_known(given, "max-restarts")) config.max_restarts = (int)options_integer(given, "max-restarts");
     *code = EXIT_FAILED;
     status = lk_launch_count(context, ranks, &config.ranks);
-    if (status == LK_OK && (*code = check(given, config.ranks)) == 0) status = lk_launch(context, &config, code);
+    if (status == LK_OK && (*code = check(given, config.ranks)) == 0) {
+        setenv(started, "1", 1);
+        status = lk_launch(context, &config, code);
+    }
     if (status < 0) *code = report(name, context, status);
     lk_context_free(context);
     free(text);
@@ -101,7 +103,7 @@ bool ranks_start(const char *name, const options *given, ranks_check check, int 
     return true;
 }
 
-int ranks_plan(setup *s, const char *name)
+int ranks_plan(setup *s, const char *name, const options *given)
 {
     size_t    memory[LK_MEMORY_COUNT];
     lk_graph *graph = NULL;
@@ -115,17 +117,19 @@ int ranks_plan(setup *s, const char *name)
     lk_graph_free(graph);
     if (status >= 0) return 0;
     int code = setup_report(s, name, status);
-    memory_advise(s, name, status);
+    if (options_known(given, "accumulate")) memory_advise(s, name, status); /* else its advice is of another command */
     return code;
 }
 
-int ranks_join(setup *s, const char *name, const char *backend, double timeout, double join_timeout)
+int ranks_join(setup *s, const char *name, const options *given)
 {
     lk_comm_config config = LK_COMM_CONFIG_INIT;
     lk_comm       *comm;
+    const char    *backend = options_text(given, "backend");
     if (backend && strcmp(backend, "auto") != 0) config.backend = backend;
-    if (timeout > 0) config.timeout_ms = (int64_t)(timeout * 1000);
-    if (join_timeout > 0) config.join_ms = (int64_t)(join_timeout * 1000);
+    if (options_known(given, "timeout")) config.timeout_ms = (int64_t)(options_number(given, "timeout") * 1000);
+    if (options_known(given, "join-timeout") && options_number(given, "join-timeout") > 0)
+        config.join_ms = (int64_t)(options_number(given, "join-timeout") * 1000);
     lk_status status = lk_comm_create(s->context, &config, &comm);
     if (status < 0) return report(name, s->context, status);
     if (lk_comm_size(comm) == 1) {
@@ -134,6 +138,13 @@ int ranks_join(setup *s, const char *name, const char *backend, double timeout, 
     }
     s->config.comm = comm;
     return 0;
+}
+
+void ranks_abort(setup *s)
+{
+    if (!s->config.comm || lk_comm_status(s->config.comm) != LK_OK) return;
+    const char *why = lk_context_error(s->context);
+    lk_comm_abort(s->config.comm, why[0] ? why : "its options are invalid");
 }
 
 void ranks_leave(setup *s)

@@ -1,4 +1,4 @@
-/* ranks.h - several ranks in train, plan and bench: how a command starts itself as ranks, and how a rank joins. */
+/* ranks.h - several ranks in train, eval, plan and bench: how a command starts itself as ranks, and how a rank joins. */
 #ifndef RANKS_H
 #define RANKS_H
 
@@ -8,6 +8,21 @@
 void ranks_restarted(options *given);
 
 #define RANKS_OPTION(doc) TEXT_LETTER('n', "ranks", "N", NULL, "auto|cpu|gpu", doc)
+
+/* The option of a command whose ranks any launcher can start. */
+#define RANKS_OF_LAUNCHERS                                                                                       \
+    RANKS_OPTION("Start N ranks on this host: a number, gpu (one per GPU), cpu (one per core), or auto (gpu if " \
+                 "there are any, else cpu). `lockstep run`, torchrun, mpirun and srun start ranks too")
+
+/* How the ranks of a command reach each other, and how long they wait. */
+#define TRANSPORT_OPTIONS                                                                                               \
+    CHOICE("backend", "NAME", "auto", "auto|shm|tcp|mpi|mixed",                                                         \
+           "Transport between ranks; auto: shared memory on one host"),                                                 \
+        NUMBER("timeout", "SECONDS", "600", 0.1, 1e7,                                                                   \
+               "A rank that does not enter a collective within this time counts as failed"),                            \
+        NUMBER("join-timeout", "SECONDS", NULL, 0.001, 1e7,                                                             \
+               "How long ranks wait for each other to join (default LOCKSTEP_JOIN_TIMEOUT, else 600 between hosts, 30 " \
+               "on one)")
 
 /* How the ranks share a step: the same options for a plan, a benchmark and a run. */
 #define PARALLEL_OPTIONS                                                                                                      \
@@ -29,10 +44,11 @@ void ranks_restarted(options *given);
 typedef int (*ranks_check)(const options *given, int ranks); /* 0, or the exit status after the error was printed */
 bool ranks_start(const char *command_name, const options *given, ranks_check check, int *code);
 /* Plans s->config without allocating its memory: finds errors in the combination of model, data and options. The same return. */
-int ranks_plan(setup *s, const char *command_name);
-/* Joins the ranks given by the environment (timeouts in seconds; 0: the default); s->config.comm stays NULL for a single rank. 0, or
- * the exit status after the failure was printed. */
-int  ranks_join(setup *s, const char *command_name, const char *backend, double timeout, double join_timeout);
+int ranks_plan(setup *s, const char *command_name, const options *given);
+/* Joins the ranks given by the environment, by the TRANSPORT_OPTIONS that the command has; s->config.comm stays NULL for a single rank.
+ * 0, or the exit status after the failure was printed. */
+int  ranks_join(setup *s, const char *command_name, const options *given);
+void ranks_abort(setup *s); /* this rank cannot go on: no other waits for it. Fine if not joined */
 void ranks_leave(setup *s); /* fine if not joined */
 /* fetch.c: --download: one rank of each host downloads the data set if it is missing; the others wait. */
 int ranks_fetch(setup *s, const char *command_name, const options *given);

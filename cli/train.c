@@ -29,20 +29,12 @@ static const option train_options[] = {
          NULL, "Download the data set first if it is missing, from its usual address or from URL; one rank of each host does it"),
     TRAINING_OPTIONS,
     HEADING("Ranks"),
-    RANKS_OPTION(
-        "Start N ranks on this host: a number, gpu (one per GPU), cpu (one per core), or auto (gpu if there are "
-        "any, else cpu). `lockstep run`, torchrun, mpirun and srun start ranks too"),
+    RANKS_OF_LAUNCHERS,
     PARALLEL_OPTIONS,
-    CHOICE("backend", "NAME", "auto", "auto|shm|tcp|mpi|mixed",
-           "Transport between ranks; auto: shared memory on one host"),
+    TRANSPORT_OPTIONS,
     CHOICE("lr-scale", "HOW", "none", "none|linear|sqrt", "Multiply --lr by batch / base-batch, or by its square root"),
     INTEGER("base-batch", "N", "64", 1, 1e7, "With --lr-scale: the batch that --lr was tuned for"),
     INTEGER("check-every", "N", "1000", 0, 1e12, "Compare the ranks' weights every N steps, and at the end; 0: never"),
-    NUMBER("timeout", "SECONDS", "600", 0.1, 1e7,
-           "A rank that does not enter a collective within this time counts as failed"),
-    NUMBER("join-timeout", "SECONDS", NULL, 0.001, 1e7,
-           "How long ranks wait for each other to join (default LOCKSTEP_JOIN_TIMEOUT, else 600 between hosts, 30 on "
-           "one)"),
     CHOICE("on-signal", "HOW", "save-stop", "save-exit|save-stop",
            "On SIGTERM, SIGINT or SIGUSR1 to any rank, all save at the same step; then exit with 0, or with the "
            "signal's status"),
@@ -323,7 +315,7 @@ static int check_run(const options *given, int ranks)
     if (code == 0) code = transformer_budget(&s.transformer, "train", given);
     if (code == 0) code = ranks_make(&s, "train", given);
     if (code == 0) code = scale_rate(&s, given);
-    if (code == 0) code = ranks_plan(&s, "train");
+    if (code == 0) code = ranks_plan(&s, "train", given);
     if (code == 0) code = paths_check("train", given, 0);
     if (code == 0) code = model_files_make(&s, "train");
     if (code == 0) code = check_save(&s, given);
@@ -344,9 +336,7 @@ static int prepare_run(setup *s, watcher *w, options *given)
 {
     int code = setup_begin(s, "train", given, (int)options_integer(given, "threads"));
     if (code == 0) code = check_options(given);
-    if (code == 0)
-        code = ranks_join(s, "train", options_text(given, "backend"), options_number(given, "timeout"),
-                          options_number(given, "join-timeout"));
+    if (code == 0) code = ranks_join(s, "train", given);
     handle_stop_requests();
     s->checkpoint = record_directory(given);
     if (code == 0 && environment_rank() >= 0) code = record_resume(s, "train", given); /* else run_train has */
@@ -376,14 +366,6 @@ static int prepare_run(setup *s, watcher *w, options *given)
     return 0;
 }
 
-/* Aborts the group if this rank cannot start, so that no other rank waits for it. */
-static void abort_group(setup *s)
-{
-    if (!s->config.comm || lk_comm_status(s->config.comm) != LK_OK) return;
-    const char *why = lk_context_error(s->context);
-    lk_comm_abort(s->config.comm, why[0] ? why : "its options are invalid");
-}
-
 /* Takes options from the checkpoint that is resumed, before ranks are started: their number is one of them. `holder` keeps them. */
 static int read_record(setup *holder, options *given)
 {
@@ -407,7 +389,7 @@ static int run_train(const options *command_line)
         return code;
     }
     signal(SIGPIPE, SIG_IGN);
-    if ((code = prepare_run(&s, &w, given)) != 0) abort_group(&s);
+    if ((code = prepare_run(&s, &w, given)) != 0) ranks_abort(&s);
     s.config.event = on_event;
     s.config.event_user = &w;
     if (code == 0) code = train_model(&s, &w, given);
