@@ -11,6 +11,7 @@
 #include <lockstep/graph.h>
 #include <lockstep/huggingface.h>
 #include <lockstep/launch.h>
+#include <lockstep/mesh.h>
 #include <lockstep/model.h>
 #include <lockstep/nn.h>
 #include <lockstep/operation.h>

@@ -1,0 +1,56 @@
+/* mesh.h - the ranks as a grid with named axes, and the groups along them.
+ *
+ * "data=2,tensor=4" is 8 ranks: the last axis joins neighbours, so ranks 0 to 3 are one group along tensor, and ranks 0 and 4 one along
+ * data. Plans take a mesh (lk_plan_config.mesh); a plan for a number of ranks alone is that of one axis, data. */
+#ifndef LOCKSTEP_MESH_H
+#define LOCKSTEP_MESH_H
+
+#include <lockstep/comm.h>
+
+LK_BEGIN_DECLS
+
+typedef struct lk_mesh lk_mesh; /* use from one thread */
+
+/* An axis; sets of axes are added with |. What each splits is up to the plan. */
+typedef enum lk_axis {
+    LK_AXIS_DATA = 1,     /* "data": every rank along it has a part of the batch */
+    LK_AXIS_SHARD = 2,    /* "shard": the same, and a part of the state */
+    LK_AXIS_TENSOR = 4,   /* "tensor": a part of every large operation */
+    LK_AXIS_PIPELINE = 8, /* "pipeline": some of the layers */
+    LK_AXIS_EXPERT = 16   /* "expert": some of the experts */
+} lk_axis;
+#define LK_AXES_ALL 31u
+LK_API const char *lk_axis_name(lk_axis axis); /* "data"; NULL: there is no such axis */
+
+typedef struct lk_mesh_config {
+    size_t      size LK_ZERO; /* sizeof this struct; set by LK_MESH_CONFIG_INIT */
+    const char *axes LK_ZERO; /* "data=2,tensor=4"; NULL: one axis, data, over all ranks */
+    lk_comm *comm LK_ZERO; /* whose ranks the mesh has; must outlive it. NULL: none, to plan for ranks that do not exist here */
+    int world LK_ZERO, rank LK_ZERO; /* without comm. world 0: as many ranks as the axes have */
+} lk_mesh_config;
+#define LK_MESH_CONFIG_INIT {.size = sizeof(lk_mesh_config)}
+
+/* Not a collective. Fails where the product of the extents is not the number of ranks. config may be NULL: one rank. */
+LK_API lk_status lk_mesh_create(lk_context *context, const lk_mesh_config *config, lk_mesh **mesh);
+LK_API void      lk_mesh_free(lk_mesh *mesh); /* and its groups, not comm; NULL is fine */
+
+LK_API const char *lk_mesh_text(const lk_mesh *mesh); /* "data=2,tensor=4" */
+LK_API int         lk_mesh_size(const lk_mesh *mesh); /* ranks */
+LK_API int         lk_mesh_rank(const lk_mesh *mesh); /* this one */
+/* How many ranks one group along an axis, or along a set of axes, has; 1 for axes that the mesh does not name. */
+LK_API int lk_mesh_extent(const lk_mesh *mesh, unsigned axes);
+/* The place of `rank` in its group along these axes, from 0: of one axis its coordinate. -1: there is no such rank. */
+LK_API int lk_mesh_coordinate(const lk_mesh *mesh, unsigned axes, int rank);
+/* The rank at that place of the group that `rank` is in: one whose other coordinates are those of `rank`. -1: there is none. */
+LK_API int lk_mesh_member(const lk_mesh *mesh, unsigned axes, int rank, int coordinate);
+
+/* Makes the groups along these sets of axes, in this order. Collective over comm: all ranks give the same list, which is compared. Sets
+ * that have a group already are skipped, and one that covers all ranks is comm itself. */
+LK_API lk_status lk_mesh_create_groups_at(lk_site site, lk_mesh *mesh, const unsigned *axes, int count);
+#define lk_mesh_create_groups(...) lk_mesh_create_groups_at(LK_HERE, __VA_ARGS__)
+/* This rank's group along these axes, which lk_mesh_create_groups has made; its rank in it is its coordinate. Owned by the mesh. Never
+ * communicates: a group that was not made is an error. */
+LK_API lk_status lk_mesh_group(const lk_mesh *mesh, unsigned axes, lk_comm **group);
+
+LK_END_DECLS
+#endif

@@ -1,0 +1,277 @@
+/* mesh.c - ranks as a grid: its text, coordinates, and the groups along its axes. Groups exist only after they were asked for in a list,
+ * the same on all ranks: making one later, where it is first used, would be a collective that some rank may not enter. */
+#include "comm/mesh.h"
+
+#include "base/config.h"
+#include "base/hash.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { SETS = 1 << LK__MESH_AXES };
+
+struct lk_mesh {
+    lk_context   *context;
+    lk__mesh_grid grid;
+    char          text[LK__MESH_TEXT];
+    lk_comm      *comm;
+    lk_comm      *groups[SETS]; /* by the axes of the mesh along which they are; NULL: not made */
+};
+
+static const char *const names[LK__MESH_AXES] = {"data", "shard", "tensor", "pipeline", "expert"};
+
+const char *lk_axis_name(lk_axis axis)
+{
+    for (int i = 0; i < LK__MESH_AXES; i++)
+        if ((unsigned)axis == 1u << i) return names[i];
+    return NULL;
+}
+
+/* ---- text ---- */
+
+/* Copies what is before `end` to out, without blanks around it; what does not fit is cut off. */
+static void copy_part(const char *text, const char *end, char *out, size_t size)
+{
+    while (text < end && *text == ' ') text++;
+    while (end > text && end[-1] == ' ') end--;
+    size_t length = (size_t)(end - text) < size ? (size_t)(end - text) : size - 1;
+    memcpy(out, text, length);
+    out[length] = 0;
+}
+
+static bool parse_extent(const char *text, int *extent)
+{
+    long long value = 0;
+    for (const char *c = text; *c; c++) {
+        if (*c < '0' || *c > '9' || (value = 10 * value + (*c - '0')) > INT_MAX) return false;
+    }
+    *extent = (int)value;
+    return value > 0;
+}
+
+/* One "data=2". */
+static lk_status parse_axis(lk_context *c, const char *part, const char *end, lk__mesh_grid *g)
+{
+    char        name[64], extent[64] = "", shown[LK__SHOWN];
+    const char *equals = memchr(part, '=', (size_t)(end - part));
+    copy_part(part, equals ? equals : end, name, sizeof name);
+    if (equals) copy_part(equals + 1, end, extent, sizeof extent);
+    if (!name[0])
+        return lk__fail(c, LK_EINVAL, "an axis of the mesh has no name; axes are written as in data=2,tensor=4");
+    int index = 0;
+    while (index < LK__MESH_AXES && strcmp(names[index], name) != 0) index++;
+    if (index == LK__MESH_AXES) {
+        const char *near = lk__suggest(name, names, LK__MESH_AXES);
+        return lk__fail(c, LK_EINVAL,
+                        "a mesh has no axis '%s'%s%s%s; its axes are data, shard, tensor, pipeline and expert",
+                        lk__shown(name, shown), near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
+    }
+    for (int i = 0; i < g->count; i++)
+        if (g->axes[i].axis == 1u << index) return lk__fail(c, LK_EINVAL, "the mesh names the axis %s twice", name);
+    lk__mesh_axis *axis = &g->axes[g->count];
+    axis->axis = 1u << index;
+    if (!parse_extent(extent, &axis->extent))
+        return lk__fail(c, LK_EINVAL,
+                        "the extent of the mesh's axis %s is '%s': a number of ranks from 1 on is expected, as in "
+                        "%s=2",
+                        name, lk__shown(extent, shown), name);
+    if (axis->extent > INT_MAX / g->size) return lk__fail(c, LK_EINVAL, "the mesh has more ranks than can be numbered");
+    g->size *= axis->extent;
+    g->count++;
+    return LK_OK;
+}
+
+lk_status lk__mesh_parse(lk_context *c, const char *text, lk__mesh_grid *grid)
+{
+    *grid = (lk__mesh_grid){.size = 1};
+    for (const char *part = text;; part++) {
+        const char *end = part + strcspn(part, ",");
+        lk_status   status = parse_axis(c, part, end, grid);
+        if (status < 0) return status;
+        if (!*end) return LK_OK;
+        part = end;
+    }
+}
+
+const char *lk__mesh_format(const lk__mesh_grid *g, char text[LK__MESH_TEXT])
+{
+    int used = 0;
+    text[0] = 0;
+    for (int i = 0; i < g->count; i++)
+        used += snprintf(text + used, (size_t)(LK__MESH_TEXT - used), "%s%s=%d", i ? "," : "",
+                         lk_axis_name((lk_axis)g->axes[i].axis), g->axes[i].extent);
+    return text;
+}
+
+/* ---- coordinates: ranks are numbered row by row, the last axis running fastest ---- */
+
+int lk__mesh_extent(const lk__mesh_grid *g, unsigned axes)
+{
+    int extent = 1;
+    for (int i = 0; i < g->count; i++)
+        if (g->axes[i].axis & axes) extent *= g->axes[i].extent;
+    return extent;
+}
+
+int lk__mesh_coordinate(const lk__mesh_grid *g, unsigned axes, int rank)
+{
+    int coordinate = 0, unit = 1;
+    for (int i = g->count - 1; i >= 0; i--) {
+        if (g->axes[i].axis & axes) {
+            coordinate += rank % g->axes[i].extent * unit;
+            unit *= g->axes[i].extent;
+        }
+        rank /= g->axes[i].extent;
+    }
+    return coordinate;
+}
+
+int lk__mesh_member(const lk__mesh_grid *g, unsigned axes, int rank, int coordinate)
+{
+    int member = 0, unit = 1;
+    for (int i = g->count - 1; i >= 0; i--) {
+        int extent = g->axes[i].extent, at = rank % extent;
+        if (g->axes[i].axis & axes) at = coordinate % extent, coordinate /= extent;
+        member += at * unit;
+        rank /= extent;
+        unit *= extent;
+    }
+    return member;
+}
+
+/* ---- the mesh ---- */
+
+const lk__mesh_grid *lk__mesh_grid_of(const lk_mesh *m) { return &m->grid; }
+
+lk_status lk__mesh_over(lk_context *c, const lk__mesh_grid *grid, lk_comm *comm, lk_mesh **mesh)
+{
+    lk_mesh *m = *mesh = lk__alloc(c, LK_MEMORY_OTHER, sizeof *m);
+    if (!m) return LK_ENOMEM;
+    m->context = c;
+    m->grid = *grid;
+    m->comm = comm;
+    lk__mesh_format(grid, m->text);
+    return LK_OK;
+}
+
+lk_status lk_mesh_create(lk_context *c, const lk_mesh_config *given, lk_mesh **mesh)
+{
+    lk_mesh_config config = LK_MESH_CONFIG_INIT;
+    lk__mesh_grid  grid;
+    char           text[LK__MESH_TEXT];
+    if (!mesh) return lk__fail(c, LK_EINVAL, "lk_mesh_create: there is no pointer to put the mesh into");
+    *mesh = NULL;
+    lk_status status = LK__CONFIG_READ(c, lk_mesh_config, given, &config);
+    if (status < 0) return status;
+    int world = config.comm ? lk_comm_size(config.comm) : config.world;
+    int rank = config.comm ? lk_comm_rank(config.comm) : config.rank;
+    if (config.axes && (status = lk__mesh_parse(c, config.axes, &grid)) < 0) return status;
+    if (!config.axes) grid = lk__mesh_data(world ? world : 1, 0);
+    if (world == 0) world = grid.size;
+    if (world < 0 || rank < 0 || rank >= world)
+        return lk__fail(c, LK_EINVAL, "rank %d is out of range in a mesh of %d ranks", rank, world);
+    if (grid.size != world)
+        return lk__fail(c, LK_EMISMATCH,
+                        "the mesh %s has %d rank%s, and there %s %d: the product of its extents must be the number of "
+                        "ranks",
+                        lk__mesh_format(&grid, text), grid.size, grid.size == 1 ? "" : "s", world == 1 ? "is" : "are",
+                        world);
+    grid.rank = rank;
+    return lk__mesh_over(c, &grid, config.comm, mesh);
+}
+
+void lk_mesh_free(lk_mesh *m)
+{
+    if (!m) return;
+    for (int i = SETS - 1; i >= 0; i--)
+        if (m->groups[i] != m->comm) lk_comm_free(m->groups[i]);
+    lk__free(m->context, LK_MEMORY_OTHER, m, sizeof *m);
+}
+
+const char *lk_mesh_text(const lk_mesh *m) { return m->text; }
+int         lk_mesh_size(const lk_mesh *m) { return m->grid.size; }
+int         lk_mesh_rank(const lk_mesh *m) { return m->grid.rank; }
+int         lk_mesh_extent(const lk_mesh *m, unsigned axes) { return lk__mesh_extent(&m->grid, axes); }
+
+int lk_mesh_coordinate(const lk_mesh *m, unsigned axes, int rank)
+{
+    return rank < 0 || rank >= m->grid.size ? -1 : lk__mesh_coordinate(&m->grid, axes, rank);
+}
+
+int lk_mesh_member(const lk_mesh *m, unsigned axes, int rank, int coordinate)
+{
+    if (rank < 0 || rank >= m->grid.size || coordinate < 0 || coordinate >= lk_mesh_extent(m, axes)) return -1;
+    return lk__mesh_member(&m->grid, axes, rank, coordinate);
+}
+
+/* ---- groups ---- */
+
+/* The axes among them that matter: sets that differ in axes of extent 1 have the same group. */
+static unsigned effective_axes(const lk_mesh *m, unsigned axes)
+{
+    unsigned found = 0;
+    for (int i = 0; i < m->grid.count; i++)
+        if (m->grid.axes[i].extent > 1) found |= m->grid.axes[i].axis & axes;
+    return found;
+}
+
+/* "data × tensor" */
+static const char *format_set(unsigned axes, char text[LK__MESH_TEXT])
+{
+    int used = 0;
+    snprintf(text, LK__MESH_TEXT, "no axis");
+    for (int i = 0; i < LK__MESH_AXES; i++)
+        if (axes & 1u << i)
+            used += snprintf(text + used, (size_t)(LK__MESH_TEXT - used), "%s%s", used ? " × " : "", names[i]);
+    return text;
+}
+
+/* A split gives each rank the group that it asks for, also where others mean another one: so meshes and lists are compared before. */
+static lk_status compare_lists(lk_site site, lk_mesh *m, const unsigned *axes, int count)
+{
+    uint64_t  mine = lk__hash64(axes, (size_t)count * sizeof *axes, lk__hash64(m->text, strlen(m->text), 1));
+    size_t    bytes = (size_t)m->grid.size * sizeof mine;
+    uint64_t *all = lk__alloc(m->context, LK_MEMORY_OTHER, bytes);
+    if (!all) return LK_ENOMEM;
+    lk_status status = lk_comm_all_gather_at(site, m->comm, &mine, all, 1, LK_I64, NULL);
+    for (int i = 0; i < m->grid.size && status >= 0; i++)
+        if (all[i] != all[0])
+            status = lk__fail(m->context, LK_EMISMATCH,
+                              "%s:%d: rank %d has another mesh than rank 0, or makes other groups of it; here the mesh "
+                              "is %s",
+                              site.file ? site.file : "?", site.line, i, m->text);
+    lk__free(m->context, LK_MEMORY_OTHER, all, bytes);
+    return status;
+}
+
+lk_status lk_mesh_create_groups_at(lk_site site, lk_mesh *m, const unsigned *axes, int count)
+{
+    lk_status status = LK_OK;
+    bool      compared = false;
+    if (!m->comm) return lk__fail(m->context, LK_EINVAL, "the mesh %s has no communicator: groups need one", m->text);
+    for (int i = 0; i < count && status >= 0; i++) {
+        unsigned  set = effective_axes(m, axes[i]);
+        lk_comm **group = &m->groups[set];
+        if (*group) continue;
+        if (lk__mesh_extent(&m->grid, set) == m->grid.size) {
+            *group = m->comm;
+            continue;
+        }
+        if (!compared && (status = compare_lists(site, m, axes, count)) < 0) return status;
+        compared = true;
+        int first = lk__mesh_member(&m->grid, set, m->grid.rank, 0); /* the same for all members, and no other group's */
+        status = lk_comm_split_at(site, m->comm, first, lk__mesh_coordinate(&m->grid, set, m->grid.rank), group);
+    }
+    return status;
+}
+
+lk_status lk_mesh_group(const lk_mesh *m, unsigned axes, lk_comm **group)
+{
+    char text[LK__MESH_TEXT];
+    *group = m->groups[effective_axes(m, axes)];
+    if (*group) return LK_OK;
+    return lk__fail(m->context, LK_EINVAL,
+                    "the mesh %s has no group along %s: it is made by lk_mesh_create_groups, on all ranks", m->text,
+                    format_set(axes, text));
+}

@@ -1,0 +1,41 @@
+/* comm/mesh.h - a mesh without its groups: axes, extents and coordinates, as a plan keeps them; and groups over it. */
+#ifndef LK__MESH_H
+#define LK__MESH_H
+
+#include "base/base.h"
+
+#include <lockstep/mesh.h>
+
+enum { LK__MESH_AXES = 5, LK__MESH_TEXT = 128 };
+
+typedef struct lk__mesh_axis {
+    unsigned axis;
+    int      extent;
+} lk__mesh_axis;
+
+typedef struct lk__mesh_grid {
+    lk__mesh_axis axes[LK__MESH_AXES]; /* the last joins neighbours */
+    int           count;
+    int           size, rank;
+} lk__mesh_grid;
+
+/* One axis, data. */
+static inline lk__mesh_grid lk__mesh_data(int size, int rank)
+{
+    return (lk__mesh_grid){.axes = {{LK_AXIS_DATA, size}}, .count = 1, .size = size, .rank = rank};
+}
+
+/* "data=2,tensor=4" → the grid, of rank 0. */
+lk_status   lk__mesh_parse(lk_context *context, const char *text, lk__mesh_grid *grid);
+const char *lk__mesh_format(const lk__mesh_grid *grid, char text[LK__MESH_TEXT]);
+
+/* As the public calls with these names; rank and coordinate are valid. */
+int lk__mesh_extent(const lk__mesh_grid *grid, unsigned axes);
+int lk__mesh_coordinate(const lk__mesh_grid *grid, unsigned axes, int rank);
+int lk__mesh_member(const lk__mesh_grid *grid, unsigned axes, int rank, int coordinate);
+
+/* A mesh with the ranks of comm, which agrees with the grid in size and rank; comm NULL: without groups. */
+lk_status            lk__mesh_over(lk_context *context, const lk__mesh_grid *grid, lk_comm *comm, lk_mesh **mesh);
+const lk__mesh_grid *lk__mesh_grid_of(const lk_mesh *mesh);
+
+#endif
