@@ -82,4 +82,9 @@ done < <(types | awk '$3 == "defined" { n = split($1, part, "/"); good = part[1]
     if (!good && index($2, "lk__" stem) != 1) print $1, $2 }')
 while read -r name; do complain "$name is defined more than once"; done < <(types | awk '$3 == "defined" { print $2 }' | sort | uniq -d)
 
+# Plans and programs ask their mesh for extents and coordinates of axes; lk_parallel's world and rank are its short form.
+while IFS=: read -r file line text; do
+    [ -n "$file" ] && complain "$file:$line: only src/plan/mesh.c reads lk_parallel's world and rank; ask the mesh (plan.h):$text"
+done < <(grep -rnE 'parallel(\.|->)(world|rank)\>' src/plan src/run | grep -v '^src/plan/mesh\.c:')
+
 exit $bad

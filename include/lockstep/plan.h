@@ -3,6 +3,7 @@
 #define LOCKSTEP_PLAN_H
 
 #include <lockstep/graph.h>
+#include <lockstep/mesh.h>
 #include <lockstep/optimizer.h>
 
 LK_BEGIN_DECLS
@@ -11,7 +12,7 @@ typedef struct lk_plan lk_plan; /* copies what it needs of the graph, which may 
 
 /* Where the ranks of a group have parameters, their master copies and optimizer state. The numbers are the same, bit by bit. */
 typedef enum lk_state_mode {
-    LK_STATE_AUTO, /* of a plan: replicated. Of a trainer: shared where that is possible */
+    LK_STATE_AUTO,       /* of a plan: replicated. Of a trainer: shared where that is possible */
     LK_STATE_REPLICATED, /* every rank has its own, and updates all of it */
     /* Once on every host, in memory that its ranks map; every rank of it sums and updates a slice. On CPUs, in a group whose ranks are on
      * one host, or on several (lk_parallel.hosts), with a store that was created with that group (lk_store_create_shared). With one
@@ -22,7 +23,8 @@ typedef enum lk_state_mode {
 /* How the ranks of a group share every step. The graph is recorded with the capacity that lk_parallel_capacity gives: that of one
  * micro-batch of a rank or, with leaves, of all leaves of a rank. */
 typedef struct lk_parallel {
-    int world LK_ZERO, rank LK_ZERO; /* 0 and 0: one rank alone */
+    int world LK_ZERO,
+        rank LK_ZERO; /* the short form of a mesh with one axis, data; 0 and 0: one rank alone, or lk_plan_config.mesh */
     /* Backward runs that may be accumulated before an update; above 1, two sets of gradients are held. 0: 1. */
     int micro_batches LK_ZERO;
     /* Above 0: reproducible. The global batch is split into this many leaves, whose results are added in one fixed tree, so
@@ -39,11 +41,13 @@ typedef struct lk_parallel {
     /* With LK_STATE_SHARED: 1: a rank that waits for others of its host at LK_SYNC leaves its cores idle. 0: it lends them: meanwhile
      * threads of a rank that still computes run there, and take a part of its work. The results are the same bits. */
     int keep_cores LK_ZERO;
-    int reserved[5] LK_ZERO; /* a mesh has more axes */
+    int reserved[5] LK_ZERO;
 } lk_parallel;
 
 /* The capacity to record a graph with, for global batches of up to `batch` samples; the same on all ranks. */
 LK_API int64_t lk_parallel_capacity(const lk_parallel *parallel, int64_t batch);
+/* The same where the ranks are those of a mesh, of which the axes that split the batch count. mesh NULL: those of parallel. */
+LK_API int64_t lk_mesh_capacity(const lk_mesh *mesh, const lk_parallel *parallel, int64_t batch);
 
 /* In which types values are stored. The graph is recorded once, in f32 or f64. */
 typedef enum lk_policy {
@@ -65,6 +69,9 @@ typedef struct lk_plan_config {
     bool                       sync_batch_norm LK_ZERO; /* statistics of the global batch; refused without batch norm */
     lk_policy                  policy LK_ZERO;
     lk_dtype                   gradient_dtype LK_ZERO; /* LK_BF16: gradients are rounded for the all_reduce, and half the bytes are sent; not with leaves */
+    int                        unused LK_ZERO; /* was padding, which a caller leaves undefined */
+    /* The ranks, and this one's place among them; copied. NULL: parallel's. Only the axis data can have more than one rank yet. */
+    const lk_mesh *mesh LK_ZERO;
 } lk_plan_config;
 #define LK_PLAN_CONFIG_INIT {.size = sizeof(lk_plan_config)}
 

@@ -55,7 +55,7 @@ static double gap_seconds(const lk_plan *p, const gradient *before, const gradie
 /* With one rank nothing is reduced and all gradients are one bucket. */
 static size_t bucket_limit(const lk_plan *p, size_t buckets)
 {
-    if (p->parallel.world <= 1) return SIZE_MAX;
+    if (lk__plan_batch_parts(p) == 1) return SIZE_MAX;
     size_t most = p->parallel.bucket_bytes ? p->parallel.bucket_bytes : BUCKET;
     return buckets == 0 && most > FIRST_BUCKET && !p->parallel.bucket_bytes ? FIRST_BUCKET : most;
 }
@@ -84,7 +84,7 @@ static lk_status make_buckets(lk_plan *p)
         size_t           bytes = lk__round_up(sp->wide_bytes, p->shared ? LK__SLICE_ALIGN : LK__ALIGN);
         lk_dtype         dtype = list->graph->values[list->gradients[all[i].state]].shape.dtype;
         lk__plan_bucket *last = p->buckets_count ? &p->buckets[p->buckets_count - 1] : NULL;
-        bool             close_early = last && p->parallel.world > 1 && last->bytes >= LARGE_ENOUGH &&
+        bool             close_early = last && lk__plan_batch_parts(p) > 1 && last->bytes >= LARGE_ENOUGH &&
                            gap_seconds(p, &all[i - 1], &all[i]) > LONG_GAP;
         if (!last || close_early || last->dtype != dtype || last->bytes + bytes > bucket_limit(p, p->buckets_count - 1)) {
             if (lk__grow(c, (void **)&p->buckets, &p->buckets_capacity, p->buckets_count + 1, sizeof *last) < 0)
@@ -161,9 +161,9 @@ lk_status lk__pass_buckets(lk_plan *p)
 {
     lk_status status = make_buckets(p);
     p->memory[LK_MEMORY_GRADIENTS] = p->gradient_bytes * (size_t)p->sets;
-    if (p->parallel.world > 1 && p->gradient_dtype != p->graph->real) /* and rounded, where they are reduced */
+    if (lk__plan_batch_parts(p) > 1 && p->gradient_dtype != p->graph->real) /* and rounded, where they are reduced */
         p->memory[LK_MEMORY_GRADIENTS] += p->gradient_bytes / sizeof(float) * lk_dtype_size(p->gradient_dtype);
-    p->reduces = p->parallel.world > 1 || p->parallel.leaves;
+    p->reduces = lk__plan_batch_parts(p) > 1 || p->parallel.leaves;
     for (size_t i = 0; i < p->buckets_count && p->reduces && status >= 0; i++) status = add_collective(p, i);
     return status;
 }

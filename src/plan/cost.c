@@ -80,7 +80,7 @@ static double reduction_seconds(const lk_plan *p, const lk_rates *r, double byte
 static void print_leaves(const lk_plan *p, const output *o)
 {
     const lk_parallel *parallel = &p->parallel;
-    int                leaves = (int)lk__range_count(lk__plan_leaves(parallel, parallel->rank));
+    int                leaves = (int)lk__range_count(lk__plan_own_leaves(p));
     if (!parallel->leaves) return;
     print(o, "  %d of %d leaves, %s", leaves, parallel->leaves,
           p->batch_leaves ? "as one batch" : "one after the other");
@@ -103,14 +103,14 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_text_callback write,
     double update =
         section_seconds(p, r, list->end[LK_SYNC], list->end[LK_UPDATE]) / (p->shared ? lk__plan_owners(p) : 1);
     double link = 0, finished = 0;
-    double sync_seconds = p->parallel.world > 1 ? 2 * r->latency : 0, syncs = p->syncs * runs * sync_seconds;
-    print(&o, "step of rank %d of %d: %.3f ms forward, %.3f ms backward%s, %.3f ms update\n", p->parallel.rank,
-          p->parallel.world, 1e3 * forward, 1e3 * backward, runs > 1 ? " per micro-batch" : "", 1e3 * update);
+    double sync_seconds = lk__plan_ranks(p) > 1 ? 2 * r->latency : 0, syncs = p->syncs * runs * sync_seconds;
+    print(&o, "step of rank %d of %d: %.3f ms forward, %.3f ms backward%s, %.3f ms update\n", lk__plan_rank(p),
+          lk__plan_ranks(p), 1e3 * forward, 1e3 * backward, runs > 1 ? " per micro-batch" : "", 1e3 * update);
     print_leaves(p, &o);
     if (p->syncs)
         print(&o, "  %d sums over all ranks within them (synchronised batch norm), each %.3f ms, not overlapped\n",
               p->syncs, 1e3 * sync_seconds);
-    for (size_t i = 0; i < p->buckets_count && p->parallel.world > 1; i++) {
+    for (size_t i = 0; i < p->buckets_count && lk__plan_batch_parts(p) > 1; i++) {
         const lk__plan_bucket *b = &p->buckets[i];
         double                 complete = section_seconds(p, r, begin, b->after + 1), start = fmax(complete, finished);
         char                   first[96], last[96];
@@ -128,7 +128,7 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_text_callback write,
                   instruction_name(p, running_at(p, r, begin, end, fmin(finished, backward)), last, sizeof last));
         print(&o, "%s\n", finished > backward ? start < backward ? ", and after backward" : ", after backward" : "");
     }
-    if (p->parallel.world > 1)
+    if (lk__plan_ranks(p) > 1)
         print(&o, "  metrics: all_gather of a few numbers per rank, %.3f ms\n", 1e3 * sync_seconds);
     if (p->shared)
         print(&o, "  update: of a slice by every rank; all%s wait for its end, %.3f ms\n",
@@ -143,13 +143,6 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_text_callback write,
 }
 
 size_t lk_plan_instructions(const lk_plan *p) { return p->train.order_count; }
-
-int64_t lk_parallel_capacity(const lk_parallel *parallel, int64_t batch)
-{
-    lk__split_job job = {parallel->world > 1 ? parallel->world : 1, 0, parallel->leaves,
-                         parallel->micro_batches > 1 ? parallel->micro_batches : 1};
-    return lk__split_capacity(&job, batch);
-}
 
 int64_t lk_plan_capacity(const lk_plan *p)
 {

@@ -100,7 +100,7 @@ static void mark_leaves(lk_plan *p)
 
 void lk__plan_reduce_capacity(lk_plan *p)
 {
-    lk__split_job job = lk__plan_split(&p->parallel, p->parallel.rank);
+    lk__split_job job = lk__plan_split(p, lk__plan_batch_part(p));
     int64_t       capacity = lk__split_leaf_capacity(&job, lk_plan_capacity(p));
     lk__graph_set_capacity(p->graph, capacity);
     if (p->train.graph) lk__graph_set_capacity(p->train.graph, capacity);

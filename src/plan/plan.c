@@ -94,9 +94,9 @@ static void count_sets(lk_plan *p)
     const lk_parallel *parallel = &p->parallel;
     for (size_t i = 0; i < p->train.order_count; i++)
         p->syncs += lk__op_find(p->train.graph->nodes[p->train.order[i]].op)->runs == LK__RUNS_COLLECTIVE;
-    int mine = (int)lk__range_count(lk__plan_leaves(parallel, parallel->rank));
-    p->sets = parallel->leaves ? (parallel->leaves + parallel->world - 1) /
-                                     parallel->world /* the same on all ranks, since it is shared memory */
+    int parts = lk__plan_batch_parts(p), mine = (int)lk__range_count(lk__plan_own_leaves(p));
+    p->sets = parallel->leaves
+                  ? (parallel->leaves + parts - 1) / parts /* the same on all ranks, since it is shared memory */
               : parallel->micro_batches > 1 ? 2
                                             : 1;
     p->slots = parallel->leaves && p->syncs && !p->batch_leaves ? mine : 1;
@@ -141,7 +141,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     if ((status = lk__pass_loss_scales(p, list)) < 0) return status;
     size_t forward = list->graph->nodes_count;
     if ((status = lk__pass_loss_gradients(p, list)) < 0) return status;
-    if ((status = fill_unused(list, p->parallel.rank == 0)) < 0) return status;
+    if ((status = fill_unused(list, lk__plan_rank(p) == 0)) < 0) return status;
     if (!config->no_fusion && (status = lk__pass_fuse_residual(list)) < 0) return status;
     if (!config->no_fusion && (status = lk__pass_fuse_gelu(list)) < 0) return status;
     size_t backward = list->graph->nodes_count;
@@ -238,7 +238,7 @@ static lk_status check_match(const lk_graph *g, const char *pattern)
                     nearest ? "\"" : "");
 }
 
-static lk_status check_config(lk_graph *g, const lk_plan_config *config)
+static lk_status check_config(lk_graph *g, const lk_plan_config *config, lk__mesh_grid *mesh)
 {
     lk_context *c = g->context;
     if (g->status < 0) return lk__fail(c, g->status, "%s", g->error);
@@ -259,32 +259,34 @@ static lk_status check_config(lk_graph *g, const lk_plan_config *config)
         if (!is_value(g, config->outputs[i]))
             return lk__fail(c, LK_EINVAL, "output %d is %s", i,
                             config->outputs[i].graph ? "not a tensor of this graph" : "an empty tensor");
+    lk_status status = lk__plan_mesh(c, config, mesh);
+    if (status < 0) return status;
     const lk_parallel *parallel = &config->parallel;
-    if (parallel->world < 0 || parallel->rank < 0 || (parallel->rank > 0 && parallel->rank >= parallel->world))
-        return lk__fail(c, LK_EINVAL, "rank %d is out of range in a world of %d", parallel->rank, parallel->world);
+    int                parts = lk__mesh_extent(mesh, LK__PLAN_BATCH_AXES);
     if (parallel->leaves < 0 || parallel->micro_batches < 0 || (parallel->leaves && parallel->micro_batches > 1))
         return lk__fail(
             c, LK_EINVAL,
             "%d leaves and %d micro-batches: leaves already divide the batch, so only one of the two can be set",
             parallel->leaves, parallel->micro_batches);
-    if (parallel->leaves && parallel->leaves < parallel->world)
+    if (parallel->leaves && parallel->leaves < parts)
         return lk__fail(c, LK_EINVAL, "%d leaves for %d ranks: each rank needs at least one leaf", parallel->leaves,
-                        parallel->world);
+                        parts);
     if ((unsigned)parallel->state > LK_STATE_SHARED)
         return lk__fail(c, LK_EINVAL, "there is no mode %d of the state", (int)parallel->state);
-    if (parallel->state == LK_STATE_SHARED && parallel->world > 1 && !lk__device_is_host(lk__context_device(c)))
+    if (parallel->state == LK_STATE_SHARED && parts > 1 && !lk__device_is_host(lk__context_device(c)))
         return lk__fail(c, LK_EUNSUPPORTED,
                         "ranks share their state in the host's memory, which the device %s does not compute in: plan "
                         "it as replicated (LK_STATE_REPLICATED, --state replicated)",
                         lk_context_device(c));
     char why[256];
     if (parallel->hosts < 0) return lk__fail(c, LK_EINVAL, "%d hosts are invalid", parallel->hosts);
-    if (parallel->state == LK_STATE_SHARED && parallel->world > 1 && !lk__plan_hosts_share(parallel, why, sizeof why))
+    if (parallel->state == LK_STATE_SHARED && parts > 1 &&
+        !lk__plan_hosts_share(parts, parallel->leaves, parallel->hosts, why, sizeof why))
         return lk__fail(c, LK_EUNSUPPORTED,
                         "the ranks %s, so they cannot share their state: plan it as replicated (LK_STATE_REPLICATED, "
                         "--state replicated)",
                         why);
-    lk_status status = check_precision(g, config);
+    status = check_precision(g, config);
     if (status >= 0) status = check_caches(g, config->optimizer != NULL);
     const lk_optimizer_config *o = config->optimizer;
     if (status < 0 || !o) return status;
@@ -316,16 +318,16 @@ lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan 
     return lk__plan_create(graph, config, false, plan);
 }
 
-/* The caller's config and that of its optimizer. */
+/* The caller's config, that of its optimizer, and its mesh. */
 static lk_status read_config(lk_graph *graph, const lk_plan_config *given, lk_plan_config *config,
-                             lk_optimizer_config *optimizer)
+                             lk_optimizer_config *optimizer, lk__mesh_grid *mesh)
 {
     *config = (lk_plan_config)LK_PLAN_CONFIG_INIT;
     *optimizer = (lk_optimizer_config)LK_OPTIMIZER_CONFIG_INIT;
     lk_status status = LK__CONFIG_READ(graph->context, lk_plan_config, given, config);
     if (status >= 0) status = LK__CONFIG_READ(graph->context, lk_optimizer_config, config->optimizer, optimizer);
     if (status >= 0 && config->optimizer) config->optimizer = optimizer;
-    return status < 0 ? status : check_config(graph, config);
+    return status < 0 ? status : check_config(graph, config, mesh);
 }
 
 static int count_helpers(const lk_plan *p)
@@ -339,12 +341,13 @@ lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *given, bool one
 {
     lk_plan_config        read;
     lk_optimizer_config   optimizer;
+    lk__mesh_grid         mesh;
     const lk_plan_config *config = &read;
     if (plan) *plan = NULL;
     if (!graph) return LK_EINVAL; /* of an empty tensor: there is no context for a message */
     lk_context *c = graph->context;
     if (!plan) return lk__fail(c, LK_EINVAL, "lk_plan_create: there is no pointer to put the plan into");
-    lk_status status = read_config(graph, given, &read, &optimizer);
+    lk_status status = read_config(graph, given, &read, &optimizer, &mesh);
     if (status < 0) return status;
     lk_plan *p = lk__alloc(c, LK_MEMORY_OTHER, sizeof *p);
     if (!p) return LK_ENOMEM;
@@ -352,11 +355,11 @@ lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *given, bool one
     p->device = lk__context_device(c);
     p->trains = config->optimizer != NULL;
     p->lr = config->optimizer ? config->optimizer->lr : 0;
+    p->mesh = mesh;
     p->parallel = config->parallel;
     p->policy = config->policy;
     p->gradient_dtype = config->gradient_dtype == LK_BF16 ? LK_BF16 : graph->real;
-    if (p->parallel.world == 0) p->parallel.world = 1;
-    p->shared = p->parallel.state == LK_STATE_SHARED && p->parallel.world > 1;
+    p->shared = p->parallel.state == LK_STATE_SHARED && lk__plan_batch_parts(p) > 1;
     if (p->parallel.hosts == 0 || !p->shared) p->parallel.hosts = 1;
     if (p->parallel.micro_batches == 0) p->parallel.micro_batches = 1;
     p->helpers = count_helpers(p);

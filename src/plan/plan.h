@@ -4,6 +4,7 @@
 #define LK__PLAN_H
 
 #include "base/split.h"
+#include "comm/mesh.h"
 #include "device/device.h"
 #include "graph/op.h"
 
@@ -121,7 +122,8 @@ struct lk_plan {
     lk_policy       policy;
     lk_dtype        gradient_dtype; /* of the all_reduce of gradients */
 
-    lk_parallel      parallel; /* world, hosts and micro_batches at least 1 */
+    lk__mesh_grid    mesh;     /* the ranks, and this one: asked by the calls below */
+    lk_parallel      parallel; /* hosts and micro_batches at least 1; not its world and rank, which `mesh` has */
     bool             shared;   /* the state is held once on every host, and each rank updates a slice of it (slice.c) */
     int              helpers;  /* threads that can run on cores of other ranks while these wait (run/lend.h) */
     bool             writes_buffers; /* training, or a cache, changes some */
@@ -158,18 +160,47 @@ uint64_t lk__plan_hash(const lk_plan *plan); /* the fingerprint without the algo
 /* Copies the list; length 0: there is none. */
 lk_status lk__plan_set_algorithms(lk_plan *plan, const char *text, size_t length);
 
-/* How `rank` and the others split a batch. */
-static inline lk__split_job lk__plan_split(const lk_parallel *parallel, int rank)
+/* ---- what passes and the executor ask the mesh ---- */
+
+/* mesh.c: the mesh of a config: that which it names, or the one axis of its lk_parallel. */
+lk_status lk__plan_mesh(lk_context *context, const lk_plan_config *config, lk__mesh_grid *mesh);
+
+/* All ranks, and this one: who reports losses that are not finite, ids out of range and stop requests, and compares programs. */
+static inline int lk__plan_ranks(const lk_plan *p) { return p->mesh.size; }
+static inline int lk__plan_rank(const lk_plan *p) { return p->mesh.rank; }
+
+/* The axes along which ranks have different rows of the batch. Losses, counts, metrics and gradients are added over them. */
+enum { LK__PLAN_BATCH_AXES = LK_AXIS_DATA };
+/* Into how many parts the batch is split over ranks, and which this rank has. With leaves, each part is a run of them. */
+static inline int lk__plan_batch_parts(const lk_plan *p) { return lk__mesh_extent(&p->mesh, LK__PLAN_BATCH_AXES); }
+static inline int lk__plan_batch_part(const lk_plan *p)
 {
-    return (lk__split_job){parallel->world, rank, parallel->leaves, parallel->micro_batches};
+    return lk__mesh_coordinate(&p->mesh, LK__PLAN_BATCH_AXES, p->mesh.rank);
+}
+/* The part that `rank` has; and a rank that has `part`: of those, the one in this rank's group. */
+static inline int lk__plan_batch_part_of(const lk_plan *p, int rank)
+{
+    return lk__mesh_coordinate(&p->mesh, LK__PLAN_BATCH_AXES, rank);
+}
+static inline int lk__plan_batch_rank(const lk_plan *p, int part)
+{
+    return lk__mesh_member(&p->mesh, LK__PLAN_BATCH_AXES, p->mesh.rank, part);
 }
 
-/* The leaves of a rank; without leaves its one part of the batch. */
-static inline lk__range lk__plan_leaves(const lk_parallel *parallel, int rank)
+/* How a batch is split, for who has `part`. */
+static inline lk__split_job lk__plan_split(const lk_plan *p, int part)
 {
-    lk__split_job job = lk__plan_split(parallel, rank);
+    return (lk__split_job){lk__plan_batch_parts(p), part, p->parallel.leaves, p->parallel.micro_batches};
+}
+
+/* The leaves of a part; without leaves the part itself. */
+static inline lk__range lk__plan_leaves(const lk_plan *p, int part)
+{
+    lk__split_job job = lk__plan_split(p, part);
     return lk__split_own(&job);
 }
+/* Those of this rank. */
+static inline lk__range lk__plan_own_leaves(const lk_plan *p) { return lk__plan_leaves(p, lk__plan_batch_part(p)); }
 
 static inline bool lk__plan_is_number(const lk__plan_list *list, int v)
 {
@@ -254,7 +285,7 @@ lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *config, bool on
  * for that. */
 static inline lk_dtype lk__bucket_type(const lk_plan *p, const lk__plan_bucket *b)
 {
-    return p->parallel.world > 1 && p->gradient_dtype != p->graph->real ? p->gradient_dtype : b->dtype;
+    return lk__plan_batch_parts(p) > 1 && p->gradient_dtype != p->graph->real ? p->gradient_dtype : b->dtype;
 }
 static inline size_t lk__bucket_sent(const lk_plan *p, size_t index)
 {
@@ -281,8 +312,8 @@ typedef struct lk__plan_piece {
     int64_t first, count; /* elements */
 } lk__plan_piece;
 /* How many owners there are, the ranks of a host, and this rank's index among them. */
-static inline int lk__plan_owners(const lk_plan *p) { return p->parallel.world / p->parallel.hosts; }
-static inline int lk__plan_own(const lk_plan *p) { return p->parallel.rank % lk__plan_owners(p); }
+static inline int lk__plan_owners(const lk_plan *p) { return lk__plan_batch_parts(p) / p->parallel.hosts; }
+static inline int lk__plan_own(const lk_plan *p) { return lk__plan_batch_part(p) % lk__plan_owners(p); }
 /* Helpers of a rank at most: more would take more workspace, and smaller tiles. */
 enum { LK__HELPERS = 3 };
 /* The threads of a kernel of forward or backward at most: the context's, and those of other ranks that wait (run/lend.h). */
@@ -292,8 +323,8 @@ size_t lk__plan_pieces(const lk_plan *plan, int owner, lk__plan_piece *pieces);
 /* Who owns this byte of the gradients, and where its slice ends. */
 int                  lk__plan_owner(const lk_plan *plan, size_t offset, size_t *end);
 static inline size_t lk__slice_bytes(const lk_plan *p, size_t bytes) { return bytes / (size_t)lk__plan_owners(p); }
-/* Whether the ranks, on parallel->hosts hosts, can hold their state once on each. If not, `why` continues "the ranks". */
-bool lk__plan_hosts_share(const lk_parallel *parallel, char *why, size_t bytes);
+/* Whether so many ranks, among which the batch is split, can hold their state once on each of `hosts`. If not, `why` continues "the ranks". */
+bool lk__plan_hosts_share(int parts, int leaves, int hosts, char *why, size_t bytes);
 
 /* staging.c: off the CPU, the device's copies of the step block, the samples' ids and the inputs of one slot, in this order: bytes and, by
  * value, offsets; after the last value, that of the ids. offsets NULL: only measures. */

@@ -56,18 +56,18 @@ size_t lk__plan_pieces(const lk_plan *p, int owner, lk__plan_piece *pieces)
 }
 
 /* The sum of each host's ranks, or leaves, then that of the hosts, must be the sum in the canonical order. */
-bool lk__plan_hosts_share(const lk_parallel *parallel, char *why, size_t bytes)
+bool lk__plan_hosts_share(int parts, int leaves, int hosts, char *why, size_t bytes)
 {
-    int hosts = parallel->hosts > 1 ? parallel->hosts : 1, each = parallel->world / hosts;
-    if (hosts == 1) return true;
-    if (parallel->world % hosts != 0)
+    if (hosts <= 1) return true;
+    int each = parts / hosts;
+    if (parts % hosts != 0)
         snprintf(why, bytes, "are on %d hosts, with different numbers of ranks", hosts);
     else if (each == 1)
         snprintf(why, bytes, "have a host of their own each");
-    else if (parallel->leaves && !lk__tree_nests(parallel->leaves, hosts))
+    else if (leaves && !lk__tree_nests(leaves, hosts))
         snprintf(why, bytes, "of a host have no whole subtree of the %d leaves, in whose order gradients are added",
-                 parallel->leaves);
-    else if (!parallel->leaves && !lk__tree_nests(parallel->world, hosts))
+                 leaves);
+    else if (!leaves && !lk__tree_nests(parts, hosts))
         snprintf(why, bytes, "are %d on each host, and sums keep their order only with a power of two", each);
     else
         return true;

@@ -30,12 +30,12 @@ size_t lk__plan_staging_bytes(const lk_plan *p)
         lk__plan_queue_bytes queue = lk__plan_queue(p);
         bytes += (size_t)(queue.pinned + queue.landed) * queue.input + queue.numbers + queue.results;
     }
-    return p->parallel.world > 1 ? bytes + p->memory[LK_MEMORY_GRADIENTS] + LK__STAGING_CHUNK : bytes;
+    return lk__plan_batch_parts(p) > 1 ? bytes + p->memory[LK_MEMORY_GRADIENTS] + LK__STAGING_CHUNK : bytes;
 }
 
 bool lk__plan_queues(const lk_plan *p)
 {
-    return p->trains && p->device->backend->record_begin && p->parallel.world == 1 && !p->parallel.leaves &&
+    return p->trains && p->device->backend->record_begin && lk__plan_ranks(p) == 1 && !p->parallel.leaves &&
            p->slots == 1 && p->losses_count == 0; /* of several losses the host computes the weights first */
 }
 

@@ -52,7 +52,7 @@ static lk_status reduce_bucket(lk_program *p, lk__run_collective *c)
     lk_dtype               type = lk__bucket_type(p->plan, b);
     char                  *memory = p->gradients + lk__bucket_place(p->plan, b), *data = lk__exchanged(p, memory);
     size_t                 sent = lk__bucket_sent(p->plan, (size_t)c->bucket);
-    if (!p->comm) return LK_OK;
+    if (!p->batch) return LK_OK;
     if (p->shared) return scatter_bucket(p, c);
     lk_status status = lk__bucket_round(p, b);
     if (status >= 0 && !lk__buckets_by_slices(p)) status = lk__stage_out(p, memory, sent);
@@ -119,20 +119,20 @@ static lk_status run_over_ranks(lk_program *p, const lk__run_instruction *in, lk
     const lk_dtype         type = call->in[0].dtype;
     size_t elements = (size_t)lk__operand_elements(&call->in[0]), bytes = elements * lk_dtype_size(type);
     size_t made = (size_t)lk__operand_elements(&call->out[0]) * lk_dtype_size(type);
-    if (!p->comm) return in->run(call);
+    if (!p->batch) return in->run(call);
     /* Through the host, where the group does not reach the device. */
-    bool      reached = lk__comm_reaches(p->comm, p->device);
+    bool      reached = lk__comm_reaches(p->batch, p->device);
     void     *from = reached ? call->in[0].data : p->collectives->mine;
     void     *to = reached ? call->out[0].data : p->collectives->gathered;
     lk_status status = reached ? LK_OK : lk__device_read(p->device, p->stream, from, call->in[0].data, bytes);
     double    start = lk__now();
     if (status >= 0 && gathers(in))
-        status = lk_comm_all_gather(p->comm, from, to, elements, type, work);
+        status = lk_comm_all_gather(p->batch, from, to, elements, type, work);
     else if (status >= 0 && scatters(in))
-        status = lk_comm_reduce_scatter(p->comm, from, to, elements / (size_t)p->plan->parallel.world, type,
+        status = lk_comm_reduce_scatter(p->batch, from, to, elements / (size_t)lk__plan_batch_parts(p->plan), type,
                                         call->attrs->reduction, work);
     else if (status >= 0)
-        status = lk_comm_all_reduce(p->comm, from, to, elements, type, call->attrs->reduction, work);
+        status = lk_comm_all_reduce(p->batch, from, to, elements, type, call->attrs->reduction, work);
     double end = lk__now();
     if (status >= 0 && !reached) status = lk__device_write(p->device, p->stream, call->out[0].data, to, made);
     p->collectives->waited += end - start;
@@ -231,23 +231,24 @@ static void *reserve_bytes(char *memory, size_t *used, size_t bytes)
 static size_t lay_out(const lk_program *p, lk__run_collectives *x, char *memory)
 {
     const lk_plan *plan = p->plan;
-    size_t         used = lk__round_up(sizeof *x, LK__ALIGN), world = (size_t)plan->parallel.world, most = 0;
-    size_t leaves = plan->parallel.leaves ? (size_t)plan->parallel.leaves : world, widest = widest_operand(&plan->train);
+    size_t         used = lk__round_up(sizeof *x, LK__ALIGN), ranks = (size_t)lk__plan_ranks(plan), most = 0;
+    size_t         parts = (size_t)lk__plan_batch_parts(plan);
+    size_t leaves = plan->parallel.leaves ? (size_t)plan->parallel.leaves : parts, widest = widest_operand(&plan->train);
     if (widest_operand(&plan->evaluate) > widest) widest = widest_operand(&plan->evaluate);
     for (size_t i = 0; i < plan->buckets_count; i++)
         if (plan->buckets[i].bytes > most) most = plan->buckets[i].bytes;
     x->all = reserve_bytes(memory, &used, x->count * sizeof *x->all);
     x->subtrees = reserve_bytes(memory, &used, 2 * leaves * sizeof *x->subtrees);
-    x->counts = reserve_bytes(memory, &used, world * sizeof(size_t));
-    x->displacements = reserve_bytes(memory, &used, world * sizeof(size_t));
-    x->more_counts = reserve_bytes(memory, &used, world * sizeof(size_t));
-    x->more_displacements = reserve_bytes(memory, &used, world * sizeof(size_t));
+    x->counts = reserve_bytes(memory, &used, ranks * sizeof(size_t));
+    x->displacements = reserve_bytes(memory, &used, ranks * sizeof(size_t));
+    x->more_counts = reserve_bytes(memory, &used, ranks * sizeof(size_t));
+    x->more_displacements = reserve_bytes(memory, &used, ranks * sizeof(size_t));
     x->gathered = reserve_bytes(memory, &used, leaves * widest);
     x->mine = reserve_bytes(memory, &used, leaves * widest);
-    x->reports = reserve_bytes(memory, &used, world * sizeof *x->reports);
-    x->ranks = reserve_bytes(memory, &used, world * sizeof *x->ranks);
+    x->reports = reserve_bytes(memory, &used, ranks * sizeof *x->reports);
+    x->ranks = reserve_bytes(memory, &used, ranks * sizeof *x->ranks);
     if (!plan->parallel.leaves || x->aligned || plan->shared) return used;
-    x->slice_bytes = lk__round_up(most / world + 2 * LK__ALIGN, LK__ALIGN);
+    x->slice_bytes = lk__round_up(most / parts + 2 * LK__ALIGN, LK__ALIGN);
     x->slices = reserve_bytes(memory, &used, x->slice_bytes * 2 * leaves);
     x->scratch = reserve_bytes(memory, &used, lk__leaf_tree_scratch_bytes());
     return used;
@@ -256,7 +257,7 @@ static size_t lay_out(const lk_program *p, lk__run_collectives *x, char *memory)
 static void find_collectives(const lk_program *p, lk__run_collectives *x)
 {
     const lk__run_list *list = &p->slots[0].train;
-    bool                reached = p->comm && lk__comm_reaches(p->comm, p->device);
+    bool                reached = p->batch && lk__comm_reaches(p->batch, p->device);
     for (size_t i = 0; i < list->count; i++) {
         const lk__run_instruction *in = &list->instructions[i];
         if (in->kind != LK__RUNS_COLLECTIVE) continue;
@@ -276,21 +277,21 @@ static lk_status open_bulk(lk_program *p, lk__run_collectives *x)
     lk_status status = LK_OK;
     int       others = 0;
     for (size_t i = 0; i < x->count; i++) others += x->all[i].bucket < 0 && !x->all[i].at_once;
-    x->bulk = p->comm;
+    x->bulk = p->batch;
     if (x->overlaps && p->plan->syncs) {
-        status = lk_comm_split(p->comm, 0, p->plan->parallel.rank, &x->bulk);
+        status = lk_comm_split(p->batch, 0, lk__plan_batch_part(p->plan), &x->bulk);
         x->split = status >= 0;
     }
     /* All buckets at once, and one call that queues behind them. */
     if (status >= 0 && x->overlaps) status = lk_comm_reserve(x->bulk, (int)p->plan->buckets_count + 1);
-    if (status >= 0 && others) status = lk_comm_reserve(p->comm, others + 1);
+    if (status >= 0 && others) status = lk_comm_reserve(p->batch, others + 1);
     return status;
 }
 
 lk_status lk__collectives_create(lk_program *p)
 {
     const lk_parallel  *parallel = &p->plan->parallel;
-    lk__run_collectives measured = {.aligned = lk__tree_nests(parallel->leaves, parallel->world),
+    lk__run_collectives measured = {.aligned = lk__tree_nests(parallel->leaves, lk__plan_batch_parts(p->plan)),
                                     .count = p->slots[0].train.collectives};
     if (parallel->leaves > LK__LEAVES_MOST)
         return lk__fail(p->context, LK_EUNSUPPORTED, "%d leaves are too many; at most %d are supported",
@@ -303,10 +304,10 @@ lk_status lk__collectives_create(lk_program *p)
     x->count = measured.count;
     lay_out(p, x, memory);
     x->bytes = bytes;
-    if (parallel->leaves) lk__leaf_tree_find(x, parallel);
-    x->overlaps = p->comm && lk__comm_overlaps(p->comm, lk_context_threads(p->context));
+    if (parallel->leaves) lk__leaf_tree_find(x, p->plan);
+    x->overlaps = p->batch && lk__comm_overlaps(p->batch, lk_context_threads(p->context));
     find_collectives(p, x);
-    return p->comm ? open_bulk(p, x) : LK_OK;
+    return p->batch ? open_bulk(p, x) : LK_OK;
 }
 
 void lk__collectives_free(lk_program *p)

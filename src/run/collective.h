@@ -38,7 +38,7 @@ struct lk__run_collectives {
 };
 
 /* ---- leaf_tree.c ---- */
-void   lk__leaf_tree_find(lk__run_collectives *collectives, const lk_parallel *parallel); /* all subtrees */
+void   lk__leaf_tree_find(lk__run_collectives *collectives, const lk_plan *plan); /* all subtrees */
 size_t lk__leaf_tree_scratch_bytes(void);
 /* Adds a bucket over each subtree of this rank's leaves, into the set of the subtree's first leaf. */
 lk_status lk__leaf_tree_add(lk_program *program, const lk__plan_bucket *bucket);

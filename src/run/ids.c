@@ -121,7 +121,7 @@ lk_status lk__check_ids(lk_program *p, const lk__plan_list *planned)
 lk_status lk__share_ids(lk_program *p)
 {
     char text[sizeof p->invalid_text] = "";
-    int  rank = 0, world = p->plan->parallel.world;
+    int  rank = 0, world = lk__plan_ranks(p->plan);
     while (rank < world && lk__program_rank_report(p, rank).invalid == 0) rank++;
     if (rank == world) return LK_OK;
     snprintf(text, sizeof text, "%s", p->invalid_text);

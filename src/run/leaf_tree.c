@@ -18,13 +18,13 @@ enum {
 
 size_t lk__leaf_tree_scratch_bytes(void) { return (size_t)DEPTH * BLOCK * sizeof(double); }
 
-void lk__leaf_tree_find(lk__run_collectives *x, const lk_parallel *parallel)
+void lk__leaf_tree_find(lk__run_collectives *x, const lk_plan *plan)
 {
-    for (int rank = 0; rank < parallel->world; rank++) {
-        lk__range own = lk__plan_leaves(parallel, rank);
+    for (int part = 0; part < lk__plan_batch_parts(plan); part++) {
+        lk__range own = lk__plan_leaves(plan, part);
         for (int leaf = (int)own.first, count; leaf < own.end; leaf += count) {
-            count = lk__tree_subtree(parallel->leaves, leaf, (int)own.end);
-            x->subtrees[x->subtrees_count++] = (lk__run_subtree){leaf, leaf + count, rank};
+            count = lk__tree_subtree(plan->parallel.leaves, leaf, (int)own.end);
+            x->subtrees[x->subtrees_count++] = (lk__run_subtree){leaf, leaf + count, part};
         }
     }
 }
@@ -50,10 +50,11 @@ void lk__leaf_tree_sum(const lk_program *p, char *const *gradients, size_t offse
     const lk_parallel         *parallel = &p->plan->parallel;
     const char                *at[LK__LEAVES_MOST] = {NULL};
     size_t                     size = lk_dtype_size(type);
-    int owners = lk__plan_owners(p->plan), host = parallel->rank / owners, leaves = parallel->leaves / parallel->hosts;
+    int                        owners = lk__plan_owners(p->plan), host = lk__plan_batch_part(p->plan) / owners,
+        leaves = parallel->leaves / parallel->hosts;
     for (int i = 0; i < x->subtrees_count; i++) {
         const lk__run_subtree *s = &x->subtrees[i];
-        size_t                 set = (size_t)(s->first - (int)lk__plan_leaves(parallel, s->rank).first);
+        size_t                 set = (size_t)(s->first - (int)lk__plan_leaves(p->plan, s->rank).first);
         if (s->rank / owners == host) at[i] = gradients[s->rank % owners] + set * p->plan->gradient_bytes;
     }
     for (size_t i = 0; i < count; i += BLOCK) {
@@ -75,10 +76,9 @@ static lk_status add_arrays(const lk_program *p, void *out, const void **in, int
 int lk__leaf_subtree(const lk_program *p, int leaf)
 {
     const lk__run_collectives *x = p->collectives;
-    const lk_parallel         *parallel = &p->plan->parallel;
-    int                        first = (int)lk__plan_leaves(parallel, parallel->rank).first + leaf;
+    int part = lk__plan_batch_part(p->plan), first = (int)lk__plan_own_leaves(p->plan).first + leaf;
     for (int i = 0; i < x->subtrees_count; i++)
-        if (x->subtrees[i].first == first && x->subtrees[i].rank == parallel->rank) return x->subtrees[i].last - first;
+        if (x->subtrees[i].first == first && x->subtrees[i].rank == part) return x->subtrees[i].last - first;
     return 0;
 }
 
@@ -116,9 +116,9 @@ lk_status lk__gradients_accumulate(lk_program *p, const lk__plan_bucket *b)
 
 /* ---- subtrees that are not aligned ---- */
 
-static void slice_of(const lk_program *p, size_t elements, int rank, size_t *first, size_t *count)
+static void slice_of(const lk_program *p, size_t elements, int part, size_t *first, size_t *count)
 {
-    lk__range slice = lk__split_part((int64_t)elements, p->plan->parallel.world, rank);
+    lk__range slice = lk__split_part((int64_t)elements, lk__plan_batch_parts(p->plan), part);
     *first = (size_t)slice.first;
     *count = (size_t)lk__range_count(slice);
 }
@@ -127,27 +127,26 @@ static void slice_of(const lk_program *p, size_t elements, int rank, size_t *fir
 static lk_status exchange_slices(lk_program *p, const lk__plan_bucket *b, int turn, bool *more)
 {
     lk__run_collectives *x = p->collectives;
-    const lk_parallel   *parallel = &p->plan->parallel;
+    int                  parts = lk__plan_batch_parts(p->plan), own = lk__plan_batch_part(p->plan);
     size_t               elements = b->bytes / lk_dtype_size(b->dtype), size = lk_dtype_size(b->dtype), first, mine;
     const char          *send = NULL;
     *more = false;
-    slice_of(p, elements, parallel->rank, &first, &mine);
-    memset(x->more_counts, 0, (size_t)parallel->world * sizeof *x->more_counts);
-    for (int rank = 0; rank < parallel->world; rank++) {
+    slice_of(p, elements, own, &first, &mine);
+    memset(x->more_counts, 0, (size_t)parts * sizeof *x->more_counts);
+    for (int part = 0; part < parts; part++) {
         int seen = 0;
         for (int i = 0; i < x->subtrees_count; i++) {
-            if (x->subtrees[i].rank != rank || seen++ != turn) continue;
-            x->more_counts[rank] = mine;
-            x->more_displacements[rank] = (size_t)i * x->slice_bytes / size;
+            if (x->subtrees[i].rank != part || seen++ != turn) continue;
+            x->more_counts[part] = mine;
+            x->more_displacements[part] = (size_t)i * x->slice_bytes / size;
             *more = true;
-            if (rank == parallel->rank)
-                send =
-                    lk__gradient_set(p, x->subtrees[i].first - (int)lk__plan_leaves(parallel, rank).first) + b->offset;
+            if (part == own)
+                send = lk__gradient_set(p, x->subtrees[i].first - (int)lk__plan_leaves(p->plan, part).first) + b->offset;
         }
     }
-    for (int rank = 0; rank < parallel->world; rank++) {
-        slice_of(p, elements, rank, &x->displacements[rank], &x->counts[rank]);
-        if (!send) x->counts[rank] = 0;
+    for (int part = 0; part < parts; part++) {
+        slice_of(p, elements, part, &x->displacements[part], &x->counts[part]);
+        if (!send) x->counts[part] = 0;
     }
     if (!*more) return LK_OK;
     return lk_comm_all_to_allv(x->bulk, send ? lk__exchanged(p, send) : x->slices, x->counts, x->displacements,
@@ -157,7 +156,7 @@ static lk_status exchange_slices(lk_program *p, const lk__plan_bucket *b, int tu
 lk_status lk__leaf_tree_reduce(lk_program *p, const lk__plan_bucket *b)
 {
     lk__run_collectives *x = p->collectives;
-    const lk_parallel   *parallel = &p->plan->parallel;
+    int                  parts = lk__plan_batch_parts(p->plan);
     size_t               elements = b->bytes / lk_dtype_size(b->dtype), size = lk_dtype_size(b->dtype), first, mine;
     const char          *at[LK__LEAVES_MOST] = {NULL}; /* at most as many subtrees as leaves */
     char                *bucket = lk__exchanged(p, lk__gradient_set(p, 0) + b->offset);
@@ -166,14 +165,13 @@ lk_status lk__leaf_tree_reduce(lk_program *p, const lk__plan_bucket *b)
         lk_status status = exchange_slices(p, b, turn, &more);
         if (status < 0) return status;
     }
-    slice_of(p, elements, parallel->rank, &first, &mine);
+    slice_of(p, elements, lk__plan_batch_part(p->plan), &first, &mine);
     for (int i = 0; i < x->subtrees_count; i++) at[i] = x->slices + (size_t)i * x->slice_bytes;
     for (size_t i = 0; i < mine; i += BLOCK) {
         size_t count = mine - i < BLOCK ? mine - i : BLOCK;
-        memcpy(bucket + (first + i) * size, add_tree(p, at, 0, parallel->leaves, i * size, count, b->dtype, x->scratch),
-               count * size);
+        memcpy(bucket + (first + i) * size,
+               add_tree(p, at, 0, p->plan->parallel.leaves, i * size, count, b->dtype, x->scratch), count * size);
     }
-    for (int rank = 0; rank < parallel->world; rank++)
-        slice_of(p, elements, rank, &x->displacements[rank], &x->counts[rank]);
+    for (int part = 0; part < parts; part++) slice_of(p, elements, part, &x->displacements[part], &x->counts[part]);
     return lk_comm_all_gatherv(x->bulk, bucket + first * size, bucket, x->counts, x->displacements, b->dtype, NULL);
 }

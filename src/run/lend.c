@@ -282,7 +282,7 @@ lk_status lk__lend_create(lk_program *p)
     if (sched_getaffinity(0, sizeof l->own->cores, &l->own->cores) != 0) CPU_ZERO(&l->own->cores);
     for (int i = 0; i < count; i++) {
         l->ranks[i] = (lk__lend_rank *)lk__comm_peer(p->comm, memory, i);
-        snprintf(l->names[i], sizeof *l->names, "lends its core to rank %d", p->plan->parallel.rank - l->index + i);
+        snprintf(l->names[i], sizeof *l->names, "lends its core to rank %d", lk__plan_rank(p->plan) - l->index + i);
     }
     return LK_OK;
 }

@@ -131,11 +131,10 @@ static lk_status make_constants(lk_program *p)
 
 static lk_status check_comm(const lk_plan *plan, lk_comm *comm)
 {
-    const lk_parallel *parallel = &plan->parallel;
-    int                size = comm ? lk_comm_size(comm) : 1, rank = comm ? lk_comm_rank(comm) : 0;
-    if (size == parallel->world && rank == parallel->rank) return LK_OK;
-    return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, this is rank %d of %d", parallel->rank,
-                    parallel->world, rank, size);
+    int size = comm ? lk_comm_size(comm) : 1, rank = comm ? lk_comm_rank(comm) : 0;
+    if (size == lk__plan_ranks(plan) && rank == lk__plan_rank(plan)) return LK_OK;
+    return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, this is rank %d of %d",
+                    lk__plan_rank(plan), lk__plan_ranks(plan), rank, size);
 }
 
 /* Who updates a state, and how, must be the same to all who use it. */
@@ -177,8 +176,9 @@ static lk_status make_slots(lk_program *p)
     for (int i = 0; i < plan->slots; i++) {
         lk__run_slot *slot = &p->slots[i];
         slot->arena = p->arena + (size_t)i * plan->train.arena;
-        slot->step = (lk__kernel_step){
-            .step = 1, .updates_buffers = i == 0 && lk__store_writes_buffers(p->store), .part = plan->parallel.rank};
+        slot->step = (lk__kernel_step){.step = 1,
+                                       .updates_buffers = i == 0 && lk__store_writes_buffers(p->store),
+                                       .part = lk__plan_batch_part(plan)};
         slot->inputs = lk__alloc(p->context, LK_MEMORY_OTHER, inputs);
         if (inputs && !slot->inputs) return LK_ENOMEM;
     }
@@ -202,6 +202,18 @@ static lk_status prepare_lists(lk_program *p)
     return lk__choices_end(p, status < 0 ? status : build_lists(p));
 }
 
+/* All groups that the program uses, in one order on all ranks. */
+static lk_status make_groups(lk_program *p, lk_comm *comm)
+{
+    static const unsigned listed[] = {LK__PLAN_BATCH_AXES};
+    if (lk__plan_ranks(p->plan) == 1) return LK_OK;
+    lk_status status = lk__mesh_over(p->context, &p->plan->mesh, comm, &p->mesh);
+    if (status >= 0) status = lk_mesh_create_groups(p->mesh, listed, sizeof listed / sizeof *listed);
+    if (status >= 0) status = lk_mesh_group(p->mesh, LK__PLAN_BATCH_AXES, &p->batch);
+    p->comm = comm;
+    return status;
+}
+
 lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_program **program)
 {
     lk_context *c = plan->context;
@@ -215,7 +227,6 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     p->context = c;
     p->plan = plan;
     p->store = store;
-    p->comm = plan->parallel.world > 1 ? comm : NULL;
     p->values = plan->graph->values_count;
     p->capacity = lk_plan_capacity(plan);
     p->evaluated = -1;
@@ -223,7 +234,8 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     p->device->by_heuristic |= plan->parallel.leaves > 0;
     const char *waits = getenv("LOCKSTEP_DEVICE_SYNC");
     p->waits = waits && *waits && strcmp(waits, "0") != 0;
-    if ((status = p->device->backend->stream_create(p->device, &p->stream)) < 0 || (status = lk__regions_create(p)) < 0)
+    if ((status = make_groups(p, comm)) < 0 ||
+        (status = p->device->backend->stream_create(p->device, &p->stream)) < 0 || (status = lk__regions_create(p)) < 0)
         goto fail;
     if (p->comm && (status = lk__verify_plans(plan, p->comm, &p->first_chooses)) < 0) goto fail;
     if ((status = make_constants(p)) < 0 || (status = lk__gradients_share(p)) < 0 || (status = make_slots(p)) < 0 ||
@@ -265,6 +277,7 @@ void lk_program_free(lk_program *p)
     lk__staging_free(p);
     lk__gradients_release(p);
     lk__regions_free(p);
+    lk_mesh_free(p->mesh);
     lk__device_free(p->device, LK_MEMORY_BUFFERS, p->own_constants, lk__plan_constants_bytes(p->plan));
     for (int i = 0; p->slots && i < p->plan->slots; i++) {
         free_list(c, &p->slots[i].train);
@@ -379,13 +392,13 @@ static lk_status compute_leaves(lk_program *p)
     const lk_parallel *parallel = &p->plan->parallel;
     int                here = lk__leaves_here(p), slots = p->plan->slots;
     int64_t            begin = lk__leaf_row(p, 0), rows = lk__leaf_row(p, here) - begin;
-    bool               first = lk__plan_leaves(parallel, parallel->rank).first == 0 || p->plan->syncs;
+    bool               first = lk__plan_own_leaves(p->plan).first == 0 || p->plan->syncs;
     lk_status          status;
     if (p->step.total < p->step.count || rows != p->step.count)
         return lk__fail(p->context, LK_EINVAL,
                         "this rank has %lld samples of a batch of %lld, but rank %d's %d of %d leaves hold %lld",
-                        (long long)p->step.count, (long long)p->step.total, parallel->rank, here, parallel->leaves,
-                        (long long)rows);
+                        (long long)p->step.count, (long long)p->step.total, lk__plan_rank(p->plan), here,
+                        parallel->leaves, (long long)rows);
     status = lk__losses_weigh_step(p);
     for (int leaf = 0; leaf < here && status >= 0; leaf += p->plan->batch_leaves ? here : slots) {
         p->leaf = leaf;
@@ -396,7 +409,7 @@ static lk_status compute_leaves(lk_program *p)
             /* Running statistics are those of the first leaf, on the rank that has it; synchronised ones are updated on all ranks, or
              * by one where the ranks share them. */
             p->slots[slot].step.updates_buffers = slot == 0 && leaf == 0 && first && lk__store_writes_buffers(p->store);
-            p->slots[slot].step.part = (int)lk__plan_leaves(parallel, parallel->rank).first + leaf + slot;
+            p->slots[slot].step.part = (int)lk__plan_own_leaves(p->plan).first + leaf + slot;
         }
         if (status >= 0 && (status = lk__section_run(p, LK_FORWARD)) >= 0) status = lk__section_run(p, LK_BACKWARD);
     }

@@ -57,7 +57,9 @@ struct lk_program {
     lk_context        *context;
     lk_plan           *plan;
     lk_store          *store;
-    lk_comm           *comm; /* NULL: alone */
+    lk_mesh           *mesh;  /* NULL: alone, as the two below */
+    lk_comm           *comm;  /* all ranks: reports, comparisons, what is once on every host */
+    lk_comm           *batch; /* those among whom the batch is split: sums of gradients, losses and metrics */
     char              *constants, *own_constants; /* the store's, or its own where those are others; else NULL */
     lk__device        *device;
     lk__device_stream *stream;                        /* of all kernels */
@@ -126,10 +128,7 @@ struct lk_program {
 };
 
 /* Leaves of this rank; without leaves 1. */
-static inline int lk__leaves_here(const lk_program *p)
-{
-    return (int)lk__range_count(lk__plan_leaves(&p->plan->parallel, p->plan->parallel.rank));
-}
+static inline int lk__leaves_here(const lk_program *p) { return (int)lk__range_count(lk__plan_own_leaves(p->plan)); }
 
 static inline double *lk__leaf_numbers(const lk_program *p, int leaf)
 {
@@ -144,8 +143,7 @@ static inline char *lk__gradient_set(const lk_program *p, int set)
 /* Row of the global batch at which leaf `leaf` of this rank begins. */
 static inline int64_t lk__leaf_row(const lk_program *p, int leaf)
 {
-    const lk_parallel *parallel = &p->plan->parallel;
-    return lk__split(p->step.total, parallel->leaves, lk__plan_leaves(parallel, parallel->rank).first + leaf);
+    return lk__split(p->step.total, p->plan->parallel.leaves, lk__plan_own_leaves(p->plan).first + leaf);
 }
 
 /* Where collectives find what is at this address among the gradients. */

@@ -6,7 +6,7 @@
 
 enum { REGIONS = 8 };
 
-static bool shares_gradients(const lk_program *p) { return p->comm && lk__comm_reaches(p->comm, p->device); }
+static bool shares_gradients(const lk_program *p) { return p->batch && lk__comm_reaches(p->batch, p->device); }
 
 static int list_regions(lk_program *p, lk__device_part parts[REGIONS])
 {
@@ -50,7 +50,7 @@ lk_status lk__gradients_share(lk_program *p)
     size_t bytes = p->plan->memory[LK_MEMORY_GRADIENTS];
     void  *memory;
     if (bytes == 0 || !shares_gradients(p)) return LK_OK;
-    lk_status status = lk_comm_alloc(p->comm, bytes, &memory);
+    lk_status status = lk_comm_alloc(p->batch, bytes, &memory);
     if (status < 0) return lk__fail_prefix(p->context, status, "gradients in shared memory: ");
     p->gradients = memory;
     lk__account(p->context, LK_MEMORY_GRADIENTS, (ptrdiff_t)bytes);
@@ -60,6 +60,6 @@ lk_status lk__gradients_share(lk_program *p)
 void lk__gradients_release(lk_program *p)
 {
     if (!p->gradients || !shares_gradients(p)) return;
-    lk_comm_release(p->comm, p->gradients);
+    lk_comm_release(p->batch, p->gradients);
     lk__account(p->context, LK_MEMORY_GRADIENTS, -(ptrdiff_t)p->plan->memory[LK_MEMORY_GRADIENTS]);
 }

@@ -10,20 +10,21 @@
 lk_status lk__gather_leaves(lk_program *p, const char *name, const void *mine, size_t elements, lk_dtype type)
 {
     lk__run_collectives *x = p->collectives;
-    const lk_parallel   *parallel = &p->plan->parallel;
-    size_t               leaves = parallel->leaves ? (size_t)parallel->leaves : (size_t)parallel->world;
+    const lk_plan       *plan = p->plan;
+    int                  parts = lk__plan_batch_parts(plan);
+    size_t               leaves = (size_t)(plan->parallel.leaves ? plan->parallel.leaves : parts);
     size_t               bytes = leaves * elements * lk_dtype_size(type);
-    for (int rank = 0; rank < parallel->world; rank++) {
-        lk__range own = lk__plan_leaves(parallel, rank);
-        x->displacements[rank] = (size_t)own.first * elements;
-        x->counts[rank] = (size_t)lk__range_count(own) * elements;
+    for (int part = 0; part < parts; part++) {
+        lk__range own = lk__plan_leaves(plan, part);
+        x->displacements[part] = (size_t)own.first * elements;
+        x->counts[part] = (size_t)lk__range_count(own) * elements;
     }
-    if (!p->comm) {
+    if (!p->batch) {
         if (bytes) memcpy(x->gathered, mine, bytes);
         return LK_OK;
     }
     double    start = lk__now();
-    lk_status status = lk_comm_all_gatherv(p->comm, mine, x->gathered, x->counts, x->displacements, type, NULL);
+    lk_status status = lk_comm_all_gatherv(p->batch, mine, x->gathered, x->counts, x->displacements, type, NULL);
     double    end = lk__now();
     x->waited += end - start;
     lk__traced(p, name, start, end, bytes);
@@ -32,9 +33,8 @@ lk_status lk__gather_leaves(lk_program *p, const char *name, const void *mine, s
 
 void lk__reduce_gathered(const lk_program *p, size_t elements, lk_dtype type, lk_reduce_op op, void *out)
 {
-    const lk_parallel *parallel = &p->plan->parallel;
-    const void        *in[LK__REDUCE_MOST];
-    int                leaves = parallel->leaves ? parallel->leaves : parallel->world;
+    const void *in[LK__REDUCE_MOST];
+    int         leaves = p->plan->parallel.leaves ? p->plan->parallel.leaves : lk__plan_batch_parts(p->plan);
     for (int i = 0; i < leaves; i++) in[i] = p->collectives->gathered + (size_t)i * elements * lk_dtype_size(type);
     lk__reduce(out, in, leaves, elements, type, op);
 }
@@ -81,12 +81,13 @@ static size_t write_report(lk_program *p, double *mine)
 lk_status lk__gather_reports(lk_program *p)
 {
     lk__run_collectives *x = p->collectives;
-    const lk_parallel   *parallel = &p->plan->parallel;
-    size_t               numbers = (size_t)p->plan->evaluate.numbers_count, at = 0;
+    const lk_plan       *plan = p->plan;
+    size_t               numbers = (size_t)plan->evaluate.numbers_count, at = 0;
     size_t               own = write_report(p, (double *)x->mine);
-    for (int rank = 0; rank < parallel->world; rank++) {
+    for (int rank = 0; rank < lk__plan_ranks(plan); rank++) {
+        lk__range leaves = lk__plan_leaves(plan, lk__plan_batch_part_of(plan, rank));
         x->displacements[rank] = at;
-        at += x->counts[rank] = LK__RUN_REPORT + (size_t)lk__range_count(lk__plan_leaves(parallel, rank)) * numbers;
+        at += x->counts[rank] = LK__RUN_REPORT + (size_t)lk__range_count(leaves) * numbers;
     }
     if (p->comm) {
         double    start = lk__now();
@@ -98,7 +99,7 @@ lk_status lk__gather_reports(lk_program *p)
     } else {
         memcpy(x->gathered, x->mine, own * sizeof(double));
     }
-    for (int i = 0; i < parallel->world; i++) {
+    for (int i = 0; i < lk__plan_ranks(plan); i++) {
         const double *all = (const double *)x->gathered + x->displacements[i];
         x->ranks[i] = (lk__run_sums){all[0], all[1], all[2]};
         x->reports[i] = (lk__run_report){all[3], all[4], all[5], all[6]};
@@ -110,11 +111,11 @@ lk_status lk__gather_reports(lk_program *p)
 void lk__add_reports(const lk_program *p, double *out)
 {
     const lk__run_collectives *x = p->collectives;
-    const lk_parallel         *parallel = &p->plan->parallel;
     size_t                     numbers = (size_t)p->plan->evaluate.numbers_count;
     const void                *in[LK__REDUCE_MOST];
     int                        leaves = 0;
-    for (int rank = 0; rank < parallel->world; rank++) {
+    for (int part = 0; part < lk__plan_batch_parts(p->plan); part++) {
+        int           rank = lk__plan_batch_rank(p->plan, part);
         const double *all = (const double *)x->gathered + x->displacements[rank] + LK__RUN_REPORT;
         for (size_t i = 0; LK__RUN_REPORT + i * numbers < x->counts[rank]; i++) in[leaves++] = all + i * numbers;
     }
@@ -130,7 +131,7 @@ void lk__program_report(lk_program *p, bool stop_request, double data)
 bool lk__program_stop_requested(const lk_program *p)
 {
     bool any = false;
-    for (int i = 0; i < p->plan->parallel.world; i++) any |= p->collectives->reports[i].stop_request > 0;
+    for (int i = 0; i < lk__plan_ranks(p->plan); i++) any |= p->collectives->reports[i].stop_request > 0;
     return any;
 }
 lk__run_report lk__program_rank_report(const lk_program *p, int rank) { return p->collectives->reports[rank]; }

@@ -358,7 +358,7 @@ static lk_status set_weight(lk_program *p)
 /* All ranks have the same reports, so that all of them stop here. Gradients of the caller's own have no loss. */
 static lk_status check_finite(lk_program *p)
 {
-    int rank = 0, world = p->plan->parallel.world;
+    int rank = 0, world = lk__plan_ranks(p->plan);
     if (p->written) return LK_OK;
     while (rank < world && isfinite(lk__program_rank_sums(p, rank).sum)) rank++;
     if (rank == world) return LK_OK;

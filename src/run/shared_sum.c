@@ -21,7 +21,7 @@ static void sum_ranks(const lk_program *p, size_t offset, size_t count, lk_dtype
 {
     const lk__run_shared *x = p->shared;
     const void           *in[LK__REDUCE_MOST];
-    int                   world = p->plan->parallel.world;
+    int                   world = lk__plan_batch_parts(p->plan);
     for (int i = 0; i < world; i++) in[i] = x->gradients[i] + offset;
     lk__reduce(out, in, world, count, type, LK_SUM);
 }

@@ -16,7 +16,7 @@ static lk_status make_exchanged(lk_program *p)
 {
     size_t    bytes = p->plan->memory[LK_MEMORY_GRADIENTS];
     void     *memory;
-    lk_status status = bytes ? lk_comm_alloc(p->comm, bytes, &memory) : LK_OK;
+    lk_status status = bytes ? lk_comm_alloc(p->batch, bytes, &memory) : LK_OK;
     if (status < 0) return lk__fail_prefix(p->context, status, "staging of gradients in shared memory: ");
     if (bytes) p->exchanged = memory;
     if (bytes && p->device->backend->pin) p->device->backend->pin(p->device, memory, bytes);
@@ -37,15 +37,15 @@ lk_status lk__staging_create(lk_program *p)
         p->slots[i].staged = p->staged + LK__STAGED_REPORT + (size_t)i * lk__plan_stage_inputs(plan, NULL);
     p->report = (lk__kernel_invalid_id *)p->staged;
     p->rows_sent = lk__plan_sent_bytes(plan) ? p->staged + inputs : NULL;
-    return p->comm && !lk__comm_reaches(p->comm, p->device) ? make_exchanged(p) : LK_OK;
+    return p->batch && !lk__comm_reaches(p->batch, p->device) ? make_exchanged(p) : LK_OK;
 }
 
 void lk__staging_free(lk_program *p)
 {
     if (!is_staged(p)) return;
-    if (p->comm && p->exchanged && p->exchanged != p->gradients) {
+    if (p->batch && p->exchanged && p->exchanged != p->gradients) {
         if (p->device->backend->unpin) p->device->backend->unpin(p->device, p->exchanged);
-        lk_comm_release(p->comm, p->exchanged);
+        lk_comm_release(p->batch, p->exchanged);
         lk__account(p->context, LK_MEMORY_STAGING, -(ptrdiff_t)p->plan->memory[LK_MEMORY_GRADIENTS]);
     }
     if (p->chunk) p->device->backend->free_host(p->device, LK_MEMORY_STAGING, p->chunk, LK__STAGING_CHUNK);

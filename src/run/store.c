@@ -196,16 +196,16 @@ lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store)
 lk_status lk_store_create_shared(lk_plan *plan, uint64_t seed, lk_comm *comm, lk_store **store)
 {
     *store = NULL;
-    if (!comm && plan->parallel.world == 1) return create_store(plan, seed, NULL, store);
+    if (!comm && lk__plan_ranks(plan) == 1) return create_store(plan, seed, NULL, store);
     if (!comm)
         return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, and there is no group",
-                        plan->parallel.rank, plan->parallel.world);
+                        lk__plan_rank(plan), lk__plan_ranks(plan));
     if (!plan->shared && lk_comm_size(comm) > 1)
         return lk__fail(plan->context, LK_EINVAL,
                         "the plan's ranks do not share their state: set lk_parallel.state to LK_STATE_SHARED");
-    if (lk_comm_size(comm) != plan->parallel.world || lk_comm_rank(comm) != plan->parallel.rank)
+    if (lk_comm_size(comm) != lk__plan_ranks(plan) || lk_comm_rank(comm) != lk__plan_rank(plan))
         return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, this is rank %d of %d",
-                        plan->parallel.rank, plan->parallel.world, lk_comm_rank(comm), lk_comm_size(comm));
+                        lk__plan_rank(plan), lk__plan_ranks(plan), lk_comm_rank(comm), lk_comm_size(comm));
     if (!plan->shared) return create_store(plan, seed, NULL, store); /* one rank */
     const char *why;
     int         hosts = lk__comm_hosts(comm, &why);

@@ -17,12 +17,14 @@ static bool plan_line(const lk_plan *plan, size_t index, char text[LINE])
     const lk_parallel *parallel = &plan->parallel;
     const lk_graph    *g = plan->graph;
     if (index == 0) {
+        char mesh[LK__MESH_TEXT];
         snprintf(
             text,
-            LINE, "%s%s, gradients in %s, world %d, %s state on %d hosts, %d micro-batches, %d leaves, %zu buckets, %d helpers",
+            LINE, "%s%s, gradients in %s, mesh %s, %s state on %d hosts, %d micro-batches, %d leaves, %zu buckets, %d helpers",
             lk_dtype_name(g->real), plan->policy == LK_POLICY_RECORDED ? "" : " with policy bf16",
-            lk_dtype_name(plan->gradient_dtype), parallel->world, plan->shared ? "shared" : "replicated",
-            parallel->hosts, parallel->micro_batches, parallel->leaves, plan->buckets_count, plan->helpers);
+            lk_dtype_name(plan->gradient_dtype), lk__mesh_format(&plan->mesh, mesh),
+            plan->shared ? "shared" : "replicated", parallel->hosts, parallel->micro_batches, parallel->leaves,
+            plan->buckets_count, plan->helpers);
         return true;
     }
     index -= 1;

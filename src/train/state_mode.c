@@ -21,14 +21,13 @@ int lk__trainer_hosts(const lk_trainer_config *config, const char **why)
 static bool can_share(lk_context *c, const lk_trainer_config *config, char *why, size_t bytes)
 {
     const char *reason;
-    lk_parallel parallel = {
-        .world = world_of(config), .leaves = config->leaves, .hosts = lk__trainer_hosts(config, &reason)};
+    int         hosts = lk__trainer_hosts(config, &reason);
     if (!lk__device_is_host(lk__context_device(c)))
         snprintf(why, bytes, "compute on %s, not in the host's memory", lk_context_device(c));
-    else if (parallel.hosts == 0)
+    else if (hosts == 0)
         snprintf(why, bytes, "%s", reason);
     else
-        return lk__plan_hosts_share(&parallel, why, bytes);
+        return lk__plan_hosts_share(world_of(config), config->leaves, hosts, why, bytes);
     return false;
 }
 
