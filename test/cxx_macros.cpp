@@ -172,6 +172,14 @@ static bool call_everything(lk_context *context)
     config.world = 1;
     WANT(lk_comm_create(context, &config, &comm) == LK_OK);
     WANT(lk_comm_split(comm, 0, 0, &part) == LK_OK && lk_comm_alloc(comm, 64, &memory) == LK_OK);
+    lk_mesh_config grid = LK_MESH_CONFIG_INIT;
+    lk_mesh       *mesh = nullptr;
+    lk_comm       *along = nullptr;
+    const unsigned axes[] = {LK_AXIS_DATA | LK_AXIS_TENSOR};
+    grid.comm = comm;
+    WANT(lk_mesh_create(context, &grid, &mesh) == LK_OK && lk_mesh_create_groups(mesh, axes, 1) == LK_OK);
+    WANT(lk_mesh_group(mesh, axes[0], &along) == LK_OK && along == comm);
+    lk_mesh_free(mesh);
     WANT(lk_comm_all_reduce(comm, sent, got, 2, LK_F32, LK_SUM, NULL) == LK_OK && got[1] == 2);
     WANT(lk_comm_reduce(comm, sent, got, 2, LK_F32, LK_SUM, 0, NULL) == LK_OK);
     WANT(lk_comm_broadcast(comm, got, 2, LK_F32, 0, NULL) == LK_OK && lk_comm_barrier(comm, NULL) == LK_OK);

@@ -53,10 +53,9 @@ static bool parse_extent(const char *text, int *extent)
 /* One "data=2". */
 static lk_status parse_axis(lk_context *c, const char *part, const char *end, lk__mesh_grid *g)
 {
-    char        name[64], extent[64] = "", shown[LK__SHOWN];
+    char        name[64], extent[64], shown[LK__SHOWN];
     const char *equals = memchr(part, '=', (size_t)(end - part));
     copy_part(part, equals ? equals : end, name, sizeof name);
-    if (equals) copy_part(equals + 1, end, extent, sizeof extent);
     if (!name[0])
         return lk__fail(c, LK_EINVAL, "an axis of the mesh has no name; axes are written as in data=2,tensor=4");
     int index = 0;
@@ -69,8 +68,11 @@ static lk_status parse_axis(lk_context *c, const char *part, const char *end, lk
     }
     for (int i = 0; i < g->count; i++)
         if (g->axes[i].axis == 1u << index) return lk__fail(c, LK_EINVAL, "the mesh names the axis %s twice", name);
+    if (!equals)
+        return lk__fail(c, LK_EINVAL, "the mesh's axis %s has no extent: its number of ranks, as in %s=2", name, name);
     lk__mesh_axis *axis = &g->axes[g->count];
     axis->axis = 1u << index;
+    copy_part(equals + 1, end, extent, sizeof extent);
     if (!parse_extent(extent, &axis->extent))
         return lk__fail(c, LK_EINVAL,
                         "the extent of the mesh's axis %s is '%s': a number of ranks from 1 on is expected, as in "

@@ -1,0 +1,352 @@
+/* test_mesh.c - a mesh's text, coordinates and groups, against a search over all ranks; and what plans accept of one.
+ *
+ * ctest: timeout 120, ranks 6, label threaded */
+#define _GNU_SOURCE
+#include "comm_ranks.h"
+
+#include <lockstep.h>
+
+static lk_context *context;
+
+/* ---- the oracle: the coordinates of all ranks, counted like the digits of an odometer; groups are found by comparing all of them ---- */
+
+enum { AXES = 5, MOST = 1024 };
+static const char *const axis_names[AXES] = {"data", "shard", "tensor", "pipeline", "expert"};
+
+typedef struct grid {
+    int axis[AXES], extent[AXES], count; /* axis: index in axis_names */
+    int size;
+    int at[MOST][AXES]; /* by rank and position of the axis */
+} grid;
+
+static grid make_grid(const char *text)
+{
+    grid o = {.size = 1};
+    char name[16];
+    for (int used; sscanf(text, "%15[a-z]=%d%n", name, &o.extent[o.count], &used) == 2;
+         text += used + (text[used] == ',')) {
+        while (strcmp(axis_names[o.axis[o.count]], name) != 0) o.axis[o.count]++;
+        o.size *= o.extent[o.count++];
+    }
+    for (int rank = 1; rank < o.size; rank++) {
+        memcpy(o.at[rank], o.at[rank - 1], sizeof o.at[rank]);
+        for (int i = o.count - 1; ++o.at[rank][i] == o.extent[i]; i--) o.at[rank][i] = 0;
+    }
+    return o;
+}
+
+/* Whether two ranks are in one group along `axes`. */
+static bool are_together(const grid *o, unsigned axes, int a, int b)
+{
+    bool same = true;
+    for (int i = 0; i < o->count; i++)
+        if (!(axes & 1u << o->axis[i])) same &= o->at[a][i] == o->at[b][i];
+    return same;
+}
+
+static const char *const meshes[] = {"data=1",
+                                     "data=6",
+                                     "data=2,tensor=3",
+                                     "tensor=3,data=2",
+                                     "data=2,shard=1,tensor=2",
+                                     "pipeline=3,data=2,tensor=4",
+                                     "data=2,shard=2,tensor=2,pipeline=4,expert=2",
+                                     "expert=7,shard=5,pipeline=3",
+                                     "data=1024"};
+
+static lk_mesh *make_mesh(lk_context *c, const char *text, lk_comm *comm, int rank)
+{
+    lk_mesh_config config = LK_MESH_CONFIG_INIT;
+    lk_mesh       *mesh = NULL;
+    config.axes = text;
+    config.comm = comm;
+    config.rank = rank;
+    REQUIRE(lk_mesh_create(c, &config, &mesh) == LK_OK, "%s: %s", text, lk_context_error(c));
+    return mesh;
+}
+
+static void check_places(const lk_mesh *mesh, const grid *o, unsigned axes, int rank)
+{
+    int place = 0, members = 0;
+    for (int other = 0; other < o->size; other++) {
+        if (!are_together(o, axes, rank, other)) continue;
+        CHECK(lk_mesh_member(mesh, axes, rank, members) == other, "%s, axes %x: member %d of rank %d's group",
+              lk_mesh_text(mesh), axes, members, rank);
+        place += other < rank;
+        members++;
+    }
+    CHECK(lk_mesh_extent(mesh, axes) == members && lk_mesh_coordinate(mesh, axes, rank) == place,
+          "%s, axes %x, rank %d: place %d of %d", lk_mesh_text(mesh), axes, rank, place, members);
+    CHECK(lk_mesh_member(mesh, axes, rank, members) == -1 && lk_mesh_member(mesh, axes, rank, -1) == -1);
+}
+
+static void coordinates_are_those_of_a_search(void)
+{
+    for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+        grid     o = make_grid(meshes[i]);
+        lk_mesh *mesh = make_mesh(context, meshes[i], NULL, o.size - 1);
+        CHECK(lk_mesh_size(mesh) == o.size && lk_mesh_rank(mesh) == o.size - 1);
+        CHECK(strcmp(lk_mesh_text(mesh), meshes[i]) == 0, "%s", lk_mesh_text(mesh));
+        for (unsigned axes = 0; axes <= LK_AXES_ALL; axes++)
+            for (int rank = 0; rank<o.size; rank += o.size> 100 ? 93 : 1) check_places(mesh, &o, axes, rank);
+        CHECK(lk_mesh_coordinate(mesh, LK_AXIS_DATA, o.size) == -1 && lk_mesh_coordinate(mesh, LK_AXIS_DATA, -1) == -1);
+        CHECK(lk_mesh_member(mesh, LK_AXIS_DATA, o.size, 0) == -1);
+        lk_mesh_free(mesh);
+    }
+}
+
+/* ---- text ---- */
+
+static void names_are_those_of_the_axes(void)
+{
+    for (int i = 0; i < AXES; i++) CHECK(strcmp(lk_axis_name((lk_axis)(1 << i)), axis_names[i]) == 0);
+    CHECK(!lk_axis_name((lk_axis)(LK_AXIS_DATA | LK_AXIS_SHARD)) && !lk_axis_name((lk_axis)32));
+}
+
+static void a_mesh_of_a_world_is_one_axis(void)
+{
+    lk_mesh_config config = LK_MESH_CONFIG_INIT;
+    lk_mesh       *mesh;
+    config.world = 7, config.rank = 3;
+    REQUIRE(lk_mesh_create(context, &config, &mesh) == LK_OK);
+    CHECK(strcmp(lk_mesh_text(mesh), "data=7") == 0 && lk_mesh_coordinate(mesh, LK_AXIS_DATA, 3) == 3);
+    CHECK(lk_mesh_extent(mesh, LK_AXIS_TENSOR) == 1 && lk_mesh_rank(mesh) == 3);
+    lk_mesh_free(mesh);
+    REQUIRE(lk_mesh_create(context, NULL, &mesh) == LK_OK);
+    CHECK(strcmp(lk_mesh_text(mesh), "data=1") == 0);
+    lk_mesh_free(mesh);
+    mesh = make_mesh(context, " data = 2 ,tensor=04", NULL, 0);
+    CHECK(strcmp(lk_mesh_text(mesh), "data=2,tensor=4") == 0, "%s", lk_mesh_text(mesh));
+    lk_mesh_free(mesh);
+    lk_mesh_free(NULL);
+}
+
+static void a_text_that_is_no_mesh_is_explained(void)
+{
+    static const struct {
+        const char *text;
+        int         world, rank;
+        lk_status   status;
+        const char *message;
+    } wrong[] = {
+        {"", 0, 0, LK_EINVAL, "an axis of the mesh has no name; axes are written as in data=2,tensor=4"},
+        {"data=2,", 0, 0, LK_EINVAL, "has no name"},
+        {"=2", 0, 0, LK_EINVAL, "has no name"},
+        {"data", 0, 0, LK_EINVAL, "the mesh's axis data has no extent: its number of ranks, as in data=2"},
+        {"data=", 0, 0, LK_EINVAL, "the extent of the mesh's axis data is '': a number of ranks from 1 on is expected"},
+        {"data=0", 0, 0, LK_EINVAL, "data is '0'"},
+        {"data=-2", 0, 0, LK_EINVAL, "data is '-2'"},
+        {"data=2x", 0, 0, LK_EINVAL, "data is '2x'"},
+        {"data=99999999999999999999", 0, 0, LK_EINVAL, "is expected"},
+        {"data=2,tensor=4,data=2", 0, 0, LK_EINVAL, "the mesh names the axis data twice"},
+        {"tensr=2", 0, 0, LK_EINVAL, "a mesh has no axis 'tensr' (did you mean tensor?)"},
+        {"dp=2", 0, 0, LK_EINVAL, "a mesh has no axis 'dp'; its axes are data, shard, tensor, pipeline and expert"},
+        {"data=65536,tensor=65536", 0, 0, LK_EINVAL, "more ranks than can be numbered"},
+        {"data=2,tensor=4", 6, 0, LK_EMISMATCH,
+         "the mesh data=2,tensor=4 has 8 ranks, and there are 6: the product of its extents must be the number of "
+         "ranks"},
+        {"data=2", 1, 0, LK_EMISMATCH, "has 2 ranks, and there is 1"},
+        {"data=2", 0, 2, LK_EINVAL, "rank 2 is out of range in a mesh of 2 ranks"},
+        {"data=2", 2, -1, LK_EINVAL, "rank -1 is out of range"},
+        {NULL, -3, 0, LK_EINVAL, "out of range"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        lk_mesh_config config = LK_MESH_CONFIG_INIT;
+        lk_mesh       *mesh = (lk_mesh *)&config;
+        config.axes = wrong[i].text, config.world = wrong[i].world, config.rank = wrong[i].rank;
+        lk_status status = lk_mesh_create(context, &config, &mesh);
+        CHECK(status == wrong[i].status && !mesh && strstr(lk_context_error(context), wrong[i].message), "'%s': %s: %s",
+              wrong[i].text, lk_status_name(status), lk_context_error(context));
+    }
+    lk_mesh_config unset = {0};
+    lk_mesh       *mesh;
+    CHECK(lk_mesh_create(context, &unset, &mesh) == LK_EINVAL &&
+          strstr(lk_context_error(context), "LK_MESH_CONFIG_INIT"));
+}
+
+/* ---- groups ---- */
+
+static void check_group(rank_test *t, const lk_mesh *mesh, const grid *o, unsigned axes)
+{
+    lk_comm *group;
+    double   mine = 1.0 / (1 + t->rank), sum = 0;
+    int64_t  number = t->rank + 1, numbers = 0, expected = 0;
+    int      members = 0;
+    REQUIRE(lk_mesh_group(mesh, axes, &group) == LK_OK, "%s", lk_context_error(t->context));
+    CHECK(lk_comm_size(group) == lk_mesh_extent(mesh, axes) &&
+              lk_comm_rank(group) == lk_mesh_coordinate(mesh, axes, t->rank),
+          "%s, axes %x: rank %d of %d", lk_mesh_text(mesh), axes, lk_comm_rank(group), lk_comm_size(group));
+    CHECK((group == t->comm) == (lk_mesh_extent(mesh, axes) == t->size));
+    for (int other = 0; other < t->size; other++)
+        if (are_together(o, axes, t->rank, other)) expected += other + 1, members++;
+    CHECK(lk_comm_all_reduce(group, &number, &numbers, 1, LK_I64, LK_SUM, NULL) == LK_OK && numbers == expected,
+          "%s, axes %x: %lld, not %lld; %s", lk_mesh_text(mesh), axes, (long long)numbers, (long long)expected,
+          lk_comm_error(group));
+    double *all = calloc((size_t)members, sizeof *all);
+    CHECK(lk_comm_all_gather(group, &mine, all, 1, LK_F64, NULL) == LK_OK, "%s", lk_comm_error(group));
+    for (int i = 0; i < members; i++) /* in the order of their coordinates */
+        CHECK(all[i] == 1.0 / (1 + lk_mesh_member(mesh, axes, t->rank, i)), "member %d", i);
+    CHECK(lk_comm_all_reduce(group, &mine, &sum, 1, LK_F64, LK_MAX, NULL) == LK_OK && sum == all[0]);
+    free(all);
+}
+
+static void use_groups(rank_test *t)
+{
+    const char *text = t->user;
+    grid        o = make_grid(text);
+    lk_mesh    *mesh = make_mesh(t->context, text, t->comm, 0);
+    unsigned    sets[LK_AXES_ALL + 1], few[] = {LK_AXIS_DATA, LK_AXIS_TENSOR};
+    lk_comm    *group = t->comm;
+    CHECK(lk_mesh_size(mesh) == t->size && lk_mesh_rank(mesh) == t->rank);
+    CHECK(lk_mesh_group(mesh, LK_AXIS_TENSOR, &group) == LK_EINVAL && !group &&
+              strstr(lk_context_error(t->context), "has no group along tensor: it is made by lk_mesh_create_groups"),
+          "%s", lk_context_error(t->context));
+    REQUIRE(lk_mesh_create_groups(mesh, few, 2) == LK_OK, "%s", lk_context_error(t->context));
+    check_group(t, mesh, &o, LK_AXIS_TENSOR);
+    for (unsigned i = 0; i <= LK_AXES_ALL; i++) sets[i] = LK_AXES_ALL - i;
+    REQUIRE(lk_mesh_group(mesh, LK_AXIS_TENSOR, &group) == LK_OK);
+    REQUIRE(lk_mesh_create_groups(mesh, sets, LK_AXES_ALL + 1) == LK_OK, "%s", lk_context_error(t->context));
+    lk_comm *kept;
+    CHECK(lk_mesh_group(mesh, LK_AXIS_TENSOR, &kept) == LK_OK && kept == group); /* not made again */
+    for (unsigned axes = 0; axes <= LK_AXES_ALL; axes++) check_group(t, mesh, &o, axes);
+    REQUIRE(lk_comm_barrier(t->comm, NULL) == LK_OK); /* freeing a group that others still use would fail them */
+    lk_mesh_free(mesh);
+}
+
+static void groups_add_along_their_axes(void)
+{
+    static const char *const used[] = {"data=2",   "data=2,tensor=1", "data=1,tensor=3", "data=2,tensor=2",
+                                       "tensor=5", "data=2,tensor=3", "tensor=3,data=2", "shard=3,expert=2"};
+    static const char *const backends[] = {"shm", "tcp"};
+    for (int b = 0; b < 2; b++)
+        for (size_t i = 0; i < sizeof used / sizeof *used; i++) {
+            lk_comm_config config = LK_COMM_CONFIG_INIT;
+            config.backend = backends[b];
+            int before = open_descriptors();
+            run_ranks(make_grid(used[i]).size, &config, use_groups, (void *)used[i]);
+            CHECK(open_descriptors() == before, "%s over %s leaves descriptors open", used[i], backends[b]);
+        }
+}
+
+static void differ_in_lists(rank_test *t)
+{
+    lk_mesh *mesh = make_mesh(t->context, "data=2,tensor=2", t->comm, 0);
+    unsigned sets[] = {t->rank == 2 ? LK_AXIS_DATA : LK_AXIS_TENSOR};
+    CHECK(
+        lk_mesh_create_groups(mesh, sets, 1) == LK_EMISMATCH &&
+            strstr(lk_context_error(t->context), "rank 2 has another mesh than rank 0, or makes other groups of it") &&
+            strstr(lk_context_error(t->context), "test_mesh.c:"),
+        "%s", lk_context_error(t->context));
+    lk_mesh_free(mesh);
+    mesh = make_mesh(t->context, t->rank == 1 ? "tensor=2,data=2" : "data=2,tensor=2", t->comm, 0);
+    CHECK(lk_mesh_create_groups(mesh, (unsigned[]){LK_AXIS_DATA}, 1) == LK_EMISMATCH &&
+              strstr(lk_context_error(t->context), "rank 1 has another mesh"),
+          "%s", lk_context_error(t->context));
+    lk_mesh_free(mesh);
+    CHECK(lk_comm_barrier(t->comm, NULL) == LK_OK, "%s", lk_comm_error(t->comm)); /* the group goes on */
+}
+
+static void ranks_that_make_other_groups_are_told(void) { run_ranks(4, NULL, differ_in_lists, NULL); }
+
+static void a_mesh_without_a_communicator_has_no_groups(void)
+{
+    lk_mesh *mesh = make_mesh(context, "data=4", NULL, 1);
+    lk_comm *group;
+    unsigned axes = LK_AXIS_DATA;
+    CHECK(lk_mesh_create_groups(mesh, &axes, 1) == LK_EINVAL &&
+          strstr(lk_context_error(context), "the mesh data=4 has no communicator"));
+    CHECK(lk_mesh_group(mesh, LK_AXIS_DATA | LK_AXIS_TENSOR, &group) == LK_EINVAL &&
+              strstr(lk_context_error(context), "no group along data × tensor"),
+          "%s", lk_context_error(context));
+    lk_mesh_free(mesh);
+}
+
+/* ---- plans ---- */
+
+static lk_status plan_mlp(const lk_plan_config *given, int64_t capacity, lk_plan **plan)
+{
+    lk_graph           *graph;
+    lk_plan_config      config = *given;
+    lk_optimizer_config optimizer = LK_OPTIMIZER_CONFIG_INIT;
+    REQUIRE(lk_graph_create(context, LK_F32, &graph) == LK_OK);
+    lk_tensor x = lk_input(graph, "x", LK_F32, 2, ((int64_t[]){capacity, 8}));
+    lk_tensor y = lk_input(graph, "y", LK_I32, 1, ((int64_t[]){capacity}));
+    config.loss = lk_cross_entropy(lk_linear(lk_relu(lk_linear(x, "fc1", 16)), "fc2", 4), y);
+    config.optimizer = &optimizer;
+    lk_status status = lk_plan_create(graph, &config, plan);
+    lk_graph_free(graph);
+    return status;
+}
+
+/* A plan of 1,024 ranks that do not exist, by either form: the same sections in the same memory. */
+static void the_short_form_is_a_mesh_of_one_axis(void)
+{
+    enum { RANKS = 1024, RANK = 700 };
+    lk_plan_config config = LK_PLAN_CONFIG_INIT;
+    lk_plan       *short_form = NULL, *long_form = NULL;
+    lk_mesh       *mesh = make_mesh(context, "tensor=1,data=1024", NULL, RANK);
+    config.parallel = (lk_parallel){.world = RANKS, .rank = RANK};
+    int64_t capacity = lk_parallel_capacity(&config.parallel, 4100);
+    CHECK(capacity == 5); /* 4,100 over 1,024 ranks: 4 or 5 each */
+    REQUIRE(plan_mlp(&config, capacity, &short_form) == LK_OK, "%s", lk_context_error(context));
+    config.parallel = (lk_parallel){0};
+    config.mesh = mesh;
+    CHECK(lk_mesh_capacity(mesh, &config.parallel, 4100) == capacity);
+    REQUIRE(plan_mlp(&config, capacity, &long_form) == LK_OK, "%s", lk_context_error(context));
+    lk_mesh_free(mesh); /* the plan has copied it */
+    CHECK(lk_plan_fingerprint(short_form) == lk_plan_fingerprint(long_form));
+    for (int kind = 0; kind < LK_MEMORY_COUNT; kind++)
+        CHECK(lk_plan_memory(short_form, (lk_memory)kind) == lk_plan_memory(long_form, (lk_memory)kind), "kind %d",
+              kind);
+    lk_plan_free(short_form);
+    lk_plan_free(long_form);
+}
+
+static void plans_refuse_axes_that_they_cannot_use(void)
+{
+    for (int i = 1; i < AXES; i++) {
+        lk_plan_config config = LK_PLAN_CONFIG_INIT;
+        lk_plan       *plan;
+        char           text[64], message[128];
+        snprintf(text, sizeof text, "data=2,%s=3", axis_names[i]);
+        snprintf(message, sizeof message, "the mesh %s has 3 ranks along %s", text, axis_names[i]);
+        lk_mesh *mesh = make_mesh(context, text, NULL, 0);
+        config.mesh = mesh;
+        CHECK(plan_mlp(&config, 4, &plan) == LK_EUNSUPPORTED && !plan && strstr(lk_context_error(context), message),
+              "%s", lk_context_error(context));
+        lk_mesh_free(mesh);
+    }
+}
+
+static void a_mesh_and_a_world_must_agree(void)
+{
+    lk_plan_config config = LK_PLAN_CONFIG_INIT;
+    lk_plan       *plan = NULL;
+    lk_mesh       *mesh = make_mesh(context, "data=4", NULL, 1);
+    config.mesh = mesh;
+    config.parallel = (lk_parallel){.world = 4, .rank = 2};
+    CHECK(plan_mlp(&config, 4, &plan) == LK_EMISMATCH && !plan &&
+              strstr(lk_context_error(context), "mesh is that of rank 1 of 4, and its lk_parallel that of rank 2 of 4"),
+          "%s", lk_context_error(context));
+    config.parallel.rank = 1;
+    CHECK(plan_mlp(&config, 4, &plan) == LK_OK, "%s", lk_context_error(context));
+    lk_plan_free(plan);
+    lk_mesh_free(mesh);
+}
+
+int main(void)
+{
+    REQUIRE(lk_context_create(NULL, &context) == LK_OK);
+    RUN(coordinates_are_those_of_a_search);
+    RUN(names_are_those_of_the_axes);
+    RUN(a_mesh_of_a_world_is_one_axis);
+    RUN(a_text_that_is_no_mesh_is_explained);
+    RUN(groups_add_along_their_axes);
+    RUN(ranks_that_make_other_groups_are_told);
+    RUN(a_mesh_without_a_communicator_has_no_groups);
+    RUN(the_short_form_is_a_mesh_of_one_axis);
+    RUN(plans_refuse_axes_that_they_cannot_use);
+    RUN(a_mesh_and_a_world_must_agree);
+    lk_context_free(context);
+    return check_result();
+}
