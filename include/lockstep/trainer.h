@@ -5,6 +5,7 @@
 #include <lockstep/checkpoint.h>
 #include <lockstep/comm.h>
 #include <lockstep/data.h>
+#include <lockstep/mesh.h>
 #include <lockstep/program.h>
 
 LK_BEGIN_DECLS
@@ -143,6 +144,9 @@ typedef struct lk_trainer_config {
     /* lk_trainer_plan without a comm: the ranks of plan_world are on so many hosts, on each as many, or one more; 0: 1 */
     int plan_hosts LK_ZERO;
     int keep_cores LK_ZERO; /* see lk_parallel */
+    /* Axes of the ranks, see lk_plan_config; it has those of comm or, without one, those that lk_trainer_plan plans for. Borrowed. NULL: one
+     * axis, data. Checkpoints name it, and can be resumed with any other. */
+    const lk_mesh *mesh LK_ZERO;
 } lk_trainer_config;
 #define LK_TRAINER_CONFIG_INIT \
     {.size = sizeof(lk_trainer_config), .batch = 64, .epochs = 1, .optimizer = LK_OPTIMIZER_CONFIG_INIT, .schedule = {.gamma = 0.1}, \

@@ -142,6 +142,7 @@ const char *lk_description_text(const lk_description *d, const char *what)
                {"host", d->host},
                {"user", d->user},
                {"date", d->date},
+               {"mesh", d->record.mesh ? d->record.mesh : ""},
                {lk__checkpoint_files[0], d->state.sha[0]},
                {lk__checkpoint_files[1], d->state.sha[1]},
                {lk__checkpoint_files[2], d->state.sha[2]}};

@@ -30,7 +30,7 @@ lk_status lk_trainer_evaluate(lk_trainer *t, lk_evaluation *result)
 {
     lk_batch      b;
     lk_status     status;
-    lk__split_job job = {t->world, t->rank, t->config.leaves, 1};
+    lk__split_job job = lk__trainer_split(&t->config);
     lk__range     own = lk__split_own(&job);
     int           numbers = lk__trainer_numbers(t);
     double        all[LK__TRAINER_NUMBERS];

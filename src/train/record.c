@@ -2,6 +2,7 @@
 #include "train/record.h"
 
 #include "train/json_write.h"
+#include "train/trainer.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -77,6 +78,8 @@ static void write_normalisation(lk__json_writer *w, const lk_transform *t, const
 size_t lk__record_write(const lk_trainer_config *config, uint64_t fingerprint, char *out, size_t size)
 {
     lk__json_writer   w = {out, size, 0};
+    lk__mesh_grid     mesh = lk__trainer_mesh(config);
+    char              axes[LK__MESH_TEXT];
     const lk_dataset *data = config->train ? config->train : config->test;
     lk__json_put(&w, "{");
     write_options(&w, config);
@@ -90,7 +93,7 @@ size_t lk__record_write(const lk_trainer_config *config, uint64_t fingerprint, c
     if (config->train)
         lk__json_put(&w, ",\"data\":{\"samples\":%lld,\"fingerprint\":\"%016llx\"}",
                      (long long)lk_dataset_count(config->train), (unsigned long long)fingerprint);
-    lk__json_put(&w, "}");
+    lk__json_put(&w, ",\"mesh\":\"%s\"}", lk__mesh_format(&mesh, axes));
     return w.used;
 }
 
@@ -222,6 +225,13 @@ static void read_data(lk__record *r, const lk__json *object)
         r->fingerprint = strtoull(digits, NULL, 16);
 }
 
+/* Older records have none. False: it is not a text. */
+static bool read_mesh(lk__record *r, const lk__json *object)
+{
+    lk__json value;
+    return !lk__json_get(object, "mesh", &value) || (r->mesh = store_string(r, &value));
+}
+
 /* Names of classes and columns of all fields, to allocate their list. */
 static size_t count_names(const lk__json *fields)
 {
@@ -255,7 +265,8 @@ lk_status lk__record_read(lk_context *c, const char *path, const lk__json *objec
                 lk__json_get(object, "fields", &fields) && lk__json_get(object, "normalisation", &normalisation);
     if (good && !allocate(r, object, &options, &fields)) return LK_ENOMEM;
     if (good) read_data(r, object);
-    if (good && read_options(r, &options) && read_fields(r, &fields) && read_normalisation(r, &normalisation))
+    if (good && read_options(r, &options) && read_fields(r, &fields) && read_normalisation(r, &normalisation) &&
+        read_mesh(r, object))
         return LK_OK;
     return lk__fail(c, LK_EFORMAT, "%s: its record of the run is not one that this version of Lockstep can read", path);
 }

@@ -1,5 +1,5 @@
 /* train/record.h - what a run is, as its checkpoints hold it: the caller's options, the fields of its samples with their classes, and
- * the normalisation. */
+ * the normalisation; and the mesh of its ranks. */
 #ifndef LK__RECORD_H
 #define LK__RECORD_H
 
@@ -27,6 +27,7 @@ typedef struct lk__record {
     lk_transform transform;
     int64_t      samples;     /* of the training set; 0: not known */
     uint64_t     fingerprint; /* of it; 0: not known */
+    const char  *mesh;        /* of the ranks that wrote it; NULL: not known */
 } lk__record;
 
 /* LK_EFORMAT if it is not a record; `path` starts the message. Free it in either case. */

@@ -1,13 +1,36 @@
-/* state_mode.c - where the ranks of a trainer have their state: once on every host, where they compute in its memory and the order of sums
+/* state_mode.c - the ranks of a trainer, and where they have their state: once on every host, where they compute in its memory and the order of sums
  * allows it; else each its own. */
 #include "comm/hosts.h"
 #include "train/trainer.h"
 
 #include <stdio.h>
 
-static int world_of(const lk_trainer_config *config)
+lk__mesh_grid lk__trainer_mesh(const lk_trainer_config *config)
 {
-    return config->comm ? lk_comm_size(config->comm) : config->plan_world > 0 ? config->plan_world : 1;
+    if (config->mesh) return *lk__mesh_grid_of(config->mesh);
+    if (config->comm) return lk__mesh_data(lk_comm_size(config->comm), lk_comm_rank(config->comm));
+    return lk__mesh_data(config->plan_world > 0 ? config->plan_world : 1, 0);
+}
+
+lk_status lk__trainer_check_mesh(lk_context *c, const lk_trainer_config *config)
+{
+    const lk_mesh *m = config->mesh;
+    if (m && config->comm &&
+        (lk_mesh_size(m) != lk_comm_size(config->comm) || lk_mesh_rank(m) != lk_comm_rank(config->comm)))
+        return lk__fail(c, LK_EMISMATCH, "the mesh %s is that of rank %d of %d, this is rank %d of %d", lk_mesh_text(m),
+                        lk_mesh_rank(m), lk_mesh_size(m), lk_comm_rank(config->comm), lk_comm_size(config->comm));
+    if (m && !config->comm && config->plan_world > 0 && config->plan_world != lk_mesh_size(m))
+        return lk__fail(c, LK_EMISMATCH, "the mesh %s has %d ranks, and plan_world is %d", lk_mesh_text(m),
+                        lk_mesh_size(m), config->plan_world);
+    return LK_OK;
+}
+
+lk__split_job lk__trainer_split(const lk_trainer_config *config)
+{
+    lk__mesh_grid mesh = lk__trainer_mesh(config);
+    return (lk__split_job){lk__mesh_extent(&mesh, LK__PLAN_BATCH_AXES),
+                           lk__mesh_coordinate(&mesh, LK__PLAN_BATCH_AXES, mesh.rank), config->leaves,
+                           config->accumulate > 1 ? config->accumulate : 1};
 }
 
 int lk__trainer_hosts(const lk_trainer_config *config, const char **why)
@@ -27,7 +50,7 @@ static bool can_share(lk_context *c, const lk_trainer_config *config, char *why,
     else if (hosts == 0)
         snprintf(why, bytes, "%s", reason);
     else
-        return lk__plan_hosts_share(world_of(config), config->leaves, hosts, why, bytes);
+        return lk__plan_hosts_share(lk__trainer_split(config).world, config->leaves, hosts, why, bytes);
     return false;
 }
 
@@ -36,7 +59,7 @@ lk_state_mode lk__trainer_state_mode(lk_context *c, const lk_trainer_config *con
     char          reason[256] = "";
     bool          can = can_share(c, config, reason, sizeof reason);
     lk_state_mode mode = config->state != LK_STATE_AUTO ? config->state : can ? LK_STATE_SHARED : LK_STATE_REPLICATED;
-    int           world = world_of(config), hosts = lk__trainer_hosts(config, NULL);
+    int           world = lk__trainer_split(config).world, hosts = lk__trainer_hosts(config, NULL);
     if (world == 1) mode = config->state == LK_STATE_AUTO ? LK_STATE_REPLICATED : config->state;
     if (!why) return mode;
     if (world == 1)

@@ -24,11 +24,6 @@ static lk_status read_config(lk_context *c, const lk_trainer_config *given, lk_t
     return lk__config_read(c, c ? "lk_trainer_config" : NULL, given, own, sizeof *own);
 }
 
-static int world_of(const lk_trainer_config *config)
-{
-    return config->comm ? lk_comm_size(config->comm) : config->plan_world > 0 ? config->plan_world : 1;
-}
-
 static lk_status check_config(lk_context *c, const lk_trainer_config *config)
 {
     if (!config->model && !config->model_with && !config->loss)
@@ -49,15 +44,18 @@ static lk_status check_config(lk_context *c, const lk_trainer_config *config)
     if (config->leaves > LK__LEAVES_MOST || (config->leaves && config->leaves > config->batch))
         return lk__fail(c, LK_EINVAL, "a batch of %lld samples has at most one leaf per sample, and at most %d: not %d",
                         (long long)config->batch, LK__LEAVES_MOST, config->leaves);
-    if (config->leaves && world_of(config) > config->leaves)
+    lk_status status = lk__trainer_check_mesh(c, config);
+    if (status < 0) return status;
+    int parts = lk__trainer_split(config).world;
+    if (config->leaves && parts > config->leaves)
         return lk__fail(c, LK_EINVAL, "%d leaves for %d ranks: each rank needs at least one leaf", config->leaves,
-                        world_of(config));
+                        parts);
     if (config->init && config->init_partial)
         return lk__fail(c, LK_EINVAL, "init and init_partial exclude each other: both give initial weights");
     for (int i = 0; i < config->record_count; i++)
         if (!config->record[i].name || !config->record[i].value)
             return lk__fail(c, LK_EINVAL, "record %d has no name or no value", i);
-    lk_status status = lk__checkpoint_files_check(c, config->files, config->files_count);
+    status = lk__checkpoint_files_check(c, config->files, config->files_count);
     if (status < 0) return status;
     if (config->keep < 1) return lk__fail(c, LK_EINVAL, "keep is %d: at least 1 checkpoint must be kept", config->keep);
     return lk__trainer_check_fields(c, config);
@@ -79,19 +77,10 @@ double lk__trainer_rate(const lk_trainer_config *config, int64_t step, int64_t s
                                      : lk_schedule_rate(&config->schedule, config->optimizer.lr, step);
 }
 
-static int rank_of(const lk_trainer_config *config) { return config->comm ? lk_comm_rank(config->comm) : 0; }
-
-static int accumulate(const lk_trainer_config *config) { return config->accumulate > 1 ? config->accumulate : 1; }
-
-static lk__split_job split_of(const lk_trainer_config *config)
-{
-    return (lk__split_job){world_of(config), rank_of(config), config->leaves, accumulate(config)};
-}
-
 /* Sets this rank's share of every batch. */
 static void set_share(const lk_trainer_config *config, lk_loader_config *loader)
 {
-    lk__split_job job = split_of(config);
+    lk__split_job job = lk__trainer_split(config);
     lk__range     own = lk__split_own(&job);
     if (lk__split_parts(&job) == 1) return;
     loader->parts = lk__split_parts(&job);
@@ -103,7 +92,7 @@ int64_t lk_trainer_share(const lk_trainer_config *given)
 {
     lk_trainer_config config;
     if (read_config(NULL, given, &config) < 0) return 0;
-    lk__split_job job = split_of(&config);
+    lk__split_job job = lk__trainer_split(&config);
     return lk__range_count(lk__split_share(&job, config.batch));
 }
 
@@ -118,7 +107,7 @@ lk_state_mode lk_trainer_state(lk_context *c, const lk_trainer_config *given, ch
 /* Of the training set and of the test set. */
 static void loader_configs(const lk_trainer_config *config, lk_loader_config loaders[2])
 {
-    lk__split_job     job = split_of(config);
+    lk__split_job     job = lk__trainer_split(config);
     lk_loader_config *train = &loaders[0], *test = &loaders[1];
     *train = (lk_loader_config)LK_LOADER_CONFIG_INIT;
     train->dataset = config->train;
@@ -146,9 +135,10 @@ static lk_status create_store(lk_trainer *t)
 
 static lk_status record_and_plan(lk_context *c, const lk_trainer_config *config, lk_graph **graph, lk_plan **plan)
 {
-    lk_parallel      parallel = {.world = world_of(config),
-                                 .rank = rank_of(config),
-                                 .micro_batches = accumulate(config),
+    lk__mesh_grid    mesh = lk__trainer_mesh(config);
+    lk_parallel      parallel = {.world = mesh.size,
+                                 .rank = mesh.rank,
+                                 .micro_batches = config->accumulate,
                                  .leaves = config->leaves,
                                  .bucket_bytes = config->bucket_bytes,
                                  .state = lk__trainer_state_mode(c, config, NULL, 0),
@@ -160,8 +150,8 @@ static lk_status record_and_plan(lk_context *c, const lk_trainer_config *config,
     lk_status        status = lk_graph_create(c, config->dtype, graph);
     if (status < 0) return status;
     loader_configs(config, loaders);
-    status = lk_inputs_record(*graph, &loaders[config->train ? 0 : 1], lk_parallel_capacity(&parallel, config->batch),
-                              &inputs);
+    status = lk_inputs_record(*graph, &loaders[config->train ? 0 : 1],
+                              lk_mesh_capacity(config->mesh, &parallel, config->batch), &inputs);
     if (status < 0 && lk_graph_status(*graph) == LK_OK) return status;
     if ((status = lk__trainer_record(config, &inputs, &planning.loss)) < 0) return status;
     planning.optimizer = config->train ? &config->optimizer : NULL;
@@ -169,6 +159,7 @@ static lk_status record_and_plan(lk_context *c, const lk_trainer_config *config,
     planning.policy = config->policy;
     planning.gradient_dtype = config->gradient_dtype;
     planning.parallel = parallel;
+    planning.mesh = config->mesh;
     return lk_plan_create(*graph, &planning, plan);
 }
 
@@ -250,7 +241,7 @@ static lk_status make_plan(lk_trainer *t)
 /* The sums of an evaluation, by leaf of this rank. */
 static lk_status make_sums(lk_trainer *t)
 {
-    lk__split_job job = {t->world, t->rank, t->config.leaves, 1};
+    lk__split_job job = lk__trainer_split(&t->config);
     lk__range     own = lk__split_own(&job);
     if (!t->config.test) return LK_OK;
     t->evaluated_bytes = (size_t)lk__range_count(own) * (size_t)lk__trainer_numbers(t) * sizeof *t->evaluated;
@@ -289,8 +280,8 @@ lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *given, lk_tr
     if (!t) return LK_ENOMEM;
     t->context = c;
     t->config = *config;
-    t->world = world_of(config);
-    t->rank = rank_of(config);
+    t->world = lk__trainer_mesh(config).size;
+    t->rank = lk__trainer_mesh(config).rank;
     t->failed_rank = -1;
     t->steps = lk__trainer_steps(config);
     t->lock = (lk__lock)LK__LOCK_INIT;

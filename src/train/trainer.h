@@ -61,6 +61,12 @@ void   lk__trainer_emit(lk_trainer *trainer, lk_event event); /* calls the event
 lk_status lk__trainer_share_status(lk_trainer *trainer, int rank, lk_status status);
 
 /* ---- state_mode.c ---- */
+/* The mesh of all ranks: the config's or, where it has none, one axis. */
+lk__mesh_grid lk__trainer_mesh(const lk_trainer_config *config);
+/* Fails where its mesh has other ranks than its comm or plan_world. */
+lk_status lk__trainer_check_mesh(lk_context *context, const lk_trainer_config *config);
+/* How the ranks split every batch. */
+lk__split_job lk__trainer_split(const lk_trainer_config *config);
 /* Where the ranks have their state; why, unless NULL, gets the reason (lk_trainer_state). */
 lk_state_mode lk__trainer_state_mode(lk_context *context, const lk_trainer_config *config, char *why, size_t bytes);
 /* On how many hosts they can share it; 0: on none, because of why, which may be NULL. */
