@@ -23,6 +23,7 @@ static const option bench_options[] = {
     DATA_ON_DEVICE_OPTION,
     HEADING("Ranks"),
     RANKS_OPTION("Ranks to start on this host (default: train 1, comm 2). train: they share --batch; comm: 1 to 256"),
+    MESH_OPTION,
     CHOICE("backend", "NAME", "auto", "auto|self|shm|tcp|mpi|mixed", "Transport between ranks"),
     PARALLEL_OPTIONS,
     HEADING("Running"),

@@ -36,7 +36,7 @@ static size_t variant_bytes(setup *s, variant v)
     bool              again = s->model_options.recompute;
     if (v.accumulate) config.accumulate = v.accumulate;
     if (v.recompute) s->transformer.config.recompute = -1, s->model_options.recompute = true;
-    if (v.ranks) config.plan_world = v.ranks;
+    if (v.ranks) config.plan_world = v.ranks, config.mesh = NULL;
     size_t bytes = host_memory_used(s->context) ? host_memory_plan(s->context, &config).host : device_bytes(s, &config);
     s->transformer.config.recompute = blocks;
     s->model_options.recompute = again;

@@ -21,6 +21,7 @@ static const option plan_options[] = {
     TRAINING_OPTIONS,
     HEADING("Ranks"),
     INTEGER_LETTER('n', "ranks", "N", "1", 1, 4096, "Plan for rank 0 of N"),
+    MESH_OPTION,
     INTEGER("nnodes", "N", "1", 1, 4096, "Number of hosts that the ranks are on, as many on each as possible"),
     PARALLEL_OPTIONS,
     TEXT("link", "SPEED", "10Gbit", "Bandwidth between ranks, per direction: 1Gbit, 100Gbit, 20GB (bytes) per second"),
@@ -228,6 +229,7 @@ static lk_status measure_instructions(const setup *s, const lk_plan *plan, doubl
     void             *zeros = calloc((size_t)capacity, largest_field(config.train));
     config.batch = capacity;
     config.plan_world = config.plan_hosts = config.accumulate = config.leaves = 0;
+    config.mesh = NULL;
     lk_status status = zeros ? lk_trainer_plan(s->context, &config, &graph, &alone, memory) : LK_ENOMEM;
     if (status >= 0) status = lk_store_create(alone, config.seed, &store);
     if (status >= 0) status = lk_program_create(alone, store, NULL, &program);
@@ -280,6 +282,20 @@ static int print_step(const setup *s, const lk_plan *plan, const options *given)
     return code;
 }
 
+/* -n, --mesh, or both, which must agree. */
+static int choose_ranks(setup *s, const options *given)
+{
+    int code = ranks_mesh(s, "plan", given, 0), ranks = (int)options_integer(given, "ranks");
+    if (code != 0) return code;
+    if (s->mesh && options_given(given, "ranks") && s->config.plan_world != ranks) {
+        print_error("plan", "--mesh %s has %d rank%s, and -n is %d: give one of the two, or the same number",
+                    options_text(given, "mesh"), s->config.plan_world, s->config.plan_world == 1 ? "" : "s", ranks);
+        return EXIT_USER_ERROR;
+    }
+    if (!s->mesh) s->config.plan_world = ranks;
+    return 0;
+}
+
 static int run_plan(const options *command_line)
 {
     static options all; /* with the model of the weights */
@@ -301,7 +317,7 @@ static int run_plan(const options *command_line)
     if (code == 0) code = training_scale_rate(&s, "plan", given, 1);
     if (code == 0) code = record_make(&s, "plan", given);
     if (code == 0) code = model_files_make(&s, "plan");
-    s.config.plan_world = (int)options_integer(given, "ranks");
+    if (code == 0) code = choose_ranks(&s, given);
     s.config.plan_hosts = (int)options_integer(given, "nnodes");
     if (code == 0 && s.config.plan_hosts > s.config.plan_world) {
         print_error("plan", "--nnodes %d for %d rank%s: every host has at least one; give -n %d or more",

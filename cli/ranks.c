@@ -45,14 +45,44 @@ void ranks_restarted(options *given)
 static bool check_restarts(const char *name, const options *given, int *code)
 {
     bool restarts = options_known(given, "max-restarts") && options_integer(given, "max-restarts") > 0;
-    if (restarts && !options_text(given, "ranks")) {
-        print_error(name, "--max-restarts belongs to -n N, which starts ranks; `lockstep run` has it too");
+    if (restarts && !options_text(given, "ranks") && !options_find(given, "mesh")) {
+        print_error(name, "--max-restarts belongs to -n N or --mesh, which start ranks; `lockstep run` has it too");
         *code = EXIT_USER_ERROR;
         return false;
     }
     if (restarts && !options_text(given, "save"))
         print_note(name, "without --save, ranks that are started again start from the beginning");
     return true;
+}
+
+/* The number of ranks that -n and --mesh request, which must agree. 0, or the exit status after the error was printed. */
+static int count_ranks(const char *name, lk_context *context, const options *given, int *ranks)
+{
+    const char    *count = options_text(given, "ranks"), *axes = options_find(given, "mesh");
+    lk_mesh_config config = LK_MESH_CONFIG_INIT;
+    lk_mesh       *mesh = NULL;
+    lk_status      status = count ? lk_launch_count(context, count, ranks) : LK_OK;
+    if (status < 0) return report(name, context, status);
+    if (!axes) return 0;
+    config.axes = axes;
+    if ((status = lk_mesh_create(context, &config, &mesh)) < 0) return report_as(name, "--mesh: ", context, status);
+    int size = lk_mesh_size(mesh);
+    lk_mesh_free(mesh);
+    if (count && *ranks != size) {
+        print_error(name, "--mesh %s has %d rank%s, and -n %s is %d: give one of the two, or the same number", axes,
+                    size, size == 1 ? "" : "s", count, *ranks);
+        return EXIT_USER_ERROR;
+    }
+    *ranks = size;
+    return 0;
+}
+
+/* --parallel has one value, and is accepted for one more version. */
+static void note_parallel(const char *name, const options *given)
+{
+    if (options_chosen(given, "parallel") && environment_rank() <= 0 && !getenv(started))
+        print_note(name,
+                   "--parallel is replaced by --mesh: instead of --parallel data -n 8, --mesh data=8 or -n 8 alone");
 }
 
 bool ranks_start(const char *name, const options *given, ranks_check check, int *code)
@@ -64,7 +94,7 @@ bool ranks_start(const char *name, const options *given, ranks_check check, int 
     const char       *ranks = options_text(given, "ranks");
     if (getenv(started)) return false;
     if (!check_restarts(name, given, code)) return true;
-    if (!ranks) return false;
+    if (!ranks && (!options_find(given, "mesh") || getenv("WORLD_SIZE") || environment_rank() >= 0)) return false;
     if (getenv("WORLD_SIZE")) {
         print_error(name, "this is already one of %s ranks (WORLD_SIZE is set): remove -n", getenv("WORLD_SIZE"));
         *code = EXIT_USER_ERROR;
@@ -90,9 +120,8 @@ bool ranks_start(const char *name, const options *given, ranks_check check, int 
     config.program = (const char *const *)arguments;
     config.plain = true;
     if (options_known(given, "max-restarts")) config.max_restarts = (int)options_integer(given, "max-restarts");
-    *code = EXIT_FAILED;
-    status = lk_launch_count(context, ranks, &config.ranks);
-    if (status == LK_OK && (*code = check(given, config.ranks)) == 0) {
+    *code = count_ranks(name, context, given, &config.ranks);
+    if (*code == 0 && (*code = check(given, config.ranks)) == 0) {
         setenv(started, "1", 1);
         status = lk_launch(context, &config, code);
     }
@@ -166,10 +195,29 @@ static void relax_recorded_state(setup *s, const char *name, const options *give
         print_note(name, "--state shared of the record is not possible here; the state is %s", why);
 }
 
+int ranks_mesh(setup *s, const char *name, const options *given, int ranks)
+{
+    lk_trainer_config *config = &s->config;
+    lk_mesh_config     mesh = LK_MESH_CONFIG_INIT;
+    mesh.axes = options_find(given, "mesh");
+    if (!mesh.axes || s->mesh) return 0;
+    mesh.world = ranks;
+    mesh.rank = config->comm ? lk_comm_rank(config->comm) : 0;
+    lk_status status = lk_mesh_create(s->context, &mesh, &s->mesh);
+    if (status < 0) return report_as(name, "--mesh: ", s->context, status);
+    if (!config->comm) config->plan_world = lk_mesh_size(s->mesh);
+    config->mesh = s->mesh;
+    return 0;
+}
+
 int ranks_make(setup *s, const char *name, const options *given)
 {
     lk_trainer_config *config = &s->config;
-    bool               reproducible = options_flag(given, "reproducible");
+    int world = config->comm ? lk_comm_size(config->comm) : config->plan_world > 1 ? config->plan_world : 1;
+    int code = ranks_mesh(s, name, given, world);
+    if (code != 0) return code;
+    note_parallel(name, given);
+    bool reproducible = options_flag(given, "reproducible");
     config->accumulate = (int)options_integer(given, "accumulate");
     config->state = strcmp(options_text(given, "state"), "shared") == 0       ? LK_STATE_SHARED
                     : strcmp(options_text(given, "state"), "replicated") == 0 ? LK_STATE_REPLICATED
@@ -181,7 +229,6 @@ int ranks_make(setup *s, const char *name, const options *given)
     config->leaves = reproducible ? (int)options_integer(given, "leaves") : 0;
     if (options_given(given, "bucket-mib"))
         config->bucket_bytes = (size_t)(options_number(given, "bucket-mib") * 1048576);
-    int world = config->comm ? lk_comm_size(config->comm) : config->plan_world > 1 ? config->plan_world : 1;
     if (world > config->batch) {
         print_error(
             name,

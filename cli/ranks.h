@@ -9,10 +9,16 @@ void ranks_restarted(options *given);
 
 #define RANKS_OPTION(doc) TEXT_LETTER('n', "ranks", "N", NULL, "auto|cpu|gpu", doc)
 
-/* The option of a command whose ranks any launcher can start. */
-#define RANKS_OF_LAUNCHERS                                                                                       \
-    RANKS_OPTION("Start N ranks on this host: a number, gpu (one per GPU), cpu (one per core), or auto (gpu if " \
-                 "there are any, else cpu). `lockstep run`, torchrun, mpirun and srun start ranks too")
+#define MESH_OPTION                                                                                                \
+    TEXT_SUGGESTED("mesh", "AXES", NULL, "data=",                                                                  \
+                   "The ranks as named axes with their extents; -n 8 alone is data=8, and without -n their "       \
+                   "product is the number of ranks. data: each rank along it processes its share of every batch. " \
+                   "Other axes are not supported yet")
+
+/* The options of a command whose ranks any launcher can start. */
+#define RANKS_OF_LAUNCHERS                                                                                           \
+    RANKS_OPTION("Start N ranks on this host: a number, gpu (one per GPU), cpu (one per core), or auto (gpu if "     \
+                 "there are any, else cpu). `lockstep run`, torchrun, mpirun and srun start ranks too"), MESH_OPTION
 
 /* How the ranks of a command reach each other, and how long they wait. */
 #define TRANSPORT_OPTIONS                                                                                               \
@@ -26,7 +32,7 @@ void ranks_restarted(options *given);
 
 /* How the ranks share a step: the same options for a plan, a benchmark and a run. */
 #define PARALLEL_OPTIONS                                                                                                      \
-    CHOICE("parallel", "HOW", "data", "data", "data: every rank has the whole model and processes its share of each batch"),    \
+    CHOICE("parallel", "HOW", "data", "data", "Replaced by --mesh: --parallel data -n 8 is --mesh data=8. The next version will not have it"), \
         CHOICE("state", "WHERE", "auto", "auto|shared|replicated",                                                              \
                "Parameters and optimizer state: shared: once for all ranks of a host, each of which updates a slice, on CPUs. replicated: every rank has its own. " \
                "auto: shared where that is possible. The results are the same bits"),                                         \
@@ -39,7 +45,7 @@ void ranks_restarted(options *given);
         FLAG("reproducible", "The same bits with any number of ranks: gradients of --leaves parts of the batch are added in a fixed order. Not with --accumulate"), \
         INTEGER("leaves", "N", "8", 1, 64, "With --reproducible: parts of each batch; the maximum number of ranks")
 
-/* If -n requests ranks and this process is not one of them: checks the run, so that a user error is found once and before anything is
+/* If -n or --mesh requests ranks and this process is not one of them: checks the run, so that a user error is found once and before anything is
  * started, then starts the ranks, each with this same command line. *code: their exit status. check must not start threads. */
 typedef int (*ranks_check)(const options *given, int ranks); /* 0, or the exit status after the error was printed */
 bool ranks_start(const char *command_name, const options *given, ranks_check check, int *code);
@@ -52,6 +58,9 @@ void ranks_abort(setup *s); /* this rank cannot go on: no other waits for it. Fi
 void ranks_leave(setup *s); /* fine if not joined */
 /* fetch.c: --download: one rank of each host downloads the data set if it is missing; the others wait. */
 int ranks_fetch(setup *s, const char *command_name, const options *given);
+/* Sets s->config.mesh from --mesh, where that is given, and without a comm s->config.plan_world. `ranks` must be its number of ranks; 0: any.
+ * 0, or the exit status after the error was printed. ranks_make does it where it was not done. */
+int ranks_mesh(setup *s, const char *command_name, const options *given, int ranks);
 /* Sets the parallel part of s->config. */
 int ranks_make(setup *s, const char *command_name, const options *given);
 /* "rank 1 of 2: cpu neon, 1 thread on cores 1, 32 of each batch of 64" */

@@ -26,6 +26,8 @@ static const char *const dependent[][16] = {
     {"optimizer", "momentum", "dampening", "nesterov", "betas", "epsilon", NULL},
     {"schedule", "step-size", "gamma", "lr-min", NULL},
     {"reproducible", "leaves", "accumulate", NULL},
+    {"ranks", "mesh", NULL},
+    {"mesh", "ranks", NULL},
 };
 
 /* Of these, those that say what is in a file: they also belong to other data of the same kind. */
@@ -230,12 +232,12 @@ static int check_model(const setup *s, const char *name, const options *given, c
     return 0;
 }
 
-/* -n of the record is used by a process that starts the ranks, and kept by those that it started. */
+/* -n and --mesh of the record are used by a process that starts the ranks, and kept by those that it started. */
 static bool is_own(const char *name)
 {
     return is_in(own_options, name) ||
-           (strcmp(name, "ranks") == 0 && (getenv("WORLD_SIZE") || environment_rank() >= 0) &&
-            !getenv("LOCKSTEP_STARTED_RANKS"));
+           ((strcmp(name, "ranks") == 0 || strcmp(name, "mesh") == 0) &&
+            (getenv("WORLD_SIZE") || environment_rank() >= 0) && !getenv("LOCKSTEP_STARTED_RANKS"));
 }
 
 static int apply_options(setup *s, const char *name, options *given, const char *directory, size_t bytes)

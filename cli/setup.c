@@ -461,6 +461,7 @@ void setup_free(setup *s)
     lk_dataset_free(s->test);
     lk_description_free(s->description);
     encoder_classes_free(s);
+    lk_mesh_free(s->mesh);
     lk_context_free(s->context);
     model_unload(s->model_library);
     free(s->expected_fields);

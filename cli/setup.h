@@ -71,6 +71,7 @@ typedef struct setup {
     bool              model_failed;   /* while its graph was recorded */
     const char       *weights_option; /* the option that set config.init: "--init" or "--load" */
 
+    lk_mesh        *mesh;        /* of --mesh; NULL: it is not given */
     const char     *checkpoint;  /* the directory that is loaded or resumed; NULL: none */
     lk_description *description; /* of it; NULL: none, or not of this rank */
     lk_hf_labels   *labels;      /* the classes of a config.json, see encoder_classes.h */
