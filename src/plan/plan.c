@@ -9,52 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static size_t state_bytes(const lk_graph *g, const lk__graph_state *s)
-{
-    const lk__graph_shape *shape = &g->values[s->value].shape;
-    return (size_t)lk__shape_elements(shape) * lk_dtype_size(shape->dtype);
-}
-
-/* Reserves `bytes` in a region, aligned to a cache line; returns their offset. */
-static size_t reserve_bytes(lk_plan *p, lk_memory kind, size_t bytes)
-{
-    size_t offset = p->memory[kind];
-    p->memory[kind] += lk__round_up(bytes, LK__ALIGN);
-    return offset;
-}
-
-static void place_states(lk_plan *p)
-{
-    for (size_t i = 0; i < p->graph->states_count; i++) {
-        const lk__graph_state *s = &p->graph->states[i];
-        lk__plan_state        *sp = &p->states[i];
-        lk_dtype               type = p->graph->values[s->value].shape.dtype;
-        sp->bytes = state_bytes(p->graph, s);
-        sp->wide_bytes = sp->bytes / lk_dtype_size(type) * lk_dtype_size(lk__wide_type(type));
-        sp->place.region = s->buffer ? LK__IN_BUFFERS : LK__IN_PARAMETERS;
-        sp->place.offset = reserve_bytes(p, s->buffer ? LK_MEMORY_BUFFERS : LK_MEMORY_PARAMETERS, sp->bytes);
-        /* Frozen parameters have one too: a checkpoint loses no bits, whatever the policy of the run that resumes it. */
-        sp->master = p->trains && !s->buffer && type == LK_BF16;
-        if (sp->master) sp->master_offset = reserve_bytes(p, LK_MEMORY_MASTER, sp->wide_bytes);
-    }
-}
-
-static void place_constants(lk_plan *p)
-{
-    for (size_t i = 0; i < p->graph->constants_count; i++)
-        p->constants[i] = reserve_bytes(p, LK_MEMORY_BUFFERS, p->graph->constants[i].bytes);
-}
-
-static void place_moments(lk_plan *p)
-{
-    for (size_t i = 0; i < p->graph->states_count; i++) {
-        lk__plan_state *sp = &p->states[i];
-        if (p->train.gradients[i] < 0) continue;
-        for (int m = 0; m < sp->moments; m++)
-            sp->moment_offset[m] = reserve_bytes(p, LK_MEMORY_OPTIMIZER, sp->wide_bytes);
-    }
-}
-
 static lk_status start_list(lk_plan *p, lk__plan_list *list, const lk_plan_config *config, bool outputs)
 {
     lk_status status = lk__graph_copy(p->graph, &list->graph);
@@ -147,7 +101,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     size_t backward = list->graph->nodes_count;
     if ((status = lk__pass_update(list, config->optimizer, p->states)) < 0) return status;
     if ((status = lk__pass_layout(list, forward, backward)) < 0) return status;
-    place_moments(p);
+    lk__plan_place_moments(p);
     if ((status = lk__pass_leaf_batch(p)) < 0) return status;
     count_sets(p);
     lk__plan_share_buffers(p);
@@ -339,6 +293,12 @@ static int count_helpers(const lk_plan *p)
 
 lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *given, bool one_by_one, lk_plan **plan)
 {
+    return lk__plan_create_placed(graph, given, one_by_one, NULL, plan);
+}
+
+lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, bool one_by_one,
+                                 const lk__plan_placement *placement, lk_plan **plan)
+{
     lk_plan_config        read;
     lk_optimizer_config   optimizer;
     lk__mesh_grid         mesh;
@@ -374,8 +334,7 @@ lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *given, bool one
     if (graph->constants_count &&
         !(p->constants = lk__alloc(c, LK_MEMORY_OTHER, graph->constants_count * sizeof *p->constants)))
         goto no_memory;
-    place_states(p);
-    place_constants(p);
+    if ((status = lk__plan_place_states(p, placement)) < 0) goto fail;
     if (p->parallel.leaves && !p->batch_leaves) lk__plan_reduce_capacity(p);
     if ((status = lk__plan_find_losses(p, graph, config->loss.graph ? config->loss.id : -1)) < 0) goto fail;
     if (p->trains && (status = plan_training(p, config)) < 0) goto fail;

@@ -7,6 +7,7 @@
 #include "comm/mesh.h"
 #include "device/device.h"
 #include "graph/op.h"
+#include "plan/state_slices.h"
 
 #include <lockstep/plan.h>
 #include <lockstep/program.h>
@@ -68,8 +69,9 @@ typedef struct lk__plan_state {
     int            moments; /* optimizer state, one after the other */
     size_t         moment_offset[2];
     size_t         gradient_offset;
-    bool           trained;
-    bool           adds_leaves; /* with batch_leaves: the kernel of its gradient adds over leaves itself */
+    lk__plan_splits splits[LK__ARRAY_COUNT]; /* of its arrays over ranks; `bytes` and `wide_bytes` are those of the whole */
+    bool            trained;
+    bool            adds_leaves; /* with batch_leaves: the kernel of its gradient adds over leaves itself */
 } lk__plan_state;
 
 /* One of several losses that are added, each divided by its own weight in the global batch (losses.c). */
@@ -128,6 +130,8 @@ struct lk_plan {
     int              helpers;  /* threads that can run on cores of other ranks while these wait (run/lend.h) */
     bool             writes_buffers; /* training, or a cache, changes some */
     bool             shares_buffers; /* all ranks of a host hold them once, too (shared_buffers.c) */
+    bool             own_buffers;    /* ranks may compute different ones: those of rank 0 are saved */
+    bool             splits;         /* some rank has only slices of some array (state_slices.h) */
     lk__plan_bucket *buckets;        /* in the order in which backward fills them */
     size_t           buckets_count, buckets_capacity;
     bool             reduces; /* each bucket has a collective in the training list, and a wait in its section sync */
@@ -239,6 +243,10 @@ static inline double lk__number_otherwise(const lk_plan *p, int i)
 /* The mean loss of these numbers. */
 double lk__plan_mean_loss(const lk_plan *plan, const double *numbers);
 
+/* place_states.c: what of each state this rank has, and where; then that of the optimizer, when the moments are known. */
+lk_status lk__plan_place_states(lk_plan *plan, const lk__plan_placement *placement);
+void      lk__plan_place_moments(lk_plan *plan);
+
 /* evaluation.c: batch norm uses its running statistics, dropout is removed. */
 void lk__pass_evaluation(lk__plan_list *list);
 /* rebuild.c: builds the list of nodes anew: rewrite appends a node, and others before it, and returns the index of that which has
@@ -280,6 +288,10 @@ static inline lk__op_order lk__plan_order(const lk_plan *plan)
 
 /* lk_plan_create; `one_by_one`: leaves do not run as one batch, for comparisons of the two. */
 lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *config, bool one_by_one, lk_plan **plan);
+/* The same, with states placed by a strategy; NULL: every rank has all of them. The passes do not know split states yet: such a plan serves
+ * stores, not programs. */
+lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *config, bool one_by_one,
+                                 const lk__plan_placement *placement, lk_plan **plan);
 
 /* The type in which a bucket is reduced, its bytes then, and where it is in the region of gradients: behind all sets if it is rounded
  * for that. */

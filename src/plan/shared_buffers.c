@@ -57,5 +57,6 @@ void lk__plan_share_buffers(lk_plan *p)
         last_write = i;
         common &= n->op == LK__OP_batch_norm_apply && is_alone(p, i);
     }
+    p->own_buffers = p->writes_buffers && !common;
     p->shares_buffers = p->shared && common && (!p->writes_buffers || last_write < last_collective);
 }

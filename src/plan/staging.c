@@ -24,8 +24,10 @@ size_t lk__plan_stage_inputs(const lk_plan *p, size_t *offsets)
 /* Without a comm the plan cannot know what the ranks' backend reaches: none reaches another memory than the host's. */
 size_t lk__plan_staging_bytes(const lk_plan *p)
 {
-    if (lk__device_is_host(p->device)) return 0;
-    size_t bytes = lk__plan_stage_inputs(p, NULL) * (size_t)p->slots + LK__STAGED_REPORT + lk__plan_sent_bytes(p);
+    size_t exchange = lk__plan_exchange_bytes(p);
+    if (lk__device_is_host(p->device)) return exchange;
+    size_t bytes =
+        exchange + lk__plan_stage_inputs(p, NULL) * (size_t)p->slots + LK__STAGED_REPORT + lk__plan_sent_bytes(p);
     if (lk__plan_queues(p)) {
         lk__plan_queue_bytes queue = lk__plan_queue(p);
         bytes += (size_t)(queue.pinned + queue.landed) * queue.input + queue.numbers + queue.results;

@@ -1,0 +1,93 @@
+/* place_states.c - gives every array of a state, and every constant, its place in the memory of this rank: room for the slices that it has. */
+#include "plan/plan.h"
+
+static size_t state_bytes(const lk_graph *g, const lk__graph_state *s)
+{
+    const lk__graph_shape *shape = &g->values[s->value].shape;
+    return (size_t)lk__shape_elements(shape) * lk_dtype_size(shape->dtype);
+}
+
+/* Reserves `bytes` in a region, aligned to a cache line; returns their offset. */
+static size_t reserve_bytes(lk_plan *p, lk_memory kind, size_t bytes)
+{
+    size_t offset = p->memory[kind];
+    p->memory[kind] += lk__round_up(bytes, LK__ALIGN);
+    return offset;
+}
+
+/* Of this rank's slice of an array, which has its type by now. */
+static size_t reserve_slice(lk_plan *p, size_t state, lk__plan_array array)
+{
+    lk__plan_slices s = lk__plan_state_slices(p, state, array);
+    return reserve_bytes(p, s.memory, (size_t)lk__slices_elements(&s, s.own) * lk_dtype_size(s.dtype));
+}
+
+static lk_status split_state(lk_plan *p, size_t state, const lk__plan_placement *placement)
+{
+    const lk__graph_shape *shape = &p->graph->values[p->graph->states[state].value].shape;
+    for (int a = 0; a < LK__ARRAY_COUNT; a++) {
+        lk__plan_splits *splits = &p->states[state].splits[a];
+        placement->place(placement->user, p, state, (lk__plan_array)a, splits);
+        for (int i = 0; i < splits->count; i++) {
+            const lk__plan_cut *one = &splits->split[i];
+            if (one->dim < 0 || one->dim >= shape->rank)
+                return lk__fail(p->context, LK_EINVAL, "\"%s\" has %d dimensions, and cannot be split along number %d",
+                                p->graph->states[state].name, shape->rank, one->dim);
+        }
+    }
+    return LK_OK;
+}
+
+static lk_status split_states(lk_plan *p, const lk__plan_placement *placement)
+{
+    if (placement && p->shared)
+        return lk__fail(p->context, LK_EUNSUPPORTED, "state that the ranks of a host share cannot be split over them");
+    if (placement && placement->mesh) p->mesh = *placement->mesh;
+    for (size_t i = 0; placement && i < p->graph->states_count; i++) {
+        lk_status status = split_state(p, i, placement);
+        if (status < 0) return status;
+    }
+    p->splits = lk__plan_splits_state(p);
+    return LK_OK;
+}
+
+static void place_states(lk_plan *p)
+{
+    for (size_t i = 0; i < p->graph->states_count; i++) {
+        const lk__graph_state *s = &p->graph->states[i];
+        lk__plan_state        *sp = &p->states[i];
+        lk_dtype               type = p->graph->values[s->value].shape.dtype;
+        sp->bytes = state_bytes(p->graph, s);
+        sp->wide_bytes = sp->bytes / lk_dtype_size(type) * lk_dtype_size(lk__wide_type(type));
+        sp->place.region = s->buffer ? LK__IN_BUFFERS : LK__IN_PARAMETERS;
+        sp->place.offset = reserve_slice(p, i, LK__ARRAY_STORED);
+        /* Frozen parameters have one too: a checkpoint loses no bits, whatever the policy of the run that resumes it. */
+        sp->master = p->trains && !s->buffer && type == LK_BF16;
+        if (sp->master) sp->master_offset = reserve_slice(p, i, LK__ARRAY_MASTER);
+    }
+}
+
+static void place_constants(lk_plan *p)
+{
+    for (size_t i = 0; i < p->graph->constants_count; i++)
+        p->constants[i] = reserve_bytes(p, LK_MEMORY_BUFFERS, p->graph->constants[i].bytes);
+}
+
+void lk__plan_place_moments(lk_plan *p)
+{
+    for (size_t i = 0; i < p->graph->states_count; i++) {
+        lk__plan_state *sp = &p->states[i];
+        if (p->train.gradients[i] < 0) continue;
+        for (int m = 0; m < sp->moments; m++)
+            sp->moment_offset[m] = reserve_slice(p, i, (lk__plan_array)(LK__ARRAY_MOMENT_0 + m));
+    }
+}
+
+lk_status lk__plan_place_states(lk_plan *p, const lk__plan_placement *placement)
+{
+    lk_status status = split_states(p, placement);
+    if (status < 0) return status;
+    place_states(p);
+    place_constants(p);
+    return LK_OK;
+}

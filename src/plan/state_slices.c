@@ -1,0 +1,201 @@
+/* state_slices.c - the slices of states: of which elements each rank has a copy. test_slices.c compares them with their definition. */
+#include "plan/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct box {
+    lk__range range[LK_MAX_RANK];
+} box;
+
+static box whole_box(const lk__plan_slices *s)
+{
+    box b = {0};
+    for (int i = 0; i < s->rank; i++) b.range[i].end = s->dims[i];
+    return b;
+}
+
+static int extent_of(const lk__plan_slices *s, int split)
+{
+    return lk__mesh_extent(s->mesh, s->splits.split[split].axes);
+}
+
+/* Reduces a box to part `part` of it along the split's dimension. */
+static void reduce_box(box *b, int dim, int extent, int part)
+{
+    lk__range *range = &b->range[dim], reduced = lk__split_part(lk__range_count(*range), extent, part);
+    *range = (lk__range){range->first + reduced.first, range->first + reduced.end};
+}
+
+/* The last split's part changes first from one slice to the next, as the last dimension of an array does. */
+static box box_of_part(const lk__plan_slices *s, int part)
+{
+    box b = whole_box(s);
+    int below = s->parts;
+    for (int i = 0; i < s->splits.count; i++) {
+        int extent = extent_of(s, i);
+        below /= extent;
+        reduce_box(&b, s->splits.split[i].dim, extent, part / below % extent);
+    }
+    return b;
+}
+
+/* Which of `parts` parts has element `at` of `total`. */
+static int part_with(int64_t total, int parts, int64_t at)
+{
+    int part = (int)(at / (total / parts + 1)); /* not behind it: no part has more elements than that */
+    while (lk__split(total, parts, part + 1) <= at) part++;
+    return part;
+}
+
+static int64_t inner_elements(const lk__plan_slices *s, int dim)
+{
+    int64_t elements = 1;
+    for (int i = dim + 1; i < s->rank; i++) elements *= s->dims[i];
+    return elements;
+}
+
+/* The last dimension that the box does not have whole: what is inside of it has no gaps. -1: it is the whole array. */
+static int last_cut(const lk__plan_slices *s, const box *b)
+{
+    int dim = s->rank - 1;
+    while (dim >= 0 && lk__range_count(b->range[dim]) == s->dims[dim]) dim--;
+    return dim;
+}
+
+/* ---- one slice ---- */
+
+lk__plan_slice lk__slices_at(const lk__plan_slices *s, int part)
+{
+    box            b = box_of_part(s, part);
+    lk__plan_slice slice = {0};
+    for (int i = 0; i < s->rank; i++) {
+        slice.first[i] = b.range[i].first;
+        slice.count[i] = lk__range_count(b.range[i]);
+    }
+    return slice;
+}
+
+int64_t lk__slices_elements(const lk__plan_slices *s, int part)
+{
+    box     b = box_of_part(s, part);
+    int64_t elements = 1;
+    for (int i = 0; i < s->rank; i++) elements *= lk__range_count(b.range[i]);
+    return elements;
+}
+
+/* ---- ranks ---- */
+
+int lk__slices_part(const lk__plan_slices *s, int rank)
+{
+    int part = 0;
+    for (int i = 0; i < s->splits.count; i++)
+        part = part * extent_of(s, i) + lk__mesh_coordinate(s->mesh, s->splits.split[i].axes, rank);
+    return part;
+}
+
+int lk__slices_holder(const lk__plan_slices *s, int part, int near)
+{
+    int below = s->parts, rank = s->first_counts ? 0 : near;
+    for (int i = 0; i < s->splits.count; i++) {
+        int extent = extent_of(s, i);
+        below /= extent;
+        rank = lk__mesh_member(s->mesh, s->splits.split[i].axes, rank, part / below % extent);
+    }
+    return rank;
+}
+
+/* ---- runs ---- */
+
+lk__plan_run lk__slices_find(const lk__plan_slices *s, int64_t first)
+{
+    box     b = whole_box(s);
+    int64_t at[LK_MAX_RANK], rest = first;
+    int     part = 0;
+    for (int i = s->rank - 1; i >= 0; rest /= s->dims[i], i--) at[i] = rest % s->dims[i];
+    for (int i = 0; i < s->splits.count; i++) {
+        int       dim = s->splits.split[i].dim, extent = extent_of(s, i);
+        lk__range range = b.range[dim];
+        int       with = part_with(lk__range_count(range), extent, at[dim] - range.first);
+        reduce_box(&b, dim, extent, with);
+        part = part * extent + with;
+    }
+    int cut = last_cut(s, &b);
+    if (cut < 0) return (lk__plan_run){part, first, first, inner_elements(s, -1) - first};
+    int64_t inner = inner_elements(s, cut), inside = first % inner, place = 0;
+    for (int i = 0; i <= cut; i++) place = place * lk__range_count(b.range[i]) + at[i] - b.range[i].first;
+    return (lk__plan_run){part, first, place * inner + inside, (b.range[cut].end - at[cut]) * inner - inside};
+}
+
+lk__plan_run lk__slices_run(const lk__plan_slices *s, int part, int64_t at)
+{
+    box b = box_of_part(s, part);
+    int cut = last_cut(s, &b);
+    if (cut < 0) return (lk__plan_run){part, at, at, inner_elements(s, -1) - at};
+    int64_t inner = inner_elements(s, cut), inside = at % inner, rest = at / inner, place[LK_MAX_RANK], first = 0;
+    for (int i = cut; i >= 0; rest /= lk__range_count(b.range[i]), i--)
+        place[i] = b.range[i].first + rest % lk__range_count(b.range[i]);
+    for (int i = 0; i <= cut; i++) first = first * s->dims[i] + place[i];
+    return (lk__plan_run){part, first * inner + inside, at, (b.range[cut].end - place[cut]) * inner - inside};
+}
+
+/* ---- of a plan ---- */
+
+bool lk__plan_has_array(const lk_plan *p, size_t state, lk__plan_array array)
+{
+    const lk__plan_state *sp = &p->states[state];
+    if (array == LK__ARRAY_STORED) return true;
+    return array == LK__ARRAY_MASTER ? sp->master : (int)(array - LK__ARRAY_MOMENT_0) < sp->moments;
+}
+
+lk__plan_slices lk__plan_state_slices(const lk_plan *p, size_t state, lk__plan_array array)
+{
+    const lk__graph_state *gs = &p->graph->states[state];
+    const lk__plan_state  *sp = &p->states[state];
+    const lk__graph_shape *shape = &p->graph->values[gs->value].shape;
+    lk__plan_slices        s = {
+               .mesh = &p->mesh, .rank = shape->rank, .dtype = shape->dtype, .splits = sp->splits[array], .parts = 1};
+    memcpy(s.dims, shape->dims, sizeof s.dims);
+    if (array != LK__ARRAY_STORED) s.dtype = lk__wide_type(shape->dtype);
+    s.memory = array == LK__ARRAY_MASTER   ? LK_MEMORY_MASTER
+               : array != LK__ARRAY_STORED ? LK_MEMORY_OPTIMIZER
+               : gs->buffer                ? LK_MEMORY_BUFFERS
+                                           : LK_MEMORY_PARAMETERS;
+    s.offset = array == LK__ARRAY_STORED   ? sp->place.offset
+               : array == LK__ARRAY_MASTER ? sp->master_offset
+                                           : sp->moment_offset[array - LK__ARRAY_MOMENT_0];
+    for (int i = 0; i < s.splits.count; i++) s.parts *= extent_of(&s, i);
+    s.own = lk__slices_part(&s, lk__plan_rank(p));
+    s.holder = lk_plan_holder(p, s.memory);
+    s.first_counts = gs->buffer && p->own_buffers;
+    return s;
+}
+
+bool lk__plan_splits_state(const lk_plan *p)
+{
+    for (size_t i = 0; i < p->graph->states_count; i++)
+        for (int a = 0; a < LK__ARRAY_COUNT; a++)
+            for (int k = 0; k < p->states[i].splits[a].count; k++)
+                if (lk__mesh_extent(&p->mesh, p->states[i].splits[a].split[k].axes) > 1) return true;
+    return false;
+}
+
+const char *lk__plan_splits_text(const lk_plan *p, size_t state, char *text, size_t bytes)
+{
+    static const char *const names[] = {"values", "master copy", "moment 0", "moment 1"};
+    size_t                   used = 0;
+    text[0] = '\0';
+    for (int a = 0; a < LK__ARRAY_COUNT; a++)
+        for (int i = 0; i < p->states[state].splits[a].count && used < bytes; i++) {
+            const lk__plan_cut *split = &p->states[state].splits[a].split[i];
+            used += (size_t)snprintf(text + used, bytes - used, ", %s: %d over %u", names[a], split->dim, split->axes);
+        }
+    return text;
+}
+
+size_t lk__plan_exchange_bytes(const lk_plan *p)
+{
+    size_t ranks = (size_t)lk__plan_ranks(p);
+    if (!p->splits) return 0;
+    return ranks * (LK__EXCHANGE_RANK + 2 * lk__exchange_window((int)ranks)) + LK__EXCHANGE_CHUNK;
+}

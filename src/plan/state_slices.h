@@ -1,0 +1,106 @@
+/* plan/state_slices.h - which ranks have which elements of a state: for each of its arrays (the stored values, the master copy, the moments) a
+ * list of slices, known from the plan alone. The store resolves them to addresses (run/store.h).
+ *
+ * A slice is a range in every dimension, and the list divides the array into one slice for each part of the ranks:
+ *   replicated              one slice, of which every rank has its own copy;
+ *   shared by a host        one slice, in memory that the ranks of a host map: one copy for each memory node, or for the host. Who updates what
+ *                           of it is a second, finer division, by buckets (plan.h, lk__plan_pieces);
+ *   split                   along a dimension over an axis of the mesh, maybe along several, one after the other: over axes of 2 and 3 ranks there
+ *                           are 6 slices. Ranks that differ in other axes have copies of the same slice;
+ *   both                    split over axes between hosts, and a host's slices shared by its ranks.
+ * Values, master copies and moments are divided independently: with moments split and values whole it is ZeRO 1.
+ *
+ * The lists are computed when they are asked for, since a list of 1,024 ranks' slices for each array would be larger than many models. */
+#ifndef LK__STATE_SLICES_H
+#define LK__STATE_SLICES_H
+
+#include "comm/mesh.h"
+
+#include <lockstep/plan.h>
+
+typedef enum lk__plan_array {
+    LK__ARRAY_STORED,
+    LK__ARRAY_MASTER,
+    LK__ARRAY_MOMENT_0,
+    LK__ARRAY_MOMENT_1,
+    LK__ARRAY_COUNT
+} lk__plan_array;
+
+/* Along a dimension, into as many parts as these axes of the mesh have ranks: a rank has the part of its coordinate. Their counts differ by one
+ * at most, so that parts may be empty. */
+typedef struct lk__plan_cut {
+    int      dim;
+    unsigned axes;
+} lk__plan_cut;
+
+enum { LK__SPLITS = 3 };
+typedef struct lk__plan_splits {
+    int          count; /* 0: whole */
+    lk__plan_cut split[LK__SPLITS];
+} lk__plan_splits;
+
+/* Strategies place arrays by this, when the plan is created: sets *splits, which is empty, of one array of a state. */
+typedef struct lk__plan_placement {
+    void (*place)(void *user, const lk_plan *plan, size_t state, lk__plan_array array, lk__plan_splits *splits);
+    void                *user;
+    const lk__mesh_grid *mesh; /* instead of the plan's, of whose axes the passes know data alone; NULL: the plan's */
+} lk__plan_placement;
+
+/* The list of one array. */
+typedef struct lk__plan_slices {
+    const lk__mesh_grid *mesh;
+    int                  rank; /* dimensions, those of the state */
+    int64_t              dims[LK_MAX_RANK];
+    lk_dtype             dtype;
+    lk__plan_splits      splits;
+    int                  parts;  /* slices */
+    int                  own;    /* this rank's, of `parts` */
+    lk_holder            holder; /* of one copy of a slice */
+    bool                 first_counts; /* copies may differ (running statistics of a rank's own samples), and files have that of the lowest rank */
+    lk_memory            memory; /* the region, and where this rank's slice begins in it */
+    size_t               offset;
+} lk__plan_slices;
+
+typedef struct lk__plan_slice {
+    int64_t first[LK_MAX_RANK], count[LK_MAX_RANK]; /* by dimension */
+} lk__plan_slice;
+
+/* Where ranks have different slices they exchange bytes (run/exchange.h) through two buffers of a window for each rank: the smaller, the more
+ * ranks there are; more than the caches hold would not be faster. */
+enum {
+    LK__EXCHANGE_BUFFER = 4 << 20,
+    LK__EXCHANGE_WINDOW = 4096,
+    LK__EXCHANGE_CHUNK = 1 << 20,
+    LK__EXCHANGE_RANK = 128
+};
+static inline size_t lk__exchange_window(int ranks)
+{
+    size_t each = LK__EXCHANGE_BUFFER / (size_t)ranks / LK__EXCHANGE_WINDOW * LK__EXCHANGE_WINDOW;
+    return each < LK__EXCHANGE_WINDOW ? LK__EXCHANGE_WINDOW : each;
+}
+/* What a store needs for that: the buffers, a chunk that is gathered, and what is known of each rank. 0: every rank has everything. */
+size_t lk__plan_exchange_bytes(const lk_plan *plan);
+
+lk__plan_slices lk__plan_state_slices(const lk_plan *plan, size_t state, lk__plan_array array);
+bool            lk__plan_has_array(const lk_plan *plan, size_t state, lk__plan_array array);
+/* How its arrays are split, as ", values: 0 over 1", a dimension and axes; "": not at all. */
+const char *lk__plan_splits_text(const lk_plan *plan, size_t state, char *text, size_t bytes);
+bool        lk__plan_splits_state(const lk_plan *plan); /* some array of some state is divided into several slices */
+
+lk__plan_slice lk__slices_at(const lk__plan_slices *slices, int part);
+int64_t        lk__slices_elements(const lk__plan_slices *slices, int part); /* of that slice */
+int            lk__slices_part(const lk__plan_slices *slices, int rank);     /* which one a rank has */
+/* The rank whose copy of a slice rank `near` reads: its own, or that of the rank which differs from it in the axes of the splits alone. */
+int lk__slices_holder(const lk__plan_slices *slices, int part, int near);
+
+/* Elements that follow each other both in the whole array, row-major, and in the memory of a slice. */
+typedef struct lk__plan_run {
+    int     part;
+    int64_t first, at, count; /* in the whole array; in the slice */
+} lk__plan_run;
+/* The run, as long as there is one, that begins with element `first` of the whole array; or with element `at` of a slice. There must be such
+ * an element. */
+lk__plan_run lk__slices_find(const lk__plan_slices *slices, int64_t first);
+lk__plan_run lk__slices_run(const lk__plan_slices *slices, int part, int64_t at);
+
+#endif
