@@ -51,10 +51,15 @@ void lk__sha256_hex(const unsigned char digest[32], char hex[65])
     hex[64] = 0;
 }
 
+static const uint64_t FNV_BASIS = 0xcbf29ce484222325u;
+
 uint64_t lk__hash64(const void *data, size_t bytes, uint64_t seed)
 {
     const unsigned char *p = data;
-    uint64_t             hash = 0xcbf29ce484222325u ^ seed;
+    uint64_t             hash = FNV_BASIS ^ seed;
     for (size_t i = 0; i < bytes; i++) hash = (hash ^ p[i]) * 0x100000001b3u;
     return hash ^ hash >> 29;
 }
+
+/* hash ^ hash >> 29 is undone by shifts of its multiples. */
+uint64_t lk__hash64_resume(uint64_t hash) { return (hash ^ hash >> 29 ^ hash >> 58) ^ FNV_BASIS; }

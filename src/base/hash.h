@@ -22,5 +22,7 @@ void lk__sha256_final(lk__sha256 *sha, unsigned char digest[32]);
 void lk__sha256_hex(const unsigned char digest[32], char hex[65]);
 
 uint64_t lk__hash64(const void *data, size_t bytes, uint64_t seed); /* FNV-1a; not collision-resistant */
+/* The seed with which lk__hash64 of the bytes that follow gives the hash of all, from that of those before. */
+uint64_t lk__hash64_resume(uint64_t hash);
 
 #endif

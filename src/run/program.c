@@ -140,6 +140,9 @@ static lk_status check_comm(const lk_plan *plan, lk_comm *comm)
 /* Who updates a state, and how, must be the same to all who use it. */
 static lk_status check_sharing(const lk_plan *plan, const lk_store *store, const lk_comm *comm)
 {
+    if (plan->splits || store->plan->splits)
+        return lk__fail(plan->context, LK_EUNSUPPORTED,
+                        "the ranks have slices of the state, and programs need all of it on every rank yet");
     if (lk__store_shares_buffers(store) && plan->writes_buffers && !plan->shares_buffers)
         return lk__fail(plan->context, LK_EMISMATCH,
                         "the ranks hold the store's buffers together, and each of them would write to them: plan it "

@@ -24,19 +24,92 @@ bool lk_store_find(const lk_store *s, const char *name, lk_state *state)
     return index >= 0;
 }
 
-char *lk__store_memory(const lk_store *s, size_t index, lk_state_part part)
+char *lk__store_array_memory(const lk_store *s, size_t index, lk__plan_array array)
 {
     const lk__plan_state *sp = &s->plan->states[index];
-    if (part != LK_STATE_VALUE) return s->optimizer + sp->moment_offset[part - LK_STATE_MOMENT_0];
-    if (sp->master) return s->master + sp->master_offset;
-    return (s->plan->graph->states[index].buffer ? s->buffers : s->parameters) + sp->place.offset;
+    if (array == LK__ARRAY_STORED)
+        return (s->plan->graph->states[index].buffer ? s->buffers : s->parameters) + sp->place.offset;
+    if (array == LK__ARRAY_MASTER) return s->master + sp->master_offset;
+    return s->optimizer + sp->moment_offset[array - LK__ARRAY_MOMENT_0];
+}
+
+char *lk__store_memory(const lk_store *s, size_t index, lk_state_part part)
+{
+    return lk__store_array_memory(s, index, lk__store_array(s, index, part));
 }
 
 lk_status lk__store_read_bytes(const lk_store *s, size_t index, lk_state_part part, size_t first, void *data,
                                size_t bytes)
 {
-    lk_status status = lk__store_check(s);
-    return status < 0 ? status : lk__device_read(s->device, NULL, data, lk__store_memory(s, index, part) + first, bytes);
+    lk__plan_slices slices = lk__store_slices(s, index, part);
+    const char     *memory = lk__store_memory(s, index, part);
+    size_t          size = lk_dtype_size(slices.dtype);
+    lk_status       status = lk__store_check(s);
+    if (slices.parts == 1) return status < 0 ? status : lk__device_read(s->device, NULL, data, memory + first, bytes);
+    for (size_t done = 0, part_bytes; done < bytes && status >= 0; done += part_bytes) {
+        size_t       inside = (first + done) % size;
+        lk__plan_run run = lk__slices_find(&slices, (int64_t)((first + done) / size));
+        part_bytes = (size_t)run.count * size - inside;
+        if (part_bytes > bytes - done) part_bytes = bytes - done;
+        if (run.part != slices.own)
+            return lk__fail(s->context, LK_EINVAL, "rank %d does not have element %lld of \"%s\", which is split",
+                            lk__plan_rank(s->plan), (long long)run.first, s->plan->graph->states[index].name);
+        status =
+            lk__device_read(s->device, NULL, (char *)data + done, memory + (size_t)run.at * size + inside, part_bytes);
+    }
+    return status;
+}
+
+/* ---- writing ---- */
+
+/* Elements of a value that this rank has, in f32, to its stored copy in bf16, which has other slices than the master copy. */
+static lk_status write_rounded(lk_store *s, char *to, const float *data, int64_t count)
+{
+    lk__bf16  rounded[1024];
+    lk_status status = LK_OK;
+    for (int64_t at = 0, some; at < count && status >= 0; at += some) {
+        some = count - at < 1024 ? count - at : 1024;
+        for (int64_t i = 0; i < some; i++) rounded[i] = lk__to_bf16(data[at + i]);
+        status = lk__device_write(s->device, NULL, to + (size_t)at * sizeof *rounded, rounded,
+                                  (size_t)some * sizeof *rounded);
+    }
+    return status;
+}
+
+/* What this rank has of elements first … first + count - 1 of one array. */
+static lk_status write_array(lk_store *s, size_t index, lk__plan_array array, int64_t first, int64_t count,
+                             const char *data, lk_dtype from)
+{
+    lk__plan_slices slices = lk__plan_state_slices(s->plan, index, array);
+    size_t          size = lk_dtype_size(slices.dtype), from_size = lk_dtype_size(from);
+    char           *memory = lk__store_array_memory(s, index, array);
+    lk_status       status = LK_OK;
+    for (int64_t done = 0, some; done < count && status >= 0; done += some) {
+        lk__plan_run run = lk__slices_find(&slices, first + done);
+        some = run.count < count - done ? run.count : count - done;
+        if (run.part != slices.own) continue;
+        char       *to = memory + (size_t)run.at * size;
+        const char *source = data + (size_t)done * from_size;
+        status = from == slices.dtype ? lk__device_write(s->device, NULL, to, source, (size_t)some * size)
+                                      : write_rounded(s, to, (const float *)source, some);
+        if (status >= 0 && slices.holder == LK_HELD_BY_NODE) lk__store_spread(s, to, (size_t)some * size);
+    }
+    return status;
+}
+
+lk_status lk__store_write_own(lk_store *s, size_t index, lk_state_part part, size_t first, const void *data,
+                              size_t bytes)
+{
+    lk__plan_array  array = lk__store_array(s, index, part);
+    lk__plan_slices slices = lk__plan_state_slices(s->plan, index, array);
+    size_t          size = lk_dtype_size(slices.dtype);
+    int64_t         from = (int64_t)(first / size), count = (int64_t)(bytes / size);
+    lk_status       status = lk__store_check(s);
+    if (status >= 0) status = write_array(s, index, array, from, count, data, slices.dtype);
+    if (status < 0 || array != LK__ARRAY_MASTER) return status;
+    lk__plan_slices stored = lk__plan_state_slices(s->plan, index, LK__ARRAY_STORED);
+    if (slices.parts == 1 && stored.parts == 1) return lk__store_round(s, index, (size_t)from, (size_t)count);
+    return write_array(s, index, LK__ARRAY_STORED, from, count, data, slices.dtype);
 }
 
 lk_status lk__store_write_bytes(lk_store *s, size_t index, lk_state_part part, size_t first, const void *data,
@@ -44,11 +117,7 @@ lk_status lk__store_write_bytes(lk_store *s, size_t index, lk_state_part part, s
 {
     lk_status status = lk__store_check(s);
     if (status < 0 || (lk__store_shares(s, index) && s->sharer != 0)) return status; /* the first of a host writes */
-    char *to = lk__store_memory(s, index, part) + first;
-    status = lk__device_write(s->device, NULL, to, data, bytes);
-    if (status < 0 || part != LK_STATE_VALUE) return status;
-    if (lk__store_shares(s, index) && !s->plan->states[index].master) lk__store_spread(s, to, bytes);
-    return lk__store_round(s, index, first / sizeof(float), bytes / sizeof(float));
+    return lk__store_write_own(s, index, part, first, data, bytes);
 }
 
 lk_status lk__store_round(lk_store *s, size_t index, size_t first, size_t count)
@@ -68,18 +137,22 @@ lk_status lk__store_hash_state(const lk_store *s, size_t index, uint64_t seed, u
     const char           *memory = lk__store_memory(s, index, LK_STATE_VALUE);
     lk_status             status = lk__store_check(s);
     if (status < 0) return status;
+    if (lk__store_splits(s, index, LK_STATE_VALUE)) return lk__store_hash_split(s, index, seed, hash);
     return s->device->backend->hash(s->device, memory, sp->master ? sp->wide_bytes : sp->bytes, seed, hash);
 }
 
 lk_status lk__store_finite(const lk_store *s, size_t index, bool *finite)
 {
-    lk_state  state = lk_store_at(s, index);
-    int64_t   elements = 1;
-    lk_status status = lk__store_check(s);
+    lk__plan_slices slices = lk__store_slices(s, index, LK_STATE_VALUE);
+    lk_status       status = lk__store_check(s);
     if (status < 0) return status;
-    for (int i = 0; i < state.rank; i++) elements *= state.dims[i];
-    return s->device->backend->finite(s->device, lk__store_memory(s, index, LK_STATE_VALUE), elements, state.dtype,
-                                      finite);
+    status = s->device->backend->finite(s->device, lk__store_memory(s, index, LK_STATE_VALUE),
+                                        lk__slices_elements(&slices, slices.own), slices.dtype, finite);
+    if (status < 0 || slices.parts == 1) return status;
+    int64_t all = *finite;
+    status = lk_comm_all_reduce(s->group, &all, &all, 1, LK_I64, LK_MIN, NULL);
+    *finite = all != 0;
+    return status;
 }
 
 /* Finds what lk_store_read and lk_store_write copy: the state, and the slice's first byte. */
@@ -111,7 +184,9 @@ lk_status lk_store_read(const lk_store *s, const char *name, lk_state_part part,
 {
     size_t    index, first_byte;
     lk_status status = locate_slice(s, name, part, first, count, bytes, &index, &first_byte);
-    return status < 0 ? status : lk__store_read_bytes(s, index, part, first_byte, data, bytes);
+    if (status < 0) return status;
+    if (lk__store_splits(s, index, part)) return lk__store_read_split(s, index, part, first_byte, data, bytes);
+    return lk__store_read_bytes(s, index, part, first_byte, data, bytes);
 }
 
 lk_status lk_store_write(lk_store *s, const char *name, lk_state_part part, int64_t first, int64_t count,
@@ -120,8 +195,9 @@ lk_status lk_store_write(lk_store *s, const char *name, lk_state_part part, int6
     size_t    index, first_byte;
     lk_status status = locate_slice(s, name, part, first, count, bytes, &index, &first_byte);
     if (status < 0) return status;
-    return lk__store_shares(s, index) && !s->alone ? lk__store_write_shared(s, index, part, first_byte, data, bytes)
-                                                   : lk__store_write_bytes(s, index, part, first_byte, data, bytes);
+    bool shared = lk__store_shares(s, index) || lk__store_splits(s, index, part);
+    return shared && !s->alone ? lk__store_write_shared(s, index, part, first_byte, data, bytes)
+                               : lk__store_write_bytes(s, index, part, first_byte, data, bytes);
 }
 
 uint64_t lk_store_hash(const lk_store *s)

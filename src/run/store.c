@@ -17,9 +17,11 @@ enum { TILE = 16384, DRAW = 4 * LK__RANDOM_BATCH, STAGED = 8 * TILE };
 
 typedef struct filling {
     const lk__graph_state *state;
-    lk_dtype               type;
-    void                  *data;       /* of element `first` on */
-    int64_t                first, end; /* first: a multiple of TILE */
+    const lk__plan_slices *slices;
+    lk_dtype               type;       /* in which numbers are drawn */
+    bool                   rounded;    /* f32, which is then stored in bf16 */
+    char                  *data;       /* of element `first` on */
+    int64_t                first, end; /* elements of this rank's slice; first: a multiple of TILE */
     lk__random             random;
 } filling;
 
@@ -55,72 +57,125 @@ static inline void write_number(lk_dtype type, void *data, int64_t i, double val
 }
 
 /* The common case, random numbers in f32. Uniform ones are f32 throughout: a draw read as a signed integer, scaled to (-a, a). */
-static void fill_random_f32(const filling *f, int64_t at, int64_t count)
+static void draw_f32(const filling *f, int64_t i, float value[DRAW])
 {
     uint32_t bits[4][LK__RANDOM_BATCH];
-    float    last[DRAW], *out = (float *)f->data + at - f->first, *value = count == DRAW ? out : last;
     float    scale = (float)(f->state->a / 2147483648.0);
-    int64_t  i = at / DRAW;
     lk__random4_batch(&f->random, (uint64_t)i >> 27, (uint32_t)(i * LK__RANDOM_BATCH), bits);
     if (f->state->init == LK_INIT_NORMAL)
         lk__normal_f32((const uint32_t(*)[LK__RANDOM_BATCH])bits, f->state->a, value);
     else
         for (int j = 0; j < LK__RANDOM_BATCH; j++)
             for (int k = 0; k < 4; k++) value[4 * j + k] = scale * (float)(int32_t)(bits[k][j] ^ 0x80000000u);
-    if (value == last) memcpy(out, last, (size_t)count * sizeof *last);
 }
 
+/* Elements first … first + count - 1 of the whole array, within one draw, to `out`. */
+static void fill_draw(const filling *f, int64_t first, int64_t count, char *out)
+{
+    bool    random = f->state->init == LK_INIT_UNIFORM || f->state->init == LK_INIT_NORMAL;
+    int64_t i = first / DRAW, skipped = first % DRAW;
+    if (f->type == LK_F32 && random) {
+        float  some[DRAW];
+        float *value = count == DRAW && !f->rounded ? (float *)out : some;
+        draw_f32(f, i, value);
+        for (int64_t k = 0; k < count && f->rounded; k++) ((lk__bf16 *)out)[k] = lk__to_bf16(value[skipped + k]);
+        if (value == some && !f->rounded) memcpy(out, some + skipped, (size_t)count * sizeof *some);
+        return;
+    }
+    double value[DRAW];
+    if (random)
+        draw(f, i, value);
+    else
+        for (int k = 0; k < DRAW; k++) value[k] = f->state->init == LK_INIT_CONSTANT ? f->state->a : 0;
+    for (int64_t k = 0; k < count; k++) write_number(f->rounded ? LK_BF16 : f->type, out, k, value[skipped + k]);
+}
+
+static size_t filled_size(const filling *f) { return lk_dtype_size(f->rounded ? LK_BF16 : f->type); }
+
+/* Numbers are functions of the element of the whole array, whichever slice has it. */
 static void fill_tile(void *argument, int64_t tile, int worker)
 {
     const filling *f = argument;
-    int64_t        begin = f->first + tile * TILE, end = begin + TILE < f->end ? begin + TILE : f->end;
-    bool           random = f->state->init == LK_INIT_UNIFORM || f->state->init == LK_INIT_NORMAL;
-    double         value[DRAW];
+    int64_t        at = f->first + tile * TILE, end = at + TILE < f->end ? at + TILE : f->end;
     (void)worker;
-    for (int i = 0; i < DRAW; i++) value[i] = f->state->init == LK_INIT_CONSTANT ? f->state->a : 0;
-    for (int64_t at = begin; at < end; at += DRAW) {
-        int64_t count = end - at < DRAW ? end - at : DRAW;
-        if (f->type == LK_F32 && random) {
-            fill_random_f32(f, at, count);
-            continue;
+    while (at < end) {
+        lk__plan_run run = lk__slices_run(f->slices, f->slices->own, at);
+        int64_t      last = run.count < end - at ? at + run.count : end;
+        for (int64_t element = run.first, count; at < last; at += count, element += count) {
+            count = DRAW - element % DRAW < last - at ? DRAW - element % DRAW : last - at;
+            fill_draw(f, element, count, f->data + (size_t)(at - f->first) * filled_size(f));
         }
-        if (random) draw(f, at / DRAW, value);
-        for (int64_t i = 0; i < count; i++) write_number(f->type, f->data, at - f->first + i, value[i]);
     }
 }
 
-/* In the host's memory: where it will stay or, off the CPU, in a staging buffer, part by part. */
+static bool same_slices(const lk__plan_slices *a, const lk__plan_slices *b)
+{
+    bool same = a->splits.count == b->splits.count;
+    for (int i = 0; i < a->splits.count && same; i++)
+        same = a->splits.split[i].dim == b->splits.split[i].dim && a->splits.split[i].axes == b->splits.split[i].axes;
+    return same;
+}
+
+/* In the host's memory, where it will stay; of what ranks share, each fills a part. `rounds`: the stored copy from the master copy. */
+static lk_status fill_here(lk_store *s, size_t index, filling *f, char *memory, bool rounds)
+{
+    bool      shares = lk__store_shares(s, index);
+    int64_t   elements = lk__slices_elements(f->slices, f->slices->own);
+    lk__range tiles = lk__split_part((elements + TILE - 1) / TILE, shares ? s->sharers : 1, shares ? s->sharer : 0);
+    f->first = tiles.first * TILE;
+    f->end = tiles.end * TILE < elements ? tiles.end * TILE : elements;
+    if (f->first >= f->end) return LK_OK;
+    f->data = memory + (size_t)f->first * filled_size(f);
+    lk__pool_run(lk__context_pool(s->context), lk__range_count(tiles), fill_tile, f);
+    if (f->slices->holder == LK_HELD_BY_NODE)
+        lk__store_spread(s, f->data, (size_t)(f->end - f->first) * filled_size(f));
+    return rounds ? lk__store_round(s, index, (size_t)f->first, (size_t)(f->end - f->first)) : LK_OK;
+}
+
+/* In a staging buffer, part by part. */
+static lk_status fill_device(lk_store *s, size_t index, filling *f, char *memory, bool rounds)
+{
+    const lk__device_backend *device = s->device->backend;
+    size_t                    size = filled_size(f);
+    int64_t                   elements = lk__slices_elements(f->slices, f->slices->own);
+    lk_status                 status = LK_OK;
+    if (!(f->data = device->alloc_host(s->device, LK_MEMORY_OTHER, STAGED * size))) return LK_ENOMEM;
+    for (f->first = 0; f->first < elements && status >= 0; f->first += STAGED) {
+        int64_t count = elements - f->first < STAGED ? elements - f->first : STAGED;
+        f->end = f->first + count;
+        lk__pool_run(lk__context_pool(s->context), (count + TILE - 1) / TILE, fill_tile, f);
+        status = lk__device_write(s->device, NULL, memory + (size_t)f->first * size, f->data, (size_t)count * size);
+        if (status >= 0 && rounds) status = lk__store_round(s, index, (size_t)f->first, (size_t)count);
+    }
+    device->free_host(s->device, LK_MEMORY_OTHER, f->data, STAGED * size);
+    return status;
+}
+
+static lk_status fill_array(lk_store *s, size_t index, lk__plan_array array, uint64_t seed)
+{
+    const lk__graph_state *state = &s->plan->graph->states[index];
+    lk__plan_slices        slices = lk__plan_state_slices(s->plan, index, array);
+    lk__plan_slices        stored = lk__plan_state_slices(s->plan, index, LK__ARRAY_STORED);
+    bool                   master = s->plan->states[index].master;
+    filling                f = {.state = state,
+                                .slices = &slices,
+                                .type = master ? lk__wide_type(slices.dtype) : slices.dtype,
+                                .rounded = master && array == LK__ARRAY_STORED,
+                                .random = lk__random_make(seed, LK__FOR_INIT, lk__hash64(state->name, strlen(state->name), 0))};
+    bool                   rounds = array == LK__ARRAY_MASTER && same_slices(&slices, &stored);
+    char                  *memory = lk__store_array_memory(s, index, array);
+    return s->device->backend->host ? fill_here(s, index, &f, memory, rounds)
+                                    : fill_device(s, index, &f, memory, rounds);
+}
+
+/* The values of this rank's slices; moments are zero. A stored copy that has other slices than its master copy is drawn again. */
 static lk_status initialise(lk_store *s, size_t index, uint64_t seed)
 {
-    const lk__graph_state    *state = &s->plan->graph->states[index];
-    const lk__device_backend *device = s->device->backend;
-    const lk_dtype            type = lk_store_at(s, index).dtype;
-    const size_t              size = lk_dtype_size(type), staged = STAGED * size;
-    int64_t                   elements = lk__shape_elements(&s->plan->graph->values[state->value].shape);
-    lk_status                 status = LK_OK;
-    filling                   f = {.state = state,
-                                   .type = type,
-                                   .random = lk__random_make(seed, LK__FOR_INIT, lk__hash64(state->name, strlen(state->name), 0))};
-    if (device->host) { /* of what ranks share, each fills a part */
-        bool      shares = lk__store_shares(s, index);
-        lk__range tiles = lk__split_part((elements + TILE - 1) / TILE, shares ? s->sharers : 1, shares ? s->sharer : 0);
-        f.first = tiles.first * TILE;
-        f.end = tiles.end * TILE < elements ? tiles.end * TILE : elements;
-        if (f.first >= f.end) return LK_OK;
-        f.data = lk__store_memory(s, index, LK_STATE_VALUE) + (size_t)f.first * size;
-        lk__pool_run(lk__context_pool(s->context), lk__range_count(tiles), fill_tile, &f);
-        if (shares && !s->plan->states[index].master) lk__store_spread(s, f.data, (size_t)(f.end - f.first) * size);
-        return lk__store_round(s, index, (size_t)f.first, (size_t)(f.end - f.first));
-    }
-    if (!(f.data = device->alloc_host(s->device, LK_MEMORY_OTHER, staged))) return LK_ENOMEM;
-    for (f.first = 0; f.first < elements && status >= 0; f.first += STAGED) {
-        int64_t count = elements - f.first < STAGED ? elements - f.first : STAGED;
-        f.end = f.first + count;
-        lk__pool_run(lk__context_pool(s->context), (count + TILE - 1) / TILE, fill_tile, &f);
-        status = lk__store_write_bytes(s, index, LK_STATE_VALUE, (size_t)f.first * size, f.data, (size_t)count * size);
-    }
-    device->free_host(s->device, LK_MEMORY_OTHER, f.data, staged);
-    return status;
+    lk__plan_array  array = lk__store_array(s, index, LK_STATE_VALUE);
+    lk__plan_slices value = lk__plan_state_slices(s->plan, index, array);
+    lk__plan_slices stored = lk__plan_state_slices(s->plan, index, LK__ARRAY_STORED);
+    lk_status       status = fill_array(s, index, array, seed);
+    return status < 0 || same_slices(&value, &stored) ? status : fill_array(s, index, LK__ARRAY_STORED, seed);
 }
 
 /* What is this rank's own: of a shared store at most the buffers. Returns how many there are. */
@@ -153,7 +208,8 @@ lk_status lk__explain_memory(const lk_plan *p, lk_status status)
                     before, (double)total / 1048576.0, text);
 }
 
-static lk_status create_store(lk_plan *plan, uint64_t seed, lk_comm *comm, lk_store **store)
+/* group: of ranks that share the state, or have slices of it; NULL: this rank has all of it, for itself. */
+static lk_status create_store(lk_plan *plan, uint64_t seed, lk_comm *group, lk_store **store)
 {
     lk_context *c = plan->context;
     lk_store   *s = lk__alloc(c, LK_MEMORY_OTHER, sizeof *s);
@@ -161,10 +217,11 @@ static lk_status create_store(lk_plan *plan, uint64_t seed, lk_comm *comm, lk_st
     s->context = c;
     s->plan = plan;
     s->device = plan->device;
-    s->comm = comm;
+    s->group = group;
+    s->comm = plan->shared ? group : NULL;
     s->sharers = lk__plan_owners(plan);
     s->sharer = lk__plan_own(plan);
-    lk_status status = comm ? lk__store_alloc_shared(s) : LK_OK;
+    lk_status status = s->comm ? lk__store_alloc_shared(s) : lk__store_alloc_exchange(s);
     if (status >= 0) {
         lk__device_part parts[REGIONS];
         int             count = list_regions(s, parts);
@@ -174,7 +231,7 @@ static lk_status create_store(lk_plan *plan, uint64_t seed, lk_comm *comm, lk_st
     for (size_t i = 0; i < plan->graph->constants_count && lk__store_writes_buffers(s) && status >= 0; i++)
         status = lk__device_write(s->device, NULL, s->buffers + plan->constants[i], plan->graph->constants[i].data,
                                   plan->graph->constants[i].bytes);
-    if (status >= 0 && comm) status = lk_comm_barrier(comm, NULL); /* until all have filled their parts */
+    if (status >= 0 && s->comm) status = lk_comm_barrier(s->comm, NULL); /* until all have filled their parts */
     if (status < 0) {
         lk_store_free(s);
         return lk__explain_memory(plan, status);
@@ -190,6 +247,10 @@ lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store)
         return lk__fail(plan->context, LK_EINVAL,
                         "the plan's ranks share their state: create its store with their group, by "
                         "lk_store_create_shared, or plan it as replicated");
+    if (plan->splits)
+        return lk__fail(plan->context, LK_EINVAL,
+                        "the plan's ranks have slices of their state: create its store with their group, by "
+                        "lk_store_create_shared");
     return create_store(plan, seed, NULL, store);
 }
 
@@ -200,15 +261,15 @@ lk_status lk_store_create_shared(lk_plan *plan, uint64_t seed, lk_comm *comm, lk
     if (!comm)
         return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, and there is no group",
                         lk__plan_rank(plan), lk__plan_ranks(plan));
-    if (!plan->shared && lk_comm_size(comm) > 1)
+    if (!plan->shared && !plan->splits && lk_comm_size(comm) > 1)
         return lk__fail(plan->context, LK_EINVAL,
                         "the plan's ranks do not share their state: set lk_parallel.state to LK_STATE_SHARED");
     if (lk_comm_size(comm) != lk__plan_ranks(plan) || lk_comm_rank(comm) != lk__plan_rank(plan))
         return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, this is rank %d of %d",
                         lk__plan_rank(plan), lk__plan_ranks(plan), lk_comm_rank(comm), lk_comm_size(comm));
-    if (!plan->shared) return create_store(plan, seed, NULL, store); /* one rank */
+    if (!plan->shared && !plan->splits) return create_store(plan, seed, NULL, store); /* one rank */
     const char *why;
-    int         hosts = lk__comm_hosts(comm, &why);
+    int         hosts = plan->shared ? lk__comm_hosts(comm, &why) : plan->parallel.hosts;
     if (hosts == 0)
         return lk__fail(plan->context, LK_EUNSUPPORTED,
                         "the ranks of this group (%s) %s, so they cannot share their state: plan it as replicated "
@@ -231,10 +292,17 @@ void lk_store_free(lk_store *s)
     int             count = list_regions(s, parts);
     lk__device_free_parts(s->device, parts, count, s->block);
     if (s->comm) lk__store_free_shared(s);
+    lk__store_free_exchange(s);
     lk__free(s->context, LK_MEMORY_OTHER, s, sizeof *s);
 }
 
 size_t lk_store_count(const lk_store *s) { return s->plan->graph->states_count; }
+
+/* NULL: this rank has slices of it. */
+static void *whole_memory(const lk_store *s, size_t index, lk_state_part part)
+{
+    return lk__store_splits(s, index, part) ? NULL : lk__store_memory(s, index, part);
+}
 
 lk_state lk_store_at(const lk_store *s, size_t index)
 {
@@ -251,9 +319,9 @@ lk_state lk_store_at(const lk_store *s, size_t index)
                                   .moments = sp->moments};
     memcpy(out.dims, shape->dims, sizeof out.dims);
     if (!lk__device_is_host(s->device)) return out;
-    out.data = lk__store_memory(s, index, LK_STATE_VALUE);
+    out.data = whole_memory(s, index, LK_STATE_VALUE);
     for (int m = 0; m < sp->moments; m++)
-        out.moment[m] = lk__store_memory(s, index, (lk_state_part)(LK_STATE_MOMENT_0 + m));
+        out.moment[m] = whole_memory(s, index, (lk_state_part)(LK_STATE_MOMENT_0 + m));
     return out;
 }
 

@@ -1,6 +1,7 @@
-/* run/store.h - the internals of a store: one block of memory per kind, laid out by the plan. Of a store that the ranks of a host share,
- * the blocks of parameters, master copies, optimizer state and, where all ranks compute the same, buffers are in symmetric memory, once
- * for all ranks of the host. On several hosts each has its own, and they are replicas of each other. */
+/* run/store.h - the internals of a store: one block of memory per kind, with this rank's slices of the states as the plan places them
+ * (plan/state_slices.h). Of a store that the ranks of a host share, the blocks of parameters, master copies, optimizer state and, where all
+ * ranks compute the same, buffers are in symmetric memory, once for all ranks of the host. On several hosts each has its own, and they are
+ * replicas of each other. Of a store that is split over ranks, a block has room for the slices of this rank alone. */
 #ifndef LK__STORE_H
 #define LK__STORE_H
 
@@ -17,7 +18,11 @@ struct lk_store {
     char       *parameters, *master, *buffers, *optimizer; /* the device's memory */
     char       *block;                                     /* all of it; NULL: each is its own allocation */
 
-    lk_comm  *comm;            /* of the ranks that share it, on all hosts; NULL: it is this rank's own */
+    lk_comm *group;    /* of the ranks that share it, on all hosts, or have other slices of it; NULL: this rank has all, and for itself */
+    void    *exchange; /* with slices: buffers for what ranks send each other, exchange_bytes */
+    size_t   exchange_bytes;
+
+    lk_comm  *comm;            /* `group`, where ranks share memory; NULL: memory is this rank's own */
     int       sharers, sharer; /* ranks of this host, and this one's index among them */
     void     *symmetric;       /* this rank's part of their memory */
     int       nodes, node;     /* memory nodes of the host's ranks, each with a copy of what all read; this rank's */
@@ -32,14 +37,39 @@ struct lk_store {
 int lk__find_state(const lk_graph *graph, const char *name); /* its index, or -1; second names of tied weights count */
 
 /* ---- slice.c: by index instead of name, in bytes, unchecked ---- */
-/* The device's memory of a part; of a value, the master copy where there is one. */
+/* The array that a part is, with its slices: of a value, the master copy where there is one. */
+static inline lk__plan_array lk__store_array(const lk_store *s, size_t index, lk_state_part part)
+{
+    if (part != LK_STATE_VALUE) return (lk__plan_array)(LK__ARRAY_MOMENT_0 + (part - LK_STATE_MOMENT_0));
+    return s->plan->states[index].master ? LK__ARRAY_MASTER : LK__ARRAY_STORED;
+}
+static inline lk__plan_slices lk__store_slices(const lk_store *s, size_t index, lk_state_part part)
+{
+    lk__plan_slices slices = lk__plan_state_slices(s->plan, index, lk__store_array(s, index, part));
+    if (!s->comm) slices.holder = LK_HELD_BY_RANK; /* a store for evaluation, or a copy */
+    return slices;
+}
+/* Whether ranks have different slices of it: then reading it is a collective. */
+static inline bool lk__store_splits(const lk_store *s, size_t index, lk_state_part part)
+{
+    return s->plan->splits && lk__store_slices(s, index, part).parts > 1;
+}
+/* The device's memory of an array: of this rank's slice of it. */
+char *lk__store_array_memory(const lk_store *store, size_t index, lk__plan_array array);
+/* That of a part. */
 char *lk__store_memory(const lk_store *store, size_t index, lk_state_part part);
-/* The master copy to the stored one, where there are two, of this node and all others; in elements. */
+/* The master copy to the stored one, where there are two of the same slices, of this node and all others; in elements of this rank's slice. */
 lk_status lk__store_round(lk_store *store, size_t index, size_t first, size_t count);
+/* Of bytes that this rank has. */
 lk_status lk__store_read_bytes(const lk_store *store, size_t index, lk_state_part part, size_t first, void *data,
                                size_t bytes);
+/* What of it this rank has, and, of what ranks share, the first of every host for all. */
 lk_status lk__store_write_bytes(lk_store *store, size_t index, lk_state_part part, size_t first, const void *data,
                                 size_t bytes);
+/* The same by this rank, whatever its number is. */
+lk_status lk__store_write_own(lk_store *store, size_t index, lk_state_part part, size_t first, const void *data,
+                              size_t bytes);
+/* Both collectives where the array is split over ranks. */
 lk_status lk__store_hash_state(const lk_store *store, size_t index, uint64_t seed, uint64_t *hash); /* of its value */
 lk_status lk__store_finite(const lk_store *store, size_t index, bool *finite); /* its value; integers are */
 
@@ -77,6 +107,13 @@ lk_status lk__store_write_end(lk_store *store, lk_status status);
 /* The same for one write, which must be the same on all ranks. */
 lk_status lk__store_write_shared(lk_store *store, size_t index, lk_state_part part, size_t first, const void *data,
                                  size_t bytes);
+
+/* store_split.c: reads of what is split over ranks. Collective; ranks may read different ranges. */
+lk_status lk__store_alloc_exchange(lk_store *store);
+void      lk__store_free_exchange(lk_store *store);
+lk_status lk__store_read_split(const lk_store *store, size_t index, lk_state_part part, size_t first, void *data,
+                               size_t bytes);
+lk_status lk__store_hash_split(const lk_store *store, size_t index, uint64_t seed, uint64_t *hash);
 
 /* store_hosts.c: makes the copies of all hosts that of rank 0's. Collective. */
 lk_status lk__store_broadcast(lk_store *store);

@@ -53,14 +53,14 @@ lk_status lk__store_invalidate(lk_store *s, lk_status status)
 lk_status lk__store_write_begin(lk_store *s)
 {
     lk_status status = lk__store_check(s);
-    return status < 0 || !s->comm || s->alone ? status : lk_comm_barrier(s->comm, NULL);
+    return status < 0 || !s->group || s->alone ? status : lk_comm_barrier(s->group, NULL);
 }
 
 lk_status lk__store_write_end(lk_store *s, lk_status status)
 {
     int64_t worst = status;
-    if (!s->comm || s->alone) return status;
-    lk_status shared = lk__store_invalidate(s, lk_comm_all_reduce(s->comm, &worst, &worst, 1, LK_I64, LK_MIN, NULL));
+    if (!s->group || s->alone) return status;
+    lk_status shared = lk__store_invalidate(s, lk_comm_all_reduce(s->group, &worst, &worst, 1, LK_I64, LK_MIN, NULL));
     if (shared < 0 || status < 0 || worst >= 0) return shared < 0 ? shared : status;
     return lk__fail(s->context, (lk_status)worst, "another rank could not load the state that the ranks share: %s",
                     lk_status_text((lk_status)worst));
@@ -73,13 +73,13 @@ lk_status lk__store_write_shared(lk_store *s, size_t index, lk_state_part part, 
     uint64_t       mine = lk__hash64(data, bytes, lk__hash64(where, sizeof where, 11)), range[2] = {mine, ~mine};
     lk_status      status = lk__store_check(s);
     /* The least of the hashes and of their complements: the same on all ranks if these are. */
-    if (status >= 0) status = lk_comm_all_reduce(s->comm, range, range, 2, LK_I64, LK_MIN, NULL);
+    if (status >= 0) status = lk_comm_all_reduce(s->group, range, range, 2, LK_I64, LK_MIN, NULL);
     if (status < 0) return status;
     if (range[0] != mine || range[1] != ~mine)
         return lk__fail(s->context, LK_EMISMATCH,
                         "ranks that share \"%s\" write different values to it: all must write the same",
                         s->plan->graph->states[index].name);
     status = lk__store_write_bytes(s, index, part, first, data, bytes);
-    lk_status end = lk__store_invalidate(s, lk_comm_barrier(s->comm, NULL)); /* the rank that writes may have died */
+    lk_status end = lk__store_invalidate(s, lk_comm_barrier(s->group, NULL)); /* the rank that writes may have died */
     return status < 0 ? status : end;
 }

@@ -30,11 +30,12 @@ static bool plan_line(const lk_plan *plan, size_t index, char text[LINE])
     index -= 1;
     if (index < g->states_count) {
         const lk__graph_state *s = &g->states[index];
-        char                   shape[96];
+        char                   shape[96], splits[160];
         lk__shape_text(&g->values[s->value].shape, shape, sizeof shape);
-        snprintf(text, LINE, "%s %.160s %s %s%s%s", s->buffer ? "buffer" : "parameter", s->name,
+        snprintf(text, LINE, "%s %.160s %s %s%s%s%s", s->buffer ? "buffer" : "parameter", s->name,
                  lk_dtype_name(g->values[s->value].shape.dtype), shape,
-                 plan->states[index].trained ? "" : ", not trained", s->not_saved ? ", not saved" : "");
+                 plan->states[index].trained ? "" : ", not trained", s->not_saved ? ", not saved" : "",
+                 lk__plan_splits_text(plan, index, splits, sizeof splits));
         return true;
     }
     index -= g->states_count;

@@ -1,0 +1,463 @@
+/* test_slices.c - state of which every rank has slices: which elements are whose, against the definition; and stores that are split, against
+ * the store of one rank that has everything.
+ *
+ * ctest: timeout 300, ranks 4 */
+#include "parallel.h"
+#include "run/exchange.h"
+
+#include "base/bf16.h"
+
+/* ---- the lists, against their definition ---- */
+
+static lk__mesh_grid grid_of(const char *axes, int rank)
+{
+    lk_context   *context;
+    lk__mesh_grid grid;
+    REQUIRE(lk_context_create(NULL, &context) == LK_OK);
+    REQUIRE(lk__mesh_parse(context, axes, &grid) == LK_OK, "%s", lk_context_error(context));
+    grid.rank = rank;
+    lk_context_free(context);
+    return grid;
+}
+
+/* Whether part `part` of the list has the element at these coordinates, by floor(n·i / parts) alone. */
+static bool has_element(const lk__plan_slices *s, int part, const int64_t *at)
+{
+    int64_t first[LK_MAX_RANK] = {0}, count[LK_MAX_RANK];
+    int     number[LK__SPLITS], rest = part;
+    memcpy(count, s->dims, sizeof count);
+    for (int i = s->splits.count - 1; i >= 0; i--) {
+        int extent = lk__mesh_extent(s->mesh, s->splits.split[i].axes);
+        number[i] = rest % extent;
+        rest /= extent;
+    }
+    for (int i = 0; i < s->splits.count; i++) {
+        int     dim = s->splits.split[i].dim, extent = lk__mesh_extent(s->mesh, s->splits.split[i].axes);
+        int64_t begin = count[dim] * number[i] / extent, end = count[dim] * (number[i] + 1) / extent;
+        first[dim] += begin;
+        count[dim] = end - begin;
+    }
+    for (int i = 0; i < s->rank; i++)
+        if (at[i] < first[i] || at[i] >= first[i] + count[i]) return false;
+    return true;
+}
+
+static void check_list(const lk__plan_slices *s)
+{
+    int64_t elements = 1, *place;
+    int    *owner;
+    for (int i = 0; i < s->rank; i++) elements *= s->dims[i];
+    REQUIRE((owner = malloc((size_t)elements * sizeof *owner)) && (place = malloc((size_t)elements * sizeof *place)));
+    for (int64_t e = 0; e < elements; e++) owner[e] = -1;
+    for (int part = 0; part < s->parts; part++) {
+        int64_t used = 0;
+        for (int64_t e = 0; e < elements; e++) {
+            int64_t at[LK_MAX_RANK], rest = e;
+            for (int i = s->rank - 1; i >= 0; rest /= s->dims[i], i--) at[i] = rest % s->dims[i];
+            if (!has_element(s, part, at)) continue;
+            CHECK(owner[e] < 0, "element %lld is in slices %d and %d", (long long)e, owner[e], part);
+            owner[e] = part;
+            place[e] = used++;
+        }
+        CHECK(used == lk__slices_elements(s, part), "slice %d has %lld elements", part, (long long)used);
+    }
+    for (int64_t e = 0; e < elements; e++) {
+        lk__plan_run run = lk__slices_find(s, e), back = lk__slices_run(s, run.part, run.at);
+        int64_t      end = e + 1;
+        while (end < elements && owner[end] == owner[e] && place[end] == place[end - 1] + 1) end++;
+        CHECK(run.part == owner[e] && run.at == place[e] && run.first == e && run.count >= 1 && run.count <= end - e,
+              "element %lld: part %d at %lld, %lld", (long long)e, run.part, (long long)run.at, (long long)run.count);
+        /* A run ends where its owner's elements do, or where a row of the slice does. */
+        CHECK(run.count == end - e || s->parts > 1);
+        CHECK(back.first == e && back.part == run.part && back.at == run.at && back.count == run.count);
+    }
+    for (int rank = 0; rank < s->mesh->size; rank++)
+        for (int part = 0; part < s->parts; part++) {
+            int holder = lk__slices_holder(s, part, rank);
+            CHECK(lk__slices_part(s, holder) == part, "rank %d reads slice %d from rank %d", rank, part, holder);
+            CHECK(lk__slices_part(s, rank) != part || holder == rank);
+        }
+    free(owner);
+    free(place);
+}
+
+static void every_element_is_in_one_slice(void)
+{
+    lk__mesh_grid         grid = grid_of("data=2,shard=3,tensor=2", 0);
+    const int64_t         shapes[][3] = {{7, 5, 3}, {2, 2, 2}, {1, 4, 9}, {13, 1, 1}};
+    const lk__plan_splits lists[] = {
+        {0},
+        {1, {{0, LK_AXIS_DATA}}},
+        {1, {{1, LK_AXIS_SHARD}}},
+        {1, {{2, LK_AXIS_TENSOR}}},
+        {1, {{0, LK_AXIS_PIPELINE}}}, /* an axis that the mesh does not name */
+        {1, {{0, LK_AXIS_DATA | LK_AXIS_TENSOR}}},
+        {2, {{0, LK_AXIS_TENSOR}, {0, LK_AXIS_SHARD}}},
+        {2, {{1, LK_AXIS_TENSOR}, {0, LK_AXIS_SHARD}}},
+        {3, {{2, LK_AXIS_DATA}, {0, LK_AXIS_SHARD}, {1, LK_AXIS_TENSOR}}},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
+            lk__plan_slices s = {.mesh = &grid, .rank = 3, .splits = lists[k], .parts = 1};
+            memcpy(s.dims, shapes[i], sizeof shapes[i]);
+            for (int n = 0; n < s.splits.count; n++) s.parts *= lk__mesh_extent(&grid, s.splits.split[n].axes);
+            check_list(&s);
+        }
+}
+
+/* ---- split stores, against the store of one rank ---- */
+
+typedef struct placing {
+    const char     *name;
+    lk__plan_splits splits[LK__ARRAY_COUNT]; /* dimension -1: the last */
+    const char     *axes;                    /* NULL: data */
+    lk_policy       policy;
+    const char     *backend;
+    int             ranks;
+} placing;
+
+#define SPLIT(dim) {1, {{dim, LK_AXIS_DATA}}}
+
+static const placing placings[] = {
+    {.name = "moments split", .splits = {[LK__ARRAY_MOMENT_0] = SPLIT(0), [LK__ARRAY_MOMENT_1] = SPLIT(0)}},
+    {.name = "all split along rows", .splits = {SPLIT(0), SPLIT(0), SPLIT(0), SPLIT(0)}},
+    {.name = "all split along columns", .splits = {SPLIT(-1), SPLIT(-1), SPLIT(-1), SPLIT(-1)}},
+    {.name = "values by columns, one moment by rows", .splits = {SPLIT(-1), SPLIT(-1), {0}, SPLIT(0)}},
+    {.name = "bf16, master copies and moments split",
+     .splits = {{0}, SPLIT(0), SPLIT(0), SPLIT(0)},
+     .policy = LK_POLICY_BF16},
+    {.name = "bf16, stored by columns, master copies by rows",
+     .splits = {SPLIT(-1), SPLIT(0), SPLIT(0), {0}},
+     .policy = LK_POLICY_BF16},
+    {.name = "bf16, all by rows", .splits = {SPLIT(0), SPLIT(0), SPLIT(0), SPLIT(0)}, .policy = LK_POLICY_BF16},
+};
+static const placing grids[] = {
+    {.name = "values over one of two axes",
+     .splits = {{1, {{0, LK_AXIS_TENSOR}}}, {0}, {1, {{-1, LK_AXIS_DATA}}}},
+     .axes = "data=2,tensor=2"},
+    {.name = "two axes, two dimensions",
+     .splits = {{2, {{0, LK_AXIS_DATA}, {-1, LK_AXIS_TENSOR}}}, {0}, {2, {{0, LK_AXIS_TENSOR}, {0, LK_AXIS_DATA}}}},
+     .axes = "data=2,tensor=2"},
+};
+
+static void place_array(void *user, const lk_plan *plan, size_t state, lk__plan_array array, lk__plan_splits *splits)
+{
+    const placing *p = user;
+    int            rank = plan->graph->values[plan->graph->states[state].value].shape.rank;
+    if (rank == 0) return; /* a single number has no dimension to split */
+    *splits = p->splits[array];
+    for (int i = 0; i < splits->count; i++)
+        if (splits->split[i].dim < 0) splits->split[i].dim = rank - 1;
+}
+
+enum { BIG_ROWS = 501, BIG_COLUMNS = 801, SEED = 5 }; /* of 1.6 MB: several windows */
+
+/* Shapes that no number of ranks divides, fewer rows than ranks, a frozen state, buffers of two types, and a second name. */
+static lk_tensor record_states(lk_graph *g)
+{
+    lk_tensor x = lk_input(g, "x", LK_F32, 2, ((int64_t[]){4, 5}));
+    lk_tensor w = lk_parameter(g, "w", 2, ((int64_t[]){7, 5}), .init = LK_INIT_UNIFORM, .a = 1);
+    lk_tensor b = lk_parameter(g, "b", 1, ((int64_t[]){7}), .init = LK_INIT_CONSTANT, .a = 3);
+    lk_tensor fixed = lk_parameter(g, "fixed", 2, ((int64_t[]){1, 7}), .init = LK_INIT_NORMAL, .a = 2, .frozen = true);
+    lk_tensor cube = lk_parameter(g, "cube", 3, ((int64_t[]){3, 2, 7}), .init = LK_INIT_NORMAL, .a = 1);
+    lk_tensor big = lk_parameter(g, "big", 2, ((int64_t[]){BIG_ROWS, BIG_COLUMNS}), .init = LK_INIT_NORMAL, .a = 0.1);
+    lk_tie(w, "second");
+    lk_tensor out = lk_add(lk_linear(lk_batch_norm(x, "bn"), "fc", 7, .weight = w), lk_add(fixed, b));
+    lk_tensor rest = lk_add(lk_sum(cube), lk_sum(big));
+    return lk_add(lk_sum(lk_mul(out, out)), rest);
+}
+
+static lk_plan_config config_of(rig *r, lk_optimizer_config *adam, lk_policy policy)
+{
+    lk_plan_config config = LK_PLAN_CONFIG_INIT;
+    *adam = (lk_optimizer_config)LK_OPTIMIZER_CONFIG_INIT;
+    config.loss = record_states(r->graph);
+    config.optimizer = adam;
+    config.policy = policy;
+    return config;
+}
+
+/* The store of one rank, in a context of its own, so that the other's memory is counted alone. */
+static rig open_whole(lk_policy policy)
+{
+    rig                 r = rig_open(LK_F32, 1);
+    lk_optimizer_config adam;
+    lk_plan_config      config = config_of(&r, &adam, policy);
+    REQUIRE(lk_plan_create(r.graph, &config, &r.plan) == LK_OK, "%s", lk_context_error(r.context));
+    REQUIRE(lk_store_create(r.plan, SEED, &r.store) == LK_OK);
+    return r;
+}
+
+static rig open_split(const placing *p, int rank, lk_comm **comm)
+{
+    rig                 r = rig_open(LK_F32, 2);
+    lk_optimizer_config adam;
+    lk_plan_config      config = config_of(&r, &adam, p->policy);
+    lk__mesh_grid       grid = grid_of(p->axes ? p->axes : "data=1", rank);
+    lk__plan_placement  placement = {place_array, (void *)p, p->axes ? &grid : NULL};
+    config.parallel.world = p->ranks;
+    config.parallel.rank = rank;
+    *comm = join_group(r.context, p->backend);
+    REQUIRE(lk__plan_create_placed(r.graph, &config, false, &placement, &r.plan) == LK_OK, "%s",
+            lk_context_error(r.context));
+    for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) r.before[kind] = lk_context_memory(r.context, kind);
+    REQUIRE(lk_store_create_shared(r.plan, SEED, *comm, &r.store) == LK_OK, "%s", lk_context_error(r.context));
+    return r;
+}
+
+static void close_split(rig *r, lk_comm *comm)
+{
+    lk_store_free(r->store);
+    for (int kind = 0; kind < LK_MEMORY_OTHER; kind++) /* the group keeps bookkeeping for its next operations */
+        CHECK(lk_context_memory(r->context, kind) == r->before[kind], "%s is not freed", lk_memory_name(kind));
+    lk_plan_free(r->plan);
+    lk_graph_free(r->graph);
+    lk_comm_free(comm);
+    lk_context_free(r->context);
+}
+
+static int last_part(const lk_state *s) { return s->moments; }
+
+/* All parts of all states, read whole. */
+static void compare_all(const placing *p, const rig *split, const rig *whole, const char *when)
+{
+    for (size_t i = 0; i < lk_store_count(whole->store); i++) {
+        lk_state s = lk_store_at(whole->store, i);
+        for (int part = 0; part <= last_part(&s); part++) {
+            const char *got = part_copy(split->store, s.name, (lk_state_part)part);
+            const char *want = part_copy(whole->store, s.name, (lk_state_part)part);
+            CHECK(memcmp(got, want, state_bytes(&s)) == 0, "%s, %s: part %d of %s differs", p->name, when, part, s.name);
+        }
+    }
+    CHECK(lk_store_hash(split->store) == lk_store_hash(whole->store), "%s, %s", p->name, when);
+}
+
+/* Under bf16: this rank's slice of the stored copy is the value, rounded. */
+static void compare_stored(const placing *p, const rig *split, const rig *whole, const char *when)
+{
+    for (size_t i = 0; i < lk_store_count(whole->store); i++) {
+        lk_state        s = lk_store_at(whole->store, i);
+        lk__plan_slices slices = lk__plan_state_slices(split->plan, i, LK__ARRAY_STORED);
+        int64_t         count = lk__slices_elements(&slices, slices.own);
+        if (s.dtype == s.stored || count == 0) continue;
+        const float *values = state_copy(whole->store, s.name);
+        lk__bf16    *stored = copy_room((size_t)count * sizeof *stored);
+        REQUIRE(lk__device_read(split->store->device, NULL, stored,
+                                lk__store_array_memory(split->store, i, LK__ARRAY_STORED),
+                                (size_t)count * sizeof *stored) == LK_OK);
+        bool same = true;
+        for (int64_t k = 0; k < count; k++) {
+            lk__bf16 want = lk__to_bf16(values[lk__slices_run(&slices, slices.own, k).first]);
+            same &= memcmp(&stored[k], &want, sizeof want) == 0;
+        }
+        CHECK(same, "%s, %s: the stored copy of %s", p->name, when, s.name);
+    }
+}
+
+/* A rank has memory for its slices, in whole cache lines, and not for more; and that is what the plan says. */
+static void check_memory(const placing *p, const rig *r)
+{
+    size_t bytes[LK_MEMORY_COUNT] = {0};
+    for (size_t i = 0; i < lk_store_count(r->store); i++)
+        for (int a = 0; a < LK__ARRAY_COUNT; a++) {
+            if (!lk__plan_has_array(r->plan, i, (lk__plan_array)a)) continue;
+            lk__plan_slices s = lk__plan_state_slices(r->plan, i, (lk__plan_array)a);
+            lk__plan_slice  slice = lk__slices_at(&s, s.own);
+            size_t          size = lk_dtype_size(s.dtype);
+            for (int k = 0; k < s.rank; k++) size *= (size_t)slice.count[k];
+            bytes[s.memory] += (size + 63) / 64 * 64;
+        }
+    const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_MASTER, LK_MEMORY_OPTIMIZER, LK_MEMORY_BUFFERS};
+    for (int i = 0; i < 4; i++) {
+        size_t held = lk_context_memory(r->context, kinds[i]) - r->before[kinds[i]];
+        CHECK(held == bytes[kinds[i]] && held == lk_plan_memory(r->plan, kinds[i]), "%s: %zu bytes of %s, not %zu",
+              p->name, held, lk_memory_name(kinds[i]), bytes[kinds[i]]);
+    }
+    if (!p->ranks || !r->plan->splits) return;
+    size_t moments = lk_plan_memory(r->plan, LK_MEMORY_OPTIMIZER), all = 2 * sizeof(float) * BIG_ROWS * BIG_COLUMNS;
+    CHECK(moments < all || p->splits[LK__ARRAY_MOMENT_0].count + p->splits[LK__ARRAY_MOMENT_1].count < 2);
+}
+
+/* Numbers by place, written to both stores, at odd places. */
+static void write_both(rig *split, rig *whole, const char *name, lk_state_part part, int64_t first, int64_t count)
+{
+    float *values = copy_room((size_t)count * sizeof *values);
+    for (int64_t i = 0; i < count; i++) values[i] = (float)(2 * number((uint64_t)first + 17 * part, (uint64_t)i) - 1);
+    lk_status status = lk_store_write(split->store, name, part, first, count, values, (size_t)count * sizeof *values);
+    REQUIRE(status == LK_OK, "%s: %s", name, lk_context_error(split->context));
+    REQUIRE(lk_store_write(whole->store, name, part, first, count, values, (size_t)count * sizeof *values) == LK_OK);
+}
+
+static void write_some(rig *split, rig *whole)
+{
+    for (int part = 0; part < LK_STATE_PART_COUNT; part++) {
+        write_both(split, whole, "w", (lk_state_part)part, 3, 29);
+        write_both(split, whole, "second", (lk_state_part)part, 34, 1);
+        write_both(split, whole, "cube", (lk_state_part)part, 0, 42);
+        write_both(split, whole, "b", (lk_state_part)part, 6, 1);
+        write_both(split, whole, "big", (lk_state_part)part, 1600, (int64_t)BIG_ROWS * BIG_COLUMNS - 3000);
+    }
+    write_both(split, whole, "fixed", LK_STATE_VALUE, 2, 4);
+    write_both(split, whole, "bn.running_mean", LK_STATE_VALUE, 1, 3);
+}
+
+/* Each rank reads another range at the same time, one of them nothing. */
+static void read_different_ranges(const placing *p, const rig *split, const rig *whole, int rank)
+{
+    int64_t first = 11 + 1601 * rank, count = rank == 1 ? 0 : 100000 + rank;
+    size_t  bytes = (size_t)count * sizeof(float);
+    float  *got = copy_room(bytes), *want = copy_room(bytes);
+    for (int part = 0; part < LK_STATE_PART_COUNT; part++) {
+        REQUIRE(lk_store_read(split->store, "big", (lk_state_part)part, first, count, got, bytes) == LK_OK, "%s",
+                lk_context_error(split->context));
+        REQUIRE(lk_store_read(whole->store, "big", (lk_state_part)part, first, count, want, bytes) == LK_OK);
+        CHECK(memcmp(got, want, bytes) == 0, "%s: rank %d, part %d", p->name, rank, part);
+    }
+}
+
+/* What a writer of files does: lists of ranges, which begin and end within elements; rank 0 has the longest, and the last none. */
+enum { RANGES = 6 };
+static lk__exchange_list make_list(const rig *r, int rank, int ranks, bool whole, lk__exchange_range ranges[RANGES])
+{
+    static const char *const names[RANGES] = {"w", "big", "bn.running_var", "cube", "big", "bn.num_batches_tracked"};
+    static const int         parts[RANGES] = {0, 1, 0, 2, 0, 0};
+    lk__exchange_list        list = {ranges, 0};
+    if (rank == ranks - 1 && ranks > 1) return list;
+    for (int i = 0; i < RANGES - rank; i++) {
+        lk_state s;
+        REQUIRE(lk_store_find(r->store, names[i], &s));
+        size_t size = lk_dtype_size(s.dtype), all = state_bytes(&s), from = all / 7 * (size_t)rank / 3;
+        if (whole) from = from / size * size;
+        size_t bytes = i == 3 ? 0 : whole ? (all - from) / size * size : (all - from) - (all - from) / 9;
+        ranges[list.count++] = (lk__exchange_range){(size_t)lk__find_state(r->plan->graph, names[i]),
+                                                    (lk_state_part)parts[i], from, bytes};
+    }
+    return list;
+}
+
+static size_t list_bytes(const lk__exchange_list *list)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < list->count; i++) bytes += list->ranges[i].bytes;
+    return bytes;
+}
+
+static void fetch_as_from_one_rank(const placing *p, const rig *split, const rig *whole, lk_comm *comm, int rank)
+{
+    lk__exchange_range ranges[4][RANGES];
+    lk__exchange_list  lists[4];
+    for (int i = 0; i < p->ranks; i++) lists[i] = make_list(whole, i, p->ranks, false, ranges[i]);
+    char        *got = copy_room(list_bytes(&lists[rank])), *want = copy_room(list_bytes(&lists[rank]));
+    lk__exchange with = {comm, copy_room(lk__store_exchange_bytes(p->ranks))};
+    REQUIRE(lk__store_fetch(split->store, &with, lists, got) == LK_OK, "%s", lk_context_error(split->context));
+    REQUIRE(lk__store_fetch(whole->store, &(lk__exchange){0}, &lists[rank], want) == LK_OK);
+    CHECK(memcmp(got, want, list_bytes(&lists[rank])) == 0, "%s: rank %d", p->name, rank);
+}
+
+/* What readers of files do: each has other bytes, and afterwards all ranks have what one would have that had read everything. */
+static void scatter_to_owners(const placing *p, rig *split, rig *whole, lk_comm *comm, int rank)
+{
+    lk__exchange_range ranges[4][RANGES];
+    lk__exchange_list  lists[4];
+    lk__exchange       with = {comm, copy_room(lk__store_exchange_bytes(p->ranks))};
+    for (int i = p->ranks - 1; i >= 0; i--) { /* one reader at a time: the lists of ranks overlap */
+        for (int k = 0; k < p->ranks; k++) lists[k] = (lk__exchange_list){0};
+        lists[i] = make_list(whole, i, p->ranks, true, ranges[i]);
+        size_t bytes = list_bytes(&lists[i]);
+        float *data = copy_room(bytes);
+        for (size_t k = 0; k < bytes / sizeof *data; k++) data[k] = (float)number(77 + (uint64_t)i, k);
+        REQUIRE(lk__store_write_begin(split->store) == LK_OK);
+        lk_status status = lk__store_scatter(split->store, &with, lists, rank == i ? data : NULL);
+        REQUIRE(lk__store_write_end(split->store, status) == LK_OK, "%s", lk_context_error(split->context));
+        REQUIRE(lk__store_scatter(whole->store, &(lk__exchange){0}, &lists[i], data) == LK_OK);
+    }
+}
+
+static void find_what_is_not_finite(rig *split, rig *whole)
+{
+    int   index = lk__find_state(whole->plan->graph, "w");
+    bool  finite = false;
+    float nan = NAN, back;
+    REQUIRE(lk_store_read(whole->store, "w", LK_STATE_VALUE, 33, 1, &back, sizeof back) == LK_OK);
+    CHECK(lk__store_finite(split->store, (size_t)index, &finite) == LK_OK && finite);
+    REQUIRE(lk_store_write(split->store, "w", LK_STATE_VALUE, 33, 1, &nan, sizeof nan) == LK_OK);
+    CHECK(lk__store_finite(split->store, (size_t)index, &finite) == LK_OK && !finite);
+    REQUIRE(lk_store_write(split->store, "w", LK_STATE_VALUE, 33, 1, &back, sizeof back) == LK_OK);
+}
+
+static void refuse_what_ranks_do_not_agree_on(const placing *p, rig *r, lk_comm *comm, int rank)
+{
+    lk_program *program;
+    lk_state    s;
+    REQUIRE(lk_store_find(r->store, "w", &s));
+    for (int part = 0; part < LK_STATE_PART_COUNT; part++) {
+        if (!lk__store_splits(r->store, (size_t)lk__find_state(r->plan->graph, "w"), (lk_state_part)part)) continue;
+        float different = (float)rank;
+        CHECK((part ? s.moment[part - 1] : s.data) == NULL, "%s: a pointer to what this rank has not", p->name);
+        CHECK(lk_store_write(r->store, "w", (lk_state_part)part, 2, 1, &different, sizeof different) == LK_EMISMATCH);
+    }
+    if (!r->plan->splits) return;
+    CHECK(lk_program_create(r->plan, r->store, comm, &program) == LK_EUNSUPPORTED);
+    lk_store *alone;
+    CHECK(lk_store_create(r->plan, SEED, &alone) == LK_EINVAL && !alone);
+}
+
+static int compare_as(int rank, void *user)
+{
+    const placing *p = user;
+    lk_comm       *comm;
+    check_failures = 0;
+    rig whole = open_whole(p->policy), split = open_split(p, rank, &comm);
+    compare_all(p, &split, &whole, "initialised");
+    compare_stored(p, &split, &whole, "initialised");
+    check_memory(p, &split);
+    write_some(&split, &whole);
+    compare_all(p, &split, &whole, "written");
+    compare_stored(p, &split, &whole, "written");
+    read_different_ranges(p, &split, &whole, rank);
+    fetch_as_from_one_rank(p, &split, &whole, comm, rank);
+    scatter_to_owners(p, &split, &whole, comm, rank);
+    compare_all(p, &split, &whole, "scattered");
+    compare_stored(p, &split, &whole, "scattered");
+    find_what_is_not_finite(&split, &whole);
+    refuse_what_ranks_do_not_agree_on(p, &split, comm, rank);
+    compare_all(p, &split, &whole, "at the end");
+    close_split(&split, comm);
+    rig_close(&whole);
+    return check_result();
+}
+
+static void run_placing(placing p, const char *backend, int ranks)
+{
+    lk_spawn_result result;
+    p.backend = backend;
+    p.ranks = ranks;
+    check_ranks_announced(ranks);
+    CHECK(lk_spawn(ranks, compare_as, &p, &result) == LK_OK, "%s, %d ranks over %s: %s", p.name, ranks,
+          backend ? backend : "the default", result.text);
+}
+
+static void run_placings(int ranks, const char *backend)
+{
+    for (size_t i = 0; i < sizeof placings / sizeof *placings; i++) run_placing(placings[i], backend, ranks);
+}
+
+static void one_rank_has_all_slices(void) { run_placings(1, NULL); }
+static void two_ranks_have_what_one_has(void) { run_placings(2, "shm"); }
+static void three_ranks_have_what_one_has(void) { run_placings(3, "shm"); }
+static void four_ranks_have_what_one_has_over_tcp(void) { run_placings(4, "tcp"); }
+static void a_grid_of_ranks_has_what_one_has(void)
+{
+    for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) run_placing(grids[i], "shm", 4);
+}
+
+int main(void)
+{
+    RUN(every_element_is_in_one_slice);
+    RUN_APART(one_rank_has_all_slices);
+    RUN_APART(two_ranks_have_what_one_has);
+    RUN_APART(three_ranks_have_what_one_has);
+    RUN_APART(four_ranks_have_what_one_has_over_tcp);
+    RUN_APART(a_grid_of_ranks_has_what_one_has);
+    return check_result();
+}
