@@ -166,7 +166,7 @@ typedef struct lk_evaluation {
     const lk_named_metric *metrics; /* as in lk_event; valid until the trainer is used again */
     int                    metrics_count;
 } lk_evaluation;
-/* Evaluates the test set; each sample counts once. */
+/* Evaluates the test set; each sample counts once. All ranks get the result; one that fails ends the group, so that none waits for it. */
 LK_API lk_status lk_trainer_evaluate(lk_trainer *trainer, lk_evaluation *result);
 
 LK_API lk_store          *lk_trainer_store(lk_trainer *trainer);

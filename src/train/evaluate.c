@@ -26,20 +26,15 @@ static lk_status evaluate_part(lk_trainer *t, const lk_batch *b, int64_t first, 
     return LK_OK;
 }
 
-lk_status lk_trainer_evaluate(lk_trainer *t, lk_evaluation *result)
+/* This rank's part of every batch, into t->evaluated. */
+static lk_status evaluate_own(lk_trainer *t)
 {
     lk_batch      b;
-    lk_status     status;
     lk__split_job job = lk__trainer_split(&t->config);
     lk__range     own = lk__split_own(&job);
     int           numbers = lk__trainer_numbers(t);
-    double        all[LK__TRAINER_NUMBERS];
-    *result = (lk_evaluation){0};
-    if (!t->test) return lk__fail(t->context, LK_EINVAL, "there is no test set to evaluate on");
-    memset(t->evaluated, 0, t->evaluated_bytes);
-    /* All ranks evaluate with rank 0's running statistics: they differ since the last broadcast. */
-    if ((status = lk__program_broadcast_buffers(t->program)) < 0) return status;
-    if ((status = lk_loader_seek(t->test, 0, 0)) < 0) return status;
+    lk_status     status = lk_loader_seek(t->test, 0, 0);
+    if (status < 0) return status;
     while ((status = lk_loader_next(t->test, &b)) == LK_OK)
         for (int64_t i = own.first; i < own.end; i++) {
             lk__range rows = lk__split_part(b.total, lk__split_parts(&job), i);
@@ -47,7 +42,31 @@ lk_status lk_trainer_evaluate(lk_trainer *t, lk_evaluation *result)
                                    t->evaluated + (i - own.first) * numbers);
             if (status < 0) return status;
         }
-    if (status < 0 || (status = lk__program_add_numbers(t->program, t->evaluated, numbers, all)) < 0) return status;
+    return status < 0 ? status : LK_OK;
+}
+
+static lk_status evaluate_all(lk_trainer *t, double *all)
+{
+    memset(t->evaluated, 0, t->evaluated_bytes);
+    /* All ranks evaluate with rank 0's running statistics: they differ since the last broadcast. */
+    lk_status status = lk__program_broadcast_buffers(t->program);
+    if (status < 0) return status;
+    /* Ranks meet only when all have ended, and the fastest may wait for longer than a collective may take. */
+    if (t->world > 1) lk_comm_busy_begin(t->config.comm, "an evaluation");
+    status = evaluate_own(t);
+    if (t->world > 1) lk_comm_busy_end(t->config.comm);
+    return status < 0 ? status : lk__program_add_numbers(t->program, t->evaluated, lk__trainer_numbers(t), all);
+}
+
+lk_status lk_trainer_evaluate(lk_trainer *t, lk_evaluation *result)
+{
+    int    numbers = lk__trainer_numbers(t);
+    double all[LK__TRAINER_NUMBERS];
+    *result = (lk_evaluation){0};
+    if (!t->test) return lk__fail(t->context, LK_EINVAL, "there is no test set to evaluate on");
+    lk_status status = evaluate_all(t, all);
+    lk__trainer_abort(t, status);
+    if (status < 0) return status;
     *result = (lk_evaluation){.loss = lk__plan_mean_loss(t->plan, all),
                               .samples = (int64_t)all[numbers - 1],
                               .metrics = t->named,

@@ -249,8 +249,7 @@ static lk_status make_sums(lk_trainer *t)
     return t->evaluated ? LK_OK : LK_ENOMEM;
 }
 
-/* A rank that fails sends its error to the others, so that none waits for it. */
-static void abort_group(lk_trainer *t, lk_status status)
+void lk__trainer_abort(lk_trainer *t, lk_status status)
 {
     if (status < 0 && t->world > 1)
         lk__comm_abort_for(t->config.comm, t->failed_rank < 0 ? t->rank : t->failed_rank, lk_context_error(t->context));
@@ -297,7 +296,7 @@ lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *given, lk_tr
         (status = lk_program_create(t->plan, t->store, config->comm, &t->program)) < 0 ||
         (status = lk__trainer_load(t)) < 0 || (saves && (status = prepare_saver(t)) < 0) ||
         (status = make_sums(t)) < 0 || (status = open_loaders(t)) < 0 || (status = lk__trainer_trace_open(t)) < 0) {
-        abort_group(t, status);
+        lk__trainer_abort(t, status);
         lk_trainer_free(t);
         return status;
     }
@@ -605,6 +604,6 @@ lk_status lk_trainer_run(lk_trainer *t)
 {
     if (!t->train) return lk__fail(t->context, LK_EINVAL, "this trainer has no training set: it only evaluates");
     lk_status status = run_loop(t);
-    if (status != LK_ECANCELED || !t->stop) abort_group(t, status);
+    if (status != LK_ECANCELED || !t->stop) lk__trainer_abort(t, status);
     return status;
 }

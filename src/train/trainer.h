@@ -57,6 +57,8 @@ int64_t lk__trainer_steps(const lk_trainer_config *config); /* of the whole run 
 /* The learning rate of a step, counted from 0. */
 double lk__trainer_rate(const lk_trainer_config *config, int64_t step, int64_t steps);
 void   lk__trainer_emit(lk_trainer *trainer, lk_event event); /* calls the event callback */
+/* A rank that fails sends its error to the others, so that none waits for it. Nothing for a status of 0 or more. */
+void lk__trainer_abort(lk_trainer *trainer, lk_status status);
 /* Broadcasts the status of `rank` and its error message: all ranks return them. */
 lk_status lk__trainer_share_status(lk_trainer *trainer, int rank, lk_status status);
 
