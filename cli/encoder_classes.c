@@ -43,7 +43,7 @@ int encoder_classes_set(setup *s, const char *name, const options *given, bool a
     const transformer *t = &s->transformer;
     if (!t->used || t->config.kind != LK_TRANSFORMER_ENCODER || strncmp(s->data, "jsonl:", 6) != 0) return 0;
     if (!s->open_options.label) s->open_options.label = "label";
-    if (s->expected || s->description || !t->source || transformer_new_head(given)) return 0;
+    if (s->expected || s->described || !t->source || transformer_new_head(given)) return 0;
     lk_status status = lk_hf_labels_read(s->context, t->source, &s->labels);
     if (status < 0) return report_as(name, "--model: ", s->context, status);
     bool named = are_named(s->labels);

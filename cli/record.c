@@ -3,7 +3,7 @@
 #include "record.h"
 
 #include "environment.h"
-#include "fields.h"
+#include "record_share.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -88,24 +88,7 @@ int record_make(setup *s, const char *name, const options *given)
     return 0;
 }
 
-/* ---- the record of rank 0, for all ranks ---- */
-
-/* Name and value of each option, each with its NUL. */
-static char *pack_options(const lk_description *d, size_t *bytes)
-{
-    const lk_record *r;
-    size_t           used = 0;
-    *bytes = 0;
-    for (int i = 0; (r = lk_description_option(d, i)); i++) *bytes += strlen(r->name) + strlen(r->value) + 2;
-    char *text = malloc(*bytes + 1);
-    for (int i = 0; text && (r = lk_description_option(d, i)); i++) {
-        memcpy(text + used, r->name, strlen(r->name) + 1);
-        used += strlen(r->name) + 1;
-        memcpy(text + used, r->value, strlen(r->value) + 1);
-        used += strlen(r->value) + 1;
-    }
-    return text;
-}
+/* ---- reading ---- */
 
 typedef enum required {
     NOTHING,   /* --resume auto: a run that starts has no checkpoint yet */
@@ -132,41 +115,27 @@ static lk_status describe(setup *s, const char *directory, required what)
     return what != PATH || weights ? LK_OK : status;
 }
 
-/* Rank 0 sends what it read: only its host needs the files. */
-static lk_status share_options(setup *s, size_t *bytes, lk_status status)
+/* Train has the options and the fields of it, in memory of their own. */
+static void forget_description(setup *s)
 {
-    lk_comm *comm = s->config.comm;
-    int64_t  head[2] = {status, (int64_t)*bytes};
-    char     error[1024] = "";
-    if (status < 0) snprintf(error, sizeof error, "%s", lk_context_error(s->context));
-    lk_status sent = lk_comm_broadcast(comm, head, 2, LK_I64, 0, NULL);
-    if (sent >= 0) sent = lk_comm_broadcast(comm, error, sizeof error, LK_U8, 0, NULL);
-    if (sent < 0 || head[0] < 0) {
-        if (sent >= 0 && lk_comm_rank(comm) != 0) print_error("train", "rank 0: %s", error);
-        return sent < 0 ? sent : (lk_status)head[0];
-    }
-    *bytes = (size_t)head[1];
-    if (lk_comm_rank(comm) != 0 && !(s->record_text = malloc(*bytes + 1))) return LK_ENOMEM;
-    return *bytes ? lk_comm_broadcast(comm, s->record_text, *bytes, LK_U8, 0, NULL) : LK_OK;
+    lk_description_free(s->description);
+    s->description = NULL;
+    s->described = false;
 }
 
-static int read_options(setup *s, const char *name, const char *directory, required what, size_t *bytes)
+static int read_options(setup *s, const char *name, const char *directory, required what)
 {
     bool      first = !s->config.comm || lk_comm_rank(s->config.comm) == 0;
-    lk_status status = first ? describe(s, directory, what) : LK_OK;
-    *bytes = 0;
-    if (status >= 0 && s->description && !(s->record_text = pack_options(s->description, bytes))) status = LK_ENOMEM;
-    if (s->config.comm) status = share_options(s, bytes, status);
+    lk_status status = record_share_options(s, name, first ? describe(s, directory, what) : LK_OK);
     if (status >= 0) return 0;
     return first ? report(name, s->context, status) : EXIT_USER_ERROR;
 }
 
 /* ---- applying it ---- */
 
-/* The value of an option in the record; NULL: it has none. */
-static const char *find_recorded(const setup *s, size_t bytes, const char *name)
+const char *record_option(const setup *s, const char *name)
 {
-    for (size_t at = 0; at < bytes;) {
+    for (size_t at = 0; at < s->record_bytes;) {
         const char *key = s->record_text + at, *value = key + strlen(key) + 1;
         if (strcmp(key, name) == 0) return value;
         at += strlen(key) + strlen(value) + 2;
@@ -192,9 +161,9 @@ static bool is_replaced(const options *given, const char *name, const char *reco
 }
 
 /* The same, or the option's default. */
-static const char *recorded_value(const setup *s, size_t bytes, const options *given, const char *name)
+static const char *recorded_value(const setup *s, const options *given, const char *name)
 {
-    const char *found = find_recorded(s, bytes, name);
+    const char *found = record_option(s, name);
     if (found) return found;
     for (const option *row = given->table; row->name || row->doc; row++)
         if (row->name && strcmp(row->name, name) == 0) return row->value;
@@ -212,12 +181,11 @@ static const char *file_name(const char *path)
 
 /* A model of the user's that is not the recorded one. Of files the weights decide, which may fit although names differ; a note names both
  * for the case that they do not. They also decide where another program than `lockstep train` made the record. */
-static int check_model(const setup *s, const char *name, const options *given, const char *directory, size_t bytes)
+static int check_model(const setup *s, const char *name, const options *given, const char *directory)
 {
-    if (!find_recorded(s, bytes, "model")) return 0;
+    if (!record_option(s, "model")) return 0;
     for (int i = 0; model_options[i]; i++) {
-        const char *recorded = recorded_value(s, bytes, given, model_options[i]),
-                   *own = options_find(given, model_options[i]);
+        const char *recorded = recorded_value(s, given, model_options[i]), *own = options_find(given, model_options[i]);
         if (!options_chosen(given, model_options[i]) || !recorded || !own || strcmp(recorded, own) == 0) continue;
         if (strchr(recorded, '/') || strchr(own, '/')) {
             if (strcmp(file_name(recorded), file_name(own)) != 0 && !is_quiet())
@@ -232,23 +200,25 @@ static int check_model(const setup *s, const char *name, const options *given, c
     return 0;
 }
 
-/* -n and --mesh of the record are used by a process that starts the ranks, and kept by those that it started. */
-static bool is_own(const char *name)
+/* How many ranks there are, and their mesh, are of the run that is resumed, not of another that loads its weights. Those of the record are
+ * used by a process that starts the ranks, and kept by those that it started. */
+static bool is_own(const char *name, bool resumes)
 {
-    return is_in(own_options, name) ||
-           ((strcmp(name, "ranks") == 0 || strcmp(name, "mesh") == 0) &&
-            (getenv("WORLD_SIZE") || environment_rank() >= 0) && !getenv("LOCKSTEP_STARTED_RANKS"));
+    bool ranks = strcmp(name, "ranks") == 0 || strcmp(name, "mesh") == 0;
+    bool started = (getenv("WORLD_SIZE") || environment_rank() >= 0) && !getenv("LOCKSTEP_STARTED_RANKS");
+    return is_in(own_options, name) || (ranks && (!resumes || started));
 }
 
-static int apply_options(setup *s, const char *name, options *given, const char *directory, size_t bytes)
+static int apply_options(setup *s, const char *name, options *given, const char *directory, bool resumes)
 {
     char        list[1024] = "", where[128];
-    const char *data = find_recorded(s, bytes, "data");
+    const char *data = record_option(s, "data");
     size_t      used = 0;
-    for (size_t at = 0; at < bytes;) {
+    for (size_t at = 0; at < s->record_bytes;) {
         const char *key = s->record_text + at, *value = key + strlen(key) + 1;
         at += strlen(key) + strlen(value) + 2;
-        if (is_own(key) || !options_known(given, key) || options_chosen(given, key) || is_replaced(given, key, data))
+        if (is_own(key, resumes) || !options_known(given, key) || options_chosen(given, key) ||
+            is_replaced(given, key, data))
             continue;
         snprintf(where, sizeof where, "the record of the checkpoint: --%.60s", key);
         if (!options_set(given, key, value, where)) {
@@ -267,12 +237,12 @@ static int apply_options(setup *s, const char *name, options *given, const char 
 
 static int read_record(setup *s, const char *name, options *given, const char *directory, required what)
 {
-    size_t bytes;
-    int    code = read_options(s, name, directory, what, &bytes);
+    bool resumes = what == NOTHING || what == CHECKPOINT;
+    int  code = read_options(s, name, directory, what);
     s->checkpoint = directory;
-    if (code == 0) code = check_model(s, name, given, directory, bytes);
-    if (code == 0) code = apply_options(s, name, given, directory, bytes);
-    if (code == 0 && s->description && !lk_description_find(s->description, "model") && !options_given(given, "model"))
+    if (code == 0) code = check_model(s, name, given, directory);
+    if (code == 0) code = apply_options(s, name, given, directory, resumes);
+    if (code == 0 && s->description && !record_option(s, "model") && !options_given(given, "model") && !is_quiet())
         print_note(name, "%s has no record of its model and data: using --model %s; set --model and --data otherwise",
                    directory, options_text(given, "model"));
     return code;
@@ -281,7 +251,11 @@ static int read_record(setup *s, const char *name, options *given, const char *d
 int record_read(setup *s, const char *name, options *given, const char *directory)
 {
     bool told = options_chosen(given, "model") && options_chosen(given, "data");
-    return read_record(s, name, given, directory, told ? LOADABLE : PATH);
+    int  code = read_record(s, name, given, directory, told ? LOADABLE : PATH);
+    if (code != 0) return code;
+    lk_status status = record_share_fields(s);
+    if (status >= 0) status = record_share_normalisation(s);
+    return status < 0 ? report(name, s->context, status) : 0;
 }
 
 /* The directory of a file of weights, if it is that of a checkpoint; "": it is not. */
@@ -299,7 +273,7 @@ int record_require(const setup *s, const char *name, const options *given, const
 {
     char directory[4096], hint[4200] = "";
     bool model = !options_given(given, "model"), data = !options_given(given, "data");
-    if (s->description || (!model && !data)) return 0;
+    if (s->described || (!model && !data)) return 0;
     find_checkpoint_of(path, directory, sizeof directory);
     if (directory[0]) snprintf(hint, sizeof hint, "; --load %s, its checkpoint, knows both", directory);
     print_error(name, "--load %s holds weights alone: %s missing%s", path,
@@ -321,58 +295,32 @@ int record_resume(setup *s, const char *name, options *given)
     const char *directory = record_directory(given);
     bool        automatic = directory && strcmp(options_text(given, "resume"), "auto") == 0;
     int         code = directory ? read_record(s, name, given, directory, automatic ? NOTHING : CHECKPOINT) : 0;
-    lk_description_free(s->description); /* only rank 0 has it */
-    s->description = NULL;
+    forget_description(s);
     return code;
-}
-
-/* Rank 0's, for all ranks: only its host needs the files. */
-static lk_status share_fields(setup *s, size_t *bytes)
-{
-    lk_comm  *comm = s->config.comm;
-    int64_t   size = (int64_t)*bytes;
-    lk_status status = lk_comm_broadcast(comm, &size, 1, LK_I64, 0, NULL);
-    if (status < 0) return status;
-    *bytes = (size_t)size;
-    if (lk_comm_rank(comm) != 0 && !(s->expected_bytes = malloc(*bytes + 1))) return LK_ENOMEM;
-    return *bytes ? lk_comm_broadcast(comm, s->expected_bytes, *bytes, LK_U8, 0, NULL) : LK_OK;
 }
 
 int record_fields(setup *s, const char *name, const options *given)
 {
     const char *directory = record_directory(given);
-    bool        first = !s->config.comm || lk_comm_rank(s->config.comm) == 0;
-    size_t      bytes = 0;
     if (!directory) return 0;
-    lk_status status = first ? describe(s, directory, NOTHING) : LK_OK;
-    if (status < 0) status = LK_OK; /* damaged or missing: resuming says so */
-    if (first) {
-        int count = s->description ? lk_description_fields(s->description) : 0;
-        s->expected_bytes = fields_pack(count ? lk_description_field(s->description, 0) : NULL, count, &bytes);
-        if (!s->expected_bytes) bytes = 0;
-        lk_description_free(s->description);
-        s->description = NULL;
-    }
-    if (s->config.comm) status = share_fields(s, &bytes);
-    if (status < 0) return report(name, s->context, status);
-    if (bytes == 0) return 0;
-    if (!(s->expected_fields = fields_unpack(s->expected_bytes, bytes, &s->expected_count))) {
-        print_error(name, "out of memory");
-        return EXIT_FAILED;
-    }
-    s->expected = s->expected_fields;
-    return 0;
+    if (!s->config.comm || lk_comm_rank(s->config.comm) == 0)
+        (void)describe(s, directory, NOTHING); /* damaged or missing: resuming says so */
+    lk_status status = record_share_fields(s);
+    forget_description(s);
+    return status < 0 ? report(name, s->context, status) : 0;
 }
 
 int record_check(setup *s, const char *name, const options *given)
 {
-    if (!s->description) return 0;
     /* A language model reads windows of any length that its weights allow. */
     bool      windows = s->transformer.used && s->transformer.config.kind != LK_TRANSFORMER_ENCODER;
-    bool      other = windows && options_chosen(given, "context");
+    bool      other = !s->description || (windows && options_chosen(given, "context"));
     lk_status status = other ? LK_OK : lk_description_check(s->description, s->test ? s->test : s->train);
     if (status < 0) return report(name, s->context, status);
-    if (!options_chosen(given, "mean") && !options_chosen(given, "std"))
-        (void)lk_description_normalisation(s->description, &s->config.transform);
+    if (!s->normalised || options_chosen(given, "mean") || options_chosen(given, "std")) return 0;
+    lk_transform *transform = &s->config.transform;
+    transform->channels = s->normalisation.channels;
+    memcpy(transform->mean, s->normalisation.mean, sizeof transform->mean);
+    memcpy(transform->std, s->normalisation.std, sizeof transform->std);
     return 0;
 }

@@ -17,6 +17,8 @@ int record_read(setup *s, const char *command_name, options *given, const char *
 /* Then, with the model of the directory: an error where the weights are no checkpoint, and --model or --data is missing. */
 int record_require(const setup *s, const char *command_name, const options *given, const char *path);
 
+const char *record_option(const setup *s, const char *option); /* its value in that record; NULL: it has none */
+
 const char *record_directory(const options *given); /* that --resume of train names; NULL: none */
 /* The same for train: that directory, if there is one; without --resume auto it must hold a
  * checkpoint. A process that is no rank yet reads it before -n is used. */

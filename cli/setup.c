@@ -132,7 +132,7 @@ static lk_status open_data(setup *s, const options *given, setup_data what)
 {
     if (what == SETUP_PROBE) return probe_both(s);
     if (what == SETUP_SIZES || what == SETUP_SHAPES) return open_shapes(s, what == SETUP_SIZES);
-    return what == SETUP_BOTH ? open_both(s) : split_open(s, given, what == SETUP_ANY);
+    return what == SETUP_BOTH ? open_both(s) : split_open(s, given, what == SETUP_ANY, what == SETUP_PROBE_TEST);
 }
 
 /* An option that this model or data set does not use is a user error, instead of being ignored. */
@@ -295,10 +295,6 @@ static void use_recorded_size(setup *s, const options *given)
 static void expect_recorded(setup *s, const options *given, bool any)
 {
     bool csv = strncmp(s->data, "csv:", 4) == 0, named = false;
-    if (!s->expected && s->description) {
-        s->expected = lk_description_field(s->description, 0);
-        s->expected_count = lk_description_fields(s->description);
-    }
     use_recorded_size(s, given);
     if (!s->expected) return;
     s->open_options.expected = s->expected;
@@ -311,10 +307,7 @@ static void expect_recorded(setup *s, const options *given, bool any)
 
 const lk_field *setup_field(const setup *s, const char *field_name)
 {
-    const lk_field *field;
-    for (int i = 0; s->description && (field = lk_description_field(s->description, i)); i++)
-        if (strcmp(field->name, field_name) == 0) return field;
-    for (int i = 0; s->labels && i < s->expected_count; i++)
+    for (int i = 0; (s->described || s->labels) && i < s->expected_count; i++)
         if (strcmp(s->expected[i].name, field_name) == 0) return &s->expected[i];
     return lk_dataset_find(s->train ? s->train : s->test, field_name);
 }
@@ -346,7 +339,7 @@ static int open_named(setup *s, const char *name, const options *given, setup_da
     if (code != 0) return code;
     if ((code = encoder_classes_set(s, name, given, what == SETUP_ANY)) != 0) return code;
     expect_recorded(s, given, what == SETUP_ANY);
-    s->quiet = environment_rank() > 0 || what == SETUP_PROBE; /* rank 0 logs the same */
+    s->quiet = environment_rank() > 0 || what == SETUP_PROBE || what == SETUP_PROBE_TEST; /* rank 0 logs the same */
     lk_status status = open_data(s, given, what);
     if (status == LK_END && !s->train) return split_report_none(s, name);
     if (status >= 0) status = reopen_as_targets(s, given, what);

@@ -73,7 +73,10 @@ typedef struct setup {
 
     lk_mesh        *mesh;        /* of --mesh; NULL: it is not given */
     const char     *checkpoint;  /* the directory that is loaded or resumed; NULL: none */
-    lk_description *description; /* of it; NULL: none, or not of this rank */
+    lk_description *description; /* of it; NULL: none, or rank 0 has it, which sends what follows from it: record_share.c */
+    bool            described;   /* there is one, of this rank or of rank 0 */
+    bool            normalised;    /* it says how field 0 of samples was normalised: */
+    lk_transform    normalisation; /* channels, mean and std */
     lk_hf_labels   *labels;      /* the classes of a config.json, see encoder_classes.h */
     const lk_field *expected;    /* fields of its samples, by which new data is read; NULL: not known */
     int             expected_count;
@@ -81,6 +84,7 @@ typedef struct setup {
     char           *expected_bytes;  /* … these names */
     lk_record      *record;          /* config.record */
     char           *record_text; /* options of the description: name and value of each, with their NULs */
+    size_t          record_bytes;
 
     lk_checkpoint_file *files;        /* config.files */
     char               *file_text[2]; /* of those that were written here */
@@ -93,6 +97,7 @@ typedef enum setup_data {
     SETUP_BOTH,
     SETUP_PROBE, /* both, without their samples: lk_dataset_probe */
     SETUP_TEST,   /* the samples of --split, as `test`: split.h */
+    SETUP_PROBE_TEST, /* the same without the samples */
     SETUP_ANY,    /* the same, or all samples where there is no test set */
     SETUP_OPENED, /* s->test was opened by the caller, and s->data names it */
     SETUP_SIZES,  /* missing files are allowed: then a known data set's published size is used */

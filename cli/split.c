@@ -2,16 +2,14 @@
  * their own; the data of the record keep what training held out. */
 #include "split.h"
 
+#include "environment.h"
+#include "record.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 /* ---- the data of training ---- */
-
-static const char *recorded_option(const setup *s, const char *name)
-{
-    return s->description ? lk_description_find(s->description, name) : NULL;
-}
 
 /* The first path of "KIND:PATH,PATH", which is that of training; false: it has none. */
 static bool first_path(const char *data, char path[4096])
@@ -32,7 +30,7 @@ static bool same_file(const char *a, const char *b)
 /* Whether s->data names what the model was trained on: the recorded data, or of them the file or the folder for training. */
 static bool is_training_data(const setup *s)
 {
-    const char *recorded = recorded_option(s, "data");
+    const char *recorded = record_option(s, "data");
     char        own[4096], theirs[4096], train[4096 + 8];
     if (!recorded) return false;
     if (strcmp(recorded, s->data) == 0) return true;
@@ -47,20 +45,21 @@ static bool is_text(const char *data) { return strncmp(data, "text:", 5) == 0 ||
 /* Whether training left out samples of the recorded data. */
 static bool held_out(const setup *s)
 {
-    const char *recorded = recorded_option(s, "data"), *holdout = recorded_option(s, "holdout");
+    const char *recorded = record_option(s, "data"), *holdout = record_option(s, "holdout");
     if (holdout) return atof(holdout) > 0;
     return recorded && is_text(recorded) && !strchr(recorded, ',');
 }
 
 /* ---- opening ---- */
 
-static lk_status open_part(setup *s, lk_split part)
+static lk_status open_part(setup *s, lk_split part, bool probe)
 {
     lk_open_options options = s->open_options;
     bool            text = s->transformer.used && s->transformer.config.kind != LK_TRANSFORMER_ENCODER;
     if (text && options.stride == 0) options.stride = options.context; /* also of a training set each token once */
     s->split = part;
-    return lk_dataset_open(s->context, s->data, part, &options, &s->test);
+    return probe ? lk_dataset_probe(s->context, s->data, part, &options, &s->test)
+                 : lk_dataset_open(s->context, s->data, part, &options, &s->test);
 }
 
 /* Whether samples of training were packed documents, of which none sees another. */
@@ -79,26 +78,26 @@ static void use_recorded_packing(setup *s, const options *given)
 }
 
 /* The test set that the data have by themselves; otherwise all samples. */
-static lk_status open_named(setup *s)
+static lk_status open_named(setup *s, bool probe)
 {
     s->open_options.holdout = -1;
-    lk_status status = open_part(s, LK_SPLIT_TEST);
-    return status == LK_END ? open_part(s, LK_SPLIT_ALL) : status;
+    lk_status status = open_part(s, LK_SPLIT_TEST, probe);
+    return status == LK_END ? open_part(s, LK_SPLIT_ALL, probe) : status;
 }
 
-lk_status split_open(setup *s, const options *given, bool any)
+lk_status split_open(setup *s, const options *given, bool any, bool probe)
 {
     const char *part = options_known(given, "split") ? options_text(given, "split") : NULL;
     bool        named = options_chosen(given, "data"), divided = options_chosen(given, "holdout");
     if (named) use_recorded_packing(s, given);
-    if (part && strcmp(part, "all") == 0) return open_part(s, LK_SPLIT_ALL);
-    if (!part && (divided ? s->open_options.holdout <= 0 : named)) return open_named(s);
-    const char *holdout = recorded_option(s, "holdout");
+    if (part && strcmp(part, "all") == 0) return open_part(s, LK_SPLIT_ALL, probe);
+    if (!part && (divided ? s->open_options.holdout <= 0 : named)) return open_named(s, probe);
+    const char *holdout = record_option(s, "holdout");
     if (named && !divided && holdout && is_training_data(s))
         s->open_options.holdout = atof(holdout) > 0 ? atof(holdout) : -1;
-    if (part && strcmp(part, "train") == 0) return open_part(s, LK_SPLIT_TRAIN);
-    lk_status status = open_part(s, LK_SPLIT_TEST);
-    return status == LK_END && any && !part ? open_part(s, LK_SPLIT_ALL) : status;
+    if (part && strcmp(part, "train") == 0) return open_part(s, LK_SPLIT_TRAIN, probe);
+    lk_status status = open_part(s, LK_SPLIT_TEST, probe);
+    return status == LK_END && any && !part ? open_part(s, LK_SPLIT_ALL, probe) : status;
 }
 
 /* ---- what is said ---- */
@@ -114,7 +113,7 @@ int split_report_none(const setup *s, const char *name)
 
 void split_note_training(const setup *s, const char *name)
 {
-    if (s->split == LK_SPLIT_TEST || !is_training_data(s)) return;
+    if (s->split == LK_SPLIT_TEST || environment_rank() > 0 || !is_training_data(s)) return;
     bool part = held_out(s) && s->split == LK_SPLIT_ALL;
     print_note(name, "%s is what the model was trained on%s", s->data,
                part ? ", but for the part that was held out, which --split test takes" : "");

@@ -11,11 +11,11 @@
            "all, unless they have a test set of their own (folder:DIR with test/, text:FILE,VALIDATION) or --holdout "  \
            "is given; of other data and of the record's the test set")
 
-/* Opens s->test and sets s->split. any: where there is no test set, all samples; otherwise LK_END. */
-lk_status split_open(setup *s, const options *given, bool any);
+/* Opens s->test and sets s->split. any: where there is no test set, all samples; otherwise LK_END. probe: without the samples. */
+lk_status split_open(setup *s, const options *given, bool any, bool probe);
 /* Reports that split_open found no test set. Returns the exit status. */
 int split_report_none(const setup *s, const char *command_name);
-/* Notes when the samples that were opened are those of training. */
+/* Notes when the samples that were opened are those of training; on rank 0. */
 void split_note_training(const setup *s, const char *command_name);
 /* "all 120 samples", "5 of the 75 samples of the test set" */
 const char *split_describe(const setup *s, int64_t used, char *text, size_t size);
