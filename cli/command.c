@@ -107,15 +107,26 @@ int report(const char *command_name, lk_context *context, lk_status status)
     return report_as(command_name, "", context, status);
 }
 
-int report_as(const char *command_name, const char *lead, lk_context *context, lk_status status)
+/* alone: no other rank prints this error. */
+static int print_report(const char *command_name, const char *lead, lk_context *context, lk_status status, bool alone)
 {
     const char *text = lk_context_error(context);
     int         code = command_exit_code(status), rank = environment_rank();
     bool        other = is_of_other_rank(text, rank);
     if (!text[0]) text = lk_status_text(status);
-    if ((other || (rank > 0 && code == EXIT_USER_ERROR)) && wait_for_stop()) return code;
+    if ((other || (rank > 0 && code == EXIT_USER_ERROR && !alone)) && wait_for_stop()) return code;
     char by[32] = "";
     if (rank > 0 && !other) snprintf(by, sizeof by, "rank %d: ", rank);
     print_note(command_name, "%s%s%.*s%s", by, lead, printed_length(text, rank), text, command_remedy(status));
     return code;
+}
+
+int report_as(const char *command_name, const char *lead, lk_context *context, lk_status status)
+{
+    return print_report(command_name, lead, context, status, false);
+}
+
+int report_of_rank(const char *command_name, lk_context *context, lk_status status)
+{
+    return print_report(command_name, "", context, status, true);
 }

@@ -56,6 +56,8 @@ const char *command_remedy(lk_status status);    /* the option that helps, as th
 int report(const char *command_name, lk_context *context, lk_status status);
 int report_as(const char *command_name, const char *lead, lk_context *context,
               lk_status status); /* lead: prefix of the error */
+/* As report, of an error that this rank alone has found, and which is printed at once: a sample that cannot be read. */
+int report_of_rank(const char *command_name, lk_context *context, lk_status status);
 
 void command_show_help(const command *command); /* through a pager on a terminal; NULL: the list of commands */
 void command_print_man(const command *command, FILE *out); /* troff; NULL: the page of lockstep itself */

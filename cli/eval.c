@@ -1,6 +1,7 @@
 /* eval.c - `lockstep eval`: loss and metrics of saved weights on a test set, or on the data that the user names. */
 #include "metrics.h"
 #include "model_default.h"
+#include "ranks.h"
 #include "record.h"
 #include "split.h"
 #include "text_metrics.h"
@@ -14,6 +15,9 @@ static const option eval_options[] = {
     INTEGER("stride", "S", NULL, 1, 1 << 24,
             "text, jsonl, tokens: a window of --context tokens every S tokens, of which the last S are scored, so that "
             "at least --context - S tokens precede each (default --context: windows do not overlap)"),
+    HEADING("Ranks"),
+    RANKS_OF_LAUNCHERS,
+    TRANSPORT_OPTIONS,
     HEADING("Running"),
     MACHINE_OPTIONS,
     FLAG("json", "Print one line of JSON"),
@@ -63,14 +67,15 @@ static int evaluate(setup *s, const options *given)
 {
     lk_trainer   *t = NULL;
     lk_evaluation result;
-    s->config.init = options_text(given, "load");
-    s->weights_option = "--load";
-    lk_status status = lk_trainer_create(s->context, &s->config, &t);
-    if (status >= 0) split_note_training(s, "eval");
-    if (status >= 0) status = lk_trainer_evaluate(t, &result);
-    if (status >= 0) print_evaluation(s, given, &result);
+    bool          first = !s->config.comm || lk_comm_rank(s->config.comm) == 0;
+    lk_status     status = lk_trainer_create(s->context, &s->config, &t);
+    if (status < 0) return setup_report(s, "eval", status);
+    split_note_training(s, "eval");
+    status = lk_trainer_evaluate(t, &result);
+    int code = status < 0 ? report_of_rank("eval", s->context, status) : 0;
+    if (status >= 0 && first) print_evaluation(s, given, &result);
     lk_trainer_free(t);
-    return status < 0 ? setup_report(s, "eval", status) : 0;
+    return code;
 }
 
 static int check_stride(const setup *s, const options *given)
@@ -88,25 +93,57 @@ static int check_labels(const setup *s)
     return EXIT_USER_ERROR;
 }
 
+/* The model, the samples and the weights, by the options and the record of the checkpoint. */
+static int prepare(setup *s, options *given, setup_data what)
+{
+    const char *weights = options_text(given, "load");
+    int         code = record_read(s, "eval", given, weights);
+    if (code == 0) code = model_default("eval", given);
+    if (code == 0) code = record_require(s, "eval", given, weights);
+    if (code == 0) code = setup_make(s, "eval", given, what);
+    if (code == 0) code = check_labels(s);
+    if (code == 0) code = record_check(s, "eval", given);
+    if (code == 0) code = check_stride(s, given);
+    s->config.init = weights;
+    s->weights_option = "--load";
+    return code;
+}
+
+/* Checks everything that is known before ranks are started, so that a user error is found once, in one process. */
+static int check_run(const options *command_line, int ranks)
+{
+    static options given;
+    setup          s = {0};
+    given = *command_line;
+    int code = setup_begin(&s, "eval", &given, 1);
+    s.config.plan_world = ranks;
+    if (code == 0) code = ranks_mesh(&s, "eval", &given, ranks);
+    if (code == 0) code = prepare(&s, &given, SETUP_PROBE_TEST);
+    if (code == 0) code = ranks_plan(&s, "eval", &given);
+    setup_free(&s);
+    return code;
+}
+
 static int run_eval(const options *command_line)
 {
     static options given; /* of the command line and of the checkpoint */
     setup          s = {0};
+    int            code;
     given = *command_line;
-    const char *weights = options_text(&given, "load");
-    if (!weights) {
+    if (!options_text(&given, "load")) {
         print_error("eval", "--load is missing: expected a checkpoint directory or a .safetensors file");
         return EXIT_USER_ERROR;
     }
-    int code = setup_begin(&s, "eval", &given, (int)options_integer(&given, "threads"));
-    if (code == 0) code = record_read(&s, "eval", &given, weights);
-    if (code == 0) code = model_default("eval", &given);
-    if (code == 0) code = record_require(&s, "eval", &given, weights);
-    if (code == 0) code = setup_make(&s, "eval", &given, SETUP_TEST);
-    if (code == 0) code = check_labels(&s);
-    if (code == 0) code = record_check(&s, "eval", &given);
-    if (code == 0) code = check_stride(&s, &given);
-    if (code == 0) code = evaluate(&s, &given);
+    if (ranks_start("eval", &given, check_run, &code)) return code;
+    code = setup_begin(&s, "eval", &given, (int)options_integer(&given, "threads"));
+    if (code == 0) code = ranks_join(&s, "eval", &given);
+    if (code == 0) code = ranks_mesh(&s, "eval", &given, s.config.comm ? lk_comm_size(s.config.comm) : 1);
+    if (code == 0) code = prepare(&s, &given, SETUP_TEST);
+    if (code != 0)
+        ranks_abort(&s);
+    else
+        code = evaluate(&s, &given);
+    ranks_leave(&s);
     setup_free(&s);
     return code;
 }
