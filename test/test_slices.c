@@ -2,10 +2,7 @@
  * the store of one rank that has everything.
  *
  * ctest: timeout 300, ranks 4 */
-#include "parallel.h"
-#include "run/exchange.h"
-
-#include "base/bf16.h"
+#include "slices.h"
 
 /* ---- the lists, against their definition ---- */
 
@@ -150,33 +147,6 @@ static void place_array(void *user, const lk_plan *plan, size_t state, lk__plan_
         if (splits->split[i].dim < 0) splits->split[i].dim = rank - 1;
 }
 
-enum { BIG_ROWS = 501, BIG_COLUMNS = 801, SEED = 5 }; /* of 1.6 MB: several windows */
-
-/* Shapes that no number of ranks divides, fewer rows than ranks, a frozen state, buffers of two types, and a second name. */
-static lk_tensor record_states(lk_graph *g)
-{
-    lk_tensor x = lk_input(g, "x", LK_F32, 2, ((int64_t[]){4, 5}));
-    lk_tensor w = lk_parameter(g, "w", 2, ((int64_t[]){7, 5}), .init = LK_INIT_UNIFORM, .a = 1);
-    lk_tensor b = lk_parameter(g, "b", 1, ((int64_t[]){7}), .init = LK_INIT_CONSTANT, .a = 3);
-    lk_tensor fixed = lk_parameter(g, "fixed", 2, ((int64_t[]){1, 7}), .init = LK_INIT_NORMAL, .a = 2, .frozen = true);
-    lk_tensor cube = lk_parameter(g, "cube", 3, ((int64_t[]){3, 2, 7}), .init = LK_INIT_NORMAL, .a = 1);
-    lk_tensor big = lk_parameter(g, "big", 2, ((int64_t[]){BIG_ROWS, BIG_COLUMNS}), .init = LK_INIT_NORMAL, .a = 0.1);
-    lk_tie(w, "second");
-    lk_tensor out = lk_add(lk_linear(lk_batch_norm(x, "bn"), "fc", 7, .weight = w), lk_add(fixed, b));
-    lk_tensor rest = lk_add(lk_sum(cube), lk_sum(big));
-    return lk_add(lk_sum(lk_mul(out, out)), rest);
-}
-
-static lk_plan_config config_of(rig *r, lk_optimizer_config *adam, lk_policy policy)
-{
-    lk_plan_config config = LK_PLAN_CONFIG_INIT;
-    *adam = (lk_optimizer_config)LK_OPTIMIZER_CONFIG_INIT;
-    config.loss = record_states(r->graph);
-    config.optimizer = adam;
-    config.policy = policy;
-    return config;
-}
-
 /* The store of one rank, in a context of its own, so that the other's memory is counted alone. */
 static rig open_whole(lk_policy policy)
 {
@@ -216,8 +186,6 @@ static void close_split(rig *r, lk_comm *comm)
     lk_context_free(r->context);
 }
 
-static int last_part(const lk_state *s) { return s->moments; }
-
 /* All parts of all states, read whole. */
 static void compare_all(const placing *p, const rig *split, const rig *whole, const char *when)
 {
@@ -230,28 +198,6 @@ static void compare_all(const placing *p, const rig *split, const rig *whole, co
         }
     }
     CHECK(lk_store_hash(split->store) == lk_store_hash(whole->store), "%s, %s", p->name, when);
-}
-
-/* Under bf16: this rank's slice of the stored copy is the value, rounded. */
-static void compare_stored(const placing *p, const rig *split, const rig *whole, const char *when)
-{
-    for (size_t i = 0; i < lk_store_count(whole->store); i++) {
-        lk_state        s = lk_store_at(whole->store, i);
-        lk__plan_slices slices = lk__plan_state_slices(split->plan, i, LK__ARRAY_STORED);
-        int64_t         count = lk__slices_elements(&slices, slices.own);
-        if (s.dtype == s.stored || count == 0) continue;
-        const float *values = state_copy(whole->store, s.name);
-        lk__bf16    *stored = copy_room((size_t)count * sizeof *stored);
-        REQUIRE(lk__device_read(split->store->device, NULL, stored,
-                                lk__store_array_memory(split->store, i, LK__ARRAY_STORED),
-                                (size_t)count * sizeof *stored) == LK_OK);
-        bool same = true;
-        for (int64_t k = 0; k < count; k++) {
-            lk__bf16 want = lk__to_bf16(values[lk__slices_run(&slices, slices.own, k).first]);
-            same &= memcmp(&stored[k], &want, sizeof want) == 0;
-        }
-        CHECK(same, "%s, %s: the stored copy of %s", p->name, when, s.name);
-    }
 }
 
 /* A rank has memory for its slices, in whole cache lines, and not for more; and that is what the plan says. */
@@ -335,13 +281,6 @@ static lk__exchange_list make_list(const rig *r, int rank, int ranks, bool whole
     return list;
 }
 
-static size_t list_bytes(const lk__exchange_list *list)
-{
-    size_t bytes = 0;
-    for (size_t i = 0; i < list->count; i++) bytes += list->ranges[i].bytes;
-    return bytes;
-}
-
 static void fetch_as_from_one_rank(const placing *p, const rig *split, const rig *whole, lk_comm *comm, int rank)
 {
     lk__exchange_range ranges[4][RANGES];
@@ -409,16 +348,16 @@ static int compare_as(int rank, void *user)
     check_failures = 0;
     rig whole = open_whole(p->policy), split = open_split(p, rank, &comm);
     compare_all(p, &split, &whole, "initialised");
-    compare_stored(p, &split, &whole, "initialised");
+    compare_stored(p->name, &split, &whole, "initialised");
     check_memory(p, &split);
     write_some(&split, &whole);
     compare_all(p, &split, &whole, "written");
-    compare_stored(p, &split, &whole, "written");
+    compare_stored(p->name, &split, &whole, "written");
     read_different_ranges(p, &split, &whole, rank);
     fetch_as_from_one_rank(p, &split, &whole, comm, rank);
     scatter_to_owners(p, &split, &whole, comm, rank);
     compare_all(p, &split, &whole, "scattered");
-    compare_stored(p, &split, &whole, "scattered");
+    compare_stored(p->name, &split, &whole, "scattered");
     find_what_is_not_finite(&split, &whole);
     refuse_what_ranks_do_not_agree_on(p, &split, comm, rank);
     compare_all(p, &split, &whole, "at the end");
