@@ -165,8 +165,8 @@ lk_status lk__device_alloc_parts(lk__device *d, const lk__device_part *parts, in
     lk_status status = LK_OK;
     *block = NULL;
     for (int i = 0; i < count; i++) *parts[i].memory = NULL;
-    if (!d->backend->available && bytes >= CHECKED && lk_context_check_memory(d->context, NULL, bytes) < 0)
-        return LK_ENOMEM;
+    if (!d->backend->available && bytes >= CHECKED) status = lk_context_check_memory(d->context, NULL, bytes);
+    if (status < 0) return status;
     if (d->backend->together) status = lk__device_alloc(d, LK_MEMORY_OTHER, bytes, block);
     if (*block) lk__account(d->context, LK_MEMORY_OTHER, -(ptrdiff_t)bytes);
     for (int i = 0; i < count && status >= 0; i++) {
