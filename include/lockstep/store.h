@@ -1,5 +1,9 @@
-/* store.h - parameters, optimizer state and buffers by global name. A program can be freed and planned again without
- * changing it. */
+/* store.h - parameters, optimizer state and buffers by global name, and the slices of them that this rank has. A program can be freed and
+ * planned again without changing it.
+ *
+ * A state has its name and whole shape on every rank. Where a rank has all of it, alone or together with its host, reading is local. Where the
+ * plan splits it over ranks, each has memory for its own slices alone, and reads, writes and hashes of it are collectives, with the results of
+ * one rank that has everything. Values and each moment are split or not, independently of each other. */
 #ifndef LOCKSTEP_STORE_H
 #define LOCKSTEP_STORE_H
 
@@ -10,8 +14,8 @@ LK_BEGIN_DECLS
 
 typedef struct lk_store lk_store; /* use from one thread */
 
-/* One named piece of state. Pointers stay valid as long as the store; they are NULL where the device's memory is not the host's:
- * lk_store_read and lk_store_write work with every device. */
+/* One named piece of state. Pointers stay valid as long as the store; they are NULL where the device's memory is not the host's, or this
+ * rank has only a slice: lk_store_read and lk_store_write work with every device and every plan. */
 typedef struct lk_state {
     const char *name;
     lk_dtype    dtype; /* in which it is read, written and saved; its moments too */
@@ -21,15 +25,16 @@ typedef struct lk_state {
     bool     buffer; /* not trained */
     bool     frozen;
     bool     not_saved; /* a buffer that no file holds */
-    void    *data; /* row-major, whole, in dtype: to be read only, since there may be a second copy. NULL off the CPU */
+    void    *data; /* row-major, whole, in dtype: to be read only, since there may be a second copy; or NULL */
     int      moments;   /* optimizer state: how many of the same shape … */
-    void    *moment[2]; /* … SGD: momentum; Adam: exp_avg, exp_avg_sq; NULL off the CPU */
+    void    *moment[2]; /* … SGD: momentum; Adam: exp_avg, exp_avg_sq; or NULL */
 } lk_state;
 
 /* The arrays of a state, all of its shape and type. */
 typedef enum lk_state_part { LK_STATE_VALUE, LK_STATE_MOMENT_0, LK_STATE_MOMENT_1, LK_STATE_PART_COUNT } lk_state_part;
 
-/* Allocates the plan's state and initialises every parameter from its distribution, as a function of (seed, name, element). */
+/* Allocates the plan's state and initialises every parameter from its distribution, as a function of (seed, name, element), whichever rank
+ * has the element. */
 LK_API lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store);
 /* The same for ranks of a host that hold their state together (plan.h, LK_STATE_SHARED): parameters, master copies and optimizer
  * state are once in memory that all ranks of the host map; so are buffers, if all ranks compute the same for them, else each has its own. With several hosts (lk_parallel.hosts) each has a
@@ -50,13 +55,16 @@ LK_API const char *lk_store_alias(const lk_store *store, size_t index, size_t i)
 LK_API int64_t     lk_store_parameters(const lk_store *store); /* trained and frozen elements, buffers not counted */
 /* Copies elements first … first + count - 1 (row-major, in lk_state.dtype) of a state to or from the caller's memory. Second names
  * count; `bytes` must be those of count elements. LK_ENOENT: no such state; LK_EINVAL: it has no such part or elements.
- * Writing to what ranks share is a collective: all ranks write the same (LK_EMISMATCH if not), and see it when the call returns. So
- * is loading into it. */
+ * Writing to what ranks share, or have slices of, is a collective: all ranks write the same (LK_EMISMATCH if not), and see it when the call
+ * returns. So is loading into it. Reading a part that is split over ranks is a collective, too: all ranks read that part of that
+ * state, or any other that is split, at the same time; they may read different elements, or none. The bytes come from the ranks that have
+ * them, through buffers that the plan counts (LK_MEMORY_STAGING). */
 LK_API lk_status lk_store_read(const lk_store *store, const char *name, lk_state_part part, int64_t first,
                                int64_t count, void *data, size_t bytes);
 LK_API lk_status lk_store_write(lk_store *store, const char *name, lk_state_part part, int64_t first, int64_t count,
                                 const void *data, size_t bytes);
-/* A hash of all parameters and buffers that are saved; equal for equal values. 0: the device failed, and a message is set. */
+/* A hash of all parameters and buffers that are saved; equal for equal values, however they are divided over ranks. A collective where some
+ * value is split over ranks. 0: the device or another rank failed, and a message is set. */
 LK_API uint64_t lk_store_hash(const lk_store *store);
 
 LK_END_DECLS

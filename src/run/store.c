@@ -82,12 +82,10 @@ static void fill_draw(const filling *f, int64_t first, int64_t count, char *out)
         if (value == some && !f->rounded) memcpy(out, some + skipped, (size_t)count * sizeof *some);
         return;
     }
-    double value[DRAW];
-    if (random)
-        draw(f, i, value);
-    else
-        for (int k = 0; k < DRAW; k++) value[k] = f->state->init == LK_INIT_CONSTANT ? f->state->a : 0;
-    for (int64_t k = 0; k < count; k++) write_number(f->rounded ? LK_BF16 : f->type, out, k, value[skipped + k]);
+    double   value[DRAW], constant = f->state->init == LK_INIT_CONSTANT ? f->state->a : 0;
+    lk_dtype type = f->rounded ? LK_BF16 : f->type;
+    if (random) draw(f, i, value);
+    for (int64_t k = 0; k < count; k++) write_number(type, out, k, random ? value[skipped + k] : constant);
 }
 
 static size_t filled_size(const filling *f) { return lk_dtype_size(f->rounded ? LK_BF16 : f->type); }
