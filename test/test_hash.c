@@ -1,6 +1,7 @@
-/* test_hash.c - SHA-256: the standard's vectors, and every kind of instructions against the portable one. */
+/* test_hash.c - SHA-256: the standard's vectors, and every kind of instructions against the portable one. XXH64: published values. */
 #include "base/hash.h"
 #include "base/sha256_blocks.h"
+#include "base/xxh64.h"
 #include "check.h"
 
 #include <stdlib.h>
@@ -92,10 +93,51 @@ static void state_and_bytes_continue_elsewhere(void)
     CHECK(strcmp(hex, expected) == 0, "%s, not %s", hex, expected);
 }
 
+static uint64_t xxh64_of(const void *data, size_t bytes, size_t part)
+{
+    lk__xxh64 hash;
+    lk__xxh64_init(&hash);
+    for (size_t done = 0; done < bytes; done += part)
+        lk__xxh64_update(&hash, (const char *)data + done, bytes - done < part ? bytes - done : part);
+    return lk__xxh64_final(&hash);
+}
+
+/* Values of the reference implementation: of texts, and of the bytes that its own self-test uses (seed 0). */
+static void xxh64_gives_the_published_values(void)
+{
+    static const struct {
+        const char *text;
+        uint64_t    hash;
+    } texts[] = {{"", 0xef46db3751d8e999},
+                 {"a", 0xd24ec4f1a98c6e5b},
+                 {"abc", 0x44bc2cf5ad770999},
+                 {"xxhash", 0x32dd38952c4bc720},
+                 {"Nobody inspects the spammish repetition", 0xfbcea83c8a378bf1}};
+    static const struct {
+        size_t   bytes;
+        uint64_t hash;
+    } sizes[] = {{1, 0x4fce394cc88952d8}, {14, 0xcffa8db881bc3a3d}, {101, 0x0eab543384f878ad}};
+    unsigned char data[4099];
+    uint32_t      x = 2654435761u;
+    for (size_t i = 0; i < sizeof data; i++, x *= x) data[i] = (unsigned char)(x >> 24);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        uint64_t hash = xxh64_of(texts[i].text, strlen(texts[i].text), 1000);
+        CHECK(hash == texts[i].hash, "\"%s\": %016llx", texts[i].text, (unsigned long long)hash);
+    }
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        uint64_t hash = xxh64_of(data, sizes[i].bytes, 1000);
+        CHECK(hash == sizes[i].hash, "%zu bytes: %016llx", sizes[i].bytes, (unsigned long long)hash);
+    }
+    for (size_t i = 0; i < sizeof data; i++) data[i] = (unsigned char)(i * 31 + i / 256);
+    for (size_t part = 1; part < 70; part++)
+        CHECK(xxh64_of(data, sizeof data, part) == xxh64_of(data, sizeof data, sizeof data), "by %zu", part);
+}
+
 int main(void)
 {
     RUN(every_kind_gives_the_digests_of_the_standard);
     RUN(instructions_agree_with_portable_code_at_awkward_lengths);
     RUN(state_and_bytes_continue_elsewhere);
+    RUN(xxh64_gives_the_published_values);
     return check_result();
 }
