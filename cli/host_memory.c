@@ -1,4 +1,4 @@
-/* host_memory.c - adds the memory of the ranks of a host. What they share counts once, and checkpoints are staged by one rank of all. */
+/* host_memory.c - adds the memory of the ranks of a host. What they share counts once. */
 #include "host_memory.h"
 
 #include <lockstep/launch.h>
@@ -35,7 +35,7 @@ host_memory host_memory_sum(lk_context *context, const lk_trainer_config *config
         *(holder == LK_HELD_BY_RANK ? &m.rank : holder == LK_HELD_BY_NODE ? &m.copy : &m.common) += memory[kind];
     }
     m.common += (size_t)m.nodes * m.copy;
-    m.host = m.common + (size_t)m.ranks * m.rank - (size_t)(m.ranks - 1) * memory[LK_MEMORY_CHECKPOINT];
+    m.host = m.common + (size_t)m.ranks * m.rank;
     m.possible = true;
     return m;
 }

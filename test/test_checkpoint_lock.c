@@ -280,7 +280,7 @@ static void open_writer(writer *w, const char *name)
     open_rig(&w->rig);
     REQUIRE(lk__checkpoint_open(w->rig.context, in_root(name), NULL, 0, 0, &w->lock) == LK_OK, "%s",
             lk_context_error(w->rig.context));
-    REQUIRE(lk__saver_init(&w->saver, w->rig.store) == LK_OK);
+    REQUIRE(lk__saver_init(&w->saver, w->rig.store) == LK_OK && lk__saver_buffer(&w->saver) == LK_OK);
     w->saver.lock = &w->lock;
 }
 

@@ -256,7 +256,7 @@ static void a_background_save_holds_the_state_of_its_beginning(void)
         const uint64_t hash = lk_store_hash(r.store);
         REQUIRE(lk__saver_init(&saver, r.store) == LK_OK && lk__saver_background(&saver) == LK_OK);
         CHECK(lk_context_memory(r.context, LK_MEMORY_CHECKPOINT) ==
-              lk_checkpoint_bytes(r.plan) + lk__saver_background_bytes(r.plan));
+              lk__saver_bytes(r.plan, LK__CHUNK, 1) + lk__saver_background_bytes(r.plan, LK__CHUNK, 1, 0));
         REQUIRE(lk__saver_begin(&saver, directory, &progress, 1) == LK_OK);
         for (int i = 0; i < 2; i++) {
             lk_state s;

@@ -9,10 +9,15 @@
  *                                        caller's files
  *   .lockstep.lock                       locked by the process that saves here; its content identifies that process
  *
- * A step's directory is written under a temporary name, flushed and renamed, so it is complete or absent; links change last. */
+ * A step's directory is written under a temporary name, flushed and renamed, so it is complete or absent; links change last.
+ *
+ * The two large files are cut into chunks of 8 MiB, each of which one rank writes: of the ranks that save together, those that see the
+ * directory. Their bytes do not depend on how many these are. state.json has a digest of every chunk (XXH64), one over these (SHA-256 of
+ * their texts), and the SHA-256 of each file. Loading verifies the chunks, or the SHA-256 where an older version wrote none. */
 #ifndef LOCKSTEP_CHECKPOINT_H
 #define LOCKSTEP_CHECKPOINT_H
 
+#include <lockstep/comm.h>
 #include <lockstep/data.h>
 #include <lockstep/store.h>
 
@@ -41,6 +46,12 @@ typedef struct lk_checkpoint_file {
  * link that a save made. */
 LK_API lk_status lk_checkpoint_save_files(lk_store *store, const char *directory, const lk_progress *progress, int keep,
                                           const lk_checkpoint_file *files, int count);
+/* The same by all ranks of a group, each of which writes a part: collective, with the same arguments but for the directory, which need
+ * not be there on hosts other than rank 0's; files matter on rank 0. A failure of one rank is one of all, and its message names the
+ * rank; the checkpoint before stays. comm may be NULL: this process alone. */
+LK_API lk_status lk_checkpoint_save_group(lk_store *store, lk_comm *comm, const char *directory,
+                                          const lk_progress *progress, int keep, const lk_checkpoint_file *files,
+                                          int count);
 /* Checks whether a run could save into the directory, which need not exist; changes nothing. LK_EINVAL: another run saves there
  * (the message names it; a restart, known by TORCHELASTIC_RESTART_COUNT or SLURM_RESTART_COUNT, first waits up to 10 s for it),
  * or a file there is not a link that a save made, as above. LK_EIO: it is not writable. Call it before the ranks of the run
@@ -55,7 +66,7 @@ LK_API lk_status lk_checkpoint_check_files(lk_context *context, const char *dire
 LK_API lk_status lk_checkpoint_load(lk_store *store, const char *directory, lk_progress *progress);
 /* Finds the newest checkpoint in the directory and gives its step; LK_ENOENT if there is none. Reads no weights. */
 LK_API lk_status lk_checkpoint_find(lk_context *context, const char *directory, int64_t *step);
-/* Bytes of LK_MEMORY_CHECKPOINT that a save holds while it runs. */
+/* Bytes of LK_MEMORY_CHECKPOINT that a save holds while it runs, one chunk among them; without the files of the caller. */
 LK_API size_t lk_checkpoint_bytes(const lk_plan *plan);
 
 /* The weights alone: one safetensors file, or (loading) the newest checkpoint of a directory, or a directory of Hugging Face's

@@ -145,16 +145,18 @@ static bool is_fetched(const lk__plan_slices *slices, int ranks)
     return ranks > 1 && (slices->parts > 1 || slices->first_counts);
 }
 
-bool lk__store_fetch_sends(const lk_store *s, int ranks)
+bool lk__plan_fetch_sends(const lk_plan *plan, int ranks)
 {
-    for (size_t i = 0; i < lk_store_count(s); i++)
+    for (size_t i = 0; i < plan->graph->states_count; i++)
         for (int a = 0; a < LK__ARRAY_COUNT; a++) {
-            if (!lk__plan_has_array(s->plan, i, (lk__plan_array)a)) continue;
-            lk__plan_slices slices = lk__plan_state_slices(s->plan, i, (lk__plan_array)a);
-            if (is_fetched(&slices, ranks) && !s->plan->graph->states[i].not_saved) return true;
+            if (!lk__plan_has_array(plan, i, (lk__plan_array)a)) continue;
+            lk__plan_slices slices = lk__plan_state_slices(plan, i, (lk__plan_array)a);
+            if (is_fetched(&slices, ranks) && !plan->graph->states[i].not_saved) return true;
         }
     return false;
 }
+
+bool lk__store_fetch_sends(const lk_store *s, int ranks) { return lk__plan_fetch_sends(s->plan, ranks); }
 
 static lk_status read_piece(const exchange *x, const piece *p, char *to)
 {

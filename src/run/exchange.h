@@ -32,6 +32,7 @@ size_t lk__store_exchange_bytes(int ranks); /* the same on all ranks; of one ran
 /* Whether some fetch of `ranks` ranks from this store sends something: some array is split over ranks, or is a buffer of which each rank has
  * its own and files hold that of rank 0. */
 bool lk__store_fetch_sends(const lk_store *store, int ranks);
+bool lk__plan_fetch_sends(const lk_plan *plan, int ranks); /* the same, before there is a store */
 
 /* Every rank gets the bytes that by_rank[its rank] lists, in this order, into `mine`. Any bytes, also parts of elements. */
 lk_status lk__store_fetch(const lk_store *store, const lk__exchange *with, const lk__exchange_list *by_rank, void *mine);

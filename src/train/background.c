@@ -1,5 +1,6 @@
-/* background.c - saves in the background: the store is copied, which takes as long as reading it, and a thread writes the copy
- * while training continues. The copy is in memory to which the device copies quickly. */
+/* background.c - saves in the background: every rank copies the chunks that it will write, which takes as long as reading them, and its
+ * thread writes the copies, together with those of the other ranks, while training continues. The copies are in memory to which the device
+ * copies quickly. */
 #include "train/checkpoint.h"
 
 #include <pthread.h>
@@ -9,9 +10,8 @@
 
 typedef struct lk__train_background {
     lk__train_saver *saver;
-    lk_store         copy; /* the store's plan over memory of this struct */
-    lk__device       host;
-    size_t           bytes;
+    char            *chunks;  /* behind this struct: of the model's file, then of the optimizer's */
+    size_t           bytes;   /* of this struct and the chunks */
     bool             running; /* the thread must be joined */
     atomic_bool      done;
     pthread_t        thread;
@@ -23,72 +23,68 @@ typedef struct lk__train_background {
     char             error[2048]; /* the thread's error message: lk_context_error is per thread */
 } lk__train_background;
 
-static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_MASTER, LK_MEMORY_BUFFERS, LK_MEMORY_OPTIMIZER};
-enum { KINDS = 4 };
-
-static size_t copy_bytes(const lk_plan *plan)
+size_t lk__saver_background_bytes(const lk_plan *plan, uint64_t chunk, int writers, int turn)
 {
-    size_t bytes = 0;
-    for (int i = 0; i < KINDS; i++) bytes += lk__round_up(lk_plan_memory(plan, kinds[i]), LK__ALIGN);
-    return bytes;
-}
-
-size_t lk__saver_background_bytes(const lk_plan *plan)
-{
-    return lk__round_up(sizeof(lk__train_background), LK__ALIGN) + copy_bytes(plan);
+    uint64_t files[2], bytes = lk__round_up(sizeof(lk__train_background), LK__ALIGN);
+    lk__image_bounds(plan, files);
+    for (int i = 0; i < 2; i++)
+        bytes +=
+            lk__chunks_share(&(lk__chunks){files[i], chunk}, writers, turn < 0 || i == 0 ? turn : writers - 1 - turn);
+    return (size_t)bytes;
 }
 
 lk_status lk__saver_background(lk__train_saver *s)
 {
-    const lk_plan *plan = s->store->plan;
-    size_t bytes = lk__saver_background_bytes(plan), used = lk__round_up(sizeof(lk__train_background), LK__ALIGN);
+    size_t bytes = lk__saver_background_bytes(s->store->plan, s->chunk_bytes, s->writers.count, s->writers.turn);
     char  *memory = s->store->device->backend->alloc_host(s->store->device, LK_MEMORY_CHECKPOINT, bytes);
     if (!memory) return LK_ENOMEM;
     lk__train_background *b = s->background = (lk__train_background *)memory;
-    char                **to[] = {&b->copy.parameters, &b->copy.master, &b->copy.buffers, &b->copy.optimizer};
-    b->copy = *s->store;
-    b->copy.comm = NULL; /* also of a store that ranks share it is this rank's own */
-    b->copy.device = &b->host; /* host memory, whatever the store's device is */
-    b->host = (lk__device){.backend = &lk__device_cpu, .context = s->context};
+    b->saver = s;
+    b->chunks = memory + lk__round_up(sizeof(lk__train_background), LK__ALIGN);
     b->bytes = bytes;
-    for (int i = 0; i < KINDS; i++) {
-        *to[i] = memory + used;
-        used += lk__round_up(lk_plan_memory(plan, kinds[i]), LK__ALIGN);
-    }
     return LK_OK;
 }
 
 static void *write_copy(void *argument)
 {
     lk__train_background *b = argument;
-    lk__train_saver       writer = *b->saver;
-    writer.store = &b->copy;
-    b->status = lk__saver_save(&writer, b->directory, &b->progress, b->keep);
-    b->saver->links_reported = writer.links_reported; /* read by the next save alone */
+    b->status = lk__saver_save(b->saver, b->directory, &b->progress, b->keep);
     if (b->status < 0) snprintf(b->error, sizeof b->error, "%s", lk_context_error(b->saver->context));
     b->seconds = lk__now() - b->began;
     atomic_store(&b->done, true);
     return NULL;
 }
 
+/* Copies this rank's chunks of both files, one behind the other. */
+static lk_status copy_chunks(lk__train_saver *s, char *to)
+{
+    lk_status status = lk__store_check(s->store);
+    if (status >= 0) status = lk__saver_measure(s);
+    if ((status = lk__writers_agree(&s->writers, status)) < 0) return status; /* what follows is collective */
+    for (int file = 0; file < 2; file++) {
+        lk__safetensors_image image;
+        if ((status = lk__image_make(s, file, &image)) < 0) return status;
+        s->copied[file] = to;
+        for (size_t i = 0; i < lk__chunks_rounds(&s->cut[file], s->writers.count); i++) {
+            size_t index;
+            if (status >= 0) status = lk__image_gather(s, file, &image, i, to);
+            if (lk__chunks_find(&s->cut[file], s->writers.count, lk__saver_turn(s, file), i, &index))
+                to += lk__chunks_bytes(&s->cut[file], index);
+        }
+    }
+    return status;
+}
+
 lk_status lk__saver_begin(lk__train_saver *s, const char *directory, const lk_progress *progress, int keep)
 {
     lk__train_background *b = s->background;
-    const char           *from[] = {s->store->parameters, s->store->master, s->store->buffers, s->store->optimizer};
-    char                 *to[] = {b->copy.parameters, b->copy.master, b->copy.buffers, b->copy.optimizer};
     b->began = lk__now();
-    b->saver = s;
     b->directory = directory;
     b->progress = *progress;
     b->keep = keep;
-    b->status = lk__store_check(s->store);
+    b->status = lk__writers_agree(&s->writers, copy_chunks(s, b->chunks));
     if (b->status < 0) return b->status;
     atomic_store(&b->done, false);
-    for (int i = 0; i < KINDS; i++) {
-        lk_status status =
-            lk__device_read(s->store->device, NULL, to[i], from[i], lk_plan_memory(s->store->plan, kinds[i]));
-        if (status < 0) return status;
-    }
     if (pthread_create(&b->thread, NULL, write_copy, b) != 0)
         write_copy(b); /* no thread available: write it now */
     else

@@ -28,11 +28,40 @@ static size_t table_entries(const lk_plan *plan)
     return (states > moments ? states : moments) + 1;
 }
 
+enum { PARTS = 5 };
+
+/* The parts of a saver's memory, in this order: staging, tensors, names, digests, exchange. */
+static size_t layout_memory(const lk_plan *plan, uint64_t chunk, int ranks, size_t at[PARTS])
+{
+    uint64_t files[2];
+    size_t   entries = table_entries(plan);
+    lk__image_bounds(plan, files);
+    at[0] = 0;
+    at[1] = lk__round_up(lk__safetensors_staging_bytes(), LK__ALIGN);
+    at[2] = at[1] + lk__round_up(entries * sizeof(lk__safetensors_tensor), LK__ALIGN);
+    at[3] = at[2] + lk__round_up(entries * 256, LK__ALIGN);
+    at[4] = at[3] + lk__round_up(lk__saver_digests(files, chunk) * sizeof(uint64_t), LK__ALIGN);
+    return at[4] + lk__image_exchange_bytes(plan, ranks, entries);
+}
+
+size_t lk__saver_bytes(const lk_plan *plan, uint64_t chunk, int ranks)
+{
+    size_t at[PARTS];
+    return layout_memory(plan, chunk, ranks, at);
+}
+
+/* No more than the larger file has. */
+static size_t chunk_room(const lk_plan *plan, uint64_t chunk)
+{
+    uint64_t files[2];
+    lk__image_bounds(plan, files);
+    uint64_t larger = files[0] > files[1] ? files[0] : files[1];
+    return (size_t)(larger < chunk ? larger : chunk);
+}
+
 size_t lk_checkpoint_bytes(const lk_plan *plan)
 {
-    size_t entries = table_entries(plan);
-    return lk__round_up(lk__safetensors_staging_bytes(), LK__ALIGN) +
-           lk__round_up(entries * sizeof(lk__safetensors_tensor), LK__ALIGN) + entries * 256;
+    return lk__saver_bytes(plan, LK__CHUNK, 1) + chunk_room(plan, LK__CHUNK);
 }
 
 static lk_status keep_algorithms(lk__train_saver *s, const char *lines)
@@ -48,17 +77,34 @@ static lk_status keep_algorithms(lk__train_saver *s, const char *lines)
     return LK_OK;
 }
 
-lk_status lk__saver_init(lk__train_saver *s, lk_store *store)
+lk_status lk__saver_init_chunks(lk__train_saver *s, lk_store *store, uint64_t chunk, int ranks)
 {
-    size_t entries = table_entries(store->plan);
-    *s = (lk__train_saver){.context = store->context, .store = store, .bytes = lk_checkpoint_bytes(store->plan)};
+    size_t at[PARTS];
+    *s = (lk__train_saver){
+        .context = store->context,
+        .store = store,
+        .bytes = layout_memory(store->plan, chunk, ranks, at),
+        .metadata = {{"format", "pt"}}, /* Hugging Face's libraries ask for it: the tensors are PyTorch's */
+        .writers = lk__writers_alone(store->context),
+        .chunk_bytes = chunk};
     char *memory = lk__alloc(s->context, LK_MEMORY_CHECKPOINT, s->bytes);
     if (!memory) return LK_ENOMEM;
     s->staging = memory;
-    s->tensors = (void *)(memory + lk__round_up(lk__safetensors_staging_bytes(), LK__ALIGN));
-    s->names = (void *)((char *)s->tensors + lk__round_up(entries * sizeof(lk__safetensors_tensor), LK__ALIGN));
+    s->tensors = (void *)(memory + at[1]);
+    s->names = (void *)(memory + at[2]);
+    s->digests[0] = (void *)(memory + at[3]);
+    s->exchange = at[4] < s->bytes ? memory + at[4] : NULL;
     lk__state_writer(s->writer);
     return keep_algorithms(s, store->plan->algorithms);
+}
+
+lk_status lk__saver_init(lk__train_saver *s, lk_store *store) { return lk__saver_init_chunks(s, store, LK__CHUNK, 1); }
+
+lk_status lk__saver_buffer(lk__train_saver *s)
+{
+    s->chunk_room = chunk_room(s->store->plan, s->chunk_bytes);
+    s->chunk = lk__alloc(s->context, LK_MEMORY_CHECKPOINT, s->chunk_room);
+    return s->chunk ? LK_OK : LK_ENOMEM;
 }
 
 lk_status lk__saver_record(lk__train_saver *s, size_t bytes)
@@ -76,68 +122,14 @@ lk_status lk__saver_record(lk__train_saver *s, size_t bytes)
 void lk__saver_free(lk__train_saver *s)
 {
     lk__saver_background_free(s);
+    lk__writers_free(&s->writers);
+    lk_comm_free(s->group);
+    if (s->context) lk__free(s->context, LK_MEMORY_CHECKPOINT, s->chunk, s->chunk_room);
     if (s->context) lk__free(s->context, LK_MEMORY_CHECKPOINT, s->staging, s->bytes);
     if (s->context) lk__free(s->context, LK_MEMORY_CHECKPOINT, s->record, s->record_bytes);
     if (s->context) lk__free(s->context, LK_MEMORY_CHECKPOINT, s->files, s->files_memory);
     if (s->context) lk__free(s->context, LK_MEMORY_OTHER, s->algorithms, s->algorithms_bytes);
     *s = (lk__train_saver){0};
-}
-
-/* ---- writing ---- */
-
-/* A tensor's source is its state's index and part. */
-static lk_status read_state(void *store, size_t source, uint64_t first, void *out, size_t bytes)
-{
-    return lk__store_read_bytes(store, source / LK_STATE_PART_COUNT, (lk_state_part)(source % LK_STATE_PART_COUNT),
-                                (size_t)first, out, bytes);
-}
-
-static lk__safetensors_tensor tensor_of_state(const lk__train_saver *s, size_t index, lk_state_part part,
-                                              const char *name)
-{
-    lk_state               state = lk_store_at(s->store, index);
-    lk__safetensors_tensor t = {.name = name,
-                                .dtype = state.dtype,
-                                .rank = state.rank,
-                                .read = read_state,
-                                .user = s->store,
-                                .source = index * LK_STATE_PART_COUNT + part};
-    memcpy(t.dims, state.dims, sizeof t.dims);
-    return t;
-}
-
-/* Its metadata is what Hugging Face's libraries ask for: that the tensors are PyTorch's. */
-static lk_status write_model(lk__train_saver *s, const char *path, char sha[65])
-{
-    lk__safetensors_pair format = {"format", "pt"};
-    size_t               count = 0;
-    for (size_t i = 0; i < lk_store_count(s->store); i++) {
-        const char *alias;
-        lk_state    state = lk_store_at(s->store, i);
-        if (state.not_saved) continue;
-        s->tensors[count++] = tensor_of_state(s, i, LK_STATE_VALUE, state.name);
-        for (size_t j = 0; (alias = lk_store_alias(s->store, i, j)); j++)
-            s->tensors[count++] = tensor_of_state(s, i, LK_STATE_VALUE, alias);
-    }
-    return lk__safetensors_write(s->context, path, s->tensors, count, &format, 1, s->staging,
-                                 lk__safetensors_staging_bytes(), sha);
-}
-
-static lk_status write_optimizer(lk__train_saver *s, const char *path, char sha[65])
-{
-    size_t count = 0;
-    for (size_t i = 0; i < lk_store_count(s->store); i++) {
-        lk_state state = lk_store_at(s->store, i);
-        for (int m = 0; m < state.moments; m++, count++) {
-            int n = snprintf(s->names[count], sizeof s->names[count], "%s.%s", state.name,
-                             lk__moment_name(state.moments, m));
-            if (n < 0 || (size_t)n >= sizeof s->names[count])
-                return lk__fail(s->context, LK_EINVAL, "parameter name \"%s\" is too long to save", state.name);
-            s->tensors[count] = tensor_of_state(s, i, (lk_state_part)(LK_STATE_MOMENT_0 + m), s->names[count]);
-        }
-    }
-    return lk__safetensors_write(s->context, path, s->tensors, count, NULL, 0, s->staging,
-                                 lk__safetensors_staging_bytes(), sha);
 }
 
 /* ---- checks of the directory ---- */
@@ -214,28 +206,27 @@ static void remove_older(lk_context *c, const char *directory, int64_t newest, i
 }
 
 /* The state is written before the caller's files: it lists them, so a directory that a crash left is recognised with any of them. */
-static lk_status write_files(lk__train_saver *s, const char *directory, const lk_progress *progress)
+static lk_status write_rest(lk__train_saver *s, const char *directory, const lk_progress *progress, char sha[2][65])
 {
     lk_context       *c = s->context;
-    char              file[PATH_MAX], model[65], optimizer[65];
+    char              file[PATH_MAX];
     lk__state_content content = {.progress = progress,
                                  .dtype = lk__checkpoint_precision(s->store),
                                  .parameters = lk_store_parameters(s->store),
-                                 .model = model,
-                                 .optimizer = optimizer,
-                                 .files = s->digests,
+                                 .model = sha[0],
+                                 .optimizer = sha[1],
+                                 .chunk_bytes = s->chunk_bytes,
+                                 .chunks = {s->digests[0], s->digests[1]},
+                                 .chunks_count = {lk__chunks_count(&s->cut[0]), lk__chunks_count(&s->cut[1])},
+                                 .files = s->digests_text,
                                  .files_bytes = s->digests_bytes,
                                  .writer = s->writer,
                                  .record = s->record,
                                  .record_bytes = s->record_bytes,
                                  .algorithms = s->algorithms,
                                  .algorithms_bytes = s->algorithms_bytes};
-    lk_status         status = lk__checkpoint_join(c, file, directory, lk__checkpoint_files[0]);
-    if (status < 0 || (status = write_model(s, file, model)) < 0 ||
-        (status = lk__checkpoint_join(c, file, directory, lk__checkpoint_files[1])) < 0 ||
-        (status = write_optimizer(s, file, optimizer)) < 0 ||
-        (status = lk__checkpoint_join(c, file, directory, lk__checkpoint_files[2])) < 0 ||
-        (status = lk__state_write(c, file, s->staging, lk__safetensors_staging_bytes(), &content)) < 0)
+    lk_status         status = lk__checkpoint_join(c, file, directory, lk__checkpoint_files[2]);
+    if (status < 0 || (status = lk__state_write(c, file, s->staging, lk__safetensors_staging_bytes(), &content)) < 0)
         return status;
     return lk__saver_write_files(s, directory);
 }
@@ -296,30 +287,76 @@ static lk_status set_damaged_aside(lk__train_saver *s, const char *path, int64_t
     return lk__fail(s->context, LK_EIO, "%s is damaged, and cannot be renamed to %s: %s", path, aside, strerror(errno));
 }
 
+/* Any failure may be that of a directory that was moved away: LK_END, to try again. */
+static lk_status check_moved(const lk__train_saver *s, const char *directory, lk_status status)
+{
+    return s->lock && lk__lock_find(s->lock, directory) != LK__LOCK_IN_PLACE ? LK_END : status;
+}
+
+/* Rank 0: makes the directory that is written, with the two large files in it. */
+static lk_status begin_step(lk__train_saver *s, const char *directory, const char *path, int64_t step,
+                            lk__train_directory *d)
+{
+    lk_context *c = s->context;
+    lk_status   status = lk__make_directories(c, directory);
+    if (status < 0 || (status = hold_directory(s, directory)) < 0) return status;
+    lk__checkpoint_recover(c, directory);
+    if ((status = set_damaged_aside(s, path, step)) < 0 ||
+        (status = lk__directory_create(d, c, path, &lk__checkpoint_names)) < 0)
+        return check_moved(s, directory, status);
+    if ((status = lk__saver_create_files(s, d->temporary)) >= 0) return status;
+    lk__directory_abandon(d);
+    return check_moved(s, directory, status);
+}
+
+/* Rank 0: completes the directory and puts it into place, or discards it. */
+static lk_status end_step(lk__train_saver *s, const char *directory, const char *path, const lk_progress *progress,
+                          int keep, lk__train_directory *d, char sha[2][65], lk_status status)
+{
+    lk_context *c = s->context;
+    if (status >= 0) status = write_rest(s, d->temporary, progress, sha);
+    status = check_moved(s, directory, status);
+    if (status != LK_OK) {
+        lk__directory_abandon(d);
+        return status;
+    }
+    if ((status = lk__directory_commit(d)) < 0 || (status = lk__links_make(s, directory, progress->step)) < 0 ||
+        (status = lk__file_sync_parent(c, path)) < 0)
+        return check_moved(s, directory, status);
+    remove_older(c, directory, progress->step, keep > 0 ? keep : 1);
+    return LK_OK;
+}
+
 /* LK_END: the directory was moved away meanwhile, and nothing was written into the one that has its name. */
 static lk_status save_step(lk__train_saver *s, const char *directory, const lk_progress *progress, int keep)
 {
-    lk_context         *c = s->context;
-    char                name[64], path[PATH_MAX];
-    lk__train_directory d;
+    const lk__writers  *w = &s->writers;
+    char                name[64], path[PATH_MAX], temporary[PATH_MAX] = "", sha[2][65];
+    lk__train_directory d = {.context = s->context, .fd = -1};
+    lk_status           status = LK_OK;
     lk__checkpoint_name(progress->step, name);
-    lk_status status = lk__checkpoint_join(c, path, directory, name);
-    if (status < 0) return status;
-    lk__checkpoint_recover(c, directory);
-    if ((status = set_damaged_aside(s, path, progress->step)) < 0 ||
-        (status = lk__directory_create(&d, c, path, &lk__checkpoint_names)) < 0)
-        return status;
-    status = write_files(s, d.temporary, progress);
-    bool moved = s->lock && lk__lock_find(s->lock, directory) != LK__LOCK_IN_PLACE;
-    if (status < 0 || moved) {
-        lk__directory_abandon(&d);
-        return moved ? LK_END : status;
+    if (w->rank == 0) {
+        lk__writers_busy_begin(w, "preparing the directory of a checkpoint");
+        status = lk__checkpoint_join(s->context, path, directory, name);
+        if (status >= 0) status = begin_step(s, directory, path, progress->step, &d);
+        memcpy(temporary, d.temporary, sizeof temporary);
+        lk__writers_busy_end(w);
     }
-    if ((status = lk__directory_commit(&d)) < 0 || (status = lk__links_make(s, directory, progress->step)) < 0)
+    if ((status = lk__writers_tell(w, status, temporary, sizeof temporary)) != LK_OK) {
+        lk__directory_abandon(&d);
         return status;
-    if ((status = lk__file_sync_parent(c, path)) < 0) return status;
-    remove_older(c, directory, progress->step, keep > 0 ? keep : 1);
-    return LK_OK;
+    }
+    status = lk__saver_write_chunks(s, temporary, sha);
+    if (status < 0 && lk__writers_lost(w)) {
+        lk__directory_abandon(&d);
+        return status;
+    }
+    if (w->rank == 0) {
+        lk__writers_busy_begin(w, "completing a checkpoint");
+        status = end_step(s, directory, path, progress, keep, &d, sha, status);
+        lk__writers_busy_end(w);
+    }
+    return lk__writers_tell(w, status, NULL, 0);
 }
 
 lk_status lk__saver_save(lk__train_saver *s, const char *directory, const lk_progress *progress, int keep)
@@ -327,32 +364,55 @@ lk_status lk__saver_save(lk__train_saver *s, const char *directory, const lk_pro
     enum { ATTEMPTS = 3 };
     lk_context *c = s->context;
     lk_status   status = lk__progress_check(c, "a checkpoint", progress);
-    if (status >= 0) status = lk__make_directories(c, directory);
-    for (int attempt = 0; attempt < ATTEMPTS && status >= 0; attempt++) {
-        if ((status = hold_directory(s, directory)) < 0) return status;
-        if ((status = save_step(s, directory, progress, keep)) == LK_OK) return LK_OK;
-        /* Any failure may be that of a directory that was moved away. */
-        if (s->lock && lk__lock_find(s->lock, directory) != LK__LOCK_IN_PLACE) status = LK_END;
-    }
-    if (status < 0) return status;
+    if (status >= 0 && !s->copied[0]) status = lk__saver_measure(s);
+    if ((status = lk__writers_agree(&s->writers, status)) < 0) return status;
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++)
+        if ((status = save_step(s, directory, progress, keep)) <= 0) return status;
     return lk__fail(c, LK_EIO, "%s was moved away or replaced in each of %d attempts to save there", directory,
                     ATTEMPTS);
+}
+
+/* Rank 0 opens and locks the directory; all find out who sees it. */
+static lk_status open_group(lk__train_saver *s, lk_comm *comm, const char *directory, const lk_checkpoint_file *files,
+                            int count, lk__lock *lock)
+{
+    bool      first = !comm || lk_comm_rank(comm) == 0;
+    lk_status status = lk__checkpoint_files_check(s->context, files, count);
+    if (first && status >= 0) {
+        if (comm) lk_comm_busy_begin(comm, "waiting for the lock of the checkpoint directory");
+        status = lk__checkpoint_open(s->context, directory, files, count, SAVE_LOCK_TIMEOUT, lock);
+        if (comm) lk_comm_busy_end(comm);
+    }
+    if (status >= 0) status = lk__saver_buffer(s);
+    if (status >= 0 && first) status = lk__saver_files(s, files, count);
+    if ((status = lk__group_agree(s->context, comm, status, NULL)) < 0) return status;
+    return lk__writers_find(&s->writers, s->context, comm, directory);
+}
+
+lk_status lk__checkpoint_save_chunks(lk_store *store, lk_comm *comm, const char *directory, const lk_progress *progress,
+                                     int keep, const lk_checkpoint_file *files, int count, uint64_t chunk_bytes)
+{
+    lk__train_saver saver;
+    lk__lock        lock = LK__LOCK_INIT;
+    lk_status       status = lk__saver_init_chunks(&saver, store, chunk_bytes, comm ? lk_comm_size(comm) : 1);
+    status = lk__group_agree(store->context, comm, status, NULL);
+    if (status >= 0) status = open_group(&saver, comm, directory, files, count, &lock);
+    if (status >= 0) status = lk__saver_save(&saver, directory, progress, keep);
+    lk__saver_free(&saver);
+    lk__lock_release(&lock);
+    return status;
+}
+
+lk_status lk_checkpoint_save_group(lk_store *store, lk_comm *comm, const char *directory, const lk_progress *progress,
+                                   int keep, const lk_checkpoint_file *files, int count)
+{
+    return lk__checkpoint_save_chunks(store, comm, directory, progress, keep, files, count, LK__CHUNK);
 }
 
 lk_status lk_checkpoint_save_files(lk_store *store, const char *directory, const lk_progress *progress, int keep,
                                    const lk_checkpoint_file *files, int count)
 {
-    lk_context     *c = store->context;
-    lk__train_saver saver;
-    lk__lock        lock;
-    lk_status       status = lk__checkpoint_files_check(c, files, count);
-    if (status < 0 || (status = lk__checkpoint_open(c, directory, files, count, SAVE_LOCK_TIMEOUT, &lock)) < 0)
-        return status;
-    if ((status = lk__saver_init(&saver, store)) >= 0 && (status = lk__saver_files(&saver, files, count)) >= 0)
-        status = lk__saver_save(&saver, directory, progress, keep);
-    lk__saver_free(&saver);
-    lk__lock_release(&lock);
-    return status;
+    return lk_checkpoint_save_group(store, NULL, directory, progress, keep, files, count);
 }
 
 lk_status lk_checkpoint_save(lk_store *store, const char *directory, const lk_progress *progress, int keep)
@@ -364,7 +424,9 @@ lk_status lk_weights_save(lk_store *store, const char *file)
 {
     lk__train_saver saver;
     lk_status       status = lk__saver_init(&saver, store);
-    if (status >= 0) status = write_model(&saver, file, NULL);
+    if (status >= 0)
+        status = lk__safetensors_write(store->context, file, saver.tensors, lk__image_model(&saver), saver.metadata, 1,
+                                       saver.staging, lk__safetensors_staging_bytes(), NULL);
     lk__saver_free(&saver);
     return status;
 }

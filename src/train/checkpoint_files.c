@@ -72,9 +72,9 @@ lk_status lk__saver_files(lk__train_saver *s, const lk_checkpoint_file *files, i
         s->files[i].name = copy_bytes(&next, files[i].name, strlen(files[i].name) + 1);
         s->files[i].text = copy_bytes(&next, files[i].text, files[i].bytes);
     }
-    s->digests = next;
+    s->digests_text = next;
     for (int i = 0; i < count; i++) next += put_digest(&s->files[i], next, (size_t)(end - next));
-    s->digests_bytes = (size_t)(next - s->digests);
+    s->digests_bytes = (size_t)(next - s->digests_text);
     return LK_OK;
 }
 

@@ -80,33 +80,15 @@ const char *lk__checkpoint_precision(const lk_store *store)
     return store->plan->policy == LK_POLICY_BF16 ? "bf16" : lk_dtype_name(store->plan->graph->real);
 }
 
-static lk_status verify_file(lk_context *c, const char *directory, const char *name, const char *sha, void *staging)
-{
-    char      path[PATH_MAX], digest[65];
-    lk_status status = lk__checkpoint_join(c, path, directory, name);
-    if (status < 0 || (status = lk__file_digest(c, path, staging, LK__FILE_STAGING, digest)) < 0) return status;
-    if (strcmp(digest, sha) == 0) return LK_OK;
-    return lk__fail(c, LK_EFORMAT, "%s is damaged: its SHA-256 differs from the one saved with it", path);
-}
-
-lk_status lk__checkpoint_verify(lk_context *c, const char *directory, const lk__state *state, bool all, void *staging)
-{
-    lk_status status = LK_OK;
-    for (int i = 0; i < 2 && status >= 0; i++)
-        status = verify_file(c, directory, lk__checkpoint_files[i], state->sha[i], staging);
-    for (size_t i = 0; all && i < state->files_count && status >= 0; i++)
-        status = verify_file(c, directory, state->files[i].name, state->files[i].sha, staging);
-    return status;
-}
-
 /* Reads the state of a step, and checks the other files against its digests. */
 lk_status lk__checkpoint_verify_step(lk_context *c, const char *directory, int64_t step, void *staging, lk__state *state)
 {
     char      path[PATH_MAX];
     lk_status status = lk__checkpoint_join(c, path, directory, lk__checkpoint_files[2]);
     if (status < 0 || (status = lk__state_open(c, path, step, state)) < 0) return status;
+    status = lk__checkpoint_verify(c, directory, state, false, staging);
     lk__state_close(state); /* its numbers stay */
-    return lk__checkpoint_verify(c, directory, state, false, staging);
+    return status;
 }
 
 /* While a writer holds the lock, what it has just created is not locked yet, and looks as if a crash had left it. The writer recovers

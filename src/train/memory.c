@@ -3,16 +3,23 @@
 #include "train/record.h"
 #include "train/trainer.h"
 
-void lk__trainer_memory(const lk_trainer_config *config, lk_plan *plan, const lk_loader_config loaders[2],
-                        const lk__trainer_making making[2], size_t memory[LK_MEMORY_COUNT])
+/* Every rank has the tables of a save and the chunks that it writes; rank 0 also what it writes alone. */
+static size_t save_bytes(const lk_trainer_config *config, const lk_plan *plan, int writers, int turn)
 {
-    bool saves = config->save && (!config->comm || lk_comm_rank(config->comm) == 0);
+    bool first = !config->comm || lk_comm_rank(config->comm) == 0;
+    int  ranks = lk__plan_ranks(plan);
+    if (!config->save) return 0;
+    return lk__saver_bytes(plan, LK__CHUNK, ranks) + lk__saver_background_bytes(plan, LK__CHUNK, writers, turn) +
+           (first ? lk__record_write(config, 0, NULL, 0) + lk__saver_files_bytes(config->files, config->files_count)
+                  : 0);
+}
+
+void lk__trainer_memory(const lk_trainer_config *config, lk_plan *plan, const lk_loader_config loaders[2],
+                        const lk__trainer_making making[2], int writers, int turn, size_t memory[LK_MEMORY_COUNT])
+{
     for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) memory[kind] = lk_plan_memory(plan, (lk_memory)kind);
     lk__trainer_data_bytes(plan, loaders, making, memory);
-    memory[LK_MEMORY_CHECKPOINT] = saves ? lk_checkpoint_bytes(plan) + lk__saver_background_bytes(plan) +
-                                               lk__record_write(config, 0, NULL, 0) +
-                                               lk__saver_files_bytes(config->files, config->files_count)
-                                         : 0;
+    memory[LK_MEMORY_CHECKPOINT] = save_bytes(config, plan, writers, turn);
 }
 
 /* What a rank adds to its host's memory: what ranks share counts once. A GPU's memory says itself when it is not enough. */

@@ -1,5 +1,5 @@
-/* resume.c - loads and saves checkpoints of a trainer. Rank 0 reads and writes; the others receive what it read, so only its
- * host needs the files, and a checkpoint does not depend on the number of ranks. */
+/* resume.c - loads and saves checkpoints of a trainer. Rank 0 reads; the others receive what it read, so only its host needs the files. The
+ * ranks that see the directory write. A checkpoint does not depend on the number of ranks. */
 #include "train/trainer.h"
 
 #include "data/dataset.h"
@@ -12,18 +12,12 @@
 
 lk_status lk__trainer_share_status(lk_trainer *t, int rank, lk_status status)
 {
-    struct {
-        int32_t status;
-        char    text[1020];
-    } message = {.status = status};
-    if (t->world == 1) return status;
-    if (status < 0) snprintf(message.text, sizeof message.text, "%s", lk_context_error(t->context));
-    lk_status sent = lk_comm_broadcast(t->config.comm, &message, sizeof message, LK_U8, rank, NULL);
-    if (sent < 0) return sent;
-    if (message.status < 0) t->failed_rank = rank;
-    if (message.status >= 0 || t->rank == rank) return (lk_status)message.status;
-    message.text[sizeof message.text - 1] = 0;
-    return lk__fail(t->context, (lk_status)message.status, "rank %d: %s", rank, message.text);
+    return lk__group_tell(t->context, t->config.comm, rank, status, &t->failed_rank);
+}
+
+lk_status lk__trainer_agree(lk_trainer *t, lk_status status)
+{
+    return lk__group_agree(t->context, t->config.comm, status, &t->failed_rank);
 }
 
 /* ---- locking ---- */
@@ -39,7 +33,8 @@ lk_status lk__trainer_lock(lk_trainer *t)
                                      &t->lock);
         if (t->world > 1) lk_comm_busy_end(config->comm);
     }
-    return lk__trainer_share_status(t, 0, status);
+    if ((status = lk__trainer_share_status(t, 0, status)) < 0) return status;
+    return lk__writers_find(&t->writers, t->context, config->comm, config->save);
 }
 
 /* ---- loading ---- */
@@ -219,13 +214,13 @@ static void emit_saved(lk_trainer *t, const lk_progress *progress, double second
                                    .path = t->config.save});
 }
 
-/* Rank 0: waits for the save in progress, if there is one. */
+/* Waits for the save in progress, if there is one. Its status is that of all ranks. */
 static lk_status finish_save(lk_trainer *t)
 {
     lk_progress progress;
     double      seconds;
     lk_status   status = lk__saver_finish(&t->saver, &progress, &seconds);
-    if (status == LK_OK) emit_saved(t, &progress, seconds);
+    if (status == LK_OK && t->rank == 0) emit_saved(t, &progress, seconds);
     return status < 0 ? status : LK_OK;
 }
 
@@ -243,18 +238,18 @@ void lk__trainer_poll_save(lk_trainer *t)
 lk_status lk__trainer_save(lk_trainer *t, bool last)
 {
     const lk_trainer_config *config = &t->config;
-    lk_status                status = LK_OK;
     if (!config->save) return LK_OK;
     bool      writes = t->saved != t->progress.step;
     lk_status finite = writes ? check_finite(t) : LK_OK;
-    if (t->rank == 0) {
-        if (t->world > 1) lk_comm_busy_begin(config->comm, "saving a checkpoint");
-        status = finish_save(t); /* also if the current weights are not finite */
-        if (status >= 0) status = finite;
-        if (status >= 0 && writes) status = lk__saver_begin(&t->saver, config->save, &t->progress, config->keep);
-        if (status >= 0 && last) status = finish_save(t);
-        if (t->world > 1) lk_comm_busy_end(config->comm);
-    }
-    if ((status = lk__trainer_share_status(t, 0, status)) >= 0) t->saved = t->progress.step;
+    if (t->world > 1) lk_comm_busy_begin(config->comm, "saving a checkpoint");
+    lk_status status = finish_save(t); /* also if the current weights are not finite */
+    if (status >= 0) status = finite;
+    if (t->world > 1) lk_comm_busy_end(config->comm);
+    if ((status = lk__trainer_agree(t, status)) < 0) return status;
+    if (t->world > 1) lk_comm_busy_begin(config->comm, "saving a checkpoint");
+    if (writes) status = lk__saver_begin(&t->saver, config->save, &t->progress, config->keep);
+    if (status >= 0 && last) status = finish_save(t);
+    if (t->world > 1) lk_comm_busy_end(config->comm);
+    if ((status = lk__trainer_agree(t, status)) >= 0) t->saved = t->progress.step;
     return status;
 }

@@ -25,16 +25,22 @@ static int compare_names(const void *a, const void *b)
     return strcmp(((const lk__safetensors_tensor *)a)->name, ((const lk__safetensors_tensor *)b)->name);
 }
 
-/* Receives header text: counts it if file is NULL, else writes it. The same code does both, so the results agree. */
+/* Receives header text: counts it, and writes it to `file` or copies bytes first … end - 1 of it to `out`, unless these are NULL. The
+ * same code does all, so the results agree. */
 typedef struct sink {
     lk__file *file;
+    char     *out;
+    uint64_t  first, end;
     uint64_t  bytes;
 } sink;
 
 static void put_bytes(sink *s, const char *text, size_t bytes)
 {
+    uint64_t begin = s->bytes > s->first ? s->bytes : s->first;
     s->bytes += bytes;
+    uint64_t end = s->bytes < s->end ? s->bytes : s->end;
     if (s->file) (void)lk__file_write(s->file, text, bytes); /* commit reports the failure */
+    if (s->out && begin < end) memcpy(s->out + (begin - s->first), text + (begin + bytes - s->bytes), end - begin);
 }
 
 static void put_text(sink *s, const char *text) { put_bytes(s, text, strlen(text)); }
@@ -151,31 +157,89 @@ static lk_status write_data(lk__file *file, const lk__safetensors_tensor *t)
 
 size_t lk__safetensors_staging_bytes(void) { return LK__FILE_STAGING; }
 
-lk_status lk__safetensors_write(lk_context *context, const char *path, lk__safetensors_tensor *tensors, size_t count,
-                                lk__safetensors_pair *metadata, size_t pairs, void *staging, size_t staging_bytes,
-                                char sha256[65])
+lk_status lk__safetensors_lay_out(lk_context *context, const char *path, lk__safetensors_tensor *tensors, size_t count,
+                                  lk__safetensors_pair *metadata, size_t pairs, lk__safetensors_image *image)
 {
     lk_status status = prepare_header(context, path, tensors, count, metadata, pairs);
     if (status < 0) return status;
-    sink counter = {NULL, 0};
+    sink counter = {0};
     put_header(&counter, tensors, count, metadata, pairs);
     if (counter.bytes > LK__SAFETENSORS_HEADER_LIMIT)
         return lk__fail(context, LK_EINVAL, "%s: a header of %" PRIu64 " bytes is more than the format's limit of %d",
                         path, counter.bytes, LK__SAFETENSORS_HEADER_LIMIT);
+    *image = (lk__safetensors_image){tensors, count, metadata, pairs, 8 + counter.bytes, 8 + counter.bytes};
+    if (count) image->bytes += tensors[count - 1].offset + tensors[count - 1].bytes;
+    return LK_OK;
+}
 
+static void copy_header(const lk__safetensors_image *image, uint64_t first, char *out, size_t bytes)
+{
+    uint64_t length = image->header - 8;
+    sink     copy = {.out = out, .first = first, .end = first + bytes};
+    put_bytes(&copy, (const char *)&length, 8);
+    if (copy.end <= 8) return;
+    /* put_header pads to a multiple of eight, which the eight bytes before it do not change */
+    put_header(&copy, image->tensors, image->count, image->metadata, image->pairs);
+}
+
+size_t lk__safetensors_locate(const lk__safetensors_image *image, uint64_t at)
+{
+    size_t low = 0, high = image->count;
+    while (low < high) {
+        size_t                        middle = low + (high - low) / 2;
+        const lk__safetensors_tensor *t = &image->tensors[middle];
+        if (t->offset + t->bytes <= at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+lk_status lk__safetensors_copy(const lk__safetensors_image *image, uint64_t first, void *out, size_t bytes)
+{
+    char *to = out;
+    if (first < image->header) {
+        size_t now = image->header - first < bytes ? (size_t)(image->header - first) : bytes;
+        copy_header(image, first, to, now);
+        first += now, to += now, bytes -= now;
+    }
+    uint64_t at = first - image->header;
+    for (size_t i = bytes ? lk__safetensors_locate(image, at) : 0; bytes; i++) {
+        const lk__safetensors_tensor *t = &image->tensors[i];
+        uint64_t                      inside = at - t->offset;
+        size_t                        now = t->bytes - inside < bytes ? (size_t)(t->bytes - inside) : bytes;
+        if (t->data)
+            memcpy(to, (const char *)t->data + inside, now);
+        else if (now) {
+            lk_status status = t->read(t->user, t->source, inside, to, now);
+            if (status < 0) return status;
+        }
+        at += now, to += now, bytes -= now;
+    }
+    return LK_OK;
+}
+
+lk_status lk__safetensors_write(lk_context *context, const char *path, lk__safetensors_tensor *tensors, size_t count,
+                                lk__safetensors_pair *metadata, size_t pairs, void *staging, size_t staging_bytes,
+                                char sha256[65])
+{
+    lk__safetensors_image image;
+    lk_status             status = lk__safetensors_lay_out(context, path, tensors, count, metadata, pairs, &image);
+    if (status < 0) return status;
     lk__file file;
+    uint64_t length = image.header - 8;
     status = lk__file_create(&file, context, path, staging, staging_bytes);
     if (status < 0) return status;
-    (void)lk__file_write(&file, &counter.bytes, 8);
-    sink writer = {&file, 0};
+    (void)lk__file_write(&file, &length, 8);
+    sink writer = {.file = &file};
     put_header(&writer, tensors, count, metadata, pairs);
-    uint64_t data = 8 + counter.bytes;
     for (size_t i = 0; i < count; i++) {
         if ((status = write_data(&file, &tensors[i])) < 0) {
             lk__file_abandon(&file);
             return status;
         }
-        tensors[i].offset += data;
+        tensors[i].offset += image.header;
     }
     return lk__file_commit(&file, sha256);
 }

@@ -16,4 +16,28 @@ lk_status lk__safetensors_write(lk_context *context, const char *path, lk__safet
                                 lk__safetensors_pair *metadata, size_t pairs, void *staging, size_t staging_bytes,
                                 char sha256[65]);
 
+/* ---- a file that is written in parts, in any order and by several processes ---- */
+
+typedef struct lk__safetensors_image {
+    const lk__safetensors_tensor *tensors; /* sorted; offsets count from the beginning of the data */
+    size_t                        count;
+    const lk__safetensors_pair   *metadata;
+    size_t                        pairs;
+    uint64_t                      header, bytes; /* before the data, and in all */
+} lk__safetensors_image;
+
+/* Checks and sorts as lk__safetensors_write does. The image borrows tensors and metadata. */
+lk_status lk__safetensors_lay_out(lk_context *context, const char *path, lk__safetensors_tensor *tensors, size_t count,
+                                  lk__safetensors_pair *metadata, size_t pairs, lk__safetensors_image *image);
+/* Bytes first … first + bytes - 1 of the file, which it has. */
+lk_status lk__safetensors_copy(const lk__safetensors_image *image, uint64_t first, void *out, size_t bytes);
+
+/* The index of the tensor that has a byte of the data, counted from its beginning, or of the next one. */
+size_t lk__safetensors_locate(const lk__safetensors_image *image, uint64_t byte);
+
+/* At most so many bytes of the header: of what it has in any case with one short pair of metadata, and of a tensor whose name has
+ * `name` bytes. */
+enum { LK__SAFETENSORS_HEADER = 128 };
+static inline size_t lk__safetensors_entry(size_t name, int rank) { return 6 * name + 96 + 21 * (size_t)rank; }
+
 #endif

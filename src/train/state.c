@@ -1,5 +1,5 @@
 /* state.c - state.json of a checkpoint: the progress of training, who wrote it, the record of the run, and the digests of all three
- * files. Its own digest is computed with zeros in place of the digest, so that other programs can verify it. */
+ * files and of the chunks of the two large ones. Its own digest is computed with zeros in place of the digest, so that other programs can verify it. */
 #define _GNU_SOURCE
 #include "train/state.h"
 
@@ -18,7 +18,8 @@
 #include <unistd.h>
 
 enum {
-    STATE_LIMIT = LK__STATE_RECORD + LK__STATE_ALGORITHMS + 65536,
+    CHUNK_TEXT = 16 + 3, /* bytes of a chunk's digest, with quotes and comma */
+    STATE_LIMIT = LK__STATE_RECORD + LK__STATE_ALGORITHMS + LK__STATE_CHUNKS * CHUNK_TEXT + 65536,
     DIGITS = 64,
     DIGESTS = (LK__LISTED_FILES + 3) * (LK__LISTED_NAME + DIGITS + 16) /* bytes of all digests, at most */
 };
@@ -98,14 +99,64 @@ static void format_date(char out[32])
     if (!gmtime_r(&now, &utc) || strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &utc) == 0) out[0] = 0;
 }
 
+/* Receives the text: adds it to a digest, or writes it to a file. The same code does both, so they agree. */
+typedef struct sink {
+    lk__sha256 *sha;
+    lk__file   *file;
+} sink;
+
+static void put(const sink *s, const char *text, size_t bytes)
+{
+    if (s->sha) lk__sha256_update(s->sha, text, bytes);
+    if (s->file) lk__file_write(s->file, text, bytes); /* commit reports the failure */
+}
+
+static void format_chunk(uint64_t digest, char out[17]) { snprintf(out, 17, "%016" PRIx64, digest); }
+
+/* The digest over those of the chunks: of their texts, one behind the other. */
+static void hash_chunks(const uint64_t *const chunks[2], const size_t counts[2], char digest[DIGITS + 1])
+{
+    lk__sha256 sha;
+    char       text[17];
+    lk__sha256_init(&sha);
+    for (int i = 0; i < 2; i++)
+        for (size_t j = 0; j < counts[i]; j++) {
+            format_chunk(chunks[i][j], text);
+            lk__sha256_update(&sha, text, 16);
+        }
+    finish_digest(&sha, digest);
+}
+
+static void put_chunks(const sink *s, const lk__state_content *content, const char *digest)
+{
+    char text[256], one[17];
+    int  n = snprintf(text, sizeof text, ",\"chunks\":{\"bytes\":%" PRIu64, content->chunk_bytes);
+    put(s, text, (size_t)n);
+    for (int i = 0; i < 2; i++) {
+        n = snprintf(text, sizeof text, ",\"%s\":[", i ? "optimizer.safetensors" : "model.safetensors");
+        put(s, text, (size_t)n);
+        for (size_t j = 0; j < content->chunks_count[i]; j++) {
+            format_chunk(content->chunks[i][j], one);
+            n = snprintf(text, sizeof text, "%s\"%s\"", j ? "," : "", one);
+            put(s, text, (size_t)n);
+        }
+        put(s, "]", 1);
+    }
+    n = snprintf(text, sizeof text, ",\"digest\":\"%s\"}", digest);
+    put(s, text, (size_t)n);
+}
+
 lk_status lk__state_write(lk_context *c, const char *path, void *staging, size_t staging_bytes,
                           const lk__state_content *content)
 {
     static const char  end[] = "\"}}\n";
     const lk_progress *p = content->progress;
-    char               head[LK__STATE_WRITER + 512], tail[DIGESTS], own[DIGITS + 1], date[32];
+    char               head[LK__STATE_WRITER + 512], tail[DIGESTS], own[DIGITS + 1], chunks[DIGITS + 1], date[32];
     lk__file           file;
     lk__sha256         sha;
+    if (content->chunks_count[0] + content->chunks_count[1] > LK__STATE_CHUNKS)
+        return lk__fail(c, LK_EINVAL, "%s: %zu chunks are more than a checkpoint can have, %d", path,
+                        content->chunks_count[0] + content->chunks_count[1], LK__STATE_CHUNKS);
     format_date(date);
     int h = snprintf(head, sizeof head,
                      "{\"lockstep\":\"%s\",\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"position\":%" PRId64
@@ -118,19 +169,22 @@ lk_status lk__state_write(lk_context *c, const char *path, void *staging, size_t
                      "\"%0*d%s",
                      content->model, content->optimizer, (int)content->files_bytes,
                      content->files ? content->files : "", DIGITS, 0, end);
+    hash_chunks(content->chunks, content->chunks_count, chunks);
     lk__sha256_init(&sha);
-    lk__sha256_update(&sha, head, (size_t)h);
-    if (content->record) lk__sha256_update(&sha, content->record, content->record_bytes);
-    if (content->algorithms) lk__sha256_update(&sha, content->algorithms, content->algorithms_bytes);
-    lk__sha256_update(&sha, tail, (size_t)t);
-    finish_digest(&sha, own);
-    memcpy(tail + (size_t)t - strlen(end) - DIGITS, own, DIGITS);
-    lk_status status = lk__file_create(&file, c, path, staging, staging_bytes);
-    if (status < 0) return status;
-    lk__file_write(&file, head, (size_t)h);
-    if (content->record) lk__file_write(&file, content->record, content->record_bytes);
-    if (content->algorithms) lk__file_write(&file, content->algorithms, content->algorithms_bytes);
-    lk__file_write(&file, tail, (size_t)t);
+    sink to = {.sha = &sha};
+    for (int pass = 0; pass < 2; pass++) { /* the digest of the text, then the text with it */
+        put(&to, head, (size_t)h);
+        if (content->record) put(&to, content->record, content->record_bytes);
+        if (content->algorithms) put(&to, content->algorithms, content->algorithms_bytes);
+        put_chunks(&to, content, chunks);
+        put(&to, tail, (size_t)t);
+        if (pass) break;
+        finish_digest(&sha, own);
+        memcpy(tail + (size_t)t - strlen(end) - DIGITS, own, DIGITS);
+        lk_status status = lk__file_create(&file, c, path, staging, staging_bytes);
+        if (status < 0) return status;
+        to = (sink){.file = &file};
+    }
     return lk__file_commit(&file, NULL);
 }
 
@@ -236,8 +290,38 @@ size_t lk__state_list(int directory, lk__file_name names[LK__LISTED_FILES])
     return count;
 }
 
+/* Digests of chunks, which states of older versions have not. False: they are not as lk__state_write writes them. */
+static bool read_chunks(lk__state *state, lk_status *status)
+{
+    lk__json chunks, list, value;
+    int64_t  bytes;
+    char     text[17], digest[DIGITS + 1], expected[DIGITS + 1];
+    if (!lk__json_get(&state->root, "chunks", &chunks)) return true;
+    if (!lk__json_get(&chunks, "bytes", &value) || !lk__json_integer(&value, &bytes) || bytes < 1) return false;
+    state->chunk_bytes = (uint64_t)bytes;
+    for (int i = 0; i < 2; i++) {
+        if (!lk__json_get(&chunks, own_files[i], &list) || !(state->chunks_count[i] = lk__json_count(&list)))
+            return false;
+        state->chunks[i] = lk__alloc(state->context, LK_MEMORY_OTHER, state->chunks_count[i] * sizeof *state->chunks[i]);
+        if (!state->chunks[i]) {
+            *status = LK_ENOMEM;
+            return true;
+        }
+        lk__json_walk walk = lk__json_begin(&list);
+        for (size_t j = 0; lk__json_next(&walk, NULL, &value); j++) {
+            if (lk__json_string(&value, text, sizeof text) != 16 || strspn(text, "0123456789abcdef") != 16)
+                return false;
+            state->chunks[i][j] = strtoull(text, NULL, 16);
+        }
+    }
+    hash_chunks((const uint64_t *const *)state->chunks, state->chunks_count, expected);
+    return lk__json_get(&chunks, "digest", &value) && lk__json_string(&value, digest, sizeof digest) == DIGITS &&
+           strcmp(digest, expected) == 0;
+}
+
 static lk_status parse_state(lk__state *state, const char *path)
 {
+    lk_status      chunks = LK_OK;
     lk_progress   *p = &state->progress;
     lk__json       value, sums, *root = &state->root;
     lk__json_error error;
@@ -252,7 +336,8 @@ static lk_status parse_state(lk__state *state, const char *path)
         size_t length = lk__json_string(&value, state->dtype, sizeof state->dtype);
         good = length > 0 && length < sizeof state->dtype;
     }
-    good = good && read_files(&sums, state->files, &state->files_count);
+    good = good && read_files(&sums, state->files, &state->files_count) && read_chunks(state, &chunks);
+    if (chunks < 0) return chunks;
     if (!good) return lk__fail(state->context, LK_EFORMAT, "%s is not the state of a Lockstep checkpoint", path);
     return check_own_digest(state, path, &sums);
 }
@@ -301,5 +386,9 @@ lk_status lk__state_get_algorithms(const lk__state *state, char **lines, size_t 
 void lk__state_close(lk__state *state)
 {
     lk__text_free(state->context, state->text, state->length);
+    for (int i = 0; i < 2; i++) {
+        lk__free(state->context, LK_MEMORY_OTHER, state->chunks[i], state->chunks_count[i] * sizeof *state->chunks[i]);
+        state->chunks[i] = NULL;
+    }
     state->text = NULL;
 }

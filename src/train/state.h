@@ -15,7 +15,8 @@ enum {
     LK__STATE_DTYPE = 8,       /* bytes of the precision's name: "f32", "f64", "bf16" */
     LK__STATE_WRITER = 1024,   /* bytes of lk__state_writer's text */
     LK__STATE_RECORD = 8 << 20, /* the longest record of a run, in bytes: class names can be many */
-    LK__STATE_ALGORITHMS = 4 << 20 /* the longest list of algorithms, in bytes */
+    LK__STATE_ALGORITHMS = 4 << 20, /* the longest list of algorithms, in bytes */
+    LK__STATE_CHUNKS = 3 << 20 /* the most chunks: of 8 MiB, those of 25 TB */
 };
 
 /* What a state.json holds. Texts are borrowed and are parts of the JSON text, made before training: a save allocates nothing. */
@@ -24,6 +25,9 @@ typedef struct lk__state_content {
     const char        *dtype;            /* the precision of the run */
     int64_t            parameters;       /* trained and frozen elements */
     const char        *model, *optimizer; /* SHA-256 of the files */
+    uint64_t           chunk_bytes;
+    const uint64_t    *chunks[2]; /* digests (XXH64) of the chunks of these files */
+    size_t             chunks_count[2];
     const char        *files;             /* members "NAME":"SHA-256", of the caller's files, each with a comma behind it */
     size_t             files_bytes;
     const char        *writer;           /* lk__state_writer */
@@ -60,6 +64,11 @@ typedef struct lk__state {
 
     lk__state_file files[LK__LISTED_FILES];
     size_t         files_count;
+
+    /* Of the model's and the optimizer's chunks, until it is closed; NULL where an older version wrote the file. */
+    uint64_t *chunks[2];
+    size_t    chunks_count[2];
+    uint64_t  chunk_bytes;
 } lk__state;
 
 /* LK_EFORMAT if it is damaged, inconsistent, or of another step than `step`; below 0: any step. Close it if it was opened. */

@@ -185,7 +185,7 @@ lk_status lk_trainer_plan(lk_context *c, const lk_trainer_config *given, lk_grap
         *graph = NULL;
         return status;
     }
-    lk__trainer_memory(config, *plan, loaders, making, memory);
+    lk__trainer_memory(config, *plan, loaders, making, lk__plan_ranks(*plan), lk__plan_rank(*plan), memory);
     return LK_OK;
 }
 
@@ -233,7 +233,7 @@ static lk_status make_plan(lk_trainer *t)
         if (loaders[i].dataset && (status = lk__loader_check(t->context, &loaders[i])) < 0) return status;
     status = lk__trainer_choose(t->context, &t->config, t->plan, loaders, t->making);
     if (status < 0) return status;
-    lk__trainer_memory(&t->config, t->plan, loaders, t->making, memory);
+    lk__trainer_memory(&t->config, t->plan, loaders, t->making, t->writers.count, t->writers.turn, memory);
     lk__trainer_set_source(t->plan, loaders, t->making);
     return lk__trainer_check_memory(t, memory);
 }
@@ -255,13 +255,21 @@ void lk__trainer_abort(lk_trainer *t, lk_status status)
         lk__comm_abort_for(t->config.comm, t->failed_rank < 0 ? t->rank : t->failed_rank, lk_context_error(t->context));
 }
 
-/* All that saves will need, so that none of them allocates. */
+/* All that saves will need, so that none of them allocates. Their threads have a group of their own. */
 static lk_status prepare_saver(lk_trainer *t)
 {
-    lk_status status = lk__saver_init(&t->saver, t->store);
-    if (status >= 0) t->saver.lock = &t->lock;
-    if (status >= 0) status = lk__saver_background(&t->saver);
-    if (status >= 0) status = lk__saver_record(&t->saver, lk__record_write(&t->config, 0, NULL, 0));
+    lk_status status = lk__saver_init_chunks(&t->saver, t->store, LK__CHUNK, t->world);
+    if (status < 0) return status;
+    t->saver.writers = t->writers;
+    t->writers.ranks = NULL;
+    if (t->world > 1) {
+        if ((status = lk_comm_split(t->config.comm, 0, t->rank, &t->saver.group)) < 0) return status;
+        t->saver.writers.comm = t->saver.group;
+        if ((status = lk_comm_reserve(t->saver.group, 1)) < 0) return status;
+    }
+    if ((status = lk__saver_background(&t->saver)) < 0 || t->rank != 0) return status;
+    t->saver.lock = &t->lock;
+    status = lk__saver_record(&t->saver, lk__record_write(&t->config, 0, NULL, 0));
     if (status >= 0) lk__record_write(&t->config, t->fingerprint, t->saver.record, t->saver.record_bytes);
     if (status >= 0) status = lk__saver_files(&t->saver, t->config.files, t->config.files_count);
     return status;
@@ -284,17 +292,17 @@ lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *given, lk_tr
     t->failed_rank = -1;
     t->steps = lk__trainer_steps(config);
     t->lock = (lk__lock)LK__LOCK_INIT;
+    t->writers = lk__writers_alone(c);
     if (t->config.schedule.kind == LK_SCHEDULE_COSINE && t->config.schedule.total == 0)
         t->config.schedule.total = t->steps;
     t->late = lk__alloc(c, LK_MEMORY_OTHER, 2 * (size_t)t->world * sizeof *t->late);
-    bool saves = config->save && t->rank == 0;
     if (!t->late) status = LK_ENOMEM;
     if (status >= 0) status = lk__trainer_compare_options(c, config);
     if (status >= 0) status = lk__trainer_lock(t);
     if (status < 0 || (status = make_plan(t)) < 0 || (status = create_store(t)) < 0 ||
         (status = lk__trainer_load_algorithms(t)) < 0 ||
         (status = lk_program_create(t->plan, t->store, config->comm, &t->program)) < 0 ||
-        (status = lk__trainer_load(t)) < 0 || (saves && (status = prepare_saver(t)) < 0) ||
+        (status = lk__trainer_load(t)) < 0 || (config->save && (status = prepare_saver(t)) < 0) ||
         (status = make_sums(t)) < 0 || (status = open_loaders(t)) < 0 || (status = lk__trainer_trace_open(t)) < 0) {
         lk__trainer_abort(t, status);
         lk_trainer_free(t);
@@ -311,6 +319,7 @@ void lk_trainer_free(lk_trainer *t)
     lk_loader_free(t->test);
     for (int i = 0; i < 2; i++) lk__gather_free(&t->on_device[i]);
     lk__saver_free(&t->saver);
+    lk__writers_free(&t->writers);
     lk_load_report_free(t->loaded);
     lk__lock_release(&t->lock);
     lk_program_free(t->program);

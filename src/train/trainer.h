@@ -25,6 +25,7 @@ struct lk_trainer {
     lk__train_saver    saver;
     lk_load_report    *loaded; /* by init_partial */
     lk__lock           lock;   /* of config.save, on rank 0 */
+    lk__writers        writers; /* the ranks that see config.save; the saver has it once it exists */
     lk_progress        progress;
     int64_t            steps;          /* in total */
     int64_t            saved;          /* step of the latest checkpoint, or of the one being written; -1: none */
@@ -61,6 +62,8 @@ void   lk__trainer_emit(lk_trainer *trainer, lk_event event); /* calls the event
 void lk__trainer_abort(lk_trainer *trainer, lk_status status);
 /* Broadcasts the status of `rank` and its error message: all ranks return them. */
 lk_status lk__trainer_share_status(lk_trainer *trainer, int rank, lk_status status);
+/* The failure of the first rank that has one, on all ranks. */
+lk_status lk__trainer_agree(lk_trainer *trainer, lk_status status);
 
 /* ---- state_mode.c ---- */
 /* The mesh of all ranks: the config's or, where it has none, one axis. */
@@ -91,9 +94,10 @@ lk_status lk__trainer_open_data(lk_trainer            *trainer,
                                 const lk_loader_config loaders[2]); /* loaders, and the device's data */
 
 /* ---- memory.c ---- */
-/* Bytes of every kind: of the plan, loaders, data and saves. It forgets what lk__trainer_set_source told the plan. */
+/* Bytes of every kind: of the plan, loaders, data, and saves by the writer at `turn` of so many. It forgets what lk__trainer_set_source
+ * told the plan. */
 void lk__trainer_memory(const lk_trainer_config *config, lk_plan *plan, const lk_loader_config loaders[2],
-                        const lk__trainer_making making[2], size_t memory[LK_MEMORY_COUNT]);
+                        const lk__trainer_making making[2], int writers, int turn, size_t memory[LK_MEMORY_COUNT]);
 /* LK_ETOOLARGE: the host's ranks would need more than it has available. Collective. */
 lk_status lk__trainer_check_memory(lk_trainer *trainer, const size_t memory[LK_MEMORY_COUNT]);
 
@@ -117,11 +121,12 @@ lk_status lk__trainer_compare_options(lk_context *context, const lk_trainer_conf
 lk_status lk__trainer_evaluate(lk_trainer *trainer); /* emits LK_EVENT_EVALUATED */
 
 /* ---- resume.c ---- */
-lk_status lk__trainer_lock(lk_trainer *trainer); /* rank 0 locks the checkpoint directory; a failure fails all ranks */
+/* Rank 0 locks the checkpoint directory, and all find out who sees it; a failure fails all ranks. */
+lk_status lk__trainer_lock(lk_trainer *trainer);
 /* Before the program is made: it uses the algorithms of the checkpoint that is resumed, where the device chooses among them. */
 lk_status lk__trainer_load_algorithms(lk_trainer *trainer);
 lk_status lk__trainer_load(lk_trainer *trainer); /* what init and resume name: read by rank 0, sent to all */
-lk_status lk__trainer_save(lk_trainer *trainer, bool last); /* by rank 0, in the background unless it is the last */
+lk_status lk__trainer_save(lk_trainer *trainer, bool last); /* by all ranks, in the background unless it is the last */
 /* Emits LK_EVENT_SAVED if a background save has ended; if it failed, training stops with its failure. */
 void lk__trainer_poll_save(lk_trainer *trainer);
 

@@ -1,0 +1,88 @@
+/* checkpoint_verify.c - compares the files of a checkpoint with the digests that were saved with them. */
+#include "train/checkpoint.h"
+
+#include "base/xxh64.h"
+#include "train/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static lk_status verify_sha(lk_context *c, const char *path, const char *sha, void *staging)
+{
+    char      digest[65];
+    lk_status status = lk__file_digest(c, path, staging, LK__FILE_STAGING, digest);
+    if (status < 0 || strcmp(digest, sha) == 0) return status;
+    return lk__fail(c, LK_EFORMAT, "%s is damaged: its SHA-256 differs from the one saved with it", path);
+}
+
+static lk_status hash_range(lk_context *c, const char *path, int fd, uint64_t at, size_t bytes, void *staging,
+                            uint64_t *digest)
+{
+    lk__xxh64 hash;
+    lk__xxh64_init(&hash);
+    while (bytes) {
+        ssize_t n = pread(fd, staging, bytes < LK__FILE_STAGING ? bytes : LK__FILE_STAGING, (off_t)at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0)
+            return lk__fail(c, n < 0 ? LK_EIO : LK_EFORMAT, "%s: cannot read at byte %" PRIu64 ": %s", path, at,
+                            n < 0 ? strerror(errno) : "the file ends there");
+        lk__xxh64_update(&hash, staging, (size_t)n);
+        at += (uint64_t)n, bytes -= (size_t)n;
+    }
+    *digest = lk__xxh64_final(&hash);
+    return LK_OK;
+}
+
+static lk_status verify_open(lk_context *c, const char *path, int fd, const lk__state *state, int file, void *staging)
+{
+    struct stat info;
+    if (fstat(fd, &info) != 0) return lk__fail(c, LK_EIO, "%s: %s", path, strerror(errno));
+    lk__chunks cut = {(uint64_t)info.st_size, state->chunk_bytes};
+    if (info.st_size < 1 || lk__chunks_count(&cut) != state->chunks_count[file])
+        return lk__fail(c, LK_EFORMAT,
+                        "%s is damaged: its %lld bytes are not the %zu chunks of up to %" PRIu64 " that were saved",
+                        path, (long long)info.st_size, state->chunks_count[file], state->chunk_bytes);
+    for (size_t i = 0; i < state->chunks_count[file]; i++) {
+        uint64_t  digest = 0, first = lk__chunks_offset(&cut, i);
+        size_t    bytes = lk__chunks_bytes(&cut, i);
+        lk_status status = hash_range(c, path, fd, first, bytes, staging, &digest);
+        if (status < 0) return status;
+        if (digest != state->chunks[file][i])
+            return lk__fail(c, LK_EFORMAT,
+                            "%s is damaged: bytes %" PRIu64 " to %" PRIu64 " differ from the digest saved with them",
+                            path, first, first + bytes - 1);
+    }
+    return LK_OK;
+}
+
+static lk_status verify_chunks(lk_context *c, const char *path, const lk__state *state, int file, void *staging)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0) {
+        lk_status status = errno == ENOENT || errno == ENOTDIR ? LK_ENOENT : LK_EIO;
+        return lk__fail(c, status, "%s: cannot open: %s", path, strerror(errno));
+    }
+    lk_status status = verify_open(c, path, fd, state, file, staging);
+    close(fd);
+    return status;
+}
+
+lk_status lk__checkpoint_verify(lk_context *c, const char *directory, const lk__state *state, bool all, void *staging)
+{
+    char      path[PATH_MAX];
+    lk_status status = LK_OK;
+    for (int i = 0; i < 2 && status >= 0; i++) {
+        status = lk__checkpoint_join(c, path, directory, lk__checkpoint_files[i]);
+        if (status >= 0 && state->chunks[i]) status = verify_chunks(c, path, state, i, staging);
+        if (status >= 0 && (all || !state->chunks[i])) status = verify_sha(c, path, state->sha[i], staging);
+    }
+    for (size_t i = 0; all && i < state->files_count && status >= 0; i++)
+        if ((status = lk__checkpoint_join(c, path, directory, state->files[i].name)) >= 0)
+            status = verify_sha(c, path, state->files[i].sha, staging);
+    return status;
+}

@@ -1,0 +1,177 @@
+/* save_chunks.c - writes the two large files of a checkpoint: each writer its own chunks, with a digest of each. The state of the file's
+ * SHA-256 passes from writer to writer in the order of the chunks; while one hashes, the others write. A rank that fails goes on passing
+ * it, so that none waits for it, and all learn of the failure in the end. */
+#include "train/checkpoint.h"
+
+#include "base/xxh64.h"
+#include "train/chunk_file.h"
+
+#include <string.h>
+
+enum { SHA_WORDS = 4 }; /* of 64 bits, behind the digests of a file's chunks */
+
+size_t lk__saver_digests(const uint64_t bytes[2], uint64_t chunk)
+{
+    size_t count = 0;
+    for (int i = 0; i < 2; i++) count += lk__chunks_count(&(lk__chunks){bytes[i], chunk}) + SHA_WORDS;
+    return count;
+}
+
+int lk__saver_turn(const lk__train_saver *s, int file)
+{
+    const lk__writers *w = &s->writers;
+    return w->turn < 0 || file == LK__FILE_MODEL ? w->turn : w->count - 1 - w->turn;
+}
+
+int lk__saver_writer(const lk__train_saver *s, int file, size_t index)
+{
+    const lk__writers *w = &s->writers;
+    int                turn = lk__chunks_turn(w->count, index);
+    return w->ranks ? w->ranks[file == LK__FILE_MODEL ? turn : w->count - 1 - turn] : 0;
+}
+
+/* ---- the chain of SHA-256 ---- */
+
+typedef struct chain_link {
+    uint32_t state[8];
+    uint64_t bytes;
+} chain_link;
+
+/* Adds a chunk where its predecessor's writer ended, and tells the next. The last puts the digest behind those of the chunks. */
+static lk_status pass_sha(lk__train_saver *s, int file, size_t index, const void *data, size_t bytes)
+{
+    lk_comm   *comm = s->writers.comm;
+    size_t     count = lk__chunks_count(&s->cut[file]);
+    int        before = index ? lk__saver_writer(s, file, index - 1) : s->writers.rank;
+    int        after = index + 1 < count ? lk__saver_writer(s, file, index + 1) : s->writers.rank;
+    chain_link link;
+    lk_status  status;
+    if (index == 0) lk__sha256_init(&s->sha);
+    if (before != s->writers.rank) {
+        if ((status = lk_comm_recv(comm, &link, sizeof link, LK_U8, before, file, NULL)) < 0) return status;
+        lk__sha256_init(&s->sha);
+        memcpy(s->sha.state, link.state, sizeof link.state);
+        s->sha.bytes = link.bytes;
+    }
+    lk__sha256_update(&s->sha, data, bytes);
+    if (index + 1 == count) lk__sha256_final(&s->sha, (unsigned char *)(s->digests[file] + count));
+    if (after == s->writers.rank) return LK_OK;
+    memcpy(link.state, s->sha.state, sizeof link.state);
+    link.bytes = s->sha.bytes;
+    return lk_comm_send(comm, &link, sizeof link, LK_U8, after, file, NULL);
+}
+
+/* ---- one file ---- */
+
+typedef struct file_job {
+    lk__train_saver      *saver;
+    int                   file;
+    lk__safetensors_image image; /* unless chunks were copied before */
+    lk__chunk_file       *out;
+    lk_status            *own;    /* of this rank: the first failure */
+    const char           *copied; /* what is left of the copies */
+} file_job;
+
+/* This rank's chunk of the round: from the copy, or gathered now. */
+static const void *take_chunk(file_job *j, size_t round, size_t bytes)
+{
+    lk__train_saver *s = j->saver;
+    if (j->copied) {
+        const char *data = j->copied;
+        j->copied += bytes;
+        return data;
+    }
+    lk_status status = lk__image_gather(s, j->file, &j->image, round, s->chunk);
+    if (*j->own >= 0) *j->own = status;
+    return s->chunk;
+}
+
+static lk_status write_round(file_job *j, size_t round)
+{
+    lk__train_saver  *s = j->saver;
+    const lk__chunks *cut = &s->cut[j->file];
+    size_t            index;
+    bool              writes = lk__chunks_find(cut, s->writers.count, lk__saver_turn(s, j->file), round, &index);
+    size_t            bytes = writes ? lk__chunks_bytes(cut, index) : 0;
+    const void       *data = take_chunk(j, round, bytes); /* all ranks of the group, in every round */
+    if (!writes) return LK_OK;
+    if (*j->own >= 0) {
+        lk__writers_busy_begin(&s->writers, "writing a checkpoint");
+        *j->own = lk__chunk_file_write(j->out, lk__chunks_offset(cut, index), data, bytes);
+        lk__writers_busy_end(&s->writers);
+    }
+    lk__xxh64 digest;
+    lk__xxh64_init(&digest);
+    lk__xxh64_update(&digest, data, bytes);
+    s->digests[j->file][index] = lk__xxh64_final(&digest);
+    return pass_sha(s, j->file, index, data, bytes);
+}
+
+/* Below 0: the group failed. *own: what failed on this rank. */
+static lk_status write_file(lk__train_saver *s, int file, lk__chunk_file *out, lk_status *own)
+{
+    file_job  job = {.saver = s, .file = file, .out = out, .own = own, .copied = s->copied[file]};
+    lk_status status =
+        job.copied ? LK_OK : lk__image_make(s, file, &job.image); /* as in lk__saver_measure: it succeeds */
+    for (size_t i = 0; i < lk__chunks_rounds(&s->cut[file], s->writers.count) && status >= 0; i++)
+        status = write_round(&job, i);
+    return status;
+}
+
+/* ---- both ---- */
+
+lk_status lk__saver_measure(lk__train_saver *s)
+{
+    lk__safetensors_image image;
+    lk_status             status = LK_OK;
+    for (int i = 0; i < 2 && status >= 0; i++) status = lk__image_make(s, i, &image);
+    return status;
+}
+
+lk_status lk__saver_create_files(const lk__train_saver *s, const char *directory)
+{
+    lk_status status = LK_OK;
+    for (int i = 0; i < 2 && status >= 0; i++) {
+        char           path[PATH_MAX];
+        lk__chunk_file file = {.fd = -1};
+        status = lk__checkpoint_join(s->context, path, directory, lk__checkpoint_files[i]);
+        if (status >= 0) status = lk__chunk_file_create(&file, s->context, path, s->cut[i].bytes);
+        lk__chunk_file_close(&file);
+    }
+    return status;
+}
+
+/* Opens both, writes both, and flushes both in the end, when most of it is on disk already. */
+static lk_status write_files(lk__train_saver *s, char paths[2][PATH_MAX], lk_status *own)
+{
+    lk__chunk_file out[2] = {{.fd = -1}, {.fd = -1}};
+    lk_status      status = LK_OK;
+    for (int i = 0; i < 2 && *own >= 0 && s->writers.turn >= 0; i++)
+        *own = lk__chunk_file_open(&out[i], s->context, paths[i]);
+    for (int i = 0; i < 2 && status >= 0; i++) status = write_file(s, i, &out[i], own);
+    lk__writers_busy_begin(&s->writers, "flushing a checkpoint to disk");
+    for (int i = 0; i < 2 && status >= 0 && *own >= 0 && out[i].fd >= 0; i++) *own = lk__chunk_file_flush(&out[i]);
+    lk__writers_busy_end(&s->writers);
+    for (int i = 0; i < 2; i++) lk__chunk_file_close(&out[i]);
+    return status;
+}
+
+lk_status lk__saver_write_chunks(lk__train_saver *s, const char *directory, char sha[2][65])
+{
+    size_t    counts[2] = {lk__chunks_count(&s->cut[0]) + SHA_WORDS, lk__chunks_count(&s->cut[1]) + SHA_WORDS};
+    char      paths[2][PATH_MAX];
+    lk_status own = LK_OK;
+    s->digests[1] = s->digests[0] + counts[0];
+    memset(s->digests[0], 0, (counts[0] + counts[1]) * sizeof *s->digests[0]);
+    for (int i = 0; i < 2 && own >= 0; i++)
+        own = lk__checkpoint_join(s->context, paths[i], directory, lk__checkpoint_files[i]);
+    lk_status status = write_files(s, paths, &own);
+    if (status < 0 || (status = lk__writers_agree(&s->writers, own)) < 0) return status;
+    /* Every word is one writer's and 0 at the others, so the sum is all of them. */
+    if (s->writers.comm)
+        status = lk_comm_all_reduce(s->writers.comm, s->digests[0], s->digests[0], counts[0] + counts[1], LK_I64,
+                                    LK_SUM, NULL);
+    for (int i = 0; i < 2 && status >= 0; i++)
+        lk__sha256_hex((unsigned char *)(s->digests[i] + counts[i] - SHA_WORDS), sha[i]);
+    return status;
+}
