@@ -209,13 +209,16 @@ static void use_groups(rank_test *t)
     lk_comm *kept;
     CHECK(lk_mesh_group(mesh, LK_AXIS_TENSOR, &kept) == LK_OK && kept == group); /* not made again */
     for (unsigned axes = 0; axes <= LK_AXES_ALL; axes++) check_group(t, mesh, &o, axes);
+    unsigned without = 0; /* axes of one rank, or that the mesh does not name: they make no difference */
+    for (unsigned axis = 1; axis <= LK_AXIS_EXPERT; axis *= 2) without |= lk_mesh_extent(mesh, axis) == 1 ? axis : 0;
+    CHECK(lk_mesh_group(mesh, LK_AXIS_TENSOR | without, &kept) == LK_OK && kept == group);
     REQUIRE(lk_comm_barrier(t->comm, NULL) == LK_OK); /* freeing a group that others still use would fail them */
     lk_mesh_free(mesh);
 }
 
 static void groups_add_along_their_axes(void)
 {
-    static const char *const used[] = {"data=2",   "data=2,tensor=1", "data=1,tensor=3", "data=2,tensor=2",
+    static const char *const used[] = {"data=2",   "data=2,tensor=1", "data=1,tensor=3", "data=2,shard=1,tensor=2",
                                        "tensor=5", "data=2,tensor=3", "tensor=3,data=2", "shard=3,expert=2"};
     static const char *const backends[] = {"shm", "tcp"};
     for (int b = 0; b < 2; b++)
@@ -334,6 +337,57 @@ static void a_mesh_and_a_world_must_agree(void)
     lk_mesh_free(mesh);
 }
 
+/* ---- trainers ---- */
+
+static lk_tensor model(lk_tensor x) { return lk_linear(lk_flatten(x), "fc", 10); }
+
+static void trainers_split_batches_along_data(void)
+{
+    lk_trainer_config config = LK_TRAINER_CONFIG_INIT;
+    lk_dataset       *data;
+    lk_graph         *graph;
+    lk_plan          *plan;
+    size_t            memory[LK_MEMORY_COUNT];
+    lk_mesh          *mesh = make_mesh(context, "expert=1,data=3", NULL, 1);
+    REQUIRE(lk_dataset_open(context, "synthetic:1x8x8,count=100", LK_SPLIT_TRAIN, NULL, &data) == LK_OK);
+    config.model = model;
+    config.train = data;
+    config.batch = 64;
+    config.mesh = mesh;
+    CHECK(lk_trainer_share(&config) == 21); /* rows 21 to 42 of 64 */
+    REQUIRE(lk_trainer_plan(context, &config, &graph, &plan, memory) == LK_OK, "%s", lk_context_error(context));
+    CHECK(lk_plan_capacity(plan) == 22);
+    lk_plan_free(plan);
+    lk_graph_free(graph);
+    config.plan_world = 2;
+    CHECK(lk_trainer_plan(context, &config, &graph, &plan, memory) == LK_EMISMATCH &&
+              strstr(lk_context_error(context), "the mesh expert=1,data=3 has 3 ranks, and plan_world is 2"),
+          "%s", lk_context_error(context));
+    lk_mesh_free(mesh);
+    lk_dataset_free(data);
+}
+
+static void train_with_the_mesh_of_another(rank_test *t)
+{
+    lk_trainer_config config = LK_TRAINER_CONFIG_INIT;
+    lk_dataset       *data;
+    lk_trainer       *trainer;
+    lk_mesh          *mesh = make_mesh(t->context, "data=2", NULL, 0);
+    REQUIRE(lk_dataset_open(t->context, "synthetic:1x8x8,count=100", LK_SPLIT_TRAIN, NULL, &data) == LK_OK);
+    config.model = model;
+    config.train = data;
+    config.comm = t->comm;
+    config.mesh = mesh;
+    if (t->rank == 1) /* rank 0's mesh */
+        CHECK(lk_trainer_create(t->context, &config, &trainer) == LK_EMISMATCH && !trainer &&
+                  strstr(lk_context_error(t->context), "the mesh data=2 is that of rank 0 of 2, this is rank 1 of 2"),
+              "%s", lk_context_error(t->context));
+    lk_mesh_free(mesh);
+    lk_dataset_free(data);
+}
+
+static void a_trainer_needs_the_mesh_of_its_rank(void) { run_ranks(2, NULL, train_with_the_mesh_of_another, NULL); }
+
 int main(void)
 {
     REQUIRE(lk_context_create(NULL, &context) == LK_OK);
@@ -347,6 +401,8 @@ int main(void)
     RUN(the_short_form_is_a_mesh_of_one_axis);
     RUN(plans_refuse_axes_that_they_cannot_use);
     RUN(a_mesh_and_a_world_must_agree);
+    RUN(trainers_split_batches_along_data);
+    RUN(a_trainer_needs_the_mesh_of_its_rank);
     lk_context_free(context);
     return check_result();
 }
