@@ -34,14 +34,16 @@ typedef struct lk_comm_config {
 /* Joins the other ranks. Fails after join_ms with the addresses that were tried and what answered; after 5 s the missing
  * ranks are logged. config may be NULL. */
 LK_API lk_status lk_comm_create(lk_context *context, const lk_comm_config *config, lk_comm **comm);
-/* Ranks with the same colour form a group, ordered by key, then rank. Collective. colour < 0: *group is NULL. */
+/* Ranks with the same colour form a group, ordered by key, then rank. Collective. colour < 0: *group is NULL. The group uses the
+ * connections of comm, and its thread for them: a split opens none. Operations of different groups are independent and may be in flight at
+ * once. A rank that dies fails all groups that have it; any other failure is its group's alone. */
 LK_API lk_status lk_comm_split_at(lk_site site, lk_comm *comm, int colour, int key, lk_comm **group);
 #define lk_comm_split(...) lk_comm_split_at(LK_HERE, __VA_ARGS__)
 /* Not a collective; NULL is fine; groups in any order. Operations in flight are cancelled, and works that were not waited for are
- * freed. A peer that waits for this rank fails with "left the group". Over a network it returns once the other ranks' hosts have
- * this rank's last messages: usually after a round trip; a host that does not answer, or a rank that was stopped and whose
- * buffers are full, is given up after 5 s without progress. A forked child of this process is not a rank of
- * its groups: it must not use them, and freeing one there does nothing. */
+ * freed. A peer that waits for this rank fails with "left the group". The last group that uses connections closes them: over a network
+ * it returns once the other ranks' hosts have this rank's last messages: usually after a round trip; a host that does not answer, or a
+ * rank that was stopped and whose buffers are full, is given up after 5 s without progress. A forked child of this process is not a
+ * rank of its groups: it must not use them, and freeing one there does nothing. */
 LK_API void lk_comm_free(lk_comm *comm);
 
 LK_API int         lk_comm_rank(const lk_comm *comm);

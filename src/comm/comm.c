@@ -291,14 +291,8 @@ static lk_status make_group(lk_comm *c, const lk__comm_member *all, const int *r
     g->size = g->local_size = size;
     g->local_rank = g->rank;
     g->backend = size == 1 ? &lk__backend_self : c->backend;
-    if ((status = lk__comm_set_world(g, c, ranks)) < 0) {
-        if (c->backend->split) (void)c->backend->split(c, NULL, all, NULL);
-    } else if (size == 1) {
-        status = g->backend->create(g, NULL);
-        if (c->backend->split) (void)c->backend->split(c, NULL, all, NULL);
-    } else {
-        status = c->backend->split(c, g, all, ranks);
-    }
+    status = lk__comm_set_world(g, c, ranks);
+    if (status >= 0) status = size == 1 ? g->backend->create(g, NULL) : c->backend->split(c, g, all, ranks);
     if (status < 0)
         lk__comm_drop(g);
     else
@@ -313,14 +307,9 @@ lk_status lk_comm_split_at(lk_site site, lk_comm *c, int colour, int key, lk_com
     int             *ranks = lk__alloc(c->context, LK_MEMORY_OTHER, rank_bytes);
     *group = NULL;
     lk_status status = all && ranks ? draw_secret(c->context, &mine.secret) : LK_ENOMEM;
-    if (status >= 0 && c->backend->prepare) status = c->backend->prepare(c, &mine);
-    if (status >= 0) {
-        status = gather_members(c, LK__SPLIT, 0, site, &mine, all);
-        if (status >= 0 && colour >= 0)
-            status = make_group(c, all, ranks, order_members(all, c->size, colour, ranks), group);
-        else if (c->backend->split)
-            (void)c->backend->split(c, NULL, all, NULL);
-    }
+    if (status >= 0) status = gather_members(c, LK__SPLIT, 0, site, &mine, all);
+    if (status >= 0 && colour >= 0)
+        status = make_group(c, all, ranks, order_members(all, c->size, colour, ranks), group);
     lk__free(c->context, LK_MEMORY_OTHER, all, bytes);
     lk__free(c->context, LK_MEMORY_OTHER, ranks, rank_bytes);
     return status;

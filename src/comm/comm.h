@@ -42,12 +42,9 @@ typedef struct lk__comm_cause {
     int32_t kind, rank; /* rank: of the world, not of the group */
 } lk__comm_cause;
 
-enum { LK__MEMBER_DATA = 64 };
-
 typedef struct lk__comm_member {
-    int           colour, key;
-    uint64_t      secret;                /* names the rendezvous of a new group; random */
-    unsigned char data[LK__MEMBER_DATA]; /* the backend's */
+    int      colour, key;
+    uint64_t secret; /* names a new group of which this is the first rank; random */
 } lk__comm_member;
 
 struct lk__rendezvous_identity; /* rendezvous/identity.h */
@@ -71,10 +68,8 @@ typedef struct lk__comm_backend {
     void (*free)(lk_comm *comm);
     /* comm has its rank and size; create sets its state. */
     lk_status (*create)(lk_comm *comm, const struct lk__rendezvous_identity *identity);
-    /* A split: first every rank writes what the others need to connect to it into mine->data (NULL: nothing). Then the
-     * ranks of each new group join: `all` are the members of `parent`, and ranks[i] is the member that becomes rank i of
-     * comm. comm NULL: no group is made, and what was prepared is freed. */
-    lk_status (*prepare)(lk_comm *parent, lk__comm_member *mine);
+    /* A split, after its gather: `all` are the members of `parent`, and ranks[i] is the member that becomes rank i of comm. Called by the
+     * ranks of the new group. */
     lk_status (*split)(lk_comm *parent, lk_comm *comm, const lk__comm_member *all, const int *ranks);
     /* Whether its operations take addresses of that device's memory; for any other the caller copies to and from the host's. */
     bool (*reaches)(const lk__device_backend *device);

@@ -447,23 +447,16 @@ static lk_status create(lk_comm *c, const lk__rendezvous_identity *identity)
     return finish_create(c, flat, flat->backend->create(flat, identity));
 }
 
-static lk_status prepare(lk_comm *parent, lk__comm_member *mine)
-{
-    lk_comm *flat = ((lk__comm_mixed *)parent->state)->groups[LK__FLAT];
-    return flat->backend->prepare ? flat->backend->prepare(flat, mine) : LK_OK;
-}
-
 static lk_status split(lk_comm *parent, lk_comm *c, const lk__comm_member *all, const int *ranks)
 {
-    lk_comm *parent_flat = ((lk__comm_mixed *)parent->state)->groups[LK__FLAT], *flat = NULL;
-    if (!c) return parent_flat->backend->split(parent_flat, NULL, all, NULL);
+    lk_comm  *parent_flat = ((lk__comm_mixed *)parent->state)->groups[LK__FLAT], *flat = NULL;
     lk_status status = begin_create(c, &flat);
     if (status < 0) return status;
     flat->backend = parent_flat->backend;
     return finish_create(c, flat, parent_flat->backend->split(parent_flat, flat, all, ranks));
 }
 
-const lk__comm_backend lk__backend_mixed = {
-    "mixed", true,       collective, transfer,   allocate, release, failure, raise_failure,
-    busy,    wake_waits, sent,       free_state, create,   prepare, split,   lk__comm_reaches_host,
-    peer,    hosts};
+const lk__comm_backend lk__backend_mixed = {"mixed", true,       collective,    transfer, allocate,
+                                            release, failure,    raise_failure, busy,     wake_waits,
+                                            sent,    free_state, create,        split,    lk__comm_reaches_host,
+                                            peer,    hosts};

@@ -76,7 +76,7 @@ static lk_status create(lk_comm *c, const struct lk__rendezvous_identity *identi
     return LK_OK;
 }
 
-const lk__comm_backend lk__backend_self = {
-    "self", true,       collective, transfer,   allocate, release, failure, raise_failure,
-    busy,   wake_waits, sent,       free_state, create,   NULL,    NULL,    lk__comm_reaches_host,
-    NULL,   NULL};
+const lk__comm_backend lk__backend_self = {"self",  true,       collective,    transfer, allocate,
+                                           release, failure,    raise_failure, busy,     wake_waits,
+                                           sent,    free_state, create,        NULL,     lk__comm_reaches_host,
+                                           NULL,    NULL};

@@ -22,7 +22,6 @@ typedef struct mpi_state {
     lk__mpi_group        *group;
     int                  *world; /* by rank of the group: its rank in MPI's world */
     int                   size;
-    lk__rendezvous_ports  ports; /* where the group, and groups split from it, may listen */
     bool                  in_order;
 } mpi_state;
 
@@ -121,6 +120,7 @@ static lk_status wait_flight(lk__net *net, lk__net_transfer_state *f, double sec
     mpi_state *k = net->transport_state;
     double     end = 0;
     useconds_t pause = PAUSE_US;
+    uint32_t   seen = atomic_load(&net->events);
     char       text[LK__MPI_TEXT];
     for (int tries = 0; !f->done; tries++) {
         lk_status status = lk__net_failure(net);
@@ -140,7 +140,8 @@ static lk_status wait_flight(lk__net *net, lk__net_transfer_state *f, double sec
         double now = lk__now();
         if (end == 0) end = now + seconds;
         if (now >= end) return LK_END;
-        if (lk__net_poll(net, 0) > 0) return LK_END; /* a control message may report why it takes so long */
+        (void)lk__connections_poll(net->connections, 0);
+        if (atomic_load(&net->events) != seen) return LK_END; /* a control message may report why it takes so long */
         usleep(pause);
         if (pause < PAUSE_MOST_US) pause *= 2;
     }
@@ -179,13 +180,12 @@ static const lk__net_transport transport = {.name = "mpi",
 /* ---- create ---- */
 
 /* Makes a communicator of ranks of MPI's world, which all call this within join_ms. */
-static lk_status join_communicator(lk_comm *c, const lk__mpi_module *mpi, const int *world, int tag,
-                                   lk__rendezvous_ports ports, mpi_state **made)
+static lk_status join_communicator(lk_comm *c, const lk__mpi_module *mpi, const int *world, int tag, mpi_state **made)
 {
     char       text[LK__MPI_TEXT];
     mpi_state *k = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *k);
     if (!k) return LK_ENOMEM;
-    *k = (mpi_state){.mpi = mpi, .size = c->size, .ports = ports, .in_order = true};
+    *k = (mpi_state){.mpi = mpi, .size = c->size, .in_order = true};
     k->world = lk__alloc(c->context, LK_MEMORY_OTHER, (size_t)c->size * sizeof *k->world);
     if (!k->world) {
         free_mpi_state(c->context, k);
@@ -337,7 +337,7 @@ static lk_status choose_address(lk_comm *c, const join_info *all, const lk__rend
 }
 
 /* Listens on the interface of the route to rank 0; on loopback where all ranks share it. */
-static lk_status open_listener(lk_comm *c, mpi_state *k, join_info *mine, join_info *all,
+static lk_status open_listener(lk_comm *c, mpi_state *k, lk__rendezvous_ports ports, join_info *mine, join_info *all,
                                lk__rendezvous_listener *listener)
 {
     struct sockaddr_storage       where = {0};
@@ -347,7 +347,7 @@ static lk_status open_listener(lk_comm *c, mpi_state *k, join_info *mine, join_i
     if (alone) {
         *(struct sockaddr_in *)&where =
             (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        return lk__listen(c->context, &where, k->ports, listener);
+        return lk__listen(c->context, &where, ports, listener);
     }
     for (int i = 0; i < ADDRESSES; i++)
         mine->reachabilities[i] =
@@ -358,10 +358,10 @@ static lk_status open_listener(lk_comm *c, mpi_state *k, join_info *mine, join_i
     if (!source_address_for(master, &where)) /* on rank 0's host this is that address itself */
         return lk__fail(c->context, LK_EIO, "rank %d no longer has a route to rank 0 on %s", c->rank,
                         all[0].endpoint.host);
-    return lk__listen(c->context, &where, k->ports, listener);
+    return lk__listen(c->context, &where, ports, listener);
 }
 
-static lk_status make_mesh(lk_comm *c, mpi_state *k, lk__net_mesh *mesh)
+static lk_status make_mesh(lk_comm *c, mpi_state *k, lk__rendezvous_ports ports, lk__net_mesh *mesh)
 {
     size_t bytes = (size_t)c->size * sizeof(join_info),
            endpoint_bytes = (size_t)c->size * sizeof(lk__rendezvous_endpoint);
@@ -374,7 +374,7 @@ static lk_status make_mesh(lk_comm *c, mpi_state *k, lk__net_mesh *mesh)
     if (status >= 0 && !lk__entropy(mine.secret, sizeof mine.secret))
         status = lk__fail(c->context, LK_EIO, "the system provides no random numbers");
     if (status >= 0) status = gather_over_mpi(c, k, &mine, all, sizeof mine);
-    if (status >= 0) status = open_listener(c, k, &mine, all, &listener);
+    if (status >= 0) status = open_listener(c, k, ports, &mine, all, &listener);
     mine.endpoint.address = listener.address;
     if (status >= 0) status = gather_over_mpi(c, k, &mine, all, sizeof mine);
     if (status >= 0) {
@@ -390,19 +390,13 @@ static lk_status make_mesh(lk_comm *c, mpi_state *k, lk__net_mesh *mesh)
     return status;
 }
 
-/* After the communicator is made: the mesh, then the group. Takes the MPI state, also when it fails. */
-static lk_status create_group(lk_comm *c, mpi_state *k)
+/* Takes the MPI state, also when the group that was to have it failed. */
+static lk_status finish_group(lk_comm *c, mpi_state *k, lk_status status)
 {
-    lk__net_mesh mesh = {.context = c->context};
-    lk_status    status = make_mesh(c, k, &mesh);
-    if (status >= 0) status = lk__net_create(c, &mesh, &transport);
-    if (status < 0) {
-        k->in_order = false;
-        free_mpi_state(c->context, k);
-        return status;
-    }
-    ((lk__net *)c->state)->transport_state = k;
-    return LK_OK;
+    if (status >= 0) return status;
+    k->in_order = false;
+    free_mpi_state(c->context, k);
+    return status;
 }
 
 static lk_status create(lk_comm *c, const lk__rendezvous_identity *identity)
@@ -422,23 +416,27 @@ static lk_status create(lk_comm *c, const lk__rendezvous_identity *identity)
     int *world = lk__alloc(c->context, LK_MEMORY_OTHER, bytes);
     if (!world) return LK_ENOMEM;
     for (int i = 0; i < size; i++) world[i] = i;
-    status = join_communicator(c, mpi, world, 0, identity->ports, &k);
+    status = join_communicator(c, mpi, world, 0, &k);
     lk__free(c->context, LK_MEMORY_OTHER, world, bytes);
-    return status < 0 ? status : create_group(c, k);
+    if (status < 0) return status;
+    lk__net_mesh mesh = {.context = c->context};
+    status = make_mesh(c, k, identity->ports, &mesh);
+    if (status >= 0) status = lk__net_create(c, &mesh, &transport, k);
+    return finish_group(c, k, status);
 }
 
 static lk_status split(lk_comm *parent, lk_comm *c, const lk__comm_member *all, const int *ranks)
 {
     lk__net   *parent_net = parent->state;
     mpi_state *from = parent_net->transport_state, *k;
-    if (!c) return LK_OK;
-    size_t bytes = (size_t)c->size * sizeof(int);
-    int   *world = lk__alloc(c->context, LK_MEMORY_OTHER, bytes);
+    size_t     bytes = (size_t)c->size * sizeof(int);
+    int       *world = lk__alloc(c->context, LK_MEMORY_OTHER, bytes);
     if (!world) return LK_ENOMEM;
     for (int i = 0; i < c->size; i++) world[i] = from->world[ranks[i]];
-    lk_status status = join_communicator(c, from->mpi, world, (int)(all[ranks[0]].secret % 32749), from->ports, &k);
+    lk_status status = join_communicator(c, from->mpi, world, (int)(all[ranks[0]].secret % 32749), &k);
     lk__free(c->context, LK_MEMORY_OTHER, world, bytes);
-    return status < 0 ? status : create_group(c, k);
+    if (status < 0) return status;
+    return finish_group(c, k, lk__net_split_with(parent, c, all, ranks, k));
 }
 
-const lk__comm_backend lk__backend_mpi = LK__NET_TABLE("mpi", create, NULL, split);
+const lk__comm_backend lk__backend_mpi = LK__NET_TABLE("mpi", create, split);

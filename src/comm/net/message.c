@@ -58,6 +58,7 @@ bool lk__message_parse(const void *bytes, size_t length, lk__net_message *messag
     lk__net_message_fail   fail;
     memcpy(&head, bytes, sizeof head);
     message->kind = (lk__net_message_kind)head.kind;
+    message->group = head.group;
     message->data = NULL;
     message->bytes = 0;
     switch (message->kind) {

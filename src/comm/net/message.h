@@ -36,6 +36,7 @@ typedef struct lk__net_state {
 typedef struct lk__net_message_header {
     uint32_t bytes; /* of the whole message */
     uint16_t kind, reserved;
+    uint64_t group; /* its id: groups that were split from another share its connections */
 } lk__net_message_header;
 
 typedef struct lk__net_message_arrive {
@@ -64,6 +65,7 @@ enum {
 /* A parsed message. `data` points into the bytes that were parsed. */
 typedef struct lk__net_message {
     lk__net_message_kind kind;
+    uint64_t             group;
     uint64_t             number, signature, entered; /* arrive */
     lk__net_call         call;                       /* arrive */
     lk__net_state        state;

@@ -1,114 +1,15 @@
-/* net.c - a group over a mesh: creating, freeing, and its thread.
- *
- * A thread that waits in an operation polls the epoll set itself, which saves a switch between threads. The group's
- * thread polls it while no thread is in an operation, so that other ranks' queries are answered also while the program
- * computes. */
+/* net.c - a group over connections: creating, splitting and freeing it. */
 #define _GNU_SOURCE
 #include "comm/net/net.h"
 
+#include "comm/rendezvous/handshake.h"
 #include "comm/rendezvous/identity.h"
 
-#include <errno.h>
-#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
-enum { SPINS = 60, IDLE_MS = 20, HEARTBEAT_MS = 1000, HEARTBEATS_MOST = 64 };
-
-/* ---- the epoll set ---- */
-
-lk_status lk__net_watch(lk__net *net, int fd, lk__net_handler *handler)
-{
-    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = handler};
-    if (epoll_ctl(net->epoll, EPOLL_CTL_ADD, fd, &event) != 0)
-        return lk__fail(net->comm->context, LK_EIO, "cannot poll a connection: %s", strerror(errno));
-    return LK_OK;
-}
-
-static void signal_eventfd(int fd) { (void)!write(fd, &(uint64_t){1}, sizeof(uint64_t)); }
-void        lk__net_wake(lk__net *net) { signal_eventfd(net->wakeup); }
-
-static void on_wakeup(lk__net_handler *handler, uint32_t events)
-{
-    lk__net *net = (lk__net *)((char *)handler - offsetof(lk__net, wakeup_handler));
-    uint64_t count;
-    (void)events;
-    (void)!read(net->wakeup, &count, sizeof count);
-    atomic_fetch_add(&net->events, 1);
-}
-
-int lk__net_poll(lk__net *net, int milliseconds)
-{
-    struct epoll_event events[32];
-    int                n = epoll_wait(net->epoll, events, 32, milliseconds);
-    if (n <= 0) return 0;
-    pthread_mutex_lock(&net->lock);
-    for (int i = 0; i < n; i++) {
-        lk__net_handler *handler = events[i].data.ptr;
-        handler->ready(handler, events[i].events);
-    }
-    pthread_mutex_unlock(&net->lock);
-    return n;
-}
-
-bool lk__net_pump(lk__net *net, double seconds)
-{
-    if (atomic_load_explicit(&net->watching, memory_order_relaxed)) signal_eventfd(net->thread_wakeup);
-    for (int i = 0; i < net->spins; i++)
-        if (lk__net_poll(net, 0) > 0) return true;
-    int  milliseconds = seconds >= LK__NET_SLICE_MS / 1e3 ? LK__NET_SLICE_MS : (int)(seconds * 1e3 + 0.999);
-    bool any = lk__net_poll(net, milliseconds) > 0;
-    atomic_store_explicit(&net->driven, lk__now(), memory_order_relaxed);
-    return any;
-}
-
-/* ---- the thread ---- */
-
-/* Ranks that were not informed of this rank's state get it now and then, so that they know it if this rank dies. */
-static void send_heartbeats(lk__net *net)
-{
-    pthread_mutex_lock(&net->lock);
-    for (int i = 0; i < net->size && net->unreported; i++) {
-        if (i == net->rank || net->peers[i].heartbeats >= HEARTBEATS_MOST) continue;
-        net->peers[i].heartbeats++;
-        lk__net_send_state(net, i);
-    }
-    net->unreported = false;
-    pthread_mutex_unlock(&net->lock);
-}
-
-static bool driven_by_caller(lk__net *net)
-{
-    double ago = lk__now() - atomic_load_explicit(&net->driven, memory_order_relaxed);
-    /* A caller that has not polled for long is computing, for example a large reduction. */
-    return ago < (atomic_load(&net->drivers) > 0 ? 2 * LK__NET_SLICE_MS / 1e3 : IDLE_MS / 1e3);
-}
-
-static void *thread_main(void *argument)
-{
-    lk__net *net = argument;
-    double   last_heartbeat = lk__now();
-    while (!atomic_load(&net->stop)) {
-        bool          driven = driven_by_caller(net);
-        struct pollfd polls[2] = {{.fd = net->thread_wakeup, .events = POLLIN}, {.fd = net->epoll, .events = POLLIN}};
-        atomic_store(&net->watching, !driven);
-        int ready = poll(polls, driven ? 1 : 2, driven ? IDLE_MS : HEARTBEAT_MS / 4);
-        atomic_store(&net->watching, false);
-        if (ready > 0 && polls[0].revents) (void)!read(net->thread_wakeup, &(uint64_t){0}, sizeof(uint64_t));
-        if (ready > 0 && !driven && polls[1].revents && !driven_by_caller(net)) {
-            lk__net_poll(net, 0);
-            if (atomic_load(&net->drivers) > 0) lk__net_wake(net); /* the caller may sleep for what was received */
-        }
-        if (lk__now() - last_heartbeat < HEARTBEAT_MS / 1e3) continue;
-        last_heartbeat = lk__now();
-        send_heartbeats(net);
-    }
-    return NULL;
-}
+enum { SPINS = 60 };
 
 /* ---- the table's functions ---- */
 
@@ -117,18 +18,18 @@ void      lk__net_table_raise(lk_comm *c, lk_status status, const char *text, lk
 {
     lk__net_raise_because(c->state, status, text, cause);
 }
-void     lk__net_table_wake(lk_comm *c) { lk__net_wake(c->state); }
+void     lk__net_table_wake(lk_comm *c) { lk__net_notify(c->state); }
 uint64_t lk__net_table_sent(const lk_comm *c) { return atomic_load(&((lk__net *)c->state)->sent); }
 
 void lk__net_table_busy(lk_comm *c, const char *what)
 {
     lk__net *net = c->state;
-    pthread_mutex_lock(&net->lock);
+    pthread_mutex_lock(&net->connections->lock);
     net->mine.busy = what != NULL;
     snprintf(net->mine.busy_with, sizeof net->mine.busy_with, "%s", what ? what : "");
     for (int i = 0; i < net->size; i++)
         if (i != net->rank) lk__net_send_state(net, i);
-    pthread_mutex_unlock(&net->lock);
+    pthread_mutex_unlock(&net->connections->lock);
 }
 
 struct lk__net_allocation {
@@ -164,62 +65,48 @@ void lk__net_release(lk_comm *c, void *memory)
 
 /* ---- create and free ---- */
 
-static size_t peer_bytes(const lk__net *net) { return (size_t)net->size * sizeof *net->peers; }
+static size_t list_bytes(int count, size_t each) { return (size_t)count * each; }
 
-static void free_peer(lk__net *net, lk__net_peer *p)
+static size_t retired_bytes(const lk__net_connections *cs)
+{
+    return sizeof(lk__net_retired) + (size_t)cs->size * sizeof(bool);
+}
+
+/* What it has besides the connections. */
+static void free_group(lk__net *net)
 {
     lk_context *context = net->comm->context;
-    if (p->fd >= 0) close(p->fd);
-    while (p->notes) lk__net_forget_note(net, p);
-    for (int i = 0; i < 2; i++) lk__free(context, LK_MEMORY_OTHER, p->arrivals[i].payload, LK__NET_SMALL);
-    lk__free(context, LK_MEMORY_OTHER, p->in, LK__MESSAGE_MOST);
-    lk__free(context, LK_MEMORY_OTHER, p->out, p->out_room);
+    int         all = net->connections ? net->connections->size : 0;
+    for (int i = 0; net->peers && i < net->size; i++) {
+        lk__net_peer *p = &net->peers[i];
+        while (p->notes) lk__net_forget_note(net, p);
+        for (int k = 0; k < 2; k++) lk__free(context, LK_MEMORY_OTHER, p->arrivals[k].payload, LK__NET_SMALL);
+    }
+    if (net->retired) lk__free(context, LK_MEMORY_OTHER, net->retired, retired_bytes(net->connections));
+    lk__free(context, LK_MEMORY_OTHER, net->peers, list_bytes(net->size, sizeof *net->peers));
+    lk__free(context, LK_MEMORY_OTHER, net->pending, list_bytes(net->size, sizeof *net->pending));
+    lk__free(context, LK_MEMORY_OTHER, net->members, list_bytes(net->size, sizeof *net->members));
+    lk__free(context, LK_MEMORY_OTHER, net->rank_of, list_bytes(all, sizeof *net->rank_of));
+    lk__mesh_close(&net->mesh);
+    net->comm->state = NULL;
+    lk__free(context, LK_MEMORY_OTHER, net, sizeof *net);
 }
 
 void lk__net_table_free(lk_comm *c)
 {
-    lk__net *net = c->state;
-    if (net->running) {
-        atomic_store(&net->stop, true);
-        signal_eventfd(net->thread_wakeup);
-        pthread_join(net->thread, NULL);
-        lk__net_disconnect(net);
-    }
+    lk__net             *net = c->state;
+    lk__net_connections *cs = net->connections;
+    bool                 failed = lk__net_failure(net) < 0;
+    lk__connections_remove(net);
     if (net->collective_state) lk__net_collective_free(net);
     if (net->transfer_state) lk__net_transfer_free(net);
-    if (net->transport) net->transport->free(net);
+    net->transport->free(net);
     while (net->pieces) lk__net_release(c, net->pieces->memory);
-    for (int i = 0; net->peers && i < net->size; i++)
-        if (i != net->rank) free_peer(net, &net->peers[i]);
-    int fds[] = {net->epoll, net->wakeup, net->thread_wakeup};
-    for (int i = 0; i < 3; i++)
-        if (fds[i] >= 0) close(fds[i]);
-    pthread_mutex_destroy(&net->lock);
-    lk__mesh_close(&net->mesh);
-    lk__free(c->context, LK_MEMORY_OTHER, net->inbox, LK__NET_INBOX);
-    lk__free(c->context, LK_MEMORY_OTHER, net->peers, peer_bytes(net));
-    lk__free(c->context, LK_MEMORY_OTHER, net->pending, (size_t)net->size * sizeof *net->pending);
-    lk__free(c->context, LK_MEMORY_OTHER, net, sizeof *net);
-    c->state = NULL;
-}
-
-static lk_status open_peers(lk__net *net)
-{
-    lk_status status = LK_OK;
-    for (int i = 0; i < net->size; i++) {
-        lk__net_peer *p = &net->peers[i];
-        *p = (lk__net_peer){.handler = {lk__net_receive}, .net = net, .rank = i, .fd = -1};
-        p->last_note = &p->notes;
-        if (i == net->rank || status < 0) continue;
-        if (!(p->in = lk__alloc(net->comm->context, LK_MEMORY_OTHER, LK__MESSAGE_MOST))) {
-            status = LK_ENOMEM;
-            continue;
-        }
-        p->fd = net->mesh.ranks[i].fds[0];
-        net->mesh.ranks[i].fds[0] = -1;
-        status = lk__net_watch(net, p->fd, &p->handler);
-    }
-    return status;
+    free_group(net);
+    if (atomic_fetch_sub(&cs->users, 1) > 1) return;
+    lk__connections_stop(cs);
+    lk__net_disconnect(cs, (double)c->timeout_ms / 1e3, failed);
+    lk__connections_close(cs);
 }
 
 /* Spin only where every rank of the host has a core. */
@@ -236,14 +123,12 @@ static lk_status run_first_barrier(lk_comm *c)
     c->timeout_ms = c->connect_ms;
     lk_status status = lk__net_collective(c, &o);
     c->timeout_ms = timeout;
-    if (status < 0) {
-        if (lk__net_failure(c->state) < 0) status = lk__comm_report_failure(c);
-        lk__net_table_free(c);
-    }
+    if (status < 0 && lk__net_failure(c->state) < 0) status = lk__comm_report_failure(c);
     return status;
 }
 
-lk_status lk__net_create(lk_comm *c, lk__net_mesh *mesh, const lk__net_transport *transport)
+/* Makes comm->state over these connections; members: by rank, its connection (NULL: the same). Takes the mesh, also when it fails. */
+static lk_status make_group(lk_comm *c, lk__net_connections *cs, lk__net_mesh *mesh, uint64_t id, const int *members)
 {
     lk__net *net = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *net);
     if (!net) {
@@ -251,42 +136,66 @@ lk_status lk__net_create(lk_comm *c, lk__net_mesh *mesh, const lk__net_transport
         return LK_ENOMEM;
     }
     *net = (lk__net){.comm = c,
+                     .connections = cs,
+                     .id = id,
+                     .transport = cs->transport,
                      .rank = mesh->rank,
                      .size = mesh->size,
                      .mesh = *mesh,
-                     .since = lk__now(),
-                     .wakeup_handler = {on_wakeup},
-                     .epoll = epoll_create1(EPOLL_CLOEXEC),
-                     .wakeup = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
-                     .thread_wakeup = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+                     .since = lk__now()};
     mesh->ranks = NULL; /* owned by net now */
     c->state = net;
     lk__mesh_locals(&net->mesh, &c->local_rank, &c->local_size);
-    net->spins = choose_spins(c);
-    pthread_mutex_init(&net->lock, NULL);
-    net->inbox = lk__alloc(c->context, LK_MEMORY_OTHER, LK__NET_INBOX);
-    net->peers = lk__alloc(c->context, LK_MEMORY_OTHER, peer_bytes(net));
-    net->pending = lk__alloc(c->context, LK_MEMORY_OTHER, (size_t)net->size * sizeof *net->pending);
-    lk_status status = net->inbox && net->peers && net->pending ? LK_OK : LK_ENOMEM;
-    if (status >= 0 && (net->epoll < 0 || net->wakeup < 0 || net->thread_wakeup < 0))
-        status = lk__fail(c->context, LK_EIO, "rank %d cannot poll its connections: %s", c->rank, strerror(errno));
-    if (net->peers) {
-        lk_status opened = open_peers(net);
-        if (status >= 0) status = opened;
+    net->retired = lk__alloc(c->context, LK_MEMORY_OTHER, retired_bytes(cs));
+    net->peers = lk__alloc(c->context, LK_MEMORY_OTHER, list_bytes(net->size, sizeof *net->peers));
+    net->pending = lk__alloc(c->context, LK_MEMORY_OTHER, list_bytes(net->size, sizeof *net->pending));
+    net->members = lk__alloc(c->context, LK_MEMORY_OTHER, list_bytes(net->size, sizeof *net->members));
+    net->rank_of = lk__alloc(c->context, LK_MEMORY_OTHER, list_bytes(cs->size, sizeof *net->rank_of));
+    if (!net->retired || !net->peers || !net->pending || !net->members || !net->rank_of) {
+        free_group(net);
+        return LK_ENOMEM;
     }
-    if (status >= 0) status = lk__net_watch(net, net->wakeup, &net->wakeup_handler);
-    if (status >= 0) {
-        net->transport = transport;
-        status = transport->open(net);
+    for (int i = 0; i < cs->size; i++) net->rank_of[i] = -1;
+    for (int i = 0; i < net->size; i++) {
+        int at = net->members[i] = members ? members[i] : i;
+        net->rank_of[at] = i;
+        net->peers[i] = (lk__net_peer){.connection = &cs->all[at], .rank = i};
+        net->peers[i].last_note = &net->peers[i].notes;
     }
-    if (status >= 0 && pthread_create(&net->thread, NULL, thread_main, net) != 0)
-        status = lk__fail(c->context, LK_ENOMEM, "cannot start the thread that serves a group's connections");
+    atomic_fetch_add(&cs->users, 1);
+    return LK_OK;
+}
+
+/* The transport, the list of groups, and a barrier. */
+static lk_status join_group(lk_comm *c, void *transport_state)
+{
+    lk__net  *net = c->state;
+    lk_status status;
+    net->transport_state = transport_state;
+    lk__connections_add(net);
+    status = net->transport->open(net);
+    if (status >= 0 && !net->connections->running) status = lk__connections_start(net->connections);
+    if (status >= 0) status = run_first_barrier(c);
+    if (status >= 0) return LK_OK;
+    if (transport_state) net->transport_state = NULL; /* the caller's */
+    lk__net_table_free(c);
+    return status;
+}
+
+lk_status lk__net_create(lk_comm *c, lk__net_mesh *mesh, const lk__net_transport *transport, void *transport_state)
+{
+    lk__net_connections *cs;
+    lk_status            status = lk__connections_make(c->context, mesh, transport, &cs);
+    if (status >= 0)
+        status = make_group(c, cs, mesh, 0, NULL);
+    else
+        lk__mesh_close(mesh);
     if (status < 0) {
-        lk__net_table_free(c);
+        lk__connections_close(cs);
         return status;
     }
-    net->running = true;
-    return run_first_barrier(c);
+    cs->spins = choose_spins(c);
+    return join_group(c, transport_state);
 }
 
 lk_status lk__net_open(lk_comm *c, const struct lk__rendezvous_identity *identity, const lk__net_transport *transport)
@@ -296,5 +205,49 @@ lk_status lk__net_open(lk_comm *c, const struct lk__rendezvous_identity *identit
                                ? 1
                                : transport->streams; /* more than one help only between hosts */
     lk_status    status = lk__mesh_join(c, identity, streams, &mesh);
-    return status < 0 ? status : lk__net_create(c, &mesh, transport);
+    return status < 0 ? status : lk__net_create(c, &mesh, transport, NULL);
+}
+
+/* ---- split ---- */
+
+/* The new group's ranks; it has no connections of its own. */
+static lk_status make_mesh(const lk__net *net, const lk_comm *c, const lk__comm_member *all, const int *ranks,
+                           lk__net_mesh *mesh)
+{
+    uint64_t secrets[2] = {all[0].secret, all[ranks[0]].secret};
+    *mesh = (lk__net_mesh){.context = c->context, .rank = c->rank, .size = c->size, .secret = secrets[1]};
+    if (!(mesh->ranks = lk__alloc(c->context, LK_MEMORY_OTHER, list_bytes(c->size, sizeof *mesh->ranks))))
+        return LK_ENOMEM;
+    for (int i = 0; i < c->size; i++) {
+        mesh->ranks[i] = net->mesh.ranks[ranks[i]];
+        for (int s = 0; s <= LK__STREAMS; s++) mesh->ranks[i].fds[s] = -1;
+    }
+    lk__token_derive(net->mesh.token, secrets, sizeof secrets, mesh->token);
+    return LK_OK;
+}
+
+/* The id of the new group is random, drawn by its first rank with this split: all ranks know it, and no other group has it. */
+lk_status lk__net_split_with(lk_comm *parent, lk_comm *c, const lk__comm_member *all, const int *ranks,
+                             void *transport_state)
+{
+    lk__net     *net = parent->state;
+    uint64_t     id = all[ranks[0]].secret ? all[ranks[0]].secret : 1;
+    size_t       bytes = list_bytes(c->size, sizeof(int));
+    int         *members = lk__alloc(c->context, LK_MEMORY_OTHER, bytes);
+    lk__net_mesh mesh = {.context = c->context};
+    lk_status    status = members ? make_mesh(net, c, all, ranks, &mesh) : LK_ENOMEM;
+    for (int i = 0; members && i < c->size; i++) members[i] = net->members[ranks[i]];
+    if (status >= 0) status = make_group(c, net->connections, &mesh, id, members);
+    bool made = status >= 0;
+    if (made)
+        status = join_group(c, transport_state);
+    else if (members)
+        lk__connections_decline(net->connections, id, members, c->size);
+    lk__free(c->context, LK_MEMORY_OTHER, members, bytes);
+    return status;
+}
+
+lk_status lk__net_split(lk_comm *parent, lk_comm *c, const lk__comm_member *all, const int *ranks)
+{
+    return lk__net_split_with(parent, c, all, ranks, NULL);
 }

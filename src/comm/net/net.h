@@ -1,10 +1,13 @@
-/* comm/net/net.h - ranks that share no memory: a mesh of authenticated connections, served by one thread per group, and
- * a transport for bulk data.
+/* comm/net/net.h - ranks that share no memory: a mesh of authenticated connections, served by one thread, and a transport
+ * for bulk data.
+ *
+ * A group and all groups split from it, and from those, share the connections, their epoll set and the thread (connections.h): every
+ * control message and every frame of bulk data has the id of its group.
  *
  * There are two kinds of traffic. Control messages (message.c, control.c) are small and use one connection per pair of
  * ranks that carries nothing else, so bulk data does not delay them: a rank has entered operation n with this call, what
  * it is doing, that it leaves, that the group failed and why. They are read by the thread that waits in an operation,
- * and by the group's own thread while the program computes, so a waiting rank always knows what the others are doing.
+ * and by the connections' own thread while the program computes, so a waiting rank always knows what the others are doing.
  * Bulk data uses a transport: further connections (tcp.c), or MPI (mpi.c), which uses the mesh for control messages
  * only. Algorithms, order and failure reports (collective.c, transfer.c, verdict.c) are the same for both.
  *
@@ -14,13 +17,12 @@
 #define LK__NET_H
 
 #include "comm/comm.h"
+#include "comm/net/connections.h"
 #include "comm/net/message.h"
 #include "comm/rendezvous/handshake.h"
 #include "comm/verdict.h"
 
 #include <sys/socket.h>
-
-typedef struct lk__net lk__net;
 
 /* What one rank exchanges with another: either side may be 0 bytes. */
 typedef struct lk__net_part {
@@ -31,11 +33,12 @@ typedef struct lk__net_part {
 
 typedef struct lk__net_transfer_state lk__net_transfer_state; /* a transfer that a transport has begun; freed by finish */
 
-/* Moves bulk data. Called by one thread at a time. Adds what it sends to net->sent when a transfer begins. */
-typedef struct lk__net_transport {
+/* Moves bulk data. Called by one thread at a time for one group, and by several for groups that share connections. Adds what it sends
+ * to net->sent when a transfer begins. */
+struct lk__net_transport {
     const char *name;                /* the backend's: "tcp", "mpi" */
     int         streams;             /* connections per pair that the mesh makes for it */
-    lk_status (*open)(lk__net *net); /* the mesh is connected; sets net->transport_state */
+    lk_status (*open)(lk__net *net); /* the ranks are connected; sets net->transport_state */
     /* Begins parts[i] with each rank i (the own part is ignored); parts are copied, buffers borrowed. All ranks of the
      * group begin their exchanges in one order and with matching sizes, so nothing is announced. Several may be in
      * flight. */
@@ -53,9 +56,11 @@ typedef struct lk__net_transport {
     /* Whether it still waits for `peer`, for tables; NULL: unknown. */
     bool (*pending)(lk__net *net, lk__net_transfer_state *flight, int peer);
     /* Bytes for `peer` that its system has not confirmed yet; NULL: the transport itself sees to it that they arrive. */
-    size_t (*unconfirmed)(lk__net *net, int peer);
-    void (*free)(lk__net *net); /* never blocks; net->transport_state may be NULL */
-} lk__net_transport;
+    size_t (*unconfirmed)(const lk__net_connections *connections, int peer);
+    void (*free)(
+        lk__net *net); /* never blocks; net->transport_state may be NULL; the group is no longer in the connections' list */
+    void (*close)(lk__net_connections *connections); /* after the last group; NULL: nothing to close */
+};
 
 /* ---- the mesh (rendezvous/connect.c): the ranks, and one or more connections to each ---- */
 
@@ -69,13 +74,11 @@ typedef struct lk__net_mesh_rank {
 } lk__net_mesh_rank;
 
 typedef struct lk__net_mesh {
-    lk_context             *context;
-    int                     rank, size, streams;
-    lk__net_mesh_rank      *ranks;
-    char                    token[LK__NET_TOKEN]; /* of this group; groups split from it derive theirs */
-    uint64_t                secret; /* random, equal on all ranks: names what they share outside the mesh */
-    struct sockaddr_storage bound;  /* where this rank listened, and the ports it may listen on: used again by splits */
-    int                     first_port, last_port;
+    lk_context        *context;
+    int                rank, size, streams;
+    lk__net_mesh_rank *ranks;
+    char               token[LK__NET_TOKEN]; /* of this group; groups split from it derive theirs */
+    uint64_t           secret;               /* random, equal on all ranks: names what they share outside the mesh */
 } lk__net_mesh;
 
 /* Joins all ranks of `identity` and connects every two of them, with `streams` further connections per pair. */
@@ -85,12 +88,6 @@ void      lk__mesh_close(lk__net_mesh *mesh); /* the connections that are still 
 void lk__mesh_locals(const lk__net_mesh *mesh, int *local_rank, int *local_size);
 
 /* ---- a group over a mesh ---- */
-
-/* Handles a descriptor of the net's epoll set; edge-triggered. `ready` is called by the thread that polls, with net->lock
- * held, and only records the events. */
-typedef struct lk__net_handler {
-    void (*ready)(struct lk__net_handler *handler, uint32_t events);
-} lk__net_handler;
 
 typedef struct lk__net_arrival { /* of one rank, at one collective */
     uint64_t number;             /* 0: none yet */
@@ -105,77 +102,70 @@ typedef struct lk__net_note_entry {
     char                       data[];
 } lk__net_note_entry;
 
-/* What this rank knows about another. Guarded by net->lock, except atomics. */
+/* What this rank knows about another of the group. Guarded by the connections' lock, except atomics. */
 typedef struct lk__net_peer {
-    lk__net_handler  handler;
-    lk__net         *net;
-    int              rank, fd; /* -1: the connection is closed */
-    lk__net_arrival  arrivals[2];
-    _Atomic uint64_t arrived;             /* the latest number, stored after the arrival's data */
-    lk__net_state    state;               /* as it reported last, updated by its arrivals */
-    double           stated, asked;       /* when it reported; when it was last queried */
-    bool             only_arrived;        /* its last message was an arrival: it may have left since */
-    atomic_bool      gone, dead, cut_off; /* left; its connection ended without a message; its host does not answer */
-    _Atomic double   lost_at;             /* when one of these became true */
-    atomic_bool      busy;
-    double           probed;  /* when it was last queried while busy */
-    atomic_bool      drained; /* the transport's connection to it ended */
+    lk__net_connection *connection;
+    int                 rank;
+    lk__net_arrival     arrivals[2];
+    _Atomic uint64_t    arrived;        /* the latest number, stored after the arrival's data */
+    lk__net_state       state;          /* as it reported last, updated by its arrivals */
+    double              stated, asked;  /* when it reported; when it was last queried */
+    bool                only_arrived;   /* its last message was an arrival: it may have left since */
+    atomic_bool    gone, dead, cut_off; /* left; its connection ended without a message; its host does not answer */
+    _Atomic double lost_at;             /* when one of these became true */
+    atomic_bool    busy;
+    double         probed;  /* when it was last queried while busy */
+    atomic_bool    drained; /* the transport's connection to it ended */
     lk__net_note_entry *notes, **last_note;
-    char  *in, *out; /* an incomplete message (LK__MESSAGE_MOST); messages that the socket did not accept yet */
-    size_t in_bytes, out_bytes, out_room;
-    bool   ended;      /* this rank has sent its last message and closed its direction of the connection */
-    int    heartbeats; /* sent since its last message; limited, so that they do not pile up for one that is stopped */
 } lk__net_peer;
 
 typedef struct lk__net_allocation lk__net_allocation; /* of lk_comm_alloc */
 
 struct lk__net {
     lk_comm                 *comm;
+    lk__net_connections     *connections;
+    lk__net                 *next;    /* in the connections' list of groups */
+    lk__net_retired         *retired; /* becomes its entry in the list of groups that were freed */
+    uint64_t                 id;      /* equal on all its ranks; 0: the group that made the connections */
+    int                     *members; /* by rank: its connection */
+    int                     *rank_of; /* by connection: its rank; -1: not in this group */
     const lk__net_transport *transport;
     void                    *transport_state;
     atomic_bool      abandoned; /* the transport may still write to cancelled transfers: their buffers are not freed */
     int              rank, size;
-    lk__net_mesh     mesh;
+    lk__net_mesh     mesh;   /* its connections are taken out of it */
     lk__net_peer    *peers;  /* by rank; the own one is unused */
     uint64_t         number; /* of the current or last collective */
     uint64_t         signature;
     _Atomic uint64_t sent;
     _Atomic uint64_t progress; /* incremented when the transport moves bytes */
-    _Atomic uint64_t events;   /* incremented with every received message */
+    _Atomic uint32_t events; /* incremented when anything changed that a thread of this group may wait for (lk__net_notify) */
+    atomic_int       sleepers; /* threads that sleep on `events` */
+    atomic_int       flights;  /* that the transport has begun and that were not finished */
 
-    pthread_mutex_t     lock; /* guards the control messages; only comm->failing is locked inside */
+    /* Guarded by the connections' lock. */
     lk__net_state       mine; /* what this rank does, since when, and whether the peers were not informed yet */
     double              since;
     bool                unreported;
-    char               *inbox;         /* LK__NET_INBOX bytes to read into */
-    int                 epoll, wakeup; /* the set; an eventfd in it that wakes a thread which sleeps there */
-    lk__net_handler     wakeup_handler;
-    int                 thread_wakeup; /* wakes the group's thread */
-    atomic_int          drivers;       /* callers that poll the set themselves; the thread then does not */
-    _Atomic double      driven;        /* when one did last */
-    atomic_bool         watching;      /* the thread polls the set */
-    atomic_bool         stop;
-    pthread_t           thread;
-    bool                running;
-    int                 spins;
     bool               *pending; /* by rank: whether the flight that is waited for still needs it */
     lk__net_allocation *pieces;
-    struct lk__rendezvous_listener *listener; /* prepared for a split */
     /* of collective.c and transfer.c, which allocate and free it */
     void *collective_state, *transfer_state;
 };
 
-/* Makes comm->state from the mesh, which it takes also when it fails, starts the thread, and runs a barrier (within
- * connect_ms). */
-lk_status lk__net_create(lk_comm *comm, lk__net_mesh *mesh, const lk__net_transport *transport);
+/* Makes comm->state and the connections from the mesh, which it takes also when it fails, starts the thread, and runs a barrier (within
+ * connect_ms). transport_state: the transport's, if it exists already; the caller's while this fails. */
+lk_status lk__net_create(lk_comm *comm, lk__net_mesh *mesh, const lk__net_transport *transport, void *transport_state);
 /* lk__mesh_join and lk__net_create: a backend's `create`. */
 lk_status lk__net_open(lk_comm *comm, const struct lk__rendezvous_identity *identity,
                        const lk__net_transport *transport);
-/* A backend's `prepare` and `split` (split.c): the new group has a mesh of its own. */
-lk_status lk__net_prepare(lk_comm *parent, lk__comm_member *mine);
+/* A backend's `split`: the new group shares the parent's connections. */
 lk_status lk__net_split(lk_comm *parent, lk_comm *comm, const lk__comm_member *all, const int *ranks);
+/* The same, with a transport's state for the new group; the caller's while this fails. */
+lk_status lk__net_split_with(lk_comm *parent, lk_comm *comm, const lk__comm_member *all, const int *ranks,
+                             void *transport_state);
 
-/* The shared functions of a backend's table: LK__NET_TABLE("tcp", create, lk__net_prepare, lk__net_split). */
+/* The shared functions of a backend's table: LK__NET_TABLE("tcp", create, lk__net_split). */
 lk_status lk__net_collective(lk_comm *comm, const lk__comm_call *operation);             /* collective.c */
 void      lk__net_transfer(lk_comm *comm, lk_work *first);                               /* transfer.c */
 void      lk__net_collective_free(lk__net *net);                                         /* frees collective_state */
@@ -188,11 +178,11 @@ void      lk__net_table_busy(lk_comm *comm, const char *what);
 void      lk__net_table_wake(lk_comm *comm);
 uint64_t  lk__net_table_sent(const lk_comm *comm);
 void      lk__net_table_free(lk_comm *comm);
-#define LK__NET_TABLE(name, create, prepare, split)                                                                    \
+#define LK__NET_TABLE(name, create, split)                                                                             \
     {                                                                                                                  \
         name, true, lk__net_collective, lk__net_transfer, lk__net_allocate, lk__net_release, lk__net_table_failure,    \
             lk__net_table_raise, lk__net_table_busy, lk__net_table_wake, lk__net_table_sent, lk__net_table_free,      \
-            create, prepare, split, lk__comm_reaches_host, NULL, NULL                                                      \
+            create, split, lk__comm_reaches_host, NULL, NULL                                                     \
     }
 
 /* ---- for the algorithms; from the thread that runs the operation ---- */
@@ -218,9 +208,9 @@ lk_status lk__net_send_note(lk__net *net, int peer, const void *data, size_t byt
 /* Takes the oldest note of `peer`: its length, or 0 when there is none. `into` has room for LK__NET_NOTE. */
 size_t lk__net_take_note(lk__net *net, int peer, void *into);
 
-/* To wait for several things at once: read net->events and net->progress, check what is waited for, else pump until one
- * of them changes or `seconds` are over; then call lk__net_check. */
-bool lk__net_pump(lk__net *net, double seconds); /* true: there were events */
+/* To wait for several things at once: read net->events, check what is waited for, else pump until events are no longer
+ * `seen` or `seconds` are over; then call lk__net_check. */
+bool lk__net_pump(lk__net *net, uint32_t seen, double seconds); /* true: there were events */
 typedef struct lk__net_wait_state {
     double   since, begun, checked, moved; /* begun advances while a rank is busy */
     uint64_t progress;
@@ -238,23 +228,20 @@ lk_status lk__net_failure(lk__net *net); /* LK_OK, or the group's */
 lk_status lk__net_raise(lk__net *net, lk_status status, const char *text);
 lk_status lk__net_raise_because(lk__net *net, lk_status status, const char *text, lk__comm_cause cause);
 
-/* ---- for transports ---- */
-
-/* Adds a descriptor to the epoll set; closing removes it. */
-lk_status lk__net_watch(lk__net *net, int fd, lk__net_handler *handler);
-
 /* ---- internal (net.c, wait.c, control.c, verdict.c) ---- */
 
-enum { LK__NET_INBOX = 64 << 10, LK__NET_SLICE_MS = 50 }; /* a wait checks at least so often */
+enum { LK__NET_SLICE_MS = 50 }; /* a wait checks at least so often */
 
+/* The header of a message of `bytes` of this group. */
+lk__net_message_header lk__net_head(const lk__net *net, lk__net_message_kind kind, size_t bytes);
 /* Under the lock. One message, in two parts. */
 void lk__net_send_message(lk__net *net, int peer, const void *message, size_t bytes, const void *data,
                           size_t data_bytes);
+void lk__net_send_ask(lk__net *net, int peer);
 void lk__net_send_state(lk__net *net, int peer);
-void lk__net_receive(lk__net_handler *handler, uint32_t events); /* a peer's handler */
-void lk__net_forget_note(lk__net *net, lk__net_peer *peer);      /* its oldest */
-void lk__net_wake(lk__net *net);                                 /* wakes the thread that sleeps on the set */
-int  lk__net_poll(lk__net *net, int milliseconds);               /* waits once on the set, and handles the events */
+void lk__net_forget_note(lk__net *net, lk__net_peer *peer); /* its oldest */
+/* Under the lock. Handles a message of the connection to `peer`. False: it violates the protocol. */
+bool lk__net_handle(lk__net *net, int peer, const lk__net_message *message);
 void lk__net_query_states(lk__net *net, double seconds); /* asks all ranks for their state; until all have answered */
 lk_status lk__net_mismatch(lk__net *net, int peer);
 lk_status lk__net_crossed(lk__net *net, const lk__comm_call *transfer);
@@ -262,9 +249,10 @@ lk_status lk__net_lost(lk__net *net, int peer);
 lk_status lk__net_late(lk__net *net, const bool *missing, double seconds);
 void      lk__net_stalled(lk__net *net, const bool *missing, double seconds);
 bool      lk__net_host_cut_off(lk__net *net, int rank); /* whether a rank of its host is known to be cut off */
-/* Informs the peers that this rank leaves, and waits until all that was sent is confirmed: while bytes are being confirmed, and up to 5 s
- * for a peer that confirms none. The group's thread has ended. */
-void lk__net_disconnect(lk__net *net); /* disconnect.c */
+void      lk__net_send_departure(lk__net *net); /* under the lock: informs the peers that this rank leaves the group */
+/* Once this rank has left all groups and the thread has ended: waits until all that was sent is confirmed: while bytes are being
+ * confirmed, and up to 5 s for a peer that confirms none. failed: of the last group, whose bulk data is then of no use. */
+void lk__net_disconnect(lk__net_connections *connections, double seconds, bool failed); /* disconnect.c */
 /* Under the lock. Fails the group, unless it has failed already, and informs all ranks. `peer` proposed it (-1: this
  * rank), and is informed even if the others were before. */
 void lk__net_decide(lk__net *net, lk_status status, const char *text, lk__comm_cause cause, int peer);

@@ -306,11 +306,11 @@ static lk__net_transfer_state *next_flight(const lk__net *net, transfers *t)
     return first;
 }
 
-static lk_status wait_for_flight(lk__net *net, transfers *t)
+static lk_status wait_for_flight(lk__net *net, transfers *t, uint32_t seen)
 {
     lk__net_transfer_state *flight = next_flight(net, t);
     if (!flight) {
-        (void)lk__net_pump(net, 0.1);
+        (void)lk__net_pump(net, seen, 0.1);
         return LK_OK;
     }
     lk_status status = net->transport->wait(net, flight, 0.02);
@@ -363,6 +363,7 @@ void lk__net_transfer(lk_comm *comm, lk_work *first)
     if (!t && status >= 0) status = lk__net_raise(net, LK_ENOMEM, "no memory for sends and receives");
     lk__net_enter_transfer(net, &first->operation);
     while (status >= 0) {
+        uint32_t seen = atomic_load(&net->events);
         bool     moved = false;
         lk_work *more;
         while (queued && (more = lk__work_next_transfer(comm, inside))) {
@@ -382,7 +383,7 @@ void lk__net_transfer(lk_comm *comm, lk_work *first)
             wait_state = (lk__net_wait_state){0};
             continue;
         }
-        if ((status = wait_for_flight(net, t)) >= 0) status = lk__net_check(net, t->needed, &wait_state);
+        if ((status = wait_for_flight(net, t, seen)) >= 0) status = lk__net_check(net, t->needed, &wait_state);
         if (LK__CHECKED && status >= 0) status = check_crossed(net, t, in_progress);
     }
     if (status < 0 && t) cancel_all(net, t);

@@ -12,7 +12,7 @@ static void view_rank(void *state, int rank, lk__comm_rank_view *v)
     lk__net_peer            *p = &net->peers[rank];
     double                   now = lk__now();
     bool                     me = rank == net->rank;
-    pthread_mutex_lock(&net->lock);
+    pthread_mutex_lock(&net->connections->lock);
     const lk__net_state *s = me ? &net->mine : &p->state;
     snprintf(v->host, sizeof v->host, "%s", r->host);
     v->pid = r->pid;
@@ -33,7 +33,7 @@ static void view_rank(void *state, int rank, lk__comm_rank_view *v)
         v->silent = p->asked > p->stated && !v->dead && !v->gone && !v->cut_off;
         v->only_arrived = p->only_arrived && (v->dead || v->gone || v->cut_off || v->silent);
     }
-    pthread_mutex_unlock(&net->lock);
+    pthread_mutex_unlock(&net->connections->lock);
 }
 
 static lk__comm_table table_of(lk__net *net)
@@ -44,29 +44,31 @@ static lk__comm_table table_of(lk__net *net)
 static bool all_answered(lk__net *net)
 {
     bool all = true;
-    pthread_mutex_lock(&net->lock);
+    pthread_mutex_lock(&net->connections->lock);
     for (int i = 0; i < net->size && all; i++)
-        all = i == net->rank || net->peers[i].fd < 0 || net->peers[i].stated >= net->peers[i].asked;
-    pthread_mutex_unlock(&net->lock);
+        all = i == net->rank || net->peers[i].connection->fd < 0 || net->peers[i].stated >= net->peers[i].asked;
+    pthread_mutex_unlock(&net->connections->lock);
     return all;
 }
 
 void lk__net_query_states(lk__net *net, double seconds)
 {
-    lk__net_message_header ask = {sizeof ask, LK__MESSAGE_ASK, 0};
-    double                 now = lk__now(), end = now + seconds;
-    pthread_mutex_lock(&net->lock);
+    double now = lk__now(), end = now + seconds;
+    pthread_mutex_lock(&net->connections->lock);
     for (int i = 0; i < net->size; i++) {
         if (i == net->rank) continue;
         net->peers[i].asked = now;
-        lk__net_send_message(net, i, &ask, sizeof ask, NULL, 0);
+        lk__net_send_ask(net, i);
     }
-    pthread_mutex_unlock(&net->lock);
-    while (!all_answered(net) && (now = lk__now()) < end && !atomic_load(&net->comm->closing))
-        lk__net_pump(net, end - now);
+    pthread_mutex_unlock(&net->connections->lock);
+    for (;;) {
+        uint32_t seen = atomic_load(&net->events);
+        if (all_answered(net) || (now = lk__now()) >= end || atomic_load(&net->comm->closing)) return;
+        lk__net_pump(net, seen, end - now);
+    }
 }
 
-enum { ASK_MS = 300 }; /* ranks that compute answer within about 20: their group's thread does */
+enum { ASK_MS = 300 }; /* ranks that compute answer within about 20: their connections' thread does */
 
 /* Several ranks may detect the same failure at the same time. So that not all query all others, the lowest rank that can
  * report it does, and the others wait for its report, up to `seconds`. True: it was received. (That all ranks have the
@@ -78,8 +80,11 @@ static bool another_reports(lk__net    *net, bool (*can_report)(lk__net *net, in
     int    first = 0;
     while (first < net->rank && !can_report(net, first, missing)) first++;
     if (first == net->rank) return false;
-    while (lk__net_failure(net) == LK_OK && (now = lk__now()) < end && !atomic_load(&net->comm->closing))
-        lk__net_pump(net, end - now);
+    for (;;) {
+        uint32_t seen = atomic_load(&net->events);
+        if (lk__net_failure(net) < 0 || (now = lk__now()) >= end || atomic_load(&net->comm->closing)) break;
+        lk__net_pump(net, seen, end - now);
+    }
     return lk__net_failure(net) < 0;
 }
 
@@ -160,7 +165,7 @@ lk_status lk__net_failure(lk__net *net) { return (lk_status)atomic_load(&net->co
 static void send_failure(lk__net *net, int peer, lk_status status, const char *text, lk__comm_cause cause, bool proposed)
 {
     size_t               length = strnlen(text, LK__COMM_TEXT - 1);
-    lk__net_message_fail message = {.head = {(uint32_t)(sizeof message + length), LK__MESSAGE_FAIL, 0},
+    lk__net_message_fail message = {.head = lk__net_head(net, LK__MESSAGE_FAIL, sizeof message + length),
                                     .status = status,
                                     .proposed = proposed,
                                     .cause = cause};
@@ -184,7 +189,7 @@ void lk__net_decide(lk__net *net, lk_status status, const char *text, lk__comm_c
 enum { DECIDER_MS = 1000, DECIDERS = 2 }; /* how long to wait for a rank that does not answer, and for how many */
 
 /* Ranks that detect a failure at the same time describe it differently, so one decides: the lowest that is connected.
- * The others propose their text to it and take its decision, which its group's thread sends even while it computes.
+ * The others propose their text to it and take its decision, which its connections' thread sends even while it computes.
  * Ranks may briefly differ on which ranks are connected: so any rank that gets a proposal decides, and a rank whose
  * decider is lost asks the next. Every rank sends the failure again before its GONE message: the decider may not have reached all. */
 lk_status lk__net_raise_because(lk__net *net, lk_status status, const char *why, lk__comm_cause cause)
@@ -195,7 +200,8 @@ lk_status lk__net_raise_because(lk__net *net, lk_status status, const char *why,
     int    decider = -1, next = 0, silent = 0;
     double now, end = 0;
     while (lk__net_failure(net) == LK_OK) {
-        pthread_mutex_lock(&net->lock);
+        uint32_t seen = atomic_load(&net->events);
+        pthread_mutex_lock(&net->connections->lock);
         now = lk__now();
         if (decider >= 0 && now >= end) next = ++silent < DECIDERS ? decider + 1 : net->rank;
         while (next < net->rank && !is_connected(net, next, NULL)) next++;
@@ -207,10 +213,10 @@ lk_status lk__net_raise_because(lk__net *net, lk_status status, const char *why,
             else
                 send_failure(net, decider, status, text, cause, true);
         }
-        pthread_mutex_unlock(&net->lock);
-        if (lk__net_failure(net) == LK_OK) lk__net_pump(net, end - now);
+        pthread_mutex_unlock(&net->connections->lock);
+        if (lk__net_failure(net) == LK_OK) lk__net_pump(net, seen, end - now);
     }
-    lk__net_wake(net);
+    lk__net_notify(net);
     return lk__net_failure(net);
 }
 

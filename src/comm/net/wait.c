@@ -16,14 +16,14 @@ static void record_call(lk__net *net, const lk__comm_call *o, uint64_t number)
 
 static void begin_driving(lk__net *net)
 {
-    atomic_fetch_add(&net->drivers, 1);
-    atomic_store_explicit(&net->driven, net->since, memory_order_relaxed);
+    atomic_fetch_add(&net->connections->drivers, 1);
+    atomic_store_explicit(&net->connections->driven, net->since, memory_order_relaxed);
 }
 
 lk_status lk__net_enter(lk__net *net, const lk__comm_call *o, const lk__net_part *parts)
 {
-    lk__net_message_arrive message = {.head = {sizeof message, LK__MESSAGE_ARRIVE, 0}};
-    pthread_mutex_lock(&net->lock);
+    lk__net_message_arrive message = {.head = lk__net_head(net, LK__MESSAGE_ARRIVE, sizeof message)};
+    pthread_mutex_lock(&net->connections->lock);
     net->number++;
     net->signature = message.signature = lk__call_signature(o, net->size);
     record_call(net, o, net->number);
@@ -40,28 +40,28 @@ lk_status lk__net_enter(lk__net *net, const lk__comm_call *o, const lk__net_part
         if (bytes) atomic_fetch_add_explicit(&net->sent, bytes, memory_order_relaxed);
     }
     net->unreported = false;
-    pthread_mutex_unlock(&net->lock);
+    pthread_mutex_unlock(&net->connections->lock);
     return lk__net_failure(net);
 }
 
 void lk__net_enter_transfer(lk__net *net, const lk__comm_call *o)
 {
-    pthread_mutex_lock(&net->lock);
+    pthread_mutex_lock(&net->connections->lock);
     record_call(net, o, 0);
     begin_driving(net);
-    pthread_mutex_unlock(&net->lock);
+    pthread_mutex_unlock(&net->connections->lock);
 }
 
 lk_status lk__net_leave(lk__net *net, lk_status status)
 {
-    pthread_mutex_lock(&net->lock);
+    pthread_mutex_lock(&net->connections->lock);
     net->mine.left = net->mine.entered;
     net->mine.failed = status < 0;
     net->since = lk__now();
     net->unreported = true;
-    atomic_store_explicit(&net->driven, net->since, memory_order_relaxed);
-    atomic_fetch_sub(&net->drivers, 1);
-    pthread_mutex_unlock(&net->lock);
+    atomic_store_explicit(&net->connections->driven, net->since, memory_order_relaxed);
+    atomic_fetch_sub(&net->connections->drivers, 1);
+    pthread_mutex_unlock(&net->connections->lock);
     return status;
 }
 
@@ -84,22 +84,22 @@ lk_status lk__net_await(lk__net *net, int peer)
     lk__net_wait_state wait_state = {0};
     int                next = peer < 0 ? 0 : peer, end = peer < 0 ? net->size : peer + 1;
     for (;;) {
-        uint64_t events = atomic_load(&net->events);
+        uint32_t events = atomic_load(&net->events);
         while (next < end && has_entered(net, next)) next++;
         lk_status status = compare_calls(net);
         if (status < 0 || next == end) return status;
         /* Checked before waiting, not after: once all have entered, it does not matter whether one was lost since. */
         if ((status = lk__net_check(net, NULL, &wait_state)) < 0) return status;
-        if (atomic_load(&net->events) == events) lk__net_pump(net, LK__NET_SLICE_MS / 1e3);
+        if (atomic_load(&net->events) == events) lk__net_pump(net, events, LK__NET_SLICE_MS / 1e3);
     }
 }
 
 bool lk__net_ahead(lk__net *net, int peer)
 {
     const lk__net_peer *p = &net->peers[peer];
-    pthread_mutex_lock(&net->lock);
+    pthread_mutex_lock(&net->connections->lock);
     bool ahead = atomic_load(&p->arrived) > net->number && !p->notes;
-    pthread_mutex_unlock(&net->lock);
+    pthread_mutex_unlock(&net->connections->lock);
     return ahead;
 }
 
@@ -115,16 +115,15 @@ enum { PROBE_MS = 500, SILENT_MS = 1000 };
 /* Whether a rank that declared long work still answers: one that was stopped meanwhile is not excused. */
 static bool still_busy(lk__net *net, lk__net_peer *peer, double now)
 {
-    lk__net_message_header ask = {sizeof ask, LK__MESSAGE_ASK, 0};
     if (atomic_load(&peer->gone) || atomic_load(&peer->dead) || atomic_load(&peer->cut_off)) return false;
-    pthread_mutex_lock(&net->lock);
+    pthread_mutex_lock(&net->connections->lock);
     bool answered = peer->stated >= peer->probed;
     bool silent = !answered && now - peer->probed > SILENT_MS / 1e3;
     if (answered && now - peer->stated > PROBE_MS / 1e3) {
         peer->probed = now;
-        lk__net_send_message(net, peer->rank, &ask, sizeof ask, NULL, 0);
+        lk__net_send_ask(net, peer->rank);
     }
-    pthread_mutex_unlock(&net->lock);
+    pthread_mutex_unlock(&net->connections->lock);
     return !silent;
 }
 
@@ -135,9 +134,9 @@ static bool is_missing(const lk__net *net, int rank, const bool *needed)
 
 static bool is_outside(lk__net *net, const lk__net_peer *peer)
 {
-    pthread_mutex_lock(&net->lock);
+    pthread_mutex_lock(&net->connections->lock);
     bool outside = peer->state.entered == peer->state.left;
-    pthread_mutex_unlock(&net->lock);
+    pthread_mutex_unlock(&net->connections->lock);
     return outside;
 }
 

@@ -261,8 +261,7 @@ lk_status lk__mesh_connect(lk__net_mesh *m, const lk__rendezvous_endpoint *endpo
                     .listener = listener,
                     .outgoing_count = m->rank * streams,
                     .missing = (m->size - 1 - m->rank) * streams};
-    m->bound = listener->bound;
-    size_t outgoing_bytes = (size_t)b.outgoing_count * sizeof *b.outgoing, poll_bytes = 0;
+    size_t     outgoing_bytes = (size_t)b.outgoing_count * sizeof *b.outgoing, poll_bytes = 0;
     for (int i = 0; i < m->size; i++) {
         snprintf(m->ranks[i].host, sizeof m->ranks[i].host, "%s", endpoints[i].host);
         snprintf(m->ranks[i].host_id, sizeof m->ranks[i].host_id, "%s", endpoints[i].host_id);
@@ -338,8 +337,6 @@ lk_status lk__mesh_join(lk_comm *c, const struct lk__rendezvous_identity *identi
     lk__rendezvous_endpoint *endpoints = lk__alloc(c->context, LK_MEMORY_OTHER, bytes);
     lk_status                status = lk__mesh_make(m, c->context, c->rank, c->size, streams);
     if (!endpoints) status = LK_ENOMEM;
-    m->first_port = identity->ports.first;
-    m->last_port = identity->ports.last;
     if (status >= 0)
         status = identity->many_hosts ? lk__rendezvous_join(c, identity, &listener, endpoints, m, end)
                                       : exchange_on_host(c, identity, &listener, endpoints, m, end);

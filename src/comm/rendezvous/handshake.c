@@ -20,7 +20,7 @@ _Static_assert(sizeof(lk__rendezvous_address) == 20 && sizeof(lk__rendezvous_end
                    sizeof(lk__rendezvous_request) == 280 && sizeof(lk__rendezvous_reply) == 600,
                "no padding");
 
-static const char magic[8] = "lknet01";
+static const char magic[8] = "lknet02";
 
 enum { LABEL = 16, PART_MOST = 1024 };
 

@@ -240,7 +240,6 @@ static lk_status split(lk_comm *parent, lk_comm *c, const lk__comm_member *all, 
 {
     char name[64], token[24];
     (void)parent;
-    if (!c) return LK_OK;
     snprintf(name, sizeof name, "group-%016llx", (unsigned long long)all[ranks[0]].secret);
     snprintf(token, sizeof token, "%016llx", (unsigned long long)all[0].secret);
     return lk__shm_create(c, NULL, name, token);
@@ -259,7 +258,6 @@ const lk__comm_backend lk__backend_shm = {"shm",
                                           sent,
                                           free_state,
                                           create,
-                                          NULL,
                                           split,
                                           lk__comm_reaches_host,
                                           peer,
