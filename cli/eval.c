@@ -104,6 +104,7 @@ static int prepare(setup *s, options *given, setup_data what)
     if (code == 0) code = check_labels(s);
     if (code == 0) code = record_check(s, "eval", given);
     if (code == 0) code = check_stride(s, given);
+    s->config.whole_batches = true; /* the results of one rank, bit for bit */
     s->config.init = weights;
     s->weights_option = "--load";
     return code;
@@ -155,8 +156,11 @@ const command command_eval = {
     "sample once: of the test set, or of all samples of the files that --data names (--split). Of a language model "
     "every token but the first of a document is scored once, and perplexity and bits per byte are printed, too. A "
     "checkpoint directory knows its model, its data and their options; an option that is given has precedence.\n\n"
+    "With several ranks (-n, or any launcher) each evaluates whole batches in turn, and the result is that of one "
+    "rank, bit for "
+    "bit.\n\n"
     "Examples: lockstep eval --load runs/first; lockstep eval --load runs/first --data csv:new.csv; lockstep eval "
-    "--load runs/text --data text:book.txt --stride 64; lockstep eval --load model.safetensors --model cnn --data "
+    "--load runs/text --data text:book.txt --stride 64 -n 4; lockstep eval --load model.safetensors --model cnn --data "
     "fashion-mnist",
     NULL,
     0,

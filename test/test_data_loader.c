@@ -151,6 +151,41 @@ static void every_sample_occurs_once_and_the_last_batch_is_padded(void)
             }
 }
 
+/* Parts of a full batch, whatever the batch has: part q of each is the q-th smaller batch that a loader of these makes. */
+static void fixed_parts_are_batches_of_their_size(void)
+{
+    enum { PARTS = 3 };
+    for (int64_t count = 1; count <= 46; count += 3) {
+        lk_dataset      *d = make_images(1, 2, 2, count, LK_U8);
+        lk_loader_config c = LK_LOADER_CONFIG_INIT;
+        lk_loader       *small, *share[PARTS];
+        lk_batch         s, b;
+        lk_status        status = LK_OK, next = LK_OK;
+        c.dataset = d, c.batch = 5;
+        CHECK_OK(context, lk_loader_create(context, &c, &small));
+        for (int q = 0; q < PARTS; q++) {
+            lk_loader_config part = c;
+            part.batch = PARTS * c.batch, part.parts = PARTS, part.first_part = q, part.last_part = q + 1;
+            part.fixed_parts = 1;
+            CHECK(lk_loader_capacity(&part) == c.batch);
+            CHECK_OK(context, lk_loader_create(context, &part, &share[q]));
+        }
+        while (status == LK_OK)
+            for (int q = 0; q < PARTS; q++) {
+                status = lk_loader_next(share[q], &b);
+                if (status != LK_OK) continue;
+                if (next == LK_OK) next = lk_loader_next(small, &s);
+                CHECK(b.count == (next == LK_OK ? s.count : 0));
+                CHECK(!memcmp(b.indices, s.indices, (size_t)b.count * sizeof *b.indices));
+            }
+        if (next == LK_OK) next = lk_loader_next(small, &s);
+        CHECK(status == LK_END && next == LK_END);
+        for (int q = 0; q < PARTS; q++) lk_loader_free(share[q]);
+        lk_loader_free(small);
+        lk_dataset_free(d);
+    }
+}
+
 /* Ranks with consecutive parts must together get each whole batch: same rows, same bits, same positions, with any
  * number of workers, also after a seek into the middle of a batch. */
 static void shares_split_each_batch_and_change_nothing_else(void)
@@ -685,6 +720,7 @@ int main(void)
     RUN(batches_do_not_depend_on_workers_or_prefetch);
     RUN(every_sample_occurs_once_and_the_last_batch_is_padded);
     RUN(shares_split_each_batch_and_change_nothing_else);
+    RUN(fixed_parts_are_batches_of_their_size);
     RUN(shuffles_are_uniform);
     RUN(seeking_resumes_anywhere);
     RUN(pixels_are_transformed_as_by_a_naive_loop);

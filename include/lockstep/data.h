@@ -271,6 +271,9 @@ typedef struct lk_loader_config {
     /* A share of each batch: a batch of n samples is split into `parts`, part q being its rows n*q/parts … n*(q+1)/parts
      * (rounded down), and this loader makes only parts first_part … last_part-1. 0, 0, 0: the whole batch. */
     int parts LK_ZERO, first_part LK_ZERO, last_part LK_ZERO;
+    int unused LK_ZERO; /* was padding, which a caller leaves undefined */
+    /* Not 0: parts are those of a full batch, also of one that is not full, whose last parts have fewer samples or none. */
+    int fixed_parts LK_ZERO, reserved LK_ZERO;
 } lk_loader_config;
 #define LK_LOADER_CONFIG_INIT \
     {.size = sizeof(lk_loader_config), .batch = 64, .timeout_ms = 600000, .transform = LK_TRANSFORM_INIT}

@@ -147,6 +147,10 @@ typedef struct lk_trainer_config {
     /* Axes of the ranks, see lk_plan_config; it has those of comm or, without one, those that lk_trainer_plan plans for. Borrowed. NULL: one
      * axis, data. Checkpoints name it, and can be resumed with any other. */
     const lk_mesh *mesh LK_ZERO;
+    /* Not 0, without a training set: each rank evaluates whole batches of `batch` samples instead of its share of each, and their results
+     * are added in the order of batches. The result has the bits of one rank, and each rank needs the memory of one. Not with
+     * leaves or accumulate. */
+    int whole_batches LK_ZERO, reserved LK_ZERO;
 } lk_trainer_config;
 #define LK_TRAINER_CONFIG_INIT \
     {.size = sizeof(lk_trainer_config), .batch = 64, .epochs = 1, .optimizer = LK_OPTIMIZER_CONFIG_INIT, .schedule = {.gamma = 0.1}, \

@@ -65,8 +65,11 @@ struct lk_loader {
 /* The rows [*begin, *end) of a batch of n that this loader makes. */
 static void share_of(const lk_loader_config *c, int64_t n, int64_t *begin, int64_t *end)
 {
-    *begin = c->parts ? lk__split(n, c->parts, c->first_part) : 0;
-    *end = c->parts ? lk__split(n, c->parts, c->last_part) : n;
+    int64_t all = c->fixed_parts ? c->batch : n;
+    *begin = c->parts ? lk__split(all, c->parts, c->first_part) : 0;
+    *end = c->parts ? lk__split(all, c->parts, c->last_part) : n;
+    if (*begin > n) *begin = n;
+    if (*end > n) *end = n;
 }
 
 /* Because of rounding, a smaller batch may have a larger share than a full one. But `parts` more samples never make a

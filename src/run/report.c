@@ -49,6 +49,18 @@ lk_status lk__program_add_numbers(lk_program *p, const double *mine, int numbers
     return status;
 }
 
+lk_status lk__program_gather_numbers(lk_program *p, const double *mine, size_t count, double *all)
+{
+    if (!p->batch) {
+        memcpy(all, mine, count * sizeof *all);
+        return LK_OK;
+    }
+    double    start = lk__now();
+    lk_status status = lk_comm_all_gather(p->batch, mine, all, count, LK_F64, NULL);
+    lk__traced(p, "all_gather metrics", start, lk__now(), count * sizeof *all);
+    return status;
+}
+
 /* ---- the exchange of LK_SYNC ---- */
 
 /* This rank's report, then the numbers of its leaves; returns how many numbers that are. */

@@ -64,10 +64,10 @@ static bool option_line(const lk_trainer_config *config, int index, char text[LI
     case 2:
         snprintf(text, LINE,
                  "batch %lld, dtype %s, policy %s, gradients in %s, accumulate %d, leaves %d, synchronised batch norm "
-                 "%d, bucket bytes %zu, keep cores %d",
+                 "%d, bucket bytes %zu, keep cores %d, whole batches %d",
                  (long long)config->batch, lk_dtype_name(config->dtype), lk_policy_name(config->policy),
                  lk_dtype_name(config->gradient_dtype), config->accumulate > 1 ? config->accumulate : 1, config->leaves,
-                 config->sync_batch_norm, config->bucket_bytes, config->keep_cores != 0);
+                 config->sync_batch_norm, config->bucket_bytes, config->keep_cores != 0, config->whole_batches != 0);
         return true;
     case 3:
         snprintf(text, LINE, "epochs %lld, steps %lld", (long long)config->epochs, (long long)config->steps);

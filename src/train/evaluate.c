@@ -1,5 +1,5 @@
-/* evaluate.c - evaluates the test set, each sample once: every rank evaluates its part of each batch, and the ranks' sums are
- * added in a fixed order. */
+/* evaluate.c - evaluates the test set, each sample once. Every rank evaluates its part of each batch, and the ranks' sums are added in a
+ * fixed order; or every rank evaluates whole batches, whose results are added in the order of batches, as one rank adds them. */
 #include "train/trainer.h"
 
 #include <string.h>
@@ -26,6 +26,8 @@ static lk_status evaluate_part(lk_trainer *t, const lk_batch *b, int64_t first, 
     return LK_OK;
 }
 
+/* ---- a part of each batch ---- */
+
 /* This rank's part of every batch, into t->evaluated. */
 static lk_status evaluate_own(lk_trainer *t)
 {
@@ -45,17 +47,74 @@ static lk_status evaluate_own(lk_trainer *t)
     return status < 0 ? status : LK_OK;
 }
 
-static lk_status evaluate_all(lk_trainer *t, double *all)
+/* Ranks meet after many batches, and the fastest may wait for longer than a collective may take. */
+static void declare_busy(lk_trainer *t, bool busy)
+{
+    if (t->world > 1 && busy) lk_comm_busy_begin(t->config.comm, "an evaluation");
+    if (t->world > 1 && !busy) lk_comm_busy_end(t->config.comm);
+}
+
+static lk_status evaluate_parts(lk_trainer *t, double *all)
 {
     memset(t->evaluated, 0, t->evaluated_bytes);
+    declare_busy(t, true);
+    lk_status status = evaluate_own(t);
+    declare_busy(t, false);
+    return status < 0 ? status : lk__program_add_numbers(t->program, t->evaluated, lk__trainer_numbers(t), all);
+}
+
+/* ---- whole batches ---- */
+
+enum { ROUNDS = 32 }; /* batches of each rank after which their numbers are exchanged */
+
+size_t lk__trainer_evaluation_rows(const lk_trainer *t)
+{
+    lk__split_job job = lk__trainer_split(&t->config);
+    return t->config.whole_batches ? ROUNDS * (1 + (size_t)lk__split_parts(&job))
+                                   : (size_t)lk__range_count(lk__split_own(&job));
+}
+
+/* The numbers of this rank's next batches, one row each; at the end of the set a rank may have none for the last. LK_END: all are done.
+ * Every rank has as many rows. */
+static lk_status evaluate_rounds(lk_trainer *t, double *mine, int *rounds)
+{
+    lk_batch  b;
+    int       numbers = lk__trainer_numbers(t);
+    lk_status status = LK_OK;
+    memset(mine, 0, ROUNDS * (size_t)numbers * sizeof *mine);
+    for (*rounds = 0; *rounds < ROUNDS && (status = lk_loader_next(t->test, &b)) == LK_OK; ++*rounds)
+        if ((status = evaluate_part(t, &b, 0, b.count, mine + *rounds * numbers)) < 0) break;
+    return status;
+}
+
+static lk_status evaluate_batches(lk_trainer *t, double *all)
+{
+    lk__split_job job = lk__trainer_split(&t->config);
+    int           numbers = lk__trainer_numbers(t), parts = lk__split_parts(&job), rounds;
+    double       *mine = t->evaluated, *gathered = mine + ROUNDS * numbers;
+    lk_status     status = lk_loader_seek(t->test, 0, 0), ended = LK_OK;
+    memset(all, 0, (size_t)numbers * sizeof *all);
+    while (status >= 0 && ended == LK_OK) {
+        declare_busy(t, true);
+        ended = evaluate_rounds(t, mine, &rounds);
+        declare_busy(t, false);
+        if (ended < 0) return ended;
+        if (rounds == 0) break; /* on all ranks */
+        status = lk__program_gather_numbers(t->program, mine, (size_t)(rounds * numbers), gathered);
+        for (int i = 0; status >= 0 && i < rounds * parts; i++) { /* batch i of these is the one of rank i % parts */
+            const double *batch = gathered + (i % parts * rounds + i / parts) * numbers;
+            for (int k = 0; k < numbers; k++) all[k] += batch[k];
+        }
+    }
+    return status;
+}
+
+static lk_status evaluate_all(lk_trainer *t, double *all)
+{
     /* All ranks evaluate with rank 0's running statistics: they differ since the last broadcast. */
     lk_status status = lk__program_broadcast_buffers(t->program);
     if (status < 0) return status;
-    /* Ranks meet only when all have ended, and the fastest may wait for longer than a collective may take. */
-    if (t->world > 1) lk_comm_busy_begin(t->config.comm, "an evaluation");
-    status = evaluate_own(t);
-    if (t->world > 1) lk_comm_busy_end(t->config.comm);
-    return status < 0 ? status : lk__program_add_numbers(t->program, t->evaluated, lk__trainer_numbers(t), all);
+    return t->config.whole_batches ? evaluate_batches(t, all) : evaluate_parts(t, all);
 }
 
 lk_status lk_trainer_evaluate(lk_trainer *t, lk_evaluation *result)

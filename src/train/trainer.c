@@ -21,7 +21,11 @@ static const lk_dataset *any_dataset(const lk_trainer_config *config)
 static lk_status read_config(lk_context *c, const lk_trainer_config *given, lk_trainer_config *own)
 {
     *own = (lk_trainer_config)LK_TRAINER_CONFIG_INIT;
-    return lk__config_read(c, c ? "lk_trainer_config" : NULL, given, own, sizeof *own);
+    lk_status status = lk__config_read(c, c ? "lk_trainer_config" : NULL, given, own, sizeof *own);
+    if (status >= 0 && own->whole_batches && /* a part is a batch */
+        __builtin_mul_overflow(own->batch, lk__trainer_split(own).world, &own->batch))
+        own->batch = INT64_MAX;
+    return status;
 }
 
 static lk_status check_config(lk_context *c, const lk_trainer_config *config)
@@ -50,6 +54,8 @@ static lk_status check_config(lk_context *c, const lk_trainer_config *config)
     if (config->leaves && parts > config->leaves)
         return lk__fail(c, LK_EINVAL, "%d leaves for %d ranks: each rank needs at least one leaf", config->leaves,
                         parts);
+    if (config->whole_batches && (config->train || config->leaves || config->accumulate > 1))
+        return lk__fail(c, LK_EINVAL, "whole_batches is for a trainer without a training set, leaves and micro-batches");
     if (config->init && config->init_partial)
         return lk__fail(c, LK_EINVAL, "init and init_partial exclude each other: both give initial weights");
     for (int i = 0; i < config->record_count; i++)
@@ -122,6 +128,7 @@ static void loader_configs(const lk_trainer_config *config, lk_loader_config loa
     test->batch = lk__split_largest(&job, config->batch) * lk__split_parts(&job); /* a part fits into every plan */
     test->shuffle = false;
     test->transform = lk__transform_evaluation(&config->transform);
+    test->fixed_parts = config->whole_batches;
     set_share(config, train);
     set_share(config, test);
 }
@@ -238,13 +245,10 @@ static lk_status make_plan(lk_trainer *t)
     return lk__trainer_check_memory(t, memory);
 }
 
-/* The sums of an evaluation, by leaf of this rank. */
 static lk_status make_sums(lk_trainer *t)
 {
-    lk__split_job job = lk__trainer_split(&t->config);
-    lk__range     own = lk__split_own(&job);
     if (!t->config.test) return LK_OK;
-    t->evaluated_bytes = (size_t)lk__range_count(own) * (size_t)lk__trainer_numbers(t) * sizeof *t->evaluated;
+    t->evaluated_bytes = lk__trainer_evaluation_rows(t) * (size_t)lk__trainer_numbers(t) * sizeof *t->evaluated;
     t->evaluated = lk__alloc(t->context, LK_MEMORY_OTHER, t->evaluated_bytes);
     return t->evaluated ? LK_OK : LK_ENOMEM;
 }

@@ -35,7 +35,7 @@ struct lk_trainer {
     int                rank, world;
     int                failed_rank;               /* the rank whose failure was shared with all; -1: none */
     lk_named_metric    named[LK_MAX_METRICS + 1]; /* of the latest step or evaluation */
-    double            *evaluated;                 /* (leaves here, numbers): sums of the running evaluation */
+    double            *evaluated;                 /* (lk__trainer_evaluation_rows, numbers): of the running evaluation */
     size_t             evaluated_bytes;
     lk__trace         *trace;
     int64_t            trace_first; /* the trace starts after this step */
@@ -119,6 +119,8 @@ lk_status lk__trainer_compare_options(lk_context *context, const lk_trainer_conf
 
 /* ---- evaluate.c ---- */
 lk_status lk__trainer_evaluate(lk_trainer *trainer); /* emits LK_EVENT_EVALUATED */
+/* Rows of trainer->evaluated: one for each leaf here or, of whole batches, those of this rank and of all ranks since they last met. */
+size_t lk__trainer_evaluation_rows(const lk_trainer *trainer);
 
 /* ---- resume.c ---- */
 /* Rank 0 locks the checkpoint directory, and all find out who sees it; a failure fails all ranks. */
