@@ -219,7 +219,10 @@ static void check_memory(const placing *p, const rig *r)
         CHECK(held == bytes[kinds[i]] && held == lk_plan_memory(r->plan, kinds[i]), "%s: %zu bytes of %s, not %zu",
               p->name, held, lk_memory_name(kinds[i]), bytes[kinds[i]]);
     }
-    if (!p->ranks || !r->plan->splits) return;
+    if (!r->plan->splits) return;
+    size_t held = lk_context_memory(r->context, LK_MEMORY_STAGING) - r->before[LK_MEMORY_STAGING];
+    CHECK(held > 0 && held < 10 << 20, "%zu bytes of buffers", held);
+    if (lk__device_is_host(r->plan->device)) CHECK(held == lk_plan_memory(r->plan, LK_MEMORY_STAGING)); /* of others */
     size_t moments = lk_plan_memory(r->plan, LK_MEMORY_OPTIMIZER), all = 2 * sizeof(float) * BIG_ROWS * BIG_COLUMNS;
     CHECK(moments < all || p->splits[LK__ARRAY_MOMENT_0].count + p->splits[LK__ARRAY_MOMENT_1].count < 2);
 }
@@ -385,6 +388,34 @@ static void one_rank_has_all_slices(void) { run_placings(1, NULL); }
 static void two_ranks_have_what_one_has(void) { run_placings(2, "shm"); }
 static void three_ranks_have_what_one_has(void) { run_placings(3, "shm"); }
 static void four_ranks_have_what_one_has_over_tcp(void) { run_placings(4, "tcp"); }
+/* A collective read names the rank that does not take part in it. */
+static int leave_or_read_as(int rank, void *user)
+{
+    const placing *p = user;
+    lk_comm       *comm;
+    float          value;
+    check_failures = 0;
+    rig r = open_split(p, rank, &comm);
+    if (rank == 1) {
+        close_split(&r, comm);
+        return check_result();
+    }
+    CHECK(lk_store_read(r.store, "w", LK_STATE_VALUE, 0, 1, &value, sizeof value) < 0 &&
+              strstr(lk_context_error(r.context), "rank 1"),
+          "%s", lk_context_error(r.context));
+    CHECK(lk_store_hash(r.store) == 0);
+    close_split(&r, comm);
+    return check_result();
+}
+
+static void a_rank_that_left_is_named_by_those_that_read(void)
+{
+    lk_spawn_result result;
+    placing         p = placings[1];
+    p.ranks = 2;
+    CHECK(lk_spawn(2, leave_or_read_as, &p, &result) == LK_OK, "%s", result.text);
+}
+
 static void a_grid_of_ranks_has_what_one_has(void)
 {
     for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) run_placing(grids[i], "shm", 4);
@@ -398,5 +429,6 @@ int main(void)
     RUN_APART(three_ranks_have_what_one_has);
     RUN_APART(four_ranks_have_what_one_has_over_tcp);
     RUN_APART(a_grid_of_ranks_has_what_one_has);
+    RUN_APART(a_rank_that_left_is_named_by_those_that_read);
     return check_result();
 }

@@ -177,15 +177,15 @@ static lk_status initialise(lk_store *s, size_t index, uint64_t seed)
 }
 
 /* What is this rank's own: of a shared store at most the buffers. Returns how many there are. */
-enum { REGIONS = 4 };
-static int list_regions(lk_store *s, lk__device_part parts[REGIONS])
+static int list_regions(lk_store *s, lk__device_part parts[LK__STORE_KINDS])
 {
-    const size_t *bytes = s->plan->memory;
-    parts[0] = (lk__device_part){LK_MEMORY_BUFFERS, bytes[LK_MEMORY_BUFFERS], &s->buffers};
-    parts[1] = (lk__device_part){LK_MEMORY_PARAMETERS, bytes[LK_MEMORY_PARAMETERS], &s->parameters};
-    parts[2] = (lk__device_part){LK_MEMORY_MASTER, bytes[LK_MEMORY_MASTER], &s->master};
-    parts[3] = (lk__device_part){LK_MEMORY_OPTIMIZER, bytes[LK_MEMORY_OPTIMIZER], &s->optimizer};
-    return lk__store_shares_buffers(s) ? 0 : s->comm ? 1 : REGIONS;
+    int count = 0;
+    for (int i = 0; i < LK__STORE_KINDS; i++) {
+        lk_memory kind = lk__store_kind(i);
+        if (lk__store_holder(s, kind) == LK_HELD_BY_RANK)
+            parts[count++] = (lk__device_part){kind, s->plan->memory[kind], lk__store_region(s, i)};
+    }
+    return count;
 }
 
 lk_status lk__explain_memory(const lk_plan *p, lk_status status)
@@ -221,7 +221,7 @@ static lk_status create_store(lk_plan *plan, uint64_t seed, lk_comm *group, lk_s
     s->sharer = lk__plan_own(plan);
     lk_status status = s->comm ? lk__store_alloc_shared(s) : lk__store_alloc_exchange(s);
     if (status >= 0) {
-        lk__device_part parts[REGIONS];
+        lk__device_part parts[LK__STORE_KINDS];
         int             count = list_regions(s, parts);
         status = lk__device_alloc_parts(s->device, parts, count, &s->block);
     }
@@ -286,7 +286,7 @@ lk_status lk_store_create_shared(lk_plan *plan, uint64_t seed, lk_comm *comm, lk
 void lk_store_free(lk_store *s)
 {
     if (!s) return;
-    lk__device_part parts[REGIONS];
+    lk__device_part parts[LK__STORE_KINDS];
     int             count = list_regions(s, parts);
     lk__device_free_parts(s->device, parts, count, s->block);
     if (s->comm) lk__store_free_shared(s);

@@ -46,7 +46,7 @@ static inline lk__plan_array lk__store_array(const lk_store *s, size_t index, lk
 static inline lk__plan_slices lk__store_slices(const lk_store *s, size_t index, lk_state_part part)
 {
     lk__plan_slices slices = lk__plan_state_slices(s->plan, index, lk__store_array(s, index, part));
-    if (!s->comm) slices.holder = LK_HELD_BY_RANK; /* a store for evaluation, or a copy */
+    if (!s->comm) slices.holder = LK_HELD_BY_RANK; /* a store for evaluation, or a copy of one */
     return slices;
 }
 /* Whether ranks have different slices of it: then reading it is a collective. */
@@ -73,11 +73,33 @@ lk_status lk__store_write_own(lk_store *store, size_t index, lk_state_part part,
 lk_status lk__store_hash_state(const lk_store *store, size_t index, uint64_t seed, uint64_t *hash); /* of its value */
 lk_status lk__store_finite(const lk_store *store, size_t index, bool *finite); /* its value; integers are */
 
+/* Who holds one copy of a kind of memory: of a store that ranks share as the plan says, else this rank. */
+static inline lk_holder lk__store_holder(const lk_store *s, lk_memory kind)
+{
+    return s->comm ? lk_plan_holder(s->plan, kind) : LK_HELD_BY_RANK;
+}
 /* Whether ranks hold this state together, or their buffers, with the constants behind them. */
-static inline bool lk__store_shares_buffers(const lk_store *s) { return s->comm && s->plan->shares_buffers; }
+static inline bool lk__store_shares_buffers(const lk_store *s)
+{
+    return lk__store_holder(s, LK_MEMORY_BUFFERS) != LK_HELD_BY_RANK;
+}
 static inline bool lk__store_shares(const lk_store *s, size_t index)
 {
-    return s->plan->graph->states[index].buffer ? lk__store_shares_buffers(s) : s->comm != NULL;
+    bool buffer = s->plan->graph->states[index].buffer;
+    return lk__store_holder(s, buffer ? LK_MEMORY_BUFFERS : LK_MEMORY_PARAMETERS) != LK_HELD_BY_RANK;
+}
+/* The kinds of memory that states are in, and where a store keeps the address of each. */
+enum { LK__STORE_KINDS = 4 };
+static inline lk_memory lk__store_kind(int i)
+{
+    static const lk_memory kinds[LK__STORE_KINDS] = {LK_MEMORY_BUFFERS, LK_MEMORY_PARAMETERS, LK_MEMORY_MASTER,
+                                                     LK_MEMORY_OPTIMIZER};
+    return kinds[i];
+}
+static inline char **lk__store_region(lk_store *s, int i)
+{
+    char **regions[LK__STORE_KINDS] = {&s->buffers, &s->parameters, &s->master, &s->optimizer};
+    return regions[i];
 }
 /* Whether this rank writes what all ranks compute for the buffers that they share. */
 static inline bool lk__store_writes_buffers(const lk_store *s)

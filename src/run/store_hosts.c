@@ -26,11 +26,10 @@ static lk_status send_all(lk_store *s)
     const size_t *bytes = s->plan->memory;
     char         *chunk = lk__alloc(s->context, LK_MEMORY_OTHER, CHUNK);
     if (!chunk) return LK_ENOMEM;
-    lk_status status = send_region(s, s->parameters, bytes[LK_MEMORY_PARAMETERS], chunk);
-    if (status >= 0) status = send_region(s, s->master, bytes[LK_MEMORY_MASTER], chunk);
-    if (status >= 0) status = send_region(s, s->optimizer, bytes[LK_MEMORY_OPTIMIZER], chunk);
-    if (status >= 0 && lk__store_shares_buffers(s))
-        status = send_region(s, s->buffers, bytes[LK_MEMORY_BUFFERS], chunk);
+    lk_status status = LK_OK;
+    for (int i = 0; i < LK__STORE_KINDS && status >= 0; i++)
+        if (lk__store_holder(s, lk__store_kind(i)) != LK_HELD_BY_RANK)
+            status = send_region(s, *lk__store_region(s, i), bytes[lk__store_kind(i)], chunk);
     lk__free(s->context, LK_MEMORY_OTHER, chunk, CHUNK);
     return status;
 }

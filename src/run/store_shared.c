@@ -8,17 +8,22 @@
 #include <stdio.h>
 #include <string.h>
 
-static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_MASTER, LK_MEMORY_OPTIMIZER, LK_MEMORY_BUFFERS};
-static int             count_kinds(const lk_store *s) { return lk__store_shares_buffers(s) ? 4 : 3; }
-
 /* ---- memory ---- */
+
+/* All of it, by the context of every rank. */
+static void account_shared(const lk_store *s, ptrdiff_t sign)
+{
+    for (int i = 0; i < LK__STORE_KINDS; i++)
+        if (lk__store_holder(s, lk__store_kind(i)) != LK_HELD_BY_RANK)
+            lk__account(s->context, lk__store_kind(i), sign * (ptrdiff_t)s->plan->memory[lk__store_kind(i)]);
+}
 
 /* One block for all: every rank allocates a part of it, and the parts follow each other. */
 lk_status lk__store_alloc_shared(lk_store *s)
 {
     lk_status status = lk__store_alloc_nodes(s);
     if (status < 0) return lk__fail_prefix(s->context, status, "state in shared memory: ");
-    for (int i = 0; i < count_kinds(s); i++) lk__account(s->context, kinds[i], (ptrdiff_t)s->plan->memory[kinds[i]]);
+    account_shared(s, 1);
     return LK_OK;
 }
 
@@ -26,7 +31,7 @@ void lk__store_free_shared(lk_store *s)
 {
     if (!s->symmetric) return;
     lk_comm_release(s->comm, s->symmetric);
-    for (int i = 0; i < count_kinds(s); i++) lk__account(s->context, kinds[i], -(ptrdiff_t)s->plan->memory[kinds[i]]);
+    account_shared(s, -1);
 }
 
 /* ---- failures ---- */
