@@ -11,8 +11,8 @@ typedef struct cursor {
 typedef struct exchange {
     const lk_store          *store;
     lk_comm                 *comm;
-    const lk__exchange_list *lists; /* by rank */
-    bool                     whole; /* windows end with whole elements */
+    const lk__exchange_list *lists;    /* by rank */
+    bool                     scatters; /* whole elements; else fetches */
     int                      ranks, me;
     cursor                  *cursors;                                       /* by rank: where its window begins */
     size_t                  *send_counts, *send_at, *recv_counts, *recv_at; /* by rank */
@@ -49,22 +49,24 @@ typedef struct piece {
     const lk__exchange_range *range;
     size_t                    first, bytes;  /* of the whole array */
     size_t                    at;            /* its first byte in the slice */
+    int                       holder;        /* of a fetch: the rank that it is read from */
     int                       slice, stored; /* parts of the array, and of the stored copy of a master copy (else 0) */
 } piece;
 
 typedef struct walk {
-    const exchange           *x;
-    const lk__exchange_list  *list;
-    cursor                    at;
-    size_t                    left; /* of the window */
+    const exchange          *x;
+    const lk__exchange_list *list;
+    int                      rank; /* whose list it is */
+    cursor                   at;
+    size_t left; /* of the window: bytes that are sent. What a rank fetches from itself is not counted */
     const lk__exchange_range *range;
-    lk__plan_slices           slices, stored; /* of that range; `stored` where is_rounded */
+    lk__plan_slices           slices, stored; /* of that range; `stored` where `rounded` */
     bool                      rounded;
 } walk;
 
 static walk begin_walk(const exchange *x, int rank, cursor at, size_t window)
 {
-    return (walk){.x = x, .list = &x->lists[rank], .at = at, .left = window};
+    return (walk){.x = x, .list = &x->lists[rank], .rank = rank, .at = at, .left = window};
 }
 
 static void enter_range(walk *w, const lk__exchange_range *range)
@@ -85,16 +87,22 @@ static bool next_piece(walk *w, piece *p)
     if (w->range != range) enter_range(w, range);
     size_t       size = lk_dtype_size(w->slices.dtype), first = range->first + w->at.at, inside = first % size;
     lk__plan_run run = lk__slices_find(&w->slices, (int64_t)(first / size));
-    *p = (piece){range, first, range->bytes - w->at.at, (size_t)run.at * size + inside, run.part, 0};
+    *p = (piece){.range = range,
+                 .first = first,
+                 .bytes = range->bytes - w->at.at,
+                 .at = (size_t)run.at * size + inside,
+                 .holder = lk__slices_holder(&w->slices, run.part, w->rank),
+                 .slice = run.part};
     if (w->rounded) {
         lk__plan_run stored = lk__slices_find(&w->stored, run.first);
         p->stored = stored.part;
         if (stored.count < run.count) run.count = stored.count;
     }
     if ((size_t)run.count * size - inside < p->bytes) p->bytes = (size_t)run.count * size - inside;
-    if (p->bytes > w->left) p->bytes = w->x->whole ? w->left / size * size : w->left;
+    bool sent = w->x->scatters || p->holder != w->rank;
+    if (sent && p->bytes > w->left) p->bytes = w->x->scatters ? w->left / size * size : w->left;
     w->at.at += p->bytes;
-    w->left = p->bytes ? w->left - p->bytes : 0;
+    if (sent) w->left = p->bytes ? w->left - p->bytes : 0;
     return p->bytes > 0;
 }
 
@@ -187,9 +195,8 @@ static lk_status fetch_round(exchange *x, size_t window, char *mine)
         walk w = begin_walk(x, i, x->cursors[i], window);
         x->send_at[i] = used;
         while (status >= 0 && next_piece(&w, &p)) {
-            int holder = lk__slices_holder(&w.slices, p.slice, i);
-            if (i == x->me && holder != i) x->recv_counts[holder] += p.bytes;
-            if (i == x->me || holder != x->me) continue;
+            if (i == x->me && p.holder != i) x->recv_counts[p.holder] += p.bytes;
+            if (i == x->me || p.holder != x->me) continue;
             status = read_piece(x, &p, x->send + used);
             used += p.bytes;
         }
@@ -198,13 +205,12 @@ static lk_status fetch_round(exchange *x, size_t window, char *mine)
     if (status < 0 || (status = send_all(x)) < 0) return end_round(x, status);
     walk w = begin_walk(x, x->me, x->cursors[x->me], window);
     for (size_t to = 0; status >= 0 && next_piece(&w, &p); to += p.bytes) {
-        int holder = lk__slices_holder(&w.slices, p.slice, x->me);
-        if (holder == x->me) {
+        if (p.holder == x->me) {
             status = read_piece(x, &p, mine + to);
             continue;
         }
-        memcpy(mine + to, x->recv + x->recv_at[holder], p.bytes);
-        x->recv_at[holder] += p.bytes;
+        memcpy(mine + to, x->recv + x->recv_at[p.holder], p.bytes);
+        x->recv_at[p.holder] += p.bytes;
     }
     return end_round(x, status);
 }
@@ -255,12 +261,6 @@ static bool is_written_by(const walk *w, const piece *p, int reader, int rank)
            (w->rounded && lk__slices_part(&w->stored, rank) == p->stored);
 }
 
-static lk_status write_piece(const exchange *x, lk_store *s, const piece *p, const char *from)
-{
-    (void)x;
-    return lk__store_write_own(s, p->range->state, p->range->part, p->first, from, p->bytes);
-}
-
 /* Whether anything is sent: not where one host's ranks share all of it, each writes what it has. */
 static bool some_scatter(const exchange *x)
 {
@@ -301,7 +301,7 @@ static lk_status write_received(const exchange *x, lk_store *s, size_t window, i
     lk_status status = LK_OK;
     for (piece p; status >= 0 && next_piece(&w, &p);) {
         if (!is_written_by(&w, &p, reader, x->me)) continue;
-        status = write_piece(x, s, &p, from);
+        status = lk__store_write_own(s, p.range->state, p.range->part, p.first, from, p.bytes);
         from += p.bytes;
     }
     return status;
@@ -337,7 +337,7 @@ lk_status lk__store_scatter(lk_store *s, const lk__exchange *with, const lk__exc
     lk_status status = lk__store_check(s);
     if (status < 0 || !some_scatter(&x)) return status < 0 ? status : scatter_own(&x, s, mine);
     if (!with->memory) return fail_without_memory(&x);
-    x.whole = true;
+    x.scatters = true;
     size_t window = lk__exchange_window(x.ranks); /* a rank may send all that it has to all, and receive from all */
     advance_windows(&x, 0);
     while (status >= 0 && count_unfinished(&x) > 0) {
