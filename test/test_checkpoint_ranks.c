@@ -24,16 +24,37 @@ typedef struct job {
     int         full;   /* this rank can write no file; -1: none */
     int         victim; /* this rank stops before the save, to be traced; -1: none */
     bool        again;  /* a second save, without hindrance */
-    pid_t       pids[RANKS];
+    bool  copied; /* as in the background: each rank copies its chunks, which are neighbours, and writes the copies */
+    pid_t pids[RANKS];
 } job;
 
 static rank_result *results; /* shared with the ranks */
+
+/* What a trainer does, in one thread, so that it can be traced. */
+static lk_status save_copies(rig *r, lk_comm *comm, const char *directory, const lk_progress *progress)
+{
+    lk__train_saver saver;
+    lk__lock        lock = LK__LOCK_INIT;
+    lk_status       status = LK_OK;
+    if (lk_comm_rank(comm) == 0) status = lk__checkpoint_open(r->context, directory, NULL, 0, 10, &lock);
+    REQUIRE(lk__saver_init_chunks(&saver, r->store, CHUNK, lk_comm_size(comm)) == LK_OK);
+    if ((status = lk__group_agree(r->context, comm, status, NULL)) >= 0 &&
+        (status = lk__writers_find(&saver.writers, r->context, comm, directory)) >= 0) {
+        REQUIRE(lk__saver_background(&saver) == LK_OK);
+        if ((status = lk__saver_copy(&saver)) >= 0) status = lk__saver_save(&saver, directory, progress, 2);
+    }
+    lk__saver_free(&saver);
+    lk__lock_release(&lock);
+    return status;
+}
 
 static void save_once(const job *j, rig *r, lk_comm *comm, int rank, int which)
 {
     int64_t     step = j->step + which;
     lk_progress progress = {step, step / 10, step * 4, 7};
-    lk_status status = lk__checkpoint_save_chunks(r->store, comm, in_root(j->name[rank]), &progress, 2, NULL, 0, CHUNK);
+    const char *directory = in_root(j->name[rank]);
+    lk_status   status = j->copied ? save_copies(r, comm, directory, &progress)
+                                   : lk__checkpoint_save_chunks(r->store, comm, directory, &progress, 2, NULL, 0, CHUNK);
     results[rank].status[which] = status;
     snprintf(results[rank].text[which], sizeof results[0].text[0], "%s", status < 0 ? lk_context_error(r->context) : "");
 }
@@ -116,8 +137,10 @@ static void any_number_of_ranks_writes_the_files_of_one(void)
     rig r;
     open_rig(&r);
     REQUIRE(save_step(&r, "whole", 5, 1) == LK_OK, "%s", lk_context_error(r.context));
-    for (int world = 1; world <= RANKS; world++) {
+    for (int k = 0; k < 2 * RANKS; k++) {
+        int world = 1 + k / 2;
         job j = make_job(world, "parts", 5);
+        j.copied = k % 2;
         start_ranks(&j);
         wait_ranks(&j);
         check_all(&j, 0, LK_OK, NULL);
@@ -183,9 +206,11 @@ static void a_full_disk_on_one_rank_is_named_and_the_old_checkpoint_stays(void)
 {
     rig r;
     open_rig(&r);
-    for (int full = 0; full < 3; full++) {
+    for (int k = 0; k < 6; k++) {
         char text[64];
+        int  full = k / 2;
         job  j = make_job(3, "full", 7);
+        j.copied = k % 2;
         shell("rm -rf full");
         REQUIRE(save_step(&r, "full", 3, 2) == LK_OK);
         j.full = full;
@@ -214,6 +239,7 @@ static void ranks_that_do_not_see_the_directory_write_nothing(void)
     REQUIRE(save_step(&r, "seen", 5, 1) == LK_OK);
     for (int k = 0; k < 3; k++) {
         job j = make_job(3, "visible", 5);
+        j.copied = k == 0;
         shell("rm -rf visible elsewhere && mkdir elsewhere && printf stale > elsewhere/.lockstep.probe");
         for (int i = 0; i < 3; i++)
             if (blind[k][i]) j.name[i] = "elsewhere";
@@ -257,7 +283,7 @@ static bool kill_rank_at(job *j, int n)
 }
 
 /* One step of `stride` system calls is tried, so that all ranks of several groups are tried in some seconds. */
-static void kill_one_rank(rig *r, int world, int victim, int stride)
+static void kill_one_rank(rig *r, int world, int victim, int stride, bool copied)
 {
     int     n = 1 + victim % stride, tried = 0;
     int64_t step = 2;
@@ -267,6 +293,7 @@ static void kill_one_rank(rig *r, int world, int victim, int stride)
         char rank[32];
         job  j = make_job(world, "kills", step + 1);
         j.victim = victim;
+        j.copied = copied;
         snprintf(rank, sizeof rank, "rank %d", victim);
         bool killed = kill_rank_at(&j, n);
         for (int i = 0; i < world && killed; i++) {
@@ -285,15 +312,16 @@ static void kill_one_rank(rig *r, int world, int victim, int stride)
         shell("test -z \"$(find kills -name '*.tmp.*' -o -name '*.old.*' -o -name '.link.*')\"");
         step += 2;
     }
-    printf("     rank %d of %d: %d system calls tried of %d\n", victim, world, tried, n);
+    printf("     rank %d of %d%s: %d system calls tried of %d\n", victim, world, copied ? ", copied" : "", tried, n);
 }
 
 static void a_kill_at_any_system_call_of_any_rank_leaves_only_complete_checkpoints(void)
 {
     rig r;
     open_rig(&r);
-    for (int victim = 0; victim < 2; victim++) kill_one_rank(&r, 2, victim, 1);
-    for (int victim = 0; victim < 3; victim++) kill_one_rank(&r, 3, victim, 3);
+    for (int victim = 0; victim < 2; victim++) kill_one_rank(&r, 2, victim, 1, true);
+    for (int victim = 0; victim < 2; victim++) kill_one_rank(&r, 2, victim, victim ? 1 : 3, false);
+    for (int victim = 0; victim < 3; victim++) kill_one_rank(&r, 3, victim, 3, victim != 1);
     close_rig(&r);
 }
 

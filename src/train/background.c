@@ -27,9 +27,8 @@ size_t lk__saver_background_bytes(const lk_plan *plan, uint64_t chunk, int write
 {
     uint64_t files[2], bytes = lk__round_up(sizeof(lk__train_background), LK__ALIGN);
     lk__image_bounds(plan, files);
-    for (int i = 0; i < 2; i++)
-        bytes +=
-            lk__chunks_share(&(lk__chunks){files[i], chunk}, writers, turn < 0 || i == 0 ? turn : writers - 1 - turn);
+    for (int i = 0; i < 2 && turn >= 0; i++)
+        bytes += lk__chunks_share(&(lk__chunks){.bytes = files[i], .size = chunk, .writers = writers});
     return (size_t)bytes;
 }
 
@@ -55,9 +54,10 @@ static void *write_copy(void *argument)
     return NULL;
 }
 
-/* Copies this rank's chunks of both files, one behind the other. */
-static lk_status copy_chunks(lk__train_saver *s, char *to)
+/* Both files, one behind the other. */
+static lk_status copy_chunks(lk__train_saver *s)
 {
+    char     *to = s->background->chunks;
     lk_status status = lk__store_check(s->store);
     if (status >= 0) status = lk__saver_measure(s);
     if ((status = lk__writers_agree(&s->writers, status)) < 0) return status; /* what follows is collective */
@@ -65,15 +65,17 @@ static lk_status copy_chunks(lk__train_saver *s, char *to)
         lk__safetensors_image image;
         if ((status = lk__image_make(s, file, &image)) < 0) return status;
         s->copied[file] = to;
-        for (size_t i = 0; i < lk__chunks_rounds(&s->cut[file], s->writers.count); i++) {
+        for (size_t i = 0; i < lk__chunks_rounds(&s->cut[file]); i++) {
             size_t index;
             if (status >= 0) status = lk__image_gather(s, file, &image, i, to);
-            if (lk__chunks_find(&s->cut[file], s->writers.count, lk__saver_turn(s, file), i, &index))
+            if (lk__chunks_find(&s->cut[file], lk__saver_turn(s, file), i, &index))
                 to += lk__chunks_bytes(&s->cut[file], index);
         }
     }
     return status;
 }
+
+lk_status lk__saver_copy(lk__train_saver *s) { return lk__writers_agree(&s->writers, copy_chunks(s)); }
 
 lk_status lk__saver_begin(lk__train_saver *s, const char *directory, const lk_progress *progress, int keep)
 {
@@ -82,8 +84,7 @@ lk_status lk__saver_begin(lk__train_saver *s, const char *directory, const lk_pr
     b->directory = directory;
     b->progress = *progress;
     b->keep = keep;
-    b->status = lk__writers_agree(&s->writers, copy_chunks(s, b->chunks));
-    if (b->status < 0) return b->status;
+    if ((b->status = lk__saver_copy(s)) < 0) return b->status;
     atomic_store(&b->done, false);
     if (pthread_create(&b->thread, NULL, write_copy, b) != 0)
         write_copy(b); /* no thread available: write it now */

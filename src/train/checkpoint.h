@@ -138,6 +138,7 @@ const char *lk__checkpoint_precision(const lk_store *store);
 lk_status lk__saver_background(lk__train_saver *saver); /* allocates the memory for it */
 /* Of LK_MEMORY_CHECKPOINT, for the writer at `turn` of so many. */
 size_t lk__saver_background_bytes(const lk_plan *plan, uint64_t chunk_bytes, int writers, int turn);
+lk_status lk__saver_copy(lk__train_saver *saver); /* what lk__saver_begin does first; lk__saver_save then writes the copies */
 /* One save at a time: finish the previous one first. directory is borrowed until then. Collective where the saver has a group, and so is
  * what the thread does. */
 lk_status lk__saver_begin(lk__train_saver *saver, const char *directory, const lk_progress *progress, int keep);

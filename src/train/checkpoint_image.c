@@ -96,7 +96,7 @@ lk_status lk__image_make(lk__train_saver *s, int file, lk__safetensors_image *im
     if (status >= 0)
         status = lk__safetensors_lay_out(s->context, lk__checkpoint_files[file], s->tensors, count, s->metadata,
                                          file == LK__FILE_MODEL ? 1 : 0, image);
-    if (status >= 0) s->cut[file] = (lk__chunks){image->bytes, s->chunk_bytes};
+    if (status >= 0) s->cut[file] = (lk__chunks){image->bytes, s->chunk_bytes, s->writers.count, s->background != NULL};
     return status;
 }
 
@@ -141,7 +141,7 @@ static lk_status fetch_chunks(lk__train_saver *s, int file, const lk__safetensor
     for (int i = 0; i < w->world; i++) lists[i] = (lk__exchange_list){ranges, 0};
     for (int turn = 0; turn < w->count; turn++) {
         size_t index;
-        if (!lk__chunks_find(cut, w->count, turn, round, &index)) continue;
+        if (!lk__chunks_find(cut, turn, round, &index)) continue;
         lk__exchange_list *list = &lists[lk__saver_writer(s, file, index)];
         list->ranges = ranges;
         list->count = list_ranges(image, lk__chunks_offset(cut, index), lk__chunks_bytes(cut, index), ranges);
@@ -155,7 +155,7 @@ lk_status lk__image_gather(lk__train_saver *s, int file, const lk__safetensors_i
 {
     const lk__chunks *cut = &s->cut[file];
     size_t            index, header = 0;
-    bool              writes = lk__chunks_find(cut, s->writers.count, lk__saver_turn(s, file), round, &index);
+    bool              writes = lk__chunks_find(cut, lk__saver_turn(s, file), round, &index);
     uint64_t          first = writes ? lk__chunks_offset(cut, index) : 0;
     size_t            bytes = writes ? lk__chunks_bytes(cut, index) : 0;
     if (!s->exchange) return writes ? lk__safetensors_copy(image, first, out, bytes) : LK_OK;

@@ -42,7 +42,7 @@ static lk_status verify_open(lk_context *c, const char *path, int fd, const lk__
 {
     struct stat info;
     if (fstat(fd, &info) != 0) return lk__fail(c, LK_EIO, "%s: %s", path, strerror(errno));
-    lk__chunks cut = {(uint64_t)info.st_size, state->chunk_bytes};
+    lk__chunks cut = {.bytes = (uint64_t)info.st_size, .size = state->chunk_bytes};
     if (info.st_size < 1 || lk__chunks_count(&cut) != state->chunks_count[file])
         return lk__fail(c, LK_EFORMAT,
                         "%s is damaged: its %lld bytes are not the %zu chunks of up to %" PRIu64 " that were saved",

@@ -13,7 +13,7 @@ enum { SHA_WORDS = 4 }; /* of 64 bits, behind the digests of a file's chunks */
 size_t lk__saver_digests(const uint64_t bytes[2], uint64_t chunk)
 {
     size_t count = 0;
-    for (int i = 0; i < 2; i++) count += lk__chunks_count(&(lk__chunks){bytes[i], chunk}) + SHA_WORDS;
+    for (int i = 0; i < 2; i++) count += lk__chunks_count(&(lk__chunks){.bytes = bytes[i], .size = chunk}) + SHA_WORDS;
     return count;
 }
 
@@ -26,7 +26,7 @@ int lk__saver_turn(const lk__train_saver *s, int file)
 int lk__saver_writer(const lk__train_saver *s, int file, size_t index)
 {
     const lk__writers *w = &s->writers;
-    int                turn = lk__chunks_turn(w->count, index);
+    int                turn = lk__chunks_turn(&s->cut[file], index);
     return w->ranks ? w->ranks[file == LK__FILE_MODEL ? turn : w->count - 1 - turn] : 0;
 }
 
@@ -37,84 +37,109 @@ typedef struct chain_link {
     uint64_t bytes;
 } chain_link;
 
-/* Adds a chunk where its predecessor's writer ended, and tells the next. The last puts the digest behind those of the chunks. */
-static lk_status pass_sha(lk__train_saver *s, int file, size_t index, const void *data, size_t bytes)
+/* Adds a chunk where its predecessor's writer ended, and tells the next: in flight where `sent` is given, until that is waited for. The last
+ * puts the digest behind those of the chunks. */
+static lk_status pass_sha(lk__train_saver *s, int file, size_t index, const void *data, size_t bytes, chain_link *link,
+                          lk_work **sent)
 {
-    lk_comm   *comm = s->writers.comm;
-    size_t     count = lk__chunks_count(&s->cut[file]);
-    int        before = index ? lk__saver_writer(s, file, index - 1) : s->writers.rank;
-    int        after = index + 1 < count ? lk__saver_writer(s, file, index + 1) : s->writers.rank;
-    chain_link link;
-    lk_status  status;
+    lk_comm  *comm = s->writers.comm;
+    size_t    count = lk__chunks_count(&s->cut[file]);
+    int       before = index ? lk__saver_writer(s, file, index - 1) : s->writers.rank;
+    int       after = index + 1 < count ? lk__saver_writer(s, file, index + 1) : s->writers.rank;
+    lk_status status;
     if (index == 0) lk__sha256_init(&s->sha);
     if (before != s->writers.rank) {
-        if ((status = lk_comm_recv(comm, &link, sizeof link, LK_U8, before, file, NULL)) < 0) return status;
+        if ((status = lk_comm_recv(comm, link, sizeof *link, LK_U8, before, file, NULL)) < 0) return status;
         lk__sha256_init(&s->sha);
-        memcpy(s->sha.state, link.state, sizeof link.state);
-        s->sha.bytes = link.bytes;
+        memcpy(s->sha.state, link->state, sizeof link->state);
+        s->sha.bytes = link->bytes;
     }
     lk__sha256_update(&s->sha, data, bytes);
     if (index + 1 == count) lk__sha256_final(&s->sha, (unsigned char *)(s->digests[file] + count));
     if (after == s->writers.rank) return LK_OK;
-    memcpy(link.state, s->sha.state, sizeof link.state);
-    link.bytes = s->sha.bytes;
-    return lk_comm_send(comm, &link, sizeof link, LK_U8, after, file, NULL);
+    memcpy(link->state, s->sha.state, sizeof link->state);
+    link->bytes = s->sha.bytes;
+    return lk_comm_send(comm, link, sizeof *link, LK_U8, after, file, sent);
 }
 
-/* ---- one file ---- */
+/* ---- chunks ---- */
 
-typedef struct file_job {
-    lk__train_saver      *saver;
-    int                   file;
-    lk__safetensors_image image; /* unless chunks were copied before */
-    lk__chunk_file       *out;
-    lk_status            *own;    /* of this rank: the first failure */
-    const char           *copied; /* what is left of the copies */
-} file_job;
-
-/* This rank's chunk of the round: from the copy, or gathered now. */
-static const void *take_chunk(file_job *j, size_t round, size_t bytes)
+/* Writes one and computes its digest. *own: what failed on this rank before, or fails now. */
+static void write_chunk(lk__train_saver *s, int file, size_t index, const void *data, const lk__chunk_file *out,
+                        lk_status *own)
 {
-    lk__train_saver *s = j->saver;
-    if (j->copied) {
-        const char *data = j->copied;
-        j->copied += bytes;
-        return data;
-    }
-    lk_status status = lk__image_gather(s, j->file, &j->image, round, s->chunk);
-    if (*j->own >= 0) *j->own = status;
-    return s->chunk;
-}
-
-static lk_status write_round(file_job *j, size_t round)
-{
-    lk__train_saver  *s = j->saver;
-    const lk__chunks *cut = &s->cut[j->file];
-    size_t            index;
-    bool              writes = lk__chunks_find(cut, s->writers.count, lk__saver_turn(s, j->file), round, &index);
-    size_t            bytes = writes ? lk__chunks_bytes(cut, index) : 0;
-    const void       *data = take_chunk(j, round, bytes); /* all ranks of the group, in every round */
-    if (!writes) return LK_OK;
-    if (*j->own >= 0) {
+    const lk__chunks *cut = &s->cut[file];
+    size_t            bytes = lk__chunks_bytes(cut, index);
+    if (*own >= 0) {
         lk__writers_busy_begin(&s->writers, "writing a checkpoint");
-        *j->own = lk__chunk_file_write(j->out, lk__chunks_offset(cut, index), data, bytes);
+        *own = lk__chunk_file_write(out, lk__chunks_offset(cut, index), data, bytes);
         lk__writers_busy_end(&s->writers);
     }
     lk__xxh64 digest;
     lk__xxh64_init(&digest);
     lk__xxh64_update(&digest, data, bytes);
-    s->digests[j->file][index] = lk__xxh64_final(&digest);
-    return pass_sha(s, j->file, index, data, bytes);
+    s->digests[file][index] = lk__xxh64_final(&digest);
 }
 
-/* Below 0: the group failed. *own: what failed on this rank. */
-static lk_status write_file(lk__train_saver *s, int file, lk__chunk_file *out, lk_status *own)
+/* Chunks in turn, through one buffer: while one writer hashes, the next ones gather and write theirs. Below 0: the group failed. */
+static lk_status write_in_turn(lk__train_saver *s, int file, const lk__chunk_file *out, lk_status *own)
 {
-    file_job  job = {.saver = s, .file = file, .out = out, .own = own, .copied = s->copied[file]};
-    lk_status status =
-        job.copied ? LK_OK : lk__image_make(s, file, &job.image); /* as in lk__saver_measure: it succeeds */
-    for (size_t i = 0; i < lk__chunks_rounds(&s->cut[file], s->writers.count) && status >= 0; i++)
-        status = write_round(&job, i);
+    const lk__chunks     *cut = &s->cut[file];
+    lk__safetensors_image image;
+    chain_link            link;
+    size_t                index;
+    lk_status             status = lk__image_make(s, file, &image); /* as in lk__saver_measure: it succeeds */
+    for (size_t i = 0; i < lk__chunks_rounds(cut) && status >= 0; i++) {
+        lk_status gathered = lk__image_gather(s, file, &image, i, s->chunk); /* all ranks of the group, in every round */
+        if (*own >= 0) *own = gathered;
+        if (!lk__chunks_find(cut, lk__saver_turn(s, file), i, &index)) continue;
+        write_chunk(s, file, index, s->chunk, out, own);
+        status = pass_sha(s, file, index, s->chunk, lk__chunks_bytes(cut, index), &link, NULL);
+    }
+    return status;
+}
+
+/* This rank's run of chunks of a file, which were copied. */
+typedef struct run_pass {
+    bool       writes, hashes; /* what is done with them */
+    chain_link link;
+    lk_work   *sent;
+} run_pass;
+
+static lk_status pass_run(lk__train_saver *s, int file, run_pass *pass, const lk__chunk_file *out, lk_status *own)
+{
+    const char *data = s->copied[file];
+    lk_status   status = LK_OK;
+    size_t      index, bytes;
+    for (size_t i = 0; status >= 0 && lk__chunks_find(&s->cut[file], lk__saver_turn(s, file), i, &index); i++) {
+        bytes = lk__chunks_bytes(&s->cut[file], index);
+        if (pass->writes) write_chunk(s, file, index, data, out, own);
+        if (pass->hashes) status = pass_sha(s, file, index, data, bytes, &pass->link, &pass->sent);
+        data += bytes;
+    }
+    return status;
+}
+
+/* Every rank begins with the file in which its turn is earlier: then both are written and hashed at the same time. The first of a file hashes
+ * each chunk while it is in the cache; the others write all of theirs first, and wait once. */
+static lk_status write_runs(lk__train_saver *s, const lk__chunk_file out[2], lk_status *own)
+{
+    run_pass  passes[2][2] = {{{0}}}; /* by pass and file */
+    int       first = lk__saver_turn(s, 1) < lk__saver_turn(s, 0) ? 1 : 0;
+    lk_status status = LK_OK;
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < 2; i++) {
+            int       file = i ^ first;
+            run_pass *pass = &passes[k][file];
+            pass->writes = k == 0;
+            pass->hashes = (lk__saver_turn(s, file) == 0) == (k == 0);
+            if (status >= 0 && (pass->writes || pass->hashes)) status = pass_run(s, file, pass, &out[file], own);
+        }
+    for (int k = 0; k < 4; k++)
+        if (passes[k / 2][k % 2].sent) {
+            lk_status sent = lk_work_wait(passes[k / 2][k % 2].sent);
+            if (status >= 0) status = sent;
+        }
     return status;
 }
 
@@ -148,7 +173,10 @@ static lk_status write_files(lk__train_saver *s, char paths[2][PATH_MAX], lk_sta
     lk_status      status = LK_OK;
     for (int i = 0; i < 2 && *own >= 0 && s->writers.turn >= 0; i++)
         *own = lk__chunk_file_open(&out[i], s->context, paths[i]);
-    for (int i = 0; i < 2 && status >= 0; i++) status = write_file(s, i, &out[i], own);
+    if (s->copied[0])
+        status = write_runs(s, out, own);
+    else
+        for (int i = 0; i < 2 && status >= 0; i++) status = write_in_turn(s, i, &out[i], own);
     lk__writers_busy_begin(&s->writers, "flushing a checkpoint to disk");
     for (int i = 0; i < 2 && status >= 0 && *own >= 0 && out[i].fd >= 0; i++) *own = lk__chunk_file_flush(&out[i]);
     lk__writers_busy_end(&s->writers);

@@ -269,7 +269,7 @@ static lk_status prepare_saver(lk_trainer *t)
     if (t->world > 1) {
         if ((status = lk_comm_split(t->config.comm, 0, t->rank, &t->saver.group)) < 0) return status;
         t->saver.writers.comm = t->saver.group;
-        if ((status = lk_comm_reserve(t->saver.group, 1)) < 0) return status;
+        if ((status = lk_comm_reserve(t->saver.group, 2)) < 0) return status;
     }
     if ((status = lk__saver_background(&t->saver)) < 0 || t->rank != 0) return status;
     t->saver.lock = &t->lock;
