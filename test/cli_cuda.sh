@@ -29,6 +29,8 @@ done
 expect 0 '): cuda, 1 thread on core' "${train[@]}" --verbose-ranks
 losses --save one > /dev/null
 [ "$("$LOCKSTEP" eval --load one --device cpu 2>&1 | grep -o 'loss [0-9.]*')" = "$("$LOCKSTEP" eval --load one 2>&1 | grep -o 'loss [0-9.]*')" ] || fail "eval of a checkpoint differs"
+for ranks in 1 2; do "$LOCKSTEP" eval --load one -n $ranks --share-device --threads 1 --json > eval$ranks.txt 2> err.txt || fail "eval -n $ranks: $(cat err.txt)"; done
+cmp -s eval1.txt eval2.txt || fail "eval on 2 ranks: $(cat eval2.txt), on one: $(cat eval1.txt)"
 "$LOCKSTEP" train --resume one --save one --steps 8 --device cpu > out.txt 2>&1 || fail "the CPU does not resume: $(cat out.txt)"
 
 # Data on the device: the same losses, also of the images that augmentation changes, of micro-batches and of a resumed run. Images that are read
