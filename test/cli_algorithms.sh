@@ -4,10 +4,8 @@
 set -eu
 export LOCKSTEP_MODULES=$BUILD_DIR/cuda_emulated LOCKSTEP_DEVICE=cuda LOCKSTEP_SHARE_DEVICE=1 LOCKSTEP_CUDA_TENSOR=1
 [ -f "$LOCKSTEP_MODULES/liblockstep-cuda.so" ] || { echo "skipped: this build has no emulation of CUDA"; exit 77; }
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-fail() { echo "$*"; exit 1; }
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
 export XDG_CACHE_HOME=$work/cache LK_CUDA_EMULATED_MEASURED=$work/measured LK_CUDA_EMULATED_FASTEST=1
 mkdir cache
 measured() { # measured N TEXT: so many measurements since the last call

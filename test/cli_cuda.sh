@@ -4,17 +4,8 @@
 set -eu
 export LOCKSTEP_MODULES=$BUILD_DIR/cuda_emulated LOCKSTEP_DEVICE=cuda
 [ -f "$LOCKSTEP_MODULES/liblockstep-cuda.so" ] || { echo "skipped: this build has no emulation of CUDA"; exit 77; }
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-fail() { echo "$*"; exit 1; }
-expect() { # expect STATUS TEXT COMMAND…: the exit status, and the text on standard error
-    local wanted=$1 text=$2 code=0
-    shift 2
-    "$@" > out.txt 2> err.txt || code=$?
-    [ $code = "$wanted" ] || fail "$*: exit status $code, not $wanted: $(cat err.txt)"
-    grep -qF -- "$text" err.txt || fail "$*: no \"$text\" in: $(cat err.txt)"
-}
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
 train=("$LOCKSTEP" train --model mlp --batch 16 --threads 1 --steps 6)
 losses() {
     "${train[@]}" "$@" > err.txt 2>&1 || fail "$*: $(cat err.txt)"
@@ -26,7 +17,7 @@ for options in "--dtype f64" "--dtype f32 --accumulate 3" "--dtype f32 --optimiz
     # shellcheck disable=SC2086
     [ "$(losses $options)" = "$(losses $options --device cpu)" ] || fail "$options: other losses than on the CPU"
 done
-expect 0 '): cuda, 1 thread on core' "${train[@]}" --verbose-ranks
+expect_text 0 '): cuda, 1 thread on core' "${train[@]}" --verbose-ranks
 losses --save one > /dev/null
 [ "$("$LOCKSTEP" eval --load one --device cpu 2>&1 | grep -o 'loss [0-9.]*')" = "$("$LOCKSTEP" eval --load one 2>&1 | grep -o 'loss [0-9.]*')" ] || fail "eval of a checkpoint differs"
 for ranks in 1 2; do "$LOCKSTEP" eval --load one -n $ranks --share-device --threads 1 --json > eval$ranks.txt 2> err.txt || fail "eval -n $ranks: $(cat err.txt)"; done
@@ -49,35 +40,35 @@ data_bytes() { "$LOCKSTEP" plan "${images[@]}" "$@" --json | grep -o '"data": *[
 [ "$(data_bytes --data-on-device no)" = 0 ] || fail "the plan has data on the device"
 [ "$(data_bytes --rotate 10)" -lt "$(data_bytes)" ] || fail "the plan has data that the host changes on the device"
 [ "$(LK_CUDA_EMULATED_MEMORY=8000000 data_bytes)" -lt 3000 ] || fail "data that does not fit is on the device"
-expect 2 'rotations' "${train[@]}" "${images[@]}" --rotate 10 --data-on-device yes
-expect 2 'kernels run on the CPU' "${train[@]}" --data-on-device yes --device cpu
-expect 2 'beside the plan' env LK_CUDA_EMULATED_MEMORY=200000 "${train[@]}" --data-on-device yes
-expect 2 'made when they are needed' "$LOCKSTEP" train --model gpt --layers 1 --width 16 --heads 2 --context 8 --batch 2 --steps 2 --data-on-device yes
-expect 2 "'maybe'" "${train[@]}" --data-on-device maybe
-expect 0 '' "${train[@]}" --data-on-device no --device cpu
+expect_text 2 'rotations' "${train[@]}" "${images[@]}" --rotate 10 --data-on-device yes
+expect_text 2 'kernels run on the CPU' "${train[@]}" --data-on-device yes --device cpu
+expect_text 2 'beside the plan' env LK_CUDA_EMULATED_MEMORY=200000 "${train[@]}" --data-on-device yes
+expect_text 2 'made when they are needed' "$LOCKSTEP" train --model gpt --layers 1 --width 16 --heads 2 --context 8 --batch 2 --steps 2 --data-on-device yes
+expect_text 2 "'maybe'" "${train[@]}" --data-on-device maybe
+expect_text 0 '' "${train[@]}" --data-on-device no --device cpu
 "$LOCKSTEP" bench train --model mlp --batch 16 --steps 8 --data-on-device yes > out.txt 2>&1 || fail "bench: $(cat out.txt)"
 grep -q 'median of 6' out.txt || fail "bench: $(cat out.txt)"
-expect 2 'exclude each other' "$LOCKSTEP" bench train --model mlp --profile --data-on-device yes
+expect_text 2 'exclude each other' "$LOCKSTEP" bench train --model mlp --profile --data-on-device yes
 
 # Ranks share the one GPU only on request, and then have the bits of one rank with --reproducible.
-expect 2 '--share-device' "${train[@]}" -n 2
+expect_text 2 '--share-device' "${train[@]}" -n 2
 [ "$(losses --reproducible)" = "$(losses --reproducible --share-device -n 2)" ] || fail "2 ranks that share the GPU: other losses than one"
 
 # What goes wrong.
-expect 2 'this machine has 1 GPU' "${train[@]}" --device cuda:3
+expect_text 2 'this machine has 1 GPU' "${train[@]}" --device cuda:3
 # Too little memory: the plan's lines, what is free, and options with which the run then fits.
 large=("$LOCKSTEP" train --model mlp --batch 4096 --threads 1 --steps 1)
 small=(env LK_CUDA_EMULATED_MEMORY=8000000)
-expect 1 'of its 7.6 MiB are free. The plan needs 19.5 MiB: parameters 0.0 MiB, gradients 0.0 MiB' "${small[@]}" "${large[@]}"
+expect_text 1 'of its 7.6 MiB are free. The plan needs 19.5 MiB: parameters 0.0 MiB, gradients 0.0 MiB' "${small[@]}" "${large[@]}"
 grep -qF 'activations 4.2 MiB, workspace 10.0 MiB' err.txt || fail "the plan's lines are missing: $(cat err.txt)"
 grep -qF -- '--accumulate 4 would fit: the plan then needs' err.txt || fail "no advice: $(cat err.txt)"
-expect 0 '1 steps' "${small[@]}" "${large[@]}" --accumulate 4
-expect 1 'The plan needs' "${small[@]}" "${large[@]}" --accumulate 2
-expect 1 'even --accumulate 4096 needs' env LK_CUDA_EMULATED_MEMORY=1000000 "${large[@]}"
-expect 1 '0.1 MiB are free: a smaller --batch or model needs less' env LK_CUDA_EMULATED_MEMORY=100000 "${train[@]}"
+expect_text 0 '1 steps' "${small[@]}" "${large[@]}" --accumulate 4
+expect_text 1 'The plan needs' "${small[@]}" "${large[@]}" --accumulate 2
+expect_text 1 'even --accumulate 4096 needs' env LK_CUDA_EMULATED_MEMORY=1000000 "${large[@]}"
+expect_text 1 '0.1 MiB are free: a smaller --batch or model needs less' env LK_CUDA_EMULATED_MEMORY=100000 "${train[@]}"
 large=("$LOCKSTEP" train --model gpt --layers 6 --heads 2 --width 64 --context 128 --data synthetic-tokens:128 --batch 16 --threads 1 --steps 1)
 small=(env LK_CUDA_EMULATED_MEMORY=60000000)
-expect 1 '--recompute would fit: the plan then needs' "${small[@]}" "${large[@]}"
+expect_text 1 '--recompute would fit: the plan then needs' "${small[@]}" "${large[@]}"
 
 # The plan: what context and libraries hold besides, and the workspace of convolutions that --tf32 gives to cuDNN.
 workspace() { "$LOCKSTEP" plan --model cnn --batch 8 "$@" | awk '$1 == "workspace" { print $2 }'; }
@@ -88,11 +79,11 @@ grep -q '^CUDA libraries ' out.txt || fail "plan does not say what the libraries
 "$LOCKSTEP" plan --model mlp --json | grep -qF '"cuda_measured": false' || fail "plan --json does not say whether it was measured"
 [ "$(workspace --tf32)" -gt "$(workspace)" ] || fail "--tf32 plans no workspace for convolutions"
 [ "$(workspace --tf32 --dtype f64)" = "$(workspace --dtype f64)" ] || fail "--tf32 changes f64"
-expect 1 'recorded at' env LK_CUDA_EMULATED_FAIL=launch:9 "${train[@]}" --device-sync
-expect 1 'loss became' "${train[@]}" --lr 1e6 --optimizer sgd --steps 60
+expect_text 1 'recorded at' env LK_CUDA_EMULATED_FAIL=launch:9 "${train[@]}" --device-sync
+expect_text 1 'loss became' "${train[@]}" --lr 1e6 --optimizer sgd --steps 60
 grep -qF 'The weights were not updated' err.txt || fail "a loss that is not finite: $(cat err.txt)"
-expect 2 'there is no' env LOCKSTEP_MODULES="$work" "${train[@]}"
+expect_text 2 'there is no' env LOCKSTEP_MODULES="$work" "${train[@]}"
 # Without a GPU nothing trains, and plans can be made.
-expect 2 'device cuda: ' env LK_CUDA_EMULATED_FAIL=devices:0 "${train[@]}" --device cuda
+expect_text 2 'device cuda: ' env LK_CUDA_EMULATED_FAIL=devices:0 "${train[@]}" --device cuda
 env LK_CUDA_EMULATED_FAIL=devices:0 "$LOCKSTEP" plan --model mlp --device cuda > out.txt 2> err.txt || fail "plan without a GPU: $(cat err.txt)"
-expect 0 '' env LOCKSTEP_MODULES="$work" LOCKSTEP_DEVICE=auto "${train[@]}"
+expect_text 0 '' env LOCKSTEP_MODULES="$work" LOCKSTEP_DEVICE=auto "${train[@]}"

@@ -3,25 +3,9 @@
 # stop in the middle of an epoch; mistakes in files get one sentence and exit status 2.
 # ctest: timeout 400, ranks 3
 set -u
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-wrong=0
-fail() { echo "$*"; wrong=$((wrong + 1)); }
-field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
 
-# expect STATUS PATTERN COMMAND…: checks the status, and that standard error matches PATTERN (an extended regular expression).
-expect() {
-    local status=$1 pattern=$2 got
-    shift 2
-    "$@" > out.txt 2> err.txt
-    got=$?
-    if [ "$got" != "$status" ] || { [ -n "$pattern" ] && ! grep -Eq -- "$pattern" err.txt; }; then
-        fail "$*
-   exit status $got, expected $status; expected '$pattern' in: $(cat err.txt)"
-    fi
-}
 # refuse PATTERN DATA [OPTION…]: `train` refuses the data in one line with status 2, with one rank and with two.
 refuse() {
     local pattern=$1 data=$2
@@ -29,7 +13,7 @@ refuse() {
     for ranks in "" "-n 2"; do
         # shellcheck disable=SC2086
         expect 2 "^lockstep train: .*$pattern" "$LOCKSTEP" train $ranks --model mlp --batch 4 --steps 1 --threads 1 "$@" --data "$data"
-        [ "$(wc -l < err.txt)" = 1 ] || fail "$data $ranks: more than one line: $(cat err.txt)"
+        [ "$(wc -l < err.txt)" = 1 ] || complain "$data $ranks: more than one line: $(cat err.txt)"
     done
 }
 # same_everywhere NAME OPTION…: a run with --reproducible ends in the same weights with 1, 2 and 3 ranks, and when it is stopped in the middle
@@ -38,14 +22,14 @@ same_everywhere() {
     local name=$1 first other
     shift
     first=$("$LOCKSTEP" train "$@" --threads 1 --reproducible --json 2> err.txt | field hash)
-    [ -n "$first" ] || { fail "$name: $(cat err.txt)"; return; }
+    [ -n "$first" ] || { complain "$name: $(cat err.txt)"; return; }
     for ranks in 2 3; do
         other=$("$LOCKSTEP" train -n $ranks "$@" --threads 1 --reproducible --json 2> err.txt | field hash)
-        [ "$other" = "$first" ] || fail "$name: $ranks ranks gave $other, one rank $first; $(cat err.txt)"
+        [ "$other" = "$first" ] || complain "$name: $ranks ranks gave $other, one rank $first; $(cat err.txt)"
     done
-    "$LOCKSTEP" train -n 2 "$@" --threads 1 --reproducible --steps 2 --save "$name" > /dev/null 2> err.txt || fail "$name: $(cat err.txt)"
+    "$LOCKSTEP" train -n 2 "$@" --threads 1 --reproducible --steps 2 --save "$name" > /dev/null 2> err.txt || complain "$name: $(cat err.txt)"
     other=$("$LOCKSTEP" train -n 3 "$@" --threads 1 --reproducible --save "$name" --resume auto --json 2> err.txt | field hash)
-    [ "$other" = "$first" ] || fail "$name: resumed in the middle of an epoch: $other, otherwise $first; $(cat err.txt)"
+    [ "$other" = "$first" ] || complain "$name: resumed in the middle of an epoch: $other, otherwise $first; $(cat err.txt)"
 }
 arrays=$SOURCE_DIR/test/golden/arrays
 
@@ -105,37 +89,37 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
     a=$("$LOCKSTEP" train $mlp --data npy:images.npy,labels.npy --json 2> err.txt | field hash)
     for data in idx:images.idx,labels.idx npz:arrays.npz safetensors:arrays.safetensors; do
         b=$("$LOCKSTEP" train $mlp --data $data --json 2> err.txt | field hash)
-        [ -n "$a" ] && [ "$a" = "$b" ] || fail "npy gave $a, $data $b"
+        [ -n "$a" ] && [ "$a" = "$b" ] || complain "npy gave $a, $data $b"
     done
     a=$("$LOCKSTEP" train $mlp --data csv:table.csv --json 2> err.txt | field hash)
     b=$("$LOCKSTEP" train $mlp --data csv:table.csv.gz --label kind --header yes --json 2> err.txt | field hash)
-    [ -n "$a" ] && [ "$a" = "$b" ] || fail "csv gave $a, csv.gz $b"
+    [ -n "$a" ] && [ "$a" = "$b" ] || complain "csv gave $a, csv.gz $b"
 
     # Features that are integers, in any type, are numbers for a built-in model.
     a=$("$LOCKSTEP" train $mlp --data "npy:$arrays/i4.npy,$arrays/y.npy" --json 2> err.txt | field hash)
     for type in i1 u2 i2 u4 i8; do
         b=$("$LOCKSTEP" train $mlp --data "npy:$arrays/$type.npy,$arrays/y.npy" --json 2> err.txt | field hash)
-        [ -n "$a" ] && [ "$a" = "$b" ] || fail "$type gave '$b', i4 '$a': $(cat err.txt)"
+        [ -n "$a" ] && [ "$a" = "$b" ] || complain "$type gave '$b', i4 '$a': $(cat err.txt)"
     done
 
     # Without a test set a run says so once and trains; `eval` takes all rows of a table that it is given.
     for ranks in "" "-n 2"; do
         expect 0 "no test set" "$LOCKSTEP" train $ranks $mlp --data csv:table.csv
-        [ "$(grep -c 'no test set' err.txt)" = 1 ] || fail "'no test set' is not said once: $(cat err.txt)"
+        [ "$(grep -c 'no test set' err.txt)" = 1 ] || complain "'no test set' is not said once: $(cat err.txt)"
     done
     expect 0 "" "$LOCKSTEP" train $mlp --data csv:table.csv --label kind --holdout 0.25 --save classes --lr 0.05 --epochs 20
-    grep -q "accuracy" err.txt || fail "no accuracy on the rows held out: $(cat err.txt)"
+    grep -q "accuracy" err.txt || complain "no accuracy on the rows held out: $(cat err.txt)"
     expect 0 "" "$LOCKSTEP" eval --load classes --model mlp --hidden 8 --data csv:table.csv --holdout 0.25
     expect 0 "csv:table.csv is what the model was trained on, but for the part that was held out" "$LOCKSTEP" eval --load classes --model mlp --hidden 8 --data csv:table.csv
-    grep -q '(all 120 samples)' out.txt || fail "all rows: $(cat out.txt)"
+    grep -q '(all 120 samples)' out.txt || complain "all rows: $(cat out.txt)"
     expect 0 "" "$LOCKSTEP" train $mlp --data csv:table.csv --label kind --save all
     expect 2 "csv:table.csv has no test set: --holdout" "$LOCKSTEP" eval --load all
     # Columns are found by their names, in any order and between others; one that is missing is named.
     awk -F, -v OFS=, '{ print NR == 1 ? "id" : NR, $5, $2, $1, $4, $3 }' table.csv > swapped.csv
     awk -F, -v OFS=, '{ $1 = NR == 1 ? "first" : $1; print }' table.csv > renamed.csv
-    "$LOCKSTEP" eval --load all --data csv:table.csv > own.txt 2> err.txt || fail "$(cat err.txt)"
+    "$LOCKSTEP" eval --load all --data csv:table.csv > own.txt 2> err.txt || complain "$(cat err.txt)"
     expect 0 "swapped.csv: 1 column that the model was not trained on is not used: 'id'" "$LOCKSTEP" eval --load all --data csv:swapped.csv
-    cmp -s out.txt own.txt || fail "columns in another order: $(cat out.txt), expected $(cat own.txt)"
+    cmp -s out.txt own.txt || complain "columns in another order: $(cat out.txt), expected $(cat own.txt)"
     for run in "eval --load all" "predict --load all" "train --resume all"; do
         expect 0 "" "$LOCKSTEP" $run --data csv:swapped.csv
         expect 2 "renamed.csv has no column 'a'" "$LOCKSTEP" $run --data csv:renamed.csv
@@ -147,16 +131,16 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
     "$LOCKSTEP" predict --load classes --data csv:table.csv --count 120 --json 2> err.txt | sed 's/ "label": [0-9]*,//' > labelled.json
     for rows in rows bare; do
         expect 0 "" "$LOCKSTEP" predict --load classes --data csv:$rows.csv --count 120 --json
-        [ -s labelled.json ] && cmp -s out.txt labelled.json || fail "$rows without a label: $(head -2 out.txt labelled.json)"
+        [ -s labelled.json ] && cmp -s out.txt labelled.json || complain "$rows without a label: $(head -2 out.txt labelled.json)"
     done
     # The recorded label is that of another table too, where it has the column: by name, and by number.
     awk -F, -v OFS=, 'NR == 1 { print $5, $1, $2, $3, $4; next } { print ($5 == "ant" ? 0 : $5 == "bee" ? 1 : 2), $1, $2, $3, $4 }' table.csv > first.csv
     cp first.csv again.csv
     for label in kind 1; do
         expect 0 "" "$LOCKSTEP" train $mlp --data csv:first.csv --label $label --save "first-$label" --steps 5
-        "$LOCKSTEP" predict --load "first-$label" --count 9 --json > own.json 2> err.txt || fail "$(cat err.txt)"
+        "$LOCKSTEP" predict --load "first-$label" --count 9 --json > own.json 2> err.txt || complain "$(cat err.txt)"
         expect 0 "" "$LOCKSTEP" predict --load "first-$label" --data csv:again.csv --count 9 --json
-        cmp -s out.txt own.json || fail "--label $label of another table: $(head -2 out.txt own.json)"
+        cmp -s out.txt own.json || complain "--label $label of another table: $(head -2 out.txt own.json)"
     done
     expect 2 "fewer.csv has no column 'a'" "$LOCKSTEP" predict --load classes --data csv:fewer.csv
     expect 2 "freeze and --group leave no parameter of mlp" "$LOCKSTEP" train $mlp --data csv:table.csv --freeze '*'
@@ -175,13 +159,13 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
     # Features are neither shifted nor divided unless that is said.
     a=$("$LOCKSTEP" train $mlp --data csv:table.csv --mean 1 --json 2> err.txt | field hash)
     b=$("$LOCKSTEP" train $mlp --data csv:table.csv --mean 1 --std 1 --json 2> err.txt | field hash)
-    [ -n "$a" ] && [ "$a" = "$b" ] || fail "--mean 1 gave $a, --mean 1 --std 1 $b"
+    [ -n "$a" ] && [ "$a" = "$b" ] || complain "--mean 1 gave $a, --mean 1 --std 1 $b"
     a=$("$LOCKSTEP" train $mlp --data csv:table.csv --std 2 --json 2> err.txt | field hash)
     b=$("$LOCKSTEP" train $mlp --data csv:table.csv --mean 0 --std 2 --json 2> err.txt | field hash)
-    [ -n "$a" ] && [ "$a" = "$b" ] || fail "--std 2 gave $a, --mean 0 --std 2 $b"
+    [ -n "$a" ] && [ "$a" = "$b" ] || complain "--std 2 gave $a, --mean 0 --std 2 $b"
     a=$("$LOCKSTEP" train $mlp --data npy:images.npy,labels.npy --mean 0.25 --json 2> err.txt | field hash)
     b=$("$LOCKSTEP" train $mlp --data npy:images.npy,labels.npy --mean 0.25 --std 0.5 --json 2> err.txt | field hash)
-    [ -n "$a" ] && [ "$a" = "$b" ] || fail "images: --mean 0.25 gave $a, --mean 0.25 --std 0.5 $b"
+    [ -n "$a" ] && [ "$a" = "$b" ] || complain "images: --mean 0.25 gave $a, --mean 0.25 --std 0.5 $b"
 
     # Several labels for each sample, as whole numbers and as floating-point numbers, are the same targets of bce.
     for i in $(seq 60); do for j in 1 2 3; do [ $((i % (j + 1))) = 0 ] && echo 1 || echo 0; done; done > hot.txt
@@ -189,7 +173,7 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
     { npy_header '<f4' '(60, 3)'; while read -r bit; do [ "$bit" = 1 ] && printf '\0\0\x80\x3f' || printf '\0\0\0\0'; done < hot.txt; } > hot_float.npy
     a=$("$LOCKSTEP" train $mlp --data npy:images.npy,hot.npy --loss bce --save labels --json 2> err.txt | field hash)
     b=$("$LOCKSTEP" train $mlp --data npy:images.npy,hot_float.npy --loss bce --json 2> err.txt | field hash)
-    [ -n "$a" ] && [ "$a" = "$b" ] || fail "labels as whole numbers gave $a, as floating-point numbers $b: $(cat err.txt)"
+    [ -n "$a" ] && [ "$a" = "$b" ] || complain "labels as whole numbers gave $a, as floating-point numbers $b: $(cat err.txt)"
     same_everywhere several-labels $mlp --data npy:images.npy,hot.npy --loss bce
     expect 0 "" "$LOCKSTEP" eval --load labels --holdout 0.5
     expect 0 "" "$LOCKSTEP" predict --load labels --count 2 --json
@@ -198,9 +182,9 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
     awk -F, 'NR == 1 || $5 != "cow"' table.csv > two.csv
     expect 0 "" "$LOCKSTEP" train $mlp --data csv:two.csv --loss bce --lr 0.05 --epochs 30 --save binary --holdout 0.25
     expect 0 "" "$LOCKSTEP" predict --load binary --data csv:two.csv --count 80 --top 2
-    [ "$(grep -cE '^ *[0-9]+  (ant|bee) [0-9.]+ %, (ant|bee) [0-9.]+ %  right$' out.txt)" -gt 70 ] || fail "two classes: $(cat out.txt)"
+    [ "$(grep -cE '^ *[0-9]+  (ant|bee) [0-9.]+ %, (ant|bee) [0-9.]+ %  right$' out.txt)" -gt 70 ] || complain "two classes: $(cat out.txt)"
     expect 0 "" "$LOCKSTEP" predict --load binary --data csv:two.csv --count 2 --csv
-    grep -qE '^[01],[01],[01],(ant|bee),(0.[5-9]|1)' out.txt || fail "two classes: $(cat out.txt)"
+    grep -qE '^[01],[01],[01],(ant|bee),(0.[5-9]|1)' out.txt || complain "two classes: $(cat out.txt)"
 
     # A test set in the file need not have all classes. Names of arrays are compared without case.
     { npy_header '|u1' '(4, 8, 8)'; tail -c 3840 images.npy | head -c 256; } > x_test.npy
@@ -209,7 +193,7 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
     make_zip parts.npz x_train.npy y_train.npy x_test.npy y_test.npy
     make_zip named.npz x.npy Kind.npy
     expect 0 "test loss" "$LOCKSTEP" train $mlp --data npz:parts.npz --log parts.jsonl
-    grep -q '"event": "evaluated".*"samples": 4,' parts.jsonl || fail "the test set of the file: $(cat parts.jsonl)"
+    grep -q '"event": "evaluated".*"samples": 4,' parts.jsonl || complain "the test set of the file: $(cat parts.jsonl)"
     expect 0 "" "$LOCKSTEP" train $mlp --data npz:named.npz --label kind
 }
 

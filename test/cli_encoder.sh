@@ -3,22 +3,8 @@
 # numbers them, in any order; labels that are numbers; texts to predict; what is saved.
 # ctest: label quick
 set -u
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-wrong=0
-complain() { echo "$*"; wrong=$((wrong + 1)); }
-field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
-expect() { # expect STATUS PATTERN COMMAND…
-    local status=$1 pattern=$2 got
-    shift 2
-    "$@" > out.txt 2> err.txt
-    got=$?
-    if [ "$got" != "$status" ] || { [ -n "$pattern" ] && ! grep -Eq -- "$pattern" err.txt; }; then
-        complain "$*: exit status $got, expected $status; expected '$pattern' in: $(cat err.txt)"
-    fi
-}
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
 loss() { # loss DIR FILE: of an evaluation
     expect 0 "" "$LOCKSTEP" eval --load "$1" --data "jsonl:$2" --batch 8 --threads 1 --json
     field loss < out.txt
@@ -90,4 +76,4 @@ options=$(sed -n 's/.*from the record of llama: //p' err.txt)
 expect 0 "" "$LOCKSTEP" plan $options
 expect 0 "" "$LOCKSTEP" info llama
 grep -q -- "--untied$" out.txt || complain "info: $(grep untied out.txt)"
-exit $wrong
+exit $((wrong > 0))

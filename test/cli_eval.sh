@@ -3,21 +3,10 @@
 # token of a text but its first; the loss of several files is the mean of theirs; and what is wrong with the data is said.
 # ctest: timeout 240
 set -eu
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
-fail() { echo "$*" >&2; exit 1; }
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
 # shellcheck source=test/terminal.bash
 . "$SOURCE_DIR/test/terminal.bash"
-expect() { # expect STATUS PATTERN COMMAND…: the exit status, and what standard error matches
-    local wanted=$1 text=$2 code=0
-    shift 2
-    "$@" > out.txt 2> err.txt || code=$?
-    [ $code = "$wanted" ] || fail "$*: exit status $code, not $wanted: $(cat out.txt err.txt)"
-    [ -z "$text" ] || grep -qE -- "$text" err.txt || fail "$*: no '$text' in: $(cat err.txt)"
-}
-field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^,\"}]*\).*/\1/p"; }
 run() { "$LOCKSTEP" "$@" --threads 1 --json > out.txt 2> err.txt || fail "$*: $(cat err.txt)"; }
 # evaluate LOAD DATA… → "loss count": of tokens for texts, otherwise of samples
 evaluate() {

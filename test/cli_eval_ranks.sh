@@ -3,22 +3,9 @@
 # sample once, the line of one rank for every kind of data, fewer samples than ranks; only rank 0 needs the checkpoint and prints; errors
 # are printed once; a rank that is killed is named.   ctest: timeout 300, ranks 4
 set -eu
-work=$(mktemp -d)
-job=
-end() { if [ -n "$job" ]; then kill -KILL "$job" 2> /dev/null || true; fi; rm -rf "$work"; }
-trap end EXIT
-cd "$work"
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN LOCKSTEP_HOST_ID
-fail() { echo "$*" >&2; exit 1; }
-expect() { # expect STATUS PATTERN COMMAND…: the exit status, and what standard error matches
-    local wanted=$1 text=$2 code=0
-    shift 2
-    "$@" > out.txt 2> err.txt || code=$?
-    [ $code = "$wanted" ] || fail "$*: exit status $code, not $wanted: $(cat out.txt err.txt)"
-    [ -z "$text" ] || grep -qE -- "$text" err.txt || fail "$*: no '$text' in: $(cat err.txt)"
-}
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
 train() { expect 0 "" "$LOCKSTEP" train --threads 1 "$@"; }
-field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^,\"}]*\).*/\1/p" "$2"; }
 
 # same OPTIONS…: with any number of ranks and every transport the line of one rank, bit for bit, and nothing is said twice.
 transports=(shm tcp)
@@ -44,7 +31,7 @@ same() {
 
 train --model cnn --data synthetic:3x16x16,count=200 --batch 24 --epochs 1 --save images -n 2
 same --load images                                           # 50 samples in batches of 24, also where training had 2 ranks
-[ "$(field samples one.json)" = 50 ] || fail "the test set: $(cat one.json)"
+[ "$(field samples < one.json)" = 50 ] || fail "the test set: $(cat one.json)"
 same --load images --split all --batch 7
 same --load images --data synthetic:3x16x16,count=12         # 3 samples
 same --load images --batch 1                                 # less than a sample for each rank
@@ -58,7 +45,7 @@ words 2 90 > new.txt
 train --model gpt --layers 1 --heads 2 --width 16 --context 24 --data text:train.txt --tokenizer char --steps 20 --batch 8 --save text
 same --load text
 same --load text --data text:new.txt --stride 7
-[ "$(field tokens one.json)" = $(($(wc -c < new.txt) - 1)) ] || fail "every token but the first: $(cat one.json)"
+[ "$(field tokens < one.json)" = $(($(wc -c < new.txt) - 1)) ] || fail "every token but the first: $(cat one.json)"
 same --load text --data text:train.txt                       # the note that it was trained on is printed once, too
 grep -q "train.txt is what the model was trained on" err.txt || fail "no note: $(cat err.txt)"
 expect 0 "" "$LOCKSTEP" data tokenize new.txt --tokenizer text --out new.bin
@@ -70,7 +57,7 @@ for i in $(seq 50); do echo "{\"text\": \"$([ $((i % 2)) = 0 ] && echo good day 
 train --model encoder --layers 1 --heads 2 --width 8 --context 16 --data jsonl:kinds.jsonl --label kind --tokenizer byte --epochs 1 --batch 10 --save kinds
 { head -n 13 kinds.jsonl; echo '{"text": "grey fog", "kind": "perhaps"}'; } > other.jsonl
 same --load kinds --data jsonl:other.jsonl --label kind --unknown-label skip
-[ "$(field samples one.json)" = 13 ] || fail "an unknown label: $(cat one.json)"
+[ "$(field samples < one.json)" = 13 ] || fail "an unknown label: $(cat one.json)"
 
 { echo "x,y,kind"; awk 'BEGIN { srand(5); for (i = 0; i < 130; i++) { k = i % 3; printf("%.3f,%.3f,%s\n", rand() + k, rand() - k, (k == 0 ? "ant" : k == 1 ? "bee" : "cow")) } }'; } > table.csv
 train --model mlp --hidden 8 --data csv:table.csv --label kind --holdout 0.2 --steps 30 --batch 10 --save table
@@ -79,7 +66,7 @@ same --load table --split train
 for rows in 1 2 3; do
     head -n $((rows + 1)) table.csv > few.csv
     same --load table --data csv:few.csv --label kind
-    [ "$(field samples one.json)" = $rows ] || fail "$rows rows: $(cat one.json)"
+    [ "$(field samples < one.json)" = $rows ] || fail "$rows rows: $(cat one.json)"
 done
 { echo "x,y"; awk 'BEGIN { srand(6); for (i = 0; i < 70; i++) { x = rand(); printf("%.3f,%.3f\n", x, 3 * x + rand()) } }'; } > numbers.csv
 train --model mlp --hidden 8 --data csv:numbers.csv --label y --loss mse --steps 30 --batch 16 --save numbers

@@ -5,18 +5,8 @@
 set -eu
 command -v python3 > /dev/null || { echo "skipped: no python3, which writes the PNG files"; exit 77; }
 "$LOCKSTEP" info | grep -q '^libpng *[0-9]' || { echo "skipped: built without libpng"; exit 77; }
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-fail() { echo "$*"; exit 1; }
-field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
-expect() { # expect STATUS TEXT COMMAND…: the exit status, one line of message, and the text in it
-    local wanted=$1 text=$2 code=0
-    shift 2
-    "$@" > out.txt 2> err.txt || code=$?
-    [ $code = "$wanted" ] || fail "$*: exit status $code, not $wanted: $(cat err.txt)"
-    grep -qF -- "$text" err.txt || fail "$*: no \"$text\" in: $(cat err.txt)"
-}
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
 
 source=${LK_CIFAR_SOURCE:-$SOURCE_DIR/../shared/data/cifar-10-batches-bin} # "-": drawn
 [ -d "$source" ] || source=-
@@ -75,35 +65,35 @@ held=$(tested held.jsonl)
 
 # Mistakes: one sentence, exit status 2.
 data() { echo "$LOCKSTEP train --model cnn --steps 1 --data folder:$1 ${*:2}"; }
-expect 2 "No such file" $(data nowhere)
-expect 2 "this is a file" $(data one.json)
+expect_text 2 "No such file" $(data nowhere)
+expect_text 2 "this is a file" $(data one.json)
 mkdir -p empty single/a/ sizes
-expect 2 "no subdirectory" $(data empty)
+expect_text 2 "no subdirectory" $(data empty)
 cp folder/train/cat/*0.png single/a/
-expect 2 "one class only (a)" $(data single)
+expect_text 2 "one class only (a)" $(data single)
 mkdir single/b
-expect 2 "class b has no PNG or JPEG file" $(data single)
+expect_text 2 "class b has no PNG or JPEG file" $(data single)
 cp -r folder/train/cat folder/train/dog sizes/
 cp "$SOURCE_DIR/test/golden/images/rgb8.png" sizes/dog/zz.png
-expect 2 "sizes/dog/zz.png is 23x37: images of several sizes need --size" $(data sizes)
-expect 0 "" $(data sizes --size 32,32 --holdout 0.1)
-for wrong in "--size 32" "--size 0,32" "--size 32,32,32" "--size 3.5,8" "--channels 2" "--holdout 1"; do expect 2 "${wrong% *}" $(data sizes $wrong); done
+expect_text 2 "sizes/dog/zz.png is 23x37: images of several sizes need --size" $(data sizes)
+expect_text 0 "" $(data sizes --size 32,32 --holdout 0.1)
+for wrong in "--size 32" "--size 0,32" "--size 32,32,32" "--size 3.5,8" "--channels 2" "--holdout 1"; do expect_text 2 "${wrong% *}" $(data sizes $wrong); done
 for option in "--size 8,8" "--channels 1" "--cache cache" "--skip-broken"; do
-    expect 2 "${option%% *}" "$LOCKSTEP" train --model cnn --data synthetic:3x32x32 --steps 1 $option
+    expect_text 2 "${option%% *}" "$LOCKSTEP" train --model cnn --data synthetic:3x32x32 --steps 1 $option
 done
-expect 2 "folder/test is the test set" $(data folder --holdout 0.1)
+expect_text 2 "folder/test is the test set" $(data folder --holdout 0.1)
 
 # Broken files, on one rank and on two.
 broken=$(find sizes/dog -name '*.png' | sort | sed -n 3p)
 head -c 700 "$broken" > cut && mv cut "$broken"
 for ranks in "" "-n 2"; do
-    expect 2 "$broken is damaged: it is truncated; --skip-broken leaves such files out" $(data sizes --size 32,32 --epochs 1 --steps 1000 --holdout 0.1 $ranks)
-    expect 0 "1 of" $(data sizes --size 32,32 --skip-broken $ranks)
+    expect_text 2 "$broken is damaged: it is truncated; --skip-broken leaves such files out" $(data sizes --size 32,32 --epochs 1 --steps 1000 --holdout 0.1 $ranks)
+    expect_text 0 "1 of" $(data sizes --size 32,32 --skip-broken $ranks)
     grep -qF "left out: $broken" err.txt || fail "the broken file is not listed: $(cat err.txt)"
     [ "$(grep -c 'left out: ' err.txt)" = 1 ] || fail "it is listed more than once: $(cat err.txt)"
 done
-expect 2 "$broken is damaged" $(data sizes --size 32,32 --cache cache3)
+expect_text 2 "$broken is damaged" $(data sizes --size 32,32 --cache cache3)
 : > file
-for cache in file file/below; do expect 2 "file: cannot create the directory: a file of that name exists" $(data folder --cache $cache); done
-expect 2 "/proc/none: cannot create the directory" $(data folder --cache /proc/none)
-expect 2 "cannot create the cache" $(data folder --cache /proc)
+for cache in file file/below; do expect_text 2 "file: cannot create the directory: a file of that name exists" $(data folder --cache $cache); done
+expect_text 2 "/proc/none: cannot create the directory" $(data folder --cache /proc/none)
+expect_text 2 "cannot create the cache" $(data folder --cache /proc)

@@ -4,18 +4,9 @@
 # ctest: label quick
 set -eu
 command -v python3 > /dev/null || { echo "skipped: no python3, which reads the stored continuations"; exit 77; }
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
 cp -r "$SOURCE_DIR/test/golden/generate/." "$work"
-cd "$work"
-fail() { echo "$*"; exit 1; }
-expect() { # expect STATUS TEXT COMMAND…: the exit status, and the text on standard error
-    local wanted=$1 text=$2 code=0
-    shift 2
-    "$@" > out.txt 2> err.txt || code=$?
-    [ $code = "$wanted" ] || fail "$*: exit status $code, not $wanted: $(cat err.txt)"
-    [ -z "$text" ] || grep -qF -- "$text" err.txt || fail "$*: no \"$text\" in: $(cat err.txt)"
-}
 generate=("$LOCKSTEP" generate --threads 2)
 greedy=("${generate[@]}" --temperature 0 --tokens 64 --ignore-eos)
 
@@ -45,13 +36,13 @@ python3 compare.py "${greedy[@]}" || fail "not the continuation of transformers"
 grep -Eq '^lockstep generate: prompt: 3 tokens, [0-9.]+ tokens/s; 64 new tokens, [0-9.]+ tokens/s, weights read at [0-9.]+ GB/s$' err.txt || fail "$(cat err.txt)"
 "${greedy[@]}" --load llama --prompt "To be" --ids --dtype f64 2> /dev/null | cmp - ids.txt || fail "f64 gives other tokens"
 "${greedy[@]}" --load llama --prompt "To be" --ids --device guarded 2> /dev/null | cmp - ids.txt || fail "the guarded device gives other tokens"
-expect 0 "" "${greedy[@]}" --load llama --prompt "To be" --ids --dtype bf16
+expect_text 0 "" "${greedy[@]}" --load llama --prompt "To be" --ids --dtype bf16
 [ "$(wc -w < out.txt)" = 64 ] || fail "bf16: $(cat out.txt)"
 mkdir bare && cp llama/config.json llama/model.safetensors bare
 "${greedy[@]}" --load bare --prompt-ids 0,270,268 --ids 2> /dev/null | cmp - ids.txt || fail "ids without a tokenizer"
-expect 0 "" "${greedy[@]}" --load bare --prompt-ids 0,270,268 --prompt-ids 1,2,3 --ids
+expect_text 0 "" "${greedy[@]}" --load bare --prompt-ids 0,270,268 --prompt-ids 1,2,3 --ids
 [ "$(head -1 out.txt)" = "$(cat ids.txt)" ] && [ "$(wc -l < out.txt)" = 2 ] || fail "two lines of ids: $(cat out.txt)"
-expect 0 "of the memory's" "${greedy[@]}" --load bare --prompt-ids 5 --ids --timing
+expect_text 0 "of the memory's" "${greedy[@]}" --load bare --prompt-ids 5 --ids --timing
 
 # Sampling: the seed decides; the number of threads and other prompts do not.
 sample=(--load gpt --tokens 40 --temperature 0.9 --top-k 50 --top-p 0.95 --json)
@@ -74,46 +65,46 @@ stop = next(whole["text"][i:i + 2] for i in range(10, 60) if whole["text"][i:i +
 cut = run("--stop", "nowhere", "--stop", stop)
 assert cut["end"] == "stop" and cut["text"] == whole["text"][:whole["text"].index(stop)] and len(cut["ids"]) < 64, (stop, cut)
 PYTHON
-expect 0 "tokens fill the model's context: the text ends here" "${generate[@]}" --load gpt --prompt "To be" --tokens 1000 --ignore-eos
-expect 0 "200 new tokens" "${generate[@]}" --load gpt --prompt "To be" --tokens 200 --ignore-eos --slide --ids
+expect_text 0 "tokens fill the model's context: the text ends here" "${generate[@]}" --load gpt --prompt "To be" --tokens 1000 --ignore-eos
+expect_text 0 "200 new tokens" "${generate[@]}" --load gpt --prompt "To be" --tokens 200 --ignore-eos --slide --ids
 [ "$(wc -w < out.txt)" = 200 ] || fail "--slide: $(cat out.txt)"
-expect 0 "" "${generate[@]}" --load gpt --tokens 5 --json # without a prompt: from the first token
+expect_text 0 "" "${generate[@]}" --load gpt --tokens 5 --json # without a prompt: from the first token
 grep -q '"prompt_ids": \[0\]' out.txt || fail "$(cat out.txt)"
 
 # Mistakes.
-expect 2 "--load is missing" "${generate[@]}" --prompt x
-expect 2 "exclude each other" "${generate[@]}" --load gpt --prompt x --prompt-ids 1
-expect 2 "exclude each other" "${generate[@]}" --load gpt --prompt x --prompt-file prompt.txt
-expect 2 "--prompt-file none.txt: No such file" "${generate[@]}" --load gpt --prompt-file none.txt
+expect_text 2 "--load is missing" "${generate[@]}" --prompt x
+expect_text 2 "exclude each other" "${generate[@]}" --load gpt --prompt x --prompt-ids 1
+expect_text 2 "exclude each other" "${generate[@]}" --load gpt --prompt x --prompt-file prompt.txt
+expect_text 2 "--prompt-file none.txt: No such file" "${generate[@]}" --load gpt --prompt-file none.txt
 : > empty.txt
-expect 2 "it is empty" "${generate[@]}" --load gpt --prompt-file empty.txt
-expect 2 "not a comma-separated list of token ids" "${generate[@]}" --load gpt --prompt-ids 1,x
-expect 2 "not a comma-separated list of token ids" "${generate[@]}" --load gpt --prompt-ids 1,-2
-expect 2 "token 1 of prompt 0 is 300: the vocabulary has 300, 0 to 299" "${generate[@]}" --load bare --prompt-ids 1,300 --ids
-expect 2 "there is no tokenizer.json" "${generate[@]}" --load bare --prompt "To be"
-expect 2 "there is no tokenizer.json" "${generate[@]}" --load bare --prompt-ids 1
-expect 2 "there is no tokenizer.json" "${generate[@]}" --load bare --prompt-ids 1 --ids --stop x
-expect 2 "prompt 0 has 97 tokens, and the model a context of 96: shorten it" "${generate[@]}" --load gpt --prompt-ids "$(seq -s, 1 97)"
-for file in config.json model.safetensors; do expect 2 "--load gpt/$file is a file: give the directory" "${generate[@]}" --load gpt/$file --prompt x; done
-expect 2 "leave out --ids" "${generate[@]}" --load gpt --prompt x --ids --json
-expect 2 "--top-p: 1.5 is out of range" "${generate[@]}" --load gpt --prompt x --top-p 1.5
-expect 2 "--top-p 0 leaves no token" "${generate[@]}" --load gpt --prompt x --top-p 0
-expect 2 "--temperature: -1 is out of range" "${generate[@]}" --load gpt --prompt x --temperature -1
-expect 2 "--load: nowhere" "${generate[@]}" --load nowhere --prompt x
-expect 2 "--device" "${generate[@]}" --load gpt --prompt x --device abacus
+expect_text 2 "it is empty" "${generate[@]}" --load gpt --prompt-file empty.txt
+expect_text 2 "not a comma-separated list of token ids" "${generate[@]}" --load gpt --prompt-ids 1,x
+expect_text 2 "not a comma-separated list of token ids" "${generate[@]}" --load gpt --prompt-ids 1,-2
+expect_text 2 "token 1 of prompt 0 is 300: the vocabulary has 300, 0 to 299" "${generate[@]}" --load bare --prompt-ids 1,300 --ids
+expect_text 2 "there is no tokenizer.json" "${generate[@]}" --load bare --prompt "To be"
+expect_text 2 "there is no tokenizer.json" "${generate[@]}" --load bare --prompt-ids 1
+expect_text 2 "there is no tokenizer.json" "${generate[@]}" --load bare --prompt-ids 1 --ids --stop x
+expect_text 2 "prompt 0 has 97 tokens, and the model a context of 96: shorten it" "${generate[@]}" --load gpt --prompt-ids "$(seq -s, 1 97)"
+for file in config.json model.safetensors; do expect_text 2 "--load gpt/$file is a file: give the directory" "${generate[@]}" --load gpt/$file --prompt x; done
+expect_text 2 "leave out --ids" "${generate[@]}" --load gpt --prompt x --ids --json
+expect_text 2 "--top-p: 1.5 is out of range" "${generate[@]}" --load gpt --prompt x --top-p 1.5
+expect_text 2 "--top-p 0 leaves no token" "${generate[@]}" --load gpt --prompt x --top-p 0
+expect_text 2 "--temperature: -1 is out of range" "${generate[@]}" --load gpt --prompt x --temperature -1
+expect_text 2 "--load: nowhere" "${generate[@]}" --load nowhere --prompt x
+expect_text 2 "--device" "${generate[@]}" --load gpt --prompt x --device abacus
 mkdir wrong && cp gpt/* wrong && sed -i 's/"n_embd": 32/"n_embd": 48/' wrong/config.json
-expect 2 "of another model" "${generate[@]}" --load wrong --prompt x
+expect_text 2 "of another model" "${generate[@]}" --load wrong --prompt x
 mkdir broken && cp gpt/* broken && echo '{}' > broken/tokenizer.json
-expect 2 "tokenizer.json" "${generate[@]}" --load broken --prompt x
+expect_text 2 "tokenizer.json" "${generate[@]}" --load broken --prompt x
 
 # The benchmark; on a terminal, control characters are escaped.
-expect 0 "" "$LOCKSTEP" bench generate --model llama --layers 2 --heads 4 --kv-heads 2 --width 64 --vocabulary 500 --threads 2 --batch 3 --tokens 8 --json
+expect_text 0 "" "$LOCKSTEP" bench generate --model llama --layers 2 --heads 4 --kv-heads 2 --width 64 --vocabulary 500 --threads 2 --batch 3 --tokens 8 --json
 python3 -c 'import json; b = json.load(open("out.txt")); assert b["tokens_per_s"] > 0 and b["memory_bytes_per_s"] > 0 and b["batch"] == 3' || fail "$(cat out.txt)"
-expect 2 "generates no text" "$LOCKSTEP" bench generate --model cnn
-expect 2 "--epochs" "$LOCKSTEP" bench generate --model gpt2 --epochs 3
-expect 2 "--ranks is an option of \`lockstep bench train\`" "$LOCKSTEP" bench generate --model gpt2 --ranks 2
-expect 2 "--tokens is an option of \`lockstep bench generate\`" "$LOCKSTEP" bench train --tokens 3
-expect 2 "the context of gpt2 is 1024" "$LOCKSTEP" bench generate --model gpt2 --tokens 1000
+expect_text 2 "generates no text" "$LOCKSTEP" bench generate --model cnn
+expect_text 2 "--epochs" "$LOCKSTEP" bench generate --model gpt2 --epochs 3
+expect_text 2 "--ranks is an option of \`lockstep bench train\`" "$LOCKSTEP" bench generate --model gpt2 --ranks 2
+expect_text 2 "--tokens is an option of \`lockstep bench generate\`" "$LOCKSTEP" bench train --tokens 3
+expect_text 2 "the context of gpt2 is 1024" "$LOCKSTEP" bench generate --model gpt2 --tokens 1000
 if command -v script > /dev/null; then
     script -qec "$LOCKSTEP generate --load gpt --prompt-ids 270,268 --tokens 64 --temperature 0 --ignore-eos --threads 1" /dev/null > terminal.txt < /dev/null
     grep -q '\\x' terminal.txt && ! grep -q "$(printf '\033')" terminal.txt || fail "a terminal gets control characters: $(od -c terminal.txt)"    # Characters of several bytes stay whole, also where a long text is written in parts.

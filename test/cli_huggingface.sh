@@ -4,24 +4,9 @@
 # code 2. interop.sh has the same with transformers itself.
 # ctest: timeout 240, label quick
 set -u
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-wrong=0
-complain() { echo "$*"; wrong=$((wrong + 1)); }
-field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
 
-# expect STATUS PATTERN COMMAND…: checks the status, and that standard error matches PATTERN (an extended regular expression).
-expect() {
-    local status=$1 pattern=$2 got
-    shift 2
-    "$@" > out.txt 2> err.txt
-    got=$?
-    if [ "$got" != "$status" ] || { [ -n "$pattern" ] && ! grep -Eq -- "$pattern" err.txt; }; then
-        complain "$*: exit status $got, expected $status; expected '$pattern' in: $(cat err.txt)"
-    fi
-}
 lockstep=$LOCKSTEP
 for _ in $(seq 40); do echo "All: speak, speak. First Citizen: you are all resolved rather to die than to famish?"; done > text.txt
 data="--data text:text.txt --tokenizer char --batch 4 --threads 1 --eval-every -1"
@@ -110,4 +95,4 @@ for file in config.json generation_config.json tokenizer.json tokenizer_config.j
     expect 2 "own/$file is not a link that a save made" "$lockstep" train $small --steps 1 --save own -n 2
     [ "$(ls -A own)" = "$file" ] && [ "$(cat own/$file)" = mine ] || complain "a run changed own/$file"
 done
-exit $wrong
+exit $((wrong > 0))

@@ -5,21 +5,9 @@
 # ctest: timeout 240, ranks 2
 # shellcheck disable=SC2086 # options are lists of words
 set -u
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-wrong=0
-complain() { echo "$*" >&2; wrong=1; }
-
-# STATUS PATTERN COMMAND…: exit status, and a line of standard error.
-expect() {
-    local status=$1 pattern=$2 got
-    shift 2
-    timeout -s KILL 100 "$@" > out.txt 2> err.txt < /dev/null
-    got=$?
-    [ $got = "$status" ] || complain "$*: exit status $got instead of $status: $(cat err.txt)"
-    [ -z "$pattern" ] || grep -Eq -- "$pattern" err.txt || complain "$*: no \"$pattern\" in: $(cat err.txt)"
-}
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
+expect() { check_command -E "$1" "$2" timeout -s KILL 100 "${@:3}" < /dev/null; }
 
 # ---- more than any machine has ----
 refused='would need [0-9.]+ (TiB|PiB) of memory, and .* available.*; --overcommit starts it nevertheless$'
@@ -97,4 +85,4 @@ else
     [ -d "$group" ] && rmdir "$group"
     echo "skip: no control group can be made here"
 fi
-exit $wrong
+exit $((wrong > 0))

@@ -2,24 +2,8 @@
 # cli_mistakes.sh - user errors: a clear message and the right exit status, and nothing is overwritten.
 # ctest: timeout 240, label quick
 set -u
-work=$(mktemp -d)
-other=
-trap 'if [ -n "$other" ]; then kill -9 "$other" 2> /dev/null; fi; rm -rf "$work"' EXIT
-cd "$work" || exit 1
-wrong=0
-
-# expect STATUS PATTERN COMMAND…: checks the status, and that standard error matches PATTERN (an extended regular expression).
-expect() {
-    local status=$1 pattern=$2 got
-    shift 2
-    "$@" > out.txt 2> err.txt
-    got=$?
-    if [ "$got" != "$status" ] || ! grep -Eq -- "$pattern" err.txt; then
-        echo "$*"
-        echo "   exit status $got, expected $status; expected '$pattern' in: $(cat err.txt)"
-        wrong=$((wrong + 1))
-    fi
-}
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
 
 small="--model cnn --data synthetic:3x32x32,count=64 --batch 32 --threads 1 --steps 1"
 lockstep=$LOCKSTEP
@@ -50,7 +34,7 @@ mkdir none
 needs() { # needs MODEL DATA MESSAGE
     for command in train "train -n 2" plan "eval --load none" "predict --load none" "bench train"; do
         expect 2 "^lockstep [a-z]*: --model $1 --data $2(,classes=10)?: $1 needs $3" "$lockstep" $command --model "$1" --data "$2"
-        [ "$(wc -l < err.txt)" = 1 ] && ! grep -q "\.c:" err.txt || { echo "$command: more than one line: $(cat err.txt)"; wrong=$((wrong + 1)); }
+        [ "$(wc -l < err.txt)" = 1 ] && ! grep -q "\.c:" err.txt || complain "$command: more than one line: $(cat err.txt)"
     done
 }
 needs cnn synthetic:64 'images \(channels, height, width\); the data has 64 features'
@@ -73,7 +57,7 @@ expect 2 "none.conf" "$lockstep" train --config none.conf
 for command in "train --model mlp --steps 1" "train -n 2 --model mlp --steps 1" "plan --model mlp" info "run -n 2 true" "bench comm"; do
     for value in abc 0 -1 2x 257 9999999999999999999999; do
         expect 2 "LOCKSTEP_THREADS is '$value' in the environment: expected a number from 1 to 256" env LOCKSTEP_THREADS=$value "$lockstep" $command
-        [ "$(wc -l < err.txt)" = 1 ] || { echo "$command: $(cat err.txt)"; wrong=$((wrong + 1)); }
+        [ "$(wc -l < err.txt)" = 1 ] || complain "$command: $(cat err.txt)"
     done
 done
 for set in PORT=abc PORT=4000-x PORT=70000 NO_DEADLINES=yes TERMINAL=wide MEMORY_NODES=0; do
@@ -107,7 +91,7 @@ expect 0 "" "$lockstep" train --model mlp --steps 2 --threads 1 --schedule step 
 expect 0 "" "$lockstep" train --resume kept --steps 3 --threads 1 # without --save
 expect 2 "stem belongs to --model resnet18" "$lockstep" plan --model resnet20 --stem cifar
 expect 2 "recompute belongs to --model resnet18, resnet20" "$lockstep" train --model cnn --recompute
-"$lockstep" train --model mlp --data synthetic:4,count=64 --classes 3 --hidden 2 --steps 1 --json 2> /dev/null | grep -q '"parameters": *19' || { echo "--classes with synthetic:4"; wrong=$((wrong + 1)); }
+"$lockstep" train --model mlp --data synthetic:4,count=64 --classes 3 --hidden 2 --steps 1 --json 2> /dev/null | grep -q '"parameters": *19' || complain "--classes with synthetic:4"
 expect 2 "batch 3 for 4 ranks.*--batch 4 or more" "$lockstep" train -n 4 --model mlp --batch 3 --steps 1
 expect 2 "batch 3 for 4 ranks" "$lockstep" plan -n 4 --model mlp --batch 3
 expect 2 "batch 3 for 4 ranks" "$lockstep" bench train -n 4 --model mlp --batch 3 --steps 1
@@ -136,7 +120,7 @@ expect 2 "another model|has no" "$lockstep" eval --load run --model mlp --featur
 expect 2 "optimizer" "$lockstep" train $small --save run --resume auto --optimizer sgd
 for ranks in "" "-n 2"; do
     expect 2 '^lockstep train: --init: "fc2.weight" is \(10×512\) in run/.*model.safetensors and \(7×512\) in the model' "$lockstep" train $ranks $small --classes 7 --init run
-    [ "$(wc -l < err.txt)" = 1 ] || { echo "more than one line: $(cat err.txt)"; wrong=$((wrong + 1)); }
+    [ "$(wc -l < err.txt)" = 1 ] || complain "more than one line: $(cat err.txt)"
 done
 expect 2 "^lockstep predict: --model resnet20: run holds another model, of --model cnn" "$lockstep" predict --load run --model resnet20 --data synthetic:3x32x32,count=64
 expect 2 "^lockstep predict: --load: .* is of another model" "$lockstep" predict --load run/model.safetensors --model resnet20 --data synthetic:3x32x32,count=64
@@ -152,7 +136,7 @@ for file in zipped.pt legacy.pth other.zip weights.pkl; do
     for command in "eval --load" "predict --load" "train --steps 1 --init" "train -n 2 --steps 1 --init"; do
         expect 2 "$file is a (PyTorch file|zip|Python pickle).*, not safetensors" "$lockstep" $command $file --model cnn --data synthetic:3x32x32,count=64
         [ "$(grep -c '^  import .*safetensors.torch$' err.txt)" = 1 ] && [ "$(grep -c "^  safetensors.torch.save_file(.*load(.*\"$file\".*\"${file%.*}.safetensors\")$" err.txt)" = 1 ] ||
-            { echo "$command $file: no lines of Python, or more than once: $(cat err.txt)"; wrong=$((wrong + 1)); }
+            complain "$command $file: no lines of Python, or more than once: $(cat err.txt)"
     done
 done
 head -c 100000 run/model.safetensors > cut.safetensors
@@ -164,13 +148,13 @@ header="{$(tensor fc1.weight 1,1 0),$(tensor fc1.bias 1 4),$(tensor fc2.weight 1
 { printf "\\$(printf %03o $((${#header} % 256)))\\$(printf %03o $((${#header} / 256)))\0\0\0\0\0\0"; printf %s "$header"; head -c 20 /dev/zero; } > "odd${esc}[2J.safetensors"
 for load in "odd${esc}[2J.safetensors" "none${esc}[2J"; do
     expect 2 'x1b\[2J' "$lockstep" eval --load "$load" --model mlp --data synthetic --hidden 1 --features 1 --classes 1
-    [ "$(wc -l < err.txt)" = 1 ] && ! grep -q "$esc" err.txt || { echo "unescaped: $(cat -v err.txt)"; wrong=$((wrong + 1)); }
-    case $load in odd*) grep -Fq 'odd\x1b[31m\nlockstep eval' err.txt || { echo "no tensor's name: $(cat -v err.txt)"; wrong=$((wrong + 1)); } ;; esac
+    [ "$(wc -l < err.txt)" = 1 ] && ! grep -q "$esc" err.txt || complain "unescaped: $(cat -v err.txt)"
+    case $load in odd*) grep -Fq 'odd\x1b[31m\nlockstep eval' err.txt || complain "no tensor's name: $(cat -v err.txt)" ;; esac
 done
 mkdir others
 echo "important" > others/step-00000001
 expect 2 "others" "$lockstep" train $small --save others
-[ "$(cat others/step-00000001)" = important ] || { echo "overwrote a file of another program"; wrong=$((wrong + 1)); }
+[ "$(cat others/step-00000001)" = important ] || complain "overwrote a file of another program"
 
 # Output directories are created, with their parents, and tested before the first step; existing files are not changed.
 plain() { if [ "$(id -u)" = 0 ]; then setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; else "$@"; fi; }
@@ -186,23 +170,23 @@ for ranks in "" "-n 2"; do
     for where in "save /proc/nothing" "trace /proc/nothing/t.json" "trace ." "log /proc/nothing/l.jsonl" "log ." "log-dir /proc/nothing" "tensorboard /proc/nothing" \
         "save junk.safetensors" "log-dir junk.safetensors/below" "tensorboard junk.safetensors" "trace junk.safetensors/t.json"; do
         expect 2 "^lockstep train: --$where: cannot " "$lockstep" train $ranks $small --$where
-        [ "$(wc -l < err.txt)" = 1 ] || { echo "$ranks --$where: more than one line: $(cat err.txt)"; wrong=$((wrong + 1)); }
+        [ "$(wc -l < err.txt)" = 1 ] || complain "$ranks --$where: more than one line: $(cat err.txt)"
     done
     for where in "save $PWD/forbidden" "save $PWD/forbidden/new" "trace $PWD/forbidden/t.json" "trace $PWD/old.txt" "log $PWD/old.txt" "log $PWD/forbidden/l.jsonl" "log-dir $PWD/forbidden" "tensorboard $PWD/forbidden/new"; do
         $forbidding || break
         expect 2 "^lockstep train: --$where: cannot .*Permission denied" plain "$lockstep" train $ranks $small --$where
-        grep -q 'step 1' err.txt && { echo "$ranks --$where: found after a step: $(cat err.txt)"; wrong=$((wrong + 1)); }
+        grep -q 'step 1' err.txt && complain "$ranks --$where: found after a step: $(cat err.txt)"
     done
-    [ -z "$(ls -A forbidden)" ] && [ "$(cat old.txt)" = line ] || { echo "the check changed something: $(ls -A forbidden) $(cat old.txt)"; wrong=$((wrong + 1)); }
+    [ -z "$(ls -A forbidden)" ] && [ "$(cat old.txt)" = line ] || complain "the check changed something: $(ls -A forbidden) $(cat old.txt)"
     echo "mine" > mine.json
     echo "mine" > mine.jsonl
     expect 2 "tensorboard /proc/x" "$lockstep" train $ranks $small --trace mine.json --log mine.jsonl --tensorboard /proc/x
-    [ "$(cat mine.json mine.jsonl | tr -d '\n')" = minemine ] || { echo "the check truncated a file"; wrong=$((wrong + 1)); }
+    [ "$(cat mine.json mine.jsonl | tr -d '\n')" = minemine ] || complain "the check truncated a file"
     expect 0 "" "$lockstep" train $ranks $small --save new/a/b/run --trace new/c/d/t.json --log new/e/f/l.jsonl --tensorboard new/g/h
-    [ -s new/a/b/run/model.safetensors ] && [ -s new/c/d/t.json ] && [ -s new/e/f/l.jsonl ] && [ -n "$(ls new/g/h)" ] || { echo "missing: $(find new)"; wrong=$((wrong + 1)); }
-    [ -z "$(find new -name '.lockstep*' ! -name .lockstep.lock)" ] || { echo "leftover files: $(find new)"; wrong=$((wrong + 1)); }
+    [ -s new/a/b/run/model.safetensors ] && [ -s new/c/d/t.json ] && [ -s new/e/f/l.jsonl ] && [ -n "$(ls new/g/h)" ] || complain "missing: $(find new)"
+    [ -z "$(find new -name '.lockstep*' ! -name .lockstep.lock)" ] || complain "leftover files: $(find new)"
     expect 0 "" "$lockstep" train $ranks $small --log-dir new/i/j --trace /dev/null
-    [ -s new/i/j/rank-0.jsonl ] || { echo "no log: $(find new)"; wrong=$((wrong + 1)); }
+    [ -s new/i/j/rank-0.jsonl ] || complain "no log: $(find new)"
 done
 chmod 755 forbidden
 expect 2 "^lockstep run: old.txt: cannot create the directory: a file of that name exists" "$lockstep" run --log-dir old.txt true
@@ -215,7 +199,7 @@ for mistake in "${mistakes[@]}"; do
     for _ in 1 2 3; do
         # shellcheck disable=SC2086 # a list of words
         expect "$status" "$pattern" "$lockstep" bench comm -n 4 $options
-        [ "$(wc -l < err.txt)" = 1 ] || { echo "bench comm $options: $(cat err.txt)"; wrong=$((wrong + 1)); }
+        [ "$(wc -l < err.txt)" = 1 ] || complain "bench comm $options: $(cat err.txt)"
     done
 done
 
@@ -226,8 +210,8 @@ for evaluate in -1 0; do # the last write of the events, and the one after an ev
     expect 1 "TensorBoard.s file is incomplete: board/events.*: cannot write: File too large" bash -c "set -o pipefail; (ulimit -f 1; exec $lockstep train --model mlp --data synthetic:64,count=256 --threads 1 --steps 40 --eval-every $evaluate --tensorboard board) 2>&1 | cat >&2"
 done
 after=$(cat run/model.safetensors run/optimizer.safetensors run/state.json | sha256sum)
-[ "$before" = "$after" ] || { echo "the checkpoint changed"; wrong=$((wrong + 1)); }
-[ -z "$(find run -name '*.tmp.*')" ] || { echo "leftover files: $(find run)"; wrong=$((wrong + 1)); }
+[ "$before" = "$after" ] || complain "the checkpoint changed"
+[ -z "$(find run -name '*.tmp.*')" ] || complain "leftover files: $(find run)"
 expect 0 "" "$lockstep" train --model cnn --data synthetic:3x32x32,count=64 --batch 32 --threads 1 --steps 2 --save run --resume auto
 
 # If the newest checkpoint is damaged, a warning is printed and the one before it is used.
@@ -240,20 +224,20 @@ expect 0 "skipping a checkpoint: run/step-00000003/state.json is damaged" "$lock
 mkdir own
 echo "my best model" > own/model.safetensors
 expect 2 "own/model.safetensors is not a link that a save made" "$lockstep" train $small --save own
-[ "$(cat own/model.safetensors)" = "my best model" ] || { echo "overwrote the user's model"; wrong=$((wrong + 1)); }
+[ "$(cat own/model.safetensors)" = "my best model" ] || complain "overwrote the user's model"
 
 # Two runs that save to one directory: the second fails and names the first; readers are not affected.
 mlp="--model mlp --data synthetic:64,count=256 --threads 1"
 "$lockstep" train $mlp --batch 32 --epochs 1000000 --eval-every -1 --save-every 200 --save shared > /dev/null 2>&1 &
-other=$!
-until [ -e shared/model.safetensors ]; do sleep 0.05; kill -0 "$other" || exit 1; done
-expect 2 "shared is being written by another run \(host $(uname -n), pid $other, since 20[0-9-]+ [0-9:]+ UTC\)" "$lockstep" train $mlp --batch 32 --steps 1 --save shared --resume auto
+job=$!
+until [ -e shared/model.safetensors ]; do sleep 0.05; kill -0 "$job" || exit 1; done
+expect 2 "shared is being written by another run \(host $(uname -n), pid $job, since 20[0-9-]+ [0-9:]+ UTC\)" "$lockstep" train $mlp --batch 32 --steps 1 --save shared --resume auto
 expect 2 "shared is being written by another run" "$lockstep" train $mlp --batch 32 --steps 1 --save shared --resume auto -n 2
-"$lockstep" plan $mlp --batch 32 --save shared > /dev/null || { echo "plan failed because of the lock"; wrong=$((wrong + 1)); }
+"$lockstep" plan $mlp --batch 32 --save shared > /dev/null || complain "plan failed because of the lock"
 expect 0 "" "$lockstep" train $mlp --batch 32 --steps 1 --init shared
-kill -9 "$other"
-wait "$other" 2> /dev/null
-other=
+kill -9 "$job"
+wait "$job" 2> /dev/null
+job=
 expect 0 "" "$lockstep" train $mlp --batch 32 --steps 1 --save shared --resume auto
 expect 1 "standard output" bash -c "$lockstep plan --model cnn > /dev/full"
 [ "$wrong" = 0 ] && echo "ok"

@@ -2,11 +2,8 @@
 # cli_model.sh - `--model ./mine.so`: a model from a shared object trains, resumes, is evaluated and predicts, on one rank and on several with
 # the same bits; files that are no such models, or of another version, are refused with a sentence.   ctest: timeout 240, ranks 2
 set -eu
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-fail() { echo "$*" >&2; exit 1; }
-field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
 build() { "$CC" -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC -I "$SOURCE_DIR/include" "$@"; }
 build "$SOURCE_DIR/examples/model_so.c" -o mine.so
 [ -s "$BUILD_DIR/examples/model_so.so" ] || fail "the build makes no examples/model_so.so"

@@ -3,11 +3,8 @@
 # master weights and say the precision, resume to the same bits, and go on in f32 and back; eval and predict take it;
 # --gradient-dtype bf16 stays near f32.   ctest: timeout 300, ranks 3
 set -eu
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-fail() { echo "$*"; exit 1; }
-field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
 image="--data synthetic:3x16x16,count=200 --batch 24 --threads 1 --eval-every -1 --json"
 
 # run_train NAME OPTIONS…: its line of JSON in NAME.json

@@ -5,17 +5,8 @@
 set -eu
 command -v python3 > /dev/null || { echo "skipped: no python3, which writes the PNG files"; exit 77; }
 "$LOCKSTEP" info | grep -q '^libpng *[0-9]' || { echo "skipped: built without libpng"; exit 77; }
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-fail() { echo "$*"; exit 1; }
-expect() { # expect STATUS TEXT COMMAND…: the exit status, and the text on standard error
-    local wanted=$1 text=$2 code=0
-    shift 2
-    "$@" > out.txt 2> err.txt || code=$?
-    [ $code = "$wanted" ] || fail "$*: exit status $code, not $wanted: $(cat err.txt)"
-    [ -z "$text" ] || grep -qF -- "$text" err.txt || fail "$*: no \"$text\" in: $(cat err.txt)"
-}
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
 
 # Three classes by brightness and slope; names that CSV and the shell must quote; a picture of another size.
 python3 - << 'END'
@@ -39,7 +30,7 @@ END
 rm -r set/train/dark set/train/say* # predict needs no training data
 "$LOCKSTEP" predict --load run --threads 1 --batch 4 --json "set/test/dark" "set/test/rising, right" 'set/test/say "light"' > files.json 2> err.txt || fail "$(cat err.txt)"
 [ "$(wc -l < files.json)" = 15 ] || fail "15 files: $(cat files.json)"
-expect 0 "" "$LOCKSTEP" predict --load run --threads 1 set/test --json
+expect_text 0 "" "$LOCKSTEP" predict --load run --threads 1 set/test --json
 cmp -s out.txt files.json || fail "a directory with all of them: $(cat out.txt)"
 
 # The same predictions as for the same files as a data set, with the same classes.
@@ -54,32 +45,32 @@ assert all(x["file"].split("/")[2] == x["name"] for x in a) and all("label" not 
 END
 
 # A picture of another size is resized to what the model reads; the formats of names.
-expect 0 "" "$LOCKSTEP" predict --load run --threads 1 --top 2 large.png 'set/test/say "light"/00.png'
+expect_text 0 "" "$LOCKSTEP" predict --load run --threads 1 --top 2 large.png 'set/test/say "light"/00.png'
 grep -Eq '^large.png  say "light" [0-9.]+ %, [a-z, ]+ [0-9.]+ %$' out.txt || fail "large.png: $(cat out.txt)"
-expect 0 "" "$LOCKSTEP" predict --load run --threads 1 --csv 'set/test/say "light"/00.png'
+expect_text 0 "" "$LOCKSTEP" predict --load run --threads 1 --csv 'set/test/say "light"/00.png'
 [ "$(head -1 out.txt)" = "file,class_1,name_1,probability_1" ] && grep -q '^"set/test/say ""light""/00.png",2,"say ""light""",[01]' out.txt || fail "CSV: $(cat out.txt)"
-expect 0 "" "$LOCKSTEP" info run
+expect_text 0 "" "$LOCKSTEP" info run
 grep -q '^ *label i32 (), 3 classes: dark, rising, right, say "light"$' out.txt || fail "info: $(cat out.txt)"
 
 # Broken files are named; with --skip-broken the others are printed.
 head -c 300 large.png > cut.png
 echo "not an image" > text.png
 for broken in cut.png text.png; do
-    expect 2 "$broken" "$LOCKSTEP" predict --load run --threads 1 large.png $broken
-    expect 0 "$broken" "$LOCKSTEP" predict --load run --threads 1 large.png $broken 'set/test/dark/00.png' --skip-broken
+    expect_text 2 "$broken" "$LOCKSTEP" predict --load run --threads 1 large.png $broken
+    expect_text 0 "$broken" "$LOCKSTEP" predict --load run --threads 1 large.png $broken 'set/test/dark/00.png' --skip-broken
     [ "$(wc -l < out.txt)" = 2 ] || fail "--skip-broken: $(cat out.txt)"
 done
-expect 2 "none of its 1 images" "$LOCKSTEP" predict --load run --threads 1 text.png --skip-broken
-expect 2 "nowhere.png: cannot open: No such file" "$LOCKSTEP" predict --load run nowhere.png
+expect_text 2 "none of its 1 images" "$LOCKSTEP" predict --load run --threads 1 text.png --skip-broken
+expect_text 2 "nowhere.png: cannot open: No such file" "$LOCKSTEP" predict --load run nowhere.png
 mkdir empty
-expect 2 "empty: the directory has no PNG or JPEG file" "$LOCKSTEP" predict --load run empty
-expect 2 "image files and --data exclude each other" "$LOCKSTEP" predict --load run --data folder:set large.png
+expect_text 2 "empty: the directory has no PNG or JPEG file" "$LOCKSTEP" predict --load run empty
+expect_text 2 "image files and --data exclude each other" "$LOCKSTEP" predict --load run --data folder:set large.png
 "$LOCKSTEP" train --model mlp --steps 2 --threads 1 --save numbers 2> /dev/null
-expect 2 "large.png: the model in numbers reads features, not images" "$LOCKSTEP" predict --load numbers large.png
-expect 2 "large.png: image files need a checkpoint directory" "$LOCKSTEP" predict --load run/model.safetensors --model cnn large.png
-for option in "--holdout 0.1" "--cache kept"; do expect 2 "image files do not use it" "$LOCKSTEP" predict --load run large.png $option; done
+expect_text 2 "large.png: the model in numbers reads features, not images" "$LOCKSTEP" predict --load numbers large.png
+expect_text 2 "large.png: image files need a checkpoint directory" "$LOCKSTEP" predict --load run/model.safetensors --model cnn large.png
+for option in "--holdout 0.1" "--cache kept"; do expect_text 2 "image files do not use it" "$LOCKSTEP" predict --load run large.png $option; done
 [ ! -e kept ] || fail "predict made a cache"
-expect 2 "cut.png is damaged: it is truncated; --skip-broken leaves such files out" "$LOCKSTEP" predict --load run cut.png
+expect_text 2 "cut.png is damaged: it is truncated; --skip-broken leaves such files out" "$LOCKSTEP" predict --load run cut.png
 
 # Images of an array, whose label's name is recorded, and a regression, which has no most probable class.
 python3 - << 'END'
@@ -95,9 +86,9 @@ for name, label, y in (("kinds", "kind", npy("|u1", (20,), bytes(i % 3 for i in 
         file.writestr(label + ".npy", y)
 END
 "$LOCKSTEP" train --model mlp --data npz:kinds.npz --label kind --steps 2 --batch 8 --save kinds 2> err.txt || fail "$(cat err.txt)"
-expect 0 "" "$LOCKSTEP" predict --load kinds large.png --top 3
+expect_text 0 "" "$LOCKSTEP" predict --load kinds large.png --top 3
 grep -Eq '^large.png  [012] [0-9.]+ %, [012] [0-9.]+ %, [012] [0-9.]+ %$' out.txt || fail "an array's model: $(cat out.txt)"
 "$LOCKSTEP" train --model mlp --data npz:reals.npz --steps 2 --batch 8 --save reals 2> err.txt || fail "$(cat err.txt)"
-expect 0 "" "$LOCKSTEP" predict --load reals large.png
-expect 2 "--top belongs to models of classes; this one predicts numbers" "$LOCKSTEP" predict --load reals large.png --top 2
+expect_text 0 "" "$LOCKSTEP" predict --load reals large.png
+expect_text 2 "--top belongs to models of classes; this one predicts numbers" "$LOCKSTEP" predict --load reals large.png --top 2
 echo ok

@@ -3,14 +3,8 @@
 # results are the same bits, on one line of JSON; evaluation counts every sample once; a signal to one rank makes all save the same
 # step.   ctest: timeout 300
 set -eu
-work=$(mktemp -d)
-job=
-finish() { if [ -n "$job" ]; then kill -KILL "$job" 2> /dev/null || true; fi; rm -rf "$work"; }
-trap finish EXIT
-cd "$work"
-fail() { echo "$*"; exit 1; }
-field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
 small="--model cnn --data synthetic:3x16x16,count=200 --batch 24 --threads 1"
 
 # One line of JSON on standard output and the same bits with every launcher.

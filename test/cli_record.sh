@@ -3,24 +3,9 @@
 # refused with both shown. Partial weights, frozen and grouped parameters, and the final rate of a schedule, from the shell.
 # ctest: timeout 300, ranks 3
 set -u
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-wrong=0
-complain() { echo "$*"; wrong=$((wrong + 1)); }
-field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
 
-# expect STATUS PATTERN COMMAND…: checks the status, and that standard error matches PATTERN (an extended regular expression).
-expect() {
-    local status=$1 pattern=$2 got
-    shift 2
-    "$@" > out.txt 2> err.txt
-    got=$?
-    if [ "$got" != "$status" ] || { [ -n "$pattern" ] && ! grep -Eq -- "$pattern" err.txt; }; then
-        complain "$*: exit status $got, expected $status; expected '$pattern' in: $(cat err.txt)"
-    fi
-}
 lockstep=$LOCKSTEP
 
 # ---- eval, predict and info ----

@@ -3,25 +3,9 @@
 # middle of an epoch; a checkpoint opens its data again; `data tokenize`; mistakes get one sentence and exit status 2.
 # ctest: timeout 400, ranks 3
 set -u
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-wrong=0
-fail() { echo "$*"; wrong=$((wrong + 1)); }
-field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
 
-# expect STATUS PATTERN COMMAND…: checks the status, and that standard error matches PATTERN (an extended regular expression).
-expect() {
-    local status=$1 pattern=$2 got
-    shift 2
-    "$@" > out.txt 2> err.txt
-    got=$?
-    if [ "$got" != "$status" ] || { [ -n "$pattern" ] && ! grep -Eq -- "$pattern" err.txt; }; then
-        fail "$*
-   exit status $got, expected $status; expected '$pattern' in: $(cat err.txt)"
-    fi
-}
 gpt="--model gpt --layers 1 --heads 2 --width 16 --context 12 --batch 12 --epochs 1 --seed 3 --threads 1"
 # refuse PATTERN DATA [OPTION…]: `train` refuses the data in one line with status 2, with one rank and with two.
 refuse() {
@@ -30,7 +14,7 @@ refuse() {
     for ranks in "" "-n 2"; do
         # shellcheck disable=SC2086
         expect 2 "^lockstep train: .*$pattern" "$LOCKSTEP" train $ranks $gpt "$@" --data "$data"
-        [ "$(wc -l < err.txt)" = 1 ] || fail "$data $ranks: more than one line: $(cat err.txt)"
+        [ "$(wc -l < err.txt)" = 1 ] || complain "$data $ranks: more than one line: $(cat err.txt)"
     done
 }
 # same_everywhere NAME OPTION…: a run with --reproducible ends in the same weights with 1, 2 and 3 ranks, and when it is stopped in the middle
@@ -39,14 +23,14 @@ same_everywhere() {
     local name=$1 first other
     shift
     first=$("$LOCKSTEP" train "$@" --reproducible --json 2> err.txt | field hash)
-    [ -n "$first" ] || { fail "$name: $(cat err.txt)"; return; }
+    [ -n "$first" ] || { complain "$name: $(cat err.txt)"; return; }
     for ranks in 2 3; do
         other=$("$LOCKSTEP" train -n $ranks "$@" --reproducible --json 2> err.txt | field hash)
-        [ "$other" = "$first" ] || fail "$name: $ranks ranks gave $other, one rank $first; $(cat err.txt)"
+        [ "$other" = "$first" ] || complain "$name: $ranks ranks gave $other, one rank $first; $(cat err.txt)"
     done
-    "$LOCKSTEP" train -n 2 "$@" --reproducible --steps 2 --save "$name" > /dev/null 2> err.txt || fail "$name: $(cat err.txt)"
+    "$LOCKSTEP" train -n 2 "$@" --reproducible --steps 2 --save "$name" > /dev/null 2> err.txt || complain "$name: $(cat err.txt)"
     other=$("$LOCKSTEP" train -n 3 "$@" --reproducible --save "$name" --resume auto --json 2> err.txt | field hash)
-    [ "$other" = "$first" ] || fail "$name: resumed in the middle of an epoch: $other, otherwise $first; $(cat err.txt)"
+    [ "$other" = "$first" ] || complain "$name: resumed in the middle of an epoch: $other, otherwise $first; $(cat err.txt)"
 }
 # GPT-2's alphabet of bytes, each a token, and <|endoftext|>: a byte-level BPE without merges.
 make_tokenizer() {
@@ -76,7 +60,7 @@ tail -n 20 input.txt > folder/b.txt
     same_everywhere of-folder $gpt --model llama --data text:folder --tokenizer .
     same_everywhere classes $gpt --model encoder --data jsonl:corpus.jsonl --text-field body --label kind --tokenizer byte --context 60 --epochs 3
     expect 0 "" "$LOCKSTEP" data tokenize corpus.jsonl --field body --tokenizer tokenizer.json --out tokens.bin
-    grep -q "tokens.bin: [0-9]* tokens (u16) of 40 documents, [0-9]* bytes of text; .*tokens/s" out.txt || fail "tokenize says: $(cat out.txt)"
+    grep -q "tokens.bin: [0-9]* tokens (u16) of 40 documents, [0-9]* bytes of text; .*tokens/s" out.txt || complain "tokenize says: $(cat out.txt)"
     same_everywhere tokens $gpt --data tokens:tokens.bin --packing documents --holdout 0.1
 
     # --holdout 0 holds out nothing, though a tenth is the default of a text: of 40 lines with classes all are trained on.
@@ -85,39 +69,39 @@ tail -n 20 input.txt > folder/b.txt
         expect 0 "has no test set, so nothing is evaluated" "$LOCKSTEP" train $gpt --steps 2 --data $data --holdout 0
     done
     expect 0 "" "$LOCKSTEP" train $gpt --model encoder --data jsonl:corpus.jsonl --text-field body --label kind --tokenizer byte --context 60 --holdout 0 --batch 40 --epochs 1 --log all.jsonl --save all
-    grep -q '"event": "epoch".*"samples": 40' all.jsonl || fail "an epoch of all 40 lines: $(cat all.jsonl)"
+    grep -q '"event": "epoch".*"samples": 40' all.jsonl || complain "an epoch of all 40 lines: $(cat all.jsonl)"
     expect 2 "has no test set: --holdout" "$LOCKSTEP" eval --load all
 
     # The same tokens from a file of tokens: the same weights. And what llm.c's and nanoGPT's readers see: the header, then u16.
     a=$("$LOCKSTEP" train $gpt --data jsonl:corpus.jsonl --text-field body --tokenizer tokenizer.json --json 2> err.txt | field hash)
     b=$("$LOCKSTEP" train $gpt --data tokens:tokens.bin --tokenizer tokenizer.json --packing documents --holdout 0.1 --json 2> err.txt | field hash)
-    [ -n "$a" ] && [ "$a" = "$b" ] || fail "jsonl gave '$a', tokens '$b': $(cat err.txt)"
-    [ "$(od -An -tu4 -N12 tokens.bin | tr -s ' ')" = " 20240520 1 $((($(wc -c < tokens.bin) - 1024) / 2))" ] || fail "the header is $(od -An -tu4 -N12 tokens.bin)"
+    [ -n "$a" ] && [ "$a" = "$b" ] || complain "jsonl gave '$a', tokens '$b': $(cat err.txt)"
+    [ "$(od -An -tu4 -N12 tokens.bin | tr -s ' ')" = " 20240520 1 $((($(wc -c < tokens.bin) - 1024) / 2))" ] || complain "the header is $(od -An -tu4 -N12 tokens.bin)"
     tail -c +1025 tokens.bin > plain.bin
     b=$("$LOCKSTEP" train $gpt --data tokens:plain.bin --tokenizer tokenizer.json --packing documents --holdout 0.1 --json 2> err.txt | field hash)
-    [ "$a" = "$b" ] || fail "a plain file gave '$b', not '$a': $(cat err.txt)"
+    [ "$a" = "$b" ] || complain "a plain file gave '$b', not '$a': $(cat err.txt)"
     "$LOCKSTEP" data tokenize corpus.jsonl --field body --tokenizer tokenizer.json --out wide.bin --type u32 > /dev/null 2>&1
     for data in "tokens:wide.bin" "tokens:wide.u32" "tokens:wide.raw --token-type u32"; do
         tail -c +1025 wide.bin | tee wide.u32 > wide.raw
         b=$("$LOCKSTEP" train $gpt --data $data --tokenizer tokenizer.json --packing documents --holdout 0.1 --json 2> err.txt | field hash)
-        [ "$a" = "$b" ] || fail "$data gave '$b', not '$a': $(cat err.txt)"
+        [ "$a" = "$b" ] || complain "$data gave '$b', not '$a': $(cat err.txt)"
     done
 
     # Without a tokenizer the model's vocabulary decides the type of a plain file.
     a=$("$LOCKSTEP" train $gpt --data tokens:wide.u32 --vocabulary 70000 --steps 2 --json 2> err.txt | field hash)
     b=$("$LOCKSTEP" train $gpt --data tokens:wide.raw --vocabulary 70000 --steps 2 --json 2> err.txt | field hash)
-    [ -n "$a" ] && [ "$a" = "$b" ] || fail "a plain file of u32 for a vocabulary of 70000 gave '$b', not '$a': $(cat err.txt)"
+    [ -n "$a" ] && [ "$a" = "$b" ] || complain "a plain file of u32 for a vocabulary of 70000 gave '$b', not '$a': $(cat err.txt)"
     # JSONL files below a directory of texts have the field that is named.
     mkdir lines && cp corpus.jsonl lines
     a=$("$LOCKSTEP" train $gpt --data jsonl:corpus.jsonl --text-field body --tokenizer tokenizer.json --json 2> err.txt | field hash)
     b=$("$LOCKSTEP" train $gpt --data text:lines --text-field body --tokenizer tokenizer.json --json 2> err.txt | field hash)
-    [ -n "$a" ] && [ "$a" = "$b" ] || fail "a directory of JSONL gave '$b', not '$a': $(cat err.txt)"
+    [ -n "$a" ] && [ "$a" = "$b" ] || complain "a directory of JSONL gave '$b', not '$a': $(cat err.txt)"
 
     # A checkpoint opens its data as it was opened for training; other data is opened with its tokenizer and context.
     expect 0 "" "$LOCKSTEP" train $gpt --data jsonl:corpus.jsonl --text-field body --tokenizer tokenizer.json --save run --json
     loss=$(field loss < out.txt)
     expect 0 "" "$LOCKSTEP" eval --load run --json
-    [ -n "$loss" ] && [ "$(field loss < out.txt)" = "$loss" ] || fail "eval: $(cat out.txt err.txt), not $loss"
+    [ -n "$loss" ] && [ "$(field loss < out.txt)" = "$loss" ] || complain "eval: $(cat out.txt err.txt), not $loss"
     expect 0 "" "$LOCKSTEP" eval --load run --data text:folder --json
     # Characters keep their numbers: those of the text that the model was trained on.
     expect 0 "" "$LOCKSTEP" train $gpt --data text:input.txt --tokenizer char --steps 3 --save chars
@@ -125,11 +109,11 @@ tail -n 20 input.txt > folder/b.txt
     expect 0 "" "$LOCKSTEP" eval --load chars --data text:input.txt,part.txt --json
     loss=$(field loss < out.txt)
     expect 0 "" "$LOCKSTEP" eval --load chars --data text:part.txt,part.txt --json
-    [ -n "$loss" ] && [ "$(field loss < out.txt)" = "$loss" ] || fail "the same text, but not the same characters: $(cat out.txt)"
+    [ -n "$loss" ] && [ "$(field loss < out.txt)" = "$loss" ] || complain "the same text, but not the same characters: $(cat out.txt)"
     cp chars/tokenizer.json chars.json
     for ranks in 1 2; do
         expect 0 "" "$LOCKSTEP" train -n $ranks --save chars --resume auto --steps $((3 + ranks)) --data text:part.txt
-        cmp -s chars/tokenizer.json chars.json || fail "resumed with other text by $ranks ranks: other characters"
+        cmp -s chars/tokenizer.json chars.json || complain "resumed with other text by $ranks ranks: other characters"
     done
     echo "ÄÖÜ ÄÖÜ" >> part.txt
     expect 2 "part.txt: .*U\+00C4" "$LOCKSTEP" eval --load chars --data text:input.txt,part.txt
@@ -138,27 +122,27 @@ tail -n 20 input.txt > folder/b.txt
 # ---- data tokenize ----
 
 expect 0 "" "$LOCKSTEP" data tokenize input.txt folder corpus.jsonl --field body --tokenizer byte --out all.bin --json
-[ "$(field documents < out.txt)" = 43 ] && [ "$(field type < out.txt)" = u16 ] || fail "tokenize --json: $(cat out.txt)"
-[ "$(field tokens < out.txt)" = "$((3 * $(wc -c < input.txt) - 40))" ] || fail "bytes of the texts: $(cat out.txt), $(wc -c < input.txt)"
+[ "$(field documents < out.txt)" = 43 ] && [ "$(field type < out.txt)" = u16 ] || complain "tokenize --json: $(cat out.txt)"
+[ "$(field tokens < out.txt)" = "$((3 * $(wc -c < input.txt) - 40))" ] || complain "bytes of the texts: $(cat out.txt), $(wc -c < input.txt)"
 expect 0 "" "$LOCKSTEP" data tokenize input.txt --tokenizer char --out chars.bin
-[ -s chars.bin.tokenizer.json ] || fail "no vocabulary beside the characters"
+[ -s chars.bin.tokenizer.json ] || complain "no vocabulary beside the characters"
 # shellcheck disable=SC2086
 expect 0 "" "$LOCKSTEP" train $gpt --data tokens:chars.bin --tokenizer chars.bin.tokenizer.json --steps 2
 cp tokens.bin old.bin
 expect 2 "corpus.jsonl: line 1 has no field 'text': it has 'id', 'body', 'kind'; choose the field with --field" "$LOCKSTEP" data tokenize input.txt corpus.jsonl --tokenizer byte --out old.bin
-cmp -s tokens.bin old.bin || fail "a failure changed the file that was there"
+cmp -s tokens.bin old.bin || complain "a failure changed the file that was there"
 expect 2 "is one of the texts" "$LOCKSTEP" data tokenize folder --tokenizer byte --out folder/a.txt
 expect 2 "nowhere.txt" "$LOCKSTEP" data tokenize nowhere.txt --tokenizer byte --out new.bin
 expect 2 "--tokenizer is missing" "$LOCKSTEP" data tokenize input.txt --out new.bin
 expect 2 "--out is missing" "$LOCKSTEP" data tokenize input.txt --tokenizer byte
 expect 2 "input.txt: cannot create the directory: a file of that name exists" "$LOCKSTEP" data tokenize input.txt --tokenizer byte --out input.txt/new.bin
 expect 0 "" "$LOCKSTEP" data tokenize input.txt --tokenizer byte --out no/such/bytes.bin
-[ -s no/such/bytes.bin ] || fail "data tokenize does not create the directory of --out"
+[ -s no/such/bytes.bin ] || complain "data tokenize does not create the directory of --out"
 expect 2 "--dir belongs to .data get" "$LOCKSTEP" data tokenize input.txt --tokenizer byte --out new.bin --dir x
 expect 2 "--out belongs to .data tokenize" "$LOCKSTEP" data get mnist --out x
 expect 2 "did you mean .data tokenize" "$LOCKSTEP" data tokenise input.txt
 (ulimit -f 2; expect 1 "new.bin: cannot write: File too large" "$LOCKSTEP" data tokenize input.txt input.txt --tokenizer byte --out new.bin; exit "$wrong") || wrong=$((wrong + 1))
-for left in new.bin* *.tmp.*; do [ -e "$left" ] && fail "$left is left after failures"; done
+for left in new.bin* *.tmp.*; do [ -e "$left" ] && complain "$left is left after failures"; done
 
 # ---- mistakes ----
 

@@ -2,11 +2,8 @@
 # cli_train.sh - `lockstep train`, `eval`, `predict`, `plan` and `bench`: results, logs, configuration, resuming.
 # ctest: timeout 240
 set -eu
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-fail() { echo "$*"; exit 1; }
-field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
 small="--model cnn --data synthetic:3x32x32,count=192 --batch 64 --threads 1"
 
 # Standard output has only the JSON results; messages for people go to standard error.

@@ -2,11 +2,8 @@
 # cli_transformer.sh - transformers at the command: what training shows and saves, what a memory budget recomputes, and what is refused.
 # ctest: timeout 240
 set -eu
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
-fail() { echo "$*" >&2; exit 1; }
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
 # refuse PATTERN ARGS: exit code 2 and one sentence that matches.
 refuse() {
     local pattern=$1 code=0
