@@ -296,7 +296,7 @@ static void signals_lose_no_bytes_and_no_memory(void)
         CHECK((size_t)total == BYTES, "%zu bytes were received", (size_t)total);
         tick_every(0);
         interrupting = true;
-        lk__rendezvous_local alone = {context, "alone", token, 0, 1, 60, NULL, NULL, NULL, NULL};
+        lk__rendezvous_local alone = {context, "alone", token, 0, 1, 60, NULL, NULL, NULL, NULL, NULL};
         CHECK(lk__rendezvous_share(&alone, SHARED_BYTES, &memory) == LK_OK, "%s", lk_context_error(context));
         CHECK(ticks > 5, "%d ticks", (int)ticks);
         lk__rendezvous_unmap(memory, SHARED_BYTES);

@@ -35,7 +35,7 @@ typedef struct lk_comm_config {
  * ranks are logged. config may be NULL. */
 LK_API lk_status lk_comm_create(lk_context *context, const lk_comm_config *config, lk_comm **comm);
 /* Ranks with the same colour form a group, ordered by key, then rank. Collective. colour < 0: *group is NULL. The group uses the
- * connections of comm, and its thread for them: a split opens none. Operations of different groups are independent and may be in flight at
+ * connections of comm with their thread, and shared memory that comm has mapped: a split opens none. Operations of different groups are independent and may be in flight at
  * once. A rank that dies fails all groups that have it; any other failure is its group's alone. */
 LK_API lk_status lk_comm_split_at(lk_site site, lk_comm *comm, int colour, int key, lk_comm **group);
 #define lk_comm_split(...) lk_comm_split_at(LK_HERE, __VA_ARGS__)

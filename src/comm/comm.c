@@ -308,6 +308,7 @@ lk_status lk_comm_split_at(lk_site site, lk_comm *c, int colour, int key, lk_com
     *group = NULL;
     lk_status status = all && ranks ? draw_secret(c->context, &mine.secret) : LK_ENOMEM;
     if (status >= 0) status = gather_members(c, LK__SPLIT, 0, site, &mine, all);
+    if (status >= 0) c->splits++;
     if (status >= 0 && colour >= 0)
         status = make_group(c, all, ranks, order_members(all, c->size, colour, ranks), group);
     lk__free(c->context, LK_MEMORY_OTHER, all, bytes);

@@ -91,6 +91,7 @@ struct lk_comm {
     void                            *state;                              /* the backend's */
     int                              rank, size, local_rank, local_size; /* local: on this host */
     int                             *world; /* by rank: its rank in the world; NULL: the same */
+    uint32_t                         splits; /* so far; equal on all ranks */
     pid_t                            owner;
     int64_t                          timeout_ms, stall_ms;
     int64_t                          join_ms;    /* until all ranks have joined */

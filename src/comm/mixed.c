@@ -16,6 +16,7 @@
 #include "comm/mpi/mpi.h"
 #include "comm/net/net.h"
 #include "comm/rendezvous/identity.h"
+#include "comm/shm/shm.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -373,13 +374,35 @@ static lk_status set_local_world(lk_comm *c, lk_comm *local)
     return status;
 }
 
-static lk_status make_local(lk_comm *c)
+/* Shares memory among the ranks of this host: for a split, that of the parent's. */
+static lk_status share_memory(lk_comm *c, lk_comm *local, lk_comm *parent, const int *ranks)
 {
-    lk__comm_mixed     *m = c->state;
-    const lk__net_mesh *mesh = &((lk__net *)m->groups[LK__FLAT]->state)->mesh;
-    lk_comm            *local;
-    char                name[64];
-    lk_status           status = lk__comm_make(c->context, c, NULL, &local);
+    const lk__comm_mixed *m = c->state;
+    const lk__net_mesh   *mesh = &((lk__net *)m->groups[LK__FLAT]->state)->mesh;
+    uint64_t              secret = mesh->secret ^ (uint64_t)m->host * 0x9E3779B97F4A7C15u;
+    char                  name[64];
+    if (m->each == 1) return local->backend->create(local, NULL);
+    if (!parent) {
+        snprintf(name, sizeof name, "mixed-%016llx-%d", (unsigned long long)mesh->secret, m->host);
+        return lk__shm_create(local, NULL, name, mesh->token);
+    }
+    const lk__comm_mixed *from = parent->state;
+    size_t                bytes = (size_t)m->each * sizeof(int);
+    int                  *local_ranks = lk__alloc(c->context, LK_MEMORY_OTHER, bytes);
+    lk_status             status = local_ranks ? LK_OK : LK_ENOMEM;
+    for (int i = 0; local_ranks && i < c->size; i++)
+        if (m->neighbours[i] >= 0) local_ranks[m->neighbours[i]] = from->neighbours[ranks[i]];
+    if (status >= 0) status = lk__shm_split_as(from->groups[LK__LOCAL], local, local_ranks, parent->splits, secret);
+    lk__free(c->context, LK_MEMORY_OTHER, local_ranks, bytes);
+    /* A rank of the parent is lost: its own message has the ranks' numbers in the parent. */
+    return status < 0 && failure(parent) < 0 ? lk__comm_report_failure(parent) : status;
+}
+
+static lk_status make_local(lk_comm *c, lk_comm *parent, const int *ranks)
+{
+    lk__comm_mixed *m = c->state;
+    lk_comm        *local;
+    lk_status       status = lk__comm_make(c->context, c, NULL, &local);
     if (status < 0) return status;
     local->join_ms = c->connect_ms; /* its ranks have joined already */
     local->rank = local->local_rank = m->local_rank;
@@ -387,10 +410,8 @@ static lk_status make_local(lk_comm *c)
     local->backend = m->each == 1 ? &lk__backend_self : &lk__backend_shm;
     local->outer = c;
     local->crossed = m->hosts > 1 ? check_crossed : NULL;
-    snprintf(name, sizeof name, "mixed-%016llx-%d", (unsigned long long)mesh->secret, m->host);
     status = set_local_world(c, local);
-    if (status >= 0)
-        status = m->each == 1 ? local->backend->create(local, NULL) : lk__shm_create(local, NULL, name, mesh->token);
+    if (status >= 0) status = share_memory(c, local, parent, ranks);
     if (status < 0)
         lk__comm_drop(local);
     else
@@ -398,12 +419,12 @@ static lk_status make_local(lk_comm *c)
     return status;
 }
 
-/* Makes the other groups; the flat group is connected. */
-static lk_status make_groups(lk_comm *c)
+/* Makes the other groups; the flat group is connected. parent: of a split, whose members `ranks` are the ranks of c. */
+static lk_status make_groups(lk_comm *c, lk_comm *parent, const int *ranks)
 {
     lk__comm_mixed *m = c->state;
     lk_status       status = find_hosts(c);
-    if (status >= 0) status = make_local(c);
+    if (status >= 0) status = make_local(c, parent, ranks);
     if (status >= 0 && m->regular)
         status = lk_comm_split_at((lk_site){"lk_comm_create", 0}, m->groups[LK__FLAT], m->local_rank, c->rank,
                                   &m->groups[LK__ACROSS]);
@@ -411,12 +432,12 @@ static lk_status make_groups(lk_comm *c)
     return status;
 }
 
-static lk_status finish_create(lk_comm *c, lk_comm *flat, lk_status status)
+static lk_status finish_create(lk_comm *c, lk_comm *flat, lk_status status, lk_comm *parent, const int *ranks)
 {
     lk__comm_mixed *m = c->state;
     if (status >= 0) {
         m->groups[LK__FLAT] = flat;
-        return make_groups(c);
+        return make_groups(c, parent, ranks);
     }
     lk__comm_drop(flat);
     free_state(c);
@@ -435,7 +456,7 @@ static lk_status begin_create(lk_comm *c, lk_comm **flat)
     (*flat)->rank = c->rank;
     (*flat)->size = c->size;
     status = c->world ? lk__comm_set_world(*flat, c, NULL) : LK_OK;
-    return status < 0 ? finish_create(c, *flat, status) : LK_OK;
+    return status < 0 ? finish_create(c, *flat, status, NULL, NULL) : LK_OK;
 }
 
 static lk_status create(lk_comm *c, const lk__rendezvous_identity *identity)
@@ -444,7 +465,7 @@ static lk_status create(lk_comm *c, const lk__rendezvous_identity *identity)
     lk_status status = begin_create(c, &flat);
     if (status < 0) return status;
     flat->backend = lk__mpi_available(identity) ? &lk__backend_mpi : &lk__backend_tcp;
-    return finish_create(c, flat, flat->backend->create(flat, identity));
+    return finish_create(c, flat, flat->backend->create(flat, identity), NULL, NULL);
 }
 
 static lk_status split(lk_comm *parent, lk_comm *c, const lk__comm_member *all, const int *ranks)
@@ -453,7 +474,7 @@ static lk_status split(lk_comm *parent, lk_comm *c, const lk__comm_member *all, 
     lk_status status = begin_create(c, &flat);
     if (status < 0) return status;
     flat->backend = parent_flat->backend;
-    return finish_create(c, flat, parent_flat->backend->split(parent_flat, flat, all, ranks));
+    return finish_create(c, flat, parent_flat->backend->split(parent_flat, flat, all, ranks), parent, ranks);
 }
 
 const lk__comm_backend lk__backend_mixed = {"mixed", true,       collective,    transfer, allocate,

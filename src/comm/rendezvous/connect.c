@@ -300,7 +300,7 @@ static lk_status exchange_on_host(lk_comm *c, const lk__rendezvous_identity *ide
                                   lk__rendezvous_endpoint *endpoints, lk__net_mesh *m, double end)
 {
     lk__rendezvous_local rendezvous = {
-        c->context, identity->key, identity->token, c->rank, c->size, (double)c->join_ms / 1e3, identity, c,
+        c->context, identity->key, identity->token, c->rank, c->size, (double)c->join_ms / 1e3, identity, c, NULL,
         NULL,       NULL};
     size_t                  bytes = sizeof(table) + (size_t)c->size * sizeof((table *)0)->ranks[0];
     void                   *memory = NULL;

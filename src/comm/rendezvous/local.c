@@ -101,9 +101,20 @@ static void place_pages(const lk__rendezvous_local *m, int fd, size_t bytes)
     munmap(start, bytes);
 }
 
+static size_t reserve_of(const lk__rendezvous_local *m) { return m->reserve ? *m->reserve : 0; }
+
+/* A reserve counts towards limits on files and address space, though it has no pages. */
+static bool allows_reserve(size_t bytes)
+{
+    struct rlimit file, space;
+    return getrlimit(RLIMIT_FSIZE, &file) == 0 && bytes <= file.rlim_cur && getrlimit(RLIMIT_AS, &space) == 0 &&
+           space.rlim_cur == RLIM_INFINITY;
+}
+
 static bool make_pages(const lk__rendezvous_local *m, int fd, size_t bytes)
 {
-    if (ftruncate(fd, (off_t)bytes) != 0) return false;
+    if (m->reserve && !allows_reserve(bytes + *m->reserve)) *m->reserve = 0;
+    if (ftruncate(fd, (off_t)(bytes + reserve_of(m))) != 0) return false;
     place_pages(m, fd, bytes);
     take_huge_pages(fd, bytes);
     return allocate_pages(fd, bytes);
@@ -139,20 +150,51 @@ static lk_status make_memory(const lk__rendezvous_local *m, size_t bytes, int *f
     return status;
 }
 
-static lk_status map_memory(lk_context *context, int fd, size_t bytes, void **memory)
+static lk_status map_memory(const lk__rendezvous_local *m, int fd, size_t bytes, void **memory)
 {
     struct stat about;
-    int         seals = fcntl(fd, F_GET_SEALS);
-    if (fstat(fd, &about) != 0 || (size_t)about.st_size != bytes || seals < 0 || !(seals & F_SEAL_SHRINK))
+    lk_context *context = m->context;
+    int         seals = fcntl(fd, F_GET_SEALS), populate = bytes <= PREPARED ? MAP_POPULATE : 0;
+    bool        sized = fstat(fd, &about) == 0;
+    if (m->reserve && sized && (size_t)about.st_size == bytes) *m->reserve = 0; /* rank 0 has none */
+    size_t total = bytes + reserve_of(m);
+    if (!sized || (size_t)about.st_size != total || seals < 0 || !(seals & F_SEAL_SHRINK))
         return lk__fail(
             context, LK_EMISMATCH,
             "rank 0 does not share the %zu bytes that this rank expects: do all ranks run the same program?", bytes);
-    void *start = map_aligned(fd, bytes, bytes <= PREPARED ? MAP_POPULATE : 0);
+    void *start = map_aligned(fd, total, total == bytes ? populate : 0);
+    if (start != MAP_FAILED && total > bytes &&
+        populate) /* the same again, and only of this part page tables are filled */
+        (void)mmap(start, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | populate, fd, 0);
     if (start == MAP_FAILED)
         return lk__fail(context, LK_ENOMEM, "no memory to map %.1f MiB that the ranks share: %s",
                         (double)bytes / 1048576, strerror(errno));
     *memory = start;
     return LK_OK;
+}
+
+enum { POPULATE_WRITE = 23 }; /* MADV_POPULATE_WRITE (Linux 5.14), which not every libc has */
+
+static bool populate(char *start, size_t bytes)
+{
+    while (madvise(start, bytes, POPULATE_WRITE) != 0)
+        if (errno != EINTR) return false;
+    return true;
+}
+
+bool lk__rendezvous_commit(lk_context *context, void *memory, size_t bytes)
+{
+    char *start = memory;
+    bool  huge = true;
+    if (bytes >= CHECKED && lk_context_check_memory(context, "the memory that the ranks share", bytes) < 0)
+        return false;
+    for (size_t at = 0; at < bytes; at += PIECE) {
+        size_t piece = bytes - at < PIECE ? bytes - at : PIECE;
+        if (huge && piece == PIECE)
+            huge = populate(start + at, (size_t)sysconf(_SC_PAGESIZE)) && madvise(start + at, PIECE, MADV_COLLAPSE) == 0;
+        if (!populate(start + at, piece)) return false;
+    }
+    return true;
 }
 
 void lk__rendezvous_unmap(void *memory, size_t bytes)
@@ -265,11 +307,11 @@ static lk_status share_as_rank_0(const lk__rendezvous_local *m, size_t bytes, vo
         lk__server_note_failure(&server, m->comm);
     lk__listener_close(&listener); /* before any rank goes on: its next rendezvous must not connect to this one */
     if (status >= 0) status = make_memory(m, bytes, &fd);
-    if (status >= 0) status = map_memory(m->context, fd, bytes, memory);
+    if (status >= 0) status = map_memory(m, fd, bytes, memory);
     reply_to_all(m, &server, status, bytes, status < 0 ? -1 : fd);
     if (status >= 0) status = wait_mapped(m, &server, end);
     if (status < 0) {
-        lk__rendezvous_unmap(*memory, bytes);
+        lk__rendezvous_unmap(*memory, bytes + reserve_of(m));
         *memory = NULL;
     }
     if (fd >= 0) close(fd);
@@ -294,11 +336,11 @@ static lk_status receive_memory(const lk__rendezvous_local *m, int fd, const lk_
         return lk__fail(m->context, LK_EMISMATCH,
                         "rank 0 shares %llu bytes and rank %d expects %zu: do all ranks run the same program?",
                         (unsigned long long)reply->bytes, m->rank, bytes);
-    lk_status status = map_memory(m->context, shared, bytes, memory);
+    lk_status status = map_memory(m, shared, bytes, memory);
     if (status < 0) return status;
     if (lk__write_whole(fd, "m", 1, end) && lk__read_whole(fd, &all, 1, end)) return LK_OK;
     bool late = errno == ETIMEDOUT;
-    lk__rendezvous_unmap(*memory, bytes);
+    lk__rendezvous_unmap(*memory, bytes + reserve_of(m));
     *memory = NULL;
     if ((status = check_group(m)) < 0) return status;
     /* Rank 0 knows which rank has not mapped it, unless it is late itself; both lead the launcher to the cause. */

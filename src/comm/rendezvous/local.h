@@ -18,12 +18,15 @@ typedef struct lk__rendezvous_local {
     lk_status (*check)(struct lk_comm *comm);
     /* On rank 0, once the memory can be mapped and before it has pages: says on which memory nodes they are to be. NULL: anywhere. */
     void (*place)(struct lk_comm *comm, char *memory, size_t bytes);
+    size_t *reserve; /* bytes that are mapped behind the memory, without pages; 0 afterwards: they cannot be. NULL: none */
 } lk__rendezvous_local;
 
 /* Gives all ranks rank 0's `bytes` of zeroed memory, mapped at *memory. Every rank has it, or every rank that joined
- * fails. Connections of other processes are dropped and logged. */
+ * fails. Connections of other processes are dropped and logged. With a reserve, bytes is a multiple of a page. */
 lk_status lk__rendezvous_share(const lk__rendezvous_local *rendezvous, size_t bytes, void **memory);
-void      lk__rendezvous_unmap(void *memory, size_t bytes); /* unmaps; NULL is fine */
+/* Takes pages for a part of the reserve; false: the system has none, or cannot say so. */
+bool lk__rendezvous_commit(lk_context *context, void *memory, size_t bytes);
+void lk__rendezvous_unmap(void *memory, size_t bytes); /* unmaps, with the reserve; NULL is fine */
 
 /* HMAC-SHA-256 (RFC 2104). */
 void lk__hmac(const char *key, const void *message, size_t bytes, unsigned char mac[32]);

@@ -31,7 +31,7 @@ static size_t ring_bytes(int size)
 
 static size_t header_bytes(void) { return lk__round_up(sizeof(lk__shm_header), 4096); }
 
-static size_t mapped_bytes(int size)
+size_t lk__shm_bytes(int size)
 {
     size_t n = (size_t)size;
     return header_bytes() + lk__round_up(n * sizeof(lk__shm_rank_slot), 4096) + n * LK__BUFFERS * LK__CHUNK +
@@ -63,7 +63,7 @@ static void choose_spins(lk__shm *s)
     s->yields = s->size <= cores ? YIELDS : YIELDS_CROWDED;
 }
 
-static void set_layout(lk__shm *s, char *memory)
+void lk__shm_set_layout(lk__shm *s, char *memory)
 {
     s->header = (lk__shm_header *)memory;
     s->rank_slots = (lk__shm_rank_slot *)(memory + header_bytes());
@@ -76,36 +76,40 @@ static void set_layout(lk__shm *s, char *memory)
 static size_t pointer_bytes(const lk__shm *s) { return 3 * (size_t)s->size * sizeof *s->pointers; }
 static size_t message_bytes(const lk__shm *s) { return (size_t)s->size * sizeof *s->messages; }
 
-lk_status lk__shm_create(lk_comm *c, const lk__rendezvous_identity *identity, const char *key, const char *token)
+lk_status lk__shm_make(lk_comm *c)
 {
-    lk__shm             *s = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *s);
-    lk__rendezvous_local rendezvous = {c->context, key, token, c->rank, c->size, (double)c->join_ms / 1000,
-                                       identity,   c,   NULL,  NULL};
-    void                *memory;
+    lk__shm *s = c->state = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *s);
     if (!s) return LK_ENOMEM;
-    *s = (lk__shm){.comm = c,
-                   .rank = c->rank,
-                   .size = c->size,
-                   .mapped = mapped_bytes(c->size),
-                   .tick_start = lk__tick(),
-                   .time_start = lk__now()};
+    *s = (lk__shm){
+        .comm = c, .rank = c->rank, .size = c->size, .tick_start = lk__tick(), .time_start = lk__now(), .block = -1};
     s->pointers = lk__alloc(c->context, LK_MEMORY_OTHER, pointer_bytes(s));
     s->messages = lk__alloc(c->context, LK_MEMORY_OTHER, message_bytes(s));
-    lk_status status = s->pointers && s->messages ? lk__rendezvous_share(&rendezvous, s->mapped, &memory) : LK_ENOMEM;
-    if (status < 0) {
-        lk__free(c->context, LK_MEMORY_OTHER, s->pointers, pointer_bytes(s));
-        lk__free(c->context, LK_MEMORY_OTHER, s->messages, message_bytes(s));
-        lk__free(c->context, LK_MEMORY_OTHER, s, sizeof *s);
-        return status;
-    }
-    set_layout(s, memory);
+    if (s->pointers && s->messages) return LK_OK;
+    lk__shm_drop(c);
+    return LK_ENOMEM;
+}
+
+void lk__shm_drop(lk_comm *c)
+{
+    lk__shm *s = c->state;
+    lk__free(c->context, LK_MEMORY_OTHER, s->pointers, pointer_bytes(s));
+    lk__free(c->context, LK_MEMORY_OTHER, s->messages, message_bytes(s));
+    lk__free(c->context, LK_MEMORY_OTHER, s, sizeof *s);
+    c->state = NULL;
+}
+
+lk_status lk__shm_begin(lk_comm *c, lk__shm_mapping *mapping, int block)
+{
+    lk__shm *s = c->state;
+    s->mapping = mapping;
+    s->block = block;
+    lk__shm_set_layout(s, block < 0 ? mapping->base : mapping->base + mapping->own + (size_t)block * mapping->block);
     fill_rank_slot(s);
-    c->state = s;
     int64_t       timeout = c->timeout_ms;
     lk__comm_call o = {.kind = LK__BARRIER, .type = LK_U8, .site = {"lk_comm_create", 0}};
     c->timeout_ms = c->connect_ms;
     choose_spins(s);
-    status = lk__shm_collective(c, &o);
+    lk_status status = lk__shm_collective(c, &o);
     c->timeout_ms = timeout;
     choose_spins(s);
     if (status < 0) {
@@ -113,6 +117,28 @@ lk_status lk__shm_create(lk_comm *c, const lk__rendezvous_identity *identity, co
         c->backend->free(c);
     }
     return status;
+}
+
+enum { BLOCK_ALIGN = 2 << 20 }; /* a huge page; any page's size divides it */
+
+lk_status lk__shm_create(lk_comm *c, const lk__rendezvous_identity *identity, const char *key, const char *token)
+{
+    size_t bytes = lk__round_up(lk__shm_bytes(c->size), (size_t)sysconf(_SC_PAGESIZE)),
+           block = lk__round_up(bytes, BLOCK_ALIGN), reserve = (1 + LK__SHM_BLOCKS) * block - bytes;
+    lk__rendezvous_local rendezvous = {c->context, key, token, c->rank, c->size, (double)c->join_ms / 1000,
+                                       identity,   c,   NULL,  NULL,    &reserve};
+    lk__shm_mapping     *mapping = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *mapping);
+    void                *memory;
+    lk_status            status = mapping ? lk__shm_make(c) : LK_ENOMEM;
+    if (status >= 0 && (status = lk__rendezvous_share(&rendezvous, bytes, &memory)) < 0) lk__shm_drop(c);
+    if (status < 0) {
+        lk__free(c->context, LK_MEMORY_OTHER, mapping, sizeof *mapping);
+        return status;
+    }
+    *mapping = reserve ? (lk__shm_mapping){.base = memory, .own = block, .block = block, .blocks = LK__SHM_BLOCKS}
+                       : (lk__shm_mapping){.base = memory, .own = bytes};
+    atomic_init(&mapping->users, 1);
+    return lk__shm_begin(c, mapping, -1);
 }
 
 /* ---- symmetric memory ---- */
@@ -141,7 +167,8 @@ static lk_status allocate(lk_comm *c, uint64_t secret, size_t bytes, void **memo
                                        token,       s->rank,
                                        s->size,     (double)c->connect_ms / 1000,
                                        NULL,        c,
-                                       check_ranks, lk__shm_nodes(s) > 1 ? lk__shm_place : NULL};
+                                       check_ranks, lk__shm_nodes(s) > 1 ? lk__shm_place : NULL,
+                                       NULL};
     size_t               stride = lk__round_up(bytes, (size_t)sysconf(_SC_PAGESIZE));
     lk_status            status = lk__rendezvous_share(&rendezvous, stride * (size_t)s->size, &base);
     if (status >= 0 && !y) { /* known only now, so that the others do not wait for this rank */
@@ -224,25 +251,13 @@ static void free_state(lk_comm *c)
     leave_group(s);
     while (s->symmetric) release(c, s->symmetric->base + s->symmetric->stride * (size_t)s->rank);
     lk__shm_transfer_free(s);
-    lk__rendezvous_unmap(s->header, s->mapped);
-    lk__free(c->context, LK_MEMORY_OTHER, s->pointers, pointer_bytes(s));
-    lk__free(c->context, LK_MEMORY_OTHER, s->messages, message_bytes(s));
-    lk__free(c->context, LK_MEMORY_OTHER, s, sizeof *s);
-    c->state = NULL;
+    lk__shm_leave_mapping(s);
+    lk__shm_drop(c);
 }
 
 static lk_status create(lk_comm *c, const lk__rendezvous_identity *identity)
 {
     return lk__shm_create(c, identity, identity->key, identity->token);
-}
-
-static lk_status split(lk_comm *parent, lk_comm *c, const lk__comm_member *all, const int *ranks)
-{
-    char name[64], token[24];
-    (void)parent;
-    snprintf(name, sizeof name, "group-%016llx", (unsigned long long)all[ranks[0]].secret);
-    snprintf(token, sizeof token, "%016llx", (unsigned long long)all[0].secret);
-    return lk__shm_create(c, NULL, name, token);
 }
 
 const lk__comm_backend lk__backend_shm = {"shm",
@@ -258,7 +273,7 @@ const lk__comm_backend lk__backend_shm = {"shm",
                                           sent,
                                           free_state,
                                           create,
-                                          split,
+                                          lk__shm_split,
                                           lk__comm_reaches_host,
                                           peer,
                                           hosts};

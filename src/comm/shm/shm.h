@@ -54,6 +54,9 @@ typedef struct lk__shm_rank_slot {
     uint64_t         cpus[16];
     int32_t node, node_group; /* the kernel's number of its memory node; equal for ranks that count as on one */
     char    host[LK__HOST_NAME];
+    /* Of a split whose new group begins with the owner: its number, and the block of memory that the group has; -1: none was free. */
+    _Alignas(128) _Atomic uint32_t split;
+    int32_t split_block;
 } lk__shm_rank_slot;
 
 /* One direction between two ranks. */
@@ -62,7 +65,17 @@ typedef struct lk__shm_ring {
     _Alignas(128) _Atomic uint32_t tail; /* bytes taken out, by the receiver */
 } lk__shm_ring;
 
+/* Memory for groups that are split from the one that was created, or from its descendants: blocks behind its own, without pages until
+ * they are used. A block is large enough for a group of all ranks. */
+enum { LK__SHM_BLOCKS = 32 };
+
+typedef struct lk__shm_block {
+    _Atomic uint32_t users; /* ranks whose group it is; 0: it is free. Of ranks that died it is never free again */
+    _Atomic uint32_t used;  /* before: it has to be cleared */
+} lk__shm_block;
+
 typedef struct lk__shm_header {
+    lk__shm_block   blocks[LK__SHM_BLOCKS]; /* of the group that was created */
     _Atomic int32_t failure; /* 0 none, 1 being written, 2 written */
     int32_t         status;
     lk__comm_cause  cause;
@@ -76,16 +89,25 @@ typedef struct lk__shm_symmetric {
     struct lk__shm_symmetric *next;
 } lk__shm_symmetric;
 
+/* What this process has mapped for a group that was created, and the groups split from it; unmapped with the last of them. */
+typedef struct lk__shm_mapping {
+    char      *base;
+    size_t     own, block; /* bytes of that group, and of a block */
+    int        blocks;     /* 0: splits map memory of their own */
+    atomic_int users;
+} lk__shm_mapping;
+
 struct lk__shm_message; /* transfer.c */
 
 typedef struct lk__shm {
     lk_comm             *comm;
+    lk__shm_mapping     *mapping;
+    int                  block; /* of the mapping; -1: its beginning */
     lk__shm_header      *header;
     lk__shm_rank_slot   *rank_slots, *me;
     char                *staging; /* size × BUFFERS × CHUNK */
     char                *rings;
     size_t               ring_bytes; /* of data; a power of two */
-    size_t               mapped;
     int                  rank, size;
     int                  spins, yields;
     uint32_t             arrivals, progress; /* this rank's own counts */
@@ -129,6 +151,9 @@ static inline lk_status lk__shm_await(lk__shm *s, int peer, _Atomic uint32_t *wo
     if ((int32_t)(atomic_load_explicit(word, memory_order_acquire) - target) >= 0) return LK_OK;
     return lk__shm_wait(s, peer, word, target);
 }
+
+/* The same, of a word that only `peer` sets: it does not matter whether others do. */
+lk_status lk__shm_wait_for_one(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target);
 
 /* Sets one of this rank's own words and wakes the ranks that sleep on it. */
 static inline void lk__shm_post(lk__shm *s, _Atomic uint32_t *word, uint32_t value)
@@ -213,6 +238,19 @@ lk_status lk__shm_crossed(lk__shm *s, const lk__comm_call *transfer);
 lk_status lk__shm_lost(lk__shm *s, int peer);
 lk_status lk__shm_late(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, double seconds);
 void      lk__shm_stalled(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, double seconds);
+
+/* ---- memory of the group (shm.c, split.c) ---- */
+
+/* Makes comm->state, without memory; and begins the group in zeroed memory of lk__shm_bytes, which it takes also when it fails. */
+lk_status lk__shm_make(lk_comm *comm);
+lk_status lk__shm_begin(lk_comm *comm, lk__shm_mapping *mapping, int block);
+void      lk__shm_drop(lk_comm *comm); /* frees what lk__shm_make made */
+size_t    lk__shm_bytes(int size);
+void      lk__shm_leave_mapping(lk__shm *s);                  /* this rank no longer uses its group's memory */
+void      lk__shm_set_layout(lk__shm *s, char *memory);       /* where the parts of a group's memory are */
+/* ranks: of the parent; number: of its split, above that of any earlier one; secret: equal on all ranks of the new group. */
+lk_status lk__shm_split_as(lk_comm *parent, lk_comm *comm, const int *ranks, uint32_t number, uint64_t secret);
+lk_status lk__shm_split(lk_comm *parent, lk_comm *comm, const lk__comm_member *all, const int *ranks);
 
 /* ---- moving data ---- */
 

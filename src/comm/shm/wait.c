@@ -59,7 +59,8 @@ static lk_status check_group(lk__shm *s, int peer, _Atomic uint32_t *word, uint3
     return waited * 1000 >= (double)s->comm->timeout_ms ? lk__shm_late(s, peer, word, target, waited) : LK_OK;
 }
 
-static lk_status sleep_until(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target)
+/* each: whether every rank has such a word in its slot, and has to reach the target. */
+static lk_status sleep_until(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, bool each)
 {
     double             now = lk__now();
     lk__shm_wait_state p = {.since = now, .begun = now, .checked = now, .checked_all = now};
@@ -73,7 +74,7 @@ static lk_status sleep_until(lk__shm *s, int peer, _Atomic uint32_t *word, uint3
         atomic_store(&s->sleeping_on, NULL);
         atomic_fetch_sub(&rank_slot->sleepers, 1);
         if (reached(word, target)) return LK_OK;
-        if ((status = check_group(s, peer, word, target, &p)) >= 0) continue;
+        if ((status = check_group(s, peer, each ? word : NULL, target, &p)) >= 0) continue;
         /* A rank that fails later than this call, which it has completed, must not fail it here. */
         return reached(word, target) ? LK_OK : status;
     }
@@ -89,7 +90,12 @@ lk_status lk__shm_wait(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t ta
         sched_yield();
         if (reached(word, target)) return LK_OK;
     }
-    return sleep_until(s, peer, word, target);
+    return sleep_until(s, peer, word, target, true);
+}
+
+lk_status lk__shm_wait_for_one(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target)
+{
+    return reached(word, target) ? LK_OK : sleep_until(s, peer, word, target, false);
 }
 
 /* ---- the doorbell: a futex for transfers, which wait for several peers at once ---- */
