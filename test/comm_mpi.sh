@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # comm_mpi.sh - groups over MPI under a real mpirun, for each MPI whose module was built and whose mpirun is here: every collective against the
-# oracle, alone and mixed with shared memory; different calls are reported within a second; a killed rank ends the job; the program needs no
+# oracle, alone and mixed with shared memory; groups open no descriptors; different calls are reported within a second; a killed rank ends the job; the program needs no
 # `lockstep run`; and without mpirun the error explains what to do.   ctest: timeout 400, ranks 11
 set -eu
 work=$(mktemp -d)
@@ -86,6 +86,7 @@ for flavour in openmpi mpich; do
         echo "     $flavour, $ranks ranks"
     done
     timeout 200 $start -n 4 "$BUILD_DIR/test_comm_net" mixed launched > "$work/out" 2>&1 || fail "$flavour, mixed: $(tail -40 "$work/out")"
+    timeout 100 $start -n 4 "$BUILD_DIR/test_comm_groups" mpi > "$work/out" 2>&1 || fail "$flavour, groups: $(tail -40 "$work/out")"
     [ -z "${LK_SANITIZE:-}" ] || continue
     timeout 60 $start -n 3 "$work/odd" > "$work/out" 2>&1 || fail "$flavour: $(cat "$work/out")"
     [ "$(grep -c 'fine over mpi' "$work/out")" = 3 ] || fail "$flavour: $(cat "$work/out")"

@@ -1,5 +1,6 @@
 /* test_comm_groups.c - groups that are split from a group: they share its connections and its memory, run their operations at once with
- * those of the others, and fail alone. Over tcp, shared memory and both, between processes.
+ * those of the others, and fail alone. Over tcp, shared memory and both, between processes; and, when mpirun starts it with the argument
+ * mpi, as one of four ranks of that world.
  * ctest: timeout 200, ranks 4 */
 #define _GNU_SOURCE
 #include "comm_ranks.h"
@@ -98,6 +99,7 @@ static void count_what_splits_open(rank_test *t)
     }
     REQUIRE(lk_comm_split(groups[0], 0, 0, &inner) == LK_OK, "%s", lk_context_error(t->context));
     check_sum(t, inner, 3 + 4 * (t->rank / 2));
+    for (int i = 0; i < 2000 && count_tasks() > tasks; i++) usleep(1000); /* one that made a communicator of MPI ends */
     CHECK(open_descriptors() == descriptors && count_tasks() == tasks,
           "%s: %d descriptors and %d threads, not %d and %d", b->name, open_descriptors(), count_tasks(), descriptors,
           tasks);
@@ -420,8 +422,27 @@ static void a_parent_may_be_freed_before_its_children(void)
     run_processes(&mixed, 4, -1, free_the_parent_first);
 }
 
-int main(void)
+/* ---- under mpirun: this process is one rank ---- */
+
+static int run_launched(void)
 {
+    static const backend mpi = {"mpi", 0};
+    const char          *ompi = getenv("OMPI_COMM_WORLD_RANK"), *rank = ompi ? ompi : getenv("PMI_RANK");
+    REQUIRE(rank, "not started by mpirun");
+    void (*const functions[])(rank_test * t) = {count_what_splits_open, run_at_once, exchange_messages};
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        rank_test t = {.rank = atoi(rank), .size = 4, .function = functions[i], .config = LK_COMM_CONFIG_INIT};
+        t.config.backend = "mpi";
+        t.config.join_ms = 60000;
+        t.user = (void *)&mpi;
+        rank_main(&t);
+    }
+    return check_result();
+}
+
+int main(int count, char **arguments)
+{
+    if (count > 1 && strcmp(arguments[1], "mpi") == 0) return run_launched();
     RUN(a_split_opens_nothing_and_starts_no_thread);
     RUN(groups_without_number_are_made_and_freed);
     RUN(operations_of_overlapping_groups_run_at_once);
