@@ -36,14 +36,16 @@ typedef enum lk_state_part { LK_STATE_VALUE, LK_STATE_MOMENT_0, LK_STATE_MOMENT_
 /* Allocates the plan's state and initialises every parameter from its distribution, as a function of (seed, name, element), whichever rank
  * has the element. */
 LK_API lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store);
-/* The same for ranks of a host that hold their state together (plan.h, LK_STATE_SHARED): parameters, master copies and optimizer
- * state are once in memory that all ranks of the host map; so are buffers, if all ranks compute the same for them, else each has its own. With several hosts (lk_parallel.hosts) each has a
- * copy. Collective; the group must outlive the store. LK_EUNSUPPORTED: the ranks of this group have no common memory, or their hosts
- * different numbers of them. The context of every rank counts all of it as allocated.
+/* The same for ranks of a host that hold their state together (plan.h, LK_STATE_SHARED): parameters, master copies and optimizer state are once
+ * in memory that all ranks of the host map; so are buffers, if all ranks compute the same for them, else each has its own. With several hosts
+ * (lk_parallel.hosts) each has a copy. Collective; the group must outlive the store. LK_EUNSUPPORTED: the ranks of this group have no common
+ * memory, or their hosts different numbers of them. The context of every rank counts all of it as allocated.
  *
  * LK_UPDATE of a program on it is a collective: it returns when the state of all ranks of this host is the new one, and reading waits for
- * nothing. What lk_state points to is the memory of all of them. Where a rank fails amid an update or a write, the state of its host is partly new:
- * from then on reads, writes, hashes, saves and all sections return that failure there. */
+ * nothing. What lk_state points to is the memory of all of them. Where a rank fails amid an update or a write, the state of its host is partly
+ * new: from then on reads, writes, hashes, saves and all sections return that failure there.
+ *
+ * Also for a plan whose ranks have slices of their state, which needs no common memory. */
 LK_API lk_status lk_store_create_shared(lk_plan *plan, uint64_t seed, lk_comm *comm, lk_store **store);
 LK_API void      lk_store_free(lk_store *store);
 

@@ -7,7 +7,7 @@
  *                           of it is a second, finer division, by buckets (plan.h, lk__plan_pieces);
  *   split                   along a dimension over an axis of the mesh, maybe along several, one after the other: over axes of 2 and 3 ranks there
  *                           are 6 slices. Ranks that differ in other axes have copies of the same slice;
- *   both                    split over axes between hosts, and a host's slices shared by its ranks.
+ *   both                    split over axes between hosts, and a host's slices shared by its ranks. No plan is made so yet.
  * Values, master copies and moments are divided independently: with moments split and values whole it is ZeRO 1.
  *
  * The lists are computed when they are asked for, since a list of 1,024 ranks' slices for each array would be larger than many models. */

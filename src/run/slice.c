@@ -148,11 +148,13 @@ lk_status lk__store_finite(const lk_store *s, size_t index, bool *finite)
     if (status < 0) return status;
     status = s->device->backend->finite(s->device, lk__store_memory(s, index, LK_STATE_VALUE),
                                         lk__slices_elements(&slices, slices.own), slices.dtype, finite);
-    if (status < 0 || slices.parts == 1) return status;
-    int64_t all = *finite;
-    status = lk_comm_all_reduce(s->group, &all, &all, 1, LK_I64, LK_MIN, NULL);
-    *finite = all != 0;
-    return status;
+    if (slices.parts == 1) return status;
+    int64_t   all = status < 0 ? -1 : *finite; /* a rank whose device fails takes part, so that no other waits for it */
+    lk_status shared = lk_comm_all_reduce(s->group, &all, &all, 1, LK_I64, LK_MIN, NULL);
+    *finite = all == 1;
+    if (shared < 0 || status < 0 || all >= 0) return shared < 0 ? shared : status;
+    return lk__fail(s->context, LK_EIO, "another rank could not read its slice of \"%s\"",
+                    s->plan->graph->states[index].name);
 }
 
 /* Finds what lk_store_read and lk_store_write copy: the state, and the slice's first byte. */
