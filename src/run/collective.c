@@ -1,8 +1,8 @@
-/* collective.c - runs the collectives of a list of instructions: buckets of gradients, and values such as the sums of synchronised
- * batch norm. One call serves all slots. A start that overlaps leaves a work in flight, which its wait takes; other starts run to the
- * end. */
+/* collective.c - the collectives among the instructions: buckets of gradients, and values such as the sums of synchronised batch norm. One
+ * call serves all slots. A start that overlaps leaves a work in flight, which its wait takes; other starts run to the end. */
 #define _GNU_SOURCE
 #include "run/collective.h"
+#include "run/interpreter.h"
 
 #include "base/tree.h"
 #include "comm/abort.h"
@@ -18,70 +18,61 @@ static const lk__run_instruction *instruction_of(const lk_program *p, const lk__
     return &p->slots[0].train.instructions[c->start];
 }
 
-/* ---- buckets ---- */
-
-bool lk__buckets_by_slices(const lk_program *p) { return p->plan->parallel.leaves && !p->collectives->aligned; }
-
-/* A reduced bucket is copied to where the update reads it. */
-static lk_status finish_bucket(lk_program *p, const lk__run_collective *c)
+/* Where an instruction's work in flight is noted; NULL: in evaluation, where every collective is waited for at once. */
+static lk__run_collective *collective_at(const lk_program *p, const lk__schedule_run *run, size_t at)
 {
-    const lk__plan_bucket *b = &p->plan->buckets[c->bucket];
-    char                  *memory = p->gradients + lk__bucket_place(p->plan, b);
-    if (p->shared) return lk__shared_widen(p, b);
-    lk_status status = lk__stage_in(p, memory, lk__bucket_sent(p->plan, (size_t)c->bucket));
-    return status < 0 ? status : lk__bucket_widen(p, b);
+    return run->section == LK_EVALUATE ? NULL : &p->collectives->all[lk__run_at(p, run, at)->collective];
 }
 
-/* With shared state, each rank's slice: while backward runs, or on one host in the update, straight from all ranks' gradients. */
-static lk_status scatter_bucket(lk_program *p, lk__run_collective *c)
+static lk_work **work_of(lk__run_collective *c) { return c && !c->at_once ? &c->work : NULL; }
+
+/* ---- buckets ---- */
+
+/* Of a state that the ranks of a host share: each gets the sum of its slice. */
+lk_status lk__run_start_scatter(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
+    lk__run_collective    *c = collective_at(p, run, at);
     const lk__plan_bucket *b = &p->plan->buckets[c->bucket];
     lk_dtype               type = lk__bucket_type(p->plan, b);
     char                  *data = p->gradients + lk__bucket_place(p->plan, b);
     size_t                 slice = lk__slice_bytes(p->plan, lk__bucket_sent(p->plan, (size_t)c->bucket));
-    lk_status              status = lk__bucket_round(p, b);
-    if (status < 0 || p->shared->lazy) return status;
+    (void)next;
     return lk__comm_reduce_scatter_host(p->collectives->bulk, data, data + (size_t)lk__plan_own(p->plan) * slice,
                                         slice / lk_dtype_size(type), type, LK_SUM, &c->work);
 }
 
-static lk_status reduce_bucket(lk_program *p, lk__run_collective *c)
+/* Adds the time of a call that was waited for, and records it. */
+static void end_call(lk_program *p, const lk__run_instruction *in, double start, size_t bytes)
 {
-    lk__run_collectives   *x = p->collectives;
-    const lk__plan_bucket *b = &p->plan->buckets[c->bucket];
-    lk_dtype               type = lk__bucket_type(p->plan, b);
-    char                  *memory = p->gradients + lk__bucket_place(p->plan, b), *data = lk__exchanged(p, memory);
-    size_t                 sent = lk__bucket_sent(p->plan, (size_t)c->bucket);
-    if (!p->batch) return LK_OK;
-    if (p->shared) return scatter_bucket(p, c);
-    lk_status status = lk__bucket_round(p, b);
-    if (status >= 0 && !lk__buckets_by_slices(p)) status = lk__stage_out(p, memory, sent);
-    for (int i = 0; i < p->plan->sets && status >= 0 && lk__buckets_by_slices(p); i++)
-        status = lk__stage_out(p, lk__gradient_set(p, i) + b->offset, b->bytes);
-    if (status < 0) return status;
-    double start = lk__now();
-    if (lk__buckets_by_slices(p))
-        status = lk__leaf_tree_reduce(p, b);
-    else
-        status = lk_comm_all_reduce(x->bulk, data, data, b->bytes / lk_dtype_size(b->dtype), type, LK_SUM,
-                                    c->at_once ? NULL : &c->work);
     double end = lk__now();
-    x->waited += end - start;
-    if (c->work) return status;
-    lk__traced(p, instruction_of(p, c)->name, start, end, sent);
-    return status < 0 ? status : finish_bucket(p, c);
+    p->collectives->waited += end - start;
+    lk__traced(p, in->name, start, end, bytes);
 }
 
-/* A bucket of the current leaf or micro-batch is complete: it is added to those before it and, if it is the last, reduced. */
-static lk_status start_bucket(lk_program *p, lk__run_collective *c, bool last)
+lk_status lk__run_start_bucket(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
+    lk__run_collective    *c = collective_at(p, run, at);
     const lk__plan_bucket *b = &p->plan->buckets[c->bucket];
-    lk_status              status = LK_OK;
-    if (!p->plan->parallel.leaves && p->pending > 0) status = lk__gradients_accumulate(p, b);
-    if (!last || status < 0) return status;
-    if (p->plan->parallel.leaves && (status = lk__leaf_tree_add(p, b)) < 0) return status;
-    p->sent = (size_t)c->bucket + 1;
-    return reduce_bucket(p, c);
+    char                  *data = lk__exchanged(p, p->gradients + lk__bucket_place(p->plan, b));
+    double                 start = lk__now();
+    (void)next;
+    lk_status status = lk_comm_all_reduce(p->collectives->bulk, data, data, b->bytes / lk_dtype_size(b->dtype),
+                                          lk__bucket_type(p->plan, b), LK_SUM, work_of(c));
+    if (c->work)
+        p->collectives->waited += lk__now() - start;
+    else
+        end_call(p, lk__run_at(p, run, at), start, lk__bucket_sent(p->plan, (size_t)c->bucket));
+    return status;
+}
+
+lk_status lk__run_start_slices(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    const lk__run_instruction *in = lk__run_at(p, run, at);
+    double                     start = lk__now();
+    (void)next;
+    lk_status status = lk__leaf_tree_reduce(p, &p->plan->buckets[in->bucket]);
+    end_call(p, in, start, lk__bucket_sent(p->plan, (size_t)in->bucket));
+    return status;
 }
 
 /* ---- values within forward and backward ---- */
@@ -90,35 +81,42 @@ static bool gathers(const lk__run_instruction *in) { return in->op == LK__OP_all
 static bool scatters(const lk__run_instruction *in) { return in->op == LK__OP_reduce_scatter; }
 
 /* Over leaves: those of all slots, or of the batch that they form. */
-static lk_status run_over_leaves(lk_program *p, const lk__run_collective *c)
+lk_status lk__run_start_leaves(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
-    const lk__run_instruction *in = instruction_of(p, c);
+    const lk__run_instruction *in = lk__run_at(p, run, at);
     const lk__kernel_operand  *source = &in->call.in[0];
     size_t    elements = (size_t)lk__operand_elements(source), bytes = elements * lk_dtype_size(source->dtype);
     char     *mine = p->collectives->mine;
     lk_status status = LK_OK;
+    (void)next;
+    if (run->section == LK_EVALUATE)
+        return lk__fail(p->context, LK_EUNSUPPORTED, "evaluation has no leaves to add over");
     for (int i = 0; i < lk__leaves_here(p) && status >= 0; i++)
         status = lk__device_read(p->device, p->stream, mine + (size_t)i * bytes,
-                                 p->plan->batch_leaves ? lk__leaf_batch_source(p, c->start, i)
-                                                       : p->slots[i].train.instructions[c->start].call.in[0].data,
+                                 lk__run_slot_list(p, run, 0)->by_leaf
+                                     ? lk__leaf_batch_source(p, at, i)
+                                     : lk__run_slot_list(p, run, i)->instructions[at].call.in[0].data,
                                  bytes);
     if (status < 0 || (status = lk__gather_leaves(p, in->name, mine, elements, source->dtype)) < 0) return status;
     size_t made = (size_t)lk__operand_elements(&in->call.out[0]) * lk_dtype_size(in->call.out[0].dtype);
     if (!gathers(in)) lk__reduce_gathered(p, elements, source->dtype, in->call.attrs->reduction, mine);
-    for (int i = 0; i < p->plan->slots && status >= 0; i++) {
+    for (int i = 0; i < run->slots && status >= 0; i++) {
         size_t part = scatters(in) ? (size_t)p->slots[i].step.part * made : 0; /* a leaf's own part */
-        status = lk__device_write(p->device, p->stream, p->slots[i].train.instructions[c->start].call.out[0].data,
+        status = lk__device_write(p->device, p->stream, lk__run_slot_list(p, run, i)->instructions[at].call.out[0].data,
                                   gathers(in) ? p->collectives->gathered : mine + part, made);
     }
     return status;
 }
 
-static lk_status run_over_ranks(lk_program *p, const lk__run_instruction *in, lk_work **work)
+lk_status lk__run_start(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
-    const lk__kernel_call *call = &in->call;
-    const lk_dtype         type = call->in[0].dtype;
-    size_t elements = (size_t)lk__operand_elements(&call->in[0]), bytes = elements * lk_dtype_size(type);
-    size_t made = (size_t)lk__operand_elements(&call->out[0]) * lk_dtype_size(type);
+    const lk__run_instruction *in = lk__run_at(p, run, at);
+    const lk__kernel_call     *call = &in->call;
+    const lk_dtype             type = call->in[0].dtype;
+    size_t    elements = (size_t)lk__operand_elements(&call->in[0]), bytes = elements * lk_dtype_size(type);
+    size_t    made = (size_t)lk__operand_elements(&call->out[0]) * lk_dtype_size(type);
+    lk_work **work = p->batch ? work_of(collective_at(p, run, at)) : NULL;
+    (void)next;
     if (!p->batch) return in->run(call);
     /* Through the host, where the group does not reach the device. */
     bool      reached = lk__comm_reaches(p->batch, p->device);
@@ -140,13 +138,6 @@ static lk_status run_over_ranks(lk_program *p, const lk__run_instruction *in, lk
     return status;
 }
 
-static lk_status start_values(lk_program *p, lk__run_collective *c)
-{
-    const lk__run_instruction *in = instruction_of(p, c);
-    if (in->call.attrs->order == LK__ORDER_LEAVES) return run_over_leaves(p, c);
-    return run_over_ranks(p, in, c->at_once ? NULL : &c->work);
-}
-
 /* ---- waiting ---- */
 
 /* The span must be read before lk_work_wait frees the work, so tracing waits for its end first. */
@@ -164,34 +155,14 @@ static lk_status take_work(lk_program *p, lk__run_collective *c)
     c->work = NULL;
     lk_status status = lk_work_wait(work);
     p->collectives->waited += lk__now() - start;
-    return c->bucket >= 0 && status >= 0 ? finish_bucket(p, c) : status;
+    return status;
 }
 
-/* A bucket that lk_program_no_sync held back starts here. */
-static lk_status wait_for(lk_program *p, lk__run_collective *c)
+lk_status lk__run_wait(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
-    if (c->bucket >= 0 && (size_t)c->bucket >= p->sent) {
-        lk_status status = p->plan->parallel.leaves ? lk__leaf_tree_add(p, &p->plan->buckets[c->bucket]) : LK_OK;
-        p->sent = (size_t)c->bucket + 1;
-        if (status < 0 || (status = reduce_bucket(p, c)) < 0) return status;
-    }
-    return c->work ? take_work(p, c) : LK_OK;
-}
-
-lk_status lk__collective_run(lk_program *p, size_t index, bool last)
-{
-    const lk__run_instruction *in = &p->slots[0].train.instructions[index];
-    lk__run_collective        *c = &p->collectives->all[in->collective];
-    if (in->kind == LK__RUNS_WAIT) return wait_for(p, c);
-    return c->bucket >= 0 ? start_bucket(p, c, last) : start_values(p, c);
-}
-
-lk_status lk__collective_evaluate(lk_program *p, const lk__run_instruction *in)
-{
-    if (in->kind == LK__RUNS_WAIT) return LK_OK;
-    if (in->call.attrs->order == LK__ORDER_LEAVES)
-        return lk__fail(p->context, LK_EUNSUPPORTED, "evaluation has no leaves to add over");
-    return run_over_ranks(p, in, NULL);
+    lk__run_collective *c = collective_at(p, run, at);
+    (void)next;
+    return c && c->work ? take_work(p, c) : LK_OK;
 }
 
 lk_status lk__collectives_drain(lk_program *p)
@@ -247,7 +218,7 @@ static size_t lay_out(const lk_program *p, lk__run_collectives *x, char *memory)
     x->mine = reserve_bytes(memory, &used, leaves * widest);
     x->reports = reserve_bytes(memory, &used, ranks * sizeof *x->reports);
     x->ranks = reserve_bytes(memory, &used, ranks * sizeof *x->ranks);
-    if (!plan->parallel.leaves || x->aligned || plan->shared) return used;
+    if (!lk__plan_by_slices(plan) || plan->shared) return used;
     x->slice_bytes = lk__round_up(most / parts + 2 * LK__ALIGN, LK__ALIGN);
     x->slices = reserve_bytes(memory, &used, x->slice_bytes * 2 * leaves);
     x->scratch = reserve_bytes(memory, &used, lk__leaf_tree_scratch_bytes());
@@ -258,16 +229,13 @@ static void find_collectives(const lk_program *p, lk__run_collectives *x)
 {
     const lk__run_list *list = &p->slots[0].train;
     bool                reached = p->batch && lk__comm_reaches(p->batch, p->device);
-    for (size_t i = 0; i < list->count; i++) {
+    for (size_t i = list->count; i-- > 0;) { /* the first start of each counts: LK_SYNC may have a second of a bucket */
         const lk__run_instruction *in = &list->instructions[i];
-        if (in->kind != LK__RUNS_COLLECTIVE) continue;
-        const lk_graph        *g = list->planned->graph;
-        const lk__graph_value *value = &g->values[g->nodes[in->node].in[0]];
-        bool                   bucket = value->kind == LK__VALUE_BUCKET;
-        bool follows = i + 1 < list->count && in[1].kind == LK__RUNS_WAIT && in[1].collective == in->collective;
-        x->all[in->collective] = (lk__run_collective){.start = i,
-                                                      .bucket = bucket ? value->state : -1,
-                                                      .at_once = !x->overlaps || (!bucket && (follows || !reached))};
+        if (lk__action_kind_of(in->action) != LK__IS_START) continue;
+        bool bucket = in->bucket >= 0;
+        bool follows = i + 1 < list->count && in[1].action == LK__DO_WAIT && in[1].collective == in->collective;
+        x->all[in->collective] = (lk__run_collective){
+            .start = i, .bucket = in->bucket, .at_once = !x->overlaps || (!bucket && (follows || !reached))};
     }
 }
 
@@ -291,8 +259,7 @@ static lk_status open_bulk(lk_program *p, lk__run_collectives *x)
 lk_status lk__collectives_create(lk_program *p)
 {
     const lk_parallel  *parallel = &p->plan->parallel;
-    lk__run_collectives measured = {.aligned = lk__tree_nests(parallel->leaves, lk__plan_batch_parts(p->plan)),
-                                    .count = p->slots[0].train.collectives};
+    lk__run_collectives measured = {.count = p->slots[0].train.collectives};
     if (parallel->leaves > LK__LEAVES_MOST)
         return lk__fail(p->context, LK_EUNSUPPORTED, "%d leaves are too many; at most %d are supported",
                         parallel->leaves, LK__LEAVES_MOST);
@@ -300,12 +267,11 @@ lk_status lk__collectives_create(lk_program *p)
     char  *memory = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
     if (!memory) return LK_ENOMEM;
     lk__run_collectives *x = p->collectives = (lk__run_collectives *)memory;
-    x->aligned = measured.aligned;
     x->count = measured.count;
     lay_out(p, x, memory);
     x->bytes = bytes;
     if (parallel->leaves) lk__leaf_tree_find(x, p->plan);
-    x->overlaps = p->batch && lk__comm_overlaps(p->batch, lk_context_threads(p->context));
+    x->overlaps = p->group.overlaps;
     find_collectives(p, x);
     return p->batch ? open_bulk(p, x) : LK_OK;
 }

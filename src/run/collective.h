@@ -25,16 +25,15 @@ struct lk__run_collectives {
     bool                overlaps; /* the backend runs collectives while kernels run */
     lk__run_subtree    *subtrees; /* of all ranks, in order */
     int                 subtrees_count;
-    bool                aligned; /* every rank has one subtree of the same size: an all_reduce completes the tree */
-    char               *slices;  /* unless aligned: this rank's slice of a bucket, of every subtree */
-    size_t              slice_bytes;
-    char               *scratch; /* unless aligned: a tree's intermediate results */
-    size_t              bytes;   /* of this struct and its arrays */
-    size_t             *counts, *displacements, *more_counts, *more_displacements; /* one per rank */
-    char               *gathered, *mine; /* of small all_gathers: the numbers of all leaves, then all ranks' reports */
-    lk__run_report     *reports;         /* by rank */
-    lk__run_sums       *ranks;           /* by rank: the sums of its leaves */
-    double              waited;          /* seconds, since the latest report */
+    char   *slices; /* where buckets are reduced by slices (lk__plan_by_slices): this rank's, of every subtree */
+    size_t  slice_bytes;
+    char   *scratch;                                                   /* the same: a tree's intermediate results */
+    size_t  bytes;                                                     /* of this struct and its arrays */
+    size_t *counts, *displacements, *more_counts, *more_displacements; /* one per rank */
+    char   *gathered, *mine; /* of small all_gathers: the numbers of all leaves, then all ranks' reports */
+    lk__run_report *reports; /* by rank */
+    lk__run_sums   *ranks;   /* by rank: the sums of its leaves */
+    double          waited;  /* seconds, since the latest report */
 };
 
 /* ---- leaf_tree.c ---- */

@@ -19,7 +19,7 @@ static lk_status finish_gradients(lk_program *p)
         return lk__fail(p->context, LK_EINVAL, "this program was planned without an optimizer: it has no gradients");
     if (p->pending == 0 || p->synced) return LK_OK;
     if (!p->comm) return lk__section_run(p, LK_SYNC); /* no other rank takes part */
-    if (p->sent == 0 && !p->plan->parallel.leaves) return LK_OK;
+    if (!p->sent && !p->plan->parallel.leaves) return LK_OK;
     return lk__fail(
         p->context, LK_EINVAL,
         "the gradients are being reduced over the ranks: run LK_SYNC first, or call lk_program_no_sync before "
@@ -30,7 +30,7 @@ static lk_status finish_gradients(lk_program *p)
 static lk_status gather_gradients(lk_program *p)
 {
     lk_status status = finish_gradients(p);
-    return status >= 0 && p->shared && p->synced ? lk__shared_gather(p) : status;
+    return status >= 0 && p->synced ? lk__shared_gather(p) : status;
 }
 
 static lk_status locate_gradient(const lk_program *p, const char *parameter, char **gradient, size_t *bytes)
@@ -99,25 +99,6 @@ static lk_status run_over_gradients(const lk_program *p, lk__op op, double facto
         return lk__fail(p->context, status, "the device %s has no kernel to change gradients",
                         lk_context_device(p->context));
     return kernel.run(&call);
-}
-
-/* ---- in bf16, for the all_reduce of a bucket ---- */
-
-lk_status lk__bucket_round(lk_program *p, const lk__plan_bucket *b)
-{
-    lk_dtype sent = lk__bucket_type(p->plan, b);
-    if (sent == b->dtype) return LK_OK;
-    return lk__device_cast(p->device, p->stream, p->gradients + b->offset, b->dtype,
-                           p->gradients + lk__bucket_place(p->plan, b), sent,
-                           (int64_t)(b->bytes / lk_dtype_size(b->dtype)));
-}
-
-lk_status lk__bucket_widen(lk_program *p, const lk__plan_bucket *b)
-{
-    lk_dtype sent = lk__bucket_type(p->plan, b);
-    if (sent == b->dtype) return LK_OK;
-    return lk__device_cast(p->device, p->stream, p->gradients + lk__bucket_place(p->plan, b), sent,
-                           p->gradients + b->offset, b->dtype, (int64_t)(b->bytes / lk_dtype_size(b->dtype)));
 }
 
 lk_status lk__scale_gradients(lk_program *p, double factor)

@@ -41,7 +41,7 @@ void lk__graphs_free(lk_program *p)
 static bool equal_keys(const lk__run_key *a, const lk__run_key *b)
 {
     return a->list == b->list && a->begin == b->begin && a->end == b->end && a->samples == b->samples &&
-           a->total == b->total && a->gradients == b->gradients && a->first == b->first && a->last == b->last;
+           a->total == b->total && a->gradients == b->gradients && a->batch == b->batch && a->way == b->way;
 }
 
 /* The recording for this key, or the one that was not used for the longest time, forgotten. */

@@ -95,7 +95,7 @@ void lk__drop_gradients(lk_program *p)
 {
     p->pending = 0;
     p->written = false;
-    p->sent = 0;
+    p->sent = false;
     p->synced = false;
     p->invalid_text[0] = 0;
     p->invalid_forward = p->invalid_backward = false;

@@ -66,6 +66,7 @@ lk_status lk__leaf_batch_build(lk_program *p)
         trees += adds_leaves(node_of(p, i)) ? here : 0;
     }
     p->leaf_bytes = lk__round_up(calls * sizeof(lk__kernel_call), LK__ALIGN) + trees * leaves_bytes(here);
+    list->by_leaf = true;
     p->leaf_memory = lk__alloc(p->context, LK_MEMORY_OTHER, p->leaf_bytes);
     if (!p->leaf_memory) return LK_ENOMEM;
     lk__kernel_call *call = (lk__kernel_call *)p->leaf_memory;
@@ -157,15 +158,6 @@ static lk_status keep_numbers(lk_program *p, const lk__graph_node *n, int leaf)
     return status;
 }
 
-bool lk__leaf_batch_waits(const lk_program *p, const lk__run_instruction *in)
-{
-    const lk__plan_list  *planned = &p->plan->train;
-    const lk__graph_node *n = in->leaves ? &planned->graph->nodes[in->node] : NULL;
-    for (int i = 0; n && i < n->outputs; i++)
-        if (n->out[i] >= 0 && lk__plan_is_number(planned, n->out[i])) return true;
-    return false;
-}
-
 lk_status lk__leaf_batch_run(lk_program *p, lk__run_instruction *in)
 {
     const lk__plan_list  *planned = &p->plan->train;
@@ -185,8 +177,8 @@ const void *lk__leaf_batch_source(const lk_program *p, size_t index, int leaf)
     const lk__run_list *list = &p->slots[0].train;
     int                 v = node_of(p, index)->in[0];
     for (size_t i = index; i-- > 0;) {
-        const lk__graph_node *n = node_of(p, i);
-        for (int k = 0; k < n->outputs && list->instructions[i].leaves; k++)
+        const lk__graph_node *n = list->instructions[i].leaves ? node_of(p, i) : NULL;
+        for (int k = 0; n && k < n->outputs; k++)
             if (n->out[k] == v) return list->instructions[i].leaves[leaf].out[k].data;
     }
     return NULL; /* not reached: the plan has made one */

@@ -108,12 +108,6 @@ lk_status lk__leaf_tree_add(lk_program *p, const lk__plan_bucket *b)
     return status;
 }
 
-lk_status lk__gradients_accumulate(lk_program *p, const lk__plan_bucket *b)
-{
-    const void *in[] = {lk__gradient_set(p, 0) + b->offset, lk__gradient_set(p, 1) + b->offset};
-    return add_arrays(p, (char *)in[0], in, 2, b->bytes, b->dtype);
-}
-
 /* ---- subtrees that are not aligned ---- */
 
 static void slice_of(const lk_program *p, size_t elements, int part, size_t *first, size_t *count)

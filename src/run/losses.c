@@ -2,6 +2,7 @@
  * of this rank are computed before the first forward of a step, from inputs alone (plan/losses.c), and added over the ranks before the
  * first backward, in the tree: with leaves they are the same bits for any number of ranks. */
 #include "run/collective.h"
+#include "run/interpreter.h"
 
 #include <string.h>
 
@@ -52,7 +53,8 @@ static lk_status weigh_samples(lk_program *p, double *weights)
     lk_status      status = LK_OK;
     if (p->weights.count) {
         p->ready = false; /* activations are overwritten */
-        if ((status = lk__operands_weigh(p)) < 0 || (status = lk__list_run(p, &p->weights)) < 0) return status;
+        lk__schedule_run run = lk__schedule_run_of(&p->plan->weights, LK__IF_WAITED);
+        if ((status = lk__interpret(p, &run)) < 0) return status;
     }
     for (int i = 0; i < plan->losses_count && status >= 0; i++) {
         const lk__plan_loss *loss = &plan->losses[i];
@@ -118,11 +120,12 @@ static lk_status write_scale(lk_program *p, const lk__run_slot *slot, int i)
                             f32 ? sizeof narrow : sizeof wide);
 }
 
-lk_status lk__losses_scale(lk_program *p)
+/* The weights are added over all ranks once in a step; what each gradient is multiplied by is written in every backward. */
+lk_status lk__run_loss_scales(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
-    if (!has_several(p)) return LK_OK;
+    (void)at, (void)next;
     lk_status status = p->has_scales ? LK_OK : add_ranks(p);
-    for (int slot = 0; slot < p->plan->slots; slot++)
+    for (int slot = 0; slot < run->slots; slot++)
         for (int i = 0; i < p->plan->losses_count && status >= 0; i++) status = write_scale(p, &p->slots[slot], i);
     return status;
 }

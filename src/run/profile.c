@@ -24,11 +24,12 @@ void lk_program_profile_seconds(const lk_program *p, double *seconds, size_t cou
     const lk__run_list  *list = &p->slots[0].train;
     const lk__plan_list *planned = list->planned;
     lk__timeline_collect(p);
-    for (size_t i = 0, at = 0; i < count && planned; i++) {
-        const lk__run_instruction *in = &list->instructions[at];
-        bool                       runs = i < planned->order_count && at < list->count && in->node == planned->order[i];
-        seconds[i] = runs && in->runs ? in->seconds / (double)in->runs : 0;
-        at += runs;
+    for (size_t i = 0; i < count && planned; i++) {
+        seconds[i] = 0;
+        for (size_t at = 0; at < list->count && i < planned->order_count; at++) {
+            const lk__run_instruction *in = &list->instructions[at];
+            if (in->node == planned->order[i] && in->runs) seconds[i] += in->seconds / (double)in->runs;
+        }
     }
 }
 
@@ -114,15 +115,17 @@ static void add_instruction(rows *r, const lk__run_list *list, size_t at)
 {
     const lk_graph            *g = list->planned->graph;
     const lk__run_instruction *in = &list->instructions[at];
-    size_t                     together = in->together > 1 ? in->together : 1;
-    const lk__graph_node      *n = &g->nodes[list->instructions[at + together - 1].node];
+    size_t                     end = at + (in->together > 1 ? in->together : 1), together = 0;
+    const lk__graph_node      *n = &g->nodes[list->instructions[end - 1].node];
+    for (size_t i = at; i < end; i++) together += list->instructions[i].node >= 0;
     lk_profile_row row = {.dtype = lk__node_element(g, n), .calls = 1, .seconds = in->seconds / (double)in->runs};
     snprintf(row.operation, sizeof row.operation, "%s", lk__node_name(g, n));
     if (together > 1)
         snprintf(row.shapes, sizeof row.shapes, "%zu instructions together", together);
     else
         describe_shapes(g, n, row.shapes, sizeof row.shapes);
-    for (size_t i = at; i < at + together; i++) {
+    for (size_t i = at; i < end; i++) {
+        if (list->instructions[i].node < 0) continue; /* of other runs */
         const lk__graph_node *one = &g->nodes[list->instructions[i].node];
         row.bytes += lk__op_find(one->op)->bytes(g, one);
         row.flops += lk__op_find(one->op)->arithmetic(g, one);

@@ -2,6 +2,7 @@
  * binding inputs, splitting a batch into micro-batches and reading results; sections run in section.c. */
 #include "run/shared.h"
 
+#include "comm/comm.h"
 #include "comm/hosts.h"
 #include "run/lend.h"
 #include "run/timeline.h"
@@ -11,19 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A start gets the next number; its wait, the number of the latest collective that made what it reads. */
-static int find_collective(lk__run_list *list, const lk__graph_node *n)
-{
-    lk__graph_runs runs = lk__op_find(n->op)->runs;
-    if (runs == LK__RUNS_COLLECTIVE) return (int)list->collectives++;
-    for (size_t i = list->count; i-- > 0 && runs == LK__RUNS_WAIT;) {
-        const lk__run_instruction *in = &list->instructions[i];
-        if (in->kind == LK__RUNS_COLLECTIVE && list->planned->graph->nodes[in->node].out[0] == n->in[0])
-            return in->collective;
-    }
-    return -1;
-}
-
 static lk_status prepare_kernel(lk_program *p, const lk_graph *g, const lk__graph_node *n, lk__run_instruction *in)
 {
     lk__device_kernel kernel = lk__plan_kernel(g, n, &in->call);
@@ -32,41 +20,52 @@ static lk_status prepare_kernel(lk_program *p, const lk_graph *g, const lk__grap
     return kernel.prepare ? kernel.prepare(p->device, &kernel, &in->call) : LK_OK;
 }
 
-static lk_status build_list(lk_program *p, const lk__plan_list *planned, lk__run_slot *slot, lk__run_list *list)
+static lk_status build_instruction(lk_program *p, const lk__plan_list *planned, lk__run_slot *slot,
+                                   lk__run_instruction *in)
 {
-    list->planned = planned;
-    list->samples = -1;
-    if (planned->order_count == 0) return LK_OK;
-    list->instructions = lk__alloc(p->context, LK_MEMORY_OTHER, planned->order_count * sizeof *list->instructions);
-    if (!list->instructions) return LK_ENOMEM;
-    for (size_t i = 0; i < planned->order_count; i++) {
-        const lk__graph_node *n = &planned->graph->nodes[planned->order[i]];
-        if (lk__op_find(n->op)->runs != LK__RUNS_NOTHING) {
-            for (int section = 0; section < LK_SECTION_COUNT; section++) {
-                bool first = section == LK_FORWARD || section == LK_EVALUATE;
-                if (!first && i < planned->end[section - 1]) list->begin[section] = list->count + 1;
-                if (i < planned->end[section]) list->end[section] = list->count + 1;
-            }
-            lk__run_instruction *in = &list->instructions[list->count++];
-            in->node = planned->order[i];
-            in->op = n->op;
-            in->kind = lk__op_find(n->op)->runs;
-            in->collective = find_collective(list, n);
-            lk_status status = prepare_kernel(p, planned->graph, n, in);
-            if (status < 0) return status;
-            in->call.workspace = p->workspace;
-            in->call.pool = lk__context_pool(p->context);
-            in->call.step = &slot->step;
-            in->call.step_memory = lk__step_memory(slot);
-            in->call.invalid = p->report ? p->report : &p->invalid;
-            for (int j = 0; j < n->inputs + n->outputs; j++) {
-                int                 v = j < n->inputs ? n->in[j] : n->out[j - n->inputs];
-                lk__kernel_operand *o = j < n->inputs ? &in->call.in[j] : &in->call.out[j - n->inputs];
-                o->data = v < 0 ? NULL : lk__program_resolve(p, slot->arena, p->gradients, planned->places[v]);
-            }
-        }
+    const lk__graph_node *n = &planned->graph->nodes[in->node];
+    lk_status             status = prepare_kernel(p, planned->graph, n, in);
+    if (status < 0) return status;
+    in->op = n->op;
+    in->call.workspace = p->workspace;
+    in->call.pool = lk__context_pool(p->context);
+    in->call.step = &slot->step;
+    in->call.step_memory = lk__step_memory(slot);
+    in->call.invalid = p->report ? p->report : &p->invalid;
+    for (int j = 0; j < n->inputs + n->outputs; j++) {
+        int                 v = j < n->inputs ? n->in[j] : n->out[j - n->inputs];
+        lk__kernel_operand *o = j < n->inputs ? &in->call.in[j] : &in->call.out[j - n->inputs];
+        o->data = v < 0 ? NULL : lk__program_resolve(p, slot->arena, p->gradients, planned->places[v]);
     }
     return LK_OK;
+}
+
+static lk_status build_list(lk_program *p, const lk__plan_list *planned, lk__run_slot *slot, lk__run_list *list)
+{
+    lk__plan_instructions made;
+    lk_status             status = lk__plan_instruct(p->plan, planned, p->group, &made);
+    list->planned = planned;
+    list->samples = -1;
+    if (status < 0) return status;
+    memcpy(list->begin, made.begin, sizeof list->begin);
+    memcpy(list->end, made.end, sizeof list->end);
+    list->collectives = (size_t)made.collectives;
+    list->instructions = lk__alloc(p->context, LK_MEMORY_OTHER, made.count * sizeof *list->instructions);
+    if (!list->instructions) status = LK_ENOMEM;
+    if (list->instructions) list->count = made.count;
+    for (size_t i = 0; i < list->count && status >= 0; i++) {
+        const lk__plan_instruction *from = &made.all[i];
+        lk__run_instruction        *in = &list->instructions[i];
+        in->node = from->node;
+        in->action = from->action;
+        in->when = from->when;
+        in->bucket = from->bucket;
+        in->collective = from->collective;
+        in->launch = -1;
+        if (in->node >= 0) status = build_instruction(p, planned, slot, in);
+    }
+    lk__plan_instructions_free(p->context, &made);
+    return status;
 }
 
 /* A store can be used with any plan that has the same states in the same layout. */
@@ -214,6 +213,7 @@ static lk_status make_groups(lk_program *p, lk_comm *comm)
     if (status >= 0) status = lk_mesh_create_groups(p->mesh, listed, sizeof listed / sizeof *listed);
     if (status >= 0) status = lk_mesh_group(p->mesh, LK__PLAN_BATCH_AXES, &p->batch);
     p->comm = comm;
+    if (status >= 0) p->group.overlaps = lk__comm_overlaps(p->batch, lk_context_threads(p->context));
     return status;
 }
 
@@ -242,6 +242,7 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
         goto fail;
     if (p->comm && (status = lk__verify_plans(plan, p->comm, &p->first_chooses)) < 0) goto fail;
     if ((status = make_constants(p)) < 0 || (status = lk__gradients_share(p)) < 0 || (status = make_slots(p)) < 0 ||
+        (status = lk__plan_schedule_make(plan, LK__SCHEDULE_STEP, &p->schedule)) < 0 ||
         (status = lk__losses_create(p)) < 0 || (status = lk__staging_create(p)) < 0 ||
         (status = prepare_lists(p)) < 0 || (status = lk__collectives_create(p)) < 0 ||
         (status = lk__shared_create(p)) < 0 || (status = lk__lend_create(p)) < 0 ||
@@ -257,8 +258,7 @@ fail:
 
 static void free_list(lk_context *c, lk__run_list *list)
 {
-    if (list->instructions)
-        lk__free(c, LK_MEMORY_OTHER, list->instructions, list->planned->order_count * sizeof *list->instructions);
+    if (list->instructions) lk__free(c, LK_MEMORY_OTHER, list->instructions, list->count * sizeof *list->instructions);
 }
 
 void lk_program_free(lk_program *p)
@@ -289,6 +289,7 @@ void lk_program_free(lk_program *p)
     free_list(c, &p->evaluate);
     free_list(c, &p->weights);
     lk__losses_free(p);
+    lk__plan_schedule_free(c, &p->schedule);
     p->device->backend->stream_free(p->device, p->stream);
     lk__free(c, LK_MEMORY_OTHER, p->leaf_memory, p->leaf_bytes);
     lk__free(c, LK_MEMORY_OTHER, p->trace_names, p->trace_names_bytes);
@@ -390,60 +391,62 @@ lk_status lk_program_run(lk_program *p, lk_section section)
     return section == LK_FORWARD ? await_buffers(p, status) : status;
 }
 
-static lk_status compute_leaves(lk_program *p)
+/* With leaves, the rows of this rank follow from those of the global batch. */
+static lk_status check_leaves(lk_program *p)
 {
-    const lk_parallel *parallel = &p->plan->parallel;
-    int                here = lk__leaves_here(p), slots = p->plan->slots;
-    int64_t            begin = lk__leaf_row(p, 0), rows = lk__leaf_row(p, here) - begin;
-    bool               first = lk__plan_own_leaves(p->plan).first == 0 || p->plan->syncs;
-    lk_status          status;
-    if (p->step.total < p->step.count || rows != p->step.count)
-        return lk__fail(p->context, LK_EINVAL,
-                        "this rank has %lld samples of a batch of %lld, but rank %d's %d of %d leaves hold %lld",
-                        (long long)p->step.count, (long long)p->step.total, lk__plan_rank(p->plan), here,
-                        parallel->leaves, (long long)rows);
-    status = lk__losses_weigh_step(p);
-    for (int leaf = 0; leaf < here && status >= 0; leaf += p->plan->batch_leaves ? here : slots) {
-        p->leaf = leaf;
-        for (int slot = 0; slot < slots && status >= 0; slot++) {
-            int64_t row = lk__leaf_row(p, leaf + slot),
-                    next = lk__leaf_row(p, p->plan->batch_leaves ? here : leaf + slot + 1);
-            status = lk__slot_set(p, slot, row - begin, next - row);
-            /* Running statistics are those of the first leaf, on the rank that has it; synchronised ones are updated on all ranks, or
-             * by one where the ranks share them. */
-            p->slots[slot].step.updates_buffers = slot == 0 && leaf == 0 && first && lk__store_writes_buffers(p->store);
-            p->slots[slot].step.part = (int)lk__plan_own_leaves(p->plan).first + leaf + slot;
-        }
-        if (status >= 0 && (status = lk__section_run(p, LK_FORWARD)) >= 0) status = lk__section_run(p, LK_BACKWARD);
+    int     here = lk__leaves_here(p);
+    int64_t rows = lk__leaf_row(p, here) - lk__leaf_row(p, 0);
+    if (!p->plan->parallel.leaves || (p->step.total >= p->step.count && rows == p->step.count)) return LK_OK;
+    return lk__fail(p->context, LK_EINVAL,
+                    "this rank has %lld samples of a batch of %lld, but rank %d's %d of %d leaves hold %lld",
+                    (long long)p->step.count, (long long)p->step.total, lk__plan_rank(p->plan), here,
+                    p->plan->parallel.leaves, (long long)rows);
+}
+
+/* Gives the slots of a run their leaves. */
+static lk_status place_leaves(lk_program *p, const lk__schedule_run *run)
+{
+    int       first = (int)lk__plan_own_leaves(p->plan).first, end = lk__leaves_here(p);
+    bool      updates = (first == 0 || p->plan->syncs) && run->part == 0 && lk__store_writes_buffers(p->store);
+    lk_status status = LK_OK;
+    for (int slot = 0; slot < run->slots && status >= 0; slot++) {
+        int64_t row = lk__leaf_row(p, run->part + slot),
+                next = lk__leaf_row(p, p->plan->batch_leaves ? end : run->part + slot + 1);
+        status = lk__slot_set(p, slot, row - lk__leaf_row(p, 0), next - row);
+        /* Running statistics are those of the first leaf, on the rank that has it; synchronised ones are updated on all ranks, or by one
+         * where the ranks share them. */
+        p->slots[slot].step.updates_buffers = slot == 0 && updates;
+        p->slots[slot].step.part = first + run->part + slot;
     }
-    p->leaf = 0;
     return status;
 }
 
-static lk_status compute_micro_batches(lk_program *p)
+static lk_status place_slots(lk_program *p, const lk__schedule_run *run)
 {
-    int64_t   micro_batches = p->plan->parallel.micro_batches, count = p->step.count;
-    bool      no_sync = p->no_sync;
-    lk_status status = lk__losses_weigh_step(p);
-    for (int64_t i = 0; i < micro_batches && status >= 0; i++) {
-        lk__range rows = lk__split_part(count, micro_batches, i);
-        p->no_sync = no_sync || i + 1 < micro_batches;
-        if ((status = lk__slot_set(p, 0, rows.first, lk__range_count(rows))) >= 0 &&
-            (status = lk__section_run(p, LK_FORWARD)) >= 0)
-            status = lk__section_run(p, LK_BACKWARD);
-    }
-    p->no_sync = no_sync;
-    return status;
+    if (p->plan->parallel.leaves) return place_leaves(p, run);
+    lk__range rows = lk__split_part(p->step.count, p->plan->parallel.micro_batches, run->part);
+    return lk__slot_set(p, 0, rows.first, lk__range_count(rows));
 }
 
 lk_status lk_program_compute(lk_program *p, const lk_step *step)
 {
+    const lk__plan_schedule *s = &p->schedule;
     if (!p->plan->trains)
         return lk__fail(p->context, LK_EINVAL, "this program was planned without an optimizer: it only evaluates");
     lk_status status = lk__step_set(p, step);
     lk__source_use(p, p->sources[0]);
-    if (status >= 0) status = p->plan->parallel.leaves ? compute_leaves(p) : compute_micro_batches(p);
-    return status < 0 ? status : lk__section_run(p, LK_SYNC);
+    if (status >= 0) status = check_leaves(p);
+    if (status >= 0) status = lk__losses_weigh_step(p);
+    for (size_t i = 0; i < s->count && s->runs[i].section != LK_UPDATE && status >= 0; i++) {
+        const lk__schedule_run *run = &s->runs[i];
+        if (run->section == LK_FORWARD) status = place_slots(p, run);
+        p->part = p->plan->parallel.leaves ? run->part : 0;
+        p->more = run->flags & LK__IF_MORE;
+        if (status >= 0) status = lk__section_run(p, run->section);
+    }
+    p->part = 0;
+    p->more = false;
+    return status;
 }
 
 lk_status lk_program_train(lk_program *p, const lk_step *step)

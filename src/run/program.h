@@ -5,17 +5,21 @@
 #ifndef LK__PROGRAM_H
 #define LK__PROGRAM_H
 
+#include "plan/schedule.h"
 #include "run/store.h"
 #include "run/trainer_interface.h"
 
 typedef struct lk__run_instruction {
     lk__kernel       run;
     lk__kernel_call  call;
-    lk__kernel_call *leaves; /* one per leaf of this rank, where it is run leaf by leaf; else NULL */
-    int              node;
-    lk__op           op;
-    lk__graph_runs   kind;       /* a kernel, or the start or the wait of a collective */
-    int              collective; /* which one, in the order of the list; -1: none */
+    lk__kernel_call *leaves;     /* one per leaf of this rank, where it is run leaf by leaf; else NULL */
+    int              node;       /* -1: none */
+    lk__op           op;         /* of the node */
+    lk__plan_action  action;     /* what it does */
+    unsigned         when;       /* conditions of the runs that it is part of */
+    int              bucket;     /* of gradients; -1: none */
+    int              collective; /* of a start or a wait: which one, in the order of the list; -1: none */
+    int              launch;     /* its number in its launch group (update.c); -1: it is not in one */
     const char      *name;       /* while tracing */
     double           seconds;    /* while profiling */
     int64_t          runs;
@@ -27,8 +31,9 @@ typedef struct lk__run_list {
     lk__run_instruction *instructions;
     size_t               count, collectives;
     size_t               begin[LK_SECTION_COUNT], end[LK_SECTION_COUNT]; /* of each section among the instructions */
-    int64_t              samples;   /* the count that operands are set for; -1: none yet, or an input was rebound */
-    int64_t              total;     /* the same for the samples of the global batch, with batch_leaves */
+    bool                 by_leaf; /* some run leaf by leaf, on rows that follow from the samples of the global batch */
+    int64_t              samples; /* the count that operands are set for; -1: none yet, or an input was rebound */
+    int64_t              total;   /* the same for the samples of the global batch, with batch_leaves */
     const char          *gradients; /* the same for the set of gradients */
 } lk__run_list;
 
@@ -65,7 +70,8 @@ struct lk_program {
     lk__device_stream *stream;                        /* of all kernels */
     char              *arena, *workspace, *gradients; /* the device's memory */
     char *exchanged; /* what collectives reduce: the gradients or, where they do not reach the device, a host copy */
-    lk__run_slot     *slots; /* plan->slots of them */
+    lk__run_slot     *slots;    /* plan->slots of them */
+    lk__plan_schedule schedule; /* of a step */
     lk__run_list      evaluate;
     lk__run_list      weights; /* of several losses; of slot 0 */
     const void      **bound;   /* what the caller bound: the samples of all micro-batches or leaves; by value id */
@@ -88,14 +94,16 @@ struct lk_program {
     bool             has_gradients; /* some were made or written since the program was created */
     bool             written;       /* the gradients are the caller's alone: no backward has run */
     double           weight;        /* once synced: what the update divides by */
-    size_t           sent;          /* buckets of this update that are in flight or reduced */
-    int              leaf;          /* the current leaf of this rank, from 0 */
+    bool             sent;          /* the buckets of this update are in flight or reduced */
+    int              part;          /* the current leaf of this rank, from 0; without leaves 0 */
+    bool             more;          /* the schedule has another backward before the update */
     double          *numbers; /* (leaves of this rank, numbers_count); without leaves one row, over its micro-batches */
     lk_named_metric *named;   /* of `metrics` */
     double           latest[LK__PLAN_NUMBERS]; /* that `metrics` was made of */
-    double *loss_weights; /* of several losses: (leaves of this rank, losses), of all its samples of the step */
-    double  loss_scales[LK_MAX_LOSSES]; /* factor over the weight of all ranks, once has_scales */
-    bool    has_scales;
+    double        *loss_weights; /* of several losses: (leaves of this rank, losses), of all its samples of the step */
+    double         loss_scales[LK_MAX_LOSSES]; /* factor over the weight of all ranks, once has_scales */
+    bool           has_scales;
+    lk__plan_group group; /* what is known of the ranks' group: it decides which instructions there are */
     lk__run_collectives  *collectives;
     double                stop_request, data; /* of this rank's next report */
     lk__kernel_invalid_id invalid;            /* of the current section */
@@ -203,7 +211,8 @@ typedef struct lk__run_key {
     size_t              begin, end; /* instructions */
     int64_t             samples, total;
     const char         *gradients;
-    int                 first, last; /* step.c: of the micro-batches of a step; otherwise 0 */
+    int64_t             batch; /* step.c: which run of the schedule; otherwise 0 */
+    int                 way;   /* tokens.c: how tokens are chosen; otherwise 0 */
 } lk__run_key;
 typedef lk_status (*lk__run_issue)(lk_program *program, const lk__run_key *key); /* queues kernels on the stream */
 
@@ -214,8 +223,10 @@ lk_status lk__run_recorded(lk_program *program, const lk__run_key *key, lk__run_
 /* ---- update.c: calls that the device may run together: of a step that is queued, of the update, of a step of generation ---- */
 lk_status lk__update_create(lk_program *program);
 void      lk__update_free(lk_program *program);
-/* Runs instructions begin … limit-1 of a list together, the first of them and as many as the device does; *end: behind the last. */
-lk_status lk__update_run(lk_program *program, const lk__run_list *list, size_t begin, size_t limit, size_t *end);
+/* Launches instruction `at` of a list, and as many of those behind it, before `limit`, as the device runs in one launch. *launched: some;
+ * *end: behind the last of them. */
+lk_status lk__launch_group(lk_program *program, const lk__run_list *list, size_t at, size_t limit, size_t *end,
+                           bool *launched);
 /* device.h's end_step with all of the update. */
 lk_status lk__update_end_step(lk_program *program, const lk__device_numbers *numbers, lk__device_result *results,
                               bool *done);
@@ -232,51 +243,32 @@ lk_status lk__slot_set(lk_program *program, int index, int64_t first, int64_t co
 lk_status lk__step_set(lk_program *program, const lk_step *step);
 
 /* ---- leaf_batch.c: leaves that run as one batch ---- */
-lk_status lk__leaf_batch_build(lk_program *program);
-size_t    lk__leaf_batch_sums_bytes(const lk_program *program); /* of the device's memory */
-void      lk__leaf_batch_patch(lk_program *program);            /* after the instructions of the whole batch */
-lk_status lk__leaf_batch_run(lk_program *program, lk__run_instruction *instruction);
-bool lk__leaf_batch_waits(const lk_program *program, const lk__run_instruction *instruction); /* for numbers of leaves */
+lk_status   lk__leaf_batch_build(lk_program *program);
+size_t      lk__leaf_batch_sums_bytes(const lk_program *program); /* of the device's memory */
+void        lk__leaf_batch_patch(lk_program *program);            /* after the instructions of the whole batch */
+lk_status   lk__leaf_batch_run(lk_program *program, lk__run_instruction *instruction);
 const void *lk__leaf_batch_source(const lk_program *program, size_t index, int leaf);
 
 /* ---- section.c ---- */
-lk_status lk__slot_numbers(const lk_program *program, const lk__run_slot *slot, const lk__plan_list *planned,
-                           double *numbers);
-
 lk_status lk__section_run(lk_program *program, lk_section section);
-/* Sets the operands of all slots for a section, where they are set for another count or set of gradients. */
-lk_status lk__slots_prepare(lk_program *program, lk_section section);
-/* Sets the operands of slot 0's training list for its count and this set of gradients. */
-lk_status lk__operands_set(lk_program *program, const char *gradients);
-/* The operands of the evaluation's list, for slot 0's count. */
-lk_status lk__operands_evaluate(lk_program *program);
-lk_status lk__operands_weigh(lk_program *program); /* the same of the list of weights */
-/* Runs all of a list that has no sections, over slot 0. */
-lk_status lk__list_run(lk_program *program, lk__run_list *list);
-/* Queues kernels begin … end-1 of a list. */
-lk_status lk__kernels_issue(lk_program *program, const lk__run_key *key);
-void      lk__metrics_set(lk_program *program, const double *numbers);
+
+/* ---- interpreter.c ---- */
+void *lk__program_resolve(const lk_program *program, const char *arena, const char *gradients, lk__plan_place place);
+
+/* ---- results.c ---- */
+void lk__metrics_set(lk_program *program, const double *numbers);
 /* A number that the device computed; `otherwise` where there is none. */
 lk_status lk__program_number(const lk_program *program, const char *arena, const lk__plan_list *planned, int value,
                              double otherwise, double *number);
-void *lk__program_resolve(const lk_program *program, const char *arena, const char *gradients, lk__plan_place place);
 
 /* ---- collective.c: collectives among the instructions ---- */
 lk_status lk__collectives_create(lk_program *program);
 void      lk__collectives_free(lk_program *program);
-/* Runs the start or the wait that is instruction `index` of all slots. last: no leaf or micro-batch follows whose gradients would
- * have to be added first. */
-lk_status lk__collective_run(lk_program *program, size_t index, bool last);
-lk_status lk__collective_evaluate(lk_program *program, const lk__run_instruction *instruction); /* in LK_EVALUATE */
 lk_status lk__collectives_drain(lk_program *program); /* waits for all that are in flight */
-/* Whether a bucket is reduced by exchanging slices of it; otherwise by one all_reduce. */
-bool lk__buckets_by_slices(const lk_program *program);
 
 /* ---- leaf_tree.c ---- */
 /* Leaves of the subtree that begins with leaf `leaf` of this rank, all of them its own; 0: none begins there. */
 int lk__leaf_subtree(const lk_program *program, int leaf);
-/* Adds a bucket of the second set of gradients to the first. */
-lk_status lk__gradients_accumulate(lk_program *program, const lk__plan_bucket *bucket);
 
 /* ---- report.c ---- */
 lk_status lk__gather_reports(lk_program *program); /* of all ranks, with the numbers of their leaves */
@@ -289,8 +281,6 @@ void      lk__losses_free(lk_program *program);
  * that slot 0 is set to. Nothing where there is one loss. */
 lk_status lk__losses_weigh_step(lk_program *program);
 lk_status lk__losses_weigh_slot(lk_program *program);
-/* Before a backward: adds the weights over all ranks, once in a step, and writes what each gradient is multiplied by. */
-lk_status lk__losses_scale(lk_program *program);
 /* The numbers of a leaf that do not depend on samples, where leaves run as one batch. */
 lk_status lk__losses_keep_numbers(lk_program *program);
 
@@ -308,9 +298,6 @@ void lk__describe_invalid(const lk_program *program, const lk__plan_list *planne
 
 /* ---- gradient.c ---- */
 lk_status lk__scale_gradients(lk_program *program, double factor); /* all of them */
-/* With gradient_dtype bf16: rounds a bucket to where it is reduced, and copies the result back; else nothing. */
-lk_status lk__bucket_round(lk_program *program, const lk__plan_bucket *bucket);
-lk_status lk__bucket_widen(lk_program *program, const lk__plan_bucket *bucket);
 
 /* ---- traced.c ---- */
 enum { LK__TRACK_STEPS, LK__TRACK_COMPUTE, LK__TRACK_COLLECTIVES, LK__TRACK_KERNELS, LK__TRACK_COPIES };

@@ -3,7 +3,9 @@
 #include "run/shared.h"
 
 #include "comm/abort.h"
+#include "comm/hosts.h"
 #include "run/collective.h"
+#include "run/interpreter.h"
 
 /* Elements of a piece in front of the first part of square_sum that begins in it. */
 static int64_t head_of(const lk_program *p, const lk__plan_piece *piece)
@@ -67,6 +69,7 @@ static bool find_instructions(const lk_program *p, int *optimizers, int *norms)
     bool                clips = false;
     for (size_t i = 0; optimizers && i < p->plan->graph->states_count; i++) optimizers[i] = norms[i] = -1;
     for (size_t i = list->begin[LK_UPDATE]; i < list->end[LK_UPDATE]; i++) {
+        if (list->instructions[i].node < 0) continue;
         const lk__graph_node *n = &g->nodes[list->instructions[i].node];
         bool norm = n->op == LK__OP_square_sum, writes = lk__op_find(n->op)->effect == LK__EFFECT_STATE;
         int  state = norm || writes ? state_of_gradient(p->plan, n->in[0]) : -1;
@@ -98,7 +101,7 @@ static size_t lay_out(const lk_program *p, lk__run_shared *x, char *memory)
 {
     size_t used = lk__round_up(sizeof *x, LK__ALIGN), states = p->plan->graph->states_count;
     size_t block = LK__SHARED_BLOCK * sizeof(double);
-    bool   tree = lk__buckets_by_slices(p);
+    bool   tree = lk__plan_by_slices(p->plan);
     x->gradients = take_bytes(memory, &used, (size_t)lk__plan_owners(p->plan) * sizeof *x->gradients);
     x->blocks = take_bytes(memory, &used, x->blocks_count * sizeof *x->blocks);
     x->parts = take_bytes(memory, &used, x->parts_count * sizeof *x->parts);
@@ -119,10 +122,6 @@ static lk_status make_squares(lk_program *p, lk__run_shared *x)
     return status;
 }
 
-/* Summing so many bytes of gradients takes less time than handing them to the thread that would do it while backward runs: `bench train
- * --model mlp -n 8` on 16 cores. */
-static const size_t FEW_BYTES = 256 << 10;
-
 static lk_status make_shared(lk_program *p, const lk__plan_piece *pieces, size_t count)
 {
     lk__run_shared measured = {.squares_count = count_squares(p->plan, NULL)};
@@ -140,8 +139,7 @@ static lk_status make_shared(lk_program *p, const lk__plan_piece *pieces, size_t
     (void)count_squares(p->plan, x->first_square);
     lk_status status = clips ? make_squares(p, x) : LK_OK;
     if (status >= 0) list_slices(p, x, pieces, count, clips);
-    bool overlaps = p->collectives->overlaps && p->plan->gradient_bytes > FEW_BYTES;
-    x->lazy = lk__buckets_by_slices(p) || (!overlaps && p->plan->parallel.hosts == 1);
+    x->lazy = lk__plan_sums_late(p->plan, p->group);
     return status;
 }
 
@@ -165,3 +163,45 @@ void lk__shared_free(lk_program *p)
     lk__free(p->context, LK_MEMORY_OTHER, p->shared, p->shared->bytes);
     p->shared = NULL;
 }
+
+/* ---- between LK_SYNC and the update ---- */
+
+static void end_sync(lk__run_shared *x)
+{
+    x->permits = false;
+    x->summed = x->lazy ? LK__SUMMED_NOWHERE : LK__SUMMED_SLICES;
+}
+
+void lk__shared_unsynced(lk_program *p)
+{
+    if (p->shared) end_sync(p->shared);
+}
+
+/* On several hosts LK_SYNC may have succeeded on other ranks of this one, which may update at once. On one host a rank that has got all
+ * reports has them because all others can get them. */
+static lk_status fail_sync(lk_program *p, lk_status status, bool permits)
+{
+    return status < 0 && permits && p->plan->parallel.hosts > 1 ? lk__store_invalidate(p->store, status) : status;
+}
+
+lk_status lk__shared_reported(lk_program *p, lk_status status)
+{
+    if (!p->shared) return status;
+    bool permits = p->shared->permits;
+    end_sync(p->shared);
+    return fail_sync(p, status, permits);
+}
+
+lk_status lk__run_exchange(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    (void)run, (void)at, (void)next;
+    return fail_sync(p, lk__shared_exchange(p), p->shared->permitted);
+}
+
+lk_status lk__shared_reuse(lk_program *p)
+{
+    bool read = p->shared && p->shared->summed != LK__SUMMED_WHOLE;
+    return read ? lk__comm_barrier_host(p->comm) : LK_OK;
+}
+
+bool lk__shared_apart(const lk_program *p) { return p->shared && !p->shared->permitted; }

@@ -63,15 +63,20 @@ struct lk__run_shared {
 lk_status lk__shared_create(lk_program *program); /* with other ranks; nothing where the state is not shared */
 void      lk__shared_free(lk_program *program);
 
+/* Of a program without such a state these do nothing. */
+/* After the reports were gathered, with the status of that: where the sums are now, and whether the state is still valid. */
+lk_status lk__shared_reported(lk_program *program, lk_status status);
+void      lk__shared_unsynced(lk_program *program); /* LK_SYNC failed */
+lk_status lk__shared_reuse(lk_program *program);    /* before gradients that are synced are overwritten. Collective */
+bool      lk__shared_apart(const lk_program *program); /* whether a rank may have read the state since LK_SYNC */
+
 /* ---- shared_sum.c ---- */
 /* The sum over all ranks of `count` elements of a gradient, from `first` on: into `out`, wherever it is; on thread `worker`. */
 void lk__shared_sum(const lk_program *program, int state, int64_t first, int64_t count, void *out, int worker);
 /* The sums of this rank's slices, into its own gradients. */
 void lk__shared_sum_own(lk_program *program);
-/* Makes the gradients of all ranks the whole sum. Collective. */
+/* Makes the gradients of all ranks the whole sum; nothing where each rank has its own state. Collective. */
 lk_status lk__shared_gather(lk_program *program);
-/* After a bucket was reduced by a collective: what the update reads of it. */
-lk_status lk__shared_widen(lk_program *program, const lk__plan_bucket *bucket);
 
 /* ---- shared_hosts.c ---- */
 /* On several hosts, where collectives have not: sums this rank's slices over the leaves of its host, then across the hosts. When all ranks
@@ -79,9 +84,6 @@ lk_status lk__shared_widen(lk_program *program, const lk__plan_bucket *bucket);
 lk_status lk__shared_exchange(lk_program *program);
 /* Before other ranks' slices are read: waits for the ranks of this host that may not have theirs. Collective. */
 lk_status lk__shared_settle(lk_program *program);
-
-/* ---- shared_update.c ---- */
-lk_status lk__shared_update(lk_program *program); /* the section update. Collective */
 
 static inline int64_t lk__state_elements(const lk_plan *p, int state)
 {

@@ -32,7 +32,7 @@ static void sum_raw(const lk_program *p, size_t offset, size_t count, lk_dtype t
     char          *scratch = p->shared->scratch + (size_t)worker * p->shared->scratch_bytes;
     char          *more = scratch + LK__SHARED_BLOCK * sizeof(double); /* the first block may be `out` */
     lk_dtype       sent = plan->gradient_dtype;
-    if (lk__buckets_by_slices(p)) {
+    if (lk__plan_by_slices(plan)) {
         lk__leaf_tree_sum(p, p->shared->gradients, offset, count, type, out, more + LK__SHARED_BLOCK * sizeof(double));
     } else if (sent == plan->graph->real) {
         sum_ranks(p, offset, count, type, out);
@@ -91,7 +91,7 @@ lk_status lk__shared_gather(lk_program *p)
 {
     lk__run_shared *x = p->shared;
     lk_status       status = LK_OK;
-    if (x->summed == LK__SUMMED_WHOLE) return LK_OK;
+    if (!x || x->summed == LK__SUMMED_WHOLE) return LK_OK;
     if (x->summed == LK__SUMMED_NOWHERE) { /* others may still read these gradients */
         if ((status = lk__comm_barrier_host(p->comm)) < 0) return status;
         lk__shared_sum_own(p);
@@ -102,14 +102,4 @@ lk_status lk__shared_gather(lk_program *p)
     if ((status = lk__comm_barrier_host(p->comm)) < 0) return status; /* until then others read this rank's slices */
     x->summed = LK__SUMMED_WHOLE;
     return LK_OK;
-}
-
-lk_status lk__shared_widen(lk_program *p, const lk__plan_bucket *b)
-{
-    const lk_plan *plan = p->plan;
-    lk_dtype       sent = lk__bucket_type(plan, b);
-    size_t         slice = lk__slice_bytes(plan, b->bytes), at = b->offset + (size_t)lk__plan_own(plan) * slice;
-    if (sent == b->dtype) return LK_OK;
-    return lk__device_cast(p->device, p->stream, p->gradients + rounded_place(plan, at), sent, p->gradients + at,
-                           b->dtype, (int64_t)(slice / lk_dtype_size(b->dtype)));
 }

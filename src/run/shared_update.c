@@ -5,6 +5,7 @@
 
 #include "comm/hosts.h"
 #include "run/collective.h"
+#include "run/interpreter.h"
 
 #include <string.h>
 
@@ -51,20 +52,40 @@ static void sum_part(void *argument, int64_t tile, int worker)
     (void)in->run(&call);
 }
 
-/* Leaves every tensor's sum of squares where its instruction would. */
-static lk_status make_norms(lk_program *p)
+/* Of all tensors at once: the instructions behind this one are the other tensors'. */
+static size_t end_of_action(const lk_program *p, const lk__schedule_run *run, size_t at)
 {
-    lk__run_shared *x = p->shared;
-    lk_status       status = lk__shared_settle(p);
-    if (status < 0) return status;
-    lk__pool_run(lk__context_pool(p->context), (int64_t)x->parts_count, sum_part, p);
-    status = wait_for_host(p, "barrier norm");
+    size_t end = at;
+    while (end < lk__run_slot_list(p, run, 0)->count && lk__run_at(p, run, end)->action == lk__run_at(p, run, at)->action)
+        end++;
+    return end;
+}
+
+lk_status lk__run_settle(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    (void)run, (void)at, (void)next;
+    return lk__shared_settle(p);
+}
+
+lk_status lk__run_square_slices(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    *next = end_of_action(p, run, at);
+    lk__pool_run(lk__context_pool(p->context), (int64_t)p->shared->parts_count, sum_part, p);
+    return LK_OK;
+}
+
+/* Leaves every tensor's sum of squares where its instruction would. */
+lk_status lk__run_barrier_norm(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    const lk__run_shared *x = p->shared;
+    lk_status             status = wait_for_host(p, lk__action_name(LK__DO_BARRIER_NORM));
+    (void)at, (void)next;
     for (size_t i = 0; i < p->plan->graph->states_count && status >= 0; i++) {
         if (x->norms[i] < 0) continue;
         const double *parts = x->squares + x->first_square[i];
         double        total = 0;
         for (int64_t k = 0, n = lk__square_parts(lk__state_elements(p->plan, (int)i)); k < n; k++) total += parts[k];
-        *(double *)p->slots[0].train.instructions[x->norms[i]].call.out[0].data = total;
+        *(double *)lk__run_at(p, run, (size_t)x->norms[i])->call.out[0].data = total;
     }
     return status;
 }
@@ -119,43 +140,35 @@ static void profile_slices(lk_program *p, double seconds)
         if (x->optimizers[i] >= 0) p->slots[0].train.instructions[x->optimizers[i]].runs++;
 }
 
-static void update_slices(lk_program *p)
+lk_status lk__run_update_slices(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     double start = p->profile || p->trace ? lk__now() : 0;
+    *next = end_of_action(p, run, at);
     lk__pool_run(lk__context_pool(p->context), (int64_t)p->shared->blocks_count, update_block, p);
-    if (!p->profile && !p->trace) return;
+    if (!p->profile && !p->trace) return LK_OK;
     double end = lk__now();
     profile_slices(p, end - start);
     if (p->trace)
-        lk__trace_add(p->trace, &(lk__trace_event){.name = "update of this rank's slices",
+        lk__trace_add(p->trace, &(lk__trace_event){.name = lk__action_name(LK__DO_UPDATE_SLICES),
                                                    .kind = LK__TRACE_KERNEL,
                                                    .track = LK__TRACK_COMPUTE,
                                                    .begin = start,
                                                    .end = end});
+    return LK_OK;
 }
 
-/* What is between the norms and the optimizers: sums of tensors, and the scale. */
-static lk_status run_scale(lk_program *p)
+/* ---- the beginning and the end ---- */
+
+lk_status lk__run_barrier_begin(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
-    lk__run_list *list = &p->slots[0].train;
-    lk_status     status = LK_OK;
-    for (size_t i = list->begin[LK_UPDATE]; i < list->end[LK_UPDATE] && status >= 0; i++) {
-        lk__run_instruction *in = &list->instructions[i];
-        bool                 slices = in->op == LK__OP_square_sum || lk__op_find(in->op)->effect == LK__EFFECT_STATE;
-        if (!slices) status = in->run(&in->call);
-    }
-    return status;
+    (void)run, (void)at, (void)next;
+    return wait_for_host(p, lk__action_name(LK__DO_BARRIER_BEGIN));
 }
 
-lk_status lk__shared_update(lk_program *p)
+lk_status lk__run_barrier_update(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
-    lk__run_shared *x = p->shared;
-    lk_status       status = lk__slots_prepare(p, LK_UPDATE);
-    if (status >= 0 && !x->permitted) status = wait_for_host(p, "barrier update begins");
-    if (status >= 0 && x->squares) status = make_norms(p);
-    if (status < 0 || (status = run_scale(p)) < 0) return status;
-    update_slices(p);
-    status = lk__store_invalidate(p->store, wait_for_host(p, "barrier update"));
-    x->permitted = x->apart = false;
+    (void)run, (void)at, (void)next;
+    lk_status status = lk__store_invalidate(p->store, wait_for_host(p, lk__action_name(LK__DO_BARRIER_UPDATE)));
+    p->shared->permitted = p->shared->apart = false;
     return status;
 }

@@ -1,6 +1,7 @@
 /* staging.c - what is copied between the host and a device whose memory is not the host's: inputs and the samples' ids before a section
  * runs, the report of ids out of range after it, and gradients that ranks exchange over a backend that does not reach the device.
  * On the CPU nothing is: kernels read the caller's inputs, and collectives the gradients, where they are. */
+#include "run/interpreter.h"
 #include "run/timeline.h"
 
 #include "comm/abort.h"
@@ -130,6 +131,22 @@ lk_status lk__stage_inputs(lk_program *p, lk__run_slot *slot)
     if (status >= 0 && p->source) status = make_inputs(p, slot);
     if (status >= 0) status = p->device->backend->fill(p->device, p->stream, p->report, 0, sizeof *p->report);
     /* The caller may change its arrays as soon as the section has returned, and it waits for the metrics. */
+    return status;
+}
+
+lk_status lk__run_inputs(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    lk_status status = LK_OK;
+    (void)at, (void)next;
+    for (int i = 0; i < run->slots && status >= 0; i++) status = lk__stage_inputs(p, &p->slots[i]);
+    return status;
+}
+
+lk_status lk__run_step_block(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    lk_status status = LK_OK;
+    (void)at, (void)next;
+    for (int i = 0; i < run->slots && status >= 0; i++) status = lk__stage_step(p, &p->slots[i]);
     return status;
 }
 

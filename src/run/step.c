@@ -9,6 +9,7 @@
  * first kernel reads them over the bus and writes the inputs, so that all the host does is to start one graph. */
 #define _GNU_SOURCE
 #include "run/collective.h"
+#include "run/interpreter.h"
 #include "run/timeline.h"
 
 #include <math.h>
@@ -18,6 +19,7 @@
 enum { BUFFERS = 2 };
 
 struct lk__run_queue {
+    lk__plan_schedule    schedule; /* a run for each micro-batch, then the update */
     lk__plan_queue_bytes bytes;
     lk__device_stream   *copies;
     lk__device_event    *copied[BUFFERS]; /* pinned → landed has ended */
@@ -70,7 +72,8 @@ lk_status lk__queue_create(lk_program *p)
     q->ids_bytes =
         2 * (size_t)lk__plan_staged_ids(p->capacity) * (size_t)p->plan->parallel.micro_batches * sizeof *q->ids;
     if (!(q->ids = lk__alloc(p->context, LK_MEMORY_OTHER, q->ids_bytes))) return LK_ENOMEM;
-    lk_status status = make_buffers(p, q);
+    lk_status status = lk__plan_schedule_make(p->plan, LK__SCHEDULE_QUEUED, &q->schedule);
+    if (status >= 0) status = make_buffers(p, q);
     if (status < 0) return status;
     lk__run_list *list = &p->slots[0].train;
     for (size_t i = 0; i < list->count; i++) list->instructions[i].call.halted = halted_of(q);
@@ -89,6 +92,7 @@ void lk__queue_free(lk_program *p)
     }
     if (q->pinned) backend->free_host(p->device, LK_MEMORY_STAGING, q->pinned, pinned_bytes(q));
     if (q->results) backend->free_host(p->device, LK_MEMORY_STAGING, q->results, q->bytes.results);
+    lk__plan_schedule_free(p->context, &q->schedule);
     lk__free(p->context, LK_MEMORY_OTHER, q->ids, q->ids_bytes);
     lk__free(p->context, LK_MEMORY_OTHER, q, sizeof *q);
     p->queue = NULL;
@@ -196,94 +200,92 @@ static lk_status clear_report(lk_program *p)
     return end_unit(p, status, "fill", LK__WORK_FILL);
 }
 
-static lk_status accumulate_gradients(lk_program *p)
+static bool is_first(const lk__schedule_run *run) { return !(run->flags & LK__IF_ADDS); }
+
+lk_status lk__run_batch_numbers(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
-    lk_status status = lk__timeline_before(p, p->stream);
-    for (size_t i = 0; status >= 0 && i < p->plan->buckets_count; i++)
-        status = lk__gradients_accumulate(p, &p->plan->buckets[i]);
-    return end_unit(p, status, "sum of gradients", LK__WORK_KERNEL);
+    lk__device_numbers numbers = describe_numbers(p, is_first(run));
+    lk_status          status = lk__timeline_before(p, p->stream);
+    (void)at, (void)next;
+    if (status >= 0) status = p->device->backend->add_numbers(p->device, p->stream, &numbers);
+    return end_unit(p, status, lk__action_name(LK__DO_BATCH_NUMBERS), LK__WORK_KERNEL);
 }
 
-static lk_status add_numbers(lk_program *p, const lk__device_numbers *numbers)
-{
-    lk_status status = lk__timeline_before(p, p->stream);
-    if (status >= 0) status = p->device->backend->add_numbers(p->device, p->stream, numbers);
-    return end_unit(p, status, "numbers of the step", LK__WORK_KERNEL);
-}
-
-static lk_status publish_result(lk_program *p, const lk__device_numbers *numbers)
+lk_status lk__run_step_result(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     const lk__plan_list *planned = &p->plan->train;
+    lk__device_numbers   numbers = describe_numbers(p, is_first(run));
     const double        *norm = planned->norm < 0
                                     ? NULL
                                     : lk__program_resolve(p, p->slots[0].arena, p->gradients, planned->places[planned->norm]);
     lk_status            status = lk__timeline_before(p, p->stream);
-    if (status >= 0) status = p->device->backend->publish(p->device, p->stream, numbers, norm, p->queue->results);
-    return end_unit(p, status, "result of the step", LK__WORK_KERNEL);
+    (void)at, (void)next;
+    if (status >= 0) status = p->device->backend->publish(p->device, p->stream, &numbers, norm, p->queue->results);
+    return end_unit(p, status, lk__action_name(LK__DO_STEP_RESULT), LK__WORK_KERNEL);
 }
 
-/* Numbers, update and result together. */
-static lk_status end_step(lk_program *p, const lk__run_key *key, const lk__device_numbers *numbers, bool *done)
+/* Numbers, update and result together, of a step that is one batch. */
+lk_status lk__run_step_end(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
-    lk__run_list *list = (lk__run_list *)key->list;
-    lk__run_unit  unit = {.list = list, .begin = list->begin[LK_UPDATE], .end = list->end[LK_UPDATE]};
-    *done = false;
-    if (!key->first || !key->last || p->waits) return LK_OK;
+    lk__run_list      *list = &p->slots[0].train;
+    lk__run_unit       unit = {.list = list, .begin = at, .end = list->end[LK_UPDATE]};
+    lk__device_numbers numbers = describe_numbers(p, true);
+    bool               done = false;
+    if (!is_first(run) || p->waits) return LK_OK;
+    while (list->instructions[unit.begin].node < 0) unit.begin++;
+    while (list->instructions[unit.end - 1].node < 0) unit.end--;
     lk_status status = lk__timeline_before(p, p->stream);
-    if (status >= 0) status = lk__update_end_step(p, numbers, p->queue->results, done);
-    return status < 0 || !*done ? status : lk__timeline_after(p, p->stream, &unit);
+    if (status >= 0) status = lk__update_end_step(p, &numbers, p->queue->results, &done);
+    if (status < 0 || !done) return status;
+    *next = list->end[LK_UPDATE];
+    return lk__timeline_after(p, p->stream, &unit);
 }
 
 /* The report of ids is cleared in the first micro-batch of a step; inputs are made in each, unless they were sent. */
-static lk_status begin_batch(lk_program *p, bool first)
+lk_status lk__run_batch_begin(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     lk__run_queue *q = p->queue;
+    (void)at, (void)next;
     if (!is_by_id(p)) return clear_report(p);
     lk__device_rows rows = {.headers = q->pinned,
                             .turn = turn_of(q),
                             .turns = q->bytes.pinned,
                             .header_bytes = q->bytes.input,
-                            .report = first ? p->report : NULL};
+                            .report = is_first(run) ? p->report : NULL};
     return lk__source_gather(p, &p->slots[0], rows, NULL);
 }
 
-/* One micro-batch, with the update after the last one. */
+/* One micro-batch of the step's schedule, with the update behind the last. */
 static lk_status issue_batch(lk_program *p, const lk__run_key *key)
 {
-    lk__device_numbers numbers = describe_numbers(p, key->first);
-    lk__run_key        part = *key;
-    lk_status          status = key->first || is_by_id(p) ? begin_batch(p, key->first) : LK_OK;
-    part.begin = key->list->begin[LK_FORWARD];
-    part.end = key->list->end[LK_BACKWARD];
-    if (status >= 0) status = lk__kernels_issue(p, &part);
-    if (status >= 0 && !key->first) status = accumulate_gradients(p);
-    bool ended = false;
-    if (status >= 0) status = end_step(p, key, &numbers, &ended);
-    if (status < 0 || ended) return status;
-    status = add_numbers(p, &numbers);
-    if (!key->last || status < 0) return status;
-    if ((status = lk__operands_set(p, lk__gradient_set(p, 0))) < 0) return status; /* the update reads the sums */
-    part.begin = key->list->begin[LK_UPDATE];
-    part.end = key->list->end[LK_UPDATE];
-    if ((status = lk__kernels_issue(p, &part)) < 0) return status;
-    return publish_result(p, &numbers);
+    const lk__plan_schedule *s = &p->queue->schedule;
+    size_t                   first = (size_t)key->batch, last = first + 1 + (first + 2 == s->count);
+    lk_status                status = LK_OK;
+    for (size_t i = first; i < last && status >= 0; i++) status = lk__interpret(p, &s->runs[i]);
+    return status;
 }
 
-static lk_status queue_batch(lk_program *p, lk__range rows, bool first, bool last)
+/* A batch is recorded for each of the first, the last and those between, which differ in nothing else. */
+static lk_status queue_batch(lk_program *p, lk__range rows, int64_t index)
 {
-    lk__run_list *list = &p->slots[0].train;
-    const char   *gradients = lk__gradient_set(p, first ? 0 : 1);
-    lk_status     status = lk__slot_set(p, 0, rows.first, lk__range_count(rows));
-    if (status >= 0) status = lk__operands_set(p, gradients);
+    lk__run_list           *list = &p->slots[0].train;
+    lk__run_queue          *q = p->queue;
+    const lk__schedule_run *run = &q->schedule.runs[index];
+    int64_t                 batches = (int64_t)q->schedule.count - 1;
+    lk_status               status = lk__slot_set(p, 0, rows.first, lk__range_count(rows));
+    if (status >= 0) status = lk__operands_prepare(p, run);
     if (status >= 0 && !is_by_id(p)) status = send_inputs(p);
     if (status < 0) return status;
-    lk__run_key key = {.list = list, .samples = list->samples, .gradients = gradients, .first = first, .last = last};
+    lk__run_key key = {.list = list,
+                       .samples = list->samples,
+                       .gradients = lk__gradient_set(p, run->set),
+                       .batch = index == 0 || index + 1 == batches ? index : 1};
     if (!is_by_id(p)) return lk__run_recorded(p, &key, issue_batch);
     /* The steps whose headers were here have been read: two are pending at most. */
-    write_header(p, p->queue->pinned + (size_t)(p->queue->batches % p->queue->bytes.pinned) * p->queue->bytes.input);
+    write_header(p, q->pinned + (size_t)(q->batches % q->bytes.pinned) * q->bytes.input);
     p->slots[0].step_staged = p->slots[0].step;
     status = lk__run_recorded(p, &key, issue_batch);
-    p->queue->batches += status >= 0; /* as the device counts: at the end */
+    q->batches += status >= 0; /* as the device counts: at the end */
     return status;
 }
 
@@ -312,7 +314,7 @@ lk_status lk_program_queue(lk_program *p, const lk_step *step)
     p->evaluated = -1;
     for (int64_t i = 0; i < micro_batches && status >= 0; i++) {
         p->slots[0].step.micro_batch = (int)i;
-        status = queue_batch(p, lk__split_part(step->count, micro_batches, i), i == 0, i + 1 == micro_batches);
+        status = queue_batch(p, lk__split_part(step->count, micro_batches, i), i);
     }
     if (status < 0) return lk__fail_prefix(p->context, status, "step %lld: ", (long long)step->step);
     p->has_gradients = true;

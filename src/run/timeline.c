@@ -70,11 +70,13 @@ static const char *find_joint_name(const lk_program *p, const lk__run_unit *u)
     joint_name *n = lk__alloc(p->context, LK_MEMORY_OTHER, sizeof *n);
     if (!n) return "update";
     const lk_graph *g = u->list->planned->graph;
+    size_t          kernels = 0;
+    for (size_t i = u->begin; i < u->end; i++) kernels += u->list->instructions[i].node >= 0;
     n->list = u->list;
     n->begin = u->begin;
     n->end = u->end;
     snprintf(n->text, sizeof n->text, "%s, %zu instructions together",
-             lk__node_name(g, &g->nodes[u->list->instructions[u->end - 1].node]), u->end - u->begin);
+             lk__node_name(g, &g->nodes[u->list->instructions[u->end - 1].node]), kernels);
     n->next = t->names;
     t->names = n;
     return n->text;

@@ -1,7 +1,7 @@
 /* tokens.c - steps of generation that are queued: a step's kernels and the choice of its tokens are one recording, which leaves the inputs
  * of the next step in the device's memory. The host queues steps ahead, and reads tokens from pinned memory as each step ends. */
 #include "run/generator_interface.h"
-#include "run/program.h"
+#include "run/interpreter.h"
 
 #include <string.h>
 
@@ -121,7 +121,8 @@ lk_status lk__tokens_begin(lk__run_tokens *t, const lk__device_sampling *samplin
     lk_program        *p = t->p;
     lk__device_prompt *to = (lk__device_prompt *)(t->pinned + sizeof *sampling);
     lk_status          status = p->device->backend->stream_wait(p->device, p->stream); /* until here `pinned` is read */
-    if (status >= 0) status = lk__operands_evaluate(p);
+    lk__schedule_run   run = lk__schedule_run_of(&p->plan->evaluate, LK__IF_QUEUED);
+    if (status >= 0) status = lk__operands_prepare(p, &run);
     if (status >= 0) status = lk__stage_inputs(p, &p->slots[0]);
     if (status < 0) return status;
     t->queued = t->read = 0;
@@ -135,10 +136,17 @@ lk_status lk__tokens_begin(lk__run_tokens *t, const lk__device_sampling *samplin
     return p->device->backend->copy_in(p->device, p->stream, t->block, t->pinned, block_bytes(t));
 }
 
+lk_status lk__run_choose_tokens(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    (void)run, (void)at, (void)next;
+    return p->device->backend->choose_tokens(p->device, p->stream, &p->tokens->work);
+}
+
 static lk_status issue_step(lk_program *p, const lk__run_key *key)
 {
-    lk_status status = lk__kernels_issue(p, key);
-    return status < 0 ? status : p->device->backend->choose_tokens(p->device, p->stream, &p->tokens->work);
+    lk__schedule_run run = lk__schedule_run_of(&p->plan->evaluate, LK__IF_QUEUED);
+    (void)key;
+    return lk__interpret(p, &run);
 }
 
 lk_status lk__tokens_queue(lk__run_tokens *t)
@@ -151,8 +159,7 @@ lk_status lk__tokens_queue(lk__run_tokens *t)
                          .samples = list->samples,
                          .total = list->total,
                          .gradients = list->gradients,
-                         .first = 1, /* a recording of its own */
-                         .last = t->work.sorts};
+                         .way = t->work.sorts ? 2 : 1};
     if (t->queued - t->read == LK__DEVICE_TOKEN_STEPS)
         return lk__fail(p->context, LK_EINVAL, "%d steps are queued already: read the tokens of the first",
                         LK__DEVICE_TOKEN_STEPS);

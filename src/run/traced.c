@@ -10,10 +10,10 @@ static void name_bucket(const lk_program *p, int index, char *name)
 {
     double      bytes = (double)lk__bucket_sent(p->plan, (size_t)index);
     bool        large = bytes >= 1048576;
-    const char *how = p->plan->parallel.hosts > 1 ? "reduce_scatter on hosts, all_reduce between them:"
-                      : p->plan->shared           ? "reduce_scatter"
-                      : lk__buckets_by_slices(p)  ? "all_to_all and all_gather"
-                                                  : "all_reduce";
+    const char *how = p->plan->parallel.hosts > 1   ? "reduce_scatter on hosts, all_reduce between them:"
+                      : p->plan->shared             ? "reduce_scatter"
+                      : lk__plan_by_slices(p->plan) ? "all_to_all and all_gather"
+                                                    : "all_reduce";
     snprintf(name, NAME, "%s bucket %d, %.1f %s", how, index, bytes / (large ? 1048576 : 1024), large ? "MiB" : "KiB");
 }
 
@@ -35,11 +35,13 @@ static void name_list(const lk_program *p, lk__run_list *list, char *names)
 {
     const lk_graph *g = list->planned->graph;
     for (size_t i = 0; i < list->count; i++, names += NAME) {
-        const lk__graph_node *n = &g->nodes[list->instructions[i].node];
-        if (list->instructions[i].kind == LK__RUNS_COLLECTIVE)
-            name_collective(p, g, n, names);
+        const lk__run_instruction *in = &list->instructions[i];
+        if (in->node < 0)
+            snprintf(names, NAME, "%s", lk__action_name(in->action));
+        else if (lk__action_kind_of(in->action) == LK__IS_START)
+            name_collective(p, g, &g->nodes[in->node], names);
         else
-            lk__node_text(g, n, names, NAME);
+            lk__node_text(g, &g->nodes[in->node], names, NAME);
         list->instructions[i].name = names;
     }
 }

@@ -1,34 +1,45 @@
-/* update.c - calls of a section as arrays, for devices that run several of them in one launch: the update's, since a launch for each of
- * hundreds of small parameters would take longer than their arithmetic; those of a step that is queued, and of a step of generation. */
+/* update.c - launch groups: kernels of a section as arrays, for devices that run several of them in one launch: the update's, since a launch
+ * for each of hundreds of small parameters would take longer than their arithmetic; those of a step that is queued, and of a step of
+ * generation. */
 #include "run/program.h"
 
 struct lk__run_update {
     const lk__run_list     *list;
     lk__device_nodes        nodes;
-    size_t                  begin, end; /* instructions of the section */
+    size_t                  begin, end; /* instructions */
+    size_t                  count;      /* kernels among them */
     size_t                  bytes;      /* of this struct and its arrays */
+    const lk__kernel_call **calls;      /* by number in the group */
+    size_t                 *at;         /* the same: instruction */
     lk__op                 *ops;
-    const lk__kernel_call **calls;
 };
 
-static lk_status gather_calls(lk_program *p, lk__device_nodes nodes, const lk__run_list *list, size_t begin, size_t end,
+static size_t count_kernels(const lk__run_list *list, size_t begin, size_t end)
+{
+    size_t count = 0;
+    for (size_t i = begin; i < end; i++) count += list->instructions[i].action == LK__DO_KERNEL;
+    return count;
+}
+
+static lk_status gather_calls(lk_program *p, lk__device_nodes nodes, lk__run_list *list, size_t begin, size_t end,
                               lk__run_update **update)
 {
-    size_t count = end - begin;
-    if (begin >= end) return LK_OK;
-    size_t          bytes = sizeof **update + count * (sizeof(lk__kernel_call *) + sizeof(lk__op));
+    size_t count = count_kernels(list, begin, end);
+    if (count == 0) return LK_OK;
+    size_t          bytes = sizeof **update + count * (sizeof(lk__kernel_call *) + sizeof(size_t) + sizeof(lk__op));
     lk__run_update *u = *update = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
     if (!u) return LK_ENOMEM;
-    u->list = list;
-    u->nodes = nodes;
-    u->begin = begin;
-    u->end = end;
-    u->bytes = bytes;
+    *u = (lk__run_update){.list = list, .nodes = nodes, .begin = begin, .end = end, .bytes = bytes};
     u->calls = (const lk__kernel_call **)(u + 1);
-    u->ops = (lk__op *)(u->calls + count);
-    for (size_t i = 0; i < count; i++) {
-        u->calls[i] = &list->instructions[begin + i].call;
-        u->ops[i] = list->planned->graph->nodes[list->instructions[begin + i].node].op;
+    u->at = (size_t *)(u->calls + count);
+    u->ops = (lk__op *)(u->at + count);
+    for (size_t i = begin; i < end; i++) {
+        lk__run_instruction *in = &list->instructions[i];
+        if (in->action != LK__DO_KERNEL) continue;
+        in->launch = (int)u->count;
+        u->calls[u->count] = &in->call;
+        u->at[u->count] = i;
+        u->ops[u->count++] = in->op;
     }
     return LK_OK;
 }
@@ -37,7 +48,7 @@ lk_status lk__update_create(lk_program *p)
 {
     lk_status status = LK_OK;
     if (!p->device->backend->run_many) return LK_OK;
-    const lk__run_list *train = &p->slots[0].train, *evaluate = &p->evaluate;
+    lk__run_list *train = &p->slots[0].train, *evaluate = &p->evaluate;
     if (p->plan->trains)
         status = gather_calls(p, LK__NODES_OF_UPDATE, train, train->begin[LK_UPDATE], train->end[LK_UPDATE], &p->update);
     if (status >= 0 && p->plan->trains && lk__plan_queues(p->plan)) /* one rank, and all are kernels */
@@ -66,18 +77,19 @@ static bool has_call(const lk__run_update *u, const lk__run_list *list, size_t a
     return u && list == u->list && at >= u->begin && at < u->end;
 }
 
-lk_status lk__update_run(lk_program *p, const lk__run_list *list, size_t begin, size_t limit, size_t *end)
+lk_status lk__launch_group(lk_program *p, const lk__run_list *list, size_t at, size_t limit, size_t *end, bool *launched)
 {
     const lk__run_update *all[] = {p->update, p->train_calls, p->step_calls}, *u = NULL;
-    int                   done = 0;
-    *end = begin;
-    for (int i = 0; i < 3; i++)
-        if (has_call(all[i], list, begin)) u = all[i];
+    int                   first = list->instructions[at].launch, done = 0;
+    for (int i = 0; i < 3 && first >= 0; i++)
+        if (has_call(all[i], list, at)) u = all[i];
     if (!u) return LK_OK;
-    if (limit > u->end) limit = u->end;
-    lk_status status = p->device->backend->run_many(p->device, u->nodes, u->ops + (begin - u->begin),
-                                                    u->calls + (begin - u->begin), (int)(limit - begin), &done);
-    *end = begin + (size_t)done;
+    size_t behind = (size_t)first;
+    while (behind < u->count && u->at[behind] < limit) behind++;
+    lk_status status =
+        p->device->backend->run_many(p->device, u->nodes, u->ops + first, u->calls + first, (int)behind - first, &done);
+    *launched = done > 0;
+    if (done > 0) *end = u->at[first + done - 1] + 1;
     return status;
 }
 
@@ -86,5 +98,5 @@ lk_status lk__update_end_step(lk_program *p, const lk__device_numbers *numbers, 
     const lk__run_update *u = p->update;
     *done = false;
     if (!u || !p->device->backend->end_step) return LK_OK;
-    return p->device->backend->end_step(p->device, numbers, u->ops, u->calls, (int)(u->end - u->begin), results, done);
+    return p->device->backend->end_step(p->device, numbers, u->ops, u->calls, (int)u->count, results, done);
 }

@@ -1,0 +1,115 @@
+/* plan/instruction.h - what a program does, instruction by instruction. A list of nodes becomes instructions in sections: the nodes' kernels
+ * and collectives, and between them what depends on how gradients are added, reduced and updated: sums of micro-batches and leaves, rounding,
+ * copies for a group that does not reach the device's memory, the report, barriers. The interpreter (run/interpreter.c) knows nothing else.
+ *
+ * A run of a section has conditions, such as "no other backward follows before the update"; an instruction is skipped where one of its own
+ * is not among them. So one list serves a single batch, micro-batches, leaves, no_sync, sections run by hand, and steps that are queued. */
+#ifndef LK__PLAN_INSTRUCTION_H
+#define LK__PLAN_INSTRUCTION_H
+
+#include "plan/plan.h"
+
+/* X(id, name, kind) */
+#define LK__ACTIONS(X)                                                                                               \
+    X(INPUTS, "inputs to the device", COPY)          /* and the step block; nothing on the CPU */                    \
+    X(STEP_BLOCK, "step block to the device", COPY)                                                                  \
+    X(KERNEL, "kernel", KERNEL)                                                                                      \
+    X(LEAVES, "kernel leaf by leaf", HOST)           /* whose numbers the host reads after each leaf */              \
+    X(START, "start", START)                         /* of a collective over values of all ranks */                  \
+    X(START_LEAVES, "start over leaves", START)      /* the same of all leaves */                                    \
+    X(START_BUCKET, "start of a bucket", START)      /* all_reduce */                                                \
+    X(START_SCATTER, "start of slices", START)       /* reduce_scatter: each rank of a host gets its slice of a bucket */ \
+    X(START_SLICES, "exchange of slices", START)     /* of a bucket whose subtrees of leaves are not aligned */      \
+    X(WAIT, "wait", WAIT)                                                                                            \
+    X(LOSS_SCALES, "scales of several losses", HOST) /* a small collective, once in a step */                        \
+    X(ADD_SETS, "sum of gradients", KERNEL)          /* a bucket of the second set to the first */                   \
+    X(ADD_LEAVES, "sum of leaves", KERNEL)           /* a bucket over the subtrees of this rank's leaves */          \
+    X(ROUND, "rounding", KERNEL)                     /* a bucket to the type in which it is reduced */               \
+    X(WIDEN, "widening", KERNEL)                     /* and back */                                                  \
+    X(WIDEN_SLICE, "widening of a slice", KERNEL)                                                                    \
+    X(COPY_OUT, "copy to the host", COPY)            /* a bucket, for a group that does not reach the device */      \
+    X(COPY_IN, "copy from the host", COPY)                                                                           \
+    X(LOSSES, "loss of a batch", HOST)               /* metrics, and ids out of range, after forward */              \
+    X(NUMBERS, "numbers of a batch", HOST)           /* the loss's sums of what backward has added */                \
+    X(LEAF_NUMBERS, "numbers of all leaves", HOST)   /* those of several losses that do not depend on samples */     \
+    X(LEND, "lending of cores", HOST)                                                                                \
+    X(REPORT, "report", COLLECTIVE)                  /* of all ranks: loss, ids out of range, stop requests */       \
+    X(EXCHANGE, "sums of slices between hosts", COLLECTIVE)                                                          \
+    X(CHECK_LOSS, "check of the loss", HOST)         /* the update is not made where one is not finite */            \
+    X(WEIGHT, "weight", COPY)                        /* of all ranks, to where the update reads it */                \
+    X(BARRIER_BEGIN, "barrier update begins", COLLECTIVE)                                                            \
+    X(SETTLE, "barrier slices", COLLECTIVE)                                                                          \
+    X(SQUARE_SLICES, "squares of slices", KERNEL)    /* of all instructions with this action that follow */          \
+    X(BARRIER_NORM, "barrier norm", COLLECTIVE)      /* then the sum of each tensor's squares */                     \
+    X(UPDATE_SLICES, "update of this rank's slices", KERNEL) /* as SQUARE_SLICES */                                  \
+    X(BARRIER_UPDATE, "barrier update", COLLECTIVE)                                                                  \
+    X(NORM, "norm of the gradient", HOST)                                                                            \
+    X(BATCH_BEGIN, "beginning of a queued batch", KERNEL)                                                            \
+    X(BATCH_NUMBERS, "numbers of the step", KERNEL)                                                                  \
+    X(STEP_END, "numbers, update and result", KERNEL) /* all of a queued update as one launch, where the device has one */ \
+    X(STEP_RESULT, "result of the step", KERNEL)                                                                     \
+    X(TOKENS, "choice of tokens", KERNEL)                                                                            \
+    X(OUTPUTS, "metrics of an evaluation", HOST)
+
+typedef enum lk__plan_action {
+#define LK__ACTION_ENUM(id, name, kind) LK__DO_##id,
+    LK__ACTIONS(LK__ACTION_ENUM)
+#undef LK__ACTION_ENUM
+        LK__ACTION_COUNT
+} lk__plan_action;
+
+typedef enum lk__plan_action_kind {
+    LK__IS_KERNEL, /* queued on the device's stream */
+    LK__IS_COPY,   /* between host and device */
+    LK__IS_START,  /* of a collective, in flight until its wait */
+    LK__IS_WAIT,
+    LK__IS_COLLECTIVE, /* that is waited for at once */
+    LK__IS_HOST        /* a function of the host, which may wait for the device */
+} lk__plan_action_kind;
+
+const char          *lk__action_name(lk__plan_action action);
+lk__plan_action_kind lk__action_kind_of(lk__plan_action action);
+
+/* Conditions of a run. */
+enum {
+    LK__IF_ADDS = 1 << 0, /* gradients were made since the last update: those of this run are added to them */
+    LK__IF_LAST =
+        1 << 1, /* of a backward: none follows before the update, so that buckets are reduced; of an update: always */
+    LK__IF_MORE = 1 << 2,   /* the opposite */
+    LK__IF_HELD = 1 << 3,   /* of a sync: no backward has reduced the buckets */
+    LK__IF_APART = 1 << 4,  /* of an update: a rank may have read the state since the report */
+    LK__IF_WAITED = 1 << 5, /* the host waits for the results */
+    LK__IF_QUEUED = 1 << 6  /* it does not: they stay in the device's memory */
+};
+
+typedef struct lk__plan_instruction {
+    lk__plan_action action;
+    lk_section      section;
+    unsigned        when;       /* conditions */
+    int             node;       /* of the list's graph; -1: none */
+    int             bucket;     /* -1: none */
+    int             collective; /* of a start, and of its wait: the number among the list's starts; -1: none */
+} lk__plan_instruction;
+
+typedef struct lk__plan_instructions {
+    lk__plan_instruction *all;
+    size_t                count, capacity;
+    size_t                begin[LK_SECTION_COUNT], end[LK_SECTION_COUNT];
+    int                   collectives; /* starts of nodes */
+} lk__plan_instructions;
+
+/* What is known of the group when a program is created, and decides which instructions there are. */
+typedef struct lk__plan_group {
+    bool overlaps; /* collectives run while kernels do */
+} lk__plan_group;
+
+/* Whether a bucket is reduced by exchanging slices of it, since the subtrees of the ranks' leaves are not aligned. */
+bool lk__plan_by_slices(const lk_plan *plan);
+/* With shared state: whether gradients are summed in the update or by LK__DO_EXCHANGE, not by collectives while backward runs. */
+bool lk__plan_sums_late(const lk_plan *plan, lk__plan_group group);
+
+lk_status lk__plan_instruct(const lk_plan *plan, const lk__plan_list *list, lk__plan_group group,
+                            lk__plan_instructions *instructions);
+void      lk__plan_instructions_free(lk_context *context, lk__plan_instructions *instructions);
+
+#endif

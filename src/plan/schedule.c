@@ -1,0 +1,103 @@
+/* schedule.c - makes schedules. */
+#include "plan/schedule.h"
+
+const char *lk__schedule_name(lk__schedule_kind kind)
+{
+    static const char *const names[LK__SCHEDULE_COUNT] = {
+        [LK__SCHEDULE_STEP] = "step",
+        [LK__SCHEDULE_HELD] = "step with no_sync",
+        [LK__SCHEDULE_QUEUED] = "queued step",
+        [LK__SCHEDULE_EVALUATION] = "evaluation",
+        [LK__SCHEDULE_GENERATION] = "generation",
+        [LK__SCHEDULE_WEIGHTS] = "weights of losses",
+    };
+    return names[kind];
+}
+
+/* Parts that run one after the other, each `slots` micro-batches or leaves. */
+static int count_parts(const lk_plan *p)
+{
+    int leaves = (int)lk__range_count(lk__plan_own_leaves(p));
+    if (!p->parallel.leaves) return p->parallel.micro_batches;
+    return p->batch_leaves ? 1 : (leaves + p->slots - 1) / p->slots;
+}
+
+static lk__schedule_run part_run(const lk_plan *p, lk_section section, int index, unsigned flags)
+{
+    bool leaves = p->parallel.leaves > 0;
+    return (lk__schedule_run){.list = &p->train,
+                              .section = section,
+                              .through = section,
+                              .slots = p->slots,
+                              .part = index * p->slots,
+                              .set = leaves ? index * p->slots : index > 0,
+                              .flags = flags | (!leaves && index > 0 ? LK__IF_ADDS : 0)};
+}
+
+static lk__schedule_run step_run(const lk_plan *p, lk_section section, unsigned flags)
+{
+    return (lk__schedule_run){.list = &p->train, .section = section, .through = section, .slots = 1, .flags = flags};
+}
+
+static void put_step(const lk_plan *p, bool held, lk__plan_schedule *s)
+{
+    int parts = count_parts(p);
+    for (int i = 0; i < parts; i++) {
+        unsigned end = i + 1 == parts && !held ? LK__IF_LAST : LK__IF_MORE;
+        s->runs[s->count++] = part_run(p, LK_FORWARD, i, LK__IF_WAITED | end);
+        s->runs[s->count++] = part_run(p, LK_BACKWARD, i, LK__IF_WAITED | end);
+    }
+    s->runs[s->count++] = step_run(p, LK_SYNC, LK__IF_WAITED | (held ? LK__IF_HELD : 0));
+    s->runs[s->count++] = step_run(p, LK_UPDATE, LK__IF_WAITED | LK__IF_LAST | (held ? LK__IF_APART : 0));
+}
+
+static void put_queued(const lk_plan *p, lk__plan_schedule *s)
+{
+    int parts = count_parts(p);
+    for (int i = 0; i < parts; i++) {
+        unsigned end = i + 1 == parts ? LK__IF_LAST : LK__IF_MORE;
+        s->runs[s->count] = part_run(p, LK_FORWARD, i, LK__IF_QUEUED | end);
+        s->runs[s->count++].through = LK_BACKWARD;
+    }
+    s->runs[s->count++] = step_run(p, LK_UPDATE, LK__IF_QUEUED | LK__IF_LAST | (parts > 1 ? LK__IF_ADDS : 0));
+}
+
+lk__schedule_run lk__schedule_run_of(const lk__plan_list *list, unsigned flags)
+{
+    return (lk__schedule_run){.list = list, .section = LK_EVALUATE, .through = LK_EVALUATE, .slots = 1, .flags = flags};
+}
+
+static size_t count_runs(const lk_plan *p, lk__schedule_kind kind)
+{
+    switch (kind) {
+    case LK__SCHEDULE_STEP: /* fall through */
+    case LK__SCHEDULE_HELD: return p->trains ? 2 * (size_t)count_parts(p) + 2 : 0;
+    case LK__SCHEDULE_QUEUED: return lk__plan_queues(p) ? (size_t)count_parts(p) + 1 : 0;
+    case LK__SCHEDULE_WEIGHTS: return p->weights.graph != NULL;
+    default: return 1;
+    }
+}
+
+lk_status lk__plan_schedule_make(const lk_plan *p, lk__schedule_kind kind, lk__plan_schedule *s)
+{
+    size_t count = count_runs(p, kind);
+    *s = (lk__plan_schedule){.runs = NULL};
+    if (count == 0) return LK_OK;
+    if (!(s->runs = lk__alloc(p->context, LK_MEMORY_OTHER, count * sizeof *s->runs))) return LK_ENOMEM;
+    if (kind == LK__SCHEDULE_STEP || kind == LK__SCHEDULE_HELD)
+        put_step(p, kind == LK__SCHEDULE_HELD, s);
+    else if (kind == LK__SCHEDULE_QUEUED)
+        put_queued(p, s);
+    else if (kind == LK__SCHEDULE_WEIGHTS)
+        s->runs[s->count++] = lk__schedule_run_of(&p->weights, LK__IF_WAITED);
+    else
+        s->runs[s->count++] =
+            lk__schedule_run_of(&p->evaluate, kind == LK__SCHEDULE_GENERATION ? LK__IF_QUEUED : LK__IF_WAITED);
+    return LK_OK;
+}
+
+void lk__plan_schedule_free(lk_context *c, lk__plan_schedule *s)
+{
+    lk__free(c, LK_MEMORY_OTHER, s->runs, s->count * sizeof *s->runs);
+    *s = (lk__plan_schedule){.runs = NULL};
+}

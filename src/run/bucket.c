@@ -1,0 +1,88 @@
+/* bucket.c - what happens to a bucket of gradients between backward and the update, besides its reduction: sums of micro-batches and leaves,
+ * rounding to the type in which it is reduced, and copies for a group that does not reach the device's memory. */
+#include "run/collective.h"
+#include "run/interpreter.h"
+#include "run/timeline.h"
+
+static const lk__plan_bucket *bucket_at(const lk_program *p, const lk__schedule_run *run, size_t at)
+{
+    return &p->plan->buckets[lk__run_at(p, run, at)->bucket];
+}
+
+lk_status lk__run_add_sets(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    const lk__plan_bucket *b = bucket_at(p, run, at);
+    const void            *in[] = {lk__gradient_set(p, 0) + b->offset, lk__gradient_set(p, 1) + b->offset};
+    (void)next;
+    lk_status status = lk__timeline_before(p, p->stream);
+    if (status >= 0)
+        status = p->device->backend->add(p->device, p->stream, (char *)in[0], in, 2, b->bytes / lk_dtype_size(b->dtype),
+                                         b->dtype);
+    lk__run_unit unit = {.name = lk__action_name(LK__DO_ADD_SETS), .work = LK__WORK_KERNEL};
+    return status < 0 ? status : lk__timeline_after(p, p->stream, &unit);
+}
+
+lk_status lk__run_add_leaves(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    (void)next;
+    return lk__leaf_tree_add(p, bucket_at(p, run, at));
+}
+
+/* ---- the type of a reduction ---- */
+
+lk_status lk__run_round(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    const lk__plan_bucket *b = bucket_at(p, run, at);
+    (void)next;
+    return lk__device_cast(p->device, p->stream, p->gradients + b->offset, b->dtype,
+                           p->gradients + lk__bucket_place(p->plan, b), lk__bucket_type(p->plan, b),
+                           (int64_t)(b->bytes / lk_dtype_size(b->dtype)));
+}
+
+/* Elements first … first + count - 1 of a bucket, back to where the update reads them. */
+static lk_status widen_range(lk_program *p, const lk__plan_bucket *b, size_t first, size_t count)
+{
+    lk_dtype sent = lk__bucket_type(p->plan, b);
+    return lk__device_cast(p->device, p->stream,
+                           p->gradients + lk__bucket_place(p->plan, b) + first * lk_dtype_size(sent), sent,
+                           p->gradients + b->offset + first * lk_dtype_size(b->dtype), b->dtype, (int64_t)count);
+}
+
+lk_status lk__run_widen(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    const lk__plan_bucket *b = bucket_at(p, run, at);
+    (void)next;
+    return widen_range(p, b, 0, b->bytes / lk_dtype_size(b->dtype));
+}
+
+lk_status lk__run_widen_slice(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    const lk__plan_bucket *b = bucket_at(p, run, at);
+    size_t                 slice = lk__slice_bytes(p->plan, b->bytes) / lk_dtype_size(b->dtype);
+    (void)next;
+    return widen_range(p, b, (size_t)lk__plan_own(p->plan) * slice, slice);
+}
+
+/* ---- copies ---- */
+
+lk_status lk__run_copy_out(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    const lk__plan_bucket *b = bucket_at(p, run, at);
+    bool                   slices = lk__plan_by_slices(p->plan); /* each leaf's set, or the subtree's that was added */
+    lk_status              status = LK_OK;
+    (void)next;
+    if (!slices)
+        return lk__stage_out(p, p->gradients + lk__bucket_place(p->plan, b),
+                             lk__bucket_sent(p->plan, (size_t)(b - p->plan->buckets)));
+    for (int i = 0; i < p->plan->sets && status >= 0; i++)
+        status = lk__stage_out(p, lk__gradient_set(p, i) + b->offset, b->bytes);
+    return status;
+}
+
+lk_status lk__run_copy_in(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    const lk__plan_bucket *b = bucket_at(p, run, at);
+    (void)next;
+    return lk__stage_in(p, p->gradients + lk__bucket_place(p->plan, b),
+                        lk__bucket_sent(p->plan, (size_t)(b - p->plan->buckets)));
+}

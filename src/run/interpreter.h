@@ -1,0 +1,79 @@
+/* run/interpreter.h - one interpreter for everything that a program runs: any run of a schedule (plan/schedule.h). Sections that the caller
+ * runs by hand, micro-batches, leaves, evaluation, steps that are queued and steps of generation differ in their runs alone. */
+#ifndef LK__RUN_INTERPRETER_H
+#define LK__RUN_INTERPRETER_H
+
+#include "plan/schedule.h"
+#include "run/program.h"
+
+/* Instruction `at` of the run's list. *next: the first that it has not run, at + 1 unless it says otherwise. */
+typedef lk_status (*lk__run_action)(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+
+lk_status lk__interpret(lk_program *program, const lk__schedule_run *run);
+lk_status lk__operands_prepare(lk_program *program, const lk__schedule_run *run); /* which lk__interpret begins with */
+
+/* The instructions of the run's list; of the training list each slot has its own. */
+static inline lk__run_list *lk__run_slot_list(const lk_program *p, const lk__schedule_run *run, int slot)
+{
+    if (run->list == &p->plan->train) return &p->slots[slot].train;
+    return (lk__run_list *)(run->list == &p->plan->evaluate ? &p->evaluate : &p->weights);
+}
+static inline lk__run_instruction *lk__run_at(const lk_program *p, const lk__schedule_run *run, size_t at)
+{
+    return &lk__run_slot_list(p, run, 0)->instructions[at];
+}
+
+/* ---- interpreter.c: kernels ---- */
+lk_status lk__run_kernels(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_leaves(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+
+/* ---- staging.c, losses.c: before kernels ---- */
+lk_status lk__run_inputs(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_step_block(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_loss_scales(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+
+/* ---- collective.c ---- */
+lk_status lk__run_start(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_start_leaves(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_start_bucket(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_start_scatter(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_start_slices(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_wait(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+
+/* ---- bucket.c ---- */
+lk_status lk__run_add_sets(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_add_leaves(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_round(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_widen(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_widen_slice(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_copy_out(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_copy_in(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+
+/* ---- results.c ---- */
+lk_status lk__run_losses(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_numbers(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_leaf_numbers(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_report_step(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_check_loss(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_weight(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_norm(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_outputs(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+
+/* ---- lend.c, shared_*.c: a state that the ranks of a host share ---- */
+lk_status lk__run_lend_cores(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_exchange(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_barrier_begin(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_settle(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_square_slices(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_barrier_norm(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_update_slices(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_barrier_update(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+
+/* ---- step.c, tokens.c: what is queued ---- */
+lk_status lk__run_batch_begin(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_batch_numbers(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_step_end(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_step_result(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_choose_tokens(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+
+#endif
