@@ -3,6 +3,7 @@
  *
  * ctest: timeout 300, ranks 4 */
 #include "slices.h"
+#include "train/checkpoint.h"
 
 /* ---- the lists, against their definition ---- */
 
@@ -109,7 +110,7 @@ typedef struct placing {
     lk__plan_splits splits[LK__ARRAY_COUNT]; /* dimension -1: the last */
     const char     *axes;                    /* NULL: data */
     lk_policy       policy;
-    const char     *backend;
+    const char     *backend, *directory;
     int             ranks;
 } placing;
 
@@ -388,6 +389,68 @@ static void one_rank_has_all_slices(void) { run_placings(1, NULL); }
 static void two_ranks_have_what_one_has(void) { run_placings(2, "shm"); }
 static void three_ranks_have_what_one_has(void) { run_placings(3, "shm"); }
 static void four_ranks_have_what_one_has_over_tcp(void) { run_placings(4, "tcp"); }
+/* ---- files ---- */
+
+static void check_same_file(const placing *p, const char *file)
+{
+    char command[512];
+    snprintf(command, sizeof command, "cmp %s/split/step-00000003/%s %s/whole/step-00000003/%s", p->directory, file,
+             p->directory, file);
+    CHECK(system(command) == 0, "%s", p->name);
+}
+
+/* All ranks write a checkpoint, each some chunks, whose bytes the owners send: it has the bytes of one rank's. And each rank keeps its slices
+ * of what it reads. */
+static int save_and_load_as(int rank, void *user)
+{
+    const placing *p = user;
+    lk_comm       *comm;
+    lk_store      *saved;
+    lk_progress    progress = {.step = 3}, found = {0};
+    char           split_path[128], whole_path[128];
+    check_failures = 0;
+    rig whole = open_whole(p->policy), split = open_split(p, rank, &comm);
+    snprintf(split_path, sizeof split_path, "%s/split", p->directory);
+    snprintf(whole_path, sizeof whole_path, "%s/whole", p->directory);
+    write_some(&split, &whole);
+    REQUIRE(lk__checkpoint_save_chunks(split.store, comm, split_path, &progress, 2, NULL, 0, 100000) == LK_OK, "%s",
+            lk_context_error(split.context));
+    if (rank == 0) {
+        REQUIRE(lk_checkpoint_save(whole.store, whole_path, &progress, 2) == LK_OK, "%s",
+                lk_context_error(whole.context));
+        check_same_file(p, "model.safetensors");
+        check_same_file(p, "optimizer.safetensors");
+    }
+    saved = split.store;
+    REQUIRE(lk_store_create_shared(split.plan, SEED + 1, comm, &split.store) == LK_OK);
+    REQUIRE(lk_comm_barrier(comm, NULL) == LK_OK);
+    REQUIRE(lk_checkpoint_load(split.store, whole_path, &found) == LK_OK && found.step == 3, "%s",
+            lk_context_error(split.context));
+    compare_all(p, &split, &whole, "loaded");
+    compare_stored(p->name, &split, &whole, "loaded");
+    lk_store_free(saved);
+    close_split(&split, comm);
+    rig_close(&whole);
+    return check_result();
+}
+
+static void ranks_write_the_files_that_one_rank_writes(void)
+{
+    const int which[] = {0, 2, 4, 5};
+    for (size_t i = 0; i < sizeof which / sizeof *which; i++) {
+        lk_spawn_result result;
+        placing         p = placings[which[i]];
+        char            directory[] = "/tmp/lockstep-slices-XXXXXX", command[64];
+        REQUIRE(mkdtemp(directory) != NULL);
+        p.directory = directory;
+        p.backend = "shm";
+        p.ranks = 3;
+        CHECK(lk_spawn(3, save_and_load_as, &p, &result) == LK_OK, "%s: %s", p.name, result.text);
+        snprintf(command, sizeof command, "rm -r %s", directory);
+        CHECK(system(command) == 0);
+    }
+}
+
 /* A collective read names the rank that does not take part in it. */
 static int leave_or_read_as(int rank, void *user)
 {
@@ -429,6 +492,7 @@ int main(void)
     RUN_APART(three_ranks_have_what_one_has);
     RUN_APART(four_ranks_have_what_one_has_over_tcp);
     RUN_APART(a_grid_of_ranks_has_what_one_has);
+    RUN_APART(ranks_write_the_files_that_one_rank_writes);
     RUN_APART(a_rank_that_left_is_named_by_those_that_read);
     return check_result();
 }
