@@ -2,6 +2,7 @@
  * thread writes the copies, together with those of the other ranks, while training continues. The copies are in memory to which the device
  * copies quickly. */
 #include "train/checkpoint.h"
+#include "train/chunk_file.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -23,13 +24,16 @@ typedef struct lk__train_background {
     char             error[2048]; /* the thread's error message: lk_context_error is per thread */
 } lk__train_background;
 
+static size_t align_chunks(uint64_t bytes) { return lk__round_up((size_t)bytes, LK__CHUNK_ALIGN); }
+
 size_t lk__saver_background_bytes(const lk_plan *plan, uint64_t chunk, int writers, int turn)
 {
-    uint64_t files[2], bytes = lk__round_up(sizeof(lk__train_background), LK__ALIGN);
+    uint64_t files[2];
+    size_t   bytes = sizeof(lk__train_background) + LK__CHUNK_ALIGN;
     lk__image_bounds(plan, files);
     for (int i = 0; i < 2 && turn >= 0; i++)
-        bytes += lk__chunks_share(&(lk__chunks){.bytes = files[i], .size = chunk, .writers = writers});
-    return (size_t)bytes;
+        bytes += align_chunks(lk__chunks_share(&(lk__chunks){.bytes = files[i], .size = chunk, .writers = writers}));
+    return bytes;
 }
 
 lk_status lk__saver_background(lk__train_saver *s)
@@ -39,7 +43,7 @@ lk_status lk__saver_background(lk__train_saver *s)
     if (!memory) return LK_ENOMEM;
     lk__train_background *b = s->background = (lk__train_background *)memory;
     b->saver = s;
-    b->chunks = memory + lk__round_up(sizeof(lk__train_background), LK__ALIGN);
+    b->chunks = (char *)align_chunks((uint64_t)(uintptr_t)memory + sizeof *b);
     b->bytes = bytes;
     return LK_OK;
 }
@@ -64,7 +68,7 @@ static lk_status copy_chunks(lk__train_saver *s)
     for (int file = 0; file < 2; file++) {
         lk__safetensors_image image;
         if ((status = lk__image_make(s, file, &image)) < 0) return status;
-        s->copied[file] = to;
+        s->copied[file] = to = (char *)align_chunks((uint64_t)(uintptr_t)to);
         for (size_t i = 0; i < lk__chunks_rounds(&s->cut[file]); i++) {
             size_t index;
             if (status >= 0) status = lk__image_gather(s, file, &image, i, to);

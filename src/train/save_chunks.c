@@ -65,7 +65,7 @@ static lk_status pass_sha(lk__train_saver *s, int file, size_t index, const void
 /* ---- chunks ---- */
 
 /* Writes one and computes its digest. *own: what failed on this rank before, or fails now. */
-static void write_chunk(lk__train_saver *s, int file, size_t index, const void *data, const lk__chunk_file *out,
+static void write_chunk(lk__train_saver *s, int file, size_t index, const void *data, lk__chunk_file *out,
                         lk_status *own)
 {
     const lk__chunks *cut = &s->cut[file];
@@ -82,7 +82,7 @@ static void write_chunk(lk__train_saver *s, int file, size_t index, const void *
 }
 
 /* Chunks in turn, through one buffer: while one writer hashes, the next ones gather and write theirs. Below 0: the group failed. */
-static lk_status write_in_turn(lk__train_saver *s, int file, const lk__chunk_file *out, lk_status *own)
+static lk_status write_in_turn(lk__train_saver *s, int file, lk__chunk_file *out, lk_status *own)
 {
     const lk__chunks     *cut = &s->cut[file];
     lk__safetensors_image image;
@@ -106,7 +106,7 @@ typedef struct run_pass {
     lk_work   *sent;
 } run_pass;
 
-static lk_status pass_run(lk__train_saver *s, int file, run_pass *pass, const lk__chunk_file *out, lk_status *own)
+static lk_status pass_run(lk__train_saver *s, int file, run_pass *pass, lk__chunk_file *out, lk_status *own)
 {
     const char *data = s->copied[file];
     lk_status   status = LK_OK;
@@ -122,7 +122,7 @@ static lk_status pass_run(lk__train_saver *s, int file, run_pass *pass, const lk
 
 /* Every rank begins with the file in which its turn is earlier: then both are written and hashed at the same time. The first of a file hashes
  * each chunk while it is in the cache; the others write all of theirs first, and wait once. */
-static lk_status write_runs(lk__train_saver *s, const lk__chunk_file out[2], lk_status *own)
+static lk_status write_runs(lk__train_saver *s, lk__chunk_file out[2], lk_status *own)
 {
     run_pass  passes[2][2] = {{{0}}}; /* by pass and file */
     int       first = lk__saver_turn(s, 1) < lk__saver_turn(s, 0) ? 1 : 0;
@@ -158,7 +158,7 @@ lk_status lk__saver_create_files(const lk__train_saver *s, const char *directory
     lk_status status = LK_OK;
     for (int i = 0; i < 2 && status >= 0; i++) {
         char           path[PATH_MAX];
-        lk__chunk_file file = {.fd = -1};
+        lk__chunk_file file = LK__CHUNK_FILE_INIT;
         status = lk__checkpoint_join(s->context, path, directory, lk__checkpoint_files[i]);
         if (status >= 0) status = lk__chunk_file_create(&file, s->context, path, s->cut[i].bytes);
         lk__chunk_file_close(&file);
@@ -169,7 +169,7 @@ lk_status lk__saver_create_files(const lk__train_saver *s, const char *directory
 /* Opens both, writes both, and flushes both in the end, when most of it is on disk already. */
 static lk_status write_files(lk__train_saver *s, char paths[2][PATH_MAX], lk_status *own)
 {
-    lk__chunk_file out[2] = {{.fd = -1}, {.fd = -1}};
+    lk__chunk_file out[2] = {LK__CHUNK_FILE_INIT, LK__CHUNK_FILE_INIT};
     lk_status      status = LK_OK;
     for (int i = 0; i < 2 && *own >= 0 && s->writers.turn >= 0; i++)
         *own = lk__chunk_file_open(&out[i], s->context, paths[i]);
