@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 
 static void   run(int size, void (*function)(rank_test *t)) { run_ranks(size, NULL, function, NULL); }
-static size_t chunk(lk__comm_kind kind, int size) { return (void)kind, (void)size, LK__CHUNK; }
+static size_t chunk(lk__comm_kind kind, int size) { return (void)kind, (void)size, LK__SHM_CHUNK; }
 
 /* A buffer that exceeds this rank's symmetric memory would overlap the next rank's. */
 static void exceed_memory(rank_test *t)

@@ -296,7 +296,7 @@ static lk_status run_staged(const job *j)
     size_t   parts = lk__call_send_pattern(j->o, j->o->kind == LK__SCATTER ? j->o->root : j->s->rank) == LK__SEND_PARTS
                          ? (size_t)j->s->size
                          : 1;
-    size_t   n = LK__CHUNK / parts / j->size;
+    size_t   n = LK__SHM_CHUNK / parts / j->size;
     uint32_t chunks = (uint32_t)((j->most + n - 1) / n);
     /* Steps: published 0, published 1, taken 0, published 2, taken 1, … : published c is step 2c (1 for c = 0),
      * taken c is 2c + 3. */
@@ -346,7 +346,7 @@ static void stage_in(const pipeline *p, uint32_t c)
 /* Results are in the fourth buffer: even chunks in one half, odd ones in the other. */
 static char *result_buffer(const pipeline *p, int rank, uint32_t c)
 {
-    return lk__shm_buffer(p->j->s, rank, 3) + (c & 1) * (LK__CHUNK / 2);
+    return lk__shm_buffer(p->j->s, rank, 3) + (c & 1) * (LK__SHM_CHUNK / 2);
 }
 
 static void reduce_slice(const pipeline *p, uint32_t c)
@@ -385,7 +385,7 @@ static void stage_out(const pipeline *p, uint32_t c)
 static lk_status staged_reduce(const job *j)
 {
     /* A rank's slice of a chunk has to fit into half a buffer: with two ranks or more it does. */
-    pipeline p = {.j = j, .n = LK__CHUNK / j->size / (j->s->size == 1 ? 2 : 1)};
+    pipeline p = {.j = j, .n = LK__SHM_CHUNK / j->size / (j->s->size == 1 ? 2 : 1)};
     p.chunks = (uint32_t)((j->o->count + p.n - 1) / p.n);
     stage_in(&p, 0);
     publish_step(j, 1);

@@ -34,7 +34,7 @@ static size_t header_bytes(void) { return lk__round_up(sizeof(lk__shm_header), 4
 size_t lk__shm_bytes(int size)
 {
     size_t n = (size_t)size;
-    return header_bytes() + lk__round_up(n * sizeof(lk__shm_rank_slot), 4096) + n * LK__BUFFERS * LK__CHUNK +
+    return header_bytes() + lk__round_up(n * sizeof(lk__shm_rank_slot), 4096) + n * LK__BUFFERS * LK__SHM_CHUNK +
            n * n * (sizeof(lk__shm_ring) + ring_bytes(size));
 }
 
@@ -69,7 +69,7 @@ void lk__shm_set_layout(lk__shm *s, char *memory)
     s->rank_slots = (lk__shm_rank_slot *)(memory + header_bytes());
     s->me = &s->rank_slots[s->rank];
     s->staging = (char *)s->rank_slots + lk__round_up((size_t)s->size * sizeof(lk__shm_rank_slot), 4096);
-    s->rings = s->staging + (size_t)s->size * LK__BUFFERS * LK__CHUNK;
+    s->rings = s->staging + (size_t)s->size * LK__BUFFERS * LK__SHM_CHUNK;
     s->ring_bytes = ring_bytes(s->size);
 }
 

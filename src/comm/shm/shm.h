@@ -21,7 +21,7 @@
 
 enum {
     LK__SMALL = 16384 - 64, /* bytes of data in an arrival */
-    LK__CHUNK = 256 << 10,  /* bytes of a staging buffer */
+    LK__SHM_CHUNK = 256 << 10,  /* bytes of a staging buffer */
     LK__BUFFERS = 4,        /* three to publish in, one for results */
 };
 
@@ -260,7 +260,7 @@ void      lk__shm_transfer_free(lk__shm *s);
 
 static inline char *lk__shm_buffer(const lk__shm *s, int rank, int buffer)
 {
-    return s->staging + ((size_t)rank * LK__BUFFERS + (size_t)buffer) * LK__CHUNK;
+    return s->staging + ((size_t)rank * LK__BUFFERS + (size_t)buffer) * LK__SHM_CHUNK;
 }
 
 #endif
