@@ -6,6 +6,7 @@
 #include "comm_ranks.h"
 
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 typedef struct backend {
@@ -75,6 +76,15 @@ static int count_mappings(void)
     return count;
 }
 
+/* Without it (before Linux 5.14) a lack of memory could not be reported, and groups share new memory. */
+static bool takes_pages_on_request(void)
+{
+    char *page = aligned_alloc(65536, 65536);
+    bool  takes = page && madvise(page, 65536, 23 /* MADV_POPULATE_WRITE */) == 0;
+    free(page);
+    return takes;
+}
+
 static void check_sum(rank_test *t, lk_comm *group, int32_t want)
 {
     int32_t sum = t->rank + 1;
@@ -103,7 +113,8 @@ static void count_what_splits_open(rank_test *t)
     CHECK(open_descriptors() == descriptors && count_tasks() == tasks,
           "%s: %d descriptors and %d threads, not %d and %d", b->name, open_descriptors(), count_tasks(), descriptors,
           tasks);
-    CHECK(count_mappings() == mappings, "%s: %d mappings, not %d", b->name, count_mappings(), mappings);
+    if (takes_pages_on_request())
+        CHECK(count_mappings() == mappings, "%s: %d mappings, not %d", b->name, count_mappings(), mappings);
     for (int i = 0; i < SPLITS; i++) lk_comm_free(groups[i]);
     check_sum(t, inner, 3 + 4 * (t->rank / 2));
     lk_comm_free(inner);

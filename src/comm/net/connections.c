@@ -73,9 +73,10 @@ void lk__connections_notify_flights(lk__net_connections *cs)
         if (atomic_load(&net->flights)) lk__net_notify(net);
 }
 
-/* A caller that stops polling wakes one of those that rely on it. */
+/* A caller that stops polling, or that was to begin and does not wait any more, wakes one of those that rely on it. */
 static void hand_over(lk__net_connections *cs)
 {
+    if (!atomic_load(&cs->followers) || atomic_load(&cs->polling)) return;
     pthread_mutex_lock(&cs->lock);
     lk__net *net = cs->groups;
     while (net && !atomic_load(&net->sleepers)) net = net->next;
@@ -101,7 +102,6 @@ static void poll_for_all(lk__net *net, uint32_t seen, double end, int millisecon
         milliseconds = now < end ? (int)((end - now) * 1e3 + 0.999) : 0;
     }
     atomic_store(&cs->polling, false);
-    if (atomic_load(&cs->followers)) hand_over(cs);
 }
 
 static void sleep_while_polled(lk__net *net, uint32_t seen, int milliseconds)
@@ -132,6 +132,7 @@ bool lk__net_pump(lk__net *net, uint32_t seen, double seconds)
             sleep_while_polled(net, seen, milliseconds);
         now = lk__now();
     }
+    hand_over(cs);
     atomic_store_explicit(&cs->driven, now, memory_order_relaxed);
     return !is_seen(net, seen);
 }

@@ -172,6 +172,7 @@ static void put_back(lk__net_stream *s, const char *data, size_t bytes)
 {
     lk_context *context = s->connections->context;
     size_t      left = s->unread_bytes - s->unread_at;
+    if (bytes == 0) return;
     if (bytes > s->unread_at && /* otherwise they came from there */
         lk__grow(context, (void **)&s->unread, &s->unread_room, bytes + left, 1) < 0) {
         mark_broken(s, 0);
