@@ -246,7 +246,7 @@ lk_status lk__run_batch_begin(lk_program *p, const lk__schedule_run *run, size_t
 {
     lk__run_queue *q = p->queue;
     (void)at, (void)next;
-    if (!is_by_id(p)) return clear_report(p);
+    if (!is_by_id(p)) return is_first(run) ? clear_report(p) : LK_OK;
     lk__device_rows rows = {.headers = q->pinned,
                             .turn = turn_of(q),
                             .turns = q->bytes.pinned,
