@@ -73,7 +73,7 @@ static size_t count_runs(const lk_plan *p, lk__schedule_kind kind)
     case LK__SCHEDULE_STEP: /* fall through */
     case LK__SCHEDULE_HELD: return p->trains ? 2 * (size_t)count_parts(p) + 2 : 0;
     case LK__SCHEDULE_QUEUED: return lk__plan_queues(p) ? (size_t)count_parts(p) + 1 : 0;
-    case LK__SCHEDULE_WEIGHTS: return p->weights.graph != NULL;
+    case LK__SCHEDULE_WEIGHTS: return p->weights.order_count > 0; /* some are computed */
     default: return 1;
     }
 }

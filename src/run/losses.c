@@ -51,7 +51,7 @@ static lk_status weigh_samples(lk_program *p, double *weights)
     const lk_plan *plan = p->plan;
     int64_t        samples = p->slots[0].step.count;
     lk_status      status = LK_OK;
-    if (p->weights.count) {
+    if (plan->weights.order_count) {
         p->ready = false; /* activations are overwritten */
         lk__schedule_run run = lk__schedule_run_of(&p->plan->weights, LK__IF_WAITED);
         if ((status = lk__interpret(p, &run)) < 0) return status;
