@@ -24,7 +24,7 @@ if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
 endif()
 
 # On a machine with a GPU, too, tests run on the CPU unless they choose another device.
-set(test_environment "LOCKSTEP_DEVICE=cpu" "LOCKSTEP=$<TARGET_FILE:lockstep_command>" "SOURCE_DIR=${PROJECT_SOURCE_DIR}" "BUILD_DIR=${PROJECT_BINARY_DIR}"
+set(test_environment "LOCKSTEP_DEVICE=cpu" "LOCKSTEP_VERIFY_SCHEDULE=1" "LOCKSTEP=$<TARGET_FILE:lockstep_command>" "SOURCE_DIR=${PROJECT_SOURCE_DIR}" "BUILD_DIR=${PROJECT_BINARY_DIR}"
     "CC=${CMAKE_C_COMPILER}" "LK_SANITIZE=${LK_SANITIZE}" "UBSAN_OPTIONS=print_stacktrace=1")
 
 # The largest number behind -n or --nproc-per-node in the script `source`; `plan -n` starts no ranks, and other programs have a -n too.

@@ -1,0 +1,89 @@
+/* plan/access.h - what an instruction reads and writes in a run: which bytes of which memory, what they must hold before, and what they hold
+ * after. Follows from the plan alone, for any rank: nothing is allocated, and no group is needed. */
+#ifndef LK__PLAN_ACCESS_H
+#define LK__PLAN_ACCESS_H
+
+#include "plan/contents.h"
+#include "plan/schedule.h"
+
+/* Memory that has addresses of its own. Offsets are bytes; where it says "numbers", each is one byte long. */
+enum {
+    LK__SPACE_PARAMETERS,
+    LK__SPACE_MASTER,
+    LK__SPACE_OPTIMIZER,
+    LK__SPACE_BUFFERS,
+    LK__SPACE_CONSTANTS,
+    LK__SPACE_GRADIENTS, /* all sets, then what is rounded for the reduction */
+    LK__SPACE_EXCHANGED, /* the host's copy of them, where the device has its own memory */
+    LK__SPACE_NUMBERS,   /* numbers: of the loss, by leaf */
+    LK__SPACE_REPORT,    /* a number: the weight of all ranks, and whether their losses are finite */
+    LK__SPACE_SUMS,      /* a number: the device's sums of the loss's numbers, of a step that is queued */
+    LK__SPACE_SQUARES,   /* numbers, by state: squares of this rank's slices */
+    LK__SPACE_PEERS,     /* a number: what the other ranks of a host that shares its state have of the gradients */
+    LK__SPACE_LEAF_SUMS, /* numbers, by value and leaf: what collectives add over leaves that run as one batch */
+    LK__SPACE_SLOTS      /* from here on of each slot: activations; numbers, by value: inputs */
+};
+static inline int lk__space_activations(int slot) { return LK__SPACE_SLOTS + 2 * slot; }
+static inline int lk__space_inputs(int slot) { return LK__SPACE_SLOTS + 2 * slot + 1; }
+static inline int lk__space_count(const lk_plan *p) { return LK__SPACE_SLOTS + 2 * p->slots; }
+
+typedef enum lk__plan_access_kind {
+    LK__READS,
+    LK__READS_IN_PLACE, /* and may write the same bytes */
+    LK__LENDS,          /* read here and, until the barrier behind the update, by other ranks */
+    LK__WRITES,
+    LK__COPIES /* what is at the same offset of `from`, whatever it is */
+} lk__plan_access_kind;
+
+typedef struct lk__plan_access {
+    lk__plan_access_kind kind;
+    int                  space, from;
+    size_t               begin, end;
+    lk__plan_content     content;
+} lk__plan_access;
+
+/* The accesses of one instruction at a time, with what is known of the list. */
+typedef struct lk__plan_accesses {
+    const lk_plan        *plan;
+    const lk__plan_list  *list;
+    const lk__plan_piece *pieces; /* of this rank, of a state that is shared */
+    size_t                pieces_count;
+    bool                  late;   /* lk__plan_sums_late */
+    int                   parts;  /* micro-batches or leaves of this rank in a step */
+    int                  *root;   /* by value: the value whose bytes it has: that which it is a view of, or itself */
+    bool                 *scaled; /* by value: a factor of one of several losses */
+    size_t                values;
+    lk__plan_access      *all;
+    size_t                count, capacity;
+    lk__plan_access       unused; /* of values without bytes */
+    lk_status             status;
+} lk__plan_accesses;
+
+lk_status lk__accesses_create(const lk_plan *plan, const lk__plan_list *list, lk__plan_group group,
+                              const lk__plan_piece *pieces, size_t pieces_count, lk__plan_accesses *accesses);
+/* Replaces the accesses by those of this instruction: reads first. */
+lk_status lk__accesses_find(lk__plan_accesses *accesses, const lk__schedule_run *run,
+                            const lk__plan_instruction *instruction);
+/* The same of what is there before the first run, and of what must be there after the last. */
+lk_status lk__accesses_before(lk__plan_accesses *accesses, const lk__schedule_run *first);
+lk_status lk__accesses_after(lk__plan_accesses *accesses, const lk__schedule_run *last);
+void      lk__accesses_free(lk__plan_accesses *accesses);
+
+/* ---- access_bucket.c: of instructions on gradients; for access.c ---- */
+void lk__access_bucket(lk__plan_accesses *accesses, const lk__schedule_run *run,
+                       const lk__plan_instruction *instruction);
+void lk__access_shared(lk__plan_accesses *accesses, const lk__schedule_run *run,
+                       const lk__plan_instruction *instruction);
+/* All gradients of a step, as the other ranks of the host read them. */
+void lk__access_lent(lk__plan_accesses *accesses);
+/* Adds one; its content may be changed until the next. */
+lk__plan_content *lk__access_put(lk__plan_accesses *accesses, lk__plan_access access);
+lk__plan_content *lk__access_number(lk__plan_accesses *accesses, lk__plan_access_kind kind, int space, size_t number,
+                                    int first, int count);
+/* A value of the list in a slot, of a part; with LK__PART_ALL a gradient is that of all parts, reduced. */
+lk__plan_content *lk__access_value(lk__plan_accesses *accesses, lk__plan_access_kind kind, int value, int slot,
+                                   int part, int set);
+/* Leaves of the subtree that begins with this leaf of the rank; 0: none begins there. */
+int lk__access_subtree(const lk__plan_accesses *accesses, int leaf);
+
+#endif

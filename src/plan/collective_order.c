@@ -1,0 +1,100 @@
+/* collective_order.c - the collectives of a schedule in the order in which a rank takes part in them, and the first difference of two ranks:
+ * there they would wait for each other, or add what does not belong together. */
+#include "plan/verify_schedule.h"
+
+#include <stdio.h>
+
+static bool takes_part(const lk__plan_instruction *in)
+{
+    lk__plan_action_kind kind = lk__action_kind_of(in->action);
+    return kind == LK__IS_START || kind == LK__IS_COLLECTIVE || in->action == LK__DO_LOSS_SCALES;
+}
+
+/* The scales of several losses are exchanged once in a step. */
+static bool is_repeated(const lk__plan_order_list *order, const lk__plan_instruction *in)
+{
+    for (size_t i = 0; i < order->count && in->action == LK__DO_LOSS_SCALES; i++)
+        if (order->all[i].action == in->action) return true;
+    return false;
+}
+
+static lk__plan_collective describe(const lk__plan_checked *x, const lk__plan_instruction *in)
+{
+    const lk_graph     *g = x->list->graph;
+    lk__plan_collective c = {.action = in->action, .bucket = in->bucket, .type = LK_F64};
+    if (in->node >= 0) {
+        const lk__graph_node  *n = &g->nodes[in->node];
+        const lk__graph_shape *s = &g->values[n->in[0]].shape;
+        c.op = n->op;
+        c.group = (int)n->attrs.group;
+        c.elements = lk__shape_elements(s);
+        c.type = s->dtype;
+    }
+    if (in->bucket >= 0) {
+        const lk__plan_bucket *b = &x->plan->buckets[in->bucket];
+        c.elements = (int64_t)(b->bytes / lk_dtype_size(b->dtype));
+        c.type = lk__bucket_type(x->plan, b);
+    }
+    return c;
+}
+
+lk_status lk__collective_order(const lk__plan_checked *x, lk__plan_order_list *order)
+{
+    *order = (lk__plan_order_list){.all = NULL};
+    for (size_t r = 0; r < x->schedule->count; r++) {
+        const lk__schedule_run *run = &x->schedule->runs[r];
+        for (size_t i = x->instructions->begin[run->section]; i < x->instructions->end[run->through]; i++) {
+            const lk__plan_instruction *in = &x->instructions->all[i];
+            if ((in->when & ~run->flags) || !takes_part(in) || is_repeated(order, in)) continue;
+            lk_status status = lk__grow(x->plan->context, (void **)&order->all, &order->capacity, order->count + 1,
+                                        sizeof *order->all);
+            if (status < 0) {
+                lk__collective_order_free(x->plan->context, order);
+                return status;
+            }
+            order->all[order->count++] = describe(x, in);
+        }
+    }
+    return LK_OK;
+}
+
+void lk__collective_order_free(lk_context *c, lk__plan_order_list *order)
+{
+    lk__free(c, LK_MEMORY_OTHER, order->all, order->capacity * sizeof *order->all);
+    *order = (lk__plan_order_list){.all = NULL};
+}
+
+static bool is_same(const lk__plan_collective *a, const lk__plan_collective *b)
+{
+    return a->action == b->action && a->op == b->op && a->bucket == b->bucket && a->elements == b->elements &&
+           a->type == b->type && a->group == b->group;
+}
+
+static void collective_text(const lk__plan_order_list *order, size_t i, char *text, size_t bytes)
+{
+    const lk__plan_collective *c = i < order->count ? &order->all[i] : NULL;
+    if (!c)
+        snprintf(text, bytes, "none");
+    else if (c->bucket >= 0)
+        snprintf(text, bytes, "\"%s\" of bucket %d, %lld elements of %s", lk__action_name(c->action), c->bucket,
+                 (long long)c->elements, lk_dtype_name(c->type));
+    else if (c->elements)
+        snprintf(text, bytes, "\"%s\" of %s, %lld elements of %s", lk__action_name(c->action), lk__op_name(c->op),
+                 (long long)c->elements, lk_dtype_name(c->type));
+    else
+        snprintf(text, bytes, "\"%s\"", lk__action_name(c->action));
+}
+
+lk_status lk__collective_order_compare(const lk__plan_order_list *a, int rank_a, const lk__plan_order_list *b,
+                                       int rank_b, char *text, size_t bytes)
+{
+    char   one[128], other[128];
+    size_t i = 0;
+    while (i < a->count && i < b->count && is_same(&a->all[i], &b->all[i])) i++;
+    if (i == a->count && i == b->count) return LK_OK;
+    collective_text(a, i, one, sizeof one);
+    collective_text(b, i, other, sizeof other);
+    snprintf(text, bytes, "collective %zu of the schedule is %s on rank %d and %s on rank %d", i, one, rank_a, other,
+             rank_b);
+    return LK_EMISMATCH;
+}

@@ -1,0 +1,53 @@
+/* plan/verify_schedule.h - whether a schedule is right: walks its runs, instruction by instruction, and follows what every byte holds. No
+ * instruction reads what is not there (another value, another micro-batch, a sum that lacks a part or the other ranks'), nor what a
+ * collective in flight writes; none writes what such a collective reads or writes, nor a slice that another rank owns; every start has one
+ * wait; every trained state is updated once, after the report of all ranks. And all ranks have the same order of collectives.
+ *
+ * In every test, and in debug builds: LOCKSTEP_VERIFY_SCHEDULE=1. */
+#ifndef LK__PLAN_VERIFY_SCHEDULE_H
+#define LK__PLAN_VERIFY_SCHEDULE_H
+
+#include "plan/access.h"
+
+typedef struct lk__plan_checked {
+    const lk_plan               *plan;
+    lk__plan_group               group;
+    const lk__plan_list         *list; /* of all runs */
+    const lk__plan_instructions *instructions;
+    const lk__plan_schedule     *schedule;
+    const lk__plan_piece        *pieces; /* that this rank updates of a shared state */
+    size_t                       pieces_count;
+    const char                  *name; /* of the schedule */
+} lk__plan_checked;
+
+/* LK_EMISMATCH: `text` is a sentence that names run, instruction and value, and what is wrong. */
+lk_status lk__schedule_verify(const lk__plan_checked *check, char *text, size_t bytes);
+/* All schedules of a plan, as a program of it makes them. A failure is an internal error, and the context's. */
+lk_status lk__plan_verify(const lk_plan *plan, lk__plan_group group);
+/* Whether programs verify their schedules: in debug builds, or where the environment asks for it. */
+bool lk__schedule_verifies(void);
+
+/* ---- collective_order.c ---- */
+
+/* What a collective of a schedule is to the ranks that take part in it. */
+typedef struct lk__plan_collective {
+    lk__plan_action action;
+    lk__op          op;       /* of a start */
+    int             bucket;   /* -1: none */
+    int64_t         elements; /* of its operand; 0: known when it runs */
+    lk_dtype        type;
+    int             group; /* lk__op_group of a node, 0 for all ranks */
+} lk__plan_collective;
+
+typedef struct lk__plan_order_list {
+    lk__plan_collective *all;
+    size_t               count, capacity;
+} lk__plan_order_list;
+
+lk_status lk__collective_order(const lk__plan_checked *check, lk__plan_order_list *order);
+void      lk__collective_order_free(lk_context *context, lk__plan_order_list *order);
+/* LK_EMISMATCH: the first difference of two ranks, as a sentence. */
+lk_status lk__collective_order_compare(const lk__plan_order_list *a, int rank_a, const lk__plan_order_list *b,
+                                       int rank_b, char *text, size_t bytes);
+
+#endif
