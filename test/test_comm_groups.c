@@ -314,6 +314,7 @@ static void abort_children(rank_test *t)
         lk_comm *group;
         lk_work *work = NULL;
         REQUIRE(lk_comm_split(t->comm, 0, t->rank, &group) == LK_OK, "%s", lk_context_error(t->context));
+        REQUIRE(lk_comm_barrier(t->comm, NULL) == LK_OK); /* all have the group before one aborts it */
         lk_status status = round % 2 ? lk_comm_all_reduce(group, data, data, 4 * N, LK_I32, LK_SUM, &work)
                                      : lk_comm_all_gather(group, data + t->rank * N, data, N, LK_I32, &work);
         CHECK(status == LK_OK || status == LK_ECANCELED, "%s",
