@@ -2,7 +2,7 @@
  * any rank, a disk that is full on one of them, and ranks that do not see the directory.
  * ctest: timeout 240, ranks 4 */
 #include "checkpoint_rig.h"
-#include "train/checkpoint.h"
+#include "train/load_group.h"
 
 #include <dirent.h>
 #include <sys/mman.h>
@@ -15,6 +15,7 @@ enum { CHUNK = 64, RANKS = 4 };
 typedef struct rank_result {
     lk_status status[2]; /* of a first and a second save */
     char      text[2][1024];
+    int64_t   step;
 } rank_result;
 
 typedef struct job {
@@ -24,6 +25,7 @@ typedef struct job {
     int         full;   /* this rank can write no file; -1: none */
     int         victim; /* this rank stops before the save, to be traced; -1: none */
     bool        again;  /* a second save, without hindrance */
+    bool        loads;  /* instead of a save: the hash of what each rank has then is its text */
     bool  copied; /* as in the background: each rank copies its chunks, which are neighbours, and writes the copies */
     pid_t pids[RANKS];
 } job;
@@ -59,6 +61,26 @@ static void save_once(const job *j, rig *r, lk_comm *comm, int rank, int which)
     snprintf(results[rank].text[which], sizeof results[0].text[0], "%s", status < 0 ? lk_context_error(r->context) : "");
 }
 
+/* Into a store with other numbers. */
+static void load_once(const job *j, rig *r, lk_comm *comm, int rank)
+{
+    float          zeros[18] = {0};
+    lk_progress    progress = {0};
+    lk__load_group group = {.store = r->store, .comm = comm};
+    REQUIRE(lk_store_write(r->store, "fc.weight", LK_STATE_VALUE, 0, 18, zeros, sizeof zeros) == LK_OK);
+    lk_status status = LK_OK;
+    if (rank == 0) {
+        status = lk__checkpoint_load_group(r->store, &group, in_root(j->name[0]), &progress);
+        if (status >= 0) CHECK(group.loaded, "rank 0 loaded it alone");
+        CHECK(lk__load_group_end(&group) == LK_OK);
+    } else
+        status = lk__load_group_serve(&group);
+    results[rank].status[0] = status;
+    results[rank].step = progress.step;
+    snprintf(results[rank].text[0], sizeof results[0].text[0], "%016llx", (unsigned long long)lk_store_hash(r->store));
+    snprintf(results[rank].text[1], sizeof results[0].text[1], "%.1000s", r->warning);
+}
+
 static void run_rank(const job *j, int rank)
 {
     rig            r;
@@ -70,6 +92,12 @@ static void run_rank(const job *j, int rank)
     config.timeout_ms = 60000;
     open_rig(&r);
     REQUIRE(lk_comm_create(r.context, &config, &comm) == LK_OK, "%s", lk_context_error(r.context));
+    if (j->loads) {
+        load_once(j, &r, comm, rank);
+        lk_comm_free(comm);
+        close_rig(&r);
+        _exit(check_failures != 0);
+    }
     if (rank == j->victim) {
         if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0) _exit(SKIPPED);
         raise(SIGSTOP);
@@ -196,6 +224,39 @@ static void damage_is_found_in_its_chunk(void)
         r.warnings = 0;
         CHECK(loaded_step(&r, "damaged") == 5 && r.warnings == 1 && strstr(r.warning, texts[i]), "%s: %s", edits[i],
               r.warning);
+    }
+    close_rig(&r);
+}
+
+/* Each rank verifies and reads its chunks; of a damaged step, another one than rank 0 may find the damage. */
+static void every_rank_gets_what_the_ranks_read_together(void)
+{
+    rig  r;
+    char hash[32];
+    open_rig(&r);
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)lk_store_hash(r.store));
+    for (int k = 0; k < 2 * (RANKS - 1); k++) {
+        int  world = 2 + k / 2;
+        bool damaged = k % 2;
+        shell("rm -rf read");
+        job j = make_job(3, "read", 5);
+        j.again = true;
+        start_ranks(&j);
+        wait_ranks(&j);
+        check_all(&j, 1, LK_OK, NULL);
+        if (damaged)
+            shell("printf X | dd of=read/step-00000006/optimizer.safetensors bs=1 seek=300 conv=notrunc 2> /dev/null");
+        j = make_job(world, "read", 0);
+        j.loads = true;
+        start_ranks(&j);
+        wait_ranks(&j);
+        check_all(&j, 0, LK_OK, NULL);
+        for (int i = 0; i < world; i++)
+            CHECK(strcmp(results[i].text[0], hash) == 0, "rank %d of %d has %s, not %s", i, world, results[i].text[0],
+                  hash);
+        CHECK(results[0].step == (damaged ? 5 : 6), "step %lld", (long long)results[0].step);
+        CHECK(!damaged || strstr(results[0].text[1], "optimizer.safetensors is damaged: bytes 256 to 319"), "%s",
+              results[0].text[1]);
     }
     close_rig(&r);
 }
@@ -334,6 +395,7 @@ int main(void)
     RUN(any_number_of_ranks_writes_the_files_of_one);
     RUN(the_digest_over_chunks_agrees_with_sha256sum);
     RUN(damage_is_found_in_its_chunk);
+    RUN(every_rank_gets_what_the_ranks_read_together);
     RUN(a_full_disk_on_one_rank_is_named_and_the_old_checkpoint_stays);
     RUN(ranks_that_do_not_see_the_directory_write_nothing);
     RUN(a_kill_at_any_system_call_of_any_rank_leaves_only_complete_checkpoints);

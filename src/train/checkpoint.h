@@ -2,7 +2,7 @@
 #ifndef LK__CHECKPOINT_H
 #define LK__CHECKPOINT_H
 
-#include "run/store.h"
+#include "run/exchange.h"
 #include "train/chunks.h"
 #include "train/lock.h"
 #include "train/safetensors_write.h"
@@ -70,6 +70,9 @@ void      lk__image_bounds(const lk_plan *plan, uint64_t bytes[2]); /* how many 
 size_t    lk__image_model(lk__train_saver *saver); /* fills saver->tensors with those of the model; returns how many */
 lk_status lk__image_make(lk__train_saver *saver, int file, lk__safetensors_image *image); /* sets saver->cut too */
 size_t    lk__image_exchange_bytes(const lk_plan *plan, int ranks, size_t entries); /* of saver->exchange */
+/* Where the data of every rank's chunk of the round is. lists has one for each rank; ranges has room for one more than tensors and ranks. */
+void lk__image_lists(const lk__train_saver *saver, int file, const lk__safetensors_image *image, size_t round,
+                     lk__exchange_list *lists, lk__exchange_range *ranges);
 /* Copies this rank's chunk of the round, if it has one. Collective. */
 lk_status lk__image_gather(lk__train_saver *saver, int file, const lk__safetensors_image *image, size_t round,
                            void *out);
@@ -127,6 +130,9 @@ lk_status lk__checkpoint_missing(lk_context *context, const char *directory); /*
  * and which a user may edit. staging has LK__FILE_STAGING bytes. */
 lk_status lk__checkpoint_verify(lk_context *context, const char *directory, const lk__state *state, bool all,
                                 void *staging);
+/* The chunks of one of several readers, every n-th of each file. */
+lk_status lk__checkpoint_verify_part(lk_context *context, const char *directory, const lk__state *state, int readers,
+                                     int turn, void *staging);
 /* Reads the state of the directory of `step` (-1: any), and checks the model and the optimizer against it; staging has LK__FILE_STAGING
  * bytes. The state's numbers stay valid. */
 lk_status lk__checkpoint_verify_step(lk_context *context, const char *directory, int64_t step, void *staging,

@@ -130,14 +130,11 @@ size_t lk__image_exchange_bytes(const lk_plan *plan, int ranks, size_t entries)
            (entries + (size_t)ranks) * sizeof(lk__exchange_range);
 }
 
-/* From the ranks that have the bytes: every rank knows what every writer needs. */
-static lk_status fetch_chunks(lk__train_saver *s, int file, const lk__safetensors_image *image, size_t round, void *mine)
+void lk__image_lists(const lk__train_saver *s, int file, const lk__safetensors_image *image, size_t round,
+                     lk__exchange_list *lists, lk__exchange_range *ranges)
 {
-    const lk__writers  *w = &s->writers;
-    const lk__chunks   *cut = &s->cut[file];
-    lk__exchange        with = {w->comm, s->exchange};
-    lk__exchange_list  *lists = (void *)(s->exchange + lk__round_up(lk__store_exchange_bytes(w->world), LK__ALIGN));
-    lk__exchange_range *ranges = (void *)(lists + w->world);
+    const lk__writers *w = &s->writers;
+    const lk__chunks  *cut = &s->cut[file];
     for (int i = 0; i < w->world; i++) lists[i] = (lk__exchange_list){ranges, 0};
     for (int turn = 0; turn < w->count; turn++) {
         size_t index;
@@ -147,6 +144,16 @@ static lk_status fetch_chunks(lk__train_saver *s, int file, const lk__safetensor
         list->count = list_ranges(image, lk__chunks_offset(cut, index), lk__chunks_bytes(cut, index), ranges);
         ranges += list->count;
     }
+}
+
+/* From the ranks that have the bytes: every rank knows what every writer needs. */
+static lk_status fetch_chunks(lk__train_saver *s, int file, const lk__safetensors_image *image, size_t round, void *mine)
+{
+    lk__exchange        with = {s->writers.comm, s->exchange};
+    size_t              at = lk__round_up(lk__store_exchange_bytes(s->writers.world), LK__ALIGN);
+    lk__exchange_list  *lists = (void *)(s->exchange + at);
+    lk__exchange_range *ranges = (void *)(lists + s->writers.world);
+    lk__image_lists(s, file, image, round, lists, ranges);
     return lk__store_fetch(s->store, &with, lists, mine);
 }
 

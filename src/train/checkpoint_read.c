@@ -3,6 +3,7 @@
 
 #include "train/file.h"
 #include "train/load.h"
+#include "train/load_group.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -80,15 +81,22 @@ const char *lk__checkpoint_precision(const lk_store *store)
     return store->plan->policy == LK_POLICY_BF16 ? "bf16" : lk_dtype_name(store->plan->graph->real);
 }
 
-/* Reads the state of a step, and checks the other files against its digests. */
-lk_status lk__checkpoint_verify_step(lk_context *c, const char *directory, int64_t step, void *staging, lk__state *state)
+/* Reads the state of a step, and checks the other files against its digests: with all ranks of a group, unless it is NULL. */
+static lk_status verify_step(lk_context *c, const char *directory, int64_t step, void *staging, lk__load_group *group,
+                             lk__state *state)
 {
     char      path[PATH_MAX];
     lk_status status = lk__checkpoint_join(c, path, directory, lk__checkpoint_files[2]);
     if (status < 0 || (status = lk__state_open(c, path, step, state)) < 0) return status;
-    status = lk__checkpoint_verify(c, directory, state, false, staging);
+    status = group && state->chunks[0] ? lk__load_group_verify(group, directory, state)
+                                       : lk__checkpoint_verify(c, directory, state, false, staging);
     lk__state_close(state); /* its numbers stay */
     return status;
+}
+
+lk_status lk__checkpoint_verify_step(lk_context *c, const char *directory, int64_t step, void *staging, lk__state *state)
+{
+    return verify_step(c, directory, step, staging, NULL, state);
 }
 
 /* While a writer holds the lock, what it has just created is not locked yet, and looks as if a crash had left it. The writer recovers
@@ -131,8 +139,8 @@ static bool is_pruned(const char *path)
 
 /* The newest step of a directory whose digests match: its path and its state. Without a message: LK_ENOENT, there are no
  * steps; LK_END, it was removed while it was read, so there is a newer one. */
-static lk_status find_newest_intact(lk_context *c, const char *directory, void *staging, char path[PATH_MAX],
-                                    lk__state *state)
+static lk_status find_newest_intact(lk_context *c, const char *directory, void *staging, lk__load_group *group,
+                                    char path[PATH_MAX], lk__state *state)
 {
     int64_t   steps[LK__CHECKPOINT_STEPS];
     char      name[64];
@@ -141,8 +149,9 @@ static lk_status find_newest_intact(lk_context *c, const char *directory, void *
     for (size_t i = 0; i < count && i < LK__CHECKPOINT_STEPS; i++) {
         lk__checkpoint_name(steps[i], name);
         if ((status = lk__checkpoint_join(c, path, directory, name)) < 0) return status;
-        if ((status = lk__checkpoint_verify_step(c, path, steps[i], staging, state)) >= 0) return LK_OK;
+        if ((status = verify_step(c, path, steps[i], staging, group, state)) >= 0) return LK_OK;
         if (is_pruned(path)) return LK_END;
+        if (group && lk_comm_status(group->comm) < 0) return status;
         lk__log(c, LK_LOG_WARNING, "skipping a checkpoint: %s", lk_context_error(c));
     }
     return count > 0 && status == LK_ENOENT ? LK_EFORMAT : status;
@@ -167,12 +176,12 @@ bool lk__checkpoint_is_step(const char *directory, int64_t *step)
 }
 
 /* The directory of one step is what the caller wants, and no other is taken instead. */
-static lk_status find_step(lk_context *c, const char *directory, int64_t step, void *staging, char path[PATH_MAX],
-                           lk__state *state)
+static lk_status find_step(lk_context *c, const char *directory, int64_t step, void *staging, lk__load_group *group,
+                           char path[PATH_MAX], lk__state *state)
 {
     int n = snprintf(path, PATH_MAX, "%s", directory);
     if (n < 0 || n >= PATH_MAX) return lk__fail(c, LK_EINVAL, "the path %.200s… is too long", directory);
-    lk_status status = lk__checkpoint_verify_step(c, path, step, staging, state);
+    lk_status status = verify_step(c, path, step, staging, group, state);
     return status == LK_ENOENT ? LK_EFORMAT : status; /* a file of it is missing, not the checkpoint */
 }
 
@@ -180,15 +189,20 @@ static lk_status find_step(lk_context *c, const char *directory, int64_t step, v
 typedef struct loading {
     bool             all;
     lk_load_report **report;
+    lk__load_group  *group; /* the ranks that read it; NULL: this one */
 } loading;
 
 /* Both files are checked before either is copied: a mismatch leaves the store as it was. */
-static lk_status load_step(lk_store *store, const char *path, const loading *what)
+static lk_status load_step(lk_store *store, const char *path, const lk__state *state, const loading *what)
 {
     lk_context *c = store->context;
-    bool        all = what->all;
-    char        model[PATH_MAX], optimizer[PATH_MAX];
-    lk_status   status = lk__checkpoint_join(c, model, path, lk__checkpoint_files[0]);
+    if (what->group && what->all && state->chunk_bytes) {
+        lk_status loaded = lk__load_group_load(what->group, path, state);
+        if (loaded != LK_END) return loaded < 0 && is_pruned(path) ? LK_END : loaded;
+    }
+    bool      all = what->all;
+    char      model[PATH_MAX], optimizer[PATH_MAX];
+    lk_status status = lk__checkpoint_join(c, model, path, lk__checkpoint_files[0]);
     if (status >= 0 && what->report) {
         status = lk__load_partial(store, model, what->report);
         return status < 0 && is_pruned(path) ? LK_END : status;
@@ -216,9 +230,9 @@ static lk_status load_newest(lk_store *store, const char *directory, const loadi
     bool alone = what->all && lk__checkpoint_is_step(directory, &step);
     if (!alone) recover_idle(c, directory);
     for (int attempt = 0; attempt < 10 && status == LK_END; attempt++)
-        if ((status = alone ? find_step(c, directory, step, staging, path, &state)
-                            : find_newest_intact(c, directory, staging, path, &state)) == LK_OK)
-            status = load_step(store, path, what);
+        if ((status = alone ? find_step(c, directory, step, staging, what->group, path, &state)
+                            : find_newest_intact(c, directory, staging, what->group, path, &state)) == LK_OK)
+            status = load_step(store, path, &state, what);
     lk__free(c, LK_MEMORY_OTHER, staging, LK__FILE_STAGING);
     if (status == LK_END)
         return lk__fail(c, LK_EIO, "%s: checkpoints are removed before they can be read; keep more of them", directory);
@@ -229,12 +243,18 @@ static lk_status load_newest(lk_store *store, const char *directory, const loadi
     return status;
 }
 
-lk_status lk_checkpoint_load(lk_store *store, const char *directory, lk_progress *progress)
+lk_status lk__checkpoint_load_group(lk_store *store, lk__load_group *group, const char *directory, lk_progress *progress)
 {
+    loading   what = {.all = true, .group = group};
     lk_status status = lk__store_write_begin(store);
     if (status < 0) return status;
-    status = lk__store_write_end(store, load_newest(store, directory, &(loading){.all = true}, progress));
+    status = lk__store_write_end(store, load_newest(store, directory, &what, progress));
     return status == LK_ENOENT ? lk__checkpoint_missing(store->context, directory) : status;
+}
+
+lk_status lk_checkpoint_load(lk_store *store, const char *directory, lk_progress *progress)
+{
+    return lk__checkpoint_load_group(store, NULL, directory, progress);
 }
 
 /* The file of weights in a directory without steps: model.safetensors, or the index of its shards. */

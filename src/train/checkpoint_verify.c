@@ -38,7 +38,13 @@ static lk_status hash_range(lk_context *c, const char *path, int fd, uint64_t at
     return LK_OK;
 }
 
-static lk_status verify_open(lk_context *c, const char *path, int fd, const lk__state *state, int file, void *staging)
+/* Every `step`-th chunk from `first` on. */
+typedef struct part {
+    size_t first, step;
+} part;
+
+static lk_status verify_open(lk_context *c, const char *path, int fd, const lk__state *state, int file, part which,
+                             void *staging)
 {
     struct stat info;
     if (fstat(fd, &info) != 0) return lk__fail(c, LK_EIO, "%s: %s", path, strerror(errno));
@@ -47,7 +53,7 @@ static lk_status verify_open(lk_context *c, const char *path, int fd, const lk__
         return lk__fail(c, LK_EFORMAT,
                         "%s is damaged: its %lld bytes are not the %zu chunks of up to %" PRIu64 " that were saved",
                         path, (long long)info.st_size, state->chunks_count[file], state->chunk_bytes);
-    for (size_t i = 0; i < state->chunks_count[file]; i++) {
+    for (size_t i = which.first; i < state->chunks_count[file]; i += which.step) {
         uint64_t  digest = 0, first = lk__chunks_offset(&cut, i);
         size_t    bytes = lk__chunks_bytes(&cut, i);
         lk_status status = hash_range(c, path, fd, first, bytes, staging, &digest);
@@ -60,14 +66,15 @@ static lk_status verify_open(lk_context *c, const char *path, int fd, const lk__
     return LK_OK;
 }
 
-static lk_status verify_chunks(lk_context *c, const char *path, const lk__state *state, int file, void *staging)
+static lk_status verify_chunks(lk_context *c, const char *path, const lk__state *state, int file, part which,
+                               void *staging)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
     if (fd < 0) {
         lk_status status = errno == ENOENT || errno == ENOTDIR ? LK_ENOENT : LK_EIO;
         return lk__fail(c, status, "%s: cannot open: %s", path, strerror(errno));
     }
-    lk_status status = verify_open(c, path, fd, state, file, staging);
+    lk_status status = verify_open(c, path, fd, state, file, which, staging);
     close(fd);
     return status;
 }
@@ -78,11 +85,23 @@ lk_status lk__checkpoint_verify(lk_context *c, const char *directory, const lk__
     lk_status status = LK_OK;
     for (int i = 0; i < 2 && status >= 0; i++) {
         status = lk__checkpoint_join(c, path, directory, lk__checkpoint_files[i]);
-        if (status >= 0 && state->chunks[i]) status = verify_chunks(c, path, state, i, staging);
+        if (status >= 0 && state->chunks[i]) status = verify_chunks(c, path, state, i, (part){0, 1}, staging);
         if (status >= 0 && (all || !state->chunks[i])) status = verify_sha(c, path, state->sha[i], staging);
     }
     for (size_t i = 0; all && i < state->files_count && status >= 0; i++)
         if ((status = lk__checkpoint_join(c, path, directory, state->files[i].name)) >= 0)
             status = verify_sha(c, path, state->files[i].sha, staging);
+    return status;
+}
+
+lk_status lk__checkpoint_verify_part(lk_context *c, const char *directory, const lk__state *state, int readers,
+                                     int turn, void *staging)
+{
+    char      path[PATH_MAX];
+    lk_status status = LK_OK;
+    for (int i = 0; i < 2 && status >= 0; i++) {
+        status = lk__checkpoint_join(c, path, directory, lk__checkpoint_files[i]);
+        if (status >= 0) status = verify_chunks(c, path, state, i, (part){(size_t)turn, (size_t)readers}, staging);
+    }
     return status;
 }

@@ -1,9 +1,10 @@
-/* resume.c - loads and saves checkpoints of a trainer. Rank 0 reads; the others receive what it read, so only its host needs the files. The
- * ranks that see the directory write. A checkpoint does not depend on the number of ranks. */
+/* resume.c - loads and saves checkpoints of a trainer. Rank 0 decides what is loaded; the ranks that see the directory read and write, and the
+ * others receive what was read. A checkpoint does not depend on the number of ranks. */
 #include "train/trainer.h"
 
 #include "data/dataset.h"
 #include "train/describe.h"
+#include "train/load_group.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -103,7 +104,7 @@ static lk_status check_later(lk_trainer *t, int64_t newest)
 
 /* Loads the weights that init and resume name, and the progress. A directory that already holds a checkpoint is written to only
  * if this run resumes from it, or from its newest step. *from: the directory that was resumed. */
-static lk_status load_initial(lk_trainer *t, const char **from)
+static lk_status load_initial(lk_trainer *t, lk__load_group *group, const char **from)
 {
     const lk_trainer_config *config = &t->config;
     int64_t                  step;
@@ -118,8 +119,8 @@ static lk_status load_initial(lk_trainer *t, const char **from)
                         "%s already holds a checkpoint (step %lld); resume it, or save into another directory",
                         config->save, (long long)step);
     *from = config->resume_from ? config->resume_from : has_checkpoint ? config->save : NULL;
-    if (*from &&
-        ((status = check_data(t, *from)) < 0 || (status = lk_checkpoint_load(t->store, *from, &t->progress)) < 0))
+    if (*from && ((status = check_data(t, *from)) < 0 ||
+                  (status = lk__checkpoint_load_group(t->store, group, *from, &t->progress)) < 0))
         return status;
     if (config->save && has_checkpoint && resumes_step && (status = check_later(t, step)) < 0) return status;
     if (!*from && config->init_partial &&
@@ -155,26 +156,31 @@ lk_status lk__trainer_load(lk_trainer *t)
     t->progress = (lk_progress){.seed = config->seed};
     t->saved = -1;
     bool reads = config->init || config->init_partial || config->resume_from || (config->save && config->resume);
+    lk__load_group group = {.store = t->store, .comm = config->comm, .busy = true};
+    bool           shares = t->world > 1 && reads;
     if (t->rank == 0) {
-        if (t->world > 1 && reads) lk_comm_busy_begin(config->comm, "reading a checkpoint");
+        if (shares) lk_comm_busy_begin(config->comm, "reading a checkpoint");
         t->store->alone = true; /* the others wait below */
         if (config->train && (config->save || config->resume_from))
             status = lk__dataset_fingerprint(config->train, &t->fingerprint);
-        if (status >= 0) status = load_initial(t, &from);
+        if (status >= 0) status = load_initial(t, shares ? &group : NULL, &from);
         t->store->alone = false;
-        if (t->world > 1 && reads) lk_comm_busy_end(config->comm);
-    }
+        if (shares) lk_comm_busy_end(config->comm);
+        group.busy = false;
+        if (shares) (void)lk__load_group_end(&group); /* what fails here fails below too */
+    } else if (shares && (status = lk__load_group_serve(&group)) < 0)
+        return status;
     if ((status = lk__trainer_share_status(t, 0, status)) < 0) return status;
     if (t->world > 1) {
-        int64_t state[] = {t->progress.step,          t->progress.epoch, t->progress.position,
-                           (int64_t)t->progress.seed, t->saved,          from != NULL};
-        if ((status = lk_comm_broadcast(config->comm, state, 6, LK_I64, 0, NULL)) < 0) return status;
+        int64_t state[] = {t->progress.step, t->progress.epoch, t->progress.position, (int64_t)t->progress.seed,
+                           t->saved,         from != NULL,      group.loaded};
+        if ((status = lk_comm_broadcast(config->comm, state, 7, LK_I64, 0, NULL)) < 0) return status;
         t->progress = (lk_progress){state[0], state[1], state[2], (uint64_t)state[3]};
         t->saved = state[4];
         if (state[5] && !from) from = config->resume_from ? config->resume_from : config->save;
         /* Weights from a seed are equal on all ranks, which the program verified; only rank 0 has read weights from a file. */
-        if ((config->init || config->init_partial || from) && (status = lk_program_broadcast(t->program)) < 0)
-            return status;
+        bool loaded = config->init || config->init_partial || from;
+        if (loaded && !state[6] && (status = lk_program_broadcast(t->program)) < 0) return status;
     }
     if (!from) return LK_OK;
     if (t->progress.seed != config->seed)

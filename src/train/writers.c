@@ -95,26 +95,22 @@ static bool sees_probe(const char *path, const unsigned char expected[PROBE])
     return same;
 }
 
-lk_status lk__writers_find(lk__writers *w, lk_context *c, lk_comm *comm, const char *directory)
+static lk_status prepare(lk__writers *w, lk_context *c, lk_comm *comm)
 {
-    char      path[PATH_MAX], probe[PROBE];
-    lk_status status;
     *w = lk__writers_alone(c);
     if (!comm || lk_comm_size(comm) == 1) return LK_OK;
     w->comm = comm;
     w->rank = lk_comm_rank(comm);
     w->world = lk_comm_size(comm);
-    if (!(w->ranks = lk__alloc(c, LK_MEMORY_OTHER, (size_t)w->world * sizeof *w->ranks)))
-        status = LK_ENOMEM;
-    else
-        status = probe_path(c, directory, path);
-    if ((status = lk__writers_agree(w, status)) < 0) return status;
-    if (w->rank == 0) status = make_probe(c, path, (unsigned char *)probe);
-    if ((status = lk__writers_tell(w, status, probe, PROBE)) >= 0) {
-        int32_t sees = w->rank == 0 || sees_probe(path, (unsigned char *)probe);
-        status = lk_comm_all_gather(comm, &sees, w->ranks, 1, LK_I32, NULL);
-    }
-    if (w->rank == 0) unlink(path);
+    w->ranks = lk__alloc(c, LK_MEMORY_OTHER, (size_t)w->world * sizeof *w->ranks);
+    return w->ranks ? LK_OK : LK_ENOMEM;
+}
+
+/* Each rank's answer becomes the list of those that see it. */
+static lk_status gather_ranks(lk__writers *w, bool sees)
+{
+    int32_t   answer = sees;
+    lk_status status = lk_comm_all_gather(w->comm, &answer, w->ranks, 1, LK_I32, NULL);
     w->count = 0;
     w->turn = -1;
     for (int i = 0; i < w->world && status >= 0; i++) {
@@ -122,6 +118,27 @@ lk_status lk__writers_find(lk__writers *w, lk_context *c, lk_comm *comm, const c
         if (i == w->rank) w->turn = w->count;
         w->ranks[w->count++] = i;
     }
+    return status;
+}
+
+lk_status lk__writers_gather(lk__writers *w, lk_context *c, lk_comm *comm, bool sees)
+{
+    lk_status status = prepare(w, c, comm);
+    if (!comm || lk_comm_size(comm) == 1 || (status = lk__group_agree(c, comm, status, NULL)) < 0) return status;
+    return gather_ranks(w, sees);
+}
+
+lk_status lk__writers_find(lk__writers *w, lk_context *c, lk_comm *comm, const char *directory)
+{
+    char      path[PATH_MAX], probe[PROBE];
+    lk_status status = prepare(w, c, comm);
+    if (!comm || lk_comm_size(comm) == 1) return status;
+    if (status >= 0) status = probe_path(c, directory, path);
+    if ((status = lk__writers_agree(w, status)) < 0) return status;
+    if (w->rank == 0) status = make_probe(c, path, (unsigned char *)probe);
+    if ((status = lk__writers_tell(w, status, probe, PROBE)) >= 0)
+        status = gather_ranks(w, w->rank == 0 || sees_probe(path, (unsigned char *)probe));
+    if (w->rank == 0) unlink(path);
     if (status >= 0 && w->rank == 0 && w->count < w->world)
         lk__log(c, LK_LOG_INFO, "%d of %d ranks see %s: they write the checkpoints", w->count, w->world, directory);
     return status;

@@ -23,6 +23,8 @@ static inline lk__writers lk__writers_alone(lk_context *context)
 /* Finds out which ranks see the directory, which exists at rank 0: by a file with random bytes that it makes there. Collective.
  * comm may be NULL, or of one rank. Free it, also after a failure. */
 lk_status lk__writers_find(lk__writers *writers, lk_context *context, lk_comm *comm, const char *directory);
+/* The same where each rank knows whether it sees it. Rank 0 does. */
+lk_status lk__writers_gather(lk__writers *writers, lk_context *context, lk_comm *comm, bool sees);
 void      lk__writers_free(lk__writers *writers); /* not comm */
 
 /* The status of rank 0, with its message, on all ranks, and the text of `bytes` that it has; text may be NULL. */
