@@ -278,8 +278,8 @@ lk_status lk_store_create_shared(lk_plan *plan, uint64_t seed, lk_comm *comm, lk
                         "the plan is for %d host%s, and the ranks of this group are on %d: set lk_parallel.hosts to "
                         "lk_comm_hosts",
                         plan->parallel.hosts, plan->parallel.hosts == 1 ? "" : "s", hosts);
-    bool      first_chooses;
-    lk_status status = lk__verify_plans(plan, comm, &first_chooses);
+    bool      first_chooses, overlaps = false;
+    lk_status status = lk__verify_plans(plan, comm, &first_chooses, &overlaps);
     return status < 0 ? status : create_store(plan, seed, comm, store);
 }
 

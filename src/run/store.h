@@ -140,8 +140,9 @@ lk_status lk__store_hash_split(const lk_store *store, size_t index, uint64_t see
 /* store_hosts.c: makes the copies of all hosts that of rank 0's. Collective. */
 lk_status lk__store_broadcast(lk_store *store);
 
-/* verify.c: compares the ranks' programs, line by line. Collective. *first_chooses: whether rank 0's device chooses among algorithms. */
-lk_status lk__verify_plans(const lk_plan *plan, lk_comm *comm, bool *first_chooses);
+/* verify.c: compares the ranks' programs, line by line. Collective. *first_chooses: whether rank 0's device chooses among algorithms.
+ * *overlaps: this rank's lk__plan_group; afterwards, where the state is shared, whether that is so on all ranks. */
+lk_status lk__verify_plans(const lk_plan *plan, lk_comm *comm, bool *first_chooses, bool *overlaps);
 
 /* store.c: where a device other than the host has no memory, adds to the message what the plan needs. Returns status. */
 lk_status lk__explain_memory(const lk_plan *plan, lk_status status);

@@ -88,29 +88,33 @@ lk_status lk__report_difference(lk_context *c, lk_comm *comm, const char *mine, 
     return lk__fail(c, LK_EMISMATCH, "%s\n  rank 0: %s\n  rank %d: %s", what, texts[0], different, texts[1]);
 }
 
-/* All ranks' hashes, and whether rank 0's device chooses among algorithms. Those that rank 0 is to use are not compared yet: the others
+/* All ranks' hashes, whether rank 0's device chooses among algorithms, and whether collectives overlap with kernels on all ranks: where the
+ * state is shared, which collectives there are depends on it. The algorithms that rank 0 is to use are not compared yet: the others
  * receive them. */
-static lk_status compare_plans(const lk_plan *plan, lk_comm *comm, bool *first_chooses, int *different)
+static lk_status compare_plans(const lk_plan *plan, lk_comm *comm, bool *first_chooses, bool *overlaps, int *different)
 {
     int       world = lk_comm_size(comm);
     size_t    bytes = (size_t)world * 2 * sizeof(uint64_t);
     uint64_t *all = lk__alloc(plan->context, LK_MEMORY_OTHER, bytes);
-    uint64_t mine[2] = {hash_plan(plan, 0, SIZE_MAX) ^ lk__plan_hash(plan), plan->device->backend->choose_begin != NULL};
+    bool      chooses = plan->device->backend->choose_begin != NULL;
+    uint64_t  mine[2] = {hash_plan(plan, 0, SIZE_MAX) ^ lk__plan_hash(plan),
+                         (uint64_t)chooses | (uint64_t)*overlaps << 1};
     if (!all) return LK_ENOMEM;
     lk_status status = lk_comm_all_gather(comm, mine, all, sizeof mine, LK_U8, NULL);
     *different = -1;
     for (int i = world; status >= 0 && i-- > 1;)
         if (all[2 * i] != all[0]) *different = i;
-    *first_chooses = status >= 0 && all[1] != 0;
+    for (int i = 0; i < world && status >= 0 && plan->shared; i++) *overlaps &= all[2 * i + 1] >> 1 != 0;
+    *first_chooses = status >= 0 && (all[1] & 1);
     lk__free(plan->context, LK_MEMORY_OTHER, all, bytes);
     return status;
 }
 
-lk_status lk__verify_plans(const lk_plan *plan, lk_comm *comm, bool *first_chooses)
+lk_status lk__verify_plans(const lk_plan *plan, lk_comm *comm, bool *first_chooses, bool *overlaps)
 {
     char      text[LINE] = "(nothing more)";
     int       different;
-    lk_status status = compare_plans(plan, comm, first_chooses, &different);
+    lk_status status = compare_plans(plan, comm, first_chooses, overlaps, &different);
     if (status < 0 || different < 0) return status;
     /* The first line that differs, by bisection. All ranks take the same branches, because all get the same results. */
     size_t same = 0, differs = 1;
