@@ -140,9 +140,10 @@
     X(sgd)                   /* grad, scale f64 () ; param, [momentum buffer]: updated; [stored bf16] */             \
     X(adam)                  /* grad, scale f64 () ; param, m, v: updated; [stored bf16]; decoupled: AdamW */
 
-/* And users' own operations (lockstep/operation.h), whose callbacks are the kernels. */
+/* And users' own operations (lockstep/operation.h), whose callbacks are the kernels, and what runs nothing. */
 #define LK__OP_LIST(X)                                                                                               \
     LK__OP_LIST_BUILT_IN(X)                                                                                          \
+    X(bucket)                /* up to 8 gradients ; y: the bucket that they are in, of which they are a part in memory */ \
     X(custom)                /* up to 8 x → up to 4 y, as the operation says; custom */                              \
     X(custom_grad)           /* its [x], its [y], their [dy] → their [dx] */
 

@@ -386,7 +386,8 @@ lk_status lk__accesses_create(const lk_plan *plan, const lk__plan_list *list, lk
     for (size_t i = 0; i < list->order_count; i++) {
         const lk__graph_node *n = &g->nodes[list->order[i]];
         lk__graph_runs        runs = lk__op_find(n->op)->runs;
-        if (runs == LK__RUNS_NOTHING || runs == LK__RUNS_WAIT) a->root[n->out[0]] = a->root[n->in[0]];
+        bool                  same = runs == LK__RUNS_NOTHING || runs == LK__RUNS_WAIT;
+        if (same && !lk__plan_is_bucket(g, n)) a->root[n->out[0]] = a->root[n->in[0]];
     }
     for (int i = 0; i < plan->losses_count && list == &plan->train; i++)
         a->scaled[a->root[plan->losses[i].scale]] = true;

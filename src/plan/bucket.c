@@ -1,6 +1,6 @@
 /* bucket.c - the layout of gradients: contiguous, in the order in which backward makes them, divided into buckets that are reduced
- * as one. A bucket is complete when its last gradient is made; there its all_reduce starts, or with shared state its reduce_scatter,
- * and backward continues; its wait is in the section sync. So a bucket is closed when it is full, and also when it is large enough and the next gradient takes long to compute. */
+ * as one. A bucket is a node, a concatenation in place, behind the one that makes its last gradient; there its all_reduce starts, or with
+ * shared state its reduce_scatter, and backward continues; its wait is in the section sync. So a bucket is closed when it is full, and also when it is large enough and the next gradient takes long to compute. */
 #include "plan/plan.h"
 
 #include <stdlib.h>
@@ -10,45 +10,34 @@ enum { FIRST_BUCKET = 1 << 20, BUCKET = 25 << 20, LARGE_ENOUGH = 1 << 20 };
 
 typedef struct gradient {
     size_t state;
-    int    position; /* in the order: the node that makes it */
+    int    node; /* that makes it */
 } gradient;
 
-static int by_position(const void *a, const void *b)
+static int by_node(const void *a, const void *b)
 {
     const gradient *x = a, *y = b;
-    if (x->position != y->position) return x->position < y->position ? -1 : 1;
+    if (x->node != y->node) return x->node < y->node ? -1 : 1;
     return x->state < y->state ? -1 : x->state > y->state;
 }
 
-/* Position of every node in the order, or -1. */
-static int *node_positions(const lk__plan_list *list)
-{
-    int *position = lk__alloc(list->graph->context, LK_MEMORY_OTHER, list->graph->nodes_count * sizeof(int));
-    if (!position) return NULL;
-    for (size_t i = 0; i < list->graph->nodes_count; i++) position[i] = -1;
-    for (size_t i = 0; i < list->order_count; i++) position[list->order[i]] = (int)i;
-    return position;
-}
-
 /* All gradients in the order in which backward makes them; returns how many. */
-static size_t list_gradients(const lk__plan_list *list, const int *position, gradient *all)
+static size_t list_gradients(const lk__plan_list *list, gradient *all)
 {
     size_t count = 0;
     for (size_t i = 0; i < list->graph->states_count; i++)
-        if (list->gradients[i] >= 0)
-            all[count++] = (gradient){i, position[list->graph->values[list->gradients[i]].node]};
-    if (count) qsort(all, count, sizeof *all, by_position);
+        if (list->gradients[i] >= 0) all[count++] = (gradient){i, list->graph->values[list->gradients[i]].node};
+    if (count) qsort(all, count, sizeof *all, by_node);
     return count;
 }
 
 /* Seconds from one gradient to the next. */
 static double gap_seconds(const lk_plan *p, const gradient *before, const gradient *next)
 {
-    const lk__plan_list   *list = &p->train;
+    const lk_graph        *g = p->train.graph;
     const lk__device_rates rates = p->device->backend->rates;
     double                 seconds = 0;
-    for (int i = before->position + 1; i <= next->position; i++)
-        seconds += lk__node_seconds(list->graph, &list->graph->nodes[list->order[i]], rates.flops, rates.memory);
+    for (int i = before->node + 1; i <= next->node; i++)
+        if (!g->nodes[i].dead) seconds += lk__node_seconds(g, &g->nodes[i], rates.flops, rates.memory);
     return seconds;
 }
 
@@ -69,55 +58,37 @@ static size_t close_bucket(lk_plan *p)
     return b->offset + b->bytes;
 }
 
-static lk_status make_buckets(lk_plan *p)
+/* Appends a bucket, unless the gradient belongs into the last. */
+static lk__plan_bucket *find_bucket(lk_plan *p, const gradient *before, const gradient *next, size_t bytes)
 {
-    lk__plan_list *list = &p->train;
-    lk_context    *c = p->context;
-    size_t         states = list->graph->states_count, offset = 0, nodes = list->graph->nodes_count * sizeof(int);
-    gradient      *all = states ? lk__alloc(c, LK_MEMORY_OTHER, states * sizeof *all) : NULL;
-    int           *position = node_positions(list);
-    lk_status      status = LK_ENOMEM;
-    if ((states && !all) || !position) goto done;
-    size_t count = list_gradients(list, position, all);
+    const lk__plan_list *list = &p->train;
+    lk_dtype             dtype = list->graph->values[list->gradients[next->state]].shape.dtype;
+    lk__plan_bucket     *last = p->buckets_count ? &p->buckets[p->buckets_count - 1] : NULL;
+    bool                 close_early =
+        last && lk__plan_batch_parts(p) > 1 && last->bytes >= LARGE_ENOUGH && gap_seconds(p, before, next) > LONG_GAP;
+    if (last && !close_early && last->dtype == dtype && last->bytes + bytes <= bucket_limit(p, p->buckets_count - 1))
+        return last;
+    if (lk__grow(p->context, (void **)&p->buckets, &p->buckets_capacity, p->buckets_count + 1, sizeof *last) < 0)
+        return NULL;
+    size_t offset = close_bucket(p);
+    last = &p->buckets[p->buckets_count++];
+    *last = (lk__plan_bucket){.offset = offset, .dtype = dtype};
+    return last;
+}
+
+static lk_status fill_buckets(lk_plan *p, const gradient *all, size_t count)
+{
     for (size_t i = 0; i < count; i++) {
         lk__plan_state  *sp = &p->states[all[i].state];
         size_t           bytes = lk__round_up(sp->wide_bytes, p->shared ? LK__SLICE_ALIGN : LK__ALIGN);
-        lk_dtype         dtype = list->graph->values[list->gradients[all[i].state]].shape.dtype;
-        lk__plan_bucket *last = p->buckets_count ? &p->buckets[p->buckets_count - 1] : NULL;
-        bool             close_early = last && lk__plan_batch_parts(p) > 1 && last->bytes >= LARGE_ENOUGH &&
-                           gap_seconds(p, &all[i - 1], &all[i]) > LONG_GAP;
-        if (!last || close_early || last->dtype != dtype || last->bytes + bytes > bucket_limit(p, p->buckets_count - 1)) {
-            if (lk__grow(c, (void **)&p->buckets, &p->buckets_capacity, p->buckets_count + 1, sizeof *last) < 0)
-                goto done;
-            offset = close_bucket(p);
-            last = &p->buckets[p->buckets_count++];
-            *last = (lk__plan_bucket){.offset = offset, .dtype = dtype};
-        }
+        lk__plan_bucket *b = find_bucket(p, i ? &all[i - 1] : NULL, &all[i], bytes);
+        if (!b) return LK_ENOMEM;
         sp->trained = true;
-        sp->gradient_offset = offset;
-        offset += bytes;
-        last->bytes += bytes;
-        last->states++;
-        last->after = (size_t)all[i].position;
+        sp->gradient_offset = b->offset + b->bytes;
+        b->bytes += bytes;
+        b->states++;
     }
     p->gradient_bytes = close_bucket(p);
-    status = LK_OK;
-done:
-    lk__free(c, LK_MEMORY_OTHER, all, states * sizeof *all);
-    lk__free(c, LK_MEMORY_OTHER, position, nodes);
-    return status;
-}
-
-/* Inserts a node into the order; the sections from `section` on end one later. */
-static lk_status insert_node(lk__plan_list *list, size_t position, int node, lk_section section)
-{
-    if (node < 0) return list->graph->status;
-    if (lk__grow(list->graph->context, (void **)&list->order, &list->order_capacity, list->order_count + 1,
-                 sizeof(int)) < 0)
-        return LK_ENOMEM;
-    for (size_t i = list->order_count++; i > position; i--) list->order[i] = list->order[i - 1];
-    list->order[position] = node;
-    for (int s = section; s < LK_SECTION_COUNT; s++) list->end[s]++;
     return LK_OK;
 }
 
@@ -137,33 +108,101 @@ static int bucket_value(lk_plan *p, size_t index, bool slice)
     return lk__graph_add_value(p->train.graph, &v);
 }
 
-/* The collective of bucket `index`: started once it is complete, waited for in the section sync. In place. */
-static lk_status add_collective(lk_plan *p, size_t index)
+/* ---- nodes ---- */
+
+typedef struct insertion {
+    lk_plan        *plan;
+    const gradient *next; /* whose node was not seen yet */
+    size_t          left;
+    size_t          bucket; /* the next one */
+    int             in_bucket;
+} insertion;
+
+/* The gradients of a bucket, as many as a node can have at a time. */
+static lk_status add_members(lk_plan *p, int bucket, const gradient *members, int count)
 {
-    lk__plan_list   *list = &p->train;
-    lk_graph        *g = list->graph;
-    lk__plan_bucket *b = &p->buckets[index];
-    lk__op_attrs     attrs = {.reduction = LK_SUM, .order = lk__plan_order(p), .group = LK__GROUP_DATA};
-    int              bucket = bucket_value(p, index, false), result = p->shared ? bucket_value(p, index, true) : bucket;
-    if (bucket < 0 || result < 0) return g->status;
-    if (p->shared) attrs.parts = lk__plan_owners(p);
-    if (p->shared && p->parallel.hosts > 1) attrs.group = LK__GROUP_DATA_BY_HOST;
-    b->after += index; /* behind the starts of the buckets before it */
-    int start = lk__emit_update(g, LK_HERE, p->shared ? LK__OP_reduce_scatter : LK__OP_all_reduce, &attrs, &bucket, 1,
-                                &result, 1);
-    lk_status status = insert_node(list, b->after + 1, start, LK_BACKWARD);
-    if (status < 0) return status;
-    int wait = lk__emit_update(g, LK_HERE, LK__OP_wait, NULL, (int[]){result, bucket}, 2, &result, 1);
-    return insert_node(list, list->end[LK_SYNC], wait, LK_SYNC);
+    lk_graph *g = p->train.graph;
+    for (int i = 0; i < count; i += LK__MAX_IN) {
+        int in[LK__MAX_IN], n = count - i < LK__MAX_IN ? count - i : LK__MAX_IN;
+        for (int k = 0; k < n; k++) in[k] = p->train.gradients[members[i + k].state];
+        if (lk__emit_update(g, LK_HERE, LK__OP_bucket, NULL, in, n, &bucket, 1) < 0) return g->status;
+    }
+    return LK_OK;
 }
 
-lk_status lk__pass_buckets(lk_plan *p)
+/* A bucket that is complete: its members, and the start of its collective. In place. */
+static lk_status add_start(lk_plan *p, size_t index, const gradient *members)
 {
-    lk_status status = make_buckets(p);
+    lk_graph        *g = p->train.graph;
+    lk__plan_bucket *b = &p->buckets[index];
+    lk__op_attrs     attrs = {.reduction = LK_SUM, .order = lk__plan_order(p), .group = LK__GROUP_DATA};
+    b->value = bucket_value(p, index, false);
+    b->result = p->shared ? bucket_value(p, index, true) : b->value;
+    if (b->value < 0 || b->result < 0) return g->status;
+    if (p->shared) attrs.parts = lk__plan_owners(p);
+    if (p->shared && p->parallel.hosts > 1) attrs.group = LK__GROUP_DATA_BY_HOST;
+    if (add_members(p, b->value, members, b->states) < 0) return g->status;
+    lk__op op = p->shared ? LK__OP_reduce_scatter : LK__OP_all_reduce;
+    return lk__emit_update(g, LK_HERE, op, &attrs, &b->value, 1, &b->result, 1) < 0 ? g->status : LK_OK;
+}
+
+/* Behind the node that makes the last gradient of a bucket; one node may complete several. */
+static int insert_starts(lk_graph *g, const lk__graph_node *n, void *user)
+{
+    insertion *x = user;
+    int        made = -1, index = lk__plan_append(g, n);
+    for (int i = 0; i < n->outputs && made < 0; i++)
+        if (n->out[i] >= 0 && g->values[n->out[i]].kind == LK__VALUE_RESULT) made = g->values[n->out[i]].node;
+    for (; index >= 0 && x->left && x->next->node == made; x->next++, x->left--) {
+        const lk__plan_bucket *b = &x->plan->buckets[x->bucket];
+        if (++x->in_bucket < b->states) continue;
+        if (add_start(x->plan, x->bucket, x->next + 1 - b->states) < 0) return -1;
+        x->bucket++;
+        x->in_bucket = 0;
+    }
+    return index;
+}
+
+static lk_status add_waits(lk_plan *p)
+{
+    lk_graph *g = p->train.graph;
+    for (size_t i = 0; i < p->buckets_count; i++) {
+        const lk__plan_bucket *b = &p->buckets[i];
+        int                    in[] = {b->result, b->value};
+        if (lk__emit_update(g, LK_HERE, LK__OP_wait, NULL, in, 2, &b->result, 1) < 0) return g->status;
+    }
+    return LK_OK;
+}
+
+lk_status lk__pass_buckets(lk_plan *p, size_t *backward)
+{
+    lk__plan_list *list = &p->train;
+    size_t         bytes = list->graph->states_count * sizeof(gradient);
+    gradient      *all = bytes ? lk__alloc(p->context, LK_MEMORY_OTHER, bytes) : NULL;
+    if (bytes && !all) return LK_ENOMEM;
+    size_t    count = bytes ? list_gradients(list, all) : 0;
+    lk_status status = fill_buckets(p, all, count);
+    p->reduces = lk__plan_batch_parts(p) > 1 || p->parallel.leaves;
+    insertion x = {.plan = p, .next = all, .left = count};
+    if (status >= 0 && p->reduces) status = lk__plan_rebuild(list->graph, insert_starts, &x);
+    *backward = list->graph->nodes_count;
+    if (status >= 0 && p->reduces) status = add_waits(p);
+    lk__free(p->context, LK_MEMORY_OTHER, all, bytes);
+    return status;
+}
+
+void lk__plan_gradient_memory(lk_plan *p)
+{
     p->memory[LK_MEMORY_GRADIENTS] = p->gradient_bytes * (size_t)p->sets;
     if (lk__plan_batch_parts(p) > 1 && p->gradient_dtype != p->graph->real) /* and rounded, where they are reduced */
         p->memory[LK_MEMORY_GRADIENTS] += p->gradient_bytes / sizeof(float) * lk_dtype_size(p->gradient_dtype);
-    p->reduces = lk__plan_batch_parts(p) > 1 || p->parallel.leaves;
-    for (size_t i = 0; i < p->buckets_count && p->reduces && status >= 0; i++) status = add_collective(p, i);
-    return status;
+}
+
+size_t lk__bucket_complete(const lk_plan *p, size_t index)
+{
+    const lk__plan_list *list = &p->train;
+    size_t               i = 0;
+    while (i < list->order_count && !lk__plan_starts_bucket(list->graph, &list->graph->nodes[list->order[i]], (int)index))
+        i++;
+    return i;
 }

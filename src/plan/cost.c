@@ -112,8 +112,8 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_text_callback write,
               p->syncs, 1e3 * sync_seconds);
     for (size_t i = 0; i < p->buckets_count && lk__plan_batch_parts(p) > 1; i++) {
         const lk__plan_bucket *b = &p->buckets[i];
-        double                 complete = section_seconds(p, r, begin, b->after + 1), start = fmax(complete, finished);
-        char                   first[96], last[96];
+        double complete = section_seconds(p, r, begin, lk__bucket_complete(p, i)), start = fmax(complete, finished);
+        char   first[96], last[96];
         finished = start + reduction_seconds(p, r, (double)lk__bucket_sent(p, i));
         link += finished - start;
         print(&o,

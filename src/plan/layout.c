@@ -55,7 +55,7 @@ static void mark_needed(layout *l)
         for (size_t i = 0; i < g->states_count; i++) mark_read(l, list->gradients[i]);
     for (size_t i = g->nodes_count; i-- > 0;) {
         const lk__graph_node *n = &g->nodes[i];
-        if (!n->dead && lk__plan_has_effect(n)) l->needed[i] = true;
+        if (!n->dead && (lk__plan_has_effect(n) || lk__plan_is_bucket(g, n))) l->needed[i] = true;
         if (n->dead || !l->needed[i]) continue;
         for (int j = 0; j < n->inputs; j++) mark_read(l, n->in[j]);
     }
@@ -135,7 +135,7 @@ static lk_status convert_gradients(layout *l)
     return LK_OK;
 }
 
-lk_status lk__pass_layout(lk__plan_list *list, size_t forward_nodes, size_t backward_nodes)
+lk_status lk__pass_layout(lk__plan_list *list, size_t forward_nodes, size_t backward_nodes, size_t sync_nodes)
 {
     lk_graph *g = list->graph;
     size_t    nodes = g->nodes_count, node_bytes = nodes * sizeof(bool), value_bytes = g->values_count * sizeof(int);
@@ -153,13 +153,14 @@ lk_status lk__pass_layout(lk__plan_list *list, size_t forward_nodes, size_t back
             if (convert_gradients(&l) < 0) goto done;
             list->end[LK_BACKWARD] = list->order_count;
         }
+        if (i == sync_nodes) list->end[LK_SYNC] = list->order_count;
         if (!g->nodes[i].dead && l.needed[i] && schedule_node(&l, (int)i) < 0) goto done;
     }
     for (int i = 0; i < list->outputs_count; i++)
         if ((list->outputs[i] = convert(&l, list->outputs[i], false)) < 0) goto done;
     if (forward_nodes >= nodes) list->end[LK_FORWARD] = list->order_count;
     if (backward_nodes >= nodes) list->end[LK_BACKWARD] = list->order_count;
-    list->end[LK_SYNC] = list->end[LK_BACKWARD]; /* the bucket pass adds to it */
+    if (sync_nodes >= nodes) list->end[LK_SYNC] = list->order_count;
     list->end[LK_UPDATE] = list->end[LK_EVALUATE] = list->order_count;
     status = LK_OK;
 done:

@@ -15,11 +15,12 @@ static bool is_gradient(const lk__plan_list *list, int v)
 
 static lk__graph_runs runs(const lk__graph_node *n) { return lk__op_find(n->op)->runs; }
 
-/* Whether forward or backward reads value v, other than by a collective, which adds over leaves, and its wait. */
+/* Whether forward or backward reads value v, other than by a collective, which adds over leaves, its wait, and its bucket. */
 static bool read_before_update(const lk__plan_list *list, int v)
 {
     for (size_t p = 0; p < list->end[LK_BACKWARD]; p++) {
         const lk__graph_node *n = &list->graph->nodes[list->order[p]];
+        if (lk__plan_is_bucket(list->graph, n)) continue;
         for (int i = 0; i < n->inputs; i++)
             if (n->in[i] == v && runs(n) != LK__RUNS_COLLECTIVE && runs(n) != LK__RUNS_WAIT) return true;
     }
@@ -78,6 +79,7 @@ static int find_coupling(const lk__plan_list *list)
 {
     for (size_t i = 0; i < list->end[LK_BACKWARD]; i++) {
         const lk__graph_node *n = &list->graph->nodes[list->order[i]];
+        if (lk__plan_is_bucket(list->graph, n)) continue;
         if (choose_execution(list, n) == UNSUPPORTED || parts_leaves(n) ||
             (runs(n) == LK__RUNS_COLLECTIVE && !reads_leaves(list, n)))
             return list->order[i];

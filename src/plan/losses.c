@@ -141,7 +141,7 @@ lk_status lk__plan_weights(lk_plan *p)
     size_t nodes = list->graph->nodes_count;
     for (size_t i = 0; i < nodes; i++) /* nothing else runs, whatever its effect */
         if (lk__plan_has_effect(&list->graph->nodes[i])) list->graph->nodes[i].dead = true;
-    if ((status = lk__pass_layout(list, nodes, nodes)) < 0) return status;
+    if ((status = lk__pass_layout(list, nodes, nodes, nodes)) < 0) return status;
     return lk__pass_memory(list, p);
 }
 

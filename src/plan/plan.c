@@ -46,8 +46,10 @@ static void freeze_groups(lk_graph *g, const lk_optimizer_config *o)
 static void count_sets(lk_plan *p)
 {
     const lk_parallel *parallel = &p->parallel;
-    for (size_t i = 0; i < p->train.order_count; i++)
-        p->syncs += lk__op_find(p->train.graph->nodes[p->train.order[i]].op)->runs == LK__RUNS_COLLECTIVE;
+    for (size_t i = 0; i < p->train.order_count; i++) {
+        const lk__graph_node *n = &p->train.graph->nodes[p->train.order[i]];
+        p->syncs += lk__op_find(n->op)->runs == LK__RUNS_COLLECTIVE && !lk__plan_is_bucket(p->train.graph, n);
+    }
     int parts = lk__plan_batch_parts(p), mine = (int)lk__range_count(lk__plan_own_leaves(p));
     p->sets = parallel->leaves
                   ? (parallel->leaves + parts - 1) / parts /* the same on all ranks, since it is shared memory */
@@ -98,14 +100,16 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     if ((status = fill_unused(list, lk__plan_rank(p) == 0)) < 0) return status;
     if (!config->no_fusion && (status = lk__pass_fuse_residual(list)) < 0) return status;
     if (!config->no_fusion && (status = lk__pass_fuse_gelu(list)) < 0) return status;
-    size_t backward = list->graph->nodes_count;
+    size_t backward;
+    if ((status = lk__pass_buckets(p, &backward)) < 0) return status;
+    size_t sync = list->graph->nodes_count;
     if ((status = lk__pass_update(list, config->optimizer, p->states)) < 0) return status;
-    if ((status = lk__pass_layout(list, forward, backward)) < 0) return status;
+    if ((status = lk__pass_layout(list, forward, backward, sync)) < 0) return status;
     lk__plan_place_moments(p);
     if ((status = lk__pass_leaf_batch(p)) < 0) return status;
     count_sets(p);
     lk__plan_share_buffers(p);
-    if ((status = lk__pass_buckets(p)) < 0) return status;
+    lk__plan_gradient_memory(p);
     return lk__pass_memory(list, p);
 }
 
@@ -120,7 +124,7 @@ static lk_status plan_evaluation(lk_plan *p, const lk_plan_config *config)
     if (!config->no_fusion && (status = lk__pass_fuse_residual(list)) < 0) return status;
     if (!config->no_fusion && (status = lk__pass_fuse_gelu(list)) < 0) return status;
     size_t nodes = list->graph->nodes_count;
-    if ((status = lk__pass_layout(list, nodes, nodes)) < 0) return status;
+    if ((status = lk__pass_layout(list, nodes, nodes, nodes)) < 0) return status;
     return lk__pass_memory(list, p);
 }
 

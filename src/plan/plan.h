@@ -1,5 +1,5 @@
 /* plan/plan.h - the internals of a plan: two instruction lists (training, evaluation) over one set of states, and the passes that
- * make them. Order of the passes: evaluation → precision → fuse → sync norm → grad → fuse residual → update → layout → leaf batch → buckets → memory. */
+ * make them. Order of the passes: evaluation → precision → fuse → sync norm → grad → fuse residual → buckets → update → layout → leaf batch → memory. */
 #ifndef LK__PLAN_H
 #define LK__PLAN_H
 
@@ -92,8 +92,9 @@ typedef struct lk__plan_loss {
 typedef struct lk__plan_bucket {
     size_t   offset, bytes; /* in the region of gradients */
     lk_dtype dtype;         /* of its gradients */
-    size_t   after;         /* position in the training order of the node that completes it */
     int      states;
+    int      value,
+        result; /* of the training graph; result: what its collective makes, this rank's slice with shared state */
 } lk__plan_bucket;
 
 /* Where inputs come from: the caller binds them, or the device makes them (device.h, lk__device_gather). */
@@ -268,9 +269,22 @@ lk_status lk__pass_sync_norm(lk__plan_list *list, lk__op_order order);
 /* update.c: clipping and the optimizer; sets the states' moments. */
 lk_status lk__pass_update(lk__plan_list *list, const lk_optimizer_config *optimizer, lk__plan_state *states);
 /* layout.c: removes what nothing reads; stores images channels last where kernels need it; sets order and end. */
-lk_status lk__pass_layout(lk__plan_list *list, size_t forward_nodes, size_t backward_nodes);
-/* bucket.c: places gradients, groups them into buckets, and adds the collectives that reduce them; after layout. */
-lk_status lk__pass_buckets(lk_plan *plan);
+lk_status lk__pass_layout(lk__plan_list *list, size_t forward_nodes, size_t backward_nodes, size_t sync_nodes);
+/* bucket.c: places gradients, groups them into buckets, and adds these and the collectives that reduce them: starts in backward, and waits
+ * behind it. *backward: where the nodes of backward end. Before layout. */
+lk_status lk__pass_buckets(lk_plan *plan, size_t *backward);
+void      lk__plan_gradient_memory(lk_plan *plan);                /* once the number of sets is known */
+size_t    lk__bucket_complete(const lk_plan *plan, size_t index); /* position in the order of its collective's start */
+/* Whether the node makes, reduces or waits for a bucket; `index`: starts the collective of that one. */
+static inline bool lk__plan_is_bucket(const lk_graph *g, const lk__graph_node *n)
+{
+    return n->outputs > 0 && n->out[0] >= 0 && g->values[n->out[0]].kind == LK__VALUE_BUCKET;
+}
+static inline bool lk__plan_starts_bucket(const lk_graph *g, const lk__graph_node *n, int index)
+{
+    return lk__plan_is_bucket(g, n) && lk__op_find(n->op)->runs == LK__RUNS_COLLECTIVE &&
+           g->values[n->in[0]].state == index;
+}
 /* leaf_batch.c: with leaves, decides whether those of a rank run as one batch and which nodes run leaf by leaf; otherwise reduces
  * the capacity of the plan to one leaf. After layout, before anything depends on sizes. */
 lk_status lk__pass_leaf_batch(lk_plan *plan);

@@ -101,6 +101,20 @@ static int scattered_shape(lk__graph_shapes *s)
     .effect = LK__EFFECT_NONE, .evaluation = LK__EVALUATE_SAME, .recompute = LK__KEEP,              \
     .precision = LK__PRECISION_WIDE, .fuse = LK__FUSE_NOTHING, .loss = LK__LOSS_NO
 
+/* A concatenation in place: the operands have their addresses inside the result (plan/bucket.c). */
+DESCRIBE(bucket){
+    .inputs = 2,
+    .in = {OPERAND("x", ANY, REQUIRED, ROWS), OPERAND("more", ANY, REPEATED, ROWS)},
+    .outputs = 1,
+    .out = {OPERAND("y", ANY, REQUIRED, ROWS)},
+    .attributes = LK__NO_ATTRIBUTES,
+    BACKWARD_ONLY,
+    .no_gradient = LK__NO_OPERAND,
+    COLLECTIVE(LK__RUNS_NOTHING, LK__NO_OPERAND),
+    .arithmetic = lk__arithmetic_none,
+    .bytes = lk__bytes_none,
+};
+
 DESCRIBE(all_reduce){
     .inputs = 1,
     .in = {OPERAND("x", ANY, REQUIRED, ROWS)},
