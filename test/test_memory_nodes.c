@@ -154,7 +154,7 @@ static void check_pages(const rank_program *p, int rank, const int *nodes)
         const char *moment = s->optimizer + sp->moment_offset[1] + (size_t)pieces[i].first * sizeof(float);
         CHECK(preferred_node(moment + page) == nodes[rank], "rank %d: a moment of its slice", rank);
     }
-    CHECK(preferred_node(p->rig.program->gradients) == nodes[rank], "rank %d: its gradients", rank);
+    CHECK(preferred_node(p->rig.program->memory.gradients) == nodes[rank], "rank %d: its gradients", rank);
 }
 
 static int inspect(int rank, void *user)

@@ -34,8 +34,8 @@ lk_status lk__run_round(lk_program *p, const lk__schedule_run *run, size_t at, s
 {
     const lk__plan_bucket *b = bucket_at(p, run, at);
     (void)next;
-    return lk__device_cast(p->device, p->stream, p->gradients + b->offset, b->dtype,
-                           p->gradients + lk__bucket_place(p->plan, b), lk__bucket_type(p->plan, b),
+    return lk__device_cast(p->device, p->stream, p->memory.gradients + b->offset, b->dtype,
+                           p->memory.gradients + lk__bucket_place(p->plan, b), lk__bucket_type(p->plan, b),
                            (int64_t)(b->bytes / lk_dtype_size(b->dtype)));
 }
 
@@ -44,8 +44,8 @@ static lk_status widen_range(lk_program *p, const lk__plan_bucket *b, size_t fir
 {
     lk_dtype sent = lk__bucket_type(p->plan, b);
     return lk__device_cast(p->device, p->stream,
-                           p->gradients + lk__bucket_place(p->plan, b) + first * lk_dtype_size(sent), sent,
-                           p->gradients + b->offset + first * lk_dtype_size(b->dtype), b->dtype, (int64_t)count);
+                           p->memory.gradients + lk__bucket_place(p->plan, b) + first * lk_dtype_size(sent), sent,
+                           p->memory.gradients + b->offset + first * lk_dtype_size(b->dtype), b->dtype, (int64_t)count);
 }
 
 lk_status lk__run_widen(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
@@ -72,7 +72,7 @@ lk_status lk__run_copy_out(lk_program *p, const lk__schedule_run *run, size_t at
     lk_status              status = LK_OK;
     (void)next;
     if (!slices)
-        return lk__stage_out(p, p->gradients + lk__bucket_place(p->plan, b),
+        return lk__stage_out(p, p->memory.gradients + lk__bucket_place(p->plan, b),
                              lk__bucket_sent(p->plan, (size_t)(b - p->plan->buckets)));
     for (int i = 0; i < p->plan->sets && status >= 0; i++)
         status = lk__stage_out(p, lk__gradient_set(p, i) + b->offset, b->bytes);
@@ -83,6 +83,6 @@ lk_status lk__run_copy_in(lk_program *p, const lk__schedule_run *run, size_t at,
 {
     const lk__plan_bucket *b = bucket_at(p, run, at);
     (void)next;
-    return lk__stage_in(p, p->gradients + lk__bucket_place(p->plan, b),
+    return lk__stage_in(p, p->memory.gradients + lk__bucket_place(p->plan, b),
                         lk__bucket_sent(p->plan, (size_t)(b - p->plan->buckets)));
 }

@@ -34,7 +34,7 @@ lk_status lk__run_start_scatter(lk_program *p, const lk__schedule_run *run, size
     lk__run_collective    *c = collective_at(p, run, at);
     const lk__plan_bucket *b = &p->plan->buckets[c->bucket];
     lk_dtype               type = lk__bucket_type(p->plan, b);
-    char                  *data = p->gradients + lk__bucket_place(p->plan, b);
+    char                  *data = p->memory.gradients + lk__bucket_place(p->plan, b);
     size_t                 slice = lk__slice_bytes(p->plan, lk__bucket_sent(p->plan, (size_t)c->bucket));
     (void)next;
     return lk__comm_reduce_scatter_host(p->collectives->bulk, data, data + (size_t)lk__plan_own(p->plan) * slice,
@@ -53,7 +53,7 @@ lk_status lk__run_start_bucket(lk_program *p, const lk__schedule_run *run, size_
 {
     lk__run_collective    *c = collective_at(p, run, at);
     const lk__plan_bucket *b = &p->plan->buckets[c->bucket];
-    char                  *data = lk__exchanged(p, p->gradients + lk__bucket_place(p->plan, b));
+    char                  *data = lk__exchanged(p, p->memory.gradients + lk__bucket_place(p->plan, b));
     double                 start = lk__now();
     (void)next;
     lk_status status = lk_comm_all_reduce(p->collectives->bulk, data, data, b->bytes / lk_dtype_size(b->dtype),

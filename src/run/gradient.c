@@ -17,9 +17,9 @@ static lk_status finish_gradients(lk_program *p)
 {
     if (!p->plan->trains)
         return lk__fail(p->context, LK_EINVAL, "this program was planned without an optimizer: it has no gradients");
-    if (p->pending == 0 || p->synced) return LK_OK;
+    if (p->progress.pending == 0 || p->progress.synced) return LK_OK;
     if (!p->comm) return lk__section_run(p, LK_SYNC); /* no other rank takes part */
-    if (!p->sent && !p->plan->parallel.leaves) return LK_OK;
+    if (!p->progress.sent && !p->plan->parallel.leaves) return LK_OK;
     return lk__fail(
         p->context, LK_EINVAL,
         "the gradients are being reduced over the ranks: run LK_SYNC first, or call lk_program_no_sync before "
@@ -30,7 +30,7 @@ static lk_status finish_gradients(lk_program *p)
 static lk_status gather_gradients(lk_program *p)
 {
     lk_status status = finish_gradients(p);
-    return status >= 0 && p->synced ? lk__shared_gather(p) : status;
+    return status >= 0 && p->progress.synced ? lk__shared_gather(p) : status;
 }
 
 static lk_status locate_gradient(const lk_program *p, const char *parameter, char **gradient, size_t *bytes)
@@ -64,13 +64,13 @@ lk_status lk_program_gradient_read(lk_program *p, const char *parameter, void *d
     if (status < 0 || (status = locate_gradient(p, parameter, &gradient, &size)) < 0 || !gradient ||
         (status = check_bytes(p, parameter, size, bytes)) < 0)
         return status;
-    if (!p->has_gradients)
+    if (!p->progress.has_gradients)
         return lk__fail(p->context, LK_EINVAL, "there are no gradients yet: run LK_FORWARD and LK_BACKWARD first");
-    if (p->shared && !p->pending)
+    if (p->shared && !p->progress.pending)
         return lk__fail(
             p->context, LK_EINVAL,
             "ranks that share their state do not keep gradients: read them before LK_UPDATE, after LK_SYNC");
-    if (p->shared && p->synced) {
+    if (p->shared && p->progress.synced) {
         lk__shared_sum(p, lk__find_state(p->plan->graph, parameter), 0,
                        (int64_t)(bytes / lk_dtype_size(p->plan->graph->real)), data, 0);
         return LK_OK;
@@ -114,12 +114,12 @@ lk_status lk_program_gradient_write(lk_program *p, const char *parameter, const 
     if (status < 0 || (status = locate_gradient(p, parameter, &gradient, &size)) < 0 || !gradient ||
         (status = check_bytes(p, parameter, size, bytes)) < 0)
         return status;
-    if (p->pending == 0) { /* no backward has run: written gradients count as one, the others are zero */
+    if (p->progress.pending == 0) { /* no backward has run: written gradients count as one, the others are zero */
         status = run_over_gradients(p, LK__OP_fill, 0, lk__gradient_set(p, 0), p->plan->gradient_bytes);
         if (status < 0) return status;
-        p->pending = 1;
-        p->synced = p->has_gradients = p->written = true;
-        p->weight = 1;
+        p->progress.pending = 1;
+        p->progress.synced = p->progress.has_gradients = p->progress.written = true;
+        p->progress.weight = 1;
         if (p->shared) p->shared->summed = LK__SUMMED_WHOLE, p->shared->permitted = false;
     }
     return lk__device_write(p->device, p->stream, gradient, data, bytes);
@@ -127,7 +127,7 @@ lk_status lk_program_gradient_write(lk_program *p, const char *parameter, const 
 
 static lk_status check_pending(const lk_program *p)
 {
-    if (p->pending) return LK_OK;
+    if (p->progress.pending) return LK_OK;
     return lk__fail(
         p->context, LK_EINVAL,
         "there are no gradients for the next LK_UPDATE: run LK_FORWARD and LK_BACKWARD, or write them, first");
@@ -150,10 +150,10 @@ lk_status lk_program_gradient_weight(lk_program *p, double weight)
 {
     lk_status status = finish_gradients(p);
     if (status < 0 || (status = check_pending(p)) < 0) return status;
-    if (!p->synced)
+    if (!p->progress.synced)
         return lk__fail(p->context, LK_EINVAL, "LK_SYNC would add up the weights of all ranks: run it first");
     if (!(weight > 0) || !isfinite(weight))
         return lk__fail(p->context, LK_EINVAL, "gradients are divided by a weight above 0, not by %g", weight);
-    p->weight = weight;
+    p->progress.weight = weight;
     return LK_OK;
 }

@@ -25,7 +25,7 @@ static bool find_position(const lk_program *p, int input, int64_t *position)
     const lk__graph_shape *shape = &p->plan->graph->values[input].shape;
     for (int i = 0; i < p->plan->slots; i++) {
         const lk__run_slot *slot = &p->slots[i];
-        intptr_t            offset = (intptr_t)p->invalid.at - (intptr_t)lk__input_memory(p, slot, (size_t)input);
+        intptr_t            offset = (intptr_t)p->ids.invalid.at - (intptr_t)lk__input_memory(p, slot, (size_t)input);
         intptr_t            first = (intptr_t)slot->inputs[input] - (intptr_t)lk__bound_memory(p, (size_t)input);
         if (!slot->inputs[input] || offset < 0 || (size_t)offset >= lk__bytes_at_count(shape, slot->step.count))
             continue;
@@ -41,7 +41,7 @@ static const lk__graph_node *find_reporter(const lk_program *p, const lk__plan_l
 {
     for (size_t i = 0; i < planned->order_count; i++) {
         const lk__graph_node *n = &planned->graph->nodes[planned->order[i]];
-        if (n->op != p->invalid.op || (*input = ids_input(planned, n)) < 0) continue;
+        if (n->op != p->ids.invalid.op || (*input = ids_input(planned, n)) < 0) continue;
         if (find_position(p, *input, position)) return n;
     }
     return NULL;
@@ -67,7 +67,7 @@ static lookup_words words_of(lk__op op)
 
 void lk__describe_invalid(const lk_program *p, const lk__plan_list *planned, char *text, size_t bytes)
 {
-    const lk__kernel_invalid_id *id = &p->invalid;
+    const lk__kernel_invalid_id *id = &p->ids.invalid;
     bool                         label = looks_up_labels(id->op);
     int                          input;
     int64_t                      position;
@@ -93,38 +93,38 @@ void lk__describe_invalid(const lk_program *p, const lk__plan_list *planned, cha
 
 void lk__drop_gradients(lk_program *p)
 {
-    p->pending = 0;
-    p->written = false;
-    p->sent = false;
-    p->synced = false;
-    p->invalid_text[0] = 0;
-    p->invalid_forward = p->invalid_backward = false;
+    p->progress.pending = 0;
+    p->progress.written = false;
+    p->progress.sent = false;
+    p->progress.synced = false;
+    p->ids.invalid_text[0] = 0;
+    p->ids.invalid_forward = p->ids.invalid_backward = false;
 }
 
 lk_status lk__check_ids(lk_program *p, const lk__plan_list *planned)
 {
-    char      text[sizeof p->invalid_text];
+    char      text[sizeof p->ids.invalid_text];
     lk_status status = lk__read_report(p);
-    if (status < 0 || !p->invalid.found) return status;
-    p->invalid.found = false;
+    if (status < 0 || !p->ids.invalid.found) return status;
+    p->ids.invalid.found = false;
     lk__describe_invalid(p, planned, text, sizeof text);
     if (planned == &p->plan->evaluate) return lk__fail(p->context, LK_EINVAL, "%s", text);
     if (!p->comm) {
         lk__drop_gradients(p);
         return lk__fail(p->context, LK_EINVAL, "%s. The step was not taken", text);
     }
-    p->invalid_forward = true;
-    if (!p->invalid_text[0]) snprintf(p->invalid_text, sizeof p->invalid_text, "%s", text);
+    p->ids.invalid_forward = true;
+    if (!p->ids.invalid_text[0]) snprintf(p->ids.invalid_text, sizeof p->ids.invalid_text, "%s", text);
     return LK_OK;
 }
 
 lk_status lk__share_ids(lk_program *p)
 {
-    char text[sizeof p->invalid_text] = "";
+    char text[sizeof p->ids.invalid_text] = "";
     int  rank = 0, world = lk__plan_ranks(p->plan);
     while (rank < world && lk__program_rank_report(p, rank).invalid == 0) rank++;
     if (rank == world) return LK_OK;
-    snprintf(text, sizeof text, "%s", p->invalid_text);
+    snprintf(text, sizeof text, "%s", p->ids.invalid_text);
     lk__drop_gradients(p);
     lk_status status = lk_comm_broadcast(p->comm, text, sizeof text, LK_U8, rank, NULL);
     if (status < 0) return status;

@@ -25,7 +25,7 @@ static const lk__run_action actions[LK__ACTION_COUNT] = {
     [LK__DO_WIDEN_SLICE] = lk__run_widen_slice,
     [LK__DO_COPY_OUT] = lk__run_copy_out,
     [LK__DO_COPY_IN] = lk__run_copy_in,
-    [LK__DO_LOSSES] = lk__run_losses,
+    [LK__DO_LOSSES] = lk__run_loss,
     [LK__DO_NUMBERS] = lk__run_numbers,
     [LK__DO_LEAF_NUMBERS] = lk__run_leaf_numbers,
     [LK__DO_LEND] = lk__run_lend_cores,
@@ -55,7 +55,7 @@ void *lk__program_resolve(const lk_program *p, const char *arena, const char *gr
     switch (place.region) {
     case LK__IN_PARAMETERS: return p->store->parameters + place.offset;
     case LK__IN_BUFFERS: return p->store->buffers + place.offset;
-    case LK__IN_CONSTANTS: return p->constants + place.offset;
+    case LK__IN_CONSTANTS: return p->memory.constants + place.offset;
     case LK__IN_MASTER: return p->store->master + place.offset;
     case LK__IN_OPTIMIZER: return p->store->optimizer + place.offset;
     case LK__IN_GRADIENTS: return (char *)gradients + place.offset;

@@ -50,7 +50,7 @@ lk_status lk__run_copy_out(lk_program *program, const lk__schedule_run *run, siz
 lk_status lk__run_copy_in(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 
 /* ---- results.c ---- */
-lk_status lk__run_losses(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_loss(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_numbers(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_leaf_numbers(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_report_step(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);

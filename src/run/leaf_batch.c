@@ -71,7 +71,7 @@ lk_status lk__leaf_batch_build(lk_program *p)
     if (!p->leaf_memory) return LK_ENOMEM;
     lk__kernel_call *call = (lk__kernel_call *)p->leaf_memory;
     char            *tree = p->leaf_memory + lk__round_up(calls * sizeof(lk__kernel_call), LK__ALIGN);
-    char            *sums = p->leaf_sums;
+    char            *sums = p->memory.leaf_sums;
     for (size_t i = 0; i < list->count; i++) {
         lk__run_instruction *in = &list->instructions[i];
         if (!lk__plan_by_leaf(planned, in->node)) continue;
@@ -81,7 +81,7 @@ lk_status lk__leaf_batch_build(lk_program *p)
             if (adds_leaves(node_of(p, i))) {
                 lk__kernel_leaves *leaves = (lk__kernel_leaves *)tree;
                 *leaves = (lk__kernel_leaves){.rows = (int64_t *)(leaves + 1),
-                                              .sums = p->workspace + p->plan->leaf_sums_offset};
+                                              .sums = p->memory.workspace + p->plan->leaf_sums_offset};
                 call->leaves = leaves;
                 tree += leaves_bytes(here);
             }

@@ -8,19 +8,19 @@
 
 static size_t weights_bytes(const lk_program *p)
 {
-    return (size_t)lk__leaves_here(p) * (size_t)p->plan->losses_count * sizeof *p->loss_weights;
+    return (size_t)lk__leaves_here(p) * (size_t)p->plan->losses_count * sizeof *p->losses.weights;
 }
 
 lk_status lk__losses_create(lk_program *p)
 {
     size_t bytes = weights_bytes(p);
-    if (bytes && !(p->loss_weights = lk__alloc(p->context, LK_MEMORY_OTHER, bytes))) return LK_ENOMEM;
+    if (bytes && !(p->losses.weights = lk__alloc(p->context, LK_MEMORY_OTHER, bytes))) return LK_ENOMEM;
     return LK_OK;
 }
 
 void lk__losses_free(lk_program *p)
 {
-    if (p->loss_weights) lk__free(p->context, LK_MEMORY_OTHER, p->loss_weights, weights_bytes(p));
+    if (p->losses.weights) lk__free(p->context, LK_MEMORY_OTHER, p->losses.weights, weights_bytes(p));
 }
 
 static bool has_several(const lk_program *p) { return p->plan->trains && p->plan->losses_count > 0; }
@@ -29,13 +29,13 @@ static bool has_several(const lk_program *p) { return p->plan->trains && p->plan
 
 static lk_status begin_step(lk_program *p)
 {
-    if (p->plan->sets > 1 && !p->plan->parallel.leaves && p->pending > 0 && !p->synced)
+    if (p->plan->sets > 1 && !p->plan->parallel.leaves && p->progress.pending > 0 && !p->progress.synced)
         return lk__fail(p->context, LK_EINVAL,
                         "several losses are each divided by their own weight in the whole step, so that no LK_FORWARD "
                         "can follow a LK_BACKWARD before the update: let lk_program_compute or lk_program_train run "
                         "the micro-batches");
-    p->has_scales = false;
-    if (p->loss_weights) memset(p->loss_weights, 0, weights_bytes(p));
+    p->losses.has_scales = false;
+    if (p->losses.weights) memset(p->losses.weights, 0, weights_bytes(p));
     return LK_OK;
 }
 
@@ -52,7 +52,7 @@ static lk_status weigh_samples(lk_program *p, double *weights)
     int64_t        samples = p->slots[0].step.count;
     lk_status      status = LK_OK;
     if (plan->weights.order_count) {
-        p->ready = false; /* activations are overwritten */
+        p->progress.ready = false; /* activations are overwritten */
         lk__schedule_run run = lk__schedule_run_of(&p->plan->weights, LK__IF_WAITED);
         if ((status = lk__interpret(p, &run)) < 0) return status;
     }
@@ -71,7 +71,7 @@ lk_status lk__losses_weigh_slot(lk_program *p)
 {
     if (!has_several(p)) return LK_OK;
     lk_status status = begin_step(p);
-    return status < 0 ? status : weigh_samples(p, p->loss_weights);
+    return status < 0 ? status : weigh_samples(p, p->losses.weights);
 }
 
 lk_status lk__losses_weigh_step(lk_program *p)
@@ -83,12 +83,12 @@ lk_status lk__losses_weigh_step(lk_program *p)
     for (int64_t i = 0; i < parallel->micro_batches && !parallel->leaves && status >= 0; i++) {
         lk__range rows = lk__split_part(p->step.count, parallel->micro_batches, i);
         status = lk__slot_set(p, 0, rows.first, lk__range_count(rows));
-        if (status >= 0) status = weigh_samples(p, p->loss_weights);
+        if (status >= 0) status = weigh_samples(p, p->losses.weights);
     }
     for (int i = 0; i < leaves && parallel->leaves && status >= 0; i++) {
         int64_t row = lk__leaf_row(p, i);
         status = lk__slot_set(p, 0, row - lk__leaf_row(p, 0), lk__leaf_row(p, i + 1) - row);
-        if (status >= 0) status = weigh_samples(p, p->loss_weights + i * p->plan->losses_count);
+        if (status >= 0) status = weigh_samples(p, p->losses.weights + i * p->plan->losses_count);
     }
     return status;
 }
@@ -99,10 +99,10 @@ static lk_status add_ranks(lk_program *p)
 {
     const lk_plan *plan = p->plan;
     double         all[LK_MAX_LOSSES];
-    lk_status      status = lk__program_add_numbers(p, p->loss_weights, plan->losses_count, all);
+    lk_status      status = lk__program_add_numbers(p, p->losses.weights, plan->losses_count, all);
     for (int i = 0; i < plan->losses_count && status >= 0; i++) /* a loss without labels has no gradient */
-        p->loss_scales[i] = all[i] != 0 ? plan->losses[i].factor / all[i] : 0;
-    p->has_scales = status >= 0;
+        p->losses.scales[i] = all[i] != 0 ? plan->losses[i].factor / all[i] : 0;
+    p->losses.has_scales = status >= 0;
     return status;
 }
 
@@ -110,12 +110,12 @@ static lk_status write_scale(lk_program *p, const lk__run_slot *slot, int i)
 {
     const lk__plan_list *planned = &p->plan->train;
     int                  value = p->plan->losses[i].scale;
-    const double         wide = p->loss_scales[i];
+    const double         wide = p->losses.scales[i];
     const float          narrow = (float)wide;
     bool                 f32 = planned->graph->values[value].shape.dtype == LK_F32;
     if (planned->places[value].region != LK__IN_ACTIVATIONS)
         return LK_OK; /* nothing reads it: a loss without gradient */
-    void *to = lk__program_resolve(p, slot->arena, p->gradients, planned->places[value]);
+    void *to = lk__program_resolve(p, slot->arena, p->memory.gradients, planned->places[value]);
     return lk__device_write(p->device, p->stream, to, f32 ? (const void *)&narrow : &wide,
                             f32 ? sizeof narrow : sizeof wide);
 }
@@ -124,7 +124,7 @@ static lk_status write_scale(lk_program *p, const lk__run_slot *slot, int i)
 lk_status lk__run_loss_scales(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     (void)at, (void)next;
-    lk_status status = p->has_scales ? LK_OK : add_ranks(p);
+    lk_status status = p->losses.has_scales ? LK_OK : add_ranks(p);
     for (int slot = 0; slot < run->slots; slot++)
         for (int i = 0; i < p->plan->losses_count && status >= 0; i++) status = write_scale(p, &p->slots[slot], i);
     return status;

@@ -28,15 +28,15 @@ static lk_status build_instruction(lk_program *p, const lk__plan_list *planned, 
     lk_status             status = prepare_kernel(p, planned->graph, n, in);
     if (status < 0) return status;
     in->op = n->op;
-    in->call.workspace = p->workspace;
+    in->call.workspace = p->memory.workspace;
     in->call.pool = lk__context_pool(p->context);
     in->call.step = &slot->step;
     in->call.step_memory = lk__step_memory(slot);
-    in->call.invalid = p->report ? p->report : &p->invalid;
+    in->call.invalid = p->memory.report ? p->memory.report : &p->ids.invalid;
     for (int j = 0; j < n->inputs + n->outputs; j++) {
         int                 v = j < n->inputs ? n->in[j] : n->out[j - n->inputs];
         lk__kernel_operand *o = j < n->inputs ? &in->call.in[j] : &in->call.out[j - n->inputs];
-        o->data = v < 0 ? NULL : lk__program_resolve(p, slot->arena, p->gradients, planned->places[v]);
+        o->data = v < 0 ? NULL : lk__program_resolve(p, slot->arena, p->memory.gradients, planned->places[v]);
     }
     return LK_OK;
 }
@@ -119,12 +119,12 @@ static lk_status make_constants(lk_program *p)
     size_t         bytes = lk__plan_constants_bytes(plan), begin = lk__plan_constants_begin(plan);
     lk_status      status = LK_OK;
     if (!bytes) return LK_OK;
-    p->constants = p->store->buffers + begin;
+    p->memory.constants = p->store->buffers + begin;
     if (has_constants(plan, p->store)) return LK_OK;
-    if ((status = lk__device_alloc(p->device, LK_MEMORY_BUFFERS, bytes, &p->own_constants)) < 0) return status;
-    p->constants = p->own_constants;
+    if ((status = lk__device_alloc(p->device, LK_MEMORY_BUFFERS, bytes, &p->memory.own_constants)) < 0) return status;
+    p->memory.constants = p->memory.own_constants;
     for (size_t i = 0; i < plan->graph->constants_count && status >= 0; i++)
-        status = lk__device_write(p->device, p->stream, p->constants + (plan->constants[i] - begin),
+        status = lk__device_write(p->device, p->stream, p->memory.constants + (plan->constants[i] - begin),
                                   plan->graph->constants[i].data, plan->graph->constants[i].bytes);
     return status;
 }
@@ -178,7 +178,7 @@ static lk_status make_slots(lk_program *p)
             lk__leaf_numbers(p, i)[k] = lk__number_otherwise(plan, k); /* where the loss has none */
     for (int i = 0; i < plan->slots; i++) {
         lk__run_slot *slot = &p->slots[i];
-        slot->arena = p->arena + (size_t)i * plan->train.arena;
+        slot->arena = p->memory.arena + (size_t)i * plan->train.arena;
         slot->step = (lk__kernel_step){.step = 1,
                                        .updates_buffers = i == 0 && lk__store_writes_buffers(p->store),
                                        .part = lk__plan_batch_part(plan)};
@@ -233,7 +233,7 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     p->store = store;
     p->values = plan->graph->values_count;
     p->capacity = lk_plan_capacity(plan);
-    p->evaluated = -1;
+    p->progress.evaluated = -1;
     p->device = plan->device;
     p->device->by_heuristic |= plan->parallel.leaves > 0;
     const char *waits = getenv("LOCKSTEP_DEVICE_SYNC");
@@ -283,7 +283,7 @@ void lk_program_free(lk_program *p)
     lk__gradients_release(p);
     lk__regions_free(p);
     lk_mesh_free(p->mesh);
-    lk__device_free(p->device, LK_MEMORY_BUFFERS, p->own_constants, lk__plan_constants_bytes(p->plan));
+    lk__device_free(p->device, LK_MEMORY_BUFFERS, p->memory.own_constants, lk__plan_constants_bytes(p->plan));
     for (int i = 0; p->slots && i < p->plan->slots; i++) {
         free_list(c, &p->slots[i].train);
         lk__free(c, LK_MEMORY_OTHER, (void *)p->slots[i].inputs, inputs);
@@ -376,7 +376,7 @@ lk_status lk_program_step(lk_program *p, const lk_step *step)
 static lk_status await_buffers(lk_program *p, lk_status status)
 {
     bool      late = p->plan->writes_buffers && lk__store_shares_buffers(p->store);
-    lk_status waited = late && (status >= 0 || p->invalid.found) ? lk__comm_barrier_host(p->comm) : LK_OK;
+    lk_status waited = late && (status >= 0 || p->ids.invalid.found) ? lk__comm_barrier_host(p->comm) : LK_OK;
     return status < 0 ? status : waited;
 }
 
@@ -442,12 +442,12 @@ lk_status lk_program_compute(lk_program *p, const lk_step *step)
     for (size_t i = 0; i < s->count && s->runs[i].section != LK_UPDATE && status >= 0; i++) {
         const lk__schedule_run *run = &s->runs[i];
         if (run->section == LK_FORWARD) status = place_slots(p, run);
-        p->part = p->plan->parallel.leaves ? run->part : 0;
-        p->more = run->flags & LK__IF_MORE;
+        p->progress.part = p->plan->parallel.leaves ? run->part : 0;
+        p->progress.more = run->flags & LK__IF_MORE;
         if (status >= 0) status = lk__section_run(p, run->section);
     }
-    p->part = 0;
-    p->more = false;
+    p->progress.part = 0;
+    p->progress.more = false;
     return status;
 }
 
@@ -465,7 +465,7 @@ void lk__program_permit(lk_program *p)
     if (p->shared) p->shared->permits = true;
 }
 
-void lk_program_no_sync(lk_program *p, bool enable) { p->no_sync = enable; }
+void lk_program_no_sync(lk_program *p, bool enable) { p->progress.no_sync = enable; }
 
 void lk_program_metrics(const lk_program *p, lk_metrics *metrics) { *metrics = p->metrics; }
 
@@ -474,7 +474,7 @@ static const void *output_memory(const lk_program *p, int i)
     const lk__plan_list *planned = &p->plan->evaluate;
     lk__plan_place       place = planned->places[planned->outputs[i]];
     if (place.region == LK__IN_INPUT) return lk__input_memory(p, &p->slots[0], place.offset);
-    return lk__program_resolve(p, p->slots[0].arena, p->gradients, place);
+    return lk__program_resolve(p, p->slots[0].arena, p->memory.gradients, place);
 }
 
 const void *lk_program_output(const lk_program *p, int i)
@@ -489,12 +489,12 @@ lk_status lk_program_output_read(lk_program *p, int i, void *data, size_t bytes)
     if (i < 0 || i >= planned->outputs_count)
         return lk__fail(p->context, LK_ENOENT, "the plan has %d outputs: there is no output %d", planned->outputs_count,
                         i);
-    if (p->evaluated < 0)
+    if (p->progress.evaluated < 0)
         return lk__fail(p->context, LK_EINVAL,
                         "output %d is not there: run LK_EVALUATE, and read its outputs before the next run", i);
-    size_t size = lk__bytes_at_count(&planned->graph->values[planned->outputs[i]].shape, p->evaluated);
+    size_t size = lk__bytes_at_count(&planned->graph->values[planned->outputs[i]].shape, p->progress.evaluated);
     if (size != bytes)
         return lk__fail(p->context, LK_EINVAL, "output %d has %zu bytes at a count of %lld, not %zu", i, size,
-                        (long long)p->evaluated, bytes);
+                        (long long)p->progress.evaluated, bytes);
     return lk__device_read(p->device, p->stream, data, output_memory(p, i), bytes);
 }

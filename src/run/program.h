@@ -50,13 +50,60 @@ typedef struct lk__run_slot {
 
 typedef struct lk__run_collectives lk__run_collectives; /* collective.h: buffers and works */
 typedef struct lk__run_graphs      lk__run_graphs;      /* graphs.c: work that the device has recorded */
-typedef struct lk__run_update      lk__run_update;      /* update.c: the calls of the update */
-typedef struct lk__run_source      lk__run_source;      /* source.c: inputs that the device makes */
-typedef struct lk__run_shared      lk__run_shared;      /* shared.h: slices of a state that the ranks share */
-typedef struct lk__run_lend        lk__run_lend;        /* lend.h: cores that ranks lend to each other */
-typedef struct lk__run_queue       lk__run_queue;       /* step.c: steps whose results were not read yet */
-typedef struct lk__run_timeline    lk__run_timeline;    /* timeline.h: when work ran on the device */
-struct lk__run_tokens;                                  /* tokens.c: steps whose tokens the device chooses */
+typedef struct lk__run_update      lk__run_update;      /* update.c: kernels that the device may run in one launch */
+enum { LK__LAUNCH_UPDATE, LK__LAUNCH_TRAINING, LK__LAUNCH_GENERATION, LK__LAUNCHES };
+typedef struct lk__run_source   lk__run_source;   /* source.c: inputs that the device makes */
+typedef struct lk__run_shared   lk__run_shared;   /* shared.h: slices of a state that the ranks share */
+typedef struct lk__run_lend     lk__run_lend;     /* lend.h: cores that ranks lend to each other */
+typedef struct lk__run_queue    lk__run_queue;    /* step.c: steps whose results were not read yet */
+typedef struct lk__run_timeline lk__run_timeline; /* timeline.h: when work ran on the device */
+struct lk__run_tokens;                            /* tokens.c: steps whose tokens the device chooses */
+
+/* The memory of a program, the device's but where it says otherwise (regions.c, staging.c). */
+typedef struct lk__run_memory {
+    char *block; /* all regions; NULL: each is its own allocation */
+    char *arena, *workspace, *gradients;
+    char *exchanged; /* what collectives reduce: the gradients or, where they do not reach the device, a copy of the host's */
+    char   *constants, *own_constants; /* the store's, or its own where those are others; else NULL */
+    char   *leaf_sums;                 /* where leaves run as one batch: sums that collectives read */
+    size_t  leaf_sums_bytes;
+    char   *landed, *queue_numbers; /* of step.c */
+    char   *staged;                 /* off the CPU: the report of ids out of range, the slots' inputs, then … */
+    char   *rows_sent;              /* … samples that were sent by row, where steps are not queued; NULL: none are */
+    size_t  staged_bytes;
+    size_t *input_offsets;         /* in the inputs of a slot, by value id; last: the ids */
+    lk__kernel_invalid_id *report; /* off the CPU: where kernels report ids */
+    char                  *chunk;  /* off the CPU, with other ranks: LK__STAGING_CHUNK bytes of the host's */
+} lk__run_memory;
+
+/* How far a step is: which sections may run, and with which conditions (section.c). */
+typedef struct lk__run_progress {
+    bool    ready;       /* LK_FORWARD has run, and LK_BACKWARD may */
+    bool    overwritten; /* a LK_EVALUATE has run since LK_FORWARD */
+    int64_t evaluated;   /* samples of the LK_EVALUATE that ran last; -1: another section has run since */
+    int     pending;     /* backward runs since the last update; written gradients count as one */
+    bool    no_sync, synced;
+    bool    has_gradients; /* some were made or written since the program was created */
+    bool    written;       /* the gradients are the caller's alone: no backward has run */
+    bool    sent;          /* the buckets of this update are in flight or reduced */
+    double  weight;        /* once synced: what the update divides by */
+    int     part;          /* the current leaf of this rank, from 0; without leaves 0 */
+    bool    more;          /* the schedule has another backward before the update */
+} lk__run_progress;
+
+/* Labels and token ids out of range (ids.c). */
+typedef struct lk__run_ids {
+    lk__kernel_invalid_id invalid;          /* of the current section */
+    bool invalid_forward, invalid_backward; /* with other ranks: in the latest forward; in one whose gradients count */
+    char invalid_text[LK__VERIFY_LINE];     /* with other ranks: LK_SYNC's error; "" when all ids are in range */
+} lk__run_ids;
+
+/* Several losses that are added (losses.c). */
+typedef struct lk__run_losses {
+    double *weights;               /* (leaves of this rank, losses), of all its samples of the step */
+    double  scales[LK_MAX_LOSSES]; /* factor over the weight of all ranks, once has_scales */
+    bool    has_scales;
+} lk__run_losses;
 
 struct lk_program {
     lk_context        *context;
@@ -65,74 +112,48 @@ struct lk_program {
     lk_mesh           *mesh;  /* NULL: alone, as the two below */
     lk_comm           *comm;  /* all ranks: reports, comparisons, what is once on every host */
     lk_comm           *batch; /* those among whom the batch is split: sums of gradients, losses and metrics */
-    char              *constants, *own_constants; /* the store's, or its own where those are others; else NULL */
+    lk__plan_group     group; /* what is known of the ranks' group: it decides which instructions there are */
     lk__device        *device;
-    lk__device_stream *stream;                        /* of all kernels */
-    char              *arena, *workspace, *gradients; /* the device's memory */
-    char *exchanged; /* what collectives reduce: the gradients or, where they do not reach the device, a host copy */
-    lk__run_slot     *slots;    /* plan->slots of them */
+    lk__device_stream *stream; /* of all kernels */
+    lk__run_memory     memory;
+
     lk__plan_schedule schedule; /* of a step */
+    lk__run_slot     *slots;    /* plan->slots of them */
     lk__run_list      evaluate;
     lk__run_list      weights; /* of several losses; of slot 0 */
     const void      **bound;   /* what the caller bound: the samples of all micro-batches or leaves; by value id */
     size_t            values;
     int64_t           capacity; /* samples of a slot */
     lk_step           step;
-    lk_metrics        metrics;
+    lk__run_progress  progress;
+    lk__run_ids       ids;
+    lk__run_losses    losses;
+
+    lk_metrics       metrics;
+    lk_named_metric *named;   /* of `metrics` */
+    double          *numbers; /* (leaves of this rank, numbers_count); without leaves one row, over its micro-batches */
+    double           latest[LK__PLAN_NUMBERS]; /* that `metrics` was made of */
+    double           stop_request, data;       /* of this rank's next report */
+
+    lk__run_collectives   *collectives;
+    char                  *leaf_memory; /* where leaves run as one batch: their calls */
+    size_t                 leaf_bytes;
+    lk__run_graphs        *graphs;                 /* NULL: the device records nothing */
+    lk__run_update        *launches[LK__LAUNCHES]; /* launch groups; NULL: the device runs one call at a time */
+    lk__run_shared        *shared;                 /* NULL: every rank has its own state */
+    lk__run_lend          *lend;                   /* NULL: ranks that wait keep their cores */
+    lk__run_queue         *queue;                  /* NULL: the program waits for each section's results */
+    lk__run_source        *sources[2]; /* of training steps and of evaluations; NULL: the caller binds inputs */
+    const lk__run_source  *source;     /* the one of the current step */
+    struct lk__run_tokens *tokens;     /* NULL: nothing is generated so; the generator's */
+    bool first_chooses; /* with other ranks: rank 0's device chooses among algorithms, and sends its list */
+
     bool              profile;
     bool              waits;       /* for each kernel, and says which one failed: LOCKSTEP_DEVICE_SYNC */
     lk__trace        *trace;       /* NULL: nothing is recorded */
     char             *trace_names; /* of the buckets, then of the instructions */
     size_t            trace_names_bytes;
     lk__run_timeline *timeline; /* NULL: none was asked for, or the host's clock will do */
-
-    bool             ready;       /* LK_FORWARD has run, and LK_BACKWARD may */
-    bool             overwritten; /* a LK_EVALUATE has run since LK_FORWARD */
-    int64_t          evaluated;   /* samples of the LK_EVALUATE that ran last; -1: another section has run since */
-    int              pending;     /* backward runs since the last update; written gradients count as one */
-    bool             no_sync, synced;
-    bool             has_gradients; /* some were made or written since the program was created */
-    bool             written;       /* the gradients are the caller's alone: no backward has run */
-    double           weight;        /* once synced: what the update divides by */
-    bool             sent;          /* the buckets of this update are in flight or reduced */
-    int              part;          /* the current leaf of this rank, from 0; without leaves 0 */
-    bool             more;          /* the schedule has another backward before the update */
-    double          *numbers; /* (leaves of this rank, numbers_count); without leaves one row, over its micro-batches */
-    lk_named_metric *named;   /* of `metrics` */
-    double           latest[LK__PLAN_NUMBERS]; /* that `metrics` was made of */
-    double        *loss_weights; /* of several losses: (leaves of this rank, losses), of all its samples of the step */
-    double         loss_scales[LK_MAX_LOSSES]; /* factor over the weight of all ranks, once has_scales */
-    bool           has_scales;
-    lk__plan_group group; /* what is known of the ranks' group: it decides which instructions there are */
-    lk__run_collectives  *collectives;
-    double                stop_request, data; /* of this rank's next report */
-    lk__kernel_invalid_id invalid;            /* of the current section */
-    bool  invalid_forward, invalid_backward; /* with other ranks: in the latest forward; in one whose gradients count */
-    char  invalid_text[LK__VERIFY_LINE];     /* with other ranks: LK_SYNC's error; "" when all ids are in range */
-    char *leaf_memory;                       /* with batch_leaves: the leaves' calls */
-    size_t leaf_bytes;
-    char  *leaf_sums; /* with batch_leaves: sums that collectives read; the device's memory */
-    size_t leaf_sums_bytes;
-
-    char   *block;                  /* of the device's memory: all regions; NULL: each is its own allocation */
-    char   *landed, *queue_numbers; /* regions of step.c */
-    char   *staged;                 /* off the CPU: the report of ids out of range, the slots' inputs, then … */
-    char   *rows_sent;              /* … samples that were sent by row, where steps are not queued; NULL: none are */
-    size_t  staged_bytes;
-    size_t *input_offsets;              /* in the inputs of a slot, by value id; last: the ids */
-    lk__kernel_invalid_id *report;      /* off the CPU: where kernels report ids */
-    char                  *chunk;       /* off the CPU, with other ranks: LK__STAGING_CHUNK bytes of the host's */
-    lk__run_graphs        *graphs;      /* NULL: the device records nothing */
-    lk__run_update        *update;      /* NULL: the device runs one call at a time */
-    lk__run_update        *train_calls; /* of forward and backward, where steps are queued; NULL: the same */
-    lk__run_update        *step_calls;  /* of a step of generation; NULL: the same */
-    lk__run_shared        *shared;      /* NULL: every rank has its own state */
-    lk__run_lend          *lend;        /* NULL: ranks that wait keep their cores */
-    lk__run_queue         *queue;       /* NULL: the program waits for each section's results */
-    lk__run_source        *sources[2];  /* of training steps and of evaluations; NULL: the caller binds inputs */
-    const lk__run_source  *source;      /* the one of the current step */
-    bool first_chooses;            /* with other ranks: rank 0's device chooses among algorithms, and sends its list */
-    struct lk__run_tokens *tokens; /* NULL: nothing is generated so; the generator's */
 };
 
 /* Leaves of this rank; without leaves 1. */
@@ -145,7 +166,7 @@ static inline double *lk__leaf_numbers(const lk_program *p, int leaf)
 
 static inline char *lk__gradient_set(const lk_program *p, int set)
 {
-    return p->gradients + (size_t)set * p->plan->gradient_bytes;
+    return p->memory.gradients + (size_t)set * p->plan->gradient_bytes;
 }
 
 /* Row of the global batch at which leaf `leaf` of this rank begins. */
@@ -157,7 +178,7 @@ static inline int64_t lk__leaf_row(const lk_program *p, int leaf)
 /* Where collectives find what is at this address among the gradients. */
 static inline char *lk__exchanged(const lk_program *p, const char *gradient)
 {
-    return p->exchanged + (gradient - p->gradients);
+    return p->memory.exchanged + (gradient - p->memory.gradients);
 }
 
 /* Bytes of a value with the count of samples applied. */
@@ -184,7 +205,7 @@ const void            *lk__input_memory(const lk_program *program, const lk__run
 const int64_t         *lk__ids_memory(const lk_program *program, const lk__run_slot *slot);
 lk_status lk__stage_inputs(lk_program *program, lk__run_slot *slot); /* before its forward or evaluation runs */
 lk_status lk__stage_step(lk_program *program, lk__run_slot *slot);   /* before any section runs: its step block */
-lk_status lk__read_report(lk_program *program);                      /* into program->invalid */
+lk_status lk__read_report(lk_program *program);                      /* into program->ids.invalid */
 /* A range of the gradients, before and after a collective: to lk__exchanged, and back. */
 lk_status lk__stage_out(lk_program *program, const char *gradient, size_t bytes);
 lk_status lk__stage_in(lk_program *program, char *gradient, size_t bytes);
@@ -293,7 +314,7 @@ lk_status lk__choices_end(lk_program *program, lk_status status);
 lk_status lk__check_ids(lk_program *program, const lk__plan_list *planned);
 lk_status lk__share_ids(lk_program *program); /* after the rank reports were gathered: fails on all ranks if one found any */
 void      lk__drop_gradients(lk_program *program);
-/* The sentence about program->invalid. */
+/* The sentence about program->ids.invalid. */
 void lk__describe_invalid(const lk_program *program, const lk__plan_list *planned, char *text, size_t bytes);
 
 /* ---- gradient.c ---- */

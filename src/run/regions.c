@@ -13,15 +13,15 @@ static int list_regions(lk_program *p, lk__device_part parts[REGIONS])
     const lk_plan       *plan = p->plan;
     lk__plan_queue_bytes queue = lk__plan_queue(plan);
     int                  count = 0;
-    parts[count++] = (lk__device_part){LK_MEMORY_ACTIVATIONS, plan->memory[LK_MEMORY_ACTIVATIONS], &p->arena};
-    parts[count++] = (lk__device_part){LK_MEMORY_WORKSPACE, plan->memory[LK_MEMORY_WORKSPACE], &p->workspace};
+    parts[count++] = (lk__device_part){LK_MEMORY_ACTIVATIONS, plan->memory[LK_MEMORY_ACTIVATIONS], &p->memory.arena};
+    parts[count++] = (lk__device_part){LK_MEMORY_WORKSPACE, plan->memory[LK_MEMORY_WORKSPACE], &p->memory.workspace};
     if (!shares_gradients(p))
-        parts[count++] = (lk__device_part){LK_MEMORY_GRADIENTS, plan->memory[LK_MEMORY_GRADIENTS], &p->gradients};
-    parts[count++] = (lk__device_part){LK_MEMORY_STAGING, p->staged_bytes, &p->staged};
-    parts[count++] = (lk__device_part){LK_MEMORY_OTHER, p->leaf_sums_bytes, &p->leaf_sums};
+        parts[count++] = (lk__device_part){LK_MEMORY_GRADIENTS, plan->memory[LK_MEMORY_GRADIENTS], &p->memory.gradients};
+    parts[count++] = (lk__device_part){LK_MEMORY_STAGING, p->memory.staged_bytes, &p->memory.staged};
+    parts[count++] = (lk__device_part){LK_MEMORY_OTHER, p->memory.leaf_sums_bytes, &p->memory.leaf_sums};
     if (lk__plan_queues(plan)) {
-        parts[count++] = (lk__device_part){LK_MEMORY_STAGING, (size_t)queue.landed * queue.input, &p->landed};
-        parts[count++] = (lk__device_part){LK_MEMORY_STAGING, queue.numbers, &p->queue_numbers};
+        parts[count++] = (lk__device_part){LK_MEMORY_STAGING, (size_t)queue.landed * queue.input, &p->memory.landed};
+        parts[count++] = (lk__device_part){LK_MEMORY_STAGING, queue.numbers, &p->memory.queue_numbers};
     }
     return count;
 }
@@ -31,18 +31,18 @@ lk_status lk__regions_create(lk_program *p)
     lk__device_part parts[REGIONS];
     const lk_plan  *plan = p->plan;
     if (!lk__device_is_host(p->device))
-        p->staged_bytes =
+        p->memory.staged_bytes =
             lk__plan_stage_inputs(plan, NULL) * (size_t)plan->slots + LK__STAGED_REPORT + lk__plan_sent_bytes(plan);
-    if (plan->batch_leaves && plan->trains) p->leaf_sums_bytes = lk__leaf_batch_sums_bytes(p);
+    if (plan->batch_leaves && plan->trains) p->memory.leaf_sums_bytes = lk__leaf_batch_sums_bytes(p);
     int count = list_regions(p, parts);
-    return lk__device_alloc_parts(p->device, parts, count, &p->block);
+    return lk__device_alloc_parts(p->device, parts, count, &p->memory.block);
 }
 
 void lk__regions_free(lk_program *p)
 {
     lk__device_part parts[REGIONS];
     int             count = list_regions(p, parts);
-    lk__device_free_parts(p->device, parts, count, p->block);
+    lk__device_free_parts(p->device, parts, count, p->memory.block);
 }
 
 lk_status lk__gradients_share(lk_program *p)
@@ -52,14 +52,14 @@ lk_status lk__gradients_share(lk_program *p)
     if (bytes == 0 || !shares_gradients(p)) return LK_OK;
     lk_status status = lk_comm_alloc(p->batch, bytes, &memory);
     if (status < 0) return lk__fail_prefix(p->context, status, "gradients in shared memory: ");
-    p->gradients = memory;
+    p->memory.gradients = memory;
     lk__account(p->context, LK_MEMORY_GRADIENTS, (ptrdiff_t)bytes);
     return LK_OK;
 }
 
 void lk__gradients_release(lk_program *p)
 {
-    if (!p->gradients || !shares_gradients(p)) return;
-    lk_comm_release(p->batch, p->gradients);
+    if (!p->memory.gradients || !shares_gradients(p)) return;
+    lk_comm_release(p->batch, p->memory.gradients);
     lk__account(p->context, LK_MEMORY_GRADIENTS, -(ptrdiff_t)p->plan->memory[LK_MEMORY_GRADIENTS]);
 }

@@ -83,7 +83,7 @@ static size_t write_report(lk_program *p, double *mine)
     }
     bool         permits = p->shared && p->shared->permits;
     const double report[LK__RUN_REPORT] = {
-        here.sum, here.weight, here.correct, x->waited, p->stop_request, p->data, p->invalid_text[0] != 0, permits};
+        here.sum, here.weight, here.correct, x->waited, p->stop_request, p->data, p->ids.invalid_text[0] != 0, permits};
     memcpy(mine, report, sizeof report);
     memcpy(mine + LK__RUN_REPORT, p->numbers, leaves * numbers * sizeof *mine);
     x->waited = 0;

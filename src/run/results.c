@@ -17,7 +17,7 @@ lk_status lk__program_number(const lk_program *p, const char *arena, const lk__p
     float narrow;
     *number = otherwise;
     if (value < 0) return LK_OK;
-    const void *data = lk__program_resolve(p, arena, p->gradients, planned->places[value]);
+    const void *data = lk__program_resolve(p, arena, p->memory.gradients, planned->places[value]);
     if (planned->graph->values[value].shape.dtype != LK_F32)
         return lk__device_read(p->device, p->stream, number, data, sizeof *number);
     lk_status status = lk__device_read(p->device, p->stream, &narrow, data, sizeof narrow);
@@ -57,7 +57,7 @@ void lk__metrics_set(lk_program *p, const double *numbers)
 
 /* ---- of a batch ---- */
 
-lk_status lk__run_losses(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+lk_status lk__run_loss(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     double    numbers[LK__PLAN_NUMBERS];
     lk_status status = read_numbers(p, &p->slots[0], run->list, numbers);
@@ -74,7 +74,7 @@ lk_status lk__run_outputs(lk_program *p, const lk__schedule_run *run, size_t at,
     (void)at, (void)next;
     if (status < 0) return status;
     lk__metrics_set(p, numbers);
-    p->evaluated = p->slots[0].step.count;
+    p->progress.evaluated = p->slots[0].step.count;
     return lk__check_ids(p, run->list);
 }
 
@@ -112,7 +112,7 @@ lk_status lk__run_report_step(lk_program *p, const lk__schedule_run *run, size_t
     lk__add_reports(p, all);
     if (planned->numbers[LK__NUMBER_WEIGHT] < 0) all[LK__NUMBER_WEIGHT] = 1;
     lk__metrics_set(p, all);
-    p->weight = all[LK__NUMBER_WEIGHT];
+    p->progress.weight = all[LK__NUMBER_WEIGHT];
     return LK_OK;
 }
 
@@ -121,7 +121,7 @@ lk_status lk__run_check_loss(lk_program *p, const lk__schedule_run *run, size_t 
 {
     int rank = 0, world = lk__plan_ranks(p->plan);
     (void)run, (void)at, (void)next;
-    if (p->written) return LK_OK;
+    if (p->progress.written) return LK_OK;
     while (rank < world && isfinite(lk__program_rank_sums(p, rank).sum)) rank++;
     if (rank == world) return LK_OK;
     double loss = lk__program_rank_sums(p, rank).sum;
@@ -138,13 +138,13 @@ lk_status lk__run_weight(lk_program *p, const lk__schedule_run *run, size_t at, 
     const lk__plan_list *planned = run->list;
     int                  weight = planned->numbers[LK__NUMBER_WEIGHT];
     (void)at, (void)next;
-    if (weight < 0 && p->weight != 1) {
+    if (weight < 0 && p->progress.weight != 1) {
         lk_status status = lk__shared_gather(p);
-        return status < 0 ? status : lk__scale_gradients(p, 1 / p->weight);
+        return status < 0 ? status : lk__scale_gradients(p, 1 / p->progress.weight);
     }
     if (weight < 0) return LK_OK;
-    void *to = lk__program_resolve(p, p->slots[0].arena, p->gradients, planned->places[weight]);
-    return lk__device_write(p->device, p->stream, to, &p->weight, sizeof p->weight);
+    void *to = lk__program_resolve(p, p->slots[0].arena, p->memory.gradients, planned->places[weight]);
+    return lk__device_write(p->device, p->stream, to, &p->progress.weight, sizeof p->progress.weight);
 }
 
 lk_status lk__run_norm(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)

@@ -11,12 +11,12 @@
 static lk__schedule_run next_run(const lk_program *p, lk_section section, unsigned flags)
 {
     bool computes = section == LK_FORWARD || section == LK_BACKWARD;
-    int  set = !computes ? 0 : p->plan->parallel.leaves ? p->part : p->pending > 0;
+    int  set = !computes ? 0 : p->plan->parallel.leaves ? p->progress.part : p->progress.pending > 0;
     return (lk__schedule_run){.list = &p->plan->train,
                               .section = section,
                               .through = section,
                               .slots = computes ? p->plan->slots : 1,
-                              .part = p->part,
+                              .part = p->progress.part,
                               .set = set,
                               .flags = flags | LK__IF_WAITED};
 }
@@ -25,12 +25,12 @@ static lk__schedule_run next_run(const lk_program *p, lk_section section, unsign
 
 static lk_status run_forward(lk_program *p)
 {
-    p->ready = p->overwritten = p->invalid.found = p->invalid_forward = false;
-    if (!p->invalid_backward) p->invalid_text[0] = 0; /* of a forward that no backward followed */
+    p->progress.ready = p->progress.overwritten = p->ids.invalid.found = p->ids.invalid_forward = false;
+    if (!p->ids.invalid_backward) p->ids.invalid_text[0] = 0; /* of a forward that no backward followed */
     lk__schedule_run run = next_run(p, LK_FORWARD, 0);
     lk_status        status = lk__interpret(p, &run);
     if (status < 0) return status;
-    p->ready = true;
+    p->progress.ready = true;
     return LK_OK;
 }
 
@@ -39,15 +39,16 @@ static lk_status begin_backward(lk_program *p)
 {
     const lk_plan *plan = p->plan;
     bool           adds = plan->parallel.leaves || plan->sets > 1;
-    if (!p->ready)
+    if (!p->progress.ready)
         return lk__fail(p->context, LK_EINVAL, "LK_BACKWARD %s; " STEP_ORDER,
-                        p->overwritten ? "after LK_EVALUATE, which has overwritten what it reads"
-                                       : "without a LK_FORWARD that it belongs to");
-    if (!adds && p->no_sync)
+                        p->progress.overwritten ? "after LK_EVALUATE, which has overwritten what it reads"
+                                                : "without a LK_FORWARD that it belongs to");
+    if (!adds && p->progress.no_sync)
         return lk__fail(p->context, LK_EINVAL,
                         "lk_program_no_sync accumulates gradients, but the plan holds one set of them: plan it with "
                         "micro_batches above 1");
-    if (p->comm && !plan->parallel.leaves && !p->synced && p->pending && p->sent) { /* its gradients are in flight */
+    if (p->comm && !plan->parallel.leaves && !p->progress.synced && p->progress.pending &&
+        p->progress.sent) { /* its gradients are in flight */
         if (adds)
             return lk__fail(
                 p->context, LK_EINVAL,
@@ -56,13 +57,13 @@ static lk_status begin_backward(lk_program *p)
         lk_status status = lk__collectives_drain(p);
         if (status < 0) return status;
     }
-    lk_status status = p->synced ? lk__shared_reuse(p) : LK_OK;
+    lk_status status = p->progress.synced ? lk__shared_reuse(p) : LK_OK;
     if (status < 0) return status;
-    if (p->synced || (!adds && p->pending)) { /* gradients that no update used are replaced */
-        p->pending = 0;
-        p->synced = p->written = false;
-        p->invalid_backward = false;
-        if (!p->invalid_forward) p->invalid_text[0] = 0;
+    if (p->progress.synced || (!adds && p->progress.pending)) { /* gradients that no update used are replaced */
+        p->progress.pending = 0;
+        p->progress.synced = p->progress.written = false;
+        p->ids.invalid_backward = false;
+        if (!p->ids.invalid_forward) p->ids.invalid_text[0] = 0;
     }
     return LK_OK;
 }
@@ -71,16 +72,16 @@ static lk_status run_backward(lk_program *p)
 {
     lk_status status = begin_backward(p);
     if (status < 0) return status;
-    bool last = !p->no_sync && !p->more;
-    bool adds = p->pending > 0 && !p->plan->parallel.leaves;
-    p->sent = false;
-    p->ready = false; /* gradients overwrite activations */
+    bool last = !p->progress.no_sync && !p->progress.more;
+    bool adds = p->progress.pending > 0 && !p->plan->parallel.leaves;
+    p->progress.sent = false;
+    p->progress.ready = false; /* gradients overwrite activations */
     lk__schedule_run run = next_run(p, LK_BACKWARD, (last ? LK__IF_LAST : LK__IF_MORE) | (adds ? LK__IF_ADDS : 0));
-    p->sent = last;
+    p->progress.sent = last;
     if ((status = lk__interpret(p, &run)) < 0) return status;
-    p->pending++;
-    p->has_gradients = true;
-    p->invalid_backward |= p->invalid_forward;
+    p->progress.pending++;
+    p->progress.has_gradients = true;
+    p->ids.invalid_backward |= p->ids.invalid_forward;
     return LK_OK;
 }
 
@@ -88,32 +89,32 @@ static lk_status run_backward(lk_program *p)
 
 static lk_status run_sync(lk_program *p)
 {
-    if (p->synced) return LK_OK;
-    if (p->pending == 0)
+    if (p->progress.synced) return LK_OK;
+    if (p->progress.pending == 0)
         return lk__fail(p->context, LK_EINVAL, "there are no gradients to synchronise: run LK_BACKWARD first");
-    lk__schedule_run run = next_run(p, LK_SYNC, p->sent ? 0 : LK__IF_HELD);
+    lk__schedule_run run = next_run(p, LK_SYNC, p->progress.sent ? 0 : LK__IF_HELD);
     lk_status        status = lk__interpret(p, &run);
     if (status < 0) { /* where one bucket fails, the others are still waited for, since they use the gradients */
         (void)lk__collectives_drain(p);
         lk__shared_unsynced(p);
         return status;
     }
-    p->synced = true;
+    p->progress.synced = true;
     return LK_OK;
 }
 
 static lk_status run_update(lk_program *p)
 {
-    if (p->pending == 0)
+    if (p->progress.pending == 0)
         return lk__fail(p->context, LK_EINVAL,
                         "LK_UPDATE without gradients; " STEP_ORDER ", or gradients of your own with "
                         "lk_program_gradient_write before LK_UPDATE");
-    if (!p->synced) lk__program_permit(p); /* nothing is between the two */
-    lk_status status = p->synced ? LK_OK : run_sync(p);
+    if (!p->progress.synced) lk__program_permit(p); /* nothing is between the two */
+    lk_status status = p->progress.synced ? LK_OK : run_sync(p);
     if (status < 0) return status;
     lk__schedule_run run = next_run(p, LK_UPDATE, LK__IF_LAST | (lk__shared_apart(p) ? LK__IF_APART : 0));
     if ((status = lk__interpret(p, &run)) < 0) return status;
-    p->ready = false;
+    p->progress.ready = false;
     lk__drop_gradients(p);
     return LK_OK;
 }
@@ -125,8 +126,8 @@ static lk_status run_evaluate(lk_program *p)
     lk__schedule_run run = lk__schedule_run_of(&p->plan->evaluate, LK__IF_WAITED);
     lk_status        status = lk__operands_prepare(p, &run);
     if (status < 0) return status;
-    p->overwritten |= p->ready;
-    p->ready = p->invalid.found = false;
+    p->progress.overwritten |= p->progress.ready;
+    p->progress.ready = p->ids.invalid.found = false;
     return lk__interpret(p, &run);
 }
 
@@ -154,7 +155,7 @@ static lk_status run_helped(lk_program *p, lk_status (*section)(lk_program *))
 lk_status lk__section_run(lk_program *p, lk_section section)
 {
     lk_status status = lk__store_check(p->store);
-    p->evaluated = -1; /* its outputs are overwritten */
+    p->progress.evaluated = -1; /* its outputs are overwritten */
     if (status < 0) return status;
     switch (section) {
     case LK_FORWARD: return check_buffers(p, run_helped(p, run_forward));

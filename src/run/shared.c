@@ -134,7 +134,7 @@ static lk_status make_shared(lk_program *p, const lk__plan_piece *pieces, size_t
     *x = measured;
     x->bytes = bytes;
     lay_out(p, x, memory);
-    for (int i = 0; i < lk__plan_owners(p->plan); i++) x->gradients[i] = lk__comm_peer(p->comm, p->gradients, i);
+    for (int i = 0; i < lk__plan_owners(p->plan); i++) x->gradients[i] = lk__comm_peer(p->comm, p->memory.gradients, i);
     (void)find_instructions(p, x->optimizers, x->norms);
     (void)count_squares(p->plan, x->first_square);
     lk_status status = clips ? make_squares(p, x) : LK_OK;

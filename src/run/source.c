@@ -60,7 +60,7 @@ bool lk__source_makes(const lk_program *p, size_t input) { return p->source && p
 
 const void *lk__bound_memory(const lk_program *p, size_t input)
 {
-    return lk__source_makes(p, input) ? p->staged : p->bound[input];
+    return lk__source_makes(p, input) ? p->memory.staged : p->bound[input];
 }
 
 const void *lk__source_samples(const lk_program *p, const lk__run_slot *slot, int field)

@@ -19,38 +19,39 @@ static lk_status make_exchanged(lk_program *p)
     void     *memory;
     lk_status status = bytes ? lk_comm_alloc(p->batch, bytes, &memory) : LK_OK;
     if (status < 0) return lk__fail_prefix(p->context, status, "staging of gradients in shared memory: ");
-    if (bytes) p->exchanged = memory;
+    if (bytes) p->memory.exchanged = memory;
     if (bytes && p->device->backend->pin) p->device->backend->pin(p->device, memory, bytes);
     lk__account(p->context, LK_MEMORY_STAGING, (ptrdiff_t)bytes);
-    p->chunk = p->device->backend->alloc_host(p->device, LK_MEMORY_STAGING, LK__STAGING_CHUNK);
-    return p->chunk ? LK_OK : LK_ENOMEM;
+    p->memory.chunk = p->device->backend->alloc_host(p->device, LK_MEMORY_STAGING, LK__STAGING_CHUNK);
+    return p->memory.chunk ? LK_OK : LK_ENOMEM;
 }
 
 lk_status lk__staging_create(lk_program *p)
 {
     const lk_plan *plan = p->plan;
-    size_t         offsets = (p->values + 1) * sizeof *p->input_offsets;
-    p->exchanged = p->gradients;
+    size_t         offsets = (p->values + 1) * sizeof *p->memory.input_offsets;
+    p->memory.exchanged = p->memory.gradients;
     if (!is_staged(p)) return LK_OK;
-    if (!(p->input_offsets = lk__alloc(p->context, LK_MEMORY_OTHER, offsets))) return LK_ENOMEM;
-    size_t inputs = lk__plan_stage_inputs(plan, p->input_offsets) * (size_t)plan->slots + LK__STAGED_REPORT;
+    if (!(p->memory.input_offsets = lk__alloc(p->context, LK_MEMORY_OTHER, offsets))) return LK_ENOMEM;
+    size_t inputs = lk__plan_stage_inputs(plan, p->memory.input_offsets) * (size_t)plan->slots + LK__STAGED_REPORT;
     for (int i = 0; i < plan->slots; i++)
-        p->slots[i].staged = p->staged + LK__STAGED_REPORT + (size_t)i * lk__plan_stage_inputs(plan, NULL);
-    p->report = (lk__kernel_invalid_id *)p->staged;
-    p->rows_sent = lk__plan_sent_bytes(plan) ? p->staged + inputs : NULL;
+        p->slots[i].staged = p->memory.staged + LK__STAGED_REPORT + (size_t)i * lk__plan_stage_inputs(plan, NULL);
+    p->memory.report = (lk__kernel_invalid_id *)p->memory.staged;
+    p->memory.rows_sent = lk__plan_sent_bytes(plan) ? p->memory.staged + inputs : NULL;
     return p->batch && !lk__comm_reaches(p->batch, p->device) ? make_exchanged(p) : LK_OK;
 }
 
 void lk__staging_free(lk_program *p)
 {
     if (!is_staged(p)) return;
-    if (p->batch && p->exchanged && p->exchanged != p->gradients) {
-        if (p->device->backend->unpin) p->device->backend->unpin(p->device, p->exchanged);
-        lk_comm_release(p->batch, p->exchanged);
+    if (p->batch && p->memory.exchanged && p->memory.exchanged != p->memory.gradients) {
+        if (p->device->backend->unpin) p->device->backend->unpin(p->device, p->memory.exchanged);
+        lk_comm_release(p->batch, p->memory.exchanged);
         lk__account(p->context, LK_MEMORY_STAGING, -(ptrdiff_t)p->plan->memory[LK_MEMORY_GRADIENTS]);
     }
-    if (p->chunk) p->device->backend->free_host(p->device, LK_MEMORY_STAGING, p->chunk, LK__STAGING_CHUNK);
-    lk__free(p->context, LK_MEMORY_OTHER, p->input_offsets, (p->values + 1) * sizeof *p->input_offsets);
+    if (p->memory.chunk)
+        p->device->backend->free_host(p->device, LK_MEMORY_STAGING, p->memory.chunk, LK__STAGING_CHUNK);
+    lk__free(p->context, LK_MEMORY_OTHER, p->memory.input_offsets, (p->values + 1) * sizeof *p->memory.input_offsets);
 }
 
 /* ---- inputs and ids ---- */
@@ -63,12 +64,12 @@ const lk__kernel_step *lk__step_memory(const lk__run_slot *slot)
 const void *lk__input_memory(const lk_program *p, const lk__run_slot *slot, size_t input)
 {
     if (!slot->staged || !slot->inputs[input]) return slot->inputs[input];
-    return slot->staged + p->input_offsets[input];
+    return slot->staged + p->memory.input_offsets[input];
 }
 
 const int64_t *lk__ids_memory(const lk_program *p, const lk__run_slot *slot)
 {
-    return slot->staged && slot->ids ? (const int64_t *)(slot->staged + p->input_offsets[p->values]) : slot->ids;
+    return slot->staged && slot->ids ? (const int64_t *)(slot->staged + p->memory.input_offsets[p->values]) : slot->ids;
 }
 
 static lk_status end_copy(lk_program *p, lk_status status, const char *name, size_t bytes)
@@ -106,11 +107,11 @@ static lk_status make_inputs(lk_program *p, lk__run_slot *slot)
     bool                   sends = lk__source_sends(p);
     lk_status              status = LK_OK;
     for (int i = 0; i < source->count && sends && status >= 0; i++)
-        status = copy_in(p, p->rows_sent + lk__plan_sent_offset(p->plan, i), lk__source_samples(p, slot, i),
+        status = copy_in(p, p->memory.rows_sent + lk__plan_sent_offset(p->plan, i), lk__source_samples(p, slot, i),
                          (size_t)slot->step.count * source->row_bytes[i]);
-    return status < 0
-               ? status
-               : lk__source_gather(p, slot, (lk__device_rows){.headers = slot->staged}, sends ? p->rows_sent : NULL);
+    return status < 0 ? status
+                      : lk__source_gather(p, slot, (lk__device_rows){.headers = slot->staged},
+                                          sends ? p->memory.rows_sent : NULL);
 }
 
 lk_status lk__stage_inputs(lk_program *p, lk__run_slot *slot)
@@ -129,7 +130,8 @@ lk_status lk__stage_inputs(lk_program *p, lk__run_slot *slot)
     if (status >= 0 && slot->ids)
         status = copy_in(p, lk__ids_memory(p, slot), slot->ids, (size_t)slot->step.count * sizeof *slot->ids);
     if (status >= 0 && p->source) status = make_inputs(p, slot);
-    if (status >= 0) status = p->device->backend->fill(p->device, p->stream, p->report, 0, sizeof *p->report);
+    if (status >= 0)
+        status = p->device->backend->fill(p->device, p->stream, p->memory.report, 0, sizeof *p->memory.report);
     /* The caller may change its arrays as soon as the section has returned, and it waits for the metrics. */
     return status;
 }
@@ -152,14 +154,15 @@ lk_status lk__run_step_block(lk_program *p, const lk__schedule_run *run, size_t 
 
 lk_status lk__read_report(lk_program *p)
 {
-    return is_staged(p) ? lk__device_read(p->device, p->stream, &p->invalid, p->report, sizeof p->invalid) : LK_OK;
+    return is_staged(p) ? lk__device_read(p->device, p->stream, &p->ids.invalid, p->memory.report, sizeof p->ids.invalid)
+                        : LK_OK;
 }
 
 /* ---- gradients ---- */
 
 lk_status lk__stage_out(lk_program *p, const char *gradient, size_t bytes)
 {
-    if (p->exchanged == p->gradients) return LK_OK;
+    if (p->memory.exchanged == p->memory.gradients) return LK_OK;
     lk_status status = lk__timeline_before(p, p->stream);
     if (status >= 0) status = lk__device_read(p->device, p->stream, lk__exchanged(p, gradient), gradient, bytes);
     return end_copy(p, status, "copy from the device", bytes);
@@ -167,7 +170,7 @@ lk_status lk__stage_out(lk_program *p, const char *gradient, size_t bytes)
 
 lk_status lk__stage_in(lk_program *p, char *gradient, size_t bytes)
 {
-    return p->exchanged == p->gradients ? LK_OK : copy_in(p, gradient, lk__exchanged(p, gradient), bytes);
+    return p->memory.exchanged == p->memory.gradients ? LK_OK : copy_in(p, gradient, lk__exchanged(p, gradient), bytes);
 }
 
 /* ---- whole regions ---- */
@@ -179,9 +182,9 @@ lk_status lk__broadcast_memory(lk_program *p, char *memory, size_t bytes)
     lk_status status = LK_OK;
     for (size_t at = 0; at < bytes && status >= 0; at += LK__STAGING_CHUNK) {
         size_t part = bytes - at < LK__STAGING_CHUNK ? bytes - at : LK__STAGING_CHUNK;
-        status = lk__device_read(p->device, p->stream, p->chunk, memory + at, part);
-        if (status >= 0) status = lk_comm_broadcast(p->comm, p->chunk, part, LK_U8, 0, NULL);
-        if (status >= 0) status = lk__device_write(p->device, p->stream, memory + at, p->chunk, part);
+        status = lk__device_read(p->device, p->stream, p->memory.chunk, memory + at, part);
+        if (status >= 0) status = lk_comm_broadcast(p->comm, p->memory.chunk, part, LK_U8, 0, NULL);
+        if (status >= 0) status = lk__device_write(p->device, p->stream, memory + at, p->memory.chunk, part);
     }
     return status;
 }

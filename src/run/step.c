@@ -56,8 +56,8 @@ static lk_status make_buffers(lk_program *p, lk__run_queue *q)
     }
     if (status >= 0 && !(q->pinned = backend->alloc_host(p->device, LK_MEMORY_STAGING, pinned_bytes(q))))
         status = LK_ENOMEM;
-    q->landed = p->landed;
-    q->numbers = p->queue_numbers;
+    q->landed = p->memory.landed;
+    q->numbers = p->memory.queue_numbers;
     if (status >= 0 && !(q->results = backend->alloc_host(p->device, LK_MEMORY_STAGING, q->bytes.results)))
         status = LK_ENOMEM;
     return status;
@@ -117,7 +117,8 @@ static void write_inputs(const lk_program *p, char *to)
     write_header(p, to);
     for (size_t i = 0; i < p->values && !p->source; i++) {
         if (g->values[i].kind != LK__VALUE_INPUT || !slot->inputs[i]) continue;
-        memcpy(to + p->input_offsets[i], slot->inputs[i], lk__bytes_at_count(&g->values[i].shape, slot->step.count));
+        memcpy(to + p->memory.input_offsets[i], slot->inputs[i],
+               lk__bytes_at_count(&g->values[i].shape, slot->step.count));
     }
     for (int i = 0; i < p->plan->source.count && p->source; i++)
         memcpy(to + lk__plan_sent_offset(p->plan, i), lk__source_samples(p, slot, i),
@@ -172,7 +173,7 @@ static lk__device_numbers describe_numbers(const lk_program *p, bool first)
     lk__device_numbers   n = {.count = planned->numbers_count,
                               .first = first,
                               .sums = sums_of(q),
-                              .report = p->report,
+                              .report = p->memory.report,
                               .step = lk__step_memory(&p->slots[0]),
                               .turn = is_by_id(p) ? turn_of(q) : NULL,
                               .halted = halted_of(q)};
@@ -180,7 +181,7 @@ static lk__device_numbers describe_numbers(const lk_program *p, bool first)
         int v = planned->numbers[i];
         n.otherwise[i] = i == LK__NUMBER_WEIGHT && first;
         if (v < 0) continue;
-        n.value[i] = lk__program_resolve(p, p->slots[0].arena, p->gradients, planned->places[v]);
+        n.value[i] = lk__program_resolve(p, p->slots[0].arena, p->memory.gradients, planned->places[v]);
         n.narrow[i] = planned->graph->values[v].shape.dtype == LK_F32;
     }
     if (weight >= 0) n.weight = (double *)n.value[LK__NUMBER_WEIGHT];
@@ -196,7 +197,8 @@ static lk_status end_unit(lk_program *p, lk_status status, const char *name, lk_
 static lk_status clear_report(lk_program *p)
 {
     lk_status status = lk__timeline_before(p, p->stream);
-    if (status >= 0) status = p->device->backend->fill(p->device, p->stream, p->report, 0, sizeof *p->report);
+    if (status >= 0)
+        status = p->device->backend->fill(p->device, p->stream, p->memory.report, 0, sizeof *p->memory.report);
     return end_unit(p, status, "fill", LK__WORK_FILL);
 }
 
@@ -215,9 +217,9 @@ lk_status lk__run_step_result(lk_program *p, const lk__schedule_run *run, size_t
 {
     const lk__plan_list *planned = &p->plan->train;
     lk__device_numbers   numbers = describe_numbers(p, is_first(run));
-    const double        *norm = planned->norm < 0
-                                    ? NULL
-                                    : lk__program_resolve(p, p->slots[0].arena, p->gradients, planned->places[planned->norm]);
+    const double        *norm = planned->norm < 0 ? NULL
+                                                  : lk__program_resolve(p, p->slots[0].arena, p->memory.gradients,
+                                                                        planned->places[planned->norm]);
     lk_status            status = lk__timeline_before(p, p->stream);
     (void)at, (void)next;
     if (status >= 0) status = p->device->backend->publish(p->device, p->stream, &numbers, norm, p->queue->results);
@@ -251,7 +253,7 @@ lk_status lk__run_batch_begin(lk_program *p, const lk__schedule_run *run, size_t
                             .turn = turn_of(q),
                             .turns = q->bytes.pinned,
                             .header_bytes = q->bytes.input,
-                            .report = is_first(run) ? p->report : NULL};
+                            .report = is_first(run) ? p->memory.report : NULL};
     return lk__source_gather(p, &p->slots[0], rows, NULL);
 }
 
@@ -310,14 +312,14 @@ lk_status lk_program_queue(lk_program *p, const lk_step *step)
     p->slots[0].step.turn = turn;
     __atomic_store_n(&q->results[turn].step, 0, __ATOMIC_RELEASE);
     lk__drop_gradients(p); /* of sections that ran before; a queued step has its own */
-    p->ready = false;
-    p->evaluated = -1;
+    p->progress.ready = false;
+    p->progress.evaluated = -1;
     for (int64_t i = 0; i < micro_batches && status >= 0; i++) {
         p->slots[0].step.micro_batch = (int)i;
         status = queue_batch(p, lk__split_part(step->count, micro_batches, i), i);
     }
     if (status < 0) return lk__fail_prefix(p->context, status, "step %lld: ", (long long)step->step);
-    p->has_gradients = true;
+    p->progress.has_gradients = true;
     q->steps[q->pending] = *step;
     if (step->sample_ids) q->steps[q->pending].sample_ids = ids_of(q, turn);
     q->pending++;
@@ -344,9 +346,9 @@ static lk_status fail_ids(lk_program *p, const lk__device_result *r, const lk_st
     lk__range rows = lk__split_part(step->count, p->plan->parallel.micro_batches, r->halted - 1);
     lk_status status = lk__slot_set(p, 0, rows.first, lk__range_count(rows));
     p->step = *step;
-    p->invalid = r->invalid;
+    p->ids.invalid = r->invalid;
     lk__describe_invalid(p, &p->plan->train, text, sizeof text);
-    p->invalid.found = false;
+    p->ids.invalid.found = false;
     return status < 0 ? status : lk__fail(p->context, LK_EINVAL, "%s. The step was not taken", text);
 }
 

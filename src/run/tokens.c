@@ -50,7 +50,7 @@ static lk_status describe_work(lk__run_tokens *t, const lk__run_token_inputs *in
     if (status >= 0) status = find_input(p, in->first, &t->work.first);
     if (status >= 0) status = find_input(p, in->last, &t->work.last);
     t->work.window = in->window;
-    t->work.logits = lk__program_resolve(p, p->slots[0].arena, p->gradients, planned->places[logits]);
+    t->work.logits = lk__program_resolve(p, p->slots[0].arena, p->memory.gradients, planned->places[logits]);
     t->work.type = s->dtype;
     t->work.vocabulary = s->dims[s->rank - 1];
     t->most = lk__shape_elements(s) / t->work.vocabulary;
@@ -132,7 +132,7 @@ lk_status lk__tokens_begin(lk__run_tokens *t, const lk__device_sampling *samplin
     memcpy(t->pinned, sampling, sizeof *sampling);
     memcpy(to, prompts, (size_t)t->work.rows * sizeof *prompts);
     for (int64_t i = 0; i < t->work.rows; i++) to[i].step = 0;
-    p->evaluated = -1; /* outputs are those of the latest step that was queued */
+    p->progress.evaluated = -1; /* outputs are those of the latest step that was queued */
     return p->device->backend->copy_in(p->device, p->stream, t->block, t->pinned, block_bytes(t));
 }
 

@@ -50,26 +50,21 @@ lk_status lk__update_create(lk_program *p)
     if (!p->device->backend->run_many) return LK_OK;
     lk__run_list *train = &p->slots[0].train, *evaluate = &p->evaluate;
     if (p->plan->trains)
-        status = gather_calls(p, LK__NODES_OF_UPDATE, train, train->begin[LK_UPDATE], train->end[LK_UPDATE], &p->update);
+        status = gather_calls(p, LK__NODES_OF_UPDATE, train, train->begin[LK_UPDATE], train->end[LK_UPDATE],
+                              &p->launches[LK__LAUNCH_UPDATE]);
     if (status >= 0 && p->plan->trains && lk__plan_queues(p->plan)) /* one rank, and all are kernels */
         status = gather_calls(p, LK__NODES_OF_TRAINING, train, train->begin[LK_FORWARD], train->end[LK_BACKWARD],
-                              &p->train_calls);
+                              &p->launches[LK__LAUNCH_TRAINING]);
     if (status >= 0 && lk__plan_runs_together(&p->plan->evaluate))
         status = gather_calls(p, LK__NODES_OF_GENERATION, evaluate, evaluate->begin[LK_EVALUATE],
-                              evaluate->end[LK_EVALUATE], &p->step_calls);
+                              evaluate->end[LK_EVALUATE], &p->launches[LK__LAUNCH_GENERATION]);
     return status;
-}
-
-static void free_calls(lk_program *p, lk__run_update *u)
-{
-    if (u) lk__free(p->context, LK_MEMORY_OTHER, u, u->bytes);
 }
 
 void lk__update_free(lk_program *p)
 {
-    free_calls(p, p->update);
-    free_calls(p, p->train_calls);
-    free_calls(p, p->step_calls);
+    for (int i = 0; i < LK__LAUNCHES; i++)
+        if (p->launches[i]) lk__free(p->context, LK_MEMORY_OTHER, p->launches[i], p->launches[i]->bytes);
 }
 
 static bool has_call(const lk__run_update *u, const lk__run_list *list, size_t at)
@@ -79,10 +74,10 @@ static bool has_call(const lk__run_update *u, const lk__run_list *list, size_t a
 
 lk_status lk__launch_group(lk_program *p, const lk__run_list *list, size_t at, size_t limit, size_t *end, bool *launched)
 {
-    const lk__run_update *all[] = {p->update, p->train_calls, p->step_calls}, *u = NULL;
+    const lk__run_update *u = NULL;
     int                   first = list->instructions[at].launch, done = 0;
-    for (int i = 0; i < 3 && first >= 0; i++)
-        if (has_call(all[i], list, at)) u = all[i];
+    for (int i = 0; i < LK__LAUNCHES && first >= 0; i++)
+        if (has_call(p->launches[i], list, at)) u = p->launches[i];
     if (!u) return LK_OK;
     size_t behind = (size_t)first;
     while (behind < u->count && u->at[behind] < limit) behind++;
@@ -95,7 +90,7 @@ lk_status lk__launch_group(lk_program *p, const lk__run_list *list, size_t at, s
 
 lk_status lk__update_end_step(lk_program *p, const lk__device_numbers *numbers, lk__device_result *results, bool *done)
 {
-    const lk__run_update *u = p->update;
+    const lk__run_update *u = p->launches[LK__LAUNCH_UPDATE];
     *done = false;
     if (!u || !p->device->backend->end_step) return LK_OK;
     return p->device->backend->end_step(p->device, numbers, u->ops, u->calls, (int)u->count, results, done);
