@@ -397,7 +397,7 @@ lk_status lk_program_run(lk_program *p, lk_section section)
 static lk_status check_leaves(lk_program *p)
 {
     int     here = lk__leaves_here(p);
-    int64_t rows = lk__leaf_row(p, here) - lk__leaf_row(p, 0);
+    int64_t rows = p->plan->parallel.leaves ? lk__leaf_row(p, here) - lk__leaf_row(p, 0) : 0;
     if (!p->plan->parallel.leaves || (p->step.total >= p->step.count && rows == p->step.count)) return LK_OK;
     return lk__fail(p->context, LK_EINVAL,
                     "this rank has %lld samples of a batch of %lld, but rank %d's %d of %d leaves hold %lld",
