@@ -69,13 +69,8 @@ lk_status lk__run_loss(lk_program *p, const lk__schedule_run *run, size_t at, si
 
 lk_status lk__run_outputs(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
-    double    numbers[LK__PLAN_NUMBERS];
-    lk_status status = read_numbers(p, &p->slots[0], run->list, numbers);
-    (void)at, (void)next;
-    if (status < 0) return status;
-    lk__metrics_set(p, numbers);
     p->progress.evaluated = p->slots[0].step.count;
-    return lk__check_ids(p, run->list);
+    return lk__run_loss(p, run, at, next);
 }
 
 /* Metrics of a micro-batch count when its gradients do. */
