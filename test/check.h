@@ -91,7 +91,7 @@ static inline int skips_forks(const char *what)
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     if (driver) {
         dlclose(driver);
-        printf("skipped on a GPU: %s forks after a context was made\n", what);
+        printf("skipped: %s, since forks after a context was made cannot use the GPU\n", what);
     }
     return driver != NULL;
 }
