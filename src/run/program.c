@@ -248,7 +248,7 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
         (status = lk__losses_create(p)) < 0 || (status = lk__staging_create(p)) < 0 ||
         (status = prepare_lists(p)) < 0 || (status = lk__collectives_create(p)) < 0 ||
         (status = lk__shared_create(p)) < 0 || (status = lk__lend_create(p)) < 0 ||
-        (status = lk__graphs_create(p)) < 0 || (status = lk__queue_create(p)) < 0 || (status = lk__update_create(p)) < 0)
+        (status = lk__graphs_create(p)) < 0 || (status = lk__queue_create(p)) < 0 || (status = lk__launch_create(p)) < 0)
         goto fail;
     if (p->comm && (status = lk_program_verify(p, 0)) < 0) goto fail;
     *program = p;
@@ -272,7 +272,7 @@ void lk_program_free(lk_program *p)
         (void)p->device->backend->stream_wait(p->device,
                                               p->stream); /* a step may still be queued: it uses what is freed */
     lk__timeline_free(p);
-    lk__update_free(p);
+    lk__launch_free(p);
     lk__queue_free(p);
     lk__sources_free(p);
     lk__graphs_free(p);

@@ -19,7 +19,7 @@ typedef struct lk__run_instruction {
     unsigned         when;       /* conditions of the runs that it is part of */
     int              bucket;     /* of gradients; -1: none */
     int              collective; /* of a start or a wait: which one, in the order of the list; -1: none */
-    int              launch;     /* its number in its launch group (update.c); -1: it is not in one */
+    int              launch;     /* its number in its launch group (launch.c); -1: it is not in one */
     const char      *name;       /* while tracing */
     double           seconds;    /* while profiling */
     int64_t          runs;
@@ -50,7 +50,7 @@ typedef struct lk__run_slot {
 
 typedef struct lk__run_collectives lk__run_collectives; /* collective.h: buffers and works */
 typedef struct lk__run_graphs      lk__run_graphs;      /* graphs.c: work that the device has recorded */
-typedef struct lk__run_update      lk__run_update;      /* update.c: kernels that the device may run in one launch */
+typedef struct lk__run_launch      lk__run_launch;      /* launch.c: kernels that the device may run in one launch */
 enum { LK__LAUNCH_UPDATE, LK__LAUNCH_TRAINING, LK__LAUNCH_GENERATION, LK__LAUNCHES };
 typedef struct lk__run_source   lk__run_source;   /* source.c: inputs that the device makes */
 typedef struct lk__run_shared   lk__run_shared;   /* shared.h: slices of a state that the ranks share */
@@ -139,7 +139,7 @@ struct lk_program {
     char                  *leaf_memory; /* where leaves run as one batch: their calls */
     size_t                 leaf_bytes;
     lk__run_graphs        *graphs;                 /* NULL: the device records nothing */
-    lk__run_update        *launches[LK__LAUNCHES]; /* launch groups; NULL: the device runs one call at a time */
+    lk__run_launch        *launches[LK__LAUNCHES]; /* launch groups; NULL: the device runs one call at a time */
     lk__run_shared        *shared;                 /* NULL: every rank has its own state */
     lk__run_lend          *lend;                   /* NULL: ranks that wait keep their cores */
     lk__run_queue         *queue;                  /* NULL: the program waits for each section's results */
@@ -241,15 +241,15 @@ lk_status lk__graphs_create(lk_program *program);
 void      lk__graphs_free(lk_program *program);
 lk_status lk__run_recorded(lk_program *program, const lk__run_key *key, lk__run_issue issue);
 
-/* ---- update.c: calls that the device may run together: of a step that is queued, of the update, of a step of generation ---- */
-lk_status lk__update_create(lk_program *program);
-void      lk__update_free(lk_program *program);
+/* ---- launch.c: calls that the device may run together: of a step that is queued, of the update, of a step of generation ---- */
+lk_status lk__launch_create(lk_program *program);
+void      lk__launch_free(lk_program *program);
 /* Launches instruction `at` of a list, and as many of those behind it, before `limit`, as the device runs in one launch. *launched: some;
  * *end: behind the last of them. */
 lk_status lk__launch_group(lk_program *program, const lk__run_list *list, size_t at, size_t limit, size_t *end,
                            bool *launched);
 /* device.h's end_step with all of the update. */
-lk_status lk__update_end_step(lk_program *program, const lk__device_numbers *numbers, lk__device_result *results,
+lk_status lk__launch_end_step(lk_program *program, const lk__device_numbers *numbers, lk__device_result *results,
                               bool *done);
 
 /* ---- step.c: steps that are queued; those of trainer_interface.h ---- */

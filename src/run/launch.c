@@ -1,9 +1,9 @@
-/* update.c - launch groups: kernels of a section as arrays, for devices that run several of them in one launch: the update's, since a launch
+/* launch.c - launch groups: kernels of a section as arrays, for devices that run several of them in one launch: the update's, since a launch
  * for each of hundreds of small parameters would take longer than their arithmetic; those of a step that is queued, and of a step of
  * generation. */
 #include "run/program.h"
 
-struct lk__run_update {
+struct lk__run_launch {
     const lk__run_list     *list;
     lk__device_nodes        nodes;
     size_t                  begin, end; /* instructions */
@@ -22,14 +22,14 @@ static size_t count_kernels(const lk__run_list *list, size_t begin, size_t end)
 }
 
 static lk_status gather_calls(lk_program *p, lk__device_nodes nodes, lk__run_list *list, size_t begin, size_t end,
-                              lk__run_update **update)
+                              lk__run_launch **update)
 {
     size_t count = count_kernels(list, begin, end);
     if (count == 0) return LK_OK;
     size_t          bytes = sizeof **update + count * (sizeof(lk__kernel_call *) + sizeof(size_t) + sizeof(lk__op));
-    lk__run_update *u = *update = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
+    lk__run_launch *u = *update = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
     if (!u) return LK_ENOMEM;
-    *u = (lk__run_update){.list = list, .nodes = nodes, .begin = begin, .end = end, .bytes = bytes};
+    *u = (lk__run_launch){.list = list, .nodes = nodes, .begin = begin, .end = end, .bytes = bytes};
     u->calls = (const lk__kernel_call **)(u + 1);
     u->at = (size_t *)(u->calls + count);
     u->ops = (lk__op *)(u->at + count);
@@ -44,7 +44,7 @@ static lk_status gather_calls(lk_program *p, lk__device_nodes nodes, lk__run_lis
     return LK_OK;
 }
 
-lk_status lk__update_create(lk_program *p)
+lk_status lk__launch_create(lk_program *p)
 {
     lk_status status = LK_OK;
     if (!p->device->backend->run_many) return LK_OK;
@@ -61,20 +61,20 @@ lk_status lk__update_create(lk_program *p)
     return status;
 }
 
-void lk__update_free(lk_program *p)
+void lk__launch_free(lk_program *p)
 {
     for (int i = 0; i < LK__LAUNCHES; i++)
         if (p->launches[i]) lk__free(p->context, LK_MEMORY_OTHER, p->launches[i], p->launches[i]->bytes);
 }
 
-static bool has_call(const lk__run_update *u, const lk__run_list *list, size_t at)
+static bool has_call(const lk__run_launch *u, const lk__run_list *list, size_t at)
 {
     return u && list == u->list && at >= u->begin && at < u->end;
 }
 
 lk_status lk__launch_group(lk_program *p, const lk__run_list *list, size_t at, size_t limit, size_t *end, bool *launched)
 {
-    const lk__run_update *u = NULL;
+    const lk__run_launch *u = NULL;
     int                   first = list->instructions[at].launch, done = 0;
     for (int i = 0; i < LK__LAUNCHES && first >= 0; i++)
         if (has_call(p->launches[i], list, at)) u = p->launches[i];
@@ -88,9 +88,9 @@ lk_status lk__launch_group(lk_program *p, const lk__run_list *list, size_t at, s
     return status;
 }
 
-lk_status lk__update_end_step(lk_program *p, const lk__device_numbers *numbers, lk__device_result *results, bool *done)
+lk_status lk__launch_end_step(lk_program *p, const lk__device_numbers *numbers, lk__device_result *results, bool *done)
 {
-    const lk__run_update *u = p->launches[LK__LAUNCH_UPDATE];
+    const lk__run_launch *u = p->launches[LK__LAUNCH_UPDATE];
     *done = false;
     if (!u || !p->device->backend->end_step) return LK_OK;
     return p->device->backend->end_step(p->device, numbers, u->ops, u->calls, (int)u->count, results, done);
