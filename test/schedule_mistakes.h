@@ -121,8 +121,9 @@ static bool meets(const lk__plan_access *a, size_t count, const lk__plan_access 
 /* The first step behind `from` that reads what step `start` writes; the number of steps: none. */
 static size_t find_reader(subject *s, size_t start, size_t from)
 {
-    size_t           count, others, i = from + 1;
-    lk__plan_access *mine = copy_bytes(accesses_of(s, start, &count), count * sizeof *mine);
+    size_t                 count, others, i = from + 1;
+    const lk__plan_access *at = accesses_of(s, start, &count);
+    lk__plan_access       *mine = copy_bytes(at, count * sizeof *mine);
     for (; i < s->steps_count; i++) {
         const lk__plan_access *theirs = accesses_of(s, i, &others);
         if (meets(mine, count, theirs, others, true)) break;
@@ -134,8 +135,9 @@ static size_t find_reader(subject *s, size_t start, size_t from)
 /* The last step before `start` that writes what it reads; the number of steps: none. */
 static size_t find_writer(subject *s, size_t start)
 {
-    size_t           count, others, i = start, found = s->steps_count;
-    lk__plan_access *mine = copy_bytes(accesses_of(s, start, &count), count * sizeof *mine);
+    size_t                 count, others, i = start, found = s->steps_count;
+    const lk__plan_access *at = accesses_of(s, start, &count);
+    lk__plan_access       *mine = copy_bytes(at, count * sizeof *mine);
     while (i-- > 0 && found == s->steps_count) {
         const lk__plan_access *theirs = accesses_of(s, i, &others);
         if (meets(mine, count, theirs, others, false)) found = i;
