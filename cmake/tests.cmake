@@ -1,4 +1,4 @@
-# Every test/test_*.c, test/*.cpp and test/*.sh is one test in its own process. One line near its top may set how it is run:
+# Every test_*.c, *.cpp and *.sh in the folders of test/ is one test in its own process. One line near its top may set how it is run:
 #
 #   ctest: timeout 300, ranks 4, label threaded, args --steps 2        (each part is optional)
 #
@@ -140,7 +140,7 @@ endfunction()
 
 # C tests include internal headers and link the static library. Those of programs and trainers run on `guarded` too, and with those of
 # kernels on the emulation.
-file(GLOB sources CONFIGURE_DEPENDS test/test_*.c)
+file(GLOB sources CONFIGURE_DEPENDS test/*/test_*.c)
 foreach(source ${sources})
   get_filename_component(name ${source} NAME_WE)
   add_executable(${name} ${source})
@@ -187,7 +187,7 @@ endif()
 if(NOT CMAKE_CXX_COMPILER OR NOT cxx_std_20 IN_LIST CMAKE_CXX_COMPILE_FEATURES)
   message(STATUS "No tests in C++: there is no compiler for C++20")
 else()
-  file(GLOB sources CONFIGURE_DEPENDS test/*.cpp)
+  file(GLOB sources CONFIGURE_DEPENDS test/tree/*.cpp)
   foreach(source ${sources})
     get_filename_component(name ${source} NAME_WE)
     add_executable(${name} ${source})
@@ -207,7 +207,7 @@ if(LK_CUDA_EMULATED)
   set_property(TEST cuda_emulation APPEND PROPERTY LABELS emulated)
 endif()
 
-# So do the examples; test/examples.sh runs them.
+# So do the examples; test/tree/examples.sh runs them.
 file(GLOB sources CONFIGURE_DEPENDS examples/*.c)
 foreach(source ${sources})
   get_filename_component(name ${source} NAME_WE)
@@ -222,9 +222,9 @@ foreach(source ${sources})
   target_link_libraries(example_${name} PRIVATE lockstep m)
 endforeach()
 
-# Scripts, except storm_*.sh, which take long and are run by `./x check`.
-file(GLOB sources CONFIGURE_DEPENDS test/*.sh)
-list(FILTER sources EXCLUDE REGEX "/storm_[^/]*$")
+# Scripts, except storm_*.sh, which take long and are run by `./x check`, and test/extend/run.sh, which is run before releases.
+file(GLOB sources CONFIGURE_DEPENDS test/*/*.sh)
+list(FILTER sources EXCLUDE REGEX "/storm_[^/]*$|/extend/[^/]*$")
 foreach(source ${sources})
   get_filename_component(name ${source} NAME_WE)
   read_settings(${source})

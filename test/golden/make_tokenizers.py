@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Vocabularies that Hugging Face's `tokenizers` trained, and what it makes of text, for test/test_tokenizer_golden.c.
+"""Vocabularies that Hugging Face's `tokenizers` trained, and what it makes of text, for test/data/test_tokenizer_golden.c.
 
     pip install tokenizers==0.23.3 && python3 make_tokenizers.py TINYSHAKESPEARE
 
@@ -20,7 +20,7 @@ R50K = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 STRINGS, GROUP = 10000, 20
 MASK = (1 << 64) - 1
 
-# ---- strings, as in test/test_tokenizer_golden.c ----
+# ---- strings, as in test/data/test_tokenizer_golden.c ----
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"

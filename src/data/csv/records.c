@@ -1,5 +1,5 @@
 /* records.c - records of a CSV file. A record is split in place, in a buffer that grows to the longest one. Bound by one pass over
- * the bytes; test/test_data_csv.c prints its speed. */
+ * the bytes; test/data/test_data_csv.c prints its speed. */
 #define _GNU_SOURCE
 #include "data/csv/records.h"
 

@@ -43,5 +43,5 @@ awk '/^step/ { loss = $4 } END { exit !(loss > 0 && loss < 3.7) }' gpt.txt || { 
 
 for source in "$SOURCE_DIR"/examples/*.c; do
     name=$(basename "$source" .c)
-    grep -q "examples/$name" "$SOURCE_DIR"/test/examples*.sh "$SOURCE_DIR"/test/cli_model.sh || { echo "examples/$name.c is not run by these tests" >&2; exit 1; }
+    grep -q "examples/$name" "$SOURCE_DIR"/test/tree/examples*.sh "$SOURCE_DIR"/test/cli/cli_model.sh || { echo "examples/$name.c is not run by these tests" >&2; exit 1; }
 done

@@ -10,7 +10,7 @@ command -v python3 > /dev/null || { echo "skipped: no python3, which writes the 
 
 source=${LK_CIFAR_SOURCE:-$SOURCE_DIR/../shared/data/cifar-10-batches-bin} # "-": drawn
 [ -d "$source" ] || source=-
-python3 "$SOURCE_DIR/test/cifar_folder.py" "$source" . "${LK_CIFAR_COUNT:-500}"
+python3 "$SOURCE_DIR/test/data/cifar_folder.py" "$source" . "${LK_CIFAR_COUNT:-500}"
 count=$(find folder/train -name '*.png' | wc -l) # or fewer, where only a part of CIFAR-10 is stored
 [ "$count" -ge 500 ] || fail "the folder has $count images"
 

@@ -16,7 +16,7 @@ before_end() { # ends the daemons in order
 }
 two_hosts 10.80.0
 ip netns exec $a unshare --uts hostname lk-1 2> "$work/why" || skip "separate host names are not permitted: $(cat "$work/why")"
-compile "$SOURCE_DIR/test/rank_sums.c" "$work/ranks"
+compile "$SOURCE_DIR/test/comm/rank_sums.c" "$work/ranks"
 for name in $(compgen -e | grep -E '^(SLURM|SRUN|SBATCH|PMI|OMPI|LOCKSTEP_)' | grep -vx LOCKSTEP_MODULES); do unset "$name"; done
 
 # The cluster. Each node has a directory of its own in place of /tmp.

@@ -3,7 +3,7 @@
 # examples include no folder of src at all; src/train reaches into src/run through two interfaces and the store; public headers include public
 # headers alone. Internal types name their layer.
 set -u
-cd "${SOURCE_DIR:-$(dirname "$0")/..}" || exit 1
+cd "${SOURCE_DIR:-$(dirname "$0")/../..}" || exit 1
 layers="base device graph comm plan run nn data train launch"
 bad=0
 complain() { echo "$*" >&2; bad=1; }
@@ -14,7 +14,7 @@ place() { local i=0 layer; for layer in $layers; do i=$((i + 1)); [ "$layer" = "
 for folder in src/*/; do
     layer=$(basename "$folder")
     own=$(place "$layer")
-    [ -n "$own" ] || { complain "$folder is in no layer: add it to the list in test/layers.sh and to the design"; continue; }
+    [ -n "$own" ] || { complain "$folder is in no layer: add it to the list in test/tree/layers.sh and to the design"; continue; }
     while IFS=: read -r file line text; do
         [ -n "$file" ] || continue
         path=${text#*\"} path=${path%\"}

@@ -17,7 +17,7 @@ before_link() {
 }
 two_hosts 10.79.0
 ip netns exec $a unshare --uts hostname lk-first 2> "$work/why" || skip "separate host names are not permitted: $(cat "$work/why")"
-compile "$SOURCE_DIR/test/rank_sums.c" "$work/ranks"
+compile "$SOURCE_DIR/test/comm/rank_sums.c" "$work/ranks"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TMPDIR=$work
 
 # In place of ssh: HOST COMMAND…, in that host's namespace, with its host name and a new environment.

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # extending.sh - every line of code that docs/extending.md and docs/operations.md quote is in the tree.
 set -u
-cd "${SOURCE_DIR:-$(dirname "$0")/..}" || exit 1
+cd "${SOURCE_DIR:-$(dirname "$0")/../..}" || exit 1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 squeeze() { sed 's/\\$//; s/[[:space:]][[:space:]]*/ /g; s/^ //; s/ $//'; } # blanks and continued lines do not count
 
-cat src/base/op.h src/graph/build.c src/graph/op/*.c src/device/cpu/*.c include/lockstep/graph.h test/test_golden_ops.c \
+cat src/base/op.h src/graph/build.c src/graph/op/*.c src/device/cpu/*.c include/lockstep/graph.h test/graph/test_golden_ops.c \
     test/golden/make_ops.py | squeeze > "$work/tree"
 cat examples/own_operation.c examples/model_so.c | squeeze > "$work/examples"
 status=0

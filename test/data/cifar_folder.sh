@@ -15,7 +15,7 @@ field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
 steps() { grep '"event": *"step"' "$1" | field loss; }
 evaluated() { grep '"event": *"evaluated"' "$1" | field "$2"; }
 
-python3 "$SOURCE_DIR/test/cifar_folder.py" "$source" .
+python3 "$SOURCE_DIR/test/data/cifar_folder.py" "$source" .
 record=3073
 stored=$(cat "$source"/data_batch_?.bin | wc -c) tests=$(wc -c < "$source/test_batch.bin")
 count=$((stored / record)) tests=$((tests / record))

@@ -128,7 +128,7 @@ else
     echo "no rate: $(cat "$work/why")"
 fi
 
-if "$CC" -std=gnu11 -O1 -Wall -Wextra -Werror "$SOURCE_DIR/test/link_delay.c" -o "$work/link_delay" && mkfifo "$work/hold"; then
+if "$CC" -std=gnu11 -O1 -Wall -Wextra -Werror "$SOURCE_DIR/test/comm/link_delay.c" -o "$work/link_delay" && mkfifo "$work/hold"; then
     "$work/link_delay" $a $b 10 10 < "$work/hold" > "$work/link" 2>&1 &
     link=$!
     exec 9> "$work/hold"

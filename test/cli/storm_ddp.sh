@@ -29,7 +29,7 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKST
 
 sanitize=${LK_SANITIZE:+-fsanitize=$LK_SANITIZE}
 # shellcheck disable=SC2086
-"$CC" -std=gnu11 -Wall -Wextra -Werror $sanitize -I"$SOURCE_DIR/include" "$SOURCE_DIR/test/ddp_poison.c" -L"$BUILD_DIR" -llockstep -lm \
+"$CC" -std=gnu11 -Wall -Wextra -Werror $sanitize -I"$SOURCE_DIR/include" "$SOURCE_DIR/test/cli/ddp_poison.c" -L"$BUILD_DIR" -llockstep -lm \
     -Wl,-rpath,"$BUILD_DIR" -o poison
 steps=40
 data="--model cnn --data synthetic:3x16x16,count=200 --threads 1"

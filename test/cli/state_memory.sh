@@ -4,7 +4,7 @@
 # memory is gone when all ranks are killed.
 #
 # state_memory.sh [RANKS [HIDDEN [KIND...]]] measures other sizes: of 16 ranks and 100 million parameters, in 8 GB,
-#     LOCKSTEP=build/lockstep test/state_memory.sh 16 96618 shared nodes
+#     LOCKSTEP=build/lockstep test/cli/state_memory.sh 16 96618 shared nodes
 #
 # ctest: timeout 300, ranks 2
 set -eu

@@ -1,4 +1,4 @@
-"""Compares tokenizers with Hugging Face's `tokenizers` and `transformers`, live; test/tokenizers_agree.sh and, with --quick, test/interop.sh run it.
+"""Compares tokenizers with Hugging Face's `tokenizers` and `transformers`, live; test/data/tokenizers_agree.sh and, with --quick, test/train/interop.sh run it.
 Argument: liblockstep.so. With --quick not every character of Unicode is compared.
 
 Other strings and another vocabulary than those whose results are stored in test/golden/tokenizers; random bytes against Python's errors="replace";

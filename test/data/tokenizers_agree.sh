@@ -6,7 +6,7 @@ set -u
 [ -z "${LK_SANITIZE:-}" ] || { echo "skipped: Python cannot load a library with sanitizers"; exit 77; }
 for python in "${LOCKSTEP_TEST_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep-test}/python/bin/python" python3; do
     "$python" -c 'import tokenizers' 2> /dev/null || continue
-    "$python" "$SOURCE_DIR/test/interop_tokenizers.py" "$BUILD_DIR/liblockstep.so" || exit 1
+    "$python" "$SOURCE_DIR/test/data/interop_tokenizers.py" "$BUILD_DIR/liblockstep.so" || exit 1
     exit 0
 done
 echo "skipped: python3 has no tokenizers"

@@ -12,7 +12,7 @@
 # shellcheck disable=SC2317 # functions are called by name
 set -u
 : "${LOCKSTEP:?the command}" "${BUILD_DIR:?the build}"
-source=${SOURCE_DIR:-$(cd "$(dirname "$0")/.." && pwd)}
+source=${SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
 build=$(cd "$BUILD_DIR" && pwd)
 LOCKSTEP=$(realpath "$LOCKSTEP")
 logs=$build/cuda_logs at_once=6 deadline=470 kills=50
@@ -463,7 +463,7 @@ end_sanitizer() {
 queue_trace() {
     local on=gpu
     case ${LOCKSTEP_MODULES:-} in *cuda_emulated*) on=emulation ;; esac
-    job trace trace 150 bash "$(dirname "$0")/cli_cuda_trace.sh" $on
+    job trace trace 150 bash "$source/test/cli/cli_cuda_trace.sh" $on
 }
 
 # ---- all of it ----

@@ -1,4 +1,4 @@
-"""Exchanges directories with transformers, both ways; test/interop.sh runs it. Arguments: the program of hf_model.c, the command lockstep.
+"""Exchanges directories with transformers, both ways; test/train/interop.sh runs it. Arguments: the program of hf_model.c, the command lockstep.
 
 Ours → theirs: a directory that Lockstep wrote opens, without missing or unexpected weights, and gives the same logits; AutoTokenizer opens
 its tokenizer and gives the same tokens.

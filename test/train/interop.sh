@@ -51,7 +51,7 @@ has_packages "$python" || use_environment
 
 sanitize=${LK_SANITIZE:+-fsanitize=$LK_SANITIZE}
 # shellcheck disable=SC2086 # it may be empty
-"$CC" -std=gnu11 -Wall -Wextra -Werror $sanitize -I"$SOURCE_DIR/include" "$SOURCE_DIR/test/hf_model.c" -L"$BUILD_DIR" -llockstep -lm -Wl,-rpath,"$BUILD_DIR" \
+"$CC" -std=gnu11 -Wall -Wextra -Werror $sanitize -I"$SOURCE_DIR/include" "$SOURCE_DIR/test/train/hf_model.c" -L"$BUILD_DIR" -llockstep -lm -Wl,-rpath,"$BUILD_DIR" \
     -o "$work/hf_model" || exit 1
 
 failed=0
@@ -62,7 +62,7 @@ for version in 5 4; do
         path=$cache/python/version4
         PYTHONPATH=$path "$python" -c 'import transformers' 2> "$work/pip.log" || { tail -1 "$work/pip.log"; echo "skip: version 4 of transformers"; continue; }
     fi
-    (cd "$work/$version" && PYTHONPATH=$path HF_HUB_OFFLINE=1 timeout 240 "$python" "$SOURCE_DIR/test/interop.py" "$work/hf_model" "$LOCKSTEP") || failed=1
-    [ -n "${LK_SANITIZE:-}" ] || PYTHONPATH=$path timeout 120 "$python" "$SOURCE_DIR/test/interop_tokenizers.py" "$BUILD_DIR/liblockstep.so" --quick || failed=1
+    (cd "$work/$version" && PYTHONPATH=$path HF_HUB_OFFLINE=1 timeout 240 "$python" "$SOURCE_DIR/test/train/interop.py" "$work/hf_model" "$LOCKSTEP") || failed=1
+    [ -n "${LK_SANITIZE:-}" ] || PYTHONPATH=$path timeout 120 "$python" "$SOURCE_DIR/test/data/interop_tokenizers.py" "$BUILD_DIR/liblockstep.so" --quick || failed=1
 done
 exit $failed
