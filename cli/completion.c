@@ -43,7 +43,8 @@ static void add_placeholder(values *v, const char *text)
 static values values_of(const option *o)
 {
     values v = {.files = o->type == OPTION_CHOICE_OR_FILE || o->type == OPTION_CONFIG};
-    for (const char *at = o->choices; at && *at;) {
+    char   choices[OPTION_CHOICES];
+    for (const char *at = option_choices(o, choices, sizeof choices); *at;) {
         size_t length = strcspn(at, "|");
         add_word(&v, at, length);
         at += length + (at[length] == '|');

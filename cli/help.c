@@ -20,10 +20,13 @@ static int help_width(void)
 /* The description of an option: its doc, choices and, unless the doc has it, its default. */
 static void describe_option(const option *o, char *out, size_t size)
 {
-    int n = snprintf(out, size, "%s", o->doc);
+    char choices[OPTION_CHOICES];
+    option_doc(o, out, size);
+    int  n = (int)strlen(out);
+    bool told = strstr(out, "(default") != NULL;
     if (o->type == OPTION_CHOICE || o->type == OPTION_CHOICE_OR_FILE) {
-        n += snprintf(out + n, size - (size_t)n, strpbrk(o->doc, ":;") ? ". One of " : ": ");
-        for (const char *c = o->choices; *c && n + 4 < (int)size; c++) {
+        n += snprintf(out + n, size - (size_t)n, strpbrk(out, ":;") ? ". One of " : ": ");
+        for (const char *c = option_choices(o, choices, sizeof choices); *c && n + 4 < (int)size; c++) {
             if (*c == '|')
                 n += snprintf(out + n, size - (size_t)n, strchr(c + 1, '|') ? ", " : " or ");
             else
@@ -31,7 +34,7 @@ static void describe_option(const option *o, char *out, size_t size)
         }
         if (o->type == OPTION_CHOICE_OR_FILE) n += snprintf(out + n, size - (size_t)n, ", or a file such as ./mine.so");
     }
-    if (o->value && !strstr(o->doc, "(default")) snprintf(out + n, size - (size_t)n, " (default %s)", o->value);
+    if (o->value && !told) snprintf(out + n, size - (size_t)n, " (default %s)", o->value);
 }
 
 static void print_paragraphs(FILE *out, const char *text, void (*each)(FILE *out, const char *paragraph))
@@ -65,7 +68,7 @@ static void command_print_help(const command *c, FILE *out)
             fprintf(out, "\n%s\n", o->doc);
             continue;
         }
-        char text[1024];
+        char text[OPTION_DOC];
         describe_option(o, text, sizeof text);
         int used = fprintf(out, "  --%s%s%s", o->name, o->argument ? " " : "", o->argument ? o->argument : "");
         if (o->letter) used += fprintf(out, ", -%c", o->letter);
@@ -173,7 +176,7 @@ static void man_command(const command *c, FILE *out)
             fprintf(out, "\n");
             continue;
         }
-        char text[1024];
+        char text[OPTION_DOC];
         describe_option(o, text, sizeof text);
         fprintf(out, ".TP\n\\fB\\-\\-");
         print_troff(out, o->name);

@@ -128,6 +128,31 @@ bool options_is_file(const char *text)
            (length > 5 && strcmp(text + length - 5, ".json") == 0);
 }
 
+const char *option_choices(const option *row, char *out, size_t size)
+{
+    size_t used = 0;
+    snprintf(out, size, "%s", row->choices ? row->choices : "");
+    for (int i = 0; row->listed && row->listed(i) && used < size; i++)
+        used += (size_t)snprintf(out + used, size - used, "%s%s", i ? "|" : "", row->listed(i));
+    return out;
+}
+
+const char *option_doc(const option *row, char *out, size_t size)
+{
+    int used = snprintf(out, size, "%s", row->doc);
+    if (row->describe && used >= 0 && (size_t)used < size) row->describe(out + used, size - (size_t)used);
+    return out;
+}
+
+static bool check_choice(options *o, const char *where, const option *row, const char *text)
+{
+    char choices[OPTION_CHOICES];
+    bool file = row->type == OPTION_CHOICE_OR_FILE;
+    if (is_choice(option_choices(row, choices, sizeof choices), text) || (file && options_is_file(text))) return true;
+    return set_error(o, "%s: '%.80s' is not one of %s%s", where, text, choices,
+                     file ? ", nor a file such as ./mine.so or config.json" : "");
+}
+
 static bool check_range(options *o, const char *where, const option *row, double value, const char *text)
 {
     if (value >= row->low && value <= row->high) return true;
@@ -159,12 +184,7 @@ static bool check_value(options *o, const char *where, const option *row, const 
             if (!*end) return true;
         }
     case OPTION_CHOICE:
-        if (is_choice(row->choices, text)) return true;
-        return set_error(o, "%s: '%.80s' is not one of %s", where, text, row->choices);
-    case OPTION_CHOICE_OR_FILE:
-        if (is_choice(row->choices, text) || options_is_file(text)) return true;
-        return set_error(o, "%s: '%.80s' is not one of %s, nor a file such as ./mine.so or config.json", where, text,
-                         row->choices);
+    case OPTION_CHOICE_OR_FILE: return check_choice(o, where, row, text);
     case OPTION_REFUSED: return set_error(o, "%s is not supported: %s", where, row->doc);
     case OPTION_TEXT:
     case OPTION_LIST:

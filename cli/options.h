@@ -17,12 +17,12 @@ typedef enum option_type {
     OPTION_TEXTS,          /* a text; the option may be repeated, and each is kept as it is */
     OPTION_CHOICE,         /* one of `choices` */
     OPTION_CHOICE_OR_FILE, /* the same, or a file: a text with a / or that ends with .so or .json */
-    OPTION_CONFIG, /* a file of `key = value` lines with the same options; the command line has precedence */
-    OPTION_REFUSED /* another program's option that is not supported: `doc` is the reason; hidden in the help */
+    OPTION_CONFIG,         /* a file of `key = value` lines with the same options; the command line has precedence */
+    OPTION_REFUSED         /* another program's option that is not supported: `doc` is the reason; hidden in the help */
 } option_type;
 
 typedef struct option {
-    const char *name;     /* "weight-decay": --weight-decay, and weight-decay = … in a file. NULL with a doc: a heading */
+    const char *name; /* "weight-decay": --weight-decay, and weight-decay = … in a file. NULL with a doc: a heading */
     const char *argument; /* "N" in the help; NULL for a flag */
     const char *value;    /* the default, as text; NULL: unset */
     const char *doc;
@@ -30,27 +30,49 @@ typedef struct option {
     char        letter; /* 'n': also -n; 0: none */
     double      low, high;
     const char *choices; /* "sgd|adam|adamw"; of a text: what shells offer, other values are allowed */
+    /* Instead of `choices`, where a table of the library has them: the value at `index`; NULL past the last. */
+    const char *(*listed)(int index);
+    /* Writes what follows `doc` in the help, where that is in a table of the library; NULL: nothing. */
+    void (*describe)(char *out, size_t size);
 } option;
 
-#define FLAG(name, doc) {name, NULL, NULL, doc, OPTION_FLAG, 0, 0, 0, NULL}
-#define INTEGER(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_INTEGER, 0, low, high, NULL}
-#define NUMBER(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_NUMBER, 0, low, high, NULL}
-#define NUMBERS(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_NUMBERS, 0, low, high, NULL}
-#define TEXT(name, argument, value, doc) {name, argument, value, doc, OPTION_TEXT, 0, 0, 0, NULL}
-#define TEXT_SUGGESTED(name, argument, value, choices, doc) {name, argument, value, doc, OPTION_TEXT, 0, 0, 0, choices}
-#define LIST(name, argument, doc) {name, argument, NULL, doc, OPTION_LIST, 0, 0, 0, NULL}
-#define TEXTS(name, argument, doc) {name, argument, NULL, doc, OPTION_TEXTS, 0, 0, 0, NULL}
-#define CHOICE(name, argument, value, choices, doc) {name, argument, value, doc, OPTION_CHOICE, 0, 0, 0, choices}
-#define CHOICE_OR_FILE(name, argument, value, choices, doc) {name, argument, value, doc, OPTION_CHOICE_OR_FILE, 0, 0, 0, choices}
-#define FLAG_LETTER(letter, name, doc) {name, NULL, NULL, doc, OPTION_FLAG, letter, 0, 0, NULL}
-#define INTEGER_LETTER(letter, name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_INTEGER, letter, low, high, NULL}
-#define TEXT_LETTER(letter, name, argument, value, choices, doc) {name, argument, value, doc, OPTION_TEXT, letter, 0, 0, choices}
-#define CONFIG {"config", "FILE", NULL, "Read options from FILE: lines of `name = value`, for flags `name = true`, # for comments; the command line has precedence", OPTION_CONFIG, 0, 0, 0, NULL}
-#define REFUSED(name, reason) {name, NULL, NULL, reason, OPTION_REFUSED, 0, 0, 0, NULL}
-#define HEADING(text) {NULL, NULL, NULL, text, OPTION_FLAG, 0, 0, 0, NULL}
-#define OPTIONS_END {NULL, NULL, NULL, NULL, OPTION_FLAG, 0, 0, 0, NULL}
+/* Rows of a table. Further members may follow, such as .letter = 'n'. */
+#define FLAG(name_, doc_, ...) {.name = name_, .doc = doc_, .type = OPTION_FLAG, __VA_ARGS__}
+#define OPTION_RANGED(type_, name_, argument_, value_, low_, high_, doc_, ...)                                         \
+    {.name = name_, .argument = argument_, .value = value_, .doc = doc_, .type = type_, .low = low_, .high = high_, __VA_ARGS__}
+#define INTEGER(...) OPTION_RANGED(OPTION_INTEGER, __VA_ARGS__)
+#define NUMBER(...) OPTION_RANGED(OPTION_NUMBER, __VA_ARGS__)
+#define NUMBERS(...) OPTION_RANGED(OPTION_NUMBERS, __VA_ARGS__)
+#define TEXT(name_, argument_, value_, doc_, ...)                                                                      \
+    {.name = name_, .argument = argument_, .value = value_, .doc = doc_, .type = OPTION_TEXT, __VA_ARGS__}
+#define TEXT_SUGGESTED(name_, argument_, value_, choices_, doc_, ...) TEXT(name_, argument_, value_, doc_, .choices = choices_, __VA_ARGS__)
+#define LIST(name_, argument_, doc_, ...) {.name = name_, .argument = argument_, .doc = doc_, .type = OPTION_LIST, __VA_ARGS__}
+#define TEXTS(name_, argument_, doc_, ...) {.name = name_, .argument = argument_, .doc = doc_, .type = OPTION_TEXTS, __VA_ARGS__}
+#define CHOICE(name_, argument_, value_, choices_, doc_, ...)                                                          \
+    {.name = name_, .argument = argument_, .value = value_, .doc = doc_, .type = OPTION_CHOICE, .choices = choices_, __VA_ARGS__}
+#define CHOICE_LISTED(name_, argument_, value_, listed_, doc_, ...)                                                    \
+    {.name = name_, .argument = argument_, .value = value_, .doc = doc_, .type = OPTION_CHOICE, .listed = listed_, __VA_ARGS__}
+#define CHOICE_OR_FILE(name_, argument_, value_, choices_, doc_, ...)                                                  \
+    {.name = name_, .argument = argument_, .value = value_, .doc = doc_, .type = OPTION_CHOICE_OR_FILE, .choices = choices_, __VA_ARGS__}
+#define FLAG_LETTER(letter_, name_, doc_) FLAG(name_, doc_, .letter = letter_)
+#define INTEGER_LETTER(letter_, ...) INTEGER(__VA_ARGS__, .letter = letter_)
+#define TEXT_LETTER(letter_, name_, argument_, value_, choices_, doc_) TEXT_SUGGESTED(name_, argument_, value_, choices_, doc_, .letter = letter_)
+#define CONFIG                                                                                                         \
+    {.name = "config", .argument = "FILE", .type = OPTION_CONFIG,                                                      \
+     .doc = "Read options from FILE: lines of `name = value`, for flags `name = true`, # for comments; the command "   \
+            "line has precedence"}
+#define REFUSED(name_, reason_) {.name = name_, .doc = reason_, .type = OPTION_REFUSED}
+#define HEADING(text_) {.doc = text_}
+#define OPTIONS_END {.name = NULL}
 
-enum { OPTIONS_MOST = 128, OPTIONS_OPERANDS = 4096, OPTIONS_ERROR = 1024, OPTIONS_CONFIG_BYTES = 1 << 20 };
+enum {
+    OPTIONS_MOST = 128,
+    OPTION_CHOICES = 512,
+    OPTION_DOC = 2048,
+    OPTIONS_OPERANDS = 4096,
+    OPTIONS_ERROR = 1024,
+    OPTIONS_CONFIG_BYTES = 1 << 20
+};
 
 typedef struct options {
     const option *table;
@@ -60,10 +82,10 @@ typedef struct options {
     int           operand_count;
     char        **program; /* after options_parse_program: from the first operand to the end of argv, NULL last */
     int           program_count;
-    bool          help; /* --help or -h was given; nothing else was checked */
-    char         *config_text; /* values from the file point into it */
+    bool          help;                /* --help or -h was given; nothing else was checked */
+    char         *config_text;         /* values from the file point into it */
     char         *lists[OPTIONS_MOST]; /* by row: the joined texts of a repeated list; NULL: not repeated */
-    size_t        more[OPTIONS_MOST];  /* by row of OPTION_TEXTS: bytes of the texts behind the first, with their NULs */
+    size_t        more[OPTIONS_MOST]; /* by row of OPTION_TEXTS: bytes of the texts behind the first, with their NULs */
     char          error[OPTIONS_ERROR]; /* why parsing failed */
 } options;
 
@@ -93,7 +115,7 @@ double      options_number(const options *options, const char *name);
 int         options_numbers(const options *options, const char *name, double *out, int most); /* returns their number */
 const char *options_text(const options *options, const char *name); /* texts, lists, choices, config; NULL if unset */
 const char *options_text_at(const options *options, const char *name, int index); /* OPTION_TEXTS; NULL past the last */
-bool        options_given(const options *options, const char *name); /* by the user, anywhere */
+bool        options_given(const options *options, const char *name);              /* by the user, anywhere */
 bool        options_is_file(const char *text); /* whether a OPTION_CHOICE_OR_FILE is the file */
 /* Calls each for every option that is set, in the order of the table. */
 void options_each(const options *options, void (*each)(void *user, const char *name, const char *value), void *user);
@@ -101,6 +123,11 @@ const char *options_find(const options *options,
                          const char    *name); /* as text, of any type; NULL: unset or not in the table */
 bool        options_known(const options *options, const char *name); /* in the table */
 bool options_chosen(const options *options, const char *name); /* in the table, and set otherwise than by options_set */
+
+/* The choices of a row as "a|b|c", from `choices` or `listed`; "": it has none. Returns out. */
+const char *option_choices(const option *row, char *out, size_t size);
+/* What the help says of it: its doc, and what `describe` adds. Returns out. */
+const char *option_doc(const option *row, char *out, size_t size);
 
 /* An option as it can be typed: --width 16, --untied, --untied=false, with quotes for a shell where the value needs them. Returns its bytes, as
  * snprintf does. */
