@@ -11,11 +11,22 @@
 const char *lk__op_name(lk__op op)
 {
     static const char *const names[] = {
-#define OP_NAME(name) #name,
+#define OP_NAME(name, types) #name,
         LK__OP_LIST(OP_NAME)
 #undef OP_NAME
     };
     return (unsigned)op < LK__OP_COUNT ? names[op] : "?";
+}
+
+bool lk__op_is_wide(lk__op op)
+{
+    enum { ANY, WIDE };
+    static const unsigned char types[] = {
+#define OP_TYPES(name, types) types,
+        LK__OP_LIST(OP_TYPES)
+#undef OP_TYPES
+    };
+    return types[op] == WIDE;
 }
 
 const char *lk__attr_name(int id)
@@ -38,7 +49,7 @@ const char *lk__unary_name(lk__op_unary unary)
     return (unsigned)unary < sizeof names / sizeof *names ? names[unary] : "?";
 }
 
-_Static_assert(LK__ATTR_COUNT <= 64, "a set of attributes is a uint64_t");
+_Static_assert(LK__ATTR_COUNT <= 63, "a set of attributes is a uint64_t, and its last bit is LK__NO_ATTRIBUTES");
 
 /* Fields one by one: the padding between them is undefined. */
 uint64_t lk__attrs_hash(const lk__op_attrs *a, uint64_t hash)

@@ -10,11 +10,9 @@
 
 /* A node has one element type: that of its REAL operands (lk__node_element). Its kernel is found by it. */
 typedef enum lk__graph_types {
-    LK__TYPE_REAL =
-        1, /* f32, f64, or bf16 where the operation's precision is LK__PRECISION_NARROW: one for all such operands */
+    LK__TYPE_REAL = 1, /* the element type, one for all such operands: f32, f64, or a narrower one unless lk__op_is_wide */
     LK__TYPE_WIDE, /* the type of sums: f32 where the element type is bf16 or f32, f64 where it is f64 */
     LK__TYPE_F64,
-    LK__TYPE_BF16,
     LK__TYPE_I32,
     LK__TYPE_I64,
     LK__TYPE_U8,
@@ -116,12 +114,6 @@ typedef enum lk__graph_recompute {
     LK__KEEP, /* its results are small, and computing them again would communicate again */
 } lk__graph_recompute;
 
-/* In which element types it is computed where the precision policy stores activations in bf16 (plan/precision.c). */
-typedef enum lk__graph_precision {
-    LK__PRECISION_NARROW = 1, /* takes and gives bf16; its kernels add in f32 at least */
-    LK__PRECISION_WIDE,       /* takes f32 at least: operands in bf16 are cast first */
-} lk__graph_precision;
-
 /* What its kernel can fuse: bits. */
 enum { LK__FUSE_NOTHING = 1, LK__FUSE_ACTIVATION = 2, LK__FUSE_MAX_POOL = 4, LK__FUSE_RESIDUAL = 8 };
 
@@ -147,7 +139,6 @@ typedef struct lk__graph_op {
     lk__graph_effect        effect;
     lk__graph_evaluation    evaluation;
     lk__graph_recompute     recompute;
-    lk__graph_precision     precision;
     unsigned                fuse;
     lk__graph_loss          loss;
     /* Of a loss: appends what computes its weight without its sum, from what the weight depends on; *value -1: the weight is the number
@@ -157,7 +148,6 @@ typedef struct lk__graph_op {
     double (*arithmetic)(const lk_graph *graph, const lk__graph_node *node);
     double (*bytes)(const lk_graph *graph, const lk__graph_node *node);
 } lk__graph_op;
-#define LK__NO_ATTRIBUTES (UINT64_C(1) << 63)
 
 const lk__graph_op *lk__op_find(lk__op op);
 /* Operand i of a node of this operation: the last input may be repeated. */

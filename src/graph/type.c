@@ -11,7 +11,6 @@ static lk_dtype fixed_type(lk__graph_types types)
 {
     switch (types) {
     case LK__TYPE_F64: return LK_F64;
-    case LK__TYPE_BF16: return LK_BF16;
     case LK__TYPE_I32: return LK_I32;
     case LK__TYPE_I64: return LK_I64;
     case LK__TYPE_U8: return LK_U8;
@@ -33,7 +32,7 @@ bool lk__choose_element(lk_graph *g, lk_site site, lk__op op, const int *in, int
                         lk_dtype *element)
 {
     const lk__graph_op *d = lk__op_find(op);
-    bool                found = false, narrow = d->precision == LK__PRECISION_NARROW;
+    bool                found = false, narrow = !lk__op_is_wide(op);
     *element = lk__is_element(given) ? given : g->real;
     for (int i = 0; i < inputs; i++) {
         const lk__graph_operand *o = lk__op_input(d, i);

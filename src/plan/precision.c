@@ -1,5 +1,5 @@
-/* precision.c - the precision policy bf16: weights and activations of the operations that allow it (LK__PRECISION_NARROW in their
- * descriptors) are stored in bf16; softmax, losses, statistics and all sums stay in f32 at least. Casts are inserted where one meets
+/* precision.c - the precision policy bf16: weights and activations of the operations that have kernels for it (ANY in the list of
+ * base/op.h) are stored in bf16; softmax, losses, statistics and all sums stay in f32 at least. Casts are inserted where one meets
  * the other. Runs before fuse and grad: gradients of activations get the activations' types, those of parameters are f32. */
 #include "plan/plan.h"
 
@@ -23,7 +23,7 @@ static bool becomes_narrow(const lk_graph *g, const lk__graph_node *n)
         if (lk__wide_type(g->values[n->in[i]].shape.dtype) != LK_F32) return false;
         found = true;
     }
-    return found && d->precision == LK__PRECISION_NARROW;
+    return found && !lk__op_is_wide(n->op);
 }
 
 /* Whether a node writes the value as a cache, which is then stored as what is written into it. */

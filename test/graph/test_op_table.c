@@ -33,7 +33,7 @@ static void every_field_of_a_descriptor_is_set(void)
         CHECK(d->shape && d->gradient && d->arithmetic && d->bytes, "%s", name);
         CHECK(is_mask(d->no_gradient, d->inputs) && is_mask(d->in_place, d->inputs) && is_mask(d->same, d->outputs),
               "%s", name);
-        CHECK(d->samples && d->runs && d->effect && d->evaluation && d->recompute && d->precision && d->fuse && d->loss,
+        CHECK(d->samples && d->runs && d->effect && d->evaluation && d->recompute && d->fuse && d->loss,
               "%s", name);
     }
 }
@@ -72,7 +72,7 @@ static void kernels_exist_for_the_types_that_a_descriptor_allows(void)
         const lk__graph_op *d = lk__op_find((lk__op)i);
         const char         *isa = lk_context_isa(context), *name = lk__op_name((lk__op)i);
         bool own = i == LK__OP_custom || i == LK__OP_custom_grad; /* callbacks of users are its kernels */
-        bool runs = d->runs == LK__RUNS_KERNEL && !own, narrow = runs && d->precision == LK__PRECISION_NARROW;
+        bool runs = d->runs == LK__RUNS_KERNEL && !own, narrow = runs && !lk__op_is_wide((lk__op)i);
         CHECK(!runs || (lk__cpu_kernels(LK_F32, isa)[i].run && lk__cpu_kernels(LK_F64, isa)[i].run), "%s", name);
         if (runs) CHECK((lk__cpu_kernels(LK_BF16, isa)[i].run != NULL) == narrow, "%s in bf16", name);
     }

@@ -79,7 +79,7 @@ static void operations_that_need_f32_get_it(void)
                 const lk__graph_op   *d = lk__op_find(n->op);
                 lk_dtype              element = lk__node_element(g, n);
                 narrow += element == LK_BF16;
-                CHECK(element != LK_BF16 || d->precision == LK__PRECISION_NARROW, "%s", lk__op_name(n->op));
+                CHECK(element != LK_BF16 || !lk__op_is_wide(n->op), "%s", lk__op_name(n->op));
                 for (int v = 0; v < n->inputs; v++)
                     if (n->in[v] >= 0 && lk__op_input(d, v)->types == LK__TYPE_WIDE)
                         CHECK(g->values[n->in[v]].shape.dtype == LK_F32, "%s: input %d", lk__op_name(n->op), v);

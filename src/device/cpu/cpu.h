@@ -177,7 +177,7 @@ static inline void report_invalid(const lk__kernel_call *call, lk__op op, const 
 }
 
 /* Declared for the table (table.c): every op has run and, if it needs scratch, a workspace function. */
-#define DECLARE_KERNEL(name)                         \
+#define DECLARE_KERNEL(name, types)                  \
     void   KERNEL(name)(const lk__kernel_call *call); \
     size_t KERNEL(name##_workspace)(const lk__kernel_call *call, int threads) __attribute__((weak));
 LK__OP_LIST_BUILT_IN(DECLARE_KERNEL)

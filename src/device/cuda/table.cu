@@ -3,7 +3,7 @@
 #include "device/cuda/cuda.h"
 
 extern "C" {
-#define DECLARE(name)                                                                                       \
+#define DECLARE(name, types)                                                                                \
     lk_status lk__cuda_##name(const lk__kernel_call *call) __attribute__((weak));                           \
     size_t    lk__cuda_##name##_workspace(const lk__kernel_call *call, int threads) __attribute__((weak));  \
     lk_status lk__cuda_##name##_prepare(lk__device *device, const lk__device_kernel *kernel, lk__kernel_call *call) \
@@ -15,7 +15,7 @@ LK__OP_LIST_BUILT_IN(DECLARE)
 lk__device_kernel lk__cuda_find(lk__device *, lk__op op, lk_dtype, const lk__kernel_call *call)
 {
     static const lk__device_kernel table[] = {
-#define ENTRY(name) {lk__cuda_##name, lk__cuda_##name##_workspace, lk__cuda_##name##_prepare, NULL},
+#define ENTRY(name, types) {lk__cuda_##name, lk__cuda_##name##_workspace, lk__cuda_##name##_prepare, NULL},
         LK__OP_LIST_BUILT_IN(ENTRY)
 #undef ENTRY
     };

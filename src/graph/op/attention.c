@@ -109,7 +109,6 @@ DESCRIBE(attention){
     .gradient = attention_gradient,
     .no_gradient = 1u << 3 | 1u << 4 | 1u << 5,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     .same = LK__NO_OPERAND,
     .samples = LK__SAMPLES_APART,
     .runs = LK__RUNS_KERNEL,
@@ -142,7 +141,6 @@ DESCRIBE(attention_grad){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     .arithmetic = attention_grad_arithmetic,
     .bytes = lk__bytes_operands,
@@ -190,7 +188,6 @@ DESCRIBE(rope){
     .gradient = rope_gradient,
     .no_gradient = 1u << 1 | 1u << 2,
     .in_place = 1u << 0,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };

@@ -77,7 +77,6 @@ DESCRIBE(batch_norm){
     .effect = LK__EFFECT_IF_UPDATE,
     .evaluation = LK__EVALUATE_BY_BUFFERS,
     .recompute = LK__RECOMPUTE,
-    .precision = LK__PRECISION_NARROW,
     .fuse = LK__FUSE_ACTIVATION | LK__FUSE_RESIDUAL,
     .loss = LK__LOSS_NO,
     MEMORY_BOUND,
@@ -96,7 +95,6 @@ DESCRIBE(batch_norm_grad){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -119,7 +117,6 @@ DESCRIBE(batch_norm_eval){
     .effect = LK__EFFECT_NONE,
     .evaluation = LK__EVALUATE_SAME,
     .recompute = LK__RECOMPUTE,
-    .precision = LK__PRECISION_NARROW,
     .fuse = LK__FUSE_ACTIVATION | LK__FUSE_RESIDUAL,
     .loss = LK__LOSS_NO,
     MEMORY_BOUND,
@@ -138,7 +135,6 @@ DESCRIBE(batch_norm_eval_grad){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -206,7 +202,6 @@ DESCRIBE(batch_norm_stats){
     .effect = LK__EFFECT_NONE,
     .evaluation = LK__EVALUATE_SAME,
     .recompute = LK__KEEP,
-    .precision = LK__PRECISION_NARROW,
     .fuse = LK__FUSE_NOTHING,
     .loss = LK__LOSS_NO,
     MEMORY_BOUND,
@@ -232,7 +227,6 @@ DESCRIBE(batch_norm_apply){
     .effect = LK__EFFECT_IF_UPDATE,
     .evaluation = LK__EVALUATE_SAME,
     .recompute = LK__RECOMPUTE,
-    .precision = LK__PRECISION_NARROW,
     .fuse = LK__FUSE_NOTHING,
     .loss = LK__LOSS_NO,
     MEMORY_BOUND,
@@ -250,7 +244,6 @@ DESCRIBE(batch_norm_grad_stats){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -268,7 +261,6 @@ DESCRIBE(batch_norm_grad_apply){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };

@@ -99,7 +99,7 @@ static int scattered_shape(lk__graph_shapes *s)
 #define COLLECTIVE(how, alike)                                                                      \
     .in_place = LK__NO_OPERAND, .same = alike, .samples = LK__SAMPLES_APART, .runs = how,         \
     .effect = LK__EFFECT_NONE, .evaluation = LK__EVALUATE_SAME, .recompute = LK__KEEP,              \
-    .precision = LK__PRECISION_WIDE, .fuse = LK__FUSE_NOTHING, .loss = LK__LOSS_NO
+    .fuse = LK__FUSE_NOTHING, .loss = LK__LOSS_NO
 
 /* A concatenation in place: the operands have their addresses inside the result (plan/bucket.c). */
 DESCRIBE(bucket){
@@ -184,7 +184,6 @@ DESCRIBE(own_part){
     .effect = LK__EFFECT_NONE,
     .evaluation = LK__EVALUATE_SAME,
     .recompute = LK__RECOMPUTE,
-    .precision = LK__PRECISION_WIDE,
     .fuse = LK__FUSE_NOTHING,
     .loss = LK__LOSS_NO,
     MEMORY_BOUND,

@@ -110,7 +110,6 @@ DESCRIBE(custom){
     .gradient = custom_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_WIDE,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -127,7 +126,6 @@ DESCRIBE(custom_grad){
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_WIDE,
     ORDINARY,
     MEMORY_BOUND,
 };

@@ -74,7 +74,7 @@ static void div_gradient(lk__graph_backward *b, int dy)
         .inputs = 2, .in = {OPERAND("a", REAL, REQUIRED, FOLLOW), OPERAND("b", REAL, REQUIRED, FOLLOW)}, \
         .outputs = 1, .out = {OPERAND("y", REAL, REQUIRED, FOLLOW)},                           \
         .attributes = LK__NO_ATTRIBUTES, .shape = broadcast_shape, .gradient = rule,            \
-        .no_gradient = LK__NO_OPERAND, .in_place = 1u << 0 | 1u << 1, .precision = LK__PRECISION_NARROW, ORDINARY, MEMORY_BOUND    \
+        .no_gradient = LK__NO_OPERAND, .in_place = 1u << 0 | 1u << 1, ORDINARY, MEMORY_BOUND    \
     }
 DESCRIBE(add) BINARY(add_gradient);
 DESCRIBE(sub) BINARY(sub_gradient);
@@ -116,7 +116,6 @@ DESCRIBE(where){
     .gradient = where_gradient,
     .no_gradient = 1u << 0,
     .in_place = 1u << 1 | 1u << 2,
-    .precision = LK__PRECISION_WIDE,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -152,7 +151,6 @@ DESCRIBE(unary){
     .gradient = unary_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 0,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -167,7 +165,6 @@ DESCRIBE(unary_grad){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 0,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -187,7 +184,6 @@ DESCRIBE(scale){
     .gradient = scale_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 0,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -203,7 +199,6 @@ DESCRIBE(scale_by){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 0,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -216,7 +211,6 @@ DESCRIBE(fill){
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -234,7 +228,6 @@ DESCRIBE(cast){
     .gradient = cast_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -270,7 +263,6 @@ DESCRIBE(dropout){
     .effect = LK__EFFECT_NONE,
     .evaluation = LK__EVALUATE_IDENTITY,
     .recompute = LK__RECOMPUTE,
-    .precision = LK__PRECISION_NARROW,
     .fuse = LK__FUSE_NOTHING,
     .loss = LK__LOSS_NO,
     MEMORY_BOUND,
@@ -309,7 +301,6 @@ DESCRIBE(swiglu){
     .gradient = swiglu_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 0 | 1u << 1,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -332,7 +323,6 @@ DESCRIBE(swiglu_grad){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };

@@ -39,7 +39,6 @@ DESCRIBE(embedding){
     .gradient = embedding_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     .arithmetic = lk__arithmetic_none,
     .bytes = embedding_bytes,
@@ -54,7 +53,6 @@ DESCRIBE(embedding_grad){
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -95,7 +93,6 @@ DESCRIBE(cache_write){
     .gradient = lk__gradient_stopped,
     .no_gradient = 1u << 0 | 1u << 1 | 1u << 2,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     .same = LK__NO_OPERAND,
     .samples = LK__SAMPLES_APART,
     .runs = LK__RUNS_KERNEL,

@@ -132,7 +132,6 @@ DESCRIBE(cross_entropy){
     .gradient = cross_entropy_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_WIDE,
     LOSS,
     .loss = LK__LOSS_SUM_WEIGHT_CORRECT,
     .weigh = weigh_cross_entropy,
@@ -160,7 +159,6 @@ DESCRIBE(cross_entropy_each){
     .gradient = cross_entropy_each_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_WIDE,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -176,7 +174,6 @@ DESCRIBE(cross_entropy_grad){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 0,
-    .precision = LK__PRECISION_WIDE,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -209,7 +206,7 @@ static void l1_gradient(lk__graph_backward *b, int dy) { give_distance_gradient(
         .inputs = 2, .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("target", REAL, REQUIRED, ROWS)},            \
         .outputs = 2, .out = {OPERAND("sum", F64, REQUIRED, ROWS), OPERAND("weight", F64, REQUIRED, ROWS)},          \
         .attributes = LK__NO_ATTRIBUTES, .shape = distance_shape, .gradient = rule, .no_gradient = LK__NO_OPERAND,   \
-        .in_place = LK__NO_OPERAND, .precision = LK__PRECISION_WIDE, LOSS, .loss = LK__LOSS_SUM_WEIGHT,              \
+        .in_place = LK__NO_OPERAND, LOSS, .loss = LK__LOSS_SUM_WEIGHT,              \
         .weigh = weigh_elements, MEMORY_BOUND                                                                        \
     }
 DESCRIBE(mse) DISTANCE(mse_gradient);
@@ -222,7 +219,7 @@ DESCRIBE(l1) DISTANCE(l1_gradient);
                OPERAND("dloss", F64, OPTIONAL, ROWS)},                                                               \
         .outputs = 1, .out = {OPERAND("dx", REAL, REQUIRED, ROWS)}, .attributes = LK__NO_ATTRIBUTES,                 \
         .shape = lk__shape_same, .gradient = lk__gradient_none, .no_gradient = LK__NO_OPERAND,                       \
-        .in_place = LK__NO_OPERAND, .precision = LK__PRECISION_WIDE, ORDINARY, MEMORY_BOUND                                                        \
+        .in_place = LK__NO_OPERAND, ORDINARY, MEMORY_BOUND                                                        \
     }
 DESCRIBE(mse_grad) DISTANCE_GRAD;
 DESCRIBE(l1_grad) DISTANCE_GRAD;
@@ -265,7 +262,6 @@ DESCRIBE(bce_with_logits){
     .gradient = bce_with_logits_gradient,
     .no_gradient = 1u << 1 | 1u << 2,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_WIDE,
     LOSS,
     .loss = LK__LOSS_SUM_WEIGHT,
     .weigh = weigh_bce_with_logits,
@@ -300,7 +296,6 @@ DESCRIBE(total){
     .gradient = total_gradient,
     .no_gradient = 1u << 1,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_WIDE,
     LOSS,
     .loss = LK__LOSS_SUM_WEIGHT,
     .weigh = weigh_total,
@@ -358,7 +353,6 @@ DESCRIBE(linear_cross_entropy){
     .gradient = linear_cross_entropy_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     LOSS,
     .loss = LK__LOSS_SUM_WEIGHT_CORRECT,
     .weigh = weigh_linear_cross_entropy,

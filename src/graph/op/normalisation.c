@@ -26,7 +26,7 @@ static void log_softmax_gradient(lk__graph_backward *b, int dy)
     {                                                                                                                  \
         .inputs = 1, .in = {OPERAND("x", REAL, REQUIRED, ROWS)}, .outputs = 1, .out = {OPERAND("y", REAL, REQUIRED, ROWS)}, \
         .attributes = LK__HAS(axis), .shape = softmax_shape, .gradient = rule, .no_gradient = LK__NO_OPERAND, \
-        .in_place = 1u << 0, .precision = LK__PRECISION_WIDE, ORDINARY_WITH(LK__SAMPLES_BY_AXIS), MEMORY_BOUND                                                                     \
+        .in_place = 1u << 0, ORDINARY_WITH(LK__SAMPLES_BY_AXIS), MEMORY_BOUND                                                                     \
     }
 DESCRIBE(softmax) SOFTMAX(softmax_gradient);
 DESCRIBE(log_softmax) SOFTMAX(log_softmax_gradient);
@@ -35,7 +35,7 @@ DESCRIBE(log_softmax) SOFTMAX(log_softmax_gradient);
     {                                                                                                                 \
         .inputs = 2, .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("y", REAL, REQUIRED, ROWS)}, .outputs = 1,   \
         .out = {OPERAND("dx", REAL, REQUIRED, ROWS)}, .attributes = LK__HAS(axis), .shape = softmax_shape,            \
-        .gradient = lk__gradient_none, .no_gradient = LK__NO_OPERAND, .in_place = 1u << 0, .precision = LK__PRECISION_WIDE, ORDINARY_WITH(LK__SAMPLES_BY_AXIS), MEMORY_BOUND     \
+        .gradient = lk__gradient_none, .no_gradient = LK__NO_OPERAND, .in_place = 1u << 0, ORDINARY_WITH(LK__SAMPLES_BY_AXIS), MEMORY_BOUND     \
     }
 DESCRIBE(softmax_grad) SOFTMAX_GRAD;
 DESCRIBE(log_softmax_grad) SOFTMAX_GRAD;
@@ -112,7 +112,6 @@ DESCRIBE(layer_norm){
     .gradient = layer_norm_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -130,7 +129,6 @@ DESCRIBE(layer_norm_grad){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 5,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -147,7 +145,6 @@ DESCRIBE(rms_norm){
     .gradient = rms_norm_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -164,7 +161,6 @@ DESCRIBE(rms_norm_grad){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 4,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -218,7 +214,6 @@ DESCRIBE(group_norm){
     .gradient = group_norm_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -236,7 +231,6 @@ DESCRIBE(group_norm_grad){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };

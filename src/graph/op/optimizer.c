@@ -24,7 +24,6 @@ DESCRIBE(square_sum){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_WIDE,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -39,12 +38,11 @@ DESCRIBE(gradient_scale){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_WIDE,
     ORDINARY,
     MEMORY_BOUND,
 };
 
-/* stored: the parameter in bf16, as the model reads it, where the parameter itself is the wider copy that is updated. */
+/* stored: the parameter as the model reads it, in a narrower type, where the parameter itself is the wider copy that is updated. */
 #define OPTIMIZER                                                                                              \
     BACKWARD_ONLY, .no_gradient = LK__NO_OPERAND, .in_place = LK__NO_OPERAND, .same = LK__NO_OPERAND, .samples = LK__SAMPLES_APART,           \
                    .runs = LK__RUNS_KERNEL, .effect = LK__EFFECT_STATE, .evaluation = LK__EVALUATE_SAME,       \
@@ -55,9 +53,8 @@ DESCRIBE(sgd){
     .in = {OPERAND("gradient", REAL, REQUIRED, ROWS), OPERAND("scale", F64, REQUIRED, ROWS)},
     .outputs = 3,
     .out = {OPERAND("parameter", REAL, REQUIRED, ROWS), OPERAND("momentum", REAL, OPTIONAL, ROWS),
-            OPERAND("stored", BF16, OPTIONAL, ROWS)},
+            OPERAND("stored", GIVEN, OPTIONAL, ROWS)},
     .attributes = LK__HAS(momentum) | LK__HAS(dampening) | LK__HAS(nesterov) | LK__HAS(weight_decay) | LK__HAS(lr_scale),
-    .precision = LK__PRECISION_WIDE,
     OPTIMIZER,
 };
 
@@ -66,9 +63,8 @@ DESCRIBE(adam){
     .in = {OPERAND("gradient", REAL, REQUIRED, ROWS), OPERAND("scale", F64, REQUIRED, ROWS)},
     .outputs = 4,
     .out = {OPERAND("parameter", REAL, REQUIRED, ROWS), OPERAND("exp_avg", REAL, REQUIRED, ROWS),
-            OPERAND("exp_avg_sq", REAL, REQUIRED, ROWS), OPERAND("stored", BF16, OPTIONAL, ROWS)},
+            OPERAND("exp_avg_sq", REAL, REQUIRED, ROWS), OPERAND("stored", GIVEN, OPTIONAL, ROWS)},
     .attributes = LK__HAS(beta1) | LK__HAS(beta2) | LK__HAS(epsilon) | LK__HAS(decoupled) | LK__HAS(weight_decay) |
                   LK__HAS(lr_scale),
-    .precision = LK__PRECISION_WIDE,
     OPTIMIZER,
 };

@@ -33,7 +33,6 @@ DESCRIBE(sum){
     .gradient = sum_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_WIDE,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -47,7 +46,6 @@ DESCRIBE(expand){
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_WIDE,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -100,7 +98,6 @@ DESCRIBE(max){
     .gradient = max_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_WIDE,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -114,7 +111,6 @@ DESCRIBE(max_grad){
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_WIDE,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -129,7 +125,6 @@ DESCRIBE(argmax){
     .gradient = lk__gradient_stopped,
     .no_gradient = 1u << 0,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_WIDE,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -198,7 +193,6 @@ DESCRIBE(max_pool2d){
     .gradient = max_pool2d_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -212,7 +206,6 @@ DESCRIBE(max_pool2d_grad){
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -227,7 +220,6 @@ DESCRIBE(avg_pool2d){
     .gradient = avg_pool2d_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -241,7 +233,6 @@ DESCRIBE(avg_pool2d_grad){
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -256,7 +247,6 @@ DESCRIBE(global_avg_pool2d){
     .gradient = global_avg_pool2d_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -270,7 +260,6 @@ DESCRIBE(global_avg_pool2d_grad){
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };

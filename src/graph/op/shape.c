@@ -25,7 +25,6 @@ DESCRIBE(reshape){
     .effect = LK__EFFECT_NONE,
     .evaluation = LK__EVALUATE_SAME,
     .recompute = LK__RECOMPUTE,
-    .precision = LK__PRECISION_NARROW,
     .fuse = LK__FUSE_NOTHING,
     .loss = LK__LOSS_NO,
     .arithmetic = lk__arithmetic_none,
@@ -50,7 +49,6 @@ DESCRIBE(stop_gradient){
     .effect = LK__EFFECT_NONE,
     .evaluation = LK__EVALUATE_SAME,
     .recompute = LK__RECOMPUTE,
-    .precision = LK__PRECISION_NARROW,
     .fuse = LK__FUSE_NOTHING,
     .loss = LK__LOSS_NO,
     .arithmetic = lk__arithmetic_none,
@@ -93,7 +91,6 @@ DESCRIBE(permute){
     .gradient = permute_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -130,7 +127,6 @@ DESCRIBE(slice){
     .gradient = slice_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -144,7 +140,6 @@ DESCRIBE(slice_grad){
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -193,7 +188,6 @@ DESCRIBE(concat){
     .gradient = concat_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -210,7 +204,6 @@ DESCRIBE(to_channels_last){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -225,7 +218,6 @@ DESCRIBE(to_channels_first){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };

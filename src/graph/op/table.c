@@ -1,14 +1,14 @@
 /* table.c - all descriptors by operation, and functions that several families share. An operation without a descriptor does not link. */
 #include "graph/op.h"
 
-#define DECLARE(name) extern const lk__graph_op lk__descriptor_##name;
+#define DECLARE(name, types) extern const lk__graph_op lk__descriptor_##name;
 LK__OP_LIST(DECLARE)
 #undef DECLARE
 
 const lk__graph_op *lk__op_find(lk__op op)
 {
     static const lk__graph_op *const table[LK__OP_COUNT] = {
-#define ENTRY(name) [LK__OP_##name] = &lk__descriptor_##name,
+#define ENTRY(name, types) [LK__OP_##name] = &lk__descriptor_##name,
         LK__OP_LIST(ENTRY)
 #undef ENTRY
     };
