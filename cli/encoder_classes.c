@@ -41,7 +41,8 @@ static int expect_classes(setup *s, const char *name, bool named)
 int encoder_classes_set(setup *s, const char *name, const options *given, bool any)
 {
     const transformer *t = &s->transformer;
-    if (!t->used || t->config.kind != LK_TRANSFORMER_ENCODER || strncmp(s->data, "jsonl:", 6) != 0) return 0;
+    bool               labelled = data_has(s->data, LK_DATA_TEXT) && data_uses(s->data, "label");
+    if (!t->used || t->config.kind != LK_TRANSFORMER_ENCODER || !labelled) return 0;
     if (!s->open_options.label) s->open_options.label = "label";
     if (s->expected || s->described || !t->source || transformer_new_head(given)) return 0;
     lk_status status = lk_hf_labels_read(s->context, t->source, &s->labels);

@@ -4,16 +4,6 @@
 
 #include <string.h>
 
-/* Whether data is downloaded at all: other data is the user's own files, or made. */
-static bool is_public(const char *data)
-{
-    static const char *const names[] = {"cifar10", "fashion-mnist", "mnist"};
-    size_t                   length = strcspn(data, ":");
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strlen(names[i]) == length && strncmp(data, names[i], length) == 0) return true;
-    return false;
-}
-
 static lk_status fetch_dataset(setup *s, const char *data, const char *url)
 {
     char        name[64];
@@ -41,10 +31,10 @@ int ranks_fetch(setup *s, const char *command_name, const options *given)
         if (code != 0) return code;
         data = setup_default_data(options_text(given, "model"), model.used);
     }
-    if (!is_public(data)) {
-        print_error(command_name,
-                    "--download %s: only cifar10, fashion-mnist and mnist are downloaded, not --data %s; omit it", from,
-                    data);
+    if (!data_has(data, LK_DATA_PUBLIC)) {
+        char names[256];
+        data_names_public(names, sizeof names);
+        print_error(command_name, "--download %s: only %s are downloaded, not --data %s; omit it", from, names, data);
         return EXIT_USER_ERROR;
     }
     if (!comm || lk_comm_local_rank(comm) == 0) {

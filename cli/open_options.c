@@ -7,53 +7,97 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Whether a word is in a list that is separated by ", ". */
-static bool is_listed(const char *list, const char *word)
+/* ---- the formats of the library ---- */
+
+bool data_has(const char *data, unsigned traits)
 {
-    size_t length = strlen(word);
-    for (; *list; list += strcspn(list, " ") + (strchr(list, ' ') != NULL))
-        if (strncmp(list, word, length) == 0 && (list[length] == ',' || !list[length])) return true;
-    return false;
+    const lk_data_format *format = lk_data_format_find(data);
+    return format && (format->traits & traits) == traits;
 }
 
-/* Files named .jsonl below a directory are JSONL too. */
-static bool is_text_directory(const char *data)
+bool data_uses(const char *data, const char *option)
+{
+    const lk_data_format *format = lk_data_format_find(data);
+    return format && lk_data_format_uses(format, option, false);
+}
+
+const char *data_names_at(int index)
+{
+    for (int i = 0; lk_data_format_at(i); i++)
+        if (!(lk_data_format_at(i)->traits & LK_DATA_HIDDEN) && index-- == 0) return lk_data_format_at(i)->form;
+    return NULL;
+}
+
+/* Adds "name, name or name" (joint: " or ") of the formats with one of `traits`; returns what is used of `out`. */
+static size_t add_names(char *out, size_t size, size_t used, unsigned traits, const char *joint)
+{
+    const char *last = NULL;
+    int         count = 0;
+    for (int i = 0; lk_data_format_at(i); i++) {
+        const lk_data_format *format = lk_data_format_at(i);
+        if (!(format->traits & traits) || (format->traits & LK_DATA_HIDDEN)) continue;
+        if (last && used < size) used += (size_t)snprintf(out + used, size - used, count > 1 ? ", %s" : "%s", last);
+        last = format->name;
+        count++;
+    }
+    if (last && used < size) used += (size_t)snprintf(out + used, size - used, "%s%s", count > 1 ? joint : "", last);
+    return used;
+}
+
+void data_names_describe(char *out, size_t size)
+{
+    size_t used = (size_t)snprintf(out, size, ": ");
+    used = add_names(out, size, used, LK_DATA_PUBLIC | LK_DATA_GENERATED, " or ");
+    if (used < size)
+        used += (size_t)snprintf(out + used, size - used,
+                                 "; without :DIR it is searched where `lockstep data get` stores it. Your own files:");
+    const char *separator = " ";
+    for (int i = 0; lk_data_format_at(i) && used < size; i++) {
+        const lk_data_format *format = lk_data_format_at(i);
+        if (format->traits & (LK_DATA_PUBLIC | LK_DATA_GENERATED | LK_DATA_HIDDEN)) continue;
+        used += (size_t)snprintf(out + used, size - used, format->doc ? "%s%s (%s)" : "%s%s", separator, format->form,
+                                 format->doc);
+        separator = ", ";
+    }
+    if (used < size) snprintf(out + used, size - used, ". Default: synthetic for mlp and transformers, else cifar10");
+}
+
+void data_names_public(char *out, size_t size) { (void)add_names(out, size, 0, LK_DATA_PUBLIC, " and "); }
+
+/* ---- options ---- */
+
+/* Whether the name is that of a directory, whose files may be of another kind. */
+static bool is_directory(const char *data)
 {
     char        path[4096];
     struct stat about;
-    if (strncmp(data, "text:", 5) != 0) return false;
-    snprintf(path, sizeof path, "%.*s", (int)strcspn(data + 5, ","), data + 5);
+    const char *colon = strchr(data, ':');
+    if (!colon) return false;
+    snprintf(path, sizeof path, "%.*s", (int)strcspn(colon + 1, ","), colon + 1);
     return stat(path, &about) == 0 && S_ISDIR(about.st_mode);
 }
 
-static int check_kind(const char *name, const options *given, const char *data)
+/* Writes the formats that use an option, separated by commas; false: it is not an option of formats. */
+static bool list_formats(const char *option, char *out, size_t size)
 {
-    static const struct {
-        const char *option, *kinds; /* that use it */
-    } table[] = {{"label", "csv, npz, safetensors, jsonl"},
-                 {"header", "csv"},
-                 {"size", "folder"},
-                 {"channels", "folder"},
-                 {"cache", "folder"},
-                 {"skip-broken", "folder"},
-                 {"holdout", "folder, npy, npz, safetensors, csv, idx, text, jsonl, tokens"},
-                 {"tokenizer", "text, jsonl, tokens"},
-                 {"context", "text, jsonl, tokens, synthetic-tokens"},
-                 {"packing", "text, jsonl, tokens"},
-                 {"unknown-label", "folder, npy, npz, safetensors, csv, idx, jsonl"},
-                 {"text-field", "jsonl"},
-                 {"token-type", "tokens"},
-                 {"stride", "text, jsonl, tokens"}};
-    static const char known[] = "cifar10, fashion-mnist, mnist, synthetic, synthetic-tokens, folder, npy, npz, "
-                                "safetensors, csv, idx, text, jsonl, tokens";
-    char              kind[32];
-    snprintf(kind, sizeof kind, "%.*s", (int)strcspn(data, ":"), data);
-    if (!is_listed(known, kind)) return 0; /* opening it says so */
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    size_t used = 0;
+    for (int i = 0; lk_data_format_at(i) && used < size; i++)
+        if (lk_data_format_uses(lk_data_format_at(i), option, false))
+            used += (size_t)snprintf(out + used, size - used, "%s%s", used ? ", " : "", lk_data_format_at(i)->name);
+    return used > 0;
+}
+
+/* An option that other formats use. */
+static int check_format(const char *name, const options *given, const char *data)
+{
+    const lk_data_format *format = lk_data_format_find(data);
+    char                  list[512];
+    if (!format) return 0; /* opening it reports that */
+    for (const option *row = given->table; row->name || row->doc; row++) {
         /* Those of a checkpoint's record belong to its own data, which image files may replace. */
-        if (!options_chosen(given, table[i].option) || is_listed(table[i].kinds, kind)) continue;
-        if (strcmp(table[i].option, "text-field") == 0 && is_text_directory(data)) continue;
-        print_error(name, "--%s belongs to --data %s; %s does not use it", table[i].option, table[i].kinds, data);
+        if (!row->name || !options_chosen(given, row->name) || !list_formats(row->name, list, sizeof list)) continue;
+        if (lk_data_format_uses(format, row->name, is_directory(data))) continue;
+        print_error(name, "--%s belongs to --data %s; %s does not use it", row->name, list, data);
         return EXIT_USER_ERROR;
     }
     return 0;
@@ -83,7 +127,7 @@ static bool parse_size(const char *text, int64_t *height, int64_t *width)
 
 int open_options_set(const char *name, const options *given, const char *data, lk_open_options *open)
 {
-    int         code = check_kind(name, given, data);
+    int         code = check_format(name, given, data);
     const char *size = options_text(given, "size"), *channels = options_text(given, "channels"),
                *header = options_text(given, "header");
     if (code != 0) return code;

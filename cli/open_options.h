@@ -5,6 +5,11 @@
 #include "options.h"
 
 #include <lockstep/data.h>
+#include <lockstep/data_format.h>
+
+/* For the row of --data: the forms of names, and the help. */
+const char *data_names_at(int index);
+void        data_names_describe(char *out, size_t size);
 
 /* Rows of an option table. */
 #define TABLE_OPTIONS                                                                                                   \
@@ -43,6 +48,11 @@
 
 /* Sets `open` for the data set `data`. 0, or the exit status after the error was printed: an invalid value, or an option that this
  * data set does not use. */
-int open_options_set(const char *command_name, const options *given, const char *data, lk_open_options *open);
+void data_names_public(char *out, size_t size); /* "cifar10, fashion-mnist and mnist" */
+/* Whether a data set's format has these traits; of an unknown format it has none. */
+bool data_has(const char *data, unsigned traits);
+/* Whether the format uses that option. */
+bool data_uses(const char *data, const char *option);
+int  open_options_set(const char *command_name, const options *given, const char *data, lk_open_options *open);
 
 #endif

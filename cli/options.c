@@ -132,8 +132,12 @@ const char *option_choices(const option *row, char *out, size_t size)
 {
     size_t used = 0;
     snprintf(out, size, "%s", row->choices ? row->choices : "");
-    for (int i = 0; row->listed && row->listed(i) && used < size; i++)
-        used += (size_t)snprintf(out + used, size - used, "%s%s", i ? "|" : "", row->listed(i));
+    for (int i = 0; row->listed && row->listed(i) && used < size; i++) {
+        const char *value = row->listed(i);
+        size_t      length = strcspn(value, "[:");
+        length += value[length] == ':';
+        used += (size_t)snprintf(out + used, size - used, "%s%.*s", i ? "|" : "", (int)length, value);
+    }
     return out;
 }
 

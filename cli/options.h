@@ -30,7 +30,8 @@ typedef struct option {
     char        letter; /* 'n': also -n; 0: none */
     double      low, high;
     const char *choices; /* "sgd|adam|adamw"; of a text: what shells offer, other values are allowed */
-    /* Instead of `choices`, where a table of the library has them: the value at `index`; NULL past the last. */
+    /* Instead of `choices`, where a table of the library has them: the value at `index`; NULL past the last. Of a form such as
+     * NAME:FILE or NAME[:DIR] the part that is typed as it is. */
     const char *(*listed)(int index);
     /* Writes what follows `doc` in the help, where that is in a table of the library; NULL: nothing. */
     void (*describe)(char *out, size_t size);

@@ -92,13 +92,15 @@ static lk_status probe_both(setup *s)
     return status < 0 ? status : lk_dataset_probe(s->context, s->data, LK_SPLIT_TEST, &s->open_options, &s->test);
 }
 
-/* A placeholder data set of `count` black images that uses no memory: its pages are never touched. */
-static lk_status open_placeholder(setup *s, int64_t count, int64_t channels, int64_t side, lk_dataset **dataset)
+/* A placeholder for a set of a public data set: black images that use no memory, since their pages are never touched. */
+static lk_status open_placeholder(setup *s, const lk_data_format *format, int set, lk_dataset **dataset)
 {
-    lk_field                 fields[] = {{.name = "image", .dtype = LK_U8, .rank = 3, .dims = {channels, side, side}},
-                                         {.name = "label", .dtype = LK_I32, .classes = 10}};
+    int64_t        count = format->samples[set];
+    const int64_t *image = format->image;
+    lk_field       fields[] = {{.name = "image", .dtype = LK_U8, .rank = 3, .dims = {image[0], image[1], image[2]}},
+                               {.name = "label", .dtype = LK_I32, .classes = format->classes}};
     lk_dataset_arrays_config c = LK_DATASET_ARRAYS_CONFIG_INIT;
-    size_t                   bytes = (size_t)(count * (channels * side * side + (int64_t)sizeof(int32_t)));
+    size_t                   bytes = (size_t)(count * (image[0] * image[1] * image[2] + (int64_t)sizeof(int32_t)));
     char *pages = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0); /* never unmapped */
     if (pages == MAP_FAILED) return LK_ENOMEM;
     c.count = count;
@@ -111,21 +113,13 @@ static lk_status open_placeholder(setup *s, int64_t count, int64_t channels, int
 /* The shapes and sizes of a known data set: of its files if `probe` and they exist, else the published ones. */
 static lk_status open_shapes(setup *s, bool probe)
 {
-    static const struct {
-        const char *name;
-        int64_t     count[2], channels, side;
-    } known[] = {
-        {"cifar10", {50000, 10000}, 3, 32}, {"fashion-mnist", {60000, 10000}, 1, 28}, {"mnist", {60000, 10000}, 1, 28}};
-    size_t length = strcspn(s->data, ":");
+    const lk_data_format *format = lk_data_format_find(s->data);
     if (probe && probe_both(s) >= 0) return LK_OK;
     lk_dataset_free(s->train);
     s->train = NULL;
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        if (strlen(known[i].name) != length || strncmp(s->data, known[i].name, length) != 0) continue;
-        lk_status status = open_placeholder(s, known[i].count[0], known[i].channels, known[i].side, &s->train);
-        return status < 0 ? status : open_placeholder(s, known[i].count[1], known[i].channels, known[i].side, &s->test);
-    }
-    return probe_both(s);
+    if (!format || !(format->traits & LK_DATA_PUBLIC)) return probe_both(s);
+    lk_status status = open_placeholder(s, format, 0, &s->train);
+    return status < 0 ? status : open_placeholder(s, format, 1, &s->test);
 }
 
 static lk_status open_data(setup *s, const options *given, setup_data what)
@@ -254,10 +248,9 @@ static bool is_supported(const setup *s, const char *directory)
  * start from have theirs beside them. */
 static void use_saved_tokenizer(setup *s, const options *given)
 {
-    static const char *const texts[] = {"text:", "jsonl:", "tokens:"}, *const weights[] = {"init", "init-partial"};
-    bool text = false, tokens = strncmp(s->data, "tokens:", 7) == 0;
-    for (int i = 0; i < 3; i++) text |= strncmp(s->data, texts[i], strlen(texts[i])) == 0;
-    if (!text || options_chosen(given, "tokenizer")) return;
+    static const char *const weights[] = {"init", "init-partial"};
+    bool                     tokens = data_has(s->data, LK_DATA_TOKENIZED);
+    if (!data_uses(s->data, "tokenizer") || options_chosen(given, "tokenizer")) return;
     if (has_tokenizer(s->checkpoint)) {
         if (s->open_options.tokenizer || !tokens || is_supported(s, s->checkpoint))
             s->open_options.tokenizer = s->checkpoint;
@@ -287,21 +280,21 @@ static int set_open_options(setup *s, const char *name, const options *given)
 static void use_recorded_size(setup *s, const options *given)
 {
     const lk_field *image = s->expected;
-    if (!image || image->rank != 3 || strncmp(s->data, "folder:", 7) != 0 || !options_chosen(given, "data")) return;
+    if (!image || image->rank != 3 || !data_uses(s->data, "size") || !options_chosen(given, "data")) return;
     setup_image_size(image, &s->open_options);
 }
 
 /* New data is read as that of training: nothing is inferred from it. Samples to predict (`any`) may be without labels. */
 static void expect_recorded(setup *s, const options *given, bool any)
 {
-    bool csv = strncmp(s->data, "csv:", 4) == 0, named = false;
+    bool table = data_has(s->data, LK_DATA_TABLE), named = false;
     use_recorded_size(s, given);
     if (!s->expected) return;
     s->open_options.expected = s->expected;
     s->open_options.expected_count = s->expected_count;
     s->open_options.label_optional = any && !options_chosen(given, "label");
     for (int i = 1; i < s->expected_count; i++) named |= s->expected[i].column_names != NULL;
-    if (csv && named && !options_chosen(given, "label"))
+    if (table && named && !options_chosen(given, "label"))
         s->open_options.label = NULL; /* by its recorded name, not by a number that may be another column here */
 }
 
@@ -360,7 +353,8 @@ static int choose_workers(const setup *s, const options *given)
     const char *kind = lk_dataset_name(s->train ? s->train : s->test);
     int         threads = lk_context_threads(s->context);
     if (options_given(given, "workers")) return (int)options_integer(given, "workers");
-    if (s->open_options.cache || (strcmp(kind, "folder") != 0 && strcmp(kind, "images") != 0)) return 1;
+    bool decoded = data_has(kind, LK_DATA_DECODED) || strcmp(kind, "images") == 0; /* lk_dataset_images */
+    if (s->open_options.cache || !decoded) return 1;
     return threads < DECODERS_MOST ? threads : DECODERS_MOST;
 }
 

@@ -26,15 +26,9 @@
         CHOICE("dtype", "TYPE", "f32", "f32|f64|bf16",                                                                           \
                "Precision. bf16 is mixed: weights and activations in bf16; master weights, optimizer, gradients and sums in f32. f64 is for numerical checks")
 
-#define DATA_NAMES "cifar10|fashion-mnist|mnist|synthetic|folder:|npy:|npz:|safetensors:|csv:|idx:|text:|jsonl:|tokens:"
-
 #define DATA_OPTIONS                                                                                                             \
     HEADING("Data"),                                                                                                             \
-        TEXT_SUGGESTED("data", "NAME[:FILES]", NULL, DATA_NAMES,                                                                 \
-             "cifar10, fashion-mnist, mnist or synthetic; without :DIR it is searched where `lockstep data get` stores it. "     \
-             "Your own files: folder:DIR (PNG and JPEG files, a subdirectory for each class), npy:X.npy,Y.npy, npz:FILE, "       \
-             "safetensors:FILE, csv:FILE, idx:IMAGES,LABELS; text:FILE|DIR, jsonl:FILE, tokens:FILE, each also with "            \
-             ",VALIDATION. Default: synthetic for mlp and transformers, else cifar10"),                                          \
+        TEXT("data", "NAME[:FILES]", NULL, "The data set", .listed = data_names_at, .describe = data_names_describe),             \
         TABLE_OPTIONS,                                                                                                           \
         FOLDER_OPTIONS,                                                                                                          \
         TEXT_OPTIONS,                                                                                                            \

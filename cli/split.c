@@ -37,17 +37,16 @@ static bool is_training_data(const setup *s)
     if (strncmp(recorded, s->data, strcspn(recorded, ":") + 1) != 0) return false;
     if (!first_path(s->data, own) || !first_path(recorded, theirs)) return false;
     snprintf(train, sizeof train, "%s/train", theirs);
-    return same_file(own, theirs) || (strncmp(recorded, "folder:", 7) == 0 && same_file(own, train));
+    return same_file(own, theirs) || (data_has(recorded, LK_DATA_SUBFOLDERS) && same_file(own, train));
 }
-
-static bool is_text(const char *data) { return strncmp(data, "text:", 5) == 0 || strncmp(data, "jsonl:", 6) == 0; }
 
 /* Whether training left out samples of the recorded data. */
 static bool held_out(const setup *s)
 {
     const char *recorded = record_option(s, "data"), *holdout = record_option(s, "holdout");
     if (holdout) return atof(holdout) > 0;
-    return recorded && is_text(recorded) && !strchr(recorded, ',');
+    const lk_data_format *format = recorded ? lk_data_format_find(recorded) : NULL;
+    return format && format->holdout > 0 && !strchr(recorded, ',');
 }
 
 /* ---- opening ---- */
@@ -73,7 +72,7 @@ static bool is_packed(const setup *s)
 /* A token file is one text by default. A model that was trained on documents is used with documents. */
 static void use_recorded_packing(setup *s, const options *given)
 {
-    if (strncmp(s->data, "tokens:", 7) == 0 && !options_given(given, "packing") && is_packed(s))
+    if (data_has(s->data, LK_DATA_TOKENIZED) && !options_given(given, "packing") && is_packed(s))
         s->open_options.packing = 1;
 }
 

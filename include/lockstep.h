@@ -7,6 +7,7 @@
 #include <lockstep/comm.h>
 #include <lockstep/context.h>
 #include <lockstep/data.h>
+#include <lockstep/data_format.h>
 #include <lockstep/generate.h>
 #include <lockstep/graph.h>
 #include <lockstep/huggingface.h>

@@ -116,9 +116,6 @@ lk_status lk__idx_dataset(lk_context *context, const char *name, lk__data_stream
 /* By path, plain or .gz; name and class_names are those of the new data set. known: see data/labels.h; NULL: none. */
 lk_status lk__idx_open(lk_context *context, const char *name, const char *images, const char *labels, int classes,
                        const char *const *class_names, lk__labels *known, bool probe, lk_dataset **dataset);
-/* "IMAGES,LABELS", for lk_dataset_open. */
-lk_status lk__idx_open_data(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
-                            bool probe, lk_dataset **dataset);
 /* Writes to found which of path, path.gz and path without .gz exists. */
 bool lk__idx_find(const char *path, char found[LK__PATH]);
 

@@ -1,4 +1,5 @@
 /* idx.c - IDX files (yann.lecun.com/exdb/mnist): a type, the lengths of the axes in big-endian, then the bytes. */
+#include "data/format.h"
 #include "data/labels.h"
 #include "data/subset.h"
 
@@ -197,8 +198,8 @@ fail:
     return status;
 }
 
-lk_status lk__idx_open_data(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
-                            bool probe, lk_dataset **dataset)
+static lk_status open_idx(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
+                          bool probe, lk_dataset **dataset)
 {
     static const char example[] = "idx:IMAGES,LABELS";
     char              files[2][LK__PATH];
@@ -232,3 +233,11 @@ lk_status lk_dataset_idx(lk_context *context, const char *images, const char *la
                         "an IDX data set of %d classes is invalid: 1 to 256, or 0 for the largest label + 1", classes);
     return lk__idx_open(context, "idx", images, labels, classes, NULL, NULL, false, dataset);
 }
+
+const lk__data_format lk__data_format_idx = {
+    .about = {.name = "idx",
+              .form = "idx:IMAGES,LABELS",
+              .doc = "IDX files of unsigned bytes, plain or gzip",
+              .options = "holdout unknown-label"},
+    .open = open_idx,
+};

@@ -86,14 +86,8 @@ lk_status lk__array_dataset(lk_context *context, const char *kind, const lk__arr
 lk_status lk__npy_parse(lk_context *context, const unsigned char *bytes, size_t available, size_t whole,
                         lk__array *array, size_t *begin);
 
-lk_status lk__npy_open(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
-                       bool probe, lk_dataset **dataset);
-lk_status lk__npz_open(lk_context *context, const char *path, lk_split split, const lk_open_options *options,
-                       bool probe, lk_dataset **dataset);
 /* Over bytes in memory: takes map. */
 lk_status lk__npz_dataset(lk_context *context, const char *label, lk__map map, lk_split split,
                           const lk_open_options *options, bool probe, lk_dataset **dataset);
-lk_status lk__safetensors_data_open(lk_context *context, const char *path, lk_split split,
-                                    const lk_open_options *options, bool probe, lk_dataset **dataset);
 
 #endif

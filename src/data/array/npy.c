@@ -1,5 +1,6 @@
 /* npy.c - NumPy's .npy format (numpy.lib.format): a magic, a version, a Python dictionary with type, order and shape, the data. */
 #include "data/array/array.h"
+#include "data/format.h"
 
 #include <string.h>
 
@@ -197,8 +198,8 @@ static lk_status open_array(lk_context *context, const char *path, const char *n
     return LK_OK;
 }
 
-lk_status lk__npy_open(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
-                       bool probe, lk_dataset **dataset)
+static lk_status open_npy(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
+                          bool probe, lk_dataset **dataset)
 {
     char      files[2][LK__PATH];
     lk__array arrays[2];
@@ -215,3 +216,11 @@ lk_status lk__npy_open(lk_context *context, const char *paths, lk_split split, c
     lk__map_close(&maps[1]);
     return status;
 }
+
+const lk__data_format lk__data_format_npy = {
+    .about = {.name = "npy",
+              .form = "npy:X.npy,Y.npy",
+              .doc = "two NumPy arrays of equally many rows",
+              .options = "holdout unknown-label"},
+    .open = open_npy,
+};

@@ -1,6 +1,7 @@
 /* npz.c - NumPy's .npz files: a zip of .npy files, as np.savez and np.savez_compressed write them. */
 #include "data/array/array.h"
 #include "data/array/zip.h"
+#include "data/format.h"
 
 #include <string.h>
 
@@ -98,11 +99,16 @@ lk_status lk__npz_dataset(lk_context *context, const char *label, lk__map map, l
     return status;
 }
 
-lk_status lk__npz_open(lk_context *context, const char *path, lk_split split, const lk_open_options *options,
-                       bool probe, lk_dataset **dataset)
+static lk_status open_npz(lk_context *context, const char *path, lk_split split, const lk_open_options *options,
+                          bool probe, lk_dataset **dataset)
 {
     lk__map map;
     if (!path) return lk__fail(context, LK_EINVAL, "npz needs a file: npz:FILE");
     lk_status status = lk__map_open(context, path, &map);
     return status < 0 ? status : lk__npz_dataset(context, path, map, split, options, probe, dataset);
 }
+
+const lk__data_format lk__data_format_npz = {
+    .about = {.name = "npz", .form = "npz:FILE", .doc = "NumPy arrays by name", .options = "label holdout unknown-label"},
+    .open = open_npz,
+};

@@ -1,6 +1,7 @@
 /* safetensors.c - data sets from safetensors files. */
 #include "data/safetensors.h"
 #include "data/array/array.h"
+#include "data/format.h"
 
 #include <string.h>
 
@@ -40,8 +41,8 @@ static lk_status take_tensors(lk_context *context, const char *path, const lk__m
     return *count ? LK_OK : lk__fail(context, LK_EFORMAT, "%s holds no tensors", path);
 }
 
-lk_status lk__safetensors_data_open(lk_context *context, const char *path, lk_split split,
-                                    const lk_open_options *options, bool probe, lk_dataset **dataset)
+static lk_status open_safetensors(lk_context *context, const char *path, lk_split split, const lk_open_options *options,
+                                  bool probe, lk_dataset **dataset)
 {
     lk__map          maps[2] = {{0}, {0}};
     lk__safetensors *file = NULL;
@@ -62,3 +63,11 @@ lk_status lk__safetensors_data_open(lk_context *context, const char *path, lk_sp
     lk__safetensors_close(file);
     return status;
 }
+
+const lk__data_format lk__data_format_safetensors = {
+    .about = {.name = "safetensors",
+              .form = "safetensors:FILE",
+              .doc = "tensors by name",
+              .options = "label holdout unknown-label"},
+    .open = open_safetensors,
+};

@@ -4,6 +4,7 @@
 #include "data/csv/csv.h"
 
 #include "data/csv/table.h"
+#include "data/format.h"
 #include "data/subset.h"
 
 #include <stdio.h>
@@ -166,9 +167,18 @@ lk_status lk__csv_dataset(lk_context *context, const lk__csv_source *source, lk_
     return status;
 }
 
-lk_status lk__csv_open_data(lk_context *context, const char *path, lk_split split, const lk_open_options *options,
-                            bool probe, lk_dataset **dataset)
+static lk_status open_csv(lk_context *context, const char *path, lk_split split, const lk_open_options *options,
+                          bool probe, lk_dataset **dataset)
 {
     if (!path) return lk__fail(context, LK_EINVAL, "csv needs a file: csv:FILE");
     return lk__csv_dataset(context, &(lk__csv_source){.label = path}, split, options, probe, dataset);
 }
+
+const lk__data_format lk__data_format_csv = {
+    .about = {.name = "csv",
+              .form = "csv:FILE",
+              .doc = "rows of numbers and a label",
+              .options = "label header holdout unknown-label",
+              .traits = LK_DATA_TABLE},
+    .open = open_csv,
+};

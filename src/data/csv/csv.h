@@ -7,7 +7,5 @@
 
 lk_status lk__csv_dataset(lk_context *context, const lk__csv_source *source, lk_split split,
                           const lk_open_options *options, bool probe, lk_dataset **dataset);
-lk_status lk__csv_open_data(lk_context *context, const char *path, lk_split split, const lk_open_options *options,
-                            bool probe, lk_dataset **dataset);
 
 #endif

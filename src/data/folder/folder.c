@@ -2,6 +2,7 @@
  * and channels, and what is done about broken files is decided here, from the files alone, so that all ranks agree. */
 #define _GNU_SOURCE
 #include "data/folder/folder.h"
+#include "data/format.h"
 #include "data/subset.h"
 
 #include <errno.h>
@@ -312,8 +313,8 @@ lk_status lk__data_folder_create(lk_context *context, const lk_open_options *opt
     return LK_OK;
 }
 
-lk_status lk__data_folder_open(lk_context *context, const char *directory, lk_split split,
-                               const lk_open_options *options, bool probe, lk_dataset **dataset)
+static lk_status open_folder(lk_context *context, const char *directory, lk_split split, const lk_open_options *options,
+                             bool probe, lk_dataset **dataset)
 {
     lk__data_folder *f;
     *dataset = NULL;
@@ -331,3 +332,12 @@ lk_status lk__data_folder_open(lk_context *context, const char *directory, lk_sp
     if (status != LK_OK) lk__data_folder_free(f);
     return status;
 }
+
+const lk__data_format lk__data_format_folder = {
+    .about = {.name = "folder",
+              .form = "folder:DIR",
+              .doc = "PNG and JPEG files, a subdirectory for each class",
+              .options = "size channels cache skip-broken holdout unknown-label",
+              .traits = LK_DATA_DECODED | LK_DATA_SUBFOLDERS},
+    .open = open_folder,
+};

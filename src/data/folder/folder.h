@@ -122,8 +122,5 @@ lk_status lk__data_folder_prepare(lk__data_folder *folder, const lk_open_options
 /* Gives the folder to a data set, whose field 0 it reads if `reads`. */
 void lk__data_folder_attach(lk__data_folder *folder, lk_dataset *dataset, bool reads);
 
-/* folder:DIR, see lk_dataset_open. */
-lk_status lk__data_folder_open(lk_context *context, const char *directory, lk_split split,
-                               const lk_open_options *options, bool probe, lk_dataset **dataset);
 
 #endif

@@ -1,4 +1,5 @@
 /* open.c - opens text:, jsonl: and tokens:, the data of language models. */
+#include "data/format.h"
 #include "data/labels.h"
 #include "data/text/text.h"
 #include "data/text/token_file.h"
@@ -196,14 +197,14 @@ fail:
     return status;
 }
 
-lk_status lk__text_open(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
-                        bool probe, lk_dataset **dataset)
+static lk_status open_text(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
+                           bool probe, lk_dataset **dataset)
 {
     return open_documents(context, false, paths, split, options, probe, dataset);
 }
 
-lk_status lk__jsonl_open(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
-                         bool probe, lk_dataset **dataset)
+static lk_status open_jsonl(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
+                            bool probe, lk_dataset **dataset)
 {
     return open_documents(context, true, paths, split, options, probe, dataset);
 }
@@ -237,8 +238,8 @@ static lk_status read_token_file(const lk__text_request *r, lk__text_source *s, 
     return LK_OK;
 }
 
-lk_status lk__tokens_open(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
-                          bool probe, lk_dataset **dataset)
+static lk_status open_tokens(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
+                             bool probe, lk_dataset **dataset)
 {
     lk__text_request    r;
     lk__text_source     s = {.context = context};
@@ -260,3 +261,33 @@ lk_status lk__tokens_open(lk_context *context, const char *paths, lk_split split
     lk__text_source_free(&s);
     return status;
 }
+
+const lk__data_format lk__data_format_text = {
+    .about = {.name = "text",
+              .form = "text:FILE|DIR[,VALIDATION]",
+              .doc = "text in UTF-8",
+              .options = "tokenizer context packing holdout stride",
+              .traits = LK_DATA_TEXT,
+              .directory_options = "text-field",
+              .holdout = DEFAULT_HOLDOUT},
+    .open = open_text,
+};
+
+const lk__data_format lk__data_format_jsonl = {
+    .about = {.name = "jsonl",
+              .form = "jsonl:FILE[,VALIDATION]",
+              .doc = "a JSON object in each line",
+              .options = "label tokenizer context text-field packing holdout unknown-label stride",
+              .traits = LK_DATA_TEXT,
+              .holdout = DEFAULT_HOLDOUT},
+    .open = open_jsonl,
+};
+
+const lk__data_format lk__data_format_tokens = {
+    .about = {.name = "tokens",
+              .form = "tokens:FILE[,VALIDATION]",
+              .doc = "token ids",
+              .options = "tokenizer context packing token-type holdout stride",
+              .traits = LK_DATA_TEXT | LK_DATA_TOKENIZED},
+    .open = open_tokens,
+};

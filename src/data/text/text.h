@@ -94,12 +94,5 @@ enum { LK__TEXT_NO_LABEL = -100 }; /* lk_cross_entropy's ignore index, as PyTorc
 lk_status lk__text_classification(const lk__text_request *request, lk_tokenizer *tokenizer, lk__text_files *files,
                                   lk_dataset **dataset);
 
-/* For lk_dataset_open; `paths` is what follows the colon. */
-lk_status lk__text_open(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
-                        bool probe, lk_dataset **dataset);
-lk_status lk__jsonl_open(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
-                         bool probe, lk_dataset **dataset);
-lk_status lk__tokens_open(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
-                          bool probe, lk_dataset **dataset);
 
 #endif

@@ -1,0 +1,41 @@
+/* data_format.h - the kinds of data that lk_dataset_open reads, by the part of a name before the colon. */
+#ifndef LOCKSTEP_DATA_FORMAT_H
+#define LOCKSTEP_DATA_FORMAT_H
+
+#include <lockstep/base.h>
+
+LK_BEGIN_DECLS
+
+typedef enum lk_data_trait {
+    LK_DATA_PUBLIC = 1,       /* lk_data_get downloads it; `samples` and `image` are its published sizes */
+    LK_DATA_HIDDEN = 2,       /* programs choose it; it is not offered to people */
+    LK_DATA_TEXT = 4,         /* tokens of texts */
+    LK_DATA_TOKENIZED = 8,    /* its files hold token ids: a tokenizer is not required, and documents are not known */
+    LK_DATA_TABLE = 16,       /* columns with names, by which new data is read */
+    LK_DATA_DECODED = 32,     /* samples are decoded when they are loaded: more loader threads help */
+    LK_DATA_SUBFOLDERS = 64,  /* a directory, which may hold the two sets as train/ and test/ */
+    LK_DATA_GENERATED = 128   /* there are no files */
+} lk_data_trait;
+
+typedef struct lk_data_format {
+    const char *name;    /* "csv" */
+    const char *form;    /* how a name is written: "csv:FILE", "cifar10[:DIR]" */
+    const char *doc;     /* what it reads, for help: "rows of numbers and a label"; NULL: nothing to add */
+    const char *options; /* those of lk_open_options that it uses, as the command names them: "label header" */
+    const char *directory_options; /* the same, used only where the name is that of a directory; NULL: none */
+    unsigned    traits;            /* lk_data_trait */
+    int64_t     samples[2];        /* LK_DATA_PUBLIC: of the training set and the test set, … */
+    int64_t     image[3];          /* … channels, height and width, … */
+    int         classes;           /* … and classes */
+    int         unused;
+    double      holdout; /* the fraction that becomes the test set where lk_open_options.holdout is 0 */
+} lk_data_format;
+
+LK_API const lk_data_format *lk_data_format_at(int index); /* NULL past the last */
+/* That of a name such as "csv:rows.csv" or "csv"; NULL: there is none. */
+LK_API const lk_data_format *lk_data_format_find(const char *name);
+/* Whether it uses an option, by its name in the command. `directory`: the name is that of a directory. */
+LK_API bool lk_data_format_uses(const lk_data_format *format, const char *option, bool directory);
+
+LK_END_DECLS
+#endif
