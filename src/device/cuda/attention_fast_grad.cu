@@ -113,6 +113,66 @@ template <int TILE> struct query_rows {
     float lse[TILE], delta[TILE]; /* lse × log2 e */
 };
 
+template <int TILE>
+static __device__ __forceinline__ void read_query_rows(query_rows<TILE> *columns, const attention_view<bf16> &a,
+                                                       const attention_fast_gradients &g, int64_t sample, int64_t head,
+                                                       int64_t query)
+{
+    if (threadIdx.x >= TILE) return;
+    int64_t at = query + threadIdx.x, saved = (sample * a.heads + head) * a.t + at;
+    attention_range(a, sample, at, &columns->lo[threadIdx.x], &columns->hi[threadIdx.x]);
+    columns->lse[threadIdx.x] = at < a.t ? g.lse[saved] * LOG2_E : 0;
+    columns->delta[threadIdx.x] = at < a.t ? g.delta[saved] : 0;
+}
+
+/* Whether any of a tile's queries sees one of a warp's 16 keys, and whether all see all. */
+struct tile_view {
+    bool any, all;
+};
+template <int TILE>
+static __device__ __forceinline__ tile_view view_keys(const query_rows<TILE> &columns, int first_key)
+{
+    int lowest, highest, all_lo = INT32_MIN, all_hi = INT32_MAX;
+    tile_bounds(columns.lo, columns.hi, &lowest, &highest);
+    for (int c = threadIdx.x % 32; c < TILE; c += 32)
+        all_lo = max(all_lo, columns.lo[c]), all_hi = min(all_hi, columns.hi[c]);
+    all_lo = -warp_least(-all_lo), all_hi = warp_least(all_hi);
+    return tile_view{lowest < first_key + 16 && highest >= first_key, first_key >= all_lo && first_key + 15 <= all_hi};
+}
+
+/* The scores of a warp's keys (rows) and a tile's queries (columns) → probabilities and gradients of scores. */
+template <int TILE, int NT, bool DROPS>
+static __device__ __forceinline__ void differentiate_tile(float (&s)[NT][4], float (&ds)[NT][4],
+                                                          const query_rows<TILE>     &columns,
+                                                          const attention_view<bf16> &a, const attention_dropout &drop,
+                                                          int64_t head, int64_t query, int first_key, bool masked)
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            int   c = n * 8 + lane % 4 * 2 + e % 2, at = first_key + e / 2 * 8 + lane / 4;
+            float factor = 1;
+            if (DROPS) attention_factors<1>(a, drop, head, query + c, at, &factor);
+            differentiate_score(&s[n][e], &ds[n][e], !masked || (at >= columns.lo[c] && at <= columns.hi[c]),
+                                a.scale * LOG2_E, columns.lse[c], columns.delta[c], a.scale, factor);
+        }
+}
+
+/* The tiles of queries that may attend to a block's keys, as far as shapes say; head after head. */
+struct query_tiles {
+    int64_t begin, per_head, count;
+};
+template <int TILE>
+static __device__ __forceinline__ query_tiles tiles_of_keys(const attention_view<bf16> &a, int64_t key, int64_t heads)
+{
+    int64_t begin = a.causal ? key / TILE * TILE : 0,
+            end = a.window && key + ROWS + a.window - 1 < a.t ? key + ROWS + a.window - 1 : a.t;
+    int64_t per_head = begin < end ? (end - begin + TILE - 1) / TILE : 0;
+    return query_tiles{begin, per_head, per_head * heads};
+}
+
 /* Rows of the products are keys, columns are queries. */
 template <int D, bool DROPS>
 static __global__ void __launch_bounds__(WARPS * 32)
@@ -126,60 +186,38 @@ static __global__ void __launch_bounds__(WARPS * 32)
     int64_t                     key = rest % tiles * ROWS, group = (rest /= tiles) % a.groups, sample = rest / a.groups;
     int64_t                     each = a.heads / a.groups, row = a.heads * D, at_key = sample * a.s + key;
     int                         lane = threadIdx.x % 32, first_row = threadIdx.x / 32 * 16, stage = 0;
-    float                       dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {}, unit = a.scale * LOG2_E;
+    float                       dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
     const bf16 *q = a.q + sample * a.t * a.q_row + group * each * D, *dy = g.dy + sample * a.t * row + group * each * D;
-    /* Queries that may attend to these keys, as far as shapes say. */
-    int64_t begin = a.causal ? key / TILE * TILE : 0,
-            end = a.window && key + ROWS + a.window - 1 < a.t ? key + ROWS + a.window - 1 : a.t;
-    int64_t per_head = begin < end ? (end - begin + TILE - 1) / TILE : 0, count = per_head * each;
+    query_tiles work = tiles_of_keys<TILE>(a, key, each);
 
     copy_tile<ROWS, D>(keys, a.k + at_key * a.k_row + group * D, a.k_row, a.s - key);
     copy_tile<ROWS, D>(values, a.v + at_key * a.k_row + group * D, a.k_row, a.s - key);
     attention_dropout drop = {};
     if (DROPS) drop = attention_dropout_of(a, sample);
-    if (count > 0) {
-        copy_tile<TILE, D>(stages, q + begin * a.q_row, a.q_row, a.t - begin);
-        copy_tile<TILE, D>(stages + TILE * D, dy + begin * row, row, a.t - begin);
+    if (work.count > 0) {
+        copy_tile<TILE, D>(stages, q + work.begin * a.q_row, a.q_row, a.t - work.begin);
+        copy_tile<TILE, D>(stages + TILE * D, dy + work.begin * row, row, a.t - work.begin);
     }
     copies_commit();
-    for (int64_t i = 0; i < count; i++, stage ^= 1) {
+    for (int64_t i = 0; i < work.count; i++, stage ^= 1) {
         bf16   *queries = stages + stage * 2 * TILE * D, *next = stages + (stage ^ 1) * 2 * TILE * D;
-        int64_t h = i / per_head, head = group * each + h, query = begin + (i - h * per_head) * TILE;
-        if (i + 1 < count) {
-            int64_t to = (i + 1) / per_head, after = begin + (i + 1 - to * per_head) * TILE;
+        int64_t h = i / work.per_head, head = group * each + h, query = work.begin + (i - h * work.per_head) * TILE;
+        if (i + 1 < work.count) {
+            int64_t to = (i + 1) / work.per_head, after = work.begin + (i + 1 - to * work.per_head) * TILE;
             copy_tile<TILE, D>(next, q + after * a.q_row + to * D, a.q_row, a.t - after);
             copy_tile<TILE, D>(next + TILE * D, dy + after * row + to * D, row, a.t - after);
         }
         copies_commit();
-        if (threadIdx.x < TILE) {
-            int64_t at = query + threadIdx.x, saved = (sample * a.heads + head) * a.t + at;
-            attention_range(a, sample, at, &columns.lo[threadIdx.x], &columns.hi[threadIdx.x]);
-            columns.lse[threadIdx.x] = at < a.t ? g.lse[saved] * LOG2_E : 0;
-            columns.delta[threadIdx.x] = at < a.t ? g.delta[saved] : 0;
-        }
+        read_query_rows(&columns, a, g, sample, head, query);
         copies_wait<1>();
         __syncthreads();
-        int lowest, highest, all_lo = INT32_MIN, all_hi = INT32_MAX,
-                             mine = (int)key + first_row; /* the warp's first key */
-        tile_bounds(columns.lo, columns.hi, &lowest, &highest);
-        for (int c = lane; c < TILE; c += 32) all_lo = max(all_lo, columns.lo[c]), all_hi = min(all_hi, columns.hi[c]);
-        all_lo = -warp_least(-all_lo), all_hi = warp_least(all_hi);
-        if (lowest < mine + 16 && highest >= mine) {
+        int       first_key = (int)key + first_row; /* of the warp */
+        tile_view sees = view_keys(columns, first_key);
+        if (sees.any) {
             float s[1][NT][4] = {}, ds[1][NT][4] = {};
-            bool  masked = mine < all_lo || mine + 15 > all_hi;
             multiply_rows<D>(s, keys, first_row, queries);
             multiply_rows<D>(ds, values, first_row, queries + TILE * D);
-#pragma unroll
-            for (int n = 0; n < NT; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    int   c = n * 8 + lane % 4 * 2 + e % 2, at = mine + e / 2 * 8 + lane / 4;
-                    float factor = 1;
-                    if (DROPS) attention_factors<1>(a, drop, head, query + c, at, &factor);
-                    differentiate_score(&s[0][n][e], &ds[0][n][e],
-                                        !masked || (at >= columns.lo[c] && at <= columns.hi[c]), unit, columns.lse[c],
-                                        columns.delta[c], a.scale, factor);
-                }
+            differentiate_tile<TILE, NT, DROPS>(s[0], ds[0], columns, a, drop, head, query, first_key, !sees.all);
             add_product<D>(dv, s, queries + TILE * D);
             add_product<D>(dk, ds, queries);
         }

@@ -145,123 +145,198 @@ template <typename W, int N> static __device__ __forceinline__ void join_lanes(s
     }
 }
 
-/* Shared memory: queries (H, d) and warps' sums (warps, H, lanes N) of W in one place, then the new key and value, d of T. */
-template <typename T, int N, int H>
-static __global__ void __launch_bounds__(STEP_THREADS, H == 1 ? 2 : 1)
-    attend_step(attention_step<T> s, T *y, WIDE(T) * lse, WIDE(T) * sums, part_softmax<WIDE(T)> *softmax)
+/* What a thread of a block computes. */
+template <typename T> struct step_place {
+    int      part, split, group, sample, head; /* head: the first of the block */
+    int      lane, row;                        /* lane: of those that read a key together; row: that this step adds */
+    int      begin, end;                       /* keys of the block */
+    int      first, stop, each;                /* keys of the thread, before `stop`, each so many */
+    int64_t  first_row;                        /* of the cache, in elements */
+    const T *k, *v;                            /* the lane's pack of the cache's first key and value */
+};
+
+template <int N, typename T> static __device__ __forceinline__ step_place<T> place_step(const attention_step<T> &s)
 {
-    typedef WIDE(T) W;
-    DYNAMIC_SHARED(W, queries);
-    __shared__ part_softmax<W> results[STEP_WARPS][H];
-    const attention_view<T>   &a = s.a;
-    int      d = (int)a.d, lanes = s.lanes, width = lanes * N, each = STEP_THREADS / lanes, heads = s.heads;
-    W       *reduced = queries;
-    T       *new_k = (T *)(queries + H * STEP_WARPS * width), *new_v = new_k + d;
-    int      part = (int)blockIdx.x % s.parts, block = (int)blockIdx.x / s.parts, split = block % s.splits;
-    int      group = block / s.splits % s.groups, sample = block / s.splits / s.groups;
-    int      head = (group * s.splits + split) * heads; /* the first of the block */
-    int      lane = threadIdx.x % lanes, warp = threadIdx.x / 32, lo, hi, row = s.rows[sample];
-    int      k_row = (int)a.k_row;
-    int64_t  first_row = sample * a.s * k_row + group * d; /* of the cache */
-    const T *k = s.k_cache + first_row + lane * N, *v = s.v_cache + first_row + lane * N;
-    attention_range(a, sample, 0, &lo, &hi);
-    int begin = part * s.keys, end = begin + s.keys;
-    begin = begin > lo ? begin : lo;
-    end = end < hi + 1 ? end : hi + 1;
-    int         first = begin + threadIdx.x / lanes, stop = lane * N < d ? end : begin;
-    packs_ahead ks, vs;
-    read_packs(&ks, k, k_row, first, each, stop, row);
-    read_packs(&vs, v, k_row, first, each, stop, row);
-    step_angle<W> angle = {};
-    if ((int)threadIdx.x < (2 + heads) * d)
-        angle = read_angle(s.row[row_of(threadIdx.x, d)], sample, d, (int)threadIdx.x % d);
-    /* The next kernel's blocks start when those of the one before have ended: they are spread evenly then. */
-    wait_for_earlier();
-    begin_next();
-    bool owns = row >= 0 && row < a.s && row / s.keys == part && split == 0; /* writes into the cache */
+    const attention_view<T> &a = s.a;
+    step_place<T>            p;
+    int                      block = (int)blockIdx.x / s.parts, d = (int)a.d, lo, hi;
+    p.part = (int)blockIdx.x % s.parts;
+    p.split = block % s.splits;
+    p.group = block / s.splits % s.groups;
+    p.sample = block / s.splits / s.groups;
+    p.head = (p.group * s.splits + p.split) * s.heads;
+    p.lane = threadIdx.x % s.lanes;
+    p.row = s.rows[p.sample];
+    p.first_row = p.sample * a.s * (int)a.k_row + p.group * d;
+    p.k = s.k_cache + p.first_row + p.lane * N;
+    p.v = s.v_cache + p.first_row + p.lane * N;
+    attention_range(a, p.sample, 0, &lo, &hi);
+    p.begin = p.part * s.keys;
+    p.end = p.begin + s.keys;
+    p.begin = p.begin > lo ? p.begin : lo;
+    p.end = p.end < hi + 1 ? p.end : hi + 1;
+    p.first = p.begin + threadIdx.x / s.lanes;
+    p.stop = p.lane * N < d ? p.end : p.begin;
+    p.each = STEP_THREADS / s.lanes;
+    return p;
+}
+
+/* The new key and value, and the queries, into shared memory, and where others read them. angle: of the thread's first element. */
+template <typename T>
+static __device__ __forceinline__ void take_rows(const attention_step<T> &s, const step_place<T> &p,
+                                                 step_angle<WIDE(T)> angle, WIDE(T) * queries, T *new_k)
+{
+    int  d = (int)s.a.d, row = p.row;
+    bool owns = row >= 0 && row < s.a.s && row / s.keys == p.part && p.split == 0; /* writes into the cache */
 #pragma unroll 1
-    for (int j = threadIdx.x; j < (2 + heads) * d; j += STEP_THREADS) {
+    for (int j = threadIdx.x; j < (2 + s.heads) * d; j += STEP_THREADS) {
         const step_row<T> &from = s.row[row_of(j, d)];
-        int  i = j % d, of = j < 2 * d ? group : head + j / d - 2, all = j < 2 * d ? s.groups : (int)a.heads;
-        bool first_block = part == 0 && (j >= 2 * d || split == 0);
-        if (j >= STEP_THREADS) angle = read_angle(from, sample, d, i);
-        T x = row_element(from, angle, sample, of, d, i);
+        int  i = j % d, of = j < 2 * d ? p.group : p.head + j / d - 2, all = j < 2 * d ? s.groups : (int)s.a.heads;
+        bool first_block = p.part == 0 && (j >= 2 * d || p.split == 0);
+        if (j >= STEP_THREADS) angle = read_angle(from, p.sample, d, i);
+        T x = row_element(from, angle, p.sample, of, d, i);
         if (j >= 2 * d)
             queries[j - 2 * d] = load(&x);
         else
             new_k[j] = x; /* the value is behind it */
-        if (owns && j < 2 * d) (j < d ? s.k_cache : s.v_cache)[first_row + (int64_t)row * k_row + i] = x;
-        if (first_block && from.copy) from.copy[((int64_t)sample * all + of) * d + i] = x;
+        if (owns && j < 2 * d) (j < d ? s.k_cache : s.v_cache)[p.first_row + (int64_t)row * (int)s.a.k_row + i] = x;
+        if (first_block && from.copy) from.copy[((int64_t)p.sample * all + of) * d + i] = x;
     }
-    for (int j = heads * d + (int)threadIdx.x; j < H * d; j += STEP_THREADS) queries[j] = 0;
-    __syncthreads();
-    step_softmax<W, N> state[H];
+}
+
+/* The product of a head's query and a key, over the lanes that read it together. */
+template <typename W, int N>
+static __device__ __forceinline__ W multiply_key(const W *query, const float (&x)[N], bool reads, int lanes)
+{
+    W dot = 0;
 #pragma unroll
-    for (int h = 0; h < H; h++) state[h] = step_softmax<W, N>{(W)-INFINITY, 0, {}};
-    for (int base = first; base - first < end - begin; base += each * STEP_KEYS) { /* as many rounds for all threads */
+    for (int e = 0; e < N; e++)
+        if (reads) dot += query[e] * x[e];
+    for (int offset = lanes / 2; offset > 0; offset /= 2) dot += __shfl_xor_sync(0xffffffffu, dot, offset);
+    return dot;
+}
+
+/* Adds all keys of the thread to the heads' softmax; the first ones, ks and vs, are there already. */
+template <typename T, int N, int H>
+static __device__ __forceinline__ void add_all_keys(step_softmax<WIDE(T), N> (&state)[H], const attention_step<T> &s,
+                                                    const step_place<T> &p, const WIDE(T) * queries, const T *new_k,
+                                                    packs_ahead &ks, packs_ahead &vs)
+{
+    typedef WIDE(T) W;
+    int d = (int)s.a.d, k_row = (int)s.a.k_row, first = p.first, each = p.each, lane = p.lane;
+    for (int base = first; base - first < p.end - p.begin;
+         base += each * STEP_KEYS) { /* as many rounds for all threads */
         unsigned there = 0;
         if (base != first) {
-            read_packs(&ks, k, k_row, base, each, stop, row);
-            read_packs(&vs, v, k_row, base, each, stop, row);
+            read_packs(&ks, p.k, k_row, base, each, p.stop, p.row);
+            read_packs(&vs, p.v, k_row, base, each, p.stop, p.row);
         }
         W scores[H][STEP_KEYS];
 #pragma unroll
         for (int u = 0; u < STEP_KEYS; u++) {
             int key = base + u * each;
-            if (key < stop && key == row) {
+            if (key < p.stop && key == p.row) {
                 ks.at[u] = load_bits(new_k + lane * N);
-                vs.at[u] = load_bits(new_v + lane * N);
+                vs.at[u] = load_bits(new_k + d + lane * N);
             }
-            if (key < end) there |= 1u << u;
+            if (key < p.end) there |= 1u << u;
             float x[N];
             unpack(ks.at[u], x);
 #pragma unroll
-            for (int h = 0; h < H; h++) {
-                W dot = 0;
-#pragma unroll
-                for (int e = 0; e < N; e++)
-                    if (key < stop) dot += queries[h * d + lane * N + e] * x[e];
-                for (int offset = lanes / 2; offset > 0; offset /= 2) dot += __shfl_xor_sync(0xffffffffu, dot, offset);
-                scores[h][u] = dot * a.scale;
-            }
+            for (int h = 0; h < H; h++)
+                scores[h][u] = multiply_key<W, N>(queries + h * d + lane * N, x, key < p.stop, s.lanes) * s.a.scale;
         }
 #pragma unroll
         for (int h = 0; h < H; h++) add_keys<T, N>(&state[h], scores[h], vs, there);
     }
+}
+
+/* The softmax of a head over the warps, and its sums of column `column`. */
+template <typename W> struct joined_column {
+    W most, total, sum;
+};
+template <typename W, int H>
+static __device__ __forceinline__ joined_column<W> join_warps(const part_softmax<W> (&results)[STEP_WARPS][H],
+                                                              const W *reduced, int width, int h, int column)
+{
+    joined_column<W> all = {(W)-INFINITY, 0, 0};
+#pragma unroll
+    for (int w = 0; w < STEP_WARPS; w++) all.most = results[w][h].most > all.most ? results[w][h].most : all.most;
+#pragma unroll
+    for (int w = 0; w < STEP_WARPS; w++) {
+        W change = change_of(results[w][h].most, all.most);
+        all.sum += reduced[(w * H + h) * width + column] * change;
+        all.total += results[w][h].total * change;
+    }
+    return all;
+}
+
+/* Where a step's attention is written: y and lse, or sums and softmax of parts that are combined later. */
+template <typename T> struct step_result {
+    T *y;
+    WIDE(T) * lse, *sums;
+    part_softmax<WIDE(T)> *softmax;
+};
+template <typename T>
+static __device__ __forceinline__ void write_column(const step_result<T> &to, const attention_step<T> &s,
+                                                    const step_place<T> &p, int64_t place, int column,
+                                                    const joined_column<WIDE(T)> &all)
+{
+    typedef WIDE(T) W;
+    if (s.parts > 1) {
+        to.sums[(place * s.parts + p.part) * (int)s.a.d + column] = all.sum;
+        if (column == 0)
+            to.softmax[place * s.parts + p.part] =
+                p.begin < p.end ? part_softmax<W>{all.most, all.total} : part_softmax<W>{(W)-INFINITY, (W)0};
+        return;
+    }
+    bool none = !(all.total > 0) && all.total == all.total; /* no key; NaN stays */
+    store(to.y + place * (int)s.a.d + column, none ? (W)0 : all.sum * (W)(1 / (double)all.total));
+    if (to.lse && column == 0) to.lse[place] = none ? (W)0 : all.most + (W)log((double)all.total);
+}
+
+/* Shared memory: queries (H, d) and warps' sums (warps, H, lanes N) of W in one place, then the new key and value, d of T. */
+template <typename T, int N, int H>
+static __global__ void __launch_bounds__(STEP_THREADS, H == 1 ? 2 : 1)
+    attend_step(attention_step<T> s, step_result<T> to)
+{
+    typedef WIDE(T) W;
+    DYNAMIC_SHARED(W, queries);
+    __shared__ part_softmax<W> results[STEP_WARPS][H];
+    step_place<T>              p = place_step<N>(s);
+    int                        d = (int)s.a.d, width = s.lanes * N, warp = threadIdx.x / 32;
+    W                         *reduced = queries;
+    T                         *new_k = (T *)(queries + H * STEP_WARPS * width);
+    packs_ahead                ks, vs;
+    read_packs(&ks, p.k, (int)s.a.k_row, p.first, p.each, p.stop, p.row);
+    read_packs(&vs, p.v, (int)s.a.k_row, p.first, p.each, p.stop, p.row);
+    step_angle<W> angle = {};
+    if ((int)threadIdx.x < (2 + s.heads) * d)
+        angle = read_angle(s.row[row_of(threadIdx.x, d)], p.sample, d, (int)threadIdx.x % d);
+    /* The next kernel's blocks start when those of the one before have ended: they are spread evenly then. */
+    wait_for_earlier();
+    begin_next();
+    take_rows(s, p, angle, queries, new_k);
+    for (int j = s.heads * d + (int)threadIdx.x; j < H * d; j += STEP_THREADS) queries[j] = 0;
+    __syncthreads();
+    step_softmax<W, N> state[H];
+#pragma unroll
+    for (int h = 0; h < H; h++) state[h] = step_softmax<W, N>{(W)-INFINITY, 0, {}};
+    add_all_keys<T, N, H>(state, s, p, queries, new_k, ks, vs);
     __syncthreads(); /* queries were read */
 #pragma unroll
     for (int h = 0; h < H; h++) {
-        join_lanes(&state[h], lanes);
-        if ((int)threadIdx.x % 32 < lanes)
+        join_lanes(&state[h], s.lanes);
+        if ((int)threadIdx.x % 32 < s.lanes)
 #pragma unroll
-            for (int e = 0; e < N; e++) reduced[(warp * H + h) * width + lane * N + e] = state[h].out[e];
+            for (int e = 0; e < N; e++) reduced[(warp * H + h) * width + p.lane * N + e] = state[h].out[e];
         if (threadIdx.x % 32 == 0) results[warp][h] = part_softmax<W>{state[h].most, state[h].total};
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < heads * d; i += STEP_THREADS) {
-        int     h = i / d, column = i % d;
-        int64_t place = (int64_t)sample * a.heads + head + h;
-        W       sum = 0, total = 0, most = (W)-INFINITY;
-#pragma unroll
-        for (int w = 0; w < STEP_WARPS; w++) most = results[w][h].most > most ? results[w][h].most : most;
-#pragma unroll
-        for (int w = 0; w < STEP_WARPS; w++) {
-            W change = change_of(results[w][h].most, most);
-            sum += reduced[(w * H + h) * width + column] * change;
-            total += results[w][h].total * change;
-        }
-        if (s.parts > 1) {
-            sums[(place * s.parts + part) * d + column] = sum;
-            if (column == 0)
-                softmax[place * s.parts + part] =
-                    begin < end ? part_softmax<W>{most, total} : part_softmax<W>{(W)-INFINITY, (W)0};
-            continue;
-        }
-        bool none = !(total > 0) && total == total; /* no key; NaN stays */
-        store(y + place * d + column, none ? (W)0 : sum * (W)(1 / (double)total));
-        if (lse && column == 0) lse[place] = none ? (W)0 : most + (W)log((double)total);
-    }
-    if (part == 0 && split == 0 && group == 0 && threadIdx.x == 0) report_ids(s, sample, row);
+    for (int i = threadIdx.x; i < s.heads * d; i += STEP_THREADS)
+        write_column(to, s, p, (int64_t)p.sample * s.a.heads + p.head + i / d, i % d,
+                     join_warps<W, H>(results, reduced, width, i / d, i % d));
+    if (p.part == 0 && p.split == 0 && p.group == 0 && threadIdx.x == 0) report_ids(s, p.sample, p.row);
 }
 
 /* ---- launching ---- */
@@ -325,7 +400,7 @@ template <typename T, int H> static void launch_step(const lk__kernel_call *call
     part_softmax<W> *softmax = (part_softmax<W> *)((char *)sums + bytes);
     lk__prefer_shared(attend_step<T, PACK(T), H>);
     LAUNCH_EARLY((attend_step<T, PACK(T), H>), (unsigned)(heads / s.heads * s.parts), STEP_THREADS, shared_bytes<H>(s),
-                 cuda_stream(call), s, y, lse, sums, softmax);
+                 cuda_stream(call), s, (step_result<T>{y, lse, sums, softmax}));
     if (s.parts > 1)
         LAUNCH_EARLY((combine_parts<T>), (unsigned)heads, 128, 0, cuda_stream(call), s.parts, s.a.d, sums, softmax, y,
                      lse);

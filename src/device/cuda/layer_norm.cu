@@ -144,6 +144,66 @@ static __global__ void __launch_bounds__(WARP ? NORM_WARPS * 32 : BLOCK_ROW / BL
     }
 }
 
+/* What a thread sums over the rows of its part, for its columns. */
+template <typename W, int EACH> struct weight_sums {
+    W dw[EACH], db[EACH];
+};
+
+/* A row's sums over its columns: of dy w, and of dy w (x - mean). */
+template <typename W> struct row_products {
+    W total, product;
+};
+template <typename T, int N, int EACH, bool RMS>
+static __device__ __forceinline__ row_products<WIDE(T)> add_weight_row(weight_sums<WIDE(T), EACH> *sums,
+                                                                       const lk__pack<T, N> (&x)[EACH / N],
+                                                                       const lk__pack<T, N> (&dy)[EACH / N],
+                                                                       const WIDE(T) * weight, int n, int me,
+                                                                       int threads, WIDE(T) mean, WIDE(T) rstd)
+{
+    typedef WIDE(T) W;
+    row_products<W> row = {0, 0};
+    EACH_PACK(k, i, n)
+    {
+        lk__pack<W, N> w = load_weights<N, W>(weight, i, 1);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            W d = load(&dy[k].at[j]), c = load(&x[k].at[j]) - mean, g = d * w.at[j];
+            sums->dw[k * N + j] += d * (c * rstd);
+            if (!RMS) sums->db[k * N + j] += d;
+            if (!RMS) row.total += g;
+            row.product += g * c;
+        }
+    }
+    return row;
+}
+
+/* The block's sums to its part of p.partial; those of warps are added one after the other, in `shared`, (2, n). */
+template <typename T, int N, int EACH, bool WARP, bool RMS>
+static __device__ __forceinline__ void write_weight_sums(const row_norm<T> &p, const weight_sums<WIDE(T), EACH> &sums,
+                                                         int n, int me, int threads, WIDE(T) * shared)
+{
+    WIDE(T) *to = p.partial + (int64_t)blockIdx.x * (RMS ? 1 : 2) * p.n;
+    if constexpr (WARP) {
+        for (int turn = 0; turn < GRAD_WARPS; turn++) {
+            if ((int)threadIdx.x / 32 == turn) {
+                EACH_PACK(k, i, n)
+                for (int j = 0; j < N; j++) {
+                    shared[i + j] = turn ? shared[i + j] + sums.dw[k * N + j] : sums.dw[k * N + j];
+                    if (!RMS) shared[n + i + j] = turn ? shared[n + i + j] + sums.db[k * N + j] : sums.db[k * N + j];
+                }
+            }
+            __syncthreads();
+        }
+        for (int i = threadIdx.x; i < (RMS ? n : 2 * n); i += blockDim.x) to[i] = shared[i];
+    } else {
+        EACH_PACK(k, i, n)
+        for (int j = 0; j < N; j++) {
+            to[i + j] = sums.dw[k * N + j];
+            if (!RMS) to[n + i + j] = sums.db[k * N + j];
+        }
+    }
+}
+
 /* dx = rstd (g - mean(g) - xhat mean(g xhat)), with g = dy w and xhat = (x - mean) rstd; RMS norm has no mean(g). Block i has part i of
  * the rows. */
 template <typename T, int N, int EACH, bool WARP, bool RMS, bool RESIDUAL>
@@ -152,15 +212,15 @@ static __global__ void __launch_bounds__(WARP ? GRAD_WARPS * 32 : BLOCK_ROW / BL
 {
     typedef WIDE(T) W;
     __shared__ W shared[32];
-    DYNAMIC_SHARED(W, sums); /* (2, n), of a warp's rows */
-    const int      n = (int)p.n, threads = WARP ? 32 : blockDim.x, me = WARP ? threadIdx.x % 32 : threadIdx.x;
-    const int      warp = threadIdx.x / 32, step = WARP ? GRAD_WARPS : 1;
-    const int64_t  end = part_begin(p.rows, p.parts, blockIdx.x + 1);
-    const int64_t  first = part_begin(p.rows, p.parts, blockIdx.x) + (WARP ? warp : 0);
-    lk__pack<T, N> x[EACH / N], dy[EACH / N];
-    W              dw[EACH], db[EACH];
+    DYNAMIC_SHARED(W, warp_sums);
+    const int            n = (int)p.n, threads = WARP ? 32 : blockDim.x, me = WARP ? threadIdx.x % 32 : threadIdx.x;
+    const int            step = WARP ? GRAD_WARPS : 1;
+    const int64_t        end = part_begin(p.rows, p.parts, blockIdx.x + 1);
+    const int64_t        first = part_begin(p.rows, p.parts, blockIdx.x) + (WARP ? (int)threadIdx.x / 32 : 0);
+    lk__pack<T, N>       x[EACH / N], dy[EACH / N];
+    weight_sums<W, EACH> sums;
 #pragma unroll
-    for (int j = 0; j < EACH; j++) dw[j] = db[j] = 0;
+    for (int j = 0; j < EACH; j++) sums.dw[j] = sums.db[j] = 0;
     for (int64_t row = first; row < end; row += step) {
         load_row<T, N, EACH>(p.x + row * p.n, n, me, threads, x);
         load_row<T, N, EACH>(p.dy + row * p.n, n, me, threads, dy);
@@ -169,22 +229,10 @@ static __global__ void __launch_bounds__(WARP ? GRAD_WARPS * 32 : BLOCK_ROW / BL
             prefetch_row(p.x + (row + step) * p.n, n, me, threads);
             prefetch_row(p.dy + (row + step) * p.n, n, me, threads);
         }
-        W mean = RMS ? (W)0 : p.saved_mean[row], rstd = p.saved_rstd[row];
-        W total = 0, product = 0;
-        EACH_PACK(k, i, n)
-        {
-            lk__pack<W, N> w = load_weights<N, W>(p.w, i, 1);
-#pragma unroll
-            for (int j = 0; j < N; j++) {
-                W d = load(&dy[k].at[j]), c = load(&x[k].at[j]) - mean, g = d * w.at[j];
-                dw[k * N + j] += d * (c * rstd);
-                if (!RMS) db[k * N + j] += d;
-                if (!RMS) total += g;
-                product += g * c;
-            }
-        }
-        W level = RMS ? 0 : row_sum<WARP>(total, shared) / (W)n;
-        W slope = row_sum<WARP>(product, shared) / (W)n * rstd * rstd; /* of x - mean */
+        W               mean = RMS ? (W)0 : p.saved_mean[row], rstd = p.saved_rstd[row];
+        row_products<W> products = add_weight_row<T, N, EACH, RMS>(&sums, x, dy, p.w, n, me, threads, mean, rstd);
+        W               level = RMS ? 0 : row_sum<WARP>(products.total, shared) / (W)n;
+        W               slope = row_sum<WARP>(products.product, shared) / (W)n * rstd * rstd; /* of x - mean */
         EACH_PACK(k, i, n)
         {
             lk__pack<W, N> w = load_weights<N, W>(p.w, i, 1);
@@ -200,27 +248,7 @@ static __global__ void __launch_bounds__(WARP ? GRAD_WARPS * 32 : BLOCK_ROW / BL
             store_pack<N>(p.y + row * p.n + i, dx);
         }
     }
-    if (!p.partial) return;
-    W *to = p.partial + (int64_t)blockIdx.x * (RMS ? 1 : 2) * p.n;
-    if constexpr (WARP) { /* the warps' sums, one after the other */
-        for (int turn = 0; turn < GRAD_WARPS; turn++) {
-            if (warp == turn) {
-                EACH_PACK(k, i, n)
-                for (int j = 0; j < N; j++) {
-                    sums[i + j] = turn ? sums[i + j] + dw[k * N + j] : dw[k * N + j];
-                    if (!RMS) sums[n + i + j] = turn ? sums[n + i + j] + db[k * N + j] : db[k * N + j];
-                }
-            }
-            __syncthreads();
-        }
-        for (int i = threadIdx.x; i < (RMS ? n : 2 * n); i += blockDim.x) to[i] = sums[i];
-    } else {
-        EACH_PACK(k, i, n)
-        for (int j = 0; j < N; j++) {
-            to[i + j] = dw[k * N + j];
-            if (!RMS) to[n + i + j] = db[k * N + j];
-        }
-    }
+    if (p.partial) write_weight_sums<T, N, EACH, WARP, RMS>(p, sums, n, me, threads, warp_sums);
 }
 
 /* ---- rows that are too long for registers: one block each, sums in double ---- */
