@@ -5,9 +5,9 @@
 #include "device/cpu/winograd.h"
 
 enum {
-    PIXELS = 256,        /* of a band: a panel of dy stays in the first-level cache */
-    BAND = 32 << 10,     /* elements of x that a band may copy */
-    CHUNKS = 16,         /* at most; also the number of tiles wanted for threads */
+    PIXELS = 256,         /* of a band: a panel of dy stays in the first-level cache */
+    BAND = 32 << 10,      /* elements of x that a band may copy */
+    CHUNKS = 16,          /* at most; also the number of tiles wanted for threads */
     PARTIALS = 512 << 10, /* at most so many elements of partial sums */
     TRANSPOSED = 64       /* rows of a panel that are transposed at a time */
 };
@@ -80,78 +80,121 @@ static REAL *partial_at(const job *job, int64_t chunk, int64_t panel) /* panel c
     return (REAL *)(job->partials + (size_t)chunk * space_of(partial_of(&job->p))) + panel * (job->p.deep + 1) * NR;
 }
 
-/* Adds one image's band of output rows. */
-static void add_band(const job *job, int64_t n, int64_t band, int64_t group, int64_t chunk, int64_t first_panel,
-                     int64_t panels, bool start, char *scratch)
+/* What a tile sums: a chunk of images, a block of panels of one group; the worker's scratch by purpose. */
+typedef struct sum_tile {
+    int64_t group, chunk, panel, panels; /* panel: the first, in the group */
+    int64_t first, end;                  /* images */
+    REAL   *window, *patches, *gradient;
+} sum_tile;
+
+static sum_tile tile_of(const job *job, int64_t tile, int worker)
+{
+    const plan *p = &job->p;
+    const conv *v = &p->v;
+    char       *scratch = job->scratch + (size_t)worker * job->per_worker;
+    sum_tile    t = {.group = tile / p->blocks % v->groups, .chunk = tile / p->blocks / v->groups};
+    t.panel = tile % p->blocks * p->block;
+    t.panels = min64(p->block, v->panels - t.panel);
+    t.first = t.chunk * v->n / p->chunks;
+    t.end = (t.chunk + 1) * v->n / p->chunks;
+    t.window = (REAL *)scratch;
+    t.patches = (REAL *)(scratch + space_of(p->window));
+    t.gradient = (REAL *)(scratch + space_of(p->window) + space_of(p->patch));
+    return t;
+}
+
+/* Rows of one image. */
+typedef struct band {
+    int64_t n, first, rows;
+    bool    start; /* of the tile's sums */
+} band;
+
+/* The rows of x that a band reads: where they are, or a copy of them; its patches, where it is summed by patches. */
+static const REAL *read_image(const job *job, const sum_tile *t, band b)
 {
     const plan    *p = &job->p;
     const conv    *v = &p->v;
-    int64_t        first = band * p->band, rows = min64(p->band, v->oh - first), pixels = rows * v->ow;
-    REAL          *window_copy = (REAL *)scratch;
-    REAL          *patches = (REAL *)(scratch + space_of(p->window));
-    REAL          *gradient = (REAL *)(scratch + space_of(p->window) + space_of(p->patch));
-    const ELEMENT *x = (const ELEMENT *)job->call->in[0].data + n * v->h * v->w * v->c;
-    const ELEMENT *dy = (const ELEMENT *)job->call->in[1].data + n * v->yh * v->yw * v->o;
-    const uint8_t *index = optional_in(job->call, 2);
-    const REAL    *image = (const REAL *)(const void *)(x + first * v->stride * v->w * v->c);
-    if (index) index += n * v->yh * v->yw * v->o;
+    const ELEMENT *x = (const ELEMENT *)job->call->in[0].data + b.n * v->h * v->w * v->c;
+    const REAL    *image = (const REAL *)(const void *)(x + b.first * v->stride * v->w * v->c);
     if (p->copies) {
-        window at = {first * v->stride - v->padding, -v->padding, band_rows(p, rows), p->columns};
-        copy_window(window_copy, at, x, v->h, v->w, v->c, group * v->cg, v->cg);
-        image = window_copy;
+        window at = {b.first * v->stride - v->padding, -v->padding, band_rows(p, b.rows), p->columns};
+        copy_window(t->window, at, x, v->h, v->w, v->c, t->group * v->cg, v->cg);
+        image = t->window;
     }
-    if (p->patches) copy_patches(patches, v, image, p->columns, rows);
-    window  at = {first, 0, rows, v->ow};
-    int64_t channel = first_panel * NR, channels = min64(panels * NR, v->og - channel);
-    if (p->argmax) {
-        int64_t windows = min64(rows / v->pool, v->yh - first / v->pool);
-        int64_t from = first / v->pool * v->yw * v->o + group * v->og + channel;
-        if (start) memset(gradient, 0, (size_t)(panels * p->panel) * sizeof(REAL));
-        add_argmax_patches(v, patches, windows, dy + from, index + from, channels, gradient);
+    if (p->patches) copy_patches(t->patches, v, image, p->columns, b.rows);
+    return image;
+}
+
+/* Adds the products of one panel of dy. */
+static void add_panel(const plan *p, const sum_tile *t, band b, const REAL *image, const REAL *gradient, REAL *sum)
+{
+    const conv *v = &p->v;
+    const REAL *from = b.start ? zeros : NULL;
+    int64_t     pixels = b.rows * v->ow, run = v->kw * v->cg;
+    if (p->patches) {
+        runs flat = {.runs = 1, .length = pixels, .a_k = patch_step(v)};
+        micro_tn(p->deep, t->patches, &flat, gradient, from, sum, NR, NR);
         return;
     }
-    expand_window(gradient, at, v, dy, index, group * v->og + channel, channels, NR, pixels * NR);
+    runs how = {.runs = b.rows, .length = v->ow, .a_run = v->stride * p->columns * v->cg, .a_k = v->stride * v->cg};
+    for (int64_t i = 0; i < v->kh; i++)
+        micro_tn(run, image + i * p->columns * v->cg, &how, gradient, from, sum + i * run * NR, NR, NR);
+    add_rows(sum + p->deep * NR, gradient, pixels, b.start);
+}
 
-    runs    how = {.runs = rows, .length = v->ow, .a_run = v->stride * p->columns * v->cg, .a_k = v->stride * v->cg};
-    int64_t run = v->kw * v->cg;
-    for (int64_t panel = 0; panel < panels; panel++, gradient += pixels * NR) {
-        REAL       *sum = partial_at(job, chunk, group * v->panels + first_panel + panel);
-        const REAL *from = start ? zeros : NULL;
-        if (p->patches) {
-            runs flat = {.runs = 1, .length = pixels, .a_k = patch_step(v)};
-            micro_tn(p->deep, patches, &flat, gradient, from, sum, NR, NR);
-            continue;
-        }
-        for (int64_t i = 0; i < v->kh; i++)
-            micro_tn(run, image + i * p->columns * v->cg, &how, gradient, from, sum + i * run * NR, NR, NR);
-        add_rows(sum + p->deep * NR, gradient, pixels, start);
+/* Adds one image's band of output rows. */
+static void add_band(const job *job, const sum_tile *t, band b)
+{
+    const plan    *p = &job->p;
+    const conv    *v = &p->v;
+    int64_t        image_size = v->yh * v->yw * v->o, pixels = b.rows * v->ow;
+    int64_t        channel = t->panel * NR, channels = min64(t->panels * NR, v->og - channel);
+    const ELEMENT *dy = (const ELEMENT *)job->call->in[1].data + b.n * image_size;
+    const uint8_t *index = optional_in(job->call, 2);
+    const REAL    *image = read_image(job, t, b);
+    if (index) index += b.n * image_size;
+    if (p->argmax) {
+        int64_t windows = min64(b.rows / v->pool, v->yh - b.first / v->pool);
+        int64_t from = b.first / v->pool * v->yw * v->o + t->group * v->og + channel;
+        if (b.start) memset(t->gradient, 0, (size_t)(t->panels * p->panel) * sizeof(REAL));
+        add_argmax_patches(v, t->patches, windows, dy + from, index + from, channels, t->gradient);
+        return;
     }
+    window at = {b.first, 0, b.rows, v->ow};
+    expand_window(t->gradient, at, v, dy, index, t->group * v->og + channel, channels, NR, pixels * NR);
+    for (int64_t q = 0; q < t->panels; q++)
+        add_panel(p, t, b, image, t->gradient + q * pixels * NR,
+                  partial_at(job, t->chunk, t->group * v->panels + t->panel + q));
+}
+
+/* The sums of argmax_patches.c, in the layout of the other ways. */
+static void transpose_sums(const job *job, const sum_tile *t)
+{
+    const plan *p = &job->p;
+    const conv *v = &p->v;
+    int64_t     length = patch_vectors(v) * VL;
+    for (int64_t q = 0; q < t->panels; q++)
+        transpose(partial_at(job, t->chunk, t->group * v->panels + t->panel + q), NR, t->gradient + q * p->panel,
+                  length, min64(NR, v->og - (t->panel + q) * NR),
+                  min64(p->deep, length)); /* the memory past length belongs to another worker */
 }
 
 static void sum_chunk(void *argument, int64_t tile, int worker)
 {
     const job  *job = argument;
     const plan *p = &job->p;
-    const conv *v = &p->v;
-    int64_t     block = tile % p->blocks, group = tile / p->blocks % v->groups, chunk = tile / p->blocks / v->groups;
-    int64_t     panel = block * p->block, panels = min64(p->block, v->panels - panel);
-    char       *scratch = job->scratch + (size_t)worker * job->per_worker;
-    int64_t     first = chunk * v->n / p->chunks, end = (chunk + 1) * v->n / p->chunks;
+    sum_tile    t = tile_of(job, tile, worker);
     if (p->winograd) {
-        REAL *to = partial_at(job, chunk, panel);
-        winograd_weight_sum(job->call, v, first, end, panel, panels, to, (p->deep + 1) * NR, scratch);
+        winograd_weight_sum(job->call, &p->v, t.first, t.end, t.panel, t.panels, partial_at(job, t.chunk, t.panel),
+                            (p->deep + 1) * NR, (char *)t.window);
         return;
     }
-    for (int64_t n = first; n < end; n++)
-        for (int64_t band = 0; band < p->bands; band++)
-            add_band(job, n, band, group, chunk, panel, panels, n == first && band == 0, scratch);
-    if (!p->argmax) return;
-    const REAL *sums = (const REAL *)(scratch + space_of(p->window) + space_of(p->patch));
-    int64_t     length = patch_vectors(v) * VL;
-    for (int64_t q = 0; q < panels; q++)
-        transpose(partial_at(job, chunk, group * v->panels + panel + q), NR, sums + q * p->panel, length,
-                  min64(NR, v->og - (panel + q) * NR),
-                  min64(p->deep, length)); /* the memory past length belongs to another worker */
+    for (int64_t n = t.first; n < t.end; n++)
+        for (int64_t i = 0; i < p->bands; i++) {
+            int64_t row = i * p->band;
+            add_band(job, &t, (band){n, row, min64(p->band, p->v.oh - row), n == t.first && i == 0});
+        }
+    if (p->argmax) transpose_sums(job, &t);
 }
 
 /* Adds the chunks' sums of one panel and writes it in the weights' layout. */

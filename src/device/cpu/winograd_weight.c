@@ -34,76 +34,105 @@ size_t winograd_weight_scratch(const conv *v, int64_t panels)
            space_of(PLANES * p.g_plane) + space_of(panels * PLANES * p.s_plane);
 }
 
-/* One band of tile rows of x, `channels` channels from c on: padded, transformed, as the block's tiles from `first` on. */
-static void transform_x(const lk__kernel_call *call, const conv *v, const plan *p, unit u, int64_t first, int64_t c,
-                        int64_t channels, REAL *copy, REAL *planes)
+/* What one call sums: images from `first` to before `end`, panels of dy, into sums `step` elements apart; `scratch` by purpose. */
+typedef struct sum_job {
+    const lk__kernel_call *call;
+    const conv            *v;
+    plan                   p;
+    int64_t                first, end, panel, panels, step;
+    REAL                  *to;
+    REAL   *x_copy, *x, *dy_copy, *dy, *sums; /* x, dy: transformed, in planes; sums: of the planes' products */
+    int64_t channel, channels;                /* of x: those that are summed now */
+} sum_job;
+
+static void divide_scratch(sum_job *j, char *scratch)
 {
-    const ELEMENT *x = (const ELEMENT *)call->in[0].data + u.n * v->h * v->w * v->c;
+    const plan *p = &j->p;
+    j->x_copy = (REAL *)scratch;
+    j->x = j->x_copy + space_of(p->t.window) / sizeof(REAL);
+    j->dy_copy = j->x + space_of(PLANES * p->v_plane + MR) / sizeof(REAL);
+    j->dy = j->dy_copy + space_of(p->pixels * NR) / sizeof(REAL);
+    j->sums = j->dy + space_of(PLANES * p->g_plane) / sizeof(REAL);
+}
+
+/* One band of tile rows of x: padded, transformed, as the block's tiles from `first` on. */
+static void transform_x(const sum_job *job, unit u, int64_t first)
+{
+    const conv    *v = job->v;
+    const plan    *p = &job->p;
+    const ELEMENT *x = (const ELEMENT *)job->call->in[0].data + u.n * v->h * v->w * v->c;
     window         at = {4 * u.row - v->padding, -v->padding, 4 * u.rows + 2, 4 * p->t.wide + 2};
-    int64_t        row = at.columns * channels;
-    copy_window(copy, at, x, v->h, v->w, v->c, c, channels);
+    int64_t        channels = job->channels, row = at.columns * channels;
+    copy_window(job->x_copy, at, x, v->h, v->w, v->c, job->channel, channels);
     for (int64_t i = 0; i < u.rows; i++)
         for (int64_t j = 0; j < p->t.wide; j++, first++)
-            transform_input(copy + 4 * i * row + 4 * j * channels, row, channels, channels, planes + first * channels,
-                            p->v_plane);
+            transform_input(job->x_copy + 4 * i * row + 4 * j * channels, row, channels, channels,
+                            job->x + first * channels, p->v_plane);
 }
 
 /* The same for one panel of dy, whose pixels are also summed for the bias. */
-static void transform_dy(const lk__kernel_call *call, const conv *v, const plan *p, unit u, int64_t first,
-                         int64_t panel, REAL *copy, REAL *planes, REAL *bias, bool start)
+static void transform_dy(const sum_job *job, unit u, int64_t first, int64_t panel, REAL *bias, bool start)
 {
+    const conv    *v = job->v;
+    const plan    *p = &job->p;
     int64_t        from = u.n * v->yh * v->yw * v->o, channel = panel * NR, row = 4 * p->t.wide * NR;
-    const uint8_t *index = optional_in(call, 2);
+    const uint8_t *index = optional_in(job->call, 2);
     window         at = {4 * u.row, 0, 4 * u.rows, 4 * p->t.wide};
-    expand_window(copy, at, v, (const ELEMENT *)call->in[1].data + from, index ? index + from : NULL, channel,
-                  min64(NR, v->o - channel), NR, 0);
-    add_rows(bias, copy, at.rows * at.columns, start);
+    expand_window(job->dy_copy, at, v, (const ELEMENT *)job->call->in[1].data + from, index ? index + from : NULL,
+                  channel, min64(NR, v->o - channel), NR, 0);
+    add_rows(bias, job->dy_copy, at.rows * at.columns, start);
     for (int64_t i = 0; i < u.rows; i++)
         for (int64_t j = 0; j < p->t.wide; j++, first++)
-            transform_gradient(copy + 4 * i * row + 4 * j * NR, row, NR, planes + first * NR, p->g_plane);
+            transform_gradient(job->dy_copy + 4 * i * row + 4 * j * NR, row, NR, job->dy + first * NR, p->g_plane);
 }
 
-/* The sums of `channels` channels of x from c on. */
-static void sum_channels(const lk__kernel_call *call, const conv *v, const plan *p, int64_t first, int64_t end,
-                         int64_t c, int64_t channels, int64_t panel, int64_t panels, REAL *to, int64_t step,
-                         char *scratch)
+/* Adds the products of the units from `block` to before `last`. */
+static void add_block(const sum_job *job, int64_t block, int64_t last)
 {
-    REAL *x_copy = (REAL *)scratch, *x = x_copy + space_of(p->t.window) / sizeof(REAL);
-    REAL *dy_copy = x + space_of(PLANES * p->v_plane + MR) / sizeof(REAL),
-         *dy = dy_copy + space_of(p->pixels * NR) / sizeof(REAL);
-    REAL   *sums = dy + space_of(PLANES * p->g_plane) / sizeof(REAL);
-    int64_t bands = p->t.bands, deep = 9 * v->c;
-    for (int64_t block = first * bands; block < end * bands; block += p->t.units) {
-        int64_t last = min64(end * bands, block + p->t.units), tiles = 0;
-        bool    start = block == first * bands;
+    const plan *p = &job->p;
+    bool        start = block == job->first * p->t.bands;
+    int64_t     tiles = 0;
+    for (int64_t i = block; i < last; i++) {
+        unit u = unit_of(&p->t, i);
+        transform_x(job, u, tiles);
+        tiles += u.rows * p->t.wide;
+    }
+    runs how = {.runs = 1, .length = tiles, .a_k = job->channels};
+    for (int64_t q = 0; q < job->panels; q++) {
+        REAL   *bias = job->to + q * job->step + 9 * job->v->c * NR;
+        int64_t at = 0;
         for (int64_t i = block; i < last; i++) {
             unit u = unit_of(&p->t, i);
-            transform_x(call, v, p, u, tiles, c, channels, x_copy, x);
-            tiles += u.rows * p->t.wide;
+            transform_dy(job, u, at, job->panel + q, bias, start && i == block);
+            at += u.rows * p->t.wide;
         }
-        for (int64_t q = 0; q < panels; q++) {
-            runs    how = {.runs = 1, .length = tiles, .a_k = channels};
-            int64_t at = 0;
-            for (int64_t i = block; i < last; i++) {
-                unit u = unit_of(&p->t, i);
-                transform_dy(call, v, p, u, at, panel + q, dy_copy, dy, to + q * step + deep * NR, start && i == block);
-                at += u.rows * p->t.wide;
-            }
-            for (int64_t f = 0; f < PLANES; f++)
-                micro_tn(channels, x + f * p->v_plane, &how, dy + f * p->g_plane, start ? zeros : NULL,
-                         sums + (q * PLANES + f) * p->s_plane, NR, NR);
-        }
+        for (int64_t f = 0; f < PLANES; f++)
+            micro_tn(job->channels, job->x + f * p->v_plane, &how, job->dy + f * p->g_plane, start ? zeros : NULL,
+                     job->sums + (q * PLANES + f) * p->s_plane, NR, NR);
     }
-    for (int64_t q = 0; q < panels; q++)
-        for (int64_t i = 0; i < channels; i++)
-            transform_weight_sum(sums + q * PLANES * p->s_plane + i * NR, p->s_plane, to + q * step + (c + i) * NR,
-                                 v->c * NR);
+}
+
+static void sum_channels(const sum_job *job)
+{
+    const plan *p = &job->p;
+    int64_t     end = job->end * p->t.bands;
+    for (int64_t block = job->first * p->t.bands; block < end; block += p->t.units)
+        add_block(job, block, min64(end, block + p->t.units));
+    for (int64_t q = 0; q < job->panels; q++)
+        for (int64_t i = 0; i < job->channels; i++)
+            transform_weight_sum(job->sums + q * PLANES * p->s_plane + i * NR, p->s_plane,
+                                 job->to + q * job->step + (job->channel + i) * NR, job->v->c * NR);
 }
 
 void winograd_weight_sum(const lk__kernel_call *call, const conv *v, int64_t first, int64_t end, int64_t panel,
                          int64_t panels, REAL *to, int64_t step, char *scratch)
 {
-    plan p = plan_of(v);
-    for (int64_t c = 0; c < v->c; c += p.channels)
-        sum_channels(call, v, &p, first, end, c, min64(p.channels, v->c - c), panel, panels, to, step, scratch);
+    sum_job job = {.call = call, .v = v, .p = plan_of(v), .first = first, .end = end, .panel = panel, .panels = panels};
+    job.to = to;
+    job.step = step;
+    divide_scratch(&job, scratch);
+    for (; job.channel < v->c; job.channel += job.p.channels) {
+        job.channels = min64(job.p.channels, v->c - job.channel);
+        sum_channels(&job);
+    }
 }
