@@ -73,76 +73,94 @@ static lk_status report_missing(lk_context *context, const char *directory, bool
                     directory, train ? "data_batch_1.bin to data_batch_5.bin" : "test_batch.bin", missing, python);
 }
 
-/* Adds up the sizes of the files before it reads them, so that there is one allocation and no copy. */
-lk_status lk__cifar_open(lk_context *context, const char *directory, lk_split split, bool probe, lk_dataset **dataset)
-{
-    static const int64_t dims[3] = {3, 32, 32};
-    bool                 train = split == LK_SPLIT_TRAIN;
-    const char *const   *files = train ? train_files : test_files;
-    int                  count = train ? FILES : 1;
-    const char          *missing = NULL;
-    char                 found[LK__PATH];
-    lk__data_stream      streams[FILES];
-    uint64_t             total = 0;
-    lk_dataset          *d = NULL;
-    lk_status            status;
-    char                 paths[FILES][LK__PATH];
+/* The files of a split, open. */
+typedef struct cifar_files {
+    int             count;
+    char            paths[FILES][LK__PATH];
+    lk__data_stream streams[FILES];
+    uint64_t        total; /* bytes */
+} cifar_files;
 
-    *dataset = NULL;
-    for (int i = 0; i < FILES; i++) streams[i] = (lk__data_stream){.context = context, .fd = -1};
+static void close_files(cifar_files *f)
+{
+    for (int i = 0; i < f->count; i++) lk__stream_close(&f->streams[i]);
+}
+
+static lk_status check_file(lk_context *context, const char *path, const lk__data_stream *stream, bool whole)
+{
+    if (stream->gzip) return lk__fail(context, LK_EFORMAT, "%s is compressed by gzip: decompress it first", path);
+    if (stream->size < LK__CIFAR_RECORD)
+        return lk__fail(context, LK_EFORMAT, "%s is %s: it has %llu bytes, but a record of CIFAR-10 has %d", path,
+                        stream->size ? "truncated" : "empty", (unsigned long long)stream->size, LK__CIFAR_RECORD);
+    if (whole && stream->size % LK__CIFAR_RECORD != 0) return report_truncated(context, path, stream->size);
+    return LK_OK;
+}
+
+/* Adds up the sizes of the files before they are read, so that there is one allocation and no copy. whole: their sizes are checked. */
+static lk_status open_files(lk_context *context, const char *directory, bool train, bool whole, cifar_files *f)
+{
+    const char *const *files = train ? train_files : test_files;
+    const char        *missing = NULL;
+    char               found[LK__PATH];
+    lk_status          status = LK_OK;
+    int                count = train ? FILES : 1;
+    f->count = 0;
+    f->total = 0;
     if (!find_directory(directory, files, count, found, &missing))
         return report_missing(context, directory, train, missing);
-    for (int i = 0; i < count; i++) {
-        lk__path(paths[i], "%s/%s", found, files[i]); /* fits: find_directory formatted it before */
-        if ((status = lk__stream_open(context, paths[i], &streams[i])) < 0) goto fail;
-        if (streams[i].gzip) {
-            status = lk__fail(context, LK_EFORMAT, "%s is compressed by gzip: decompress it first", paths[i]);
-            goto fail;
-        }
-        if (streams[i].size < LK__CIFAR_RECORD) {
-            status = lk__fail(context, LK_EFORMAT, "%s is %s: it has %llu bytes, but a record of CIFAR-10 has %d",
-                              paths[i], streams[i].size ? "truncated" : "empty", (unsigned long long)streams[i].size,
-                              LK__CIFAR_RECORD);
-            goto fail;
-        }
-        if (probe && streams[i].size % LK__CIFAR_RECORD != 0) {
-            status = report_truncated(context, paths[i], streams[i].size);
-            goto fail;
-        }
-        total += streams[i].size;
+    while (f->count < count && status == LK_OK) {
+        char            *path = f->paths[f->count];
+        lk__data_stream *stream = &f->streams[f->count];
+        lk__path(path, "%s/%s", found, files[f->count]); /* fits: find_directory formatted it before */
+        f->count++;
+        status = lk__stream_open(context, path, stream);
+        if (status == LK_OK) status = check_file(context, path, stream, whole);
+        f->total += stream->size;
     }
-    if ((status = lk__dataset_make_labelled(context, "cifar10", (int64_t)(total / LK__CIFAR_RECORD), 3, dims, LK_U8,
-                                            CLASSES, class_names, &d)) < 0)
-        goto fail;
-    if (probe) goto done;
+    if (status < 0) close_files(f);
+    return status;
+}
+
+/* All records, and their labels. */
+static lk_status read_files(lk_context *context, cifar_files *f, lk_dataset *d)
+{
     int32_t       *labels = lk__dataset_column(d, 1);
-    unsigned char *bytes = d->owned[0] = lk__alloc(context, LK_MEMORY_DATA, (size_t)total);
-    d->owned_bytes[0] = (size_t)total;
+    unsigned char *bytes = d->owned[0] = lk__alloc(context, LK_MEMORY_DATA, (size_t)f->total);
+    d->owned_bytes[0] = (size_t)f->total;
     d->strides[0] = LK__CIFAR_RECORD;
-    if (!labels || !bytes) {
-        status = LK_ENOMEM;
-        goto fail;
-    }
-    for (int i = 0; i < count; i++) {
-        size_t  got = 0;
-        int64_t records = 0;
-        if ((status = lk__stream_read(&streams[i], bytes, (size_t)streams[i].size, &got)) < 0) goto fail;
-        if ((status = lk__cifar_check(context, paths[i], bytes, got, &records)) < 0) goto fail;
-        if (got != streams[i].size) {
-            status = lk__fail(context, LK_EFORMAT, "%s was truncated while it was read", paths[i]);
-            goto fail;
-        }
+    if (!labels || !bytes) return LK_ENOMEM;
+    for (int i = 0; i < f->count; i++) {
+        size_t    got = 0;
+        int64_t   records = 0;
+        lk_status status = lk__stream_read(&f->streams[i], bytes, (size_t)f->streams[i].size, &got);
+        if (status == LK_OK) status = lk__cifar_check(context, f->paths[i], bytes, got, &records);
+        if (status < 0) return status;
+        if (got != f->streams[i].size)
+            return lk__fail(context, LK_EFORMAT, "%s was truncated while it was read", f->paths[i]);
         bytes += got;
     }
     bytes = d->owned[0];
     for (int64_t i = 0; i < d->count; i++) labels[i] = bytes[i * LK__CIFAR_RECORD];
     d->columns[0] = bytes + 1; /* past the first record's label */
-done:
-    *dataset = d;
-    d = NULL;
-fail:
-    for (int i = 0; i < FILES; i++) lk__stream_close(&streams[i]);
-    lk_dataset_free(d);
+    return LK_OK;
+}
+
+lk_status lk__cifar_open(lk_context *context, const char *directory, lk_split split, bool probe, lk_dataset **dataset)
+{
+    static const int64_t dims[3] = {3, 32, 32};
+    cifar_files          files;
+    lk_dataset          *d = NULL;
+    *dataset = NULL;
+    lk_status status = open_files(context, directory, split == LK_SPLIT_TRAIN, probe, &files);
+    if (status < 0) return status;
+    status = lk__dataset_make_labelled(context, "cifar10", (int64_t)(files.total / LK__CIFAR_RECORD), 3, dims, LK_U8,
+                                       CLASSES, class_names, &d);
+    if (status == LK_OK && !probe) status = read_files(context, &files, d);
+    close_files(&files);
+    if (status == LK_OK)
+        *dataset = d;
+    else
+        lk_dataset_free(d);
     return status;
 }
 
