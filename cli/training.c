@@ -5,34 +5,63 @@
 
 #include <string.h>
 
-static int read_optimizer(setup *s, const char *name, const options *given)
+const char *training_optimizer(int index) { return lk_optimizer_name((lk_optimizer_kind)index); }
+
+/* "sgd, rmsprop": the optimizers that have an option. */
+static void list_optimizers(const char *option, char *text, size_t size)
 {
-    lk_optimizer_config *o = &s->config.optimizer;
-    double               betas[2];
-    lk_optimizer_parse(options_text(given, "optimizer"), &o->kind);
-    o->lr = options_number(given, "lr");
-    o->momentum = options_number(given, "momentum");
-    o->dampening = options_number(given, "dampening");
-    o->nesterov = options_flag(given, "nesterov");
-    o->epsilon = options_number(given, "epsilon");
-    o->weight_decay = options_number(given, "weight-decay");
-    o->decay_all = options_flag(given, "decay-all");
-    o->clip = options_number(given, "clip");
-    if (options_numbers(given, "betas", betas, 2) != 2) {
-        print_error(name, "--betas takes two numbers: --betas 0.9,0.999");
+    size_t used = 0;
+    text[0] = 0;
+    for (int i = 0; lk_optimizer_name((lk_optimizer_kind)i) && used < size; i++)
+        if (lk_optimizer_has((lk_optimizer_kind)i, option))
+            used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "",
+                                     lk_optimizer_name((lk_optimizer_kind)i));
+}
+
+/* Sets the options that the user, or the record of a checkpoint, has set; the others have the defaults of the optimizer. */
+static int read_optimizer_option(const char *name, const options *given, lk_optimizer_kind kind, const char *option,
+                                 bool set, double *fields, int count)
+{
+    char owners[256];
+    if (!set) return 0;
+    if (!lk_optimizer_has(kind, option)) {
+        list_optimizers(option, owners, sizeof owners);
+        print_error(name, "--%s belongs to --optimizer %s", option, owners);
         return EXIT_USER_ERROR;
     }
-    o->beta1 = betas[0];
-    o->beta2 = betas[1];
-    if (o->kind != LK_SGD && (options_given(given, "momentum") || o->nesterov || options_given(given, "dampening"))) {
-        print_error(name, "--momentum, --dampening and --nesterov belong to --optimizer sgd");
-        return EXIT_USER_ERROR;
-    }
-    if (o->kind == LK_SGD && (options_given(given, "betas") || options_given(given, "epsilon"))) {
-        print_error(name, "--betas and --epsilon belong to --optimizer adam and adamw");
+    if (count == 1) fields[0] = options_number(given, option);
+    if (count == 2 && options_numbers(given, option, fields, 2) != 2) {
+        print_error(name, "--%s takes two numbers: --%s 0.9,0.999", option, option);
         return EXIT_USER_ERROR;
     }
     return 0;
+}
+
+static int read_optimizer(setup *s, const char *name, const options *given)
+{
+    lk_optimizer_config *o = &s->config.optimizer;
+    lk_optimizer_kind    kind = o->kind;
+    int                  code = 0;
+    lk_optimizer_parse(options_text(given, "optimizer"), &kind);
+    lk_optimizer_defaults(kind, o);
+    o->lr = options_number(given, "lr");
+    o->weight_decay = options_number(given, "weight-decay");
+    o->decay_all = options_flag(given, "decay-all");
+    o->clip = options_number(given, "clip");
+#define READ_NUMBER(field, option, value, low, high, doc) \
+    if (code == 0) code = read_optimizer_option(name, given, kind, option, options_given(given, option), &o->field, 1);
+#define READ_PAIR(id, first, second, option, argument, a, b, low, high, doc)                                     \
+    double id[2] = {o->first, o->second};                                                                        \
+    if (code == 0) code = read_optimizer_option(name, given, kind, option, options_given(given, option), id, 2); \
+    o->first = id[0], o->second = id[1];
+#define READ_FLAG(field, option, doc)          \
+    o->field = options_flag(given, option); \
+    if (code == 0) code = read_optimizer_option(name, given, kind, option, o->field, NULL, 0);
+    LK_OPTIMIZER_OPTION_LIST(READ_NUMBER, READ_PAIR, READ_FLAG)
+#undef READ_NUMBER
+#undef READ_PAIR
+#undef READ_FLAG
+    return code;
 }
 
 int training_scale_rate(setup *s, const char *name, const options *given, double factor)

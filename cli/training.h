@@ -4,18 +4,21 @@
 
 #include "setup.h"
 
+#include <lockstep/optimizer.h>
+
+/* The options of optimizers, from their list. */
+#define OPTIMIZER_NUMBER(field, name, value, low, high, doc) NUMBER(name, "X", #value, low, high, doc),
+#define OPTIMIZER_PAIR(id, first, second, name, argument, a, b, low, high, doc) NUMBERS(name, argument, #a "," #b, low, high, doc),
+#define OPTIMIZER_FLAG(field, name, doc) FLAG(name, doc),
+
 #define TRAINING_OPTIONS                                                                                                 \
     DATA_ON_DEVICE_OPTION,                                                                                               \
     HEADING("Training"),                                                                                                 \
         INTEGER("epochs", "N", "3", 1, 1e9, "Passes over the training set (default 3). Text in windows has a sample for each token: use --steps"), \
         INTEGER("steps", "N", "0", 0, 1e15, "Stop after N steps instead; 0: by epochs"),                                 \
-        CHOICE("optimizer", "NAME", "adam", "sgd|adam|adamw", "Rule that updates the parameters, as PyTorch's"),         \
+        CHOICE_LISTED("optimizer", "NAME", "adam", training_optimizer, "Rule that updates the parameters, as PyTorch's"), \
         NUMBER("lr", "X", "0.001", 0, 1e6, "Learning rate"),                                                             \
-        NUMBER("momentum", "X", "0", 0, 1, "sgd: momentum"),                                                             \
-        NUMBER("dampening", "X", "0", 0, 1, "sgd: dampening of the momentum"),                                           \
-        FLAG("nesterov", "sgd: Nesterov's momentum"),                                                                    \
-        NUMBERS("betas", "B1,B2", "0.9,0.999", 0, 0.9999999, "adam, adamw: decay of the two moments"),                   \
-        NUMBER("epsilon", "X", "1e-8", 0, 1, "adam, adamw: added to the denominator"),                                   \
+        LK_OPTIMIZER_OPTION_LIST(OPTIMIZER_NUMBER, OPTIMIZER_PAIR, OPTIMIZER_FLAG)                                       \
         NUMBER("weight-decay", "X", "0", 0, 1e3, "Weight decay; biases and norms are excluded unless --decay-all"),      \
         FLAG("decay-all", "Decay biases and norms too"),                                                                 \
         NUMBER("clip", "X", "0", 0, 1e12, "Largest norm of the whole gradient; 0: no clipping"),                         \
@@ -49,6 +52,7 @@
         TEXT("init-partial", "FILE", NULL,                                                                               \
              "Start from the tensors of FILE whose names and shapes the model has, and print which were loaded; ignored when resuming")
 
+const char *training_optimizer(int index); /* its name; NULL past the last */
 /* Sets the rest of s->config. 0, or the exit status after the error was printed. */
 int training_make(setup *s, const char *command_name, const options *given);
 /* After training_make: multiplies the learning rate, and sets the schedule's final rate to --lr-min. The same return. */

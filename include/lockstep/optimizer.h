@@ -6,7 +6,32 @@
 
 LK_BEGIN_DECLS
 
-typedef enum lk_optimizer_kind { LK_SGD, LK_ADAM, LK_ADAMW } lk_optimizer_kind;
+/* X(constant, name): the optimizers. src/graph/op/ has a descriptor of each: its options of the list below, its state and its kernel. */
+#define LK_OPTIMIZER_LIST(X) \
+    X(LK_SGD, sgd)           \
+    X(LK_ADAM, adam)         \
+    X(LK_ADAMW, adamw)
+
+typedef enum lk_optimizer_kind {
+#define LK_OPTIMIZER_ENUM(constant, name) constant,
+    LK_OPTIMIZER_LIST(LK_OPTIMIZER_ENUM)
+#undef LK_OPTIMIZER_ENUM
+} lk_optimizer_kind;
+
+/* The options of single optimizers, each a field of lk_optimizer_config, or two, and an option of the command. Checks of ranges, help,
+ * configuration files, the record of a checkpoint and the comparison of ranks read this list.
+ *   NUMBER(field, name, default, lowest, highest, help)
+ *   PAIR(id, field, field, name, argument, default, default, lowest, highest, help)
+ *   FLAG(field, name, help) */
+#define LK_OPTIMIZER_OPTION_LIST(NUMBER, PAIR, FLAG)                                                              \
+    NUMBER(momentum, "momentum", 0, 0, 1, "sgd: momentum")                                                        \
+    NUMBER(dampening, "dampening", 0, 0, 1, "sgd: dampening of the momentum")                                     \
+    FLAG(nesterov, "nesterov", "sgd: Nesterov's momentum")                                                        \
+    PAIR(betas, beta1, beta2, "betas", "B1,B2", 0.9, 0.999, 0, 0.9999999, "adam, adamw: decay of the two moments") \
+    NUMBER(epsilon, "epsilon", 1e-8, 0, 1, "adam, adamw: added to the denominator")
+
+/* Arrays of optimizer state that a parameter can have. */
+enum { LK_MAX_MOMENTS = 4 };
 
 /* Settings for the parameters whose names match. The first matching group applies. Start from LK_PARAMETER_GROUP_INIT, which
  * changes nothing. */
@@ -37,7 +62,12 @@ typedef struct lk_optimizer_config {
 #define LK_OPTIMIZER_CONFIG_INIT \
     {.size = sizeof(lk_optimizer_config), .kind = LK_ADAM, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8}
 
-LK_API bool lk_optimizer_parse(const char *name, lk_optimizer_kind *kind); /* "sgd", "adam", "adamw" */
+LK_API bool        lk_optimizer_parse(const char *name, lk_optimizer_kind *kind); /* "sgd", "adam", "adamw", … */
+LK_API const char *lk_optimizer_name(lk_optimizer_kind kind); /* NULL: there is none; kinds are numbered from 0 */
+/* Whether an optimizer has an option, by its name in the list above: "betas". */
+LK_API bool lk_optimizer_has(lk_optimizer_kind kind, const char *option);
+/* Sets the kind, and the fields of all options to what that optimizer has by default; changes nothing else. */
+LK_API void lk_optimizer_defaults(lk_optimizer_kind kind, lk_optimizer_config *config);
 
 typedef enum lk_schedule_kind { LK_SCHEDULE_CONSTANT, LK_SCHEDULE_STEP, LK_SCHEDULE_COSINE } lk_schedule_kind;
 

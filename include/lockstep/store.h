@@ -27,11 +27,16 @@ typedef struct lk_state {
     bool     not_saved; /* a buffer that no file holds */
     void    *data; /* row-major, whole, in dtype: to be read only, since there may be a second copy; or NULL */
     int      moments;   /* optimizer state: how many of the same shape … */
-    void    *moment[2]; /* … SGD: momentum; Adam: exp_avg, exp_avg_sq; or NULL */
+    void    *moment[2]; /* … the first two, or NULL; lk_store_moment has all */
 } lk_state;
 
-/* The arrays of a state, all of its shape and type. */
-typedef enum lk_state_part { LK_STATE_VALUE, LK_STATE_MOMENT_0, LK_STATE_MOMENT_1, LK_STATE_PART_COUNT } lk_state_part;
+/* The arrays of a state, all of its shape and type: the value, and the moments, LK_STATE_MOMENT_0 + i. */
+typedef enum lk_state_part {
+    LK_STATE_VALUE,
+    LK_STATE_MOMENT_0,
+    LK_STATE_MOMENT_1,
+    LK_STATE_PART_COUNT = LK_STATE_MOMENT_0 + LK_MAX_MOMENTS
+} lk_state_part;
 
 /* Allocates the plan's state and initialises every parameter from its distribution, as a function of (seed, name, element), whichever rank
  * has the element. */
@@ -52,6 +57,10 @@ LK_API void      lk_store_free(lk_store *store);
 LK_API size_t   lk_store_count(const lk_store *store);
 LK_API lk_state lk_store_at(const lk_store *store, size_t index);                        /* in the order of recording */
 LK_API bool     lk_store_find(const lk_store *store, const char *name, lk_state *state); /* second names too */
+/* Moment i of state `index`: its memory, as lk_state.data, and its name in checkpoints, such as "exp_avg". NULL: lk_state has fewer; for the
+ * memory also where lk_state.data would be NULL. */
+LK_API void       *lk_store_moment(const lk_store *store, size_t index, int i);
+LK_API const char *lk_store_moment_name(const lk_store *store, size_t index, int i);
 /* Second names of tied weights: alias i (from 0) of state `index`, or NULL past the last. */
 LK_API const char *lk_store_alias(const lk_store *store, size_t index, size_t i);
 LK_API int64_t     lk_store_parameters(const lk_store *store); /* trained and frozen elements, buffers not counted */

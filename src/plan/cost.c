@@ -141,16 +141,3 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_text_callback write,
     print(&o, "\n");
     return critical;
 }
-
-size_t lk_plan_instructions(const lk_plan *p) { return p->train.order_count; }
-
-int64_t lk_plan_capacity(const lk_plan *p)
-{
-    const lk_graph *g = p->graph;
-    int64_t         smallest = INT64_MAX;
-    for (size_t i = 0; i < g->values_count; i++)
-        if (g->values[i].kind == LK__VALUE_INPUT && g->values[i].shape.count_axis >= 0 &&
-            g->values[i].shape.dims[0] < smallest)
-            smallest = g->values[i].shape.dims[0];
-    return smallest;
-}

@@ -3,6 +3,7 @@
 
 #include "base/config.h"
 #include "base/hash.h"
+#include "graph/optimizer.h"
 
 #include <fnmatch.h>
 #include <math.h>
@@ -103,7 +104,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     size_t backward;
     if ((status = lk__pass_buckets(p, &backward)) < 0) return status;
     size_t sync = list->graph->nodes_count;
-    if ((status = lk__pass_update(list, config->optimizer, p->states)) < 0) return status;
+    if ((status = lk__pass_update(p, config->optimizer)) < 0) return status;
     if ((status = lk__pass_layout(list, forward, backward, sync)) < 0) return status;
     lk__plan_place_moments(p);
     if ((status = lk__pass_leaf_batch(p)) < 0) return status;
@@ -249,19 +250,11 @@ static lk_status check_config(lk_graph *g, const lk_plan_config *config, lk__mes
     const lk_optimizer_config *o = config->optimizer;
     if (status < 0 || !o) return status;
     if (!config->loss.graph) return lk__fail(c, LK_EINVAL, "an optimizer needs a loss");
-    if ((unsigned)o->kind > LK_ADAMW) return lk__fail(c, LK_EINVAL, "there is no optimizer %d", (int)o->kind);
-    const double settings[] = {o->lr, o->weight_decay, o->clip, o->momentum, o->epsilon};
-    bool         good = isfinite(o->dampening) && o->beta1 >= 0 && o->beta1 < 1 && o->beta2 >= 0 && o->beta2 < 1;
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) good &= settings[i] >= 0 && isfinite(settings[i]);
-    if (!good)
-        return lk__fail(c, LK_EINVAL,
-                        "an optimizer setting is out of range: lr, weight decay, clip, momentum and epsilon are at "
-                        "least 0 and finite, betas from 0 to below 1");
+    char wrong[256];
+    if (!lk__optimizer_check(o, wrong, sizeof wrong)) return lk__fail(c, LK_EINVAL, "%s", wrong);
     if (o->groups_count < 0 || (o->groups_count > 0 && !o->groups))
         return lk__fail(c, LK_EINVAL, "groups_count is %d, and groups is %s", o->groups_count,
                         o->groups ? "set" : "NULL");
-    if (o->nesterov && (o->momentum <= 0 || o->dampening != 0))
-        return lk__fail(c, LK_EINVAL, "nesterov needs a momentum above 0 and no dampening");
     for (int i = 0; i < o->groups_count; i++) {
         if (!o->groups[i].match)
             return lk__fail(c, LK_EINVAL,
@@ -396,6 +389,19 @@ void lk_plan_free(lk_plan *p)
 size_t lk_plan_memory(const lk_plan *p, lk_memory kind)
 {
     return (unsigned)kind < LK_MEMORY_COUNT ? p->memory[kind] : 0;
+}
+
+size_t lk_plan_instructions(const lk_plan *p) { return p->train.order_count; }
+
+int64_t lk_plan_capacity(const lk_plan *p)
+{
+    const lk_graph *g = p->graph;
+    int64_t         smallest = INT64_MAX;
+    for (size_t i = 0; i < g->values_count; i++)
+        if (g->values[i].kind == LK__VALUE_INPUT && g->values[i].shape.count_axis >= 0 &&
+            g->values[i].shape.dims[0] < smallest)
+            smallest = g->values[i].shape.dims[0];
+    return smallest;
 }
 
 int           lk_plan_helpers(const lk_plan *p) { return p->helpers; }

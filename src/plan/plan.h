@@ -67,7 +67,7 @@ typedef struct lk__plan_state {
     bool           master;     /* it is stored in a narrower type than it is updated in, and has a master copy */
     size_t         master_offset;
     int            moments; /* optimizer state, one after the other */
-    size_t         moment_offset[2];
+    size_t         moment_offset[LK_MAX_MOMENTS];
     size_t         gradient_offset;
     lk__plan_splits splits[LK__ARRAY_COUNT]; /* of its arrays over ranks; `bytes` and `wide_bytes` are those of the whole */
     bool            trained;
@@ -109,6 +109,12 @@ typedef struct lk__plan_source {
     int             count;                        /* fields */
 } lk__plan_source;
 
+/* An array of the optimizer's state that every trained parameter has: its name in files, and its numbers before the first step. */
+typedef struct lk__plan_moment {
+    const char *name;
+    double      initial;
+} lk__plan_moment;
+
 struct lk_plan {
     lk_context     *context;
     lk__device     *device; /* the context's */
@@ -122,6 +128,7 @@ struct lk_plan {
     size_t          memory[LK_MEMORY_COUNT];
     bool            trains;
     double          lr; /* the optimizer's; 0: it does not train */
+    lk__plan_moment moments[LK_MAX_MOMENTS]; /* the optimizer's */
     lk_policy       policy;
     lk_dtype        gradient_dtype; /* of the all_reduce of gradients */
 
@@ -266,8 +273,8 @@ lk_status lk__pass_fuse_residual(lk__plan_list *list);
 lk_status lk__pass_fuse_gelu(lk__plan_list *list);
 /* sync_norm.c: batch norm with the statistics of all ranks and leaves. */
 lk_status lk__pass_sync_norm(lk__plan_list *list, lk__op_order order);
-/* update.c: clipping and the optimizer; sets the states' moments. */
-lk_status lk__pass_update(lk__plan_list *list, const lk_optimizer_config *optimizer, lk__plan_state *states);
+/* update.c: clipping and the optimizer; sets the plan's and the states' moments. */
+lk_status lk__pass_update(lk_plan *plan, const lk_optimizer_config *optimizer);
 /* layout.c: removes what nothing reads; stores images channels last where kernels need it; sets order and end. */
 lk_status lk__pass_layout(lk__plan_list *list, size_t forward_nodes, size_t backward_nodes, size_t sync_nodes);
 /* bucket.c: places gradients, groups them into buckets, and adds these and the collectives that reduce them: starts in backward, and waits

@@ -182,13 +182,17 @@ bool lk__plan_splits_state(const lk_plan *p)
 
 const char *lk__plan_splits_text(const lk_plan *p, size_t state, char *text, size_t bytes)
 {
-    static const char *const names[] = {"values", "master copy", "moment 0", "moment 1"};
+    static const char *const names[] = {"values", "master copy", "moment"};
     size_t                   used = 0;
     text[0] = '\0';
     for (int a = 0; a < LK__ARRAY_COUNT; a++)
         for (int i = 0; i < p->states[state].splits[a].count && used < bytes; i++) {
             const lk__plan_cut *split = &p->states[state].splits[a].split[i];
-            used += (size_t)snprintf(text + used, bytes - used, ", %s: %d over %u", names[a], split->dim, split->axes);
+            int                 moment = a - LK__ARRAY_MOMENT_0;
+            char                number[16] = "";
+            if (moment >= 0) snprintf(number, sizeof number, " %d", moment);
+            used += (size_t)snprintf(text + used, bytes - used, ", %s%s: %d over %u", names[moment < 0 ? a : 2], number,
+                                     split->dim, split->axes);
         }
     return text;
 }

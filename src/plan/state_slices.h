@@ -21,9 +21,8 @@
 typedef enum lk__plan_array {
     LK__ARRAY_STORED,
     LK__ARRAY_MASTER,
-    LK__ARRAY_MOMENT_0,
-    LK__ARRAY_MOMENT_1,
-    LK__ARRAY_COUNT
+    LK__ARRAY_MOMENT_0, /* and the next ones */
+    LK__ARRAY_COUNT = LK__ARRAY_MOMENT_0 + LK_MAX_MOMENTS
 } lk__plan_array;
 
 /* Along a dimension, into as many parts as these axes of the mesh have ranks: a rank has the part of its coordinate. Their counts differ by one

@@ -1,5 +1,6 @@
 /* update.c - the update section: the gradients' common scale (mean over the samples, clipping), then one optimizer node per
  * parameter, which updates its master copy and rounds that to the stored one where there are two. */
+#include "graph/optimizer.h"
 #include "plan/plan.h"
 
 #include <fnmatch.h>
@@ -16,24 +17,13 @@ static lk__op_attrs optimizer_attrs(const lk_optimizer_config *o, const lk__grap
 {
     const lk_parameter_group *group = group_of(o, s);
     lk__op_attrs              a = {.lr_scale = 1, .weight_decay = s->no_decay && !o->decay_all ? 0 : o->weight_decay};
-    if (o->kind == LK_SGD) {
-        a.momentum = o->momentum;
-        a.dampening = o->dampening;
-        a.nesterov = o->nesterov;
-    } else {
-        a.beta1 = o->beta1;
-        a.beta2 = o->beta2;
-        a.epsilon = o->epsilon;
-        a.decoupled = o->kind == LK_ADAMW;
-    }
+    lk__optimizer_attributes(o, &a);
     if (group) {
         if (group->lr_scale > 0) a.lr_scale = group->lr_scale;
         if (group->weight_decay >= 0) a.weight_decay = group->weight_decay;
     }
     return a;
 }
-
-static int moments_of(const lk_optimizer_config *o) { return o->kind == LK_SGD ? (o->momentum != 0) : 2; }
 
 /* The sum of all gradients' squares, as one value. */
 static int total_squares(lk__plan_list *list)
@@ -74,31 +64,52 @@ static int updated_value(lk_graph *g, size_t state, bool master)
     return lk__graph_add_value(g, &v);
 }
 
-lk_status lk__pass_update(lk__plan_list *list, const lk_optimizer_config *o, lk__plan_state *states)
+/* The optimizer's node for one state, and how many moments that has. */
+static lk_status update_state(lk__plan_list *list, const lk_optimizer_config *o, size_t i, int scale, lk__plan_state *sp)
 {
-    lk_graph *g = list->graph;
-    int       squares = o->clip > 0 ? total_squares(list) : -1;
-    int       in[2] = {list->numbers[LK__NUMBER_WEIGHT], squares};
+    lk_graph    *g = list->graph;
+    lk__op       op = lk__optimizer_find(o->kind)->op;
+    lk__op_attrs attrs = optimizer_attrs(o, &g->states[i]);
+    unsigned     keeps = lk__optimizer_keeps(o);
+    int in[] = {list->gradients[i], scale}, out[LK__MAX_OUT], outputs = 1, stored = lk__op_find(op)->outputs - 1;
+    for (int k = 0; k < LK__MAX_OUT; k++) out[k] = -1;
+    if ((out[0] = updated_value(g, i, sp->master)) < 0) return g->status;
+    for (int m = 0; m < LK_MAX_MOMENTS; m++) {
+        if (!(keeps >> m & 1)) continue;
+        if ((out[1 + m] = moment_value(g, i, sp->moments++)) < 0) return g->status;
+        outputs = 2 + m;
+    }
+    if (sp->master) {
+        out[stored] = g->states[i].value;
+        outputs = stored + 1;
+    }
+    return lk__emit_update(g, g->states[i].site, op, &attrs, in, 2, out, outputs) < 0 ? g->status : LK_OK;
+}
+
+static void describe_moments(const lk_optimizer_config *o, lk__plan_moment moments[LK_MAX_MOMENTS])
+{
+    const lk__graph_optimizer *optimizer = lk__optimizer_find(o->kind);
+    unsigned                   keeps = lk__optimizer_keeps(o);
+    for (int m = 0, count = 0; m < LK_MAX_MOMENTS; m++)
+        if (keeps >> m & 1)
+            moments[count++] =
+                (lk__plan_moment){optimizer->moments[m], optimizer->initial ? optimizer->initial(o, m) : 0};
+}
+
+lk_status lk__pass_update(lk_plan *p, const lk_optimizer_config *o)
+{
+    lk__plan_list *list = &p->train;
+    lk_graph      *g = list->graph;
+    lk_status      status = LK_OK;
+    int            squares = o->clip > 0 ? total_squares(list) : -1;
+    int            in[2] = {list->numbers[LK__NUMBER_WEIGHT], squares};
     int node = lk__emit(g, LK_HERE, LK__OP_gradient_scale, &(lk__op_attrs){.clip = o->clip}, in, squares < 0 ? 1 : 2,
                         LK__ALL_OUTPUTS);
     if (node < 0) return g->status;
     int scale = g->nodes[node].out[0];
     list->norm = g->nodes[node].out[1];
-    for (size_t i = 0; i < g->states_count; i++) {
-        if (list->gradients[i] < 0) continue;
-        lk__op_attrs attrs = optimizer_attrs(o, &g->states[i]);
-        lk__op       op = o->kind == LK_SGD ? LK__OP_sgd : LK__OP_adam;
-        int          moments = moments_of(o), stored = lk__op_find(op)->outputs - 1, outputs = 1 + moments;
-        int          out[LK__MAX_OUT] = {updated_value(g, i, states[i].master), -1, -1, -1};
-        for (int m = 0; m < moments; m++)
-            if ((out[1 + m] = moment_value(g, i, m)) < 0) return g->status;
-        if (states[i].master) {
-            out[stored] = g->states[i].value;
-            outputs = stored + 1;
-        }
-        int in[] = {list->gradients[i], scale};
-        if (out[0] < 0 || lk__emit_update(g, g->states[i].site, op, &attrs, in, 2, out, outputs) < 0) return g->status;
-        states[i].moments = moments;
-    }
-    return LK_OK;
+    describe_moments(o, p->moments);
+    for (size_t i = 0; i < g->states_count && status >= 0; i++)
+        if (list->gradients[i] >= 0) status = update_state(list, o, i, scale, &p->states[i]);
+    return status;
 }

@@ -149,6 +149,13 @@ static lk_status fill_device(lk_store *s, size_t index, filling *f, char *memory
     return status;
 }
 
+/* The filling of an array of memory that `f` describes. */
+static lk_status fill_memory(lk_store *s, size_t index, lk__plan_array array, filling *f, bool rounds)
+{
+    char *memory = lk__store_array_memory(s, index, array);
+    return s->device->backend->host ? fill_here(s, index, f, memory, rounds) : fill_device(s, index, f, memory, rounds);
+}
+
 static lk_status fill_array(lk_store *s, size_t index, lk__plan_array array, uint64_t seed)
 {
     const lk__graph_state *state = &s->plan->graph->states[index];
@@ -161,18 +168,31 @@ static lk_status fill_array(lk_store *s, size_t index, lk__plan_array array, uin
                                 .rounded = master && array == LK__ARRAY_STORED,
                                 .random = lk__random_make(seed, LK__FOR_INIT, lk__hash64(state->name, strlen(state->name), 0))};
     bool                   rounds = array == LK__ARRAY_MASTER && same_slices(&slices, &stored);
-    char                  *memory = lk__store_array_memory(s, index, array);
-    return s->device->backend->host ? fill_here(s, index, &f, memory, rounds)
-                                    : fill_device(s, index, &f, memory, rounds);
+    return fill_memory(s, index, array, &f, rounds);
 }
 
-/* The values of this rank's slices; moments are zero. A stored copy that has other slices than its master copy is drawn again. */
+/* Memory is zero, and so are most moments before the first step. */
+static lk_status fill_moments(lk_store *s, size_t index)
+{
+    lk_status status = LK_OK;
+    for (int m = 0; m < s->plan->states[index].moments && status >= 0; m++) {
+        lk__plan_array  array = (lk__plan_array)(LK__ARRAY_MOMENT_0 + m);
+        lk__graph_state constant = {.init = LK_INIT_CONSTANT, .a = s->plan->moments[m].initial};
+        lk__plan_slices slices = lk__plan_state_slices(s->plan, index, array);
+        filling         f = {.state = &constant, .slices = &slices, .type = slices.dtype};
+        if (constant.a != 0) status = fill_memory(s, index, array, &f, false);
+    }
+    return status;
+}
+
+/* The values of this rank's slices. A stored copy that has other slices than its master copy is drawn again. */
 static lk_status initialise(lk_store *s, size_t index, uint64_t seed)
 {
     lk__plan_array  array = lk__store_array(s, index, LK_STATE_VALUE);
     lk__plan_slices value = lk__plan_state_slices(s->plan, index, array);
     lk__plan_slices stored = lk__plan_state_slices(s->plan, index, LK__ARRAY_STORED);
     lk_status       status = fill_array(s, index, array, seed);
+    if (status >= 0) status = fill_moments(s, index);
     return status < 0 || same_slices(&value, &stored) ? status : fill_array(s, index, LK__ARRAY_STORED, seed);
 }
 
@@ -318,9 +338,19 @@ lk_state lk_store_at(const lk_store *s, size_t index)
     memcpy(out.dims, shape->dims, sizeof out.dims);
     if (!lk__device_is_host(s->device)) return out;
     out.data = whole_memory(s, index, LK_STATE_VALUE);
-    for (int m = 0; m < sp->moments; m++)
-        out.moment[m] = whole_memory(s, index, (lk_state_part)(LK_STATE_MOMENT_0 + m));
+    for (int m = 0; m < 2; m++) out.moment[m] = lk_store_moment(s, index, m);
     return out;
+}
+
+void *lk_store_moment(const lk_store *s, size_t index, int i)
+{
+    bool has = lk_store_moment_name(s, index, i) && lk__device_is_host(s->device);
+    return has ? whole_memory(s, index, (lk_state_part)(LK_STATE_MOMENT_0 + i)) : NULL;
+}
+
+const char *lk_store_moment_name(const lk_store *s, size_t index, int i)
+{
+    return i >= 0 && i < s->plan->states[index].moments ? s->plan->moments[i].name : NULL;
 }
 
 const char *lk_store_alias(const lk_store *s, size_t index, size_t i)

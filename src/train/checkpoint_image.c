@@ -10,8 +10,6 @@
 
 /* ---- sizes ---- */
 
-enum { MOMENT_NAME = 16 }; /* bytes of ".momentum_buffer", the longest of them */
-
 void lk__image_bounds(const lk_plan *plan, uint64_t bytes[2])
 {
     const lk_graph *g = plan->graph;
@@ -23,8 +21,9 @@ void lk__image_bounds(const lk_plan *plan, uint64_t bytes[2])
         lk_dtype               type = sp->master ? lk__wide_type(shape->dtype) : shape->dtype;
         uint64_t               data = (uint64_t)lk__shape_elements(shape) * lk_dtype_size(type);
         size_t                 name = strlen(state->name);
-        bytes[LK__FILE_OPTIMIZER] +=
-            (uint64_t)sp->moments * (data + lk__safetensors_entry(name + MOMENT_NAME, shape->rank));
+        for (int m = 0; m < sp->moments; m++)
+            bytes[LK__FILE_OPTIMIZER] +=
+                data + lk__safetensors_entry(name + 1 + strlen(plan->moments[m].name), shape->rank);
         if (state->not_saved) continue;
         bytes[LK__FILE_MODEL] += data + lk__safetensors_entry(name, shape->rank);
         for (size_t j = 0; j < state->aliases_count; j++)
@@ -76,7 +75,7 @@ static lk_status list_optimizer(lk__train_saver *s, size_t *count)
         lk_state state = lk_store_at(s->store, i);
         for (int m = 0; m < state.moments; m++, (*count)++) {
             char *name = s->names[*count];
-            int   n = snprintf(name, sizeof s->names[0], "%s.%s", state.name, lk__moment_name(state.moments, m));
+            int   n = snprintf(name, sizeof s->names[0], "%s.%s", state.name, lk_store_moment_name(s->store, i, m));
             if (n < 0 || (size_t)n >= sizeof s->names[0])
                 return lk__fail(s->context, LK_EINVAL, "parameter name \"%s\" is too long to save", state.name);
             s->tensors[*count] = tensor_of_state(s, i, (lk_state_part)(LK_STATE_MOMENT_0 + m), name);

@@ -3,6 +3,7 @@
 #include "train/trainer.h"
 
 #include "base/hash.h"
+#include "graph/optimizer.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -24,16 +25,6 @@ static void describe_data(const char *what, const lk_dataset *d, char text[LINE]
             used += (size_t)snprintf(text + used, LINE - used, "%s%lld", k ? "x" : " ", (long long)f->dims[k]);
         if (f->classes && used < LINE) used += (size_t)snprintf(text + used, LINE - used, " of %d classes", f->classes);
     }
-}
-
-static void describe_optimizer(const lk_optimizer_config *o, char text[LINE])
-{
-    snprintf(text, LINE,
-             "optimizer %d, lr %.17g, momentum %.17g, dampening %.17g, nesterov %d, beta1 %.17g, beta2 %.17g, epsilon "
-             "%.17g, "
-             "weight decay %.17g (all: %d), clip %.17g",
-             o->kind, o->lr, o->momentum, o->dampening, o->nesterov, o->beta1, o->beta2, o->epsilon, o->weight_decay,
-             o->decay_all, o->clip);
 }
 
 /* Rates of the caller's schedule at steps spread over the run, both ends included: ranks whose callbacks differ would diverge. */
@@ -80,7 +71,11 @@ static bool option_line(const lk_trainer_config *config, int index, char text[LI
             (long long)config->check_every, config->init || config->init_partial,
             config->trace ? (long long)config->trace_steps : 0);
         return true;
-    case 5: describe_optimizer(&config->optimizer, text); return true;
+    case 5: {
+        char optimizer[LINE - sizeof "optimizer "];
+        snprintf(text, LINE, "optimizer %s", lk__optimizer_text(&config->optimizer, optimizer, sizeof optimizer));
+        return true;
+    }
     case 6:
         snprintf(text, LINE, "schedule %d, warmup %lld, total %lld, every %lld, gamma %.17g, minimum %.17g", s->kind,
                  (long long)s->warmup, (long long)s->total, (long long)s->every, s->gamma, s->minimum);

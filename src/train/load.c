@@ -9,12 +9,6 @@
 
 enum { CHUNK = LK__LOAD_STAGING / (2 * sizeof(double)) }; /* elements copied at a time */
 
-const char *lk__moment_name(int moments, int m)
-{
-    static const char *const adam[] = {"exp_avg", "exp_avg_sq"};
-    return moments == 2 ? adam[m] : "momentum_buffer";
-}
-
 static double read_element(lk_dtype type, const void *data, size_t i)
 {
     switch (type) {
@@ -121,7 +115,7 @@ lk_status lk__load_visit(lk__load_target *to, lk__train_load_what what, lk_statu
         }
         for (int m = 0; m < to->state.moments && status >= 0; m++, ++*count) {
             char name[512];
-            snprintf(name, sizeof name, "%s.%s", to->state.name, lk__moment_name(to->state.moments, m));
+            snprintf(name, sizeof name, "%s.%s", to->state.name, lk_store_moment_name(s, i, m));
             to->name = name;
             to->part = (lk_state_part)(LK_STATE_MOMENT_0 + m);
             status = visit(to);

@@ -14,9 +14,6 @@ lk_status lk__load_check(lk_store *store, const char *path, lk__train_load_what 
 /* load_partial.c: what the file and the model share. *report is freed first if it is set; it is set if the file could be read. */
 lk_status lk__load_partial(lk_store *store, const char *path, lk_load_report **report);
 
-/* PyTorch's name for state m of an optimizer that keeps `moments` states: "exp_avg", "momentum_buffer". */
-const char *lk__moment_name(int moments, int m);
-
 /* ---- shared by both ways of loading ---- */
 
 enum { LK__LOAD_STAGING = 262144 };

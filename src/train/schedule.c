@@ -1,29 +1,17 @@
-/* schedule.c - names of optimizers and schedules, and the learning rate of a step. */
+/* schedule.c - learning-rate schedules: their names, and the rate of a step. */
 #include <lockstep/optimizer.h>
 #include <math.h>
 #include <string.h>
 
-static int find_name(const char *name, const char *const *names, int count)
-{
-    for (int i = 0; i < count; i++)
-        if (strcmp(name, names[i]) == 0) return i;
-    return -1;
-}
-
-bool lk_optimizer_parse(const char *name, lk_optimizer_kind *kind)
-{
-    static const char *const names[] = {"sgd", "adam", "adamw"};
-    int                      i = find_name(name, names, 3);
-    if (i >= 0) *kind = (lk_optimizer_kind)i;
-    return i >= 0;
-}
-
 bool lk_schedule_parse(const char *name, lk_schedule_kind *kind)
 {
     static const char *const names[] = {"constant", "step", "cosine"};
-    int                      i = find_name(name, names, 3);
-    if (i >= 0) *kind = (lk_schedule_kind)i;
-    return i >= 0;
+    for (int i = 0; i < 3; i++)
+        if (strcmp(name, names[i]) == 0) {
+            *kind = (lk_schedule_kind)i;
+            return true;
+        }
+    return false;
 }
 
 double lk_schedule_rate(const lk_schedule *s, double lr, int64_t step)

@@ -112,7 +112,7 @@ static void slices_and_sizes_that_do_not_exist_are_refused(void)
     CHECK_ERROR(&r, lk_store_read(r.store, "w", LK_STATE_VALUE, 1, -1, buffer, 12), LK_EINVAL, "-1 elements");
     CHECK_ERROR(&r, lk_store_write(r.store, "w", LK_STATE_VALUE, 0, 20, buffer, 79), LK_EINVAL, "80 bytes, not 79");
     CHECK_ERROR(&r, lk_store_write(r.store, "fixed", LK_STATE_MOMENT_0, 0, 4, buffer, 16), LK_EINVAL, "0 moments");
-    CHECK_ERROR(&r, lk_store_write(r.store, "w", LK_STATE_PART_COUNT, 0, 4, buffer, 16), LK_EINVAL, "part 3");
+    CHECK_ERROR(&r, lk_store_write(r.store, "w", LK_STATE_PART_COUNT, 0, 4, buffer, 16), LK_EINVAL, "part 5");
     CHECK_ERROR(&r, lk_store_read(r.store, "bn.running_mean", LK_STATE_MOMENT_1, 0, 4, buffer, 16), LK_EINVAL, "part 2");
     rig_close(&r);
 }
