@@ -170,12 +170,11 @@ static void run_kernel(lk__plan_accesses *a, const lk__schedule_run *run, const 
     }
 }
 
-static void start_value(lk__plan_accesses *a, const lk__schedule_run *run, const lk__graph_node *n, bool leaves)
+static void start_value(lk__plan_accesses *a, const lk__schedule_run *run, const lk__graph_node *n, bool leaf_batch)
 {
     for (int slot = 0; slot < run->slots; slot++) {
-        if (!leaves || !a->plan->batch_leaves)
-            lk__access_value(a, LK__READS, n->in[0], slot, run->part + slot, run->set + slot);
-        for (int leaf = 0; leaf < a->parts && leaves && a->plan->batch_leaves; leaf++)
+        if (!leaf_batch) lk__access_value(a, LK__READS, n->in[0], slot, run->part + slot, run->set + slot);
+        for (int leaf = 0; leaf < a->parts && leaf_batch; leaf++)
             lk__access_number(a, LK__READS, LK__SPACE_LEAF_SUMS, leaf_sum(a, n->in[0], leaf), leaf, 1);
         lk__access_value(a, LK__WRITES, n->out[0], slot, run->part + slot, run->set + slot);
     }
@@ -200,10 +199,10 @@ static void read_numbers(lk__plan_accesses *a, int slot, int part)
 /* Those of a batch, in the row of its leaf or added to those of the batches before. */
 static void write_numbers(lk__plan_accesses *a, const lk__schedule_run *run)
 {
-    bool leaves = a->plan->parallel.leaves > 0, adds = run->flags & LK__IF_ADDS;
+    bool adds = run->flags & LK__IF_ADDS;
     for (int slot = 0; slot < run->slots; slot++) {
         int    part = run->part + slot;
-        size_t row = leaves ? (size_t)part * LK__PLAN_NUMBERS : 0;
+        size_t row = (size_t)(run->row + slot) * LK__PLAN_NUMBERS;
         read_numbers(a, slot, part);
         for (int k = 0; k < a->list->numbers_count; k++) {
             if (a->list->numbers[k] < 0) continue;
@@ -225,17 +224,17 @@ static void write_leaf_numbers(lk__plan_accesses *a)
     }
 }
 
-static void report_numbers(lk__plan_accesses *a)
+static void report_numbers(lk__plan_accesses *a, bool shared)
 {
-    bool leaves = a->plan->parallel.leaves > 0;
-    for (int row = 0; row < (leaves ? a->parts : 1); row++)
+    int rows = lk__plan_divide(a->plan).rows;
+    for (int row = 0; row < rows; row++)
         for (int k = 0; k < a->list->numbers_count; k++)
             if (a->list->numbers[k] >= 0)
                 lk__access_number(a, LK__READS, LK__SPACE_NUMBERS, (size_t)row * LK__PLAN_NUMBERS + (size_t)k, row,
-                                  leaves ? 1 : a->parts);
-    if (a->plan->shared && a->late) lk__access_lent(a);
+                                  a->parts / rows);
+    if (shared && a->late) lk__access_lent(a);
     lk__access_number(a, LK__WRITES, LK__SPACE_REPORT, 0, LK__PART_ALL, 1);
-    if (a->plan->shared) lk__access_number(a, LK__WRITES, LK__SPACE_PEERS, 0, LK__PART_ALL, 1);
+    if (shared) lk__access_number(a, LK__WRITES, LK__SPACE_PEERS, 0, LK__PART_ALL, 1);
 }
 
 /* In the section update of the last batch, where it also leaves the weight. */
@@ -262,7 +261,7 @@ static void write_weight(lk__plan_accesses *a)
 {
     int weight = a->list->numbers[LK__NUMBER_WEIGHT];
     lk__access_number(a, LK__READS, LK__SPACE_REPORT, 0, LK__PART_ALL, 1);
-    if (weight >= 0) lk__access_value(a, LK__WRITES, weight, 0, LK__PART_ALL, 0);
+    lk__access_value(a, LK__WRITES, weight, 0, LK__PART_ALL, 0);
 }
 
 static void read_norm(lk__plan_accesses *a)
@@ -283,19 +282,27 @@ lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, c
     a->count = 0;
     switch (in->action) {
     case LK__DO_INPUTS:
+    case LK__DO_BOUND:
     case LK__DO_BATCH_BEGIN: write_inputs(a, run); break;
     case LK__DO_LEAVES:
     case LK__DO_KERNEL:
         run_kernel(a, run, n, lk__plan_by_leaf(a->list, in->node), in->section == LK_UPDATE);
         if (in->action == LK__DO_LEAVES) keep_numbers(a, n);
         break;
-    case LK__DO_START: start_value(a, run, n, false); break;
-    case LK__DO_START_LEAVES: start_value(a, run, n, true); break;
+    case LK__DO_START:
+    case LK__DO_START_STAGED:
+    case LK__DO_START_ALONE:
+    case LK__DO_REFUSE_LEAVES:
+    case LK__DO_START_LEAVES: start_value(a, run, n, false); break;
+    case LK__DO_START_LEAF_BATCH: start_value(a, run, n, true); break;
     case LK__DO_LOSS_SCALES: write_scales(a, run); break;
     case LK__DO_LOSSES: read_numbers(a, 0, run->part); break;
     case LK__DO_NUMBERS: write_numbers(a, run); break;
     case LK__DO_LEAF_NUMBERS: write_leaf_numbers(a); break;
-    case LK__DO_REPORT: report_numbers(a); break;
+    case LK__DO_REPORT: report_numbers(a, false); break;
+    case LK__DO_REPORT_SHARED: report_numbers(a, true); break;
+    case LK__DO_DIVIDE:
+    case LK__DO_DIVIDE_SHARED:
     case LK__DO_CHECK_LOSS: lk__access_number(a, LK__READS, LK__SPACE_REPORT, 0, LK__PART_ALL, 1); break;
     case LK__DO_WEIGHT: write_weight(a); break;
     case LK__DO_NORM: read_norm(a); break;
@@ -314,10 +321,12 @@ lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, c
         break;
     case LK__DO_ADD_SETS:
     case LK__DO_ADD_LEAVES:
+    case LK__DO_ADD_LEAF_BATCH:
     case LK__DO_ROUND:
     case LK__DO_WIDEN:
     case LK__DO_WIDEN_SLICE:
     case LK__DO_COPY_OUT:
+    case LK__DO_COPY_OUT_SETS:
     case LK__DO_COPY_IN:
     case LK__DO_START_BUCKET:
     case LK__DO_START_SCATTER:
@@ -330,10 +339,12 @@ lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, c
     case LK__DO_BARRIER_UPDATE: lk__access_shared(a, run, in); break;
     /* The step block is part of every slot's inputs; a step's end is another way to run what follows it. */
     case LK__DO_STEP_BLOCK:
+    case LK__DO_READ_IDS:
     case LK__DO_STEP_END:
     case LK__DO_WAIT:
     case LK__DO_LEND:
     case LK__DO_BARRIER_BEGIN:
+    case LK__DO_BARRIER_BUFFERS:
     case LK__ACTION_COUNT: break;
     }
     return a->status;
@@ -374,8 +385,9 @@ lk_status lk__accesses_create(const lk_plan *plan, const lk__plan_list *list, lk
     const lk_graph *g = list->graph;
     *a = (lk__plan_accesses){.plan = plan, .list = list, .pieces = pieces, .pieces_count = pieces_count};
     a->values = g->values_count;
+    a->group = group;
     a->late = plan->trains && lk__plan_sums_late(plan, group);
-    a->parts = plan->parallel.leaves ? (int)lk__range_count(lk__plan_own_leaves(plan)) : plan->parallel.micro_batches;
+    a->parts = lk__plan_divide(plan).here;
     a->root = lk__alloc(plan->context, LK_MEMORY_OTHER, a->values * sizeof *a->root);
     a->scaled = lk__alloc(plan->context, LK_MEMORY_OTHER, a->values * sizeof *a->scaled);
     if (a->values && (!a->root || !a->scaled)) {

@@ -48,6 +48,7 @@ typedef struct lk__plan_accesses {
     const lk__plan_list  *list;
     const lk__plan_piece *pieces; /* of this rank, of a state that is shared */
     size_t                pieces_count;
+    lk__plan_group        group;
     bool                  late;   /* lk__plan_sums_late */
     int                   parts;  /* micro-batches or leaves of this rank in a step */
     int                  *root;   /* by value: the value whose bytes it has: that which it is a view of, or itself */

@@ -79,7 +79,6 @@ static void add_sets(lk__plan_accesses *a, const lk__schedule_run *run, range r)
 
 static void add_leaves(lk__plan_accesses *a, range r)
 {
-    if (a->plan->batch_leaves && a->plan->states[r.state].adds_leaves) return; /* its kernel does */
     for (int leaf = 0, count; leaf < a->parts; leaf += count) {
         count = lk__access_subtree(a, leaf);
         for (int i = 0; i < count && count > 1; i++)
@@ -103,17 +102,17 @@ static void read_subtrees(lk__plan_accesses *a, lk__plan_access_kind kind, int s
 
 static int exchanged_space(const lk__plan_accesses *a)
 {
-    return lk__device_is_host(a->plan->device) ? LK__SPACE_GRADIENTS : LK__SPACE_EXCHANGED;
+    return a->group.staged ? LK__SPACE_EXCHANGED : LK__SPACE_GRADIENTS;
 }
 
 /* Of sets of leaves those with the sums of subtrees matter: what else is copied with them, nothing reads. */
-static void copy_out(lk__plan_accesses *a, int bucket, range r)
+static void copy_out(lk__plan_accesses *a, const lk__plan_instruction *in, range r)
 {
     size_t before = a->count;
-    if (lk__plan_by_slices(a->plan))
+    if (in->action == LK__DO_COPY_OUT_SETS)
         read_subtrees(a, LK__COPIES, LK__SPACE_EXCHANGED, r);
     else
-        put_sent(a, LK__COPIES, LK__SPACE_EXCHANGED, bucket, r, complete(a));
+        put_sent(a, LK__COPIES, LK__SPACE_EXCHANGED, in->bucket, r, complete(a));
     for (size_t i = before; i < a->count; i++) a->all[i].from = LK__SPACE_GRADIENTS;
 }
 
@@ -151,6 +150,9 @@ static void access_range(lk__plan_accesses *a, const lk__schedule_run *run, cons
     switch (in->action) {
     case LK__DO_ADD_SETS: add_sets(a, run, r); break;
     case LK__DO_ADD_LEAVES: add_leaves(a, r); break;
+    case LK__DO_ADD_LEAF_BATCH:
+        if (!a->plan->states[r.state].adds_leaves) add_leaves(a, r); /* else its kernel does */
+        break;
     case LK__DO_ROUND:
         put_gradient(a, LK__READS, LK__SPACE_GRADIENTS, 0, r, complete(a));
         put_sent(a, LK__WRITES, LK__SPACE_GRADIENTS, in->bucket, r, complete(a));
@@ -160,7 +162,8 @@ static void access_range(lk__plan_accesses *a, const lk__schedule_run *run, cons
         put_gradient(a, LK__WRITES, LK__SPACE_GRADIENTS, 0, r, reduced(a));
         break;
     case LK__DO_WIDEN_SLICE: widen_slice(a, in->bucket, r); break;
-    case LK__DO_COPY_OUT: copy_out(a, in->bucket, r); break;
+    case LK__DO_COPY_OUT:
+    case LK__DO_COPY_OUT_SETS: copy_out(a, in, r); break;
     case LK__DO_COPY_IN:
         put_sent(a, LK__READS, LK__SPACE_EXCHANGED, in->bucket, r, reduced(a));
         put_sent(a, LK__WRITES, LK__SPACE_GRADIENTS, in->bucket, r, reduced(a));

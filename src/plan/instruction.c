@@ -74,24 +74,35 @@ static int bucket_of(const maker *m, const lk__graph_node *n)
     return x->kind == LK__VALUE_BUCKET ? x->state : -1;
 }
 
+static lk__plan_instruction reduction_of(const lk_plan *p)
+{
+    if (p->shared)
+        return (lk__plan_instruction){.action = LK__DO_START_SCATTER,
+                                      .how = p->parallel.hosts > 1 ? "reduce_scatter on hosts, all_reduce between them:"
+                                                                   : "reduce_scatter"};
+    if (lk__plan_by_slices(p))
+        return (lk__plan_instruction){.action = LK__DO_START_SLICES, .how = "all_to_all and all_gather"};
+    return (lk__plan_instruction){.action = LK__DO_START_BUCKET, .how = "all_reduce"};
+}
+
 /* From a bucket that is complete to its reduction. */
 static void put_reduction(maker *m, lk_section section, unsigned when, int node, int bucket, int collective)
 {
     const lk_plan *p = m->plan;
-    if (p->parallel.leaves) put_bucket(m, section, LK__DO_ADD_LEAVES, when, bucket);
+    if (p->parallel.leaves)
+        put_bucket(m, section, p->batch_leaves ? LK__DO_ADD_LEAF_BATCH : LK__DO_ADD_LEAVES, when, bucket);
     if (lk__plan_batch_parts(p) == 1) return;
     if (lk__bucket_type(p, &p->buckets[bucket]) != p->buckets[bucket].dtype)
         put_bucket(m, section, LK__DO_ROUND, when, bucket);
     if (lk__plan_sums_late(p, m->group)) return;
-    if (!lk__device_is_host(p->device)) put_bucket(m, section, LK__DO_COPY_OUT, when, bucket);
-    put(m, section,
-        (lk__plan_instruction){.action = p->shared               ? LK__DO_START_SCATTER
-                                         : lk__plan_by_slices(p) ? LK__DO_START_SLICES
-                                                                 : LK__DO_START_BUCKET,
-                               .when = when,
-                               .node = node,
-                               .bucket = bucket,
-                               .collective = collective});
+    if (m->group.staged)
+        put_bucket(m, section, lk__plan_by_slices(p) ? LK__DO_COPY_OUT_SETS : LK__DO_COPY_OUT, when, bucket);
+    lk__plan_instruction start = reduction_of(p);
+    start.when = when;
+    start.node = node;
+    start.bucket = bucket;
+    start.collective = collective;
+    put(m, section, start);
 }
 
 /* In the section sync: the reduction, where backward has not made it, and its end. */
@@ -102,7 +113,7 @@ static void put_end_of_reduction(maker *m, int start, int wait, int bucket, int 
     if (lk__plan_batch_parts(p) == 1 || lk__plan_sums_late(p, m->group)) return;
     put(m, LK_SYNC,
         (lk__plan_instruction){.action = LK__DO_WAIT, .node = wait, .bucket = bucket, .collective = collective});
-    if (!lk__device_is_host(p->device)) put_bucket(m, LK_SYNC, LK__DO_COPY_IN, 0, bucket);
+    if (m->group.staged) put_bucket(m, LK_SYNC, LK__DO_COPY_IN, 0, bucket);
     if (lk__bucket_type(p, &p->buckets[bucket]) != p->buckets[bucket].dtype)
         put_bucket(m, LK_SYNC, p->shared ? LK__DO_WIDEN_SLICE : LK__DO_WIDEN, 0, bucket);
 }
@@ -141,10 +152,25 @@ static void put_kernel(maker *m, lk_section section, size_t position, lk__plan_a
         (lk__plan_instruction){.action = action, .node = m->list->order[position], .bucket = -1, .collective = -1});
 }
 
+/* Of a collective that is no bucket's. */
+static lk__plan_instruction start_of_value(const maker *m, const lk__graph_node *n)
+{
+    if (n->attrs.order == LK__ORDER_LEAVES && m->list != &m->plan->train)
+        return (lk__plan_instruction){.action = LK__DO_REFUSE_LEAVES};
+    if (n->attrs.order == LK__ORDER_LEAVES)
+        return (lk__plan_instruction){.action = m->plan->batch_leaves ? LK__DO_START_LEAF_BATCH : LK__DO_START_LEAVES,
+                                      .how = "all_gather"};
+    bool alone = lk__plan_batch_parts(m->plan) == 1;
+    return (lk__plan_instruction){.action = alone             ? LK__DO_START_ALONE
+                                            : m->group.staged ? LK__DO_START_STAGED
+                                                              : LK__DO_START};
+}
+
 static void put_node(maker *m, lk_section section, size_t position)
 {
     const lk__graph_node *n = node_at(m, position);
     int                   node = m->list->order[position], bucket, collective = collective_at(m, position);
+    lk__plan_instruction  start;
     switch (lk__op_find(n->op)->runs) {
     case LK__RUNS_NOTHING: return;
     case LK__RUNS_KERNEL:
@@ -159,11 +185,11 @@ static void put_node(maker *m, lk_section section, size_t position)
             put_reduction(m, section, LK__IF_LAST, node, bucket, collective);
             return;
         }
-        put(m, section,
-            (lk__plan_instruction){.action = n->attrs.order == LK__ORDER_LEAVES ? LK__DO_START_LEAVES : LK__DO_START,
-                                   .node = node,
-                                   .bucket = -1,
-                                   .collective = collective});
+        start = start_of_value(m, n);
+        start.node = node;
+        start.bucket = -1;
+        start.collective = collective;
+        put(m, section, start);
         return;
     default:
         position = start_of(m, position);
@@ -184,10 +210,23 @@ static void put_nodes(maker *m, lk_section section)
 
 /* ---- sections ---- */
 
+/* What a device with its own memory needs: there before kernels read it, and back before the host does. */
+static bool is_staged(const maker *m) { return !lk__device_is_host(m->plan->device); }
+
+static void put_inputs(maker *m, lk_section section)
+{
+    put_action(m, section, is_staged(m) ? LK__DO_INPUTS : LK__DO_BOUND, LK__IF_WAITED);
+}
+
+static void put_step_block(maker *m, lk_section section)
+{
+    if (is_staged(m)) put_action(m, section, LK__DO_STEP_BLOCK, LK__IF_WAITED);
+}
+
 static void put_backward(maker *m)
 {
     const lk_plan *p = m->plan;
-    put_action(m, LK_BACKWARD, LK__DO_STEP_BLOCK, LK__IF_WAITED);
+    put_step_block(m, LK_BACKWARD);
     if (p->losses_count) put_action(m, LK_BACKWARD, LK__DO_LOSS_SCALES, LK__IF_WAITED);
     put_nodes(m, LK_BACKWARD);
     for (size_t i = 0; i < p->buckets_count && !p->reduces && p->sets > 1; i++)
@@ -202,7 +241,7 @@ static void put_sync(maker *m)
     const lk_plan *p = m->plan;
     if (p->helpers) put_action(m, LK_SYNC, LK__DO_LEND, 0);
     put_nodes(m, LK_SYNC);
-    put_action(m, LK_SYNC, LK__DO_REPORT, 0);
+    put_action(m, LK_SYNC, p->shared ? LK__DO_REPORT_SHARED : LK__DO_REPORT, 0);
     if (p->shared && p->parallel.hosts > 1 && lk__plan_sums_late(p, m->group))
         put_action(m, LK_SYNC, LK__DO_EXCHANGE, 0);
 }
@@ -227,12 +266,18 @@ static void put_shared_update(maker *m)
     put_action(m, LK_UPDATE, LK__DO_BARRIER_UPDATE, 0);
 }
 
+static lk__plan_action weighing_of(const maker *m)
+{
+    if (m->list->numbers[LK__NUMBER_WEIGHT] >= 0) return LK__DO_WEIGHT;
+    return m->plan->shared ? LK__DO_DIVIDE_SHARED : LK__DO_DIVIDE;
+}
+
 static void put_update(maker *m)
 {
     bool queues = lk__plan_queues(m->plan);
     put_action(m, LK_UPDATE, LK__DO_CHECK_LOSS, LK__IF_WAITED);
-    put_action(m, LK_UPDATE, LK__DO_WEIGHT, LK__IF_WAITED);
-    put_action(m, LK_UPDATE, LK__DO_STEP_BLOCK, LK__IF_WAITED);
+    put_action(m, LK_UPDATE, weighing_of(m), LK__IF_WAITED);
+    put_step_block(m, LK_UPDATE);
     if (queues) put_action(m, LK_UPDATE, LK__DO_STEP_END, LK__IF_QUEUED);
     if (queues) put_action(m, LK_UPDATE, LK__DO_BATCH_NUMBERS, LK__IF_QUEUED);
     if (m->plan->shared)
@@ -245,10 +290,12 @@ static void put_update(maker *m)
 
 static void put_training(maker *m)
 {
-    put_action(m, LK_FORWARD, LK__DO_INPUTS, LK__IF_WAITED);
+    put_inputs(m, LK_FORWARD);
     if (lk__plan_queues(m->plan)) put_action(m, LK_FORWARD, LK__DO_BATCH_BEGIN, LK__IF_QUEUED);
     put_nodes(m, LK_FORWARD);
+    if (is_staged(m)) put_action(m, LK_FORWARD, LK__DO_READ_IDS, LK__IF_WAITED);
     put_action(m, LK_FORWARD, LK__DO_LOSSES, LK__IF_WAITED);
+    if (m->group.awaits_buffers) put_action(m, LK_FORWARD, LK__DO_BARRIER_BUFFERS, LK__IF_BY_HAND);
     m->out->begin[LK_BACKWARD] = m->out->count;
     put_backward(m);
     m->out->begin[LK_SYNC] = m->out->count;
@@ -265,8 +312,9 @@ lk_status lk__plan_instruct(const lk_plan *plan, const lk__plan_list *list, lk__
     if (list == &plan->train) {
         put_training(&m);
     } else {
-        put_action(&m, LK_EVALUATE, LK__DO_INPUTS, LK__IF_WAITED);
+        put_inputs(&m, LK_EVALUATE);
         put_nodes(&m, LK_EVALUATE);
+        if (list == &plan->evaluate && is_staged(&m)) put_action(&m, LK_EVALUATE, LK__DO_READ_IDS, LK__IF_WAITED);
         if (list == &plan->evaluate) put_action(&m, LK_EVALUATE, LK__DO_OUTPUTS, LK__IF_WAITED);
         if (list == &plan->evaluate) put_action(&m, LK_EVALUATE, LK__DO_TOKENS, LK__IF_QUEUED);
     }

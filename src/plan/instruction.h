@@ -11,12 +11,18 @@
 
 /* X(id, name, kind) */
 #define LK__ACTIONS(X)                                                                                               \
-    X(INPUTS, "inputs to the device", COPY)          /* and the step block; nothing on the CPU */                    \
+    X(INPUTS, "inputs to the device", COPY)          /* and the step block */                                        \
+    X(BOUND, "inputs of the caller", HOST)           /* on the CPU: kernels read them, and the step block, there */   \
     X(STEP_BLOCK, "step block to the device", COPY)                                                                  \
+    X(READ_IDS, "ids out of range from the device", COPY)                                                            \
     X(KERNEL, "kernel", KERNEL)                                                                                      \
     X(LEAVES, "kernel leaf by leaf", HOST)           /* whose numbers the host reads after each leaf */              \
     X(START, "start", START)                         /* of a collective over values of all ranks */                  \
-    X(START_LEAVES, "start over leaves", START)      /* the same of all leaves */                                    \
+    X(START_STAGED, "start through the host", START) /* the same, of a group that does not reach the device */       \
+    X(START_ALONE, "start of one rank", START)       /* the same without other ranks: a kernel */                    \
+    X(START_LEAVES, "start over leaves", START)      /* the same of all leaves, each in a slot */                    \
+    X(START_LEAF_BATCH, "start over leaves of a batch", START) /* the same of leaves that run as one batch */        \
+    X(REFUSE_LEAVES, "start over leaves that do not exist", START) /* in evaluation: an error */                     \
     X(START_BUCKET, "start of a bucket", START)      /* all_reduce */                                                \
     X(START_SCATTER, "start of slices", START)       /* reduce_scatter: each rank of a host gets its slice of a bucket */ \
     X(START_SLICES, "exchange of slices", START)     /* of a bucket whose subtrees of leaves are not aligned */      \
@@ -24,19 +30,25 @@
     X(LOSS_SCALES, "scales of several losses", HOST) /* a small collective, once in a step */                        \
     X(ADD_SETS, "sum of gradients", KERNEL)          /* a bucket of the second set to the first */                   \
     X(ADD_LEAVES, "sum of leaves", KERNEL)           /* a bucket over the subtrees of this rank's leaves */          \
+    X(ADD_LEAF_BATCH, "sum of leaves of a batch", KERNEL) /* the same, but for gradients that their kernels add */   \
     X(ROUND, "rounding", KERNEL)                     /* a bucket to the type in which it is reduced */               \
     X(WIDEN, "widening", KERNEL)                     /* and back */                                                  \
     X(WIDEN_SLICE, "widening of a slice", KERNEL)                                                                    \
     X(COPY_OUT, "copy to the host", COPY)            /* a bucket, for a group that does not reach the device */      \
+    X(COPY_OUT_SETS, "copy of all sets to the host", COPY) /* the same of each leaf's set, or the subtree's that was added */ \
     X(COPY_IN, "copy from the host", COPY)                                                                           \
     X(LOSSES, "loss of a batch", HOST)               /* metrics, and ids out of range, after forward */              \
     X(NUMBERS, "numbers of a batch", HOST)           /* the loss's sums of what backward has added */                \
     X(LEAF_NUMBERS, "numbers of all leaves", HOST)   /* those of several losses that do not depend on samples */     \
     X(LEND, "lending of cores", HOST)                                                                                \
+    X(BARRIER_BUFFERS, "barrier buffers", COLLECTIVE) /* until the rank that writes shared ones has */               \
     X(REPORT, "report", COLLECTIVE)                  /* of all ranks: loss, ids out of range, stop requests */       \
+    X(REPORT_SHARED, "report of sharers", COLLECTIVE) /* the same, behind which owners may sum and update slices */  \
     X(EXCHANGE, "sums of slices between hosts", COLLECTIVE)                                                          \
     X(CHECK_LOSS, "check of the loss", HOST)         /* the update is not made where one is not finite */            \
     X(WEIGHT, "weight", COPY)                        /* of all ranks, to where the update reads it */                \
+    X(DIVIDE, "division by the weight", KERNEL)      /* of gradients whose update reads none */                      \
+    X(DIVIDE_SHARED, "division of shared sums", COLLECTIVE) /* the same, once every rank has the whole sum */        \
     X(BARRIER_BEGIN, "barrier update begins", COLLECTIVE)                                                            \
     X(SETTLE, "barrier slices", COLLECTIVE)                                                                          \
     X(SQUARE_SLICES, "squares of slices", KERNEL)    /* of all instructions with this action that follow */          \
@@ -79,7 +91,8 @@ enum {
     LK__IF_HELD = 1 << 3,   /* of a sync: no backward has reduced the buckets */
     LK__IF_APART = 1 << 4,  /* of an update: a rank may have read the state since the report */
     LK__IF_WAITED = 1 << 5, /* the host waits for the results */
-    LK__IF_QUEUED = 1 << 6  /* it does not: they stay in the device's memory */
+    LK__IF_QUEUED = 1 << 6, /* it does not: they stay in the device's memory */
+    LK__IF_BY_HAND = 1 << 7 /* of a forward: the caller may read what it has made before the next run */
 };
 
 typedef struct lk__plan_instruction {
@@ -89,6 +102,7 @@ typedef struct lk__plan_instruction {
     int             node;       /* of the list's graph; -1: none */
     int             bucket;     /* -1: none */
     int             collective; /* of a start, and of its wait: the number among the list's starts; -1: none */
+    const char     *how;        /* of a start: the operation that carries it out, for traces; NULL: its node's */
 } lk__plan_instruction;
 
 typedef struct lk__plan_instructions {
@@ -100,7 +114,9 @@ typedef struct lk__plan_instructions {
 
 /* What is known of the group when a program is created, and decides which instructions there are. */
 typedef struct lk__plan_group {
-    bool overlaps; /* collectives run while kernels do */
+    bool overlaps;       /* collectives run while kernels do */
+    bool staged;         /* they do not reach the device's memory: the host's copies are exchanged */
+    bool awaits_buffers; /* one rank writes the buffers that ranks share */
 } lk__plan_group;
 
 /* Whether a bucket is reduced by exchanging slices of it, since the subtrees of the ranks' leaves are not aligned. */

@@ -211,6 +211,10 @@ static inline lk__range lk__plan_leaves(const lk_plan *p, int part)
     lk__split_job job = lk__plan_split(p, part);
     return lk__split_own(&job);
 }
+static inline int lk__plan_all_leaves(const lk_plan *p)
+{
+    return (int)lk__plan_leaves(p, lk__plan_batch_parts(p) - 1).end;
+}
 /* Those of this rank. */
 static inline lk__range lk__plan_own_leaves(const lk_plan *p) { return lk__plan_leaves(p, lk__plan_batch_part(p)); }
 

@@ -14,29 +14,70 @@ const char *lk__schedule_name(lk__schedule_kind kind)
     return names[kind];
 }
 
+lk__plan_division lk__plan_divide(const lk_plan *p)
+{
+    lk__range own = lk__plan_own_leaves(p);
+    int       micro_batches = p->parallel.micro_batches, leaves = p->parallel.leaves;
+    if (!leaves)
+        return (lk__plan_division){.parts = micro_batches,
+                                   .here = micro_batches,
+                                   .rows = 1,
+                                   .adds = p->sets > 1,
+                                   .several = p->sets > 1,
+                                   .by_hand = true};
+    int here = (int)lk__range_count(own);
+    return (lk__plan_division){
+        .parts = leaves, .first = (int)own.first, .here = here, .global = true, .rows = here, .several = true};
+}
+
 /* Parts that run one after the other, each `slots` micro-batches or leaves. */
 static int count_parts(const lk_plan *p)
 {
-    int leaves = (int)lk__range_count(lk__plan_own_leaves(p));
-    if (!p->parallel.leaves) return p->parallel.micro_batches;
-    return p->batch_leaves ? 1 : (leaves + p->slots - 1) / p->slots;
+    int here = lk__plan_divide(p).here;
+    return p->batch_leaves ? 1 : (here + p->slots - 1) / p->slots;
 }
 
 static lk__schedule_run part_run(const lk_plan *p, lk_section section, int index, unsigned flags)
 {
-    bool leaves = p->parallel.leaves > 0;
-    return (lk__schedule_run){.list = &p->train,
-                              .section = section,
-                              .through = section,
-                              .slots = p->slots,
-                              .part = index * p->slots,
-                              .set = leaves ? index * p->slots : index > 0,
-                              .flags = flags | (!leaves && index > 0 ? LK__IF_ADDS : 0)};
+    lk__plan_division division = lk__plan_divide(p);
+    bool              leaves = p->parallel.leaves > 0;
+    int               part = index * p->slots;
+    lk__schedule_run  run = {.list = &p->train,
+                             .section = section,
+                             .through = section,
+                             .slots = p->slots,
+                             .part = part,
+                             .each = p->batch_leaves ? division.here : 1,
+                             .number = lk__plan_batch_part(p),
+                             .writes_buffers = true,
+                             .flags = flags};
+    if (!leaves) return index > 0 ? lk__schedule_behind(p, &run) : run;
+    run.set = run.row = part;
+    run.number = division.first + part;
+    /* Running statistics are those of the first leaf, on the rank that has it; synchronised ones are written on all ranks. */
+    run.writes_buffers = part == 0 && (division.first == 0 || p->syncs);
+    return run;
+}
+
+lk__schedule_run lk__schedule_behind(const lk_plan *p, const lk__schedule_run *run)
+{
+    lk__schedule_run behind = *run;
+    if (p->parallel.leaves || p->sets < 2) return behind;
+    behind.set = 1;
+    behind.flags |= LK__IF_ADDS;
+    return behind;
 }
 
 static lk__schedule_run step_run(const lk_plan *p, lk_section section, unsigned flags)
 {
     return (lk__schedule_run){.list = &p->train, .section = section, .through = section, .slots = 1, .flags = flags};
+}
+
+lk__schedule_run lk__schedule_by_hand(const lk_plan *p, lk_section section, unsigned flags)
+{
+    if (section == LK_EVALUATE) return lk__schedule_run_of(&p->evaluate, flags | LK__IF_WAITED);
+    bool computes = section == LK_FORWARD || section == LK_BACKWARD;
+    return computes ? part_run(p, section, 0, flags | LK__IF_WAITED) : step_run(p, section, flags | LK__IF_WAITED);
 }
 
 static void put_step(const lk_plan *p, bool held, lk__plan_schedule *s)

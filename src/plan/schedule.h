@@ -10,10 +10,25 @@ typedef struct lk__schedule_run {
     const lk__plan_list *list;
     lk_section           section, through; /* from the first to the last of them: usually the same */
     int                  slots;            /* that advance together, from 0 on */
-    int                  part;  /* what slot 0 computes: micro-batch, or leaf of this rank; the others the next */
-    int                  set;   /* of slot 0's gradients; the others have the next */
-    unsigned             flags; /* conditions: instruction.h */
+    int                  part;   /* what slot 0 computes: micro-batch, or leaf of this rank; the others the next */
+    int                  each;   /* how many of them a slot computes: all leaves where they are one batch, else 1 */
+    int                  set;    /* of slot 0's gradients; the others have the next */
+    int                  row;    /* the same of slot 0's numbers (lk__plan_division) */
+    int                  number; /* of slot 0 among the parts of all ranks: lk__kernel_step.part */
+    bool     writes_buffers;     /* slot 0 writes running statistics, unless another rank writes those of this one */
+    unsigned flags;              /* conditions: instruction.h */
 } lk__schedule_run;
+
+/* How the samples of a rank are divided into parts: micro-batches of its own batch, or its leaves of the global one. Known from the plan, so
+ * that whoever runs a schedule asks for neither. */
+typedef struct lk__plan_division {
+    int  parts, first, here; /* of what is divided, all parts; those of this rank */
+    bool global;             /* the global batch is divided, not this rank's */
+    int  rows;    /* of numbers: one for each part of this rank, or one in which those of all its parts are added */
+    bool adds;    /* gradients are added to those of the backward runs before, without a set for each */
+    bool several; /* several backward runs may precede an update */
+    bool by_hand; /* callers may run forward and backward themselves */
+} lk__plan_division;
 
 typedef struct lk__plan_schedule {
     lk__schedule_run *runs;
@@ -35,6 +50,12 @@ const char *lk__schedule_name(lk__schedule_kind kind);
 lk_status lk__plan_schedule_make(const lk_plan *plan, lk__schedule_kind kind, lk__plan_schedule *schedule);
 void      lk__plan_schedule_free(lk_context *context, lk__plan_schedule *schedule);
 
+lk__plan_division lk__plan_divide(const lk_plan *plan);
+
+/* The run of a section that the caller runs without a schedule, with these conditions besides those of its results. */
+lk__schedule_run lk__schedule_by_hand(const lk_plan *plan, lk_section section, unsigned flags);
+/* A run of a forward or backward that is not the first since the last update: its gradients are added to those that are there. */
+lk__schedule_run lk__schedule_behind(const lk_plan *plan, const lk__schedule_run *run);
 /* The only run of the evaluation's list, or of the list of weights. */
 lk__schedule_run lk__schedule_run_of(const lk__plan_list *list, unsigned flags);
 

@@ -24,8 +24,24 @@ lk_status lk__run_add_sets(lk_program *p, const lk__schedule_run *run, size_t at
 
 lk_status lk__run_add_leaves(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
+    const lk__plan_bucket *b = bucket_at(p, run, at);
     (void)next;
-    return lk__leaf_tree_add(p, bucket_at(p, run, at));
+    return lk__leaf_tree_add(p, b->offset, b->bytes, b->dtype);
+}
+
+/* Gradient by gradient, but for those that their kernels have added. */
+lk_status lk__run_add_leaf_batch(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    const lk__plan_bucket *b = bucket_at(p, run, at);
+    const lk_plan         *plan = p->plan;
+    lk_status              status = LK_OK;
+    (void)next;
+    for (size_t i = 0; i < plan->graph->states_count && status >= 0; i++) {
+        const lk__plan_state *s = &plan->states[i];
+        bool here = s->trained && s->gradient_offset >= b->offset && s->gradient_offset < b->offset + b->bytes;
+        if (here && !s->adds_leaves) status = lk__leaf_tree_add(p, s->gradient_offset, s->wide_bytes, b->dtype);
+    }
+    return status;
 }
 
 /* ---- the type of a reduction ---- */
@@ -68,12 +84,16 @@ lk_status lk__run_widen_slice(lk_program *p, const lk__schedule_run *run, size_t
 lk_status lk__run_copy_out(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     const lk__plan_bucket *b = bucket_at(p, run, at);
-    bool                   slices = lk__plan_by_slices(p->plan); /* each leaf's set, or the subtree's that was added */
+    (void)next;
+    return lk__stage_out(p, p->memory.gradients + lk__bucket_place(p->plan, b),
+                         lk__bucket_sent(p->plan, (size_t)(b - p->plan->buckets)));
+}
+
+lk_status lk__run_copy_out_sets(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    const lk__plan_bucket *b = bucket_at(p, run, at);
     lk_status              status = LK_OK;
     (void)next;
-    if (!slices)
-        return lk__stage_out(p, p->memory.gradients + lk__bucket_place(p->plan, b),
-                             lk__bucket_sent(p->plan, (size_t)(b - p->plan->buckets)));
     for (int i = 0; i < p->plan->sets && status >= 0; i++)
         status = lk__stage_out(p, lk__gradient_set(p, i) + b->offset, b->bytes);
     return status;

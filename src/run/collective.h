@@ -1,4 +1,4 @@
-/* run/collective.h - what the collectives of a program need besides their operands: shared by collective.c, leaf_tree.c and report.c. */
+/* run/collective.h - what the collectives of a program need besides their operands: shared by collective*.c, leaf_tree.c and report.c. */
 #ifndef LK__RUN_COLLECTIVE_H
 #define LK__RUN_COLLECTIVE_H
 
@@ -37,10 +37,9 @@ struct lk__run_collectives {
 };
 
 /* ---- leaf_tree.c ---- */
-void   lk__leaf_tree_find(lk__run_collectives *collectives, const lk_plan *plan); /* all subtrees */
 size_t lk__leaf_tree_scratch_bytes(void);
-/* Adds a bucket over each subtree of this rank's leaves, into the set of the subtree's first leaf. */
-lk_status lk__leaf_tree_add(lk_program *program, const lk__plan_bucket *bucket);
+/* Adds a range of the gradients over each subtree of this rank's leaves, into the set of the subtree's first leaf. */
+lk_status lk__leaf_tree_add(lk_program *program, size_t offset, size_t bytes, lk_dtype type);
 /* Completes the tree of a bucket over ranks whose subtrees are not aligned. */
 lk_status lk__leaf_tree_reduce(lk_program *program, const lk__plan_bucket *bucket);
 

@@ -1,6 +1,6 @@
 /* gradient.c - gradients by name, for programs that reduce or change them by other means: copied, never by pointer, so that they may
  * be in any memory. They are row-major like the parameters, which the plan's layout pass ensures. */
-#include "run/shared.h"
+#include "run/program.h"
 
 #include <math.h>
 #include <string.h>
@@ -8,9 +8,28 @@
 const void *lk_program_gradient(const lk_program *p, const char *parameter)
 {
     int state = p->plan->trains ? lk__find_state(p->plan->graph, parameter) : -1;
-    if (state < 0 || !p->plan->states[state].trained || !lk__device_is_host(p->device) || p->shared) return NULL;
+    if (state < 0 || !p->plan->states[state].trained || !p->visible_gradients) return NULL;
     return lk__gradient_set(p, 0) + p->plan->states[state].gradient_offset;
 }
+
+/* ---- the sum of all ranks, where every rank has it ---- */
+
+static lk_status read_own(lk_program *p, int state, void *data, size_t bytes)
+{
+    return lk__device_read(p->device, p->stream, data, lk__gradient_set(p, 0) + p->plan->states[state].gradient_offset,
+                           bytes);
+}
+static lk_status has_all(lk_program *p)
+{
+    (void)p;
+    return LK_OK;
+}
+static void all_written(lk_program *p) { (void)p; }
+
+const lk__run_gradients lk__gradients_of_all = {
+    .read = read_own, .gather = has_all, .reuse = has_all, .written = all_written};
+
+/* ---- by name ---- */
 
 /* Afterwards the first set holds complete gradients, of this rank or of all ranks, and nothing else accesses it. */
 static lk_status finish_gradients(lk_program *p)
@@ -18,8 +37,8 @@ static lk_status finish_gradients(lk_program *p)
     if (!p->plan->trains)
         return lk__fail(p->context, LK_EINVAL, "this program was planned without an optimizer: it has no gradients");
     if (p->progress.pending == 0 || p->progress.synced) return LK_OK;
-    if (!p->comm) return lk__section_run(p, LK_SYNC); /* no other rank takes part */
-    if (!p->progress.sent && !p->plan->parallel.leaves) return LK_OK;
+    if (!p->comm) return lk__section_by_hand(p, LK_SYNC); /* no other rank takes part */
+    if (!p->progress.sent && p->division.by_hand) return LK_OK;
     return lk__fail(
         p->context, LK_EINVAL,
         "the gradients are being reduced over the ranks: run LK_SYNC first, or call lk_program_no_sync before "
@@ -30,7 +49,7 @@ static lk_status finish_gradients(lk_program *p)
 static lk_status gather_gradients(lk_program *p)
 {
     lk_status status = finish_gradients(p);
-    return status >= 0 && p->progress.synced ? lk__shared_gather(p) : status;
+    return status >= 0 && p->progress.synced ? p->gradients->gather(p) : status;
 }
 
 static lk_status locate_gradient(const lk_program *p, const char *parameter, char **gradient, size_t *bytes)
@@ -66,15 +85,11 @@ lk_status lk_program_gradient_read(lk_program *p, const char *parameter, void *d
         return status;
     if (!p->progress.has_gradients)
         return lk__fail(p->context, LK_EINVAL, "there are no gradients yet: run LK_FORWARD and LK_BACKWARD first");
-    if (p->shared && !p->progress.pending)
+    if (p->gradients->forgotten && !p->progress.pending)
         return lk__fail(
             p->context, LK_EINVAL,
             "ranks that share their state do not keep gradients: read them before LK_UPDATE, after LK_SYNC");
-    if (p->shared && p->progress.synced) {
-        lk__shared_sum(p, lk__find_state(p->plan->graph, parameter), 0,
-                       (int64_t)(bytes / lk_dtype_size(p->plan->graph->real)), data, 0);
-        return LK_OK;
-    }
+    if (p->progress.synced) return p->gradients->read(p, lk__find_state(p->plan->graph, parameter), data, bytes);
     return lk__device_read(p->device, p->stream, data, gradient, bytes);
 }
 
@@ -120,7 +135,8 @@ lk_status lk_program_gradient_write(lk_program *p, const char *parameter, const 
         p->progress.pending = 1;
         p->progress.synced = p->progress.has_gradients = p->progress.written = true;
         p->progress.weight = 1;
-        if (p->shared) p->shared->summed = LK__SUMMED_WHOLE, p->shared->permitted = false;
+        p->progress.permitted = false;
+        p->gradients->written(p);
     }
     return lk__device_write(p->device, p->stream, gradient, data, bytes);
 }

@@ -103,9 +103,8 @@ void lk__drop_gradients(lk_program *p)
 
 lk_status lk__check_ids(lk_program *p, const lk__plan_list *planned)
 {
-    char      text[sizeof p->ids.invalid_text];
-    lk_status status = lk__read_report(p);
-    if (status < 0 || !p->ids.invalid.found) return status;
+    char text[sizeof p->ids.invalid_text];
+    if (!p->ids.invalid.found) return LK_OK;
     p->ids.invalid.found = false;
     lk__describe_invalid(p, planned, text, sizeof text);
     if (planned == &p->plan->evaluate) return lk__fail(p->context, LK_EINVAL, "%s", text);

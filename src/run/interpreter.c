@@ -8,11 +8,17 @@
 
 static const lk__run_action actions[LK__ACTION_COUNT] = {
     [LK__DO_INPUTS] = lk__run_inputs,
+    [LK__DO_BOUND] = lk__run_bound,
     [LK__DO_STEP_BLOCK] = lk__run_step_block,
+    [LK__DO_READ_IDS] = lk__run_read_ids,
     [LK__DO_KERNEL] = lk__run_kernels,
     [LK__DO_LEAVES] = lk__run_leaves,
     [LK__DO_START] = lk__run_start,
+    [LK__DO_START_STAGED] = lk__run_start_staged,
+    [LK__DO_START_ALONE] = lk__run_start_alone,
     [LK__DO_START_LEAVES] = lk__run_start_leaves,
+    [LK__DO_START_LEAF_BATCH] = lk__run_start_leaf_batch,
+    [LK__DO_REFUSE_LEAVES] = lk__run_refuse_leaves,
     [LK__DO_START_BUCKET] = lk__run_start_bucket,
     [LK__DO_START_SCATTER] = lk__run_start_scatter,
     [LK__DO_START_SLICES] = lk__run_start_slices,
@@ -20,19 +26,25 @@ static const lk__run_action actions[LK__ACTION_COUNT] = {
     [LK__DO_LOSS_SCALES] = lk__run_loss_scales,
     [LK__DO_ADD_SETS] = lk__run_add_sets,
     [LK__DO_ADD_LEAVES] = lk__run_add_leaves,
+    [LK__DO_ADD_LEAF_BATCH] = lk__run_add_leaf_batch,
     [LK__DO_ROUND] = lk__run_round,
     [LK__DO_WIDEN] = lk__run_widen,
     [LK__DO_WIDEN_SLICE] = lk__run_widen_slice,
     [LK__DO_COPY_OUT] = lk__run_copy_out,
+    [LK__DO_COPY_OUT_SETS] = lk__run_copy_out_sets,
     [LK__DO_COPY_IN] = lk__run_copy_in,
     [LK__DO_LOSSES] = lk__run_loss,
     [LK__DO_NUMBERS] = lk__run_numbers,
     [LK__DO_LEAF_NUMBERS] = lk__run_leaf_numbers,
     [LK__DO_LEND] = lk__run_lend_cores,
+    [LK__DO_BARRIER_BUFFERS] = lk__run_barrier_buffers,
     [LK__DO_REPORT] = lk__run_report_step,
+    [LK__DO_REPORT_SHARED] = lk__run_report_shared,
     [LK__DO_EXCHANGE] = lk__run_exchange,
     [LK__DO_CHECK_LOSS] = lk__run_check_loss,
     [LK__DO_WEIGHT] = lk__run_weight,
+    [LK__DO_DIVIDE] = lk__run_divide,
+    [LK__DO_DIVIDE_SHARED] = lk__run_divide_shared,
     [LK__DO_BARRIER_BEGIN] = lk__run_barrier_begin,
     [LK__DO_SETTLE] = lk__run_settle,
     [LK__DO_SQUARE_SLICES] = lk__run_square_slices,
@@ -116,15 +128,16 @@ lk_status lk__operands_prepare(lk_program *p, const lk__schedule_run *run)
 
 /* ---- kernels ---- */
 
-static inline lk_status call_kernel(lk_program *p, lk__run_instruction *in)
+lk_status lk__run_call(lk_program *p, lk__run_instruction *in)
 {
-    return in->leaves ? lk__leaf_batch_run(p, in) : in->run(&in->call);
+    (void)p;
+    return in->run(&in->call);
 }
 
 /* Waits for the kernel, so that a failure is its own. */
 static lk_status run_and_wait(lk_program *p, const lk__run_list *list, lk__run_instruction *in)
 {
-    lk_status status = call_kernel(p, in);
+    lk_status status = in->issue(p, in);
     if (status >= 0) status = p->device->backend->stream_wait(p->device, p->stream);
     if (status >= 0) return LK_OK;
     const lk_graph       *g = list->planned->graph;
@@ -138,9 +151,9 @@ static lk_status run_and_wait(lk_program *p, const lk__run_list *list, lk__run_i
 static inline lk_status run_kernel(lk_program *p, const lk__run_list *list, lk__run_instruction *in)
 {
     if (p->waits) return run_and_wait(p, list, in);
-    if ((!p->profile && !p->trace) || lk__timeline_on(p)) return call_kernel(p, in);
+    if ((!p->profile && !p->trace) || lk__timeline_on(p)) return in->issue(p, in);
     double    start = lk__now();
-    lk_status status = call_kernel(p, in);
+    lk_status status = in->issue(p, in);
     if (status >= 0) status = p->device->backend->stream_wait(p->device, p->stream);
     double end = lk__now();
     in->seconds += end - start;

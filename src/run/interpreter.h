@@ -27,14 +27,20 @@ static inline lk__run_instruction *lk__run_at(const lk_program *p, const lk__sch
 lk_status lk__run_kernels(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_leaves(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 
-/* ---- staging.c, losses.c: before kernels ---- */
+/* ---- staging.c, losses.c: around kernels ---- */
 lk_status lk__run_inputs(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_bound(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_read_ids(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_step_block(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_loss_scales(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 
 /* ---- collective.c ---- */
 lk_status lk__run_start(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_start_staged(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_start_alone(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_start_leaves(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_refuse_leaves(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_start_leaf_batch(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_start_bucket(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_start_scatter(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_start_slices(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
@@ -43,10 +49,12 @@ lk_status lk__run_wait(lk_program *program, const lk__schedule_run *run, size_t 
 /* ---- bucket.c ---- */
 lk_status lk__run_add_sets(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_add_leaves(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_add_leaf_batch(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_round(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_widen(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_widen_slice(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_copy_out(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_copy_out_sets(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_copy_in(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 
 /* ---- results.c ---- */
@@ -56,11 +64,15 @@ lk_status lk__run_leaf_numbers(lk_program *program, const lk__schedule_run *run,
 lk_status lk__run_report_step(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_check_loss(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_weight(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_divide(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_norm(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_outputs(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 
 /* ---- lend.c, shared_*.c: a state that the ranks of a host share ---- */
 lk_status lk__run_lend_cores(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_report_shared(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_divide_shared(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_barrier_buffers(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_exchange(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_barrier_begin(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_settle(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);

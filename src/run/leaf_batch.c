@@ -1,4 +1,5 @@
-/* leaf_batch.c - leaves that run as one batch: operations that add over samples are called once per leaf, on its rows, with its own sums. */
+/* leaf_batch.c - leaves that run as one batch: operations that add over samples are called once per leaf, on its rows, with its own sums.
+ * leaf_batch_create.c makes these calls. */
 #include "run/program.h"
 
 #include <string.h>
@@ -12,87 +13,6 @@ static int value_of(const lk__graph_node *n, int i) { return i < n->inputs ? n->
 static lk__kernel_operand *operand_of(lk__kernel_call *call, const lk__graph_node *n, int i)
 {
     return i < n->inputs ? &call->in[i] : &call->out[i - n->inputs];
-}
-
-/* Whether a collective reads the output: such sums need memory for each leaf. */
-static bool is_private(const lk__plan_list *planned, const lk__graph_node *n, int output)
-{
-    for (size_t i = 0; i < planned->order_count; i++) {
-        const lk__graph_node *reader = &planned->graph->nodes[planned->order[i]];
-        if (lk__op_find(reader->op)->runs == LK__RUNS_COLLECTIVE && reader->in[0] == n->out[output]) return true;
-    }
-    return false;
-}
-
-static size_t private_bytes(const lk__plan_list *planned, const lk__graph_node *n)
-{
-    size_t bytes = 0;
-    for (int i = 0; i < n->outputs; i++)
-        if (n->out[i] >= 0 && is_private(planned, n, i))
-            bytes += lk__round_up((size_t)lk__shape_elements(&planned->graph->values[n->out[i]].shape) * sizeof(double),
-                                  LK__ALIGN);
-    return bytes;
-}
-
-/* Whether the kernel adds over leaves itself: it is then called once for each subtree of leaves. */
-static bool adds_leaves(const lk__graph_node *n) { return lk__op_find(n->op)->samples == LK__SAMPLES_LEAVES; }
-
-/* Of lk__kernel_leaves and its rows. */
-static size_t leaves_bytes(size_t here)
-{
-    return lk__round_up(sizeof(lk__kernel_leaves) + (here + 1) * sizeof(int64_t), LK__ALIGN);
-}
-
-size_t lk__leaf_batch_sums_bytes(const lk_program *p)
-{
-    const lk__plan_list *planned = &p->plan->train;
-    size_t               bytes = 0;
-    for (size_t i = 0; i < planned->order_count; i++) {
-        const lk__graph_node *n = &planned->graph->nodes[planned->order[i]];
-        if (lk__op_find(n->op)->runs != LK__RUNS_NOTHING && lk__plan_by_leaf(planned, planned->order[i]))
-            bytes += private_bytes(planned, n);
-    }
-    return bytes * (size_t)lk__leaves_here(p);
-}
-
-lk_status lk__leaf_batch_build(lk_program *p)
-{
-    const lk__plan_list *planned = &p->plan->train;
-    lk__run_list        *list = &p->slots[0].train;
-    size_t               here = (size_t)lk__leaves_here(p), calls = 0, trees = 0;
-    for (size_t i = 0; i < list->count; i++) {
-        if (!lk__plan_by_leaf(planned, list->instructions[i].node)) continue;
-        calls += here;
-        trees += adds_leaves(node_of(p, i)) ? here : 0;
-    }
-    p->leaf_bytes = lk__round_up(calls * sizeof(lk__kernel_call), LK__ALIGN) + trees * leaves_bytes(here);
-    list->by_leaf = true;
-    p->leaf_memory = lk__alloc(p->context, LK_MEMORY_OTHER, p->leaf_bytes);
-    if (!p->leaf_memory) return LK_ENOMEM;
-    lk__kernel_call *call = (lk__kernel_call *)p->leaf_memory;
-    char            *tree = p->leaf_memory + lk__round_up(calls * sizeof(lk__kernel_call), LK__ALIGN);
-    char            *sums = p->memory.leaf_sums;
-    for (size_t i = 0; i < list->count; i++) {
-        lk__run_instruction *in = &list->instructions[i];
-        if (!lk__plan_by_leaf(planned, in->node)) continue;
-        in->leaves = call;
-        for (size_t s = 0; s < here; s++, call++) {
-            *call = in->call;
-            if (adds_leaves(node_of(p, i))) {
-                lk__kernel_leaves *leaves = (lk__kernel_leaves *)tree;
-                *leaves = (lk__kernel_leaves){.rows = (int64_t *)(leaves + 1),
-                                              .sums = p->memory.workspace + p->plan->leaf_sums_offset};
-                call->leaves = leaves;
-                tree += leaves_bytes(here);
-            }
-            for (int k = 0; k < node_of(p, i)->outputs; k++)
-                if (call->out[k].data && is_private(planned, node_of(p, i), k)) {
-                    call->out[k].data = sums;
-                    sums += lk__round_up((size_t)lk__operand_elements(&call->out[k]) * sizeof(double), LK__ALIGN);
-                }
-        }
-    }
-    return LK_OK;
 }
 
 /* Sets a leaf's operands to rows first … last of the instruction's. */
@@ -121,25 +41,24 @@ static void place_leaf(const lk_program *p, const lk__run_instruction *in, int l
 static void place_subtree(const lk_program *p, const lk__run_instruction *in, int leaf, int count)
 {
     lk__kernel_leaves        *leaves = (lk__kernel_leaves *)in->leaves[leaf].leaves;
-    int64_t                  *rows = (int64_t *)leaves->rows, begin = lk__leaf_row(p, leaf), each = 1;
+    int64_t                  *rows = (int64_t *)leaves->rows, begin = lk__part_row(p, leaf), each = 1;
     const lk__kernel_operand *x = &in->call.in[0];
     for (int i = 0; i + 1 < x->rank; i++) each *= x->dims[i];
     if (p->slots[0].step.count) each /= p->slots[0].step.count; /* rows of a sample */
     leaves->count = count;
-    for (int i = 0; i <= count; i++) rows[i] = (lk__leaf_row(p, leaf + i) - begin) * each;
-    place_leaf(p, in, leaf, begin - lk__leaf_row(p, 0), lk__leaf_row(p, leaf + count) - lk__leaf_row(p, 0));
+    for (int i = 0; i <= count; i++) rows[i] = (lk__part_row(p, leaf + i) - begin) * each;
+    place_leaf(p, in, leaf, begin, lk__part_row(p, leaf + count));
 }
 
 void lk__leaf_batch_patch(lk_program *p)
 {
     lk__run_list *list = &p->slots[0].train;
-    int           here = lk__leaves_here(p);
+    int           here = p->division.here;
     for (size_t i = 0; i < list->count; i++)
         for (int s = 0; list->instructions[i].leaves && s < here; s++) {
             int count = lk__leaf_subtree(p, s);
-            if (!adds_leaves(node_of(p, i)))
-                place_leaf(p, &list->instructions[i], s, lk__leaf_row(p, s) - lk__leaf_row(p, 0),
-                           lk__leaf_row(p, s + 1) - lk__leaf_row(p, 0));
+            if (!lk__leaf_batch_adds(node_of(p, i)))
+                place_leaf(p, &list->instructions[i], s, lk__part_row(p, s), lk__part_row(p, s + 1));
             else if (count)
                 place_subtree(p, &list->instructions[i], s, count);
         }
@@ -154,7 +73,7 @@ static lk_status keep_numbers(lk_program *p, const lk__graph_node *n, int leaf)
         for (int k = 0; k < planned->numbers_count && n->out[i] >= 0 && status >= 0; k++)
             if (planned->numbers[k] == n->out[i])
                 status = lk__program_number(p, p->slots[0].arena, planned, planned->numbers[k], 0,
-                                            &lk__leaf_numbers(p, leaf)[k]);
+                                            &lk__row_numbers(p, leaf)[k]);
     return status;
 }
 
@@ -162,8 +81,8 @@ lk_status lk__leaf_batch_run(lk_program *p, lk__run_instruction *in)
 {
     const lk__plan_list  *planned = &p->plan->train;
     const lk__graph_node *n = &planned->graph->nodes[in->node];
-    for (int s = 0; s < lk__leaves_here(p); s++) {
-        if (adds_leaves(n) && !lk__leaf_subtree(p, s)) continue;
+    for (int s = 0; s < p->division.here; s++) {
+        if (lk__leaf_batch_adds(n) && !lk__leaf_subtree(p, s)) continue;
         lk_status status = in->run(&in->leaves[s]);
         if (status >= 0) status = keep_numbers(p, n, s);
         if (status < 0) return status;

@@ -18,17 +18,6 @@ enum {
 
 size_t lk__leaf_tree_scratch_bytes(void) { return (size_t)DEPTH * BLOCK * sizeof(double); }
 
-void lk__leaf_tree_find(lk__run_collectives *x, const lk_plan *plan)
-{
-    for (int part = 0; part < lk__plan_batch_parts(plan); part++) {
-        lk__range own = lk__plan_leaves(plan, part);
-        for (int leaf = (int)own.first, count; leaf < own.end; leaf += count) {
-            count = lk__tree_subtree(plan->parallel.leaves, leaf, (int)own.end);
-            x->subtrees[x->subtrees_count++] = (lk__run_subtree){leaf, leaf + count, part};
-        }
-    }
-}
-
 /* The address of the sum over leaves lo … hi of `count` elements, at most BLOCK. A sum computed here is in scratch. */
 static const char *add_tree(const lk_program *p, const char *const *at, int lo, int hi, size_t offset, size_t count,
                             lk_dtype type, char *scratch)
@@ -47,11 +36,10 @@ void lk__leaf_tree_sum(const lk_program *p, char *const *gradients, size_t offse
                        char *out, char *scratch)
 {
     const lk__run_collectives *x = p->collectives;
-    const lk_parallel         *parallel = &p->plan->parallel;
     const char                *at[LK__LEAVES_MOST] = {NULL};
     size_t                     size = lk_dtype_size(type);
     int                        owners = lk__plan_owners(p->plan), host = lk__plan_batch_part(p->plan) / owners,
-        leaves = parallel->leaves / parallel->hosts;
+        leaves = p->division.parts / p->plan->parallel.hosts;
     for (int i = 0; i < x->subtrees_count; i++) {
         const lk__run_subtree *s = &x->subtrees[i];
         size_t                 set = (size_t)(s->first - (int)lk__plan_leaves(p->plan, s->rank).first);
@@ -76,34 +64,20 @@ static lk_status add_arrays(const lk_program *p, void *out, const void **in, int
 int lk__leaf_subtree(const lk_program *p, int leaf)
 {
     const lk__run_collectives *x = p->collectives;
-    int part = lk__plan_batch_part(p->plan), first = (int)lk__plan_own_leaves(p->plan).first + leaf;
+    int                        part = lk__plan_batch_part(p->plan), first = p->division.first + leaf;
     for (int i = 0; i < x->subtrees_count; i++)
         if (x->subtrees[i].first == first && x->subtrees[i].rank == part) return x->subtrees[i].last - first;
     return 0;
 }
 
-/* Adds a range of the gradients over every subtree of this rank's leaves, into those of the subtree's first leaf. */
-static lk_status add_subtrees(lk_program *p, size_t offset, size_t bytes, lk_dtype type)
+lk_status lk__leaf_tree_add(lk_program *p, size_t offset, size_t bytes, lk_dtype type)
 {
     lk_status status = LK_OK;
-    for (int leaf = 0, n; leaf < lk__leaves_here(p) && status >= 0; leaf += n) {
+    for (int leaf = 0, n; leaf < p->division.here && status >= 0; leaf += n) {
         const void *in[LK__LEAVES_MOST] = {NULL};
         n = lk__leaf_subtree(p, leaf);
         for (int k = 0; k < n; k++) in[k] = lk__gradient_set(p, leaf + k) + offset;
         status = add_arrays(p, (char *)in[0], in, n, bytes, type);
-    }
-    return status;
-}
-
-lk_status lk__leaf_tree_add(lk_program *p, const lk__plan_bucket *b)
-{
-    const lk_plan *plan = p->plan;
-    lk_status      status = LK_OK;
-    if (!plan->batch_leaves) return add_subtrees(p, b->offset, b->bytes, b->dtype);
-    for (size_t i = 0; i < plan->graph->states_count && status >= 0; i++) {
-        const lk__plan_state *s = &plan->states[i];
-        bool here = s->trained && s->gradient_offset >= b->offset && s->gradient_offset < b->offset + b->bytes;
-        if (here && !s->adds_leaves) status = add_subtrees(p, s->gradient_offset, s->wide_bytes, b->dtype);
     }
     return status;
 }
@@ -164,7 +138,7 @@ lk_status lk__leaf_tree_reduce(lk_program *p, const lk__plan_bucket *b)
     for (size_t i = 0; i < mine; i += BLOCK) {
         size_t count = mine - i < BLOCK ? mine - i : BLOCK;
         memcpy(bucket + (first + i) * size,
-               add_tree(p, at, 0, p->plan->parallel.leaves, i * size, count, b->dtype, x->scratch), count * size);
+               add_tree(p, at, 0, p->division.parts, i * size, count, b->dtype, x->scratch), count * size);
     }
     for (int part = 0; part < parts; part++) slice_of(p, elements, part, &x->displacements[part], &x->counts[part]);
     return lk_comm_all_gatherv(x->bulk, bucket + first * size, bucket, x->counts, x->displacements, b->dtype, NULL);

@@ -8,7 +8,7 @@
 
 static size_t weights_bytes(const lk_program *p)
 {
-    return (size_t)lk__leaves_here(p) * (size_t)p->plan->losses_count * sizeof *p->losses.weights;
+    return (size_t)p->division.rows * (size_t)p->plan->losses_count * sizeof *p->losses.weights;
 }
 
 lk_status lk__losses_create(lk_program *p)
@@ -29,7 +29,7 @@ static bool has_several(const lk_program *p) { return p->plan->trains && p->plan
 
 static lk_status begin_step(lk_program *p)
 {
-    if (p->plan->sets > 1 && !p->plan->parallel.leaves && p->progress.pending > 0 && !p->progress.synced)
+    if (p->division.adds && p->progress.pending > 0 && !p->progress.synced)
         return lk__fail(p->context, LK_EINVAL,
                         "several losses are each divided by their own weight in the whole step, so that no LK_FORWARD "
                         "can follow a LK_BACKWARD before the update: let lk_program_compute or lk_program_train run "
@@ -74,21 +74,16 @@ lk_status lk__losses_weigh_slot(lk_program *p)
     return status < 0 ? status : weigh_samples(p, p->losses.weights);
 }
 
+/* Part by part, into the row of each or into that of all. */
 lk_status lk__losses_weigh_step(lk_program *p)
 {
-    const lk_parallel *parallel = &p->plan->parallel;
-    int                leaves = lk__leaves_here(p);
+    const lk__plan_division *d = &p->division;
     if (!has_several(p)) return LK_OK;
     lk_status status = begin_step(p);
-    for (int64_t i = 0; i < parallel->micro_batches && !parallel->leaves && status >= 0; i++) {
-        lk__range rows = lk__split_part(p->step.count, parallel->micro_batches, i);
-        status = lk__slot_set(p, 0, rows.first, lk__range_count(rows));
-        if (status >= 0) status = weigh_samples(p, p->losses.weights);
-    }
-    for (int i = 0; i < leaves && parallel->leaves && status >= 0; i++) {
-        int64_t row = lk__leaf_row(p, i);
-        status = lk__slot_set(p, 0, row - lk__leaf_row(p, 0), lk__leaf_row(p, i + 1) - row);
-        if (status >= 0) status = weigh_samples(p, p->losses.weights + i * p->plan->losses_count);
+    for (int i = 0; i < d->here && status >= 0; i++) {
+        int64_t first = lk__part_row(p, i);
+        status = lk__slot_set(p, 0, first, lk__part_row(p, i + 1) - first);
+        if (status >= 0) status = weigh_samples(p, p->losses.weights + i % d->rows * p->plan->losses_count);
     }
     return status;
 }
@@ -139,7 +134,7 @@ lk_status lk__losses_keep_numbers(lk_program *p)
         double sum;
         if (p->plan->losses[i].weigh != LK__WEIGH_RUNS) continue;
         status = lk__program_number(p, p->slots[0].arena, planned, value, 0, &sum);
-        for (int leaf = 0; leaf < lk__leaves_here(p) && status >= 0; leaf++) lk__leaf_numbers(p, leaf)[number] = sum;
+        for (int leaf = 0; leaf < p->division.here && status >= 0; leaf++) lk__row_numbers(p, leaf)[number] = sum;
     }
     return status;
 }

@@ -9,7 +9,12 @@
 #include "run/store.h"
 #include "run/trainer_interface.h"
 
-typedef struct lk__run_instruction {
+typedef struct lk__run_instruction lk__run_instruction;
+/* Runs the instruction's kernel: its one call, or one for each leaf. Chosen when the instruction is made. */
+typedef lk_status (*lk__run_calls)(lk_program *program, lk__run_instruction *instruction);
+
+struct lk__run_instruction {
+    lk__run_calls    issue;
     lk__kernel       run;
     lk__kernel_call  call;
     lk__kernel_call *leaves;     /* one per leaf of this rank, where it is run leaf by leaf; else NULL */
@@ -20,11 +25,12 @@ typedef struct lk__run_instruction {
     int              bucket;     /* of gradients; -1: none */
     int              collective; /* of a start or a wait: which one, in the order of the list; -1: none */
     int              launch;     /* its number in its launch group (launch.c); -1: it is not in one */
+    const char      *how;        /* of a start: lk__plan_instruction's */
     const char      *name;       /* while tracing */
     double           seconds;    /* while profiling */
     int64_t          runs;
     size_t           together; /* while profiling: with so many from it on, which ran as one; 0: alone */
-} lk__run_instruction;
+};
 
 typedef struct lk__run_list {
     const lk__plan_list *planned;
@@ -33,7 +39,7 @@ typedef struct lk__run_list {
     size_t               begin[LK_SECTION_COUNT], end[LK_SECTION_COUNT]; /* of each section among the instructions */
     bool                 by_leaf; /* some run leaf by leaf, on rows that follow from the samples of the global batch */
     int64_t              samples; /* the count that operands are set for; -1: none yet, or an input was rebound */
-    int64_t              total;   /* the same for the samples of the global batch, with batch_leaves */
+    int64_t              total;   /* the same for the samples of the global batch, where by_leaf */
     const char          *gradients; /* the same for the set of gradients */
 } lk__run_list;
 
@@ -87,9 +93,19 @@ typedef struct lk__run_progress {
     bool    written;       /* the gradients are the caller's alone: no backward has run */
     bool    sent;          /* the buckets of this update are in flight or reduced */
     double  weight;        /* once synced: what the update divides by */
-    int     part;          /* the current leaf of this rank, from 0; without leaves 0 */
-    bool    more;          /* the schedule has another backward before the update */
+    bool    permits;       /* of the next LK_SYNC: nobody reads the state before the update, which may begin at once */
+    bool    permitted;     /* the same of the latest LK_SYNC, for all ranks */
 } lk__run_progress;
+
+/* How the sum of all ranks' gradients is reached, once the program is synced: it is in the gradients of every rank (gradient.c), or divided
+ * over ranks that share their state (shared_gradient.c). Chosen when the program is created. */
+typedef struct lk__run_gradients {
+    bool forgotten; /* behind the update nothing can be read */
+    lk_status (*read)(lk_program *program, int state, void *data, size_t bytes);
+    lk_status (*gather)(lk_program *program); /* makes the gradients of all ranks the whole sum. Collective */
+    lk_status (*reuse)(lk_program *program);  /* before they are overwritten. Collective */
+    void (*written)(lk_program *program);     /* all ranks have written the same */
+} lk__run_gradients;
 
 /* Labels and token ids out of range (ids.c). */
 typedef struct lk__run_ids {
@@ -100,7 +116,7 @@ typedef struct lk__run_ids {
 
 /* Several losses that are added (losses.c). */
 typedef struct lk__run_losses {
-    double *weights;               /* (leaves of this rank, losses), of all its samples of the step */
+    double *weights;               /* (division.rows, losses), of all its samples of the step */
     double  scales[LK_MAX_LOSSES]; /* factor over the weight of all ranks, once has_scales */
     bool    has_scales;
 } lk__run_losses;
@@ -117,8 +133,9 @@ struct lk_program {
     lk__device_stream *stream; /* of all kernels */
     lk__run_memory     memory;
 
-    lk__plan_schedule schedule; /* of a step */
-    lk__run_slot     *slots;    /* plan->slots of them */
+    lk__plan_division division;
+    lk__plan_schedule step_schedule, held_schedule; /* of a step; the same with no_sync */
+    lk__run_slot     *slots;                        /* plan->slots of them */
     lk__run_list      evaluate;
     lk__run_list      weights; /* of several losses; of slot 0 */
     const void      **bound;   /* what the caller bound: the samples of all micro-batches or leaves; by value id */
@@ -130,22 +147,26 @@ struct lk_program {
     lk__run_losses    losses;
 
     lk_metrics       metrics;
-    lk_named_metric *named;   /* of `metrics` */
-    double          *numbers; /* (leaves of this rank, numbers_count); without leaves one row, over its micro-batches */
+    lk_named_metric *named;                    /* of `metrics` */
+    double          *numbers;                  /* (division.rows, numbers_count) */
     double           latest[LK__PLAN_NUMBERS]; /* that `metrics` was made of */
     double           stop_request, data;       /* of this rank's next report */
 
-    lk__run_collectives   *collectives;
-    char                  *leaf_memory; /* where leaves run as one batch: their calls */
-    size_t                 leaf_bytes;
-    lk__run_graphs        *graphs;                 /* NULL: the device records nothing */
-    lk__run_launch        *launches[LK__LAUNCHES]; /* launch groups; NULL: the device runs one call at a time */
-    lk__run_shared        *shared;                 /* NULL: every rank has its own state */
-    lk__run_lend          *lend;                   /* NULL: ranks that wait keep their cores */
-    lk__run_queue         *queue;                  /* NULL: the program waits for each section's results */
-    lk__run_source        *sources[2]; /* of training steps and of evaluations; NULL: the caller binds inputs */
-    const lk__run_source  *source;     /* the one of the current step */
-    struct lk__run_tokens *tokens;     /* NULL: nothing is generated so; the generator's */
+    lk__run_collectives     *collectives;
+    char                    *leaf_memory; /* where leaves run as one batch: their calls */
+    size_t                   leaf_bytes;
+    lk__run_graphs          *graphs;                 /* NULL: the device records nothing */
+    lk__run_launch          *launches[LK__LAUNCHES]; /* launch groups; NULL: the device runs one call at a time */
+    const lk__run_gradients *gradients;
+    lk__run_shared          *shared;                /* NULL: every rank has its own state */
+    int                      tiles_first, tiles_of; /* kernels begin at tile tiles_first / tiles_of of theirs */
+    bool                     visible;               /* the device's memory is the host's: callers get addresses in it */
+    bool                     visible_gradients;     /* the same of gradients, which are this rank's alone */
+    lk__run_lend            *lend;                  /* NULL: ranks that wait keep their cores */
+    lk__run_queue           *queue;                 /* NULL: the program waits for each section's results */
+    lk__run_source          *sources[2]; /* of training steps and of evaluations; NULL: the caller binds inputs */
+    const lk__run_source    *source;     /* the one of the current step */
+    struct lk__run_tokens   *tokens;     /* NULL: nothing is generated so; the generator's */
     bool first_chooses; /* with other ranks: rank 0's device chooses among algorithms, and sends its list */
 
     bool              profile;
@@ -156,12 +177,9 @@ struct lk_program {
     lk__run_timeline *timeline; /* NULL: none was asked for, or the host's clock will do */
 };
 
-/* Leaves of this rank; without leaves 1. */
-static inline int lk__leaves_here(const lk_program *p) { return (int)lk__range_count(lk__plan_own_leaves(p->plan)); }
-
-static inline double *lk__leaf_numbers(const lk_program *p, int leaf)
+static inline double *lk__row_numbers(const lk_program *p, int row)
 {
-    return p->numbers + (size_t)leaf * (size_t)p->plan->evaluate.numbers_count;
+    return p->numbers + (size_t)row * (size_t)p->plan->evaluate.numbers_count;
 }
 
 static inline char *lk__gradient_set(const lk_program *p, int set)
@@ -169,10 +187,12 @@ static inline char *lk__gradient_set(const lk_program *p, int set)
     return p->memory.gradients + (size_t)set * p->plan->gradient_bytes;
 }
 
-/* Row of the global batch at which leaf `leaf` of this rank begins. */
-static inline int64_t lk__leaf_row(const lk_program *p, int leaf)
+/* The sample, of those that are bound, with which micro-batch or leaf `part` of this rank begins; part `here`: their number. */
+static inline int64_t lk__part_row(const lk_program *p, int part)
 {
-    return lk__split(p->step.total, p->plan->parallel.leaves, lk__plan_own_leaves(p->plan).first + leaf);
+    const lk__plan_division *d = &p->division;
+    int64_t                  total = d->global ? p->step.total : p->step.count;
+    return lk__split(total, d->parts, d->first + part) - lk__split(total, d->parts, d->first);
 }
 
 /* Where collectives find what is at this address among the gradients. */
@@ -196,7 +216,7 @@ void      lk__regions_free(lk_program *program);
 lk_status lk__gradients_share(lk_program *program);
 void      lk__gradients_release(lk_program *program);
 
-/* ---- staging.c: copies between the host and the device ---- */
+/* ---- staging_create.c, staging.c: copies between the host and the device ---- */
 lk_status lk__staging_create(lk_program *program); /* after the slots and the gradients */
 void      lk__staging_free(lk_program *program);
 /* The addresses that kernels read: the step block; input `input` of a slot, and the ids of its samples; NULL: not bound. */
@@ -205,11 +225,9 @@ const void            *lk__input_memory(const lk_program *program, const lk__run
 const int64_t         *lk__ids_memory(const lk_program *program, const lk__run_slot *slot);
 lk_status lk__stage_inputs(lk_program *program, lk__run_slot *slot); /* before its forward or evaluation runs */
 lk_status lk__stage_step(lk_program *program, lk__run_slot *slot);   /* before any section runs: its step block */
-lk_status lk__read_report(lk_program *program);                      /* into program->ids.invalid */
 /* A range of the gradients, before and after a collective: to lk__exchanged, and back. */
 lk_status lk__stage_out(lk_program *program, const char *gradient, size_t bytes);
 lk_status lk__stage_in(lk_program *program, char *gradient, size_t bytes);
-lk_status lk__broadcast_memory(lk_program *program, char *memory, size_t bytes); /* rank 0's, of the device */
 
 /* ---- source.c: inputs that the device makes from samples, instead of the caller ---- */
 void lk__source_use(lk_program *program, const lk__run_source *source); /* for the step that is set next; NULL: none */
@@ -258,22 +276,30 @@ void      lk__queue_free(lk_program *program);
 /* A whole step, waited for. */
 lk_status lk__step_train(lk_program *program, const lk_step *step);
 
-/* ---- program.c ---- */
-/* Makes micro-batch slot `index` work on `count` of the bound samples from `first` on. */
-lk_status lk__slot_set(lk_program *program, int index, int64_t first, int64_t count);
-lk_status lk__step_set(lk_program *program, const lk_step *step);
-
-/* ---- leaf_batch.c: leaves that run as one batch ---- */
+/* ---- leaf_batch_create.c, leaf_batch.c: leaves that run as one batch ---- */
 lk_status   lk__leaf_batch_build(lk_program *program);
 size_t      lk__leaf_batch_sums_bytes(const lk_program *program); /* of the device's memory */
 void        lk__leaf_batch_patch(lk_program *program);            /* after the instructions of the whole batch */
 lk_status   lk__leaf_batch_run(lk_program *program, lk__run_instruction *instruction);
 const void *lk__leaf_batch_source(const lk_program *program, size_t index, int leaf);
+/* Whether a node's kernel adds over leaves itself: it is then called once for each subtree of leaves. */
+static inline bool lk__leaf_batch_adds(const lk__graph_node *n)
+{
+    return lk__op_find(n->op)->samples == LK__SAMPLES_LEAVES;
+}
+
+/* ---- program.c ---- */
+/* Makes micro-batch slot `index` work on `count` of the bound samples from `first` on. */
+lk_status lk__slot_set(lk_program *program, int index, int64_t first, int64_t count);
+lk_status lk__step_set(lk_program *program, const lk_step *step);
 
 /* ---- section.c ---- */
-lk_status lk__section_run(lk_program *program, lk_section section);
+/* A run of a step's schedule; and one that the state of the step asks for. */
+lk_status lk__section_run(lk_program *program, const lk__schedule_run *run);
+lk_status lk__section_by_hand(lk_program *program, lk_section section);
 
 /* ---- interpreter.c ---- */
+lk_status lk__run_call(lk_program *program, lk__run_instruction *instruction); /* lk__run_calls: its one call */
 void *lk__program_resolve(const lk_program *program, const char *arena, const char *gradients, lk__plan_place place);
 
 /* ---- results.c ---- */
@@ -282,7 +308,7 @@ void lk__metrics_set(lk_program *program, const double *numbers);
 lk_status lk__program_number(const lk_program *program, const char *arena, const lk__plan_list *planned, int value,
                              double otherwise, double *number);
 
-/* ---- collective.c: collectives among the instructions ---- */
+/* ---- collective_create.c, collective.c: collectives among the instructions ---- */
 lk_status lk__collectives_create(lk_program *program);
 void      lk__collectives_free(lk_program *program);
 lk_status lk__collectives_drain(lk_program *program); /* waits for all that are in flight */
@@ -293,6 +319,8 @@ int lk__leaf_subtree(const lk_program *program, int leaf);
 
 /* ---- report.c ---- */
 lk_status lk__gather_reports(lk_program *program); /* of all ranks, with the numbers of their leaves */
+/* results.c: what follows from them, on all ranks alike. */
+lk_status lk__use_reports(lk_program *program, const lk__plan_list *planned);
 void      lk__add_reports(const lk_program *program, double *numbers); /* adds those over all leaves, in the tree */
 
 /* ---- losses.c: several losses, each divided by its own weight ---- */
@@ -318,7 +346,8 @@ void      lk__drop_gradients(lk_program *program);
 void lk__describe_invalid(const lk_program *program, const lk__plan_list *planned, char *text, size_t bytes);
 
 /* ---- gradient.c ---- */
-lk_status lk__scale_gradients(lk_program *program, double factor); /* all of them */
+extern const lk__run_gradients lk__gradients_of_all; /* each rank has the whole sum */
+lk_status                      lk__scale_gradients(lk_program *program, double factor); /* all of them */
 
 /* ---- traced.c ---- */
 enum { LK__TRACK_STEPS, LK__TRACK_COMPUTE, LK__TRACK_COLLECTIVES, LK__TRACK_KERNELS, LK__TRACK_COPIES };

@@ -6,7 +6,7 @@
 
 enum { REGIONS = 8 };
 
-static bool shares_gradients(const lk_program *p) { return p->batch && lk__comm_reaches(p->batch, p->device); }
+static bool shares_gradients(const lk_program *p) { return p->batch && !p->group.staged; }
 
 static int list_regions(lk_program *p, lk__device_part parts[REGIONS])
 {

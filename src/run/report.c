@@ -1,7 +1,6 @@
 /* report.c - the small all_gather at the end of a step: the reports of the ranks, and the loss's sums of every leaf, which are added in
  * the tree. They are one exchange, since each is a place where all ranks wait for the slowest. The results are what the trainer reads. */
 #include "run/collective.h"
-#include "run/shared.h"
 
 #include "base/reduce.h"
 
@@ -12,7 +11,7 @@ lk_status lk__gather_leaves(lk_program *p, const char *name, const void *mine, s
     lk__run_collectives *x = p->collectives;
     const lk_plan       *plan = p->plan;
     int                  parts = lk__plan_batch_parts(plan);
-    size_t               leaves = (size_t)(plan->parallel.leaves ? plan->parallel.leaves : parts);
+    size_t               leaves = (size_t)lk__plan_all_leaves(plan);
     size_t               bytes = leaves * elements * lk_dtype_size(type);
     for (int part = 0; part < parts; part++) {
         lk__range own = lk__plan_leaves(plan, part);
@@ -34,7 +33,7 @@ lk_status lk__gather_leaves(lk_program *p, const char *name, const void *mine, s
 void lk__reduce_gathered(const lk_program *p, size_t elements, lk_dtype type, lk_reduce_op op, void *out)
 {
     const void *in[LK__REDUCE_MOST];
-    int         leaves = p->plan->parallel.leaves ? p->plan->parallel.leaves : lk__plan_batch_parts(p->plan);
+    int         leaves = lk__plan_all_leaves(p->plan);
     for (int i = 0; i < leaves; i++) in[i] = p->collectives->gathered + (size_t)i * elements * lk_dtype_size(type);
     lk__reduce(out, in, leaves, elements, type, op);
 }
@@ -67,27 +66,28 @@ lk_status lk__program_gather_numbers(lk_program *p, const double *mine, size_t c
 static size_t write_report(lk_program *p, double *mine)
 {
     lk__run_collectives *x = p->collectives;
-    size_t               leaves = (size_t)lk__leaves_here(p), numbers = (size_t)p->plan->evaluate.numbers_count;
+    size_t               rows = (size_t)p->division.rows, numbers = (size_t)p->plan->evaluate.numbers_count;
     lk__run_sums         here = {0, 0, 0};
-    for (size_t i = 0; i < leaves; i++) {
-        const double *leaf = lk__leaf_numbers(p, (int)i);
-        here.sum += leaf[LK__NUMBER_SUM];
-        here.weight += leaf[LK__NUMBER_WEIGHT];
-        here.correct += leaf[LK__NUMBER_CORRECT];
+    for (size_t i = 0; i < rows; i++) {
+        const double *row = lk__row_numbers(p, (int)i);
+        here.sum += row[LK__NUMBER_SUM];
+        here.weight += row[LK__NUMBER_WEIGHT];
+        here.correct += row[LK__NUMBER_CORRECT];
     }
     if (p->plan->losses_count) { /* the mean of this rank's samples: several losses have no common sum */
         double own[LK__PLAN_NUMBERS] = {0};
-        for (size_t i = 0; i < leaves; i++)
-            for (size_t k = 0; k < numbers; k++) own[k] += lk__leaf_numbers(p, (int)i)[k];
+        for (size_t i = 0; i < rows; i++)
+            for (size_t k = 0; k < numbers; k++) own[k] += lk__row_numbers(p, (int)i)[k];
         here = (lk__run_sums){lk__plan_mean_loss(p->plan, own), 1, 0};
     }
-    bool         permits = p->shared && p->shared->permits;
     const double report[LK__RUN_REPORT] = {
-        here.sum, here.weight, here.correct, x->waited, p->stop_request, p->data, p->ids.invalid_text[0] != 0, permits};
+        here.sum,           here.weight, here.correct, x->waited, p->stop_request, p->data, p->ids.invalid_text[0] != 0,
+        p->progress.permits};
     memcpy(mine, report, sizeof report);
-    memcpy(mine + LK__RUN_REPORT, p->numbers, leaves * numbers * sizeof *mine);
+    memcpy(mine + LK__RUN_REPORT, p->numbers, rows * numbers * sizeof *mine);
     x->waited = 0;
-    return LK__RUN_REPORT + leaves * numbers;
+    p->progress.permits = false;
+    return LK__RUN_REPORT + rows * numbers;
 }
 
 lk_status lk__gather_reports(lk_program *p)
@@ -115,7 +115,7 @@ lk_status lk__gather_reports(lk_program *p)
         const double *all = (const double *)x->gathered + x->displacements[i];
         x->ranks[i] = (lk__run_sums){all[0], all[1], all[2]};
         x->reports[i] = (lk__run_report){all[3], all[4], all[5], all[6]};
-        if (p->shared) p->shared->permitted = (i == 0 || p->shared->permitted) && all[7] != 0;
+        p->progress.permitted = (i == 0 || p->progress.permitted) && all[7] != 0;
     }
     return LK_OK;
 }

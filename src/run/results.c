@@ -3,7 +3,6 @@
 #include "run/interpreter.h"
 
 #include "run/collective.h"
-#include "run/shared.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -79,7 +78,7 @@ lk_status lk__run_numbers(lk_program *p, const lk__schedule_run *run, size_t at,
     const lk__plan_list *planned = run->list;
     (void)at, (void)next;
     for (int i = 0; i < run->slots; i++) {
-        double    numbers[LK__PLAN_NUMBERS], *to = lk__leaf_numbers(p, run->part + i);
+        double    numbers[LK__PLAN_NUMBERS], *to = lk__row_numbers(p, run->row + i);
         lk_status status = read_numbers(p, &p->slots[i], planned, numbers);
         if (status < 0) return status;
         for (int k = 0; k < planned->numbers_count; k++)
@@ -97,18 +96,23 @@ lk_status lk__run_leaf_numbers(lk_program *p, const lk__schedule_run *run, size_
 /* ---- of all ranks ---- */
 
 /* The update divides by the weight of all ranks. */
-lk_status lk__run_report_step(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+lk_status lk__use_reports(lk_program *p, const lk__plan_list *planned)
 {
-    const lk__plan_list *planned = run->list;
-    double               all[LK__PLAN_NUMBERS];
-    (void)at, (void)next;
-    lk_status status = lk__shared_reported(p, lk__gather_reports(p));
-    if (status < 0 || (status = lk__share_ids(p)) < 0) return status;
+    double    all[LK__PLAN_NUMBERS];
+    lk_status status = lk__share_ids(p);
+    if (status < 0) return status;
     lk__add_reports(p, all);
     if (planned->numbers[LK__NUMBER_WEIGHT] < 0) all[LK__NUMBER_WEIGHT] = 1;
     lk__metrics_set(p, all);
     p->progress.weight = all[LK__NUMBER_WEIGHT];
     return LK_OK;
+}
+
+lk_status lk__run_report_step(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    lk_status status = lk__gather_reports(p);
+    (void)at, (void)next;
+    return status < 0 ? status : lk__use_reports(p, run->list);
 }
 
 /* All ranks have the same reports, so that all of them stop here. Gradients of the caller's own have no loss. */
@@ -127,19 +131,20 @@ lk_status lk__run_check_loss(lk_program *p, const lk__schedule_run *run, size_t 
                     (long long)p->step.step, whose, loss);
 }
 
-/* The weight is among the activations, which other sections may have overwritten since LK_SYNC. A loss without one is divided here. */
+/* The weight is among the activations, which other sections may have overwritten since LK_SYNC. */
 lk_status lk__run_weight(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     const lk__plan_list *planned = run->list;
     int                  weight = planned->numbers[LK__NUMBER_WEIGHT];
     (void)at, (void)next;
-    if (weight < 0 && p->progress.weight != 1) {
-        lk_status status = lk__shared_gather(p);
-        return status < 0 ? status : lk__scale_gradients(p, 1 / p->progress.weight);
-    }
-    if (weight < 0) return LK_OK;
     void *to = lk__program_resolve(p, p->slots[0].arena, p->memory.gradients, planned->places[weight]);
     return lk__device_write(p->device, p->stream, to, &p->progress.weight, sizeof p->progress.weight);
+}
+
+lk_status lk__run_divide(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    (void)run, (void)at, (void)next;
+    return p->progress.weight == 1 ? LK_OK : lk__scale_gradients(p, 1 / p->progress.weight);
 }
 
 lk_status lk__run_norm(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)

@@ -3,9 +3,7 @@
 #include "run/shared.h"
 
 #include "comm/abort.h"
-#include "comm/hosts.h"
 #include "run/collective.h"
-#include "run/interpreter.h"
 
 /* Elements of a piece in front of the first part of square_sum that begins in it. */
 static int64_t head_of(const lk_program *p, const lk__plan_piece *piece)
@@ -101,14 +99,13 @@ static size_t lay_out(const lk_program *p, lk__run_shared *x, char *memory)
 {
     size_t used = lk__round_up(sizeof *x, LK__ALIGN), states = p->plan->graph->states_count;
     size_t block = LK__SHARED_BLOCK * sizeof(double);
-    bool   tree = lk__plan_by_slices(p->plan);
     x->gradients = take_bytes(memory, &used, (size_t)lk__plan_owners(p->plan) * sizeof *x->gradients);
     x->blocks = take_bytes(memory, &used, x->blocks_count * sizeof *x->blocks);
     x->parts = take_bytes(memory, &used, x->parts_count * sizeof *x->parts);
     x->optimizers = take_bytes(memory, &used, states * sizeof *x->optimizers);
     x->norms = take_bytes(memory, &used, states * sizeof *x->norms);
     x->first_square = take_bytes(memory, &used, states * sizeof *x->first_square);
-    x->scratch_bytes = 2 * block + (tree ? lk__leaf_tree_scratch_bytes() : 0);
+    x->scratch_bytes = 2 * block + (lk__plan_by_slices(p->plan) ? lk__leaf_tree_scratch_bytes() : 0);
     x->scratch = take_bytes(memory, &used, (size_t)lk__plan_workers(p->plan) * x->scratch_bytes);
     return used;
 }
@@ -140,6 +137,7 @@ static lk_status make_shared(lk_program *p, const lk__plan_piece *pieces, size_t
     lk_status status = clips ? make_squares(p, x) : LK_OK;
     if (status >= 0) list_slices(p, x, pieces, count, clips);
     x->lazy = lk__plan_sums_late(p->plan, p->group);
+    x->sum = lk__shared_sum_of(lk__plan_by_slices(p->plan), p->plan->gradient_dtype != p->plan->graph->real);
     return status;
 }
 
@@ -163,45 +161,3 @@ void lk__shared_free(lk_program *p)
     lk__free(p->context, LK_MEMORY_OTHER, p->shared, p->shared->bytes);
     p->shared = NULL;
 }
-
-/* ---- between LK_SYNC and the update ---- */
-
-static void end_sync(lk__run_shared *x)
-{
-    x->permits = false;
-    x->summed = x->lazy ? LK__SUMMED_NOWHERE : LK__SUMMED_SLICES;
-}
-
-void lk__shared_unsynced(lk_program *p)
-{
-    if (p->shared) end_sync(p->shared);
-}
-
-/* On several hosts LK_SYNC may have succeeded on other ranks of this one, which may update at once. On one host a rank that has got all
- * reports has them because all others can get them. */
-static lk_status fail_sync(lk_program *p, lk_status status, bool permits)
-{
-    return status < 0 && permits && p->plan->parallel.hosts > 1 ? lk__store_invalidate(p->store, status) : status;
-}
-
-lk_status lk__shared_reported(lk_program *p, lk_status status)
-{
-    if (!p->shared) return status;
-    bool permits = p->shared->permits;
-    end_sync(p->shared);
-    return fail_sync(p, status, permits);
-}
-
-lk_status lk__run_exchange(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
-{
-    (void)run, (void)at, (void)next;
-    return fail_sync(p, lk__shared_exchange(p), p->shared->permitted);
-}
-
-lk_status lk__shared_reuse(lk_program *p)
-{
-    bool read = p->shared && p->shared->summed != LK__SUMMED_WHOLE;
-    return read ? lk__comm_barrier_host(p->comm) : LK_OK;
-}
-
-bool lk__shared_apart(const lk_program *p) { return p->shared && !p->shared->permitted; }

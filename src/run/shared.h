@@ -39,6 +39,11 @@ typedef struct lk__run_part {
 
 enum { LK__SHARED_BLOCK = LK__SQUARE_PART };
 
+/* The sum over all ranks of a range of their gradients, as far as each has its own: at most LK__SHARED_BLOCK elements from byte `offset` of a set
+ * on, into `out`; on thread `worker`. */
+typedef void (*lk__run_sum)(const lk_program *program, size_t offset, size_t count, lk_dtype type, void *out,
+                            int worker);
+
 struct lk__run_shared {
     size_t         bytes; /* of this struct and its arrays */
     char         **gradients; /* by rank of this host: its gradients, in this process */
@@ -56,28 +61,24 @@ struct lk__run_shared {
     lk__run_summed summed;
     bool           lazy;    /* summed in the update or by lk__shared_exchange, not by collectives while backward runs */
     bool           apart;   /* other ranks' slices may not be summed yet: lk__shared_settle waits for them */
-    bool           permits; /* of the next LK_SYNC: nobody reads the state before the update, which may begin at once */
-    bool           permitted; /* the same of the latest LK_SYNC, for all ranks */
+    lk__run_sum    sum;     /* of what nobody has summed yet */
 };
 
 lk_status lk__shared_create(lk_program *program); /* with other ranks; nothing where the state is not shared */
 void      lk__shared_free(lk_program *program);
 
-/* Of a program without such a state these do nothing. */
-/* After the reports were gathered, with the status of that: where the sums are now, and whether the state is still valid. */
-lk_status lk__shared_reported(lk_program *program, lk_status status);
-void      lk__shared_unsynced(lk_program *program); /* LK_SYNC failed */
-lk_status lk__shared_reuse(lk_program *program);    /* before gradients that are synced are overwritten. Collective */
-bool      lk__shared_apart(const lk_program *program); /* whether a rank may have read the state since LK_SYNC */
+/* ---- shared_gradient.c: the sum of all ranks' gradients for callers ---- */
+extern const lk__run_gradients lk__gradients_of_sharers;
 
 /* ---- shared_sum.c ---- */
+/* When a program is created: how gradients are summed, over leaves or over ranks, which may have rounded them for that. */
+lk__run_sum lk__shared_sum_of(bool leaves, bool rounded);
 /* The sum over all ranks of `count` elements of a gradient, from `first` on: into `out`, wherever it is; on thread `worker`. */
 void lk__shared_sum(const lk_program *program, int state, int64_t first, int64_t count, void *out, int worker);
+/* Bytes of the sums that are in the slices of their owners. */
+void lk__shared_copy(const lk_program *program, size_t offset, size_t bytes, char *out);
 /* The sums of this rank's slices, into its own gradients. */
 void lk__shared_sum_own(lk_program *program);
-/* Makes the gradients of all ranks the whole sum; nothing where each rank has its own state. Collective. */
-lk_status lk__shared_gather(lk_program *program);
-
 /* ---- shared_hosts.c ---- */
 /* On several hosts, where collectives have not: sums this rank's slices over the leaves of its host, then across the hosts. When all ranks
  * have their gradients. Collective. */

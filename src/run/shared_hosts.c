@@ -11,7 +11,6 @@ lk_status lk__shared_exchange(lk_program *p)
     lk__run_shared *x = p->shared;
     const lk_plan  *plan = p->plan;
     lk_status       status = LK_OK;
-    if (plan->parallel.hosts == 1 || x->summed != LK__SUMMED_NOWHERE) return LK_OK;
     lk__shared_sum_own(p);
     double start = lk__now();
     size_t sent = 0;
@@ -29,7 +28,7 @@ lk_status lk__shared_exchange(lk_program *p)
     x->summed = LK__SUMMED_SLICES;
     x->apart = true;
     /* Whoever runs the sections may read the gradient next, alone. */
-    return status < 0 || x->permitted ? status : lk__shared_settle(p);
+    return status < 0 || p->progress.permitted ? status : lk__shared_settle(p);
 }
 
 lk_status lk__shared_settle(lk_program *p)

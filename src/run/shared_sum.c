@@ -4,7 +4,6 @@
 #include "run/shared.h"
 
 #include "base/reduce.h"
-#include "comm/hosts.h"
 #include "run/collective.h"
 
 #include <string.h>
@@ -17,7 +16,7 @@ static size_t rounded_place(const lk_plan *plan, size_t offset)
     return plan->gradient_bytes * (size_t)plan->sets + offset / sizeof(float) * lk_dtype_size(plan->gradient_dtype);
 }
 
-static void sum_ranks(const lk_program *p, size_t offset, size_t count, lk_dtype type, void *out)
+static void add_ranks(const lk_program *p, size_t offset, size_t count, lk_dtype type, void *out)
 {
     const lk__run_shared *x = p->shared;
     const void           *in[LK__REDUCE_MOST];
@@ -26,25 +25,40 @@ static void sum_ranks(const lk_program *p, size_t offset, size_t count, lk_dtype
     lk__reduce(out, in, world, count, type, LK_SUM);
 }
 
-static void sum_raw(const lk_program *p, size_t offset, size_t count, lk_dtype type, void *out, int worker)
+/* What making a sum needs besides its result, which may be the first block of a thread's memory. */
+static char *scratch_of(const lk_program *p, int worker)
 {
-    const lk_plan *plan = p->plan;
-    char          *scratch = p->shared->scratch + (size_t)worker * p->shared->scratch_bytes;
-    char          *more = scratch + LK__SHARED_BLOCK * sizeof(double); /* the first block may be `out` */
-    lk_dtype       sent = plan->gradient_dtype;
-    if (lk__plan_by_slices(plan)) {
-        lk__leaf_tree_sum(p, p->shared->gradients, offset, count, type, out, more + LK__SHARED_BLOCK * sizeof(double));
-    } else if (sent == plan->graph->real) {
-        sum_ranks(p, offset, count, type, out);
-    } else {
-        sum_ranks(p, rounded_place(plan, offset), count, sent, more);
-        lk__reduce_widen(out, more, count, sent, type);
-    }
+    return p->shared->scratch + (size_t)worker * p->shared->scratch_bytes + LK__SHARED_BLOCK * sizeof(double);
+}
+
+static void sum_ranks(const lk_program *p, size_t offset, size_t count, lk_dtype type, void *out, int worker)
+{
+    (void)worker;
+    add_ranks(p, offset, count, type, out);
+}
+
+static void sum_rounded(const lk_program *p, size_t offset, size_t count, lk_dtype type, void *out, int worker)
+{
+    lk_dtype sent = p->plan->gradient_dtype;
+    char    *narrow = scratch_of(p, worker);
+    add_ranks(p, rounded_place(p->plan, offset), count, sent, narrow);
+    lk__reduce_widen(out, narrow, count, sent, type);
+}
+
+static void sum_leaves(const lk_program *p, size_t offset, size_t count, lk_dtype type, void *out, int worker)
+{
+    lk__leaf_tree_sum(p, p->shared->gradients, offset, count, type, out,
+                      scratch_of(p, worker) + LK__SHARED_BLOCK * sizeof(double));
+}
+
+lk__run_sum lk__shared_sum_of(bool leaves, bool rounded)
+{
+    return leaves ? sum_leaves : rounded ? sum_rounded : sum_ranks;
 }
 
 /* ---- wherever the sum is ---- */
 
-static void copy_slices(const lk_program *p, size_t offset, size_t bytes, char *out)
+void lk__shared_copy(const lk_program *p, size_t offset, size_t bytes, char *out)
 {
     for (size_t end, at = offset; at < offset + bytes; at = end) {
         int owner = lk__plan_owner(p->plan, at, &end);
@@ -60,7 +74,7 @@ void lk__shared_sum(const lk_program *p, int state, int64_t first, int64_t count
     size_t   size = lk_dtype_size(type), offset = p->plan->states[state].gradient_offset + (size_t)first * size;
     char    *to = out;
     if (p->shared->summed == LK__SUMMED_SLICES) {
-        copy_slices(p, offset, (size_t)count * size, to);
+        lk__shared_copy(p, offset, (size_t)count * size, to);
         return;
     }
     if (p->shared->summed == LK__SUMMED_WHOLE) {
@@ -69,7 +83,7 @@ void lk__shared_sum(const lk_program *p, int state, int64_t first, int64_t count
     }
     for (int64_t at = 0; at < count; at += LK__SHARED_BLOCK) {
         int64_t here = count - at < LK__SHARED_BLOCK ? count - at : LK__SHARED_BLOCK;
-        sum_raw(p, offset + (size_t)at * size, (size_t)here, type, to + (size_t)at * size, worker);
+        p->shared->sum(p, offset + (size_t)at * size, (size_t)here, type, to + (size_t)at * size, worker);
     }
 }
 
@@ -85,21 +99,4 @@ static void sum_own_block(void *argument, int64_t tile, int worker)
 void lk__shared_sum_own(lk_program *p)
 {
     lk__pool_run(lk__context_pool(p->context), (int64_t)p->shared->blocks_count, sum_own_block, p);
-}
-
-lk_status lk__shared_gather(lk_program *p)
-{
-    lk__run_shared *x = p->shared;
-    lk_status       status = LK_OK;
-    if (!x || x->summed == LK__SUMMED_WHOLE) return LK_OK;
-    if (x->summed == LK__SUMMED_NOWHERE) { /* others may still read these gradients */
-        if ((status = lk__comm_barrier_host(p->comm)) < 0) return status;
-        lk__shared_sum_own(p);
-        if ((status = lk__comm_barrier_host(p->comm)) < 0) return status;
-    }
-    if ((status = lk__shared_settle(p)) < 0) return status;
-    copy_slices(p, 0, p->plan->gradient_bytes, lk__gradient_set(p, 0));
-    if ((status = lk__comm_barrier_host(p->comm)) < 0) return status; /* until then others read this rank's slices */
-    x->summed = LK__SUMMED_WHOLE;
-    return LK_OK;
 }

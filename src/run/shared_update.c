@@ -157,7 +157,39 @@ lk_status lk__run_update_slices(lk_program *p, const lk__schedule_run *run, size
     return LK_OK;
 }
 
-/* ---- the beginning and the end ---- */
+/* ---- reports ---- */
+
+/* On several hosts LK_SYNC may have succeeded on other ranks of this one, which may update at once. On one host a rank that has got all
+ * reports has them because all others can get them. */
+static lk_status fail_sync(lk_program *p, lk_status status, bool permits)
+{
+    return status < 0 && permits && p->plan->parallel.hosts > 1 ? lk__store_invalidate(p->store, status) : status;
+}
+
+lk_status lk__run_report_shared(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    bool      permits = p->progress.permits;
+    lk_status status = lk__gather_reports(p);
+    (void)at, (void)next;
+    p->shared->summed = p->shared->lazy ? LK__SUMMED_NOWHERE : LK__SUMMED_SLICES;
+    return status < 0 ? fail_sync(p, status, permits) : lk__use_reports(p, run->list);
+}
+
+lk_status lk__run_exchange(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    (void)run, (void)at, (void)next;
+    return fail_sync(p, lk__shared_exchange(p), p->progress.permitted);
+}
+
+/* ---- barriers ---- */
+
+/* In a step the rank that writes buffers has done so before the last collective of LK_BACKWARD. By hand the caller may read them at once, or
+ * run LK_FORWARD again. */
+lk_status lk__run_barrier_buffers(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    (void)run, (void)at, (void)next;
+    return wait_for_host(p, lk__action_name(LK__DO_BARRIER_BUFFERS));
+}
 
 lk_status lk__run_barrier_begin(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
@@ -169,6 +201,6 @@ lk_status lk__run_barrier_update(lk_program *p, const lk__schedule_run *run, siz
 {
     (void)run, (void)at, (void)next;
     lk_status status = lk__store_invalidate(p->store, wait_for_host(p, lk__action_name(LK__DO_BARRIER_UPDATE)));
-    p->shared->permitted = p->shared->apart = false;
+    p->progress.permitted = p->shared->apart = false;
     return status;
 }

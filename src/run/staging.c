@@ -4,55 +4,7 @@
 #include "run/interpreter.h"
 #include "run/timeline.h"
 
-#include "comm/abort.h"
-
 #include <string.h>
-
-static bool is_staged(const lk_program *p) { return !lk__device_is_host(p->device); }
-
-/* ---- creating and freeing ---- */
-
-/* Gradients that ranks exchange: in the host's memory, symmetric where ranks share a host. */
-static lk_status make_exchanged(lk_program *p)
-{
-    size_t    bytes = p->plan->memory[LK_MEMORY_GRADIENTS];
-    void     *memory;
-    lk_status status = bytes ? lk_comm_alloc(p->batch, bytes, &memory) : LK_OK;
-    if (status < 0) return lk__fail_prefix(p->context, status, "staging of gradients in shared memory: ");
-    if (bytes) p->memory.exchanged = memory;
-    if (bytes && p->device->backend->pin) p->device->backend->pin(p->device, memory, bytes);
-    lk__account(p->context, LK_MEMORY_STAGING, (ptrdiff_t)bytes);
-    p->memory.chunk = p->device->backend->alloc_host(p->device, LK_MEMORY_STAGING, LK__STAGING_CHUNK);
-    return p->memory.chunk ? LK_OK : LK_ENOMEM;
-}
-
-lk_status lk__staging_create(lk_program *p)
-{
-    const lk_plan *plan = p->plan;
-    size_t         offsets = (p->values + 1) * sizeof *p->memory.input_offsets;
-    p->memory.exchanged = p->memory.gradients;
-    if (!is_staged(p)) return LK_OK;
-    if (!(p->memory.input_offsets = lk__alloc(p->context, LK_MEMORY_OTHER, offsets))) return LK_ENOMEM;
-    size_t inputs = lk__plan_stage_inputs(plan, p->memory.input_offsets) * (size_t)plan->slots + LK__STAGED_REPORT;
-    for (int i = 0; i < plan->slots; i++)
-        p->slots[i].staged = p->memory.staged + LK__STAGED_REPORT + (size_t)i * lk__plan_stage_inputs(plan, NULL);
-    p->memory.report = (lk__kernel_invalid_id *)p->memory.staged;
-    p->memory.rows_sent = lk__plan_sent_bytes(plan) ? p->memory.staged + inputs : NULL;
-    return p->batch && !lk__comm_reaches(p->batch, p->device) ? make_exchanged(p) : LK_OK;
-}
-
-void lk__staging_free(lk_program *p)
-{
-    if (!is_staged(p)) return;
-    if (p->batch && p->memory.exchanged && p->memory.exchanged != p->memory.gradients) {
-        if (p->device->backend->unpin) p->device->backend->unpin(p->device, p->memory.exchanged);
-        lk_comm_release(p->batch, p->memory.exchanged);
-        lk__account(p->context, LK_MEMORY_STAGING, -(ptrdiff_t)p->plan->memory[LK_MEMORY_GRADIENTS]);
-    }
-    if (p->memory.chunk)
-        p->device->backend->free_host(p->device, LK_MEMORY_STAGING, p->memory.chunk, LK__STAGING_CHUNK);
-    lk__free(p->context, LK_MEMORY_OTHER, p->memory.input_offsets, (p->values + 1) * sizeof *p->memory.input_offsets);
-}
 
 /* ---- inputs and ids ---- */
 
@@ -144,6 +96,13 @@ lk_status lk__run_inputs(lk_program *p, const lk__schedule_run *run, size_t at, 
     return status;
 }
 
+/* Kernels read the caller's arrays where they are; addresses were set with the operands. */
+lk_status lk__run_bound(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    (void)p, (void)run, (void)at, (void)next;
+    return LK_OK;
+}
+
 lk_status lk__run_step_block(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     lk_status status = LK_OK;
@@ -152,17 +111,16 @@ lk_status lk__run_step_block(lk_program *p, const lk__schedule_run *run, size_t 
     return status;
 }
 
-lk_status lk__read_report(lk_program *p)
+lk_status lk__run_read_ids(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
-    return is_staged(p) ? lk__device_read(p->device, p->stream, &p->ids.invalid, p->memory.report, sizeof p->ids.invalid)
-                        : LK_OK;
+    (void)run, (void)at, (void)next;
+    return lk__device_read(p->device, p->stream, &p->ids.invalid, p->memory.report, sizeof p->ids.invalid);
 }
 
 /* ---- gradients ---- */
 
 lk_status lk__stage_out(lk_program *p, const char *gradient, size_t bytes)
 {
-    if (p->memory.exchanged == p->memory.gradients) return LK_OK;
     lk_status status = lk__timeline_before(p, p->stream);
     if (status >= 0) status = lk__device_read(p->device, p->stream, lk__exchanged(p, gradient), gradient, bytes);
     return end_copy(p, status, "copy from the device", bytes);
@@ -170,21 +128,5 @@ lk_status lk__stage_out(lk_program *p, const char *gradient, size_t bytes)
 
 lk_status lk__stage_in(lk_program *p, char *gradient, size_t bytes)
 {
-    return p->memory.exchanged == p->memory.gradients ? LK_OK : copy_in(p, gradient, lk__exchanged(p, gradient), bytes);
-}
-
-/* ---- whole regions ---- */
-
-lk_status lk__broadcast_memory(lk_program *p, char *memory, size_t bytes)
-{
-    if (bytes == 0) return LK_OK;
-    if (lk__comm_reaches(p->comm, p->device)) return lk_comm_broadcast(p->comm, memory, bytes, LK_U8, 0, NULL);
-    lk_status status = LK_OK;
-    for (size_t at = 0; at < bytes && status >= 0; at += LK__STAGING_CHUNK) {
-        size_t part = bytes - at < LK__STAGING_CHUNK ? bytes - at : LK__STAGING_CHUNK;
-        status = lk__device_read(p->device, p->stream, p->memory.chunk, memory + at, part);
-        if (status >= 0) status = lk_comm_broadcast(p->comm, p->memory.chunk, part, LK_U8, 0, NULL);
-        if (status >= 0) status = lk__device_write(p->device, p->stream, memory + at, p->memory.chunk, part);
-    }
-    return status;
+    return copy_in(p, gradient, lk__exchanged(p, gradient), bytes);
 }

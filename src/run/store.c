@@ -236,6 +236,7 @@ static lk_status create_store(lk_plan *plan, uint64_t seed, lk_comm *group, lk_s
     s->plan = plan;
     s->device = plan->device;
     s->group = group;
+    s->writes_buffers = true;
     s->comm = plan->shared ? group : NULL;
     s->sharers = lk__plan_owners(plan);
     s->sharer = lk__plan_own(plan);
@@ -246,7 +247,7 @@ static lk_status create_store(lk_plan *plan, uint64_t seed, lk_comm *group, lk_s
         status = lk__device_alloc_parts(s->device, parts, count, &s->block);
     }
     for (size_t i = 0; i < plan->graph->states_count && status >= 0; i++) status = initialise(s, i, seed);
-    for (size_t i = 0; i < plan->graph->constants_count && lk__store_writes_buffers(s) && status >= 0; i++)
+    for (size_t i = 0; i < plan->graph->constants_count && s->writes_buffers && status >= 0; i++)
         status = lk__device_write(s->device, NULL, s->buffers + plan->constants[i], plan->graph->constants[i].data,
                                   plan->graph->constants[i].bytes);
     if (status >= 0 && s->comm) status = lk_comm_barrier(s->comm, NULL); /* until all have filled their parts */

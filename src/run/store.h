@@ -28,7 +28,7 @@ struct lk_store {
     int       nodes, node;     /* memory nodes of the host's ranks, each with a copy of what all read; this rank's */
     char     *copies;          /* of all nodes, copy_bytes each: parameters, and buffers if they are shared */
     size_t    copy_bytes;
-    bool      writes_buffers; /* this rank writes shared buffers: the first rank of each node */
+    bool      writes_buffers; /* what this rank computes for buffers is written: its own, or shared ones by the first rank of each node */
     bool      alone;          /* rank 0 loads it while the others wait: nothing is collective, and it is on one host */
     lk_status failure;        /* below 0: an update or a write failed when the state may have been partly new */
     char      failure_text[LK__STORE_TEXT];
@@ -101,12 +101,6 @@ static inline char **lk__store_region(lk_store *s, int i)
     char **regions[LK__STORE_KINDS] = {&s->buffers, &s->parameters, &s->master, &s->optimizer};
     return regions[i];
 }
-/* Whether this rank writes what all ranks compute for the buffers that they share. */
-static inline bool lk__store_writes_buffers(const lk_store *s)
-{
-    return !lk__store_shares_buffers(s) || s->writes_buffers;
-}
-
 /* Hosts that have a copy of what ranks share. */
 static inline int lk__store_hosts(const lk_store *s) { return s->comm ? lk_comm_size(s->comm) / s->sharers : 1; }
 

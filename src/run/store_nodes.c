@@ -108,7 +108,7 @@ lk_status lk__store_alloc_nodes(lk_store *s)
     size_t sharers = (size_t)s->sharers;
     s->nodes = lk__comm_nodes(s->comm);
     s->node = lk__comm_node(s->comm, s->sharer);
-    s->writes_buffers = first_rank(s, s->node) == s->sharer;
+    s->writes_buffers = !lk__store_shares_buffers(s) || first_rank(s, s->node) == s->sharer;
     layout    l = lay_out(s);
     size_t    each = (l.end + sharers - 1) / sharers;
     bool      places = s->nodes > 1 && s->sharer == 0;

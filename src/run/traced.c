@@ -6,24 +6,22 @@
 enum { NAME = 128 };
 
 /* "all_reduce bucket 1, 8.1 MiB": numbered as in lk_plan_step. */
-static void name_bucket(const lk_program *p, int index, char *name)
+static void name_bucket(const lk_program *p, const lk__run_instruction *in, char *name)
 {
-    double      bytes = (double)lk__bucket_sent(p->plan, (size_t)index);
-    bool        large = bytes >= 1048576;
-    const char *how = p->plan->parallel.hosts > 1   ? "reduce_scatter on hosts, all_reduce between them:"
-                      : p->plan->shared             ? "reduce_scatter"
-                      : lk__plan_by_slices(p->plan) ? "all_to_all and all_gather"
-                                                    : "all_reduce";
-    snprintf(name, NAME, "%s bucket %d, %.1f %s", how, index, bytes / (large ? 1048576 : 1024), large ? "MiB" : "KiB");
+    double bytes = (double)lk__bucket_sent(p->plan, (size_t)in->bucket);
+    bool   large = bytes >= 1048576;
+    snprintf(name, NAME, "%s bucket %d, %.1f %s", in->how, in->bucket, bytes / (large ? 1048576 : 1024),
+             large ? "MiB" : "KiB");
 }
 
 /* "all_reduce batch norm sums": by the operand's name in the descriptor of the operation that makes it. */
-static void name_collective(const lk_program *p, const lk_graph *g, const lk__graph_node *n, char *name)
+static void name_collective(const lk_program *p, const lk_graph *g, const lk__run_instruction *in, char *name)
 {
+    const lk__graph_node  *n = &g->nodes[in->node];
     const lk__graph_value *x = &g->values[n->in[0]];
-    const char *how = n->attrs.order == LK__ORDER_LEAVES ? "all_gather" : lk__op_name(n->op), *what = "values";
-    if (x->kind == LK__VALUE_BUCKET) {
-        name_bucket(p, x->state, name);
+    const char            *how = in->how ? in->how : lk__op_name(n->op), *what = "values";
+    if (in->bucket >= 0) {
+        name_bucket(p, in, name);
         return;
     }
     for (int i = 0; x->kind == LK__VALUE_RESULT && i < g->nodes[x->node].outputs; i++)
@@ -39,7 +37,7 @@ static void name_list(const lk_program *p, lk__run_list *list, char *names)
         if (in->node < 0)
             snprintf(names, NAME, "%s", lk__action_name(in->action));
         else if (lk__action_kind_of(in->action) == LK__IS_START)
-            name_collective(p, g, &g->nodes[in->node], names);
+            name_collective(p, g, in, names);
         else
             lk__node_text(g, &g->nodes[in->node], names, NAME);
         list->instructions[i].name = names;
@@ -55,8 +53,9 @@ int64_t lk__program_trace_events(const lk_program *p)
     int64_t        events = OTHER_EVENTS;
     for (int i = 0; i < plan->slots; i++) events += (int64_t)(p->slots[i].train.count + p->weights.count);
     if (p->device->backend->event_seconds) events = KERNELS_EACH * events + OTHER_EVENTS;
-    if (plan->parallel.leaves && !plan->batch_leaves) events *= (plan->sets + plan->slots - 1) / plan->slots;
-    return events * plan->parallel.micro_batches;
+    int64_t parts = 0;
+    for (size_t i = 0; i < p->step_schedule.count; i++) parts += p->step_schedule.runs[i].section == LK_FORWARD;
+    return parts > 1 ? events * parts : events;
 }
 
 lk_status lk__program_trace(lk_program *p, lk__trace *trace)

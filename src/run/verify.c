@@ -190,27 +190,3 @@ lk_status lk_program_verify(lk_program *p, int64_t step)
     }
     return LK_OK;
 }
-
-static lk_status broadcast(lk_program *p, char *data, lk_memory kind)
-{
-    return lk__broadcast_memory(p, data, p->store->plan->memory[kind]);
-}
-
-lk_status lk__program_broadcast_buffers(lk_program *p)
-{
-    bool own = p->comm && !lk__store_shares_buffers(p->store);
-    return own ? broadcast(p, p->store->buffers, LK_MEMORY_BUFFERS) : LK_OK;
-}
-
-lk_status lk_program_broadcast(lk_program *p)
-{
-    if (!p->comm) return LK_OK;
-    if (p->store->comm) {
-        lk_status status = lk__store_broadcast(p->store);
-        return status < 0 ? status : lk__program_broadcast_buffers(p);
-    }
-    lk_status status = broadcast(p, p->store->parameters, LK_MEMORY_PARAMETERS);
-    if (status >= 0) status = broadcast(p, p->store->master, LK_MEMORY_MASTER);
-    if (status >= 0) status = broadcast(p, p->store->optimizer, LK_MEMORY_OPTIMIZER);
-    return status < 0 ? status : lk__program_broadcast_buffers(p);
-}

@@ -366,7 +366,8 @@ static bool update_early(subject *s, int place)
     for (size_t i = s->instructions.begin[LK_SYNC]; i < s->instructions.end[LK_UPDATE]; i++) {
         const lk__plan_instruction *in = &s->instructions.all[i];
         bool                        queued = s->kind == LK__SCHEDULE_QUEUED;
-        if (in->action != (queued ? LK__DO_BATCH_NUMBERS : LK__DO_REPORT)) continue;
+        bool                        reports = in->action == LK__DO_REPORT || in->action == LK__DO_REPORT_SHARED;
+        if (queued ? in->action != LK__DO_BATCH_NUMBERS : !reports) continue;
         move_instruction(s, i, s->instructions.end[LK_UPDATE] - 1);
         return true;
     }

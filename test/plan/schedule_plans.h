@@ -178,6 +178,7 @@ static planned open_plan(const layout *l, int rank)
     REQUIRE(lk__plan_create(g, &config, l->one_by_one, &p.plan) == LK_OK, "%s: %s", l->name,
             lk_context_error(p.context));
     lk_graph_free(g);
+    p.group.staged = !lk__device_is_host(p.plan->device); /* no backend reaches another memory than the host's */
     if (!l->queues) return p;
     recording_backend = *p.plan->device->backend;
     recording_backend.record_begin = record_nothing;

@@ -82,6 +82,15 @@ done < <(types | awk '$3 == "defined" { n = split($1, part, "/"); good = part[1]
     if (!good && index($2, "lk__" stem) != 1) print $1, $2 }')
 while read -r name; do complain "$name is defined more than once"; done < <(types | awk '$3 == "defined" { print $2 }' | sort | uniq -d)
 
+# What a program does is decided where instructions are made (src/plan/instruction.c, schedule.c) and where programs are created. The executor, which is
+# the rest of src/run, asks neither whether state is shared or leaves exist nor which device it is. The store's files are not part of it.
+created='create|collective_create|leaf_batch_create|staging_create|shared|regions|broadcast|verify|choices'
+asks='plan->shared\>|parallel(\.|->)leaves|batch_leaves|lk__plan_(by_slices|sums_late|own_leaves)|lk__device_is_host|backend->host\>|lk__store_shares|lk__comm_reaches|[!(&|?] ?p->shared( |\)|;)'
+while IFS=: read -r file line text; do
+    [ -n "$file" ] || continue
+    complain "$file:$line: the executor asks what an instruction or a fact of the program should say:$text"
+done < <(grep -nE "$asks" src/run/*.c src/run/program.h src/run/interpreter.h | grep -vE "^src/run/(($created)|store[a-z_]*|slice|exchange)\.c:")
+
 # Plans and programs ask their mesh for extents and coordinates of axes; lk_parallel's world and rank are its short form.
 while IFS=: read -r file line text; do
     [ -n "$file" ] && complain "$file:$line: only src/plan/mesh.c reads lk_parallel's world and rank; ask the mesh (plan.h):$text"

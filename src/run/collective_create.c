@@ -1,0 +1,126 @@
+/* collective_create.c - what the collectives of a program need: buffers, groups, and which of them overlap with kernels. */
+#include "run/collective.h"
+
+#include "base/tree.h"
+#include "comm/comm.h"
+
+/* The widest operand of a collective other than a bucket, in bytes. */
+static size_t widest_operand(const lk__plan_list *list)
+{
+    size_t most = (LK__RUN_NUMBERS + LK__RUN_REPORT) * sizeof(double);
+    for (size_t i = 0; list->graph && i < list->order_count; i++) {
+        const lk__graph_node *n = &list->graph->nodes[list->order[i]];
+        if (lk__op_find(n->op)->runs != LK__RUNS_COLLECTIVE) continue;
+        const lk__graph_value *x = &list->graph->values[n->in[0]];
+        size_t                 bytes = (size_t)lk__shape_elements(&x->shape) * lk_dtype_size(x->shape.dtype);
+        if (x->kind != LK__VALUE_BUCKET && bytes > most) most = bytes;
+    }
+    return most;
+}
+
+/* Reserves the next bytes of one block; with memory NULL it only measures. */
+static void *reserve_bytes(char *memory, size_t *used, size_t bytes)
+{
+    char *at = memory ? memory + *used : NULL;
+    *used += lk__round_up(bytes, LK__ALIGN);
+    return at;
+}
+
+static size_t lay_out(const lk_program *p, lk__run_collectives *x, char *memory)
+{
+    const lk_plan *plan = p->plan;
+    size_t         used = lk__round_up(sizeof *x, LK__ALIGN), ranks = (size_t)lk__plan_ranks(plan), most = 0;
+    size_t         parts = (size_t)lk__plan_batch_parts(plan);
+    size_t leaves = plan->parallel.leaves ? (size_t)plan->parallel.leaves : parts, widest = widest_operand(&plan->train);
+    if (widest_operand(&plan->evaluate) > widest) widest = widest_operand(&plan->evaluate);
+    for (size_t i = 0; i < plan->buckets_count; i++)
+        if (plan->buckets[i].bytes > most) most = plan->buckets[i].bytes;
+    x->all = reserve_bytes(memory, &used, x->count * sizeof *x->all);
+    x->subtrees = reserve_bytes(memory, &used, 2 * leaves * sizeof *x->subtrees);
+    x->counts = reserve_bytes(memory, &used, ranks * sizeof(size_t));
+    x->displacements = reserve_bytes(memory, &used, ranks * sizeof(size_t));
+    x->more_counts = reserve_bytes(memory, &used, ranks * sizeof(size_t));
+    x->more_displacements = reserve_bytes(memory, &used, ranks * sizeof(size_t));
+    x->gathered = reserve_bytes(memory, &used, leaves * widest);
+    x->mine = reserve_bytes(memory, &used, leaves * widest);
+    x->reports = reserve_bytes(memory, &used, ranks * sizeof *x->reports);
+    x->ranks = reserve_bytes(memory, &used, ranks * sizeof *x->ranks);
+    if (!lk__plan_by_slices(plan) || plan->shared) return used;
+    x->slice_bytes = lk__round_up(most / parts + 2 * LK__ALIGN, LK__ALIGN);
+    x->slices = reserve_bytes(memory, &used, x->slice_bytes * 2 * leaves);
+    x->scratch = reserve_bytes(memory, &used, lk__leaf_tree_scratch_bytes());
+    return used;
+}
+
+static void find_collectives(const lk_program *p, lk__run_collectives *x)
+{
+    const lk__run_list *list = &p->slots[0].train;
+    for (size_t i = list->count; i-- > 0;) { /* the first start of each counts: LK_SYNC may have a second of a bucket */
+        const lk__run_instruction *in = &list->instructions[i];
+        if (lk__action_kind_of(in->action) != LK__IS_START) continue;
+        bool bucket = in->bucket >= 0;
+        bool follows = i + 1 < list->count && in[1].action == LK__DO_WAIT && in[1].collective == in->collective;
+        x->all[in->collective] = (lk__run_collective){
+            .start = i, .bucket = in->bucket, .at_once = !x->overlaps || (!bucket && (follows || p->group.staged))};
+    }
+}
+
+/* Buckets get a group of their own where other collectives run in backward and must not queue behind them. */
+static lk_status open_bulk(lk_program *p, lk__run_collectives *x)
+{
+    lk_status status = LK_OK;
+    int       others = 0;
+    for (size_t i = 0; i < x->count; i++) others += x->all[i].bucket < 0 && !x->all[i].at_once;
+    x->bulk = p->batch;
+    if (x->overlaps && p->plan->syncs) {
+        status = lk_comm_split(p->batch, 0, lk__plan_batch_part(p->plan), &x->bulk);
+        x->split = status >= 0;
+    }
+    /* All buckets at once, and one call that queues behind them. */
+    if (status >= 0 && x->overlaps) status = lk_comm_reserve(x->bulk, (int)p->plan->buckets_count + 1);
+    if (status >= 0 && others) status = lk_comm_reserve(p->batch, others + 1);
+    return status;
+}
+
+/* All subtrees of the tree over leaves that one rank has whole. */
+static void find_subtrees(lk__run_collectives *x, const lk_plan *plan)
+{
+    for (int part = 0; part < lk__plan_batch_parts(plan); part++) {
+        lk__range own = lk__plan_leaves(plan, part);
+        for (int leaf = (int)own.first, count; leaf < own.end; leaf += count) {
+            count = lk__tree_subtree(plan->parallel.leaves, leaf, (int)own.end);
+            x->subtrees[x->subtrees_count++] = (lk__run_subtree){leaf, leaf + count, part};
+        }
+    }
+}
+
+lk_status lk__collectives_create(lk_program *p)
+{
+    const lk_parallel  *parallel = &p->plan->parallel;
+    lk__run_collectives measured = {.count = p->slots[0].train.collectives};
+    if (parallel->leaves > LK__LEAVES_MOST)
+        return lk__fail(p->context, LK_EUNSUPPORTED, "%d leaves are too many; at most %d are supported",
+                        parallel->leaves, LK__LEAVES_MOST);
+    size_t bytes = lay_out(p, &measured, NULL);
+    char  *memory = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
+    if (!memory) return LK_ENOMEM;
+    lk__run_collectives *x = p->collectives = (lk__run_collectives *)memory;
+    x->count = measured.count;
+    lay_out(p, x, memory);
+    x->bytes = bytes;
+    if (parallel->leaves) find_subtrees(x, p->plan);
+    x->overlaps = p->group.overlaps;
+    find_collectives(p, x);
+    return p->batch ? open_bulk(p, x) : LK_OK;
+}
+
+void lk__collectives_free(lk_program *p)
+{
+    lk__run_collectives *x = p->collectives;
+    if (!x) return;
+    for (size_t i = 0; i < x->count; i++)
+        if (x->all[i].work) (void)lk_work_wait(x->all[i].work);
+    if (x->split) lk_comm_free(x->bulk);
+    lk__free(p->context, LK_MEMORY_OTHER, x, x->bytes);
+    p->collectives = NULL;
+}

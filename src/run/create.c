@@ -1,0 +1,327 @@
+/* create.c - creating and freeing programs: every operand is resolved to a pointer once, so that a run is a loop over calls. Here, and in the
+ * other files of creation, is decided what the executor does without asking: whether state is shared, leaves exist, which device it is. */
+#include "run/shared.h"
+
+#include "comm/abort.h"
+#include "comm/comm.h"
+#include "plan/verify_schedule.h"
+#include "run/lend.h"
+#include "run/timeline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static lk_status prepare_kernel(lk_program *p, const lk_graph *g, const lk__graph_node *n, lk__run_instruction *in)
+{
+    lk__device_kernel kernel = lk__plan_kernel(g, n, &in->call);
+    in->run = kernel.run;
+    in->call.stream = p->stream;
+    return kernel.prepare ? kernel.prepare(p->device, &kernel, &in->call) : LK_OK;
+}
+
+static lk_status build_instruction(lk_program *p, const lk__plan_list *planned, lk__run_slot *slot,
+                                   lk__run_instruction *in)
+{
+    const lk__graph_node *n = &planned->graph->nodes[in->node];
+    lk_status             status = prepare_kernel(p, planned->graph, n, in);
+    if (status < 0) return status;
+    in->op = n->op;
+    in->issue = lk__run_call;
+    in->call.workspace = p->memory.workspace;
+    in->call.pool = lk__context_pool(p->context);
+    in->call.step = &slot->step;
+    in->call.step_memory = lk__step_memory(slot);
+    in->call.invalid = p->memory.report ? p->memory.report : &p->ids.invalid;
+    for (int j = 0; j < n->inputs + n->outputs; j++) {
+        int                 v = j < n->inputs ? n->in[j] : n->out[j - n->inputs];
+        lk__kernel_operand *o = j < n->inputs ? &in->call.in[j] : &in->call.out[j - n->inputs];
+        o->data = v < 0 ? NULL : lk__program_resolve(p, slot->arena, p->memory.gradients, planned->places[v]);
+    }
+    return LK_OK;
+}
+
+static lk_status build_list(lk_program *p, const lk__plan_list *planned, lk__run_slot *slot, lk__run_list *list)
+{
+    lk__plan_instructions made;
+    lk_status             status = lk__plan_instruct(p->plan, planned, p->group, &made);
+    list->planned = planned;
+    list->samples = -1;
+    if (status < 0) return status;
+    memcpy(list->begin, made.begin, sizeof list->begin);
+    memcpy(list->end, made.end, sizeof list->end);
+    list->collectives = (size_t)made.collectives;
+    list->instructions = lk__alloc(p->context, LK_MEMORY_OTHER, made.count * sizeof *list->instructions);
+    if (!list->instructions) status = LK_ENOMEM;
+    if (list->instructions) list->count = made.count;
+    for (size_t i = 0; i < list->count && status >= 0; i++) {
+        const lk__plan_instruction *from = &made.all[i];
+        lk__run_instruction        *in = &list->instructions[i];
+        in->node = from->node;
+        in->action = from->action;
+        in->when = from->when;
+        in->bucket = from->bucket;
+        in->collective = from->collective;
+        in->how = from->how;
+        in->launch = -1;
+        if (in->node >= 0) status = build_instruction(p, planned, slot, in);
+    }
+    lk__plan_instructions_free(p->context, &made);
+    return status;
+}
+
+/* A store can be used with any plan that has the same states in the same layout. */
+static lk_status check_states(const lk_plan *plan, const lk_store *store)
+{
+    const lk_plan *theirs = store->plan;
+    if (theirs == plan) return LK_OK;
+    if (theirs->graph->states_count != plan->graph->states_count)
+        return lk__fail(plan->context, LK_EMISMATCH, "the store holds %zu states, the plan has %zu",
+                        theirs->graph->states_count, plan->graph->states_count);
+    for (size_t i = 0; i < plan->graph->states_count; i++) {
+        const lk__graph_state *a = &plan->graph->states[i], *b = &theirs->graph->states[i];
+        const lk__plan_state  *pa = &plan->states[i], *pb = &theirs->states[i];
+        const lk__graph_shape *sa = &plan->graph->values[a->value].shape, *sb = &theirs->graph->values[b->value].shape;
+        bool same = strcmp(a->name, b->name) == 0 && a->buffer == b->buffer && sa->dtype == sb->dtype &&
+                    lk__shape_equal(sa, sb);
+        bool moments = pa->moments == 0 ||
+                       (pa->moments == pb->moments &&
+                        memcmp(pa->moment_offset, pb->moment_offset, (size_t)pa->moments * sizeof(size_t)) == 0);
+        if (same && pa->master && (!pb->master || pa->master_offset != pb->master_offset))
+            return lk__fail(plan->context, LK_EMISMATCH,
+                            "the store was made for a plan that does not train: it has no master copy of \"%s\"",
+                            a->name);
+        if (!same || !moments)
+            return lk__fail(plan->context, LK_EMISMATCH,
+                            "the store was made for another plan: they first differ in \"%s\"%s", a->name,
+                            same ? ", in its optimizer state" : "");
+    }
+    return LK_OK;
+}
+
+/* Whether the store holds the constants of this plan: the same bytes in the same places. */
+static bool has_constants(const lk_plan *plan, const lk_store *store)
+{
+    const lk_graph *g = plan->graph, *theirs = store->plan->graph;
+    if (store->plan == plan) return true;
+    bool same = theirs->constants_count == g->constants_count;
+    for (size_t i = 0; i < g->constants_count && same; i++) {
+        const lk__graph_constant *a = &g->constants[i], *b = &theirs->constants[i];
+        same = a->bytes == b->bytes && plan->constants[i] == store->plan->constants[i] &&
+               memcmp(a->data, b->data, a->bytes) == 0;
+    }
+    return same;
+}
+
+/* A store of another graph serves this program too: constants that it does not hold are the program's own. */
+static lk_status make_constants(lk_program *p)
+{
+    const lk_plan *plan = p->plan;
+    size_t         bytes = lk__plan_constants_bytes(plan), begin = lk__plan_constants_begin(plan);
+    lk_status      status = LK_OK;
+    if (!bytes) return LK_OK;
+    p->memory.constants = p->store->buffers + begin;
+    if (has_constants(plan, p->store)) return LK_OK;
+    if ((status = lk__device_alloc(p->device, LK_MEMORY_BUFFERS, bytes, &p->memory.own_constants)) < 0) return status;
+    p->memory.constants = p->memory.own_constants;
+    for (size_t i = 0; i < plan->graph->constants_count && status >= 0; i++)
+        status = lk__device_write(p->device, p->stream, p->memory.constants + (plan->constants[i] - begin),
+                                  plan->graph->constants[i].data, plan->graph->constants[i].bytes);
+    return status;
+}
+
+static lk_status check_comm(const lk_plan *plan, lk_comm *comm)
+{
+    int size = comm ? lk_comm_size(comm) : 1, rank = comm ? lk_comm_rank(comm) : 0;
+    if (size == lk__plan_ranks(plan) && rank == lk__plan_rank(plan)) return LK_OK;
+    return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, this is rank %d of %d",
+                    lk__plan_rank(plan), lk__plan_ranks(plan), rank, size);
+}
+
+/* Who updates a state, and how, must be the same to all who use it. */
+static lk_status check_sharing(const lk_plan *plan, const lk_store *store, const lk_comm *comm)
+{
+    if (plan->splits || store->plan->splits)
+        return lk__fail(plan->context, LK_EUNSUPPORTED,
+                        "the ranks have slices of the state, and programs need all of it on every rank yet");
+    if (lk__store_shares_buffers(store) && plan->writes_buffers && !plan->shares_buffers)
+        return lk__fail(plan->context, LK_EMISMATCH,
+                        "the ranks hold the store's buffers together, and each of them would write to them: plan it "
+                        "with sync_batch_norm, as the plan that the store was created for");
+    if (!plan->trains || (plan->shared ? store->comm && store->comm == comm : !store->comm)) return LK_OK;
+    if (plan->shared)
+        return lk__fail(plan->context, LK_EMISMATCH,
+                        "the plan's ranks share their state, and the store was not created with their group: use "
+                        "lk_store_create_shared, with the same group");
+    return lk__fail(plan->context, LK_EMISMATCH,
+                    "the store is shared by %d ranks, and the plan updates all of it on one: set its "
+                    "lk_parallel.state to LK_STATE_SHARED",
+                    lk_comm_size(store->comm));
+}
+
+static size_t numbers_bytes(const lk_program *p)
+{
+    return (size_t)p->division.rows * (size_t)p->plan->evaluate.numbers_count * sizeof *p->numbers;
+}
+
+static lk_status make_slots(lk_program *p)
+{
+    lk_plan *plan = p->plan;
+    size_t   slots = (size_t)plan->slots, inputs = p->values * sizeof *p->bound;
+    p->slots = lk__alloc(p->context, LK_MEMORY_OTHER, slots * sizeof *p->slots);
+    p->numbers = lk__alloc(p->context, LK_MEMORY_OTHER, numbers_bytes(p));
+    p->named = lk__alloc(p->context, LK_MEMORY_OTHER, plan->graph->metrics_count * sizeof *p->named);
+    p->bound = lk__alloc(p->context, LK_MEMORY_OTHER, inputs);
+    if (!p->slots || !p->numbers || (inputs && !p->bound) || (plan->graph->metrics_count && !p->named))
+        return LK_ENOMEM;
+    for (int i = 0; i < p->division.rows; i++)
+        for (int k = 0; k < plan->evaluate.numbers_count; k++)
+            lk__row_numbers(p, i)[k] = lk__number_otherwise(plan, k); /* where the loss has none */
+    for (int i = 0; i < plan->slots; i++) {
+        lk__run_slot *slot = &p->slots[i];
+        slot->arena = p->memory.arena + (size_t)i * plan->train.arena;
+        slot->step = (lk__kernel_step){
+            .step = 1, .updates_buffers = i == 0 && p->store->writes_buffers, .part = lk__plan_batch_part(plan)};
+        slot->inputs = lk__alloc(p->context, LK_MEMORY_OTHER, inputs);
+        if (inputs && !slot->inputs) return LK_ENOMEM;
+    }
+    return LK_OK;
+}
+
+static lk_status build_lists(lk_program *p)
+{
+    const lk_plan *plan = p->plan;
+    lk_status      status = LK_OK;
+    for (int i = 0; i < plan->slots && plan->trains && status >= 0; i++)
+        status = build_list(p, &plan->train, &p->slots[i], &p->slots[i].train);
+    if (status >= 0 && plan->batch_leaves && plan->trains) status = lk__leaf_batch_build(p);
+    if (status >= 0 && plan->weights.graph) status = build_list(p, &plan->weights, &p->slots[0], &p->weights);
+    return status < 0 ? status : build_list(p, &plan->evaluate, &p->slots[0], &p->evaluate);
+}
+
+static lk_status prepare_lists(lk_program *p)
+{
+    lk_status status = lk__choices_begin(p);
+    return lk__choices_end(p, status < 0 ? status : build_lists(p));
+}
+
+/* All groups that the program uses, in one order on all ranks. */
+static lk_status make_groups(lk_program *p, lk_comm *comm)
+{
+    static const unsigned listed[] = {LK__PLAN_BATCH_AXES};
+    if (lk__plan_ranks(p->plan) == 1) return LK_OK;
+    lk_status status = lk__mesh_over(p->context, &p->plan->mesh, comm, &p->mesh);
+    if (status >= 0) status = lk_mesh_create_groups(p->mesh, listed, sizeof listed / sizeof *listed);
+    if (status >= 0) status = lk_mesh_group(p->mesh, LK__PLAN_BATCH_AXES, &p->batch);
+    p->comm = comm;
+    if (status < 0) return status;
+    p->group.overlaps = lk__comm_overlaps(p->batch, lk_context_threads(p->context));
+    p->group.staged = !lk__comm_reaches(p->batch, p->device);
+    p->group.awaits_buffers = p->plan->writes_buffers && lk__store_shares_buffers(p->store);
+    return LK_OK;
+}
+
+/* What those who run the program need not ask the plan or the device for. */
+static void set_facts(lk_program *p)
+{
+    const lk_plan *plan = p->plan;
+    bool           shares = plan->shared && plan->trains;
+    p->division = lk__plan_divide(plan);
+    p->gradients = shares ? &lk__gradients_of_sharers : &lk__gradients_of_all;
+    p->visible = lk__device_is_host(p->device);
+    p->visible_gradients = p->visible && !shares;
+    /* Parameters that all ranks share are in the caches of those that updated them: ranks begin at different ones. */
+    p->tiles_first = shares ? lk__plan_own(plan) : 0;
+    p->tiles_of = shares ? lk__plan_owners(plan) : 1;
+}
+
+static lk_status make_schedules(lk_program *p)
+{
+    lk_status status = lk__plan_schedule_make(p->plan, LK__SCHEDULE_STEP, &p->step_schedule);
+    return status < 0 ? status : lk__plan_schedule_make(p->plan, LK__SCHEDULE_HELD, &p->held_schedule);
+}
+
+lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_program **program)
+{
+    lk_context *c = plan->context;
+    lk_status   status;
+    *program = NULL;
+    if ((status = check_states(plan, store)) < 0 || (status = check_comm(plan, comm)) < 0 ||
+        (status = check_sharing(plan, store, comm)) < 0)
+        return status;
+    lk_program *p = lk__alloc(c, LK_MEMORY_OTHER, sizeof *p);
+    if (!p) return LK_ENOMEM;
+    p->context = c;
+    p->plan = plan;
+    p->store = store;
+    p->values = plan->graph->values_count;
+    p->capacity = lk_plan_capacity(plan);
+    p->progress.evaluated = -1;
+    p->device = plan->device;
+    set_facts(p);
+    p->device->by_heuristic |= plan->parallel.leaves > 0;
+    const char *waits = getenv("LOCKSTEP_DEVICE_SYNC");
+    p->waits = waits && *waits && strcmp(waits, "0") != 0;
+    if ((status = make_groups(p, comm)) < 0 ||
+        (status = p->device->backend->stream_create(p->device, &p->stream)) < 0 || (status = lk__regions_create(p)) < 0)
+        goto fail;
+    if (p->comm && (status = lk__verify_plans(plan, p->comm, &p->first_chooses, &p->group.overlaps)) < 0) goto fail;
+    if (lk__schedule_verifies() && (status = lk__plan_verify(plan, p->group)) < 0) goto fail;
+    if ((status = make_constants(p)) < 0 || (status = lk__gradients_share(p)) < 0 || (status = make_slots(p)) < 0 ||
+        (status = make_schedules(p)) < 0 || (status = lk__losses_create(p)) < 0 ||
+        (status = lk__staging_create(p)) < 0 || (status = prepare_lists(p)) < 0 ||
+        (status = lk__collectives_create(p)) < 0 || (status = lk__shared_create(p)) < 0 ||
+        (status = lk__lend_create(p)) < 0 || (status = lk__graphs_create(p)) < 0 ||
+        (status = lk__queue_create(p)) < 0 || (status = lk__launch_create(p)) < 0)
+        goto fail;
+    if (p->comm && (status = lk_program_verify(p, 0)) < 0) goto fail;
+    *program = p;
+    return LK_OK;
+fail:
+    lk_program_free(p);
+    return lk__explain_memory(plan, status);
+}
+
+static void free_list(lk_context *c, lk__run_list *list)
+{
+    if (list->instructions) lk__free(c, LK_MEMORY_OTHER, list->instructions, list->count * sizeof *list->instructions);
+}
+
+void lk_program_free(lk_program *p)
+{
+    if (!p) return;
+    lk_context *c = p->context;
+    size_t      inputs = p->values * sizeof *p->bound;
+    if (p->stream)
+        (void)p->device->backend->stream_wait(p->device,
+                                              p->stream); /* a step may still be queued: it uses what is freed */
+    lk__timeline_free(p);
+    lk__launch_free(p);
+    lk__queue_free(p);
+    lk__sources_free(p);
+    lk__graphs_free(p);
+    lk__lend_free(p);
+    lk__shared_free(p);
+    lk__collectives_free(p);
+    lk__staging_free(p);
+    lk__gradients_release(p);
+    lk__regions_free(p);
+    lk_mesh_free(p->mesh);
+    lk__device_free(p->device, LK_MEMORY_BUFFERS, p->memory.own_constants, lk__plan_constants_bytes(p->plan));
+    for (int i = 0; p->slots && i < p->plan->slots; i++) {
+        free_list(c, &p->slots[i].train);
+        lk__free(c, LK_MEMORY_OTHER, (void *)p->slots[i].inputs, inputs);
+    }
+    free_list(c, &p->evaluate);
+    free_list(c, &p->weights);
+    lk__losses_free(p);
+    lk__plan_schedule_free(c, &p->step_schedule);
+    lk__plan_schedule_free(c, &p->held_schedule);
+    p->device->backend->stream_free(p->device, p->stream);
+    lk__free(c, LK_MEMORY_OTHER, p->leaf_memory, p->leaf_bytes);
+    lk__free(c, LK_MEMORY_OTHER, p->trace_names, p->trace_names_bytes);
+    lk__free(c, LK_MEMORY_OTHER, p->numbers, numbers_bytes(p));
+    lk__free(c, LK_MEMORY_OTHER, p->named, p->plan->graph->metrics_count * sizeof *p->named);
+    lk__free(c, LK_MEMORY_OTHER, p->slots, (size_t)p->plan->slots * sizeof *p->slots);
+    lk__free(c, LK_MEMORY_OTHER, (void *)p->bound, inputs);
+    lk__free(c, LK_MEMORY_OTHER, p, sizeof *p);
+}
