@@ -28,7 +28,7 @@ static const option bench_options[] = {
     PARALLEL_OPTIONS,
     HEADING("Running"),
     INTEGER("steps", "N", "0", 0, 1e9,
-            "Steps to measure; 0: about two seconds, 20 at least. The first quarter is warm-up"),
+            "Steps to measure; 0: about two seconds, at least 20. The first quarter is warm-up"),
     MACHINE_OPTIONS,
     FLAG("profile", "Print the time of each part of a step; on a GPU, what bounds it and how much of that is reached"),
     COMM_OPTIONS,
@@ -337,7 +337,7 @@ static int run_bench(const options *given)
     while (benchmark < BENCHMARKS && strcmp(given->operands[0], benchmarks[benchmark]) != 0) benchmark++;
     if (benchmark == BENCHMARKS) {
         const char *suggestion = suggest_word(given->operands[0], benchmarks);
-        print_error("bench", "there is no benchmark '%s'%s%s%s", given->operands[0],
+        print_error("bench", "unknown benchmark '%s'%s%s%s", given->operands[0],
                     suggestion ? "; did you mean '" : "; expected train, comm or generate",
                     suggestion ? suggestion : "", suggestion ? "'?" : "");
         return EXIT_USER_ERROR;
@@ -345,7 +345,7 @@ static int run_bench(const options *given)
     if (!check_options(given, benchmark)) return EXIT_USER_ERROR;
     if (options_flag(given, "profile") && device_data_place(given) == LK_DATA_ON_DEVICE) {
         print_error("bench",
-                    "--profile and --data-on-device yes exclude each other: a profile is of batches of the host");
+                    "--profile and --data-on-device yes are mutually exclusive: a profile is of batches of the host");
         return EXIT_USER_ERROR;
     }
     if (benchmark == COMM) return bench_comm(given);

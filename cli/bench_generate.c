@@ -33,7 +33,7 @@ static int read_options(bench *b, const options *given)
     if (code != 0) return code;
     const char *model = options_text(given, "model");
     if (!b->transformer.used || b->transformer.config.kind == LK_TRANSFORMER_ENCODER) {
-        print_error("bench", "--model %s generates no text: gpt, llama or a preset such as gpt2 is needed", model);
+        print_error("bench", "--model %s does not generate text: use gpt, llama or a preset such as gpt2", model);
         return EXIT_USER_ERROR;
     }
     if (b->transformer.config.vocabulary == 0) b->transformer.config.vocabulary = GPT2_VOCABULARY;

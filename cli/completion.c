@@ -371,7 +371,7 @@ static int run_completion(const options *given)
             shells[i].print();
             return 0;
         }
-    print_error("completion", "there is no completion for '%s': choose from bash, zsh and fish", given->operands[0]);
+    print_error("completion", "no completion for '%s': expected bash, zsh or fish", given->operands[0]);
     return EXIT_USER_ERROR;
 }
 

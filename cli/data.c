@@ -64,7 +64,7 @@ static int check_options(const options *given, const char *verb)
     bool                     tokenize = strcmp(verb, "tokenize") == 0;
     for (const char *const *name = others[tokenize]; *name; name++)
         if (options_given(given, *name)) {
-            print_error("data", "--%s belongs to `data %s`", *name, tokenize ? "get" : "tokenize");
+            print_error("data", "--%s is an option of `data %s`", *name, tokenize ? "get" : "tokenize");
             return EXIT_USER_ERROR;
         }
     if (!tokenize && given->operand_count != 2) {
@@ -81,10 +81,10 @@ static int run_data(const options *given)
     if (strcmp(verb, "get") != 0 && strcmp(verb, "tokenize") != 0) {
         const char *suggestion = suggest_word(verb, verbs);
         if (suggestion)
-            print_error("data", "there is no `data %s`; did you mean `data %s`?", verb, suggestion);
+            print_error("data", "unknown command `data %s`; did you mean `data %s`?", verb, suggestion);
         else
             print_error("data",
-                        "there is no `data %s`; `lockstep data get NAME` downloads, `data tokenize` writes tokens",
+                        "unknown command `data %s`; `lockstep data get NAME` downloads, `data tokenize` writes tokens",
                         verb);
         return EXIT_USER_ERROR;
     }

@@ -27,7 +27,7 @@ int device_choose(const char *command, const options *given, const char **device
     const char *option = options_text(given, "device"), *variable = getenv("LOCKSTEP_DEVICE");
     *device = option ? option : variable && *variable ? variable : "auto";
     if (!is_device(*device)) {
-        print_error(command, "%s%.40s%s: there is no such device; devices are auto, cpu, cuda and cuda:N",
+        print_error(command, "%s%.40s%s: unknown device; devices are auto, cpu, cuda and cuda:N",
                     option ? "--device " : "LOCKSTEP_DEVICE is '", *device, option ? "" : "' in the environment");
         return EXIT_USER_ERROR;
     }

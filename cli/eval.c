@@ -81,7 +81,7 @@ static int evaluate(setup *s, const options *given)
 static int check_stride(const setup *s, const options *given)
 {
     if (!options_given(given, "stride") || is_language_model(s)) return 0;
-    print_error("eval", "--stride belongs to language models; %s does not use it", s->model_name);
+    print_error("eval", "--stride applies only to language models; %s does not use it", s->model_name);
     return EXIT_USER_ERROR;
 }
 
@@ -155,13 +155,11 @@ const command command_eval = {
     "Loads weights strictly (names and shapes must match the model) and prints the mean loss and the metrics, each "
     "sample once: of the test set, or of all samples of the files that --data names (--split). Of a language model "
     "every token but the first of a document is scored once, and perplexity and bits per byte are printed, too. A "
-    "checkpoint directory knows its model, its data and their options; an option that is given has precedence.\n\n"
-    "With several ranks (-n, or any launcher) each evaluates whole batches in turn, and the result is that of one "
-    "rank, bit for "
-    "bit.\n\n"
-    "Examples: lockstep eval --load runs/first; lockstep eval --load runs/first --data csv:new.csv; lockstep eval "
-    "--load runs/text --data text:book.txt --stride 64 -n 4; lockstep eval --load model.safetensors --model cnn --data "
-    "fashion-mnist",
+    "checkpoint directory knows its model, its data and their options; options on the command line take "
+    "precedence.\n\nWith several ranks (-n, or any launcher) each evaluates whole batches in turn, and the result is "
+    "that of one rank, bit for bit.\n\nExamples: lockstep eval --load runs/first; lockstep eval --load runs/first "
+    "--data csv:new.csv; lockstep eval --load runs/text --data text:book.txt --stride 64 -n 4; lockstep eval --load "
+    "model.safetensors --model cnn --data fashion-mnist",
     NULL,
     0,
     0,

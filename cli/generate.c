@@ -30,8 +30,8 @@ static const option generate_options[] = {
     NUMBER("top-p", "P", "1", 0, 1, "Choose from the fewest tokens whose probabilities add up to P"),
     INTEGER("seed", "N", "0", 0, 9e15, "Seed of the choice. A prompt's text does not depend on the other prompts"),
     TEXTS("stop", "TEXT", "End before this text, also where it spans tokens; may be repeated"),
-    FLAG("ignore-eos", "Go on after the token that ends a text"),
-    FLAG("slide", "Go on where the model's context is full, with its latest half; otherwise the text ends there"),
+    FLAG("ignore-eos", "Continue after the token that ends a text"),
+    FLAG("slide", "Continue when the model's context is full, with its latest half; otherwise the text ends there"),
     HEADING("Output"),
     FLAG("ids", "Print the new tokens as ids, a line for each prompt"),
     FLAG("json", "Print a line of JSON for each prompt: prompt, ids, text, end (eos, stop, tokens or context)"),
@@ -100,13 +100,13 @@ static int open_tokenizer(generation *g, const options *given)
     lk_status status = lk_tokenizer_open(g->context, load, &g->tokenizer);
     if (status == LK_ENOENT) {
         print_error("generate",
-                    "--load %s: there is no tokenizer.json, so only token ids are possible: --prompt-ids and --ids",
+                    "--load %s: there is no tokenizer.json, so only token ids are supported: --prompt-ids and --ids",
                     load);
         return EXIT_USER_ERROR;
     }
     if (status < 0) return report_as("generate", "--load: ", g->context, status);
     if (lk_tokenizer_vocabulary(g->tokenizer) > g->model.vocabulary) {
-        print_error("generate", "--load %s: its tokenizer has %lld tokens, and the model %lld", load,
+        print_error("generate", "--load %s: its tokenizer has %lld tokens, but the model has %lld", load,
                     (long long)lk_tokenizer_vocabulary(g->tokenizer), (long long)g->model.vocabulary);
         return EXIT_USER_ERROR;
     }
@@ -144,7 +144,7 @@ static int read_model(generation *g, const options *given)
     lk_status status = lk_hf_config_read(g->context, load, &g->model);
     if (status < 0) return report_as("generate", "--load: ", g->context, status);
     if (g->model.kind != LK_TRANSFORMER_ENCODER) return 0;
-    print_error("generate", "--load %s: an encoder gives classes, not text", load);
+    print_error("generate", "--load %s: an encoder predicts classes, not text", load);
     return EXIT_USER_ERROR;
 }
 
@@ -158,7 +158,7 @@ static int create_generator(generation *g, const options *given)
     for (int i = 0; i < g->prompts.count; i++)
         if (g->prompts.tokens[i].count > longest) longest = g->prompts.tokens[i].count, which = i;
     if (longest > g->model.context) {
-        print_error("generate", "prompt %d has %lld tokens, and the model a context of %lld: shorten it", which,
+        print_error("generate", "prompt %d has %lld tokens, but the model's context is %lld: shorten it", which,
                     (long long)longest, (long long)g->model.context);
         return EXIT_USER_ERROR;
     }
@@ -283,7 +283,7 @@ static int check_options(generation *g, const options *given)
             ? "--top-p 0 leaves no token to choose; --temperature 0 or --top-k 1 takes the most probable one"
             : NULL;
     while (!wrong && (g->stops[g->stop_count] = options_text_at(given, "stop", g->stop_count)))
-        if (++g->stop_count == MOST_STOPS) wrong = "--stop: at most 63 of them are possible";
+        if (++g->stop_count == MOST_STOPS) wrong = "--stop: at most 63 are supported";
     if (wrong) print_error("generate", "%s", wrong);
     return wrong ? EXIT_USER_ERROR : 0;
 }
@@ -344,15 +344,11 @@ static int run_generate(const options *given)
 const command command_generate = {
     "generate",
     "continue text with a saved language model",
-    "Continues each prompt token by token and prints it with its continuation; a single one as it comes. The keys and "
-    "values of "
-    "earlier tokens are kept, so a token costs one pass over the weights. Without a prompt the text begins with the "
-    "model's own "
-    "first token.\n\n"
-    "The speed is printed on standard error.\n\n"
-    "Examples: lockstep generate --load runs/shakespeare --prompt \"ROMEO:\" --tokens 200 --temperature 0.8 --top-k "
-    "200; "
-    "lockstep generate --load some-hf-directory --prompt-ids 15496,11 --ids --temperature 0",
+    "Continues each prompt token by token and prints it with its continuation; a single one as it is generated. The "
+    "keys and values of earlier tokens are kept, so a token costs one pass over the weights. Without a prompt the text "
+    "begins with the model's own first token.\n\nThe speed is printed on standard error.\n\nExamples: lockstep "
+    "generate --load runs/shakespeare --prompt \"ROMEO:\" --tokens 200 --temperature 0.8 --top-k 200; lockstep "
+    "generate --load some-hf-directory --prompt-ids 15496,11 --ids --temperature 0",
     NULL,
     0,
     0,

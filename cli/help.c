@@ -237,7 +237,7 @@ static int run_help(const options *given)
     const char    *name = wanted ? wanted : given->operands[0];
     const command *found = command_find(name);
     if (!found && !(wanted && strcmp(wanted, "lockstep") == 0)) {
-        print_error("help", "there is no command '%s'; `lockstep help` lists them", name);
+        print_error("help", "unknown command '%s'; `lockstep help` lists them", name);
         return EXIT_USER_ERROR;
     }
     if (wanted)

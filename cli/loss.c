@@ -27,7 +27,7 @@ int loss_choose(const char *command_name, const char *given, const char *data, c
                         : (*kind == LOSS_MSE || *kind == LOSS_L1) && !target ? "numbers to predict (a field \"target\")"
                                                                              : NULL;
     if (!label && !target && strcmp(given, "auto") == 0) {
-        print_error(command_name, "the data set (%s) has no labels: a field \"label\" or \"target\" is needed", data);
+        print_error(command_name, "the data set (%s) has no labels: expected a field \"label\" or \"target\"", data);
         return EXIT_USER_ERROR;
     }
     if (needs && label && label->rank > 0) {
@@ -38,11 +38,10 @@ int loss_choose(const char *command_name, const char *given, const char *data, c
         return EXIT_USER_ERROR;
     }
     if (*kind == LOSS_CROSS_ENTROPY && !classes && target) {
-        print_error(
-            command_name,
-            "--loss cross_entropy needs class numbers from 0; the labels of %s are no integers, or several for each "
-            "sample: --loss mse or l1 predicts numbers",
-            data);
+        print_error(command_name,
+                    "--loss cross_entropy needs class numbers from 0; the labels of %s are not integers, or are "
+                    "several per sample: --loss mse or l1 predicts numbers",
+                    data);
         return EXIT_USER_ERROR;
     }
     if (needs) {
@@ -50,7 +49,7 @@ int loss_choose(const char *command_name, const char *given, const char *data, c
         return EXIT_USER_ERROR;
     }
     if (target && target->dtype != LK_F32) {
-        print_error(command_name, "--loss %s: the field \"target\" is %s; f32 is needed", names[*kind],
+        print_error(command_name, "--loss %s: the field \"target\" is %s; expected f32", names[*kind],
                     lk_dtype_name(target->dtype));
         return EXIT_USER_ERROR;
     }
@@ -92,10 +91,9 @@ int loss_check_fields(const char *command_name, loss_kind kind, const char *data
 {
     const lk_field *weight = d ? lk_dataset_find(d, "weight") : NULL;
     if (weight && (weight->dtype != LK_F32 || weight->rank != 0)) {
-        print_error(command_name,
-                    "the field \"weight\" of %s is %s with %lld numbers for each sample; one floating-point number for "
-                    "each is needed",
-                    data, lk_dtype_name(weight->dtype), (long long)lk_field_elements(weight));
+        print_error(
+            command_name, "the field \"weight\" of %s is %s with %lld numbers for each sample; expected one floating-point number for each",
+            data, lk_dtype_name(weight->dtype), (long long)lk_field_elements(weight));
         return EXIT_USER_ERROR;
     }
     return d && read && kind == LOSS_BCE ? check_targets(command_name, data, d) : 0;
@@ -141,17 +139,17 @@ static bool check_output(loss_kind kind, lk_tensor y, const lk_inputs *inputs, i
     const char *what = kind == LOSS_CROSS_ENTROPY ? "classes" : "numbers to predict";
     if (lk_graph_status(inputs->graph) < 0) return false;
     if (y.graph != inputs->graph) {
-        lk_graph_fail(inputs->graph, "the model returns no tensor that it recorded from its input");
+        lk_graph_fail(inputs->graph, "the model does not return a tensor recorded from its input");
         return false;
     }
     if (lk_tensor_rank(y) != 2) {
-        lk_graph_fail(inputs->graph, "the model returns %d axes; (N, %lld) is needed: the data has %lld %s",
+        lk_graph_fail(inputs->graph, "the model returns %d axes; expected (N, %lld): the data has %lld %s",
                       lk_tensor_rank(y), (long long)outputs, (long long)outputs, what);
         return false;
     }
     int64_t has = lk_tensor_dim(y, -1);
     if (kind == LOSS_CROSS_ENTROPY ? has >= outputs : has == outputs) return true;
-    lk_graph_fail(inputs->graph, "the model returns (N, %lld), and the data has %lld %s: (N, %lld) is needed",
+    lk_graph_fail(inputs->graph, "the model returns (N, %lld), but the data has %lld %s: expected (N, %lld)",
                   (long long)has, (long long)outputs, what, (long long)outputs);
     return false;
 }

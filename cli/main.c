@@ -39,9 +39,9 @@ static int unknown_command(const char *name)
     names[count] = NULL;
     const char *suggestion = suggest_word(name, names);
     if (suggestion)
-        print_error(NULL, "there is no command '%s'; did you mean '%s'?", name, suggestion);
+        print_error(NULL, "unknown command '%s'; did you mean '%s'?", name, suggestion);
     else
-        print_error(NULL, "there is no command '%s'; `lockstep help` lists them", name);
+        print_error(NULL, "unknown command '%s'; `lockstep help` lists them", name);
     return EXIT_USER_ERROR;
 }
 

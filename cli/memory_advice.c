@@ -116,8 +116,8 @@ void memory_advise(setup *s, const char *name, lk_status status)
     size_t least = both ? both : accumulated;
     if (advise(name, text, both, room, available)) return;
     if (least && least < variant_bytes(s, (variant){0}))
-        print_note(name, "even %s needs %s, and %s are free: a smaller model, or a %s with more memory, is needed", text,
+        print_note(name, "even %s needs %s, but %s are free: use a smaller model or a %s with more memory", text,
                    size_text(least, need), size_text(available, have), host_memory_used(s->context) ? "machine" : "GPU");
     else
-        print_note(name, "%s are free: a smaller --batch or model needs less", size_text(available, have));
+        print_note(name, "%s are free: use a smaller --batch or model", size_text(available, have));
 }

@@ -49,8 +49,9 @@ void data_names_describe(char *out, size_t size)
     size_t used = (size_t)snprintf(out, size, ": ");
     used = add_names(out, size, used, LK_DATA_PUBLIC | LK_DATA_GENERATED, " or ");
     if (used < size)
-        used += (size_t)snprintf(out + used, size - used,
-                                 "; without :DIR it is searched where `lockstep data get` stores it. Your own files:");
+        used +=
+            (size_t)snprintf(out + used, size - used,
+                             "; without :DIR, it is looked up where `lockstep data get` stores it. Your own files:");
     const char *separator = " ";
     for (int i = 0; lk_data_format_at(i) && used < size; i++) {
         const lk_data_format *format = lk_data_format_at(i);
@@ -97,7 +98,7 @@ static int check_format(const char *name, const options *given, const char *data
         /* Those of a checkpoint's record belong to its own data, which image files may replace. */
         if (!row->name || !options_chosen(given, row->name) || !list_formats(row->name, list, sizeof list)) continue;
         if (lk_data_format_uses(format, row->name, is_directory(data))) continue;
-        print_error(name, "--%s belongs to --data %s; %s does not use it", row->name, list, data);
+        print_error(name, "--%s applies only to --data %s; %s does not use it", row->name, list, data);
         return EXIT_USER_ERROR;
     }
     return 0;

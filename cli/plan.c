@@ -75,7 +75,7 @@ static void print_memory(const size_t *memory)
 static void print_held(const lk_device_memory_held *held)
 {
     if (held->context == 0) return;
-    printf("besides, on the GPU, %s:\n",
+    printf("overhead on the GPU, %s:\n",
            held->measured ? "measured on this one" : "as on an NVIDIA H200; not measured here");
     printf("%-16s %15zu bytes  %10.2f MiB\n", "CUDA context", held->context, (double)held->context / 1048576);
     printf("%-16s %15zu bytes  %10.2f MiB\n", "CUDA libraries", held->libraries, (double)held->libraries / 1048576);
@@ -288,7 +288,7 @@ static int choose_ranks(setup *s, const options *given)
     int code = ranks_mesh(s, "plan", given, 0), ranks = (int)options_integer(given, "ranks");
     if (code != 0) return code;
     if (s->mesh && options_given(given, "ranks") && s->config.plan_world != ranks) {
-        print_error("plan", "--mesh %s has %d rank%s, and -n is %d: give one of the two, or the same number",
+        print_error("plan", "--mesh %s has %d rank%s, but -n is %d: give one of the two, or the same number",
                     options_text(given, "mesh"), s->config.plan_world, s->config.plan_world == 1 ? "" : "s", ranks);
         return EXIT_USER_ERROR;
     }
@@ -354,15 +354,13 @@ const command command_plan = {
     "plan",
     "print the memory of a run, to the byte, before it starts",
     "Takes the options of `lockstep train` and prints the bytes of parameters, gradients, optimizer state, "
-    "activations, workspace, "
-    "loader and checkpoint staging that the run will use, exactly; for a GPU also what the CUDA context and its "
-    "libraries hold besides, measured where there is one. A known data set may be missing: then its published "
-    "size is used.\n\n"
-    "With -n it prints the memory of one of N ranks, that of a host with all of them, or with its part of them "
-    "(--nnodes), where they share their state and where each has its own (--state), which of the two is chosen and "
-    "why, "
-    "and a model of a step: every collective, its size, what it overlaps with, and the critical path.\n\n"
-    "Examples: lockstep plan --model resnet18 --batch 128; lockstep plan -n 4 --model cnn --measure --link 1Gbit",
+    "activations, workspace, loader and checkpoint staging that the run will use, exactly; for a GPU also the overhead "
+    "of the CUDA context and its libraries, measured where there is one. A known data set may be missing: then its "
+    "published size is used.\n\nWith -n it prints the memory of one of N ranks, that of a host with all of them, or "
+    "with its part of them (--nnodes), where they share their state and where each has its own (--state), which of the "
+    "two is chosen and why, and a model of a step: every collective, its size, what it overlaps with, and the critical "
+    "path.\n\nExamples: lockstep plan --model resnet18 --batch 128; lockstep plan -n 4 --model cnn --measure --link "
+    "1Gbit",
     NULL,
     0,
     0,

@@ -164,7 +164,7 @@ static int set_style(const setup *s, const options *given, predictor *p)
     style->labelled = style->kind == PREDICTIONS_CLASS && label && label->rank == 0;
     style->targeted = style->kind == PREDICTIONS_NUMBERS && target;
     if (style->kind != PREDICTIONS_NUMBERS || !options_chosen(given, "top")) return 0;
-    print_error("predict", "--top belongs to models of classes; this one predicts numbers");
+    print_error("predict", "--top applies only to models of classes; this one predicts numbers");
     return EXIT_USER_ERROR;
 }
 
@@ -186,7 +186,7 @@ static int check_files(const options *given, const lk_field *image)
     static const char *const unused[] = {"holdout", "cache"};
     for (int i = 0; i < 2; i++)
         if (options_chosen(given, unused[i])) {
-            print_error("predict", "--%s belongs to --data folder; image files do not use it", unused[i]);
+            print_error("predict", "--%s applies only to --data folder; image files do not use it", unused[i]);
             return EXIT_USER_ERROR;
         }
     return 0;
@@ -210,9 +210,9 @@ static int check_options(const options *given)
 {
     const char *wrong =
         !options_text(given, "load") ? "--load is missing: expected a checkpoint directory or a .safetensors file"
-        : options_flag(given, "json") && options_flag(given, "csv") ? "--json and --csv exclude each other"
-        : given->operand_count > 0 && options_given(given, "data")  ? "image files and --data exclude each other"
-        : given->operand_count > 0 && options_given(given, "split") ? "image files and --split exclude each other"
+        : options_flag(given, "json") && options_flag(given, "csv") ? "--json and --csv are mutually exclusive"
+        : given->operand_count > 0 && options_given(given, "data")  ? "image files and --data are mutually exclusive"
+        : given->operand_count > 0 && options_given(given, "split") ? "image files and --split are mutually exclusive"
                                                                     : NULL;
     if (wrong) print_error("predict", "%s", wrong);
     return wrong ? EXIT_USER_ERROR : 0;

@@ -49,7 +49,7 @@ int prompts_read(prompts *p, const options *given)
     while (options_text_at(given, "prompt", texts)) texts++;
     while (options_text_at(given, "prompt-ids", ids)) ids++;
     if ((texts > 0) + (ids > 0) + (file != NULL) > 1) {
-        print_error("generate", "--prompt, --prompt-file and --prompt-ids exclude each other");
+        print_error("generate", "--prompt, --prompt-file and --prompt-ids are mutually exclusive");
         return EXIT_USER_ERROR;
     }
     p->count = texts ? texts : ids ? ids : 1;

@@ -46,12 +46,12 @@ static bool check_restarts(const char *name, const options *given, int *code)
 {
     bool restarts = options_known(given, "max-restarts") && options_integer(given, "max-restarts") > 0;
     if (restarts && !options_text(given, "ranks") && !options_find(given, "mesh")) {
-        print_error(name, "--max-restarts belongs to -n N or --mesh, which start ranks; `lockstep run` has it too");
+        print_error(name, "--max-restarts requires -n N or --mesh, which start ranks; `lockstep run` has it too");
         *code = EXIT_USER_ERROR;
         return false;
     }
     if (restarts && !options_text(given, "save"))
-        print_note(name, "without --save, ranks that are started again start from the beginning");
+        print_note(name, "without --save, restarted ranks start from the beginning");
     return true;
 }
 
@@ -69,7 +69,7 @@ static int count_ranks(const char *name, lk_context *context, const options *giv
     int size = lk_mesh_size(mesh);
     lk_mesh_free(mesh);
     if (count && *ranks != size) {
-        print_error(name, "--mesh %s has %d rank%s, and -n %s is %d: give one of the two, or the same number", axes,
+        print_error(name, "--mesh %s has %d rank%s, but -n %s is %d: give one of the two, or the same number", axes,
                     size, size == 1 ? "" : "s", count, *ranks);
         return EXIT_USER_ERROR;
     }
@@ -192,7 +192,7 @@ static void relax_recorded_state(setup *s, const char *name, const options *give
     config->state = LK_STATE_AUTO;
     if (lk_trainer_state(s->context, config, why, sizeof why) == LK_STATE_SHARED) config->state = LK_STATE_SHARED;
     if (config->state == LK_STATE_AUTO && config->comm && lk_comm_rank(config->comm) == 0)
-        print_note(name, "--state shared of the record is not possible here; the state is %s", why);
+        print_note(name, "--state shared of the record is not supported here; the state is %s", why);
 }
 
 int ranks_mesh(setup *s, const char *name, const options *given, int ranks)
@@ -240,12 +240,12 @@ int ranks_make(setup *s, const char *name, const options *given)
     if (config->gradient_dtype == LK_BF16 && (reproducible || config->dtype == LK_F64)) {
         print_error(name, "--gradient-dtype bf16 %s; omit one of the two",
                     reproducible
-                        ? "rounds where ranks meet, so its results depend on their number: not with --reproducible"
+                        ? "rounds between ranks, so its results depend on their number: not with --reproducible"
                         : "is for a model in f32 or bf16, not with --dtype f64");
         return EXIT_USER_ERROR;
     }
     if (options_given(given, "leaves") && !reproducible) {
-        print_error(name, "--leaves belongs to --reproducible");
+        print_error(name, "--leaves requires --reproducible");
         return EXIT_USER_ERROR;
     }
     if (config->leaves && world > config->leaves) {

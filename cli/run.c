@@ -24,7 +24,7 @@ static const option run_options[] = {
     FLAG("virtual-local-rank", "LOCAL_RANK is 0 for every rank, and CUDA_VISIBLE_DEVICES lists only its own GPU"),
     TEXT("role", "NAME", "default", "ROLE_NAME of the ranks"),
     FLAG_LETTER('m', "module", "PROGRAM is a Python module: python3 -m PROGRAM"),
-    FLAG("no-python", "Start PROGRAM itself, also when its name ends in .py"),
+    FLAG("no-python", "Start PROGRAM itself, even if its name ends in .py"),
     HEADING("Several hosts, the same command on each"),
     TEXT("nnodes", "N", "1", "Number of hosts"),
     INTEGER("node-rank", "N", NULL, 0, 1e6, "Index of this host; the ranks of all hosts join at host 0"),
@@ -81,7 +81,7 @@ static const option run_options[] = {
     REFUSED("event-log-handler",
             "it names a handler of Python's torch.distributed.elastic.events; --log-dir keeps the ranks' output"),
     REFUSED("logs-specs",
-            "it names a Python class; --log-dir, --tee, --redirects and the filters choose what is logged"),
+            "it names a Python class; --log-dir, --tee, --redirects and the filters select what is logged"),
     REFUSED(
         "run-path",
         "this launcher has no Python interpreter to run a script in; without the option the script runs in python3"),
@@ -200,7 +200,7 @@ static int launch(const options *given)
     const char      **program = NULL;
     char             *host = NULL, *hosts = NULL, path[4096];
     if (options_flag(given, "module") && options_flag(given, "no-python"))
-        return user_error("-m and --no-python exclude each other: a module needs Python");
+        return user_error("-m and --no-python are mutually exclusive: a module needs Python");
     if (!given->program_count) return user_error("no program: expected: lockstep run [OPTIONS] PROGRAM [ARGUMENTS]");
     settings.threads = 1; /* it forks, so there must be no other thread */
     lk_status status = lk_context_create(&settings, &context);
@@ -215,7 +215,7 @@ static int launch(const options *given)
         goto done;
     }
     if (options_given(given, "hosts") && options_given(given, "hostfile")) {
-        result = user_error("--hosts and --hostfile exclude each other");
+        result = user_error("--hosts and --hostfile are mutually exclusive");
         goto done;
     }
     if (options_given(given, "hostfile") && !(hosts = run_read_hostfile(options_text(given, "hostfile")))) {
@@ -251,14 +251,13 @@ const command command_run = {
     "run",
     "start a program on several ranks and report how they end",
     "Starts PROGRAM once for each rank with torchrun's options and environment (RANK, WORLD_SIZE, LOCAL_RANK, "
-    "MASTER_ADDR, MASTER_PORT and the rest). "
-    "It may be any program; one whose name ends in .py is started with python3. Output is shown in whole lines, each "
-    "with the prefix [rank N].\n\n"
-    "When a rank fails, the others are stopped, and the exit status is that of the rank that failed first (128 + the "
-    "signal's number if a signal ended it; 1 if it stopped answering and had not ended). Ctrl-C stops the ranks; a "
-    "second one kills them. No process of the job survives it, even if the launcher itself is killed.\n\n"
-    "Every option can also be set in the environment, as with torchrun: --nnodes as PET_NNODES, a flag as 0 or 1; "
-    "the command line has precedence.\n\nExample: lockstep run -n 2 train.py --epochs 3",
+    "MASTER_ADDR, MASTER_PORT and the rest). It may be any program; one whose name ends in .py is started with "
+    "python3. Output is shown in whole lines, each with the prefix [rank N].\n\nWhen a rank fails, the others are "
+    "stopped, and the exit status is that of the rank that failed first (128 + the signal's number if a signal ended "
+    "it; 1 if it stopped answering and had not ended). Ctrl-C stops the ranks; a second one kills them. No process of "
+    "the job survives it, even if the launcher itself is killed.\n\nEvery option can also be set in the environment, "
+    "as with torchrun: --nnodes as PET_NNODES, a flag as 0 or 1; the command line takes precedence.\n\nExample: "
+    "lockstep run -n 2 train.py --epochs 3",
     "PROGRAM [ARGUMENTS]",
     0,
     PROGRAM_FOLLOWS,

@@ -139,7 +139,7 @@ static int check_model_options(const setup *s, const char *name, const options *
     const char *model = s->transformer.used ? "transformers" : s->model_name;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (options_given(given, table[i].option) && !s->model_library && !strstr(table[i].models, model)) {
-            print_error(name, "--%s belongs to --model %s; %s does not use it", table[i].option, table[i].models,
+            print_error(name, "--%s applies only to --model %s; %s does not use it", table[i].option, table[i].models,
                         s->model_name);
             return EXIT_USER_ERROR;
         }
@@ -371,12 +371,12 @@ static int make_transformer(setup *s, const char *name, const options *given)
 static int check_label_options(const setup *s, const char *name, const options *given)
 {
     if (options_chosen(given, "unknown-label") && !setup_field(s, "label")) {
-        print_error(name, "--unknown-label belongs to labels of classes; this model predicts numbers");
+        print_error(name, "--unknown-label applies only to labels of classes; this model predicts numbers");
         return EXIT_USER_ERROR;
     }
     bool smooths = options_known(given, "label-smoothing") && options_number(given, "label-smoothing") > 0;
     if (smooths && !s->transformer.used && s->loss != LOSS_CROSS_ENTROPY) {
-        print_error(name, "--label-smoothing belongs to --loss cross_entropy; this model is trained with %s",
+        print_error(name, "--label-smoothing applies only to --loss cross_entropy; this model is trained with %s",
                     loss_name(s->loss));
         return EXIT_USER_ERROR;
     }

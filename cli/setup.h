@@ -22,7 +22,7 @@
         FLAG("recompute", "resnets, transformers: keep only the inputs of blocks and recompute the blocks in backward: less memory, more time"), \
         CHOICE("loss", "NAME", "auto", "auto|cross_entropy|mse|l1|bce",                                                          \
                "Loss. auto: cross_entropy for labels of classes, mse for numbers to predict; whole numbers in a table are classes with " \
-               "cross_entropy, numbers with mse and l1, and auto says what it took them for. bce: binary cross-entropy of each output"), \
+               "cross_entropy, numbers with mse and l1, and auto reports which it chose. bce: binary cross-entropy of each output"), \
         CHOICE("dtype", "TYPE", "f32", "f32|f64|bf16",                                                                           \
                "Precision. bf16 is mixed: weights and activations in bf16; master weights, optimizer, gradients and sums in f32. f64 is for numerical checks")
 

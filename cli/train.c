@@ -276,8 +276,8 @@ static int train_model(setup *s, watcher *w, const options *given)
 static int check_options(const options *given)
 {
     const char *wrong =
-        options_given(given, "log") && options_given(given, "log-dir") ? "--log and --log-dir exclude each other"
-        : options_given(given, "trace-steps") && !options_given(given, "trace") ? "--trace-steps belongs to --trace"
+        options_given(given, "log") && options_given(given, "log-dir") ? "--log and --log-dir are mutually exclusive"
+        : options_given(given, "trace-steps") && !options_given(given, "trace") ? "--trace-steps requires --trace"
                                                                                 : NULL;
     if (wrong) print_error("train", "%s", wrong);
     return wrong ? EXIT_USER_ERROR : 0;

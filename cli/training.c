@@ -146,7 +146,7 @@ int training_make(setup *s, const char *name, const options *given)
     config->init_partial = options_text(given, "init-partial");
     s->weights_option = "--init";
     if (config->init && config->init_partial) {
-        print_error(name, "--init and --init-partial exclude each other");
+        print_error(name, "--init and --init-partial are mutually exclusive");
         return EXIT_USER_ERROR;
     }
     const char *resume = options_text(given, "resume");

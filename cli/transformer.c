@@ -31,7 +31,7 @@ static int refuse_sizes(const char *name, const options *given)
     static const char *const sizes[] = {"layers", "heads", "kv-heads", "width", "hidden", "rope-theta", "untied"};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (options_given(given, sizes[i])) {
-            print_error(name, "--%s belongs to --model gpt, llama and encoder; %s has its own", sizes[i],
+            print_error(name, "--%s applies only to --model gpt, llama and encoder; %s has its own", sizes[i],
                         options_text(given, "model"));
             return EXIT_USER_ERROR;
         }
@@ -45,7 +45,7 @@ static int read_sizes(transformer *t, const char *name, const options *given)
     static const char *const of_llama[] = {"kv-heads", "rope-theta", "untied"};
     for (size_t i = 0; i < sizeof of_llama / sizeof *of_llama; i++)
         if (options_given(given, of_llama[i]) && !llama) {
-            print_error(name, "--%s belongs to --model llama; %s does not use it", of_llama[i],
+            print_error(name, "--%s applies only to --model llama; %s does not use it", of_llama[i],
                         options_text(given, "model"));
             return EXIT_USER_ERROR;
         }
@@ -65,7 +65,7 @@ static int read_recompute(transformer *t, const char *name, const options *given
 {
     bool blocks = options_given(given, "recompute-blocks"), all = options_flag(given, "recompute");
     if (blocks && all) {
-        print_error(name, "--recompute and --recompute-blocks exclude each other");
+        print_error(name, "--recompute and --recompute-blocks are mutually exclusive");
         return EXIT_USER_ERROR;
     }
     t->config.recompute = all ? -1 : blocks ? options_integer(given, "recompute-blocks") : 0;
@@ -82,7 +82,7 @@ int transformer_budget(transformer *t, const char *name, const options *given)
     const char *memory = options_text(given, "memory");
     if (!memory) return 0;
     if (!t->used) {
-        print_error(name, "--memory belongs to transformers, such as --model gpt; %s does not use it",
+        print_error(name, "--memory applies only to transformers, such as --model gpt; %s does not use it",
                     options_text(given, "model"));
         return EXIT_USER_ERROR;
     }
@@ -103,7 +103,7 @@ static int refuse_options(const char *name, const options *given)
     static const option rows[] = {TRANSFORMER_OPTIONS, OPTIONS_END};
     for (const option *row = rows; row->name; row++)
         if (options_given(given, row->name)) {
-            print_error(name, "--%s belongs to transformers, such as --model gpt; %s does not use it", row->name,
+            print_error(name, "--%s applies only to transformers, such as --model gpt; %s does not use it", row->name,
                         options_text(given, "model"));
             return EXIT_USER_ERROR;
         }
@@ -197,7 +197,7 @@ static int use_vocabulary(transformer *t, const char *name, const char *model, c
         return EXIT_USER_ERROR;
     }
     if (needed > t->config.vocabulary) {
-        print_error(name, "the data has a vocabulary of %lld tokens, and %s one of %lld", (long long)needed, model,
+        print_error(name, "the data has a vocabulary of %lld tokens, but %s has one of %lld", (long long)needed, model,
                     (long long)t->config.vocabulary);
         return EXIT_USER_ERROR;
     }
@@ -305,11 +305,10 @@ int transformer_fit(transformer *t, const char *name, lk_context *context, const
         if (all < bytes) bytes = all;
     }
     if (status >= 0 && bytes > t->budget) {
-        print_error(
-            name,
-            "--memory: at least %.2f MiB are needed, with blocks recomputed; %.2f MiB are given: take a smaller "
-            "batch or context",
-            (double)bytes / 1048576, (double)t->budget / 1048576);
+        print_error(name,
+                    "--memory: at least %.2f MiB are required even with recomputed blocks, but %.2f MiB are given: use "
+                    "a smaller batch or context",
+                    (double)bytes / 1048576, (double)t->budget / 1048576);
         return EXIT_USER_ERROR;
     }
     while (status >= 0 && low < high) {

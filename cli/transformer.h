@@ -17,7 +17,7 @@
         INTEGER("vocabulary", "N", NULL, 1, 1 << 28, "transformers: rows of the embedding (default the tokenizer's)"),           \
         NUMBER("dropout", "P", "0", 0, 0.999, "transformers: dropout of embeddings, residuals and attention"),                   \
         NUMBER("rope-theta", "X", "10000", 1, 1e12, "llama: base of the rotary frequencies"),                                    \
-        FLAG("untied", "llama: the head has weights of its own"),                                                                \
+        FLAG("untied", "llama: the head has its own weights"),                                                                \
         INTEGER("recompute-blocks", "N", NULL, 0, 4096, "transformers: recompute the first N blocks in backward")
 
 /* A row of those that plan memory. */

@@ -104,7 +104,7 @@ static inline int fail_each_allocation(lk_status (*attempt)(lk_context *context)
         bool      failed = failing_countdown <= 0;
         failing_countdown = 0;
         CHECK(failing_live_blocks == before);
-        if (failed) CHECK_FAILS(context, status, LK_ENOMEM, "no memory");
+        if (failed) CHECK_FAILS(context, status, LK_ENOMEM, "out of memory");
         if (!failed) CHECK_OK(context, status);
         lk_context_free(context);
         if (!failed) return failures;

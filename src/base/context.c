@@ -95,7 +95,7 @@ static lk_status choose_isa_and_threads(const lk_context_config *config, const c
     if (*threads < 1)
         return lk__fail(NULL, LK_EINVAL, "LOCKSTEP_THREADS is not a number from 1 to %d", LK__MAX_THREADS);
     if (!(*isa = lk__isa_choose(config->isa)))
-        return lk__fail(NULL, LK_EUNSUPPORTED, "this build or machine does not have the instruction set \"%.40s\"",
+        return lk__fail(NULL, LK_EUNSUPPORTED, "this build or machine does not support the instruction set \"%.40s\"",
                         config->isa ? config->isa : "");
     return LK_OK;
 }
@@ -112,7 +112,7 @@ lk_status lk_context_create(const lk_context_config *given, lk_context **context
     lk_allocator allocator = config.allocator;
     if (!allocator.alloc || !allocator.free) allocator = (lk_allocator){default_alloc, default_free, NULL};
     lk_context *c = allocator.alloc(allocator.user, sizeof *c, LK__ALIGN);
-    if (!c) return lk__fail(NULL, LK_ENOMEM, "there is no memory for a context");
+    if (!c) return lk__fail(NULL, LK_ENOMEM, "out of memory for a context");
     memset(c, 0, sizeof *c);
     c->allocator = allocator;
     c->log = config.log;
@@ -147,7 +147,7 @@ void *lk__alloc(lk_context *c, lk_memory kind, size_t bytes)
     atomic_fetch_add_explicit(&c->allocations, 1, memory_order_relaxed);
     void *memory = bytes <= SIZE_MAX / 2 ? c->allocator.alloc(c->allocator.user, bytes, LK__ALIGN) : NULL;
     if (!memory) {
-        lk__fail(c, LK_ENOMEM, "no memory for %.1f MiB of %s", (double)bytes / 1048576.0, lk_memory_name(kind));
+        lk__fail(c, LK_ENOMEM, "out of memory for %.1f MiB of %s", (double)bytes / 1048576.0, lk_memory_name(kind));
         return NULL;
     }
     if (c->allocator.alloc != default_alloc || bytes < FRESH_PAGES) memset(memory, 0, bytes);

@@ -73,7 +73,7 @@ static int utf8_length(const unsigned char *at, const unsigned char *end)
 static bool check_escape(reader *r)
 {
     const char *escape = r->at++;
-    if (r->at == r->end) return syntax_error(r, "a string that does not end");
+    if (r->at == r->end) return syntax_error(r, "an unterminated string");
     char c = *r->at++;
     if (strchr("\"\\/bfnrt", c) && c) return true;
     if (c == 'u') {
@@ -89,7 +89,7 @@ static bool check_escape(reader *r)
             return true;
         }
         r->at = escape;
-        return syntax_error(r, code < 0 ? "\\u without four hexadecimal digits" : "half of a surrogate pair");
+        return syntax_error(r, code < 0 ? "\\u without four hexadecimal digits" : "an unpaired surrogate");
     }
     r->at = escape;
     return syntax_error(r, "an unknown escape in a string");
@@ -129,14 +129,14 @@ static bool check_string(reader *r)
             r->at += length;
         }
     }
-    return syntax_error(r, "a string that does not end");
+    return syntax_error(r, "an unterminated string");
 }
 
 static bool check_number(reader *r)
 {
     if (*r->at == '-') r->at++;
     if (!is_digit(r->at, r->end)) return syntax_error(r, "a number without digits");
-    if (*r->at == '0' && is_digit(r->at + 1, r->end)) return syntax_error(r, "a number that begins with 0");
+    if (*r->at == '0' && is_digit(r->at + 1, r->end)) return syntax_error(r, "a number with a leading 0");
     while (is_digit(r->at, r->end)) r->at++;
     if (r->at < r->end && *r->at == '.') {
         r->at++;
@@ -230,7 +230,7 @@ bool lk__json_parse(const char *text, size_t length, lk__json *value, lk__json_e
     if (!check_value(&r)) return false;
     *value = (lk__json){value_kind(*begin), begin, (size_t)(r.at - begin)};
     r.at = skip_space(r.at, r.end);
-    if (r.at != r.end) return syntax_error(&r, "something follows the value");
+    if (r.at != r.end) return syntax_error(&r, "trailing characters after the value");
     return true;
 }
 

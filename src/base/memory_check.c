@@ -21,10 +21,10 @@ lk_status lk__memory_refuse(lk_context *context, const char *who, int64_t bytes,
     lk__bytes_text(bytes, need);
     lk__bytes_text(limit->available, available);
     if (limit->limit == 0)
-        return lk__fail(context, LK_ETOOLARGE, "%s would need %s of memory, and the host has %s available", who, need,
+        return lk__fail(context, LK_ETOOLARGE, "%s would need %s of memory, but the host has %s available", who, need,
                         available);
     return lk__fail(context, LK_ETOOLARGE,
-                    "%s would need %s of memory, and %s are available: the limit of a control group (cgroup) is %s",
+                    "%s would need %s of memory, but %s are available: the limit of a control group (cgroup) is %s",
                     who, need, available, lk__bytes_text(limit->limit, most));
 }
 

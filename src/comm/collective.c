@@ -9,16 +9,16 @@ static lk_status check_call(lk_comm *c, const lk__comm_call *o, int needs)
     const char *name = lk__comm_kind_name(o->kind);
     size_t      size = lk_dtype_size(o->type), most = o->count, furthest = 0;
     if (size == 0)
-        return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: there is no type %d", o->site.file, o->site.line, name,
+        return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: unknown type %d", o->site.file, o->site.line, name,
                         (int)o->type);
     if ((needs & REDUCES) && (unsigned)o->reduce > LK_PROD)
-        return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: there is no reduction %d", o->site.file, o->site.line, name,
+        return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: unknown reduction %d", o->site.file, o->site.line, name,
                         (int)o->reduce);
     if ((needs & ROOTED) && (o->root < 0 || o->root >= c->size))
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: there is no rank %d in a group of %d", o->site.file,
                         o->site.line, name, o->root, c->size);
     if ((needs & COUNTS) && (!o->recv_counts || !o->recv_displacements))
-        return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: counts and displacements are needed, one per rank",
+        return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: counts and displacements are required, one per rank",
                         o->site.file, o->site.line, name);
     for (int i = 0; (needs & COUNTS) && i < c->size; i++) {
         size_t largest = o->recv_counts[i];
@@ -169,8 +169,8 @@ lk_status lk_comm_all_to_allv_at(lk_site site, lk_comm *c, const void *send, con
                        .site = site};
     if (work) *work = NULL;
     if (!send_counts || !send_displacements)
-        return lk__fail(c->context, LK_EINVAL, "%s:%d: all_to_allv: counts and displacements are needed, one per rank",
-                        site.file, site.line);
+        return lk__fail(c->context, LK_EINVAL,
+                        "%s:%d: all_to_allv: counts and displacements are required, one per rank", site.file, site.line);
     int buffers = 0;
     for (int i = 0; recv_counts && i < c->size; i++)
         buffers |= (send_counts[i] ? SEND_BUFFER : 0) | (recv_counts[i] ? RECV_BUFFER : 0);

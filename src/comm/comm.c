@@ -140,13 +140,12 @@ static const lk__comm_backend *default_backend(const lk__rendezvous_identity *id
 static lk_status check_backend(lk_context *context, const lk__comm_backend *b, const lk__rendezvous_identity *identity)
 {
     if (b == &lk__backend_self && identity->world > 1)
-        return lk__fail(context, LK_EINVAL, "backend self supports one rank only, and the world has %d",
+        return lk__fail(context, LK_EINVAL, "backend self supports one rank only, but the world has %d",
                         identity->world);
     if (b == &lk__backend_shm && identity->many_hosts)
         return lk__fail(
-            context, LK_EINVAL,
-            "backend shm supports ranks of one host only, and this world is on several (%s): choose another "
-            "backend, or none",
+            context,
+            LK_EINVAL, "backend shm supports ranks of one host only, but this world spans several (%s): choose another backend, or none",
             identity->tried);
     return LK_OK;
 }
@@ -169,7 +168,7 @@ static lk_status choose_backend(lk_context *context, const char *wanted, const l
         snprintf(list + used, sizeof list - used, "%s%s", i == 0 ? "" : i + 1 < BACKENDS ? ", " : " and ", names[i]);
     }
     const char *suggestion = lk__suggest(wanted, names, BACKENDS);
-    return lk__fail(context, LK_EINVAL, "there is no backend '%s'%s%s%s; the backends are %s", wanted,
+    return lk__fail(context, LK_EINVAL, "unknown backend '%s'%s%s%s; the backends are %s", wanted,
                     suggestion ? "; did you mean " : "", suggestion ? suggestion : "", suggestion ? "?" : "", list);
 }
 

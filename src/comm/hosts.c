@@ -6,7 +6,7 @@
 
 int lk__comm_hosts(const lk_comm *c, const char **why)
 {
-    if (why) *why = "have no memory in common";
+    if (why) *why = "share no memory";
     return c->backend->hosts ? c->backend->hosts(c, why) : 0;
 }
 
@@ -40,7 +40,8 @@ lk_status lk__comm_reduce_scatter_host_at(lk_site site, lk_comm *c, const void *
     if (work) *work = NULL;
     if (hosts == 0) return refuse_call(c, &o, why);
     if (!lk__tree_nests(c->size, hosts))
-        return refuse_call(c, &o, "of a host are no subtree of the order of sums: their number must be a power of two");
+        return refuse_call(c, &o,
+                           "of a host do not form a subtree of the order of sums: their number must be a power of two");
     return lk__work_submit(c, &o, work);
 }
 

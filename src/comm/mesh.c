@@ -74,10 +74,10 @@ static lk_status parse_axis(lk_context *c, const char *part, const char *end, lk
     axis->axis = 1u << index;
     copy_part(equals + 1, end, extent, sizeof extent);
     if (!parse_extent(extent, &axis->extent))
-        return lk__fail(c, LK_EINVAL,
-                        "the extent of the mesh's axis %s is '%s': a number of ranks from 1 on is expected, as in "
-                        "%s=2",
-                        name, lk__shown(extent, shown), name);
+        return lk__fail(
+            c, LK_EINVAL,
+            "the extent of the mesh's axis %s is '%s': expected a number of ranks of at least 1, as in %s=2", name,
+            lk__shown(extent, shown), name);
     if (axis->extent > INT_MAX / g->size) return lk__fail(c, LK_EINVAL, "the mesh has more ranks than can be numbered");
     g->size *= axis->extent;
     g->count++;
@@ -162,7 +162,7 @@ lk_status lk_mesh_create(lk_context *c, const lk_mesh_config *given, lk_mesh **m
     lk_mesh_config config = LK_MESH_CONFIG_INIT;
     lk__mesh_grid  grid;
     char           text[LK__MESH_TEXT];
-    if (!mesh) return lk__fail(c, LK_EINVAL, "lk_mesh_create: there is no pointer to put the mesh into");
+    if (!mesh) return lk__fail(c, LK_EINVAL, "lk_mesh_create: the pointer for the mesh is NULL");
     *mesh = NULL;
     lk_status status = LK__CONFIG_READ(c, lk_mesh_config, given, &config);
     if (status < 0) return status;
@@ -174,11 +174,10 @@ lk_status lk_mesh_create(lk_context *c, const lk_mesh_config *given, lk_mesh **m
     if (world < 0 || rank < 0 || rank >= world)
         return lk__fail(c, LK_EINVAL, "rank %d is out of range in a mesh of %d ranks", rank, world);
     if (grid.size != world)
-        return lk__fail(c, LK_EMISMATCH,
-                        "the mesh %s has %d rank%s, and there %s %d: the product of its extents must be the number of "
-                        "ranks",
-                        lk__mesh_format(&grid, text), grid.size, grid.size == 1 ? "" : "s", world == 1 ? "is" : "are",
-                        world);
+        return lk__fail(
+            c, LK_EMISMATCH,
+            "the mesh %s has %d rank%s, but there %s %d: the product of its extents must be the number of ranks",
+            lk__mesh_format(&grid, text), grid.size, grid.size == 1 ? "" : "s", world == 1 ? "is" : "are", world);
     grid.rank = rank;
     return lk__mesh_over(c, &grid, config.comm, mesh);
 }
@@ -239,10 +238,10 @@ static lk_status compare_lists(lk_site site, lk_mesh *m, const unsigned *axes, i
     lk_status status = lk_comm_all_gather_at(site, m->comm, &mine, all, 1, LK_I64, NULL);
     for (int i = 0; i < m->grid.size && status >= 0; i++)
         if (all[i] != all[0])
-            status = lk__fail(m->context, LK_EMISMATCH,
-                              "%s:%d: rank %d has another mesh than rank 0, or makes other groups of it; here the mesh "
-                              "is %s",
-                              site.file ? site.file : "?", site.line, i, m->text);
+            status = lk__fail(
+                m->context, LK_EMISMATCH,
+                "%s:%d: rank %d has a different mesh than rank 0, or creates different groups; here the mesh is %s",
+                site.file ? site.file : "?", site.line, i, m->text);
     lk__free(m->context, LK_MEMORY_OTHER, all, bytes);
     return status;
 }
@@ -274,6 +273,6 @@ lk_status lk_mesh_group(const lk_mesh *m, unsigned axes, lk_comm **group)
     *group = m->groups[effective_axes(m, axes)];
     if (*group) return LK_OK;
     return lk__fail(m->context, LK_EINVAL,
-                    "the mesh %s has no group along %s: it is made by lk_mesh_create_groups, on all ranks", m->text,
+                    "the mesh %s has no group along %s: create it with lk_mesh_create_groups, on all ranks", m->text,
                     format_set(axes, text));
 }

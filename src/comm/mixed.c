@@ -280,7 +280,7 @@ static int hosts(const lk_comm *c, const char **why)
     const lk__comm_mixed *m = c->state;
     if (m->regular || (m->hosts == 1 && m->each > 1)) return m->hosts;
     if (why)
-        *why = m->hosts == c->size ? "have a host of their own each"
+        *why = m->hosts == c->size ? "are each alone on their host"
                : m->ordered        ? "are on hosts with different numbers of ranks"
                                    : "are not numbered host by host";
     return 0;

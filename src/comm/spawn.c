@@ -113,7 +113,7 @@ static void record_end(lk_spawn_result *result, int rank, int status, bool lost)
     if (result->rank >= 0 || (!lost && WIFEXITED(status) && WEXITSTATUS(status) == 0)) return;
     result->rank = rank;
     if (lost) {
-        snprintf(result->text, sizeof result->text, "rank %d ended, and its exit status is lost", rank);
+        snprintf(result->text, sizeof result->text, "rank %d ended, but its exit status was lost", rank);
         return;
     }
     result->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;

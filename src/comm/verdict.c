@@ -68,14 +68,14 @@ static void append_state(const lk__comm_rank_view *v, lk__comm_report *report)
     else if (v->gone)
         append(report, "left the group; ");
     else if (v->cut_off)
-        append(report, "its host does not answer; ");
+        append(report, "its host is not responding; ");
     else if (v->stopped)
         append(report, "stopped by a signal; ");
     else if (v->silent)
-        append(report, "does not answer, though its host does; ");
+        append(report, "is not responding, though its host is; ");
     if (v->busy[0]) append(report, "busy with %s; ", v->busy);
     if (v->entered == 0) {
-        append(report, "%soutside any operation; it has begun none", was);
+        append(report, "%soutside any operation; it has not started any", was);
         return;
     }
     describe_record(v, v->entered, text, sizeof text);
@@ -90,7 +90,7 @@ static void append_state(const lk__comm_rank_view *v, lk__comm_report *report)
     }
     append(report, "%sin %s for %.1f s", was, text, v->since);
     if (v->entered == 1) {
-        append(report, "; it has finished none");
+        append(report, "; it has not finished any");
         return;
     }
     describe_record(v, v->entered - 1, text, sizeof text);
@@ -194,7 +194,7 @@ void lk__verdict_lost(const lk__comm_table *t, int peer, lk__comm_report *report
     append_rank(t, peer, report);
     append(report, " %s while rank %d waited for it in %s",
            v.gone      ? "left the group"
-           : v.cut_off ? "was cut off (its host does not answer)"
+           : v.cut_off ? "was cut off (its host is not responding)"
            : v.broken  ? "closed a connection"
                        : "died",
            t->rank, call);

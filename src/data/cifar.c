@@ -13,7 +13,7 @@ static lk_status report_truncated(lk_context *context, const char *name, uint64_
 {
     uint64_t records = size / LK__CIFAR_RECORD;
     return lk__fail(context, LK_EFORMAT,
-                    "%s is truncated or of another format: record %llu, at byte %llu, has %d bytes of %d", name,
+                    "%s is truncated or in a different format: record %llu, at byte %llu, has %d bytes of %d", name,
                     (unsigned long long)records, (unsigned long long)records * LK__CIFAR_RECORD,
                     (int)(size % LK__CIFAR_RECORD), LK__CIFAR_RECORD);
 }
@@ -26,10 +26,10 @@ lk_status lk__cifar_check(lk_context *context, const char *name, const unsigned 
     for (int64_t i = 0; i < records; i++) {
         unsigned label = bytes[i * LK__CIFAR_RECORD];
         if (label >= CLASSES)
-            return lk__fail(context, LK_EFORMAT,
-                            "%s: record %lld, at byte %lld, has label %u: CIFAR-10's are 0 to 9. The file is damaged "
-                            "or of another format",
-                            name, (long long)i, (long long)i * LK__CIFAR_RECORD, label);
+            return lk__fail(
+                context,
+                LK_EFORMAT, "%s: record %lld, at byte %lld, has label %u: CIFAR-10's are 0 to 9. The file is damaged or in a different format",
+                name, (long long)i, (long long)i * LK__CIFAR_RECORD, label);
     }
     if (size % LK__CIFAR_RECORD != 0) return report_truncated(context, name, size);
     *count = records;
@@ -66,7 +66,7 @@ static lk_status report_missing(lk_context *context, const char *directory, bool
 {
     char        path[LK__PATH];
     bool        foreign = lk__path(path, "%s/cifar-10-batches-py", directory) && lk__path_exists(path);
-    const char *python = foreign ? " (cifar-10-batches-py is the Python version; the binary one is needed)" : "";
+    const char *python = foreign ? " (cifar-10-batches-py is the Python version; expected the binary one)" : "";
     return lk__fail(context, LK_ENOENT,
                     "no CIFAR-10 in %s: searched it and its cifar-10-batches-bin for %s; %s is missing%s. Get it with: "
                     "lockstep data get cifar10",
@@ -88,7 +88,7 @@ static void close_files(cifar_files *f)
 
 static lk_status check_file(lk_context *context, const char *path, const lk__data_stream *stream, bool whole)
 {
-    if (stream->gzip) return lk__fail(context, LK_EFORMAT, "%s is compressed by gzip: decompress it first", path);
+    if (stream->gzip) return lk__fail(context, LK_EFORMAT, "%s is compressed with gzip: decompress it first", path);
     if (stream->size < LK__CIFAR_RECORD)
         return lk__fail(context, LK_EFORMAT, "%s is %s: it has %llu bytes, but a record of CIFAR-10 has %d", path,
                         stream->size ? "truncated" : "empty", (unsigned long long)stream->size, LK__CIFAR_RECORD);

@@ -20,10 +20,9 @@ lk_status lk__curl_load(lk_context *context, lk__data_curl *curl)
     for (size_t i = 0; i < sizeof names / sizeof *names && !curl->module; i++)
         curl->module = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!curl->module)
-        return lk__fail(
-            context, LK_EUNSUPPORTED,
-            "downloading needs libcurl (libcurl.so.4), which is not on this machine: install the package libcurl4 "
-            "(libcurl4t64 on newer systems)");
+        return lk__fail(context, LK_EUNSUPPORTED,
+                        "downloading needs libcurl (libcurl.so.4), which is not installed: install the package "
+                        "libcurl4 (libcurl4t64 on newer systems)");
     if (load_symbol(curl->module, "curl_global_init", &curl->global_init) &&
         load_symbol(curl->module, "curl_global_cleanup", &curl->global_cleanup) &&
         load_symbol(curl->module, "curl_easy_init", &curl->easy_init) &&

@@ -27,22 +27,23 @@ static lk_status check_field(lk_context *context, const char *name, int64_t coun
         return lk__fail(context, LK_EINVAL, "a data set (%s) whose %s has rank %d is invalid: a sample has 0 to %d axes",
                         name, f->name, f->rank, LK_MAX_RANK - 1);
     if (f->dtype != LK_U8 && f->dtype != LK_F32 && f->dtype != LK_I32 && f->dtype != LK_I64)
-        return lk__fail(context, LK_EINVAL, "a data set (%s) whose %s is %s is invalid: u8, i32, i64 or f32", name,
-                        f->name, lk_dtype_name(f->dtype));
+        return lk__fail(context, LK_EINVAL, "a data set (%s) whose %s is %s is invalid: expected u8, i32, i64 or f32",
+                        name, f->name, lk_dtype_name(f->dtype));
     if (f->classes < 0 || (f->classes && f->dtype != LK_I32))
-        return lk__fail(context, LK_EINVAL,
-                        "a data set (%s) of %d classes in %s %s is invalid: class numbers are i32, and 0 classes are "
-                        "any numbers",
-                        name, f->classes, f->name, lk_dtype_name(f->dtype));
+        return lk__fail(
+            context,
+            LK_EINVAL, "a data set (%s) of %d classes in %s %s is invalid: class numbers are i32, and 0 classes means arbitrary numbers",
+            name, f->classes, f->name, lk_dtype_name(f->dtype));
     if (f->column_names && f->rank > 1)
         return lk__fail(context, LK_EINVAL,
-                        "a data set (%s) whose %s has column names and %d axes is invalid: at most 1 axis", name,
+                        "a data set (%s) whose %s has column names and %d axes is invalid: expected at most 1", name,
                         f->name, f->rank);
     for (int i = 0; i < f->rank; i++)
         if (f->dims[i] < 1)
-            return lk__fail(context, LK_EINVAL,
-                            "a data set (%s) whose %s has an axis (%d) that is %lld long is invalid: at least 1", name,
-                            f->name, i, (long long)f->dims[i]);
+            return lk__fail(
+                context, LK_EINVAL,
+                "a data set (%s) whose %s has an axis (%d) that is %lld long is invalid: expected at least 1", name,
+                f->name, i, (long long)f->dims[i]);
     for (int i = 0; i < f->rank; i++)
         if (__builtin_mul_overflow(elements, f->dims[i], &elements)) elements = INT64_MAX;
     /* × 8: a batch may hold doubles */
@@ -56,7 +57,7 @@ static lk_status check_fields(lk_context *context, const char *name, int64_t cou
 {
     lk_status status = LK_OK;
     if (count < 1)
-        return lk__fail(context, LK_EINVAL, "a data set (%s) of %lld samples is invalid: at least 1 is needed", name,
+        return lk__fail(context, LK_EINVAL, "a data set (%s) of %lld samples is invalid: expected at least 1", name,
                         (long long)count);
     if (n < 1 || n > LK_MAX_FIELDS || !fields)
         return lk__fail(context, LK_EINVAL, "a data set (%s) of %d fields is invalid: a sample has 1 to %d", name, n,

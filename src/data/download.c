@@ -215,8 +215,8 @@ static lk_status report_failure(transfer *t, int tries)
                         strerror(t->write_error));
     if (t->too_long) {
         unlink(t->part);
-        return lk__fail(d->context, LK_EFORMAT, "%s sends more than the %lld bytes of %s: it is another file", t->url,
-                        (long long)t->file->bytes, t->file->name);
+        return lk__fail(d->context, LK_EFORMAT, "%s sends more than the %lld bytes of %s: it is a different file",
+                        t->url, (long long)t->file->bytes, t->file->name);
     }
     if (d->set->package) snprintf(package, sizeof package, ", or install the package %s", d->set->package);
     if (t->response >= 400)

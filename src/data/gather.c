@@ -24,7 +24,7 @@ static const char *changes_refused(const lk__device *device, const lk_loader_con
     if (lk__transform_scratch(c) > 0)
         return "random resized crops, rotations and color jitter are computed by the host";
     for (int i = 0; i < lk_dataset_fields(c->dataset); i++)
-        if (lk_field_elements(lk_dataset_field(c->dataset, i)) > INT_MAX) return "a sample has too many numbers";
+        if (lk_field_elements(lk_dataset_field(c->dataset, i)) > INT_MAX) return "a sample has too many elements";
     return NULL;
 }
 
@@ -33,7 +33,7 @@ const char *lk__gather_refused(const lk__device *device, const lk_loader_config 
     const char *why = changes_refused(device, c);
     if (why) return why;
     return c->dataset->read || c->dataset->streamed || c->dataset->text
-               ? "samples of this data set are made when they are needed, not held in memory"
+               ? "samples of this data set are created on demand, not kept in memory"
                : NULL;
 }
 

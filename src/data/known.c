@@ -114,8 +114,7 @@ lk_status lk_data_get(lk_context *context, const char *name, const char *directo
     }
     if (!set) {
         const char *suggestion = name ? lk__suggest(name, names, (size_t)lk__known_set_count) : NULL;
-        return lk__fail(context, LK_EINVAL,
-                        "unknown data set to get: %s%s%s%s; known are cifar10, fashion-mnist and mnist",
+        return lk__fail(context, LK_EINVAL, "unknown data set: %s%s%s%s; expected cifar10, fashion-mnist or mnist",
                         name ? name : "(nothing)", suggestion ? " (did you mean " : "", suggestion ? suggestion : "",
                         suggestion ? "?)" : "");
     }

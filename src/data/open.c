@@ -64,9 +64,9 @@ static lk_status report_unknown(lk_context *context, const char *key)
                                                    : " and ",
                                  formats[i]->about.name);
     }
-    if (!*key) return lk__fail(context, LK_EINVAL, "a data set needs a name: known are %s", all);
+    if (!*key) return lk__fail(context, LK_EINVAL, "a data set needs a name: known names are %s", all);
     suggestion = lk__suggest(key, names, FORMATS);
-    return lk__fail(context, LK_EINVAL, "unknown data set: %s%s%s%s; known are %s", key,
+    return lk__fail(context, LK_EINVAL, "unknown data set: %s%s%s%s; known names are %s", key,
                     suggestion ? " (did you mean " : "", suggestion ? suggestion : "", suggestion ? "?)" : "", all);
 }
 

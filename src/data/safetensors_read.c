@@ -91,7 +91,7 @@ static lk_status read_dtype(header *h, const lk__json *value, lk__safetensors_te
         return FORMAT_ERROR(h, value->text, "the dtype of tensor '%s' is not a string", lk__shown(t->name, name));
     return FORMAT_ERROR(
         h, value->text,
-        "tensor '%s' has type '%s', which is not known here (F32, F64, BF16, F16, I8, U8, I32, I64, BOOL are)",
+        "tensor '%s' has type '%s', which is not supported (F32, F64, BF16, F16, I8, U8, I32, I64 and BOOL are)",
         lk__shown(t->name, name), lk__shown(text, type));
 }
 
@@ -167,7 +167,7 @@ static lk_status read_tensor(header *h, const lk__json *key, const lk__json *obj
     uint64_t bytes;
     if (!lk__safetensors_size(t, &bytes) || bytes != t->bytes)
         return FORMAT_ERROR(h, object->text,
-                            "tensor '%s' has %" PRIu64 " bytes of data, which is not what its type and shape need",
+                            "tensor '%s' has %" PRIu64 " bytes of data, which does not match its type and shape",
                             lk__shown(t->name, name), t->bytes);
     return LK_OK;
 }
@@ -223,7 +223,7 @@ static lk_status parse_header(header *h)
     if (h->text[0] != '{')
         return FORMAT_ERROR(h, h->text, "the header does not begin with '{', so this is not a safetensors file");
     if (!lk__json_parse(h->text, h->length, &root, &error))
-        return FORMAT_ERROR(h, h->text + error.offset, "the header is not JSON: %s", error.what);
+        return FORMAT_ERROR(h, h->text + error.offset, "the header is not valid JSON: %s", error.what);
 
     f->names_bytes = h->length + 1;
     f->names = lk__alloc(f->context, LK_MEMORY_OTHER, f->names_bytes);

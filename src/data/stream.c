@@ -47,7 +47,7 @@ static lk_status begin_inflating(lk__data_stream *s, int window_bits)
     s->z.zfree = zlib_free;
     s->z.opaque = s->context;
     if (inflateInit2(&s->z, window_bits) != Z_OK)
-        return lk__fail(s->context, LK_ENOMEM, "no memory to decompress %s", s->name);
+        return lk__fail(s->context, LK_ENOMEM, "out of memory: cannot decompress %s", s->name);
     s->inflating = true;
     return LK_OK;
 }
@@ -130,10 +130,10 @@ static lk_status read_gzip(lk__data_stream *s, unsigned char *out, size_t bytes,
             if (s->available == 0)
                 s->ended = true;
             else if (s->raw || s->next[0] != 0x1f || inflateReset(&s->z) != Z_OK)
-                return lk__fail(s->context, LK_EFORMAT, "%s has other data after its %s data, from byte %llu", s->name,
-                                kind, (unsigned long long)s->consumed);
+                return lk__fail(s->context, LK_EFORMAT, "%s has trailing data after its %s data, from byte %llu",
+                                s->name, kind, (unsigned long long)s->consumed);
         } else if (result == Z_MEM_ERROR) {
-            return lk__fail(s->context, LK_ENOMEM, "no memory to decompress %s", s->name);
+            return lk__fail(s->context, LK_ENOMEM, "out of memory: cannot decompress %s", s->name);
         } else if (result != Z_OK && result != Z_BUF_ERROR) {
             return lk__fail(s->context, LK_EFORMAT, "%s is damaged: %s data near byte %llu: %s", s->name, kind,
                             (unsigned long long)s->consumed, s->z.msg ? s->z.msg : "cannot decompress");

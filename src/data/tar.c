@@ -43,7 +43,7 @@ static lk_status read_exactly(unpacker *u, void *out, size_t bytes)
     size_t    got = 0;
     lk_status status = lk__stream_read(&u->stream, out, bytes, &got);
     if (status < 0) return status;
-    return got == bytes ? LK_OK : report_damaged(u, "a member ends too early");
+    return got == bytes ? LK_OK : report_damaged(u, "a member is truncated");
 }
 
 /* Reads `bytes` and the padding to a whole block, and writes them to fd unless it is -1. */
@@ -112,7 +112,7 @@ static lk_status read_entry(unpacker *u, unsigned *extracted)
     if (status < 0) return status;
     if (header[0] == 0) return LK_END; /* a block of zeros */
     for (int i = 0; i < BLOCK; i++) actual += i >= SUM && i < SUM + 8 ? ' ' : header[i];
-    if (!parse_octal(header + SUM, 8, &sum) || sum != actual) return report_damaged(u, "a header's checksum is wrong");
+    if (!parse_octal(header + SUM, 8, &sum) || sum != actual) return report_damaged(u, "header checksum mismatch");
     if (!parse_octal(header + SIZE, 12, &bytes)) return report_damaged(u, "a header's size is not a number");
     int member = find_member(u, header);
     if (member < 0) return copy_member(u, bytes, -1, NULL);

@@ -14,9 +14,9 @@ static bool is_interval(const double v[2], double most)
 
 static lk_status check_crops(lk_context *context, const lk_transform *t)
 {
-    if (!(t->flip >= 0 && t->flip <= 1)) REFUSE("a flip probability of %g is invalid: 0 to 1 is allowed", t->flip);
+    if (!(t->flip >= 0 && t->flip <= 1)) REFUSE("a flip probability of %g is invalid: expected 0 to 1", t->flip);
     if (t->crop_padding < 0 || t->crop_padding > 4096)
-        REFUSE("a crop padding of %d pixels is invalid: 0 to 4096 are allowed", t->crop_padding);
+        REFUSE("a crop padding of %d pixels is invalid: expected 0 to 4096", t->crop_padding);
     if (!is_interval(t->resized_crop, 1))
         REFUSE("a random resized crop of %g to %g of the image is invalid: above 0, at most 1, the smaller first",
                t->resized_crop[0], t->resized_crop[1]);
@@ -24,8 +24,8 @@ static lk_status check_crops(lk_context *context, const lk_transform *t)
         REFUSE("a random resized crop with ratios from %g to %g is invalid: above 0, the smaller first",
                t->resized_ratio[0], t->resized_ratio[1]);
     if (!(t->rotate >= 0 && t->rotate <= 180))
-        REFUSE("a rotation by %g degrees is invalid: 0 to 180 are allowed", t->rotate);
-    if (t->cutout < 0 || t->cutout > 4096) REFUSE("a cutout of %d pixels is invalid: 0 to 4096 are allowed", t->cutout);
+        REFUSE("a rotation by %g degrees is invalid: expected 0 to 180", t->rotate);
+    if (t->cutout < 0 || t->cutout > 4096) REFUSE("a cutout of %d pixels is invalid: expected 0 to 4096", t->cutout);
     return LK_OK;
 }
 
@@ -37,7 +37,7 @@ static lk_status check_jitter(lk_context *context, const lk_transform *t, const 
         double most = i == 3 ? 0.5 : 1000;
         any = any || t->color_jitter[i] > 0;
         if (!(t->color_jitter[i] >= 0 && t->color_jitter[i] <= most))
-            REFUSE("a color jitter with %s %g is invalid: 0 to %g is allowed", names[i], t->color_jitter[i], most);
+            REFUSE("a color jitter with %s %g is invalid: expected 0 to %g", names[i], t->color_jitter[i], most);
     }
     if (any && field->dims[0] != 1 && field->dims[0] != 3)
         REFUSE("a color jitter needs images of 1 or 3 channels; these have %lld", (long long)field->dims[0]);
@@ -50,7 +50,7 @@ static lk_status check_mixup(lk_context *context, const lk_loader_config *config
 {
     const lk_transform *t = &config->transform;
     const lk_field *input = lk_dataset_field(config->dataset, 0), *label = lk_dataset_find(config->dataset, "label");
-    if (!(t->mixup >= 0 && t->mixup <= 1000)) REFUSE("a mixup of %g is invalid: 0 to 1000 is allowed", t->mixup);
+    if (!(t->mixup >= 0 && t->mixup <= 1000)) REFUSE("a mixup of %g is invalid: expected 0 to 1000", t->mixup);
     if (!lk__transform_mixes(t)) return LK_OK;
     if (t->raw || (input->dtype != LK_U8 && input->dtype != LK_F32))
         REFUSE("mixup needs an input of u8 or f32 that is not raw; %s is %s", input->name, lk_dtype_name(input->dtype));
@@ -59,7 +59,7 @@ static lk_status check_mixup(lk_context *context, const lk_loader_config *config
     if (lk_dataset_find(config->dataset, "label_2") || lk_dataset_find(config->dataset, "mix"))
         REFUSE("mixup appends the fields \"label_2\" and \"mix\", which the data set has already");
     if (lk_dataset_fields(config->dataset) + 2 > LK_MAX_FIELDS)
-        REFUSE("mixup appends two fields to the %d of the data set: at most %d are possible",
+        REFUSE("mixup appends two fields to the %d of the data set: at most %d are supported",
                lk_dataset_fields(config->dataset), LK_MAX_FIELDS);
     return LK_OK;
 }

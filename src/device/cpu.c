@@ -169,7 +169,7 @@ static lk_status cpu_finite(lk__device *d, const void *memory, int64_t elements,
     case LK_BF16:
         for (int64_t i = 0; i < elements; i++) *finite &= isfinite(lk__from_bf16(((const lk__bf16 *)memory)[i])) != 0;
         break;
-    case LK_F16: return lk__fail(d->context, LK_EUNSUPPORTED, "there is no check whether f16 is finite");
+    case LK_F16: return lk__fail(d->context, LK_EUNSUPPORTED, "f16 cannot be checked for finite values");
     default: break; /* integers */
     }
     return LK_OK;

@@ -117,7 +117,7 @@ static bool check_inputs(const lk_operation *o, const lk_operand *inputs, char m
         bool taken = o->types[i] ? o->types[i] >> x->dtype & 1 : is_real(x->dtype);
         if (!taken)
             return refuse(message, "input %d is %s, %s", i, lk_dtype_name(x->dtype),
-                          o->types[i] ? "which is not among the types that it takes" : "but f32 or f64 is needed");
+                          o->types[i] ? "which is not among the types that it takes" : "but must be f32 or f64");
         if (o->types[i]) continue;
         if (real != LK_DTYPE_COUNT && x->dtype != real)
             return refuse(message, "input %d is %s, but those before it are %s", i, lk_dtype_name(x->dtype),
@@ -143,10 +143,10 @@ static bool check_output(const lk_operation *o, int i, const lk_operand *y, cons
     char        text[64], other[64];
     const char *shape = lk__operand_text(y, text);
     if (!is_output_type(y->dtype))
-        return refuse(message, "its shape rule gives output %d the type %s; f32, f64, i32, i64 or u8 is needed", i,
+        return refuse(message, "its shape rule gives output %d the type %s; expected f32, f64, i32, i64 or u8", i,
                       lk_dtype_name(y->dtype));
     if (y->rank < 0 || y->rank > LK_MAX_RANK)
-        return refuse(message, "its shape rule gives output %d %d axes; 0 to %d are allowed", i, y->rank, LK_MAX_RANK);
+        return refuse(message, "its shape rule gives output %d %d axes; expected 0 to %d", i, y->rank, LK_MAX_RANK);
     for (int k = 0; k < y->rank; k++)
         if (y->dims[k] < 1) return refuse(message, "its shape rule gives output %d the invalid shape %s", i, shape);
     if (y->count_axis < -1 || y->count_axis >= y->rank)

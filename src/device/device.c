@@ -58,7 +58,7 @@ static lk_status open_cuda(lk_context *c, const char *name, bool plans_only, lk_
     char                  *end, why[512];
     long                   number = name[4] ? strtol(name + 5, &end, 10) : -1;
     if (name[4] && (name[5] < '0' || name[5] > '9' || *end || number > 1023))
-        return lk__fail(c, LK_EINVAL, "device \"%.40s\": a number of a GPU must follow, as in cuda:0", name);
+        return lk__fail(c, LK_EINVAL, "device \"%.40s\": a GPU number must follow, as in cuda:0", name);
     lk_status status = lk__cuda_load(c, &module);
     if (status < 0) return status;
     if (!plans_only && module->devices(why, sizeof why) == 0)
@@ -86,8 +86,7 @@ lk_status lk__device_open(lk_context *c, const char *name, bool plans_only, lk__
     if (strncmp(chosen, "cuda", 4) == 0 && (chosen[4] == 0 || chosen[4] == ':'))
         return open_cuda(c, chosen, plans_only, device);
     const char *nearest = lk__suggest(chosen, known, sizeof known / sizeof *known);
-    return lk__fail(c, LK_EUNSUPPORTED,
-                    "%s\"%.40s\": there is no such device; %s%s%sdevices are auto, cpu, cuda, cuda:N",
+    return lk__fail(c, LK_EUNSUPPORTED, "%s\"%.40s\": unknown device; %s%s%sdevices are auto, cpu, cuda, cuda:N",
                     name ? "device " : "LOCKSTEP_DEVICE is ", chosen, nearest ? "did you mean \"" : "",
                     nearest ? nearest : "", nearest ? "\"? The " : "the ");
 }

@@ -102,8 +102,8 @@ static void *guarded_alloc(lk__device *d, lk_memory kind, size_t bytes)
     size_t    offset = status >= 0 ? insert_block(g, whole_pages(bytes)) : REGION;
     pthread_mutex_unlock(&g->lock);
     if (status >= 0 && offset == REGION)
-        lk__fail(d->context, LK_ENOMEM, "no memory for %.1f MiB of %s on the device guarded", (double)bytes / 1048576.0,
-                 lk_memory_name(kind));
+        lk__fail(d->context, LK_ENOMEM, "out of memory for %.1f MiB of %s on the device guarded",
+                 (double)bytes / 1048576.0, lk_memory_name(kind));
     if (offset == REGION) return NULL;
     lk__account_allocation(d->context, kind, bytes);
     return g->seen + offset; /* its pages are new, so zero */

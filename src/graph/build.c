@@ -126,7 +126,7 @@ lk_tensor lk_cast_at(lk_site site, lk_tensor x, lk_dtype type)
     lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_cast), &x, 1);
     if (!g) return lk__no_result(site, &x, 1);
     if (type != LK_F32 && type != LK_F64 && type != LK_BF16) {
-        lk__graph_fail(g, site, "cast: %s to %s; f32, f64 and bf16 are possible", lk_dtype_name(lk_tensor_dtype(x)),
+        lk__graph_fail(g, site, "cast: %s to %s; expected f32, f64 or bf16", lk_dtype_name(lk_tensor_dtype(x)),
                        lk_dtype_name(type));
         return (lk_tensor){g, -1};
     }
@@ -140,7 +140,7 @@ lk_tensor lk_dropout_at(lk_site site, lk_tensor x, double probability)
     lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_dropout), &x, 1);
     if (!g) return lk__no_result(site, &x, 1);
     if (!(probability >= 0 && probability <= 1)) {
-        lk__graph_fail(g, site, "dropout: probability %g is out of range; 0 to 1 is allowed", probability);
+        lk__graph_fail(g, site, "dropout: probability %g is out of range; expected 0 to 1", probability);
         return (lk_tensor){g, -1};
     }
     const lk__graph_shape *shape = &g->values[x.id].shape;
@@ -180,7 +180,8 @@ static lk_tensor record_sum(lk_site site, lk_tensor x, lk_reduce_options options
     int          rank = lk_tensor_rank(x);
     lk__op_attrs attrs = {.mask = (1u << rank) - 1, .mean = mean, .keepdim = options.keepdim};
     if ((options.axes != NULL) != (options.axes_count > 0)) {
-        lk__graph_fail(g, site, "%s: axes and axes_count belong together, as in .axes = (int[]){0, 1}, .axes_count = 2",
+        lk__graph_fail(g, site,
+                       "%s: axes and axes_count must be set together, as in .axes = (int[]){0, 1}, .axes_count = 2",
                        mean ? "mean" : "sum");
         return (lk_tensor){g, -1};
     }
@@ -236,7 +237,7 @@ lk_tensor lk_reshape_at(lk_site site, lk_tensor x, int rank, const int64_t *dims
     int             open = -1;
     lk__shape_text(&from, text, sizeof text);
     if (rank < 0 || rank > LK_MAX_RANK) {
-        lk__graph_fail(g, site, "reshape: %d axes; 0 to %d are allowed", rank, LK_MAX_RANK);
+        lk__graph_fail(g, site, "reshape: %d axes; expected 0 to %d", rank, LK_MAX_RANK);
         return failed;
     }
     for (int i = 0; i < rank; i++) {
@@ -297,7 +298,7 @@ lk_tensor lk_slice_at(lk_site site, lk_tensor x, int axis, int64_t start, int64_
 lk_tensor lk_concat_at(lk_site site, const lk_tensor *x, int count, int axis)
 {
     if (count < 1 || count > 8) {
-        if (count > 0 && x[0].graph) lk__graph_fail(x[0].graph, site, "concat: %d tensors; 1 to 8 are allowed", count);
+        if (count > 0 && x[0].graph) lk__graph_fail(x[0].graph, site, "concat: %d tensors; expected 1 to 8", count);
         return lk__no_result(site, x, count > 0 ? 1 : 0);
     }
     for (int i = 1; i < count; i++)
@@ -518,7 +519,7 @@ lk_tensor lk_linear_cross_entropy_at(lk_site site, lk_tensor x, lk_tensor weight
     if (!g) return lk__no_result(site, all, 3);
     if (!x.graph || !weight.graph || !labels.graph || options.weight.graph) {
         lk__graph_fail(g, site, "%s",
-                       options.weight.graph ? "linear_cross_entropy: samples have no weights here"
+                       options.weight.graph ? "linear_cross_entropy: sample weights are not supported"
                                             : "linear_cross_entropy: x, weight and labels are required");
         return (lk_tensor){g, -1};
     }

@@ -177,7 +177,7 @@ static bool check_number(lk_graph *g, int number)
 {
     const lk__graph_value *v = &g->values[number];
     if (lk__shape_elements(&v->shape) == 1 && v->shape.count_axis < 0) return true;
-    lk__graph_fail(g, v->site, "the loss must be a single number: lk_loss adds that of all samples");
+    lk__graph_fail(g, v->site, "the loss must be a single number: lk_loss sums the values of all samples");
     return false;
 }
 

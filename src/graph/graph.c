@@ -91,7 +91,7 @@ void lk__graph_no_memory(lk_graph *g)
 {
     if (g->status < 0) return;
     g->status = LK_ENOMEM;
-    snprintf(g->error, sizeof g->error, "no memory for the graph");
+    snprintf(g->error, sizeof g->error, "out of memory for the graph");
 }
 
 int lk__graph_add_value(lk_graph *g, const lk__graph_value *value)
@@ -119,7 +119,7 @@ static char *scoped_name(lk_graph *g, const char *name)
     if (n < 0 || (size_t)n >= sizeof full) {
         if (g->status == LK_OK) {
             g->status = LK_EINVAL;
-            snprintf(g->error, sizeof g->error, "the name \"%.60s…\" is too long: at most %zu characters are allowed",
+            snprintf(g->error, sizeof g->error, "the name \"%.60s…\" is too long: expected at most %zu characters",
                      name, sizeof full - 1);
         }
         return NULL;
@@ -130,7 +130,7 @@ static char *scoped_name(lk_graph *g, const char *name)
 static bool check_dims(lk_graph *g, lk_site site, const char *name, int rank, const int64_t *dims)
 {
     if (rank < 0 || rank > LK_MAX_RANK) {
-        lk__graph_fail(g, site, "%s has %d axes; 0 to %d are allowed", name, rank, LK_MAX_RANK);
+        lk__graph_fail(g, site, "%s has %d axes; expected 0 to %d", name, rank, LK_MAX_RANK);
         return false;
     }
     int64_t elements = 1;
@@ -168,7 +168,7 @@ lk_tensor lk_input_at(lk_site site, lk_graph *g, const char *name, lk_dtype type
     lk_tensor none = {g, g ? -1 : -site.line};
     if (!g || g->status < 0 || !check_name(g, site, name) || !check_dims(g, site, name, rank, dims)) return none;
     if (type != g->real && type != LK_I32 && type != LK_U8 && type != LK_I64) {
-        lk__graph_fail(g, site, "input %s has type %s; %s, u8, i32 or i64 is needed", name, lk_dtype_name(type),
+        lk__graph_fail(g, site, "input %s has type %s; expected %s, u8, i32 or i64", name, lk_dtype_name(type),
                        lk_dtype_name(g->real));
         return none;
     }
@@ -242,7 +242,7 @@ lk_tensor lk_constant_at(lk_site site, lk_graph *g, lk_dtype type, int rank, con
     if (!g) return (lk_tensor){NULL, -site.line};
     if (g->status < 0 || !check_dims(g, site, "a constant", rank, dims)) return none;
     if (!is_constant_type(type) || !data) {
-        lk__graph_fail(g, site, "constant: %s; f32, f64, i32, i64 or u8 data is needed",
+        lk__graph_fail(g, site, "constant: %s; expected f32, f64, i32, i64 or u8 data",
                        data ? lk_dtype_name(type) : "there is no data");
         return none;
     }
@@ -279,7 +279,7 @@ lk_tensor lk_buffer_at(lk_site site, lk_graph *g, const char *name, lk_dtype typ
 {
     if (!g) return (lk_tensor){NULL, -site.line};
     if (type != g->real && type != LK_I64) {
-        lk__graph_fail(g, site, "buffer %s has type %s; %s or i64 is needed", name, lk_dtype_name(type),
+        lk__graph_fail(g, site, "buffer %s has type %s; expected %s or i64", name, lk_dtype_name(type),
                        lk_dtype_name(g->real));
         return (lk_tensor){g, -1};
     }

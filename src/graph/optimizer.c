@@ -101,7 +101,7 @@ bool lk__optimizer_check(const lk_optimizer_config *o, char *text, size_t bytes)
     const lk__graph_optimizer *optimizer = lk__optimizer_find(o->kind);
     const complaint            why = {text, bytes};
     if (!optimizer) {
-        snprintf(text, bytes, "there is no optimizer %d", (int)o->kind);
+        snprintf(text, bytes, "unknown optimizer %d", (int)o->kind);
         return false;
     }
     /* All of them, also those of other optimizers: a NaN is a mistake wherever it is. */

@@ -77,7 +77,7 @@ int lk__shape_same_second(lk__graph_shapes *s)
 
 int lk__shape_given(lk__graph_shapes *s)
 {
-    return LK__SHAPE_FAIL(s, "%s: its shape does not follow from its inputs", lk__op_name(s->op));
+    return LK__SHAPE_FAIL(s, "%s: its shape cannot be inferred from its inputs", lk__op_name(s->op));
 }
 
 static int64_t window_out(int64_t size, int64_t kernel, int64_t stride, int64_t padding)
@@ -90,7 +90,7 @@ bool lk__shape_check_weights(lk__graph_shapes *s, int last)
 {
     for (int i = 1; i <= last && i < s->inputs; i++)
         if (s->in[i] && s->in[i]->count_axis >= 0) {
-            (void)LK__SHAPE_FAIL(s, "%s: its %s %s has the batch as an axis, and must be the same for all samples",
+            (void)LK__SHAPE_FAIL(s, "%s: its %s %s has a batch axis, but must be the same for all samples",
                                  lk__op_name(s->op), i == 1 ? "weight" : "bias", lk__shape_show(s->in[i]).text);
             return false;
         }

@@ -151,7 +151,7 @@ void lk__graph_terms_text(const lk_graph *g, lk__graph_reasons reason, int at, c
         break;
     case LK__TERMS_NO_WEIGHT:
         snprintf(text, bytes,
-                 "%s: this part of the loss is added or averaged over samples, and would change with the number of "
+                 "%s: this part of the loss is summed or averaged over samples, so it would change with the number of "
                  "ranks: use lk_loss of a value for each sample, or one such as lk_cross_entropy",
                  site);
         break;

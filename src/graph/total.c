@@ -48,11 +48,10 @@ static int emit_total(lk_site site, lk_tensor x, lk_tensor weight, const char *w
         return -1;
     }
     if (!weight.graph && lk__graph_lacks_weight(g, x.id)) {
-        lk__graph_fail(
-            g, site,
-            "%s: x is already added or averaged over samples, and would change with the number of ranks: give "
-            "a value for each sample, or the weight that belongs to the sum",
-            what);
+        lk__graph_fail(g, site,
+                       "%s: x is already summed or averaged over samples, so it would change with the number of ranks: "
+                       "pass one value per sample, or the weight of the sum",
+                       what);
         return -1;
     }
     if (g->status < 0) return -1;
@@ -92,7 +91,7 @@ void lk_metric_at(lk_site site, lk_tensor x, const char *name, lk_total_options 
     lk_graph *g = x.graph ? x.graph : options.weight.graph;
     if (!g || g->status < 0) return;
     if (!name || !*name) {
-        lk__graph_fail(g, site, "metric: it needs a name");
+        lk__graph_fail(g, site, "metric: a name is required");
         return;
     }
     for (size_t i = 0; i < g->metrics_count; i++)

@@ -39,7 +39,7 @@ bool lk__choose_element(lk_graph *g, lk_site site, lk__op op, const int *in, int
         if (in[i] < 0 || o->types != LK__TYPE_REAL) continue;
         lk_dtype type = g->values[in[i]].shape.dtype;
         if (!lk__is_element(type)) {
-            lk__graph_fail(g, site, "%s: %s is %s; a floating type is needed", lk__op_name(op), o->name,
+            lk__graph_fail(g, site, "%s: %s is %s; expected a floating-point type", lk__op_name(op), o->name,
                            lk_dtype_name(type));
             return false;
         }
@@ -81,7 +81,7 @@ bool lk__cast_inputs(lk_graph *g, lk_site site, lk__op op, int *in, int inputs, 
         if (wanted == LK_DTYPE_COUNT) continue;
         bool rounds = lk__is_element(type) && lk__is_element(wanted) && lk__wide_type(type) == lk__wide_type(wanted);
         if (type != wanted && !rounds) {
-            lk__graph_fail(g, site, "%s: %s is %s; %s is needed", lk__op_name(op),
+            lk__graph_fail(g, site, "%s: %s is %s; expected %s", lk__op_name(op),
                            lk__op_input(lk__op_find(op), i)->name, lk_dtype_name(type), lk_dtype_name(wanted));
             return false;
         }

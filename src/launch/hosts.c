@@ -244,8 +244,8 @@ static lk_status check_config(lk_context *context, const lk_launch_config *c)
     LK__TRY(lk__numa_check(context, c->numa_binding));
     if (c->nodes > 1)
         return lk__fail(context, LK_EINVAL,
-                        "a list of hosts and several nodes exclude each other: one launcher starts all hosts, or each "
-                        "node has its own launcher");
+                        "a list of hosts and several nodes are mutually exclusive: one launcher starts all hosts, or "
+                        "each node has its own launcher");
     return LK_OK;
 }
 

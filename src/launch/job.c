@@ -165,7 +165,7 @@ static lk_status check_config(lk_context *context, const lk_launch_config *confi
         return lk__fail(context, LK_EINVAL, "join timeout of %g s: expected 0 for the default, or more",
                         config->join_timeout);
     if (config->numa_binding && config->no_pin)
-        return lk__fail(context, LK_EINVAL, "a NUMA binding and no pinning exclude each other");
+        return lk__fail(context, LK_EINVAL, "a NUMA binding and no pinning are mutually exclusive");
     LK__TRY(lk__numa_check(context, config->numa_binding));
     if (config->local_address) LK__TRY(lk__own_address_check(context, config->local_address));
     if (config->grace < 0 || config->monitor_interval <= 0 || config->max_restarts < 0)

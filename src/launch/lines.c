@@ -61,7 +61,7 @@ lk_status lk__prefix_check(lk_context *context, const lk_launch_config *config)
             "'%.40s' in the line prefix template is not one of ${rank}, ${local_rank}, ${role_name} and ${hostname}",
             bad);
     if (length >= LK__PREFIX)
-        return lk__fail(context, LK_EINVAL, "the line prefix template expands to %d characters: at most %d are allowed",
+        return lk__fail(context, LK_EINVAL, "the line prefix template expands to %d characters: expected at most %d",
                         length, LK__PREFIX - 1);
     return LK_OK;
 }

@@ -184,7 +184,7 @@ static void reap_children(lk__launch_job *job)
     if (pid == 0 || errno != ECHILD) return;
     for (int i = 0; i < job->count; i++) { /* there are no children left: they were reaped elsewhere */
         if (!job->children[i].running) continue;
-        lk__job_print(job, "%s has ended, and its exit status is not available", job->children[i].name);
+        lk__job_print(job, "%s has ended, but its exit status is not available", job->children[i].name);
         record_end(job, &job->children[i], W_EXITCODE(1, 0), &(struct rusage){0}, now);
     }
 }

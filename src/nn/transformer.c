@@ -115,7 +115,7 @@ static bool check_sizes(const lk_transformer_config *c, char *why, size_t size)
 {
     if ((unsigned)c->kind > LK_TRANSFORMER_ENCODER || (unsigned)c->activation > LK_SILU ||
         (unsigned)c->rope_scaling > LK_ROPE_LLAMA3) {
-        snprintf(why, size, "there is no kind %d, activation %d or rope_scaling %d", (int)c->kind, (int)c->activation,
+        snprintf(why, size, "invalid kind %d, activation %d or rope_scaling %d", (int)c->kind, (int)c->activation,
                  (int)c->rope_scaling);
         return false;
     }
@@ -132,7 +132,7 @@ static bool check_sizes(const lk_transformer_config *c, char *why, size_t size)
                  {"classes", c->classes, 1 << 28}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].value < 1 || sizes[i].value > sizes[i].most) {
-            snprintf(why, size, "%s is %lld; 1 to %lld is possible", sizes[i].name, (long long)sizes[i].value,
+            snprintf(why, size, "%s is %lld; expected 1 to %lld", sizes[i].name, (long long)sizes[i].value,
                      (long long)sizes[i].most);
             return false;
         }
@@ -155,7 +155,7 @@ static bool check_heads(const lk_transformer_config *c, bool width_given, char *
         return false;
     }
     if (c->kind != LK_TRANSFORMER_LLAMA && (c->kv_heads != c->heads || c->head_width * c->heads != c->width)) {
-        snprintf(why, size, "kv_heads and head_width belong to llama");
+        snprintf(why, size, "kv_heads and head_width apply only to llama");
         return false;
     }
     return true;
@@ -165,7 +165,7 @@ static bool check_rope(const lk_transformer_config *c, char *why, size_t size)
 {
     bool scaled = c->rope_scaling != LK_ROPE_DEFAULT, llama3 = c->rope_scaling == LK_ROPE_LLAMA3;
     if (scaled && !(c->rope_factor >= 1)) {
-        snprintf(why, size, "the rope scaling's factor is %g; at least 1 is possible", c->rope_factor);
+        snprintf(why, size, "the rope scaling's factor is %g; expected at least 1", c->rope_factor);
         return false;
     }
     if (llama3 && (c->rope_context < 1 || !(c->rope_low > 0) || !(c->rope_high > c->rope_low))) {
@@ -294,7 +294,7 @@ static bool check_tokens(lk_tensor tokens, const lk_transformer_config *c)
         return false;
     }
     if (lk_tensor_dim(tokens, 1) > c->context) {
-        lk_graph_fail(tokens.graph, "%s has %lld positions; sequences of %lld tokens are longer", kind_name(c->kind),
+        lk_graph_fail(tokens.graph, "%s has %lld positions, but sequences have %lld tokens", kind_name(c->kind),
                       (long long)c->context, (long long)lk_tensor_dim(tokens, 1));
         return false;
     }
@@ -321,7 +321,7 @@ static bool check_cache(lk_tensor tokens, const lk_transformer_config *c, const 
                                    o->rows.graph && o->last.graph && !o->lengths.graph);
     if (!right)
         lk_graph_fail(tokens.graph,
-                      "%s with a cache of %lld rows: gpt and llama have one, with positions, rows and last",
+                      "%s with a cache of %lld rows: only gpt and llama support a cache, with positions, rows and last",
                       kind_name(c->kind), (long long)o->cache);
     return right;
 }

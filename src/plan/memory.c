@@ -247,9 +247,10 @@ static lk_status measure_workspace(lk__plan_list *list, int workers)
         lk__kernel_call       call;
         lk__device_kernel     kernel = lk__plan_kernel(g, n, &call);
         if (!kernel.run && call.custom)
-            return lk__fail(c, LK_EUNSUPPORTED,
-                            "%s at %s:%d: users' operations run on the host, and the device %s does not let them",
-                            lk__node_name(g, n), n->site.file ? n->site.file : "?", n->site.line, lk_context_device(c));
+            return lk__fail(
+                c, LK_EUNSUPPORTED,
+                "%s at %s:%d: user-defined operations run on the host, which the device %s does not support",
+                lk__node_name(g, n), n->site.file ? n->site.file : "?", n->site.line, lk_context_device(c));
         if (!kernel.run && lk__op_find(n->op)->runs == LK__RUNS_KERNEL)
             return lk__fail(c, LK_EUNSUPPORTED, "%s at %s:%d: the device %s has no kernel for %s", lk__node_name(g, n),
                             n->site.file ? n->site.file : "?", n->site.line, lk_context_device(c),

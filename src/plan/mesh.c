@@ -19,7 +19,7 @@ static lk_status check_axes(lk_context *c, const lk__mesh_grid *g)
     for (int i = 0; i < g->count; i++)
         if (g->axes[i].extent > 1 && !(g->axes[i].axis & LK__PLAN_BATCH_AXES))
             return lk__fail(c, LK_EUNSUPPORTED,
-                            "the mesh %s has %d ranks along %s, and plans can only use the axis data yet",
+                            "the mesh %s has %d ranks along %s, but plans support only the axis data so far",
                             lk__mesh_format(g, text), g->axes[i].extent, lk_axis_name((lk_axis)g->axes[i].axis));
     return LK_OK;
 }
@@ -31,10 +31,10 @@ lk_status lk__plan_mesh(lk_context *c, const lk_plan_config *config, lk__mesh_gr
     if (status < 0) return status;
     *mesh = config->mesh ? *lk__mesh_grid_of(config->mesh) : short_form(parallel);
     if (config->mesh && parallel->world && (parallel->world != mesh->size || parallel->rank != mesh->rank))
-        return lk__fail(c, LK_EMISMATCH,
-                        "the plan's mesh is that of rank %d of %d, and its lk_parallel that of rank %d of %d: set one "
-                        "of the two",
-                        mesh->rank, mesh->size, parallel->rank, parallel->world);
+        return lk__fail(
+            c,
+            LK_EMISMATCH, "the plan's mesh is that of rank %d of %d, and its lk_parallel that of rank %d of %d: set only one of the two",
+            mesh->rank, mesh->size, parallel->rank, parallel->world);
     return check_axes(c, mesh);
 }
 

@@ -31,7 +31,8 @@ static lk_status split_state(lk_plan *p, size_t state, const lk__plan_placement 
         for (int i = 0; i < splits->count; i++) {
             const lk__plan_cut *one = &splits->split[i];
             if (one->dim < 0 || one->dim >= shape->rank)
-                return lk__fail(p->context, LK_EINVAL, "\"%s\" has %d dimensions, and cannot be split along number %d",
+                return lk__fail(p->context, LK_EINVAL,
+                                "\"%s\" has %d dimensions, and cannot be split along dimension %d",
                                 p->graph->states[state].name, shape->rank, one->dim);
         }
     }

@@ -138,7 +138,7 @@ static lk_status check_precision(lk_graph *g, const lk_plan_config *config)
 {
     lk_context *c = g->context;
     if (config->policy != LK_POLICY_RECORDED && config->policy != LK_POLICY_BF16)
-        return lk__fail(c, LK_EINVAL, "there is no precision policy %d", (int)config->policy);
+        return lk__fail(c, LK_EINVAL, "unknown precision policy %d", (int)config->policy);
     if (config->policy == LK_POLICY_BF16 && g->real != LK_F32)
         return lk__fail(c, LK_EINVAL, "the policy bf16 needs a graph that was recorded in f32, not in %s",
                         lk_dtype_name(g->real));
@@ -148,10 +148,9 @@ static lk_status check_precision(lk_graph *g, const lk_plan_config *config)
     if (config->gradient_dtype == LK_BF16 && g->real != LK_F32)
         return lk__fail(c, LK_EINVAL, "gradients of a graph in %s are not reduced in bf16", lk_dtype_name(g->real));
     if (config->gradient_dtype == LK_BF16 && config->parallel.leaves)
-        return lk__fail(
-            c, LK_EINVAL,
-            "gradients in bf16 are rounded where ranks meet, so their sum would depend on the number of ranks: "
-            "leaves need f32");
+        return lk__fail(c, LK_EINVAL,
+                        "gradients in bf16 are rounded between ranks, so their sum would depend on the number of "
+                        "ranks: leaves need f32");
     return LK_OK;
 }
 
@@ -210,7 +209,7 @@ static lk_status check_config(lk_graph *g, const lk_plan_config *config, lk__mes
         return lk__fail(c, LK_EINVAL, "the loss belongs to another graph");
     lk_dtype type = config->loss.graph ? g->values[config->loss.id].shape.dtype : LK_F64;
     if (type != LK_F32 && type != LK_F64)
-        return lk__fail(c, LK_EINVAL, "the loss is %s; f32 or f64 is needed: use lk_cast", lk_dtype_name(type));
+        return lk__fail(c, LK_EINVAL, "the loss is %s; expected f32 or f64: use lk_cast", lk_dtype_name(type));
     if (config->outputs_count < 0 || (config->outputs_count > 0 && !config->outputs))
         return lk__fail(c, LK_EINVAL, "outputs_count is %d, and outputs is %s", config->outputs_count,
                         config->outputs ? "set" : "NULL");
@@ -231,14 +230,15 @@ static lk_status check_config(lk_graph *g, const lk_plan_config *config, lk__mes
         return lk__fail(c, LK_EINVAL, "%d leaves for %d ranks: each rank needs at least one leaf", parallel->leaves,
                         parts);
     if ((unsigned)parallel->state > LK_STATE_SHARED)
-        return lk__fail(c, LK_EINVAL, "there is no mode %d of the state", (int)parallel->state);
+        return lk__fail(c, LK_EINVAL, "unknown state mode %d", (int)parallel->state);
     if (parallel->state == LK_STATE_SHARED && parts > 1 && !lk__device_is_host(lk__context_device(c)))
         return lk__fail(c, LK_EUNSUPPORTED,
                         "ranks share their state in the host's memory, which the device %s does not compute in: plan "
                         "it as replicated (LK_STATE_REPLICATED, --state replicated)",
                         lk_context_device(c));
     char why[256];
-    if (parallel->hosts < 0) return lk__fail(c, LK_EINVAL, "%d hosts are invalid", parallel->hosts);
+    if (parallel->hosts < 0)
+        return lk__fail(c, LK_EINVAL, "the number of hosts is %d; expected 0 or more", parallel->hosts);
     if (parallel->state == LK_STATE_SHARED && parts > 1 &&
         !lk__plan_hosts_share(parts, parallel->leaves, parallel->hosts, why, sizeof why))
         return lk__fail(c, LK_EUNSUPPORTED,
@@ -303,7 +303,7 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, b
     if (plan) *plan = NULL;
     if (!graph) return LK_EINVAL; /* of an empty tensor: there is no context for a message */
     lk_context *c = graph->context;
-    if (!plan) return lk__fail(c, LK_EINVAL, "lk_plan_create: there is no pointer to put the plan into");
+    if (!plan) return lk__fail(c, LK_EINVAL, "lk_plan_create: the pointer for the plan is NULL");
     lk_status status = read_config(graph, given, &read, &optimizer, &mesh);
     if (status < 0) return status;
     lk_plan *p = lk__alloc(c, LK_MEMORY_OTHER, sizeof *p);

@@ -63,12 +63,12 @@ bool lk__plan_hosts_share(int parts, int leaves, int hosts, char *why, size_t by
     if (parts % hosts != 0)
         snprintf(why, bytes, "are on %d hosts, with different numbers of ranks", hosts);
     else if (each == 1)
-        snprintf(why, bytes, "have a host of their own each");
+        snprintf(why, bytes, "are each alone on their host");
     else if (leaves && !lk__tree_nests(leaves, hosts))
-        snprintf(why, bytes, "of a host have no whole subtree of the %d leaves, in whose order gradients are added",
-                 leaves);
+        snprintf(why, bytes,
+                 "of a host do not hold a whole subtree of the %d leaves, in whose order gradients are added", leaves);
     else if (!leaves && !lk__tree_nests(parts, hosts))
-        snprintf(why, bytes, "are %d on each host, and sums keep their order only with a power of two", each);
+        snprintf(why, bytes, "number %d on each host, and sums keep their order only with a power of two", each);
     else
         return true;
     return false;

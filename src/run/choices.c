@@ -72,7 +72,7 @@ lk_status lk__choices_end(lk_program *p, lk_status status)
     uint64_t mine = follows && apart ? theirs : lk_plan_fingerprint(p->plan);
     if ((status = lk__find_different(p->context, p->comm, mine, &different)) < 0 || different < 0) return status;
     return lk__fail(p->context, LK_EMISMATCH,
-                    "rank %d would use other algorithms than rank 0, on the same kind of GPU: start all ranks with the "
-                    "same libraries and the same LOCKSTEP_CUDA_… settings",
+                    "rank %d would use different algorithms than rank 0 on the same kind of GPU: start all ranks with "
+                    "the same libraries and the same LOCKSTEP_CUDA_… settings",
                     different);
 }

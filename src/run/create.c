@@ -88,11 +88,11 @@ static lk_status check_states(const lk_plan *plan, const lk_store *store)
                         memcmp(pa->moment_offset, pb->moment_offset, (size_t)pa->moments * sizeof(size_t)) == 0);
         if (same && pa->master && (!pb->master || pa->master_offset != pb->master_offset))
             return lk__fail(plan->context, LK_EMISMATCH,
-                            "the store was made for a plan that does not train: it has no master copy of \"%s\"",
+                            "the store was created for a plan that does not train: it has no master copy of \"%s\"",
                             a->name);
         if (!same || !moments)
             return lk__fail(plan->context, LK_EMISMATCH,
-                            "the store was made for another plan: they first differ in \"%s\"%s", a->name,
+                            "the store was created for a different plan: they first differ in \"%s\"%s", a->name,
                             same ? ", in its optimizer state" : "");
     }
     return LK_OK;
@@ -142,11 +142,11 @@ static lk_status check_sharing(const lk_plan *plan, const lk_store *store, const
 {
     if (plan->splits || store->plan->splits)
         return lk__fail(plan->context, LK_EUNSUPPORTED,
-                        "the ranks have slices of the state, and programs need all of it on every rank yet");
+                        "the ranks have slices of the state, but programs still need all of it on every rank");
     if (lk__store_shares_buffers(store) && plan->writes_buffers && !plan->shares_buffers)
         return lk__fail(plan->context, LK_EMISMATCH,
-                        "the ranks hold the store's buffers together, and each of them would write to them: plan it "
-                        "with sync_batch_norm, as the plan that the store was created for");
+                        "the ranks share the store's buffers, and each of them would write to them: plan it with "
+                        "sync_batch_norm, as the plan that the store was created for");
     if (!plan->trains || (plan->shared ? store->comm && store->comm == comm : !store->comm)) return LK_OK;
     if (plan->shared)
         return lk__fail(plan->context, LK_EMISMATCH,

@@ -121,7 +121,7 @@ static void add_instruction(rows *r, const lk__run_list *list, size_t at)
     lk_profile_row row = {.dtype = lk__node_element(g, n), .calls = 1, .seconds = in->seconds / (double)in->runs};
     snprintf(row.operation, sizeof row.operation, "%s", lk__node_name(g, n));
     if (together > 1)
-        snprintf(row.shapes, sizeof row.shapes, "%zu instructions together", together);
+        snprintf(row.shapes, sizeof row.shapes, "%zu instructions in one launch", together);
     else
         describe_shapes(g, n, row.shapes, sizeof row.shapes);
     for (size_t i = at; i < end; i++) {
@@ -209,7 +209,7 @@ static void print_speed(const output *o, const rows *r)
         print(o, "%s%.1f TFLOP/s in %s", last ? ", " : "bounds as measured: ", 1e-12 * r->speed[i].flops, types[i]);
         last = &r->speed[i];
     }
-    if (last) print(o, ", %.0f GB/s, %.2f us a kernel\n", 1e-9 * last->memory, 1e6 * last->latency);
+    if (last) print(o, ", %.0f GB/s, %.2f us per kernel\n", 1e-9 * last->memory, 1e6 * last->latency);
 }
 
 static void print_rows(const lk_program *p, const output *o)

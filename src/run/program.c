@@ -77,7 +77,7 @@ lk_status lk_program_step(lk_program *p, const lk_step *step)
 lk_status lk_program_run(lk_program *p, lk_section section)
 {
     if ((unsigned)section >= LK_SECTION_COUNT)
-        return lk__fail(p->context, LK_EINVAL, "there is no section %d", (int)section);
+        return lk__fail(p->context, LK_EINVAL, "unknown section %d", (int)section);
     if (section != LK_EVALUATE && !p->plan->trains)
         return lk__fail(p->context, LK_EINVAL, "this program was planned without an optimizer: it only evaluates");
     if (!p->division.by_hand && (section == LK_FORWARD || section == LK_BACKWARD))
@@ -170,7 +170,7 @@ lk_status lk_program_output_read(lk_program *p, int i, void *data, size_t bytes)
                         i);
     if (p->progress.evaluated < 0)
         return lk__fail(p->context, LK_EINVAL,
-                        "output %d is not there: run LK_EVALUATE, and read its outputs before the next run", i);
+                        "output %d is not available: run LK_EVALUATE, and read its outputs before the next run", i);
     size_t size = lk__bytes_at_count(&planned->graph->values[planned->outputs[i]].shape, p->progress.evaluated);
     if (size != bytes)
         return lk__fail(p->context, LK_EINVAL, "output %d has %zu bytes at a count of %lld, not %zu", i, size,

@@ -127,7 +127,7 @@ lk_status lk__run_check_loss(lk_program *p, const lk__schedule_run *run, size_t 
     lk__drop_gradients(p);
     char whose[48] = "the loss";
     if (world > 1) snprintf(whose, sizeof whose, "the loss of rank %d", rank);
-    return lk__fail(p->context, LK_ENAN, "step %lld: %s is %g: the update was not made, and no state has changed",
+    return lk__fail(p->context, LK_ENAN, "step %lld: %s is %g: the update was skipped, and no state has changed",
                     (long long)p->step.step, whose, loss);
 }
 

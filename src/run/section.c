@@ -24,7 +24,7 @@ static lk_status begin_backward(lk_program *p)
     if (!p->progress.ready)
         return lk__fail(p->context, LK_EINVAL, "LK_BACKWARD %s; " STEP_ORDER,
                         p->progress.overwritten ? "after LK_EVALUATE, which has overwritten what it reads"
-                                                : "without a LK_FORWARD that it belongs to");
+                                                : "without its LK_FORWARD");
     if (!d->several && p->progress.no_sync)
         return lk__fail(p->context, LK_EINVAL,
                         "lk_program_no_sync accumulates gradients, but the plan holds one set of them: plan it with "
@@ -101,8 +101,7 @@ static lk_status run_update(lk_program *p, const lk__schedule_run *run)
 {
     if (p->progress.pending == 0)
         return lk__fail(p->context, LK_EINVAL,
-                        "LK_UPDATE without gradients; " STEP_ORDER ", or gradients of your own with "
-                        "lk_program_gradient_write before LK_UPDATE");
+                        "LK_UPDATE without gradients; " STEP_ORDER ", or lk_program_gradient_write before LK_UPDATE");
     if (!p->progress.synced) lk__program_permit(p); /* nothing is between the two */
     lk__schedule_run now = run_by_hand(p, LK_SYNC);
     lk_status        status = p->progress.synced ? LK_OK : run_sync(p, &now);

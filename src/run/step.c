@@ -301,7 +301,7 @@ lk_status lk_program_queue(lk_program *p, const lk_step *step)
     lk_status status = lk__step_set(p, step);
     if (status < 0) return status;
     if (q->pending == BUFFERS)
-        return lk__fail(p->context, LK_EINVAL, "two steps are queued already: read the result of the first");
+        return lk__fail(p->context, LK_EINVAL, "two steps are already queued: read the result of the first");
     int64_t most = lk__plan_staged_ids(p->capacity) * micro_batches;
     if (step->count > most)
         return lk__fail(p->context, LK_EINVAL, "a batch of %lld samples; the plan's capacity is %lld",
@@ -361,7 +361,7 @@ static lk_status wait_result(lk_program *p, const lk__device_result *r, int64_t 
     lk_status             status = LK_END;
     for (int64_t spins = 1; __atomic_load_n(&r->step, __ATOMIC_ACQUIRE) != step; spins++) {
         if (status == LK_OK)
-            return lk__fail(p->context, LK_EIO, "the device has ended its work without the results of the step");
+            return lk__fail(p->context, LK_EIO, "the device finished without producing the results of the step");
         if (spins % SPINS != 0) {
             lk__cpu_relax();
             continue;
@@ -393,7 +393,7 @@ lk_status lk_program_result(lk_program *p)
     status = resume_updates(p);
     if (status < 0) return status;
     if (halted.invalid.found) return fail_ids(p, &halted, &step);
-    return lk__fail(p->context, LK_ENAN, "step %lld: the loss is %g: the update was not made, and no state has changed",
+    return lk__fail(p->context, LK_ENAN, "step %lld: the loss is %g: the update was skipped, and no state has changed",
                     (long long)step.step, p->metrics.sum);
 }
 

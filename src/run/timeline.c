@@ -75,7 +75,7 @@ static const char *find_joint_name(const lk_program *p, const lk__run_unit *u)
     n->list = u->list;
     n->begin = u->begin;
     n->end = u->end;
-    snprintf(n->text, sizeof n->text, "%s, %zu instructions together",
+    snprintf(n->text, sizeof n->text, "%s, %zu instructions in one launch",
              lk__node_name(g, &g->nodes[u->list->instructions[u->end - 1].node]), kernels);
     n->next = t->names;
     t->names = n;
@@ -242,8 +242,8 @@ static lk_status collect_reports(const lk_program *p)
     }
     if (unknown)
         lk__log(p->context, LK_LOG_WARNING,
-                "timeline: %zu of %zu graphs have another number of kernels than was recorded (%zu were queued): their "
-                "kernels are shown by their own names",
+                "timeline: %zu of %zu graphs have a different number of kernels than was recorded (%zu were queued): "
+                "their kernels are shown by their own names",
                 unknown, graphs, t->ran_count);
     t->ran_count = 0;
     return LK_OK;
@@ -284,7 +284,7 @@ void lk__timeline_collect(const lk_program *p)
     if (!lk__timeline_on(p)) return;
     stop_timeline(p);
     if (start_timeline(p) < 0)
-        lk__log(p->context, LK_LOG_WARNING, "kernels are not timed any more: %s", lk_context_error(p->context));
+        lk__log(p->context, LK_LOG_WARNING, "kernels are no longer timed: %s", lk_context_error(p->context));
 }
 
 lk_status lk__timeline_set(lk_program *p, bool profile, lk__trace *trace)

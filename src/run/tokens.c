@@ -161,7 +161,7 @@ lk_status lk__tokens_queue(lk__run_tokens *t)
                          .gradients = list->gradients,
                          .way = t->work.sorts ? 2 : 1};
     if (t->queued - t->read == LK__DEVICE_TOKEN_STEPS)
-        return lk__fail(p->context, LK_EINVAL, "%d steps are queued already: read the tokens of the first",
+        return lk__fail(p->context, LK_EINVAL, "%d steps are already queued: read the tokens of the first",
                         LK__DEVICE_TOKEN_STEPS);
     lk_status status = lk__run_recorded(p, &key, issue_step);
     if (status < 0) return status;

@@ -184,8 +184,8 @@ lk_status lk_program_verify(lk_program *p, int64_t step)
         if (different < 0) continue;
         return lk__fail(p->context, LK_EMISMATCH,
                         "replicas diverged: at step %" PRId64
-                        " rank %d's \"%s\" differs from rank 0's. Bits must be the same on "
-                        "all ranks: look for memory errors, different processors, or a hand-written change on one rank",
+                        " rank %d's \"%s\" differs from rank 0's. Bits must be the same on all ranks: look for memory "
+                        "errors, different processors, or a manual change on one rank",
                         step, different, p->plan->graph->states[i].name);
     }
     return LK_OK;

@@ -21,8 +21,8 @@ lk_status lk__checkpoint_files_check(lk_context *c, const lk_checkpoint_file *fi
             return lk__fail(c, LK_EINVAL, "file %d of the checkpoints has no name or no text", i);
         if (!lk__state_file_name(files[i].name))
             return lk__fail(c, LK_EINVAL,
-                            "'%s' is not a name for a file of the checkpoints: up to %d letters, digits, '.', '_' and "
-                            "'-' are needed, and none of Lockstep's own names",
+                            "'%s' is not a valid name for a checkpoint file: expected up to %d letters, digits, '.', "
+                            "'_' and '-', and none of Lockstep's own names",
                             lk__shown(files[i].name, text), LK__LISTED_NAME - 1);
         for (int j = 0; j < i; j++)
             if (strcmp(files[i].name, files[j].name) == 0)

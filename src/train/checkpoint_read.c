@@ -238,7 +238,7 @@ static lk_status load_newest(lk_store *store, const char *directory, const loadi
         return lk__fail(c, LK_EIO, "%s: checkpoints are removed before they can be read; keep more of them", directory);
     const char *precision = lk__checkpoint_precision(store);
     if (status == LK_OK && what->all && state.dtype[0] && strcmp(state.dtype, precision) != 0)
-        lk__log(c, LK_LOG_INFO, "%s was saved by a run in %s and goes on in %s", path, state.dtype, precision);
+        lk__log(c, LK_LOG_INFO, "%s was saved by a run in %s and continues in %s", path, state.dtype, precision);
     if (status == LK_OK && progress) *progress = state.progress;
     return status;
 }

@@ -41,7 +41,7 @@ static lk_status check_prompt(const call *c, int index)
     const lk_prompt *p = &c->config.prompts[index];
     lk_context      *context = c->g->context;
     if (p->count < 1 || !p->tokens)
-        return lk__fail(context, LK_EINVAL, "prompt %d is empty: at least one token is needed", index);
+        return lk__fail(context, LK_EINVAL, "prompt %d is empty: expected at least one token", index);
     if (p->count > c->g->config.context)
         return lk__fail(context, LK_EINVAL, "prompt %d has %lld tokens: the context is %lld", index,
                         (long long)p->count, (long long)c->g->config.context);

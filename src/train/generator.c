@@ -32,8 +32,8 @@ static lk_status check_config(lk_context *c, lk_generator_config *config)
     char why[300];
     if (!lk_transformer_check(config->model, why, sizeof why)) return lk__fail(c, LK_EINVAL, "%s", why);
     if (config->model->kind == LK_TRANSFORMER_ENCODER)
-        return lk__fail(c, LK_EINVAL, "an encoder gives classes, not text: gpt or llama is needed");
-    if (config->weights && config->store) return lk__fail(c, LK_EINVAL, "weights and a store exclude each other");
+        return lk__fail(c, LK_EINVAL, "an encoder predicts classes, not text: use gpt or llama");
+    if (config->weights && config->store) return lk__fail(c, LK_EINVAL, "weights and a store are mutually exclusive");
     if (config->batch == 0) config->batch = 1;
     if (config->context == 0) config->context = config->model->context;
     if (config->chunk == 0) config->chunk = 32;
@@ -41,8 +41,10 @@ static lk_status check_config(lk_context *c, lk_generator_config *config)
         return lk__fail(c, LK_EINVAL, "a context of %lld tokens: the model has 1 to %lld positions",
                         (long long)config->context, (long long)config->model->context);
     if (config->batch < 1 || config->batch > 1 << 20 || config->chunk < 1)
-        return lk__fail(c, LK_EINVAL, "%lld prompts at once in chunks of %lld tokens: 1 to 1048576, and at least 1",
-                        (long long)config->batch, (long long)config->chunk);
+        return lk__fail(
+            c, LK_EINVAL,
+            "%lld prompts at once in chunks of %lld tokens: expected 1 to 1048576 prompts and chunks of at least 1",
+            (long long)config->batch, (long long)config->chunk);
     if (config->chunk > config->context) config->chunk = config->context;
     return LK_OK;
 }
@@ -80,7 +82,7 @@ static lk_status copy_state(lk_generator *g, const lk_state *to, void *buffer)
     }
     if (!same)
         return lk__fail(g->context, LK_EMISMATCH,
-                        "the store has no \"%s\" of the model's shape: it is of another model", to->name);
+                        "the store has no \"%s\" of the model's shape: it belongs to a different model", to->name);
     size_t from_size = lk_dtype_size(from.dtype), size = lk_dtype_size(to->dtype);
     char  *converted = from.dtype == to->dtype ? buffer : (char *)buffer + COPIED * sizeof(double);
     for (int64_t at = 0; at < elements; at += COPIED) {

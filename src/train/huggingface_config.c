@@ -59,7 +59,7 @@ static int find_model_type(const lk__json *value)
 static int read_architecture(reader *r)
 {
     static const char known[] =
-        "GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM and BertForSequenceClassification are known";
+        "GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM and BertForSequenceClassification are supported";
     lk__json value, first, type;
     int      kind = -1;
     bool     typed = lk__hf_get(r, &r->root, "model_type", &type);
@@ -103,7 +103,7 @@ static double read_probability(reader *r, const char *key, double missing)
     lk__json value;
     double   p = lk__hf_number(r, &r->root, key, missing);
     if (!(p >= 0 && p < 1) && lk__hf_get(r, &r->root, key, &value))
-        lk__hf_refuse(r, key, &value, "a probability of at least 0 and below 1 is needed");
+        lk__hf_refuse(r, key, &value, "expected a probability of at least 0 and below 1");
     return p;
 }
 
@@ -159,7 +159,7 @@ static int64_t count_full_layers(reader *r, const lk__json *types, int64_t layer
     lk__json_walk walk = lk__json_begin(types);
     int64_t       count = 0, full = 0;
     if (types->kind != LK__JSON_ARRAY)
-        lk__hf_refuse(r, "layer_types", types, "a list with a text for each layer is needed");
+        lk__hf_refuse(r, "layer_types", types, "expected a list with one string per layer");
     for (; r->status >= 0 && lk__json_next(&walk, NULL, &type); count++) {
         bool whole = lk__json_equals(&type, "full_attention") || lk__json_equals(&type, "attention");
         if (!whole && !lk__json_equals(&type, "sliding_attention"))
@@ -167,7 +167,7 @@ static int64_t count_full_layers(reader *r, const lk__json *types, int64_t layer
         full += whole;
     }
     if (count != layers)
-        lk__hf_refuse(r, "layer_types", types, "it has %lld layers, and the model %lld", (long long)count,
+        lk__hf_refuse(r, "layer_types", types, "it has %lld layers, but the model has %lld", (long long)count,
                       (long long)layers);
     return full;
 }
@@ -236,7 +236,7 @@ static int64_t count_labels(reader *r)
     lk__json value;
     if (lk__hf_get(r, &r->root, "id2label", &value)) {
         int64_t names = value.kind == LK__JSON_OBJECT ? (int64_t)lk__json_count(&value) : 0;
-        if (names == 0) lk__hf_refuse(r, "id2label", &value, "an object with a name for each class is needed");
+        if (names == 0) lk__hf_refuse(r, "id2label", &value, "expected an object with a name for each class");
         if (read_size(r, "num_labels", names) != names && lk__hf_get(r, &r->root, "num_labels", &value))
             lk__hf_refuse(r, "num_labels", &value, "\"id2label\" has %lld names, and versions of transformers differ",
                           (long long)names);
@@ -345,8 +345,7 @@ static lk_status parse_config(lk_context *context, const char *label, const char
     char   unknown[LK__HF_UNKNOWN];
     if (lk__hf_open(&r, context, label, text, length) < 0 || read_config(&r, config) < 0) return r.status;
     lk__hf_list_unknown(&r, unknown);
-    if (unknown[0])
-        lk__log(context, LK_LOG_WARNING, "%s: keys that are not known here, and are ignored: %s", label, unknown);
+    if (unknown[0]) lk__log(context, LK_LOG_WARNING, "%s: ignoring unknown keys: %s", label, unknown);
     return LK_OK;
 }
 

@@ -56,7 +56,7 @@ void lk__hf_check_shared_keys(lk__huggingface_reader *r, const lk_transformer_co
     bool     decoder = config->kind != LK_TRANSFORMER_ENCODER;
     lk__hf_require_nothing(r, "quantization_config", "quantised weights cannot be loaded");
     lk__hf_require_nothing(r, "compression_config", "compressed weights cannot be loaded");
-    lk__hf_require_nothing(r, "pruned_heads", "heads cannot be removed");
+    lk__hf_require_nothing(r, "pruned_heads", "pruned heads are not supported");
     lk__hf_require_nothing(r, "per_layer_config", "layers that differ are not supported");
     lk__hf_require_nothing(r, "transformers_weights", "weights are read from model.safetensors or its index");
     lk__hf_require_flag(r, "is_encoder_decoder", false);

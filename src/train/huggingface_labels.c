@@ -55,7 +55,7 @@ static void store_names(lk__huggingface_reader *r, lk_hf_labels *l, const lk__js
             lk__hf_refuse(r, "id2label", object, "its keys must be the numbers from 0 to %lld, once each",
                           (long long)l->count - 1);
         else if (!(l->names[id] = store_name(l, &value, &used)))
-            lk__hf_refuse(r, "id2label", object, "the name of class %lld is not a text", (long long)id);
+            lk__hf_refuse(r, "id2label", object, "the name of class %lld is not a string", (long long)id);
     }
 }
 
@@ -83,7 +83,7 @@ lk_status lk__hf_labels_parse(lk_context *context, const char *label, const char
         lk__hf_open(&r, context, label, text, length) < 0)
         return LK_EFORMAT;
     if (config.kind != LK_TRANSFORMER_ENCODER)
-        return lk__fail(context, LK_EFORMAT, "%s: is not of a model with classes", label);
+        return lk__fail(context, LK_EFORMAT, "%s: does not describe a model with classes", label);
     lk_hf_labels *l = lk__alloc(context, LK_MEMORY_OTHER, sizeof *l);
     if (!l) return LK_ENOMEM;
     *l = (lk_hf_labels){.context = context, .count = config.classes};

@@ -52,7 +52,7 @@ bool lk__hf_get(lk__huggingface_reader *r, const lk__json *object, const char *k
     bool          found = false;
     while (r->status >= 0 && lk__json_next(&walk, &name, &member)) {
         if (!lk__json_equals(&name, key)) continue;
-        if (found) r->status = lk__fail(r->context, LK_EFORMAT, "%s: \"%s\" is written twice", r->label, key);
+        if (found) r->status = lk__fail(r->context, LK_EFORMAT, "%s: \"%s\" appears twice", r->label, key);
         *value = member;
         found = true;
     }
@@ -63,7 +63,7 @@ bool lk__hf_get(lk__huggingface_reader *r, const lk__json *object, const char *k
 static bool get_value(lk__huggingface_reader *r, const lk__json *object, const char *key, lk__json *value)
 {
     if (lk__hf_get(r, object, key, value)) return true;
-    if (r->status >= 0 && lk__json_get(object, key, value)) lk__hf_refuse(r, key, value, "a value is needed");
+    if (r->status >= 0 && lk__json_get(object, key, value)) lk__hf_refuse(r, key, value, "expected a value");
     return false;
 }
 
@@ -73,7 +73,7 @@ int64_t lk__hf_integer(lk__huggingface_reader *r, const lk__json *object, const 
     int64_t  number = 0;
     if (!get_value(r, object, key, &value)) return missing;
     if (lk__json_integer(&value, &number) && number >= 1 && number <= INT32_MAX) return number;
-    lk__hf_refuse(r, key, &value, "an integer from 1 to %d is needed", INT32_MAX);
+    lk__hf_refuse(r, key, &value, "expected an integer from 1 to %d", INT32_MAX);
     return missing;
 }
 
@@ -83,7 +83,7 @@ double lk__hf_number(lk__huggingface_reader *r, const lk__json *object, const ch
     double   number = 0;
     if (!get_value(r, object, key, &value)) return missing;
     if (lk__json_number(&value, &number)) return number;
-    lk__hf_refuse(r, key, &value, "a finite number is needed");
+    lk__hf_refuse(r, key, &value, "expected a finite number");
     return missing;
 }
 
@@ -91,8 +91,7 @@ double lk__hf_positive(lk__huggingface_reader *r, const lk__json *object, const 
 {
     lk__json value;
     double   number = lk__hf_number(r, object, key, missing);
-    if (!(number > 0) && lk__hf_get(r, object, key, &value))
-        lk__hf_refuse(r, key, &value, "a number above 0 is needed");
+    if (!(number > 0) && lk__hf_get(r, object, key, &value)) lk__hf_refuse(r, key, &value, "expected a number above 0");
     return number;
 }
 
@@ -101,7 +100,7 @@ bool lk__hf_flag(lk__huggingface_reader *r, const lk__json *object, const char *
     lk__json value;
     bool     flag = missing;
     if (!get_value(r, object, key, &value)) return missing;
-    if (!lk__json_bool(&value, &flag)) lk__hf_refuse(r, key, &value, "true or false is needed");
+    if (!lk__json_bool(&value, &flag)) lk__hf_refuse(r, key, &value, "expected true or false");
     return flag;
 }
 

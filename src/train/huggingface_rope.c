@@ -45,7 +45,7 @@ static void read_scaling(reader *r, const lk__json *rope, const char *place, lk_
     if (!lk__json_get(rope, key, &value) || lk__json_equals(&value, "default")) return;
     bool llama3 = lk__json_equals(&value, "llama3");
     if (!llama3 && !lk__json_equals(&value, "linear"))
-        lk__hf_refuse(r, key, &value, "the kinds of rotary positions are default, linear and llama3");
+        lk__hf_refuse(r, key, &value, "the supported kinds of rotary positions are default, linear and llama3");
     c->rope_scaling = llama3 ? LK_ROPE_LLAMA3 : LK_ROPE_LINEAR;
     c->rope_factor = read_required(r, rope, place, llama3 ? "llama3" : "linear", "factor");
     if (!llama3) return;
@@ -66,7 +66,7 @@ void lk__hf_read_rope(reader *r, lk_transformer_config *c)
         rope = parameters, place = "rope_parameters";
     if (!scaling && !given) return;
     if (rope.kind != LK__JSON_OBJECT) {
-        lk__hf_refuse(r, place, &rope, "an object is needed");
+        lk__hf_refuse(r, place, &rope, "expected an object");
         return;
     }
     refuse_nested(r, &rope);

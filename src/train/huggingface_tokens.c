@@ -30,7 +30,7 @@ static void add_ends(reader *r, lk_transformer_config *c, const lk__json *value)
     lk__json_walk     walk = lk__json_begin(value);
     while (list ? lk__json_next(&walk, NULL, &one) : true) {
         if (!lk__json_integer(&one, &id))
-            lk__hf_refuse(r, key, value, list ? "a list of token ids is needed" : "a token id is needed");
+            lk__hf_refuse(r, key, value, list ? "expected a list of token ids" : "expected a token id");
         else if (!add_end(c, id))
             lk__hf_refuse(r, key, value, "at most %d tokens may end a text", MOST_ENDS + 1);
         if (!list || r->status < 0) return;
@@ -52,7 +52,7 @@ static int64_t read_token(reader *r, const char *key, int64_t vocabulary, int64_
     int64_t  id = missing;
     bool     null;
     if (find_token(r, key, &value, &null) && !lk__json_integer(&value, &id))
-        lk__hf_refuse(r, key, &value, "a token id is needed");
+        lk__hf_refuse(r, key, &value, "expected a token id");
     return !null && id >= 0 && id < vocabulary ? id : -1;
 }
 

@@ -72,7 +72,7 @@ static lk_status check_logits(const lk_inputs *inputs, lk_tensor logits, int cla
     if (!logits.graph)
         return lk__fail(c, LK_EINVAL, "the model returned no tensor: it must return logits (N, %d)%s", classes, where);
     if (logits.graph != graph || logits.id < 0 || (size_t)logits.id >= graph->values_count)
-        return lk__fail(c, LK_EINVAL, "the model returned a tensor that is not of the graph of its input");
+        return lk__fail(c, LK_EINVAL, "the model returned a tensor that does not belong to the graph of its input");
     const lk__graph_value *v = &graph->values[logits.id];
     if (v->shape.rank == 2 && v->shape.dims[1] >= classes) return LK_OK;
     lk__shape_text(&v->shape, shape, sizeof shape);
@@ -115,17 +115,18 @@ lk_status lk__trainer_record(const lk_trainer_config *config, const lk_inputs *i
     if (lk_graph_status(inputs->graph) < 0) return LK_OK;
     if (loss->graph == inputs->graph && !is_sum_of_losses(*loss) && lk__graph_lacks_weight(loss->graph, loss->id)) {
         const lk_site *site = &loss->graph->values[loss->id].site;
-        return lk__fail(inputs->graph->context, LK_EINVAL,
-                        "%s:%d: the loss is added or averaged over samples, and would change with the number of ranks: "
-                        "return lk_loss of a value for each sample, or losses such as lk_cross_entropy, or their sum",
-                        site->file, site->line);
+        return lk__fail(
+            inputs->graph->context, LK_EINVAL,
+            "%s:%d: the loss is summed or averaged over samples, so it would change with the number of ranks: return "
+            "lk_loss of a value for each sample, or losses such as lk_cross_entropy, or their sum",
+            site->file, site->line);
     }
     if (loss->graph == inputs->graph) return LK_OK;
     int  line = lk__empty_line(*loss);
     char where[64] = "";
     if (line) snprintf(where, sizeof where, "; the first call on an empty tensor is on line %d", line);
-    return lk__fail(inputs->graph->context, LK_EINVAL, "the loss function returned no tensor of its inputs' graph%s",
-                    where);
+    return lk__fail(inputs->graph->context, LK_EINVAL,
+                    "the loss function did not return a tensor of its inputs' graph%s", where);
 }
 
 lk_status lk__trainer_check_fields(lk_context *c, const lk_trainer_config *config)
@@ -143,7 +144,7 @@ lk_status lk__trainer_check_fields(lk_context *c, const lk_trainer_config *confi
             memcmp(a->dims, b->dims, (size_t)a->rank * sizeof *a->dims) == 0 && b->classes <= a->classes)
             continue;
         return lk__fail(c, LK_EMISMATCH,
-                        "the test set differs from the training set in field %d (%s): it has another name, type or "
+                        "the test set differs from the training set in field %d (%s): it has a different name, type or "
                         "shape, or more classes",
                         i, a ? a->name : b->name);
     }

@@ -57,10 +57,11 @@ static lk_status check_tensor(const lk__load_target *to)
     const lk__safetensors_tensor *t = lk__load_find(to).tensor;
     char                          text[1024];
     if (!t)
-        return lk__fail(c, LK_EMISMATCH, "%s has no \"%s\", which the model needs: it is of another model", to->path,
-                        to->name);
+        return lk__fail(c, LK_EMISMATCH, "%s has no \"%s\", which the model needs: it belongs to a different model",
+                        to->path, to->name);
     if (!lk__load_differs(t, &to->state, to->path, text, sizeof text)) return LK_OK;
-    return lk__fail(c, LK_EMISMATCH, "\"%s\" is %s%s", t->name, text, text[0] == '(' ? ": it is of another model" : "");
+    return lk__fail(c, LK_EMISMATCH, "\"%s\" is %s%s", t->name, text,
+                    text[0] == '(' ? ": it belongs to a different model" : "");
 }
 
 void lk__load_convert(lk_dtype from, const void *source, lk_dtype to, void *out, size_t count)
@@ -132,10 +133,10 @@ static lk_status refuse_tensor(const lk__load_target *to, const char *name)
     lk_state    state;
     char        text[LK__SHOWN];
     if (lk_store_find(to->store, name, &state) && state.not_saved)
-        return lk__fail(c, LK_EMISMATCH, "%s holds \"%s\", which the model never saves: it is of another model",
+        return lk__fail(c, LK_EMISMATCH, "%s holds \"%s\", which the model never saves: it belongs to a different model",
                         to->path, lk__shown(name, text));
-    return lk__fail(c, LK_EMISMATCH, "%s holds \"%s\", which the model does not have: it is of another model", to->path,
-                    lk__shown(name, text));
+    return lk__fail(c, LK_EMISMATCH, "%s holds \"%s\", which the model does not have: it belongs to a different model",
+                    to->path, lk__shown(name, text));
 }
 
 /* The file may hold more than the model's tensors only if no model needs it. */
@@ -173,8 +174,8 @@ static lk_status load_file(lk_store *s, const char *path, lk__train_load_what wh
     if (status >= 0) status = check_rest(&to, count);
     if (status == LK_EMISMATCH && what == LK__LOAD_OPTIMIZER)
         lk__fail_prefix(s->context, status,
-                        "the saved optimizer state does not match (was it saved with another optimizer, or with other "
-                        "frozen parameters?): ");
+                        "the saved optimizer state does not match (was it saved with a different optimizer, or with "
+                        "different frozen parameters?): ");
     if (status >= 0 && !check_only) status = copy_tensors(&to, what);
     lk__weights_close(&to.weights);
     return status;

@@ -47,7 +47,7 @@ lk_status lk__trainer_choose(lk_context *c, const lk_trainer_config *config, con
     case LK_DATA_ON_HOST: return LK_OK;
     case LK_DATA_ON_DEVICE: return require_both(c, plan, loaders, making);
     case LK_DATA_AUTO: break;
-    default: return lk__fail(c, LK_EINVAL, "data_on_device is %d: there is no such place", config->data_on_device);
+    default: return lk__fail(c, LK_EINVAL, "data_on_device is %d, which is invalid", config->data_on_device);
     }
     if (!plan->device->backend->gather) return LK_OK;
     left = left_beside(plan) / SHARE;

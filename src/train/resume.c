@@ -49,12 +49,13 @@ static void compare_data(lk_trainer *t, const lk_description *d, const char *dir
     if (own == 0 || samples == 0) return;
     if (samples != own)
         lk__log(t->context, LK_LOG_WARNING,
-                "the training set is not the one that %s was trained on: it has %lld samples, and had %lld", directory,
+                "the training set is not the one that %s was trained on: it has %lld samples, but had %lld", directory,
                 (long long)own, (long long)samples);
     else if (fingerprint && t->fingerprint && fingerprint != t->fingerprint)
-        lk__log(t->context, LK_LOG_WARNING,
-                "the training set is not the one that %s was trained on: it has as many samples, and other contents",
-                directory);
+        lk__log(
+            t->context, LK_LOG_WARNING,
+            "the training set is not the one that %s was trained on: it has as many samples, but different contents",
+            directory);
 }
 
 /* A checkpoint of other samples than this run's: the message shows both, which that of its first tensor would not. */

@@ -36,12 +36,12 @@ static lk_status check_config(lk_context *c, const lk_trainer_config *config)
         return lk__fail(c, LK_EINVAL, "a trainer needs a training set, or a test set to evaluate");
     if (lk_dataset_count(any_dataset(config)) < 1) return lk__fail(c, LK_EINVAL, "the data set is empty");
     if (config->batch < 1)
-        return lk__fail(c, LK_EINVAL, "a batch of %lld samples is invalid: at least 1 is needed",
+        return lk__fail(c, LK_EINVAL, "a batch of %lld samples is invalid: expected at least 1",
                         (long long)config->batch);
     if (config->epochs < 0 || config->steps < 0 || (config->epochs == 0 && config->steps == 0))
         return lk__fail(c, LK_EINVAL, "a trainer needs a number of epochs or steps above 0");
     if (config->trace && config->trace_steps < 1)
-        return lk__fail(c, LK_EINVAL, "a trace of %lld steps is invalid: at least 1 is needed",
+        return lk__fail(c, LK_EINVAL, "a trace of %lld steps is invalid: expected at least 1",
                         (long long)config->trace_steps);
     if (config->accumulate < 0 || config->leaves < 0 || config->check_every < 0)
         return lk__fail(c, LK_EINVAL, "accumulate, leaves and check_every must be 0 or more");
@@ -55,9 +55,10 @@ static lk_status check_config(lk_context *c, const lk_trainer_config *config)
         return lk__fail(c, LK_EINVAL, "%d leaves for %d ranks: each rank needs at least one leaf", config->leaves,
                         parts);
     if (config->whole_batches && (config->train || config->leaves || config->accumulate > 1))
-        return lk__fail(c, LK_EINVAL, "whole_batches is for a trainer without a training set, leaves and micro-batches");
+        return lk__fail(c, LK_EINVAL,
+                        "whole_batches applies only to a trainer without a training set, leaves or micro-batches");
     if (config->init && config->init_partial)
-        return lk__fail(c, LK_EINVAL, "init and init_partial exclude each other: both give initial weights");
+        return lk__fail(c, LK_EINVAL, "init and init_partial are mutually exclusive: both give initial weights");
     for (int i = 0; i < config->record_count; i++)
         if (!config->record[i].name || !config->record[i].value)
             return lk__fail(c, LK_EINVAL, "record %d has no name or no value", i);
@@ -211,7 +212,7 @@ static void leave_epoch(lk_trainer *t)
     if (!t->config.train || t->progress.position <= count) return;
     lk__log(
         t->context, LK_LOG_INFO,
-        "the checkpoint is at sample %lld of an epoch, and the training set has %lld samples now: a new epoch begins",
+        "the checkpoint is at sample %lld of an epoch, but the training set now has %lld samples: starting a new epoch",
         (long long)t->progress.position, count);
     t->progress.epoch++;
     t->progress.position = 0;
@@ -404,7 +405,7 @@ static lk_status find_rate(lk_trainer *t, int64_t step, double *rate)
 {
     *rate = lk__trainer_rate(&t->config, step, t->steps);
     if (isfinite(*rate) && *rate >= 0) return LK_OK;
-    return lk__fail(t->context, LK_EINVAL, "schedule_callback returned %g for step %lld: a rate of 0 or more is needed",
+    return lk__fail(t->context, LK_EINVAL, "schedule_callback returned %g for step %lld: expected a rate of 0 or more",
                     *rate, (long long)step);
 }
 

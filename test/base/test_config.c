@@ -275,7 +275,7 @@ static void lk_context_create_says_why_it_failed(void)
     config.isa = NULL;
     config.device = "abacus";
     CHECK(try_context(&config) == LK_EUNSUPPORTED &&
-              strstr(lk_context_error(NULL), "device \"abacus\": there is no such device"),
+              strstr(lk_context_error(NULL), "device \"abacus\": unknown device"),
           "%s", lk_context_error(NULL));
     config.size = 0;
     CHECK(try_context(&config) == LK_EINVAL && strstr(lk_context_error(NULL), "LK_CONTEXT_CONFIG_INIT"), "%s",

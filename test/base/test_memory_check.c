@@ -58,7 +58,7 @@ static void a_context_refuses_more_than_is_available(void)
     lk_context *c = open_context(0, false);
     CHECK(lk_context_check_memory(c, NULL, 100 * MIB) == LK_OK);
     CHECK(lk_context_check_memory(c, NULL, 100 * MIB + 1) == LK_ETOOLARGE &&
-              strstr(lk_context_error(c), "would need 100.0 MiB of memory, and the host has 100.0 MiB available"),
+              strstr(lk_context_error(c), "would need 100.0 MiB of memory, but the host has 100.0 MiB available"),
           "%s", lk_context_error(c));
     CHECK(lk_context_check_memory(c, NULL, SIZE_MAX) == LK_ETOOLARGE);
     lk_context_free(c);
@@ -120,7 +120,7 @@ static void check_demands(rank_test *t)
 static void ranks_of_a_host_are_added(void)
 {
     demands fits = {{0}, {25, 25, 25, 25}, LK_OK, ""}, exceeds = {{0}, {25, 25, 25, 26}, LK_ETOOLARGE, ""};
-    exceeds.text = "the 4 ranks would need 101.0 MiB of memory, and the host has 100.0 MiB available";
+    exceeds.text = "the 4 ranks would need 101.0 MiB of memory, but the host has 100.0 MiB available";
     run_ranks(4, NULL, check_demands, &fits);
     run_ranks(4, NULL, check_demands, &exceeds);
     demands alone = {{0}, {101}, LK_ETOOLARGE, "this process would need 101.0 MiB"};
@@ -142,7 +142,7 @@ static void a_limit_holds_for_the_ranks_of_its_group(void)
     demands fits = {{1, 3, 3}, {50, 30, 20}, LK_OK, ""}, group = {{1, 3, 3}, {30, 31, 30}, LK_ETOOLARGE, ""};
     demands host = {{1, 3, 3}, {55, 30, 30}, LK_ETOOLARGE, "the 3 ranks would need 115.0 MiB"};
     group.text =
-        "2 of the 3 ranks, on the host of rank 1, would need 61.0 MiB of memory, and 60.0 MiB are available: the limit";
+        "2 of the 3 ranks, on the host of rank 1, would need 61.0 MiB of memory, but 60.0 MiB are available: the limit";
     run_ranks(3, NULL, check_demands, &fits);
     run_ranks(3, NULL, check_demands, &group);
     run_ranks(3, NULL, check_demands, &host);

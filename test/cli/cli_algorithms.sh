@@ -43,7 +43,7 @@ same whole half || fail "a resumed run does not use the checkpoint's algorithms"
 # With another version of the library that is said, and measured anew; the CPU has no algorithms to choose.
 LK_CUDA_EMULATED_VERSION=2 XDG_CACHE_HOME=$work/empty train half --resume auto --steps 7
 measured 1 "another version"
-grep -q 'the algorithms of the checkpoint were chosen on .*stand-in 1; this is .*stand-in 2: they are measured anew' err.txt ||
+grep -q 'the algorithms of the checkpoint were chosen on .*stand-in 1; this is .*stand-in 2: they are tuned again' err.txt ||
     fail "another version is not said: $(cat err.txt)"
 train half --resume auto --steps 8 --device cpu
 ! grep -qF '"algorithms"' half/state.json || fail "a run on the CPU saved algorithms"

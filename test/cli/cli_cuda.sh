@@ -43,12 +43,12 @@ data_bytes() { "$LOCKSTEP" plan "${images[@]}" "$@" --json | grep -o '"data": *[
 expect_text 2 'rotations' "${train[@]}" "${images[@]}" --rotate 10 --data-on-device yes
 expect_text 2 'kernels run on the CPU' "${train[@]}" --data-on-device yes --device cpu
 expect_text 2 'beside the plan' env LK_CUDA_EMULATED_MEMORY=200000 "${train[@]}" --data-on-device yes
-expect_text 2 'made when they are needed' "$LOCKSTEP" train --model gpt --layers 1 --width 16 --heads 2 --context 8 --batch 2 --steps 2 --data-on-device yes
+expect_text 2 'created on demand' "$LOCKSTEP" train --model gpt --layers 1 --width 16 --heads 2 --context 8 --batch 2 --steps 2 --data-on-device yes
 expect_text 2 "'maybe'" "${train[@]}" --data-on-device maybe
 expect_text 0 '' "${train[@]}" --data-on-device no --device cpu
 "$LOCKSTEP" bench train --model mlp --batch 16 --steps 8 --data-on-device yes > out.txt 2>&1 || fail "bench: $(cat out.txt)"
 grep -q 'median of 6' out.txt || fail "bench: $(cat out.txt)"
-expect_text 2 'exclude each other' "$LOCKSTEP" bench train --model mlp --profile --data-on-device yes
+expect_text 2 'are mutually exclusive' "$LOCKSTEP" bench train --model mlp --profile --data-on-device yes
 
 # Ranks share the one GPU only on request, and then have the bits of one rank with --reproducible.
 expect_text 2 '--share-device' "${train[@]}" -n 2
@@ -65,7 +65,7 @@ grep -qF -- '--accumulate 4 would fit: the plan then needs' err.txt || fail "no 
 expect_text 0 '1 steps' "${small[@]}" "${large[@]}" --accumulate 4
 expect_text 1 'The plan needs' "${small[@]}" "${large[@]}" --accumulate 2
 expect_text 1 'even --accumulate 4096 needs' env LK_CUDA_EMULATED_MEMORY=1000000 "${large[@]}"
-expect_text 1 '0.1 MiB are free: a smaller --batch or model needs less' env LK_CUDA_EMULATED_MEMORY=100000 "${train[@]}"
+expect_text 1 '0.1 MiB are free: use a smaller --batch or model' env LK_CUDA_EMULATED_MEMORY=100000 "${train[@]}"
 large=("$LOCKSTEP" train --model gpt --layers 6 --heads 2 --width 64 --context 128 --data synthetic-tokens:128 --batch 16 --threads 1 --steps 1)
 small=(env LK_CUDA_EMULATED_MEMORY=60000000)
 expect_text 1 '--recompute would fit: the plan then needs' "${small[@]}" "${large[@]}"
@@ -73,7 +73,7 @@ expect_text 1 '--recompute would fit: the plan then needs' "${small[@]}" "${larg
 # The plan: what context and libraries hold besides, and the workspace of convolutions that --tf32 gives to cuDNN.
 workspace() { "$LOCKSTEP" plan --model cnn --batch 8 "$@" | awk '$1 == "workspace" { print $2 }'; }
 "$LOCKSTEP" plan --model mlp > out.txt
-grep -q '^besides, on the GPU, .*not measured here:$' out.txt && grep -q '^CUDA context .* MiB$' out.txt || fail "plan does not say what the context holds: $(cat out.txt)"
+grep -q '^overhead on the GPU, .*not measured here:$' out.txt && grep -q '^CUDA context .* MiB$' out.txt || fail "plan does not say what the context holds: $(cat out.txt)"
 grep -q '^CUDA libraries ' out.txt || fail "plan does not say what the libraries hold: $(cat out.txt)"
 ! "$LOCKSTEP" plan --model mlp --device cpu | grep -q CUDA || fail "plan for the CPU has lines about CUDA"
 "$LOCKSTEP" plan --model mlp --json | grep -qF '"cuda_measured": false' || fail "plan --json does not say whether it was measured"

@@ -37,7 +37,7 @@ traces="reports events"
 if [ "${1:-}" != gpu ]; then
     LK_CUDA_EMULATED_CUPTI=refuse loss refused > /dev/null
     LK_CUDA_EMULATED_CUPTI=0 loss missing > /dev/null
-    grep -q 'timed by events.*CUPTI refuses' refused.txt || fail "no reason after a refusal: $(cat refused.txt)"
+    grep -q 'timed by events.*CUPTI failed' refused.txt || fail "no reason after a refusal: $(cat refused.txt)"
     grep -q 'timed by events.*libcupti' missing.txt || fail "no reason without the library: $(cat missing.txt)"
     traces="reports events refused missing"
 fi
@@ -96,7 +96,7 @@ _, together = load("together")  # one name for what was one launch
 ran = distinct(kernels(together))
 assert [n for n in ran if " = " in n] == [n for n in expected if "features" in n or "linear(" in n], ran
 for joint in ("cross_entropy_grad, 2", "unary_grad, 3", "adam, 5"):
-    assert ran.count(joint + " instructions together") == 3, (joint, ran)
+    assert ran.count(joint + " instructions in one launch") == 3, (joint, ran)
 tracks, ranks = load("ranks")  # a rank's half of the batch; its buckets are values, too, so that later ones have other numbers
 found = {re.sub("%[0-9]+", "%", n) for n in distinct(kernels(ranks))}
 half = {re.sub("%[0-9]+", "%", n).replace("(16*", "(8*") for n in expected}
@@ -128,7 +128,7 @@ assert rows["linear_grad_weight", "(16*, 64), (16*, 128) -> (128, 64)"]["flops"]
 bounded = [r for r in rows.values() if r["bound"]]
 assert len(bounded) >= 8 and all(r["bound"] in ("bytes", "arithmetic", "latency") for r in bounded), rows
 assert all(r["ms"] > 0 and abs(r["reached"] - r["bound_ms"] / r["ms"]) < 1e-9 for r in bounded), rows
-assert rows["adam", "4 instructions together"]["calls"] == 1, rows
+assert rows["adam", "4 instructions in one launch"]["calls"] == 1, rows
 assert not any(name in ("do_nothing", "fill_numbers") for name, _ in rows), rows  # the measurement is no part of a step
 PY
 done

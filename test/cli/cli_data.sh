@@ -153,7 +153,7 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
     expect 0 "" "$LOCKSTEP" train $mlp --data csv:table.csv --label kind --header auto
     # Numbers with a fraction are regression, and cross_entropy is refused for them.
     expect 0 "" "$LOCKSTEP" train $mlp --data csv:prices.csv --loss l1
-    expect 2 "loss cross_entropy needs class numbers from 0; the labels of csv:prices.csv are no integers" "$LOCKSTEP" train $mlp --data csv:prices.csv --loss cross_entropy
+    expect 2 "loss cross_entropy needs class numbers from 0; the labels of csv:prices.csv are not integers" "$LOCKSTEP" train $mlp --data csv:prices.csv --loss cross_entropy
     expect 0 "" "$LOCKSTEP" train $mlp --data csv:numbers.tsv --label 1 --loss mse
     expect 0 "" "$LOCKSTEP" train $mlp --data "npy:$arrays/f4.npy,$arrays/y_multi.npy" --batch 4 --loss bce
     # Features are neither shifted nor divided unless that is said.
@@ -221,22 +221,22 @@ table 8 | sed '6s/,[^,]*,/,high,/' > text.csv
 refuse "text.csv: line 6, column 2 \('b'\): 'high' is not a number" csv:text.csv
 refuse "no column 'knd' for the label \(did you mean 'kind'" csv:table.csv --label knd
 refuse 'regression needs numbers' csv:table.csv --loss mse
-refuse 'has no labels: a field "label" or "target" is needed' "npy:$arrays/f4.npy"
+refuse 'has no labels: expected a field "label" or "target"' "npy:$arrays/f4.npy"
 refuse 'Fortran order: save np.ascontiguousarray' "npy:$arrays/fortran.npy,$arrays/y.npy"
 refuse 'objects.npy holds Python objects .*allow_pickle=False' "npy:$arrays/objects.npy,$arrays/y.npy"
 refuse 'strings.npy holds strings' "npy:$arrays/f4.npy,$arrays/strings.npy"
 refuse 'nan.npy: row 3 has a value that is NaN' "npy:$arrays/nan.npy,$arrays/y.npy"
 refuse 'images.npy has 60 rows, but .*y.npy has 5' "npy:images.npy,$arrays/y.npy"
-refuse 'loss cross_entropy needs class numbers from 0; the labels of .*y_fraction.npy are no integers' "npy:$arrays/f4.npy,$arrays/y_fraction.npy" --loss cross_entropy
+refuse 'loss cross_entropy needs class numbers from 0; the labels of .*y_fraction.npy are not integers' "npy:$arrays/f4.npy,$arrays/y_fraction.npy" --loss cross_entropy
 { npy_header '|u1' '(2, 1, 1, 1, 1, 1, 1, 3)'; printf abcdef; } > deep.npy
 refuse 'deep.npy has 8 axes: at most 6 are supported' npy:deep.npy
 refuse 'hot.npy has 3 whole numbers as the label of each sample: --loss bce' npy:images.npy,hot.npy
 refuse 'loss bce needs targets from 0 to 1; csv:prices.csv has ' csv:prices.csv --loss bce
 { npy_header '|u1' '(60,)'; head -c 60 /dev/zero; } > weight.npy
 make_zip weight.npz x.npy y.npy weight.npy
-refuse 'the field "weight" of npz:weight.npz is u8 .*one floating-point number for each is needed' npz:weight.npz
+refuse 'the field "weight" of npz:weight.npz is u8 .*expected one floating-point number for each' npz:weight.npz
 head -c 3000 images.npy > cut.npy
-refuse 'cut.npy is truncated: its header declares 3840 bytes of data, and 2872 follow it' npy:cut.npy,labels.npy
+refuse 'cut.npy is truncated: its header declares 3840 bytes of data, but 2872 follow it' npy:cut.npy,labels.npy
 head -c 500 "$arrays/stored.npz" > cut.npz
 refuse 'cut.npz is truncated' npz:cut.npz
 head -c 500 "$arrays/data.safetensors" > cut.safetensors

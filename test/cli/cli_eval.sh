@@ -87,9 +87,9 @@ run eval --load text --holdout 0
 [ "$(field tokens < out.txt)" = $(($(bytes train.txt) - 1)) ] || fail "--holdout 0: $(cat out.txt)"
 run eval --load text --data text:texts/a.txt --holdout 0.5
 [ "$(field tokens < out.txt)" -lt $(($(bytes texts/a.txt) / 2 + 2)) ] || fail "--holdout 0.5: $(cat out.txt)"
-expect 2 "a stride of 25 tokens is invalid: 1 to the context of 24" "$LOCKSTEP" eval --load text --stride 25
+expect 2 "a stride of 25 tokens is invalid: expected 1 to the context of 24" "$LOCKSTEP" eval --load text --stride 25
 printf x > single.txt
-expect 2 "single.txt has 1 token: at least 2 are needed" "$LOCKSTEP" eval --load text --data text:single.txt
+expect 2 "single.txt has 1 token: expected at least 2" "$LOCKSTEP" eval --load text --data text:single.txt
 
 # ---- classes of texts, tables ----
 
@@ -98,7 +98,7 @@ expect 0 "" "$LOCKSTEP" train --model encoder --layers 1 --heads 2 --width 8 --c
 cp kinds.jsonl other.jsonl
 expect 0 "jsonl:other.jsonl: all 50 samples" "$LOCKSTEP" predict --load kinds --data jsonl:other.jsonl --label kind --count 50 --csv
 [ "$(wc -l < out.txt)" = 51 ] || fail "50 of 50 lines: $(cat out.txt)"
-expect 2 "--stride belongs to language models" "$LOCKSTEP" eval --load kinds --stride 4
+expect 2 "--stride applies only to language models" "$LOCKSTEP" eval --load kinds --stride 4
 
 { echo "x,y,kind"; awk 'BEGIN { srand(5); for (i = 0; i < 130; i++) { k = i % 3; printf("%.3f,%.3f,%s\n", rand() + k, rand() - k, (k == 0 ? "ant" : k == 1 ? "bee" : "cow")) } }'; } > table.csv
 head -n 31 table.csv > rows.csv
@@ -208,5 +208,5 @@ run eval --load arrays --data safetensors:arrays.safetensors --split all
 [ "$(field samples < out.txt)" = 26 ] || fail "all arrays: $(cat out.txt)"
 head -c 60 new/light/ne03.png > cut.png && mv cut.png new/light/ne03.png
 for command in eval predict; do expect 2 "new/light/ne03.png is damaged" "$LOCKSTEP" $command --load pictures --data folder:new; done
-expect 2 "image files and --split exclude each other" "$LOCKSTEP" predict --load pictures --split all other/dark
+expect 2 "image files and --split are mutually exclusive" "$LOCKSTEP" predict --load pictures --split all other/dark
 finish 0

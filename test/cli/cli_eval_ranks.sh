@@ -164,12 +164,12 @@ once "nowhere.csv: No such file" --load table --data csv:nowhere.csv --label kin
 sed '3s/^[^,]*,/many,/' table.csv > broken.csv
 once "broken.csv: line 3.*'many' is not a number" --load table --data csv:broken.csv --label kind
 once "was trained on samples of image" --load images --data synthetic:5
-once "--stride belongs to language models" --load kinds --stride 4
-once "is of another model" --load images/model.safetensors --model resnet20 --data synthetic:3x16x16
+once "--stride applies only to language models" --load kinds --stride 4
+once "belongs to a different model" --load images/model.safetensors --model resnet20 --data synthetic:3x16x16
 once "'perhaps'" --load kinds --data jsonl:other.jsonl --label kind
 once "timeout.*never" --load table --timeout never
 once "would need .* of memory" --load table/model.safetensors --model mlp --hidden 1000000 --data synthetic:1000000,count=2 --batch 2
-expect 2 "mesh data=2 has 2 ranks, and -n 3 is 3" "$LOCKSTEP" eval -n 3 --mesh data=2 --load table
+expect 2 "mesh data=2 has 2 ranks, but -n 3 is 3" "$LOCKSTEP" eval -n 3 --mesh data=2 --load table
 expect 2 "tensor" "$LOCKSTEP" eval --mesh data=1,tensor=2 --load table
 for size in OMPI_COMM_WORLD_SIZE=2 PMI_SIZE=2 SLURM_STEP_NUM_TASKS=2; do expect 2 "remove -n" env $size "$LOCKSTEP" eval -n 2 --load table; done
 expect 2 "unknown option --ranks" "$LOCKSTEP" predict --ranks 2 --load table

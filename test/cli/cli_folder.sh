@@ -70,7 +70,7 @@ expect_text 2 "this is a file" $(data one.json)
 mkdir -p empty single/a/ sizes
 expect_text 2 "no subdirectory" $(data empty)
 cp folder/train/cat/*0.png single/a/
-expect_text 2 "one class only (a)" $(data single)
+expect_text 2 "only one class (a)" $(data single)
 mkdir single/b
 expect_text 2 "class b has no PNG or JPEG file" $(data single)
 cp -r folder/train/cat folder/train/dog sizes/

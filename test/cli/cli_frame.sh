@@ -50,7 +50,7 @@ expect 0 "Usage: lockstep COMMAND" --help
 expect 0 "Usage: lockstep COMMAND" help
 expect 2 "Usage: lockstep COMMAND"
 expect 0 "Usage: lockstep info" help info
-expect 2 "no command 'nothing'" help nothing
+expect 2 "unknown command 'nothing'" help nothing
 expect 2 "no command 'inof'; did you mean 'info'" inof
 expect 2 "no command 'xyzzy'; .lockstep help. lists" xyzzy
 expect 2 "unknown option --jsn; did you mean --json" info --jsn
@@ -127,7 +127,7 @@ assert info["memory_bytes"] == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE
 fi
 LOCAL_WORLD_SIZE=1000 "$LOCKSTEP" info --json | grep -q '"threads": 1,' || complain "LOCAL_WORLD_SIZE does not divide the threads"
 
-# A configuration file: the same keys, file and line in every error, and the command line has precedence.
+# A configuration file: the same keys, file and line in every error, and the command line takes precedence.
 if echo "$names" | grep -qx train; then
     conf() { printf "$1" > c.conf; }
     conf 'batch = 0\n'; expect 2 "c.conf:1: batch: 0 is out of range" train --config c.conf
@@ -144,7 +144,7 @@ if echo "$names" | grep -qx train; then
     head -c 2000000 /dev/zero | tr '\0' '#' > c.conf; expect 2 "c.conf: too long" train --config c.conf
     expect 2 "absent.conf: cannot open: No such file" train --config absent.conf
     expect 2 "cannot read: Is a directory" train --config .
-    conf 'batch = 0\n'; expect 2 "c.conf:1: batch" train --batch 8 --config c.conf # a file must be valid even if the command line has precedence
+    conf 'batch = 0\n'; expect 2 "c.conf:1: batch" train --batch 8 --config c.conf # a file must be valid even if the command line takes precedence
 
     conf 'model = mlp\r\ndata = synthetic:64,count=64\r\nbatch = 16\r\nsteps = 2\nthreads=1\neval-every = -1\njson = true\n'
     "$LOCKSTEP" train --config c.conf 2> /dev/null | tail -1 | grep -q '"step": 2' || complain "steps = 2 of the file is ignored"

@@ -21,7 +21,7 @@ run() {
 reported() {
     local first end
     [ "$(grep -c "No space left on device" out)" = 2 ] || fail "not one warning and one line at the end"
-    first=$(grep -n "warning: $2 stopped: $1.*No space left on device; training goes on" out | cut -d: -f1)
+    first=$(grep -n "warning: $2 stopped: $1.*No space left on device; training continues" out | cut -d: -f1)
     end=$(grep -n '^2000 steps' out | cut -d: -f1)
     [ -n "$first" ] && [ -n "$end" ] && [ "$first" -lt "$end" ] || fail "no warning about $1 before the end of training"
     tail -1 out | grep -q "is incomplete: .*No space left on device" || fail "the last line does not say what is incomplete"

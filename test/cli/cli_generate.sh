@@ -73,8 +73,8 @@ grep -q '"prompt_ids": \[0\]' out.txt || fail "$(cat out.txt)"
 
 # Mistakes.
 expect_text 2 "--load is missing" "${generate[@]}" --prompt x
-expect_text 2 "exclude each other" "${generate[@]}" --load gpt --prompt x --prompt-ids 1
-expect_text 2 "exclude each other" "${generate[@]}" --load gpt --prompt x --prompt-file prompt.txt
+expect_text 2 "are mutually exclusive" "${generate[@]}" --load gpt --prompt x --prompt-ids 1
+expect_text 2 "are mutually exclusive" "${generate[@]}" --load gpt --prompt x --prompt-file prompt.txt
 expect_text 2 "--prompt-file none.txt: No such file" "${generate[@]}" --load gpt --prompt-file none.txt
 : > empty.txt
 expect_text 2 "it is empty" "${generate[@]}" --load gpt --prompt-file empty.txt
@@ -84,7 +84,7 @@ expect_text 2 "token 1 of prompt 0 is 300: the vocabulary has 300, 0 to 299" "${
 expect_text 2 "there is no tokenizer.json" "${generate[@]}" --load bare --prompt "To be"
 expect_text 2 "there is no tokenizer.json" "${generate[@]}" --load bare --prompt-ids 1
 expect_text 2 "there is no tokenizer.json" "${generate[@]}" --load bare --prompt-ids 1 --ids --stop x
-expect_text 2 "prompt 0 has 97 tokens, and the model a context of 96: shorten it" "${generate[@]}" --load gpt --prompt-ids "$(seq -s, 1 97)"
+expect_text 2 "prompt 0 has 97 tokens, but the model's context is 96: shorten it" "${generate[@]}" --load gpt --prompt-ids "$(seq -s, 1 97)"
 for file in config.json model.safetensors; do expect_text 2 "--load gpt/$file is a file: give the directory" "${generate[@]}" --load gpt/$file --prompt x; done
 expect_text 2 "leave out --ids" "${generate[@]}" --load gpt --prompt x --ids --json
 expect_text 2 "--top-p: 1.5 is out of range" "${generate[@]}" --load gpt --prompt x --top-p 1.5
@@ -93,14 +93,14 @@ expect_text 2 "--temperature: -1 is out of range" "${generate[@]}" --load gpt --
 expect_text 2 "--load: nowhere" "${generate[@]}" --load nowhere --prompt x
 expect_text 2 "--device" "${generate[@]}" --load gpt --prompt x --device abacus
 mkdir wrong && cp gpt/* wrong && sed -i 's/"n_embd": 32/"n_embd": 48/' wrong/config.json
-expect_text 2 "of another model" "${generate[@]}" --load wrong --prompt x
+expect_text 2 "a different model" "${generate[@]}" --load wrong --prompt x
 mkdir broken && cp gpt/* broken && echo '{}' > broken/tokenizer.json
 expect_text 2 "tokenizer.json" "${generate[@]}" --load broken --prompt x
 
 # The benchmark; on a terminal, control characters are escaped.
 expect_text 0 "" "$LOCKSTEP" bench generate --model llama --layers 2 --heads 4 --kv-heads 2 --width 64 --vocabulary 500 --threads 2 --batch 3 --tokens 8 --json
 python3 -c 'import json; b = json.load(open("out.txt")); assert b["tokens_per_s"] > 0 and b["memory_bytes_per_s"] > 0 and b["batch"] == 3' || fail "$(cat out.txt)"
-expect_text 2 "generates no text" "$LOCKSTEP" bench generate --model cnn
+expect_text 2 "does not generate text" "$LOCKSTEP" bench generate --model cnn
 expect_text 2 "--epochs" "$LOCKSTEP" bench generate --model gpt2 --epochs 3
 expect_text 2 "--ranks is an option of \`lockstep bench train\`" "$LOCKSTEP" bench generate --model gpt2 --ranks 2
 expect_text 2 "--tokens is an option of \`lockstep bench generate\`" "$LOCKSTEP" bench train --tokens 3

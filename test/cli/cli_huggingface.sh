@@ -50,9 +50,9 @@ expect 0 "" "$lockstep" eval --load plain --model ./plain $own --json
 expect 0 "" "$lockstep" plan --init plain $own
 expect 2 '^lockstep train: --init nowhere: No such file or directory$' "$lockstep" train --init nowhere $own
 expect 2 '--model plain/config.json is a language model' "$lockstep" predict --load plain $own
-expect 2 '^lockstep train: --layers belongs to --model gpt, llama and encoder; plain/config.json has its own$' "$lockstep" train --init plain --layers 3 $own
+expect 2 '^lockstep train: --layers applies only to --model gpt, llama and encoder; plain/config.json has its own$' "$lockstep" train --init plain --layers 3 $own
 mkdir named && cp plain/* named/ && sed 's/"use_cache"/"own_key": 3, "use_cache"/' plain/config.json > named/config.json
-expect 0 'warning: named/config.json: keys that are not known here, and are ignored: "own_key"$' "$lockstep" train --init named $own --steps 1 --eval-every -1 -n 2
+expect 0 'warning: named/config.json: ignoring unknown keys: "own_key"$' "$lockstep" train --init named $own --steps 1 --eval-every -1 -n 2
 [ "$(grep -c own_key err.txt)" = 1 ] || complain "a key is named more than once: $(cat err.txt)"
 
 # ---- a kill between saves leaves complete steps; the next run goes on ----
@@ -70,7 +70,7 @@ expect 0 "" "$lockstep" train --save killed --resume auto --steps $((step + 2))
 edit() { sed "$1" plain/config.json > "$2"; }
 from="--data text:text.txt --tokenizer plain --batch 4 --steps 1 --threads 1"
 edit 's/GPT2LMHeadModel/MambaForCausalLM/' unknown.json
-expect 2 '^lockstep train: --model: unknown.json: "architectures" is \["MambaForCausalLM"\]: GPT2LMHeadModel, .* are known$' "$lockstep" train --model unknown.json $from
+expect 2 '^lockstep train: --model: unknown.json: "architectures" is \["MambaForCausalLM"\]: GPT2LMHeadModel, .* are supported$' "$lockstep" train --model unknown.json $from
 edit 's/gelu_new/mish/' mish.json
 expect 2 '"activation_function" is "mish": the activations are gelu_new, gelu, relu and silu$' "$lockstep" train --model mish.json $from
 edit 's/"n_head": 2/"n_head": 3/' heads.json

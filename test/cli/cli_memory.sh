@@ -10,7 +10,7 @@ set -u
 expect() { check_command -E "$1" "$2" timeout -s KILL 100 "${@:3}" < /dev/null; }
 
 # ---- more than any machine has ----
-refused='would need [0-9.]+ (TiB|PiB) of memory, and .* available.*; --overcommit starts it nevertheless$'
+refused='would need [0-9.]+ (TiB|PiB) of memory, but .* available.*; --overcommit starts it nevertheless$'
 huge="--model gpt --layers 64 --width 131072 --heads 64 --vocabulary 512 --context 8 --batch 4 --data synthetic"
 train="$LOCKSTEP train $huge --steps 1 --threads 1"
 expect 2 "^lockstep train: this process $refused" $train
@@ -46,8 +46,8 @@ if ./with 77 grep -q 'MemAvailable: 77 kB' /proc/meminfo 2> /dev/null; then
     for want in shared replicated; do
         kib=$((($(host -n 2) + 1023) / 1024))
         expect 0 "" ./with $kib "$LOCKSTEP" train -n 2 --state $want $run
-        expect 2 "the 2 ranks would need .* and the host has .* available" ./with $((kib - 1)) "$LOCKSTEP" train -n 2 --state $want $run
-        expect 2 "the 2 ranks would need .* and the host has .* available" ./with $((kib - 1)) "$LOCKSTEP" run -n 2 "$LOCKSTEP" train --state $want $run
+        expect 2 "the 2 ranks would need .* but the host has .* available" ./with $((kib - 1)) "$LOCKSTEP" train -n 2 --state $want $run
+        expect 2 "the 2 ranks would need .* but the host has .* available" ./with $((kib - 1)) "$LOCKSTEP" run -n 2 "$LOCKSTEP" train --state $want $run
         expect 0 "" ./with $((kib - 1)) "$LOCKSTEP" train -n 2 --state $want $run --overcommit
         echo "overcommit = true" > over.conf
         expect 0 "" ./with $((kib - 1)) "$LOCKSTEP" train -n 2 --state $want $run --config over.conf
@@ -57,7 +57,7 @@ if ./with 77 grep -q 'MemAvailable: 77 kB' /proc/meminfo 2> /dev/null; then
     expect 2 "^lockstep train: --accumulate 16 would fit" ./with $(((enough + 1023) / 1024)) "$LOCKSTEP" train $run --batch 64
     expect 0 "" ./with 10 "$LOCKSTEP" plan $run
     grep -q 'this process would need' err.txt || complain "plan: $(cat err.txt)"
-    expect 2 "^lockstep bench: the 2 ranks would need 2.0 MiB of memory, and the host has 999.0 KiB available; --overcommit" ./with 999 "$LOCKSTEP" bench comm -n 2 --sizes 1M
+    expect 2 "^lockstep bench: the 2 ranks would need 2.0 MiB of memory, but the host has 999.0 KiB available; --overcommit" ./with 999 "$LOCKSTEP" bench comm -n 2 --sizes 1M
     # Whoever resumes on another machine decides anew.
     expect 0 "" ./with 10 "$LOCKSTEP" train $small --steps 1 --save other --overcommit
     expect 2 "would need" ./with 10 "$LOCKSTEP" train --resume other --save other --steps 2 --threads 1

@@ -42,17 +42,17 @@ train config --config run.conf
 # What is no mesh, or not that of -n or of the launcher.
 # shellcheck disable=SC2086
 {
-    refused "--mesh data=2 has 2 ranks, and -n 3 is 3: give one of the two, or the same number" "$LOCKSTEP" train $small --mesh data=2 -n 3
+    refused "--mesh data=2 has 2 ranks, but -n 3 is 3: give one of the two, or the same number" "$LOCKSTEP" train $small --mesh data=2 -n 3
     refused "--mesh: a mesh has no axis 'tensr' (did you mean tensor?)" "$LOCKSTEP" train $small --mesh data=2,tensr=2
     refused "--mesh: the mesh's axis data has no extent" "$LOCKSTEP" train $small --mesh data
-    refused "the mesh data=2,tensor=2 has 2 ranks along tensor, and plans can only use the axis data yet" "$LOCKSTEP" train $small --mesh data=2,tensor=2
+    refused "the mesh data=2,tensor=2 has 2 ranks along tensor, but plans support only the axis data so far" "$LOCKSTEP" train $small --mesh data=2,tensor=2
     refused "2 ranks along shard" "$LOCKSTEP" bench train --model mlp --steps 2 --mesh shard=2
-    refused "has 1 rank, and -n is 2" "$LOCKSTEP" plan -n 2 --model mlp --mesh data=1
-    refused "the mesh data=4 has 4 ranks, and there is 1" env WORLD_SIZE=1 RANK=0 "$LOCKSTEP" train $small --mesh data=4
+    refused "has 1 rank, but -n is 2" "$LOCKSTEP" plan -n 2 --model mlp --mesh data=1
+    refused "the mesh data=4 has 4 ranks, but there is 1" env WORLD_SIZE=1 RANK=0 "$LOCKSTEP" train $small --mesh data=4
     refused "--mesh is an option of \`lockstep bench train\`" "$LOCKSTEP" bench comm --mesh data=2
     refused "--batch 64 for 65 ranks" "$LOCKSTEP" train $small --mesh data=65
     "$LOCKSTEP" run -n 2 -- "$LOCKSTEP" train $small --mesh data=3 >out 2>&1
-    [ $? = 2 ] && grep -q 'the mesh data=3 has 3 ranks, and there are 2' out || fail "another mesh than the launcher's ranks: $(cat out)"
+    [ $? = 2 ] && grep -q 'the mesh data=3 has 3 ranks, but there are 2' out || fail "another mesh than the launcher's ranks: $(cat out)"
     "$LOCKSTEP" run -n 2 -- "$LOCKSTEP" train $small --mesh data=2 --json >run.json 2>err || fail "the mesh of the launcher's ranks: $(cat err)"
 }
 [ "$(hash_of run.json)" = "$(hash_of count.json)" ] || fail "lockstep run with --mesh: other bits: $(cat run.json)"

@@ -15,9 +15,9 @@ expect 2 "lr" "$lockstep" train --lr -1
 expect 2 "batch" "$lockstep" train --batch 0
 expect 2 "batch" "$lockstep" train --batch many
 expect 2 "model" "$lockstep" train --model resnet19
-expect 2 "device gpu: there is no such device; devices are auto, cpu, cuda and cuda:N" "$lockstep" train $small --device gpu
-expect 2 "device gpu: there is no such device" "$lockstep" train $small -n 2 --device gpu
-expect 2 "LOCKSTEP_DEVICE is 'gpu' in the environment: there is no such device" env LOCKSTEP_DEVICE=gpu "$lockstep" train $small
+expect 2 "device gpu: unknown device; devices are auto, cpu, cuda and cuda:N" "$lockstep" train $small --device gpu
+expect 2 "device gpu: unknown device" "$lockstep" train $small -n 2 --device gpu
+expect 2 "LOCKSTEP_DEVICE is 'gpu' in the environment: unknown device" env LOCKSTEP_DEVICE=gpu "$lockstep" train $small
 expect 2 "device" "$lockstep" plan --device gpu
 expect 2 "betas" "$lockstep" train $small --betas 0.9
 for options in "" "-n 2"; do
@@ -75,7 +75,7 @@ expect 0 "" "$lockstep" train --data mnist:tiny --classes 10 --steps 1
 expect 2 "classes 7: synthetic:3x8x8,classes=5 has 5 classes" "$lockstep" train --data synthetic:3x8x8,classes=5 --classes 7 --steps 1
 expect 2 "features 5: a sample of synthetic:64 has 64 features" "$lockstep" train --model mlp --data synthetic:64 --features 5
 expect 2 "features 5: a sample of synthetic:3x32x32,classes=10 has 3072 values, as an image" "$lockstep" train --data synthetic --features 5
-expect 2 "hidden belongs to --model mlp" "$lockstep" train --model cnn --hidden 5
+expect 2 "hidden applies only to --model mlp" "$lockstep" train --model cnn --hidden 5
 printf 'a,b,target\n1,2,1\n3,4,0\n5,6,1\n7,8,0\n' > numbers.csv
 for command in train "train -n 2" plan; do
     expect 2 "^lockstep [a-z]*: --gamma belongs to --schedule step" "$lockstep" $command --model mlp --gamma 0.5
@@ -83,14 +83,14 @@ for command in train "train -n 2" plan; do
     expect 2 "keep belongs to --save DIR" "$lockstep" $command --model mlp --keep 3
     expect 2 "save-every belongs to --save DIR" "$lockstep" $command --model mlp --save-every 3
     for loss in mse l1 bce; do
-        expect 2 "label-smoothing belongs to --loss cross_entropy; this model is trained with $loss" "$lockstep" $command --model mlp --data csv:numbers.csv --loss $loss --label-smoothing 0.1
+        expect 2 "label-smoothing applies only to --loss cross_entropy; this model is trained with $loss" "$lockstep" $command --model mlp --data csv:numbers.csv --loss $loss --label-smoothing 0.1
     done
 done
 expect 2 "base-batch belongs to --lr-scale" "$lockstep" train --model mlp --base-batch 32
 expect 0 "" "$lockstep" train --model mlp --steps 2 --threads 1 --schedule step --gamma 0.5 --step-size 1 --lr-scale sqrt --base-batch 32 --save kept --save-every 1 --keep 1
 expect 0 "" "$lockstep" train --resume kept --steps 3 --threads 1 # without --save
-expect 2 "stem belongs to --model resnet18" "$lockstep" plan --model resnet20 --stem cifar
-expect 2 "recompute belongs to --model resnet18, resnet20" "$lockstep" train --model cnn --recompute
+expect 2 "stem applies only to --model resnet18" "$lockstep" plan --model resnet20 --stem cifar
+expect 2 "recompute applies only to --model resnet18, resnet20" "$lockstep" train --model cnn --recompute
 "$lockstep" train --model mlp --data synthetic:4,count=64 --classes 3 --hidden 2 --steps 1 --json 2> /dev/null | grep -q '"parameters": *19' || complain "--classes with synthetic:4"
 expect 2 "batch 3 for 4 ranks.*--batch 4 or more" "$lockstep" train -n 4 --model mlp --batch 3 --steps 1
 expect 2 "batch 3 for 4 ranks" "$lockstep" plan -n 4 --model mlp --batch 3
@@ -123,7 +123,7 @@ for ranks in "" "-n 2"; do
     [ "$(wc -l < err.txt)" = 1 ] || complain "more than one line: $(cat err.txt)"
 done
 expect 2 "^lockstep predict: --model resnet20: run holds another model, of --model cnn" "$lockstep" predict --load run --model resnet20 --data synthetic:3x32x32,count=64
-expect 2 "^lockstep predict: --load: .* is of another model" "$lockstep" predict --load run/model.safetensors --model resnet20 --data synthetic:3x32x32,count=64
+expect 2 "^lockstep predict: --load: .* belongs to a different model" "$lockstep" predict --load run/model.safetensors --model resnet20 --data synthetic:3x32x32,count=64
 expect 2 "mean and --std for 2 channels: synthetic:3x32x32,count=64 has 3" "$lockstep" train $small --mean 1,2
 echo "junk" > junk.safetensors
 expect 2 "junk.safetensors" "$lockstep" train $small --init junk.safetensors
@@ -193,7 +193,7 @@ expect 2 "^lockstep run: old.txt: cannot create the directory: a file of that na
 expect 2 "^lockstep run: /dev/null: cannot create the directory: a file of that name exists" "$lockstep" run --log-dir /dev/null/below true
 # One message for all ranks.
 mistakes=("2 ^lockstep.bench:.backend.mpi: --backend mpi" "2 ^lockstep.bench:.backend.self --backend self"
-    "2 ^lockstep.bench:.the.4.ranks.would.need.3\.5.TiB.of.memory,.and.*.available.*--overcommit --sizes 900G")
+    "2 ^lockstep.bench:.the.4.ranks.would.need.3\.5.TiB.of.memory,.but.*.available.*--overcommit --sizes 900G")
 for mistake in "${mistakes[@]}"; do
     read -r status pattern options <<< "$mistake"
     for _ in 1 2 3; do

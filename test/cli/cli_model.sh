@@ -60,11 +60,11 @@ echo 'this is text' > text.so
 refused './text.so: it cannot be loaded' ./text.so
 echo 'int unrelated;' > empty.c
 build empty.c -o empty.so
-refused 'exports no model: define one with LK_EXPORT_MODEL' ./empty.so
+refused 'does not export a model: define one with LK_EXPORT_MODEL' ./empty.so
 sed 's/^LK_EXPORT_MODEL.*/LK_API lk_tensor lockstep_model(lk_tensor x, lk_model_options options) { return mine(x, options); }/' \
     "$SOURCE_DIR/examples/model_so.c" > bare.c
 build -Wno-missing-prototypes bare.c -o bare.so
-refused 'exports no model' ./bare.so
+refused 'does not export a model' ./bare.so
 cp -r "$SOURCE_DIR/include" newer
 sed -i 's/define LK_VERSION_MINOR .*/define LK_VERSION_MINOR 99/' newer/lockstep/base.h
 "$CC" -std=gnu11 -shared -fPIC -I newer "$SOURCE_DIR/examples/model_so.c" -o newer.so
@@ -82,11 +82,11 @@ done
 # Outputs that do not fit the data.
 model() { printf '#include <lockstep/model.h>\nstatic lk_tensor m(lk_tensor x, lk_model_options o) { (void)x, (void)o; return %s; }\nLK_EXPORT_MODEL(m)\n' "$2" > "$1.c" && build "$1.c" -o "$1.so"; }
 model narrow 'lk_linear(lk_flatten(x), "fc", 3)'
-refused '--model ./narrow.so --data synthetic:3x16x16: the model returns (N, 3), and the data has 10 classes: (N, 10) is needed' ./narrow.so
+refused '--model ./narrow.so --data synthetic:3x16x16: the model returns (N, 3), but the data has 10 classes: expected (N, 10)' ./narrow.so
 model images 'lk_conv2d(x, "conv", 10, 3)'
-refused 'the model returns 4 axes; (N, 10) is needed: the data has 10 classes' ./images.so
+refused 'the model returns 4 axes; expected (N, 10): the data has 10 classes' ./images.so
 model none '(lk_tensor){0}'
-refused 'the model returns no tensor' ./none.so
+refused 'the model does not return a tensor' ./none.so
 
 # Another model than that of the checkpoint: both are named.
 for other in cnn ./narrow.so; do

@@ -72,11 +72,11 @@ done
 # numbers NAME LABELS ROWS: a table with each label in so many rows
 numbers() { awk -v labels="$2" -v rows="$3" 'BEGIN { n = split(labels, l, " "); print "x,y,value"; for (r = 0; r < rows; r++) for (i = 1; i <= n; i++) printf "%d,%d,%s\n", r % 7, i, l[i] }' > "$1.csv"; }
 numbers price "100000 250000 618440 99" 20
-expect 0 "price.csv: the label, column 3 \('value'\), has 4 different whole numbers, .* numbers to predict; --loss cross_entropy takes them as classes" train --data csv:price.csv --label value --save run-price
+expect 0 "price.csv: the label, column 3 \('value'\), has 4 different whole numbers, .* numbers to predict; --loss cross_entropy treats them as classes" train --data csv:price.csv --label value --save run-price
 expect 0 "" "$LOCKSTEP" info run-price
 grep -q -- "--loss mse" out.txt && grep -Eq "target f32" out.txt || complain "a regression is recorded: $(cat out.txt)"
 numbers stars "3 1 5 2 4" 12
-expect 0 "stars.csv: the label, column 3 \('value'\), has 5 different whole numbers, 1 to 5: taken as classes; --loss mse predicts them as numbers" train --data csv:stars.csv --save run-stars
+expect 0 "stars.csv: the label, column 3 \('value'\), has 5 different whole numbers, 1 to 5: treated as classes; --loss mse predicts them as numbers" train --data csv:stars.csv --save run-stars
 [ "$(grep -c 'taken as' err.txt)" = 1 ] || complain "said more than once: $(cat err.txt)"
 expect 0 "" "$LOCKSTEP" info run-stars
 grep -q -- "--loss cross_entropy" out.txt && grep -q "5 classes" out.txt || complain "classes are recorded: $(cat out.txt)"
@@ -87,10 +87,10 @@ expect 0 "" "$LOCKSTEP" predict --load run-stars --data csv:few.csv --csv --thre
 [ "$(cut -d, -f2 out.txt | tr '\n' ' ')" = "label 2 4 " ] || complain "two of the five classes: $(cat out.txt)"
 expect 0 "" "$LOCKSTEP" eval --load run-price --data csv:few.csv --threads 1 # two whole numbers, and still a regression
 grep -q "mae" out.txt || complain "a regression: $(cat out.txt)"
-expect 2 "unknown-label belongs to labels of classes; this model predicts numbers" "$LOCKSTEP" eval --load run-price --data csv:few.csv --unknown-label skip
+expect 2 "unknown-label applies only to labels of classes; this model predicts numbers" "$LOCKSTEP" eval --load run-price --data csv:few.csv --unknown-label skip
 expect 2 "'100000' is not a class of the training data: known are '1', '2', '3', '4', '5'" "$LOCKSTEP" eval --load run-stars --data csv:price.csv --unknown-label refuse
 expect 0 "" train --data csv:price.csv --loss cross_entropy --save run-forced
-grep -q "taken as" err.txt && complain "nothing was inferred: $(cat err.txt)"
+grep -q "treated as" err.txt && complain "nothing was inferred: $(cat err.txt)"
 expect 0 "" "$LOCKSTEP" info run-forced
 grep -q "4 classes" out.txt || complain "classes by --loss: $(cat out.txt)"
 expect 0 "" train --data csv:stars.csv --loss l1

@@ -51,11 +51,11 @@ if head -c 4096 a/model.safetensors | grep -aq '"BF16"'; then fail "rounded weig
 # Under another precision, and back.
 # shellcheck disable=SC2086
 run_train other --model cnn $image --dtype f32 --steps 14 --save a --resume auto
-grep -q 'saved by a run in bf16 and goes on in f32' other.err || fail "no word of the change: $(cat other.err)"
+grep -q 'saved by a run in bf16 and continues in f32' other.err || fail "no word of the change: $(cat other.err)"
 grep -q '"dtype":"f32"' a/state.json || fail "state.json: $(cat a/state.json)"
 # shellcheck disable=SC2086
 run_train back --model cnn $image --dtype bf16 --steps 16 --save a --resume auto -n 2
-grep -q 'saved by a run in f32 and goes on in bf16' back.err || fail "no word of the change: $(cat back.err)"
+grep -q 'saved by a run in f32 and continues in bf16' back.err || fail "no word of the change: $(cat back.err)"
 
 "$LOCKSTEP" plan --model cnn --dtype bf16 > out || fail "plan: $(cat out)"
 grep -q '^master weights' out || fail "plan does not list the master weights: $(cat out)"

@@ -64,7 +64,7 @@ expect_text 2 "none of its 1 images" "$LOCKSTEP" predict --load run --threads 1 
 expect_text 2 "nowhere.png: cannot open: No such file" "$LOCKSTEP" predict --load run nowhere.png
 mkdir empty
 expect_text 2 "empty: the directory has no PNG or JPEG file" "$LOCKSTEP" predict --load run empty
-expect_text 2 "image files and --data exclude each other" "$LOCKSTEP" predict --load run --data folder:set large.png
+expect_text 2 "image files and --data are mutually exclusive" "$LOCKSTEP" predict --load run --data folder:set large.png
 "$LOCKSTEP" train --model mlp --steps 2 --threads 1 --save numbers 2> /dev/null
 expect_text 2 "large.png: the model in numbers reads features, not images" "$LOCKSTEP" predict --load numbers large.png
 expect_text 2 "large.png: image files need a checkpoint directory" "$LOCKSTEP" predict --load run/model.safetensors --model cnn large.png
@@ -90,5 +90,5 @@ expect_text 0 "" "$LOCKSTEP" predict --load kinds large.png --top 3
 grep -Eq '^large.png  [012] [0-9.]+ %, [012] [0-9.]+ %, [012] [0-9.]+ %$' out.txt || fail "an array's model: $(cat out.txt)"
 "$LOCKSTEP" train --model mlp --data npz:reals.npz --steps 2 --batch 8 --save reals 2> err.txt || fail "$(cat err.txt)"
 expect_text 0 "" "$LOCKSTEP" predict --load reals large.png
-expect_text 2 "--top belongs to models of classes; this one predicts numbers" "$LOCKSTEP" predict --load reals large.png --top 2
+expect_text 2 "--top applies only to models of classes; this one predicts numbers" "$LOCKSTEP" predict --load reals large.png --top 2
 echo ok

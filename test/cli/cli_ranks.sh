@@ -122,12 +122,12 @@ once 'data_batch_3.bin: record 1, .* has label 11' --data cifar10:labels
 once 'cnn needs images' --data synthetic:64
 once 'batch 2 for 3 ranks' --batch 2
 once 'none.safetensors: cannot open' --init none.safetensors
-once 'is of another model' --init one --model resnet20
+once 'belongs to a different model' --init one --model resnet20
 once 'one already holds a checkpoint' --save one
 once 'nowhere holds no checkpoint' --resume nowhere
 once 'mean and --std for 2 channels' --mean 1,2
 once 'momentum' --momentum 0.9
-once 'trace-steps belongs to' --trace-steps 5
+once 'trace-steps requires' --trace-steps 5
 once 'tensorboard /proc/none: cannot create' --tensorboard /proc/none
 rm -rf nowhere
 

@@ -51,7 +51,7 @@ expect 0 "" "$lockstep" predict --load run --threads 1 --count 2 --csv --top 9 #
 awk -F, 'NF != 17 { exit 1 }' out.txt || complain "a CSV with more names than values: $(cat out.txt)"
 expect 0 "" "$lockstep" predict --load run --threads 1 --count 2 --top 2
 grep -Eq '^     0  [0-4] [0-9.]+ %, [0-4] [0-9.]+ %  (right|wrong)' out.txt || complain "predict: $(cat out.txt)"
-expect 2 "json and --csv exclude each other" "$lockstep" predict --load run --json --csv
+expect 2 "json and --csv are mutually exclusive" "$lockstep" predict --load run --json --csv
 expect 2 "first 75: there are 75 samples" "$lockstep" predict --load run --first 75
 
 expect 2 "model cnn: run holds another model, of --model mlp" "$lockstep" eval --load run --model cnn
@@ -136,7 +136,7 @@ expect 2 "^lockstep train: step-00000022/optimizer.safetensors is damaged" "$loc
 expect 2 "both/step-00000015 holds no checkpoint: it does not exist" "$lockstep" train --resume both/step-00000015 --threads 1
 
 # Resuming on data that have changed: a warning, whatever they are; none for a copy of them elsewhere.
-changed='the training set is not the one that changed was trained on: it has as many samples, and other contents'
+changed='the training set is not the one that changed was trained on: it has as many samples, but different contents'
 # same_data OPTIONS…, other_data TEXT OPTIONS…: a run goes on without a warning, or with it
 same_data() {
     expect 0 "resumed changed at step" "$lockstep" train --save changed --resume auto --threads 1 --steps $((++last)) "$@"
@@ -162,7 +162,7 @@ sed -i '60s/^[0-9]*/99/' copy.csv
 other_data "$changed" -n 2
 same_data # since the last save
 echo 1.5,2.5,1 >> copy.csv
-other_data 'the training set is not the one that changed was trained on: it has 101 samples, and had 100'
+other_data 'the training set is not the one that changed was trained on: it has 101 samples, but had 100'
 awk 'BEGIN { for (i = 0; i < 20000; i++) printf "%c", 97 + i * i % 23 }' > words.txt
 begin_data --model gpt --layers 1 --width 8 --heads 1 --context 8 --data text:words.txt --tokenizer byte
 same_data
@@ -269,7 +269,7 @@ expect 0 "" "$lockstep" train --save further --resume half -n 1 --epochs 5 --thr
 expect 2 "model cnn: half holds another model, of --model mlp" "$lockstep" train --save half --resume auto --model cnn
 expect 2 "model cnn: half holds another model, of --model mlp" "$lockstep" train --save half --resume auto --model cnn -n 2
 expect 2 "trained on samples of features f32 \(20\) with 5 classes.*features f32 \(21\) with 5 classes" "$lockstep" train --save half --resume auto --data synthetic:21,classes=5 -n 1
-expect 2 "another optimizer, or with other frozen parameters" "$lockstep" train --save half --resume auto --freeze 'fc1.*' -n 1
+expect 2 "a different optimizer, or with different frozen parameters" "$lockstep" train --save half --resume auto --freeze 'fc1.*' -n 1
 expect 2 "optimizer" "$lockstep" train --save half --resume auto --optimizer sgd -n 1
 
 # ---- partial weights, frozen and grouped parameters ----
@@ -292,7 +292,7 @@ expect 2 "a factor of 0 trains nothing: write frozen" "$lockstep" train --model 
 expect 2 "lr is a factor" "$lockstep" train --model cnn $cnn --group 'fc1.*:lr=fast'
 expect 2 "a pattern is empty" "$lockstep" train --model cnn $cnn --freeze 'fc1.*;'
 expect 2 "share no tensor" "$lockstep" train --model cnn $cnn --init-partial run
-expect 2 "init-partial exclude each other" "$lockstep" train --model cnn $cnn --init-partial four --init four
+expect 2 "init-partial are mutually exclusive" "$lockstep" train --model cnn $cnn --init-partial four --init four
 expect 2 "init-partial.*no.such" "$lockstep" train --model cnn $cnn --init-partial no-such.safetensors
 
 # ---- the final rate of the cosine ----

@@ -47,9 +47,9 @@ same whole again
 # shellcheck disable=SC2086
 train 2 moved --steps 2 --state shared --keep-cores $mlp
 "$LOCKSTEP" train --threads 1 --save moved --resume auto --backend tcp --steps 4 > out.txt 2>&1 || { cat out.txt >&2; exit 1; }
-grep -q -- '--state shared of the record is not possible here; the state is replicated: the ranks have no memory in common' out.txt
+grep -q -- '--state shared of the record is not supported here; the state is replicated: the ranks share no memory' out.txt
 "$LOCKSTEP" train --threads 1 --save moved --resume auto --steps 8 > out.txt 2>&1 || { cat out.txt >&2; exit 1; }
-! grep -q 'not possible' out.txt
+! grep -q 'not supported' out.txt
 same whole moved
 status=0
 "$LOCKSTEP" train --threads 1 --save moved --resume auto --backend tcp --state shared --steps 9 > out.txt 2>&1 || status=$?
@@ -107,6 +107,6 @@ refuse() { # refuse TEXT COMMAND...
     "$@" > out.txt 2>&1 || code=$?
     if [ "$code" != 2 ] || ! grep -q "$text" out.txt; then echo "exit status $code, no '$text' in:"; cat out.txt; exit 1; fi
 }
-refuse "have no memory in common" "$LOCKSTEP" train -n 2 --model mlp --steps 1 --backend tcp --state shared
+refuse "share no memory" "$LOCKSTEP" train -n 2 --model mlp --steps 1 --backend tcp --state shared
 refuse "does not compute in" env LOCKSTEP_DEVICE=guarded "$LOCKSTEP" train -n 2 --model mlp --steps 1 --state shared
 refuse "not one of auto|shared|replicated" "$LOCKSTEP" train --model mlp --state common

@@ -138,8 +138,8 @@ expect 2 "--out is missing" "$LOCKSTEP" data tokenize input.txt --tokenizer byte
 expect 2 "input.txt: cannot create the directory: a file of that name exists" "$LOCKSTEP" data tokenize input.txt --tokenizer byte --out input.txt/new.bin
 expect 0 "" "$LOCKSTEP" data tokenize input.txt --tokenizer byte --out no/such/bytes.bin
 [ -s no/such/bytes.bin ] || complain "data tokenize does not create the directory of --out"
-expect 2 "--dir belongs to .data get" "$LOCKSTEP" data tokenize input.txt --tokenizer byte --out new.bin --dir x
-expect 2 "--out belongs to .data tokenize" "$LOCKSTEP" data get mnist --out x
+expect 2 "--dir is an option of .data get" "$LOCKSTEP" data tokenize input.txt --tokenizer byte --out new.bin --dir x
+expect 2 "--out is an option of .data tokenize" "$LOCKSTEP" data get mnist --out x
 expect 2 "did you mean .data tokenize" "$LOCKSTEP" data tokenise input.txt
 (ulimit -f 2; expect 1 "new.bin: cannot write: File too large" "$LOCKSTEP" data tokenize input.txt input.txt --tokenizer byte --out new.bin; exit "$wrong") || wrong=$((wrong + 1))
 for left in new.bin* *.tmp.*; do [ -e "$left" ] && complain "$left is left after failures"; done
@@ -154,7 +154,7 @@ echo "short" > short.txt
 refuse 'short.txt has 6 tokens, 5 of them for training: a context of 12 needs at least 13; use a shorter --context' text:short.txt --tokenizer char
 mkdir mixed
 cp input.txt tokens.bin mixed
-refuse 'mixed/tokens.bin has a zero byte, so it is not a text' text:mixed --tokenizer tokenizer.json
+refuse 'mixed/tokens.bin contains a NUL byte, so it is not text' text:mixed --tokenizer tokenizer.json
 refuse 'text:input.txt needs a tokenizer: byte, char' text:input.txt
 refuse 'nowhere.txt' text:nowhere.txt --tokenizer char
 refuse 'packed documents need an end token, which byte does not have: --packing windows' jsonl:corpus.jsonl --text-field body --tokenizer byte
@@ -163,7 +163,7 @@ refuse "corpus.jsonl: line 1 has no field 'label'" jsonl:corpus.jsonl --text-fie
 sed '7s/}$//' corpus.jsonl > broken.jsonl
 refuse 'broken.jsonl: line 7, byte [0-9]*: expected' jsonl:broken.jsonl --text-field body --tokenizer tokenizer.json
 printf 'x' >> plain.bin
-refuse 'plain.bin has [0-9]* bytes, which are no tokens of 2 bytes each' tokens:plain.bin --vocabulary 300
+refuse 'plain.bin has [0-9]* bytes, which is not a whole number of 2-byte tokens' tokens:plain.bin --vocabulary 300
 { printf '\x88\xd8\x34\x01\x02\0\0\0'; head -c 2000 /dev/zero; } > version.bin
 refuse "version.bin has llm.c's header 20240520 in version 2" tokens:version.bin --vocabulary 300
 refuse 'tokens of a vocabulary of 257, but the tokenizer byte has 256' tokens:tokens.bin --tokenizer byte
@@ -171,10 +171,10 @@ refuse 'tokens of a vocabulary of 257, but the tokenizer byte has 256' tokens:to
 refuse 'beyond.bin: token 20 is 257, but the vocabulary has 257 tokens' tokens:beyond.bin --batch 2000 --holdout 0.1
 printf '\0\0\0\200%.0s' {1..100} > large.u32
 refuse 'large.u32: token [0-9]* is 2147483648, and ids are below 2\^31' tokens:large.u32 --vocabulary 300 --holdout 0.1
-refuse 'has a validation set of its own' tokens:tokens.bin,tokens.bin --holdout 0.1
-refuse '--packing belongs to --data text, jsonl, tokens' synthetic --packing windows
-refuse '--text-field belongs to --data jsonl' text:input.txt --text-field body --tokenizer char
-refuse '--token-type belongs to --data tokens' text:input.txt --token-type u16 --tokenizer char
+refuse 'has its own validation set' tokens:tokens.bin,tokens.bin --holdout 0.1
+refuse '--packing applies only to --data text, jsonl, tokens' synthetic --packing windows
+refuse '--text-field applies only to --data jsonl' text:input.txt --text-field body --tokenizer char
+refuse '--token-type applies only to --data tokens' text:input.txt --token-type u16 --tokenizer char
 refuse 'unknown data set: txt \(did you mean text\?\)' txt:input.txt
 
 exit $((wrong > 0))

@@ -67,7 +67,7 @@ run("train", "--resume", "auto", "--save", "saved", "--steps", "2", "--lr", "0",
 check_ends("saved", "a resumed one")
 assert open("saved/generation_config.json", "rb").read() == open("generation/generation_config.json", "rb").read(), "generation_config.json changed on resuming"
 edit(copy("wrong") + "/generation_config.json", eos_token_id="end")
-assert b'wrong/generation_config.json: "eos_token_id" is "end": a token id is needed' in run("generate", "--load", "wrong", "--prompt", "x", code=2).stderr
+assert b'wrong/generation_config.json: "eos_token_id" is "end": expected a token id' in run("generate", "--load", "wrong", "--prompt", "x", code=2).stderr
 
 # ---- stop strings and special tokens ----
 tokenizer["added_tokens"].append(dict(id=end, content=names[end], single_word=False, lstrip=False, rstrip=False, normalized=False, special=True))

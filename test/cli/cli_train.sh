@@ -32,7 +32,7 @@ fi
 "$LOCKSTEP" eval --load run/model.safetensors $small --json | cmp - eval.json
 [ "$("$LOCKSTEP" predict --load run $small --first 3 --count 5 --json | wc -l)" = 5 ] || fail "predict"
 
-# A configuration file is equivalent to options, and the command line has precedence.
+# A configuration file is equivalent to options, and the command line takes precedence.
 printf 'model = cnn  # the small one\ndata = synthetic:3x32x32,count=192\nepochs = 9\nthreads = 1\n' > run.conf
 "$LOCKSTEP" train --config run.conf --epochs 2 --json 2> /dev/null | field hash > conf.hash
 [ "$(cat conf.hash)" = "$hash" ] || fail "the configuration file changed the result"

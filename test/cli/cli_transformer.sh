@@ -83,12 +83,12 @@ least=$(total --recompute-blocks 5 | field total)
 [ "$least" -lt "$all" ] || fail "the last block saves memory: $all bytes with it, $least without"
 total --memory "$least" > plan.json || fail "a budget of $least: $(cat err.txt)"
 [ "$(field recomputed_blocks < plan.json)" = 5 ] && [ "$(field total < plan.json)" = "$least" ] || fail "a budget of $least: $(cat plan.json)"
-refuse 'MiB are needed' plan --model gpt --layers 6 --heads 2 --width 64 --context 64 --batch 16 --memory $((least - 1))
+refuse 'MiB are required' plan --model gpt --layers 6 --heads 2 --width 64 --context 64 --batch 16 --memory $((least - 1))
 refuse '--recompute-blocks 7: gpt has 6 blocks' plan --model gpt --recompute-blocks 7
-refuse 'at least [0-9.]* MiB are needed, with blocks recomputed' plan --model gpt --memory 1MiB
+refuse 'at least [0-9.]* MiB are required even with recomputed blocks' plan --model gpt --memory 1MiB
 refuse "--memory 'much': expected a number" plan --model gpt --memory much
 refuse 'remove --recompute' plan --model gpt --memory 1GiB --recompute
-refuse '--memory belongs to transformers' plan --model cnn --memory 1GiB
+refuse '--memory applies only to transformers' plan --model cnn --memory 1GiB
 
 # --download is for the public data sets alone: a transformer's own data is not replaced by one of them.
 for data in "" "--data text:text.txt --tokenizer char"; do
@@ -97,15 +97,15 @@ done
 
 # Mistakes.
 refuse '5 heads do not divide the width 32' plan --model gpt --heads 5 --width 32
-refuse '--kv-heads belongs to --model llama' plan --model gpt --kv-heads 2
-refuse '--layers belongs to --model gpt, llama and encoder; gpt2 has its own' plan --model gpt2 --layers 3
+refuse '--kv-heads applies only to --model llama' plan --model gpt --kv-heads 2
+refuse '--layers applies only to --model gpt, llama and encoder; gpt2 has its own' plan --model gpt2 --layers 3
 refuse '--context 2048: gpt2 has 1024 positions' plan --model gpt2 --context 2048
-refuse '--layers belongs to transformers' plan --model cnn --layers 3
+refuse '--layers applies only to transformers' plan --model cnn --layers 3
 refuse 'needs text' plan --model gpt --data synthetic:3x32x32
-refuse 'the data has a vocabulary of [0-9]+ tokens, and gpt one of 3' plan --model gpt $small --data text:text.txt --tokenizer char --vocabulary 3
+refuse 'the data has a vocabulary of [0-9]+ tokens, but gpt has one of 3' plan --model gpt $small --data text:text.txt --tokenizer char --vocabulary 3
 refuse 'predicts a class of each text' plan --model encoder $small --data text:text.txt --tokenizer char
 refuse '--loss mse: gpt is trained with cross_entropy' plan --model gpt --loss mse
-refuse '--stem belongs to --model resnet18; gpt does not use it' plan --model gpt --stem cifar
+refuse '--stem applies only to --model resnet18; gpt does not use it' plan --model gpt --stem cifar
 # Label smoothing is not ignored: the first loss is another one.
 for smoothing in 0 0.3; do
     "$LOCKSTEP" train --model gpt $small --data text:text.txt --tokenizer char --steps 1 --batch 4 --eval-every -1 --label-smoothing $smoothing --json 2> err.txt > smooth-$smoothing.json || fail "smoothing: $(cat err.txt)"

@@ -13,7 +13,7 @@ wrong=0
 complain() { echo "$*" >&2; wrong=1; }
 for shell in bash zsh fish; do "$LOCKSTEP" completion $shell > $shell.txt 2> err.txt || complain "completion $shell: $(cat err.txt)"; done
 "$LOCKSTEP" completion tcsh > out.txt 2> err.txt
-[ $? = 2 ] && grep -q "no completion for 'tcsh': choose from bash, zsh and fish" err.txt || complain "completion tcsh: $(cat err.txt)"
+[ $? = 2 ] && grep -q "no completion for 'tcsh': expected bash, zsh or fish" err.txt || complain "completion tcsh: $(cat err.txt)"
 mkdir files pictures
 cp bash.txt files/lockstep && cp zsh.txt files/_lockstep
 touch prices.csv 'two words.csv'

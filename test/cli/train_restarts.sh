@@ -62,11 +62,11 @@ job=
 [ $code = 137 ] && [ "$(grep -c 'starting all ranks again' run.txt)" = 1 ] || complain "one restart, two failures: exit status $code: $(grep -vE '^(saved|epoch)' run.txt)"
 
 "${train[@]}" --steps 5 --max-restarts 1 > out.txt 2>&1 || complain "without --save: $(cat out.txt)"
-grep -q 'without --save, ranks that are started again start from the beginning' out.txt || complain "without --save: $(cat out.txt)"
+grep -q 'without --save, restarted ranks start from the beginning' out.txt || complain "without --save: $(cat out.txt)"
 "${train[@]}" --steps 5 --max-restarts 3 --data nothing > out.txt 2>&1
 code=$?
 [ $code = 2 ] && ! grep -q 'again: restart' out.txt || complain "a mistake: exit status $code: $(cat out.txt)"
 "$LOCKSTEP" train --model mlp --data synthetic:64,count=200 --max-restarts 1 --steps 1 > out.txt 2>&1
 code=$?
-[ $code = 2 ] && grep -q -- '--max-restarts belongs to -n N' out.txt || complain "without -n: exit status $code: $(cat out.txt)"
+[ $code = 2 ] && grep -q -- '--max-restarts requires -n N' out.txt || complain "without -n: exit status $code: $(cat out.txt)"
 exit $wrong

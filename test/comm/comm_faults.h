@@ -493,7 +493,7 @@ typedef struct fault_round {
 /* The table's text for a rank that a signal stopped. */
 static const char *stopped_text(void)
 {
-    return fault_backend ? "does not answer, though its host does" : "stopped by a signal";
+    return fault_backend ? "is not responding, though its host is" : "stopped by a signal";
 }
 
 /* A rank's process: 0 when it got the expected error. */

@@ -412,7 +412,7 @@ static int without_memory(int rank, void *user)
     const char *text = lk_context_error(context);
     bool        is_cause = rank == (files ? 0 : 1);
     bool        reported = !is_cause || (files ? strstr(text, "Too many open files") != NULL
-                                               : status == LK_ENOMEM && strstr(text, "no memory"));
+                                               : status == LK_ENOMEM && strstr(text, "out of memory"));
     if (!reported) fprintf(stderr, "rank %d: %s\n", rank, text);
     status = lk_comm_barrier(comm, NULL); /* the group has not failed */
     lk_comm_free(comm);

@@ -188,7 +188,7 @@ static void refuse_scatter(rank_test *t)
     lk_work *work;
     bool     equal = t->size == 6;
     CHECK(lk__comm_reduce_scatter_host(t->comm, data, data, 1, LK_F32, LK_SUM, &work) == LK_EUNSUPPORTED && !work);
-    CHECK(strstr(lk_context_error(t->context), equal ? "no subtree" : "different numbers"), "%s",
+    CHECK(strstr(lk_context_error(t->context), equal ? "do not form a subtree" : "different numbers"), "%s",
           lk_context_error(t->context));
     if (equal)
         reduce_across(t);
@@ -359,7 +359,7 @@ static void all_hosts_report_the_faulty_rank(void)
             expect_everywhere(DIES_ON_ITS_HOST, 8, each, LK_EIO, "died");
             expect_everywhere(DIES_ACROSS, 8, each, LK_EIO, "died");
         }
-        expect_everywhere(STOPS, 8, each, LK_ETIMEOUT, "did not do its part");
+        expect_everywhere(STOPS, 8, each, LK_ETIMEOUT, "did not complete within");
         expect_everywhere(ABORTS, 8, each, LK_ECANCELED, "no more");
         expect_everywhere(LEAVES, 8, each, LK_EIO, "left the group");
     }

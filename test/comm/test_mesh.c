@@ -133,19 +133,19 @@ static void a_text_that_is_no_mesh_is_explained(void)
         {"data=2,", 0, 0, LK_EINVAL, "has no name"},
         {"=2", 0, 0, LK_EINVAL, "has no name"},
         {"data", 0, 0, LK_EINVAL, "the mesh's axis data has no extent: its number of ranks, as in data=2"},
-        {"data=", 0, 0, LK_EINVAL, "the extent of the mesh's axis data is '': a number of ranks from 1 on is expected"},
+        {"data=", 0, 0, LK_EINVAL, "the extent of the mesh's axis data is '': expected a number of ranks of at least 1"},
         {"data=0", 0, 0, LK_EINVAL, "data is '0'"},
         {"data=-2", 0, 0, LK_EINVAL, "data is '-2'"},
         {"data=2x", 0, 0, LK_EINVAL, "data is '2x'"},
-        {"data=99999999999999999999", 0, 0, LK_EINVAL, "is expected"},
+        {"data=99999999999999999999", 0, 0, LK_EINVAL, "expected a number of ranks"},
         {"data=2,tensor=4,data=2", 0, 0, LK_EINVAL, "the mesh names the axis data twice"},
         {"tensr=2", 0, 0, LK_EINVAL, "a mesh has no axis 'tensr' (did you mean tensor?)"},
         {"dp=2", 0, 0, LK_EINVAL, "a mesh has no axis 'dp'; its axes are data, shard, tensor, pipeline and expert"},
         {"data=65536,tensor=65536", 0, 0, LK_EINVAL, "more ranks than can be numbered"},
         {"data=2,tensor=4", 6, 0, LK_EMISMATCH,
-         "the mesh data=2,tensor=4 has 8 ranks, and there are 6: the product of its extents must be the number of "
+         "the mesh data=2,tensor=4 has 8 ranks, but there are 6: the product of its extents must be the number of "
          "ranks"},
-        {"data=2", 1, 0, LK_EMISMATCH, "has 2 ranks, and there is 1"},
+        {"data=2", 1, 0, LK_EMISMATCH, "has 2 ranks, but there is 1"},
         {"data=2", 0, 2, LK_EINVAL, "rank 2 is out of range in a mesh of 2 ranks"},
         {"data=2", 2, -1, LK_EINVAL, "rank -1 is out of range"},
         {NULL, -3, 0, LK_EINVAL, "out of range"},
@@ -199,7 +199,7 @@ static void use_groups(rank_test *t)
     lk_comm    *group = t->comm;
     CHECK(lk_mesh_size(mesh) == t->size && lk_mesh_rank(mesh) == t->rank);
     CHECK(lk_mesh_group(mesh, LK_AXIS_TENSOR, &group) == LK_EINVAL && !group &&
-              strstr(lk_context_error(t->context), "has no group along tensor: it is made by lk_mesh_create_groups"),
+              strstr(lk_context_error(t->context), "has no group along tensor: create it with lk_mesh_create_groups"),
           "%s", lk_context_error(t->context));
     REQUIRE(lk_mesh_create_groups(mesh, few, 2) == LK_OK, "%s", lk_context_error(t->context));
     check_group(t, mesh, &o, LK_AXIS_TENSOR);
@@ -235,15 +235,15 @@ static void differ_in_lists(rank_test *t)
 {
     lk_mesh *mesh = make_mesh(t->context, "data=2,tensor=2", t->comm, 0);
     unsigned sets[] = {t->rank == 2 ? LK_AXIS_DATA : LK_AXIS_TENSOR};
-    CHECK(
-        lk_mesh_create_groups(mesh, sets, 1) == LK_EMISMATCH &&
-            strstr(lk_context_error(t->context), "rank 2 has another mesh than rank 0, or makes other groups of it") &&
-            strstr(lk_context_error(t->context), "test_mesh.c:"),
-        "%s", lk_context_error(t->context));
+    CHECK(lk_mesh_create_groups(mesh, sets, 1) == LK_EMISMATCH &&
+              strstr(lk_context_error(t->context),
+                     "rank 2 has a different mesh than rank 0, or creates different groups") &&
+              strstr(lk_context_error(t->context), "test_mesh.c:"),
+          "%s", lk_context_error(t->context));
     lk_mesh_free(mesh);
     mesh = make_mesh(t->context, t->rank == 1 ? "tensor=2,data=2" : "data=2,tensor=2", t->comm, 0);
     CHECK(lk_mesh_create_groups(mesh, (unsigned[]){LK_AXIS_DATA}, 1) == LK_EMISMATCH &&
-              strstr(lk_context_error(t->context), "rank 1 has another mesh"),
+              strstr(lk_context_error(t->context), "rank 1 has a different mesh"),
           "%s", lk_context_error(t->context));
     lk_mesh_free(mesh);
     CHECK(lk_comm_barrier(t->comm, NULL) == LK_OK, "%s", lk_comm_error(t->comm)); /* the group goes on */

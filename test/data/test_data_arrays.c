@@ -195,7 +195,7 @@ static void names_tell_training_from_test(void)
     lk_dataset_free(d);
     options.holdout = 0.5;
     CHECK_FAILS(context, lk_dataset_open(context, of("npz", "keras.npz"), LK_SPLIT_TEST, &options, &d), LK_EINVAL,
-                "test set of its own");
+                "has its own test set");
 }
 
 static void tensors_give_a_field_each(void)

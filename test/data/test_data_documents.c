@@ -119,7 +119,7 @@ static void invalid_utf8_is_replaced_and_said(void)
     write_byte_tokenizer(place("tokenizer.json"));
     log_text[0] = 0;
     CHECK_OK(context, open_text("text", text, sizeof text - 1, LK_SPLIT_TRAIN, &o, &d));
-    CHECK(strstr(log_text, "data: 3 sequences of bytes are not UTF-8; each became U+FFFD"));
+    CHECK(strstr(log_text, "data: 3 sequences of bytes are not UTF-8; each was replaced by U+FFFD"));
     CHECK(lk_dataset_text(d, &info));
     list_tokens(d, true, got);
     for (int64_t i = 0; i + 1 < info.tokens; i++) CHECK(got[i] == (unsigned char)wanted[i]);
@@ -169,7 +169,7 @@ static void files_of_a_directory_are_documents(void)
     for (int i = 0; i < n - 2; i++) CHECK(got[i] == wanted[i]);
     lk_dataset_free(d);
     write_file(place("folder/z.png"), "\x89PNG\r\n\x1a\n\0\0", 10);
-    CHECK_FAILS(context, open_as("text", root, LK_SPLIT_TRAIN, &o, &d), LK_EFORMAT, "folder/z.png has a zero byte");
+    CHECK_FAILS(context, open_as("text", root, LK_SPLIT_TRAIN, &o, &d), LK_EFORMAT, "folder/z.png contains a NUL byte");
     o.tokenizer = "byte", o.packing = 0;
     CHECK_FAILS(context, open_as("text", root, LK_SPLIT_TRAIN, &o, &d), LK_EINVAL,
                 "end token, which byte does not have", "--packing windows");
@@ -266,7 +266,7 @@ static void mistakes_in_texts_are_named(void)
         {"{\"text\": \"a\"}\n{\"text\": 5}\n", {"line 2: the field 'text' is not a string", ""}},
         {"{\"text\": \"a\xff\"}\n", {"line 1, byte 12", "not UTF-8"}},
         {"{\"text\": \"\\ud800\"}\n", {"line 1, byte 11", "surrogate"}},
-        {"{\"text\": \"a\"} x\n", {"line 1", "something follows the value"}},
+        {"{\"text\": \"a\"} x\n", {"line 1", "trailing characters after the value"}},
         {"\n \n", {"is empty", ""}},
         {"{\"text\": \"\"}\n", {"is empty", ""}},
     };

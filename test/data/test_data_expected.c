@@ -121,7 +121,7 @@ static void rows_to_predict_need_no_label(void)
     lk_open_options    options = expecting(trained, 2);
     lk_dataset        *d;
     CHECK_FAILS(context, open_csv("a,b,c\n1,2,3\n", &options, &d), LK_EINVAL, "no column 'kind'");
-    CHECK_FAILS(context, open_csv("1,2,3\n", &options, &d), LK_EFORMAT, "3 columns: 3 features and a label are needed");
+    CHECK_FAILS(context, open_csv("1,2,3\n", &options, &d), LK_EFORMAT, "3 columns: expected 3 features and a label");
     options.label_optional = true;
     check_rows("a,b,c\n1,2,3\n4,5,6\n", &options, 2, features, NULL);
     check_rows("c,b,a,id\n3,2,1,0\n6,5,4,1\n", &options, 2, features, NULL);
@@ -134,7 +134,7 @@ static void rows_to_predict_need_no_label(void)
     options = expecting(older, 2);
     check_rows("label,c,b,a\ncow,3,2,1\nbee,6,5,4\n", &options, 2, features, (int32_t[]){2, 1});
     check_rows("c,b,a,kind\n3,2,1,cow\n6,5,4,bee\n", &options, 2, features, (int32_t[]){2, 1});
-    CHECK_FAILS(context, open_csv("id,c,b,a\n0,3,2,1\n", &options, &d), LK_EFORMAT, "3 features and a label are needed");
+    CHECK_FAILS(context, open_csv("id,c,b,a\n0,3,2,1\n", &options, &d), LK_EFORMAT, "expected 3 features and a label");
     options.label_optional = true;
     check_rows("c,b,a\n3,2,1\n6,5,4\n", &options, 2, features, NULL);
     check_rows("id,c,b,a\n0,3,2,1\n1,6,5,4\n", &options, 2, features, NULL);

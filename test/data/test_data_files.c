@@ -269,7 +269,7 @@ static void invalid_idx_files_are_reported_with_position(void)
     packed = realloc(packed, packed_size + 4);
     memcpy(packed + packed_size, "junk", 4);
     write_file(i_path, packed, packed_size + 4);
-    BAD_IDX("other data after its gzip data");
+    BAD_IDX("trailing data after its gzip data");
     packed[packed_size - 6] ^= 1; /* the checksum */
     write_file(i_path, packed, packed_size);
     BAD_IDX("damaged");

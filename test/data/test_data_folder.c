@@ -95,7 +95,7 @@ static void files_are_in_the_order_of_image_folder(void)
     CHECK(symlink("sub", scratch("order/b/t-link")) == 0); /* links are followed */
     logged[0] = 0;
     lk_dataset *d = open_folder("order", LK_SPLIT_TRAIN, &defaults);
-    CHECK(strstr(logged, "2 files that are not called"));
+    CHECK(strstr(logged, "2 files that are not named"));
     CHECK(lk_dataset_count(d) == 14 && strcmp(lk_dataset_name(d), "folder") == 0);
     const lk_field *image = lk_dataset_find(d, "image"), *label = lk_dataset_find(d, "label");
     CHECK(image && image->rank == 3 && image->dims[0] == 3 && image->dims[1] == 5 && image->dims[2] == 7 &&
@@ -297,7 +297,7 @@ static void mistakes_are_named(void)
     mkdir(scratch("empty"), 0777);
     CHECK_FAILS(context, try_open("empty", LK_SPLIT_TRAIN, NULL), LK_EINVAL, "empty", "no subdirectory");
     mkdir(scratch("empty/a"), 0777);
-    CHECK_FAILS(context, try_open("empty", LK_SPLIT_TRAIN, NULL), LK_EINVAL, "one class only (a)");
+    CHECK_FAILS(context, try_open("empty", LK_SPLIT_TRAIN, NULL), LK_EINVAL, "only one class (a)");
     mkdir(scratch("empty/b"), 0777);
     CHECK_FAILS(context, try_open("empty", LK_SPLIT_TRAIN, NULL), LK_EINVAL, "class a has no PNG or JPEG file");
     write_image(scratch("empty"), "a/1.png", 3, 4, 4, 1);

@@ -689,7 +689,7 @@ static void invalid_configs_are_refused(void)
     REFUSED(c.dtype = LK_I32, "i32");
     REFUSED(c.workers = -1, "-1 workers");
     REFUSED(c.workers = 100000, "100000 workers");
-    REFUSED(c.prefetch = 3, "needs a worker");
+    REFUSED(c.prefetch = 3, "needs at least one worker");
     REFUSED(c.timeout_ms = 0, "timeout");
     REFUSED((c.drop_last = true, c.batch = 11), "no full batch of 11");
     REFUSED(c.parts = -1, "-1 parts");

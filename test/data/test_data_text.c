@@ -204,7 +204,7 @@ static void validation_predicts_every_token_once(void)
             lk_dataset_free(d);
             snprintf(name, sizeof name, "tokens:%s,%s", scratch("train.bin"), scratch("validation.bin"));
             CHECK_FAILS(context, lk_dataset_open(context, name, LK_SPLIT_TRAIN, &o, &d), LK_EINVAL,
-                        "validation set of its own");
+                        "has its own validation set");
         }
 }
 
@@ -309,9 +309,9 @@ static void damaged_files_are_refused(void)
     lk_open_options o = options_of(8, 0), wide = o, packed = options_of(8, 1);
     wide.token_bytes = 4;
     refuse_bytes("", 0, o, LK_EFORMAT, "is empty", "");
-    refuse_bytes(bytes, 17, o, LK_EFORMAT, "17 bytes", "tokens of 2 bytes");
+    refuse_bytes(bytes, 17, o, LK_EFORMAT, "17 bytes", "2-byte tokens");
     refuse_bytes(bytes, 1001, o, LK_EFORMAT, "1001 bytes", "--token-type");
-    refuse_bytes(bytes, 1002, wide, LK_EFORMAT, "1002 bytes", "tokens of 4 bytes");
+    refuse_bytes(bytes, 1002, wide, LK_EFORMAT, "1002 bytes", "4-byte tokens");
     refuse_bytes(bytes, 16, o, LK_EFORMAT, "has 8 tokens", "a context of 8 needs at least 9");
     refuse_bytes("\x93NUMPY\1\0", 8, o, LK_EFORMAT, "NumPy", "tofile");
     refuse_bytes(bytes, 100, packed, LK_EINVAL, "end token", "--packing windows");
@@ -327,7 +327,7 @@ static void damaged_files_are_refused(void)
     refuse_bytes(bytes, 1024 + 1000, o, LK_EFORMAT, "multiple-choice", "");
     make_header(bytes, OWN, 2, 500, VOCABULARY, END, 0);
     put(bytes + 36, 2, 4);
-    refuse_bytes(bytes, 1024 + 1000, o, LK_EFORMAT, "version 2 of Lockstep", "version 1");
+    refuse_bytes(bytes, 1024 + 1000, o, LK_EFORMAT, "format version 2", "version 1");
     put(bytes + 36, 1, 4), put(bytes + 48, UINT64_MAX, 8);
     refuse_bytes(bytes, 1024 + 1000, o, LK_EFORMAT, "damaged header", "data tokenize");
     put(bytes + 48, INT64_MAX, 8);

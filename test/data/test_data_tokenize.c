@@ -133,7 +133,7 @@ static void a_failed_write_leaves_nothing(void)
     c.out = out, c.tokenizer = place("missing.json");
     CHECK(lk_data_tokenize(context, &c, &result) < 0 && strstr(lk_context_error(context), "missing.json"));
     c.tokenizer = NULL;
-    CHECK_FAILS(context, lk_data_tokenize(context, &c, &result), LK_EINVAL, "a tokenizer is needed");
+    CHECK_FAILS(context, lk_data_tokenize(context, &c, &result), LK_EINVAL, "a tokenizer is required");
     write_file(place("empty.txt"), "", 0);
     const char *empty[] = {place("empty.txt")};
     c.paths = empty, c.tokenizer = "byte";

@@ -203,8 +203,8 @@ static void names_that_are_no_tokenizer_are_refused(void)
     lk_tokenizer *t;
     char         *directory = strdup(scratch("no-tokenizer"));
     mkdir(directory, 0777);
-    CHECK_FAILS(context, lk_tokenizer_open(context, scratch("missing"), &t), LK_ENOENT, "there is no tokenizer \"",
-                "/missing\": give byte, a tokenizer.json, or a directory that has one");
+    CHECK_FAILS(context, lk_tokenizer_open(context, scratch("missing"), &t), LK_ENOENT, "unknown tokenizer \"",
+                "/missing\": use byte, a tokenizer.json, or a directory that has one");
     CHECK(!t);
     CHECK_FAILS(context, lk_tokenizer_open(context, "char", &t), LK_ENOENT, "char needs the text");
     CHECK_FAILS(context, lk_tokenizer_open(context, directory, &t), LK_ENOENT, directory, "has no tokenizer.json");
@@ -338,7 +338,7 @@ static void parts_of_a_file_that_are_not_supported_are_named(void)
     REFUSES("normalizer is {\"type\":\"Sequence\"}", .normalizer = "{\"type\":\"Sequence\"}");
     REFUSES("pre_tokenizer is {\"type\":\"Metaspace\"",
             .pre_tokenizer = "{\"type\":\"Metaspace\",\"replacement\":\"\u2581\"}");
-    REFUSES("there is no pre_tokenizer", .pre_tokenizer = "null");
+    REFUSES("a missing pre_tokenizer", .pre_tokenizer = "null");
     REFUSES("pre_tokenizer is {\"type\":\"Digits\"",
             .pre_tokenizer = "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\"}," BYTE_LEVEL "]}");
     REFUSES("pre_tokenizer.pattern.Regex is \"\\\\p{L}+\"",
@@ -389,14 +389,14 @@ static void hostile_files_are_refused(void)
 {
     lk_tokenizer *t;
     char          deep[300];
-    REFUSES("not valid JSON: expected a key in quotes at byte 1", .head = "]");
-    CHECK_FAILS(context, lk_tokenizer_from_json(context, "t.json", "", 0, &t), LK_EFORMAT, "t.json: not valid JSON");
+    REFUSES("invalid JSON: expected a key in quotes at byte 1", .head = "]");
+    CHECK_FAILS(context, lk_tokenizer_from_json(context, "t.json", "", 0, &t), LK_EFORMAT, "t.json: invalid JSON");
     CHECK_FAILS(context, lk_tokenizer_from_json(context, "t.json", "[]", 2, &t), LK_EFORMAT,
-                "t.json: no tokenizer.json of Hugging Face");
+                "t.json: not a Hugging Face tokenizer.json");
     CHECK_FAILS(context, lk_tokenizer_from_json(context, "t.json", "{\"model\":3}", 11, &t), LK_EFORMAT, "t.json: ");
     memset(deep, '[', sizeof deep);
     deep[299] = 0;
-    REFUSES("not valid JSON: nested too deeply", .normalizer = deep);
+    REFUSES("invalid JSON: nested too deeply", .normalizer = deep);
     REFUSES("model.vocab is empty", .vocab = "{}");
     REFUSES("model.vocab is missing, or is not an object", .vocab = "[]");
     REFUSES("model.vocab: token \"b\" has the id 4000000000, which is out of range for 2 tokens",
@@ -406,7 +406,7 @@ static void hostile_files_are_refused(void)
     REFUSES("an id in model.vocab is 1.5", .vocab = "{\"a\":1.5}");
     REFUSES("an id in model.vocab is 99999999999999999999", .vocab = "{\"a\":99999999999999999999}");
     REFUSES("model.vocab: token \"a\" is listed twice", .vocab = "{\"a\":0,\"a\":1}");
-    REFUSES("model.vocab: token \"b\" has the id 0 of another one", .vocab = "{\"a\":0,\"b\":0}");
+    REFUSES("model.vocab: token \"b\" has the same id 0 as another token", .vocab = "{\"a\":0,\"b\":0}");
     REFUSES(
         "model.merges, 0: a merge is \"a x\", which is not supported: the token that it makes is not in model.vocab",
         .merges = "[\"a x\"]");
@@ -421,12 +421,12 @@ static void hostile_files_are_refused(void)
     REFUSES("model.merges, 0: a merge is 7", .merges = "[7]");
     REFUSES("model.merges is missing, or is not a list", .merges = "{}");
     REFUSES("added_tokens is 1, which is not supported: it must be a list", .added = "1");
-    REFUSES("added_tokens is 1, which is not supported: each needs its \"content\"", .added = "[1]");
-    REFUSES("added_tokens is {\"content\":\"x\"}, which is not supported: each needs its \"id\"",
+    REFUSES("added_tokens is 1, which is not supported: each needs a \"content\"", .added = "[1]");
+    REFUSES("added_tokens is {\"content\":\"x\"}, which is not supported: each needs an \"id\"",
             .added = "[{\"content\":\"x\"}]");
     REFUSES("added_tokens is {\"id\":7,\"content\":\"\"}", .added = "[{\"id\":7,\"content\":\"\"}]");
-    REFUSES("added_tokens: \"x\" has the id 9, and 7 is expected", .added = "[{\"id\":9,\"content\":\"x\"}]");
-    REFUSES("added_tokens: \"a\" has the id 7, and 0 is expected", .added = "[{\"id\":7,\"content\":\"a\"}]");
+    REFUSES("added_tokens: \"x\" has the id 9, but 7 is expected", .added = "[{\"id\":9,\"content\":\"x\"}]");
+    REFUSES("added_tokens: \"a\" has the id 7, but 0 is expected", .added = "[{\"id\":7,\"content\":\"a\"}]");
     /* merges that lead back to a token that was merged: each still makes the word shorter */
     ENCODES("aaaaaaaa", IDS(1, 1, 1, 1), .vocab = "{\"a\":0,\"aa\":1,\"\":2}",
             .merges = "[[\"\",\"aa\"],[\"a\",\"a\"],[\"aa\",\"\"],[\"\",\"\"]]");
@@ -480,7 +480,7 @@ static void the_end_token_is_that_of_the_config(void)
         lk_tokenizer_free(t);
     }
     write_file(config, "{,}", 3);
-    CHECK_FAILS(context, lk_tokenizer_open(context, directory, &t), LK_EFORMAT, "tokenizer_config.json: not valid JSON");
+    CHECK_FAILS(context, lk_tokenizer_open(context, directory, &t), LK_EFORMAT, "tokenizer_config.json: invalid JSON");
     CHECK(!t);
     free(directory), free(json), free(config), free(map);
 }

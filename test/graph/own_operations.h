@@ -76,7 +76,7 @@ OWN const lk_operation swish_gate = {.size = sizeof(lk_operation),
 OWN lk_status affine_shape(const lk_operation_call *call)
 {
     if (call->inputs[0].rank != 2 || call->inputs[1].rank != 1 || call->inputs[0].dims[1] != call->inputs[1].dims[0])
-        return lk_operation_fail(call, "x (N, C) and w (C) are needed");
+        return lk_operation_fail(call, "expected x (N, C) and w (C)");
     call->outputs[0] = call->inputs[0];
     return LK_OK;
 }
@@ -151,7 +151,7 @@ OWN lk_operation affine_operation(const double *factor)
 OWN lk_status channel_shape(const lk_operation_call *call)
 {
     if (call->inputs[0].rank != 4 || call->inputs[0].dims[1] != call->inputs[1].dims[0])
-        return lk_operation_fail(call, "x (N, C, H, W) and w (C) are needed");
+        return lk_operation_fail(call, "expected x (N, C, H, W) and w (C)");
     call->outputs[0] = call->inputs[0];
     return LK_OK;
 }
@@ -187,7 +187,7 @@ OWN const lk_operation channel_scale = {.size = sizeof(lk_operation),
 
 OWN lk_status moments_shape(const lk_operation_call *call)
 {
-    if (call->inputs[0].rank != 2) return lk_operation_fail(call, "x (N, C) is needed");
+    if (call->inputs[0].rank != 2) return lk_operation_fail(call, "expected x (N, C)");
     call->outputs[0] = call->outputs[2] = call->inputs[0];
     call->outputs[0].rank = call->outputs[2].rank = 1;
     call->outputs[1].dtype = LK_F64;

@@ -29,7 +29,7 @@ static void sums_that_cannot_be_taken_apart_are_refused(void)
         lk_tensor         own = lk_loss(lk_sum(lk_mul(y, y), .axes = (int[]){1}, .axes_count = 1),
                                         .weight = lk_stop_gradient(lk_max(y, 1))); /* of the model's own results */
         lk_tensor         losses[] = {lk_add(a, lk_exp(b)), lk_div(a, b), lk_add(a, lk_mean(y)), lk_add(a, own)};
-        const char *const texts[] = {"unary of a loss", "div of a loss", "this part of the loss is added or averaged",
+        const char *const texts[] = {"unary of a loss", "div of a loss", "this part of the loss is summed or averaged",
                                      "the weight of this loss depends on fc."};
         config.loss = losses[i];
         config.optimizer = &sgd;

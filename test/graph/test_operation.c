@@ -470,7 +470,7 @@ static void invalid_operations_and_operands_are_refused(void)
     o = centre, o.device = "cuda";
     refused(&o, 1, "device is not \"cpu\"");
     refused(&centre, 2, "centre takes 1 inputs, not 2");
-    refused(&swish_gate, 2, "swish_gate: input 1 is i32, but f32 or f64 is needed");
+    refused(&swish_gate, 2, "swish_gate: input 1 is i32, but must be f32 or f64");
     o = centre, o.types[0] = 1u << LK_F64;
     refused(&o, 1, "centre: input 0 is f32, which is not among the types that it takes");
     o = centre, o.shape = rank_seven;
@@ -629,7 +629,7 @@ static void a_device_without_host_memory_refuses_it(void)
     config.outputs = &y;
     config.outputs_count = 1;
     CHECK(lk_plan_create(r.graph, &config, &r.plan) == LK_EUNSUPPORTED);
-    CHECK(strstr(lk_context_error(r.context), "centre at ") && strstr(lk_context_error(r.context), "users' operations"),
+    CHECK(strstr(lk_context_error(r.context), "centre at ") && strstr(lk_context_error(r.context), "user-defined operations"),
           "%s", lk_context_error(r.context));
     device->backend = before;
     rig_close(&r);

@@ -42,13 +42,13 @@ static void the_batch_is_one_axis(void)
     lk_graph *g = new_graph(&x);
     REFUSED("would be the batch", error_of(g, lk_mean(lk_matmul(x, x, .transpose_b = true))));
     g = new_graph(&x);
-    REFUSED("has the batch as an axis", error_of(g, lk_mean(lk_f_linear(x, x, none))));
+    REFUSED("has a batch axis", error_of(g, lk_mean(lk_f_linear(x, x, none))));
     g = new_graph(&x);
     lk_tensor wide = lk_reshape(x, 3, ((int64_t[]){4, 1, 3}));
     REFUSED("would be the batch", error_of(g, lk_mean(lk_sub(wide, lk_permute(wide, (int[]){1, 0, 2})))));
     g = new_graph(&x);
     lk_tensor ids = lk_input(g, "ids", LK_I32, 2, ((int64_t[]){4, 2}));
-    REFUSED("has the batch as an axis", error_of(g, lk_mean(lk_f_embedding(ids, x))));
+    REFUSED("has a batch axis", error_of(g, lk_mean(lk_f_embedding(ids, x))));
     /* over the batch a product may sum: (3, 4*) × (4*, 3) */
     g = new_graph(&x);
     CHECK(!error_of(g, lk_mean(lk_matmul(x, x, .transpose_a = true))), "%s", lk_context_error(context));
@@ -112,7 +112,7 @@ static void settings_are_numbers_in_range(void)
     const double rates[] = {NAN, INFINITY, -0.5}; /* -1 is LK_RATE_OF_OPTIMIZER */
     for (int i = 0; i < 3; i++) REFUSED("is not a finite number", error_of_step(&good, rates[i]));
     o.kind = (lk_optimizer_kind)7;
-    REFUSED("there is no optimizer 7", error_of_step(&o, 0.1));
+    REFUSED("unknown optimizer 7", error_of_step(&o, 0.1));
     double *const settings[] = {&o.lr, &o.weight_decay, &o.momentum, &o.dampening, &o.epsilon};
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         o = good;

@@ -55,7 +55,7 @@ expect 0 '^<train 1/2 '"$(uname -n)"'> word$' -n 3 --role train --log-line-prefi
 TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='r${rank}:' expect 0 '^r1:word$' -n 2 sh -c 'echo word'
 TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='r${rank}:' expect 0 '^x0:word$' --log-line-prefix-template 'x${rank}:' sh -c 'echo word'
 expect 2 "'\\$\{world\}-' in the line prefix template is not one of" --log-line-prefix-template 'r${world}-' true
-expect 2 "expands to [0-9]+ characters: at most 255 are allowed" --log-line-prefix-template "$(printf '%0300d' 0)" true
+expect 2 "expands to [0-9]+ characters: expected at most 255" --log-line-prefix-template "$(printf '%0300d' 0)" true
 words='echo "apple $RANK"; echo "a,b $RANK"; echo "pear $RANK"; echo "pear $RANK" >&2; echo "plum $RANK" >&2'
 expect 0 '^\[rank 1\] pear 1$' -n 2 --log-dir logs --rdzv-id one --duplicate-stdout-filters apple,a,,b --duplicate_stderr_filters plum sh -c "$words"
 [ "$(sort logs/one_*/attempt_0/filtered_stdout.log)" = "[rank 0] a,b 0
@@ -75,7 +75,7 @@ expect 0 '^\[rank 1\] 0 of 2, GPU 1$' -n 2 --virtual-local-rank sh -c 'echo $LOC
 CUDA_VISIBLE_DEVICES=3,GPU-7a,5 expect 0 '^\[rank 1\] 0 of 2, GPU GPU-7a$' -n 2 --virtual_local_rank sh -c 'echo $LOCAL_RANK of $LOCAL_WORLD_SIZE, GPU $CUDA_VISIBLE_DEVICES'
 CUDA_VISIBLE_DEVICES=3 expect 2 "2 ranks with a GPU each, but CUDA_VISIBLE_DEVICES lists 1" -n 2 --virtual-local-rank true
 expect 2 "not one of node" --numa-binding near true
-expect 2 "exclude each other" --numa-binding node --no-pin true
+expect 2 "are mutually exclusive" --numa-binding node --no-pin true
 if [ -e /sys/devices/system/node/node0 ]; then
     expect 0 'pinned to cores' -n 2 --numa-binding node sh -c 'grep Cpus_allowed_list /proc/self/status'
 else
@@ -113,7 +113,7 @@ PET_START_METHOD=fork expect 2 "PET_START_METHOD in the environment is not suppo
 train=("$LOCKSTEP" train --model mlp --data synthetic:8 --classes 2 --steps 1 --threads 1)
 expect 2 "started by one lockstep run on each, which makes no token" "${two_nodes[@]}" "${train[@]}"
 prints 'set LOCKSTEP_TOKEN_FILE .* openssl rand -hex 16 > ~/.lockstep-token && chmod 600'
-LOCKSTEP_TOKEN=short expect 2 "^lockstep run: LOCKSTEP_TOKEN holds a token of 5 characters: 16 to 263 are needed" "${two_nodes[@]}" "${train[@]}"
+LOCKSTEP_TOKEN=short expect 2 "^lockstep run: LOCKSTEP_TOKEN holds a token of 5 characters: expected 16 to 263" "${two_nodes[@]}" "${train[@]}"
 echo 0123456789abcdef > token
 chmod 644 token
 LOCKSTEP_TOKEN_FILE=$work/token expect 2 "^lockstep run: LOCKSTEP_TOKEN_FILE .* chmod 600 it" "${two_nodes[@]}" "${train[@]}"

@@ -358,7 +358,7 @@ static void impossible_configurations_are_named(void)
         {{.heads = 5}, "5 heads do not divide the width 24"},
         {{.kind = LK_TRANSFORMER_LLAMA, .kv_heads = 3}, "3 heads of keys and values do not divide 4 heads of queries"},
         {{.kind = LK_TRANSFORMER_LLAMA, .head_width = 5}, "even width"},
-        {{.kv_heads = 2}, "belong to llama"},
+        {{.kv_heads = 2}, "apply only to llama"},
         {{.vocabulary = -1}, "vocabulary is -1"},
         {{.layers = -3}, "layers is -3"},
         {{.dropout = 1}, "dropout"},
@@ -389,7 +389,7 @@ static void unfit_tokens_are_named(void)
     config.threads = 1;
     REQUIRE(lk_context_create(&config, &context) == LK_OK);
     for (int i = 0; i < 3; i++) {
-        static const char *const texts[] = {"longer", "i32 (N, T)", "heads do not divide"};
+        static const char *const texts[] = {"but sequences have", "i32 (N, T)", "heads do not divide"};
         lk_transformer_config    c = make_config(LK_TRANSFORMER_GPT);
         lk_graph                *graph;
         int64_t                  dims[] = {2, LENGTH + (i == 0 ? 3 : 0), 2};

@@ -182,7 +182,7 @@ static void run_out_of_order(rank_test *t)
     fill_net(&n, t->rank, 0);
     REQUIRE(lk_program_step(n.program, &step) == LK_OK);
     CHECK_ERROR(t, lk_program_run(n.program, LK_UPDATE), LK_EINVAL, "LK_FORWARD, LK_BACKWARD, LK_UPDATE");
-    CHECK_ERROR(t, lk_program_run(n.program, LK_BACKWARD), LK_EINVAL, "without a LK_FORWARD");
+    CHECK_ERROR(t, lk_program_run(n.program, LK_BACKWARD), LK_EINVAL, "without its LK_FORWARD");
     CHECK(lk_program_run(n.program, LK_FORWARD) == LK_OK && lk_program_run(n.program, LK_EVALUATE) == LK_OK);
     CHECK_ERROR(t, lk_program_run(n.program, LK_BACKWARD), LK_EINVAL, "after LK_EVALUATE");
     CHECK_ERROR(t, lk_program_run(n.program, LK_SYNC), LK_EINVAL, "LK_BACKWARD");
@@ -191,7 +191,7 @@ static void run_out_of_order(rank_test *t)
 
     /* Evaluating between LK_SYNC and LK_UPDATE is allowed. */
     REQUIRE(backward(t, &n, 0) == LK_OK && lk_program_run(n.program, LK_SYNC) == LK_OK);
-    CHECK_ERROR(t, lk_program_run(n.program, LK_BACKWARD), LK_EINVAL, "without a LK_FORWARD");
+    CHECK_ERROR(t, lk_program_run(n.program, LK_BACKWARD), LK_EINVAL, "without its LK_FORWARD");
     REQUIRE(lk_program_step(n.program, &(lk_step){.step = 1, .count = 1, .rate = 0.1}) == LK_OK);
     REQUIRE(lk_program_run(n.program, LK_EVALUATE) == LK_OK && lk_program_run(n.program, LK_UPDATE) == LK_OK);
     REQUIRE(run_step(t, &straight, 0) == LK_OK);

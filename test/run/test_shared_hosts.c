@@ -385,7 +385,7 @@ static void hosts_that_cannot_share_are_refused(void)
     static const placement all[] = {
         {3, {0, 0, 1}, 1, LK_EUNSUPPORTED, "different numbers of ranks"},
         {4, {0, 1, 0, 1}, 2, LK_EUNSUPPORTED, "not numbered host by host"},
-        {2, {0, 1}, 1, LK_EUNSUPPORTED, "a host of their own each"},
+        {2, {0, 1}, 1, LK_EUNSUPPORTED, "are each alone on their host"},
         {4, {0, 0, 1, 1}, 1, LK_EMISMATCH, "lk_comm_hosts"},
         {4, {0, 0, 0, 0}, 2, LK_EMISMATCH, "are on 1"},
         {4, {1, 1, 0, 0}, 2, LK_OK, NULL},
@@ -397,9 +397,9 @@ static void hosts_that_cannot_share_are_refused(void)
         CHECK(lk_spawn(at.world, refuse_hosts, &at, &result) == LK_OK, "placement %zu: %s", i, result.text);
     }
     check_plan(5, 2, 0, "different numbers");
-    check_plan(4, 4, 0, "a host of their own");
+    check_plan(4, 4, 0, "are each alone on their host");
     check_plan(6, 2, 0, "3 on each host");
-    check_plan(6, 2, 6, "no whole subtree of the 6 leaves");
+    check_plan(6, 2, 6, "do not hold a whole subtree of the 6 leaves");
     check_plan(6, 2, 8, NULL);
     check_plan(6, 3, 0, NULL);
     check_plan(16, 2, 0, NULL);
@@ -434,7 +434,7 @@ static void die_or_survive(const job *j, int rank, int *survived)
           lk_context_error(p.rig.context));
     if (updated < 0) {
         CHECK(hash == 0 && lk_store_read(p.rig.store, s.name, LK_STATE_VALUE, 0, 1, &value, sizeof value) == updated);
-        CHECK(strstr(lk_context_error(p.rig.context), "partly new"), "%s", lk_context_error(p.rig.context));
+        CHECK(strstr(lk_context_error(p.rig.context), "partly updated"), "%s", lk_context_error(p.rig.context));
         CHECK(lk_program_run(p.rig.program, LK_EVALUATE) == updated &&
               lk_program_run(p.rig.program, LK_FORWARD) == updated);
     } else {

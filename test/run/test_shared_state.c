@@ -354,7 +354,7 @@ static int refuse_tcp(int rank, void *user)
     config.parallel = (lk_parallel){.world = j.world, .rank = rank, .state = LK_STATE_SHARED};
     REQUIRE(lk_plan_create(r.graph, &config, &r.plan) == LK_OK);
     CHECK(lk_store_create_shared(r.plan, 1, comm, &r.store) == LK_EUNSUPPORTED && !r.store);
-    CHECK(strstr(lk_context_error(r.context), "no memory in common"), "%s", lk_context_error(r.context));
+    CHECK(strstr(lk_context_error(r.context), "share no memory"), "%s", lk_context_error(r.context));
     lk_plan_free(r.plan);
     lk_graph_free(r.graph);
     lk_comm_free(comm);
@@ -417,7 +417,7 @@ static void die_or_survive(const job *j, int rank, int *survived)
     CHECK(status < 0, "the update succeeded without rank 1");
     CHECK(strstr(lk_context_error(p.rig.context), "rank 1"), "%s", lk_context_error(p.rig.context));
     CHECK(lk_store_read(p.rig.store, s.name, LK_STATE_VALUE, 0, 1, &value, sizeof value) == status);
-    CHECK(strstr(lk_context_error(p.rig.context), "partly new"), "%s", lk_context_error(p.rig.context));
+    CHECK(strstr(lk_context_error(p.rig.context), "partly updated"), "%s", lk_context_error(p.rig.context));
     CHECK(lk_store_hash(p.rig.store) == 0 && lk_program_run(p.rig.program, LK_EVALUATE) == status);
     CHECK(lk_store_write(p.rig.store, s.name, LK_STATE_VALUE, 0, 1, &value, sizeof value) == status);
     CHECK(lk_program_run(p.rig.program, LK_FORWARD) == status);
@@ -442,7 +442,7 @@ static void die_in_a_write(const job *j, int rank, int *survived)
     lk_status status = lk_store_write(p.rig.store, s.name, LK_STATE_VALUE, 0, state_elements(&s), values, bytes);
     if (rank == 0) _exit(3);
     CHECK(status < 0 && strstr(lk_context_error(p.rig.context), "rank 0"), "%s", lk_context_error(p.rig.context));
-    CHECK(lk_store_hash(p.rig.store) == 0 && strstr(lk_context_error(p.rig.context), "partly new"), "%s",
+    CHECK(lk_store_hash(p.rig.store) == 0 && strstr(lk_context_error(p.rig.context), "partly updated"), "%s",
           lk_context_error(p.rig.context));
     *survived = check_failures == 0;
     free(values);

@@ -286,7 +286,7 @@ def check_command(config):
         with open(name, "w") as file: json.dump(content, file)
     data = ["--data", "text:corpus.txt", "--tokenizer", "hub", "--context", "32"]
     command(*TRAIN, "--model", "unknown.json", *data, fails='"architectures" is ["MambaForCausalLM"]')
-    command(*TRAIN, "--model", "other.json", "--init", "hub", *data, fails="it is of another model")
+    command(*TRAIN, "--model", "other.json", "--init", "hub", *data, fails="it belongs to a different model")
     command(*TRAIN, "--model", "hub/config.json", "--save", "own", *data, fails="own/tokenizer.json is not a link that a save made")
     assert os.listdir("own") == ["tokenizer.json"]
     os.remove("hub/" + sorted(f for f in os.listdir("hub") if f.endswith(".safetensors"))[1])

@@ -217,7 +217,7 @@ static void invalid_names_are_refused(void)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         lk_checkpoint_file one = {names[i], "x", 1};
         CHECK(save_with(&r, "invalid", 1, 1, &one, 1) == LK_EINVAL &&
-                  strstr(lk_context_error(r.context), "is not a name"),
+                  strstr(lk_context_error(r.context), "is not a valid name"),
               "%s: %s", names[i], lk_context_error(r.context));
         CHECK(lk_checkpoint_check_files(r.context, in_root("invalid"), &one, 1) == LK_EINVAL);
     }

@@ -542,9 +542,9 @@ static void mistakes_are_named(void)
     REFUSED(lk_generator_create(context, &config, &g), LK_EINVAL, "model is missing");
     config.model = &model;
     config.store = w.r.store;
-    REFUSED(lk_generator_create(context, &config, &g), LK_EMISMATCH, "it is of another model");
+    REFUSED(lk_generator_create(context, &config, &g), LK_EMISMATCH, "it belongs to a different model");
     config.weights = "here";
-    REFUSED(lk_generator_create(context, &config, &g), LK_EINVAL, "exclude each other");
+    REFUSED(lk_generator_create(context, &config, &g), LK_EINVAL, "are mutually exclusive");
     config.store = NULL;
     config.weights = NULL;
     config.context = CONTEXT + 1;
@@ -578,7 +578,7 @@ static void mistakes_are_named(void)
     CHECK(lk_generate(g, &ask, NULL) == LK_OK);
     lk_generator_free(g);
     model.kind = LK_TRANSFORMER_ENCODER, model.classes = 3;
-    REFUSED(lk_generator_create(context, &config, &g), LK_EINVAL, "an encoder gives classes, not text");
+    REFUSED(lk_generator_create(context, &config, &g), LK_EINVAL, "an encoder predicts classes, not text");
     rig_close(&w.r);
 }
 
@@ -595,7 +595,7 @@ static void a_cache_needs_positions_rows_and_bounds(void)
         lk_transformer_result y = lk_transformer(in[0], &model, .positions = in[1], .rows = in[2], .last = in[3],
                                                  .cache = missing == 4 ? -1 : 9);
         CHECK(y.hidden.id < 0 &&
-                  strstr(lk_graph_error(r.graph), "gpt and llama have one, with positions, rows and last"),
+                  strstr(lk_graph_error(r.graph), "only gpt and llama support a cache, with positions, rows and last"),
               "%s", lk_graph_error(r.graph));
         rig_close(&r);
     }

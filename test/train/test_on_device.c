@@ -447,7 +447,7 @@ static void what_the_device_cannot_do_is_said(void)
     check_refused(context, &config, makes ? "mixup" : "kernels run on the CPU");
     config.transform.mixup = 0;
     config.train = read;
-    check_refused(context, &config, makes ? "made when they are needed" : "kernels run on the CPU");
+    check_refused(context, &config, makes ? "created on demand" : "kernels run on the CPU");
     lk_dataset_free(d);
     lk_dataset_free(read);
     lk_context_free(context);

@@ -194,7 +194,8 @@ static void the_record_does_not_change_the_weights_file(void)
           "%s", lk_context_error(c));
     shell("[ \"$(ls own)\" = config.json ]");
     config.files = &(lk_checkpoint_file){"../config.json", "{}", 2};
-    CHECK(train(c, &config) == LK_EINVAL && strstr(lk_context_error(c), "is not a name"), "%s", lk_context_error(c));
+    CHECK(train(c, &config) == LK_EINVAL && strstr(lk_context_error(c), "is not a valid name"), "%s",
+          lk_context_error(c));
     config.files_count = 0;
     config.record = &(lk_record){"model", NULL};
     config.record_count = 1;
@@ -514,7 +515,7 @@ static void a_trainer_starts_from_a_part_and_ignores_it_when_it_resumes(void)
     CHECK(!lk_trainer_load_report(t) && lk_trainer_progress(t)->step == 4);
     lk_trainer_free(t);
     config.init = in_root("source");
-    CHECK(lk_trainer_create(c, &config, &t) == LK_EINVAL && strstr(lk_context_error(c), "exclude each other"), "%s",
+    CHECK(lk_trainer_create(c, &config, &t) == LK_EINVAL && strstr(lk_context_error(c), "are mutually exclusive"), "%s",
           lk_context_error(c));
     lk_dataset_free(data);
     lk_context_free(c);

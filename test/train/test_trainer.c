@@ -282,7 +282,7 @@ static void a_model_that_returns_no_logits_fails_with_the_expected_shape(void)
         const char *words;
     } cases[] = {{returns_nothing, LK_EINVAL, "returned no tensor"},
                  {loses_its_tensor, LK_EINVAL, line},
-                 {returns_another, LK_EINVAL, "not of the graph of its input"},
+                 {returns_another, LK_EINVAL, "does not belong to the graph of its input"},
                  {returns_three_axes, LK_EMISMATCH, place},
                  {returns_three_axes, LK_EMISMATCH, "need logits (N, classes) with at least 10 classes"},
                  {returns_too_few, LK_EMISMATCH, "returns (16*, 9)"}};
@@ -456,7 +456,7 @@ static void saving_does_not_replace_an_earlier_error(void)
     b.config.save_every = 1;
     b.config.keep = 1;
     train(&b, 8, LK_OK);
-    CHECK(strcmp(lk_context_error(b.context), "a batch of -7 samples is invalid: at least 1 is needed") == 0, "\"%s\"",
+    CHECK(strcmp(lk_context_error(b.context), "a batch of -7 samples is invalid: expected at least 1") == 0, "\"%s\"",
           lk_context_error(b.context));
     close_fixture(&b);
     open_fixture(&b, 1, "no-words");

@@ -151,7 +151,7 @@ static int join_wait(joining *j, double seconds, char *text)
     end.tv_nsec %= 1000000000;
     if (pthread_create(&thread, NULL, join_main, j) != 0) {
         drop_joining(j);
-        return set_error(text, "cannot start a thread to make a communicator", MPI_SUCCESS);
+        return set_error(text, "cannot start a thread to create a communicator", MPI_SUCCESS);
     }
     pthread_detach(thread);
     while (sem_timedwait(&j->done, &end) != 0)
@@ -161,7 +161,7 @@ static int join_wait(joining *j, double seconds, char *text)
                      seconds);
             return -1;
         }
-    return j->code == MPI_SUCCESS ? 0 : set_error(text, "MPI cannot make a communicator", j->code);
+    return j->code == MPI_SUCCESS ? 0 : set_error(text, "MPI cannot create a communicator", j->code);
 }
 
 static int join_group(const int *ranks, int size, int tag, double seconds, lk__mpi_group **made, char *text)
@@ -172,7 +172,7 @@ static int join_group(const int *ranks, int size, int tag, double seconds, lk__m
         j->ranks = calloc((size_t)size, sizeof *ranks);
         j->group = calloc(1, sizeof *j->group);
     }
-    if (!j || !j->ranks || !j->group) return set_error(text, "no memory for a communicator", MPI_SUCCESS);
+    if (!j || !j->ranks || !j->group) return set_error(text, "out of memory for a communicator", MPI_SUCCESS);
     memcpy(j->ranks, ranks, (size_t)size * sizeof *ranks);
     sem_init(&j->done, 0, 0);
     __atomic_fetch_add(&live, 1, __ATOMIC_SEQ_CST);
@@ -255,7 +255,7 @@ static int begin_all_gather(lk__mpi_group *g, const void *mine, void *all, size_
     lk__mpi_request *r = make_request(1, 0);
     if (!r || bytes > PIECE / (size_t)g->size) {
         free_request(r);
-        return set_error(text, "no memory for a request", MPI_SUCCESS);
+        return set_error(text, "out of memory for a request", MPI_SUCCESS);
     }
     lock_mpi();
     int code = MPI_Iallgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, g->comm, &r->requests[r->count++]);
@@ -294,7 +294,7 @@ static int begin_exchange(lk__mpi_group *g, const lk__mpi_part *parts, lk__mpi_r
 {
     lk__mpi_request *r = make_request(1, g->size);
     int              n = g->size, code = MPI_SUCCESS;
-    if (!r) return set_error(text, "no memory for a request", MPI_SUCCESS);
+    if (!r) return set_error(text, "out of memory for a request", MPI_SUCCESS);
     lock_mpi();
     for (int i = 0; i < n && code == MPI_SUCCESS; i++) {
         if (i == g->rank) continue;
@@ -320,7 +320,7 @@ static int begin_message(lk__mpi_group *g, int peer, uint64_t id, const void *ou
 {
     int              pieces = (int)((bytes + PIECE - 1) / PIECE), code = MPI_SUCCESS;
     lk__mpi_request *r = make_request(pieces ? pieces : 1, 0);
-    if (!r) return set_error(text, "no memory for a request", MPI_SUCCESS);
+    if (!r) return set_error(text, "out of memory for a request", MPI_SUCCESS);
     int tag = (int)(id % (uint64_t)g->tags);
     lock_mpi();
     for (size_t at = 0; at < bytes && code == MPI_SUCCESS; at += PIECE) {

@@ -63,7 +63,7 @@ static lk_status begin_flight(lk__net *net, int code, const char *text, lk__mpi_
         if (request) atomic_store(&net->abandoned, true);
         lk__free(net->comm->context, LK_MEMORY_OTHER, f, sizeof *f);
         return code != 0 ? raise_mpi_failure(net, text)
-                         : lk__net_raise(net, LK_ENOMEM, "no memory for an exchange over MPI");
+                         : lk__net_raise(net, LK_ENOMEM, "out of memory for an exchange over MPI");
     }
     f->request = request;
     *flight = f;

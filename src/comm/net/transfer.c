@@ -108,7 +108,7 @@ static lk_status announce_send(lk__net *net, transfers *t, lk_work *w)
         return lk__net_send_note(net, o->root, note, sizeof h + bytes);
     }
     sending *s = lk__alloc(net->comm->context, LK_MEMORY_OTHER, sizeof *s), **end = &t->sends;
-    if (!s) return lk__net_raise(net, LK_ENOMEM, "no memory for a send");
+    if (!s) return lk__net_raise(net, LK_ENOMEM, "out of memory for a send");
     *s = (sending){.work = w, .id = h.id};
     while (*end) end = &(*end)->next;
     *end = s;
@@ -155,15 +155,16 @@ static lk_status raise_type_mismatch(lk__net *net, const lk_work *w, const messa
 static lk_status handle_note(lk__net *net, transfers *t, int peer, const char *note, size_t length)
 {
     header h;
-    if (length < sizeof h) return lk__net_raise(net, LK_EIO, "a rank's note is truncated");
+    if (length < sizeof h) return lk__net_raise(net, LK_EIO, "a message from a rank is truncated");
     memcpy(&h, note, sizeof h);
     h.file[sizeof h.file - 1] = 0;
     if (h.kind == READY) return begin_send(net, t, peer, h.id);
     size_t size = h.kind == ANNOUNCE ? lk_dtype_size((lk_dtype)h.type) : 0;
-    if (size == 0 || h.count > SIZE_MAX / 4 / size) return lk__net_raise(net, LK_EIO, "a rank's note is invalid");
+    if (size == 0 || h.count > SIZE_MAX / 4 / size)
+        return lk__net_raise(net, LK_EIO, "a message from a rank is invalid");
     size_t   bytes = h.count * size;
     message *m = lk__alloc(net->comm->context, LK_MEMORY_OTHER, sizeof *m), **end = &t->messages[peer];
-    if (!m) return lk__net_raise(net, LK_ENOMEM, "no memory for a message's header");
+    if (!m) return lk__net_raise(net, LK_ENOMEM, "out of memory for a message's header");
     while (*end) end = &(*end)->next;
     *end = m;
     *m = (message){.header = h};
@@ -171,9 +172,9 @@ static lk_status handle_note(lk__net *net, transfers *t, int peer, const char *n
         m->bytes = bytes;
         return LK_OK;
     }
-    if (length != sizeof h + bytes) return lk__net_raise(net, LK_EIO, "a rank's note has the wrong length");
+    if (length != sizeof h + bytes) return lk__net_raise(net, LK_EIO, "a message from a rank has the wrong length");
     if (bytes && !(m->data = lk__alloc(net->comm->context, LK_MEMORY_OTHER, bytes)))
-        return lk__net_raise(net, LK_ENOMEM, "no memory for a message");
+        return lk__net_raise(net, LK_ENOMEM, "out of memory for a message");
     m->bytes = bytes;
     m->complete = true;
     if (bytes) memcpy(m->data, note + sizeof h, bytes);
@@ -216,7 +217,7 @@ static lk_status buffer_messages(lk__net *net, transfers *t, int from)
         if (!(m->data = lk__alloc(net->comm->context, LK_MEMORY_OTHER, m->bytes))) {
             char text[160];
             snprintf(text, sizeof text,
-                     "rank %d has no memory to buffer %zu bytes that rank %d sent before they were received", net->rank,
+                     "rank %d is out of memory for %zu bytes that rank %d sent before they were received", net->rank,
                      m->bytes, from);
             return lk__net_raise(net, LK_ENOMEM, text);
         }
@@ -360,7 +361,7 @@ void lk__net_transfer(lk_comm *comm, lk_work *first)
     bool               queued = first->queued;
     lk_status          status = lk__net_failure(net);
     transfers         *t = open_transfers(net);
-    if (!t && status >= 0) status = lk__net_raise(net, LK_ENOMEM, "no memory for sends and receives");
+    if (!t && status >= 0) status = lk__net_raise(net, LK_ENOMEM, "out of memory for sends and receives");
     lk__net_enter_transfer(net, &first->operation);
     while (status >= 0) {
         uint32_t seen = atomic_load(&net->events);

@@ -116,7 +116,7 @@ lk_status lk__net_late(lk__net *net, const bool *missing, double seconds)
     lk__comm_table  table = table_of(net);
     if (another_reports(net, is_connected, missing, 0.5)) return lk__net_failure(net);
     lk__net_query_states(net, ASK_MS / 1e3);
-    lk__verdict_late(&table, missing, seconds, "did not do its part within", &report);
+    lk__verdict_late(&table, missing, seconds, "did not complete within", &report);
     return lk__net_raise_because(net, LK_ETIMEOUT, report.text, report.cause);
 }
 

@@ -91,11 +91,11 @@ static lk_status refuse_any(const rendezvous *m, const char *name, const address
 {
     for (int i = 0; i < list->count; i++)
         if (is_any(&list->addresses[i]))
-            return lk__fail(m->context, LK_EINVAL,
-                            "rank %d of %d: '%s' stands for every interface, and rank 0 listens on one only: give the "
-                            "name or the address by which the other ranks reach rank 0's host, as MASTER_ADDR or "
-                            "lk_comm_config.address",
-                            m->rank, m->size, name);
+            return lk__fail(
+                m->context, LK_EINVAL,
+                "rank %d of %d: '%s' stands for every interface, but rank 0 listens on one only: give the name or the "
+                "address by which the other ranks reach rank 0's host, as MASTER_ADDR or lk_comm_config.address",
+                m->rank, m->size, name);
     return LK_OK;
 }
 

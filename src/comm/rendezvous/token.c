@@ -14,10 +14,10 @@ lk_status lk__token_check(lk_context *context, const char *from, const char *tok
 {
     size_t length = strlen(token);
     if (length >= LK__TOKEN_LEAST && length < LK__TOKEN_ROOM) return LK_OK;
-    return lk__fail(context, LK_EINVAL,
-                    "%s holds a token of %zu characters: %d to %d are needed, for example what openssl rand -hex 16 "
-                    "prints",
-                    from, length, LK__TOKEN_LEAST, LK__TOKEN_ROOM - 1);
+    return lk__fail(
+        context, LK_EINVAL,
+        "%s holds a token of %zu characters: expected %d to %d, for example the output of openssl rand -hex 16", from,
+        length, LK__TOKEN_LEAST, LK__TOKEN_ROOM - 1);
 }
 
 static lk_status check_permissions(lk_context *context, const char *path, const struct stat *about)
@@ -53,10 +53,10 @@ lk_status lk__token_read(lk_context *context, const char *path, char token[LK__T
     if (status < 0) return status;
     while (n > 0 && isspace((unsigned char)token[n - 1])) n--;
     if (n < LK__TOKEN_LEAST || n >= LK__TOKEN_ROOM || memchr(token, 0, (size_t)n) || memchr(token, '\n', (size_t)n))
-        return lk__fail(context, LK_EINVAL,
-                        "LOCKSTEP_TOKEN_FILE %s does not hold one line of %d to %d characters: for example what "
-                        "openssl rand -hex 16 prints",
-                        path, LK__TOKEN_LEAST, LK__TOKEN_ROOM - 1);
+        return lk__fail(
+            context,
+            LK_EINVAL, "LOCKSTEP_TOKEN_FILE %s does not hold one line of %d to %d characters: for example the output of openssl rand -hex 16",
+            path, LK__TOKEN_LEAST, LK__TOKEN_ROOM - 1);
     token[n] = 0;
     return LK_OK;
 }

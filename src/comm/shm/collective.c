@@ -413,7 +413,7 @@ static lk_status exchange_counts(job *j, size_t *most)
     const lk__comm_call *o = j->o;
     size_t               bytes = (size_t)s->size * (size_t)s->size * sizeof(size_t), few[256] = {0};
     size_t              *all = bytes <= sizeof few ? few : lk__alloc(s->comm->context, LK_MEMORY_OTHER, bytes);
-    if (!all) return lk__shm_raise(s, LK_ENOMEM, "all_to_allv: no memory for the counts of all ranks");
+    if (!all) return lk__shm_raise(s, LK_ENOMEM, "all_to_allv: out of memory for the counts of all ranks");
     lk__comm_call counts = {.kind = LK__ALL_GATHER,
                             .type = LK_I64,
                             .count = (size_t)s->size,

@@ -148,9 +148,8 @@ static lk_status choose_destination(lk__shm *s, int from, message *m, lk_work *i
         if (!matches_type(m->receiver, m)) return raise_type_mismatch(s, m->receiver, m);
     } else if (m->bytes && !(m->data = lk__alloc(s->comm->context, LK_MEMORY_OTHER, m->bytes))) {
         char text[128];
-        snprintf(text, sizeof text,
-                 "rank %d has no memory to buffer %zu bytes that rank %d sent before they were received", s->rank,
-                 m->bytes, from);
+        snprintf(text, sizeof text, "rank %d is out of memory for %zu bytes that rank %d sent before they were received",
+                 s->rank, m->bytes, from);
         return lk__shm_raise(s, LK_ENOMEM, text);
     }
     return LK_OK;
@@ -170,7 +169,7 @@ static lk_status read_messages(lk__shm *s, int from, lk_work *in_progress, bool 
                 atomic_load_explicit(&r->tail, memory_order_relaxed))
                 return LK_OK;
             if (!(m = *last = lk__alloc(s->comm->context, LK_MEMORY_OTHER, sizeof *m)))
-                return lk__shm_raise(s, LK_ENOMEM, "no memory for a message's header");
+                return lk__shm_raise(s, LK_ENOMEM, "out of memory for a message's header");
         }
         if (!m->headed) {
             *moved |= read_ring(s, from, &m->header, sizeof m->header, &m->have);

@@ -123,7 +123,7 @@ static void describe_late(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t
 lk_status lk__shm_late(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, double seconds)
 {
     lk__comm_report report = {.used = 0};
-    describe_late(s, peer, word, target, seconds, "did not do its part within", &report);
+    describe_late(s, peer, word, target, seconds, "did not complete within", &report);
     return lk__shm_raise_because(s, LK_ETIMEOUT, report.text, report.cause);
 }
 

@@ -125,14 +125,15 @@ static lk_status select_part(lk_context *context, const lk__array *arrays, int c
     *own_test = by_part[PART_TEST] != NULL;
     if (parted && by_part[PART_ALL])
         return lk__fail(context, LK_EFORMAT,
-                        "%s has arrays by part, such as '%s', and '%s', which belongs to neither part", arrays->file,
-                        (by_part[PART_TRAIN] ? by_part[PART_TRAIN] : by_part[PART_TEST])->name, by_part[PART_ALL]->name);
+                        "%s has separate arrays for training and test, such as '%s', but '%s' belongs to neither",
+                        arrays->file, (by_part[PART_TRAIN] ? by_part[PART_TRAIN] : by_part[PART_TEST])->name,
+                        by_part[PART_ALL]->name);
     if (parted && !by_part[PART_TRAIN] && split != LK_SPLIT_TEST)
         return lk__fail(context, LK_EFORMAT, "%s has '%s', but no array for training, such as 'x_train'", arrays->file,
                         by_part[PART_TEST]->name);
     if (*own_test && holdout > 0)
-        return lk__fail(context, LK_EINVAL, "%s has a test set of its own ('%s'): do not hold out samples of the other",
-                        arrays->file, by_part[PART_TEST]->name);
+        return lk__fail(context, LK_EINVAL, "%s has its own test set ('%s'): do not hold out samples", arrays->file,
+                        by_part[PART_TEST]->name);
     part wanted = !parted ? PART_ALL : split == LK_SPLIT_TEST && *own_test ? PART_TEST : PART_TRAIN;
     for (int i = 0; i < count; i++) {
         entry e = {.array = &arrays[i]};
@@ -140,7 +141,7 @@ static lk_status select_part(lk_context *context, const lk__array *arrays, int c
         if (parted ? p != wanted : false) continue;
         if (!parted) snprintf(e.name, sizeof e.name, "%s", arrays[i].name); /* only 'val_…': names like any other */
         if (out->count == LK_MAX_FIELDS)
-            return lk__fail(context, LK_EFORMAT, "%s has more than %d arrays: a sample has at most so many fields",
+            return lk__fail(context, LK_EFORMAT, "%s has more than %d arrays, the maximum number of fields of a sample",
                             arrays->file, LK_MAX_FIELDS);
         out->list[out->count++] = e;
     }
@@ -176,7 +177,7 @@ static lk_status assign_roles(lk_context *context, const char *label, bool optio
                 found[ROLE_INPUT] = &all->list[i];
             }
     if (!found[ROLE_INPUT])
-        return lk__fail(context, LK_EFORMAT, "%s has no array but the label '%s': an input is needed, such as 'x'",
+        return lk__fail(context, LK_EFORMAT, "%s has no array but the label '%s': expected an input, such as 'x'",
                         all->list[0].array->file, found[ROLE_LABEL]->array->name);
     return LK_OK;
 }
@@ -234,7 +235,7 @@ static lk_status make_image(lk_context *context, entry *e, bool *image)
     if (first == last)
         return lk__fail(context, LK_EFORMAT,
                         "%s of uint8 (%lld, %lld, %lld, %lld): %s; images are (N, C, H, W) or (N, H, W, C) with 1 or 3 "
-                        "channels, and an array of float32 is taken as it is: np.float32(x) / 255",
+                        "channels, and an array of float32 is used as is: np.float32(x) / 255",
                         lk__array_show(a, label), (long long)a->dims[0], (long long)a->dims[1], (long long)a->dims[2],
                         (long long)a->dims[3],
                         first ? "its channels may be the second or the last axis" : "no axis has 1 or 3 channels");
@@ -311,7 +312,7 @@ static lk_status make_label(lk_context *context, entry *e, bool regression, bool
         return lk__fail(context, LK_EFORMAT, "%s has the label %.0f: class numbers are below %d",
                         lk__array_show(a, label), labels.largest, INT32_MAX);
     if (labels.largest == 0 && !test)
-        return lk__fail(context, LK_EFORMAT, "%s has only the label 0: at least two classes are needed",
+        return lk__fail(context, LK_EFORMAT, "%s has only the label 0: expected at least two classes",
                         lk__array_show(a, label));
     e->field.classes = (int)labels.largest + 1;
     return LK_OK;

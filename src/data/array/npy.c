@@ -162,7 +162,7 @@ lk_status lk__npy_parse(lk_context *context, const unsigned char *bytes, size_t 
     if (bytes[6] > 1) wide = 4;
     for (size_t i = 0; i < wide && 8 + i < available; i++) length |= (size_t)bytes[8 + i] << 8 * i;
     if (available < 8 + wide || length > available - 8 - wide)
-        return lk__fail(context, LK_EFORMAT, "%s is truncated: its header of %zu bytes is not all there", label, length);
+        return lk__fail(context, LK_EFORMAT, "%s is truncated: its header of %zu bytes is incomplete", label, length);
     *begin = 8 + wide + length;
     text t = {(const char *)bytes + 8 + wide, (const char *)bytes + *begin};
     if (!parse_dictionary(&t, &h, a))
@@ -180,7 +180,7 @@ lk_status lk__npy_parse(lk_context *context, const unsigned char *bytes, size_t 
     if (h.fortran && long_axes > 1)
         return lk__fail(context, LK_EFORMAT, "%s is in Fortran order: save np.ascontiguousarray(x) instead", label);
     if (a->size != whole - *begin)
-        return lk__fail(context, LK_EFORMAT, "%s %s: its header declares %zu bytes of data, and %zu follow it", label,
+        return lk__fail(context, LK_EFORMAT, "%s %s: its header declares %zu bytes of data, but %zu follow it", label,
                         a->size > whole - *begin ? "is truncated" : "has more bytes than its header declares", a->size,
                         whole - *begin);
     return LK_OK;

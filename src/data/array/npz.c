@@ -53,7 +53,7 @@ static lk_status parse_stored(lk_context *context, const lk__zip_member *m, bool
     if (probe) return LK_OK;
     uint32_t crc = (uint32_t)crc32_z(0, m->data, (size_t)m->size);
     if (crc != m->crc)
-        return lk__fail(context, LK_EFORMAT, "%s is damaged: its checksum is %08x, and the file says %08x",
+        return lk__fail(context, LK_EFORMAT, "%s is damaged: checksum mismatch (%08x, expected %08x)",
                         lk__array_show(a, label), crc, m->crc);
     return LK_OK;
 }

@@ -63,7 +63,7 @@ static lk_status check_end(reader *r)
     if (status < 0) return status;
     if (got) return lk__fail(r->context, LK_EFORMAT, "%s has more bytes than its header declares", r->label);
     if (r->crc != r->array->crc)
-        return lk__fail(r->context, LK_EFORMAT, "%s is damaged: its checksum is %08x, and the file says %08x", r->label,
+        return lk__fail(r->context, LK_EFORMAT, "%s is damaged: checksum mismatch (%08x, expected %08x)", r->label,
                         r->crc, r->array->crc);
     return LK_OK;
 }

@@ -53,11 +53,12 @@ lk_status lk__zip_open(lk_context *context, const char *label, const lk__map *ma
         zip->at = number(b + at + 48, 8);
     }
     if (disk != 0 || disks != 0)
-        return lk__fail(context, LK_EFORMAT, "%s is a part of an archive in several files: not supported", label);
+        return lk__fail(context, LK_EFORMAT, "%s is part of a multi-file archive, which is not supported", label);
     if (zip->at > end || bytes > end - zip->at)
-        return lk__fail(context, LK_EFORMAT,
-                        "%s is truncated or damaged: its directory of %llu bytes at byte %llu does not fit", label,
-                        (unsigned long long)bytes, (unsigned long long)zip->at);
+        return lk__fail(
+            context, LK_EFORMAT,
+            "%s is truncated or damaged: its directory of %llu bytes at byte %llu does not fit into the file", label,
+            (unsigned long long)bytes, (unsigned long long)zip->at);
     zip->end = zip->at + bytes;
     return LK_OK;
 }
@@ -103,9 +104,10 @@ lk_status lk__zip_next(lk__zip *z, lk__zip_member *m)
     if (!read_zip64(e + ENTRY_BYTES + name, (size_t)extra, (uint64_t *[]){&m->size, &m->stored, &offset}))
         return report_damage(z);
     if (flags & 1)
-        return lk__fail(z->context, LK_EFORMAT, "%s: '%.*s' is encrypted: not supported", z->label, (int)name, m->name);
+        return lk__fail(z->context, LK_EFORMAT, "%s: '%.*s' is encrypted, which is not supported", z->label, (int)name,
+                        m->name);
     if (method != 0 && method != 8)
-        return lk__fail(z->context, LK_EFORMAT, "%s: '%.*s' is compressed by method %d: only deflate is supported",
+        return lk__fail(z->context, LK_EFORMAT, "%s: '%.*s' is compressed with method %d: only deflate is supported",
                         z->label, (int)name, m->name, (int)method);
     m->deflated = method == 8;
     if (offset > z->map->size || z->map->size - offset < LOCAL_BYTES || memcmp(b + offset, "PK\003\004", 4) != 0)

@@ -163,7 +163,7 @@ static lk_status find_expected_label(lk__csv_table *t)
                         "%s has no header, so the column of the label, '%s' in training, is not known: --label gives "
                         "its number from 1",
                         t->source->label, recorded);
-    return lk__fail(t->context, LK_EFORMAT, "%s has %d columns: %lld features and a label are needed", t->source->label,
+    return lk__fail(t->context, LK_EFORMAT, "%s has %d columns: expected %lld features and a label", t->source->label,
                     t->columns, (long long)features);
 }
 
@@ -311,7 +311,7 @@ lk_status lk__csv_read_first(lk__csv_table *t, lk__csv *c)
     t->columns = c->count;
     if (t->columns < 2 && !is_unlabelled(t) && !(t->features && t->options->label_optional))
         return lk__fail(t->context, LK_EFORMAT,
-                        "%s has one column: features and a label are needed, separated by comma, semicolon or tab",
+                        "%s has one column: expected features and a label, separated by comma, semicolon or tab",
                         t->source->label);
     for (int i = 0; i < c->count; i++)
         if (lk__csv_number(&c->fields[i], &number)) text = false;

@@ -111,7 +111,7 @@ static lk_status refuse_single(const lk__csv_table *t)
 {
     char number[VALUE_BYTES];
     if (!t->named) snprintf(number, sizeof number, "%lld", (long long)t->numbers.slots[0].value);
-    return lk__fail(t->context, LK_EFORMAT, "%s has only the label '%s': at least two classes are needed",
+    return lk__fail(t->context, LK_EFORMAT, "%s has only the label '%s': expected at least two classes",
                     t->source->label, t->named ? t->classes.text : number);
 }
 
@@ -132,7 +132,7 @@ lk_status lk__csv_decide(lk__csv_table *t)
 void lk__csv_log_labels(const lk__csv_table *t)
 {
     static const char classes[] = "classes; --loss mse predicts them as numbers",
-                      numbers[] = "numbers to predict; --loss cross_entropy takes them as classes";
+                      numbers[] = "numbers to predict; --loss cross_entropy treats them as classes";
     const lk__whole_number *all = t->numbers.slots;
     char                    shown[LK__SHOWN], column[LK__SHOWN + 48];
     const char             *name = t->names && t->label >= 0 ? t->names[t->label] : NULL;
@@ -142,13 +142,13 @@ void lk__csv_log_labels(const lk__csv_table *t)
     snprintf(column, sizeof column, "column %d%s%s%s", t->label + 1, name ? " ('" : "",
              name ? lk__shown(name, shown) : "", name ? "')" : "");
     if (t->kind == LK__CSV_TARGET)
-        lk__log(t->context, LK_LOG_INFO,
-                "%s: the label, %s, has %zu different whole numbers, not 0, 1, 2, … or 1, 2, 3, … with %d rows each: "
-                "taken as %s",
-                t->source->label, column, t->numbers.count, LK__CLASS_ROWS, numbers);
+        lk__log(
+            t->context,
+            LK_LOG_INFO, "%s: the label, %s, has %zu different whole numbers, not 0, 1, 2, … or 1, 2, 3, … with %d rows each: treated as %s",
+            t->source->label, column, t->numbers.count, LK__CLASS_ROWS, numbers);
     else
         lk__log(t->context, LK_LOG_INFO,
-                "%s: the label, %s, has %zu different whole numbers, %lld to %lld: taken as %s", t->source->label,
+                "%s: the label, %s, has %zu different whole numbers, %lld to %lld: treated as %s", t->source->label,
                 column, t->numbers.count, (long long)all[0].value, (long long)all[t->numbers.count - 1].value, classes);
 }
 

@@ -180,7 +180,7 @@ const unsigned char *lk__data_folder_cache_get(lk__data_folder_cache *c, size_t 
     }
     if (!atomic_exchange(&c->damaged, true)) {
         unlink(c->path); /* the next start creates it anew */
-        lk__log(c->context, LK_LOG_WARNING, "%s is damaged: samples are decoded from their files, and it was removed",
+        lk__log(c->context, LK_LOG_WARNING, "%s is damaged and was removed: samples are decoded from their files",
                 c->path);
     }
     return NULL;
@@ -322,7 +322,7 @@ static int lock_temporary(lk_context *context, char temporary[LK__PATH], const c
             since = lk__now();
         }
         if (!busy || lk__now() - since > STALLED) break;
-        if (!told) lk__log(context, LK_LOG_INFO, "%s: waiting for another process that creates it", path);
+        if (!told) lk__log(context, LK_LOG_INFO, "%s: waiting for another process to create it", path);
         told = true;
     }
     if (!lk__path(temporary, "%s.tmp.%ld", path, (long)getpid())) return -1;

@@ -20,7 +20,7 @@ lk_status lk__data_folder_find_classes(lk__data_folder *f, const char *train, co
         return lk__fail(f->context, LK_EINVAL,
                         "folder:%s: it has no subdirectory; each class needs one, with its images", train);
     if (f->list.classes_count == 1)
-        return lk__fail(f->context, LK_EINVAL, "folder:%s: it has one class only (%s); at least two are needed", train,
+        return lk__fail(f->context, LK_EINVAL, "folder:%s: it has only one class (%s); expected at least two", train,
                         lk__data_folder_class(&f->list, 0));
     return LK_OK;
 }

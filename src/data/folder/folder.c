@@ -16,14 +16,15 @@ static lk_status check_options(lk_context *context, const lk_open_options *o)
 {
     if (o->regression)
         return lk__fail(context, LK_EINVAL,
-                        "folder: its labels are classes, and a regression needs numbers: use another loss");
+                        "folder: its labels are classes, but regression needs numbers: use a different loss");
     if (o->height < 0 || o->width < 0 || !o->height != !o->width || o->height > LARGEST_SIDE || o->width > LARGEST_SIDE)
         return lk__fail(context, LK_EINVAL, "folder: a size of %lldx%lld is invalid: height and width are 1 to %d",
                         (long long)o->height, (long long)o->width, LARGEST_SIDE);
     if (o->channels != 0 && o->channels != 1 && o->channels != 3)
-        return lk__fail(context, LK_EINVAL, "folder: %d channels are invalid: 1 (grey) or 3 (RGB)", o->channels);
+        return lk__fail(context, LK_EINVAL, "folder: %d channels are invalid: expected 1 (grey) or 3 (RGB)",
+                        o->channels);
     if (!(o->holdout >= 0 && o->holdout < 1))
-        return lk__fail(context, LK_EINVAL, "folder: a hold-out of %g is invalid: 0 to below 1 is allowed", o->holdout);
+        return lk__fail(context, LK_EINVAL, "folder: a hold-out of %g is invalid: expected 0 to below 1", o->holdout);
     return LK_OK;
 }
 
@@ -327,7 +328,7 @@ static lk_status open_folder(lk_context *context, const char *directory, lk_spli
     if (status == LK_OK) status = lk__data_folder_prepare(f, options, probe);
     if (status == LK_OK) status = make_dataset(f, probe, dataset);
     if (status == LK_OK && !probe && f->list.others > 0)
-        lk__log(context, LK_LOG_INFO, "%s: %lld files that are not called .png, .jpg or .jpeg are not used", f->title,
+        lk__log(context, LK_LOG_INFO, "%s: %lld files that are not named .png, .jpg or .jpeg are not used", f->title,
                 (long long)f->list.others);
     if (status != LK_OK) lk__data_folder_free(f);
     return status;

@@ -83,9 +83,9 @@ static lk_status walk(lk__data_folder_list *l, char path[LK__PATH], const level 
     level at = {above, about.st_dev, about.st_ino, above ? above->depth + 1 : 0};
     for (const level *a = above; a && status == LK_OK; a = a->above)
         if ((a->device == at.device && a->inode == at.inode) || at.depth > DEEPEST)
-            status =
-                lk__fail(l->context, LK_EINVAL,
-                         "%s: a link to a directory that it is in, or more than %d directories deep", path, DEEPEST);
+            status = lk__fail(l->context, LK_EINVAL,
+                              "%s: a link to one of its parent directories, or more than %d directories deep", path,
+                              DEEPEST);
     while (status == LK_OK && (errno = 0, entry = readdir(directory))) {
         if (entry->d_name[0] == '.') continue;
         size_t name = strlen(entry->d_name);

@@ -227,7 +227,7 @@ static lk_status run_pass(pass *p, lk__tile each, size_t memory_bytes)
         (status = lk__pool_create(context, threads, &pool)) == LK_OK) {
         lk__pool_run(pool, (int64_t)p->folder->list.count, each, p);
         status = (lk_status)atomic_load(&p->status);
-        if (status == LK_ENOMEM) lk__fail(context, status, "no memory to decode images");
+        if (status == LK_ENOMEM) lk__fail(context, status, "out of memory: cannot decode images");
     }
     lk__pool_free(pool);
     lk__free(context, LK_MEMORY_DATA, p->memory, (size_t)threads * p->memory_bytes);

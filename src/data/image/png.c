@@ -111,7 +111,7 @@ lk_status lk__png_decode(const lk__image_info *info, const void *bytes, size_t s
     if (p.full)
         snprintf(message, LK__IMAGE_MESSAGE, "is damaged: decoding it needs more memory than its header implies");
     if (!message[0])
-        snprintf(message, LK__IMAGE_MESSAGE, "cannot be decoded: libpng %s does not start", PNG_LIBPNG_VER_STRING);
+        snprintf(message, LK__IMAGE_MESSAGE, "cannot be decoded: libpng %s failed to start", PNG_LIBPNG_VER_STRING);
     return LK_EFORMAT;
 }
 

@@ -32,8 +32,7 @@ static lk_status check_size(const header *h)
         return REFUSE(h, LK_EFORMAT, "is damaged: its header declares %lldx%lld pixels", (long long)width,
                       (long long)height);
     if (width > LK__IMAGE_PIXELS / height)
-        return REFUSE(h, LK_EUNSUPPORTED,
-                      "is too large: its header declares %lldx%lld pixels, and at most %d are decoded",
+        return REFUSE(h, LK_EUNSUPPORTED, "is too large: its header declares %lldx%lld pixels; the limit is %d",
                       (long long)width, (long long)height, LK__IMAGE_PIXELS);
     return LK_OK;
 }
@@ -99,9 +98,10 @@ static lk_status read_frame(const header *h, int kind, const unsigned char *data
     int depth = data[0], components = data[5];
     h->info->height = read16(data + 1);
     h->info->width = read16(data + 3);
-    if (depth != 8) return REFUSE(h, LK_EUNSUPPORTED, "is a JPEG of %d bits, which is not supported: 8 are", depth);
+    if (depth != 8)
+        return REFUSE(h, LK_EUNSUPPORTED, "is a JPEG of %d bits, which is not supported: only 8 are", depth);
     if (components != 1 && components != 3 && components != 4)
-        return REFUSE(h, LK_EUNSUPPORTED, "is a JPEG of %d components, which is not supported: 1, 3 and 4 are",
+        return REFUSE(h, LK_EUNSUPPORTED, "is a JPEG of %d components, which is not supported: only 1, 3 and 4 are",
                       components);
     if (length < 6 + 3 * (size_t)components)
         return REFUSE(h, LK_EFORMAT, "is damaged: a JPEG frame header of %zu bytes", length);

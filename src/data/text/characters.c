@@ -44,8 +44,7 @@ static lk_status add_characters(lk_tokenizer *tokenizer, const lk__text_characte
         if (code < 128) tokenizer->single[code] = (int32_t)id;
         id++;
     }
-    if (id == 0)
-        return lk__fail(tokenizer->context, LK_EINVAL, "a text without characters gives no tokenizer: it is empty");
+    if (id == 0) return lk__fail(tokenizer->context, LK_EINVAL, "cannot make a tokenizer from an empty text");
     return LK_OK;
 }
 

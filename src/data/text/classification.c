@@ -64,7 +64,7 @@ static lk_status read_label(const reading *r, const lk__text_piece *piece, char 
         text[length] = 0;
     }
     if (strlen(text) == length) return LK_OK;
-    return lk__fail(r->request->context, LK_EFORMAT, "%s: a zero byte in the class in '%s'",
+    return lk__fail(r->request->context, LK_EFORMAT, "%s: a NUL byte in the class in '%s'",
                     lk__text_place(&r->corpus, piece, place), name);
 }
 
@@ -92,7 +92,7 @@ static lk_status survey_labels(reading *r)
     if (status < 0) return status;
     if (r->rows == 0) return lk__fail(r->request->context, LK_EFORMAT, "%s is empty", r->corpus.files[0].path);
     if (r->names.count < 2)
-        return lk__fail(r->request->context, LK_EFORMAT, "%s has only the class '%s': at least two are needed",
+        return lk__fail(r->request->context, LK_EFORMAT, "%s has only the class '%s': expected at least two",
                         r->corpus.files[0].path, r->names.text);
     return r->named ? lk__class_names_sort(&r->names) : LK_OK;
 }

@@ -147,7 +147,7 @@ static lk_status next_of_text(lk__text_corpus *c, lk__text_piece *piece)
     piece->bytes = cut;
     if (!c->within && c->files[c->file].listed && memchr(piece->text, 0, cut < LOOKED_AT ? cut : LOOKED_AT))
         return lk__fail(c->context, LK_EFORMAT,
-                        "%s has a zero byte, so it is not a text: the directory may only have texts",
+                        "%s contains a NUL byte, so it is not text: the directory may contain only text files",
                         c->files[c->file].path);
     piece->continues = c->within;
     c->within = true;
@@ -259,7 +259,7 @@ static lk_status read_line(lk__text_corpus *c, const char *line, size_t bytes, l
         return lk__fail(c->context, LK_EFORMAT, "%s: line %lld, byte %zu: %s%s", c->files[c->file].path,
                         (long long)c->line, error.offset + 1, error.what,
                         lk__text_named(c->files[c->file].path, ".json")
-                            ? "; expected an object in each line, or an array of them"
+                            ? "; expected an object on each line, or an array of them"
                             : "");
     return read_object(c, &object, piece);
 }
@@ -284,8 +284,7 @@ static lk_status begin_array(lk__text_corpus *c)
     const char *path = c->files[c->file].path;
     if (status == LK_END)
         return lk__fail(c->context, LK_EFORMAT,
-                        "%s: an array of more than %d bytes: write each element in a line, as JSONL", path,
-                        LONGEST_ARRAY);
+                        "%s: an array of more than %d bytes: write one element per line, as JSONL", path, LONGEST_ARRAY);
     if (status < 0) return status;
     if (!lk__json_parse(b->bytes + b->begin + at, b->end - b->begin - at, &array, &error))
         return lk__fail(c->context, LK_EFORMAT, "%s: byte %zu: %s", path, at + error.offset + 1, error.what);

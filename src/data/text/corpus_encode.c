@@ -81,7 +81,7 @@ lk_status lk__text_encode(lk__text_corpus *c, const lk_tokenizer *tokenizer, boo
     lk__text_encoder_free(e.encoder);
     if (status < 0) return status;
     if (totals->invalid && !c->quiet)
-        lk__log(c->context, LK_LOG_WARNING, "%s: %lld sequences of bytes are not UTF-8; each became U+FFFD",
+        lk__log(c->context, LK_LOG_WARNING, "%s: %lld sequences of bytes are not UTF-8; each was replaced by U+FFFD",
                 c->files[totals->invalid_file].path, (long long)totals->invalid);
     if (totals->bytes == 0) return lk__fail(c->context, LK_EFORMAT, "%s is empty", c->files[0].path);
     return LK_OK;

@@ -19,20 +19,20 @@ static lk_status begin_request(lk_context *context, const char *kind, const char
     lk_status status = lk__path_pair(context, example, paths, r->paths);
     if (status < 0) return status;
     if (r->length < 1 || r->length > LARGEST_LENGTH)
-        return lk__fail(context, LK_EINVAL, "a context of %lld tokens is invalid: 1 to %d are allowed",
+        return lk__fail(context, LK_EINVAL, "a context of %lld tokens is invalid: expected 1 to %d",
                         (long long)r->length, LARGEST_LENGTH);
     if (options->packing < -1 || options->packing > 1)
-        return lk__fail(context, LK_EINVAL, "packing %d is invalid: -1, 0 or 1", options->packing);
+        return lk__fail(context, LK_EINVAL, "packing %d is invalid: expected -1, 0 or 1", options->packing);
     if (!(options->holdout >= 0 && options->holdout < 1) && options->holdout != -1)
-        return lk__fail(context, LK_EINVAL, "a hold-out of %g is invalid: 0 to below 1 is allowed", options->holdout);
+        return lk__fail(context, LK_EINVAL, "a hold-out of %g is invalid: expected 0 to below 1", options->holdout);
     r->holdout = options->holdout > 0 ? options->holdout : 0;
     r->stride = options->stride ? options->stride : split == LK_SPLIT_TRAIN ? 0 : r->length;
     if (r->stride < 0 || r->stride > r->length)
-        return lk__fail(context, LK_EINVAL, "a stride of %lld tokens is invalid: 1 to the context of %lld are allowed",
+        return lk__fail(context, LK_EINVAL, "a stride of %lld tokens is invalid: expected 1 to the context of %lld",
                         (long long)r->stride, (long long)r->length);
     if (r->paths[1][0] && options->holdout > 0)
         return lk__fail(context, LK_EINVAL,
-                        "%s:%s has a validation set of its own: do not hold out a part of the other", kind, paths);
+                        "%s:%s has its own validation set: do not hold out part of the training set", kind, paths);
     return LK_OK;
 }
 
@@ -161,7 +161,7 @@ static lk_status check_directories(const lk__text_request *r, bool jsonl, bool *
     for (int i = 0; i < 2; i++) {
         if (stat(r->paths[i], &about) != 0 || !S_ISDIR(about.st_mode)) continue;
         if (jsonl)
-            return lk__fail(r->context, LK_EINVAL, "jsonl:%s is a directory: name a file, or text:%s", r->paths[i],
+            return lk__fail(r->context, LK_EINVAL, "jsonl:%s is a directory: use a file, or text:%s", r->paths[i],
                             r->paths[i]);
         if (i == 0) *documents = true;
     }
@@ -224,7 +224,8 @@ static lk_status read_token_file(const lk__text_request *r, lk__text_source *s, 
     int64_t vocabulary = s->tokenizer ? lk_tokenizer_vocabulary(s->tokenizer) : 0;
     int     width = plain_width(r->options, s->path, vocabulary ? vocabulary : r->options->vocabulary);
     if (!width)
-        return lk__fail(r->context, LK_EINVAL, "tokens of %d bytes are invalid: 2 or 4", r->options->token_bytes);
+        return lk__fail(r->context, LK_EINVAL, "tokens of %d bytes are invalid: expected 2 or 4",
+                        r->options->token_bytes);
     lk_status status = lk__map_open(r->context, s->path, &s->map);
     if (status < 0 ||
         (status = lk__text_token_file_read(r->context, s->path, s->map.bytes, s->map.size, width, file)) < 0)

@@ -52,10 +52,11 @@ static void put_two(unsigned char *bytes, int i, uint64_t value)
 static const char *find_foreign(const unsigned char *bytes, size_t size)
 {
     if (size >= 6 && memcmp(bytes, "\x93NUMPY", 6) == 0)
-        return "is a NumPy file: write the tokens alone, x.astype(np.uint16).tofile(FILE)";
-    if (size >= 4 && get_word(bytes, MAGIC) == 20240522) return "has multiple-choice examples of llm.c, not tokens";
-    if (size >= 4 && get_word(bytes, MAGIC) == 20240326) return "has a model of llm.c, not tokens";
-    if (size >= 4 && get_word(bytes, MAGIC) == 20240328) return "has a tokenizer of llm.c, not tokens";
+        return "is a NumPy file: write only the tokens, x.astype(np.uint16).tofile(FILE)";
+    if (size >= 4 && get_word(bytes, MAGIC) == 20240522)
+        return "contains multiple-choice examples of llm.c, not tokens";
+    if (size >= 4 && get_word(bytes, MAGIC) == 20240326) return "contains a model of llm.c, not tokens";
+    if (size >= 4 && get_word(bytes, MAGIC) == 20240328) return "contains a tokenizer of llm.c, not tokens";
     return NULL;
 }
 
@@ -65,10 +66,11 @@ static lk_status read_own(lk_context *context, const char *label, const unsigned
     uint32_t vocabulary = get_word(bytes, VOCABULARY), end = get_word(bytes, END), begin = get_word(bytes, BEGIN);
     uint64_t count = get_two(bytes, COUNT_LOW), text = get_two(bytes, TEXT_LOW);
     if (get_word(bytes, OWN_VERSION) != 1)
-        return lk__fail(context, LK_EFORMAT, "%s has a header of version %u of Lockstep: this one reads version 1",
-                        label, get_word(bytes, OWN_VERSION));
+        return lk__fail(context, LK_EFORMAT,
+                        "%s has a header of format version %u: this version of Lockstep reads version 1", label,
+                        get_word(bytes, OWN_VERSION));
     if (vocabulary > INT32_MAX || end > vocabulary || begin > vocabulary || count > INT64_MAX || text > INT64_MAX)
-        return lk__fail(context, LK_EFORMAT, "%s has a damaged header: write it anew with `lockstep data tokenize`",
+        return lk__fail(context, LK_EFORMAT, "%s has a damaged header: write it again with `lockstep data tokenize`",
                         label);
     f->vocabulary = vocabulary;
     f->end = (int32_t)end - 1;
@@ -86,8 +88,8 @@ static lk_status read_header(lk_context *context, const char *label, const unsig
                         LK__TOKEN_HEADER, size);
     uint32_t version = get_word(bytes, VERSION);
     if (version != kinds[kind].version)
-        return lk__fail(context, LK_EFORMAT, "%s has llm.c's header %u in version %u: only version %u is known", label,
-                        kinds[kind].magic, version, kinds[kind].version);
+        return lk__fail(context, LK_EFORMAT, "%s has llm.c's header %u in version %u: only version %u is supported",
+                        label, kinds[kind].magic, version, kinds[kind].version);
     f->ids.width = kinds[kind].width;
     f->ids.bytes = bytes + LK__TOKEN_HEADER;
     f->ids.count = get_word(bytes, COUNT);
@@ -97,7 +99,7 @@ static lk_status read_header(lk_context *context, const char *label, const unsig
     int64_t have = (int64_t)(body / width);
     if (f->ids.count == have && body % width == 0) return LK_OK;
     return lk__fail(context, LK_EFORMAT,
-                    "%s is truncated or damaged: its header declares %lld tokens of %zu bytes, and %zu bytes follow it",
+                    "%s is truncated or damaged: its header declares %lld tokens of %zu bytes, but %zu bytes follow it",
                     label, (long long)f->ids.count, width, body);
 }
 
@@ -112,10 +114,10 @@ lk_status lk__text_token_file_read(lk_context *context, const char *label, const
         if (size >= 4 && get_word(bytes, MAGIC) == kinds[i].magic)
             return read_header(context, label, bytes, size, i, f);
     if (size % (size_t)width == 0) return LK_OK;
-    return lk__fail(context, LK_EFORMAT,
-                    "%s has %zu bytes, which are no tokens of %d bytes each: is it truncated, or of another type "
-                    "(--token-type)?",
-                    label, size, width);
+    return lk__fail(
+        context,
+        LK_EFORMAT, "%s has %zu bytes, which is not a whole number of %d-byte tokens: is it truncated, or of a different type (--token-type)?",
+        label, size, width);
 }
 
 void lk__text_token_file_header(const lk__text_token_file *f, unsigned char header[LK__TOKEN_HEADER])

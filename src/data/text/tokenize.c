@@ -146,7 +146,7 @@ static lk_status choose_width(lk_context *context, const lk_data_tokenize_config
 {
     *width = c->token_bytes ? c->token_bytes : vocabulary <= 65536 ? 2 : 4;
     if (*width != 2 && *width != 4)
-        return lk__fail(context, LK_EINVAL, "tokens of %d bytes are invalid: 2 or 4", *width);
+        return lk__fail(context, LK_EINVAL, "tokens of %d bytes are invalid: expected 2 or 4", *width);
     if (*width == 2 && vocabulary > 65536)
         return lk__fail(context, LK_EINVAL, "a vocabulary of %lld tokens does not fit u16: use u32",
                         (long long)vocabulary);
@@ -176,11 +176,11 @@ static lk_status write_tokens(lk__text_corpus *corpus, const lk_tokenizer *token
 
 static lk_status check_tokenize(lk_context *context, const lk_data_tokenize_config *c)
 {
-    if (c->paths_count < 1 || !c->paths) return lk__fail(context, LK_EINVAL, "no texts are given to tokenize");
+    if (c->paths_count < 1 || !c->paths) return lk__fail(context, LK_EINVAL, "there are no texts to tokenize");
     if (!c->tokenizer)
         return lk__fail(context, LK_EINVAL,
-                        "a tokenizer is needed: byte, char, a tokenizer.json, or a directory that has one");
-    if (!c->out) return lk__fail(context, LK_EINVAL, "a file for the tokens is needed");
+                        "a tokenizer is required: byte, char, a tokenizer.json, or a directory that has one");
+    if (!c->out) return lk__fail(context, LK_EINVAL, "an output file is required");
     return LK_OK;
 }
 

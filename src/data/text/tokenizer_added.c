@@ -8,7 +8,7 @@ static lk_status check_id(lk_tokenizer *t, const lk__tokenizer_string *name, int
     int32_t known = lk__vocabulary_find(&t->vocabulary, name->text, name->length);
     int64_t expected = known >= 0 ? known : *next;
     if (id != expected)
-        return lk__fail(t->context, LK_EFORMAT, "added_tokens: \"%.80s\" has the id %lld, and %lld is expected",
+        return lk__fail(t->context, LK_EFORMAT, "added_tokens: \"%.80s\" has the id %lld, but %lld is expected",
                         name->text, (long long)id, (long long)expected);
     if (id >= *next) *next = id + 1;
     if (known >= 0) return LK_OK;
@@ -38,11 +38,11 @@ static lk_status add_token(lk_tokenizer *t, const lk__json *item, lk__tokenizer_
     bool              special, normalized, single_word;
     lk_status         status;
     if (!lk__json_get(item, "content", &value))
-        return lk__tokenizer_refuse(t->context, part, item, "each needs its \"content\"");
+        return lk__tokenizer_refuse(t->context, part, item, "each needs a \"content\"");
     if ((status = lk__tokenizer_decode_string(t->context, &value, "added_tokens: content", name)) < 0) return status;
     if (name->length == 0) return lk__tokenizer_refuse(t->context, part, item, "its \"content\" is empty");
     if (!lk__json_get(item, "id", &value) || !lk__json_integer(&value, &id))
-        return lk__tokenizer_refuse(t->context, part, item, "each needs its \"id\"");
+        return lk__tokenizer_refuse(t->context, part, item, "each needs an \"id\"");
     if ((status = lk__tokenizer_bool(t->context, item, part, "special", false, &special)) < 0 ||
         (status = lk__tokenizer_bool(t->context, item, part, "normalized", !special, &normalized)) < 0 ||
         (status = lk__tokenizer_bool(t->context, item, part, "single_word", false, &single_word)) < 0 ||

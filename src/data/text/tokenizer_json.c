@@ -58,10 +58,10 @@ static lk_status check_root(lk_context *context, const lk__json *root)
 {
     lk__json value, type;
     if (root->kind != LK__JSON_OBJECT || !lk__tokenizer_member(root, "model", &value))
-        return lk__fail(context, LK_EFORMAT, "no tokenizer.json of Hugging Face: it has no \"model\"");
+        return lk__fail(context, LK_EFORMAT, "not a Hugging Face tokenizer.json: it has no \"model\"");
     if (lk__json_get(&value, "type", &type) && !lk__json_equals(&type, "BPE") && !lk__json_equals(&type, "WordLevel"))
         return lk__tokenizer_refuse(context, "model.type", &type,
-                                    "byte-level BPE is, and WordLevel of single characters");
+                                    "only byte-level BPE and WordLevel of single characters are");
     if (lk__tokenizer_member(root, "version", &value) && !lk__json_equals(&value, "1.0"))
         return lk__tokenizer_refuse(context, "version", &value, "only \"1.0\" is");
     return LK_OK;
@@ -75,7 +75,7 @@ lk_status lk__tokenizer_read_json(lk_context *context, const char *text, size_t 
     lk_tokenizer  *t;
     *tokenizer = NULL;
     if (!lk__json_parse(text, bytes, &root, &error))
-        return lk__fail(context, LK_EFORMAT, "not valid JSON: %s at byte %zu", error.what, error.offset);
+        return lk__fail(context, LK_EFORMAT, "invalid JSON: %s at byte %zu", error.what, error.offset);
     lk_status status = check_root(context, &root);
     if (status < 0 || (status = lk__tokenizer_create(context, LK__TEXT_BPE, &t)) < 0) return status;
     if ((status = lk__tokenizer_read_normalizer(t, &root)) < 0 ||

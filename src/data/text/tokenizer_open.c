@@ -50,7 +50,7 @@ static lk_status read_config(lk_tokenizer *t, const char *text, size_t bytes, bo
     lk__json       config, value;
     lk__json_error error;
     if (!lk__json_parse(text, bytes, &config, &error))
-        return lk__fail(t->context, LK_EFORMAT, "not valid JSON: %s at byte %zu", error.what, error.offset);
+        return lk__fail(t->context, LK_EFORMAT, "invalid JSON: %s at byte %zu", error.what, error.offset);
     if (config.kind != LK__JSON_OBJECT) return lk__fail(t->context, LK_EFORMAT, "not a JSON object");
     *named = lk__json_get(&config, "eos_token", &value) && value.kind != LK__JSON_NULL;
     return read_end_token(t, &config, other);
@@ -125,7 +125,7 @@ static lk_status fail_without_json(lk_context *context, const char *directory)
     char path[LK__PATH];
     bool sentencepiece = lk__path(path, "%s/tokenizer.model", directory) && lk__path_exists(path);
     return lk__fail(context, LK_ENOENT, "%s has no tokenizer.json%s", directory,
-                    sentencepiece ? ": its tokenizer.model is of SentencePiece, which is not supported"
+                    sentencepiece ? ": its tokenizer.model is a SentencePiece model, which is not supported"
                                   : "; save_pretrained of a fast tokenizer of transformers writes it");
 }
 
@@ -137,8 +137,8 @@ lk_status lk_tokenizer_open(lk_context *context, const char *name, lk_tokenizer 
     if (strcmp(name, "byte") == 0) return lk__byte_tokenizer(context, tokenizer);
     if (stat(name, &about) != 0)
         return lk__fail(context, LK_ENOENT,
-                        "there is no tokenizer \"%s\": give byte, a tokenizer.json, or a directory that has one%s",
-                        name, strcmp(name, "char") == 0 ? "; char needs the text that has the characters" : "");
+                        "unknown tokenizer \"%s\": use byte, a tokenizer.json, or a directory that has one%s", name,
+                        strcmp(name, "char") == 0 ? "; char needs the text that has the characters" : "");
     if (!S_ISDIR(about.st_mode)) {
         const char *base = strrchr(name, '/');
         base = base ? base + 1 : name;

@@ -35,9 +35,8 @@ lk_status lk__tokenizer_read_normalizer(lk_tokenizer *t, const lk__json *root)
 
 /* ---- pre-tokenizers ---- */
 
-static const char known_pretokenizers[] = "ByteLevel is, alone, after Digits with individual_digits, or after a Split, "
-                                          "Isolated, with the regular expression of "
-                                          "GPT-2, Llama 3 or Qwen 2";
+static const char known_pretokenizers[] = "only ByteLevel is: alone, after Digits with individual_digits, or after a "
+                                          "Split, Isolated, with the regular expression of GPT-2, Llama 3 or Qwen 2";
 
 static lk_status refuse_pretokenizer(lk_tokenizer *t, const lk__json *part)
 {
@@ -58,7 +57,7 @@ static lk_status read_split(lk_tokenizer *t, const lk__json *part, bool *charact
     status = lk__tokenizer_decode_string(t->context, &pattern, "pre_tokenizer.pattern.Regex", &text);
     if (status >= 0 && !*characters && !lk__pretokenizer_find(text.text, text.length, &t->pretokenizer))
         status = lk__tokenizer_refuse(t->context, "pre_tokenizer.pattern.Regex", &pattern,
-                                      "those of GPT-2, Llama 3 and Qwen 2 are");
+                                      "only those of GPT-2, Llama 3 and Qwen 2 are");
     lk__tokenizer_string_free(t->context, &text);
     return status;
 }
@@ -108,8 +107,7 @@ lk_status lk__tokenizer_read_pretokenizer(lk_tokenizer *t, const lk__json *root)
     lk__json part;
     bool     characters = false;
     if (!lk__tokenizer_member(root, "pre_tokenizer", &part))
-        return lk__fail(t->context, LK_EFORMAT, "there is no pre_tokenizer, which is not supported: %s",
-                        known_pretokenizers);
+        return lk__fail(t->context, LK_EFORMAT, "a missing pre_tokenizer is not supported: %s", known_pretokenizers);
     if (lk__tokenizer_is(&part, "Sequence")) return read_pretokenizers(t, &part);
     if (!lk__tokenizer_is(&part, "Split")) return read_byte_level(t, &part, ALONE);
     lk_status status = read_split(t, &part, &characters);
@@ -141,7 +139,7 @@ static lk_status add_template_token(lk_tokenizer *t, const lk__json *part, const
     walk = lk__json_begin(&ids);
     while (lk__json_next(&walk, NULL, &id)) {
         if (!lk__json_integer(&id, &number) || number < 0 || number > INT32_MAX || *count == LK__TOKENIZER_AROUND)
-            return refuse_template(t, part, "up to 8 token ids before a text, and as many after it, are");
+            return refuse_template(t, part, "only up to 8 token ids before and after a text are");
         list[(*count)++] = (int32_t)number;
     }
     return LK_OK;

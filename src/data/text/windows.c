@@ -63,10 +63,10 @@ static lk_status refuse_id(const lk__text_source *s, int64_t number, char messag
         snprintf(message, LK__DATASET_MESSAGE, "%.300s: token %lld is %u, but the vocabulary has %lld tokens", path,
                  (long long)inside, id, (long long)s->info.vocabulary);
     else
-        snprintf(
-            message, LK__DATASET_MESSAGE,
-            "%.300s: token %lld is %u, and ids are below 2^31: is the file damaged, or of another type (--token-type)?",
-            path, (long long)inside, id);
+        snprintf(message, LK__DATASET_MESSAGE,
+                 "%.300s: token %lld is %u, and ids are below 2^31: is the file damaged, or of a different type "
+                 "(--token-type)?",
+                 path, (long long)inside, id);
     return LK_EFORMAT;
 }
 
@@ -179,7 +179,7 @@ static lk_status check_length(const lk__text_request *r, const lk__text_source *
         snprintf(part, sizeof part, ", %lld of them for %s", (long long)s->ids.count,
                  r->split == LK_SPLIT_TEST ? "validation" : "training");
     if (s->stride)
-        return lk__fail(r->context, LK_EFORMAT, "%s has %lld token%s%s: at least 2 are needed", s->path, (long long)all,
+        return lk__fail(r->context, LK_EFORMAT, "%s has %lld token%s%s: expected at least 2", s->path, (long long)all,
                         all == 1 ? "" : "s", part);
     return lk__fail(r->context, LK_EFORMAT,
                     "%s has %lld tokens%s: a context of %lld needs at least %lld; use a shorter --context or more text",

@@ -155,10 +155,10 @@ static void read_choices(lk__cuda_choices *c)
     fclose(file);
     if (whole) return;
     c->closed = true;
-    lk__cuda_host.log(c->device->base.context, LK_LOG_WARNING,
-                      "%s is not a file of this version, and is not used: algorithms are measured in every start; "
-                      "remove it to have them kept",
-                      c->path);
+    lk__cuda_host.log(
+        c->device->base.context,
+        LK_LOG_WARNING, "%s was written by another version and is ignored: algorithms are tuned at every start; remove it to store them",
+        c->path);
 }
 
 static void write_choices(lk__cuda_choices *c)
@@ -176,7 +176,7 @@ static void write_choices(lk__cuda_choices *c)
     int error = errno;
     (void)unlink(aside);
     c->closed = true;
-    lk__cuda_host.log(c->device->base.context, LK_LOG_WARNING, "measured algorithms cannot be kept in %s: %s", c->path,
+    lk__cuda_host.log(c->device->base.context, LK_LOG_WARNING, "tuned algorithms cannot be stored in %s: %s", c->path,
                       strerror(error));
 }
 
@@ -234,7 +234,7 @@ static void say_apart(lk__cuda_choices *c, uint64_t theirs, uint64_t own)
     c->apart = true;
     lk__cuda_host.log(c->device->base.context, c->only ? LK_LOG_WARNING : LK_LOG_INFO,
                       "the algorithms of %s were chosen on %s; this is %s: %s", c->whose, origin_text(c, theirs),
-                      origin_text(c, own), c->only ? "its libraries' first choices are used" : "they are measured anew");
+                      origin_text(c, own), c->only ? "its libraries' first choices are used" : "they are tuned again");
 }
 
 /* ---- choosing ---- */
@@ -293,7 +293,7 @@ void lk__cuda_choice_refuse(lk__cuda_device *device, const lk__cuda_question *q)
     lk__cuda_host.log(device->base.context, LK_LOG_WARNING,
                       "an algorithm of %s cannot be run here, by %s: %s, and the last bits may differ",
                       c->whose[0] ? c->whose : "the list", q->library,
-                      c->only ? "the library's first choice is used" : "it is measured anew");
+                      c->only ? "the library's first choice is used" : "it is tuned again");
 }
 
 /* ---- lists of programs ---- */

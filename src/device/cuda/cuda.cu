@@ -98,7 +98,8 @@ static void *cuda_alloc(lk__device *d, lk_memory kind, size_t bytes)
         size_t available = 0, total = 0;
         (void)cudaGetLastError();
         (void)cudaMemGetInfo(&available, &total);
-        lk__cuda_host.fail(d->context, LK_ENOMEM, "GPU %d has no memory for %.1f MiB%s%s: %.1f of its %.1f MiB are free",
+        lk__cuda_host.fail(d->context, LK_ENOMEM,
+                           "GPU %d is out of memory for %.1f MiB%s%s: %.1f of its %.1f MiB are free",
                            as_cuda(d)->number, (double)bytes / 1048576.0, kind == LK_MEMORY_OTHER ? "" : " of ",
                            kind == LK_MEMORY_OTHER ? "" : lk__cuda_host.memory_name(kind),
                            (double)available / 1048576.0, (double)total / 1048576.0);
@@ -366,11 +367,10 @@ static lk_status choose_gpu(lk_context *context, lk__cuda_device *c, int number)
                                   number, count, count == 1 ? "" : "s");
     const char *shared = getenv("LOCKSTEP_SHARE_DEVICE");
     if (number < 0 && size > count && !(shared && *shared && strcmp(shared, "0") != 0))
-        return lk__cuda_host.fail(
-            context, LK_EINVAL,
-            "%d ranks of this host want a GPU each, and it has %d: start at most %d, or let ranks share one with "
-            "--share-device (for tests and small models)",
-            size, count, count);
+        return lk__cuda_host.fail(context, LK_EINVAL,
+                                  "%d ranks of this host need a GPU each, but it has %d: start at most %d, or let "
+                                  "ranks share one with --share-device (for tests and small models)",
+                                  size, count, count);
     c->number = number >= 0 ? number : rank > 0 ? rank % count : 0;
     return LK_OK;
 }

@@ -23,7 +23,7 @@
 
 /* ---- what is used of CUPTI ---- */
 
-enum { MEMCPY = 1, MEMSET = 2, CONCURRENT_KERNEL = 10 }; /* CUpti_ActivityKind */
+enum { MEMCPY = 1, MEMSET = 2, CONCURRENT_KERNEL = 10 };  /* CUpti_ActivityKind */
 enum { FLUSH_FORCED = 1, RECORD_ALIGN = 8, OLDEST = 18 }; /* 18: CUDA 12.0 */
 
 /* The beginnings of its records, which all versions since 12.0 have in common. */
@@ -90,7 +90,7 @@ SAME(fill_record, node, CUpti_ActivityMemset4, graphNodeId);
 static_assert(MEMCPY == (int)CUPTI_ACTIVITY_KIND_MEMCPY && MEMSET == (int)CUPTI_ACTIVITY_KIND_MEMSET &&
                   CONCURRENT_KERNEL == (int)CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL &&
                   FLUSH_FORCED == (int)CUPTI_ACTIVITY_FLAG_FLUSH_FORCED,
-              "CUPTI numbers its activities in another way");
+              "CUPTI numbers its activities differently");
 #endif
 
 typedef void (*give_buffer)(uint8_t **buffer, size_t *bytes, size_t *most);
@@ -156,13 +156,10 @@ static void *find_function(void *library, const char *name) { return dlsym(libra
 static void *open_library(void)
 {
     /* One that is newer than the driver would refuse. */
-    static const char *const names[] = {"libcupti.so.13",
-                                        "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.13",
-                                        "/usr/local/cuda/lib64/libcupti.so.13",
-                                        "libcupti.so.12",
-                                        "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.12",
-                                        "/usr/local/cuda/lib64/libcupti.so.12"};
-    int                      driver = 0;
+    static const char *const names[] = {
+        "libcupti.so.13", "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.13", "/usr/local/cuda/lib64/libcupti.so.13",
+        "libcupti.so.12", "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.12", "/usr/local/cuda/lib64/libcupti.so.12"};
+    int driver = 0;
     if (cudaDriverGetVersion(&driver) != cudaSuccess) (void)cudaGetLastError();
     for (size_t i = driver && driver < 13000 ? 3 : 0; i < sizeof names / sizeof *names; i++) {
         void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
@@ -268,7 +265,8 @@ static void add_span(lk__cuda_spans *s, lk__device_work work, uint32_t device, u
         s->capacity = more;
     }
     double begin = s->origin_seconds + 1e-9 * (double)(int64_t)(start - s->origin);
-    s->spans[s->count++] = lk__device_span{begin, begin + 1e-9 * (double)(end - start), work, graph, (int64_t)bytes, name};
+    s->spans[s->count++] =
+        lk__device_span{begin, begin + 1e-9 * (double)(end - start), work, graph, (int64_t)bytes, name};
 }
 
 static void add_record(lk__cuda_spans *s, const void *record)
@@ -378,7 +376,7 @@ lk_status lk__cuda_spans_begin(lk__device *d)
     int error = enable_records(c->spans); /* without the lock: it may complete buffers */
     if (error == 0) return LK_OK;
     stop_collecting();
-    return lk__cuda_host.fail(d->context, LK_EUNSUPPORTED, "CUPTI refuses: %s (another profiler in this process?)",
+    return lk__cuda_host.fail(d->context, LK_EUNSUPPORTED, "CUPTI failed: %s (another profiler in this process?)",
                               error_text(error));
 }
 
@@ -390,11 +388,10 @@ lk_status lk__cuda_spans_end(lk__device *d, lk__device_span **spans, size_t *cou
     int error = cupti.cuptiActivityFlushAll(FLUSH_FORCED);
     disable_records();
     stop_collecting();
-    if (error != 0)
-        return lk__cuda_host.fail(d->context, LK_EIO, "CUPTI gives no records: %s", error_text(error));
+    if (error != 0) return lk__cuda_host.fail(d->context, LK_EIO, "CUPTI returned no records: %s", error_text(error));
     if (c->spans->dropped || c->spans->lost)
         lk__cuda_host.log(d->context, LK_LOG_WARNING, "CUPTI dropped %zu records%s: some kernels are missing",
-                          c->spans->dropped, c->spans->lost ? ", and there was no memory for others" : "");
+                          c->spans->dropped, c->spans->lost ? ", and ran out of memory for others" : "");
     *spans = c->spans->spans;
     *count = c->spans->count;
     return LK_OK;

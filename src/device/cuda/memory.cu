@@ -186,7 +186,7 @@ static void launch_not_finite(cudaStream_t stream, const void *x, int64_t n, U e
 
 lk_status lk__cuda_finite(lk__device *device, const void *memory, int64_t elements, lk_dtype type, bool *finite)
 {
-    int32_t    *word = NULL, found = 0;
+    int32_t *word = NULL, found = 0;
     *finite = true;
     if (elements > 0) word = lk__cuda_word(device);
     if (!word) return elements > 0 ? LK_ENOMEM : LK_OK;
@@ -195,7 +195,7 @@ lk_status lk__cuda_finite(lk__device *device, const void *memory, int64_t elemen
     case LK_F32: launch_not_finite<uint32_t>(stream, memory, elements, 0x7f800000u, word); break;
     case LK_F64: launch_not_finite<uint64_t>(stream, memory, elements, (uint64_t)0x7ff << 52, word); break;
     case LK_BF16: launch_not_finite<uint16_t>(stream, memory, elements, (uint16_t)0x7f80, word); break;
-    case LK_F16: return lk__cuda_host.fail(device->context, LK_EUNSUPPORTED, "there is no check whether f16 is finite");
+    case LK_F16: return lk__cuda_host.fail(device->context, LK_EUNSUPPORTED, "f16 cannot be checked for finite values");
     default: return LK_OK; /* integers */
     }
     cudaError_t error = cudaMemcpyAsync(&found, word, sizeof found, cudaMemcpyDeviceToHost, stream);

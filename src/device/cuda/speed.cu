@@ -95,8 +95,7 @@ static double measure_latency(lk__cuda_clock *clock)
     if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed) != cudaSuccess) return 0;
     for (int i = 0; i < EMPTY; i++) LAUNCH(do_nothing, 1, 32, 0, stream);
     if (cudaStreamEndCapture(stream, &graph) == cudaSuccess && cudaGraphInstantiate(&ready, graph, 0) == cudaSuccess)
-        milliseconds =
-            clock_run(clock, [&] { return cudaGraphLaunch(ready, stream) == cudaSuccess ? LK_OK : LK_EIO; });
+        milliseconds = clock_run(clock, [&] { return cudaGraphLaunch(ready, stream) == cudaSuccess ? LK_OK : LK_EIO; });
     if (ready) (void)cudaGraphExecDestroy(ready);
     if (graph) (void)cudaGraphDestroy(graph);
     return milliseconds > 0 ? 1e-3 * (double)milliseconds / EMPTY : 0;
@@ -110,7 +109,7 @@ lk_status lk__cuda_measure(lk__device *d, lk_dtype type, lk_device_speed *speed)
     lk_status        status = d->backend->check(d);
     if (status < 0) return status;
     if (type != LK_BF16 && type != LK_F64 && type != LK_F32)
-        return lk__cuda_host.fail(d->context, LK_EINVAL, "speed is measured for f32, f64 and bf16 alone");
+        return lk__cuda_host.fail(d->context, LK_EINVAL, "speed is measured only for f32, f64 and bf16");
     if (known->flops > 0) {
         *speed = *known;
         return LK_OK;

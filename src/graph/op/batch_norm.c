@@ -9,7 +9,7 @@ static int norm_shape(lk__graph_shapes *s, int last, int residual, int outputs)
 {
     const lk__graph_shape *x = s->in[0];
     if (x->rank != 4 && x->rank != 2)
-        return LK__SHAPE_FAIL(s, "batch_norm: x has shape %s; (N, C) or (N, C, H, W) is needed", lk__shape_show(x).text);
+        return LK__SHAPE_FAIL(s, "batch_norm: x has shape %s; expected (N, C) or (N, C, H, W)", lk__shape_show(x).text);
     if (x->count_axis > 0)
         return LK__SHAPE_FAIL(s, "batch_norm: the batch must be axis 0 of x %s", lk__shape_show(x).text);
     for (int i = 1; i <= last && i < s->inputs; i++)

@@ -17,7 +17,7 @@ static int replicate(lk__graph_backward *b, int dy)
 static void all_reduce_gradient(lk__graph_backward *b, int dy)
 {
     if (b->n.attrs.reduction != LK_SUM)
-        lk__graph_fail(b->g, b->n.site, "all_reduce has a gradient only where it is a sum");
+        lk__graph_fail(b->g, b->n.site, "all_reduce has a gradient only if it is a sum");
     else
         lk__grad_give(b, 0, replicate(b, dy));
 }
@@ -32,7 +32,7 @@ static void reduce_scatter_gradient(lk__graph_backward *b, int dy)
 {
     lk__op_attrs attrs = {.order = b->n.attrs.order, .group = b->n.attrs.group, .parts = b->n.attrs.parts};
     if (b->n.attrs.reduction != LK_SUM)
-        lk__graph_fail(b->g, b->n.site, "reduce_scatter has a gradient only where it is a sum");
+        lk__graph_fail(b->g, b->n.site, "reduce_scatter has a gradient only if it is a sum");
     else
         lk__grad_give(b, 0, lk__emit_all_gather(b->g, b->n.site, &attrs, dy));
 }
@@ -64,7 +64,7 @@ int lk__emit_reduce_scatter(lk_graph *g, lk_site site, const lk__op_attrs *attrs
 static bool check_operand(lk__graph_shapes *s)
 {
     if (s->in[0]->count_axis < 0) return true;
-    (void)LK__SHAPE_FAIL(s, "%s: x has shape %s; a value without a run-time count is needed", lk__op_name(s->op),
+    (void)LK__SHAPE_FAIL(s, "%s: x has shape %s; expected a value without a run-time count", lk__op_name(s->op),
                          lk__shape_show(s->in[0]).text);
     return false;
 }

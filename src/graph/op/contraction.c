@@ -23,7 +23,7 @@ static int linear_shape(lk__graph_shapes *s)
     const lk__graph_shape *x = s->in[0], *w = s->in[1], *b = s->inputs > 2 ? s->in[2] : NULL;
     int                    in = s->attrs->transposed ? 0 : 1; /* the axis of the weight */
     if (w->rank != 2)
-        return LK__SHAPE_FAIL(s, "linear: weight has shape %s; %s is needed", lk__shape_show(w).text,
+        return LK__SHAPE_FAIL(s, "linear: weight has shape %s; expected %s", lk__shape_show(w).text,
                               in == 0 ? "(in, out)" : "(out, in)");
     if (x->rank < 1 || x->dims[x->rank - 1] != w->dims[in])
         return LK__SHAPE_FAIL(s, "linear: x %s ends in %lld features, weight %s expects %lld", lk__shape_show(x).text,
@@ -220,10 +220,9 @@ static int conv2d_shape(lk__graph_shapes *s)
 {
     const lk__graph_shape *x = s->in[0], *w = s->in[1], *b = s->inputs > 2 ? s->in[2] : NULL;
     int64_t                groups = s->attrs->groups;
-    if (x->rank != 4)
-        return LK__SHAPE_FAIL(s, "conv2d: x has shape %s; (N, C, H, W) is needed", lk__shape_show(x).text);
+    if (x->rank != 4) return LK__SHAPE_FAIL(s, "conv2d: x has shape %s; expected (N, C, H, W)", lk__shape_show(x).text);
     if (w->rank != 4)
-        return LK__SHAPE_FAIL(s, "conv2d: weight has shape %s; (O, C/groups, kh, kw) is needed", lk__shape_show(w).text);
+        return LK__SHAPE_FAIL(s, "conv2d: weight has shape %s; expected (O, C/groups, kh, kw)", lk__shape_show(w).text);
     if (groups < 1 || x->dims[1] % groups || w->dims[0] % groups)
         return LK__SHAPE_FAIL(s, "conv2d: %lld groups do not divide %lld input and %lld output channels",
                               (long long)groups, (long long)x->dims[1], (long long)w->dims[0]);

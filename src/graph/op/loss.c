@@ -77,19 +77,18 @@ static int check_labelled_rows(lk__graph_shapes *s)
 {
     const lk__graph_shape *x = s->in[0], *labels = s->in[1], *w = s->inputs > 2 ? s->in[2] : NULL;
     if (x->rank != 2)
-        return LK__SHAPE_FAIL(s, "%s: logits have shape %s; (rows, classes) is needed", lk__op_name(s->op),
+        return LK__SHAPE_FAIL(s, "%s: logits have shape %s; expected (rows, classes)", lk__op_name(s->op),
                               lk__shape_show(x).text);
     lk__graph_shape rows = lk__shape_fixed(labels->dtype, 1, x->dims);
     lk__shape_carry_count(&rows, x, 0, 0);
     if (labels->dtype != LK_I32 || !lk__shape_equal(&rows, labels))
-        return LK__SHAPE_FAIL(s, "%s: labels %s (%s) do not fit logits %s; one i32 per row is needed",
-                              lk__op_name(s->op), lk__shape_show(labels).text, lk_dtype_name(labels->dtype),
-                              lk__shape_show(x).text);
+        return LK__SHAPE_FAIL(s, "%s: labels %s (%s) do not fit logits %s; expected one i32 per row", lk__op_name(s->op),
+                              lk__shape_show(labels).text, lk_dtype_name(labels->dtype), lk__shape_show(x).text);
     if (w && !lk__shape_equal(&rows, w))
         return LK__SHAPE_FAIL(s, "%s: weight %s does not fit logits %s", lk__op_name(s->op), lk__shape_show(w).text,
                               lk__shape_show(x).text);
     if (!(s->attrs->label_smoothing >= 0 && s->attrs->label_smoothing < 1))
-        return LK__SHAPE_FAIL(s, "%s: label_smoothing is %g; 0 to below 1 is allowed", lk__op_name(s->op),
+        return LK__SHAPE_FAIL(s, "%s: label_smoothing is %g; expected 0 to below 1", lk__op_name(s->op),
                               s->attrs->label_smoothing);
     return 0;
 }
@@ -313,10 +312,10 @@ static int linear_cross_entropy_shape(lk__graph_shapes *s)
     lk__graph_shape rows = lk__shape_fixed(labels->dtype, 1, x->dims);
     lk__shape_carry_count(&rows, x, 0, 0);
     if (!lk__shape_equal(&rows, labels))
-        return LK__SHAPE_FAIL(s, "linear_cross_entropy: labels %s do not fit x %s; one i32 per row is needed",
+        return LK__SHAPE_FAIL(s, "linear_cross_entropy: labels %s do not fit x %s; expected one i32 per row",
                               lk__shape_show(labels).text, lk__shape_show(x).text);
     if (!(s->attrs->label_smoothing >= 0 && s->attrs->label_smoothing < 1))
-        return LK__SHAPE_FAIL(s, "linear_cross_entropy: label_smoothing is %g; 0 to below 1 is allowed",
+        return LK__SHAPE_FAIL(s, "linear_cross_entropy: label_smoothing is %g; expected 0 to below 1",
                               s->attrs->label_smoothing);
     s->out[0] = s->out[1] = s->out[2] = lk__shape_scalar(LK_F64);
     s->out[3] = *x;

@@ -171,8 +171,7 @@ static int group_norm_shape(lk__graph_shapes *s)
 {
     const lk__graph_shape *x = s->in[0];
     int64_t                groups = s->attrs->groups;
-    if (x->rank < 2)
-        return LK__SHAPE_FAIL(s, "group_norm: x has shape %s; (N, C, …) is needed", lk__shape_show(x).text);
+    if (x->rank < 2) return LK__SHAPE_FAIL(s, "group_norm: x has shape %s; expected (N, C, …)", lk__shape_show(x).text);
     if (x->count_axis > 0)
         return LK__SHAPE_FAIL(s, "group_norm: the batch must be axis 0 of x %s", lk__shape_show(x).text);
     if (groups < 1 || x->dims[1] % groups)

@@ -135,11 +135,11 @@ static int pool_shape(lk__graph_shapes *s)
 {
     const lk__graph_shape *x = s->in[0];
     if (x->rank != 4)
-        return LK__SHAPE_FAIL(s, "%s: x has shape %s; (N, C, H, W) is needed", lk__op_name(s->op),
+        return LK__SHAPE_FAIL(s, "%s: x has shape %s; expected (N, C, H, W)", lk__op_name(s->op),
                               lk__shape_show(x).text);
     int64_t kernel = s->attrs->kernel;
     if (kernel > 15)
-        return LK__SHAPE_FAIL(s, "%s: kernel %lld is too large; at most 15 is allowed", lk__op_name(s->op),
+        return LK__SHAPE_FAIL(s, "%s: kernel %lld is too large; expected at most 15", lk__op_name(s->op),
                               (long long)kernel);
     if (2 * s->attrs->padding > kernel)
         return LK__SHAPE_FAIL(s, "%s: padding %lld is more than half the kernel %lld", lk__op_name(s->op),
@@ -159,7 +159,7 @@ static int global_avg_pool2d_shape(lk__graph_shapes *s)
 {
     const lk__graph_shape *x = s->in[0];
     if (x->rank != 4)
-        return LK__SHAPE_FAIL(s, "global_avg_pool2d: x has shape %s; 4 axes are needed", lk__shape_show(x).text);
+        return LK__SHAPE_FAIL(s, "global_avg_pool2d: x has shape %s; expected 4 axes", lk__shape_show(x).text);
     s->out[0] = lk__shape_fixed(x->dtype, 2, x->dims);
     lk__shape_carry_count(&s->out[0], x, 0, 0);
     return 1;
