@@ -9,6 +9,7 @@
 #define LK__DEVICE_H
 
 #include "device/kernel.h"
+#include "device/launch_group.h"
 
 #include <lockstep/context.h>
 #include <lockstep/graph.h>
@@ -151,10 +152,6 @@ typedef struct lk__device_tokens {
     void    *workspace; /* zeroed once; tokens_workspace bytes */
 } lk__device_tokens;
 
-/* Which nodes run_many is given. Those of a step of generation read no weights that the step writes, and their results overlap nothing that
- * nodes shortly before them read or write (plan/memory.c). */
-typedef enum lk__device_nodes { LK__NODES_OF_UPDATE, LK__NODES_OF_TRAINING, LK__NODES_OF_GENERATION } lk__device_nodes;
-
 typedef struct lk__device_backend {
     const char *name, *text; /* text: for `lockstep info` */
     bool host; /* its memory is the host's: anyone may dereference it, and kernels read the caller's inputs where they are */
@@ -217,10 +214,10 @@ typedef struct lk__device_backend {
     lk_status (*publish)(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers,
                          const double *norm, lk__device_result *results);
 
-    /* The end of a step in as few launches as its update takes: numbers of its only micro-batch, all calls of the update, and the result,
-     * whose norm is 0. The result may be there before the update has ended. *done false: nothing was queued. */
-    lk_status (*end_step)(lk__device *device, const lk__device_numbers *numbers, const lk__op *ops,
-                          const lk__kernel_call *const *calls, int count, lk__device_result *results, bool *done);
+    /* The end of a step in as few launches as its update takes: numbers of its only micro-batch, all calls of the update (a group
+     * STEP_END), and the result, whose norm is 0. The result may be there before the update has ended. *done false: nothing was queued. */
+    lk_status (*end_step)(lk__device *device, const lk__device_numbers *numbers, const lk__device_group *update,
+                          lk__device_result *results, bool *done);
 
     /* LK_OK: all work of the stream has ended; LK_END: some has not. With record_begin. */
     lk_status (*stream_query)(lk__device *device, lk__device_stream *stream);
@@ -241,10 +238,9 @@ typedef struct lk__device_backend {
      * logged. NULL: the device chooses by shapes alone. */
     lk_status (*choose_begin)(lk__device *device, const char *text, const char *whose, bool only);
     size_t (*choose_list)(lk__device *device, char *text, size_t bytes, bool *apart);
-    /* Runs the first *done of these calls, which follow each other, in fewer launches than one by one; *done 0: none of them. For steps
-     * whose kernels are many and short. NULL: the device has no such launches. */
-    lk_status (*run_many)(lk__device *device, lk__device_nodes which, const lk__op *ops,
-                          const lk__kernel_call *const *calls, int count, int *done);
+    /* Launch groups (launch_group.h) that it has kernels for: LK__GROUP_KINDS entries, by kind. For steps whose kernels are many and short.
+     * NULL: it runs node by node. */
+    const lk__device_group_kernel *group_kernels;
     /* out = in[0] + … + in[n-1], as the pairwise tree of base/tree.h; n up to LK__DEVICE_ADDENDS; out may be one of them. */
     lk_status (*add)(lk__device *device, lk__device_stream *stream, void *out, const void *const *in, int n,
                      size_t count, lk_dtype type);

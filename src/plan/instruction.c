@@ -3,6 +3,7 @@
 #include "plan/instruction.h"
 
 #include "base/tree.h"
+#include "plan/launch_group.h"
 
 static const struct {
     const char          *name;
@@ -43,6 +44,7 @@ static void put(maker *m, lk_section section, lk__plan_instruction in)
 {
     lk__plan_instructions *out = m->out;
     in.section = section;
+    in.launch = -1;
     if (m->status < 0) return;
     m->status = lk__grow(m->plan->context, (void **)&out->all, &out->capacity, out->count + 1, sizeof *out->all);
     if (m->status < 0) return;
@@ -53,6 +55,12 @@ static void put(maker *m, lk_section section, lk__plan_instruction in)
 static void put_action(maker *m, lk_section section, lk__plan_action action, unsigned when)
 {
     put(m, section, (lk__plan_instruction){.action = action, .when = when, .node = -1, .bucket = -1, .collective = -1});
+}
+
+/* The instruction that was put last begins a launch group, or runs one; -1: it does not. */
+static void set_launch(maker *m, int launch)
+{
+    if (m->status >= 0) m->out->all[m->out->count - 1].launch = launch;
 }
 
 static void put_bucket(maker *m, lk_section section, lk__plan_action action, unsigned when, int bucket)
@@ -150,6 +158,7 @@ static void put_kernel(maker *m, lk_section section, size_t position, lk__plan_a
 {
     put(m, section,
         (lk__plan_instruction){.action = action, .node = m->list->order[position], .bucket = -1, .collective = -1});
+    if (action == LK__DO_KERNEL) set_launch(m, lk__launch_group_at(m->list, position));
 }
 
 /* Of a collective that is no bucket's. */
@@ -275,10 +284,14 @@ static lk__plan_action weighing_of(const maker *m)
 static void put_update(maker *m)
 {
     bool queues = lk__plan_queues(m->plan);
+    int  end = queues ? lk__launch_group_step_end(m->list) : -1;
     put_action(m, LK_UPDATE, LK__DO_CHECK_LOSS, LK__IF_WAITED);
     put_action(m, LK_UPDATE, weighing_of(m), LK__IF_WAITED);
     put_step_block(m, LK_UPDATE);
-    if (queues) put_action(m, LK_UPDATE, LK__DO_STEP_END, LK__IF_QUEUED);
+    if (end >= 0) {
+        put_action(m, LK_UPDATE, LK__DO_STEP_END, LK__IF_QUEUED);
+        set_launch(m, end);
+    }
     if (queues) put_action(m, LK_UPDATE, LK__DO_BATCH_NUMBERS, LK__IF_QUEUED);
     if (m->plan->shared)
         put_shared_update(m);

@@ -58,7 +58,7 @@
     X(NORM, "norm of the gradient", HOST)                                                                            \
     X(BATCH_BEGIN, "beginning of a queued batch", KERNEL)                                                            \
     X(BATCH_NUMBERS, "numbers of the step", KERNEL)                                                                  \
-    X(STEP_END, "numbers, update and result", KERNEL) /* all of a queued update as one launch, where the device has one */ \
+    X(STEP_END, "numbers, update and result", KERNEL) /* a launch group; the instructions of it follow, for where it is not run */ \
     X(STEP_RESULT, "result of the step", KERNEL)                                                                     \
     X(TOKENS, "choice of tokens", KERNEL)                                                                            \
     X(OUTPUTS, "metrics of an evaluation", HOST)
@@ -103,6 +103,7 @@ typedef struct lk__plan_instruction {
     int             bucket;     /* -1: none */
     int             collective; /* of a start, and of its wait: the number among the list's starts; -1: none */
     const char     *how;        /* of a start: the operation that carries it out, for traces; NULL: its node's */
+    int             launch;     /* the list's launch group that begins here, or is a STEP_END; -1: none */
 } lk__plan_instruction;
 
 typedef struct lk__plan_instructions {

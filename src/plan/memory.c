@@ -1,13 +1,13 @@
 /* memory.c - assigns memory to every value. Values that share bytes (reshapes, results written in place) form one storage; a
  * storage is live from the node that writes it to the last that reads any of its values (what a collective reads and writes: to its
- * wait, which has both as operands); storages that are not live at the same
+ * wait, which has both as operands; what a launch group reads and writes: to its last node); storages that are not live at the same
  * time may overlap in the arena. They are placed largest first, at the lowest free offset. */
-#include "plan/plan.h"
+#include "plan/launch_group.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNTIL_END = 1 << 30, TOGETHER = 8 }; /* nodes that a device runs as one kernel, at most */
+enum { UNTIL_END = 1 << 30 };
 
 typedef struct storage {
     size_t         bytes, offset;
@@ -85,6 +85,11 @@ static void external_storages(memory *m)
     }
 }
 
+static void keep_until(memory *m, int v, int position)
+{
+    if (position > m->last_use[v]) m->last_use[v] = position;
+}
+
 static void find_last_uses(memory *m)
 {
     lk__plan_list *list = m->list;
@@ -92,7 +97,7 @@ static void find_last_uses(memory *m)
     for (size_t p = 0; p < list->order_count; p++) {
         const lk__graph_node *n = &list->graph->nodes[list->order[p]];
         for (int i = 0; i < n->inputs; i++)
-            if (n->in[i] >= 0) m->last_use[n->in[i]] = (int)p;
+            if (n->in[i] >= 0) keep_until(m, n->in[i], (int)lk__launch_group_keeps(list, p));
     }
     for (int i = 0; i < list->numbers_count; i++)
         if (list->numbers[i] >= 0) m->last_use[list->numbers[i]] = UNTIL_END;
@@ -101,25 +106,6 @@ static void find_last_uses(memory *m)
     if (list->gradients)
         for (size_t i = 0; i < list->graph->states_count; i++)
             if (list->gradients[i] >= 0) m->last_use[list->gradients[i]] = UNTIL_END;
-}
-
-/* Kernels then read weights, and rows of a cache that an earlier run has written, while the ones before still run. */
-bool lk__plan_runs_together(const lk__plan_list *list)
-{
-    const lk_graph *g = list->graph;
-    bool            caches = false;
-    if (!lk__context_device(g->context)->backend->run_many) return false;
-    for (size_t p = 0; p < list->order_count; p++) {
-        const lk__graph_node *n = &g->nodes[list->order[p]];
-        if (n->op == LK__OP_linear && g->values[n->in[1]].kind != LK__VALUE_STATE) return false;
-        if (lk__op_find(n->op)->effect != LK__EFFECT_CACHE) continue;
-        caches = true;
-        for (size_t q = 0; q < p; q++) { /* a cache that is written twice */
-            const lk__graph_node *other = &g->nodes[list->order[q]];
-            if (lk__op_find(other->op)->effect == LK__EFFECT_CACHE && other->in[0] == n->in[0]) return false;
-        }
-    }
-    return caches;
 }
 
 static bool is_gradient(const lk__plan_list *list, int v)
@@ -155,17 +141,15 @@ static void assign_storages(memory *m)
 {
     lk__plan_list *list = m->list;
     lk_graph      *g = list->graph;
-    /* Nodes that run together read and write in any order: what one reads or writes is not overwritten by the next ones. */
-    int after = lk__plan_runs_together(list) ? TOGETHER : 0;
     for (size_t p = 0; p < list->order_count; p++) {
         const lk__graph_node *n = &g->nodes[list->order[p]];
+        int                   kept = (int)lk__launch_group_keeps(list, p);
         for (int i = 0; i < n->outputs; i++) {
             int v = n->out[i];
             if (v < 0 || g->values[v].kind != LK__VALUE_RESULT) continue;
-            int id = -1, last = m->last_use[v] < 0 ? (int)p : m->last_use[v];
-            if (last < UNTIL_END) last += after;
+            int id = -1, last = m->last_use[v] < kept ? kept : m->last_use[v];
             if (i == 0 && lk__op_shares_memory(n->op)) id = m->storage_of[n->in[0]];
-            if (i == 0 && id < 0) id = in_place_storage(m, n, (int)p);
+            if (i == 0 && id < 0 && lk__launch_group_in_place(list, p)) id = in_place_storage(m, n, (int)p);
             if (id < 0)
                 id = new_storage(
                     m, &(storage){.bytes = bytes_of(&g->values[v].shape), .first = (int)p, .last = last, .arena = true});
@@ -288,6 +272,7 @@ lk_status lk__pass_memory(lk__plan_list *list, const lk_plan *plan)
         const storage *s = &m.storages[m.storage_of[i]];
         list->places[i] = s->arena ? (lk__plan_place){LK__IN_ACTIVATIONS, s->offset} : s->place;
     }
+    lk__launch_group_check(list);
     status = measure_workspace(list, list == &plan->train ? lk__plan_workers(plan) : lk_context_threads(c));
 done:
     lk__free(c, LK_MEMORY_OTHER, m.storage_of, map);

@@ -1,5 +1,5 @@
 /* plan.c - creates a plan: lays out the state, then runs the passes over a copy of the graph for each mode. */
-#include "plan/plan.h"
+#include "plan/launch_group.h"
 
 #include "base/config.h"
 #include "base/hash.h"
@@ -111,6 +111,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     count_sets(p);
     lk__plan_share_buffers(p);
     lk__plan_gradient_memory(p);
+    if ((status = lk__pass_launch_groups(list, p)) < 0) return status;
     return lk__pass_memory(list, p);
 }
 
@@ -126,6 +127,7 @@ static lk_status plan_evaluation(lk_plan *p, const lk_plan_config *config)
     if (!config->no_fusion && (status = lk__pass_fuse_gelu(list)) < 0) return status;
     size_t nodes = list->graph->nodes_count;
     if ((status = lk__pass_layout(list, nodes, nodes, nodes)) < 0) return status;
+    if ((status = lk__pass_launch_groups(list, p)) < 0) return status;
     return lk__pass_memory(list, p);
 }
 
@@ -364,6 +366,7 @@ static void free_list(lk_context *c, lk__plan_list *list, size_t states)
 {
     lk_graph_free(list->graph);
     lk__free(c, LK_MEMORY_OTHER, list->order, list->order_capacity * sizeof *list->order);
+    lk__free(c, LK_MEMORY_OTHER, list->launches, list->launches_capacity * sizeof *list->launches);
     lk__free(c, LK_MEMORY_OTHER, list->by_leaf, list->by_leaf_count * sizeof *list->by_leaf);
     lk__free(c, LK_MEMORY_OTHER, list->places, list->places_count * sizeof *list->places);
     lk__free(c, LK_MEMORY_OTHER, list->gradients, states * sizeof(int));

@@ -39,6 +39,14 @@ enum {
     LK__PLAN_NUMBERS = LK__NUMBER_MOST + 2 * LK_MAX_LOSSES
 };
 
+/* Nodes that the device runs in one launch (launch_group.c). */
+typedef struct lk__plan_launch {
+    lk__device_group_kind kind;
+    size_t first, last; /* positions in the order; between them are its nodes, and others that run nothing */
+    int    count;       /* nodes that run something */
+    int    role[LK__GROUP_ROLES];
+} lk__plan_launch;
+
 /* One instruction list: nodes in the order in which they run, divided into sections. */
 typedef struct lk__plan_list {
     lk_graph       *graph;
@@ -50,14 +58,16 @@ typedef struct lk__plan_list {
     size_t          arena, workspace; /* bytes */
     /* Values: the loss's, then sum and weight of each metric, then of each of several losses that are added; -1: none. In the list of
      * weights: that of each loss. */
-    int    numbers[LK__PLAN_NUMBERS];
-    int    numbers_count;
-    int    norm;      /* value: the norm of the gradient; -1: none */
-    int   *gradients; /* by state: value or -1; NULL: no backward */
-    bool  *by_leaf;   /* by node: runs once for each leaf; NULL: nothing does (leaf_batch.c) */
-    size_t by_leaf_count;
-    int   *outputs; /* values that the caller reads */
-    int    outputs_count;
+    int              numbers[LK__PLAN_NUMBERS];
+    int              numbers_count;
+    int              norm;      /* value: the norm of the gradient; -1: none */
+    int             *gradients; /* by state: value or -1; NULL: no backward */
+    bool            *by_leaf;   /* by node: runs once for each leaf; NULL: nothing does (leaf_batch.c) */
+    size_t           by_leaf_count;
+    int             *outputs; /* values that the caller reads */
+    int              outputs_count;
+    lk__plan_launch *launches; /* groups of nodes, by their first positions within each section */
+    size_t           launches_count, launches_capacity;
 } lk__plan_list;
 
 typedef struct lk__plan_state {
@@ -300,8 +310,6 @@ static inline bool lk__plan_starts_bucket(const lk_graph *g, const lk__graph_nod
  * the capacity of the plan to one leaf. After layout, before anything depends on sizes. */
 lk_status lk__pass_leaf_batch(lk_plan *plan);
 void      lk__plan_reduce_capacity(lk_plan *plan);
-/* Whether the device may run neighbouring nodes of the list as one kernel: a step of generation, on a device that does so. */
-bool lk__plan_runs_together(const lk__plan_list *list);
 /* memory.c: a place for every value, the size of the arena and of the workspace. */
 lk_status lk__pass_memory(lk__plan_list *list, const lk_plan *plan);
 

@@ -62,7 +62,7 @@ static lk_status build_list(lk_program *p, const lk__plan_list *planned, lk__run
         in->bucket = from->bucket;
         in->collective = from->collective;
         in->how = from->how;
-        in->launch = -1;
+        in->launch = from->launch;
         if (in->node >= 0) status = build_instruction(p, planned, slot, in);
     }
     lk__plan_instructions_free(p->context, &made);

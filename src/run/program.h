@@ -24,7 +24,7 @@ struct lk__run_instruction {
     unsigned         when;       /* conditions of the runs that it is part of */
     int              bucket;     /* of gradients; -1: none */
     int              collective; /* of a start or a wait: which one, in the order of the list; -1: none */
-    int              launch;     /* its number in its launch group (launch.c); -1: it is not in one */
+    int              launch;     /* the launch group that begins here (launch.c); -1: none does */
     const char      *how;        /* of a start: lk__plan_instruction's */
     const char      *name;       /* while tracing */
     double           seconds;    /* while profiling */
@@ -32,9 +32,12 @@ struct lk__run_instruction {
     size_t           together; /* while profiling: with so many from it on, which ran as one; 0: alone */
 };
 
+typedef struct lk__run_launch lk__run_launch; /* launch.c: a launch group */
+
 typedef struct lk__run_list {
     const lk__plan_list *planned;
     lk__run_instruction *instructions;
+    lk__run_launch      *launches; /* by number in the plan's list; NULL: none */
     size_t               count, collectives;
     size_t               begin[LK_SECTION_COUNT], end[LK_SECTION_COUNT]; /* of each section among the instructions */
     bool                 by_leaf; /* some run leaf by leaf, on rows that follow from the samples of the global batch */
@@ -56,14 +59,12 @@ typedef struct lk__run_slot {
 
 typedef struct lk__run_collectives lk__run_collectives; /* collective.h: buffers and works */
 typedef struct lk__run_graphs      lk__run_graphs;      /* graphs.c: work that the device has recorded */
-typedef struct lk__run_launch      lk__run_launch;      /* launch.c: kernels that the device may run in one launch */
-enum { LK__LAUNCH_UPDATE, LK__LAUNCH_TRAINING, LK__LAUNCH_GENERATION, LK__LAUNCHES };
-typedef struct lk__run_source   lk__run_source;   /* source.c: inputs that the device makes */
-typedef struct lk__run_shared   lk__run_shared;   /* shared.h: slices of a state that the ranks share */
-typedef struct lk__run_lend     lk__run_lend;     /* lend.h: cores that ranks lend to each other */
-typedef struct lk__run_queue    lk__run_queue;    /* step.c: steps whose results were not read yet */
-typedef struct lk__run_timeline lk__run_timeline; /* timeline.h: when work ran on the device */
-struct lk__run_tokens;                            /* tokens.c: steps whose tokens the device chooses */
+typedef struct lk__run_source      lk__run_source;      /* source.c: inputs that the device makes */
+typedef struct lk__run_shared      lk__run_shared;      /* shared.h: slices of a state that the ranks share */
+typedef struct lk__run_lend        lk__run_lend;        /* lend.h: cores that ranks lend to each other */
+typedef struct lk__run_queue       lk__run_queue;       /* step.c: steps whose results were not read yet */
+typedef struct lk__run_timeline    lk__run_timeline;    /* timeline.h: when work ran on the device */
+struct lk__run_tokens;                                  /* tokens.c: steps whose tokens the device chooses */
 
 /* The memory of a program, the device's but where it says otherwise (regions.c, staging.c). */
 typedef struct lk__run_memory {
@@ -156,7 +157,6 @@ struct lk_program {
     char                    *leaf_memory; /* where leaves run as one batch: their calls */
     size_t                   leaf_bytes;
     lk__run_graphs          *graphs;                 /* NULL: the device records nothing */
-    lk__run_launch          *launches[LK__LAUNCHES]; /* launch groups; NULL: the device runs one call at a time */
     const lk__run_gradients *gradients;
     lk__run_shared          *shared;                /* NULL: every rank has its own state */
     int                      tiles_first, tiles_of; /* kernels begin at tile tiles_first / tiles_of of theirs */
@@ -259,16 +259,16 @@ lk_status lk__graphs_create(lk_program *program);
 void      lk__graphs_free(lk_program *program);
 lk_status lk__run_recorded(lk_program *program, const lk__run_key *key, lk__run_issue issue);
 
-/* ---- launch.c: calls that the device may run together: of a step that is queued, of the update, of a step of generation ---- */
+/* ---- launch.c: launch groups ---- */
 lk_status lk__launch_create(lk_program *program);
 void      lk__launch_free(lk_program *program);
-/* Launches instruction `at` of a list, and as many of those behind it, before `limit`, as the device runs in one launch. *launched: some;
- * *end: behind the last of them. */
+/* Launches the group that begins with instruction `at` of a list, if one does, all of it is before `limit` and the device runs it at the
+ * current shapes. *launched: it did; *end: behind its last instruction. */
 lk_status lk__launch_group(lk_program *program, const lk__run_list *list, size_t at, size_t limit, size_t *end,
                            bool *launched);
-/* device.h's end_step with all of the update. */
-lk_status lk__launch_end_step(lk_program *program, const lk__device_numbers *numbers, lk__device_result *results,
-                              bool *done);
+/* The same for that of the instruction STEP_END: device.h's end_step. */
+lk_status lk__launch_end_step(lk_program *program, const lk__run_list *list, size_t at,
+                              const lk__device_numbers *numbers, lk__device_result *results, bool *done);
 
 /* ---- step.c: steps that are queued; those of trainer_interface.h ---- */
 lk_status lk__queue_create(lk_program *program);

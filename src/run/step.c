@@ -237,7 +237,7 @@ lk_status lk__run_step_end(lk_program *p, const lk__schedule_run *run, size_t at
     while (list->instructions[unit.begin].node < 0) unit.begin++;
     while (list->instructions[unit.end - 1].node < 0) unit.end--;
     lk_status status = lk__timeline_before(p, p->stream);
-    if (status >= 0) status = lk__launch_end_step(p, &numbers, p->queue->results, &done);
+    if (status >= 0) status = lk__launch_end_step(p, list, at, &numbers, p->queue->results, &done);
     if (status < 0 || !done) return status;
     *next = list->end[LK_UPDATE];
     return lk__timeline_after(p, p->stream, &unit);

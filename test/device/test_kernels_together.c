@@ -1,4 +1,4 @@
-/* test_kernels_together.c - nodes that a device runs in one launch (run_many), against the CPU's kernels of f64 one by one: a norm with the
+/* test_kernels_together.c - nodes that a device runs in one launch (device/launch_group.h), against the CPU's kernels of f64 one by one: a norm with the
  * products that read it, attention with what makes its operands, both gradients of a layer with relu's, cross-entropy with its gradient.
  * Results that the nodes leave for others are compared, too.
  *
@@ -32,7 +32,7 @@ static struct sequence {
     node             node[NODES];
     int              values, nodes;
     lk_dtype         type;
-    lk__device_nodes nodes_of;
+    lk__device_group group; /* without calls */
 } s;
 static lk_context *context;
 static uint64_t    random_state = 88172645463325252u;
@@ -47,12 +47,16 @@ static double uniform(double low, double high)
 
 /* ---- a sequence of nodes ---- */
 
-static void begin_sequence(lk_dtype type, lk__device_nodes nodes_of)
+static void begin_sequence(lk_dtype type, lk__device_group_kind kind)
 {
     s.values = s.nodes = 0;
     s.type = type;
-    s.nodes_of = nodes_of;
+    s.group = (lk__device_group){.kind = kind};
+    for (int i = 0; i < LK__GROUP_ROLES; i++) s.group.role[i] = -1;
 }
+
+/* The node that is added next has this role. */
+static void set_role(int role) { s.group.role[role] = s.nodes; }
 
 static lk_dtype type_on_device(kind k)
 {
@@ -164,8 +168,8 @@ static void *run_node_on_cpu(const node *n)
     return NULL;
 }
 
-/* Runs all nodes; `wanted`: how many the device must run in its first launch. The tolerance is that of the type. */
-static void run_sequence(const char *name, int wanted)
+/* Runs all nodes as one group. The tolerance is that of the type. */
+static void run_sequence(const char *name)
 {
     lk__kernel_call        calls[NODES];
     const lk__kernel_call *all[NODES];
@@ -186,12 +190,13 @@ static void run_sequence(const char *name, int wanted)
         ops[i] = s.node[i].op;
         all[i] = &calls[i];
     }
-    for (int i = 0, done; i < s.nodes; i += done) {
-        require_device(
-            kernel_device->backend->run_many(kernel_device, s.nodes_of, ops + i, all + i, s.nodes - i, &done), name);
-        if (i == 0) CHECK(done == wanted, "%s: %d nodes ran together, not %d", name, done, wanted);
-        if (done == 0) require_device(kernels[i].run(&calls[i]), name), done = 1;
-    }
+    const lk__device_group_kernel *kernel = &kernel_device->backend->group_kernels[s.group.kind];
+    s.group.count = s.nodes;
+    s.group.ops = ops;
+    s.group.calls = all;
+    bool supported = kernel->supports(kernel_device, &s.group);
+    CHECK(supported, "%s: the device does not run the nodes in one launch", name);
+    if (supported) require_device(kernel->run(kernel_device, &s.group), name);
     for (int i = 0; i < s.nodes; i++) run_node_on_cpu(&s.node[i]);
     for (int i = 0; i < s.values; i++) {
         bool   past = false;
@@ -213,11 +218,12 @@ static void norm_and_products(lk_dtype type, bool rms, int64_t rows, int64_t wid
 {
     char         name[96];
     lk__op_attrs norm = {.axis = 1, .epsilon = 1e-5}, none = {0};
-    begin_sequence(type, LK__NODES_OF_GENERATION);
+    begin_sequence(type, LK__GROUP_OF_NORM);
     int x = new_value(REAL, 3, rows, 1, width), w = new_value(WIDE, 1, width, 1, 1), b = new_value(WIDE, 1, width, 1, 1);
     int residual = new_value(REAL, 3, rows, 1, width), y = new_value(REAL, 3, rows, 1, width);
     int mean = new_value(WIDE, 2, rows, 1, 1), rstd = new_value(WIDE, 2, rows, 1, 1),
         sum = new_value(REAL, 3, rows, 1, width);
+    set_role(LK__ROLE_NORM);
     if (rms)
         NODE(rms_norm, norm, LIST(x, w, residual), LIST(y, rstd, sum));
     else
@@ -229,15 +235,18 @@ static void norm_and_products(lk_dtype type, bool rms, int64_t rows, int64_t wid
         int          weight = rms ? new_value(REAL, 2, columns, width, 1) : new_value(REAL, 2, width, columns, 1);
         int          bias = i == 1 && !gated ? new_value(REAL, 1, columns, 1, 1) : -1;
         c[i] = new_value(REAL, 3, rows, 1, columns);
+        set_role(i == 0 ? LK__ROLE_PRODUCT : LK__ROLE_LAST_PRODUCT);
+        if (i == 0) set_role(LK__ROLE_LAST_PRODUCT);
         NODE(linear, attrs, LIST(y, weight, bias), LIST(c[i]));
     }
     if (gated) {
         int gate = new_value(REAL, 3, rows, 1, n);
+        set_role(LK__ROLE_GATE);
         NODE(swiglu, none, LIST(c[0], c[1]), LIST(gate));
     }
     snprintf(name, sizeof name, "%s and %d products of %lld rows, %lld to %lld%s", rms ? "rms_norm" : "layer_norm",
              products, (long long)rows, (long long)width, (long long)n, gated ? ", gated" : "");
-    run_sequence(name, s.nodes);
+    run_sequence(name);
 }
 
 static void a_norm_runs_with_its_products(void)
@@ -259,7 +268,7 @@ static void attention_step(lk_dtype type, int64_t batch, int64_t keys, int64_t h
     char         name[96];
     int64_t      width = heads * d, narrow = groups * d, all = width + 2 * narrow;
     lk__op_attrs attention = {.heads = heads, .kv_heads = groups, .scale = 1 / sqrt((double)d)}, none = {0};
-    begin_sequence(type, LK__NODES_OF_GENERATION);
+    begin_sequence(type, LK__GROUP_OF_ATTENTION);
     int q = new_value(REAL, 3, batch, 1, width), k = new_value(REAL, 3, batch, 1, narrow),
         v = new_value(REAL, 3, batch, 1, narrow);
     int k_cache = new_value(REAL, 3, batch, keys, narrow), v_cache = new_value(REAL, 3, batch, keys, narrow);
@@ -276,20 +285,28 @@ static void attention_step(lk_dtype type, int64_t batch, int64_t keys, int64_t h
         int          x = new_value(REAL, 3, batch, 1, width), z = new_value(REAL, 3, batch, 1, narrow);
         int          table = new_value(WIDE, 2, keys, d, 1), positions = new_value(I32, 2, batch, 1, 1);
         for (int64_t i = 0; i < batch; i++) ids_of(positions)[i] = ids_of(rows)[i] < 0 ? 0 : ids_of(rows)[i];
+        set_role(LK__ROLE_QUERY);
         NODE(rope, turn, LIST(x, table, positions), LIST(q));
+        set_role(LK__ROLE_KEY);
         NODE(rope, turn_keys, LIST(z, table, positions), LIST(k));
     } else {
         int x = new_value(REAL, 3, batch, 1, all);
+        set_role(LK__ROLE_QUERY);
         NODE(slice, ((lk__op_attrs){.axis = 2, .start = 0, .length = width}), LIST(x), LIST(q));
+        set_role(LK__ROLE_KEY);
         NODE(slice, ((lk__op_attrs){.axis = 2, .start = width, .length = narrow}), LIST(x), LIST(k));
+        set_role(LK__ROLE_VALUE);
         NODE(slice, ((lk__op_attrs){.axis = 2, .start = width + narrow, .length = narrow}), LIST(x), LIST(v));
     }
+    set_role(LK__ROLE_KEY_WRITE);
     NODE(cache_write, none, LIST(k_cache, k, rows), LIST(k_cache));
+    set_role(LK__ROLE_VALUE_WRITE);
     NODE(cache_write, none, LIST(v_cache, v, rows), LIST(v_cache));
+    set_role(LK__ROLE_ATTENTION);
     NODE(attention, attention, LIST(q, k_cache, v_cache, first, last), LIST(y));
     snprintf(name, sizeof name, "attention of %lld queries to %lld keys, %lld heads, %lld groups of %lld",
              (long long)batch, (long long)keys, (long long)heads, (long long)groups, (long long)d);
-    run_sequence(name, s.nodes);
+    run_sequence(name);
 }
 
 static void attention_runs_with_what_makes_its_operands(void)
@@ -312,18 +329,21 @@ static void layer_gradients(lk_dtype type, int64_t rows, int64_t inputs, int64_t
 {
     char         name[96];
     lk__op_attrs attrs = {.transposed = transposed}, unary = {.unary = LK__RELU};
-    begin_sequence(type, LK__NODES_OF_TRAINING);
+    begin_sequence(type, LK__GROUP_OF_GRADIENTS);
     int x = new_value(REAL, 2, rows, inputs, 1), dy = new_value(REAL, 2, rows, outputs, 1);
     int w = transposed ? new_value(REAL, 2, inputs, outputs, 1) : new_value(REAL, 2, outputs, inputs, 1);
     int dw = transposed ? new_value(WIDE, 2, inputs, outputs, 1) : new_value(WIDE, 2, outputs, inputs, 1);
     int db = bias ? new_value(WIDE, 1, outputs, 1, 1) : -1, dx = new_value(REAL, 2, rows, inputs, 1);
     int after = relu == 2 ? new_value(REAL, 2, rows, inputs, 1) : dx;
+    set_role(LK__ROLE_WEIGHT);
     NODE(linear_grad_weight, attrs, LIST(x, dy), LIST(dw, db));
+    set_role(LK__ROLE_INPUT);
     NODE(linear_grad_input, attrs, LIST(dy, w), LIST(dx));
+    if (relu) set_role(LK__ROLE_RELU);
     if (relu) NODE(unary_grad, unary, LIST(dx, x), LIST(after)); /* x as relu's result: half of it is not above 0 */
     snprintf(name, sizeof name, "gradients of %lld rows, %lld to %lld%s%s, relu %d", (long long)rows, (long long)inputs,
              (long long)outputs, transposed ? ", transposed" : "", bias ? ", bias" : "", relu);
-    run_sequence(name, relu ? 3 : 2);
+    run_sequence(name);
 }
 
 static void both_gradients_of_a_layer_run_with_relus(void)
@@ -340,20 +360,22 @@ static void entropy_and_gradient(int64_t rows, int64_t classes, double smoothing
 {
     char         name[96];
     lk__op_attrs attrs = {.label_smoothing = smoothing, .ignore_index = 2};
-    begin_sequence(LK_F32, LK__NODES_OF_TRAINING);
+    begin_sequence(LK_F32, LK__GROUP_OF_ENTROPY);
     int logits = new_value(REAL, 2, rows, classes, 1), labels = new_value(I32, 1, rows, 1, 1);
     int weight = weighted ? new_value(REAL, 1, rows, 1, 1) : -1, sum = new_value(F64, 0, 1, 1, 1);
     int total = new_value(F64, 0, 1, 1, 1), correct = new_value(F64, 0, 1, 1, 1);
     int probs = new_value(REAL, 2, rows, classes, 1), apart = new_value(REAL, 2, rows, classes, 1);
     for (int64_t i = 0; i < rows; i++) ids_of(labels)[i] = (int32_t)uniform(0, (double)classes);
+    set_role(LK__ROLE_LOSS);
     NODE(cross_entropy, attrs, LIST(logits, labels, weight), LIST(sum, total, correct, probs));
+    set_role(LK__ROLE_GRADIENT);
     NODE(cross_entropy_grad, attrs, LIST(probs, labels, weight),
          LIST(where == 0   ? probs
               : where == 1 ? logits
                            : apart));
     snprintf(name, sizeof name, "cross-entropy of %lld rows of %lld, %g smooth%s, gradient %d", (long long)rows,
              (long long)classes, smoothing, weighted ? ", weighted" : "", where);
-    run_sequence(name, 2);
+    run_sequence(name);
 }
 
 static void cross_entropy_runs_with_its_gradient(void)
@@ -370,8 +392,8 @@ int main(void)
     config.threads = 1;
     REQUIRE(lk_context_create(&config, &context) == LK_OK, "%s", lk_context_error(NULL));
     open_kernel_device(context);
-    if (!kernel_device || !kernel_device->backend->run_many) {
-        printf("skipped: LOCKSTEP_DEVICE names no device that runs nodes together\n");
+    if (!kernel_device || !kernel_device->backend->group_kernels) {
+        printf("skipped: LOCKSTEP_DEVICE names no device that has launch groups\n");
         close_kernel_device();
         lk_context_free(context);
         return 0;

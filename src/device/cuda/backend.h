@@ -29,24 +29,27 @@ lk_status lk__cuda_scale_many(const lk__kernel_call *const *squares, int n, cons
                               void *workspace);
 size_t    lk__cuda_scale_many_workspace(const lk__kernel_call *const *squares, int n); /* bytes, from shapes */
 /* device.h's end_step */
-lk_status lk__cuda_end_step(lk__device *device, const lk__device_numbers *numbers, const lk__op *ops,
-                            const lk__kernel_call *const *calls, int count, lk__device_result *results, bool *done);
+lk_status lk__cuda_end_step(lk__device *device, const lk__device_numbers *numbers, const lk__device_group *update,
+                            lk__device_result *results, bool *done);
 
-/* ---- update.cu: device.h's run_many ---- */
-lk_status lk__cuda_run_many(lk__device *device, lk__device_nodes which, const lk__op *ops,
-                            const lk__kernel_call *const *calls, int count, int *done);
+/* ---- launch groups: device/launch_group.h. The table is in group_update.cu, by kind. ---- */
+extern const lk__device_group_kernel lk__cuda_group_kernels[LK__GROUP_KINDS];
+bool lk__cuda_together_is_off(void); /* LOCKSTEP_CUDA_TOGETHER=0: node by node, to compare */
+/* Those of forward, backward and generation need not have the bits of the same rows among others. */
+static inline bool runs_groups(const lk__device *device)
+{
+    return !device->by_heuristic && !lk__cuda_together_is_off();
+}
+#define LK__CUDA_GROUP(name)                                                              \
+    bool      lk__cuda_supports_##name(lk__device *device, const lk__device_group *group); \
+    lk_status lk__cuda_run_##name(lk__device *device, const lk__device_group *group);
+LK__CUDA_GROUP(norm)
+LK__CUDA_GROUP(product) LK__CUDA_GROUP(attention)     /* group_generation.cu */
+    LK__CUDA_GROUP(entropy) LK__CUDA_GROUP(gradients) /* group_training.cu */
+#undef LK__CUDA_GROUP
 
-/* ---- together.cu: the same for the nodes of a step of generation ---- */
-bool      lk__cuda_together_is_off(void); /* LOCKSTEP_CUDA_TOGETHER=0: node by node, to compare */
-lk_status lk__cuda_run_step_nodes(lk__device *device, const lk__op *ops, const lk__kernel_call *const *calls, int count,
-                                  int *done);
-
-/* ---- train_together.cu: and for those of a training step, before the update ---- */
-lk_status lk__cuda_run_train_nodes(lk__device *device, const lk__op *ops, const lk__kernel_call *const *calls,
-                                   int count, int *done);
-
-/* ---- cross_entropy.cu: cross_entropy and, behind it, its gradient, in one launch; rows are few ---- */
-bool      lk__cuda_entropy_suits(const lk__kernel_call *call, const lk__kernel_call *grad);
+    /* ---- cross_entropy.cu: cross_entropy and its gradient in one launch; rows are few ---- */
+    bool lk__cuda_entropy_suits(const lk__kernel_call *call);
 lk_status lk__cuda_entropy_with_grad(const lk__kernel_call *call, const lk__kernel_call *grad);
 
 /* ---- numbers.cu ---- */

@@ -497,7 +497,7 @@ static lk__device_backend make_backend()
     b.gather = lk__cuda_gather;
     b.choose_tokens = lk__cuda_choose_tokens;
     b.tokens_workspace = lk__cuda_tokens_workspace;
-    b.run_many = lk__cuda_run_many;
+    b.group_kernels = lk__cuda_group_kernels;
     b.find = lk__cuda_find;
     b.choose_begin = lk__cuda_choose_begin;
     b.choose_list = lk__cuda_choose_list;

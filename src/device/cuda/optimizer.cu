@@ -311,28 +311,20 @@ lk_status lk__cuda_update_many(lk__op op, const lk__kernel_call *const *calls, i
 
 /* ---- the end of a step ---- */
 
-/* gradient_scale without norms of gradients, whose weight is the step's, and an optimizer for all parameters of one type. */
-static bool ends_simply(const lk__device_numbers *n, const lk__op *ops, const lk__kernel_call *const *calls, int count)
+/* Whether nothing but what the plan knows stands in the way: numbers that fit, and updates that this step alone can halt. */
+static bool ends_simply(const lk__device_numbers *n, const lk__device_group *update)
 {
-    const lk__kernel_call *scale = calls[0];
-    if (!n->first || n->count > END_NUMBERS || count < 2 || ops[0] != LK__OP_gradient_scale) return false;
-    if (in_data<double>(scale, 0) != n->weight || n->narrow[1] || (ops[1] != LK__OP_adam && ops[1] != LK__OP_sgd))
-        return false;
-    for (int i = 1; i < scale->inputs; i++)
-        if (in_data<double>(scale, i)) return false;
-    for (int i = 1; i < count; i++)
-        if (ops[i] != ops[1] || calls[i]->halted != n->halted ||
-            in_data<double>(calls[i], 1) != out_data<double>(scale, 0) ||
-            calls[i]->out[0].dtype != calls[1]->out[0].dtype)
-            return false;
+    if (!n->first || n->count > END_NUMBERS) return false;
+    for (int i = 1; i < update->count; i++)
+        if (update->calls[i]->halted != n->halted) return false;
     return true;
 }
 
-lk_status lk__cuda_end_step(lk__device *device, const lk__device_numbers *n, const lk__op *ops,
-                            const lk__kernel_call *const *calls, int count, lk__device_result *results, bool *done)
+lk_status lk__cuda_end_step(lk__device *device, const lk__device_numbers *n, const lk__device_group *update,
+                            lk__device_result *results, bool *done)
 {
     (void)device;
-    *done = ends_simply(n, ops, calls, count) && !lk__cuda_together_is_off();
+    *done = ends_simply(n, update);
     if (!*done) return LK_OK;
     step_end end = {};
     for (int i = 0; i < n->count; i++) {
@@ -347,9 +339,9 @@ lk_status lk__cuda_end_step(lk__device *device, const lk__device_numbers *n, con
     end.step = n->step;
     end.turn = n->turn;
     end.halted = n->halted;
-    end.scaling = describe_scaling(calls[0]);
+    end.scaling = describe_scaling(lk__group_call(update, LK__ROLE_SCALE));
     end.results = results;
-    return update_all(ops[1], calls + 1, count - 1, &end);
+    return update_all(update->ops[1], update->calls + 1, update->count - 1, &end);
 }
 
 extern "C" lk_status lk__cuda_sgd(const lk__kernel_call *call) { return lk__cuda_update_many(LK__OP_sgd, &call, 1); }
