@@ -11,9 +11,9 @@ static bool takes_part(const lk__plan_instruction *in)
 }
 
 /* The scales of several losses are exchanged once in a step. */
-static bool is_repeated(const lk__plan_order_list *order, const lk__plan_instruction *in)
+static bool is_repeated(const lk__plan_order_list *order, size_t first, const lk__plan_instruction *in)
 {
-    for (size_t i = 0; i < order->count && in->action == LK__DO_LOSS_SCALES; i++)
+    for (size_t i = first; i < order->count && in->action == LK__DO_LOSS_SCALES; i++)
         if (order->all[i].action == in->action) return true;
     return false;
 }
@@ -22,6 +22,7 @@ static lk__plan_collective describe(const lk__plan_checked *x, const lk__plan_in
 {
     const lk_graph     *g = x->list->graph;
     lk__plan_collective c = {.action = in->action, .bucket = in->bucket, .type = LK_F64};
+    if (in->action == LK__DO_START_STAGED) c.action = LK__DO_START; /* the same to the other ranks */
     if (in->node >= 0) {
         const lk__graph_node  *n = &g->nodes[in->node];
         const lk__graph_shape *s = &g->values[n->in[0]].shape;
@@ -40,22 +41,36 @@ static lk__plan_collective describe(const lk__plan_checked *x, const lk__plan_in
 
 lk_status lk__collective_order(const lk__plan_checked *x, lk__plan_order_list *order)
 {
-    *order = (lk__plan_order_list){.all = NULL};
+    size_t before = order->count;
     for (size_t r = 0; r < x->schedule->count; r++) {
         const lk__schedule_run *run = &x->schedule->runs[r];
         for (size_t i = x->instructions->begin[run->section]; i < x->instructions->end[run->through]; i++) {
             const lk__plan_instruction *in = &x->instructions->all[i];
-            if ((in->when & ~run->flags) || !takes_part(in) || is_repeated(order, in)) continue;
+            if ((in->when & ~run->flags) || !takes_part(in) || is_repeated(order, before, in)) continue;
             lk_status status = lk__grow(x->plan->context, (void **)&order->all, &order->capacity, order->count + 1,
                                         sizeof *order->all);
-            if (status < 0) {
-                lk__collective_order_free(x->plan->context, order);
-                return status;
-            }
+            if (status < 0) return status;
             order->all[order->count++] = describe(x, in);
         }
     }
     return LK_OK;
+}
+
+lk_status lk__collective_order_of(const lk_plan *plan, lk__plan_group group, lk__schedule_kind kind,
+                                  lk__plan_order_list *order)
+{
+    lk__plan_schedule     schedule;
+    lk__plan_instructions instructions = {.all = NULL};
+    lk_status             status = lk__plan_schedule_make(plan, kind, &schedule);
+    if (status < 0 || schedule.count == 0) return status;
+    const lk__plan_list *list = schedule.runs[0].list;
+    lk__plan_checked     check = {
+            .plan = plan, .group = group, .list = list, .instructions = &instructions, .schedule = &schedule};
+    if ((status = lk__plan_instruct(plan, list, group, &instructions)) >= 0)
+        status = lk__collective_order(&check, order);
+    lk__plan_instructions_free(plan->context, &instructions);
+    lk__plan_schedule_free(plan->context, &schedule);
+    return status;
 }
 
 void lk__collective_order_free(lk_context *c, lk__plan_order_list *order)
@@ -70,7 +85,7 @@ static bool is_same(const lk__plan_collective *a, const lk__plan_collective *b)
            a->type == b->type && a->group == b->group;
 }
 
-static void collective_text(const lk__plan_order_list *order, size_t i, char *text, size_t bytes)
+void lk__collective_text(const lk__plan_order_list *order, size_t i, char *text, size_t bytes)
 {
     const lk__plan_collective *c = i < order->count ? &order->all[i] : NULL;
     if (!c)
@@ -92,8 +107,8 @@ lk_status lk__collective_order_compare(const lk__plan_order_list *a, int rank_a,
     size_t i = 0;
     while (i < a->count && i < b->count && is_same(&a->all[i], &b->all[i])) i++;
     if (i == a->count && i == b->count) return LK_OK;
-    collective_text(a, i, one, sizeof one);
-    collective_text(b, i, other, sizeof other);
+    lk__collective_text(a, i, one, sizeof one);
+    lk__collective_text(b, i, other, sizeof other);
     snprintf(text, bytes, "collective %zu of the schedule is %s on rank %d and %s on rank %d", i, one, rank_a, other,
              rank_b);
     return LK_EMISMATCH;

@@ -178,7 +178,7 @@ static lk__plan_instruction start_of_value(const maker *m, const lk__graph_node 
 static void put_node(maker *m, lk_section section, size_t position)
 {
     const lk__graph_node *n = node_at(m, position);
-    int                   node = m->list->order[position], bucket, collective = collective_at(m, position);
+    int                   node = m->list->order[position], bucket, collective;
     lk__plan_instruction  start;
     switch (lk__op_find(n->op)->runs) {
     case LK__RUNS_NOTHING: return;
@@ -187,6 +187,7 @@ static void put_node(maker *m, lk_section section, size_t position)
                    lk__plan_by_leaf(m->list, node) && reads_leaves(m, n) ? LK__DO_LEAVES : LK__DO_KERNEL);
         return;
     case LK__RUNS_COLLECTIVE:
+        collective = collective_at(m, position);
         m->out->collectives++;
         if ((bucket = bucket_of(m, n)) >= 0) {
             if (m->plan->sets > 1 && !m->plan->parallel.leaves)

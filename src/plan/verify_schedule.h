@@ -44,8 +44,14 @@ typedef struct lk__plan_order_list {
     size_t               count, capacity;
 } lk__plan_order_list;
 
+/* Those of a schedule, behind those that `order` has. */
 lk_status lk__collective_order(const lk__plan_checked *check, lk__plan_order_list *order);
+/* The same of a kind of schedule of a plan: nothing where it has none. */
+lk_status lk__collective_order_of(const lk_plan *plan, lk__plan_group group, lk__schedule_kind kind,
+                                  lk__plan_order_list *order);
 void      lk__collective_order_free(lk_context *context, lk__plan_order_list *order);
+/* One of them as text; behind the last "none". */
+void lk__collective_text(const lk__plan_order_list *order, size_t index, char *text, size_t bytes);
 /* LK_EMISMATCH: the first difference of two ranks, as a sentence. */
 lk_status lk__collective_order_compare(const lk__plan_order_list *a, int rank_a, const lk__plan_order_list *b,
                                        int rank_b, char *text, size_t bytes);

@@ -265,6 +265,7 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
         (status = p->device->backend->stream_create(p->device, &p->stream)) < 0 || (status = lk__regions_create(p)) < 0)
         goto fail;
     if (p->comm && (status = lk__verify_plans(plan, p->comm, &p->first_chooses, &p->group.overlaps)) < 0) goto fail;
+    if (p->comm && (status = lk__verify_order(p)) < 0) goto fail;
     if (lk__schedule_verifies() && (status = lk__plan_verify(plan, p->group)) < 0) goto fail;
     if ((status = make_constants(p)) < 0 || (status = lk__gradients_share(p)) < 0 || (status = make_slots(p)) < 0 ||
         (status = make_schedules(p)) < 0 || (status = lk__losses_create(p)) < 0 ||

@@ -337,6 +337,9 @@ lk_status lk__losses_keep_numbers(lk_program *program);
 lk_status lk__choices_begin(lk_program *program);
 lk_status lk__choices_end(lk_program *program, lk_status status);
 
+/* ---- verify.c ---- */
+lk_status lk__verify_order(lk_program *program); /* compares the ranks' orders of collectives, before any runs. Collective */
+
 /* ---- ids.c: labels and token ids out of range ---- */
 /* After a forward section: fails if one was found; in training with other ranks, leaves that to lk__share_ids. */
 lk_status lk__check_ids(lk_program *program, const lk__plan_list *planned);

@@ -1,7 +1,9 @@
-/* verify.c - what ranks compare before and during training: their programs, line by line, and their parameters. */
+/* verify.c - what ranks compare before and during training: their programs, line by line, the order of their collectives, and their
+ * parameters. */
 #include "run/program.h"
 
 #include "base/hash.h"
+#include "plan/verify_schedule.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,11 +11,86 @@
 
 enum { LINE = LK__VERIFY_LINE };
 
+/* ---- one number, or one text, of every rank ---- */
+
+lk_status lk__find_different(lk_context *c, lk_comm *comm, uint64_t mine, int *different)
+{
+    int       world = lk_comm_size(comm);
+    size_t    bytes = (size_t)world * sizeof(uint64_t);
+    uint64_t *all = lk__alloc(c, LK_MEMORY_OTHER, bytes);
+    if (!all) return LK_ENOMEM;
+    lk_status status = lk_comm_all_gather(comm, &mine, all, sizeof mine, LK_U8, NULL);
+    *different = -1;
+    for (int i = world; status >= 0 && i-- > 1;)
+        if (all[i] != all[0]) *different = i;
+    lk__free(c, LK_MEMORY_OTHER, all, bytes);
+    return status;
+}
+
+lk_status lk__report_difference(lk_context *c, lk_comm *comm, const char *mine, int different, const char *what)
+{
+    char texts[2][LINE];
+    for (int i = 0; i < 2; i++) {
+        snprintf(texts[i], LINE, "%s", mine);
+        lk_status status = lk_comm_broadcast(comm, texts[i], LINE, LK_U8, i ? different : 0, NULL);
+        if (status < 0) return status;
+        texts[i][LINE - 1] = 0;
+    }
+    return lk__fail(c, LK_EMISMATCH, "%s\n  rank 0: %s\n  rank %d: %s", what, texts[0], different, texts[1]);
+}
+
+/* ---- lines of text, of which each rank has its own ---- */
+
+typedef struct described {
+    lk_context *context;
+    lk_comm    *comm;
+    const void *subject;
+    bool (*line)(const void *subject, size_t index, char text[LINE]); /* false: past the last */
+    const char *differ;                                               /* the sentence about the first difference */
+} described;
+
+static uint64_t hash_lines(const described *d, size_t from, size_t to)
+{
+    char     text[LINE];
+    uint64_t hash = 7;
+    for (size_t i = from; i < to && d->line(d->subject, i, text); i++) hash = lk__hash64(text, strlen(text), hash);
+    return hash;
+}
+
+/* Names the first line that differs, by bisection; LK_OK: none does. All ranks take the same branches, because all get the same results. */
+static lk_status report_lines(const described *d)
+{
+    char      text[LINE] = "(nothing more)";
+    int       different;
+    size_t    same = 0, differs = 1;
+    lk_status status;
+    for (bool found = false; !found; differs *= 2) {
+        if ((status = lk__find_different(d->context, d->comm, hash_lines(d, 0, differs), &different)) < 0)
+            return status;
+        found = different >= 0 || differs > 1u << 20;
+        if (found) break;
+        same = differs;
+    }
+    while (differs - same > 1) {
+        size_t middle = same + (differs - same) / 2;
+        if ((status = lk__find_different(d->context, d->comm, hash_lines(d, 0, middle), &different)) < 0) return status;
+        if (different >= 0)
+            differs = middle;
+        else
+            same = middle;
+    }
+    if ((status = lk__find_different(d->context, d->comm, hash_lines(d, 0, differs), &different)) < 0) return status;
+    if (different < 0) return LK_OK;
+    (void)d->line(d->subject, same, text);
+    return lk__report_difference(d->context, d->comm, text, different, d->differ);
+}
+
 /* ---- programs ---- */
 
 /* Line `index` of the description of a program, or false past the last. Nothing in it depends on the rank. */
-static bool plan_line(const lk_plan *plan, size_t index, char text[LINE])
+static bool plan_line(const void *subject, size_t index, char text[LINE])
 {
+    const lk_plan     *plan = subject;
     const lk_parallel *parallel = &plan->parallel;
     const lk_graph    *g = plan->graph;
     if (index == 0) {
@@ -54,38 +131,10 @@ static bool plan_line(const lk_plan *plan, size_t index, char text[LINE])
     return true;
 }
 
-static uint64_t hash_plan(const lk_plan *plan, size_t from, size_t to)
+static described describe_plan(const lk_plan *plan, lk_comm *comm)
 {
-    char     text[LINE];
-    uint64_t hash = 7;
-    for (size_t i = from; i < to && plan_line(plan, i, text); i++) hash = lk__hash64(text, strlen(text), hash);
-    return hash;
-}
-
-lk_status lk__find_different(lk_context *c, lk_comm *comm, uint64_t mine, int *different)
-{
-    int       world = lk_comm_size(comm);
-    size_t    bytes = (size_t)world * sizeof(uint64_t);
-    uint64_t *all = lk__alloc(c, LK_MEMORY_OTHER, bytes);
-    if (!all) return LK_ENOMEM;
-    lk_status status = lk_comm_all_gather(comm, &mine, all, sizeof mine, LK_U8, NULL);
-    *different = -1;
-    for (int i = world; status >= 0 && i-- > 1;)
-        if (all[i] != all[0]) *different = i;
-    lk__free(c, LK_MEMORY_OTHER, all, bytes);
-    return status;
-}
-
-lk_status lk__report_difference(lk_context *c, lk_comm *comm, const char *mine, int different, const char *what)
-{
-    char texts[2][LINE];
-    for (int i = 0; i < 2; i++) {
-        snprintf(texts[i], LINE, "%s", mine);
-        lk_status status = lk_comm_broadcast(comm, texts[i], LINE, LK_U8, i ? different : 0, NULL);
-        if (status < 0) return status;
-        texts[i][LINE - 1] = 0;
-    }
-    return lk__fail(c, LK_EMISMATCH, "%s\n  rank 0: %s\n  rank %d: %s", what, texts[0], different, texts[1]);
+    return (described){plan->context, comm, plan, plan_line,
+                       "the ranks would not run the same program; they first differ in"};
 }
 
 /* All ranks' hashes, whether rank 0's device chooses among algorithms, and whether collectives overlap with kernels on all ranks: where the
@@ -97,7 +146,8 @@ static lk_status compare_plans(const lk_plan *plan, lk_comm *comm, bool *first_c
     size_t    bytes = (size_t)world * 2 * sizeof(uint64_t);
     uint64_t *all = lk__alloc(plan->context, LK_MEMORY_OTHER, bytes);
     bool      chooses = plan->device->backend->choose_begin != NULL;
-    uint64_t  mine[2] = {hash_plan(plan, 0, SIZE_MAX) ^ lk__plan_hash(plan),
+    described lines = describe_plan(plan, comm);
+    uint64_t  mine[2] = {hash_lines(&lines, 0, SIZE_MAX) ^ lk__plan_hash(plan),
                          (uint64_t)chooses | (uint64_t)*overlaps << 1};
     if (!all) return LK_ENOMEM;
     lk_status status = lk_comm_all_gather(comm, mine, all, sizeof mine, LK_U8, NULL);
@@ -112,37 +162,50 @@ static lk_status compare_plans(const lk_plan *plan, lk_comm *comm, bool *first_c
 
 lk_status lk__verify_plans(const lk_plan *plan, lk_comm *comm, bool *first_chooses, bool *overlaps)
 {
-    char      text[LINE] = "(nothing more)";
     int       different;
     lk_status status = compare_plans(plan, comm, first_chooses, overlaps, &different);
     if (status < 0 || different < 0) return status;
-    /* The first line that differs, by bisection. All ranks take the same branches, because all get the same results. */
-    size_t same = 0, differs = 1;
-    for (bool found = false; !found; differs *= 2) {
-        if ((status = lk__find_different(plan->context, comm, hash_plan(plan, 0, differs), &different)) < 0)
-            return status;
-        found = different >= 0 || differs > 1u << 20;
-        if (found) break;
-        same = differs;
-    }
-    while (differs - same > 1) {
-        size_t middle = same + (differs - same) / 2;
-        if ((status = lk__find_different(plan->context, comm, hash_plan(plan, 0, middle), &different)) < 0)
-            return status;
-        if (different >= 0)
-            differs = middle;
-        else
-            same = middle;
-    }
-    if ((status = lk__find_different(plan->context, comm, hash_plan(plan, 0, differs), &different)) < 0) return status;
-    if (different < 0)
-        return lk__fail(
-            plan->context, LK_EMISMATCH,
-            "the ranks would run the same instructions with different settings (an optimizer's, a schedule's): "
-            "start all of them with the same options");
-    (void)plan_line(plan, same, text);
-    return lk__report_difference(plan->context, comm, text, different,
-                                 "the ranks would not run the same program; they first differ in");
+    described lines = describe_plan(plan, comm);
+    status = report_lines(&lines);
+    return status < 0 ? status
+                      : lk__fail(plan->context, LK_EMISMATCH,
+                                 "the ranks would run the same instructions with different settings (an optimizer's, "
+                                 "a schedule's): start all of them with the same options");
+}
+
+/* ---- the order of collectives ---- */
+
+static bool order_line(const void *subject, size_t index, char text[LINE])
+{
+    const lk__plan_order_list *order = subject;
+    if (index >= order->count) return false;
+    lk__collective_text(order, index, text, LINE);
+    return true;
+}
+
+/* The collectives of a step, then of an evaluation. */
+static lk_status list_order(const lk_program *p, lk__plan_order_list *order)
+{
+    static const lk__schedule_kind kinds[] = {LK__SCHEDULE_STEP, LK__SCHEDULE_HELD, LK__SCHEDULE_EVALUATION};
+    lk_status                      status = LK_OK;
+    *order = (lk__plan_order_list){.all = NULL};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds && status >= 0; i++)
+        status = lk__collective_order_of(p->plan, p->group, kinds[i], order);
+    return status;
+}
+
+lk_status lk__verify_order(lk_program *p)
+{
+    lk__plan_order_list order;
+    int                 different = -1;
+    lk_status           status = list_order(p, &order);
+    described           lines = {p->context, p->comm, &order, order_line,
+                                 "the ranks would not run their collectives in the same order, and would wait for each "
+                                           "other or add what does not belong together; they first differ in"};
+    if (status >= 0) status = lk__find_different(p->context, p->comm, hash_lines(&lines, 0, SIZE_MAX), &different);
+    if (status >= 0 && different >= 0) status = report_lines(&lines);
+    lk__collective_order_free(p->context, &order);
+    return status;
 }
 
 /* ---- parameters ---- */

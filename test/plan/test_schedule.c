@@ -24,7 +24,7 @@ static bool is_found(const subject *s, const lk__plan_order_list *right, int mis
         return true;
     }
     if (mistake != SWAPPED) return false;
-    lk__plan_order_list wrong;
+    lk__plan_order_list wrong = {.all = NULL};
     REQUIRE(lk__collective_order(&checked, &wrong) == LK_OK);
     status = lk__collective_order_compare(right, 0, &wrong, 1, text, bytes);
     lk__collective_order_free(s->plan->context, &wrong);

@@ -625,6 +625,52 @@ static void meet_nan(rank_test *t)
 
 static void a_loss_that_is_not_finite_changes_nothing(void) { run_everywhere(meet_nan); }
 
+/* A step that follows a backward by hand adds to its gradients, with the collectives in the last backward or, with no_sync, in LK_SYNC. */
+static void add_a_step(rank_test *t)
+{
+    net     n;
+    lk_step step = LK_STEP_INIT;
+    REQUIRE(make(t, &n, 2, 0) == LK_OK);
+    step.count = ROWS;
+    for (int held = 0; held < 2; held++) {
+        lk_program_no_sync(n.program, true);
+        REQUIRE(backward(t, &n, 0) == LK_OK && backward(t, &n, 1) == LK_OK);
+        lk_program_no_sync(n.program, held);
+        fill_net(&n, t->rank, 2);
+        REQUIRE(lk_program_compute(n.program, &step) == LK_OK, "%s", lk_context_error(t->context));
+        CHECK(error(t, &n, 0, 2) < 1e-12, "off by %g", error(t, &n, 0, 2));
+        REQUIRE(lk_program_run(n.program, LK_UPDATE) == LK_OK);
+    }
+    release(&n);
+}
+
+static void a_step_adds_to_the_gradients_of_sections_by_hand(void) { run_everywhere(add_a_step); }
+
+/* The same nodes, but a bucket of another size on the last rank. */
+static void order_otherwise(rank_test *t)
+{
+    net         n;
+    lk_program *second;
+    REQUIRE(make(t, &n, 1, 0) == LK_OK);
+    if (t->rank == t->size - 1) n.plan->buckets[0].bytes /= 2;
+    lk_status   status = lk_program_create(n.plan, n.store, t->comm, &second);
+    const char *text = lk_context_error(t->context);
+    char        who[32];
+    snprintf(who, sizeof who, "rank %d: ", t->size - 1);
+    CHECK(status == LK_EMISMATCH && !second, "%d", status);
+    CHECK(strstr(text, "same order") && strstr(text, "rank 0: ") && strstr(text, who) && strstr(text, "bucket 0"), "%s",
+          text);
+    if (t->rank == t->size - 1) n.plan->buckets[0].bytes *= 2;
+    REQUIRE(lk_program_create(n.plan, n.store, t->comm, &second) == LK_OK, "%s", lk_context_error(t->context));
+    lk_program_free(second);
+    release(&n);
+}
+
+static void ranks_with_other_collectives_are_rejected_before_the_first_step(void)
+{
+    for (int size = 2; size <= 3; size++) run_ranks(size, NULL, order_otherwise, NULL);
+}
+
 int main(void)
 {
     RUN(a_step_without_a_rate_has_the_optimizers);
@@ -640,5 +686,7 @@ int main(void)
     RUN(written_gradients_count_as_a_backward_and_are_checked);
     RUN(a_weight_divides_the_gradients_of_every_loss);
     RUN(ranks_that_start_from_other_weights_are_rejected);
+    RUN(a_step_adds_to_the_gradients_of_sections_by_hand);
+    RUN(ranks_with_other_collectives_are_rejected_before_the_first_step);
     return check_result();
 }
