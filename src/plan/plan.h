@@ -186,6 +186,8 @@ lk_status lk__plan_set_algorithms(lk_plan *plan, const char *text, size_t length
 
 /* mesh.c: the mesh of a config: that which it names, or the one axis of its lk_parallel. */
 lk_status lk__plan_mesh(lk_context *context, const lk_plan_config *config, lk__mesh_grid *mesh);
+/* check_config.c: whether all settings are possible; gives the mesh. */
+lk_status lk__plan_check(lk_graph *graph, const lk_plan_config *config, lk__mesh_grid *mesh);
 
 /* All ranks, and this one: who reports losses that are not finite, ids out of range and stop requests, and compares programs. */
 static inline int lk__plan_ranks(const lk_plan *p) { return p->mesh.size; }

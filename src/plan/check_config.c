@@ -1,0 +1,164 @@
+/* check_config.c - what a plan is asked for: whether its settings are possible, alone and together. */
+#include "graph/optimizer.h"
+#include "plan/plan.h"
+
+#include <fnmatch.h>
+
+static bool is_value(const lk_graph *g, lk_tensor x)
+{
+    return x.graph == g && x.id >= 0 && (size_t)x.id < g->values_count;
+}
+
+static lk_status check_precision(lk_graph *g, const lk_plan_config *config)
+{
+    lk_context *c = g->context;
+    if (config->policy != LK_POLICY_RECORDED && config->policy != LK_POLICY_BF16)
+        return lk__fail(c, LK_EINVAL, "unknown precision policy %d", (int)config->policy);
+    if (config->policy == LK_POLICY_BF16 && g->real != LK_F32)
+        return lk__fail(c, LK_EINVAL, "the policy bf16 needs a graph that was recorded in f32, not in %s",
+                        lk_dtype_name(g->real));
+    if (config->gradient_dtype != LK_F32 && config->gradient_dtype != LK_BF16)
+        return lk__fail(c, LK_EINVAL, "gradients are reduced in f32 or bf16, not in %s",
+                        lk_dtype_name(config->gradient_dtype));
+    if (config->gradient_dtype == LK_BF16 && g->real != LK_F32)
+        return lk__fail(c, LK_EINVAL, "gradients of a graph in %s are not reduced in bf16", lk_dtype_name(g->real));
+    if (config->gradient_dtype == LK_BF16 && config->parallel.leaves)
+        return lk__fail(c, LK_EINVAL,
+                        "gradients in bf16 are rounded between ranks, so their sum would depend on the number of "
+                        "ranks: leaves need f32");
+    return LK_OK;
+}
+
+/* A node that writes a cache is the only one that reads it, so that no order of nodes matters, and runs in evaluation alone. */
+static lk_status check_caches(const lk_graph *g, bool trains)
+{
+    for (size_t i = 0; i < g->nodes_count; i++) {
+        const lk__graph_node *n = &g->nodes[i];
+        if (lk__op_find(n->op)->effect != LK__EFFECT_CACHE) continue;
+        const char *name = g->states[g->values[n->in[0]].state].name, *file = n->site.file ? n->site.file : "?";
+        if (trains)
+            return lk__fail(g->context, LK_EINVAL,
+                            "%s:%d: %s into \"%s\" runs in evaluation alone, and this plan trains: record a model "
+                            "without caches for training",
+                            file, n->site.line, lk__op_name(n->op), name);
+        for (size_t k = 0; k < g->nodes_count; k++)
+            for (int j = 0; j < g->nodes[k].inputs; j++)
+                if (g->nodes[k].in[j] == n->in[0] && k != i)
+                    return lk__fail(g->context, LK_EINVAL,
+                                    "%s:%d: %s reads the buffer \"%s\", which %s at %s:%d writes: read the result of "
+                                    "that call instead",
+                                    g->nodes[k].site.file ? g->nodes[k].site.file : "?", g->nodes[k].site.line,
+                                    lk__op_name(g->nodes[k].op), name, lk__op_name(n->op), file, n->site.line);
+    }
+    return LK_OK;
+}
+
+/* Fails if a group's pattern matches no parameter, with the parameter whose name is nearest. */
+static lk_status check_match(const lk_graph *g, const char *pattern)
+{
+    const char *nearest = NULL;
+    size_t      least = SIZE_MAX;
+    char        text[LK__SHOWN];
+    for (size_t i = 0; i < g->states_count; i++) {
+        const lk__graph_state *state = &g->states[i];
+        if (state->buffer) continue;
+        if (fnmatch(pattern, state->name, 0) == 0) return LK_OK;
+        size_t distance = lk__pattern_distance(pattern, state->name);
+        if (!nearest || distance < least) nearest = state->name, least = distance;
+    }
+    return lk__fail(g->context, LK_EINVAL, "no parameter matches \"%s\"%s%s%s", lk__shown(pattern, text),
+                    nearest ? "; the nearest name is \"" : ": the model has none", nearest ? nearest : "",
+                    nearest ? "\"" : "");
+}
+
+/* The graph, the loss and the outputs. */
+static lk_status check_tensors(lk_graph *g, const lk_plan_config *config)
+{
+    lk_context *c = g->context;
+    if (g->status < 0) return lk__fail(c, g->status, "%s", g->error);
+    if (g->block)
+        return lk__fail(c, LK_EINVAL, "block \"%s\" is still open; lk_block_end is missing", g->blocks[g->block].name);
+    if (lk__empty_line(config->loss))
+        return lk__fail(c, LK_EINVAL, "the loss is an empty tensor: line %d was the first call on one",
+                        lk__empty_line(config->loss));
+    if (config->loss.graph && !is_value(g, config->loss))
+        return lk__fail(c, LK_EINVAL, "the loss belongs to another graph");
+    lk_dtype type = config->loss.graph ? g->values[config->loss.id].shape.dtype : LK_F64;
+    if (type != LK_F32 && type != LK_F64)
+        return lk__fail(c, LK_EINVAL, "the loss is %s; expected f32 or f64: use lk_cast", lk_dtype_name(type));
+    if (config->outputs_count < 0 || (config->outputs_count > 0 && !config->outputs))
+        return lk__fail(c, LK_EINVAL, "outputs_count is %d, and outputs is %s", config->outputs_count,
+                        config->outputs ? "set" : "NULL");
+    for (int i = 0; i < config->outputs_count; i++)
+        if (!is_value(g, config->outputs[i]))
+            return lk__fail(c, LK_EINVAL, "output %d is %s", i,
+                            config->outputs[i].graph ? "not a tensor of this graph" : "an empty tensor");
+    return LK_OK;
+}
+
+/* parts: of a batch. */
+static lk_status check_division(lk_context *c, const lk_parallel *parallel, int parts)
+{
+    if (parallel->leaves < 0 || parallel->micro_batches < 0 || (parallel->leaves && parallel->micro_batches > 1))
+        return lk__fail(
+            c, LK_EINVAL,
+            "%d leaves and %d micro-batches: leaves already divide the batch, so only one of the two can be set",
+            parallel->leaves, parallel->micro_batches);
+    if (parallel->leaves && parallel->leaves < parts)
+        return lk__fail(c, LK_EINVAL, "%d leaves for %d ranks: each rank needs at least one leaf", parallel->leaves,
+                        parts);
+    if (parallel->hosts < 0)
+        return lk__fail(c, LK_EINVAL, "the number of hosts is %d; expected 0 or more", parallel->hosts);
+    return LK_OK;
+}
+
+static lk_status check_sharing(lk_context *c, const lk_parallel *parallel, int parts)
+{
+    char why[256];
+    if ((unsigned)parallel->state > LK_STATE_SHARED)
+        return lk__fail(c, LK_EINVAL, "unknown state mode %d", (int)parallel->state);
+    if (parallel->state != LK_STATE_SHARED || parts == 1) return LK_OK;
+    if (!lk__device_is_host(lk__context_device(c)))
+        return lk__fail(c, LK_EUNSUPPORTED,
+                        "ranks share their state in the host's memory, which the device %s does not compute in: plan "
+                        "it as replicated (LK_STATE_REPLICATED, --state replicated)",
+                        lk_context_device(c));
+    if (!lk__plan_hosts_share(parts, parallel->leaves, parallel->hosts, why, sizeof why))
+        return lk__fail(c, LK_EUNSUPPORTED,
+                        "the ranks %s, so they cannot share their state: plan it as replicated (LK_STATE_REPLICATED, "
+                        "--state replicated)",
+                        why);
+    return LK_OK;
+}
+
+static lk_status check_optimizer(lk_graph *g, const lk_plan_config *config)
+{
+    lk_context                *c = g->context;
+    const lk_optimizer_config *o = config->optimizer;
+    char                       wrong[256];
+    lk_status                  status = LK_OK;
+    if (!config->loss.graph) return lk__fail(c, LK_EINVAL, "an optimizer needs a loss");
+    if (!lk__optimizer_check(o, wrong, sizeof wrong)) return lk__fail(c, LK_EINVAL, "%s", wrong);
+    if (o->groups_count < 0 || (o->groups_count > 0 && !o->groups))
+        return lk__fail(c, LK_EINVAL, "groups_count is %d, and groups is %s", o->groups_count,
+                        o->groups ? "set" : "NULL");
+    for (int i = 0; i < o->groups_count && status >= 0; i++) {
+        if (!o->groups[i].match)
+            return lk__fail(c, LK_EINVAL,
+                            "parameter group %d has no match: set it to a shell pattern, such as \"*.bias\"", i);
+        if (o->groups[i].must_match) status = check_match(g, o->groups[i].match);
+    }
+    return status;
+}
+
+lk_status lk__plan_check(lk_graph *g, const lk_plan_config *config, lk__mesh_grid *mesh)
+{
+    lk_status status = check_tensors(g, config);
+    if (status >= 0) status = lk__plan_mesh(g->context, config, mesh);
+    int parts = status >= 0 ? lk__mesh_extent(mesh, LK__PLAN_BATCH_AXES) : 0;
+    if (status >= 0) status = check_division(g->context, &config->parallel, parts);
+    if (status >= 0) status = check_sharing(g->context, &config->parallel, parts);
+    if (status >= 0) status = check_precision(g, config);
+    if (status >= 0) status = check_caches(g, config->optimizer != NULL);
+    return status >= 0 && config->optimizer ? check_optimizer(g, config) : status;
+}
