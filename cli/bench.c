@@ -11,6 +11,7 @@
 #include "text_metrics.h"
 #include "times.h"
 
+#include <lockstep/environment.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,7 +60,7 @@ typedef struct bench {
 /* The time of this process's start: it executes itself again with the time in the environment, so that loading counts too. */
 static double exec_time(void)
 {
-    const char *noted = getenv("LOCKSTEP_BENCH_EXEC");
+    const char *noted = lk_environment_get(NULL, "LOCKSTEP_BENCH_EXEC");
     char        text[64];
     if (noted) return atof(noted);
     char       *arguments[512], *line;

@@ -6,6 +6,7 @@
 #include "command.h"
 
 #include <ctype.h>
+#include <lockstep/environment.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +25,7 @@ int device_choose(const char *command, const options *given, const char **device
 {
     static const char *const flags[][2] = {
         {"share-device", "LOCKSTEP_SHARE_DEVICE"}, {"device-sync", "LOCKSTEP_DEVICE_SYNC"}, {"tf32", "LOCKSTEP_TF32"}};
-    const char *option = options_text(given, "device"), *variable = getenv("LOCKSTEP_DEVICE");
+    const char *option = options_text(given, "device"), *variable = lk_environment_get(NULL, "LOCKSTEP_DEVICE");
     *device = option ? option : variable && *variable ? variable : "auto";
     if (!is_device(*device)) {
         print_error(command, "%s%.40s%s: unknown device; devices are auto, cpu, cuda and cuda:N",

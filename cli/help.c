@@ -1,5 +1,6 @@
 /* help.c - `lockstep help`: the list of commands, their help texts and man pages, all from the option tables. */
 #include "command.h"
+#include "environment.h"
 #include "pager.h"
 #include "terminal.h"
 
@@ -196,6 +197,23 @@ static void man_command(const command *c, FILE *out)
     fprintf(out, ".SH SEE ALSO\n.BR lockstep (1)\n");
 }
 
+static void man_environment(FILE *out)
+{
+    for (int group = 0; group < LK_ENVIRONMENT_GROUPS; group++) {
+        fprintf(out, ".SS ");
+        print_troff(out, environment_heading((lk_environment_group)group));
+        fprintf(out, "\n");
+        for (int i = 0; lk_environment_at(i); i++) {
+            char text[OPTION_DOC];
+            if ((int)lk_environment_at(i)->group != group) continue;
+            environment_describe(lk_environment_at(i), text, sizeof text);
+            fprintf(out, ".TP\n.B %s\n", lk_environment_at(i)->name);
+            print_troff(out, text);
+            fprintf(out, "\n");
+        }
+    }
+}
+
 void command_print_man(const command *c, FILE *out)
 {
     if (c) {
@@ -211,7 +229,8 @@ void command_print_man(const command *c, FILE *out)
         fprintf(out, "\n");
     }
     fprintf(out, ".SH OPTIONS\n.TP\n\\fB\\-\\-version\\fR\nShow the version and exit\n.TP\n\\fB\\-\\-help\\fR\nShow "
-                 "the commands and exit\n");
+                 "the commands and exit\n.SH ENVIRONMENT\n");
+    man_environment(out);
     man_end(out);
 }
 
@@ -236,6 +255,12 @@ static int run_help(const options *given)
     }
     const char    *name = wanted ? wanted : given->operands[0];
     const command *found = command_find(name);
+    if (!wanted && strcmp(name, "environment") == 0) {
+        FILE *out = pager_open();
+        environment_print_help(out, help_width());
+        pager_close(out);
+        return 0;
+    }
     if (!found && !(wanted && strcmp(wanted, "lockstep") == 0)) {
         print_error("help", "unknown command '%s'; `lockstep help` lists them", name);
         return EXIT_USER_ERROR;
@@ -249,9 +274,9 @@ static int run_help(const options *given)
 
 const command command_help = {
     .name = "help",
-    .summary = "show the options of a command",
-    .description = "Lists the commands, or shows the options of one.",
-    .operands = "[COMMAND]",
+    .summary = "show the options of a command, or the environment variables",
+    .description = "Lists the commands, shows the options of one, or lists the environment variables.",
+    .operands = "[COMMAND|environment]",
     .most = 1,
     .options = help_options,
     .run = run_help,

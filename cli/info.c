@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <lockstep/base.h>
 #include <lockstep/context.h>
+#include <lockstep/environment.h>
 #include <math.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -201,7 +202,7 @@ static void print_bytes(const char *name, int64_t bytes, const char *otherwise)
 /* Whether a command without --device would use it. */
 static bool device_in_use(const char *name)
 {
-    const char *chosen = getenv("LOCKSTEP_DEVICE");
+    const char *chosen = lk_environment_get(NULL, "LOCKSTEP_DEVICE");
     bool        automatic = !chosen || !*chosen || strcmp(chosen, "auto") == 0;
     const char *last = "cpu";
     for (size_t i = 0; automatic && lk_device_name(i); i++)

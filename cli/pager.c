@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "pager.h"
 
+#include <lockstep/environment.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,7 @@
 
 FILE *pager_open(void)
 {
-    const char *pager = getenv("PAGER"), *term = getenv("TERM");
+    const char *pager = lk_environment_get(NULL, "PAGER"), *term = lk_environment_get(NULL, "TERM");
     if (!isatty(STDOUT_FILENO) || !term || strcmp(term, "dumb") == 0) return stdout;
     if (pager && (!*pager || strcmp(pager, "cat") == 0)) return stdout;
     setenv("LESS", "FRX", 0); /* a text that fits is printed as without a pager */

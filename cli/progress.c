@@ -7,6 +7,7 @@
 
 #include <inttypes.h>
 #include <lockstep/context.h>
+#include <lockstep/environment.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -15,9 +16,10 @@
 
 void progress_start(progress *p, FILE *out, const char *what, const char *unit, int64_t total)
 {
-    const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
+    const char *term = lk_environment_get(NULL, "TERM"), *no_color = lk_environment_get(NULL, "NO_COLOR");
     *p = (progress){.out = out, .what = what, .unit = unit, .total = total};
-    p->terminal = (isatty(fileno(out)) || getenv("LOCKSTEP_TERMINAL")) && term && strcmp(term, "dumb") != 0;
+    p->terminal =
+        (isatty(fileno(out)) || lk_environment_get(NULL, "LOCKSTEP_TERMINAL")) && term && strcmp(term, "dumb") != 0;
     p->colour = p->terminal && !(no_color && *no_color);
     p->shown = now() - 1; /* the first step is shown at once */
 }

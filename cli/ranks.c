@@ -6,6 +6,7 @@
 #include "host_memory.h"
 #include "memory_advice.h"
 
+#include <lockstep/environment.h>
 #include <lockstep/launch.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -33,9 +34,9 @@ static char **own_arguments(void)
 
 void ranks_restarted(options *given)
 {
-    const char *save = options_text(given, "save"), *restarts = getenv("TORCHELASTIC_RESTART_COUNT");
+    const char *save = options_text(given, "save"), *restarts = lk_environment_get(NULL, "TORCHELASTIC_RESTART_COUNT");
     char        path[4096 + 16];
-    if (!getenv(started) || !save || !restarts || atoi(restarts) < 1) return;
+    if (!lk_environment_get(NULL, started) || !save || !restarts || atoi(restarts) < 1) return;
     snprintf(path, sizeof path, "%s/state.json", save);
     if (access(path, F_OK) == 0)
         options_override(given, "resume", "auto"); /* else nothing was saved before the failure */
@@ -80,7 +81,7 @@ static int count_ranks(const char *name, lk_context *context, const options *giv
 /* --parallel has one value, and is accepted for one more version. */
 static void note_parallel(const char *name, const options *given)
 {
-    if (options_chosen(given, "parallel") && environment_rank() <= 0 && !getenv(started))
+    if (options_chosen(given, "parallel") && environment_rank() <= 0 && !lk_environment_get(NULL, started))
         print_note(name,
                    "--parallel is replaced by --mesh: instead of --parallel data -n 8, --mesh data=8 or -n 8 alone");
 }
@@ -92,11 +93,13 @@ bool ranks_start(const char *name, const options *given, ranks_check check, int 
     lk_context       *context;
     static char       self[4096];
     const char       *ranks = options_text(given, "ranks");
-    if (getenv(started)) return false;
+    if (lk_environment_get(NULL, started)) return false;
     if (!check_restarts(name, given, code)) return true;
-    if (!ranks && (!options_find(given, "mesh") || getenv("WORLD_SIZE") || environment_rank() >= 0)) return false;
-    if (getenv("WORLD_SIZE")) {
-        print_error(name, "this is already one of %s ranks (WORLD_SIZE is set): remove -n", getenv("WORLD_SIZE"));
+    if (!ranks && (!options_find(given, "mesh") || lk_environment_get(NULL, "WORLD_SIZE") || environment_rank() >= 0))
+        return false;
+    if (lk_environment_get(NULL, "WORLD_SIZE")) {
+        print_error(name, "this is already one of %s ranks (WORLD_SIZE is set): remove -n",
+                    lk_environment_get(NULL, "WORLD_SIZE"));
         *code = EXIT_USER_ERROR;
         return true;
     }

@@ -6,6 +6,7 @@
 #include "record_share.h"
 
 #include <errno.h>
+#include <lockstep/environment.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -174,7 +175,7 @@ static const char *recorded_value(const setup *s, const options *given, const ch
 }
 
 /* Ranks that this command started, and all but the first, do not repeat its notes. */
-static bool is_quiet(void) { return getenv("LOCKSTEP_STARTED_RANKS") || environment_rank() > 0; }
+static bool is_quiet(void) { return lk_environment_get(NULL, "LOCKSTEP_STARTED_RANKS") || environment_rank() > 0; }
 
 static const char *file_name(const char *path)
 {
@@ -208,7 +209,8 @@ static int check_model(const setup *s, const char *name, const options *given, c
 static bool is_own(const char *name, bool resumes)
 {
     bool ranks = strcmp(name, "ranks") == 0 || strcmp(name, "mesh") == 0;
-    bool started = (getenv("WORLD_SIZE") || environment_rank() >= 0) && !getenv("LOCKSTEP_STARTED_RANKS");
+    bool started = (lk_environment_get(NULL, "WORLD_SIZE") || environment_rank() >= 0) &&
+                   !lk_environment_get(NULL, "LOCKSTEP_STARTED_RANKS");
     return is_in(own_options, name) || (ranks && (!resumes || started));
 }
 

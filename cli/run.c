@@ -3,6 +3,7 @@
 #include "run_hosts.h"
 
 #include <lockstep/context.h>
+#include <lockstep/environment.h>
 #include <lockstep/launch.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -149,7 +150,7 @@ static int run_remote_launcher(void)
 /* Time from SIGTERM to SIGKILL: --grace, or torchrun's names for it. */
 static int read_grace(const options *given, lk_launch_config *config)
 {
-    const char *text = getenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
+    const char *text = lk_environment_get(NULL, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
     char       *end = NULL;
     config->grace = options_number(given, "grace");
     if (options_given(given, "grace") && options_given(given, "shutdown-timeout"))
@@ -171,7 +172,7 @@ static void read_output_options(const options *given, lk_launch_config *config)
     config->redirects = options_text(given, "redirects");
     config->local_ranks_filter = options_text(given, "local-ranks-filter");
     config->line_prefix = options_text(given, "log-line-prefix-template");
-    const char *template = getenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+    const char *template = lk_environment_get(NULL, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
     if (!config->line_prefix && template && *template) config->line_prefix = template;
     config->stdout_filters = options_text(given, "duplicate-stdout-filters");
     config->stderr_filters = options_text(given, "duplicate-stderr-filters");

@@ -8,6 +8,7 @@
 #include "model_files.h"
 #include "split.h"
 
+#include <lockstep/environment.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -234,7 +235,7 @@ static bool is_supported(const setup *s, const char *directory)
     config.device = "cpu";
     if (lk_context_create(&config, &context) < 0) return true; /* opening the data says why */
     int       rank = environment_rank(); /* -1 in the process that starts ranks, which prints it for them */
-    bool      quiet = rank > 0 || (rank == 0 && getenv("LOCKSTEP_STARTED_RANKS"));
+    bool      quiet = rank > 0 || (rank == 0 && lk_environment_get(NULL, "LOCKSTEP_STARTED_RANKS"));
     lk_status status = lk_tokenizer_open(context, directory, &tokenizer);
     if (status < 0 && !quiet)
         print_note(s->command, "the tokenizer of %s is neither used nor saved: %s", directory,
@@ -361,7 +362,8 @@ static int choose_workers(const setup *s, const options *given)
 /* Rank 0 logs for all ranks, and the process that started them has done so. */
 static int make_transformer(setup *s, const char *name, const options *given)
 {
-    s->quiet = environment_rank() > 0 || (environment_rank() == 0 && getenv("LOCKSTEP_STARTED_RANKS"));
+    s->quiet =
+        environment_rank() > 0 || (environment_rank() == 0 && lk_environment_get(NULL, "LOCKSTEP_STARTED_RANKS"));
     int code = transformer_make(&s->transformer, name, given, s->checkpoint, s->context);
     s->quiet = false;
     return code;

@@ -3,6 +3,7 @@
 #include "terminal.h"
 
 #include <lockstep/context.h>
+#include <lockstep/environment.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -70,7 +71,7 @@ int terminal_columns(FILE *out)
     enum { PREFIX = 12, LEAST = 8 };
     struct winsize size;
     if (ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col > LEAST ? size.ws_col : LEAST;
-    const char *shown = getenv("LOCKSTEP_TERMINAL");
+    const char *shown = lk_environment_get(NULL, "LOCKSTEP_TERMINAL");
     int         width = shown && atoi(shown) > 0 ? atoi(shown) - PREFIX : 80;
     return width > LEAST ? width : LEAST;
 }

@@ -3,6 +3,7 @@
 #ifndef PARALLEL_H
 #define PARALLEL_H
 
+#include "base/environment.h"
 #include "plan/plan.h"
 #include "training_batch.h"
 
@@ -73,6 +74,7 @@ SHARED lk_comm *join_hosts(lk_context *context, int host)
     char name[32];
     snprintf(name, sizeof name, "host-%d", host);
     setenv("LOCKSTEP_HOST_ID", name, 1);
+    lk__context_read_environment(context);
     return join_group(context, "mixed");
 }
 

@@ -53,7 +53,7 @@ typedef struct lk_context_config {
 #define LK_CONTEXT_CONFIG_INIT {.size = sizeof(lk_context_config)}
 
 /* config may be NULL for all defaults. LK_EUNSUPPORTED: this build or machine has no such instruction set or device. Where it fails,
- * lk_context_error(NULL) says why. Under `lockstep run` the calling thread, and with it the context's, is pinned to the cores of the rank. */
+ * lk_context_error(NULL) says why. It reads the environment (lockstep/environment.h) now. Under `lockstep run` the calling thread, and with it the context's, is pinned to the cores of the rank. */
 LK_API lk_status lk_context_create(const lk_context_config *config, lk_context **context);
 LK_API void      lk_context_free(lk_context *context); /* NULL is fine */
 

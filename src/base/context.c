@@ -1,6 +1,7 @@
 /* context.c - the context: allocation by purpose, each thread's latest failure message, the log sink, the pool. */
 #define _GNU_SOURCE
 #include "base/config.h"
+#include "base/environment.h"
 #include "base/isa.h"
 #include "base/limits.h"
 #include "base/pin.h"
@@ -19,16 +20,17 @@ enum { MESSAGE_BYTES = 2048, MESSAGES = 4 };
 struct lk_context {
     lk_allocator allocator;
     void (*log)(void *user, lk_log_level level, const char *text);
-    void                *log_user;
-    const char          *isa;
-    lk__pool            *pool;
-    struct lk__device   *device;
-    atomic_size_t        held[LK_MEMORY_COUNT];
-    atomic_uint_fast64_t allocations;
-    atomic_int           reading; /* threads of loaders */
-    bool                 overcommits;
-    const char          *limits_root; /* base/limits.h */
-    uint64_t             created;     /* nanoseconds: tells it from an earlier context at the same address */
+    void                   *log_user;
+    const char             *isa;
+    lk__pool               *pool;
+    struct lk__device      *device;
+    atomic_size_t           held[LK_MEMORY_COUNT];
+    atomic_uint_fast64_t    allocations;
+    atomic_int              reading; /* threads of loaders */
+    bool                    overcommits;
+    lk__environment_values *environment;
+    const char             *limits_root; /* base/limits.h */
+    uint64_t                created;     /* nanoseconds: tells it from an earlier context at the same address */
 };
 
 /* The message of a thread's latest failure on a context. It is thread-local, so that no other thread's failure replaces it and
@@ -121,7 +123,9 @@ lk_status lk_context_create(const lk_context_config *given, lk_context **context
     c->overcommits = config.overcommit || config.allocator.alloc;
     c->limits_root = "";
     c->created = nanoseconds();
-    status = lk__pool_create(c, threads, &c->pool);
+    if (!(c->environment = lk__environment_read(&allocator)))
+        status = lk__fail(c, LK_ENOMEM, "there is no memory for a context");
+    if (status >= 0) status = lk__pool_create(c, threads, &c->pool);
     if (status >= 0) status = lk__device_open(c, config.device, config.plans_only != 0, &c->device);
     if (status < 0) {
         lk__fail(NULL, status, "%s", lk_context_error(c));
@@ -138,6 +142,7 @@ void lk_context_free(lk_context *c)
     lk__device_close(c->device);
     lk__pool_free(c->pool);
     lk_allocator allocator = c->allocator;
+    lk__environment_values_free(&allocator, c->environment);
     allocator.free(allocator.user, c, sizeof *c);
 }
 
@@ -272,9 +277,21 @@ void lk__log(lk_context *c, lk_log_level level, const char *format, ...)
     c->log(c->log_user, level, text);
 }
 
-int                lk_context_threads(const lk_context *c) { return lk__pool_threads(c->pool); }
-const char        *lk_context_isa(const lk_context *c) { return c->isa; }
-lk__pool          *lk__context_pool(lk_context *c) { return c->pool; }
+int         lk_context_threads(const lk_context *c) { return lk__pool_threads(c->pool); }
+const char *lk_context_isa(const lk_context *c) { return c->isa; }
+lk__pool   *lk__context_pool(lk_context *c) { return c->pool; }
+
+const lk__environment_values *lk__context_environment(const lk_context *c) { return c->environment; }
+
+lk_status lk__context_read_environment(lk_context *c)
+{
+    lk__environment_values *values = lk__environment_read(&c->allocator);
+    if (!values) return lk__fail(c, LK_ENOMEM, "there is no memory for the environment");
+    lk__environment_values_free(&c->allocator, c->environment);
+    c->environment = values;
+    return LK_OK;
+}
+
 struct lk__device *lk__context_device(const lk_context *c) { return c->device; }
 
 void lk__context_limits(const lk_context *c, lk__memory_limits *limits)

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "base/memory_node.h"
 
+#include "base/environment.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -56,9 +58,9 @@ int lk__memory_node(const char *root, const uint64_t cpus[LK__CPU_WORDS])
     return node;
 }
 
-int lk__memory_nodes_given(void)
+int lk__memory_nodes_given(const lk_context *context)
 {
-    const char *text = getenv("LOCKSTEP_MEMORY_NODES");
+    const char *text = lk__environment(context, LK__ENV_LOCKSTEP_MEMORY_NODES);
     long        nodes = text ? strtol(text, NULL, 10) : 0;
     return nodes > 0 && nodes <= NODES ? (int)nodes : 0;
 }

@@ -2,6 +2,7 @@
 #ifndef LK__MEMORY_NODE_H
 #define LK__MEMORY_NODE_H
 
+#include <lockstep/context.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -13,7 +14,7 @@ enum { LK__CPU_WORDS = 16 }; /* of a set of 1,024 cores, one bit each */
 int lk__memory_node(const char *root, const uint64_t cpus[LK__CPU_WORDS]);
 
 /* LOCKSTEP_MEMORY_NODES: of so many nodes each has an equal run of a host's ranks, whatever their cores are. 0: as the cores say. */
-int lk__memory_nodes_given(void);
+int lk__memory_nodes_given(const lk_context *context);
 
 /* Asks the kernel to take pages of this range from the node from now on; pages that exist stay where they are. The range is reduced to the
  * pages that begin in it. False: the kernel does not, or may not, do that. */

@@ -1,6 +1,8 @@
 /* module.c - finds modules. */
 #include "base/module.h"
 
+#include "base/environment.h"
+
 #include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -32,9 +34,9 @@ static bool own_directory(char *out, size_t bytes)
 bool lk__module_find(const char *file, char *path, size_t bytes)
 {
     static const char *const directories[] = {"", "lockstep/", LK_MODULES_FROM_BIN "/"};
-    const char              *given = getenv("LOCKSTEP_MODULES");
+    const char              *given = lk__environment_text(NULL, LK__ENV_LOCKSTEP_MODULES);
     char                     own[PATH_MAX];
-    if (given && *given) {
+    if (given) {
         snprintf(path, bytes, "%s/%s", given, file);
         return access(path, R_OK) == 0;
     }

@@ -4,6 +4,8 @@
 #define _GNU_SOURCE
 #include "base/pin.h"
 
+#include "base/environment.h"
+
 #include <sched.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -30,9 +32,9 @@ static bool parse_cores(const char *text, cpu_set_t *set)
 
 void lk__pin_to_assigned(void)
 {
-    const char *text = getenv("LOCKSTEP_CORES");
+    const char *text = lk__environment_text(NULL, LK__ENV_LOCKSTEP_CORES);
     cpu_set_t   assigned, allowed, both;
-    if (!text || !*text || !parse_cores(text, &assigned)) return;
+    if (!text || !parse_cores(text, &assigned)) return;
     if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
     CPU_AND(&both, &assigned, &allowed);
     if (!CPU_EQUAL(&both, &assigned) || CPU_EQUAL(&assigned, &allowed)) return;

@@ -6,6 +6,7 @@
 #include "base/pool.h"
 
 #include "base/base.h"
+#include "base/environment.h"
 #include "base/limits.h"
 
 #include <math.h>
@@ -207,7 +208,7 @@ bool lk__pool_help(lk__pool *p, const void *owner, int worker)
 /* The cores that this process may use, divided among the ranks of the host unless their launcher has bound each of them to its own. */
 static int usable_cores(void)
 {
-    const char *local = getenv("LOCAL_WORLD_SIZE");
+    const char *local = lk__environment(NULL, LK__ENV_LOCAL_WORLD_SIZE);
     int         ranks = local ? atoi(local) : 1;
     bool        own;
     int         cores = lk__cgroup_cores(lk__cores(&own));
@@ -284,9 +285,9 @@ bool lk__threads_parse(const char *text, int *threads)
 /* `lockstep run` sets LOCKSTEP_THREADS for each rank. */
 int lk_default_threads(void)
 {
-    const char *value = getenv("LOCKSTEP_THREADS");
+    const char *value = lk__environment_text(NULL, LK__ENV_LOCKSTEP_THREADS);
     int         threads = 0;
-    if (!value || !*value)
+    if (!value)
         threads = usable_cores();
     else if (!lk__threads_parse(value, &threads))
         return 0;

@@ -4,6 +4,7 @@
 
 #include "base/config.h"
 #include "base/entropy.h"
+#include "base/environment.h"
 #include "base/reduce.h"
 #include "comm/abort.h"
 #include "comm/flight_recorder.h"
@@ -177,9 +178,10 @@ enum { WEEK_MS = 7 * 24 * 3600 * 1000, JOIN_HERE_MS = 30000, JOIN_HOSTS_MS = 600
 /* From config, else LOCKSTEP_JOIN_TIMEOUT. The default allows hosts to be started by hand, minutes after one another. */
 static lk_status choose_deadlines(lk_comm *c, const lk_comm_config *config, const lk__rendezvous_identity *identity)
 {
-    const char *no_deadlines = getenv("LOCKSTEP_NO_DEADLINES"), *text = getenv("LOCKSTEP_JOIN_TIMEOUT");
+    const char *no_deadlines = lk__environment(c->context, LK__ENV_LOCKSTEP_NO_DEADLINES),
+               *text = lk__environment_text(c->context, LK__ENV_LOCKSTEP_JOIN_TIMEOUT);
     c->join_ms = c->connect_ms = config->join_ms;
-    if (!config->join_ms && text && *text) {
+    if (!config->join_ms && text) {
         char  *end;
         double seconds = strtod(text, &end);
         if (end == text || *end || !(seconds >= 0.001 && seconds <= 1e7))
@@ -220,7 +222,7 @@ lk_status lk_comm_create(lk_context *context, const lk_comm_config *given, lk_co
     if ((status = choose_backend(context, config->backend, &identity, &backend)) < 0) return status;
     if ((status = lk__comm_make(context, NULL, config, &c)) < 0) return status;
     c->backend = backend;
-    c->recorder = c->numbered = lk__flight_recorder_open();
+    c->recorder = c->numbered = lk__flight_recorder_open(c->context);
     c->rank = c->local_rank = identity.rank;
     c->size = c->local_size = identity.world;
     status = choose_deadlines(c, config, &identity);
@@ -284,7 +286,7 @@ static lk_status make_group(lk_comm *c, const lk__comm_member *all, const int *r
     lk_comm  *g = NULL;
     lk_status status = lk__comm_make(c->context, c, NULL, &g);
     if (status < 0) return status;
-    g->recorder = g->numbered = lk__flight_recorder_open();
+    g->recorder = g->numbered = lk__flight_recorder_open(g->context);
     g->join_ms = c->connect_ms; /* its ranks have joined the parent already */
     while (ranks[g->rank] != c->rank) g->rank++;
     g->size = g->local_size = size;

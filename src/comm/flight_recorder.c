@@ -2,6 +2,7 @@
  * call: the kernel keeps the page when the process ends. */
 #define _GNU_SOURCE
 #include "comm/flight_recorder.h"
+#include "base/environment.h"
 #include "comm/process.h"
 
 #include <errno.h>
@@ -46,10 +47,10 @@ static lk__comm_flight_recorder *map_file(const char *path)
     return recorder;
 }
 
-lk__comm_flight_recorder *lk__flight_recorder_open(void)
+lk__comm_flight_recorder *lk__flight_recorder_open(const lk_context *context)
 {
-    const char *path = getenv("LOCKSTEP_FLIGHT_RECORDER");
-    return path && *path ? map_file(path) : NULL;
+    const char *path = lk__environment_text(context, LK__ENV_LOCKSTEP_FLIGHT_RECORDER);
+    return path ? map_file(path) : NULL;
 }
 
 void lk__flight_recorder_close(lk__comm_flight_recorder *recorder)

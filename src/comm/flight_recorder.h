@@ -22,7 +22,7 @@ typedef struct lk__comm_flight_recorder {
 
 /* Maps the file that LOCKSTEP_FLIGHT_RECORDER names; NULL: it is not set, or the file cannot be mapped. All groups of a
  * process share it. */
-lk__comm_flight_recorder *lk__flight_recorder_open(void);
+lk__comm_flight_recorder *lk__flight_recorder_open(const lk_context *context);
 void lk__flight_recorder_close(lk__comm_flight_recorder *recorder); /* the file stays; NULL is fine */
 void lk__flight_recorder_name(lk__comm_flight_recorder *recorder, const char *file);
 

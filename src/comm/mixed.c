@@ -464,7 +464,7 @@ static lk_status create(lk_comm *c, const lk__rendezvous_identity *identity)
     lk_comm  *flat = NULL;
     lk_status status = begin_create(c, &flat);
     if (status < 0) return status;
-    flat->backend = lk__mpi_available(identity) ? &lk__backend_mpi : &lk__backend_tcp;
+    flat->backend = lk__mpi_available(c->context, identity) ? &lk__backend_mpi : &lk__backend_tcp;
     return finish_create(c, flat, flat->backend->create(flat, identity), NULL, NULL);
 }
 

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "base/base.h"
 #include "base/entropy.h"
+#include "base/environment.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -175,7 +176,7 @@ lk_status lk_spawn(int ranks, int (*function)(int rank, void *user), void *user,
             threads);
     /* In a nested job the name begins with the outer job's, so that its launcher finds these processes too. */
     char        inner[33];
-    const char *outer = getenv("LOCKSTEP_JOB");
+    const char *outer = lk__environment(NULL, LK__ENV_LOCKSTEP_JOB);
     if (!lk__entropy_hex(inner, 16) || !lk__entropy_hex(j.token, 16))
         return fail_spawn(result, LK_EIO, "the system provides no random numbers");
     snprintf(j.name, sizeof j.name, "%.64s%s%s", outer ? outer : "", outer ? "." : "", inner);

@@ -1,5 +1,6 @@
 /* public.c - the public data sets by name: the directories that are searched for their files, and messages about missing ones. */
 #define _GNU_SOURCE
+#include "base/environment.h"
 #include "data/format.h"
 
 #include <pwd.h>
@@ -14,9 +15,9 @@ static const char *const digit_names[10] = {"0", "1", "2", "3", "4", "5", "6", "
 
 /* NAME in the user's cache, as the XDG Base Directory Specification has it: a relative XDG_CACHE_HOME is invalid and ignored. Returns as
  * snprintf. */
-static int cache_place(const char *name, bool xdg, char *path, size_t bytes)
+static int cache_place(const lk_context *context, const char *name, bool xdg, char *path, size_t bytes)
 {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const char *cache = lk__environment(context, LK__ENV_XDG_CACHE_HOME), *home = lk__environment(context, LK__ENV_HOME);
     if (xdg && cache && cache[0] == '/') return snprintf(path, bytes, "%s/lockstep/%s", cache, name);
     if (!home || !*home) {
         struct passwd *user = getpwuid(getuid());
@@ -27,9 +28,9 @@ static int cache_place(const char *name, bool xdg, char *path, size_t bytes)
 
 lk_status lk_data_directory(lk_context *context, const char *name, char *path, size_t bytes)
 {
-    const char *root = getenv("LOCKSTEP_DATA");
+    const char *root = lk__environment_text(context, LK__ENV_LOCKSTEP_DATA);
     if (bytes == 0) return lk__fail(context, LK_EINVAL, "a buffer of 0 bytes for a path");
-    int length = root && *root ? snprintf(path, bytes, "%s/%s", root, name) : cache_place(name, true, path, bytes);
+    int length = root ? snprintf(path, bytes, "%s/%s", root, name) : cache_place(context, name, true, path, bytes);
     if (length < 0 || (size_t)length >= bytes)
         return lk__fail(context, LK_EINVAL, "the path of %s is longer than %zu bytes", name, bytes);
     return LK_OK;
@@ -54,7 +55,7 @@ static lk_status list_places(lk_context *context, const char *name, const char *
     lk_status status = lk_data_directory(context, name, places[(*count)++], LK__PATH);
     if (status < 0) return status;
     for (int xdg = 1; xdg >= 0; xdg--)
-        if (cache_place(name, xdg == 1, path, sizeof path) < (int)sizeof path) add_place(places, count, path);
+        if (cache_place(context, name, xdg == 1, path, sizeof path) < (int)sizeof path) add_place(places, count, path);
     if (packaged) add_place(places, count, packaged);
     return LK_OK;
 }

@@ -19,6 +19,7 @@ static const lk__cuda_library library = {
     .hash64 = lk__hash64,
     .memory_name = lk_memory_name,
     .op_name = lk__op_name,
+    .environment = lk__environment,
 };
 
 lk_status lk__cuda_load(lk_context *context, const lk__cuda_module **module)

@@ -1,5 +1,6 @@
 /* custom_create.c - copies of users' operations, and the check of their structs and of what their shape rules give. */
 #include "base/config.h"
+#include "base/environment.h"
 #include "device/custom.h"
 
 #include <ctype.h>
@@ -61,9 +62,8 @@ lk_status lk__custom_create(lk_context *context, lk_site site, const lk_operatio
     const char *mistake = find_mistake(&o);
     if (mistake) return lk__fail(context, LK_EINVAL, "%s: %s", o.name, mistake);
     if (!(*custom = copy_operation(context, &o))) return LK_ENOMEM;
-    const char *check = getenv("LOCKSTEP_CHECK_OPERATIONS");
     (*custom)->site = site;
-    (*custom)->check = check && *check && strcmp(check, "0") != 0;
+    (*custom)->check = lk__environment_flag(context, LK__ENV_LOCKSTEP_CHECK_OPERATIONS);
     return LK_OK;
 }
 

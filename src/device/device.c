@@ -1,4 +1,5 @@
 /* device.c - the devices of this build, opened by name, and what is the same for all of them. */
+#include "base/environment.h"
 #include "device/cuda/module.h"
 
 #include <stdio.h>
@@ -77,7 +78,7 @@ static lk_status open_auto(lk_context *c, lk__device **device)
 lk_status lk__device_open(lk_context *c, const char *name, bool plans_only, lk__device **device)
 {
     static const char *const known[] = {"auto", "cpu", "cuda", "guarded"};
-    const char              *chosen = name ? name : getenv("LOCKSTEP_DEVICE");
+    const char              *chosen = name ? name : lk__environment(c, LK__ENV_LOCKSTEP_DEVICE);
     *device = NULL;
     if (!chosen || (!name && !*chosen)) chosen = lk__device_cpu.name;
     for (size_t i = 0; i < BUILT_IN; i++)
@@ -104,7 +105,7 @@ lk_status lk_device_held(const char *name, lk_device_memory_held *held)
 {
     const lk__cuda_module *module;
     char                   why[512];
-    const char            *chosen = name ? name : getenv("LOCKSTEP_DEVICE");
+    const char            *chosen = name ? name : lk__environment(NULL, LK__ENV_LOCKSTEP_DEVICE);
     *held = (lk_device_memory_held){.context = 0};
     bool automatic = chosen && strcmp(chosen, "auto") == 0;
     if (!chosen || (automatic ? !find_cuda(why, sizeof why) : strncmp(chosen, "cuda", 4) != 0)) return LK_OK;

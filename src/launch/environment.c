@@ -1,5 +1,6 @@
 /* environment.c - the environment of a rank: the variables that torchrun sets, and the job's id and token. */
 #define _GNU_SOURCE
+#include "base/environment.h"
 #include "launch/launch.h"
 
 #include <stdarg.h>
@@ -71,7 +72,7 @@ static void set_join_command(const lk__launch_job *job, lk__launch_environment *
 /* LOCAL_RANK, and with it the rank's GPU: torchrun's virtual local rank is 0, and only the rank's own GPU is visible. */
 static void set_local_rank(const lk_launch_config *config, const lk__launch_child *child, lk__launch_environment *e)
 {
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    const char *visible = lk__environment(NULL, LK__ENV_CUDA_VISIBLE_DEVICES);
     set_variable(e, "LOCAL_RANK", "%d", config->virtual_local_rank ? 0 : child->local_rank);
     if (!config->virtual_local_rank) return;
     for (int i = 0; visible && i < child->local_rank; i++)
@@ -87,7 +88,7 @@ static void set_cores(const lk__launch_job *job, const lk__launch_child *child, 
 {
     char list[4096] = "";
     if (job->cores && !job->config->numa_binding) lk__topology_list(&job->cores[child->local_rank], list, sizeof list);
-    if (list[0] || getenv("LOCKSTEP_CORES")) set_variable(e, "LOCKSTEP_CORES", "%s", list);
+    if (list[0] || lk__environment(NULL, LK__ENV_LOCKSTEP_CORES)) set_variable(e, "LOCKSTEP_CORES", "%s", list);
 }
 
 /* The job's id comes first, so that finding it rarely needs more than the first page of /proc/PID/environ. */
@@ -103,7 +104,7 @@ static void set_all(lk__launch_job *job, const lk__launch_child *child, lk__laun
     if (config->local_address) set_variable(e, "LOCKSTEP_LOCAL_ADDR", "%s", config->local_address);
     if (config->nodes > 1 && !job->part.token)
         set_join_command(job, e);
-    else if (getenv("LOCKSTEP_JOIN_COMMAND"))
+    else if (lk__environment(NULL, LK__ENV_LOCKSTEP_JOIN_COMMAND))
         set_variable(e, "LOCKSTEP_JOIN_COMMAND", "%s", ""); /* that of an enclosing job does not apply */
     if (config->debug_rank >= 0) set_variable(e, "LOCKSTEP_NO_DEADLINES", "1");
     set_cores(job, child, e);
@@ -125,9 +126,10 @@ static void set_all(lk__launch_job *job, const lk__launch_child *child, lk__laun
     set_variable(e, "TORCHELASTIC_ERROR_FILE", "%s", child->error_file);
     set_variable(e, "LOCKSTEP_FLIGHT_RECORDER", "%s", child->flight_recorder);
     set_variable(e, "TORCHELASTIC_USE_AGENT_STORE", "False"); /* the ranks create their own store */
-    if (!getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING")) set_variable(e, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
-    if (!getenv("OMP_NUM_THREADS")) set_variable(e, "OMP_NUM_THREADS", "%d", job->threads);
-    if (!getenv("LOCKSTEP_THREADS"))
+    if (!lk__environment(NULL, LK__ENV_TORCH_NCCL_ASYNC_ERROR_HANDLING))
+        set_variable(e, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+    if (!lk__environment(NULL, LK__ENV_OMP_NUM_THREADS)) set_variable(e, "OMP_NUM_THREADS", "%d", job->threads);
+    if (!lk__environment(NULL, LK__ENV_LOCKSTEP_THREADS))
         set_variable(e, "LOCKSTEP_THREADS", "%d", job->threads < LK__MAX_THREADS ? job->threads : LK__MAX_THREADS);
 }
 

@@ -4,6 +4,7 @@
  * the lock is removed last. */
 #define _GNU_SOURCE
 #include "base/directories.h"
+#include "base/environment.h"
 #include "launch/launch.h"
 
 #include <dirent.h>
@@ -22,7 +23,7 @@ enum { EMPTY_SECONDS = 60 }; /* age of an empty folder that no launcher is about
 /* The system's temporary directory; absolute, since the reaper and the ranks may have another working directory. */
 static void find_temporary_directory(char *out, size_t size)
 {
-    const char *wanted = getenv("TMPDIR");
+    const char *wanted = lk__environment(NULL, LK__ENV_TMPDIR);
     if (!wanted || !*wanted) wanted = "/tmp";
     char *real = realpath(wanted, NULL);
     snprintf(out, size, "%s", real ? real : wanted);

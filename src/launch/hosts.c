@@ -1,6 +1,7 @@
 /* hosts.c - a job on several hosts from one launcher: one ssh to each host, which runs a remote launcher there. Remote launchers report
  * that they are ready, receive the port, start their ranks, and stop at the end of their standard input: so also if we are killed. */
 #define _GNU_SOURCE
+#include "base/environment.h"
 #include "launch/spec.h"
 
 #include <errno.h>
@@ -123,7 +124,7 @@ static lk_status write_spec(launcher *h, const remote_host *host, int node)
     lk__spec_add(spec, "signals", "%s", c->signals);
     lk__spec_add(spec, "generation", "%d", h->job.generation);
     lk__spec_add(spec, "max-restarts", "%d", c->max_restarts);
-    lk__spec_add(spec, "colour", "%d", h->job.out->terminal && !getenv("NO_COLOR"));
+    lk__spec_add(spec, "colour", "%d", h->job.out->terminal && !lk__environment(NULL, LK__ENV_NO_COLOR));
     if (c->log_dir) lk__spec_add(spec, "log-dir", "%s", c->log_dir);
     if (c->tee) lk__spec_add(spec, "tee", "%s", c->tee);
     if (c->redirects) lk__spec_add(spec, "redirects", "%s", c->redirects);

@@ -1,5 +1,6 @@
 /* job.c - one job on one host, from its configuration to its exit code, including restarts (generations). */
 #define _GNU_SOURCE
+#include "base/environment.h"
 #include "launch/launch.h"
 
 #include "base/config.h"
@@ -49,7 +50,7 @@ static bool same_file(int a, int b)
 
 static lk_status make_names(lk__launch_job *job)
 {
-    const char *parent = job->part.parent ? job->part.parent : getenv("LOCKSTEP_JOB");
+    const char *parent = job->part.parent ? job->part.parent : lk__environment(NULL, LK__ENV_LOCKSTEP_JOB);
     if (lk__random_hex(job->context, job->own_id, (LK__OWN_ID - 1) / 2) < 0) return LK_EIO;
     /* The id of a job inside a job contains both ids, so that the end of the outer job also ends the inner one. */
     if (parent && *parent && strlen(parent) + LK__OWN_ID + 1 < sizeof job->id)
@@ -201,16 +202,17 @@ static lk_status check_debug(lk_context *context, const lk_launch_config *config
 static lk_status check_token(lk_context *context, const lk_launch_config *config, const lk__launch_part *part)
 {
     char        token[LK__TOKEN_ROOM];
-    const char *file = getenv("LOCKSTEP_TOKEN_FILE"), *text = getenv("LOCKSTEP_TOKEN");
+    const char *file = lk__environment_text(NULL, LK__ENV_LOCKSTEP_TOKEN_FILE),
+               *text = lk__environment_text(NULL, LK__ENV_LOCKSTEP_TOKEN);
     if (config->nodes == 1 || part->token) return LK_OK;
-    if (file && *file) return lk__token_read(context, file, token);
-    return text && *text ? lk__token_check(context, "LOCKSTEP_TOKEN", text) : LK_OK;
+    if (file) return lk__token_read(context, file, token);
+    return text ? lk__token_check(context, "LOCKSTEP_TOKEN", text) : LK_OK;
 }
 
 /* With virtual local ranks, every rank needs a GPU of its own. */
 static lk_status check_devices(lk_context *context, const lk_launch_config *config)
 {
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    const char *visible = lk__environment(NULL, LK__ENV_CUDA_VISIBLE_DEVICES);
     int         count = visible && *visible ? 1 : 0;
     for (const char *at = visible; at && (at = strchr(at, ',')); at++) count++;
     if (config->virtual_local_rank && visible && count < config->ranks)
@@ -287,10 +289,11 @@ static lk_status run_generation(lk__launch_job *job)
 /* A number that the user set is kept; if only one of the two variables is set, it counts for both. */
 static lk_status read_threads(lk__launch_job *job)
 {
-    const char *omp = getenv("OMP_NUM_THREADS"), *own = getenv("LOCKSTEP_THREADS");
-    int         number = omp ? atoi(omp) : 0; /* of "4,2", OpenMP's form for nested teams, the outer number */
+    const char *omp = lk__environment(NULL, LK__ENV_OMP_NUM_THREADS),
+               *own = lk__environment_text(NULL, LK__ENV_LOCKSTEP_THREADS);
+    int number = omp ? atoi(omp) : 0; /* of "4,2", OpenMP's form for nested teams, the outer number */
     if (number > 0) job->threads = number;
-    if (own && *own && !lk__threads_parse(own, &job->threads))
+    if (own && !lk__threads_parse(own, &job->threads))
         return lk__fail(job->context, LK_EINVAL,
                         "LOCKSTEP_THREADS is '%.40s' in the environment: expected a number from 1 to %d", own,
                         LK__MAX_THREADS);
@@ -300,13 +303,14 @@ static lk_status read_threads(lk__launch_job *job)
 static void print_job(lk__launch_job *job, const char *pinned)
 {
     const lk_launch_config *config = job->config;
-    const char             *threads = getenv("OMP_NUM_THREADS");
+    const char             *threads = lk__environment(NULL, LK__ENV_OMP_NUM_THREADS);
     char                    where[96] = "", omp[32], own[48] = "";
     if (config->nodes > 1)
         snprintf(where, sizeof where, " (%d to %d of %d, node %d of %d)", job->part.first_rank,
                  job->part.first_rank + job->count - 1, job->part.world, config->node, config->nodes);
     snprintf(omp, sizeof omp, "%d", job->threads);
-    if (threads && getenv("LOCKSTEP_THREADS")) snprintf(own, sizeof own, ", LOCKSTEP_THREADS=%d", job->threads);
+    if (threads && lk__environment(NULL, LK__ENV_LOCKSTEP_THREADS))
+        snprintf(own, sizeof own, ", LOCKSTEP_THREADS=%d", job->threads);
     lk__job_print(job, "%d rank%s%s on %s, %s, OMP_NUM_THREADS=%s%s%s%s", job->count, job->count == 1 ? "" : "s", where,
                   job->host, pinned, threads ? threads : omp, own, job->logs[0] ? ", logs in " : "", job->logs);
 }

@@ -1,5 +1,6 @@
 /* lines.c - the prefix of a rank's lines, from a template with torchrun's macros, and the choice of lines for the filtered log. */
 #define _GNU_SOURCE
+#include "base/environment.h"
 #include "launch/launch.h"
 
 #include <stdio.h>
@@ -73,7 +74,8 @@ void lk__prefix_make(const lk__launch_job *job, lk__launch_child *child)
     for (int i = 0; i < 2; i++) {
         lk__launch_stream *stream = &child->streams[i];
         const char        *bad;
-        bool colour = job->part.colour > 0 || (job->part.colour < 0 && stream->sink->terminal && !getenv("NO_COLOR"));
+        bool               colour = job->part.colour > 0 ||
+                      (job->part.colour < 0 && stream->sink->terminal && !lk__environment(NULL, LK__ENV_NO_COLOR));
         snprintf(stream->label, sizeof stream->label, "[rank %d] ", child->rank);
         if (config->line_prefix)
             write_prefix(config, job->host, child->rank, child->local_rank, stream->label, sizeof stream->label, &bad);

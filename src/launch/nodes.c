@@ -16,7 +16,7 @@ lk_status lk_launch_nodes(lk_context *context, int ranks, int *nodes)
 {
     cpu_set_t *cores = NULL;
     char       text[64];
-    int        threads, given = lk__memory_nodes_given(), found[4096];
+    int        threads, given = lk__memory_nodes_given(NULL), found[4096];
     *nodes = given < ranks ? given : ranks;
     if (given) return LK_OK;
     *nodes = 1;

@@ -1,6 +1,7 @@
 /* program.c - where a program is that PATH does not have. A shell that ssh starts often has a shorter PATH than the user's own: then the
  * path that the program has on the launcher's host is tried, and the directory of this executable, for `lockstep` itself. */
 #define _GNU_SOURCE
+#include "base/environment.h"
 #include "launch/launch.h"
 
 #include <stdio.h>
@@ -17,7 +18,7 @@ static bool is_executable(const char *path)
 
 bool lk__program_on_path(const char *name, char *out, size_t size)
 {
-    const char *at = getenv("PATH");
+    const char *at = lk__environment(NULL, LK__ENV_PATH);
     out[0] = 0;
     for (; at && !strchr(name, '/'); at++) {
         size_t length = strcspn(at, ":");

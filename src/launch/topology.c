@@ -1,6 +1,7 @@
 /* topology.c - assigns cores to ranks: equal runs of the allowed cores, in an order that keeps siblings together: hwloc's, or by the
  * kernel's numbers of sockets and cores. */
 #define _GNU_SOURCE
+#include "base/environment.h"
 #include "launch/launch.h"
 
 #include <dirent.h>
@@ -97,7 +98,8 @@ lk_status lk__topology_bind(lk_context *context, const char *mode, int ranks, cp
         return lk__fail(context, LK_EIO, "cannot read the CPU affinity: %s", strerror(errno));
     if (!*cores) *cores = lk__alloc(context, LK_MEMORY_OTHER, (size_t)ranks * sizeof **cores);
     if (!*cores) return LK_ENOMEM;
-    LK__TRY(lk__numa_bind(context, "", mode, &allowed, getenv("CUDA_VISIBLE_DEVICES"), ranks, *cores));
+    LK__TRY(
+        lk__numa_bind(context, "", mode, &allowed, lk__environment(NULL, LK__ENV_CUDA_VISIBLE_DEVICES), ranks, *cores));
     describe_cores("pinned to", *cores, ranks, text, size);
     return LK_OK;
 }
@@ -107,7 +109,7 @@ lk_status lk__topology_bind(lk_context *context, const char *mode, int ranks, cp
 /* The GPUs in CUDA_VISIBLE_DEVICES, else /dev/nvidia0 …: available without loading the driver. */
 static int count_gpus(void)
 {
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    const char *visible = lk__environment(NULL, LK__ENV_CUDA_VISIBLE_DEVICES);
     int         count = 0;
     if (visible) {
         if (!*visible || strcmp(visible, "-1") == 0) return 0;

@@ -1,6 +1,8 @@
 /* verify_schedule.c - the walk over a schedule, and its sentences. */
 #include "plan/verify_schedule.h"
 
+#include "base/environment.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -351,9 +353,9 @@ lk_status lk__plan_verify(const lk_plan *plan, lk__plan_group group)
     return status;
 }
 
-bool lk__schedule_verifies(void)
+bool lk__schedule_verifies(const lk_context *context)
 {
-    const char *asked = getenv("LOCKSTEP_VERIFY_SCHEDULE");
+    const char *asked = lk__environment(context, LK__ENV_LOCKSTEP_VERIFY_SCHEDULE);
 #ifdef NDEBUG
     return asked && *asked && strcmp(asked, "0") != 0;
 #else

@@ -25,7 +25,7 @@ lk_status lk__schedule_verify(const lk__plan_checked *check, char *text, size_t 
 /* All schedules of a plan, as a program of it makes them. A failure is an internal error, and the context's. */
 lk_status lk__plan_verify(const lk_plan *plan, lk__plan_group group);
 /* Whether programs verify their schedules: in debug builds, or where the environment asks for it. */
-bool lk__schedule_verifies(void);
+bool lk__schedule_verifies(const lk_context *context);
 
 /* ---- collective_order.c ---- */
 

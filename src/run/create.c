@@ -1,5 +1,6 @@
 /* create.c - creating and freeing programs: every operand is resolved to a pointer once, so that a run is a loop over calls. Here, and in the
  * other files of creation, is decided what the executor does without asking: whether state is shared, leaves exist, which device it is. */
+#include "base/environment.h"
 #include "run/shared.h"
 
 #include "comm/abort.h"
@@ -259,14 +260,13 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     p->device = plan->device;
     set_facts(p);
     p->device->by_heuristic |= plan->parallel.leaves > 0;
-    const char *waits = getenv("LOCKSTEP_DEVICE_SYNC");
-    p->waits = waits && *waits && strcmp(waits, "0") != 0;
+    p->waits = lk__environment_flag(c, LK__ENV_LOCKSTEP_DEVICE_SYNC);
     if ((status = make_groups(p, comm)) < 0 ||
         (status = p->device->backend->stream_create(p->device, &p->stream)) < 0 || (status = lk__regions_create(p)) < 0)
         goto fail;
     if (p->comm && (status = lk__verify_plans(plan, p->comm, &p->first_chooses, &p->group.overlaps)) < 0) goto fail;
     if (p->comm && (status = lk__verify_order(p)) < 0) goto fail;
-    if (lk__schedule_verifies() && (status = lk__plan_verify(plan, p->group)) < 0) goto fail;
+    if (lk__schedule_verifies(c) && (status = lk__plan_verify(plan, p->group)) < 0) goto fail;
     if ((status = make_constants(p)) < 0 || (status = lk__gradients_share(p)) < 0 || (status = make_slots(p)) < 0 ||
         (status = make_schedules(p)) < 0 || (status = lk__losses_create(p)) < 0 ||
         (status = lk__staging_create(p)) < 0 || (status = prepare_lists(p)) < 0 ||

@@ -170,7 +170,7 @@ lk_status lk_checkpoint_check_files(lk_context *c, const char *directory, const 
     lk_status status = lk__checkpoint_files_check(c, files, count);
     if (status >= 0) status = check_writable(c, directory);
     if (status >= 0) status = lk__links_check(c, directory, files, count);
-    return status < 0 ? status : lk__lock_check(c, directory, lk__lock_timeout());
+    return status < 0 ? status : lk__lock_check(c, directory, lk__lock_timeout(c));
 }
 
 lk_status lk_checkpoint_check(lk_context *c, const char *directory)

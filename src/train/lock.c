@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "train/lock.h"
 
+#include "base/environment.h"
 #include "base/json.h"
 
 #include <errno.h>
@@ -33,12 +34,12 @@ typedef struct owner {
     char    started[32]; /* clock ticks since boot, from /proc; "" without /proc */
 } owner;
 
-double lk__lock_timeout(void)
+double lk__lock_timeout(const lk_context *context)
 {
-    static const char *const names[] = {"TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"};
-    bool                     restarted = false;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *count = getenv(names[i]);
+    static const lk__environment_id counts[] = {LK__ENV_TORCHELASTIC_RESTART_COUNT, LK__ENV_SLURM_RESTART_COUNT};
+    bool                            restarted = false;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        const char *count = lk__environment(context, counts[i]);
         restarted |= count && atoi(count) > 0;
     }
     return restarted ? RESTART_TIMEOUT : 0;

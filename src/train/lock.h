@@ -37,6 +37,6 @@ void lk__lock_idle_end(int fd);
 
 /* Seconds that the start of a run waits for the lock: 10 after a restart (TORCHELASTIC_RESTART_COUNT, SLURM_RESTART_COUNT),
  * when the previous process may still be ending; otherwise 0. */
-double lk__lock_timeout(void);
+double lk__lock_timeout(const lk_context *context);
 
 #endif

@@ -2,6 +2,7 @@
  * errors for a wrong address, port or token.
  *   ctest: timeout 200, ranks 5, label slow, label threaded */
 #define _GNU_SOURCE
+#include "base/environment.h"
 #include "comm_joiner.h"
 
 #include "comm/rendezvous/handshake.h"
@@ -173,7 +174,7 @@ static void *send_invalid_requests(void *argument)
         case 2: (void)!send(fd, "lknet02", 8, MSG_NOSIGNAL); break;
         case 3:
             if (recv(fd, &challenge, sizeof challenge, MSG_WAITALL) != sizeof challenge) break;
-            lk__endpoint_make(&request.endpoint);
+            lk__endpoint_make(NULL, &request.endpoint);
             request.endpoint.address = (lk__rendezvous_address){.family = 4, .port = 9};
             lk__request_sign(&request, &challenge, "another token, of the right length");
             (void)!send(fd, &request, sizeof request, MSG_NOSIGNAL);
@@ -300,11 +301,14 @@ static void a_foreign_launchers_port_is_not_used(void)
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", "29500", 1);
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+    lk__context_read_environment(context);
     CHECK(lk__identity_find(context, &config, &identity) == LK_OK && identity.many_hosts && identity.master.first == 0,
           "%s", lk_context_error(context));
     setenv("TORCHELASTIC_USE_AGENT_STORE", "False", 1);
+    lk__context_read_environment(context);
     CHECK(lk__identity_find(context, &config, &identity) == LK_OK && identity.master.first == 29500);
     setenv("LOCKSTEP_PORT", "4000-4010", 1);
+    lk__context_read_environment(context);
     CHECK(lk__identity_find(context, &config, &identity) == LK_OK && identity.master.first == 4000 &&
           identity.master.last == 4010 && identity.ports.last == 4010);
     static const char *const names[] = {"RANK",         "WORLD_SIZE",  "LOCAL_WORLD_SIZE",

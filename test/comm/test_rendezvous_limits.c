@@ -367,7 +367,7 @@ static void join_and_disconnect(int port)
     lk__rendezvous_request   request = {.purpose = port ? LK__TO_JOIN : LK__TO_SHARE, .rank = 1, .size = 3};
     int                      fd = port ? connect_to(port) : connect_here();
     REQUIRE(fd >= 0 && lk__read_whole(fd, &challenge, sizeof challenge, seconds_now() + 20));
-    lk__endpoint_make(&request.endpoint);
+    lk__endpoint_make(NULL, &request.endpoint);
     request.endpoint.address = (lk__rendezvous_address){.family = 4, .port = 9};
     REQUIRE(lk__request_sign(&request, &challenge, token) &&
             lk__write_whole(fd, &request, sizeof request, seconds_now() + 20));

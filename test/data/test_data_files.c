@@ -1,6 +1,7 @@
 /* test_data_files.c - data sets from files and arrays: the bytes that were written are read back, and errors name the
  * file and the position in it. */
 #define _GNU_SOURCE
+#include "base/environment.h"
 #include "data/subset.h"
 #include "test_data.h"
 
@@ -310,6 +311,7 @@ static void names_give_directories_or_advice(void)
     setenv("LOCKSTEP_DATA", scratch("data"), 1);
     setenv("HOME", scratch("home"), 1);
     unsetenv("XDG_CACHE_HOME");
+    lk__context_read_environment(context);
     CHECK_OK(context, lk_data_directory(context, "mnist", path, sizeof path));
     CHECK(strcmp(path, scratch("data/mnist")) == 0);
     CHECK_FAILS(context, lk_data_directory(context, "mnist", path, 10), LK_EINVAL, "10 bytes");
@@ -325,6 +327,7 @@ static void names_give_directories_or_advice(void)
                 "synthetic");
     CHECK_FAILS(context, lk_dataset_open(context, "", LK_SPLIT_TRAIN, NULL, &d), LK_EINVAL, "needs a name");
     unsetenv("LOCKSTEP_DATA");
+    lk__context_read_environment(context);
     CHECK_OK(context, lk_data_directory(context, "mnist", path, sizeof path));
     CHECK(strcmp(path, scratch("home/.cache/lockstep/mnist")) == 0);
 
@@ -343,22 +346,27 @@ static void names_give_directories_or_advice(void)
     CHECK_OK(context, lk_dataset_open(context, "mnist", LK_SPLIT_TRAIN, NULL, &d)); /* PyTorch's subdirectory */
     lk_dataset_free(d);
     setenv("LOCKSTEP_DATA", scratch("data"), 1); /* falls back to the cache */
+    lk__context_read_environment(context);
     CHECK_OK(context, lk_dataset_open(context, "mnist", LK_SPLIT_TEST, NULL, &d));
     lk_dataset_free(d);
 
     /* XDG_CACHE_HOME replaces ~/.cache; what is in ~/.cache is still found. A relative one is ignored, as its specification says. */
     setenv("XDG_CACHE_HOME", scratch("xdg"), 1);
+    lk__context_read_environment(context);
     CHECK_OK(context, lk_dataset_open(context, "mnist", LK_SPLIT_TEST, NULL, &d));
     lk_dataset_free(d);
     unsetenv("LOCKSTEP_DATA");
+    lk__context_read_environment(context);
     CHECK_OK(context, lk_data_directory(context, "mnist", path, sizeof path));
     CHECK(strcmp(path, scratch("xdg/lockstep/mnist")) == 0);
     CHECK_FAILS(context, lk_dataset_open(context, "cifar10", LK_SPLIT_TRAIN, NULL, &d), LK_ENOENT,
                 scratch("xdg/lockstep/cifar10"), scratch("home/.cache/lockstep/cifar10"));
     setenv("XDG_CACHE_HOME", "relative", 1);
+    lk__context_read_environment(context);
     CHECK_OK(context, lk_data_directory(context, "mnist", path, sizeof path));
     CHECK(strcmp(path, scratch("home/.cache/lockstep/mnist")) == 0);
     unsetenv("XDG_CACHE_HOME");
+    lk__context_read_environment(context);
     free(images), free(labels);
 }
 
@@ -416,6 +424,7 @@ static void a_directory_without_the_data_set_sets_no_error(void)
     lk_dataset                *d;
     setenv("LOCKSTEP_DATA", scratch("data"), 1);
     setenv("HOME", scratch("home"), 1);
+    lk__context_read_environment(context);
     mkdir(scratch("home/.cache/lockstep/cifar10"), 0777);
     write_file(scratch("home/.cache/lockstep/cifar10/test_batch.bin"), record, sizeof record);
     CHECK(lk_context_create(NULL, &fresh) == LK_OK);

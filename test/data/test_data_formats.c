@@ -51,5 +51,5 @@ int main(void)
     RUN(every_format_is_found_by_its_name_and_its_form);
     RUN(options_are_whole_words);
     RUN(public_sets_have_published_sizes);
-    return 0;
+    return check_result();
 }

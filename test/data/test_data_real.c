@@ -1,6 +1,7 @@
 /* test_data_real.c - a subset of CIFAR-10 and Fashion-MNIST, compared with plain file reading and zlib's gzip reader.
  * Skipped (77) if either is not available. */
 #define _GNU_SOURCE
+#include "base/environment.h"
 #include "test_data.h"
 
 #include <math.h>
@@ -62,6 +63,7 @@ static void fashion_is_read_as_by_zlib(void)
         lk_dataset *d;
         unsetenv("LOCKSTEP_DATA");
         setenv("HOME", "/nowhere", 1); /* so that the package is found */
+        lk__context_read_environment(context);
         CHECK_OK(context, lk_dataset_open(context, "fashion-mnist", set ? LK_SPLIT_TEST : LK_SPLIT_TRAIN, NULL, &d));
         CHECK(lk_dataset_count(d) == (set ? 10000 : 60000) && lk_dataset_find(d, "label")->classes == 10);
         CHECK(lk_dataset_field(d, 0)->dims[0] == 1 && lk_dataset_field(d, 0)->dims[1] == 28 &&

@@ -1,6 +1,7 @@
 /* test_data_tokenize.c - lk_data_tokenize writes what tokens: and llm.c read, in memory that does not depend on the text, and leaves nothing
  * after a failure; ids of large texts go to a temporary file. */
 #define _GNU_SOURCE
+#include "base/environment.h"
 #include "text_files.h"
 
 #include "data/text/store.h"
@@ -205,6 +206,7 @@ static void many_ids_go_to_a_file(void)
         lk__text_ids   ids;
         lk__map        map;
         setenv("TMPDIR", k < 6 ? scratch_directory : scratch("no-such-directory"), 1);
+        lk__context_read_environment(context);
         CHECK_OK(context, fill_store(&store, COUNT));
         bool in_file = k >= 3 && k < 6;
         CHECK(store.in_file == in_file && (!in_file || lk_context_memory(context, LK_MEMORY_DATA) < 2 << 20));
@@ -217,6 +219,7 @@ static void many_ids_go_to_a_file(void)
         CHECK(lk_context_memory(context, LK_MEMORY_DATA) == 0);
     }
     setenv("TMPDIR", scratch_directory, 1);
+    lk__context_read_environment(context);
     lk__text_store full = {.context = context, .width = 2, .limit = 100000};
     struct rlimit  limit, unlimited;
     CHECK(getrlimit(RLIMIT_FSIZE, &unlimited) == 0);
@@ -229,6 +232,7 @@ static void many_ids_go_to_a_file(void)
     CHECK_FAILS(context, status, LK_EIO, "temporary file in", "data tokenize");
     lk__text_store_free(&full);
     before ? setenv("TMPDIR", before, 1) : unsetenv("TMPDIR");
+    lk__context_read_environment(context);
     free(before);
 }
 

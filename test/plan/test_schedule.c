@@ -3,6 +3,7 @@
  * for it: here they are made in copies of its instructions, runs, slices, places and buckets.
  *
  * ctest: timeout 240 */
+#include "base/environment.h"
 #include "schedule_mistakes.h"
 
 #include <lockstep/program.h>
@@ -117,6 +118,7 @@ static void a_program_with_a_wrong_schedule_is_refused(void)
         lk_program *program;
         int         weight = p.plan->train.numbers[LK__NUMBER_WEIGHT], sum = p.plan->train.numbers[LK__NUMBER_SUM];
         setenv("LOCKSTEP_VERIFY_SCHEDULE", asked ? "1" : "0", 1);
+        lk__context_read_environment(p.context);
         p.plan->train.places[weight] = p.plan->train.places[sum];
         REQUIRE(lk_store_create(p.plan, 1, &store) == LK_OK);
         lk_status status = lk_program_create(p.plan, store, NULL, &program);

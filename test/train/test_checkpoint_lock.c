@@ -156,14 +156,14 @@ static void a_restart_waits_for_the_lock_and_a_first_start_does_not(void)
     shell("mkdir restart");
     unsetenv("TORCHELASTIC_RESTART_COUNT");
     unsetenv("SLURM_RESTART_COUNT");
-    CHECK(lk__lock_timeout() == 0);
+    CHECK(lk__lock_timeout(NULL) == 0);
     setenv("TORCHELASTIC_RESTART_COUNT", "0", 1);
-    CHECK(lk__lock_timeout() == 0);
+    CHECK(lk__lock_timeout(NULL) == 0);
     setenv("TORCHELASTIC_RESTART_COUNT", "2", 1);
-    CHECK(lk__lock_timeout() == 10);
+    CHECK(lk__lock_timeout(NULL) == 10);
     setenv("TORCHELASTIC_RESTART_COUNT", "0", 1);
     setenv("SLURM_RESTART_COUNT", "1", 1);
-    CHECK(lk__lock_timeout() == 10);
+    CHECK(lk__lock_timeout(NULL) == 10);
     unsetenv("SLURM_RESTART_COUNT");
     setenv("TORCHELASTIC_RESTART_COUNT", "2", 1);
     holder h = start_holder("restart", false);
@@ -173,7 +173,7 @@ static void a_restart_waits_for_the_lock_and_a_first_start_does_not(void)
         (void)!write(h.go, "x", 1);
         _exit(0);
     }
-    CHECK(lk__lock_acquire(r.context, in_root("restart"), lk__lock_timeout(), &lock) == LK_OK, "%s",
+    CHECK(lk__lock_acquire(r.context, in_root("restart"), lk__lock_timeout(NULL), &lock) == LK_OK, "%s",
           lk_context_error(r.context));
     lk__lock_release(&lock);
     waitpid(ender, NULL, 0);

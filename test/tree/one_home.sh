@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# one_home.sh - facts that the library has in a table are not repeated in the command: it names no data format of files. (What it compares by
-# name are the two synthetic sets, whose sizes its options set.)
+# one_home.sh - facts that have one home are not repeated elsewhere. The command names no data format of files (what it compares by name
+# are the two synthetic sets, whose sizes its options set). Environment variables are in the table of base/environment.h: nothing else
+# calls getenv, and each LOCKSTEP_… that a source file names is in the table.
 set -u
 cd "${SOURCE_DIR:-$(dirname "$0")/../..}" || exit 1
 bad=0
@@ -13,6 +14,20 @@ for format in $formats; do
     while read -r line; do
         complain "$line: names the data format $format: ask its descriptor (lockstep/data_format.h)"
     done < <(grep -nE "\"$format:[^ ]*\"" cli/*.c cli/*.h)
+done
+
+# cli/options.c reads PET_NAME for each option of `lockstep run`, as torchrun does.
+while read -r line; do
+    complain "$line: read it through the table of src/base/environment.h"
+done < <(grep -rnE '\bgetenv *\(' src cli --include='*.[ch]' --include='*.cu' | grep -vE '^(src/base/environment.c|cli/options.c):')
+table=$(sed -n 's/^ *X(\([A-Z0-9_]*\),.*/\1/p' src/base/environment.h)
+[ "$(wc -w <<<"$table")" -ge 60 ] || complain "src/base/environment.h: the table of variables was not found"
+for name in $(grep -rhoE '"LOCKSTEP_[A-Z0-9_]+"|(lk_environment_get|set_variable)\([a-zA-Z]+, "[A-Z0-9_]+"' src cli --include='*.[ch]' --include='*.cu' |
+    grep -oE '[A-Z][A-Z0-9_]+"' | tr -d '"' | sort -u); do
+    case $name in # those that `lockstep run` sets for PyTorch's programs, and does not read
+    GROUP_RANK | ROLE_RANK | ROLE_WORLD_SIZE | ROLE_NAME | TORCHELASTIC_MAX_RESTARTS | TORCHELASTIC_SIGNALS_TO_HANDLE | TORCHELASTIC_ERROR_FILE) continue ;;
+    esac
+    grep -qx "$name" <<<"$table" || complain "$name is not in the table of src/base/environment.h"
 done
 
 exit $bad

@@ -1,5 +1,6 @@
 /* load.c - finds out which MPI is used, and loads its module: liblockstep itself links no MPI. */
 #define _GNU_SOURCE
+#include "base/environment.h"
 #include "base/module.h"
 #include "comm/mpi/mpi.h"
 #include "comm/rendezvous/identity.h"
@@ -11,20 +12,21 @@
 #include <string.h>
 
 /* The MPI that the program has loaded already, else the one that started the process. NULL: neither. */
-static const char *find_mpi(void)
+static const char *find_mpi(const lk_context *context)
 {
     static const struct {
-        const char *name, *library, *variable;
+        const char        *name, *library;
+        lk__environment_id variable; /* where there is no library */
     } markers[] = {
-        {"openmpi", "libmpi.so.40", NULL},  {"mpich", "libmpich.so.12", NULL},
-        {"mpich", "libmpi.so.12", NULL},    {"openmpi", NULL, "OMPI_COMM_WORLD_SIZE"},
-        {"mpich", NULL, "HYDI_CONTROL_FD"}, {"mpich", NULL, "PMI_SIZE"},
-        {"mpich", NULL, "PMI_RANK"},        {"openmpi", NULL, "PMIX_RANK"},
+        {"openmpi", "libmpi.so.40", LK__ENV_COUNT}, {"mpich", "libmpich.so.12", LK__ENV_COUNT},
+        {"mpich", "libmpi.so.12", LK__ENV_COUNT},   {"openmpi", NULL, LK__ENV_OMPI_COMM_WORLD_SIZE},
+        {"mpich", NULL, LK__ENV_HYDI_CONTROL_FD},   {"mpich", NULL, LK__ENV_PMI_SIZE},
+        {"mpich", NULL, LK__ENV_PMI_RANK},          {"openmpi", NULL, LK__ENV_PMIX_RANK},
     };
     for (size_t i = 0; i < sizeof markers / sizeof *markers; i++) {
         void *loaded = markers[i].library ? dlopen(markers[i].library, RTLD_LAZY | RTLD_NOLOAD) : NULL;
         if (loaded) dlclose(loaded);
-        if (loaded || (markers[i].variable && getenv(markers[i].variable))) return markers[i].name;
+        if (loaded || (!markers[i].library && lk__environment(context, markers[i].variable))) return markers[i].name;
     }
     return NULL;
 }
@@ -38,7 +40,7 @@ static bool find_module(const char *name, char *path, size_t bytes)
 
 lk_status lk__mpi_load(lk_context *context, const lk__mpi_module **module)
 {
-    const char *name = find_mpi();
+    const char *name = find_mpi(context);
     char        path[2 * PATH_MAX];
     if (!name)
         return lk__fail(
@@ -64,21 +66,23 @@ lk_status lk__mpi_load(lk_context *context, const lk__mpi_module **module)
     return LK_OK;
 }
 
-static bool variable_equals(const char *variable, int value)
+static bool variable_equals(const lk_context *context, lk__environment_id variable, int value)
 {
-    const char *text = getenv(variable);
+    const char *text = lk__environment(context, variable);
     return text && atoi(text) == value;
 }
 
-bool lk__mpi_available(const lk__rendezvous_identity *identity)
+bool lk__mpi_available(const lk_context *context, const lk__rendezvous_identity *identity)
 {
-    static const char *const names[][2] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-                                           {"PMI_RANK", "PMI_SIZE"},
-                                           {"PMIX_RANK", "SLURM_STEP_NUM_TASKS"}};
-    const char              *name = find_mpi();
-    char                     path[2 * PATH_MAX];
+    static const lk__environment_id names[][2] = {{LK__ENV_OMPI_COMM_WORLD_RANK, LK__ENV_OMPI_COMM_WORLD_SIZE},
+                                                  {LK__ENV_PMI_RANK, LK__ENV_PMI_SIZE},
+                                                  {LK__ENV_PMIX_RANK, LK__ENV_SLURM_STEP_NUM_TASKS}};
+    const char                     *name = find_mpi(context);
+    char                            path[2 * PATH_MAX];
     if (!name || !find_module(name, path, sizeof path)) return false;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (variable_equals(names[i][0], identity->rank) && variable_equals(names[i][1], identity->world)) return true;
+        if (variable_equals(context, names[i][0], identity->rank) &&
+            variable_equals(context, names[i][1], identity->world))
+            return true;
     return false;
 }

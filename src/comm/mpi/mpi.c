@@ -369,7 +369,7 @@ static lk_status make_mesh(lk_comm *c, mpi_state *k, lk__rendezvous_ports ports,
     lk__rendezvous_endpoint *endpoints = lk__alloc(c->context, LK_MEMORY_OTHER, endpoint_bytes);
     lk__rendezvous_listener  listener = {.fd = -1};
     lk_status status = all && endpoints ? lk__mesh_make(mesh, c->context, c->rank, c->size, 0) : LK_ENOMEM;
-    lk__endpoint_make(&mine.endpoint);
+    lk__endpoint_make(c->context, &mine.endpoint);
     list_own_addresses(mine.addresses);
     if (status >= 0 && !lk__entropy(mine.secret, sizeof mine.secret))
         status = lk__fail(c->context, LK_EIO, "the system provides no random numbers");

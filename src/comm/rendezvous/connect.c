@@ -311,7 +311,7 @@ static lk_status exchange_on_host(lk_comm *c, const lk__rendezvous_identity *ide
     if (status >= 0) status = lk__rendezvous_share(&rendezvous, bytes, &memory);
     if (status < 0) return status;
     table *t = memory;
-    lk__endpoint_make(&t->ranks[c->rank].endpoint);
+    lk__endpoint_make(c->context, &t->ranks[c->rank].endpoint);
     t->ranks[c->rank].endpoint.address = listener->address;
     if (c->rank == 0 && !lk__entropy(t->secret, sizeof t->secret))
         status = lk__fail(c->context, LK_EIO, "the system provides no random numbers");

@@ -3,6 +3,7 @@
 #include "comm/rendezvous/handshake.h"
 
 #include "base/entropy.h"
+#include "base/environment.h"
 #include "base/hash.h"
 #include "base/reduce.h"
 #include "comm/rendezvous/local.h"
@@ -133,10 +134,10 @@ static unsigned long namespace_number(const char *path)
 /* Shared memory is passed over a Unix socket, which belongs to a network namespace, and ranks check each other's
  * processes: so ranks count as on one host when boot id, both namespaces and user are the same. LOCKSTEP_HOST_ID
  * separates them further. */
-void lk__endpoint_make(lk__rendezvous_endpoint *endpoint)
+void lk__endpoint_make(const lk_context *context, lk__rendezvous_endpoint *endpoint)
 {
     char        boot[40] = "?";
-    const char *given = getenv("LOCKSTEP_HOST_ID");
+    const char *given = lk__environment(context, LK__ENV_LOCKSTEP_HOST_ID);
     FILE       *file = fopen("/proc/sys/kernel/random/boot_id", "re");
     memset(endpoint, 0, sizeof *endpoint);
     endpoint->pid = getpid();

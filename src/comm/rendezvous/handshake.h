@@ -72,7 +72,7 @@ void lk__endpoints_sign(const lk__rendezvous_endpoint *endpoints, int count, con
 bool lk__endpoints_verify(lk__rendezvous_endpoint *endpoints, int count, const lk__rendezvous_request *request,
                           const char *token, const unsigned char mac[LK__MAC]);
 /* Of this process, without the address. */
-void lk__endpoint_make(lk__rendezvous_endpoint *endpoint);
+void lk__endpoint_make(const lk_context *context, lk__rendezvous_endpoint *endpoint);
 
 /* A group's own token, derived from that of its job or its parent. */
 enum { LK__NET_TOKEN = 2 * LK__MAC + 1 };

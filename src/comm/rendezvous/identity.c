@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "comm/rendezvous/identity.h"
 
+#include "base/environment.h"
 #include "comm/mpi/mpi.h"
 
 #include <ctype.h>
@@ -18,19 +19,14 @@
 
 /* The variables that launchers set. Of Slurm's, only those of a step (srun) count: a batch script has others too. */
 static const struct {
-    const char *name, *rank, *world, *local_world;
+    const char        *name;
+    lk__environment_id rank, world, local_world;
 } launchers[] = {
-    {"RANK and WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"},
-    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"},
-    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"},
+    {"RANK and WORLD_SIZE", LK__ENV_RANK, LK__ENV_WORLD_SIZE, LK__ENV_LOCAL_WORLD_SIZE},
+    {"Open MPI", LK__ENV_OMPI_COMM_WORLD_RANK, LK__ENV_OMPI_COMM_WORLD_SIZE, LK__ENV_OMPI_COMM_WORLD_LOCAL_SIZE},
+    {"PMI", LK__ENV_PMI_RANK, LK__ENV_PMI_SIZE, LK__ENV_MPI_LOCALNRANKS},
+    {"Slurm", LK__ENV_SLURM_PROCID, LK__ENV_SLURM_STEP_NUM_TASKS, LK__ENV_SLURM_STEP_TASKS_PER_NODE},
 };
-
-static const char *variable(const char *name)
-{
-    const char *value = getenv(name);
-    return value && *value ? value : NULL;
-}
 
 static lk_status parse_number(lk_context *context, const char *name, const char *text, int low, int *value)
 {
@@ -48,38 +44,42 @@ static lk_status parse_number(lk_context *context, const char *name, const char 
 
 /* How many ranks are on this host, for launchers that do not set it: srun --mpi=pmi2, and scripts that set RANK from
  * Slurm's variables. The step's value is used if the step is as large as the world. */
-static const char *slurm_local_size(const char *world)
+static const char *slurm_local_size(const lk_context *context, const char *world)
 {
-    const char *tasks = variable("SLURM_STEP_NUM_TASKS");
-    return tasks && strcmp(tasks, world) == 0 ? variable("SLURM_STEP_TASKS_PER_NODE") : NULL;
+    const char *tasks = lk__environment_text(context, LK__ENV_SLURM_STEP_NUM_TASKS);
+    return tasks && strcmp(tasks, world) == 0 ? lk__environment_text(context, LK__ENV_SLURM_STEP_TASKS_PER_NODE) : NULL;
 }
 
 static lk_status read_environment(lk_context *context, lk__rendezvous_identity *identity)
 {
     for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
-        const char *rank = variable(launchers[i].rank), *world = variable(launchers[i].world);
-        const char *local = variable(launchers[i].local_world), *local_name = launchers[i].local_world;
+        const char *rank = lk__environment_text(context, launchers[i].rank);
+        const char *world = lk__environment_text(context, launchers[i].world);
+        const char *local = lk__environment_text(context, launchers[i].local_world);
+        const char *rank_name = lk__environment_name(launchers[i].rank);
+        const char *world_name = lk__environment_name(launchers[i].world);
+        const char *local_name = lk__environment_name(launchers[i].local_world);
         if (!world) continue;
-        if (!local && (local = slurm_local_size(world))) local_name = "SLURM_STEP_TASKS_PER_NODE";
+        if (!local && (local = slurm_local_size(context, world))) local_name = "SLURM_STEP_TASKS_PER_NODE";
         if (!rank)
             return lk__fail(context, LK_EINVAL,
-                            "%s is set in the environment but %s is not: which rank is this process?",
-                            launchers[i].world, launchers[i].rank);
+                            "%s is set in the environment but %s is not: which rank is this process?", world_name,
+                            rank_name);
         int       here = 0;
-        lk_status status = parse_number(context, launchers[i].rank, rank, 0, &identity->rank);
-        if (status >= 0) status = parse_number(context, launchers[i].world, world, 1, &identity->world);
+        lk_status status = parse_number(context, rank_name, rank, 0, &identity->rank);
+        if (status >= 0) status = parse_number(context, world_name, world, 1, &identity->world);
         if (status >= 0 && local) status = parse_number(context, local_name, local, 1, &here);
         if (status < 0) return status;
         if (here > identity->world)
             return lk__fail(context, LK_EINVAL,
                             "%s is %d in the environment, but %s is %d: one host cannot have more ranks than the job",
-                            local_name, here, launchers[i].world, identity->world);
+                            local_name, here, world_name, identity->world);
         identity->many_hosts = here && here != identity->world;
         identity->local_unknown = !here;
         snprintf(identity->tried, sizeof identity->tried, "%s in the environment", launchers[i].name);
         return LK_OK;
     }
-    if (getenv("RANK"))
+    if (lk__environment(context, LK__ENV_RANK))
         return lk__fail(context, LK_EINVAL,
                         "RANK is set in the environment but WORLD_SIZE is not: how many ranks are there?");
     *identity = (lk__rendezvous_identity){.rank = 0, .world = 1, .tried = "nothing in the environment"};
@@ -88,16 +88,18 @@ static lk_status read_environment(lk_context *context, lk__rendezvous_identity *
 
 /* The job's name: LOCKSTEP_JOB, else its port, else the process that started its ranks. The generation separates a
  * restarted job from leftover ranks of its last attempt. */
-static void name_job(int port, lk__rendezvous_identity *identity)
+static void name_job(const lk_context *context, int port, lk__rendezvous_identity *identity)
 {
-    const char *job = getenv("LOCKSTEP_JOB"), *master = getenv("MASTER_PORT"), *id = getenv("TORCHELASTIC_RUN_ID");
-    const char *generation = getenv("TORCHELASTIC_RESTART_COUNT");
+    const char *job = lk__environment_text(context, LK__ENV_LOCKSTEP_JOB);
+    const char *master = lk__environment_text(context, LK__ENV_MASTER_PORT);
+    const char *id = lk__environment(context, LK__ENV_TORCHELASTIC_RUN_ID);
+    const char *generation = lk__environment(context, LK__ENV_TORCHELASTIC_RESTART_COUNT);
     char        what[128];
     if (port)
         snprintf(what, sizeof what, "port-%d", port);
-    else if (job && *job)
+    else if (job)
         snprintf(what, sizeof what, "job-%.100s", job);
-    else if (master && *master)
+    else if (master)
         snprintf(what, sizeof what, "port-%.16s-%.80s", master, id ? id : "");
     else
         snprintf(what, sizeof what, "parent-%ld", (long)getppid());
@@ -138,14 +140,14 @@ static bool is_own_address(const char *address)
 
 /* Ranks that were started by hand on several hosts, with nothing but RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Where rank 0 runs its
  * address is an own one, and only a token shows that there are other hosts; the rendezvous finds out which ranks share a host. */
-static void find_other_hosts(const lk_comm_config *config, lk__rendezvous_identity *identity)
+static void find_other_hosts(const lk_context *context, const lk_comm_config *config, lk__rendezvous_identity *identity)
 {
-    const char *address = variable("MASTER_ADDR");
+    const char *address = lk__environment_text(context, LK__ENV_MASTER_ADDR);
     bool        shared = config->backend && strcmp(config->backend, "shm") == 0;
     if (!identity->local_unknown || identity->world == 1 || config->address || !address || is_loopback(address) ||
         shared)
         return;
-    if (!variable("LOCKSTEP_TOKEN_FILE") && is_own_address(address)) return;
+    if (!lk__environment_text(context, LK__ENV_LOCKSTEP_TOKEN_FILE) && is_own_address(address)) return;
     identity->many_hosts = true;
     snprintf(identity->tried, sizeof identity->tried, "MASTER_ADDR is %.60s, and LOCAL_WORLD_SIZE is not set", address);
 }
@@ -153,12 +155,14 @@ static void find_other_hosts(const lk_comm_config *config, lk__rendezvous_identi
 /* Where rank 0 listens, and where this rank does. */
 static lk_status find_address(lk_context *context, const lk_comm_config *config, lk__rendezvous_identity *identity)
 {
-    const char *address = config->address ? config->address : variable("MASTER_ADDR");
-    const char *ports = variable("LOCKSTEP_PORT"), *master = variable("MASTER_PORT");
-    const char *store = getenv("TORCHELASTIC_USE_AGENT_STORE");
-    bool        own_launcher = variable("LOCKSTEP_JOB") && store && strcmp(store, "False") == 0;
-    bool        by_hand = !variable("LOCKSTEP_JOB") && !store && !variable("TORCHELASTIC_RUN_ID");
-    bool        shared = !config->backend || strcmp(config->backend, "shm") == 0;
+    const char *address = config->address ? config->address : lk__environment_text(context, LK__ENV_MASTER_ADDR);
+    const char *ports = lk__environment_text(context, LK__ENV_LOCKSTEP_PORT),
+               *master = lk__environment_text(context, LK__ENV_MASTER_PORT);
+    const char *store = lk__environment(context, LK__ENV_TORCHELASTIC_USE_AGENT_STORE);
+    bool own_launcher = lk__environment_text(context, LK__ENV_LOCKSTEP_JOB) && store && strcmp(store, "False") == 0;
+    bool by_hand = !lk__environment_text(context, LK__ENV_LOCKSTEP_JOB) && !store &&
+                   !lk__environment_text(context, LK__ENV_TORCHELASTIC_RUN_ID);
+    bool shared = !config->backend || strcmp(config->backend, "shm") == 0;
     if (config->address && identity->world > 1 && !(shared && is_loopback(config->address))) {
         identity->many_hosts = true; /* or may be: the rendezvous shows it */
         snprintf(identity->tried, sizeof identity->tried, "the program gives rank 0's address, %.60s", config->address);
@@ -166,7 +170,7 @@ static lk_status find_address(lk_context *context, const lk_comm_config *config,
     if (address &&
         (size_t)snprintf(identity->address, sizeof identity->address, "%s", address) >= sizeof identity->address)
         return lk__fail(context, LK_EINVAL, "the address of rank 0 is too long for a host name: %.60s…", address);
-    const char *local = variable("LOCKSTEP_LOCAL_ADDR");
+    const char *local = lk__environment_text(context, LK__ENV_LOCKSTEP_LOCAL_ADDR);
     if (local && (size_t)snprintf(identity->local, sizeof identity->local, "%s", local) >= sizeof identity->local)
         return lk__fail(context, LK_EINVAL, "LOCKSTEP_LOCAL_ADDR is too long for a host name: %.60s…", local);
     if (ports && !lk__ports_parse(ports, &identity->ports))
@@ -191,7 +195,7 @@ static lk_status find_address(lk_context *context, const lk_comm_config *config,
 /* Explains why there is no token and how to make one. */
 static lk_status fail_missing_token(lk_context *context, const lk__rendezvous_identity *identity)
 {
-    bool        by_launcher = variable("LOCKSTEP_JOB") != NULL;
+    bool        by_launcher = lk__environment_text(context, LK__ENV_LOCKSTEP_JOB) != NULL;
     const char *why =
         by_launcher ? "were started by one lockstep run on each, which makes no token because these launchers are "
                       "not connected (lockstep run --hosts makes one)"
@@ -205,12 +209,14 @@ static lk_status fail_missing_token(lk_context *context, const lk__rendezvous_id
 /* LOCKSTEP_TOKEN_FILE first, then the launcher's LOCKSTEP_TOKEN. */
 static lk_status find_token(lk_context *context, const lk_comm_config *config, lk__rendezvous_identity *identity)
 {
-    const char *file = variable("LOCKSTEP_TOKEN_FILE"), *token = variable("LOCKSTEP_TOKEN");
+    const char *file = lk__environment_text(context, LK__ENV_LOCKSTEP_TOKEN_FILE),
+               *token = lk__environment_text(context, LK__ENV_LOCKSTEP_TOKEN);
     const char *backend = config->backend ? config->backend : "mixed";
-    bool        by_mpi = strcmp(backend, "mpi") == 0 || (strcmp(backend, "mixed") == 0 && lk__mpi_available(identity));
+    bool by_mpi = strcmp(backend, "mpi") == 0 || (strcmp(backend, "mixed") == 0 && lk__mpi_available(context, identity));
     if (identity->world == 1) return LK_OK; /* there is no peer */
     if (file) return lk__token_read(context, file, identity->token);
-    if (identity->many_hosts && !by_mpi && !(token && variable("LOCKSTEP_JOB"))) /* over MPI a token is generated */
+    if (identity->many_hosts && !by_mpi &&
+        !(token && lk__environment_text(context, LK__ENV_LOCKSTEP_JOB))) /* over MPI a token is generated */
         return fail_missing_token(context, identity);
     if (!token) return LK_OK;
     lk_status status = lk__token_check(context, "LOCKSTEP_TOKEN", token);
@@ -235,8 +241,8 @@ lk_status lk__identity_find(lk_context *context, const lk_comm_config *config, l
                         identity->rank, identity->world, identity->tried);
     if (config->port < 0 || config->port > 65535)
         return lk__fail(context, LK_EINVAL, "port %d is not 0 … 65535", config->port);
-    name_job(config->port, identity);
-    find_other_hosts(config, identity);
+    name_job(context, config->port, identity);
+    find_other_hosts(context, config, identity);
     if ((status = find_address(context, config, identity)) < 0) return status;
     return find_token(context, config, identity);
 }

@@ -394,7 +394,7 @@ static outcome request_memory(const lk__rendezvous_local *m, int fd, const char 
     errno = EPROTO;
     if (!lk__challenge_valid(&challenge)) return RETRY;
     *master = pid;
-    lk__endpoint_make(&request.endpoint);
+    lk__endpoint_make(m->context, &request.endpoint);
     if (!lk__request_sign(&request, &challenge, m->token) || !lk__write_whole(fd, &request, sizeof request, end))
         return RETRY;
     if (!lk__read_passed(fd, &reply, sizeof reply, &shared, end)) {

@@ -153,7 +153,7 @@ static lk_status serve_ranks(rendezvous *m)
     unsigned char         secret[LK__NONCE] = {0};
     lk_status             status = open_listener(m);
     if (status < 0) return status;
-    lk__endpoint_make(&m->endpoints[0]);
+    lk__endpoint_make(m->context, &m->endpoints[0]);
     m->endpoints[0].address = m->listener->address;
     status = lk__server_open(&server, m->context, m->listener, m->identity->token, LK__TO_JOIN, m->size);
     if (status >= 0 && !lk__entropy(secret, sizeof secret))
@@ -228,7 +228,7 @@ static outcome request_endpoints(rendezvous *m, int fd, const char *where, char 
         return RETRY;
     }
     if ((*status = listen_for_ranks(m, fd)) < 0) return REFUSED;
-    lk__endpoint_make(&request.endpoint);
+    lk__endpoint_make(m->context, &request.endpoint);
     request.endpoint.address = m->listener->address;
     if (!lk__request_sign(&request, &challenge, m->identity->token) ||
         !lk__write_whole(fd, &request, sizeof request, end))

@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "comm/rendezvous/waiting.h"
 
+#include "base/environment.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,24 +48,25 @@ static int write_numbers(const bool *selected, int count, char *out, size_t size
     return numbers;
 }
 
-static int number_in_environment(const char *name)
+static int number_in_environment(const lk_context *context, lk__environment_id id)
 {
-    const char *text = getenv(name);
+    const char *text = lk__environment(context, id);
     return text ? atoi(text) : 0;
 }
 
 /* The number of hosts where each has the same number of ranks; 0: unknown. */
 static int count_hosts(const lk__rendezvous_waiting *waiting, int *each)
 {
-    int hosts = number_in_environment("GROUP_WORLD_SIZE");
-    *each = number_in_environment("LOCAL_WORLD_SIZE");
+    int hosts = number_in_environment(waiting->context, LK__ENV_GROUP_WORLD_SIZE);
+    *each = number_in_environment(waiting->context, LK__ENV_LOCAL_WORLD_SIZE);
     return hosts > 1 && *each > 0 && hosts * *each == waiting->size ? hosts : 0;
 }
 
-static bool write_command(int node, char *out, size_t size)
+static bool write_command(const lk_context *context, int node, char *out, size_t size)
 {
     static const char placeholder[] = "{node}";
-    const char       *command = getenv("LOCKSTEP_JOIN_COMMAND"), *at = command ? strstr(command, placeholder) : NULL;
+    const char       *command = lk__environment(context, LK__ENV_LOCKSTEP_JOIN_COMMAND);
+    const char       *at = command ? strstr(command, placeholder) : NULL;
     if (!at) return false;
     snprintf(out, size, "%.*s%d%s", (int)(at - command), command, node, at + sizeof placeholder - 1);
     return true;
@@ -73,9 +76,10 @@ static bool write_command(int node, char *out, size_t size)
 static void describe_environment(const lk__rendezvous_waiting *waiting, char *out, size_t size)
 {
     const lk__rendezvous_identity *identity = waiting->identity;
-    const char                    *master = getenv("MASTER_PORT");
+    const char                    *master = lk__environment(waiting->context, LK__ENV_MASTER_PORT);
     out[0] = 0;
-    if (getenv("LOCKSTEP_JOB") || !getenv("RANK")) return; /* a launcher starts them, or the program itself */
+    if (lk__environment(waiting->context, LK__ENV_LOCKSTEP_JOB) || !lk__environment(waiting->context, LK__ENV_RANK))
+        return; /* a launcher starts them, or the program itself */
     if (identity->many_hosts)
         snprintf(out, size, "; each is started with its RANK, and with WORLD_SIZE=%d MASTER_ADDR=%s LOCKSTEP_PORT=%d",
                  waiting->size, identity->address, identity->master.first);
@@ -102,7 +106,7 @@ static void describe_hosts(const lk__rendezvous_waiting *waiting, const bool *mi
     lk__free(waiting->context, LK_MEMORY_OTHER, absent, (size_t)hosts * sizeof *absent);
     int used = snprintf(out, size, "; host%s %s of %d %s missing", count > 1 ? "s" : "", list, hosts,
                         count > 1 ? "are" : "is");
-    if (write_command(first, command, sizeof command))
+    if (write_command(waiting->context, first, command, sizeof command))
         snprintf(out + used, size - (size_t)used, ", start %s with: %s%s", count > 1 ? "the first" : "it", command,
                  count > 1 ? " (and each other host with its own --node-rank)" : "");
 }
@@ -122,9 +126,9 @@ void lk__waiting_for_master(const lk__rendezvous_waiting *waiting, const char *w
 {
     char        command[COMMAND];
     double      now = lk__now();
-    const char *local = getenv("LOCAL_RANK");
+    const char *local = lk__environment(waiting->context, LK__ENV_LOCAL_RANK);
     if (local && strcmp(local, "0") != 0) return;
-    bool has_command = write_command(0, command, sizeof command);
+    bool has_command = write_command(waiting->context, 0, command, sizeof command);
     lk__log(waiting->context, LK_LOG_INFO,
             "rank %d of %d has waited %.0f s for rank 0 at %s (%s), and waits %.0f s more%s%s", waiting->rank,
             waiting->size, now - waiting->begun, where, why, waiting->end - now,

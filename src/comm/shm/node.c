@@ -5,7 +5,7 @@
 
 void lk__shm_find_node(lk__shm *s)
 {
-    int given = lk__memory_nodes_given();
+    int given = lk__memory_nodes_given(s->comm->context);
     s->me->node = lk__memory_node("", s->me->cpus);
     s->me->node_group = given ? (int32_t)((int64_t)s->rank * given / s->size) : s->me->node;
 }

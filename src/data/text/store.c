@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "data/text/store.h"
 
+#include "base/environment.h"
 #include "data/path.h"
 
 #include <errno.h>
@@ -28,10 +29,10 @@ void lk__text_pack(const int32_t *ids, size_t count, int width, unsigned char *o
             for (int k = 0; k < 4; k++) out[k] = (unsigned char)((uint32_t)ids[i] >> 8 * k);
 }
 
-static const char *temporary_directory(void)
+static const char *temporary_directory(const lk_context *context)
 {
-    const char *directory = getenv("TMPDIR");
-    return directory && *directory ? directory : "/var/tmp";
+    const char *directory = lk__environment_text(context, LK__ENV_TMPDIR);
+    return directory ? directory : "/var/tmp";
 }
 
 /* Replaces the memory by another size; the ids in it are kept. */
@@ -55,7 +56,7 @@ static lk_status flush(lk__text_store *s)
             return lk__fail(s->context, LK_EIO,
                             "cannot write the tokens to a temporary file in %s: %s; set TMPDIR, or use `lockstep data "
                             "tokenize` and tokens:FILE",
-                            temporary_directory(), strerror(errno));
+                            temporary_directory(s->context), strerror(errno));
         done += (size_t)n;
     }
     s->used = 0;
@@ -63,10 +64,10 @@ static lk_status flush(lk__text_store *s)
 }
 
 /* A file without a name; -1: there can be none. */
-static int open_unnamed(void)
+static int open_unnamed(const lk_context *context)
 {
     char path[LK__PATH];
-    if (!lk__path(path, "%s/lockstep-tokens-XXXXXX", temporary_directory())) return -1;
+    if (!lk__path(path, "%s/lockstep-tokens-XXXXXX", temporary_directory(context))) return -1;
     int fd = mkostemp(path, O_CLOEXEC);
     if (fd >= 0) unlink(path);
     return fd;
@@ -75,7 +76,7 @@ static int open_unnamed(void)
 /* Moves the ids to a file. Where none can be created they stay in memory. */
 static lk_status begin_file(lk__text_store *s)
 {
-    if ((s->fd = open_unnamed()) < 0) {
+    if ((s->fd = open_unnamed(s->context)) < 0) {
         s->limit = SIZE_MAX;
         return LK_OK;
     }

@@ -9,7 +9,7 @@
 /* Whether these kernels compute it. They are not libraries: the emulation runs them, so lk__cuda_plain does not answer for them. */
 static inline bool attention_is_fast(const lk__kernel_call *call, const attention_view<bf16> &a)
 {
-    const char *plain = getenv("LOCKSTEP_CUDA_PLAIN");
+    const char *plain = lk__cuda_host.environment(NULL, LK__ENV_LOCKSTEP_CUDA_PLAIN);
     if (plain && plain[0] && plain[0] != '0') return false;
     return (a.d == 64 || a.d == 128) && a.aligned && a.t > 1 && a.scale > 0 && cuda_device(call)->capability >= 80;
 }

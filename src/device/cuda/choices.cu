@@ -52,7 +52,8 @@ struct lk__cuda_choices {
 
 static bool find_path(char path[PATH])
 {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const char *cache = lk__cuda_host.environment(NULL, LK__ENV_XDG_CACHE_HOME);
+    const char *home = lk__cuda_host.environment(NULL, LK__ENV_HOME);
     char        folder[PATH - 32];
     if (cache && cache[0] == '/')
         snprintf(folder, sizeof folder, "%s", cache);

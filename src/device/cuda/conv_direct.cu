@@ -282,8 +282,8 @@ lk_status lk__cuda_conv_direct_run(const lk__kernel_call *call, conv_direction d
 /* Apart from addresses, which the planner does not know. */
 static bool shape_suits(const lk__kernel_call *call, const conv_shape &v)
 {
-    const char *plain =
-        getenv("LOCKSTEP_CUDA_PLAIN"); /* these are no library's: lk__cuda_plain does not answer for them */
+    const char *plain = lk__cuda_host.environment(
+        NULL, LK__ENV_LOCKSTEP_CUDA_PLAIN); /* these are no library's: lk__cuda_plain does not answer for them */
     if (plain && plain[0] && plain[0] != '0') return false;
     if (call->in[0].dtype != LK_F32 || v.kh != 3 || v.kw != 3 || v.stride != 1 || v.padding != 1 || v.groups != 1)
         return false;

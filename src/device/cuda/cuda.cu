@@ -325,10 +325,10 @@ static bool cuda_fuses(lk__op op, const lk__op_attrs *, lk__op next, const lk__o
 /* ---- opening ---- */
 
 /* The first of these environment variables that is set to a number; -1: none. */
-static int local_variable(const char *const *names)
+static int local_variable(const lk_context *context, const lk__environment_id *ids)
 {
-    for (; *names; names++) {
-        const char *text = getenv(*names);
+    for (; *ids != LK__ENV_COUNT; ids++) {
+        const char *text = lk__cuda_host.environment(context, *ids);
         if (text && *text >= '0' && *text <= '9') return atoi(text);
     }
     return -1;
@@ -352,33 +352,33 @@ int lk__cuda_count(char *why, size_t bytes)
     return 0;
 }
 
+static bool variable_is_set(const lk_context *context, lk__environment_id id)
+{
+    const char *text = lk__cuda_host.environment(context, id);
+    return text && *text && strcmp(text, "0") != 0;
+}
+
 /* Which GPU: the number, else the local rank's; more ranks than GPUs share them only on request. */
 static lk_status choose_gpu(lk_context *context, lk__cuda_device *c, int number)
 {
-    static const char *const ranks[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID",
-                                        NULL};
-    static const char *const sizes[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
-                                        "SLURM_NTASKS_PER_NODE", NULL};
-    int count = lk__cuda_count(c->why, sizeof c->why), size = local_variable(sizes), rank = local_variable(ranks);
+    static const lk__environment_id ranks[] = {LK__ENV_LOCAL_RANK, LK__ENV_OMPI_COMM_WORLD_LOCAL_RANK,
+                                               LK__ENV_MPI_LOCALRANKID, LK__ENV_SLURM_LOCALID, LK__ENV_COUNT};
+    static const lk__environment_id sizes[] = {LK__ENV_LOCAL_WORLD_SIZE, LK__ENV_OMPI_COMM_WORLD_LOCAL_SIZE,
+                                               LK__ENV_MPI_LOCALNRANKS, LK__ENV_SLURM_NTASKS_PER_NODE, LK__ENV_COUNT};
+    int count = lk__cuda_count(c->why, sizeof c->why), size = local_variable(context, sizes);
+    int rank = local_variable(context, ranks);
     c->number = -1;
     if (count == 0) return LK_OK;
     if (number >= count)
         return lk__cuda_host.fail(context, LK_EINVAL, "device cuda:%d: this machine has %d GPU%s, numbered from 0",
                                   number, count, count == 1 ? "" : "s");
-    const char *shared = getenv("LOCKSTEP_SHARE_DEVICE");
-    if (number < 0 && size > count && !(shared && *shared && strcmp(shared, "0") != 0))
+    if (number < 0 && size > count && !variable_is_set(context, LK__ENV_LOCKSTEP_SHARE_DEVICE))
         return lk__cuda_host.fail(context, LK_EINVAL,
                                   "%d ranks of this host need a GPU each, but it has %d: start at most %d, or let "
                                   "ranks share one with --share-device (for tests and small models)",
                                   size, count, count);
     c->number = number >= 0 ? number : rank > 0 ? rank % count : 0;
     return LK_OK;
-}
-
-static bool variable_is_set(const char *name)
-{
-    const char *text = getenv(name);
-    return text && *text && strcmp(text, "0") != 0;
 }
 
 /* Code of GPUs before 9.0, compiled for this one by its driver, does not wait for the kernel before. */
@@ -393,9 +393,9 @@ static bool            code_waits()
 }
 #endif
 
-static bool starts_early(int capability)
+static bool starts_early(const lk_context *context, int capability)
 {
-    const char *text = getenv("LOCKSTEP_CUDA_OVERLAP"); /* 0: to compare */
+    const char *text = lk__cuda_host.environment(context, LK__ENV_LOCKSTEP_CUDA_OVERLAP); /* 0: to compare */
     return capability >= 90 && !(text && strcmp(text, "0") == 0) && code_waits();
 }
 
@@ -407,8 +407,9 @@ static lk_status cuda_open(lk_context *context, int number, lk__device **device)
     c->base.backend = &lk__cuda_backend;
     c->base.context = context;
     c->capability = 90;
-    c->tf32 = variable_is_set("LOCKSTEP_TF32");
-    const char *measures = getenv("LOCKSTEP_CUDA_MEASURE"); /* 0: for tests, which have hundreds of shapes */
+    c->tf32 = variable_is_set(context, LK__ENV_LOCKSTEP_TF32);
+    const char *measures = lk__cuda_host.environment(
+        context, LK__ENV_LOCKSTEP_CUDA_MEASURE); /* 0: for tests, which have hundreds of shapes */
     c->base.by_heuristic = measures && strcmp(measures, "0") == 0;
     lk_status      status = choose_gpu(context, c, number);
     cudaDeviceProp properties;
@@ -420,7 +421,7 @@ static lk_status cuda_open(lk_context *context, int number, lk__device **device)
                                         "GPU %d (%s) has compute capability %d.%d; 8.0 or later is needed", c->number,
                                         properties.name, properties.major, properties.minor);
         if (status >= 0) status = check_gpu(&c->base);
-        if (status >= 0) lk__cuda_early = starts_early(c->capability);
+        if (status >= 0) lk__cuda_early = starts_early(context, c->capability);
         if (status >= 0)
             status = lk__cuda_check(&c->base, cudaStreamCreateWithFlags(&c->alone, cudaStreamNonBlocking),
                                     "creating a stream");

@@ -172,7 +172,7 @@ static void *open_library(void)
 
 static void load_library(void)
 {
-    const char *wanted = getenv("LOCKSTEP_CUDA_CUPTI");
+    const char *wanted = lk__cuda_host.environment(NULL, LK__ENV_LOCKSTEP_CUDA_CUPTI);
     if (wanted && strcmp(wanted, "0") == 0) {
         snprintf(cupti.why, sizeof cupti.why, "LOCKSTEP_CUDA_CUPTI is 0");
         return;

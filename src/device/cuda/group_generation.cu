@@ -9,7 +9,7 @@
 
 bool lk__cuda_together_is_off(void)
 {
-    const char *text = getenv("LOCKSTEP_CUDA_TOGETHER");
+    const char *text = lk__cuda_host.environment(NULL, LK__ENV_LOCKSTEP_CUDA_TOGETHER);
     return text && strcmp(text, "0") == 0;
 }
 

@@ -3,12 +3,13 @@
 #ifndef LK__CUDA_MODULE_H
 #define LK__CUDA_MODULE_H
 
+#include "base/environment.h"
 #include "device/device.h"
 
 /* Of the structs that both use: changes with their sizes. To be raised with any other change of device.h, kernel.h or this file. */
-enum { LK__CUDA_VERSION = 1 + (int)(sizeof(lk__device_backend) << 16) + (int)sizeof(lk__kernel_call) };
+enum { LK__CUDA_VERSION = 2 + (int)(sizeof(lk__device_backend) << 16) + (int)sizeof(lk__kernel_call) };
 
-/* What the module calls in the library (base/base.h, base/hash.h). */
+/* What the module calls in the library (base/base.h, base/hash.h, base/environment.h). */
 typedef struct lk__cuda_library {
     void *(*alloc)(lk_context *context, lk_memory kind, size_t bytes);
     void (*free)(lk_context *context, lk_memory kind, void *memory, size_t bytes);
@@ -20,6 +21,7 @@ typedef struct lk__cuda_library {
     uint64_t (*hash64)(const void *data, size_t bytes, uint64_t seed);
     const char *(*memory_name)(lk_memory kind);
     const char *(*op_name)(lk__op op);
+    const char *(*environment)(const lk_context *context, lk__environment_id id); /* base/environment.h */
 } lk__cuda_library;
 
 typedef struct lk__cuda_module {

@@ -78,17 +78,19 @@ lk_status lk__cuda_gemm_summed(const lk__kernel_call *call, const lk__cuda_produ
 bool lk__cuda_plain(void)
 {
 #if defined(LK_CUDA_EMULATED)
-    const char *tensor = getenv("LOCKSTEP_CUDA_TENSOR"); /* emulated tensor cores are slow: for their own tests */
+    const char *tensor = lk__cuda_host.environment(
+        NULL, LK__ENV_LOCKSTEP_CUDA_TENSOR); /* emulated tensor cores are slow: for their own tests */
     return !(tensor && tensor[0] == '1');
 #else
-    const char *value = getenv("LOCKSTEP_CUDA_PLAIN"); /* read each time: benchmarks change it */
+    const char *value =
+        lk__cuda_host.environment(NULL, LK__ENV_LOCKSTEP_CUDA_PLAIN); /* read each time: benchmarks change it */
     return value && value[0] && value[0] != '0';
 #endif
 }
 
 bool lk__cuda_any_order(void)
 {
-    const char *value = getenv("LOCKSTEP_CUDA_ANY_ORDER");
+    const char *value = lk__cuda_host.environment(NULL, LK__ENV_LOCKSTEP_CUDA_ANY_ORDER);
     return value && value[0] && value[0] != '0';
 }
 

@@ -1,0 +1,43 @@
+/* environment.h - the environment variables that Lockstep reads, each with its type and meaning. `lockstep help environment` prints them. */
+#ifndef LOCKSTEP_ENVIRONMENT_H
+#define LOCKSTEP_ENVIRONMENT_H
+
+#include <lockstep/base.h>
+#include <lockstep/context.h>
+
+LK_BEGIN_DECLS
+
+typedef enum lk_environment_type {
+    LK_ENVIRONMENT_TEXT,
+    LK_ENVIRONMENT_PATH,
+    LK_ENVIRONMENT_FLAG,    /* "" and 0 are off */
+    LK_ENVIRONMENT_INTEGER, /* low … high */
+    LK_ENVIRONMENT_NUMBER,  /* low … high */
+    LK_ENVIRONMENT_PORTS    /* a port, or a range such as 4000-4100 */
+} lk_environment_type;
+
+typedef enum lk_environment_group {
+    LK_ENVIRONMENT_SETTINGS, /* for users */
+    LK_ENVIRONMENT_JOB,      /* what a launcher tells each rank */
+    LK_ENVIRONMENT_SYSTEM,   /* that other programs use too */
+    LK_ENVIRONMENT_CHECKS,   /* for tests, comparisons and debugging */
+    LK_ENVIRONMENT_GROUPS
+} lk_environment_group;
+
+typedef struct lk_environment_variable {
+    const char          *name;
+    lk_environment_type  type;
+    lk_environment_group group;
+    double               low, high; /* of numbers and flags; equal: any */
+    const char          *doc;
+} lk_environment_variable;
+
+LK_API const lk_environment_variable *lk_environment_at(int index); /* NULL past the last */
+
+/* The value of a variable of the table; NULL: it is not set. A context has the values of its creation: a program that changes its
+ * environment does so before. In a process that was forked since, and with context NULL, the value now. Valid as the context is, or as
+ * that of getenv. */
+LK_API const char *lk_environment_get(const lk_context *context, const char *name);
+
+LK_END_DECLS
+#endif
