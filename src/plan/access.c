@@ -380,7 +380,7 @@ lk_status lk__accesses_after(lk__plan_accesses *a, const lk__schedule_run *last)
 /* ---- creating and freeing ---- */
 
 lk_status lk__accesses_create(const lk_plan *plan, const lk__plan_list *list, lk__plan_group group,
-                              const lk__plan_piece *pieces, size_t pieces_count, lk__plan_accesses *a)
+                              const lk__plan_owned *pieces, size_t pieces_count, lk__plan_accesses *a)
 {
     const lk_graph *g = list->graph;
     *a = (lk__plan_accesses){.plan = plan, .list = list, .pieces = pieces, .pieces_count = pieces_count};

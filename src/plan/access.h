@@ -46,7 +46,7 @@ typedef struct lk__plan_access {
 typedef struct lk__plan_accesses {
     const lk_plan        *plan;
     const lk__plan_list  *list;
-    const lk__plan_piece *pieces; /* of this rank, of a state that is shared */
+    const lk__plan_owned *pieces; /* of this rank, of a state that is shared */
     size_t                pieces_count;
     lk__plan_group        group;
     bool                  late;   /* lk__plan_sums_late */
@@ -61,7 +61,7 @@ typedef struct lk__plan_accesses {
 } lk__plan_accesses;
 
 lk_status lk__accesses_create(const lk_plan *plan, const lk__plan_list *list, lk__plan_group group,
-                              const lk__plan_piece *pieces, size_t pieces_count, lk__plan_accesses *accesses);
+                              const lk__plan_owned *pieces, size_t pieces_count, lk__plan_accesses *accesses);
 /* Replaces the accesses by those of this instruction: reads first. */
 lk_status lk__accesses_find(lk__plan_accesses *accesses, const lk__schedule_run *run,
                             const lk__plan_instruction *instruction);

@@ -187,7 +187,7 @@ void lk__access_bucket(lk__plan_accesses *a, const lk__schedule_run *run, const 
 
 /* ---- a state that the ranks of a host share ---- */
 
-static range piece_range(const lk__plan_accesses *a, const lk__plan_piece *piece)
+static range piece_range(const lk__plan_accesses *a, const lk__plan_owned *piece)
 {
     const lk__plan_state *s = &a->plan->states[piece->state];
     size_t                size = lk_dtype_size(a->plan->graph->real);
@@ -214,12 +214,16 @@ static void read_late(lk__plan_accesses *a, lk__plan_access_kind kind, range r)
         put_gradient(a, kind, LK__SPACE_GRADIENTS, 0, r, complete(a));
 }
 
-/* Others read what is in their slices; this rank may write to its own. */
+/* Others read what is in their slices; this rank may write to its own. r: of a gradient that begins in it, as its bucket does. */
 static void lend_range(lk__plan_accesses *a, range r)
 {
+    lk__plan_slices s = lk__plan_state_slices(a->plan, (size_t)r.state, LK__ARRAY_STORED);
+    size_t          size = lk_dtype_size(a->plan->graph->real), base = a->plan->states[r.state].gradient_offset;
+    lk__range       owned;
     for (size_t at = r.begin, end; at < r.end; at = end) {
-        int owner = lk__plan_owner(a->plan, at, &end);
-        if (end > r.end) end = r.end;
+        int owner = lk__slices_owner(&s, (int64_t)((at - base) / size), &owned);
+        end = base + (size_t)owned.end * size;
+        if (end > r.end || end <= at) end = r.end;
         read_late(a, owner == lk__plan_own(a->plan) ? LK__READS : LK__LENDS, (range){r.state, at, end});
     }
 }
@@ -234,7 +238,7 @@ void lk__access_lent(lk__plan_accesses *a)
                 lend_range(a, r);
 }
 
-static void sum_piece(lk__plan_accesses *a, const lk__plan_piece *piece)
+static void sum_piece(lk__plan_accesses *a, const lk__plan_owned *piece)
 {
     range r = piece_range(a, piece);
     if (a->late && a->plan->parallel.hosts == 1)
@@ -257,7 +261,7 @@ static void exchange_pieces(lk__plan_accesses *a)
 static void read_peers(lk__plan_accesses *a) { lk__access_number(a, LK__READS, LK__SPACE_PEERS, 0, LK__PART_ALL, 1); }
 
 /* Elements of a value of the state from which a piece begins, in its own type. */
-static void access_elements(lk__plan_accesses *a, lk__plan_access_kind kind, int v, const lk__plan_piece *piece)
+static void access_elements(lk__plan_accesses *a, lk__plan_access_kind kind, int v, const lk__plan_owned *piece)
 {
     size_t            before = a->count, size = lk_dtype_size(a->list->graph->values[v].shape.dtype);
     lk__plan_content *content = lk__access_value(a, kind, v, 0, LK__PART_ALL, 0);
@@ -315,21 +319,17 @@ static void gather_squares(lk__plan_accesses *a)
 static void end_update(lk__plan_accesses *a)
 {
     const lk_plan *p = a->plan;
-    size_t         size = lk_dtype_size(p->graph->real), end;
     for (size_t i = 0; i < a->list->order_count; i++) {
         const lk__graph_node *n = &a->list->graph->nodes[a->list->order[i]];
         if (lk__op_find(n->op)->effect != LK__EFFECT_STATE) continue;
-        int                   state = state_of(a, n->in[0]);
-        const lk__plan_state *s = &p->states[state];
-        for (size_t at = s->gradient_offset; at < s->gradient_offset + s->wide_bytes; at = end) {
-            int owner = lk__plan_owner(p, at, &end);
-            if (end > s->gradient_offset + s->wide_bytes) end = s->gradient_offset + s->wide_bytes;
-            lk__plan_piece piece = {state, (int64_t)((at - s->gradient_offset) / size), (int64_t)((end - at) / size)};
-            for (int k = 0; k < n->outputs && owner == lk__plan_own(p); k++) {
-                size_t before = a->count;
-                if (n->out[k] >= 0) access_elements(a, LK__READS_IN_PLACE, n->out[k], &piece);
-                if (a->count > before) a->all[before].content.stage = LK__STAGE_UPDATED;
-            }
+        int             state = state_of(a, n->in[0]);
+        lk__plan_slices s = lk__plan_state_slices(p, (size_t)state, LK__ARRAY_STORED);
+        lk__range       owned = lk__slices_owned(&s, lk__plan_own(p));
+        lk__plan_owned  piece = {state, owned.first, lk__range_count(owned)};
+        for (int k = 0; k < n->outputs && piece.count > 0; k++) {
+            size_t before = a->count;
+            if (n->out[k] >= 0) access_elements(a, LK__READS_IN_PLACE, n->out[k], &piece);
+            if (a->count > before) a->all[before].content.stage = LK__STAGE_UPDATED;
         }
         for (int k = 0; k < n->outputs; k++)
             if (n->out[k] >= 0) lk__access_value(a, LK__WRITES, n->out[k], 0, LK__PART_ALL, 0);

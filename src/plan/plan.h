@@ -137,7 +137,7 @@ struct lk_plan {
     size_t         *constants;    /* graph->constants_count offsets, among the buffers */
     size_t          memory[LK_MEMORY_COUNT];
     bool            trains;
-    double          lr; /* the optimizer's; 0: it does not train */
+    double          lr;                      /* the optimizer's; 0: it does not train */
     lk__plan_moment moments[LK_MAX_MOMENTS]; /* the optimizer's */
     lk_policy       policy;
     lk_dtype        gradient_dtype; /* of the all_reduce of gradients */
@@ -349,28 +349,20 @@ static inline size_t lk__bucket_place(const lk_plan *p, const lk__plan_bucket *b
 /* shared_buffers.c: sets writes_buffers and shares_buffers. Before the buckets' collectives are there. */
 void lk__plan_share_buffers(lk_plan *plan);
 
-/* slice.c: with shared state, the slices of the ranks. Every bucket is divided into one slice for each rank of a host, all of one size, across
+/* With shared state, the slices of the ranks. Every bucket is divided into one slice for each rank of a host, all of one size, across
  * the tensors in it; on every host the rank with the same index, from 0, owns the same slice. Gradients begin at multiples of
  * LK__SLICE_ALIGN, and so do slices: a boundary is that many bytes of gradients, 32 elements in f32, from the beginning of a tensor, and no
  * cache line of what is updated has two owners, also of parameters in bf16. */
 enum { LK__SLICE_ALIGN = 128 };
-typedef struct lk__plan_piece {
-    int     state;
-    int64_t first, count; /* elements */
-} lk__plan_piece;
 /* How many owners there are, the ranks of a host, and this rank's index among them. */
 static inline int lk__plan_owners(const lk_plan *p) { return lk__plan_batch_parts(p) / p->parallel.hosts; }
 static inline int lk__plan_own(const lk_plan *p) { return lk__plan_batch_part(p) % lk__plan_owners(p); }
 /* Helpers of a rank at most: more would take more workspace, and smaller tiles. */
 enum { LK__HELPERS = 3 };
 /* The threads of a kernel of forward or backward at most: the context's, and those of other ranks that wait (run/lend.h). */
-static inline int lk__plan_workers(const lk_plan *p) { return lk_context_threads(p->context) + p->helpers; }
-/* What `owner` owns of the tensors, in the order of the gradients; returns how many pieces. pieces NULL: only counts. */
-size_t lk__plan_pieces(const lk_plan *plan, int owner, lk__plan_piece *pieces);
-/* Who owns this byte of the gradients, and where its slice ends. */
-int                  lk__plan_owner(const lk_plan *plan, size_t offset, size_t *end);
+static inline int    lk__plan_workers(const lk_plan *p) { return lk_context_threads(p->context) + p->helpers; }
 static inline size_t lk__slice_bytes(const lk_plan *p, size_t bytes) { return bytes / (size_t)lk__plan_owners(p); }
-/* Whether so many ranks, among which the batch is split, can hold their state once on each of `hosts`. If not, `why` continues "the ranks". */
+/* slice.c: whether so many ranks, among which the batch is split, can hold their state once on each of `hosts`. If not, `why` continues "the ranks". */
 bool lk__plan_hosts_share(int parts, int leaves, int hosts, char *why, size_t bytes);
 
 /* staging.c: off the CPU, the device's copies of the step block, the samples' ids and the inputs of one slot, in this order: bytes and, by

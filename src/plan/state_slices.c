@@ -84,6 +84,71 @@ int64_t lk__slices_elements(const lk__plan_slices *s, int part)
     return elements;
 }
 
+/* ---- owners ---- */
+
+lk__range lk__slices_owned(const lk__plan_slices *s, int owner)
+{
+    int64_t   elements = lk__slices_elements(s, s->own), first = s->owned_first + owner * s->owned_each;
+    lk__range owned = {first, first + s->owned_each};
+    if (owned.first < 0) owned.first = 0;
+    if (owned.end > elements) owned.end = elements;
+    return owned.first < owned.end ? owned : (lk__range){0, 0};
+}
+
+int lk__slices_owner(const lk__plan_slices *s, int64_t element, lk__range *owned)
+{
+    int owner = (int)((element - s->owned_first) / s->owned_each);
+    *owned = lk__slices_owned(s, owner);
+    return owner;
+}
+
+/* The bucket that has a state's gradient; NULL: there are none yet. */
+static const lk__plan_bucket *bucket_of(const lk_plan *p, const lk__plan_state *sp)
+{
+    for (size_t i = 0; i < p->buckets_count; i++)
+        if (sp->gradient_offset < p->buckets[i].offset + p->buckets[i].bytes) return &p->buckets[i];
+    return NULL;
+}
+
+/* A range of a bucket for each owner, across the tensors in it. What nobody updates is the first one's. */
+static void set_owners(const lk_plan *p, const lk__plan_state *sp, lk__plan_slices *s)
+{
+    const lk__plan_bucket *b = p->shared && sp->trained && s->parts == 1 ? bucket_of(p, sp) : NULL;
+    s->owners = 1;
+    s->owned_each = lk__slices_elements(s, s->own);
+    if (s->owned_each == 0) s->owned_each = 1; /* of nothing: a divisor */
+    if (!b) return;
+    size_t size = lk_dtype_size(b->dtype);
+    s->owners = lk__plan_owners(p);
+    s->owned_first = ((int64_t)b->offset - (int64_t)sp->gradient_offset) / (int64_t)size;
+    s->owned_each = (int64_t)(lk__slice_bytes(p, b->bytes) / size);
+}
+
+/* The trained state whose gradient is the first from byte `offset` on; -1: none. */
+static int next_trained(const lk_plan *p, size_t offset)
+{
+    int found = -1;
+    for (size_t i = 0; i < p->graph->states_count; i++) {
+        const lk__plan_state *s = &p->states[i];
+        if (!s->trained || s->wide_bytes == 0 || s->gradient_offset < offset) continue;
+        if (found < 0 || s->gradient_offset < p->states[found].gradient_offset) found = (int)i;
+    }
+    return found;
+}
+
+size_t lk__plan_list_owned(const lk_plan *p, int owner, lk__plan_owned *owned)
+{
+    size_t count = 0;
+    for (int state = next_trained(p, 0); state >= 0; state = next_trained(p, p->states[state].gradient_offset + 1)) {
+        lk__plan_slices s = lk__plan_state_slices(p, (size_t)state, LK__ARRAY_STORED);
+        lk__range       range = lk__slices_owned(&s, owner);
+        if (lk__range_count(range) == 0) continue;
+        if (owned) owned[count] = (lk__plan_owned){state, range.first, lk__range_count(range)};
+        count++;
+    }
+    return count;
+}
+
 /* ---- ranks ---- */
 
 int lk__slices_part(const lk__plan_slices *s, int rank)
@@ -168,6 +233,7 @@ lk__plan_slices lk__plan_state_slices(const lk_plan *p, size_t state, lk__plan_a
     s.own = lk__slices_part(&s, lk__plan_rank(p));
     s.holder = lk_plan_holder(p, s.memory);
     s.first_counts = gs->buffer && p->own_buffers;
+    set_owners(p, sp, &s);
     return s;
 }
 

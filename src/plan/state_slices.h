@@ -3,8 +3,8 @@
  *
  * A slice is a range in every dimension, and the list divides the array into one slice for each part of the ranks:
  *   replicated              one slice, of which every rank has its own copy;
- *   shared by a host        one slice, in memory that the ranks of a host map: one copy for each memory node, or for the host. Who updates what
- *                           of it is a second, finer division, by buckets (plan.h, lk__plan_pieces);
+ *   shared by a host        one slice, in memory that the ranks of a host map: one copy for each memory node, or for the host. Each of these
+ *                           ranks owns a range of it, which it updates: those elements whose gradients are in its slice of a bucket;
  *   split                   along a dimension over an axis of the mesh, maybe along several, one after the other: over axes of 2 and 3 ranks there
  *                           are 6 slices. Ranks that differ in other axes have copies of the same slice;
  *   both                    split over axes between hosts, and a host's slices shared by its ranks. No plan is made so yet.
@@ -14,6 +14,7 @@
 #ifndef LK__STATE_SLICES_H
 #define LK__STATE_SLICES_H
 
+#include "base/split.h"
 #include "comm/mesh.h"
 
 #include <lockstep/plan.h>
@@ -52,12 +53,14 @@ typedef struct lk__plan_slices {
     int64_t              dims[LK_MAX_RANK];
     lk_dtype             dtype;
     lk__plan_splits      splits;
-    int                  parts;  /* slices */
-    int                  own;    /* this rank's, of `parts` */
-    lk_holder            holder; /* of one copy of a slice */
-    bool                 first_counts; /* copies may differ (running statistics of a rank's own samples), and files have that of the lowest rank */
-    lk_memory            memory; /* the region, and where this rank's slice begins in it */
-    size_t               offset;
+    int                  parts; /* slices */
+    int                  own;   /* this rank's, of `parts` */
+    int owners; /* ranks that share a copy of a slice, each with a range that it updates; 1: a rank has it for itself */
+    int64_t owned_first, owned_each; /* range i begins there, maybe before the slice, and so far behind the one before */
+    lk_holder holder;                /* of one copy of a slice */
+    bool      first_counts; /* copies may differ (running statistics of a rank's own samples), and files have that of the lowest rank */
+    lk_memory memory; /* the region, and where this rank's slice begins in it */
+    size_t    offset;
 } lk__plan_slices;
 
 typedef struct lk__plan_slice {
@@ -86,9 +89,20 @@ bool            lk__plan_has_array(const lk_plan *plan, size_t state, lk__plan_a
 const char *lk__plan_splits_text(const lk_plan *plan, size_t state, char *text, size_t bytes);
 bool        lk__plan_splits_state(const lk_plan *plan); /* some array of some state is divided into several slices */
 
+/* What one owner updates of the trained states, in the order of their gradients. */
+typedef struct lk__plan_owned {
+    int     state;
+    int64_t first, count; /* elements */
+} lk__plan_owned;
+size_t lk__plan_list_owned(const lk_plan *plan, int owner, lk__plan_owned *owned); /* how many; NULL: only counts */
+
 lk__plan_slice lk__slices_at(const lk__plan_slices *slices, int part);
 int64_t        lk__slices_elements(const lk__plan_slices *slices, int part); /* of that slice */
-int            lk__slices_part(const lk__plan_slices *slices, int rank);     /* which one a rank has */
+/* The elements of this rank's slice that one of its owners updates, row-major in it; and who updates one, with the elements around it that are
+ * the same owner's. */
+lk__range lk__slices_owned(const lk__plan_slices *slices, int owner);
+int       lk__slices_owner(const lk__plan_slices *slices, int64_t element, lk__range *owned);
+int       lk__slices_part(const lk__plan_slices *slices, int rank); /* which one a rank has */
 /* The rank whose copy of a slice rank `near` reads: its own, or that of the rank which differs from it in the axes of the splits alone. */
 int lk__slices_holder(const lk__plan_slices *slices, int part, int near);
 

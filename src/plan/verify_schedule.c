@@ -249,17 +249,16 @@ static lk_status check_buckets(walk *w)
 static lk_status check_pieces(walk *w)
 {
     const lk_plan *p = w->check->plan;
-    size_t         size = lk_dtype_size(p->graph->real), end;
     for (size_t i = 0; i < w->check->pieces_count; i++) {
-        const lk__plan_piece *piece = &w->check->pieces[i];
-        const lk__plan_state *s = &p->states[piece->state];
-        size_t begin = s->gradient_offset + (size_t)piece->first * size, last = begin + (size_t)piece->count * size;
-        int    owner = lk__plan_owner(p, begin, &end);
-        if (last > s->gradient_offset + s->wide_bytes)
+        const lk__plan_owned *piece = &w->check->pieces[i];
+        lk__plan_slices       s = lk__plan_state_slices(p, (size_t)piece->state, LK__ARRAY_STORED);
+        lk__range             owned = lk__slices_owned(&s, lk__plan_own(p));
+        int64_t               last = piece->first + piece->count;
+        if (last > lk__slices_elements(&s, s.own))
             return fail(w, "this rank's slice of \"%s\" has elements %lld to %lld, more than there are",
                         state_name(w, piece->state), (long long)piece->first,
                         (long long)(piece->first + piece->count - 1));
-        if (owner == lk__plan_own(p) && last <= end) continue;
+        if (piece->first >= owned.first && last <= owned.end) continue;
         return fail(w, "this rank's slice of \"%s\" has elements %lld to %lld, some of which another rank updates",
                     state_name(w, piece->state), (long long)piece->first, (long long)(piece->first + piece->count - 1));
     }
@@ -321,7 +320,7 @@ lk_status lk__schedule_verify(const lk__plan_checked *check, char *text, size_t 
 /* ---- all schedules of a plan ---- */
 
 static lk_status verify_kind(const lk_plan *plan, lk__plan_group group, lk__schedule_kind kind,
-                             const lk__plan_piece *pieces, size_t count)
+                             const lk__plan_owned *pieces, size_t count)
 {
     lk__plan_schedule     schedule;
     lk__plan_instructions instructions = {.all = NULL};
@@ -342,11 +341,11 @@ static lk_status verify_kind(const lk_plan *plan, lk__plan_group group, lk__sche
 lk_status lk__plan_verify(const lk_plan *plan, lk__plan_group group)
 {
     bool            slices = plan->shared && plan->trains;
-    size_t          count = slices ? lk__plan_pieces(plan, lk__plan_own(plan), NULL) : 0;
-    lk__plan_piece *pieces = count ? lk__alloc(plan->context, LK_MEMORY_OTHER, count * sizeof *pieces) : NULL;
+    size_t          count = slices ? lk__plan_list_owned(plan, lk__plan_own(plan), NULL) : 0;
+    lk__plan_owned *pieces = count ? lk__alloc(plan->context, LK_MEMORY_OTHER, count * sizeof *pieces) : NULL;
     lk_status       status = LK_OK;
     if (count && !pieces) return LK_ENOMEM;
-    if (count) lk__plan_pieces(plan, lk__plan_own(plan), pieces);
+    if (count) lk__plan_list_owned(plan, lk__plan_own(plan), pieces);
     for (int kind = 0; kind < LK__SCHEDULE_COUNT && status >= 0; kind++)
         status = verify_kind(plan, group, (lk__schedule_kind)kind, pieces, count);
     lk__free(plan->context, LK_MEMORY_OTHER, pieces, count * sizeof *pieces);

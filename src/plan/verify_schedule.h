@@ -15,7 +15,7 @@ typedef struct lk__plan_checked {
     const lk__plan_list         *list; /* of all runs */
     const lk__plan_instructions *instructions;
     const lk__plan_schedule     *schedule;
-    const lk__plan_piece        *pieces; /* that this rank updates of a shared state */
+    const lk__plan_owned        *pieces; /* that this rank updates of a shared state */
     size_t                       pieces_count;
     const char                  *name; /* of the schedule */
 } lk__plan_checked;

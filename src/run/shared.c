@@ -6,7 +6,7 @@
 #include "run/collective.h"
 
 /* Elements of a piece in front of the first part of square_sum that begins in it. */
-static int64_t head_of(const lk_program *p, const lk__plan_piece *piece)
+static int64_t head_of(const lk_program *p, const lk__plan_owned *piece)
 {
     int64_t elements = lk__state_elements(p->plan, piece->state), parts = lk__square_parts(elements);
     for (int64_t i = 0; i < parts; i++) {
@@ -16,7 +16,7 @@ static int64_t head_of(const lk_program *p, const lk__plan_piece *piece)
     return piece->count;
 }
 
-static void add_blocks(lk__run_shared *x, const lk__plan_piece *piece, int64_t first, int64_t end, bool last)
+static void add_blocks(lk__run_shared *x, const lk__plan_owned *piece, int64_t first, int64_t end, bool last)
 {
     for (int64_t at = first; at < end; at += LK__SHARED_BLOCK) {
         int64_t count = end - at < LK__SHARED_BLOCK ? end - at : LK__SHARED_BLOCK;
@@ -25,7 +25,7 @@ static void add_blocks(lk__run_shared *x, const lk__plan_piece *piece, int64_t f
     }
 }
 
-static void add_parts(const lk_program *p, lk__run_shared *x, const lk__plan_piece *piece)
+static void add_parts(const lk_program *p, lk__run_shared *x, const lk__plan_owned *piece)
 {
     int64_t elements = lk__state_elements(p->plan, piece->state), parts = lk__square_parts(elements);
     int64_t end = piece->first + piece->count;
@@ -41,7 +41,7 @@ static void add_parts(const lk_program *p, lk__run_shared *x, const lk__plan_pie
 }
 
 /* With the arrays allocated, fills them; else counts. */
-static void list_slices(const lk_program *p, lk__run_shared *x, const lk__plan_piece *pieces, size_t count, bool clips)
+static void list_slices(const lk_program *p, lk__run_shared *x, const lk__plan_owned *pieces, size_t count, bool clips)
 {
     x->blocks_count = x->parts_count = 0;
     for (size_t i = 0; i < count; i++) {
@@ -119,7 +119,7 @@ static lk_status make_squares(lk_program *p, lk__run_shared *x)
     return status;
 }
 
-static lk_status make_shared(lk_program *p, const lk__plan_piece *pieces, size_t count)
+static lk_status make_shared(lk_program *p, const lk__plan_owned *pieces, size_t count)
 {
     lk__run_shared measured = {.squares_count = count_squares(p->plan, NULL)};
     bool           clips = find_instructions(p, NULL, NULL);
@@ -145,10 +145,10 @@ lk_status lk__shared_create(lk_program *p)
 {
     if (!p->plan->shared || !p->plan->trains) return LK_OK;
     int             own = lk__plan_own(p->plan);
-    size_t          count = lk__plan_pieces(p->plan, own, NULL), bytes = count * sizeof(lk__plan_piece);
-    lk__plan_piece *pieces = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
+    size_t          count = lk__plan_list_owned(p->plan, own, NULL), bytes = count * sizeof(lk__plan_owned);
+    lk__plan_owned *pieces = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
     if (bytes && !pieces) return LK_ENOMEM;
-    if (count) lk__plan_pieces(p->plan, own, pieces);
+    if (count) lk__plan_list_owned(p->plan, own, pieces);
     lk_status status = make_shared(p, pieces, count);
     lk__free(p->context, LK_MEMORY_OTHER, pieces, bytes);
     return status;

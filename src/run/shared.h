@@ -75,8 +75,8 @@ extern const lk__run_gradients lk__gradients_of_sharers;
 lk__run_sum lk__shared_sum_of(bool leaves, bool rounded);
 /* The sum over all ranks of `count` elements of a gradient, from `first` on: into `out`, wherever it is; on thread `worker`. */
 void lk__shared_sum(const lk_program *program, int state, int64_t first, int64_t count, void *out, int worker);
-/* Bytes of the sums that are in the slices of their owners. */
-void lk__shared_copy(const lk_program *program, size_t offset, size_t bytes, char *out);
+/* Elements of a sum of which each owner has its own. */
+void lk__shared_copy(const lk_program *program, int state, int64_t first, int64_t count, char *out);
 /* The sums of this rank's slices, into its own gradients. */
 void lk__shared_sum_own(lk_program *program);
 /* ---- shared_hosts.c ---- */

@@ -22,7 +22,10 @@ static lk_status gather_sums(lk_program *p)
         if ((status = lk__comm_barrier_host(p->comm)) < 0) return status;
     }
     if ((status = lk__shared_settle(p)) < 0) return status;
-    lk__shared_copy(p, 0, p->plan->gradient_bytes, lk__gradient_set(p, 0));
+    for (size_t i = 0; i < p->plan->graph->states_count; i++)
+        if (p->plan->states[i].trained)
+            lk__shared_copy(p, (int)i, 0, lk__state_elements(p->plan, (int)i),
+                            lk__gradient_set(p, 0) + p->plan->states[i].gradient_offset);
     if ((status = lk__comm_barrier_host(p->comm)) < 0) return status; /* until then others read this rank's slices */
     x->summed = LK__SUMMED_WHOLE;
     return LK_OK;

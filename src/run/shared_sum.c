@@ -58,13 +58,16 @@ lk__run_sum lk__shared_sum_of(bool leaves, bool rounded)
 
 /* ---- wherever the sum is ---- */
 
-void lk__shared_copy(const lk_program *p, size_t offset, size_t bytes, char *out)
+void lk__shared_copy(const lk_program *p, int state, int64_t first, int64_t count, char *out)
 {
-    for (size_t end, at = offset; at < offset + bytes; at = end) {
-        int owner = lk__plan_owner(p->plan, at, &end);
-        if (end > offset + bytes) end = offset + bytes;
-        const char *from = p->shared->gradients[owner] + at;
-        if (from != out + (at - offset)) memcpy(out + (at - offset), from, end - at);
+    lk__plan_slices s = lk__plan_state_slices(p->plan, (size_t)state, LK__ARRAY_STORED);
+    size_t          size = lk_dtype_size(p->plan->graph->real), begin = p->plan->states[state].gradient_offset;
+    lk__range       owned;
+    for (int64_t at = first, end; at < first + count; at = end) {
+        const char *from = p->shared->gradients[lk__slices_owner(&s, at, &owned)] + begin + (size_t)at * size;
+        end = owned.end < first + count ? owned.end : first + count;
+        char *to = out + (size_t)(at - first) * size;
+        if (from != to) memcpy(to, from, (size_t)(end - at) * size);
     }
 }
 
@@ -74,7 +77,7 @@ void lk__shared_sum(const lk_program *p, int state, int64_t first, int64_t count
     size_t   size = lk_dtype_size(type), offset = p->plan->states[state].gradient_offset + (size_t)first * size;
     char    *to = out;
     if (p->shared->summed == LK__SUMMED_SLICES) {
-        lk__shared_copy(p, offset, (size_t)count * size, to);
+        lk__shared_copy(p, state, first, count, to);
         return;
     }
     if (p->shared->summed == LK__SUMMED_WHOLE) {

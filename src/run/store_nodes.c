@@ -38,7 +38,7 @@ static int first_rank(const lk_store *s, int node)
 }
 
 /* Of one piece of a tensor: its master copy and moments, near its owner. Returns how many; ranges NULL: only counts. */
-static size_t place_piece(const lk_store *s, const layout *l, const lk__plan_piece *piece, int rank,
+static size_t place_piece(const lk_store *s, const layout *l, const lk__plan_owned *piece, int rank,
                           lk__comm_near *ranges)
 {
     const lk__plan_state *sp = &s->plan->states[piece->state];
@@ -53,13 +53,13 @@ static size_t place_piece(const lk_store *s, const layout *l, const lk__plan_pie
 }
 
 /* All ranges; NULL: only counts. `pieces` has room for those of any rank. */
-static size_t place_ranges(const lk_store *s, const layout *l, lk__plan_piece *pieces, lk__comm_near *ranges)
+static size_t place_ranges(const lk_store *s, const layout *l, lk__plan_owned *pieces, lk__comm_near *ranges)
 {
     size_t count = 0;
     for (int i = 0; i < s->nodes; i++, count++)
         if (ranges) ranges[count] = (lk__comm_near){l->copy * (size_t)i, l->copy, first_rank(s, i)};
     for (int rank = 0; rank < s->sharers && s->plan->trains; rank++)
-        for (size_t i = 0, n = lk__plan_pieces(s->plan, rank, pieces); i < n; i++)
+        for (size_t i = 0, n = lk__plan_list_owned(s->plan, rank, pieces); i < n; i++)
             count += place_piece(s, l, &pieces[i], rank, ranges ? ranges + count : NULL);
     return count;
 }
@@ -68,7 +68,7 @@ static size_t most_pieces(const lk_store *s)
 {
     size_t most = 0;
     for (int rank = 0; rank < s->sharers && s->plan->trains; rank++) {
-        size_t count = lk__plan_pieces(s->plan, rank, NULL);
+        size_t count = lk__plan_list_owned(s->plan, rank, NULL);
         if (count > most) most = count;
     }
     return most;
@@ -76,8 +76,8 @@ static size_t most_pieces(const lk_store *s)
 
 static lk_status alloc_near(lk_store *s, const layout *l, size_t each)
 {
-    size_t          piece_bytes = most_pieces(s) * sizeof(lk__plan_piece), bytes = 0, count = 0;
-    lk__plan_piece *pieces = lk__alloc(s->context, LK_MEMORY_OTHER, piece_bytes);
+    size_t          piece_bytes = most_pieces(s) * sizeof(lk__plan_owned), bytes = 0, count = 0;
+    lk__plan_owned *pieces = lk__alloc(s->context, LK_MEMORY_OTHER, piece_bytes);
     lk__comm_near  *ranges = NULL;
     if (pieces || piece_bytes == 0) {
         bytes = place_ranges(s, l, pieces, NULL) * sizeof *ranges;

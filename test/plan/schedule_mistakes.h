@@ -20,7 +20,7 @@ typedef struct subject {
     const lk__plan_list  *list;
     lk__plan_instructions instructions;
     lk__plan_schedule     schedule;
-    lk__plan_piece       *pieces;
+    lk__plan_owned       *pieces;
     size_t                pieces_count;
     lk__plan_accesses     accesses;
     step                 *steps;
@@ -64,9 +64,9 @@ static bool open_subject(const planned *p, lk__schedule_kind kind, const char *n
     s->list = s->schedule.runs[0].list;
     REQUIRE(lk__plan_instruct(p->plan, s->list, p->group, &s->instructions) == LK_OK);
     if (p->plan->shared && p->plan->trains) {
-        s->pieces_count = lk__plan_pieces(p->plan, lk__plan_own(p->plan), NULL);
+        s->pieces_count = lk__plan_list_owned(p->plan, lk__plan_own(p->plan), NULL);
         s->pieces = malloc((s->pieces_count + 1) * sizeof *s->pieces);
-        lk__plan_pieces(p->plan, lk__plan_own(p->plan), s->pieces);
+        lk__plan_list_owned(p->plan, lk__plan_own(p->plan), s->pieces);
     }
     REQUIRE(lk__accesses_create(p->plan, s->list, p->group, s->pieces, s->pieces_count, &s->accesses) == LK_OK);
     s->places = copy_bytes(s->list->places, s->list->places_count * sizeof *s->places);

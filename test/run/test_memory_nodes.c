@@ -144,10 +144,10 @@ static void check_pages(const rank_program *p, int rank, const int *nodes)
         return;
     }
     CHECK(here == nodes[rank], "rank %d: parameters prefer node %d, its cores are on %d", rank, here, nodes[rank]);
-    lk__plan_piece pieces[256];
-    size_t         count = lk__plan_pieces(p->rig.plan, rank, NULL), page = (size_t)sysconf(_SC_PAGESIZE);
+    lk__plan_owned pieces[256];
+    size_t         count = lk__plan_list_owned(p->rig.plan, rank, NULL), page = (size_t)sysconf(_SC_PAGESIZE);
     REQUIRE(count <= 256);
-    lk__plan_pieces(p->rig.plan, rank, pieces);
+    lk__plan_list_owned(p->rig.plan, rank, pieces);
     for (size_t i = 0; i < count; i++) {
         const lk__plan_state *sp = &p->rig.plan->states[pieces[i].state];
         if ((size_t)pieces[i].count * sizeof(float) < 2 * page) continue;

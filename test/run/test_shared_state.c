@@ -177,11 +177,12 @@ static void check_slices(lk_dtype real, lk_policy policy, int world, size_t buck
     memset(seen, 0, sizeof seen);
     size_t most = 0, least = SIZE_MAX, size = lk_dtype_size(real);
     for (int rank = 0; rank < world; rank++) {
-        lk__plan_piece pieces[256];
-        size_t         count = lk__plan_pieces(plan, rank, pieces), own = 0;
+        lk__plan_owned pieces[256];
+        size_t         count = lk__plan_list_owned(plan, rank, pieces), own = 0;
         REQUIRE(count <= 256);
         for (size_t i = 0; i < count; i++) {
             const lk__plan_state *s = &plan->states[pieces[i].state];
+            lk__plan_slices       slices = lk__plan_state_slices(plan, (size_t)pieces[i].state, LK__ARRAY_STORED);
             size_t                narrow = s->bytes / (s->wide_bytes / size), a = (size_t)pieces[i].first,
                    b = a + (size_t)pieces[i].count;
             own += b - a;
@@ -191,10 +192,12 @@ static void check_slices(lk_dtype real, lk_policy policy, int world, size_t buck
             for (int m = 0; m < s->moments; m++)
                 own_bytes(moments, LINES, s->moment_offset[m] + a * size, s->moment_offset[m] + b * size, rank, &twice);
             for (size_t k = a; k < b; k++) {
-                size_t at = s->gradient_offset / size + k, end;
+                size_t    at = s->gradient_offset / size + k;
+                lk__range owned;
                 REQUIRE(at < sizeof seen);
                 seen[at]++;
-                CHECK(lk__plan_owner(plan, at * size, &end) == rank && end > at * size);
+                CHECK(lk__slices_owner(&slices, (int64_t)k, &owned) == rank && owned.first == (int64_t)a &&
+                      owned.end == (int64_t)b);
             }
         }
         if (own > most) most = own;
