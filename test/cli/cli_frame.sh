@@ -51,8 +51,8 @@ expect 0 "Usage: lockstep COMMAND" help
 expect 2 "Usage: lockstep COMMAND"
 expect 0 "Usage: lockstep info" help info
 expect 2 "unknown command 'nothing'" help nothing
-expect 2 "no command 'inof'; did you mean 'info'" inof
-expect 2 "no command 'xyzzy'; .lockstep help. lists" xyzzy
+expect 2 "unknown command 'inof'; did you mean 'info'" inof
+expect 2 "unknown command 'xyzzy'; .lockstep help. lists" xyzzy
 expect 2 "unknown option --jsn; did you mean --json" info --jsn
 expect 2 "unknown option --quite-another-thing$" info --quite-another-thing
 expect 2 "unknown option -j" info -j

@@ -77,7 +77,7 @@ expect 0 "" "$LOCKSTEP" info run-price
 grep -q -- "--loss mse" out.txt && grep -Eq "target f32" out.txt || complain "a regression is recorded: $(cat out.txt)"
 numbers stars "3 1 5 2 4" 12
 expect 0 "stars.csv: the label, column 3 \('value'\), has 5 different whole numbers, 1 to 5: treated as classes; --loss mse predicts them as numbers" train --data csv:stars.csv --save run-stars
-[ "$(grep -c 'taken as' err.txt)" = 1 ] || complain "said more than once: $(cat err.txt)"
+[ "$(grep -c 'treated as' err.txt)" = 1 ] || complain "said more than once: $(cat err.txt)"
 expect 0 "" "$LOCKSTEP" info run-stars
 grep -q -- "--loss cross_entropy" out.txt && grep -q "5 classes" out.txt || complain "classes are recorded: $(cat out.txt)"
 expect 0 "" "$LOCKSTEP" predict --load run-stars --data csv:stars.csv --csv --threads 1

@@ -10,7 +10,7 @@ import random
 import sys
 import tempfile
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(HERE, "golden"))
 os.environ["HF_HUB_OFFLINE"] = "1"
 
