@@ -177,14 +177,14 @@ static lk_status cpu_finite(lk__device *d, const void *memory, int64_t elements,
 
 /* ---- what the planner asks ---- */
 
-/* relu in the products, convolutions and batch norms; max pooling without overlap or padding in convolutions. */
-static bool cpu_fuses(lk__op op, const lk__op_attrs *attrs, lk__op next, const lk__op_attrs *next_attrs)
-{
-    (void)attrs;
-    if (next == LK__OP_unary) return next_attrs->unary == LK__RELU;
-    return op == LK__OP_conv2d && next == LK__OP_max_pool2d && next_attrs->stride == next_attrs->kernel &&
-           next_attrs->padding == 0 && next_attrs->kernel >= 2;
-}
+const lk__device_fusion lk__cpu_fusions[] = {
+    {LK__OP_linear, LK__FUSION_FUNCTION, LK__FUSED_FUNCTIONS, 0},
+    {LK__OP_conv2d, LK__FUSION_FUNCTION, LK__FUSED_FUNCTIONS, 0},
+    {LK__OP_batch_norm, LK__FUSION_FUNCTION, LK__FUSED_FUNCTIONS, 0},
+    {LK__OP_batch_norm_eval, LK__FUSION_FUNCTION, LK__FUSED_FUNCTIONS, 0},
+    {LK__OP_conv2d, LK__FUSION_MAX_POOL, 0, 0},
+    {LK__OP_COUNT, (lk__fusion_kind)0, 0, 0},
+};
 
 static lk_status cpu_open(lk_context *c, int number, lk__device **device)
 {
@@ -224,6 +224,6 @@ const lk__device_backend lk__device_cpu = {
     .add = cpu_add,
     .hash = cpu_hash,
     .finite = cpu_finite,
-    .fuses = cpu_fuses,
+    .fusions = lk__cpu_fusions,
     .channels_last = true,
 };

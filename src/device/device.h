@@ -9,6 +9,7 @@
 #define LK__DEVICE_H
 
 #include "device/kernel.h"
+#include "device/fusion.h"
 #include "device/launch_group.h"
 
 #include <lockstep/context.h>
@@ -248,11 +249,7 @@ typedef struct lk__device_backend {
     lk_status (*hash)(lk__device *device, const void *memory, size_t bytes, uint64_t seed, uint64_t *hash);
     lk_status (*finite)(lk__device *device, const void *memory, int64_t elements, lk_dtype type, bool *finite);
 
-    /* Whether it computes `next`, the only reader of op's first output, in op's kernel; an addition before a norm: in the norm's, also
-     * where others read the sum. */
-    bool (*fuses)(lk__op op, const lk__op_attrs *attrs, lk__op next, const lk__op_attrs *next_attrs);
-    /* linear, where the activation is gelu_tanh, has a second output, and linear_grad_input a third input: what gelu is applied to. */
-    bool fuses_gelu;
+    const lk__device_fusion *fusions; /* fusion.h: ends with kind 0; NULL: none */
     bool channels_last; /* its kernels read and write images with the channels last */
 
     /* Bytes of its memory that can still be allocated, and of all of it; 0: not known. NULL: as for the host's. */
@@ -271,6 +268,7 @@ struct lk__device {
 };
 
 extern const lk__device_backend lk__device_cpu, lk__device_guarded;
+extern const lk__device_fusion  lk__cpu_fusions[];
 
 /* cuda.c: the CUDA module, loaded on first use; its backend is that of the device "cuda". LK_EUNSUPPORTED: there is none. */
 struct lk__cuda_module;

@@ -301,10 +301,6 @@ static lk_status event_use(lk__device *d, lk__device_event *event, lk__device_st
     return lk__device_cpu.event_record(d, event, stream);
 }
 static lk_status event_sync(lk__device *d, lk__device_event *event) { return lk__device_cpu.event_sync(d, event); }
-static bool      fuses(lk__op op, const lk__op_attrs *attrs, lk__op next, const lk__op_attrs *next_attrs)
-{
-    return lk__device_cpu.fuses(op, attrs, next, next_attrs);
-}
 
 const lk__device_backend lk__device_guarded = {
     .name = "guarded",
@@ -333,6 +329,6 @@ const lk__device_backend lk__device_guarded = {
     .add = guarded_add,
     .hash = guarded_hash,
     .finite = guarded_finite,
-    .fuses = fuses,
+    .fusions = lk__cpu_fusions,
     .channels_last = true,
 };

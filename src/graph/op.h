@@ -4,22 +4,24 @@
 #ifndef LK__GRAPH_OP_H
 #define LK__GRAPH_OP_H
 
+#include "base/fusion.h"
 #include "graph/graph.h"
 
 /* ---- operands ---- */
 
 /* A node has one element type: that of its REAL operands (lk__node_element). Its kernel is found by it. */
 typedef enum lk__graph_types {
-    LK__TYPE_REAL = 1, /* the element type, one for all such operands: f32, f64, or a narrower one unless lk__op_is_wide */
+    LK__TYPE_REAL =
+        1,         /* the element type, one for all such operands: f32, f64, or a narrower one unless lk__op_is_wide */
     LK__TYPE_WIDE, /* the type of sums: f32 where the element type is bf16 or f32, f64 where it is f64 */
     LK__TYPE_F64,
     LK__TYPE_I32,
     LK__TYPE_I64,
     LK__TYPE_U8,
-    LK__TYPE_ANY,   /* an output: that of input 0 */
+    LK__TYPE_ANY,      /* an output: that of input 0 */
     LK__TYPE_ANY_WIDE, /* an input of any type; bf16 is cast to f32 */
-    LK__TYPE_GIVEN, /* an output: the caller or the shape rule gives it */
-    LK__TYPE_PRODUCT, /* the output of matmul: REAL, and WIDE with the attribute sum_batch, which makes it a sum */
+    LK__TYPE_GIVEN,    /* an output: the caller or the shape rule gives it */
+    LK__TYPE_PRODUCT,  /* the output of matmul: REAL, and WIDE with the attribute sum_batch, which makes it a sum */
 } lk__graph_types;
 
 /* How an operand with four axes is stored: (N, C, H, W) row-major, or with the channels last. Others are row-major. */
@@ -104,9 +106,9 @@ typedef enum lk__graph_samples {
 
 typedef enum lk__graph_evaluation {
     LK__EVALUATE_SAME = 1,
-    LK__EVALUATE_IDENTITY,   /* its result is its first input */
+    LK__EVALUATE_IDENTITY,    /* its result is its first input */
     LK__EVALUATE_KEEPING_ALL, /* attention: its dropout keeps every element */
-    LK__EVALUATE_BY_BUFFERS, /* batch_norm: uses the running statistics instead of the batch's */
+    LK__EVALUATE_BY_BUFFERS,  /* batch_norm: uses the running statistics instead of the batch's */
 } lk__graph_evaluation;
 
 typedef enum lk__graph_recompute {
@@ -114,8 +116,14 @@ typedef enum lk__graph_recompute {
     LK__KEEP, /* its results are small, and computing them again would communicate again */
 } lk__graph_recompute;
 
-/* What its kernel can fuse: bits. */
-enum { LK__FUSE_NOTHING = 1, LK__FUSE_ACTIVATION = 2, LK__FUSE_MAX_POOL = 4, LK__FUSE_RESIDUAL = 8 };
+/* What else its kernel can compute, in this order: patterns that plan/fuse.c applies where the device has such a kernel. */
+enum { LK__FUSIONS = 2 };
+typedef struct lk__graph_fusion {
+    lk__fusion_kind kind;
+    int             operand; /* base/fusion.h says which, by kind */
+    bool late; /* after the gradients are made: of nodes of backward, or because backward reads what the neighbour gives */
+} lk__graph_fusion;
+#define LK__FUSE_NOTHING {{LK__FUSION_NONE}}
 
 /* The outputs of a loss are a sum over samples, then the weight that the mean divides by; its gradient rule gets LK__GRAD_ONE
  * instead of dy where that loss is minimised. */
@@ -139,7 +147,7 @@ typedef struct lk__graph_op {
     lk__graph_effect        effect;
     lk__graph_evaluation    evaluation;
     lk__graph_recompute     recompute;
-    unsigned                fuse;
+    lk__graph_fusion        fuse[LK__FUSIONS];
     lk__graph_loss          loss;
     /* Of a loss: appends what computes its weight without its sum, from what the weight depends on; *value -1: the weight is the number
      * of elements of operand 0. false: the graph has failed. NULL: it is no loss. */

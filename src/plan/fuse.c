@@ -1,33 +1,23 @@
-/* fuse.c - fuses an operation with the next one where the device computes both in one pass over memory. Runs before the
- * gradients are made, so that the backward of a fused operation is fused too. */
-#include "plan/plan.h"
+/* fuse.c - fuses nodes with their neighbours where the device computes both in one pass over memory: by the patterns of the operations'
+ * descriptors and the device's table of fusions.
+ *
+ * Runs twice. Before the gradients are made: where backward is derived from the fused node, which needs nothing that fusion removes. After
+ * that: nodes of backward, and patterns that keep as an output what backward reads. The parts of a fused node can be had again: split.c. */
+#include "plan/fuse.h"
 
-typedef struct uses {
-    int *count; /* by value: readers, outputs of the plan included */
-    int *last;  /* by value: its (only, when count is 1) reading node */
-} uses;
+#include "plan/readers.h"
 
-static void count_uses(const lk__plan_list *list, uses *u)
+typedef struct fuser {
+    lk_graph                *g;
+    const lk__plan_readers  *readers;
+    const lk__device_fusion *device;
+    bool                     late; /* the gradients are made */
+} fuser;
+
+static bool device_fuses(const fuser *f, const lk__graph_node *n, lk__fusion_kind kind, const lk__graph_node *next)
 {
-    const lk_graph *g = list->graph;
-    for (size_t i = 0; i < g->nodes_count; i++) {
-        if (g->nodes[i].dead) continue;
-        for (int j = 0; j < g->nodes[i].inputs; j++) {
-            int v = g->nodes[i].in[j];
-            if (v < 0) continue;
-            u->count[v]++;
-            u->last[v] = (int)i;
-        }
-    }
-    for (int i = 0; i < list->outputs_count; i++) u->count[list->outputs[i]]++;
-    for (int i = 0; i < list->numbers_count; i++)
-        if (list->numbers[i] >= 0) u->count[list->numbers[i]]++;
-}
-
-/* The only node that reads value v; NULL if there are several, or none. */
-static lk__graph_node *only_reader(lk_graph *g, const uses *u, int v)
-{
-    return v >= 0 && u->count[v] == 1 && !g->nodes[u->last[v]].dead ? &g->nodes[u->last[v]] : NULL;
+    const lk__graph_value *y = &f->g->values[next->out[0]];
+    return lk__device_fuses(f->device, n->op, kind, next->attrs.unary, y->shape.dtype);
 }
 
 static bool recompute_differs(const lk_graph *g, int a, int b)
@@ -37,87 +27,161 @@ static bool recompute_differs(const lk_graph *g, int a, int b)
     return a != b;
 }
 
-/* n gets the outputs of the node that followed it. */
-static void absorb(lk_graph *g, lk__graph_node *n, lk__graph_node *next)
+/* The first node that reads v, if it has this operation and reads nothing else at `input`; -1: any input. `only`: nothing else reads v. */
+static lk__graph_node *find_reader(const fuser *f, int v, lk__op op, int input, bool only)
 {
-    n->outputs = next->outputs;
-    for (int i = 0; i < next->outputs; i++) {
-        n->out[i] = next->out[i];
-        g->values[n->out[i]].node = (int)(n - g->nodes);
-    }
-    next->dead = true;
+    const lk__plan_readers *r = f->readers;
+    if (v < 0 || r->count[v] == 0 || (only && r->count[v] != 1)) return NULL;
+    lk__graph_node *next = &f->g->nodes[r->first[v]];
+    if (next->dead || next->op != op) return NULL;
+    for (int i = 0; i < next->inputs; i++)
+        if (next->in[i] == v && (input < 0 || input == i)) return next;
+    return NULL;
 }
 
-/* The node that the device computes together with n, if it is `op`; NULL: it is another one, or they stay two. */
-static lk__graph_node *fused_reader(lk_graph *g, const uses *u, const lk__graph_node *n, lk__op op)
+/* The only reader of n's result, of the same block of recomputation. */
+static lk__graph_node *find_next(const fuser *f, const lk__graph_node *n, lk__op op, int input)
 {
-    const lk__device_backend *device = lk__context_device(g->context)->backend;
-    lk__graph_node           *next = only_reader(g, u, n->out[0]);
-    if (!next || next->op != op || recompute_differs(g, n->block, next->block)) return NULL;
-    return device->fuses(n->op, &n->attrs, next->op, &next->attrs) ? next : NULL;
+    lk__graph_node *next = find_reader(f, n->out[0], op, input, true);
+    return next && (f->late || !recompute_differs(f->g, n->block, next->block)) ? next : NULL;
 }
 
-static void fuse_activation(lk_graph *g, const uses *u, lk__graph_node *n)
+/* Whether the value is there before node n: none of n's own, nor of a node behind it. */
+static bool is_earlier(const lk_graph *g, int v, const lk__graph_node *n)
 {
-    lk__graph_node *next = fused_reader(g, u, n, LK__OP_unary);
-    if (!next) return;
-    n->attrs.activation = next->attrs.unary;
-    int kept = n->outputs;
-    n->out[0] = next->out[0]; /* further outputs (saved statistics) remain n's */
-    g->values[n->out[0]].node = (int)(n - g->nodes);
-    n->outputs = kept;
-    next->dead = true;
+    return g->values[v].kind != LK__VALUE_RESULT || g->values[v].node <= (int)(n - g->nodes);
 }
 
-/* An addition of two values of one shape and type. */
+/* An addition that broadcasts nothing. */
 static bool adds_alike(const lk_graph *g, const lk__graph_node *add)
 {
-    const lk__graph_value *a = &g->values[add->in[0]], *b = &g->values[add->in[1]];
-    return lk__shape_equal(&a->shape, &b->shape) && a->shape.dtype == b->shape.dtype;
+    const lk__graph_shape *y = &g->values[add->out[0]].shape;
+    for (int i = 0; i < 2; i++) {
+        const lk__graph_shape *x = &g->values[add->in[i]].shape;
+        if (!lk__shape_equal(x, y) || x->dtype != y->dtype) return false;
+    }
+    return true;
 }
 
-/* n + another value that is there before n: an activation after the sum is then fused too. */
-static void fuse_residual(lk_graph *g, const uses *u, lk__graph_node *n, int at)
+static void set_input(lk__graph_node *n, int at, int value)
 {
-    lk__graph_node *next = n->attrs.activation || n->inputs > at ? NULL : fused_reader(g, u, n, LK__OP_add);
-    if (!next || !adds_alike(g, next)) return;
-    int other = next->in[0] == n->out[0] ? next->in[1] : next->in[0];
-    if (g->values[other].kind == LK__VALUE_RESULT && g->values[other].node > (int)(n - g->nodes)) return;
     for (; n->inputs < at; n->inputs++) n->in[n->inputs] = -1;
-    n->in[n->inputs++] = other;
+    n->in[at] = value;
+    n->inputs = at + 1;
+}
+
+/* Output 0 of `next` becomes that of n. */
+static void take_result(lk_graph *g, lk__graph_node *n, lk__graph_node *next)
+{
     n->out[0] = next->out[0];
     g->values[n->out[0]].node = (int)(n - g->nodes);
     next->dead = true;
 }
 
-static void fuse_pool(lk_graph *g, const uses *u, lk__graph_node *n)
+/* ---- the patterns ---- */
+
+static void fuse_sum(const fuser *f, lk__graph_node *n, int operand)
 {
-    lk__graph_node *next = fused_reader(g, u, n, LK__OP_max_pool2d);
-    if (!next) return;
-    n->attrs.pool = next->attrs.kernel;
-    absorb(g, n, next);
+    lk__graph_node *add = n->attrs.activation || n->inputs > operand ? NULL : find_next(f, n, LK__OP_add, -1);
+    if (!add || !adds_alike(f->g, add) || !device_fuses(f, n, LK__FUSION_SUM, add)) return;
+    int other = add->in[0] == n->out[0] ? add->in[1] : add->in[0];
+    if (!is_earlier(f->g, other, n)) return;
+    set_input(n, operand, other);
+    take_result(f->g, n, add);
 }
 
-lk_status lk__pass_fuse(lk__plan_list *list, bool residuals)
+/* Where a function's gradient needs its result alone, backward can be derived from the fused node; otherwise backward reads the operand. */
+static void fuse_function(const fuser *f, lk__graph_node *n)
 {
-    lk_graph   *g = list->graph;
-    lk_context *c = g->context;
-    size_t      bytes = g->values_count * sizeof(int);
-    uses        u = {lk__alloc(c, LK_MEMORY_OTHER, bytes), lk__alloc(c, LK_MEMORY_OTHER, bytes)};
-    if (u.count && u.last) {
-        count_uses(list, &u);
-        for (size_t i = 0; i < g->nodes_count; i++) {
-            lk__graph_node *n = &g->nodes[i];
-            if (n->dead) continue;
-            const lk__graph_op *op = lk__op_find(n->op);
-            unsigned            fuse = op->fuse;
-            if (fuse & LK__FUSE_RESIDUAL && residuals) fuse_residual(g, &u, n, op->inputs - 1);
-            if (fuse & LK__FUSE_ACTIVATION) fuse_activation(g, &u, n);
-            if (fuse & LK__FUSE_MAX_POOL) fuse_pool(g, &u, n);
+    lk__graph_node *next = n->attrs.activation ? NULL : find_next(f, n, LK__OP_unary, 0);
+    if (!next || f->late == lk__unary_saves_result(next->attrs.unary) || !device_fuses(f, n, LK__FUSION_FUNCTION, next))
+        return;
+    n->attrs.activation = next->attrs.unary;
+    take_result(f->g, n, next); /* further outputs (saved statistics) remain n's */
+}
+
+static void fuse_kept(const fuser *f, lk__graph_node *n, int operand)
+{
+    int             v = n->out[0];
+    lk__graph_node *next =
+        n->attrs.activation || n->outputs > operand ? NULL : find_reader(f, v, LK__OP_unary, 0, false);
+    if (!next || !device_fuses(f, n, LK__FUSION_KEPT, next)) return;
+    n->attrs.activation = next->attrs.unary;
+    take_result(f->g, n, next);
+    n->out[operand] = v;
+    n->outputs = operand + 1;
+}
+
+static void fuse_gradient(const fuser *f, lk__graph_node *n, int operand)
+{
+    lk__graph_node *next = n->attrs.activation || n->inputs > operand ? NULL : find_next(f, n, LK__OP_unary_grad, 0);
+    if (!next || !device_fuses(f, n, LK__FUSION_GRADIENT, next) || !is_earlier(f->g, next->in[1], n)) return;
+    n->attrs.activation = next->attrs.unary;
+    set_input(n, operand, next->in[1]);
+    take_result(f->g, n, next);
+}
+
+static void fuse_pool(const fuser *f, lk__graph_node *n)
+{
+    lk__graph_node     *next = find_next(f, n, LK__OP_max_pool2d, 0);
+    const lk__op_attrs *a = next ? &next->attrs : NULL;
+    if (!next || a->stride != a->kernel || a->padding || a->kernel < 2 ||
+        (n->attrs.activation && n->attrs.activation != LK__RELU) || !device_fuses(f, n, LK__FUSION_MAX_POOL, next))
+        return;
+    n->attrs.pool = a->kernel;
+    n->outputs = next->outputs;
+    for (int i = 1; i < next->outputs; i++) {
+        n->out[i] = next->out[i];
+        if (n->out[i] >= 0) f->g->values[n->out[i]].node = (int)(n - f->g->nodes);
+    }
+    take_result(f->g, n, next);
+}
+
+/* x = a + b, then n of x: one node with both results, where n is. Nothing before it may read x. */
+static void fuse_operand(const fuser *f, lk__graph_node *n, int operand)
+{
+    lk_graph *g = f->g;
+    int       x = n->in[0];
+    if (g->values[x].kind != LK__VALUE_RESULT || f->readers->first[x] != (int)(n - g->nodes) || n->inputs > operand)
+        return;
+    lk__graph_node *add = &g->nodes[g->values[x].node];
+    if (add->dead || add->op != LK__OP_add || !adds_alike(g, add) || !device_fuses(f, n, LK__FUSION_OPERAND, add))
+        return;
+    n->in[0] = add->in[0];
+    set_input(n, operand, add->in[1]);
+    n->out[n->outputs++] = x; /* after the statistics */
+    g->values[x].node = (int)(n - g->nodes);
+    add->dead = true;
+}
+
+static void fuse_node(const fuser *f, lk__graph_node *n, unsigned without)
+{
+    const lk__graph_fusion *patterns = lk__op_find(n->op)->fuse;
+    for (int i = 0; i < LK__FUSIONS && patterns[i].kind; i++) {
+        int operand = patterns[i].operand;
+        if (without >> patterns[i].kind & 1) continue;
+        if (patterns[i].kind != LK__FUSION_FUNCTION && patterns[i].late != f->late) continue;
+        switch (patterns[i].kind) {
+        case LK__FUSION_NONE: break;
+        case LK__FUSION_SUM: fuse_sum(f, n, operand); break;
+        case LK__FUSION_FUNCTION: fuse_function(f, n); break;
+        case LK__FUSION_KEPT: fuse_kept(f, n, operand); break;
+        case LK__FUSION_GRADIENT: fuse_gradient(f, n, operand); break;
+        case LK__FUSION_MAX_POOL: fuse_pool(f, n); break;
+        case LK__FUSION_OPERAND: fuse_operand(f, n, operand); break;
         }
     }
-    bool failed = !u.count || !u.last;
-    lk__free(c, LK_MEMORY_OTHER, u.count, bytes);
-    lk__free(c, LK_MEMORY_OTHER, u.last, bytes);
-    return failed ? LK_ENOMEM : LK_OK;
+}
+
+lk_status lk__pass_fuse(lk__plan_list *list, bool late, unsigned without)
+{
+    lk_graph        *g = list->graph;
+    lk__plan_readers r;
+    fuser            f = {g, &r, lk__context_device(g->context)->backend->fusions, late};
+    if (!f.device) return LK_OK;
+    lk_status status = lk__readers_find(list, late, &r);
+    for (size_t i = 0; status >= 0 && i < g->nodes_count; i++)
+        if (!g->nodes[i].dead && r.needed[i]) fuse_node(&f, &g->nodes[i], without);
+    lk__readers_free(list, &r);
+    return status;
 }

@@ -1,4 +1,5 @@
 /* plan.c - creates a plan: lays out the state, then runs the passes over a copy of the graph for each mode. */
+#include "plan/fuse.h"
 #include "plan/launch_group.h"
 
 #include "base/config.h"
@@ -93,14 +94,14 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     if (states && !(list->gradients = lk__alloc(p->context, LK_MEMORY_OTHER, states * sizeof(int)))) return LK_ENOMEM;
     freeze_groups(list->graph, config->optimizer);
     if (p->policy == LK_POLICY_BF16 && (status = lk__pass_precision(list, p->graph)) < 0) return status;
-    if (!config->no_fusion && (status = lk__pass_fuse(list, !config->sync_batch_norm)) < 0) return status;
+    unsigned without = config->sync_batch_norm ? 1u << LK__FUSION_SUM : 0; /* its normalisation adds no residual */
+    if (!config->no_fusion && (status = lk__pass_fuse(list, false, without)) < 0) return status;
     if (config->sync_batch_norm && (status = lk__pass_sync_norm(list, lk__plan_order(p))) < 0) return status;
     if ((status = lk__pass_loss_scales(p, list)) < 0) return status;
     size_t forward = list->graph->nodes_count;
     if ((status = lk__pass_loss_gradients(p, list)) < 0) return status;
     if ((status = fill_unused(list, lk__plan_rank(p) == 0)) < 0) return status;
-    if (!config->no_fusion && (status = lk__pass_fuse_residual(list)) < 0) return status;
-    if (!config->no_fusion && (status = lk__pass_fuse_gelu(list)) < 0) return status;
+    if (!config->no_fusion && (status = lk__pass_fuse(list, true, 0)) < 0) return status;
     size_t backward;
     if ((status = lk__pass_buckets(p, &backward)) < 0) return status;
     size_t sync = list->graph->nodes_count;
@@ -122,9 +123,8 @@ static lk_status plan_evaluation(lk_plan *p, const lk_plan_config *config)
     if (status < 0) return status;
     lk__pass_evaluation(list);
     if (p->policy == LK_POLICY_BF16 && (status = lk__pass_precision(list, p->graph)) < 0) return status;
-    if (!config->no_fusion && (status = lk__pass_fuse(list, true)) < 0) return status;
-    if (!config->no_fusion && (status = lk__pass_fuse_residual(list)) < 0) return status;
-    if (!config->no_fusion && (status = lk__pass_fuse_gelu(list)) < 0) return status;
+    for (int late = 0; late < 2 && !config->no_fusion; late++)
+        if ((status = lk__pass_fuse(list, late, 0)) < 0) return status;
     size_t nodes = list->graph->nodes_count;
     if ((status = lk__pass_layout(list, nodes, nodes, nodes)) < 0) return status;
     if ((status = lk__pass_launch_groups(list, p)) < 0) return status;

@@ -281,12 +281,6 @@ int       lk__plan_append(lk_graph *graph, const lk__graph_node *node); /* uncha
 /* precision.c: the policy bf16. The types of the parameters, the same for all lists; then casts in one list. */
 void      lk__precision_states(lk_graph *graph);
 lk_status lk__pass_precision(lk__plan_list *list, const lk_graph *recorded);
-/* fuse.c: fuses relu and pooling into the convolution, relu into linear and batch norm; with `residuals` additions into batch norm. */
-lk_status lk__pass_fuse(lk__plan_list *list, bool residuals);
-/* fuse_residual.c: additions before layer and RMS norms, and behind their gradients. */
-lk_status lk__pass_fuse_residual(lk__plan_list *list);
-/* fuse_gelu.c: gelu behind a linear, and its gradient behind a linear_grad_input. */
-lk_status lk__pass_fuse_gelu(lk__plan_list *list);
 /* sync_norm.c: batch norm with the statistics of all ranks and leaves. */
 lk_status lk__pass_sync_norm(lk__plan_list *list, lk__op_order order);
 /* update.c: clipping and the optimizer; sets the plan's and the states' moments. */

@@ -1,4 +1,4 @@
-/* plan/readers.h - who reads the values of a list, for passes that fuse nodes after the gradients are made. */
+/* plan/readers.h - who reads the values of a list, for the pass that fuses nodes. */
 #ifndef LK__PLAN_READERS_H
 #define LK__PLAN_READERS_H
 
@@ -11,7 +11,8 @@ typedef struct lk__plan_readers {
     size_t nodes, values;
 } lk__plan_readers;
 
-lk_status lk__readers_find(const lk__plan_list *list, lk__plan_readers *readers);
+/* gradients: they are made; before that, every node counts as needed. */
+lk_status lk__readers_find(const lk__plan_list *list, bool gradients, lk__plan_readers *readers);
 void      lk__readers_free(const lk__plan_list *list, lk__plan_readers *readers); /* also after a failure */
 
 #endif

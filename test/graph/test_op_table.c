@@ -33,9 +33,24 @@ static void every_field_of_a_descriptor_is_set(void)
         CHECK(d->shape && d->gradient && d->arithmetic && d->bytes, "%s", name);
         CHECK(is_mask(d->no_gradient, d->inputs) && is_mask(d->in_place, d->inputs) && is_mask(d->same, d->outputs),
               "%s", name);
-        CHECK(d->samples && d->runs && d->effect && d->evaluation && d->recompute && d->fuse && d->loss,
-              "%s", name);
+        CHECK(d->samples && d->runs && d->effect && d->evaluation && d->recompute && d->fuse[0].kind && d->loss, "%s",
+              name);
     }
+}
+
+/* The attribute that a pattern sets, and the operand that it adds, are the operation's. */
+static void check_fusion(const char *name, const lk__graph_op *d, const lk__graph_fusion *f)
+{
+    bool function = f->kind == LK__FUSION_FUNCTION || f->kind == LK__FUSION_KEPT || f->kind == LK__FUSION_GRADIENT;
+    bool input = f->kind == LK__FUSION_SUM || f->kind == LK__FUSION_GRADIENT || f->kind == LK__FUSION_OPERAND;
+    if (function) CHECK(d->attributes & LK__HAS(activation), "%s", name);
+    if (f->kind == LK__FUSION_MAX_POOL) CHECK(d->attributes & LK__HAS(pool), "%s", name);
+    if (input)
+        CHECK(f->operand > 0 && f->operand < d->inputs && d->in[f->operand].presence == LK__OPTIONAL, "%s: input %d",
+              name, f->operand);
+    if (f->kind == LK__FUSION_KEPT)
+        CHECK(f->operand > 0 && f->operand < d->outputs && d->out[f->operand].presence == LK__IF_READ, "%s: output %d",
+              name, f->operand);
 }
 
 /* Fields of a descriptor that depend on each other. */
@@ -45,8 +60,7 @@ static void fields_of_a_descriptor_agree(void)
         const char         *name = lk__op_name((lk__op)i);
         const lk__graph_op *d = lk__op_find((lk__op)i);
         if (d->effect == LK__EFFECT_IF_UPDATE) CHECK(d->attributes & LK__HAS(update), "%s", name);
-        if (d->fuse & LK__FUSE_ACTIVATION) CHECK(d->attributes & LK__HAS(activation), "%s", name);
-        if (d->fuse & LK__FUSE_MAX_POOL) CHECK(d->attributes & LK__HAS(pool), "%s", name);
+        for (int j = 0; j < LK__FUSIONS; j++) check_fusion(name, d, &d->fuse[j]);
         CHECK((d->weigh != NULL) == (d->loss != LK__LOSS_NO), "%s", name);
         if (d->loss != LK__LOSS_NO)
             CHECK(d->outputs >= 2 && d->out[0].types == LK__TYPE_F64 && d->out[1].types == LK__TYPE_F64, "%s", name);

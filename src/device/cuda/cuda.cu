@@ -309,18 +309,23 @@ static lk_status cuda_hash(lk__device *d, const void *memory, size_t bytes, uint
 
 /* ---- what the planner asks ---- */
 
-/* relu in the products, convolutions and batch norms; max pooling without overlap or padding in convolutions: as on the CPU;
- * residuals in norms and in gradients by the input of products. */
-static bool cuda_fuses(lk__op op, const lk__op_attrs *, lk__op next, const lk__op_attrs *next_attrs)
-{
-    if (next == LK__OP_unary) return next_attrs->unary == LK__RELU;
-    if (op == LK__OP_add) return next == LK__OP_layer_norm || next == LK__OP_rms_norm;
-    if (next == LK__OP_add)
-        return op == LK__OP_batch_norm || op == LK__OP_batch_norm_eval || op == LK__OP_layer_norm_grad ||
-               op == LK__OP_rms_norm_grad || op == LK__OP_linear_grad_input;
-    return op == LK__OP_conv2d && next == LK__OP_max_pool2d && next_attrs->stride == next_attrs->kernel &&
-           next_attrs->padding == 0 && next_attrs->kernel >= 2;
-}
+static const lk__device_fusion fusions[] = {
+    {LK__OP_linear, LK__FUSION_FUNCTION, LK__FUNCTION_BIT(LK__RELU), 0},
+    {LK__OP_conv2d, LK__FUSION_FUNCTION, LK__FUNCTION_BIT(LK__RELU), 0},
+    {LK__OP_batch_norm, LK__FUSION_FUNCTION, LK__FUNCTION_BIT(LK__RELU), 0},
+    {LK__OP_batch_norm_eval, LK__FUSION_FUNCTION, LK__FUNCTION_BIT(LK__RELU), 0},
+    {LK__OP_conv2d, LK__FUSION_MAX_POOL, 0, 0},
+    {LK__OP_batch_norm, LK__FUSION_SUM, 0, 0},
+    {LK__OP_batch_norm_eval, LK__FUSION_SUM, 0, 0},
+    {LK__OP_layer_norm, LK__FUSION_OPERAND, 0, 0},
+    {LK__OP_rms_norm, LK__FUSION_OPERAND, 0, 0},
+    {LK__OP_layer_norm_grad, LK__FUSION_SUM, 0, 0},
+    {LK__OP_rms_norm_grad, LK__FUSION_SUM, 0, 0},
+    {LK__OP_linear_grad_input, LK__FUSION_SUM, 0, 0},
+    {LK__OP_linear, LK__FUSION_KEPT, LK__FUNCTION_BIT(LK__GELU_TANH), 1u << LK_BF16},
+    {LK__OP_linear_grad_input, LK__FUSION_GRADIENT, LK__FUNCTION_BIT(LK__GELU_TANH), 1u << LK_BF16},
+    {LK__OP_COUNT, (lk__fusion_kind)0, 0, 0},
+};
 
 /* ---- opening ---- */
 
@@ -505,8 +510,7 @@ static lk__device_backend make_backend()
     b.add = lk__cuda_add;
     b.hash = cuda_hash;
     b.finite = lk__cuda_finite;
-    b.fuses = cuda_fuses;
-    b.fuses_gelu = true;
+    b.fusions = fusions;
     b.channels_last = true;
     return b;
 }

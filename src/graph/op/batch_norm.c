@@ -77,7 +77,7 @@ DESCRIBE(batch_norm){
     .effect = LK__EFFECT_IF_UPDATE,
     .evaluation = LK__EVALUATE_BY_BUFFERS,
     .recompute = LK__RECOMPUTE,
-    .fuse = LK__FUSE_ACTIVATION | LK__FUSE_RESIDUAL,
+    .fuse = {{LK__FUSION_SUM, .operand = TRAINING_RESIDUAL}, {LK__FUSION_FUNCTION}},
     .loss = LK__LOSS_NO,
     MEMORY_BOUND,
 };
@@ -117,7 +117,7 @@ DESCRIBE(batch_norm_eval){
     .effect = LK__EFFECT_NONE,
     .evaluation = LK__EVALUATE_SAME,
     .recompute = LK__RECOMPUTE,
-    .fuse = LK__FUSE_ACTIVATION | LK__FUSE_RESIDUAL,
+    .fuse = {{LK__FUSION_SUM, .operand = EVALUATION_RESIDUAL}, {LK__FUSION_FUNCTION}},
     .loss = LK__LOSS_NO,
     MEMORY_BOUND,
 };

@@ -83,13 +83,13 @@ DESCRIBE(linear){
     .effect = LK__EFFECT_NONE,
     .evaluation = LK__EVALUATE_SAME,
     .recompute = LK__RECOMPUTE,
-    .fuse = LK__FUSE_ACTIVATION,
+    .fuse = {{LK__FUSION_FUNCTION}, {LK__FUSION_KEPT, .operand = 1, .late = true}},
     .loss = LK__LOSS_NO,
     .arithmetic = linear_arithmetic,
     .bytes = lk__bytes_operands,
 };
 
-/* Residuals are added by plan/fuse_residual.c alone. */
+/* What it adds and multiplies by is set by plan/fuse.c alone. */
 DESCRIBE(linear_grad_input){
     .inputs = 4,
     .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, REQUIRED, ROWS),
@@ -100,7 +100,8 @@ DESCRIBE(linear_grad_input){
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    ORDINARY,
+    ORDINARY_BUT_FUSION(LK__SAMPLES_APART),
+    .fuse = {{LK__FUSION_SUM, .operand = 3, .late = true}, {LK__FUSION_GRADIENT, .operand = 2, .late = true}},
     .arithmetic = linear_grad_input_arithmetic,
     .bytes = lk__bytes_operands,
 };
@@ -297,7 +298,7 @@ DESCRIBE(conv2d){
     .effect = LK__EFFECT_NONE,
     .evaluation = LK__EVALUATE_SAME,
     .recompute = LK__RECOMPUTE,
-    .fuse = LK__FUSE_ACTIVATION | LK__FUSE_MAX_POOL,
+    .fuse = {{LK__FUSION_FUNCTION}, {LK__FUSION_MAX_POOL}},
     .loss = LK__LOSS_NO,
     .arithmetic = conv2d_arithmetic,
     .bytes = lk__bytes_operands,

@@ -14,9 +14,10 @@
 
 /* The fields of most operations: a kernel without effects that treats samples one by one and fuses nothing. */
 #define ORDINARY ORDINARY_WITH(LK__SAMPLES_APART)
-#define ORDINARY_WITH(how)                                                                                           \
-    .same = LK__NO_OPERAND, .samples = how, .runs = LK__RUNS_KERNEL, .effect = LK__EFFECT_NONE,                      \
-    .evaluation = LK__EVALUATE_SAME, .recompute = LK__RECOMPUTE, .fuse = LK__FUSE_NOTHING, .loss = LK__LOSS_NO
+#define ORDINARY_WITH(how) ORDINARY_BUT_FUSION(how), .fuse = LK__FUSE_NOTHING
+#define ORDINARY_BUT_FUSION(how)                                                                \
+    .same = LK__NO_OPERAND, .samples = how, .runs = LK__RUNS_KERNEL, .effect = LK__EFFECT_NONE, \
+    .evaluation = LK__EVALUATE_SAME, .recompute = LK__RECOMPUTE, .loss = LK__LOSS_NO
 
 /* Bound by memory: each operand is read or written once. */
 #define MEMORY_BOUND .arithmetic = lk__arithmetic_none, .bytes = lk__bytes_operands

@@ -99,7 +99,7 @@ static void rms_norm_gradient(lk__graph_backward *b, int dy)
     lk__grad_norm(b, LK__OP_rms_norm_grad, operands, 4, 1);
 }
 
-/* Residuals are added by plan/fuse_residual.c alone, after the gradients were derived. */
+/* Residuals are added by plan/fuse.c alone, after the gradients were derived. */
 DESCRIBE(layer_norm){
     .inputs = 4,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", WIDE, OPTIONAL, ROWS),
@@ -112,7 +112,8 @@ DESCRIBE(layer_norm){
     .gradient = layer_norm_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    ORDINARY,
+    ORDINARY_BUT_FUSION(LK__SAMPLES_APART),
+    .fuse = {{LK__FUSION_OPERAND, .operand = 3, .late = true}},
     MEMORY_BOUND,
 };
 
@@ -129,7 +130,8 @@ DESCRIBE(layer_norm_grad){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 5,
-    ORDINARY,
+    ORDINARY_BUT_FUSION(LK__SAMPLES_APART),
+    .fuse = {{LK__FUSION_SUM, .operand = 5, .late = true}},
     MEMORY_BOUND,
 };
 
@@ -145,7 +147,8 @@ DESCRIBE(rms_norm){
     .gradient = rms_norm_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    ORDINARY,
+    ORDINARY_BUT_FUSION(LK__SAMPLES_APART),
+    .fuse = {{LK__FUSION_OPERAND, .operand = 2, .late = true}},
     MEMORY_BOUND,
 };
 
@@ -161,7 +164,8 @@ DESCRIBE(rms_norm_grad){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 4,
-    ORDINARY,
+    ORDINARY_BUT_FUSION(LK__SAMPLES_APART),
+    .fuse = {{LK__FUSION_SUM, .operand = 4, .late = true}},
     MEMORY_BOUND,
 };
 
