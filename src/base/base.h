@@ -57,11 +57,13 @@ struct lk__pool *lk__context_pool(lk_context *context);
 int  lk__context_reading(const lk_context *context);
 void lk__context_add_reading(lk_context *context, int change);
 
-/* The device of a context. Devices are a layer of their own (device/device.h), which defines open and close; they are declared here
- * because a context opens its device. name NULL: LOCKSTEP_DEVICE, or the CPU. LK_EUNSUPPORTED: there is no such device. */
+/* A context without a device, from a config that was read; and freeing it, after its device. lk_context_create, which opens the device, is
+ * in device/context.c: nothing in base calls a device. */
+lk_status lk__context_make(const lk_context_config *config, lk_context **context);
+void      lk__context_drop(lk_context *context);
+/* The device that was opened for it. */
 struct lk__device *lk__context_device(const lk_context *context);
-lk_status          lk__device_open(lk_context *context, const char *name, bool plans_only, struct lk__device **device);
-void               lk__device_close(struct lk__device *device); /* NULL is fine */
+void               lk__context_set_device(lk_context *context, struct lk__device *device);
 
 /* The known name closest to `name` by edit distance, or NULL when none is close. */
 const char *lk__suggest(const char *name, const char *const *known, size_t count);

@@ -1,6 +1,5 @@
 /* context.c - the context: allocation by purpose, each thread's latest failure message, the log sink, the pool. */
 #define _GNU_SOURCE
-#include "base/config.h"
 #include "base/environment.h"
 #include "base/isa.h"
 #include "base/limits.h"
@@ -102,44 +101,40 @@ static lk_status choose_isa_and_threads(const lk_context_config *config, const c
     return LK_OK;
 }
 
-lk_status lk_context_create(const lk_context_config *given, lk_context **context)
+lk_status lk__context_make(const lk_context_config *config, lk_context **context)
 {
-    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
-    const char       *isa = NULL;
-    int               threads = 1;
+    const char *isa = NULL;
+    int         threads = 1;
     *context = NULL;
-    lk_status status = LK__CONFIG_READ(NULL, lk_context_config, given, &config);
     lk__pin_to_assigned(); /* before the pool counts its cores and starts its threads */
-    if (status < 0 || (status = choose_isa_and_threads(&config, &isa, &threads)) < 0) return status;
-    lk_allocator allocator = config.allocator;
+    lk_status status = choose_isa_and_threads(config, &isa, &threads);
+    if (status < 0) return status;
+    lk_allocator allocator = config->allocator;
     if (!allocator.alloc || !allocator.free) allocator = (lk_allocator){default_alloc, default_free, NULL};
     lk_context *c = allocator.alloc(allocator.user, sizeof *c, LK__ALIGN);
     if (!c) return lk__fail(NULL, LK_ENOMEM, "out of memory for a context");
     memset(c, 0, sizeof *c);
     c->allocator = allocator;
-    c->log = config.log;
-    c->log_user = config.log_user;
+    c->log = config->log;
+    c->log_user = config->log_user;
     c->isa = isa;
-    c->overcommits = config.overcommit || config.allocator.alloc;
+    c->overcommits = config->overcommit || config->allocator.alloc;
     c->limits_root = "";
     c->created = nanoseconds();
     if (!(c->environment = lk__environment_read(&allocator)))
         status = lk__fail(c, LK_ENOMEM, "there is no memory for a context");
     if (status >= 0) status = lk__pool_create(c, threads, &c->pool);
-    if (status >= 0) status = lk__device_open(c, config.device, config.plans_only != 0, &c->device);
     if (status < 0) {
         lk__fail(NULL, status, "%s", lk_context_error(c));
-        lk_context_free(c);
+        lk__context_drop(c);
         return status;
     }
     *context = c;
     return LK_OK;
 }
 
-void lk_context_free(lk_context *c)
+void lk__context_drop(lk_context *c)
 {
-    if (!c) return;
-    lk__device_close(c->device);
     lk__pool_free(c->pool);
     lk_allocator allocator = c->allocator;
     lk__environment_values_free(&allocator, c->environment);
@@ -293,6 +288,7 @@ lk_status lk__context_read_environment(lk_context *c)
 }
 
 struct lk__device *lk__context_device(const lk_context *c) { return c->device; }
+void               lk__context_set_device(lk_context *c, struct lk__device *device) { c->device = device; }
 
 void lk__context_limits(const lk_context *c, lk__memory_limits *limits)
 {

@@ -89,7 +89,7 @@ void lk_comm_abort(lk_comm *c, const char *why) { lk__comm_abort_for(c, c->rank,
 void lk_comm_busy_begin(lk_comm *c, const char *what) { c->backend->busy(c, what ? what : "long work"); }
 void lk_comm_busy_end(lk_comm *c) { c->backend->busy(c, NULL); }
 
-bool lk__comm_reaches_host(const lk__device_backend *device) { return device->host; }
+bool lk__comm_reaches_host(const lk__device_backend *device) { return device->memory.host; }
 
 bool lk__comm_reaches(const lk_comm *c, const lk__device *device) { return c->backend->reaches(device->backend); }
 

@@ -11,7 +11,8 @@
 
 enum { PART = 1 << 20, ALIGNED = 256 }; /* bytes that are packed at a time; of a field's first sample */
 
-_Static_assert((int)LK__DEVICE_FIELDS == LK_MAX_FIELDS && (int)LK__DEVICE_CHANNELS == LK_MAX_CHANNELS, "device.h");
+_Static_assert((int)LK__DEVICE_FIELDS == LK_MAX_FIELDS && (int)LK__DEVICE_CHANNELS == LK_MAX_CHANNELS,
+               "device/batch.h");
 
 /* ---- what it can do ---- */
 
@@ -19,7 +20,7 @@ _Static_assert((int)LK__DEVICE_FIELDS == LK_MAX_FIELDS && (int)LK__DEVICE_CHANNE
 static const char *changes_refused(const lk__device *device, const lk_loader_config *c)
 {
     const lk_transform *t = &c->transform;
-    if (!device->backend->gather) return "kernels run on the CPU";
+    if (!device->backend->kernels.gather) return "kernels run on the CPU";
     if (lk__transform_mixes(t)) return "mixup is computed by the host";
     if (lk__transform_scratch(c) > 0)
         return "random resized crops, rotations and color jitter are computed by the host";

@@ -1,9 +1,10 @@
-/* data/gather.h - batches that a device makes itself (device.h, lk__device_gather): which ones it can make, and what it needs in its memory:
+/* data/gather.h - batches that a device makes itself (device/batch.h): which ones it can make, and what it needs in its memory:
  * the samples of the whole set, or the table by which it converts bytes. */
 #ifndef LK__GATHER_H
 #define LK__GATHER_H
 
 #include "data/dataset.h"
+#include "device/batch.h"
 #include "device/device.h"
 
 /* Why the device cannot make a loader's batches from the whole set in its memory: a clause; NULL: it can. config is valid. */

@@ -121,7 +121,7 @@ void lk_context_device_memory(const lk_context *c, size_t *available, size_t *to
 {
     lk__device *device = lk__context_device(c);
     *available = *total = 0;
-    if (device->backend->available) device->backend->available(device, available, total);
+    if (device->backend->memory.available) device->backend->memory.available(device, available, total);
 }
 
 const char *lk_context_device(const lk_context *c) { return lk__context_device(c)->backend->name; }
@@ -130,21 +130,21 @@ lk_status lk_device_measure(lk_context *c, lk_dtype type, lk_device_speed *speed
 {
     lk__device *d = lk__context_device(c);
     *speed = (lk_device_speed){0};
-    if (!d->backend->measure)
+    if (!d->backend->kernels.measure)
         return lk__fail(c, LK_EUNSUPPORTED, "the speed of the device %s is not measured", d->backend->name);
-    return d->backend->measure(d, type, speed);
+    return d->backend->kernels.measure(d, type, speed);
 }
 
 lk_status lk__device_alloc(lk__device *d, lk_memory kind, size_t bytes, char **memory)
 {
-    lk_status status = bytes && d->backend->check ? d->backend->check(d) : LK_OK;
-    *memory = bytes && status >= 0 ? d->backend->alloc(d, kind, bytes) : NULL;
+    lk_status status = bytes && d->backend->memory.check ? d->backend->memory.check(d) : LK_OK;
+    *memory = bytes && status >= 0 ? d->backend->memory.alloc(d, kind, bytes) : NULL;
     return status < 0 ? status : bytes && !*memory ? LK_ENOMEM : LK_OK;
 }
 
 void lk__device_free(lk__device *d, lk_memory kind, void *memory, size_t bytes)
 {
-    if (memory) d->backend->free(d, kind, memory, bytes);
+    if (memory) d->backend->memory.free(d, kind, memory, bytes);
 }
 
 /* Bytes of the host's memory from which on they are compared with what is available, which takes some 0.1 ms: pages are zero and take no
@@ -165,12 +165,12 @@ lk_status lk__device_alloc_parts(lk__device *d, const lk__device_part *parts, in
     lk_status status = LK_OK;
     *block = NULL;
     for (int i = 0; i < count; i++) *parts[i].memory = NULL;
-    if (!d->backend->available && bytes >= CHECKED) status = lk_context_check_memory(d->context, NULL, bytes);
+    if (!d->backend->memory.available && bytes >= CHECKED) status = lk_context_check_memory(d->context, NULL, bytes);
     if (status < 0) return status;
-    if (d->backend->together) status = lk__device_alloc(d, LK_MEMORY_OTHER, bytes, block);
+    if (d->backend->memory.one_block) status = lk__device_alloc(d, LK_MEMORY_OTHER, bytes, block);
     if (*block) lk__account(d->context, LK_MEMORY_OTHER, -(ptrdiff_t)bytes);
     for (int i = 0; i < count && status >= 0; i++) {
-        if (!d->backend->together) {
+        if (!d->backend->memory.one_block) {
             status = lk__device_alloc(d, parts[i].kind, parts[i].bytes, parts[i].memory);
         } else if (parts[i].bytes) {
             *parts[i].memory = *block + at;
@@ -198,15 +198,15 @@ void lk__device_free_parts(lk__device *d, const lk__device_part *parts, int coun
 lk_status lk__device_read(lk__device *d, lk__device_stream *stream, void *host, const void *from, size_t bytes)
 {
     if (bytes == 0) return LK_OK;
-    lk_status status = d->backend->copy_out(d, stream, host, from, bytes);
-    return status < 0 ? status : d->backend->stream_wait(d, stream);
+    lk_status status = d->backend->memory.copy_out(d, stream, host, from, bytes);
+    return status < 0 ? status : d->backend->memory.stream_wait(d, stream);
 }
 
 lk_status lk__device_write(lk__device *d, lk__device_stream *stream, void *to, const void *host, size_t bytes)
 {
     if (bytes == 0) return LK_OK;
-    lk_status status = d->backend->copy_in(d, stream, to, host, bytes);
-    return status < 0 ? status : d->backend->stream_wait(d, stream);
+    lk_status status = d->backend->memory.copy_in(d, stream, to, host, bytes);
+    return status < 0 ? status : d->backend->memory.stream_wait(d, stream);
 }
 
 lk_status lk__device_cast(lk__device *d, lk__device_stream *stream, void *from, lk_dtype type, void *to, lk_dtype as,
@@ -217,7 +217,7 @@ lk_status lk__device_cast(lk__device *d, lk__device_stream *stream, void *from, 
                   .attrs = &none, .inputs = 1, .outputs = 1, .pool = lk__context_pool(d->context), .device = d, .stream = stream};
     call.in[0] = (lk__kernel_operand){.data = from, .dtype = type, .rank = 1, .dims = {elements}};
     call.out[0] = (lk__kernel_operand){.data = to, .dtype = as, .rank = 1, .dims = {elements}};
-    lk__device_kernel kernel = d->backend->find(d, LK__OP_cast, LK_F32, &call);
+    lk__device_kernel kernel = d->backend->kernels.find(d, LK__OP_cast, LK_F32, &call);
     if (!kernel.run)
         return lk__fail(d->context, LK_EUNSUPPORTED, "the device %s does not convert %s to %s", d->backend->name,
                         lk_dtype_name(type), lk_dtype_name(as));

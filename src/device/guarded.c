@@ -226,7 +226,7 @@ static lk__device_kernel guarded_find(lk__device *d, lk__op op, lk_dtype element
 {
     guarded          *g = (guarded *)d;
     guarded_kernel   *kernel = &g->kernels[element][op];
-    lk__device_kernel cpu = lk__device_cpu.find(d, op, element, call);
+    lk__device_kernel cpu = lk__device_cpu.kernels.find(d, op, element, call);
     if (!cpu.run) return cpu;
     pthread_mutex_lock(&g->lock);
     if (!kernel->device) *kernel = (guarded_kernel){g, cpu};
@@ -244,21 +244,21 @@ static lk_status guarded_add(lk__device *d, lk__device_stream *stream, void *out
     void       *to = translate(g, out);
     for (int i = 0; i < n; i++)
         if (!(own[i] = translate(g, in[i]))) return fail_address(g, in[i], "an array to add");
-    return to ? lk__device_cpu.add(d, stream, to, own, n, count, type) : fail_address(g, out, "a sum");
+    return to ? lk__device_cpu.kernels.add(d, stream, to, own, n, count, type) : fail_address(g, out, "a sum");
 }
 
 static lk_status guarded_hash(lk__device *d, const void *memory, size_t bytes, uint64_t seed, uint64_t *hash)
 {
     const void *own = bytes ? translate((guarded *)d, memory) : memory;
     if (!own && bytes) return fail_address((guarded *)d, memory, "what is hashed");
-    return lk__device_cpu.hash(d, own, bytes, seed, hash);
+    return lk__device_cpu.kernels.hash(d, own, bytes, seed, hash);
 }
 
 static lk_status guarded_finite(lk__device *d, const void *memory, int64_t elements, lk_dtype type, bool *finite)
 {
     const void *own = elements ? translate((guarded *)d, memory) : memory;
     if (!own && elements) return fail_address((guarded *)d, memory, "what is checked");
-    return lk__device_cpu.finite(d, own, elements, type, finite);
+    return lk__device_cpu.kernels.finite(d, own, elements, type, finite);
 }
 
 /* ---- opening; streams, events and what the planner asks are the CPU's ---- */
@@ -290,45 +290,59 @@ static void guarded_close(lk__device *d)
 
 static lk_status stream_create(lk__device *d, lk__device_stream **stream)
 {
-    return lk__device_cpu.stream_create(d, stream);
+    return lk__device_cpu.memory.stream_create(d, stream);
 }
-static void      stream_free(lk__device *d, lk__device_stream *stream) { lk__device_cpu.stream_free(d, stream); }
-static lk_status stream_wait(lk__device *d, lk__device_stream *stream) { return lk__device_cpu.stream_wait(d, stream); }
-static lk_status event_create(lk__device *d, lk__device_event **event) { return lk__device_cpu.event_create(d, event); }
-static void      event_free(lk__device *d, lk__device_event *event) { lk__device_cpu.event_free(d, event); }
+static void      stream_free(lk__device *d, lk__device_stream *stream) { lk__device_cpu.memory.stream_free(d, stream); }
+static lk_status stream_wait(lk__device *d, lk__device_stream *stream)
+{
+    return lk__device_cpu.memory.stream_wait(d, stream);
+}
+static lk_status event_create(lk__device *d, lk__device_event **event)
+{
+    return lk__device_cpu.memory.event_create(d, event);
+}
+static void      event_free(lk__device *d, lk__device_event *event) { lk__device_cpu.memory.event_free(d, event); }
 static lk_status event_use(lk__device *d, lk__device_event *event, lk__device_stream *stream)
 {
-    return lk__device_cpu.event_record(d, event, stream);
+    return lk__device_cpu.memory.event_record(d, event, stream);
 }
-static lk_status event_sync(lk__device *d, lk__device_event *event) { return lk__device_cpu.event_sync(d, event); }
-
+static lk_status event_sync(lk__device *d, lk__device_event *event)
+{
+    return lk__device_cpu.memory.event_sync(d, event);
+}
 const lk__device_backend lk__device_guarded = {
     .name = "guarded",
     .text = "the CPU over memory that only it can access, to test that nothing else does",
-    .host = false,
-    .rates = {30e9, 10e9}, /* the CPU's, so that plans are equal */
     .open = guarded_open,
     .close = guarded_close,
-    .alloc = guarded_alloc,
-    .free = guarded_free,
-    .alloc_host = guarded_alloc_host,
-    .free_host = guarded_free_host,
-    .copy_in = guarded_copy_in,
-    .copy_out = guarded_copy_out,
-    .copy = guarded_copy,
-    .fill = guarded_fill,
-    .stream_create = stream_create,
-    .stream_free = stream_free,
-    .stream_wait = stream_wait,
-    .event_create = event_create,
-    .event_free = event_free,
-    .event_record = event_use,
-    .event_wait = event_use,
-    .event_sync = event_sync,
-    .find = guarded_find,
-    .add = guarded_add,
-    .hash = guarded_hash,
-    .finite = guarded_finite,
-    .fusions = lk__cpu_fusions,
-    .channels_last = true,
+    .memory =
+        {
+            .host = false,
+            .alloc = guarded_alloc,
+            .free = guarded_free,
+            .alloc_host = guarded_alloc_host,
+            .free_host = guarded_free_host,
+            .copy_in = guarded_copy_in,
+            .copy_out = guarded_copy_out,
+            .copy = guarded_copy,
+            .fill = guarded_fill,
+            .stream_create = stream_create,
+            .stream_free = stream_free,
+            .stream_wait = stream_wait,
+            .event_create = event_create,
+            .event_free = event_free,
+            .event_record = event_use,
+            .event_wait = event_use,
+            .event_sync = event_sync,
+        },
+    .kernels =
+        {
+            .rates = {30e9, 10e9}, /* the CPU's, so that plans are equal */
+            .find = guarded_find,
+            .add = guarded_add,
+            .hash = guarded_hash,
+            .finite = guarded_finite,
+            .fusions = lk__cpu_fusions,
+            .channels_last = true,
+        },
 };

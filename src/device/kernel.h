@@ -84,7 +84,7 @@ typedef struct lk__kernel_call {
     const lk__kernel_step *step_memory; /* the same in the device's memory: its contents change after a kernel was queued */
     const lk__kernel_leaves  *leaves;   /* NULL: the batch is one leaf */
     lk__kernel_invalid_id    *invalid;  /* receives an id out of range; NULL: not reported */
-    const void               *prepared; /* by the kernel, before its first run (device.h) */
+    const void               *prepared; /* by the kernel, before its first run (device/kernels.h) */
     const lk__kernel_custom  *custom;   /* of a user's operation; NULL: the operation is built in */
     struct lk__device        *device;   /* that runs it */
     struct lk__device_stream *stream;   /* in whose order it runs */

@@ -20,7 +20,7 @@ typedef enum lk__device_group_kind {
     LK__GROUP_OF_GRADIENTS, /* both gradients of a linear layer, [relu's of that of its input, which it may replace] */
     LK__GROUP_OF_SCALE,     /* square sums of all gradients, their sum, and the scale of the gradients */
     LK__GROUP_OF_UPDATE,    /* one optimizer for parameters that follow each other */
-    LK__GROUP_OF_STEP_END,  /* the scale of the gradients without a norm, then one optimizer for all: device.h's end_step */
+    LK__GROUP_OF_STEP_END,  /* the scale of the gradients without a norm, then one optimizer for all: device/recording.h's end_step */
     LK__GROUP_KINDS
 } lk__device_group_kind;
 

@@ -34,7 +34,7 @@ static size_t list_gradients(const lk__plan_list *list, gradient *all)
 static double gap_seconds(const lk_plan *p, const gradient *before, const gradient *next)
 {
     const lk_graph        *g = p->train.graph;
-    const lk__device_rates rates = p->device->backend->rates;
+    const lk__device_rates rates = p->device->backend->kernels.rates;
     double                 seconds = 0;
     for (int i = before->node + 1; i <= next->node; i++)
         if (!g->nodes[i].dead) seconds += lk__node_seconds(g, &g->nodes[i], rates.flops, rates.memory);

@@ -177,7 +177,7 @@ lk_status lk__pass_fuse(lk__plan_list *list, bool late, unsigned without)
 {
     lk_graph        *g = list->graph;
     lk__plan_readers r;
-    fuser            f = {g, &r, lk__context_device(g->context)->backend->fusions, late};
+    fuser            f = {g, &r, lk__context_device(g->context)->backend->kernels.fusions, late};
     if (!f.device) return LK_OK;
     lk_status status = lk__readers_find(list, late, &r);
     for (size_t i = 0; status >= 0 && i < g->nodes_count; i++)

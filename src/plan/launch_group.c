@@ -235,7 +235,7 @@ static lk_status ask_device(const finder *f, const lk__plan_launch *g, bool *sup
 {
     const lk_graph                *graph = f->list->graph;
     lk__device                    *device = lk__context_device(graph->context);
-    const lk__device_group_kernel *kernel = &device->backend->group_kernels[g->kind];
+    const lk__device_group_kernel *kernel = &device->backend->kernels.group_kernels[g->kind];
     size_t                         bytes = (size_t)g->count * sizeof(lk__kernel_call);
     lk__plan_group_calls           calls = {.bytes = 0};
     *supported = false;
@@ -313,7 +313,7 @@ static bool generates(const lk__plan_list *list)
 lk_status lk__pass_launch_groups(lk__plan_list *list, const lk_plan *p)
 {
     lk_status status = LK_OK;
-    if (!p->device->backend->group_kernels) return LK_OK;
+    if (!p->device->backend->kernels.group_kernels) return LK_OK;
     if (list == &p->evaluate)
         return generates(list) ? find_groups(list, 0, list->end[LK_EVALUATE], LK__GROUP_OF_NORM, LK__GROUP_OF_ATTENTION)
                                : LK_OK;

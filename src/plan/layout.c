@@ -7,7 +7,7 @@
 /* Images are stored as the device wants them. */
 static lk__graph_layout device_layout(const lk_graph *g, lk__graph_layout layout)
 {
-    bool last = lk__context_device(g->context)->backend->channels_last;
+    bool last = lk__context_device(g->context)->backend->kernels.channels_last;
     return layout == LK__LAYOUT_LAST && !last ? LK__LAYOUT_ROWS : layout;
 }
 

@@ -51,7 +51,7 @@ lk__device_kernel lk__plan_kernel(const lk_graph *g, const lk__graph_node *n, lk
 {
     lk__device *device = lk__context_device(g->context);
     lk__plan_call_at_capacity(g, n, call);
-    return device->backend->find(device, n->op, lk__node_element(g, n), call);
+    return device->backend->kernels.find(device, n->op, lk__node_element(g, n), call);
 }
 
 static int new_storage(memory *m, const storage *s)

@@ -5,6 +5,7 @@
 
 #include "base/split.h"
 #include "comm/mesh.h"
+#include "device/batch.h"
 #include "device/device.h"
 #include "graph/op.h"
 #include "plan/state_slices.h"
@@ -107,7 +108,7 @@ typedef struct lk__plan_bucket {
         result; /* of the training graph; result: what its collective makes, this rank's slice with shared state */
 } lk__plan_bucket;
 
-/* Where inputs come from: the caller binds them, or the device makes them (device.h, lk__device_gather). */
+/* Where inputs come from: the caller binds them, or the device makes them (device/batch.h). */
 typedef enum lk__plan_inputs {
     LK__INPUTS_BOUND,
     LK__INPUTS_BY_ID, /* from a set in its memory */
@@ -162,7 +163,7 @@ struct lk_plan {
     int              syncs;            /* collectives within forward and backward: synchronised batch norm */
     lk__plan_source  source;           /* of its inputs */
 
-    /* The algorithms that its kernels use, where the device measures them: lines of text (device.h, choose_list). Before a program is
+    /* The algorithms that its kernels use, where the device measures them: lines of text (device/kernels.h, choose_list). Before a program is
      * made, those that it is to use; NULL: none. */
     char  *algorithms;
     size_t algorithms_bytes; /* of the allocation */

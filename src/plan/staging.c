@@ -37,7 +37,7 @@ size_t lk__plan_staging_bytes(const lk_plan *p)
 
 bool lk__plan_queues(const lk_plan *p)
 {
-    return p->trains && p->device->backend->record_begin && lk__plan_ranks(p) == 1 && !p->parallel.leaves &&
+    return p->trains && p->device->backend->recording.record_begin && lk__plan_ranks(p) == 1 && !p->parallel.leaves &&
            p->slots == 1 && p->losses_count == 0; /* of several losses the host computes the weights first */
 }
 

@@ -16,8 +16,8 @@ lk_status lk__run_add_sets(lk_program *p, const lk__schedule_run *run, size_t at
     (void)next;
     lk_status status = lk__timeline_before(p, p->stream);
     if (status >= 0)
-        status = p->device->backend->add(p->device, p->stream, (char *)in[0], in, 2, b->bytes / lk_dtype_size(b->dtype),
-                                         b->dtype);
+        status = p->device->backend->kernels.add(p->device, p->stream, (char *)in[0], in, 2,
+                                                 b->bytes / lk_dtype_size(b->dtype), b->dtype);
     lk__run_unit unit = {.name = lk__action_name(LK__DO_ADD_SETS), .work = LK__WORK_KERNEL};
     return status < 0 ? status : lk__timeline_after(p, p->stream, &unit);
 }

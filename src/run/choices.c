@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-static bool chooses(const lk_program *p) { return p->device->backend->choose_begin != NULL; }
+static bool chooses(const lk_program *p) { return p->device->backend->kernels.choose_begin != NULL; }
 
 /* ---- before kernels are prepared ---- */
 
@@ -32,8 +32,8 @@ lk_status lk__choices_begin(lk_program *p)
     if (follows && p->first_chooses) status = receive_list(p);
     if (p->comm && !follows && chooses(p)) lk_comm_busy_begin(p->comm, "choosing algorithms");
     if (status < 0 || !chooses(p)) return status;
-    return p->device->backend->choose_begin(p->device, p->plan->algorithms, follows ? "rank 0" : "the checkpoint",
-                                            follows);
+    return p->device->backend->kernels.choose_begin(p->device, p->plan->algorithms,
+                                                    follows ? "rank 0" : "the checkpoint", follows);
 }
 
 /* ---- afterwards ---- */
@@ -42,10 +42,10 @@ lk_status lk__choices_begin(lk_program *p)
 static lk_status take_list(lk_program *p, bool *apart)
 {
     const lk__device_backend *backend = p->device->backend;
-    size_t                    bytes = backend->choose_list(p->device, NULL, 0, apart) + 1;
+    size_t                    bytes = backend->kernels.choose_list(p->device, NULL, 0, apart) + 1;
     char                     *text = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
     if (!text) return LK_ENOMEM;
-    (void)backend->choose_list(p->device, text, bytes, apart);
+    (void)backend->kernels.choose_list(p->device, text, bytes, apart);
     lk_status status = lk__plan_set_algorithms(p->plan, text, bytes - 1);
     lk__free(p->context, LK_MEMORY_OTHER, text, bytes);
     return status;

@@ -262,7 +262,8 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     p->device->by_heuristic |= plan->parallel.leaves > 0;
     p->waits = lk__environment_flag(c, LK__ENV_LOCKSTEP_DEVICE_SYNC);
     if ((status = make_groups(p, comm)) < 0 ||
-        (status = p->device->backend->stream_create(p->device, &p->stream)) < 0 || (status = lk__regions_create(p)) < 0)
+        (status = p->device->backend->memory.stream_create(p->device, &p->stream)) < 0 ||
+        (status = lk__regions_create(p)) < 0)
         goto fail;
     if (p->comm && (status = lk__verify_plans(plan, p->comm, &p->first_chooses, &p->group.overlaps)) < 0) goto fail;
     if (p->comm && (status = lk__verify_order(p)) < 0) goto fail;
@@ -293,8 +294,8 @@ void lk_program_free(lk_program *p)
     lk_context *c = p->context;
     size_t      inputs = p->values * sizeof *p->bound;
     if (p->stream)
-        (void)p->device->backend->stream_wait(p->device,
-                                              p->stream); /* a step may still be queued: it uses what is freed */
+        (void)p->device->backend->memory.stream_wait(p->device,
+                                                     p->stream); /* a step may still be queued: it uses what is freed */
     lk__timeline_free(p);
     lk__launch_free(p);
     lk__queue_free(p);
@@ -317,7 +318,7 @@ void lk_program_free(lk_program *p)
     lk__losses_free(p);
     lk__plan_schedule_free(c, &p->step_schedule);
     lk__plan_schedule_free(c, &p->held_schedule);
-    p->device->backend->stream_free(p->device, p->stream);
+    p->device->backend->memory.stream_free(p->device, p->stream);
     lk__free(c, LK_MEMORY_OTHER, p->leaf_memory, p->leaf_bytes);
     lk__free(c, LK_MEMORY_OTHER, p->trace_names, p->trace_names_bytes);
     lk__free(c, LK_MEMORY_OTHER, p->numbers, numbers_bytes(p));

@@ -4,6 +4,7 @@
 #define LK__GENERATOR_INTERFACE_H
 
 #include "device/device.h"
+#include "device/tokens.h"
 
 #include <lockstep/program.h>
 

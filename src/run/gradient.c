@@ -108,7 +108,7 @@ static lk_status run_over_gradients(const lk_program *p, lk__op op, double facto
                                .stream = p->stream};
     call.out[0] = all;
     if (op == LK__OP_scale) call.in[call.inputs++] = all;
-    lk__device_kernel kernel = p->device->backend->find(p->device, op, real, &call);
+    lk__device_kernel kernel = p->device->backend->kernels.find(p->device, op, real, &call);
     lk_status         status = LK_EUNSUPPORTED;
     if (!kernel.run || (kernel.prepare && (status = kernel.prepare(p->device, &kernel, &call)) < 0))
         return lk__fail(p->context, status, "the device %s has no kernel to change gradients",

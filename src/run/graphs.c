@@ -20,14 +20,14 @@ struct lk__run_graphs {
 
 lk_status lk__graphs_create(lk_program *p)
 {
-    if (!p->device->backend->record_begin) return LK_OK;
+    if (!p->device->backend->recording.record_begin) return LK_OK;
     p->graphs = lk__alloc(p->context, LK_MEMORY_OTHER, sizeof *p->graphs);
     return p->graphs ? LK_OK : LK_ENOMEM;
 }
 
 static void forget(const lk_program *p, recording *r)
 {
-    if (r->graph) p->device->backend->graph_free(p->device, r->graph);
+    if (r->graph) p->device->backend->recording.graph_free(p->device, r->graph);
     *r = (recording){.used = 0};
 }
 
@@ -61,13 +61,13 @@ static lk_status record(lk_program *p, recording *r, lk__run_issue issue)
 {
     const lk__device_backend *backend = p->device->backend;
     lk_status                 status = lk__timeline_by_reports(p) ? lk__timeline_record(p, &r->units) : LK_OK;
-    if (status >= 0) status = backend->record_begin(p->device, p->stream);
+    if (status >= 0) status = backend->recording.record_begin(p->device, p->stream);
     lk_status issued = status < 0 ? status : issue(p, &r->key);
     lk__timeline_record_end(p);
     if (status < 0) return status;
-    status = backend->record_end(p->device, p->stream, &r->graph);
+    status = backend->recording.record_end(p->device, p->stream, &r->graph);
     if (issued >= 0) return status;
-    if (status >= 0) backend->graph_free(p->device, r->graph);
+    if (status >= 0) backend->recording.graph_free(p->device, r->graph);
     r->graph = NULL;
     return issued;
 }
@@ -82,10 +82,10 @@ lk_status lk__run_recorded(lk_program *p, const lk__run_key *key, lk__run_issue 
     r->used = ++p->graphs->uses;
     if (!again) return issue(p, key);
     if (reports && r->graph && !r->units) { /* recorded again, as it is not known which kernel is whose */
-        p->device->backend->graph_free(p->device, r->graph);
+        p->device->backend->recording.graph_free(p->device, r->graph);
         r->graph = NULL;
     }
     lk_status status = r->graph ? LK_OK : record(p, r, issue);
     if (status >= 0 && reports) status = lk__timeline_ran(p, r->units);
-    return status < 0 ? status : p->device->backend->graph_run(p->device, p->stream, r->graph);
+    return status < 0 ? status : p->device->backend->recording.graph_run(p->device, p->stream, r->graph);
 }

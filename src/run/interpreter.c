@@ -138,7 +138,7 @@ lk_status lk__run_call(lk_program *p, lk__run_instruction *in)
 static lk_status run_and_wait(lk_program *p, const lk__run_list *list, lk__run_instruction *in)
 {
     lk_status status = in->issue(p, in);
-    if (status >= 0) status = p->device->backend->stream_wait(p->device, p->stream);
+    if (status >= 0) status = p->device->backend->memory.stream_wait(p->device, p->stream);
     if (status >= 0) return LK_OK;
     const lk_graph       *g = list->planned->graph;
     const lk__graph_node *n = &g->nodes[in->node];
@@ -154,7 +154,7 @@ static inline lk_status run_kernel(lk_program *p, const lk__run_list *list, lk__
     if ((!p->profile && !p->trace) || lk__timeline_on(p)) return in->issue(p, in);
     double    start = lk__now();
     lk_status status = in->issue(p, in);
-    if (status >= 0) status = p->device->backend->stream_wait(p->device, p->stream);
+    if (status >= 0) status = p->device->backend->memory.stream_wait(p->device, p->stream);
     double end = lk__now();
     in->seconds += end - start;
     in->runs++;

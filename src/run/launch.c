@@ -63,7 +63,8 @@ static const lk__run_launch *find_group(lk_program *p, const lk__run_list *list,
     int number = list->instructions[at].launch;
     if (number < 0 || !list->launches || list->launches[number].last >= limit) return NULL;
     const lk__device_group *group = &list->launches[number].calls.group;
-    return p->device->backend->group_kernels[group->kind].supports(p->device, group) ? &list->launches[number] : NULL;
+    return p->device->backend->kernels.group_kernels[group->kind].supports(p->device, group) ? &list->launches[number]
+                                                                                             : NULL;
 }
 
 lk_status lk__launch_group(lk_program *p, const lk__run_list *list, size_t at, size_t limit, size_t *end, bool *launched)
@@ -72,7 +73,7 @@ lk_status lk__launch_group(lk_program *p, const lk__run_list *list, size_t at, s
     *launched = launch != NULL;
     if (!launch) return LK_OK;
     *end = launch->last + 1;
-    return p->device->backend->group_kernels[launch->calls.group.kind].run(p->device, &launch->calls.group);
+    return p->device->backend->kernels.group_kernels[launch->calls.group.kind].run(p->device, &launch->calls.group);
 }
 
 lk_status lk__launch_end_step(lk_program *p, const lk__run_list *list, size_t at, const lk__device_numbers *numbers,
@@ -81,5 +82,5 @@ lk_status lk__launch_end_step(lk_program *p, const lk__run_list *list, size_t at
     const lk__run_launch *launch = find_group(p, list, at, list->count);
     *done = launch != NULL;
     if (!launch) return LK_OK;
-    return p->device->backend->end_step(p->device, numbers, &launch->calls.group, results, done);
+    return p->device->backend->recording.end_step(p->device, numbers, &launch->calls.group, results, done);
 }

@@ -58,7 +58,7 @@ void lk__leaf_tree_sum(const lk_program *p, char *const *gradients, size_t offse
 static lk_status add_arrays(const lk_program *p, void *out, const void **in, int n, size_t bytes, lk_dtype type)
 {
     if (n < 2) return LK_OK;
-    return p->device->backend->add(p->device, p->stream, out, in, n, bytes / lk_dtype_size(type), type);
+    return p->device->backend->kernels.add(p->device, p->stream, out, in, n, bytes / lk_dtype_size(type), type);
 }
 
 int lk__leaf_subtree(const lk_program *p, int leaf)

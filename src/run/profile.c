@@ -54,7 +54,7 @@ typedef struct rows {
 static const lk_device_speed *find_speed(rows *r, lk_dtype type)
 {
     int i = type == LK_BF16 ? 2 : type == LK_F64 ? 1 : 0;
-    if (!r->tried[i] && r->program->device->backend->measure &&
+    if (!r->tried[i] && r->program->device->backend->kernels.measure &&
         lk_device_measure(r->program->context,
                           i == 2   ? LK_BF16
                           : i == 1 ? LK_F64

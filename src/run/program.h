@@ -237,7 +237,7 @@ const void *lk__bound_memory(const lk_program *program, size_t input);
 /* Whether it is made of samples that are sent by row, and those of a slot: what the caller bound. */
 bool        lk__source_sends(const lk_program *program);
 const void *lk__source_samples(const lk_program *program, const lk__run_slot *slot, int field);
-/* Queues what makes the inputs of a slot from headers (device.h, lk__device_rows), whose other members are set here. by_row: samples are
+/* Queues what makes the inputs of a slot from headers (device/batch.h), whose other members are set here. by_row: samples are
  * those of `sent`, as lk__plan_sent_offset has them; else NULL. */
 lk_status lk__source_gather(lk_program *program, const lk__run_slot *slot, lk__device_rows rows, const char *sent);
 void      lk__sources_free(lk_program *program);
@@ -266,7 +266,7 @@ void      lk__launch_free(lk_program *program);
  * current shapes. *launched: it did; *end: behind its last instruction. */
 lk_status lk__launch_group(lk_program *program, const lk__run_list *list, size_t at, size_t limit, size_t *end,
                            bool *launched);
-/* The same for that of the instruction STEP_END: device.h's end_step. */
+/* The same for that of the instruction STEP_END: device/recording.h's end_step. */
 lk_status lk__launch_end_step(lk_program *program, const lk__run_list *list, size_t at,
                               const lk__device_numbers *numbers, lk__device_result *results, bool *done);
 

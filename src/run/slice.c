@@ -138,7 +138,7 @@ lk_status lk__store_hash_state(const lk_store *s, size_t index, uint64_t seed, u
     lk_status             status = lk__store_check(s);
     if (status < 0) return status;
     if (lk__store_splits(s, index, LK_STATE_VALUE)) return lk__store_hash_split(s, index, seed, hash);
-    return s->device->backend->hash(s->device, memory, sp->master ? sp->wide_bytes : sp->bytes, seed, hash);
+    return s->device->backend->kernels.hash(s->device, memory, sp->master ? sp->wide_bytes : sp->bytes, seed, hash);
 }
 
 lk_status lk__store_finite(const lk_store *s, size_t index, bool *finite)
@@ -146,8 +146,8 @@ lk_status lk__store_finite(const lk_store *s, size_t index, bool *finite)
     lk__plan_slices slices = lk__store_slices(s, index, LK_STATE_VALUE);
     lk_status       status = lk__store_check(s);
     if (status < 0) return status;
-    status = s->device->backend->finite(s->device, lk__store_memory(s, index, LK_STATE_VALUE),
-                                        lk__slices_elements(&slices, slices.own), slices.dtype, finite);
+    status = s->device->backend->kernels.finite(s->device, lk__store_memory(s, index, LK_STATE_VALUE),
+                                                lk__slices_elements(&slices, slices.own), slices.dtype, finite);
     if (slices.parts == 1) return status;
     int64_t   all = status < 0 ? -1 : *finite; /* a rank whose device fails takes part, so that no other waits for it */
     lk_status shared = lk_comm_all_reduce(s->group, &all, &all, 1, LK_I64, LK_MIN, NULL);

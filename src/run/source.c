@@ -80,7 +80,7 @@ lk_status lk__source_gather(lk_program *p, const lk__run_slot *slot, lk__device_
         if (sent) gather.fields[i].samples = sent + lk__plan_sent_offset(p->plan, i);
     }
     lk_status status = lk__timeline_before(p, p->stream);
-    if (status >= 0) status = p->device->backend->gather(p->device, p->stream, &gather, &rows);
+    if (status >= 0) status = p->device->backend->kernels.gather(p->device, p->stream, &gather, &rows);
     return status < 0
                ? status
                : lk__timeline_after(p, p->stream, &(lk__run_unit){.name = "rows of the batch", .work = LK__WORK_KERNEL});

@@ -34,7 +34,7 @@ static lk_status copy_in(lk_program *p, const void *to, const void *host, size_t
 {
     lk_status status = bytes ? lk__timeline_before(p, p->stream) : LK_OK;
     if (status < 0 || bytes == 0) return status;
-    status = p->device->backend->copy_in(p->device, p->stream, (void *)to, host, bytes);
+    status = p->device->backend->memory.copy_in(p->device, p->stream, (void *)to, host, bytes);
     return end_copy(p, status, "copy to the device", bytes);
 }
 
@@ -83,7 +83,7 @@ lk_status lk__stage_inputs(lk_program *p, lk__run_slot *slot)
         status = copy_in(p, lk__ids_memory(p, slot), slot->ids, (size_t)slot->step.count * sizeof *slot->ids);
     if (status >= 0 && p->source) status = make_inputs(p, slot);
     if (status >= 0)
-        status = p->device->backend->fill(p->device, p->stream, p->memory.report, 0, sizeof *p->memory.report);
+        status = p->device->backend->memory.fill(p->device, p->stream, p->memory.report, 0, sizeof *p->memory.report);
     /* The caller may change its arrays as soon as the section has returned, and it waits for the metrics. */
     return status;
 }

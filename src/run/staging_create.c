@@ -11,9 +11,9 @@ static lk_status make_exchanged(lk_program *p)
     lk_status status = bytes ? lk_comm_alloc(p->batch, bytes, &memory) : LK_OK;
     if (status < 0) return lk__fail_prefix(p->context, status, "staging of gradients in shared memory: ");
     if (bytes) p->memory.exchanged = memory;
-    if (bytes && p->device->backend->pin) p->device->backend->pin(p->device, memory, bytes);
+    if (bytes && p->device->backend->memory.pin) p->device->backend->memory.pin(p->device, memory, bytes);
     lk__account(p->context, LK_MEMORY_STAGING, (ptrdiff_t)bytes);
-    p->memory.chunk = p->device->backend->alloc_host(p->device, LK_MEMORY_STAGING, LK__STAGING_CHUNK);
+    p->memory.chunk = p->device->backend->memory.alloc_host(p->device, LK_MEMORY_STAGING, LK__STAGING_CHUNK);
     return p->memory.chunk ? LK_OK : LK_ENOMEM;
 }
 
@@ -36,11 +36,11 @@ void lk__staging_free(lk_program *p)
 {
     if (!is_staged(p)) return;
     if (p->batch && p->memory.exchanged && p->memory.exchanged != p->memory.gradients) {
-        if (p->device->backend->unpin) p->device->backend->unpin(p->device, p->memory.exchanged);
+        if (p->device->backend->memory.unpin) p->device->backend->memory.unpin(p->device, p->memory.exchanged);
         lk_comm_release(p->batch, p->memory.exchanged);
         lk__account(p->context, LK_MEMORY_STAGING, -(ptrdiff_t)p->plan->memory[LK_MEMORY_GRADIENTS]);
     }
     if (p->memory.chunk)
-        p->device->backend->free_host(p->device, LK_MEMORY_STAGING, p->memory.chunk, LK__STAGING_CHUNK);
+        p->device->backend->memory.free_host(p->device, LK_MEMORY_STAGING, p->memory.chunk, LK__STAGING_CHUNK);
     lk__free(p->context, LK_MEMORY_OTHER, p->memory.input_offsets, (p->values + 1) * sizeof *p->memory.input_offsets);
 }

@@ -49,16 +49,16 @@ static size_t pinned_bytes(const lk__run_queue *q) { return (size_t)q->bytes.pin
 static lk_status make_buffers(lk_program *p, lk__run_queue *q)
 {
     const lk__device_backend *backend = p->device->backend;
-    lk_status                 status = backend->stream_create(p->device, &q->copies);
+    lk_status                 status = backend->memory.stream_create(p->device, &q->copies);
     for (int i = 0; i < BUFFERS && status >= 0; i++) {
-        status = backend->event_create(p->device, &q->copied[i]);
-        if (status >= 0) status = backend->event_create(p->device, &q->taken[i]);
+        status = backend->memory.event_create(p->device, &q->copied[i]);
+        if (status >= 0) status = backend->memory.event_create(p->device, &q->taken[i]);
     }
-    if (status >= 0 && !(q->pinned = backend->alloc_host(p->device, LK_MEMORY_STAGING, pinned_bytes(q))))
+    if (status >= 0 && !(q->pinned = backend->memory.alloc_host(p->device, LK_MEMORY_STAGING, pinned_bytes(q))))
         status = LK_ENOMEM;
     q->landed = p->memory.landed;
     q->numbers = p->memory.queue_numbers;
-    if (status >= 0 && !(q->results = backend->alloc_host(p->device, LK_MEMORY_STAGING, q->bytes.results)))
+    if (status >= 0 && !(q->results = backend->memory.alloc_host(p->device, LK_MEMORY_STAGING, q->bytes.results)))
         status = LK_ENOMEM;
     return status;
 }
@@ -85,13 +85,13 @@ void lk__queue_free(lk_program *p)
     const lk__device_backend *backend = p->device->backend;
     lk__run_queue            *q = p->queue;
     if (!q) return;
-    backend->stream_free(p->device, q->copies);
+    backend->memory.stream_free(p->device, q->copies);
     for (int i = 0; i < BUFFERS; i++) {
-        backend->event_free(p->device, q->copied[i]);
-        backend->event_free(p->device, q->taken[i]);
+        backend->memory.event_free(p->device, q->copied[i]);
+        backend->memory.event_free(p->device, q->taken[i]);
     }
-    if (q->pinned) backend->free_host(p->device, LK_MEMORY_STAGING, q->pinned, pinned_bytes(q));
-    if (q->results) backend->free_host(p->device, LK_MEMORY_STAGING, q->results, q->bytes.results);
+    if (q->pinned) backend->memory.free_host(p->device, LK_MEMORY_STAGING, q->pinned, pinned_bytes(q));
+    if (q->results) backend->memory.free_host(p->device, LK_MEMORY_STAGING, q->results, q->bytes.results);
     lk__plan_schedule_free(p->context, &q->schedule);
     lk__free(p->context, LK_MEMORY_OTHER, q->ids, q->ids_bytes);
     lk__free(p->context, LK_MEMORY_OTHER, q, sizeof *q);
@@ -134,7 +134,7 @@ static lk_status copy_landed(lk_program *p, const char *landed)
 {
     size_t    bytes = p->queue->bytes.input;
     lk_status status = lk__timeline_before(p, p->stream);
-    if (status >= 0) status = p->device->backend->copy(p->device, p->stream, p->slots[0].staged, landed, bytes);
+    if (status >= 0) status = p->device->backend->memory.copy(p->device, p->stream, p->slots[0].staged, landed, bytes);
     return status < 0 ? status : copied(p, p->stream, "copy within the device", bytes);
 }
 
@@ -147,18 +147,18 @@ static lk_status send_inputs(lk_program *p)
     int                       i = (int)(q->batches++ % BUFFERS);
     char                     *pinned = q->pinned + (size_t)i * q->bytes.input;
     char                     *landed = q->landed + (size_t)i * q->bytes.input;
-    lk_status                 status = q->batches > BUFFERS ? backend->event_sync(p->device, q->copied[i]) : LK_OK;
+    lk_status status = q->batches > BUFFERS ? backend->memory.event_sync(p->device, q->copied[i]) : LK_OK;
     if (status >= 0) write_inputs(p, pinned);
-    if (status >= 0 && q->batches > BUFFERS) status = backend->event_wait(p->device, q->taken[i], q->copies);
+    if (status >= 0 && q->batches > BUFFERS) status = backend->memory.event_wait(p->device, q->taken[i], q->copies);
     if (status >= 0) status = lk__timeline_before(p, q->copies);
-    if (status >= 0) status = backend->copy_in(p->device, q->copies, landed, pinned, q->bytes.input);
+    if (status >= 0) status = backend->memory.copy_in(p->device, q->copies, landed, pinned, q->bytes.input);
     if (status >= 0) status = copied(p, q->copies, "copy to the device", q->bytes.input);
-    if (status >= 0) status = backend->event_record(p->device, q->copied[i], q->copies);
-    if (status >= 0) status = backend->event_wait(p->device, q->copied[i], p->stream);
+    if (status >= 0) status = backend->memory.event_record(p->device, q->copied[i], q->copies);
+    if (status >= 0) status = backend->memory.event_wait(p->device, q->copied[i], p->stream);
     if (status >= 0)
         status = p->source ? lk__source_gather(p, slot, (lk__device_rows){.headers = landed}, landed)
                            : copy_landed(p, landed);
-    if (status >= 0) status = backend->event_record(p->device, q->taken[i], p->stream);
+    if (status >= 0) status = backend->memory.event_record(p->device, q->taken[i], p->stream);
     slot->step_staged = slot->step;
     return status;
 }
@@ -198,7 +198,7 @@ static lk_status clear_report(lk_program *p)
 {
     lk_status status = lk__timeline_before(p, p->stream);
     if (status >= 0)
-        status = p->device->backend->fill(p->device, p->stream, p->memory.report, 0, sizeof *p->memory.report);
+        status = p->device->backend->memory.fill(p->device, p->stream, p->memory.report, 0, sizeof *p->memory.report);
     return end_unit(p, status, "fill", LK__WORK_FILL);
 }
 
@@ -209,7 +209,7 @@ lk_status lk__run_batch_numbers(lk_program *p, const lk__schedule_run *run, size
     lk__device_numbers numbers = describe_numbers(p, is_first(run));
     lk_status          status = lk__timeline_before(p, p->stream);
     (void)at, (void)next;
-    if (status >= 0) status = p->device->backend->add_numbers(p->device, p->stream, &numbers);
+    if (status >= 0) status = p->device->backend->recording.add_numbers(p->device, p->stream, &numbers);
     return end_unit(p, status, lk__action_name(LK__DO_BATCH_NUMBERS), LK__WORK_KERNEL);
 }
 
@@ -222,7 +222,8 @@ lk_status lk__run_step_result(lk_program *p, const lk__schedule_run *run, size_t
                                                                         planned->places[planned->norm]);
     lk_status            status = lk__timeline_before(p, p->stream);
     (void)at, (void)next;
-    if (status >= 0) status = p->device->backend->publish(p->device, p->stream, &numbers, norm, p->queue->results);
+    if (status >= 0)
+        status = p->device->backend->recording.publish(p->device, p->stream, &numbers, norm, p->queue->results);
     return end_unit(p, status, lk__action_name(LK__DO_STEP_RESULT), LK__WORK_KERNEL);
 }
 
@@ -336,7 +337,7 @@ static lk_status resume_updates(lk_program *p)
 {
     lk__run_queue *q = p->queue;
     q->pending = 0;
-    return p->device->backend->fill(p->device, p->stream, halted_of(q), 0, sizeof(int32_t));
+    return p->device->backend->memory.fill(p->device, p->stream, halted_of(q), 0, sizeof(int32_t));
 }
 
 /* The ids of the micro-batch that halted are not in the inputs any more: their position and the ids of the step are. */
@@ -366,7 +367,7 @@ static lk_status wait_result(lk_program *p, const lk__device_result *r, int64_t 
             lk__cpu_relax();
             continue;
         }
-        if ((status = p->device->backend->stream_query(p->device, p->stream)) < 0) return status;
+        if ((status = p->device->backend->memory.stream_query(p->device, p->stream)) < 0) return status;
         if (lk__now() > patience) nanosleep(&pause, NULL);
     }
     return LK_OK;

@@ -137,7 +137,7 @@ static lk_status fill_device(lk_store *s, size_t index, filling *f, char *memory
     size_t                    size = filled_size(f);
     int64_t                   elements = lk__slices_elements(f->slices, f->slices->own);
     lk_status                 status = LK_OK;
-    if (!(f->data = device->alloc_host(s->device, LK_MEMORY_OTHER, STAGED * size))) return LK_ENOMEM;
+    if (!(f->data = device->memory.alloc_host(s->device, LK_MEMORY_OTHER, STAGED * size))) return LK_ENOMEM;
     for (f->first = 0; f->first < elements && status >= 0; f->first += STAGED) {
         int64_t count = elements - f->first < STAGED ? elements - f->first : STAGED;
         f->end = f->first + count;
@@ -145,7 +145,7 @@ static lk_status fill_device(lk_store *s, size_t index, filling *f, char *memory
         status = lk__device_write(s->device, NULL, memory + (size_t)f->first * size, f->data, (size_t)count * size);
         if (status >= 0 && rounds) status = lk__store_round(s, index, (size_t)f->first, (size_t)count);
     }
-    device->free_host(s->device, LK_MEMORY_OTHER, f->data, STAGED * size);
+    device->memory.free_host(s->device, LK_MEMORY_OTHER, f->data, STAGED * size);
     return status;
 }
 
@@ -153,7 +153,8 @@ static lk_status fill_device(lk_store *s, size_t index, filling *f, char *memory
 static lk_status fill_memory(lk_store *s, size_t index, lk__plan_array array, filling *f, bool rounds)
 {
     char *memory = lk__store_array_memory(s, index, array);
-    return s->device->backend->host ? fill_here(s, index, f, memory, rounds) : fill_device(s, index, f, memory, rounds);
+    return s->device->backend->memory.host ? fill_here(s, index, f, memory, rounds)
+                                           : fill_device(s, index, f, memory, rounds);
 }
 
 static lk_status fill_array(lk_store *s, size_t index, lk__plan_array array, uint64_t seed)

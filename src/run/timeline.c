@@ -130,10 +130,10 @@ static lk_status set_origin(const lk_program *p)
 {
     const lk__device_backend *backend = p->device->backend;
     lk__run_timeline         *t = p->timeline;
-    lk_status                 status = backend->stream_wait(p->device, p->stream);
+    lk_status                 status = backend->memory.stream_wait(p->device, p->stream);
     double                    before = lk__now();
-    if (status >= 0) status = backend->event_record(p->device, t->origin, p->stream);
-    if (status >= 0) status = backend->event_sync(p->device, t->origin);
+    if (status >= 0) status = backend->memory.event_record(p->device, t->origin, p->stream);
+    if (status >= 0) status = backend->memory.event_sync(p->device, t->origin);
     t->origin_seconds = (before + lk__now()) / 2;
     return status;
 }
@@ -144,7 +144,7 @@ static lk_status start_events(const lk_program *p)
     lk_status         status = LK_OK;
     if (!t->timed) t->timed = lk__alloc(p->context, LK_MEMORY_OTHER, TIMED * sizeof *t->timed);
     if (!t->timed) return LK_ENOMEM;
-    if (!t->origin) status = p->device->backend->timed_event_create(p->device, &t->origin);
+    if (!t->origin) status = p->device->backend->memory.timed_event_create(p->device, &t->origin);
     t->timed_count = 0;
     return status < 0 ? status : set_origin(p);
 }
@@ -157,9 +157,9 @@ static lk_status collect_events(const lk_program *p)
     for (size_t i = 0; i < t->timed_count && status >= 0; i++) {
         const timed_unit *u = &t->timed[i];
         double            begin = 0, end = 0;
-        status = backend->event_sync(p->device, u->end);
-        if (status >= 0) status = backend->event_seconds(p->device, t->origin, u->begin, &begin);
-        if (status >= 0) status = backend->event_seconds(p->device, t->origin, u->end, &end);
+        status = backend->memory.event_sync(p->device, u->end);
+        if (status >= 0) status = backend->memory.event_seconds(p->device, t->origin, u->begin, &begin);
+        if (status >= 0) status = backend->memory.event_seconds(p->device, t->origin, u->end, &end);
         if (status < 0) break;
         lk__device_span span = {.begin = t->origin_seconds + begin,
                                 .end = t->origin_seconds + end,
@@ -224,7 +224,7 @@ static lk_status collect_reports(const lk_program *p)
     lk__device_span  *spans;
     size_t            count, graphs = 0, unknown = 0, next = 0;
     double            ended = -INFINITY;
-    lk_status         status = p->device->backend->spans_end(p->device, &spans, &count);
+    lk_status         status = p->device->backend->recording.spans_end(p->device, &spans, &count);
     if (status < 0) return status;
     if (count) qsort(spans, count, sizeof *spans, by_graph_and_time);
     for (size_t i = 0, end; i < count; i = end) {
@@ -255,11 +255,11 @@ static lk_status start_timeline(const lk_program *p)
 {
     lk__run_timeline         *t = p->timeline;
     const lk__device_backend *backend = p->device->backend;
-    lk_status                 status = backend->stream_wait(p->device, p->stream);
+    lk_status                 status = backend->memory.stream_wait(p->device, p->stream);
     if (status < 0) return status;
     t->ran_count = 0;
-    t->reports = backend->spans_begin && backend->spans_begin(p->device) >= 0;
-    if (!t->reports && backend->spans_begin && strcmp(t->source, "events") != 0)
+    t->reports = backend->recording.spans_begin && backend->recording.spans_begin(p->device) >= 0;
+    if (!t->reports && backend->recording.spans_begin && strcmp(t->source, "events") != 0)
         lk__log(p->context, LK_LOG_INFO,
                 "kernels are timed by events, without CUDA graphs, because CUPTI is not used: %s",
                 lk_context_error(p->context));
@@ -272,7 +272,7 @@ static lk_status start_timeline(const lk_program *p)
 static void stop_timeline(const lk_program *p)
 {
     lk__run_timeline *t = p->timeline;
-    lk_status         status = p->device->backend->stream_wait(p->device, p->stream);
+    lk_status         status = p->device->backend->memory.stream_wait(p->device, p->stream);
     if (status >= 0) status = t->reports ? collect_reports(p) : collect_events(p);
     if (status < 0)
         lk__log(p->context, LK_LOG_WARNING, "the times of kernels are incomplete: %s", lk_context_error(p->context));
@@ -293,7 +293,7 @@ lk_status lk__timeline_set(lk_program *p, bool profile, lk__trace *trace)
     if (p->timeline && profile && !p->profile) p->timeline->others_count = 0;
     p->profile = profile;
     p->trace = trace;
-    if ((!profile && !trace) || p->waits || !p->device->backend->event_seconds) return LK_OK;
+    if ((!profile && !trace) || p->waits || !p->device->backend->memory.event_seconds) return LK_OK;
     if (!p->timeline && !(p->timeline = lk__alloc(p->context, LK_MEMORY_OTHER, sizeof *p->timeline))) return LK_ENOMEM;
     return start_timeline(p);
 }
@@ -305,7 +305,7 @@ void lk__timeline_free(lk_program *p)
     lk__device_span          *spans;
     size_t                    count;
     if (!t) return;
-    if (t->on && t->reports) (void)backend->spans_end(p->device, &spans, &count);
+    if (t->on && t->reports) (void)backend->recording.spans_end(p->device, &spans, &count);
     for (lk__run_units *u = t->all, *next; u; u = next) {
         next = u->next;
         lk__free(p->context, LK_MEMORY_OTHER, u->marks, u->capacity * sizeof *u->marks);
@@ -316,10 +316,10 @@ void lk__timeline_free(lk_program *p)
         lk__free(p->context, LK_MEMORY_OTHER, n, sizeof *n);
     }
     for (size_t i = 0; t->timed && i < TIMED; i++) {
-        backend->event_free(p->device, t->timed[i].begin);
-        backend->event_free(p->device, t->timed[i].end);
+        backend->memory.event_free(p->device, t->timed[i].begin);
+        backend->memory.event_free(p->device, t->timed[i].end);
     }
-    if (t->origin) backend->event_free(p->device, t->origin);
+    if (t->origin) backend->memory.event_free(p->device, t->origin);
     lk__free(p->context, LK_MEMORY_OTHER, t->timed, TIMED * sizeof *t->timed);
     lk__free(p->context, LK_MEMORY_OTHER, (void *)t->ran, t->ran_capacity * sizeof *t->ran);
     lk__free(p->context, LK_MEMORY_OTHER, t, sizeof *t);
@@ -336,9 +336,9 @@ lk_status lk__timeline_before(lk_program *p, lk__device_stream *stream)
     if (!lk__timeline_on(p) || t->reports) return LK_OK;
     if (t->timed_count == TIMED) status = collect_events(p);
     timed_unit *u = &t->timed[t->timed_count];
-    if (status >= 0 && !u->begin) status = backend->timed_event_create(p->device, &u->begin);
-    if (status >= 0 && !u->end) status = backend->timed_event_create(p->device, &u->end);
-    return status < 0 ? status : backend->event_record(p->device, u->begin, stream);
+    if (status >= 0 && !u->begin) status = backend->memory.timed_event_create(p->device, &u->begin);
+    if (status >= 0 && !u->end) status = backend->memory.timed_event_create(p->device, &u->end);
+    return status < 0 ? status : backend->memory.event_record(p->device, u->begin, stream);
 }
 
 static lk_status add_mark(const lk_program *p, lk__run_units *units, const lk__run_unit *unit)
@@ -348,7 +348,7 @@ static lk_status add_mark(const lk_program *p, lk__run_units *units, const lk__r
     if (status < 0) return status;
     mark *m = &units->marks[units->count++];
     m->unit = *unit;
-    return p->device->backend->record_counts(p->device, p->stream, m->counts);
+    return p->device->backend->recording.record_counts(p->device, p->stream, m->counts);
 }
 
 lk_status lk__timeline_after(lk_program *p, lk__device_stream *stream, const lk__run_unit *unit)
@@ -358,7 +358,7 @@ lk_status lk__timeline_after(lk_program *p, lk__device_stream *stream, const lk_
     if (t->reports) return t->recording && stream == p->stream ? add_mark(p, t->recording, unit) : LK_OK;
     timed_unit *u = &t->timed[t->timed_count++];
     u->unit = *unit;
-    return p->device->backend->event_record(p->device, u->end, stream);
+    return p->device->backend->memory.event_record(p->device, u->end, stream);
 }
 
 lk_status lk__timeline_record(lk_program *p, lk__run_units **units)

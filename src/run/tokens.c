@@ -63,10 +63,11 @@ static lk_status make_memory(lk__run_tokens *t)
     const lk__device_backend *backend = d->backend;
     lk_status                 status = lk__device_alloc(d, LK_MEMORY_WORKSPACE, t->workspace_bytes, &t->workspace);
     if (status >= 0) status = lk__device_alloc(d, LK_MEMORY_STAGING, block_bytes(t), &t->block);
-    if (status >= 0 && (!(t->chosen = backend->alloc_host(d, LK_MEMORY_STAGING, chosen_bytes(t))) ||
-                        !(t->pinned = backend->alloc_host(d, LK_MEMORY_STAGING, block_bytes(t)))))
+    if (status >= 0 && (!(t->chosen = backend->memory.alloc_host(d, LK_MEMORY_STAGING, chosen_bytes(t))) ||
+                        !(t->pinned = backend->memory.alloc_host(d, LK_MEMORY_STAGING, block_bytes(t)))))
         status = LK_ENOMEM;
-    for (int i = 0; i < LK__DEVICE_TOKEN_STEPS && status >= 0; i++) status = backend->event_create(d, &t->ended[i]);
+    for (int i = 0; i < LK__DEVICE_TOKEN_STEPS && status >= 0; i++)
+        status = backend->memory.event_create(d, &t->ended[i]);
     t->work.chosen = t->chosen;
     t->work.workspace = t->workspace;
     t->work.sampling = (const lk__device_sampling *)t->block;
@@ -78,12 +79,12 @@ lk_status lk__tokens_create(lk_program *p, const lk__run_token_inputs *inputs, l
 {
     const lk__device_backend *backend = p->device->backend;
     *tokens = NULL;
-    if (!p->graphs || !backend->choose_tokens || p->comm) return LK_OK;
+    if (!p->graphs || !backend->kernels.choose_tokens || p->comm) return LK_OK;
     lk__run_tokens *t = lk__alloc(p->context, LK_MEMORY_OTHER, sizeof *t);
     if (!t) return LK_ENOMEM;
     t->p = p;
     lk_status status = describe_work(t, inputs);
-    if (status >= 0) t->workspace_bytes = backend->tokens_workspace(p->device, t->most, t->work.vocabulary);
+    if (status >= 0) t->workspace_bytes = backend->kernels.tokens_workspace(p->device, t->most, t->work.vocabulary);
     if (status >= 0 && t->workspace_bytes) status = make_memory(t);
     if (status < 0 || !t->workspace_bytes) {
         lk__tokens_free(t);
@@ -99,10 +100,10 @@ void lk__tokens_free(lk__run_tokens *t)
     lk__device               *d = t->p->device;
     const lk__device_backend *backend = d->backend;
     lk_context               *context = t->p->context;
-    if (t->block) (void)backend->stream_wait(d, t->p->stream); /* what was queued and is not wanted */
-    for (int i = 0; i < LK__DEVICE_TOKEN_STEPS; i++) backend->event_free(d, t->ended[i]);
-    if (t->chosen) backend->free_host(d, LK_MEMORY_STAGING, t->chosen, chosen_bytes(t));
-    if (t->pinned) backend->free_host(d, LK_MEMORY_STAGING, t->pinned, block_bytes(t));
+    if (t->block) (void)backend->memory.stream_wait(d, t->p->stream); /* what was queued and is not wanted */
+    for (int i = 0; i < LK__DEVICE_TOKEN_STEPS; i++) backend->memory.event_free(d, t->ended[i]);
+    if (t->chosen) backend->memory.free_host(d, LK_MEMORY_STAGING, t->chosen, chosen_bytes(t));
+    if (t->pinned) backend->memory.free_host(d, LK_MEMORY_STAGING, t->pinned, block_bytes(t));
     lk__device_free(d, LK_MEMORY_STAGING, t->block, block_bytes(t));
     lk__device_free(d, LK_MEMORY_WORKSPACE, t->workspace, t->workspace_bytes);
     t->p->tokens = NULL;
@@ -120,8 +121,8 @@ lk_status lk__tokens_begin(lk__run_tokens *t, const lk__device_sampling *samplin
 {
     lk_program        *p = t->p;
     lk__device_prompt *to = (lk__device_prompt *)(t->pinned + sizeof *sampling);
-    lk_status          status = p->device->backend->stream_wait(p->device, p->stream); /* until here `pinned` is read */
-    lk__schedule_run   run = lk__schedule_run_of(&p->plan->evaluate, LK__IF_QUEUED);
+    lk_status status = p->device->backend->memory.stream_wait(p->device, p->stream); /* until here `pinned` is read */
+    lk__schedule_run run = lk__schedule_run_of(&p->plan->evaluate, LK__IF_QUEUED);
     if (status >= 0) status = lk__operands_prepare(p, &run);
     if (status >= 0) status = lk__stage_inputs(p, &p->slots[0]);
     if (status < 0) return status;
@@ -133,13 +134,13 @@ lk_status lk__tokens_begin(lk__run_tokens *t, const lk__device_sampling *samplin
     memcpy(to, prompts, (size_t)t->work.rows * sizeof *prompts);
     for (int64_t i = 0; i < t->work.rows; i++) to[i].step = 0;
     p->progress.evaluated = -1; /* outputs are those of the latest step that was queued */
-    return p->device->backend->copy_in(p->device, p->stream, t->block, t->pinned, block_bytes(t));
+    return p->device->backend->memory.copy_in(p->device, p->stream, t->block, t->pinned, block_bytes(t));
 }
 
 lk_status lk__run_choose_tokens(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     (void)run, (void)at, (void)next;
-    return p->device->backend->choose_tokens(p->device, p->stream, &p->tokens->work);
+    return p->device->backend->kernels.choose_tokens(p->device, p->stream, &p->tokens->work);
 }
 
 static lk_status issue_step(lk_program *p, const lk__run_key *key)
@@ -165,7 +166,7 @@ lk_status lk__tokens_queue(lk__run_tokens *t)
                         LK__DEVICE_TOKEN_STEPS);
     lk_status status = lk__run_recorded(p, &key, issue_step);
     if (status < 0) return status;
-    return p->device->backend->event_record(p->device, t->ended[t->queued++ % LK__DEVICE_TOKEN_STEPS], p->stream);
+    return p->device->backend->memory.event_record(p->device, t->ended[t->queued++ % LK__DEVICE_TOKEN_STEPS], p->stream);
 }
 
 lk_status lk__tokens_read(lk__run_tokens *t, const int32_t **chosen)
@@ -173,7 +174,7 @@ lk_status lk__tokens_read(lk__run_tokens *t, const int32_t **chosen)
     lk_program *p = t->p;
     int         slot = (int)(t->read % LK__DEVICE_TOKEN_STEPS);
     if (t->read == t->queued) return lk__fail(p->context, LK_EINVAL, "no step is queued");
-    lk_status status = p->device->backend->event_sync(p->device, t->ended[slot]);
+    lk_status status = p->device->backend->memory.event_sync(p->device, t->ended[slot]);
     *chosen = t->chosen + (int64_t)slot * t->work.rows;
     t->read++;
     return status;

@@ -52,7 +52,7 @@ int64_t lk__program_trace_events(const lk_program *p)
     const lk_plan *plan = p->plan;
     int64_t        events = OTHER_EVENTS;
     for (int i = 0; i < plan->slots; i++) events += (int64_t)(p->slots[i].train.count + p->weights.count);
-    if (p->device->backend->event_seconds) events = KERNELS_EACH * events + OTHER_EVENTS;
+    if (p->device->backend->memory.event_seconds) events = KERNELS_EACH * events + OTHER_EVENTS;
     int64_t parts = 0;
     for (size_t i = 0; i < p->step_schedule.count; i++) parts += p->step_schedule.runs[i].section == LK_FORWARD;
     return parts > 1 ? events * parts : events;

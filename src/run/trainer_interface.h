@@ -3,6 +3,7 @@
 #ifndef LK__TRAINER_INTERFACE_H
 #define LK__TRAINER_INTERFACE_H
 
+#include "device/batch.h"
 #include "device/device.h"
 #include "run/trace.h"
 

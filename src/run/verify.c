@@ -145,7 +145,7 @@ static lk_status compare_plans(const lk_plan *plan, lk_comm *comm, bool *first_c
     int       world = lk_comm_size(comm);
     size_t    bytes = (size_t)world * 2 * sizeof(uint64_t);
     uint64_t *all = lk__alloc(plan->context, LK_MEMORY_OTHER, bytes);
-    bool      chooses = plan->device->backend->choose_begin != NULL;
+    bool      chooses = plan->device->backend->kernels.choose_begin != NULL;
     described lines = describe_plan(plan, comm);
     uint64_t  mine[2] = {hash_lines(&lines, 0, SIZE_MAX) ^ lk__plan_hash(plan),
                          (uint64_t)chooses | (uint64_t)*overlaps << 1};

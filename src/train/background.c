@@ -39,7 +39,7 @@ size_t lk__saver_background_bytes(const lk_plan *plan, uint64_t chunk, int write
 lk_status lk__saver_background(lk__train_saver *s)
 {
     size_t bytes = lk__saver_background_bytes(s->store->plan, s->chunk_bytes, s->writers.count, s->writers.turn);
-    char  *memory = s->store->device->backend->alloc_host(s->store->device, LK_MEMORY_CHECKPOINT, bytes);
+    char  *memory = s->store->device->backend->memory.alloc_host(s->store->device, LK_MEMORY_CHECKPOINT, bytes);
     if (!memory) return LK_ENOMEM;
     lk__train_background *b = s->background = (lk__train_background *)memory;
     b->saver = s;
@@ -125,6 +125,6 @@ void lk__saver_background_free(lk__train_saver *s)
     lk__train_background *b = s->background;
     if (!b) return;
     if (b->running) pthread_join(b->thread, NULL);
-    s->store->device->backend->free_host(s->store->device, LK_MEMORY_CHECKPOINT, b, b->bytes);
+    s->store->device->backend->memory.free_host(s->store->device, LK_MEMORY_CHECKPOINT, b, b->bytes);
     s->background = NULL;
 }

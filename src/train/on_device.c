@@ -8,7 +8,7 @@ enum { SHARE = 4 }; /* auto: sets of at most 1 / SHARE of the memory that is fre
 static size_t left_beside(const lk_plan *plan)
 {
     size_t available, total, planned = 0;
-    plan->device->backend->available(plan->device, &available, &total);
+    plan->device->backend->memory.available(plan->device, &available, &total);
     if (total == 0) return SIZE_MAX; /* it was opened for plans alone */
     for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) planned += plan->memory[kind];
     return available > planned ? available - planned : 0;
@@ -49,7 +49,7 @@ lk_status lk__trainer_choose(lk_context *c, const lk_trainer_config *config, con
     case LK_DATA_AUTO: break;
     default: return lk__fail(c, LK_EINVAL, "data_on_device is %d, which is invalid", config->data_on_device);
     }
-    if (!plan->device->backend->gather) return LK_OK;
+    if (!plan->device->backend->kernels.gather) return LK_OK;
     left = left_beside(plan) / SHARE;
     for (int i = 0; i < 2; i++) {
         const lk_loader_config *loader = &loaders[i];

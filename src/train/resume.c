@@ -138,7 +138,7 @@ lk_status lk__trainer_load_algorithms(lk_trainer *t)
     const char              *from = config->resume_from ? config->resume_from : config->resume ? config->save : NULL;
     char                    *lines = NULL;
     size_t                   length = 0;
-    if (!from || t->rank != 0 || !t->plan->device->backend->choose_begin) return LK_OK;
+    if (!from || t->rank != 0 || !t->plan->device->backend->kernels.choose_begin) return LK_OK;
     lk_description *d;
     lk_status       status = lk__describe(t->context, from, &d);
     if (status < 0) return status == LK_ENOMEM ? status : LK_OK; /* loading finds the reason, or an older checkpoint */

@@ -39,7 +39,7 @@ static inline void open_kernel_device(lk_context *context)
     lk__device *device = lk__context_device(context);
     if (lk__device_is_host(device)) return;
     kernel_device = device;
-    require_device(device->backend->stream_create(device, &kernel_stream), "a stream");
+    require_device(device->backend->memory.stream_create(device, &kernel_stream), "a stream");
 }
 
 /* One line for each operation and type that has run, in a file of LK_KERNELS_RAN, a directory. */
@@ -82,7 +82,7 @@ static inline void free_arena(void)
 {
     if (!kernel_arena.bytes) return;
     lk__device_free(kernel_device, LK_MEMORY_OTHER, kernel_arena.device, kernel_arena.bytes);
-    kernel_device->backend->free_host(kernel_device, LK_MEMORY_OTHER, kernel_arena.host, kernel_arena.bytes);
+    kernel_device->backend->memory.free_host(kernel_device, LK_MEMORY_OTHER, kernel_arena.host, kernel_arena.bytes);
     kernel_arena = (struct arena){0};
 }
 
@@ -94,7 +94,7 @@ static inline void reserve_arena(size_t bytes)
     kernel_arena.bytes = bytes > more ? bytes : more;
     require_device(lk__device_alloc(kernel_device, LK_MEMORY_OTHER, kernel_arena.bytes, &kernel_arena.device),
                    "memory of the device");
-    kernel_arena.host = kernel_device->backend->alloc_host(kernel_device, LK_MEMORY_OTHER, kernel_arena.bytes);
+    kernel_arena.host = kernel_device->backend->memory.alloc_host(kernel_device, LK_MEMORY_OTHER, kernel_arena.bytes);
     require_device(kernel_arena.host ? LK_OK : LK_ENOMEM, "pinned memory");
 }
 
@@ -121,10 +121,12 @@ static inline void send_arena(const device_block *blocks, int count)
         if (blocks[i].host) memcpy(kernel_arena.host + blocks[i].at, blocks[i].host, blocks[i].bytes + KERNEL_GUARD);
         end = blocks[i].at + blocks[i].bytes + KERNEL_GUARD;
     }
-    require_device(backend->copy_in(kernel_device, kernel_stream, kernel_arena.device, kernel_arena.host, workspace->at),
-                   "a copy");
-    require_device(backend->fill(kernel_device, kernel_stream, workspace->data, 0xA5, workspace->bytes + KERNEL_GUARD),
-                   "filling memory");
+    require_device(
+        backend->memory.copy_in(kernel_device, kernel_stream, kernel_arena.device, kernel_arena.host, workspace->at),
+        "a copy");
+    require_device(
+        backend->memory.fill(kernel_device, kernel_stream, workspace->data, 0xA5, workspace->bytes + KERNEL_GUARD),
+        "filling memory");
 }
 
 /* guard: what is behind the workspace. */
@@ -132,8 +134,8 @@ static inline void receive_arena(const device_block *blocks, int count, unsigned
 {
     const device_block *workspace = &blocks[count - 1];
     char               *end = kernel_arena.host + workspace->at; /* of what was sent: room for the guard */
-    require_device(kernel_device->backend->copy_out(kernel_device, kernel_stream, kernel_arena.host,
-                                                    kernel_arena.device, workspace->at),
+    require_device(kernel_device->backend->memory.copy_out(kernel_device, kernel_stream, kernel_arena.host,
+                                                           kernel_arena.device, workspace->at),
                    "a copy");
     require_device(lk__device_read(kernel_device, kernel_stream, end, workspace->data + workspace->bytes, KERNEL_GUARD),
                    "a copy");
@@ -200,8 +202,9 @@ static inline void send_apart(const device_block *blocks, int count)
             require_device(lk__device_write(kernel_device, kernel_stream, b->data, b->host, b->bytes + guard),
                            "a copy");
         else
-            require_device(kernel_device->backend->fill(kernel_device, kernel_stream, b->data, 0xA5, b->bytes + guard),
-                           "filling memory");
+            require_device(
+                kernel_device->backend->memory.fill(kernel_device, kernel_stream, b->data, 0xA5, b->bytes + guard),
+                "filling memory");
     }
 }
 
@@ -227,7 +230,7 @@ static inline void close_kernel_device(void)
 {
     if (!kernel_device) return;
     free_arena();
-    kernel_device->backend->stream_free(kernel_device, kernel_stream);
+    kernel_device->backend->memory.stream_free(kernel_device, kernel_stream);
     kernel_device = NULL;
 }
 
@@ -317,7 +320,7 @@ static inline const char *run_on_device(lk__op op, lk_dtype element, const lk__k
                                         const lk__kernel_call *capacity, bool odd)
 {
     lk__kernel_call   shapes = shapes_of(capacity ? capacity : host), call = *host;
-    lk__device_kernel kernel = kernel_device->backend->find(kernel_device, op, element, &shapes);
+    lk__device_kernel kernel = kernel_device->backend->kernels.find(kernel_device, op, element, &shapes);
     lk__kernel_step   numbers = host->step ? *host->step : (lk__kernel_step){0};
     kernel_blocks     b = {.count = 0};
     device_block     *ids = NULL, *step, *report, *workspace;

@@ -85,9 +85,10 @@ static void check_copies(lk_context *c, lk__device *d)
     REQUIRE(lk__device_read(d, NULL, out, a, BYTES) == LK_OK);
     for (int i = 0; i < BYTES; i++) zero &= out[i] == 0;
     CHECK(zero, "%s: new memory is not zero", d->backend->name);
-    REQUIRE(
-        lk__device_write(d, NULL, a, in, BYTES) == LK_OK && d->backend->copy(d, NULL, b, a + 3, BYTES - 3) == LK_OK &&
-        d->backend->fill(d, NULL, b + BYTES - 3, 0x5a, 3) == LK_OK && lk__device_read(d, NULL, out, b, BYTES) == LK_OK);
+    REQUIRE(lk__device_write(d, NULL, a, in, BYTES) == LK_OK &&
+            d->backend->memory.copy(d, NULL, b, a + 3, BYTES - 3) == LK_OK &&
+            d->backend->memory.fill(d, NULL, b + BYTES - 3, 0x5a, 3) == LK_OK &&
+            lk__device_read(d, NULL, out, b, BYTES) == LK_OK);
     CHECK(memcmp(out, in + 3, BYTES - 3) == 0 && out[BYTES - 3] == 0x5a && out[BYTES - 1] == 0x5a, "%s",
           d->backend->name);
     lk__device_free(d, LK_MEMORY_WORKSPACE, a, BYTES);
@@ -102,10 +103,10 @@ static void check_copies(lk_context *c, lk__device *d)
     CHECK(lk__device_alloc(d, LK_MEMORY_WORKSPACE, SIZE_MAX / 4, &a) == LK_ENOMEM &&
               strstr(lk_context_error(c), "workspace"),
           "%s", lk_context_error(c));
-    void *host = d->backend->alloc_host(d, LK_MEMORY_WORKSPACE, 77);
+    void *host = d->backend->memory.alloc_host(d, LK_MEMORY_WORKSPACE, 77);
     REQUIRE(host);
     memset(host, 1, 77);
-    d->backend->free_host(d, LK_MEMORY_WORKSPACE, host, 77);
+    d->backend->memory.free_host(d, LK_MEMORY_WORKSPACE, host, 77);
 }
 
 static void memory_is_zero_at_first_and_copies_arrive(void) { each_device(check_copies); }
@@ -124,8 +125,8 @@ static void check_parts(lk_context *c, lk__device *d)
     for (int i = 0; i < PARTS; i++)
         parts[i] = (lk__device_part){i % 2 ? LK_MEMORY_BUFFERS : LK_MEMORY_GRADIENTS, sizes[i], &memory[i]};
     REQUIRE(lk__device_alloc_parts(d, parts, PARTS, &block) == LK_OK);
-    CHECK(!memory[1] && (block != NULL) == d->backend->together);
-    CHECK(lk_context_allocations(c) == calls + (d->backend->together ? 1 : PARTS - 1));
+    CHECK(!memory[1] && (block != NULL) == d->backend->memory.one_block);
+    CHECK(lk_context_allocations(c) == calls + (d->backend->memory.one_block ? 1 : PARTS - 1));
     CHECK(lk_context_memory(c, LK_MEMORY_GRADIENTS) == before[0] + 1 + 65537 + 4097 &&
           lk_context_memory(c, LK_MEMORY_BUFFERS) == before[1] + 256 && lk_context_memory(c, LK_MEMORY_OTHER) == other);
     for (int round = 0; round < 2; round++) /* zeros at first, then each one's own byte */
@@ -135,7 +136,7 @@ static void check_parts(lk_context *c, lk__device *d)
             REQUIRE(lk__device_read(d, NULL, read, memory[i], sizes[i]) == LK_OK);
             for (size_t k = 0; k < sizes[i]; k++)
                 REQUIRE(read[k] == (round ? i + 1 : 0), "part %d, byte %zu is %d", i, k, read[k]);
-            REQUIRE(round || d->backend->fill(d, NULL, memory[i], i + 1, sizes[i]) == LK_OK);
+            REQUIRE(round || d->backend->memory.fill(d, NULL, memory[i], i + 1, sizes[i]) == LK_OK);
         }
     lk__device_free_parts(d, parts, PARTS, block);
     CHECK(!memory[0] && lk_context_memory(c, LK_MEMORY_GRADIENTS) == before[0] &&
@@ -150,18 +151,20 @@ static void check_streams(lk_context *c, lk__device *d)
     lk__device_event         *event;
     char                     *memory;
     int                       number = 41;
-    REQUIRE(b->stream_create(d, &first) == LK_OK && b->stream_create(d, &second) == LK_OK &&
-            b->event_create(d, &event) == LK_OK &&
+    REQUIRE(b->memory.stream_create(d, &first) == LK_OK && b->memory.stream_create(d, &second) == LK_OK &&
+            b->memory.event_create(d, &event) == LK_OK &&
             lk__device_alloc(d, LK_MEMORY_OTHER, sizeof number, &memory) == LK_OK);
     (void)c;
-    CHECK(b->copy_in(d, first, memory, &number, sizeof number) == LK_OK && b->event_record(d, event, first) == LK_OK &&
-          b->event_wait(d, event, second) == LK_OK && b->fill(d, second, memory, 1, 1) == LK_OK &&
-          b->copy_out(d, second, &number, memory, sizeof number) == LK_OK && b->stream_wait(d, second) == LK_OK);
+    CHECK(b->memory.copy_in(d, first, memory, &number, sizeof number) == LK_OK &&
+          b->memory.event_record(d, event, first) == LK_OK && b->memory.event_wait(d, event, second) == LK_OK &&
+          b->memory.fill(d, second, memory, 1, 1) == LK_OK &&
+          b->memory.copy_out(d, second, &number, memory, sizeof number) == LK_OK &&
+          b->memory.stream_wait(d, second) == LK_OK);
     CHECK(number == 1, "%d", number);
     lk__device_free(d, LK_MEMORY_OTHER, memory, sizeof number);
-    b->event_free(d, event);
-    b->stream_free(d, second);
-    b->stream_free(d, first);
+    b->memory.event_free(d, event);
+    b->memory.stream_free(d, second);
+    b->memory.stream_free(d, first);
 }
 
 static void a_stream_waits_for_the_event_of_another(void) { each_device(check_streams); }
@@ -179,14 +182,14 @@ static void check_sums(lk_context *c, lk__device *d)
         REQUIRE(lk__device_alloc(d, LK_MEMORY_OTHER, sizeof host[i], &arrays[i]) == LK_OK &&
                 lk__device_write(d, NULL, arrays[i], host[i], sizeof host[i]) == LK_OK);
     }
-    REQUIRE(d->backend->add(d, NULL, arrays[0], (const void *const *)arrays, N, COUNT, LK_F32) == LK_OK);
+    REQUIRE(d->backend->kernels.add(d, NULL, arrays[0], (const void *const *)arrays, N, COUNT, LK_F32) == LK_OK);
     REQUIRE(lk__device_read(d, NULL, sum, arrays[0], sizeof sum) == LK_OK);
     int wrong = 0;
     for (int k = 0; k < COUNT; k++)
         wrong += sum[k] != ((host[0][k] + host[1][k]) + (host[2][k] + host[3][k])) + host[4][k];
     CHECK(wrong == 0, "%s: %d sums", d->backend->name, wrong);
     uint64_t hash;
-    REQUIRE(d->backend->hash(d, arrays[1], sizeof host[1], 9, &hash) == LK_OK);
+    REQUIRE(d->backend->kernels.hash(d, arrays[1], sizeof host[1], 9, &hash) == LK_OK);
     CHECK(hash == lk__hash64(host[1], sizeof host[1], 9));
     static const double bad[] = {1, INFINITY, -INFINITY, NAN};
     for (int k = 0; k < 4; k++) {
@@ -194,10 +197,10 @@ static void check_sums(lk_context *c, lk__device *d)
         double wide[] = {3, bad[k], 4};
         bool   finite;
         REQUIRE(lk__device_write(d, NULL, arrays[2] + 4 * (COUNT - 1), &narrow, 4) == LK_OK &&
-                d->backend->finite(d, arrays[2], COUNT, LK_F32, &finite) == LK_OK);
+                d->backend->kernels.finite(d, arrays[2], COUNT, LK_F32, &finite) == LK_OK);
         CHECK(finite == (k == 0), "%s: %g in f32", d->backend->name, bad[k]);
         REQUIRE(lk__device_write(d, NULL, arrays[3], wide, sizeof wide) == LK_OK &&
-                d->backend->finite(d, arrays[3], 3, LK_F64, &finite) == LK_OK);
+                d->backend->kernels.finite(d, arrays[3], 3, LK_F64, &finite) == LK_OK);
         CHECK(finite == (k == 0), "%s: %g in f64", d->backend->name, bad[k]);
     }
     for (int i = 0; i < N; i++) lk__device_free(d, LK_MEMORY_OTHER, arrays[i], sizeof host[i]);
@@ -212,7 +215,7 @@ static void check_speed(lk_context *context, lk__device *device)
     lk_device_speed       first, again;
     for (int i = 0; i < 3; i++) {
         lk_status status = lk_device_measure(context, types[i], &first);
-        if (!device->backend->measure) {
+        if (!device->backend->kernels.measure) {
             CHECK(status == LK_EUNSUPPORTED && first.flops == 0, "%s", device->backend->name);
             continue;
         }
@@ -224,7 +227,7 @@ static void check_speed(lk_context *context, lk__device *device)
         REQUIRE(lk_device_measure(context, types[i], &again) == LK_OK);
         CHECK(memcmp(&first, &again, sizeof first) == 0, "%s", lk_dtype_name(types[i]));
     }
-    if (device->backend->measure) CHECK(lk_device_measure(context, LK_I32, &first) == LK_EINVAL);
+    if (device->backend->kernels.measure) CHECK(lk_device_measure(context, LK_I32, &first) == LK_EINVAL);
 }
 
 static void speed_is_measured_once(void) { each_device(check_speed); }
@@ -284,17 +287,17 @@ static void guarded_memory_faults_outside_the_device(void)
     }
     CHECK(!faults(&host, true));
     /* And the device takes no other memory for its own. */
-    CHECK(d->backend->copy_in(d, NULL, &host, &number, 1) == LK_EINVAL &&
+    CHECK(d->backend->memory.copy_in(d, NULL, &host, &number, 1) == LK_EINVAL &&
           strstr(lk_context_error(c), "target of a copy"));
-    CHECK(d->backend->copy_out(d, NULL, &host, &number, 1) == LK_EINVAL &&
-          d->backend->copy(d, NULL, memory, &host, 1) == LK_EINVAL &&
-          d->backend->fill(d, NULL, &host, 0, 1) == LK_EINVAL && host == 0);
+    CHECK(d->backend->memory.copy_out(d, NULL, &host, &number, 1) == LK_EINVAL &&
+          d->backend->memory.copy(d, NULL, memory, &host, 1) == LK_EINVAL &&
+          d->backend->memory.fill(d, NULL, &host, 0, 1) == LK_EINVAL && host == 0);
     uint64_t hash;
     bool     finite;
-    CHECK(d->backend->hash(d, &host, 1, 0, &hash) == LK_EINVAL &&
-          d->backend->finite(d, &host, 1, LK_F32, &finite) == LK_EINVAL);
+    CHECK(d->backend->kernels.hash(d, &host, 1, 0, &hash) == LK_EINVAL &&
+          d->backend->kernels.finite(d, &host, 1, LK_F32, &finite) == LK_EINVAL);
     const void *in[] = {memory, &host};
-    CHECK(d->backend->add(d, NULL, memory, in, 2, 1, LK_F32) == LK_EINVAL);
+    CHECK(d->backend->kernels.add(d, NULL, memory, in, 2, 1, LK_F32) == LK_EINVAL);
     lk__device_free(d, LK_MEMORY_OTHER, memory, 4097);
     lk_context_free(c);
 }

@@ -181,7 +181,7 @@ static void run_sequence(const char *name)
     for (int i = 0; i < s.nodes; i++) {
         calls[i] = call_of(&s.node[i], true);
         lk__kernel_call shapes = shapes_of(&calls[i]);
-        kernels[i] = kernel_device->backend->find(kernel_device, s.node[i].op, s.type, &shapes);
+        kernels[i] = kernel_device->backend->kernels.find(kernel_device, s.node[i].op, s.type, &shapes);
         bytes[i] = (kernels[i].workspace ? kernels[i].workspace(&shapes, 1) : 0) + KERNEL_GUARD;
         require_device(lk__device_alloc(kernel_device, LK_MEMORY_OTHER, bytes[i], &workspaces[i]), "memory");
         calls[i].workspace = workspaces[i];
@@ -190,7 +190,7 @@ static void run_sequence(const char *name)
         ops[i] = s.node[i].op;
         all[i] = &calls[i];
     }
-    const lk__device_group_kernel *kernel = &kernel_device->backend->group_kernels[s.group.kind];
+    const lk__device_group_kernel *kernel = &kernel_device->backend->kernels.group_kernels[s.group.kind];
     s.group.count = s.nodes;
     s.group.ops = ops;
     s.group.calls = all;
@@ -392,7 +392,7 @@ int main(void)
     config.threads = 1;
     REQUIRE(lk_context_create(&config, &context) == LK_OK, "%s", lk_context_error(NULL));
     open_kernel_device(context);
-    if (!kernel_device || !kernel_device->backend->group_kernels) {
+    if (!kernel_device || !kernel_device->backend->kernels.group_kernels) {
         printf("skipped: LOCKSTEP_DEVICE names no device that has launch groups\n");
         close_kernel_device();
         lk_context_free(context);

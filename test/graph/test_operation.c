@@ -196,9 +196,9 @@ static void every_output_can_have_a_gradient(void)
 
 typedef struct job {
     int      world, leaves, threads, steps;
-    int      coupled;      /* samples: 1: by a user's operation, 2: by a softmax over the batch */
-    bool     sum;          /* the loss is an output that `sums` names */
-    double   factors[3];   /* by rank */
+    int      coupled;    /* samples: 1: by a user's operation, 2: by a softmax over the batch */
+    bool     sum;        /* the loss is an output that `sums` names */
+    double   factors[3]; /* by rank */
     double   losses[8];
     uint64_t hashes[3];
     char     error[2048];
@@ -613,7 +613,7 @@ static void a_failing_allocation_gives_enomem_and_loses_nothing(void)
 
 static lk__device_kernel find_no_custom(lk__device *d, lk__op op, lk_dtype element, const lk__kernel_call *call)
 {
-    return call->custom ? (lk__device_kernel){0} : lk__device_cpu.find(d, op, element, call);
+    return call->custom ? (lk__device_kernel){0} : lk__device_cpu.kernels.find(d, op, element, call);
 }
 
 static void a_device_without_host_memory_refuses_it(void)
@@ -623,13 +623,14 @@ static void a_device_without_host_memory_refuses_it(void)
     lk__device_backend other = *device->backend;
     const void        *before = device->backend;
     lk_plan_config     config = LK_PLAN_CONFIG_INIT;
-    other.find = find_no_custom;
+    other.kernels.find = find_no_custom;
     device->backend = &other;
     lk_tensor x = lk_input(r.graph, "x", LK_F32, 2, ((int64_t[]){4, 3})), y = lk_apply(&centre, &x, 1, NULL);
     config.outputs = &y;
     config.outputs_count = 1;
     CHECK(lk_plan_create(r.graph, &config, &r.plan) == LK_EUNSUPPORTED);
-    CHECK(strstr(lk_context_error(r.context), "centre at ") && strstr(lk_context_error(r.context), "user-defined operations"),
+    CHECK(strstr(lk_context_error(r.context), "centre at ") &&
+              strstr(lk_context_error(r.context), "user-defined operations"),
           "%s", lk_context_error(r.context));
     device->backend = before;
     rig_close(&r);

@@ -5,6 +5,7 @@
 #include "support.h"
 
 #include "device/device.h"
+#include "device/tokens.h"
 #include "train/generation.h"
 
 #include <math.h>
@@ -33,11 +34,11 @@ static void open_step(lk__device *d, step *s, lk_dtype type, int64_t vocabulary)
     const lk__device_backend *b = d->backend;
     s->work.type = type, s->work.vocabulary = vocabulary, s->work.rows = ROWS, s->work.window = 4;
     s->bytes = logits_bytes(s) + sizeof s->sampling + sizeof s->prompts + sizeof s->inputs;
-    s->workspace = b->tokens_workspace(d, ROWS, vocabulary);
-    REQUIRE(s->workspace > 0 && b->stream_create(d, &s->stream) == LK_OK &&
+    s->workspace = b->kernels.tokens_workspace(d, ROWS, vocabulary);
+    REQUIRE(s->workspace > 0 && b->memory.stream_create(d, &s->stream) == LK_OK &&
             lk__device_alloc(d, LK_MEMORY_OTHER, s->bytes, &s->memory) == LK_OK &&
             lk__device_alloc(d, LK_MEMORY_OTHER, s->workspace, &s->scratch) == LK_OK);
-    REQUIRE((s->work.chosen = b->alloc_host(d, LK_MEMORY_OTHER, LK__DEVICE_TOKEN_STEPS * ROWS * sizeof(int32_t))));
+    REQUIRE((s->work.chosen = b->memory.alloc_host(d, LK_MEMORY_OTHER, LK__DEVICE_TOKEN_STEPS * ROWS * sizeof(int32_t))));
     char *at = s->memory + logits_bytes(s);
     s->work.logits = s->memory;
     s->work.workspace = s->scratch;
@@ -50,10 +51,10 @@ static void open_step(lk__device *d, step *s, lk_dtype type, int64_t vocabulary)
 
 static void close_step(lk__device *d, step *s)
 {
-    d->backend->free_host(d, LK_MEMORY_OTHER, s->work.chosen, LK__DEVICE_TOKEN_STEPS * ROWS * sizeof(int32_t));
+    d->backend->memory.free_host(d, LK_MEMORY_OTHER, s->work.chosen, LK__DEVICE_TOKEN_STEPS * ROWS * sizeof(int32_t));
     lk__device_free(d, LK_MEMORY_OTHER, s->memory, s->bytes);
     lk__device_free(d, LK_MEMORY_OTHER, s->scratch, s->workspace);
-    d->backend->stream_free(d, s->stream);
+    d->backend->memory.stream_free(d, s->stream);
 }
 
 /* Writes what the host has, and runs the step. */
@@ -67,7 +68,7 @@ static void run_step(lk__device *d, step *s, const void *logits)
             lk__device_write(d, s->stream, block, &s->sampling, sizeof s->sampling) == LK_OK &&
             lk__device_write(d, s->stream, s->work.prompts, s->prompts, sizeof s->prompts) == LK_OK &&
             lk__device_write(d, s->stream, s->work.tokens, s->inputs, sizeof s->inputs) == LK_OK);
-    REQUIRE(d->backend->choose_tokens(d, s->stream, &s->work) == LK_OK &&
+    REQUIRE(d->backend->kernels.choose_tokens(d, s->stream, &s->work) == LK_OK &&
             lk__device_read(d, s->stream, s->prompts, s->work.prompts, sizeof s->prompts) == LK_OK &&
             lk__device_read(d, s->stream, s->inputs, s->work.tokens, sizeof s->inputs) == LK_OK);
 }
@@ -152,8 +153,8 @@ static void the_device_chooses_what_the_host_does(void)
     lk_context *context;
     REQUIRE(lk_context_create(NULL, &context) == LK_OK);
     lk__device *d = lk__context_device(context);
-    if (d->backend->choose_tokens) {
-        CHECK(d->backend->tokens_workspace(d, 1, INT64_C(1) << 40) == 0);
+    if (d->backend->kernels.choose_tokens) {
+        CHECK(d->backend->kernels.tokens_workspace(d, 1, INT64_C(1) << 40) == 0);
         check_choices(d, LK_F32, 7, 7);
         check_choices(d, LK_F32, 300, 7);
         check_choices(d, LK_F32, MOST, 2);

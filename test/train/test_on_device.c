@@ -21,7 +21,10 @@ static lk_context *open_context(void)
     return context;
 }
 
-static bool makes_batches(const lk_context *context) { return lk__context_device(context)->backend->gather != NULL; }
+static bool makes_batches(const lk_context *context)
+{
+    return lk__context_device(context)->backend->kernels.gather != NULL;
+}
 
 /* ---- data ---- */
 
@@ -126,7 +129,8 @@ static void compare_rows(const row_case *c, lk__gather_memory *m, const lk_batch
     for (int f = 0; f < gather.count; f++)
         REQUIRE(lk__device_alloc(device, LK_MEMORY_OTHER, (size_t)batch->count * lk_field_bytes(&batch->about[f]),
                                  (char **)&rows.to[f]) == LK_OK);
-    REQUIRE(device->backend->gather(device, NULL, &gather, &rows) == LK_OK, "%s", lk_context_error(device->context));
+    REQUIRE(device->backend->kernels.gather(device, NULL, &gather, &rows) == LK_OK, "%s",
+            lk_context_error(device->context));
     for (int f = 0; f < gather.count; f++) {
         size_t bytes = (size_t)batch->count * lk_field_bytes(&batch->about[f]);
         char  *made = malloc(bytes);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # layers.sh - each folder of src includes only itself, the folders above it in the list, and public headers; src/nn, cli and
 # examples include no folder of src at all; src/train reaches into src/run through two interfaces and the store; public headers include public
-# headers alone. Internal types name their layer.
+# headers alone. Internal types name their layer. What a file declares without including its header counts as included.
 set -u
 cd "${SOURCE_DIR:-$(dirname "$0")/../..}" || exit 1
 layers="base device graph comm plan run nn data train launch"
@@ -29,6 +29,53 @@ for folder in src/*/; do
         elif [ ! -e "src/$path" ]; then complain "$file:$line: src/$path does not exist"; fi
     done < <(includes "$folder")
 done
+
+# A declaration reaches as far as an include: what a folder declares is defined in it or above it, and a source file declares nothing
+# that another folder defines. Lines "declared|defined FOLDER FILE:LINE NAME", of functions and of objects that are not static.
+names() {
+    find src \( -name '*.c' -o -name '*.h' \) -exec awk '
+        function flush_statement(kind,    s, name, at) {
+            s = statement; statement = ""
+            if (s ~ /^[ \t]*(static|typedef|struct [a-z_0-9]+ *$|enum|union)/ || s !~ /lk__/) return
+            if (kind == "declared" && s ~ /^[ \t]*extern/ && s !~ /\(/) { # objects: every name behind the type
+                at = match(s, /lk__[a-z0-9_]+[ *]+lk__/); if (at) s = substr(s, at + RLENGTH - 4)
+                while (match(s, /lk__[a-z0-9_]+/)) { print kind, folder, where, substr(s, RSTART, RLENGTH); s = substr(s, RSTART + RLENGTH) }
+                return
+            }
+            if (match(s, /lk__[a-z0-9_]+ *\(/)) { name = substr(s, RSTART, RLENGTH); sub(/ *\($/, "", name); print kind, folder, where, name; return }
+            if (kind == "defined" && match(s, /lk__[a-z0-9_]+(\[[^]]*\])* *=/)) { name = substr(s, RSTART, RLENGTH); sub(/[[ =].*/, "", name); print kind, folder, where, name }
+        }
+        FNR == 1 { depth = 0; statement = ""; comment = define = 0; split(FILENAME, part, "/"); folder = part[2] }
+        define || /^[ \t]*#/ { define = /\\$/; next }
+        {
+            line = $0
+            if (comment) { if (!sub(/^.*\*\//, "", line)) next; comment = 0 }
+            gsub(/\/\*([^*]|\*+[^*\/])*\*+\//, "", line)
+            if (sub(/\/\*.*/, "", line)) comment = 1
+            gsub(/"([^"\\]|\\.)*"/, "0", line); gsub(/\47([^\47\\]|\\.)*\47/, "0", line)
+            for (i = 1; i <= length(line); i++) {
+                c = substr(line, i, 1)
+                if (c == "{") { if (depth++ == 0) flush_statement("defined") }
+                else if (c == "}") { depth--; statement = "" }
+                else if (depth == 0 && c == ";") flush_statement("declared")
+                else if (depth == 0) { if (statement == "" && c != " ") where = FILENAME ":" FNR; statement = statement c }
+            }
+            if (statement != "") statement = statement " "
+        }' {} +
+}
+while read -r at folder name definer; do
+    if [ "$(place "$definer")" -gt "$(place "$folder")" ]; then
+        complain "$at: $folder declares $name, which $definer defines, a layer below it"
+    else
+        complain "$at: $name is declared here and defined in src/$definer: include its header"
+    fi
+done < <(for layer in $layers; do echo "layer $layer $(place "$layer")"; done | cat - <(names) | awk '
+    $1 == "layer" { rank[$2] = $3; next }
+    $1 == "defined" { definer[$4] = $2; next }
+    { at[++n] = $3; folder[n] = $2; name[n] = $4 }
+    END { for (i = 1; i <= n; i++) {
+        d = definer[name[i]]
+        if (d != "" && d != folder[i] && (rank[d] > rank[folder[i]] || at[i] ~ /\.c:/)) print at[i], folder[i], name[i], d } }')
 
 # The trainer and the generator use a program through its public calls and an interface each; what is saved and loaded is the store.
 while IFS=: read -r file line text; do

@@ -2,7 +2,9 @@
 #ifndef LK__CUDA_BACKEND_H
 #define LK__CUDA_BACKEND_H
 
+#include "device/batch.h"
 #include "device/cuda/cuda.h"
+#include "device/tokens.h"
 
 extern const lk__device_backend lk__cuda_backend;
 
@@ -14,7 +16,7 @@ int32_t *lk__cuda_word(lk__device *device);
 /* ---- table.cu ---- */
 lk__device_kernel lk__cuda_find(lk__device *device, lk__op op, lk_dtype element, const lk__kernel_call *call);
 
-/* ---- memory.cu: device.h's add and finite ---- */
+/* ---- memory.cu: device/kernels.h's add and finite ---- */
 lk_status lk__cuda_add(lk__device *device, lk__device_stream *stream, void *out, const void *const *in, int n,
                        size_t count, lk_dtype type);
 lk_status lk__cuda_finite(lk__device *device, const void *memory, int64_t elements, lk_dtype type, bool *finite);
@@ -28,7 +30,7 @@ lk_status lk__cuda_update_many(lk__op op, const lk__kernel_call *const *calls, i
 lk_status lk__cuda_scale_many(const lk__kernel_call *const *squares, int n, const lk__kernel_call *scale,
                               void *workspace);
 size_t    lk__cuda_scale_many_workspace(const lk__kernel_call *const *squares, int n); /* bytes, from shapes */
-/* device.h's end_step */
+/* device/recording.h's end_step */
 lk_status lk__cuda_end_step(lk__device *device, const lk__device_numbers *numbers, const lk__device_group *update,
                             lk__device_result *results, bool *done);
 
@@ -44,7 +46,8 @@ static inline bool runs_groups(const lk__device *device)
     bool      lk__cuda_supports_##name(lk__device *device, const lk__device_group *group); \
     lk_status lk__cuda_run_##name(lk__device *device, const lk__device_group *group);
 LK__CUDA_GROUP(norm)
-LK__CUDA_GROUP(product) LK__CUDA_GROUP(attention)     /* group_generation.cu */
+LK__CUDA_GROUP(product)
+LK__CUDA_GROUP(attention)                             /* group_generation.cu */
     LK__CUDA_GROUP(entropy) LK__CUDA_GROUP(gradients) /* group_training.cu */
 #undef LK__CUDA_GROUP
 

@@ -1,6 +1,6 @@
 /* device/cuda/choices.h - which algorithm of a library is taken for an operation and a shape: choices that were measured before, on this
  * GPU with these versions, in a cache file; choices that are given to a program, by rank 0 or by a checkpoint; and the list of those
- * that the program's kernels took (device.h, choose_begin).
+ * that the program's kernels took (device/kernels.h, choose_begin).
  *
  * What is chosen without measuring (a library's first algorithm) depends on shapes and versions alone, and is in no list. */
 #ifndef LK__CUDA_CHOICES_H
@@ -37,7 +37,7 @@ void lk__cuda_choice_use(lk__cuda_device *device, const lk__cuda_question *quest
 /* A choice that was given cannot be run: said once a program. */
 void lk__cuda_choice_refuse(lk__cuda_device *device, const lk__cuda_question *question);
 
-/* device.h's hooks. */
+/* device/kernels.h's hooks. */
 lk_status lk__cuda_choose_begin(lk__device *device, const char *text, const char *whose, bool only);
 size_t    lk__cuda_choose_list(lk__device *device, char *text, size_t bytes, bool *apart);
 void      lk__cuda_choices_free(lk__cuda_choices *choices); /* NULL is fine */

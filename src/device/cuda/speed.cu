@@ -106,7 +106,7 @@ lk_status lk__cuda_measure(lk__device *d, lk_dtype type, lk_device_speed *speed)
     lk__cuda_device *c = (lk__cuda_device *)d;
     lk__cuda_clock   clock;
     lk_device_speed *known = &c->speed[type == LK_BF16 ? 2 : type == LK_F64 ? 1 : 0];
-    lk_status        status = d->backend->check(d);
+    lk_status        status = d->backend->memory.check(d);
     if (status < 0) return status;
     if (type != LK_BF16 && type != LK_F64 && type != LK_F32)
         return lk__cuda_host.fail(d->context, LK_EINVAL, "speed is measured only for f32, f64 and bf16");

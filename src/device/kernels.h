@@ -1,0 +1,69 @@
+/* device/kernels.h - what a device computes: kernels by operation, types and shapes, and sums and checks of whole arrays; and what the
+ * planner asks (layouts, fusions, typical rates). How a kernel is called is in kernel.h. */
+#ifndef LK__DEVICE_KERNELS_H
+#define LK__DEVICE_KERNELS_H
+
+#include "device/fusion.h"
+#include "device/kernel.h"
+#include "device/launch_group.h"
+#include "device/memory.h"
+
+#include <lockstep/graph.h>
+
+/* A kernel for one operation, at the types and shapes that it was found for. */
+typedef struct lk__device_kernel {
+    lk__kernel           run;       /* NULL: the device has none */
+    lk__kernel_workspace workspace; /* NULL: it needs none */
+    /* Before a call runs for the first time: sets call->prepared. NULL: nothing is prepared. */
+    lk_status (*prepare)(lk__device *device, const struct lk__device_kernel *kernel, lk__kernel_call *call);
+    const void *entry; /* the device's own */
+} lk__device_kernel;
+
+/* Typical rates, the same on every rank, because plans are made from them. */
+typedef struct lk__device_rates {
+    double flops, memory; /* operations a second, bytes a second */
+} lk__device_rates;
+
+struct lk__device_gather; /* device/batch.h */
+struct lk__device_rows;
+struct lk__device_tokens; /* device/tokens.h */
+
+enum { LK__DEVICE_ADDENDS = LK__LEAVES_MOST };
+
+typedef struct lk__device_kernels {
+    lk__device_rates rates;
+
+    /* The kernel of an operation whose tensors are stored as `element`; call has the operands' types and shapes at the capacity. */
+    lk__device_kernel (*find)(lk__device *device, lk__op op, lk_dtype element, const lk__kernel_call *call);
+    /* Which algorithms kernels choose, when they are prepared and more than one way was measured. choose_begin: kernels that are prepared
+     * from now on take what the list `text` (NULL: none) of `whose` ("rank 0", "the checkpoint") has; other choices are measured or, with
+     * `only`, left to the libraries' first choice. choose_list: what kernels took since, as lines of text and a NUL where `bytes` are
+     * enough; its length. Equal for equal choices. *apart: some of what was given does not fit this GPU or its libraries, which was
+     * logged. NULL: the device chooses by shapes alone. */
+    lk_status (*choose_begin)(lk__device *device, const char *text, const char *whose, bool only);
+    size_t (*choose_list)(lk__device *device, char *text, size_t bytes, bool *apart);
+    /* Launch groups (launch_group.h) that it has kernels for: LK__GROUP_KINDS entries, by kind. For steps whose kernels are many and short.
+     * NULL: it runs node by node. */
+    const lk__device_group_kernel *group_kernels;
+    /* out = in[0] + … + in[n-1], as the pairwise tree of base/tree.h; n up to LK__DEVICE_ADDENDS; out may be one of them. */
+    lk_status (*add)(lk__device *device, lk__device_stream *stream, void *out, const void *const *in, int n,
+                     size_t count, lk_dtype type);
+    /* Of memory as it is now; both wait. The hash is lk__hash64's. Integers are finite. */
+    lk_status (*hash)(lk__device *device, const void *memory, size_t bytes, uint64_t seed, uint64_t *hash);
+    lk_status (*finite)(lk__device *device, const void *memory, int64_t elements, lk_dtype type, bool *finite);
+
+    const lk__device_fusion *fusions;       /* fusion.h: ends with kind 0; NULL: none */
+    bool                     channels_last; /* its kernels read and write images with the channels last */
+
+    /* lk_device_measure's. NULL: it cannot be measured. */
+    lk_status (*measure)(lk__device *device, lk_dtype type, lk_device_speed *speed);
+
+    /* Makes the rows of a batch. NULL: the host does. */
+    lk_status (*gather)(lk__device *device, lk__device_stream *stream, const struct lk__device_gather *gather,
+                        const struct lk__device_rows *rows);
+    /* Chooses the tokens of a step of generation. Both NULL: the host does. tokens_workspace 0: it cannot for so many tokens. */
+    lk_status (*choose_tokens)(lk__device *device, lk__device_stream *stream, const struct lk__device_tokens *tokens);
+    size_t (*tokens_workspace)(lk__device *device, int64_t rows, int64_t vocabulary);
+} lk__device_kernels;
+
+#endif
