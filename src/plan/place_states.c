@@ -30,6 +30,7 @@ static lk_status split_state(lk_plan *p, size_t state, const lk__plan_placement 
         placement->place(placement->user, p, state, (lk__plan_array)a, splits);
         for (int i = 0; i < splits->count; i++) {
             const lk__plan_cut *one = &splits->split[i];
+            p->split_axes |= one->axes;
             if (one->dim < 0 || one->dim >= shape->rank)
                 return lk__fail(p->context, LK_EINVAL,
                                 "\"%s\" has %d dimensions, and cannot be split along dimension %d",
@@ -41,8 +42,6 @@ static lk_status split_state(lk_plan *p, size_t state, const lk__plan_placement 
 
 static lk_status split_states(lk_plan *p, const lk__plan_placement *placement)
 {
-    if (placement && p->shared)
-        return lk__fail(p->context, LK_EUNSUPPORTED, "state that the ranks of a host share cannot be split over them");
     if (placement && placement->mesh) p->mesh = *placement->mesh;
     for (size_t i = 0; placement && i < p->graph->states_count; i++) {
         lk_status status = split_state(p, i, placement);

@@ -151,6 +151,7 @@ struct lk_plan {
     bool             shares_buffers; /* all ranks of a host hold them once, too (shared_buffers.c) */
     bool             own_buffers;    /* ranks may compute different ones: those of rank 0 are saved */
     bool             splits;         /* some rank has only slices of some array (state_slices.h) */
+    unsigned         split_axes;     /* over which: ranks with the same coordinates along them have the same slices */
     lk__plan_bucket *buckets;        /* in the order in which backward fills them */
     size_t           buckets_count, buckets_capacity;
     bool             reduces; /* each bucket has a collective in the training list, and a wait in its section sync */
@@ -349,9 +350,15 @@ void lk__plan_share_buffers(lk_plan *plan);
  * LK__SLICE_ALIGN, and so do slices: a boundary is that many bytes of gradients, 32 elements in f32, from the beginning of a tensor, and no
  * cache line of what is updated has two owners, also of parameters in bf16. */
 enum { LK__SLICE_ALIGN = 128 };
-/* How many owners there are, the ranks of a host, and this rank's index among them. */
-static inline int lk__plan_owners(const lk_plan *p) { return lk__plan_batch_parts(p) / p->parallel.hosts; }
-static inline int lk__plan_own(const lk_plan *p) { return lk__plan_batch_part(p) % lk__plan_owners(p); }
+/* slice.c: copies of the state, if it is shared: one for the ranks of a host that have the same slices of it. How many there are, which one a
+ * rank has, how many ranks have that one, and the rank's index among them. */
+int lk__plan_copies(const lk_plan *plan);
+int lk__plan_copy(const lk_plan *plan, int rank);
+int lk__plan_sharers(const lk_plan *plan, int rank);
+int lk__plan_sharer(const lk_plan *plan, int rank);
+/* The owners of this rank's copy, and its index among them. */
+static inline int lk__plan_owners(const lk_plan *p) { return lk__plan_sharers(p, lk__plan_rank(p)); }
+static inline int lk__plan_own(const lk_plan *p) { return lk__plan_sharer(p, lk__plan_rank(p)); }
 /* Helpers of a rank at most: more would take more workspace, and smaller tiles. */
 enum { LK__HELPERS = 3 };
 /* The threads of a kernel of forward or backward at most: the context's, and those of other ranks that wait (run/lend.h). */

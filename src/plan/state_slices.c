@@ -110,12 +110,17 @@ static const lk__plan_bucket *bucket_of(const lk_plan *p, const lk__plan_state *
     return NULL;
 }
 
-/* A range of a bucket for each owner, across the tensors in it. What nobody updates is the first one's. */
+enum { OWNED = LK__SLICE_ALIGN / sizeof(float) }; /* elements: no cache line has two owners, also of bf16 */
+
+/* A range of a bucket for each owner, across the tensors in it; of an array that is split, equal ones of each slice. What nobody updates is the
+ * first one's. */
 static void set_owners(const lk_plan *p, const lk__plan_state *sp, lk__plan_slices *s)
 {
-    const lk__plan_bucket *b = p->shared && sp->trained && s->parts == 1 ? bucket_of(p, sp) : NULL;
-    s->owners = 1;
-    s->owned_each = lk__slices_elements(s, s->own);
+    bool                   owned = p->shared && sp->trained;
+    const lk__plan_bucket *b = owned && s->parts == 1 ? bucket_of(p, sp) : NULL;
+    s->owners = owned && s->parts > 1 ? lk__plan_owners(p) : 1;
+    s->owned_each = (lk__slices_elements(s, s->own) + s->owners - 1) / s->owners;
+    if (s->owners > 1) s->owned_each = (s->owned_each + OWNED - 1) / OWNED * OWNED;
     if (s->owned_each == 0) s->owned_each = 1; /* of nothing: a divisor */
     if (!b) return;
     size_t size = lk_dtype_size(b->dtype);

@@ -7,7 +7,7 @@
  *                           ranks owns a range of it, which it updates: those elements whose gradients are in its slice of a bucket;
  *   split                   along a dimension over an axis of the mesh, maybe along several, one after the other: over axes of 2 and 3 ranks there
  *                           are 6 slices. Ranks that differ in other axes have copies of the same slice;
- *   both                    split over axes between hosts, and a host's slices shared by its ranks. No plan is made so yet.
+ *   both                    the ranks of a host that have the same slices of all arrays share one copy of them.
  * Values, master copies and moments are divided independently: with moments split and values whole it is ZeRO 1.
  *
  * The lists are computed when they are asked for, since a list of 1,024 ranks' slices for each array would be larger than many models. */

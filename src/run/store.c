@@ -227,6 +227,20 @@ lk_status lk__explain_memory(const lk_plan *p, lk_status status)
                     before, (double)total / 1048576.0, text);
 }
 
+/* The group whose memory this rank's copy is in. */
+static lk_status find_sharers(lk_store *s)
+{
+    int rank = lk__plan_rank(s->plan);
+    if (!s->plan->shared || !s->group) return LK_OK;
+    if (!s->plan->splits) {
+        s->comm = s->group;
+        return LK_OK;
+    }
+    lk_status status = lk_comm_split(s->group, lk__plan_copy(s->plan, rank), rank, &s->comm);
+    s->split_comm = status >= 0;
+    return status;
+}
+
 /* group: of ranks that share the state, or have slices of it; NULL: this rank has all of it, for itself. */
 static lk_status create_store(lk_plan *plan, uint64_t seed, lk_comm *group, lk_store **store)
 {
@@ -238,10 +252,11 @@ static lk_status create_store(lk_plan *plan, uint64_t seed, lk_comm *group, lk_s
     s->device = plan->device;
     s->group = group;
     s->writes_buffers = true;
-    s->comm = plan->shared ? group : NULL;
     s->sharers = lk__plan_owners(plan);
     s->sharer = lk__plan_own(plan);
-    lk_status status = s->comm ? lk__store_alloc_shared(s) : lk__store_alloc_exchange(s);
+    lk_status status = find_sharers(s);
+    if (status >= 0 && s->comm) status = lk__store_alloc_shared(s);
+    if (status >= 0) status = lk__store_alloc_exchange(s);
     if (status >= 0) {
         lk__device_part parts[LK__STORE_KINDS];
         int             count = list_regions(s, parts);
@@ -312,6 +327,7 @@ void lk_store_free(lk_store *s)
     int             count = list_regions(s, parts);
     lk__device_free_parts(s->device, parts, count, s->block);
     if (s->comm) lk__store_free_shared(s);
+    if (s->split_comm) lk_comm_free(s->comm);
     lk__store_free_exchange(s);
     lk__free(s->context, LK_MEMORY_OTHER, s, sizeof *s);
 }

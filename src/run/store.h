@@ -22,8 +22,9 @@ struct lk_store {
     void    *exchange; /* with slices: buffers for what ranks send each other, exchange_bytes */
     size_t   exchange_bytes;
 
-    lk_comm  *comm;            /* `group`, where ranks share memory; NULL: memory is this rank's own */
-    int       sharers, sharer; /* ranks of this host, and this one's index among them */
+    lk_comm  *comm;            /* where ranks share memory: `group`, or those of it with whom; NULL: memory is this rank's own */
+    bool      split_comm;      /* `comm` is a group of its own: the ranks of this host that have the same slices */
+    int       sharers, sharer; /* ranks of this host that hold one copy, and this one's index among them */
     void     *symmetric;       /* this rank's part of their memory */
     int       nodes, node;     /* memory nodes of the host's ranks, each with a copy of what all read; this rank's */
     char     *copies;          /* of all nodes, copy_bytes each: parameters, and buffers if they are shared */

@@ -37,56 +37,43 @@ static int first_rank(const lk_store *s, int node)
     return rank;
 }
 
-/* Of one piece of a tensor: its master copy and moments, near its owner. Returns how many; ranges NULL: only counts. */
-static size_t place_piece(const lk_store *s, const layout *l, const lk__plan_owned *piece, int rank,
-                          lk__comm_near *ranges)
+/* What each owner updates of an array that is there once, near it. Returns how many ranges; NULL: only counts. */
+static size_t place_array(const lk_store *s, size_t begin, size_t state, lk__plan_array array, lk__comm_near *ranges)
 {
-    const lk__plan_state *sp = &s->plan->states[piece->state];
-    size_t                size = sp->wide_bytes /
-                  (size_t)lk__shape_elements(&s->plan->graph->values[s->plan->graph->states[piece->state].value].shape);
-    size_t first = (size_t)piece->first * size, bytes = (size_t)piece->count * size, count = 0;
-    if (sp->master && ranges) ranges[count] = (lk__comm_near){l->master + sp->master_offset + first, bytes, rank};
-    count += sp->master;
-    for (int m = 0; m < sp->moments; m++, count++)
-        if (ranges) ranges[count] = (lk__comm_near){l->optimizer + sp->moment_offset[m] + first, bytes, rank};
+    lk__plan_slices slices = lk__plan_state_slices(s->plan, state, array);
+    size_t          count = 0, size = lk_dtype_size(slices.dtype);
+    for (int owner = 0; owner < slices.owners; owner++) {
+        lk__range owned = lk__slices_owned(&slices, owner);
+        if (lk__range_count(owned) == 0) continue;
+        if (ranges)
+            ranges[count] = (lk__comm_near){begin + slices.offset + (size_t)owned.first * size,
+                                            (size_t)lk__range_count(owned) * size, owner};
+        count++;
+    }
     return count;
 }
 
-/* All ranges; NULL: only counts. `pieces` has room for those of any rank. */
-static size_t place_ranges(const lk_store *s, const layout *l, lk__plan_owned *pieces, lk__comm_near *ranges)
+/* All ranges; NULL: only counts. */
+static size_t place_ranges(const lk_store *s, const layout *l, lk__comm_near *ranges)
 {
     size_t count = 0;
     for (int i = 0; i < s->nodes; i++, count++)
         if (ranges) ranges[count] = (lk__comm_near){l->copy * (size_t)i, l->copy, first_rank(s, i)};
-    for (int rank = 0; rank < s->sharers && s->plan->trains; rank++)
-        for (size_t i = 0, n = lk__plan_list_owned(s->plan, rank, pieces); i < n; i++)
-            count += place_piece(s, l, &pieces[i], rank, ranges ? ranges + count : NULL);
+    for (size_t i = 0; i < s->plan->graph->states_count && s->plan->trains; i++)
+        for (int a = LK__ARRAY_MASTER; a < LK__ARRAY_COUNT && s->plan->states[i].trained; a++)
+            if (lk__plan_has_array(s->plan, i, (lk__plan_array)a))
+                count += place_array(s, a == LK__ARRAY_MASTER ? l->master : l->optimizer, i, (lk__plan_array)a,
+                                     ranges ? ranges + count : NULL);
     return count;
-}
-
-static size_t most_pieces(const lk_store *s)
-{
-    size_t most = 0;
-    for (int rank = 0; rank < s->sharers && s->plan->trains; rank++) {
-        size_t count = lk__plan_list_owned(s->plan, rank, NULL);
-        if (count > most) most = count;
-    }
-    return most;
 }
 
 static lk_status alloc_near(lk_store *s, const layout *l, size_t each)
 {
-    size_t          piece_bytes = most_pieces(s) * sizeof(lk__plan_owned), bytes = 0, count = 0;
-    lk__plan_owned *pieces = lk__alloc(s->context, LK_MEMORY_OTHER, piece_bytes);
-    lk__comm_near  *ranges = NULL;
-    if (pieces || piece_bytes == 0) {
-        bytes = place_ranges(s, l, pieces, NULL) * sizeof *ranges;
-        ranges = lk__alloc(s->context, LK_MEMORY_OTHER, bytes);
-    }
-    if (ranges) count = place_ranges(s, l, pieces, ranges);
+    size_t         bytes = place_ranges(s, l, NULL) * sizeof(lk__comm_near), count = 0;
+    lk__comm_near *ranges = lk__alloc(s->context, LK_MEMORY_OTHER, bytes);
+    if (ranges) count = place_ranges(s, l, ranges);
     /* Without memory for the list this rank still has to take part. */
     lk_status status = lk__comm_alloc_near(s->comm, each, ranges, count, &s->symmetric);
-    lk__free(s->context, LK_MEMORY_OTHER, pieces, piece_bytes);
     lk__free(s->context, LK_MEMORY_OTHER, ranges, bytes);
     return status;
 }
@@ -117,7 +104,8 @@ lk_status lk__store_alloc_nodes(lk_store *s)
     status = places ? alloc_near(s, &l, each) : lk__comm_alloc_near(s->comm, each, NULL, 0, &s->symmetric);
     if (status < 0) return status;
     const size_t *bytes = s->plan->memory;
-    s->copies = lk__comm_peer(s->comm, s->symmetric, 0);
+    /* A rank that alone has its slices has no other one's part. */
+    s->copies = s->sharers == 1 ? s->symmetric : lk__comm_peer(s->comm, s->symmetric, 0);
     s->copy_bytes = l.copy;
     char *own = s->copies + l.copy * (size_t)s->node;
     if (bytes[LK_MEMORY_PARAMETERS]) s->parameters = own;

@@ -112,6 +112,8 @@ typedef struct placing {
     lk_policy       policy;
     const char     *backend, *directory;
     int             ranks;
+    lk_state_mode   state;
+    int             hosts; /* simulated, with as many ranks each; 0: this one */
 } placing;
 
 #define SPLIT(dim) {1, {{dim, LK_AXIS_DATA}}}
@@ -135,6 +137,26 @@ static const placing grids[] = {
      .axes = "data=2,tensor=2"},
     {.name = "two axes, two dimensions",
      .splits = {{2, {{0, LK_AXIS_DATA}, {-1, LK_AXIS_TENSOR}}}, {0}, {2, {{0, LK_AXIS_TENSOR}, {0, LK_AXIS_DATA}}}},
+     .axes = "data=2,tensor=2"},
+};
+
+/* Both: ranks that have the same slices share one copy of them. */
+static const placing shared_grids[] = {
+    {.name = "shared, split over one of two axes",
+     .splits = {{1, {{0, LK_AXIS_TENSOR}}},
+                {1, {{0, LK_AXIS_TENSOR}}},
+                {1, {{0, LK_AXIS_TENSOR}}},
+                {1, {{-1, LK_AXIS_TENSOR}}}},
+     .axes = "data=2,tensor=2"},
+    {.name = "shared values, moments split over the other axis",
+     .splits = {{0}, {0}, {1, {{0, LK_AXIS_DATA}}}, {1, {{-1, LK_AXIS_DATA}}}},
+     .axes = "data=2,tensor=2"},
+    {.name = "shared, bf16, stored by columns, master copies by rows",
+     .splits = {{1, {{-1, LK_AXIS_TENSOR}}}, {1, {{0, LK_AXIS_TENSOR}}}, {1, {{0, LK_AXIS_TENSOR}}}},
+     .policy = LK_POLICY_BF16,
+     .axes = "data=2,tensor=2"},
+    {.name = "shared, a copy for each rank",
+     .splits = {{2, {{0, LK_AXIS_DATA}, {-1, LK_AXIS_TENSOR}}}, {0}, {1, {{0, LK_AXIS_DATA}}}},
      .axes = "data=2,tensor=2"},
 };
 
@@ -168,7 +190,9 @@ static rig open_split(const placing *p, int rank, lk_comm **comm)
     lk__plan_placement  placement = {place_array, (void *)p, p->axes ? &grid : NULL};
     config.parallel.world = p->ranks;
     config.parallel.rank = rank;
-    *comm = join_group(r.context, p->backend);
+    config.parallel.state = p->state;
+    *comm = p->hosts ? join_hosts(r.context, rank / (p->ranks / p->hosts)) : join_group(r.context, p->backend);
+    config.parallel.hosts = p->hosts;
     REQUIRE(lk__plan_create_placed(r.graph, &config, false, &placement, &r.plan) == LK_OK, "%s",
             lk_context_error(r.context));
     for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) r.before[kind] = lk_context_memory(r.context, kind);
@@ -484,6 +508,77 @@ static void a_grid_of_ranks_has_what_one_has(void)
     for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) run_placing(grids[i], "shm", 4);
 }
 
+/* A copy is in memory that its ranks map, and they are those with the same coordinates along the axes of the splits, on one host. */
+static int share_as(int rank, void *user)
+{
+    const placing *p = user;
+    lk_comm       *comm;
+    check_failures = 0;
+    rig         r = open_split(p, rank, &comm);
+    lk_store   *s = r.store;
+    int         sharers = 0, first = -1;
+    const char *text = p->axes;
+    for (int i = 0; i < p->ranks; i++) {
+        lk__mesh_grid grid = grid_of(text, rank);
+        bool          host = !p->hosts || i / (p->ranks / p->hosts) == rank / (p->ranks / p->hosts);
+        bool          same =
+            lk__mesh_coordinate(&grid, r.plan->split_axes, i) == lk__mesh_coordinate(&grid, r.plan->split_axes, rank);
+        if (host && same && first < 0) first = i;
+        sharers += host && same;
+    }
+    CHECK(s->sharers == sharers && lk_comm_size(s->comm) == sharers, "%s: %d ranks share a copy, not %d", p->name,
+          s->sharers, sharers);
+    /* What the first of them writes past the store, the others read. */
+    float *memory = (float *)lk__store_array_memory(s, (size_t)lk__find_state(r.plan->graph, "big"), LK__ARRAY_MOMENT_0);
+    REQUIRE(lk_comm_barrier(comm, NULL) == LK_OK);
+    if (rank == first) *memory = 7 + (float)rank;
+    REQUIRE(lk_comm_barrier(comm, NULL) == LK_OK);
+    CHECK(*memory == 7 + (float)first, "%s: rank %d reads %g of rank %d", p->name, rank, (double)*memory, first);
+    REQUIRE(lk_comm_barrier(comm, NULL) == LK_OK);
+    close_split(&r, comm);
+    return check_result();
+}
+
+static void run_shared(placing p)
+{
+    lk_spawn_result result;
+    char            directory[] = "/tmp/lockstep-slices-XXXXXX", command[64];
+    p.ranks = 4;
+    p.backend = "shm";
+    p.state = LK_STATE_SHARED;
+    REQUIRE(mkdtemp(directory) != NULL);
+    p.directory = directory;
+    check_ranks_announced(p.ranks);
+    CHECK(lk_spawn(p.ranks, share_as, &p, &result) == LK_OK, "%s: %s", p.name, result.text);
+    CHECK(lk_spawn(p.ranks, compare_as, &p, &result) == LK_OK, "%s: %s", p.name, result.text);
+    CHECK(lk_spawn(p.ranks, save_and_load_as, &p, &result) == LK_OK, "%s: %s", p.name, result.text);
+    snprintf(command, sizeof command, "rm -r %s", directory);
+    CHECK(system(command) == 0);
+}
+
+static bool can_share(void)
+{
+    const char *device = getenv("LOCKSTEP_DEVICE");
+    return !device || strcmp(device, "cpu") == 0; /* no other has memory that ranks share */
+}
+
+static void ranks_of_a_host_share_what_is_split(void)
+{
+    for (size_t i = 0; i < sizeof shared_grids / sizeof *shared_grids && can_share(); i++) run_shared(shared_grids[i]);
+}
+
+/* Over an axis between hosts each has its own slices, which its ranks share; over one within them each host has all. */
+static void hosts_share_what_is_split_over_them_or_within_them(void)
+{
+    for (int between = 0; between < 2 && can_share(); between++) {
+        placing p = shared_grids[0];
+        p.name = between ? "two hosts, split between them" : "two hosts, split within them";
+        p.axes = between ? "tensor=2,data=2" : "data=2,tensor=2";
+        p.hosts = 2;
+        run_shared(p);
+    }
+}
+
 int main(void)
 {
     RUN_APART(every_element_is_in_one_slice); /* a process that has started CUDA cannot fork ranks */
@@ -494,5 +589,7 @@ int main(void)
     RUN_APART(a_grid_of_ranks_has_what_one_has);
     RUN_APART(ranks_write_the_files_that_one_rank_writes);
     RUN_APART(a_rank_that_left_is_named_by_those_that_read);
+    RUN_APART(ranks_of_a_host_share_what_is_split);
+    RUN_APART(hosts_share_what_is_split_over_them_or_within_them);
     return check_result();
 }
