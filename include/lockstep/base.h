@@ -23,18 +23,18 @@
 #else
 #define LK_BEGIN_DECLS
 #define LK_END_DECLS
-/* Without ##, which would keep calls with options of their own among the values from being expanded. */
+/* Without ##, which would keep calls with their own options among the values from being expanded. */
 #define LK_OPTIONS(type, ...) ((type){.reserved = 0, __VA_ARGS__})
 #define LK_ZERO
 #endif
 
 LK_BEGIN_DECLS
 
-/* Structs with a `size` are configs: their …_INIT sets it, with the defaults of all fields. Programs that were compiled with an older header
- * have a smaller size, and get the defaults of the fields they lack. A larger one, of a newer header, is accepted if it sets nothing that
- * this version does not have. Other structs do not change within 0.1, and `reserved` fields are zero. */
+/* Structs with a `size` are configs: their …_INIT sets it, with the defaults of all fields. Programs compiled with an older
+ * header have a smaller size, and missing fields get their defaults. A larger struct, from a newer header, is accepted if
+ * it sets nothing that this version lacks. Other structs do not change within 0.1, and `reserved` fields are zero. */
 
-/* 0: success; below 0: failure; above 0: not finished. lk_status_name and the docs are made from this list. */
+/* 0: success; below 0: failure; above 0: not finished. lk_status_name and the docs are generated from this list. */
 #define LK_STATUS_LIST(X)                                                          \
     X(LK_END, 1, "the end of the epoch or the listing")                            \
     X(LK_OK, 0, "success")                                                         \

@@ -1,6 +1,6 @@
 /* checkpoint.h - a store on disk. A checkpoint directory holds
  *
- *   step-00000938/model.safetensors      parameters and buffers, PyTorch's names and layouts; bytes depend on the weights alone
+ *   step-00000938/model.safetensors      parameters and buffers, PyTorch's names and layouts; bytes depend only on the weights
  *   step-00000938/optimizer.safetensors  NAME.exp_avg, NAME.exp_avg_sq or NAME.momentum_buffer
  *   step-00000938/state.json             step, epoch, position in the data, seed, the record of the run (model, options, fields,
  *                                        classes, normalisation), who wrote it when, and the SHA-256 of all files
@@ -30,25 +30,25 @@ typedef struct lk_progress {
     uint64_t seed;
 } lk_progress;
 
-/* Writes step-N and removes older ones until `keep` (at least 1) are left. Old checkpoints stay until the new one is complete.
- * Waits up to 10 s for another save into the directory. LK_EINVAL: a trainer holds the lock of the directory (the message names
- * it); model.safetensors, optimizer.safetensors or state.json there is not a link that a save made; or step-N is intact and holds other
- * files. A damaged step-N that does is renamed to step-N.damaged, with a warning. */
+/* Writes step-N and removes older ones until `keep` (at least 1) are left. Old checkpoints stay until the new one is
+ * complete. Waits up to 10 s for another save into the directory. LK_EINVAL: a trainer holds the lock of the directory
+ * (the message names it); model.safetensors, optimizer.safetensors or state.json there is not a link that a save made; or
+ * step-N is intact and contains other files. If it is damaged, it is renamed to step-N.damaged instead, with a warning. */
 LK_API lk_status lk_checkpoint_save(lk_store *store, const char *directory, const lk_progress *progress, int keep);
 
 /* A file that the caller adds to checkpoints. Its digest is in state.json. Loading does not read it. */
 typedef struct lk_checkpoint_file {
     const char *name; /* letters, digits, '.', '_' and '-', at most 63; none of the names above */
-    const char *text; /* of any bytes */
+    const char *text; /* any bytes */
     size_t      bytes;
 } lk_checkpoint_file;
-/* The same with files of the caller, at most 16. LK_EINVAL also: a name is invalid, or a file of that name in the directory is not a
- * link that a save made. */
+/* The same with the caller's files, at most 16. LK_EINVAL also: a name is invalid, or a
+ * file of that name in the directory is not a link made by a save. */
 LK_API lk_status lk_checkpoint_save_files(lk_store *store, const char *directory, const lk_progress *progress, int keep,
                                           const lk_checkpoint_file *files, int count);
-/* The same by all ranks of a group, each of which writes a part: collective, with the same arguments but for the directory, which need
- * not be there on hosts other than rank 0's; files matter on rank 0. A failure of one rank is one of all, and its message names the
- * rank; the checkpoint before stays. comm may be NULL: this process alone. */
+/* The same by all ranks of a group, each of which writes a part: collective, with the same arguments except the
+ * directory, which need not exist on hosts other than rank 0's; files are used on rank 0 only. If one rank fails,
+ * all do, and the message names the rank; the previous checkpoint stays. comm may be NULL: this process alone. */
 LK_API lk_status lk_checkpoint_save_group(lk_store *store, lk_comm *comm, const char *directory,
                                           const lk_progress *progress, int keep, const lk_checkpoint_file *files,
                                           int count);
@@ -60,20 +60,20 @@ LK_API lk_status lk_checkpoint_check(lk_context *context, const char *directory)
 /* The same for saves with these files, of which only the names matter. */
 LK_API lk_status lk_checkpoint_check_files(lk_context *context, const char *directory, const lk_checkpoint_file *files,
                                            int count);
-/* Loads the newest intact checkpoint. One whose digests do not match, or whose state is of another step than its directory's
- * name, is skipped with a warning in the log. Where `directory` is that of one step, it loads this step and no other. LK_EFORMAT: none is
- * intact. LK_ENOENT: the directory holds none. LK_EMISMATCH: it is of another model; the message names the first difference. */
+/* Loads the newest intact checkpoint. One whose digests do not match, or whose state belongs to a different step than its directory's
+ * name, is skipped with a warning in the log. If `directory` is that of one step, only this step is loaded. LK_EFORMAT: none is intact.
+ * LK_ENOENT: the directory contains none. LK_EMISMATCH: it belongs to a different model; the message names the first difference. */
 LK_API lk_status lk_checkpoint_load(lk_store *store, const char *directory, lk_progress *progress);
-/* Finds the newest checkpoint in the directory and gives its step; LK_ENOENT if there is none. Reads no weights. */
+/* Finds the newest checkpoint in the directory and returns its step; LK_ENOENT if there is none. Reads no weights. */
 LK_API lk_status lk_checkpoint_find(lk_context *context, const char *directory, int64_t *step);
-/* Bytes of LK_MEMORY_CHECKPOINT that a save holds while it runs, one chunk among them; without the files of the caller. */
+/* Bytes of LK_MEMORY_CHECKPOINT that a save uses while it runs, including one chunk; without the caller's files. */
 LK_API size_t lk_checkpoint_bytes(const lk_plan *plan);
 
-/* The weights alone: one safetensors file, or (loading) the newest checkpoint of a directory, or a directory of Hugging Face's
- * libraries: model.safetensors, or model.safetensors.index.json with its shards. Loading is strict: names and shapes must be exactly
- * the model's; f16, bf16, f32 and f64 are converted. Names may lack the prefix "transformer.", "model." or "bert."; buffers that
- * follow from the architecture (*.attn.bias, *.rotary_emb.inv_freq, …) and an lm_head.weight that equals the embedding, with which
- * the model's head is tied, are ignored. */
+/* The weights alone: one safetensors file, or (loading) the newest checkpoint of a directory, or a directory of
+ * Hugging Face's libraries: model.safetensors, or model.safetensors.index.json with its shards. Loading is strict:
+ * names and shapes must be exactly the model's; f16, bf16, f32 and f64 are converted. Names may lack the prefix
+ * "transformer.", "model." or "bert."; buffers derived from the architecture (*.attn.bias, *.rotary_emb.inv_freq,
+ * …) and an lm_head.weight that equals the embedding, with which the model's head is tied, are ignored. */
 LK_API lk_status lk_weights_save(lk_store *store, const char *file);
 LK_API lk_status lk_weights_load(lk_store *store, const char *path);
 
@@ -81,9 +81,9 @@ LK_API lk_status lk_weights_load(lk_store *store, const char *path);
 
 typedef enum lk_load_result {
     LK_LOAD_LOADED,     /* name, shape and kind of number agree */
-    LK_LOAD_MISSING,    /* the model has it, the file has not: it keeps its value */
-    LK_LOAD_UNEXPECTED, /* the file has it, the model has not */
-    LK_LOAD_MISMATCHED  /* both have the name, with another shape or kind of number: it keeps its value */
+    LK_LOAD_MISSING,    /* the model has it, the file does not: it keeps its value */
+    LK_LOAD_UNEXPECTED, /* the file has it, the model does not */
+    LK_LOAD_MISMATCHED  /* both have the name, with a different shape or kind of number: it keeps its value */
 } lk_load_result;
 
 typedef struct lk_load_entry {
@@ -92,10 +92,10 @@ typedef struct lk_load_entry {
     const char *text; /* MISMATCHED: the difference, such as "(1000, 512) in the file and (10, 512) in the model"; else "" */
 } lk_load_entry;
 
-typedef struct lk_load_report lk_load_report; /* every tensor of the model, in its order, then those of the file alone */
+typedef struct lk_load_report lk_load_report; /* every tensor of the model, in its order, then those only in the file */
 
 /* Loads the tensors that the file (or the newest checkpoint of the directory) and the model share; the others keep their values.
- * LK_EMISMATCH: they share none. report may be NULL; it is set also for LK_EMISMATCH, else to NULL on failure. */
+ * LK_EMISMATCH: they share none. report may be NULL; it is also set for LK_EMISMATCH, and to NULL on other failures. */
 LK_API lk_status            lk_weights_load_partial(lk_store *store, const char *path, lk_load_report **report);
 LK_API size_t               lk_load_report_count(const lk_load_report *report);
 LK_API const lk_load_entry *lk_load_report_at(const lk_load_report *report, size_t index); /* NULL past the last */
@@ -118,8 +118,8 @@ typedef struct lk_saved_tensor {
 
 typedef struct lk_description lk_description; /* of one checkpoint; read-only */
 
-/* Reads what the newest checkpoint of the directory is, or that of a step's own directory; no weights. Its state.json is verified,
- * of the weights the header; others are skipped. LK_ENOENT: the directory holds none. LK_EFORMAT: none is intact so far. */
+/* Describes the newest checkpoint of the directory, or that of one step's directory, without reading weights. Its state.json and the
+ * header of its weights are verified; damaged ones are skipped. LK_ENOENT: the directory holds none. LK_EFORMAT: none is intact so far. */
 LK_API lk_status lk_checkpoint_describe(lk_context *context, const char *directory, lk_description **description);
 LK_API void      lk_description_free(lk_description *description); /* NULL is fine; before its context */
 
@@ -141,8 +141,8 @@ LK_API int         lk_description_fields(const lk_description *description); /* 
 LK_API const lk_field *lk_description_field(const lk_description *description, int index); /* NULL past the last */
 /* Sets mean and std of a transform, and how many of each; false, with nothing changed, where field 0 was not normalised. */
 LK_API bool lk_description_normalisation(const lk_description *description, lk_transform *transform);
-/* LK_EMISMATCH if samples of the data set do not fit the model: field 0 has another shape, there are more classes, a class of that
- * number has another name, or "target" has another number of elements. The message shows both. LK_OK without a record. */
+/* LK_EMISMATCH if samples of the data set do not fit the model: field 0 has a different shape, there are more classes, a class of that
+ * number has a different name, or "target" has a different number of elements. The message shows both. LK_OK without a record. */
 LK_API lk_status lk_description_check(const lk_description *description, const lk_dataset *dataset);
 
 LK_API size_t          lk_description_tensors(const lk_description *description); /* in model.safetensors */

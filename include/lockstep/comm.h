@@ -31,19 +31,19 @@ typedef struct lk_comm_config {
 } lk_comm_config;
 #define LK_COMM_CONFIG_INIT {.size = sizeof(lk_comm_config), .rank = -1, .world = -1, .timeout_ms = 600000, .stall_ms = 10000}
 
-/* Joins the other ranks. Fails after join_ms with the addresses that were tried and what answered; after 5 s the missing
- * ranks are logged. config may be NULL. */
+/* Joins the other ranks. Fails after join_ms with the addresses tried and what answered;
+ * after 5 s the missing ranks are logged. config may be NULL. */
 LK_API lk_status lk_comm_create(lk_context *context, const lk_comm_config *config, lk_comm **comm);
-/* Ranks with the same colour form a group, ordered by key, then rank. Collective. colour < 0: *group is NULL. The group uses the
- * connections of comm with their thread, and shared memory that comm has mapped: a split opens none. Operations of different groups are independent and may be in flight at
- * once. A rank that dies fails all groups that have it; any other failure is its group's alone. */
+/* Ranks with the same colour form a group, ordered by key, then rank. Collective. colour < 0: *group is NULL. The group uses comm's
+ * connections and their thread, and shared memory that comm has mapped: a split opens none. Operations of different groups are independent
+ * and may be in flight at the same time. A rank that dies fails all its groups; any other failure affects only its own group. */
 LK_API lk_status lk_comm_split_at(lk_site site, lk_comm *comm, int colour, int key, lk_comm **group);
 #define lk_comm_split(...) lk_comm_split_at(LK_HERE, __VA_ARGS__)
-/* Not a collective; NULL is fine; groups in any order. Operations in flight are cancelled, and works that were not waited for are
- * freed. A peer that waits for this rank fails with "left the group". The last group that uses connections closes them: over a network
- * it returns once the other ranks' hosts have this rank's last messages: usually after a round trip; a host that does not answer, or a
- * rank that was stopped and whose buffers are full, is given up after 5 s without progress. A forked child of this process is not a
- * rank of its groups: it must not use them, and freeing one there does nothing. */
+/* Not a collective; NULL is fine; groups in any order. Operations in flight are cancelled, and works that were not waited
+ * for are freed. A peer that waits for this rank fails with "left the group". The last group that uses connections closes
+ * them: over a network it returns once the other ranks' hosts have received this rank's last messages, usually after a round
+ * trip; it gives up on a host that does not respond, or a stopped rank whose buffers are full, after 5 s without progress. A
+ * forked child of this process is not a rank of its groups: it must not use them, and freeing one there does nothing. */
 LK_API void lk_comm_free(lk_comm *comm);
 
 LK_API int         lk_comm_rank(const lk_comm *comm);
@@ -51,8 +51,8 @@ LK_API int         lk_comm_size(const lk_comm *comm);
 LK_API int         lk_comm_local_rank(const lk_comm *comm); /* among the ranks on this host */
 LK_API int         lk_comm_local_size(const lk_comm *comm);
 LK_API const char *lk_comm_backend(const lk_comm *comm);
-/* Hosts that the ranks are on, where each has the same number of them, two or more, numbered host by host and with memory in common;
- * otherwise 0. */
+/* The number of hosts, if each has the same number of ranks, two or more, numbered host
+ * by host and sharing memory; otherwise 0. */
 LK_API int lk_comm_hosts(const lk_comm *comm);
 /* The group's failure, or LK_OK; and its message, with the table of ranks. */
 LK_API lk_status   lk_comm_status(lk_comm *comm);
@@ -68,7 +68,7 @@ LK_API void lk_comm_busy_end(lk_comm *comm);
 LK_API lk_status lk_comm_alloc_at(lk_site site, lk_comm *comm, size_t bytes, void **memory);
 #define lk_comm_alloc(...) lk_comm_alloc_at(LK_HERE, __VA_ARGS__)
 LK_API void lk_comm_release(lk_comm *comm, void *memory); /* local; once no operation of any rank uses it */
-/* LK_ETOOLARGE: what the ranks of a host would allocate, `bytes` of this one, is more than its memory or a control group's limit has
+/* LK_ETOOLARGE: what the ranks of a host would allocate, `bytes` for this one, exceeds what its memory or a control group's limit has
  * available; all ranks get the same message. Otherwise LK_OK, as lk_context_check_memory. Collective: call it before any of them allocates. */
 LK_API lk_status lk_comm_check_memory_at(lk_site site, lk_comm *comm, size_t bytes);
 #define lk_comm_check_memory(...) lk_comm_check_memory_at(LK_HERE, __VA_ARGS__)
@@ -77,11 +77,11 @@ LK_API lk_status lk_comm_check_memory_at(lk_site site, lk_comm *comm, size_t byt
  * borrowed until it is waited for. Operations of one comm run in the order of their calls, which must be the same on
  * every rank; count 0 is allowed, and any alignment. Sums of bf16 and f16 are computed in f32 and rounded once; integers
  * wrap; avg is the sum divided by the size (for integers: in 64 bits, truncated towards zero); min and max give NaN
- * where a rank has one. Buffers that overlap, other than in place as described below, are refused. ---- */
+ * where a rank has one. Overlapping buffers, other than in place as described below, are rejected. ---- */
 
 LK_API lk_status lk_comm_all_reduce_at(lk_site site, lk_comm *comm, const void *send, void *recv, size_t count,
                                        lk_dtype type, lk_reduce_op op, lk_work **work); /* in place when send == recv */
-/* In all that have a root, a buffer that only the root fills or receives may be NULL on other ranks. */
+/* Where there is a root, a buffer that only the root fills or receives may be NULL on other ranks. */
 LK_API lk_status lk_comm_reduce_at(lk_site site, lk_comm *comm, const void *send, void *recv, size_t count,
                                    lk_dtype type, lk_reduce_op op, int root, lk_work **work);
 LK_API lk_status lk_comm_broadcast_at(lk_site site, lk_comm *comm, void *buffer, size_t count, lk_dtype type, int root,
@@ -100,8 +100,8 @@ LK_API lk_status lk_comm_scatter_at(lk_site site, lk_comm *comm, const void *sen
 /* send holds size × count, one part per rank, and so does recv; in place when they are the same. */
 LK_API lk_status lk_comm_all_to_all_at(lk_site site, lk_comm *comm, const void *send, void *recv, size_t count,
                                        lk_dtype type, lk_work **work);
-/* The v forms: counts and displacements in elements, one per rank. All ranks give all_gatherv and gatherv the same
- * counts. */
+/* The v forms: counts and displacements in elements, one per rank. All ranks pass the
+ * same counts to all_gatherv and gatherv. */
 LK_API lk_status lk_comm_all_gatherv_at(lk_site site, lk_comm *comm, const void *send, void *recv, const size_t *counts,
                                         const size_t *displacements, lk_dtype type, lk_work **work);
 LK_API lk_status lk_comm_gatherv_at(lk_site site, lk_comm *comm, const void *send, void *recv, const size_t *counts,

@@ -10,7 +10,7 @@ typedef struct lk_context lk_context; /* must outlive every object made from it;
 
 typedef enum lk_log_level { LK_LOG_DEBUG, LK_LOG_INFO, LK_LOG_WARNING } lk_log_level;
 
-/* What memory is used for. `lockstep plan` predicts the bytes of each kind; lk_context_memory returns those held. */
+/* What memory is used for. `lockstep plan` predicts the bytes of each kind; lk_context_memory returns those in use. */
 typedef enum lk_memory {
     LK_MEMORY_PARAMETERS,
     LK_MEMORY_MASTER, /* f32 copies of parameters that are stored in bf16 */
@@ -22,7 +22,7 @@ typedef enum lk_memory {
     LK_MEMORY_STAGING, /* off the CPU: the device's copies of inputs, and host copies of what ranks exchange */
     LK_MEMORY_LOADER,
     LK_MEMORY_CHECKPOINT,
-    LK_MEMORY_DATA,  /* datasets held in memory */
+    LK_MEMORY_DATA,  /* data sets in memory */
     LK_MEMORY_OTHER, /* graphs, programs, names: the bookkeeping */
     LK_MEMORY_COUNT
 } lk_memory;
@@ -45,15 +45,15 @@ typedef struct lk_context_config {
         LK_ZERO; /* NULL: silent. One line, no newline; any thread */
     void       *log_user LK_ZERO;
     const char *device LK_ZERO; /* "auto", "cpu", "cuda", "cuda:N"; NULL: LOCKSTEP_DEVICE in the environment, else "cpu" */
-    /* 0: what needs more memory than the machine has available is refused before it is allocated, with LK_ETOOLARGE; 1: it is tried, and
-     * the system may end the process. Nothing is refused where `allocator` is set, whose memory may exist already. */
+    /* 0: what needs more memory than the machine has available is rejected before it is allocated, with LK_ETOOLARGE; 1: it is
+     * tried, and the system may kill the process. Nothing is rejected if `allocator` is set, whose memory may already exist. */
     int overcommit LK_ZERO;
-    int plans_only LK_ZERO; /* 1: for plans alone, which need no device: "cuda" may be planned for where there is no GPU */
+    int plans_only LK_ZERO; /* 1: only for plans, which need no device: "cuda" can be planned for without a GPU */
 } lk_context_config;
 #define LK_CONTEXT_CONFIG_INIT {.size = sizeof(lk_context_config)}
 
-/* config may be NULL for all defaults. LK_EUNSUPPORTED: this build or machine has no such instruction set or device. Where it fails,
- * lk_context_error(NULL) says why. It reads the environment (lockstep/environment.h) now. Under `lockstep run` the calling thread, and with it the context's, is pinned to the cores of the rank. */
+/* config may be NULL for all defaults. LK_EUNSUPPORTED: this build or machine has no such instruction set or device. If it fails, lk_context_error(NULL) says why.
+ * It reads the environment (lockstep/environment.h) now. Under `lockstep run` the calling thread, and with it the context's, is pinned to the cores of the rank. */
 LK_API lk_status lk_context_create(const lk_context_config *config, lk_context **context);
 LK_API void      lk_context_free(lk_context *context); /* NULL is fine */
 
@@ -71,20 +71,20 @@ LK_API size_t lk_printable(const char *text, char *out, size_t size);
 LK_API int         lk_context_threads(const lk_context *context);
 LK_API const char *lk_context_isa(const lk_context *context);
 LK_API const char *lk_context_device(const lk_context *context);
-LK_API size_t      lk_context_memory(const lk_context *context, lk_memory kind); /* bytes held now */
+LK_API size_t      lk_context_memory(const lk_context *context, lk_memory kind); /* bytes in use now */
 LK_API uint64_t    lk_context_allocations(const lk_context *context);            /* calls of the allocator so far */
 
-/* What this process may use of the machine, by its control groups (cgroups, versions 1 and 2: its own and all above it) and by the host. */
+/* What this process may use of the machine, according to its control groups (cgroups, versions 1 and 2: its own and all above it) and the host. */
 typedef struct lk_limits {
     double cores;        /* the smallest CPU quota, in cores; 0: none */
     size_t memory;       /* the smallest memory limit of a control group; 0: none */
     size_t available;    /* bytes that can still be allocated without swapping; SIZE_MAX: unknown */
-    size_t available_of; /* the limit of the control group that leaves no more; 0: it is the host's memory */
+    size_t available_of; /* the limit of the control group that determines it; 0: the host's memory does */
 } lk_limits;
 LK_API void lk_limits_read(lk_limits *limits);
-/* LK_ETOOLARGE: `bytes` are more than can be allocated now; the message says what limits it. Otherwise LK_OK, also where that is unknown or
- * the context overcommits. who: begins the message, "the 4 ranks"; NULL: "this process". lk_comm_check_memory adds what the ranks of a
- * host need. */
+/* LK_ETOOLARGE: `bytes` are more than can be allocated now; the message says what limits it.
+ * Otherwise LK_OK, also if that is unknown or the context overcommits. who: begins the message,
+ * "the 4 ranks"; NULL: "this process". lk_comm_check_memory adds what the ranks of a host need. */
 LK_API lk_status lk_context_check_memory(lk_context *context, const char *who, size_t bytes);
 
 /* The number that threads = 0 chooses; 0 if LOCKSTEP_THREADS is not a number from 1 to 256: lk_context_create then returns LK_EINVAL. */
@@ -101,20 +101,20 @@ LK_API const char *lk_device_text(size_t i);
  * module, and lk_context_error(NULL) says why. */
 LK_API lk_status lk_device_report(const char *name, lk_text_callback write, void *user);
 
-/* What the context's device reaches, measured on it. */
+/* The measured speed of the context's device. */
 typedef struct lk_device_speed {
-    double flops;   /* operations a second, in large products of a type */
-    double memory;  /* bytes a second, read and written, in a large copy within its memory */
+    double flops;   /* operations per second, in large products of a type */
+    double memory;  /* bytes per second, read and written, in a large copy within its memory */
     double latency; /* seconds of a kernel that has nothing to do, among others like it */
 } lk_device_speed;
 
-/* Measures with numbers that are made on the device, once for each type (f32, f64 or bf16): some 50 ms. f32 is TF32 where products round to
- * it. Not while a program runs. LK_EUNSUPPORTED: the CPU. */
+/* Measures with data generated on the device, once per type (f32, f64 or bf16): about 50 ms.
+ * f32 is TF32 if products round to it. Not while a program runs. LK_EUNSUPPORTED: the CPU. */
 LK_API lk_status lk_device_measure(lk_context *context, lk_dtype type, lk_device_speed *speed);
 
-/* Operations a second of multiply-adds in registers, with the context's instruction set and on all its threads at once: what kernels of that
- * type (f32, f64 or bf16, which they compute in f32) cannot exceed. Takes some 30 ms. 0: unknown here, or the device is not the CPU. Not
- * while a program runs. */
+/* Operations per second of multiply-adds in registers, with the context's instruction set and on all its
+ * threads at once: the upper bound for kernels of that type (f32, f64 or bf16, which they compute in
+ * f32). Takes about 30 ms. 0: unknown here, or the device is not the CPU. Not while a program runs. */
 LK_API double lk_context_peak(lk_context *context, lk_dtype type);
 
 /* What a device's runtime and libraries hold of its memory, besides what plans count: both 0 for the CPU. */
@@ -124,7 +124,7 @@ typedef struct lk_device_memory_held {
 } lk_device_memory_held;
 /* Measures only where this process has used no GPU yet: to be called before the first context. name as in lk_context_config. */
 LK_API lk_status lk_device_held(const char *name, lk_device_memory_held *held);
-/* Bytes of the device's memory that can still be allocated, by any process, and of all of it; 0: the device is the CPU, or does not say. */
+/* Bytes of the device's memory that can still be allocated, by any process, and in total; 0: the device is the CPU, or does not report it. */
 LK_API void lk_context_device_memory(const lk_context *context, size_t *available, size_t *total);
 
 LK_END_DECLS

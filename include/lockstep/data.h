@@ -11,7 +11,7 @@ LK_BEGIN_DECLS
 typedef struct lk_dataset lk_dataset; /* read-only: threads and loaders may share one; must outlive its loaders */
 typedef struct lk_loader  lk_loader;  /* use from one thread */
 
-/* ALL: every sample once, those for training first. Of a text the windows of an evaluation: see lk_text_info. */
+/* ALL: every sample once, training samples first. For text, the windows of an evaluation: see lk_text_info. */
 typedef enum lk_split { LK_SPLIT_TRAIN, LK_SPLIT_TEST, LK_SPLIT_ALL } lk_split;
 
 /* ---- Data sets. A sample is a set of named fields, the same for all samples of a data set. ---- */
@@ -19,7 +19,7 @@ typedef enum lk_split { LK_SPLIT_TRAIN, LK_SPLIT_TEST, LK_SPLIT_ALL } lk_split;
 #define LK_MAX_FIELDS 16
 
 /* A field of a sample, for example image u8 (3, 32, 32), label i32 (), tokens i32 (1024), target f32 (2), weight f32 ().
- * Models of one input read field 0. Names with a meaning: "label" (i32 class number), "target" (f32, for regression),
+ * Models with one input read field 0. Names with a meaning: "label" (i32 class number), "target" (f32, for regression),
  * "weight" (f32 (), the weight of the sample in the loss). */
 typedef struct lk_field {
     const char *name LK_ZERO;  /* that of the program's input */
@@ -29,8 +29,8 @@ typedef struct lk_field {
     /* i32: above 0, the values are class numbers 0 … classes-1, and are checked; 0: any numbers */
     int                classes LK_ZERO;
     const char *const *class_names LK_ZERO; /* `classes` of them; NULL: none */
-    /* rank 1: dims[0] of them, as in a table's header; of a single number, one: its column. NULL: none. A model is used with the
-     * columns it was trained on. */
+    /* rank 1: dims[0] of them, as in a table's header; of a single number, one: its
+     * column. NULL: none. A model is used with its training columns. */
     const char *const *column_names LK_ZERO;
     int                reserved[6] LK_ZERO;
 } lk_field;
@@ -45,25 +45,25 @@ typedef struct lk_open_options {
     int64_t height LK_ZERO,
         width LK_ZERO;         /* folder: images are resized to this; 0: all images must have the same size */
     int    channels LK_ZERO;   /* folder: 1 grey, 3 RGB; 0: as the first image in order */
-    double holdout LK_ZERO;    /* the fraction of samples that form the test set, chosen by a hash of the file's name or
-                                 * the row's number; 0: none, and files without a test set of their own have no test set. Of
-                                 * a text: the last part of its tokens; 0: a tenth of text: and jsonl:, nothing of tokens:.
-                                 * -1: no part of any data */
+    double holdout LK_ZERO;    /* the fraction of samples that form the test set, chosen by a hash of the
+                                 * file's name or the row's number; 0: none, and files without their own
+                                 * test set have no test set. For text: the last part of its tokens; 0: a
+                                 * tenth of text: and jsonl:, nothing of tokens:. -1: nothing of any data */
     const char *label LK_ZERO; /* csv: the column of the label, a name or a number from 1; npz, safetensors: the array's
                                  * name. NULL: "label" or "target", else csv: the last column; "": there is none, as in rows to
                                  * predict. jsonl: the field with the class of a text; NULL: there is none, and the texts are
                                  * for a language model */
-    int header LK_ZERO; /* csv: 1: the first line has names; -1: it has not; 0: it has if none of it is a number */
+    int header LK_ZERO; /* csv: 1: the first line has names; -1: it does not; 0: it does if none of its fields is a number */
     const char *cache LK_ZERO;       /* folder: a directory that keeps decoded samples; NULL: none */
-    bool        skip_broken LK_ZERO; /* folder: files that cannot be decoded are left out, and listed in the log */
+    bool        skip_broken LK_ZERO; /* folder: files that cannot be decoded are left out and listed in the log */
     bool        regression LK_ZERO;  /* labels are numbers to predict: field "target" f32 instead of "label" */
-    /* text, jsonl, tokens: "byte", "char" (each character of the text is a token), a tokenizer.json, or a directory that has one, such
-     * as a checkpoint; NULL: only tokens: may do without */
+    /* text, jsonl, tokens: "byte", "char" (each character of the text is a token), a tokenizer.json,
+     * or a directory that has one, such as a checkpoint; NULL: allowed only for tokens: */
     const char *tokenizer LK_ZERO;
     int64_t     context LK_ZERO;    /* text, jsonl, tokens: tokens of a sample; 0: 256 */
     const char *text_field LK_ZERO; /* jsonl: the field with the text; NULL: "text" */
-    /* 1: documents are packed one after the other, and none sees another; -1: windows of the whole text, across documents; 0: jsonl and
-     * directories are packed, a single text and token files are in windows */
+    /* 1: documents are packed one after the other, without attention across documents; -1: windows of the whole
+     * text, across documents; 0: jsonl and directories are packed, a single text and token files use windows */
     int     packing LK_ZERO;
     int     token_bytes LK_ZERO; /* tokens: bytes of a token in a file without a header, 2 or 4; 0: by the name (.u16, .u32), else 4 where the
                               * tokenizer, or `vocabulary` without one, has more than 65536 tokens, else 2 */
@@ -71,11 +71,11 @@ typedef struct lk_open_options {
     /* text, jsonl, tokens of a language model: above 0, any part of the data is for an evaluation, see lk_text_info: windows begin every
      * `stride` tokens, 1 to `context` of them. 0: a training set is for training; others are for an evaluation with a stride of `context` */
     int64_t stride LK_ZERO;
-    /* csv: whole numbers in the label's column are classes, also where they would be numbers to predict by the rule in docs/data.md */
+    /* csv: whole numbers in the label's column are classes, even if they would be numbers to predict by the rule in docs/data.md */
     bool classification LK_ZERO;
     /* The fields of the samples that a model was trained on, as lk_description_field(description, 0) has them: which columns are the
      * features, what the label is, its classes and their numbers, and all types are these, and nothing is inferred from the file. It need
-     * not have every class. Borrowed while the data set is opened; NULL: none */
+     * not have every class. Borrowed during the call; NULL: none */
     const lk_field *expected LK_ZERO;
     int             expected_count LK_ZERO;
     /* With `expected`, for rows to predict: the label's column, array or field may be missing, and then there is no field "label" or
@@ -109,24 +109,24 @@ typedef struct lk_open_options {
  * set LK_SPLIT_ALL is what LK_SPLIT_TRAIN is with a holdout of -1. */
 LK_API lk_status lk_dataset_open(lk_context *context, const char *name, lk_split split, const lk_open_options *options,
                                  lk_dataset **dataset);
-/* The same from names, sizes and headers of the files alone, quickly and without memory for samples: count, fields and
- * classes, for a check or a plan. Fails as lk_dataset_open does, except for errors that show only when every sample is
- * read. Its samples cannot be read. */
+/* The same from only the names, sizes and headers of the files, quickly and without memory for
+ * samples: count, fields and classes, for a check or a plan. Fails as lk_dataset_open does,
+ * except for errors that appear only when samples are read. Its samples cannot be read. */
 LK_API lk_status lk_dataset_probe(lk_context *context, const char *name, lk_split split, const lk_open_options *options,
                                   lk_dataset **dataset);
 
-/* PNG and JPEG files without classes, and those below directories, in the order of `paths`. Field: image u8. Of the options,
+/* PNG and JPEG files without classes, and those below directories, in the order of `paths`. Field: image u8. Only the options
  * height, width, channels and skip_broken are used. LK_ENOENT: there is no such file; LK_EFORMAT: it cannot be decoded. */
 LK_API lk_status lk_dataset_images(lk_context *context, const char *const *paths, int count,
                                    const lk_open_options *options, lk_dataset **dataset);
 
 /* The binary version of CIFAR-10: data_batch_1.bin … data_batch_5.bin or test_batch.bin in directory or in its
- * cifar-10-batches-bin. Files may hold any number of whole records. Held in memory (LK_MEMORY_DATA). */
+ * cifar-10-batches-bin. Files may contain any number of whole records. Kept in memory (LK_MEMORY_DATA). */
 LK_API lk_status lk_dataset_cifar10(lk_context *context, const char *directory, lk_split split, lk_dataset **dataset);
 
-/* A pair of IDX files of unsigned bytes, plain or gzip (each path is also tried with .gz added or removed). Images are
- * (count, height, width), (count, channels, height, width) or (count, features); labels are (count). classes 0 means
- * the largest label + 1. Held in memory, unpacked. */
+/* A pair of IDX files of unsigned bytes, plain or gzip (each path is also tried with .gz added or
+ * removed). Images are (count, height, width), (count, channels, height, width) or (count,
+ * features); labels are (count). classes 0 means the largest label + 1. Kept in memory, unpacked. */
 LK_API lk_status lk_dataset_idx(lk_context *context, const char *images, const char *labels, int classes,
                                 lk_dataset **dataset);
 
@@ -145,7 +145,7 @@ typedef struct lk_dataset_synthetic_config {
 #define LK_DATASET_SYNTHETIC_CONFIG_INIT \
     {.size = sizeof(lk_dataset_synthetic_config), .count = 4096, .rank = 1, .dims = {64}, .dtype = LK_F32, .classes = 10}
 
-/* config may be NULL for all defaults. Held in memory. */
+/* config may be NULL for all defaults. Kept in memory. */
 LK_API lk_status lk_dataset_synthetic(lk_context *context, const lk_dataset_synthetic_config *config,
                                       lk_dataset **dataset);
 
@@ -188,7 +188,7 @@ LK_API int             lk_dataset_fields(const lk_dataset *dataset); /* how many
 LK_API const lk_field *lk_dataset_field(const lk_dataset *dataset,
                                         int               i); /* valid as the data set is; NULL past the last */
 LK_API const lk_field *lk_dataset_find(const lk_dataset *dataset, const char *name); /* NULL if it has no such field */
-/* How a person finds sample `index`: its file, or "" where it has only its number. */
+/* How a person finds sample `index`: its file, or "" if it has only its number. */
 LK_API const char *lk_dataset_sample_name(const lk_dataset *dataset, int64_t index);
 
 /* Copies sample `index` as stored: fields[i] gets lk_field_bytes of field i; NULL: that field is not needed. Any thread. */
@@ -203,10 +203,10 @@ LK_API lk_status lk_dataset_get(const lk_dataset *dataset, int64_t index, void *
  * same document. A document ends with the tokenizer's end token; where a window starts within a document, the rest of it counts as a
  * document.
  *
- * For an evaluation, every token of a document but its first is a label exactly once, whatever else is evaluated: each document has windows of its
- * own, the first at its beginning, then one every `stride` tokens, of which only the last `stride` labels are set; the last window may be
- * shorter. In windows, the text is one document. Packed, the parts that are shorter than T share windows, and the end tokens between
- * documents are no labels; without an end token documents can be evaluated, too, if nothing is held out.
+ * For an evaluation, every token of a document except the first is a label exactly once, whatever else is evaluated: each document
+ * has its own windows, the first at its beginning, then one every `stride` tokens, of which only the last `stride` labels are set;
+ * the last window may be shorter. In windows, the text is one document. Packed, the parts that are shorter than T share windows,
+ * and the end tokens between documents are no labels; without an end token documents can be evaluated, too, if nothing is held out.
  *
  * A sample for classification (jsonl: with a label): tokens i32 (T), the first T of a text, then zeros; length i32 (), how many there
  * are; label i32 (), with classes and their names. */
@@ -221,7 +221,7 @@ typedef struct lk_text_info {
     int                 reserved[4];
 } lk_text_info;
 
-LK_API bool lk_dataset_text(const lk_dataset *dataset, lk_text_info *info); /* false: it is no text, and info is zeros */
+LK_API bool lk_dataset_text(const lk_dataset *dataset, lk_text_info *info); /* false: it is not text, and info is zeros */
 
 /* ---- Transforms of a sample. ---- */
 
@@ -263,23 +263,23 @@ typedef struct lk_loader_config {
     bool              shuffle LK_ZERO;    /* a new order each epoch, from (seed, epoch) */
     uint64_t          seed LK_ZERO;       /* of shuffling and augmentation */
     bool              drop_last LK_ZERO;  /* skip the last batch if it is not full */
-    int               workers LK_ZERO;    /* threads that make batches; 0: lk_loader_next makes them itself */
-    int               prefetch LK_ZERO;   /* batches made ahead of time, needs workers; 0: two for each worker */
+    int               workers LK_ZERO;    /* threads that prepare batches; 0: lk_loader_next does it itself */
+    int               prefetch LK_ZERO;   /* batches prepared ahead of time, needs workers; 0: two per worker */
     lk_dtype          dtype LK_ZERO;      /* of floating-point fields in a batch: LK_F32 or LK_F64 */
     int64_t           timeout_ms LK_ZERO; /* lk_loader_next fails if no batch is ready after this time */
     lk_transform      transform LK_ZERO;
     /* A share of each batch: a batch of n samples is split into `parts`, part q being its rows n*q/parts … n*(q+1)/parts
-     * (rounded down), and this loader makes only parts first_part … last_part-1. 0, 0, 0: the whole batch. */
+     * (rounded down), and this loader prepares only parts first_part … last_part-1. 0, 0, 0: the whole batch. */
     int parts LK_ZERO, first_part LK_ZERO, last_part LK_ZERO;
     int unused LK_ZERO; /* was padding, which a caller leaves undefined */
-    /* Not 0: parts are those of a full batch, also of one that is not full, whose last parts have fewer samples or none. */
+    /* Not 0: parts are those of a full batch even if a batch is not full; its last parts then have fewer samples or none. */
     int fixed_parts LK_ZERO, reserved LK_ZERO;
 } lk_loader_config;
 #define LK_LOADER_CONFIG_INIT \
     {.size = sizeof(lk_loader_config), .batch = 64, .timeout_ms = 600000, .transform = LK_TRANSFORM_INIT}
 
 /* Borrowed until the next lk_loader_next, lk_loader_seek or lk_loader_free. Arrays hold `capacity` samples
- * (lk_loader_capacity: config.batch of them unless it makes a share), aligned to 64 bytes; those past count are
+ * (lk_loader_capacity: config.batch unless it prepares a share), aligned to 64 bytes; those past count are
  * padding: fields 0, index -1. Samples and their order do not depend on the share. */
 typedef struct lk_batch {
     const void *const *fields; /* by field: (capacity, dims…) in the type of lk_loader_field */
@@ -319,7 +319,7 @@ LK_API int64_t lk_loader_position(const lk_loader *loader); /* samples of this e
 /* Waits, like lk_loader_free, for workers to finish the current sample. */
 LK_API lk_status lk_loader_seek(lk_loader *loader, int64_t epoch, int64_t position);
 
-/* Bytes of LK_MEMORY_LOADER that a loader of this config will hold, exactly; 0 for an invalid config. */
+/* Exact bytes of LK_MEMORY_LOADER that a loader of this config will use; 0 for an invalid config. */
 LK_API size_t lk_loader_bytes(const lk_loader_config *config);
 
 /* ---- Downloads of public data sets. ---- */
@@ -356,7 +356,7 @@ typedef struct lk_data_tokenize_config {
 typedef struct lk_data_tokenize_result {
     int64_t tokens, documents;
     int64_t bytes;       /* of text */
-    int64_t invalid;     /* sequences that are not UTF-8; each became U+FFFD */
+    int64_t invalid;     /* sequences that are not UTF-8; each was replaced by U+FFFD */
     int     token_bytes; /* 2 or 4 */
     int     reserved[8];
 } lk_data_tokenize_result;

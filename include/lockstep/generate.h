@@ -1,5 +1,5 @@
-/* generate.h - text from a language model (gpt, llama): prompts go through the model in chunks, then one token at a time, over a cache of
- * the keys and values of all earlier tokens. A batch gives the tokens that each of its prompts gives alone. */
+/* generate.h - text from a language model (gpt, llama): prompts go through the model in chunks, then one token at a time,
+ * with a cache of the keys and values of all earlier tokens. A prompt gives the same tokens in a batch as alone. */
 #ifndef LOCKSTEP_GENERATE_H
 #define LOCKSTEP_GENERATE_H
 
@@ -17,8 +17,8 @@ typedef struct lk_generator_config {
     const char *weights LK_ZERO; /* as lk_weights_load takes them: a checkpoint, a Hugging Face directory, a safetensors file */
     const lk_store *store LK_ZERO;   /* or copied from a store of this model, such as that of a training program */
     uint64_t        seed LK_ZERO;    /* of the initial weights, where neither is given */
-    int64_t         batch LK_ZERO;   /* the most prompts at once; 0: 1 */
-    int64_t         context LK_ZERO; /* the most tokens of a prompt and its continuation; 0: the model's context */
+    int64_t         batch LK_ZERO;   /* maximum number of prompts at once; 0: 1 */
+    int64_t         context LK_ZERO; /* maximum number of tokens of a prompt and its continuation; 0: the model's context */
     int64_t         chunk LK_ZERO;   /* tokens of each prompt that are computed at once; 0: 32 */
     lk_dtype        dtype LK_ZERO;   /* LK_F32 or LK_F64 */
     lk_policy       policy LK_ZERO;  /* LK_POLICY_BF16: weights, activations and cache in bf16 */
@@ -30,9 +30,9 @@ typedef struct lk_generator_config {
 
 LK_API lk_status lk_generator_create(lk_context *context, const lk_generator_config *config, lk_generator **generator);
 LK_API void      lk_generator_free(lk_generator *generator); /* NULL is fine; before its context */
-/* Bytes that a generator holds under each kind, as planned: exact, except for LK_MEMORY_OTHER, where it is 0. */
+/* Bytes that a generator uses of each kind, as planned: exact, except for LK_MEMORY_OTHER, where it is 0. */
 LK_API size_t lk_generator_memory(const lk_generator *generator, lk_memory kind);
-/* Bytes of weights that each step reads: all parameters but those that are looked up by token or position. */
+/* Bytes of weights that each step reads: all parameters except those looked up by token or position. */
 LK_API size_t lk_generator_weight_bytes(const lk_generator *generator);
 
 typedef struct lk_prompt {
@@ -45,7 +45,7 @@ typedef enum lk_generate_end {
     LK_GENERATE_GOING,   /* it has not */
     LK_GENERATE_EOS,     /* a token that ends a text: eos or more_eos of the model, or the tokenizer's */
     LK_GENERATE_STOP,    /* a stop string */
-    LK_GENERATE_TOKENS,  /* as many tokens as were asked for */
+    LK_GENERATE_TOKENS,  /* as many tokens as requested */
     LK_GENERATE_CONTEXT, /* as many as the context holds */
     LK_GENERATE_CANCELED /* the callback */
 } lk_generate_end;
@@ -68,18 +68,18 @@ typedef struct lk_generate_config {
     size_t           size LK_ZERO; /* sizeof this struct; set by LK_GENERATE_CONFIG_INIT */
     const lk_prompt *prompts LK_ZERO;
     int              prompts_count LK_ZERO; /* at most the generator's batch */
-    int64_t          tokens LK_ZERO;        /* the most new tokens of each prompt; 0: up to the context's end */
+    int64_t          tokens LK_ZERO;        /* maximum number of new tokens per prompt; 0: up to the end of the context */
     double           temperature LK_ZERO;   /* divides the logits; 0: the most probable token (greedy) */
-    int64_t          top_k LK_ZERO;         /* one of the so many most probable tokens; 0: of all */
-    double           top_p LK_ZERO;         /* one of the fewest whose probabilities add up to this; 0 and 1: all */
+    int64_t          top_k LK_ZERO;         /* choose among the top_k most probable tokens; 0: all */
+    double           top_p LK_ZERO;         /* choose among the smallest set whose probabilities add up to this; 0 and 1: all */
     uint64_t         seed LK_ZERO;
     bool             ignore_eos LK_ZERO;
-    /* At the context's end, go on: only the latest half of the context remains, and is computed anew. Otherwise the text ends there. */
+    /* At the end of the context, continue with its latest half, which is recomputed. Otherwise the text ends there. */
     bool slide LK_ZERO;
     const char *const *
         stop LK_ZERO; /* strings that end a continuation, also across tokens and as special ones; they need a tokenizer */
     int                 stop_count LK_ZERO;
-    const lk_tokenizer *tokenizer LK_ZERO; /* for text and stop strings; NULL: ids alone */
+    const lk_tokenizer *tokenizer LK_ZERO; /* for text and stop strings; NULL: only ids */
     /* For each new token, prompt by prompt in every step. Below 0 ends the call with that status; LK_END ends this prompt. */
     lk_status (*token)(void *user, const lk_generated *generated) LK_ZERO;
     void *user LK_ZERO;

@@ -1,10 +1,10 @@
 /* graph.h - a model is a graph: calls record operations, nothing is computed until a program runs.
  *
- * A tensor is a value in a graph and is passed by value. Optional arguments are named: lk_max_pool2d(x, 3, .stride = 2).
- * Errors are kept in the graph: the first invalid call is stored with its file and line, later calls do nothing, and lk_plan_create
- * reports it. An empty tensor, (lk_tensor){0}, belongs to no graph: its rank and sizes are 0. A call with empty tensors alone records
- * nothing and returns an empty tensor, whose id is minus the line of the first such call; functions that take a model or a loss report it.
- * Every lk_name(...) is a macro over lk_name_at(site, ...), which other languages may call. */
+ * A tensor is a value in a graph and is passed by value. Optional arguments are named: lk_max_pool2d(x, 3, .stride = 2). Errors
+ * are kept in the graph: the first invalid call is stored with its file and line, later calls do nothing, and lk_plan_create
+ * reports it. An empty tensor, (lk_tensor){0}, belongs to no graph: its rank and sizes are 0. A call with only empty tensors
+ * records nothing and returns an empty tensor, whose id is minus the line of the first such call; functions that take a model
+ * or a loss report it. Every lk_name(...) is a macro over lk_name_at(site, ...), which other languages may call. */
 #ifndef LOCKSTEP_GRAPH_H
 #define LOCKSTEP_GRAPH_H
 
@@ -266,7 +266,7 @@ typedef struct lk_attention_options {
     int64_t   heads LK_ZERO;    /* of queries; 0: 1 */
     int64_t   kv_heads LK_ZERO; /* of keys and values, a divisor of heads (grouped-query attention); 0: heads */
     bool      causal LK_ZERO;   /* token i attends to tokens up to i */
-    int64_t   window LK_ZERO;   /* the latest so many tokens, itself included; 0: all */
+    int64_t   window LK_ZERO;   /* only the latest `window` tokens, including itself; 0: all */
     double    scale LK_ZERO;    /* of the scores; 0: 1 / sqrt(width of a head) */
     double    dropout LK_ZERO;  /* probability, of the attention's weights in training */
     lk_tensor first LK_ZERO,
@@ -284,9 +284,9 @@ LK_API lk_tensor lk_attention_at(lk_site site, lk_tensor q, lk_tensor k, lk_tens
 LK_API lk_tensor lk_rope_at(lk_site site, lk_tensor x, lk_tensor table, int64_t heads, lk_tensor positions);
 #define lk_rope(x, table, heads, positions) lk_rope_at(LK_HERE, x, table, heads, positions)
 
-/* Writes rows of x (N, T, W) into a cache (N, S, W), a buffer with not_saved: row t of a sample goes to row rows[t], i32 (N, T); below 0:
- * nowhere. Gives the cache with these rows, which it keeps from run to run. In evaluation only (a plan that trains refuses it), and
- * nothing else may read the buffer: for keys and values of earlier tokens in generation. */
+/* Writes rows of x (N, T, W) into a cache (N, S, W), a buffer with not_saved: row t of a sample goes to row rows[t], i32
+ * (N, T); below 0: nowhere. Returns the cache with these rows, which it keeps from run to run. In evaluation only (a plan
+ * that trains rejects it), and nothing else may read the buffer: for keys and values of earlier tokens in generation. */
 LK_API lk_tensor lk_cache_write_at(lk_site site, lk_tensor cache, lk_tensor x, lk_tensor rows);
 #define lk_cache_write(cache, x, rows) lk_cache_write_at(LK_HERE, cache, x, rows)
 
@@ -303,7 +303,7 @@ LK_API lk_tensor lk_equal_at(lk_site site, lk_tensor a, lk_tensor b);
  * Several losses: lk_add, lk_sub and lk_scale of losses, as lk_add(a, lk_scale(b, 0.5)), are a loss: each is divided by its own weight in
  * the global batch before they are multiplied and added, as PyTorch adds means. A loss that has no weight in a batch, because all its
  * labels are ignored, adds 0. Numbers that do not depend on samples, such as a penalty of parameters, may be added. The weights must be
- * known before the model runs: computed from inputs and constants alone. Other functions of a loss are refused by lk_plan_create. ---- */
+ * known before the model runs: computed from inputs and constants alone. lk_plan_create rejects other functions of a loss. ---- */
 
 #define LK_MAX_LOSSES 16 /* that are added */
 
@@ -317,13 +317,13 @@ typedef struct lk_cross_entropy_options {
 LK_API lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels, lk_cross_entropy_options options);
 #define lk_cross_entropy(logits, labels, ...) \
     lk_cross_entropy_at(LK_HERE, logits, labels, LK_OPTIONS(lk_cross_entropy_options, ##__VA_ARGS__))
-/* The same with logits = x (…, C) · weightᵀ (V, C), which are never held all at once: for large vocabularies. */
+/* The same with logits = x (…, C) · weightᵀ (V, C), without materialising them: for large vocabularies. */
 LK_API lk_tensor lk_linear_cross_entropy_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor labels,
                                             lk_cross_entropy_options options);
 #define lk_linear_cross_entropy(x, weight, labels, ...) \
     lk_linear_cross_entropy_at(LK_HERE, x, weight, labels, LK_OPTIONS(lk_cross_entropy_options, ##__VA_ARGS__))
-/* The losses themselves, PyTorch's reduction="none": one value for each label, of the labels' shape, times its weight; 0 where the label is
- * ignored. lk_loss or another function of them makes the loss that is minimised, for example lk_loss(lk_mul(each, w), .weight = w). */
+/* The individual losses, PyTorch's reduction="none": one value per label, in the labels' shape, times its weight; 0 where the label is
+ * ignored. lk_loss or another function of them gives the loss that is minimised, for example lk_loss(lk_mul(each, w), .weight = w). */
 LK_API lk_tensor lk_cross_entropy_each_at(lk_site site, lk_tensor logits, lk_tensor labels,
                                           lk_cross_entropy_options options);
 #define lk_cross_entropy_each(logits, labels, ...) \
@@ -352,8 +352,8 @@ typedef struct lk_total_options {
     lk_tensor weight LK_ZERO; /* any shape; missing: 1 for each element of x */
 } lk_total_options;
 /* Any other loss: the sum of all elements of x, and as its weight the sum of all elements of `weight`. A weighted mean over samples,
- * for example, is lk_loss(lk_mul(each, w), .weight = w). The weight gets no gradient. An x that is already added or averaged over samples
- * needs its weight, since a program sees a part of the batch; a loss has one, and is returned as it is. */
+ * for example, is lk_loss(lk_mul(each, w), .weight = w). The weight gets no gradient. An x that is already summed or averaged over
+ * samples needs its weight, since a program sees only part of the batch; a loss has one, and is returned unchanged. */
 LK_API lk_tensor lk_loss_at(lk_site site, lk_tensor x, lk_total_options options);
 #define lk_loss(x, ...) lk_loss_at(LK_HERE, x, LK_OPTIONS(lk_total_options, ##__VA_ARGS__))
 

@@ -10,9 +10,9 @@
 LK_BEGIN_DECLS
 
 /* Reads a config.json, or that of a directory, as versions 4 and 5 of transformers write it. Keys that are missing have the defaults
- * of transformers; keys that do not change what the model computes are ignored, keys that are not known are named in a warning to the log.
+ * of transformers; keys that do not change what the model computes are ignored, and unknown keys are named in a warning in the log.
  * Tokens that end a text are also those of a generation_config.json beside it; ids beyond the vocabulary count as missing. LK_EFORMAT:
- * it is not a model of transformer.h (another architecture, activation, kind of positions, …); the message names key and value.
+ * it is not a model of transformer.h (unknown architecture, activation, kind of positions, …); the message names key and value.
  * LK_ENOENT: there is no such file. */
 LK_API lk_status lk_hf_config_read(lk_context *context, const char *path, lk_transformer_config *config);
 

@@ -28,7 +28,7 @@ typedef struct lk_launch_config {
     const char *hosts LK_ZERO;              /* "a:2,b:2": over ssh; NULL: this host */
     const char *ssh LK_ZERO;                /* remote shell: takes a host and a command line; split at spaces */
     const char *remote_command LK_ZERO;     /* path or name of `lockstep` on those hosts */
-    bool        plain LK_ZERO; /* relays lines without the rank prefix, prints nothing about threads and cores, and lets ranks save after a stop request for as long as they take */
+    bool        plain LK_ZERO; /* relays lines without the rank prefix, prints nothing about threads and cores, and lets ranks save after a stop request for as long as necessary */
     int         out LK_ZERO, err LK_ZERO; /* descriptors for the ranks' output and for the launcher's messages */
     double join_timeout LK_ZERO; /* seconds that ranks wait for each other: LOCKSTEP_JOIN_TIMEOUT; 0: their own default */
     const char *local_address LK_ZERO; /* of this host, where its ranks listen for other hosts' ranks; NULL: of the interface to rank 0 */
@@ -45,8 +45,8 @@ typedef struct lk_launch_config {
      .signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"}
 
 /* Runs the job to its end. LK_OK: it ran, and *exit_code is 0 or that of the first failure (128 + signal if a signal ended it); the
- * report is written to config->err. Any other status: the job was not started. Until it returns, it handles the process's signals and
- * reaps all of its children, also those that it did not start (it does not kill them). One thread of a process at a time. */
+ * report is written to config->err. Any other status: the job was not started. Until it returns, it handles the process's signals
+ * and reaps all of its children, even those that it did not start (it does not kill them). Call it from one thread at a time. */
 LK_API lk_status lk_launch(lk_context *context, const lk_launch_config *config, int *exit_code);
 
 /* The remote launcher of `hosts`: reads the job specification from descriptor `in` and stops the job when `in` reaches its end. */
@@ -54,7 +54,7 @@ LK_API lk_status lk_launch_remote(lk_context *context, int in, int out, int err,
 
 /* The number of ranks that "auto", "gpu", "cpu" or a number means on this host. */
 LK_API lk_status lk_launch_count(lk_context *context, const char *text, int *ranks);
-/* On how many memory nodes (NUMA) of this host so many ranks run, with the cores that lk_launch gives them. */
+/* On how many memory nodes (NUMA) of this host that many ranks run, with the cores that lk_launch gives them. */
 LK_API lk_status lk_launch_nodes(lk_context *context, int ranks, int *nodes);
 
 LK_END_DECLS

@@ -37,19 +37,19 @@ LK_API void      lk_mesh_free(lk_mesh *mesh); /* and its groups, not comm; NULL 
 LK_API const char *lk_mesh_text(const lk_mesh *mesh); /* "data=2,tensor=4" */
 LK_API int         lk_mesh_size(const lk_mesh *mesh); /* ranks */
 LK_API int         lk_mesh_rank(const lk_mesh *mesh); /* this one */
-/* How many ranks one group along an axis, or along a set of axes, has; 1 for axes that the mesh does not name. */
+/* The number of ranks in one group along an axis, or a set of axes; 1 for axes that the mesh does not name. */
 LK_API int lk_mesh_extent(const lk_mesh *mesh, unsigned axes);
 /* The place of `rank` in its group along these axes, from 0: of one axis its coordinate. -1: there is no such rank. */
 LK_API int lk_mesh_coordinate(const lk_mesh *mesh, unsigned axes, int rank);
 /* The rank at that place of the group that `rank` is in: one whose other coordinates are those of `rank`. -1: there is none. */
 LK_API int lk_mesh_member(const lk_mesh *mesh, unsigned axes, int rank, int coordinate);
 
-/* Makes the groups along these sets of axes, in this order. Collective over comm: all ranks give the same list, which is compared. Sets
- * that have a group already are skipped, and one that covers all ranks is comm itself. */
+/* Creates the groups along these sets of axes, in this order. Collective over comm: all ranks pass the same list,
+ * which is compared. Sets that already have a group are skipped, and one that covers all ranks is comm itself. */
 LK_API lk_status lk_mesh_create_groups_at(lk_site site, lk_mesh *mesh, const unsigned *axes, int count);
 #define lk_mesh_create_groups(...) lk_mesh_create_groups_at(LK_HERE, __VA_ARGS__)
-/* This rank's group along these axes, which lk_mesh_create_groups has made; its rank in it is its coordinate. Owned by the mesh. Never
- * communicates: a group that was not made is an error. */
+/* This rank's group along these axes, created by lk_mesh_create_groups; its rank in it is its
+ * coordinate. Owned by the mesh. Never communicates: a group that was not created is an error. */
 LK_API lk_status lk_mesh_group(const lk_mesh *mesh, unsigned axes, lk_comm **group);
 
 LK_END_DECLS

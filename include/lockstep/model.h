@@ -1,4 +1,4 @@
-/* model.h - a model of your own for the command: `lockstep train --model ./mine.so`, and eval, predict, plan and bench.
+/* model.h - your own model for the command: `lockstep train --model ./mine.so`, and eval, predict, plan and bench.
  *
  *   #include <lockstep/model.h>
  *
@@ -10,7 +10,7 @@
  *
  *   cc -shared -fPIC mine.c -o mine.so $(pkg-config --cflags lockstep)
  *
- * The command has all functions of the library, so that mine.so is linked with none. It may have operations of its own
+ * The command exports all functions of the library, so mine.so links with nothing. It may have its own operations
  * (operation.h). Ranks must load the same model: they compare their programs before the first step. */
 #ifndef LOCKSTEP_MODEL_H
 #define LOCKSTEP_MODEL_H
@@ -18,7 +18,7 @@
 #include <lockstep/nn.h>
 #include <lockstep/operation.h>
 
-/* The version whose headers a shared object was compiled with: the command refuses those of another one. */
+/* The version of the headers that a shared object was compiled with: the command rejects other versions. */
 #define LK_MODEL_VERSION_TEXT(major, minor) #major "." #minor
 #define LK_MODEL_VERSION_OF(major, minor) LK_MODEL_VERSION_TEXT(major, minor)
 #define LK_MODEL_VERSION LK_MODEL_VERSION_OF(LK_VERSION_MAJOR, LK_VERSION_MINOR) /* "0.1" */

@@ -7,7 +7,7 @@
 
 LK_BEGIN_DECLS
 
-/* A layer has those options that its comment names, and `frozen`: another one is an error, as any invalid call. */
+/* A layer accepts the options that its comment names, and `frozen`; any other option is an error, like any invalid call. */
 typedef struct lk_layer_options {
     int     reserved LK_ZERO;
     int64_t stride LK_ZERO, padding LK_ZERO, groups LK_ZERO; /* conv2d: 0 means 1, 0, 1 */

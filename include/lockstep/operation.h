@@ -1,5 +1,5 @@
-/* operation.h - operations of your own: callbacks that a graph records as a node. It is planned, placed in memory, traced, run data
- * parallel and reproducibly as built-in operations are, and ranks compare it before the first step. docs/operations.md writes one.
+/* operation.h - your own operations: callbacks that a graph records as a node. It is planned, placed in memory, traced, and run data
+ * parallel and reproducibly like built-in operations, and ranks compare it before the first step. docs/operations.md writes one.
  *
  * An operation promises that
  *   - its shape rule gives the shapes of its outputs from those of its inputs alone;
@@ -39,7 +39,7 @@ typedef struct lk_operation_call {
     lk_operand *output_gradients; /* backward: to be read; without data where the loss does not depend on that output */
     lk_operand *input_gradients; /* backward: to be written, of the inputs' shapes; without data where none is needed */
     bool  backward;  /* whether this call is for backward: for the callback workspace, and for code that both share */
-    void *workspace; /* as large as the callback workspace said, aligned to 64 bytes, undefined contents */
+    void *workspace; /* as large as the callback workspace returned, aligned to 64 bytes, undefined contents */
     int   threads;   /* workers of lk_operation_parallel */
     struct lk_operation_run *run; /* the library's */
 } lk_operation_call;
@@ -97,7 +97,7 @@ LK_API int64_t lk_operand_elements(const lk_operand *operand); /* the product of
 
 /* ---- the check mode ---- */
 
-/* Calls the operation on inputs of these shapes and compares what it does with what it promises: its shapes; writes outside its
+/* Calls the operation on inputs of these shapes and compares its behaviour with its promises: its shapes; writes outside its
  * outputs and workspace, to its inputs, or not to all of its outputs; results that change with the number of threads, with what was in
  * memory before, or with the number of samples; sums over samples; and backward against differences of forward, in f64 where it takes that.
  * inputs: `operation->inputs` of them, with the axis of samples in count_axis, and count_unit; rank -1: missing. Their data may be

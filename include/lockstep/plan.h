@@ -10,11 +10,11 @@ LK_BEGIN_DECLS
 
 typedef struct lk_plan lk_plan; /* copies what it needs of the graph, which may be freed; must outlive its programs and stores */
 
-/* Where the ranks of a group have parameters, their master copies and optimizer state. The numbers are the same, bit by bit. */
+/* Where the ranks of a group keep parameters, master copies and optimizer state. The results are the same, bit for bit. */
 typedef enum lk_state_mode {
     LK_STATE_AUTO,       /* of a plan: replicated. Of a trainer: shared where that is possible */
     LK_STATE_REPLICATED, /* every rank has its own, and updates all of it */
-    /* Once on every host, in memory that its ranks map; every rank of it sums and updates a slice. On CPUs, in a group whose ranks are on
+    /* Once on every host, in memory that its ranks map; each of them sums and updates a slice. On CPUs, in a group whose ranks are on
      * one host, or on several (lk_parallel.hosts), with a store that was created with that group (lk_store_create_shared). With one
      * rank it is the same as replicated. */
     LK_STATE_SHARED
@@ -25,7 +25,7 @@ typedef enum lk_state_mode {
 typedef struct lk_parallel {
     int world LK_ZERO,
         rank LK_ZERO; /* the short form of a mesh with one axis, data; 0 and 0: one rank alone, or lk_plan_config.mesh */
-    /* Backward runs that may be accumulated before an update; above 1, two sets of gradients are held. 0: 1. */
+    /* Backward runs that may be accumulated before an update; above 1, there are two sets of gradients. 0: 1. */
     int micro_batches LK_ZERO;
     /* Above 0: reproducible. The global batch is split into this many leaves, whose results are added in one fixed tree, so
      * that any number of ranks up to it gives the same bits. Each leaf of a rank has its own gradients. The plan lets all leaves
@@ -35,11 +35,11 @@ typedef struct lk_parallel {
     int           leaves LK_ZERO;
     size_t        bucket_bytes LK_ZERO; /* of gradients that are reduced together; 0: 25 MiB, the first 1 MiB */
     lk_state_mode state LK_ZERO;
-    /* With LK_STATE_SHARED: on so many hosts, with as many ranks each, numbered host by host: lk_comm_hosts gives it. The ranks of a
+    /* With LK_STATE_SHARED: the number of hosts, with the same number of ranks each, numbered host by host: lk_comm_hosts returns it. The ranks of a
      * host, or with leaves its leaves, must be a whole subtree of the order of sums: their number a power of two. 0: 1. */
     int hosts LK_ZERO;
-    /* With LK_STATE_SHARED: 1: a rank that waits for others of its host at LK_SYNC leaves its cores idle. 0: it lends them: meanwhile
-     * threads of a rank that still computes run there, and take a part of its work. The results are the same bits. */
+    /* With LK_STATE_SHARED: 1: a rank that waits for others of its host at LK_SYNC leaves its cores idle. 0: it lends
+     * them: threads of a rank that still computes run part of its work there. The results are the same bits. */
     int keep_cores LK_ZERO;
     int reserved[5] LK_ZERO;
 } lk_parallel;
@@ -66,31 +66,31 @@ typedef struct lk_plan_config {
     const lk_optimizer_config *optimizer LK_ZERO; /* NULL: evaluation only, no gradients, no optimizer state */
     bool                       no_fusion LK_ZERO; /* run each operation as recorded: for numerical checks */
     lk_parallel                parallel LK_ZERO;
-    bool                       sync_batch_norm LK_ZERO; /* statistics of the global batch; refused without batch norm */
+    bool                       sync_batch_norm LK_ZERO; /* statistics of the global batch; an error without batch norm */
     lk_policy                  policy LK_ZERO;
     lk_dtype                   gradient_dtype LK_ZERO; /* LK_BF16: gradients are rounded for the all_reduce, and half the bytes are sent; not with leaves */
     int                        unused LK_ZERO; /* was padding, which a caller leaves undefined */
-    /* The ranks, and this one's place among them; copied. NULL: parallel's. Only the axis data can have more than one rank yet. */
+    /* The ranks, and this one's place among them; copied. NULL: parallel's. So far only the axis data can have more than one rank. */
     const lk_mesh *mesh LK_ZERO;
 } lk_plan_config;
 #define LK_PLAN_CONFIG_INIT {.size = sizeof(lk_plan_config)}
 
-/* Fails with the graph's first failure, or if no plan is possible; lk_context_error has the reason. config may be NULL for all defaults: a
+/* Fails with the graph's first failure, or if no plan is possible; lk_context_error returns the reason. config may be NULL for all defaults: a
  * plan that evaluates, without outputs. */
 LK_API lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan **plan);
 LK_API void      lk_plan_free(lk_plan *plan);
 
-/* Bytes that a store and a program of this plan will hold under each kind: exact. */
+/* Exact bytes of each kind that a store and a program of this plan will use. */
 LK_API size_t lk_plan_memory(const lk_plan *plan, lk_memory kind);
 /* LK_STATE_SHARED or LK_STATE_REPLICATED. */
 LK_API lk_state_mode lk_plan_state(const lk_plan *plan);
-/* How many cores of other ranks a rank can use while these wait (lk_parallel.keep_cores); each takes some workspace. */
+/* How many cores of waiting ranks a rank can use (lk_parallel.keep_cores); each takes some workspace. */
 LK_API int lk_plan_helpers(const lk_plan *plan);
 /* Who holds one copy of a kind of memory: every rank; the ranks of a memory node (NUMA) together; or all ranks of a host. */
 typedef enum lk_holder { LK_HELD_BY_RANK, LK_HELD_BY_NODE, LK_HELD_BY_HOST } lk_holder;
 LK_API lk_holder lk_plan_holder(const lk_plan *plan, lk_memory kind);
-/* A hash of everything that will run; equal for equal plans. Where kernels choose among algorithms by measuring them (GPUs), that is
- * known, and part of it, once a program has been created. */
+/* A hash of everything that will run; equal for equal plans. Where algorithms are
+ * autotuned (GPUs), they are part of it once a program has been created. */
 LK_API uint64_t lk_plan_fingerprint(const lk_plan *plan);
 /* The most samples that one run of a section can have: the graph's capacity, or that of one leaf where leaves run one after the
  * other. */
@@ -100,8 +100,8 @@ LK_API void lk_plan_print(const lk_plan *plan, lk_text_callback write, void *use
 
 /* The machine's rates, to estimate the time of a step. */
 typedef struct lk_rates {
-    double        flops LK_ZERO, memory LK_ZERO; /* of one rank: operations a second, bytes a second */
-    double        link LK_ZERO, latency LK_ZERO; /* between ranks: bytes a second each way, seconds */
+    double        flops LK_ZERO, memory LK_ZERO; /* of one rank: operations per second, bytes per second */
+    double        link LK_ZERO, latency LK_ZERO; /* between ranks: bytes per second each way, seconds */
     const double *seconds LK_ZERO; /* measured times instead, by position in the training order; NULL: none */
     size_t        seconds_count LK_ZERO;
 } lk_rates;

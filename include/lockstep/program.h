@@ -11,17 +11,17 @@ typedef struct lk_program lk_program; /* use from one thread */
 
 typedef enum lk_section {
     LK_FORWARD, /* training mode; loss and metrics */
-    LK_BACKWARD, /* gradients of the sum of the loss over the samples; with micro_batches a second run adds to the first until an
-                  * update or a LK_SYNC, otherwise it replaces it. Of a sum of losses: gradients of its mean over the step, see below */
+    LK_BACKWARD, /* gradients of the sum of the loss over the samples; with micro_batches, a second run adds to the first until an update
+                  * or a LK_SYNC, otherwise it replaces it. For a sum of losses: gradients of its mean over the step, see below */
     LK_SYNC,     /* gradients and metrics become those of all ranks and of every backward since the last update */
     LK_UPDATE,   /* clipping and the optimizer's step with the mean gradient; runs LK_SYNC first unless it has run. LK_ENAN: the loss
-                  * of a rank is not finite; no state was changed, and the gradients are dropped */
+                  * of a rank is not finite; no state was changed, and the gradients are discarded */
     LK_EVALUATE, /* evaluation mode; loss, metrics and outputs */
     LK_SECTION_COUNT
 } lk_section;
 
-/* What changes from step to step. Start from LK_STEP_INIT: step 1, with the optimizer's learning rate. A rate of 0 is 0, also in a struct
- * that was only zeroed: such a step trains nothing. */
+/* What changes from step to step. Start from LK_STEP_INIT: step 1, with the optimizer's learning
+ * rate. A rate of 0 really is 0, also in a zeroed struct: such a step trains nothing. */
 typedef struct lk_step {
     int64_t step LK_ZERO;  /* this update's number, from 1 */
     int64_t epoch LK_ZERO; /* from 0 */
@@ -56,10 +56,10 @@ typedef struct lk_metrics {
     int                    named_count;
 } lk_metrics;
 
-/* The store may belong to a plan of another graph that has the same states, in the order of recording; constants may differ, and are the
- * program's own then. comm is the group whose ranks share every
- * step, NULL where the plan is for one rank; borrowed. The ranks compare their programs and their initial parameters:
- * LK_EMISMATCH names the first line or tensor that differs. */
+/* The store may belong to a plan of another graph with the same states in the same order;
+ * constants may differ, and the program then has its own. comm is the group whose ranks share
+ * every step, NULL where the plan is for one rank; borrowed. The ranks compare their programs
+ * and their initial parameters: LK_EMISMATCH names the first line or tensor that differs. */
 LK_API lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_program **program);
 LK_API void      lk_program_free(lk_program *program);
 
@@ -80,11 +80,11 @@ LK_API lk_status lk_program_run(lk_program *program, lk_section section);
  * hold the samples of all of them. */
 LK_API lk_status lk_program_compute(lk_program *program, const lk_step *step);
 LK_API lk_status lk_program_train(lk_program *program, const lk_step *step); /* the same, and UPDATE */
-/* The same as lk_program_train, without waiting, where one rank runs on a device that needs the host for nothing (a GPU); elsewhere the
- * step is done when it returns. What is bound, and the ids, may be reused on return. Two steps may be queued whose results were not read:
- * queue one, then read the result of the one before it.
- * lk_program_result waits for the first of them; lk_program_metrics is its own then. On a device that queues, a step whose loss is not
- * finite (LK_ENAN), or with an id out of range (LK_EINVAL), changes no state, and neither does the one queued behind it. */
+/* The same as lk_program_train, without waiting, where one rank runs on a device that needs the host for nothing (a
+ * GPU); elsewhere the step is done when it returns. What is bound, and the ids, may be reused on return. Two steps may
+ * be queued before their results are read: queue one, then read the result of the previous one. lk_program_result waits
+ * for the first of them; lk_program_metrics is its own then. On a device that queues, a step whose loss is not finite
+ * (LK_ENAN), or with an id out of range (LK_EINVAL), changes no state, and neither does the one queued after it. */
 LK_API lk_status lk_program_queue(lk_program *program, const lk_step *step);
 LK_API lk_status lk_program_result(lk_program *program);
 
@@ -131,8 +131,8 @@ LK_API lk_status lk_program_gradient_weight(lk_program *program, double weight);
 /* Measures the time of each instruction while enabled; lk_program_profile_print lists them. On a GPU by its own clock: as CUPTI reports it
  * or, where that is not there, by events, and then without CUDA graphs. */
 LK_API void lk_program_profile(lk_program *program, bool enable);
-/* Mean seconds by position in the training order, 0 where nothing runs; at most `count`. Of instructions that run together the first has
- * the time of all. */
+/* Mean seconds by position in the training order, 0 where nothing runs; at most `count`.
+ * For instructions in one launch, the first has the time of all. */
 LK_API void lk_program_profile_seconds(const lk_program *program, double *seconds, size_t count);
 /* The CPU: the instructions in their order. A GPU: the rows below, with what bounds each. */
 LK_API void lk_program_profile_print(const lk_program *program, lk_text_callback write, void *user);
@@ -150,9 +150,9 @@ LK_API const char *lk_bound_name(lk_bound bound); /* "bytes" */
 typedef struct lk_profile_row {
     char     operation[40], shapes[104];
     lk_dtype dtype;
-    int      calls;                 /* instructions; of those that run together, as the update of all parameters, one */
-    double   seconds, bytes, flops; /* of all calls: measured; needed at least */
-    double   bound_seconds;         /* that all calls need at least; 0: unknown */
+    int      calls;                 /* instructions; those in one launch, such as the update of all parameters, count once */
+    double   seconds, bytes, flops; /* of all calls: measured; minimum */
+    double   bound_seconds;         /* minimum of all calls; 0: unknown */
     lk_bound bound;
 } lk_profile_row;
 

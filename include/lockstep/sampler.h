@@ -1,5 +1,5 @@
-/* sampler.h - assigns samples to ranks, for loops that read their samples themselves. A loader needs no sampler: it
- * makes a share of each batch (lk_loader_config.parts). */
+/* sampler.h - assigns samples to ranks, for loops that read their own samples. A loader
+ * needs no sampler: it prepares a share of each batch (lk_loader_config.parts). */
 #ifndef LOCKSTEP_SAMPLER_H
 #define LOCKSTEP_SAMPLER_H
 
@@ -32,7 +32,7 @@ LK_API void      lk_sampler_free(lk_sampler *sampler); /* NULL is fine */
 
 /* This rank's samples of that epoch, in order: position p of the epoch belongs to rank p % world. Over all ranks every
  * sample occurs exactly once (except for compatible padding and drop_last), and ranks differ by at most one sample.
- * Epochs may be asked for in any order. *indices is borrowed until the next call or lk_sampler_free. *count is the same
+ * Epochs may be requested in any order. *indices is borrowed until the next call or lk_sampler_free. *count is the same
  * in every epoch, and may be 0. */
 LK_API lk_status lk_sampler_epoch(lk_sampler *sampler, int64_t epoch, const int64_t **indices, int64_t *count);
 

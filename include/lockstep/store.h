@@ -1,9 +1,10 @@
 /* store.h - parameters, optimizer state and buffers by global name, and the slices of them that this rank has. A program can be freed and
  * planned again without changing it.
  *
- * A state has its name and whole shape on every rank. Where a rank has all of it, alone or together with its host, reading is local. Where the
- * plan splits it over ranks, each has memory for its own slices alone, and reads, writes and hashes of it are collectives, with the results of
- * one rank that has everything. Values and each moment are split or not, independently of each other. */
+ * A state has its name and whole shape on every rank. If a rank has all of it, alone or shared with
+ * its host, reading is local. If the plan splits it over ranks, each has memory only for its own
+ * slices, and reads, writes and hashes are collectives, with the same results as on one rank that
+ * has everything. Values and each moment are split or not, independently of each other. */
 #ifndef LOCKSTEP_STORE_H
 #define LOCKSTEP_STORE_H
 
@@ -41,14 +42,17 @@ typedef enum lk_state_part {
 /* Allocates the plan's state and initialises every parameter from its distribution, as a function of (seed, name, element), whichever rank
  * has the element. */
 LK_API lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store);
-/* The same for ranks of a host that hold their state together (plan.h, LK_STATE_SHARED): parameters, master copies and optimizer state are once
- * in memory that all ranks of the host map; so are buffers, if all ranks compute the same for them, else each has its own. With several hosts
- * (lk_parallel.hosts) each has a copy. Collective; the group must outlive the store. LK_EUNSUPPORTED: the ranks of this group have no common
- * memory, or their hosts different numbers of them. The context of every rank counts all of it as allocated.
+/* The same for ranks of a host that share their state (plan.h, LK_STATE_SHARED): parameters, master
+ * copies and optimizer state exist once, in memory that all ranks of the host map; so do buffers,
+ * if all ranks compute the same values for them, else each has its own. With several hosts
+ * (lk_parallel.hosts) each has a copy. Collective; the group must outlive the store.
+ * LK_EUNSUPPORTED: the ranks of this group share no memory, or their hosts have different numbers
+ * of ranks. The context of every rank counts all of it as allocated.
  *
- * LK_UPDATE of a program on it is a collective: it returns when the state of all ranks of this host is the new one, and reading waits for
- * nothing. What lk_state points to is the memory of all of them. Where a rank fails amid an update or a write, the state of its host is partly
- * new: from then on reads, writes, hashes, saves and all sections return that failure there.
+ * LK_UPDATE of a program on it is a collective: it returns when the state of this host has been
+ * updated by all its ranks, and reading waits for nothing. lk_state points to the shared memory. If
+ * a rank fails during an update or a write, the state of its host is partly updated: from then on
+ * reads, writes, hashes, saves and all sections return that failure there.
  *
  * Also for a plan whose ranks have slices of their state, which needs no common memory. */
 LK_API lk_status lk_store_create_shared(lk_plan *plan, uint64_t seed, lk_comm *comm, lk_store **store);

@@ -6,7 +6,7 @@
 
 LK_BEGIN_DECLS
 
-typedef struct lk_tokenizer lk_tokenizer; /* does not change after it was made: threads may share one */
+typedef struct lk_tokenizer lk_tokenizer; /* immutable: threads may share one */
 
 /* "byte" (256 tokens: the id is the byte), a tokenizer.json, or a directory that has one (a checkpoint, a Hugging Face model). The files
  * beside a tokenizer.json are read too: tokenizer_config.json and special_tokens_map.json for the end token. LK_ENOENT: there is no such file. LK_EFORMAT: the message
@@ -24,7 +24,7 @@ LK_API int64_t     lk_tokenizer_vocabulary(const lk_tokenizer *tokenizer); /* th
 /* The token that ends a document: eos_token of tokenizer_config.json, else of special_tokens_map.json, or else <|endoftext|>,
  * <|end_of_text|> or </s>; -1: none. */
 LK_API int32_t lk_tokenizer_end(const lk_tokenizer *tokenizer);
-/* Whether a generated text ends with this token: that one, or eos_token of special_tokens_map.json where it is another one. */
+/* Whether a generated text ends with this token: that one, or eos_token of special_tokens_map.json if that is a different one. */
 LK_API bool lk_tokenizer_is_end(const lk_tokenizer *tokenizer, int32_t id);
 /* The tokens that the file's post-processor puts before a text (Llama 3's <|begin_of_text|>) and after it; lk_tokenizer_encode does not.
  * Data sets of texts and lk_data_tokenize have them around each document, `lockstep generate` has the first before a prompt. */

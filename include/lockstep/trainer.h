@@ -65,10 +65,10 @@ LK_API const lk_named_metric *lk_metrics_find(const lk_named_metric *metrics, in
  * samples are normalisation, crops, flips and cutout; each step then sends the numbers of its samples alone. Or by the host. Results are the
  * same, bit for bit. */
 typedef enum lk_data_place {
-    LK_DATA_AUTO,      /* on the device where that is possible and the sets take at most a quarter of what is free beside the plan. Where
-                        * not: images of bytes are sent as bytes and converted there; all else is made by the host */
-    LK_DATA_ON_DEVICE, /* training set and test set; an error where that is not possible */
-    LK_DATA_ON_HOST    /* all of it is made by the host */
+    LK_DATA_AUTO,      /* on the device if possible and the sets take at most a quarter of the memory left free by the plan.
+                        * Otherwise byte images are sent as bytes and converted there; all else is prepared by the host */
+    LK_DATA_ON_DEVICE, /* training set and test set; an error if that is not possible */
+    LK_DATA_ON_HOST    /* all batches are prepared by the host */
 } lk_data_place;
 
 typedef struct lk_trainer_config {
@@ -80,8 +80,8 @@ typedef struct lk_trainer_config {
     /* Any model and any loss over the fields; records metrics too (lk_metric). Returns the loss. */
     lk_tensor (*loss)(const lk_inputs *inputs, void *user) LK_ZERO;
     void             *model_user LK_ZERO;     /* `user` of these */
-    const lk_dataset *train LK_ZERO;          /* borrowed; NULL: only evaluates, and holds no memory for training */
-    const lk_dataset *test LK_ZERO;           /* borrowed; NULL: none. At least one of the two is needed */
+    const lk_dataset *train LK_ZERO;          /* borrowed; NULL: only evaluates, without memory for training */
+    const lk_dataset *test LK_ZERO;           /* borrowed; NULL: none. At least one of the two is required */
     lk_dtype          dtype LK_ZERO;          /* in which the model is recorded: LK_F32, or LK_F64 for numerical checks */
     lk_policy         policy LK_ZERO;         /* see plan.h: LK_POLICY_BF16 trains in mixed precision */
     lk_dtype          gradient_dtype LK_ZERO; /* see lk_plan_config */
@@ -170,7 +170,7 @@ typedef struct lk_evaluation {
     const lk_named_metric *metrics; /* as in lk_event; valid until the trainer is used again */
     int                    metrics_count;
 } lk_evaluation;
-/* Evaluates the test set; each sample counts once. All ranks get the result; one that fails ends the group, so that none waits for it. */
+/* Evaluates the test set; each sample counts once. All ranks get the result; if one fails, the group fails, so that none waits for it. */
 LK_API lk_status lk_trainer_evaluate(lk_trainer *trainer, lk_evaluation *result);
 
 LK_API lk_store          *lk_trainer_store(lk_trainer *trainer);
@@ -184,11 +184,11 @@ LK_API bool lk_trainer_data_on_device(const lk_trainer *trainer); /* whether the
 LK_API int64_t lk_trainer_share(const lk_trainer_config *config);
 
 /* Where the ranks of this config have their state: LK_STATE_SHARED or LK_STATE_REPLICATED. `why`, unless NULL, gets the reason: "shared by
- * the 4 ranks of each of 2 hosts", "replicated: the ranks have no memory in common". */
+ * the 4 ranks of each of 2 hosts", "replicated: the ranks share no memory". */
 LK_API lk_state_mode lk_trainer_state(lk_context *context, const lk_trainer_config *config, char *why, size_t bytes);
 
-/* The plan alone: the memory that lk_trainer_create would hold, by kind, including loaders and checkpoint staging, without
- * allocating it. The caller frees plan and graph. */
+/* Only the plan: the memory that lk_trainer_create would use, by kind, including loaders
+ * and checkpoint staging, without allocating it. The caller frees plan and graph. */
 LK_API lk_status lk_trainer_plan(lk_context *context, const lk_trainer_config *config, lk_graph **graph, lk_plan **plan,
                                  size_t memory[LK_MEMORY_COUNT]);
 

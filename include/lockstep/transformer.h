@@ -26,15 +26,15 @@ typedef struct lk_transformer_config {
     size_t              size LK_ZERO; /* sizeof this struct; set by LK_TRANSFORMER_CONFIG_INIT */
     lk_transformer_kind kind LK_ZERO;
     int64_t             vocabulary LK_ZERO;
-    int64_t             context LK_ZERO; /* the most positions */
+    int64_t             context LK_ZERO; /* maximum number of positions */
     int64_t             layers LK_ZERO, heads LK_ZERO, width LK_ZERO;
     int64_t             kv_heads LK_ZERO;   /* llama; 0: heads */
     int64_t             head_width LK_ZERO; /* llama; 0: width / heads */
     int64_t hidden LK_ZERO;  /* of the feed-forward layers; 0: 4 · width (llama: 8/3 · width, rounded up to 32) */
     int64_t classes LK_ZERO; /* encoder */
-    bool    untied LK_ZERO;  /* llama: the head has weights of its own, lm_head.weight */
+    bool    untied LK_ZERO;  /* llama: the head has its own weights, lm_head.weight */
     bool    attention_bias LK_ZERO, mlp_bias LK_ZERO; /* llama */
-    int64_t window LK_ZERO;                           /* llama: each token attends to the latest so many; 0: all */
+    int64_t window LK_ZERO;                           /* llama: each token attends only to the latest `window` tokens; 0: all */
     lk_activation   activation LK_ZERO;               /* gpt, encoder; llama's is silu in swiglu */
     double          norm_epsilon LK_ZERO;             /* 0: 1e-5 (llama 1e-6, encoder 1e-12) */
     double          init_std LK_ZERO;                 /* 0: 0.02 */
@@ -58,8 +58,8 @@ LK_API const char *const *lk_transformer_presets(void); /* NULL at the end */
 /* False: no such model is possible (heads do not divide the width, …), and `why` says so. */
 LK_API bool    lk_transformer_check(const lk_transformer_config *config, char *why, size_t bytes);
 LK_API int64_t lk_transformer_parameters(const lk_transformer_config *config);
-/* Operations of forward and backward for each token: 6 · parameters + 12 · layers · width · length. Without parameters that are only looked
- * up, such as positions; those that an encoder uses once in a sequence count so. */
+/* Operations of forward and backward for each token: 6 · parameters + 12 · layers · width · length. Parameters that
+ * are only looked up, such as positions, do not count; those that an encoder uses once per sequence count once. */
 LK_API double lk_transformer_flops(const lk_transformer_config *config, int64_t length);
 
 typedef struct lk_transformer_options {
@@ -67,9 +67,9 @@ typedef struct lk_transformer_options {
     lk_tensor positions LK_ZERO;           /* i32 (N, T); missing: 0, 1, … */
     lk_tensor first LK_ZERO, last LK_ZERO; /* i32 (N, T), as lk_attention's: documents of a packed sequence */
     lk_tensor lengths LK_ZERO;             /* i32 (N): tokens of each sequence, the rest being padding */
-    /* Generation with gpt and llama, in evaluation only: keys and values are kept in buffers of so many rows for each sample, into
-     * which those of the tokens are written at `rows`, i32 (N, T), below 0: not at all (lk_cache_write). Positions, rows and last are
-     * required; first and last give the rows that each token attends to, and `window` does not apply. 0: no buffers. */
+    /* Generation with gpt and llama, in evaluation only: keys and values are kept in buffers of this many rows per sample;
+     * those of the tokens are written at `rows`, i32 (N, T), below 0: not at all (lk_cache_write). Positions, rows and last
+     * are required; first and last give the rows that each token attends to, and `window` does not apply. 0: no buffers. */
     int64_t   cache LK_ZERO;
     lk_tensor rows LK_ZERO;
 } lk_transformer_options;
