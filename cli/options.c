@@ -64,6 +64,12 @@ static int find_row(const option *table, const char *name)
     return -1;
 }
 
+const option *option_find(const option *table, const char *name)
+{
+    int row = find_row(table, name);
+    return row < 0 ? NULL : &table[row];
+}
+
 static const char *suggest_option(const option *table, const char *name)
 {
     const char *known[OPTIONS_MOST + 2];

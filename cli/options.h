@@ -21,6 +21,15 @@ typedef enum option_type {
     OPTION_REFUSED         /* another program's option that is not supported: `doc` is the reason; hidden in the help */
 } option_type;
 
+/* What becomes of an option that a run has set, where its checkpoints are resumed or loaded. All but OPTION_UNRECORDED are in the record of
+ * the run (state.json), and those of them without OPTION_LOCAL are taken from there unless the user sets them. */
+typedef enum option_flag {
+    OPTION_UNRECORDED = 1, /* how the command prints */
+    OPTION_LOCAL = 2,      /* it describes the command or the machine: never taken from a record */
+    OPTION_FIXED = 4,      /* without it the weights do not fit: another value than the recorded one is an error */
+    OPTION_CONTENTS = 8    /* of data: it says what is in a file, and also belongs to other data of the same kind */
+} option_flag;
+
 typedef struct option {
     const char *name; /* "weight-decay": --weight-decay, and weight-decay = … in a file. NULL with a doc: a heading */
     const char *argument; /* "N" in the help; NULL for a flag */
@@ -35,6 +44,8 @@ typedef struct option {
     const char *(*listed)(int index);
     /* Writes what follows `doc` in the help, where that is in a table of the library; NULL: nothing. */
     void (*describe)(char *out, size_t size);
+    unsigned    flags; /* option_flag */
+    const char *of; /* the option that it belongs to: if the user sets that one, a recorded value of this one does not count; NULL: none */
 } option;
 
 /* Rows of a table. Further members may follow, such as .letter = 'n'. */
@@ -59,7 +70,7 @@ typedef struct option {
 #define INTEGER_LETTER(letter_, ...) INTEGER(__VA_ARGS__, .letter = letter_)
 #define TEXT_LETTER(letter_, name_, argument_, value_, choices_, doc_) TEXT_SUGGESTED(name_, argument_, value_, choices_, doc_, .letter = letter_)
 #define CONFIG                                                                                                         \
-    {.name = "config", .argument = "FILE", .type = OPTION_CONFIG,                                                      \
+    {.name = "config", .argument = "FILE", .type = OPTION_CONFIG, .flags = OPTION_UNRECORDED | OPTION_LOCAL,                                                      \
      .doc = "Read options from FILE: lines of `name = value`, for flags `name = true`, # for comments; the command "   \
             "line has precedence"}
 #define REFUSED(name_, reason_) {.name = name_, .doc = reason_, .type = OPTION_REFUSED}
@@ -120,9 +131,11 @@ bool        options_given(const options *options, const char *name);            
 bool        options_is_file(const char *text); /* whether a OPTION_CHOICE_OR_FILE is the file */
 /* Calls each for every option that is set, in the order of the table. */
 void options_each(const options *options, void (*each)(void *user, const char *name, const char *value), void *user);
-const char *options_find(const options *options,
-                         const char    *name); /* as text, of any type; NULL: unset or not in the table */
-bool        options_known(const options *options, const char *name); /* in the table */
+/* The row of that name; NULL: there is none. */
+const option *option_find(const option *table, const char *name);
+const char   *options_find(const options *options,
+                           const char    *name); /* as text, of any type; NULL: unset or not in the table */
+bool          options_known(const options *options, const char *name); /* in the table */
 bool options_chosen(const options *options, const char *name); /* in the table, and set otherwise than by options_set */
 
 /* The choices of a row as "a|b|c", from `choices` or `listed`; "": it has none. Returns out. */

@@ -7,13 +7,13 @@
 /* In a rank of a job that was started again: resumes what was saved, if anything was. */
 void ranks_restarted(options *given);
 
-#define RANKS_OPTION(doc) TEXT_LETTER('n', "ranks", "N", NULL, "auto|cpu|gpu", doc)
+#define RANKS_OPTION(doc) TEXT_SUGGESTED("ranks", "N", NULL, "auto|cpu|gpu", doc, .letter = 'n', .of = "mesh")
 
 #define MESH_OPTION                                                                                                \
     TEXT_SUGGESTED("mesh", "AXES", NULL, "data=",                                                                  \
                    "The ranks as named axes with their extents; -n 8 alone is data=8, and without -n their "       \
                    "product is the number of ranks. data: each rank along it processes its share of every batch. " \
-                   "Other axes are not supported yet")
+                   "Other axes are not supported yet", .of = "ranks")
 
 /* The options of a command whose ranks any launcher can start. */
 #define RANKS_OF_LAUNCHERS                                                                                           \
@@ -23,12 +23,12 @@ void ranks_restarted(options *given);
 /* How the ranks of a command reach each other, and how long they wait. */
 #define TRANSPORT_OPTIONS                                                                                               \
     CHOICE("backend", "NAME", "auto", "auto|shm|tcp|mpi|mixed",                                                         \
-           "Transport between ranks; auto: shared memory on one host"),                                                 \
+           "Transport between ranks; auto: shared memory on one host", .flags = OPTION_LOCAL),                                                 \
         NUMBER("timeout", "SECONDS", "600", 0.1, 1e7,                                                                   \
-               "A rank that does not enter a collective within this time counts as failed"),                            \
+               "A rank that does not enter a collective within this time counts as failed", .flags = OPTION_LOCAL),                            \
         NUMBER("join-timeout", "SECONDS", NULL, 0.001, 1e7,                                                             \
                "How long ranks wait for each other to join (default LOCKSTEP_JOIN_TIMEOUT, else 600 between hosts, 30 " \
-               "on one)")
+               "on one)", .flags = OPTION_LOCAL)
 
 /* How the ranks share a step: the same options for a plan, a benchmark and a run. */
 #define PARALLEL_OPTIONS                                                                                                      \
@@ -38,12 +38,12 @@ void ranks_restarted(options *given);
                "auto: shared where that is possible. The results are the same bits"),                                         \
         FLAG("keep-cores", "With shared state, a rank that waits for others of its host leaves its cores idle instead of lending them to ranks that still compute. The results are the same bits"), \
         NUMBER("bucket-mib", "X", "25", 0.001, 65536, "MiB of gradients in a bucket, reduced while backward runs; the first bucket has 1"), \
-        INTEGER("accumulate", "K", "1", 1, 65536, "Gradient accumulation: micro-batches per step and rank; less memory, one synchronisation, the same result. Not with --reproducible"), \
+        INTEGER("accumulate", "K", "1", 1, 65536, "Gradient accumulation: micro-batches per step and rank; less memory, one synchronisation, the same result. Not with --reproducible", .of = "reproducible"), \
         CHOICE("gradient-dtype", "TYPE", "f32", "f32|bf16",                                                                      \
                "Type in which gradients are all-reduced; bf16 sends half the bytes and rounds. Not with --reproducible or --dtype f64"), \
         FLAG("sync-batchnorm", "Batch norm over the whole batch instead of each rank's share"),                               \
         FLAG("reproducible", "The same bits with any number of ranks: gradients of --leaves parts of the batch are added in a fixed order. Not with --accumulate"), \
-        INTEGER("leaves", "N", "8", 1, 64, "With --reproducible: parts of each batch; the maximum number of ranks")
+        INTEGER("leaves", "N", "8", 1, 64, "With --reproducible: parts of each batch; the maximum number of ranks", .of = "reproducible")
 
 /* If -n or --mesh requests ranks and this process is not one of them: checks the run, so that a user error is found once and before anything is
  * started, then starts the ranks, each with this same command line. *code: their exit status. check must not start threads. */

@@ -12,42 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Options that describe this command or this machine: they are never taken from a record. */
-static const char *const own_options[] = {
-    "save",         "resume",    "init",          "init-partial",   "download", "backend",     "timeout",
-    "join-timeout", "on-signal", "verbose-ranks", "threads",        "device",   "overcommit",  "share-device",
-    "device-sync",  "tf32",      "tensorboard",   "data-on-device", "trace",    "trace-steps", "log-dir",
-    "log",          "json",      "config",        "max-restarts",   NULL};
-
-/* If the user sets the first, the others of the record no longer belong to it. */
-static const char *const dependent[][16] = {
-    {"data", "features", "classes", "label", "header", "holdout", "cache", "size", "channels", "skip-broken",
-     "text-field", "packing", "token-type", "unknown-label", NULL},
-    {"epochs", "steps", NULL},
-#define NUMBER_NAME(field, name, value, low, high, doc) name,
-#define PAIR_NAME(id, first, second, name, argument, a, b, low, high, doc) name,
-#define FLAG_NAME(field, name, doc) name,
-    {"optimizer", LK_OPTIMIZER_OPTION_LIST(NUMBER_NAME, PAIR_NAME, FLAG_NAME) NULL},
-    {"schedule", "step-size", "gamma", "lr-min", NULL},
-    {"reproducible", "leaves", "accumulate", NULL},
-    {"ranks", "mesh", NULL},
-    {"mesh", "ranks", NULL},
-};
-
-/* Of these, those that say what is in a file: they also belong to other data of the same kind. */
-static const char *const contents[] = {"label", "text-field", "token-type", NULL};
-
-/* Options without which the weights do not fit. */
-static const char *const model_options[] = {"model", "hidden",     "stem",       "layers", "heads", "kv-heads",
-                                            "width", "vocabulary", "rope-theta", "untied", NULL};
-
-static bool is_in(const char *const *list, const char *name)
-{
-    for (; *list; list++)
-        if (strcmp(*list, name) == 0) return true;
-    return false;
-}
-
 /* ---- writing ---- */
 
 static void count_option(void *user, const char *name, const char *value)
@@ -59,9 +23,8 @@ static void count_option(void *user, const char *name, const char *value)
 /* Options of train: plan, which counts the bytes of a record, has others too. */
 static bool is_recorded(const char *name)
 {
-    for (const option *row = command_train.options; row->name || row->doc; row++)
-        if (row->name && strcmp(row->name, name) == 0) return strcmp(name, "json") != 0 && row->type != OPTION_CONFIG;
-    return false;
+    const option *row = option_find(command_train.options, name);
+    return row && !(row->flags & OPTION_UNRECORDED);
 }
 
 static void add_option(void *user, const char *name, const char *value)
@@ -156,12 +119,10 @@ static bool is_same_kind(const char *data, const char *recorded)
 /* Whether the user's own options make this one of the record meaningless. */
 static bool is_replaced(const options *given, const char *name, const char *recorded_data)
 {
-    if (options_chosen(given, "data") && is_in(contents, name) &&
-        is_same_kind(options_text(given, "data"), recorded_data))
-        return false;
-    for (size_t i = 0; i < sizeof dependent / sizeof *dependent; i++)
-        if (options_chosen(given, dependent[i][0]) && is_in(dependent[i] + 1, name)) return true;
-    return false;
+    const option *row = option_find(command_train.options, name);
+    if (!row || !row->of || !options_chosen(given, row->of)) return false;
+    bool contents = (row->flags & OPTION_CONTENTS) && is_same_kind(options_text(given, "data"), recorded_data);
+    return !contents;
 }
 
 /* The same, or the option's default. */
@@ -169,9 +130,8 @@ static const char *recorded_value(const setup *s, const options *given, const ch
 {
     const char *found = record_option(s, name);
     if (found) return found;
-    for (const option *row = given->table; row->name || row->doc; row++)
-        if (row->name && strcmp(row->name, name) == 0) return row->value;
-    return NULL;
+    const option *row = option_find(given->table, name);
+    return row ? row->value : NULL;
 }
 
 /* Ranks that this command started, and all but the first, do not repeat its notes. */
@@ -188,17 +148,18 @@ static const char *file_name(const char *path)
 static int check_model(const setup *s, const char *name, const options *given, const char *directory)
 {
     if (!record_option(s, "model")) return 0;
-    for (int i = 0; model_options[i]; i++) {
-        const char *recorded = recorded_value(s, given, model_options[i]), *own = options_find(given, model_options[i]);
-        if (!options_chosen(given, model_options[i]) || !recorded || !own || strcmp(recorded, own) == 0) continue;
+    for (const option *row = command_train.options; row->name || row->doc; row++) {
+        if (!row->name || !(row->flags & OPTION_FIXED) || !options_chosen(given, row->name)) continue;
+        const char *recorded = recorded_value(s, given, row->name), *own = options_find(given, row->name);
+        if (!recorded || !own || strcmp(recorded, own) == 0) continue;
         if (strchr(recorded, '/') || strchr(own, '/')) {
             if (strcmp(file_name(recorded), file_name(own)) != 0 && !is_quiet())
-                print_note(name, "--%s %s, but %s was written with --%s %s: its weights must fit", model_options[i],
-                           own, directory, model_options[i], recorded);
+                print_note(name, "--%s %s, but %s was written with --%s %s: its weights must fit", row->name, own,
+                           directory, row->name, recorded);
             continue;
         }
         print_error(name, "--%s %s: %s holds another model, of --%s %s; omit --%s, or name another directory",
-                    model_options[i], own, directory, model_options[i], recorded, model_options[i]);
+                    row->name, own, directory, row->name, recorded, row->name);
         return EXIT_USER_ERROR;
     }
     return 0;
@@ -208,10 +169,11 @@ static int check_model(const setup *s, const char *name, const options *given, c
  * used by a process that starts the ranks, and kept by those that it started. */
 static bool is_own(const char *name, bool resumes)
 {
-    bool ranks = strcmp(name, "ranks") == 0 || strcmp(name, "mesh") == 0;
-    bool started = (lk_environment_get(NULL, "WORLD_SIZE") || environment_rank() >= 0) &&
+    const option *row = option_find(command_train.options, name); /* whose record it is */
+    bool          ranks = strcmp(name, "ranks") == 0 || strcmp(name, "mesh") == 0;
+    bool          started = (lk_environment_get(NULL, "WORLD_SIZE") || environment_rank() >= 0) &&
                    !lk_environment_get(NULL, "LOCKSTEP_STARTED_RANKS");
-    return is_in(own_options, name) || (ranks && (!resumes || started));
+    return (row && (row->flags & OPTION_LOCAL)) || (ranks && (!resumes || started));
 }
 
 static int apply_options(setup *s, const char *name, options *given, const char *directory, bool resumes)

@@ -28,13 +28,13 @@ static lk_tensor record_loss(const lk_inputs *inputs, void *user)
     setup *s = user;
     if (s->transformer.used) {
         bool      good = lk_graph_status(inputs->graph) == LK_OK;
-        lk_tensor loss = transformer_loss(&s->transformer, inputs, s->label_smoothing);
+        lk_tensor loss = transformer_loss(&s->transformer, inputs, s->config.label_smoothing);
         s->model_failed = good && lk_graph_status(inputs->graph) != LK_OK;
         return loss;
     }
     lk_tensor y = setup_model(s, inputs->tensors[0]);
     bool      good = lk_graph_status(inputs->graph) == LK_OK;
-    lk_tensor loss = loss_record(s->loss, y, inputs, s->model_options.classes, s->label_smoothing);
+    lk_tensor loss = loss_record(s->loss, y, inputs, s->model_options.classes, s->config.label_smoothing);
     if (good && lk_graph_status(inputs->graph) != LK_OK) s->model_failed = true; /* its outputs do not fit the data */
     return loss;
 }

@@ -14,11 +14,11 @@
                "mlp: fc1, relu, fc2. cnn: SimpleCNN of the PyTorch tutorials. resnet18: torchvision's. resnet20: for small images. "  \
                "gpt, llama, encoder: GPT-2, Llama and BERT with the sizes below; gpt2 and so on: with those of the published models. " \
                "A file: a config.json of Hugging Face, or your own, a shared object with LK_EXPORT_MODEL of lockstep/model.h. " \
-               "Default: that of the checkpoint or of the config.json in the directory with the weights, else cnn"), \
+               "Default: that of the checkpoint or of the config.json in the directory with the weights, else cnn", .flags = OPTION_FIXED), \
         TRANSFORMER_OPTIONS,                                                                                                     \
-        INTEGER("hidden", "N", "128", 1, 1e6, "mlp: width of the hidden layer; transformers: of the feed-forward layers (default: mlp 128; transformers 4 times --width, llama 8/3 times)"), \
+        INTEGER("hidden", "N", "128", 1, 1e6, "mlp: width of the hidden layer; transformers: of the feed-forward layers (default: mlp 128; transformers 4 times --width, llama 8/3 times)", .flags = OPTION_FIXED), \
         CHOICE("stem", "WHICH", "torchvision", "torchvision|cifar",                                                              \
-               "resnet18: torchvision's 7x7 stride-2 stem with max pool, or a 3x3 one for small images"),                        \
+               "resnet18: torchvision's 7x7 stride-2 stem with max pool, or a 3x3 one for small images", .flags = OPTION_FIXED),                        \
         FLAG("recompute", "resnets, transformers: keep only the inputs of blocks and recompute the blocks in backward: less memory, more time"), \
         CHOICE("loss", "NAME", "auto", "auto|cross_entropy|mse|l1|bce",                                                          \
                "Loss. auto: cross_entropy for labels of classes, mse for numbers to predict; whole numbers in a table are classes with " \
@@ -32,8 +32,8 @@
         TABLE_OPTIONS,                                                                                                           \
         FOLDER_OPTIONS,                                                                                                          \
         TEXT_OPTIONS,                                                                                                            \
-        INTEGER("features", "N", "64", 1, 1e6, "synthetic data for mlp: features of a sample"),                                      \
-        INTEGER("classes", "N", "10", 1, 1e6, "synthetic data: number of classes; other data sets have their own"),                                                        \
+        INTEGER("features", "N", "64", 1, 1e6, "synthetic data for mlp: features of a sample", .of = "data"),                                      \
+        INTEGER("classes", "N", "10", 1, 1e6, "synthetic data: number of classes; other data sets have their own", .of = "data"),                                                        \
         INTEGER("batch", "N", "64", 1, 1e7, "Samples in a batch"),                                                               \
         INTEGER("workers", "N", NULL, 0, 64, "Threads that prepare batches; they never change the order (default 1; to decode images "  \
                                              "as many as compute, at most 4)"),                                                    \
@@ -41,7 +41,7 @@
         NUMBERS("std", "S[,S...]", NULL, 1e-6, 1e6, "Normalisation: divisor; as --mean (default 0.5 for images)")
 
 #define MACHINE_OPTIONS                                                                                                 \
-    INTEGER("threads", "N", "0", 0, 256, "Compute threads; 0: the cores that this process may use. Results do not depend on it"), \
+    INTEGER("threads", "N", "0", 0, 256, "Compute threads; 0: the cores that this process may use. Results do not depend on it", .flags = OPTION_LOCAL), \
         DEVICE_OPTIONS,                                                                                                 \
         OVERCOMMIT_OPTION,                                                                                              \
         INTEGER("seed", "N", "0", 0, 9e15, "Seed of initial weights, order, augmentation and dropout")
@@ -57,7 +57,6 @@ typedef struct setup {
     lk_model_options  model_options; /* classes: the number of outputs */
     lk_open_options   open_options;
     loss_kind         loss;
-    double            label_smoothing;
     char              data[4096]; /* the data's full name */
     const char       *command;    /* for messages of the log */
     bool              quiet;      /* what is logged is not shown */

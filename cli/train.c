@@ -26,32 +26,34 @@ static const option train_options[] = {
     MEMORY_OPTION,
     DATA_OPTIONS,
     TEXT("download", "auto|URL",
-         NULL, "Download the data set first if it is missing, from its usual address or from URL; one rank of each host does it"),
-    TRAINING_OPTIONS,
-    HEADING("Ranks"),
+         NULL, "Download the data set first if it is missing, from its usual address or from URL; one rank of each host does it",
+         .flags = OPTION_LOCAL),
+    TRAINING_OPTIONS HEADING("Ranks"),
     RANKS_OF_LAUNCHERS,
     PARALLEL_OPTIONS,
     TRANSPORT_OPTIONS,
     CHOICE("lr-scale", "HOW", "none", "none|linear|sqrt", "Multiply --lr by batch / base-batch, or by its square root"),
     INTEGER("base-batch", "N", "64", 1, 1e7, "With --lr-scale: the batch that --lr was tuned for"),
-    INTEGER("check-every", "N", "1000", 0, 1e12, "Compare the ranks' weights every N steps, and at the end; 0: never"),
-    CHOICE("on-signal", "HOW", "save-stop", "save-exit|save-stop",
-           "On SIGTERM, SIGINT or SIGUSR1 to any rank, all save at the same step; then exit with 0, or with the "
-           "signal's status"),
+    TRAINING_LIST(LK_TRAINER_CHECK_OPTIONS)
+        CHOICE("on-signal", "HOW", "save-stop", "save-exit|save-stop",
+               "On SIGTERM, SIGINT or SIGUSR1 to any rank, all save at the same step; then exit with 0, or with the "
+               "signal's status",
+               .flags = OPTION_LOCAL),
     INTEGER("max-restarts", "N", "0", 0, 1e6,
-            "With -n: start all ranks again after a failure, at most N times; they resume what --save has saved"),
+            "With -n: start all ranks again after a failure, at most N times; they resume what --save has saved",
+            .flags = OPTION_LOCAL),
     FLAG("verbose-ranks",
-         "Every rank prints its threads, cores and share of the batch, and its own mean loss after each epoch"),
+         "Every rank prints its threads, cores and share of the batch, and its own mean loss after each epoch",
+         .flags = OPTION_LOCAL),
     HEADING("Running"),
     MACHINE_OPTIONS,
-    TEXT("tensorboard", "DIR", NULL, "Write loss, accuracy and speed to TensorBoard event files"),
-    TEXT("trace", "FILE", NULL,
-         "Write a timeline of all ranks, on GPUs by their own clock, for chrome://tracing or ui.perfetto.dev"),
-    INTEGER("trace-steps", "N", "10", 1, 100000, "With --trace: number of steps to record, after the first few"),
-    TEXT("log-dir", "DIR", NULL, "Like --log for every rank: DIR/rank-N.jsonl"),
-    TEXT("log", "FILE.jsonl", NULL, "Append a line of JSON for each step, evaluation and save"),
+    TEXT("tensorboard", "DIR", NULL, "Write loss, accuracy and speed to TensorBoard event files", .flags = OPTION_LOCAL),
+    TRAINING_LIST(LK_TRAINER_TRACE_OPTIONS)
+        TEXT("log-dir", "DIR", NULL, "Like --log for every rank: DIR/rank-N.jsonl", .flags = OPTION_LOCAL),
+    TEXT("log", "FILE.jsonl", NULL, "Append a line of JSON for each step, evaluation and save", .flags = OPTION_LOCAL),
     FLAG("json",
-         "Print a last line of JSON with the results on standard output; train_loss is the mean of the last epoch"),
+         "Print a last line of JSON with the results on standard output; train_loss is the mean of the last epoch",
+         .flags = OPTION_UNRECORDED | OPTION_LOCAL),
     CONFIG,
     OPTIONS_END,
 };
@@ -353,9 +355,6 @@ static int prepare_run(setup *s, watcher *w, options *given)
         (code = model_files_make(s, "train")) != 0 || (code = paths_check("train", given, w->rank)) != 0 ||
         (code = run_log_open(&w->log, "train", given, s->context, w->rank)) != 0)
         return code;
-    s->config.trace = options_text(given, "trace");
-    s->config.trace_steps = options_integer(given, "trace-steps");
-    s->config.check_every = options_integer(given, "check-every");
     if ((code = scale_rate(s, given)) != 0) return code;
     if (w->verbose) {
         char text[1024];

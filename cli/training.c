@@ -75,17 +75,37 @@ int training_scale_rate(setup *s, const char *name, const options *given, double
     return 0;
 }
 
-/* Changes of images beyond crop and flip. */
-static int set_augmentation(lk_transform *t, const char *name, const options *given)
+/* Sets the fields of all options in the lists of lockstep/trainer.h that the command has. */
+static void set_fields(lk_trainer_config *config, const options *given)
 {
-    int scales = 0, strengths = 0;
-    t->rotate = options_number(given, "rotate");
-    t->cutout = (int)options_integer(given, "cutout");
-    t->mixup = options_number(given, "mixup");
-    if (options_given(given, "random-resized-crop"))
-        scales = options_numbers(given, "random-resized-crop", t->resized_crop, 2);
+#define SET_INTEGER(field, name, argument, value, low, high, traits, of, doc) \
+    if (options_known(given, name)) config->field = (__typeof__(config->field))options_integer(given, name);
+#define SET_NUMBER(field, name, argument, value, low, high, traits, of, doc) \
+    if (options_known(given, name)) config->field = options_number(given, name);
+#define SET_NUMBERS(field, name, argument, low, high, traits, of, doc) \
+    if (options_known(given, name) && options_given(given, name))      \
+        (void)options_numbers(given, name, config->field, (int)(sizeof config->field / sizeof *config->field));
+#define SET_FLAG(field, name, traits, of, doc) \
+    if (options_known(given, name)) config->field = options_flag(given, name);
+#define SET_TEXT(field, name, argument, traits, of, doc) \
+    if (options_known(given, name)) config->field = options_text(given, name);
+#define NOTHING(list)
+    LK_TRAINER_OPTIONS(NOTHING, NOTHING, SET_INTEGER, SET_NUMBER, SET_NUMBERS, SET_FLAG, SET_TEXT)
+#undef SET_INTEGER
+#undef SET_NUMBER
+#undef SET_NUMBERS
+#undef SET_FLAG
+#undef SET_TEXT
+#undef NOTHING
+}
+
+/* Lists of numbers have as many as they need. */
+static int check_augmentation(lk_transform *t, const char *name, const options *given)
+{
+    double all[8];
+    int scales = options_given(given, "random-resized-crop") ? options_numbers(given, "random-resized-crop", all, 8) : 0;
+    int strengths = options_given(given, "color-jitter") ? options_numbers(given, "color-jitter", all, 8) : 0;
     if (scales == 1) t->resized_crop[1] = 1;
-    if (options_given(given, "color-jitter")) strengths = options_numbers(given, "color-jitter", t->color_jitter, 4);
     if (scales > 2 || (scales && t->resized_crop[0] > t->resized_crop[1])) {
         print_error(name,
                     "--random-resized-crop takes the smallest part of the image's area, and the largest (default 1)");
@@ -126,24 +146,11 @@ int training_make(setup *s, const char *name, const options *given)
     lk_trainer_config *config = &s->config;
     int                status = read_optimizer(s, name, given);
     if (status != 0 || (status = groups_make(s, name, given)) != 0) return status;
-    config->epochs = options_integer(given, "epochs");
-    config->steps = options_integer(given, "steps");
-    s->label_smoothing = options_number(given, "label-smoothing");
+    set_fields(config, given);
     lk_schedule_parse(options_text(given, "schedule"), &config->schedule.kind);
-    config->schedule.warmup = options_integer(given, "warmup");
-    config->schedule.every = options_integer(given, "step-size");
-    config->schedule.gamma = options_number(given, "gamma");
     if ((status = check_dependent(name, given)) != 0) return status;
-    config->transform.crop_padding = (int)options_integer(given, "crop-padding");
-    config->transform.flip = options_number(given, "flip");
-    if ((status = set_augmentation(&config->transform, name, given)) != 0) return status;
+    if ((status = check_augmentation(&config->transform, name, given)) != 0) return status;
     config->data_on_device = device_data_place(given);
-    config->eval_every = options_integer(given, "eval-every");
-    config->save = options_text(given, "save");
-    config->save_every = options_integer(given, "save-every");
-    config->keep = (int)options_integer(given, "keep");
-    config->init = options_text(given, "init");
-    config->init_partial = options_text(given, "init-partial");
     s->weights_option = "--init";
     if (config->init && config->init_partial) {
         print_error(name, "--init and --init-partial are mutually exclusive");

@@ -10,14 +10,14 @@
 
 /* Rows of an option table. */
 #define TRANSFORMER_OPTIONS                                                                                                      \
-    INTEGER("layers", "N", "6", 1, 4096, "gpt, llama, encoder: blocks"),                                                         \
-        INTEGER("heads", "N", "6", 1, 65536, "gpt, llama, encoder: heads of attention; they divide --width"),                    \
-        INTEGER("kv-heads", "N", NULL, 1, 65536, "llama: heads of keys and values; they divide --heads (default --heads)"),      \
-        INTEGER("width", "N", "384", 1, 1 << 24, "gpt, llama, encoder: width of the hidden states"),                             \
-        INTEGER("vocabulary", "N", NULL, 1, 1 << 28, "transformers: rows of the embedding (default the tokenizer's)"),           \
+    INTEGER("layers", "N", "6", 1, 4096, "gpt, llama, encoder: blocks", .flags = OPTION_FIXED),                                                         \
+        INTEGER("heads", "N", "6", 1, 65536, "gpt, llama, encoder: heads of attention; they divide --width", .flags = OPTION_FIXED),                    \
+        INTEGER("kv-heads", "N", NULL, 1, 65536, "llama: heads of keys and values; they divide --heads (default --heads)", .flags = OPTION_FIXED),      \
+        INTEGER("width", "N", "384", 1, 1 << 24, "gpt, llama, encoder: width of the hidden states", .flags = OPTION_FIXED),                             \
+        INTEGER("vocabulary", "N", NULL, 1, 1 << 28, "transformers: rows of the embedding (default the tokenizer's)", .flags = OPTION_FIXED),           \
         NUMBER("dropout", "P", "0", 0, 0.999, "transformers: dropout of embeddings, residuals and attention"),                   \
-        NUMBER("rope-theta", "X", "10000", 1, 1e12, "llama: base of the rotary frequencies"),                                    \
-        FLAG("untied", "llama: the head has its own weights"),                                                                \
+        NUMBER("rope-theta", "X", "10000", 1, 1e12, "llama: base of the rotary frequencies", .flags = OPTION_FIXED),                                    \
+        FLAG("untied", "llama: the head has its own weights", .flags = OPTION_FIXED),                                                                \
         INTEGER("recompute-blocks", "N", NULL, 0, 4096, "transformers: recompute the first N blocks in backward")
 
 /* A row of those that plan memory. */

@@ -156,6 +156,98 @@ typedef struct lk_trainer_config {
     {.size = sizeof(lk_trainer_config), .batch = 64, .epochs = 1, .optimizer = LK_OPTIMIZER_CONFIG_INIT, .schedule = {.gamma = 0.1}, \
      .transform = LK_TRANSFORM_INIT, .workers = 1, .keep = 2, .trace_steps = 10, .check_every = 1000}
 
+/* ---- The options of training. ----
+ *
+ * A row for each field above that is an option of `lockstep train` as it stands: the field, the option's name, how its argument is called,
+ * its default and range as text and numbers, its traits, the option that it belongs to (one that the user sets replaces a recorded value of
+ * this one; NULL: none), and its help. These rows are the options of the command, with --config files, help, man page and completion; what
+ * the record in state.json holds, and a resume takes from it; and what ranks compare before they start. A list is a line of that
+ * comparison. docs/extending.md adds an option. */
+typedef enum lk_option_trait {
+    LK_OPTION_RECORDED = 1, /* a resume takes it from the checkpoint, unless the user sets it */
+    LK_OPTION_EQUAL = 2,    /* ranks with different values do not start */
+    LK_OPTION_FIXED = 4,    /* a resume may not change it */
+    LK_OPTION_TRAINING = LK_OPTION_RECORDED | LK_OPTION_EQUAL
+} lk_option_trait;
+
+/* INTEGER, NUMBER: (field, name, argument, default, low, high, traits, of, doc); NUMBERS: of an array, without a default;
+ * FLAG: (field, name, traits, of, doc); TEXT: (field, name, argument, traits, of, doc). */
+#define LK_TRAINER_LENGTH_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                                \
+    INTEGER(epochs, "epochs", "N", "3", 1, 1e9, LK_OPTION_TRAINING, NULL,                                              \
+            "Passes over the training set (default 3). Text in windows has a sample for each token: use --steps")      \
+    INTEGER(steps, "steps", "N", "0", 0, 1e15, LK_OPTION_TRAINING, "epochs",                                           \
+            "Stop after N steps instead; 0: by epochs")
+
+#define LK_TRAINER_LOSS_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                                  \
+    NUMBER(label_smoothing, "label-smoothing", "X", "0", 0, 0.999, LK_OPTION_TRAINING, NULL,                           \
+           "Share of each label spread over all classes")
+
+#define LK_TRAINER_SCHEDULE_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                              \
+    INTEGER(schedule.warmup, "warmup", "N", "0", 0, 1e12, LK_OPTION_TRAINING, NULL,                                    \
+            "Steps of linear warmup before any schedule")                                                              \
+    INTEGER(schedule.every, "step-size", "N", "1000", 1, 1e12, LK_OPTION_TRAINING, "schedule",                         \
+            "schedule step: multiply by --gamma every N steps")                                                        \
+    NUMBER(schedule.gamma, "gamma", "X", "0.1", 0, 10, LK_OPTION_TRAINING, "schedule", "schedule step: the factor")
+
+#define LK_TRAINER_AUGMENTATION_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                          \
+    INTEGER(transform.crop_padding, "crop-padding", "N", "0", 0, 64, LK_OPTION_TRAINING, NULL,                         \
+            "Augmentation: random crops of the image padded by N pixels")                                              \
+    NUMBER(transform.flip, "flip", "P", "0", 0, 1, LK_OPTION_TRAINING, NULL,                                           \
+           "Augmentation: probability of a horizontal flip")                                                           \
+    NUMBERS(transform.resized_crop, "random-resized-crop", "S[,S]", 1e-6, 1, LK_OPTION_TRAINING, NULL,                 \
+            "Augmentation: boxes of S to S (default 1) of the image's area, resized to its size, as "                  \
+            "RandomResizedCrop")                                                                                       \
+    NUMBER(transform.rotate, "rotate", "D", "0", 0, 180, LK_OPTION_TRAINING, NULL,                                     \
+           "Augmentation: rotation by up to D degrees in either direction")                                            \
+    NUMBERS(transform.color_jitter, "color-jitter", "B,C,S,H", 0, 1000, LK_OPTION_TRAINING, NULL,                      \
+            "Augmentation: strength of random brightness, contrast, saturation and hue (at most 0.5), as ColorJitter") \
+    INTEGER(transform.cutout, "cutout", "N", "0", 0, 4096, LK_OPTION_TRAINING, NULL,                                   \
+            "Augmentation: a random square of N by N pixels is set to the mean")                                       \
+    NUMBER(transform.mixup, "mixup", "A", "0", 0, 1000, LK_OPTION_TRAINING, NULL,                                      \
+           "Augmentation: each sample is mixed with another; the weight is Beta(A, A)")
+
+#define LK_TRAINER_EVALUATION_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                            \
+    INTEGER(eval_every, "eval-every", "N", "0", -1, 1e12, LK_OPTION_TRAINING, NULL,                                    \
+            "Evaluate every N steps; 0: after each epoch; -1: never")
+
+/* Of texts, ranks compare whether they are set: a path may be another one on another host. */
+#define LK_TRAINER_CHECKPOINT_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                            \
+    TEXT(save, "save", "DIR", LK_OPTION_EQUAL, NULL,                                                                   \
+         "Save checkpoints in DIR; DIR/model.safetensors is the newest, readable by PyTorch")                          \
+    INTEGER(save_every, "save-every", "N", "0", 0, 1e12, LK_OPTION_TRAINING, NULL,                                     \
+            "Save every N steps; 0: after each epoch. Always at the end")                                              \
+    INTEGER(keep, "keep", "K", "2", 1, 200, LK_OPTION_RECORDED, NULL, "Number of checkpoints to keep")
+
+#define LK_TRAINER_WEIGHTS_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                               \
+    TEXT(init, "init", "FILE", LK_OPTION_EQUAL, NULL,                                                                  \
+         "Start from these weights: a .safetensors file, a checkpoint or a directory of Hugging Face. Without "        \
+         "--tokenizer, a directory's tokenizer is used")                                                               \
+    TEXT(init_partial, "init-partial", "FILE", LK_OPTION_EQUAL, NULL,                                                  \
+         "Start from the tensors of FILE whose names and shapes the model has, and print which were loaded; ignored "  \
+         "when resuming")
+
+#define LK_TRAINER_CHECK_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                                 \
+    INTEGER(check_every, "check-every", "N", "1000", 0, 1e12, LK_OPTION_TRAINING, NULL,                                \
+            "Compare the ranks' weights every N steps, and at the end; 0: never")
+
+#define LK_TRAINER_TRACE_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                                 \
+    TEXT(trace, "trace", "FILE", LK_OPTION_EQUAL, NULL,                                                                \
+         "Write a timeline of all ranks, on GPUs by their own clock, for chrome://tracing or ui.perfetto.dev")         \
+    INTEGER(trace_steps, "trace-steps", "N", "10", 1, 100000, LK_OPTION_EQUAL, NULL,                                   \
+            "With --trace: number of steps to record, after the first few")
+
+/* All of them, each list between BEGIN and END, which get its name. */
+#define LK_TRAINER_OPTIONS(BEGIN, END, ...)                                                                            \
+    BEGIN(length) LK_TRAINER_LENGTH_OPTIONS(__VA_ARGS__) END(length)                                                   \
+    BEGIN(loss) LK_TRAINER_LOSS_OPTIONS(__VA_ARGS__) END(loss)                                                         \
+    BEGIN(schedule) LK_TRAINER_SCHEDULE_OPTIONS(__VA_ARGS__) END(schedule)                                             \
+    BEGIN(augmentation) LK_TRAINER_AUGMENTATION_OPTIONS(__VA_ARGS__) END(augmentation)                                 \
+    BEGIN(evaluation) LK_TRAINER_EVALUATION_OPTIONS(__VA_ARGS__) END(evaluation)                                       \
+    BEGIN(checkpoints) LK_TRAINER_CHECKPOINT_OPTIONS(__VA_ARGS__) END(checkpoints)                                     \
+    BEGIN(weights) LK_TRAINER_WEIGHTS_OPTIONS(__VA_ARGS__) END(weights)                                                \
+    BEGIN(check) LK_TRAINER_CHECK_OPTIONS(__VA_ARGS__) END(check)                                                      \
+    BEGIN(trace) LK_TRAINER_TRACE_OPTIONS(__VA_ARGS__) END(trace)
+
 /* Records the model, plans, allocates, and loads the weights that resume and init name. */
 LK_API lk_status lk_trainer_create(lk_context *context, const lk_trainer_config *config, lk_trainer **trainer);
 LK_API void      lk_trainer_free(lk_trainer *trainer);

@@ -1,14 +1,15 @@
-/* compare_options.c - the options that must be equal on all ranks, one per line of text. Ranks with different numbers of steps
+/* compare_options.c - what must be equal on all ranks, in lines of text: the options (train/options.h), and what is no option by itself. Ranks with different numbers of steps
  * would wait for each other, and ranks with different learning rates would diverge: such a group does not start. */
 #include "train/trainer.h"
 
 #include "base/hash.h"
 #include "graph/optimizer.h"
+#include "train/options.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { LINE = LK__VERIFY_LINE, LINES = 12, RATES = 64 };
+enum { LINE = 2 * LK__VERIFY_LINE, RATES = 64 }; /* a difference behind LK__VERIFY_LINE bytes is found, and not shown */
 
 static void describe_data(const char *what, const lk_dataset *d, char text[LINE])
 {
@@ -43,67 +44,73 @@ static void describe_callback(const lk_trainer_config *config, char text[LINE])
              config->schedule_callback != NULL, first, last, (long long)count, (unsigned long long)hash);
 }
 
-/* Lines after the fixed ones describe the optimizer's groups. False after the last. */
-static bool option_line(const lk_trainer_config *config, int index, char text[LINE])
+static void describe_batch(const lk_trainer_config *config, char text[LINE])
 {
-    const lk_schedule  *s = &config->schedule;
+    snprintf(
+        text, LINE,
+        "batch %lld, seed %llu, dtype %s, policy %s, gradients in %s, accumulate %d, leaves %d, synchronised batch "
+        "norm %d, bucket bytes %zu, keep cores %d, whole batches %d",
+        (long long)config->batch, (unsigned long long)config->seed, lk_dtype_name(config->dtype),
+        lk_policy_name(config->policy), lk_dtype_name(config->gradient_dtype),
+        config->accumulate > 1 ? config->accumulate : 1, config->leaves, config->sync_batch_norm, config->bucket_bytes,
+        config->keep_cores != 0, config->whole_batches != 0);
+}
+
+static void describe_optimizer(const lk_trainer_config *config, char text[LINE])
+{
+    char optimizer[LINE - sizeof "optimizer "];
+    snprintf(text, LINE, "optimizer %s", lk__optimizer_text(&config->optimizer, optimizer, sizeof optimizer));
+}
+
+static void describe_schedule(const lk_trainer_config *config, char text[LINE])
+{
+    const lk_schedule *s = &config->schedule;
+    snprintf(text, LINE, "schedule %d, total %lld, minimum %.17g", s->kind, (long long)s->total, s->minimum);
+}
+
+static void describe_transform(const lk_trainer_config *config, char text[LINE])
+{
     const lk_transform *m = &config->transform;
     size_t              channels = m->channels > 0 && m->channels <= LK_MAX_CHANNELS ? (size_t)m->channels : 0;
-    switch (index) {
-    case 0: describe_data("training data", config->train, text); return true;
-    case 1: describe_data("test data", config->test, text); return true;
-    case 2:
-        snprintf(text, LINE,
-                 "batch %lld, dtype %s, policy %s, gradients in %s, accumulate %d, leaves %d, synchronised batch norm "
-                 "%d, bucket bytes %zu, keep cores %d, whole batches %d",
-                 (long long)config->batch, lk_dtype_name(config->dtype), lk_policy_name(config->policy),
-                 lk_dtype_name(config->gradient_dtype), config->accumulate > 1 ? config->accumulate : 1, config->leaves,
-                 config->sync_batch_norm, config->bucket_bytes, config->keep_cores != 0, config->whole_batches != 0);
-        return true;
-    case 3:
-        snprintf(text, LINE, "epochs %lld, steps %lld", (long long)config->epochs, (long long)config->steps);
-        return true;
-    case 4:
-        snprintf(
-            text,
-            LINE, "evaluates every %lld, saves %d, every %lld, checks every %lld, initial weights given %d, traces %lld steps",
-            (long long)config->eval_every, config->save != NULL, (long long)config->save_every,
-            (long long)config->check_every, config->init || config->init_partial,
-            config->trace ? (long long)config->trace_steps : 0);
-        return true;
-    case 5: {
-        char optimizer[LINE - sizeof "optimizer "];
-        snprintf(text, LINE, "optimizer %s", lk__optimizer_text(&config->optimizer, optimizer, sizeof optimizer));
+    snprintf(text, LINE,
+             "transform: %d channels of mean and deviation (%016llx), raw %d, ratio %.17g to %.17g, mixup fields %d",
+             m->channels,
+             (unsigned long long)lk__hash64(m->std, channels * sizeof *m->std,
+                                            lk__hash64(m->mean, channels * sizeof *m->mean, 1)),
+             m->raw, m->resized_ratio[0], m->resized_ratio[1], m->mixup_fields);
+}
+
+static void describe_training_data(const lk_trainer_config *config, char text[LINE])
+{
+    describe_data("training data", config->train, text);
+}
+
+static void describe_test_data(const lk_trainer_config *config, char text[LINE])
+{
+    describe_data("test data", config->test, text);
+}
+
+/* What is not an option by itself (LK__FIELD_COMPARED): before the options, and behind them what follows from some of them. */
+typedef void (*description)(const lk_trainer_config *config, char text[LINE]);
+static const description first[] = {describe_training_data, describe_test_data, describe_batch},
+                         last[] = {describe_optimizer, describe_schedule, describe_transform, describe_callback};
+enum { FIRST = sizeof first / sizeof *first, LAST = sizeof last / sizeof *last };
+
+/* The last lines are the optimizer's groups. False: past them. */
+static bool option_line(const lk_trainer_config *config, int index, char text[LINE])
+{
+    if (index < FIRST) {
+        first[index](config, text);
         return true;
     }
-    case 6:
-        snprintf(text, LINE, "schedule %d, warmup %lld, total %lld, every %lld, gamma %.17g, minimum %.17g", s->kind,
-                 (long long)s->warmup, (long long)s->total, (long long)s->every, s->gamma, s->minimum);
+    if (lk__train_options_print(config, index -= FIRST, text, LINE)) return true;
+    for (int list = 0; lk__train_options_print(config, list, text, LINE); list++) index--;
+    if (index < LAST) {
+        last[index](config, text);
         return true;
-    case 7:
-        snprintf(text, LINE, "seed %llu, label smoothing %.17g", (unsigned long long)config->seed,
-                 config->label_smoothing);
-        return true;
-    case 8:
-        snprintf(text, LINE, "transform: crop padding %d, flip %.17g, %d channels of mean and deviation (%016llx)",
-                 m->crop_padding, m->flip, m->channels,
-                 (unsigned long long)lk__hash64(m->std, channels * sizeof *m->std,
-                                                lk__hash64(m->mean, channels * sizeof *m->mean, 1)));
-        return true;
-    case 9: describe_callback(config, text); return true;
-    case 10:
-        snprintf(text, LINE, "transform: resized crop %.17g to %.17g, ratio %.17g to %.17g, rotate %.17g, cutout %d",
-                 m->resized_crop[0], m->resized_crop[1], m->resized_ratio[0], m->resized_ratio[1], m->rotate, m->cutout);
-        return true;
-    case 11:
-        snprintf(text, LINE, "transform: color jitter %.17g, %.17g, %.17g, %.17g, mixup %.17g (fields: %d), raw %d",
-                 m->color_jitter[0], m->color_jitter[1], m->color_jitter[2], m->color_jitter[3], m->mixup,
-                 m->mixup_fields, m->raw);
-        return true;
-    default: break;
     }
-    if (index - LINES >= config->optimizer.groups_count) return false;
-    const lk_parameter_group *g = &config->optimizer.groups[index - LINES];
+    if ((index -= LAST) >= config->optimizer.groups_count) return false;
+    const lk_parameter_group *g = &config->optimizer.groups[index];
     snprintf(text, LINE, "group \"%.120s\": rate × %.17g, weight decay %.17g, frozen %d", g->match, g->lr_scale,
              g->weight_decay, g->frozen);
     return true;
