@@ -1,7 +1,7 @@
 /* checkpoint.h - a store on disk. A checkpoint directory holds
  *
  *   step-00000938/model.safetensors      parameters and buffers, PyTorch's names and layouts; bytes depend only on the weights
- *   step-00000938/optimizer.safetensors  NAME.exp_avg, NAME.exp_avg_sq or NAME.momentum_buffer
+ *   step-00000938/optimizer.safetensors  the optimizer's state, under PyTorch's names: NAME.exp_avg, NAME.sum, …
  *   step-00000938/state.json             step, epoch, position in the data, seed, the record of the run (model, options, fields,
  *                                        classes, normalisation), who wrote it when, and the SHA-256 of all files
  *   step-00000938/…                      the caller's files, such as config.json

@@ -10,7 +10,10 @@ LK_BEGIN_DECLS
 #define LK_OPTIMIZER_LIST(X) \
     X(LK_SGD, sgd)           \
     X(LK_ADAM, adam)         \
-    X(LK_ADAMW, adamw)
+    X(LK_ADAMW, adamw)       \
+    X(LK_LION, lion)         \
+    X(LK_RMSPROP, rmsprop)   \
+    X(LK_ADAGRAD, adagrad)
 
 typedef enum lk_optimizer_kind {
 #define LK_OPTIMIZER_ENUM(constant, name) constant,
@@ -23,12 +26,18 @@ typedef enum lk_optimizer_kind {
  *   NUMBER(field, name, default, lowest, highest, help)
  *   PAIR(id, field, field, name, argument, default, default, lowest, highest, help)
  *   FLAG(field, name, help) */
-#define LK_OPTIMIZER_OPTION_LIST(NUMBER, PAIR, FLAG)                                                              \
-    NUMBER(momentum, "momentum", 0, 0, 1, "sgd: momentum")                                                        \
-    NUMBER(dampening, "dampening", 0, 0, 1, "sgd: dampening of the momentum")                                     \
-    FLAG(nesterov, "nesterov", "sgd: Nesterov's momentum")                                                        \
-    PAIR(betas, beta1, beta2, "betas", "B1,B2", 0.9, 0.999, 0, 0.9999999, "adam, adamw: decay of the two moments") \
-    NUMBER(epsilon, "epsilon", 1e-8, 0, 1, "adam, adamw: added to the denominator")
+#define LK_OPTIMIZER_OPTION_LIST(NUMBER, PAIR, FLAG)                                                               \
+    NUMBER(momentum, "momentum", 0, 0, 1, "sgd, rmsprop: momentum")                                                \
+    NUMBER(dampening, "dampening", 0, 0, 1, "sgd: dampening of the momentum")                                      \
+    FLAG(nesterov, "nesterov", "sgd: Nesterov's momentum")                                                         \
+    PAIR(betas, beta1, beta2, "betas", "B1,B2", 0.9, 0.999, 0, 0.9999999,                                          \
+         "adam, adamw, lion: decay of the moments, of lion in its step and in its moment (default 0.9,0.999; lion: 0.9,0.99)") \
+    NUMBER(epsilon, "epsilon", 1e-8, 0, 1,                                                                         \
+           "adam, adamw, rmsprop, adagrad: added to the denominator (default 1e-8; adagrad: 1e-10)")               \
+    NUMBER(alpha, "alpha", 0.99, 0, 0.9999999, "rmsprop: decay of the mean of squares")                            \
+    FLAG(centered, "centered", "rmsprop: divide by the deviation of the gradients instead of the root of their mean square") \
+    NUMBER(lr_decay, "lr-decay", 0, 0, 1e6, "adagrad: the rate of step t is divided by 1 + (t - 1) X")             \
+    NUMBER(initial_accumulator_value, "initial-accumulator-value", 0, 0, 1e12, "adagrad: what the sums of squares begin with")
 
 /* Arrays of optimizer state that a parameter can have. */
 enum { LK_MAX_MOMENTS = 4 };
@@ -49,18 +58,23 @@ typedef struct lk_optimizer_config {
     size_t            size LK_ZERO; /* sizeof this struct; set by LK_OPTIMIZER_CONFIG_INIT */
     lk_optimizer_kind kind LK_ZERO;
     double            lr LK_ZERO;
-    double            momentum LK_ZERO, dampening LK_ZERO;           /* SGD */
-    bool              nesterov LK_ZERO;                              /* SGD */
-    double            beta1 LK_ZERO, beta2 LK_ZERO, epsilon LK_ZERO; /* Adam, AdamW */
+    double            momentum LK_ZERO, dampening LK_ZERO; /* SGD; RMSprop: momentum */
+    bool              nesterov LK_ZERO;                    /* SGD */
+    double            beta1 LK_ZERO, beta2 LK_ZERO;        /* Adam, AdamW, Lion */
+    double            epsilon LK_ZERO;                     /* Adam, AdamW, RMSprop, Adagrad */
     double            weight_decay LK_ZERO;
     bool              decay_all LK_ZERO; /* decay biases and norms too, as PyTorch does without parameter groups */
     double            clip LK_ZERO;      /* maximum norm of the whole gradient; 0: no clipping */
     const lk_parameter_group *groups LK_ZERO;
     int                       groups_count LK_ZERO;
-    int                       reserved[15] LK_ZERO; /* it is part of lk_trainer_config */
+    bool                      centered LK_ZERO;                                    /* RMSprop */
+    double                    alpha LK_ZERO;                                       /* RMSprop */
+    double                    lr_decay LK_ZERO, initial_accumulator_value LK_ZERO; /* Adagrad */
+    int                       reserved[8] LK_ZERO; /* it is part of lk_trainer_config */
 } lk_optimizer_config;
-#define LK_OPTIMIZER_CONFIG_INIT \
-    {.size = sizeof(lk_optimizer_config), .kind = LK_ADAM, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8}
+#define LK_OPTIMIZER_CONFIG_INIT                                                                                     \
+    {.size = sizeof(lk_optimizer_config), .kind = LK_ADAM, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, \
+     .alpha = 0.99}
 
 LK_API bool        lk_optimizer_parse(const char *name, lk_optimizer_kind *kind); /* "sgd", "adam", "adamw", … */
 LK_API const char *lk_optimizer_name(lk_optimizer_kind kind); /* NULL: there is none; kinds are numbered from 0 */

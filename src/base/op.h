@@ -17,6 +17,13 @@
 /* X(name, types) and, in comments, inputs → outputs; attributes: those with kernels of their own in every table of a device. types: the
  * element types of its kernels, on every device, and nothing else says it. ANY: all of them, also those that are narrower than the type
  * of their sums (bf16). WIDE: f32 and f64; a narrower operand is cast first. */
+#define LK__OP_LIST_OPTIMIZERS(X)                                                                                    \
+    /* grad, scale f64 () ; param, moments: updated; [stored: the updated param in a narrower type]; weight_decay, lr_scale */ \
+    X(sgd, WIDE)                  /* [momentum buffer]; momentum, dampening, nesterov */                             \
+    X(adam, WIDE)                 /* m, v; beta1, beta2, epsilon, decoupled: AdamW */                                \
+    X(lion, WIDE)                 /* m; beta1, beta2 */                                                              \
+    X(rmsprop, WIDE)              /* squares, [average: centered], [momentum buffer]; alpha, epsilon, momentum, centered */ \
+    X(adagrad, WIDE)              /* sum of squares; epsilon, lr_decay, initial_accumulator_value: what the sums begin with */
 #define LK__OP_LIST_BUILT_IN(X)                                                                                      \
     /* image x (N,C,H,W), w (O,C/groups,kh,kw), [b (O)] → image y [after activation and pool], [index u8 image]. */  \
     /* pool = p > 1: y is the p×p max pool (stride p, floor) of activation(conv + b); index holds the */             \
@@ -138,9 +145,7 @@
     X(to_channels_first, ANY)     /* image x → y row-major */                                                        \
     X(square_sum, WIDE)           /* x → y f64 (): sum of squares in double, fixed order */                          \
     X(gradient_scale, WIDE)       /* [weight f64 ()], up to 8 square sums f64 (): unused → scale f64 (), see optimizer.c */ \
-    /* stored: the updated param rounded to bf16 */                                                                  \
-    X(sgd, WIDE)                  /* grad, scale f64 () ; param, [momentum buffer]: updated; [stored bf16] */        \
-    X(adam, WIDE)                 /* grad, scale f64 () ; param, m, v: updated; [stored bf16]; decoupled: AdamW */
+    LK__OP_LIST_OPTIMIZERS(X)
 
 /* And users' own operations (lockstep/operation.h), whose callbacks are the kernels, and what runs nothing. */
 #define LK__OP_LIST(X)                                                                                               \
@@ -203,6 +208,7 @@ typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;
     X(flag, update)           /* batch_norm: running statistics */                                                   \
     X(flag, nesterov)         /* sgd */                                                                              \
     X(flag, decoupled)        /* adam: AdamW */                                                                      \
+    X(flag, centered)         /* rmsprop */                                                                          \
     X(index, axis)            /* softmax, max, slice, concat: which; row norms: how many trailing axes */            \
     X(axes, axes)             /* permute */                                                                          \
     X(mask, mask)             /* sum, expand: bit i for axis i */                                                    \
@@ -214,8 +220,8 @@ typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;
     X(integer, rows)          /* dropout: rows of a sample, where a reshape merged axes */                           \
     X(ignored, ignore_index)  /* cross_entropy */                                                                    \
     X(real, label_smoothing)                                                                                         \
-    X(real, epsilon)          /* norms, adam */                                                                      \
-    X(real, momentum)         /* batch_norm, sgd */                                                                  \
+    X(real, epsilon)          /* norms, adam, rmsprop, adagrad */                                                    \
+    X(real, momentum)         /* batch_norm, sgd, rmsprop */                                                         \
     X(real, probability)      /* dropout */                                                                          \
     X(stream, stream)         /* dropout: which one of the model */                                                  \
     X(real, scale)            /* scale, fill */                                                                      \
@@ -223,10 +229,13 @@ typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;
     X(real, minimum)          /* unary clamp; -INFINITY: none */                                                     \
     X(real, maximum)          /* unary clamp; INFINITY: none */                                                      \
     X(real, slope)            /* unary leaky_relu: below 0 */                                                        \
-    X(real, beta1)            /* adam */                                                                             \
+    X(real, beta1)            /* adam, lion */                                                                       \
     X(real, beta2)                                                                                                   \
     X(real, weight_decay)     /* optimizers */                                                                       \
     X(real, dampening)        /* sgd */                                                                              \
+    X(real, alpha)            /* rmsprop */                                                                          \
+    X(real, lr_decay)         /* adagrad */                                                                          \
+    X(real, initial_accumulator_value) /* adagrad */                                                                 \
     X(real, clip)             /* gradient_scale */                                                                   \
     X(factor, lr_scale)       /* optimizers: this parameter group's factor on the step's rate */                       \
     X(custom, custom)         /* custom: which of the graph's operations, from 1 */

@@ -149,17 +149,19 @@ static void stored_case(lk__op op, int64_t n, double momentum)
 {
     begin(op);
     t.attrs = (lk__op_attrs){.momentum = momentum, .lr_scale = 1};
-    if (op == LK__OP_adam) t.attrs = (lk__op_attrs){.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .lr_scale = 1};
+    if (op != LK__OP_sgd)
+        t.attrs = (lk__op_attrs){.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .alpha = 0.9, .lr_scale = 1};
     double *initial = zeros(n), *none = zeros(n);
     for (int64_t i = 0; i < n; i++) initial[i] = uniform(-2, 2);
     in(t.real, 1, DIMS(n));
     scalar_in(1);
     out(t.real, 1, DIMS(n), initial);
-    if (op == LK__OP_adam || momentum != 0)
+    if (op != LK__OP_sgd || momentum != 0)
         out(t.real, 1, DIMS(n), none);
     else
         no_out();
     if (op == LK__OP_adam) out(t.real, 1, DIMS(n), none);
+    if (op == LK__OP_rmsprop) no_out(), no_out(); /* neither centered nor with momentum */
     out(LK_BF16, 1, DIMS(n), NULL);
     run_case();
     bool moved = n == 0;
@@ -182,6 +184,9 @@ static void optimizers_store_the_updated_parameter(void)
         stored_case(LK__OP_sgd, sizes[s], 0);
         stored_case(LK__OP_sgd, sizes[s], 0.9);
         stored_case(LK__OP_adam, sizes[s], 0);
+        stored_case(LK__OP_lion, sizes[s], 0);
+        stored_case(LK__OP_rmsprop, sizes[s], 0);
+        stored_case(LK__OP_adagrad, sizes[s], 0);
     }
 }
 

@@ -482,9 +482,100 @@ static void optimizer_case(lk__op op, int64_t n, double decay, double momentum, 
     free(p), free(a), free(b);
 }
 
-static void slice_step(lk__op op, int64_t first, int64_t n, const double *const values[4], double momentum, bool flag)
+/* What lion, rmsprop and adagrad do to one element. */
+static void update_element(const lk__op_attrs *a, lk__op op, int step, double lr, double gradient, double *p,
+                           double m[3])
+{
+    double g = gradient + (op == LK__OP_lion ? 0 : a->weight_decay * *p);
+    if (op == LK__OP_lion) {
+        double c = a->beta1 * m[0] + (1 - a->beta1) * g;
+        *p -= lr * ((c > 0) - (c < 0) + a->weight_decay * *p);
+        m[0] = a->beta2 * m[0] + (1 - a->beta2) * g;
+    } else if (op == LK__OP_adagrad) {
+        m[0] += g * g;
+        *p -= lr / (1 + (step - 1) * a->lr_decay) * g / (sqrt(m[0]) + a->epsilon);
+    } else {
+        m[0] = a->alpha * m[0] + (1 - a->alpha) * g * g;
+        m[1] = a->alpha * m[1] + (1 - a->alpha) * g;
+        m[2] = a->momentum * m[2] + g / (sqrt(m[0] - (a->centered ? m[1] * m[1] : 0)) + a->epsilon);
+        *p -= lr * m[2];
+    }
+}
+
+/* Three consecutive steps, each from the result of the previous one; the third with a stored copy. */
+static void other_optimizer_case(lk__op op, int64_t n, lk__op_attrs attrs)
+{
+    double *p = zeros(n), *m[3] = {zeros(n), zeros(n), zeros(n)}, scale = 0.3, lr_scale = 0.5;
+    bool    used[3] = {true, attrs.centered, attrs.momentum != 0};
+    int     places = op == LK__OP_rmsprop ? 3 : 1;
+    for (int64_t i = 0; i < n; i++) p[i] = uniform(-1, 1);
+    for (int step = 1; step <= 3; step++) {
+        int at[3] = {0}, outputs = 1,
+            last = op == LK__OP_rmsprop && used[2]   ? 3
+                   : op == LK__OP_rmsprop && used[1] ? 2
+                                                     : 1;
+        begin(op);
+        t.attrs = attrs;
+        t.attrs.lr_scale = lr_scale;
+        t.step.step = step;
+        t.step.rate = 0.02 / step;
+        double *gradient = in(t.real, 1, DIMS(n));
+        for (int64_t i = 0; i < n; i++) gradient[i] += gradient[i] < 0 ? -1 : 1;
+        scalar_in(scale);
+        t.scale = 1;
+        out(t.real, 1, DIMS(n), p);
+        for (int k = 0; k < (step == 3 ? places : last); k++) {
+            at[k] = outputs++;
+            if (used[k])
+                out(t.real, 1, DIMS(n), m[k]);
+            else
+                no_out();
+        }
+        if (step == 3) out(LK_BF16, 1, DIMS(n), NULL);
+        run_case();
+        memcpy(p, t.initial[0], (size_t)n * sizeof *p); /* as the type holds them */
+        for (int k = 0; k < last; k++)
+            if (used[k]) memcpy(m[k], t.initial[at[k]], (size_t)n * sizeof *p);
+        for (int64_t i = 0; i < n; i++) {
+            double own[3] = {m[0][i], m[1][i], used[2] ? m[2][i] : 0};
+            update_element(&t.attrs, op, step, t.step.rate * lr_scale, t.x[0][i] * scale, &p[i], own);
+            for (int k = 0; k < 3; k++) m[k][i] = own[k];
+        }
+        expect(0, p, 1e-6);
+        for (int k = 0; k < last; k++)
+            if (used[k]) expect(at[k], m[k], 1e-6);
+        end_case();
+    }
+    free(p);
+    for (int k = 0; k < 3; k++) free(m[k]);
+}
+
+static void other_optimizers_as_pytorch(int64_t n)
+{
+    other_optimizer_case(LK__OP_lion, n, (lk__op_attrs){.beta1 = 0.9, .beta2 = 0.99});
+    other_optimizer_case(LK__OP_lion, n, (lk__op_attrs){.beta1 = 0.8, .beta2 = 0.95, .weight_decay = 0.1});
+    for (int k = 0; k < 4; k++)
+        other_optimizer_case(LK__OP_rmsprop, n,
+                             (lk__op_attrs){.alpha = 0.9,
+                                            .epsilon = 1e-8,
+                                            .momentum = k & 1 ? 0.9 : 0,
+                                            .centered = k & 2,
+                                            .weight_decay = k == 3 ? 0.1 : 0});
+    other_optimizer_case(LK__OP_adagrad, n, (lk__op_attrs){.epsilon = 1e-10});
+    other_optimizer_case(LK__OP_adagrad, n, (lk__op_attrs){.epsilon = 1e-8, .lr_decay = 0.25, .weight_decay = 0.1});
+}
+
+static int outputs_of(lk__op op, double momentum)
+{
+    return op == LK__OP_sgd ? 1 + (momentum != 0) : op == LK__OP_adam ? 3 : op == LK__OP_rmsprop ? 4 : 2;
+}
+
+static void slice_step(lk__op op, int64_t first, int64_t n, const double *const values[5], double momentum, bool flag)
 {
     begin(op);
+    t.attrs.alpha = 0.95;
+    t.attrs.lr_decay = 0.1;
+    t.attrs.centered = true;
     t.attrs.weight_decay = 0.01;
     t.attrs.momentum = momentum;
     t.attrs.nesterov = t.attrs.decoupled = flag;
@@ -495,8 +586,7 @@ static void slice_step(lk__op op, int64_t first, int64_t n, const double *const 
     t.step.step = 3;
     memcpy(in(t.real, 1, DIMS(n)), values[0] + first, (size_t)n * sizeof(double));
     scalar_in(1.0 / 7);
-    for (int i = 0; i < (op == LK__OP_adam ? 3 : 1 + (momentum != 0)); i++)
-        out(t.real, 1, DIMS(n), values[1 + i] + first);
+    for (int i = 0; i < outputs_of(op, momentum); i++) out(t.real, 1, DIMS(n), values[1 + i] + first);
     run_case();
 }
 
@@ -504,10 +594,14 @@ static void slice_step(lk__op op, int64_t first, int64_t n, const double *const 
 static void slices_case(lk__op op, double momentum, bool flag)
 {
     enum { N = 4001, SLICE = 61 };
-    double *values[4] = {zeros(N), zeros(N), zeros(N), zeros(N)}, *whole[3] = {zeros(N), zeros(N), zeros(N)};
+    double *values[5], *whole[4];
     int     different = 0;
+    for (int k = 0; k < 5; k++) values[k] = zeros(N);
+    for (int k = 0; k < 4; k++) whole[k] = zeros(N);
     for (int64_t i = 0; i < N; i++)
-        for (int k = 0; k < 4; k++) values[k][i] = uniform(k == 3 ? 0 : -1, 1);
+        for (int k = 0; k < 5; k++) values[k][i] = uniform(k == 3 ? 0 : -1, 1);
+    if (op == LK__OP_rmsprop || op == LK__OP_adagrad) /* its moment is a sum of squares */
+        for (int64_t i = 0; i < N; i++) values[2][i] = 1 + fabs(values[2][i]);
     slice_step(op, 0, N, (const double *const *)values, momentum, flag);
     for (int k = 0; k < t.outputs; k++) memcpy(whole[k], t.y[k], N * sizeof(double));
     end_case();
@@ -519,8 +613,8 @@ static void slices_case(lk__op op, double momentum, bool flag)
         if (first + n == N && different) fail_case("slices have other bits than the whole tensor");
         end_case();
     }
-    for (int k = 0; k < 4; k++) free(values[k]);
-    for (int k = 0; k < 3; k++) free(whole[k]);
+    for (int k = 0; k < 5; k++) free(values[k]);
+    for (int k = 0; k < 4; k++) free(whole[k]);
 }
 
 static void optimizers_update_slices_with_the_bits_of_the_whole(void)
@@ -530,6 +624,9 @@ static void optimizers_update_slices_with_the_bits_of_the_whole(void)
         slices_case(LK__OP_sgd, 0.9, flag);
         slices_case(LK__OP_adam, 0, flag);
     }
+    slices_case(LK__OP_lion, 0, false);
+    slices_case(LK__OP_rmsprop, 0.9, false);
+    slices_case(LK__OP_adagrad, 0, false);
 }
 
 /* A gradient that is always 0 must not change a parameter, nor make it NaN. */
@@ -566,6 +663,7 @@ static void optimizers_as_pytorch(void)
         optimizer_case(LK__OP_adam, sizes[s], 0, 0, 0, false);
         optimizer_case(LK__OP_adam, sizes[s], 0.1, 0, 0, false);
         optimizer_case(LK__OP_adam, sizes[s], 0.1, 0, 0, true);
+        other_optimizers_as_pytorch(sizes[s]);
     }
     adam_leaves_what_has_no_gradient();
     scale_case(false, 0, 0, 0);

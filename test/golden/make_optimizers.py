@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 from torch.nn import functional as F
-from torch.optim import SGD, Adam, AdamW
+from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, SequentialLR, StepLR
 
 import draw
@@ -18,6 +18,23 @@ STEPS = 100
 SHAPES = {"fc1.weight": (7, 5), "fc1.bias": (7,), "norm.weight": (7,), "norm.bias": (7,), "fc2.weight": (3, 7), "fc2.bias": (3,)}
 NO_DECAY = ("fc1.bias", "norm.weight", "norm.bias", "fc2.bias")
 OUT = {}
+
+
+class Lion(torch.optim.Optimizer):
+    """Algorithm 2 of "Symbolic Discovery of Optimization Algorithms" (Chen et al. 2023); PyTorch has none."""
+
+    def __init__(self, params, lr, betas=(0.9, 0.99), weight_decay=0.0):
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for p in group["params"]:
+                m = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                c = beta1 * m + (1 - beta1) * p.grad
+                p -= group["lr"] * (torch.sign(c) + group["weight_decay"] * p)
+                m.copy_(beta2 * m + (1 - beta2) * p.grad)
 
 
 def parameters():
@@ -87,6 +104,43 @@ run("adamw", AdamW, 1e-2, weight_decay=0.1)
 run("adamw_no_decay", AdamW, 1e-2, betas=(0.95, 0.98), split=no_decay(0.1))
 run("adamw_groups", AdamW, 1e-2, split=grouped)
 run("adam_frozen", Adam, 1e-2, frozen=("fc1.weight", "fc1.bias"))
+run("lion", Lion, 1e-3)
+run("lion_decay", Lion, 2e-3, betas=(0.8, 0.95), weight_decay=0.1)
+run("lion_clip", Lion, 1e-3, clip=0.05)
+run("lion_groups", Lion, 1e-2, split=grouped)
+run("rmsprop", RMSprop, 2e-3)
+run("rmsprop_decay", RMSprop, 2e-3, alpha=0.9, eps=1e-6, weight_decay=0.1)
+run("rmsprop_momentum", RMSprop, 1e-3, momentum=0.9)
+run("rmsprop_centered", RMSprop, 2e-3, centered=True)
+run("rmsprop_all", RMSprop, 1e-3, alpha=0.95, eps=1e-7, momentum=0.8, centered=True, clip=0.1, split=no_decay(0.05))
+run("rmsprop_groups", RMSprop, 1e-2, split=grouped)
+run("adagrad", Adagrad, 5e-2)
+run("adagrad_decay", Adagrad, 5e-2, lr_decay=0.02, eps=1e-6, weight_decay=0.1)
+run("adagrad_initial", Adagrad, 1e-1, initial_accumulator_value=0.1, clip=0.2)
+run("adagrad_groups", Adagrad, 1e-2, split=grouped)
+run("lion_frozen", Lion, 1e-3, frozen=("fc1.weight", "fc1.bias"))
+
+
+def given(name, kind, lr, **settings):
+    """Gradients that do not depend on the parameters, so that rounding in f32 is not amplified."""
+    p = torch.from_numpy(draw.plain(7, 203)).requires_grad_()
+    optimizer = kind([p], lr=lr, **settings)
+    for step in range(1, STEPS + 1):
+        optimizer.param_groups[0]["lr"] = lr * (1 - 0.005 * step)
+        p.grad = torch.from_numpy(draw.plain(3000 + step, 203))
+        optimizer.step()
+    OUT["given/" + name] = p.detach().numpy().copy()
+
+
+given("sgd", SGD, 1e-2, momentum=0.9, weight_decay=0.1)
+given("adam", Adam, 1e-3, weight_decay=0.1)
+given("adamw", AdamW, 1e-3, weight_decay=0.1)
+given("lion", Lion, 1e-3, weight_decay=0.1)
+given("rmsprop", RMSprop, 1e-3, weight_decay=0.1)
+given("rmsprop_momentum", RMSprop, 1e-3, momentum=0.9)
+given("rmsprop_all", RMSprop, 1e-3, alpha=0.95, momentum=0.8, centered=True, weight_decay=0.05)
+given("adagrad", Adagrad, 1e-2, lr_decay=0.02, weight_decay=0.1)
+given("adagrad_initial", Adagrad, 1e-2, initial_accumulator_value=0.1)
 
 
 def rates(name, make, steps=40):

@@ -24,7 +24,8 @@ lk_status lk__cuda_finite(lk__device *device, const void *memory, int64_t elemen
 /* ---- optimizer.cu: instructions of the update section together ----
  *
  * All calls are on one stream, of one element type, with one step, scale and halted. */
-/* n nodes of op, sgd or adam; the results of running each. */
+bool lk__cuda_updates(lk__op op); /* whether it is the operation of an optimizer, with a kernel for many tensors */
+/* n nodes of such an operation; the results of running each. */
 lk_status lk__cuda_update_many(lk__op op, const lk__kernel_call *const *calls, int n);
 /* gradient_scale, whose norm is that of the inputs of n nodes square_sum, which need not run, nor what adds them. */
 lk_status lk__cuda_scale_many(const lk__kernel_call *const *squares, int n, const lk__kernel_call *scale,

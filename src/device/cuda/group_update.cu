@@ -22,10 +22,7 @@ static lk_status run_scale(lk__device *, const lk__device_group *g)
     return lk__cuda_scale_many(g->calls, g->role[LK__ROLE_SQUARES] + 1, scale, scale->workspace);
 }
 
-static bool supports_update(lk__device *, const lk__device_group *g)
-{
-    return g->ops[0] == LK__OP_adam || g->ops[0] == LK__OP_sgd;
-}
+static bool supports_update(lk__device *, const lk__device_group *g) { return lk__cuda_updates(g->ops[0]); }
 
 static lk_status run_update(lk__device *, const lk__device_group *g)
 {
@@ -35,7 +32,7 @@ static lk_status run_update(lk__device *, const lk__device_group *g)
 static bool supports_step_end(lk__device *device, const lk__device_group *g)
 {
     (void)device;
-    return (g->ops[1] == LK__OP_adam || g->ops[1] == LK__OP_sgd) && !lk__cuda_together_is_off();
+    return lk__cuda_updates(g->ops[1]) && !lk__cuda_together_is_off();
 }
 
 const lk__device_group_kernel lk__cuda_group_kernels[] = {

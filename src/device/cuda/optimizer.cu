@@ -1,12 +1,7 @@
-/* optimizer.cu - the common scale of all gradients, SGD and Adam, with PyTorch's order of operations, over one tensor or over many in a
- * few launches. Bound by bytes: 7 streams for Adam, 8 where the parameter is also stored in bf16. The rate and the step's number are
- * read from the step block, so a launch can be recorded once; a step that is halted changes nothing.
- *
- * What a launch over many tensors must know of them is in its parameters, 4 KiB at most, so it needs no memory of the device. */
+/* optimizer.cu - the common scale of all gradients; and which kernels update many tensors: those of an optimizer, found by its operation. */
 #include "device/cuda/backend.h"
-#include "device/cuda/map.h"
-#include "device/cuda/optimizer.h"
 #include "device/cuda/sum.h"
+#include "device/cuda/update.h"
 
 /* ---- square_sum, gradient_scale ---- */
 
@@ -60,20 +55,6 @@ template <typename T> struct gradients {
     int32_t  begin[GRADIENTS + 1]; /* the first block of each, and the end */
     int32_t  count;
 };
-
-/* Which of `count` has this block. */
-static __device__ __forceinline__ int find_tensor(const int32_t *begin, int count, int32_t block)
-{
-    int low = 0, high = count;
-    while (high - low > 1) {
-        int middle = (low + high) / 2;
-        if (begin[middle] <= block)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
 
 /* A part of SUM_PART elements of one gradient; aligned ones in packs. */
 template <typename T>
@@ -149,164 +130,31 @@ lk_status lk__cuda_scale_many(const lk__kernel_call *const *squares, int n, cons
 
 /* ---- optimizers ---- */
 
-enum { TENSORS = 56, RULES = 8 }; /* of one launch */
+typedef lk_status update_many(const lk__kernel_call *const *calls, int n, const step_end *ending);
 
-template <typename RULE, typename R> struct updates {
-    tensor<R>                 at[TENSORS];
-    int32_t                   begin[TENSORS + 1]; /* the first block of each, and the end */
-    uint8_t                   rule[TENSORS];      /* which of the attributes */
-    typename RULE::attributes attributes[RULES];
-    int32_t                   count, rules;
-    const lk__kernel_step    *step;
-    const double             *scale;
-    const int32_t            *halted;
-};
-
-/* What a launch does besides, where it ends a step (backend.h): numbers of one micro-batch, as numbers.cu has them. */
-enum { END_NUMBERS = 8 };
-struct step_end {
-    const void                  *value[END_NUMBERS];
-    double                       otherwise[END_NUMBERS];
-    int                          count, narrow; /* narrow: bits */
-    bool                         judges, writes;
-    double                      *sums;
-    const lk__kernel_invalid_id *report;
-    const lk__kernel_step       *step;
-    int64_t                     *turn;
-    int32_t                     *halted;
-    gradient_scaling             scaling;
-    lk__device_result           *results;
-};
-
-static __device__ __forceinline__ double step_number(const step_end &e, int i)
-{
-    if (!e.value[i]) return e.otherwise[i];
-    return e.narrow >> i & 1 ? (double)*(const float *)e.value[i] : *(const double *)e.value[i];
-}
-static __device__ __forceinline__ bool step_fails(const step_end &e)
-{
-    bool found = e.report->found;
-    return !isfinite(step_number(e, 0)) || found;
+extern "C" {
+#define DECLARE(name, types)                                                                             \
+    lk_status lk__cuda_update_##name(const lk__kernel_call *const *calls, int n, const step_end *ending) \
+        __attribute__((weak));
+LK__OP_LIST_OPTIMIZERS(DECLARE)
+#undef DECLARE
 }
 
-/* One block: the sums, the scale, whether updates are halted, and all of it for the host. Updates of other blocks judge by themselves. */
-static __device__ void finish_step(const step_end &e)
+/* NULL: it is not the operation of an optimizer, or there is no kernel. */
+static update_many *find_update(lk__op op)
 {
-    int i = (int)threadIdx.x;
-    if (i >= 32) return;
-    lk__device_result *to = e.results + e.step->turn;
-    if (i < e.count) e.sums[i] = to->sums[i] = step_number(e, i);
-    __syncwarp();
-    if (i != 0) return;
-    int32_t halted = *e.halted;
-    if (halted == 0 && step_fails(e)) *e.halted = halted = 1 + e.step->micro_batch;
-    scale_gradients(e.scaling, 0);
-    if (e.turn) ++*e.turn;
-    to->norm = 0;
-    to->invalid = *e.report;
-    to->halted = halted;
-    __threadfence_system(); /* the host polls the number of the step */
-    *(volatile int64_t *)&to->step = e.step->step;
+#define FIND(name, types) \
+    if (op == LK__OP_##name) return lk__cuda_update_##name;
+    LK__OP_LIST_OPTIMIZERS(FIND)
+#undef FIND
+    return NULL;
 }
 
-template <int N, typename RULE, typename R>
-static __global__ void __launch_bounds__(UPDATE_THREADS)
-    update_kernel(const __grid_constant__ updates<RULE, R> u, const __grid_constant__ step_end end)
-{
-    await_previous();
-    __shared__ update_state<RULE> shared;
-    int32_t                       block = (int32_t)blockIdx.x - end.writes;
-    if (block < 0) { /* beside the update: it takes as long as the way to the host's memory */
-        finish_step(end);
-        return;
-    }
-    int     i = find_tensor(u.begin, u.count, block);
-    int64_t begin = (int64_t)(block - u.begin[i]) * UPDATE_THREADS * UPDATE_UNROLL * N;
-    update_part<N>(u.at[i], begin, &shared, [&] {
-        double           scale;
-        gradient_scaling own = end.scaling;
-        own.scale = &scale;
-        own.norm = NULL;
-        shared.halted = (u.halted && *u.halted) || (end.judges && step_fails(end));
-        if (end.judges) scale_gradients(own, 0);
-        shared.rule.prepare(u.attributes[u.rule[i]], u.step, end.judges ? &scale : u.scale);
-    });
-}
-
-template <typename R> static bool is_packed(const tensor<R> &t)
-{
-    return is_aligned(t.gradient, 16) && is_aligned(t.parameter, 16) && is_aligned(t.first, 16) &&
-           is_aligned(t.second, 16) && is_aligned(t.stored, 2 * PACK(R));
-}
-
-/* The index of these attributes, which are added where they are new; -1: there is no room. */
-template <typename RULE, typename R>
-static int find_rule(updates<RULE, R> *u, const typename RULE::attributes &attributes)
-{
-    for (int i = 0; i < u->rules; i++)
-        if (memcmp(&u->attributes[i], &attributes, sizeof attributes) == 0) return i;
-    if (u->rules == RULES) return -1;
-    u->attributes[u->rules] = attributes;
-    return u->rules++;
-}
-
-/* Takes tensors from the call `first` on while there is room and they are aligned alike; returns how many. */
-template <typename RULE, typename R>
-static int collect_updates(updates<RULE, R> *u, const lk__kernel_call *const *calls, int first, int n, bool *packed)
-{
-    int i = first;
-    *u = {};
-    u->step = calls[first]->step_memory;
-    u->scale = in_data<double>(calls[first], 1);
-    u->halted = calls[first]->halted;
-    *packed = is_packed(RULE::of_call(calls[first]));
-    int64_t each = UPDATE_THREADS * UPDATE_UNROLL * (*packed ? PACK(R) : 1);
-    for (; i < n && u->count < TENSORS; i++) {
-        tensor<R> t = RULE::of_call(calls[i]);
-        int64_t   blocks = cuda_tiles(t.n, each);
-        if (t.n == 0) continue;
-        if (is_packed(t) != *packed || u->begin[u->count] + blocks > INT32_MAX) break;
-        int rule = find_rule(u, RULE::of_node(calls[i]->attrs));
-        if (rule < 0) break;
-        u->rule[u->count] = (uint8_t)rule;
-        u->at[u->count++] = t;
-        u->begin[u->count] = u->begin[u->count - 1] + (int32_t)blocks;
-    }
-    return i - first;
-}
-
-/* The last launch writes the step's result. */
-template <typename RULE, typename R>
-static void launch_updates(const lk__kernel_call *const *calls, int n, const step_end *ending)
-{
-    static_assert(sizeof(updates<RULE, R>) + sizeof(step_end) <= 4096, "a kernel's parameters");
-    for (int first = 0; first < n;) {
-        updates<RULE, R> u;
-        bool             packed;
-        cudaStream_t     stream = cuda_stream(calls[first]);
-        step_end         end = ending ? *ending : step_end{};
-        first += collect_updates(&u, calls, first, n, &packed);
-        end.writes = ending && first == n;
-        unsigned blocks = (unsigned)u.begin[u.count] + end.writes;
-        if (blocks == 0) continue;
-        if (packed)
-            LAUNCH_EARLY((update_kernel<PACK(R), RULE, R>), blocks, UPDATE_THREADS, 0, stream, u, end);
-        else
-            LAUNCH_EARLY((update_kernel<1, RULE, R>), blocks, UPDATE_THREADS, 0, stream, u, end);
-    }
-}
-
-static lk_status update_all(lk__op op, const lk__kernel_call *const *calls, int n, const step_end *ending)
-{
-    const lk__kernel_call *call = calls[0];
-    BY_WIDE_ELEMENT(call->out[0].dtype, R, if (op == LK__OP_sgd) launch_updates<sgd_rule<R>, R>(calls, n, ending);
-                    else launch_updates<adam_rule<R>, R>(calls, n, ending);)
-    return lk__cuda_launched(call);
-}
+bool lk__cuda_updates(lk__op op) { return find_update(op) != NULL; }
 
 lk_status lk__cuda_update_many(lk__op op, const lk__kernel_call *const *calls, int n)
 {
-    return update_all(op, calls, n, NULL);
+    return find_update(op)(calls, n, NULL);
 }
 
 /* ---- the end of a step ---- */
@@ -341,8 +189,5 @@ lk_status lk__cuda_end_step(lk__device *device, const lk__device_numbers *n, con
     end.halted = n->halted;
     end.scaling = describe_scaling(lk__group_call(update, LK__ROLE_SCALE));
     end.results = results;
-    return update_all(update->ops[1], update->calls + 1, update->count - 1, &end);
+    return find_update(update->ops[1])(update->calls + 1, update->count - 1, &end);
 }
-
-extern "C" lk_status lk__cuda_sgd(const lk__kernel_call *call) { return lk__cuda_update_many(LK__OP_sgd, &call, 1); }
-extern "C" lk_status lk__cuda_adam(const lk__kernel_call *call) { return lk__cuda_update_many(LK__OP_adam, &call, 1); }
