@@ -42,7 +42,7 @@ const char *lk__attr_name(int id)
 const char *lk__unary_name(lk__op_unary unary)
 {
     static const char *const names[] = {
-#define UNARY_NAME(constant, name) #name,
+#define UNARY_NAME(constant, name, saves, fused, recorded) #name,
         LK__UNARY_LIST(UNARY_NAME)
 #undef UNARY_NAME
     };

@@ -12,6 +12,8 @@
 #ifndef LK__OP_H
 #define LK__OP_H
 
+#include "base/function.h"
+
 #include <lockstep/comm.h>
 
 /* X(name, types) and, in comments, inputs → outputs; attributes: those with kernels of their own in every table of a device. types: the
@@ -166,18 +168,6 @@ typedef enum lk__op {
  * One flat record for all operations, generated from one schema, so that copying, hashing, comparing and printing a record cannot
  * omit a field. A descriptor lists those that its operation has (LK__HAS(name)); the others are zero. */
 
-/* X(constant, name) */
-#define LK__UNARY_LIST(X)                                                                                          \
-    X(LK__IDENTITY, identity) X(LK__RELU, relu) X(LK__GELU, gelu) X(LK__GELU_TANH, gelu_tanh) X(LK__SILU, silu)    \
-    X(LK__SIGMOID, sigmoid) X(LK__TANH, tanh) X(LK__EXP, exp) X(LK__LOG, log) X(LK__SQRT, sqrt) X(LK__POW, pow)    \
-    X(LK__CLAMP, clamp) X(LK__LEAKY_RELU, leaky_relu)
-
-typedef enum lk__op_unary {
-#define LK__UNARY_ENUM(constant, name) constant,
-    LK__UNARY_LIST(LK__UNARY_ENUM)
-#undef LK__UNARY_ENUM
-} lk__op_unary;
-
 /* The ranks that share every batch: all at once, or those of each host, then those with the same slice on all hosts. */
 typedef enum lk__op_group { LK__GROUP_DATA, LK__GROUP_DATA_BY_HOST } lk__op_group;
 
@@ -191,7 +181,7 @@ typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;
     X(group, group)                                                                                                  \
     X(integer, parts)         /* all_gather, reduce_scatter: ranks, or leaves */                                     \
     X(unary, unary)           /* unary, unary_grad: which function */                                                \
-    X(activation, activation) /* fused into conv2d, linear, batch norm: LK__IDENTITY or LK__RELU */                  \
+    X(activation, activation) /* fused into conv2d, linear, batch norm: which function */                          \
     X(pool, pool)             /* conv2d: fused max pool; 0 none */                                                   \
     X(integer, kernel)        /* pools; square */                                                                    \
     X(count, stride)          /* conv2d, pools */                                                                    \
@@ -281,12 +271,6 @@ uint64_t lk__attrs_set(const lk__op_attrs *attrs); /* those that are not zero */
 void        lk__attrs_text(const lk__op_attrs *attrs, uint64_t has, char *text, size_t bytes);
 const char *lk__attr_name(int id);
 const char *lk__unary_name(lk__op_unary unary);
-
-/* Whether unary_grad reads the function's result y, else its x. */
-static inline bool lk__unary_saves_result(lk__op_unary unary)
-{
-    return unary == LK__RELU || unary == LK__SIGMOID || unary == LK__TANH || unary == LK__EXP || unary == LK__SQRT;
-}
 
 const char *lk__op_name(lk__op op);
 bool lk__op_is_wide(lk__op op); /* WIDE in the list: it has no kernels for types that are narrower than their sums */

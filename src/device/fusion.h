@@ -12,9 +12,6 @@ typedef struct lk__device_fusion {
     uint32_t        types;     /* of the fused result: bits of lk_dtype; 0: all */
 } lk__device_fusion;
 
-#define LK__FUNCTION_BIT(function) (UINT32_C(1) << (function))
-#define LK__FUSED_FUNCTIONS LK__FUNCTION_BIT(LK__RELU)
-
 static inline bool lk__device_fuses(const lk__device_fusion *table, lk__op op, lk__fusion_kind kind,
                                     lk__op_unary function, lk_dtype type)
 {

@@ -87,19 +87,18 @@ static lk_tensor record_unary(lk_site site, lk_tensor x, lk__op_unary which)
     return record1(site, LK__OP_unary, &(lk__op_attrs){.unary = which}, x);
 }
 
-lk_tensor lk_relu_at(lk_site site, lk_tensor x) { return record_unary(site, x, LK__RELU); }
-lk_tensor lk_silu_at(lk_site site, lk_tensor x) { return record_unary(site, x, LK__SILU); }
-lk_tensor lk_sigmoid_at(lk_site site, lk_tensor x) { return record_unary(site, x, LK__SIGMOID); }
-lk_tensor lk_tanh_at(lk_site site, lk_tensor x) { return record_unary(site, x, LK__TANH); }
+/* Those without attributes. */
+#define RECORD_PLAIN(constant, name) \
+    lk_tensor lk_##name##_at(lk_site site, lk_tensor x) { return record_unary(site, x, constant); }
+#define RECORD_APART(constant, name)
+#define RECORD(constant, name, saves, fused, recorded) RECORD_##recorded(constant, name)
+LK__UNARY_LIST(RECORD)
+#undef RECORD
 
 lk_tensor lk_gelu_at(lk_site site, lk_tensor x, lk_gelu_options options)
 {
     return record_unary(site, x, options.tanh ? LK__GELU_TANH : LK__GELU);
 }
-
-lk_tensor lk_exp_at(lk_site site, lk_tensor x) { return record_unary(site, x, LK__EXP); }
-lk_tensor lk_log_at(lk_site site, lk_tensor x) { return record_unary(site, x, LK__LOG); }
-lk_tensor lk_sqrt_at(lk_site site, lk_tensor x) { return record_unary(site, x, LK__SQRT); }
 
 lk_tensor lk_pow_at(lk_site site, lk_tensor x, double exponent)
 {

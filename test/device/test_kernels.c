@@ -93,8 +93,8 @@ static double unary_value(lk__op_unary unary, double x)
     case LK__POW: return pow(x, t.attrs.exponent);
     case LK__CLAMP: return fmin(fmax(x, t.attrs.minimum), t.attrs.maximum);
     case LK__LEAKY_RELU: return x > 0 ? x : x * t.attrs.slope;
+    default: return NAN; /* of a function that is not in the list below */
     }
-    return NAN;
 }
 
 /* The functions, with attributes: an exponent, bounds, a slope. */

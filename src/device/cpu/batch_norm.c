@@ -1,6 +1,7 @@
 /* batch_norm.c - batch norm over all but the channels, which are last in memory for images and for (N, C). The
  * statistics: blocks that fit the cache give a mean and a sum of squares about it, and blocks are merged in order in
  * double (Chan, Golub and LeVeque 1979). Bound by memory: x is read from it twice, once for the statistics. */
+#include "device/cpu/activate.h"
 #include "device/cpu/columns.h"
 
 typedef struct batch {
@@ -10,6 +11,7 @@ typedef struct batch {
     ELEMENT       *y;
     int64_t        rows, channels, tiles;
     bool           relu;
+    lk__op_unary   activation;
     double        *partial;                /* (tiles, 2, channels) */
     double        *scratch;                /* (threads, 3, channels), then coefficients */
     REAL          *factor, *shift, *slope; /* (channels): y = x factor + shift; dx = dy factor + x slope + shift */
@@ -129,9 +131,33 @@ static void apply_residual_tile(void *argument, int64_t tile, int worker)
     }
 }
 
+/* The same, then a function other than relu. */
+static void apply_function_tile(void *argument, int64_t tile, int worker)
+{
+    const batch s = *(const batch *)argument;
+    int64_t     channels = s.channels, end = tile_begin(s.rows, s.tiles, tile + 1);
+    REAL        part[VL];
+    (void)worker;
+    for (int64_t row = tile_begin(s.rows, s.tiles, tile); row < end; row++) {
+        int64_t at = row * channels;
+        EACH_VECTOR(c, channels, {
+            vec v = load_part(s.x + at + c, lanes) * load_part(s.factor + c, lanes) + load_part(s.shift + c, lanes);
+            if (s.residual) v = v + load_part(s.residual + at + c, lanes);
+            store_real(part, v);
+            activate(part, lanes, s.activation);
+            store_part(s.y + at + c, load_part(part, lanes), lanes);
+        });
+    }
+}
+
 static void apply_affine(const lk__kernel_call *call, batch *s)
 {
-    lk__pool_run(call->pool, s->tiles, s->residual ? apply_residual_tile : apply_tile, s);
+    s->activation = call->attrs->activation;
+    lk__pool_run(call->pool, s->tiles,
+                 activates(s->activation) ? apply_function_tile
+                 : s->residual            ? apply_residual_tile
+                                          : apply_tile,
+                 s);
 }
 
 /* The running statistics move towards those of this batch; their variance is the unbiased one. */

@@ -3,6 +3,7 @@
 #ifndef LK__CONV_H
 #define LK__CONV_H
 
+#include "device/cpu/activate.h"
 #include "device/cpu/gemm.h"
 
 #if defined(__aarch64__)
@@ -12,14 +13,15 @@
 #endif
 
 typedef struct conv {
-    int64_t n, c, h, w;                    /* x */
-    int64_t o, kh, kw;                     /* w */
-    int64_t oh, ow;                        /* of the convolution, before the pool */
-    int64_t yh, yw;                        /* of y and dy */
-    int64_t stride, padding, groups, pool; /* pool >= 1 */
-    int64_t cg, og;                        /* channels of a group, in and out */
-    int64_t panels;                        /* of og */
-    bool    relu;
+    int64_t      n, c, h, w;                    /* x */
+    int64_t      o, kh, kw;                     /* w */
+    int64_t      oh, ow;                        /* of the convolution, before the pool */
+    int64_t      yh, yw;                        /* of y and dy */
+    int64_t      stride, padding, groups, pool; /* pool >= 1 */
+    int64_t      cg, og;                        /* channels of a group, in and out */
+    int64_t      panels;                        /* of og */
+    lk__op_unary activation;
+    bool         relu;
 } conv;
 
 static inline conv conv_of(const lk__op_attrs *attrs, const int64_t *x, const int64_t *w)
@@ -36,7 +38,8 @@ static inline conv conv_of(const lk__op_attrs *attrs, const int64_t *x, const in
     v.cg = v.c / v.groups;
     v.og = v.o / v.groups;
     v.panels = tiles_of(v.og, NR);
-    v.relu = attrs->activation == LK__RELU;
+    v.activation = attrs->activation;
+    v.relu = v.activation == LK__RELU;
     return v;
 }
 

@@ -1,4 +1,4 @@
-/* conv2d.c - convolution forward, with bias, relu and max pool in the same pass.
+/* conv2d.c - convolution forward, with bias, a function and max pool in the same pass.
  *
  * A tile is one image's band of output rows in one group. A padded copy of the rows it reads stays in cache and is multiplied
  * in place, kernel row by kernel row. With a pool, pixels are processed window by window; a window of 2×2 is pooled in registers,
@@ -121,6 +121,7 @@ static void finish_strip(const plan *p, REAL *result, int64_t i, int64_t count, 
         return;
     }
     if (v->relu) relu_in_place(result, count * v->og);
+    if (activates(v->activation)) activate(result, count * v->og, v->activation);
     if (v->groups == 1)
         copy_narrow(y, result, count * v->o);
     else
@@ -167,9 +168,13 @@ static void run_tile(void *argument, int64_t tile, int worker)
     REAL *y = (REAL *)job->call->out[0].data + at;
     for (int64_t i = 0; i < pixels; i++) to[i] = y + i * v->o;
     multiply(job, group, from, to, pixels);
-    if (!v->relu) return;
-    for (int64_t i = 0; i < (v->groups == 1 ? 1 : pixels); i++)
-        relu_in_place(y + i * v->o, v->groups == 1 ? pixels * v->o : v->og);
+    for (int64_t i = 0; v->activation && i < (v->groups == 1 ? 1 : pixels); i++) {
+        int64_t count = v->groups == 1 ? pixels * v->o : v->og;
+        if (v->relu)
+            relu_in_place(y + i * v->o, count);
+        else
+            activate(y + i * v->o, count, v->activation);
+    }
 }
 
 void KERNEL(conv2d)(const lk__kernel_call *call)

@@ -45,13 +45,14 @@ static void take_rows(const gemm *g, int64_t k, int64_t depth, REAL (*converted)
     }
 }
 
-/* c = sum (+ bias, then relu), n columns of row i from column j on. */
+/* c = sum (+ bias, then the activation), n columns of row i from column j on. */
 static void finish_columns(const gemm *g, int64_t i, int64_t j, int64_t n, REAL *sum)
 {
     for (int64_t q = 0; q < n; q++) {
         REAL x = g->bias ? sum[q] + load_one(g->bias + j + q) : sum[q];
         sum[q] = g->activation == LK__RELU && x < 0 ? 0 : x;
     }
+    if (activates(g->activation)) activate(sum, n, g->activation);
     if (NARROW && !g->c_wide)
         copy_narrow((ELEMENT *)g->c + i * g->c_row + j, sum, n);
     else

@@ -128,11 +128,11 @@ static void finish_tile(const job *job, place p, bool empty, REAL *sum, int64_t 
 {
     const gemm    *g = &job->g;
     const ELEMENT *bias = g->bias ? g->bias + (job->transposed ? p.i : p.j) : NULL;
-    bool           narrow = NARROW && !g->c_wide, finishes = bias || g->activation == LK__RELU;
+    bool           narrow = NARROW && !g->c_wide, finishes = bias || g->activation;
     REAL          *c = (REAL *)g->c + at;
     for (int64_t i = 0; empty && i < p.m; i++) /* no k at all */
         memset(sum + i * row, 0, (size_t)p.n * sizeof *sum);
-    if (!NARROW && job->transposed) {
+    if (!NARROW && job->transposed && !activates(g->activation)) {
         transpose_finish(c, g->c_column, sum, row, p.m, p.n, (const REAL *)(const void *)bias,
                          g->activation == LK__RELU);
         return;

@@ -102,6 +102,7 @@ void gemm_finish_line(REAL *line, int64_t n, const ELEMENT *bias, int64_t step, 
         REAL x = bias ? line[j] + load_one(bias + j * step) : line[j];
         line[j] = relu && x < 0 ? 0 : x;
     }
+    if (activates(activation)) activate(line, n, activation);
 }
 
 void gemm_take_a(const gemm *g, const ELEMENT *from, int64_t m, int64_t n, bool in_place, REAL *scratch, gemm_step *s)

@@ -3,6 +3,7 @@
 #ifndef LK__GEMM_BLOCK_H
 #define LK__GEMM_BLOCK_H
 
+#include "device/cpu/activate.h"
 #include "device/cpu/gemm.h"
 
 enum {

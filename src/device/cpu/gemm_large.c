@@ -140,7 +140,7 @@ static void multiply_tile(const job *job, const step *s, int64_t tile)
         for (int64_t q = 0; q < n; q += LARGE_NR)
             micro_large(m, a, &r, b + q * depth, start, c + q, g->c_row, min64(LARGE_NR, n - q));
     }
-    if (s->k + s->depth == g->k && (g->bias || g->activation == LK__RELU))
+    if (s->k + s->depth == g->k && (g->bias || g->activation))
         for (int64_t q = 0; q < m; q++)
             gemm_finish_line(c + q * g->c_row, n, g->bias ? g->bias + s->j + j : NULL, 1, g->activation);
 }

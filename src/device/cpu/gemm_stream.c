@@ -74,7 +74,7 @@ static void multiply_block(const gemm *g, const block *b, block *next)
 
 static void finish_block(const gemm *g, const block *b)
 {
-    if (!g->bias && g->activation != LK__RELU) return;
+    if (!g->bias && !g->activation) return;
     for (int64_t i = 0; i < g->m; i++)
         gemm_finish_line((REAL *)g->c + i * g->c_row + b->j, b->n, g->bias ? g->bias + b->j : NULL, 1, g->activation);
 }

@@ -160,6 +160,15 @@ INLINE void store_pool(const vec out[16], const target *to, int64_t q, int64_t r
     }
 }
 
+/* Of the 16 vectors of a tile. */
+static void activate_tile(vec *out, lk__op_unary function)
+{
+    REAL x[16 * VL];
+    for (int i = 0; i < 16; i++) store_real(x + i * VL, out[i]);
+    activate(x, 16 * VL, function);
+    for (int i = 0; i < 16; i++) out[i] = load_real(x + i * VL);
+}
+
 /* One tile of one panel: transforms the products back and stores the result. */
 static void finish_tile(const job *job, int64_t n, int64_t ty, int64_t tx, int64_t panel, const REAL *products)
 {
@@ -177,6 +186,7 @@ static void finish_tile(const job *job, int64_t n, int64_t ty, int64_t tx, int64
     for (int64_t q = 0; q < channels; q += VL) {
         vec out[16];
         transform_output(products + q, p->m_plane, load(job->bias + panel * NR + q), out);
+        if (activates(v->activation) && !p->backward) activate_tile(out, v->activation);
         if (pool == 1 && whole)
             store_plain(out, &to, q, 4, 4);
         else if (pool == 1)

@@ -39,7 +39,8 @@ static int grad_shape(lk__graph_shapes *s)
 
 static void training_gradient(lk__graph_backward *b, int dy)
 {
-    if (lk__grad_in(b, TRAINING_RESIDUAL) >= 0) { /* the residual needs the gradient before the activation, too */
+    /* The residual needs the gradient before the activation, too; only relu's is part of the kernel. */
+    if (lk__grad_in(b, TRAINING_RESIDUAL) >= 0 || b->n.attrs.activation != LK__RELU) {
         dy = lk__grad_before_activation(b, dy);
         b->n.attrs.activation = LK__IDENTITY;
         if (lk__grad_wants(b, TRAINING_RESIDUAL)) lk__grad_give(b, TRAINING_RESIDUAL, dy);
@@ -169,6 +170,10 @@ static lk__op_attrs stats_collective(const lk__graph_backward *b)
  * any weight. The statistics themselves get no gradient: dx has all of it. */
 static void apply_gradient(lk__graph_backward *b, int dy)
 {
+    if (b->n.attrs.activation != LK__RELU) { /* only relu's gradient is part of the kernels */
+        dy = lk__grad_before_activation(b, dy);
+        b->n.attrs.activation = LK__IDENTITY;
+    }
     const lk__op_attrs attrs = b->n.attrs;
     int y = attrs.activation ? lk__grad_out(b, 0) : -1, mean = lk__grad_out(b, 1), rstd = lk__grad_out(b, 2);
     int operands[] = {dy, lk__grad_in(b, 0), mean, rstd, y};
