@@ -6,7 +6,8 @@
 
 LK_BEGIN_DECLS
 
-/* X(constant, name): the optimizers. src/graph/op/ has a descriptor of each: its options of the list below, its state and its kernel. */
+/* X(constant, name): the optimizers. The library has a descriptor of each: its options of the list below, its state
+ * and its kernels (src/graph/op/NAME.c). */
 #define LK_OPTIMIZER_LIST(X) \
     X(LK_SGD, sgd)           \
     X(LK_ADAM, adam)         \
@@ -21,29 +22,34 @@ typedef enum lk_optimizer_kind {
 #undef LK_OPTIMIZER_ENUM
 } lk_optimizer_kind;
 
-/* The options of single optimizers, each a field of lk_optimizer_config, or two, and an option of the command. Checks of ranges, help,
- * configuration files, the record of a checkpoint and the comparison of ranks read this list.
+/* The options that not all optimizers have. Each is a field of lk_optimizer_config, or two, and an option of the
+ * command: checks of ranges, help, configuration files, the record of a checkpoint and the comparison of ranks read
+ * this list.
  *   NUMBER(field, name, default, lowest, highest, help)
  *   PAIR(id, field, field, name, argument, default, default, lowest, highest, help)
- *   FLAG(field, name, help) */
-#define LK_OPTIMIZER_OPTION_LIST(NUMBER, PAIR, FLAG)                                                               \
-    NUMBER(momentum, "momentum", 0, 0, 1, "sgd, rmsprop: momentum")                                                \
-    NUMBER(dampening, "dampening", 0, 0, 1, "sgd: dampening of the momentum")                                      \
-    FLAG(nesterov, "nesterov", "sgd: Nesterov's momentum")                                                         \
-    PAIR(betas, beta1, beta2, "betas", "B1,B2", 0.9, 0.999, 0, 0.9999999,                                          \
-         "adam, adamw, lion: decay of the moments, of lion in its step and in its moment (default 0.9,0.999; lion: 0.9,0.99)") \
-    NUMBER(epsilon, "epsilon", 1e-8, 0, 1,                                                                         \
-           "adam, adamw, rmsprop, adagrad: added to the denominator (default 1e-8; adagrad: 1e-10)")               \
-    NUMBER(alpha, "alpha", 0.99, 0, 0.9999999, "rmsprop: decay of the mean of squares")                            \
-    FLAG(centered, "centered", "rmsprop: divide by the deviation of the gradients instead of the root of their mean square") \
-    NUMBER(lr_decay, "lr-decay", 0, 0, 1e6, "adagrad: the rate of step t is divided by 1 + (t - 1) X")             \
-    NUMBER(initial_accumulator_value, "initial-accumulator-value", 0, 0, 1e12, "adagrad: what the sums of squares begin with")
+ *   FLAG(field, name, help)
+ * Help begins with the optimizers that have the option. */
+#define LK_OPTIMIZER_OPTION_LIST(NUMBER, PAIR, FLAG)                                                          \
+    NUMBER(momentum, "momentum", 0, 0, 1, "sgd, rmsprop: momentum")                                           \
+    NUMBER(dampening, "dampening", 0, 0, 1, "sgd: dampening of the momentum")                                 \
+    FLAG(nesterov, "nesterov", "sgd: Nesterov's momentum")                                                    \
+    PAIR(betas, beta1, beta2, "betas", "B1,B2", 0.9, 0.999, 0, 0.9999999,                                     \
+         "adam, adamw, lion: decay of the moments; lion: in its step, and of its moment (default 0.9,0.999; " \
+         "lion: 0.9,0.99)")                                                                                   \
+    NUMBER(epsilon, "epsilon", 1e-8, 0, 1,                                                                    \
+           "adam, adamw, rmsprop, adagrad: added to the denominator (default 1e-8; adagrad: 1e-10)")          \
+    NUMBER(alpha, "alpha", 0.99, 0, 0.9999999, "rmsprop: decay of the mean of squares")                       \
+    FLAG(centered, "centered",                                                                                \
+         "rmsprop: divide by the standard deviation of the gradients, not by the root of their mean square")  \
+    NUMBER(lr_decay, "lr-decay", 0, 0, 1e6, "adagrad: the rate of step t is divided by 1 + (t - 1) X")        \
+    NUMBER(initial_accumulator_value, "initial-accumulator-value", 0, 0, 1e12,                                \
+           "adagrad: initial value of the sums of squares")
 
 /* Arrays of optimizer state that a parameter can have. */
 enum { LK_MAX_MOMENTS = 4 };
 
-/* Settings for the parameters whose names match. The first matching group applies. Start from LK_PARAMETER_GROUP_INIT, which
- * changes nothing. */
+/* Settings for the parameters whose names match. The first matching group applies. Start from
+ * LK_PARAMETER_GROUP_INIT, which changes nothing. */
 typedef struct lk_parameter_group {
     const char *match LK_ZERO;        /* a shell pattern: "*.bias", "layer1.*" */
     double      lr_scale LK_ZERO;     /* factor on the learning rate; 0: 1 */

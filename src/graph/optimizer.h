@@ -1,6 +1,6 @@
-/* graph/optimizer.h - the descriptor of an optimizer: what its options, its state and its operation are. Each is in the file of its operation
- * (graph/op/adam.c); the plan, the comparison of ranks, checkpoints and, through <lockstep/optimizer.h>, the command ask it.
- * docs/extending.md adds one. */
+/* graph/optimizer.h - the descriptor of an optimizer: what its options, its state and its operation are. Each is in
+ * the file of its operation (graph/op/adam.c); the plan, the comparison of ranks, checkpoints and, through
+ * <lockstep/optimizer.h>, the command ask it. docs/extending.md adds one. */
 #ifndef LK__GRAPH_OPTIMIZER_H
 #define LK__GRAPH_OPTIMIZER_H
 
@@ -25,13 +25,15 @@ typedef struct lk__graph_optimizer {
     const char *name;    /* as users write it */
     lk__op      op;      /* inputs: gradient, scale; outputs: parameter, a place for each moment, the stored copy */
     uint32_t    options; /* LK__OPTION(…) | … */
-    /* The names of its arrays of state, as PyTorch has them, in the order of the operation's outputs; those that are not used are NULL. */
+    /* The names of its arrays of state, as PyTorch has them, in the order of the operation's outputs; those that are
+     * not used are NULL. */
     const char *moments[LK_MAX_MOMENTS];
     /* Which of them these settings need: bit i for moments[i]. NULL: all. */
     unsigned (*keeps)(const lk_optimizer_config *config);
     /* What moments[i] is before the first step. NULL: 0. */
     double (*initial)(const lk_optimizer_config *config, int moment);
-    /* Settings that are in range but do not fit together: what is wrong with them, or NULL. The function itself may be NULL. */
+    /* Settings that are in range but do not fit together: what is wrong with them, or NULL. The function itself may
+     * be NULL. */
     const char *(*check)(const lk_optimizer_config *config);
     /* Sets the options whose defaults are not those of the list. NULL: none. */
     void (*defaults)(lk_optimizer_config *config);

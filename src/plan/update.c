@@ -1,5 +1,5 @@
-/* update.c - the update section: the gradients' common scale (mean over the samples, clipping), then one optimizer node per
- * parameter, which updates its master copy and rounds that to the stored one where there are two. */
+/* update.c - the update section: the gradients' common scale (mean over the samples, clipping), then one optimizer
+ * node per parameter, which updates its master copy and rounds that to the stored one where there are two. */
 #include "graph/optimizer.h"
 #include "plan/plan.h"
 
@@ -63,6 +63,9 @@ static int updated_value(lk_graph *g, size_t state, bool master)
     v.name = NULL;
     return lk__graph_add_value(g, &v);
 }
+
+_Static_assert(LK_MAX_MOMENTS + 2 <= LK__MAX_OUT,
+               "an optimizer's operation updates the parameter, moments and a stored copy");
 
 /* The optimizer's node for one state, and how many moments that has. */
 static lk_status update_state(lk__plan_list *list, const lk_optimizer_config *o, size_t i, int scale, lk__plan_state *sp)

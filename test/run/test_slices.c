@@ -114,6 +114,8 @@ typedef struct placing {
     int             ranks;
     lk_state_mode   state;
     int             hosts; /* simulated, with as many ranks each; 0: this one */
+    bool            three; /* moments, of RMSprop; else Adam's two */
+    bool            begun; /* Adagrad, whose moment does not begin with 0 */
 } placing;
 
 #define SPLIT(dim) {1, {{dim, LK_AXIS_DATA}}}
@@ -130,6 +132,8 @@ static const placing placings[] = {
      .splits = {SPLIT(-1), SPLIT(0), SPLIT(0), {0}},
      .policy = LK_POLICY_BF16},
     {.name = "bf16, all by rows", .splits = {SPLIT(0), SPLIT(0), SPLIT(0), SPLIT(0)}, .policy = LK_POLICY_BF16},
+    {.name = "three moments", .splits = {SPLIT(0), {0}, SPLIT(0), SPLIT(-1), SPLIT(0)}, .three = true},
+    {.name = "moments that begin with a number", .splits = {{0}, {0}, SPLIT(0)}, .begun = true},
 };
 static const placing grids[] = {
     {.name = "values over one of two axes",
@@ -155,6 +159,10 @@ static const placing shared_grids[] = {
      .splits = {{1, {{-1, LK_AXIS_TENSOR}}}, {1, {{0, LK_AXIS_TENSOR}}}, {1, {{0, LK_AXIS_TENSOR}}}},
      .policy = LK_POLICY_BF16,
      .axes = "data=2,tensor=2"},
+    {.name = "shared values, moments that begin with a number split over the other axis",
+     .splits = {{0}, {0}, {1, {{0, LK_AXIS_DATA}}}},
+     .axes = "data=2,tensor=2",
+     .begun = true},
     {.name = "shared, a copy for each rank",
      .splits = {{2, {{0, LK_AXIS_DATA}, {-1, LK_AXIS_TENSOR}}}, {0}, {1, {{0, LK_AXIS_DATA}}}},
      .axes = "data=2,tensor=2"},
@@ -170,12 +178,20 @@ static void place_array(void *user, const lk_plan *plan, size_t state, lk__plan_
         if (splits->split[i].dim < 0) splits->split[i].dim = rank - 1;
 }
 
+static lk_plan_config config_of_placing(const placing *p, rig *r, lk_optimizer_config *o)
+{
+    lk_plan_config config = config_of(r, o, p->policy);
+    if (p->three) o->kind = LK_RMSPROP, o->centered = true, o->momentum = 0.5;
+    if (p->begun) o->kind = LK_ADAGRAD, o->initial_accumulator_value = 0.3;
+    return config;
+}
+
 /* The store of one rank, in a context of its own, so that the other's memory is counted alone. */
-static rig open_whole(lk_policy policy)
+static rig open_whole(const placing *p)
 {
     rig                 r = rig_open(LK_F32, 1);
-    lk_optimizer_config adam;
-    lk_plan_config      config = config_of(&r, &adam, policy);
+    lk_optimizer_config optimizer;
+    lk_plan_config      config = config_of_placing(p, &r, &optimizer);
     REQUIRE(lk_plan_create(r.graph, &config, &r.plan) == LK_OK, "%s", lk_context_error(r.context));
     REQUIRE(lk_store_create(r.plan, SEED, &r.store) == LK_OK);
     return r;
@@ -184,8 +200,8 @@ static rig open_whole(lk_policy policy)
 static rig open_split(const placing *p, int rank, lk_comm **comm)
 {
     rig                 r = rig_open(LK_F32, 2);
-    lk_optimizer_config adam;
-    lk_plan_config      config = config_of(&r, &adam, p->policy);
+    lk_optimizer_config optimizer;
+    lk_plan_config      config = config_of_placing(p, &r, &optimizer);
     lk__mesh_grid       grid = grid_of(p->axes ? p->axes : "data=1", rank);
     lk__plan_placement  placement = {place_array, (void *)p, p->axes ? &grid : NULL};
     config.parallel.world = p->ranks;
@@ -262,9 +278,16 @@ static void write_both(rig *split, rig *whole, const char *name, lk_state_part p
     REQUIRE(lk_store_write(whole->store, name, part, first, count, values, (size_t)count * sizeof *values) == LK_OK);
 }
 
+static int moments_of(const rig *r)
+{
+    lk_state s;
+    REQUIRE(lk_store_find(r->store, "w", &s));
+    return s.moments;
+}
+
 static void write_some(rig *split, rig *whole)
 {
-    for (int part = 0; part <= LK_STATE_MOMENT_1; part++) {
+    for (int part = 0; part <= moments_of(whole); part++) {
         write_both(split, whole, "w", (lk_state_part)part, 3, 29);
         write_both(split, whole, "second", (lk_state_part)part, 34, 1);
         write_both(split, whole, "cube", (lk_state_part)part, 0, 42);
@@ -281,7 +304,7 @@ static void read_different_ranges(const placing *p, const rig *split, const rig 
     int64_t first = 11 + 1601 * rank, count = rank == 1 ? 0 : 100000 + rank;
     size_t  bytes = (size_t)count * sizeof(float);
     float  *got = copy_room(bytes), *want = copy_room(bytes);
-    for (int part = 0; part <= LK_STATE_MOMENT_1; part++) {
+    for (int part = 0; part <= moments_of(whole); part++) {
         REQUIRE(lk_store_read(split->store, "big", (lk_state_part)part, first, count, got, bytes) == LK_OK, "%s",
                 lk_context_error(split->context));
         REQUIRE(lk_store_read(whole->store, "big", (lk_state_part)part, first, count, want, bytes) == LK_OK);
@@ -303,8 +326,9 @@ static lk__exchange_list make_list(const rig *r, int rank, int ranks, bool whole
         size_t size = lk_dtype_size(s.dtype), all = state_bytes(&s), from = all / 7 * (size_t)rank / 3;
         if (whole) from = from / size * size;
         size_t bytes = i == 3 ? 0 : whole ? (all - from) / size * size : (all - from) - (all - from) / 9;
-        ranges[list.count++] = (lk__exchange_range){(size_t)lk__find_state(r->plan->graph, names[i]),
-                                                    (lk_state_part)parts[i], from, bytes};
+        int    part = parts[i] < s.moments ? parts[i] : s.moments;
+        ranges[list.count++] =
+            (lk__exchange_range){(size_t)lk__find_state(r->plan->graph, names[i]), (lk_state_part)part, from, bytes};
     }
     return list;
 }
@@ -356,11 +380,13 @@ static void refuse_what_ranks_do_not_agree_on(const placing *p, rig *r, lk_comm 
 {
     lk_program *program;
     lk_state    s;
+    size_t      index = (size_t)lk__find_state(r->plan->graph, "w");
     REQUIRE(lk_store_find(r->store, "w", &s));
-    for (int part = 0; part <= LK_STATE_MOMENT_1; part++) {
-        if (!lk__store_splits(r->store, (size_t)lk__find_state(r->plan->graph, "w"), (lk_state_part)part)) continue;
+    for (int part = 0; part <= s.moments; part++) {
+        if (!lk__store_splits(r->store, index, (lk_state_part)part)) continue;
         float different = (float)rank;
-        CHECK((part ? s.moment[part - 1] : s.data) == NULL, "%s: a pointer to what this rank has not", p->name);
+        CHECK((part ? lk_store_moment(r->store, index, part - 1) : s.data) == NULL,
+              "%s: a pointer to what this rank has not", p->name);
         CHECK(lk_store_write(r->store, "w", (lk_state_part)part, 2, 1, &different, sizeof different) == LK_EMISMATCH);
     }
     if (!r->plan->splits) return;
@@ -374,10 +400,12 @@ static int compare_as(int rank, void *user)
     const placing *p = user;
     lk_comm       *comm;
     check_failures = 0;
-    rig whole = open_whole(p->policy), split = open_split(p, rank, &comm);
+    rig whole = open_whole(p), split = open_split(p, rank, &comm);
     compare_all(p, &split, &whole, "initialised");
     compare_stored(p->name, &split, &whole, "initialised");
     check_memory(p, &split);
+    float begins = *(const float *)part_copy(split.store, "big", LK_STATE_MOMENT_0);
+    CHECK(begins == (p->begun ? 0.3f : 0), "%s: a moment begins with %g", p->name, (double)begins);
     write_some(&split, &whole);
     compare_all(p, &split, &whole, "written");
     compare_stored(p->name, &split, &whole, "written");
@@ -433,7 +461,7 @@ static int save_and_load_as(int rank, void *user)
     lk_progress    progress = {.step = 3}, found = {0};
     char           split_path[128], whole_path[128];
     check_failures = 0;
-    rig whole = open_whole(p->policy), split = open_split(p, rank, &comm);
+    rig whole = open_whole(p), split = open_split(p, rank, &comm);
     snprintf(split_path, sizeof split_path, "%s/split", p->directory);
     snprintf(whole_path, sizeof whole_path, "%s/whole", p->directory);
     write_some(&split, &whole);
@@ -460,7 +488,7 @@ static int save_and_load_as(int rank, void *user)
 
 static void ranks_write_the_files_that_one_rank_writes(void)
 {
-    const int which[] = {0, 2, 4, 5};
+    const int which[] = {0, 2, 4, 5, 7};
     for (size_t i = 0; i < sizeof which / sizeof *which; i++) {
         lk_spawn_result result;
         placing         p = placings[which[i]];

@@ -286,6 +286,38 @@ static void descriptors_agree_with_each_other(void)
     CHECK(adam.epsilon == 1e-10 && adam.beta2 == 0.999);
 }
 
+static bool has_same_text(const lk_optimizer_config *a, const lk_optimizer_config *b)
+{
+    char text[2][512];
+    return strcmp(lk__optimizer_text(a, text[0], sizeof text[0]), lk__optimizer_text(b, text[1], sizeof text[1])) == 0;
+}
+
+/* Ranks compare this text: it shows every option that the optimizer has, and none that it ignores. */
+static void texts_differ_where_optimizers_do(void)
+{
+    for (int i = 0; lk_optimizer_name((lk_optimizer_kind)i); i++) {
+        lk_optimizer_config a = LK_OPTIMIZER_CONFIG_INIT, b;
+        lk_optimizer_defaults((lk_optimizer_kind)i, &a);
+        b = a;
+        CHECK(has_same_text(&a, &b));
+        b.kind = (lk_optimizer_kind)(i ? 0 : 1);
+        CHECK(!has_same_text(&a, &b));
+#define NUMBER(field, name, value, low, high, doc)                                              \
+    b = a, b.field += 1e-15;                                                                    \
+    CHECK(has_same_text(&a, &b) != lk_optimizer_has((lk_optimizer_kind)i, name), "%s: %s", name, \
+          lk_optimizer_name((lk_optimizer_kind)i));
+#define PAIR(id, first, second, name, argument, x, y, low, high, doc) \
+    NUMBER(first, name, x, low, high, doc) NUMBER(second, name, y, low, high, doc)
+#define FLAG(field, name, doc) \
+    b = a, b.field = true;     \
+    CHECK(has_same_text(&a, &b) != lk_optimizer_has((lk_optimizer_kind)i, name), "%s", name);
+        LK_OPTIMIZER_OPTION_LIST(NUMBER, PAIR, FLAG)
+#undef NUMBER
+#undef PAIR
+#undef FLAG
+    }
+}
+
 static void options_out_of_range_are_named(void)
 {
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
@@ -388,6 +420,7 @@ int main(void)
     RUN(optimizers_follow_pytorch_for_100_steps);
     RUN(optimizers_follow_pytorch_in_both_types);
     RUN(descriptors_agree_with_each_other);
+    RUN(texts_differ_where_optimizers_do);
     RUN(options_out_of_range_are_named);
     RUN(moments_are_those_that_the_settings_need);
     RUN(schedules_give_pytorchs_rates);

@@ -1,4 +1,5 @@
-/* adagrad.c - Adagrad, with PyTorch's order of operations. Bound by memory: 5 streams, 6 where the parameter is also stored in bf16. */
+/* adagrad.c - Adagrad, with PyTorch's order of operations. Bound by memory: 5 streams, 6 where the parameter is also
+ * stored in bf16. */
 #include "device/cpu/optimizer.h"
 
 typedef struct adagrad_rule {

@@ -1,5 +1,5 @@
-/* adam.c - Adam and AdamW, with PyTorch's order of operations. Large parameters are bound by memory: 7 streams, 8 where the parameter is
- * also stored in bf16. */
+/* adam.c - Adam and AdamW, with PyTorch's order of operations. Large parameters are bound by memory: 7 streams, 8
+ * where the parameter is also stored in bf16. */
 #include "device/cpu/optimizer.h"
 
 typedef struct adam_rule {

@@ -1,5 +1,5 @@
-/* lion.c - Lion (Chen et al. 2023, algorithm 2): the sign of an average of gradients, and decoupled weight decay. Bound by memory: 5 streams,
- * 6 where the parameter is also stored in bf16. */
+/* lion.c - Lion (Chen et al. 2023, algorithm 2): the sign of an average of gradients, and decoupled weight decay.
+ * Bound by memory: 5 streams, 6 where the parameter is also stored in bf16. */
 #include "device/cpu/optimizer.h"
 
 typedef struct lion_rule {

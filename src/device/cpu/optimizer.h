@@ -1,8 +1,8 @@
 /* device/cpu/optimizer.h - what the kernels of optimizers share: the arrays of an update, and its ranges of elements.
  *
- * Ranks that share their state update slices of a tensor, so an element may be in a whole vector here and behind the last one there. The
- * compiler chooses which product of a sum it fuses, and compiled twice it may choose differently: so the rest of a range is copied to
- * a vector of its own, which the same code updates. */
+ * Ranks that share their state update slices of a tensor, so an element may be in a whole vector here and behind the
+ * last one there. The compiler chooses which product of a sum it fuses, and compiled twice it may choose
+ * differently: so the rest of a range is copied to a vector of its own, which the same code updates. */
 #ifndef LK__CPU_OPTIMIZER_H
 #define LK__CPU_OPTIMIZER_H
 
@@ -26,16 +26,18 @@ typedef struct update {
     update_function *vectors;
 } update;
 
-/* From INLINE NAME_vectors(NAME_rule, update_arrays, begin, end, stored): NAME_plain and NAME_stored, of which there is one copy of the code. */
-#define UPDATE_FUNCTIONS(name)                                                                               \
-    static __attribute__((noinline)) void name##_plain(const void *rule, const update_arrays *a, int64_t begin, int64_t end) \
-    {                                                                                                        \
-        name##_vectors(*(const name##_rule *)rule, *a, begin, end, NULL);                                    \
-    }                                                                                                        \
-    static __attribute__((noinline)) void name##_stored(const void *rule, const update_arrays *a, int64_t begin, int64_t end) \
-    {                                                                                                        \
-        name##_vectors(*(const name##_rule *)rule, *a, begin, end, a->stored);                               \
+/* From INLINE NAME_vectors(NAME_rule, update_arrays, begin, end, stored): NAME_plain and NAME_stored, of which there
+ * is one copy of the code. */
+#define UPDATE_FUNCTIONS(name)                                                                       \
+    UPDATE_FUNCTION name##_plain(const void *rule, const update_arrays *a, int64_t begin, int64_t end)  \
+    {                                                                                                \
+        name##_vectors(*(const name##_rule *)rule, *a, begin, end, NULL);                            \
+    }                                                                                                \
+    UPDATE_FUNCTION name##_stored(const void *rule, const update_arrays *a, int64_t begin, int64_t end) \
+    {                                                                                                \
+        name##_vectors(*(const name##_rule *)rule, *a, begin, end, a->stored);                       \
     }
+#define UPDATE_FUNCTION static __attribute__((noinline)) void
 
 static inline double scalar_or(const double *x, double otherwise) { return x ? *x : otherwise; }
 

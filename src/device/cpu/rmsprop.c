@@ -1,5 +1,5 @@
-/* rmsprop.c - RMSprop, with PyTorch's order of operations. Bound by memory: 5 streams, and 2 more each for the average of gradients
- * (centered) and the momentum. */
+/* rmsprop.c - RMSprop, with PyTorch's order of operations. Bound by memory: 5 streams, and 2 more each for the
+ * average of gradients (centered) and the momentum. */
 #include "device/cpu/optimizer.h"
 
 enum { SQUARES, AVERAGE, MOMENTUM, MOMENTS }; /* the last but one and the last where the settings need them */

@@ -1,5 +1,5 @@
-/* sgd.c - SGD, with PyTorch's order of operations. Large parameters are bound by memory: 3 streams, 5 with momentum, and one more where the
- * parameter is also stored in bf16. */
+/* sgd.c - SGD, with PyTorch's order of operations. Large parameters are bound by memory: 3 streams, 5 with momentum,
+ * and one more where the parameter is also stored in bf16. */
 #include "device/cpu/optimizer.h"
 
 typedef struct sgd_rule {

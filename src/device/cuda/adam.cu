@@ -1,4 +1,5 @@
-/* adam.cu - Adam and AdamW, with PyTorch's order of operations. 7 streams of bytes, 8 where the parameter is also stored in bf16. */
+/* adam.cu - Adam and AdamW, with PyTorch's order of operations. 7 streams of bytes, 8 where the parameter is also
+ * stored in bf16. */
 #include "device/cuda/update.h"
 
 /* In f64 the divisions are PyTorch's; in f32 one of them is a multiplication. */

@@ -1,4 +1,5 @@
-/* optimizer.cu - the common scale of all gradients; and which kernels update many tensors: those of an optimizer, found by its operation. */
+/* optimizer.cu - the common scale of all gradients; and which kernels update many tensors: those of an optimizer,
+ * found by its operation. */
 #include "device/cuda/backend.h"
 #include "device/cuda/sum.h"
 #include "device/cuda/update.h"
@@ -159,7 +160,8 @@ lk_status lk__cuda_update_many(lk__op op, const lk__kernel_call *const *calls, i
 
 /* ---- the end of a step ---- */
 
-/* Whether nothing but what the plan knows stands in the way: numbers that fit, and updates that this step alone can halt. */
+/* Whether nothing but what the plan knows stands in the way: numbers that fit, and updates that this step alone can
+ * halt. */
 static bool ends_simply(const lk__device_numbers *n, const lk__device_group *update)
 {
     if (!n->first || n->count > END_NUMBERS) return false;

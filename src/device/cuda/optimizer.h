@@ -1,4 +1,5 @@
-/* device/cuda/optimizer.h - the arithmetic of square_sum and gradient_scale, for launches over one tensor and over many. */
+/* device/cuda/optimizer.h - the arithmetic of square_sum and gradient_scale, for launches over one tensor and over
+ * many. */
 #ifndef LK__CUDA_OPTIMIZER_H
 #define LK__CUDA_OPTIMIZER_H
 

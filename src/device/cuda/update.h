@@ -1,8 +1,9 @@
-/* device/cuda/update.h - the update of many tensors in a few launches, for the kernels of optimizers: each is a rule in a file of its own, and
- * UPDATE_KERNELS.
+/* device/cuda/update.h - the update of many tensors in a few launches, for the kernels of optimizers: each is a rule in
+ * a file of its own, and UPDATE_KERNELS.
  *
- * Bound by bytes. The rate and the step's number are read from the step block, so a launch can be recorded once; a step that is halted changes
- * nothing. What a launch must know of its tensors is in its parameters, 4 KiB at most, so it needs no memory of the device. */
+ * Bound by bytes. The rate and the step's number are read from the step block, so a launch can be recorded once; a
+ * step that is halted changes nothing. What a launch must know of its tensors is in its parameters, 4 KiB at most,
+ * so it needs no memory of the device. */
 #ifndef LK__CUDA_UPDATE_H
 #define LK__CUDA_UPDATE_H
 
@@ -12,8 +13,9 @@
 
 /* ---- one tensor ----
  *
- * A rule has the number of its MOMENTS, attributes (the node's), the tensor that a call names, read and write of N elements, and coefficients,
- * which one thread of a block makes from the step while the others already read: the powers of Adam's betas are in double. */
+ * A rule has the number of its MOMENTS, attributes (the node's), the tensor that a call names, read and write of N
+ * elements, and coefficients, which one thread of a block makes from the step while the others already read: the
+ * powers of Adam's betas are in double. */
 
 template <typename R, int M> struct tensor {
     const R *gradient;
@@ -69,7 +71,8 @@ template <typename RULE> struct update_state {
     bool halted;
 };
 
-/* UPDATE_THREADS × UPDATE_UNROLL packs from `begin` on; all threads of the block call it. make(): sets *shared, by thread 0. */
+/* UPDATE_THREADS × UPDATE_UNROLL packs from `begin` on; all threads of the block call it. make(): sets *shared, by
+ * thread 0. */
 template <int N, typename RULE, typename R, int M, typename F>
 static __device__ __forceinline__ void update_part(const tensor<R, M> &t, int64_t begin, update_state<RULE> *shared,
                                                    const F &make)
@@ -140,7 +143,8 @@ static __device__ __forceinline__ bool step_fails(const step_end &e)
     return !isfinite(step_number(e, 0)) || found;
 }
 
-/* One block: the sums, the scale, whether updates are halted, and all of it for the host. Updates of other blocks judge by themselves. */
+/* One block: the sums, the scale, whether updates are halted, and all of it for the host. Updates of other blocks
+ * judge by themselves. */
 static __device__ void finish_step(const step_end &e)
 {
     int i = (int)threadIdx.x;

@@ -1,12 +1,14 @@
-/* graph/op/describe_optimizer.h - macros for the operations of optimizers, which write states, and for the descriptors of optimizers. */
+/* graph/op/describe_optimizer.h - macros for the operations of optimizers, which write states, and for the
+ * descriptors of optimizers. */
 #ifndef LK__GRAPH_OP_DESCRIBE_OPTIMIZER_H
 #define LK__GRAPH_OP_DESCRIBE_OPTIMIZER_H
 
 #include "graph/op/describe.h"
 #include "graph/optimizer.h"
 
-/* Outputs are the parameter, then the moments (MOMENT), then `stored`: the parameter as the model reads it, in a narrower type, where the
- * parameter itself is the wider copy that is updated. own: LK__HAS(…) of the operation's options. */
+/* Outputs are the parameter, then the moments (MOMENT), then `stored`: the parameter as the model reads it, in a
+ * narrower type, where the parameter itself is the wider copy that is updated. own: LK__HAS(…) of the operation's
+ * options. */
 #define OPTIMIZER_OPERATION(own, count, ...)                                                                          \
     {                                                                                                                 \
         .inputs = 2, .in = {OPERAND("gradient", REAL, REQUIRED, ROWS), OPERAND("scale", F64, REQUIRED, ROWS)},        \

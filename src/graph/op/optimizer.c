@@ -1,4 +1,5 @@
-/* optimizer.c - the operations of the update section that come before the optimizers: the norm and the common scale of the gradients. */
+/* optimizer.c - the operations of the update section that come before the optimizers: the norm and the common scale
+ * of the gradients. */
 #include "graph/op/describe.h"
 
 static int square_sum_shape(lk__graph_shapes *s)
