@@ -51,7 +51,6 @@ static int read_options(bench *b, const options *given)
 static lk_status create_generator(bench *b, const options *given)
 {
     lk_generator_config config = LK_GENERATOR_CONFIG_INIT;
-    const char         *type = options_text(given, "dtype");
     int64_t             count = b->batch * b->prompt_tokens;
     b->ids = malloc((size_t)count * sizeof *b->ids);
     b->prompts = malloc((size_t)b->batch * sizeof *b->prompts);
@@ -63,8 +62,7 @@ static lk_status create_generator(bench *b, const options *given)
     config.batch = b->batch;
     config.context = b->prompt_tokens + b->tokens;
     config.seed = (uint64_t)options_integer(given, "seed");
-    config.policy = strcmp(type, "bf16") == 0 ? LK_POLICY_BF16 : LK_POLICY_RECORDED;
-    config.dtype = strcmp(type, "f64") == 0 ? LK_F64 : LK_F32;
+    lk_policy_parse(options_text(given, "dtype"), &config.policy, &config.dtype);
     return lk_generator_create(b->setup.context, &config, &b->generator);
 }
 

@@ -5,6 +5,7 @@
 #include "command.h"
 #include "device.h"
 #include "json.h"
+#include "precision.h"
 #include "prompts.h"
 
 #include <lockstep/checkpoint.h>
@@ -37,8 +38,8 @@ static const option generate_options[] = {
     FLAG("json", "Print a line of JSON for each prompt: prompt, ids, text, end (eos, stop, tokens or context)"),
     FLAG("timing", "Also measure the memory's bandwidth, and compare the speed with it"),
     HEADING("Running"),
-    CHOICE("dtype", "TYPE", "f32", "f32|f64|bf16",
-           "Precision. bf16: weights, activations and cache in bf16, sums in f32"),
+    CHOICE("dtype", "TYPE", "f32", PRECISION_CHOICES,
+           "Precision. Narrower than f32: weights, activations and cache in that type, sums in f32"),
     INTEGER("threads", "N", "0", 0, 256,
             "Compute threads; 0: the cores that this process may use. Results do not depend on it"),
     DEVICE_OPTIONS,
@@ -152,7 +153,6 @@ static int read_model(generation *g, const options *given)
 static int create_generator(generation *g, const options *given)
 {
     lk_generator_config config = LK_GENERATOR_CONFIG_INIT;
-    const char         *type = options_text(given, "dtype");
     int64_t             longest = 1;
     int                 which = 0;
     for (int i = 0; i < g->prompts.count; i++)
@@ -167,8 +167,7 @@ static int create_generator(generation *g, const options *given)
     config.weights = options_text(given, "load");
     config.batch = g->prompts.count;
     config.context = wanted < g->model.context ? wanted : g->model.context;
-    config.policy = strcmp(type, "bf16") == 0 ? LK_POLICY_BF16 : LK_POLICY_RECORDED;
-    config.dtype = strcmp(type, "f64") == 0 ? LK_F64 : LK_F32;
+    lk_policy_parse(options_text(given, "dtype"), &config.policy, &config.dtype);
     lk_status status = lk_generator_create(g->context, &config, &g->generator);
     return status < 0 ? report_as("generate", "--load: ", g->context, status) : 0;
 }

@@ -240,11 +240,11 @@ int ranks_make(setup *s, const char *name, const options *given)
             (long long)config->batch, world, world);
         return EXIT_USER_ERROR;
     }
-    if (config->gradient_dtype == LK_BF16 && (reproducible || config->dtype == LK_F64)) {
-        print_error(name, "--gradient-dtype bf16 %s; omit one of the two",
+    if (config->gradient_dtype != LK_F32 && (reproducible || config->dtype == LK_F64)) {
+        print_error(name, "--gradient-dtype %s %s; omit one of the two", lk_dtype_name(config->gradient_dtype),
                     reproducible
                         ? "rounds between ranks, so its results depend on their number: not with --reproducible"
-                        : "is for a model in f32 or bf16, not with --dtype f64");
+                        : "is for a model in f32 or narrower, not with --dtype f64");
         return EXIT_USER_ERROR;
     }
     if (options_given(given, "leaves") && !reproducible) {

@@ -39,8 +39,8 @@ void ranks_restarted(options *given);
         FLAG("keep-cores", "With shared state, a rank that waits for others of its host leaves its cores idle instead of lending them to ranks that still compute. The results are the same bits"), \
         NUMBER("bucket-mib", "X", "25", 0.001, 65536, "MiB of gradients in a bucket, reduced while backward runs; the first bucket has 1"), \
         INTEGER("accumulate", "K", "1", 1, 65536, "Gradient accumulation: micro-batches per step and rank; less memory, one synchronisation, the same result. Not with --reproducible", .of = "reproducible"), \
-        CHOICE("gradient-dtype", "TYPE", "f32", "f32|bf16",                                                                      \
-               "Type in which gradients are all-reduced; bf16 sends half the bytes and rounds. Not with --reproducible or --dtype f64"), \
+        CHOICE("gradient-dtype", "TYPE", "f32", GRADIENT_CHOICES,                                                               \
+               "Type in which gradients are all-reduced; a narrower one sends fewer bytes and rounds. Not with --reproducible or --dtype f64"), \
         FLAG("sync-batchnorm", "Batch norm over the whole batch instead of each rank's share"),                               \
         FLAG("reproducible", "The same bits with any number of ranks: gradients of --leaves parts of the batch are added in a fixed order. Not with --accumulate"), \
         INTEGER("leaves", "N", "8", 1, 64, "With --reproducible: parts of each batch; the maximum number of ranks", .of = "reproducible")

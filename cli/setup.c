@@ -209,14 +209,6 @@ int setup_begin(setup *s, const char *name, const options *given, int threads)
     return status < 0 ? report(name, NULL, status) : 0;
 }
 
-/* bf16 is a policy for a model that is recorded in f32; f32 and f64 are types of the record. */
-static void set_precision(lk_trainer_config *config, const char *type)
-{
-    bool mixed = strcmp(type, "bf16") == 0;
-    config->policy = mixed ? LK_POLICY_BF16 : LK_POLICY_RECORDED;
-    lk_dtype_parse(mixed ? "f32" : type, &config->dtype);
-}
-
 static bool has_tokenizer(const char *directory)
 {
     char path[4096];
@@ -410,7 +402,7 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
     s->config.model_user = s;
     s->config.train = s->train;
     s->config.test = s->test;
-    set_precision(&s->config, options_text(given, "dtype"));
+    lk_policy_parse(options_text(given, "dtype"), &s->config.policy, &s->config.dtype);
     s->config.batch = options_integer(given, "batch");
     s->config.workers = choose_workers(s, given);
     s->config.seed = (uint64_t)options_integer(given, "seed");

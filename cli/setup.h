@@ -5,6 +5,7 @@
 #include "device.h"
 #include "loss.h"
 #include "open_options.h"
+#include "precision.h"
 #include "transformer.h"
 
 /* Rows of an option table. */
@@ -23,8 +24,8 @@
         CHOICE("loss", "NAME", "auto", "auto|cross_entropy|mse|l1|bce",                                                          \
                "Loss. auto: cross_entropy for labels of classes, mse for numbers to predict; whole numbers in a table are classes with " \
                "cross_entropy, numbers with mse and l1, and auto reports which it chose. bce: binary cross-entropy of each output"), \
-        CHOICE("dtype", "TYPE", "f32", "f32|f64|bf16",                                                                           \
-               "Precision. bf16 is mixed: weights and activations in bf16; master weights, optimizer, gradients and sums in f32. f64 is for numerical checks")
+        CHOICE("dtype", "TYPE", "f32", PRECISION_CHOICES,                                                                           \
+               "Precision. Narrower than f32, it is mixed: weights and activations in that type; master weights, optimizer, gradients and sums in f32. f64 is for numerical checks")
 
 #define DATA_OPTIONS                                                                                                             \
     HEADING("Data"),                                                                                                             \

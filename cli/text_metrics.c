@@ -11,7 +11,7 @@ enum { MEASUREMENTS = 3 };
 static double measure_peak(const setup *s, int world)
 {
     lk_device_speed speed;
-    lk_dtype        type = s->config.policy == LK_POLICY_BF16 ? LK_BF16 : s->config.dtype;
+    lk_dtype        type = lk_policy_dtype(s->config.policy, s->config.dtype);
     lk_status       status = lk_device_measure(s->context, type, &speed);
     if (status == LK_EUNSUPPORTED) return world * lk_context_peak(s->context, type);
     return status < 0 ? 0 : world * speed.flops;

@@ -49,14 +49,25 @@ LK_API int64_t lk_parallel_capacity(const lk_parallel *parallel, int64_t batch);
 /* The same where the ranks are those of a mesh, of which the axes that split the batch count. mesh NULL: those of parallel. */
 LK_API int64_t lk_mesh_capacity(const lk_mesh *mesh, const lk_parallel *parallel, int64_t batch);
 
-/* In which types values are stored. The graph is recorded once, in f32 or f64. */
+/* In which types values are stored. The graph is recorded once, in f32 or f64.
+ *
+ * Mixed precision, of a graph recorded in f32: weights and activations in a narrower type; master weights, optimizer state, gradients
+ * of parameters, statistics of norms, softmax, losses and all sums in f32 at least. What the caller reads keeps its type.
+ * X(constant, type, name) */
+#define LK_POLICY_LIST(X) X(LK_POLICY_BF16, LK_BF16, "bf16")
+
 typedef enum lk_policy {
     LK_POLICY_RECORDED, /* each in the type that it was recorded in */
-    /* Mixed precision, of a graph recorded in f32: weights and activations in bf16; master weights, optimizer state, gradients of
-     * parameters, statistics of norms, softmax, losses and all sums in f32 at least. What the caller reads keeps its type. */
-    LK_POLICY_BF16
+#define LK_POLICY_ENUM(constant, type, name) constant,
+    LK_POLICY_LIST(LK_POLICY_ENUM)
+#undef LK_POLICY_ENUM
+        LK_POLICY_COUNT
 } lk_policy;
 LK_API const char *lk_policy_name(lk_policy policy); /* "recorded", "bf16" */
+/* The type in which weights and activations are stored of a graph that is recorded in f32 or f64. */
+LK_API lk_dtype lk_policy_dtype(lk_policy policy, lk_dtype recorded);
+/* "f32", "f64": that type as recorded; "bf16": that policy, of a graph in f32. False: another name. */
+LK_API bool lk_policy_parse(const char *name, lk_policy *policy, lk_dtype *recorded);
 
 typedef struct lk_plan_config {
     size_t                     size LK_ZERO;    /* sizeof this struct; set by LK_PLAN_CONFIG_INIT */
@@ -68,7 +79,7 @@ typedef struct lk_plan_config {
     lk_parallel                parallel LK_ZERO;
     bool                       sync_batch_norm LK_ZERO; /* statistics of the global batch; an error without batch norm */
     lk_policy                  policy LK_ZERO;
-    lk_dtype                   gradient_dtype LK_ZERO; /* LK_BF16: gradients are rounded for the all_reduce, and half the bytes are sent; not with leaves */
+    lk_dtype                   gradient_dtype LK_ZERO; /* the type of a policy: gradients are rounded for the all_reduce, and half the bytes are sent; not with leaves */
     int                        unused LK_ZERO; /* was padding, which a caller leaves undefined */
     /* The ranks, and this one's place among them; copied. NULL: parallel's. So far only the axis data can have more than one rank. */
     const lk_mesh *mesh LK_ZERO;

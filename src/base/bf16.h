@@ -27,4 +27,8 @@ static inline lk__bf16 lk__to_bf16(float x)
         (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded)}; /* no branch: loops are vectorised */
 }
 
+/* Of its bits. */
+static inline float    lk__load_bf16(uint16_t bits) { return lk__from_bf16((lk__bf16){bits}); }
+static inline uint16_t lk__store_bf16(float x) { return lk__to_bf16(x).bits; }
+
 #endif

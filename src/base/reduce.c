@@ -3,7 +3,7 @@
  * vectorise all the same. */
 #include "base/reduce.h"
 
-#include "base/bf16.h"
+#include "base/dtype.h"
 #include "base/reduce_wide.h"
 #include "base/tree.h"
 
@@ -17,61 +17,12 @@
 
 enum { BLOCK = 512 }; /* elements of a partial result; a tree's live ones stay in the L1 cache */
 
-typedef float    f32 __attribute__((aligned(1), may_alias));
-typedef double   f64 __attribute__((aligned(1), may_alias));
-typedef uint16_t b16
-    __attribute__((aligned(1), may_alias)); /* the bits of bf16. Only in memory: gcc 14 fails on such parameters */
-typedef int8_t  i8 __attribute__((may_alias));
-typedef uint8_t u8 __attribute__((may_alias));
-typedef int32_t i32 __attribute__((aligned(1), may_alias));
-typedef int64_t i64 __attribute__((aligned(1), may_alias));
+/* The types in memory, at any alignment. Only in memory: gcc 14 fails on such parameters. */
+#define DEFINE_MEMORY(id, name, bytes, kind, sums, memory, ...) \
+    typedef memory name##_memory __attribute__((aligned(1), may_alias));
+LK__DTYPE_LIST(DEFINE_MEMORY)
+#undef DEFINE_MEMORY
 
-static inline float    bf16_load(uint16_t x) { return lk__from_bf16((lk__bf16){x}); }
-static inline uint16_t bf16_store(float x) { return lk__to_bf16(x).bits; }
-
-#if defined(__aarch64__)
-typedef __fp16       h16 __attribute__((aligned(1), may_alias));
-static inline float  f16_load(__fp16 x) { return (float)x; }
-static inline __fp16 f16_store(float x) { return (__fp16)x; }
-#else
-typedef uint16_t h16 __attribute__((aligned(1), may_alias));
-
-static inline uint32_t bits_of(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-static inline float float_of(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-static inline float f16_load(uint16_t x)
-{
-    uint32_t sign = (uint32_t)(x & 0x8000) << 16, rest = x & 0x7fff;
-    float    normal = float_of((rest << 13) + 0x38000000u), small = (float)rest * 0x1p-24f;
-    uint32_t special = 0x7f800000u | (rest & 0x3ff) << 13 | ((rest & 0x3ff) ? 0x400000u : 0);
-    uint32_t bits = rest >= 0x7c00 ? special : rest < 0x400 ? bits_of(small) : bits_of(normal);
-    return float_of(bits | sign);
-}
-
-/* To the nearest, ties to even. Subnormal results are rounded by adding 0.5, whose last place is 2^-24. */
-static inline uint16_t f16_store(float x)
-{
-    uint32_t bits = bits_of(x), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffffu;
-    uint32_t normal = (rest + 0xfffu + (rest >> 13 & 1) - 0x38000000u) >> 13;
-    uint32_t small = bits_of(float_of(rest) + 0.5f) - 0x3f000000u;
-    uint32_t large = rest > 0x7f800000u ? 0x7e00 | (rest >> 13 & 0x1ff) : 0x7c00;
-    uint32_t out = rest >= 0x47800000u ? large : rest < 0x38800000u ? small : normal;
-    return (uint16_t)(out | sign);
-}
-#endif
-
-#define AS_IS(x) (x)
 #define ADD(a, b) ((a) + (b))
 #define TIMES(a, b) ((a) * (b))
 /* NaN if one of the two is; the left one if both are. */
@@ -137,19 +88,22 @@ static inline uint16_t f16_store(float x)
 #define DEFINE_WHOLE(type, T, U)                                                                   \
     DEFINE(type##_sum, T, U, (U), (T), ADD, ALONE)                                                 \
     DEFINE(type##_divided, T, int64_t, (int64_t), (T), ADD_WRAPPING, DIVIDED)                      \
-    DEFINE(type##_min, T, T, AS_IS, AS_IS, SMALLER, ALONE)                                         \
-    DEFINE(type##_max, T, T, AS_IS, AS_IS, LARGER, ALONE)                                          \
+    DEFINE(type##_min, T, T, LK__AS_IS, LK__AS_IS, SMALLER, ALONE)                                         \
+    DEFINE(type##_max, T, T, LK__AS_IS, LK__AS_IS, LARGER, ALONE)                                          \
     DEFINE(type##_prod, T, U, (U), (T), TIMES, ALONE)
 #define ADD_WRAPPING(a, b) ((uint64_t)(a) + (uint64_t)(b))
 
-DEFINE_REAL(f32, f32, float, AS_IS, AS_IS)
-DEFINE_REAL(f64, f64, double, AS_IS, AS_IS)
-DEFINE_REAL(bf16, b16, float, bf16_load, bf16_store)
-DEFINE_REAL(f16, h16, float, f16_load, f16_store)
-DEFINE_WHOLE(i8, i8, uint8_t)
-DEFINE_WHOLE(u8, u8, uint8_t)
-DEFINE_WHOLE(i32, i32, uint32_t)
-DEFINE_WHOLE(i64, i64, uint64_t)
+#define DEFINE_COMPUTED DEFINE_REAL
+#define DEFINE_STORED DEFINE_REAL
+#define DEFINE_EXCHANGED DEFINE_REAL
+#define DEFINE_INTEGER(name, T, A, LOAD, STORE) DEFINE_WHOLE(name, T, UNSIGNED_##name)
+#define UNSIGNED_i8 uint8_t
+#define UNSIGNED_u8 uint8_t
+#define UNSIGNED_i32 uint32_t
+#define UNSIGNED_i64 uint64_t
+#define DEFINE_TYPE(id, name, bytes, kind, sums, memory, number, load, store, ...) \
+    DEFINE_##kind(name, name##_memory, number, load, store)
+LK__DTYPE_LIST(DEFINE_TYPE)
 
 typedef void (*reduction)(void *out, const void *const *in, int n, size_t count, double scale);
 
@@ -157,12 +111,15 @@ typedef void (*reduction)(void *out, const void *const *in, int n, size_t count,
  * faster. */
 #define FIRST_FIVE(type) \
     reduce_##type##_sum, reduce_##type##_divided, reduce_##type##_min, reduce_##type##_max, reduce_##type##_prod
-#define REAL(type) {FIRST_FIVE(type), reduce_##type##_scaled}
-#define WHOLE(type) {FIRST_FIVE(type), NULL}
+#define ROW_COMPUTED(type) {FIRST_FIVE(type), reduce_##type##_scaled}
+#define ROW_STORED ROW_COMPUTED
+#define ROW_EXCHANGED ROW_COMPUTED
+#define ROW_INTEGER(type) {FIRST_FIVE(type), NULL}
 
 static const reduction table[LK_DTYPE_COUNT][6] = {
-    [LK_F32] = REAL(f32), [LK_F64] = REAL(f64), [LK_BF16] = REAL(bf16), [LK_F16] = REAL(f16),
-    [LK_I8] = WHOLE(i8),  [LK_U8] = WHOLE(u8),  [LK_I32] = WHOLE(i32),  [LK_I64] = WHOLE(i64),
+#define ROW(id, name, bytes, kind, ...) [LK_##id] = ROW_##kind(name),
+    LK__DTYPE_LIST(ROW)
+#undef ROW
 };
 
 void lk__reduce(void *out, const void *const *in, int n, size_t count, lk_dtype type, lk_reduce_op op)
@@ -184,9 +141,8 @@ void lk__reduce(void *out, const void *const *in, int n, size_t count, lk_dtype 
 
 lk_dtype lk__reduce_partial(lk_dtype type, lk_reduce_op op)
 {
-    bool half = type == LK_BF16 || type == LK_F16, whole = type != LK_F32 && type != LK_F64 && !half;
-    if (half && op != LK_MIN && op != LK_MAX) return LK_F32;
-    return whole && op == LK_AVG ? LK_I64 : type;
+    if (!lk__dtype_is_real(type)) return op == LK_AVG ? LK_I64 : type;
+    return op == LK_MIN || op == LK_MAX ? type : lk__wide_type(type);
 }
 
 lk_reduce_op lk__reduce_step(lk_reduce_op op) { return op == LK_AVG ? LK_SUM : op; }
@@ -205,17 +161,19 @@ void lk__reduce_widen(void *out, const void *in, size_t count, lk_dtype type, lk
         return;
     }
     switch (type) {
-    case LK_BF16: WIDEN(b16, f32, bf16_load); break;
-    case LK_F16: WIDEN(h16, f32, f16_load); break;
-    case LK_I8: WIDEN(i8, i64, AS_IS); break;
-    case LK_U8: WIDEN(u8, i64, AS_IS); break;
-    case LK_I32: WIDEN(i32, i64, AS_IS); break;
-    default: break;
+#define WIDEN_COMPUTED(T, A, LOAD) break /* it is its own partial type */
+#define WIDEN_STORED WIDEN
+#define WIDEN_EXCHANGED WIDEN
+#define WIDEN_INTEGER(T, A, LOAD) WIDEN(T, i64_memory, LOAD)
+#define WIDEN_CASE(id, name, bytes, kind, sums, memory, number, load, ...) \
+    case LK_##id: WIDEN_##kind(name##_memory, f32_memory, load); break;
+        LK__DTYPE_LIST(WIDEN_CASE)
+    case LK_DTYPE_COUNT: break;
     }
 }
 
 /* FINISH with 1/n where n is a power of two, and n elsewhere, as lk__reduce does. */
-#define NARROW(T, A, C, STORE)                                                           \
+#define FINISH_REAL(T, A, C, STORE)                                                       \
     do {                                                                                 \
         const A *a = in;                                                                 \
         T       *to = out;                                                               \
@@ -225,9 +183,9 @@ void lk__reduce_widen(void *out, const void *in, size_t count, lk_dtype type, lk
         else { FOR_EACH to[i] = STORE(a[i] / by); }                                      \
     } while (0)
 
-#define NARROW_WHOLE(T)                                        \
+#define FINISH_INTEGER(T, A, C, STORE)                                     \
     do {                                                       \
-        const i64 *a = in;                                     \
+        const i64_memory *a = in;                                   \
         T         *to = out;                                   \
         FOR_EACH to[i] = (T)(a[i] / (int64_t)n);               \
     } while (0)
@@ -240,13 +198,14 @@ void lk__reduce_finish(void *out, const void *in, int n, size_t count, lk_dtype 
         return;
     }
     switch (type) {
-    case LK_F32: NARROW(f32, f32, float, AS_IS); break;
-    case LK_F64: NARROW(f64, f64, double, AS_IS); break;
-    case LK_BF16: NARROW(b16, f32, float, bf16_store); break;
-    case LK_F16: NARROW(h16, f32, float, f16_store); break;
-    case LK_I8: NARROW_WHOLE(i8); break;
-    case LK_U8: NARROW_WHOLE(u8); break;
-    case LK_I32: NARROW_WHOLE(i32); break;
-    default: NARROW_WHOLE(i64); break;
+#define FINISH_COMPUTED FINISH_REAL
+#define FINISH_STORED FINISH_REAL
+#define FINISH_EXCHANGED FINISH_REAL
+#define FINISH_CASE(id, name, bytes, kind, sums, memory, number, load, store, ...) \
+    case LK_##id: FINISH_##kind(name##_memory, PARTIAL_##sums, number, store); break;
+#define PARTIAL_F32 f32_memory
+#define PARTIAL_F64 f64_memory
+        LK__DTYPE_LIST(FINISH_CASE)
+    case LK_DTYPE_COUNT: break;
     }
 }

@@ -1,26 +1,18 @@
 /* safetensors_format.c - what the reader and the writer of safetensors share: types, sizes, order. */
 #include "data/safetensors_inside.h"
 
-#include <string.h>
+#include "base/dtype.h"
 
-/* Tensors are sorted in the order of this list. */
-const lk__safetensors_dtype lk__safetensors_dtypes[LK__SAFETENSORS_DTYPES] = {
-    {"I64", LK_I64, false}, {"F64", LK_F64, false},   {"F32", LK_F32, false},
-    {"I32", LK_I32, false}, {"BF16", LK_BF16, false}, {"F16", LK_F16, false},
-    {"I8", LK_I8, false},   {"U8", LK_U8, false},     {"BOOL", LK_U8, true},
-};
+#include <string.h>
 
 int lk__safetensors_type_rank(const lk__safetensors_tensor *t)
 {
-    for (int i = 0; i < LK__SAFETENSORS_DTYPES; i++)
-        if (lk__safetensors_dtypes[i].dtype == t->dtype && lk__safetensors_dtypes[i].boolean == t->boolean) return i;
-    return LK__SAFETENSORS_DTYPES;
+    return t->boolean ? LK_DTYPE_COUNT : lk__dtype_of(t->dtype)->order;
 }
 
 const char *lk__safetensors_type(const lk__safetensors_tensor *t)
 {
-    int rank = lk__safetensors_type_rank(t);
-    return rank < LK__SAFETENSORS_DTYPES ? lk__safetensors_dtypes[rank].name : "?";
+    return t->boolean ? LK__SAFETENSORS_BOOL : lk__dtype_of(t->dtype)->safetensors;
 }
 
 bool lk__safetensors_size(const lk__safetensors_tensor *t, uint64_t *bytes)

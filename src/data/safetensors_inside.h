@@ -4,16 +4,11 @@
 
 #include "data/safetensors.h"
 
-enum { LK__SAFETENSORS_HEADER_LIMIT = 100000000, LK__SAFETENSORS_DTYPES = 9 }; /* the reference library's limit */
+enum { LK__SAFETENSORS_HEADER_LIMIT = 100000000 }; /* the reference library's */
 
-typedef struct lk__safetensors_dtype {
-    const char *name;
-    lk_dtype    dtype;
-    bool        boolean;
-} lk__safetensors_dtype;
-extern const lk__safetensors_dtype lk__safetensors_dtypes[LK__SAFETENSORS_DTYPES];
+#define LK__SAFETENSORS_BOOL "BOOL" /* bytes, with a name of their own; the other names are those of base/dtype_list.h */
 
-/* Its position in the list above, in whose order tensors are sorted; LK__SAFETENSORS_DTYPES if it is not there. */
+/* Tensors are sorted by it. */
 int lk__safetensors_type_rank(const lk__safetensors_tensor *tensor);
 /* False: negative dims, or too large for a file. */
 bool lk__safetensors_size(const lk__safetensors_tensor *tensor, uint64_t *bytes);

@@ -1,6 +1,7 @@
 /* safetensors_read.c - the safetensors reader. The whole header is checked before any of it is used; data is read by position,
  * not mapped, so that a file that shrinks meanwhile is an error, not a signal. */
 #define _GNU_SOURCE
+#include "base/dtype.h"
 #include "base/json.h"
 #include "data/safetensors.h"
 #include "data/safetensors_inside.h"
@@ -8,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -80,19 +82,21 @@ static lk_status read_metadata(header *h, const lk__json *object)
 
 static lk_status read_dtype(header *h, const lk__json *value, lk__safetensors_tensor *t)
 {
-    for (int i = 0; i < LK__SAFETENSORS_DTYPES; i++) {
-        if (!lk__json_equals(value, lk__safetensors_dtypes[i].name)) continue;
-        t->dtype = lk__safetensors_dtypes[i].dtype;
-        t->boolean = lk__safetensors_dtypes[i].boolean;
-        return LK_OK;
+    char name[LK__SHOWN], type[LK__SHOWN], text[LK__SHOWN], known[128] = "";
+    t->boolean = lk__json_equals(value, LK__SAFETENSORS_BOOL);
+    t->dtype = LK_U8;
+    if (t->boolean) return LK_OK;
+    for (int i = 0, used = 0; i < LK_DTYPE_COUNT; i++) {
+        const char *one = lk__dtype_of((lk_dtype)i)->safetensors;
+        t->dtype = (lk_dtype)i;
+        if (lk__json_equals(value, one)) return LK_OK;
+        used += snprintf(known + used, sizeof known - (size_t)used, "%s%s", used ? ", " : "", one);
     }
-    char name[LK__SHOWN], type[LK__SHOWN], text[LK__SHOWN];
     if (lk__json_string(value, text, sizeof text) == SIZE_MAX)
         return FORMAT_ERROR(h, value->text, "the dtype of tensor '%s' is not a string", lk__shown(t->name, name));
-    return FORMAT_ERROR(
-        h, value->text,
-        "tensor '%s' has type '%s', which is not supported (F32, F64, BF16, F16, I8, U8, I32, I64 and BOOL are)",
-        lk__shown(t->name, name), lk__shown(text, type));
+    return FORMAT_ERROR(h, value->text,
+                        "tensor '%s' has type '%s', which is not supported (%s and " LK__SAFETENSORS_BOOL " are)",
+                        lk__shown(t->name, name), lk__shown(text, type), known);
 }
 
 static lk_status read_shape(header *h, const lk__json *value, lk__safetensors_tensor *t)

@@ -2,38 +2,43 @@
  * done before a call returns. */
 #include "device/custom.h"
 
-#include "base/bf16.h"
+#include "base/dtype.h"
 #include "base/hash.h"
 #include "base/reduce.h"
 
-#include <math.h>
 #include <string.h>
 
 #if defined(__x86_64__)
-#define ISA_LIST(X) X(avx512) X(avx2) X(generic)
+#define ISA_LIST(X, element) X(avx512, element) X(avx2, element) X(generic, element)
 #elif defined(__aarch64__)
-#define ISA_LIST(X) X(neon)
+#define ISA_LIST(X, element) X(neon, element)
 #else
-#define ISA_LIST(X) X(generic)
+#define ISA_LIST(X, element) X(generic, element)
 #endif
 
-#define DECLARE(isa)                                                 \
-    extern const lk__kernel_entry lk__table_f32_##isa[LK__OP_COUNT]; \
-    extern const lk__kernel_entry lk__table_f64_##isa[LK__OP_COUNT]; \
-    extern const lk__kernel_entry lk__table_bf16_##isa[LK__OP_COUNT];
-ISA_LIST(DECLARE)
-#undef DECLARE
+/* A table for each instruction set and each type that kernels store. */
+#define EACH_TABLE_COMPUTED(X, element) ISA_LIST(X, element)
+#define EACH_TABLE_STORED(X, element) ISA_LIST(X, element)
+#define EACH_TABLE_EXCHANGED(X, element)
+#define EACH_TABLE_INTEGER(X, element)
+
+#define DECLARE_TABLE(isa, element) extern const lk__kernel_entry lk__table_##element##_##isa[LK__OP_COUNT];
+#define DECLARE_TABLES(id, name, bytes, kind, ...) EACH_TABLE_##kind(DECLARE_TABLE, name)
+LK__DTYPE_LIST(DECLARE_TABLES)
+
+static const struct {
+    const char             *element, *isa;
+    const lk__kernel_entry *table;
+} tables[] = {
+#define TABLE_ROW(isa, element) {#element, #isa, lk__table_##element##_##isa},
+#define TABLE_ROWS(id, name, bytes, kind, ...) EACH_TABLE_##kind(TABLE_ROW, name)
+    LK__DTYPE_LIST(TABLE_ROWS)};
 
 const lk__kernel_entry *lk__cpu_kernels(lk_dtype element, const char *isa)
 {
-#define FIND(name)                                            \
-    if (strcmp(isa, #name) == 0) {                            \
-        if (element == LK_F32) return lk__table_f32_##name;   \
-        if (element == LK_F64) return lk__table_f64_##name;   \
-        if (element == LK_BF16) return lk__table_bf16_##name; \
-    }
-    ISA_LIST(FIND)
-#undef FIND
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        if (strcmp(tables[i].element, lk_dtype_name(element)) == 0 && strcmp(tables[i].isa, isa) == 0)
+            return tables[i].table;
     return NULL;
 }
 
@@ -156,21 +161,23 @@ static lk_status cpu_hash(lk__device *d, const void *memory, size_t bytes, uint6
     return LK_OK;
 }
 
+#define DEFINE_FINITE(id, name, bytes, kind, sums, memory, number, load, ...)                                   \
+    static bool is_finite_##name(const memory *x, int64_t n)                                                    \
+    {                                                                                                           \
+        bool finite = true; /* infinity less infinity is NaN */                                                 \
+        for (int64_t i = 0; i < n; i++) finite &= load(x[i]) - load(x[i]) == 0;                                 \
+        return finite;                                                                                          \
+    }
+LK__DTYPE_LIST(DEFINE_FINITE)
+
 static lk_status cpu_finite(lk__device *d, const void *memory, int64_t elements, lk_dtype type, bool *finite)
 {
-    *finite = true;
+    (void)d;
     switch (type) {
-    case LK_F32:
-        for (int64_t i = 0; i < elements; i++) *finite &= isfinite(((const float *)memory)[i]) != 0;
-        break;
-    case LK_F64:
-        for (int64_t i = 0; i < elements; i++) *finite &= isfinite(((const double *)memory)[i]) != 0;
-        break;
-    case LK_BF16:
-        for (int64_t i = 0; i < elements; i++) *finite &= isfinite(lk__from_bf16(((const lk__bf16 *)memory)[i])) != 0;
-        break;
-    case LK_F16: return lk__fail(d->context, LK_EUNSUPPORTED, "f16 cannot be checked for finite values");
-    default: break; /* integers */
+#define FINITE_CASE(id, name, ...) \
+    case LK_##id: *finite = is_finite_##name(memory, elements); break;
+        LK__DTYPE_LIST(FINITE_CASE)
+    case LK_DTYPE_COUNT: *finite = true; break;
     }
     return LK_OK;
 }

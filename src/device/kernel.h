@@ -106,8 +106,8 @@ typedef struct lk__kernel_entry {
     lk__kernel_workspace workspace;           /* NULL: none */
 } lk__kernel_entry;
 
-/* The CPU's table for one element type (f32, f64, bf16) and instruction set ("neon", …): LK__OP_COUNT entries; NULL if not built.
- * Operations that compute in f32 at least have no bf16 kernel: run is NULL there. */
+/* The CPU's table for one element type (lk__is_element) and instruction set ("neon", …): LK__OP_COUNT entries; NULL if not built. WIDE
+ * operations (base/op.h) have no kernel for narrow types: run is NULL there. */
 const lk__kernel_entry *lk__cpu_kernels(lk_dtype element, const char *isa);
 
 /* How the CPU's square_sum divides an array: each part is summed by itself, and the parts in their order. Part i is elements

@@ -4,6 +4,7 @@
 #include "device/peak.h"
 
 #include "base/base.h"
+#include "base/dtype.h"
 
 #include <string.h>
 
@@ -131,10 +132,10 @@ double lk__peak_measure(lk_context *c, const char *isa)
     return best;
 }
 
-/* Kernels compute bf16 in f32, and a vector has half as many f64. */
+/* Kernels compute in the type of sums, and a vector has half as many f64 as f32. */
 double lk_context_peak(lk_context *c, lk_dtype type)
 {
     bool host = strcmp(lk_context_device(c), "cuda") != 0;
-    if (!host || (type != LK_F32 && type != LK_F64 && type != LK_BF16)) return 0;
-    return lk__peak_measure(c, lk_context_isa(c)) / (type == LK_F64 ? 2 : 1);
+    if (!host || !lk__is_element(type)) return 0;
+    return lk__peak_measure(c, lk_context_isa(c)) / (lk__wide_type(type) == LK_F64 ? 2 : 1);
 }

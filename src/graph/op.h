@@ -4,6 +4,7 @@
 #ifndef LK__GRAPH_OP_H
 #define LK__GRAPH_OP_H
 
+#include "base/dtype.h"
 #include "base/fusion.h"
 #include "graph/graph.h"
 
@@ -13,13 +14,13 @@
 typedef enum lk__graph_types {
     LK__TYPE_REAL =
         1,         /* the element type, one for all such operands: f32, f64, or a narrower one unless lk__op_is_wide */
-    LK__TYPE_WIDE, /* the type of sums: f32 where the element type is bf16 or f32, f64 where it is f64 */
+    LK__TYPE_WIDE, /* that of sums over the element type (base/dtype_list.h) */
     LK__TYPE_F64,
     LK__TYPE_I32,
     LK__TYPE_I64,
     LK__TYPE_U8,
     LK__TYPE_ANY,      /* an output: that of input 0 */
-    LK__TYPE_ANY_WIDE, /* an input of any type; bf16 is cast to f32 */
+    LK__TYPE_ANY_WIDE, /* an input of any type; a narrow one is cast to that of its sums */
     LK__TYPE_GIVEN,    /* an output: the caller or the shape rule gives it */
     LK__TYPE_PRODUCT,  /* the output of matmul: REAL, and WIDE with the attribute sum_batch, which makes it a sum */
 } lk__graph_types;
@@ -162,11 +163,8 @@ const lk__graph_op *lk__op_find(lk__op op);
 const lk__graph_operand *lk__op_input(const lk__graph_op *op, int i);
 /* type.c: the element type of a node. */
 lk_dtype lk__node_element(const lk_graph *graph, const lk__graph_node *node);
-/* The type of sums over elements of this type. */
-lk_dtype lk__wide_type(lk_dtype element);
 /* The type that input i of a node of this operation must have, for an element type and the type that it has; LK_DTYPE_COUNT: any. */
 lk_dtype lk__input_type(lk__op op, int i, lk_dtype element, lk_dtype type);
-bool     lk__is_element(lk_dtype type); /* f32, f64 or bf16: only these have gradients */
 /* Casts the inputs where they have another type. false: impossible, recorded in the graph. */
 bool lk__cast_inputs(lk_graph *graph, lk_site site, lk__op op, int *in, int inputs, lk_dtype element);
 /* The type of output i of the node; `given`: that of its shape. */

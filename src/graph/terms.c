@@ -57,7 +57,7 @@ static bool find_number(const lk_graph *g, int value, double *number)
     const lk__graph_value *v = &g->values[value];
     if (v->kind != LK__VALUE_CONSTANT || lk__shape_elements(&v->shape) != 1) return false;
     const void *data = g->constants[v->state].data;
-    if (!data || !lk__is_element(v->shape.dtype) || v->shape.dtype == LK_BF16) return false;
+    if (!data || !lk__is_element(v->shape.dtype) || lk__is_narrow(v->shape.dtype)) return false;
     *number = v->shape.dtype == LK_F64 ? *(const double *)data : (double)*(const float *)data;
     return true;
 }

@@ -57,8 +57,7 @@ static int emit_total(lk_site site, lk_tensor x, lk_tensor weight, const char *w
     if (g->status < 0) return -1;
     int      in[] = {x.id, weight.graph ? weight.id : -1};
     lk_dtype type = lk_tensor_dtype(x);
-    bool     real = type == LK_F32 || type == LK_F64 || type == LK_BF16;
-    if (!real) in[0] = lk__emit_cast(g, site, in[0], type = LK_F64);
+    if (!lk__is_element(type)) in[0] = lk__emit_cast(g, site, in[0], type = LK_F64);
     if (in[1] >= 0) in[1] = lk__emit_cast(g, site, in[1], type);
     return g->status < 0 ? -1 : lk__emit(g, site, LK__OP_total, NULL, in, in[1] < 0 ? 1 : 2, LK__ALL_OUTPUTS);
 }

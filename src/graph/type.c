@@ -2,10 +2,6 @@
  * where a value has another one. */
 #include "graph/op.h"
 
-lk_dtype lk__wide_type(lk_dtype element) { return element == LK_F64 ? LK_F64 : LK_F32; }
-
-bool lk__is_element(lk_dtype type) { return type == LK_F32 || type == LK_F64 || type == LK_BF16; }
-
 /* The one type of such operands; LK_DTYPE_COUNT: several. */
 static lk_dtype fixed_type(lk__graph_types types)
 {
@@ -28,6 +24,12 @@ lk_dtype lk__node_element(const lk_graph *g, const lk__graph_node *n)
     return g->real; /* a cast, or numbers in double: every table has it */
 }
 
+/* Operands of one node: f32 and a narrower type, of which the node has the narrower, but not two different narrow ones. */
+static bool can_meet(lk_dtype a, lk_dtype b)
+{
+    return lk__wide_type(a) == lk__wide_type(b) && (a == b || !lk__is_narrow(a) || !lk__is_narrow(b));
+}
+
 bool lk__choose_element(lk_graph *g, lk_site site, lk__op op, const int *in, int inputs, lk_dtype given,
                         lk_dtype *element)
 {
@@ -43,12 +45,12 @@ bool lk__choose_element(lk_graph *g, lk_site site, lk__op op, const int *in, int
                            lk_dtype_name(type));
             return false;
         }
-        if (found && lk__wide_type(type) != lk__wide_type(*element)) {
+        if (found && !can_meet(type, *element)) {
             lk__graph_fail(g, site, "%s: %s is %s, but the operands before it are %s; use lk_cast", lk__op_name(op),
                            o->name, lk_dtype_name(type), lk_dtype_name(*element));
             return false;
         }
-        if (!found || (narrow && type == LK_BF16)) *element = type;
+        if (!found || (narrow && lk__is_narrow(type))) *element = type;
         found = true;
     }
     if (!narrow) *element = lk__wide_type(*element);
@@ -69,7 +71,7 @@ lk_dtype lk__input_type(lk__op op, int i, lk_dtype element, lk_dtype type)
     lk__graph_types types = lk__op_input(lk__op_find(op), i)->types;
     if (types == LK__TYPE_REAL) return element;
     if (types == LK__TYPE_WIDE) return lk__wide_type(element);
-    if (types == LK__TYPE_ANY_WIDE) return type == LK_BF16 ? LK_F32 : type;
+    if (types == LK__TYPE_ANY_WIDE) return lk__is_narrow(type) ? lk__wide_type(type) : type;
     return fixed_type(types);
 }
 

@@ -9,23 +9,30 @@ static bool is_value(const lk_graph *g, lk_tensor x)
     return x.graph == g && x.id >= 0 && (size_t)x.id < g->values_count;
 }
 
+/* f32 is the graph's own type; rounded to a narrower one, fewer bytes are sent. */
+static bool reduces_gradients(lk_dtype type) { return type == LK_F32 || lk__is_narrow(type); }
+
 static lk_status check_precision(lk_graph *g, const lk_plan_config *config)
 {
     lk_context *c = g->context;
-    if (config->policy != LK_POLICY_RECORDED && config->policy != LK_POLICY_BF16)
+    lk_dtype    reduced = config->gradient_dtype;
+    if ((unsigned)config->policy >= LK_POLICY_COUNT)
         return lk__fail(c, LK_EINVAL, "unknown precision policy %d", (int)config->policy);
-    if (config->policy == LK_POLICY_BF16 && g->real != LK_F32)
-        return lk__fail(c, LK_EINVAL, "the policy bf16 needs a graph that was recorded in f32, not in %s",
-                        lk_dtype_name(g->real));
-    if (config->gradient_dtype != LK_F32 && config->gradient_dtype != LK_BF16)
-        return lk__fail(c, LK_EINVAL, "gradients are reduced in f32 or bf16, not in %s",
-                        lk_dtype_name(config->gradient_dtype));
-    if (config->gradient_dtype == LK_BF16 && g->real != LK_F32)
-        return lk__fail(c, LK_EINVAL, "gradients of a graph in %s are not reduced in bf16", lk_dtype_name(g->real));
-    if (config->gradient_dtype == LK_BF16 && config->parallel.leaves)
+    if (config->policy != LK_POLICY_RECORDED && g->real != LK_F32)
+        return lk__fail(c, LK_EINVAL, "the policy %s needs a graph that was recorded in f32, not in %s",
+                        lk_policy_name(config->policy), lk_dtype_name(g->real));
+    if (!reduces_gradients(reduced))
+        return lk__fail(c, LK_EINVAL, "gradients are reduced in %s, not in %s",
+                        lk__dtype_names_of(reduces_gradients).text, lk_dtype_name(reduced));
+    if (reduced == LK_F32) return LK_OK;
+    if (g->real != LK_F32)
+        return lk__fail(c, LK_EINVAL, "gradients of a graph in %s are not reduced in %s", lk_dtype_name(g->real),
+                        lk_dtype_name(reduced));
+    if (config->parallel.leaves)
         return lk__fail(c, LK_EINVAL,
-                        "gradients in bf16 are rounded between ranks, so their sum would depend on the number of "
-                        "ranks: leaves need f32");
+                        "gradients in %s are rounded between ranks, so their sum would depend on the number of "
+                        "ranks: leaves need f32",
+                        lk_dtype_name(reduced));
     return LK_OK;
 }
 

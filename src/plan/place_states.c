@@ -62,7 +62,7 @@ static void place_states(lk_plan *p)
         sp->place.region = s->buffer ? LK__IN_BUFFERS : LK__IN_PARAMETERS;
         sp->place.offset = reserve_slice(p, i, LK__ARRAY_STORED);
         /* Frozen parameters have one too: a checkpoint loses no bits, whatever the policy of the run that resumes it. */
-        sp->master = p->trains && !s->buffer && type == LK_BF16;
+        sp->master = p->trains && !s->buffer && lk__is_narrow(type);
         if (sp->master) sp->master_offset = reserve_slice(p, i, LK__ARRAY_MASTER);
     }
 }

@@ -85,6 +85,12 @@ static lk_status fill_unused(lk__plan_list *list, bool warn)
     return LK_OK;
 }
 
+static lk_status pass_precision(const lk_plan *p, lk__plan_list *list)
+{
+    if (p->policy == LK_POLICY_RECORDED) return LK_OK;
+    return lk__pass_precision(list, p->graph, lk_policy_dtype(p->policy, p->graph->real));
+}
+
 static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
 {
     lk__plan_list *list = &p->train;
@@ -93,7 +99,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     if (status < 0) return status;
     if (states && !(list->gradients = lk__alloc(p->context, LK_MEMORY_OTHER, states * sizeof(int)))) return LK_ENOMEM;
     freeze_groups(list->graph, config->optimizer);
-    if (p->policy == LK_POLICY_BF16 && (status = lk__pass_precision(list, p->graph)) < 0) return status;
+    if ((status = pass_precision(p, list)) < 0) return status;
     unsigned without = config->sync_batch_norm ? 1u << LK__FUSION_SUM : 0; /* its normalisation adds no residual */
     if (!config->no_fusion && (status = lk__pass_fuse(list, false, without)) < 0) return status;
     if (config->sync_batch_norm && (status = lk__pass_sync_norm(list, lk__plan_order(p))) < 0) return status;
@@ -122,7 +128,7 @@ static lk_status plan_evaluation(lk_plan *p, const lk_plan_config *config)
     lk_status      status = start_list(p, list, config, true);
     if (status < 0) return status;
     lk__pass_evaluation(list);
-    if (p->policy == LK_POLICY_BF16 && (status = lk__pass_precision(list, p->graph)) < 0) return status;
+    if ((status = pass_precision(p, list)) < 0) return status;
     for (int late = 0; late < 2 && !config->no_fusion; late++)
         if ((status = lk__pass_fuse(list, late, 0)) < 0) return status;
     size_t nodes = list->graph->nodes_count;
@@ -182,7 +188,7 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, b
     p->mesh = mesh;
     p->parallel = config->parallel;
     p->policy = config->policy;
-    p->gradient_dtype = config->gradient_dtype == LK_BF16 ? LK_BF16 : graph->real;
+    p->gradient_dtype = config->gradient_dtype == LK_F32 ? graph->real : config->gradient_dtype;
     p->shared = p->parallel.state == LK_STATE_SHARED && lk__plan_batch_parts(p) > 1;
     if (p->parallel.hosts == 0 || !p->shared) p->parallel.hosts = 1;
     if (p->parallel.micro_batches == 0) p->parallel.micro_batches = 1;
@@ -192,7 +198,7 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, b
     p->couples = -1;
     if ((status = lk__graph_copy(graph, &p->graph)) < 0) goto fail;
     if ((status = lk__graph_copy_rest(graph, p->graph)) < 0) goto fail;
-    if (p->policy == LK_POLICY_BF16) lk__precision_states(p->graph);
+    if (p->policy != LK_POLICY_RECORDED) lk__precision_states(p->graph, lk_policy_dtype(p->policy, graph->real));
     if (graph->states_count && !(p->states = lk__alloc(c, LK_MEMORY_OTHER, graph->states_count * sizeof *p->states)))
         goto no_memory;
     if (graph->constants_count &&

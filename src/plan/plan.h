@@ -280,9 +280,9 @@ void lk__pass_evaluation(lk__plan_list *list);
 typedef int (*lk__plan_rewrite)(lk_graph *graph, const lk__graph_node *node, void *user);
 lk_status lk__plan_rebuild(lk_graph *graph, lk__plan_rewrite rewrite, void *user);
 int       lk__plan_append(lk_graph *graph, const lk__graph_node *node); /* unchanged; its index or -1 */
-/* precision.c: the policy bf16. The types of the parameters, the same for all lists; then casts in one list. */
-void      lk__precision_states(lk_graph *graph);
-lk_status lk__pass_precision(lk__plan_list *list, const lk_graph *recorded);
+/* precision.c: the policy that stores values in `type`. The types of the parameters, the same for all lists; then casts in one list. */
+void      lk__precision_states(lk_graph *graph, lk_dtype type);
+lk_status lk__pass_precision(lk__plan_list *list, const lk_graph *recorded, lk_dtype type);
 /* sync_norm.c: batch norm with the statistics of all ranks and leaves. */
 lk_status lk__pass_sync_norm(lk__plan_list *list, lk__op_order order);
 /* update.c: clipping and the optimizer; sets the plan's and the states' moments. */

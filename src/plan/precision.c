@@ -1,19 +1,48 @@
-/* precision.c - the precision policy bf16: weights and activations of the operations that have kernels for it (ANY in the list of
- * base/op.h) are stored in bf16; softmax, losses, statistics and all sums stay in f32 at least. Casts are inserted where one meets
+/* precision.c - precision policies: weights and activations of the operations that have kernels for it (ANY in the list of base/op.h)
+ * are stored in the policy's type; softmax, losses, statistics and all sums stay in f32 at least. Casts are inserted where one meets
  * the other. Runs before fuse and grad: gradients of activations get the activations' types, those of parameters are f32. */
 #include "plan/plan.h"
 
+#include <string.h>
+
+static const struct {
+    lk_dtype    type;
+    const char *name;
+} policies[LK_POLICY_COUNT] = {[LK_POLICY_RECORDED] = {LK_DTYPE_COUNT, "recorded"},
+#define POLICY_ROW(constant, type, name) [constant] = {type, name},
+                               LK_POLICY_LIST(POLICY_ROW)
+#undef POLICY_ROW
+};
+
 const char *lk_policy_name(lk_policy policy)
 {
-    return policy == LK_POLICY_RECORDED ? "recorded" : policy == LK_POLICY_BF16 ? "bf16" : "?";
+    return (unsigned)policy < LK_POLICY_COUNT ? policies[policy].name : "?";
+}
+
+lk_dtype lk_policy_dtype(lk_policy policy, lk_dtype recorded)
+{
+    return policy > LK_POLICY_RECORDED && policy < LK_POLICY_COUNT ? policies[policy].type : recorded;
+}
+
+bool lk_policy_parse(const char *name, lk_policy *policy, lk_dtype *recorded)
+{
+    lk_dtype type;
+    *recorded = LK_F32;
+    for (*policy = LK_POLICY_RECORDED + 1; *policy < LK_POLICY_COUNT; ++*policy)
+        if (strcmp(name, policies[*policy].name) == 0) return true;
+    *policy = LK_POLICY_RECORDED;
+    if (!lk_dtype_parse(name, &type) || !lk__is_element(type) || lk__is_narrow(type)) return false;
+    *recorded = type;
+    return true;
 }
 
 typedef struct casts {
-    int   *narrow, *wide; /* by value: its copy in bf16 and in f32; -1: none */
-    size_t values;
+    lk_dtype type;          /* the policy's */
+    int     *narrow, *wide; /* by value: its copy in that type and in f32; -1: none */
+    size_t   values;
 } casts;
 
-/* Whether the policy stores the REAL operands of this node in bf16: all of them are recorded in f32, or in bf16 by a cast. */
+/* Whether the policy stores the REAL operands of this node in its type: all of them are recorded in f32, or narrower by a cast. */
 static bool becomes_narrow(const lk_graph *g, const lk__graph_node *n)
 {
     const lk__graph_op *d = lk__op_find(n->op);
@@ -34,7 +63,7 @@ static bool is_cache(const lk_graph *g, int value)
     return false;
 }
 
-void lk__precision_states(lk_graph *g)
+void lk__precision_states(lk_graph *g, lk_dtype type)
 {
     for (size_t s = 0; s < g->states_count; s++) {
         lk__graph_value *v = &g->values[g->states[s].value];
@@ -47,14 +76,14 @@ void lk__precision_states(lk_graph *g)
                 used = true;
                 narrow &= becomes_narrow(g, n) && lk__op_input(lk__op_find(n->op), j)->types == LK__TYPE_REAL;
             }
-        if (narrow && used) v->shape.dtype = LK_BF16;
+        if (narrow && used) v->shape.dtype = type;
     }
 }
 
 /* v in another type; made once, before its first use. */
 static int cast_once(lk_graph *g, casts *c, lk_site site, int v, lk_dtype type)
 {
-    int *copies = type == LK_BF16 ? c->narrow : c->wide;
+    int *copies = type == c->type ? c->narrow : c->wide;
     if (g->values[v].shape.dtype == type) return v;
     if ((size_t)v < c->values && copies[v] >= 0) return copies[v];
     int copy = lk__emit_cast(g, site, v, type);
@@ -65,9 +94,10 @@ static int cast_once(lk_graph *g, casts *c, lk_site site, int v, lk_dtype type)
 static int rewrite_node(lk_graph *g, const lk__graph_node *node, void *user)
 {
     lk__graph_node n = *node;
+    const casts   *c = user;
     lk_dtype       element;
     if (!lk__choose_element(g, n.site, n.op, n.in, n.inputs, LK_DTYPE_COUNT, &element)) return -1;
-    if (becomes_narrow(g, &n)) element = LK_BF16;
+    if (becomes_narrow(g, &n)) element = c->type;
     for (int i = 0; i < n.inputs; i++) {
         if (n.in[i] < 0) continue;
         lk_dtype wanted = lk__input_type(n.op, i, element, g->values[n.in[i]].shape.dtype);
@@ -86,14 +116,14 @@ static int widen_result(lk_graph *g, const lk_graph *recorded, casts *c, int v)
 {
     const lk__graph_value *was = &recorded->values[v];
     lk_dtype               type = was->kind == LK__VALUE_STATE ? lk__wide_type(was->shape.dtype) : was->shape.dtype;
-    return g->values[v].shape.dtype == LK_BF16 ? cast_once(g, c, g->values[v].site, v, type) : v;
+    return lk__is_narrow(g->values[v].shape.dtype) ? cast_once(g, c, g->values[v].site, v, type) : v;
 }
 
-lk_status lk__pass_precision(lk__plan_list *list, const lk_graph *recorded)
+lk_status lk__pass_precision(lk__plan_list *list, const lk_graph *recorded, lk_dtype type)
 {
     lk_graph *g = list->graph;
     size_t    bytes = g->values_count * sizeof(int);
-    casts     c = {lk__alloc(g->context, LK_MEMORY_OTHER, bytes), lk__alloc(g->context, LK_MEMORY_OTHER, bytes),
+    casts     c = {type, lk__alloc(g->context, LK_MEMORY_OTHER, bytes), lk__alloc(g->context, LK_MEMORY_OTHER, bytes),
                    g->values_count};
     lk_status status = LK_ENOMEM;
     if (bytes && (!c.narrow || !c.wide)) goto done;

@@ -47,19 +47,15 @@ typedef struct rows {
     const lk_program *program;
     lk_profile_row   *all;
     size_t            count;
-    lk_device_speed   speed[3]; /* of f32, f64 and bf16; flops 0: unknown */
-    bool              tried[3];
+    lk_device_speed   speed[LK_DTYPE_COUNT]; /* by element type; flops 0: unknown */
+    bool              tried[LK_DTYPE_COUNT];
 } rows;
 
 static const lk_device_speed *find_speed(rows *r, lk_dtype type)
 {
-    int i = type == LK_BF16 ? 2 : type == LK_F64 ? 1 : 0;
+    lk_dtype i = lk__is_element(type) ? type : LK_F32;
     if (!r->tried[i] && r->program->device->backend->kernels.measure &&
-        lk_device_measure(r->program->context,
-                          i == 2   ? LK_BF16
-                          : i == 1 ? LK_F64
-                                   : LK_F32,
-                          &r->speed[i]) < 0)
+        lk_device_measure(r->program->context, i, &r->speed[i]) < 0)
         lk__log(r->program->context, LK_LOG_WARNING, "profile: no bounds: %s", lk_context_error(r->program->context));
     r->tried[i] = true;
     return &r->speed[i];
@@ -202,11 +198,11 @@ __attribute__((format(printf, 2, 3))) static void print(const output *o, const c
 
 static void print_speed(const output *o, const rows *r)
 {
-    static const char *const types[] = {"f32", "f64", "bf16"};
-    const lk_device_speed   *last = NULL;
-    for (int i = 0; i < 3; i++) {
+    const lk_device_speed *last = NULL;
+    for (int i = 0; i < LK_DTYPE_COUNT; i++) {
         if (!(r->speed[i].flops > 0)) continue;
-        print(o, "%s%.1f TFLOP/s in %s", last ? ", " : "bounds as measured: ", 1e-12 * r->speed[i].flops, types[i]);
+        print(o, "%s%.1f TFLOP/s in %s", last ? ", " : "bounds as measured: ", 1e-12 * r->speed[i].flops,
+              lk_dtype_name((lk_dtype)i));
         last = &r->speed[i];
     }
     if (last) print(o, ", %.0f GB/s, %.2f us per kernel\n", 1e-9 * last->memory, 1e6 * last->latency);

@@ -1,7 +1,7 @@
 /* slice.c - state by name and slice: copied, hashed and checked here, so that nothing else accesses its memory. */
 #include "run/store.h"
 
-#include "base/bf16.h"
+#include "base/dtype.h"
 #include "base/hash.h"
 
 #include <string.h>
@@ -62,16 +62,16 @@ lk_status lk__store_read_bytes(const lk_store *s, size_t index, lk_state_part pa
 
 /* ---- writing ---- */
 
-/* Elements of a value that this rank has, in f32, to its stored copy in bf16, which has other slices than the master copy. */
-static lk_status write_rounded(lk_store *s, char *to, const float *data, int64_t count)
+/* Elements of a value that this rank has, in f32, to its stored copy of a narrower type, which has other slices than the master copy. */
+static lk_status write_rounded(lk_store *s, char *to, lk_dtype type, const float *data, int64_t count)
 {
-    lk__bf16  rounded[1024];
+    float     rounded[1024]; /* wide enough for every narrower type */
+    size_t    size = lk_dtype_size(type);
     lk_status status = LK_OK;
     for (int64_t at = 0, some; at < count && status >= 0; at += some) {
         some = count - at < 1024 ? count - at : 1024;
-        for (int64_t i = 0; i < some; i++) rounded[i] = lk__to_bf16(data[at + i]);
-        status = lk__device_write(s->device, NULL, to + (size_t)at * sizeof *rounded, rounded,
-                                  (size_t)some * sizeof *rounded);
+        lk__dtype_of(type)->from_float(rounded, data + at, (size_t)some);
+        status = lk__device_write(s->device, NULL, to + (size_t)at * size, rounded, (size_t)some * size);
     }
     return status;
 }
@@ -91,7 +91,7 @@ static lk_status write_array(lk_store *s, size_t index, lk__plan_array array, in
         char       *to = memory + (size_t)run.at * size;
         const char *source = data + (size_t)done * from_size;
         status = from == slices.dtype ? lk__device_write(s->device, NULL, to, source, (size_t)some * size)
-                                      : write_rounded(s, to, (const float *)source, some);
+                                      : write_rounded(s, to, slices.dtype, (const float *)source, some);
         if (status >= 0 && slices.holder == LK_HELD_BY_NODE) lk__store_spread(s, to, (size_t)some * size);
     }
     return status;
@@ -124,10 +124,13 @@ lk_status lk__store_round(lk_store *s, size_t index, size_t first, size_t count)
 {
     const lk__plan_state *sp = &s->plan->states[index];
     if (!sp->master || count == 0) return LK_OK;
-    char     *to = s->parameters + sp->place.offset + first * sizeof(lk__bf16);
-    lk_status status = lk__device_cast(s->device, NULL, s->master + sp->master_offset + first * sizeof(float), LK_F32,
-                                       to, LK_BF16, (int64_t)count);
-    if (status >= 0 && s->comm) lk__store_spread(s, to, count * sizeof(lk__bf16));
+    lk_dtype type = s->plan->graph->values[s->plan->graph->states[index].value].shape.dtype,
+             master = lk__wide_type(type);
+    size_t    size = lk_dtype_size(type);
+    char     *to = s->parameters + sp->place.offset + first * size;
+    lk_status status = lk__device_cast(s->device, NULL, s->master + sp->master_offset + first * lk_dtype_size(master),
+                                       master, to, type, (int64_t)count);
+    if (status >= 0 && s->comm) lk__store_spread(s, to, count * size);
     return status;
 }
 

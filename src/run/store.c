@@ -1,7 +1,7 @@
 /* store.c - allocates the state of a plan and initialises it. */
 #include "run/store.h"
 
-#include "base/bf16.h"
+#include "base/dtype.h"
 #include "base/hash.h"
 #include "base/normal.h"
 #include "base/normal_f32.h"
@@ -19,7 +19,7 @@ typedef struct filling {
     const lk__graph_state *state;
     const lk__plan_slices *slices;
     lk_dtype               type;       /* in which numbers are drawn */
-    bool                   rounded;    /* f32, which is then stored in bf16 */
+    lk_dtype               stored;     /* to which they are rounded; the same where the state is stored as it is drawn */
     char                  *data;       /* of element `first` on */
     int64_t                first, end; /* elements of this rank's slice; first: a multiple of TILE */
     lk__random             random;
@@ -46,16 +46,6 @@ static void draw(const filling *f, int64_t i, double value[DRAW])
     }
 }
 
-static inline void write_number(lk_dtype type, void *data, int64_t i, double value)
-{
-    switch (type) {
-    case LK_F32: ((float *)data)[i] = (float)value; break;
-    case LK_F64: ((double *)data)[i] = value; break;
-    case LK_BF16: ((lk__bf16 *)data)[i] = lk__to_bf16((float)value); break;
-    default: ((int64_t *)data)[i] = (int64_t)value; break; /* lk_buffer allows no other type */
-    }
-}
-
 /* The common case, random numbers in f32. Uniform ones are f32 throughout: a draw read as a signed integer, scaled to (-a, a). */
 static void draw_f32(const filling *f, int64_t i, float value[DRAW])
 {
@@ -76,19 +66,20 @@ static void fill_draw(const filling *f, int64_t first, int64_t count, char *out)
     int64_t i = first / DRAW, skipped = first % DRAW;
     if (f->type == LK_F32 && random) {
         float  some[DRAW];
-        float *value = count == DRAW && !f->rounded ? (float *)out : some;
+        float *value = count == DRAW && f->stored == LK_F32 ? (float *)out : some;
         draw_f32(f, i, value);
-        for (int64_t k = 0; k < count && f->rounded; k++) ((lk__bf16 *)out)[k] = lk__to_bf16(value[skipped + k]);
-        if (value == some && !f->rounded) memcpy(out, some + skipped, (size_t)count * sizeof *some);
+        if (value == some) lk__dtype_of(f->stored)->from_float(out, some + skipped, (size_t)count);
         return;
     }
-    double   value[DRAW], constant = f->state->init == LK_INIT_CONSTANT ? f->state->a : 0;
-    lk_dtype type = f->rounded ? LK_BF16 : f->type;
-    if (random) draw(f, i, value);
-    for (int64_t k = 0; k < count; k++) write_number(type, out, k, random ? value[skipped + k] : constant);
+    double value[DRAW];
+    if (random)
+        draw(f, i, value);
+    else
+        for (int64_t k = 0; k < DRAW; k++) value[k] = f->state->init == LK_INIT_CONSTANT ? f->state->a : 0;
+    lk__dtype_of(f->stored)->from_double(out, value + skipped, (size_t)count);
 }
 
-static size_t filled_size(const filling *f) { return lk_dtype_size(f->rounded ? LK_BF16 : f->type); }
+static size_t filled_size(const filling *f) { return lk_dtype_size(f->stored); }
 
 /* Numbers are functions of the element of the whole array, whichever slice has it. */
 static void fill_tile(void *argument, int64_t tile, int worker)
@@ -166,7 +157,7 @@ static lk_status fill_array(lk_store *s, size_t index, lk__plan_array array, uin
     filling                f = {.state = state,
                                 .slices = &slices,
                                 .type = master ? lk__wide_type(slices.dtype) : slices.dtype,
-                                .rounded = master && array == LK__ARRAY_STORED,
+                                .stored = slices.dtype,
                                 .random = lk__random_make(seed, LK__FOR_INIT, lk__hash64(state->name, strlen(state->name), 0))};
     bool                   rounds = array == LK__ARRAY_MASTER && same_slices(&slices, &stored);
     return fill_memory(s, index, array, &f, rounds);

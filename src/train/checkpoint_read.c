@@ -78,7 +78,7 @@ void lk__checkpoint_recover(lk_context *c, const char *directory)
 
 const char *lk__checkpoint_precision(const lk_store *store)
 {
-    return store->plan->policy == LK_POLICY_BF16 ? "bf16" : lk_dtype_name(store->plan->graph->real);
+    return lk_dtype_name(lk_policy_dtype(store->plan->policy, store->plan->graph->real));
 }
 
 /* Reads the state of a step, and checks the other files against its digests: with all ranks of a group, unless it is NULL. */

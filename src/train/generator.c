@@ -4,6 +4,7 @@
 #include "train/generator.h"
 
 #include "base/config.h"
+#include "base/dtype.h"
 #include "train/load.h"
 
 #include <lockstep/program.h>
@@ -90,7 +91,7 @@ static lk_status copy_state(lk_generator *g, const lk_state *to, void *buffer)
         lk_status status =
             lk_store_read(g->config.store, to->name, LK_STATE_VALUE, at, count, buffer, (size_t)count * from_size);
         if (status < 0) return status;
-        if (from.dtype != to->dtype) lk__load_convert(from.dtype, buffer, to->dtype, converted, (size_t)count);
+        if (from.dtype != to->dtype) lk__dtype_convert(from.dtype, buffer, to->dtype, converted, (size_t)count);
         status = lk_store_write(g->store, to->name, LK_STATE_VALUE, at, count, converted, (size_t)count * size);
         if (status < 0) return status;
     }

@@ -2,6 +2,7 @@
  * what version 5 does are written; numbers of a configuration class that are floats always look like one. */
 #include "train/huggingface.h"
 
+#include "base/dtype.h"
 #include "nn/transformer.h"
 #include "train/json_write.h"
 
@@ -228,7 +229,7 @@ size_t lk_hf_config_write_at(const lk_transformer_config *config, char *out, siz
 {
     lk_transformer_config c = lk__nn_resolve(config);
     int                   architecture = find_architecture(&c);
-    const char           *type = options.dtype == LK_F64 ? "float64" : "float32";
+    const char           *type = lk__dtype_of(options.dtype)->text;
     if (size) out[0] = 0;
     if (architecture < 0 || (architecture == LK__HF_MISTRAL && (c.attention_bias || c.mlp_bias))) return 0;
     writer w = begin_file(out, size);

@@ -1,26 +1,12 @@
 /* load.c - loads weights into a store: checks names, shapes and types first, then copies everything. */
 #include "train/load.h"
 
-#include "base/bf16.h"
-#include "base/f16.h"
+#include "base/dtype.h"
 
 #include <stdio.h>
 #include <string.h>
 
 enum { CHUNK = LK__LOAD_STAGING / (2 * sizeof(double)) }; /* elements copied at a time */
-
-static double read_element(lk_dtype type, const void *data, size_t i)
-{
-    switch (type) {
-    case LK_F32: return (double)((const float *)data)[i];
-    case LK_F64: return ((const double *)data)[i];
-    case LK_BF16: return (double)lk__from_bf16(((const lk__bf16 *)data)[i]);
-    case LK_F16: return lk__from_f16(((const uint16_t *)data)[i]);
-    default: return __builtin_nan(""); /* not reached: check_tensor lets only these be converted */
-    }
-}
-
-static bool is_float(lk_dtype type) { return type == LK_F32 || type == LK_F64 || type == LK_BF16 || type == LK_F16; }
 
 static void format_shape(int rank, const int64_t *dims, char *out, size_t size)
 {
@@ -41,7 +27,7 @@ bool lk__load_differs(const lk__safetensors_tensor *t, const lk_state *state, co
         snprintf(out, size, "%s in %s and %s in the model", shapes[0], path, shapes[1]);
         return true;
     }
-    if (t->dtype == state->dtype || (is_float(t->dtype) && is_float(state->dtype))) return false;
+    if (t->dtype == state->dtype || (lk__dtype_is_real(t->dtype) && lk__dtype_is_real(state->dtype))) return false;
     snprintf(out, size, "%s in %s and %s in the model", lk__safetensors_type(t), path, lk_dtype_name(state->dtype));
     return true;
 }
@@ -64,19 +50,6 @@ static lk_status check_tensor(const lk__load_target *to)
                     text[0] == '(' ? ": it belongs to a different model" : "");
 }
 
-void lk__load_convert(lk_dtype from, const void *source, lk_dtype to, void *out, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        double value = read_element(from, source, i);
-        if (to == LK_F32)
-            ((float *)out)[i] = (float)value;
-        else if (to == LK_BF16)
-            ((lk__bf16 *)out)[i] = lk__to_bf16((float)value);
-        else
-            ((double *)out)[i] = value;
-    }
-}
-
 lk_status lk__load_copy(const lk__load_target *to)
 {
     lk__weights_tensor            from = lk__load_find(to);
@@ -88,7 +61,7 @@ lk_status lk__load_copy(const lk__load_target *to)
         size_t    count = elements - done < CHUNK ? (size_t)(elements - done) : CHUNK;
         lk_status status = lk__safetensors_read(from.file, t, done * from_size, chunk, count * from_size);
         if (status < 0) return status;
-        if (t->dtype != type) lk__load_convert(t->dtype, chunk, type, converted, count);
+        if (t->dtype != type) lk__dtype_convert(t->dtype, chunk, type, converted, count);
         status = lk__store_write_bytes(to->store, to->index, to->part, (size_t)done * size, converted, count * size);
         if (status < 0) return status;
         done += count;

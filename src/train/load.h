@@ -18,9 +18,6 @@ lk_status lk__load_partial(lk_store *store, const char *path, lk_load_report **r
 
 enum { LK__LOAD_STAGING = 262144 };
 
-/* Elements of a floating type as f32, f64 or bf16. */
-void lk__load_convert(lk_dtype from, const void *source, lk_dtype to, void *out, size_t count);
-
 /* A tensor of the file and where it belongs. */
 typedef struct lk__load_target {
     lk_store     *store;

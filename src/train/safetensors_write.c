@@ -114,8 +114,9 @@ static lk_status prepare_header(lk_context *context, const char *path, lk__safet
         lk__safetensors_tensor *t = &tensors[i];
         if (!is_utf8(t->name) || strcmp(t->name, "__metadata__") == 0)
             return lk__fail(context, LK_EINVAL, "%s: '%s' is not a valid tensor name", path, t->name);
-        if (lk__safetensors_type_rank(t) == LK__SAFETENSORS_DTYPES || t->rank < 0 || t->rank > LK_MAX_RANK ||
-            !lk__safetensors_size(t, &t->bytes) || (t->bytes && !t->data && !t->read))
+        bool known = lk_dtype_size(t->dtype) > 0 && (!t->boolean || t->dtype == LK_U8);
+        if (!known || t->rank < 0 || t->rank > LK_MAX_RANK || !lk__safetensors_size(t, &t->bytes) ||
+            (t->bytes && !t->data && !t->read))
             return lk__fail(context, LK_EINVAL, "%s: tensor '%s' has a type, shape or data that cannot be written",
                             path, t->name);
     }

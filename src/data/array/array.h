@@ -2,26 +2,30 @@
 #ifndef LK__ARRAY_H
 #define LK__ARRAY_H
 
+#include "base/dtype.h"
 #include "data/array/map.h"
 #include "data/dataset.h"
 #include "data/labels.h"
 
 #include <stdio.h>
 
-/* NumPy's names; and bfloat16, which safetensors has. */
-#define LK__ARRAY_TYPES(X)                                                                                       \
-    X(BOOL, "bool", 1)                                                                                           \
-    X(U8, "uint8", 1) X(I8, "int8", 1) X(U16, "uint16", 2) X(I16, "int16", 2) X(U32, "uint32", 4)                \
-    X(I32, "int32", 4) X(I64, "int64", 8) X(F16, "float16", 2) X(BF16, "bfloat16", 2) X(F32, "float32", 4)       \
-    X(F64, "float64", 8)
+/* Those that values may have, and those of files alone: the columns of base/dtype_list.h. */
+#define LK__ARRAY_TYPES(X)                                                                                            \
+    X(BOOL, bool, 1, INTEGER, U8, uint8_t, uint8_t, LK__ARRAY_IS_TRUE, LK__ARRAY_IS_TRUE, "BOOL", 8, "b1", "bool")    \
+    X(U16, u16, 2, INTEGER, U16, uint16_t, uint16_t, LK__AS_IS, LK__AS_IS, NULL, 0, "u2", "uint16")                   \
+    X(I16, i16, 2, INTEGER, I16, int16_t, int16_t, LK__AS_IS, LK__AS_IS, NULL, 0, "i2", "int16")                      \
+    X(U32, u32, 4, INTEGER, U32, uint32_t, uint32_t, LK__AS_IS, LK__AS_IS, NULL, 0, "u4", "uint32")                   \
+    LK__DTYPE_LIST(X)
+#define LK__ARRAY_IS_TRUE(x) ((x) != 0)
 typedef enum lk__array_type {
-#define LK__ARRAY_ENUM(id, name, size) LK__ARRAY_##id,
+#define LK__ARRAY_ENUM(id, ...) LK__ARRAY_##id,
     LK__ARRAY_TYPES(LK__ARRAY_ENUM)
 #undef LK__ARRAY_ENUM
         LK__ARRAY_TYPE_COUNT
 } lk__array_type;
 
-const char *lk__array_type_name(lk__array_type type);
+const char *lk__array_type_name(lk__array_type type);  /* NumPy's */
+const char *lk__array_type_numpy(lk__array_type type); /* "f4"; NULL: it has none */
 size_t      lk__array_type_size(lk__array_type type);
 bool        lk__array_type_is_float(lk__array_type type);
 

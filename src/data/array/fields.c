@@ -9,20 +9,20 @@
 #include <strings.h>
 
 static const struct {
-    const char *name;
-    size_t      size;
+    const char    *name, *numpy;
+    size_t         size;
+    lk__dtype_kind kind;
 } types[LK__ARRAY_TYPE_COUNT] = {
-#define TYPE_ROW(id, name, size) {name, size},
+#define TYPE_ROW(id, name, bytes, kind, sums, memory, number, load, store, safetensors, order, numpy, text) \
+    {text, numpy, bytes, LK__DTYPE_##kind},
     LK__ARRAY_TYPES(TYPE_ROW)
 #undef TYPE_ROW
 };
 
 const char *lk__array_type_name(lk__array_type type) { return types[type].name; }
+const char *lk__array_type_numpy(lk__array_type type) { return types[type].numpy; }
 size_t      lk__array_type_size(lk__array_type type) { return types[type].size; }
-bool        lk__array_type_is_float(lk__array_type type)
-{
-    return type == LK__ARRAY_F16 || type == LK__ARRAY_BF16 || type == LK__ARRAY_F32 || type == LK__ARRAY_F64;
-}
+bool        lk__array_type_is_float(lk__array_type type) { return types[type].kind != LK__DTYPE_INTEGER; }
 
 const char *lk__array_show(const lk__array *a, char out[LK__ARRAY_SHOWN])
 {

@@ -127,16 +127,11 @@ static lk_status refuse_type(lk_context *context, const char *label, text descr,
 
 static lk_status find_type(lk_context *context, const char *label, text descr, lk__array_type *type)
 {
-    static const struct {
-        const char    *code;
-        lk__array_type type;
-    } codes[] = {{"b1", LK__ARRAY_BOOL}, {"u1", LK__ARRAY_U8},  {"i1", LK__ARRAY_I8},  {"u2", LK__ARRAY_U16},
-                 {"i2", LK__ARRAY_I16},  {"u4", LK__ARRAY_U32}, {"i4", LK__ARRAY_I32}, {"i8", LK__ARRAY_I64},
-                 {"f2", LK__ARRAY_F16},  {"f4", LK__ARRAY_F32}, {"f8", LK__ARRAY_F64}};
     size_t length = (size_t)(descr.end - descr.at);
-    for (size_t i = 0; length == 3 && i < sizeof codes / sizeof *codes; i++) {
-        if (memcmp(descr.at + 1, codes[i].code, 2) != 0) continue;
-        *type = codes[i].type;
+    for (int i = 0; length == 3 && i < LK__ARRAY_TYPE_COUNT; i++) {
+        const char *code = lk__array_type_numpy((lk__array_type)i);
+        if (!code || memcmp(descr.at + 1, code, 2) != 0) continue;
+        *type = (lk__array_type)i;
         if (descr.at[0] == '<' || descr.at[0] == '|' || lk__array_type_size(*type) == 1) return LK_OK;
         if (descr.at[0] == '>')
             return lk__fail(context, LK_EFORMAT,

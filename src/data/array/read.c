@@ -1,7 +1,5 @@
 /* read.c - elements of arrays: converted in chunks from mapped bytes or from inflated ones, so that no second copy of a
  * whole array is held. */
-#include "base/bf16.h"
-#include "base/f16.h"
 #include "data/array/array.h"
 
 #include <string.h>
@@ -95,31 +93,21 @@ static lk_status read_bytes(reader *r, void *out, size_t bytes)
     return check_end(r);
 }
 
-#define EACH(from, to, expression)                          \
-    for (size_t i = 0; i < n; i++) {                        \
-        from v;                                             \
-        memcpy(&v, bytes + i * sizeof v, sizeof v);         \
-        out[i] = (to)(expression);                          \
-    }                                                       \
-    break
-#define DEFINE_CONVERT(name, to)                                                                    \
-    static void name(lk__array_type type, const unsigned char *bytes, size_t n, to *out)            \
-    {                                                                                               \
-        switch (type) {                                                                             \
-        case LK__ARRAY_BOOL: EACH(uint8_t, to, v != 0);                                             \
-        case LK__ARRAY_U8: EACH(uint8_t, to, v);                                                    \
-        case LK__ARRAY_I8: EACH(int8_t, to, v);                                                     \
-        case LK__ARRAY_U16: EACH(uint16_t, to, v);                                                  \
-        case LK__ARRAY_I16: EACH(int16_t, to, v);                                                   \
-        case LK__ARRAY_U32: EACH(uint32_t, to, v);                                                  \
-        case LK__ARRAY_I32: EACH(int32_t, to, v);                                                   \
-        case LK__ARRAY_I64: EACH(int64_t, to, v);                                                   \
-        case LK__ARRAY_F16: EACH(uint16_t, to, lk__from_f16(v));                                    \
-        case LK__ARRAY_BF16: EACH(lk__bf16, to, lk__from_bf16(v));                                  \
-        case LK__ARRAY_F32: EACH(float, to, v);                                                     \
-        case LK__ARRAY_F64: EACH(double, to, v);                                                    \
-        case LK__ARRAY_TYPE_COUNT: break;                                                           \
-        }                                                                                           \
+#define TYPE_CASE(id, name, bytes, kind, sums, memory, number, load, ...)                                   \
+    case LK__ARRAY_##id:                                                                                    \
+        for (size_t i = 0; i < n; i++) {                                                                    \
+            memory v;                                                                                       \
+            memcpy(&v, from + i * sizeof v, sizeof v);                                                      \
+            out[i] = (__typeof__(*out))load(v);                                                             \
+        }                                                                                                   \
+        break;
+#define DEFINE_CONVERT(function, to)                                                                        \
+    static void function(lk__array_type type, const unsigned char *from, size_t n, to *out)                 \
+    {                                                                                                       \
+        switch (type) {                                                                                     \
+            LK__ARRAY_TYPES(TYPE_CASE)                                                                      \
+        case LK__ARRAY_TYPE_COUNT: break;                                                                   \
+        }                                                                                                   \
     }
 DEFINE_CONVERT(convert_to_double, double)
 DEFINE_CONVERT(convert_to_float, float)

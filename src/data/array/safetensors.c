@@ -8,14 +8,10 @@
 static lk__array_type find_type(const lk__safetensors_tensor *t)
 {
     switch (t->dtype) {
-    case LK_F32: return LK__ARRAY_F32;
-    case LK_F64: return LK__ARRAY_F64;
-    case LK_BF16: return LK__ARRAY_BF16;
-    case LK_F16: return LK__ARRAY_F16;
-    case LK_I8: return LK__ARRAY_I8;
-    case LK_U8: return t->boolean ? LK__ARRAY_BOOL : LK__ARRAY_U8;
-    case LK_I32: return LK__ARRAY_I32;
-    case LK_I64: return LK__ARRAY_I64;
+#define TYPE_CASE(id, ...) \
+    case LK_##id: return t->boolean ? LK__ARRAY_BOOL : LK__ARRAY_##id;
+        LK__DTYPE_LIST(TYPE_CASE)
+#undef TYPE_CASE
     case LK_DTYPE_COUNT: break;
     }
     return LK__ARRAY_TYPE_COUNT; /* not reached: the reader knows these types alone */

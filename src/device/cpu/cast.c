@@ -1,5 +1,6 @@
-/* cast.c - conversion between types. The operands' types are known at run time alone, so every table has the same kernel. bf16 is
- * made from f32: a wider number is rounded to f32 first, as in PyTorch. Bound by memory. */
+/* cast.c - conversion between types. The operands' types are known at run time alone, so every table has the same kernel. Narrower types
+ * are made from f32: a wider number is rounded to f32 first, as in PyTorch. Bound by memory. */
+#include "base/dtype.h"
 #include "device/cpu/lanes.h"
 
 typedef struct cast {
@@ -9,52 +10,71 @@ typedef struct cast {
     int64_t     n, tiles;
 } cast;
 
-#define SAME(x) (x)
-/* X(constant, type in memory, as a number) */
-#define SOURCES(X)                                                                                            \
-    X(LK_BF16, lk__bf16, lk__from_bf16)                                                                       \
-    X(LK_F32, float, SAME) X(LK_F64, double, SAME) X(LK_I32, int32_t, SAME) X(LK_I64, int64_t, SAME) X(LK_U8, uint8_t, SAME)
-
-#define CONVERT(constant, type, number)                                                   \
-    case constant: {                                                                      \
-        const type *x = (const type *)c->x + begin;                                       \
-        for (int64_t i = 0; i < n; i++) y[i] = TO(number(x[i]));                          \
+#define CONVERT(id, name, bytes, kind, sums, memory, number, load, ...)                   \
+    case LK_##id: {                                                                       \
+        const memory *x = (const memory *)c->x + begin;                                   \
+        for (int64_t i = 0; i < n; i++) y[i] = (TYPE)load(x[i]);                          \
         break;                                                                            \
     }
-/* One function for each type that is written, with a loop for each type that is read. */
-#define WRITER(name, type)                                                                \
-    static void name(const cast *c, int64_t begin, int64_t n)                             \
+/* With a loop for each type that is read. */
+#define DEFINE_WRITE(name)                                                                \
+    static void name(const cast *c, int64_t begin, int64_t n, TYPE *restrict y)           \
     {                                                                                     \
-        type *restrict y = (type *)c->y + begin;                                          \
         switch (c->from) {                                                                \
-            SOURCES(CONVERT)                                                              \
-        default: break;                                                                   \
+            LK__DTYPE_LIST(CONVERT)                                                       \
+        case LK_DTYPE_COUNT: break;                                                       \
         }                                                                                 \
     }
-#define TO(x) lk__to_bf16((float)(x))
-WRITER(write_bf16, lk__bf16)
-#undef TO
-#define TO(x) (float)(x)
-WRITER(write_f32, float)
-#undef TO
-#define TO(x) (double)(x)
-WRITER(write_f64, double)
-#undef TO
+#define TYPE float
+DEFINE_WRITE(write_f32)
+#undef TYPE
+#define TYPE double
+DEFINE_WRITE(write_f64)
+#undef TYPE
+
+/* From f32 to each type. */
+#define DEFINE_ROUND(id, name, bytes, kind, sums, memory, number, load, store, ...)       \
+    static void round_##name(const float *restrict x, int64_t n, void *out)               \
+    {                                                                                     \
+        memory *restrict y = out;                                                         \
+        for (int64_t i = 0; i < n; i++) y[i] = store((number)x[i]);                       \
+    }
+LK__DTYPE_LIST(DEFINE_ROUND)
+
+static void (*const round_to[LK_DTYPE_COUNT])(const float *x, int64_t n, void *out) = {
+#define ROUND_ROW(id, name, ...) [LK_##id] = round_##name,
+    LK__DTYPE_LIST(ROUND_ROW)};
+
+static void write_narrow(const cast *c, int64_t begin, int64_t n, char *y)
+{
+    float   wide[1024];
+    int64_t size = (int64_t)lk_dtype_size(c->to);
+    if (c->from == LK_F32) {
+        round_to[c->to]((const float *)c->x + begin, n, y);
+        return;
+    }
+    for (int64_t at = 0, some; at < n; at += some) {
+        some = min64(n - at, 1024);
+        write_f32(c, begin + at, some, wide);
+        round_to[c->to](wide, some, y + at * size);
+    }
+}
 
 static void cast_tile(void *argument, int64_t tile, int worker)
 {
     const cast *c = argument;
     int64_t     begin = tile_begin(c->n, c->tiles, tile), n = tile_begin(c->n, c->tiles, tile + 1) - begin;
-    size_t      bytes = lk_dtype_size(c->from);
+    size_t      size = lk_dtype_size(c->to);
+    char       *y = (char *)c->y + (size_t)begin * size;
     (void)worker;
     if (c->from == c->to) /* a NaN keeps its bits */
-        memcpy((char *)c->y + (size_t)begin * bytes, (const char *)c->x + (size_t)begin * bytes, (size_t)n * bytes);
-    else if (c->to == LK_BF16)
-        write_bf16(c, begin, n);
+        memcpy(y, (const char *)c->x + (size_t)begin * size, (size_t)n * size);
     else if (c->to == LK_F32)
-        write_f32(c, begin, n);
+        write_f32(c, begin, n, (float *)(void *)y);
+    else if (c->to == LK_F64)
+        write_f64(c, begin, n, (double *)(void *)y);
     else
-        write_f64(c, begin, n);
+        write_narrow(c, begin, n, y);
 }
 
 void KERNEL(cast)(const lk__kernel_call *call)

@@ -1,12 +1,12 @@
-/* device/cpu/cpu.h - included by every CPU kernel. Each file is compiled once per element type (LK_ELEMENT f32, f64, bf16) and
- * instruction set (LK_ISA neon, avx2, avx512, generic), so loops here are written once, for a vector of VL REALs.
+/* device/cpu/cpu.h - included by every CPU kernel. Each file is compiled once per element type (LK_ELEMENT f32, f64, bf16, …: those of
+ * base/dtype_list.h that kernels store) and instruction set (LK_ISA neon, avx2, avx512, generic), so loops here are written once, for a
+ * vector of VL REALs.
  *
  * ELEMENT is the type in which tensors are stored, REAL the type of all arithmetic, of sums, and of operands that are always
- * wide (statistics, gradients of parameters). They differ for bf16 alone: load, store and the like convert. */
+ * wide (statistics, gradients of parameters). They differ for narrow types (NARROW): load, store and the like convert. */
 #ifndef LK__CPU_H
 #define LK__CPU_H
 
-#include "base/bf16.h"
 #include "device/kernel.h"
 
 #include <math.h>
@@ -18,28 +18,30 @@
 
 #define LK__ELEMENT_f32 1
 #define LK__ELEMENT_f64 2
-#define LK__ELEMENT_bf16 3
 #define ELEMENT_ID_(name) LK__ELEMENT_##name
 #define ELEMENT_ID(name) ELEMENT_ID_(name)
-#define NARROW (ELEMENT_ID(LK_ELEMENT) == LK__ELEMENT_bf16) /* ELEMENT is narrower than REAL */
+/* Any other type is 0 here: ELEMENT is narrower than REAL, which is f32, and element_NAME.h in this folder loads and stores it. */
+#if ELEMENT_ID(LK_ELEMENT) == 0
+#define NARROW 1
+#else
+#define NARROW 0
+#endif
+#define QUOTE_(name) #name
+#define QUOTE(name) QUOTE_(name)
+#define ELEMENT_FILE_(element) device/cpu/element_##element.h
+#define ELEMENT_FILE(element) ELEMENT_FILE_(element)
+#define ELEMENT_HEADER QUOTE(ELEMENT_FILE(LK_ELEMENT))
 
 #if ELEMENT_ID(LK_ELEMENT) == LK__ELEMENT_f64
 #define LK_REAL_BITS 64
 typedef double  REAL;
 typedef int64_t INTEGER; /* of REAL's width: the type of a vector comparison */
 #define R(x) x           /* a constant: R(0.5) */
-#elif ELEMENT_ID(LK_ELEMENT) == LK__ELEMENT_f32 || NARROW
+#else
 #define LK_REAL_BITS 32
 typedef float   REAL;
 typedef int32_t INTEGER;
 #define R(x) x##f
-#else
-#error "compile with -DLK_ELEMENT=f32, f64 or bf16"
-#endif
-#if NARROW
-typedef lk__bf16 ELEMENT;
-#else
-typedef REAL    ELEMENT;
 #endif
 
 /* Bytes of a vector register. */
@@ -80,48 +82,21 @@ static inline vec vbound(vec x, REAL low, REAL high)
 /* load, store: a vector; load_one, store_one: one number. Of an array of REALs or of ELEMENTs, by the pointer's type. */
 static inline REAL load_one_real(const REAL *p) { return *p; }
 static inline void store_one_real(REAL *p, REAL x) { *p = x; }
-#if LK_REAL_BITS == 32
-/* A vector of bf16. store_bf16 rounds a result of arithmetic to nearest, ties to even; a NaN stays one, as in lk__to_bf16:
- * arithmetic has made it quiet, so its upper half is one too. store_exact stores numbers that are bf16 already. (On arm64 by
- * intrinsics: GCC 12 loads and converts a half vector one by one.) */
-#if defined(__aarch64__)
-static inline vec  load_bf16(const lk__bf16 *p) { return (vec)vshll_n_u16(vld1_u16(&p->bits), 16); }
-static inline void store_bf16(lk__bf16 *p, vec v)
-{
-    uint32x4_t bits = (uint32x4_t)v, odd = vtstq_u32(bits, vdupq_n_u32(1 << 16)); /* -1 where the last bit kept is set */
-    uint32x4_t more = vandq_u32(vsubq_u32(vdupq_n_u32(0x7fff), odd), (uint32x4_t)(v == v));
-    vst1_u16(&p->bits, vaddhn_u32(bits, more));
-}
-static inline void store_exact_bf16(lk__bf16 *p, vec v) { vst1_u16(&p->bits, vshrn_n_u32((uint32x4_t)v, 16)); }
-#else
-typedef uint16_t half_bits __attribute__((vector_size(VECTOR_BYTES / 2)));
-typedef uint16_t half_bits_unaligned __attribute__((vector_size(VECTOR_BYTES / 2), aligned(2), may_alias));
-typedef uint32_t word_bits __attribute__((vector_size(VECTOR_BYTES)));
-
-static inline vec load_bf16(const lk__bf16 *p)
-{
-    half_bits bits = (half_bits) * (const half_bits_unaligned *)p;
-    return (vec)(__builtin_convertvector(bits, word_bits) << 16);
-}
-static inline void store_bf16(lk__bf16 *p, vec v)
-{
-    word_bits bits = (word_bits)v, more = (0x7fff + (bits >> 16 & 1)) & (word_bits)(v == v);
-    *(half_bits_unaligned *)p = (half_bits_unaligned) __builtin_convertvector((bits + more) >> 16, half_bits);
-}
-static inline void store_exact_bf16(lk__bf16 *p, vec v)
-{
-    *(half_bits_unaligned *)p = (half_bits_unaligned) __builtin_convertvector((word_bits)v >> 16, half_bits);
-}
-#endif
-#endif
 #if NARROW
-static inline vec  load_element(const ELEMENT *p) { return load_bf16(p); }
-static inline void store_element(ELEMENT *p, vec v) { store_bf16(p, v); }
-static inline REAL load_one_element(const ELEMENT *p) { return lk__from_bf16(*p); }
-static inline void store_one_element(ELEMENT *p, REAL x) { *p = lk__to_bf16(x); }
+#include ELEMENT_HEADER
+#define ELEMENT_NAME_(name, element) name##_##element
+#define ELEMENT_NAME(name, element) ELEMENT_NAME_(name, element)
+typedef ELEMENT_NAME(element, LK_ELEMENT) ELEMENT;
+#define load_element ELEMENT_NAME(load, LK_ELEMENT)
+#define store_element ELEMENT_NAME(store, LK_ELEMENT)
+#define store_exact_element ELEMENT_NAME(store_exact, LK_ELEMENT)
+#define load_one_element ELEMENT_NAME(load_one, LK_ELEMENT)
+#define store_one_element ELEMENT_NAME(store_one, LK_ELEMENT)
+#define store_one_exact_element ELEMENT_NAME(store_one_exact, LK_ELEMENT)
 #define BY_TYPE(name, p) \
     _Generic((p), const ELEMENT *: name##_element, ELEMENT *: name##_element, const REAL *: name##_real, REAL *: name##_real)
 #else
+typedef REAL ELEMENT;
 #define BY_TYPE(name, p) name##_real
 #endif
 #define load(p) BY_TYPE(load, p)(p)

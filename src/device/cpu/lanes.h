@@ -6,6 +6,11 @@
 #define LK__LANES_H
 
 #include "device/cpu/cpu.h"
+#if LK_REAL_BITS == 32
+#include "device/cpu/element_bf16.h"
+#else
+#include "base/bf16.h"
+#endif
 
 enum {
     GRAIN = 16384, /* elements: less than this is one tile and runs on the calling thread */
@@ -52,17 +57,25 @@ INLINE vec load_part_element(const ELEMENT *p, int64_t lanes)
     return v;
 }
 
-#define store_part_element store_part_bf16
+INLINE void store_part_element(ELEMENT *p, vec v, int64_t lanes)
+{
+    if (lanes == VL) {
+        store_element(p, v);
+        return;
+    }
+    for (int l = 0; l < VL; l++)
+        if (l < lanes) store_one_element(p + l, v[l]);
+}
 
 /* Of numbers that are ELEMENTs already: a selection of them. */
 INLINE void store_part_exact(ELEMENT *p, vec v, int64_t lanes)
 {
     if (lanes == VL) {
-        store_exact_bf16(p, v);
+        store_exact_element(p, v);
         return;
     }
     for (int l = 0; l < VL; l++)
-        if (l < lanes) p[l].bits = (uint16_t)((uint32_t)((ivec)v)[l] >> 16);
+        if (l < lanes) store_one_exact_element(p + l, v[l]);
 }
 #else
 #define store_part_exact store_part_real

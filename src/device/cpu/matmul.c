@@ -15,7 +15,7 @@ static gemm describe_product(const lk__kernel_call *call)
     int64_t                   m = y->dims[y->rank - 2], n = y->dims[y->rank - 1], k = a->dims[a->rank - (ta ? 2 : 1)];
     int64_t                   batch = max64(a->rank > 2 ? batch_of(a) : 1, b->rank > 2 ? batch_of(b) : 1);
     gemm g = {.m = m, .n = n, .k = k, .a = a->data, .b = b->data, .c = y->data, .c_row = n, .c_column = 1};
-    g.c_wide = y->dtype != LK_BF16;
+    g.c_wide = lk_dtype_size(y->dtype) == sizeof(REAL);
     if ((a->rank > 2 && batch_of(a) == 0) || (b->rank > 2 && batch_of(b) == 0)) batch = 0;
     g.batch = batch;
     g.alone = a->rank == 2 && b->rank == 2;

@@ -1,4 +1,5 @@
 /* where.c - a or b by a condition of any type, with broadcasting. Bound by memory. */
+#include "base/dtype.h"
 #include "device/cpu/broadcast.h"
 
 typedef struct selection {
@@ -22,7 +23,7 @@ static void fill_row(REAL *y, REAL value, int64_t n)
 #endif
 
 /* One inner row. Each case is a separate loop, which compilers vectorise. NaN is not 0. */
-#define ROW(name, type, IS_SET)                                                                    \
+#define ROW(name, type, LOAD)                                                                      \
     static void name(const void *data, const int64_t at[BROADCAST_MOST], int64_t begin, int64_t n) \
     {                                                                                              \
         const selection *s = data;                                                                 \
@@ -32,46 +33,34 @@ static void fill_row(REAL *y, REAL value, int64_t n)
         REAL            *y = s->y + begin;                                                         \
         const bool       many_a = s->walk.step[1][last], many_b = s->walk.step[2][last];           \
         if (!s->walk.step[0][last]) { /* one condition for the row */                              \
-            const bool  first = IS_SET(*c);                                                        \
+            const bool  first = LOAD(*c) != 0;                                                        \
             const REAL *from = first ? a : b;                                                      \
             if (first ? many_a : many_b)                                                           \
                 memmove(y, from, (size_t)n * sizeof *y);                                           \
             else                                                                                   \
                 fill_row(y, *from, n);                                                             \
         } else if (many_a && many_b) {                                                             \
-            INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = IS_SET(c[i]) ? a[i] : b[i];            \
+            INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = LOAD(c[i]) != 0 ? a[i] : b[i];            \
         } else if (many_a) {                                                                       \
             const REAL one = *b;                                                                   \
-            INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = IS_SET(c[i]) ? a[i] : one;             \
+            INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = LOAD(c[i]) != 0 ? a[i] : one;             \
         } else if (many_b) {                                                                       \
             const REAL one = *a;                                                                   \
-            INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = IS_SET(c[i]) ? one : b[i];             \
+            INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = LOAD(c[i]) != 0 ? one : b[i];             \
         } else {                                                                                   \
             const REAL yes = *a, no = *b;                                                          \
-            INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = IS_SET(c[i]) ? yes : no;               \
+            INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = LOAD(c[i]) != 0 ? yes : no;               \
         }                                                                                          \
     }
-#define NOT_ZERO(x) ((x) != 0)
-#define HAS_BITS(x) (((x) & 0x7fff) != 0) /* bf16, f16: without the sign, as -0 is 0 */
-ROW(float_row, float, NOT_ZERO)
-ROW(double_row, double, NOT_ZERO)
-ROW(half_row, uint16_t, HAS_BITS)
-ROW(byte_row, uint8_t, NOT_ZERO)
-ROW(int_row, int32_t, NOT_ZERO)
-ROW(long_row, int64_t, NOT_ZERO)
-#undef ROW
+#define DEFINE_ROW(id, name, bytes, kind, sums, memory, number, load, ...) ROW(name##_row, memory, load)
+LK__DTYPE_LIST(DEFINE_ROW)
 
 static broadcast_row row_for(lk_dtype condition)
 {
-    switch (condition) {
-    case LK_F32: return float_row;
-    case LK_F64: return double_row;
-    case LK_I32: return int_row;
-    case LK_I64: return long_row;
-    case LK_BF16:
-    case LK_F16: return half_row;
-    default: return byte_row; /* u8, i8 */
-    }
+    static const broadcast_row rows[LK_DTYPE_COUNT] = {
+#define TYPE_ROW(id, name, ...) [LK_##id] = name##_row,
+        LK__DTYPE_LIST(TYPE_ROW)};
+    return rows[condition];
 }
 
 static void selection_tile(void *argument, int64_t tile, int worker)

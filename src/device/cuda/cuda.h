@@ -11,6 +11,7 @@
 #define LK__CUDA_H
 
 extern "C" {
+#include "base/dtype_list.h"
 #include "device/cuda/module.h"
 }
 
@@ -42,7 +43,7 @@ typedef struct lk__cuda_device {
     lk__cuda_blas     *blas;       /* NULL: not loaded; made on first use */
     lk__cuda_dnn      *dnn;
     lk__cuda_spans    *spans;    /* NULL: none were asked for */
-    lk_device_speed    speed[3]; /* of f32, f64 and bf16; flops 0: not measured */
+    lk_device_speed    speed[LK_DTYPE_COUNT]; /* by element type; flops 0: not measured */
     lk__cuda_choices  *choices;  /* made on first use */
     int32_t           *word;     /* lk__cuda_word */
     char               why[256]; /* without a GPU: the reason */
@@ -161,13 +162,11 @@ lk_status lk__cuda_no_kernel(const lk__kernel_call *call); /* LK_EUNSUPPORTED */
 static inline size_t cuda_size(lk_dtype type) /* bytes of an element */
 {
     switch (type) {
-    case LK_F64:
-    case LK_I64: return 8;
-    case LK_F32:
-    case LK_I32: return 4;
-    case LK_BF16:
-    case LK_F16: return 2;
-    default: return 1;
+#define SIZE_CASE(id, name, bytes, ...) \
+    case LK_##id: return bytes;
+        LK__DTYPE_LIST(SIZE_CASE)
+#undef SIZE_CASE
+    default: return 0;
     }
 }
 

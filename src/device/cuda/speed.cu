@@ -105,7 +105,7 @@ lk_status lk__cuda_measure(lk__device *d, lk_dtype type, lk_device_speed *speed)
 {
     lk__cuda_device *c = (lk__cuda_device *)d;
     lk__cuda_clock   clock;
-    lk_device_speed *known = &c->speed[type == LK_BF16 ? 2 : type == LK_F64 ? 1 : 0];
+    lk_device_speed *known = (unsigned)type < LK_DTYPE_COUNT ? &c->speed[type] : NULL;
     lk_status        status = d->backend->memory.check(d);
     if (status < 0) return status;
     if (type != LK_BF16 && type != LK_F64 && type != LK_F32)
@@ -116,7 +116,7 @@ lk_status lk__cuda_measure(lk__device *d, lk_dtype type, lk_device_speed *speed)
     }
     (void)lk__cuda_stream_of(d, NULL); /* waits for all work that is queued */
     bool opened = clock_open(&clock);
-    for (int i = 0; i < 3; i++) /* memory and latency are the same for all types */
+    for (int i = 0; i < LK_DTYPE_COUNT; i++) /* memory and latency are the same for all types */
         if (c->speed[i].flops > 0) known->memory = c->speed[i].memory, known->latency = c->speed[i].latency;
     if (opened && !(known->memory > 0)) known->memory = measure_copy(&clock);
     if (opened && !(known->latency > 0)) known->latency = measure_latency(&clock);

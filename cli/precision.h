@@ -1,0 +1,11 @@
+/* precision.h - the choices of options that name a type: the library's precision policies. */
+#ifndef PRECISION_H
+#define PRECISION_H
+
+#include <lockstep/plan.h>
+
+#define PRECISION_CHOICE(constant, type, name) "|" name
+#define PRECISION_CHOICES "f32|f64" LK_POLICY_LIST(PRECISION_CHOICE) /* lk_policy_parse accepts these */
+#define GRADIENT_CHOICES "f32" LK_POLICY_LIST(PRECISION_CHOICE)
+
+#endif
