@@ -6,6 +6,7 @@
 #ifndef LK__CPU_OPTIMIZER_H
 #define LK__CPU_OPTIMIZER_H
 
+#include "base/dtype.h"
 #include "device/cpu/vmath.h"
 
 #include <lockstep/optimizer.h>
@@ -24,6 +25,8 @@ typedef struct update {
     int64_t          n, tiles;
     const void      *rule;
     update_function *vectors;
+    char            *rounded; /* the same as arrays.stored, in a type for which there are no vectors here; NULL: none */
+    lk_dtype         type;    /* of it */
 } update;
 
 /* From INLINE NAME_vectors(NAME_rule, update_arrays, begin, end, stored): NAME_plain and NAME_stored, of which there
@@ -77,6 +80,11 @@ static void update_tile(void *argument, int64_t tile, int worker)
     (void)worker;
     u->vectors(u->rule, &u->arrays, begin, whole);
     if (whole < end) update_rest(u, whole, end - whole);
+#if LK_REAL_BITS == 32 /* what is wider has no such copy */
+    const lk__dtype *type = lk__dtype_of(u->type);
+    if (u->rounded)
+        type->from_float(u->rounded + (size_t)begin * type->size, u->arrays.parameter + begin, (size_t)(end - begin));
+#endif
 }
 
 /* Runs an operation with places for `moments` of them. */
@@ -85,7 +93,11 @@ static inline void run_update(const lk__kernel_call *call, int moments, const vo
 {
     update u = {.arrays = {.gradient = call->in[0].data, .parameter = call->out[0].data}, .rule = rule};
     for (int m = 0; m < moments; m++) u.arrays.moment[m] = output(call, 1 + m);
-    u.arrays.stored = output(call, 1 + moments);
+    u.type = call->out[1 + moments].dtype;
+    if (u.type == LK_BF16)
+        u.arrays.stored = output(call, 1 + moments);
+    else
+        u.rounded = output(call, 1 + moments);
     u.vectors = u.arrays.stored ? stored : plain;
     u.n = lk__operand_elements(&call->out[0]);
     u.tiles = tile_count(u.n, 1, 0);
