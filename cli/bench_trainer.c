@@ -88,8 +88,7 @@ static lk_status may_hold_data(setup *s)
     size_t      memory[LK_MEMORY_COUNT];
     lk_graph   *graph;
     lk_plan    *plan;
-    const char *device = lk_context_device(s->context);
-    if (s->config.data_on_device == LK_DATA_AUTO && (strcmp(device, "cpu") == 0 || strcmp(device, "guarded") == 0))
+    if (s->config.data_on_device == LK_DATA_AUTO && lk_context_on_host(s->context))
         return LK_END;
     if (s->config.data_on_device == LK_DATA_ON_HOST) return LK_END;
     lk_status status = lk_trainer_plan(s->context, &s->config, &graph, &plan, memory);

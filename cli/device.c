@@ -10,15 +10,55 @@
 #include <stdlib.h>
 #include <string.h>
 
+static bool is_number(const char *text)
+{
+    const char *c = text;
+    while (isdigit((unsigned char)*c)) c++;
+    return c > text && !*c;
+}
+
 static bool is_device(const char *name)
 {
-    static const char *const known[] = {"auto", "cpu", "cuda", "guarded", NULL};
-    for (int i = 0; known[i]; i++)
-        if (strcmp(known[i], name) == 0) return true;
-    if (strncmp(name, "cuda:", 5) != 0 || !name[5]) return false;
-    for (const char *c = name + 5; *c; c++)
-        if (!isdigit((unsigned char)*c)) return false;
-    return true;
+    lk_device d = LK_DEVICE_INIT;
+    bool      found = strcmp(name, "auto") == 0;
+    for (int i = 0; !found && lk_device_at(i, &d) == LK_OK; i++) {
+        size_t length = strlen(d.name);
+        if (strncmp(name, d.name, length) != 0) continue;
+        found = !name[length] || (d.numbered && name[length] == ':' && is_number(name + length + 1));
+    }
+    return found;
+}
+
+/* "auto, cpu, cuda and cuda:N" */
+static const char *list_devices(char *out, size_t size)
+{
+    lk_device   d = LK_DEVICE_INIT;
+    const char *names[64];
+    char        numbered[64][64];
+    int         count = 0;
+    for (int i = 0; lk_device_at(i, &d) == LK_OK && count + 2 < 64; i++) {
+        if (!d.help) continue;
+        names[count++] = d.name;
+        if (!d.numbered) continue;
+        snprintf(numbered[count], sizeof *numbered, "%s:N", d.name);
+        names[count] = numbered[count];
+        count++;
+    }
+    int used = snprintf(out, size, "auto");
+    for (int i = 0; i < count && used >= 0 && (size_t)used < size; i++)
+        used += snprintf(out + used, size - (size_t)used, "%s%s", i + 1 < count ? ", " : " and ", names[i]);
+    return out;
+}
+
+void device_describe(char *out, size_t size)
+{
+    lk_device d = LK_DEVICE_INIT;
+    int       used = 0;
+    for (int i = 0; lk_device_at(i, &d) == LK_OK && (size_t)used < size; i++)
+        if (d.help) used += snprintf(out + used, size - (size_t)used, "%s%s", used ? ", " : "", d.help);
+    if ((size_t)used < size)
+        snprintf(out + used, size - (size_t)used,
+                 ", or auto: a GPU where there is one, else the CPU (default LOCKSTEP_DEVICE, else auto)");
 }
 
 int device_choose(const char *command, const options *given, const char **device)
@@ -28,8 +68,9 @@ int device_choose(const char *command, const options *given, const char **device
     const char *option = options_text(given, "device"), *variable = lk_environment_get(NULL, "LOCKSTEP_DEVICE");
     *device = option ? option : variable && *variable ? variable : "auto";
     if (!is_device(*device)) {
-        print_error(command, "%s%.40s%s: unknown device; devices are auto, cpu, cuda and cuda:N",
-                    option ? "--device " : "LOCKSTEP_DEVICE is '", *device, option ? "" : "' in the environment");
+        char list[512];
+        print_error(command, "%s%.40s%s: unknown device; devices are %s", option ? "--device " : "LOCKSTEP_DEVICE is '",
+                    *device, option ? "" : "' in the environment", list_devices(list, sizeof list));
         return EXIT_USER_ERROR;
     }
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)

@@ -8,8 +8,7 @@
 
 #define DEVICE_OPTIONS                                                                                                      \
     TEXT("device", "NAME", NULL,                                                                                            \
-         "Where kernels run: cpu, cuda (the GPU of this rank), cuda:N, or auto: a GPU where there is one, else the CPU "    \
-         "(default LOCKSTEP_DEVICE, else auto)", .flags = OPTION_LOCAL),                                                                           \
+         "Where kernels run: ", .describe = device_describe, .flags = OPTION_LOCAL),                                      \
         FLAG("share-device", "cuda: ranks of a host may share its GPUs, where it has fewer of them; for tests and small models", .flags = OPTION_LOCAL), \
         FLAG("device-sync", "cuda: wait for each kernel, so that an error names its operation and the line of the model", .flags = OPTION_LOCAL),   \
         FLAG("tf32", "cuda: f32 matrix multiplications and convolutions may use TF32 (10-bit mantissa): faster, about 3 decimal digits", .flags = OPTION_LOCAL)
@@ -23,6 +22,7 @@
     CHOICE("data-on-device", "WHERE", "auto", "auto|yes|no",                                                            \
            "cuda: where batches are made. yes: by the GPU, from the data set in its memory. no: by the host. auto: by the GPU " \
            "where it can, and the set takes at most a quarter of its free memory. Results are the same", .flags = OPTION_LOCAL)
+void device_describe(char *out, size_t size); /* the rest of the help of --device: the names, from the library */
 /* Checks the options and applies them to this process; *device is for lk_context_config.device. 0, or an exit code after a message. */
 int device_choose(const char *command, const options *given, const char **device);
 

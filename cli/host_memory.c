@@ -15,7 +15,7 @@ const char *size_text(size_t bytes, char out[SIZE_TEXT])
     return out;
 }
 
-bool host_memory_used(lk_context *context) { return strcmp(lk_context_device(context), "cuda") != 0; }
+bool host_memory_used(lk_context *context) { return lk_context_on_host(context); }
 
 /* The first host has one more where they are not divided evenly. */
 static int ranks_of_host(const lk_trainer_config *config)

@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <lockstep/base.h>
 #include <lockstep/context.h>
+#include <lockstep/device.h>
 #include <lockstep/environment.h>
 #include <math.h>
 #include <sched.h>
@@ -204,10 +205,7 @@ static bool device_in_use(const char *name)
 {
     const char *chosen = lk_environment_get(NULL, "LOCKSTEP_DEVICE");
     bool        automatic = !chosen || !*chosen || strcmp(chosen, "auto") == 0;
-    const char *last = "cpu";
-    for (size_t i = 0; automatic && lk_device_name(i); i++)
-        if (strcmp(lk_device_name(i), "cuda") == 0) last = "cuda";
-    return strcmp(name, automatic ? last : chosen) == 0;
+    return strcmp(name, automatic ? lk_device_auto() : chosen) == 0;
 }
 
 static void print_devices(void)

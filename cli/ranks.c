@@ -273,7 +273,7 @@ void ranks_describe(const setup *s, char *out, size_t size)
     lk_comm    *comm = s->config.comm;
     int         rank = comm ? lk_comm_rank(comm) : 0, world = comm ? lk_comm_size(comm) : 1;
     const char *device = lk_context_device(s->context);
-    bool        host = strcmp(device, "cuda") != 0; /* only its kernels use the instruction set */
+    bool        host = lk_context_on_host(s->context); /* only its kernels use the instruction set */
     size_t used = (size_t)snprintf(out, size, "rank %d of %d (%s, pid %ld): %s%s%s, %d thread%s on core", rank, world,
                                    comm ? lk_comm_backend(comm) : "alone", (long)getpid(), device, host ? " " : "",
                                    host ? lk_context_isa(s->context) : "", lk_context_threads(s->context),

@@ -8,6 +8,7 @@
 #include <lockstep/context.h>
 #include <lockstep/data.h>
 #include <lockstep/data_format.h>
+#include <lockstep/device.h>
 #include <lockstep/environment.h>
 #include <lockstep/generate.h>
 #include <lockstep/graph.h>

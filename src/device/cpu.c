@@ -1,6 +1,7 @@
 /* cpu.c - the CPU as a device: the host's memory, kernels from a table by operation, element type and instruction set, and everything
  * done before a call returns. */
 #include "device/custom.h"
+#include "device/devices.h"
 
 #include "base/dtype.h"
 #include "base/hash.h"
@@ -240,3 +241,12 @@ const lk__device_backend lk__device_cpu = {
             .channels_last = true,
         },
 };
+
+static const lk__device_backend *cpu_load(lk_context *c)
+{
+    (void)c;
+    return &lk__device_cpu;
+}
+
+const lk__device_entry lk__device_entry_cpu = {
+    .name = "cpu", .text = "the processor's cores", .help = "cpu", .on_host = true, .preference = 1, .load = cpu_load};

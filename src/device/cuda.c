@@ -1,12 +1,14 @@
 /* cuda.c - finds and loads the CUDA module: liblockstep itself links no CUDA. */
 #define _GNU_SOURCE
 #include "device/cuda/module.h"
+#include "device/devices.h"
 
 #include "base/hash.h"
 #include "base/module.h"
 
 #include <dlfcn.h>
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 static const lk__cuda_library library = {
@@ -45,3 +47,54 @@ lk_status lk__cuda_load(lk_context *context, const lk__cuda_module **module)
     *module = found;
     return LK_OK;
 }
+
+static const lk__device_backend *load_backend(lk_context *context)
+{
+    const lk__cuda_module *module;
+    return lk__cuda_load(context, &module) < 0 ? NULL : module->backend;
+}
+
+static int count_gpus(char *why, size_t bytes)
+{
+    const lk__cuda_module *module;
+    if (lk__cuda_load(NULL, &module) >= 0) return module->devices(why, bytes);
+    snprintf(why, bytes, "%s", lk_context_error(NULL));
+    return 0;
+}
+
+static lk_status report_lines(lk_text_callback write, void *user)
+{
+    const lk__cuda_module *module;
+    char                   text[512];
+    lk_status              status = lk__cuda_load(NULL, &module);
+    for (int i = 0; status >= 0 && module->line(i, text, sizeof text); i++) {
+        write(user, text, strlen(text));
+        write(user, "\n", 1);
+    }
+    return status;
+}
+
+/* What a CUDA context and its libraries (cuBLASLt, cuDNN) hold, measured on an NVIDIA H200 with `lockstep plan --device cuda`: shown
+ * where there is no GPU on which to measure. */
+static const size_t H200_CONTEXT = (size_t)524 << 20, H200_LIBRARIES = (size_t)12 << 20;
+
+static lk_status find_held(int number, lk_device_memory_held *held)
+{
+    const lk__cuda_module *module;
+    char                   why[512];
+    lk_status              status = lk__cuda_load(NULL, &module);
+    if (status < 0) return status;
+    held->measured = module->devices(why, sizeof why) > number && module->held(number, &held->context, &held->libraries);
+    if (!held->measured) held->context = H200_CONTEXT, held->libraries = H200_LIBRARIES;
+    return LK_OK;
+}
+
+const lk__device_entry lk__device_entry_cuda = {.name = "cuda",
+                                                .text = "an NVIDIA GPU",
+                                                .help = "cuda (the GPU of this rank), cuda:N",
+                                                .numbered = true,
+                                                .preference = 2,
+                                                .load = load_backend,
+                                                .count = count_gpus,
+                                                .report = report_lines,
+                                                .held = find_held};

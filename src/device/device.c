@@ -1,95 +1,153 @@
 /* device.c - the devices of this build, opened by name, and what is the same for all of them. */
 #include "base/environment.h"
-#include "device/cuda/module.h"
+#include "device/devices.h"
 
+#include <lockstep/device.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const lk__device_backend *const built_in[] = {&lk__device_cpu, &lk__device_guarded};
-enum { BUILT_IN = sizeof built_in / sizeof *built_in };
+static const lk__device_entry *const entries[] = {
+#define ENTRY(name) &lk__device_entry_##name,
+    LK__DEVICE_LIST(ENTRY)
+#undef ENTRY
+};
+enum { ENTRIES = sizeof entries / sizeof *entries, WHY = 512 };
 
-/* The CUDA module's, where it can be loaded and there is a GPU; NULL otherwise, and why says the reason. */
-static const lk__device_backend *find_cuda(char *why, size_t bytes)
+static bool is_usable(const lk__device_entry *e, char why[WHY]) { return !e->count || e->count(why, WHY) > 0; }
+
+/* The entry that a name with or without a number selects; NULL: there is none. *number: where the text of its number begins, or NULL. */
+static const lk__device_entry *find_entry(const char *name, const char **number)
 {
-    const lk__cuda_module *module;
-    if (lk__cuda_load(NULL, &module) < 0) {
-        snprintf(why, bytes, "%s", lk_context_error(NULL));
-        return NULL;
-    }
-    return module->devices(why, bytes) > 0 ? module->backend : NULL;
+    size_t length = strcspn(name, ":");
+    *number = name[length] ? name + length + 1 : NULL;
+    for (size_t i = 0; i < ENTRIES; i++)
+        if (strlen(entries[i]->name) == length && memcmp(entries[i]->name, name, length) == 0 &&
+            (!*number || entries[i]->numbered))
+            return entries[i];
+    return NULL;
 }
 
-static const lk__device_backend *backend_at(size_t i)
+/* What `auto` chooses; why: the reason for which it is not one with a higher preference, or "". */
+static const lk__device_entry *choose_entry(char why[WHY])
 {
-    char why[512];
-    return i < BUILT_IN ? built_in[i] : i == BUILT_IN ? find_cuda(why, sizeof why) : NULL;
+    const lk__device_entry *best = NULL;
+    for (size_t i = 0; i < ENTRIES; i++)
+        if (entries[i]->preference > 0 && !entries[i]->count && (!best || entries[i]->preference > best->preference))
+            best = entries[i];
+    why[0] = 0;
+    for (size_t i = 0; i < ENTRIES; i++)
+        if (entries[i]->count && entries[i]->preference > best->preference && is_usable(entries[i], why))
+            best = entries[i];
+    return best;
+}
+
+static const lk__device_entry *usable_at(size_t i)
+{
+    char why[WHY];
+    for (size_t k = 0; k < ENTRIES; k++)
+        if (is_usable(entries[k], why) && i-- == 0) return entries[k];
+    return NULL;
 }
 
 const char *lk_device_name(size_t i)
 {
-    const lk__device_backend *backend = backend_at(i);
-    return backend ? backend->name : NULL;
+    const lk__device_entry *e = usable_at(i);
+    return e ? e->name : NULL;
 }
 const char *lk_device_text(size_t i)
 {
-    const lk__device_backend *backend = backend_at(i);
-    return backend ? backend->text : NULL;
+    const lk__device_entry *e = usable_at(i);
+    return e ? e->text : NULL;
+}
+
+lk_status lk_device_at(int index, lk_device *out)
+{
+    if (index < 0 || (size_t)index >= ENTRIES) return LK_END;
+    const lk__device_entry *e = entries[index];
+    lk_device               made = {.size = out->size,
+                                    .name = e->name,
+                                    .text = e->text,
+                                    .help = e->help,
+                                    .numbered = e->numbered,
+                                    .on_host = e->on_host};
+    memcpy(out, &made, out->size < sizeof made ? out->size : sizeof made);
+    return LK_OK;
+}
+
+const char *lk_device_auto(void)
+{
+    char why[WHY];
+    return choose_entry(why)->name;
+}
+
+bool lk_context_on_host(const lk_context *c)
+{
+    const char             *number;
+    const lk__device_entry *e = find_entry(lk_context_device(c), &number);
+    return e && e->on_host;
 }
 
 lk_status lk_device_report(const char *name, lk_text_callback write, void *user)
 {
-    const lk__cuda_module *module;
-    char                   text[512];
-    if (strcmp(name, "cuda") != 0)
-        return lk__fail(NULL, LK_EUNSUPPORTED, "the device \"%.40s\" has nothing to report", name);
-    lk_status status = lk__cuda_load(NULL, &module);
-    if (status < 0) return status;
-    for (int i = 0; module->line(i, text, sizeof text); i++) {
-        write(user, text, strlen(text));
-        write(user, "\n", 1);
+    const char             *number;
+    const lk__device_entry *e = find_entry(name, &number);
+    if (!e || !e->report) return lk__fail(NULL, LK_EUNSUPPORTED, "the device \"%.40s\" has nothing to report", name);
+    return e->report(write, user);
+}
+
+/* Where there is none of it, it opens for plans alone. */
+static lk_status open_entry(lk_context *c, const lk__device_entry *e, const char *name, const char *number,
+                            bool plans_only, lk__device **device)
+{
+    char why[WHY], *end;
+    long n = number ? strtol(number, &end, 10) : -1;
+    if (number && (*number < '0' || *number > '9' || *end || n > 1023))
+        return lk__fail(c, LK_EINVAL, "device \"%.40s\": a GPU number must follow, as in %s:0", name, e->name);
+    const lk__device_backend *backend = e->load(c);
+    if (!backend) return LK_EUNSUPPORTED;
+    if (!plans_only && !is_usable(e, why)) return lk__fail(c, LK_EUNSUPPORTED, "device %.40s: %s", name, why);
+    return backend->open(c, (int)n, device);
+}
+
+/* "auto, cpu, cuda, cuda:N", without those for tests. */
+static const char *list_names(char *out, size_t bytes)
+{
+    size_t used = (size_t)snprintf(out, bytes, "auto");
+    for (size_t i = 0; i < ENTRIES && used < bytes; i++) {
+        const lk__device_entry *e = entries[i];
+        if (!e->help) continue;
+        used += (size_t)snprintf(out + used, bytes - used, ", %s", e->name);
+        if (e->numbered && used < bytes) used += (size_t)snprintf(out + used, bytes - used, ", %s:N", e->name);
     }
-    return LK_OK;
+    return out;
 }
 
-/* "cuda" or "cuda:N": the backend is loaded; without a GPU it opens for plans alone. */
-static lk_status open_cuda(lk_context *c, const char *name, bool plans_only, lk__device **device)
+static lk_status refuse_name(lk_context *c, const char *name, const char *chosen)
 {
-    const lk__cuda_module *module;
-    char                  *end, why[512];
-    long                   number = name[4] ? strtol(name + 5, &end, 10) : -1;
-    if (name[4] && (name[5] < '0' || name[5] > '9' || *end || number > 1023))
-        return lk__fail(c, LK_EINVAL, "device \"%.40s\": a GPU number must follow, as in cuda:0", name);
-    lk_status status = lk__cuda_load(c, &module);
-    if (status < 0) return status;
-    if (!plans_only && module->devices(why, sizeof why) == 0)
-        return lk__fail(c, LK_EUNSUPPORTED, "device %.40s: %s", name, why);
-    return module->backend->open(c, (int)number, device);
-}
-
-static lk_status open_auto(lk_context *c, lk__device **device)
-{
-    char                      why[512];
-    const lk__device_backend *cuda = find_cuda(why, sizeof why);
-    if (!cuda) lk__log(c, LK_LOG_DEBUG, "device auto: the CPU, because %s", why);
-    return cuda ? cuda->open(c, -1, device) : lk__device_cpu.open(c, -1, device);
+    const char *known[ENTRIES + 1] = {"auto"};
+    char        list[256];
+    for (size_t i = 0; i < ENTRIES; i++) known[i + 1] = entries[i]->name;
+    const char *nearest = lk__suggest(chosen, known, ENTRIES + 1);
+    return lk__fail(c, LK_EUNSUPPORTED, "%s\"%.40s\": unknown device; %s%s%sdevices are %s",
+                    name ? "device " : "LOCKSTEP_DEVICE is ", chosen, nearest ? "did you mean \"" : "",
+                    nearest ? nearest : "", nearest ? "\"? The " : "the ", list_names(list, sizeof list));
 }
 
 lk_status lk__device_open(lk_context *c, const char *name, bool plans_only, lk__device **device)
 {
-    static const char *const known[] = {"auto", "cpu", "cuda", "guarded"};
-    const char              *chosen = name ? name : lk__environment(c, LK__ENV_LOCKSTEP_DEVICE);
+    const char             *chosen = name ? name : lk__environment(c, LK__ENV_LOCKSTEP_DEVICE), *number = NULL;
+    const lk__device_entry *e;
+    char                    why[WHY];
     *device = NULL;
-    if (!chosen || (!name && !*chosen)) chosen = lk__device_cpu.name;
-    for (size_t i = 0; i < BUILT_IN; i++)
-        if (strcmp(built_in[i]->name, chosen) == 0) return built_in[i]->open(c, -1, device);
-    if (strcmp(chosen, "auto") == 0) return open_auto(c, device);
-    if (strncmp(chosen, "cuda", 4) == 0 && (chosen[4] == 0 || chosen[4] == ':'))
-        return open_cuda(c, chosen, plans_only, device);
-    const char *nearest = lk__suggest(chosen, known, sizeof known / sizeof *known);
-    return lk__fail(c, LK_EUNSUPPORTED, "%s\"%.40s\": unknown device; %s%s%sdevices are auto, cpu, cuda, cuda:N",
-                    name ? "device " : "LOCKSTEP_DEVICE is ", chosen, nearest ? "did you mean \"" : "",
-                    nearest ? nearest : "", nearest ? "\"? The " : "the ");
+    if (!chosen || (!name && !*chosen)) chosen = entries[0]->name;
+    if (strcmp(chosen, "auto") == 0) {
+        e = choose_entry(why);
+        if (*why) lk__log(c, LK_LOG_DEBUG, "device auto: %s, because %s", e->name, why);
+    } else {
+        e = find_entry(chosen, &number);
+    }
+    return e ? open_entry(c, e, chosen, number, plans_only, device) : refuse_name(c, name, chosen);
 }
 
 void lk__device_close(lk__device *d)
@@ -97,24 +155,14 @@ void lk__device_close(lk__device *d)
     if (d) d->backend->close(d);
 }
 
-/* What a CUDA context and its libraries (cuBLASLt, cuDNN) hold, measured on an NVIDIA H200 with `lockstep plan --device cuda`: shown
- * where there is no GPU on which to measure. */
-static const size_t H200_CONTEXT = (size_t)524 << 20, H200_LIBRARIES = (size_t)12 << 20;
-
 lk_status lk_device_held(const char *name, lk_device_memory_held *held)
 {
-    const lk__cuda_module *module;
-    char                   why[512];
-    const char            *chosen = name ? name : lk__environment(NULL, LK__ENV_LOCKSTEP_DEVICE);
+    const char *chosen = name ? name : lk__environment(NULL, LK__ENV_LOCKSTEP_DEVICE), *number = NULL;
+    char        why[WHY];
     *held = (lk_device_memory_held){.context = 0};
-    bool automatic = chosen && strcmp(chosen, "auto") == 0;
-    if (!chosen || (automatic ? !find_cuda(why, sizeof why) : strncmp(chosen, "cuda", 4) != 0)) return LK_OK;
-    lk_status status = lk__cuda_load(NULL, &module);
-    if (status < 0) return status;
-    int number = chosen[0] == 'c' && chosen[4] == ':' ? atoi(chosen + 5) : 0;
-    held->measured = module->devices(why, sizeof why) > number && module->held(number, &held->context, &held->libraries);
-    if (!held->measured) held->context = H200_CONTEXT, held->libraries = H200_LIBRARIES;
-    return LK_OK;
+    if (!chosen) return LK_OK;
+    const lk__device_entry *e = strcmp(chosen, "auto") == 0 ? choose_entry(why) : find_entry(chosen, &number);
+    return e && e->held ? e->held(number ? atoi(number) : 0, held) : LK_OK;
 }
 
 void lk_context_device_memory(const lk_context *c, size_t *available, size_t *total)

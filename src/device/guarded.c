@@ -5,7 +5,7 @@
  * One region of addresses is reserved for all of a context's allocations, so that the offset is the same for all. It is backed by
  * a file in memory whose pages exist only where they are used. */
 #define _GNU_SOURCE
-#include "device/device.h"
+#include "device/devices.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -345,4 +345,17 @@ const lk__device_backend lk__device_guarded = {
             .fusions = lk__cpu_fusions,
             .channels_last = true,
         },
+};
+
+static const lk__device_backend *guarded_load(lk_context *c)
+{
+    (void)c;
+    return &lk__device_guarded;
+}
+
+const lk__device_entry lk__device_entry_guarded = {
+    .name = "guarded",
+    .text = "the CPU over memory that only it can access, to test that nothing else does",
+    .on_host = true,
+    .load = guarded_load,
 };
