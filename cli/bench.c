@@ -25,7 +25,7 @@ static const option bench_options[] = {
     HEADING("Ranks"),
     RANKS_OPTION("Ranks to start on this host (default: train 1, comm 2). train: they share --batch; comm: 1 to 256"),
     MESH_OPTION,
-    CHOICE("backend", "NAME", "auto", "auto|self|shm|tcp|mpi|mixed", "Transport between ranks"),
+    CHOICE_LISTED("backend", "NAME", "auto", transport_of_groups, "Transport between ranks"),
     PARALLEL_OPTIONS,
     HEADING("Running"),
     INTEGER("steps", "N", "0", 0, 1e9,

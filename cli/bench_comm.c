@@ -30,6 +30,7 @@ typedef struct bench {
     size_t         sizes[SIZES];
     int            size_count;
     const char    *op;
+    lk_collective  collective; /* of that name */
     bool           json;
 
     int         rank;
@@ -66,28 +67,25 @@ static bool parse_sizes(const char *text, bench *b)
     return b->size_count > 0;
 }
 
+static bool has_parts(const lk_collective *c) { return c->sends_parts || c->receives_parts; }
+
 /* One collective on `bytes` of buffer: the received bytes of a gather, the sent bytes of a scatter. */
 static lk_status run_collective(bench *b, char *buffer, char *second, size_t bytes)
 {
-    int    ranks = lk_comm_size(b->comm);
-    size_t count = bytes / 4, each = count / (size_t)ranks;
-    char  *part = buffer + (size_t)b->rank * each * 4;
-    if (strcmp(b->op, "all_reduce") == 0)
-        return lk_comm_all_reduce(b->comm, buffer, buffer, count, LK_F32, LK_SUM, NULL);
-    if (strcmp(b->op, "reduce") == 0) return lk_comm_reduce(b->comm, buffer, buffer, count, LK_F32, LK_SUM, 0, NULL);
-    if (strcmp(b->op, "broadcast") == 0) return lk_comm_broadcast(b->comm, buffer, count, LK_F32, 0, NULL);
-    if (strcmp(b->op, "all_gather") == 0) return lk_comm_all_gather(b->comm, part, buffer, each, LK_F32, NULL);
-    if (strcmp(b->op, "reduce_scatter") == 0)
-        return lk_comm_reduce_scatter(b->comm, buffer, part, each, LK_F32, LK_SUM, NULL);
-    return lk_comm_all_to_all(b->comm, buffer, second, each, LK_F32, NULL);
+    const lk_collective *c = &b->collective;
+    size_t               count = bytes / 4, each = count / (size_t)lk_comm_size(b->comm);
+    char                *part = buffer + (size_t)b->rank * each * 4;
+    char                *send = c->receives_parts && !c->sends_parts ? part : buffer;
+    char                *recv = second ? second : c->sends_parts ? part : buffer;
+    return lk_comm_run(b->comm, b->op, send, recv, has_parts(c) ? each : count, LK_F32, LK_SUM, 0, NULL);
 }
 
 /* Bytes on the bus per byte of the buffer, as in nccl-tests, which makes different numbers of ranks comparable. */
-static double bus_factor(const char *op, int ranks)
+static double bus_factor(const lk_collective *c, int ranks)
 {
     double share = (ranks - 1.0) / ranks;
-    if (strcmp(op, "all_reduce") == 0) return 2 * share;
-    return strcmp(op, "reduce") == 0 || strcmp(op, "broadcast") == 0 ? 1 : share;
+    if (has_parts(c)) return share;
+    return c->root_sends || c->root_receives ? 1 : 2 * share;
 }
 
 /* A rank's own memory with all ranks active at once. */
@@ -120,7 +118,7 @@ static lk_status measure_limits(bench *b, result *r)
 {
     double    seconds;
     lk_status status = measure_memcpy(b, r);
-    if (status >= 0) status = comm_limit_measure(b->comm, b->op, r->bytes, &seconds);
+    if (status >= 0) status = comm_limit_measure(b->comm, &b->collective, r->bytes, &seconds);
     if (status >= 0) r->limit = (double)r->bytes / seconds;
     return status;
 }
@@ -128,7 +126,7 @@ static lk_status measure_limits(bench *b, result *r)
 static lk_status measure_collective(bench *b, result *r)
 {
     void     *buffer = NULL, *second = NULL;
-    bool      two = strcmp(b->op, "all_to_all") == 0;
+    bool      two = comm_limit_needs_two(&b->collective);
     size_t    bytes = r->bytes + 64;
     lk_status status = LK_OK;
     if (r->symmetric) {
@@ -164,7 +162,7 @@ static lk_status measure_collective(bench *b, result *r)
 
 static void print_result(const bench *b, const result *r)
 {
-    double rate = (double)r->bytes / r->seconds, bus = rate * bus_factor(b->op, lk_comm_size(b->comm));
+    double rate = (double)r->bytes / r->seconds, bus = rate * bus_factor(&b->collective, lk_comm_size(b->comm));
     if (!b->json) {
         printf("%11zu %12.2f %12.2f %9.2f %9.2f  %-9s %9.2f %9.2f\n", r->bytes, r->seconds * 1e6, r->best * 1e6,
                rate / 1e9, bus / 1e9, r->symmetric ? "symmetric" : "ordinary", r->memcpy_rate / 1e9, r->limit / 1e9);
@@ -228,7 +226,7 @@ static void pin_rank(int rank, int ranks)
     (void)sched_setaffinity(0, sizeof mine, &mine);
 }
 
-static void print_legend(const char *op)
+static void print_legend(const lk_collective *collective)
 {
     printf("\nGB/s. algbw: bytes / time (the median of rank 0's calls); busbw: bytes on the bus / time, as in "
            "nccl-tests;\n"
@@ -237,13 +235,13 @@ static void print_legend(const char *op)
            "at once,\n"
            "move what %s on memory that all of them map needs at least, without adding and without waiting:\n"
            "of N ranks and buffers of S bytes, %s.\n",
-           op, comm_limit_count(op));
+           collective->name, collective->traffic);
 }
 
 /* What a rank allocates at most at a time, of the host's memory. */
 static size_t most_bytes(const bench *b)
 {
-    size_t largest = 0, buffers = strcmp(b->op, "all_to_all") == 0 ? 2 : 1;
+    size_t largest = 0, buffers = comm_limit_needs_two(&b->collective) ? 2 : 1;
     for (int i = 0; i < b->size_count; i++)
         if (b->sizes[i] > largest) largest = b->sizes[i];
     return lk_comm_size(b->comm) == 1 ? 2 * largest : buffers * largest; /* 2: memcpy of all of it */
@@ -290,7 +288,7 @@ static int rank_main(int rank, void *user)
     }
     if (status >= 0) status = measure_all(b);
     int code = status < 0 ? report_failure(b, status) : 0;
-    if (status >= 0 && rank < 0 && b->rank == 0 && !b->json) print_legend(b->op);
+    if (status >= 0 && rank < 0 && b->rank == 0 && !b->json) print_legend(&b->collective);
     lk_comm_free(b->comm);
     lk_context_free(b->context);
     return code;
@@ -307,7 +305,7 @@ static int start_ranks(bench *b)
     b->failure = f;
     lk_status status = lk_spawn(parse_ranks(b->given), rank_main, b, &result);
     bool      mistake = status < 0 && f->code == EXIT_USER_ERROR;
-    if (status >= 0 && !b->json) print_legend(b->op);
+    if (status >= 0 && !b->json) print_legend(&b->collective);
     if (status < 0 && !atomic_load(&f->taken))
         print_error("bench", "%s", result.text);
     else if (status < 0 && mistake) /* all ranks have the same options */
@@ -318,10 +316,28 @@ static int start_ranks(bench *b)
     return mistake ? EXIT_USER_ERROR : status < 0 ? EXIT_FAILED : 0;
 }
 
+/* Those whose limit is known; the first is the default of --op. */
+const char *bench_comm_op(int index)
+{
+    lk_collective c = LK_COLLECTIVE_INIT;
+    for (int i = 0; lk_collective_at(i, &c) == LK_OK; i++)
+        if (c.traffic && index-- == 0) return c.name;
+    return NULL;
+}
+
+static lk_collective find_collective(const char *name)
+{
+    lk_collective c = LK_COLLECTIVE_INIT;
+    for (int i = 0; lk_collective_at(i, &c) == LK_OK; i++)
+        if (strcmp(c.name, name) == 0) break;
+    return c;
+}
+
 int bench_comm(const options *given)
 {
     static bench b;
     b = (bench){.given = given, .op = options_text(given, "op"), .json = options_flag(given, "json")};
+    b.collective = find_collective(b.op);
     if (!parse_sizes(options_text(given, "sizes"), &b)) {
         print_error("bench", "--sizes '%s' is not a list such as 8,4K,1M with at most %d sizes up to 1024G",
                     options_text(given, "sizes"), SIZES);

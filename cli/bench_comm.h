@@ -7,12 +7,13 @@
 /* clang-format off */
 #define COMM_OPTIONS \
     HEADING("`bench comm`"), \
-    CHOICE("op", "NAME", "all_reduce", "all_reduce|reduce|broadcast|all_gather|reduce_scatter|all_to_all", \
+    CHOICE_LISTED("op", "NAME", "all_reduce", bench_comm_op, \
            "The collective, in f32; reductions sum"), \
     CHOICE("memory", "KIND", "both", "symmetric|ordinary|both", "Kind of buffers"), \
     TEXT("sizes", "LIST", "8,4K,64K,1M,4M,25M,100M", "Bytes of a buffer, comma-separated")
 /* clang-format on */
 
-int bench_comm(const options *given);
+const char *bench_comm_op(int index); /* the values of --op; NULL past the last */
+int         bench_comm(const options *given);
 
 #endif

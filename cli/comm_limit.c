@@ -50,26 +50,6 @@ typedef struct pattern {
     size_t longest;
 } pattern;
 
-typedef struct counted {
-    const char *op, *text;
-} counted;
-
-static const counted counts[] = {
-    {"all_reduce", "a rank reads S/N bytes of each of N buffers and writes S/N bytes to each: 2NS in all"},
-    {"reduce", "a rank reads S/N bytes of each of N buffers and writes S/N bytes to the root's: (N+1)S in all"},
-    {"broadcast", "every rank but the root reads S bytes and writes S bytes: 2(N-1)S in all"},
-    {"all_gather", "a rank reads S/N bytes of each of N-1 buffers and writes them to its own: 2(N-1)S in all"},
-    {"reduce_scatter", "a rank reads S/N bytes of each of N buffers and writes S/N bytes to its own: (N+1)S in all"},
-    {"all_to_all", "a rank reads S/N bytes of each of N buffers and writes S bytes to its own: 2NS in all"},
-};
-
-const char *comm_limit_count(const char *op)
-{
-    size_t i = 0;
-    while (strcmp(counts[i].op, op) != 0) i++;
-    return counts[i].text;
-}
-
 /* ---- memory that all ranks map ---- */
 
 /* At a multiple of their size, where huge pages can be mapped as such. */
@@ -136,27 +116,45 @@ static range slice_of(char *buffer, size_t bytes, int rank, int ranks)
     return (range){buffer + (first < end ? first : end), end - (first < end ? first : end)};
 }
 
-static bool needs_two(const char *op) { return strcmp(op, "all_to_all") == 0; }
+/* In place, what a rank receives would replace what others have yet to read. */
+bool comm_limit_needs_two(const lk_collective *c) { return c->sends_parts && c->receives_parts; }
+
+/* What this rank, which reduces a slice of all buffers, reads of that of rank i and writes to it. */
+static void choose_reduced(const lk_collective *c, char *theirs, size_t bytes, int i, int rank, pattern *p)
+{
+    bool writes = c->root_receives ? i == 0 : !c->sends_parts || i == rank;
+    p->reads[i] = p->writes[i] = slice_of(theirs, bytes, rank, p->ranks);
+    if (!writes) p->writes[i].bytes = 0;
+}
+
+/* What this rank reads of the buffer of rank i, and where it writes it in its own: `mine`, or `second` where it is not in place. */
+static void choose_moved(const lk_collective *c, char *theirs, char *mine, char *second, size_t bytes, int i, int rank,
+                         pattern *p)
+{
+    bool receives = !c->root_receives || rank == 0, sends = !c->root_sends || i == 0;
+    bool two = comm_limit_needs_two(c), in_place = !two && i == rank;
+    p->reads[i] = p->writes[i] = (range){mine, 0};
+    if (!receives || !sends || in_place) return;
+    p->reads[i] = c->sends_parts      ? slice_of(theirs, bytes, rank, p->ranks)
+                  : c->receives_parts ? slice_of(theirs, bytes, i, p->ranks)
+                                      : (range){theirs, bytes};
+    p->writes[i] = c->receives_parts ? slice_of(two ? second : mine, bytes, i, p->ranks)
+                   : c->sends_parts  ? slice_of(mine, bytes, rank, p->ranks)
+                                     : (range){mine, bytes};
+}
 
 /* Every rank has a buffer, or two where results cannot be in place, `stride` bytes apart. */
-static void choose_ranges(const char *op, char *memory, size_t stride, size_t bytes, int rank, pattern *p)
+static void choose_ranges(const lk_collective *c, char *memory, size_t stride, size_t bytes, int rank, pattern *p)
 {
-    bool   reduces = strstr(op, "reduce") != NULL, two = needs_two(op);
-    size_t each = two ? 2 * stride : stride;
+    size_t each = comm_limit_needs_two(c) ? 2 * stride : stride;
+    char  *mine = memory + each * (size_t)rank;
     p->longest = 0;
     for (int i = 0; i < p->ranks; i++) {
-        char *theirs = memory + each * (size_t)i, *mine = memory + each * (size_t)rank;
-        p->reads[i] = slice_of(theirs, bytes, reduces || two ? rank : i, p->ranks);
-        p->writes[i] = slice_of(two ? mine + stride : mine, bytes, i, p->ranks);
-        if (reduces) p->writes[i] = slice_of(theirs, bytes, rank, p->ranks);
-        if (strcmp(op, "broadcast") == 0) {
-            p->reads[i] = (range){theirs, i == 0 && rank != 0 ? bytes : 0};
-            p->writes[i] = (range){mine, i == 0 && rank != 0 ? bytes : 0};
-        } else if (strcmp(op, "all_gather") == 0 && i == rank) {
-            p->reads[i].bytes = p->writes[i].bytes = 0;
-        } else if ((strcmp(op, "reduce") == 0 && i != 0) || (strcmp(op, "reduce_scatter") == 0 && i != rank)) {
-            p->writes[i].bytes = 0;
-        }
+        char *theirs = memory + each * (size_t)i;
+        if (c->reduces)
+            choose_reduced(c, theirs, bytes, i, rank, p);
+        else
+            choose_moved(c, theirs, mine, mine + stride, bytes, i, rank, p);
         if (p->reads[i].bytes > p->longest) p->longest = p->reads[i].bytes;
         if (p->writes[i].bytes > p->longest) p->longest = p->writes[i].bytes;
     }
@@ -326,11 +324,11 @@ static lk_status time_moves(lk_comm *comm, const pattern *p, const char *block, 
     return status;
 }
 
-lk_status comm_limit_measure(lk_comm *comm, const char *op, size_t bytes, double *seconds)
+lk_status comm_limit_measure(lk_comm *comm, const lk_collective *collective, size_t bytes, double *seconds)
 {
     int       ranks = lk_comm_size(comm), times = bytes < 65536 ? 200 : bytes < 8 << 20 ? 20 : 4;
     size_t    unit = bytes < HUGE_PAGE ? 4096 : HUGE_PAGE, stride = (bytes + unit - 1) / unit * unit;
-    size_t    each = needs_two(op) ? 2 * stride : stride;
+    size_t    each = comm_limit_needs_two(collective) ? 2 * stride : stride;
     lk_status status = LK_OK;
     *seconds = NAN;
     if (lk_comm_local_size(comm) != ranks || ranks > MOST_RANKS) return LK_OK;
@@ -342,8 +340,8 @@ lk_status comm_limit_measure(lk_comm *comm, const char *op, size_t bytes, double
     char *block = aligned_alloc(64, BLOCK);
     if (p.reads && p.writes && block) {
         memset(block, 0, BLOCK);
-        choose_ranges(op, memory, stride, bytes, lk_comm_rank(comm), &p);
-        for (way how = strstr(op, "reduce") ? LINES : COPIES; how <= BLOCKS_PAST_CACHES && status >= 0; how++)
+        choose_ranges(collective, memory, stride, bytes, lk_comm_rank(comm), &p);
+        for (way how = collective->reduces ? LINES : COPIES; how <= BLOCKS_PAST_CACHES && status >= 0; how++)
             status = time_moves(comm, &p, block, how, times, seconds);
     } else {
         status = LK_ENOMEM;

@@ -2,13 +2,12 @@
 #ifndef CLI_COMM_LIMIT_H
 #define CLI_COMM_LIMIT_H
 
-#include <lockstep/comm.h>
+#include <lockstep/collective.h>
 
-/* Seconds that the ranks need to move the bytes of the collective `op` between buffers of `bytes` that all of them map, without adding and
- * without waiting for each other: what comm_limit_count says. NAN where the ranks cannot map the same memory. Collective. */
-lk_status comm_limit_measure(lk_comm *comm, const char *op, size_t bytes, double *seconds);
-
-/* What a rank moves at least, in words: of N ranks with buffers of S bytes. */
-const char *comm_limit_count(const char *op);
+/* Seconds that the ranks need to move the bytes of a collective between buffers of `bytes` that all of them map, without adding and
+ * without waiting for each other: what its `traffic` says. NAN where the ranks cannot map the same memory. Collective. */
+lk_status comm_limit_measure(lk_comm *comm, const lk_collective *collective, size_t bytes, double *seconds);
+/* Whether it is measured with a buffer for what is sent and one for what is received; otherwise it is in place. */
+bool comm_limit_needs_two(const lk_collective *collective);
 
 #endif

@@ -3,6 +3,7 @@
 #define RANKS_H
 
 #include "setup.h"
+#include "transport.h"
 
 /* In a rank of a job that was started again: resumes what was saved, if anything was. */
 void ranks_restarted(options *given);
@@ -22,7 +23,7 @@ void ranks_restarted(options *given);
 
 /* How the ranks of a command reach each other, and how long they wait. */
 #define TRANSPORT_OPTIONS                                                                                               \
-    CHOICE("backend", "NAME", "auto", "auto|shm|tcp|mpi|mixed",                                                         \
+    CHOICE_LISTED("backend", "NAME", "auto", transport_of_ranks,                                                        \
            "Transport between ranks; auto: shared memory on one host", .flags = OPTION_LOCAL),                                                 \
         NUMBER("timeout", "SECONDS", "600", 0.1, 1e7,                                                                   \
                "A rank that does not enter a collective within this time counts as failed", .flags = OPTION_LOCAL),                            \

@@ -4,6 +4,7 @@
 
 #include <lockstep/base.h>
 #include <lockstep/checkpoint.h>
+#include <lockstep/collective.h>
 #include <lockstep/comm.h>
 #include <lockstep/context.h>
 #include <lockstep/data.h>
@@ -27,5 +28,6 @@
 #include <lockstep/tokenizer.h>
 #include <lockstep/trainer.h>
 #include <lockstep/transformer.h>
+#include <lockstep/transport.h>
 
 #endif

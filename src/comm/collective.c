@@ -2,41 +2,65 @@
  * fails on the rank that made it and leaves the group unchanged. */
 #include "comm/comm.h"
 
-typedef enum needs { SEND_BUFFER = 1, RECV_BUFFER = 2, REDUCES = 4, ROOTED = 8, BLOCKS = 16, COUNTS = 32 } needs;
-
-static lk_status check_call(lk_comm *c, const lk__comm_call *o, int needs)
+/* Whether this rank's buffers must not be NULL, where there is anything to move. */
+static bool needs_send(const lk_comm *c, const lk__comm_call *o)
 {
-    const char *name = lk__comm_kind_name(o->kind);
-    size_t      size = lk_dtype_size(o->type), most = o->count, furthest = 0;
+    if (lk__call_send_pattern(o, c->rank) == LK__SEND_NONE) return false;
+    if (!o->send_counts) return !o->recv_counts || o->recv_counts[c->rank];
+    for (int i = 0; i < c->size; i++)
+        if (o->send_counts[i]) return true;
+    return false;
+}
+
+static bool needs_recv(const lk_comm *c, const lk__comm_call *o)
+{
+    if (!lk__call_receives(o, c->rank)) return false;
+    for (int i = 0; o->recv_counts && i < c->size; i++)
+        if (o->recv_counts[i]) return true;
+    return !o->recv_counts;
+}
+
+static bool lacks_counts(const lk__collective_facts *facts, const lk__comm_call *o)
+{
+    return facts->counts && (!o->recv_counts || !o->recv_displacements ||
+                             (facts->sends_parts && (!o->send_counts || !o->send_displacements)));
+}
+
+static lk_status check_call(lk_comm *c, const lk__comm_call *o)
+{
+    const lk__collective_facts *facts = lk__call_facts(o);
+    const char                 *name = facts->name;
+    size_t                      size = lk_dtype_size(o->type), most = o->count, furthest = 0;
+    bool                        rooted = lk__collective_is_rooted(facts) || o->kind == LK__SEND || o->kind == LK__RECV;
+    bool                        blocks = facts->sends_parts || facts->receives_parts;
     if (size == 0)
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: unknown type %d", o->site.file, o->site.line, name,
                         (int)o->type);
-    if ((needs & REDUCES) && (unsigned)o->reduce > LK_PROD)
+    if (facts->reduces && (unsigned)o->reduce > LK_PROD)
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: unknown reduction %d", o->site.file, o->site.line, name,
                         (int)o->reduce);
-    if ((needs & ROOTED) && (o->root < 0 || o->root >= c->size))
+    if (rooted && (o->root < 0 || o->root >= c->size))
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: there is no rank %d in a group of %d", o->site.file,
                         o->site.line, name, o->root, c->size);
-    if ((needs & COUNTS) && (!o->recv_counts || !o->recv_displacements))
+    if (lacks_counts(facts, o))
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: counts and displacements are required, one per rank",
                         o->site.file, o->site.line, name);
-    for (int i = 0; (needs & COUNTS) && i < c->size; i++) {
+    for (int i = 0; facts->counts && i < c->size; i++) {
         size_t largest = o->recv_counts[i];
         if (o->send_counts && o->send_counts[i] > largest) largest = o->send_counts[i];
         if (largest > most) most = largest;
         if (o->recv_displacements[i] > furthest) furthest = o->recv_displacements[i];
         if (o->send_displacements && o->send_displacements[i] > furthest) furthest = o->send_displacements[i];
     }
-    if (most > SIZE_MAX / 4 / size / ((needs & BLOCKS) ? (size_t)c->size : 1))
+    if (most > SIZE_MAX / 4 / size / (blocks ? (size_t)c->size : 1))
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: %zu elements are more than can be addressed", o->site.file,
                         o->site.line, name, most);
     if (furthest > SIZE_MAX / 4 / size) /* so that adding a count does not overflow */
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: a displacement of %zu elements is more than can be addressed",
                         o->site.file, o->site.line, name, furthest);
-    if (most > 0 && (((needs & SEND_BUFFER) && !o->send) || ((needs & RECV_BUFFER) && !o->recv)))
+    if (most > 0 && ((!o->send && needs_send(c, o)) || (!o->recv && needs_recv(c, o))))
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: a buffer is NULL", o->site.file, o->site.line, name);
-    bool in_place = o->send == o->recv && (o->kind == LK__ALL_REDUCE || o->kind == LK__BROADCAST);
-    if (!in_place && o->send && o->recv && !lk__call_buffers_fit(o, c->rank, c->size))
+    if (o->send && o->recv && !lk__call_buffers_fit(o, c->rank, c->size))
         return lk__fail(
             c->context, LK_EINVAL,
             "%s:%d: %s: the send and receive buffers overlap: give separate buffers, or call it in place as "
@@ -45,10 +69,10 @@ static lk_status check_call(lk_comm *c, const lk__comm_call *o, int needs)
     return LK_OK;
 }
 
-static lk_status check_and_submit(lk_comm *c, const lk__comm_call *o, int needs, lk_work **work)
+lk_status lk__comm_run(lk_comm *c, const lk__comm_call *o, lk_work **work)
 {
     if (work) *work = NULL;
-    lk_status status = check_call(c, o, needs);
+    lk_status status = check_call(c, o);
     return status < 0 ? status : lk__work_submit(c, o, work);
 }
 
@@ -57,7 +81,7 @@ lk_status lk_comm_all_reduce_at(lk_site site, lk_comm *c, const void *send, void
 {
     lk__comm_call o = {
         .kind = LK__ALL_REDUCE, .type = type, .reduce = op, .count = count, .send = send, .recv = recv, .site = site};
-    return check_and_submit(c, &o, SEND_BUFFER | RECV_BUFFER | REDUCES, work);
+    return lk__comm_run(c, &o, work);
 }
 
 lk_status lk_comm_reduce_at(lk_site site, lk_comm *c, const void *send, void *recv, size_t count, lk_dtype type,
@@ -71,7 +95,7 @@ lk_status lk_comm_reduce_at(lk_site site, lk_comm *c, const void *send, void *re
                        .send = send,
                        .recv = recv,
                        .site = site};
-    return check_and_submit(c, &o, SEND_BUFFER | (c->rank == root ? RECV_BUFFER : 0) | REDUCES | ROOTED, work);
+    return lk__comm_run(c, &o, work);
 }
 
 lk_status lk_comm_broadcast_at(lk_site site, lk_comm *c, void *buffer, size_t count, lk_dtype type, int root,
@@ -79,14 +103,14 @@ lk_status lk_comm_broadcast_at(lk_site site, lk_comm *c, void *buffer, size_t co
 {
     lk__comm_call o = {
         .kind = LK__BROADCAST, .type = type, .root = root, .count = count, .send = buffer, .recv = buffer, .site = site};
-    return check_and_submit(c, &o, SEND_BUFFER | ROOTED, work);
+    return lk__comm_run(c, &o, work);
 }
 
 lk_status lk_comm_all_gather_at(lk_site site, lk_comm *c, const void *send, void *recv, size_t count, lk_dtype type,
                                 lk_work **work)
 {
     lk__comm_call o = {.kind = LK__ALL_GATHER, .type = type, .count = count, .send = send, .recv = recv, .site = site};
-    return check_and_submit(c, &o, SEND_BUFFER | RECV_BUFFER | BLOCKS, work);
+    return lk__comm_run(c, &o, work);
 }
 
 lk_status lk_comm_reduce_scatter_at(lk_site site, lk_comm *c, const void *send, void *recv, size_t count, lk_dtype type,
@@ -94,7 +118,7 @@ lk_status lk_comm_reduce_scatter_at(lk_site site, lk_comm *c, const void *send, 
 {
     lk__comm_call o = {
         .kind = LK__REDUCE_SCATTER, .type = type, .reduce = op, .count = count, .send = send, .recv = recv, .site = site};
-    return check_and_submit(c, &o, SEND_BUFFER | RECV_BUFFER | REDUCES | BLOCKS, work);
+    return lk__comm_run(c, &o, work);
 }
 
 lk_status lk_comm_gather_at(lk_site site, lk_comm *c, const void *send, void *recv, size_t count, lk_dtype type,
@@ -102,7 +126,7 @@ lk_status lk_comm_gather_at(lk_site site, lk_comm *c, const void *send, void *re
 {
     lk__comm_call o = {
         .kind = LK__GATHER, .type = type, .root = root, .count = count, .send = send, .recv = recv, .site = site};
-    return check_and_submit(c, &o, SEND_BUFFER | (c->rank == root ? RECV_BUFFER : 0) | ROOTED | BLOCKS, work);
+    return lk__comm_run(c, &o, work);
 }
 
 lk_status lk_comm_scatter_at(lk_site site, lk_comm *c, const void *send, void *recv, size_t count, lk_dtype type,
@@ -110,20 +134,14 @@ lk_status lk_comm_scatter_at(lk_site site, lk_comm *c, const void *send, void *r
 {
     lk__comm_call o = {
         .kind = LK__SCATTER, .type = type, .root = root, .count = count, .send = send, .recv = recv, .site = site};
-    return check_and_submit(c, &o, RECV_BUFFER | (c->rank == root ? SEND_BUFFER : 0) | ROOTED | BLOCKS, work);
+    return lk__comm_run(c, &o, work);
 }
 
 lk_status lk_comm_all_to_all_at(lk_site site, lk_comm *c, const void *send, void *recv, size_t count, lk_dtype type,
                                 lk_work **work)
 {
     lk__comm_call o = {.kind = LK__ALL_TO_ALL, .type = type, .count = count, .send = send, .recv = recv, .site = site};
-    return check_and_submit(c, &o, SEND_BUFFER | RECV_BUFFER | BLOCKS, work);
-}
-
-/* Where this rank sends nothing, send may be NULL. */
-static int need_send_buffer(const lk_comm *c, const size_t *counts)
-{
-    return counts && counts[c->rank] ? SEND_BUFFER : 0;
+    return lk__comm_run(c, &o, work);
 }
 
 lk_status lk_comm_all_gatherv_at(lk_site site, lk_comm *c, const void *send, void *recv, const size_t *counts,
@@ -136,7 +154,7 @@ lk_status lk_comm_all_gatherv_at(lk_site site, lk_comm *c, const void *send, voi
                        .recv_counts = counts,
                        .recv_displacements = displacements,
                        .site = site};
-    return check_and_submit(c, &o, need_send_buffer(c, counts) | RECV_BUFFER | BLOCKS | COUNTS, work);
+    return lk__comm_run(c, &o, work);
 }
 
 lk_status lk_comm_gatherv_at(lk_site site, lk_comm *c, const void *send, void *recv, const size_t *counts,
@@ -150,8 +168,7 @@ lk_status lk_comm_gatherv_at(lk_site site, lk_comm *c, const void *send, void *r
                        .recv_counts = counts,
                        .recv_displacements = displacements,
                        .site = site};
-    return check_and_submit(
-        c, &o, need_send_buffer(c, counts) | (c->rank == root ? RECV_BUFFER : 0) | ROOTED | BLOCKS | COUNTS, work);
+    return lk__comm_run(c, &o, work);
 }
 
 lk_status lk_comm_all_to_allv_at(lk_site site, lk_comm *c, const void *send, const size_t *send_counts,
@@ -167,23 +184,16 @@ lk_status lk_comm_all_to_allv_at(lk_site site, lk_comm *c, const void *send, con
                        .recv_counts = recv_counts,
                        .recv_displacements = recv_displacements,
                        .site = site};
-    if (work) *work = NULL;
-    if (!send_counts || !send_displacements)
-        return lk__fail(c->context, LK_EINVAL,
-                        "%s:%d: all_to_allv: counts and displacements are required, one per rank", site.file, site.line);
-    int buffers = 0;
-    for (int i = 0; recv_counts && i < c->size; i++)
-        buffers |= (send_counts[i] ? SEND_BUFFER : 0) | (recv_counts[i] ? RECV_BUFFER : 0);
-    return check_and_submit(c, &o, buffers | BLOCKS | COUNTS, work);
+    return lk__comm_run(c, &o, work);
 }
 
-static lk_status submit_transfer(lk_comm *c, const lk__comm_call *o, int buffer, lk_work **work)
+static lk_status submit_transfer(lk_comm *c, const lk__comm_call *o, lk_work **work)
 {
     if (work) *work = NULL;
     if (o->root == c->rank)
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: rank %d cannot transfer to itself; copy instead",
                         o->site.file, o->site.line, lk__comm_kind_name(o->kind), c->rank);
-    return check_and_submit(c, o, buffer | ROOTED, work);
+    return lk__comm_run(c, o, work);
 }
 
 lk_status lk_comm_send_at(lk_site site, lk_comm *c, const void *buffer, size_t count, lk_dtype type, int to, int tag,
@@ -191,7 +201,7 @@ lk_status lk_comm_send_at(lk_site site, lk_comm *c, const void *buffer, size_t c
 {
     lk__comm_call o = {
         .kind = LK__SEND, .type = type, .root = to, .tag = tag, .count = count, .send = buffer, .site = site};
-    return submit_transfer(c, &o, SEND_BUFFER, work);
+    return submit_transfer(c, &o, work);
 }
 
 lk_status lk_comm_recv_at(lk_site site, lk_comm *c, void *buffer, size_t count, lk_dtype type, int from, int tag,
@@ -199,11 +209,11 @@ lk_status lk_comm_recv_at(lk_site site, lk_comm *c, void *buffer, size_t count, 
 {
     lk__comm_call o = {
         .kind = LK__RECV, .type = type, .root = from, .tag = tag, .count = count, .recv = buffer, .site = site};
-    return submit_transfer(c, &o, RECV_BUFFER, work);
+    return submit_transfer(c, &o, work);
 }
 
 lk_status lk_comm_barrier_at(lk_site site, lk_comm *c, lk_work **work)
 {
     lk__comm_call o = {.kind = LK__BARRIER, .type = LK_U8, .site = site};
-    return check_and_submit(c, &o, 0, work);
+    return lk__comm_run(c, &o, work);
 }

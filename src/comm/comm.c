@@ -9,6 +9,7 @@
 #include "comm/abort.h"
 #include "comm/flight_recorder.h"
 #include "comm/rendezvous/identity.h"
+#include "comm/transports.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -128,9 +129,7 @@ void lk__comm_drop(lk_comm *c)
     lk__free(c->context, LK_MEMORY_OTHER, c, sizeof *c);
 }
 
-static const lk__comm_backend *const backends[] = {&lk__backend_self, &lk__backend_shm, &lk__backend_tcp,
-                                                   &lk__backend_mpi, &lk__backend_mixed};
-enum { BACKENDS = sizeof backends / sizeof *backends };
+enum { MOST_TRANSPORTS = 32 }; /* that an error names */
 
 static const lk__comm_backend *default_backend(const lk__rendezvous_identity *identity)
 {
@@ -140,37 +139,42 @@ static const lk__comm_backend *default_backend(const lk__rendezvous_identity *id
 
 static lk_status check_backend(lk_context *context, const lk__comm_backend *b, const lk__rendezvous_identity *identity)
 {
-    if (b == &lk__backend_self && identity->world > 1)
-        return lk__fail(context, LK_EINVAL, "backend self supports one rank only, but the world has %d",
+    if (b->scope == LK__SCOPE_RANK && identity->world > 1)
+        return lk__fail(context, LK_EINVAL, "backend %s supports one rank only, but the world has %d", b->name,
                         identity->world);
-    if (b == &lk__backend_shm && identity->many_hosts)
-        return lk__fail(
-            context,
-            LK_EINVAL, "backend shm supports ranks of one host only, but this world spans several (%s): choose another backend, or none",
-            identity->tried);
+    if (b->scope == LK__SCOPE_HOST && identity->many_hosts)
+        return lk__fail(context, LK_EINVAL,
+                        "backend %s supports ranks of one host only, but this world spans several (%s): choose another "
+                        "backend, or none",
+                        b->name, identity->tried);
     return LK_OK;
+}
+
+/* Names what there is instead. */
+static lk_status refuse_backend(lk_context *context, const char *wanted)
+{
+    const char *names[MOST_TRANSPORTS];
+    size_t      count = 0;
+    char        list[256] = "";
+    while (count < MOST_TRANSPORTS && lk__transport_at(count)) names[count] = lk__transport_at(count)->name, count++;
+    for (size_t i = 0; i < count; i++) {
+        size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%s", i == 0 ? "" : i + 1 < count ? ", " : " and ", names[i]);
+    }
+    const char *suggestion = lk__suggest(wanted, names, count);
+    return lk__fail(context, LK_EINVAL, "unknown backend '%s'%s%s%s; the backends are %s", wanted,
+                    suggestion ? "; did you mean " : "", suggestion ? suggestion : "", suggestion ? "?" : "", list);
 }
 
 static lk_status choose_backend(lk_context *context, const char *wanted, const lk__rendezvous_identity *identity,
                                 const lk__comm_backend **backend)
 {
-    const char *names[BACKENDS];
-    char        list[128] = "";
     *backend = default_backend(identity);
     if (!wanted) return LK_OK;
-    for (size_t i = 0; i < BACKENDS; i++) {
-        names[i] = backends[i]->name;
-        if (strcmp(wanted, names[i]) == 0) {
-            bool alone = identity->world == 1 && backends[i] != &lk__backend_shm; /* there is no peer */
-            *backend = alone ? &lk__backend_self : backends[i];
-            return check_backend(context, *backend, identity);
-        }
-        size_t used = strlen(list);
-        snprintf(list + used, sizeof list - used, "%s%s", i == 0 ? "" : i + 1 < BACKENDS ? ", " : " and ", names[i]);
-    }
-    const char *suggestion = lk__suggest(wanted, names, BACKENDS);
-    return lk__fail(context, LK_EINVAL, "unknown backend '%s'%s%s%s; the backends are %s", wanted,
-                    suggestion ? "; did you mean " : "", suggestion ? suggestion : "", suggestion ? "?" : "", list);
+    const lk__comm_backend *found = lk__transport_find(wanted);
+    if (!found) return refuse_backend(context, wanted);
+    if (identity->world > 1 || found->alone) *backend = found; /* otherwise there is no peer */
+    return check_backend(context, *backend, identity);
 }
 
 enum { WEEK_MS = 7 * 24 * 3600 * 1000, JOIN_HERE_MS = 30000, JOIN_HOSTS_MS = 600000, CONNECT_MS = 30000 };

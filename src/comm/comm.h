@@ -49,9 +49,20 @@ typedef struct lk__comm_member {
 
 struct lk__rendezvous_identity; /* rendezvous/identity.h */
 
-/* A backend. A function that fails has raised the group's failure, or set the context's error. */
+/* Which ranks a transport connects: one, those of a host, or any. */
+typedef enum lk__comm_scope { LK__SCOPE_RANK, LK__SCOPE_HOST, LK__SCOPE_ANY } lk__comm_scope;
+
+/* A transport: transports.h lists them. A function that fails has raised the group's failure, or set the context's error. */
 typedef struct lk__comm_backend {
-    const char *name;
+    const char    *name, *text; /* text: one line for users */
+    lk__comm_scope scope;
+    bool           alone; /* may carry a world of one rank; otherwise self does */
+    /* Of a network transport: over several hosts the available one with the highest number is chosen; 0: only by its name. */
+    int preference;
+    /* Whether it can run in this process with that identity; NULL: always. */
+    bool (*available)(const lk_context *context, const struct lk__rendezvous_identity *identity);
+    bool makes_token;  /* ranks get the job's token through it, and need not have one before */
+    bool over_network; /* it uses the network transport that is chosen, which answers for makes_token */
     bool progresses; /* a collective in flight mostly waits for a network; else it needs a core for copying and adding */
     lk_status (*collective)(lk_comm *comm, const lk__comm_call *operation); /* returns when this rank's part is done */
     /* Runs `first` and the transfers that lk__work_next_transfer gives meanwhile, concurrently, until all are done. */
@@ -77,11 +88,11 @@ typedef struct lk__comm_backend {
      * each other's mapped. */
     char *(*peer)(const lk_comm *comm, const void *memory, int rank);
     int (*hosts)(const lk_comm *comm, const char **why); /* hosts.h; where there is `peer` */
+    /* The group in shared memory of this host's ranks (near.h). NULL: they share none. */
+    struct lk__shm *(*shared)(const lk_comm *comm);
 } lk__comm_backend;
 
 bool lk__comm_reaches_host(const lk__device_backend *device); /* for backends that reach the host's memory alone */
-
-extern const lk__comm_backend lk__backend_self, lk__backend_shm, lk__backend_tcp, lk__backend_mpi, lk__backend_mixed;
 
 enum { LK__COMM_TEXT = 8192 };
 
@@ -90,7 +101,7 @@ struct lk_comm {
     const lk__comm_backend          *backend;
     void                            *state;                              /* the backend's */
     int                              rank, size, local_rank, local_size; /* local: on this host */
-    int                             *world; /* by rank: its rank in the world; NULL: the same */
+    int                             *world;  /* by rank: its rank in the world; NULL: the same */
     uint32_t                         splits; /* so far; equal on all ranks */
     pid_t                            owner;
     int64_t                          timeout_ms, stall_ms;
@@ -140,6 +151,8 @@ lk_status lk__comm_report_failure(lk_comm *comm);
 
 /* ---- works ---- */
 
+/* Checks a call and submits it: what all public collectives end in. */
+lk_status lk__comm_run(lk_comm *comm, const lk__comm_call *call, lk_work **work);
 lk_status lk__work_submit(lk_comm *comm, const lk__comm_call *operation, lk_work **work); /* NULL: waits */
 lk_work  *lk__work_next_transfer(lk_comm *comm,
                                  lk_work *inside); /* a send or receive that is next in the queue, else NULL */

@@ -13,10 +13,10 @@
 #include "comm/mixed.h"
 
 #include "base/tree.h"
-#include "comm/mpi/mpi.h"
 #include "comm/net/net.h"
 #include "comm/rendezvous/identity.h"
 #include "comm/shm/shm.h"
+#include "comm/transports.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -464,7 +464,7 @@ static lk_status create(lk_comm *c, const lk__rendezvous_identity *identity)
     lk_comm  *flat = NULL;
     lk_status status = begin_create(c, &flat);
     if (status < 0) return status;
-    flat->backend = lk__mpi_available(c->context, identity) ? &lk__backend_mpi : &lk__backend_tcp;
+    flat->backend = lk__transport_of_network(c->context, identity);
     return finish_create(c, flat, flat->backend->create(flat, identity), NULL, NULL);
 }
 
@@ -477,7 +477,32 @@ static lk_status split(lk_comm *parent, lk_comm *c, const lk__comm_member *all, 
     return finish_create(c, flat, parent_flat->backend->split(parent_flat, flat, all, ranks), parent, ranks);
 }
 
-const lk__comm_backend lk__backend_mixed = {"mixed", true,       collective,    transfer, allocate,
-                                            release, failure,    raise_failure, busy,     wake_waits,
-                                            sent,    free_state, create,        split,    lk__comm_reaches_host,
-                                            peer,    hosts};
+static struct lk__shm *shared(const lk_comm *c)
+{
+    const lk_comm *local = ((const lk__comm_mixed *)c->state)->groups[LK__LOCAL];
+    return local->backend->shared ? local->backend->shared(local) : NULL;
+}
+
+const lk__comm_backend lk__backend_mixed = {
+    .name = "mixed",
+    .text = "shared memory within each host, and a network between hosts",
+    .scope = LK__SCOPE_ANY,
+    .over_network = true,
+    .progresses = true,
+    .collective = collective,
+    .transfer = transfer,
+    .allocate = allocate,
+    .release = release,
+    .failure = failure,
+    .raise = raise_failure,
+    .busy = busy,
+    .wake = wake_waits,
+    .sent = sent,
+    .free = free_state,
+    .create = create,
+    .split = split,
+    .reaches = lk__comm_reaches_host,
+    .peer = peer,
+    .hosts = hosts,
+    .shared = shared,
+};

@@ -1,14 +1,9 @@
 /* near.c - memory nodes of the ranks of a host, in groups of such ranks and those over several hosts. */
 #include "comm/near.h"
 
-#include "comm/mixed.h"
 #include "comm/shm/shm.h"
 
-static lk__shm *local_group(const lk_comm *c)
-{
-    if (c->backend == &lk__backend_mixed) c = ((const lk__comm_mixed *)c->state)->groups[LK__LOCAL];
-    return c->backend == &lk__backend_shm ? c->state : NULL;
-}
+static lk__shm *local_group(const lk_comm *c) { return c->backend->shared ? c->backend->shared(c) : NULL; }
 
 int lk__comm_nodes(const lk_comm *c)
 {

@@ -5,25 +5,19 @@
 
 const char *lk__comm_kind_name(lk__comm_kind kind)
 {
-    static const char *const names[] = {
-#define KIND_NAME(name, text) text,
-        LK__KIND_LIST(KIND_NAME)
-#undef KIND_NAME
-    };
-    return (unsigned)kind < LK__KIND_COUNT ? names[kind] : "?";
+    return (unsigned)kind < LK__KIND_COUNT ? lk__collectives[kind].name : "?";
 }
 
 void lk__call_describe(const lk__comm_call *o, uint64_t number, char *out, size_t bytes)
 {
-    static const char *const reductions[] = {"sum", "avg", "min", "max", "prod"};
-    char                     shape[64] = "", how[64] = "", name[32] = "";
-    bool                     reduces = lk__call_reduces(o);
-    bool                     rooted = o->kind == LK__REDUCE || o->kind == LK__BROADCAST || o->kind == LK__GATHER ||
-                  o->kind == LK__SCATTER || o->kind == LK__GATHERV;
-    bool v = o->kind == LK__ALL_GATHERV || o->kind == LK__GATHERV || o->kind == LK__ALL_TO_ALLV;
+    static const char *const    reductions[] = {"sum", "avg", "min", "max", "prod"};
+    char                        shape[64] = "", how[64] = "", name[32] = "";
+    const lk__collective_facts *facts = &lk__collectives[(unsigned)o->kind < LK__KIND_COUNT ? o->kind : LK__BARRIER];
+    bool                        reduces = facts->reduces, rooted = lk__collective_is_rooted(facts), v = facts->counts;
+    bool                        moves = facts->senders != LK__RANKS_NONE || facts->receivers != LK__RANKS_NONE;
     if (o->kind == LK__ALLOC)
         snprintf(shape, sizeof shape, " of %zu bytes", o->bytes);
-    else if (o->kind != LK__BARRIER && o->kind != LK__BARRIER_HOST && o->kind != LK__SPLIT)
+    else if (moves && o->kind != LK__SPLIT)
         snprintf(shape, sizeof shape, v ? " %s" : " %s × %zu", lk_dtype_name(o->type), o->count);
     if (o->kind == LK__SEND || o->kind == LK__RECV)
         snprintf(how, sizeof how, " %s rank %d, tag %d", o->kind == LK__SEND ? "to" : "from", o->root, o->tag);
@@ -72,19 +66,15 @@ bool lk__call_buffers_fit(const lk__comm_call *o, int rank, int ranks)
 {
     const char *send = o->send, *recv = o->recv;
     size_t      size = lk_dtype_size(o->type);
-    switch (o->kind) {
-    case LK__ALL_REDUCE:
-    case LK__REDUCE:
-    case LK__BROADCAST:
-    case LK__ALL_TO_ALL:
+    switch (lk__call_facts(o)->in_place) {
+    case LK__PLACE_APART: break;
+    case LK__PLACE_SAME:
         if (send == recv) return true;
         break;
-    case LK__ALL_TO_ALLV: break;
-    case LK__REDUCE_SCATTER:
-    case LK__SCATTER:
+    case LK__PLACE_IN_SEND:
         if (send && recv == lk__call_send_part(o, rank, rank, size)) return true;
         break;
-    default:
+    case LK__PLACE_IN_RECV:
         if (recv && send == lk__call_recv_part(o, rank, size)) return true;
     }
     lk__comm_extents e = lk__call_extents(o, rank, ranks);

@@ -4,24 +4,11 @@
 #define LK__OPERATION_H
 
 #include "base/base.h"
+#include "base/collective.h"
 
 #include <lockstep/comm.h>
 
-#define LK__KIND_LIST(X)                                                                                             \
-    X(BARRIER, "barrier") X(ALL_REDUCE, "all_reduce") X(REDUCE, "reduce") X(BROADCAST, "broadcast")                  \
-    X(ALL_GATHER, "all_gather") X(REDUCE_SCATTER, "reduce_scatter") X(GATHER, "gather") X(SCATTER, "scatter")        \
-    X(ALL_TO_ALL, "all_to_all") X(ALL_GATHERV, "all_gatherv") X(GATHERV, "gatherv") X(ALL_TO_ALLV, "all_to_allv")    \
-    X(SEND, "send") X(RECV, "recv") X(SPLIT, "split") X(ALLOC, "alloc") X(BARRIER_HOST, "barrier_host")             \
-    X(REDUCE_SCATTER_HOST, "reduce_scatter_host") X(ALL_REDUCE_ACROSS, "all_reduce_across") /* the last three: hosts.h */
-
-typedef enum lk__comm_kind {
-#define LK__KIND_ENUM(name, text) LK__##name,
-    LK__KIND_LIST(LK__KIND_ENUM)
-#undef LK__KIND_ENUM
-        LK__KIND_COUNT
-} lk__comm_kind;
-
-const char *lk__comm_kind_name(lk__comm_kind kind);
+const char *lk__comm_kind_name(lk__comm_kind kind); /* "?": there is no such kind */
 
 /* One call, as its rank made it. Split and alloc gather a few bytes from every rank; `bytes` is alloc's argument. */
 typedef struct lk__comm_call {
@@ -45,35 +32,37 @@ void lk__call_describe(const lk__comm_call *operation, uint64_t number, char *ou
 
 /* What `rank` sends in a collective: nothing, the same to all, or a part to each. */
 typedef enum lk__comm_send_pattern { LK__SEND_NONE, LK__SEND_ALL, LK__SEND_PARTS } lk__comm_send_pattern;
-static inline lk__comm_send_pattern lk__call_send_pattern(const lk__comm_call *o, int rank)
+static inline const lk__collective_facts *lk__call_facts(const lk__comm_call *o) { return &lk__collectives[o->kind]; }
+
+static inline bool lk__call_is_one_of(lk__collective_ranks ranks, const lk__comm_call *o, int rank)
 {
-    switch (o->kind) {
-    case LK__BARRIER: return LK__SEND_NONE;
-    case LK__BROADCAST: return rank == o->root ? LK__SEND_ALL : LK__SEND_NONE;
-    case LK__SCATTER: return rank == o->root ? LK__SEND_PARTS : LK__SEND_NONE;
-    case LK__REDUCE_SCATTER:
-    case LK__ALL_TO_ALL:
-    case LK__ALL_TO_ALLV: return LK__SEND_PARTS;
-    default: return LK__SEND_ALL;
-    }
+    return ranks == LK__RANKS_ALL || (ranks == LK__RANKS_ROOT && rank == o->root);
 }
 
-static inline bool lk__call_reduces(const lk__comm_call *o)
+static inline lk__comm_send_pattern lk__call_send_pattern(const lk__comm_call *o, int rank)
 {
-    return o->kind == LK__ALL_REDUCE || o->kind == LK__REDUCE || o->kind == LK__REDUCE_SCATTER ||
-           o->kind == LK__REDUCE_SCATTER_HOST || o->kind == LK__ALL_REDUCE_ACROSS;
+    const lk__collective_facts *facts = lk__call_facts(o);
+    if (!lk__call_is_one_of(facts->senders, o, rank)) return LK__SEND_NONE;
+    return facts->sends_parts ? LK__SEND_PARTS : LK__SEND_ALL;
+}
+
+static inline bool lk__call_reduces(const lk__comm_call *o) { return lk__call_facts(o)->reduces; }
+
+/* All ranks receive the root's whole buffer: they can pass slices of it on. */
+static inline bool lk__call_forwards(const lk__comm_call *o)
+{
+    return lk__call_facts(o)->senders == LK__RANKS_ROOT && !lk__call_facts(o)->sends_parts;
 }
 
 static inline bool lk__call_receives(const lk__comm_call *o, int rank)
 {
-    bool at_root = o->kind == LK__GATHER || o->kind == LK__GATHERV || o->kind == LK__REDUCE;
-    return o->kind != LK__BARRIER && (!at_root || rank == o->root);
+    return lk__call_is_one_of(lk__call_facts(o)->receivers, o, rank);
 }
 
 /* Elements that `from` sends to `to`. `rank`, whose call this is, must be one of the two. */
 static inline size_t lk__call_count(const lk__comm_call *o, int rank, int from, int to)
 {
-    if (o->kind == LK__ALL_TO_ALLV) return from == rank ? o->send_counts[to] : o->recv_counts[from];
+    if (o->send_counts) return from == rank ? o->send_counts[to] : o->recv_counts[from];
     return o->recv_counts ? o->recv_counts[from] : o->count;
 }
 
@@ -83,8 +72,7 @@ size_t lk__call_largest(const lk__comm_call *operation, int ranks);
 /* The ranks' parts are contiguous in the receive buffer. */
 static inline bool lk__call_gathers(const lk__comm_call *o)
 {
-    return o->kind == LK__ALL_GATHER || o->kind == LK__GATHER || o->kind == LK__ALL_TO_ALL || o->kind == LK__SPLIT ||
-           o->kind == LK__ALLOC;
+    return lk__call_facts(o)->receives_parts && !lk__call_facts(o)->counts;
 }
 
 /* Where in the send buffer of `rank` its part for `to` begins, and where in a receive buffer that of `from` does; `size` is

@@ -1,5 +1,6 @@
 /* self.c - a group of one rank: every collective is a copy. */
 #include "comm/comm.h"
+#include "comm/transports.h"
 
 #include <string.h>
 
@@ -76,7 +77,22 @@ static lk_status create(lk_comm *c, const struct lk__rendezvous_identity *identi
     return LK_OK;
 }
 
-const lk__comm_backend lk__backend_self = {"self",  true,       collective,    transfer, allocate,
-                                           release, failure,    raise_failure, busy,     wake_waits,
-                                           sent,    free_state, create,        NULL,     lk__comm_reaches_host,
-                                           NULL,    NULL};
+const lk__comm_backend lk__backend_self = {
+    .name = "self",
+    .text = "no other rank",
+    .scope = LK__SCOPE_RANK,
+    .alone = true,
+    .progresses = true,
+    .collective = collective,
+    .transfer = transfer,
+    .allocate = allocate,
+    .release = release,
+    .failure = failure,
+    .raise = raise_failure,
+    .busy = busy,
+    .wake = wake_waits,
+    .sent = sent,
+    .free = free_state,
+    .create = create,
+    .reaches = lk__comm_reaches_host,
+};

@@ -4,6 +4,7 @@
 #ifndef LK__GRAPH_OP_H
 #define LK__GRAPH_OP_H
 
+#include "base/collective.h"
 #include "base/dtype.h"
 #include "base/fusion.h"
 #include "graph/graph.h"
@@ -145,6 +146,7 @@ typedef struct lk__graph_op {
     unsigned                same;        /* outputs that are the same for every leaf of a batch */
     lk__graph_samples       samples;
     lk__graph_runs          runs;
+    lk__comm_kind           collective; /* LK__RUNS_COLLECTIVE: which one */
     lk__graph_effect        effect;
     lk__graph_evaluation    evaluation;
     lk__graph_recompute     recompute;
@@ -181,7 +183,8 @@ static inline bool lk__op_shares_memory(lk__op op)
     return d->runs == LK__RUNS_NOTHING || d->runs == LK__RUNS_WAIT || d->effect == LK__EFFECT_CACHE;
 }
 
-/* collective.c: appends an all_reduce of x and its wait; returns the reduced value, or -1. */
+/* collective.c: appends a collective of x and its wait; returns the complete value, or -1. */
+int lk__emit_collective(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attrs, int x);
 int lk__emit_all_reduce(lk_graph *graph, lk_site site, const lk__op_attrs *attrs, int x);
 int lk__emit_all_gather(lk_graph *graph, lk_site site, const lk__op_attrs *attrs,
                         int x); /* the same; attrs has `parts` */

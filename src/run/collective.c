@@ -4,6 +4,7 @@
 #include "run/collective.h"
 #include "run/interpreter.h"
 
+#include "comm/comm.h"
 #include "comm/hosts.h"
 
 #include <sched.h>
@@ -73,8 +74,8 @@ lk_status lk__run_start_slices(lk_program *p, const lk__schedule_run *run, size_
 
 /* ---- values within forward and backward ---- */
 
-static bool gathers(const lk__run_instruction *in) { return in->op == LK__OP_all_gather; }
-static bool scatters(const lk__run_instruction *in) { return in->op == LK__OP_reduce_scatter; }
+static lk__comm_kind               kind_of(const lk__run_instruction *in) { return lk__op_find(in->op)->collective; }
+static const lk__collective_facts *facts_of(const lk__run_instruction *in) { return &lk__collectives[kind_of(in)]; }
 
 /* Gathers what `mine` has of this rank's leaves on all ranks, adds it, and writes the result to all slots. */
 static lk_status reduce_leaves(lk_program *p, const lk__schedule_run *run, size_t at)
@@ -86,11 +87,15 @@ static lk_status reduce_leaves(lk_program *p, const lk__schedule_run *run, size_
     lk_status                  status = lk__gather_leaves(p, in->name, mine, elements, source->dtype);
     if (status < 0) return status;
     size_t made = (size_t)lk__operand_elements(&in->call.out[0]) * lk_dtype_size(in->call.out[0].dtype);
-    if (!gathers(in)) lk__reduce_gathered(p, elements, source->dtype, in->call.attrs->reduction, mine);
+    const lk__collective_facts *facts = facts_of(in);
+    if (facts->sends_parts && !facts->reduces)
+        return lk__fail(p->context, LK_EUNSUPPORTED, "%s: a batch in leaves supports reductions and gathers only",
+                        facts->name);
+    if (facts->reduces) lk__reduce_gathered(p, elements, source->dtype, in->call.attrs->reduction, mine);
     for (int i = 0; i < run->slots && status >= 0; i++) {
-        size_t part = scatters(in) ? (size_t)p->slots[i].step.part * made : 0; /* a leaf's own part */
+        size_t part = facts->sends_parts ? (size_t)p->slots[i].step.part * made : 0; /* a leaf's own part */
         status = lk__device_write(p->device, p->stream, lk__run_slot_list(p, run, i)->instructions[at].call.out[0].data,
-                                  gathers(in) ? p->collectives->gathered : mine + part, made);
+                                  facts->reduces ? mine + part : p->collectives->gathered, made);
     }
     return status;
 }
@@ -134,15 +139,16 @@ static lk_status start_value(lk_program *p, const lk__run_instruction *in, const
     const lk_dtype type = in->call.in[0].dtype;
     size_t         elements = (size_t)lk__operand_elements(&in->call.in[0]);
     double         start = lk__now();
-    lk_status      status;
-    if (gathers(in))
-        status = lk_comm_all_gather(p->batch, from, to, elements, type, work);
-    else if (scatters(in))
-        status = lk_comm_reduce_scatter(p->batch, from, to, elements / (size_t)lk__plan_batch_parts(p->plan), type,
-                                        in->call.attrs->reduction, work);
-    else
-        status = lk_comm_all_reduce(p->batch, from, to, elements, type, in->call.attrs->reduction, work);
-    double end = lk__now();
+    size_t         parts = facts_of(in)->sends_parts ? (size_t)lk__plan_batch_parts(p->plan) : 1;
+    lk__comm_call  call = {.kind = kind_of(in),
+                           .type = type,
+                           .reduce = in->call.attrs->reduction,
+                           .count = elements / parts,
+                           .send = from,
+                           .recv = to,
+                           .site = LK_HERE};
+    lk_status      status = lk__comm_run(p->batch, &call, work);
+    double         end = lk__now();
     p->collectives->waited += end - start;
     if (!work || !*work) lk__traced(p, in->name, start, end, elements * lk_dtype_size(type));
     return status;
@@ -170,11 +176,16 @@ lk_status lk__run_start_staged(lk_program *p, const lk__schedule_run *run, size_
                                          (size_t)lk__operand_elements(y) * lk_dtype_size(y->dtype));
 }
 
+/* A group of one. Collectives that have no kernel for it are copies. */
 lk_status lk__run_start_alone(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     const lk__run_instruction *in = lk__run_at(p, run, at);
+    const lk__kernel_operand  *x = &in->call.in[0], *y = &in->call.out[0];
+    size_t                     bytes = (size_t)lk__operand_elements(y) * lk_dtype_size(y->dtype);
     (void)next;
-    return in->run(&in->call);
+    if (in->run) return in->run(&in->call);
+    if (bytes == 0 || x->data == y->data) return LK_OK;
+    return p->device->backend->memory.copy(p->device, p->stream, y->data, x->data, bytes);
 }
 
 /* ---- waiting ---- */

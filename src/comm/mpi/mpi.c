@@ -7,6 +7,7 @@
 
 #include "base/entropy.h"
 #include "comm/rendezvous/connect.h"
+#include "comm/transports.h"
 
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -439,4 +440,6 @@ static lk_status split(lk_comm *parent, lk_comm *c, const lk__comm_member *all, 
     return finish_group(c, k, lk__net_split_with(parent, c, all, ranks, k));
 }
 
-const lk__comm_backend lk__backend_mpi = LK__NET_TABLE("mpi", create, split);
+const lk__comm_backend lk__backend_mpi =
+    LK__NET_TABLE(create, split, .name = "mpi", .text = "the MPI that started the ranks", .preference = 2,
+                  .available = lk__mpi_available, .makes_token = true);

@@ -221,18 +221,19 @@ static lk_status all_to_allv(const lk__net_collective_run *run)
 
 static lk_status run_collective(const lk__net_collective_run *run)
 {
-    const lk__comm_call *o = run->o;
-    size_t               most = lk__call_largest(o, run->ranks) * run->size;
-    if (o->kind == LK__ALL_TO_ALLV) return all_to_allv(run);
-    if (o->kind == LK__ALL_REDUCE && run->ranks > 2 && most > TINY) {
+    const lk__comm_call        *o = run->o;
+    const lk__collective_facts *facts = lk__call_facts(o);
+    size_t                      most = lk__call_largest(o, run->ranks) * run->size;
+    if (o->send_counts) return all_to_allv(run);
+    if (facts->reduces && !facts->sends_parts && facts->receivers == LK__RANKS_ALL && run->ranks > 2 && most > TINY) {
         if (most / (size_t)run->ranks + 128 <= LK__NET_SMALL) return lk__net_with_slices(run);
     } else if (most <= LK__NET_SMALL) {
         return run_small(run);
     }
     lk_status status = enter_and_await(run, false);
     if (status < 0) return status;
-    if (o->kind == LK__BROADCAST || lk__call_reduces(o)) return lk__net_pipelined(run);
-    if (o->kind == LK__ALL_TO_ALL && o->send == o->recv) return run_in_place(run);
+    if (facts->reduces || lk__call_forwards(o)) return lk__net_pipelined(run);
+    if (facts->sends_parts && facts->receives_parts && o->send == o->recv) return run_in_place(run);
     return run_direct(run);
 }
 

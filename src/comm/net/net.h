@@ -165,7 +165,7 @@ lk_status lk__net_split(lk_comm *parent, lk_comm *comm, const lk__comm_member *a
 lk_status lk__net_split_with(lk_comm *parent, lk_comm *comm, const lk__comm_member *all, const int *ranks,
                              void *transport_state);
 
-/* The shared functions of a backend's table: LK__NET_TABLE("tcp", create, lk__net_split). */
+/* The shared functions of a network transport's table: LK__NET_TABLE(create, lk__net_split, .name = "tcp", …). */
 lk_status lk__net_collective(lk_comm *comm, const lk__comm_call *operation);             /* collective.c */
 void      lk__net_transfer(lk_comm *comm, lk_work *first);                               /* transfer.c */
 void      lk__net_collective_free(lk__net *net);                                         /* frees collective_state */
@@ -178,11 +178,13 @@ void      lk__net_table_busy(lk_comm *comm, const char *what);
 void      lk__net_table_wake(lk_comm *comm);
 uint64_t  lk__net_table_sent(const lk_comm *comm);
 void      lk__net_table_free(lk_comm *comm);
-#define LK__NET_TABLE(name, create, split)                                                                             \
+#define LK__NET_TABLE(create_, split_, ...)                                                                              \
     {                                                                                                                  \
-        name, true, lk__net_collective, lk__net_transfer, lk__net_allocate, lk__net_release, lk__net_table_failure,    \
-            lk__net_table_raise, lk__net_table_busy, lk__net_table_wake, lk__net_table_sent, lk__net_table_free,      \
-            create, split, lk__comm_reaches_host, NULL, NULL                                                     \
+        .scope = LK__SCOPE_ANY, .progresses = true, .collective = lk__net_collective, .transfer = lk__net_transfer,    \
+        .allocate = lk__net_allocate, .release = lk__net_release, .failure = lk__net_table_failure,                    \
+        .raise = lk__net_table_raise, .busy = lk__net_table_busy, .wake = lk__net_table_wake,                          \
+        .sent = lk__net_table_sent, .free = lk__net_table_free, .create = create_, .split = split_,                    \
+        .reaches = lk__comm_reaches_host, __VA_ARGS__                                                                  \
     }
 
 /* ---- for the algorithms; from the thread that runs the operation ---- */

@@ -31,7 +31,7 @@ static size_t chunk_count(const pipeline *p, size_t c)
  * chunk, of each part. */
 static void chunk_slice(const pipeline *p, size_t c, int rank, size_t *begin, size_t *end)
 {
-    if (p->run->o->kind == LK__REDUCE_SCATTER)
+    if (lk__call_facts(p->run->o)->sends_parts)
         *begin = 0, *end = chunk_count(p, c);
     else
         slice_of(chunk_count(p, c), rank, p->run->ranks, begin, end);
@@ -66,7 +66,7 @@ static lk_status begin_in(pipeline *p, size_t c)
         size_t begin, end;
         if (i == run->rank) continue;
         chunk_slice(p, c, i, &begin, &end);
-        if (run->o->kind == LK__BROADCAST) {
+        if (lk__call_forwards(run->o)) {
             if (run->rank == run->o->root)
                 parts[i].send = (const char *)run->o->send + begin * run->size,
                 parts[i].send_bytes = (end - begin) * run->size;
@@ -101,7 +101,7 @@ static lk_status begin_out(pipeline *p, size_t c)
     const lk__comm_call          *o = run->o;
     lk__net_part                 *parts = run->scratch->parts;
     size_t                        own_begin, own_end;
-    if (o->kind == LK__REDUCE_SCATTER) return LK_OK;
+    if (lk__call_facts(o)->sends_parts) return LK_OK;
     chunk_slice(p, c, run->rank, &own_begin, &own_end);
     lk__net_run_clear(run);
     for (int i = 0; i < run->ranks; i++) {
@@ -109,7 +109,7 @@ static lk_status begin_out(pipeline *p, size_t c)
         if (i == run->rank) continue;
         chunk_slice(p, c, i, &begin, &end);
         bool to = lk__call_receives(run->o, i), from = lk__call_receives(run->o, run->rank);
-        if (o->kind == LK__BROADCAST) to = i != o->root, from = run->rank != o->root; /* the root has them */
+        if (lk__call_forwards(o)) to = i != o->root, from = run->rank != o->root; /* the root has them */
         if (to) parts[i].send = result_at(p, c, own_begin), parts[i].send_bytes = (own_end - own_begin) * run->size;
         if (from) parts[i].recv = (char *)o->recv + begin * run->size, parts[i].recv_bytes = (end - begin) * run->size;
     }
@@ -150,7 +150,7 @@ static lk_status run_pipeline(pipeline *p)
 
 lk_status lk__net_pipelined(const lk__net_collective_run *run)
 {
-    bool   scatters = run->o->kind == LK__REDUCE_SCATTER;
+    bool   scatters = lk__call_facts(run->o)->sends_parts;
     size_t ranks = (size_t)run->ranks, slice = SLICE * ranks < LK__NET_CHUNK ? SLICE : LK__NET_CHUNK / ranks;
     slice = lk__round_up(slice, 64);
     pipeline p = {.run = run, .count = run->o->count, .slice = slice};

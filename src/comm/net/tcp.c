@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "comm/net/stream.h"
 #include "comm/socket.h"
+#include "comm/transports.h"
 
 #include <string.h>
 
@@ -271,4 +272,5 @@ static lk_status create(lk_comm *c, const struct lk__rendezvous_identity *place)
     return lk__net_open(c, place, &transport);
 }
 
-const lk__comm_backend lk__backend_tcp = LK__NET_TABLE("tcp", create, lk__net_split);
+const lk__comm_backend lk__backend_tcp =
+    LK__NET_TABLE(create, lk__net_split, .name = "tcp", .text = "TCP connections", .preference = 1);

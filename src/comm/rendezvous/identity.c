@@ -6,7 +6,7 @@
 #include "comm/rendezvous/identity.h"
 
 #include "base/environment.h"
-#include "comm/mpi/mpi.h"
+#include "comm/transports.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -138,12 +138,18 @@ static bool is_own_address(const char *address)
     return own;
 }
 
+static bool is_within_host(const char *transport)
+{
+    const lk__comm_backend *found = lk__transport_find(transport);
+    return found && found->scope == LK__SCOPE_HOST;
+}
+
 /* Ranks that were started by hand on several hosts, with nothing but RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Where rank 0 runs its
  * address is an own one, and only a token shows that there are other hosts; the rendezvous finds out which ranks share a host. */
 static void find_other_hosts(const lk_context *context, const lk_comm_config *config, lk__rendezvous_identity *identity)
 {
     const char *address = lk__environment_text(context, LK__ENV_MASTER_ADDR);
-    bool        shared = config->backend && strcmp(config->backend, "shm") == 0;
+    bool        shared = config->backend && is_within_host(config->backend);
     if (!identity->local_unknown || identity->world == 1 || config->address || !address || is_loopback(address) ||
         shared)
         return;
@@ -162,7 +168,7 @@ static lk_status find_address(lk_context *context, const lk_comm_config *config,
     bool own_launcher = lk__environment_text(context, LK__ENV_LOCKSTEP_JOB) && store && strcmp(store, "False") == 0;
     bool by_hand = !lk__environment_text(context, LK__ENV_LOCKSTEP_JOB) && !store &&
                    !lk__environment_text(context, LK__ENV_TORCHELASTIC_RUN_ID);
-    bool shared = !config->backend || strcmp(config->backend, "shm") == 0;
+    bool shared = !config->backend || is_within_host(config->backend);
     if (config->address && identity->world > 1 && !(shared && is_loopback(config->address))) {
         identity->many_hosts = true; /* or may be: the rendezvous shows it */
         snprintf(identity->tried, sizeof identity->tried, "the program gives rank 0's address, %.60s", config->address);
@@ -211,11 +217,11 @@ static lk_status find_token(lk_context *context, const lk_comm_config *config, l
 {
     const char *file = lk__environment_text(context, LK__ENV_LOCKSTEP_TOKEN_FILE),
                *token = lk__environment_text(context, LK__ENV_LOCKSTEP_TOKEN);
-    const char *backend = config->backend ? config->backend : "mixed";
-    bool by_mpi = strcmp(backend, "mpi") == 0 || (strcmp(backend, "mixed") == 0 && lk__mpi_available(context, identity));
+    const lk__comm_backend *backend = config->backend ? lk__transport_find(config->backend) : &lk__backend_mixed;
+    bool                    makes_token = lk__transport_makes_token(context, backend, identity);
     if (identity->world == 1) return LK_OK; /* there is no peer */
     if (file) return lk__token_read(context, file, identity->token);
-    if (identity->many_hosts && !by_mpi &&
+    if (identity->many_hosts && !makes_token &&
         !(token && lk__environment_text(context, LK__ENV_LOCKSTEP_JOB))) /* over MPI a token is generated */
         return fail_missing_token(context, identity);
     if (!token) return LK_OK;

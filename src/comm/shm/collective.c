@@ -22,7 +22,14 @@ typedef struct job {
     uint32_t             base; /* progress when it began */
 } job;
 
-static bool rooted_in(const lk__comm_call *o) { return o->kind == LK__BROADCAST || o->kind == LK__SCATTER; }
+/* Every rank reduces a slice, which others receive. */
+static bool reduces_whole(const lk__comm_call *o) { return lk__call_reduces(o) && !lk__call_facts(o)->sends_parts; }
+
+/* In place, what a rank receives replaces what others have yet to read. */
+static bool overwrites_parts(const lk__comm_call *o)
+{
+    return lk__call_facts(o)->sends_parts && lk__call_facts(o)->receives_parts;
+}
 
 static size_t part_count(const job *j, int from, int to) { return lk__call_count(j->o, j->s->rank, from, to); }
 static bool   receives(const job *j) { return lk__call_receives(j->o, j->s->rank); }
@@ -146,7 +153,7 @@ static void take_parts(const job *j, size_t first, size_t n)
     }
     for (int k = 0; k < s->size; k++) {
         int i = (s->rank + k) % s->size; /* so that not all read from the same rank at once */
-        if (rooted_in(o) && i != o->root) continue;
+        if (lk__call_send_pattern(o, i) == LK__SEND_NONE) continue;
         size_t count = part_count(j, i, s->rank), here = count > first ? count - first : 0;
         if (here > n) here = n;
         char *to = lk__call_recv_part(j->o, i, j->size) + first * j->size;
@@ -182,7 +189,7 @@ static lk_status run_small(const job *j, uint32_t number)
     lk__shm_arrival *mine = &j->s->me->arrivals[number & 1];
     publish_parts(j, mine->payload, 0, j->most);
     lk_status status = publish_and_await(j->s, j->o, number);
-    if (status < 0 || j->o->kind == LK__BARRIER) return status;
+    if (status < 0 || !receives(j)) return status;
     point_at_parts(j, payload, (int)(number & 1), 0, j->most);
     take_parts(j, 0, j->most);
     return LK_OK;
@@ -216,7 +223,8 @@ static bool reduce_at_once(const job *j, char **send, char **recv, size_t begin,
     const float         *from[LK__WIDE_MOST];
     float               *to[LK__WIDE_MOST];
     bool                 in_place = true;
-    if (o->kind != LK__ALL_REDUCE || o->type != LK_F32 || o->reduce != LK_SUM || !lk__reduce_is_wide(s->size, s->size))
+    if (lk__call_facts(o)->receivers != LK__RANKS_ALL || o->type != LK_F32 || o->reduce != LK_SUM ||
+        !lk__reduce_is_wide(s->size, s->size))
         return false;
     for (int i = 0; i < s->size; i++) {
         from[i] = (const float *)send[i] + begin;
@@ -237,7 +245,8 @@ static lk_status direct_reduce(const job *j, char **send, char **recv)
     const lk__comm_call *o = j->o;
     lk__shm             *s = j->s;
     size_t               begin, end, block = BLOCK / j->size;
-    int                  first = o->kind == LK__REDUCE ? o->root : s->rank;
+    bool                 to_root = lk__call_facts(o)->receivers == LK__RANKS_ROOT;
+    int                  first = to_root ? o->root : s->rank;
     slice_of(o->count, j->size, s->rank, s->size, &begin, &end);
     if (reduce_at_once(j, send, recv, begin, end)) begin = end;
     for (size_t at = begin; at < end; at += block) {
@@ -245,7 +254,7 @@ static lk_status direct_reduce(const job *j, char **send, char **recv)
         for (int i = 0; i < s->size; i++) j->from[i] = send[i] + offset;
         lk__reduce(recv[first] + offset, j->from, s->size, n, o->type, o->reduce);
         if (first != s->rank) s->sent += n * j->size;
-        for (int i = 0; i < s->size && o->kind == LK__ALL_REDUCE; i++) {
+        for (int i = 0; i < s->size && !to_root; i++) {
             if (i == first) continue;
             memcpy(recv[i] + offset, recv[first] + offset, n * j->size);
             s->sent += n * j->size;
@@ -257,7 +266,7 @@ static lk_status direct_reduce(const job *j, char **send, char **recv)
 
 static lk_status run_direct(const job *j, char **send, char **recv)
 {
-    if (j->o->kind == LK__ALL_REDUCE || j->o->kind == LK__REDUCE) return direct_reduce(j, send, recv);
+    if (reduces_whole(j->o)) return direct_reduce(j, send, recv);
     for (int i = 0; i < j->s->size; i++)
         j->from[i] = send[i] +
                      (lk__call_send_pattern(j->o, i) == LK__SEND_PARTS ? (size_t)j->s->rank * j->o->count * j->size : 0);
@@ -271,13 +280,13 @@ static lk_status run_direct(const job *j, char **send, char **recv)
 static bool all_symmetric(const job *j, uint32_t number, char **send, char **recv)
 {
     lk__shm *s = j->s;
-    if (j->o->kind == LK__ALL_TO_ALLV) return false; /* each rank knows only its own displacements */
+    if (j->o->send_counts) return false; /* each rank knows only its own displacements */
     for (int i = 0; i < s->size; i++) {
         const lk__shm_arrival *slot = &s->rank_slots[i].arrivals[number & 1];
         const lk__shm_arrival *mine = &s->me->arrivals[number & 1];
         if (!slot->send || !slot->recv || slot->send >> 40 != mine->send >> 40 || slot->recv >> 40 != mine->recv >> 40)
             return false;
-        if (j->o->kind == LK__ALL_TO_ALL && slot->send == slot->recv) return false;
+        if (overwrites_parts(j->o) && slot->send == slot->recv) return false;
     }
     for (int i = 0; i < s->size; i++) {
         const lk__shm_arrival *slot = &s->rank_slots[i].arrivals[number & 1];
@@ -293,9 +302,7 @@ static bool all_symmetric(const job *j, uint32_t number, char **send, char **rec
  * two steps ago. */
 static lk_status run_staged(const job *j)
 {
-    size_t   parts = lk__call_send_pattern(j->o, j->o->kind == LK__SCATTER ? j->o->root : j->s->rank) == LK__SEND_PARTS
-                         ? (size_t)j->s->size
-                         : 1;
+    size_t   parts = lk__call_facts(j->o)->sends_parts ? (size_t)j->s->size : 1;
     size_t   n = LK__SHM_CHUNK / parts / j->size;
     uint32_t chunks = (uint32_t)((j->most + n - 1) / n);
     /* Steps: published 0, published 1, taken 0, published 2, taken 1, … : published c is step 2c (1 for c = 0),
@@ -448,13 +455,13 @@ static lk_status run_large(job *j, uint32_t number)
     lk_status status = publish_and_await(s, j->o, number);
     if (status < 0) return status;
     j->base = s->progress;
-    if (j->o->kind == LK__ALL_TO_ALLV) {
+    if (j->o->send_counts) {
         if ((status = exchange_counts(j, &j->most)) < 0) return status;
         j->base = s->progress;
         return j->most ? run_staged(j) : LK_OK;
     }
     if (all_symmetric(j, number, send, recv)) return run_direct(j, send, recv);
-    return j->o->kind == LK__ALL_REDUCE || j->o->kind == LK__REDUCE ? staged_reduce(j) : run_staged(j);
+    return reduces_whole(j->o) ? staged_reduce(j) : run_staged(j);
 }
 
 lk_status lk__shm_collective(lk_comm *comm, const lk__comm_call *o)
@@ -466,12 +473,12 @@ lk_status lk__shm_collective(lk_comm *comm, const lk__comm_call *o)
     uint32_t         number = ++s->arrivals;
     lk__shm_arrival *mine = &s->me->arrivals[number & 1];
     job j = {.s = s, .o = o, .size = lk_dtype_size(o->type), .most = lk__call_largest(o, s->size), .from = s->pointers};
-    bool parts = o->kind == LK__SCATTER || o->kind == LK__REDUCE_SCATTER || o->kind == LK__ALL_TO_ALL;
-    bool is_small = o->kind != LK__ALL_TO_ALLV && j.most * j.size * (parts ? (size_t)s->size : 1) <= LK__SMALL;
+    bool parts = lk__call_facts(o)->sends_parts;
+    bool is_small = !o->send_counts && j.most * j.size * (parts ? (size_t)s->size : 1) <= LK__SMALL;
     s->slow = !is_small;
     s->number++;
     if (!is_small) {
-        bool reads_nothing = o->kind == LK__SCATTER && s->rank != o->root, gets_nothing = !receives(&j);
+        bool reads_nothing = lk__call_send_pattern(o, s->rank) == LK__SEND_NONE, gets_nothing = !receives(&j);
         mine->send = symmetric_location(s, reads_nothing ? o->recv : o->send);
         mine->recv = symmetric_location(s, gets_nothing ? o->send : o->recv);
     }

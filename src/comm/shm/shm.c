@@ -5,6 +5,7 @@
 #include "comm/process.h"
 #include "comm/rendezvous/identity.h"
 #include "comm/rendezvous/local.h"
+#include "comm/transports.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -260,20 +261,27 @@ static lk_status create(lk_comm *c, const lk__rendezvous_identity *identity)
     return lk__shm_create(c, identity, identity->key, identity->token);
 }
 
-const lk__comm_backend lk__backend_shm = {"shm",
-                                          false,
-                                          lk__shm_collective,
-                                          lk__shm_transfer,
-                                          allocate,
-                                          release,
-                                          failure,
-                                          raise_failure,
-                                          busy,
-                                          wake_waits,
-                                          sent,
-                                          free_state,
-                                          create,
-                                          lk__shm_split,
-                                          lk__comm_reaches_host,
-                                          peer,
-                                          hosts};
+static lk__shm *shared(const lk_comm *c) { return c->state; }
+
+const lk__comm_backend lk__backend_shm = {
+    .name = "shm",
+    .text = "shared memory, between the ranks of one host",
+    .scope = LK__SCOPE_HOST,
+    .alone = true,
+    .collective = lk__shm_collective,
+    .transfer = lk__shm_transfer,
+    .allocate = allocate,
+    .release = release,
+    .failure = failure,
+    .raise = raise_failure,
+    .busy = busy,
+    .wake = wake_waits,
+    .sent = sent,
+    .free = free_state,
+    .create = create,
+    .split = lk__shm_split,
+    .reaches = lk__comm_reaches_host,
+    .peer = peer,
+    .hosts = hosts,
+    .shared = shared,
+};

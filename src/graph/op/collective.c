@@ -39,7 +39,7 @@ static void reduce_scatter_gradient(lk__graph_backward *b, int dy)
 
 static void wait_gradient(lk__graph_backward *b, int dy) { lk__grad_give(b, 0, dy); }
 
-static int emit_with_wait(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, int x)
+int lk__emit_collective(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, int x)
 {
     int y = lk__emit1(g, site, op, attrs, &x, 1);
     return y < 0 ? -1 : lk__emit1(g, site, LK__OP_wait, NULL, (int[]){y, x}, 2);
@@ -47,17 +47,17 @@ static int emit_with_wait(lk_graph *g, lk_site site, lk__op op, const lk__op_att
 
 int lk__emit_all_reduce(lk_graph *g, lk_site site, const lk__op_attrs *attrs, int x)
 {
-    return emit_with_wait(g, site, LK__OP_all_reduce, attrs, x);
+    return lk__emit_collective(g, site, LK__OP_all_reduce, attrs, x);
 }
 
 int lk__emit_all_gather(lk_graph *g, lk_site site, const lk__op_attrs *attrs, int x)
 {
-    return emit_with_wait(g, site, LK__OP_all_gather, attrs, x);
+    return lk__emit_collective(g, site, LK__OP_all_gather, attrs, x);
 }
 
 int lk__emit_reduce_scatter(lk_graph *g, lk_site site, const lk__op_attrs *attrs, int x)
 {
-    return emit_with_wait(g, site, LK__OP_reduce_scatter, attrs, x);
+    return lk__emit_collective(g, site, LK__OP_reduce_scatter, attrs, x);
 }
 
 /* Ranks have different counts of samples, but their parts must be of one size. */
@@ -125,6 +125,7 @@ DESCRIBE(all_reduce){
     .gradient = all_reduce_gradient,
     .no_gradient = LK__NO_OPERAND,
     COLLECTIVE(LK__RUNS_COLLECTIVE, SAME),
+    .collective = LK__ALL_REDUCE,
     MEMORY_BOUND,
 };
 
@@ -138,6 +139,7 @@ DESCRIBE(all_gather){
     .gradient = all_gather_gradient,
     .no_gradient = LK__NO_OPERAND,
     COLLECTIVE(LK__RUNS_COLLECTIVE, SAME),
+    .collective = LK__ALL_GATHER,
     MEMORY_BOUND,
 };
 
@@ -151,6 +153,7 @@ DESCRIBE(reduce_scatter){
     .gradient = reduce_scatter_gradient,
     .no_gradient = LK__NO_OPERAND,
     COLLECTIVE(LK__RUNS_COLLECTIVE, LK__NO_OPERAND),
+    .collective = LK__REDUCE_SCATTER,
     MEMORY_BOUND,
 };
 
