@@ -46,8 +46,8 @@ void        data_names_describe(char *out, size_t size);
         CHOICE("token-type", "TYPE", NULL, "u16|u32",                                                                   \
                "tokens: the type in a file without a header (default: by the name .u16 or .u32, or by the vocabulary)", .of = "data", .flags = OPTION_CONTENTS)
 
-/* Sets `open` for the data set `data`. 0, or the exit status after the error was printed: an invalid value, or an option that this
- * data set does not use. */
+/* Sets `open` for the data set `data`. 0, or the exit status after the error was printed: an invalid value, or an
+ * option that this data set does not use. */
 void data_names_public(char *out, size_t size); /* "cifar10, fashion-mnist and mnist" */
 /* Whether a data set's format has these traits; of an unknown format it has none. */
 bool data_has(const char *data, unsigned traits);

@@ -18,7 +18,7 @@ static const option plan_options[] = {
     MODEL_OPTIONS,
     MEMORY_OPTION,
     DATA_OPTIONS,
-    TRAINING_OPTIONS HEADING("Ranks"),
+    TRAINING_OPTIONS,
     INTEGER_LETTER('n', "ranks", "N", "1", 1, 4096, "Plan for rank 0 of N"),
     MESH_OPTION,
     INTEGER("nnodes", "N", "1", 1, 4096, "Number of hosts that the ranks are on, as many on each as possible"),

@@ -143,8 +143,9 @@ static const char *file_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* A model of the user's that is not the recorded one. Of files the weights decide, which may fit although names differ; a note names both
- * for the case that they do not. They also decide where another program than `lockstep train` made the record. */
+/* A model of the user's that is not the recorded one. Of files the weights decide, which may fit although names
+ * differ; a note names both for the case that they do not. They also decide where another program than `lockstep
+ * train` made the record. */
 static int check_model(const setup *s, const char *name, const options *given, const char *directory)
 {
     if (!record_option(s, "model")) return 0;
@@ -165,8 +166,8 @@ static int check_model(const setup *s, const char *name, const options *given, c
     return 0;
 }
 
-/* How many ranks there are, and their mesh, are of the run that is resumed, not of another that loads its weights. Those of the record are
- * used by a process that starts the ranks, and kept by those that it started. */
+/* How many ranks there are, and their mesh, are of the run that is resumed, not of another that loads its weights.
+ * Those of the record are used by a process that starts the ranks, and kept by those that it started. */
 static bool is_own(const char *name, bool resumes)
 {
     const option *row = option_find(command_train.options, name); /* whose record it is */

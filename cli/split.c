@@ -1,5 +1,5 @@
-/* split.c - which samples of the data `eval` and `predict` read. Files that the user names are read whole, unless they have a test set of
- * their own; the data of the record keep what training held out. */
+/* split.c - which samples of the data `eval` and `predict` read. Files that the user names are read whole, unless
+ * they have a test set of their own; the data of the record keep what training held out. */
 #include "split.h"
 
 #include "environment.h"
@@ -27,7 +27,8 @@ static bool same_file(const char *a, const char *b)
     return stat(a, &of_a) == 0 && stat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
 }
 
-/* Whether s->data names what the model was trained on: the recorded data, or of them the file or the folder for training. */
+/* Whether s->data names what the model was trained on: the recorded data, or of them the file or the folder for
+ * training. */
 static bool is_training_data(const setup *s)
 {
     const char *recorded = record_option(s, "data");

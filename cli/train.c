@@ -28,7 +28,7 @@ static const option train_options[] = {
     TEXT("download", "auto|URL",
          NULL, "Download the data set first if it is missing, from its usual address or from URL; one rank of each host does it",
          .flags = OPTION_LOCAL),
-    TRAINING_OPTIONS HEADING("Ranks"),
+    TRAINING_OPTIONS,
     RANKS_OF_LAUNCHERS,
     PARALLEL_OPTIONS,
     TRANSPORT_OPTIONS,

@@ -18,7 +18,8 @@ static void list_optimizers(const char *option, char *text, size_t size)
                                      lk_optimizer_name((lk_optimizer_kind)i));
 }
 
-/* Sets the options that the user, or the record of a checkpoint, has set; the others have the defaults of the optimizer. */
+/* Sets the options that the user, or the record of a checkpoint, has set; the others have the defaults of the
+ * optimizer. */
 static int read_optimizer_option(const char *name, const options *given, lk_optimizer_kind kind, const char *option,
                                  bool set, double *fields, int count)
 {
@@ -118,8 +119,8 @@ static int check_augmentation(lk_transform *t, const char *name, const options *
     return 0;
 }
 
-/* An option without the one that it belongs to is a user error, instead of being ignored. Those of a checkpoint's record are allowed:
- * it may be resumed without --save. */
+/* An option without the one that it belongs to is a user error, instead of being ignored. Those of a checkpoint's
+ * record are allowed: it may be resumed without --save. */
 static int check_dependent(const char *name, const options *given)
 {
     const char *schedule = options_text(given, "schedule");

@@ -26,6 +26,7 @@
     TEXT(name, argument, NULL, doc, .flags = TRAINING_FLAGS(traits), .of = of_),
 #define TRAINING_LIST(list) list(TRAINING_INTEGER, TRAINING_NUMBER, TRAINING_NUMBERS, TRAINING_FLAG, TRAINING_TEXT)
 
+/* Ends with the heading of what follows in both commands. */
 #define TRAINING_OPTIONS                                                                                               \
     DATA_ON_DEVICE_OPTION,                                                                                             \
     HEADING("Training"),                                                                                               \
@@ -52,12 +53,14 @@
     TEXT("resume", "auto|DIR", NULL,                                                                                   \
          "auto: continue from --save if it has a checkpoint. DIR: continue from its newest one, or from the one that " \
          "is DIR, as RUN/step-00000003 is", .flags = OPTION_LOCAL),                                                    \
-    TRAINING_LIST(LK_TRAINER_WEIGHTS_OPTIONS)
+    TRAINING_LIST(LK_TRAINER_WEIGHTS_OPTIONS)                                                                          \
+    HEADING("Ranks")
 
 const char *training_optimizer(int index); /* its name; NULL past the last */
 /* Sets the rest of s->config. 0, or the exit status after the error was printed. */
 int training_make(setup *s, const char *command_name, const options *given);
-/* After training_make: multiplies the learning rate, and sets the schedule's final rate to --lr-min. The same return. */
+/* After training_make: multiplies the learning rate, and sets the schedule's final rate to --lr-min. The same
+ * return. */
 int training_scale_rate(setup *s, const char *command_name, const options *given, double factor);
 
 #endif

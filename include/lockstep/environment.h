@@ -1,4 +1,5 @@
-/* environment.h - the environment variables that Lockstep reads, each with its type and meaning. `lockstep help environment` prints them. */
+/* environment.h - the environment variables that Lockstep reads, each with its type and meaning. `lockstep help
+ * environment` prints them. */
 #ifndef LOCKSTEP_ENVIRONMENT_H
 #define LOCKSTEP_ENVIRONMENT_H
 
@@ -34,9 +35,9 @@ typedef struct lk_environment_variable {
 
 LK_API const lk_environment_variable *lk_environment_at(int index); /* NULL past the last */
 
-/* The value of a variable of the table; NULL: it is not set. A context has the values of its creation: a program that changes its
- * environment does so before. In a process that was forked since, and with context NULL, the value now. Valid as the context is, or as
- * that of getenv. */
+/* The value of a variable of the table; NULL: it is not set. A context has the values of its creation: a program
+ * that changes its environment does so before. In a process that was forked since, and with context NULL, the value
+ * now. Valid as the context is, or as that of getenv. */
 LK_API const char *lk_environment_get(const lk_context *context, const char *name);
 
 LK_END_DECLS

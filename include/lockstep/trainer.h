@@ -158,11 +158,11 @@ typedef struct lk_trainer_config {
 
 /* ---- The options of training. ----
  *
- * A row for each field above that is an option of `lockstep train` as it stands: the field, the option's name, how its argument is called,
- * its default and range as text and numbers, its traits, the option that it belongs to (one that the user sets replaces a recorded value of
- * this one; NULL: none), and its help. These rows are the options of the command, with --config files, help, man page and completion; what
- * the record in state.json holds, and a resume takes from it; and what ranks compare before they start. A list is a line of that
- * comparison. docs/extending.md adds an option. */
+ * A row for each field above that is an option of `lockstep train` as it stands: the field, the option's name, how its
+ * argument is called, its default and range, its traits, the option that it belongs to (if the user sets that one, a
+ * recorded value of this one does not count; NULL: none), and its help. These rows are the options of the command, with
+ * --config files, help, man page and completion; what the record in state.json holds, and a resume takes from it; and
+ * what ranks compare before they start. A list is a line of that comparison. docs/extending.md adds an option. */
 typedef enum lk_option_trait {
     LK_OPTION_RECORDED = 1, /* a resume takes it from the checkpoint, unless the user sets it */
     LK_OPTION_EQUAL = 2,    /* ranks with different values do not start */
@@ -170,8 +170,8 @@ typedef enum lk_option_trait {
     LK_OPTION_TRAINING = LK_OPTION_RECORDED | LK_OPTION_EQUAL
 } lk_option_trait;
 
-/* INTEGER, NUMBER: (field, name, argument, default, low, high, traits, of, doc); NUMBERS: of an array, without a default;
- * FLAG: (field, name, traits, of, doc); TEXT: (field, name, argument, traits, of, doc). */
+/* INTEGER, NUMBER: (field, name, argument, default, low, high, traits, of, doc); NUMBERS: of an array, without a
+ * default; FLAG: (field, name, traits, of, doc); TEXT: (field, name, argument, traits, of, doc). */
 #define LK_TRAINER_LENGTH_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                                \
     INTEGER(epochs, "epochs", "N", "3", 1, 1e9, LK_OPTION_TRAINING, NULL,                                              \
             "Passes over the training set (default 3). Text in windows has a sample for each token: use --steps")      \

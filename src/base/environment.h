@@ -1,9 +1,10 @@
-/* base/environment.h - the one table of environment variables. No other file calls getenv, which test/tree/one_home.sh checks, except
- * the command for options whose names are not known here (PET_…).
+/* base/environment.h - the one table of environment variables. No other file calls getenv, which test/tree/one_home.sh
+ * checks, except the command for options whose names are not known here (PET_…).
  *
- * A context reads all of them when it is created, so that what it does follows from one moment. Without a context they are read when they
- * are asked for: by what runs before there is one (the number of threads, the cores, modules), by kernels of CUDA that benchmarks switch
- * between runs, and by the launcher, whose environment is what it hands on to ranks. */
+ * A context reads all of them when it is created, so that what it does follows from one moment. Without a context
+ * they are read when they are asked for: by what runs before there is one (the number of threads, the cores,
+ * modules), by kernels of CUDA that benchmarks switch between runs, and by the launcher, whose environment is what
+ * it hands on to ranks. */
 #ifndef LK__ENVIRONMENT_H
 #define LK__ENVIRONMENT_H
 
@@ -19,11 +20,13 @@
       "the device where neither --device nor the program chooses one: auto, cpu, cuda or cuda:N")                      \
     X(LOCKSTEP_DATA, SETTINGS, PATH, 0, 0, "the directory of public data sets, each in a folder of its name")          \
     X(LOCKSTEP_MODULES, SETTINGS, PATH, 0, 0, "the directory of the modules for CUDA and MPI")                         \
-    X(LOCKSTEP_TOKEN_FILE, SETTINGS, PATH, 0, 0, "the file with the job's token, by which ranks of several hosts authenticate") \
+    X(LOCKSTEP_TOKEN_FILE, SETTINGS, PATH, 0, 0,                                                                       \
+      "the file with the job's token, by which ranks of several hosts authenticate")                                   \
     X(LOCKSTEP_TOKEN, SETTINGS, TEXT, 0, 0, "the token itself; `lockstep run` sets it for its ranks")                  \
     X(LOCKSTEP_PORT, SETTINGS, PORTS, 1, 65535, "the port of rank 0, or a range for all ranks")                        \
     X(LOCKSTEP_LOCAL_ADDR, SETTINGS, TEXT, 0, 0, "the address on which this host listens, as --local-addr")            \
-    X(LOCKSTEP_JOIN_TIMEOUT, SETTINGS, NUMBER, 0.001, 1e7, "seconds to wait for all ranks to join, as --join-timeout") \
+    X(LOCKSTEP_JOIN_TIMEOUT, SETTINGS, NUMBER, 0.001, 1e7,                                                             \
+      "seconds to wait for all ranks to join, as --join-timeout")                                                      \
     X(LOCKSTEP_SHARE_DEVICE, SETTINGS, FLAG, 0, 0, "several ranks may use one GPU, as --share-device")                 \
     X(LOCKSTEP_TF32, SETTINGS, FLAG, 0, 0, "products of f32 on GPUs may use TF32, as --tf32")                          \
     X(LOCKSTEP_DEVICE_SYNC, SETTINGS, FLAG, 0, 0, "wait for the GPU after each instruction, as --device-sync")         \
@@ -41,10 +44,13 @@
     X(TORCHELASTIC_USE_AGENT_STORE, JOB, TEXT, 0, 0, "True: the launcher itself uses MASTER_PORT")                     \
     X(LOCKSTEP_JOB, JOB, TEXT, 0, 0, "the job's id; a job inside a job has OUTER.INNER")                               \
     X(LOCKSTEP_CORES, JOB, TEXT, 0, 0, "the cores of Lockstep's threads, such as 0-3,8")                               \
-    X(LOCKSTEP_FLIGHT_RECORDER, JOB, PATH, 0, 0, "file in which a rank records its latest operation, for the launcher's report") \
-    X(LOCKSTEP_JOIN_COMMAND, JOB, TEXT, 0, 0, "the command that starts another host, for the log line about missing hosts") \
+    X(LOCKSTEP_FLIGHT_RECORDER, JOB, PATH, 0, 0,                                                                       \
+      "file in which a rank records its latest operation, for the launcher's report")                                  \
+    X(LOCKSTEP_JOIN_COMMAND, JOB, TEXT, 0, 0,                                                                          \
+      "the command that starts another host, for the log line about missing hosts")                                    \
     X(LOCKSTEP_TERMINAL, JOB, INTEGER, 1, 1e6, "columns of the terminal that the launcher writes to")                  \
-    X(LOCKSTEP_STARTED_RANKS, JOB, FLAG, 0, 0, "the ranks were started by -n of the same command, which has printed its notes") \
+    X(LOCKSTEP_STARTED_RANKS, JOB, FLAG, 0, 0,                                                                         \
+      "the ranks were started by -n of the same command, which has printed its notes")                                 \
     X(LOCKSTEP_BENCH_EXEC, JOB, TEXT, 0, 0, "when `lockstep bench` started, for the time until its first step")        \
     X(OMPI_COMM_WORLD_RANK, JOB, INTEGER, 0, 0, "rank, of Open MPI")                                                   \
     X(OMPI_COMM_WORLD_SIZE, JOB, INTEGER, 0, 0, "number of ranks, of Open MPI")                                        \
@@ -65,7 +71,8 @@
     X(OMP_NUM_THREADS, SYSTEM, TEXT, 0, 0, "`lockstep run` keeps a number that is set, and sets it otherwise")         \
     X(CUDA_VISIBLE_DEVICES, SYSTEM, TEXT, 0, 0, "the GPUs that a process may use; `lockstep run` counts them")         \
     X(TORCH_NCCL_ASYNC_ERROR_HANDLING, SYSTEM, TEXT, 0, 0, "`lockstep run` sets 1 for PyTorch where it is not set")    \
-    X(TORCH_ELASTIC_SHUTDOWN_TIMEOUT, SYSTEM, NUMBER, 0, 0, "seconds that `lockstep run` gives ranks to end, as torchrun") \
+    X(TORCH_ELASTIC_SHUTDOWN_TIMEOUT, SYSTEM, NUMBER, 0, 0,                                                            \
+      "seconds that `lockstep run` gives ranks to end, as torchrun")                                                   \
     X(TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, SYSTEM, TEXT, 0, 0, "prefix of the ranks' lines, as for torchrun")        \
     X(HOME, SYSTEM, PATH, 0, 0, "where .cache/lockstep is")                                                            \
     X(XDG_CACHE_HOME, SYSTEM, PATH, 0, 0, "the directory of caches, instead of ~/.cache")                              \
@@ -78,7 +85,8 @@
     X(LOCKSTEP_HOST_ID, CHECKS, TEXT, 0, 0, "processes with different ones count as on different hosts")               \
     X(LOCKSTEP_MEMORY_NODES, CHECKS, INTEGER, 1, 1024, "divides the ranks of a host into this many memory nodes")      \
     X(LOCKSTEP_CUDA_PLAIN, CHECKS, FLAG, 0, 0, "GPUs: the general kernels alone, without libraries")                   \
-    X(LOCKSTEP_CUDA_ANY_ORDER, CHECKS, FLAG, 0, 0, "GPUs: libraries may add in any order: results differ from run to run") \
+    X(LOCKSTEP_CUDA_ANY_ORDER, CHECKS, FLAG, 0, 0,                                                                     \
+      "GPUs: libraries may add in any order: results differ from run to run")                                          \
     X(LOCKSTEP_CUDA_MEASURE, CHECKS, FLAG, 0, 0, "0: GPUs choose algorithms without measuring them")                   \
     X(LOCKSTEP_CUDA_OVERLAP, CHECKS, FLAG, 0, 0, "0: a kernel starts after the one before has ended")                  \
     X(LOCKSTEP_CUDA_TOGETHER, CHECKS, FLAG, 0, 0, "0: each kernel has a launch of its own")                            \

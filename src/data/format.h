@@ -1,5 +1,6 @@
-/* data/format.h - the registry of data formats. To add one: a file that defines `const lk__data_format lk__data_format_NAME`, and one line
- * in the list below. The command's help, its checks of options and its completion read the descriptor. */
+/* data/format.h - the registry of data formats. To add one: a file that defines `const lk__data_format
+ * lk__data_format_NAME`, and one line in the list below. The command's help, its checks of options and its
+ * completion read the descriptor. */
 #ifndef LK__DATA_FORMAT_H
 #define LK__DATA_FORMAT_H
 

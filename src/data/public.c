@@ -1,4 +1,5 @@
-/* public.c - the public data sets by name: the directories that are searched for their files, and messages about missing ones. */
+/* public.c - the public data sets by name: the directories that are searched for their files, and messages about
+ * missing ones. */
 #define _GNU_SOURCE
 #include "base/environment.h"
 #include "data/format.h"
@@ -13,8 +14,8 @@ static const char *const fashion_names[10] = {"T-shirt/top", "Trouser", "Pullove
                                               "Sandal",      "Shirt",   "Sneaker",  "Bag",   "Ankle boot"};
 static const char *const digit_names[10] = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"};
 
-/* NAME in the user's cache, as the XDG Base Directory Specification has it: a relative XDG_CACHE_HOME is invalid and ignored. Returns as
- * snprintf. */
+/* NAME in the user's cache, as the XDG Base Directory Specification has it: a relative XDG_CACHE_HOME is invalid and
+ * ignored. Returns as snprintf. */
 static int cache_place(const lk_context *context, const char *name, bool xdg, char *path, size_t bytes)
 {
     const char *cache = lk__environment(context, LK__ENV_XDG_CACHE_HOME), *home = lk__environment(context, LK__ENV_HOME);
@@ -46,7 +47,8 @@ static void add_place(char places[PLACES][LK__PATH], int *count, const char *pat
     if (lk__path(places[*count], "%s", path)) (*count)++;
 }
 
-/* The directories to search for name if none was given: also ~/.cache where XDG_CACHE_HOME is another, for it may have been set later. */
+/* The directories to search for name if none was given: also ~/.cache where XDG_CACHE_HOME is another, for it may
+ * have been set later. */
 static lk_status list_places(lk_context *context, const char *name, const char *packaged, char places[PLACES][LK__PATH],
                              int *count)
 {

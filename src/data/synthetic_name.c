@@ -1,4 +1,5 @@
-/* synthetic_name.c - synthetic data sets by name: "synthetic:3x32x32,classes=10,count=5000,seed=1" and the same of tokens. */
+/* synthetic_name.c - synthetic data sets by name: "synthetic:3x32x32,classes=10,count=5000,seed=1" and the same of
+ * tokens. */
 #include "data/format.h"
 
 #include <errno.h>

@@ -1,5 +1,6 @@
-/* compare_options.c - what must be equal on all ranks, in lines of text: the options (train/options.h), and what is no option by itself. Ranks with different numbers of steps
- * would wait for each other, and ranks with different learning rates would diverge: such a group does not start. */
+/* compare_options.c - what must be equal on all ranks, in lines of text: the options (train/options.h), and what is
+ * no option by itself. Ranks with different numbers of steps would wait for each other, and ranks with different
+ * learning rates would diverge: such a group does not start. */
 #include "train/trainer.h"
 
 #include "base/hash.h"
@@ -28,7 +29,8 @@ static void describe_data(const char *what, const lk_dataset *d, char text[LINE]
     }
 }
 
-/* Rates of the caller's schedule at steps spread over the run, both ends included: ranks whose callbacks differ would diverge. */
+/* Rates of the caller's schedule at steps spread over the run, both ends included: ranks whose callbacks differ
+ * would diverge. */
 static void describe_callback(const lk_trainer_config *config, char text[LINE])
 {
     int64_t  steps = lk__trainer_steps(config), count = steps < RATES ? steps : RATES;
@@ -90,7 +92,8 @@ static void describe_test_data(const lk_trainer_config *config, char text[LINE])
     describe_data("test data", config->test, text);
 }
 
-/* What is not an option by itself (LK__FIELD_COMPARED): before the options, and behind them what follows from some of them. */
+/* What is not an option by itself (LK__FIELD_COMPARED): before the options, and behind them what follows from some
+ * of them. */
 typedef void (*description)(const lk_trainer_config *config, char text[LINE]);
 static const description first[] = {describe_training_data, describe_test_data, describe_batch},
                          last[] = {describe_optimizer, describe_schedule, describe_transform, describe_callback};

@@ -1,4 +1,5 @@
-/* options.c - the options of training as ranks compare them, from the lists in lockstep/trainer.h, and what each field of the config is. */
+/* options.c - the options of training as ranks compare them, from the lists in lockstep/trainer.h, and what each
+ * field of the config is. */
 #include "train/options.h"
 
 #include <stddef.h>
@@ -17,11 +18,19 @@ typedef struct row {
 
 #define OF(field) ((lk_trainer_config *)0)->field
 #define STORAGE(field)                                                                                                 \
-    _Generic(OF(field), int: INT, int64_t: INT64, uint64_t: UINT64, bool: BOOL, double: DOUBLE, double *: DOUBLE, const char *: TEXT)
+    _Generic(OF(field),                                                                                                \
+        int: INT,                                                                                                      \
+        int64_t: INT64,                                                                                                \
+        uint64_t: UINT64,                                                                                              \
+        bool: BOOL,                                                                                                    \
+        double: DOUBLE,                                                                                                \
+        double *: DOUBLE,                                                                                              \
+        const char *: TEXT)
 #define ROW(field, name, count, traits) {name, offsetof(lk_trainer_config, field), count, STORAGE(field), traits},
 #define ROW_INTEGER(field, name, argument, value, low, high, traits, of, doc) ROW(field, name, 1, traits)
 #define ROW_NUMBER(field, name, argument, value, low, high, traits, of, doc) ROW(field, name, 1, traits)
-#define ROW_NUMBERS(field, name, argument, low, high, traits, of, doc) ROW(field, name, sizeof OF(field) / sizeof *OF(field), traits)
+#define ROW_NUMBERS(field, name, argument, low, high, traits, of, doc)                                                 \
+    ROW(field, name, sizeof OF(field) / sizeof *OF(field), traits)
 #define ROW_FLAG(field, name, traits, of, doc) ROW(field, name, 1, traits)
 #define ROW_TEXT(field, name, argument, traits, of, doc) ROW(field, name, 1, traits)
 #define NOTHING(name)
@@ -100,8 +109,8 @@ const lk__train_field lk__train_fields[] = {
     FIELD(COMPARED, whole_batches),
     FIELD(COMPARED, schedule_callback),
     FIELD(COMPARED, schedule_user),
-    /* Rank 0 decides what is resumed and writes the record and the files; the mode of the state and the mesh are compared where they are
-     * chosen. */
+    /* Rank 0 decides what is resumed and writes the record and the files; the mode of the state and the mesh are
+     * compared where they are chosen. */
     FIELD(LOCAL, size),
     FIELD(LOCAL, model),
     FIELD(LOCAL, model_with),

@@ -1,4 +1,5 @@
-/* train/options.h - the fields of lk_trainer_config as a table: those that are options, by the lists in lockstep/trainer.h, and the others. */
+/* train/options.h - the fields of lk_trainer_config as a table: those that are options, by the lists in
+ * lockstep/trainer.h, and the others. */
 #ifndef LK__TRAIN_OPTIONS_H
 #define LK__TRAIN_OPTIONS_H
 
@@ -20,7 +21,8 @@ typedef struct lk__train_field {
 extern const lk__train_field lk__train_fields[];
 extern const size_t          lk__train_fields_count;
 
-/* The options of list `line` that must be equal on all ranks, as "epochs 3, steps 12"; "" where it has none. False: past the last list. */
+/* The options of list `line` that must be equal on all ranks, as "epochs 3, steps 12"; "" where it has none. False:
+ * past the last list. */
 bool lk__train_options_print(const lk_trainer_config *config, int line, char *out, size_t size);
 
 #endif

@@ -1,4 +1,5 @@
-/* test_trainer_options.c - the table of options of training: no field of lk_trainer_config is forgotten by the comparison of ranks. */
+/* test_trainer_options.c - the table of options of training: no field of lk_trainer_config is forgotten by the
+ * comparison of ranks. */
 #include "check.h"
 #include "train/options.h"
 
