@@ -181,7 +181,7 @@ static planned open_plan(const layout *l, int rank)
     p.group.staged = !lk__device_is_host(p.plan->device); /* no backend reaches another memory than the host's */
     if (!l->queues) return p;
     recording_backend = *p.plan->device->backend;
-    recording_backend.record_begin = record_nothing;
+    recording_backend.recording.record_begin = record_nothing;
     recording_device = *p.plan->device;
     recording_device.backend = &recording_backend;
     p.plan->device = &recording_device;

@@ -30,8 +30,8 @@ static rig open_rig(bool groups)
     lk__device *device = lk__context_device(r.context);
     for (int i = 0; i < LK__GROUP_KINDS; i++) kernels[i].supports = supports_all;
     stand_in = *device->backend;
-    stand_in.record_begin = record_begin;
-    stand_in.group_kernels = groups ? kernels : NULL;
+    stand_in.recording.record_begin = record_begin;
+    stand_in.kernels.group_kernels = groups ? kernels : NULL;
     device->backend = &stand_in;
     return r;
 }
