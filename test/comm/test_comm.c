@@ -4,6 +4,8 @@
 
 #include "comm/shm/shm.h"
 
+#include <lockstep/collective.h>
+#include <lockstep/transport.h>
 #include <sys/wait.h>
 
 static void   run(int size, void (*function)(rank_test *t)) { run_ranks(size, NULL, function, NULL); }
@@ -61,11 +63,56 @@ static void free_in_child(rank_test *t)
 
 static void freeing_in_a_forked_child_has_no_effect(void) { run(2, free_in_child); }
 
+/* Ranks and their parts, in numbers: what each collective must give rank r from x[part] = 100 sender + part. */
+static void run_by_name(rank_test *t)
+{
+    lk_collective c = LK_COLLECTIVE_INIT;
+    double        x[4], y[4] = {0};
+    int           found = 0, size = t->size;
+    for (int i = 0; lk_collective_at(i, &c) == LK_OK; i++, found++) {
+        size_t count = c.sends_parts || c.receives_parts ? 1 : (size_t)size;
+        for (int k = 0; k < size; k++) x[k] = c.root_sends && t->rank ? -1 : 100 * t->rank + k, y[k] = -1;
+        bool  broadcast = c.root_sends && !c.sends_parts;
+        void *recv = broadcast ? x : y;
+        REQUIRE(lk_comm_run(t->comm, c.name, x, recv, count, LK_F64, LK_SUM, 0, NULL) == LK_OK, "%s: %s", c.name,
+                lk_context_error(t->context));
+        if (c.root_receives && t->rank) continue;
+        for (int k = 0; k < (c.sends_parts && !c.receives_parts ? 1 : size); k++) {
+            int    part = c.sends_parts ? t->rank : c.receives_parts ? 0 : k, from = c.receives_parts ? k : 0;
+            double sum = 50.0 * size * (size - 1) + size * part, expected = c.reduces ? sum : 100 * from + part;
+            CHECK(((double *)recv)[k] == expected, "%s: element %d of rank %d is %g instead of %g", c.name, k, t->rank,
+                  ((double *)recv)[k], expected);
+        }
+    }
+    CHECK(found == 8, "%d", found);
+    CHECK(lk_comm_run(t->comm, "all_reduced", x, y, 1, LK_F64, LK_SUM, 0, NULL) == LK_EINVAL &&
+              strstr(lk_context_error(t->context), "no collective 'all_reduced'"),
+          "%s", lk_context_error(t->context));
+}
+
+static void collectives_run_by_their_names(void)
+{
+    for (int size = 1; size <= 3; size++) run(size, run_by_name);
+}
+
+static void transports_are_listed(void)
+{
+    lk_transport t = LK_TRANSPORT_INIT;
+    int          found = 0, alone = 0;
+    for (; lk_transport_at(found, &t) == LK_OK; found++) {
+        CHECK(t.name && *t.name && t.text && *t.text, "%d", found);
+        alone += t.one_rank;
+    }
+    CHECK(found >= 5 && alone == 1 && lk_transport_at(-1, &t) == LK_END, "%d, %d", found, alone);
+}
+
 int main(void)
 {
     static const backend_case shm = {run, LK__SMALL, chunk, 4, false};
     RUN(symmetric_memory_cannot_be_exceeded);
     RUN(memory_that_the_machine_lacks_is_refused);
     RUN(freeing_in_a_forked_child_has_no_effect);
+    RUN(collectives_run_by_their_names);
+    RUN(transports_are_listed);
     return run_cases(&shm);
 }

@@ -9,6 +9,7 @@
 #include "run/program.h"
 #include "support.h"
 
+#include <lockstep/device.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -44,6 +45,9 @@ static void devices_are_chosen_by_name(void)
     char              kept[64];
     snprintf(kept, sizeof kept, "%s", before ? before : "");
     config.threads = 1;
+    lk_device listed = LK_DEVICE_INIT;
+    CHECK(lk_device_at(0, &listed) == LK_OK && strcmp(listed.name, "cpu") == 0 && listed.on_host && !listed.numbered &&
+          lk_device_at(99, &listed) == LK_END);
     CHECK(lk_device_name(0) && strcmp(lk_device_name(0), "cpu") == 0 && lk_device_text(1) && !lk_device_name(99));
     unsetenv("LOCKSTEP_DEVICE");
     REQUIRE(lk_context_create(&config, &context) == LK_OK);
