@@ -27,7 +27,7 @@ static bool recompute_differs(const lk_graph *g, int a, int b)
     return a != b;
 }
 
-/* The first node that reads v, if it has this operation and reads nothing else at `input`; -1: any input. `only`: nothing else reads v. */
+/* The first node that reads v, if it has this operation and reads v as `input` (-1: as any). `only`: nothing else reads v. */
 static lk__graph_node *find_reader(const fuser *f, int v, lk__op op, int input, bool only)
 {
     const lk__plan_readers *r = f->readers;
