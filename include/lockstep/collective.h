@@ -10,7 +10,7 @@ LK_BEGIN_DECLS
 typedef struct lk_collective {
     size_t      size LK_ZERO;    /* sizeof this struct; set by LK_COLLECTIVE_INIT */
     const char *name LK_ZERO;    /* "all_reduce" */
-    const char *traffic LK_ZERO; /* what N ranks with buffers of S bytes in memory that all of them map move at least; NULL: not stated */
+    const char *traffic LK_ZERO; /* what N ranks with buffers of S bytes in shared memory move at least; or NULL */
     int         root_sends LK_ZERO, root_receives LK_ZERO; /* the root alone does; otherwise all ranks */
     int         sends_parts LK_ZERO;                       /* one for each rank; otherwise the same to all */
     int         receives_parts LK_ZERO;                    /* one of each rank, in their order; otherwise one */
@@ -21,8 +21,8 @@ typedef struct lk_collective {
 /* The collective at `index`, from 0, of those that lk_comm_run runs; LK_END: there are no more. */
 LK_API lk_status lk_collective_at(int index, lk_collective *collective);
 /* Runs a collective by its name, as the function of that name does. `op` and `root` count where it has them. */
-LK_API lk_status lk_comm_run_at(lk_site site, lk_comm *comm, const char *name, const void *send, void *recv, size_t count,
-                                lk_dtype type, lk_reduce_op op, int root, lk_work **work);
+LK_API lk_status lk_comm_run_at(lk_site site, lk_comm *comm, const char *name, const void *send, void *recv,
+                                size_t count, lk_dtype type, lk_reduce_op op, int root, lk_work **work);
 #define lk_comm_run(...) lk_comm_run_at(LK_HERE, __VA_ARGS__)
 
 LK_END_DECLS

@@ -1,4 +1,4 @@
-/* device.h - the devices of this build, for programs that list or choose one. lk_device_name lists those that can be used here. */
+/* device.h - the devices of this build, for programs that list or choose one; lk_device_name lists the usable ones. */
 #ifndef LOCKSTEP_DEVICE_H
 #define LOCKSTEP_DEVICE_H
 
@@ -10,7 +10,7 @@ typedef struct lk_device {
     size_t      size LK_ZERO; /* sizeof this struct; set by LK_DEVICE_INIT */
     const char *name LK_ZERO; /* for lk_context_config.device */
     const char *text LK_ZERO; /* what it is, in a line */
-    const char *help LK_ZERO; /* how help describes its names: "cuda (the GPU of this rank), cuda:N"; NULL: for tests, and not named there */
+    const char *help LK_ZERO; /* its names in help: "cuda (the GPU of this rank), cuda:N"; NULL: for tests */
     int         numbered LK_ZERO; /* NAME:N selects one of several */
     int         on_host LK_ZERO;  /* it computes on the host's processor, in the host's memory */
 } lk_device;

@@ -1,6 +1,6 @@
-/* base/collective.h - the collectives: one row each, which says who sends, who receives and where the parts lie. Calls are checked and described,
- * every transport moves the data, programs run nodes of graphs and `lockstep bench comm` measures by these rows; nothing lists collectives
- * besides. */
+/* base/collective.h - the collectives: one row each, which says who sends, who receives and where the parts lie. By
+ * them calls are checked and described, transports move the data, programs run nodes of graphs and `lockstep bench
+ * comm` measures; nothing else lists collectives. */
 #ifndef LK__COLLECTIVE_H
 #define LK__COLLECTIVE_H
 
@@ -10,8 +10,8 @@
 /* Which ranks send, or receive. */
 typedef enum lk__collective_ranks { LK__RANKS_NONE, LK__RANKS_ALL, LK__RANKS_ROOT } lk__collective_ranks;
 
-/* Where the two buffers may overlap: nowhere; where they are the same; where what a rank sends is its part of what it receives; or the
- * reverse. */
+/* Where the two buffers may overlap: nowhere; where they are the same; where a rank sends its part of what it
+ * receives; or the reverse. */
 typedef enum lk__collective_place {
     LK__PLACE_APART,
     LK__PLACE_SAME,
@@ -27,11 +27,11 @@ typedef struct lk__collective_facts {
     bool                 reduces;            /* what the ranks sent is reduced to one part */
     bool                 counts;             /* parts have counts and displacements of their own */
     lk__collective_place in_place;
-    /* What `lockstep bench comm` says of N ranks with buffers of S bytes in memory that all of them map; NULL: it does not measure it. */
+    /* For `lockstep bench comm`, of N ranks with buffers of S bytes in shared memory; NULL: it is not measured. */
     const char *traffic;
 } lk__collective_facts;
 
-/* X(ID, name, facts); the last rows are not public: a split and an allocation gather a few bytes, the rest is in comm/hosts.h. */
+/* X(ID, name, facts); not public, at the end: a split and an allocation gather a few bytes; the rest: comm/hosts.h. */
 #define LK__COLLECTIVE_LIST(X)                                                                                         \
     X(BARRIER, "barrier", .senders = LK__RANKS_NONE)                                                                   \
     X(ALL_REDUCE, "all_reduce", .senders = LK__RANKS_ALL, .receivers = LK__RANKS_ALL, .reduces = true,                 \
