@@ -3,7 +3,7 @@
  * repeat, and whether a row's bits depend on the number of rows where they must not.
  *
  *     nvcc -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude -Isrc -o cuda_products bench/cuda_products.cu \
- *          src/device/cuda/{products,small_products,few_rows,linear,blas,choices,column_sums,conv,conv_dnn,conv_tensor,dnn_load}.cu -ldl
+ *          src/device/cuda/{products,small_products,skinny,linear,blas,choices,column_sums,conv,conv_dnn,conv_tensor,dnn_load}.cu -ldl
  *     XDG_CACHE_HOME=/tmp/none ./cuda_products [repeats]
  *
  * It needs no library of Lockstep: what the module would be given is defined here. A cache file of choices is used where there is one. */

@@ -75,7 +75,7 @@ static bool take_pages(int fd, char *memory, size_t first, size_t bytes)
 }
 
 /* Like symmetric memory it has no name: the others open it through rank 0's descriptor. NULL: a rank could not. */
-static char *map_together(lk_comm *comm, size_t each, lk_status *status)
+static char *map_shared(lk_comm *comm, size_t each, lk_status *status)
 {
     int64_t shared[2] = {getpid(), -1};
     int     fd = -1, rank = lk_comm_rank(comm);
@@ -332,7 +332,7 @@ lk_status comm_limit_measure(lk_comm *comm, const lk_collective *collective, siz
     lk_status status = LK_OK;
     *seconds = NAN;
     if (lk_comm_local_size(comm) != ranks || ranks > MOST_RANKS) return LK_OK;
-    char *memory = map_together(comm, each, &status);
+    char *memory = map_shared(comm, each, &status);
     if (!memory) return status;
     pattern p = {.ranks = ranks};
     p.reads = calloc((size_t)ranks, sizeof *p.reads);

@@ -71,13 +71,14 @@ static void print_memory(const size_t *memory)
 }
 
 /* What the plan does not count: the GPU's memory that the CUDA context and the libraries hold. */
-static void print_held(const lk_device_memory_held *held)
+static void print_overhead(const lk_device_memory_overhead *overhead)
 {
-    if (held->context == 0) return;
+    if (overhead->context == 0) return;
     printf("overhead on the GPU, %s:\n",
-           held->measured ? "measured on this one" : "as on an NVIDIA H200; not measured here");
-    printf("%-16s %15zu bytes  %10.2f MiB\n", "CUDA context", held->context, (double)held->context / 1048576);
-    printf("%-16s %15zu bytes  %10.2f MiB\n", "CUDA libraries", held->libraries, (double)held->libraries / 1048576);
+           overhead->measured ? "measured on this one" : "as on an NVIDIA H200; not measured here");
+    printf("%-16s %15zu bytes  %10.2f MiB\n", "CUDA context", overhead->context, (double)overhead->context / 1048576);
+    printf("%-16s %15zu bytes  %10.2f MiB\n", "CUDA libraries", overhead->libraries,
+           (double)overhead->libraries / 1048576);
 }
 
 /* ---- ranks of one host ---- */
@@ -152,8 +153,8 @@ static bool fits_here(const setup *s, const lk_plan *plan, const size_t *memory)
     return false;
 }
 
-static void print_json(const setup *s, const size_t *memory, const lk_plan *plan, const lk_device_memory_held *held,
-                       bool fits)
+static void print_json(const setup *s, const size_t *memory, const lk_plan *plan,
+                       const lk_device_memory_overhead *overhead, bool fits)
 {
     size_t total = 0;
     char   fingerprint[32];
@@ -170,10 +171,10 @@ static void print_json(const setup *s, const size_t *memory, const lk_plan *plan
     json_integer(&j, "total", (int64_t)total);
     snprintf(fingerprint, sizeof fingerprint, "%016llx", (unsigned long long)lk_plan_fingerprint(plan));
     json_text(&j, "fingerprint", fingerprint);
-    if (held->context > 0) {
-        json_integer(&j, "cuda_context", (int64_t)held->context);
-        json_integer(&j, "cuda_libraries", (int64_t)held->libraries);
-        json_bool(&j, "cuda_measured", held->measured);
+    if (overhead->context > 0) {
+        json_integer(&j, "cuda_context", (int64_t)overhead->context);
+        json_integer(&j, "cuda_libraries", (int64_t)overhead->libraries);
+        json_bool(&j, "cuda_measured", overhead->measured);
     }
     if (s->config.plan_world > 1) {
         char why[256];
@@ -308,8 +309,8 @@ static int run_plan(const options *command_line)
     int         code = device_choose("plan", given, &device);
     if (code == 0) code = model_default("plan", given);
     /* Before the first context, because that of CUDA is measured by creating it. What fails here fails again below. */
-    lk_device_memory_held held = {0};
-    if (code == 0) (void)lk_device_held(device, &held);
+    lk_device_memory_overhead overhead = {0};
+    if (code == 0) (void)lk_device_overhead(device, &overhead);
     if (code == 0) code = setup_make(&s, "plan", given, SETUP_SIZES);
     if (code == 0) code = transformer_budget(&s.transformer, "plan", given);
     if (code == 0) code = training_make(&s, "plan", given);
@@ -336,9 +337,9 @@ static int run_plan(const options *command_line)
             lk_graph_print(graph, write_out, stdout);
         if (options_flag(given, "sections")) lk_plan_print(plan, write_out, stdout);
         if (options_flag(given, "json"))
-            print_json(&s, memory, plan, &held, fits);
+            print_json(&s, memory, plan, &overhead, fits);
         else if (!form)
-            print_memory(memory), print_held(&held), print_recomputed(&s);
+            print_memory(memory), print_overhead(&overhead), print_recomputed(&s);
         if (!options_flag(given, "json") && !form && s.config.plan_world > 1) print_hosts(&s, plan);
     }
     bool step = s.config.plan_world > 1 || options_flag(given, "measure");

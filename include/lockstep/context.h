@@ -117,13 +117,16 @@ LK_API lk_status lk_device_measure(lk_context *context, lk_dtype type, lk_device
  * f32). Takes about 30 ms. 0: unknown here, or the device is not the CPU. Not while a program runs. */
 LK_API double lk_context_peak(lk_context *context, lk_dtype type);
 
-/* What a device's runtime and libraries hold of its memory, besides what plans count: both 0 for the CPU. */
-typedef struct lk_device_memory_held {
+/* The memory that a device's runtime and libraries need besides what plans count: both 0 for the CPU. */
+typedef struct lk_device_memory_overhead {
     size_t context, libraries; /* bytes: of a CUDA context; of cuBLASLt and cuDNN */
     bool   measured;           /* on this machine's GPU, just now; otherwise they are figures of an NVIDIA H200 */
-} lk_device_memory_held;
+} lk_device_memory_overhead;
 /* Measures only where this process has used no GPU yet: to be called before the first context. name as in lk_context_config. */
-LK_API lk_status lk_device_held(const char *name, lk_device_memory_held *held);
+LK_API lk_status lk_device_overhead(const char *name, lk_device_memory_overhead *overhead);
+/* Their names before; the next version will not have them. */
+#define lk_device_held lk_device_overhead
+#define lk_device_memory_held lk_device_memory_overhead
 /* Bytes of the device's memory that can still be allocated, by any process, and in total; 0: the device is the CPU, or does not report it. */
 LK_API void lk_context_device_memory(const lk_context *context, size_t *available, size_t *total);
 

@@ -23,7 +23,7 @@ struct lk_context {
     const char             *isa;
     lk__pool               *pool;
     struct lk__device      *device;
-    atomic_size_t           held[LK_MEMORY_COUNT];
+    atomic_size_t           in_use[LK_MEMORY_COUNT];
     atomic_uint_fast64_t    allocations;
     atomic_int              reading; /* threads of loaders */
     bool                    overcommits;
@@ -151,20 +151,20 @@ void *lk__alloc(lk_context *c, lk_memory kind, size_t bytes)
         return NULL;
     }
     if (c->allocator.alloc != default_alloc || bytes < FRESH_PAGES) memset(memory, 0, bytes);
-    atomic_fetch_add_explicit(&c->held[kind], bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&c->in_use[kind], bytes, memory_order_relaxed);
     return memory;
 }
 
 void lk__free(lk_context *c, lk_memory kind, void *memory, size_t bytes)
 {
     if (!memory) return;
-    atomic_fetch_sub_explicit(&c->held[kind], bytes, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&c->in_use[kind], bytes, memory_order_relaxed);
     c->allocator.free(c->allocator.user, memory, bytes);
 }
 
 void lk__account(lk_context *c, lk_memory kind, ptrdiff_t bytes)
 {
-    atomic_fetch_add_explicit(&c->held[kind], (size_t)bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&c->in_use[kind], (size_t)bytes, memory_order_relaxed);
 }
 
 void lk__account_allocation(lk_context *c, lk_memory kind, size_t bytes)
@@ -310,7 +310,7 @@ uint64_t lk_context_allocations(const lk_context *c) { return atomic_load(&((lk_
 
 size_t lk_context_memory(const lk_context *c, lk_memory kind)
 {
-    return (unsigned)kind < LK_MEMORY_COUNT ? atomic_load(&((lk_context *)c)->held[kind]) : 0;
+    return (unsigned)kind < LK_MEMORY_COUNT ? atomic_load(&((lk_context *)c)->in_use[kind]) : 0;
 }
 
 const char *lk_memory_name(lk_memory kind)

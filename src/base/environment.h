@@ -89,7 +89,8 @@
       "GPUs: libraries may add in any order: results differ from run to run")                                          \
     X(LOCKSTEP_CUDA_MEASURE, CHECKS, FLAG, 0, 0, "0: GPUs choose algorithms without measuring them")                   \
     X(LOCKSTEP_CUDA_OVERLAP, CHECKS, FLAG, 0, 0, "0: a kernel starts after the one before has ended")                  \
-    X(LOCKSTEP_CUDA_TOGETHER, CHECKS, FLAG, 0, 0, "0: each kernel has a launch of its own")                            \
+    X(LOCKSTEP_CUDA_LAUNCH_GROUPS, CHECKS, FLAG, 0, 0, "0: each kernel has its own launch")                            \
+    X(LOCKSTEP_CUDA_TOGETHER, CHECKS, FLAG, 0, 0, "replaced by LOCKSTEP_CUDA_LAUNCH_GROUPS")                           \
     X(LOCKSTEP_CUDA_CUPTI, CHECKS, FLAG, 0, 0, "0: traces of GPUs without CUPTI")                                      \
     X(LOCKSTEP_CUDA_TENSOR, CHECKS, FLAG, 0, 0, "1: the emulated GPU has tensor cores, slowly")
 

@@ -70,7 +70,8 @@ void lk__batch_init(lk__batch_maker *m, const lk_loader_config *c, void *table)
         .config = c, .count = lk__batch_fields(c), .buffers = lk__transform_scratch(c), .partner = partner_bytes(c)};
     for (int i = 0; i < m->count; i++) {
         m->fields[i] = lk__batch_field_of(c, i);
-        m->making[i] = (lk__batch_field){choose_conversion(c, i), lk_field_bytes(&m->fields[i]), field_scratch(c, i)};
+        m->conversions[i] =
+            (lk__batch_field){choose_conversion(c, i), lk_field_bytes(&m->fields[i]), field_scratch(c, i)};
         if (strcmp(m->fields[i].name, "label") == 0) m->label = i;
     }
     m->in_memory = m->count == lk_dataset_fields(c->dataset) && !c->dataset->read;
@@ -80,7 +81,7 @@ void lk__batch_init(lk__batch_maker *m, const lk_loader_config *c, void *table)
 
 static void *row_of(const lk__batch_maker *m, void *const *fields, int field, int64_t row)
 {
-    return (char *)fields[field] + (size_t)row * m->making[field].row;
+    return (char *)fields[field] + (size_t)row * m->conversions[field].row;
 }
 
 static void widen(const float *from, double *to, int64_t count)
@@ -92,9 +93,9 @@ static void widen(const float *from, double *to, int64_t count)
 static void convert_field(const lk__batch_maker *m, int i, int64_t index, const lk__random *random, const void *sample,
                           void *to, void *buffers)
 {
-    switch (m->making[i].how) {
+    switch (m->conversions[i].how) {
     case LK__BATCH_COPIED:
-        if (sample != to) memcpy(to, sample, m->making[i].row);
+        if (sample != to) memcpy(to, sample, m->conversions[i].row);
         break;
     case LK__BATCH_WIDENED: widen(sample, to, lk_field_elements(&m->fields[i])); break;
     case LK__BATCH_TRANSFORMED: lk__transform_apply(&m->transform, random, index, sample, to, buffers); break;
@@ -119,7 +120,7 @@ static lk_status mix_with(const lk__batch_maker *m, int64_t partner, double mix,
     const lk_dataset *d = m->config->dataset;
     const void       *sample[LK_MAX_FIELDS];
     void             *rooms[LK_MAX_FIELDS] = {0}, *other = room;
-    room += lk__round_up(m->making[0].row, LK__ALIGN);
+    room += lk__round_up(m->conversions[0].row, LK__ALIGN);
     for (int i = 0; i < lk_dataset_fields(d); room += sample_bytes(d, i++)) rooms[i] = room;
     lk_status status = lk__dataset_read(d, partner, rooms, rest, sample, message);
     if (status < 0) return status;
@@ -166,7 +167,7 @@ static lk_status put_from_memory(const lk__batch_maker *m, void *const *fields, 
             lk_status status = lk__dataset_check(d, index, i, sample, message);
             if (status < 0) return status;
         }
-        if (m->making[i].how == LK__BATCH_COPIED && m->making[i].row == sizeof(int32_t))
+        if (m->conversions[i].how == LK__BATCH_COPIED && m->conversions[i].row == sizeof(int32_t))
             memcpy(to, sample, sizeof(int32_t)); /* a label */
         else
             convert_field(m, i, index, random, sample, to, scratch);
@@ -183,8 +184,8 @@ lk_status lk__batch_put(const lk__batch_maker *m, void *const *fields, int64_t r
     int         count = lk_dataset_fields(m->config->dataset);
     if (m->in_memory) return put_from_memory(m, fields, row, index, random, scratch, message);
     for (int i = 0; i < count; i++) { /* straight into the batch or, if it is converted, to the scratch */
-        room[i] = m->making[i].scratch ? rest : row_of(m, fields, i, row);
-        rest += m->making[i].scratch;
+        room[i] = m->conversions[i].scratch ? rest : row_of(m, fields, i, row);
+        rest += m->conversions[i].scratch;
     }
     lk_status status = lk__dataset_read(m->config->dataset, index, room, rest, sample, message);
     if (status < 0) return status;
@@ -196,5 +197,5 @@ lk_status lk__batch_put(const lk__batch_maker *m, void *const *fields, int64_t r
 void lk__batch_clear(const lk__batch_maker *m, void *const *fields, int64_t count, int64_t capacity)
 {
     for (int i = 0; i < m->count; i++)
-        memset(row_of(m, fields, i, count), 0, (size_t)(capacity - count) * m->making[i].row);
+        memset(row_of(m, fields, i, count), 0, (size_t)(capacity - count) * m->conversions[i].row);
 }

@@ -21,7 +21,7 @@ typedef struct lk__batch_field {
 typedef struct lk__batch_maker {
     const lk_loader_config *config;
     lk_field                fields[LK_MAX_FIELDS]; /* as in the batches */
-    lk__batch_field         making[LK_MAX_FIELDS];
+    lk__batch_field         conversions[LK_MAX_FIELDS];
     int                     count, label; /* fields; which of them is "label", for mixup */
     bool                    in_memory;    /* every field is a column of the data set: nothing is read or mixed */
     size_t             buffers, partner; /* bytes of a worker's scratch for the transform, and for a partner of mixup */

@@ -77,7 +77,7 @@ void lk__gather_describe(const lk_loader_config *c, bool by_row, lk__device_gath
     *g = (lk__device_gather){.count = maker.count, .by_row = by_row};
     for (int i = 0; i < g->count; i++) {
         const lk_field      *stored = lk_dataset_field(c->dataset, i);
-        lk__batch_conversion how = maker.making[i].how;
+        lk__batch_conversion how = maker.conversions[i].how;
         g->fields[i] = (lk__device_field){.name = stored->name,
                                           .how = how == LK__BATCH_TRANSFORMED ? LK__DEVICE_TRANSFORMED
                                                  : how == LK__BATCH_WIDENED   ? LK__DEVICE_WIDENED

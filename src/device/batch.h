@@ -46,10 +46,10 @@ typedef struct lk__device_gather {
  * of its samples; it may be in pinned memory of the host. */
 enum { LK__DEVICE_IDS = 128 };
 typedef struct lk__device_rows {
-    int64_t     rows;
-    const char *headers; /* `turns` of them, header_bytes apart; number *turn % turns is read. turn NULL: the first */
-    const int64_t         *turn; /* the device's */
-    int                    turns;
+    int64_t                rows;
+    const char            *headers; /* `ring_slots` of them, header_bytes apart; number *ring_slot % ring_slots is read. ring_slot NULL: the first */
+    const int64_t         *ring_slot; /* the device's */
+    int                    ring_slots;
     size_t                 header_bytes;
     char                  *header;                /* the device's copy, which is written unless it is what is read */
     void                  *to[LK__DEVICE_FIELDS]; /* by field: (rows, elements) */

@@ -78,14 +78,15 @@ static lk_status report_lines(lk_text_callback write, void *user)
  * where there is no GPU on which to measure. */
 static const size_t H200_CONTEXT = (size_t)524 << 20, H200_LIBRARIES = (size_t)12 << 20;
 
-static lk_status find_held(int number, lk_device_memory_held *held)
+static lk_status find_overhead(int number, lk_device_memory_overhead *overhead)
 {
     const lk__cuda_module *module;
     char                   why[512];
     lk_status              status = lk__cuda_load(NULL, &module);
     if (status < 0) return status;
-    held->measured = module->devices(why, sizeof why) > number && module->held(number, &held->context, &held->libraries);
-    if (!held->measured) held->context = H200_CONTEXT, held->libraries = H200_LIBRARIES;
+    overhead->measured =
+        module->devices(why, sizeof why) > number && module->overhead(number, &overhead->context, &overhead->libraries);
+    if (!overhead->measured) overhead->context = H200_CONTEXT, overhead->libraries = H200_LIBRARIES;
     return LK_OK;
 }
 
@@ -97,4 +98,4 @@ const lk__device_entry lk__device_entry_cuda = {.name = "cuda",
                                                 .load = load_backend,
                                                 .count = count_gpus,
                                                 .report = report_lines,
-                                                .held = find_held};
+                                                .overhead = find_overhead};

@@ -155,14 +155,14 @@ void lk__device_close(lk__device *d)
     if (d) d->backend->close(d);
 }
 
-lk_status lk_device_held(const char *name, lk_device_memory_held *held)
+lk_status lk_device_overhead(const char *name, lk_device_memory_overhead *overhead)
 {
     const char *chosen = name ? name : lk__environment(NULL, LK__ENV_LOCKSTEP_DEVICE), *number = NULL;
     char        why[WHY];
-    *held = (lk_device_memory_held){.context = 0};
+    *overhead = (lk_device_memory_overhead){.context = 0};
     if (!chosen) return LK_OK;
     const lk__device_entry *e = strcmp(chosen, "auto") == 0 ? choose_entry(why) : find_entry(chosen, &number);
-    return e && e->held ? e->held(number ? atoi(number) : 0, held) : LK_OK;
+    return e && e->overhead ? e->overhead(number ? atoi(number) : 0, overhead) : LK_OK;
 }
 
 void lk_context_device_memory(const lk_context *c, size_t *available, size_t *total)

@@ -16,8 +16,8 @@ typedef struct lk__device_entry {
     int (*count)(char *why, size_t bytes);
     /* lk_device_report's lines. NULL: there is nothing to report. */
     lk_status (*report)(lk_text_callback write, void *user);
-    /* lk_device_held's figures, of the one with this number. NULL: they are 0. */
-    lk_status (*held)(int number, lk_device_memory_held *held);
+    /* lk_device_overhead's figures, of the one with this number. NULL: they are 0. */
+    lk_status (*overhead)(int number, lk_device_memory_overhead *overhead);
 } lk__device_entry;
 
 #define LK__DEVICE_DECLARE(name) extern const lk__device_entry lk__device_entry_##name;

@@ -22,7 +22,7 @@ typedef struct lk__kernel_step {
     bool           updates_buffers; /* of leaves that run together, one updates the running statistics */
     int            part;            /* the number of this rank, or of this leaf, in its group */
     int            micro_batch;     /* from 0 */
-    int            turn;            /* of a step that is queued: which of two results are its own */
+    int            ring_slot;            /* of a step that is queued: which of two results are its own */
 } lk__kernel_step;
 
 typedef struct lk__kernel_operand {

@@ -37,11 +37,11 @@ typedef struct lk__device_kernels {
     lk__device_kernel (*find)(lk__device *device, lk__op op, lk_dtype element, const lk__kernel_call *call);
     /* Which algorithms kernels choose, when they are prepared and more than one way was measured. choose_begin: kernels that are prepared
      * from now on take what the list `text` (NULL: none) of `whose` ("rank 0", "the checkpoint") has; other choices are measured or, with
-     * `only`, left to the libraries' first choice. choose_list: what kernels took since, as lines of text and a NUL where `bytes` are
-     * enough; its length. Equal for equal choices. *apart: some of what was given does not fit this GPU or its libraries, which was
+     * `only`, left to the libraries' first choice. list_tuned: what kernels took since, as lines of text and a NUL where `bytes` are
+     * enough; its length. Equal for equal choices. *mismatch: some of what was given does not fit this GPU or its libraries, which was
      * logged. NULL: the device chooses by shapes alone. */
     lk_status (*choose_begin)(lk__device *device, const char *text, const char *whose, bool only);
-    size_t (*choose_list)(lk__device *device, char *text, size_t bytes, bool *apart);
+    size_t (*list_tuned)(lk__device *device, char *text, size_t bytes, bool *mismatch);
     /* Launch groups (launch_group.h) that it has kernels for: LK__GROUP_KINDS entries, by kind. For steps whose kernels are many and short.
      * NULL: it runs node by node. */
     const lk__device_group_kernel *group_kernels;

@@ -20,7 +20,7 @@ typedef struct lk__device_numbers {
     double                      *weight; /* where the update reads sums[1]; NULL: nowhere */
     const lk__kernel_invalid_id *report;
     const lk__kernel_step       *step;
-    int64_t                     *turn; /* counts micro-batches: device/batch.h; NULL: nothing does */
+    int64_t                     *ring_slot; /* counts micro-batches: device/batch.h; NULL: nothing does */
     int32_t *halted; /* where sums[0] is not finite or an id is out of range: 1 + the number of the micro-batch; stays so */
 } lk__device_numbers;
 
@@ -51,7 +51,7 @@ typedef struct lk__device_recording {
     lk_status (*graph_run)(lk__device *device, lk__device_stream *stream, lk__device_graph *graph);
     void (*graph_free)(lk__device *device, lk__device_graph *graph);
     lk_status (*add_numbers)(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers);
-    /* Writes a step's result into results[turn of the step block], which alloc_host allocated. norm: NULL, or f64. */
+    /* Writes a step's result into results[ring slot of the step block], which alloc_host allocated. norm: NULL, or f64. */
     lk_status (*publish)(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers,
                          const double *norm, lk__device_result *results);
 

@@ -100,10 +100,10 @@ typedef enum lk__graph_effect {
 
 /* An output without a run-time count, made from inputs with one, is a sum over samples, unless `same` names it. */
 typedef enum lk__graph_samples {
-    LK__SAMPLES_APART = 1, /* a sample's rows of the outputs depend on that sample alone */
+    LK__SAMPLES_INDEPENDENT = 1, /* a sample's rows of the outputs depend on that sample alone */
     LK__SAMPLES_LEAVES, /* the same, and its kernel adds over the leaves of a batch, in their order (lk__kernel_leaves) */
     LK__SAMPLES_COUPLED, /* they depend on all samples of the batch: leaves cannot run as one batch */
-    LK__SAMPLES_BY_AXIS, /* coupled where the attribute `axis` is the batch, else apart: lk__node_samples decides */
+    LK__SAMPLES_BY_AXIS, /* coupled where the attribute `axis` is the batch, else independent: lk__node_samples decides */
 } lk__graph_samples;
 
 typedef enum lk__graph_evaluation {

@@ -332,7 +332,7 @@ lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, c
     case LK__DO_START_SCATTER:
     case LK__DO_START_SLICES: lk__access_bucket(a, run, in); break;
     case LK__DO_EXCHANGE:
-    case LK__DO_SETTLE:
+    case LK__DO_WAIT_SLICES:
     case LK__DO_SQUARE_SLICES:
     case LK__DO_BARRIER_NORM:
     case LK__DO_UPDATE_SLICES:

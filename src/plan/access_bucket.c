@@ -342,7 +342,7 @@ void lk__access_shared(lk__plan_accesses *a, const lk__schedule_run *run, const 
     (void)run;
     switch (in->action) {
     case LK__DO_EXCHANGE: exchange_pieces(a); break;
-    case LK__DO_SETTLE: lk__access_number(a, LK__WRITES, LK__SPACE_PEERS, 0, LK__PART_ALL, 1); break;
+    case LK__DO_WAIT_SLICES: lk__access_number(a, LK__WRITES, LK__SPACE_PEERS, 0, LK__PART_ALL, 1); break;
     case LK__DO_SQUARE_SLICES: square_pieces(a, n); break;
     case LK__DO_BARRIER_NORM: gather_squares(a); break;
     case LK__DO_UPDATE_SLICES: update_pieces(a, n); break;

@@ -263,9 +263,9 @@ static void put_shared_update(maker *m)
 {
     size_t begin = m->list->end[LK_SYNC], end = m->list->end[LK_UPDATE];
     bool   clips = false;
-    put_action(m, LK_UPDATE, LK__DO_BARRIER_BEGIN, LK__IF_APART);
+    put_action(m, LK_UPDATE, LK__DO_BARRIER_BEGIN, LK__IF_SEPARATE);
     for (size_t i = begin; i < end; i++) clips |= node_at(m, i)->op == LK__OP_square_sum;
-    if (clips) put_action(m, LK_UPDATE, LK__DO_SETTLE, 0);
+    if (clips) put_action(m, LK_UPDATE, LK__DO_WAIT_SLICES, 0);
     for (size_t i = begin; i < end; i++)
         if (node_at(m, i)->op == LK__OP_square_sum) put_kernel(m, LK_UPDATE, i, LK__DO_SQUARE_SLICES);
     if (clips) put_action(m, LK_UPDATE, LK__DO_BARRIER_NORM, 0);

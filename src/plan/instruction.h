@@ -50,7 +50,7 @@
     X(DIVIDE, "division by the weight", KERNEL)      /* of gradients whose update reads none */                      \
     X(DIVIDE_SHARED, "division of shared sums", COLLECTIVE) /* the same, once every rank has the whole sum */        \
     X(BARRIER_BEGIN, "barrier update begins", COLLECTIVE)                                                            \
-    X(SETTLE, "barrier slices", COLLECTIVE)                                                                          \
+    X(WAIT_SLICES, "barrier slices", COLLECTIVE)                                                                          \
     X(SQUARE_SLICES, "squares of slices", KERNEL)    /* of all instructions with this action that follow */          \
     X(BARRIER_NORM, "barrier norm", COLLECTIVE)      /* then the sum of each tensor's squares */                     \
     X(UPDATE_SLICES, "update of this rank's slices", KERNEL) /* as SQUARE_SLICES */                                  \
@@ -89,7 +89,7 @@ enum {
         1 << 1, /* of a backward: none follows before the update, so that buckets are reduced; of an update: always */
     LK__IF_MORE = 1 << 2,   /* the opposite */
     LK__IF_HELD = 1 << 3,   /* of a sync: no backward has reduced the buckets */
-    LK__IF_APART = 1 << 4,  /* of an update: a rank may have read the state since the report */
+    LK__IF_SEPARATE = 1 << 4,  /* of an update: a rank may have read the state since the report */
     LK__IF_WAITED = 1 << 5, /* the host waits for the results */
     LK__IF_QUEUED = 1 << 6, /* it does not: they stay in the device's memory */
     LK__IF_BY_HAND = 1 << 7 /* of a forward: the caller may read what it has made before the next run */

@@ -164,7 +164,7 @@ struct lk_plan {
     int              syncs;            /* collectives within forward and backward: synchronised batch norm */
     lk__plan_source  source;           /* of its inputs */
 
-    /* The algorithms that its kernels use, where the device measures them: lines of text (device/kernels.h, choose_list). Before a program is
+    /* The algorithms that its kernels use, where the device measures them: lines of text (device/kernels.h, list_tuned). Before a program is
      * made, those that it is to use; NULL: none. */
     char  *algorithms;
     size_t algorithms_bytes; /* of the allocation */
@@ -379,7 +379,7 @@ bool lk__plan_queues(const lk_plan *plan);
 typedef struct lk__plan_queue_bytes {
     size_t input;  /* what the host sends for a micro-batch: step block, ids and, unless the device has them, samples */
     int    pinned; /* so many of these in pinned memory, and … */
-    int    landed; /* … so many in the device's */
+    int    device_staging; /* … so many in the device's */
     size_t numbers; /* the device's: sums, the number of micro-batches, and the word that halts updates */
     size_t results; /* pinned: of two steps */
 } lk__plan_queue_bytes;

@@ -89,7 +89,7 @@ static void put_step(const lk_plan *p, bool held, lk__plan_schedule *s)
         s->runs[s->count++] = part_run(p, LK_BACKWARD, i, LK__IF_WAITED | end);
     }
     s->runs[s->count++] = step_run(p, LK_SYNC, LK__IF_WAITED | (held ? LK__IF_HELD : 0));
-    s->runs[s->count++] = step_run(p, LK_UPDATE, LK__IF_WAITED | LK__IF_LAST | (held ? LK__IF_APART : 0));
+    s->runs[s->count++] = step_run(p, LK_UPDATE, LK__IF_WAITED | LK__IF_LAST | (held ? LK__IF_SEPARATE : 0));
 }
 
 static void put_queued(const lk_plan *p, lk__plan_schedule *s)

@@ -30,7 +30,7 @@ size_t lk__plan_staging_bytes(const lk_plan *p)
         exchange + lk__plan_stage_inputs(p, NULL) * (size_t)p->slots + LK__STAGED_REPORT + lk__plan_sent_bytes(p);
     if (lk__plan_queues(p)) {
         lk__plan_queue_bytes queue = lk__plan_queue(p);
-        bytes += (size_t)(queue.pinned + queue.landed) * queue.input + queue.numbers + queue.results;
+        bytes += (size_t)(queue.pinned + queue.device_staging) * queue.input + queue.numbers + queue.results;
     }
     return lk__plan_batch_parts(p) > 1 ? bytes + p->memory[LK_MEMORY_GRADIENTS] + LK__STAGING_CHUNK : bytes;
 }
@@ -64,7 +64,7 @@ lk__plan_queue_bytes lk__plan_queue(const lk_plan *p)
                                                ? lk__plan_stage_inputs(p, NULL)
                                                : lk__plan_sent_offset(p, by_id ? 0 : p->source.count),
                                   .pinned = by_id ? 2 * p->parallel.micro_batches : 2,
-                                  .landed = by_id ? 0 : 2,
+                                  .device_staging = by_id ? 0 : 2,
                                   .numbers = lk__round_up((LK__DEVICE_NUMBERS + 2) * sizeof(double), LK__ALIGN),
                                   .results = 2 * sizeof(lk__device_result)};
 }

@@ -201,8 +201,8 @@ static lk_status build_lists(lk_program *p)
 
 static lk_status prepare_lists(lk_program *p)
 {
-    lk_status status = lk__choices_begin(p);
-    return lk__choices_end(p, status < 0 ? status : build_lists(p));
+    lk_status status = lk__tuning_begin(p);
+    return lk__tuning_end(p, status < 0 ? status : build_lists(p));
 }
 
 /* All groups that the program uses, in one order on all ranks. */

@@ -135,7 +135,7 @@ lk_status lk_program_gradient_write(lk_program *p, const char *parameter, const 
         p->progress.pending = 1;
         p->progress.synced = p->progress.has_gradients = p->progress.written = true;
         p->progress.weight = 1;
-        p->progress.permitted = false;
+        p->progress.update_allowed = false;
         p->gradients->written(p);
     }
     return lk__device_write(p->device, p->stream, gradient, data, bytes);

@@ -136,13 +136,13 @@ lk_status lk_program_train(lk_program *p, const lk_step *step)
 {
     const lk__plan_schedule *s = schedule_of(p);
     if (p->queue) return lk__step_train(p, step);
-    lk__program_permit(p);
+    lk__program_allow_update(p);
     lk_status status = lk_program_compute(p, step);
-    if (status < 0) p->progress.permits = false;
+    if (status < 0) p->progress.allows_update = false;
     return status < 0 ? status : lk__section_run(p, &s->runs[s->count - 1]);
 }
 
-void lk__program_permit(lk_program *p) { p->progress.permits = true; }
+void lk__program_allow_update(lk_program *p) { p->progress.allows_update = true; }
 
 void lk_program_no_sync(lk_program *p, bool enable) { p->progress.no_sync = enable; }
 

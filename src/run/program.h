@@ -74,7 +74,7 @@ typedef struct lk__run_memory {
     char   *constants, *own_constants; /* the store's, or its own where those are others; else NULL */
     char   *leaf_sums;                 /* where leaves run as one batch: sums that collectives read */
     size_t  leaf_sums_bytes;
-    char   *landed, *queue_numbers; /* of step.c */
+    char   *device_staging, *queue_numbers; /* of step.c */
     char   *staged;                 /* off the CPU: the report of ids out of range, the slots' inputs, then … */
     char   *rows_sent;              /* … samples that were sent by row, where steps are not queued; NULL: none are */
     size_t  staged_bytes;
@@ -94,8 +94,8 @@ typedef struct lk__run_progress {
     bool    written;       /* the gradients are the caller's alone: no backward has run */
     bool    sent;          /* the buckets of this update are in flight or reduced */
     double  weight;        /* once synced: what the update divides by */
-    bool    permits;       /* of the next LK_SYNC: nobody reads the state before the update, which may begin at once */
-    bool    permitted;     /* the same of the latest LK_SYNC, for all ranks */
+    bool    allows_update;       /* of the next LK_SYNC: nobody reads the state before the update, which may begin at once */
+    bool    update_allowed;     /* the same of the latest LK_SYNC, for all ranks */
 } lk__run_progress;
 
 /* How the sum of all ranks' gradients is reached, once the program is synced: it is in the gradients of every rank (gradient.c), or divided
@@ -333,9 +333,9 @@ lk_status lk__losses_weigh_slot(lk_program *program);
 /* The numbers of a leaf that do not depend on samples, where leaves run as one batch. */
 lk_status lk__losses_keep_numbers(lk_program *program);
 
-/* ---- choices.c: the algorithms of kernels; before the first is prepared, and after the last, with the status of that ---- */
-lk_status lk__choices_begin(lk_program *program);
-lk_status lk__choices_end(lk_program *program, lk_status status);
+/* ---- tuning.c: the algorithms of kernels; before the first is prepared, and after the last, with the status of that ---- */
+lk_status lk__tuning_begin(lk_program *program);
+lk_status lk__tuning_end(lk_program *program, lk_status status);
 
 /* ---- verify.c ---- */
 lk_status lk__verify_order(lk_program *program); /* compares the ranks' orders of collectives, before any runs. Collective */

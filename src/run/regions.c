@@ -20,7 +20,8 @@ static int list_regions(lk_program *p, lk__device_part parts[REGIONS])
     parts[count++] = (lk__device_part){LK_MEMORY_STAGING, p->memory.staged_bytes, &p->memory.staged};
     parts[count++] = (lk__device_part){LK_MEMORY_OTHER, p->memory.leaf_sums_bytes, &p->memory.leaf_sums};
     if (lk__plan_queues(plan)) {
-        parts[count++] = (lk__device_part){LK_MEMORY_STAGING, (size_t)queue.landed * queue.input, &p->memory.landed};
+        parts[count++] =
+            (lk__device_part){LK_MEMORY_STAGING, (size_t)queue.device_staging * queue.input, &p->memory.device_staging};
         parts[count++] = (lk__device_part){LK_MEMORY_STAGING, queue.numbers, &p->memory.queue_numbers};
     }
     return count;

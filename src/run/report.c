@@ -80,13 +80,18 @@ static size_t write_report(lk_program *p, double *mine)
             for (size_t k = 0; k < numbers; k++) own[k] += lk__row_numbers(p, (int)i)[k];
         here = (lk__run_sums){lk__plan_mean_loss(p->plan, own), 1, 0};
     }
-    const double report[LK__RUN_REPORT] = {
-        here.sum,           here.weight, here.correct, x->waited, p->stop_request, p->data, p->ids.invalid_text[0] != 0,
-        p->progress.permits};
+    const double report[LK__RUN_REPORT] = {here.sum,
+                                           here.weight,
+                                           here.correct,
+                                           x->waited,
+                                           p->stop_request,
+                                           p->data,
+                                           p->ids.invalid_text[0] != 0,
+                                           p->progress.allows_update};
     memcpy(mine, report, sizeof report);
     memcpy(mine + LK__RUN_REPORT, p->numbers, rows * numbers * sizeof *mine);
     x->waited = 0;
-    p->progress.permits = false;
+    p->progress.allows_update = false;
     return LK__RUN_REPORT + rows * numbers;
 }
 
@@ -115,7 +120,7 @@ lk_status lk__gather_reports(lk_program *p)
         const double *all = (const double *)x->gathered + x->displacements[i];
         x->ranks[i] = (lk__run_sums){all[0], all[1], all[2]};
         x->reports[i] = (lk__run_report){all[3], all[4], all[5], all[6]};
-        p->progress.permitted = (i == 0 || p->progress.permitted) && all[7] != 0;
+        p->progress.update_allowed = (i == 0 || p->progress.update_allowed) && all[7] != 0;
     }
     return LK_OK;
 }

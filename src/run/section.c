@@ -75,7 +75,7 @@ static lk_status run_sync(lk_program *p, const lk__schedule_run *run)
     lk_status status = lk__interpret(p, run);
     if (status < 0) { /* where one bucket fails, the others are still waited for, since they use the gradients */
         (void)lk__collectives_drain(p);
-        p->progress.permits = false;
+        p->progress.allows_update = false;
         return status;
     }
     p->progress.synced = true;
@@ -102,13 +102,13 @@ static lk_status run_update(lk_program *p, const lk__schedule_run *run)
     if (p->progress.pending == 0)
         return lk__fail(p->context, LK_EINVAL,
                         "LK_UPDATE without gradients; " STEP_ORDER ", or lk_program_gradient_write before LK_UPDATE");
-    if (!p->progress.synced) lk__program_permit(p); /* nothing is between the two */
+    if (!p->progress.synced) lk__program_allow_update(p); /* nothing is between the two */
     lk__schedule_run now = run_by_hand(p, LK_SYNC);
     lk_status        status = p->progress.synced ? LK_OK : run_sync(p, &now);
     if (status < 0) return status;
     now = *run;
     /* The ranks' reports say so, whatever each of them runs. */
-    now.flags = (now.flags & ~(unsigned)LK__IF_APART) | (p->progress.permitted ? 0 : LK__IF_APART);
+    now.flags = (now.flags & ~(unsigned)LK__IF_SEPARATE) | (p->progress.update_allowed ? 0 : LK__IF_SEPARATE);
     if ((status = lk__interpret(p, &now)) < 0) return status;
     p->progress.ready = false;
     lk__drop_gradients(p);

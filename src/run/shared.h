@@ -45,7 +45,7 @@ typedef void (*lk__run_sum)(const lk_program *program, size_t offset, size_t cou
                             int worker);
 
 struct lk__run_shared {
-    size_t         bytes; /* of this struct and its arrays */
+    size_t         bytes;     /* of this struct and its arrays */
     char         **gradients; /* by rank of this host: its gradients, in this process */
     lk__run_block *blocks;
     size_t         blocks_count;
@@ -55,13 +55,13 @@ struct lk__run_shared {
     void          *symmetric;          /* of `squares` */
     double        *squares;            /* of all parts of all tensors, in one order; shared by all ranks of the host */
     size_t         squares_count;
-    int64_t       *first_square; /* by state: its first in `squares` */
-    char          *scratch;      /* by thread: sums of a block, then what making them needs */
+    int64_t       *first_square;  /* by state: its first in `squares` */
+    char          *scratch;       /* by thread: sums of a block, then what making them needs */
     size_t         scratch_bytes; /* of a thread */
     lk__run_summed summed;
-    bool           lazy;    /* summed in the update or by lk__shared_exchange, not by collectives while backward runs */
-    bool           apart;   /* other ranks' slices may not be summed yet: lk__shared_settle waits for them */
-    lk__run_sum    sum;     /* of what nobody has summed yet */
+    bool           lazy; /* summed in the update or by lk__shared_exchange, not by collectives while backward runs */
+    bool        slices_pending; /* other ranks' slices may not be summed yet: lk__shared_wait_slices waits for them */
+    lk__run_sum sum;            /* of what nobody has summed yet */
 };
 
 lk_status lk__shared_create(lk_program *program); /* with other ranks; nothing where the state is not shared */
@@ -84,7 +84,7 @@ void lk__shared_sum_own(lk_program *program);
  * have their gradients. Collective. */
 lk_status lk__shared_exchange(lk_program *program);
 /* Before other ranks' slices are read: waits for the ranks of this host that may not have theirs. Collective. */
-lk_status lk__shared_settle(lk_program *program);
+lk_status lk__shared_wait_slices(lk_program *program);
 
 static inline int64_t lk__state_elements(const lk_plan *p, int state)
 {

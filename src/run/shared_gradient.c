@@ -21,7 +21,7 @@ static lk_status gather_sums(lk_program *p)
         lk__shared_sum_own(p);
         if ((status = lk__comm_barrier_host(p->comm)) < 0) return status;
     }
-    if ((status = lk__shared_settle(p)) < 0) return status;
+    if ((status = lk__shared_wait_slices(p)) < 0) return status;
     for (size_t i = 0; i < p->plan->graph->states_count; i++)
         if (p->plan->states[i].trained)
             lk__shared_copy(p, (int)i, 0, lk__state_elements(p->plan, (int)i),

@@ -26,19 +26,19 @@ lk_status lk__shared_exchange(lk_program *p)
     p->collectives->waited += end - start;
     lk__traced(p, "all_reduce of slices between hosts", start, end, sent);
     x->summed = LK__SUMMED_SLICES;
-    x->apart = true;
+    x->slices_pending = true;
     /* Whoever runs the sections may read the gradient next, alone. */
-    return status < 0 || p->progress.permitted ? status : lk__shared_settle(p);
+    return status < 0 || p->progress.update_allowed ? status : lk__shared_wait_slices(p);
 }
 
-lk_status lk__shared_settle(lk_program *p)
+lk_status lk__shared_wait_slices(lk_program *p)
 {
-    if (!p->shared->apart) return LK_OK;
+    if (!p->shared->slices_pending) return LK_OK;
     double    start = lk__now();
     lk_status status = lk__comm_barrier_host(p->comm);
     double    end = lk__now();
     p->collectives->waited += end - start;
     lk__traced(p, "barrier slices", start, end, 0);
-    p->shared->apart = status < 0;
+    p->shared->slices_pending = status < 0;
     return status;
 }

@@ -61,10 +61,10 @@ static size_t end_of_action(const lk_program *p, const lk__schedule_run *run, si
     return end;
 }
 
-lk_status lk__run_settle(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+lk_status lk__run_wait_slices(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     (void)run, (void)at, (void)next;
-    return lk__shared_settle(p);
+    return lk__shared_wait_slices(p);
 }
 
 lk_status lk__run_square_slices(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
@@ -100,12 +100,12 @@ static void move_operand(lk__kernel_operand *o, int64_t first, int64_t count)
 }
 
 /* The new parameters, which are still in the cache, to the copies of other memory nodes. */
-static void spread_block(const lk_program *p, const lk__run_block *b)
+static void replicate_block(const lk_program *p, const lk__run_block *b)
 {
     const lk__plan_state *sp = &p->plan->states[b->state];
     size_t                size = sp->bytes / (size_t)lk__state_elements(p->plan, b->state);
-    lk__store_spread(p->store, p->store->parameters + sp->place.offset + (size_t)b->first * size,
-                     (size_t)b->count * size);
+    lk__store_replicate(p->store, p->store->parameters + sp->place.offset + (size_t)b->first * size,
+                        (size_t)b->count * size);
 }
 
 static void update_block(void *argument, int64_t tile, int worker)
@@ -124,7 +124,7 @@ static void update_block(void *argument, int64_t tile, int worker)
     }
     call.pool = NULL;
     (void)in->run(&call);
-    spread_block(p, b);
+    replicate_block(p, b);
 }
 
 /* A profile has the time of every instruction: that of all is divided by elements. */
@@ -161,24 +161,24 @@ lk_status lk__run_update_slices(lk_program *p, const lk__schedule_run *run, size
 
 /* On several hosts LK_SYNC may have succeeded on other ranks of this one, which may update at once. On one host a rank that has got all
  * reports has them because all others can get them. */
-static lk_status fail_sync(lk_program *p, lk_status status, bool permits)
+static lk_status fail_sync(lk_program *p, lk_status status, bool allows_update)
 {
-    return status < 0 && permits && p->plan->parallel.hosts > 1 ? lk__store_invalidate(p->store, status) : status;
+    return status < 0 && allows_update && p->plan->parallel.hosts > 1 ? lk__store_invalidate(p->store, status) : status;
 }
 
 lk_status lk__run_report_shared(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
-    bool      permits = p->progress.permits;
+    bool      allows_update = p->progress.allows_update;
     lk_status status = lk__gather_reports(p);
     (void)at, (void)next;
     p->shared->summed = p->shared->lazy ? LK__SUMMED_NOWHERE : LK__SUMMED_SLICES;
-    return status < 0 ? fail_sync(p, status, permits) : lk__use_reports(p, run->list);
+    return status < 0 ? fail_sync(p, status, allows_update) : lk__use_reports(p, run->list);
 }
 
 lk_status lk__run_exchange(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     (void)run, (void)at, (void)next;
-    return fail_sync(p, lk__shared_exchange(p), p->progress.permitted);
+    return fail_sync(p, lk__shared_exchange(p), p->progress.update_allowed);
 }
 
 /* ---- barriers ---- */
@@ -201,6 +201,6 @@ lk_status lk__run_barrier_update(lk_program *p, const lk__schedule_run *run, siz
 {
     (void)run, (void)at, (void)next;
     lk_status status = lk__store_invalidate(p->store, wait_for_host(p, lk__action_name(LK__DO_BARRIER_UPDATE)));
-    p->progress.permitted = p->shared->apart = false;
+    p->progress.update_allowed = p->shared->slices_pending = false;
     return status;
 }

@@ -92,7 +92,7 @@ static lk_status write_array(lk_store *s, size_t index, lk__plan_array array, in
         const char *source = data + (size_t)done * from_size;
         status = from == slices.dtype ? lk__device_write(s->device, NULL, to, source, (size_t)some * size)
                                       : write_rounded(s, to, slices.dtype, (const float *)source, some);
-        if (status >= 0 && slices.holder == LK_HELD_BY_NODE) lk__store_spread(s, to, (size_t)some * size);
+        if (status >= 0 && slices.holder == LK_HELD_BY_NODE) lk__store_replicate(s, to, (size_t)some * size);
     }
     return status;
 }
@@ -130,7 +130,7 @@ lk_status lk__store_round(lk_store *s, size_t index, size_t first, size_t count)
     char     *to = s->parameters + sp->place.offset + first * size;
     lk_status status = lk__device_cast(s->device, NULL, s->master + sp->master_offset + first * lk_dtype_size(master),
                                        master, to, type, (int64_t)count);
-    if (status >= 0 && s->comm) lk__store_spread(s, to, count * size);
+    if (status >= 0 && s->comm) lk__store_replicate(s, to, count * size);
     return status;
 }
 

@@ -42,7 +42,7 @@ static bool is_same_step(const lk__kernel_step *a, const lk__kernel_step *b)
 {
     return a->step == b->step && a->epoch == b->epoch && a->count == b->count && a->seed == b->seed &&
            a->sample_ids == b->sample_ids && a->updates_buffers == b->updates_buffers && a->part == b->part &&
-           a->micro_batch == b->micro_batch && a->turn == b->turn && a->rate == b->rate;
+           a->micro_batch == b->micro_batch && a->ring_slot == b->ring_slot && a->rate == b->rate;
 }
 
 lk_status lk__stage_step(lk_program *p, lk__run_slot *slot)

@@ -22,25 +22,28 @@ struct lk__run_queue {
     lk__plan_schedule    schedule; /* a run for each micro-batch, then the update */
     lk__plan_queue_bytes bytes;
     lk__device_stream   *copies;
-    lk__device_event    *copied[BUFFERS]; /* pinned → landed has ended */
-    lk__device_event    *taken[BUFFERS];  /* landed → where kernels read has ended */
-    char                *pinned, *landed; /* bytes.pinned and bytes.landed buffers */
+    lk__device_event    *copied[BUFFERS];         /* pinned → staging buffer has ended */
+    lk__device_event    *taken[BUFFERS];          /* staging buffer → where kernels read has ended */
+    char                *pinned, *device_staging; /* bytes.pinned and bytes.device_staging buffers */
     char                *numbers; /* the device's: sums, the number of micro-batches, the word that halts updates */
-    lk__device_result   *results; /* pinned; by turn */
+    lk__device_result   *results; /* pinned; by ring slot */
     int64_t              batches; /* micro-batches so far */
-    int64_t              queued;  /* steps so far; the turn of one is its number % 2 */
+    int64_t              queued;  /* steps so far; the ring slot of one is its number % 2 */
     lk_step              steps[BUFFERS]; /* that were queued, the first first; their ids are copies */
     int                  pending;
-    int64_t             *ids; /* of two steps, by turn */
+    int64_t             *ids; /* of two steps, by ring slot */
     size_t               ids_bytes;
     const int64_t       *read_ids; /* of the step that was read last */
 };
 
 static double  *sums_of(const lk__run_queue *q) { return (double *)q->numbers; }
-static int64_t *turn_of(const lk__run_queue *q) { return (int64_t *)(sums_of(q) + LK__DEVICE_NUMBERS); }
-static int32_t *halted_of(const lk__run_queue *q) { return (int32_t *)(turn_of(q) + 1); }
-static int64_t *ids_of(const lk__run_queue *q, int64_t turn) { return q->ids + turn * (int64_t)(q->ids_bytes / 16); }
-static bool     is_by_id(const lk_program *p) { return p->plan->source.train == LK__INPUTS_BY_ID; }
+static int64_t *ring_slot_of(const lk__run_queue *q) { return (int64_t *)(sums_of(q) + LK__DEVICE_NUMBERS); }
+static int32_t *halted_of(const lk__run_queue *q) { return (int32_t *)(ring_slot_of(q) + 1); }
+static int64_t *ids_of(const lk__run_queue *q, int64_t ring_slot)
+{
+    return q->ids + ring_slot * (int64_t)(q->ids_bytes / 16);
+}
+static bool is_by_id(const lk_program *p) { return p->plan->source.train == LK__INPUTS_BY_ID; }
 
 /* ---- creating and freeing ---- */
 
@@ -56,7 +59,7 @@ static lk_status make_buffers(lk_program *p, lk__run_queue *q)
     }
     if (status >= 0 && !(q->pinned = backend->memory.alloc_host(p->device, LK_MEMORY_STAGING, pinned_bytes(q))))
         status = LK_ENOMEM;
-    q->landed = p->memory.landed;
+    q->device_staging = p->memory.device_staging;
     q->numbers = p->memory.queue_numbers;
     if (status >= 0 && !(q->results = backend->memory.alloc_host(p->device, LK_MEMORY_STAGING, q->bytes.results)))
         status = LK_ENOMEM;
@@ -130,11 +133,12 @@ static lk_status copied(lk_program *p, lk__device_stream *stream, const char *na
     return lk__timeline_after(p, stream, &(lk__run_unit){.name = name, .work = LK__WORK_COPY, .bytes = bytes});
 }
 
-static lk_status copy_landed(lk_program *p, const char *landed)
+static lk_status copy_from_staging(lk_program *p, const char *device_staging)
 {
     size_t    bytes = p->queue->bytes.input;
     lk_status status = lk__timeline_before(p, p->stream);
-    if (status >= 0) status = p->device->backend->memory.copy(p->device, p->stream, p->slots[0].staged, landed, bytes);
+    if (status >= 0)
+        status = p->device->backend->memory.copy(p->device, p->stream, p->slots[0].staged, device_staging, bytes);
     return status < 0 ? status : copied(p, p->stream, "copy within the device", bytes);
 }
 
@@ -146,18 +150,18 @@ static lk_status send_inputs(lk_program *p)
     lk__run_slot             *slot = &p->slots[0];
     int                       i = (int)(q->batches++ % BUFFERS);
     char                     *pinned = q->pinned + (size_t)i * q->bytes.input;
-    char                     *landed = q->landed + (size_t)i * q->bytes.input;
+    char                     *device_staging = q->device_staging + (size_t)i * q->bytes.input;
     lk_status status = q->batches > BUFFERS ? backend->memory.event_sync(p->device, q->copied[i]) : LK_OK;
     if (status >= 0) write_inputs(p, pinned);
     if (status >= 0 && q->batches > BUFFERS) status = backend->memory.event_wait(p->device, q->taken[i], q->copies);
     if (status >= 0) status = lk__timeline_before(p, q->copies);
-    if (status >= 0) status = backend->memory.copy_in(p->device, q->copies, landed, pinned, q->bytes.input);
+    if (status >= 0) status = backend->memory.copy_in(p->device, q->copies, device_staging, pinned, q->bytes.input);
     if (status >= 0) status = copied(p, q->copies, "copy to the device", q->bytes.input);
     if (status >= 0) status = backend->memory.event_record(p->device, q->copied[i], q->copies);
     if (status >= 0) status = backend->memory.event_wait(p->device, q->copied[i], p->stream);
     if (status >= 0)
-        status = p->source ? lk__source_gather(p, slot, (lk__device_rows){.headers = landed}, landed)
-                           : copy_landed(p, landed);
+        status = p->source ? lk__source_gather(p, slot, (lk__device_rows){.headers = device_staging}, device_staging)
+                           : copy_from_staging(p, device_staging);
     if (status >= 0) status = backend->memory.event_record(p->device, q->taken[i], p->stream);
     slot->step_staged = slot->step;
     return status;
@@ -175,7 +179,7 @@ static lk__device_numbers describe_numbers(const lk_program *p, bool first)
                               .sums = sums_of(q),
                               .report = p->memory.report,
                               .step = lk__step_memory(&p->slots[0]),
-                              .turn = is_by_id(p) ? turn_of(q) : NULL,
+                              .ring_slot = is_by_id(p) ? ring_slot_of(q) : NULL,
                               .halted = halted_of(q)};
     for (int i = 0; i < n.count; i++) {
         int v = planned->numbers[i];
@@ -251,8 +255,8 @@ lk_status lk__run_batch_begin(lk_program *p, const lk__schedule_run *run, size_t
     (void)at, (void)next;
     if (!is_by_id(p)) return is_first(run) ? clear_report(p) : LK_OK;
     lk__device_rows rows = {.headers = q->pinned,
-                            .turn = turn_of(q),
-                            .turns = q->bytes.pinned,
+                            .ring_slot = ring_slot_of(q),
+                            .ring_slots = q->bytes.pinned,
                             .header_bytes = q->bytes.input,
                             .report = is_first(run) ? p->memory.report : NULL};
     return lk__source_gather(p, &p->slots[0], rows, NULL);
@@ -307,11 +311,11 @@ lk_status lk_program_queue(lk_program *p, const lk_step *step)
     if (step->count > most)
         return lk__fail(p->context, LK_EINVAL, "a batch of %lld samples; the plan's capacity is %lld",
                         (long long)step->count, (long long)most);
-    int turn = (int)(q->queued & 1);
-    if (step->sample_ids) memcpy(ids_of(q, turn), step->sample_ids, (size_t)step->count * sizeof *q->ids);
+    int ring_slot = (int)(q->queued & 1);
+    if (step->sample_ids) memcpy(ids_of(q, ring_slot), step->sample_ids, (size_t)step->count * sizeof *q->ids);
     lk__source_use(p, p->sources[0]);
-    p->slots[0].step.turn = turn;
-    __atomic_store_n(&q->results[turn].step, 0, __ATOMIC_RELEASE);
+    p->slots[0].step.ring_slot = ring_slot;
+    __atomic_store_n(&q->results[ring_slot].step, 0, __ATOMIC_RELEASE);
     lk__drop_gradients(p); /* of sections that ran before; a queued step has its own */
     p->progress.ready = false;
     p->progress.evaluated = -1;
@@ -322,7 +326,7 @@ lk_status lk_program_queue(lk_program *p, const lk_step *step)
     if (status < 0) return lk__fail_prefix(p->context, status, "step %lld: ", (long long)step->step);
     p->progress.has_gradients = true;
     q->steps[q->pending] = *step;
-    if (step->sample_ids) q->steps[q->pending].sample_ids = ids_of(q, turn);
+    if (step->sample_ids) q->steps[q->pending].sample_ids = ids_of(q, ring_slot);
     q->pending++;
     q->queued++;
     return LK_OK;

@@ -117,7 +117,7 @@ static lk_status fill_here(lk_store *s, size_t index, filling *f, char *memory, 
     f->data = memory + (size_t)f->first * filled_size(f);
     lk__pool_run(lk__context_pool(s->context), lk__range_count(tiles), fill_tile, f);
     if (f->slices->holder == LK_HELD_BY_NODE)
-        lk__store_spread(s, f->data, (size_t)(f->end - f->first) * filled_size(f));
+        lk__store_replicate(s, f->data, (size_t)(f->end - f->first) * filled_size(f));
     return rounds ? lk__store_round(s, index, (size_t)f->first, (size_t)(f->end - f->first)) : LK_OK;
 }
 

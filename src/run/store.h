@@ -111,8 +111,8 @@ void      lk__store_free_shared(lk_store *store);
 /* store_nodes.c: the memory, and where in it everything is. Collective. */
 lk_status lk__store_alloc_nodes(lk_store *store);
 /* Copies what this rank has written among its node's parameters and shared buffers to the copies of the other nodes; or all of them. */
-void lk__store_spread(const lk_store *store, const void *from, size_t bytes);
-void lk__store_spread_all(const lk_store *store);
+void lk__store_replicate(const lk_store *store, const void *from, size_t bytes);
+void lk__store_replicate_all(const lk_store *store);
 /* The failure because of which the state cannot be used, or LK_OK. */
 lk_status lk__store_check(const lk_store *store);
 /* status below 0: an update or a write failed, when this rank, or another, may have changed some of the state. Returns status. */

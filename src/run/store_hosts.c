@@ -39,6 +39,6 @@ lk_status lk__store_broadcast(lk_store *s)
     bool      several = lk__store_hosts(s) > 1;
     lk_status status = several || s->nodes > 1 ? lk_comm_barrier(s->comm, NULL) : LK_OK; /* until nobody reads it */
     if (status >= 0 && several) status = send_all(s);
-    if (status >= 0 && s->sharer == 0) lk__store_spread_all(s); /* it is in the copy of this rank's memory node */
+    if (status >= 0 && s->sharer == 0) lk__store_replicate_all(s); /* it is in the copy of this rank's memory node */
     return status < 0 ? status : lk__comm_barrier_host(s->comm);
 }

@@ -4,7 +4,7 @@
 #include "run/store.h"
 
 #include "comm/abort.h"
-#include "comm/near.h"
+#include "comm/memory_nodes.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@ static layout lay_out(const lk_store *s)
     return l;
 }
 
-/* ---- near whom ---- */
+/* ---- on whose node ---- */
 
 static int first_rank(const lk_store *s, int node)
 {
@@ -37,8 +37,9 @@ static int first_rank(const lk_store *s, int node)
     return rank;
 }
 
-/* What each owner updates of an array that is there once, near it. Returns how many ranges; NULL: only counts. */
-static size_t place_array(const lk_store *s, size_t begin, size_t state, lk__plan_array array, lk__comm_near *ranges)
+/* What each owner updates of an array that is there once, on its node. Returns how many ranges; NULL: only counts. */
+static size_t place_array(const lk_store *s, size_t begin, size_t state, lk__plan_array array,
+                          lk__comm_node_range *ranges)
 {
     lk__plan_slices slices = lk__plan_state_slices(s->plan, state, array);
     size_t          count = 0, size = lk_dtype_size(slices.dtype);
@@ -46,19 +47,19 @@ static size_t place_array(const lk_store *s, size_t begin, size_t state, lk__pla
         lk__range owned = lk__slices_owned(&slices, owner);
         if (lk__range_count(owned) == 0) continue;
         if (ranges)
-            ranges[count] = (lk__comm_near){begin + slices.offset + (size_t)owned.first * size,
-                                            (size_t)lk__range_count(owned) * size, owner};
+            ranges[count] = (lk__comm_node_range){begin + slices.offset + (size_t)owned.first * size,
+                                                  (size_t)lk__range_count(owned) * size, owner};
         count++;
     }
     return count;
 }
 
 /* All ranges; NULL: only counts. */
-static size_t place_ranges(const lk_store *s, const layout *l, lk__comm_near *ranges)
+static size_t place_ranges(const lk_store *s, const layout *l, lk__comm_node_range *ranges)
 {
     size_t count = 0;
     for (int i = 0; i < s->nodes; i++, count++)
-        if (ranges) ranges[count] = (lk__comm_near){l->copy * (size_t)i, l->copy, first_rank(s, i)};
+        if (ranges) ranges[count] = (lk__comm_node_range){l->copy * (size_t)i, l->copy, first_rank(s, i)};
     for (size_t i = 0; i < s->plan->graph->states_count && s->plan->trains; i++)
         for (int a = LK__ARRAY_MASTER; a < LK__ARRAY_COUNT && s->plan->states[i].trained; a++)
             if (lk__plan_has_array(s->plan, i, (lk__plan_array)a))
@@ -67,13 +68,13 @@ static size_t place_ranges(const lk_store *s, const layout *l, lk__comm_near *ra
     return count;
 }
 
-static lk_status alloc_near(lk_store *s, const layout *l, size_t each)
+static lk_status alloc_on_nodes(lk_store *s, const layout *l, size_t each)
 {
-    size_t         bytes = place_ranges(s, l, NULL) * sizeof(lk__comm_near), count = 0;
-    lk__comm_near *ranges = lk__alloc(s->context, LK_MEMORY_OTHER, bytes);
+    size_t               bytes = place_ranges(s, l, NULL) * sizeof(lk__comm_node_range), count = 0;
+    lk__comm_node_range *ranges = lk__alloc(s->context, LK_MEMORY_OTHER, bytes);
     if (ranges) count = place_ranges(s, l, ranges);
     /* Without memory for the list this rank still has to take part. */
-    lk_status status = lk__comm_alloc_near(s->comm, each, ranges, count, &s->symmetric);
+    lk_status status = lk__comm_alloc_on_nodes(s->comm, each, ranges, count, &s->symmetric);
     lk__free(s->context, LK_MEMORY_OTHER, ranges, bytes);
     return status;
 }
@@ -101,7 +102,7 @@ lk_status lk__store_alloc_nodes(lk_store *s)
     bool      places = s->nodes > 1 && s->sharer == 0;
     lk_status status = agree_on_part(s, &each);
     if (status < 0) return status;
-    status = places ? alloc_near(s, &l, each) : lk__comm_alloc_near(s->comm, each, NULL, 0, &s->symmetric);
+    status = places ? alloc_on_nodes(s, &l, each) : lk__comm_alloc_on_nodes(s->comm, each, NULL, 0, &s->symmetric);
     if (status < 0) return status;
     const size_t *bytes = s->plan->memory;
     /* A rank that alone has its slices has no other one's part. */
@@ -115,7 +116,7 @@ lk_status lk__store_alloc_nodes(lk_store *s)
     return LK_OK;
 }
 
-void lk__store_spread(const lk_store *s, const void *from, size_t bytes)
+void lk__store_replicate(const lk_store *s, const void *from, size_t bytes)
 {
     if (s->nodes < 2 || bytes == 0) return;
     size_t offset = (size_t)((const char *)from - (s->copies + s->copy_bytes * (size_t)s->node));
@@ -123,7 +124,7 @@ void lk__store_spread(const lk_store *s, const void *from, size_t bytes)
         if (i != s->node) memcpy(s->copies + s->copy_bytes * (size_t)i + offset, from, bytes);
 }
 
-void lk__store_spread_all(const lk_store *s)
+void lk__store_replicate_all(const lk_store *s)
 {
-    if (s->nodes > 1) lk__store_spread(s, s->copies + s->copy_bytes * (size_t)s->node, s->copy_bytes);
+    if (s->nodes > 1) lk__store_replicate(s, s->copies + s->copy_bytes * (size_t)s->node, s->copy_bytes);
 }

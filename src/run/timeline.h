@@ -1,4 +1,4 @@
-/* run/timeline.h - when a program's work runs on a device that runs it apart from the host (a GPU), for profiles and traces. The device
+/* run/timeline.h - when a program's work runs on a device that runs it independently of the host (a GPU), for profiles and traces. The device
  * reports it (CUPTI), and steps are the same recorded graphs as otherwise; or, where it cannot, events are recorded around each unit of
  * work, and nothing is recorded as a graph. On other devices there is no timeline: the interpreter waits for each instruction.
  *

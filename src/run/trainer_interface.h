@@ -35,7 +35,7 @@ const double *lk__program_numbers(const lk_program *program);
 
 /* Before the next LK_SYNC: after it this rank reads neither state nor gradients before LK_UPDATE, or runs none. Ranks that share their
  * state then update it without another wait. */
-void lk__program_permit(lk_program *program);
+void lk__program_allow_update(lk_program *program);
 
 /* ---- steps that are queued (run/step.c) ---- */
 

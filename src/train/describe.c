@@ -249,7 +249,7 @@ static lk_status check_class_names(const lk_description *d, const lk_field *save
     for (int i = 0; i < saved->classes && i < label->classes; i++)
         if (!lk__json_reads_back(saved->class_names[i], label->class_names[i] ? label->class_names[i] : ""))
             return lk__fail(d->context, LK_EMISMATCH,
-                            "%s was trained on other classes: number %d is \"%s\" there and \"%s\" in the data set",
+                            "%s was trained on different classes: number %d is \"%s\" there and \"%s\" in the data set",
                             d->path, i, lk__shown(saved->class_names[i], theirs),
                             lk__shown(label->class_names[i] ? label->class_names[i] : "", own));
     return LK_OK;
@@ -264,10 +264,11 @@ static lk_status check_column_names(const lk_description *d, const lk_field *sav
     for (int64_t i = 0; i < saved->dims[0]; i++) {
         name = own->column_names[i] ? own->column_names[i] : "";
         if (!lk__json_reads_back(saved->column_names[i], name))
-            return lk__fail(d->context, LK_EMISMATCH,
-                            "%s was trained on other columns, or in another order: feature %lld is \"%s\" there and "
-                            "\"%s\" in the data set",
-                            d->path, (long long)i + 1, lk__shown(saved->column_names[i], theirs), lk__shown(name, ours));
+            return lk__fail(
+                d->context, LK_EMISMATCH,
+                "%s was trained on different columns, or in a different order: feature %lld is \"%s\" there and "
+                "\"%s\" in the data set",
+                d->path, (long long)i + 1, lk__shown(saved->column_names[i], theirs), lk__shown(name, ours));
     }
     return LK_OK;
 }

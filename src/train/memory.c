@@ -1,5 +1,5 @@
 /* memory.c - the memory of a trainer by kind, and whether the ranks of a host have it, before any of it is allocated. */
-#include "comm/near.h"
+#include "comm/memory_nodes.h"
 #include "train/record.h"
 #include "train/trainer.h"
 
@@ -15,10 +15,10 @@ static size_t save_bytes(const lk_trainer_config *config, const lk_plan *plan, i
 }
 
 void lk__trainer_memory(const lk_trainer_config *config, lk_plan *plan, const lk_loader_config loaders[2],
-                        const lk__trainer_making making[2], int writers, int turn, size_t memory[LK_MEMORY_COUNT])
+                        const lk__trainer_batch_source sources[2], int writers, int turn, size_t memory[LK_MEMORY_COUNT])
 {
     for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) memory[kind] = lk_plan_memory(plan, (lk_memory)kind);
-    lk__trainer_data_bytes(plan, loaders, making, memory);
+    lk__trainer_data_bytes(plan, loaders, sources, memory);
     memory[LK_MEMORY_CHECKPOINT] = save_bytes(config, plan, writers, turn);
 }
 

@@ -20,14 +20,14 @@ static lk_status refuse(lk_context *c, const char *why)
 }
 
 static lk_status require_both(lk_context *c, const lk_plan *plan, const lk_loader_config *loaders,
-                              lk__trainer_making *making)
+                              lk__trainer_batch_source *sources)
 {
     size_t bytes = 0, left;
     for (int i = 0; i < 2; i++) {
         const char *why = loaders[i].dataset ? lk__gather_refused(plan->device, &loaders[i]) : NULL;
         if (why) return refuse(c, why);
         if (!loaders[i].dataset) continue;
-        making[i] = LK__MADE_FROM_SET;
+        sources[i] = LK__BATCHES_FROM_SET;
         bytes += lk__gather_bytes(&loaders[i], false);
     }
     if (bytes <= (left = left_beside(plan))) return LK_OK;
@@ -39,13 +39,13 @@ static lk_status require_both(lk_context *c, const lk_plan *plan, const lk_loade
 }
 
 lk_status lk__trainer_choose(lk_context *c, const lk_trainer_config *config, const lk_plan *plan,
-                             const lk_loader_config loaders[2], lk__trainer_making making[2])
+                             const lk_loader_config loaders[2], lk__trainer_batch_source sources[2])
 {
     size_t left, taken = 0;
-    making[0] = making[1] = LK__MADE_BY_HOST;
+    sources[0] = sources[1] = LK__BATCHES_BY_HOST;
     switch (config->data_on_device) {
     case LK_DATA_ON_HOST: return LK_OK;
-    case LK_DATA_ON_DEVICE: return require_both(c, plan, loaders, making);
+    case LK_DATA_ON_DEVICE: return require_both(c, plan, loaders, sources);
     case LK_DATA_AUTO: break;
     default: return lk__fail(c, LK_EINVAL, "data_on_device is %d, which is invalid", config->data_on_device);
     }
@@ -58,40 +58,40 @@ lk_status lk__trainer_choose(lk_context *c, const lk_trainer_config *config, con
         /* A set that is read once, because nothing is trained, is not copied as a whole. */
         if (config->train && !lk__gather_refused(plan->device, loader) && bytes <= left - taken) {
             taken += bytes;
-            making[i] = LK__MADE_FROM_SET;
+            sources[i] = LK__BATCHES_FROM_SET;
         } else if (lk__gather_sends_bytes(plan->device, loader)) {
-            making[i] = LK__MADE_FROM_BYTES;
+            sources[i] = LK__BATCHES_FROM_BYTES;
         }
     }
     return LK_OK;
 }
 
-void lk__trainer_set_source(lk_plan *plan, const lk_loader_config loaders[2], const lk__trainer_making making[2])
+void lk__trainer_set_source(lk_plan *plan, const lk_loader_config loaders[2], const lk__trainer_batch_source sources[2])
 {
     lk__device_gather gather[2], *used[2] = {NULL, NULL};
     for (int i = 0; i < 2; i++) {
-        if (making[i] == LK__MADE_BY_HOST) continue;
+        if (sources[i] == LK__BATCHES_BY_HOST) continue;
         used[i] = &gather[i];
-        lk__gather_describe(&loaders[i], making[i] == LK__MADE_FROM_BYTES, used[i]);
+        lk__gather_describe(&loaders[i], sources[i] == LK__BATCHES_FROM_BYTES, used[i]);
     }
     lk__plan_set_source(plan, used[0], used[1]);
 }
 
-void lk__trainer_data_bytes(lk_plan *plan, const lk_loader_config loaders[2], const lk__trainer_making making[2],
+void lk__trainer_data_bytes(lk_plan *plan, const lk_loader_config loaders[2], const lk__trainer_batch_source sources[2],
                             size_t memory[LK_MEMORY_COUNT])
 {
-    lk__trainer_set_source(plan, loaders, making);
+    lk__trainer_set_source(plan, loaders, sources);
     memory[LK_MEMORY_STAGING] = plan->memory[LK_MEMORY_STAGING];
     lk__plan_set_source(plan, NULL, NULL); /* the caller may bind inputs */
     memory[LK_MEMORY_LOADER] = memory[LK_MEMORY_DATA] = 0;
     for (int i = 0; i < 2; i++) {
         if (!loaders[i].dataset) continue;
         lk_loader_config stored = lk__gather_stored(&loaders[i]);
-        memory[LK_MEMORY_LOADER] += making[i] == LK__MADE_FROM_SET     ? lk__loader_indices_bytes(&loaders[i])
-                                    : making[i] == LK__MADE_FROM_BYTES ? lk_loader_bytes(&stored)
-                                                                       : lk_loader_bytes(&loaders[i]);
-        if (making[i] != LK__MADE_BY_HOST)
-            memory[LK_MEMORY_DATA] += lk__gather_bytes(&loaders[i], making[i] == LK__MADE_FROM_BYTES);
+        memory[LK_MEMORY_LOADER] += sources[i] == LK__BATCHES_FROM_SET     ? lk__loader_indices_bytes(&loaders[i])
+                                    : sources[i] == LK__BATCHES_FROM_BYTES ? lk_loader_bytes(&stored)
+                                                                           : lk_loader_bytes(&loaders[i]);
+        if (sources[i] != LK__BATCHES_BY_HOST)
+            memory[LK_MEMORY_DATA] += lk__gather_bytes(&loaders[i], sources[i] == LK__BATCHES_FROM_BYTES);
     }
 }
 
@@ -101,13 +101,13 @@ lk_status lk__trainer_open_data(lk_trainer *t, const lk_loader_config loaders[2]
     lk_loader              **opened[2] = {&t->train, &t->test};
     lk_status                status = LK_OK;
     for (int i = 0; i < 2 && status >= 0; i++) {
-        bool             bytes = t->making[i] == LK__MADE_FROM_BYTES;
+        bool             bytes = t->sources[i] == LK__BATCHES_FROM_BYTES;
         lk_loader_config stored = loaders[i];
         if (!loaders[i].dataset) continue;
         if (bytes) stored = lk__gather_stored(&loaders[i]);
-        status = t->making[i] == LK__MADE_FROM_SET ? lk__loader_create_indices(t->context, &stored, opened[i])
-                                                   : lk_loader_create(t->context, &stored, opened[i]);
-        if (status < 0 || t->making[i] == LK__MADE_BY_HOST) continue;
+        status = t->sources[i] == LK__BATCHES_FROM_SET ? lk__loader_create_indices(t->context, &stored, opened[i])
+                                                       : lk_loader_create(t->context, &stored, opened[i]);
+        if (status < 0 || t->sources[i] == LK__BATCHES_BY_HOST) continue;
         status = lk__gather_create(t->plan->device, &loaders[i], bytes, &t->on_device[i]);
         gather[i] = &t->on_device[i].gather;
         if (!bytes)
@@ -117,4 +117,4 @@ lk_status lk__trainer_open_data(lk_trainer *t, const lk_loader_config loaders[2]
     return status < 0 ? status : lk__program_set_sources(t->program, gather[0], gather[1]);
 }
 
-bool lk_trainer_data_on_device(const lk_trainer *t) { return t->making[0] == LK__MADE_FROM_SET; }
+bool lk_trainer_data_on_device(const lk_trainer *t) { return t->sources[0] == LK__BATCHES_FROM_SET; }

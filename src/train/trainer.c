@@ -177,7 +177,7 @@ lk_status lk_trainer_plan(lk_context *c, const lk_trainer_config *given, lk_grap
     lk_trainer_config        read;
     const lk_trainer_config *config = &read;
     lk_loader_config         loaders[2];
-    lk__trainer_making       making[2];
+    lk__trainer_batch_source sources[2];
     lk_status                status = read_config(c, given, &read);
     *graph = NULL;
     *plan = NULL;
@@ -186,14 +186,14 @@ lk_status lk_trainer_plan(lk_context *c, const lk_trainer_config *given, lk_grap
     if (status < 0 || (config->train && (status = lk__loader_check(c, &loaders[0])) < 0) ||
         (config->test && (status = lk__loader_check(c, &loaders[1])) < 0) ||
         (status = record_and_plan(c, config, graph, plan)) < 0 ||
-        (status = lk__trainer_choose(c, config, *plan, loaders, making)) < 0) {
+        (status = lk__trainer_choose(c, config, *plan, loaders, sources)) < 0) {
         lk_plan_free(*plan);
         lk_graph_free(*graph);
         *plan = NULL;
         *graph = NULL;
         return status;
     }
-    lk__trainer_memory(config, *plan, loaders, making, lk__plan_ranks(*plan), lk__plan_rank(*plan), memory);
+    lk__trainer_memory(config, *plan, loaders, sources, lk__plan_ranks(*plan), lk__plan_rank(*plan), memory);
     return LK_OK;
 }
 
@@ -239,10 +239,10 @@ static lk_status make_plan(lk_trainer *t)
     loader_configs(&t->config, loaders);
     for (int i = 0; i < 2; i++)
         if (loaders[i].dataset && (status = lk__loader_check(t->context, &loaders[i])) < 0) return status;
-    status = lk__trainer_choose(t->context, &t->config, t->plan, loaders, t->making);
+    status = lk__trainer_choose(t->context, &t->config, t->plan, loaders, t->sources);
     if (status < 0) return status;
-    lk__trainer_memory(&t->config, t->plan, loaders, t->making, t->writers.count, t->writers.turn, memory);
-    lk__trainer_set_source(t->plan, loaders, t->making);
+    lk__trainer_memory(&t->config, t->plan, loaders, t->sources, t->writers.count, t->writers.turn, memory);
+    lk__trainer_set_source(t->plan, loaders, t->sources);
     return lk__trainer_check_memory(t, memory);
 }
 
@@ -358,7 +358,8 @@ static lk_status find_failed_rank(lk_trainer *t, const lk_batch *b, int *rank)
     int64_t first = INT64_MAX;
     for (int i = 0; i < b->fields_count; i++)
         if (!all_finite(&b->about[i], b->fields[i], b->count)) first = t->rank;
-    if (t->making[0] == LK__MADE_FROM_SET && !lk__gather_finite(t->config.train, b->indices, b->count)) first = t->rank;
+    if (t->sources[0] == LK__BATCHES_FROM_SET && !lk__gather_finite(t->config.train, b->indices, b->count))
+        first = t->rank;
     lk_status status =
         t->world > 1 ? lk_comm_all_reduce(t->config.comm, &first, &first, 1, LK_I64, LK_MIN, NULL) : LK_OK;
     if (status >= 0 && first != INT64_MAX) *rank = (int)first;
@@ -452,7 +453,7 @@ static lk_status train_batch(lk_trainer *t, const lk_batch *b, lk_event *e)
     e->rate = step.rate;
     if (status >= 0) status = lk_batch_bind(b, t->program);
     lk__program_report(t->program, t->stop_requested, t->data);
-    lk__program_permit(t->program);
+    lk__program_allow_update(t->program);
     if (status < 0 || (status = lk_program_compute(t->program, &step)) < 0) return status;
     for (int i = 0; i < t->world; i++)
         if (!isfinite(lk__program_rank_sums(t->program, i).sum)) return report_not_finite(t, b, i);

@@ -10,35 +10,39 @@
 #include <lockstep/trainer.h>
 
 /* Who makes the batches of a set: the host's loader; the device, from the set in its memory; the device, from bytes that the host sends. */
-typedef enum lk__trainer_making { LK__MADE_BY_HOST, LK__MADE_FROM_SET, LK__MADE_FROM_BYTES } lk__trainer_making;
+typedef enum lk__trainer_batch_source {
+    LK__BATCHES_BY_HOST,
+    LK__BATCHES_FROM_SET,
+    LK__BATCHES_FROM_BYTES
+} lk__trainer_batch_source;
 
 struct lk_trainer {
-    lk_context        *context;
-    lk_trainer_config  config;
-    lk_graph          *graph;
-    lk_plan           *plan;
-    lk_store          *store;
-    lk_program        *program;
-    lk_loader         *train, *test;
-    lk__trainer_making making[2];    /* of the training set and of the test set */
-    lk__gather_memory  on_device[2]; /* what the device needs for that */
-    lk__train_saver    saver;
-    lk_load_report    *loaded; /* by init_partial */
-    lk__lock           lock;   /* of config.save, on rank 0 */
-    lk__writers        writers; /* the ranks that see config.save; the saver has it once it exists */
-    lk_progress        progress;
-    int64_t            steps;          /* in total */
-    int64_t            saved;          /* step of the latest checkpoint, or of the one being written; -1: none */
-    int64_t            checked;        /* step at which replicas were last compared */
-    bool               stop_requested; /* an event callback of this rank requested a stop */
-    bool               stop;           /* all ranks stop */
-    int                rank, world;
-    int                failed_rank;               /* the rank whose failure was shared with all; -1: none */
-    lk_named_metric    named[LK_MAX_METRICS + 1]; /* of the latest step or evaluation */
-    double            *evaluated;                 /* (lk__trainer_evaluation_rows, numbers): of the running evaluation */
-    size_t             evaluated_bytes;
-    lk__trace         *trace;
-    int64_t            trace_first; /* the trace starts after this step */
+    lk_context              *context;
+    lk_trainer_config        config;
+    lk_graph                *graph;
+    lk_plan                 *plan;
+    lk_store                *store;
+    lk_program              *program;
+    lk_loader               *train, *test;
+    lk__trainer_batch_source sources[2];   /* of the training set and of the test set */
+    lk__gather_memory        on_device[2]; /* what the device needs for that */
+    lk__train_saver          saver;
+    lk_load_report          *loaded;  /* by init_partial */
+    lk__lock                 lock;    /* of config.save, on rank 0 */
+    lk__writers              writers; /* the ranks that see config.save; the saver has it once it exists */
+    lk_progress              progress;
+    int64_t                  steps;          /* in total */
+    int64_t                  saved;          /* step of the latest checkpoint, or of the one being written; -1: none */
+    int64_t                  checked;        /* step at which replicas were last compared */
+    bool                     stop_requested; /* an event callback of this rank requested a stop */
+    bool                     stop;           /* all ranks stop */
+    int                      rank, world;
+    int                      failed_rank;               /* the rank whose failure was shared with all; -1: none */
+    lk_named_metric          named[LK_MAX_METRICS + 1]; /* of the latest step or evaluation */
+    double                  *evaluated; /* (lk__trainer_evaluation_rows, numbers): of the running evaluation */
+    size_t                   evaluated_bytes;
+    lk__trace               *trace;
+    int64_t                  trace_first; /* the trace starts after this step */
 
     /* Since the epoch started: of this rank's samples, and of all ranks'. */
     lk__run_sums own, all;
@@ -84,12 +88,12 @@ lk_status lk__trainer_record(const lk_trainer_config *config, const lk_inputs *i
 /* ---- on_device.c: loaders[0] is the training set's, loaders[1] the test set's; dataset NULL: there is none ---- */
 /* Before memory is allocated. LK_EINVAL: data_on_device asks for what cannot be. */
 lk_status lk__trainer_choose(lk_context *context, const lk_trainer_config *config, const lk_plan *plan,
-                             const lk_loader_config loaders[2], lk__trainer_making making[2]);
+                             const lk_loader_config loaders[2], lk__trainer_batch_source sources[2]);
 /* Tells the plan; before the program is created. */
-void lk__trainer_set_source(lk_plan *plan, const lk_loader_config loaders[2], const lk__trainer_making making[2]);
+void lk__trainer_set_source(lk_plan *plan, const lk_loader_config loaders[2], const lk__trainer_batch_source sources[2]);
 /* The memory of loaders and data, and the staging that results. */
-void      lk__trainer_data_bytes(lk_plan *plan, const lk_loader_config loaders[2], const lk__trainer_making making[2],
-                                 size_t memory[LK_MEMORY_COUNT]);
+void lk__trainer_data_bytes(lk_plan *plan, const lk_loader_config loaders[2], const lk__trainer_batch_source sources[2],
+                            size_t memory[LK_MEMORY_COUNT]);
 lk_status lk__trainer_open_data(lk_trainer            *trainer,
                                 const lk_loader_config loaders[2]); /* loaders, and the device's data */
 
@@ -97,7 +101,8 @@ lk_status lk__trainer_open_data(lk_trainer            *trainer,
 /* Bytes of every kind: of the plan, loaders, data, and saves by the writer at `turn` of so many. It forgets what lk__trainer_set_source
  * told the plan. */
 void lk__trainer_memory(const lk_trainer_config *config, lk_plan *plan, const lk_loader_config loaders[2],
-                        const lk__trainer_making making[2], int writers, int turn, size_t memory[LK_MEMORY_COUNT]);
+                        const lk__trainer_batch_source sources[2], int writers, int turn,
+                        size_t memory[LK_MEMORY_COUNT]);
 /* LK_ETOOLARGE: the host's ranks would need more than it has available. Collective. */
 lk_status lk__trainer_check_memory(lk_trainer *trainer, const size_t memory[LK_MEMORY_COUNT]);
 
@@ -127,7 +132,7 @@ size_t lk__trainer_evaluation_rows(const lk_trainer *trainer);
 lk_status lk__trainer_lock(lk_trainer *trainer);
 /* Before the program is made: it uses the algorithms of the checkpoint that is resumed, where the device chooses among them. */
 lk_status lk__trainer_load_algorithms(lk_trainer *trainer);
-lk_status lk__trainer_load(lk_trainer *trainer); /* what init and resume name: read by rank 0, sent to all */
+lk_status lk__trainer_load(lk_trainer *trainer);            /* what init and resume name: read by rank 0, sent to all */
 lk_status lk__trainer_save(lk_trainer *trainer, bool last); /* by all ranks, in the background unless it is the last */
 /* Emits LK_EVENT_SAVED if a background save has ended; if it failed, training stops with its failure. */
 void lk__trainer_poll_save(lk_trainer *trainer);

@@ -21,7 +21,7 @@ loss() { # loss NAME OPTIONS…: a run with the trace NAME.json; its loss
 }
 
 # Small models run several instructions in one launch; to compare with the CPU's, one by one.
-export LOCKSTEP_CUDA_TOGETHER=0
+export LOCKSTEP_CUDA_LAUNCH_GROUPS=0
 
 # A trace changes no number; where CUPTI is not used the reason is said, and events do.
 plain=$("$LOCKSTEP" train --model mlp --batch 16 --threads 1 --steps 12 2>&1 | grep -o 'test loss [0-9.]*')
@@ -29,7 +29,7 @@ loss cpu --device cpu > /dev/null
 [ "$(loss reports)" = "$plain" ] || fail "a trace by CUPTI changes the loss"
 [ "$(LOCKSTEP_CUDA_CUPTI=0 loss events)" = "$plain" ] || fail "a trace by events changes the loss"
 [ "$(loss made --data-on-device yes)" = "$plain" ] || fail "a trace with data on the device changes the loss"
-[ "$(LOCKSTEP_CUDA_TOGETHER=1 loss together)" = "$plain" ] || fail "instructions that run together change the loss"
+[ "$(LOCKSTEP_CUDA_LAUNCH_GROUPS=1 loss groups)" = "$plain" ] || fail "launch groups change the loss"
 loss ranks -n 2 --share-device > /dev/null
 grep -q 'timed by events.*LOCKSTEP_CUDA_CUPTI is 0' events.txt || fail "no reason for events: $(cat events.txt)"
 ! grep -E 'warning|timed by events' reports.txt made.txt ranks.txt || fail "CUPTI did not do"
@@ -92,8 +92,8 @@ _, made = load("made")  # the device makes the batches: a kernel at the beginnin
 ran = distinct(kernels(made))
 assert [n for n in ran if " = " in n] == expected and sum(n == "rows of the batch" for n in ran) == 3, ran
 assert ran[0] == "rows of the batch" and not any(e["cat"] == "copy" for e in made), ran
-_, together = load("together")  # one name for what was one launch
-ran = distinct(kernels(together))
+_, groups = load("groups")  # one name for what was one launch
+ran = distinct(kernels(groups))
 assert [n for n in ran if " = " in n] == [n for n in expected if "features" in n or "linear(" in n], ran
 for joint in ("cross_entropy_grad, 2", "unary_grad, 3", "adam, 5"):
     assert ran.count(joint + " instructions in one launch") == 3, (joint, ran)

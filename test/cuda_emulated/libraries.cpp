@@ -8,7 +8,7 @@
  *   LK_CUDA_EMULATED_VERSION=TEXT     its version, default 1
  *   LK_CUDA_EMULATED_MEASURED=FILE    each measurement appends a line */
 #include "device/cuda/backend.h"
-#include "device/cuda/choices.h"
+#include "device/cuda/autotuning.h"
 #include "device/cuda/gemm.h"
 
 #include <stdio.h>

@@ -142,7 +142,7 @@ static unsigned char *product_bits(const char *isa, lk_dtype real, lk__op op, co
 }
 
 /* Products with few rows have kernels of their own: a row's bits must not depend on how many others there are. */
-static void check_few_rows(int64_t n, int64_t k, lk__op op, bool tb, bool bias)
+static void check_skinny(int64_t n, int64_t k, lk__op op, bool tb, bool bias)
 {
     enum { MANY_ROWS = 23 };
     bool    columns = op == LK__OP_linear || tb;
@@ -171,9 +171,9 @@ static void a_row_does_not_depend_on_the_number_of_rows(void)
     static const int64_t sizes[][2] = {{1, 1},    {3, 5},    {16, 16},   {17, 33},    {31, 255},
                                        {64, 256}, {65, 257}, {300, 514}, {257, 1030}, {1031, 40}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        check_few_rows(sizes[i][0], sizes[i][1], LK__OP_linear, false, i % 2);
-        check_few_rows(sizes[i][0], sizes[i][1], LK__OP_matmul, false, false);
-        check_few_rows(sizes[i][0], sizes[i][1], LK__OP_matmul, true, false);
+        check_skinny(sizes[i][0], sizes[i][1], LK__OP_linear, false, i % 2);
+        check_skinny(sizes[i][0], sizes[i][1], LK__OP_matmul, false, false);
+        check_skinny(sizes[i][0], sizes[i][1], LK__OP_matmul, true, false);
     }
 }
 
@@ -208,7 +208,7 @@ static void a_smaller_batch_needs_no_more_workspace(void)
 
 /* On a GPU they have kernels of their own where algorithms need not be a function of the shape alone. Columns that are cut into segments,
  * more of them than a GPU has warps, and rows that are no multiple of what a warp reads at once. */
-static void products_of_few_rows(void)
+static void products_of_skinny(void)
 {
     static const int64_t sizes[][2] = {{64, 256}, {40, 512}, {12, 2048}, {300, 264}, {560, 72}, {24, 8 * 331}};
     bool                 by_heuristic = kernel_device && kernel_device->by_heuristic;
@@ -227,7 +227,7 @@ int main(void)
         narrow = pass == 1;
         draw_index = 0; /* the same cases and numbers, rounded to bf16 */
         RUN(linear_layers);
-        RUN(products_of_few_rows);
+        RUN(products_of_skinny);
         RUN(matrix_products);
     }
     narrow = true; /* numbers that every type holds */

@@ -6,7 +6,7 @@
 #define _GNU_SOURCE
 #include "base/memory_node.h"
 #include "comm/abort.h"
-#include "comm/near.h"
+#include "comm/memory_nodes.h"
 #include "parallel.h"
 #include "run/shared.h"
 

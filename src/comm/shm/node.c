@@ -37,11 +37,11 @@ void lk__shm_place(lk_comm *c, char *memory, size_t bytes)
     const lk__shm *s = c->state;
     size_t         stride = bytes / (size_t)s->size;
     bool           placed = true;
-    for (int i = 0; i < s->size && s->near_count == 0; i++)
+    for (int i = 0; i < s->size && s->node_ranges_count == 0; i++)
         placed &= lk__memory_prefer_node(memory + stride * (size_t)i, stride, s->rank_slots[i].node);
-    for (size_t i = 0; i < s->near_count; i++)
-        placed &=
-            lk__memory_prefer_node(memory + s->near[i].first, s->near[i].bytes, s->rank_slots[s->near[i].rank].node);
+    for (size_t i = 0; i < s->node_ranges_count; i++)
+        placed &= lk__memory_prefer_node(memory + s->node_ranges[i].first, s->node_ranges[i].bytes,
+                                         s->rank_slots[s->node_ranges[i].rank].node);
     if (!placed)
         lk__log(c->context, LK_LOG_WARNING,
                 "the kernel does not let this process choose the memory node of its pages (mbind): what the ranks "

@@ -14,15 +14,15 @@
 #include "base/futex.h"
 #include "comm/comm.h"
 #include "comm/flight_recorder.h"
-#include "comm/near.h"
+#include "comm/memory_nodes.h"
 #include "comm/verdict.h"
 
 #include <stdatomic.h>
 
 enum {
-    LK__SMALL = 16384 - 64, /* bytes of data in an arrival */
-    LK__SHM_CHUNK = 256 << 10,  /* bytes of a staging buffer */
-    LK__BUFFERS = 4,        /* three to publish in, one for results */
+    LK__SMALL = 16384 - 64,    /* bytes of data in an arrival */
+    LK__SHM_CHUNK = 256 << 10, /* bytes of a staging buffer */
+    LK__BUFFERS = 4,           /* three to publish in, one for results */
 };
 
 typedef struct lk__shm_arrival {
@@ -76,7 +76,7 @@ typedef struct lk__shm_block {
 
 typedef struct lk__shm_header {
     lk__shm_block   blocks[LK__SHM_BLOCKS]; /* of the group that was created */
-    _Atomic int32_t failure; /* 0 none, 1 being written, 2 written */
+    _Atomic int32_t failure;                /* 0 none, 1 being written, 2 written */
     int32_t         status;
     lk__comm_cause  cause;
     char            text[LK__COMM_TEXT];
@@ -100,27 +100,27 @@ typedef struct lk__shm_mapping {
 struct lk__shm_message; /* transfer.c */
 
 typedef struct lk__shm {
-    lk_comm             *comm;
-    lk__shm_mapping     *mapping;
-    int                  block; /* of the mapping; -1: its beginning */
-    lk__shm_header      *header;
-    lk__shm_rank_slot   *rank_slots, *me;
-    char                *staging; /* size × BUFFERS × CHUNK */
-    char                *rings;
-    size_t               ring_bytes; /* of data; a power of two */
-    int                  rank, size;
-    int                  spins, yields;
-    uint32_t             arrivals, progress; /* this rank's own counts */
-    uint64_t             number, operations;
-    uint64_t             sent;
-    uint64_t             symmetric_ids;
-    lk__shm_symmetric   *symmetric;
-    const lk__comm_near *near; /* of lk__comm_alloc_near, while it runs */
-    size_t               near_count;
-    const void         **pointers;    /* three per rank, for collectives */
-    lk__comm_call        recorded[2]; /* the last two calls */
-    lk__comm_call        fits; /* the last call whose buffers were checked against the ends of symmetric memory */
-    bool                 slow; /* the current call slept, so the clock is read again at its end */
+    lk_comm                   *comm;
+    lk__shm_mapping           *mapping;
+    int                        block; /* of the mapping; -1: its beginning */
+    lk__shm_header            *header;
+    lk__shm_rank_slot         *rank_slots, *me;
+    char                      *staging; /* size × BUFFERS × CHUNK */
+    char                      *rings;
+    size_t                     ring_bytes; /* of data; a power of two */
+    int                        rank, size;
+    int                        spins, yields;
+    uint32_t                   arrivals, progress; /* this rank's own counts */
+    uint64_t                   number, operations;
+    uint64_t                   sent;
+    uint64_t                   symmetric_ids;
+    lk__shm_symmetric         *symmetric;
+    const lk__comm_node_range *node_ranges; /* of lk__comm_alloc_on_nodes, while it runs */
+    size_t                     node_ranges_count;
+    const void               **pointers;    /* three per rank, for collectives */
+    lk__comm_call              recorded[2]; /* the last two calls */
+    lk__comm_call              fits; /* the last call whose buffers were checked against the ends of symmetric memory */
+    bool                       slow; /* the current call slept, so the clock is read again at its end */
     _Atomic(_Atomic uint32_t *) sleeping_on; /* for lk_comm_free from a thread other than the one that waits */
     uint64_t                    tick_start;
     double                      time_start;
@@ -246,8 +246,8 @@ lk_status lk__shm_make(lk_comm *comm);
 lk_status lk__shm_begin(lk_comm *comm, lk__shm_mapping *mapping, int block);
 void      lk__shm_drop(lk_comm *comm); /* frees what lk__shm_make made */
 size_t    lk__shm_bytes(int size);
-void      lk__shm_leave_mapping(lk__shm *s);                  /* this rank no longer uses its group's memory */
-void      lk__shm_set_layout(lk__shm *s, char *memory);       /* where the parts of a group's memory are */
+void      lk__shm_leave_mapping(lk__shm *s);            /* this rank no longer uses its group's memory */
+void      lk__shm_set_layout(lk__shm *s, char *memory); /* where the parts of a group's memory are */
 /* ranks: of the parent; number: of its split, above that of any earlier one; secret: equal on all ranks of the new group. */
 lk_status lk__shm_split_as(lk_comm *parent, lk_comm *comm, const int *ranks, uint32_t number, uint64_t secret);
 lk_status lk__shm_split(lk_comm *parent, lk_comm *comm, const lk__comm_member *all, const int *ranks);

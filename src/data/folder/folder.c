@@ -171,7 +171,7 @@ static bool is_broken(const lk__data_folder_list *list, size_t i, const void *us
 }
 
 /* Fails, or leaves broken files out and lists them. */
-static lk_status settle_broken(lk__data_folder *f, bool skip, bool probe)
+static lk_status resolve_broken(lk__data_folder *f, bool skip, bool probe)
 {
     size_t broken = 0, all = f->list.count;
     for (size_t i = 0; i < all; i++) {
@@ -202,7 +202,7 @@ lk_status lk__data_folder_prepare(lk__data_folder *f, const lk_open_options *o, 
         status = lk__data_folder_scan(f);
         if (status == LK_OK && !probe && o->skip_broken) status = lk__data_folder_decode_all(f, NULL, NULL);
     }
-    return status < 0 ? status : settle_broken(f, o->skip_broken, probe);
+    return status < 0 ? status : resolve_broken(f, o->skip_broken, probe);
 }
 
 /* ---- the data set ---- */

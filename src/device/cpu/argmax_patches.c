@@ -7,7 +7,7 @@
 
 #include "device/cpu/conv.h"
 
-enum { TOGETHER = 4 }; /* the most channels whose sums are in registers at once */
+enum { AT_ONCE = 4 }; /* the most channels whose sums are in registers at once */
 
 bool argmax_patches_fit(const conv *v) { return v->pool > 1 && v->pool < 16 && patch_vectors(v) <= 8; }
 
@@ -37,7 +37,7 @@ INLINE REAL gradient_at(const positions *at, const ELEMENT *dy, int64_t index)
 INLINE void add_channels(const int channels, const int vectors, const conv *v, const REAL *patches, int64_t rows,
                          const ELEMENT *dy, const uint8_t *index, const positions *at, REAL *sum)
 {
-    vec     total[TOGETHER][8];
+    vec     total[AT_ONCE][8];
     int64_t step = patch_step(v), right = v->pool * step, down = v->pool * v->ow * step, width = v->yw, next = v->o;
     UNROLL
     for (int c = 0; c < channels; c++) {
@@ -67,7 +67,7 @@ INLINE void add_channels(const int channels, const int vectors, const conv *v, c
 INLINE void add_all(const int vectors, const conv *v, const REAL *patches, int64_t rows, const ELEMENT *dy,
                     const uint8_t *index, const positions *at, int64_t channels, REAL *sums)
 {
-    const int together = vectors <= 2 ? TOGETHER : vectors <= 4 ? TOGETHER / 2 : 1;
+    const int together = vectors <= 2 ? AT_ONCE : vectors <= 4 ? AT_ONCE / 2 : 1;
     int64_t   c = 0;
     for (; c + together <= channels; c += together)
         add_channels(together, vectors, v, patches, rows, dy + c, index + c, at, sums + c * vectors * VL);

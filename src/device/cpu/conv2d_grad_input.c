@@ -6,7 +6,7 @@
 #include "device/cpu/winograd.h"
 
 enum { BAND = 48 << 10, PIXELS = 512 }; /* elements of scratch and pixels that a band aims at */
-enum { TRANSPOSED = 16, TOGETHER = 4 };               /* taps and output channels that are packed at a time */
+enum { TRANSPOSED = 16, AT_ONCE = 4 };               /* taps and output channels that are packed at a time */
 
 typedef struct plan {
     conv    v;
@@ -91,15 +91,15 @@ static void pack_panel(void *argument, int64_t tile, int worker)
     const conv    *v = &p->v;
     int64_t        group = tile / p->panels, panel = tile % p->panels, area = v->kh * v->kw;
     int64_t        columns = min64(NR, v->cg - panel * NR);
-    REAL          *to = job->weights + group * weights_per_group(p), rows[TOGETHER][TRANSPOSED * NR];
+    REAL          *to = job->weights + group * weights_per_group(p), rows[AT_ONCE][TRANSPOSED * NR];
     const ELEMENT *w = (const ELEMENT *)job->call->in[1].data + (group * v->og * v->cg + panel * NR) * area;
     (void)worker;
     if (columns < NR) memset(rows, 0, sizeof rows);
     for (int64_t first = 0; first < area; first += TRANSPOSED) {
         int64_t count = min64(TRANSPOSED, area - first), at[TRANSPOSED];
         for (int64_t i = 0; i < count; i++) at[i] = tap_offset(p, panel, (first + i) / v->kw, (first + i) % v->kw);
-        for (int64_t o = 0; o < v->og; o += TOGETHER) {
-            int64_t outputs = min64(TOGETHER, v->og - o);
+        for (int64_t o = 0; o < v->og; o += AT_ONCE) {
+            int64_t outputs = min64(AT_ONCE, v->og - o);
             for (int64_t q = 0; q < outputs; q++) {
                 const ELEMENT *from = w + (o + q) * v->cg * area + first;
                 if (area == 1)

@@ -199,8 +199,8 @@ void gemm_run(const gemm *g, lk__pool *pool, void *workspace)
         gemm_run_large(g, pool, workspace);
         return;
     }
-    if (few_rows_fit(g) && few_rows_space(g) <= b_space(g)) {
-        few_rows_run(g, pool, workspace);
+    if (skinny_fit(g) && skinny_space(g) <= b_space(g)) {
+        skinny_run(g, pool, workspace);
         return;
     }
     if (gemm_streams(g)) {

@@ -111,13 +111,13 @@ size_t gemm_workspace(const gemm *g, int threads);
 #define gemm_block_k KERNEL(gemm_block_k)
 int64_t gemm_block_k(int64_t k);
 
-/* few_rows.c: the same products where A has few rows, without packing. `space`: REALs of workspace. */
-#define few_rows_fit KERNEL(few_rows_fit)
-#define few_rows_space KERNEL(few_rows_space)
-#define few_rows_run KERNEL(few_rows_run)
-bool    few_rows_fit(const gemm *g);
-int64_t few_rows_space(const gemm *g);
-void    few_rows_run(const gemm *g, lk__pool *pool, void *workspace);
+/* skinny.c: the same products where A has few rows, without packing. `space`: REALs of workspace. */
+#define skinny_fit KERNEL(skinny_fit)
+#define skinny_space KERNEL(skinny_space)
+#define skinny_run KERNEL(skinny_run)
+bool    skinny_fit(const gemm *g);
+int64_t skinny_space(const gemm *g);
+void    skinny_run(const gemm *g, lk__pool *pool, void *workspace);
 
 /* Bytes of `count` REALs, rounded up to a cache line. */
 static inline size_t  space_of(int64_t count) { return lk__round_up((size_t)count * sizeof(REAL), LK__ALIGN); }

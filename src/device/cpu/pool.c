@@ -128,8 +128,8 @@ size_t KERNEL(avg_pool2d_grad_workspace)(const lk__kernel_call *call, int thread
 #endif
 
 /* Windows that do not overlap: every element of dx is written once. */
-static void spread_apart(const window *w, const ELEMENT *dy, const uint8_t *index, ELEMENT *dx, int64_t row,
-                         int64_t column)
+static void scatter_disjoint(const window *w, const ELEMENT *dy, const uint8_t *index, ELEMENT *dx, int64_t row,
+                             int64_t column)
 {
     span r = clip(row, w->height, w), s = clip(column, w->width, w);
     for (int64_t i = r.from; i < r.to; i++) {
@@ -144,8 +144,8 @@ static void spread_apart(const window *w, const ELEMENT *dy, const uint8_t *inde
     }
 }
 
-static void spread_overlapping(const window *w, const ELEMENT *dy, const uint8_t *index, REAL *dx, int64_t row,
-                               int64_t column)
+static void scatter_overlapping(const window *w, const ELEMENT *dy, const uint8_t *index, REAL *dx, int64_t row,
+                                int64_t column)
 {
     REAL *corner = dx + ((row * w->stride - w->padding) * w->width + column * w->stride - w->padding) * w->channels;
     for (int64_t c = 0; c < w->channels; c++) {
@@ -159,21 +159,21 @@ static void max_grad_tile(void *argument, int64_t tile, int worker)
     const window *w = argument;
     int64_t       end = tile_begin(w->images, w->tiles, tile + 1), outs = w->out_height * w->out_width;
     int64_t       size = w->height * w->width * w->channels;
-    bool          apart = w->stride >= w->kernel;
+    bool          disjoint = w->stride >= w->kernel;
     for (int64_t image = tile_begin(w->images, w->tiles, tile); image < end; image++) {
         ELEMENT *dx = w->y + image * size;
-        REAL    *sums = apart ? NULL : clear_sums(w, dx, size, worker);
-        if (apart && (w->stride != w->kernel || w->padding || w->height % w->kernel || w->width % w->kernel))
+        REAL    *sums = disjoint ? NULL : clear_sums(w, dx, size, worker);
+        if (disjoint && (w->stride != w->kernel || w->padding || w->height % w->kernel || w->width % w->kernel))
             memset(dx, 0, (size_t)size * sizeof *dx); /* elements that no window covers */
         for (int64_t out = 0; out < outs; out++) {
             const ELEMENT *dy = w->x + (image * outs + out) * w->channels;
             const uint8_t *index = w->saved + (image * outs + out) * w->channels;
-            if (apart)
-                spread_apart(w, dy, index, dx, out / w->out_width, out % w->out_width);
+            if (disjoint)
+                scatter_disjoint(w, dy, index, dx, out / w->out_width, out % w->out_width);
             else
-                spread_overlapping(w, dy, index, sums, out / w->out_width, out % w->out_width);
+                scatter_overlapping(w, dy, index, sums, out / w->out_width, out % w->out_width);
         }
-        if (NARROW && !apart) copy_narrow(dx, sums, size);
+        if (NARROW && !disjoint) copy_narrow(dx, sums, size);
     }
 }
 

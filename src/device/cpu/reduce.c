@@ -185,21 +185,21 @@ void KERNEL(sum)(const lk__kernel_call *call)
     if (s.parts > 1) finish_sums(&s, call->pool);
 }
 
-typedef struct spread {
+typedef struct broadcast_job {
     const REAL *dy;
     REAL       *dx;
     REAL        factor;
     int         rank;
     int64_t     dims[LK_MAX_RANK], step[LK_MAX_RANK]; /* a step of 0 in dy along the summed axes */
     int64_t     n, tiles;
-} spread;
+} broadcast_job;
 
 static void expand_tile(void *argument, int64_t tile, int worker)
 {
-    const spread s = *(const spread *)argument;
-    int64_t      begin = tile_begin(s.n, s.tiles, tile), end = tile_begin(s.n, s.tiles, tile + 1);
-    int64_t      index[LK_MAX_RANK], at = 0, rest = begin;
-    int          last = s.rank - 1;
+    const broadcast_job s = *(const broadcast_job *)argument;
+    int64_t             begin = tile_begin(s.n, s.tiles, tile), end = tile_begin(s.n, s.tiles, tile + 1);
+    int64_t             index[LK_MAX_RANK], at = 0, rest = begin;
+    int                 last = s.rank - 1;
     (void)worker;
     for (int i = last; i >= 0; rest /= s.dims[i--]) {
         index[i] = rest % s.dims[i];
@@ -228,8 +228,9 @@ static void expand_tile(void *argument, int64_t tile, int worker)
 
 void KERNEL(expand)(const lk__kernel_call *call)
 {
-    groups g = merge_axes(&call->out[0], call->attrs->mask);
-    spread s = {.dy = call->in[0].data, .dx = call->out[0].data, .n = lk__operand_elements(&call->out[0]), .factor = 1};
+    groups        g = merge_axes(&call->out[0], call->attrs->mask);
+    broadcast_job s = {
+        .dy = call->in[0].data, .dx = call->out[0].data, .n = lk__operand_elements(&call->out[0]), .factor = 1};
     int64_t step = 1;
     if (g.rank == 0) g = (groups){.rank = 1, .dims = {1}, .added = 1};
     s.rank = g.rank;

@@ -56,12 +56,12 @@ static size_t scratch_of(const plan *p) /* of a worker */
 }
 
 /* Blocks of tiles that are processed together where filters are many: each of their panels is work for a thread. */
-static int64_t blocks_together(const plan *p, int threads) { return tiles_of(threads, p->panels); }
+static int64_t blocks_at_once(const plan *p, int threads) { return tiles_of(threads, p->panels); }
 
 size_t winograd_workspace(const conv *v, bool backward, int threads)
 {
     plan   p = plan_of(v, backward);
-    size_t planes = p.many ? (size_t)blocks_together(&p, threads) * planes_of(&p) : 0;
+    size_t planes = p.many ? (size_t)blocks_at_once(&p, threads) * planes_of(&p) : 0;
     return weights_of(&p) + bias_of(&p) + planes + (size_t)threads * scratch_of(&p);
 }
 
@@ -283,7 +283,7 @@ static void run_many(job *job)
 {
     const plan *p = &job->p;
     lk__pool   *pool = job->call->pool;
-    int64_t     units = p->v->n * p->t.bands, together = p->t.units * blocks_together(p, lk__pool_workers(pool));
+    int64_t     units = p->v->n * p->t.bands, together = p->t.units * blocks_at_once(p, lk__pool_workers(pool));
     for (job->first = 0; job->first < units; job->first = job->end) {
         job->end = min64(units, job->first + together);
         lk__pool_run(pool, job->end - job->first, transform_tiles, job);
@@ -300,7 +300,7 @@ void winograd_run(const lk__kernel_call *call, const conv *v, bool backward)
     job.bias = (REAL *)((char *)call->workspace + weights_of(p));
     job.planes = (char *)job.bias + bias_of(p);
     job.scratch = job.planes;
-    if (p->many) job.scratch += (size_t)blocks_together(p, lk__pool_workers(call->pool)) * planes_of(p);
+    if (p->many) job.scratch += (size_t)blocks_at_once(p, lk__pool_workers(call->pool)) * planes_of(p);
     job.per_worker = scratch_of(p);
     memset(job.bias, 0, bias_of(p));
     if (b) copy_wide(job.bias, b, v->o);

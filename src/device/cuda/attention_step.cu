@@ -406,7 +406,7 @@ template <typename T, int H> static void launch_step(const lk__kernel_call *call
                      lse);
 }
 
-template <typename T> static bool step_suits(const lk__cuda_attention_step *step)
+template <typename T> static bool step_supports(const lk__cuda_attention_step *step)
 {
     attention_step<T> s = describe_step<T>(step);
     int64_t           each = s.a.groups ? s.a.heads / s.a.groups : 0, n = PACK(T);
@@ -418,11 +418,11 @@ template <typename T> static bool step_suits(const lk__cuda_attention_step *step
            s.parts <= MOST_PARTS;
 }
 
-bool lk__cuda_attention_step_suits(const lk__cuda_attention_step *step)
+bool lk__cuda_attention_step_supports(const lk__cuda_attention_step *step)
 {
     switch (step->attention->in[0].dtype) {
-    case LK_BF16: return step_suits<bf16>(step);
-    case LK_F32: return step_suits<float>(step);
+    case LK_BF16: return step_supports<bf16>(step);
+    case LK_F32: return step_supports<float>(step);
     default: return false;
     }
 }

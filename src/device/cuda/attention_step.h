@@ -22,7 +22,7 @@ typedef struct lk__cuda_attention_step {
     const int32_t         *rows;              /* (samples): where k and v go; below 0: nowhere */
 } lk__cuda_attention_step;
 
-bool      lk__cuda_attention_step_suits(const lk__cuda_attention_step *step);
+bool      lk__cuda_attention_step_supports(const lk__cuda_attention_step *step);
 lk_status lk__cuda_run_attention_step(const lk__cuda_attention_step *step);
 
 #endif

@@ -37,23 +37,21 @@ lk_status lk__cuda_end_step(lk__device *device, const lk__device_numbers *number
 
 /* ---- launch groups: device/launch_group.h. The table is in group_update.cu, by kind. ---- */
 extern const lk__device_group_kernel lk__cuda_group_kernels[LK__GROUP_KINDS];
-bool lk__cuda_together_is_off(void); /* LOCKSTEP_CUDA_TOGETHER=0: node by node, to compare */
+bool lk__cuda_groups_are_off(void); /* LOCKSTEP_CUDA_LAUNCH_GROUPS=0: node by node, to compare */
 /* Those of forward, backward and generation need not have the bits of the same rows among others. */
-static inline bool runs_groups(const lk__device *device)
-{
-    return !device->by_heuristic && !lk__cuda_together_is_off();
-}
+static inline bool runs_groups(const lk__device *device) { return !device->by_heuristic && !lk__cuda_groups_are_off(); }
 #define LK__CUDA_GROUP(name)                                                              \
     bool      lk__cuda_supports_##name(lk__device *device, const lk__device_group *group); \
     lk_status lk__cuda_run_##name(lk__device *device, const lk__device_group *group);
 LK__CUDA_GROUP(norm)
 LK__CUDA_GROUP(product)
-LK__CUDA_GROUP(attention)                             /* group_generation.cu */
-    LK__CUDA_GROUP(entropy) LK__CUDA_GROUP(gradients) /* group_training.cu */
+LK__CUDA_GROUP(attention) /* group_generation.cu */
+LK__CUDA_GROUP(entropy)
+LK__CUDA_GROUP(gradients) /* group_training.cu */
 #undef LK__CUDA_GROUP
 
     /* ---- cross_entropy.cu: cross_entropy and its gradient in one launch; rows are few ---- */
-    bool lk__cuda_entropy_suits(const lk__kernel_call *call);
+    bool lk__cuda_entropy_supports(const lk__kernel_call *call);
 lk_status lk__cuda_entropy_with_grad(const lk__kernel_call *call, const lk__kernel_call *grad);
 
 /* ---- numbers.cu ---- */
@@ -74,7 +72,7 @@ void lk__cuda_blas_text(char *text, size_t bytes);
 void lk__cuda_blas_free(lk__cuda_device *device);
 bool lk__cuda_blas_load(lk__cuda_device *device); /* a handle on the device; false: the library is not there */
 
-/* ---- held.cu: module.h's held ---- */
+/* ---- overhead.cu: module.h's overhead ---- */
 bool lk__cuda_measure_held(int number, size_t *context, size_t *libraries);
 
 #endif

@@ -10,8 +10,8 @@
  * library's is an approximation. */
 #include "device/cuda/product_epilogue.h"
 
+#include "device/cuda/autotuning.h"
 #include "device/cuda/backend.h"
-#include "device/cuda/choices.h"
 #include "device/cuda/measure.h"
 
 #if !defined(LK_CUDA_EMULATED)
@@ -232,7 +232,7 @@ static product_key key_of(const lk__cuda_device *device, const lk__cuda_product 
 static bool aligned(const void *p, int to) { return (uintptr_t)p % (uintptr_t)to == 0; }
 
 /* Products for which nothing is asked of the library. */
-static bool suits_library(const lk__cuda_product *p, const product_key *key)
+static bool supports_library(const lk__cuda_product *p, const product_key *key)
 {
     bool types = p->type_c == p->type || (p->type == LK_BF16 && p->type_c == LK_F32);
     bool epilogue = key->epilogue != CUBLASLT_EPILOGUE_DEFAULT || key->activates;
@@ -503,7 +503,7 @@ lk_status lk__cuda_blas_run(const lk__kernel_call *call, const lk__cuda_product 
     lk__cuda_device *device = cuda_device(call);
     lk__cuda_blas   *blas = find_blas(device);
     product_key      key = key_of(device, p);
-    if (!blas || !suits_library(p, &key)) return LK_EUNSUPPORTED;
+    if (!blas || !supports_library(p, &key)) return LK_EUNSUPPORTED;
     entry *e = find_entry(blas, &key);
     if (!e) {
         if (!(e = add_entry(blas, &key))) return LK_ENOMEM;
@@ -635,7 +635,7 @@ lk_status lk__cuda_blas_prepare(lk__device *base, const lk__cuda_product *p)
     if (with.b_sums) with.b_sums = there;
 
     product_key key = key_of(device, &with);
-    if (!blas || device->base.by_heuristic || !suits_library(&with, &key)) return LK_OK;
+    if (!blas || device->base.by_heuristic || !supports_library(&with, &key)) return LK_OK;
     entry *e = find_entry(blas, &key);
     char   library[64];
     snprintf(library, sizeof library, "cuBLASLt %zu", lt.version);

@@ -259,7 +259,7 @@ lk_status lk__cuda_conv_direct_run(const lk__kernel_call *call, conv_direction d
 {
     conv_shape v = lk__cuda_conv_shape(call, direction);
     bool       input = direction == CONV_GRAD_INPUT;
-    if (!lk__cuda_conv_direct_suits(call, v)) return LK_EUNSUPPORTED;
+    if (!lk__cuda_conv_direct_supports(call, v)) return LK_EUNSUPPORTED;
     if (v.c == 3 || direction == CONV_GRAD_WEIGHT)
         return v.c == 3 ? lk__cuda_conv_first_run(call, direction) : lk__cuda_conv_direct_weight_run(call);
     direct_image    from = {in_data<float>(call, 0), input && v.pool > 1 ? in_data<uint8_t>(call, 2) : NULL, v.h, v.w,
@@ -280,7 +280,7 @@ lk_status lk__cuda_conv_direct_run(const lk__kernel_call *call, conv_direction d
 }
 
 /* Apart from addresses, which the planner does not know. */
-static bool shape_suits(const lk__kernel_call *call, const conv_shape &v)
+static bool shape_supports(const lk__kernel_call *call, const conv_shape &v)
 {
     const char *plain = lk__cuda_host.environment(
         NULL, LK__ENV_LOCKSTEP_CUDA_PLAIN); /* these are no library's: lk__cuda_plain does not answer for them */
@@ -293,9 +293,9 @@ static bool shape_suits(const lk__kernel_call *call, const conv_shape &v)
 
 static bool is_aligned(const void *data) { return (uintptr_t)data % 16 == 0; }
 
-bool lk__cuda_conv_direct_suits(const lk__kernel_call *call, const conv_shape &v)
+bool lk__cuda_conv_direct_supports(const lk__kernel_call *call, const conv_shape &v)
 {
-    if (!shape_suits(call, v)) return false;
+    if (!shape_supports(call, v)) return false;
     for (int i = 0; i < call->inputs; i++)
         if (!is_aligned(call->in[i].data)) return false;
     for (int i = 0; i < call->outputs; i++)
@@ -306,6 +306,6 @@ bool lk__cuda_conv_direct_suits(const lk__kernel_call *call, const conv_shape &v
 size_t lk__cuda_conv_direct_workspace(const lk__kernel_call *call, conv_direction direction)
 {
     conv_shape v = lk__cuda_conv_shape(call, direction);
-    if (direction != CONV_GRAD_WEIGHT || !shape_suits(call, v)) return 0;
+    if (direction != CONV_GRAD_WEIGHT || !shape_supports(call, v)) return 0;
     return v.c == 3 ? lk__cuda_conv_first_workspace(v) : lk__cuda_conv_direct_weight_workspace(v);
 }

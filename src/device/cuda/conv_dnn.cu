@@ -30,7 +30,7 @@ static dnn_space space_of(const lk__kernel_call *call, const conv_shape &v, conv
 }
 
 /* Its engines for f32 round operands to TF32. */
-static bool suits_library(const lk__cuda_device *device, const lk__kernel_call *call)
+static bool supports_library(const lk__cuda_device *device, const lk__kernel_call *call)
 {
     return call->in[0].dtype == LK_BF16 || (call->in[0].dtype == LK_F32 && device && device->tf32);
 }
@@ -38,7 +38,7 @@ static bool suits_library(const lk__cuda_device *device, const lk__kernel_call *
 size_t lk__cuda_conv_dnn_workspace(const lk__kernel_call *call, conv_direction direction)
 {
     conv_shape v = lk__cuda_conv_shape(call, direction);
-    if (!suits_library(cuda_device(call), call)) return 0;
+    if (!supports_library(cuda_device(call), call)) return 0;
     dnn_space s = space_of(call, v, direction);
     return s.weights + s.full + s.engine + 256; /* engines want 256 bytes of alignment */
 }
@@ -50,7 +50,7 @@ lk_status lk__cuda_conv_dnn_prepare(lk__device *, const lk__kernel_call *, conv_
 
 #else
 
-#include "device/cuda/choices.h"
+#include "device/cuda/autotuning.h"
 #include "device/cuda/measure.h"
 
 #include <stdio.h>
@@ -71,7 +71,7 @@ template <typename T> static __global__ void exchange_taps(const T *from, T *to,
 
 /* The gradient before the pool: zero but at the maxima. */
 template <typename T>
-static __global__ void spread_gradient(const T *dy, const uint8_t *index, conv_shape v, T *to, int64_t n)
+static __global__ void scatter_gradient(const T *dy, const uint8_t *index, conv_shape v, T *to, int64_t n)
 {
     EACH_INDEX(i, n)
     {
@@ -236,7 +236,7 @@ static lk_status run_plan_of(const lk__kernel_call *call, const conv_shape &v, c
         LAUNCH((exchange_taps<T>), cuda_blocks(weights, 256), 256, 0, stream, in_data<T>(call, 1), (T *)workspace, v.cg,
                v.taps, weights, false);
     if (pooled && !forward)
-        LAUNCH((spread_gradient<T>), cuda_blocks(pixels, 256), 256, 0, stream, in_data<T>(call, gradient),
+        LAUNCH((scatter_gradient<T>), cuda_blocks(pixels, 256), 256, 0, stream, in_data<T>(call, gradient),
                in_data<uint8_t>(call, 2), v, full, pixels);
     int64_t   uids[4] = {UID_X, UID_W, UID_Y, UID_BIAS};
     void     *x = direction == CONV_GRAD_INPUT ? call->out[0].data : call->in[0].data;
@@ -278,7 +278,7 @@ static bool operands_aligned(const lk__kernel_call *call)
 
 /* Its engines read 16 bytes of channels at once. Of others that it lists some give wrong results: the gradient by the weights of 4
  * channels in bf16 was seen to be. */
-static bool channels_suit(const lk__kernel_call *call, const conv_shape &v)
+static bool channels_support(const lk__kernel_call *call, const conv_shape &v)
 {
     int pack = 16 / (int)cuda_size(call->in[0].dtype);
     return v.cg % pack == 0 && v.o / v.groups % pack == 0;
@@ -286,8 +286,8 @@ static bool channels_suit(const lk__kernel_call *call, const conv_shape &v)
 
 static lk__cuda_dnn *library_for(lk__cuda_device *device, const lk__kernel_call *call, const conv_shape &v)
 {
-    if (!suits_library(device, call) || !channels_suit(call, v) || device->base.by_heuristic || lk__cuda_plain() ||
-        v.windows <= 0 || v.o <= 0 || v.c <= 0)
+    if (!supports_library(device, call) || !channels_support(call, v) || device->base.by_heuristic ||
+        lk__cuda_plain() || v.windows <= 0 || v.o <= 0 || v.c <= 0)
         return NULL;
     return lk__cuda_dnn_of(device);
 }

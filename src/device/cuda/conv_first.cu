@@ -123,7 +123,7 @@ template <bool POOLED> struct window_gradients {
                     load_pack<4>(dy.data + ((int64_t)(place.n * dy.h + y + p / 2) * dy.w + x + p % 2) * dy.c + channel);
         }
     }
-    __device__ __forceinline__ void spread(float (&g)[4][4]) const
+    __device__ __forceinline__ void scatter(float (&g)[4][4]) const
     {
 #pragma unroll
         for (int p = 0; p < 4; p++)
@@ -177,7 +177,7 @@ static __global__ void __launch_bounds__(WEIGHT_THREADS, 2)
 #pragma unroll 1
         for (int window = share; window < WINDOWS; window += shares) {
             float g[4][4];
-            next.spread(g);
+            next.scatter(g);
             if (window + shares < WINDOWS) next.fetch(dy, place, window + shares, channel);
             sum_window(shared + (window / (COLUMNS / 2) * 2 * ACROSS + window % (COLUMNS / 2) * 2) * 4, g, sum);
 #pragma unroll

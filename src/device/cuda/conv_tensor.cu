@@ -4,7 +4,7 @@
 #include "device/cuda/gemm.h"
 #include "device/cuda/tensor_tile.h"
 
-bool lk__cuda_conv_tensor_suits(const lk__kernel_call *call, const conv_shape &v)
+bool lk__cuda_conv_tensor_supports(const lk__kernel_call *call, const conv_shape &v)
 {
     return call->in[0].dtype == LK_BF16 && v.pool == 1 && v.cg % 8 == 0 && v.og % 8 == 0 && conv_fits(v);
 }
@@ -30,7 +30,7 @@ static tile_job weight_job(const conv_shape &v)
 size_t lk__cuda_conv_tensor_workspace(const lk__kernel_call *call, conv_direction direction)
 {
     conv_shape v = lk__cuda_conv_shape(call, direction);
-    if (!lk__cuda_conv_tensor_suits(call, v)) return 0;
+    if (!lk__cuda_conv_tensor_supports(call, v)) return 0;
     if (direction != CONV_GRAD_WEIGHT) return (size_t)weights_of(v) * sizeof(bf16);
     size_t each = (size_t)weights_of(v) * sizeof(float), partials = (size_t)weight_job(v).chunks * each;
     size_t sums = lk__cuda_column_sums_workspace(v.windows, v.o);
@@ -128,7 +128,8 @@ lk_status lk__cuda_conv_tensor_run(const lk__kernel_call *call, conv_direction d
 {
     conv_shape v = lk__cuda_conv_shape(call, direction);
     bool       aligned = is_aligned(&call->in[0]) && is_aligned(&call->in[1]) && is_aligned(&call->out[0]);
-    if (lk__cuda_plain() || !lk__cuda_conv_tensor_suits(call, v) || !aligned || v.windows <= 0) return LK_EUNSUPPORTED;
+    if (lk__cuda_plain() || !lk__cuda_conv_tensor_supports(call, v) || !aligned || v.windows <= 0)
+        return LK_EUNSUPPORTED;
     if (direction == CONV_GRAD_WEIGHT) {
         lk_status status = run_weight(call, v);
         return status < 0 ? status : lk__cuda_launched(call);

@@ -14,12 +14,12 @@ size_t    lk__cuda_conv_workspace(const lk__kernel_call *call, conv_direction di
 
 /* conv_tensor.cu: tensor cores. LK_EUNSUPPORTED: nothing was queued, also below. */
 lk_status lk__cuda_conv_tensor_run(const lk__kernel_call *call, conv_direction direction);
-bool      lk__cuda_conv_tensor_suits(const lk__kernel_call *call, const conv_shape &v);
+bool      lk__cuda_conv_tensor_supports(const lk__kernel_call *call, const conv_shape &v);
 size_t    lk__cuda_conv_tensor_workspace(const lk__kernel_call *call, conv_direction direction);
 
 /* conv_direct.cu: 3×3 kernels in f32; grad_weight is in conv_direct_weight.cu, images of 3 channels in conv_first.cu. */
 lk_status lk__cuda_conv_direct_run(const lk__kernel_call *call, conv_direction direction);
-bool      lk__cuda_conv_direct_suits(const lk__kernel_call *call, const conv_shape &v);
+bool      lk__cuda_conv_direct_supports(const lk__kernel_call *call, const conv_shape &v);
 size_t    lk__cuda_conv_direct_workspace(const lk__kernel_call *call, conv_direction direction);
 lk_status lk__cuda_conv_direct_weight_run(const lk__kernel_call *call);
 size_t    lk__cuda_conv_direct_weight_workspace(const conv_shape &v);

@@ -125,7 +125,7 @@ struct row_results {
 enum { SMALL_THREADS = 1024, SMALL_ROWS = SUM_THREADS, SMALL_ELEMENTS = 8192 };
 
 template <typename T>
-static __global__ void __launch_bounds__(SMALL_THREADS) entropy_together(const labelled_rows<T> e, sums_out<3> out)
+static __global__ void __launch_bounds__(SMALL_THREADS) entropy_in_one_block(const labelled_rows<T> e, sums_out<3> out)
 {
     await_previous();
     __shared__ double results[SMALL_ROWS][3], shared[32];
@@ -190,7 +190,7 @@ template <typename T> static void launch_entropy(const lk__kernel_call *call)
     labelled_rows<T> e = describe_rows<T>(call);
     cudaStream_t     stream = cuda_stream(call);
     if (entropy_is_small(call)) {
-        LAUNCH_EARLY(entropy_together<T>, 1, SMALL_THREADS, 0, stream, e, describe_sums(call));
+        LAUNCH_EARLY(entropy_in_one_block<T>, 1, SMALL_THREADS, 0, stream, e, describe_sums(call));
         return;
     }
     launch_rows(e, stream);
@@ -285,11 +285,15 @@ extern "C" lk_status lk__cuda_cross_entropy_grad(const lk__kernel_call *call)
 
 /* ---- both ---- */
 
-bool lk__cuda_entropy_suits(const lk__kernel_call *call) { return entropy_is_small(call) && out_data<void>(call, 3); }
+bool lk__cuda_entropy_supports(const lk__kernel_call *call)
+{
+    return entropy_is_small(call) && out_data<void>(call, 3);
+}
 
 lk_status lk__cuda_entropy_with_grad(const lk__kernel_call *call, const lk__kernel_call *grad)
 {
-    BY_WIDE_ELEMENT(call->in[0].dtype, T, labelled_rows<T> e = describe_rows<T>(call); e.dx = out_data<T>(grad, 0);
-                    LAUNCH_EARLY(entropy_together<T>, 1, SMALL_THREADS, 0, cuda_stream(call), e, describe_sums(call));)
+    BY_WIDE_ELEMENT(
+        call->in[0].dtype, T, labelled_rows<T> e = describe_rows<T>(call); e.dx = out_data<T>(grad, 0);
+        LAUNCH_EARLY(entropy_in_one_block<T>, 1, SMALL_THREADS, 0, cuda_stream(call), e, describe_sums(call));)
     return lk__cuda_launched(call);
 }

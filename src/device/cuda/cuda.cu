@@ -5,8 +5,8 @@
  * streams, since those of other threads would then take part in what a thread records. */
 #include "device/cuda/cuda.h"
 
+#include "device/cuda/autotuning.h"
 #include "device/cuda/backend.h"
-#include "device/cuda/choices.h"
 #include "device/cuda/dnn.h"
 #include "device/cuda/spans.h"
 
@@ -444,7 +444,7 @@ static void cuda_close(lk__device *d)
     lk__cuda_blas_free(c);
     lk__cuda_dnn_free(c->dnn);
     lk__cuda_spans_free(c);
-    lk__cuda_choices_free(c->choices);
+    lk__cuda_tuning_free(c->tuning);
     if (c->word) (void)cudaFree(c->word);
     if (c->alone) (void)cudaStreamDestroy(c->alone);
     lk__cuda_host.free(d->context, LK_MEMORY_OTHER, c, sizeof *c);
@@ -506,7 +506,7 @@ static lk__device_backend make_backend()
     b.kernels.group_kernels = lk__cuda_group_kernels;
     b.kernels.find = lk__cuda_find;
     b.kernels.choose_begin = lk__cuda_choose_begin;
-    b.kernels.choose_list = lk__cuda_choose_list;
+    b.kernels.list_tuned = lk__cuda_list_tuned;
     b.kernels.add = lk__cuda_add;
     b.kernels.hash = cuda_hash;
     b.kernels.finite = lk__cuda_finite;

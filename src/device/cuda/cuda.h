@@ -28,10 +28,10 @@ struct lk__device_event {
     cudaEvent_t event;
 };
 
-struct lk__cuda_blas;    /* blas.cu: cuBLASLt */
-struct lk__cuda_dnn;     /* dnn.cu: cuDNN */
-struct lk__cuda_spans;   /* cupti.cu: what ran */
-struct lk__cuda_choices; /* choices.cu */
+struct lk__cuda_blas;   /* blas.cu: cuBLASLt */
+struct lk__cuda_dnn;    /* dnn.cu: cuDNN */
+struct lk__cuda_spans;  /* cupti.cu: what ran */
+struct lk__cuda_tuning; /* autotuning.cu */
 
 typedef struct lk__cuda_device {
     lk__device         base;
@@ -42,11 +42,11 @@ typedef struct lk__cuda_device {
     cudaStream_t       alone;      /* of calls without a stream */
     lk__cuda_blas     *blas;       /* NULL: not loaded; made on first use */
     lk__cuda_dnn      *dnn;
-    lk__cuda_spans    *spans;    /* NULL: none were asked for */
+    lk__cuda_spans    *spans;                 /* NULL: none were asked for */
     lk_device_speed    speed[LK_DTYPE_COUNT]; /* by element type; flops 0: not measured */
-    lk__cuda_choices  *choices;  /* made on first use */
-    int32_t           *word;     /* lk__cuda_word */
-    char               why[256]; /* without a GPU: the reason */
+    lk__cuda_tuning   *tuning;                /* made on first use */
+    int32_t           *word;                  /* lk__cuda_word */
+    char               why[256];              /* without a GPU: the reason */
 } lk__cuda_device;
 
 extern lk__cuda_library lk__cuda_host; /* what the library passed */

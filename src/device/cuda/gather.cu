@@ -147,7 +147,8 @@ static __global__ void __launch_bounds__(GATHER_THREADS) gather_kernel(const __g
     __shared__ gather_row drawn;
     begin_next(); /* which waits for all of this one */
     const lk__device_rows &rows = c.rows;
-    const char    *header = rows.headers + (rows.turn ? (size_t)(*rows.turn % rows.turns) * rows.header_bytes : 0);
+    const char            *header =
+        rows.headers + (rows.ring_slot ? (size_t)(*rows.ring_slot % rows.ring_slots) * rows.header_bytes : 0);
     const int64_t *ids = (const int64_t *)(header + LK__DEVICE_IDS);
     int            block = (int)blockIdx.x, f = 0;
     while (f + 1 < c.gather.count && block >= c.first[f + 1]) f++;

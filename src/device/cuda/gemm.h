@@ -59,16 +59,16 @@ lk_status lk__cuda_gemm_prepare(lk__device *device, const lk__cuda_product *prod
 lk_status lk__cuda_gemm_plain(const lk__kernel_call *call, const lk__cuda_product *product);
 lk_status lk__cuda_gemm_summed(const lk__kernel_call *call, const lk__cuda_product *product);
 
-/* few_rows.cu: products with up to 8 rows, as in generation, which the bytes of B bound. Their bits are not those of the same rows of a
+/* skinny.cu: products with up to 8 rows, as in generation, which the bytes of B bound. Their bits are not those of the same rows of a
  * larger product, so they are not used with by_heuristic. */
-bool      lk__cuda_few_rows_suit(const lk__cuda_device *device, const lk__cuda_product *product);
-lk_status lk__cuda_few_rows(const lk__kernel_call *call, const lk__cuda_product *product);
+bool      lk__cuda_skinny_support(const lk__cuda_device *device, const lk__cuda_product *product);
+lk_status lk__cuda_skinny(const lk__kernel_call *call, const lk__cuda_product *product);
 
 /* small_products.cu: products of f32 or bf16 without a batch, of which starting them and waiting for memory is most of the time. */
 lk_status lk__cuda_small_product(const lk__kernel_call *call, const lk__cuda_product *product);
 
 /* Whether products.cu would take it. */
-bool lk__cuda_small_product_suits(const lk__cuda_device *device, const lk__cuda_product *product);
+bool lk__cuda_small_product_supports(const lk__cuda_device *device, const lk__cuda_product *product);
 /* Both gradients of a linear layer, dw with A transposed and dx with none of A, in one launch. mask: NULL, or of dx's type and layout: dx is
  * also stored at `masked`, 0 where the mask is at most 0; masked may be dx's C, which then is not stored apart. */
 lk_status lk__cuda_small_gradients(const lk__kernel_call *call, const lk__cuda_product *dw, const lk__cuda_product *dx,

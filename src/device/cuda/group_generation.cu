@@ -2,14 +2,15 @@
  * rotations and writes into the cache with the attention behind them. All results are written, as by the nodes one by one. */
 #include "device/cuda/attention_step.h"
 #include "device/cuda/backend.h"
-#include "device/cuda/few_rows.h"
+#include "device/cuda/skinny.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-bool lk__cuda_together_is_off(void)
+bool lk__cuda_groups_are_off(void)
 {
-    const char *text = lk__cuda_host.environment(NULL, LK__ENV_LOCKSTEP_CUDA_TOGETHER);
+    const char *text = lk__cuda_host.environment(NULL, LK__ENV_LOCKSTEP_CUDA_LAUNCH_GROUPS);
+    if (!text) text = lk__cuda_host.environment(NULL, LK__ENV_LOCKSTEP_CUDA_TOGETHER); /* its name before */
     return text && strcmp(text, "0") == 0;
 }
 
@@ -47,7 +48,7 @@ bool lk__cuda_supports_norm(lk__device *device, const lk__device_group *g)
 {
     lk__cuda_row_norm     norm;
     lk__cuda_few_products products = describe_products(g, &norm);
-    return runs_groups(device) && lk__cuda_few_products_suit((lk__cuda_device *)device, &products);
+    return runs_groups(device) && lk__cuda_few_products_support((lk__cuda_device *)device, &products);
 }
 
 lk_status lk__cuda_run_norm(lk__device *, const lk__device_group *g)
@@ -71,7 +72,7 @@ static lk__cuda_few_products describe_product(const lk__device_group *g)
 bool lk__cuda_supports_product(lk__device *device, const lk__device_group *g)
 {
     lk__cuda_few_products products = describe_product(g);
-    return runs_groups(device) && lk__cuda_few_products_suit((lk__cuda_device *)device, &products);
+    return runs_groups(device) && lk__cuda_few_products_support((lk__cuda_device *)device, &products);
 }
 
 lk_status lk__cuda_run_product(lk__device *, const lk__device_group *g)
@@ -122,7 +123,7 @@ static bool describe_step(const lk__device_group *g, lk__cuda_attention_step *st
 bool lk__cuda_supports_attention(lk__device *device, const lk__device_group *g)
 {
     lk__cuda_attention_step step;
-    return runs_groups(device) && describe_step(g, &step) && lk__cuda_attention_step_suits(&step);
+    return runs_groups(device) && describe_step(g, &step) && lk__cuda_attention_step_supports(&step);
 }
 
 lk_status lk__cuda_run_attention(lk__device *, const lk__device_group *g)

@@ -10,7 +10,7 @@ bool lk__cuda_supports_entropy(lk__device *device, const lk__device_group *g)
 {
     const lk__kernel_call *loss = lk__group_call(g, LK__ROLE_LOSS), *grad = lk__group_call(g, LK__ROLE_GRADIENT);
     return runs_groups(device) && loss->in[0].dtype == grad->out[0].dtype && !loss->leaves && !grad->leaves &&
-           lk__cuda_entropy_suits(loss);
+           lk__cuda_entropy_supports(loss);
 }
 
 lk_status lk__cuda_run_entropy(lk__device *, const lk__device_group *g)
@@ -22,7 +22,7 @@ lk_status lk__cuda_run_entropy(lk__device *, const lk__device_group *g)
 
 static bool is_small(const lk__cuda_device *device, const lk__cuda_product *p)
 {
-    return lk__cuda_small_product_suits(device, p) && !lk__cuda_few_rows_suit(device, p);
+    return lk__cuda_small_product_supports(device, p) && !lk__cuda_skinny_support(device, p);
 }
 
 static bool has_type(const lk__kernel_operand *x, const lk__kernel_operand *as)

@@ -32,7 +32,7 @@ static lk_status run_update(lk__device *, const lk__device_group *g)
 static bool supports_step_end(lk__device *device, const lk__device_group *g)
 {
     (void)device;
-    return lk__cuda_updates(g->ops[1]) && !lk__cuda_together_is_off();
+    return lk__cuda_updates(g->ops[1]) && !lk__cuda_groups_are_off();
 }
 
 const lk__device_group_kernel lk__cuda_group_kernels[] = {

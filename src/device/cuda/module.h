@@ -33,7 +33,7 @@ typedef struct lk__cuda_module {
     /* One line about GPU `i`; then lines about the driver and the libraries, until NULL. For `lockstep info`. */
     const char *(*line)(int i, char *text, size_t bytes);
     /* What a context on a GPU and the libraries hold of its memory, measured by making them; false: that cannot be measured. */
-    bool (*held)(int number, size_t *context, size_t *libraries);
+    bool (*overhead)(int number, size_t *context, size_t *libraries);
 } lk__cuda_module;
 
 typedef const lk__cuda_module *(*lk__cuda_entry)(void);

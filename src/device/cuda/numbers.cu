@@ -11,7 +11,7 @@ static __global__ void add_numbers(const lk__device_numbers n)
                                      : *(const double *)n.value[i];
         n.sums[i] = n.first ? value : n.sums[i] + value;
         if (i == 1 && n.weight) *n.weight = n.sums[i];
-        if (i == 0 && n.turn) ++*n.turn;
+        if (i == 0 && n.ring_slot) ++*n.ring_slot;
         if (i == 0 && *n.halted == 0 && (!isfinite(n.sums[0]) || n.report->found)) *n.halted = 1 + n.step->micro_batch;
     }
 }
@@ -19,7 +19,7 @@ static __global__ void add_numbers(const lk__device_numbers n)
 static __global__ void publish(const lk__device_numbers n, const double *norm, lk__device_result *results)
 {
     await_previous();
-    lk__device_result *to = results + n.step->turn;
+    lk__device_result *to = results + n.step->ring_slot;
     for (int i = (int)threadIdx.x; i < n.count; i += 32) to->sums[i] = n.sums[i];
     __syncwarp();
     if (threadIdx.x != 0) return;

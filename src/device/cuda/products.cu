@@ -101,7 +101,7 @@ static bool is_small(const lk__cuda_device *device, const lk__cuda_product *p)
     return device->base.by_heuristic ? p->n * p->k <= 1 << 13 : p->m * p->n * p->k * p->batch <= 1 << 20;
 }
 
-bool lk__cuda_small_product_suits(const lk__cuda_device *device, const lk__cuda_product *p)
+bool lk__cuda_small_product_supports(const lk__cuda_device *device, const lk__cuda_product *p)
 {
     bool type = p->type == LK_F32 || p->type == LK_BF16;
     return type && p->batch == 1 && p->m > 0 && p->n > 0 && p->k > 0 && p->k <= LONGEST && is_small(device, p);
@@ -114,8 +114,8 @@ static bool use_library(const lk__cuda_device *device, const lk__cuda_product *p
 
 lk_status lk__cuda_gemm(const lk__kernel_call *call, const lk__cuda_product *p)
 {
-    if (lk__cuda_few_rows_suit(cuda_device(call), p)) return lk__cuda_few_rows(call, p);
-    if (lk__cuda_small_product_suits(cuda_device(call), p)) return lk__cuda_small_product(call, p);
+    if (lk__cuda_skinny_support(cuda_device(call), p)) return lk__cuda_skinny(call, p);
+    if (lk__cuda_small_product_supports(cuda_device(call), p)) return lk__cuda_small_product(call, p);
     if (use_library(cuda_device(call), p)) {
         lk_status status = lk__cuda_blas_run(call, p);
         if (status != LK_EUNSUPPORTED) return status;
@@ -127,7 +127,7 @@ lk_status lk__cuda_gemm_prepare(lk__device *device, const lk__cuda_product *p)
 {
     lk__cuda_product there = *p; /* operands have no addresses yet */
     there.a = there.b = NULL;
-    if (!lk__cuda_few_rows_suit((lk__cuda_device *)device, &there) && use_library((lk__cuda_device *)device, p))
+    if (!lk__cuda_skinny_support((lk__cuda_device *)device, &there) && use_library((lk__cuda_device *)device, p))
         return lk__cuda_blas_prepare(device, p);
     return LK_OK;
 }

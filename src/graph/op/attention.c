@@ -110,7 +110,7 @@ DESCRIBE(attention){
     .no_gradient = 1u << 3 | 1u << 4 | 1u << 5,
     .in_place = LK__NO_OPERAND,
     .same = LK__NO_OPERAND,
-    .samples = LK__SAMPLES_APART,
+    .samples = LK__SAMPLES_INDEPENDENT,
     .runs = LK__RUNS_KERNEL,
     .effect = LK__EFFECT_NONE,
     .evaluation = LK__EVALUATE_KEEPING_ALL,

@@ -97,7 +97,7 @@ static int scattered_shape(lk__graph_shapes *s)
 /* Recomputing a result would communicate again. */
 #define SAME (1u << 0) /* the result is the same for every leaf of a batch */
 #define COLLECTIVE(how, alike)                                                                      \
-    .in_place = LK__NO_OPERAND, .same = alike, .samples = LK__SAMPLES_APART, .runs = how,         \
+    .in_place = LK__NO_OPERAND, .same = alike, .samples = LK__SAMPLES_INDEPENDENT, .runs = how,         \
     .effect = LK__EFFECT_NONE, .evaluation = LK__EVALUATE_SAME, .recompute = LK__KEEP,              \
     .fuse = LK__FUSE_NOTHING, .loss = LK__LOSS_NO
 

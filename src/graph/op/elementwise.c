@@ -258,7 +258,7 @@ DESCRIBE(dropout){
     .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 0,
     .same = LK__NO_OPERAND,
-    .samples = LK__SAMPLES_APART,
+    .samples = LK__SAMPLES_INDEPENDENT,
     .runs = LK__RUNS_KERNEL,
     .effect = LK__EFFECT_NONE,
     .evaluation = LK__EVALUATE_IDENTITY,

@@ -94,7 +94,7 @@ DESCRIBE(cache_write){
     .no_gradient = 1u << 0 | 1u << 1 | 1u << 2,
     .in_place = LK__NO_OPERAND,
     .same = LK__NO_OPERAND,
-    .samples = LK__SAMPLES_APART,
+    .samples = LK__SAMPLES_INDEPENDENT,
     .runs = LK__RUNS_KERNEL,
     .effect = LK__EFFECT_CACHE,
     .evaluation = LK__EVALUATE_SAME,

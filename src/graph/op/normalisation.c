@@ -112,7 +112,7 @@ DESCRIBE(layer_norm){
     .gradient = layer_norm_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    ORDINARY_BUT_FUSION(LK__SAMPLES_APART),
+    ORDINARY_BUT_FUSION(LK__SAMPLES_INDEPENDENT),
     .fuse = {{LK__FUSION_OPERAND, .operand = 3, .late = true}},
     MEMORY_BOUND,
 };
@@ -130,7 +130,7 @@ DESCRIBE(layer_norm_grad){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 5,
-    ORDINARY_BUT_FUSION(LK__SAMPLES_APART),
+    ORDINARY_BUT_FUSION(LK__SAMPLES_INDEPENDENT),
     .fuse = {{LK__FUSION_SUM, .operand = 5, .late = true}},
     MEMORY_BOUND,
 };
@@ -147,7 +147,7 @@ DESCRIBE(rms_norm){
     .gradient = rms_norm_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    ORDINARY_BUT_FUSION(LK__SAMPLES_APART),
+    ORDINARY_BUT_FUSION(LK__SAMPLES_INDEPENDENT),
     .fuse = {{LK__FUSION_OPERAND, .operand = 2, .late = true}},
     MEMORY_BOUND,
 };
@@ -164,7 +164,7 @@ DESCRIBE(rms_norm_grad){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 4,
-    ORDINARY_BUT_FUSION(LK__SAMPLES_APART),
+    ORDINARY_BUT_FUSION(LK__SAMPLES_INDEPENDENT),
     .fuse = {{LK__FUSION_SUM, .operand = 4, .late = true}},
     MEMORY_BOUND,
 };

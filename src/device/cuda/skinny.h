@@ -1,4 +1,4 @@
-/* device/cuda/few_rows.h - products with up to 8 rows, as in generation: several of the same rows in one launch, with the norm that makes
+/* device/cuda/skinny.h - products with up to 8 rows, as in generation: several of the same rows in one launch, with the norm that makes
  * these rows, and with swiglu of two of them. */
 #ifndef LK__CUDA_FEW_ROWS_H
 #define LK__CUDA_FEW_ROWS_H
@@ -25,7 +25,7 @@ typedef struct lk__cuda_few_products {
     void *gated; /* silu(C of the first) times C of the second, of the products' type; NULL: not wanted */
 } lk__cuda_few_products;
 
-bool      lk__cuda_few_products_suit(const lk__cuda_device *device, const lk__cuda_few_products *products);
+bool      lk__cuda_few_products_support(const lk__cuda_device *device, const lk__cuda_few_products *products);
 lk_status lk__cuda_run_few_products(const lk__kernel_call *call, const lk__cuda_few_products *products);
 
 #endif

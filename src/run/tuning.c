@@ -1,4 +1,4 @@
-/* choices.c - the algorithms that a program's kernels use, where its device measures them: all ranks take rank 0's, so they measure
+/* tuning.c - the algorithms that a program's kernels use, where its device measures them: all ranks take rank 0's, so they measure
  * nothing and, on the same kind of GPU, compute with the same bits; and the list becomes part of the plan's fingerprint, which ranks
  * compare, and of checkpoints. */
 #include "run/program.h"
@@ -25,7 +25,7 @@ static lk_status receive_list(lk_program *p)
     return status;
 }
 
-lk_status lk__choices_begin(lk_program *p)
+lk_status lk__tuning_begin(lk_program *p)
 {
     bool      follows = p->comm && lk_comm_rank(p->comm) > 0;
     lk_status status = LK_OK;
@@ -38,14 +38,14 @@ lk_status lk__choices_begin(lk_program *p)
 
 /* ---- afterwards ---- */
 
-/* What the kernels took becomes the plan's list; *apart: they could not take all that they were given. */
-static lk_status take_list(lk_program *p, bool *apart)
+/* What the kernels took becomes the plan's list; *mismatch: they could not take all that they were given. */
+static lk_status take_list(lk_program *p, bool *mismatch)
 {
     const lk__device_backend *backend = p->device->backend;
-    size_t                    bytes = backend->kernels.choose_list(p->device, NULL, 0, apart) + 1;
+    size_t                    bytes = backend->kernels.list_tuned(p->device, NULL, 0, mismatch) + 1;
     char                     *text = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
     if (!text) return LK_ENOMEM;
-    (void)backend->kernels.choose_list(p->device, text, bytes, apart);
+    (void)backend->kernels.list_tuned(p->device, text, bytes, mismatch);
     lk_status status = lk__plan_set_algorithms(p->plan, text, bytes - 1);
     lk__free(p->context, LK_MEMORY_OTHER, text, bytes);
     return status;
@@ -59,17 +59,17 @@ static lk_status send_list(lk_program *p)
     return lk_comm_broadcast(p->comm, p->plan->algorithms, (size_t)length, LK_U8, 0, NULL);
 }
 
-lk_status lk__choices_end(lk_program *p, lk_status status)
+lk_status lk__tuning_end(lk_program *p, lk_status status)
 {
     uint64_t theirs = lk_plan_fingerprint(p->plan); /* of a rank above 0: with rank 0's list */
-    bool     follows = p->comm && lk_comm_rank(p->comm) > 0, apart = !chooses(p);
+    bool     follows = p->comm && lk_comm_rank(p->comm) > 0, mismatch = !chooses(p);
     if (chooses(p) && p->comm && !follows) lk_comm_busy_end(p->comm);
-    if (status < 0 || (chooses(p) && (status = take_list(p, &apart)) < 0)) return status;
+    if (status < 0 || (chooses(p) && (status = take_list(p, &mismatch)) < 0)) return status;
     if (!p->comm || !p->first_chooses) return LK_OK;
     if (!follows && (status = send_list(p)) < 0) return status;
     /* A rank with another GPU has said that it cannot take rank 0's list. */
     int      different;
-    uint64_t mine = follows && apart ? theirs : lk_plan_fingerprint(p->plan);
+    uint64_t mine = follows && mismatch ? theirs : lk_plan_fingerprint(p->plan);
     if ((status = lk__find_different(p->context, p->comm, mine, &different)) < 0 || different < 0) return status;
     return lk__fail(p->context, LK_EMISMATCH,
                     "rank %d would use different algorithms than rank 0 on the same kind of GPU: start all ranks with "

@@ -1,5 +1,5 @@
-/* device/cuda/choices.h - which algorithm of a library is taken for an operation and a shape: choices that were measured before, on this
- * GPU with these versions, in a cache file; choices that are given to a program, by rank 0 or by a checkpoint; and the list of those
+/* device/cuda/autotuning.h - which algorithm of a library is taken for an operation and a shape: those that were measured before, on this
+ * GPU with these versions, in a cache file; those that are given to a program, by rank 0 or by a checkpoint; and the list of those
  * that the program's kernels took (device/kernels.h, choose_begin).
  *
  * What is chosen without measuring (a library's first algorithm) depends on shapes and versions alone, and is in no list. */
@@ -39,7 +39,7 @@ void lk__cuda_choice_refuse(lk__cuda_device *device, const lk__cuda_question *qu
 
 /* device/kernels.h's hooks. */
 lk_status lk__cuda_choose_begin(lk__device *device, const char *text, const char *whose, bool only);
-size_t    lk__cuda_choose_list(lk__device *device, char *text, size_t bytes, bool *apart);
-void      lk__cuda_choices_free(lk__cuda_choices *choices); /* NULL is fine */
+size_t    lk__cuda_list_tuned(lk__device *device, char *text, size_t bytes, bool *mismatch);
+void      lk__cuda_tuning_free(lk__cuda_tuning *tuning); /* NULL is fine */
 
 #endif

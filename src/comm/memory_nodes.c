@@ -1,5 +1,5 @@
-/* near.c - memory nodes of the ranks of a host, in groups of such ranks and those over several hosts. */
-#include "comm/near.h"
+/* memory_nodes.c - memory nodes of the ranks of a host, in groups of such ranks and those over several hosts. */
+#include "comm/memory_nodes.h"
 
 #include "comm/shm/shm.h"
 
@@ -17,11 +17,12 @@ int lk__comm_node(const lk_comm *c, int rank)
     return s ? lk__shm_node(s, rank) : 0;
 }
 
-lk_status lk__comm_alloc_near(lk_comm *c, size_t bytes, const lk__comm_near *ranges, size_t count, void **memory)
+lk_status lk__comm_alloc_on_nodes(lk_comm *c, size_t bytes, const lk__comm_node_range *ranges, size_t count,
+                                  void **memory)
 {
     lk__shm *s = local_group(c);
-    if (s) s->near = ranges, s->near_count = count;
+    if (s) s->node_ranges = ranges, s->node_ranges_count = count;
     lk_status status = lk_comm_alloc(c, bytes, memory);
-    if (s) s->near = NULL, s->near_count = 0;
+    if (s) s->node_ranges = NULL, s->node_ranges_count = 0;
     return status;
 }

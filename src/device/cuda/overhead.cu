@@ -1,4 +1,4 @@
-/* held.cu - what a CUDA context and the libraries hold of a GPU's memory besides what programs allocate. Before there is a context only
+/* overhead.cu - the memory that a CUDA context and the libraries need on a GPU besides what programs allocate. Before there is a context only
  * NVML, the driver's library of management, knows how much is used, so it is asked before and after. */
 #include "device/cuda/backend.h"
 #include "device/cuda/dnn.h"

@@ -1,4 +1,4 @@
-/* few_rows.c - products whose A has few rows, as the tokens of one step of generation: B, the weights, is read once, where it is,
+/* skinny.c - products whose A has few rows, as the tokens of one step of generation: B, the weights, is read once, where it is,
  * instead of being packed or multiplied with empty columns. Memory bounds it; bench/kernels.c gives the fraction of a plain read.
  *
  * Each element is summed as in gemm.c, k by k within blocks of gemm_block_k, then block by block: its bits do not depend on which of
@@ -11,7 +11,7 @@
 
 enum {
     FEW = 8,         /* rows of A: with more, arithmetic bounds the product */
-    TOGETHER = 4,    /* rows whose sums are in registers at once */
+    AT_ONCE = 4,    /* rows whose sums are in registers at once */
     DEPTH = BLOCK_K, /* the most of a block of k */
     TILE = 32 << 10, /* elements of B that justify a tile of their own */
     STRIP = 1024,    /* the most columns of a tile, where B has its rows in memory: wide ones are read faster */
@@ -25,7 +25,7 @@ typedef struct few {
     REAL       *sums; /* [block][m][n], where blocks are summed apart */
 } few;
 
-bool few_rows_fit(const gemm *g)
+bool skinny_fit(const gemm *g)
 {
     return g->m <= FEW && g->batch == 1 && !g->sum && !g->add && g->a_k == 1 && g->c_column == 1;
 }
@@ -74,7 +74,7 @@ enum { WIDTH = GROUPS * VL };
 INLINE void dot_columns(const int rows, const REAL *const *a, const ELEMENT *const *b, int64_t depth,
                         REAL (*sums)[WIDTH])
 {
-    vec     total[TOGETHER][GROUPS];
+    vec     total[AT_ONCE][GROUPS];
     int64_t k = 0;
     UNROLL
     for (int r = 0; r < rows; r++) {
@@ -127,14 +127,14 @@ static void multiply_columns(const few *f, int64_t j)
     const gemm    *g = f->g;
     const ELEMENT *b[WIDTH];
     const REAL    *a[FEW];
-    REAL           converted[NARROW ? FEW : 1][DEPTH], sums[FEW][WIDTH], more[TOGETHER][WIDTH];
+    REAL           converted[NARROW ? FEW : 1][DEPTH], sums[FEW][WIDTH], more[AT_ONCE][WIDTH];
     int64_t        n = min64(WIDTH, g->n - j);
     for (int64_t k = 0; k < g->k; k += f->block) {
         int64_t depth = min64(f->block, g->k - k);
         take_rows(g, k, depth, converted, a);
         for (int64_t q = 0; q < WIDTH; q++) b[q] = g->b + (j + min64(q, n - 1)) * g->b_column + k;
-        for (int64_t i = 0; i < g->m; i += TOGETHER) {
-            int64_t rows = min64(TOGETHER, g->m - i);
+        for (int64_t i = 0; i < g->m; i += AT_ONCE) {
+            int64_t rows = min64(AT_ONCE, g->m - i);
             dot_rows(rows, a + i, b, depth, k ? more : sums + i);
             for (int64_t r = 0; k && r < rows; r++)
                 for (int64_t q = 0; q < WIDTH; q += VL)
@@ -177,7 +177,7 @@ INLINE void add_vector(const int rows, const int steps, const vec (*x)[STEPS], c
 INLINE void add_rows(const int rows, const int steps, const REAL *const *a, int64_t k, const ELEMENT *b, int64_t b_row,
                      int64_t n, REAL (*sums)[STRIP])
 {
-    vec     x[TOGETHER][STEPS];
+    vec     x[AT_ONCE][STEPS];
     int64_t j = 0;
     UNROLL
     for (int r = 0; r < rows; r++) {
@@ -206,11 +206,11 @@ static void strip_tile(void *argument, int64_t tile, int worker)
     int64_t        n = min64(f->columns, g->n - j), k = block * f->block, depth = min64(f->block, g->k - k);
     const ELEMENT *b = g->b + k * g->b_k + j;
     const REAL    *a[FEW];
-    REAL           converted[NARROW ? FEW : 1][DEPTH], sums[TOGETHER][STRIP];
+    REAL           converted[NARROW ? FEW : 1][DEPTH], sums[AT_ONCE][STRIP];
     (void)worker;
     take_rows(g, k, depth, converted, a);
-    for (int64_t i = 0; i < g->m; i += TOGETHER) {
-        int64_t rows = min64(TOGETHER, g->m - i);
+    for (int64_t i = 0; i < g->m; i += AT_ONCE) {
+        int64_t rows = min64(AT_ONCE, g->m - i);
         for (int64_t r = 0; r < rows; r++) memset(sums[r], 0, (size_t)round_to(n, VL) * sizeof(REAL));
         switch (rows) {
         case 1: add_block(1, a + i, b, g->b_k, depth, n, sums); break;
@@ -237,12 +237,12 @@ static void add_blocks(const few *f)
     }
 }
 
-int64_t few_rows_space(const gemm *g)
+int64_t skinny_space(const gemm *g)
 {
     return g->b_k == 1 && g->b_transposed ? 0 : g->m * g->n * max64(1, tiles_of(g->k, gemm_block_k(g->k)));
 }
 
-void few_rows_run(const gemm *g, lk__pool *pool, void *workspace)
+void skinny_run(const gemm *g, lk__pool *pool, void *workspace)
 {
     few f = {.g = g, .block = gemm_block_k(g->k), .sums = workspace};
     f.blocks = tiles_of(g->k, f.block);

@@ -1,8 +1,8 @@
-/* few_rows.cu - products whose A has up to 8 rows: every element of B is read once, 16 bytes at a time, and multiplied with all rows. The
+/* skinny.cu - products whose A has up to 8 rows: every element of B is read once, 16 bytes at a time, and multiplied with all rows. The
  * bytes of B bound it: generation reads all weights for each token. Where these are few, latency does: a thread asks for all its first
  * elements of B before it waits for the kernel before, which makes A. Sums are divided over lanes by the shape alone, and in the same
  * way for any number of rows. */
-#include "device/cuda/few_call.h"
+#include "device/cuda/skinny_call.h"
 
 enum { MOST = 8, ROW_THREADS = 512 };
 enum { NORM_BYTES = 28 << 10 }; /* of rows that a block keeps */
@@ -13,7 +13,7 @@ enum { NORM_COLUMNS = 24576 };  /* of products (k, n) with a norm, which each of
 /* AHEAD: packs that a thread asks for before it waits. With few of them two blocks fit on a multiprocessor: the other is one of the next
  * kernel. */
 template <typename T, int R, int C, int AHEAD, bool NORM>
-static __global__ void __launch_bounds__(ROW_THREADS, R <= 2 && AHEAD <= 6 ? 2 : 1) multiply_rows(few_call<T> f)
+static __global__ void __launch_bounds__(ROW_THREADS, R <= 2 && AHEAD <= 6 ? 2 : 1) multiply_rows(skinny_call<T> f)
 {
     typedef WIDE(T) W;
     constexpr int N = PACK(T), DEEP = ROW_THREADS / C, WARPS = ROW_THREADS / 32;
@@ -74,12 +74,12 @@ static __global__ void __launch_bounds__(ROW_THREADS, R <= 2 && AHEAD <= 6 ? 2 :
 
 /* ---- launches ---- */
 
-template <typename T> static few_call<T> describe_call(const lk__cuda_few_products *products)
+template <typename T> static skinny_call<T> describe_call(const lk__cuda_few_products *products)
 {
     typedef WIDE(T) W;
     const lk__cuda_product  *first = &products->product[0];
     const lk__cuda_row_norm *norm = products->norm;
-    few_call<T>              f = {};
+    skinny_call<T>           f = {};
     f.a = (const T *)first->a;
     f.a_ld = first->a_ld;
     f.k = (int)first->k;
@@ -109,7 +109,7 @@ template <typename T> static few_call<T> describe_call(const lk__cuda_few_produc
 }
 
 template <typename T, int R, int C, int AHEAD>
-static void launch_ahead(const lk__kernel_call *call, const few_call<T> &f, size_t shared)
+static void launch_ahead(const lk__kernel_call *call, const skinny_call<T> &f, size_t shared)
 {
     unsigned blocks = (unsigned)cuda_tiles(f.of[0].n, C * PACK(T));
     if (f.x)
@@ -120,7 +120,7 @@ static void launch_ahead(const lk__kernel_call *call, const few_call<T> &f, size
 }
 
 template <typename T, int R, int C>
-static void launch_rows(const lk__kernel_call *call, const few_call<T> &f, size_t shared)
+static void launch_rows(const lk__kernel_call *call, const skinny_call<T> &f, size_t shared)
 {
     if constexpr (R > 2)
         launch_ahead<T, R, C, 4>(call, f, shared);
@@ -131,7 +131,7 @@ static void launch_rows(const lk__kernel_call *call, const few_call<T> &f, size_
 }
 
 template <typename T, int R>
-static void run_rows(const lk__kernel_call *call, const few_call<T> &f, const lk__cuda_few_products *products)
+static void run_rows(const lk__kernel_call *call, const skinny_call<T> &f, const lk__cuda_few_products *products)
 {
     size_t  shared = products->norm ? norm_bytes(f) : 0;
     int64_t n = f.of[0].n;
@@ -143,9 +143,9 @@ static void run_rows(const lk__kernel_call *call, const few_call<T> &f, const lk
 
 template <typename T> static void run_few(const lk__kernel_call *call, const lk__cuda_few_products *products)
 {
-    few_call<T> f = describe_call<T>(products);
+    skinny_call<T> f = describe_call<T>(products);
     if (products->product[0].b_transposed)
-        lk__few_columns(call, f);
+        lk__skinny_transposed(call, f);
     else if (f.m == 1)
         run_rows<T, 1>(call, f, products);
     else if (f.m == 2)
@@ -158,7 +158,7 @@ template <typename T> static void run_few(const lk__kernel_call *call, const lk_
 
 static bool packs_align(const void *p, int64_t ld, int64_t pack) { return (uintptr_t)p % 16 == 0 && ld % pack == 0; }
 
-bool lk__cuda_few_rows_suit(const lk__cuda_device *device, const lk__cuda_product *p)
+bool lk__cuda_skinny_support(const lk__cuda_device *device, const lk__cuda_product *p)
 {
     int64_t pack = p->type == LK_BF16 ? PACK(bf16) : PACK(float);
     if (device->base.by_heuristic || p->m < 1 || p->m > MOST || p->batch != 1 || p->a_transposed || p->a_sums ||
@@ -171,7 +171,7 @@ bool lk__cuda_few_rows_suit(const lk__cuda_device *device, const lk__cuda_produc
     return p->b_transposed ? p->k % pack == 0 && packs_align(p->a, p->a_ld, pack) : p->n % pack == 0;
 }
 
-static bool norm_suits(const lk__cuda_row_norm *norm, const lk__cuda_product *p)
+static bool norm_supports(const lk__cuda_row_norm *norm, const lk__cuda_product *p)
 {
     int64_t pack = p->type == LK_BF16 ? PACK(bf16) : PACK(float);
     size_t  size = p->type == LK_BF16 ? 2 : 4;
@@ -180,15 +180,15 @@ static bool norm_suits(const lk__cuda_row_norm *norm, const lk__cuda_product *p)
            packs_align(norm->weight, 0, pack) && packs_align(norm->bias, 0, pack);
 }
 
-bool lk__cuda_few_products_suit(const lk__cuda_device *device, const lk__cuda_few_products *products)
+bool lk__cuda_few_products_support(const lk__cuda_device *device, const lk__cuda_few_products *products)
 {
     const lk__cuda_product *first = &products->product[0];
     int64_t                 columns = 0;
-    if (products->norm && !norm_suits(products->norm, first)) return false;
+    if (products->norm && !norm_supports(products->norm, first)) return false;
     for (int i = 0; i < products->count; i++) {
         lk__cuda_product p = products->product[i];
         if (products->norm) p.a = NULL; /* in the block's memory */
-        if (!lk__cuda_few_rows_suit(device, &p) || p.m != first->m || p.k != first->k || p.type != first->type ||
+        if (!lk__cuda_skinny_support(device, &p) || p.m != first->m || p.k != first->k || p.type != first->type ||
             p.b_transposed != first->b_transposed || p.a != (products->norm ? NULL : first->a))
             return false;
         columns += p.n;
@@ -208,7 +208,7 @@ lk_status lk__cuda_run_few_products(const lk__kernel_call *call, const lk__cuda_
     return lk__cuda_launched(call);
 }
 
-lk_status lk__cuda_few_rows(const lk__kernel_call *call, const lk__cuda_product *p)
+lk_status lk__cuda_skinny(const lk__kernel_call *call, const lk__cuda_product *p)
 {
     lk__cuda_few_products one = {};
     one.product[0] = *p;

@@ -1,9 +1,9 @@
-/* choices.cu - measured choices of algorithms: the cache file, what is given to a program, and what its kernels took.
+/* autotuning.cu - tuned algorithms: the cache file, what is given to a program, and what its kernels took.
  *
  * The file is text, one choice a line: what the choice was measured with (GPU, driver, library), the operation and its shape, all as
  * hashes, and the choice's bytes in hexadecimal. Lists of programs have the same lines, and before the first line of a GPU and library
  * one that says what they are: "on HASH TEXT". */
-#include "device/cuda/choices.h"
+#include "device/cuda/autotuning.h"
 #include "device/cuda/gemm.h"
 
 #include <errno.h>
@@ -28,13 +28,13 @@ typedef struct choice_list {
     int     count;
 } choice_list;
 
-/* What choices were measured with. */
+/* What algorithms were tuned with. */
 typedef struct origin {
     uint64_t where;
     char     text[ORIGIN];
 } origin;
 
-struct lk__cuda_choices {
+struct lk__cuda_tuning {
     lk__cuda_device *device;
     char             gpu[ORIGIN - 128];
     char             path[PATH];
@@ -47,7 +47,7 @@ struct lk__cuda_choices {
     int              origins_count;
     char             whose[64]; /* who gave them; "": nobody */
     bool             only;      /* nothing else is taken, and nothing measured */
-    bool             apart;     /* some that were given did not fit, which was said */
+    bool             mismatch;  /* some that were given did not fit, which was logged */
 };
 
 static bool find_path(char path[PATH])
@@ -142,8 +142,8 @@ static size_t format_choice(const choice *x, char text[LINE])
 
 /* ---- the file ---- */
 
-/* Adds the file's choices to those in memory, which win. A missing file is empty. */
-static void read_choices(lk__cuda_choices *c)
+/* Adds the algorithms of the file to those in memory, which win. A missing file is empty. */
+static void read_tuned(lk__cuda_tuning *c)
 {
     char  line[LINE];
     FILE *file = c->closed ? NULL : fopen(c->path, "r");
@@ -162,7 +162,7 @@ static void read_choices(lk__cuda_choices *c)
         c->path);
 }
 
-static void write_choices(lk__cuda_choices *c)
+static void write_tuned(lk__cuda_tuning *c)
 {
     char aside[PATH + 32], line[LINE];
     if (c->closed) return;
@@ -181,15 +181,15 @@ static void write_choices(lk__cuda_choices *c)
                       strerror(error));
 }
 
-/* ---- where choices are measured ---- */
+/* ---- where algorithms are tuned ---- */
 
 /* The device's, made on first use; NULL: no memory. */
-static lk__cuda_choices *choices_of(lk__cuda_device *device)
+static lk__cuda_tuning *tuning_of(lk__cuda_device *device)
 {
     cudaDeviceProp p;
     int            driver = 0;
-    if (device->choices) return device->choices;
-    lk__cuda_choices *c = (lk__cuda_choices *)calloc(1, sizeof *c);
+    if (device->tuning) return device->tuning;
+    lk__cuda_tuning *c = (lk__cuda_tuning *)calloc(1, sizeof *c);
     if (!c) return NULL;
     memset(&p, 0, sizeof p);
     (void)cudaGetDeviceProperties(&p, device->number);
@@ -198,11 +198,11 @@ static lk__cuda_choices *choices_of(lk__cuda_device *device)
              lk__cuda_any_order() ? ", sums in any order" : "");
     c->device = device;
     c->closed = !find_path(c->path);
-    return device->choices = c;
+    return device->tuning = c;
 }
 
 /* The hash of this GPU with a library, which is among the origins afterwards. */
-static uint64_t origin_of(lk__cuda_choices *c, const char *library)
+static uint64_t origin_of(lk__cuda_tuning *c, const char *library)
 {
     char text[ORIGIN];
     snprintf(text, sizeof text, "%s, %s", c->gpu, library);
@@ -216,7 +216,7 @@ static uint64_t origin_of(lk__cuda_choices *c, const char *library)
     return where;
 }
 
-static const char *origin_text(const lk__cuda_choices *c, uint64_t where)
+static const char *origin_text(const lk__cuda_tuning *c, uint64_t where)
 {
     for (int i = 0; i < c->origins_count; i++)
         if (c->origins[i].where == where) return c->origins[i].text;
@@ -229,10 +229,10 @@ static void hash_key(const lk__cuda_question *q, uint64_t hashes[2])
     hashes[1] = lk__cuda_host.hash64(q->key, q->bytes, 2);
 }
 
-static void say_apart(lk__cuda_choices *c, uint64_t theirs, uint64_t own)
+static void report_mismatch(lk__cuda_tuning *c, uint64_t theirs, uint64_t own)
 {
-    if (c->apart) return;
-    c->apart = true;
+    if (c->mismatch) return;
+    c->mismatch = true;
     lk__cuda_host.log(c->device->base.context, c->only ? LK_LOG_WARNING : LK_LOG_INFO,
                       "the algorithms of %s were chosen on %s; this is %s: %s", c->whose, origin_text(c, theirs),
                       origin_text(c, own), c->only ? "its libraries' first choices are used" : "they are tuned again");
@@ -242,20 +242,20 @@ static void say_apart(lk__cuda_choices *c, uint64_t theirs, uint64_t own)
 
 lk__cuda_answer lk__cuda_choice_find(lk__cuda_device *device, const lk__cuda_question *q, void *data, size_t bytes)
 {
-    lk__cuda_choices *c = choices_of(device);
-    uint64_t          key[2];
+    lk__cuda_tuning *c = tuning_of(device);
+    uint64_t         key[2];
     if (!c) return CHOICE_NONE;
     uint64_t where = origin_of(c, q->library);
     hash_key(q, key);
     for (const choice *x = c->given.first; x; x = x->next) {
         if (x->key[0] != key[0] || x->key[1] != key[1]) continue;
-        if (x->where != where) say_apart(c, x->where, where);
+        if (x->where != where) report_mismatch(c, x->where, where);
         if (x->where != where || x->bytes != bytes) continue;
         memcpy(data, x->data, bytes);
         return CHOICE_GIVEN;
     }
     if (c->only) return CHOICE_NONE;
-    if (!c->opened) read_choices(c);
+    if (!c->opened) read_tuned(c);
     c->opened = true;
     const choice *x = find_choice(&c->kept, where, key);
     if (!x || x->bytes != bytes) return CHOICE_NONE;
@@ -263,24 +263,24 @@ lk__cuda_answer lk__cuda_choice_find(lk__cuda_device *device, const lk__cuda_que
     return CHOICE_KEPT;
 }
 
-bool lk__cuda_choice_measures(lk__cuda_device *device) { return !device->choices || !device->choices->only; }
+bool lk__cuda_choice_measures(lk__cuda_device *device) { return !device->tuning || !device->tuning->only; }
 
 void lk__cuda_choice_keep(lk__cuda_device *device, const lk__cuda_question *q, const void *data, size_t bytes)
 {
-    lk__cuda_choices *c = choices_of(device);
-    uint64_t          key[2];
+    lk__cuda_tuning *c = tuning_of(device);
+    uint64_t         key[2];
     if (!c) return;
     hash_key(q, key);
     set_choice(&c->kept, origin_of(c, q->library), key, data, bytes);
-    read_choices(c); /* other processes may have written it */
+    read_tuned(c); /* other processes may have written it */
     c->opened = true;
-    write_choices(c);
+    write_tuned(c);
 }
 
 void lk__cuda_choice_use(lk__cuda_device *device, const lk__cuda_question *q, const void *data, size_t bytes)
 {
-    lk__cuda_choices *c = choices_of(device);
-    uint64_t          key[2];
+    lk__cuda_tuning *c = tuning_of(device);
+    uint64_t         key[2];
     if (!c) return;
     hash_key(q, key);
     set_choice(&c->used, origin_of(c, q->library), key, data, bytes);
@@ -288,9 +288,9 @@ void lk__cuda_choice_use(lk__cuda_device *device, const lk__cuda_question *q, co
 
 void lk__cuda_choice_refuse(lk__cuda_device *device, const lk__cuda_question *q)
 {
-    lk__cuda_choices *c = choices_of(device);
-    if (!c || c->apart) return;
-    c->apart = true;
+    lk__cuda_tuning *c = tuning_of(device);
+    if (!c || c->mismatch) return;
+    c->mismatch = true;
     lk__cuda_host.log(device->base.context, LK_LOG_WARNING,
                       "an algorithm of %s cannot be run here, by %s: %s, and the last bits may differ",
                       c->whose[0] ? c->whose : "the list", q->library,
@@ -300,7 +300,7 @@ void lk__cuda_choice_refuse(lk__cuda_device *device, const lk__cuda_question *q)
 /* ---- lists of programs ---- */
 
 /* "on HASH TEXT" */
-static bool parse_origin(lk__cuda_choices *c, const char *line, size_t length)
+static bool parse_origin(lk__cuda_tuning *c, const char *line, size_t length)
 {
     unsigned long long where;
     int                used = 0;
@@ -321,14 +321,14 @@ static bool parse_origin(lk__cuda_choices *c, const char *line, size_t length)
 lk_status lk__cuda_choose_begin(lk__device *base, const char *text, const char *whose, bool only)
 {
     lk__cuda_device *device = (lk__cuda_device *)base;
-    if (device->number < 0 || (!device->choices && !text && !only)) return LK_OK; /* none was used yet */
-    lk__cuda_choices *c = choices_of(device);
+    if (device->number < 0 || (!device->tuning && !text && !only)) return LK_OK; /* none was used yet */
+    lk__cuda_tuning *c = tuning_of(device);
     if (!c) return LK_ENOMEM;
     empty_list(&c->given);
     empty_list(&c->used);
     c->origins_count = 0;
     c->only = only;
-    c->apart = false;
+    c->mismatch = false;
     snprintf(c->whose, sizeof c->whose, "%s", whose ? whose : "");
     for (const char *line = text, *end; line && *line; line = *end ? end + 1 : end) {
         end = line + strcspn(line, "\n");
@@ -356,12 +356,12 @@ static size_t append_line(char *text, size_t bytes, size_t used, const char *lin
     return used + length;
 }
 
-size_t lk__cuda_choose_list(lk__device *base, char *text, size_t bytes, bool *apart)
+size_t lk__cuda_list_tuned(lk__device *base, char *text, size_t bytes, bool *mismatch)
 {
-    const lk__cuda_choices *c = ((lk__cuda_device *)base)->choices;
-    char                    on[ORIGIN + 32], line[LINE];
-    size_t                  used = 0;
-    *apart = c && c->apart;
+    const lk__cuda_tuning *c = ((lk__cuda_device *)base)->tuning;
+    char                   on[ORIGIN + 32], line[LINE];
+    size_t                 used = 0;
+    *mismatch = c && c->mismatch;
     for (const choice *x = c ? c->used.first : NULL; x; x = x->next) {
         int length = snprintf(on, sizeof on, "on %016llx %s\n", (unsigned long long)x->where, origin_text(c, x->where));
         if (is_first_on(&c->used, x)) used = append_line(text, bytes, used, on, (size_t)length);
@@ -371,7 +371,7 @@ size_t lk__cuda_choose_list(lk__device *base, char *text, size_t bytes, bool *ap
     return used;
 }
 
-void lk__cuda_choices_free(lk__cuda_choices *c)
+void lk__cuda_tuning_free(lk__cuda_tuning *c)
 {
     if (!c) return;
     empty_list(&c->kept);

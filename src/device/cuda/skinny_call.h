@@ -1,14 +1,14 @@
-/* device/cuda/few_call.h - what the kernels of few_rows.cu and few_columns.cu share: what they are called with, packs of weights, and the norm
+/* device/cuda/skinny_call.h - what the kernels of skinny.cu and skinny_transposed.cu share: what they are called with, packs of weights, and the norm
  * that makes the rows of A. */
 #ifndef LK__CUDA_FEW_CALL_H
 #define LK__CUDA_FEW_CALL_H
 
 #include "device/cuda/async_copy.h"
-#include "device/cuda/few_rows.h"
 #include "device/cuda/pack_bits.h"
 #include "device/cuda/product_epilogue.h"
+#include "device/cuda/skinny.h"
 
-template <typename T> struct few_call {
+template <typename T> struct skinny_call {
     typedef WIDE(T) W;
     struct part {
         const T            *b;
@@ -75,19 +75,19 @@ static __device__ __forceinline__ void load_wide(const W *p, int64_t at, W other
 
 /* A block's memory: rows (m, k), then, where that fits, copies of weight and bias, k of each. */
 enum { STAGED_BYTES = 28 << 10 };
-template <typename T> static inline __host__ __device__ bool stages_norm(const few_call<T> &f)
+template <typename T> static inline __host__ __device__ bool stages_norm(const skinny_call<T> &f)
 {
     return f.m * f.k * (int)sizeof(T) + f.k * ((f.weight ? 1 : 0) + (f.bias ? 1 : 0)) * (int)sizeof(WIDE(T)) <=
            STAGED_BYTES;
 }
-template <typename T> static inline size_t norm_bytes(const few_call<T> &f)
+template <typename T> static inline size_t norm_bytes(const skinny_call<T> &f)
 {
     int numbers = stages_norm(f) ? f.k * ((f.weight ? 1 : 0) + (f.bias ? 1 : 0)) : 0;
     return (size_t)(f.m * f.k) * sizeof(T) + (size_t)numbers * sizeof(WIDE(T));
 }
 
 /* What the norm reads besides its rows, while the kernel before still runs: no kernel writes it. A thread copies what it needs itself. */
-template <typename T, int THREADS> static __device__ __forceinline__ void stage_norm(const few_call<T> &f, T *rows)
+template <typename T, int THREADS> static __device__ __forceinline__ void stage_norm(const skinny_call<T> &f, T *rows)
 {
     typedef WIDE(T) W;
     constexpr int N = PACK(T), PACKED = PACK(W);
@@ -105,7 +105,7 @@ template <typename T, int THREADS> static __device__ __forceinline__ void stage_
 
 /* to: (m, k), then what stage_norm copied, which the thread has waited for. */
 template <typename T, int R, int THREADS>
-static __device__ __forceinline__ void normalise_rows(const few_call<T> &f, T *to)
+static __device__ __forceinline__ void normalise_rows(const skinny_call<T> &f, T *to)
 {
     typedef WIDE(T) W;
     constexpr int N = PACK(T);
@@ -171,8 +171,8 @@ static __device__ __forceinline__ void normalise_rows(const few_call<T> &f, T *t
     }
 }
 
-/* few_columns.cu: B transposed. */
-void lk__few_columns(const lk__kernel_call *call, const few_call<bf16> &f);
-void lk__few_columns(const lk__kernel_call *call, const few_call<float> &f);
+/* skinny_transposed.cu: B transposed. */
+void lk__skinny_transposed(const lk__kernel_call *call, const skinny_call<bf16> &f);
+void lk__skinny_transposed(const lk__kernel_call *call, const skinny_call<float> &f);
 
 #endif

@@ -1,4 +1,4 @@
-/* few_columns.cu - products with up to 8 rows of A whose B is transposed, (n, k): a row of B is a column of C, which a warp sums, or a
+/* skinny_transposed.cu - products with up to 8 rows of A whose B is transposed, (n, k): a row of B is a column of C, which a warp sums, or a
  * segment of it. The bytes of B bound it: generation reads all weights for each token.
  *
  * Memory must not rest between two kernels, so that the blocks of the next kernel start while this one runs (overlap.h) and ask for their
@@ -7,7 +7,7 @@
  * others. A lane copies the packs that it adds itself, in the background: nothing of a block has to be synchronised for them. Columns are
  * divided over the blocks evenly, and where that leaves warps without work, they are cut into segments. The division of a sum depends on the
  * shape alone, and not on the number of rows. */
-#include "device/cuda/few_call.h"
+#include "device/cuda/skinny_call.h"
 
 enum {
     THREADS = 512,
@@ -35,7 +35,7 @@ struct column_part {
 };
 
 template <typename T>
-static __device__ __forceinline__ column_part find_part(const few_call<T> &f, const column_work &work)
+static __device__ __forceinline__ column_part find_part(const skinny_call<T> &f, const column_work &work)
 {
     int         warp = (int)threadIdx.x / 32, block = (int)blockIdx.x;
     column_part own = {block * work.each + (block < work.more ? block : work.more), work.each + (block < work.more), 0};
@@ -51,7 +51,7 @@ struct column_place {
 
 /* With a gate the same column of both products, one after the other; otherwise segments of neighbouring columns go to neighbouring warps. */
 template <typename T>
-static __device__ __forceinline__ column_place find_place(const few_call<T> &f, const column_work &work,
+static __device__ __forceinline__ column_place find_place(const skinny_call<T> &f, const column_work &work,
                                                           const column_part &own, int number)
 {
     int          at = (int)threadIdx.x / 32 + WARPS * (f.gated ? number / 2 : number), item = at >> work.shift;
@@ -60,12 +60,13 @@ static __device__ __forceinline__ column_place find_place(const few_call<T> &f, 
         place.column -= (int)f.of[place.part++].n;
     return place;
 }
-template <typename T> static __device__ __forceinline__ const T *row_of(const few_call<T> &f, const column_place &place)
+template <typename T>
+static __device__ __forceinline__ const T *row_of(const skinny_call<T> &f, const column_place &place)
 {
     return f.of[place.part].b + place.column * f.of[place.part].b_ld + place.begin;
 }
 template <typename T>
-static __device__ __forceinline__ int length_of(const few_call<T> &f, const column_work &work, int begin)
+static __device__ __forceinline__ int length_of(const skinny_call<T> &f, const column_work &work, int begin)
 {
     return f.k - begin < work.length ? f.k - begin : work.length;
 }
@@ -77,7 +78,7 @@ template <typename T> struct column_cursor {
     int      number;
 };
 template <typename T>
-static __device__ __forceinline__ void begin_segment(const few_call<T> &f, const column_work &work,
+static __device__ __forceinline__ void begin_segment(const skinny_call<T> &f, const column_work &work,
                                                      const column_part &own, column_cursor<T> *c)
 {
     if (c->number >= own.count) return;
@@ -89,8 +90,8 @@ static __device__ __forceinline__ void begin_segment(const few_call<T> &f, const
 
 /* Asks for a unit, which goes to a lane's packs at `to`, and goes on to the next one. */
 template <typename T>
-static __device__ __forceinline__ void ask_unit(const few_call<T> &f, const column_work &work, const column_part &own,
-                                                column_cursor<T> *c, T *to)
+static __device__ __forceinline__ void ask_unit(const skinny_call<T> &f, const column_work &work,
+                                                const column_part &own, column_cursor<T> *c, T *to)
 {
     constexpr int ROUND = 32 * PACK(T);
     if (c->number < own.count) {
@@ -109,7 +110,7 @@ static __device__ __forceinline__ void ask_unit(const few_call<T> &f, const colu
 
 /* Adds `COUNT` packs of a lane, whose first element is number q of A. */
 template <int COUNT, typename T, int R>
-static __device__ __forceinline__ void add_packs(const few_call<T> &f, const T *unit, const T *a, int ld, int q,
+static __device__ __forceinline__ void add_packs(const skinny_call<T> &f, const T *unit, const T *a, int ld, int q,
                                                  WIDE(T) (&sums)[R])
 {
     constexpr int N = PACK(T), ROUND = 32 * N;
@@ -144,7 +145,7 @@ template <typename W, int R> struct column_sums {
 
 /* The sum of row r of a block's item, of product `part`. */
 template <typename T, int R>
-static __device__ __forceinline__ WIDE(T) add_segments(const few_call<T> &f, const column_work &work,
+static __device__ __forceinline__ WIDE(T) add_segments(const skinny_call<T> &f, const column_work &work,
                                                        const column_sums<WIDE(T), R> &sums, int item, int part, int r)
 {
     if (f.gated) return sums.of[item % WARPS][(item / WARPS * 2 + part) % SLOTS][r];
@@ -156,7 +157,7 @@ static __device__ __forceinline__ WIDE(T) add_segments(const few_call<T> &f, con
 
 /* Items first … end-1 of those of a warp, which has every WARPS-th: a lane finishes one row of one. */
 template <typename T, int R>
-static __device__ __forceinline__ void finish_items(const few_call<T> &f, const column_work &work,
+static __device__ __forceinline__ void finish_items(const skinny_call<T> &f, const column_work &work,
                                                     const column_part &own, const column_sums<WIDE(T), R> &sums,
                                                     int first, int end)
 {
@@ -185,7 +186,7 @@ enum { FROM_MEMORY, FROM_COPY, FROM_NORM };
 /* DEEP: units of a warp that are under way. */
 template <typename T, int R, int FROM, int DEEP>
 static __global__ void __launch_bounds__(THREADS, R > 2 ? 1 : 2)
-    multiply_columns(const __grid_constant__ few_call<T> f, const column_work work)
+    multiply_columns(const __grid_constant__ skinny_call<T> f, const column_work work)
 {
     typedef WIDE(T) W;
     constexpr int N = PACK(T), ROUND = 32 * N;
@@ -273,7 +274,7 @@ static int choose_shift(int64_t columns, int64_t k, int pack)
     return best;
 }
 
-template <typename T> static column_work divide_work(const few_call<T> &f, unsigned *blocks)
+template <typename T> static column_work divide_work(const skinny_call<T> &f, unsigned *blocks)
 {
     constexpr int N = PACK(T);
     column_work   work = {};
@@ -292,7 +293,7 @@ template <typename T> static column_work divide_work(const few_call<T> &f, unsig
 
 /* Two blocks of 96 KiB of weights and 16 KiB of A fit into a multiprocessor's 228 KiB. False: the GPU has less for one block. */
 template <typename T, int R, int FROM, int DEEP>
-static bool launch_from(const lk__kernel_call *call, const few_call<T> &f, size_t bytes)
+static bool launch_from(const lk__kernel_call *call, const skinny_call<T> &f, size_t bytes)
 {
     unsigned    blocks;
     column_work work = divide_work(f, &blocks);
@@ -307,7 +308,7 @@ static bool launch_from(const lk__kernel_call *call, const few_call<T> &f, size_
     return true;
 }
 
-template <typename T, int R, int DEEP> static bool launch_columns(const lk__kernel_call *call, const few_call<T> &f)
+template <typename T, int R, int DEEP> static bool launch_columns(const lk__kernel_call *call, const skinny_call<T> &f)
 {
     size_t bytes = (size_t)(f.m * f.k) * sizeof(T);
     if (f.x) return launch_from<T, R, FROM_NORM, DEEP>(call, f, norm_bytes(f));
@@ -315,12 +316,12 @@ template <typename T, int R, int DEEP> static bool launch_columns(const lk__kern
     return launch_from<T, R, FROM_MEMORY, DEEP>(call, f, 0);
 }
 
-template <typename T, int R> static void launch_rows(const lk__kernel_call *call, const few_call<T> &f)
+template <typename T, int R> static void launch_rows(const lk__kernel_call *call, const skinny_call<T> &f)
 {
     if (!launch_columns<T, R, 3>(call, f)) (void)launch_columns<T, R, 1>(call, f);
 }
 
-template <typename T> static void launch(const lk__kernel_call *call, const few_call<T> &f)
+template <typename T> static void launch(const lk__kernel_call *call, const skinny_call<T> &f)
 {
     if (f.m == 1)
         launch_rows<T, 1>(call, f);
@@ -332,5 +333,5 @@ template <typename T> static void launch(const lk__kernel_call *call, const few_
         launch_rows<T, 8>(call, f);
 }
 
-void lk__few_columns(const lk__kernel_call *call, const few_call<bf16> &f) { launch(call, f); }
-void lk__few_columns(const lk__kernel_call *call, const few_call<float> &f) { launch(call, f); }
+void lk__skinny_transposed(const lk__kernel_call *call, const skinny_call<bf16> &f) { launch(call, f); }
+void lk__skinny_transposed(const lk__kernel_call *call, const skinny_call<float> &f) { launch(call, f); }

@@ -1,4 +1,4 @@
-/* comm/near.h - on which memory nodes (NUMA) the ranks of a host run, and symmetric memory that is near those who use it. */
+/* comm/memory_nodes.h - on which memory nodes (NUMA) the ranks of a host run, and symmetric memory on the nodes of those who use it. */
 #ifndef LK__NEAR_H
 #define LK__NEAR_H
 
@@ -11,13 +11,14 @@ int lk__comm_nodes(const lk_comm *comm);
 int lk__comm_node(const lk_comm *comm, int rank);
 
 /* Bytes of symmetric memory, counted from rank 0's part, that `rank` uses most. */
-typedef struct lk__comm_near {
+typedef struct lk__comm_node_range {
     size_t first, bytes;
     int    rank;
-} lk__comm_near;
+} lk__comm_node_range;
 
-/* lk_comm_alloc, with these ranges near these ranks as far as the kernel allows, a page where its first byte is; what lk_comm_alloc gives is
- * near the rank whose part it is. Only rank 0's list counts, of every host. */
-lk_status lk__comm_alloc_near(lk_comm *comm, size_t bytes, const lk__comm_near *ranges, size_t count, void **memory);
+/* lk_comm_alloc, with these ranges on the nodes of these ranks as far as the kernel allows, a page where its first byte is; what lk_comm_alloc gives is
+ * on the node of the rank whose part it is. Only rank 0's list counts, of every host. */
+lk_status lk__comm_alloc_on_nodes(lk_comm *comm, size_t bytes, const lk__comm_node_range *ranges, size_t count,
+                                  void **memory);
 
 #endif
