@@ -187,7 +187,7 @@ lk_status lk__cuda_end_step(lk__device *device, const lk__device_numbers *n, con
     end.sums = n->sums;
     end.report = n->report;
     end.step = n->step;
-    end.turn = n->turn;
+    end.ring_slot = n->ring_slot;
     end.halted = n->halted;
     end.scaling = describe_scaling(lk__group_call(update, LK__ROLE_SCALE));
     end.results = results;

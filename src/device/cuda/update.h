@@ -126,7 +126,7 @@ struct step_end {
     double                      *sums;
     const lk__kernel_invalid_id *report;
     const lk__kernel_step       *step;
-    int64_t                     *turn;
+    int64_t                     *ring_slot;
     int32_t                     *halted;
     gradient_scaling             scaling;
     lk__device_result           *results;
@@ -149,14 +149,14 @@ static __device__ void finish_step(const step_end &e)
 {
     int i = (int)threadIdx.x;
     if (i >= 32) return;
-    lk__device_result *to = e.results + e.step->turn;
+    lk__device_result *to = e.results + e.step->ring_slot;
     if (i < e.count) e.sums[i] = to->sums[i] = step_number(e, i);
     __syncwarp();
     if (i != 0) return;
     int32_t halted = *e.halted;
     if (halted == 0 && step_fails(e)) *e.halted = halted = 1 + e.step->micro_batch;
     scale_gradients(e.scaling, 0);
-    if (e.turn) ++*e.turn;
+    if (e.ring_slot) ++*e.ring_slot;
     to->norm = 0;
     to->invalid = *e.report;
     to->halted = halted;
