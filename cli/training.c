@@ -18,51 +18,55 @@ static void list_optimizers(const char *option, char *text, size_t size)
                                      lk_optimizer_name((lk_optimizer_kind)i));
 }
 
-/* Sets the options that the user, or the record of a checkpoint, has set; the others have the defaults of the
- * optimizer. */
-static int read_optimizer_option(const char *name, const options *given, lk_optimizer_kind kind, const char *option,
-                                 bool set, double *fields, int count)
+typedef struct optimizer_options {
+    const char       *name; /* of the command */
+    const options    *given;
+    lk_optimizer_kind kind;
+    int               code; /* 0, or the exit status of the first mistake */
+} optimizer_options;
+
+/* Sets one or two fields, or of a flag none, if the user or the record of a checkpoint has set the option; else they
+ * keep the defaults of the optimizer. */
+static void read_optimizer_option(optimizer_options *o, const char *option, bool set, double *fields, int count)
 {
     char owners[256];
-    if (!set) return 0;
-    if (!lk_optimizer_has(kind, option)) {
+    if (!set || o->code != 0) return;
+    if (!lk_optimizer_has(o->kind, option)) {
         list_optimizers(option, owners, sizeof owners);
-        print_error(name, "--%s belongs to --optimizer %s", option, owners);
-        return EXIT_USER_ERROR;
+        print_error(o->name, "--%s belongs to --optimizer %s", option, owners);
+        o->code = EXIT_USER_ERROR;
+    } else if (count == 1) {
+        fields[0] = options_number(o->given, option);
+    } else if (count == 2 && options_numbers(o->given, option, fields, 2) != 2) {
+        print_error(o->name, "--%s takes two numbers: --%s 0.9,0.999", option, option);
+        o->code = EXIT_USER_ERROR;
     }
-    if (count == 1) fields[0] = options_number(given, option);
-    if (count == 2 && options_numbers(given, option, fields, 2) != 2) {
-        print_error(name, "--%s takes two numbers: --%s 0.9,0.999", option, option);
-        return EXIT_USER_ERROR;
-    }
-    return 0;
 }
 
 static int read_optimizer(setup *s, const char *name, const options *given)
 {
     lk_optimizer_config *o = &s->config.optimizer;
-    lk_optimizer_kind    kind = o->kind;
-    int                  code = 0;
-    lk_optimizer_parse(options_text(given, "optimizer"), &kind);
-    lk_optimizer_defaults(kind, o);
+    optimizer_options    reader = {.name = name, .given = given, .kind = o->kind};
+    lk_optimizer_parse(options_text(given, "optimizer"), &reader.kind);
+    lk_optimizer_defaults(reader.kind, o);
     o->lr = options_number(given, "lr");
     o->weight_decay = options_number(given, "weight-decay");
     o->decay_all = options_flag(given, "decay-all");
     o->clip = options_number(given, "clip");
 #define READ_NUMBER(field, option, value, low, high, doc) \
-    if (code == 0) code = read_optimizer_option(name, given, kind, option, options_given(given, option), &o->field, 1);
-#define READ_PAIR(id, first, second, option, argument, a, b, low, high, doc)                                     \
-    double id[2] = {o->first, o->second};                                                                        \
-    if (code == 0) code = read_optimizer_option(name, given, kind, option, options_given(given, option), id, 2); \
+    read_optimizer_option(&reader, option, options_given(given, option), &o->field, 1);
+#define READ_PAIR(id, first, second, option, argument, a, b, low, high, doc)       \
+    double id[2] = {o->first, o->second};                                          \
+    read_optimizer_option(&reader, option, options_given(given, option), id, 2); \
     o->first = id[0], o->second = id[1];
-#define READ_FLAG(field, option, doc)          \
+#define READ_FLAG(field, option, doc)       \
     o->field = options_flag(given, option); \
-    if (code == 0) code = read_optimizer_option(name, given, kind, option, o->field, NULL, 0);
+    read_optimizer_option(&reader, option, o->field, NULL, 0);
     LK_OPTIMIZER_OPTION_LIST(READ_NUMBER, READ_PAIR, READ_FLAG)
 #undef READ_NUMBER
 #undef READ_PAIR
 #undef READ_FLAG
-    return code;
+    return reader.code;
 }
 
 int training_scale_rate(setup *s, const char *name, const options *given, double factor)

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+_Static_assert(LK__OPTION_COUNT <= 32, "a set of options is a uint32_t");
+
 #define DECLARE(constant, name) extern const lk__graph_optimizer lk__optimizer_##name;
 LK_OPTIMIZER_LIST(DECLARE)
 #undef DECLARE
