@@ -20,9 +20,18 @@
 LK__DTYPE_LIST(DEFINE_CONVERSIONS)
 
 static const lk__dtype table[LK_DTYPE_COUNT + 1] = {
-#define ROW(id, name, bytes, kind, sums, memory, number, load, store, safetensors, order, numpy, text)                       \
-    [LK_##id] = {#name, text, safetensors, numpy, order, bytes, LK__DTYPE_##kind, LK_##sums, name##_to_double,               \
-                 name##_from_double, name##_from_float},
+#define ROW(id, name, bytes, kind, sums, memory, number, load, store, safetensors, order, numpy, text) \
+    [LK_##id] = {#name,                                                                                \
+                 text,                                                                                 \
+                 safetensors,                                                                          \
+                 numpy,                                                                                \
+                 order,                                                                                \
+                 bytes,                                                                                \
+                 LK__DTYPE_##kind,                                                                     \
+                 LK_##sums,                                                                            \
+                 name##_to_double,                                                                     \
+                 name##_from_double,                                                                   \
+                 name##_from_float},
     LK__DTYPE_LIST(ROW)
 #undef ROW
         [LK_DTYPE_COUNT] =

@@ -1,5 +1,5 @@
-/* test_dtype.c - the table of element types: sizes, names, conversions of every number of the 16-bit types against arithmetic in double,
- * and that the lists which name types agree with it. */
+/* test_dtype.c - the table of element types: sizes, names, conversions of every number of the 16-bit types against
+ * arithmetic in double, and that the lists which name types agree with it. */
 #include "check.h"
 
 #include "base/dtype.h"
