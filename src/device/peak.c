@@ -6,6 +6,7 @@
 #include "base/base.h"
 #include "base/dtype.h"
 
+#include <lockstep/device.h>
 #include <string.h>
 
 enum { ROUNDS = 30000 };
@@ -135,7 +136,7 @@ double lk__peak_measure(lk_context *c, const char *isa)
 /* Kernels compute in the type of sums, and a vector has half as many f64 as f32. */
 double lk_context_peak(lk_context *c, lk_dtype type)
 {
-    bool host = strcmp(lk_context_device(c), "cuda") != 0;
+    bool host = lk_context_on_host(c);
     if (!host || !lk__is_element(type)) return 0;
     return lk__peak_measure(c, lk_context_isa(c)) / (lk__wide_type(type) == LK_F64 ? 2 : 1);
 }

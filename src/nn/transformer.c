@@ -1,6 +1,7 @@
 /* transformer.c - configurations of transformers: defaults, presets, checks and sizes; and what records a model of any kind. */
 #include "nn/transformer.h"
 
+#include <lockstep/device.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -272,7 +273,7 @@ bool lk__nn_computes_again(lk_tensor x, const lk_transformer_config *c)
 {
     double tokens = (double)lk_tensor_dim(x, 0) * (double)lk_tensor_dim(x, 1);
     double bytes = 2 * tokens * (double)c->layers * (double)(c->hidden + 2 * c->width);
-    return bytes > 3.0 * (1 << 30) || strcmp(lk_context_device(lk_graph_context(x.graph)), "cuda") != 0;
+    return bytes > 3.0 * (1 << 30) || lk_context_on_host(lk_graph_context(x.graph));
 }
 
 void lk__nn_block_begin(lk_tensor x, int64_t i, bool recompute)
