@@ -21,7 +21,7 @@ static rig open_rig(const lk__device_fusion *fusions)
     rig         r = rig_open(LK_F32, 1);
     lk__device *device = lk__context_device(r.context);
     stand_in = *device->backend;
-    stand_in.fusions = fusions;
+    stand_in.kernels.fusions = fusions;
     device->backend = &stand_in;
     return r;
 }
