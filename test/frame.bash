@@ -11,6 +11,8 @@ trap 'if [ -n "$job" ]; then kill -KILL "$job" 2> /dev/null || true; fi; rm -rf 
 cd "$work" || exit 1
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN LOCKSTEP_HOST_ID
 wrong=0
+# shellcheck source=test/wait.bash
+. "$SOURCE_DIR/test/wait.bash"
 case $- in *e*) first_ends=1 ;; *) first_ends= ;; esac # subshells forget -e
 
 fail() { echo "$*" >&2; exit 1; }

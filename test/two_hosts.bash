@@ -10,12 +10,15 @@ wrong=0
 a=lka-$$ b=lkb-$$
 work=$(mktemp -d)
 export work
+# shellcheck source=test/wait.bash
+. "$SOURCE_DIR/test/wait.bash"
+has_no_process() { [ -z "$(host_processes 2> /dev/null)" ]; }
 host_processes() { ip netns pids $a; ip netns pids $b; }
 kill_processes() { for pid in $(host_processes 2> /dev/null); do kill -KILL "$pid" 2> /dev/null; done; }
 end_hosts() {
     { if declare -F before_end > /dev/null; then before_end; fi; } 2> /dev/null
     kill_processes
-    for _ in $(seq 20); do [ -n "$(host_processes 2> /dev/null)" ] || break; sleep 0.1; done
+    wait_until 10 has_no_process 2> /dev/null
     ip netns del $a 2> /dev/null
     ip netns del $b 2> /dev/null
     rm -rf "$work"

@@ -182,11 +182,12 @@ rank_pid() { # rank_pid N: the process of rank N
         if tr '\0' '\n' < "/proc/$pid/environ" 2> /dev/null | grep -qx "RANK=$1"; then echo "$pid"; return; fi
     done
 }
+has_rank() { victim=$(rank_pid "$1"); [ -n "$victim" ]; }
 for backend in shm tcp; do
     "$LOCKSTEP" eval -n 2 --backend $backend --load text --data text:train.txt --stride 1 --batch 1 --threads 1 > out.txt 2> err.txt &
     job=$!
-    for _ in $(seq 200); do [ -n "$(rank_pid 1)" ] && break; sleep 0.01; done
-    kill -KILL "$(rank_pid 1)"
+    wait_until_job 20 has_rank 1
+    kill -KILL "$victim"
     code=0
     wait "$job" || code=$?
     job=

@@ -10,6 +10,8 @@ wrong=0
 complain() { echo "$*" >&2; wrong=1; }
 # shellcheck source=test/terminal.bash
 . "$SOURCE_DIR/test/terminal.bash"
+# shellcheck source=test/wait.bash
+. "$SOURCE_DIR/test/wait.bash"
 
 # expect STATUS PATTERN ARGS…: lockstep ARGS ends with STATUS, and either stream matches PATTERN.
 expect() {
@@ -26,6 +28,11 @@ expect() {
     fi
 }
 
+has_lines() { [ "$(grep -c "$2" "$3")" -ge "$1" ]; } # COUNT PATTERN FILE
+has_shown() { # so many progress lines, or the session has ended
+    tr '\r' '\n' < tty.txt | sed 's/\x1b\[[0-9;]*[A-Za-z]//g' | grep -aE '^(train |step )' > shown.txt
+    [ "$(wc -l < shown.txt)" -ge "$1" ] || ! is_running "$session"
+}
 # train_until LINES COLUMNS OPTIONS…: lockstep train OPTIONS on a terminal of that width, interrupted once it has shown so many progress
 # lines; tty.txt has its output, shown.txt its lines.
 train_until() {
@@ -35,11 +42,7 @@ train_until() {
     : > tty.txt # or the lines of the last call may be read before the shell in the background empties it
     TERM=xterm script -qfec "stty cols $columns; echo \$\$ > pid; exec env --default-signal=INT '$LOCKSTEP' train $*" /dev/null < /dev/null > tty.txt &
     session=$!
-    for _ in $(seq 1200); do # at most a minute
-        tr '\r' '\n' < tty.txt | sed 's/\x1b\[[0-9;]*[A-Za-z]//g' | grep -aE '^(train |step )' > shown.txt
-        [ "$(wc -l < shown.txt)" -lt "$lines" ] && kill -0 $session 2> /dev/null || break
-        sleep 0.05
-    done
+    wait_until 60 has_shown "$lines"
     kill -INT "$(cat pid)"
     wait $session
 }
@@ -159,7 +162,7 @@ if echo "$names" | grep -qx train; then
     grep -Eq 'step [0-9]+/2 +loss [0-9.]+' all.txt || complain "no plain progress lines in a pipe: $(cat all.txt)"
     # The first step at once, then by time, however many steps there are.
     "$LOCKSTEP" train --config c.conf --steps 1000000000000 > all.txt 2>&1 & trainer=$!
-    for _ in $(seq 600); do [ "$(grep -c '^train  step ' all.txt)" -lt 3 ] && sleep 0.1 || break; done
+    wait_until 60 has_lines 3 '^train  step ' all.txt
     kill $trainer
     wait $trainer
     [ "$(grep -c '^train  step ' all.txt)" -ge 3 ] && grep '^train ' all.txt | head -1 | grep -q 'step 1/' || complain "no plain lines by time: $(cat all.txt)"
@@ -230,7 +233,7 @@ print(server.server_address[1], flush=True)
 server.serve_forever()
 P
     server=$!
-    for _ in $(seq 100); do [ -s server.txt ] && break; sleep 0.05; done
+    wait_until 20 test -s server.txt
     get="data get mnist --dir got --url http://127.0.0.1:$(cat server.txt)"
     "$LOCKSTEP" $get > all.txt 2>&1 && complain "a file that is not MNIST's was accepted"
     grep -qE '^mnist  [0-9.]+ of 11.1 MiB' all.txt || complain "no bytes during a download: $(cat all.txt)"

@@ -58,7 +58,7 @@ expect 0 'warning: named/config.json: ignoring unknown keys: "own_key"$' "$locks
 # ---- a kill between saves leaves complete steps; the next run goes on ----
 "$lockstep" train $small --steps 100000 --save-every 1 --keep 1 --save killed > out.txt 2>&1 &
 pid=$!
-for _ in $(seq 300); do [ -e killed/tokenizer.json ] && break; sleep 0.1; done
+wait_until 60 test -e killed/tokenizer.json
 kill -KILL $pid
 wait $pid 2> /dev/null
 expect 0 "" "$lockstep" info killed

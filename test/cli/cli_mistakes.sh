@@ -230,7 +230,7 @@ expect 2 "own/model.safetensors is not a link that a save made" "$lockstep" trai
 mlp="--model mlp --data synthetic:64,count=256 --threads 1"
 "$lockstep" train $mlp --batch 32 --epochs 1000000 --eval-every -1 --save-every 200 --save shared > /dev/null 2>&1 &
 job=$!
-until [ -e shared/model.safetensors ]; do sleep 0.05; kill -0 "$job" || exit 1; done
+wait_until_job 60 test -e shared/model.safetensors || exit 1
 expect 2 "shared is being written by another run \(host $(uname -n), pid $job, since 20[0-9-]+ [0-9:]+ UTC\)" "$lockstep" train $mlp --batch 32 --steps 1 --save shared --resume auto
 expect 2 "shared is being written by another run" "$lockstep" train $mlp --batch 32 --steps 1 --save shared --resume auto -n 2
 "$lockstep" plan $mlp --batch 32 --save shared > /dev/null || complain "plan failed because of the lock"

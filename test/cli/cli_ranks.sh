@@ -159,7 +159,7 @@ print(server.server_address[1], flush=True)
 server.serve_forever()
 P
     server=$!
-    for _ in $(seq 100); do [ -s server.txt ] && break; sleep 0.05; done
+    wait_until 20 test -s server.txt
     # The server has none of the files: only the number of requests matters.
     address=http://127.0.0.1:$(cat server.txt)
     "$LOCKSTEP" data get fashion-mnist --dir alone --url "$address" > alone.txt 2>&1 && fail "a missing file was accepted"
@@ -188,7 +188,7 @@ signal_one() { # signal_one SIGNAL RANK HOW
     # shellcheck disable=SC2086
     env --default-signal=INT "$LOCKSTEP" train -n 3 $small --epochs 100000 --eval-every -1 --save signalled --on-signal "$3" --log-dir log.d --json > out.json 2> err.txt &
     job=$!
-    for _ in $(seq 200); do [ -s log.d/rank-2.jsonl ] && break; sleep 0.05; done
+    wait_until_job 60 test -s log.d/rank-2.jsonl
     if [ "$2" = launcher ]; then pid=$job; else pid=$(rank_pid "$2"); fi
     [ -n "$pid" ] || fail "rank $2 was not found: $(pgrep -aP "$job"); $(cat err.txt)"
     kill "-$1" "$pid"

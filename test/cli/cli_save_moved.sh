@@ -8,16 +8,10 @@ trap 'if [ -n "$job" ]; then kill -KILL "$job" 2> /dev/null || true; fi; rm -rf 
 cd "$work"
 fail() { echo "$*"; [ ! -f out ] || cat out; exit 1; }
 small="--model mlp --threads 1 --eval-every -1"
+# shellcheck source=test/wait.bash
+. "$SOURCE_DIR/test/wait.bash"
 
-# wait_for COMMAND…: until it succeeds
-wait_for() {
-    for _ in $(seq 1200); do
-        "$@" > /dev/null 2>&1 && return
-        kill -0 "$job" 2> /dev/null || fail "the run ended before: $*"
-        sleep 0.05
-    done
-    fail "not within 60 s: $*"
-}
+wait_for() { wait_until_job 60 "$@" > /dev/null 2>&1 || fail "the run ended before, or not within 60 s: $*"; } # COMMAND…: until it succeeds
 start() { # a run, $job, that has saved a step
     rm -f out
     # shellcheck disable=SC2086

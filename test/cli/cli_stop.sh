@@ -8,17 +8,15 @@ trap 'if [ -n "$job" ]; then kill -KILL "$job" 2> /dev/null || true; fi; rm -rf 
 cd "$work"
 fail() { echo "$*"; [ ! -f out ] || cat out; exit 1; }
 preload=()
+# shellcheck source=test/wait.bash
+. "$SOURCE_DIR/test/wait.bash"
 
 # start COMMAND…: a run of two ranks, $job, which has made steps
 start() {
     rm -rf saved log out
     env "${preload[@]}" "$@" train --model mlp --steps 100000000 --eval-every -1 --threads 1 --log log --save saved --save-every 100000000 > out 2>&1 &
     job=$!
-    for _ in $(seq 600); do
-        grep -q '"step": 2,' log 2> /dev/null && return
-        sleep 0.05
-    done
-    fail "no step within 30 s"
+    wait_for_line 60 '"step": 2,' log || fail "no step"
 }
 alone() { start "$LOCKSTEP"; }
 started() { start "$LOCKSTEP" run -n 2 "$LOCKSTEP"; }
@@ -36,7 +34,7 @@ ranks_of() { grep -ls "^PPid:[[:space:]]*$1\$" /proc/[0-9]*/status | cut -d/ -f3
 for how in alone own started; do
     # Twice: two signals are pending as one, unless the first has been received.
     $how
-    kill -TERM "$job"; sleep 0.03; kill -TERM "$job" 2> /dev/null || true # it may have ended
+    kill -TERM "$job"; pause_randomly 20 40; kill -TERM "$job" 2> /dev/null || true # it may have ended
     ended 143 "$how, signalled twice"
     saved || fail "$how: a signal that was sent twice at once has not saved"
     [ $how != alone ] || continue

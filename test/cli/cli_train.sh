@@ -56,10 +56,10 @@ cmp run/model.safetensors other/model.safetensors
 [ "$("$LOCKSTEP" train $small --epochs 2 --seed 1 --json 2> /dev/null | field hash)" != "$hash" ] || fail "the seed has no effect"
 
 # A signal: the current step is finished and saved.
-rm -f err.txt # of the commands before: the loop below must not see it
+rm -f err.txt # of the commands before: what waits below must not see it
 "$LOCKSTEP" train $small --epochs 100000 --save signalled --eval-every -1 2> err.txt &
 pid=$!
-until grep -qs step err.txt || ! kill -0 "$pid"; do sleep 0.1; done
+wait_for_line 60 step err.txt
 kill -TERM "$pid"
 code=0
 wait "$pid" || code=$?
@@ -71,7 +71,7 @@ for more in "--save interrupted" "--save-every 100000000 --save interrupted2" ""
     rm -f steps.jsonl
     "$LOCKSTEP" train $small --epochs 100000 $more --log steps.jsonl --eval-every -1 2> err.txt &
     pid=$!
-    until [ -s steps.jsonl ] || ! kill -0 "$pid"; do sleep 0.1; done
+    wait_until 60 test -s steps.jsonl
     kill -INT "$pid"
     code=0
     wait "$pid" || code=$?

@@ -40,7 +40,7 @@ for way in "mixed shared" "mixed replicated" "tcp replicated"; do
 done
 
 start --steps 100000 --state shared --log "$work/log"
-for _ in $(seq 200); do grep -qs "\"step\"" "$work/log" && break; sleep 0.05; done
+wait_for_line 60 '"step"' "$work/log"
 victim=
 for pid in $(pgrep -P "${jobs[0]}"); do tr '\0' '\n' < /proc/"$pid"/environ 2> /dev/null | grep -qx RANK=3 && victim=$pid; done
 [ -n "$victim" ] || fail "rank 3 was not found: $(cat "$work"/err.*)"

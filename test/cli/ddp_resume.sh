@@ -12,8 +12,11 @@ cd "$work"
 fail() { echo "$*"; exit 1; }
 field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
+# shellcheck source=test/wait.bash
+. "$SOURCE_DIR/test/wait.bash"
 
 saved() { if [ -e "$1/state.json" ]; then field step < "$1/state.json"; else echo 0; fi; }
+has_saved() { [ "$(saved run)" -ge "$1" ]; }
 rank_pid() { # the process of rank $1 of the job
     local pid
     for pid in $(pgrep -P "$job"); do
@@ -29,11 +32,7 @@ run_and_kill() {
     # shellcheck disable=SC2086
     "$LOCKSTEP" train -n "$ranks" $options --save run --resume auto > out.json 2> err.txt &
     job=$!
-    for _ in $(seq 2000); do
-        if [ "$(saved run)" -ge $goal ] || ! kill -0 "$job" 2> /dev/null; then break; fi
-        sleep 0.02
-    done
-    [ "$(saved run)" -ge $goal ] || fail "$ranks ranks did not reach step $goal: $(cat err.txt)"
+    wait_until_job 60 has_saved $goal || fail "$ranks ranks did not reach step $goal: $(cat err.txt)"
     members=$(pgrep -P "$job" || true)
     if [ "$victim" = job ]; then kill -KILL "$job"; else kill -KILL "$(rank_pid "$victim")"; fi
     wait "$job" 2> /dev/null || code=$?
@@ -42,13 +41,7 @@ run_and_kill() {
     if [ "$victim" != job ]; then
         grep -q "rank $victim" err.txt || fail "$ranks ranks: no message names rank $victim: $(cat err.txt)"
     fi
-    for _ in $(seq 200); do # no process survives
-        left=
-        for pid in $members; do if [ -d "/proc/$pid" ] && ! grep -qs '^State:.Z' "/proc/$pid/status"; then left="$left $pid"; fi; done
-        [ -n "$left" ] || break
-        sleep 0.05
-    done
-    [ -z "$left" ] || fail "$ranks ranks: still running after the kill:$left"
+    for pid in $members; do wait_for_end 10 "$pid" || fail "$ranks ranks: process $pid survived the kill"; done
     [ "$(saved run)" -ge "$before" ] || fail "went back from step $before to $(saved run)"
     echo "  $ranks ranks, killed $victim: saved step $(saved run)"
 }

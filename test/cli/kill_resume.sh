@@ -15,6 +15,8 @@ cnn) options="--model cnn --data synthetic:3x32x32,count=256 --batch 8 --steps $
 *) echo "no such model: $model" >&2; exit 2 ;;
 esac
 options="$options --threads 1 --seed 7 --eval-every -1 --json"
+# shellcheck source=test/wait.bash
+. "$SOURCE_DIR/test/wait.bash"
 
 field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([0-9a-f.]*\).*/\1/p" "$2"; }
 
@@ -27,8 +29,7 @@ for round in $(seq "$rounds"); do
     # shellcheck disable=SC2086
     "$LOCKSTEP" train $options --save "$work/killed" --resume auto > "$work/killed.json" 2> "$work/killed.err" &
     pid=$!
-    delay=$((RANDOM % window + 15)) # milliseconds
-    sleep "$((delay / 1000)).$(printf '%03d' $((delay % 1000)))"
+    pause_randomly 15 $((window + 14))
     if kill -9 "$pid" 2> /dev/null; then kills=$((kills + 1)); fi
     code=0
     wait "$pid" 2> /dev/null || code=$?

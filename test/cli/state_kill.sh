@@ -12,11 +12,18 @@ work=$(mktemp -d)
 job=
 trap 'if [ -n "$job" ]; then kill -9 "$job" 2>/dev/null || true; fi; rm -rf "$work"' EXIT
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
+# shellcheck source=test/wait.bash
+. "$SOURCE_DIR/test/wait.bash"
 # Few samples and many parameters: half of a step is the update.
 [ "$EACH" = "$ranks" ] && every=250 || every=60
 options="--model mlp --data synthetic:256,count=512 --features 256 --hidden 2048 --batch $ranks --steps $((rounds * every * 3)) --save-every $every"
 options="$options --state shared --threads 1 --seed 7 --eval-every -1 --json"
 
+has_saved_or_ended() { # a step beyond that
+    local step
+    step=$(field step "$work/killed/state.json" 2> /dev/null || true)
+    [ "${step:-0}" -gt "$1" ] || ! is_running "$job"
+}
 field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([0-9a-f.]*\).*/\1/p" "$2"; }
 
 # The processes of the ranks, which have that in their environment; the launcher has other children too.
@@ -49,12 +56,8 @@ for round in $(seq "$rounds"); do
     train --save "$work/killed" --resume auto > "$work/killed.json" 2> "$work/killed.err" &
     job=$!
     # Once the ranks have saved something new, at a moment that nobody chose.
-    for _ in $(seq 2000); do
-        step=$(field step "$work/killed/state.json" 2> /dev/null || true)
-        if [ "${step:-0}" -gt "$best" ] || ! kill -0 "$job" 2> /dev/null; then break; fi
-        sleep 0.005
-    done
-    sleep "0.$(printf "%03d" $((RANDOM % 180 + 20)))"
+    wait_until 60 has_saved_or_ended "$best"
+    pause_randomly 20 200
     victim=$(members_of "$job" | sed -n "$((RANDOM % ranks + 1))p" || true)
     number=$(sed -zn 's/^RANK=//p' "/proc/${victim:-none}/environ" 2> /dev/null | tr -d '\0' || true)
     # With several hosts every other time all ranks of one.

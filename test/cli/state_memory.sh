@@ -12,6 +12,8 @@ work=$(mktemp -d)
 job=
 trap 'if [ -n "$job" ]; then kill -9 "$job" 2>/dev/null || true; fi; rm -rf "$work"' EXIT
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
+# shellcheck source=test/wait.bash
+. "$SOURCE_DIR/test/wait.bash"
 ranks=${1:-2} hidden=${2:-12000}
 shift $(($# < 2 ? $# : 2))
 [ $# -gt 0 ] || set -- shared nodes replicated
@@ -26,14 +28,11 @@ members_of() { # members_of LAUNCHER
     done
 }
 # The ranks of the job, once they have trained for some steps.
+has_steps() { [ -e "$work/log.json" ] && [ "$(grep -c '"step"' "$work/log.json")" -ge "$1" ]; }
 start() { # start OPTIONS...
     "$LOCKSTEP" train -n "$ranks" --steps 100000 --log "$work/log.json" "$@" > "$work/out.txt" 2>&1 &
     job=$!
-    for _ in $(seq 30000); do
-        if [ -e "$work/log.json" ] && [ "$(grep -c '"step"' "$work/log.json")" -ge 3 ]; then break; fi
-        kill -0 "$job" 2> /dev/null || { cat "$work/out.txt" >&2; exit 1; }
-        sleep 0.01
-    done
+    wait_until_job 300 has_steps 3 || { cat "$work/out.txt" >&2; exit 1; }
     members=$(members_of "$job" | tr '\n' ' ')
     [ "$(echo "$members" | wc -w)" = "$ranks" ] || { echo "the job has ranks $members" >&2; exit 1; }
 }

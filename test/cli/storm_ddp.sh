@@ -26,6 +26,8 @@ fail() { echo "round ${round:-0} ($what): $*"; exit 1; }
 what=uninterrupted
 field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p" "$2"; }
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
+# shellcheck source=test/wait.bash
+. "$SOURCE_DIR/test/wait.bash"
 
 sanitize=${LK_SANITIZE:+-fsanitize=$LK_SANITIZE}
 # shellcheck disable=SC2086
@@ -48,25 +50,18 @@ rank_pid() {
         if tr '\0' '\n' < "/proc/$pid/environ" 2> /dev/null | grep -qx "RANK=$1"; then echo "$pid"; return; fi
     done
 }
+has_saved() { [ "$(saved)" -ge "$1" ]; }
+has_no_members() { [ -z "$(members)" ]; }
 await_end() { # of the job, within the deadline; its exit status is in $code
-    local waited=0
-    while kill -0 "$job" 2> /dev/null; do
-        [ $waited -lt $((deadline * 20)) ] || fail "still running after $deadline s: $(cat err.txt)"
-        sleep 0.05
-        waited=$((waited + 1))
-    done
+    wait_for_end $deadline "$job" || fail "still running after $deadline s: $(cat err.txt)"
     code=0
     wait "$job" || code=$?
     job=
-    for _ in $(seq 100); do [ -n "$(members)" ] || return 0; sleep 0.05; done
-    fail "survivors: $(members | xargs ps -o pid,ppid,stat,args -p)"
+    wait_until 10 has_no_members || fail "survivors: $(members | xargs ps -o pid,ppid,stat,args -p)"
 }
 signal_rank() { # sends SIG$2 to rank $1 once step $3 is saved
     local pid
-    for _ in $(seq 2000); do
-        if [ "$(saved)" -ge "$3" ] || ! kill -0 "$job" 2> /dev/null; then break; fi
-        sleep 0.01
-    done
+    wait_until_job 60 has_saved "$3" || true
     pid=$(rank_pid "$1")
     [ -n "$pid" ] || fail "rank $1 ended too early, at step $(saved): $(cat err.txt)"
     kill "-$2" "$pid"

@@ -9,6 +9,8 @@ finish() { [ -z "$job" ] || kill -KILL "$job" 2> /dev/null; rm -rf "$work"; }
 trap finish EXIT
 cd "$work" || exit 1
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
+# shellcheck source=test/wait.bash
+. "$SOURCE_DIR/test/wait.bash"
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
 wrong=0
 complain() { echo "$*" >&2; wrong=1; }
@@ -20,15 +22,10 @@ rank_pid() {
     done
 }
 saved_step() { grep -o '"step": *[0-9]*' run/state.json 2> /dev/null | head -1 | grep -o '[0-9]*$'; }
+has_saved() { local step; step=$(saved_step); [ "${step:-0}" -ge "$1" ]; }
 # kill_after STEP: rank 1, once that step was saved
 kill_after() {
-    local step
-    for _ in $(seq 3000); do
-        step=$(saved_step)
-        [ "${step:-0}" -ge "$1" ] && break
-        kill -0 "$job" 2> /dev/null || return
-        sleep 0.01
-    done
+    wait_until_job 60 has_saved "$1" || return
     kill -KILL "$(rank_pid)"
 }
 

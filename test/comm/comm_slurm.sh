@@ -12,7 +12,7 @@ need slurmctld slurmd munged srun sbatch sinfo ip unshare hostname timeout mount
 daemons=()
 before_end() { # ends the daemons in order
     for pid in "${daemons[@]:-}"; do [ -z "$pid" ] || kill "$pid"; done
-    for _ in $(seq 20); do [ -n "$(host_processes)" ] || break; sleep 0.1; done
+    wait_until 10 has_no_process
 }
 two_hosts 10.80.0
 ip netns exec $a unshare --uts hostname lk-1 2> "$work/why" || skip "separate host names are not permitted: $(cat "$work/why")"
@@ -56,15 +56,12 @@ on() { # NODE COMMAND… : exec COMMAND on the node
 munged --force --foreground --socket="$work/munge.socket" --key-file="$work/munge.key" --pid-file="$work/munge.pid" --log-file="$work/munge.log" \
     --seed-file="$work/munge.seed" > "$work/munged.log" 2>&1 &
 daemons+=($!)
-for _ in $(seq 50); do [ -S "$work/munge.socket" ] && break; sleep 0.1; done
+wait_until 20 test -S "$work/munge.socket" || skip "munged does not start here: $(cat "$work/munged.log")"
 on 1 slurmctld -D > "$work/slurmctld.log" 2>&1 & daemons+=($!)
 on 1 slurmd -D > "$work/slurmd.1.log" 2>&1 & daemons+=($!)
 on 2 slurmd -D > "$work/slurmd.2.log" 2>&1 & daemons+=($!)
-for _ in $(seq 150); do
-    (on 1 sinfo -h -o '%t %D') 2> /dev/null | grep -qx 'idle 2' && break
-    sleep 0.1
-done
-(on 1 sinfo -h -o '%t %D') 2> /dev/null | grep -qx 'idle 2' || skip "the cluster does not start here: $(grep -hE 'error|fatal' "$work"/*.log | tail -n 8)"
+are_idle() { (on 1 sinfo -h -o '%t %D') 2> /dev/null | grep -qx 'idle 2'; }
+wait_until 30 are_idle || skip "the cluster does not start here: $(grep -hE 'error|fatal' "$work"/*.log | tail -n 8)"
 
 step() { (on 1 timeout -k 5 30 srun "$@") > "$work/out" 2>&1; }
 # So many ranks on the first node and on the second got the right sums over BACKEND.

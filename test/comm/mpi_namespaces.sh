@@ -56,8 +56,7 @@ right() { # WHAT FIRST SECOND BACKEND
 # The last of four ranks was killed: the job has ended, the survivors that reported an error named it, and no process is left on either host.
 ended() { # STATUS WHAT
     [ $1 != 0 ] && [ $1 != 124 ] || complain "$flavour, $2: mpirun ends with $1: $(cat "$work/out")"
-    for _ in $(seq 50); do [ -n "$(ip netns pids $a)$(ip netns pids $b)" ] || break; sleep 0.1; done
-    [ -z "$(ip netns pids $a)$(ip netns pids $b)" ] || complain "$flavour, $2: processes are left: $(ps -fp "$(echo $(ip netns pids $a) $(ip netns pids $b) | tr ' ' ,)")"
+    wait_until 20 has_no_process || complain "$flavour, $2: processes are left: $(ps -fp "$(echo $(ip netns pids $a) $(ip netns pids $b) | tr ' ' ,)")"
     local reported
     reported=$(grep -c '^failed' "$work/out")
     [ "$reported" = "$(grep -cE '^failed LK_EIO rank 3 of 4 \(lk-second, .* died' "$work/out")" ] || complain "$flavour, $2: $(cat "$work/out")"
@@ -84,7 +83,7 @@ for flavour in openmpi mpich; do
     if [ $flavour = openmpi ] && command -v ss > /dev/null; then # Lockstep's connections use only LOCKSTEP_PORT, also those of split groups, as a firewall may require
         job 2 2 "LOCKSTEP_PORT=4000-4060" mpi 3 1000 &
         wait_for=$!
-        for _ in $(seq 200); do grep -q '^under way' "$work/out" && break; sleep 0.1; done
+        wait_for_line 60 '^under way' "$work/out"
         ip netns exec $a ss -Htn state established > "$work/connections"
         wait $wait_for
         right "within LOCKSTEP_PORT" 2 2 "mpi with MPI"

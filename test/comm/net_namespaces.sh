@@ -97,13 +97,11 @@ ends_right() { # WHAT BACKEND
     pids=()
     echo "$1"
 }
-# Waits until all ranks have joined, and then a little, so that they are amid their collectives.
+have_printed() { [ "$(cat "$work"/out.* | grep -c "$1")" -eq 4 ]; } # all ranks that line
+# Waits until all ranks have joined, and then a moment: they are amid their collectives.
 all_joined() {
-    for _ in $(seq 300); do
-        [ "$(cat "$work"/out.* | grep -c "^joined")" -eq 4 ] && break
-        sleep 0.1
-    done
-    sleep 0.5
+    wait_until 60 have_printed "^joined"
+    pause_randomly 300 700
 }
 # All of RANKS have failed with PATTERN in their error.
 ends_failed() { # WHAT PATTERN RANKS…
@@ -129,10 +127,11 @@ else
 fi
 
 if "$CC" -std=gnu11 -O1 -Wall -Wextra -Werror "$SOURCE_DIR/test/comm/link_delay.c" -o "$work/link_delay" && mkfifo "$work/hold"; then
+    is_ready_or_ended() { grep -q ready "$work/link" || ! is_running $link; }
     "$work/link_delay" $a $b 10 10 < "$work/hold" > "$work/link" 2>&1 &
     link=$!
     exec 9> "$work/hold"
-    for _ in $(seq 100); do grep -q ready "$work/link" && break; kill -0 $link 2> /dev/null || break; sleep 0.05; done
+    wait_until 20 is_ready_or_ended
     if grep -q ready "$work/link"; then
         ip -n $a addr add 10.78.0.1 peer 10.78.0.2 dev lktun
         ip -n $b addr add 10.78.0.2 peer 10.78.0.1 dev lktun
@@ -170,7 +169,9 @@ RANK=0 ip netns exec $a "$work/ranks" 0 1 tcp > "$work/out.0" 2>&1 &
 zero=$!
 RANK=1 ip netns exec $b "$work/ranks" 0 1 tcp > "$work/out.1" 2>&1 &
 one=$!
-sleep 2
+are_connected() { ip netns exec $b awk '$4 == "01" { found = 1 } END { exit !found }' /proc/net/tcp; } # 01: established
+wait_until 20 are_connected
+pause_randomly 300 700 # they authenticate, and wait for the third
 ip -n $b link set lkveth down
 wait $zero && complain "two of three ranks joined"
 wait $one && complain "two of three ranks joined"
@@ -202,7 +203,7 @@ ip -n $a route del blackhole 10.77.0.2/32
 start 10.77.0.1 6 100000 tcp
 all_joined
 ip -n $b link set lkveth down
-sleep 2
+sleep 2 # the link is down
 ip -n $b link set lkveth up
 ends_right "the link is down for 2 s" tcp
 
@@ -212,14 +213,11 @@ for backend in tcp mixed; do
     for round in 1 2 3; do
         rm -f "$work/end"
         start 10.77.0.1 0.1 10 $backend "$work/end"
-        for _ in $(seq 300); do
-            [ "$(cat "$work"/out.* | grep -c "^last")" -eq 4 ] && break
-            sleep 0.1
-        done
-        sleep 0.4
+        wait_until 60 have_printed "^last"
+        pause_randomly 200 600 # ranks 2 and 3 enter the last collective
         ip -n $b link set lkveth down
         : > "$work/end"
-        sleep 0.5
+        sleep 0.5 # the link is down
         ip -n $b link set lkveth up
         ends_right "the link is down for 0.5 s when ranks end, $backend, round $round" $backend
     done

@@ -13,6 +13,8 @@
 set -u
 : "${LOCKSTEP:?the command}" "${BUILD_DIR:?the build}"
 source=${SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
+# shellcheck source=test/wait.bash
+. "$source/test/wait.bash"
 build=$(cd "$BUILD_DIR" && pwd)
 LOCKSTEP=$(realpath "$LOCKSTEP")
 logs=$build/cuda_logs at_once=6 deadline=470 kills=50
@@ -338,6 +340,14 @@ end_ranks() {
 
 # Processes with this variable in their environment, of any ancestry
 processes_of() { grep -lsz "^LK_CUDA_KILL=$1\$" /proc/[0-9]*/environ 2> /dev/null | cut -d/ -f3; }
+find_victim() { # any rank of kill_one's job
+    for pid in $(children_of $launcher | shuf --random-source=<(yes "$number")); do
+        rank=$(tr '\0' '\n' < "/proc/$pid/environ" 2> /dev/null | sed -n 's/^RANK=//p')
+        [ -z "$rank" ] || { victim=$pid; return 0; }
+    done
+    return 1
+}
+has_none_left() { left=$(processes_of "$number"); [ -z "$left" ]; }
 kill_one() { # kill_one NUMBER: exit status 0, or a line that says what is wrong
     local number=$1 ranks=$((2 + $1 % 2)) out=$logs/kill_$1.out victim="" rank pid launcher status left
     RANDOM=$((number * 7919 + 1))
@@ -346,28 +356,15 @@ kill_one() { # kill_one NUMBER: exit status 0, or a line that says what is wrong
     # shellcheck disable=SC2086
     LK_CUDA_KILL=$number "$LOCKSTEP" train $options --batch 24 --steps 1000000 --threads 1 --eval-every -1 --share-device -n $ranks > "$out" 2>&1 &
     launcher=$!
-    sleep "$(awk "BEGIN { print $RANDOM / 32768 * 3 }")"
-    for _ in $(seq 200); do
-        for pid in $(children_of $launcher | shuf --random-source=<(yes "$number")); do
-            rank=$(tr '\0' '\n' < "/proc/$pid/environ" 2> /dev/null | sed -n 's/^RANK=//p')
-            [ -n "$rank" ] && victim=$pid && break
-        done
-        [ -z "$victim" ] || break
-        sleep 0.05
-    done
-    [ -n "$victim" ] || { echo "no rank to kill: $(tail -1 "$out")"; kill $launcher; wait $launcher; return 1; }
+    pause_randomly 0 3000
+    wait_until 10 find_victim || { echo "no rank to kill: $(tail -1 "$out")"; kill $launcher; wait $launcher; return 1; }
     kill -KILL "$victim"
-    for _ in $(seq 300); do kill -0 $launcher 2> /dev/null || break; sleep 0.1; done
-    if kill -KILL $launcher 2> /dev/null; then echo "30 s after the kill of rank $rank the launcher had not ended"; return 1; fi
+    if ! wait_for_end 30 $launcher; then kill -KILL $launcher; echo "30 s after the kill of rank $rank the launcher had not ended"; return 1; fi
     wait $launcher
     status=$?
     [ $status = 137 ] || { echo "exit status $status after the kill of rank $rank: $(tail -3 "$out")"; return 1; }
     grep -q "rank $rank failed first: signal 9" "$out" || { echo "rank $rank is not named: $(grep -m3 rank "$out")"; return 1; }
-    for _ in $(seq 50); do
-        left=$(processes_of "$number")
-        [ -n "$left" ] || return 0
-        sleep 0.1
-    done
+    wait_until 5 has_none_left && return
     echo "processes stay after the kill of rank $rank: $left"
     return 1
 }
@@ -375,12 +372,13 @@ gpu_state() { # MiB in use; empty without nvidia-smi
     [ -z "${LOCKSTEP_MODULES:-}" ] || return 0
     nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits 2> /dev/null
 }
+is_as_before() { after=$(gpu_state); [ "$after" = "$before" ]; }
 run_kills() {
     local number before after shm_before shm_after
     before=$(gpu_state)
     shm_before=$(ls /dev/shm)
-    export -f kill_one processes_of children_of
-    export logs
+    export -f kill_one find_victim has_none_left processes_of children_of wait_until wait_for_end pause_randomly has_ended is_running
+    export logs wait_interval
     for number in $(seq "$kills"); do job kill "kill_$number" 60 bash -c "kill_one $number"; done
     run_queue 3 # with 6 at once, 15 processes on an H200, the ranks that were left took more than 10 s to end
     shm_after=$(comm -13 <(echo "$shm_before") <(ls /dev/shm))
@@ -388,11 +386,7 @@ run_kills() {
     if [ -z "$before" ]; then
         skip kill "memory of the GPU: nvidia-smi does not tell"
     else
-        for _ in $(seq 20); do
-            after=$(gpu_state)
-            [ "$after" = "$before" ] && break
-            sleep 0.1
-        done
+        wait_until 5 is_as_before
         expect kill "memory of the GPU: $after MiB are in use, and $before before" [ "${after%%[!0-9]*}" -le $((${before%%[!0-9]*} + 8)) ]
     fi
 }

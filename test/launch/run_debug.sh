@@ -4,6 +4,8 @@
 set -u
 # shellcheck source=test/terminal.bash
 . "$SOURCE_DIR/test/terminal.bash"
+# shellcheck source=test/wait.bash
+. "$SOURCE_DIR/test/wait.bash"
 has_terminal || { echo "skipped: $left_out"; exit 77; }
 # Leak detection takes seconds at every exit on some machines; test_launch.c and run_ends.sh cover it.
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
@@ -24,7 +26,8 @@ else
     [ -t 0 ] || [ -t 1 ] || echo "no terminal, deadlines off: $LOCKSTEP_NO_DEADLINES"
 fi
 S
-{ sleep 1; echo "typed text"; sleep 2; } | on_terminal "'$LOCKSTEP' run -n 2 --debug-rank 1 --debugger none sh ask.sh; ps -o tpgid=,pgid= -p \$\$; echo status \$?" > out.txt
+: > out.txt
+{ wait_for_line 60 '^this rank has the terminal' out.txt; echo "typed text"; wait_for_line 60 '^status' out.txt; } | on_terminal "'$LOCKSTEP' run -n 2 --debug-rank 1 --debugger none sh ask.sh; ps -o tpgid=,pgid= -p \$\$; echo status \$?" > out.txt
 grep -q '^this rank has the terminal' out.txt || complain "rank 1 does not have the terminal: $(cat -v out.txt)"
 grep -q '^read: typed text' out.txt || complain "rank 1 does not read the keyboard: $(cat -v out.txt)"
 grep -q '^\[rank 0\] no terminal, deadlines off: 1' out.txt || complain "rank 0: $(cat -v out.txt)"

@@ -8,6 +8,8 @@ cd "$work" || exit 1
 wrong=0
 complain() { echo "$*" >&2; wrong=1; }
 unset NO_COLOR LOCKSTEP_JOB
+# shellcheck source=test/wait.bash
+. "$SOURCE_DIR/test/wait.bash"
 
 # expect STATUS ARGS…: lockstep run ARGS ends with STATUS; its output is in out.txt, which `prints` searches.
 expect() {
@@ -40,7 +42,7 @@ prints "signal 9 \(SIGKILL, Killed\)"
 [ ! -r /proc/vmstat ] || ! grep -q oom_kill /proc/vmstat || prints "no out-of-memory kill was counted: a process sent the signal|out-of-memory kill: "
 expect 127 sh -c 'no-such-command-at-all'
 prints "exit code 127 \(command not found\)"
-expect 9 -n 2 sh -c 'if [ $RANK = 0 ]; then exit 0; fi; sleep 0.3; exit 9'
+expect 9 -n 2 sh -c 'if [ $RANK = 0 ]; then echo $$ > first; exit 0; fi; until [ -s first ] && ! grep -qs "^State:.[^Z]" "/proc/$(cat first)/status"; do sleep 0.05; done; sleep 0.3; exit 9' # the launcher notices the end of rank 0 meanwhile
 prints "finished before: rank 0"
 expect 5 -n 2 --grace 0.3 sh -c 'if [ $RANK = 0 ]; then trap "" TERM; echo ready > ready; while :; do sleep 600; done; fi; while [ ! -e ready ]; do sleep 0.05; done; exit 5'
 prints "stopped because of rank 1, by SIGKILL after the grace period: rank 0"
@@ -73,7 +75,7 @@ expect 6 --max-restarts 2 --log-dir logs sh -c 'echo $TORCHELASTIC_RESTART_COUNT
 [ "$(cat logs/*/attempt_*/0/stdout.log | tr '\n' ' ')" = "0 1 2 " ] || complain "logs of three generations: $(find logs)"
 
 # The last collective of a killed rank of ours is reported.
-expect 137 -n 2 sh -c 'if [ $RANK = 1 ]; then (sleep 1; kill -KILL $$) & fi; exec "$0" train --model mlp --steps 100000000 --eval-every -1 --threads 1' "$LOCKSTEP"
+expect 137 -n 2 sh -c 'if [ $RANK = 1 ]; then (until [ -s steps ]; do sleep 0.05; done; kill -KILL $$) & fi; exec "$0" train --model mlp --steps 100000000 --eval-every -1 --threads 1 --log steps' "$LOCKSTEP"
 prints "rank 1 failed first: signal 9"
 prints "collectives: it was (in|outside any; it had finished) (#[0-9]+ )?(all_reduce f32|all_gather|all_gatherv|barrier)[a-z_]*( .*)? at .*src/run/[a-z_]*\\.c:[0-9]+$"
 # Its number is that of the table that the other rank prints. A rank that dies as it enters an operation has no number for it yet.
@@ -85,8 +87,7 @@ start() { # start ARGS…: the job in the background, $job its pid; returns when
     rm -f up.*
     setsid env --default-signal=INT "$LOCKSTEP" run "$@" > out.txt 2>&1 < /dev/null &
     job=$!
-    for _ in $(seq 200); do [ -e up.0 ] && [ -e up.1 ] && return; sleep 0.05; done
-    complain "the ranks did not start: $(cat out.txt)"
+    wait_until 30 test -e up.0 && wait_until 30 test -e up.1 || complain "the ranks did not start: $(cat out.txt)"
 }
 about="SIGINT"
 start -n 2 sh -c 'trap "echo stopping; exit 0" TERM; : > up.$RANK; while :; do sleep 0.1; done'
@@ -96,7 +97,7 @@ kill -INT $job; wait $job; got=$?
 prints "stopped because of signal 2 \(Interrupt\): ranks 0-1"
 about="SIGTERM twice"
 start -n 2 --grace 500 sh -c 'trap "" TERM; : > up.$RANK; while :; do sleep 0.1; done'
-kill -TERM $job; sleep 0.5; kill -0 $job || complain "one SIGTERM ended a job whose ranks ignore it"
+kill -TERM $job; wait_for_line 20 "stopping 2 ranks" out.txt; pause_randomly 300 700; kill -0 $job || complain "one SIGTERM ended a job whose ranks ignore it"
 kill -TERM $job; wait $job; got=$?
 [ $got = 143 ] || complain "SIGTERM twice: exit status $got: $(cat out.txt)"
 prints "by SIGKILL: ranks 0-1"

@@ -13,6 +13,8 @@ cd "$work" || exit 1
 wrong=0
 complain() { echo "$*" >&2; wrong=1; }
 unset LOCKSTEP_JOB LOCKSTEP_TOKEN OMP_NUM_THREADS NO_COLOR
+# shellcheck source=test/wait.bash
+. "$SOURCE_DIR/test/wait.bash"
 cp "$(command -v sleep)" "./$tag"
 members() { pgrep -f "$tag" | while read -r pid; do [ "$pid" = $$ ] || ! grep -qsv '^$' "/proc/$pid/cmdline" || echo "$pid"; done; }
 
@@ -106,14 +108,17 @@ expect 7 "restart 1 of 1" "$ssh" --hosts a:1,b:1 --max-restarts 1 sh -c '[ $RANK
 expect 2 "hosts: cannot open|contains no host" --hostfile /dev/null true
 
 # The host of the rank that was killed or stopped is named, not one whose ranks only noticed it.
-train='"$0" train --model mlp --steps 100000000 --eval-every -1 --threads 1 --timeout 2'
+train='"$0" train --model mlp --steps 100000000 --eval-every -1 --threads 1 --timeout 2 --log '$work/steps
+trains="until [ -s $work/steps ]; do sleep 0.05; done" # until it has made steps
 for victim in 0 1; do
     name=one; [ $victim = 1 ] && name=two
-    expect 137 "host $name failed first: exit code 137" "$ssh" --hosts one:1,two:1 --master-addr 127.0.0.1 sh -c "[ \$RANK = $victim ] && (sleep 0.6; kill -KILL \$\$) & exec $train" "$LOCKSTEP"
+    rm -f steps
+    expect 137 "host $name failed first: exit code 137" "$ssh" --hosts one:1,two:1 --master-addr 127.0.0.1 sh -c "[ \$RANK = $victim ] && ($trains; kill -KILL \$\$) & exec $train" "$LOCKSTEP"
     grep -q "rank $victim failed first: signal 9" out.txt || complain "the remote launcher does not name rank $victim: $(cat out.txt)"
     grep -q "rank $((1 - victim)) failed first" out.txt && complain "a survivor is named: $(cat out.txt)"
 done
-expect 1 "rank 0 stopped answering: host one, noticed on host two" "$ssh" --hosts one:1,two:1 --master-addr 127.0.0.1 sh -c "[ \$RANK = 0 ] && (sleep 0.6; kill -STOP \$\$) & exec $train" "$LOCKSTEP"
+rm -f steps
+expect 1 "rank 0 stopped answering: host one, noticed on host two" "$ssh" --hosts one:1,two:1 --master-addr 127.0.0.1 sh -c "[ \$RANK = 0 ] && ($trains; kill -STOP \$\$) & exec $train" "$LOCKSTEP"
 grep -q "rank 1 failed because of rank 0, which is not on this host: exit code 1" out.txt || complain "the other remote launcher: $(cat out.txt)"
 grep -q "lockstep-remote-launcher" out.txt && complain "messages of remote launchers are shown: $(cat out.txt)"
 
@@ -131,13 +136,14 @@ trap '' TERM
 : > up.\$RANK
 while :; do ./$tag 6002; done
 S
-alone() { for _ in $(seq 200); do [ -z "$(members)" ] && return; sleep 0.05; done; complain "$1: still there: $(members | xargs ps -o pid,ppid,args -p)"; }
+has_members() { [ "$(members | wc -l)" -ge "$1" ]; }
+has_no_members() { [ -z "$(members)" ]; }
+alone() { wait_until 10 has_no_members || complain "$1: still there: $(members | xargs ps -o pid,ppid,args -p)"; }
 start() {
     rm -f up.*
     "$LOCKSTEP" run "$ssh" --hosts one:1,two:1 --grace 0.3 sh rank.sh > out.txt 2>&1 < /dev/null &
     job=$!
-    for _ in $(seq 200); do [ -e up.0 ] && [ -e up.1 ] && [ "$(members | wc -l)" -ge 4 ] && return; sleep 0.05; done
-    complain "the remote ranks did not start: $(cat out.txt)"
+    wait_until 30 test -e up.0 && wait_until 30 test -e up.1 && wait_until 30 has_members 4 || complain "the remote ranks did not start: $(cat out.txt)"
 }
 start; kill -KILL $job; wait $job 2> /dev/null; alone "after kill -9 of the launcher"
 start; kill -TERM $job; wait $job; got=$?; [ $got = 143 ] || complain "SIGTERM: exit status $got: $(cat out.txt)"
@@ -150,7 +156,7 @@ for code in 0 138; do
     rm -f up.*
     "$LOCKSTEP" run "$ssh" --hosts one:1,two:2 sh -c 'trap "echo got USR1; exit '$code'" USR1; : > up.$RANK; while :; do sleep 0.1; done' > out.txt 2>&1 < /dev/null &
     job=$!
-    for _ in $(seq 200); do [ -e up.0 ] && [ -e up.1 ] && [ -e up.2 ] && break; sleep 0.05; done
+    for rank in 0 1 2; do wait_until 30 test -e up.$rank; done
     kill -USR1 $job; wait $job; got=$?
     [ $got = $code ] && [ "$(grep -c 'got USR1$' out.txt)" = 3 ] && ! grep -q failed out.txt || complain "SIGUSR1 to several hosts: $got $(cat out.txt)"
 done

@@ -12,6 +12,8 @@ wrong=0
 complain() { echo "$*" >&2; wrong=1; }
 # shellcheck source=test/terminal.bash
 . "$SOURCE_DIR/test/terminal.bash"
+# shellcheck source=test/wait.bash
+. "$SOURCE_DIR/test/wait.bash"
 unset NO_COLOR LOCKSTEP_JOB
 
 # Four ranks print as fast as they can, with writes that end anywhere in a line, on both streams.
@@ -77,7 +79,7 @@ echo; echo hello
 S
     on_terminal "$run" < /dev/null > tty.txt & # the bar continues once the screen has shown it
     for i in 1 2; do
-        for _ in $(seq 600); do grep -q "at ${i}0%" tty.txt && break; sleep 0.1; done
+        wait_for_line 60 "at ${i}0%" tty.txt
         touch seen$i
     done
     wait $!

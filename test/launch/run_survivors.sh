@@ -15,13 +15,17 @@ complain() { echo "$*" >&2; wrong=1; }
 unset LOCKSTEP_JOB
 mkdir tmp
 export TMPDIR=$work/tmp
+# shellcheck source=test/wait.bash
+. "$SOURCE_DIR/test/wait.bash"
 
 # Running processes with this test's tag, except this shell and its own commands. Independent of the launcher's job id: every process
 # of the job also runs a copy of sleep that is named after the test.
 cp "$(command -v sleep)" "./$tag"
 members() { pgrep -f "$tag" | while read -r pid; do [ "$pid" = $$ ] || ! grep -qsv '^$' "/proc/$pid/cmdline" || [ "$(cut -d' ' -f3 "/proc/$pid/stat" 2> /dev/null)" = Z ] || echo "$pid"; done; }
+has_members() { [ "$(members | wc -l)" -ge "$1" ]; }
+has_at_most() { [ "$(members | wc -l)" -le "$1" ]; }
 alone() { # alone WHAT: within 10 s
-    for _ in $(seq 200); do [ -z "$(members)" ] && return; sleep 0.05; done
+    wait_until 10 has_at_most 0 && return
     complain "$1: still there: $(members | xargs ps -o pid,ppid,args -p)"
     for pid in $(members); do kill -KILL "$pid"; done
 }
@@ -38,8 +42,7 @@ start() {
     rm -f up.*
     "$LOCKSTEP" run -n 2 "$@" > out.txt 2>&1 < /dev/null &
     job=$!
-    for _ in $(seq 200); do [ -e up.0 ] && [ -e up.1 ] && [ "$(members | wc -l)" -ge 8 ] && return; sleep 0.05; done
-    complain "the ranks did not start: $(cat out.txt)"
+    wait_until 30 test -e up.0 && wait_until 30 test -e up.1 && wait_until 30 has_members 8 || complain "the ranks did not start: $(cat out.txt)"
 }
 reaper_of() { ps -o pid=,comm= --ppid "$1" | awk '$2 == "lk-reaper" { print $1 }'; }
 
@@ -67,8 +70,8 @@ alone "after SIGTERM"
 start sh rank.sh
 old=$(reaper_of $job)
 kill -KILL "$old"
-for _ in $(seq 200); do new=$(reaper_of $job); [ -n "$new" ] && [ "$new" != "$old" ] && break; sleep 0.05; done
-[ -n "$new" ] && [ "$new" != "$old" ] || complain "the reaper was not replaced"
+is_replaced() { new=$(reaper_of $job); [ -n "$new" ] && [ "$new" != "$old" ]; }
+wait_until 20 is_replaced || complain "the reaper was not replaced"
 kill -KILL $job
 wait $job 2> /dev/null
 alone "after kill -9 of the reaper, then of the launcher"
@@ -105,22 +108,23 @@ spared "after a job that failed twice"
 rm -f up.*
 bash before.sh -n 2 sh rank.sh > out.txt 2>&1 < /dev/null &
 job=$!
-for _ in $(seq 200); do [ -e up.1 ] && [ "$(members | wc -l)" -ge 11 ] && break; sleep 0.05; done
-sleep 0.5
+wait_until 30 test -e up.1 && wait_until 30 has_members 11
+are_orphaned() { pgrep -f "^./$tag 6102" > /dev/null && ! pgrep -f "^./$tag 0.5" > /dev/null; } # all but the three have ended
+wait_until 20 are_orphaned
 kill -KILL $job
 wait $job 2> /dev/null
-for _ in $(seq 200); do [ "$(members | wc -l)" -le 3 ] && break; sleep 0.05; done
+wait_until 20 has_at_most 3
 spared "after kill -9 of the launcher"
 # The report reaches a reader that is the launcher's own child.
 bash -c '"$0" run -n 2 sh -c "exit 3" 2> >(cat > err.txt; : > err.end)' "$LOCKSTEP"
-for _ in $(seq 100); do [ -e err.end ] && break; sleep 0.05; done
+wait_until 20 test -e err.end
 grep -q 'failed first: exit code 3' err.txt || complain "no report for a child of the launcher: $(cat err.txt)"
 
 # A short job that is killed at any time leaves no folder.
 for i in $(seq 100); do
     "$LOCKSTEP" run true > /dev/null 2>&1 < /dev/null &
     job=$!
-    sleep "0.00$((i % 10))$((i / 10 % 10))"
+    sleep "0.00$((i % 10))$((i / 10 % 10))" # 0 to 9.9 ms, each once
     kill -KILL $job 2> /dev/null
     wait $job 2> /dev/null
 done 2> /dev/null
@@ -128,6 +132,8 @@ done 2> /dev/null
 # If launcher and reaper are killed together, a folder remains. The next launch by this user removes it, but not that of a running job,
 # and nothing that is not a job's folder.
 mkdir precious; : > precious/file
+runs() { pgrep -f "^./$tag $1" > /dev/null; }
+runs_not() { ! runs "$1"; }
 ln -s "$work/precious" tmp/lockstep-00000000000000aa
 mkdir tmp/lockstep-00000000000000bb tmp/lockstep-notes
 : > tmp/lockstep-00000000000000bb/file
@@ -136,11 +142,11 @@ alive=$job
 for _ in $(seq 5); do
     "$LOCKSTEP" run ./"$tag" 6201 > /dev/null 2>&1 < /dev/null &
     job=$!
-    for _ in $(seq 200); do pgrep -f "^./$tag 6201" > /dev/null && break; sleep 0.02; done
+    wait_until 20 runs 6201
     # shellcheck disable=SC2046 # two
     kill -KILL $job $(reaper_of $job)
     wait $job 2> /dev/null
-    for _ in $(seq 200); do pgrep -f "^./$tag 6201" > /dev/null || break; sleep 0.02; done
+    wait_until 20 runs_not 6201
 done
 [ "$(ls -d tmp/lockstep-???????????????? | wc -l)" -gt 3 ] || complain "no folder was left, so nothing is tested: $(ls tmp)"
 "$LOCKSTEP" run true > out.txt 2>&1 < /dev/null || complain "a launch that removes folders: $(cat out.txt)"
@@ -161,10 +167,10 @@ rm -rf tmp/lockstep-00000000000000aa tmp/lockstep-00000000000000bb tmp/lockstep-
 rm -f up.*
 "$LOCKSTEP" run "$LOCKSTEP" run -n 2 sh rank.sh > out.txt 2>&1 < /dev/null &
 job=$!
-for _ in $(seq 200); do [ -e up.1 ] && [ "$(members | wc -l)" -ge 8 ] && break; sleep 0.05; done
+wait_until 30 test -e up.1 && wait_until 30 has_members 8
 kill -KILL $job
 wait $job 2> /dev/null
 alone "after kill -9 of a launcher whose rank is a launcher"
-for _ in $(seq 200); do [ -z "$(ls tmp)" ] && break; sleep 0.05; done
-[ -z "$(ls tmp)" ] || complain "files of jobs remain: $(find tmp)"
+is_empty() { [ -z "$(ls tmp)" ]; }
+wait_until 20 is_empty || complain "files of jobs remain: $(find tmp)"
 exit $wrong

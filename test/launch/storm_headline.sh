@@ -17,6 +17,8 @@ trap finish EXIT
 cd "$work"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
+# shellcheck source=test/wait.bash
+. "$SOURCE_DIR/test/wait.bash"
 wrong=0
 train() { # train RANKS OPTIONS…: in the background, $job its pid
     local ranks=$1
@@ -25,12 +27,6 @@ train() { # train RANKS OPTIONS…: in the background, $job its pid
     "$LOCKSTEP" train -n "$ranks" --model mlp --data synthetic:256,count=400 --batch 24 --steps 1000000 --eval-every -1 --threads 1 --save run \
         --save-every 1 --keep 2 "$@" > out.txt 2> err.txt < /dev/null &
     job=$!
-}
-await() { # await COMMAND…: until it succeeds or the job has ended
-    for _ in $(seq 2000); do
-        if "$@" || ! kill -0 "$job" 2> /dev/null; then return; fi
-        sleep 0.01
-    done
 }
 rank_pid() {
     local pid
@@ -51,15 +47,15 @@ check_end() {
 }
 kill_during_save() {
     train $((RANDOM % 2 + 2)) --backend tcp
-    await test -e run/state.json
-    sleep "0.0$((RANDOM % 90 + 10))"
+    wait_until_job 60 test -e run/state.json
+    pause_randomly 10 100
     kill -KILL "$(rank_pid 0)"
     check_end "SIGKILL to rank 0" 137 "rank 0 failed first: signal 9 "
 }
 save_error() {
     train $((RANDOM % 3 + 2)) ${1:+--backend $1}
-    await test -e run/state.json
-    sleep "0.0$((RANDOM % 90 + 10))"
+    wait_until_job 60 test -e run/state.json
+    pause_randomly 10 100
     # root can write anywhere: so a file replaces the directory.
     until mv run "gone.$RANDOM" && : > run; do :; done 2> /dev/null
     check_end "no directory to save to" "[12]" "rank 0 failed first: exit code [12],"
@@ -68,8 +64,8 @@ stop_rank() {
     local ranks=$((RANDOM % 3 + 2)) victim
     victim=$((RANDOM % ranks))
     train $ranks --timeout 1 ${1:+--backend $1}
-    await test -e run/state.json
-    sleep "0.0$((RANDOM % 90 + 10))"
+    wait_until_job 60 test -e run/state.json
+    pause_randomly 10 100
     kill -STOP "$(rank_pid $victim)"
     check_end "SIGSTOP to rank $victim of $ranks" 1 "rank $victim stopped answering \(state: stopped by a signal\)"
 }

@@ -9,7 +9,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 static void *wait_for_ever(void *unused)
@@ -39,13 +38,6 @@ static int launch_beside_threads(int ranks, const char *command, int times)
     return code;
 }
 
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static pid_t start(int ranks, const char *command, int times)
 {
     fflush(stdout);
@@ -58,17 +50,10 @@ static pid_t start(int ranks, const char *command, int times)
 /* Output that is closed earlier, as when a GPU's driver ends a process slowly, does not wake the launcher: SIGCHLD must. */
 static void no_end_of_a_rank_is_missed(void)
 {
-    int    status;
-    double begin = seconds_now();
-    pid_t  pid = start(3, "exec >&- 2>&-; sleep 0.01", 100);
-    while (waitpid(pid, &status, WNOHANG) == 0 && seconds_now() - begin < 55) usleep(1000);
-    double took = seconds_now() - begin;
-    if (took >= 55) {
-        kill(pid, SIGKILL);
-        waitpid(pid, &status, 0);
-    }
-    CHECK(took < 55 && WIFEXITED(status) && WEXITSTATUS(status) == 0, "100 jobs of 3 ranks took %.1f s, status %x",
-          took, status);
+    int   status;
+    pid_t pid = start(3, "exec >&- 2>&-; sleep 0.01", 100);
+    CHECK(waitpid(pid, &status, 0) == pid); /* for ever where one is missed: the test's time limit ends that */
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "100 jobs of 3 ranks: status %x", status);
 }
 
 static void read_text(const char *path, char *text, size_t size)

@@ -88,7 +88,7 @@ static report *train(job j)
 static void compare_lent(job j, const char *what)
 {
     report *lent = train(j), *kept, *replicated;
-    /* Otherwise it is a matter of luck. */
+    /* Only where every rank has its cores: elsewhere the slow rank may end before another one waits. */
     bool required = !counts_forwards(&j) && lk_default_threads() >= j.world * (j.threads ? j.threads : 1);
     j.keep_cores = true;
     kept = train(j);
