@@ -3,6 +3,7 @@
 #define CHECK_H
 
 #include <dlfcn.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,23 +27,27 @@ enum { SKIPPED = 77 }; /* the exit status that ctest takes for "not on this mach
 static int check_failures;
 
 /* CHECK(condition) or CHECK(condition, "format", …) where the values help. The test continues, so that one run shows all failures. */
-#define CHECK(condition, ...)                                                             \
-    do {                                                                                  \
-        if (!(condition)) {                                                               \
-            fprintf(stderr, "%s:%d: %s: failed: %s", __FILE__, __LINE__, __func__, #condition); \
-            fprintf(stderr, " " __VA_ARGS__);                                              \
-            fprintf(stderr, "\n");                                                        \
-            check_failures++;                                                             \
-        }                                                                                 \
-    } while (0)
+#define CHECK(condition, ...) \
+    ((condition) ? (void)0 : check_failed(__FILE__, __LINE__, __func__, #condition, " " __VA_ARGS__))
 
 /* For conditions that the rest of the test depends on. */
-#define REQUIRE(condition, ...)               \
-    do {                                      \
-        int before_ = check_failures;         \
-        CHECK(condition, ##__VA_ARGS__);      \
-        if (check_failures != before_) exit(1); \
-    } while (0)
+#define REQUIRE(condition, ...) \
+    ((condition) ? (void)0 : (check_failed(__FILE__, __LINE__, __func__, #condition, " " __VA_ARGS__), exit(1)))
+
+/* One call, not inlined: tests have thousands of checks. */
+static void check_failed(const char *file, int line, const char *function, const char *condition, const char *format,
+                         ...) __attribute__((cold, noinline, format(printf, 5, 6), unused));
+static void check_failed(const char *file, int line, const char *function, const char *condition, const char *format,
+                         ...)
+{
+    va_list values;
+    fprintf(stderr, "%s:%d: %s: failed: %s", file, line, function, condition);
+    va_start(values, format);
+    vfprintf(stderr, format, values);
+    va_end(values);
+    fputc('\n', stderr);
+    check_failures++;
+}
 
 /* Whether LK_TEST_SHARE=I/N, which divides a test over N processes, gives this one the next case. */
 static inline int is_in_share(void)

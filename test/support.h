@@ -145,7 +145,7 @@ typedef struct cell {
     values    kinds[MOST_OPERANDS]; /* by state, in the order of recording */
     int       operands;
     struct {
-        char  name[8];
+        char  name[16];
         void *data;
     } inputs[MOST_INPUTS];
     int inputs_count;

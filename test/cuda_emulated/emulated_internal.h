@@ -4,10 +4,9 @@
 
 #include "cuda_runtime.h"
 
-#include <functional>
-
-/* Runs a kernel to its end; `kernel` is called once for each thread. */
-void lk__emulated_run(const char *name, dim3 grid, dim3 block, size_t shared, const std::function<void()> &kernel);
+/* Runs a kernel to its end; run(call) is called once for each thread. */
+void lk__emulated_run(const char *name, dim3 grid, dim3 block, size_t shared, void (*run)(const void *call),
+                      const void *call);
 
 /* What CUPTI reports of a stream's work; cupti.cpp stands in for it. */
 typedef struct lk__emulated_work {

@@ -7,6 +7,7 @@
 
 #include <deque>
 #include <dlfcn.h>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -652,7 +653,7 @@ void lk__emulated_check_pointer(const char *name, int argument, const void *poin
 }
 
 void lk__emulated_queue_kernel(const char *name, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
-                               std::function<void()> thread)
+                               void (*run)(const void *call), const void *call, size_t bytes)
 {
     guard    g(lock);
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
@@ -669,7 +670,9 @@ void lk__emulated_queue_kernel(const char *name, dim3 grid, dim3 block, size_t s
         result(cudaErrorInvalidValue);
         return;
     }
-    submit(stream, job([=] { lk__emulated_run(name, grid, block, shared, thread); }, {10, name, 0, 0}));
+    std::vector<max_align_t> copy((bytes + sizeof(max_align_t) - 1) / sizeof(max_align_t));
+    memcpy(copy.data(), call, bytes);
+    submit(stream, job([=] { lk__emulated_run(name, grid, block, shared, run, copy.data()); }, {10, name, 0, 0}));
 }
 
 /* ---- streams and events ---- */

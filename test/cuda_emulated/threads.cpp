@@ -66,12 +66,13 @@ struct thread {
 };
 
 struct block_state {
-    const char                  *name;
-    const std::function<void()> *kernel;
-    int                          threads, started, live, at_block, sum;
-    bool                         downwards, waited;
-    unsigned                     live_lanes[WARPS], at_warp[WARPS]; /* bit per lane */
-    fiber                       *ready, **ready_end;
+    const char *name;
+    void (*run)(const void *call);
+    const void *call;
+    int         threads, started, live, at_block, sum;
+    bool        downwards, waited;
+    unsigned    live_lanes[WARPS], at_warp[WARPS]; /* bit per lane */
+    fiber      *ready, **ready_end;
 } b;
 
 thread   threads[THREADS];
@@ -389,7 +390,7 @@ void start_thread(int i)
     threads[i].runs_on = current;
     current->thread = i;
     threadIdx = threads[i].index;
-    (*b.kernel)();
+    b.run(b.call);
 }
 
 } // namespace
@@ -420,7 +421,8 @@ void lk__emulated_fiber_main(void)
     }
 }
 
-void lk__emulated_run(const char *name, dim3 grid, dim3 block, size_t shared, const std::function<void()> &kernel)
+void lk__emulated_run(const char *name, dim3 grid, dim3 block, size_t shared, void (*run)(const void *call),
+                      const void *call)
 {
     static const char *const order = getenv("LK_CUDA_EMULATED_ORDER");
     uint64_t number = 0, blocks = (uint64_t)grid.x * grid.y * grid.z, mixed = (launches++ + 1) * 0x9E3779B97F4A7C15u;
@@ -430,7 +432,8 @@ void lk__emulated_run(const char *name, dim3 grid, dim3 block, size_t shared, co
     shared_memory = shared_pages + SHARED - used;
     shared_bytes = used;
     b.name = name;
-    b.kernel = &kernel;
+    b.run = run;
+    b.call = call;
     b.threads = (int)(block.x * block.y * block.z);
     b.downwards = directions & 1;
     b.waited = false;
