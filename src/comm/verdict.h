@@ -63,7 +63,7 @@ typedef struct lk__comm_report {
     lk__comm_cause cause; /* the rank that the message names */
 } lk__comm_report;
 
-/* "rank 1 of 3 (host, pid 4) did not do its part within 600.0 s in …, reports rank 0", and the table. */
+/* "rank 1 of 3 (host, pid 4) did not complete its part within 600.0 s in …, reports rank 0", and the table. */
 void lk__verdict_late(const lk__comm_table *table, const bool *missing, double seconds, const char *verb,
                       lk__comm_report *report);
 void lk__verdict_lost(const lk__comm_table *table, int peer, lk__comm_report *report);

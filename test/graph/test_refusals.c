@@ -1,5 +1,5 @@
 /* test_refusals.c - calls of the library that cannot mean anything are refused with a message where they are made: shapes with the batch on two
- * axes, running statistics that are no buffers, names that are missing, settings that are no numbers, counts without a pointer. */
+ * axes, running statistics that are no buffers, names that are missing, settings that are not numbers, counts without a pointer. */
 #include "check.h"
 
 #include <lockstep.h>
