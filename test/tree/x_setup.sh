@@ -16,7 +16,7 @@ mkdir tree bin stubs
 cp "$SOURCE_DIR/x" tree/
 for folder in /bin /usr/bin; do ln -s $folder/* bin/ 2> /dev/null; done
 unset LK_MPI LK_TEST_PROGRAMS LK_WERROR # continuous integration sets them for itself
-rm -f bin/cmake bin/ninja bin/apt-get bin/sudo bin/ctest bin/id bin/mpi* bin/zsh bin/fish
+rm -f bin/cmake bin/ninja bin/apt-get bin/sudo bin/ctest bin/id bin/mpi* bin/zsh bin/fish bin/clang-format
 printf '#!/bin/sh\necho 0\n' > bin/id # root, which needs no sudo
 for tool in gcc g++ cc make pkg-config pgrep; do [ -e bin/$tool ] || ln -s /bin/true bin/$tool; done
 cat > bin/apt-get <<'T'
@@ -127,7 +127,7 @@ cp "$SOURCE_DIR/.ci/run" tree/.ci/
 env PATH="$work/bin" tree/.ci/run > out.txt 2>&1 || complain ".ci/run: $(cat out.txt)"
 [ "$(grep -c '^ctest ' stubs/calls)" = 2 ] && grep '^ctest ' stubs/calls | tail -1 | grep -Fq -- "--test-dir build-asan " &&
     grep -Fq -- "-L ^(c|cxx|fuzz|quick)\$ -LE ^(slow|guarded|emulated)\$" stubs/calls || complain ".ci/run: $(cat stubs/calls)"
-for package in openmpi-bin libopenmpi-dev mpich libmpich-dev zsh fish; do
+for package in openmpi-bin libopenmpi-dev mpich libmpich-dev zsh fish clang-format; do
     grep -q "^apt-get .* install .* $package\( \|$\)" stubs/calls || complain ".ci/run does not install $package: $(cat stubs/calls)"
 done
 grep -q valgrind stubs/calls && complain "asan --quick installs valgrind: $(cat stubs/calls)"
