@@ -25,6 +25,7 @@ static int larger_first(const void *a, const void *b)
 /* The probability of each token by its definition: sorted, cut after k, renormalised, cut once p is reached, renormalised. */
 static void naive_probabilities(const float *logits, int n, const lk__generation_sampling *s, double *p)
 {
+    REQUIRE(n > 0);
     ranked *r = calloc((size_t)n, sizeof *r);
     double  total = 0, sum = 0;
     int     kept = s->top_k && s->top_k < n ? (int)s->top_k : n;

@@ -100,12 +100,12 @@ static double difference(const double *a, const double *b, int count)
 static void check_value(const base_model *base, const char *key, const char *part, const lk__json *value,
                         const lk__json *expected)
 {
-    char                  text[TEXT], quoted[80];
+    char                  text[TEXT], quoted[160];
     lk_transformer_config config;
     double                own[PROJECTIONS] = {0}, theirs[PROJECTIONS];
     int                   count = base->parsed.kind == LK_TRANSFORMER_ENCODER ? TEXTS : LENGTH;
     change_key(base, key, value, text);
-    snprintf(quoted, sizeof quoted, "\"%s\"", part[0] ? part : key);
+    snprintf(quoted, sizeof quoted, "\"%.150s\"", part[0] ? part : key);
     if (lk__hf_config_parse(context, "config.json", text, strlen(text), &config) < 0) {
         const char *error = lk_context_error(context);
         bool size = strstr(error, "json: gpt: ") || strstr(error, "json: llama: ") || strstr(error, "json: encoder: ");
