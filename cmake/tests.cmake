@@ -168,7 +168,7 @@ endforeach()
 # Any two internal headers can be included in one file: one test includes all of them, another in reverse order. The kernels' headers
 # are excluded: they are compiled once per type and instruction set.
 file(GLOB headers RELATIVE ${PROJECT_SOURCE_DIR}/src CONFIGURE_DEPENDS src/*/*.h src/*/*/*.h)
-list(FILTER headers EXCLUDE REGEX "^device/(cpu|cuda)/")
+list(FILTER headers EXCLUDE REGEX "^device/((cpu|cuda)/|functions\\.h$)")
 list(APPEND headers device/cuda/module.h) # the others of cuda/ are C++
 foreach(order forwards backwards)
   list(TRANSFORM headers REPLACE "(.+)" "#include \"\\1\"" OUTPUT_VARIABLE lines)
