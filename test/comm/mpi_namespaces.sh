@@ -81,6 +81,7 @@ for flavour in openmpi mpich; do
     job 2 2 "MASTER_ADDR=10.79.0.1 LOCKSTEP_PORT=4000-4060 LOCKSTEP_TOKEN_FILE=$work/token" tcp 0.3 1000; right "tcp with LOCKSTEP_TOKEN_FILE" 2 2 tcp
 
     if [ $flavour = openmpi ] && command -v ss > /dev/null; then # Lockstep's connections use only LOCKSTEP_PORT, also those of split groups, as a firewall may require
+        : > "$work/out" # of the job before: what waits below must not see it
         job 2 2 "LOCKSTEP_PORT=4000-4060" mpi 3 1000 &
         wait_for=$!
         wait_for_line 60 '^under way' "$work/out"
