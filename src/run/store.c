@@ -171,7 +171,7 @@ static lk_status fill_moments(lk_store *s, size_t index)
         lk__plan_array  array = (lk__plan_array)(LK__ARRAY_MOMENT_0 + m);
         lk__graph_state constant = {.init = LK_INIT_CONSTANT, .a = s->plan->moments[m].initial};
         lk__plan_slices slices = lk__plan_state_slices(s->plan, index, array);
-        filling         f = {.state = &constant, .slices = &slices, .type = slices.dtype};
+        filling         f = {.state = &constant, .slices = &slices, .type = slices.dtype, .stored = slices.dtype};
         if (constant.a != 0) status = fill_memory(s, index, array, &f, false);
     }
     return status;
