@@ -200,7 +200,8 @@ static lk_tensor record_step(lk_graph *g)
         lk_tensor y = lk_attention(q, keys, values, .heads = 2, .kv_heads = 2, .first = first, .last = last);
         x = lk_add(x, lk_linear(y, "out", WIDTH));
         lk_tensor z = with_norm(x, "norm2");
-        x = lk_add(x, lk_linear(lk_swiglu(lk_linear(z, "gate", 12), lk_linear(z, "up", 12)), "down", WIDTH));
+        lk_tensor gate = lk_linear(z, "gate", 12), up = lk_linear(z, "up", 12); /* in this order on every compiler */
+        x = lk_add(x, lk_linear(lk_swiglu(gate, up), "down", WIDTH));
         lk_block_end(x);
     }
     return x;
