@@ -85,11 +85,10 @@ static lk_status make_data(setup *s, void **columns, lk_dataset **data)
 /* Whether the plan holds data: it may still be the table by which bytes are converted. */
 static lk_status may_hold_data(setup *s)
 {
-    size_t      memory[LK_MEMORY_COUNT];
-    lk_graph   *graph;
-    lk_plan    *plan;
-    if (s->config.data_on_device == LK_DATA_AUTO && lk_context_on_host(s->context))
-        return LK_END;
+    size_t    memory[LK_MEMORY_COUNT];
+    lk_graph *graph;
+    lk_plan  *plan;
+    if (s->config.data_on_device == LK_DATA_AUTO && lk_context_on_host(s->context)) return LK_END;
     if (s->config.data_on_device == LK_DATA_ON_HOST) return LK_END;
     lk_status status = lk_trainer_plan(s->context, &s->config, &graph, &plan, memory);
     if (status < 0) return status;

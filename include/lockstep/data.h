@@ -43,9 +43,9 @@ LK_API const char *lk_field_class_name(const lk_field *field, int64_t label); /*
 typedef struct lk_open_options {
     size_t  size LK_ZERO; /* sizeof this struct; set by LK_OPEN_OPTIONS_INIT */
     int64_t height LK_ZERO,
-        width LK_ZERO;         /* folder: images are resized to this; 0: all images must have the same size */
-    int    channels LK_ZERO;   /* folder: 1 grey, 3 RGB; 0: as the first image in order */
-    double holdout LK_ZERO;    /* the fraction of samples that form the test set, chosen by a hash of the
+        width LK_ZERO;            /* folder: images are resized to this; 0: all images must have the same size */
+    int         channels LK_ZERO; /* folder: 1 grey, 3 RGB; 0: as the first image in order */
+    double      holdout LK_ZERO;  /* the fraction of samples that form the test set, chosen by a hash of the
                                  * file's name or the row's number; 0: none, and files without their own
                                  * test set have no test set. For text: the last part of its tokens; 0: a
                                  * tenth of text: and jsonl:, nothing of tokens:. -1: nothing of any data */
@@ -215,7 +215,7 @@ typedef struct lk_text_info {
     int64_t bytes;      /* of text that they stand for; of a part of a token file in proportion; 0: not known */
     int64_t vocabulary; /* all ids are below it; 0: not known */
     int64_t longest;    /* tokens of the longest sample; classification: of the longest text, which may be cut to T */
-    const lk_tokenizer *tokenizer; /* borrowed from the data set; NULL: tokens: without one */
+    const lk_tokenizer *tokenizer;    /* borrowed from the data set; NULL: tokens: without one */
     int64_t             scored;       /* for an evaluation of a language model: labels of all samples; otherwise 0 */
     int64_t             scored_bytes; /* of text that they stand for; 0: not known */
     int                 reserved[4];

@@ -15,13 +15,13 @@ typedef struct lk_generator_config {
     size_t                       size LK_ZERO;  /* sizeof this struct; set by LK_GENERATOR_CONFIG_INIT */
     const lk_transformer_config *model LK_ZERO; /* gpt or llama; copied */
     const char *weights LK_ZERO; /* as lk_weights_load takes them: a checkpoint, a Hugging Face directory, a safetensors file */
-    const lk_store *store LK_ZERO;   /* or copied from a store of this model, such as that of a training program */
-    uint64_t        seed LK_ZERO;    /* of the initial weights, where neither is given */
-    int64_t         batch LK_ZERO;   /* maximum number of prompts at once; 0: 1 */
-    int64_t         context LK_ZERO; /* maximum number of tokens of a prompt and its continuation; 0: the model's context */
-    int64_t         chunk LK_ZERO;   /* tokens of each prompt that are computed at once; 0: 32 */
-    lk_dtype        dtype LK_ZERO;   /* LK_F32 or LK_F64 */
-    lk_policy       policy LK_ZERO;  /* LK_POLICY_BF16: weights, activations and cache in bf16 */
+    const lk_store *store LK_ZERO; /* or copied from a store of this model, such as that of a training program */
+    uint64_t        seed LK_ZERO;  /* of the initial weights, where neither is given */
+    int64_t         batch LK_ZERO; /* maximum number of prompts at once; 0: 1 */
+    int64_t   context LK_ZERO; /* maximum number of tokens of a prompt and its continuation; 0: the model's context */
+    int64_t   chunk LK_ZERO;   /* tokens of each prompt that are computed at once; 0: 32 */
+    lk_dtype  dtype LK_ZERO;   /* LK_F32 or LK_F64 */
+    lk_policy policy LK_ZERO;  /* LK_POLICY_BF16: weights, activations and cache in bf16 */
 } lk_generator_config;
 #define LK_GENERATOR_CONFIG_INIT            \
     {                                       \
@@ -68,10 +68,10 @@ typedef struct lk_generate_config {
     size_t           size LK_ZERO; /* sizeof this struct; set by LK_GENERATE_CONFIG_INIT */
     const lk_prompt *prompts LK_ZERO;
     int              prompts_count LK_ZERO; /* at most the generator's batch */
-    int64_t          tokens LK_ZERO;        /* maximum number of new tokens per prompt; 0: up to the end of the context */
-    double           temperature LK_ZERO;   /* divides the logits; 0: the most probable token (greedy) */
-    int64_t          top_k LK_ZERO;         /* choose among the top_k most probable tokens; 0: all */
-    double           top_p LK_ZERO;         /* choose among the smallest set whose probabilities add up to this; 0 and 1: all */
+    int64_t          tokens LK_ZERO;      /* maximum number of new tokens per prompt; 0: up to the end of the context */
+    double           temperature LK_ZERO; /* divides the logits; 0: the most probable token (greedy) */
+    int64_t          top_k LK_ZERO;       /* choose among the top_k most probable tokens; 0: all */
+    double           top_p LK_ZERO; /* choose among the smallest set whose probabilities add up to this; 0 and 1: all */
     uint64_t         seed LK_ZERO;
     bool             ignore_eos LK_ZERO;
     /* At the end of the context, continue with its latest half, which is recomputed. Otherwise the text ends there. */

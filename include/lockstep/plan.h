@@ -77,10 +77,10 @@ typedef struct lk_plan_config {
     const lk_optimizer_config *optimizer LK_ZERO; /* NULL: evaluation only, no gradients, no optimizer state */
     bool                       no_fusion LK_ZERO; /* run each operation as recorded: for numerical checks */
     lk_parallel                parallel LK_ZERO;
-    bool                       sync_batch_norm LK_ZERO; /* statistics of the global batch; an error without batch norm */
-    lk_policy                  policy LK_ZERO;
-    lk_dtype                   gradient_dtype LK_ZERO; /* the type of a policy: gradients are rounded for the all_reduce, and half the bytes are sent; not with leaves */
-    int                        unused LK_ZERO; /* was padding, which a caller leaves undefined */
+    bool      sync_batch_norm LK_ZERO; /* statistics of the global batch; an error without batch norm */
+    lk_policy policy LK_ZERO;
+    lk_dtype  gradient_dtype LK_ZERO; /* the type of a policy: gradients are rounded for the all_reduce, and half the bytes are sent; not with leaves */
+    int       unused LK_ZERO; /* was padding, which a caller leaves undefined */
     /* The ranks, and this one's place among them; copied. NULL: parallel's. So far only the axis data can have more than one rank. */
     const lk_mesh *mesh LK_ZERO;
 } lk_plan_config;

@@ -126,8 +126,8 @@ lk_tensor lk_cast_at(lk_site site, lk_tensor x, lk_dtype type)
     lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_cast), &x, 1);
     if (!g) return lk__no_result(site, &x, 1);
     if (!lk__is_element(type)) {
-        lk__graph_fail(g, site, "cast: %s to %s; expected %s", lk_dtype_name(lk_tensor_dtype(x)),
-                       lk_dtype_name(type), lk__dtype_names_of(lk__is_element).text);
+        lk__graph_fail(g, site, "cast: %s to %s; expected %s", lk_dtype_name(lk_tensor_dtype(x)), lk_dtype_name(type),
+                       lk__dtype_names_of(lk__is_element).text);
         return (lk_tensor){g, -1};
     }
     return (lk_tensor){g, lk__emit_cast(g, site, x.id, type)};

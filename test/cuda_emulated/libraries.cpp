@@ -7,8 +7,8 @@
  *                                     adds in f64, so its results have other bits
  *   LK_CUDA_EMULATED_VERSION=TEXT     its version, default 1
  *   LK_CUDA_EMULATED_MEASURED=FILE    each measurement appends a line */
-#include "device/cuda/backend.h"
 #include "device/cuda/autotuning.h"
+#include "device/cuda/backend.h"
 #include "device/cuda/gemm.h"
 
 #include <stdio.h>

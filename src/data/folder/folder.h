@@ -22,7 +22,7 @@ typedef struct lk__data_folder_list {
     size_t                text_bytes, text_capacity;
     size_t               *classes; /* offsets in text, in byte order */
     size_t                classes_count, classes_capacity;
-    int64_t               others; /* files that are not called .png, .jpg or .jpeg */
+    int64_t               others;   /* files that are not called .png, .jpg or .jpeg */
     bool                  any_name; /* files are listed whatever they are called */
 } lk__data_folder_list;
 
@@ -121,6 +121,5 @@ void      lk__data_folder_free(lk__data_folder *folder);
 lk_status lk__data_folder_prepare(lk__data_folder *folder, const lk_open_options *options, bool probe);
 /* Gives the folder to a data set, whose field 0 it reads if `reads`. */
 void lk__data_folder_attach(lk__data_folder *folder, lk_dataset *dataset, bool reads);
-
 
 #endif

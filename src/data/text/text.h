@@ -94,5 +94,4 @@ enum { LK__TEXT_NO_LABEL = -100 }; /* lk_cross_entropy's ignore index, as PyTorc
 lk_status lk__text_classification(const lk__text_request *request, lk_tokenizer *tokenizer, lk__text_files *files,
                                   lk_dataset **dataset);
 
-
 #endif

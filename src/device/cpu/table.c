@@ -10,5 +10,4 @@ const lk__kernel_entry KERNEL(table)[LK__OP_COUNT] = {
 #define ENTRY_WIDE(name) ENTRY_ANY(name)
 #endif
 #define ENTRY(name, types) ENTRY_##types(name)
-    LK__OP_LIST_BUILT_IN(ENTRY)
-};
+    LK__OP_LIST_BUILT_IN(ENTRY)};

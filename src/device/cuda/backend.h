@@ -50,8 +50,8 @@ LK__CUDA_GROUP(entropy)
 LK__CUDA_GROUP(gradients) /* group_training.cu */
 #undef LK__CUDA_GROUP
 
-    /* ---- cross_entropy.cu: cross_entropy and its gradient in one launch; rows are few ---- */
-    bool lk__cuda_entropy_supports(const lk__kernel_call *call);
+/* ---- cross_entropy.cu: cross_entropy and its gradient in one launch; rows are few ---- */
+bool      lk__cuda_entropy_supports(const lk__kernel_call *call);
 lk_status lk__cuda_entropy_with_grad(const lk__kernel_call *call, const lk__kernel_call *grad);
 
 /* ---- numbers.cu ---- */
