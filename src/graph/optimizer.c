@@ -106,7 +106,7 @@ bool lk__optimizer_check(const lk_optimizer_config *o, char *text, size_t bytes)
         snprintf(text, bytes, "unknown optimizer %d", (int)o->kind);
         return false;
     }
-    /* All of them, also those of other optimizers: a NaN is a mistake wherever it is. */
+    /* All of them, also those of other optimizers: a NaN is a mistake wherever it is, and so is nesterov without momentum. */
     bool good = is_in_range(&why, "lr", o->lr, 0, INFINITY) &&
                 is_in_range(&why, "weight decay", o->weight_decay, 0, INFINITY) &&
                 is_in_range(&why, "clip", o->clip, 0, INFINITY);
@@ -118,9 +118,12 @@ bool lk__optimizer_check(const lk_optimizer_config *o, char *text, size_t bytes)
 #undef NUMBER
 #undef PAIR
 #undef FLAG
-    const char *wrong = good && optimizer->check ? optimizer->check(o) : NULL;
-    if (wrong) snprintf(text, bytes, "%s", wrong);
-    return good && !wrong;
+    for (int kind = 0; good && (optimizer = lk__optimizer_find((lk_optimizer_kind)kind)); kind++) {
+        const char *wrong = optimizer->check ? optimizer->check(o) : NULL;
+        if (wrong) snprintf(text, bytes, "%s", wrong);
+        good = !wrong;
+    }
+    return good;
 }
 
 /* ---- state ---- */
