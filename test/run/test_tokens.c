@@ -243,7 +243,7 @@ static void steps_that_are_queued_give_the_tokens_of_steps_that_are_waited_for(v
         lk_generator *g = open_generator(context, which, which == 0 ? LK_POLICY_BF16 : LK_POLICY_RECORDED);
         for (int how = 0; how < 5; how++) {
             lk_generate_config config = LK_GENERATE_CONFIG_INIT;
-            char               what[32];
+            char               what[48];
             snprintf(what, sizeof what, "model %d, setting %d", which, how);
             config.ignore_eos = how == 1;
             config.seed = 5, config.tokens = how == 3 ? 0 : how == 4 ? 24 : NEW, config.slide = how == 4;

@@ -46,7 +46,7 @@ static lk__trace_overlap measure_overlap(const lk__trace *trace)
 }
 
 enum { THREADS = 4, EACH = 5000 };
-static char names[THREADS][8];
+static char names[THREADS][16];
 
 typedef struct recorder {
     lk__trace *trace;
