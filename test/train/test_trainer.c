@@ -125,7 +125,11 @@ static double own_cosine(void *user, int64_t step, int64_t steps)
     rates *r = user;
     r->steps = steps;
     if (step == r->wrong) return (double)NAN;
-    return 0.01 * (0.25 + (1 - 0.25) * 0.5 * (1 + cos(3.141592653589793 * ((double)step / (double)steps))));
+    /* A compiler may contract the formula in other ways than in the library, so that it decides no bits here. */
+    lk_schedule cosine = {.kind = LK_SCHEDULE_COSINE, .minimum = 0.25, .total = steps};
+    double      rate = lk_schedule_rate(&cosine, 0.01, step), along = (double)step / (double)steps;
+    CHECK(fabs(rate - 0.01 * (0.25 + 0.75 * 0.5 * (1 + cos(3.141592653589793 * along)))) < 1e-16, "%.17g", rate);
+    return rate;
 }
 
 static int store_rate(void *user, const lk_event *e)

@@ -168,6 +168,11 @@ static bool call_everything(lk_context *context)
     const float    sent[] = {1, 2};
     float          got[2];
     const size_t   counts[] = {2}, displacements[] = {0};
+    lk_collective  collective = LK_COLLECTIVE_INIT;
+    lk_transport   transport = LK_TRANSPORT_INIT;
+    lk_device      device = LK_DEVICE_INIT;
+    WANT(lk_collective_at(0, &collective) == LK_OK && lk_transport_at(0, &transport) == LK_OK);
+    WANT(lk_device_at(0, &device) == LK_OK);
     config.rank = 0;
     config.world = 1;
     WANT(lk_comm_create(context, &config, &comm) == LK_OK);
