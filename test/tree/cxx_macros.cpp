@@ -189,6 +189,7 @@ static bool call_everything(lk_context *context)
     WANT(lk_comm_reduce(comm, sent, got, 2, LK_F32, LK_SUM, 0, NULL) == LK_OK);
     WANT(lk_comm_broadcast(comm, got, 2, LK_F32, 0, NULL) == LK_OK && lk_comm_barrier(comm, NULL) == LK_OK);
     WANT(lk_comm_check_memory(comm, 64) == LK_OK);
+    WANT(lk_comm_run(comm, "all_reduce", sent, got, 2, LK_F32, LK_SUM, 0, NULL) == LK_OK);
     WANT(lk_comm_all_gather(comm, sent, got, 2, LK_F32, NULL) == LK_OK);
     WANT(lk_comm_reduce_scatter(comm, sent, got, 2, LK_F32, LK_SUM, NULL) == LK_OK);
     WANT(lk_comm_gather(comm, sent, got, 2, LK_F32, 0, NULL) == LK_OK);
