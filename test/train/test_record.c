@@ -226,7 +226,7 @@ static void count_allocations(lk_trainer_config *config, lk_context *c)
 
 static void many_class_names_are_saved_without_allocating(void)
 {
-    static char        text[MANY][32];
+    static char        text[MANY][24];
     static const char *names[MANY];
     lk_context        *c = make_context();
     lk_description    *d;
