@@ -20,7 +20,7 @@ lk_status lk__plan_group_gather(const lk__plan_list *list, const lk__plan_launch
                                 void *user, lk__plan_group_calls *calls);
 void      lk__plan_group_free(lk_context *context, lk__plan_group_calls *calls);
 
-/* For the memory pass. Until which position an operand or a result of the node at `position` must be kept: the end of its group, or
+/* For the memory pass. Until which position an operand or a result of the node at `position` must be kept: the end of its group, some nodes more where it starts early, or
  * `position`. Whether its result may replace an operand. After the pass: removes groups of which some result overlaps what another node of
  * the group reads or writes, in places that the memory pass does not choose. */
 size_t lk__launch_group_keeps(const lk__plan_list *list, size_t position);
