@@ -1,7 +1,9 @@
-/* cuda_attention.cu - attention and its gradient on a GPU, shape by shape: what cuDNN says to its graphs, how far its results and those of
- * our kernels for tensor cores are from those of the plain kernels, whether they have the same bits in every run, and the times of all.
+/* cuda_attention.cu - attention and its gradient on a GPU, shape by shape: what cuDNN says to its graphs, how far its
+ * results and those of our kernels for tensor cores are from those of the plain kernels, whether they have the same
+ * bits in every run, and the times of all.
  *
- *     nvcc -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude -Isrc -o cuda_attention bench/cuda_attention.cu \
+ *     nvcc -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude -Isrc -o cuda_attention \
+ *          bench/cuda_attention.cu \
  *          src/device/cuda/{attention,attention_grad,attention_fast,attention_fast_grad,dnn_attention,dnn_load}.cu -ldl
  *     ./cuda_attention [repeats]
  *

@@ -1,14 +1,16 @@
-/* cuda_conv.cu - convolutions of f32 on a GPU, shape by shape: times of the kernels for all shapes (plain) and of those for 3×3 kernels in
- * every tile shape that is compiled in, how far their results are from those of plain loops in double, and whether they have the same
- * bits in every run.
+/* cuda_conv.cu - convolutions of f32 on a GPU, shape by shape: times of the kernels for all shapes (plain) and of those
+ * for 3×3 kernels in every tile shape that is compiled in, how far their results are from those of plain loops in
+ * double, and whether they have the same bits in every run.
  *
- *     nvcc -std=c++17 -O3 --expt-relaxed-constexpr -DLK_CONV_VARIANTS -gencode arch=compute_90a,code=sm_90a -Iinclude -Isrc \
+ *     nvcc -std=c++17 -O3 --expt-relaxed-constexpr -DLK_CONV_VARIANTS -gencode arch=compute_90a,code=sm_90a \
+ *          -Iinclude -Isrc \
  *          -o cuda_conv bench/cuda_conv.cu src/device/cuda/{conv,conv_direct,conv_direct_weight,conv_first}.cu
  *     ./cuda_conv [-c] [-n batch] [shape …]     (-c: results alone; shapes from 0, all without)
  *
- * A time is that of one run within a CUDA graph of 20, the median of 15 replays: what the operation adds to a step, with the gaps between
- * kernels, and with operands in the L2 cache where they fit. `cold`: each run behind a memset of 256 MiB, whose own time is subtracted.
- * It needs no library of Lockstep: what the module would be given is defined here. */
+ * A time is that of one run within a CUDA graph of 20, the median of 15 replays: what the operation adds to a step,
+ * with the gaps between kernels, and with operands in the L2 cache where they fit. `cold`: each run behind a memset of
+ * 256 MiB, whose own time is subtracted. It needs no library of Lockstep: what the module would be given is defined
+ * here. */
 #include "device/cuda/conv_ways.h"
 #include "device/cuda/gemm.h"
 

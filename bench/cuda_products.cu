@@ -1,12 +1,16 @@
-/* cuda_products.cu - matrix products and convolutions on a GPU, shape by shape: the times of the library's algorithm (as measured and as
- * first listed), of our tensor cores' kernels and of the plain kernels, how far their results are from the plain kernels', whether bits
- * repeat, and whether a row's bits depend on the number of rows where they must not.
+/* cuda_products.cu - matrix products and convolutions on a GPU, shape by shape: the times of the library's algorithm
+ * (as measured and as first listed), of our tensor cores' kernels and of the plain kernels, how far their results are
+ * from the plain kernels', whether bits repeat, and whether a row's bits depend on the number of rows where they must
+ * not.
  *
- *     nvcc -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude -Isrc -o cuda_products bench/cuda_products.cu \
- *          src/device/cuda/{products,small_products,skinny,linear,blas,choices,column_sums,conv,conv_dnn,conv_tensor,dnn_load}.cu -ldl
+ *     nvcc -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude -Isrc -o cuda_products \
+ *          bench/cuda_products.cu \
+ *          src/device/cuda/{products,small_products,skinny,linear,blas,choices,column_sums}.cu \
+ *          src/device/cuda/{conv,conv_dnn,conv_tensor,dnn_load}.cu -ldl
  *     XDG_CACHE_HOME=/tmp/none ./cuda_products [repeats]
  *
- * It needs no library of Lockstep: what the module would be given is defined here. A cache file of choices is used where there is one. */
+ * It needs no library of Lockstep: what the module would be given is defined here. A cache file of choices is used
+ * where there is one. */
 #include "device/cuda/conv_ways.h"
 #include "device/cuda/gemm.h"
 
@@ -128,7 +132,8 @@ static std::vector<float> read_back(const lk__kernel_operand *x)
     return out;
 }
 
-/* Runs it, and gives microseconds; the results are in `out`, which is empty where it failed or bits differ between runs. */
+/* Runs it, and gives microseconds; the results are in `out`, which is empty where it failed or bits differ between
+ * runs. */
 static float time_call(const lk__kernel_call *call, run_function run, std::vector<std::vector<float>> *out)
 {
     cudaEvent_t begin, end;

@@ -1,6 +1,7 @@
-/* jitter.c - how much a machine slows down work that waits for the slowest core. N threads, each pinned to a core, repeat multiply-adds of the
- * widest vectors for some milliseconds without waiting for each other; the mean of all pieces over the mean of each round's slowest is what
- * a synchronous step of N equal parts can reach of N independent processes at most.
+/* jitter.c - how much a machine slows down work that waits for the slowest core. N threads, each pinned to a core,
+ * repeat multiply-adds of the widest vectors for some milliseconds without waiting for each other; the mean of all
+ * pieces over the mean of each round's slowest is what a synchronous step of N equal parts can reach of N independent
+ * processes at most.
  *
  *   jitter [threads [milliseconds [rounds]]] */
 #define _GNU_SOURCE

@@ -1,10 +1,10 @@
-/* kernels.c - the speed of products and convolutions in f32: GFLOP/s of each, and the fraction of the measured FMA peak; and
- * the speed of bf16 in proportion to it. Of operations that memory bounds, that proportion alone matters.
+/* kernels.c - the speed of products and convolutions in f32: GFLOP/s of each, and the fraction of the measured FMA
+ * peak; and the speed of bf16 in proportion to it. Of operations that memory bounds, that proportion alone matters.
  *
  *   kernels [threads [isa [part of a name]]]
  *
- * Each number is the best of several runs, of f32 and bf16 in turns, over data that was accessed before. The operations counted are those of the direct
- * algorithm, so one that needs fewer (Winograd) may exceed 100 %. */
+ * Each number is the best of several runs, of f32 and bf16 in turns, over data that was accessed before. The operations
+ * counted are those of the direct algorithm, so one that needs fewer (Winograd) may exceed 100 %. */
 #include "base/base.h"
 #include "base/bf16.h"
 #include "base/isa.h"
@@ -63,8 +63,8 @@ static void free_operands(bench *b, lk__kernel_call *call)
         lk__free(b->context, LK_MEMORY_OTHER, call->out[i].data, operand_bytes(&call->out[i]));
 }
 
-/* The same in bf16. Statistics, weights of norms and gradients of weights remain f32: all with one axis except a bias, and
- * output 0 of a weight gradient. */
+/* The same in bf16. Statistics, weights of norms and gradients of weights remain f32: all with one axis except a bias,
+ * and output 0 of a weight gradient. */
 static lk__kernel_operand narrowed(bench *b, const lk__kernel_operand *o, bool wide)
 {
     lk__kernel_operand narrow = *o;
@@ -136,7 +136,8 @@ static void time_call(bench *b, const char *name, lk__op op, lk__kernel_call *ca
 static void time_conv(bench *b, const char *name, int64_t n, int64_t c, int64_t size, int64_t o, int64_t kernel,
                       int64_t stride, int64_t pool, bool input, bool counts)
 {
-    int64_t padding = kernel / 2, out = (size + 2 * padding - kernel) / stride + 1, pooled = pool > 1 ? out / pool : out;
+    int64_t padding = kernel / 2, out = (size + 2 * padding - kernel) / stride + 1,
+            pooled = pool > 1 ? out / pool : out;
     int64_t      x[] = {n, c, size, size}, w[] = {o, c, kernel, kernel}, y[] = {n, o, pooled, pooled};
     lk__op_attrs attrs = {
         .kernel = kernel, .stride = stride, .padding = padding, .groups = 1, .pool = pool, .activation = LK__RELU};
@@ -226,7 +227,8 @@ static void time_matmul(bench *b, const char *name, int64_t batch, int64_t m, in
     time_call(b, name, LK__OP_matmul, &call, 2.0 * (double)(batch * m * n * k), false);
 }
 
-/* What memory bounds, on the activations of ResNet-20: batch_norm, its gradient, relu, a sum, a max pool and its gradient. */
+/* What memory bounds, on the activations of ResNet-20: batch_norm, its gradient, relu, a sum, a max pool and its
+ * gradient. */
 static void time_activations(bench *b, int64_t n, int64_t c, int64_t size)
 {
     int64_t         x[] = {n, c, size, size}, y[] = {n, c, size / 2, size / 2};
@@ -247,7 +249,8 @@ static void time_activations(bench *b, int64_t n, int64_t c, int64_t size)
     sum.in[0] = operand(b, 4, x, false), sum.in[1] = operand(b, 4, x, false), sum.out[0] = operand(b, 4, x, false);
     time_call(b, "add", LK__OP_add, &sum, 0, false);
     lk__kernel_call large = {.attrs = &pool, .inputs = 1, .outputs = 2};
-    large.in[0] = operand(b, 4, x, false), large.out[0] = operand(b, 4, y, false), large.out[1] = operand(b, 4, y, true);
+    large.in[0] = operand(b, 4, x, false), large.out[0] = operand(b, 4, y, false),
+    large.out[1] = operand(b, 4, y, true);
     time_call(b, "max_pool2d", LK__OP_max_pool2d, &large, 0, false);
     lk__kernel_call small = {.attrs = &pool, .inputs = 2, .outputs = 1};
     small.in[0] = operand(b, 4, y, false), small.in[1] = operand(b, 4, y, true), small.out[0] = operand(b, 4, x, false);

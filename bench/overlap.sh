@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# overlap.sh - the time of a step between two hosts with a slow link, against the critical path that `lockstep plan` prints. The hosts
-# are network namespaces of this machine, connected by a veth whose rate tbf limits to RATE. As root.
+# overlap.sh - the time of a step between two hosts with a slow link, against the critical path that `lockstep plan`
+# prints. The hosts are network namespaces of this machine, connected by a veth whose rate tbf limits to RATE. As root.
 #   bench/overlap.sh [BATCH] [RATE]     e.g. bench/overlap.sh 384 1gbit
 set -euo pipefail
 batch=${1:-384} rate=${2:-1gbit} lockstep=${LOCKSTEP:-build/lockstep}
@@ -21,18 +21,22 @@ done
 LOCKSTEP_TOKEN=$(head -c16 /dev/urandom | od -An -tx1 | tr -d ' \n')
 export LOCKSTEP_TOKEN OMP_NUM_THREADS=1
 run() { # NAMESPACE NODE CORE
-    ip netns exec "$1" taskset -c "$3" "$lockstep" run -n 1 --nnodes 2 --node-rank "$2" --master-addr 10.77.0.1 --master-port 29577 -- \
-        "$lockstep" train --model cnn --data synthetic --batch "$batch" --steps "$steps" --eval-every -1 --threads 1 --trace "$trace" --log "/tmp/overlap-$2.jsonl" --json
+    ip netns exec "$1" taskset -c "$3" "$lockstep" run -n 1 --nnodes 2 --node-rank "$2" --master-addr 10.77.0.1 \
+        --master-port 29577 -- \
+        "$lockstep" train --model cnn --data synthetic --batch "$batch" --steps "$steps" --eval-every -1 --threads 1 \
+            --trace "$trace" --log "/tmp/overlap-$2.jsonl" --json
 }
 rm -f /tmp/overlap-0.jsonl /tmp/overlap-1.jsonl
 run "$b" 1 1 > /tmp/overlap-b.txt 2>&1 &
 run "$a" 0 0 > /tmp/overlap-a.txt 2>&1
 wait
 link=${rate/gbit/Gbit}
-taskset -c 0 "$lockstep" plan --model cnn --data synthetic --batch "$batch" -n 2 --threads 1 --measure --link "${link/mbit/Mbit}" | tail -8
+taskset -c 0 "$lockstep" plan --model cnn --data synthetic --batch "$batch" -n 2 --threads 1 --measure --link \
+    "${link/mbit/Mbit}" | tail -8
 python3 - "$trace" <<'P'
 import json, statistics, sys
 steps = [e for e in map(json.loads, open("/tmp/overlap-0.jsonl")) if e["event"] == "step"]
 times = sorted(1e3 * e["seconds"] for e in steps[5:])
-print(f"measured: median step {statistics.median(times):.1f} ms of {len(times)}; overlap {json.load(open(sys.argv[1]))['otherData']['overlap_percent']} %")
+overlap = json.load(open(sys.argv[1]))["otherData"]["overlap_percent"]
+print(f"measured: median step {statistics.median(times):.1f} ms of {len(times)}; overlap {overlap} %")
 P

@@ -1,18 +1,21 @@
 #!/usr/bin/env bash
-# save.sh - the time of a save by several ranks against dd, which writes the same bytes and flushes them. An MLP of 84 million parameters and
-# Adam's state are 1.0 GB. Each round: the second save of a run, as the log reports it (copy, digests, flush, rename, and the state file; the
-# first also touches the memory of the copies for the first time), then dd of the same bytes out of the page cache. Prints the rounds, the
-# medians and their ratio.
-#   bench/save.sh [RANKS] [ROUNDS] [DIRECTORY]     e.g. bench/save.sh 4 5 /tmp; OTHER=COMMAND measures another lockstep in the same rounds
+# save.sh - the time of a save by several ranks against dd, which writes the same bytes and flushes them. An MLP of 84
+# million parameters and Adam's state are 1.0 GB. Each round: the second save of a run, as the log reports it (copy,
+# digests, flush, rename, and the state file; the first also touches the memory of the copies for the first time), then
+# dd of the same bytes out of the page cache. Prints the rounds, the medians and their ratio.
+#   bench/save.sh [RANKS] [ROUNDS] [DIRECTORY]     e.g. bench/save.sh 4 5 /tmp;
+#                                                  OTHER=COMMAND measures another lockstep in the same rounds
 set -euo pipefail
-ranks=${1:-4} rounds=${2:-5} work=$(mktemp -d "${3:-/tmp}/lockstep-save-XXXXXX") lockstep=$(realpath "${LOCKSTEP:-build/lockstep}")
+ranks=${1:-4} rounds=${2:-5} \
+    work=$(mktemp -d "${3:-/tmp}/lockstep-save-XXXXXX") lockstep=$(realpath "${LOCKSTEP:-build/lockstep}")
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 export OMP_NUM_THREADS=1
 save() { # COMMAND NAME
     rm -rf "$2"
     sync
-    "$1" train --model mlp --hidden 1000000 --data synthetic:73,count=64 --batch "$ranks" --steps 2 --save-every 1 --keep 2 --optimizer adam --eval-every -1 --seed 1 \
+    "$1" train --model mlp --hidden 1000000 --data synthetic:73,count=64 --batch "$ranks" --steps 2 --save-every 1 \
+        --keep 2 --optimizer adam --eval-every -1 --seed 1 \
         --threads 1 -n "$ranks" --save "$2" --log "$2.jsonl" > "$2.out" 2>&1 || { cat "$2.out" >&2; exit 1; }
     sed -n 's/.*"event": "saved".*"seconds": \([0-9.]*\).*/\1/p' "$2.jsonl" | tail -1
     rm -f "$2.jsonl"
@@ -35,5 +38,6 @@ for ((i = 1; i <= rounds; i++)); do
     echo "$line, load $(cut -d' ' -f1 /proc/loadavg)"
 done
 a=$(median < saves) b=$(median < copies)
-awk -v a="$a" -v b="$b" -v n="$ranks" 'BEGIN { printf "%d ranks: save %.2f s, dd %.2f s, ratio %.2f\n", n, a, b, a / b }'
+awk -v a="$a" -v b="$b" -v n="$ranks" \
+    'BEGIN { printf "%d ranks: save %.2f s, dd %.2f s, ratio %.2f\n", n, a, b, a / b }'
 if [ -n "${OTHER:-}" ]; then echo "other: save $(median < others) s"; fi

@@ -1,5 +1,5 @@
-/* tokenizer.c - how fast one thread encodes a text file, and how fast it finds the words alone.
- * Usage: tokenizer TOKENIZER FILE [TIMES]; TOKENIZER is byte, char, or as lk_tokenizer_open takes it. Prints the best of TIMES. */
+/* tokenizer.c - how fast one thread encodes a text file, and how fast it finds the words alone. Usage: tokenizer
+ * TOKENIZER FILE [TIMES]; TOKENIZER is byte, char, or as lk_tokenizer_open takes it. Prints the best of TIMES. */
 #include "data/array/map.h"
 #include "data/text/encoder.h"
 

@@ -1,6 +1,7 @@
 """One step of a trace (lockstep train --trace FILE) as an SVG: python3 bench/trace_picture.py FILE [STEP] > picture.svg
 
-STEP counts the recorded steps from 0, negative numbers from the end; without it, the one in the middle, which is past the first steps' set-up."""
+STEP counts the recorded steps from 0, negative numbers from the end; without it, the one in the middle, which is past
+the first steps' set-up."""
 import html, json, sys
 if len(sys.argv) not in (2, 3):
     sys.exit("usage: python3 bench/trace_picture.py FILE [STEP] > picture.svg")
@@ -28,12 +29,17 @@ for line, (rank, kind) in enumerate(rows):
     for e in events:
         if e["pid"] != rank or e.get("cat") != kind or e["ts"] + e["dur"] < begin or e["ts"] > end: continue
         x, w = max(0, e["ts"] - begin) * scale, max(0.4, (min(end, e["ts"] + e["dur"]) - max(begin, e["ts"])) * scale)
-        body.append(f'<rect x="{left + x:.1f}" y="{y}" width="{w:.2f}" height="{row - 5}" fill="{colours[kind]}" stroke="#fff" stroke-width=".3"/>')
-        if w > 90: body.append(f'<text x="{left + x + 4:.1f}" y="{y + 12}" fill="#fff">{html.escape(e["name"].split("=")[-1].split("(")[0].strip()[:int(w / 6.5)])}</text>')
+        body.append(f'<rect x="{left + x:.1f}" y="{y}" width="{w:.2f}" height="{row - 5}" '
+                    f'fill="{colours[kind]}" stroke="#fff" stroke-width=".3"/>')
+        if w > 90:
+            name = html.escape(e["name"].split("=")[-1].split("(")[0].strip()[:int(w / 6.5)])
+            body.append(f'<text x="{left + x + 4:.1f}" y="{y + 12}" fill="#fff">{name}</text>')
 height = 24 + len(rows) * row + len(ranks) * 8 + 22
-every = next(m for m in (k * 10**n for n in range(9) for k in (1, 2, 5)) if 20 * m >= (end - begin) / 1000)  # ms between at most 20 marks
+# ms between at most 20 marks
+every = next(m for m in (k * 10**n for n in range(9) for k in (1, 2, 5)) if 20 * m >= (end - begin) / 1000)
 for ms in range(0, int((end - begin) / 1000) + 1, every):
-    body.append(f'<line x1="{left + ms * 1000 * scale:.1f}" x2="{left + ms * 1000 * scale:.1f}" y1="18" y2="{height - 18}" stroke="#bbb" stroke-width=".5"/>'
-                f'<text x="{left + ms * 1000 * scale:.1f}" y="{height - 6}" text-anchor="middle">{ms} ms</text>')
+    x = f"{left + ms * 1000 * scale:.1f}"
+    body.append(f'<line x1="{x}" x2="{x}" y1="18" y2="{height - 18}" stroke="#bbb" stroke-width=".5"/>'
+                f'<text x="{x}" y="{height - 6}" text-anchor="middle">{ms} ms</text>')
 print(f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 20}" height="{height}" font-family="sans-serif" font-size="11">'
       f'<rect width="100%" height="100%" fill="#fff"/>{"".join(body)}</svg>')

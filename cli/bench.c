@@ -1,5 +1,5 @@
-/* bench.c - `lockstep bench train`: steady-state speed on data in memory, and the time from exec to the end of the first step.
- * bench_comm.c and bench_generate.c have the other benchmarks. */
+/* bench.c - `lockstep bench train`: steady-state speed on data in memory, and the time from exec to the end of the
+ * first step. bench_comm.c and bench_generate.c have the other benchmarks. */
 #define _GNU_SOURCE
 #include "bench_comm.h"
 #include "bench_generate.h"
@@ -57,7 +57,8 @@ typedef struct bench {
     bench_times times;
 } bench;
 
-/* The time of this process's start: it executes itself again with the time in the environment, so that loading counts too. */
+/* The time of this process's start: it executes itself again with the time in the environment, so that loading counts
+ * too. */
 static double exec_time(void)
 {
     const char *noted = lk_environment_get(NULL, "LOCKSTEP_BENCH_EXEC");
@@ -291,7 +292,8 @@ static bool uses_option(int benchmark, const char *name)
     return benchmark == TRAIN || (benchmark == GENERATE && has_name(shared, name));
 }
 
-/* Where the device makes batches, as in training; else from arrays of the host. A profile is of the latter's instructions. */
+/* Where the device makes batches, as in training; else from arrays of the host. A profile is of the latter's
+ * instructions. */
 static lk_status measure_training(bench *b, const options *given, double started)
 {
     bool      profile = options_flag(given, "profile");

@@ -1,4 +1,5 @@
-/* bench_comm.c - `lockstep bench comm`: time and bandwidth of a collective, and what the memory of the same processes allows. */
+/* bench_comm.c - `lockstep bench comm`: time and bandwidth of a collective, and what the memory of the same processes
+ * allows. */
 #define _GNU_SOURCE
 #include "bench_comm.h"
 
@@ -17,8 +18,8 @@
 
 enum { SIZES = 32, MOST_TIMES = 2000 };
 
-/* Of the ranks that this process starts, the one that failed first, in memory that all of them map: the others fail with it, or for the
- * same reason, and one message is enough. */
+/* Of the ranks that this process starts, the one that failed first, in memory that all of them map: the others fail
+ * with it, or for the same reason, and one message is enough. */
 typedef struct failure {
     atomic_int taken;
     int        rank, code;

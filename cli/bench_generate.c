@@ -1,5 +1,5 @@
-/* bench_generate.c - `lockstep bench generate`: tokens a second with initial weights, and the rate at which weights are read, in proportion to
- * the memory's bandwidth, which bounds it. */
+/* bench_generate.c - `lockstep bench generate`: tokens a second with initial weights, and the rate at which weights are
+ * read, in proportion to the memory's bandwidth, which bounds it. */
 #define _GNU_SOURCE
 #include "bench_generate.h"
 

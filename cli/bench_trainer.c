@@ -43,8 +43,8 @@ static void fill_column(const lk_field *f, int64_t count, void *column)
     uint64_t state = 1;
     int64_t  elements = count * lk_field_elements(f);
     uint32_t classes = f->classes > 0 ? (uint32_t)f->classes : 1;
-    int64_t  each =
-        f->dtype == LK_U8 ? 4 : 1; /* elements of a number: bytes are most of the data, and this is part of the start */
+    /* elements of a number: bytes are most of the data, and this is part of the start */
+    int64_t each = f->dtype == LK_U8 ? 4 : 1;
     for (int64_t i = 0; i < elements; i += each) {
         state = state * 6364136223846793005u + 1442695040888963407u;
         uint32_t bits = (uint32_t)(state >> 32) >> 1;

@@ -1,4 +1,5 @@
-/* bench_trainer.h - `lockstep bench train` where the data set is in the device's memory: the trainer's own loop, timed by its events. */
+/* bench_trainer.h - `lockstep bench train` where the data set is in the device's memory: the trainer's own loop, timed
+ * by its events. */
 #ifndef CLI_BENCH_TRAINER_H
 #define CLI_BENCH_TRAINER_H
 
@@ -11,8 +12,8 @@ typedef struct bench_times {
     int64_t steps; /* that these are of */
 } bench_times;
 
-/* Trains on generated data with the fields of s->train for `steps` steps; 0: for about two seconds, 20 steps at least. LK_END: the data is
- * not made by the device, and nothing was measured. */
+/* Trains on generated data with the fields of s->train for `steps` steps; 0: for about two seconds, 20 steps at least.
+ * LK_END: the data is not made by the device, and nothing was measured. */
 lk_status bench_trainer(setup *s, int64_t steps, double started, bench_times *times);
 
 #endif

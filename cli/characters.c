@@ -43,8 +43,8 @@ static size_t write_whole(FILE *out, const char *text, size_t bytes, bool last)
 
 void characters_write(character_stream *s, FILE *out, const char *text, size_t bytes)
 {
-    while (s->count > 0 &&
-           bytes > 0) { /* the character that is held ends, or turns out not to be one, within four bytes */
+    /* the character that is held ends, or turns out not to be one, within four bytes */
+    while (s->count > 0 && bytes > 0) {
         s->held[s->count++] = *text++;
         bytes--;
         size_t done = write_whole(out, s->held, s->count, s->count == sizeof s->held);

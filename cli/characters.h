@@ -6,7 +6,8 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* Whether a text begins with a character of UTF-8; *length: its bytes, or those of the longest beginning of one, at least 1. */
+/* Whether a text begins with a character of UTF-8; *length: its bytes, or those of the longest beginning of one, at
+ * least 1. */
 bool characters_begin(const char *text, size_t bytes, size_t *length);
 
 /* A text that arrives in parts, which may end within a character. Zero it at first. */

@@ -1,8 +1,9 @@
 /* comm_limit.c - moves the bytes of a collective in the pattern that symmetric memory needs, and takes the time.
  *
- * No algorithm on memory that all ranks map moves fewer bytes: whatever a collective combines or passes on is read once, and every
- * byte of a result is written once. A rank reads and writes blocks that are still in its own cache when it writes to them, and the pattern has no
- * waits and no arithmetic, so what bounds it is how fast these processes, all at once, get lines from memory and from each other's caches. */
+ * No algorithm on memory that all ranks map moves fewer bytes: whatever a collective combines or passes on is read
+ * once, and every byte of a result is written once. A rank reads and writes blocks that are still in its own cache when
+ * it writes to them, and the pattern has no waits and no arithmetic, so what bounds it is how fast these processes, all
+ * at once, get lines from memory and from each other's caches. */
 #define _GNU_SOURCE
 #include "comm_limit.h"
 
@@ -65,8 +66,8 @@ static char *map_aligned(int fd, size_t bytes)
     return mapped == MAP_FAILED ? NULL : mapped;
 }
 
-/* The pages of this rank's part, huge ones where the system gives them, as those of symmetric memory are; by this rank, so that they are on
- * its memory node. */
+/* The pages of this rank's part, huge ones where the system gives them, as those of symmetric memory are; by this rank,
+ * so that they are on its memory node. */
 static bool take_pages(int fd, char *memory, size_t first, size_t bytes)
 {
     for (size_t at = first; at + HUGE_PAGE <= first + bytes && first % HUGE_PAGE == 0; at += HUGE_PAGE)
@@ -127,7 +128,8 @@ static void choose_reduced(const lk_collective *c, char *theirs, size_t bytes, i
     if (!writes) p->writes[i].bytes = 0;
 }
 
-/* What this rank reads of the buffer of rank i, and where it writes it in its own: `mine`, or `second` where it is not in place. */
+/* What this rank reads of the buffer of rank i, and where it writes it in its own: `mine`, or `second` where it is not
+ * in place. */
 static void choose_moved(const lk_collective *c, char *theirs, char *mine, char *second, size_t bytes, int i, int rank,
                          pattern *p)
 {
@@ -225,7 +227,8 @@ static inline void fetch_to_write(const char *at)
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* With vectors of the type T, of the instruction set TARGET. The compiler unrolls it for the usual numbers of buffers. */
+/* With vectors of the type T, of the instruction set TARGET. The compiler unrolls it for the usual numbers of
+ * buffers. */
 #define DEFINE_MOVE(T, TARGET)                                                                                  \
     TARGET INLINE void move_line_##T(range *const *ranges, int from, int to, size_t at)                         \
     {                                                                                                           \

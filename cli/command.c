@@ -89,8 +89,8 @@ static bool is_of_other_rank(const char *text, int rank)
     return text[0] == ':' || length > 0;
 }
 
-/* All ranks have the table of a failure; the first in it that is not missing prints it, the others only the line above it. The length of
- * what this rank prints. */
+/* All ranks have the table of a failure; the first in it that is not missing prints it, the others only the line above
+ * it. The length of what this rank prints. */
 static int printed_length(const char *text, int rank)
 {
     const char *table = strstr(text, "\n  rank "), *line = table;

@@ -1,5 +1,5 @@
-/* command.h - the commands of `lockstep`. To add one: a file cli/NAME.c that defines `const command command_NAME`, and one line in the
- * list below. */
+/* command.h - the commands of `lockstep`. To add one: a file cli/NAME.c that defines `const command command_NAME`, and
+ * one line in the list below. */
 #ifndef COMMAND_H
 #define COMMAND_H
 
@@ -41,18 +41,20 @@ const command              *command_find(const char *name); /* NULL if there is 
 
 enum { EXIT_FAILED = 1, EXIT_USER_ERROR = 2, PROGRAM_FOLLOWS = -1 };
 
-/* Prints "lockstep NAME: …" on standard error: the user error for which the command ends. If several ranks run the same command, all
- * find the same error: rank 0 prints it at once, another one only if no launcher stops it within two seconds. */
+/* Prints "lockstep NAME: …" on standard error: the user error for which the command ends. If several ranks run the same
+ * command, all find the same error: rank 0 prints it at once, another one only if no launcher stops it within two
+ * seconds. */
 void print_error(const char *command_name, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void print_note(const char *command_name, const char *format, ...)
-    __attribute__((format(printf, 2, 3))); /* prints at once on any rank */
+/* prints at once on any rank */
+void print_note(const char *command_name, const char *format, ...) __attribute__((format(printf, 2, 3)));
 extern volatile sig_atomic_t stop_signal;  /* the signal that stops this command, if it handles signals; 0: none */
 /* Waits up to two seconds for a launcher's stop signal after another rank failed; true: it arrived. */
 bool        wait_for_stop(void);
 int         command_exit_code(lk_status status); /* EXIT_USER_ERROR or EXIT_FAILED */
 const char *command_remedy(lk_status status);    /* the option that helps, as the end of a message; "": none */
-/* Prints the context's latest error; returns 2 for user errors (a value, a name, a file of the wrong format), 1 for failures. An error
- * that another rank prints is printed here only if no launcher stops this rank. context may be NULL. */
+/* Prints the context's latest error; returns 2 for user errors (a value, a name, a file of the wrong format), 1 for
+ * failures. An error that another rank prints is printed here only if no launcher stops this rank. context may be
+ * NULL. */
 int report(const char *command_name, lk_context *context, lk_status status);
 int report_as(const char *command_name, const char *lead, lk_context *context,
               lk_status status); /* lead: prefix of the error */

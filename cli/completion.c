@@ -1,4 +1,5 @@
-/* completion.c - `lockstep completion`: scripts that complete command lines in bash, zsh and fish, from the option tables. */
+/* completion.c - `lockstep completion`: scripts that complete command lines in bash, zsh and fish, from the option
+ * tables. */
 #include "command.h"
 
 #include <ctype.h>
@@ -19,8 +20,8 @@ static void add_word(values *v, const char *word, size_t length)
     snprintf(v->words + used, sizeof v->words - used, "%s%.*s", used ? " " : "", (int)length, word);
 }
 
-/* Adds what a placeholder such as "auto|DIR" or "get NAME | tokenize FILE|DIR..." allows: its words in small letters as they are, and files for
- * FILE, DIR and PATH. */
+/* Adds what a placeholder such as "auto|DIR" or "get NAME | tokenize FILE|DIR..." allows: its words in small letters as
+ * they are, and files for FILE, DIR and PATH. */
 static void add_placeholder(values *v, const char *text)
 {
     while (*text) {
@@ -175,7 +176,8 @@ static void bash_script(void)
 
 /* ---- zsh ---- */
 
-/* Prints text inside single quotes, with a backslash before the characters that separate the parts of a specification. */
+/* Prints text inside single quotes, with a backslash before the characters that separate the parts of a
+ * specification. */
 static void print_zsh(const char *text)
 {
     for (; *text; text++) {

@@ -9,8 +9,9 @@
 
 static const option data_options[] = {
     HEADING("get"),
-    TEXT("dir", "DIR",
-         NULL, "Target directory; default $LOCKSTEP_DATA/NAME, else $XDG_CACHE_HOME/lockstep/NAME, else ~/.cache/lockstep/NAME"),
+    TEXT("dir", "DIR", NULL,
+         "Target directory; default $LOCKSTEP_DATA/NAME, else $XDG_CACHE_HOME/lockstep/NAME, else "
+         "~/.cache/lockstep/NAME"),
     TEXT("url", "U", NULL, "URL of a directory with the files, such as a mirror"),
     HEADING("tokenize"),
     TEXT_SUGGESTED(

@@ -1,5 +1,5 @@
-/* device.c - the options that say where kernels run. The CUDA module reads those that are not part of a context's configuration from the
- * environment. */
+/* device.c - the options that say where kernels run. The CUDA module reads those that are not part of a context's
+ * configuration from the environment. */
 #define _GNU_SOURCE
 #include "device.h"
 

@@ -18,7 +18,8 @@ static bool parse_number(const char *text, long low, long high, char **end)
 /* Text in a number would count as 0. Variables of launchers are checked where they are used. */
 static bool is_checked(const lk_environment_variable *v)
 {
-    bool number = v->type == LK_ENVIRONMENT_INTEGER || v->type == LK_ENVIRONMENT_FLAG || v->type == LK_ENVIRONMENT_PORTS;
+    bool number =
+        v->type == LK_ENVIRONMENT_INTEGER || v->type == LK_ENVIRONMENT_FLAG || v->type == LK_ENVIRONMENT_PORTS;
     return number && v->low < v->high;
 }
 

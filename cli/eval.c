@@ -7,8 +7,9 @@
 #include "text_metrics.h"
 
 static const option eval_options[] = {
-    TEXT("load", "DIR|FILE",
-         NULL, "Weights: a checkpoint directory, which knows its model and data, or a .safetensors file with --model and --data"),
+    TEXT("load", "DIR|FILE", NULL,
+         "Weights: a checkpoint directory, which knows its model and data, or a .safetensors file with --model and "
+         "--data"),
     MODEL_OPTIONS,
     DATA_OPTIONS,
     SPLIT_OPTION,

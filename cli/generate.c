@@ -252,8 +252,9 @@ static void print_times(const generation *g, const options *given, const lk_gene
 {
     char   prompt[96] = "", limit[96] = "";
     double tokens = t->token_seconds > 0 ? (double)t->tokens / t->token_seconds : 0;
-    double read =
-        t->token_seconds > 0 ? (double)lk_generator_weight_bytes(g->generator) * (double)t->steps / t->token_seconds : 0;
+    double read = t->token_seconds > 0
+                      ? (double)lk_generator_weight_bytes(g->generator) * (double)t->steps / t->token_seconds
+                      : 0;
     /* The last token of a prompt is computed with the first new one. */
     long long given_tokens = 0;
     for (int i = 0; i < g->prompts.count; i++) given_tokens += g->prompts.tokens[i].count;

@@ -4,8 +4,8 @@
 
 #include "setup.h"
 
-/* Sets the groups of s->config.optimizer: patterns of --freeze first, then those of --group; the first that matches a parameter
- * applies. Memory belongs to s. 0, or the exit status after the error was printed. */
+/* Sets the groups of s->config.optimizer: patterns of --freeze first, then those of --group; the first that matches a
+ * parameter applies. Memory belongs to s. 0, or the exit status after the error was printed. */
 int groups_make(setup *s, const char *command_name, const options *given);
 
 #endif

@@ -8,8 +8,8 @@
 #include <lockstep/base.h>
 #include <string.h>
 
-/* Columns of a help text: the terminal's, but not so many that lines are hard to read. Options are described beside their names, or below
- * them on a narrow terminal. */
+/* Columns of a help text: the terminal's, but not so many that lines are hard to read. Options are described beside
+ * their names, or below them on a narrow terminal. */
 enum { WIDEST = 100, COLUMN = 26, NARROW = 60, NARROW_COLUMN = 6 };
 
 static int help_width(void)

@@ -20,7 +20,8 @@ bool host_memory_used(lk_context *context) { return lk_context_on_host(context);
 /* The first host has one more where they are not divided evenly. */
 static int ranks_of_host(const lk_trainer_config *config)
 {
-    int hosts = config->plan_hosts > 1 ? config->plan_hosts : 1, world = config->plan_world > 1 ? config->plan_world : 1;
+    int hosts = config->plan_hosts > 1 ? config->plan_hosts : 1,
+        world = config->plan_world > 1 ? config->plan_world : 1;
     return config->comm ? lk_comm_local_size(config->comm) : (world + hosts - 1) / hosts;
 }
 

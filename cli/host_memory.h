@@ -19,7 +19,8 @@ host_memory host_memory_plan(lk_context *context, const lk_trainer_config *confi
 /* Whether plans are for the host's memory, not a GPU's. */
 bool host_memory_used(lk_context *context);
 
-/* LK_ETOOLARGE: this host does not have what all its ranks need. Before they are started: for all of them; in a rank: collective. */
+/* LK_ETOOLARGE: this host does not have what all its ranks need. Before they are started: for all of them; in a rank:
+ * collective. */
 lk_status host_memory_check(const setup *s, const host_memory *memory);
 
 enum { SIZE_TEXT = 32 };

@@ -266,7 +266,8 @@ static void print_text(const char *machine)
 #else
     print_row("hwloc", "not built in: ranks are pinned by the kernel's numbers of sockets and cores");
 #endif
-    print_row("libcurl", read_curl_version(text, sizeof text) ? text : "not found: `lockstep data get` cannot download");
+    print_row("libcurl",
+              read_curl_version(text, sizeof text) ? text : "not found: `lockstep data get` cannot download");
     print_row("MPI modules", *LK_BUILT_MPI ? LK_BUILT_MPI : "none: built where no mpicc was found");
     print_row("machine", machine);
     print_row("processor", describe_processor(text, sizeof text));

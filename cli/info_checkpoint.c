@@ -1,5 +1,5 @@
-/* info_checkpoint.c - `lockstep info DIR`: what a checkpoint is. Names come from files, so they are printed through the terminal's
- * filter. */
+/* info_checkpoint.c - `lockstep info DIR`: what a checkpoint is. Names come from files, so they are printed through the
+ * terminal's filter. */
 #include "info_checkpoint.h"
 
 #include "json.h"

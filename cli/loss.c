@@ -91,9 +91,10 @@ int loss_check_fields(const char *command_name, loss_kind kind, const char *data
 {
     const lk_field *weight = d ? lk_dataset_find(d, "weight") : NULL;
     if (weight && (weight->dtype != LK_F32 || weight->rank != 0)) {
-        print_error(
-            command_name, "the field \"weight\" of %s is %s with %lld numbers for each sample; expected one floating-point number for each",
-            data, lk_dtype_name(weight->dtype), (long long)lk_field_elements(weight));
+        print_error(command_name,
+                    "the field \"weight\" of %s is %s with %lld numbers for each sample; expected one floating-point "
+                    "number for each",
+                    data, lk_dtype_name(weight->dtype), (long long)lk_field_elements(weight));
         return EXIT_USER_ERROR;
     }
     return d && read && kind == LOSS_BCE ? check_targets(command_name, data, d) : 0;

@@ -9,13 +9,13 @@
 typedef enum loss_kind { LOSS_CROSS_ENTROPY, LOSS_MSE, LOSS_L1, LOSS_BCE } loss_kind;
 
 const char *loss_name(loss_kind kind); /* "cross_entropy" */
-/* Chooses by --loss ("auto": by the fields, NULL where there is none) and checks that the data, whose name is for the message, has what
- * the loss needs. Gives the number of outputs that the model needs. Returns an exit status. */
+/* Chooses by --loss ("auto": by the fields, NULL where there is none) and checks that the data, whose name is for the
+ * message, has what the loss needs. Gives the number of outputs that the model needs. Returns an exit status. */
 int loss_choose(const char *command_name, const char *given, const char *data, const lk_field *label,
                 const lk_field *target, loss_kind *kind, int64_t *outputs);
 
-/* Checks what the loss reads beside them: a field "weight" is one number; `read`: the targets of bce, of all samples, are from 0 to 1.
- * d may be NULL. 0, or the exit status after the error was printed. */
+/* Checks what the loss reads beside them: a field "weight" is one number; `read`: the targets of bce, of all samples,
+ * are from 0 to 1. d may be NULL. 0, or the exit status after the error was printed. */
 int loss_check_fields(const char *command_name, loss_kind kind, const char *data, const lk_dataset *d, bool read);
 /* y, which must be (N, outputs), against the fields label, target and weight; records the metrics that belong to it. */
 lk_tensor loss_record(loss_kind kind, lk_tensor y, const lk_inputs *inputs, int64_t outputs, double label_smoothing);

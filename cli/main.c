@@ -45,7 +45,8 @@ static int unknown_command(const char *name)
     return EXIT_USER_ERROR;
 }
 
-/* If the parent process closed a standard descriptor, the next file, pipe or socket would get its number and receive our output. */
+/* If the parent process closed a standard descriptor, the next file, pipe or socket would get its number and receive
+ * our output. */
 static void fill_standard_descriptors(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -58,7 +59,8 @@ int main(int argc, char **argv)
 {
     int status = 0;
     fill_standard_descriptors();
-    /* A file beyond the limit (ulimit -f) is an error of write. A handler: programs that are started do not inherit it. */
+    /* A file beyond the limit (ulimit -f) is an error of write. A handler: programs that are started do not inherit
+     * it. */
     sigaction(SIGXFSZ, &(struct sigaction){.sa_handler = ignore_signal}, NULL);
     if (argc < 2) {
         commands_print_help(stderr);

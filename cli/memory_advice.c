@@ -1,5 +1,5 @@
-/* memory_advice.c - what would make a run fit into the memory of the GPU, or of the host with all its ranks: the run is planned again, which
- * allocates nothing, with --recompute, with smaller micro-batches, and with fewer ranks. */
+/* memory_advice.c - what would make a run fit into the memory of the GPU, or of the host with all its ranks: the run is
+ * planned again, which allocates nothing, with --recompute, with smaller micro-batches, and with fewer ranks. */
 #include "memory_advice.h"
 
 #include "command.h"
@@ -64,7 +64,8 @@ static variant find_accumulation(setup *s, bool recompute, size_t room, size_t *
     return v;
 }
 
-/* The most ranks of half as many, a quarter and so on that fit; 0: none do, or their number is not this command's to choose. */
+/* The most ranks of half as many, a quarter and so on that fit; 0: none do, or their number is not this command's to
+ * choose. */
 static int find_ranks(setup *s, size_t room, size_t *bytes)
 {
     for (int ranks = s->config.comm || !host_memory_used(s->context) ? 0 : s->config.plan_world / 2; ranks > 0;
@@ -117,7 +118,8 @@ void memory_advise(setup *s, const char *name, lk_status status)
     if (advise(name, text, both, room, available)) return;
     if (least && least < variant_bytes(s, (variant){0}))
         print_note(name, "even %s needs %s, but %s are free: use a smaller model or a %s with more memory", text,
-                   size_text(least, need), size_text(available, have), host_memory_used(s->context) ? "machine" : "GPU");
+                   size_text(least, need), size_text(available, have),
+                   host_memory_used(s->context) ? "machine" : "GPU");
     else
         print_note(name, "%s are free: use a smaller --batch or model", size_text(available, have));
 }

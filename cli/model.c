@@ -26,7 +26,8 @@ static void *open_file(const char *model)
     return dlopen(path, RTLD_NOW | RTLD_LOCAL);
 }
 
-/* Whether the segments that dlopen maps are all in the file: it does not check that, and the process would end with SIGBUS. */
+/* Whether the segments that dlopen maps are all in the file: it does not check that, and the process would end with
+ * SIGBUS. */
 static bool is_whole(const char *model)
 {
     ElfW(Ehdr) head;

@@ -1,4 +1,5 @@
-/* model_files.c - config.json, generation_config.json and the tokenizer's files, which checkpoints of transformers hold. */
+/* model_files.c - config.json, generation_config.json and the tokenizer's files, which checkpoints of transformers
+ * hold. */
 #include "model_files.h"
 
 #include <stdio.h>
@@ -33,8 +34,8 @@ static size_t write_generation(const setup *s, char *out, size_t size)
 
 enum { MOST_BYTES = 1 << 20 };
 
-/* The generation_config.json beside the config.json that the model was read from: it has more than this program knows, and stays as it is.
- * NULL: there is none. */
+/* The generation_config.json beside the config.json that the model was read from: it has more than this program knows,
+ * and stays as it is. NULL: there is none. */
 static char *read_generation(const setup *s, size_t *bytes)
 {
     char        path[4096];

@@ -12,39 +12,47 @@ const char *data_names_at(int index);
 void        data_names_describe(char *out, size_t size);
 
 /* Rows of an option table. */
-#define TABLE_OPTIONS                                                                                                   \
-    TEXT("label", "COLUMN", NULL,                                                                                       \
-         "csv: the label's column, by name or by number from 1; npz, safetensors: the label's array. "                  \
-         "Default: label or target, else csv's last column. jsonl: the field with the class of each text (encoder: label)", .of = "data", .flags = OPTION_CONTENTS), \
-        CHOICE("header", "WHEN", "auto", "auto|yes|no",                                                                 \
-               "csv: whether the first line has names; auto: if none of its fields is a number", .of = "data"),                       \
-        CHOICE("unknown-label", "WHAT", "refuse", "refuse|skip",                                                        \
-               "your own files: samples of a class that the training data does not have: refuse the data, or skip and " \
-               "count them", .of = "data")
+#define TABLE_OPTIONS                                                                                                 \
+    TEXT("label", "COLUMN", NULL,                                                                                     \
+         "csv: the label's column, by name or by number from 1; npz, safetensors: the label's array. Default: label " \
+         "or target, else csv's last column. jsonl: the field with the class of each text (encoder: label)",          \
+         .of = "data", .flags = OPTION_CONTENTS),                                                                     \
+        CHOICE("header", "WHEN", "auto", "auto|yes|no",                                                               \
+               "csv: whether the first line has names; auto: if none of its fields is a number", .of = "data"),       \
+        CHOICE("unknown-label", "WHAT", "refuse", "refuse|skip",                                                      \
+               "your own files: samples of a class that the training data does not have: refuse the data, or skip "   \
+               "and count them", .of = "data")
 
-#define FOLDER_OPTIONS                                                                                                  \
-    TEXT("size", "H,W", NULL, "folder: resize images to height H and width W, bilinear with antialiasing", .of = "data"),             \
-        CHOICE("channels", "N", NULL, "1|3", "folder: 1 for grey, 3 for RGB (default: as the first image)", .of = "data"),            \
-        NUMBER("holdout", "F", "0", 0, 0.99,                                                                            \
-               "your own files: the fraction of samples that form the test set, chosen by a hash of the file's name "   \
-               "or the row's number, so that adding samples moves none. text, jsonl, tokens: the last part of the "     \
-               "tokens (default 0; text and jsonl 0.1; of files that `eval` and `predict --data` name 0)", .of = "data"),                                                               \
-        TEXT("cache", "DIR", NULL, "folder: keep decoded images in DIR, which later runs and other ranks use", .of = "data"),         \
-        FLAG("skip-broken", "folder: leave out images that cannot be decoded, and list them. Decodes all of them first", .of = "data")
+#define FOLDER_OPTIONS                                                                                                \
+    TEXT("size", "H,W", NULL, "folder: resize images to height H and width W, bilinear with antialiasing",            \
+         .of = "data"),                                                                                               \
+        CHOICE("channels", "N", NULL, "1|3", "folder: 1 for grey, 3 for RGB (default: as the first image)",           \
+               .of = "data"),                                                                                         \
+        NUMBER("holdout", "F", "0", 0, 0.99,                                                                          \
+               "your own files: the fraction of samples that form the test set, chosen by a hash of the file's name " \
+               "or the row's number, so that adding samples moves none. text, jsonl, tokens: the last part of the "   \
+               "tokens (default 0; text and jsonl 0.1; of files that `eval` and `predict --data` name 0)",            \
+               .of = "data"),                                                                                         \
+        TEXT("cache", "DIR", NULL, "folder: keep decoded images in DIR, which later runs and other ranks use",        \
+             .of = "data"),                                                                                           \
+        FLAG("skip-broken", "folder: leave out images that cannot be decoded, and list them. Decodes all of them "    \
+             "first", .of = "data")
 
-#define TEXT_OPTIONS                                                                                                    \
-    TEXT_SUGGESTED("tokenizer", "NAME|FILE|DIR", NULL, "byte|char",                                                                            \
-         "text, jsonl, tokens: byte, char (a token for each character of the text), a tokenizer.json, or a directory "  \
-         "that has one, such as a checkpoint or a Hugging Face model"),                                                 \
-        INTEGER("context", "N", "256", 1, 1 << 24,                                                                      \
-                "text, jsonl, tokens, transformers: tokens of a sequence (default 256; gpt2 and so on, config.json: "   \
-                "all positions of the model)"),                                                                         \
-        TEXT("text-field", "NAME", "text", "jsonl, and JSONL files in a directory of texts: the field with the text", .of = "data", .flags = OPTION_CONTENTS),                                           \
-        CHOICE("packing", "HOW", "auto", "auto|documents|windows",                                                      \
-               "text, jsonl, tokens: documents: packed one after the other, no attention across documents; windows: "   \
-               "any part of the whole text. auto: documents for jsonl and directories", .of = "data"),                                \
-        CHOICE("token-type", "TYPE", NULL, "u16|u32",                                                                   \
-               "tokens: the type in a file without a header (default: by the name .u16 or .u32, or by the vocabulary)", .of = "data", .flags = OPTION_CONTENTS)
+#define TEXT_OPTIONS                                                                                                   \
+    TEXT_SUGGESTED("tokenizer", "NAME|FILE|DIR", NULL, "byte|char",                                                    \
+         "text, jsonl, tokens: byte, char (a token for each character of the text), a tokenizer.json, or a directory " \
+         "that has one, such as a checkpoint or a Hugging Face model"),                                                \
+        INTEGER("context", "N", "256", 1, 1 << 24,                                                                     \
+                "text, jsonl, tokens, transformers: tokens of a sequence (default 256; gpt2 and so on, config.json: "  \
+                "all positions of the model)"),                                                                        \
+        TEXT("text-field", "NAME", "text", "jsonl, and JSONL files in a directory of texts: the field with the text",  \
+             .of = "data", .flags = OPTION_CONTENTS),                                                                  \
+        CHOICE("packing", "HOW", "auto", "auto|documents|windows",                                                     \
+               "text, jsonl, tokens: documents: packed one after the other, no attention across documents; windows: "  \
+               "any part of the whole text. auto: documents for jsonl and directories", .of = "data"),                 \
+        CHOICE("token-type", "TYPE", NULL, "u16|u32",                                                                  \
+               "tokens: the type in a file without a header (default: by the name .u16 or .u32, or by the "            \
+               "vocabulary)", .of = "data", .flags = OPTION_CONTENTS)
 
 /* Sets `open` for the data set `data`. 0, or the exit status after the error was printed: an invalid value, or an
  * option that this data set does not use. */

@@ -293,7 +293,8 @@ void options_init(options *o, const option *table)
     for (int i = 0; i < rows; i++) o->values[i] = table[i].type == OPTION_FLAG ? "false" : table[i].value;
 }
 
-/* Appends to a list that the command line has set already: behind a ';' or, of OPTION_TEXTS, behind the NUL of the last text. */
+/* Appends to a list that the command line has set already: behind a ';' or, of OPTION_TEXTS, behind the NUL of the last
+ * text. */
 static bool append_list(options *o, int row, const char *value)
 {
     bool   texts = o->table[row].type == OPTION_TEXTS;
@@ -309,8 +310,8 @@ static bool append_list(options *o, int row, const char *value)
     return true;
 }
 
-/* Reads the value of a row: after its equals sign, `true` for a flag, else the next argument, which advances *next. `name` is as the
- * user wrote it, with dashes. */
+/* Reads the value of a row: after its equals sign, `true` for a flag, else the next argument, which advances *next.
+ * `name` is as the user wrote it, with dashes. */
 static bool read_value(options *o, int row, const char *name, const char *value, int argc, char **argv, int *next)
 {
     const option *option = &o->table[row];

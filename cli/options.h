@@ -21,8 +21,9 @@ typedef enum option_type {
     OPTION_REFUSED         /* another program's option that is not supported: `doc` is the reason; hidden in the help */
 } option_type;
 
-/* What becomes of an option that a run has set, where its checkpoints are resumed or loaded. All but OPTION_UNRECORDED are in the record of
- * the run (state.json), and those of them without OPTION_LOCAL are taken from there unless the user sets them. */
+/* What becomes of an option that a run has set, where its checkpoints are resumed or loaded. All but OPTION_UNRECORDED
+ * are in the record of the run (state.json), and those of them without OPTION_LOCAL are taken from there unless the
+ * user sets them. */
 typedef enum option_flag {
     OPTION_UNRECORDED = 1, /* how the command prints */
     OPTION_LOCAL = 2,      /* it describes the command or the machine: never taken from a record */
@@ -39,39 +40,49 @@ typedef struct option {
     char        letter; /* 'n': also -n; 0: none */
     double      low, high;
     const char *choices; /* "sgd|adam|adamw"; of a text: what shells offer, other values are allowed */
-    /* Instead of `choices`, where a table of the library has them: the value at `index`; NULL past the last. Of a form such as
-     * NAME:FILE or NAME[:DIR] the part that is typed as it is. */
+    /* Instead of `choices`, where a table of the library has them: the value at `index`; NULL past the last. Of a form
+     * such as NAME:FILE or NAME[:DIR] the part that is typed as it is. */
     const char *(*listed)(int index);
     /* Writes what follows `doc` in the help, where that is in a table of the library; NULL: nothing. */
     void (*describe)(char *out, size_t size);
-    unsigned    flags; /* option_flag */
-    const char *of; /* the option that it belongs to: if the user sets that one, a recorded value of this one does not count; NULL: none */
+    unsigned flags; /* option_flag */
+    /* the option that it belongs to: if the user sets that one, a recorded value of this one does not count; NULL:
+     * none */
+    const char *of;
 } option;
 
 /* Rows of a table. Further members may follow, such as .letter = 'n'. */
 #define FLAG(name_, doc_, ...) {.name = name_, .doc = doc_, .type = OPTION_FLAG, __VA_ARGS__}
-#define OPTION_RANGED(type_, name_, argument_, value_, low_, high_, doc_, ...)                                         \
-    {.name = name_, .argument = argument_, .value = value_, .doc = doc_, .type = type_, .low = low_, .high = high_, __VA_ARGS__}
+#define OPTION_RANGED(type_, name_, argument_, value_, low_, high_, doc_, ...)                                      \
+    {.name = name_, .argument = argument_, .value = value_, .doc = doc_, .type = type_, .low = low_, .high = high_, \
+     __VA_ARGS__}
 #define INTEGER(...) OPTION_RANGED(OPTION_INTEGER, __VA_ARGS__)
 #define NUMBER(...) OPTION_RANGED(OPTION_NUMBER, __VA_ARGS__)
 #define NUMBERS(...) OPTION_RANGED(OPTION_NUMBERS, __VA_ARGS__)
 #define TEXT(name_, argument_, value_, doc_, ...)                                                                      \
     {.name = name_, .argument = argument_, .value = value_, .doc = doc_, .type = OPTION_TEXT, __VA_ARGS__}
-#define TEXT_SUGGESTED(name_, argument_, value_, choices_, doc_, ...) TEXT(name_, argument_, value_, doc_, .choices = choices_, __VA_ARGS__)
-#define LIST(name_, argument_, doc_, ...) {.name = name_, .argument = argument_, .doc = doc_, .type = OPTION_LIST, __VA_ARGS__}
-#define TEXTS(name_, argument_, doc_, ...) {.name = name_, .argument = argument_, .doc = doc_, .type = OPTION_TEXTS, __VA_ARGS__}
-#define CHOICE(name_, argument_, value_, choices_, doc_, ...)                                                          \
-    {.name = name_, .argument = argument_, .value = value_, .doc = doc_, .type = OPTION_CHOICE, .choices = choices_, __VA_ARGS__}
-#define CHOICE_LISTED(name_, argument_, value_, listed_, doc_, ...)                                                    \
-    {.name = name_, .argument = argument_, .value = value_, .doc = doc_, .type = OPTION_CHOICE, .listed = listed_, __VA_ARGS__}
-#define CHOICE_OR_FILE(name_, argument_, value_, choices_, doc_, ...)                                                  \
-    {.name = name_, .argument = argument_, .value = value_, .doc = doc_, .type = OPTION_CHOICE_OR_FILE, .choices = choices_, __VA_ARGS__}
+#define TEXT_SUGGESTED(name_, argument_, value_, choices_, doc_, ...) \
+    TEXT(name_, argument_, value_, doc_, .choices = choices_, __VA_ARGS__)
+#define LIST(name_, argument_, doc_, ...) \
+    {.name = name_, .argument = argument_, .doc = doc_, .type = OPTION_LIST, __VA_ARGS__}
+#define TEXTS(name_, argument_, doc_, ...) \
+    {.name = name_, .argument = argument_, .doc = doc_, .type = OPTION_TEXTS, __VA_ARGS__}
+#define CHOICE(name_, argument_, value_, choices_, doc_, ...)                                                        \
+    {.name = name_, .argument = argument_, .value = value_, .doc = doc_, .type = OPTION_CHOICE, .choices = choices_, \
+     __VA_ARGS__}
+#define CHOICE_LISTED(name_, argument_, value_, listed_, doc_, ...)                                                \
+    {.name = name_, .argument = argument_, .value = value_, .doc = doc_, .type = OPTION_CHOICE, .listed = listed_, \
+     __VA_ARGS__}
+#define CHOICE_OR_FILE(name_, argument_, value_, choices_, doc_, ...)                                   \
+    {.name = name_, .argument = argument_, .value = value_, .doc = doc_, .type = OPTION_CHOICE_OR_FILE, \
+     .choices = choices_, __VA_ARGS__}
 #define FLAG_LETTER(letter_, name_, doc_) FLAG(name_, doc_, .letter = letter_)
 #define INTEGER_LETTER(letter_, ...) INTEGER(__VA_ARGS__, .letter = letter_)
-#define TEXT_LETTER(letter_, name_, argument_, value_, choices_, doc_) TEXT_SUGGESTED(name_, argument_, value_, choices_, doc_, .letter = letter_)
-#define CONFIG                                                                                                         \
-    {.name = "config", .argument = "FILE", .type = OPTION_CONFIG, .flags = OPTION_UNRECORDED | OPTION_LOCAL,                                                      \
-     .doc = "Read options from FILE: lines of `name = value`, for flags `name = true`, # for comments; the command "   \
+#define TEXT_LETTER(letter_, name_, argument_, value_, choices_, doc_) \
+    TEXT_SUGGESTED(name_, argument_, value_, choices_, doc_, .letter = letter_)
+#define CONFIG                                                                                                       \
+    {.name = "config", .argument = "FILE", .type = OPTION_CONFIG, .flags = OPTION_UNRECORDED | OPTION_LOCAL,         \
+     .doc = "Read options from FILE: lines of `name = value`, for flags `name = true`, # for comments; the command " \
             "line has precedence"}
 #define REFUSED(name_, reason_) {.name = name_, .doc = reason_, .type = OPTION_REFUSED}
 #define HEADING(text_) {.doc = text_}
@@ -104,16 +115,16 @@ typedef struct options {
 /* argv[0] is the command's name. False: error is set. The table has at most OPTIONS_MOST rows.
  * Values point into argv and into memory that options_free releases. */
 bool options_parse(options *options, const option *table, int argc, char **argv);
-/* For a command that starts a program: options end at the first operand; the rest is the program's command line. In both,
- * --weight_decay is --weight-decay. */
+/* For a command that starts a program: options end at the first operand; the rest is the program's command line. In
+ * both, --weight_decay is --weight-decay. */
 bool options_parse_program(options *options, const option *table, int argc, char **argv);
 /* The same for the text of a configuration file (which it changes and keeps pointers into). */
 bool options_parse_config(options *options, const char *path, char *text, size_t length);
-/* Options that are not set yet, from variables PREFIX + NAME, such as PET_NNODES; a flag is 0 or 1 there. Empty variables are
- * ignored. */
+/* Options that are not set yet, from variables PREFIX + NAME, such as PET_NNODES; a flag is 0 or 1 there. Empty
+ * variables are ignored. */
 bool options_parse_environment(options *options, const char *prefix);
-/* Sets an option that nothing has set yet, as if the user had given it; the value is borrowed. False: error is set; `where` begins
- * it. An option that is set, or that the table does not have, is left: true. */
+/* Sets an option that nothing has set yet, as if the user had given it; the value is borrowed. False: error is set;
+ * `where` begins it. An option that is set, or that the table does not have, is left: true. */
 bool options_set(options *options, const char *name, const char *value, const char *where);
 /* Also if the user gave it; value is valid. */
 void options_override(options *options, const char *name, const char *value);
@@ -143,8 +154,8 @@ const char *option_choices(const option *row, char *out, size_t size);
 /* What the help says of it: its doc, and what `describe` adds. Returns out. */
 const char *option_doc(const option *row, char *out, size_t size);
 
-/* An option as it can be typed: --width 16, --untied, --untied=false, with quotes for a shell where the value needs them. Returns its bytes, as
- * snprintf does. */
+/* An option as it can be typed: --width 16, --untied, --untied=false, with quotes for a shell where the value needs
+ * them. Returns its bytes, as snprintf does. */
 size_t options_typed(const option *table, const char *name, const char *value, char *out, size_t size);
 
 /* The word of `known` (terminated by NULL) that was probably meant, or NULL. */

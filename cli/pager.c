@@ -15,7 +15,8 @@ FILE *pager_open(void)
     if (pager && (!*pager || strcmp(pager, "cat") == 0)) return stdout;
     setenv("LESS", "FRX", 0); /* a text that fits is printed as without a pager */
     fflush(stdout);
-    /* The shell prints what it does not find: less is optional, and a PAGER that is not there must not cost the text. */
+    /* The shell prints what it does not find: less is optional, and a PAGER that is not there must not cost the
+     * text. */
     FILE *out = popen(pager ? "if command -v \"${PAGER%% *}\" >/dev/null 2>&1; then eval \"$PAGER\"; else exec cat; fi"
                             : "if command -v less >/dev/null 2>&1; then exec less -FRX; else exec cat; fi",
                       "we");

@@ -1,5 +1,5 @@
-/* paths.c - creates the directories that options name, and tests that they are writable: with an unnamed file if the file system
- * supports it (O_TMPFILE), since permission bits do not cover root, read-only mounts and /proc. */
+/* paths.c - creates the directories that options name, and tests that they are writable: with an unnamed file if the
+ * file system supports it (O_TMPFILE), since permission bits do not cover root, read-only mounts and /proc. */
 #define _GNU_SOURCE
 #include "paths.h"
 

@@ -60,8 +60,8 @@ static void print_memory(const size_t *memory)
 {
     size_t total = 0;
     for (int i = 0; i < SHOWN; i++) {
-        bool optional = shown[i] == LK_MEMORY_MASTER || shown[i] == LK_MEMORY_STAGING ||
-                        shown[i] == LK_MEMORY_DATA; /* in bf16; off the CPU; on the device */
+        /* in bf16; off the CPU; on the device */
+        bool optional = shown[i] == LK_MEMORY_MASTER || shown[i] == LK_MEMORY_STAGING || shown[i] == LK_MEMORY_DATA;
         if (optional && memory[shown[i]] == 0) continue;
         printf("%-16s %15zu bytes  %10.2f MiB\n", lk_memory_name(shown[i]), memory[shown[i]],
                (double)memory[shown[i]] / 1048576);

@@ -1,4 +1,5 @@
-/* predict.c - `lockstep predict`: what a saved model predicts for samples of a data set, or for the user's own image files. */
+/* predict.c - `lockstep predict`: what a saved model predicts for samples of a data set, or for the user's own image
+ * files. */
 #include "host_memory.h"
 #include "model_default.h"
 #include "predictions.h"
@@ -10,8 +11,9 @@
 #include <unistd.h>
 
 static const option predict_options[] = {
-    TEXT("load", "DIR|FILE",
-         NULL, "Weights: a checkpoint directory, which knows its model and data, or a .safetensors file with --model and --data"),
+    TEXT("load", "DIR|FILE", NULL,
+         "Weights: a checkpoint directory, which knows its model and data, or a .safetensors file with --model and "
+         "--data"),
     INTEGER("first", "I", "0", 0, 9e15, "Number of the first sample"),
     INTEGER("count", "N", NULL, 1, 9e15,
             "Number of samples (default all; of data other than files only 10 as text on a terminal)"),
@@ -218,7 +220,8 @@ static int check_options(const options *given)
     return wrong ? EXIT_USER_ERROR : 0;
 }
 
-/* A language model has no class or number for a sample. Checked before its data is opened, which predict would not use. */
+/* A language model has no class or number for a sample. Checked before its data is opened, which predict would not
+ * use. */
 static int refuse_language_model(setup *s, const options *given)
 {
     int code = transformer_make(&s->transformer, "predict", given, s->checkpoint, s->context);

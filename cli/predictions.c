@@ -1,4 +1,5 @@
-/* predictions.c - one line for each sample, on standard output. Names of files and classes are the user's: they are escaped. */
+/* predictions.c - one line for each sample, on standard output. Names of files and classes are the user's: they are
+ * escaped. */
 #include "predictions.h"
 
 #include "json.h"
@@ -10,7 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The most probable output after `last` (-1: of all); equal ones follow in the order of their numbers. -1: there is none. */
+/* The most probable output after `last` (-1: of all); equal ones follow in the order of their numbers. -1: there is
+ * none. */
 static int64_t next_best(const predictions *p, const double *values, int64_t last)
 {
     int64_t best = -1;

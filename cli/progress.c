@@ -48,7 +48,8 @@ static void format_rate(double rate, const char *unit, char out[PART])
     snprintf(out, PART, "%.*f%s %s/s", shown < 10 ? 2 : shown < 1000 && *thousands ? 1 : 0, shown, thousands, unit);
 }
 
-static void format_parts(const progress *p, int64_t step, double loss, double done, double time, char parts[PARTS][PART])
+static void format_parts(const progress *p, int64_t step, double loss, double done, double time,
+                         char parts[PARTS][PART])
 {
     double elapsed = time - p->first_time;
     for (int i = 0; i < PARTS; i++) parts[i][0] = 0;
@@ -125,8 +126,8 @@ static void draw_line(progress *p, int64_t step, char parts[PARTS][PART])
     p->drawn = true;
 }
 
-/* Whether a plain line is due: for the first step at once, then by time, and once after the last. The lines' distance grows, so that
- * neither a run of seconds nor one of days has none or thousands. */
+/* Whether a plain line is due: for the first step at once, then by time, and once after the last. The lines' distance
+ * grows, so that neither a run of seconds nor one of days has none or thousands. */
 static bool is_due(progress *p, double time, bool last)
 {
     const double least = 1, most = 10; /* seconds */

@@ -28,13 +28,14 @@ typedef struct progress {
     void *user;
 } progress;
 
-/* If out is not a terminal: plain lines, for the first step, then every 1 to 10 seconds, and for the last. NO_COLOR in the environment
- * disables colours. */
+/* If out is not a terminal: plain lines, for the first step, then every 1 to 10 seconds, and for the last. NO_COLOR in
+ * the environment disables colours. */
 void progress_start(progress *p, FILE *out, const char *what, const char *unit, int64_t total);
-/* After `step` steps. A loss of NaN is not shown. done counts units (images, MiB) from any start. Draws at most ten times per
- * second. */
+/* After `step` steps. A loss of NaN is not shown. done counts units (images, MiB) from any start. Draws at most ten
+ * times per second. */
 void progress_step(progress *p, int64_t step, double loss, double done);
-/* For lk_data_get: user is a progress that is zero except `what`, or already started. Call progress_end if `out` is set. */
+/* For lk_data_get: user is a progress that is zero except `what`, or already started. Call progress_end if `out` is
+ * set. */
 int  progress_bytes(void *user, int64_t done, int64_t total);
 void progress_print(progress *p, const char *format, ...) __attribute__((format(printf, 2, 3))); /* a permanent line */
 /* The same, broken at spaces to the terminal's width, or to 80 columns; further lines are indented. */

@@ -56,7 +56,8 @@ static bool check_restarts(const char *name, const options *given, int *code)
     return true;
 }
 
-/* The number of ranks that -n and --mesh request, which must agree. 0, or the exit status after the error was printed. */
+/* The number of ranks that -n and --mesh request, which must agree. 0, or the exit status after the error was
+ * printed. */
 static int count_ranks(const char *name, lk_context *context, const options *given, int *ranks)
 {
     const char    *count = options_text(given, "ranks"), *axes = options_find(given, "mesh");
@@ -104,7 +105,8 @@ bool ranks_start(const char *name, const options *given, ranks_check check, int 
         return true;
     }
     if (environment_rank() >= 0) {
-        print_error(name, "this is already rank %d of those that mpirun or srun started: remove -n", environment_rank());
+        print_error(name, "this is already rank %d of those that mpirun or srun started: remove -n",
+                    environment_rank());
         *code = EXIT_USER_ERROR;
         return true;
     }
@@ -185,8 +187,8 @@ void ranks_leave(setup *s)
     s->config.comm = NULL;
 }
 
-/* Ranks of a checkpoint's record that shared their state may be of another transport or device now: there it was a choice for that machine,
- * and is a demand only on the command line. The bits are the same. */
+/* Ranks of a checkpoint's record that shared their state may be of another transport or device now: there it was a
+ * choice for that machine, and is a demand only on the command line. The bits are the same. */
 static void relax_recorded_state(setup *s, const char *name, const options *given)
 {
     lk_trainer_config *config = &s->config;

@@ -1,4 +1,5 @@
-/* ranks.h - several ranks in train, eval, plan and bench: how a command starts itself as ranks, and how a rank joins. */
+/* ranks.h - several ranks in train, eval, plan and bench: how a command starts itself as ranks, and how a rank
+ * joins. */
 #ifndef RANKS_H
 #define RANKS_H
 
@@ -22,45 +23,56 @@ void ranks_restarted(options *given);
                  "there are any, else cpu). `lockstep run`, torchrun, mpirun and srun start ranks too"), MESH_OPTION
 
 /* How the ranks of a command reach each other, and how long they wait. */
-#define TRANSPORT_OPTIONS                                                                                               \
-    CHOICE_LISTED("backend", "NAME", "auto", transport_of_ranks,                                                        \
-           "Transport between ranks; auto: shared memory on one host", .flags = OPTION_LOCAL),                                                 \
-        NUMBER("timeout", "SECONDS", "600", 0.1, 1e7,                                                                   \
-               "A rank that does not enter a collective within this time counts as failed", .flags = OPTION_LOCAL),                            \
-        NUMBER("join-timeout", "SECONDS", NULL, 0.001, 1e7,                                                             \
-               "How long ranks wait for each other to join (default LOCKSTEP_JOIN_TIMEOUT, else 600 between hosts, 30 " \
-               "on one)", .flags = OPTION_LOCAL)
+#define TRANSPORT_OPTIONS                                                                                            \
+    CHOICE_LISTED("backend", "NAME", "auto", transport_of_ranks,                                                     \
+           "Transport between ranks; auto: shared memory on one host", .flags = OPTION_LOCAL),                       \
+        NUMBER("timeout", "SECONDS", "600", 0.1, 1e7,                                                                \
+               "A rank that does not enter a collective within this time counts as failed", .flags = OPTION_LOCAL),  \
+        NUMBER("join-timeout", "SECONDS", NULL, 0.001, 1e7,                                                          \
+               "How long ranks wait for each other to join (default LOCKSTEP_JOIN_TIMEOUT, else 600 between hosts, " \
+               "30 on one)", .flags = OPTION_LOCAL)
 
 /* How the ranks share a step: the same options for a plan, a benchmark and a run. */
-#define PARALLEL_OPTIONS                                                                                                      \
-    CHOICE("parallel", "HOW", "data", "data", "Replaced by --mesh: --parallel data -n 8 is --mesh data=8. The next version will not have it"), \
-        CHOICE("state", "WHERE", "auto", "auto|shared|replicated",                                                              \
-               "Parameters and optimizer state: shared: once for all ranks of a host, each of which updates a slice, on CPUs. replicated: every rank has its own. " \
-               "auto: shared where that is possible. The results are the same bits"),                                         \
-        FLAG("keep-cores", "With shared state, a rank that waits for others of its host leaves its cores idle instead of lending them to ranks that still compute. The results are the same bits"), \
-        NUMBER("bucket-mib", "X", "25", 0.001, 65536, "MiB of gradients in a bucket, reduced while backward runs; the first bucket has 1"), \
-        INTEGER("accumulate", "K", "1", 1, 65536, "Gradient accumulation: micro-batches per step and rank; less memory, one synchronisation, the same result. Not with --reproducible", .of = "reproducible"), \
-        CHOICE("gradient-dtype", "TYPE", "f32", GRADIENT_CHOICES,                                                               \
-               "Type in which gradients are all-reduced; a narrower one sends fewer bytes and rounds. Not with --reproducible or --dtype f64"), \
-        FLAG("sync-batchnorm", "Batch norm over the whole batch instead of each rank's share"),                               \
-        FLAG("reproducible", "The same bits with any number of ranks: gradients of --leaves parts of the batch are added in a fixed order. Not with --accumulate"), \
-        INTEGER("leaves", "N", "8", 1, 64, "With --reproducible: parts of each batch; the maximum number of ranks", .of = "reproducible")
+#define PARALLEL_OPTIONS                                                                                               \
+    CHOICE("parallel", "HOW", "data", "data",                                                                          \
+           "Replaced by --mesh: --parallel data -n 8 is --mesh data=8. The next version will not have it"),            \
+        CHOICE("state", "WHERE", "auto", "auto|shared|replicated",                                                     \
+               "Parameters and optimizer state: shared: once for all ranks of a host, each of which updates a slice, " \
+               "on CPUs. replicated: every rank has its own. auto: shared where that is possible. The results are "    \
+               "the same bits"),                                                                                       \
+        FLAG("keep-cores", "With shared state, a rank that waits for others of its host leaves its cores idle "        \
+             "instead of lending them to ranks that still compute. The results are the same bits"),                    \
+        NUMBER("bucket-mib", "X", "25", 0.001, 65536,                                                                  \
+               "MiB of gradients in a bucket, reduced while backward runs; the first bucket has 1"),                   \
+        INTEGER("accumulate", "K", "1", 1, 65536, "Gradient accumulation: micro-batches per step and rank; less "      \
+                "memory, one synchronisation, the same result. Not with --reproducible", .of = "reproducible"),        \
+        CHOICE("gradient-dtype", "TYPE", "f32", GRADIENT_CHOICES,                                                      \
+               "Type in which gradients are all-reduced; a narrower one sends fewer bytes and rounds. Not with "       \
+               "--reproducible or --dtype f64"),                                                                       \
+        FLAG("sync-batchnorm", "Batch norm over the whole batch instead of each rank's share"),                        \
+        FLAG("reproducible", "The same bits with any number of ranks: gradients of --leaves parts of the batch are "   \
+             "added in a fixed order. Not with --accumulate"),                                                         \
+        INTEGER("leaves", "N", "8", 1, 64, "With --reproducible: parts of each batch; the maximum number of ranks",    \
+                .of = "reproducible")
 
-/* If -n or --mesh requests ranks and this process is not one of them: checks the run, so that a user error is found once and before anything is
- * started, then starts the ranks, each with this same command line. *code: their exit status. check must not start threads. */
+/* If -n or --mesh requests ranks and this process is not one of them: checks the run, so that a user error is found
+ * once and before anything is started, then starts the ranks, each with this same command line. *code: their exit
+ * status. check must not start threads. */
 typedef int (*ranks_check)(const options *given, int ranks); /* 0, or the exit status after the error was printed */
 bool ranks_start(const char *command_name, const options *given, ranks_check check, int *code);
-/* Plans s->config without allocating its memory: finds errors in the combination of model, data and options. The same return. */
+/* Plans s->config without allocating its memory: finds errors in the combination of model, data and options. The same
+ * return. */
 int ranks_plan(setup *s, const char *command_name, const options *given);
-/* Joins the ranks given by the environment, by the TRANSPORT_OPTIONS that the command has; s->config.comm stays NULL for a single rank.
- * 0, or the exit status after the failure was printed. */
+/* Joins the ranks given by the environment, by the TRANSPORT_OPTIONS that the command has; s->config.comm stays NULL
+ * for a single rank. 0, or the exit status after the failure was printed. */
 int  ranks_join(setup *s, const char *command_name, const options *given);
 void ranks_abort(setup *s); /* this rank cannot go on: no other waits for it. Fine if not joined */
 void ranks_leave(setup *s); /* fine if not joined */
 /* fetch.c: --download: one rank of each host downloads the data set if it is missing; the others wait. */
 int ranks_fetch(setup *s, const char *command_name, const options *given);
-/* Sets s->config.mesh from --mesh, where that is given, and without a comm s->config.plan_world. `ranks` must be its number of ranks; 0: any.
- * 0, or the exit status after the error was printed. ranks_make does it where it was not done. */
+/* Sets s->config.mesh from --mesh, where that is given, and without a comm s->config.plan_world. `ranks` must be its
+ * number of ranks; 0: any. 0, or the exit status after the error was printed. ranks_make does it where it was not
+ * done. */
 int ranks_mesh(setup *s, const char *command_name, const options *given, int ranks);
 /* Sets the parallel part of s->config. */
 int ranks_make(setup *s, const char *command_name, const options *given);

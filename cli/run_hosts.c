@@ -1,4 +1,5 @@
-/* run_hosts.c - `lockstep run` on several hosts: the index of this one, where the ranks join, --rdzv-conf and --hostfile. */
+/* run_hosts.c - `lockstep run` on several hosts: the index of this one, where the ranks join, --rdzv-conf and
+ * --hostfile. */
 #include "run_hosts.h"
 
 #include "command.h"

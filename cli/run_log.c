@@ -121,7 +121,8 @@ static void plot_event(run_log *l, const lk_event *e)
 
 /* ---- opening and closing ---- */
 
-/* 0, or ENOSPC and the like: whether the disk has room for a first line. Asks for a block behind the end, and returns it. */
+/* 0, or ENOSPC and the like: whether the disk has room for a first line. Asks for a block behind the end, and returns
+ * it. */
 static int check_room(int fd)
 {
     struct stat about;

@@ -20,7 +20,8 @@ typedef struct run_log {
     char            board_error[1024]; /* its first failure; "": none */
 } run_log;
 
-/* Opens what the options name for this rank. 0, or the exit status after the error was printed: also where a disk is full. */
+/* Opens what the options name for this rank. 0, or the exit status after the error was printed: also where a disk is
+ * full. */
 int run_log_open(run_log *log, const char *command_name, const options *given, lk_context *context, int rank);
 /* A file that can no longer be written, on a full disk for example, ends with a warning; the run goes on. */
 void run_log_event(run_log *log, const lk_event *event);

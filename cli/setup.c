@@ -93,7 +93,8 @@ static lk_status probe_both(setup *s)
     return status < 0 ? status : lk_dataset_probe(s->context, s->data, LK_SPLIT_TEST, &s->open_options, &s->test);
 }
 
-/* A placeholder for a set of a public data set: black images that use no memory, since their pages are never touched. */
+/* A placeholder for a set of a public data set: black images that use no memory, since their pages are never
+ * touched. */
 static lk_status open_placeholder(setup *s, const lk_data_format *format, int set, lk_dataset **dataset)
 {
     int64_t        count = format->samples[set];
@@ -216,8 +217,8 @@ static bool has_tokenizer(const char *directory)
            access(path, R_OK) == 0;
 }
 
-/* Token files need no tokenizer: where that of the weights is of a kind that is not supported, they are used without. In a context of its
- * own, which keeps the message from later ones. */
+/* Token files need no tokenizer: where that of the weights is of a kind that is not supported, they are used without.
+ * In a context of its own, which keeps the message from later ones. */
 static bool is_supported(const setup *s, const char *directory)
 {
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
@@ -237,8 +238,8 @@ static bool is_supported(const setup *s, const char *directory)
     return status >= 0;
 }
 
-/* A checkpoint has the tokenizer that it was trained with: characters, for example, are those of its text, not of any other. Weights to
- * start from have theirs beside them. */
+/* A checkpoint has the tokenizer that it was trained with: characters, for example, are those of its text, not of any
+ * other. Weights to start from have theirs beside them. */
 static void use_saved_tokenizer(setup *s, const options *given)
 {
     static const char *const weights[] = {"init", "init-partial"};
@@ -277,7 +278,8 @@ static void use_recorded_size(setup *s, const options *given)
     setup_image_size(image, &s->open_options);
 }
 
-/* New data is read as that of training: nothing is inferred from it. Samples to predict (`any`) may be without labels. */
+/* New data is read as that of training: nothing is inferred from it. Samples to predict (`any`) may be without
+ * labels. */
 static void expect_recorded(setup *s, const options *given, bool any)
 {
     bool table = data_has(s->data, LK_DATA_TABLE), named = false;
@@ -333,13 +335,14 @@ static int open_named(setup *s, const char *name, const options *given, setup_da
     if (status >= 0) return check_data_options(s, name, given);
     code = report(name, s->context, status);
     if (status == LK_ENOENT && s->checkpoint && options_given(given, "data") && !options_chosen(given, "data"))
-        print_note(name, "%s is the data in the record of %s, seen from the directory of that run; --data names another",
+        print_note(name,
+                   "%s is the data in the record of %s, seen from the directory of that run; --data names another",
                    s->data, s->checkpoint);
     return code;
 }
 
-/* Decoding images needs more time than computing with small models, so all cores do it; the thread pool leaves them their cores.
- * Each worker has two batches, which limits how many there are unless the user asks for more. */
+/* Decoding images needs more time than computing with small models, so all cores do it; the thread pool leaves them
+ * their cores. Each worker has two batches, which limits how many there are unless the user asks for more. */
 static int choose_workers(const setup *s, const options *given)
 {
     enum { DECODERS_MOST = 4 };

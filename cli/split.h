@@ -5,13 +5,14 @@
 #include "setup.h"
 
 /* A row of an option table. */
-#define SPLIT_OPTION                                                                                                    \
-    CHOICE("split", "PART", NULL, "train|test|all",                                                                     \
-           "Which samples: for training, the test set, or all of them. Default: of your own files that --data names "   \
-           "all, unless they have their own test set (folder:DIR with test/, text:FILE,VALIDATION) or --holdout "  \
+#define SPLIT_OPTION                                                                                                  \
+    CHOICE("split", "PART", NULL, "train|test|all",                                                                   \
+           "Which samples: for training, the test set, or all of them. Default: of your own files that --data names " \
+           "all, unless they have their own test set (folder:DIR with test/, text:FILE,VALIDATION) or --holdout "     \
            "is given; of other data and of the record's the test set")
 
-/* Opens s->test and sets s->split. any: where there is no test set, all samples; otherwise LK_END. probe: without the samples. */
+/* Opens s->test and sets s->split. any: where there is no test set, all samples; otherwise LK_END. probe: without the
+ * samples. */
 lk_status split_open(setup *s, const options *given, bool any, bool probe);
 /* Reports that split_open found no test set. Returns the exit status. */
 int split_report_none(const setup *s, const char *command_name);

@@ -84,7 +84,8 @@ static int columns_of(const char *text, int bytes)
     return columns;
 }
 
-/* Prints words: the first line from column `first` on, further ones from `hang` on; `used` columns of the first are in use. */
+/* Prints words: the first line from column `first` on, further ones from `hang` on; `used` columns of the first are in
+ * use. */
 static void wrap_words(FILE *out, const char *text, int used, int first, int hang, int width)
 {
     int  at = used, start = first;
@@ -118,7 +119,8 @@ void terminal_wrap_lines(FILE *out, const char *text, int width)
     while (*text) {
         int  bytes = (int)strcspn(text, "\n"), indent = (int)strspn(text, " ");
         char line[LONGEST];
-        if (columns_of(text, bytes) <= width || bytes >= LONGEST) { /* as it is: a table has spaces between its columns */
+        /* as it is: a table has spaces between its columns */
+        if (columns_of(text, bytes) <= width || bytes >= LONGEST) {
             fprintf(out, "%.*s\n", bytes, text);
         } else {
             memcpy(line, text, (size_t)bytes);

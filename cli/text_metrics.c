@@ -1,6 +1,6 @@
-/* text_metrics.c - perplexity, bits per byte, tokens per second, and model FLOP utilisation: the operations that the model needs (6 for
- * each parameter and token, and 12 · layers · width · length for attention) over those that the machine can do: multiply-adds of all threads
- * of the CPU, or large products of the GPU. */
+/* text_metrics.c - perplexity, bits per byte, tokens per second, and model FLOP utilisation: the operations that the
+ * model needs (6 for each parameter and token, and 12 · layers · width · length for attention) over those that the
+ * machine can do: multiply-adds of all threads of the CPU, or large products of the GPU. */
 #include "text_metrics.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* times.h - the median and the mean of the times of repeated work. Where single times vary, the mean is what its whole takes. */
+/* times.h - the median and the mean of the times of repeated work. Where single times vary, the mean is what its whole
+ * takes. */
 #ifndef CLI_TIMES_H
 #define CLI_TIMES_H
 

@@ -25,8 +25,9 @@ static const option train_options[] = {
     MODEL_OPTIONS,
     MEMORY_OPTION,
     DATA_OPTIONS,
-    TEXT("download", "auto|URL",
-         NULL, "Download the data set first if it is missing, from its usual address or from URL; one rank of each host does it",
+    TEXT("download", "auto|URL", NULL,
+         "Download the data set first if it is missing, from its usual address or from URL; one rank of each host does "
+         "it",
          .flags = OPTION_LOCAL),
     TRAINING_OPTIONS,
     RANKS_OF_LAUNCHERS,
@@ -47,7 +48,8 @@ static const option train_options[] = {
          .flags = OPTION_LOCAL),
     HEADING("Running"),
     MACHINE_OPTIONS,
-    TEXT("tensorboard", "DIR", NULL, "Write loss, accuracy and speed to TensorBoard event files", .flags = OPTION_LOCAL),
+    TEXT("tensorboard", "DIR", NULL, "Write loss, accuracy and speed to TensorBoard event files",
+         .flags = OPTION_LOCAL),
     TRAINING_LIST(LK_TRAINER_TRACE_OPTIONS)
         TEXT("log-dir", "DIR", NULL, "Like --log for every rank: DIR/rank-N.jsonl", .flags = OPTION_LOCAL),
     TEXT("log", "FILE.jsonl", NULL, "Append a line of JSON for each step, evaluation and save", .flags = OPTION_LOCAL),
@@ -81,8 +83,8 @@ typedef struct watcher {
     bool            verbose;
 } watcher;
 
-/* A second signal ends the process at once. One that follows this soon is the same request: whoever signals all processes of a job
- * signals its launcher, too, which passes it on. */
+/* A second signal ends the process at once. One that follows this soon is the same request: whoever signals all
+ * processes of a job signals its launcher, too, which passes it on. */
 #define REPEATED_SECONDS 0.4
 
 static void on_signal(int number)
@@ -97,8 +99,8 @@ static void on_signal(int number)
     }
 }
 
-/* What the moving line ends with: the slowest rank, if the others wait for it more than a tenth of a step (one rank is always the
- * slowest), else the metrics of the step's batch. */
+/* What the moving line ends with: the slowest rank, if the others wait for it more than a tenth of a step (one rank is
+ * always the slowest), else the metrics of the step's batch. */
 static void describe_step(void *user, char *note, size_t size)
 {
     const watcher  *w = user;
@@ -129,7 +131,8 @@ static void update_train_loss(watcher *w, const lk_event *e)
     w->train_loss = w->epoch_sum / (double)w->epoch_samples;
 }
 
-/* After an epoch with a test set its mean training loss is printed with the evaluation that follows; otherwise by itself. */
+/* After an epoch with a test set its mean training loss is printed with the evaluation that follows; otherwise by
+ * itself. */
 static void hold_epoch(watcher *w, const lk_event *e)
 {
     if (w->setup->test && w->setup->config.eval_every == 0)
@@ -324,7 +327,8 @@ static int check_run(const options *given, int ranks)
     return code;
 }
 
-/* From now on a stop request is a save. Before all ranks have joined there is nothing to save, and it ends the process. */
+/* From now on a stop request is a save. Before all ranks have joined there is nothing to save, and it ends the
+ * process. */
 static void handle_stop_requests(void)
 {
     struct sigaction action = {.sa_handler = on_signal};
@@ -364,7 +368,8 @@ static int prepare_run(setup *s, watcher *w, options *given)
     return 0;
 }
 
-/* Takes options from the checkpoint that is resumed, before ranks are started: their number is one of them. `holder` keeps them. */
+/* Takes options from the checkpoint that is resumed, before ranks are started: their number is one of them. `holder`
+ * keeps them. */
 static int read_record(setup *holder, options *given)
 {
     if (environment_rank() >= 0 || !options_text(given, "resume")) return 0;

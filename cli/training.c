@@ -108,7 +108,8 @@ static void set_fields(lk_trainer_config *config, const options *given)
 static int check_augmentation(lk_transform *t, const char *name, const options *given)
 {
     double all[8];
-    int scales = options_given(given, "random-resized-crop") ? options_numbers(given, "random-resized-crop", all, 8) : 0;
+    int    scales =
+        options_given(given, "random-resized-crop") ? options_numbers(given, "random-resized-crop", all, 8) : 0;
     int strengths = options_given(given, "color-jitter") ? options_numbers(given, "color-jitter", all, 8) : 0;
     if (scales == 1) t->resized_crop[1] = 1;
     if (scales > 2 || (scales && t->resized_crop[0] > t->resized_crop[1])) {
@@ -117,7 +118,8 @@ static int check_augmentation(lk_transform *t, const char *name, const options *
         return EXIT_USER_ERROR;
     }
     if (strengths > 4) {
-        print_error(name, "--color-jitter has %d numbers: expected brightness, contrast, saturation and hue", strengths);
+        print_error(name, "--color-jitter has %d numbers: expected brightness, contrast, saturation and hue",
+                    strengths);
         return EXIT_USER_ERROR;
     }
     return 0;

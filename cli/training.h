@@ -8,8 +8,10 @@
 #include <lockstep/trainer.h>
 
 /* The options of optimizers, from their list. */
-#define OPTIMIZER_NUMBER(field, name, value, low, high, doc) NUMBER(name, "X", #value, low, high, doc, .of = "optimizer"),
-#define OPTIMIZER_PAIR(id, first, second, name, argument, a, b, low, high, doc) NUMBERS(name, argument, #a "," #b, low, high, doc, .of = "optimizer"),
+#define OPTIMIZER_NUMBER(field, name, value, low, high, doc) \
+    NUMBER(name, "X", #value, low, high, doc, .of = "optimizer"),
+#define OPTIMIZER_PAIR(id, first, second, name, argument, a, b, low, high, doc) \
+    NUMBERS(name, argument, #a "," #b, low, high, doc, .of = "optimizer"),
 #define OPTIMIZER_FLAG(field, name, doc) FLAG(name, doc, .of = "optimizer"),
 
 /* The options of lockstep/trainer.h. */
@@ -31,14 +33,14 @@
     DATA_ON_DEVICE_OPTION,                                                                                             \
     HEADING("Training"),                                                                                               \
     TRAINING_LIST(LK_TRAINER_LENGTH_OPTIONS)                                                                           \
-    CHOICE_LISTED("optimizer", "NAME", "adam", training_optimizer, "Rule that updates the parameters, as PyTorch's"),   \
+    CHOICE_LISTED("optimizer", "NAME", "adam", training_optimizer, "Rule that updates the parameters, as PyTorch's"),  \
     NUMBER("lr", "X", "0.001", 0, 1e6, "Learning rate"),                                                               \
     LK_OPTIMIZER_OPTION_LIST(OPTIMIZER_NUMBER, OPTIMIZER_PAIR, OPTIMIZER_FLAG)                                         \
-    NUMBER("weight-decay", "X", "0", 0, 1e3, "Weight decay; biases and norms are excluded unless --decay-all"),         \
+    NUMBER("weight-decay", "X", "0", 0, 1e3, "Weight decay; biases and norms are excluded unless --decay-all"),        \
     FLAG("decay-all", "Decay biases and norms too"),                                                                   \
     NUMBER("clip", "X", "0", 0, 1e12, "Largest norm of the whole gradient; 0: no clipping"),                           \
-    LIST("freeze", "PATTERN", "Do not train the parameters whose names match, such as 'conv*'; several: repeat it, or " \
-         "separate by ;"),                                                                                             \
+    LIST("freeze", "PATTERN", "Do not train the parameters whose names match, such as 'conv*'; several: repeat it, "   \
+         "or separate by ;"),                                                                                          \
     LIST("group", "PATTERN:SETTINGS",                                                                                  \
          "Settings for the parameters whose names match: lr=FACTOR on the learning rate, decay=X, frozen, such as "    \
          "'fc2.*:lr=10,decay=0'; the first group that matches applies; several as --freeze"),                          \

@@ -1,4 +1,5 @@
-/* transformer.c - transformers from options: sizes, vocabulary, loss, and as many recomputed blocks as a memory budget needs. */
+/* transformer.c - transformers from options: sizes, vocabulary, loss, and as many recomputed blocks as a memory budget
+ * needs. */
 #include "transformer.h"
 
 #include "command.h"
@@ -129,8 +130,8 @@ static bool is_config(const char *model)
            (strchr(model, '/') && stat(model, &info) == 0 && S_ISDIR(info.st_mode));
 }
 
-/* A checkpoint has the configuration that it was trained with: the file that it was read from may have been changed or removed since, and
- * its path may be relative to another directory. */
+/* A checkpoint has the configuration that it was trained with: the file that it was read from may have been changed or
+ * removed since, and its path may be relative to another directory. */
 static const char *choose_config(const char *model, const options *given, const char *checkpoint)
 {
     char path[4096];
@@ -139,7 +140,8 @@ static const char *choose_config(const char *model, const options *given, const 
     return fits && access(path, R_OK) == 0 ? checkpoint : model;
 }
 
-int transformer_make(transformer *t, const char *name, const options *given, const char *checkpoint, lk_context *context)
+int transformer_make(transformer *t, const char *name, const options *given, const char *checkpoint,
+                     lk_context *context)
 {
     static const lk_transformer_config none = LK_TRANSFORMER_CONFIG_INIT;
     const char                        *model = options_text(given, "model");
@@ -257,8 +259,9 @@ static lk_tensor optional_input(const lk_inputs *inputs, const char *name)
 
 static lk_transformer_result record_transformer(const transformer *t, const lk_inputs *inputs)
 {
-    return lk_transformer(lk_inputs_find(inputs, "tokens"), &t->config, .positions = optional_input(inputs, "positions"),
-                          .first = optional_input(inputs, "first"), .lengths = optional_input(inputs, "length"));
+    return lk_transformer(lk_inputs_find(inputs, "tokens"), &t->config,
+                          .positions = optional_input(inputs, "positions"), .first = optional_input(inputs, "first"),
+                          .lengths = optional_input(inputs, "length"));
 }
 
 lk_tensor transformer_logits(const transformer *t, const lk_inputs *inputs)

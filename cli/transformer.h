@@ -9,20 +9,24 @@
 #define TRANSFORMER_NAMES "gpt|llama|encoder|gpt2|gpt2-medium|gpt2-large|llama-15m|llama-110m|llama-3.2-1b"
 
 /* Rows of an option table. */
-#define TRANSFORMER_OPTIONS                                                                                                      \
-    INTEGER("layers", "N", "6", 1, 4096, "gpt, llama, encoder: blocks", .flags = OPTION_FIXED),                                                         \
-        INTEGER("heads", "N", "6", 1, 65536, "gpt, llama, encoder: heads of attention; they divide --width", .flags = OPTION_FIXED),                    \
-        INTEGER("kv-heads", "N", NULL, 1, 65536, "llama: heads of keys and values; they divide --heads (default --heads)", .flags = OPTION_FIXED),      \
-        INTEGER("width", "N", "384", 1, 1 << 24, "gpt, llama, encoder: width of the hidden states", .flags = OPTION_FIXED),                             \
-        INTEGER("vocabulary", "N", NULL, 1, 1 << 28, "transformers: rows of the embedding (default the tokenizer's)", .flags = OPTION_FIXED),           \
-        NUMBER("dropout", "P", "0", 0, 0.999, "transformers: dropout of embeddings, residuals and attention"),                   \
-        NUMBER("rope-theta", "X", "10000", 1, 1e12, "llama: base of the rotary frequencies", .flags = OPTION_FIXED),                                    \
-        FLAG("untied", "llama: the head has its own weights", .flags = OPTION_FIXED),                                                                \
+#define TRANSFORMER_OPTIONS                                                                                           \
+    INTEGER("layers", "N", "6", 1, 4096, "gpt, llama, encoder: blocks", .flags = OPTION_FIXED),                       \
+        INTEGER("heads", "N", "6", 1, 65536, "gpt, llama, encoder: heads of attention; they divide --width",          \
+                .flags = OPTION_FIXED),                                                                               \
+        INTEGER("kv-heads", "N", NULL, 1, 65536,                                                                      \
+                "llama: heads of keys and values; they divide --heads (default --heads)", .flags = OPTION_FIXED),     \
+        INTEGER("width", "N", "384", 1, 1 << 24, "gpt, llama, encoder: width of the hidden states",                   \
+                .flags = OPTION_FIXED),                                                                               \
+        INTEGER("vocabulary", "N", NULL, 1, 1 << 28, "transformers: rows of the embedding (default the tokenizer's)", \
+                .flags = OPTION_FIXED),                                                                               \
+        NUMBER("dropout", "P", "0", 0, 0.999, "transformers: dropout of embeddings, residuals and attention"),        \
+        NUMBER("rope-theta", "X", "10000", 1, 1e12, "llama: base of the rotary frequencies", .flags = OPTION_FIXED),  \
+        FLAG("untied", "llama: the head has its own weights", .flags = OPTION_FIXED),                                 \
         INTEGER("recompute-blocks", "N", NULL, 0, 4096, "transformers: recompute the first N blocks in backward")
 
 /* A row of those that plan memory. */
-#define MEMORY_OPTION                                                                                                            \
-    TEXT("memory", "SIZE", NULL, "transformers: recompute as few blocks as fit a rank's run into SIZE, such as 4GiB; "           \
+#define MEMORY_OPTION                                                                                                  \
+    TEXT("memory", "SIZE", NULL, "transformers: recompute as few blocks as fit a rank's run into SIZE, such as 4GiB; " \
          "`lockstep plan` prints how many")
 
 /* A transformer as a command uses it. */
@@ -34,16 +38,17 @@ typedef struct transformer {
     size_t      budget; /* --memory in bytes; 0: none */
 } transformer;
 
-/* Reads --model and its options before the data is opened. checkpoint: the directory that is loaded or resumed, or NULL; its config.json
- * replaces one that its record names. Not a transformer: t->used stays false. 0, or the exit status after the error was printed. */
+/* Reads --model and its options before the data is opened. checkpoint: the directory that is loaded or resumed, or
+ * NULL; its config.json replaces one that its record names. Not a transformer: t->used stays false. 0, or the exit
+ * status after the error was printed. */
 int transformer_make(transformer *t, const char *command_name, const options *given, const char *checkpoint,
                      lk_context *context);
 /* Reads --memory, which only some commands have. */
 int transformer_budget(transformer *t, const char *command_name, const options *given);
 /* Whether only the body of the weights is loaded: the classes are those of the data. */
 bool transformer_new_head(const options *given);
-/* After transformer_make: the vocabulary, or the number of classes, of the data set; recorded: the label of training, where the data set has
- * none. */
+/* After transformer_make: the vocabulary, or the number of classes, of the data set; recorded: the label of training,
+ * where the data set has none. */
 int transformer_use_data(transformer *t, const char *command_name, const options *given, const lk_dataset *data,
                          const lk_field *recorded);
 /* Bytes of text for each token of a data set, in an evaluation for each that is scored; 0: not known. */

@@ -1,9 +1,12 @@
-# The CUDA module, liblockstep-cuda.so: src/device/cuda, compiled by nvcc (12.4 or later) where it is found; src/device/cuda.c loads it
-# when it is needed. cuBLASLt and cuDNN are opened at run time: only their headers are used here. For the tests the same files are
-# compiled once more for the CPU, with an emulation of CUDA's runtime (test/cuda_emulated), as build/cuda_emulated/liblockstep-cuda.so.
-set(LK_CUDA AUTO CACHE STRING "Build the CUDA module: AUTO (where nvcc is found), ON (it is an error where it is not), OFF")
+# The CUDA module, liblockstep-cuda.so: src/device/cuda, compiled by nvcc (12.4 or later) where it is found;
+# src/device/cuda.c loads it when it is needed. cuBLASLt and cuDNN are opened at run time: only their headers are used
+# here. For the tests the same files are compiled once more for the CPU, with an emulation of CUDA's runtime
+# (test/cuda_emulated), as build/cuda_emulated/liblockstep-cuda.so.
+set(LK_CUDA AUTO CACHE STRING
+    "Build the CUDA module: AUTO (where nvcc is found), ON (it is an error where it is not), OFF")
 set(LK_CUDA_ARCHITECTURES "80;90a;compute_80" CACHE STRING
-    "What the CUDA module is compiled for: 90a is code for sm_90a, compute_80 is PTX, which drivers compile for later GPUs. Fewer build faster")
+    "What the CUDA module is compiled for: 90a is code for sm_90a, compute_80 is PTX, which drivers compile for later \
+GPUs. Fewer build faster")
 file(GLOB cuda_sources CONFIGURE_DEPENDS src/device/cuda/*.cu)
 set(cuda_built "")
 
@@ -40,8 +43,10 @@ if(NOT cuda_missing)
   # nvcc needs a C++ compiler that it knows, and its libraries: one small shared object is compiled and linked now.
   set(cuda_link_flags -shared -cudart static -Xlinker --exclude-libs,ALL,-z,defs)
   if(NOT LK_NVCC_WORKS STREQUAL "${LK_NVCC} ${nvcc_version} ${cuda_flags}")
-    file(WRITE ${PROJECT_BINARY_DIR}/cuda/works.cu "#include <cuda_bf16.h>\n__global__ void works(int *p) { *p = 1; }\nvoid run(int *p) { works<<<1, 1>>>(p); }\n")
-    execute_process(COMMAND ${LK_NVCC} ${cuda_flags} -Xcompiler -fPIC ${cuda_link_flags} ${PROJECT_BINARY_DIR}/cuda/works.cu -o ${PROJECT_BINARY_DIR}/cuda/works.so
+    file(WRITE ${PROJECT_BINARY_DIR}/cuda/works.cu
+        "#include <cuda_bf16.h>\n__global__ void works(int *p) { *p = 1; }\nvoid run(int *p) { works<<<1, 1>>>(p); }\n")
+    execute_process(COMMAND ${LK_NVCC} ${cuda_flags} -Xcompiler -fPIC ${cuda_link_flags}
+        ${PROJECT_BINARY_DIR}/cuda/works.cu -o ${PROJECT_BINARY_DIR}/cuda/works.so
                     RESULT_VARIABLE failed OUTPUT_VARIABLE output ERROR_VARIABLE output)
     if(failed)
       find_reason("${output}" "${failed}" reason)
@@ -63,8 +68,10 @@ else()
     set(object ${PROJECT_BINARY_DIR}/cuda/${name}.o)
     add_custom_command(
       OUTPUT ${object}
-      COMMAND ${CMAKE_CUDA_COMPILER_LAUNCHER} ${LK_NVCC} ${cuda_flags} -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra
-              -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR}/src -MD -MF ${object}.d -MT ${object} -c ${source} -o ${object}
+      COMMAND ${CMAKE_CUDA_COMPILER_LAUNCHER} ${LK_NVCC} ${cuda_flags}
+              -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra
+              -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR}/src
+              -MD -MF ${object}.d -MT ${object} -c ${source} -o ${object}
       DEPENDS ${source}
       DEPFILE ${object}.d
       COMMENT "Compiling ${name} for ${cuda_architectures}"
@@ -127,11 +134,14 @@ if(LK_CUDA_EMULATED)
     target_link_libraries(${target} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
     set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/test/cuda_emulated/shared.ld)
   endforeach()
-  set_target_properties(cuda_emulated PROPERTIES PREFIX lib OUTPUT_NAME lockstep-cuda LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/cuda_emulated)
+  set_target_properties(cuda_emulated PROPERTIES PREFIX lib OUTPUT_NAME lockstep-cuda LIBRARY_OUTPUT_DIRECTORY
+      ${PROJECT_BINARY_DIR}/cuda_emulated)
   # Loaded as the runtime loads the driver's library: lk_spawn then refuses to fork, as after a GPU was used.
-  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/cuda_emulated/driver.c CONTENT "int lk__emulated_driver(void) { return 1; }\n" @ONLY)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/cuda_emulated/driver.c CONTENT
+      "int lk__emulated_driver(void) { return 1; }\n" @ONLY)
   add_library(cuda_emulated_driver MODULE ${PROJECT_BINARY_DIR}/cuda_emulated/driver.c)
   set_target_properties(cuda_emulated_driver PROPERTIES PREFIX "" SUFFIX "" OUTPUT_NAME libcuda.so.1 NO_SONAME ON
-                        LINK_OPTIONS "-Wl,-soname,libcuda.so.1" LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/cuda_emulated)
+                        LINK_OPTIONS "-Wl,-soname,libcuda.so.1"
+                        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/cuda_emulated)
   add_dependencies(cuda_emulated cuda_emulated_driver)
 endif()

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# format.sh [--fix] [FILE...] - clang-format of all sources, or of those given, except for macros, which stay as written: versions of clang-format format them
-# differently, and tables in macros are aligned by hand. Without --fix, prints which files differ and exits 1. Blanks before a
-# comment at the end of a line are not compared, because versions differ there too.
+# format.sh [--fix] [FILE...] - clang-format of all sources, or of those given, except for macros, which stay as
+# written: versions of clang-format format them differently, and tables in macros are aligned by hand. Without --fix,
+# prints which files differ and exits 1. Blanks before a comment at the end of a line are not compared, because versions
+# differ there too.
 set -eu
 fix=0
 [ "${1:-}" = --fix ] && { fix=1; shift; }
 if [ $# = 0 ]; then # all; headers of earlier versions stay as they are
     cd "$(dirname "$0")/.."
     [ $fix = 0 ] || set -- --fix
-    find src include cli test bench examples -path 'test/headers/[0-9]*' -prune -o \( -name '*.[ch]' -o -name '*.cpp' \) -print | sort |
+    find src include cli test bench examples -path 'test/headers/[0-9]*' -prune -o \( -name '*.[ch]' -o -name '*.cpp' \
+        \) -print | sort |
         xargs -P "$(nproc 2> /dev/null || echo 2)" -n 50 cmake/format.sh "$@"
     exit
 fi

@@ -1,5 +1,6 @@
-# What `cmake --install` installs: headers, both libraries, the command, man pages, completions of shells, lockstep.pc and the package for find_package.
-# The static library has its own export, so that users of the shared one need neither zlib's headers nor its CMake module.
+# What `cmake --install` installs: headers, both libraries, the command, man pages, completions of shells, lockstep.pc
+# and the package for find_package. The static library has its own export, so that users of the shared one need neither
+# zlib's headers nor its CMake module.
 install(TARGETS lockstep EXPORT lockstep_shared
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS lockstep_static EXPORT lockstep_static ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
@@ -11,9 +12,11 @@ if(TARGET cuda_module)
 endif()
 install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 install(DIRECTORY ${PROJECT_BINARY_DIR}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 FILES_MATCHING PATTERN "*.1")
-install(FILES ${PROJECT_BINARY_DIR}/completions/lockstep DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/bash-completion/completions)
+install(FILES ${PROJECT_BINARY_DIR}/completions/lockstep DESTINATION
+    ${CMAKE_INSTALL_DATAROOTDIR}/bash-completion/completions)
 install(FILES ${PROJECT_BINARY_DIR}/completions/_lockstep DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/zsh/site-functions)
-install(FILES ${PROJECT_BINARY_DIR}/completions/lockstep.fish DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/fish/vendor_completions.d)
+install(FILES ${PROJECT_BINARY_DIR}/completions/lockstep.fish DESTINATION
+    ${CMAKE_INSTALL_DATAROOTDIR}/fish/vendor_completions.d)
 
 set(image_packages)
 set(pc_image_libraries)
@@ -30,9 +33,11 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 set_target_properties(lockstep_static PROPERTIES EXPORT_NAME static)
 install(EXPORT lockstep_shared NAMESPACE lockstep:: FILE lockstep-shared.cmake DESTINATION ${package_dir})
 install(EXPORT lockstep_static NAMESPACE lockstep:: FILE lockstep-static.cmake DESTINATION ${package_dir})
-configure_package_config_file(cmake/lockstep-config.cmake.in ${PROJECT_BINARY_DIR}/lockstep-config.cmake INSTALL_DESTINATION ${package_dir})
+configure_package_config_file(cmake/lockstep-config.cmake.in ${PROJECT_BINARY_DIR}/lockstep-config.cmake
+    INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/lockstep-config-version.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/lockstep-config.cmake ${PROJECT_BINARY_DIR}/lockstep-config-version.cmake DESTINATION ${package_dir})
+install(FILES ${PROJECT_BINARY_DIR}/lockstep-config.cmake ${PROJECT_BINARY_DIR}/lockstep-config-version.cmake
+    DESTINATION ${package_dir})
 
 # Directories relative to lockstep.pc, so that an installed tree can be moved.
 file(RELATIVE_PATH pc_up /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)

@@ -1,13 +1,14 @@
-# Libraries: threads and zlib are needed; libpng, libjpeg (the files that folder:DIR decodes) and hwloc (for pinning ranks) are optional. An optional
-# one is used where a program with it compiles and links now: a header without its library, or a library of another architecture, would fail
-# later, in a build that could do without it.
+# Libraries: threads and zlib are needed; libpng, libjpeg (the files that folder:DIR decodes) and hwloc (for pinning
+# ranks) are optional. An optional one is used where a program with it compiles and links now: a header without its
+# library, or a library of another architecture, would fail later, in a build that could do without it.
 include(CheckCSourceCompiles)
 find_package(Threads REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(PNG)
 find_package(JPEG)
 
-# Sets LK_<name>_LINKS if `source` compiles and links with `libraries` and, behind it, directories of headers; otherwise one line says what is left out. A failure is not remembered.
+# Sets LK_<name>_LINKS if `source` compiles and links with `libraries` and, behind it, directories of headers; otherwise
+# one line says what is left out. A failure is not remembered.
 function(probe_library name found without libraries source)
   if(NOT found)
     message(STATUS "${without}: it is not installed")
@@ -19,7 +20,8 @@ function(probe_library name found without libraries source)
   check_c_source_compiles("${source}" LK_${name}_LINKS)
   if(NOT LK_${name}_LINKS)
     unset(LK_${name}_LINKS CACHE)
-    message(STATUS "${without}: a program with it does not compile and link (CMakeFiles/CMakeError.log or CMakeConfigureLog.yaml has the reason)")
+    message(STATUS "${without}: a program with it does not compile and link "
+                   "(CMakeFiles/CMakeError.log or CMakeConfigureLog.yaml has the reason)")
   endif()
 endfunction()
 
@@ -30,7 +32,8 @@ probe_library(JPEG "${JPEG_FOUND}" "No JPEG files, without libjpeg" JPEG::JPEG "
   int main(void) { struct jpeg_error_mgr errors; return jpeg_std_error(&errors) == 0; }")
 # Only its header is used: the library is loaded when it is needed.
 find_path(LK_HWLOC_HEADER hwloc.h)
-probe_library(HWLOC "${LK_HWLOC_HEADER}" "Ranks are pinned by the kernel's numbers of cores, without hwloc" "" "#include <hwloc.h>
+probe_library(HWLOC "${LK_HWLOC_HEADER}" "Ranks are pinned by the kernel's numbers of cores, without hwloc" ""
+    "#include <hwloc.h>
   int main(void) { hwloc_topology_t topology = 0; return topology != 0 || HWLOC_OBJ_PU < 0; }" ${LK_HWLOC_HEADER})
 
 set(image_definitions)

@@ -1,6 +1,8 @@
-# The MPI modules: one small shared object for each MPI whose compiler is found and links; src/comm/mpi/load.c loads it when it is needed.
-# Compiled by mpicc, which knows the paths of its MPI.
-set(LK_MPI AUTO CACHE STRING "Build the MPI modules: AUTO (for each MPI whose mpicc works), OFF, or openmpi, mpich or both, comma-separated (an error where one does not work)")
+# The MPI modules: one small shared object for each MPI whose compiler is found and links; src/comm/mpi/load.c loads it
+# when it is needed. Compiled by mpicc, which knows the paths of its MPI.
+set(LK_MPI AUTO CACHE STRING
+    "Build the MPI modules: AUTO (for each MPI whose mpicc works), OFF, or openmpi, mpich or both, comma-separated (an \
+error where one does not work)")
 string(REPLACE "," ";" mpi_required "${LK_MPI}")
 if(LK_MPI MATCHES "^(AUTO|)$")
   set(mpi_required "")
@@ -17,11 +19,14 @@ if(LK_WERROR)
 endif()
 set(mpi_environment ${CMAKE_COMMAND} -E env OMPI_CC=${CMAKE_C_COMPILER} MPICH_CC=${CMAKE_C_COMPILER})
 
-# Sets `works` if `mpicc` compiles and links a shared object, `why` if not: wrappers are often there without their headers, libraries or compiler.
+# Sets `works` if `mpicc` compiles and links a shared object, `why` if not: wrappers are often there without their
+# headers, libraries or compiler.
 function(probe_mpicc mpicc)
   set(works FALSE)
   set(directory ${PROJECT_BINARY_DIR}/mpi)
-  file(WRITE ${directory}/probe.c "#include <mpi.h>\nint probe(void);\nint probe(void) { int done = 0; return MPI_Initialized(&done) == MPI_SUCCESS && done; }\n")
+  file(WRITE ${directory}/probe.c
+      "#include <mpi.h>\nint probe(void);\n"
+      "int probe(void) { int done = 0; return MPI_Initialized(&done) == MPI_SUCCESS && done; }\n")
   execute_process(COMMAND ${mpi_environment} ${mpicc} ${mpi_flags} ${directory}/probe.c -o ${directory}/probe.so
                   RESULT_VARIABLE failed OUTPUT_VARIABLE output ERROR_VARIABLE output TIMEOUT 60)
   if(failed STREQUAL "0")
@@ -67,7 +72,8 @@ if(NOT LK_MPI STREQUAL "OFF")
       set(module ${PROJECT_BINARY_DIR}/lockstep_mpi_${flavour}.so)
       add_custom_command(
         OUTPUT ${module}
-        COMMAND ${mpi_environment} ${mpicc} ${mpi_flags} -I ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/src/comm/mpi/module.c -o ${module}
+        COMMAND ${mpi_environment} ${mpicc} ${mpi_flags} -I ${PROJECT_SOURCE_DIR}/src
+                ${PROJECT_SOURCE_DIR}/src/comm/mpi/module.c -o ${module}
         DEPENDS src/comm/mpi/module.c src/comm/mpi/module.h
         COMMENT "Building the MPI module for ${flavour}"
         VERBATIM)

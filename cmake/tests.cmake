@@ -1,14 +1,15 @@
-# Every test_*.c, *.cpp and *.sh in the folders of test/ is one test in its own process. One line near its top may set how it is run:
+# Every test_*.c, *.cpp and *.sh in the folders of test/ is one test in its own process. One line near its top may set
+# how it is run:
 #
 #   ctest: timeout 300, ranks 4, label threaded, args --steps 2        (each part is optional)
 #
-# The default timeout is 120 seconds. Exit status 77 means "skipped". `ranks` is how many ranks the test runs at the same time: ctest -j
-# reserves so many cores, and the test has the label `oversubscribed` where the machine has fewer. A C test that starts more than it
-# announces fails (check.h); in scripts, numbers behind -n and --nproc-per-node count too. Scripts get these environment variables:
-# LOCKSTEP (the command), SOURCE_DIR, BUILD_DIR, CC, LK_SANITIZE.
+# The default timeout is 120 seconds. Exit status 77 means "skipped". `ranks` is how many ranks the test runs at the
+# same time: ctest -j reserves so many cores, and the test has the label `oversubscribed` where the machine has fewer. A
+# C test that starts more than it announces fails (check.h); in scripts, numbers behind -n and --nproc-per-node count
+# too. Scripts get these environment variables: LOCKSTEP (the command), SOURCE_DIR, BUILD_DIR, CC, LK_SANITIZE.
 set(default_timeout 120)
-# Tests compile at -O1: at -O3 they were a third of the time of a build, and what they test, the library, is compiled as always.
-# GCC knows fewer ranges of values there, and would warn of texts that never are that long.
+# Tests compile at -O1: at -O3 they were a third of the time of a build, and what they test, the library, is compiled as
+# always. GCC knows fewer ranges of values there, and would warn of texts that never are that long.
 set(test_options $<$<NOT:$<CONFIG:Debug>>:-O1> $<$<C_COMPILER_ID:GNU>:-Wno-format-truncation>)
 set(slowness 1)
 if(LK_SANITIZE)
@@ -19,18 +20,21 @@ if(NOT cores MATCHES "^[1-9][0-9]*$")
   cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
 endif()
 
-# Not with gcc: its code (12 was measured) does not release the small frames of the stack that this check replaces the real one with.
-# After some thousand calls every further call searches all of them: 13 µs each, 98 % of the time of test_comm.
+# Not with gcc: its code (12 was measured) does not release the small frames of the stack that this check replaces the
+# real one with. After some thousand calls every further call searches all of them: 13 µs each, 98 % of the time of
+# test_comm.
 set(detect_stack_use_after_return 1)
 if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
   set(detect_stack_use_after_return 0)
 endif()
 
 # On a machine with a GPU, too, tests run on the CPU unless they choose another device.
-set(test_environment "LOCKSTEP_DEVICE=cpu" "LOCKSTEP_VERIFY_SCHEDULE=1" "LOCKSTEP=$<TARGET_FILE:lockstep_command>" "SOURCE_DIR=${PROJECT_SOURCE_DIR}" "BUILD_DIR=${PROJECT_BINARY_DIR}"
+set(test_environment "LOCKSTEP_DEVICE=cpu" "LOCKSTEP_VERIFY_SCHEDULE=1" "LOCKSTEP=$<TARGET_FILE:lockstep_command>"
+    "SOURCE_DIR=${PROJECT_SOURCE_DIR}" "BUILD_DIR=${PROJECT_BINARY_DIR}"
     "CC=${CMAKE_C_COMPILER}" "LK_SANITIZE=${LK_SANITIZE}" "UBSAN_OPTIONS=print_stacktrace=1")
 
-# The largest number behind -n or --nproc-per-node in the script `source`; `plan -n` starts no ranks, and other programs have a -n too.
+# The largest number behind -n or --nproc-per-node in the script `source`; `plan -n` starts no ranks, and other programs
+# have a -n too.
 function(find_ranks source ranks)
   set(most 1)
   file(STRINGS ${source} lines REGEX "(-n|nproc[-_]per[-_]node)[ =][0-9]")
@@ -84,20 +88,21 @@ function(read_settings source)
   set(setting_args ${setting_args} PARENT_SCOPE)
 endfunction()
 
-# Applies the settings to `test`. Scripts start many short processes, and the leak check at the end of each can take seconds: only
-# other kinds of test check for leaks.
+# Applies the settings to `test`. Scripts start many short processes, and the leak check at the end of each can take
+# seconds: only other kinds of test check for leaks.
 function(apply_settings test kind)
   set(leaks 1)
   if(kind STREQUAL "script")
     set(leaks 0)
   endif()
   set(asan_options "detect_leaks=${leaks}:detect_stack_use_after_return=${detect_stack_use_after_return}")
-  set_tests_properties(${test} PROPERTIES TIMEOUT ${setting_timeout} SKIP_RETURN_CODE 77 PROCESSORS ${setting_ranks} LABELS "${kind};${setting_labels}"
+  set_tests_properties(${test} PROPERTIES TIMEOUT ${setting_timeout} SKIP_RETURN_CODE 77 PROCESSORS ${setting_ranks}
+      LABELS "${kind};${setting_labels}"
                        ENVIRONMENT "${test_environment};LK_TEST_RANKS=${setting_ranks};ASAN_OPTIONS=${asan_options}")
 endfunction()
 
-# The same test once more, as NAME_guarded, on the device `guarded`: an access to a tensor's memory that does not go through the
-# device is a fault there, and results have the CPU's bits.
+# The same test once more, as NAME_guarded, on the device `guarded`: an access to a tensor's memory that does not go
+# through the device is a fault there, and results have the CPU's bits.
 function(add_guarded_test name kind)
   list(REMOVE_ITEM setting_labels quick)
   add_test(NAME ${name}_guarded COMMAND ${ARGN})
@@ -106,8 +111,8 @@ function(add_guarded_test name kind)
   set_property(TEST ${name}_guarded APPEND PROPERTY LABELS guarded)
 endfunction()
 
-# And once more, as NAME_emulated, on the device `cuda` of the emulation (cuda.cmake), whose memory and order of work are a GPU's. Not
-# those in emulated_excluded, by name and reason.
+# And once more, as NAME_emulated, on the device `cuda` of the emulation (cuda.cmake), whose memory and order of work
+# are a GPU's. Not those in emulated_excluded, by name and reason.
 set(emulated_excluded
     test_operation # users' operations run on the host alone
     # minutes, mostly in the exchange of norms' and attention's warps
@@ -141,21 +146,24 @@ function(add_kernels_listed name test device)
   endif()
 endfunction()
 
-# C tests include internal headers and link the static library. Those of programs and trainers run on `guarded` too, and with those of
-# kernels on the emulation.
+# C tests include internal headers and link the static library. Those of programs and trainers run on `guarded` too, and
+# with those of kernels on the emulation.
 file(GLOB sources CONFIGURE_DEPENDS test/*/test_*.c)
 foreach(source ${sources})
   get_filename_component(name ${source} NAME_WE)
   add_executable(${name} ${source})
   target_include_directories(${name} PRIVATE src test)
   target_compile_options(${name} PRIVATE ${test_options})
-  target_compile_definitions(${name} PRIVATE LK_SOURCE_DIR="${PROJECT_SOURCE_DIR}" LK_COMMAND="$<TARGET_FILE:lockstep_command>")
+  target_compile_definitions(${name} PRIVATE LK_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+      LK_COMMAND="$<TARGET_FILE:lockstep_command>")
   target_link_libraries(${name} PRIVATE lockstep_static Threads::Threads ZLIB::ZLIB m ${CMAKE_DL_LIBS})
   read_settings(${source})
   add_test(NAME ${name} COMMAND ${name} ${setting_args})
   apply_settings(${name} c)
-  file(STRINGS ${source} programs REGEX "lk_program_|lk_trainer_|include \"(support|parallel|training_batch|checkpoint_rig)\\.h\"")
-  # test_device tests every device itself; test_shared_*, test_memory_nodes and test_memory_check are about memory of the host; test_large has inputs of which hardly a page exists, and a copy would need all of them
+  file(STRINGS ${source} programs REGEX
+      "lk_program_|lk_trainer_|include \"(support|parallel|training_batch|checkpoint_rig)\\.h\"")
+  # test_device tests every device itself; test_shared_*, test_memory_nodes and test_memory_check are about memory of
+  # the host; test_large has inputs of which hardly a page exists, and a copy would need all of them
   if(programs AND NOT name MATCHES "^test_(device|large|shared_.*|memory_nodes|memory_check)$")
     add_guarded_test(${name} c ${name} ${setting_args})
     add_emulated_test(${name} c ${name} ${setting_args})
@@ -166,15 +174,16 @@ foreach(source ${sources})
   add_kernels_listed(${name} ${name}_emulated emulated)
 endforeach()
 
-# Any two internal headers can be included in one file: one test includes all of them, another in reverse order. The kernels' headers
-# are excluded: they are compiled once per type and instruction set.
+# Any two internal headers can be included in one file: one test includes all of them, another in reverse order. The
+# kernels' headers are excluded: they are compiled once per type and instruction set.
 file(GLOB headers RELATIVE ${PROJECT_SOURCE_DIR}/src CONFIGURE_DEPENDS src/*/*.h src/*/*/*.h)
 list(FILTER headers EXCLUDE REGEX "^device/((cpu|cuda)/|functions\\.h$)")
 list(APPEND headers device/cuda/module.h) # the others of cuda/ are C++
 foreach(order forwards backwards)
   list(TRANSFORM headers REPLACE "(.+)" "#include \"\\1\"" OUTPUT_VARIABLE lines)
   list(JOIN lines "\n" text)
-  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/test_headers_${order}.c CONTENT "${text}\nint main(void) { return 0; }\n" @ONLY)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/test_headers_${order}.c CONTENT "${text}\nint main(void) { return 0; }\n"
+      @ONLY)
   add_executable(test_headers_${order} ${PROJECT_BINARY_DIR}/test_headers_${order}.c)
   target_include_directories(test_headers_${order} PRIVATE include src)
   target_compile_definitions(test_headers_${order} PRIVATE _GNU_SOURCE)
@@ -218,15 +227,18 @@ foreach(source ${sources})
   if(name STREQUAL "model_so") # a shared object that the command loads
     add_library(example_${name} MODULE ${source})
     target_include_directories(example_${name} PRIVATE include)
-    set_target_properties(example_${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples OUTPUT_NAME ${name} PREFIX "")
+    set_target_properties(example_${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples OUTPUT_NAME
+        ${name} PREFIX "")
     continue()
   endif()
   add_executable(example_${name} ${source})
-  set_target_properties(example_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples OUTPUT_NAME ${name})
+  set_target_properties(example_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples OUTPUT_NAME
+      ${name})
   target_link_libraries(example_${name} PRIVATE lockstep m)
 endforeach()
 
-# Scripts, except storm_*.sh, which take long and are run by `./x check`, and test/extend/run.sh, which is run before releases.
+# Scripts, except storm_*.sh, which take long and are run by `./x check`, and test/extend/run.sh, which is run before
+# releases.
 file(GLOB sources CONFIGURE_DEPENDS test/*/*.sh)
 list(FILTER sources EXCLUDE REGEX "/storm_[^/]*$|/extend/[^/]*$")
 foreach(source ${sources})

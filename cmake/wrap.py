@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""wrap.py [--check] [FILE...] - wraps lines of more than 120 columns: comments of C, CUDA and C++, of shell, CMake and Python, paragraphs of
-Markdown, and commands of shell scripts. Without FILE all files of the tree. With --check it changes nothing, lists what is too long and
-exits 1 if there is any.
+"""wrap.py [--check] [FILE...] - wraps lines of more than 120 columns: comments of C, CUDA and C++, of shell, CMake and
+Python, paragraphs of Markdown, and commands of shell scripts. Without FILE all files of the tree. With --check it
+changes nothing, lists what is too long and exits 1 if there is any.
 
-Only a comment, paragraph or command with a line that is too long changes. Tables, code blocks, drawings (lines that are indented further),
-URLs and what has no place to break stay. A shell script is changed only if bash reads the same commands from it as before. Code of C is
-clang-format's part (cmake/format.sh): run it after this."""
+Only a comment, paragraph or command with a line that is too long changes. Tables, code blocks, drawings (lines that are
+indented further), URLs and what has no place to break stay. A shell script is changed only if bash reads the same
+commands from it as before. Code of C is clang-format's part (cmake/format.sh): run it after this."""
 import os
 import re
 import subprocess
@@ -19,7 +19,8 @@ SKIPPED = re.compile(r"^(test/(golden|fuzz/corpus|headers/[0-9.]+|extend)/|LICEN
 
 
 def fill(words, first, rest, last=""):
-    """Lines of at most WIDTH columns: the first begins with `first`, the others with `rest`; `last` follows the last word."""
+    """Lines of at most WIDTH columns: the first begins with `first`, the others with `rest`; `last` follows the last
+    word."""
     lines, line = [], first
     for i, word in enumerate(words):
         room = WIDTH - (len(last) if i == len(words) - 1 else 0)
@@ -52,7 +53,8 @@ def fill_comment(paragraph, first, rest, last=""):
 
 
 def wrap_hash_comments(lines):
-    """Comments of # that stand alone. Neighbours of the same indent are one paragraph; a line that is indented behind the # is a drawing."""
+    """Comments of # that stand alone. Neighbours of the same indent are one paragraph; a line that is indented behind
+    the # is a drawing."""
     out, i, here = [], 0, None
     while i < len(lines):
         if here is not None:  # the text of a here document
@@ -70,7 +72,8 @@ def wrap_hash_comments(lines):
             i += 1
             continue
         prefix, block = start.group(1), []
-        while i < len(lines) and re.match(re.escape(prefix) + r"\S", lines[i]) and not re.match(r"\s*# shellcheck", lines[i]):
+        same = re.compile(r"(?!\s*# shellcheck)" + re.escape(prefix) + r"\S")
+        while i < len(lines) and same.match(lines[i]):
             block.append(lines[i])
             i += 1
             if "ctest: " in block[-1] or (i < len(lines) and re.match(r"\s*# ctest: ", lines[i])):
@@ -86,7 +89,7 @@ def wrap_c_comments(lines):
     while i < len(lines):
         start = re.match(r"(\s*)/\*( ?)\S", lines[i])
         if not start or lines[i].rstrip().endswith("\\"):
-            out += move_trailing(lines[i])
+            out += [lines[i]] if ends_macro(lines, i) else move_trailing(lines[i])
             i += 1
             continue
         end = i
@@ -103,7 +106,8 @@ def wrap_c_comments(lines):
 
 def wrap_block(block, indent):
     """One /* … */ on lines of its own, paragraph by paragraph."""
-    text = [block[0].strip()[2:]] + [re.sub(r"^\s*\*(?!/) ?|^\s*(?=\*/)", " ", line, count=1)[0:] for line in block[1:]]
+    text = [block[0].strip()[2:]]
+    text += [re.sub(r"^\s*\*(?!/) ?|^\s*(?=\*/)", " ", line, count=1)[0:] for line in block[1:]]
     text[-1] = re.sub(r"\s*\*/\s*$", "", text[-1])
     tail_alone = text[-1].strip() == ""
     if tail_alone and len(text) > 1:
@@ -135,6 +139,11 @@ def wrap_block(block, indent):
     return out
 
 
+def ends_macro(lines, i):
+    """Line i is the last of a macro of several lines: a line above it would have to end in a backslash."""
+    return i > 0 and lines[i - 1].rstrip().endswith("\\")
+
+
 def move_trailing(line):
     """A comment behind code that makes the line too long goes above it."""
     if len(line) <= WIDTH or line.rstrip().endswith("\\"):
@@ -143,7 +152,8 @@ def move_trailing(line):
     if not match or "/*" in match.group(3) or match.group(2).count('"') % 2 or "*/" in match.group(2):
         return [line]
     indent, code, text = match.groups()
-    if code.startswith(("}", "else", "case ", "default:")) or code.endswith(("(", ",")) and not code.startswith(("{", "LK_", "X(")):
+    row = code.startswith(("{", "LK_", "X("))
+    if code.startswith(("}", "else", "case ", "default:")) or code.endswith(("(", ",")) and not row:
         return [line]
     return fill_comment([text], indent + "/* ", indent + " * ", " */") + [indent + code]
 
@@ -175,7 +185,8 @@ def wrap_markdown(lines):
             out.append(line)
             i += 1
             continue
-        if not line.strip() or re.match(r"\s*([|#<]|\[[^]]+\]:|={3,}|-{3,})|    \s*\S", line) and not re.match(r"\s*[-*+] ", line):
+        kept = re.match(r"\s*([|#<]|\[[^]]+\]:|={3,}|-{3,})|    \s*\S", line) and not re.match(r"\s*[-*+] ", line)
+        if not line.strip() or kept:
             out.append(line)
             i += 1
             continue
@@ -196,8 +207,8 @@ def wrap_markdown(lines):
 # ---- commands of shell ----
 
 def break_places(line):
-    """Places in a line of shell, outside of quotes, substitutions and brackets, where it may continue on the next: (place, text at the end
-    of the line)."""
+    """Places in a line of shell, outside of quotes, substitutions and brackets, where it may continue on the next:
+    (place, text at the end of the line)."""
     places, quote, depth, i = [], None, 0, 0
     while i < len(line):
         c = line[i]
@@ -234,7 +245,8 @@ def wrap_shell_line(line):
     indent = re.match(r"\s*", line).group(0)
     out = []
     while len(line) > WIDTH:
-        fits = [(place, end) for place, end in break_places(line) if place + len(end) <= WIDTH and place > len(indent) + 20]
+        fits = [(place, end) for place, end in break_places(line)
+                if place + len(end) <= WIDTH and place > len(indent) + 20]
         if not fits:
             break
         operators = [fit for fit in fits if fit[1] == ""]
@@ -257,7 +269,8 @@ def wrap_cmake(lines):
                 elif not quoted and c == "#":
                     break
                 depth += 0 if quoted else (c == "(") - (c == ")")
-                if c == " " and not quoted and len(indent) + 8 < i <= WIDTH and (depth or out and not line.lstrip()[0].isalpha()):
+                fits = c == " " and not quoted and len(indent) + 8 < i <= WIDTH
+                if fits and (depth or out and not line.lstrip()[0].isalpha()):
                     place = i
             if place is None:
                 break
@@ -269,7 +282,8 @@ def wrap_cmake(lines):
 
 def read_commands(text):
     """What bash reads: the functions of `text` as one function, printed in its own form; None if it is not valid."""
-    shown = subprocess.run(["bash", "-c", 'eval "wrapped() {\n$1\n}" && declare -f wrapped', "wrap", text], capture_output=True, text=True)
+    script = 'eval "wrapped() {\n$1\n}" && declare -f wrapped'
+    shown = subprocess.run(["bash", "-c", script, "wrap", text], capture_output=True, text=True)
     return shown.stdout if shown.returncode == 0 else None
 
 
@@ -322,7 +336,8 @@ def too_long(path, text):
 
 
 def list_files():
-    files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], capture_output=True, text=True, check=True).stdout.splitlines()
+    command = ["git", "ls-files", "-co", "--exclude-standard"]
+    files = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     kinds = SOURCES + HASHED + (".md",)
     return [f for f in files if ("/" + f).endswith(kinds) and not SKIPPED.match(f) and os.path.isfile(f)]
 

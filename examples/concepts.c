@@ -1,5 +1,5 @@
-/* concepts.c - data parallelism in three parts: which rank gets which sample, what all_reduce does to gradients, and that the
- * weights stay identical. Rank 0 gathers and prints all results, so the output is in order.
+/* concepts.c - data parallelism in three parts: which rank gets which sample, what all_reduce does to gradients, and
+ * that the weights stay identical. Rank 0 gathers and prints all results, so the output is in order.
  *
  *   concepts [RANKS]     default: 2 */
 #include <lockstep.h>
@@ -78,7 +78,8 @@ static lk_status show_samples(job *j)
     TRY(lk_sampler_create(j->context, &config, &sampler));
     lk_status status = LK_OK;
     for (int64_t epoch = 0; epoch < 2 && status >= 0; epoch++) status = show_epoch(j, sampler, epoch);
-    /* The rest of this program uses this rank's samples of epoch 0. Sample s is (s / 10, s² / 100, 0.1), its target s. */
+    /* The rest of this program uses this rank's samples of epoch 0. Sample s is (s / 10, s² / 100, 0.1), its target
+     * s. */
     const int64_t *indices;
     if (status >= 0) status = lk_sampler_epoch(sampler, 0, &indices, &j->count);
     for (int64_t i = 0; i < j->count && status >= 0; i++) {

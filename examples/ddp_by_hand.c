@@ -1,6 +1,7 @@
-/* ddp_by_hand.c - data parallelism as tutorials teach it: every rank runs forward and backward over its share of the batch,
- * all_reduces each gradient, and updates its own copy of the weights. The lk_program runs on one rank alone; reduce_gradients
- * below does what DistributedDataParallel does inside. `built-in` trains the same with Lockstep's own data parallelism.
+/* ddp_by_hand.c - data parallelism as tutorials teach it: every rank runs forward and backward over its share of the
+ * batch, all_reduces each gradient, and updates its own copy of the weights. The lk_program runs on one rank alone;
+ * reduce_gradients below does what DistributedDataParallel does inside. `built-in` trains the same with Lockstep's own
+ * data parallelism.
  *
  *   ddp_by_hand [RANKS] [average|sum|built-in]     default: 2 ranks, average */
 #include <lockstep.h>
@@ -67,9 +68,9 @@ static lk_status setup(job *j)
     return lk_program_create(j->plan, j->store, j->way == BUILT_IN ? j->comm : NULL, &j->program);
 }
 
-/* Gradients are of the loss summed over the samples, and the update divides them by the number of samples, of which the program
- * counts its own. The average over ranks, divided by that, is the mean over the batch, because all shares are equal; with the
- * sum over ranks, lk_program_gradient_weight sets the number of samples of all ranks. */
+/* Gradients are of the loss summed over the samples, and the update divides them by the number of samples, of which the
+ * program counts its own. The average over ranks, divided by that, is the mean over the batch, because all shares are
+ * equal; with the sum over ranks, lk_program_gradient_weight sets the number of samples of all ranks. */
 static lk_status reduce_gradients(job *j)
 {
     for (size_t i = 0; i < lk_store_count(j->store); i++) {

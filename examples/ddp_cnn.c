@@ -1,5 +1,6 @@
-/* ddp_cnn.c - data-parallel training by hand: what the trainer does with several ranks, and what a PyTorch DDP script contains:
- * setup, a share of every batch, one synchronisation per step, metrics of all ranks, a checkpoint from rank 0, cleanup.
+/* ddp_cnn.c - data-parallel training by hand: what the trainer does with several ranks, and what a PyTorch DDP script
+ * contains: setup, a share of every batch, one synchronisation per step, metrics of all ranks, a checkpoint from rank
+ * 0, cleanup.
  *
  *   ddp_cnn [DATA] [EPOCHS] [DIR]                           one rank
  *   lockstep run -n 2 ddp_cnn cifar10 5 runs/ddp            two ranks; torchrun --no-python and mpirun also start it */
@@ -49,7 +50,8 @@ static lk_status setup(job *j)
     return LK_OK;
 }
 
-/* Each rank reads its own part of every global batch: all use the same order, and every sample occurs once per epoch. */
+/* Each rank reads its own part of every global batch: all use the same order, and every sample occurs once per
+ * epoch. */
 static lk_status open_data(job *j, const char *data)
 {
     lk_loader_config config = LK_LOADER_CONFIG_INIT;
@@ -178,8 +180,8 @@ static lk_status evaluate(job *j)
     return LK_OK;
 }
 
-/* Rank 0 writes; busy_begin tells the waiting ranks that it is still working. The checkpoint does not depend on the number of
- * ranks. */
+/* Rank 0 writes; busy_begin tells the waiting ranks that it is still working. The checkpoint does not depend on the
+ * number of ranks. */
 static lk_status save(job *j, const char *directory)
 {
     lk_progress done = {j->steps, lk_loader_epoch(j->batches), lk_loader_position(j->batches), SEED};

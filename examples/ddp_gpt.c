@@ -1,5 +1,5 @@
-/* ddp_gpt.c - a GPT trained data-parallel with collectives by hand: the ranks take their shares of every batch, sum gradients and losses
- * with all_reduce, and update their own copies of the weights.
+/* ddp_gpt.c - a GPT trained data-parallel with collectives by hand: the ranks take their shares of every batch, sum
+ * gradients and losses with all_reduce, and update their own copies of the weights.
  *
  *   ddp_gpt [RANKS] [STEPS]     default: 2 ranks, 60 steps */
 #include <lockstep.h>
@@ -71,7 +71,8 @@ static lk_status setup(job *j)
     return (j->gradient = malloc(largest * sizeof *j->gradient)) ? LK_OK : LK_ENOMEM;
 }
 
-/* Gradients are of the loss summed over tokens: their sum over ranks, divided by the tokens of all ranks, is that of the mean. */
+/* Gradients are of the loss summed over tokens: their sum over ranks, divided by the tokens of all ranks, is that of
+ * the mean. */
 static lk_status reduce_gradients(job *j, double tokens)
 {
     for (size_t i = 0; i < lk_store_count(j->store); i++) {

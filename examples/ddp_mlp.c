@@ -1,5 +1,5 @@
-/* ddp_mlp.c - starts ranks from code and trains on arrays: lk_spawn forks the ranks, lk_sampler assigns samples to them, the
- * gradients of several micro-batches are accumulated before they are synchronised, and rank 0 saves.
+/* ddp_mlp.c - starts ranks from code and trains on arrays: lk_spawn forks the ranks, lk_sampler assigns samples to
+ * them, the gradients of several micro-batches are accumulated before they are synchronised, and rank 0 saves.
  *
  *   ddp_mlp [RANKS] [FILE.safetensors]     default: 2 ranks; then run infer FILE */
 #include <lockstep.h>
@@ -82,7 +82,8 @@ static lk_status setup(job *j)
     return lk_program_bind(j->program, "y", j->y);
 }
 
-/* Copies samples `first` … of the list into the micro-batch and returns their number: fewer at the end of the list, or 0. */
+/* Copies samples `first` … of the list into the micro-batch and returns their number: fewer at the end of the list, or
+ * 0. */
 static int64_t copy_samples(job *j, const int64_t *indices, int64_t count, int64_t first, int64_t offset)
 {
     int64_t n = first >= count ? 0 : count - first < j->micro ? count - first : j->micro;

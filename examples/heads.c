@@ -1,5 +1,6 @@
-/* heads.c - a model with two heads in a loop of its own: the class of a point and its distance from the middle. Only every third point has
- * a class. Each loss is divided by its own count, and then they are added: the same with one rank and with several.
+/* heads.c - a model with two heads in a loop of its own: the class of a point and its distance from the middle. Only
+ * every third point has a class. Each loss is divided by its own count, and then they are added: the same with one rank
+ * and with several.
  *
  *   heads
  *   lockstep run -n 2 heads */

@@ -1,5 +1,5 @@
-/* loop.c - the training loop by hand, without lk_trainer: record, plan, then load, step, evaluate. It ends in the same bits as
- * `lockstep train --model cnn` with as many epochs, which prints its hash with --json.
+/* loop.c - the training loop by hand, without lk_trainer: record, plan, then load, step, evaluate. It ends in the same
+ * bits as `lockstep train --model cnn` with as many epochs, which prints its hash with --json.
  *
  *   loop [DATA] [EPOCHS] */
 #include <lockstep.h>

@@ -1,4 +1,5 @@
-/* model_so.c - a model of one's own for the command, as a shared object: a small residual network over images of any size.
+/* model_so.c - a model of one's own for the command, as a shared object: a small residual network over images of any
+ * size.
  *
  *   cc -O2 -shared -fPIC examples/model_so.c -o mine.so $(pkg-config --cflags lockstep)
  *   lockstep train --model ./mine.so --data cifar10 --epochs 5 --save runs/mine -n 2

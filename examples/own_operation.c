@@ -1,5 +1,5 @@
-/* own_operation.c - an operation of one's own: x × swish(gate), the core of SwiGLU, in one pass over memory forward and one backward.
- * It is checked first, and then trained by the ranks of a launcher as any other operation.
+/* own_operation.c - an operation of one's own: x × swish(gate), the core of SwiGLU, in one pass over memory forward and
+ * one backward. It is checked first, and then trained by the ranks of a launcher as any other operation.
  *
  *   own_operation                       one rank
  *   lockstep run -n 2 own_operation     two; LOCKSTEP_CHECK_OPERATIONS=1 checks it in every step, too */

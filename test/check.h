@@ -1,4 +1,5 @@
-/* check.h - shared by C tests: a check that reports what failed and where, and the failure count, which gives the exit status. */
+/* check.h - shared by C tests: a check that reports what failed and where, and the failure count, which gives the exit
+ * status. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -26,7 +27,8 @@ enum { SKIPPED = 77 }; /* the exit status that ctest takes for "not on this mach
 
 static int check_failures;
 
-/* CHECK(condition) or CHECK(condition, "format", …) where the values help. The test continues, so that one run shows all failures. */
+/* CHECK(condition) or CHECK(condition, "format", …) where the values help. The test continues, so that one run shows
+ * all failures. */
 #define CHECK(condition, ...) \
     ((condition) ? (void)0 : check_failed(__FILE__, __LINE__, __func__, #condition, " " __VA_ARGS__))
 
@@ -101,8 +103,8 @@ static inline int skips_forks(const char *what)
     return driver != NULL;
 }
 
-/* Fails where ctest was told of fewer ranks: the line `ctest: …` of each test says how many it runs at the same time, so that ctest
- * reserves the cores. A test that is started by hand may run any number. */
+/* Fails where ctest was told of fewer ranks: the line `ctest: …` of each test says how many it runs at the same time,
+ * so that ctest reserves the cores. A test that is started by hand may run any number. */
 static inline void check_ranks_announced(int ranks)
 {
     const char *announced = getenv("LK_TEST_RANKS");

@@ -1,5 +1,5 @@
-/* comm_ranks.h - shared by the tests of groups: ranks as threads, each with a context and a comm; numbers of every type;
- * and the naive oracle, which knows the order of a reduction but nothing of its implementation. */
+/* comm_ranks.h - shared by the tests of groups: ranks as threads, each with a context and a comm; numbers of every
+ * type; and the naive oracle, which knows the order of a reduction but nothing of its implementation. */
 #ifndef COMM_RANKS_H
 #define COMM_RANKS_H
 

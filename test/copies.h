@@ -1,4 +1,5 @@
-/* copies.h - what tests read of state, gradients and outputs: copies, since a device's memory need not be the host's. */
+/* copies.h - what tests read of state, gradients and outputs: copies, since a device's memory need not be the
+ * host's. */
 #ifndef COPIES_H
 #define COPIES_H
 

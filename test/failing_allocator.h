@@ -1,5 +1,5 @@
-/* failing_allocator.h - an allocator for lk_context_config whose n-th call fails, for every n; it also counts the bytes that are not
- * freed. Several threads may call it. */
+/* failing_allocator.h - an allocator for lk_context_config whose n-th call fails, for every n; it also counts the bytes
+ * that are not freed. Several threads may call it. */
 #ifndef FAILING_ALLOCATOR_H
 #define FAILING_ALLOCATOR_H
 

@@ -1,6 +1,8 @@
-# frame.bash - what the tests of the command begin with. It changes to $work, an empty directory, which is removed at the end, when the process
-# $job is killed if there is one; and it removes from the environment what launchers tell ranks. Sourced behind `set`:
-#   set -eu                              the first failure ends the test; without -e it goes on, and ends with `exit $((wrong > 0))`
+# frame.bash - what the tests of the command begin with. It changes to $work, an empty directory, which is removed at
+# the end, when the process $job is killed if there is one; and it removes from the environment what launchers tell
+# ranks. Sourced behind `set`:
+#   set -eu                              the first failure ends the test; without -e it goes on, and ends with
+#                                        `exit $((wrong > 0))`
 #   . "$SOURCE_DIR/test/frame.bash"
 #   expect 2 "^lockstep eval: .*no such" "$LOCKSTEP" eval --load nowhere
 #   [ "$(field loss < out.txt)" = 0.5 ] || complain "another loss: $(cat out.txt)"
@@ -33,8 +35,8 @@ check_command() {
         complain "$*: no '$pattern' in: $(cat err.txt)"
     fi
 }
-# expect STATUS PATTERN COMMAND…: its exit status, and an extended regular expression that standard error, err.txt, matches; "": anything.
-# Standard output is in out.txt.
+# expect STATUS PATTERN COMMAND…: its exit status, and an extended regular expression that standard error, err.txt,
+# matches; "": anything. Standard output is in out.txt.
 expect() { check_command -E "$@"; }
 # expect_text STATUS TEXT COMMAND…: the same with a text as it is.
 expect_text() { check_command -F "$@"; }

@@ -1,5 +1,5 @@
-/* parallel.h - shared by tests of data-parallel training: a job, which lk_spawn's ranks train on batches that every rank can
- * generate, and the report that its ranks write to shared memory. */
+/* parallel.h - shared by tests of data-parallel training: a job, which lk_spawn's ranks train on batches that every
+ * rank can generate, and the report that its ranks write to shared memory. */
 #ifndef PARALLEL_H
 #define PARALLEL_H
 

@@ -1,5 +1,5 @@
-/* support.h - shared by tests of whole graphs: numbers that a Python script can generate too, a graph with its plan, store and
- * program, and operands that are parameters, so that every gradient can be read and every value changed. */
+/* support.h - shared by tests of whole graphs: numbers that a Python script can generate too, a graph with its plan,
+ * store and program, and operands that are parameters, so that every gradient can be read and every value changed. */
 #ifndef SUPPORT_H
 #define SUPPORT_H
 

@@ -71,8 +71,8 @@ static inline void free_context(lk_context *context)
     lk_context_free(context);
 }
 
-/* Calls `attempt` on contexts whose first, second, … allocation fails, until none does: each time it must return LK_ENOMEM
- * and free everything. */
+/* Calls `attempt` on contexts whose first, second, … allocation fails, until none does: each time it must return
+ * LK_ENOMEM and free everything. */
 static int   failing_countdown;
 static long  failing_live_blocks;
 static void *failing_alloc(void *user, size_t bytes, size_t alignment)

@@ -1,5 +1,5 @@
-/* training_batch.h - weights and batches that golden/make_training.py generates by the same formula, independent of how a batch is
- * split over ranks. */
+/* training_batch.h - weights and batches that golden/make_training.py generates by the same formula, independent of how
+ * a batch is split over ranks. */
 #ifndef TRAINING_BATCH_H
 #define TRAINING_BATCH_H
 
@@ -25,8 +25,8 @@ SHARED void initialise(lk_store *store)
     }
 }
 
-/* Rows first … first + count - 1 of make_training.py's batch(), for images of 3 × side × side: noise over a coarse picture of
- * the class, and some labels drawn again. */
+/* Rows first … first + count - 1 of make_training.py's batch(), for images of 3 × side × side: noise over a coarse
+ * picture of the class, and some labels drawn again. */
 SHARED void fill_rows(void *images, lk_dtype real, int32_t *labels, int side, int64_t first, int64_t count, int step)
 {
     int64_t pixels = 3 * side * side;

@@ -1,6 +1,7 @@
-# two_hosts.bash - for tests that simulate two hosts on this machine: network namespaces $a and $b, connected by a veth pair lkveth, with the addresses
-# NET.1 and NET.2. A test sources it, does its checks for skipping, and calls two_hosts NET. It sets $work, a folder of the test's own. At the end of the
-# test all processes in the namespaces are killed. A test may define before_link and before_end, which run before the pair is made and before the end.
+# two_hosts.bash - for tests that simulate two hosts on this machine: network namespaces $a and $b, connected by a veth
+# pair lkveth, with the addresses NET.1 and NET.2. A test sources it, does its checks for skipping, and calls two_hosts
+# NET. It sets $work, a folder of the test's own. At the end of the test all processes in the namespaces are killed. A
+# test may define before_link and before_end, which run before the pair is made and before the end.
 skip() { echo "skipped: $*"; exit 77; }
 need() { for tool in "$@"; do command -v "$tool" > /dev/null || skip "there is no $tool"; done; }
 complain() { echo "$*" >&2; wrong=1; }
@@ -41,6 +42,8 @@ two_hosts() { # NET
 
 # compile SOURCE PROGRAM: against the library under test
 compile() {
-    "$CC" -std=gnu11 -O1 -Wall -Wextra -Werror -I"$SOURCE_DIR/include" "$1" -L"$BUILD_DIR" -llockstep -Wl,-rpath,"$BUILD_DIR" -o "$2" || exit 1
+    "$CC" -std=gnu11 -O1 -Wall -Wextra -Werror -I"$SOURCE_DIR/include" "$1" -L"$BUILD_DIR" -llockstep \
+        -Wl,-rpath,"$BUILD_DIR" -o "$2" || exit 1
 }
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN LOCKSTEP_TOKEN_FILE LOCKSTEP_PORT LOCKSTEP_HOST_ID
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN \
+    LOCKSTEP_TOKEN_FILE LOCKSTEP_PORT LOCKSTEP_HOST_ID

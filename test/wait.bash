@@ -3,9 +3,10 @@
 #   wait_until_job 20 test -s log             the same, and the process $job must run until then
 #   wait_for_line 20 '^ready' out.txt         a line of the file matches; the file need not be there yet
 #   wait_for_end 20 "$pid"                    the process has ended, or is a zombie
-#   pause_randomly 20 200                     that many milliseconds at least and at most: before a fault that may come at any moment
-# The number is a deadline in seconds, and only for tests that fail: long enough for a loaded machine. At the deadline they print what did
-# not happen and return 1; under `set -e` that ends the test.
+#   pause_randomly 20 200                     that many milliseconds at least and at most: before a fault that may come
+#                                             at any moment
+# The number is a deadline in seconds, and only for tests that fail: long enough for a loaded machine. At the deadline
+# they print what did not happen and return 1; under `set -e` that ends the test.
 # shellcheck shell=bash
 wait_interval=0.02
 

@@ -1,10 +1,12 @@
-"""How fast torchvision's ImageFolder with a DataLoader loads the files that bench/images loads: shuffled batches of 64, normalised floats.
+"""How fast torchvision's ImageFolder with a DataLoader loads the files that bench/images loads: shuffled batches of 64,
+normalised floats.
 
 python3 torch_images.py make DIR [COUNT [HEIGHT WIDTH]]   writes JPEG files of ten classes (2000 of 224x224, quality 90)
 python3 torch_images.py DIR WORKERS [HEIGHT WIDTH]        prints images per second of three epochs
 
-The images are drawn: noise with the spectrum of photographs, and discs with sharp edges; a file has about 26 KB, as a photograph of that size has.
-Decoding is Pillow's (with Pillow-SIMD absent), in worker processes that live for all epochs."""
+The images are drawn: noise with the spectrum of photographs, and discs with sharp edges; a file has about 26 KB, as a
+photograph of that size has. Decoding is Pillow's (with Pillow-SIMD absent), in worker processes that live for all
+epochs."""
 import os
 import sys
 import time
@@ -24,7 +26,8 @@ def draw(random, height, width):
         image[..., c] = (plane - plane.mean()) / plane.std() * 50 + random.integers(80, 170)
     y, x = numpy.mgrid[0:height, 0:width]
     for _ in range(6):
-        inside = (y - random.integers(0, height)) ** 2 + (x - random.integers(0, width)) ** 2 < random.integers(5, height // 4) ** 2
+        inside = ((y - random.integers(0, height)) ** 2 + (x - random.integers(0, width)) ** 2
+                  < random.integers(5, height // 4) ** 2)
         image[inside] = 0.5 * image[inside] + 0.5 * random.integers(0, 256, 3)
     return numpy.clip(image, 0, 255).astype(numpy.uint8)
 
@@ -49,7 +52,8 @@ def load(directory, workers, height=None, width=None):
     steps += [transforms.ToTensor(), transforms.Normalize([0.5] * 3, [0.5] * 3)]
     data = datasets.ImageFolder(directory, transforms.Compose(steps))
     torch.set_num_threads(1)
-    loader = torch.utils.data.DataLoader(data, batch_size=64, shuffle=True, num_workers=int(workers), persistent_workers=int(workers) > 0)
+    loader = torch.utils.data.DataLoader(data, batch_size=64, shuffle=True, num_workers=int(workers),
+                                         persistent_workers=int(workers) > 0)
     for _ in range(3):
         begun, count = time.perf_counter(), 0
         for images, _ in loader:

@@ -1,19 +1,23 @@
 /* checkpoint.h - a store on disk. A checkpoint directory holds
  *
- *   step-00000938/model.safetensors      parameters and buffers, PyTorch's names and layouts; bytes depend only on the weights
+ *   step-00000938/model.safetensors      parameters and buffers, PyTorch's names and layouts; bytes depend only on
+ *                                        the weights
  *   step-00000938/optimizer.safetensors  the optimizer's state, under PyTorch's names: NAME.exp_avg, NAME.sum, …
- *   step-00000938/state.json             step, epoch, position in the data, seed, the record of the run (model, options, fields,
- *                                        classes, normalisation), who wrote it when, and the SHA-256 of all files
+ *   step-00000938/state.json             step, epoch, position in the data, seed, the record of the run (model,
+ *                                        options, fields, classes, normalisation), who wrote it when, and the
+ *                                        SHA-256 of all files
  *   step-00000938/…                      the caller's files, such as config.json
- *   model.safetensors                    a link to the newest step's file; so are optimizer.safetensors, state.json and the
- *                                        caller's files
+ *   model.safetensors                    a link to the newest step's file; so are optimizer.safetensors, state.json
+ *                                        and the caller's files
  *   .lockstep.lock                       locked by the process that saves here; its content identifies that process
  *
- * A step's directory is written under a temporary name, flushed and renamed, so it is complete or absent; links change last.
+ * A step's directory is written under a temporary name, flushed and renamed, so it is complete or absent; links change
+ * last.
  *
- * The two large files are cut into chunks of 8 MiB, each of which one rank writes: of the ranks that save together, those that see the
- * directory. Their bytes do not depend on how many these are. state.json has a digest of every chunk (XXH64), one over these (SHA-256 of
- * their texts), and the SHA-256 of each file. Loading verifies the chunks, or the SHA-256 where an older version wrote none. */
+ * The two large files are cut into chunks of 8 MiB, each of which one rank writes: of the ranks that save together,
+ * those that see the directory. Their bytes do not depend on how many these are. state.json has a digest of every chunk
+ * (XXH64), one over these (SHA-256 of their texts), and the SHA-256 of each file. Loading verifies the chunks, or the
+ * SHA-256 where an older version wrote none. */
 #ifndef LOCKSTEP_CHECKPOINT_H
 #define LOCKSTEP_CHECKPOINT_H
 
@@ -32,8 +36,9 @@ typedef struct lk_progress {
 
 /* Writes step-N and removes older ones until `keep` (at least 1) are left. Old checkpoints stay until the new one is
  * complete. Waits up to 10 s for another save into the directory. LK_EINVAL: a trainer holds the lock of the directory
- * (the message names it); model.safetensors, optimizer.safetensors or state.json there is not a link that a save made; or
- * step-N is intact and contains other files. If it is damaged, it is renamed to step-N.damaged instead, with a warning. */
+ * (the message names it); model.safetensors, optimizer.safetensors or state.json there is not a link that a save made;
+ * or step-N is intact and contains other files. If it is damaged, it is renamed to step-N.damaged instead, with a
+ * warning. */
 LK_API lk_status lk_checkpoint_save(lk_store *store, const char *directory, const lk_progress *progress, int keep);
 
 /* A file that the caller adds to checkpoints. Its digest is in state.json. Loading does not read it. */
@@ -52,17 +57,18 @@ LK_API lk_status lk_checkpoint_save_files(lk_store *store, const char *directory
 LK_API lk_status lk_checkpoint_save_group(lk_store *store, lk_comm *comm, const char *directory,
                                           const lk_progress *progress, int keep, const lk_checkpoint_file *files,
                                           int count);
-/* Checks whether a run could save into the directory, which need not exist; changes nothing. LK_EINVAL: another run saves there
- * (the message names it; a restart, known by TORCHELASTIC_RESTART_COUNT or SLURM_RESTART_COUNT, first waits up to 10 s for it),
- * or a file there is not a link that a save made, as above. LK_EIO: it is not writable. Call it before the ranks of the run
- * start, because rank 0 then holds the lock. */
+/* Checks whether a run could save into the directory, which need not exist; changes nothing. LK_EINVAL: another run
+ * saves there (the message names it; a restart, known by TORCHELASTIC_RESTART_COUNT or SLURM_RESTART_COUNT, first waits
+ * up to 10 s for it), or a file there is not a link that a save made, as above. LK_EIO: it is not writable. Call it
+ * before the ranks of the run start, because rank 0 then holds the lock. */
 LK_API lk_status lk_checkpoint_check(lk_context *context, const char *directory);
 /* The same for saves with these files, of which only the names matter. */
 LK_API lk_status lk_checkpoint_check_files(lk_context *context, const char *directory, const lk_checkpoint_file *files,
                                            int count);
-/* Loads the newest intact checkpoint. One whose digests do not match, or whose state belongs to a different step than its directory's
- * name, is skipped with a warning in the log. If `directory` is that of one step, only this step is loaded. LK_EFORMAT: none is intact.
- * LK_ENOENT: the directory contains none. LK_EMISMATCH: it belongs to a different model; the message names the first difference. */
+/* Loads the newest intact checkpoint. One whose digests do not match, or whose state belongs to a different step than
+ * its directory's name, is skipped with a warning in the log. If `directory` is that of one step, only this step is
+ * loaded. LK_EFORMAT: none is intact. LK_ENOENT: the directory contains none. LK_EMISMATCH: it belongs to a different
+ * model; the message names the first difference. */
 LK_API lk_status lk_checkpoint_load(lk_store *store, const char *directory, lk_progress *progress);
 /* Finds the newest checkpoint in the directory and returns its step; LK_ENOENT if there is none. Reads no weights. */
 LK_API lk_status lk_checkpoint_find(lk_context *context, const char *directory, int64_t *step);
@@ -89,13 +95,15 @@ typedef enum lk_load_result {
 typedef struct lk_load_entry {
     const char    *name;
     lk_load_result result;
-    const char *text; /* MISMATCHED: the difference, such as "(1000, 512) in the file and (10, 512) in the model"; else "" */
+    /* MISMATCHED: the difference, such as "(1000, 512) in the file and (10, 512) in the model"; else "" */
+    const char *text;
 } lk_load_entry;
 
 typedef struct lk_load_report lk_load_report; /* every tensor of the model, in its order, then those only in the file */
 
-/* Loads the tensors that the file (or the newest checkpoint of the directory) and the model share; the others keep their values.
- * LK_EMISMATCH: they share none. report may be NULL; it is also set for LK_EMISMATCH, and to NULL on other failures. */
+/* Loads the tensors that the file (or the newest checkpoint of the directory) and the model share; the others keep
+ * their values. LK_EMISMATCH: they share none. report may be NULL; it is also set for LK_EMISMATCH, and to NULL on
+ * other failures. */
 LK_API lk_status            lk_weights_load_partial(lk_store *store, const char *path, lk_load_report **report);
 LK_API size_t               lk_load_report_count(const lk_load_report *report);
 LK_API const lk_load_entry *lk_load_report_at(const lk_load_report *report, size_t index); /* NULL past the last */
@@ -118,14 +126,16 @@ typedef struct lk_saved_tensor {
 
 typedef struct lk_description lk_description; /* of one checkpoint; read-only */
 
-/* Describes the newest checkpoint of the directory, or that of one step's directory, without reading weights. Its state.json and the
- * header of its weights are verified; damaged ones are skipped. LK_ENOENT: the directory holds none. LK_EFORMAT: none is intact so far. */
+/* Describes the newest checkpoint of the directory, or that of one step's directory, without reading weights. Its
+ * state.json and the header of its weights are verified; damaged ones are skipped. LK_ENOENT: the directory holds none.
+ * LK_EFORMAT: none is intact so far. */
 LK_API lk_status lk_checkpoint_describe(lk_context *context, const char *directory, lk_description **description);
 LK_API void      lk_description_free(lk_description *description); /* NULL is fine; before its context */
 
 LK_API const lk_progress *lk_description_progress(const lk_description *description);
 LK_API const char        *lk_description_path(const lk_description *description); /* DIR/step-00000938 */
-/* "version", "dtype", "host", "user", "date" (UTC), "mesh" of the ranks that wrote it, or the name of a file for its SHA-256; NULL if it was not saved. */
+/* "version", "dtype", "host", "user", "date" (UTC), "mesh" of the ranks that wrote it, or the name of a file for its
+ * SHA-256; NULL if it was not saved. */
 LK_API const char *lk_description_text(const lk_description *description, const char *what);
 LK_API const char *lk_description_file(const lk_description *description, int index); /* its name; NULL past the last */
 LK_API int64_t     lk_description_parameters(const lk_description *description); /* trained and frozen; -1: not saved */
@@ -136,13 +146,16 @@ LK_API lk_status lk_description_verify(const lk_description *description);
 LK_API bool             lk_description_recorded(const lk_description *description);
 LK_API int              lk_description_options(const lk_description *description);           /* number of options */
 LK_API const lk_record *lk_description_option(const lk_description *description, int index); /* NULL past the last */
-LK_API const char *lk_description_find(const lk_description *description, const char *name); /* its value; NULL if none */
-LK_API int         lk_description_fields(const lk_description *description); /* of a sample of the training set */
+/* its value; NULL if none */
+LK_API const char     *lk_description_find(const lk_description *description, const char *name);
+LK_API int             lk_description_fields(const lk_description *description); /* of a sample of the training set */
 LK_API const lk_field *lk_description_field(const lk_description *description, int index); /* NULL past the last */
-/* Sets mean and std of a transform, and how many of each; false, with nothing changed, where field 0 was not normalised. */
+/* Sets mean and std of a transform, and how many of each; false, with nothing changed, where field 0 was not
+ * normalised. */
 LK_API bool lk_description_normalisation(const lk_description *description, lk_transform *transform);
-/* LK_EMISMATCH if samples of the data set do not fit the model: field 0 has a different shape, there are more classes, a class of that
- * number has a different name, or "target" has a different number of elements. The message shows both. LK_OK without a record. */
+/* LK_EMISMATCH if samples of the data set do not fit the model: field 0 has a different shape, there are more classes,
+ * a class of that number has a different name, or "target" has a different number of elements. The message shows both.
+ * LK_OK without a record. */
 LK_API lk_status lk_description_check(const lk_description *description, const lk_dataset *dataset);
 
 LK_API size_t          lk_description_tensors(const lk_description *description); /* in model.safetensors */

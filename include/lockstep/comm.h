@@ -1,8 +1,8 @@
 /* comm.h - groups of ranks, and their collectives.
  *
- * Every collective reduces in one order, a pairwise tree over ranks: the same inputs give the same bits on every rank, in
- * every run and with every backend. Every wait has a deadline, and an error names the missing rank, its last call and
- * where that call is. */
+ * Every collective reduces in one order, a pairwise tree over ranks: the same inputs give the same bits on every rank,
+ * in every run and with every backend. Every wait has a deadline, and an error names the missing rank, its last call
+ * and where that call is. */
 #ifndef LOCKSTEP_COMM_H
 #define LOCKSTEP_COMM_H
 
@@ -19,31 +19,36 @@ typedef struct lk_comm_config {
     size_t size LK_ZERO; /* sizeof this struct; set by LK_COMM_CONFIG_INIT */
     /* Negative: from the environment: RANK and WORLD_SIZE, or what Open MPI, PMI or Slurm set; else a world of one. */
     int rank LK_ZERO, world LK_ZERO;
-    /* On one host it only distinguishes the jobs of one user, and nothing listens on it (0: LOCKSTEP_JOB, MASTER_PORT or
-     * the parent process). Over several, where rank 0 listens (0: LOCKSTEP_PORT, or lockstep run's MASTER_PORT). */
+    /* On one host it only distinguishes the jobs of one user, and nothing listens on it (0: LOCKSTEP_JOB, MASTER_PORT
+     * or the parent process). Over several, where rank 0 listens (0: LOCKSTEP_PORT, or lockstep run's MASTER_PORT). */
     int         port LK_ZERO;
     const char *backend LK_ZERO;    /* "self", "shm", "tcp", "mpi" or "mixed"; NULL chooses */
     int64_t     timeout_ms LK_ZERO; /* for each operation, which then fails; a wait is never unlimited */
     int64_t     stall_ms LK_ZERO;   /* after this long, a table of the ranks, with the missing ones marked, is logged */
-    /* Until all ranks have joined. 0: LOCKSTEP_JOIN_TIMEOUT (seconds), else 10 minutes over several hosts and 30 s on one. */
+    /* Until all ranks have joined. 0: LOCKSTEP_JOIN_TIMEOUT (seconds), else 10 minutes over several hosts and 30 s on
+     * one. */
     int64_t join_ms LK_ZERO;
-    const char *address LK_ZERO; /* of rank 0, a name or IPv4 or IPv6: then ranks may be on several hosts. NULL: MASTER_ADDR */
+    /* of rank 0, a name or IPv4 or IPv6: then ranks may be on several hosts. NULL: MASTER_ADDR */
+    const char *address LK_ZERO;
 } lk_comm_config;
-#define LK_COMM_CONFIG_INIT {.size = sizeof(lk_comm_config), .rank = -1, .world = -1, .timeout_ms = 600000, .stall_ms = 10000}
+#define LK_COMM_CONFIG_INIT \
+    {.size = sizeof(lk_comm_config), .rank = -1, .world = -1, .timeout_ms = 600000, .stall_ms = 10000}
 
 /* Joins the other ranks. Fails after join_ms with the addresses tried and what answered;
  * after 5 s the missing ranks are logged. config may be NULL. */
 LK_API lk_status lk_comm_create(lk_context *context, const lk_comm_config *config, lk_comm **comm);
-/* Ranks with the same colour form a group, ordered by key, then rank. Collective. colour < 0: *group is NULL. The group uses comm's
- * connections and their thread, and shared memory that comm has mapped: a split opens none. Operations of different groups are independent
- * and may be in flight at the same time. A rank that dies fails all its groups; any other failure affects only its own group. */
+/* Ranks with the same colour form a group, ordered by key, then rank. Collective. colour < 0: *group is NULL. The group
+ * uses comm's connections and their thread, and shared memory that comm has mapped: a split opens none. Operations of
+ * different groups are independent and may be in flight at the same time. A rank that dies fails all its groups; any
+ * other failure affects only its own group. */
 LK_API lk_status lk_comm_split_at(lk_site site, lk_comm *comm, int colour, int key, lk_comm **group);
 #define lk_comm_split(...) lk_comm_split_at(LK_HERE, __VA_ARGS__)
-/* Not a collective; NULL is fine; groups in any order. Operations in flight are cancelled, and works that were not waited
- * for are freed. A peer that waits for this rank fails with "left the group". The last group that uses connections closes
- * them: over a network it returns once the other ranks' hosts have received this rank's last messages, usually after a round
- * trip; it gives up on a host that does not respond, or a stopped rank whose buffers are full, after 5 s without progress. A
- * forked child of this process is not a rank of its groups: it must not use them, and freeing one there does nothing. */
+/* Not a collective; NULL is fine; groups in any order. Operations in flight are cancelled, and works that were not
+ * waited for are freed. A peer that waits for this rank fails with "left the group". The last group that uses
+ * connections closes them: over a network it returns once the other ranks' hosts have received this rank's last
+ * messages, usually after a round trip; it gives up on a host that does not respond, or a stopped rank whose buffers
+ * are full, after 5 s without progress. A forked child of this process is not a rank of its groups: it must not use
+ * them, and freeing one there does nothing. */
 LK_API void lk_comm_free(lk_comm *comm);
 
 LK_API int         lk_comm_rank(const lk_comm *comm);
@@ -63,20 +68,22 @@ LK_API void lk_comm_abort(lk_comm *comm, const char *why);
 LK_API void lk_comm_busy_begin(lk_comm *comm, const char *what);
 LK_API void lk_comm_busy_end(lk_comm *comm);
 
-/* A buffer in memory that all ranks of the host share: collectives on it need no copies. Collective; every rank gives the
- * same bytes. Zeroed. After a failure of the group its contents are undefined. Freed with the comm, or before. */
+/* A buffer in memory that all ranks of the host share: collectives on it need no copies. Collective; every rank gives
+ * the same bytes. Zeroed. After a failure of the group its contents are undefined. Freed with the comm, or before. */
 LK_API lk_status lk_comm_alloc_at(lk_site site, lk_comm *comm, size_t bytes, void **memory);
 #define lk_comm_alloc(...) lk_comm_alloc_at(LK_HERE, __VA_ARGS__)
 LK_API void lk_comm_release(lk_comm *comm, void *memory); /* local; once no operation of any rank uses it */
-/* LK_ETOOLARGE: what the ranks of a host would allocate, `bytes` for this one, exceeds what its memory or a control group's limit has
- * available; all ranks get the same message. Otherwise LK_OK, as lk_context_check_memory. Collective: call it before any of them allocates. */
+/* LK_ETOOLARGE: what the ranks of a host would allocate, `bytes` for this one, exceeds what its memory or a control
+ * group's limit has available; all ranks get the same message. Otherwise LK_OK, as lk_context_check_memory. Collective:
+ * call it before any of them allocates. */
 LK_API lk_status lk_comm_check_memory_at(lk_site site, lk_comm *comm, size_t bytes);
 #define lk_comm_check_memory(...) lk_comm_check_memory_at(LK_HERE, __VA_ARGS__)
 
 /* ---- collectives. work == NULL: blocks. Otherwise *work is in flight, and buffers (counts and displacements too) are
  * borrowed until it is waited for. Operations of one comm run in the order of their calls, which must be the same on
- * every rank; count 0 is allowed, and any alignment. Sums of bf16 and f16 are computed in f32 and rounded once; integers
- * wrap; avg is the sum divided by the size (for integers: in 64 bits, truncated towards zero); min and max give NaN
+ * every rank; count 0 is allowed, and any alignment. Sums of bf16 and f16 are computed in f32 and rounded once;
+ * integers wrap; avg is the sum divided by the size (for integers: in 64 bits, truncated towards zero); min and max
+ * give NaN
  * where a rank has one. Overlapping buffers, other than in place as described below, are rejected. ---- */
 
 LK_API lk_status lk_comm_all_reduce_at(lk_site site, lk_comm *comm, const void *send, void *recv, size_t count,
@@ -149,9 +156,9 @@ typedef struct lk_spawn_result {
 } lk_spawn_result;
 
 /* Forks `ranks` processes, each a rank that lk_comm_create joins to the others by its environment; function returns its
- * exit status (255 for values outside 0 … 255). Waits for all; when one fails, the others have two seconds to end before
- * they are stopped. LK_ECANCELED: a rank failed; LK_EINVAL: this process has threads already (a context with more than
- * one, for example), which a fork would lose. result may be NULL. */
+ * exit status (255 for values outside 0 … 255). Waits for all; when one fails, the others have two seconds to end
+ * before they are stopped. LK_ECANCELED: a rank failed; LK_EINVAL: this process has threads already (a context with
+ * more than one, for example), which a fork would lose. result may be NULL. */
 LK_API lk_status lk_spawn(int ranks, int (*function)(int rank, void *user), void *user, lk_spawn_result *result);
 
 LK_END_DECLS

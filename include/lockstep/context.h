@@ -6,7 +6,8 @@
 
 LK_BEGIN_DECLS
 
-typedef struct lk_context lk_context; /* must outlive every object made from it; its functions may be called from any thread */
+/* must outlive every object made from it; its functions may be called from any thread */
+typedef struct lk_context lk_context;
 
 typedef enum lk_log_level { LK_LOG_DEBUG, LK_LOG_INFO, LK_LOG_WARNING } lk_log_level;
 
@@ -38,34 +39,38 @@ typedef struct lk_allocator {
 
 typedef struct lk_context_config {
     size_t size LK_ZERO; /* sizeof this struct; set by LK_CONTEXT_CONFIG_INIT */
-    int threads LK_ZERO; /* of the pool with the caller; 0: affinity mask and cgroup quota, divided by LOCAL_WORLD_SIZE */
+    /* of the pool with the caller; 0: affinity mask and cgroup quota, divided by LOCAL_WORLD_SIZE */
+    int          threads LK_ZERO;
     const char  *isa LK_ZERO; /* "neon", "avx2", "avx512", "generic"; NULL: the best available */
     lk_allocator allocator LK_ZERO;
-    void (*log)(void *user, lk_log_level level, const char *text)
-        LK_ZERO; /* NULL: silent. One line, no newline; any thread */
-    void       *log_user LK_ZERO;
-    const char *device LK_ZERO; /* "auto", "cpu", "cuda", "cuda:N"; NULL: LOCKSTEP_DEVICE in the environment, else "cpu" */
-    /* 0: what needs more memory than the machine has available is rejected before it is allocated, with LK_ETOOLARGE; 1: it is
-     * tried, and the system may kill the process. Nothing is rejected if `allocator` is set, whose memory may already exist. */
+    /* NULL: silent. One line, no newline; any thread */
+    void (*log)(void *user, lk_log_level level, const char *text) LK_ZERO;
+    void *log_user LK_ZERO;
+    /* "auto", "cpu", "cuda", "cuda:N"; NULL: LOCKSTEP_DEVICE in the environment, else "cpu" */
+    const char *device LK_ZERO;
+    /* 0: what needs more memory than the machine has available is rejected before it is allocated, with LK_ETOOLARGE;
+     * 1: it is tried, and the system may kill the process. Nothing is rejected if `allocator` is set, whose memory may
+     * already exist. */
     int overcommit LK_ZERO;
     int plans_only LK_ZERO; /* 1: only for plans, which need no device: "cuda" can be planned for without a GPU */
 } lk_context_config;
 #define LK_CONTEXT_CONFIG_INIT {.size = sizeof(lk_context_config)}
 
-/* config may be NULL for all defaults. LK_EUNSUPPORTED: this build or machine has no such instruction set or device. If it fails, lk_context_error(NULL) says why.
- * It reads the environment (lockstep/environment.h) now. Under `lockstep run` the calling thread, and with it the context's, is pinned to the cores of the rank. */
+/* config may be NULL for all defaults. LK_EUNSUPPORTED: this build or machine has no such instruction set or device. If
+ * it fails, lk_context_error(NULL) says why. It reads the environment (lockstep/environment.h) now. Under `lockstep
+ * run` the calling thread, and with it the context's, is pinned to the cores of the rank. */
 LK_API lk_status lk_context_create(const lk_context_config *config, lk_context **context);
 LK_API void      lk_context_free(lk_context *context); /* NULL is fine */
 
-/* The message of the calling thread's latest failed call on this context: what failed, where, and what to do; "" when none failed.
- * Like errno it is per thread: failures in other threads do not change it. It is kept for the last 4 contexts on which
- * the thread had a failure. The text stays valid until the calling thread calls this function again. context NULL: the message of the
- * calling thread's latest lk_context_create that failed. */
+/* The message of the calling thread's latest failed call on this context: what failed, where, and what to do; "" when
+ * none failed. Like errno it is per thread: failures in other threads do not change it. It is kept for the last 4
+ * contexts on which the thread had a failure. The text stays valid until the calling thread calls this function again.
+ * context NULL: the message of the calling thread's latest lk_context_create that failed. */
 LK_API const char *lk_context_error(lk_context *context);
 
-/* Copies text for output on a terminal. Messages may contain names from files and text from other hosts: control characters and
- * bytes that are not UTF-8 become \n, \x1b and so on; everything else is unchanged. Truncated to size at a character boundary and
- * NUL-terminated; returns the length of the whole text. */
+/* Copies text for output on a terminal. Messages may contain names from files and text from other hosts: control
+ * characters and bytes that are not UTF-8 become \n, \x1b and so on; everything else is unchanged. Truncated to size at
+ * a character boundary and NUL-terminated; returns the length of the whole text. */
 LK_API size_t lk_printable(const char *text, char *out, size_t size);
 
 LK_API int         lk_context_threads(const lk_context *context);
@@ -74,7 +79,8 @@ LK_API const char *lk_context_device(const lk_context *context);
 LK_API size_t      lk_context_memory(const lk_context *context, lk_memory kind); /* bytes in use now */
 LK_API uint64_t    lk_context_allocations(const lk_context *context);            /* calls of the allocator so far */
 
-/* What this process may use of the machine, according to its control groups (cgroups, versions 1 and 2: its own and all above it) and the host. */
+/* What this process may use of the machine, according to its control groups (cgroups, versions 1 and 2: its own and all
+ * above it) and the host. */
 typedef struct lk_limits {
     double cores;        /* the smallest CPU quota, in cores; 0: none */
     size_t memory;       /* the smallest memory limit of a control group; 0: none */
@@ -87,7 +93,8 @@ LK_API void lk_limits_read(lk_limits *limits);
  * "the 4 ranks"; NULL: "this process". lk_comm_check_memory adds what the ranks of a host need. */
 LK_API lk_status lk_context_check_memory(lk_context *context, const char *who, size_t bytes);
 
-/* The number that threads = 0 chooses; 0 if LOCKSTEP_THREADS is not a number from 1 to 256: lk_context_create then returns LK_EINVAL. */
+/* The number that threads = 0 chooses; 0 if LOCKSTEP_THREADS is not a number from 1 to 256: lk_context_create then
+ * returns LK_EINVAL. */
 LK_API int lk_default_threads(void);
 /* What computes SHA-256, the digest of checkpoints, on this machine: "sha2" (ARMv8), "sha-ni" (x86) or "portable". */
 LK_API const char *lk_sha256_instructions(void);
@@ -97,8 +104,8 @@ typedef void (*lk_text_callback)(void *user, const char *text, size_t bytes);
 /* The devices that can be used here: name i and what it is; NULL past the last. */
 LK_API const char *lk_device_name(size_t i);
 LK_API const char *lk_device_text(size_t i);
-/* Lines about a device that is a module, "cuda": its GPUs, the driver, the versions of its libraries. LK_EUNSUPPORTED: there is no such
- * module, and lk_context_error(NULL) says why. */
+/* Lines about a device that is a module, "cuda": its GPUs, the driver, the versions of its libraries. LK_EUNSUPPORTED:
+ * there is no such module, and lk_context_error(NULL) says why. */
 LK_API lk_status lk_device_report(const char *name, lk_text_callback write, void *user);
 
 /* The measured speed of the context's device. */
@@ -122,12 +129,14 @@ typedef struct lk_device_memory_overhead {
     size_t context, libraries; /* bytes: of a CUDA context; of cuBLASLt and cuDNN */
     bool   measured;           /* on this machine's GPU, just now; otherwise they are figures of an NVIDIA H200 */
 } lk_device_memory_overhead;
-/* Measures only where this process has used no GPU yet: to be called before the first context. name as in lk_context_config. */
+/* Measures only where this process has used no GPU yet: to be called before the first context. name as in
+ * lk_context_config. */
 LK_API lk_status lk_device_overhead(const char *name, lk_device_memory_overhead *overhead);
 /* Their names before; the next version will not have them. */
 #define lk_device_held lk_device_overhead
 #define lk_device_memory_held lk_device_memory_overhead
-/* Bytes of the device's memory that can still be allocated, by any process, and in total; 0: the device is the CPU, or does not report it. */
+/* Bytes of the device's memory that can still be allocated, by any process, and in total; 0: the device is the CPU, or
+ * does not report it. */
 LK_API void lk_context_device_memory(const lk_context *context, size_t *available, size_t *total);
 
 LK_END_DECLS

@@ -18,9 +18,9 @@ typedef enum lk_split { LK_SPLIT_TRAIN, LK_SPLIT_TEST, LK_SPLIT_ALL } lk_split;
 
 #define LK_MAX_FIELDS 16
 
-/* A field of a sample, for example image u8 (3, 32, 32), label i32 (), tokens i32 (1024), target f32 (2), weight f32 ().
- * Models with one input read field 0. Names with a meaning: "label" (i32 class number), "target" (f32, for regression),
- * "weight" (f32 (), the weight of the sample in the loss). */
+/* A field of a sample, for example image u8 (3, 32, 32), label i32 (), tokens i32 (1024), target f32 (2), weight f32
+ * (). Models with one input read field 0. Names with a meaning: "label" (i32 class number), "target" (f32, for
+ * regression), "weight" (f32 (), the weight of the sample in the loss). */
 typedef struct lk_field {
     const char *name LK_ZERO;  /* that of the program's input */
     lk_dtype    dtype LK_ZERO; /* LK_F32, LK_U8, LK_I32 or LK_I64 */
@@ -41,19 +41,20 @@ LK_API const char *lk_field_class_name(const lk_field *field, int64_t label); /*
 
 /* How lk_dataset_open reads the user's own files; zeros are the defaults. */
 typedef struct lk_open_options {
-    size_t  size LK_ZERO; /* sizeof this struct; set by LK_OPEN_OPTIONS_INIT */
-    int64_t height LK_ZERO,
-        width LK_ZERO;            /* folder: images are resized to this; 0: all images must have the same size */
-    int         channels LK_ZERO; /* folder: 1 grey, 3 RGB; 0: as the first image in order */
-    double      holdout LK_ZERO;  /* the fraction of samples that form the test set, chosen by a hash of the
-                                 * file's name or the row's number; 0: none, and files without their own
-                                 * test set have no test set. For text: the last part of its tokens; 0: a
-                                 * tenth of text: and jsonl:, nothing of tokens:. -1: nothing of any data */
-    const char *label LK_ZERO; /* csv: the column of the label, a name or a number from 1; npz, safetensors: the array's
-                                 * name. NULL: "label" or "target", else csv: the last column; "": there is none, as in rows to
-                                 * predict. jsonl: the field with the class of a text; NULL: there is none, and the texts are
-                                 * for a language model */
-    int header LK_ZERO; /* csv: 1: the first line has names; -1: it does not; 0: it does if none of its fields is a number */
+    size_t size LK_ZERO; /* sizeof this struct; set by LK_OPEN_OPTIONS_INIT */
+    /* folder: images are resized to this; 0: all images must have the same size */
+    int64_t height LK_ZERO, width LK_ZERO;
+    int     channels LK_ZERO; /* folder: 1 grey, 3 RGB; 0: as the first image in order */
+    /* the fraction of samples that form the test set, chosen by a hash of the file's name or the row's number; 0: none,
+     * and files without their own test set have no test set. For text: the last part of its tokens; 0: a tenth of text:
+     * and jsonl:, nothing of tokens:. -1: nothing of any data */
+    double holdout LK_ZERO;
+    /* csv: the column of the label, a name or a number from 1; npz, safetensors: the array's name. NULL: "label" or
+     * "target", else csv: the last column; "": there is none, as in rows to predict. jsonl: the field with the class of
+     * a text; NULL: there is none, and the texts are for a language model */
+    const char *label LK_ZERO;
+    /* csv: 1: the first line has names; -1: it does not; 0: it does if none of its fields is a number */
+    int         header LK_ZERO;
     const char *cache LK_ZERO;       /* folder: a directory that keeps decoded samples; NULL: none */
     bool        skip_broken LK_ZERO; /* folder: files that cannot be decoded are left out and listed in the log */
     bool        regression LK_ZERO;  /* labels are numbers to predict: field "target" f32 instead of "label" */
@@ -64,25 +65,30 @@ typedef struct lk_open_options {
     const char *text_field LK_ZERO; /* jsonl: the field with the text; NULL: "text" */
     /* 1: documents are packed one after the other, without attention across documents; -1: windows of the whole
      * text, across documents; 0: jsonl and directories are packed, a single text and token files use windows */
-    int     packing LK_ZERO;
-    int     token_bytes LK_ZERO; /* tokens: bytes of a token in a file without a header, 2 or 4; 0: by the name (.u16, .u32), else 4 where the
-                              * tokenizer, or `vocabulary` without one, has more than 65536 tokens, else 2 */
+    int packing LK_ZERO;
+    /* tokens: bytes of a token in a file without a header, 2 or 4; 0: by the name (.u16, .u32), else 4 where the
+     * tokenizer, or `vocabulary` without one, has more than 65536 tokens, else 2 */
+    int     token_bytes LK_ZERO;
     int64_t vocabulary LK_ZERO; /* tokens: of the model; 0: not known */
-    /* text, jsonl, tokens of a language model: above 0, any part of the data is for an evaluation, see lk_text_info: windows begin every
-     * `stride` tokens, 1 to `context` of them. 0: a training set is for training; others are for an evaluation with a stride of `context` */
+    /* text, jsonl, tokens of a language model: above 0, any part of the data is for an evaluation, see lk_text_info:
+     * windows begin every `stride` tokens, 1 to `context` of them. 0: a training set is for training; others are for an
+     * evaluation with a stride of `context` */
     int64_t stride LK_ZERO;
-    /* csv: whole numbers in the label's column are classes, even if they would be numbers to predict by the rule in docs/data.md */
+    /* csv: whole numbers in the label's column are classes, even if they would be numbers to predict by the rule in
+     * docs/data.md */
     bool classification LK_ZERO;
-    /* The fields of the samples that a model was trained on, as lk_description_field(description, 0) has them: which columns are the
-     * features, what the label is, its classes and their numbers, and all types are these, and nothing is inferred from the file. It need
-     * not have every class. Borrowed during the call; NULL: none */
+    /* The fields of the samples that a model was trained on, as lk_description_field(description, 0) has them: which
+     * columns are the features, what the label is, its classes and their numbers, and all types are these, and nothing
+     * is inferred from the file. It need not have every class. Borrowed during the call; NULL: none */
     const lk_field *expected LK_ZERO;
     int             expected_count LK_ZERO;
-    /* With `expected`, for rows to predict: the label's column, array or field may be missing, and then there is no field "label" or
-     * "target"; of csv and jsonl also in some rows, whose label is LK_NO_LABEL, and whose target is NaN */
+    /* With `expected`, for rows to predict: the label's column, array or field may be missing, and then there is no
+     * field "label" or "target"; of csv and jsonl also in some rows, whose label is LK_NO_LABEL, and whose target is
+     * NaN */
     bool label_optional LK_ZERO;
-    /* Samples whose label is not a class of `expected`, or in the test set of a folder or of jsonl not one of the training set, are left out,
-     * and counted in the log; false: LK_EFORMAT, or LK_EINVAL for a directory, names the first */
+    /* Samples whose label is not a class of `expected`, or in the test set of a folder or of jsonl not one of the
+     * training set, are left out, and counted in the log; false: LK_EFORMAT, or LK_EINVAL for a directory, names the
+     * first */
     bool skip_unknown LK_ZERO;
     /* jsonl, with `expected`: a label that is a whole number is that of a class, unless a class has it as its name */
     bool label_numbers LK_ZERO;
@@ -91,22 +97,28 @@ typedef struct lk_open_options {
 #define LK_OPEN_OPTIONS_INIT {.size = sizeof(lk_open_options)}
 
 /* Opens by name.
- *   cifar10, fashion-mnist, mnist, each with ":DIR"; without it, searches $LOCKSTEP_DATA/NAME, $XDG_CACHE_HOME/lockstep/NAME,
- *     ~/.cache/lockstep/NAME and the directory of Debian's package. Fields: image u8, label
- *   synthetic, synthetic:3x32x32,classes=10,count=5000,seed=1 (each part is optional). Fields: image u8 or features f32, label
+ *   cifar10, fashion-mnist, mnist, each with ":DIR"; without it, searches $LOCKSTEP_DATA/NAME,
+ *     $XDG_CACHE_HOME/lockstep/NAME, ~/.cache/lockstep/NAME and the directory of Debian's package. Fields: image u8,
+ *     label
+ *   synthetic, synthetic:3x32x32,classes=10,count=5000,seed=1 (each part is optional). Fields: image u8 or features
+ *     f32, label
  *   synthetic-tokens:256,vocabulary=65,count=5000,seed=1 (each part is optional). Fields: tokens and label i32 (256)
- *   folder:DIR          PNG and JPEG files, a subdirectory for each class; with train/ and test/ in DIR, these. Fields: image u8, label
+ *   folder:DIR          PNG and JPEG files, a subdirectory for each class; with train/ and test/ in DIR, these. Fields:
+ *                       image u8, label
  *   npy:X.npy,Y.npy     two NumPy arrays of equally many rows. Fields: image u8 or features, label or target
  *   npz:FILE            NumPy arrays by name, compressed or not; each is a field
  *   safetensors:FILE    tensors by name; each is a field
- *   csv:FILE            rows of numbers and a label. Fields: features f32, with the names of its columns; label or target
+ *   csv:FILE            rows of numbers and a label. Fields: features f32, with the names of its columns; label or
+ *                       target
  *   idx:IMAGES,LABELS   IDX files of unsigned bytes, plain or gzip. Fields: image u8 or features, label
- *   text:FILE|DIR[,VALIDATION]  text in UTF-8, plain or gzip, or the files below a directory, each a document. See lk_text_info
+ *   text:FILE|DIR[,VALIDATION]  text in UTF-8, plain or gzip, or the files below a directory, each a document. See
+ *                               lk_text_info
  *   jsonl:FILE[,VALIDATION]     a JSON object in each line, whose field "text" is a document; plain or gzip
- *   tokens:FILE[,VALIDATION]    token ids, little-endian u16 or u32: plain, or with the header of llm.c or of lk_data_tokenize. Mapped
- * options may be NULL. Messages name, for LK_ENOENT, the missing files and how to get them; for LK_EFORMAT, the file and
- * the invalid byte or line; for LK_EINVAL, the unknown name and the most similar known one. LK_END: there is no test set. Without a test
- * set LK_SPLIT_ALL is what LK_SPLIT_TRAIN is with a holdout of -1. */
+ *   tokens:FILE[,VALIDATION]    token ids, little-endian u16 or u32: plain, or with the header of llm.c or of
+ *                               lk_data_tokenize. Mapped
+ * options may be NULL. Messages name, for LK_ENOENT, the missing files and how to get them; for LK_EFORMAT, the file
+ * and the invalid byte or line; for LK_EINVAL, the unknown name and the most similar known one. LK_END: there is no
+ * test set. Without a test set LK_SPLIT_ALL is what LK_SPLIT_TRAIN is with a holdout of -1. */
 LK_API lk_status lk_dataset_open(lk_context *context, const char *name, lk_split split, const lk_open_options *options,
                                  lk_dataset **dataset);
 /* The same from only the names, sizes and headers of the files, quickly and without memory for
@@ -115,8 +127,9 @@ LK_API lk_status lk_dataset_open(lk_context *context, const char *name, lk_split
 LK_API lk_status lk_dataset_probe(lk_context *context, const char *name, lk_split split, const lk_open_options *options,
                                   lk_dataset **dataset);
 
-/* PNG and JPEG files without classes, and those below directories, in the order of `paths`. Field: image u8. Only the options
- * height, width, channels and skip_broken are used. LK_ENOENT: there is no such file; LK_EFORMAT: it cannot be decoded. */
+/* PNG and JPEG files without classes, and those below directories, in the order of `paths`. Field: image u8. Only the
+ * options height, width, channels and skip_broken are used. LK_ENOENT: there is no such file; LK_EFORMAT: it cannot be
+ * decoded. */
 LK_API lk_status lk_dataset_images(lk_context *context, const char *const *paths, int count,
                                    const lk_open_options *options, lk_dataset **dataset);
 
@@ -135,15 +148,17 @@ LK_API lk_status lk_dataset_idx(lk_context *context, const char *images, const c
 typedef struct lk_dataset_synthetic_config {
     size_t  size LK_ZERO;  /* sizeof this struct; set by LK_DATASET_SYNTHETIC_CONFIG_INIT */
     int64_t count LK_ZERO; /* samples */
-    int64_t first LK_ZERO; /* number of the first: a test set that starts where the training set ends shares no sample */
-    int     rank LK_ZERO;  /* axes of one sample */
+    /* number of the first: a test set that starts where the training set ends shares no sample */
+    int64_t  first LK_ZERO;
+    int      rank LK_ZERO;              /* axes of one sample */
     int64_t  dims[LK_MAX_RANK] LK_ZERO; /* for example 64, or 3, 32, 32 */
     lk_dtype dtype LK_ZERO;             /* LK_F32, or LK_U8 for images */
     int      classes LK_ZERO;
     uint64_t seed LK_ZERO;
 } lk_dataset_synthetic_config;
-#define LK_DATASET_SYNTHETIC_CONFIG_INIT \
-    {.size = sizeof(lk_dataset_synthetic_config), .count = 4096, .rank = 1, .dims = {64}, .dtype = LK_F32, .classes = 10}
+#define LK_DATASET_SYNTHETIC_CONFIG_INIT                                                                   \
+    {.size = sizeof(lk_dataset_synthetic_config), .count = 4096, .rank = 1, .dims = {64}, .dtype = LK_F32, \
+     .classes = 10}
 
 /* config may be NULL for all defaults. Kept in memory. */
 LK_API lk_status lk_dataset_synthetic(lk_context *context, const lk_dataset_synthetic_config *config,
@@ -191,25 +206,27 @@ LK_API const lk_field *lk_dataset_find(const lk_dataset *dataset, const char *na
 /* How a person finds sample `index`: its file, or "" if it has only its number. */
 LK_API const char *lk_dataset_sample_name(const lk_dataset *dataset, int64_t index);
 
-/* Copies sample `index` as stored: fields[i] gets lk_field_bytes of field i; NULL: that field is not needed. Any thread. */
+/* Copies sample `index` as stored: fields[i] gets lk_field_bytes of field i; NULL: that field is not needed. Any
+ * thread. */
 LK_API lk_status lk_dataset_get(const lk_dataset *dataset, int64_t index, void *const *fields);
 
 /* ---- Text. ----
  *
- * A sample for a language model is `context` consecutive tokens (T) and the token after each of them. Fields: tokens i32 (T), whose
- * classes are the vocabulary; label i32 (T), -100 where there is no next token. In windows, the training set has one at every offset, tokens - T
- * of them. Packed, it has windows that do not overlap, no token of a document is predicted from another document, and there are two more
- * fields: positions i32 (T), which start again at 0 with each document, and first i32 (T), the index in the window of the first token of the
- * same document. A document ends with the tokenizer's end token; where a window starts within a document, the rest of it counts as a
- * document.
+ * A sample for a language model is `context` consecutive tokens (T) and the token after each of them. Fields: tokens
+ * i32 (T), whose classes are the vocabulary; label i32 (T), -100 where there is no next token. In windows, the training
+ * set has one at every offset, tokens - T of them. Packed, it has windows that do not overlap, no token of a document
+ * is predicted from another document, and there are two more fields: positions i32 (T), which start again at 0 with
+ * each document, and first i32 (T), the index in the window of the first token of the same document. A document ends
+ * with the tokenizer's end token; where a window starts within a document, the rest of it counts as a document.
  *
- * For an evaluation, every token of a document except the first is a label exactly once, whatever else is evaluated: each document
- * has its own windows, the first at its beginning, then one every `stride` tokens, of which only the last `stride` labels are set;
- * the last window may be shorter. In windows, the text is one document. Packed, the parts that are shorter than T share windows,
- * and the end tokens between documents are no labels; without an end token documents can be evaluated, too, if nothing is held out.
+ * For an evaluation, every token of a document except the first is a label exactly once, whatever else is evaluated:
+ * each document has its own windows, the first at its beginning, then one every `stride` tokens, of which only the last
+ * `stride` labels are set; the last window may be shorter. In windows, the text is one document. Packed, the parts that
+ * are shorter than T share windows, and the end tokens between documents are no labels; without an end token documents
+ * can be evaluated, too, if nothing is held out.
  *
- * A sample for classification (jsonl: with a label): tokens i32 (T), the first T of a text, then zeros; length i32 (), how many there
- * are; label i32 (), with classes and their names. */
+ * A sample for classification (jsonl: with a label): tokens i32 (T), the first T of a text, then zeros; length i32 (),
+ * how many there are; label i32 (), with classes and their names. */
 typedef struct lk_text_info {
     int64_t tokens;     /* of this split */
     int64_t bytes;      /* of text that they stand for; of a part of a token file in proportion; 0: not known */
@@ -221,32 +238,36 @@ typedef struct lk_text_info {
     int                 reserved[4];
 } lk_text_info;
 
-LK_API bool lk_dataset_text(const lk_dataset *dataset, lk_text_info *info); /* false: it is not text, and info is zeros */
+/* false: it is not text, and info is zeros */
+LK_API bool lk_dataset_text(const lk_dataset *dataset, lk_text_info *info);
 
 /* ---- Transforms of a sample. ---- */
 
 #define LK_MAX_CHANNELS 16
 
-/* Of field 0, which is u8 or f32. u8 becomes v / 255; then (v - mean) / std per channel, rounded as PyTorch's ToTensor and
- * Normalize round. All other changes but mixup need (channels, height, width); their random numbers are a function of
- * (seed, epoch, sample index) alone. */
+/* Of field 0, which is u8 or f32. u8 becomes v / 255; then (v - mean) / std per channel, rounded as PyTorch's ToTensor
+ * and Normalize round. All other changes but mixup need (channels, height, width); their random numbers are a function
+ * of (seed, epoch, sample index) alone. */
 typedef struct lk_transform {
-    size_t size LK_ZERO;     /* sizeof this struct; set by LK_TRANSFORM_INIT */
-    bool   raw LK_ZERO;      /* field 0 stays as it is stored, whatever its type; nothing else may be set */
-    int    channels LK_ZERO; /* entries of mean and std: 1 (for all) or dims[0] of (channels, height, width) samples;
-                      * 0: mean 0.5 and std 0.5 for u8, f32 as it is */
+    size_t size LK_ZERO; /* sizeof this struct; set by LK_TRANSFORM_INIT */
+    bool   raw LK_ZERO;  /* field 0 stays as it is stored, whatever its type; nothing else may be set */
+    /* entries of mean and std: 1 (for all) or dims[0] of (channels, height, width) samples; 0: mean 0.5 and std 0.5 for
+     * u8, f32 as it is */
+    int    channels LK_ZERO;
     double mean[LK_MAX_CHANNELS] LK_ZERO;
     double std[LK_MAX_CHANNELS] LK_ZERO; /* above 0 */
     int crop_padding LK_ZERO; /* zeros (before normalising) on each side, then a crop to the original size; 0: none */
     double flip LK_ZERO;      /* probability of a horizontal flip; 0: never */
-    /* A box with this part of the image's area, from … to, and this ratio of width to height (0, 0: 3/4 to 4/3), resized to the
-     * whole image, as torchvision's RandomResizedCrop; before the crop. 0, 0: none. */
+    /* A box with this part of the image's area, from … to, and this ratio of width to height (0, 0: 3/4 to 4/3),
+     * resized to the whole image, as torchvision's RandomResizedCrop; before the crop. 0, 0: none. */
     double resized_crop[2] LK_ZERO, resized_ratio[2] LK_ZERO;
-    double rotate LK_ZERO; /* by up to so many degrees in either direction, bilinear, 0 outside; after the flip. 0: none */
+    /* by up to so many degrees in either direction, bilinear, 0 outside; after the flip. 0: none */
+    double rotate LK_ZERO;
     /* brightness, contrast, saturation, hue, as torchvision's ColorJitter; of u8, or of f32 from 0 to 1 */
     double color_jitter[4] LK_ZERO;
-    /* Each sample becomes mix × itself + (1 - mix) × another one, whose label is the field "label_2" (i32); the field "mix", in the
-     * loader's dtype, is drawn from Beta(mixup, mixup). Any f32 or u8 field 0, and a field "label". 0: none. See lk_mixup_loss. */
+    /* Each sample becomes mix × itself + (1 - mix) × another one, whose label is the field "label_2" (i32); the field
+     * "mix", in the loader's dtype, is drawn from Beta(mixup, mixup). Any f32 or u8 field 0, and a field "label". 0:
+     * none. See lk_mixup_loss. */
     double mixup LK_ZERO;
     int    cutout LK_ZERO;       /* the side of a square that is set to 0 after normalising; 0: none */
     bool   mixup_fields LK_ZERO; /* "label_2" and "mix" also without mixup, with mix 1: for a test set */
@@ -268,11 +289,13 @@ typedef struct lk_loader_config {
     lk_dtype          dtype LK_ZERO;      /* of floating-point fields in a batch: LK_F32 or LK_F64 */
     int64_t           timeout_ms LK_ZERO; /* lk_loader_next fails if no batch is ready after this time */
     lk_transform      transform LK_ZERO;
-    /* A share of each batch: a batch of n samples is split into `parts`, part q being its rows n*q/parts … n*(q+1)/parts
-     * (rounded down), and this loader prepares only parts first_part … last_part-1. 0, 0, 0: the whole batch. */
+    /* A share of each batch: a batch of n samples is split into `parts`, part q being its rows n*q/parts …
+     * n*(q+1)/parts (rounded down), and this loader prepares only parts first_part … last_part-1. 0, 0, 0: the whole
+     * batch. */
     int parts LK_ZERO, first_part LK_ZERO, last_part LK_ZERO;
     int unused LK_ZERO; /* was padding, which a caller leaves undefined */
-    /* Not 0: parts are those of a full batch even if a batch is not full; its last parts then have fewer samples or none. */
+    /* Not 0: parts are those of a full batch even if a batch is not full; its last parts then have fewer samples or
+     * none. */
     int fixed_parts LK_ZERO, reserved LK_ZERO;
 } lk_loader_config;
 #define LK_LOADER_CONFIG_INIT \
@@ -297,8 +320,8 @@ typedef struct lk_batch {
  * start); at least 1; 0 for an invalid config. */
 LK_API int64_t lk_loader_capacity(const lk_loader_config *config);
 
-/* Field i of the batches: the data set's, where dtype is that in a batch. f32, and field 0 where it is transformed, have
- * config.dtype; the others are as stored. false: there is no such field, or config is invalid. */
+/* Field i of the batches: the data set's, where dtype is that in a batch. f32, and field 0 where it is transformed,
+ * have config.dtype; the others are as stored. false: there is no such field, or config is invalid. */
 LK_API bool lk_loader_field(const lk_loader_config *config, int i, lk_field *field);
 
 /* Copies config; borrows its dataset. Allocates all memory that the loader will use. */
@@ -361,10 +384,10 @@ typedef struct lk_data_tokenize_result {
     int     reserved[8];
 } lk_data_tokenize_result;
 
-/* Writes the tokens of texts to one file, for tokens:OUT; each document is followed by the tokenizer's end token, if it has one. The header
- * is llm.c's (256 i32: 20240520, 1, count for u16; 20240801, 7, count for u32); words that llm.c leaves 0 hold the vocabulary, the end
- * token, and the bytes of text. Memory does not depend on the size of the texts. OUT appears when it is complete: it is written under
- * another name, and removed after a failure. */
+/* Writes the tokens of texts to one file, for tokens:OUT; each document is followed by the tokenizer's end token, if it
+ * has one. The header is llm.c's (256 i32: 20240520, 1, count for u16; 20240801, 7, count for u32); words that llm.c
+ * leaves 0 hold the vocabulary, the end token, and the bytes of text. Memory does not depend on the size of the texts.
+ * OUT appears when it is complete: it is written under another name, and removed after a failure. */
 LK_API lk_status lk_data_tokenize(lk_context *context, const lk_data_tokenize_config *config,
                                   lk_data_tokenize_result *result);
 

@@ -1,5 +1,6 @@
-/* generate.h - text from a language model (gpt, llama): prompts go through the model in chunks, then one token at a time,
- * with a cache of the keys and values of all earlier tokens. A prompt gives the same tokens in a batch as alone. */
+/* generate.h - text from a language model (gpt, llama): prompts go through the model in chunks, then one token at a
+ * time, with a cache of the keys and values of all earlier tokens. A prompt gives the same tokens in a batch as
+ * alone. */
 #ifndef LOCKSTEP_GENERATE_H
 #define LOCKSTEP_GENERATE_H
 
@@ -14,7 +15,8 @@ typedef struct lk_generator lk_generator; /* a model with its weights and cache;
 typedef struct lk_generator_config {
     size_t                       size LK_ZERO;  /* sizeof this struct; set by LK_GENERATOR_CONFIG_INIT */
     const lk_transformer_config *model LK_ZERO; /* gpt or llama; copied */
-    const char *weights LK_ZERO; /* as lk_weights_load takes them: a checkpoint, a Hugging Face directory, a safetensors file */
+    /* as lk_weights_load takes them: a checkpoint, a Hugging Face directory, a safetensors file */
+    const char     *weights LK_ZERO;
     const lk_store *store LK_ZERO; /* or copied from a store of this model, such as that of a training program */
     uint64_t        seed LK_ZERO;  /* of the initial weights, where neither is given */
     int64_t         batch LK_ZERO; /* maximum number of prompts at once; 0: 1 */
@@ -57,9 +59,11 @@ typedef struct lk_generated {
     int64_t         index;  /* of the token in its continuation, from 0 */
     int32_t         token;
     lk_generate_end end;
-    const void     *logits; /* that it was chosen from: vocabulary numbers in the generator's dtype, valid during the call; NULL: no_logits */
-    /* With a tokenizer: the text that is complete with this token, in whole characters (UTF-8) and up to what may become a stop
-     * string; at the end all the rest, up to the stop string. Special tokens have none. Valid during the call. */
+    /* that it was chosen from: vocabulary numbers in the generator's dtype, valid during the call; NULL: no_logits */
+    const void *logits;
+    /* With a tokenizer: the text that is complete with this token, in whole characters (UTF-8) and up to what may
+     * become a stop string; at the end all the rest, up to the stop string. Special tokens have none. Valid during the
+     * call. */
     const char *text;
     size_t      bytes;
 } lk_generated;
@@ -76,15 +80,16 @@ typedef struct lk_generate_config {
     bool             ignore_eos LK_ZERO;
     /* At the end of the context, continue with its latest half, which is recomputed. Otherwise the text ends there. */
     bool slide LK_ZERO;
-    const char *const *
-        stop LK_ZERO; /* strings that end a continuation, also across tokens and as special ones; they need a tokenizer */
+    /* strings that end a continuation, also across tokens and as special ones; they need a tokenizer */
+    const char *const  *stop LK_ZERO;
     int                 stop_count LK_ZERO;
     const lk_tokenizer *tokenizer LK_ZERO; /* for text and stop strings; NULL: only ids */
-    /* For each new token, prompt by prompt in every step. Below 0 ends the call with that status; LK_END ends this prompt. */
+    /* For each new token, prompt by prompt in every step. Below 0 ends the call with that status; LK_END ends this
+     * prompt. */
     lk_status (*token)(void *user, const lk_generated *generated) LK_ZERO;
     void *user LK_ZERO;
-    /* The callback needs no logits. A GPU then chooses the tokens, and steps are queued ahead of the callback; otherwise every step waits
-     * until logits are copied and the host has chosen. */
+    /* The callback needs no logits. A GPU then chooses the tokens, and steps are queued ahead of the callback;
+     * otherwise every step waits until logits are copied and the host has chosen. */
     bool no_logits LK_ZERO;
 } lk_generate_config;
 #define LK_GENERATE_CONFIG_INIT                              \
@@ -93,15 +98,17 @@ typedef struct lk_generate_config {
     }
 
 typedef struct lk_generate_times {
-    int64_t prompt_tokens; /* of prompts, computed in chunks: all but the last of each; with slide, also what was computed anew */
+    /* of prompts, computed in chunks: all but the last of each; with slide, also what was computed anew */
+    int64_t prompt_tokens;
     double  prompt_seconds;
     int64_t steps, tokens; /* one token at a time: steps, and new tokens of all prompts */
     double  token_seconds;
 } lk_generate_times;
 
-/* Continues every prompt, from an empty cache. A random number is a function of (seed, the prompt's tokens, how many of the prompts before
- * it are equal, position), so tokens do not depend on the batch. LK_EINVAL: a prompt is empty, longer than the context, or has a
- * token that is not in the vocabulary. LK_ENAN: logits are not finite. times may be NULL. */
+/* Continues every prompt, from an empty cache. A random number is a function of (seed, the prompt's tokens, how many of
+ * the prompts before it are equal, position), so tokens do not depend on the batch. LK_EINVAL: a prompt is empty,
+ * longer than the context, or has a token that is not in the vocabulary. LK_ENAN: logits are not finite. times may be
+ * NULL. */
 LK_API lk_status lk_generate(lk_generator *generator, const lk_generate_config *config, lk_generate_times *times);
 
 LK_END_DECLS

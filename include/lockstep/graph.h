@@ -1,10 +1,11 @@
 /* graph.h - a model is a graph: calls record operations, nothing is computed until a program runs.
  *
- * A tensor is a value in a graph and is passed by value. Optional arguments are named: lk_max_pool2d(x, 3, .stride = 2). Errors
- * are kept in the graph: the first invalid call is stored with its file and line, later calls do nothing, and lk_plan_create
- * reports it. An empty tensor, (lk_tensor){0}, belongs to no graph: its rank and sizes are 0. A call with only empty tensors
- * records nothing and returns an empty tensor, whose id is minus the line of the first such call; functions that take a model
- * or a loss report it. Every lk_name(...) is a macro over lk_name_at(site, ...), which other languages may call. */
+ * A tensor is a value in a graph and is passed by value. Optional arguments are named: lk_max_pool2d(x, 3, .stride =
+ * 2). Errors are kept in the graph: the first invalid call is stored with its file and line, later calls do nothing,
+ * and lk_plan_create reports it. An empty tensor, (lk_tensor){0}, belongs to no graph: its rank and sizes are 0. A call
+ * with only empty tensors records nothing and returns an empty tensor, whose id is minus the line of the first such
+ * call; functions that take a model or a loss report it. Every lk_name(...) is a macro over lk_name_at(site, ...),
+ * which other languages may call. */
 #ifndef LOCKSTEP_GRAPH_H
 #define LOCKSTEP_GRAPH_H
 
@@ -24,8 +25,8 @@ LK_API lk_status   lk_graph_create(lk_context *context, lk_dtype real, lk_graph 
 LK_API void        lk_graph_free(lk_graph *graph);
 LK_API lk_status   lk_graph_status(const lk_graph *graph); /* LK_OK, or the first failure … */
 LK_API const char *lk_graph_error(const lk_graph *graph);  /* … and its message with file and line; "" when none */
-/* Makes the graph fail as an invalid call does, with this message and no file: for functions that record a model and check
- * their arguments. The first failure is kept. */
+/* Makes the graph fail as an invalid call does, with this message and no file: for functions that record a model and
+ * check their arguments. The first failure is kept. */
 LK_API void        lk_graph_fail(lk_graph *graph, const char *format, ...) __attribute__((format(printf, 2, 3)));
 LK_API lk_context *lk_graph_context(const lk_graph *graph);
 LK_API lk_dtype    lk_graph_dtype(const lk_graph *graph);
@@ -45,7 +46,8 @@ typedef struct lk_input_options {
     bool fixed LK_ZERO; /* axis 0 is not the batch: it has no run-time count */
 } lk_input_options;
 
-/* A value that the caller binds before a run: of the graph's type, LK_U8, LK_I32 or LK_I64. Axis 0 is the batch: dims[0] is its capacity; each run sets its count. */
+/* A value that the caller binds before a run: of the graph's type, LK_U8, LK_I32 or LK_I64. Axis 0 is the batch:
+ * dims[0] is its capacity; each run sets its count. */
 LK_API lk_tensor lk_input_at(lk_site site, lk_graph *graph, const char *name, lk_dtype type, int rank,
                              const int64_t *dims, lk_input_options options);
 #define lk_input(graph, name, type, rank, dims, ...) \
@@ -76,8 +78,8 @@ LK_API lk_tensor lk_buffer_at(lk_site site, lk_graph *graph, const char *name, l
                               const int64_t *dims, double value, lk_buffer_options options);
 #define lk_buffer(graph, name, type, rank, dims, value, ...) \
     lk_buffer_at(LK_HERE, graph, name, type, rank, dims, value, LK_OPTIONS(lk_buffer_options, ##__VA_ARGS__))
-/* Recorded data: the graph copies it. It is the same on all ranks (which compare it), has no gradient and is never saved.
- * type is LK_F32, LK_F64, LK_I32, LK_I64 or LK_U8; operations on floating values need the graph's. */
+/* Recorded data: the graph copies it. It is the same on all ranks (which compare it), has no gradient and is never
+ * saved. type is LK_F32, LK_F64, LK_I32, LK_I64 or LK_U8; operations on floating values need the graph's. */
 LK_API lk_tensor lk_constant_at(lk_site site, lk_graph *graph, lk_dtype type, int rank, const int64_t *dims,
                                 const void *data);
 #define lk_constant(...) lk_constant_at(LK_HERE, __VA_ARGS__)
@@ -90,8 +92,8 @@ typedef struct lk_block_options {
     bool recompute LK_ZERO; /* keep only the block's inputs and run its forward again in backward */
 } lk_block_options;
 
-/* The unit of name scope, recomputation, sharded gathering and pipeline stages. Blocks nest; x identifies the graph. An empty name
- * adds nothing to the names within. */
+/* The unit of name scope, recomputation, sharded gathering and pipeline stages. Blocks nest; x identifies the graph. An
+ * empty name adds nothing to the names within. */
 LK_API void lk_block_begin_at(lk_site site, lk_tensor x, const char *name, lk_block_options options);
 #define lk_block_begin(x, name, ...) lk_block_begin_at(LK_HERE, x, name, LK_OPTIONS(lk_block_options, ##__VA_ARGS__))
 LK_API void lk_block_end_at(lk_site site, lk_tensor x);
@@ -132,12 +134,13 @@ LK_API lk_tensor lk_leaky_relu_at(lk_site site, lk_tensor x, double slope);
 #define lk_clamp(x, minimum, maximum) lk_clamp_at(LK_HERE, x, minimum, maximum)
 #define lk_leaky_relu(x, slope) lk_leaky_relu_at(LK_HERE, x, slope)
 
-/* a where the condition is not 0, b elsewhere; all three broadcast. The condition may have any type and gets no gradient. */
+/* a where the condition is not 0, b elsewhere; all three broadcast. The condition may have any type and gets no
+ * gradient. */
 LK_API lk_tensor lk_where_at(lk_site site, lk_tensor condition, lk_tensor a, lk_tensor b);
 #define lk_where(condition, a, b) lk_where_at(LK_HERE, condition, a, b)
 
-/* x in another type: LK_F32, LK_F64 or LK_BF16, from any. Operands of one operation have one floating type; where f32 and bf16 meet,
- * the operation takes bf16, except softmax, losses, sums and maxima, which compute in f32 at least. */
+/* x in another type: LK_F32, LK_F64 or LK_BF16, from any. Operands of one operation have one floating type; where f32
+ * and bf16 meet, the operation takes bf16, except softmax, losses, sums and maxima, which compute in f32 at least. */
 LK_API lk_tensor lk_cast_at(lk_site site, lk_tensor x, lk_dtype type);
 #define lk_cast(x, type) lk_cast_at(LK_HERE, x, type)
 
@@ -170,7 +173,8 @@ typedef struct lk_reduce_options {
     bool       keepdim LK_ZERO;
 } lk_reduce_options;
 LK_API lk_tensor lk_sum_at(lk_site site, lk_tensor x, lk_reduce_options options);
-LK_API lk_tensor lk_mean_at(lk_site site, lk_tensor x, lk_reduce_options options); /* over the count, not the capacity */
+/* over the count, not the capacity */
+LK_API lk_tensor lk_mean_at(lk_site site, lk_tensor x, lk_reduce_options options);
 #define lk_sum(x, ...) lk_sum_at(LK_HERE, x, LK_OPTIONS(lk_reduce_options, ##__VA_ARGS__))
 #define lk_mean(x, ...) lk_mean_at(LK_HERE, x, LK_OPTIONS(lk_reduce_options, ##__VA_ARGS__))
 
@@ -178,8 +182,8 @@ typedef struct lk_axis_options {
     int  reserved LK_ZERO;
     bool keepdim LK_ZERO;
 } lk_axis_options;
-/* Over one axis, not the batch's. NaN is above all numbers; the gradient goes to the first maximum. argmax gives its i32 index,
- * which has no gradient. */
+/* Over one axis, not the batch's. NaN is above all numbers; the gradient goes to the first maximum. argmax gives its
+ * i32 index, which has no gradient. */
 LK_API lk_tensor lk_max_at(lk_site site, lk_tensor x, int axis, lk_axis_options options);
 LK_API lk_tensor lk_argmax_at(lk_site site, lk_tensor x, int axis, lk_axis_options options);
 #define lk_max(x, axis, ...) lk_max_at(LK_HERE, x, axis, LK_OPTIONS(lk_axis_options, ##__VA_ARGS__))
@@ -200,8 +204,8 @@ LK_API lk_tensor lk_concat_at(lk_site site, const lk_tensor *x, int count, int a
 #define lk_slice(x, axis, start, length) lk_slice_at(LK_HERE, x, axis, start, length)
 #define lk_concat(...) lk_concat_at(LK_HERE, __VA_ARGS__)
 
-/* ---- products, convolution, pooling, norms over explicit weights (PyTorch's torch.nn.functional; layers that make their
- * own weights are in nn.h). A missing tensor is (lk_tensor){0}. ---- */
+/* ---- products, convolution, pooling, norms over explicit weights (PyTorch's torch.nn.functional; layers that make
+ * their own weights are in nn.h). A missing tensor is (lk_tensor){0}. ---- */
 
 typedef struct lk_matmul_options {
     int  reserved LK_ZERO;
@@ -213,7 +217,8 @@ LK_API lk_tensor lk_matmul_at(lk_site site, lk_tensor a, lk_tensor b, lk_matmul_
 
 LK_API lk_tensor lk_f_linear_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias);
 #define lk_f_linear(x, weight, bias) lk_f_linear_at(LK_HERE, x, weight, bias)
-/* bias + x (…, I) · weight (I, O): a linear whose weight is stored the other way round, as GPT-2's. The bias may be missing. */
+/* bias + x (…, I) · weight (I, O): a linear whose weight is stored the other way round, as GPT-2's. The bias may be
+ * missing. */
 LK_API lk_tensor lk_addmm_at(lk_site site, lk_tensor bias, lk_tensor x, lk_tensor weight);
 #define lk_addmm(bias, x, weight) lk_addmm_at(LK_HERE, bias, x, weight)
 
@@ -247,8 +252,8 @@ LK_API lk_tensor lk_f_group_norm_at(lk_site site, lk_tensor x, int64_t groups, l
                                     lk_norm_options options);
 #define lk_f_group_norm(x, groups, weight, bias, ...) \
     lk_f_group_norm_at(LK_HERE, x, groups, weight, bias, LK_OPTIONS(lk_norm_options, ##__VA_ARGS__))
-/* (N, C) or (N, C, H, W). Training: the batch's statistics over its count, running ones updated; evaluation: the running
- * ones. tracked is the i64 buffer num_batches_tracked, or missing. */
+/* (N, C) or (N, C, H, W). Training: the batch's statistics over its count, running ones updated; evaluation: the
+ * running ones. tracked is the i64 buffer num_batches_tracked, or missing. */
 LK_API lk_tensor lk_f_batch_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_tensor running_mean,
                                     lk_tensor running_var, lk_tensor tracked, lk_norm_options options);
 #define lk_f_layer_norm(x, weight, bias, ...) \
@@ -262,31 +267,32 @@ LK_API lk_tensor lk_f_embedding_at(lk_site site, lk_tensor ids, lk_tensor table)
 #define lk_f_embedding(ids, table) lk_f_embedding_at(LK_HERE, ids, table)
 
 typedef struct lk_attention_options {
-    int       reserved LK_ZERO;
-    int64_t   heads LK_ZERO;    /* of queries; 0: 1 */
-    int64_t   kv_heads LK_ZERO; /* of keys and values, a divisor of heads (grouped-query attention); 0: heads */
-    bool      causal LK_ZERO;   /* token i attends to tokens up to i */
-    int64_t   window LK_ZERO;   /* only the latest `window` tokens, including itself; 0: all */
-    double    scale LK_ZERO;    /* of the scores; 0: 1 / sqrt(width of a head) */
-    double    dropout LK_ZERO;  /* probability, of the attention's weights in training */
-    lk_tensor first LK_ZERO,
-        last LK_ZERO;          /* i32 (N, T): the keys that each query may attend to, such as those of its document */
+    int     reserved LK_ZERO;
+    int64_t heads LK_ZERO;    /* of queries; 0: 1 */
+    int64_t kv_heads LK_ZERO; /* of keys and values, a divisor of heads (grouped-query attention); 0: heads */
+    bool    causal LK_ZERO;   /* token i attends to tokens up to i */
+    int64_t window LK_ZERO;   /* only the latest `window` tokens, including itself; 0: all */
+    double  scale LK_ZERO;    /* of the scores; 0: 1 / sqrt(width of a head) */
+    double  dropout LK_ZERO;  /* probability, of the attention's weights in training */
+    /* i32 (N, T): the keys that each query may attend to, such as those of its document */
+    lk_tensor first LK_ZERO, last LK_ZERO;
     lk_tensor lengths LK_ZERO; /* i32 (N): keys of each sample, the rest being padding */
 } lk_attention_options;
-/* softmax(q kᵀ · scale) v for each head: q (N, T, heads·D), k and v (N, S, kv_heads·D) → (N, T, heads·D), without a T × S matrix in
- * memory. Without k and v, q is (N, T, (heads + 2 kv_heads)·D): queries, keys and values side by side, as one linear makes them. A
- * query without keys gives zeros. */
+/* softmax(q kᵀ · scale) v for each head: q (N, T, heads·D), k and v (N, S, kv_heads·D) → (N, T, heads·D), without a T ×
+ * S matrix in memory. Without k and v, q is (N, T, (heads + 2 kv_heads)·D): queries, keys and values side by side, as
+ * one linear makes them. A query without keys gives zeros. */
 LK_API lk_tensor lk_attention_at(lk_site site, lk_tensor q, lk_tensor k, lk_tensor v, lk_attention_options options);
 #define lk_attention(q, k, v, ...) lk_attention_at(LK_HERE, q, k, v, LK_OPTIONS(lk_attention_options, ##__VA_ARGS__))
 
-/* Rotary position embedding of x (N, T, heads·D) with the pairs (i, i + D/2) of each head, as Hugging Face's. table (P, D) has cosines
- * and sines of D/2 angles for each position; positions i32 (N, T), missing: 0, 1, …. */
+/* Rotary position embedding of x (N, T, heads·D) with the pairs (i, i + D/2) of each head, as Hugging Face's. table (P,
+ * D) has cosines and sines of D/2 angles for each position; positions i32 (N, T), missing: 0, 1, …. */
 LK_API lk_tensor lk_rope_at(lk_site site, lk_tensor x, lk_tensor table, int64_t heads, lk_tensor positions);
 #define lk_rope(x, table, heads, positions) lk_rope_at(LK_HERE, x, table, heads, positions)
 
-/* Writes rows of x (N, T, W) into a cache (N, S, W), a buffer with not_saved: row t of a sample goes to row rows[t], i32
- * (N, T); below 0: nowhere. Returns the cache with these rows, which it keeps from run to run. In evaluation only (a plan
- * that trains rejects it), and nothing else may read the buffer: for keys and values of earlier tokens in generation. */
+/* Writes rows of x (N, T, W) into a cache (N, S, W), a buffer with not_saved: row t of a sample goes to row rows[t],
+ * i32 (N, T); below 0: nowhere. Returns the cache with these rows, which it keeps from run to run. In evaluation only
+ * (a plan that trains rejects it), and nothing else may read the buffer: for keys and values of earlier tokens in
+ * generation. */
 LK_API lk_tensor lk_cache_write_at(lk_site site, lk_tensor cache, lk_tensor x, lk_tensor rows);
 #define lk_cache_write(cache, x, rows) lk_cache_write_at(LK_HERE, cache, x, rows)
 
@@ -297,13 +303,14 @@ LK_API lk_tensor lk_swiglu_at(lk_site site, lk_tensor gate, lk_tensor up); /* si
 LK_API lk_tensor lk_equal_at(lk_site site, lk_tensor a, lk_tensor b);
 #define lk_equal(a, b) lk_equal_at(LK_HERE, a, b)
 
-/* ---- losses: a sum over samples together with its weight. The program divides by the weight of the whole global batch,
- * which gives PyTorch's mean however the batch is split.
+/* ---- losses: a sum over samples together with its weight. The program divides by the weight of the whole global
+ * batch, which gives PyTorch's mean however the batch is split.
  *
- * Several losses: lk_add, lk_sub and lk_scale of losses, as lk_add(a, lk_scale(b, 0.5)), are a loss: each is divided by its own weight in
- * the global batch before they are multiplied and added, as PyTorch adds means. A loss that has no weight in a batch, because all its
- * labels are ignored, adds 0. Numbers that do not depend on samples, such as a penalty of parameters, may be added. The weights must be
- * known before the model runs: computed from inputs and constants alone. lk_plan_create rejects other functions of a loss. ---- */
+ * Several losses: lk_add, lk_sub and lk_scale of losses, as lk_add(a, lk_scale(b, 0.5)), are a loss: each is divided by
+ * its own weight in the global batch before they are multiplied and added, as PyTorch adds means. A loss that has no
+ * weight in a batch, because all its labels are ignored, adds 0. Numbers that do not depend on samples, such as a
+ * penalty of parameters, may be added. The weights must be known before the model runs: computed from inputs and
+ * constants alone. lk_plan_create rejects other functions of a loss. ---- */
 
 #define LK_MAX_LOSSES 16 /* that are added */
 
@@ -314,7 +321,8 @@ typedef struct lk_cross_entropy_options {
     lk_tensor      weight LK_ZERO;       /* one per sample (…); missing: 1 */
 } lk_cross_entropy_options;
 /* logits (…, C), labels i32 (…). Also counts the samples whose label has the largest logit (lk_metrics.correct). */
-LK_API lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels, lk_cross_entropy_options options);
+LK_API lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels,
+                                     lk_cross_entropy_options options);
 #define lk_cross_entropy(logits, labels, ...) \
     lk_cross_entropy_at(LK_HERE, logits, labels, LK_OPTIONS(lk_cross_entropy_options, ##__VA_ARGS__))
 /* The same with logits = x (…, C) · weightᵀ (V, C), without materialising them: for large vocabularies. */
@@ -322,13 +330,15 @@ LK_API lk_tensor lk_linear_cross_entropy_at(lk_site site, lk_tensor x, lk_tensor
                                             lk_cross_entropy_options options);
 #define lk_linear_cross_entropy(x, weight, labels, ...) \
     lk_linear_cross_entropy_at(LK_HERE, x, weight, labels, LK_OPTIONS(lk_cross_entropy_options, ##__VA_ARGS__))
-/* The individual losses, PyTorch's reduction="none": one value per label, in the labels' shape, times its weight; 0 where the label is
- * ignored. lk_loss or another function of them gives the loss that is minimised, for example lk_loss(lk_mul(each, w), .weight = w). */
+/* The individual losses, PyTorch's reduction="none": one value per label, in the labels' shape, times its weight; 0
+ * where the label is ignored. lk_loss or another function of them gives the loss that is minimised, for example
+ * lk_loss(lk_mul(each, w), .weight = w). */
 LK_API lk_tensor lk_cross_entropy_each_at(lk_site site, lk_tensor logits, lk_tensor labels,
                                           lk_cross_entropy_options options);
 #define lk_cross_entropy_each(logits, labels, ...) \
     lk_cross_entropy_each_at(LK_HERE, logits, labels, LK_OPTIONS(lk_cross_entropy_options, ##__VA_ARGS__))
-/* (N, …), (N, …) → (N): the mean of a sample's squared differences. Those of all elements are lk_pow(lk_sub(x, target), 2). */
+/* (N, …), (N, …) → (N): the mean of a sample's squared differences. Those of all elements are lk_pow(lk_sub(x, target),
+ * 2). */
 LK_API lk_tensor lk_mse_each_at(lk_site site, lk_tensor x, lk_tensor target);
 #define lk_mse_each(x, target) lk_mse_each_at(LK_HERE, x, target)
 LK_API lk_tensor lk_mse_at(lk_site site, lk_tensor x, lk_tensor target);
@@ -337,11 +347,12 @@ LK_API lk_tensor lk_l1_at(lk_site site, lk_tensor x, lk_tensor target);
 #define lk_l1(x, target) lk_l1_at(LK_HERE, x, target)
 
 typedef struct lk_bce_with_logits_options {
-    int       reserved LK_ZERO;
-    lk_tensor weight LK_ZERO; /* its shape is that of the first axes of logits, for example one per sample; missing: 1 */
+    int reserved LK_ZERO;
+    /* its shape is that of the first axes of logits, for example one per sample; missing: 1 */
+    lk_tensor weight LK_ZERO;
 } lk_bce_with_logits_options;
-/* Binary cross-entropy of sigmoid(logits) with a target of the same shape, from 0 to 1. The mean is over all elements, weighted.
- * Target and weight get no gradient. */
+/* Binary cross-entropy of sigmoid(logits) with a target of the same shape, from 0 to 1. The mean is over all elements,
+ * weighted. Target and weight get no gradient. */
 LK_API lk_tensor lk_bce_with_logits_at(lk_site site, lk_tensor logits, lk_tensor target,
                                        lk_bce_with_logits_options options);
 #define lk_bce_with_logits(logits, target, ...) \
@@ -351,17 +362,19 @@ typedef struct lk_total_options {
     int       reserved LK_ZERO;
     lk_tensor weight LK_ZERO; /* any shape; missing: 1 for each element of x */
 } lk_total_options;
-/* Any other loss: the sum of all elements of x, and as its weight the sum of all elements of `weight`. A weighted mean over samples,
- * for example, is lk_loss(lk_mul(each, w), .weight = w). The weight gets no gradient. An x that is already summed or averaged over
- * samples needs its weight, since a program sees only part of the batch; a loss has one, and is returned unchanged. */
+/* Any other loss: the sum of all elements of x, and as its weight the sum of all elements of `weight`. A weighted mean
+ * over samples, for example, is lk_loss(lk_mul(each, w), .weight = w). The weight gets no gradient. An x that is
+ * already summed or averaged over samples needs its weight, since a program sees only part of the batch; a loss has
+ * one, and is returned unchanged. */
 LK_API lk_tensor lk_loss_at(lk_site site, lk_tensor x, lk_total_options options);
 #define lk_loss(x, ...) lk_loss_at(LK_HERE, x, LK_OPTIONS(lk_total_options, ##__VA_ARGS__))
 
 #define LK_MAX_METRICS 32
 
-/* Records a metric: the sum of all elements of x over the sum of all elements of its weight, as for lk_loss. Programs compute it in
- * training and in evaluation and add both sums over micro-batches, leaves and ranks (lk_metrics.named). x and the weight may have any
- * type; neither is changed. The metric of a loss, such as one of several that are not minimised, is its mean. */
+/* Records a metric: the sum of all elements of x over the sum of all elements of its weight, as for lk_loss. Programs
+ * compute it in training and in evaluation and add both sums over micro-batches, leaves and ranks (lk_metrics.named). x
+ * and the weight may have any type; neither is changed. The metric of a loss, such as one of several that are not
+ * minimised, is its mean. */
 LK_API void lk_metric_at(lk_site site, lk_tensor x, const char *name, lk_total_options options);
 #define lk_metric(x, name, ...) lk_metric_at(LK_HERE, x, name, LK_OPTIONS(lk_total_options, ##__VA_ARGS__))
 

@@ -20,36 +20,45 @@ typedef struct lk_launch_config {
     double monitor_interval LK_ZERO;    /* seconds between updates of unfinished lines (progress bars) on a terminal */
     bool   no_pin LK_ZERO;              /* do not set the ranks' CPU affinity */
     const char *log_dir LK_ZERO;        /* NULL: no files unless tee or redirects needs them */
-    const char *tee LK_ZERO,
-        *redirects LK_ZERO; /* "0" … "3" or "0:1,1:3" by local rank: 1 stdout, 2 stderr; NULL: not given */
+    /* "0" … "3" or "0:1,1:3" by local rank: 1 stdout, 2 stderr; NULL: not given */
+    const char *tee LK_ZERO, *redirects LK_ZERO;
     const char *local_ranks_filter LK_ZERO; /* "0,2": only the output of these is shown; NULL: all */
     int         debug_rank LK_ZERO;         /* gets the terminal; below 0: none */
     const char *debugger LK_ZERO;           /* prefix of debug_rank's command line, split at spaces; "": none */
     const char *hosts LK_ZERO;              /* "a:2,b:2": over ssh; NULL: this host */
     const char *ssh LK_ZERO;                /* remote shell: takes a host and a command line; split at spaces */
     const char *remote_command LK_ZERO;     /* path or name of `lockstep` on those hosts */
-    bool        plain LK_ZERO; /* relays lines without the rank prefix, prints nothing about threads and cores, and lets ranks save after a stop request for as long as necessary */
-    int         out LK_ZERO, err LK_ZERO; /* descriptors for the ranks' output and for the launcher's messages */
-    double join_timeout LK_ZERO; /* seconds that ranks wait for each other: LOCKSTEP_JOIN_TIMEOUT; 0: their own default */
-    const char *local_address LK_ZERO; /* of this host, where its ranks listen for other hosts' ranks; NULL: of the interface to rank 0 */
+    /* relays lines without the rank prefix, prints nothing about threads and cores, and lets ranks save after a stop
+     * request for as long as necessary */
+    bool plain LK_ZERO;
+    int  out LK_ZERO, err LK_ZERO; /* descriptors for the ranks' output and for the launcher's messages */
+    /* seconds that ranks wait for each other: LOCKSTEP_JOIN_TIMEOUT; 0: their own default */
+    double join_timeout LK_ZERO;
+    /* of this host, where its ranks listen for other hosts' ranks; NULL: of the interface to rank 0 */
+    const char *local_address LK_ZERO;
     const char *signals LK_ZERO; /* comma-separated names: these stop the job */
-    const char *line_prefix LK_ZERO; /* before each line: a template with ${rank}, ${local_rank}, ${role_name} and ${hostname}; NULL: "[rank N] " */
-    const char *stdout_filters LK_ZERO; /* lines that contain one of these strings are also written to filtered_stdout.log; "a,b", ",," is a comma */
+    /* before each line: a template with ${rank}, ${local_rank}, ${role_name} and ${hostname}; NULL: "[rank N] " */
+    const char *line_prefix LK_ZERO;
+    /* lines that contain one of these strings are also written to filtered_stdout.log; "a,b", ",," is a comma */
+    const char *stdout_filters LK_ZERO;
     const char *stderr_filters LK_ZERO; /* the same to filtered_stderr.log; NULL: none */
     bool virtual_local_rank LK_ZERO; /* LOCAL_RANK is 0 for every rank, and CUDA_VISIBLE_DEVICES lists only its GPU */
-    const char *numa_binding LK_ZERO; /* "node", "socket", "exclusive" or "core-complex"; NULL: equal shares of the cores */
+    /* "node", "socket", "exclusive" or "core-complex"; NULL: equal shares of the cores */
+    const char *numa_binding LK_ZERO;
 } lk_launch_config;
-#define LK_LAUNCH_CONFIG_INIT                                                                                          \
-    {.size = sizeof(lk_launch_config), .ranks = 1, .nodes = 1, .role = "default", .grace = 10.0, .monitor_interval = 0.1, \
-     .debug_rank = -1, .debugger = "gdb --args", .ssh = "ssh", .remote_command = "lockstep", .out = 1, .err = 2,       \
-     .signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"}
+#define LK_LAUNCH_CONFIG_INIT                                                                                         \
+    {.size = sizeof(lk_launch_config), .ranks = 1, .nodes = 1, .role = "default", .grace = 10.0,                      \
+     .monitor_interval = 0.1, .debug_rank = -1, .debugger = "gdb --args", .ssh = "ssh", .remote_command = "lockstep", \
+     .out = 1, .err = 2, .signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"}
 
-/* Runs the job to its end. LK_OK: it ran, and *exit_code is 0 or that of the first failure (128 + signal if a signal ended it); the
- * report is written to config->err. Any other status: the job was not started. Until it returns, it handles the process's signals
- * and reaps all of its children, even those that it did not start (it does not kill them). Call it from one thread at a time. */
+/* Runs the job to its end. LK_OK: it ran, and *exit_code is 0 or that of the first failure (128 + signal if a signal
+ * ended it); the report is written to config->err. Any other status: the job was not started. Until it returns, it
+ * handles the process's signals and reaps all of its children, even those that it did not start (it does not kill
+ * them). Call it from one thread at a time. */
 LK_API lk_status lk_launch(lk_context *context, const lk_launch_config *config, int *exit_code);
 
-/* The remote launcher of `hosts`: reads the job specification from descriptor `in` and stops the job when `in` reaches its end. */
+/* The remote launcher of `hosts`: reads the job specification from descriptor `in` and stops the job when `in` reaches
+ * its end. */
 LK_API lk_status lk_launch_remote(lk_context *context, int in, int out, int err, int *exit_code);
 
 /* The number of ranks that "auto", "gpu", "cpu" or a number means on this host. */

@@ -1,7 +1,8 @@
 /* mesh.h - the ranks as a grid with named axes, and the groups along them.
  *
- * "data=2,tensor=4" is 8 ranks: the last axis joins neighbours, so ranks 0 to 3 are one group along tensor, and ranks 0 and 4 one along
- * data. Plans take a mesh (lk_plan_config.mesh); a plan for a number of ranks alone is that of one axis, data. */
+ * "data=2,tensor=4" is 8 ranks: the last axis joins neighbours, so ranks 0 to 3 are one group along tensor, and ranks 0
+ * and 4 one along data. Plans take a mesh (lk_plan_config.mesh); a plan for a number of ranks alone is that of one
+ * axis, data. */
 #ifndef LOCKSTEP_MESH_H
 #define LOCKSTEP_MESH_H
 
@@ -25,8 +26,9 @@ LK_API const char *lk_axis_name(lk_axis axis); /* "data"; NULL: there is no such
 typedef struct lk_mesh_config {
     size_t      size LK_ZERO; /* sizeof this struct; set by LK_MESH_CONFIG_INIT */
     const char *axes LK_ZERO; /* "data=2,tensor=4"; NULL: one axis, data, over all ranks */
-    lk_comm *comm LK_ZERO; /* whose ranks the mesh has; must outlive it. NULL: none, to plan for ranks that do not exist here */
-    int world LK_ZERO, rank LK_ZERO; /* without comm. world 0: as many ranks as the axes have */
+    /* whose ranks the mesh has; must outlive it. NULL: none, to plan for ranks that do not exist here */
+    lk_comm *comm LK_ZERO;
+    int      world LK_ZERO, rank LK_ZERO; /* without comm. world 0: as many ranks as the axes have */
 } lk_mesh_config;
 #define LK_MESH_CONFIG_INIT {.size = sizeof(lk_mesh_config)}
 
@@ -41,7 +43,8 @@ LK_API int         lk_mesh_rank(const lk_mesh *mesh); /* this one */
 LK_API int lk_mesh_extent(const lk_mesh *mesh, unsigned axes);
 /* The place of `rank` in its group along these axes, from 0: of one axis its coordinate. -1: there is no such rank. */
 LK_API int lk_mesh_coordinate(const lk_mesh *mesh, unsigned axes, int rank);
-/* The rank at that place of the group that `rank` is in: one whose other coordinates are those of `rank`. -1: there is none. */
+/* The rank at that place of the group that `rank` is in: one whose other coordinates are those of `rank`. -1: there is
+ * none. */
 LK_API int lk_mesh_member(const lk_mesh *mesh, unsigned axes, int rank, int coordinate);
 
 /* Creates the groups along these sets of axes, in this order. Collective over comm: all ranks pass the same list,

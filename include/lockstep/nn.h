@@ -1,5 +1,5 @@
-/* nn.h - layers that create their own parameters, with PyTorch's names, layouts and initial distributions; and the models of
- * `lockstep train`. It uses graph.h alone, so users can write their own layers the same way. */
+/* nn.h - layers that create their own parameters, with PyTorch's names, layouts and initial distributions; and the
+ * models of `lockstep train`. It uses graph.h alone, so users can write their own layers the same way. */
 #ifndef LOCKSTEP_NN_H
 #define LOCKSTEP_NN_H
 
@@ -7,17 +7,20 @@
 
 LK_BEGIN_DECLS
 
-/* A layer accepts the options that its comment names, and `frozen`; any other option is an error, like any invalid call. */
+/* A layer accepts the options that its comment names, and `frozen`; any other option is an error, like any invalid
+ * call. */
 typedef struct lk_layer_options {
     int     reserved LK_ZERO;
     int64_t stride LK_ZERO, padding LK_ZERO, groups LK_ZERO; /* conv2d: 0 means 1, 0, 1 */
-    bool    no_bias LK_ZERO; /* conv2d, linear, norms except RMS norm */
-    bool    frozen LK_ZERO; /* no gradient and no update for its parameters */
-    /* conv2d, linear, embedding; tied weights: use this parameter instead of a new one; name.weight becomes its alias */
+    bool    no_bias LK_ZERO;                                 /* conv2d, linear, norms except RMS norm */
+    bool    frozen LK_ZERO;                                  /* no gradient and no update for its parameters */
+    /* conv2d, linear, embedding; tied weights: use this parameter instead of a new one; name.weight becomes its
+     * alias */
     lk_tensor weight LK_ZERO;
     double    epsilon LK_ZERO;  /* norms; 0: PyTorch's default */
     double    momentum LK_ZERO; /* batch norm; 0: 0.1 */
-    double std LK_ZERO; /* conv2d, linear, embedding: normal weights of this standard deviation, not PyTorch's default */
+    /* conv2d, linear, embedding: normal weights of this standard deviation, not PyTorch's default */
+    double std LK_ZERO;
 } lk_layer_options;
 
 /* (N, C, H, W) → (N, channels, …): name.weight (channels, C/groups, kernel, kernel), name.bias */
@@ -27,7 +30,8 @@ LK_API lk_tensor lk_conv2d_at(lk_site site, lk_tensor x, const char *name, int64
     lk_conv2d_at(LK_HERE, x, name, channels, kernel, LK_OPTIONS(lk_layer_options, ##__VA_ARGS__))
 /* (…, I) → (…, features): name.weight (features, I), name.bias */
 LK_API lk_tensor lk_linear_at(lk_site site, lk_tensor x, const char *name, int64_t features, lk_layer_options options);
-#define lk_linear(x, name, features, ...) lk_linear_at(LK_HERE, x, name, features, LK_OPTIONS(lk_layer_options, ##__VA_ARGS__))
+#define lk_linear(x, name, features, ...) \
+    lk_linear_at(LK_HERE, x, name, features, LK_OPTIONS(lk_layer_options, ##__VA_ARGS__))
 /* i32 ids (…) → (…, width): name.weight (vocabulary, width) */
 LK_API lk_tensor lk_embedding_at(lk_site site, lk_tensor ids, const char *name, int64_t vocabulary, int64_t width,
                                  lk_layer_options options);
@@ -37,7 +41,8 @@ LK_API lk_tensor lk_embedding_at(lk_site site, lk_tensor ids, const char *name, 
 LK_API lk_tensor lk_layer_norm_at(lk_site site, lk_tensor x, const char *name, lk_layer_options options);
 LK_API lk_tensor lk_rms_norm_at(lk_site site, lk_tensor x, const char *name, lk_layer_options options);
 /* (N, C, …): name.weight (C), name.bias (C) */
-LK_API lk_tensor lk_group_norm_at(lk_site site, lk_tensor x, const char *name, int64_t groups, lk_layer_options options);
+LK_API lk_tensor lk_group_norm_at(lk_site site, lk_tensor x, const char *name, int64_t groups,
+                                  lk_layer_options options);
 #define lk_group_norm(x, name, groups, ...) \
     lk_group_norm_at(LK_HERE, x, name, groups, LK_OPTIONS(lk_layer_options, ##__VA_ARGS__))
 /* (N, C) or (N, C, H, W): weight, bias, running_mean, running_var, num_batches_tracked */
@@ -53,8 +58,8 @@ typedef struct lk_mixup_options {
     double    label_smoothing LK_ZERO; /* as lk_cross_entropy's */
     lk_tensor weight LK_ZERO;          /* (N): of each sample; missing: 1 */
 } lk_mixup_options;
-/* mix · cross-entropy with label + (1 - mix) · cross-entropy with label_2, of logits (N, classes) and the fields that a loader with
- * `mixup` appends. Records the metric "accuracy": that of label. */
+/* mix · cross-entropy with label + (1 - mix) · cross-entropy with label_2, of logits (N, classes) and the fields that a
+ * loader with `mixup` appends. Records the metric "accuracy": that of label. */
 LK_API lk_tensor lk_mixup_loss_at(lk_site site, lk_tensor logits, lk_tensor label, lk_tensor label_2, lk_tensor mix,
                                   lk_mixup_options options);
 #define lk_mixup_loss(logits, label, label_2, mix, ...) \
@@ -73,12 +78,13 @@ typedef struct lk_model_options {
 
 /* fc1 (hidden), relu, fc2 (classes) */
 LK_API lk_tensor lk_model_mlp(lk_tensor x, lk_model_options options);
-/* SimpleCNN of the PyTorch tutorials: conv1 32, conv2 64, each 3×3 + relu + max pool 2; fc1 512; fc2. Any image size ≥ 4. */
+/* SimpleCNN of the PyTorch tutorials: conv1 32, conv2 64, each 3×3 + relu + max pool 2; fc1 512; fc2. Any image size ≥
+ * 4. */
 LK_API lk_tensor lk_model_cnn(lk_tensor x, lk_model_options options);
 /* torchvision's resnet18: its names, its 7×7 stride-2 stem with max pool (or cifar_stem). */
 LK_API lk_tensor lk_model_resnet18(lk_tensor x, lk_model_options options);
-/* ResNet-20 for small images (He et al. 2015, section 4.2): 3 × 3 basic blocks of 16, 32, 64 channels; 1×1 convolutions as
- * projection shortcuts; names as torchvision's. */
+/* ResNet-20 for small images (He et al. 2015, section 4.2): 3 × 3 basic blocks of 16, 32, 64 channels; 1×1 convolutions
+ * as projection shortcuts; names as torchvision's. */
 LK_API lk_tensor lk_model_resnet20(lk_tensor x, lk_model_options options);
 
 typedef lk_tensor (*lk_model_function)(lk_tensor x, lk_model_options options);

@@ -1,13 +1,16 @@
-/* operation.h - your own operations: callbacks that a graph records as a node. It is planned, placed in memory, traced, and run data
- * parallel and reproducibly like built-in operations, and ranks compare it before the first step. docs/operations.md writes one.
+/* operation.h - your own operations: callbacks that a graph records as a node. It is planned, placed in memory, traced,
+ * and run data parallel and reproducibly like built-in operations, and ranks compare it before the first step.
+ * docs/operations.md writes one.
  *
  * An operation promises that
  *   - its shape rule gives the shapes of its outputs from those of its inputs alone;
  *   - forward and backward write every element of their outputs, and nothing else but the workspace;
- *   - their results depend on the operands and the attributes alone: not on the number of threads, nor on what was in the outputs or
- *     the workspace before;
- *   - the samples' rows of its outputs depend on that sample alone, unless `coupled` is set, and sums over samples are named in `sums`.
- * lk_operation_check finds promises that are broken; so does every run with LOCKSTEP_CHECK_OPERATIONS=1 in the environment. */
+ *   - their results depend on the operands and the attributes alone: not on the number of threads, nor on what
+ *     was in the outputs or the workspace before;
+ *   - the samples' rows of its outputs depend on that sample alone, unless `coupled` is set, and sums over samples are
+ *     named in `sums`.
+ * lk_operation_check finds promises that are broken; so does every run with LOCKSTEP_CHECK_OPERATIONS=1 in the
+ * environment. */
 #ifndef LOCKSTEP_OPERATION_H
 #define LOCKSTEP_OPERATION_H
 
@@ -22,7 +25,8 @@ typedef struct lk_operand {
     void    *data LK_ZERO;  /* NULL: missing, or not needed, see below; and in the callbacks shape and workspace */
     lk_dtype dtype LK_ZERO; /* f32 where the precision policy bf16 stores the value in bf16 */
     int      rank LK_ZERO;
-    int64_t dims[LK_MAX_RANK] LK_ZERO; /* shape and workspace: the capacity; forward and backward: what is used of it, maybe 0 */
+    /* shape and workspace: the capacity; forward and backward: what is used of it, maybe 0 */
+    int64_t dims[LK_MAX_RANK] LK_ZERO;
     int     count_axis LK_ZERO; /* the axis of the samples, whose number changes from run to run; -1: none */
     int64_t count_unit LK_ZERO; /* rows of that axis for each sample, 1 unless axes were merged */
 } lk_operand;
@@ -33,8 +37,8 @@ typedef struct lk_operation_call {
     void       *user;
     int         inputs_count, outputs_count;
     lk_operand *inputs; /* to be read; backward: without data where unread_inputs says so */
-    /* shape: to be set; at first single numbers of the inputs' floating type. forward: to be written. backward: to be read, those of
-     * saved_outputs. */
+    /* shape: to be set; at first single numbers of the inputs' floating type. forward: to be written. backward: to be
+     * read, those of saved_outputs. */
     lk_operand *outputs;
     lk_operand *output_gradients; /* backward: to be read; without data where the loss does not depend on that output */
     lk_operand *input_gradients; /* backward: to be written, of the inputs' shapes; without data where none is needed */
@@ -46,9 +50,9 @@ typedef struct lk_operation_call {
 
 typedef lk_status (*lk_operation_callback)(const lk_operation_call *call);
 
-/* lk_apply copies the struct, the name and the attributes. `user` is borrowed as long as graphs, plans and programs with the
- * operation live. Callbacks may be called from any thread that records, plans or runs; never concurrently for one program. They
- * return LK_OK or a status below 0: lk_operation_fail sets the message and returns one. */
+/* lk_apply copies the struct, the name and the attributes. `user` is borrowed as long as graphs, plans and programs
+ * with the operation live. Callbacks may be called from any thread that records, plans or runs; never concurrently for
+ * one program. They return LK_OK or a status below 0: lk_operation_fail sets the message and returns one. */
 typedef struct lk_operation {
     size_t      size LK_ZERO; /* sizeof this struct */
     const char *name LK_ZERO; /* of letters, digits, _ and -: listings, traces and errors show it */
@@ -59,13 +63,16 @@ typedef struct lk_operation {
     unsigned no_gradient LK_ZERO;   /* bit i: input i gets no gradient, although it might need one */
     unsigned unread_inputs LK_ZERO; /* bit i: backward does not read input i, which then need not be kept */
     unsigned saved_outputs LK_ZERO; /* bit i: backward reads output i */
-    unsigned sums LK_ZERO; /* bit i: output i has no axis of samples and is a sum over them. Others without it come from inputs without it */
-    bool coupled LK_ZERO; /* a sample's rows depend on other samples: reproducible programs run leaves one after the other */
-    /* Sets type, rank, dims and count of the outputs. Assigning an input's lk_operand carries its axis of samples over. */
+    /* bit i: output i has no axis of samples and is a sum over them. Others without it come from inputs without it */
+    unsigned sums LK_ZERO;
+    /* a sample's rows depend on other samples: reproducible programs run leaves one after the other */
+    bool coupled LK_ZERO;
+    /* Sets type, rank, dims and count of the outputs. Assigning an input's lk_operand carries its axis of samples
+     * over. */
     lk_operation_callback shape LK_ZERO;
     lk_operation_callback forward LK_ZERO;
-    /* Writes the gradients of the inputs: those of inputs without an axis of samples, such as parameters, are sums over samples. NULL:
-     * none; a loss that needs one is an error. Outputs that are not f32 or f64 have no gradient. */
+    /* Writes the gradients of the inputs: those of inputs without an axis of samples, such as parameters, are sums over
+     * samples. NULL: none; a loss that needs one is an error. Outputs that are not f32 or f64 have no gradient. */
     lk_operation_callback backward LK_ZERO;
     size_t (*workspace)(const lk_operation_call *call) LK_ZERO; /* bytes, from the shapes at the capacity; NULL: none */
     const char *device LK_ZERO;     /* whose memory the callbacks access: "cpu", or NULL, which is the same */
@@ -77,17 +84,18 @@ typedef struct lk_operation {
 } lk_operation;
 #define LK_OPERATION_INIT {.size = sizeof(lk_operation)}
 
-/* Records the operation on `count` inputs and returns output 0. A missing input is (lk_tensor){0}. outputs: all of them; NULL: only
- * output 0 is needed. */
+/* Records the operation on `count` inputs and returns output 0. A missing input is (lk_tensor){0}. outputs: all of
+ * them; NULL: only output 0 is needed. */
 LK_API lk_tensor lk_apply_at(lk_site site, const lk_operation *operation, const lk_tensor *inputs, int count,
                              lk_tensor *outputs);
 #define lk_apply(...) lk_apply_at(LK_HERE, __VA_ARGS__)
 
 /* ---- for callbacks ---- */
 
-/* Runs tile 0 … tiles-1 on the threads of the context, each once, in any order, and returns when all are done. For results that do
- * not depend on the number of threads, divide by the shape alone, and add partial sums of tiles in order afterwards. `worker`, 0 to
- * call->threads - 1, selects scratch memory and nothing else. In forward and backward, not within a tile. */
+/* Runs tile 0 … tiles-1 on the threads of the context, each once, in any order, and returns when all are done. For
+ * results that do not depend on the number of threads, divide by the shape alone, and add partial sums of tiles in
+ * order afterwards. `worker`, 0 to call->threads - 1, selects scratch memory and nothing else. In forward and backward,
+ * not within a tile. */
 LK_API void lk_operation_parallel(const lk_operation_call *call, int64_t                        tiles,
                                   void (*tile)(void *argument, int64_t tile, int worker), void *argument);
 /* Sets the message of the failure, after the operation's name, file and line; returns LK_EINVAL. Not within a tile. */
@@ -97,13 +105,13 @@ LK_API int64_t lk_operand_elements(const lk_operand *operand); /* the product of
 
 /* ---- the check mode ---- */
 
-/* Calls the operation on inputs of these shapes and compares its behaviour with its promises: its shapes; writes outside its
- * outputs and workspace, to its inputs, or not to all of its outputs; results that change with the number of threads, with what was in
- * memory before, or with the number of samples; sums over samples; and backward against differences of forward, in f64 where it takes that.
- * inputs: `operation->inputs` of them, with the axis of samples in count_axis, and count_unit; rank -1: missing. Their data may be
- * NULL: floating inputs are then drawn from -1 … 1, integers are 0 and 1.
- * Every broken promise is one sentence, handed to write (which may be NULL) with a newline. LK_OK: none is broken; LK_EMISMATCH: one is, and
- * lk_context_error has the first. */
+/* Calls the operation on inputs of these shapes and compares its behaviour with its promises: its shapes; writes
+ * outside its outputs and workspace, to its inputs, or not to all of its outputs; results that change with the number
+ * of threads, with what was in memory before, or with the number of samples; sums over samples; and backward against
+ * differences of forward, in f64 where it takes that. inputs: `operation->inputs` of them, with the axis of samples in
+ * count_axis, and count_unit; rank -1: missing. Their data may be NULL: floating inputs are then drawn from -1 … 1,
+ * integers are 0 and 1. Every broken promise is one sentence, handed to write (which may be NULL) with a newline.
+ * LK_OK: none is broken; LK_EMISMATCH: one is, and lk_context_error has the first. */
 LK_API lk_status lk_operation_check(lk_context *context, const lk_operation *operation, const lk_operand *inputs,
                                     lk_text_callback write, void *user);
 

@@ -8,35 +8,39 @@
 
 LK_BEGIN_DECLS
 
-typedef struct lk_plan lk_plan; /* copies what it needs of the graph, which may be freed; must outlive its programs and stores */
+/* copies what it needs of the graph, which may be freed; must outlive its programs and stores */
+typedef struct lk_plan lk_plan;
 
-/* Where the ranks of a group keep parameters, master copies and optimizer state. The results are the same, bit for bit. */
+/* Where the ranks of a group keep parameters, master copies and optimizer state. The results are the same, bit for
+ * bit. */
 typedef enum lk_state_mode {
     LK_STATE_AUTO,       /* of a plan: replicated. Of a trainer: shared where that is possible */
     LK_STATE_REPLICATED, /* every rank has its own, and updates all of it */
-    /* Once on every host, in memory that its ranks map; each of them sums and updates a slice. On CPUs, in a group whose ranks are on
-     * one host, or on several (lk_parallel.hosts), with a store that was created with that group (lk_store_create_shared). With one
-     * rank it is the same as replicated. */
+    /* Once on every host, in memory that its ranks map; each of them sums and updates a slice. On CPUs, in a group
+     * whose ranks are on one host, or on several (lk_parallel.hosts), with a store that was created with that group
+     * (lk_store_create_shared). With one rank it is the same as replicated. */
     LK_STATE_SHARED
 } lk_state_mode;
 
-/* How the ranks of a group share every step. The graph is recorded with the capacity that lk_parallel_capacity gives: that of one
- * micro-batch of a rank or, with leaves, of all leaves of a rank. */
+/* How the ranks of a group share every step. The graph is recorded with the capacity that lk_parallel_capacity gives:
+ * that of one micro-batch of a rank or, with leaves, of all leaves of a rank. */
 typedef struct lk_parallel {
     int world LK_ZERO,
-        rank LK_ZERO; /* the short form of a mesh with one axis, data; 0 and 0: one rank alone, or lk_plan_config.mesh */
+        /* the short form of a mesh with one axis, data; 0 and 0: one rank alone, or lk_plan_config.mesh */
+        rank LK_ZERO;
     /* Backward runs that may be accumulated before an update; above 1, there are two sets of gradients. 0: 1. */
     int micro_batches LK_ZERO;
-    /* Above 0: reproducible. The global batch is split into this many leaves, whose results are added in one fixed tree, so
-     * that any number of ranks up to it gives the same bits. Each leaf of a rank has its own gradients. The plan lets all leaves
-     * of a rank run as one batch, of which only operations that add over samples run leaf by leaf: the same bits, faster. Where
-     * the model adds over samples between its layers, as batch norm does, they run one after the other, and the plan reduces its
-     * capacity to that of one leaf. */
+    /* Above 0: reproducible. The global batch is split into this many leaves, whose results are added in one fixed
+     * tree, so that any number of ranks up to it gives the same bits. Each leaf of a rank has its own gradients. The
+     * plan lets all leaves of a rank run as one batch, of which only operations that add over samples run leaf by leaf:
+     * the same bits, faster. Where the model adds over samples between its layers, as batch norm does, they run one
+     * after the other, and the plan reduces its capacity to that of one leaf. */
     int           leaves LK_ZERO;
     size_t        bucket_bytes LK_ZERO; /* of gradients that are reduced together; 0: 25 MiB, the first 1 MiB */
     lk_state_mode state LK_ZERO;
-    /* With LK_STATE_SHARED: the number of hosts, with the same number of ranks each, numbered host by host: lk_comm_hosts returns it. The ranks of a
-     * host, or with leaves its leaves, must be a whole subtree of the order of sums: their number a power of two. 0: 1. */
+    /* With LK_STATE_SHARED: the number of hosts, with the same number of ranks each, numbered host by host:
+     * lk_comm_hosts returns it. The ranks of a host, or with leaves its leaves, must be a whole subtree of the order of
+     * sums: their number a power of two. 0: 1. */
     int hosts LK_ZERO;
     /* With LK_STATE_SHARED: 1: a rank that waits for others of its host at LK_SYNC leaves its cores idle. 0: it lends
      * them: threads of a rank that still computes run part of its work there. The results are the same bits. */
@@ -46,14 +50,15 @@ typedef struct lk_parallel {
 
 /* The capacity to record a graph with, for global batches of up to `batch` samples; the same on all ranks. */
 LK_API int64_t lk_parallel_capacity(const lk_parallel *parallel, int64_t batch);
-/* The same where the ranks are those of a mesh, of which the axes that split the batch count. mesh NULL: those of parallel. */
+/* The same where the ranks are those of a mesh, of which the axes that split the batch count. mesh NULL: those of
+ * parallel. */
 LK_API int64_t lk_mesh_capacity(const lk_mesh *mesh, const lk_parallel *parallel, int64_t batch);
 
 /* In which types values are stored. The graph is recorded once, in f32 or f64.
  *
- * Mixed precision, of a graph recorded in f32: weights and activations in a narrower type; master weights, optimizer state, gradients
- * of parameters, statistics of norms, softmax, losses and all sums in f32 at least. What the caller reads keeps its type.
- * X(constant, type, name) */
+ * Mixed precision, of a graph recorded in f32: weights and activations in a narrower type; master weights, optimizer
+ * state, gradients of parameters, statistics of norms, softmax, losses and all sums in f32 at least. What the caller
+ * reads keeps its type. X(constant, type, name) */
 #define LK_POLICY_LIST(X) X(LK_POLICY_BF16, LK_BF16, "bf16")
 
 typedef enum lk_policy {
@@ -79,15 +84,17 @@ typedef struct lk_plan_config {
     lk_parallel                parallel LK_ZERO;
     bool      sync_batch_norm LK_ZERO; /* statistics of the global batch; an error without batch norm */
     lk_policy policy LK_ZERO;
-    lk_dtype  gradient_dtype LK_ZERO; /* the type of a policy: gradients are rounded for the all_reduce, and half the bytes are sent; not with leaves */
-    int       unused LK_ZERO; /* was padding, which a caller leaves undefined */
-    /* The ranks, and this one's place among them; copied. NULL: parallel's. So far only the axis data can have more than one rank. */
+    /* the type of a policy: gradients are rounded for the all_reduce, and half the bytes are sent; not with leaves */
+    lk_dtype gradient_dtype LK_ZERO;
+    int      unused LK_ZERO; /* was padding, which a caller leaves undefined */
+    /* The ranks, and this one's place among them; copied. NULL: parallel's. So far only the axis data can have more
+     * than one rank. */
     const lk_mesh *mesh LK_ZERO;
 } lk_plan_config;
 #define LK_PLAN_CONFIG_INIT {.size = sizeof(lk_plan_config)}
 
-/* Fails with the graph's first failure, or if no plan is possible; lk_context_error returns the reason. config may be NULL for all defaults: a
- * plan that evaluates, without outputs. */
+/* Fails with the graph's first failure, or if no plan is possible; lk_context_error returns the reason. config may be
+ * NULL for all defaults: a plan that evaluates, without outputs. */
 LK_API lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan **plan);
 LK_API void      lk_plan_free(lk_plan *plan);
 
@@ -97,14 +104,15 @@ LK_API size_t lk_plan_memory(const lk_plan *plan, lk_memory kind);
 LK_API lk_state_mode lk_plan_state(const lk_plan *plan);
 /* How many cores of waiting ranks a rank can use (lk_parallel.keep_cores); each takes some workspace. */
 LK_API int lk_plan_helpers(const lk_plan *plan);
-/* Who holds one copy of a kind of memory: every rank; the ranks of a memory node (NUMA) together; or all ranks of a host. */
+/* Who holds one copy of a kind of memory: every rank; the ranks of a memory node (NUMA) together; or all ranks of a
+ * host. */
 typedef enum lk_holder { LK_HELD_BY_RANK, LK_HELD_BY_NODE, LK_HELD_BY_HOST } lk_holder;
 LK_API lk_holder lk_plan_holder(const lk_plan *plan, lk_memory kind);
 /* A hash of everything that will run; equal for equal plans. Where algorithms are
  * autotuned (GPUs), they are part of it once a program has been created. */
 LK_API uint64_t lk_plan_fingerprint(const lk_plan *plan);
-/* The most samples that one run of a section can have: the graph's capacity, or that of one leaf where leaves run one after the
- * other. */
+/* The most samples that one run of a section can have: the graph's capacity, or that of one leaf where leaves run one
+ * after the other. */
 LK_API int64_t lk_plan_capacity(const lk_plan *plan);
 /* Lists the sections: each instruction with its operands, shapes and place in memory. */
 LK_API void lk_plan_print(const lk_plan *plan, lk_text_callback write, void *user);
@@ -117,8 +125,8 @@ typedef struct lk_rates {
     size_t        seconds_count LK_ZERO;
 } lk_rates;
 
-/* Prints the estimate of a step: its sections, each collective with its size and what it overlaps with, and the critical path,
- * whose seconds it returns. write may be NULL. */
+/* Prints the estimate of a step: its sections, each collective with its size and what it overlaps with, and the
+ * critical path, whose seconds it returns. write may be NULL. */
 LK_API double lk_plan_step(const lk_plan *plan, const lk_rates *rates, lk_text_callback write, void *user);
 /* Number of instructions in the training order: the length of lk_rates.seconds. */
 LK_API size_t lk_plan_instructions(const lk_plan *plan);

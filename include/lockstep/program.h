@@ -11,11 +11,14 @@ typedef struct lk_program lk_program; /* use from one thread */
 
 typedef enum lk_section {
     LK_FORWARD, /* training mode; loss and metrics */
-    LK_BACKWARD, /* gradients of the sum of the loss over the samples; with micro_batches, a second run adds to the first until an update
-                  * or a LK_SYNC, otherwise it replaces it. For a sum of losses: gradients of its mean over the step, see below */
-    LK_SYNC,     /* gradients and metrics become those of all ranks and of every backward since the last update */
-    LK_UPDATE,   /* clipping and the optimizer's step with the mean gradient; runs LK_SYNC first unless it has run. LK_ENAN: the loss
-                  * of a rank is not finite; no state was changed, and the gradients are discarded */
+    /* gradients of the sum of the loss over the samples; with micro_batches, a second run adds to the first until an
+     * update or a LK_SYNC, otherwise it replaces it. For a sum of losses: gradients of its mean over the step, see
+     * below */
+    LK_BACKWARD,
+    LK_SYNC, /* gradients and metrics become those of all ranks and of every backward since the last update */
+    /* clipping and the optimizer's step with the mean gradient; runs LK_SYNC first unless it has run. LK_ENAN: the loss
+     * of a rank is not finite; no state was changed, and the gradients are discarded */
+    LK_UPDATE,
     LK_EVALUATE, /* evaluation mode; loss, metrics and outputs */
     LK_SECTION_COUNT
 } lk_section;
@@ -31,8 +34,8 @@ typedef struct lk_step {
     int64_t  total LK_ZERO;
     uint64_t seed LK_ZERO; /* of dropout */
     double   rate LK_ZERO; /* learning rate, at least 0; LK_RATE_OF_OPTIMIZER: lk_optimizer_config.lr of the plan */
-    /* Of the batch, for dropout, whose random numbers are a function of (seed, epoch, id), and for errors that name a sample;
-     * borrowed while sections run. NULL: 0, 1, 2, …, and the step is used instead of the epoch. */
+    /* Of the batch, for dropout, whose random numbers are a function of (seed, epoch, id), and for errors that name a
+     * sample; borrowed while sections run. NULL: 0, 1, 2, …, and the step is used instead of the epoch. */
     const int64_t *sample_ids LK_ZERO;
 } lk_step;
 #define LK_RATE_OF_OPTIMIZER (-1.0)
@@ -48,8 +51,9 @@ typedef struct lk_named_metric {
 typedef struct lk_metrics {
     double loss; /* mean: sum over weight */
     double sum;  /* over samples */
-    double weight; /* what the sum is divided by. cross_entropy: the count without ignored labels, or the samples' weights;
-                       * mse: elements; any other loss: 1. A sum of losses: 1, and `sum` is the mean: record each with lk_metric */
+    /* what the sum is divided by. cross_entropy: the count without ignored labels, or the samples' weights; mse:
+     * elements; any other loss: 1. A sum of losses: 1, and `sum` is the mean: record each with lk_metric */
+    double                 weight;
     double                 correct;   /* samples whose label has the largest logit; 0 for losses without labels */
     double                 grad_norm; /* after LK_UPDATE with clipping; else 0 */
     const lk_named_metric *named;     /* in the order of recording; valid until the next run */
@@ -63,21 +67,22 @@ typedef struct lk_metrics {
 LK_API lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_program **program);
 LK_API void      lk_program_free(lk_program *program);
 
-/* Sets the data of an input, borrowed until it is bound again: dense, capacity rows of which the first count are read. Off the CPU
- * they are copied to the device when LK_FORWARD or LK_EVALUATE starts. */
+/* Sets the data of an input, borrowed until it is bound again: dense, capacity rows of which the first count are read.
+ * Off the CPU they are copied to the device when LK_FORWARD or LK_EVALUATE starts. */
 LK_API lk_status lk_program_bind(lk_program *program, const char *input, const void *data);
-LK_API lk_status lk_program_step(lk_program *program, const lk_step *step); /* sets the step block for the runs to come */
+/* sets the step block for the runs to come */
+LK_API lk_status lk_program_step(lk_program *program, const lk_step *step);
 /* The order of a step is LK_FORWARD, LK_BACKWARD, LK_UPDATE; any other is LK_EINVAL: LK_BACKWARD without its own
- * LK_FORWARD, or with a LK_EVALUATE in between (all sections share one arena), LK_UPDATE without gradients.
- * A label or id out of range is LK_EINVAL as well: the error names input, row, sample (lk_step.sample_ids) and value, the gradients
- * of this update are dropped, and LK_UPDATE fails. LK_FORWARD and LK_EVALUATE report it at once; with other ranks, training
- * reports it at LK_SYNC (or LK_UPDATE, which runs that), on all ranks, so that no rank waits for one that has failed.
- * Where losses are added (graph.h), each is divided by its own weight in the whole step, which must be known before the first LK_BACKWARD:
- * with micro_batches, let lk_program_compute or lk_program_train run them; sections by hand take the samples of one LK_FORWARD. With other
- * ranks LK_BACKWARD then begins with a small collective. */
+ * LK_FORWARD, or with a LK_EVALUATE in between (all sections share one arena), LK_UPDATE without gradients. A label or
+ * id out of range is LK_EINVAL as well: the error names input, row, sample (lk_step.sample_ids) and value, the
+ * gradients of this update are dropped, and LK_UPDATE fails. LK_FORWARD and LK_EVALUATE report it at once; with other
+ * ranks, training reports it at LK_SYNC (or LK_UPDATE, which runs that), on all ranks, so that no rank waits for one
+ * that has failed. Where losses are added (graph.h), each is divided by its own weight in the whole step, which must be
+ * known before the first LK_BACKWARD: with micro_batches, let lk_program_compute or lk_program_train run them; sections
+ * by hand take the samples of one LK_FORWARD. With other ranks LK_BACKWARD then begins with a small collective. */
 LK_API lk_status lk_program_run(lk_program *program, lk_section section);
-/* Runs FORWARD, BACKWARD and SYNC over this rank's part of the global batch, one micro-batch or leaf after the other. The inputs
- * hold the samples of all of them. */
+/* Runs FORWARD, BACKWARD and SYNC over this rank's part of the global batch, one micro-batch or leaf after the other.
+ * The inputs hold the samples of all of them. */
 LK_API lk_status lk_program_compute(lk_program *program, const lk_step *step);
 LK_API lk_status lk_program_train(lk_program *program, const lk_step *step); /* the same, and UPDATE */
 /* The same as lk_program_train, without waiting, where one rank runs on a device that needs the host for nothing (a
@@ -88,39 +93,46 @@ LK_API lk_status lk_program_train(lk_program *program, const lk_step *step); /* 
 LK_API lk_status lk_program_queue(lk_program *program, const lk_step *step);
 LK_API lk_status lk_program_result(lk_program *program);
 
-/* Copies rank 0's parameters, optimizer state and buffers to all ranks, for example after rank 0 has read them. Collective. */
+/* Copies rank 0's parameters, optimizer state and buffers to all ranks, for example after rank 0 has read them.
+ * Collective. */
 LK_API lk_status lk_program_broadcast(lk_program *program);
 /* Compares all ranks' parameters. LK_EMISMATCH names the rank and the tensor that differ, and `step`. Collective. */
 LK_API lk_status lk_program_verify(lk_program *program, int64_t step);
 
-/* While true, LK_BACKWARD accumulates gradients and starts no communication; the first LK_BACKWARD after it, or LK_SYNC, reduces
- * them all. Gradients that were sent cannot be added to: with other ranks, set this for all backward runs of an update but the last. */
+/* While true, LK_BACKWARD accumulates gradients and starts no communication; the first LK_BACKWARD after it, or
+ * LK_SYNC, reduces them all. Gradients that were sent cannot be added to: with other ranks, set this for all backward
+ * runs of an update but the last. */
 LK_API void lk_program_no_sync(lk_program *program, bool enable);
 
 /* Of the latest FORWARD or EVALUATE on this rank; after SYNC, of all ranks. */
 LK_API void lk_program_metrics(const lk_program *program, lk_metrics *metrics);
-/* Copies output i of the plan after LK_EVALUATE, before the next run. Row-major, dense; bytes must be the output's size at the
- * step's count. */
+/* Copies output i of the plan after LK_EVALUATE, before the next run. Row-major, dense; bytes must be the output's size
+ * at the step's count. */
 LK_API lk_status lk_program_output_read(lk_program *program, int i, void *data, size_t bytes);
-/* The same without a copy, valid until the next run; NULL: no such output, or its memory is not the host's (off the CPU). */
+/* The same without a copy, valid until the next run; NULL: no such output, or its memory is not the host's (off the
+ * CPU). */
 LK_API const void *lk_program_output(const lk_program *program, int i);
-/* The gradient of the sum of the loss with respect to a parameter, after LK_BACKWARD; NULL: it has none, its memory is not the
- * host's (off the CPU), or ranks share their state, and no rank has the sum: lk_program_gradient_read copies it from any. */
+/* The gradient of the sum of the loss with respect to a parameter, after LK_BACKWARD; NULL: it has none, its memory is
+ * not the host's (off the CPU), or ranks share their state, and no rank has the sum: lk_program_gradient_read copies it
+ * from any. */
 LK_API const void *lk_program_gradient(const lk_program *program, const char *parameter);
 
-/* Reads and writes gradients, to reduce them by other means or to change them before LK_UPDATE. They are copied, row-major, in the
- * graph's type; bytes must be the parameter's size. Not while they are reduced: with other ranks, after LK_SYNC or under lk_program_no_sync.
+/* Reads and writes gradients, to reduce them by other means or to change them before LK_UPDATE. They are copied,
+ * row-major, in the graph's type; bytes must be the parameter's size. Not while they are reduced: with other ranks,
+ * after LK_SYNC or under lk_program_no_sync.
  *
- * A gradient is that of the *sum* of the loss over samples (of a sum of losses: of its mean), and LK_UPDATE divides it by a weight: lk_metrics.weight of what this
- * program has run since the last update (of all ranks after LK_SYNC), for cross_entropy the number of samples. So, in a program
- * that was planned for one rank, with gradients reduced by other means over `world` ranks:
- *   - gradients averaged (the sum over ranks, divided by world), all ranks having had the same number of samples: write them,
- *     and the weight stays as it is;
- *   - gradients summed: write them, and set the weight to the sum of the ranks' weights. Right for any numbers of samples, 0 too;
+ * A gradient is that of the *sum* of the loss over samples (of a sum of losses: of its mean), and LK_UPDATE divides it
+ * by a weight: lk_metrics.weight of what this program has run since the last update (of all ranks after LK_SYNC), for
+ * cross_entropy the number of samples. So, in a program that was planned for one rank, with gradients reduced by other
+ * means over `world` ranks:
+ *   - gradients averaged (the sum over ranks, divided by world), all ranks having had the same number of samples:
+ *     write them, and the weight stays as it is;
+ *   - gradients summed: write them, and set the weight to the sum of the ranks' weights. Right for any numbers of
+ *     samples, 0 too;
  *   - gradients of the mean loss of the whole batch: write them, and set the weight to 1.
- * Gradients written without a LK_BACKWARD since the last update count as one run: those not written are 0, and the weight is 1. All
- * ranks of a group must write the same values. Where they share their state, gradients are read before LK_UPDATE; the first call after
- * LK_SYNC that changes them, and LK_UPDATE itself, are collectives. */
+ * Gradients written without a LK_BACKWARD since the last update count as one run: those not written are 0, and the
+ * weight is 1. All ranks of a group must write the same values. Where they share their state, gradients are read before
+ * LK_UPDATE; the first call after LK_SYNC that changes them, and LK_UPDATE itself, are collectives. */
 LK_API lk_status lk_program_gradient_read(lk_program *program, const char *parameter, void *data, size_t bytes);
 LK_API lk_status lk_program_gradient_write(lk_program *program, const char *parameter, const void *data, size_t bytes);
 /* Multiplies the gradient of a parameter; NULL: all gradients. */
@@ -128,8 +140,8 @@ LK_API lk_status lk_program_gradient_scale(lk_program *program, const char *para
 /* Sets what the next LK_UPDATE divides all gradients by, before clipping; above 0. */
 LK_API lk_status lk_program_gradient_weight(lk_program *program, double weight);
 
-/* Measures the time of each instruction while enabled; lk_program_profile_print lists them. On a GPU by its own clock: as CUPTI reports it
- * or, where that is not there, by events, and then without CUDA graphs. */
+/* Measures the time of each instruction while enabled; lk_program_profile_print lists them. On a GPU by its own clock:
+ * as CUPTI reports it or, where that is not there, by events, and then without CUDA graphs. */
 LK_API void lk_program_profile(lk_program *program, bool enable);
 /* Mean seconds by position in the training order, 0 where nothing runs; at most `count`.
  * For instructions in one launch, the first has the time of all. */
@@ -150,13 +162,15 @@ LK_API const char *lk_bound_name(lk_bound bound); /* "bytes" */
 typedef struct lk_profile_row {
     char     operation[40], shapes[104];
     lk_dtype dtype;
-    int      calls;                 /* instructions; those in one launch, such as the update of all parameters, count once */
+    /* instructions; those in one launch, such as the update of all parameters, count once */
+    int      calls;
     double   seconds, bytes, flops; /* of all calls: measured; minimum */
     double   bound_seconds;         /* minimum of all calls; 0: unknown */
     lk_bound bound;
 } lk_profile_row;
 
-/* Writes at most `count` rows, those with the most time first; returns how many there are. The first call measures the device's speed. */
+/* Writes at most `count` rows, those with the most time first; returns how many there are. The first call measures the
+ * device's speed. */
 LK_API size_t      lk_program_profile_rows(const lk_program *program, lk_profile_row *rows, size_t count);
 LK_API const char *lk_program_profile_clock(const lk_program *program); /* "CUPTI", "events", "the host's clock" */
 

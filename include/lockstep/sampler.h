@@ -11,22 +11,24 @@ LK_BEGIN_DECLS
 typedef struct lk_sampler lk_sampler; /* use from one thread */
 
 typedef struct lk_sampler_config {
-    size_t   size LK_ZERO;  /* sizeof this struct; set by LK_SAMPLER_CONFIG_INIT */
-    int64_t  count LK_ZERO; /* samples of the data set */
-    int      world LK_ZERO; /* ranks that share them */
-    int      rank LK_ZERO;  /* 0 … world-1 */
-    uint64_t seed LK_ZERO;  /* of shuffling; the same on all ranks */
+    size_t   size LK_ZERO;      /* sizeof this struct; set by LK_SAMPLER_CONFIG_INIT */
+    int64_t  count LK_ZERO;     /* samples of the data set */
+    int      world LK_ZERO;     /* ranks that share them */
+    int      rank LK_ZERO;      /* 0 … world-1 */
+    uint64_t seed LK_ZERO;      /* of shuffling; the same on all ranks */
     bool     shuffle LK_ZERO;   /* a new order each epoch, from (seed, epoch): the loader's order */
     bool     drop_last LK_ZERO; /* skip the last count % world samples, so that all ranks have the same number */
     /* The same lists as PyTorch's DistributedSampler with the same arguments: shuffled by torch.randperm (on the CPU,
      * seeded with seed + epoch; any count), and without drop_last padded by repetition to the same length. */
     bool compatible LK_ZERO;
-    bool text LK_ZERO; /* shuffle: the order of a loader over text:, jsonl: or tokens: (lk_dataset_text is true); such an order of
-                        * more than 65536 samples is computed and needs no memory */
+    /* shuffle: the order of a loader over text:, jsonl: or tokens: (lk_dataset_text is true); such an order of more
+     * than 65536 samples is computed and needs no memory */
+    bool text LK_ZERO;
 } lk_sampler_config;
 #define LK_SAMPLER_CONFIG_INIT {.size = sizeof(lk_sampler_config), .world = 1}
 
-/* Allocates all memory (LK_MEMORY_LOADER): the rank's list and, when shuffling up to 2^28 samples, the order of all of them. */
+/* Allocates all memory (LK_MEMORY_LOADER): the rank's list and, when shuffling up to 2^28 samples, the order of all of
+ * them. */
 LK_API lk_status lk_sampler_create(lk_context *context, const lk_sampler_config *config, lk_sampler **sampler);
 LK_API void      lk_sampler_free(lk_sampler *sampler); /* NULL is fine */
 

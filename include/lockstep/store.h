@@ -1,10 +1,10 @@
-/* store.h - parameters, optimizer state and buffers by global name, and the slices of them that this rank has. A program can be freed and
- * planned again without changing it.
+/* store.h - parameters, optimizer state and buffers by global name, and the slices of them that this rank has. A
+ * program can be freed and planned again without changing it.
  *
- * A state has its name and whole shape on every rank. If a rank has all of it, alone or shared with
- * its host, reading is local. If the plan splits it over ranks, each has memory only for its own
- * slices, and reads, writes and hashes are collectives, with the same results as on one rank that
- * has everything. Values and each moment are split or not, independently of each other. */
+ * A state has its name and whole shape on every rank. If a rank has all of it, alone or shared with its host, reading
+ * is local. If the plan splits it over ranks, each has memory only for its own slices, and reads, writes and hashes are
+ * collectives, with the same results as on one rank that has everything. Values and each moment are split or not,
+ * independently of each other. */
 #ifndef LOCKSTEP_STORE_H
 #define LOCKSTEP_STORE_H
 
@@ -15,8 +15,8 @@ LK_BEGIN_DECLS
 
 typedef struct lk_store lk_store; /* use from one thread */
 
-/* One named piece of state. Pointers stay valid as long as the store; they are NULL where the device's memory is not the host's, or this
- * rank has only a slice: lk_store_read and lk_store_write work with every device and every plan. */
+/* One named piece of state. Pointers stay valid as long as the store; they are NULL where the device's memory is not
+ * the host's, or this rank has only a slice: lk_store_read and lk_store_write work with every device and every plan. */
 typedef struct lk_state {
     const char *name;
     lk_dtype    dtype; /* in which it is read, written and saved; its moments too */
@@ -39,8 +39,8 @@ typedef enum lk_state_part {
     LK_STATE_PART_COUNT = LK_STATE_MOMENT_0 + LK_MAX_MOMENTS
 } lk_state_part;
 
-/* Allocates the plan's state and initialises every parameter from its distribution, as a function of (seed, name, element), whichever rank
- * has the element. */
+/* Allocates the plan's state and initialises every parameter from its distribution, as a function of (seed, name,
+ * element), whichever rank has the element. */
 LK_API lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store);
 /* The same for ranks of a host that share their state (plan.h, LK_STATE_SHARED): parameters, master
  * copies and optimizer state exist once, in memory that all ranks of the host map; so do buffers,
@@ -61,25 +61,26 @@ LK_API void      lk_store_free(lk_store *store);
 LK_API size_t   lk_store_count(const lk_store *store);
 LK_API lk_state lk_store_at(const lk_store *store, size_t index);                        /* in the order of recording */
 LK_API bool     lk_store_find(const lk_store *store, const char *name, lk_state *state); /* second names too */
-/* Moment i of state `index`: its memory, as lk_state.data, and its name in checkpoints, such as "exp_avg". NULL: lk_state has fewer; for the
- * memory also where lk_state.data would be NULL. */
+/* Moment i of state `index`: its memory, as lk_state.data, and its name in checkpoints, such as "exp_avg". NULL:
+ * lk_state has fewer; for the memory also where lk_state.data would be NULL. */
 LK_API void       *lk_store_moment(const lk_store *store, size_t index, int i);
 LK_API const char *lk_store_moment_name(const lk_store *store, size_t index, int i);
 /* Second names of tied weights: alias i (from 0) of state `index`, or NULL past the last. */
 LK_API const char *lk_store_alias(const lk_store *store, size_t index, size_t i);
 LK_API int64_t     lk_store_parameters(const lk_store *store); /* trained and frozen elements, buffers not counted */
-/* Copies elements first … first + count - 1 (row-major, in lk_state.dtype) of a state to or from the caller's memory. Second names
- * count; `bytes` must be those of count elements. LK_ENOENT: no such state; LK_EINVAL: it has no such part or elements.
- * Writing to what ranks share, or have slices of, is a collective: all ranks write the same (LK_EMISMATCH if not), and see it when the call
- * returns. So is loading into it. Reading a part that is split over ranks is a collective, too: all ranks read that part of that
- * state, or any other that is split, at the same time; they may read different elements, or none. The bytes come from the ranks that have
- * them, through buffers that the plan counts (LK_MEMORY_STAGING). */
+/* Copies elements first … first + count - 1 (row-major, in lk_state.dtype) of a state to or from the caller's memory.
+ * Second names count; `bytes` must be those of count elements. LK_ENOENT: no such state; LK_EINVAL: it has no such part
+ * or elements. Writing to what ranks share, or have slices of, is a collective: all ranks write the same (LK_EMISMATCH
+ * if not), and see it when the call returns. So is loading into it. Reading a part that is split over ranks is a
+ * collective, too: all ranks read that part of that state, or any other that is split, at the same time; they may read
+ * different elements, or none. The bytes come from the ranks that have them, through buffers that the plan counts
+ * (LK_MEMORY_STAGING). */
 LK_API lk_status lk_store_read(const lk_store *store, const char *name, lk_state_part part, int64_t first,
                                int64_t count, void *data, size_t bytes);
 LK_API lk_status lk_store_write(lk_store *store, const char *name, lk_state_part part, int64_t first, int64_t count,
                                 const void *data, size_t bytes);
-/* A hash of all parameters and buffers that are saved; equal for equal values, however they are divided over ranks. A collective where some
- * value is split over ranks. 0: the device or another rank failed, and a message is set. */
+/* A hash of all parameters and buffers that are saved; equal for equal values, however they are divided over ranks. A
+ * collective where some value is split over ranks. 0: the device or another rank failed, and a message is set. */
 LK_API uint64_t lk_store_hash(const lk_store *store);
 
 LK_END_DECLS

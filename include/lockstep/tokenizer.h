@@ -1,4 +1,5 @@
-/* tokenizer.h - text to token ids and back: bytes, characters, and byte-level BPE as Hugging Face's `tokenizers` does it. */
+/* tokenizer.h - text to token ids and back: bytes, characters, and byte-level BPE as Hugging Face's `tokenizers` does
+ * it. */
 #ifndef LOCKSTEP_TOKENIZER_H
 #define LOCKSTEP_TOKENIZER_H
 
@@ -8,49 +9,54 @@ LK_BEGIN_DECLS
 
 typedef struct lk_tokenizer lk_tokenizer; /* immutable: threads may share one */
 
-/* "byte" (256 tokens: the id is the byte), a tokenizer.json, or a directory that has one (a checkpoint, a Hugging Face model). The files
- * beside a tokenizer.json are read too: tokenizer_config.json and special_tokens_map.json for the end token. LK_ENOENT: there is no such file. LK_EFORMAT: the message
- * names the part of the file that is not supported, and its value. */
+/* "byte" (256 tokens: the id is the byte), a tokenizer.json, or a directory that has one (a checkpoint, a Hugging Face
+ * model). The files beside a tokenizer.json are read too: tokenizer_config.json and special_tokens_map.json for the end
+ * token. LK_ENOENT: there is no such file. LK_EFORMAT: the message names the part of the file that is not supported,
+ * and its value. */
 LK_API lk_status lk_tokenizer_open(lk_context *context, const char *name, lk_tokenizer **tokenizer);
 /* The same from the text of a tokenizer.json in memory, which is copied; messages begin with `label`. */
 LK_API lk_status lk_tokenizer_from_json(lk_context *context, const char *label, const char *text, size_t bytes,
                                         lk_tokenizer **tokenizer);
-/* A token for each distinct character (code point) of the text, in the order of code points. LK_EINVAL: the text is empty. */
+/* A token for each distinct character (code point) of the text, in the order of code points. LK_EINVAL: the text is
+ * empty. */
 LK_API lk_status lk_tokenizer_from_text(lk_context *context, const char *text, size_t bytes, lk_tokenizer **tokenizer);
 LK_API void      lk_tokenizer_free(lk_tokenizer *tokenizer); /* NULL is fine; before its context */
 
 LK_API const char *lk_tokenizer_kind(const lk_tokenizer *tokenizer);       /* "byte", "char", "bpe" */
 LK_API int64_t     lk_tokenizer_vocabulary(const lk_tokenizer *tokenizer); /* the largest id + 1 */
-/* The token that ends a document: eos_token of tokenizer_config.json, else of special_tokens_map.json, or else <|endoftext|>,
- * <|end_of_text|> or </s>; -1: none. */
+/* The token that ends a document: eos_token of tokenizer_config.json, else of special_tokens_map.json, or else
+ * <|endoftext|>, <|end_of_text|> or </s>; -1: none. */
 LK_API int32_t lk_tokenizer_end(const lk_tokenizer *tokenizer);
-/* Whether a generated text ends with this token: that one, or eos_token of special_tokens_map.json if that is a different one. */
+/* Whether a generated text ends with this token: that one, or eos_token of special_tokens_map.json if that is a
+ * different one. */
 LK_API bool lk_tokenizer_is_end(const lk_tokenizer *tokenizer, int32_t id);
-/* The tokens that the file's post-processor puts before a text (Llama 3's <|begin_of_text|>) and after it; lk_tokenizer_encode does not.
- * Data sets of texts and lk_data_tokenize have them around each document, `lockstep generate` has the first before a prompt. */
+/* The tokens that the file's post-processor puts before a text (Llama 3's <|begin_of_text|>) and after it;
+ * lk_tokenizer_encode does not. Data sets of texts and lk_data_tokenize have them around each document, `lockstep
+ * generate` has the first before a prompt. */
 LK_API const int32_t *lk_tokenizer_prefix(const lk_tokenizer *tokenizer, int *count);
 LK_API const int32_t *lk_tokenizer_suffix(const lk_tokenizer *tokenizer, int *count);
 LK_API int32_t        lk_tokenizer_begin(const lk_tokenizer *tokenizer); /* the first of the prefix; -1: none */
-LK_API int32_t lk_tokenizer_find(const lk_tokenizer *tokenizer, const char *token); /* as the file spells it; -1: none */
-/* The bytes that a token stands for, of an added token its text; NULL: no token has that id. Not terminated; valid as long as the
- * tokenizer is. The bytes of one token need not be whole characters. */
+/* as the file spells it; -1: none */
+LK_API int32_t lk_tokenizer_find(const lk_tokenizer *tokenizer, const char *token);
+/* The bytes that a token stands for, of an added token its text; NULL: no token has that id. Not terminated; valid as
+ * long as the tokenizer is. The bytes of one token need not be whole characters. */
 LK_API const char *lk_tokenizer_token(const lk_tokenizer *tokenizer, int32_t id, size_t *bytes);
 LK_API bool lk_tokenizer_is_special(const lk_tokenizer *tokenizer, int32_t id); /* false, too, if there is no such id */
 
-/* Encodes text. *count becomes the number of tokens, also past `room`, where nothing is stored: room 0 counts (ids may be NULL).
- * There are at most 3 * bytes + 1, in ordinary text far fewer than bytes. Added tokens are recognised in the text; none are added that are
- * not in it (tokenizers: add_special_tokens=False). Invalid UTF-8 becomes U+FFFD, as with errors="replace" in Python; *invalid (may be NULL)
- * counts these. A "byte" tokenizer keeps every byte as it is, and counts none. LK_EINVAL: a character is not in the vocabulary; the message
- * names it and its byte. */
+/* Encodes text. *count becomes the number of tokens, also past `room`, where nothing is stored: room 0 counts (ids may
+ * be NULL). There are at most 3 * bytes + 1, in ordinary text far fewer than bytes. Added tokens are recognised in the
+ * text; none are added that are not in it (tokenizers: add_special_tokens=False). Invalid UTF-8 becomes U+FFFD, as with
+ * errors="replace" in Python; *invalid (may be NULL) counts these. A "byte" tokenizer keeps every byte as it is, and
+ * counts none. LK_EINVAL: a character is not in the vocabulary; the message names it and its byte. */
 LK_API lk_status lk_tokenizer_encode(const lk_tokenizer *tokenizer, const char *text, size_t bytes, int32_t *ids,
                                      size_t room, size_t *count, size_t *invalid);
-/* Writes the text of the ids, without special tokens and without a NUL, and returns its bytes, also past `room`, where nothing is
- * stored. Ids that do not exist are left out. Where ids end within a character, so does the text. */
+/* Writes the text of the ids, without special tokens and without a NUL, and returns its bytes, also past `room`, where
+ * nothing is stored. Ids that do not exist are left out. Where ids end within a character, so does the text. */
 LK_API size_t lk_tokenizer_decode(const lk_tokenizer *tokenizer, const int32_t *ids, size_t count, char *text,
                                   size_t room);
 
-/* The files from which AutoTokenizer of `transformers` opens this tokenizer: tokenizer.json, tokenizer_config.json and others. Those that
- * it was read from are returned unchanged. Valid as long as the tokenizer is. */
+/* The files from which AutoTokenizer of `transformers` opens this tokenizer: tokenizer.json, tokenizer_config.json and
+ * others. Those that it was read from are returned unchanged. Valid as long as the tokenizer is. */
 typedef struct lk_tokenizer_file {
     const char *name, *text;
     size_t      bytes; /* of the text; a NUL follows them */

@@ -41,12 +41,14 @@ typedef struct lk_event {
     lk_event_kind kind;
     int64_t       step, steps; /* done (SAVED: the step that was saved), and in total (this run and what it resumed) */
     int64_t       epoch;       /* from 0 */
-    int64_t       samples;     /* STEP: in this global batch; EVALUATED: seen; EPOCH: of this rank in this epoch;
-                                * RESUMED: trained on before, in all epochs */
-    double        loss;        /* STEP: of this global batch; EVALUATED: of the test set; EPOCH: mean over its steps */
-    double        own_loss;    /* EPOCH: the same over this rank's samples alone */
-    /* STEP: of this global batch; EVALUATED: of the test set. Those that the model recorded and, where the loss is a cross-entropy
-     * and none has that name, "accuracy": the fraction of labels with the largest logit. Valid during the callback. */
+    /* STEP: in this global batch; EVALUATED: seen; EPOCH: of this rank in this epoch; RESUMED: trained on before, in
+     * all epochs */
+    int64_t samples;
+    double  loss;     /* STEP: of this global batch; EVALUATED: of the test set; EPOCH: mean over its steps */
+    double  own_loss; /* EPOCH: the same over this rank's samples alone */
+    /* STEP: of this global batch; EVALUATED: of the test set. Those that the model recorded and, where the loss is a
+     * cross-entropy and none has that name, "accuracy": the fraction of labels with the largest logit. Valid during the
+     * callback. */
     const lk_named_metric *metrics;
     int                    metrics_count;
     double                 rate;      /* STEP: learning rate */
@@ -61,12 +63,13 @@ typedef struct lk_event {
 /* The metric of that name; NULL if there is none. */
 LK_API const lk_named_metric *lk_metrics_find(const lk_named_metric *metrics, int count, const char *name);
 
-/* Where batches are made. On a GPU: by the GPU, from the data set in its memory, where the set is in the host's memory and the changes of
- * samples are normalisation, crops, flips and cutout; each step then sends the numbers of its samples alone. Or by the host. Results are the
- * same, bit for bit. */
+/* Where batches are made. On a GPU: by the GPU, from the data set in its memory, where the set is in the host's memory
+ * and the changes of samples are normalisation, crops, flips and cutout; each step then sends the numbers of its
+ * samples alone. Or by the host. Results are the same, bit for bit. */
 typedef enum lk_data_place {
-    LK_DATA_AUTO,      /* on the device if possible and the sets take at most a quarter of the memory left free by the plan.
-                        * Otherwise byte images are sent as bytes and converted there; all else is prepared by the host */
+    /* on the device if possible and the sets take at most a quarter of the memory left free by the plan. Otherwise byte
+     * images are sent as bytes and converted there; all else is prepared by the host */
+    LK_DATA_AUTO,
     LK_DATA_ON_DEVICE, /* training set and test set; an error if that is not possible */
     LK_DATA_ON_HOST    /* all batches are prepared by the host */
 } lk_data_place;
@@ -74,17 +77,19 @@ typedef enum lk_data_place {
 typedef struct lk_trainer_config {
     size_t size LK_ZERO; /* sizeof this struct; set by LK_TRAINER_CONFIG_INIT */
 
-    /* One of these three. A model: field 0 (batch, dims…) → logits (batch, classes), trained with the cross-entropy of field "label". */
+    /* One of these three. A model: field 0 (batch, dims…) → logits (batch, classes), trained with the cross-entropy of
+     * field "label". */
     lk_tensor (*model)(lk_tensor x) LK_ZERO;
     lk_tensor (*model_with)(lk_tensor x, void *user) LK_ZERO;
     /* Any model and any loss over the fields; records metrics too (lk_metric). Returns the loss. */
     lk_tensor (*loss)(const lk_inputs *inputs, void *user) LK_ZERO;
-    void             *model_user LK_ZERO;     /* `user` of these */
-    const lk_dataset *train LK_ZERO;          /* borrowed; NULL: only evaluates, without memory for training */
-    const lk_dataset *test LK_ZERO;           /* borrowed; NULL: none. At least one of the two is required */
-    lk_dtype          dtype LK_ZERO;          /* in which the model is recorded: LK_F32, or LK_F64 for numerical checks */
-    lk_policy         policy LK_ZERO;         /* see plan.h: LK_POLICY_BF16 trains in mixed precision */
-    lk_dtype          gradient_dtype LK_ZERO; /* see lk_plan_config */
+    void             *model_user LK_ZERO; /* `user` of these */
+    const lk_dataset *train LK_ZERO;      /* borrowed; NULL: only evaluates, without memory for training */
+    const lk_dataset *test LK_ZERO;       /* borrowed; NULL: none. At least one of the two is required */
+    /* in which the model is recorded: LK_F32, or LK_F64 for numerical checks */
+    lk_dtype  dtype LK_ZERO;
+    lk_policy policy LK_ZERO;         /* see plan.h: LK_POLICY_BF16 trains in mixed precision */
+    lk_dtype  gradient_dtype LK_ZERO; /* see lk_plan_config */
 
     int64_t             batch LK_ZERO; /* the global batch */
     int64_t             epochs LK_ZERO;
@@ -97,31 +102,36 @@ typedef struct lk_trainer_config {
     int                 workers LK_ZERO;    /* loader threads */
     int64_t             eval_every LK_ZERO; /* steps; 0: after each epoch; below 0: never */
 
-    const char *save LK_ZERO;        /* checkpoint directory; NULL: none. Rank 0 holds its lock until lk_trainer_free */
-    int64_t     save_every LK_ZERO;  /* steps; 0: after each epoch. Always saves at the end */
-    int         keep LK_ZERO;        /* number of checkpoints to keep */
-    bool        resume LK_ZERO;      /* resume from `save` if it holds a checkpoint; false: such a directory is an error */
-    const char *resume_from LK_ZERO; /* resume from this checkpoint directory, which must hold one, or from the directory of one step;
-                                      * may equal `save`, or be its newest step */
-    const char *init LK_ZERO;        /* initial weights: a safetensors file or checkpoint directory; NULL: random */
+    const char *save LK_ZERO;       /* checkpoint directory; NULL: none. Rank 0 holds its lock until lk_trainer_free */
+    int64_t     save_every LK_ZERO; /* steps; 0: after each epoch. Always saves at the end */
+    int         keep LK_ZERO;       /* number of checkpoints to keep */
+    /* resume from `save` if it holds a checkpoint; false: such a directory is an error */
+    bool resume LK_ZERO;
+    /* resume from this checkpoint directory, which must hold one, or from the directory of one step; may equal `save`,
+     * or be its newest step */
+    const char *resume_from LK_ZERO;
+    const char *init LK_ZERO; /* initial weights: a safetensors file or checkpoint directory; NULL: random */
 
-    lk_comm *comm LK_ZERO;            /* the ranks that train together, all with the same config; NULL: one rank. Borrowed */
+    /* the ranks that train together, all with the same config; NULL: one rank. Borrowed */
+    lk_comm *comm LK_ZERO;
     int      plan_world LK_ZERO;      /* lk_trainer_plan without a comm: plan for rank 0 of this many ranks */
     int      accumulate LK_ZERO;      /* micro-batches per step and rank, with one synchronisation; 0: 1 */
     int      leaves LK_ZERO;          /* above 0: reproducible, see lk_parallel */
     bool     sync_batch_norm LK_ZERO; /* statistics of the global batch; else each rank's own (evaluation: rank 0's) */
 
-    size_t      bucket_bytes LK_ZERO; /* see lk_parallel; 0: 25 MiB */
-    const char *trace LK_ZERO;       /* trace file for Chrome and Perfetto: kernels and collectives of every rank; NULL: none */
+    size_t bucket_bytes LK_ZERO; /* see lk_parallel; 0: 25 MiB */
+    /* trace file for Chrome and Perfetto: kernels and collectives of every rank; NULL: none */
+    const char *trace LK_ZERO;
     int64_t     trace_steps LK_ZERO; /* number of steps to trace, after a warm-up */
     int64_t     check_every LK_ZERO; /* replicas compare hashes after this many steps, and at the end; 0: never */
 
-    /* NULL: none. A result other than 0 stops after this step (several ranks: after the next), and saves if save is set. */
+    /* NULL: none. A result other than 0 stops after this step (several ranks: after the next), and saves if save is
+     * set. */
     int (*event)(void *user, const lk_event *event) LK_ZERO;
     void *event_user LK_ZERO;
 
-    /* NULL: `schedule`. Else the learning rate of step `step` of `steps`, counted from 0, instead of `schedule`. It must depend
-     * on its arguments alone: every rank calls it, also for steps that are not the next one. */
+    /* NULL: `schedule`. Else the learning rate of step `step` of `steps`, counted from 0, instead of `schedule`. It
+     * must depend on its arguments alone: every rank calls it, also for steps that are not the next one. */
     double (*schedule_callback)(void *user, int64_t step, int64_t steps) LK_ZERO;
     void *schedule_user LK_ZERO;
 
@@ -129,8 +139,8 @@ typedef struct lk_trainer_config {
      * lk_trainer_load_report. Ignored where a checkpoint is resumed. */
     const char *init_partial LK_ZERO;
 
-    /* Options of the run, saved with its checkpoints and given back by lk_checkpoint_describe. Copied. The trainer adds fields,
-     * classes and normalisation itself. */
+    /* Options of the run, saved with its checkpoints and given back by lk_checkpoint_describe. Copied. The trainer adds
+     * fields, classes and normalisation itself. */
     const lk_record *record LK_ZERO;
     int              record_count LK_ZERO;
 
@@ -138,23 +148,25 @@ typedef struct lk_trainer_config {
     const lk_checkpoint_file *files LK_ZERO;
     int                       files_count LK_ZERO;
 
-    int           unused LK_ZERO; /* was padding, which a caller leaves undefined */
+    int           unused LK_ZERO;         /* was padding, which a caller leaves undefined */
     lk_data_place data_on_device LK_ZERO; /* both sets are copied when the trainer is created */
-    lk_state_mode state LK_ZERO; /* see plan.h: where the ranks of comm have parameters and optimizer state */
-    /* lk_trainer_plan without a comm: the ranks of plan_world are on so many hosts, on each as many, or one more; 0: 1 */
+    lk_state_mode state LK_ZERO;          /* see plan.h: where the ranks of comm have parameters and optimizer state */
+    /* lk_trainer_plan without a comm: the ranks of plan_world are on so many hosts, on each as many, or one more; 0:
+     * 1 */
     int plan_hosts LK_ZERO;
     int keep_cores LK_ZERO; /* see lk_parallel */
-    /* Axes of the ranks, see lk_plan_config; it has those of comm or, without one, those that lk_trainer_plan plans for. Borrowed. NULL: one
-     * axis, data. Checkpoints name it, and can be resumed with any other. */
+    /* Axes of the ranks, see lk_plan_config; it has those of comm or, without one, those that lk_trainer_plan plans
+     * for. Borrowed. NULL: one axis, data. Checkpoints name it, and can be resumed with any other. */
     const lk_mesh *mesh LK_ZERO;
-    /* Not 0, without a training set: each rank evaluates whole batches of `batch` samples instead of its share of each, and their results
-     * are added in the order of batches. The result has the bits of one rank, and each rank needs the memory of one. Not with
-     * leaves or accumulate. */
+    /* Not 0, without a training set: each rank evaluates whole batches of `batch` samples instead of its share of each,
+     * and their results are added in the order of batches. The result has the bits of one rank, and each rank needs the
+     * memory of one. Not with leaves or accumulate. */
     int whole_batches LK_ZERO, reserved LK_ZERO;
 } lk_trainer_config;
-#define LK_TRAINER_CONFIG_INIT \
-    {.size = sizeof(lk_trainer_config), .batch = 64, .epochs = 1, .optimizer = LK_OPTIMIZER_CONFIG_INIT, .schedule = {.gamma = 0.1}, \
-     .transform = LK_TRANSFORM_INIT, .workers = 1, .keep = 2, .trace_steps = 10, .check_every = 1000}
+#define LK_TRAINER_CONFIG_INIT                                                                               \
+    {.size = sizeof(lk_trainer_config), .batch = 64, .epochs = 1, .optimizer = LK_OPTIMIZER_CONFIG_INIT,     \
+     .schedule = {.gamma = 0.1}, .transform = LK_TRANSFORM_INIT, .workers = 1, .keep = 2, .trace_steps = 10, \
+     .check_every = 1000}
 
 /* ---- The options of training. ----
  *
@@ -252,8 +264,9 @@ typedef enum lk_option_trait {
 LK_API lk_status lk_trainer_create(lk_context *context, const lk_trainer_config *config, lk_trainer **trainer);
 LK_API void      lk_trainer_free(lk_trainer *trainer);
 
-/* Trains to the end. LK_ECANCELED: an event callback of some rank requested a stop. LK_ENAN: the loss became NaN or infinite;
- * the message names step, rank and samples. Only finite weights are saved; a group that has failed saves nothing. */
+/* Trains to the end. LK_ECANCELED: an event callback of some rank requested a stop. LK_ENAN: the loss became NaN or
+ * infinite; the message names step, rank and samples. Only finite weights are saved; a group that has failed saves
+ * nothing. */
 LK_API lk_status lk_trainer_run(lk_trainer *trainer);
 
 typedef struct lk_evaluation {
@@ -262,7 +275,8 @@ typedef struct lk_evaluation {
     const lk_named_metric *metrics; /* as in lk_event; valid until the trainer is used again */
     int                    metrics_count;
 } lk_evaluation;
-/* Evaluates the test set; each sample counts once. All ranks get the result; if one fails, the group fails, so that none waits for it. */
+/* Evaluates the test set; each sample counts once. All ranks get the result; if one fails, the group fails, so that
+ * none waits for it. */
 LK_API lk_status lk_trainer_evaluate(lk_trainer *trainer, lk_evaluation *result);
 
 LK_API lk_store          *lk_trainer_store(lk_trainer *trainer);
@@ -270,13 +284,14 @@ LK_API const lk_progress *lk_trainer_progress(const lk_trainer *trainer);
 /* What init_partial loaded, on rank 0; NULL: nothing was loaded that way. Valid as the trainer is. */
 LK_API const lk_load_report *lk_trainer_load_report(const lk_trainer *trainer);
 
-LK_API bool lk_trainer_data_on_device(const lk_trainer *trainer); /* whether the training set is in the device's memory */
+/* whether the training set is in the device's memory */
+LK_API bool lk_trainer_data_on_device(const lk_trainer *trainer);
 
 /* Samples of this rank in a full batch. */
 LK_API int64_t lk_trainer_share(const lk_trainer_config *config);
 
-/* Where the ranks of this config have their state: LK_STATE_SHARED or LK_STATE_REPLICATED. `why`, unless NULL, gets the reason: "shared by
- * the 4 ranks of each of 2 hosts", "replicated: the ranks share no memory". */
+/* Where the ranks of this config have their state: LK_STATE_SHARED or LK_STATE_REPLICATED. `why`, unless NULL, gets the
+ * reason: "shared by the 4 ranks of each of 2 hosts", "replicated: the ranks share no memory". */
 LK_API lk_state_mode lk_trainer_state(lk_context *context, const lk_trainer_config *config, char *why, size_t bytes);
 
 /* Only the plan: the memory that lk_trainer_create would use, by kind, including loaders

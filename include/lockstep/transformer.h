@@ -1,5 +1,5 @@
-/* transformer.h - GPT-2-, Llama- and BERT-style models with Hugging Face's names, shapes and initial distributions. It uses graph.h
- * and nn.h alone. */
+/* transformer.h - GPT-2-, Llama- and BERT-style models with Hugging Face's names, shapes and initial distributions. It
+ * uses graph.h and nn.h alone. */
 #ifndef LOCKSTEP_TRANSFORMER_H
 #define LOCKSTEP_TRANSFORMER_H
 
@@ -13,12 +13,8 @@ typedef enum lk_transformer_kind {
     LK_TRANSFORMER_ENCODER /* BertForSequenceClassification: padded sequences, a class for each */
 } lk_transformer_kind;
 
-typedef enum lk_activation {
-    LK_GELU_TANH,
-    LK_GELU,
-    LK_RELU,
-    LK_SILU
-} lk_activation; /* HF: gelu_new, gelu, relu, silu */
+/* HF: gelu_new, gelu, relu, silu */
+typedef enum lk_activation { LK_GELU_TANH, LK_GELU, LK_RELU, LK_SILU } lk_activation;
 
 typedef enum lk_rope_scaling { LK_ROPE_DEFAULT, LK_ROPE_LINEAR, LK_ROPE_LLAMA3 } lk_rope_scaling;
 
@@ -34,25 +30,27 @@ typedef struct lk_transformer_config {
     int64_t classes LK_ZERO; /* encoder */
     bool    untied LK_ZERO;  /* llama: the head has its own weights, lm_head.weight */
     bool    attention_bias LK_ZERO, mlp_bias LK_ZERO; /* llama */
-    int64_t window LK_ZERO;                           /* llama: each token attends only to the latest `window` tokens; 0: all */
-    lk_activation   activation LK_ZERO;               /* gpt, encoder; llama's is silu in swiglu */
-    double          norm_epsilon LK_ZERO;             /* 0: 1e-5 (llama 1e-6, encoder 1e-12) */
-    double          init_std LK_ZERO;                 /* 0: 0.02 */
-    double          dropout LK_ZERO;                  /* of embeddings and residuals */
+    /* llama: each token attends only to the latest `window` tokens; 0: all */
+    int64_t         window LK_ZERO;
+    lk_activation   activation LK_ZERO;   /* gpt, encoder; llama's is silu in swiglu */
+    double          norm_epsilon LK_ZERO; /* 0: 1e-5 (llama 1e-6, encoder 1e-12) */
+    double          init_std LK_ZERO;     /* 0: 0.02 */
+    double          dropout LK_ZERO;      /* of embeddings and residuals */
     double          attention_dropout LK_ZERO;
     double          rope_theta LK_ZERO; /* 0: 10000 */
     lk_rope_scaling rope_scaling LK_ZERO;
     double  rope_factor LK_ZERO, rope_low LK_ZERO, rope_high LK_ZERO; /* factor, low_freq_factor, high_freq_factor */
     int64_t rope_context LK_ZERO;                                     /* original_max_position_embeddings */
     int64_t bos LK_ZERO, eos LK_ZERO, pad LK_ZERO;                    /* token ids; below 0: none */
-    int64_t recompute LK_ZERO; /* this many blocks, from the first, are recomputed in backward; below 0: all */
+    int64_t recompute LK_ZERO;   /* this many blocks, from the first, are recomputed in backward; below 0: all */
     int32_t more_eos[8] LK_ZERO; /* further tokens that end a text, as some models have */
     int     more_eos_count LK_ZERO;
     int     reserved[7] LK_ZERO;
 } lk_transformer_config;
 #define LK_TRANSFORMER_CONFIG_INIT {.size = sizeof(lk_transformer_config), .bos = -1, .eos = -1, .pad = -1}
 
-/* "gpt2", "gpt2-medium", "gpt2-large", "llama-15m", "llama-110m", "llama-3.2-1b"; false if there is none of that name. */
+/* "gpt2", "gpt2-medium", "gpt2-large", "llama-15m", "llama-110m", "llama-3.2-1b"; false if there is none of that
+ * name. */
 LK_API bool               lk_transformer_preset(const char *name, lk_transformer_config *config);
 LK_API const char *const *lk_transformer_presets(void); /* NULL at the end */
 /* False: no such model is possible (heads do not divide the width, …), and `why` says so. */
@@ -67,22 +65,24 @@ typedef struct lk_transformer_options {
     lk_tensor positions LK_ZERO;           /* i32 (N, T); missing: 0, 1, … */
     lk_tensor first LK_ZERO, last LK_ZERO; /* i32 (N, T), as lk_attention's: documents of a packed sequence */
     lk_tensor lengths LK_ZERO;             /* i32 (N): tokens of each sequence, the rest being padding */
-    /* Generation with gpt and llama, in evaluation only: keys and values are kept in buffers of this many rows per sample;
-     * those of the tokens are written at `rows`, i32 (N, T), below 0: not at all (lk_cache_write). Positions, rows and last
-     * are required; first and last give the rows that each token attends to, and `window` does not apply. 0: no buffers. */
+    /* Generation with gpt and llama, in evaluation only: keys and values are kept in buffers of this many rows per
+     * sample; those of the tokens are written at `rows`, i32 (N, T), below 0: not at all (lk_cache_write). Positions,
+     * rows and last are required; first and last give the rows that each token attends to, and `window` does not apply.
+     * 0: no buffers. */
     int64_t   cache LK_ZERO;
     lk_tensor rows LK_ZERO;
 } lk_transformer_options;
 
 typedef struct lk_transformer_result {
     lk_tensor hidden; /* (N, T, width): the last hidden states, after the final norm */
-    /* gpt, llama: (vocabulary, width), the weight of the head. Logits (N, T, vocabulary) are lk_f_linear(hidden, head, none), and the
-     * loss is lk_linear_cross_entropy(hidden, head, labels). */
+    /* gpt, llama: (vocabulary, width), the weight of the head. Logits (N, T, vocabulary) are lk_f_linear(hidden, head,
+     * none), and the loss is lk_linear_cross_entropy(hidden, head, labels). */
     lk_tensor head;
     lk_tensor logits; /* encoder: (N, classes) */
 } lk_transformer_result;
 
-/* Records a model over i32 tokens (N, T). Its layers are blocks: "transformer.h.0", "model.layers.0", "bert.encoder.layer.0", …. */
+/* Records a model over i32 tokens (N, T). Its layers are blocks: "transformer.h.0", "model.layers.0",
+ * "bert.encoder.layer.0", …. */
 LK_API lk_transformer_result lk_transformer_at(lk_site site, lk_tensor tokens, const lk_transformer_config *config,
                                                lk_transformer_options options);
 #define lk_transformer(tokens, config, ...) \

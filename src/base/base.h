@@ -15,16 +15,18 @@ static inline size_t lk__round_up(size_t n, size_t to) { return (n + to - 1) / t
  * bytes == 0 returns NULL, which is not a failure: where NULL means failure, bytes must be above 0. */
 void *lk__alloc(lk_context *context, lk_memory kind, size_t bytes);
 void  lk__free(lk_context *context, lk_memory kind, void *memory, size_t bytes); /* NULL is fine; bytes as allocated */
-void  lk__account(lk_context *context, lk_memory kind, ptrdiff_t bytes); /* held, or freed, by other means */
+void  lk__account(lk_context *context, lk_memory kind, ptrdiff_t bytes);         /* held, or freed, by other means */
 void  lk__account_allocation(lk_context *context, lk_memory kind, size_t bytes); /* the same; counts as an allocation */
-char *lk__strdup(lk_context *context, const char *text); /* LK_MEMORY_OTHER */
+char *lk__strdup(lk_context *context, const char *text);                         /* LK_MEMORY_OTHER */
 void  lk__strfree(lk_context *context, char *text);
 
-/* Grows an array of LK_MEMORY_OTHER to hold at least `need` elements; *capacity counts elements. New space is zeroed. */
+/* Grows an array of LK_MEMORY_OTHER to hold at least `need` elements; *capacity counts elements. New space is
+ * zeroed. */
 lk_status lk__grow(lk_context *context, void **array, size_t *capacity, size_t need, size_t element);
 
 /* Sets the calling thread's message on the context and returns status, so that `return lk__fail(…)` reads well. */
-lk_status lk__fail(lk_context *context, lk_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+lk_status lk__fail(lk_context *context, lk_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* Prepends to the current message, for example "FILE: ". Returns status. */
 lk_status lk__fail_prefix(lk_context *context, lk_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -38,7 +40,8 @@ const char *lk__shown(const char *name, char out[LK__SHOWN]);
 
 double lk__now(void); /* seconds, monotonic */
 
-/* What limits the memory of this process (base/limits.h); nothing where the context overcommits or has an allocator of its own. */
+/* What limits the memory of this process (base/limits.h); nothing where the context overcommits or has an allocator of
+ * its own. */
 struct lk__memory_limits;
 void lk__context_limits(const lk_context *context, struct lk__memory_limits *limits);
 void lk__context_set_limits_root(lk_context *context, const char *root); /* for tests; borrowed */
@@ -57,8 +60,8 @@ struct lk__pool *lk__context_pool(lk_context *context);
 int  lk__context_reading(const lk_context *context);
 void lk__context_add_reading(lk_context *context, int change);
 
-/* A context without a device, from a config that was read; and freeing it, after its device. lk_context_create, which opens the device, is
- * in device/context.c: nothing in base calls a device. */
+/* A context without a device, from a config that was read; and freeing it, after its device. lk_context_create, which
+ * opens the device, is in device/context.c: nothing in base calls a device. */
 lk_status lk__context_make(const lk_context_config *config, lk_context **context);
 void      lk__context_drop(lk_context *context);
 /* The device that was opened for it. */
@@ -67,8 +70,8 @@ void               lk__context_set_device(lk_context *context, struct lk__device
 
 /* The known name closest to `name` by edit distance, or NULL when none is close. */
 const char *lk__suggest(const char *name, const char *const *known, size_t count);
-/* Edits that turn a name into one that the shell pattern matches: '*' and '?' match anything, brackets are read as they are.
- * SIZE_MAX: one of the two is too long to compare. */
+/* Edits that turn a name into one that the shell pattern matches: '*' and '?' match anything, brackets are read as they
+ * are. SIZE_MAX: one of the two is too long to compare. */
 size_t lk__pattern_distance(const char *pattern, const char *name);
 
 #endif

@@ -32,9 +32,9 @@ struct lk_context {
     uint64_t                created;     /* nanoseconds: tells it from an earlier context at the same address */
 };
 
-/* The message of a thread's latest failure on a context. It is thread-local, so that no other thread's failure replaces it and
- * no lock is needed; code that reports the failure of another thread copies its text. It is never allocated, so that running
- * out of memory can be reported. */
+/* The message of a thread's latest failure on a context. It is thread-local, so that no other thread's failure replaces
+ * it and no lock is needed; code that reports the failure of another thread copies its text. It is never allocated, so
+ * that running out of memory can be reported. */
 typedef struct message {
     const lk_context *context;
     uint64_t          created; /* the context's */
@@ -45,8 +45,8 @@ static _Thread_local message messages[MESSAGES];
 static _Thread_local message creation;     /* of lk_context_create, which has no context */
 static _Thread_local int     next_message; /* the entry that is reused next */
 
-/* Large allocations are mapped directly: their pages are zero and take no memory until they are used. Huge pages where the kernel
- * has them, because arenas and weights are read from end to end. */
+/* Large allocations are mapped directly: their pages are zero and take no memory until they are used. Huge pages where
+ * the kernel has them, because arenas and weights are read from end to end. */
 enum { FRESH_PAGES = 1 << 20, HUGE_PAGE = 2 << 20 };
 
 static void *fresh_pages(size_t bytes)

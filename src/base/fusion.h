@@ -1,16 +1,20 @@
-/* base/fusion.h - how the kernel of an operation can do the work of a neighbouring node as well. Descriptors list the patterns of an operation
- * (graph/op.h), devices those for which they have kernels (device/fusion.h); one pass applies them (plan/fuse.c). */
+/* base/fusion.h - how the kernel of an operation can do the work of a neighbouring node as well. Descriptors list the
+ * patterns of an operation (graph/op.h), devices those for which they have kernels (device/fusion.h); one pass applies
+ * them (plan/fuse.c). */
 #ifndef LK__FUSION_H
 #define LK__FUSION_H
 
 typedef enum lk__fusion_kind {
     LK__FUSION_NONE = 1,
-    LK__FUSION_SUM,      /* an addition behind it: the other value, of one shape and type with output 0, is input `operand` */
+    /* an addition behind it: the other value, of one shape and type with output 0, is input `operand` */
+    LK__FUSION_SUM,
     LK__FUSION_FUNCTION, /* a function behind it, the only reader: attribute `activation` */
     LK__FUSION_KEPT,     /* the same, with readers of what the function is applied to, which is output `operand` */
-    LK__FUSION_GRADIENT, /* a function's gradient behind it: attribute `activation`; its saved value is input `operand` */
+    /* a function's gradient behind it: attribute `activation`; its saved value is input `operand` */
+    LK__FUSION_GRADIENT,
     LK__FUSION_MAX_POOL, /* a max pool behind it, whose windows neither overlap nor are padded: attribute `pool` */
-    LK__FUSION_OPERAND,  /* an addition before it: its second operand is input `operand`, and the sum is a further output */
+    /* an addition before it: its second operand is input `operand`, and the sum is a further output */
+    LK__FUSION_OPERAND,
 } lk__fusion_kind;
 
 #endif

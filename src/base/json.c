@@ -1,4 +1,5 @@
-/* json.c - the JSON reader: one recursive validation of the whole text, then iteration over spans of it without checks. */
+/* json.c - the JSON reader: one recursive validation of the whole text, then iteration over spans of it without
+ * checks. */
 #define _GNU_SOURCE
 #include "base/json.h"
 
@@ -95,7 +96,8 @@ static bool check_escape(reader *r)
     return syntax_error(r, "an unknown escape in a string");
 }
 
-/* Past the bytes of a string that need no check, 8 at a time: ASCII without quotes, backslashes and control characters. */
+/* Past the bytes of a string that need no check, 8 at a time: ASCII without quotes, backslashes and control
+ * characters. */
 static const char *skip_plain(const char *at, const char *end)
 {
     const uint64_t ones = UINT64_C(0x0101010101010101), high = ones << 7;
@@ -236,8 +238,8 @@ bool lk__json_parse(const char *text, size_t length, lk__json *value, lk__json_e
 
 /* ---- iteration over validated text ---- */
 
-/* The closing quote of a string, or the end; `at` is behind the opening quote. A quote is escaped if an odd number of backslashes is before
- * it. */
+/* The closing quote of a string, or the end; `at` is behind the opening quote. A quote is escaped if an odd number of
+ * backslashes is before it. */
 static const char *find_quote(const char *at, const char *end)
 {
     for (const char *begin = at, *quote; (quote = memchr(at, '"', (size_t)(end - at))); at = quote + 1) {

@@ -30,12 +30,12 @@ typedef struct lk__json_error {
     size_t      offset; /* byte of the text */
 } lk__json_error;
 
-/* Validates the whole text (which needs no NUL at its end): grammar, depth, UTF-8, escapes. False fills error. The caller
- * checks for duplicate keys: only it knows which objects may be large. */
+/* Validates the whole text (which needs no NUL at its end): grammar, depth, UTF-8, escapes. False fills error. The
+ * caller checks for duplicate keys: only it knows which objects may be large. */
 bool lk__json_parse(const char *text, size_t length, lk__json *value, lk__json_error *error);
 
-/* Iterates over an array or an object: `lk__json_walk w = lk__json_begin(&v); while (lk__json_next(&w, &key, &item)) …`.
- * key may be NULL; it is not set in an array. A value of another kind has no members. */
+/* Iterates over an array or an object: `lk__json_walk w = lk__json_begin(&v); while (lk__json_next(&w, &key, &item))
+ * …`. key may be NULL; it is not set in an array. A value of another kind has no members. */
 typedef struct lk__json_walk {
     const char *at, *end;
     bool        object;
@@ -57,8 +57,8 @@ bool   lk__json_equals(const lk__json *value, const char *text); /* a string tha
 
 bool lk__json_check_utf8(const char *text, size_t length); /* valid UTF-8, which may be written as a string, escaped */
 size_t lk__json_character(const char *at); /* bytes of the UTF-8 character of a string, 0: there is none */
-/* What a reader gets after a text that need not be UTF-8 was written as a string: each byte that is not part of a character becomes U+FFFD.
- * out has 3 × length + 1 bytes. */
+/* What a reader gets after a text that need not be UTF-8 was written as a string: each byte that is not part of a
+ * character becomes U+FFFD. out has 3 × length + 1 bytes. */
 void lk__json_as_read(const char *text, size_t length, char *out);
 /* Writes the escaped form of one byte of a string to out and returns its length, 1 … 6. UTF-8 stays unchanged. */
 size_t lk__json_escape(unsigned char byte, char out[6]);

@@ -1,5 +1,5 @@
-/* limits.c - reads /proc/self/cgroup for the process's groups, /proc/self/mountinfo for where their hierarchies are mounted, and the files
- * of each group up to the mount. */
+/* limits.c - reads /proc/self/cgroup for the process's groups, /proc/self/mountinfo for where their hierarchies are
+ * mounted, and the files of each group up to the mount. */
 #define _GNU_SOURCE
 #include "base/limits.h"
 
@@ -109,7 +109,8 @@ static const char *below_mount(const mount *m, const char *group)
     return strcmp(group + length, "/") == 0 ? "" : group + length;
 }
 
-/* The mount that shows most of the groups above `group`, or else any: a container may see its own group at the mount's root. */
+/* The mount that shows most of the groups above `group`, or else any: a container may see its own group at the mount's
+ * root. */
 static bool find_mount(const char *root, const char *controller, int version, const char *group, mount *found)
 {
     FILE  *file = open_file(root, "/proc/self", "mountinfo");
@@ -215,7 +216,8 @@ static int64_t group_limit(const char *root, const char *folder, int version)
     return high >= 0 && high < limit ? high : limit;
 }
 
-/* What a group uses and cannot give back. The lists of file pages leave out shared memory, which has nowhere to go without swap. */
+/* What a group uses and cannot give back. The lists of file pages leave out shared memory, which has nowhere to go
+ * without swap. */
 static int64_t group_usage(const char *root, const char *folder, int version)
 {
     static const char *const first[] = {"total_inactive_file", "total_active_file", NULL};

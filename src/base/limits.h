@@ -1,6 +1,7 @@
-/* base/limits.h - what this process may use of the machine: the CPU quota and the memory limits of its control groups (cgroups, version 1
- * and 2), and the memory that is still available. A limit holds for a group and all below it, so those of the process's own group and of
- * every group above it count. `root` is a prefix of every path: "" on a machine, the folder of a made-up tree in tests. */
+/* base/limits.h - what this process may use of the machine: the CPU quota and the memory limits of its control groups
+ * (cgroups, version 1 and 2), and the memory that is still available. A limit holds for a group and all below it, so
+ * those of the process's own group and of every group above it count. `root` is a prefix of every path: "" on a
+ * machine, the folder of a made-up tree in tests. */
 #ifndef LK__LIMITS_H
 #define LK__LIMITS_H
 
@@ -8,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Path of the control group that has this process, in the hierarchy of a controller ("memory", "cpu"). version: 1 or 2. False: it has
- * none of that version. */
+/* Path of the control group that has this process, in the hierarchy of a controller ("memory", "cpu"). version: 1 or 2.
+ * False: it has none of that version. */
 bool lk__cgroup_folder(const char *root, const char *controller, int version, char *folder, size_t bytes);
 
 /* The smallest CPU quota, in cores; 0: there is none. */

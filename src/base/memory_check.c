@@ -1,4 +1,5 @@
-/* memory_check.c - compares what one process needs with the memory that is available; comm/memory.c does it for all ranks of a host. */
+/* memory_check.c - compares what one process needs with the memory that is available; comm/memory.c does it for all
+ * ranks of a host. */
 #include "base/memory_check.h"
 
 #include "base/base.h"

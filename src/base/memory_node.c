@@ -1,4 +1,5 @@
-/* memory_node.c - memory nodes, by the kernel's own lists and calls: hwloc would take longer to load than a group takes to join. */
+/* memory_node.c - memory nodes, by the kernel's own lists and calls: hwloc would take longer to load than a group takes
+ * to join. */
 #define _GNU_SOURCE
 #include "base/memory_node.h"
 

@@ -5,8 +5,8 @@
 
 #include <math.h>
 
-/* log x for normal x > 0. x = 2^k m, m in [sqrt(1/2), sqrt(2)): with s = (m-1)/(m+1), log m = 2 (s + s^3/3 + s^5/5 + …), where s^2 is at
- * most 0.0295, so that eleven terms leave 2e-18. */
+/* log x for normal x > 0. x = 2^k m, m in [sqrt(1/2), sqrt(2)): with s = (m-1)/(m+1), log m = 2 (s + s^3/3 + s^5/5 +
+ * …), where s^2 is at most 0.0295, so that eleven terms leave 2e-18. */
 static inline double log_of(double x)
 {
     const uint64_t half = 0x3fe6a09e667f3bcdu; /* sqrt(1/2) */
@@ -60,7 +60,8 @@ void lk__normal_batch(const uint32_t radius[LK__RANDOM_BATCH], const uint32_t tu
     for (int j = 0; j < LK__RANDOM_BATCH; j++) r[j] = -2 * log_of(lk__random_unit(radius[j]));
     for (int j = 0; j < LK__RANDOM_BATCH; j++) r[j] = sqrt(r[j]);
     for (int j = 0; j < LK__RANDOM_BATCH; j++) {
-        /* The nearest quarter of a turn, by rounding at 2^52, and what is left of it, in which sine and cosine are series. */
+        /* The nearest quarter of a turn, by rounding at 2^52, and what is left of it, in which sine and cosine are
+         * series. */
         double   quarters = 4 * lk__random_unit(turn[j]), shifted = quarters + 4503599627370496.0;
         double   x = (quarters - (shifted - 4503599627370496.0)) * 1.5707963267948966;
         uint64_t q = lk__bits_of_double(shifted), swap = 0 - (q & 1), high = (uint64_t)1 << 63;

@@ -1,7 +1,8 @@
-/* normal_f32.c - approximates the normal numbers of base/normal.c in f64 with fewer terms and fused multiply-adds. Rounded to f32 they have the
- * same bits, except where a value is so near to the middle between two numbers of f32 that the error may decide: a batch with such a value,
- * one in 500, is drawn by lk__normal_batch. So the bits depend neither on the processor nor on how a compiler contracts or orders this
- * arithmetic. Divisions, roots and multiply-adds bound it; it is most of the start of a transformer. */
+/* normal_f32.c - approximates the normal numbers of base/normal.c in f64 with fewer terms and fused multiply-adds.
+ * Rounded to f32 they have the same bits, except where a value is so near to the middle between two numbers of f32 that
+ * the error may decide: a batch with such a value, one in 500, is drawn by lk__normal_batch. So the bits depend neither
+ * on the processor nor on how a compiler contracts or orders this arithmetic. Divisions, roots and multiply-adds bound
+ * it; it is most of the start of a transformer. */
 #include "base/normal_f32.h"
 
 #include "base/bits.h"
@@ -12,9 +13,9 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* f64 has 29 more bits of mantissa than f32. A value is decided if they differ from 2^28, the middle, by more than the error. Over all 2^32 radii
- * and all 2^32 turns it is at most 2^-43.3 of the value, less than 2^10 units of the last bit; here 2^12. They are compared in the high bits
- * of 32. */
+/* f64 has 29 more bits of mantissa than f32. A value is decided if they differ from 2^28, the middle, by more than the
+ * error. Over all 2^32 radii and all 2^32 turns it is at most 2^-43.3 of the value, less than 2^10 units of the last
+ * bit; here 2^12. They are compared in the high bits of 32. */
 enum { SPARE = 32 - 29 };
 static const uint32_t margin = 1u << (12 + SPARE), middle = 1u << (28 + SPARE);
 
@@ -25,8 +26,8 @@ INLINE double above_2_52(uint64_t n) { return lk__double_of_bits(0x4330000000000
 #define SERIES(z, c0, c1, c2, c3, c4, c5) \
     (((c0) + (c1) * (z)) + (z) * (z) * (((c2) + (c3) * (z)) + (z) * (z) * ((c4) + (c5) * (z))))
 
-/* -2 log u, u = (radius + 1/2) / 2^32. u = 2^k m, m in [sqrt(1/2), sqrt(2)): with s = (m-1)/(m+1), log m = s P(s^2). -2 P is the minimax
- * polynomial for s^2 up to 0.0295, with a relative error of 2^-45. */
+/* -2 log u, u = (radius + 1/2) / 2^32. u = 2^k m, m in [sqrt(1/2), sqrt(2)): with s = (m-1)/(m+1), log m = s P(s^2). -2
+ * P is the minimax polynomial for s^2 up to 0.0295, with a relative error of 2^-45. */
 INLINE double squared_radius(uint32_t radius)
 {
     const uint64_t half = 0x3fe6a09e667f3bcdu /* sqrt(1/2) */, one = (uint64_t)1 << 52 /* of the exponent */;

@@ -1,14 +1,14 @@
-/* base/op.h - the operations that a program is made of: one list, what each expects of its operands, and their attributes.
- * Everything else about an operation is in its descriptor (graph/op.h).
+/* base/op.h - the operations that a program is made of: one list, what each expects of its operands, and their
+ * attributes. Everything else about an operation is in its descriptor (graph/op.h).
  *
  * Conventions for all kernels:
- * - REAL is the program's floating type (f32 or f64). Operands are dense. `dims` are logical sizes with the run-time count
- *   already applied, so a kernel sees only rows that exist and never reads padding.
- * - "image" operands are logical (N, C, H, W), stored channels last: element (n, c, h, w) is at ((n*H + h)*W + w)*C + c.
- *   All others are row-major in the order of their dims. Weights are always row-major (PyTorch's layouts).
+ * - REAL is the program's floating type (f32 or f64). Operands are dense. `dims` are logical sizes with the run-time
+ *   count already applied, so a kernel sees only rows that exist and never reads padding.
+ * - "image" operands are logical (N, C, H, W), stored channels last: element (n, c, h, w) is at
+ *   ((n*H + h)*W + w)*C + c. All others are row-major in the order of their dims. Weights are always row-major
+ *   (PyTorch's layouts).
  * - [x] is optional: its operand has data == NULL. An output may alias an input only where it says "in place".
- * - Outputs are written whole (never accumulated into), except where it says "updated".
- */
+ * - Outputs are written whole (never accumulated into), except where it says "updated". */
 #ifndef LK__OP_H
 #define LK__OP_H
 
@@ -16,143 +16,166 @@
 
 #include <lockstep/comm.h>
 
-/* X(name, types) and, in comments, inputs → outputs; attributes: those with kernels of their own in every table of a device. types: the
- * element types of its kernels, on every device, and nothing else says it. ANY: all of them, also those that are narrower than the type
- * of their sums (bf16). WIDE: f32 and f64; a narrower operand is cast first. */
-#define LK__OP_LIST_OPTIMIZERS(X)                                                                                    \
-    /* grad, scale f64 () ; param, moments: updated; [stored: the updated param in a narrower type]; weight_decay, lr_scale */ \
-    X(sgd, WIDE)                  /* [momentum buffer]; momentum, dampening, nesterov */                             \
-    X(adam, WIDE)                 /* m, v; beta1, beta2, epsilon, decoupled: AdamW */                                \
-    X(lion, WIDE)                 /* m; beta1, beta2 */                                                              \
-    X(rmsprop, WIDE)              /* squares, [average: centered], [momentum buffer]; alpha, epsilon, momentum, centered */ \
-    X(adagrad, WIDE)              /* sum of squares; epsilon, lr_decay, initial_accumulator_value: what the sums begin with */
-#define LK__OP_LIST_BUILT_IN(X)                                                                                      \
-    /* image x (N,C,H,W), w (O,C/groups,kh,kw), [b (O)] → image y [after activation and pool], [index u8 image]. */  \
-    /* pool = p > 1: y is the p×p max pool (stride p, floor) of activation(conv + b); index holds the */             \
-    /* maximum's position in its window (row*p+col), 255 where relu's gradient is zero. stride, padding, groups, activation, pool */ \
-    X(conv2d, ANY)                                                                                                   \
-    /* image dy (of y), w, [index] → image dx; attributes of the conv2d. Without pool, dy is the gradient before */  \
-    /* the activation (a unary_grad precedes it); with pool, index says where it goes. */                            \
-    X(conv2d_grad_input, ANY)                                                                                        \
-    X(conv2d_grad_weight, ANY)    /* image x, image dy, [index] → dw (O,C/groups,kh,kw), [db (O)] */                 \
-    X(max_pool2d, ANY)            /* image x → image y, [index u8 image]; kernel, stride, padding; index = row*kernel+col */ \
-    X(max_pool2d_grad, ANY)       /* image dy, index → image dx; windows may overlap (then sum) */                   \
-    X(avg_pool2d, ANY)            /* image x → image y; kernel, stride, padding (counted in the divisor, as PyTorch) */ \
-    X(avg_pool2d_grad, ANY)       /* image dy → image dx */                                                          \
-    X(global_avg_pool2d, ANY)     /* image x → y (N,C) */                                                            \
-    X(global_avg_pool2d_grad, ANY) /* dy (N,C) → image dx */                                                         \
-    /* x (…,I), w (O,I), [b (O)] → y (…,O) after activation, [what gelu_tanh was applied to, on devices that fuse it]; activation; */ \
-    /* transposed: w is (I,O), in all three */                                                                       \
-    X(linear, ANY)                                                                                                   \
-    /* dy (…,O), w (O,I), [before (…,I)] → dx (…,I), with `before` times the gradient of gelu_tanh there; dy is before the activation */ \
-    X(linear_grad_input, ANY)                                                                                        \
-    X(linear_grad_weight, ANY)    /* x (…,I), dy (…,O) → dw (O,I), [db (O)] */                                       \
-    X(matmul, ANY)                /* a (B…,M,K), b (B…,K,N) → y (B…,M,N); B… equal, or either side has none; transpose_a and */ \
-                                  /* transpose_b: that operand's last two dims are stored swapped. An output with no B… from */ \
-                                  /* inputs with B… sums over the batch (the gradient of a shared operand) */        \
-    X(add, ANY) X(sub, ANY) X(mul, ANY) X(div, ANY) /* a, b → y, broadcasting as PyTorch; in place on a or b when its shape is y's */ \
-    X(unary, ANY)                 /* x → y; unary; in place */                                                       \
-    X(unary_grad, ANY)            /* dy, saved → dx; unary; saved is y where lk__unary_saves_result, else x; in place on dy */ \
-    X(scale, ANY)                 /* x → y = x * scale; in place */                                                  \
-    X(scale_by, ANY)              /* x, factor f64 () → y = x * factor; in place on x */                             \
-    X(where, WIDE)                /* condition (any type), a, b → y = condition is not 0 ? a : b, all three broadcast; in */ \
-                                  /* place on a or b when its shape is y's */                                        \
-    X(softmax, WIDE) X(log_softmax, WIDE) /* x → y along axis; in place */                                           \
-    X(softmax_grad, WIDE) X(log_softmax_grad, WIDE) /* dy, y → dx along axis; in place on dy */                      \
-    /* x, [w], [b], [residual: as x] → y, mean (rows), rstd (rows), [sum: with residual, x + residual, whose norm y is then]; a row is */ \
-    /* the last `axis` dims; epsilon */                                                                              \
-    X(layer_norm, ANY)                                                                                               \
-    X(layer_norm_grad, ANY)       /* dy, x, [w], mean, rstd, [residual] → dx [+ residual], [dw], [db]; in place on residual */ \
-    X(rms_norm, ANY)              /* x, [w], [residual] → y, rstd (rows), [sum]; as layer_norm */                    \
-    X(rms_norm_grad, ANY)         /* dy, x, [w], rstd, [residual] → dx [+ residual], [dw]; in place on residual */   \
-    /* x (N,C,…), [w (C)], [b (C)] → y, mean (N,groups), rstd (N,groups); groups, epsilon; a group is C/groups */    \
-    /* neighbouring channels of one sample */                                                                        \
-    X(group_norm, ANY)                                                                                               \
-    X(group_norm_grad, ANY)       /* dy, x, [w], mean, rstd → dx, [dw], [db] */                                      \
-    /* image or (N,C) x, [w], [b], [running_mean, running_var, num_batches_tracked i64: updated when attribute */    \
-    /* update is set], [residual: as x, added before the activation] → y, mean (C), rstd (C); biased variance normalises, unbiased */ \
-    /* goes into running_var; epsilon, momentum, activation; statistics are accumulated in double or by a compensated two-pass method */ \
-    X(batch_norm, ANY)                                                                                               \
-    X(batch_norm_eval, ANY)       /* image or (N,C) x, [w], [b], running_mean, running_var, [residual] → y; activation; in place on x */ \
-    X(batch_norm_grad, ANY)       /* dy, x, [w], mean, rstd, [y: given when activation is relu] → dx, [dw], [db] */  \
-    X(batch_norm_eval_grad, ANY)  /* dy, x, [w], running_mean, running_var → dx, [dw], [db] */                       \
-    /* The same over the rows of all ranks and leaves, split at the sums over them; see plan/sync_norm.c. */         \
-    /* x, [running_mean] → stats f64 (2C+1): rows, then each channel's sum of x - centre, then of its square; */     \
-    /* centre f64 (C): running_mean, or 0. Sums of no rows are 0. */                                                 \
-    X(batch_norm_stats, ANY)                                                                                         \
-    /* image or (N,C) x, [w], [b], [running_mean, running_var, num_batches_tracked: as batch_norm], stats summed, */ \
-    /* centre → y, mean (C), rstd (C); epsilon, momentum, activation, update */                                      \
-    X(batch_norm_apply, ANY)                                                                                         \
-    /* dy, x, mean, rstd, [y: given when activation is relu] → sums f64 (2C): of g (x - mean), then of g; [dw], [db], */ \
-    /* all of this rank's rows */                                                                                    \
-    X(batch_norm_grad_stats, ANY)                                                                                    \
-    X(batch_norm_grad_apply, ANY) /* dy, x, [w], mean, rstd, [y], sums summed, stats summed → dx */                  \
-    /* Collectives, run by the interpreter: y is complete once its wait has run, and x must not change before. Their kernels are */ \
-    /* for a group of one, where y is x. */                                                                          \
-    X(all_reduce, WIDE)           /* x → y: reduced over the group in the pairwise tree; group, reduction, order */  \
-    X(all_gather, WIDE)           /* x → y (parts, x's axes): the x of every part of the group, in order; group, order, parts */ \
-    X(reduce_scatter, WIDE)       /* x (parts, y's axes) → y: this part's part of x reduced as by all_reduce; group, reduction, order, parts */ \
-    X(wait, WIDE)                 /* y of a collective, its x → y: the same bytes, complete */                       \
-    X(own_part, WIDE)             /* x (parts, y's axes) → y: that of this rank or leaf, step->part */               \
-    X(dropout, ANY)               /* x → y; probability, stream; axis 0: samples of `rows` rows each; in place. Its gradient is itself on dy */ \
-    /* q (B,T,heads·D), [k, v (B,S,kv_heads·D)], [first, last i32 (B,T), lengths i32 (B)] → y (B,T,heads·D), [lse (B,heads,T)]; */ \
-    /* without k and v, q is (B,T,(heads + 2 kv_heads)·D): queries, keys, values. A query attends to keys first … last below */ \
-    /* lengths, up to itself with causal, the latest `window` of them; no such key: zeros. heads, kv_heads, causal, window, scale, */ \
-    /* probability (of dropout), stream */                                                                           \
-    X(attention, ANY)                                                                                                \
-    X(attention_grad, ANY)        /* dy, q, [k], [v], y, lse, [first], [last], [lengths] → [dq], [dk], [dv] */       \
-    /* x (B,T,heads·D), table (P,D): cos then sin of D/2 angles, [positions i32 (B,T)] → y: element i of a head and i + D/2 */ \
-    /* rotated by the angle of their position (0, 1, … without positions), back with inverse; in place. A position out of */ \
-    /* range is reported. heads, inverse */                                                                          \
-    X(rope, ANY)                                                                                                     \
-    /* cache (B,S,W): a buffer, x (B,T,W), rows i32 (B,T) → y (B,S,W): the cache's memory, updated: row t of a sample's x is in */ \
-    /* row rows[t]; below 0: nowhere. A row out of range is reported. */                                             \
-    X(cache_write, ANY)                                                                                              \
-    X(embedding, ANY)             /* ids i32 (…), table (V,D) → y (…,D); an id out of range gives zeros, and is reported */ \
-    X(embedding_grad, ANY)        /* ids, dy (…,D) → dtable (V,D); fixed order of addition */                        \
-    X(reshape, ANY)               /* x → y: the same bytes; the planner makes it an alias, else a copy */            \
-    X(stop_gradient, ANY)         /* x → y: the same bytes, without a gradient; as reshape */                        \
-    X(permute, ANY)               /* x → y; y's axis i is x's axis axes[i] */                                        \
-    X(slice, ANY)                 /* x → y = x[…, start : start + length, …] along axis */                           \
-    X(slice_grad, ANY)            /* dy → dx: zeros but for the slice */                                             \
-    X(concat, ANY)                /* up to 8 x → y along axis */                                                     \
-    X(sum, WIDE)                  /* x → y over axes where mask bit i is set; y has those dims 1 or dropped; mean: divided by */ \
-                                  /* the number of elements that were added, the count included */                   \
-    X(expand, WIDE)               /* dy → dx: the gradient of sum; dx's shape is the attribute's x; mean as in sum */ \
-    X(max, WIDE)                  /* x → y, [index i32 of y's shape: where the first maximum, or the first NaN, is]; axis, keepdim */ \
-    X(max_grad, WIDE)             /* dy, index → dx: zeros but at the index; axis */                                 \
-    X(argmax, WIDE)               /* x → index i32, as max's; axis, keepdim */                                       \
-    /* logits (rows,C), labels i32 (rows), [w (rows)] → sum f64 (), weight f64 (), correct f64 (), probs (rows,C); */ \
-    /* ignore_index, label_smoothing. sum and weight as PyTorch's numerator and denominator of the mean. A label out */ \
-    /* of range gives sum = NaN, and is reported. */                                                                 \
-    X(cross_entropy, WIDE)                                                                                           \
-    X(cross_entropy_grad, WIDE)   /* probs, labels, [w], [dloss f64 ()] → dlogits; in place on probs */              \
-    /* logits (rows,C), labels i32 (rows), [w (rows)] → loss (rows), 0 where the label is ignored; probs (rows,C) */ \
-    X(cross_entropy_each, WIDE)                                                                                      \
-    X(mse, WIDE)                  /* x, target → sum f64 (), weight f64 () (number of elements) */                   \
-    X(mse_grad, WIDE)             /* x, target, [dloss f64 ()] → dx */                                               \
-    X(l1, WIDE)                   /* x, target → sum f64 (), weight f64 () (number of elements) */                   \
-    X(l1_grad, WIDE)              /* x, target, [dloss f64 ()] → dx */                                               \
-    /* logits, target, [w: of logits' first axes] → sum f64 (), weight f64 () (w's sum over the elements), */        \
-    /* [dlogits: the gradient of sum] */                                                                             \
-    X(bce_with_logits, WIDE)                                                                                         \
-    /* x (rows,C), w (V,C), labels i32 (rows) → sum, weight, correct of cross_entropy of x w', [dx], [dw]: the gradients of sum */ \
-    X(linear_cross_entropy, ANY)                                                                                     \
-    X(swiglu, ANY)                /* gate, up → y = silu(gate) up; in place */                                       \
-    X(swiglu_grad, ANY)           /* dy, gate, up → [dgate], [dup] */                                                \
-    X(total, WIDE)                /* x, [w] → sum f64 () of x, weight f64 () of w, or the number of elements of x */ \
-    X(fill, ANY)                  /* → y = scale */                                                                  \
-    X(cast, ANY)                  /* x bf16, f32, f64, i32, i64 or u8 → y bf16, f32 or f64: the same numbers, rounded */ \
-    X(to_channels_last, ANY)      /* x row-major (N,C,H,W) → image y */                                              \
-    X(to_channels_first, ANY)     /* image x → y row-major */                                                        \
-    X(square_sum, WIDE)           /* x → y f64 (): sum of squares in double, fixed order */                          \
-    X(gradient_scale, WIDE)       /* [weight f64 ()], up to 8 square sums f64 (): unused → scale f64 (), see optimizer.c */ \
+/* X(name, types) and, in comments, inputs → outputs; attributes: those with kernels of their own in every table of a
+ * device. types: the element types of its kernels, on every device, and nothing else says it. ANY: all of them, also
+ * those that are narrower than the type of their sums (bf16). WIDE: f32 and f64; a narrower operand is cast first. */
+#define LK__OP_LIST_OPTIMIZERS(X)                                                                                     \
+    /* grad, scale f64 () ; param, moments: updated; [stored: the updated param in a narrower type]; weight_decay, */ \
+    /* lr_scale */                                                                                                    \
+    X(sgd, WIDE)                  /* [momentum buffer]; momentum, dampening, nesterov */                              \
+    X(adam, WIDE)                 /* m, v; beta1, beta2, epsilon, decoupled: AdamW */                                 \
+    X(lion, WIDE)                 /* m; beta1, beta2 */                                                               \
+    X(rmsprop, WIDE)              /* squares, [average: centered], [momentum buffer]; alpha, epsilon, momentum, */    \
+                                  /* centered */                                                                      \
+    /* sum of squares; epsilon, lr_decay, initial_accumulator_value: what the sums begin with */                      \
+    X(adagrad, WIDE)
+
+#define LK__OP_LIST_BUILT_IN(X)                                                                                        \
+    /* image x (N,C,H,W), w (O,C/groups,kh,kw), [b (O)] → image y [after activation and pool], [index u8 image]. */    \
+    /* pool = p > 1: y is the p×p max pool (stride p, floor) of activation(conv + b); index holds the maximum's */     \
+    /* position in its window (row*p+col), 255 where relu's gradient is zero. stride, padding, groups, activation, */  \
+    /* pool */                                                                                                         \
+    X(conv2d, ANY)                                                                                                     \
+    /* image dy (of y), w, [index] → image dx; attributes of the conv2d. Without pool, dy is the gradient before */    \
+    /* the activation (a unary_grad precedes it); with pool, index says where it goes. */                              \
+    X(conv2d_grad_input, ANY)                                                                                          \
+    X(conv2d_grad_weight, ANY)    /* image x, image dy, [index] → dw (O,C/groups,kh,kw), [db (O)] */                   \
+    X(max_pool2d, ANY)            /* image x → image y, [index u8 image]; kernel, stride, padding; index = */          \
+                                  /* row*kernel+col */                                                                 \
+    X(max_pool2d_grad, ANY)       /* image dy, index → image dx; windows may overlap (then sum) */                     \
+    X(avg_pool2d, ANY)            /* image x → image y; kernel, stride, padding (counted in the divisor, as */         \
+                                  /* PyTorch) */                                                                       \
+    X(avg_pool2d_grad, ANY)       /* image dy → image dx */                                                            \
+    X(global_avg_pool2d, ANY)     /* image x → y (N,C) */                                                              \
+    X(global_avg_pool2d_grad, ANY) /* dy (N,C) → image dx */                                                           \
+    /* x (…,I), w (O,I), [b (O)] → y (…,O) after activation, [what gelu_tanh was applied to, on devices that fuse */   \
+    /* it]; activation; transposed: w is (I,O), in all three */                                                        \
+    X(linear, ANY)                                                                                                     \
+    /* dy (…,O), w (O,I), [before (…,I)] → dx (…,I), with `before` times the gradient of gelu_tanh there; dy is */     \
+    /* before the activation */                                                                                        \
+    X(linear_grad_input, ANY)                                                                                          \
+    X(linear_grad_weight, ANY)    /* x (…,I), dy (…,O) → dw (O,I), [db (O)] */                                         \
+    X(matmul, ANY)                /* a (B…,M,K), b (B…,K,N) → y (B…,M,N); B… equal, or either side has none; */        \
+                                  /* transpose_a and transpose_b: that operand's last two dims are stored swapped. */  \
+                                  /* An output with no B… from inputs with B… sums over the batch (the gradient of */  \
+                                  /* a shared operand) */                                                              \
+    X(add, ANY) X(sub, ANY) X(mul, ANY) X(div, ANY) /* a, b → y, broadcasting as PyTorch; in place on a or b when */   \
+                                                    /* its shape is y's */                                             \
+    X(unary, ANY)                 /* x → y; unary; in place */                                                         \
+    X(unary_grad, ANY)            /* dy, saved → dx; unary; saved is y where lk__unary_saves_result, else x; in */     \
+                                  /* place on dy */                                                                    \
+    X(scale, ANY)                 /* x → y = x * scale; in place */                                                    \
+    X(scale_by, ANY)              /* x, factor f64 () → y = x * factor; in place on x */                               \
+    X(where, WIDE)                /* condition (any type), a, b → y = condition is not 0 ? a : b, all three */         \
+                                  /* broadcast; in place on a or b when its shape is y's */                            \
+    X(softmax, WIDE) X(log_softmax, WIDE) /* x → y along axis; in place */                                             \
+    X(softmax_grad, WIDE) X(log_softmax_grad, WIDE) /* dy, y → dx along axis; in place on dy */                        \
+    /* x, [w], [b], [residual: as x] → y, mean (rows), rstd (rows), [sum: with residual, x + residual, whose norm y */ \
+    /* is then]; a row is the last `axis` dims; epsilon */                                                             \
+    X(layer_norm, ANY)                                                                                                 \
+    X(layer_norm_grad, ANY)       /* dy, x, [w], mean, rstd, [residual] → dx [+ residual], [dw], [db]; in place on */  \
+                                  /* residual */                                                                       \
+    X(rms_norm, ANY)              /* x, [w], [residual] → y, rstd (rows), [sum]; as layer_norm */                      \
+    X(rms_norm_grad, ANY)         /* dy, x, [w], rstd, [residual] → dx [+ residual], [dw]; in place on residual */     \
+    /* x (N,C,…), [w (C)], [b (C)] → y, mean (N,groups), rstd (N,groups); groups, epsilon; a group is C/groups */      \
+    /* neighbouring channels of one sample */                                                                          \
+    X(group_norm, ANY)                                                                                                 \
+    X(group_norm_grad, ANY)       /* dy, x, [w], mean, rstd → dx, [dw], [db] */                                        \
+    /* image or (N,C) x, [w], [b], [running_mean, running_var, num_batches_tracked i64: updated when attribute */      \
+    /* update is set], [residual: as x, added before the activation] → y, mean (C), rstd (C); biased variance */       \
+    /* normalises, unbiased goes into running_var; epsilon, momentum, activation; statistics are accumulated in */     \
+    /* double or by a compensated two-pass method */                                                                   \
+    X(batch_norm, ANY)                                                                                                 \
+    X(batch_norm_eval, ANY)       /* image or (N,C) x, [w], [b], running_mean, running_var, [residual] → y; */         \
+                                  /* activation; in place on x */                                                      \
+    X(batch_norm_grad, ANY)       /* dy, x, [w], mean, rstd, [y: given when activation is relu] → dx, [dw], [db] */    \
+    X(batch_norm_eval_grad, ANY)  /* dy, x, [w], running_mean, running_var → dx, [dw], [db] */                         \
+    /* The same over the rows of all ranks and leaves, split at the sums over them; see plan/sync_norm.c. */           \
+    /* x, [running_mean] → stats f64 (2C+1): rows, then each channel's sum of x - centre, then of its square; */       \
+    /* centre f64 (C): running_mean, or 0. Sums of no rows are 0. */                                                   \
+    X(batch_norm_stats, ANY)                                                                                           \
+    /* image or (N,C) x, [w], [b], [running_mean, running_var, num_batches_tracked: as batch_norm], stats summed, */   \
+    /* centre → y, mean (C), rstd (C); epsilon, momentum, activation, update */                                        \
+    X(batch_norm_apply, ANY)                                                                                           \
+    /* dy, x, mean, rstd, [y: given when activation is relu] → sums f64 (2C): of g (x - mean), then of g; [dw], */     \
+    /* [db], all of this rank's rows */                                                                                \
+    X(batch_norm_grad_stats, ANY)                                                                                      \
+    X(batch_norm_grad_apply, ANY) /* dy, x, [w], mean, rstd, [y], sums summed, stats summed → dx */                    \
+    /* Collectives, run by the interpreter: y is complete once its wait has run, and x must not change before. */      \
+    /* Their kernels are for a group of one, where y is x. */                                                          \
+    X(all_reduce, WIDE)           /* x → y: reduced over the group in the pairwise tree; group, reduction, order */    \
+    X(all_gather, WIDE)           /* x → y (parts, x's axes): the x of every part of the group, in order; group, */    \
+                                  /* order, parts */                                                                   \
+    X(reduce_scatter, WIDE)       /* x (parts, y's axes) → y: this part's part of x reduced as by all_reduce; */       \
+                                  /* group, reduction, order, parts */                                                 \
+    X(wait, WIDE)                 /* y of a collective, its x → y: the same bytes, complete */                         \
+    X(own_part, WIDE)             /* x (parts, y's axes) → y: that of this rank or leaf, step->part */                 \
+    X(dropout, ANY)               /* x → y; probability, stream; axis 0: samples of `rows` rows each; in place. Its */ \
+                                  /* gradient is itself on dy */                                                       \
+    /* q (B,T,heads·D), [k, v (B,S,kv_heads·D)], [first, last i32 (B,T), lengths i32 (B)] → y (B,T,heads·D), [lse */   \
+    /* (B,heads,T)]; without k and v, q is (B,T,(heads + 2 kv_heads)·D): queries, keys, values. A query attends to */  \
+    /* keys first … last below lengths, up to itself with causal, the latest `window` of them; no such key: zeros. */  \
+    /* heads, kv_heads, causal, window, scale, probability (of dropout), stream */                                     \
+    X(attention, ANY)                                                                                                  \
+    X(attention_grad, ANY)        /* dy, q, [k], [v], y, lse, [first], [last], [lengths] → [dq], [dk], [dv] */         \
+    /* x (B,T,heads·D), table (P,D): cos then sin of D/2 angles, [positions i32 (B,T)] → y: element i of a head and */ \
+    /* i + D/2 rotated by the angle of their position (0, 1, … without positions), back with inverse; in place. A */   \
+    /* position out of range is reported. heads, inverse */                                                            \
+    X(rope, ANY)                                                                                                       \
+    /* cache (B,S,W): a buffer, x (B,T,W), rows i32 (B,T) → y (B,S,W): the cache's memory, updated: row t of a */      \
+    /* sample's x is in row rows[t]; below 0: nowhere. A row out of range is reported. */                              \
+    X(cache_write, ANY)                                                                                                \
+    X(embedding, ANY)             /* ids i32 (…), table (V,D) → y (…,D); an id out of range gives zeros, and is */     \
+                                  /* reported */                                                                       \
+    X(embedding_grad, ANY)        /* ids, dy (…,D) → dtable (V,D); fixed order of addition */                          \
+    X(reshape, ANY)               /* x → y: the same bytes; the planner makes it an alias, else a copy */              \
+    X(stop_gradient, ANY)         /* x → y: the same bytes, without a gradient; as reshape */                          \
+    X(permute, ANY)               /* x → y; y's axis i is x's axis axes[i] */                                          \
+    X(slice, ANY)                 /* x → y = x[…, start : start + length, …] along axis */                             \
+    X(slice_grad, ANY)            /* dy → dx: zeros but for the slice */                                               \
+    X(concat, ANY)                /* up to 8 x → y along axis */                                                       \
+    X(sum, WIDE)                  /* x → y over axes where mask bit i is set; y has those dims 1 or dropped; mean: */  \
+                                  /* divided by the number of elements that were added, the count included */          \
+    X(expand, WIDE)               /* dy → dx: the gradient of sum; dx's shape is the attribute's x; mean as in sum */  \
+    X(max, WIDE)                  /* x → y, [index i32 of y's shape: where the first maximum, or the first NaN, */     \
+                                  /* is]; axis, keepdim */                                                             \
+    X(max_grad, WIDE)             /* dy, index → dx: zeros but at the index; axis */                                   \
+    X(argmax, WIDE)               /* x → index i32, as max's; axis, keepdim */                                         \
+    /* logits (rows,C), labels i32 (rows), [w (rows)] → sum f64 (), weight f64 (), correct f64 (), probs (rows,C); */  \
+    /* ignore_index, label_smoothing. sum and weight as PyTorch's numerator and denominator of the mean. A label */    \
+    /* out of range gives sum = NaN, and is reported. */                                                               \
+    X(cross_entropy, WIDE)                                                                                             \
+    X(cross_entropy_grad, WIDE)   /* probs, labels, [w], [dloss f64 ()] → dlogits; in place on probs */                \
+    /* logits (rows,C), labels i32 (rows), [w (rows)] → loss (rows), 0 where the label is ignored; probs (rows,C) */   \
+    X(cross_entropy_each, WIDE)                                                                                        \
+    X(mse, WIDE)                  /* x, target → sum f64 (), weight f64 () (number of elements) */                     \
+    X(mse_grad, WIDE)             /* x, target, [dloss f64 ()] → dx */                                                 \
+    X(l1, WIDE)                   /* x, target → sum f64 (), weight f64 () (number of elements) */                     \
+    X(l1_grad, WIDE)              /* x, target, [dloss f64 ()] → dx */                                                 \
+    /* logits, target, [w: of logits' first axes] → sum f64 (), weight f64 () (w's sum over the elements), */          \
+    /* [dlogits: the gradient of sum] */                                                                               \
+    X(bce_with_logits, WIDE)                                                                                           \
+    /* x (rows,C), w (V,C), labels i32 (rows) → sum, weight, correct of cross_entropy of x w', [dx], [dw]: the */      \
+    /* gradients of sum */                                                                                             \
+    X(linear_cross_entropy, ANY)                                                                                       \
+    X(swiglu, ANY)                /* gate, up → y = silu(gate) up; in place */                                         \
+    X(swiglu_grad, ANY)           /* dy, gate, up → [dgate], [dup] */                                                  \
+    X(total, WIDE)                /* x, [w] → sum f64 () of x, weight f64 () of w, or the number of elements of x */   \
+    X(fill, ANY)                  /* → y = scale */                                                                    \
+    X(cast, ANY)                  /* x bf16, f32, f64, i32, i64 or u8 → y bf16, f32 or f64: the same numbers, */       \
+                                  /* rounded */                                                                        \
+    X(to_channels_last, ANY)      /* x row-major (N,C,H,W) → image y */                                                \
+    X(to_channels_first, ANY)     /* image x → y row-major */                                                          \
+    X(square_sum, WIDE)           /* x → y f64 (): sum of squares in double, fixed order */                            \
+    X(gradient_scale, WIDE)       /* [weight f64 ()], up to 8 square sums f64 (): unused → scale f64 (), see */        \
+                                  /* optimizer.c */                                                                    \
     LK__OP_LIST_OPTIMIZERS(X)
 
 /* And users' own operations (lockstep/operation.h), whose callbacks are the kernels, and what runs nothing. */
 #define LK__OP_LIST(X)                                                                                               \
     LK__OP_LIST_BUILT_IN(X)                                                                                          \
-    X(bucket, WIDE)               /* up to 8 gradients ; y: the bucket that they are in, of which they are a part in memory */ \
+    X(bucket, WIDE)               /* up to 8 gradients ; y: the bucket that they are in, of which they are a part */ \
+                                  /* in memory */                                                                    \
     X(custom, WIDE)               /* up to 8 x → up to 4 y, as the operation says; custom */                         \
     X(custom_grad, WIDE)          /* its [x], its [y], their [dy] → their [dx] */
 
@@ -165,8 +188,8 @@ typedef enum lk__op {
 
 /* ---- attributes ----
  *
- * One flat record for all operations, generated from one schema, so that copying, hashing, comparing and printing a record cannot
- * omit a field. A descriptor lists those that its operation has (LK__HAS(name)); the others are zero. */
+ * One flat record for all operations, generated from one schema, so that copying, hashing, comparing and printing a
+ * record cannot omit a field. A descriptor lists those that its operation has (LK__HAS(name)); the others are zero. */
 
 /* The ranks that share every batch: all at once, or those of each host, then those with the same slice on all hosts. */
 typedef enum lk__op_group { LK__GROUP_DATA, LK__GROUP_DATA_BY_HOST } lk__op_group;

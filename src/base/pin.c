@@ -1,6 +1,6 @@
-/* pin.c - threads of a rank run on the cores that `lockstep run` assigned to it. The launcher does not restrict the process itself: other
- * libraries take the affinity of a process for the number of cores that they may use (PyTorch's DataLoader warns about its workers), and
- * processes that a rank starts may use cores that are idle. */
+/* pin.c - threads of a rank run on the cores that `lockstep run` assigned to it. The launcher does not restrict the
+ * process itself: other libraries take the affinity of a process for the number of cores that they may use (PyTorch's
+ * DataLoader warns about its workers), and processes that a rank starts may use cores that are idle. */
 #define _GNU_SOURCE
 #include "base/pin.h"
 

@@ -1,7 +1,7 @@
 /* pool.c - the thread pool. Workers spin briefly, then sleep on a condition variable: a step is a sequence of short
- * parallel sections, and waking a thread takes longer than most of them. While threads of the loader compute samples, a section
- * has only as many workers as there are cores left, and the others sleep: a worker more would take a core from the loader, to spin
- * or to be waited for. When the loader is done in mid-section, the caller admits them. */
+ * parallel sections, and waking a thread takes longer than most of them. While threads of the loader compute samples, a
+ * section has only as many workers as there are cores left, and the others sleep: a worker more would take a core from
+ * the loader, to spin or to be waited for. When the loader is done in mid-section, the caller admits them. */
 #define _GNU_SOURCE
 #include "base/pool.h"
 
@@ -45,12 +45,13 @@ struct lk__pool {
     /* Each in a cache line of its own: waiting workers read the last one all the time. */
     _Alignas(LK__ALIGN) atomic_int_fast64_t next;
     _Alignas(LK__ALIGN) atomic_int busy; /* admitted workers that have not finished, and helpers */
-    _Alignas(LK__ALIGN) _Atomic(const void *) open; /* whose helpers may join this section; NULL: nobody's, or there is none */
-    _Alignas(LK__ALIGN)
-        atomic_ullong section; /* its number × ADMITTED + the threads that take part: those with a lower index */
+    /* whose helpers may join this section; NULL: nobody's, or there is none */
+    _Alignas(LK__ALIGN) _Atomic(const void *) open;
+    /* its number × ADMITTED + the threads that take part: those with a lower index */
+    _Alignas(LK__ALIGN) atomic_ullong section;
 
-    _Alignas(LK__ALIGN)
-        pthread_mutex_t lock; /* of the workers' condition variables; no other lock is taken while it is held */
+    /* of the workers' condition variables; no other lock is taken while it is held */
+    _Alignas(LK__ALIGN) pthread_mutex_t lock;
     atomic_int sleeping;      /* workers */
     worker     workers[];
 };
@@ -81,7 +82,8 @@ static bool run_tile(lk__pool *p, int index)
     return true;
 }
 
-/* Whether the worker takes part in this section, and has not done so: a section that it is not admitted to may end without it. */
+/* Whether the worker takes part in this section, and has not done so: a section that it is not admitted to may end
+ * without it. */
 static bool is_admitted(const worker *w, unsigned long long section, unsigned long long done)
 {
     return section / ADMITTED != done && (unsigned long long)w->index < section % ADMITTED;
@@ -192,8 +194,8 @@ void lk__pool_admit_helpers(lk__pool *p, const void *owner, int count)
     p->helpers = owner ? count : 0;
 }
 
-/* The section may end between the two looks at `open`: either the caller then sees this helper in `busy` and waits for it, or the helper
- * sees that the section has ended. */
+/* The section may end between the two looks at `open`: either the caller then sees this helper in `busy` and waits for
+ * it, or the helper sees that the section has ended. */
 bool lk__pool_help(lk__pool *p, const void *owner, int worker)
 {
     bool took = false;
@@ -205,7 +207,8 @@ bool lk__pool_help(lk__pool *p, const void *owner, int worker)
     return took;
 }
 
-/* The cores that this process may use, divided among the ranks of the host unless their launcher has bound each of them to its own. */
+/* The cores that this process may use, divided among the ranks of the host unless their launcher has bound each of them
+ * to its own. */
 static int usable_cores(void)
 {
     const char *local = lk__environment(NULL, LK__ENV_LOCAL_WORLD_SIZE);

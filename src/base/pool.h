@@ -1,4 +1,5 @@
-/* base/pool.h - the thread pool: runs numbered tiles. Tiles depend on shapes alone, so the number of threads changes no bits. */
+/* base/pool.h - the thread pool: runs numbered tiles. Tiles depend on shapes alone, so the number of threads changes no
+ * bits. */
 #ifndef LK__POOL_H
 #define LK__POOL_H
 
@@ -6,7 +7,8 @@
 
 typedef struct lk__pool lk__pool; /* used by one thread at a time, the one that calls lk__pool_run */
 
-/* worker is 0 … lk__pool_workers-1, unique among the tiles that run concurrently: it selects scratch memory and must not affect results. */
+/* worker is 0 … lk__pool_workers-1, unique among the tiles that run concurrently: it selects scratch memory and must
+ * not affect results. */
 typedef void (*lk__tile)(void *argument, int64_t tile, int worker);
 
 lk_status lk__pool_create(lk_context *context, int threads, lk__pool **pool);
@@ -20,15 +22,16 @@ void lk__pool_run(lk__pool *pool, int64_t tiles, lk__tile function, void *argume
 /* The same without helpers. */
 void lk__pool_run_own(lk__pool *pool, int64_t tiles, lk__tile function, void *argument);
 
-/* From now on sections begin at tile tiles * part / parts, and continue with tile 0 behind the last: so that processes which run the same
- * section at once, on memory that they share, do not all read the same part of it first. 0 of 1: with tile 0. */
+/* From now on sections begin at tile tiles * part / parts, and continue with tile 0 behind the last: so that processes
+ * which run the same section at once, on memory that they share, do not all read the same part of it first. 0 of 1:
+ * with tile 0. */
 void lk__pool_begin_at(lk__pool *pool, int part, int parts);
 
-/* Helpers: threads of others, up to `count`, that may take tiles of sections which lk__pool_run begins from now on. owner: any address,
- * theirs alone; NULL: none may. By the thread that calls lk__pool_run. */
+/* Helpers: threads of others, up to `count`, that may take tiles of sections which lk__pool_run begins from now on.
+ * owner: any address, theirs alone; NULL: none may. By the thread that calls lk__pool_run. */
 void lk__pool_admit_helpers(lk__pool *pool, const void *owner, int count);
-/* On a helper's thread, one of `owner`: takes tiles of the section that is running, until none is left; worker: lk__pool_threads + 0 …
- * count-1. Whether it took one. */
+/* On a helper's thread, one of `owner`: takes tiles of the section that is running, until none is left; worker:
+ * lk__pool_threads + 0 … count-1. Whether it took one. */
 bool lk__pool_help(lk__pool *pool, const void *owner, int worker);
 
 /* In a loop that waits for another thread or for a device. */

@@ -21,7 +21,8 @@ typedef enum lk__random_purpose {
     LK__FOR_SAMPLE
 } lk__random_purpose;
 
-/* (seed, purpose, stream) select the key; the meaning of a stream depends on the purpose: a parameter's name hash, an epoch. */
+/* (seed, purpose, stream) select the key; the meaning of a stream depends on the purpose: a parameter's name hash, an
+ * epoch. */
 typedef struct lk__random {
     uint32_t key[2];
     uint32_t high; /* purpose and folded stream */
@@ -34,9 +35,9 @@ uint32_t lk__random_u32(const lk__random *random, uint64_t item, uint32_t index)
 /* Uniform in [0, n) without bias, n >= 1. Consumes numbers from (item, index…) on; index is advanced. */
 uint64_t lk__random_below(const lk__random *random, uint64_t item, uint32_t *index, uint64_t n);
 
-/* lk__random4 for LK__RANDOM_BATCH indices from `index` on: out[k][j] is number k of index + j. A compiler can vectorise the
- * rounds because the counters advance together. For loops over many numbers; defined in the header, to be compiled with
- * its caller's instruction set. */
+/* lk__random4 for LK__RANDOM_BATCH indices from `index` on: out[k][j] is number k of index + j. A compiler can
+ * vectorise the rounds because the counters advance together. For loops over many numbers; defined in the header, to be
+ * compiled with its caller's instruction set. */
 enum { LK__RANDOM_BATCH = 32 };
 #if defined(__clang__) || defined(__CUDACC__)
 #define LK__KEEP_LOOP
@@ -44,7 +45,8 @@ enum { LK__RANDOM_BATCH = 32 };
 #define LK__KEEP_LOOP _Pragma("GCC unroll 1") /* gcc would unroll it completely and then not vectorise it */
 #endif
 #if defined(LK__RANDOM_NEON)
-/* Four vectors of counters stay in registers through the rounds, which a compiler keeps in memory; their products do not depend on each other. */
+/* Four vectors of counters stay in registers through the rounds, which a compiler keeps in memory; their products do
+ * not depend on each other. */
 static inline void lk__random4_batch(const lk__random *random, uint64_t item, uint32_t index,
                                      uint32_t out[4][LK__RANDOM_BATCH])
 {

@@ -1,5 +1,5 @@
-/* reduce.c - reductions over ranks, bound by memory bandwidth: every loop is one pass over its inputs, as `lockstep bench
- * comm` shows. Any alignment is allowed, and an output may be one of the inputs; the loops are marked as safe to
+/* reduce.c - reductions over ranks, bound by memory bandwidth: every loop is one pass over its inputs, as `lockstep
+ * bench comm` shows. Any alignment is allowed, and an output may be one of the inputs; the loops are marked as safe to
  * vectorise all the same. */
 #include "base/reduce.h"
 

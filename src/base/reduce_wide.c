@@ -1,6 +1,7 @@
-/* reduce_wide.c - sums of f32 in one pass: a line of every input is added in registers and written to every output. Bound by memory, and on
- * x86 by how early its lines are requested and owned (`lockstep bench comm --ranks 16`): fetching a line for writing saves a second
- * transaction where another core has it. The vectors are the compiler's, so all widths give the same bits. */
+/* reduce_wide.c - sums of f32 in one pass: a line of every input is added in registers and written to every output.
+ * Bound by memory, and on x86 by how early its lines are requested and owned (`lockstep bench comm --ranks 16`):
+ * fetching a line for writing saves a second transaction where another core has it. The vectors are the compiler's, so
+ * all widths give the same bits. */
 #include "base/reduce_wide.h"
 
 enum { LINE = 16 /* elements */, DISTANCE = 256 /* elements that are fetched ahead: 1 KiB of each input */ };
@@ -84,8 +85,8 @@ DEFINE_ALL(line8, v8, 8, __attribute__((target("avx2"))))
 DEFINE_ALL(line16, v16, 16, __attribute__((target("avx512f"))))
 #endif
 
-/* Vectors of 32 bytes at least, and fetches ahead that help; elsewhere the compiler's loops over 2 and 4 inputs are as fast, and copies of
- * a block that is in the cache are faster than writes to many places at once. */
+/* Vectors of 32 bytes at least, and fetches ahead that help; elsewhere the compiler's loops over 2 and 4 inputs are as
+ * fast, and copies of a block that is in the cache are faster than writes to many places at once. */
 static bool has_wide_vectors(void)
 {
 #if defined(__x86_64__)

@@ -17,8 +17,8 @@ typedef enum lk__reduce_ahead {
 /* Whether lk__reduce_wide is the fastest way on this machine, for so many inputs and outputs. */
 bool lk__reduce_is_wide(int inputs, int outputs);
 
-/* Every output is the sum of the inputs, as the pairwise tree of base/tree.h. An output may be one of the inputs: a cache line of all inputs is
- * read before it is written. Any alignment is allowed. */
+/* Every output is the sum of the inputs, as the pairwise tree of base/tree.h. An output may be one of the inputs: a
+ * cache line of all inputs is read before it is written. Any alignment is allowed. */
 void lk__reduce_wide(float *const *outputs, int count_out, const float *const *inputs, int count_in, size_t elements,
                      lk__reduce_ahead ahead);
 

@@ -1,5 +1,6 @@
-/* sha256_blocks.c - blocks of SHA-256 by the instructions of ARMv8 and x86 where the machine has them, and in C where it has not.
- * One message is one chain of dependent rounds, so their latency bounds all three, and no number of cores helps. */
+/* sha256_blocks.c - blocks of SHA-256 by the instructions of ARMv8 and x86 where the machine has them, and in C where
+ * it has not. One message is one chain of dependent rounds, so their latency bounds all three, and no number of cores
+ * helps. */
 #include "base/sha256_blocks.h"
 
 #include <lockstep/context.h>
@@ -9,7 +10,8 @@
 #if defined(__aarch64__) && defined(__linux__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define SHA2 1
 #if defined(__clang__) && !defined(__ARM_FEATURE_SHA2)
-#define __ARM_FEATURE_SHA2 1 /* or arm_neon.h of clang before 16 hides the functions, whatever the target attribute says */
+/* or arm_neon.h of clang before 16 hides the functions, whatever the target attribute says */
+#define __ARM_FEATURE_SHA2 1
 #endif
 #include <arm_neon.h>
 #include <sys/auxv.h>
@@ -97,7 +99,8 @@ static bool has_sha2(void) { return getauxval(AT_HWCAP) & HWCAP_SHA2; }
 
 #elif defined(SHA_NI)
 
-/* Four rounds an iteration. The instructions take the state as (a, b, e, f) and (c, d, g, h), the first in the highest lane. */
+/* Four rounds an iteration. The instructions take the state as (a, b, e, f) and (c, d, g, h), the first in the highest
+ * lane. */
 TARGET static void add_sha_ni(uint32_t state[8], const unsigned char *blocks, size_t count)
 {
     const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0bll, 0x0405060700010203ll);

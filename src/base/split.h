@@ -1,5 +1,6 @@
-/* base/split.h - how a batch is split: over leaves or ranks, and a rank's share over micro-batches. Loader, planner, program and
- * trainer must agree on every row, so all of them ask here. test_split.c compares it with its definition. */
+/* base/split.h - how a batch is split: over leaves or ranks, and a rank's share over micro-batches. Loader, planner,
+ * program and trainer must agree on every row, so all of them ask here. test_split.c compares it with its
+ * definition. */
 #ifndef LK__SPLIT_H
 #define LK__SPLIT_H
 
@@ -11,8 +12,8 @@ typedef struct lk__range {
 
 static inline int64_t lk__range_count(lk__range range) { return range.end - range.first; }
 
-/* Where part `part` of `total` begins: total * part / parts, rounded down, without overflow of the product. Part `parts` begins
- * at the end, so the parts cover everything once, and their sizes differ by one at most. */
+/* Where part `part` of `total` begins: total * part / parts, rounded down, without overflow of the product. Part
+ * `parts` begins at the end, so the parts cover everything once, and their sizes differ by one at most. */
 static inline int64_t lk__split(int64_t total, int64_t parts, int64_t part)
 {
     return total / parts * part + total % parts * part / parts;
@@ -38,8 +39,8 @@ lk__range lk__split_own(const lk__split_job *job);
 lk__range lk__split_share(const lk__split_job *job, int64_t total);
 /* The largest leaf or micro-batch of any rank, in batches of up to `batch` samples. */
 int64_t lk__split_largest(const lk__split_job *job, int64_t batch);
-/* The capacity of a rank's graph: one micro-batch, or all leaves of a rank if each is as large as the largest. And, from that
- * capacity, the capacity of one leaf. */
+/* The capacity of a rank's graph: one micro-batch, or all leaves of a rank if each is as large as the largest. And,
+ * from that capacity, the capacity of one leaf. */
 int64_t lk__split_capacity(const lk__split_job *job, int64_t batch);
 int64_t lk__split_leaf_capacity(const lk__split_job *job, int64_t capacity);
 

@@ -1,4 +1,5 @@
-/* xxh64.c - XXH64 with seed 0, as the xxHash specification (0.1.1) describes it. Four independent lanes of 8 bytes: memory bounds it. */
+/* xxh64.c - XXH64 with seed 0, as the xxHash specification (0.1.1) describes it. Four independent lanes of 8 bytes:
+ * memory bounds it. */
 #include "base/xxh64.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* base/xxh64.h - XXH64, a quick 64-bit hash: digests of the chunks of files. It finds damage; it does not resist an attacker. */
+/* base/xxh64.h - XXH64, a quick 64-bit hash: digests of the chunks of files. It finds damage; it does not resist an
+ * attacker. */
 #ifndef LK__XXH64_H
 #define LK__XXH64_H
 

@@ -1,5 +1,5 @@
-/* comm/abort.h - aborting a group because of another rank, which memory a group reaches, and other ranks' parts of its symmetric memory,
- * for layers that need no other internals of a group. */
+/* comm/abort.h - aborting a group because of another rank, which memory a group reaches, and other ranks' parts of its
+ * symmetric memory, for layers that need no other internals of a group. */
 #ifndef LK__ABORT_H
 #define LK__ABORT_H
 
@@ -12,9 +12,10 @@ struct lk__device;
 /* Whether its operations take addresses of the device's memory. */
 bool lk__comm_reaches(const lk_comm *comm, const struct lk__device *device);
 
-/* Where this process has `rank`'s part of symmetric memory, of the ranks of this host, which are numbered from 0 here; memory: what
- * lk_comm_alloc gave this rank. The parts of all these ranks follow each other: with n of them, lk_comm_alloc of an n-th of some bytes
- * gives them room from rank 0's part on. Only where lk__comm_hosts (hosts.h) is above 0. */
+/* Where this process has `rank`'s part of symmetric memory, of the ranks of this host, which are numbered from 0 here;
+ * memory: what lk_comm_alloc gave this rank. The parts of all these ranks follow each other: with n of them,
+ * lk_comm_alloc of an n-th of some bytes gives them room from rank 0's part on. Only where lk__comm_hosts (hosts.h) is
+ * above 0. */
 char *lk__comm_peer(const lk_comm *comm, const void *memory, int rank);
 
 #endif

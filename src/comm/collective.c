@@ -56,8 +56,9 @@ static lk_status check_call(lk_comm *c, const lk__comm_call *o)
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: %zu elements are more than can be addressed", o->site.file,
                         o->site.line, name, most);
     if (furthest > SIZE_MAX / 4 / size) /* so that adding a count does not overflow */
-        return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: a displacement of %zu elements is more than can be addressed",
-                        o->site.file, o->site.line, name, furthest);
+        return lk__fail(c->context, LK_EINVAL,
+                        "%s:%d: %s: a displacement of %zu elements is more than can be addressed", o->site.file,
+                        o->site.line, name, furthest);
     if (most > 0 && ((!o->send && needs_send(c, o)) || (!o->recv && needs_recv(c, o))))
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: a buffer is NULL", o->site.file, o->site.line, name);
     if (o->send && o->recv && !lk__call_buffers_fit(o, c->rank, c->size))
@@ -101,8 +102,13 @@ lk_status lk_comm_reduce_at(lk_site site, lk_comm *c, const void *send, void *re
 lk_status lk_comm_broadcast_at(lk_site site, lk_comm *c, void *buffer, size_t count, lk_dtype type, int root,
                                lk_work **work)
 {
-    lk__comm_call o = {
-        .kind = LK__BROADCAST, .type = type, .root = root, .count = count, .send = buffer, .recv = buffer, .site = site};
+    lk__comm_call o = {.kind = LK__BROADCAST,
+                       .type = type,
+                       .root = root,
+                       .count = count,
+                       .send = buffer,
+                       .recv = buffer,
+                       .site = site};
     return lk__comm_run(c, &o, work);
 }
 
@@ -116,8 +122,13 @@ lk_status lk_comm_all_gather_at(lk_site site, lk_comm *c, const void *send, void
 lk_status lk_comm_reduce_scatter_at(lk_site site, lk_comm *c, const void *send, void *recv, size_t count, lk_dtype type,
                                     lk_reduce_op op, lk_work **work)
 {
-    lk__comm_call o = {
-        .kind = LK__REDUCE_SCATTER, .type = type, .reduce = op, .count = count, .send = send, .recv = recv, .site = site};
+    lk__comm_call o = {.kind = LK__REDUCE_SCATTER,
+                       .type = type,
+                       .reduce = op,
+                       .count = count,
+                       .send = send,
+                       .recv = recv,
+                       .site = site};
     return lk__comm_run(c, &o, work);
 }
 

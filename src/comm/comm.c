@@ -81,7 +81,8 @@ void lk__comm_abort_for(lk_comm *c, int rank, const char *why)
     char text[512];
     if (is_failure_of_group(c, why)) return;
     if (rank == c->rank) lk__flight_recorder_own_cause(c->recorder, lk__comm_cause_make(c, rank, LK__CAUSE_OWN));
-    snprintf(text, sizeof text, "rank %d of %d aborted the group: %.400s", rank, c->size, why ? why : "no reason given");
+    snprintf(text, sizeof text, "rank %d of %d aborted the group: %.400s", rank, c->size,
+             why ? why : "no reason given");
     c->backend->raise(c, LK_ECANCELED, text, lk__comm_cause_make(c, rank, LK__CAUSE_OWN));
 }
 
@@ -179,7 +180,8 @@ static lk_status choose_backend(lk_context *context, const char *wanted, const l
 
 enum { WEEK_MS = 7 * 24 * 3600 * 1000, JOIN_HERE_MS = 30000, JOIN_HOSTS_MS = 600000, CONNECT_MS = 30000 };
 
-/* From config, else LOCKSTEP_JOIN_TIMEOUT. The default allows hosts to be started by hand, minutes after one another. */
+/* From config, else LOCKSTEP_JOIN_TIMEOUT. The default allows hosts to be started by hand, minutes after one
+ * another. */
 static lk_status choose_deadlines(lk_comm *c, const lk_comm_config *config, const lk__rendezvous_identity *identity)
 {
     const char *no_deadlines = lk__environment(c->context, LK__ENV_LOCKSTEP_NO_DEADLINES),
@@ -255,7 +257,8 @@ int         lk_comm_local_size(const lk_comm *c) { return c->local_size; }
 const char *lk_comm_backend(const lk_comm *c) { return c->backend->name; }
 uint64_t    lk__comm_sent(const lk_comm *c) { return c->backend->sent(c); }
 
-/* ---- splitting and symmetric memory: a few bytes of every rank are gathered, then the ranks of each group join ---- */
+/* ---- splitting and symmetric memory: a few bytes of every rank are gathered, then the ranks of each group join ----
+ */
 
 static lk_status draw_secret(lk_context *context, uint64_t *secret)
 {

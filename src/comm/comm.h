@@ -52,18 +52,21 @@ struct lk__rendezvous_identity; /* rendezvous/identity.h */
 /* Which ranks a transport connects: one, those of a host, or any. */
 typedef enum lk__comm_scope { LK__SCOPE_RANK, LK__SCOPE_HOST, LK__SCOPE_ANY } lk__comm_scope;
 
-/* A transport: transports.h lists them. A function that fails has raised the group's failure, or set the context's error. */
+/* A transport: transports.h lists them. A function that fails has raised the group's failure, or set the context's
+ * error. */
 typedef struct lk__comm_backend {
     const char    *name, *text; /* text: one line for users */
     lk__comm_scope scope;
     bool           alone; /* may carry a world of one rank; otherwise self does */
-    /* Of a network transport: over several hosts the available one with the highest number is chosen; 0: only by its name. */
+    /* Of a network transport: over several hosts the available one with the highest number is chosen; 0: only by its
+     * name. */
     int preference;
     /* Whether it can run in this process with that identity; NULL: always. */
     bool (*available)(const lk_context *context, const struct lk__rendezvous_identity *identity);
     bool makes_token;  /* ranks get the job's token through it, and need not have one before */
     bool over_network; /* it uses the network transport that is chosen, which answers for makes_token */
-    bool progresses; /* a collective in flight mostly waits for a network; else it needs a core for copying and adding */
+    /* a collective in flight mostly waits for a network; else it needs a core for copying and adding */
+    bool progresses;
     lk_status (*collective)(lk_comm *comm, const lk__comm_call *operation); /* returns when this rank's part is done */
     /* Runs `first` and the transfers that lk__work_next_transfer gives meanwhile, concurrently, until all are done. */
     void (*transfer)(lk_comm *comm, lk_work *first);
@@ -79,13 +82,14 @@ typedef struct lk__comm_backend {
     void (*free)(lk_comm *comm);
     /* comm has its rank and size; create sets its state. */
     lk_status (*create)(lk_comm *comm, const struct lk__rendezvous_identity *identity);
-    /* A split, after its gather: `all` are the members of `parent`, and ranks[i] is the member that becomes rank i of comm. Called by the
-     * ranks of the new group. */
+    /* A split, after its gather: `all` are the members of `parent`, and ranks[i] is the member that becomes rank i of
+     * comm. Called by the ranks of the new group. */
     lk_status (*split)(lk_comm *parent, lk_comm *comm, const lk__comm_member *all, const int *ranks);
-    /* Whether its operations take addresses of that device's memory; for any other the caller copies to and from the host's. */
+    /* Whether its operations take addresses of that device's memory; for any other the caller copies to and from the
+     * host's. */
     bool (*reaches)(const lk__device_backend *device);
-    /* Where this process has `rank`'s part of symmetric memory, of which `memory` is this rank's part. NULL: the ranks do not have
-     * each other's mapped. */
+    /* Where this process has `rank`'s part of symmetric memory, of which `memory` is this rank's part. NULL: the ranks
+     * do not have each other's mapped. */
     char *(*peer)(const lk_comm *comm, const void *memory, int rank);
     int (*hosts)(const lk_comm *comm, const char **why); /* hosts.h; where there is `peer` */
     /* The group in shared memory of this host's ranks (near.h). NULL: they share none. */
@@ -108,10 +112,11 @@ struct lk_comm {
     int64_t                          join_ms;    /* until all ranks have joined */
     int64_t                          connect_ms; /* until all connections are made after that */
     struct lk__comm_flight_recorder *recorder;   /* NULL: none, as in the groups that a mixed one holds */
-    struct lk__comm_flight_recorder *
-        numbered; /* gets the numbers of collectives: `recorder`, or that of the mixed group for which this one runs them */
-    /* Of a group that carries transfers for another, `outer`: LK_END when its rank `peer` has entered a collective of the
-     * outer group which this rank has not entered; with the transfer that then can never complete, raises the failure. */
+    /* gets the numbers of collectives: `recorder`, or that of the mixed group for which this one runs them */
+    struct lk__comm_flight_recorder *numbered;
+    /* Of a group that carries transfers for another, `outer`: LK_END when its rank `peer` has entered a collective of
+     * the outer group which this rank has not entered; with the transfer that then can never complete, raises the
+     * failure. */
     lk_comm *outer;
     lk_status (*crossed)(lk_comm *outer, int peer, const lk__comm_call *transfer);
 
@@ -165,8 +170,8 @@ lk_status lk__work_submit_watched(lk_comm *comm, const lk__comm_call *operation,
 void      lk__work_wake(lk_comm *comm);  /* threads that wait for works of comm check again */
 void      lk__work_close(lk_comm *comm); /* cancels what is in flight */
 
-/* Whether collectives in flight are worth it beside `threads` threads that compute: the backend progresses by itself, or a core is
- * free for its thread. Otherwise computing loses as much time as is hidden. */
+/* Whether collectives in flight are worth it beside `threads` threads that compute: the backend progresses by itself,
+ * or a core is free for its thread. Otherwise computing loses as much time as is hidden. */
 bool lk__comm_overlaps(const lk_comm *comm, int threads);
 
 /* Bytes that this rank has sent to its peers so far, or written where they read them. */

@@ -22,7 +22,8 @@ static bool fits_file_limit(void)
     return getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= sizeof(lk__comm_flight_recorder);
 }
 
-/* Its blocks exist before it is mapped: in a file that is only sized, the first store would end the process by SIGBUS where the disk is full. */
+/* Its blocks exist before it is mapped: in a file that is only sized, the first store would end the process by SIGBUS
+ * where the disk is full. */
 static bool allocate_file(int fd)
 {
     int error;

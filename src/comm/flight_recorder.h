@@ -16,8 +16,8 @@ typedef struct lk__comm_flight_recorder {
     _Atomic uint64_t      count, bytes;
     _Atomic(const char *) site; /* of `file`: used by the rank itself only */
     char                  file[112];
-    _Atomic uint64_t
-        number; /* of the operation in its group, as the table of a failure has it; 0: a transfer, or not entered yet */
+    /* of the operation in its group, as the table of a failure has it; 0: a transfer, or not entered yet */
+    _Atomic uint64_t number;
 } lk__comm_flight_recorder;
 
 /* Maps the file that LOCKSTEP_FLIGHT_RECORDER names; NULL: it is not set, or the file cannot be mapped. All groups of a
@@ -69,7 +69,8 @@ void lk__flight_recorder_joined(lk__comm_flight_recorder *recorder);
 
 /* The cause of the rank's failure, and its process. False: there is no such file. */
 bool lk__flight_recorder_look(const char *path, lk__comm_cause *cause, int64_t *pid, uint64_t *started);
-/* "it was in #17 all_reduce f32 × 1000 sum at train.c:55" or "it was outside any; it had finished …"; false: no operation is recorded. */
+/* "it was in #17 all_reduce f32 × 1000 sum at train.c:55" or "it was outside any; it had finished …"; false: no
+ * operation is recorded. */
 bool lk__flight_recorder_read(const char *path, char *out, size_t size);
 
 #endif

@@ -1,5 +1,5 @@
-/* comm/hosts.h - what a group needs in order to hold something once on every host: the ranks of a host, which have each other's symmetric
- * memory mapped, and sums of which each of them gets a slice, over all ranks of all hosts.
+/* comm/hosts.h - what a group needs in order to hold something once on every host: the ranks of a host, which have each
+ * other's symmetric memory mapped, and sums of which each of them gets a slice, over all ranks of all hosts.
  *
  * Of `each` ranks on every host, those with the same index on their hosts are connected across them. */
 #ifndef LK__COMM_HOSTS_H
@@ -7,17 +7,17 @@
 
 #include <lockstep/comm.h>
 
-/* On how many hosts the ranks are, where each has the same number of consecutive ranks, two or more, with common memory. Otherwise 0, and
- * *why, unless NULL, continues "the ranks of this group": "have no memory in common". */
+/* On how many hosts the ranks are, where each has the same number of consecutive ranks, two or more, with common
+ * memory. Otherwise 0, and *why, unless NULL, continues "the ranks of this group": "have no memory in common". */
 int lk__comm_hosts(const lk_comm *comm, const char **why);
 
 /* Done when all ranks of this host have entered it. Collective, of all hosts: each waits for its own ranks only. */
 lk_status lk__comm_barrier_host_at(lk_site site, lk_comm *comm);
 #define lk__comm_barrier_host(...) lk__comm_barrier_host_at(LK_HERE, __VA_ARGS__)
 
-/* send holds each × count; recv gets the part of this rank's index on its host, reduced over all ranks: within every host, then across
- * the hosts. In place when recv is that part of send. The bits are those of lk_comm_all_reduce where the ranks of a host are a whole
- * subtree of its order (base/tree.h, lk__tree_nests); elsewhere LK_EUNSUPPORTED. */
+/* send holds each × count; recv gets the part of this rank's index on its host, reduced over all ranks: within every
+ * host, then across the hosts. In place when recv is that part of send. The bits are those of lk_comm_all_reduce where
+ * the ranks of a host are a whole subtree of its order (base/tree.h, lk__tree_nests); elsewhere LK_EUNSUPPORTED. */
 lk_status lk__comm_reduce_scatter_host_at(lk_site site, lk_comm *comm, const void *send, void *recv, size_t count,
                                           lk_dtype type, lk_reduce_op op, lk_work **work);
 #define lk__comm_reduce_scatter_host(...) lk__comm_reduce_scatter_host_at(LK_HERE, __VA_ARGS__)

@@ -1,5 +1,6 @@
-/* memory.c - whether the ranks of every host can allocate what each of them needs. Every rank tells the others its bytes and what limits
- * its memory, so all come to the same result, before any of them has allocated: one that came later would find less available. */
+/* memory.c - whether the ranks of every host can allocate what each of them needs. Every rank tells the others its
+ * bytes and what limits its memory, so all come to the same result, before any of them has allocated: one that came
+ * later would find less available. */
 #include "base/memory_check.h"
 #include "comm/comm.h"
 

@@ -1,5 +1,6 @@
-/* mesh.c - ranks as a grid: its text, coordinates, and the groups along its axes. Groups exist only after they were asked for in a list,
- * the same on all ranks: making one later, where it is first used, would be a collective that some rank may not enter. */
+/* mesh.c - ranks as a grid: its text, coordinates, and the groups along its axes. Groups exist only after they were
+ * asked for in a list, the same on all ranks: making one later, where it is first used, would be a collective that some
+ * rank may not enter. */
 #include "comm/mesh.h"
 
 #include "base/config.h"
@@ -228,7 +229,8 @@ static const char *format_set(unsigned axes, char text[LK__MESH_TEXT])
     return text;
 }
 
-/* A split gives each rank the group that it asks for, also where others mean another one: so meshes and lists are compared before. */
+/* A split gives each rank the group that it asks for, also where others mean another one: so meshes and lists are
+ * compared before. */
 static lk_status compare_lists(lk_site site, lk_mesh *m, const unsigned *axes, int count)
 {
     uint64_t  mine = lk__hash64(axes, (size_t)count * sizeof *axes, lk__hash64(m->text, strlen(m->text), 1));
@@ -261,7 +263,8 @@ lk_status lk_mesh_create_groups_at(lk_site site, lk_mesh *m, const unsigned *axe
         }
         if (!compared && (status = compare_lists(site, m, axes, count)) < 0) return status;
         compared = true;
-        int first = lk__mesh_member(&m->grid, set, m->grid.rank, 0); /* the same for all members, and no other group's */
+        /* the same for all members, and no other group's */
+        int first = lk__mesh_member(&m->grid, set, m->grid.rank, 0);
         status = lk_comm_split_at(site, m->comm, first, lk__mesh_coordinate(&m->grid, set, m->grid.rank), group);
     }
     return status;

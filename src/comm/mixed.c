@@ -1,15 +1,16 @@
 /* mixed.c - ranks on several hosts: those of one host share memory, and the hosts are connected by a network. A mixed
  * group has groups of its own:
  *
- *   flat     all ranks, over the network: for small calls, and those that the layers do not support; compares all calls;
+ *   flat     all ranks, over the network: for small calls, and those that the layers do not support; compares all
+ *            calls;
  *   local    the ranks of this host, over shared memory;
  *   across   the ranks with the same local rank on every host, over the network; where each host has as many ranks.
  *
  * Where each host has the same number of consecutive ranks, a power of two, they are a whole subtree of the canonical
- * order. A large reduction then runs within the hosts, on each rank's slice across them, and is gathered within; partial
- * results are wide enough that the bits are those of the flat order. Ranks that hold something once on every host (hosts.h) leave
- * out the last step. When one of the groups fails, the others are failed
- * with the same text, so a rank that waits in any of them gets it. */
+ * order. A large reduction then runs within the hosts, on each rank's slice across them, and is gathered within;
+ * partial results are wide enough that the bits are those of the flat order. Ranks that hold something once on every
+ * host (hosts.h) leave out the last step. When one of the groups fails, the others are failed with the same text, so a
+ * rank that waits in any of them gets it. */
 #include "comm/mixed.h"
 
 #include "base/tree.h"
@@ -39,8 +40,8 @@ static lk_status raise_in_all(lk_comm *c, lk_status status, const char *text, lk
     return lk__comm_record_failure(c, status, flat->text, flat->cause);
 }
 
-/* A group of some of the ranks has failed. Its text has its own rank numbers, so the flat group, which detects lost ranks
- * too, gets time to do so; if it does not, the text is used and its rank numbers are explained. */
+/* A group of some of the ranks has failed. Its text has its own rank numbers, so the flat group, which detects lost
+ * ranks too, gets time to do so; if it does not, the text is used and its rank numbers are explained. */
 static lk_status raise_group_failure(lk_comm *c, lk_comm *group)
 {
     lk__comm_mixed *m = c->state;

@@ -25,8 +25,8 @@ static lk_status grow_scratch(lk_comm *c, size_t bytes)
     return m->scratch ? LK_OK : LK_ENOMEM;
 }
 
-/* Reduces this rank's slice, `count` elements, of what each of this host's ranks has at `send`, then across the hosts; may be in place.
- * root: the host that gets the result; -1: all do. */
+/* Reduces this rank's slice, `count` elements, of what each of this host's ranks has at `send`, then across the hosts;
+ * may be in place. root: the host that gets the result; -1: all do. */
 static lk_status reduce_slices(lk__comm_mixed *m, const lk__comm_call *o, const void *send, char *slice, size_t count,
                                lk_dtype type, int root)
 {

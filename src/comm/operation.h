@@ -20,9 +20,9 @@ typedef struct lk__comm_call {
     size_t        count, bytes;
     const void   *send;
     void         *recv;
-    const size_t *send_counts, *send_displacements, *recv_counts,
-        *recv_displacements; /* NULL: `count` each, contiguous */
-    lk_site site;
+    /* NULL: `count` each, contiguous */
+    const size_t *send_counts, *send_displacements, *recv_counts, *recv_displacements;
+    lk_site       site;
 } lk__comm_call;
 
 /* "#17 all_reduce f32 × 1000 sum at train.c:55". */
@@ -75,8 +75,8 @@ static inline bool lk__call_gathers(const lk__comm_call *o)
     return lk__call_facts(o)->receives_parts && !lk__call_facts(o)->counts;
 }
 
-/* Where in the send buffer of `rank` its part for `to` begins, and where in a receive buffer that of `from` does; `size` is
- * an element's. */
+/* Where in the send buffer of `rank` its part for `to` begins, and where in a receive buffer that of `from` does;
+ * `size` is an element's. */
 static inline const char *lk__call_send_part(const lk__comm_call *o, int rank, int to, size_t size)
 {
     size_t at = lk__call_send_pattern(o, rank) != LK__SEND_PARTS ? 0

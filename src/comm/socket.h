@@ -17,11 +17,12 @@ bool lk__read_passed(int fd, void *into, size_t bytes, int *passed, double end);
 /* Without waiting: fails unless the socket takes all of it at once. passed -1: none. */
 bool lk__send_passed(int fd, const void *from, size_t bytes, int passed);
 
-/* Has the kernel detect within about 4 s that the other host of a TCP connection is cut off: by unacknowledged data, and
- * by keepalive probes on an idle connection. Only for connections of small messages: Linux also ends a connection whose
- * peer does not read for that long once its buffers are full, as a stopped process does. */
+/* Has the kernel detect within about 4 s that the other host of a TCP connection is cut off: by unacknowledged data,
+ * and by keepalive probes on an idle connection. Only for connections of small messages: Linux also ends a connection
+ * whose peer does not read for that long once its buffers are full, as a stopped process does. */
 void lk__socket_probe(int fd, bool on);
-/* Bytes sent over a TCP connection, and its end, that the other host's system has not confirmed; 0 also once the connection has failed. */
+/* Bytes sent over a TCP connection, and its end, that the other host's system has not confirmed; 0 also once the
+ * connection has failed. */
 size_t lk__socket_unconfirmed(int fd);
 /* Whether an error of a connection says that its other host does not answer. */
 bool lk__error_is_cut_off(int error);

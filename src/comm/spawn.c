@@ -40,7 +40,8 @@ static int count_threads(void)
     return count;
 }
 
-/* A thread that was joined may still be listed for a moment: pthread_join waits for the end of its code, not of its task. */
+/* A thread that was joined may still be listed for a moment: pthread_join waits for the end of its code, not of its
+ * task. */
 static int threads_here(void)
 {
     int count = count_threads();

@@ -131,8 +131,8 @@ static void append_rank(const lk__comm_table *t, int rank, lk__comm_report *repo
 }
 
 /* How likely a rank is the cause that others wait: most likely one that is lost or does not run, then one that is in no
- * operation, then one that is in an earlier one, then one that waits in the same one. Of ranks that are not missing only
- * one that does not run can be the cause: others may wait for it elsewhere. */
+ * operation, then one that is in an earlier one, then one that waits in the same one. Of ranks that are not missing
+ * only one that does not run can be the cause: others may wait for it elsewhere. */
 static int score_rank(const lk__comm_rank_view *v, bool missing, uint64_t own)
 {
     bool halted = v->stopped || v->silent;

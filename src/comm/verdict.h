@@ -13,8 +13,8 @@ enum { LK__CHECKED = 1 };
 
 enum { LK__FILE_NAME = 112, LK__HOST_NAME = 64, LK__BUSY_TEXT = 64 };
 
-/* One call, without its buffers. In shared memory other ranks read it only after a failure or a stall, possibly while it
- * changes: a line of the table may then mix two calls, which is harmless. */
+/* One call, without its buffers. In shared memory other ranks read it only after a failure or a stall, possibly while
+ * it changes: a line of the table may then mix two calls, which is harmless. */
 typedef struct lk__comm_record {
     uint64_t number; /* of the collective; 0: a send or receive */
     int32_t  kind, type, reduce, root, tag, line, reserved[2];

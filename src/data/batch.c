@@ -1,5 +1,5 @@
-/* batch.c - rows of a batch. A worker's scratch holds, in this order: the buffers of the transform, the partner of a mixed sample,
- * samples that are converted, and what the data set itself needs to read one. */
+/* batch.c - rows of a batch. A worker's scratch holds, in this order: the buffers of the transform, the partner of a
+ * mixed sample, samples that are converted, and what the data set itself needs to read one. */
 #include "data/batch.h"
 
 #include "data/augment/augment.h"
@@ -40,7 +40,8 @@ static size_t sample_bytes(const lk_dataset *d, int i)
     return is_read(d, i) ? lk__round_up(lk_field_bytes(lk_dataset_field(d, i)), LK__ALIGN) : 0;
 }
 
-/* A sample is read into a worker's scratch where it is neither in memory nor written straight into the batch: its bytes, or 0. */
+/* A sample is read into a worker's scratch where it is neither in memory nor written straight into the batch: its
+ * bytes, or 0. */
 static size_t field_scratch(const lk_loader_config *c, int i)
 {
     lk__batch_conversion how = choose_conversion(c, i);

@@ -1,4 +1,5 @@
-/* data/batch.h - how a sample becomes a row of a batch: which fields a batch has, where a sample is read to, how it is converted. */
+/* data/batch.h - how a sample becomes a row of a batch: which fields a batch has, where a sample is read to, how it is
+ * converted. */
 #ifndef LK__BATCH_H
 #define LK__BATCH_H
 
@@ -39,7 +40,8 @@ void lk__batch_init(lk__batch_maker *maker, const lk_loader_config *config, void
 /* Reads sample `index` and writes its row of every field. On failure writes to message. */
 lk_status lk__batch_put(const lk__batch_maker *maker, void *const *fields, int64_t row, int64_t index, int64_t epoch,
                         const lk__random *random, char *scratch, char message[LK__DATASET_MESSAGE]);
-/* Fetches the beginning of a sample in memory, which will be put soon: shuffled samples are in no order that hardware detects. */
+/* Fetches the beginning of a sample in memory, which will be put soon: shuffled samples are in no order that hardware
+ * detects. */
 static inline void lk__batch_prefetch(const lk__batch_maker *m, int64_t index)
 {
     enum { LINE = 64, MOST = 512 }; /* bytes */

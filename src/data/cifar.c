@@ -1,4 +1,5 @@
-/* cifar.c - the binary version of CIFAR-10: records of a label byte and 3 × 32 × 32 pixels, held in memory unchanged. */
+/* cifar.c - the binary version of CIFAR-10: records of a label byte and 3 × 32 × 32 pixels, held in memory
+ * unchanged. */
 #include "data/dataset.h"
 
 enum { CLASSES = 10, FILES = 5 };
@@ -18,7 +19,8 @@ static lk_status report_truncated(lk_context *context, const char *name, uint64_
                     (int)(size % LK__CIFAR_RECORD), LK__CIFAR_RECORD);
 }
 
-lk_status lk__cifar_check(lk_context *context, const char *name, const unsigned char *bytes, size_t size, int64_t *count)
+lk_status lk__cifar_check(lk_context *context, const char *name, const unsigned char *bytes, size_t size,
+                          int64_t *count)
 {
     *count = 0;
     if (size == 0) return lk__fail(context, LK_EFORMAT, "%s is empty", name);
@@ -26,10 +28,10 @@ lk_status lk__cifar_check(lk_context *context, const char *name, const unsigned 
     for (int64_t i = 0; i < records; i++) {
         unsigned label = bytes[i * LK__CIFAR_RECORD];
         if (label >= CLASSES)
-            return lk__fail(
-                context,
-                LK_EFORMAT, "%s: record %lld, at byte %lld, has label %u: CIFAR-10's are 0 to 9. The file is damaged or in a different format",
-                name, (long long)i, (long long)i * LK__CIFAR_RECORD, label);
+            return lk__fail(context, LK_EFORMAT,
+                            "%s: record %lld, at byte %lld, has label %u: CIFAR-10's are 0 to 9. The file is damaged "
+                            "or in a different format",
+                            name, (long long)i, (long long)i * LK__CIFAR_RECORD, label);
     }
     if (size % LK__CIFAR_RECORD != 0) return report_truncated(context, name, size);
     *count = records;
@@ -96,7 +98,8 @@ static lk_status check_file(lk_context *context, const char *path, const lk__dat
     return LK_OK;
 }
 
-/* Adds up the sizes of the files before they are read, so that there is one allocation and no copy. whole: their sizes are checked. */
+/* Adds up the sizes of the files before they are read, so that there is one allocation and no copy. whole: their sizes
+ * are checked. */
 static lk_status open_files(lk_context *context, const char *directory, bool train, bool whole, cifar_files *f)
 {
     const char *const *files = train ? train_files : test_files;

@@ -24,16 +24,17 @@ static lk_status check_field(lk_context *context, const char *name, int64_t coun
     int64_t elements = 1, total;
     if (!f->name || !*f->name) return lk__fail(context, LK_EINVAL, "a data set (%s) has a field without a name", name);
     if (f->rank < 0 || f->rank >= LK_MAX_RANK) /* a batch has one axis more */
-        return lk__fail(context, LK_EINVAL, "a data set (%s) whose %s has rank %d is invalid: a sample has 0 to %d axes",
-                        name, f->name, f->rank, LK_MAX_RANK - 1);
+        return lk__fail(context, LK_EINVAL,
+                        "a data set (%s) whose %s has rank %d is invalid: a sample has 0 to %d axes", name, f->name,
+                        f->rank, LK_MAX_RANK - 1);
     if (f->dtype != LK_U8 && f->dtype != LK_F32 && f->dtype != LK_I32 && f->dtype != LK_I64)
         return lk__fail(context, LK_EINVAL, "a data set (%s) whose %s is %s is invalid: expected u8, i32, i64 or f32",
                         name, f->name, lk_dtype_name(f->dtype));
     if (f->classes < 0 || (f->classes && f->dtype != LK_I32))
-        return lk__fail(
-            context,
-            LK_EINVAL, "a data set (%s) of %d classes in %s %s is invalid: class numbers are i32, and 0 classes means arbitrary numbers",
-            name, f->classes, f->name, lk_dtype_name(f->dtype));
+        return lk__fail(context, LK_EINVAL,
+                        "a data set (%s) of %d classes in %s %s is invalid: class numbers are i32, and 0 classes means "
+                        "arbitrary numbers",
+                        name, f->classes, f->name, lk_dtype_name(f->dtype));
     if (f->column_names && f->rank > 1)
         return lk__fail(context, LK_EINVAL,
                         "a data set (%s) whose %s has column names and %d axes is invalid: expected at most 1", name,
@@ -282,7 +283,8 @@ lk_status lk__dataset_read(const lk_dataset *d, int64_t index, void *const *room
     return status;
 }
 
-/* Memory for one sample of each field that has no column and that the caller does not want, then the reader's scratch. */
+/* Memory for one sample of each field that has no column and that the caller does not want, then the reader's
+ * scratch. */
 static size_t room_bytes(const lk_dataset *d, void *const *fields)
 {
     size_t bytes = lk__round_up(d->scratch, LK__ALIGN);

@@ -12,8 +12,8 @@ enum { LK__DATASET_MESSAGE = 512 };
 
 typedef struct lk__labels lk__labels; /* data/labels.h */
 
-/* Writes the fields of a sample that have no column. Workers call it concurrently. On failure writes to message and does not set
- * the context's, since it runs ahead of what the user asked for. */
+/* Writes the fields of a sample that have no column. Workers call it concurrently. On failure writes to message and
+ * does not set the context's, since it runs ahead of what the user asked for. */
 typedef lk_status (*lk__dataset_read_sample)(const lk_dataset *dataset, int64_t index, void *const *fields,
                                              void *scratch, char message[LK__DATASET_MESSAGE]);
 
@@ -26,7 +26,8 @@ struct lk_dataset {
     void       *names;
     size_t      names_bytes;
 
-    const unsigned char *columns[LK_MAX_FIELDS]; /* sample i of field k is at columns[k] + i × strides[k]; NULL: `read` makes it */
+    /* sample i of field k is at columns[k] + i × strides[k]; NULL: `read` makes it */
+    const unsigned char *columns[LK_MAX_FIELDS];
     size_t               strides[LK_MAX_FIELDS];
     void                *owned[LK_MAX_FIELDS]; /* LK_MEMORY_DATA */
     size_t               owned_bytes[LK_MAX_FIELDS];
@@ -40,8 +41,9 @@ struct lk_dataset {
     int64_t *kept; /* a subset: sample i is number kept[i] of what was read; NULL: all. LK_MEMORY_DATA */
     size_t   kept_bytes;
 
-    bool                unlabelled;     /* samples may be without a label: LK_NO_LABEL */
-    bool                streamed;       /* samples are read when they are needed; so says a probe, which has no `read` */
+    bool unlabelled; /* samples may be without a label: LK_NO_LABEL */
+    /* samples are read when they are needed; so says a probe, which has no `read` */
+    bool                streamed;
     bool                computed_order; /* of an epoch, where there are many samples: see data/order.h */
     const lk_text_info *text;           /* part of state; NULL: it is no text */
 };
@@ -68,8 +70,8 @@ static inline int64_t lk__dataset_stored(const lk_dataset *d, int64_t index)
 lk_status lk__dataset_read(const lk_dataset *dataset, int64_t index, void *const *room, void *scratch,
                            const void **sample, char message[LK__DATASET_MESSAGE]);
 
-/* fingerprint.c: the same for the same samples, and most likely another number for others; of large data sets by a part of them. 0: not
- * known. */
+/* fingerprint.c: the same for the same samples, and most likely another number for others; of large data sets by a part
+ * of them. 0: not known. */
 lk_status lk__dataset_fingerprint(const lk_dataset *dataset, uint64_t *fingerprint);
 uint64_t  lk__fingerprint_add(uint64_t value, const void *data, size_t bytes); /* the next value, of these bytes too */
 
@@ -85,7 +87,8 @@ lk_status lk__loader_check(lk_context *context, const lk_loader_config *config);
 /* The same for the caller's, which may be of another version: *own is what it means. */
 lk_status lk__loader_read(lk_context *context, const lk_loader_config *given, lk_loader_config *own);
 
-/* A loader whose batches are their indices alone: no fields, no workers; for devices that make the rest (data/gather.h). */
+/* A loader whose batches are their indices alone: no fields, no workers; for devices that make the rest
+ * (data/gather.h). */
 lk_status lk__loader_create_indices(lk_context *context, const lk_loader_config *config, lk_loader **loader);
 size_t    lk__loader_indices_bytes(const lk_loader_config *config); /* as lk_loader_bytes */
 

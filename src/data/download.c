@@ -70,7 +70,8 @@ static int on_progress(void *user, int64_t total, int64_t now, int64_t upload_to
     return report_progress(user) ? 0 : 1;
 }
 
-/* Content-Range: bytes FIRST-LAST/ALL. Also called for the headers of redirections; those of the last response count. */
+/* Content-Range: bytes FIRST-LAST/ALL. Also called for the headers of redirections; those of the last response
+ * count. */
 static size_t on_header(char *line, size_t one, size_t bytes, void *user)
 {
     static const char key[] = "content-range: bytes ";
@@ -222,7 +223,8 @@ static lk_status report_failure(transfer *t, int tries)
     if (t->response >= 400)
         snprintf(what, sizeof what, "the server returns %ld%s", t->response, t->response == 404 ? " (not found)" : "");
     else if (t->result == LK__CURL_OK)
-        snprintf(what, sizeof what, "it ends after %lld of %lld bytes", (long long)t->offset, (long long)t->file->bytes);
+        snprintf(what, sizeof what, "it ends after %lld of %lld bytes", (long long)t->offset,
+                 (long long)t->file->bytes);
     else
         snprintf(what, sizeof what, "%s", t->error);
     return lk__fail(d->context, LK_EIO,

@@ -1,10 +1,11 @@
-/* fingerprint.c - a number that tells whether a data set holds the samples that it held before. Small ones are read whole, large ones here
- * and there: it has to cost little beside opening them. */
+/* fingerprint.c - a number that tells whether a data set holds the samples that it held before. Small ones are read
+ * whole, large ones here and there: it has to cost little beside opening them. */
 #include "data/dataset.h"
 
 #include <string.h>
 
-/* Bytes that are read: of samples in memory, and of those in files, which may be on slow disks. Beyond, FEW samples are. */
+/* Bytes that are read: of samples in memory, and of those in files, which may be on slow disks. Beyond, FEW samples
+ * are. */
 static const double IN_MEMORY = 256e6, IN_FILES = 64e6;
 enum { FEW = 256 };
 

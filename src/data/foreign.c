@@ -12,8 +12,8 @@ static bool begins_with(const unsigned char *first, size_t bytes, const char *ma
     return bytes >= length && memcmp(first, magic, length) == 0;
 }
 
-/* The name of a zip's first entry is at byte 30 (APPNOTE 4.3.7): torch.save writes NAME/data.pkl first. Older versions wrote a
- * pickle of a magic number. Any pickle since protocol 2 begins with PROTO and a version. */
+/* The name of a zip's first entry is at byte 30 (APPNOTE 4.3.7): torch.save writes NAME/data.pkl first. Older versions
+ * wrote a pickle of a magic number. Any pickle since protocol 2 begins with PROTO and a version. */
 static kind recognise_kind(const unsigned char *first, size_t bytes)
 {
     static const char magic[] = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";

@@ -1,5 +1,5 @@
-/* gather.c - what a device needs to make batches itself. Samples are copied in the order of the data set, without gaps, whatever the files'
- * records look like and whichever samples a subset keeps: a sample's number is its place. */
+/* gather.c - what a device needs to make batches itself. Samples are copied in the order of the data set, without gaps,
+ * whatever the files' records look like and whichever samples a subset keeps: a sample's number is its place. */
 #include "data/gather.h"
 
 #include "data/augment/augment.h"

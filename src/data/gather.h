@@ -1,5 +1,5 @@
-/* data/gather.h - batches that a device makes itself (device/batch.h): which ones it can make, and what it needs in its memory:
- * the samples of the whole set, or the table by which it converts bytes. */
+/* data/gather.h - batches that a device makes itself (device/batch.h): which ones it can make, and what it needs in its
+ * memory: the samples of the whole set, or the table by which it converts bytes. */
 #ifndef LK__GATHER_H
 #define LK__GATHER_H
 
@@ -7,9 +7,11 @@
 #include "device/batch.h"
 #include "device/device.h"
 
-/* Why the device cannot make a loader's batches from the whole set in its memory: a clause; NULL: it can. config is valid. */
+/* Why the device cannot make a loader's batches from the whole set in its memory: a clause; NULL: it can. config is
+ * valid. */
 const char *lk__gather_refused(const lk__device *device, const lk_loader_config *config);
-/* Whether it can make them from samples that the host sends, and that is worth it: they are bytes, and become floats. */
+/* Whether it can make them from samples that the host sends, and that is worth it: they are bytes, and become
+ * floats. */
 bool lk__gather_sends_bytes(const lk__device *device, const lk_loader_config *config);
 /* The loader whose batches hold field 0 as it is stored. */
 lk_loader_config lk__gather_stored(const lk_loader_config *config);

@@ -59,10 +59,10 @@ static lk_status join_fields(const lk_dataset *a, const lk_dataset *b, lk_field 
             fields[i].classes = b->fields[i].classes;
     }
     if (same) return LK_OK;
-    return lk__fail(
-        a->context,
-        LK_EMISMATCH, "%s: the samples of its test set differ in kind from those of its training set, so they cannot be read together",
-        a->name);
+    return lk__fail(a->context, LK_EMISMATCH,
+                    "%s: the samples of its test set differ in kind from those of its training set, so they cannot be "
+                    "read together",
+                    a->name);
 }
 
 static void join_text(const lk_text_info *a, const lk_text_info *b, lk_text_info *out)

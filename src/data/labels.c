@@ -1,4 +1,5 @@
-/* labels.c - class numbers of labels by the classes of training. Names that are not UTF-8 are compared as a checkpoint's record has them. */
+/* labels.c - class numbers of labels by the classes of training. Names that are not UTF-8 are compared as a
+ * checkpoint's record has them. */
 #include "data/labels.h"
 
 #include "base/json.h"
@@ -69,7 +70,8 @@ static void list_known(const lk__labels *l, const char *name, char *out, size_t 
     if (near) used += (size_t)snprintf(out, size, " (did you mean '%s'?)", lk__shown(near, shown));
     used += (size_t)snprintf(out + used, size - used, ": known are ");
     for (int i = 0; i < l->names.count && i < LISTED && used < size; i++)
-        used += (size_t)snprintf(out + used, size - used, "%s'%s'", i ? ", " : "", lk__shown(l->names.sorted[i], shown));
+        used +=
+            (size_t)snprintf(out + used, size - used, "%s'%s'", i ? ", " : "", lk__shown(l->names.sorted[i], shown));
     if (l->names.count > LISTED && used < size)
         snprintf(out + used, size - used, " and %d more", l->names.count - LISTED);
 }

@@ -1,6 +1,6 @@
-/* order.c - the order of an epoch, by counter-based random numbers. Listed: a Fisher-Yates shuffle. Computed: a Feistel network (Luby and
- * Rackoff 1988) permutes the numbers below the next power of four; numbers that are no index are permuted again until one is (cycle
- * walking, Black and Rogaway 2002), on average less than four times. */
+/* order.c - the order of an epoch, by counter-based random numbers. Listed: a Fisher-Yates shuffle. Computed: a Feistel
+ * network (Luby and Rackoff 1988) permutes the numbers below the next power of four; numbers that are no index are
+ * permuted again until one is (cycle walking, Black and Rogaway 2002), on average less than four times. */
 #include "data/order.h"
 
 lk__order_kind lk__order_choose(int64_t count, bool shuffle, bool computed)

@@ -1,4 +1,5 @@
-/* data/order.h - the order of samples in an epoch, over all ranks: a function of (seed, epoch) and the number of samples. */
+/* data/order.h - the order of samples in an epoch, over all ranks: a function of (seed, epoch) and the number of
+ * samples. */
 #ifndef LK__ORDER_H
 #define LK__ORDER_H
 
@@ -8,7 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A listed order is a shuffled list of all indices. A computed one needs no memory: an index is a function of its position. */
+/* A listed order is a shuffled list of all indices. A computed one needs no memory: an index is a function of its
+ * position. */
 typedef enum lk__order_kind { LK__ORDER_SEQUENTIAL, LK__ORDER_LISTED, LK__ORDER_COMPUTED } lk__order_kind;
 
 enum {
@@ -37,7 +39,8 @@ lk__order_kind lk__order_choose(int64_t count, bool shuffle, bool computed);
 size_t         lk__order_bytes(int64_t count, lk__order_kind kind); /* of indices */
 void lk__order_init(lk__data_order *order, int64_t count, uint64_t seed, lk__order_kind kind, int64_t *indices);
 void lk__order_epoch(lk__data_order *order, int64_t epoch); /* generates that epoch's order unless it is current */
-/* The epoch behind the current one is made little by little, from now on, in a second list of lk__order_bytes, which is borrowed. */
+/* The epoch behind the current one is made little by little, from now on, in a second list of lk__order_bytes, which is
+ * borrowed. */
 void lk__order_make_ahead(lk__data_order *order, int64_t *list);
 /* A part of it: about `samples` indices. Does nothing where it is not made ahead. */
 void    lk__order_advance(lk__data_order *order, int64_t samples);

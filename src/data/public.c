@@ -18,7 +18,8 @@ static const char *const digit_names[10] = {"0", "1", "2", "3", "4", "5", "6", "
  * ignored. Returns as snprintf. */
 static int cache_place(const lk_context *context, const char *name, bool xdg, char *path, size_t bytes)
 {
-    const char *cache = lk__environment(context, LK__ENV_XDG_CACHE_HOME), *home = lk__environment(context, LK__ENV_HOME);
+    const char *cache = lk__environment(context, LK__ENV_XDG_CACHE_HOME),
+               *home = lk__environment(context, LK__ENV_HOME);
     if (xdg && cache && cache[0] == '/') return snprintf(path, bytes, "%s/lockstep/%s", cache, name);
     if (!home || !*home) {
         struct passwd *user = getpwuid(getuid());

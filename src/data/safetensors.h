@@ -25,8 +25,8 @@ typedef struct lk__safetensors_pair {
 
 typedef struct lk__safetensors lk__safetensors; /* an open file; holds the header's names, not the data */
 
-/* Checks the whole header against the file's size: on success the tensors cover all of the data without overlap. LK_ENOENT: no
- * such file. LK_EFORMAT: the message names the error and its byte. */
+/* Checks the whole header against the file's size: on success the tensors cover all of the data without overlap.
+ * LK_ENOENT: no such file. LK_EFORMAT: the message names the error and its byte. */
 lk_status lk__safetensors_open(lk_context *context, const char *path, lk__safetensors **file);
 /* The same over bytes in memory, borrowed until close; messages show label instead of a path. */
 lk_status lk__safetensors_open_memory(lk_context *context, const char *label, const void *bytes, size_t length,

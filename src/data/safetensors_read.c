@@ -1,5 +1,5 @@
-/* safetensors_read.c - the safetensors reader. The whole header is checked before any of it is used; data is read by position,
- * not mapped, so that a file that shrinks meanwhile is an error, not a signal. */
+/* safetensors_read.c - the safetensors reader. The whole header is checked before any of it is used; data is read by
+ * position, not mapped, so that a file that shrinks meanwhile is an error, not a signal. */
 #define _GNU_SOURCE
 #include "base/dtype.h"
 #include "base/json.h"
@@ -36,9 +36,9 @@ typedef struct header {
     size_t           length;
 } header;
 
-#define FORMAT_ERROR(h, at, format, ...)                                                                                 \
-    lk__fail((h)->file->context, LK_EFORMAT, "%s: byte %zu: " format, (h)->file->label, (size_t)((at) - (h)->text) + 8, \
-             ##__VA_ARGS__)
+#define FORMAT_ERROR(h, at, format, ...)                                                \
+    lk__fail((h)->file->context, LK_EFORMAT, "%s: byte %zu: " format, (h)->file->label, \
+             (size_t)((at) - (h)->text) + 8, ##__VA_ARGS__)
 
 /* Decodes into the names arena, which is as large as the header and so never too small: decoding shrinks a string, and
  * the two quotes leave room for the NUL. */
@@ -296,8 +296,9 @@ static lk_status read_header(lk__safetensors *f, lk__safetensors **out)
         goto done;
     memcpy(&length, first, sizeof length);
     if (length < 2 || length > LK__SAFETENSORS_HEADER_LIMIT) {
-        status = lk__fail(context, LK_EFORMAT,
-                          "%s: byte 0: a header of %" PRIu64 " bytes; this is not a safetensors file", f->label, length);
+        status =
+            lk__fail(context, LK_EFORMAT, "%s: byte 0: a header of %" PRIu64 " bytes; this is not a safetensors file",
+                     f->label, length);
         goto done;
     }
     if (length > f->length - 8) {
@@ -408,7 +409,8 @@ lk_status lk__safetensors_read(lk__safetensors *f, const lk__safetensors_tensor 
                                size_t bytes)
 {
     if (first > t->bytes || bytes > t->bytes - first)
-        return lk__fail(f->context, LK_EINVAL, "%s: bytes %" PRIu64 " to %" PRIu64 " of tensor '%s', which has %" PRIu64,
-                        f->label, first, first + bytes, t->name, t->bytes);
+        return lk__fail(f->context, LK_EINVAL,
+                        "%s: bytes %" PRIu64 " to %" PRIu64 " of tensor '%s', which has %" PRIu64, f->label, first,
+                        first + bytes, t->name, t->bytes);
     return read_at(f, t->offset + first, out, bytes);
 }

@@ -103,7 +103,8 @@ lk_status lk_sampler_epoch(lk_sampler *s, int64_t epoch, const int64_t **indices
                         (long long)epoch);
     if (s->epoch != epoch) {
         if (c->compatible && c->shuffle) {
-            lk__mersenne_seed(&s->generator, (uint32_t)(c->seed + (uint64_t)epoch)); /* PyTorch truncates the seed too */
+            /* PyTorch truncates the seed too */
+            lk__mersenne_seed(&s->generator, (uint32_t)(c->seed + (uint64_t)epoch));
             (c->count < WIDE_DRAWS ? permute_narrow : permute_wide)(&s->generator, s->order.indices, c->count);
         } else {
             lk__order_epoch(&s->order, epoch);

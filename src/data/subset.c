@@ -1,5 +1,5 @@
-/* subset.c - which samples form a test set that is held out. The hash is of the key alone, so that it does not depend on the other
- * samples, the order or the machine. */
+/* subset.c - which samples form a test set that is held out. The hash is of the key alone, so that it does not depend
+ * on the other samples, the order or the machine. */
 #include "data/subset.h"
 
 #include "base/hash.h"

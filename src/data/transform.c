@@ -1,5 +1,6 @@
-/* transform.c - conversion to float, normalisation, and the random changes in their order. Bytes are converted by a table of 256 values for each
- * channel: a look-up costs less than a division, and the table's values are rounded as PyTorch rounds. */
+/* transform.c - conversion to float, normalisation, and the random changes in their order. Bytes are converted by a
+ * table of 256 values for each channel: a look-up costs less than a division, and the table's values are rounded as
+ * PyTorch rounds. */
 #include "data/transform.h"
 
 #include "base/base.h"

@@ -6,8 +6,8 @@
 
 /* ---- batches from samples in the device's memory ----
  *
- * The device makes the rows of a batch itself: a sample is found by its id or by its row, and is copied, or converted, normalised, cropped
- * and flipped with the numbers and the rounding of data/transform.c. */
+ * The device makes the rows of a batch itself: a sample is found by its id or by its row, and is copied, or converted,
+ * normalised, cropped and flipped with the numbers and the rounding of data/transform.c. */
 enum { LK__DEVICE_FIELDS = 16, LK__DEVICE_CHANNELS = 16 };
 
 typedef enum lk__device_conversion {
@@ -42,12 +42,13 @@ typedef struct lk__device_gather {
     lk__device_transform transform;
 } lk__device_gather;
 
-/* One batch: where its step block and ids are read, and what is written. A header is a step block, and behind LK__DEVICE_IDS bytes the ids
- * of its samples; it may be in pinned memory of the host. */
+/* One batch: where its step block and ids are read, and what is written. A header is a step block, and behind
+ * LK__DEVICE_IDS bytes the ids of its samples; it may be in pinned memory of the host. */
 enum { LK__DEVICE_IDS = 128 };
 typedef struct lk__device_rows {
-    int64_t                rows;
-    const char            *headers; /* `ring_slots` of them, header_bytes apart; number *ring_slot % ring_slots is read. ring_slot NULL: the first */
+    int64_t rows;
+    /* `ring_slots` of them, header_bytes apart; number *ring_slot % ring_slots is read. ring_slot NULL: the first */
+    const char            *headers;
     const int64_t         *ring_slot; /* the device's */
     int                    ring_slots;
     size_t                 header_bytes;

@@ -1,4 +1,5 @@
-/* context.c - creates and frees a context with its device. What base keeps of a context is in base/context.c, which knows no device. */
+/* context.c - creates and frees a context with its device. What base keeps of a context is in base/context.c, which
+ * knows no device. */
 #include "base/config.h"
 #include "device/device.h"
 

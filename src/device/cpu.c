@@ -1,5 +1,5 @@
-/* cpu.c - the CPU as a device: the host's memory, kernels from a table by operation, element type and instruction set, and everything
- * done before a call returns. */
+/* cpu.c - the CPU as a device: the host's memory, kernels from a table by operation, element type and instruction set,
+ * and everything done before a call returns. */
 #include "device/custom.h"
 #include "device/devices.h"
 

@@ -74,8 +74,8 @@ static lk_status report_lines(lk_text_callback write, void *user)
     return status;
 }
 
-/* What a CUDA context and its libraries (cuBLASLt, cuDNN) hold, measured on an NVIDIA H200 with `lockstep plan --device cuda`: shown
- * where there is no GPU on which to measure. */
+/* What a CUDA context and its libraries (cuBLASLt, cuDNN) hold, measured on an NVIDIA H200 with `lockstep plan --device
+ * cuda`: shown where there is no GPU on which to measure. */
 static const size_t H200_CONTEXT = (size_t)524 << 20, H200_LIBRARIES = (size_t)12 << 20;
 
 static lk_status find_overhead(int number, lk_device_memory_overhead *overhead)

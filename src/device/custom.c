@@ -87,14 +87,16 @@ static void set_operands(lk_operand *to, const lk__kernel_operand *from, int cou
     }
 }
 
-/* The operands of custom_grad are the inputs, the outputs, then the outputs' gradients; its outputs are the inputs' gradients. */
+/* The operands of custom_grad are the inputs, the outputs, then the outputs' gradients; its outputs are the inputs'
+ * gradients. */
 static lk_operation_call make_call(const lk__kernel_call *call, bool backward, lk__custom_operands *operands)
 {
     const lk__kernel_custom  *c = call->custom;
     lk_operation_call         own = lk__custom_call(c, backward, operands);
     int                       inputs = own.inputs_count, outputs = own.outputs_count;
-    const lk__kernel_operand *saved = backward ? call->in + inputs : call->out, *gradients = call->in + inputs + outputs;
-    int64_t                   samples = count_samples(c->inputs, call->in, inputs);
+    const lk__kernel_operand *saved = backward ? call->in + inputs : call->out,
+                             *gradients = call->in + inputs + outputs;
+    int64_t samples = count_samples(c->inputs, call->in, inputs);
     if (samples < 0) samples = count_samples(c->outputs, saved, outputs);
     if (samples < 0 && backward) samples = count_samples(c->outputs, gradients, outputs);
     if (samples < 0 && backward) samples = count_samples(c->inputs, call->out, inputs);

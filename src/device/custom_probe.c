@@ -1,5 +1,5 @@
-/* custom_probe.c - runs a callback of a user's operation on copies of its operands, with guard bytes around them, under different
- * circumstances that must not change its results. */
+/* custom_probe.c - runs a callback of a user's operation on copies of its operands, with guard bytes around them, under
+ * different circumstances that must not change its results. */
 #include "device/custom.h"
 
 #include <stdarg.h>
@@ -99,7 +99,8 @@ static lk_status make_copies(probe *p)
     lk_status                status = add_copies(p, INPUT, call->inputs, o->inputs, call->inputs_count, false);
     if (status >= 0) status = add_copies(p, OUTPUT, call->outputs, o->outputs, call->outputs_count, !call->backward);
     if (status >= 0)
-        status = add_copies(p, OUTPUT_GRADIENT, call->output_gradients, o->output_gradients, call->outputs_count, false);
+        status =
+            add_copies(p, OUTPUT_GRADIENT, call->output_gradients, o->output_gradients, call->outputs_count, false);
     if (status >= 0)
         status = add_copies(p, INPUT_GRADIENT, call->input_gradients, o->input_gradients, call->inputs_count, true);
     if (status < 0) return status;
@@ -117,7 +118,8 @@ static void free_copies(probe *p)
     }
 }
 
-/* What is in an operand before a run: not the same in the workspace, so that a copy of that is not taken for an element that was omitted. */
+/* What is in an operand before a run: not the same in the workspace, so that a copy of that is not taken for an element
+ * that was omitted. */
 static int fill_of(const copied *c, int fill) { return c->role == WORKSPACE ? fill ^ 0x3C : fill; }
 
 static bool is_filled(const char *memory, size_t bytes, int byte)

@@ -16,7 +16,8 @@ enum { ENTRIES = sizeof entries / sizeof *entries, WHY = 512 };
 
 static bool is_usable(const lk__device_entry *e, char why[WHY]) { return !e->count || e->count(why, WHY) > 0; }
 
-/* The entry that a name with or without a number selects; NULL: there is none. *number: where the text of its number begins, or NULL. */
+/* The entry that a name with or without a number selects; NULL: there is none. *number: where the text of its number
+ * begins, or NULL. */
 static const lk__device_entry *find_entry(const char *name, const char **number)
 {
     size_t length = strcspn(name, ":");
@@ -195,8 +196,8 @@ void lk__device_free(lk__device *d, lk_memory kind, void *memory, size_t bytes)
     if (memory) d->backend->memory.free(d, kind, memory, bytes);
 }
 
-/* Bytes of the host's memory from which on they are compared with what is available, which takes some 0.1 ms: pages are zero and take no
- * memory until they are used, so the system would not fail an allocation but end a process. */
+/* Bytes of the host's memory from which on they are compared with what is available, which takes some 0.1 ms: pages are
+ * zero and take no memory until they are used, so the system would not fail an allocation but end a process. */
 enum { CHECKED = 64 << 20 };
 enum { PART_ALIGN = 256 }; /* what a GPU's libraries want of their workspaces, at least */
 
@@ -261,8 +262,8 @@ lk_status lk__device_cast(lk__device *d, lk__device_stream *stream, void *from, 
                           int64_t elements)
 {
     static const lk__op_attrs none;
-    lk__kernel_call           call = {
-                  .attrs = &none, .inputs = 1, .outputs = 1, .pool = lk__context_pool(d->context), .device = d, .stream = stream};
+    lk__kernel_call           call = {.attrs = &none, .inputs = 1, .outputs = 1, .device = d, .stream = stream};
+    call.pool = lk__context_pool(d->context);
     call.in[0] = (lk__kernel_operand){.data = from, .dtype = type, .rank = 1, .dims = {elements}};
     call.out[0] = (lk__kernel_operand){.data = to, .dtype = as, .rank = 1, .dims = {elements}};
     lk__device_kernel kernel = d->backend->kernels.find(d, LK__OP_cast, LK_F32, &call);

@@ -1,4 +1,5 @@
-/* device/device.h - a device: its name, and one table each for memory (memory.h), kernels (kernels.h) and recorded work (recording.h). */
+/* device/device.h - a device: its name, and one table each for memory (memory.h), kernels (kernels.h) and recorded work
+ * (recording.h). */
 #ifndef LK__DEVICE_H
 #define LK__DEVICE_H
 
@@ -21,15 +22,16 @@ typedef struct lk__device_backend {
 struct lk__device {
     const lk__device_backend *backend;
     lk_context               *context;
-    /* Kernels are chosen by shapes alone, never by measuring them, and a sample's results do not depend on how many others there are:
-     * for plans with leaves. Set once, before kernels are prepared. */
+    /* Kernels are chosen by shapes alone, never by measuring them, and a sample's results do not depend on how many
+     * others there are: for plans with leaves. Set once, before kernels are prepared. */
     bool by_heuristic;
 };
 
 extern const lk__device_backend lk__device_cpu, lk__device_guarded;
 extern const lk__device_fusion  lk__cpu_fusions[];
 
-/* cuda.c: the CUDA module, loaded on first use; its backend is that of the device "cuda". LK_EUNSUPPORTED: there is none. */
+/* cuda.c: the CUDA module, loaded on first use; its backend is that of the device "cuda". LK_EUNSUPPORTED: there is
+ * none. */
 struct lk__cuda_module;
 lk_status lk__cuda_load(lk_context *context, const struct lk__cuda_module **module);
 
@@ -43,8 +45,9 @@ static inline bool lk__device_is_host(const lk__device *d) { return d->backend->
 lk_status lk__device_alloc(lk__device *device, lk_memory kind, size_t bytes, char **memory);
 void      lk__device_free(lk__device *device, lk_memory kind, void *memory, size_t bytes); /* NULL is fine */
 
-/* Regions that are allocated together: where the device says so, as aligned parts of one allocation, *block; otherwise one by one, so
- * that tools find writes past a region, and *block is NULL. Each is accounted under its kind; one of 0 bytes is NULL. */
+/* Regions that are allocated together: where the device says so, as aligned parts of one allocation, *block; otherwise
+ * one by one, so that tools find writes past a region, and *block is NULL. Each is accounted under its kind; one of 0
+ * bytes is NULL. */
 typedef struct lk__device_part {
     lk_memory kind;
     size_t    bytes;
@@ -53,7 +56,8 @@ typedef struct lk__device_part {
 lk_status lk__device_alloc_parts(lk__device *device, const lk__device_part *parts, int count, char **block);
 void      lk__device_free_parts(lk__device *device, const lk__device_part *parts, int count, char *block);
 
-/* Copies that wait: before the first returns the numbers are there, before the second the host's memory may be reused. */
+/* Copies that wait: before the first returns the numbers are there, before the second the host's memory may be
+ * reused. */
 lk_status lk__device_read(lk__device *device, lk__device_stream *stream, void *host, const void *from, size_t bytes);
 lk_status lk__device_write(lk__device *device, lk__device_stream *stream, void *to, const void *host, size_t bytes);
 

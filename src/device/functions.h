@@ -1,8 +1,10 @@
-/* device/functions.h - the formulas of the functions of base/function.h and of their gradients, for the CPU and for CUDA: whoever adds a
- * function writes both here. The formulas, and so the results at infinities and NaN, are the same on both.
+/* device/functions.h - the formulas of the functions of base/function.h and of their gradients, for the CPU and for
+ * CUDA: whoever adds a function writes both here. The formulas, and so the results at infinities and NaN, are the same
+ * on both.
  *
- * The CPU's are vectors (vec), in a list for device/cpu/unary.c, which includes this behind device/cpu/vmath.h; CUDA's are scalars of type R,
- * float or double, in two switches that are resolved at compile time, for device/cuda/unary.h, which has what they call. */
+ * The CPU's are vectors (vec), in a list for device/cpu/unary.c, which includes this behind device/cpu/vmath.h; CUDA's
+ * are scalars of type R, float or double, in two switches that are resolved at compile time, for device/cuda/unary.h,
+ * which has what they call. */
 #ifndef LK__FUNCTIONS_H
 #define LK__FUNCTIONS_H
 
@@ -23,7 +25,8 @@ INLINE vec gelu_tanh(vec x)
 {
     return x / (R(1.0) + vexp_bounded(R(-2.0) * SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x)));
 }
-/* The lower bound first, as in PyTorch: where it is above the upper bound, the result is the upper bound. NaN is kept. */
+/* The lower bound first, as in PyTorch: where it is above the upper bound, the result is the upper bound. NaN is
+ * kept. */
 INLINE vec clamp(vec x, REAL low, REAL high)
 {
     x = choose(x < low, splat(low), x);
@@ -53,8 +56,9 @@ INLINE vec silu_slope(vec x)
     return choose(s == 0, splat(0), s * (R(1.0) + x * (R(1.0) - s)));
 }
 
-/* X(constant, store, f, df): f of VALUE; df of DY, the gradient that arrives, and SAVED, the result or the operand as base/function.h says.
- * store: store_part, or store_part_exact where f is one of its operands or 0. Attributes are those of `a`. */
+/* X(constant, store, f, df): f of VALUE; df of DY, the gradient that arrives, and SAVED, the result or the operand as
+ * base/function.h says. store: store_part, or store_part_exact where f is one of its operands or 0. Attributes are
+ * those of `a`. */
 #define LK__CPU_FUNCTIONS(X)                                                                                          \
     X(LK__RELU, store_part_exact, relu(VALUE), choose(SAVED <= 0, splat(0), DY))                                      \
     X(LK__GELU, store_part, gelu(VALUE), DY *gelu_slope(SAVED))                                                       \

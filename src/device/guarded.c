@@ -1,9 +1,10 @@
-/* guarded.c - a device for tests: the CPU's kernels over memory that is mapped twice. The address that everyone sees cannot be read or
- * written, ever; kernels, copies and sums add the offset to the second mapping, which can. So an access to a tensor's memory that
- * does not go through the device is a fault here, as it would be with a GPU, and results have the CPU's bits.
+/* guarded.c - a device for tests: the CPU's kernels over memory that is mapped twice. The address that everyone sees
+ * cannot be read or written, ever; kernels, copies and sums add the offset to the second mapping, which can. So an
+ * access to a tensor's memory that does not go through the device is a fault here, as it would be with a GPU, and
+ * results have the CPU's bits.
  *
- * One region of addresses is reserved for all of a context's allocations, so that the offset is the same for all. It is backed by
- * a file in memory whose pages exist only where they are used. */
+ * One region of addresses is reserved for all of a context's allocations, so that the offset is the same for all. It is
+ * backed by a file in memory whose pages exist only where they are used. */
 #define _GNU_SOURCE
 #include "device/devices.h"
 
@@ -180,8 +181,8 @@ static lk_status translate_operands(guarded *g, const lk__kernel_call *call, lk_
     return LK_OK;
 }
 
-/* What a kernel reads besides its operands: the samples' ids and the sums of leaves. What describes the call (attributes, the step's
- * numbers, the rows of leaves) is the host's. */
+/* What a kernel reads besides its operands: the samples' ids and the sums of leaves. What describes the call
+ * (attributes, the step's numbers, the rows of leaves) is the host's. */
 static lk_status run_guarded(const lk__kernel_call *call)
 {
     const guarded_kernel *kernel = call->prepared;

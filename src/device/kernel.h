@@ -22,7 +22,7 @@ typedef struct lk__kernel_step {
     bool           updates_buffers; /* of leaves that run together, one updates the running statistics */
     int            part;            /* the number of this rank, or of this leaf, in its group */
     int            micro_batch;     /* from 0 */
-    int            ring_slot;            /* of a step that is queued: which of two results are its own */
+    int            ring_slot;       /* of a step that is queued: which of two results are its own */
 } lk__kernel_step;
 
 typedef struct lk__kernel_operand {
@@ -32,8 +32,8 @@ typedef struct lk__kernel_operand {
     int64_t  dims[LK_MAX_RANK];
 } lk__kernel_operand;
 
-/* The leaves of a batch, for kernels that add over samples (linear_grad_weight): the leaves' sums are added in the pairwise tree
- * of base/tree.h. */
+/* The leaves of a batch, for kernels that add over samples (linear_grad_weight): the leaves' sums are added in the
+ * pairwise tree of base/tree.h. */
 typedef struct lk__kernel_leaves {
     int            count;
     const int64_t *rows; /* count + 1: the first row of each leaf, and the end */
@@ -50,8 +50,8 @@ static inline size_t lk__kernel_leaves_bytes(void)
     return (size_t)LK__LEAVES_TILE * LK__LEAVES_DEPTH * sizeof(double);
 }
 
-/* The first id out of range in a run: kernels that look up by id (cross_entropy, embedding) report it here, and the program makes
- * an error of it, since it knows its inputs by address. */
+/* The first id out of range in a run: kernels that look up by id (cross_entropy, embedding) report it here, and the
+ * program makes an error of it, since it knows its inputs by address. */
 typedef struct lk__kernel_invalid_id {
     bool           found;
     lk__op         op;
@@ -69,8 +69,8 @@ typedef struct lk__kernel_custom {
     size_t       bytes;   /* of the allocation */
     bool         check;   /* its promises are checked in every run */
     unsigned     missing; /* bit i: the node has no input i */
-    lk_operand   inputs[LK_OPERATION_INPUTS],
-        outputs[LK_OPERATION_OUTPUTS]; /* as recorded, at the capacity; without data */
+    /* as recorded, at the capacity; without data */
+    lk_operand inputs[LK_OPERATION_INPUTS], outputs[LK_OPERATION_OUTPUTS];
 } lk__kernel_custom;
 
 typedef struct lk__kernel_call {
@@ -80,25 +80,28 @@ typedef struct lk__kernel_call {
     int       inputs, outputs; /* operands named above, absent optional ones included up to the last present */
     void     *workspace; /* as large as the workspace function returned, aligned to LK__ALIGN; undefined contents */
     lk__pool *pool;
-    const lk__kernel_step *step; /* the host's: for kernels of devices that read its memory, and for what launches others */
-    const lk__kernel_step *step_memory; /* the same in the device's memory: its contents change after a kernel was queued */
+    /* the host's: for kernels of devices that read its memory, and for what launches others */
+    const lk__kernel_step *step;
+    /* the same in the device's memory: its contents change after a kernel was queued */
+    const lk__kernel_step    *step_memory;
     const lk__kernel_leaves  *leaves;   /* NULL: the batch is one leaf */
     lk__kernel_invalid_id    *invalid;  /* receives an id out of range; NULL: not reported */
     const void               *prepared; /* by the kernel, before its first run (device/kernels.h) */
     const lk__kernel_custom  *custom;   /* of a user's operation; NULL: the operation is built in */
     struct lk__device        *device;   /* that runs it */
     struct lk__device_stream *stream;   /* in whose order it runs */
-    /* In the device's memory: not 0 where this step must change no state (a loss that is not finite, an id out of range); NULL: it
-     * may. Of devices that run a step without waiting for its loss. */
+    /* In the device's memory: not 0 where this step must change no state (a loss that is not finite, an id out of
+     * range); NULL: it may. Of devices that run a step without waiting for its loss. */
     const int32_t *halted;
-    /* In the device's memory: how many rows of the first axis are used, where only the device knows it, as with tokens that were
-     * routed to an expert; NULL: all of them. Nothing sets it yet. */
+    /* In the device's memory: how many rows of the first axis are used, where only the device knows it, as with tokens
+     * that were routed to an expert; NULL: all of them. Nothing sets it yet. */
     const int64_t *rows_used;
 } lk__kernel_call;
 
 /* Runs on the stream. Ids out of range are no failure; they are reported in `invalid`. */
 typedef lk_status (*lk__kernel)(const lk__kernel_call *call);
-/* Bytes of scratch at the capacity's dims; operands have data == (void *)1 where present. threads is the pool's size. */
+/* Bytes of scratch at the capacity's dims; operands have data == (void *)1 where present. threads is the pool's
+ * size. */
 typedef size_t (*lk__kernel_workspace)(const lk__kernel_call *call, int threads);
 
 typedef struct lk__kernel_entry {
@@ -106,12 +109,12 @@ typedef struct lk__kernel_entry {
     lk__kernel_workspace workspace;           /* NULL: none */
 } lk__kernel_entry;
 
-/* The CPU's table for one element type (lk__is_element) and instruction set ("neon", …): LK__OP_COUNT entries; NULL if not built. WIDE
- * operations (base/op.h) have no kernel for narrow types: run is NULL there. */
+/* The CPU's table for one element type (lk__is_element) and instruction set ("neon", …): LK__OP_COUNT entries; NULL if
+ * not built. WIDE operations (base/op.h) have no kernel for narrow types: run is NULL there. */
 const lk__kernel_entry *lk__cpu_kernels(lk_dtype element, const char *isa);
 
-/* How the CPU's square_sum divides an array: each part is summed by itself, and the parts in their order. Part i is elements
- * lk__square_begin(n, i) to lk__square_begin(n, i + 1); as an array of its own it is one part. */
+/* How the CPU's square_sum divides an array: each part is summed by itself, and the parts in their order. Part i is
+ * elements lk__square_begin(n, i) to lk__square_begin(n, i + 1); as an array of its own it is one part. */
 enum { LK__SQUARE_PART = 16384 }; /* elements at most */
 static inline int64_t lk__square_parts(int64_t n) { return (n + LK__SQUARE_PART - 1) / LK__SQUARE_PART; }
 static inline int64_t lk__square_begin(int64_t n, int64_t part)

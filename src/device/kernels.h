@@ -1,5 +1,5 @@
-/* device/kernels.h - what a device computes: kernels by operation, types and shapes, and sums and checks of whole arrays; and what the
- * planner asks (layouts, fusions, typical rates). How a kernel is called is in kernel.h. */
+/* device/kernels.h - what a device computes: kernels by operation, types and shapes, and sums and checks of whole
+ * arrays; and what the planner asks (layouts, fusions, typical rates). How a kernel is called is in kernel.h. */
 #ifndef LK__DEVICE_KERNELS_H
 #define LK__DEVICE_KERNELS_H
 
@@ -33,19 +33,22 @@ enum { LK__DEVICE_ADDENDS = LK__LEAVES_MOST };
 typedef struct lk__device_kernels {
     lk__device_rates rates;
 
-    /* The kernel of an operation whose tensors are stored as `element`; call has the operands' types and shapes at the capacity. */
+    /* The kernel of an operation whose tensors are stored as `element`; call has the operands' types and shapes at the
+     * capacity. */
     lk__device_kernel (*find)(lk__device *device, lk__op op, lk_dtype element, const lk__kernel_call *call);
-    /* Which algorithms kernels choose, when they are prepared and more than one way was measured. choose_begin: kernels that are prepared
-     * from now on take what the list `text` (NULL: none) of `whose` ("rank 0", "the checkpoint") has; other choices are measured or, with
-     * `only`, left to the libraries' first choice. list_tuned: what kernels took since, as lines of text and a NUL where `bytes` are
-     * enough; its length. Equal for equal choices. *mismatch: some of what was given does not fit this GPU or its libraries, which was
-     * logged. NULL: the device chooses by shapes alone. */
+    /* Which algorithms kernels choose, when they are prepared and more than one way was measured. choose_begin: kernels
+     * that are prepared from now on take what the list `text` (NULL: none) of `whose` ("rank 0", "the checkpoint") has;
+     * other choices are measured or, with `only`, left to the libraries' first choice. list_tuned: what kernels took
+     * since, as lines of text and a NUL where `bytes` are enough; its length. Equal for equal choices. *mismatch: some
+     * of what was given does not fit this GPU or its libraries, which was logged. NULL: the device chooses by shapes
+     * alone. */
     lk_status (*choose_begin)(lk__device *device, const char *text, const char *whose, bool only);
     size_t (*list_tuned)(lk__device *device, char *text, size_t bytes, bool *mismatch);
-    /* Launch groups (launch_group.h) that it has kernels for: LK__GROUP_KINDS entries, by kind. For steps whose kernels are many and short.
-     * NULL: it runs node by node. */
+    /* Launch groups (launch_group.h) that it has kernels for: LK__GROUP_KINDS entries, by kind. For steps whose kernels
+     * are many and short. NULL: it runs node by node. */
     const lk__device_group_kernel *group_kernels;
-    /* out = in[0] + … + in[n-1], as the pairwise tree of base/tree.h; n up to LK__DEVICE_ADDENDS; out may be one of them. */
+    /* out = in[0] + … + in[n-1], as the pairwise tree of base/tree.h; n up to LK__DEVICE_ADDENDS; out may be one of
+     * them. */
     lk_status (*add)(lk__device *device, lk__device_stream *stream, void *out, const void *const *in, int n,
                      size_t count, lk_dtype type);
     /* Of memory as it is now; both wait. The hash is lk__hash64's. Integers are finite. */
@@ -61,7 +64,8 @@ typedef struct lk__device_kernels {
     /* Makes the rows of a batch. NULL: the host does. */
     lk_status (*gather)(lk__device *device, lk__device_stream *stream, const struct lk__device_gather *gather,
                         const struct lk__device_rows *rows);
-    /* Chooses the tokens of a step of generation. Both NULL: the host does. tokens_workspace 0: it cannot for so many tokens. */
+    /* Chooses the tokens of a step of generation. Both NULL: the host does. tokens_workspace 0: it cannot for so many
+     * tokens. */
     lk_status (*choose_tokens)(lk__device *device, lk__device_stream *stream, const struct lk__device_tokens *tokens);
     size_t (*tokens_workspace)(lk__device *device, int64_t rows, int64_t vocabulary);
 } lk__device_kernels;

@@ -1,6 +1,7 @@
-/* device/launch_group.h - launch groups: neighbouring nodes that a device runs in one launch. The plan finds them by patterns over the
- * graph (plan/launch_group.c) and lays memory out so that no result of a group overlaps what another of its nodes reads or writes, since
- * blocks of one launch run in any order. A device lists the kinds for which it has kernels; all results are those of the nodes one by one.
+/* device/launch_group.h - launch groups: neighbouring nodes that a device runs in one launch. The plan finds them by
+ * patterns over the graph (plan/launch_group.c) and lays memory out so that no result of a group overlaps what another
+ * of its nodes reads or writes, since blocks of one launch run in any order. A device lists the kinds for which it has
+ * kernels; all results are those of the nodes one by one.
  *
  * The calls of a group are in the order of their nodes; `role` says which call has which role. */
 #ifndef LK__DEVICE_LAUNCH_GROUP_H
@@ -12,15 +13,18 @@ struct lk__device;
 
 /* In a step of generation, whose nodes write no weights, and rows of caches that no earlier node of the step reads: */
 typedef enum lk__device_group_kind {
-    LK__GROUP_OF_NORM,      /* a norm of the last axis, 1 to LK__GROUP_PRODUCTS linear layers of it, [swiglu of two of them] */
+    /* a norm of the last axis, 1 to LK__GROUP_PRODUCTS linear layers of it, [swiglu of two of them] */
+    LK__GROUP_OF_NORM,
     LK__GROUP_OF_PRODUCT,   /* a linear layer by itself, whose weight can be read before the launch before has ended */
-    LK__GROUP_OF_ATTENTION, /* slices or rotations, writes of a key and a value into caches, and the attention that reads these */
+    /* slices or rotations, writes of a key and a value into caches, and the attention that reads these */
+    LK__GROUP_OF_ATTENTION,
     /* In a training step: */
     LK__GROUP_OF_ENTROPY,   /* cross-entropy, and its gradient, which may replace the logits or the probabilities */
     LK__GROUP_OF_GRADIENTS, /* both gradients of a linear layer, [relu's of that of its input, which it may replace] */
     LK__GROUP_OF_SCALE,     /* square sums of all gradients, their sum, and the scale of the gradients */
     LK__GROUP_OF_UPDATE,    /* one optimizer for parameters that follow each other */
-    LK__GROUP_OF_STEP_END,  /* the scale of the gradients without a norm, then one optimizer for all: device/recording.h's end_step */
+    /* the scale of the gradients without a norm, then one optimizer for all: device/recording.h's end_step */
+    LK__GROUP_OF_STEP_END,
     LK__GROUP_KINDS
 } lk__device_group_kind;
 
@@ -58,8 +62,8 @@ typedef struct lk__device_group {
 
 /* What a device has for a kind; both NULL: nothing. */
 typedef struct lk__device_group_kernel {
-    /* Whether it runs these calls in one launch, by their types and shapes: in planning at the capacity, and before each run at the count of
-     * samples; where it does not then, the calls run one by one. */
+    /* Whether it runs these calls in one launch, by their types and shapes: in planning at the capacity, and before
+     * each run at the count of samples; where it does not then, the calls run one by one. */
     bool (*supports)(struct lk__device *device, const lk__device_group *group);
     lk_status (*run)(struct lk__device *device, const lk__device_group *group); /* NULL for STEP_END */
 } lk__device_group_kernel;

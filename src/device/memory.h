@@ -1,9 +1,9 @@
-/* device/memory.h - what a device does with memory: allocation, copies, and the streams and events that order them. Nothing outside a device
- * dereferences its memory, unless the device says that it is the host's (`host`).
+/* device/memory.h - what a device does with memory: allocation, copies, and the streams and events that order them.
+ * Nothing outside a device dereferences its memory, unless the device says that it is the host's (`host`).
  *
- * Work given to a stream runs in order, and copies and kernels may return before they have run: stream_wait waits for all of a stream's
- * work. A failure of such work is returned by the next call on the stream. The CPU runs everything at once, so its streams and events are
- * NULL. */
+ * Work given to a stream runs in order, and copies and kernels may return before they have run: stream_wait waits for
+ * all of a stream's work. A failure of such work is returned by the next call on the stream. The CPU runs everything at
+ * once, so its streams and events are NULL. */
 #ifndef LK__DEVICE_MEMORY_H
 #define LK__DEVICE_MEMORY_H
 
@@ -29,7 +29,8 @@ typedef struct lk__device_memory {
     /* Host memory from which and to which it copies quickly. */
     void *(*alloc_host)(lk__device *device, lk_memory kind, size_t bytes);
     void (*free_host)(lk__device *device, lk_memory kind, void *memory, size_t bytes);
-    /* The same for host memory that others allocated; where that fails, copies are slower. NULL: there is nothing to do. */
+    /* The same for host memory that others allocated; where that fails, copies are slower. NULL: there is nothing to
+     * do. */
     void (*pin)(lk__device *device, void *memory, size_t bytes);
     void (*unpin)(lk__device *device, void *memory);
 

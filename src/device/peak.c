@@ -1,6 +1,6 @@
-/* peak.c - multiply-adds in registers: enough independent ones for every unit to begin one in each cycle (latency × units: 8 to 10 on x86, 16
- * on arm64), and no more than there are registers. In assembly, because what a compiler makes of such a loop is not known: it moves products
- * out of it, or keeps accumulators in memory. */
+/* peak.c - multiply-adds in registers: enough independent ones for every unit to begin one in each cycle (latency ×
+ * units: 8 to 10 on x86, 16 on arm64), and no more than there are registers. In assembly, because what a compiler makes
+ * of such a loop is not known: it moves products out of it, or keeps accumulators in memory. */
 #include "device/peak.h"
 
 #include "base/base.h"
@@ -13,8 +13,8 @@ enum { ROUNDS = 30000 };
 
 #if defined(__aarch64__)
 enum { CHAINS = 16 };
-/* As in a tile of a product, operands are loaded in each round: Neoverse V1 issues half as many that read registers which were written long
- * ago. */
+/* As in a tile of a product, operands are loaded in each round: Neoverse V1 issues half as many that read registers
+ * which were written long ago. */
 #define FMLA(c, lane) "fmla v" #c ".4s, v16.4s, v17.s[" #lane "]\n\t"
 #define ROW(at, c0, c1, c2, c3) "ldr q16, [%0, #" #at "]\n\t" FMLA(c0, 0) FMLA(c1, 1) FMLA(c2, 2) FMLA(c3, 3)
 static void run_neon(void *argument, int64_t tile, int worker)
@@ -38,28 +38,29 @@ lk__tile lk__peak_loop(const char *isa, double *operations)
 }
 
 #elif defined(__x86_64__)
-/* Registers that this file's own code does not use need not be named as changed: it is compiled without AVX, so its vectors are xmm0 to
- * xmm15, and vzeroupper leaves the upper halves as that code expects them. */
+/* Registers that this file's own code does not use need not be named as changed: it is compiled without AVX, so its
+ * vectors are xmm0 to xmm15, and vzeroupper leaves the upper halves as that code expects them. */
 enum { CHAINS = 12, CHAINS_SSE = 10 };
 #define TWELVE(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11)
-#define CHANGED \
-    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15"
+#define CHANGED                                                                                                \
+    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", \
+    "xmm13", "xmm14", "xmm15"
 
 #define CLEAR(c) "vxorps %%xmm" #c ", %%xmm" #c ", %%xmm" #c "\n\t" /* clears the whole register */
-#define LOOP_OF_FMA(name, width)                                                                            \
-    static void name(void *argument, int64_t tile, int worker)                                              \
-    {                                                                                                       \
-        float operands[2] = {0.999f, 0.5f};                                                                 \
-        int   rounds = ROUNDS;                                                                              \
-        (void)argument, (void)tile, (void)worker;                                                                           \
-        __asm__ volatile("vbroadcastss (%1), %%" #width "12\n\t"                                            \
+#define LOOP_OF_FMA(name, width)                                                                             \
+    static void name(void *argument, int64_t tile, int worker)                                               \
+    {                                                                                                        \
+        float operands[2] = {0.999f, 0.5f};                                                                  \
+        int   rounds = ROUNDS;                                                                               \
+        (void)argument, (void)tile, (void)worker;                                                            \
+        __asm__ volatile("vbroadcastss (%1), %%" #width "12\n\t"                                             \
                          "vbroadcastss 4(%1), %%" #width "13\n\t" TWELVE(CLEAR) "1:\n\t" TWELVE(FMA_##width) \
-                         "decl %0\n\t"                                                                      \
-                         "jnz 1b\n\t"                                                                       \
-                         "vzeroupper\n\t"                                                                   \
-                         : "+r"(rounds)                                                                     \
-                         : "r"(operands)                                                                    \
-                         : CHANGED, "cc", "memory");                                                        \
+                         "decl %0\n\t"                                                                       \
+                         "jnz 1b\n\t"                                                                        \
+                         "vzeroupper\n\t"                                                                    \
+                         : "+r"(rounds)                                                                      \
+                         : "r"(operands)                                                                     \
+                         : CHANGED, "cc", "memory");                                                         \
     }
 #define FMA_zmm(c) "vfmadd231ps %%zmm12, %%zmm13, %%zmm" #c "\n\t"
 #define FMA_ymm(c) "vfmadd231ps %%ymm12, %%ymm13, %%ymm" #c "\n\t"
@@ -114,8 +115,8 @@ lk__tile lk__peak_loop(const char *isa, double *operations)
 }
 #endif
 
-/* Several tiles for each thread, so that one that wakes late does not count as slow. In the first runs threads wake, and cores change their
- * clock to that of wide vectors on all of them. */
+/* Several tiles for each thread, so that one that wakes late does not count as slow. In the first runs threads wake,
+ * and cores change their clock to that of wide vectors on all of them. */
 enum { TILES = 4, WARM_UP = 8 };
 #define SECONDS 0.03
 

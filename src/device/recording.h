@@ -1,5 +1,5 @@
-/* device/recording.h - steps that are queued as a whole: work that is recorded once and run again, the numbers of such a step, which the device
- * judges itself, and reports of what ran when. */
+/* device/recording.h - steps that are queued as a whole: work that is recorded once and run again, the numbers of such
+ * a step, which the device judges itself, and reports of what ran when. */
 #ifndef LK__DEVICE_RECORDING_H
 #define LK__DEVICE_RECORDING_H
 
@@ -7,8 +7,8 @@
 
 typedef struct lk__device_graph lk__device_graph; /* recorded work */
 
-/* The numbers of a step (loss, weight, metrics), added over its micro-batches and judged by the device, so that the host need not wait
- * for them. All addresses are the device's. */
+/* The numbers of a step (loss, weight, metrics), added over its micro-batches and judged by the device, so that the
+ * host need not wait for them. All addresses are the device's. */
 enum { LK__DEVICE_NUMBERS = 3 + 2 * LK_MAX_METRICS };
 typedef struct lk__device_numbers {
     const void                  *value[LK__DEVICE_NUMBERS];     /* one f32 or f64 each; NULL: there is none */
@@ -21,7 +21,8 @@ typedef struct lk__device_numbers {
     const lk__kernel_invalid_id *report;
     const lk__kernel_step       *step;
     int64_t                     *ring_slot; /* counts micro-batches: device/batch.h; NULL: nothing does */
-    int32_t *halted; /* where sums[0] is not finite or an id is out of range: 1 + the number of the micro-batch; stays so */
+    /* where sums[0] is not finite or an id is out of range: 1 + the number of the micro-batch; stays so */
+    int32_t *halted;
 } lk__device_numbers;
 
 /* What a step gave, in the host's memory. */
@@ -43,26 +44,28 @@ typedef struct lk__device_span {
 } lk__device_span;
 
 typedef struct lk__device_recording {
-    /* Work that is recorded once and queued again as a whole. Between record_begin and record_end the stream's calls record and run
-     * nothing, and the host waits for nothing. All NULL: the device records nothing. */
+    /* Work that is recorded once and queued again as a whole. Between record_begin and record_end the stream's calls
+     * record and run nothing, and the host waits for nothing. All NULL: the device records nothing. */
     lk_status (*record_begin)(lk__device *device, lk__device_stream *stream);
     lk_status (*record_end)(lk__device *device, lk__device_stream *stream,
                             lk__device_graph **graph); /* also after a failure */
     lk_status (*graph_run)(lk__device *device, lk__device_stream *stream, lk__device_graph *graph);
     void (*graph_free)(lk__device *device, lk__device_graph *graph);
     lk_status (*add_numbers)(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers);
-    /* Writes a step's result into results[ring slot of the step block], which alloc_host allocated. norm: NULL, or f64. */
+    /* Writes a step's result into results[ring slot of the step block], which alloc_host allocated. norm: NULL, or
+     * f64. */
     lk_status (*publish)(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers,
                          const double *norm, lk__device_result *results);
 
-    /* The end of a step in as few launches as its update takes: numbers of its only micro-batch, all calls of the update (a group
-     * STEP_END), and the result, whose norm is 0. The result may be there before the update has ended. *done false: nothing was queued. */
+    /* The end of a step in as few launches as its update takes: numbers of its only micro-batch, all calls of the
+     * update (a group STEP_END), and the result, whose norm is 0. The result may be there before the update has ended.
+     * *done false: nothing was queued. */
     lk_status (*end_step)(lk__device *device, const lk__device_numbers *numbers, const lk__device_group *update,
                           lk__device_result *results, bool *done);
 
-    /* The device reports what runs between the two calls, also inside of graphs that are recorded after the first. Each is called when no
-     * work is queued. LK_EUNSUPPORTED: it cannot here, with the reason. The spans are in no order, valid until the next call. NULL: it
-     * never can. */
+    /* The device reports what runs between the two calls, also inside of graphs that are recorded after the first. Each
+     * is called when no work is queued. LK_EUNSUPPORTED: it cannot here, with the reason. The spans are in no order,
+     * valid until the next call. NULL: it never can. */
     lk_status (*spans_begin)(lk__device *device);
     lk_status (*spans_end)(lk__device *device, lk__device_span **spans, size_t *count);
     /* How much work of each kind the stream has recorded since record_begin. */

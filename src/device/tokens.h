@@ -29,10 +29,11 @@ typedef struct lk__device_tokens {
     bool                       sorts;    /* top_k or top_p leave some out */
     const lk__device_sampling *sampling; /* what both hold changes after the work was recorded */
     lk__device_prompt         *prompts;
-    int32_t                   *tokens, *positions, *places, *first,
-        *last; /* inputs of the next step, one a row; first: NULL, or by window */
+    /* inputs of the next step, one a row; first: NULL, or by window */
+    int32_t *tokens, *positions, *places, *first, *last;
     int64_t  window;
-    int32_t *chosen; /* the host's, from alloc_host: (LK__DEVICE_TOKEN_STEPS, rows), by step; -1: no logit is finite, or one is NaN */
+    /* the host's, from alloc_host: (LK__DEVICE_TOKEN_STEPS, rows), by step; -1: no logit is finite, or one is NaN */
+    int32_t *chosen;
     void    *workspace; /* zeroed once; tokens_workspace bytes */
 } lk__device_tokens;
 

@@ -1,5 +1,5 @@
-/* build.c - the recording calls of lockstep/graph.h. Each checks what a descriptor cannot express (the arguments' graph, ranges),
- * adds its node and returns the result; after a failure they do nothing. */
+/* build.c - the recording calls of lockstep/graph.h. Each checks what a descriptor cannot express (the arguments'
+ * graph, ranges), adds its node and returns the result; after a failure they do nothing. */
 #include "base/dtype.h"
 #include "graph/graph.h"
 

@@ -1,4 +1,5 @@
-/* copy.c - copies of a graph: those that passes change, without names and data that no pass reads, and the plan's complete copy. */
+/* copy.c - copies of a graph: those that passes change, without names and data that no pass reads, and the plan's
+ * complete copy. */
 #include "device/custom.h"
 #include "graph/graph.h"
 

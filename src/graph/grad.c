@@ -1,5 +1,6 @@
-/* grad.c - gradients by graph transformation: visits the nodes from the loss backwards; each operation's gradient rule appends the
- * nodes that compute its inputs' gradients. Blocks marked for recomputation are recorded again before their backward. */
+/* grad.c - gradients by graph transformation: visits the nodes from the loss backwards; each operation's gradient rule
+ * appends the nodes that compute its inputs' gradients. Blocks marked for recomputation are recorded again before their
+ * backward. */
 #include "graph/op.h"
 
 #include <string.h>
@@ -107,8 +108,9 @@ static int recomputed_block(const lk_graph *g, int block)
     return found;
 }
 
-/* Records the nodes of a block again, from its inputs; backward then reads the copies. Running statistics are not updated twice;
- * dropout's numbers depend on its stream alone, so they are the same. Nodes whose descriptor says LK__KEEP are not recorded again. */
+/* Records the nodes of a block again, from its inputs; backward then reads the copies. Running statistics are not
+ * updated twice; dropout's numbers depend on its stream alone, so they are the same. Nodes whose descriptor says
+ * LK__KEEP are not recorded again. */
 static void recompute(backward *b, int block, size_t forward_nodes)
 {
     lk_graph *g = b->g;
@@ -138,8 +140,8 @@ static int alias_root(const lk_graph *g, int value)
     return value;
 }
 
-/* Whether a gradient was computed by forward or is not computed at all. Parameters' gradients have their own region, which only
- * backward writes. */
+/* Whether a gradient was computed by forward or is not computed at all. Parameters' gradients have their own region,
+ * which only backward writes. */
 static bool made_before(const lk_graph *g, int value, size_t forward_nodes)
 {
     const lk__graph_value *v = &g->values[alias_root(g, value)];

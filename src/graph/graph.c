@@ -269,9 +269,9 @@ lk_tensor lk_parameter_at(lk_site site, lk_graph *g, const char *name, int rank,
                           lk_parameter_options options)
 {
     if (!g) return (lk_tensor){NULL, -site.line};
-    return add_state(
-        g, site, name, g->real, rank, dims,
-        (lk__graph_state){.frozen = options.frozen, .no_decay = options.no_decay, .init = options.init, .a = options.a});
+    return add_state(g, site, name, g->real, rank, dims,
+                     (lk__graph_state){
+                         .frozen = options.frozen, .no_decay = options.no_decay, .init = options.init, .a = options.a});
 }
 
 lk_tensor lk_buffer_at(lk_site site, lk_graph *g, const char *name, lk_dtype type, int rank, const int64_t *dims,

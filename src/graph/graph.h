@@ -99,12 +99,14 @@ struct lk_graph {
 /* Of an empty tensor: the line of the first recording call that had empty tensors alone; 0: unknown. */
 static inline int lk__empty_line(lk_tensor x) { return !x.graph && x.id < 0 ? -x.id : 0; }
 
-/* The graph that all present tensors belong to and that has not failed; NULL otherwise, with the failure recorded. name: the call's. */
+/* The graph that all present tensors belong to and that has not failed; NULL otherwise, with the failure recorded.
+ * name: the call's. */
 lk_graph *lk__common_graph(lk_site site, const char *name, const lk_tensor *x, int count);
-/* The result of a call that records nothing: an invalid tensor of its graph, or an empty tensor where no argument has a graph. */
+/* The result of a call that records nothing: an invalid tensor of its graph, or an empty tensor where no argument has a
+ * graph. */
 lk_tensor lk__no_result(lk_site site, const lk_tensor *x, int count);
-/* Whether a value is added or averaged over samples, and is not the sum of a loss, whose weight is known. false with the failure
- * recorded if there is no memory to find out. */
+/* Whether a value is added or averaged over samples, and is not the sum of a loss, whose weight is known. false with
+ * the failure recorded if there is no memory to find out. */
 bool lk__graph_lacks_weight(lk_graph *graph, int value);
 
 /* terms.c: a loss as a sum of losses, each multiplied by a number. */
@@ -120,7 +122,8 @@ typedef enum lk__graph_reasons {
     LK__TERMS_TOO_MANY,
     LK__TERMS_NO_MEMORY
 } lk__graph_reasons;
-/* Writes at most LK_MAX_LOSSES terms. *count 0: it is one loss, or one number, as it is. *at: the value because of which it is refused. */
+/* Writes at most LK_MAX_LOSSES terms. *count 0: it is one loss, or one number, as it is. *at: the value because of
+ * which it is refused. */
 lk__graph_reasons lk__graph_terms(lk_graph *graph, int loss, lk__graph_term *terms, int *count, int *at);
 void lk__graph_terms_text(const lk_graph *graph, lk__graph_reasons reason, int at, char *text, size_t bytes);
 int  lk__graph_loss_node(const lk_graph *graph, int value); /* the loss whose sum the value is, or -1 */
@@ -129,10 +132,11 @@ void lk__graph_fail(lk_graph *graph, lk_site site, const char *format, ...) __at
 void lk__graph_no_memory(lk_graph *graph);                               /* records that */
 int  lk__graph_add_value(lk_graph *graph, const lk__graph_value *value); /* adds one; -1 on failure */
 
-/* Adds a node: the shape rule checks the inputs and makes the outputs whose bit is set in `wanted`. Returns the node, or -1
- * with the failure recorded in the graph. inputs may hold -1 for optional ones. */
+/* Adds a node: the shape rule checks the inputs and makes the outputs whose bit is set in `wanted`. Returns the node,
+ * or -1 with the failure recorded in the graph. inputs may hold -1 for optional ones. */
 enum { LK__ALL_OUTPUTS = -1 };
-int lk__emit(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs, int wanted);
+int lk__emit(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,
+             int wanted);
 /* The same, giving output 0's id or -1. */
 int lk__emit1(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs);
 
@@ -151,11 +155,13 @@ void lk__graph_set_capacity(lk_graph *graph, int64_t capacity);
 /* A value with x's elements in another type; x itself where it has that type. -1: failure, recorded in the graph. */
 int lk__emit_cast(lk_graph *graph, lk_site site, int x, lk_dtype type);
 
-/* So many f64 fill the 47-bit address space of a process. Bounded so, the bytes of all values of a plan are added without overflow. */
+/* So many f64 fill the 47-bit address space of a process. Bounded so, the bytes of all values of a plan are added
+ * without overflow. */
 #define LK__MOST_ELEMENTS ((int64_t)1 << 44)
 
 int64_t lk__shape_elements(const lk__graph_shape *shape);
-bool lk__shape_fits(const lk__graph_shape *shape); /* it has at most LK__MOST_ELEMENTS, and none of its axes is negative */
+/* it has at most LK__MOST_ELEMENTS, and none of its axes is negative */
+bool lk__shape_fits(const lk__graph_shape *shape);
 bool lk__shape_equal(const lk__graph_shape *a, const lk__graph_shape *b);    /* dims and count; not type */
 void lk__shape_text(const lk__graph_shape *shape, char *text, size_t bytes); /* "(64*, 3, 32, 32)": * marks the count */
 
@@ -164,7 +170,8 @@ lk_status lk__graph_grad(lk_graph *graph, int loss, int *gradients);
 /* The same for a sum of numbers, each multiplied by a value of its type. */
 lk_status lk__graph_grad_sum(lk_graph *graph, const int *numbers, const int *factors, int count, int *gradients);
 
-/* A copy for passes to change; values, nodes and states keep their ids. It has neither tied names nor the constants' data. */
+/* A copy for passes to change; values, nodes and states keep their ids. It has neither tied names nor the constants'
+ * data. */
 lk_status lk__graph_copy(const lk_graph *graph, lk_graph **copy);
 /* Adds those to a copy that outlives its source. */
 lk_status lk__graph_copy_rest(const lk_graph *graph, lk_graph *copy);

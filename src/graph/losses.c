@@ -1,5 +1,5 @@
-/* losses.c - the recording calls of cross-entropy, and of losses without a reduction. Losses of the user's own are in total.c, sums of losses
- * in terms.c. */
+/* losses.c - the recording calls of cross-entropy, and of losses without a reduction. Losses of the user's own are in
+ * total.c, sums of losses in terms.c. */
 #include "graph/graph.h"
 
 static lk_tensor record_entropy(lk_site site, lk__op op, lk_tensor logits, lk_tensor labels,
@@ -49,7 +49,8 @@ lk_tensor lk_mse_each_at(lk_site site, lk_tensor x, lk_tensor target)
     lk_graph *g = lk__common_graph(site, "mse_each", all, 2);
     int       axes[LK_MAX_RANK], rank = lk_tensor_rank(x);
     if (!g) return lk__no_result(site, all, 2);
-    if (!x.graph || !target.graph || rank < 1 || !lk__shape_equal(&g->values[x.id].shape, &g->values[target.id].shape)) {
+    if (!x.graph || !target.graph || rank < 1 ||
+        !lk__shape_equal(&g->values[x.id].shape, &g->values[target.id].shape)) {
         lk__graph_fail(g, site, "mse_each: x and target need the same shape, (N, …)");
         return (lk_tensor){g, -1};
     }

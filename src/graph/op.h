@@ -1,6 +1,6 @@
-/* graph/op.h - the descriptor of an operation: everything about it except its kernels. Passes read the descriptor and have no
- * lists of operations. Descriptors are in graph/op/, one file per family. Every field must be set: 0 means "not set", and
- * test_op_table fails on it. docs/extending.md adds an operation step by step. */
+/* graph/op.h - the descriptor of an operation: everything about it except its kernels. Passes read the descriptor and
+ * have no lists of operations. Descriptors are in graph/op/, one file per family. Every field must be set: 0 means "not
+ * set", and test_op_table fails on it. docs/extending.md adds an operation step by step. */
 #ifndef LK__GRAPH_OP_H
 #define LK__GRAPH_OP_H
 
@@ -13,8 +13,8 @@
 
 /* A node has one element type: that of its REAL operands (lk__node_element). Its kernel is found by it. */
 typedef enum lk__graph_types {
-    LK__TYPE_REAL =
-        1,         /* the element type, one for all such operands: f32, f64, or a narrower one unless lk__op_is_wide */
+    /* the element type, one for all such operands: f32, f64, or a narrower one unless lk__op_is_wide */
+    LK__TYPE_REAL = 1,
     LK__TYPE_WIDE, /* that of sums over the element type (base/dtype_list.h) */
     LK__TYPE_F64,
     LK__TYPE_I32,
@@ -63,9 +63,9 @@ typedef struct lk__graph_shapes {
 typedef int (*lk__graph_shape_rule)(lk__graph_shapes *shapes);
 int lk__shape_given(lk__graph_shapes *shapes); /* for shapes that do not follow from the inputs: lk__emit_shaped */
 
-/* ---- gradient rule: appends the nodes that compute the inputs' gradients (lk__grad_give) from dy, that of output 0: of built-in
- * operations only output 0 has a gradient. It may also
- * use a value that forward computed: an output with LK__IF_READ, which evaluation then omits. ---- */
+/* ---- gradient rule: appends the nodes that compute the inputs' gradients (lk__grad_give) from dy, that of output 0:
+ * of built-in operations only output 0 has a gradient. It may also use a value that forward computed: an output with
+ * LK__IF_READ, which evaluation then omits. ---- */
 
 typedef struct lk__graph_backward {
     lk_graph      *g;
@@ -95,15 +95,18 @@ typedef enum lk__graph_effect {
     LK__EFFECT_NONE = 1,
     LK__EFFECT_STATE,     /* writes its outputs, which are states: runs even if nothing reads them */
     LK__EFFECT_IF_UPDATE, /* writes states among its inputs where the attribute `update` is set */
-    LK__EFFECT_CACHE, /* writes input 0, a buffer that nothing else reads; output 0 shares its memory. In evaluation only */
+    /* writes input 0, a buffer that nothing else reads; output 0 shares its memory. In evaluation only */
+    LK__EFFECT_CACHE,
 } lk__graph_effect;
 
 /* An output without a run-time count, made from inputs with one, is a sum over samples, unless `same` names it. */
 typedef enum lk__graph_samples {
     LK__SAMPLES_INDEPENDENT = 1, /* a sample's rows of the outputs depend on that sample alone */
-    LK__SAMPLES_LEAVES, /* the same, and its kernel adds over the leaves of a batch, in their order (lk__kernel_leaves) */
+    /* the same, and its kernel adds over the leaves of a batch, in their order (lk__kernel_leaves) */
+    LK__SAMPLES_LEAVES,
     LK__SAMPLES_COUPLED, /* they depend on all samples of the batch: leaves cannot run as one batch */
-    LK__SAMPLES_BY_AXIS, /* coupled where the attribute `axis` is the batch, else independent: lk__node_samples decides */
+    /* coupled where the attribute `axis` is the batch, else independent: lk__node_samples decides */
+    LK__SAMPLES_BY_AXIS,
 } lk__graph_samples;
 
 typedef enum lk__graph_evaluation {
@@ -118,17 +121,19 @@ typedef enum lk__graph_recompute {
     LK__KEEP, /* its results are small, and computing them again would communicate again */
 } lk__graph_recompute;
 
-/* What else its kernel can compute, in this order: patterns that plan/fuse.c applies where the device has such a kernel. */
+/* What else its kernel can compute, in this order: patterns that plan/fuse.c applies where the device has such a
+ * kernel. */
 enum { LK__FUSIONS = 2 };
 typedef struct lk__graph_fusion {
     lk__fusion_kind kind;
     int             operand; /* base/fusion.h says which, by kind */
-    bool late; /* after the gradients are made: of nodes of backward, or because backward reads what the neighbour gives */
+    /* after the gradients are made: of nodes of backward, or because backward reads what the neighbour gives */
+    bool late;
 } lk__graph_fusion;
 #define LK__FUSE_NOTHING {{LK__FUSION_NONE}}
 
-/* The outputs of a loss are a sum over samples, then the weight that the mean divides by; its gradient rule gets LK__GRAD_ONE
- * instead of dy where that loss is minimised. */
+/* The outputs of a loss are a sum over samples, then the weight that the mean divides by; its gradient rule gets
+ * LK__GRAD_ONE instead of dy where that loss is minimised. */
 typedef enum lk__graph_loss {
     LK__LOSS_NO = 1,
     LK__LOSS_SUM_WEIGHT,
@@ -152,8 +157,8 @@ typedef struct lk__graph_op {
     lk__graph_recompute     recompute;
     lk__graph_fusion        fuse[LK__FUSIONS];
     lk__graph_loss          loss;
-    /* Of a loss: appends what computes its weight without its sum, from what the weight depends on; *value -1: the weight is the number
-     * of elements of operand 0. false: the graph has failed. NULL: it is no loss. */
+    /* Of a loss: appends what computes its weight without its sum, from what the weight depends on; *value -1: the
+     * weight is the number of elements of operand 0. false: the graph has failed. NULL: it is no loss. */
     bool (*weigh)(lk_graph *graph, const lk__graph_node *node, int *value);
     /* For the cost of a step: multiplications and additions, 0 where bytes bound it; bytes read and written. */
     double (*arithmetic)(const lk_graph *graph, const lk__graph_node *node);
@@ -165,15 +170,16 @@ const lk__graph_op *lk__op_find(lk__op op);
 const lk__graph_operand *lk__op_input(const lk__graph_op *op, int i);
 /* type.c: the element type of a node. */
 lk_dtype lk__node_element(const lk_graph *graph, const lk__graph_node *node);
-/* The type that input i of a node of this operation must have, for an element type and the type that it has; LK_DTYPE_COUNT: any. */
+/* The type that input i of a node of this operation must have, for an element type and the type that it has;
+ * LK_DTYPE_COUNT: any. */
 lk_dtype lk__input_type(lk__op op, int i, lk_dtype element, lk_dtype type);
 /* Casts the inputs where they have another type. false: impossible, recorded in the graph. */
 bool lk__cast_inputs(lk_graph *graph, lk_site site, lk__op op, int *in, int inputs, lk_dtype element);
 /* The type of output i of the node; `given`: that of its shape. */
 lk_dtype lk__output_type(const lk_graph *graph, const lk__graph_node *node, int output, lk_dtype element,
                          lk_dtype given);
-/* The element type of a node with these inputs: narrow where narrow and wide operands meet, unless the operation needs wide ones.
- * `given`: where no operand determines it. false: they cannot meet, which is recorded in the graph. */
+/* The element type of a node with these inputs: narrow where narrow and wide operands meet, unless the operation needs
+ * wide ones. `given`: where no operand determines it. false: they cannot meet, which is recorded in the graph. */
 bool lk__choose_element(lk_graph *graph, lk_site site, lk__op op, const int *in, int inputs, lk_dtype given,
                         lk_dtype *element);
 /* Whether output 0 of a node is in the memory of its input 0. */
@@ -220,7 +226,8 @@ lk__graph_shape      lk__shape_vector(lk_dtype type, int64_t n);
 void lk__shape_carry_count(lk__graph_shape *y, const lk__graph_shape *x, int from, int to);
 /* Whether inputs 1 … last, weight and bias, are without the batch; false: the shape rule has failed. */
 bool lk__shape_check_weights(lk__graph_shapes *shapes, int last);
-/* Output 0 of a window of kh × kw that moves over input 0 (N, C, H, W) by the attributes stride and padding; -1: it does not fit. */
+/* Output 0 of a window of kh × kw that moves over input 0 (N, C, H, W) by the attributes stride and padding; -1: it
+ * does not fit. */
 int lk__shape_window(lk__graph_shapes *shapes, int64_t channels, int64_t kh, int64_t kw);
 int lk__shape_same(lk__graph_shapes *shapes);        /* one output, of input 0's shape */
 int lk__shape_same_second(lk__graph_shapes *shapes); /* one output, of input 1's */

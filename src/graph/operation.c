@@ -6,7 +6,8 @@
 static int64_t add_operation(lk_graph *g, lk_site site, const lk_operation *operation)
 {
     lk__kernel_custom *custom;
-    if (lk__grow(g->context, (void **)&g->customs, &g->customs_capacity, g->customs_count + 1, sizeof *g->customs) < 0) {
+    if (lk__grow(g->context, (void **)&g->customs, &g->customs_capacity, g->customs_count + 1, sizeof *g->customs) <
+        0) {
         lk__graph_no_memory(g);
         return 0;
     }
@@ -20,7 +21,8 @@ static int64_t add_operation(lk_graph *g, lk_site site, const lk_operation *oper
     return (int64_t)g->customs_count;
 }
 
-static int record_operation(lk_graph *g, lk_site site, const lk_operation *operation, const lk_tensor *inputs, int count)
+static int record_operation(lk_graph *g, lk_site site, const lk_operation *operation, const lk_tensor *inputs,
+                            int count)
 {
     int in[LK_OPERATION_INPUTS];
     if (operation && count != operation->inputs) {

@@ -89,7 +89,8 @@ void lk__batch_draw(lk_operand *o, uint64_t stream)
         lk__batch_set(o, i, real ? 2 * lk__random_unit(lk__random_u32(&random, (uint64_t)i, 0)) - 1 : (double)(i & 1));
 }
 
-/* The part of an operand from sample `first` on is, for each index of the axes before that of the samples, one run of bytes. */
+/* The part of an operand from sample `first` on is, for each index of the axes before that of the samples, one run of
+ * bytes. */
 typedef struct runs {
     int64_t count;
     size_t  bytes, step, offset; /* of a run; from one to the next in the whole; of the first in the whole */

@@ -21,7 +21,8 @@ void      lk__batch_free(lk__operation_batch *batch); /* one that is zero, too *
 void lk__batch_draw(lk_operand *operand, uint64_t stream);
 /* The inputs, the outputs and the outputs' gradients of samples `first` … of another batch, as many as this one has. */
 void lk__batch_take(lk__operation_batch *batch, const lk__operation_batch *from, int64_t first);
-/* The call of forward or backward with these operands; unread inputs and outputs that are not saved have no data in backward. */
+/* The call of forward or backward with these operands; unread inputs and outputs that are not saved have no data in
+ * backward. */
 lk_operation_call lk__batch_call(lk__operation_batch *batch, bool backward);
 /* Runs it with one thread. */
 lk_status lk__batch_run(lk__operation_batch *batch, bool backward);

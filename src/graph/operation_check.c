@@ -1,4 +1,5 @@
-/* operation_check.c - lk_operation_check: a user's operation on drawn operands, and what it does compared with what it promises. */
+/* operation_check.c - lk_operation_check: a user's operation on drawn operands, and what it does compared with what it
+ * promises. */
 #include "graph/operation_batch.h"
 
 #include <math.h>
@@ -124,9 +125,10 @@ static void compare_parts(check *k, bool backward, const lk__operation_batch *wh
         const lk_operand *a = &results_of(&parts[0], backward)[i], *b = &results_of(&parts[1], backward)[i];
         if (!w->data) continue;
         if (w->count_axis >= 0 && (!lk__batch_equals(a, w, 0) || !lk__batch_equals(b, w, parts[0].samples)))
-            report(
-                k, "%s: a sample's rows of %s %d change with the other samples of the batch; if that is intended, set `coupled`",
-                callback_name(backward), result_name(backward), i);
+            report(k,
+                   "%s: a sample's rows of %s %d change with the other samples of the batch; if that is intended, set "
+                   "`coupled`",
+                   callback_name(backward), result_name(backward), i);
         bool sum = backward || o->sums >> i & 1;
         if (w->count_axis < 0 && sum && !sums_agree(w, a, b))
             report(k, "%s: %s %d is not a sum over samples: it differs from the sum over two parts of the batch",
@@ -233,9 +235,10 @@ static void compare_gradients(check *k, lk__operation_batch *b)
         for (int64_t e = 0; gradients.input_gradients[i].data && e < elements; e += stride) {
             double given = lk__batch_number(&gradients.input_gradients[i], e), found = difference(b, x, e, step);
             if (fabs(given - found) <= tolerance * (1 + fabs(given) + fabs(found))) continue;
-            report(
-                k, "backward gives %.6g for element %lld of the gradient of input %d, but the difference of forward is %.6g",
-                given, (long long)e, i, found);
+            report(k,
+                   "backward gives %.6g for element %lld of the gradient of input %d, but the difference of forward is "
+                   "%.6g",
+                   given, (long long)e, i, found);
             break;
         }
     }

@@ -106,7 +106,8 @@ bool lk__optimizer_check(const lk_optimizer_config *o, char *text, size_t bytes)
         snprintf(text, bytes, "unknown optimizer %d", (int)o->kind);
         return false;
     }
-    /* All of them, also those of other optimizers: a NaN is a mistake wherever it is, and so is nesterov without momentum. */
+    /* All of them, also those of other optimizers: a NaN is a mistake wherever it is, and so is nesterov without
+     * momentum. */
     bool good = is_in_range(&why, "lr", o->lr, 0, INFINITY) &&
                 is_in_range(&why, "weight decay", o->weight_decay, 0, INFINITY) &&
                 is_in_range(&why, "clip", o->clip, 0, INFINITY);

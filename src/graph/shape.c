@@ -1,5 +1,5 @@
-/* shape.c - shapes: comparing and printing them, and helpers of the shape rules in graph/op/. The run-time count of an axis
- * follows the data: a rule that cannot carry it to an output fails. */
+/* shape.c - shapes: comparing and printing them, and helpers of the shape rules in graph/op/. The run-time count of an
+ * axis follows the data: a rule that cannot carry it to an output fails. */
 #include "graph/op.h"
 
 #include <stdio.h>

@@ -1,6 +1,7 @@
-/* total.c - losses and metrics of the user's own: a sum of numbers of samples, together with its weight. A number that was already added
- * or averaged over samples has lost its weight: programs see a part of the batch (a rank's, a micro-batch's, a leaf's), so that its mean
- * would change with the number of parts. It is refused, except for the sum of a loss, whose weight is known. */
+/* total.c - losses and metrics of the user's own: a sum of numbers of samples, together with its weight. A number that
+ * was already added or averaged over samples has lost its weight: programs see a part of the batch (a rank's, a
+ * micro-batch's, a leaf's), so that its mean would change with the number of parts. It is refused, except for the sum
+ * of a loss, whose weight is known. */
 #include "graph/op.h"
 
 #include <stdio.h>
@@ -103,7 +104,8 @@ void lk_metric_at(lk_site site, lk_tensor x, const char *name, lk_total_options 
     int node = is_loss(x, options.weight) ? lk__graph_loss_node(g, x.id)
                                           : emit_total(site, lk_stop_gradient_at(site, x), options.weight, what);
     if (node < 0) return;
-    if (lk__grow(g->context, (void **)&g->metrics, &g->metrics_capacity, g->metrics_count + 1, sizeof *g->metrics) < 0) {
+    if (lk__grow(g->context, (void **)&g->metrics, &g->metrics_capacity, g->metrics_count + 1, sizeof *g->metrics) <
+        0) {
         lk__graph_fail(g, site, "metric \"%s\": out of memory", name);
         return;
     }

@@ -1,5 +1,5 @@
-/* type.c - the types of a node's operands: one element type for all that its descriptor calls REAL, the type of its sums, and casts
- * where a value has another one. */
+/* type.c - the types of a node's operands: one element type for all that its descriptor calls REAL, the type of its
+ * sums, and casts where a value has another one. */
 #include "graph/op.h"
 
 /* The one type of such operands; LK_DTYPE_COUNT: several. */
@@ -24,7 +24,8 @@ lk_dtype lk__node_element(const lk_graph *g, const lk__graph_node *n)
     return g->real; /* a cast, or numbers in double: every table has it */
 }
 
-/* Operands of one node: f32 and a narrower type, of which the node has the narrower, but not two different narrow ones. */
+/* Operands of one node: f32 and a narrower type, of which the node has the narrower, but not two different narrow
+ * ones. */
 static bool can_meet(lk_dtype a, lk_dtype b)
 {
     return lk__wide_type(a) == lk__wide_type(b) && (a == b || !lk__is_narrow(a) || !lk__is_narrow(b));

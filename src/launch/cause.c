@@ -1,5 +1,6 @@
-/* cause.c - finds the rank that caused a job's failure, from how and when ranks ended, which rank their groups' failures are due to
- * (comm/flight_recorder.h), and the states of ranks that still run. A rank whose failure is due to another one is not the cause. */
+/* cause.c - finds the rank that caused a job's failure, from how and when ranks ended, which rank their groups'
+ * failures are due to (comm/flight_recorder.h), and the states of ranks that still run. A rank whose failure is due to
+ * another one is not the cause. */
 #include "comm/flight_recorder.h"
 #include "comm/process.h"
 #include "launch/launch.h"
@@ -92,7 +93,8 @@ static finding follow_causes(lk__launch_job *job, lk__launch_child *child, doubl
     return f;
 }
 
-/* Prefers a signal to an exit code, then the earlier end, then a rank that others name. Ends found in one pass have the same time. */
+/* Prefers a signal to an exit code, then the earlier end, then a rank that others name. Ends found in one pass have the
+ * same time. */
 static bool is_better(const finding *f, const finding *best)
 {
     if (!best->child) return true;

@@ -62,14 +62,16 @@ static void set_join_command(const lk__launch_job *job, lk__launch_environment *
     const lk_launch_config *config = job->config;
     char                    text[JOIN_COMMAND];
     int                     used = snprintf(text, sizeof text,
-                                            "lockstep run --nnodes %d --node-rank {node} --master-addr %.100s --master-port %d -n %d",
+                                            "lockstep run --nnodes %d --node-rank {node} --master-addr %.100s "
+                                                                "--master-port %d -n %d",
                                             config->nodes, job->address, job->port, config->ranks);
     for (int i = 0; config->program[i] && used + 20 < (int)sizeof text; i++, used = (int)strlen(text))
         append_quoted(text, sizeof text, config->program[i]);
     set_variable(e, "LOCKSTEP_JOIN_COMMAND", "%s", text);
 }
 
-/* LOCAL_RANK, and with it the rank's GPU: torchrun's virtual local rank is 0, and only the rank's own GPU is visible. */
+/* LOCAL_RANK, and with it the rank's GPU: torchrun's virtual local rank is 0, and only the rank's own GPU is
+ * visible. */
 static void set_local_rank(const lk_launch_config *config, const lk__launch_child *child, lk__launch_environment *e)
 {
     const char *visible = lk__environment(NULL, LK__ENV_CUDA_VISIBLE_DEVICES);

@@ -1,7 +1,7 @@
 /* folder.c - a job's files: FOLDER/attempt_G/LOCAL_RANK/{stdout.log,stderr.log,error.json}, torchrun's layout.
- * Temporary files, such as flight recorders, are in a folder that is removed with the job. The launcher holds a lock in it: if the lock
- * is free, launcher and reaper were killed together or could not remove it, and the next launch of the same user removes the folder. So
- * the lock is removed last. */
+ * Temporary files, such as flight recorders, are in a folder that is removed with the job. The launcher holds a lock in
+ * it: if the lock is free, launcher and reaper were killed together or could not remove it, and the next launch of the
+ * same user removes the folder. So the lock is removed last. */
 #define _GNU_SOURCE
 #include "base/directories.h"
 #include "base/environment.h"
@@ -66,8 +66,8 @@ static lk_status open_logs(lk__launch_job *job)
 
 /* ---- the lock ---- */
 
-/* Its name contains the kernel's boot id: on a file system that hosts share, a lock of another host may look free. Locks work across
- * pid namespaces. */
+/* Its name contains the kernel's boot id: on a file system that hosts share, a lock of another host may look free.
+ * Locks work across pid namespaces. */
 static bool lock_name(char *out, size_t size)
 {
     char    id[37] = "";
@@ -100,8 +100,8 @@ static bool is_folder_name(const char *name)
     return strlen(name) == LK__OWN_ID - 1 && strspn(name, "0123456789abcdef") == LK__OWN_ID - 1;
 }
 
-/* Removes one folder of this user if its launcher has ended. One without a lock is being made, or its removal failed at the end: if it
- * is empty, and not new, it is removed too. */
+/* Removes one folder of this user if its launcher has ended. One without a lock is being made, or its removal failed at
+ * the end: if it is empty, and not new, it is removed too. */
 static void remove_if_abandoned(int parent, const char *base, const char *name, const char *lock)
 {
     char        path[2 * LK__LAUNCH_PATH];

@@ -1,5 +1,6 @@
-/* hosts.c - a job on several hosts from one launcher: one ssh to each host, which runs a remote launcher there. Remote launchers report
- * that they are ready, receive the port, start their ranks, and stop at the end of their standard input: so also if we are killed. */
+/* hosts.c - a job on several hosts from one launcher: one ssh to each host, which runs a remote launcher there. Remote
+ * launchers report that they are ready, receive the port, start their ranks, and stop at the end of their standard
+ * input: so also if we are killed. */
 #define _GNU_SOURCE
 #include "base/environment.h"
 #include "launch/spec.h"
@@ -190,7 +191,8 @@ static bool handle_line(void *user, const char *line, size_t length)
     return true;
 }
 
-/* For the remote shell, whichever it is. Where this executable's path does not exist there, the one on PATH is taken. */
+/* For the remote shell, whichever it is. Where this executable's path does not exist there, the one on PATH is
+ * taken. */
 static void write_command(const char *launcher, char *out, size_t size)
 {
     if (lk__program_is_own(launcher) && !strpbrk(launcher, "\"$`\\"))
@@ -318,8 +320,8 @@ lk_status lk__launch_hosts(lk_context *context, const lk_launch_config *config, 
 
 /* ---- the remote launcher ---- */
 
-/* Reads up to and including an empty string, behind which the launcher sends nothing before our answer; or, for one = true, one string,
- * and nothing of what is behind it. */
+/* Reads up to and including an empty string, behind which the launcher sends nothing before our answer; or, for one =
+ * true, one string, and nothing of what is behind it. */
 static lk_status read_strings(lk_context *context, int in, char *text, size_t size, size_t *length, bool one)
 {
     *length = 0;

@@ -198,7 +198,8 @@ static lk_status check_debug(lk_context *context, const lk_launch_config *config
     return LK_OK;
 }
 
-/* Launchers of several nodes create no token. A token that the user set for the ranks is checked before they are started. */
+/* Launchers of several nodes create no token. A token that the user set for the ranks is checked before they are
+ * started. */
 static lk_status check_token(lk_context *context, const lk_launch_config *config, const lk__launch_part *part)
 {
     char        token[LK__TOKEN_ROOM];
@@ -257,7 +258,8 @@ static lk_status start_rank(lk__launch_job *job, lk__launch_child *child)
     return status;
 }
 
-/* Each generation has its own token and, if we choose it, its own port: processes of an earlier generation cannot join. */
+/* Each generation has its own token and, if we choose it, its own port: processes of an earlier generation cannot
+ * join. */
 static lk_status make_rendezvous(lk__launch_job *job)
 {
     const lk_launch_config *config = job->config;
@@ -315,7 +317,8 @@ static void print_job(lk__launch_job *job, const char *pinned)
                   job->host, pinned, threads ? threads : omp, own, job->logs[0] ? ", logs in " : "", job->logs);
 }
 
-/* A rank's process may use all cores of the memory nodes on which its own are, unless the user has bound it: see base/pin.c. */
+/* A rank's process may use all cores of the memory nodes on which its own are, unless the user has bound it: see
+ * base/pin.c. */
 static lk_status allow_cores(lk__launch_job *job)
 {
     cpu_set_t all;

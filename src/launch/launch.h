@@ -1,4 +1,5 @@
-/* launch/launch.h - the launcher's internals: a job, its children, their output, and the orphan reaper, which outlives the launcher. */
+/* launch/launch.h - the launcher's internals: a job, its children, their output, and the orphan reaper, which outlives
+ * the launcher. */
 #ifndef LK__LAUNCH_H
 #define LK__LAUNCH_H
 
@@ -165,8 +166,8 @@ lk_status lk__signals_open(lk__launch_job *job);
 int       lk__signals_next(const lk__launch_job *job);             /* a signal that arrived; 0: none */
 void      lk__signals_restore_in_child(const lk__launch_job *job); /* between fork and exec: async-signal-safe */
 void      lk__signals_close(lk__launch_job *job);                  /* restores the caller's handlers and mask */
-/* The signal that stops ranks: SIGTERM; if a signal stops the job, that one, unless it is SIGINT, SIGHUP or SIGQUIT. With `plain`,
- * those are passed on too, as a terminal would send them to the ranks as well. */
+/* The signal that stops ranks: SIGTERM; if a signal stops the job, that one, unless it is SIGINT, SIGHUP or SIGQUIT.
+ * With `plain`, those are passed on too, as a terminal would send them to the ranks as well. */
 int lk__signal_for_ranks(const lk__launch_job *job);
 
 /* ---- lines.c ---- */
@@ -180,8 +181,8 @@ bool lk__program_beside(const char *name, char *out, size_t size);
 bool lk__program_is_own(const char *path); /* whether it is the path of this executable */
 
 /* ---- start.c ---- */
-/* Forks. Fails with LK_EINVAL or LK_ENOENT if the program cannot be executed, with LK_EIO if a system resource is lacking.
- * terminal: the child gets this process's terminal. */
+/* Forks. Fails with LK_EINVAL or LK_ENOENT if the program cannot be executed, with LK_EIO if a system resource is
+ * lacking. terminal: the child gets this process's terminal. */
 lk_status lk__child_start(lk__launch_job *job, lk__launch_child *child, const char *const *argv,
                           char *const *environment, bool terminal);
 lk_status lk__free_port(lk_context *context, int *port);
@@ -197,8 +198,9 @@ typedef struct lk__launch_environment {
     bool        short_of_memory;
 } lk__launch_environment;
 lk_status lk__environment_make(lk__launch_job *job, const lk__launch_child *child, lk__launch_environment *environment);
-lk_status lk__environment_make_ssh(lk__launch_job         *job,
-                                   lk__launch_environment *environment); /* this process's environment and the job's id */
+lk_status lk__environment_make_ssh(lk__launch_job *job,
+                                   /* this process's environment and the job's id */
+                                   lk__launch_environment *environment);
 void      lk__environment_free(lk__launch_environment *environment);
 
 /* ---- topology.c ---- */
@@ -210,15 +212,16 @@ lk_status lk__topology_bind(lk_context *context, const char *mode, int ranks, cp
 
 /* ---- numa.c ---- */
 lk_status lk__numa_check(lk_context *context, const char *mode); /* LK_EINVAL for an unknown mode; NULL is fine */
-/* One set per rank, within `allowed`. root: prefix of every path, "". visible: CUDA_VISIBLE_DEVICES, NULL: not set. LK_EINVAL with
- * the reason if this machine lacks what the mode needs. */
+/* One set per rank, within `allowed`. root: prefix of every path, "". visible: CUDA_VISIBLE_DEVICES, NULL: not set.
+ * LK_EINVAL with the reason if this machine lacks what the mode needs. */
 lk_status lk__numa_bind(lk_context *context, const char *root, const char *mode, const cpu_set_t *allowed,
                         const char *visible, int ranks, cpu_set_t *cores);
 
 /* Adds to each set the allowed cores of the memory nodes that it has a core of. */
 void lk__numa_widen(const char *root, const cpu_set_t *allowed, int ranks, cpu_set_t *cores);
 
-/* hwloc.c: the host's cores in an order in which neighbours share most; returns their number, 0 if hwloc is not available. */
+/* hwloc.c: the host's cores in an order in which neighbours share most; returns their number, 0 if hwloc is not
+ * available. */
 int lk__hwloc_order(int *cpus, int most);
 
 /* ---- reaper.c ---- */
@@ -230,15 +233,17 @@ lk_status lk__bystanders_record(lk__launch_job *job); /* before any process of t
 void lk__leftovers_stop(lk__launch_job *job, double grace);
 
 /* ---- oom.c ---- */
-/* Number of out-of-memory kills so far, in our cgroup and on the whole host; -1 if unknown. `root`: prefix of every path, "". */
+/* Number of out-of-memory kills so far, in our cgroup and on the whole host; -1 if unknown. `root`: prefix of every
+ * path, "". */
 void lk__oom_read(const char *root, long *in_cgroup, long *on_host);
-/* The line of the kernel's log ("/dev/kmsg") about this process's out-of-memory kill; false: none, or the log is not readable. */
+/* The line of the kernel's log ("/dev/kmsg") about this process's out-of-memory kill; false: none, or the log is not
+ * readable. */
 bool lk__oom_in_log(const char *path, pid_t pid, char *out, size_t size);
 
 /* ---- cause.c ---- */
 void lk__cause_record_end(lk__launch_job *job, lk__launch_child *child); /* reads its flight recorder */
-/* True if the rank that caused the failure is known: it is job->first. False: no rank failed, or the end of the probable cause is
- * still awaited. */
+/* True if the rank that caused the failure is known: it is job->first. False: no rank failed, or the end of the
+ * probable cause is still awaited. */
 bool lk__cause_find(lk__launch_job *job);
 /* The first failure's child if that failure is due to a rank of another host; else NULL. */
 lk__launch_child *lk__cause_elsewhere(lk__launch_job *job);
@@ -249,7 +254,8 @@ void lk__job_report(lk__launch_job *job);                  /* explains on config
 void lk__describe_end(int status, char *out, size_t size); /* "exit code 3", "signal 11 (SIGSEGV: …)" */
 
 /* ---- folder.c ---- */
-lk_status lk__folder_name(lk__launch_job *job); /* sets job->folder, before the reaper starts, which may have to remove it */
+/* sets job->folder, before the reaper starts, which may have to remove it */
+lk_status lk__folder_name(lk__launch_job *job);
 /* Whether a log directory is needed: named, or needed for another option. */
 static inline bool lk__wants_logs(const lk_launch_config *config)
 {

@@ -1,4 +1,5 @@
-/* lines.c - the prefix of a rank's lines, from a template with torchrun's macros, and the choice of lines for the filtered log. */
+/* lines.c - the prefix of a rank's lines, from a template with torchrun's macros, and the choice of lines for the
+ * filtered log. */
 #define _GNU_SOURCE
 #include "base/environment.h"
 #include "launch/launch.h"

@@ -1,5 +1,6 @@
-/* numa.c - assigns cores by memory node, socket or shared cache, as torchrun's --numa-binding does. A rank belongs to the node of the GPU
- * whose number is its local rank; if that is unknown, ranks are distributed over the nodes in equal runs. */
+/* numa.c - assigns cores by memory node, socket or shared cache, as torchrun's --numa-binding does. A rank belongs to
+ * the node of the GPU whose number is its local rank; if that is unknown, ranks are distributed over the nodes in equal
+ * runs. */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
@@ -94,7 +95,8 @@ static int list_gpus(const char *root, char names[GPUS][GPU_NAME])
     return count;
 }
 
-/* The number of the GPU that a local rank uses: the local rank, or that entry of CUDA_VISIBLE_DEVICES; below 0: unknown. */
+/* The number of the GPU that a local rank uses: the local rank, or that entry of CUDA_VISIBLE_DEVICES; below 0:
+ * unknown. */
 static int gpu_of(const char *visible, int local_rank)
 {
     char *end;
@@ -163,7 +165,8 @@ static bool find_cache(const host *h, int cpu, char *out, size_t size)
     return false;
 }
 
-/* Splits a node into groups that share a core (or a cache); returns their number, -1: the kernel lists no such cache. */
+/* Splits a node into groups that share a core (or a cache); returns their number, -1: the kernel lists no such
+ * cache. */
 static int split_node(const host *h, int node, bool caches, cpu_set_t *groups)
 {
     cpu_set_t left = h->cores[node];
@@ -178,7 +181,8 @@ static int split_node(const host *h, int node, bool caches, cpu_set_t *groups)
     return count;
 }
 
-/* The part of rank `index` of the `sharing` ranks of a node: the first ranks get one group more if the number is not divisible. */
+/* The part of rank `index` of the `sharing` ranks of a node: the first ranks get one group more if the number is not
+ * divisible. */
 static lk_status select_part(lk_context *context, const host *h, int node, bool caches, int index, int sharing,
                              cpu_set_t *groups, cpu_set_t *cores)
 {

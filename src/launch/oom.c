@@ -1,5 +1,5 @@
-/* oom.c - detects out-of-memory kills: the kernel's log, if readable, names the process; the counters of our cgroup (version 2 or 1)
- * and of the whole host only show that there was one. */
+/* oom.c - detects out-of-memory kills: the kernel's log, if readable, names the process; the counters of our cgroup
+ * (version 2 or 1) and of the whole host only show that there was one. */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 

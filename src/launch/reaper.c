@@ -1,5 +1,6 @@
-/* reaper.c - the orphan reaper: a small process in its own session that holds a pipe to the launcher. When the launcher has ended, for
- * whatever reason, it kills the ranks' process groups and every process with the job's id in its environment. */
+/* reaper.c - the orphan reaper: a small process in its own session that holds a pipe to the launcher. When the launcher
+ * has ended, for whatever reason, it kills the ranks' process groups and every process with the job's id in its
+ * environment. */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
@@ -71,8 +72,8 @@ typedef struct process {
 
 static process processes[PROCESSES]; /* of the list that is made next; a stack may be too small for it */
 
-/* From /proc/PID/stat; the name in it may contain any character, so parsing starts after the last parenthesis. False: unreadable,
- * dead, or a reaper. */
+/* From /proc/PID/stat; the name in it may contain any character, so parsing starts after the last parenthesis. False:
+ * unreadable, dead, or a reaper. */
 static bool read_stat(process *p)
 {
     char path[48], text[512], state;
@@ -113,8 +114,8 @@ static int by_pid(const void *a, const void *b)
     return x->pid < y->pid ? -1 : x->pid > y->pid;
 }
 
-/* Also by its group, so that a bystander's child is recognised when it is orphaned and reparented to us: ranks have groups of
- * their own. */
+/* Also by its group, so that a bystander's child is recognised when it is orphaned and reparented to us: ranks have
+ * groups of their own. */
 static bool is_bystander(const lk__launch_job *job, const process *p)
 {
     for (size_t i = 0; i < job->bystander_count; i++) {

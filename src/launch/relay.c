@@ -1,4 +1,5 @@
-/* relay.c - splits the children's output into lines and queues whole lines, so that lines of different ranks never mix. */
+/* relay.c - splits the children's output into lines and queues whole lines, so that lines of different ranks never
+ * mix. */
 #define _GNU_SOURCE
 #include "launch/relay.h"
 
@@ -196,8 +197,8 @@ void lk__line_stream_read(lk__launch_stream *stream, lk_context *context)
     }
 }
 
-/* The end of the first `room` columns of text. Counts characters: UTF-8 continuation bytes are 10xxxxxx, and sequences such as
- * ESC [ 3 2 m, which end with a letter, have no width. *room is what is left. */
+/* The end of the first `room` columns of text. Counts characters: UTF-8 continuation bytes are 10xxxxxx, and sequences
+ * such as ESC [ 3 2 m, which end with a letter, have no width. *room is what is left. */
 static const char *fit_columns(const char *text, const char *end, int *room)
 {
     bool escape = false;

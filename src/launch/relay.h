@@ -1,4 +1,5 @@
-/* launch/relay.h - relays lines from children to our own output: whole, prefixed, and with back-pressure from the reader. */
+/* launch/relay.h - relays lines from children to our own output: whole, prefixed, and with back-pressure from the
+ * reader. */
 #ifndef LK__RELAY_H
 #define LK__RELAY_H
 
@@ -6,8 +7,8 @@
 
 enum { LK__TAIL_BYTES = 4096, LK__LINE_MOST = 1 << 20, LK__QUEUE_MOST = 1 << 20, LK__PREFIX = 256 };
 
-/* A destination of lines. The queue is written only as far as the descriptor accepts data without blocking, so that the launcher can
- * always handle signals; the descriptor's flags are not changed, since other processes share it. */
+/* A destination of lines. The queue is written only as far as the descriptor accepts data without blocking, so that the
+ * launcher can always handle signals; the descriptor's flags are not changed, since other processes share it. */
 typedef struct lk__launch_sink {
     lk_context *context;
     int         fd;
@@ -60,7 +61,8 @@ static inline bool   lk__sink_full(const lk__launch_sink *sink)
 void lk__line_stream_read(lk__launch_stream *stream, lk_context *context);
 /* Shows the newest part of an unfinished line with a carriage return (a progress bar), only on a terminal. */
 void lk__line_stream_peek(lk__launch_stream *stream);
-void lk__line_stream_end(lk__launch_stream *stream, lk_context *context); /* relays an unfinished line; NULLs are fine */
+/* relays an unfinished line; NULLs are fine */
+void lk__line_stream_end(lk__launch_stream *stream, lk_context *context);
 /* Whether the line contains one of "a,b"; ",," is a comma. (lines.c) */
 bool lk__filters_match(const char *filters, const char *line, size_t length);
 void lk__tail_add(lk__launch_tail *tail, const char *text, size_t length);

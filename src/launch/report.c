@@ -58,8 +58,8 @@ static bool read_error_message(lk_context *context, const char *path, char *out,
     return used > 0;
 }
 
-/* Ranks have this process's limits. At the soft limit of CPU time the kernel sends SIGXCPU, at the hard one, which ulimit -t sets as well,
- * SIGKILL. */
+/* Ranks have this process's limits. At the soft limit of CPU time the kernel sends SIGXCPU, at the hard one, which
+ * ulimit -t sets as well, SIGKILL. */
 static bool is_over_cpu_limit(const lk__launch_child *child, double *used, double *limit)
 {
     const struct rusage *usage = &child->usage;
@@ -72,7 +72,8 @@ static bool is_over_cpu_limit(const lk__launch_child *child, double *used, doubl
     return least != RLIM_INFINITY && *used + 0.5 >= *limit; /* the two are not counted by the same clock */
 }
 
-/* What a signal means that the system sends and that is not a fault of the program's memory. True: the reason is certain. */
+/* What a signal means that the system sends and that is not a fault of the program's memory. True: the reason is
+ * certain. */
 static bool print_signal(lk__launch_job *job, const lk__launch_child *child)
 {
     double used, limit;
@@ -118,7 +119,8 @@ static void print_memory(lk__launch_job *job, const lk__launch_child *child, boo
                           job->oom_cgroup, in_cgroup);
         else if (job->oom_host >= 0 && on_host > job->oom_host)
             lk__job_print(
-                job, "  out-of-memory kill: the kernel killed a process of this host in that time (oom_kill %ld -> %ld)",
+                job,
+                "  out-of-memory kill: the kernel killed a process of this host in that time (oom_kill %ld -> %ld)",
                 job->oom_host, on_host);
         else if (job->oom_cgroup >= 0 || job->oom_host >= 0)
             lk__job_print(job, "  no out-of-memory kill was counted: a process sent the signal");
@@ -128,7 +130,8 @@ static void print_memory(lk__launch_job *job, const lk__launch_child *child, boo
     lk__job_print(job, "  peak memory %s", text);
 }
 
-/* `printed`: lines of the job's error output before this report. A rank whose newest line is among the last of them is not quoted. */
+/* `printed`: lines of the job's error output before this report. A rank whose newest line is among the last of them is
+ * not quoted. */
 static void print_last_lines(lk__launch_job *job, const lk__launch_child *child, uint64_t printed)
 {
     const char *text = child->tail.text, *end = text + child->tail.length, *start = end;
@@ -318,8 +321,8 @@ static void print_others(lk__launch_job *job)
         lk__job_print(job, "%sfailed %s: %s", lead, because, names);
     if (list_children(job, also_failed, names, sizeof names))
         lk__job_print(job, "%sfailed at the same time: %s", lead, names);
-    bool quiet = job->config->plain &&
-                 job->end_reason == LK__SIGNALLED; /* rank 0 prints that it was stopped, and what it saved */
+    /* rank 0 prints that it was stopped, and what it saved */
+    bool quiet = job->config->plain && job->end_reason == LK__SIGNALLED;
     if (!quiet && list_children(job, was_stopped, names, sizeof names))
         lk__job_print(job, "%sstopped %s: %s", lead, because, names);
     if (list_children(job, was_killed, names, sizeof names))

@@ -12,7 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The signals that may be handled. The launcher itself uses SIGCHLD, SIGPIPE and SIGTTOU; SIGKILL and SIGSTOP cannot be handled. */
+/* The signals that may be handled. The launcher itself uses SIGCHLD, SIGPIPE and SIGTTOU; SIGKILL and SIGSTOP cannot be
+ * handled. */
 static const struct {
     const char *name;
     int         number;
@@ -50,9 +51,10 @@ lk_status lk__signals_parse(lk_context *context, const char *text, sigset_t *sig
     }
 }
 
-/* The launcher blocks the signals that it handles and reads them from a signalfd. The kernel delivers a signal to any thread that does not
- * block it, though, and threads that existed before (the caller's, those of CUDA's driver) do not: there this handler passes it on.
- * Without it SIGCHLD would be lost, and SIGTERM would end the process. Dispositions belong to the process, and so does this. */
+/* The launcher blocks the signals that it handles and reads them from a signalfd. The kernel delivers a signal to any
+ * thread that does not block it, though, and threads that existed before (the caller's, those of CUDA's driver) do not:
+ * there this handler passes it on. Without it SIGCHLD would be lost, and SIGTERM would end the process. Dispositions
+ * belong to the process, and so does this. */
 static atomic_int pass_to = -1; /* a pipe */
 static atomic_int passing;      /* handlers that run now: the pipe is not closed before they have ended */
 static pid_t      owner;        /* whose handlers these are: a forked process has none of them */

@@ -1,14 +1,13 @@
-/* launch/spec.h - the job specification, which the launcher of several hosts sends to each remote launcher's standard input: strings
- * `name=value`, each terminated by NUL, an empty one last. It contains the token, which is never put on a command line. */
+/* launch/spec.h - the job specification, which the launcher of several hosts sends to each remote launcher's standard
+ * input: strings `name=value`, each terminated by NUL, an empty one last. It contains the token, which is never put on
+ * a command line. */
 #ifndef LK__SPEC_H
 #define LK__SPEC_H
 
 #include "launch/launch.h"
 
-enum {
-    LK__SPEC_BYTES = 60000,
-    LK__SPEC_ARGUMENTS = 2048
-}; /* less than a pipe's capacity, so that sending never blocks */
+/* less than a pipe's capacity, so that sending never blocks */
+enum { LK__SPEC_BYTES = 60000, LK__SPEC_ARGUMENTS = 2048 };
 
 typedef struct lk__launch_spec {
     char             text[LK__SPEC_BYTES];

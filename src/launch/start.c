@@ -46,8 +46,8 @@ lk_status lk__own_address_check(lk_context *context, const char *address)
     return lk__fail(context, LK_EINVAL, "'%.100s' is not an address of this host: ranks cannot listen there", address);
 }
 
-/* Held: signalfd, the reaper's pipe, the folder's lock, the two logs of filtered lines. Temporary: the pipes of the child that is being
- * started, and files in /proc. */
+/* Held: signalfd, the reaper's pipe, the folder's lock, the two logs of filtered lines. Temporary: the pipes of the
+ * child that is being started, and files in /proc. */
 enum { DESCRIPTORS_HELD = 5, DESCRIPTORS_TEMPORARY = 8 };
 
 lk_status lk__descriptors_check(lk_context *context, int count, int each, const char *noun)

@@ -1,5 +1,5 @@
-/* topology.c - assigns cores to ranks: equal runs of the allowed cores, in an order that keeps siblings together: hwloc's, or by the
- * kernel's numbers of sockets and cores. */
+/* topology.c - assigns cores to ranks: equal runs of the allowed cores, in an order that keeps siblings together:
+ * hwloc's, or by the kernel's numbers of sockets and cores. */
 #define _GNU_SOURCE
 #include "base/environment.h"
 #include "launch/launch.h"
@@ -68,7 +68,8 @@ lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, 
         return lk__fail(context, LK_EIO, "cannot read the CPU affinity: %s", strerror(errno));
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
         if (CPU_ISSET(cpu, &allowed)) places[count++] = (cpu_place){cpu, 0, 0};
-    /* A rank is pinned to its share of the cores, but has no more threads than a CPU quota allows: a quota limits time, not cores. */
+    /* A rank is pinned to its share of the cores, but has no more threads than a CPU quota allows: a quota limits time,
+     * not cores. */
     int share = count / ranks, busy = lk__cgroup_cores(count) / ranks;
     *threads = busy ? busy : 1;
     if (ranks > count) { /* pinning would give some cores more ranks than others; the scheduler balances better */
@@ -91,7 +92,8 @@ lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, 
     return LK_OK;
 }
 
-lk_status lk__topology_bind(lk_context *context, const char *mode, int ranks, cpu_set_t **cores, char *text, size_t size)
+lk_status lk__topology_bind(lk_context *context, const char *mode, int ranks, cpu_set_t **cores, char *text,
+                            size_t size)
 {
     cpu_set_t allowed;
     if (sched_getaffinity(0, sizeof allowed, &allowed) < 0)

@@ -1,4 +1,5 @@
-/* watch.c - the launcher's event loop: signals, the children's output, their ends, and the deadline after a stop request. */
+/* watch.c - the launcher's event loop: signals, the children's output, their ends, and the deadline after a stop
+ * request. */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
@@ -21,14 +22,14 @@ static void kill_all(lk__launch_job *job)
     }
 }
 
-/* Signals each rank's process, not its group: a rank that saves its state first may need its child processes. A remote launcher stops
- * at the end of its input. */
+/* Signals each rank's process, not its group: a rank that saves its state first may need its child processes. A remote
+ * launcher stops at the end of its input. */
 void lk__job_stop(lk__launch_job *job, lk__launch_end end_reason)
 {
     if (job->end_reason != LK__RUNNING) return;
     job->end_reason = end_reason;
-    job->deadline =
-        lk__now() + job->config->grace + (job->uses_ssh ? 5.0 : 0.0); /* remote launchers wait for their own ranks */
+    /* remote launchers wait for their own ranks */
+    job->deadline = lk__now() + job->config->grace + (job->uses_ssh ? 5.0 : 0.0);
     for (int i = 0; i < job->count; i++) {
         lk__launch_child *child = &job->children[i];
         if (!child->running) continue;
@@ -42,7 +43,8 @@ void lk__job_stop(lk__launch_job *job, lk__launch_end end_reason)
     }
 }
 
-/* SIGUSR1 and SIGUSR2, where they do not stop the job. A remote launcher reads their numbers from its input, once it has got the port. */
+/* SIGUSR1 and SIGUSR2, where they do not stop the job. A remote launcher reads their numbers from its input, once it
+ * has got the port. */
 static void forward_signal(lk__launch_job *job, int signal)
 {
     const unsigned char number = (unsigned char)signal;
@@ -57,8 +59,8 @@ static void forward_signal(lk__launch_job *job, int signal)
     }
 }
 
-/* The signal that a child ended for, if its exit code says so and the signal was a request to all of them: one that was forwarded or, with
- * `plain`, one at which `train` saves. 0: none. */
+/* The signal that a child ended for, if its exit code says so and the signal was a request to all of them: one that was
+ * forwarded or, with `plain`, one at which `train` saves. 0: none. */
 static int answered_signal(const lk__launch_job *job, int status)
 {
     int  signal = WIFEXITED(status) ? WEXITSTATUS(status) - 128 : 0;
@@ -79,8 +81,8 @@ static void accept_stop(lk__launch_job *job, lk__launch_child *ended, int signal
     for (int i = 0; i < job->count; i++) job->children[i].stop_requested |= job->children[i].running;
 }
 
-/* Stop requests that follow the first one this soon are the same: GNU timeout signals its child and its own process group, schedulers
- * signal all processes of a job. */
+/* Stop requests that follow the first one this soon are the same: GNU timeout signals its child and its own process
+ * group, schedulers signal all processes of a job. */
 #define REPEATED_SECONDS 0.4
 
 static bool is_repeated(const lk__launch_job *job)
@@ -88,7 +90,8 @@ static bool is_repeated(const lk__launch_job *job)
     return job->interrupts > 0 && lk__now() < job->interrupted + REPEATED_SECONDS;
 }
 
-/* `train -n` has no limit after a stop request: its ranks finish a step and save, which takes as long as it does without -n. */
+/* `train -n` has no limit after a stop request: its ranks finish a step and save, which takes as long as it does
+ * without -n. */
 static void end_grace(lk__launch_job *job)
 {
     double waited = lk__now() - job->interrupted;
@@ -148,8 +151,8 @@ static void record_end(lk__launch_job *job, lk__launch_child *child, int status,
     child->status = status;
     child->usage = *usage;
     if (!child->unresponsive) child->ended = now;
-    child->no_answer |= job->uses_ssh && status == 0 && child->port == 0 &&
-                        !child->stop_requested; /* it ended without running anything */
+    /* it ended without running anything */
+    child->no_answer |= job->uses_ssh && status == 0 && child->port == 0 && !child->stop_requested;
     lk__cause_record_end(job, child);
     job->alive--;
     lk__reaper_notify(job, child->pid, false);

@@ -1,5 +1,5 @@
-/* encoder.c - a BERT-style encoder with a class for each sequence, as BertForSequenceClassification of Hugging Face: norms after each
- * residual, a pooler over the first token. */
+/* encoder.c - a BERT-style encoder with a class for each sequence, as BertForSequenceClassification of Hugging Face:
+ * norms after each residual, a pooler over the first token. */
 #include "nn/transformer.h"
 
 typedef struct encoder {

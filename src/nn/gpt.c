@@ -1,4 +1,5 @@
-/* gpt.c - GPT-2 as GPT2LMHeadModel of Hugging Face: its names, its Conv1D weights (in, out), the head tied to the embedding. */
+/* gpt.c - GPT-2 as GPT2LMHeadModel of Hugging Face: its names, its Conv1D weights (in, out), the head tied to the
+ * embedding. */
 #include "nn/transformer.h"
 
 #include <math.h>
@@ -33,8 +34,9 @@ static lk_tensor attend_packed(lk_tensor qkv, const gpt *m)
     return lk_attention(lk_slice(qkv, 2, 0, c->width), k, v, .heads = c->heads, .first = o->first, .last = o->last);
 }
 
-/* A norm or an activation is cheap to compute, and its result as large as any: each is in one block with the product that reads it, and
- * backward computes it again instead of keeping it (lk__nn_computes_again). The product itself is not computed again, since nothing reads that. */
+/* A norm or an activation is cheap to compute, and its result as large as any: each is in one block with the product
+ * that reads it, and backward computes it again instead of keeping it (lk__nn_computes_again). The product itself is
+ * not computed again, since nothing reads that. */
 static lk_tensor norm_and_conv1d(lk_tensor x, const char *norm, const char *part, const char *name, int64_t features,
                                  const gpt *m)
 {
@@ -85,7 +87,8 @@ static lk_tensor table(lk_tensor tokens, const char *name, int64_t rows, const l
     return weight;
 }
 
-lk_transformer_result lk__nn_gpt(lk_tensor tokens, const lk_transformer_config *c, const lk_transformer_options *options)
+lk_transformer_result lk__nn_gpt(lk_tensor tokens, const lk_transformer_config *c,
+                                 const lk_transformer_options *options)
 {
     gpt m = {c, options, c->init_std / sqrt(2.0 * (double)c->layers)};
     lk_block_begin(tokens, "transformer");

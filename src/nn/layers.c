@@ -1,10 +1,11 @@
-/* layers.c - layers that create their own parameters. Initial distributions are PyTorch's defaults (nn.Linear, nn.Conv2d:
- * uniform within ±1/sqrt(fan_in), also for the bias; nn.Embedding: standard normal). */
+/* layers.c - layers that create their own parameters. Initial distributions are PyTorch's defaults (nn.Linear,
+ * nn.Conv2d: uniform within ±1/sqrt(fan_in), also for the bias; nn.Embedding: standard normal). */
 #include <lockstep/nn.h>
 #include <math.h>
 
 static bool is_usable(lk_tensor x) { return x.graph && x.id >= 0 && lk_graph_status(x.graph) == LK_OK; }
-/* As the recording calls do: an invalid tensor of the graph or, without a graph, one that holds the line of the first call. */
+/* As the recording calls do: an invalid tensor of the graph or, without a graph, one that holds the line of the first
+ * call. */
 static lk_tensor invalid_tensor(lk_site site, lk_tensor x)
 {
     return x.graph ? (lk_tensor){x.graph, -1} : (lk_tensor){NULL, x.id < 0 ? x.id : -site.line};
@@ -32,7 +33,8 @@ static bool check_call(lk_site site, lk_tensor x, const char *layer, const char 
     return true;
 }
 
-static lk_tensor make_weight(lk_site site, lk_tensor x, int rank, const int64_t *dims, double fan_in, lk_layer_options o)
+static lk_tensor make_weight(lk_site site, lk_tensor x, int rank, const int64_t *dims, double fan_in,
+                             lk_layer_options o)
 {
     if (o.weight.graph) {
         lk_tie_at(site, o.weight, "weight");
@@ -58,7 +60,8 @@ static lk_tensor make_constant(lk_site site, lk_tensor x, const char *name, int6
     return lk_parameter_at(site, x.graph, name, 1, &size, p);
 }
 
-lk_tensor lk_conv2d_at(lk_site site, lk_tensor x, const char *name, int64_t channels, int64_t kernel, lk_layer_options o)
+lk_tensor lk_conv2d_at(lk_site site, lk_tensor x, const char *name, int64_t channels, int64_t kernel,
+                       lk_layer_options o)
 {
     if (!check_call(site, x, "lk_conv2d", name, o, STRIDE | PADDING | GROUPS | NO_BIAS | WEIGHT | STD))
         return invalid_tensor(site, x);

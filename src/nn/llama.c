@@ -1,4 +1,5 @@
-/* llama.c - Llama as LlamaForCausalLM of Hugging Face: its names and shapes, RoPE with the pairs (i, i + D/2) of a head. */
+/* llama.c - Llama as LlamaForCausalLM of Hugging Face: its names and shapes, RoPE with the pairs (i, i + D/2) of a
+ * head. */
 #include "nn/transformer.h"
 
 #include <math.h>
@@ -12,8 +13,8 @@ typedef struct llama {
 
 /* ---- rotary positions ---- */
 
-/* Llama 3's scaling: frequencies with a wavelength above context / low are divided by the factor, those below context / high stay,
- * and in between both are interpolated. */
+/* Llama 3's scaling: frequencies with a wavelength above context / low are divided by the factor, those below context /
+ * high stay, and in between both are interpolated. */
 static double scale_llama3(const lk_transformer_config *c, double frequency)
 {
     double wavelength = 2 * acos(-1) / frequency, context = (double)c->rope_context;

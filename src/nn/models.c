@@ -6,7 +6,8 @@
 
 static int64_t classes(lk_model_options o) { return o.classes > 0 ? o.classes : 10; }
 
-/* Whether x is a batch of images of at least `least` by `least` pixels; else fails the graph with a message about the data. */
+/* Whether x is a batch of images of at least `least` by `least` pixels; else fails the graph with a message about the
+ * data. */
 static bool check_images(lk_tensor x, const char *model, int64_t least)
 {
     if (!x.graph || x.id < 0 || lk_graph_status(x.graph) != LK_OK) return false;

@@ -1,4 +1,5 @@
-/* transformer.c - configurations of transformers: defaults, presets, checks and sizes; and what records a model of any kind. */
+/* transformer.c - configurations of transformers: defaults, presets, checks and sizes; and what records a model of any
+ * kind. */
 #include "nn/transformer.h"
 
 #include <lockstep/device.h>
@@ -170,7 +171,8 @@ static bool check_rope(const lk_transformer_config *c, char *why, size_t size)
         return false;
     }
     if (llama3 && (c->rope_context < 1 || !(c->rope_low > 0) || !(c->rope_high > c->rope_low))) {
-        snprintf(why, size, "llama3's rope scaling needs an original context, and low < high frequency factors above 0");
+        snprintf(why, size,
+                 "llama3's rope scaling needs an original context, and low < high frequency factors above 0");
         return false;
     }
     return true;

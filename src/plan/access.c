@@ -1,4 +1,5 @@
-/* access.c - the accesses of instructions: those of nodes, of numbers and of inputs; access_bucket.c has those of gradients. */
+/* access.c - the accesses of instructions: those of nodes, of numbers and of inputs; access_bucket.c has those of
+ * gradients. */
 #include "plan/access.h"
 
 #include "base/tree.h"
@@ -128,7 +129,8 @@ static size_t leaf_sum(const lk__plan_accesses *a, int v, int leaf)
     return (size_t)a->root[v] * (size_t)a->parts + (size_t)leaf;
 }
 
-/* Output v of a node that runs leaf by leaf. A kernel that adds over leaves runs once for each of the rank's subtrees. */
+/* Output v of a node that runs leaf by leaf. A kernel that adds over leaves runs once for each of the rank's
+ * subtrees. */
 static void write_leaves(lk__plan_accesses *a, const lk__graph_node *n, int v, int part)
 {
     bool adds = lk__op_find(n->op)->samples == LK__SAMPLES_LEAVES;

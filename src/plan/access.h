@@ -1,5 +1,6 @@
-/* plan/access.h - what an instruction reads and writes in a run: which bytes of which memory, what they must hold before, and what they hold
- * after. Follows from the plan alone, for any rank: nothing is allocated, and no group is needed. */
+/* plan/access.h - what an instruction reads and writes in a run: which bytes of which memory, what they must hold
+ * before, and what they hold after. Follows from the plan alone, for any rank: nothing is allocated, and no group is
+ * needed. */
 #ifndef LK__PLAN_ACCESS_H
 #define LK__PLAN_ACCESS_H
 

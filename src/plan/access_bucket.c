@@ -1,6 +1,6 @@
-/* access_bucket.c - the accesses of instructions on gradients: sums of micro-batches and leaves, rounding, copies, reductions; and the update
- * of a state that the ranks of a host share. A bucket is accessed gradient by gradient, as far as they are in it: what is between them is
- * never read. */
+/* access_bucket.c - the accesses of instructions on gradients: sums of micro-batches and leaves, rounding, copies,
+ * reductions; and the update of a state that the ranks of a host share. A bucket is accessed gradient by gradient, as
+ * far as they are in it: what is between them is never read. */
 #include "plan/access.h"
 
 /* A range of a gradient, as offsets in the first set. */
@@ -35,7 +35,8 @@ static void put_gradient(lk__plan_accesses *a, lk__plan_access_kind kind, int sp
 }
 
 /* The same where its bucket is reduced: behind all sets if it is rounded for that. */
-static void put_sent(lk__plan_accesses *a, lk__plan_access_kind kind, int space, int bucket, range r, gradient_content c)
+static void put_sent(lk__plan_accesses *a, lk__plan_access_kind kind, int space, int bucket, range r,
+                     gradient_content c)
 {
     const lk_plan         *p = a->plan;
     const lk__plan_bucket *b = &p->buckets[bucket];
@@ -214,7 +215,8 @@ static void read_late(lk__plan_accesses *a, lk__plan_access_kind kind, range r)
         put_gradient(a, kind, LK__SPACE_GRADIENTS, 0, r, complete(a));
 }
 
-/* Others read what is in their slices; this rank may write to its own. r: of a gradient that begins in it, as its bucket does. */
+/* Others read what is in their slices; this rank may write to its own. r: of a gradient that begins in it, as its
+ * bucket does. */
 static void lend_range(lk__plan_accesses *a, range r)
 {
     lk__plan_slices s = lk__plan_state_slices(a->plan, (size_t)r.state, LK__ARRAY_STORED);

@@ -1,6 +1,8 @@
-/* bucket.c - the layout of gradients: contiguous, in the order in which backward makes them, divided into buckets that are reduced
- * as one. A bucket is a node, a concatenation in place, behind the one that makes its last gradient; there its all_reduce starts, or with
- * shared state its reduce_scatter, and backward continues; its wait is in the section sync. So a bucket is closed when it is full, and also when it is large enough and the next gradient takes long to compute. */
+/* bucket.c - the layout of gradients: contiguous, in the order in which backward makes them, divided into buckets that
+ * are reduced as one. A bucket is a node, a concatenation in place, behind the one that makes its last gradient; there
+ * its all_reduce starts, or with shared state its reduce_scatter, and backward continues; its wait is in the section
+ * sync. So a bucket is closed when it is full, and also when it is large enough and the next gradient takes long to
+ * compute. */
 #include "plan/plan.h"
 
 #include <stdlib.h>
@@ -202,7 +204,8 @@ size_t lk__bucket_complete(const lk_plan *p, size_t index)
 {
     const lk__plan_list *list = &p->train;
     size_t               i = 0;
-    while (i < list->order_count && !lk__plan_starts_bucket(list->graph, &list->graph->nodes[list->order[i]], (int)index))
+    while (i < list->order_count &&
+           !lk__plan_starts_bucket(list->graph, &list->graph->nodes[list->order[i]], (int)index))
         i++;
     return i;
 }

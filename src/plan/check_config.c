@@ -36,7 +36,8 @@ static lk_status check_precision(lk_graph *g, const lk_plan_config *config)
     return LK_OK;
 }
 
-/* A node that writes a cache is the only one that reads it, so that no order of nodes matters, and runs in evaluation alone. */
+/* A node that writes a cache is the only one that reads it, so that no order of nodes matters, and runs in evaluation
+ * alone. */
 static lk_status check_caches(const lk_graph *g, bool trains)
 {
     for (size_t i = 0; i < g->nodes_count; i++) {

@@ -1,5 +1,6 @@
-/* plan/contents.h - what every byte of a program's memory holds at a point of a schedule, as the verifier follows it (verify_schedule.c): for
- * each space, intervals that hold a part of one value, in the order of addresses. Bytes in no interval hold nothing. */
+/* plan/contents.h - what every byte of a program's memory holds at a point of a schedule, as the verifier follows it
+ * (verify_schedule.c): for each space, intervals that hold a part of one value, in the order of addresses. Bytes in no
+ * interval hold nothing. */
 #ifndef LK__PLAN_CONTENTS_H
 #define LK__PLAN_CONTENTS_H
 

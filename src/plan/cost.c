@@ -1,5 +1,6 @@
-/* cost.c - the estimate of a step: the time of each instruction, when each bucket is complete and when it is reduced, and how much
- * of that backward does not hide. Times are measured where given, otherwise arithmetic and bytes over the machine's rates. */
+/* cost.c - the estimate of a step: the time of each instruction, when each bucket is complete and when it is reduced,
+ * and how much of that backward does not hide. Times are measured where given, otherwise arithmetic and bytes over the
+ * machine's rates. */
 #include "plan/plan.h"
 
 #include <math.h>
@@ -124,7 +125,8 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_text_callback write,
                                        : "reduce_scatter on every host, then all_reduce of the slices between hosts,",
               lk__bucket_sent(p, i), b->states, b->states == 1 ? "" : "s", 1e3 * complete, 1e3 * start, 1e3 * finished);
         if (start < backward)
-            print(&o, ", during %s to %s", instruction_name(p, running_at(p, r, begin, end, start), first, sizeof first),
+            print(&o, ", during %s to %s",
+                  instruction_name(p, running_at(p, r, begin, end, start), first, sizeof first),
                   instruction_name(p, running_at(p, r, begin, end, fmin(finished, backward)), last, sizeof last));
         print(&o, "%s\n", finished > backward ? start < backward ? ", and after backward" : ", after backward" : "");
     }

@@ -1,8 +1,9 @@
-/* fuse.c - fuses nodes with their neighbours where the device computes both in one pass over memory: by the patterns of the operations'
- * descriptors and the device's table of fusions.
+/* fuse.c - fuses nodes with their neighbours where the device computes both in one pass over memory: by the patterns of
+ * the operations' descriptors and the device's table of fusions.
  *
- * Runs twice. Before the gradients are made: where backward is derived from the fused node, which needs nothing that fusion removes. After
- * that: nodes of backward, and patterns that keep as an output what backward reads. The parts of a fused node can be had again: split.c. */
+ * Runs twice. Before the gradients are made: where backward is derived from the fused node, which needs nothing that
+ * fusion removes. After that: nodes of backward, and patterns that keep as an output what backward reads. The parts of
+ * a fused node can be had again: split.c. */
 #include "plan/fuse.h"
 
 #include "plan/readers.h"
@@ -27,7 +28,8 @@ static bool recompute_differs(const lk_graph *g, int a, int b)
     return a != b;
 }
 
-/* The first node that reads v, if it has this operation and reads v as `input` (-1: as any). `only`: nothing else reads v. */
+/* The first node that reads v, if it has this operation and reads v as `input` (-1: as any). `only`: nothing else reads
+ * v. */
 static lk__graph_node *find_reader(const fuser *f, int v, lk__op op, int input, bool only)
 {
     const lk__plan_readers *r = f->readers;
@@ -90,7 +92,8 @@ static void fuse_sum(const fuser *f, lk__graph_node *n, int operand)
     take_result(f->g, n, add);
 }
 
-/* Where a function's gradient needs its result alone, backward can be derived from the fused node; otherwise backward reads the operand. */
+/* Where a function's gradient needs its result alone, backward can be derived from the fused node; otherwise backward
+ * reads the operand. */
 static void fuse_function(const fuser *f, lk__graph_node *n)
 {
     lk__graph_node *next = n->attrs.activation ? NULL : find_next(f, n, LK__OP_unary, 0);

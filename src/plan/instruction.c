@@ -1,5 +1,5 @@
-/* instruction.c - makes the instructions of a list of nodes. Here alone is decided what sharded updates, leaves, micro-batches, a narrow type
- * of gradients and a device with its own memory mean for a program. */
+/* instruction.c - makes the instructions of a list of nodes. Here alone is decided what sharded updates, leaves,
+ * micro-batches, a narrow type of gradients and a device with its own memory mean for a program. */
 #include "plan/instruction.h"
 
 #include "base/tree.h"
@@ -17,8 +17,8 @@ static const struct {
 const char          *lk__action_name(lk__plan_action action) { return actions[action].name; }
 lk__plan_action_kind lk__action_kind_of(lk__plan_action action) { return actions[action].kind; }
 
-/* Summing so many bytes of gradients takes less time than handing them to the thread that would do it while backward runs: `bench train
- * --model mlp -n 8` on 16 cores. */
+/* Summing so many bytes of gradients takes less time than handing them to the thread that would do it while backward
+ * runs: `bench train --model mlp -n 8` on 16 cores. */
 static const size_t FEW_BYTES = 256 << 10;
 
 bool lk__plan_by_slices(const lk_plan *p)
@@ -258,7 +258,8 @@ static void put_sync(maker *m)
 
 static bool writes_state(const lk__graph_node *n) { return lk__op_find(n->op)->effect == LK__EFFECT_STATE; }
 
-/* Of a state that the ranks of a host share: each has the squares of its slices, then all have the norm, then each updates its slices. */
+/* Of a state that the ranks of a host share: each has the squares of its slices, then all have the norm, then each
+ * updates its slices. */
 static void put_shared_update(maker *m)
 {
     size_t begin = m->list->end[LK_SYNC], end = m->list->end[LK_UPDATE];

@@ -1,9 +1,11 @@
-/* plan/instruction.h - what a program does, instruction by instruction. A list of nodes becomes instructions in sections: the nodes' kernels
- * and collectives, and between them what depends on how gradients are added, reduced and updated: sums of micro-batches and leaves, rounding,
- * copies for a group that does not reach the device's memory, the report, barriers. The interpreter (run/interpreter.c) knows nothing else.
+/* plan/instruction.h - what a program does, instruction by instruction. A list of nodes becomes instructions in
+ * sections: the nodes' kernels and collectives, and between them what depends on how gradients are added, reduced and
+ * updated: sums of micro-batches and leaves, rounding, copies for a group that does not reach the device's memory, the
+ * report, barriers. The interpreter (run/interpreter.c) knows nothing else.
  *
- * A run of a section has conditions, such as "no other backward follows before the update"; an instruction is skipped where one of its own
- * is not among them. So one list serves a single batch, micro-batches, leaves, no_sync, sections run by hand, and steps that are queued. */
+ * A run of a section has conditions, such as "no other backward follows before the update"; an instruction is skipped
+ * where one of its own is not among them. So one list serves a single batch, micro-batches, leaves, no_sync, sections
+ * run by hand, and steps that are queued. */
 #ifndef LK__PLAN_INSTRUCTION_H
 #define LK__PLAN_INSTRUCTION_H
 
@@ -12,7 +14,7 @@
 /* X(id, name, kind) */
 #define LK__ACTIONS(X)                                                                                               \
     X(INPUTS, "inputs to the device", COPY)          /* and the step block */                                        \
-    X(BOUND, "inputs of the caller", HOST)           /* on the CPU: kernels read them, and the step block, there */   \
+    X(BOUND, "inputs of the caller", HOST)           /* on the CPU: kernels read them, and the step block, there */  \
     X(STEP_BLOCK, "step block to the device", COPY)                                                                  \
     X(READ_IDS, "ids out of range from the device", COPY)                                                            \
     X(KERNEL, "kernel", KERNEL)                                                                                      \
@@ -24,7 +26,8 @@
     X(START_LEAF_BATCH, "start over leaves of a batch", START) /* the same of leaves that run as one batch */        \
     X(REFUSE_LEAVES, "start over leaves that do not exist", START) /* in evaluation: an error */                     \
     X(START_BUCKET, "start of a bucket", START)      /* all_reduce */                                                \
-    X(START_SCATTER, "start of slices", START)       /* reduce_scatter: each rank of a host gets its slice of a bucket */ \
+    X(START_SCATTER, "start of slices", START)       /* reduce_scatter: each rank of a host gets its slice of a */   \
+                                                     /* bucket */                                                    \
     X(START_SLICES, "exchange of slices", START)     /* of a bucket whose subtrees of leaves are not aligned */      \
     X(WAIT, "wait", WAIT)                                                                                            \
     X(LOSS_SCALES, "scales of several losses", HOST) /* a small collective, once in a step */                        \
@@ -35,7 +38,8 @@
     X(WIDEN, "widening", KERNEL)                     /* and back */                                                  \
     X(WIDEN_SLICE, "widening of a slice", KERNEL)                                                                    \
     X(COPY_OUT, "copy to the host", COPY)            /* a bucket, for a group that does not reach the device */      \
-    X(COPY_OUT_SETS, "copy of all sets to the host", COPY) /* the same of each leaf's set, or the subtree's that was added */ \
+    X(COPY_OUT_SETS, "copy of all sets to the host", COPY) /* the same of each leaf's set, or the subtree's that */  \
+                                                           /* was added */                                           \
     X(COPY_IN, "copy from the host", COPY)                                                                           \
     X(LOSSES, "loss of a batch", HOST)               /* metrics, and ids out of range, after forward */              \
     X(NUMBERS, "numbers of a batch", HOST)           /* the loss's sums of what backward has added */                \
@@ -50,7 +54,7 @@
     X(DIVIDE, "division by the weight", KERNEL)      /* of gradients whose update reads none */                      \
     X(DIVIDE_SHARED, "division of shared sums", COLLECTIVE) /* the same, once every rank has the whole sum */        \
     X(BARRIER_BEGIN, "barrier update begins", COLLECTIVE)                                                            \
-    X(WAIT_SLICES, "barrier slices", COLLECTIVE)                                                                          \
+    X(WAIT_SLICES, "barrier slices", COLLECTIVE)                                                                     \
     X(SQUARE_SLICES, "squares of slices", KERNEL)    /* of all instructions with this action that follow */          \
     X(BARRIER_NORM, "barrier norm", COLLECTIVE)      /* then the sum of each tensor's squares */                     \
     X(UPDATE_SLICES, "update of this rank's slices", KERNEL) /* as SQUARE_SLICES */                                  \
@@ -58,7 +62,8 @@
     X(NORM, "norm of the gradient", HOST)                                                                            \
     X(BATCH_BEGIN, "beginning of a queued batch", KERNEL)                                                            \
     X(BATCH_NUMBERS, "numbers of the step", KERNEL)                                                                  \
-    X(STEP_END, "numbers, update and result", KERNEL) /* a launch group; the instructions of it follow, for where it is not run */ \
+    X(STEP_END, "numbers, update and result", KERNEL) /* a launch group; the instructions of it follow, for where */ \
+                                                      /* it is not run */                                            \
     X(STEP_RESULT, "result of the step", KERNEL)                                                                     \
     X(TOKENS, "choice of tokens", KERNEL)                                                                            \
     X(OUTPUTS, "metrics of an evaluation", HOST)
@@ -85,8 +90,8 @@ lk__plan_action_kind lk__action_kind_of(lk__plan_action action);
 /* Conditions of a run. */
 enum {
     LK__IF_ADDS = 1 << 0, /* gradients were made since the last update: those of this run are added to them */
-    LK__IF_LAST =
-        1 << 1, /* of a backward: none follows before the update, so that buckets are reduced; of an update: always */
+    /* of a backward: none follows before the update, so that buckets are reduced; of an update: always */
+    LK__IF_LAST = 1 << 1,
     LK__IF_MORE = 1 << 2,   /* the opposite */
     LK__IF_HELD = 1 << 3,   /* of a sync: no backward has reduced the buckets */
     LK__IF_SEPARATE = 1 << 4,  /* of an update: a rank may have read the state since the report */
@@ -122,7 +127,8 @@ typedef struct lk__plan_group {
 
 /* Whether a bucket is reduced by exchanging slices of it, since the subtrees of the ranks' leaves are not aligned. */
 bool lk__plan_by_slices(const lk_plan *plan);
-/* With shared state: whether gradients are summed in the update or by LK__DO_EXCHANGE, not by collectives while backward runs. */
+/* With shared state: whether gradients are summed in the update or by LK__DO_EXCHANGE, not by collectives while
+ * backward runs. */
 bool lk__plan_sums_late(const lk_plan *plan, lk__plan_group group);
 
 lk_status lk__plan_instruct(const lk_plan *plan, const lk__plan_list *list, lk__plan_group group,

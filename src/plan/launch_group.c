@@ -1,5 +1,6 @@
-/* launch_group.c - finds launch groups (device/launch_group.h): patterns of nodes that follow each other, by who reads whose results. Views
- * between them, which run nothing, do not matter. A pattern counts where the device has a kernel for it at the capacity's shapes. */
+/* launch_group.c - finds launch groups (device/launch_group.h): patterns of nodes that follow each other, by who reads
+ * whose results. Views between them, which run nothing, do not matter. A pattern counts where the device has a kernel
+ * for it at the capacity's shapes. */
 #include "plan/launch_group.h"
 
 enum { MOST_MAKERS = 5 }; /* of the operands of attention: three slices or rotations, two writes */
@@ -123,7 +124,8 @@ static bool match_gradients(const finder *f, size_t k, lk__plan_launch *g)
     g->role[LK__ROLE_WEIGHT] = 0;
     g->role[LK__ROLE_INPUT] = 1;
     g->count = 2;
-    if (is_op(f, k + 2, LK__OP_unary_grad) && node_at(f, k + 2)->attrs.unary == LK__RELU && reads(f, k + 2, 0, k + 1, 0))
+    if (is_op(f, k + 2, LK__OP_unary_grad) && node_at(f, k + 2)->attrs.unary == LK__RELU &&
+        reads(f, k + 2, 0, k + 1, 0))
         g->role[LK__ROLE_RELU] = 2, g->count = 3;
     return true;
 }
@@ -157,7 +159,8 @@ static bool match_update(const finder *f, size_t k, lk__plan_launch *g)
     return g->count > 1;
 }
 
-/* All of the section: the scale, whose weight is the step's, and an optimizer for all parameters, which have one type. */
+/* All of the section: the scale, whose weight is the step's, and an optimizer for all parameters, which have one
+ * type. */
 static bool match_step_end(const finder *f, size_t k, lk__plan_launch *g)
 {
     const lk_graph *graph = f->list->graph;
@@ -296,8 +299,8 @@ static lk_status find_groups(lk__plan_list *list, size_t begin, size_t end, lk__
     return status;
 }
 
-/* A step of generation: it writes caches, each of them once, and reads weights that are states. Its kernels may then read weights, and rows
- * of a cache that an earlier run has written, while the ones before still run. */
+/* A step of generation: it writes caches, each of them once, and reads weights that are states. Its kernels may then
+ * read weights, and rows of a cache that an earlier run has written, while the ones before still run. */
 static bool generates(const lk__plan_list *list)
 {
     const lk_graph *g = list->graph;
@@ -343,8 +346,8 @@ static const lk__plan_launch *group_around(const lk__plan_list *list, size_t pos
     return NULL;
 }
 
-/* What a launch that starts early reads and writes is kept for some nodes more: using it again at once made a step of GPT-2's
- * generation 3 % slower on an H200. */
+/* What a launch that starts early reads and writes is kept for some nodes more: using it again at once made a step of
+ * GPT-2's generation 3 % slower on an H200. */
 enum { SPACING = 8 };
 
 size_t lk__launch_group_keeps(const lk__plan_list *list, size_t position)
@@ -376,7 +379,8 @@ static bool overlap(const lk__plan_list *list, int a, int b)
            y.offset < x.offset + (size_t)lk__shape_elements(s) * lk_dtype_size(s->dtype);
 }
 
-/* Whether result v of node n overlaps what the node `other`, n itself or one before it in the group, reads or writes. */
+/* Whether result v of node n overlaps what the node `other`, n itself or one before it in the group, reads or
+ * writes. */
 static bool collides(const lk__plan_list *list, const lk__graph_node *n, int v, const lk__graph_node *other,
                      bool replaces)
 {

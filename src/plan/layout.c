@@ -1,5 +1,5 @@
-/* layout.c - removes what nothing reads, and decides how images are stored: as the operations' descriptors and the device's kernels
- * require, with a copy where two require different layouts. */
+/* layout.c - removes what nothing reads, and decides how images are stored: as the operations' descriptors and the
+ * device's kernels require, with a copy where two require different layouts. */
 #include "plan/plan.h"
 
 #include <string.h>
@@ -110,8 +110,8 @@ static lk_status schedule_node(layout *l, int index)
         lk__graph_layout w = input_layout(g, &g->nodes[index], i);
         int              v = g->nodes[index].in[i];
         if (v < 0) continue;
-        int converted =
-            convert(l, v, w == LK__LAYOUT_LAST || (w == LK__LAYOUT_FOLLOW && follow_last)); /* nodes may move */
+        /* nodes may move */
+        int converted = convert(l, v, w == LK__LAYOUT_LAST || (w == LK__LAYOUT_FOLLOW && follow_last));
         if (converted < 0) return LK_ENOMEM;
         g->nodes[index].in[i] = converted;
     }

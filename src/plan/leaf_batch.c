@@ -1,7 +1,8 @@
-/* leaf_batch.c - decides whether all leaves of a rank run as one batch. A sample's results do not depend on the number of samples in
- * the batch, so only operations that add over samples must run leaf by leaf: the gradients of parameters, the metrics, the sums of
- * synchronised batch norm. A weight is then read once for all leaves instead of once for each. A model that needs such a sum between
- * its layers runs its leaves one after the other, with the activations of one leaf. */
+/* leaf_batch.c - decides whether all leaves of a rank run as one batch. A sample's results do not depend on the number
+ * of samples in the batch, so only operations that add over samples must run leaf by leaf: the gradients of parameters,
+ * the metrics, the sums of synchronised batch norm. A weight is then read once for all leaves instead of once for each.
+ * A model that needs such a sum between its layers runs its leaves one after the other, with the activations of one
+ * leaf. */
 #include "plan/plan.h"
 
 static bool counted(const lk_graph *g, int v) { return v >= 0 && g->values[v].shape.count_axis >= 0; }
@@ -15,7 +16,8 @@ static bool is_gradient(const lk__plan_list *list, int v)
 
 static lk__graph_runs runs(const lk__graph_node *n) { return lk__op_find(n->op)->runs; }
 
-/* Whether forward or backward reads value v, other than by a collective, which adds over leaves, its wait, and its bucket. */
+/* Whether forward or backward reads value v, other than by a collective, which adds over leaves, its wait, and its
+ * bucket. */
 static bool read_before_update(const lk__plan_list *list, int v)
 {
     for (size_t p = 0; p < list->end[LK_BACKWARD]; p++) {

@@ -1,7 +1,7 @@
-/* losses.c - several losses that are added (graph/terms.c). Each is divided by its own weight in the global batch, so backward needs the
- * weights of all micro-batches, leaves and ranks before the first of them runs: a list of its own computes those that are not known from
- * the count of samples, from inputs and constants alone. What the gradient of a loss is multiplied by is a number among the activations,
- * which the host writes before backward (run/losses.c). */
+/* losses.c - several losses that are added (graph/terms.c). Each is divided by its own weight in the global batch, so
+ * backward needs the weights of all micro-batches, leaves and ranks before the first of them runs: a list of its own
+ * computes those that are not known from the count of samples, from inputs and constants alone. What the gradient of a
+ * loss is multiplied by is a number among the activations, which the host writes before backward (run/losses.c). */
 #include "plan/plan.h"
 
 lk_status lk__plan_find_losses(lk_plan *p, lk_graph *recorded, int loss)
@@ -23,8 +23,8 @@ lk_status lk__plan_find_losses(lk_plan *p, lk_graph *recorded, int loss)
     return LK_OK;
 }
 
-/* The loss's numbers: the sum, weight and correct of its op, or any single number with weight 1. Then the metrics', and sum and weight
- * of several losses, which have no common ones. */
+/* The loss's numbers: the sum, weight and correct of its op, or any single number with weight 1. Then the metrics', and
+ * sum and weight of several losses, which have no common ones. */
 void lk__plan_find_numbers(const lk_plan *p, lk__plan_list *list, int loss)
 {
     const lk_graph *g = list->graph;

@@ -1,7 +1,8 @@
-/* memory.c - assigns memory to every value. Values that share bytes (reshapes, results written in place) form one storage; a
- * storage is live from the node that writes it to the last that reads any of its values (what a collective reads and writes: to its
- * wait, which has both as operands; what a launch group reads and writes: to its last node); storages that are not live at the same
- * time may overlap in the arena. They are placed largest first, at the lowest free offset. */
+/* memory.c - assigns memory to every value. Values that share bytes (reshapes, results written in place) form one
+ * storage; a storage is live from the node that writes it to the last that reads any of its values (what a collective
+ * reads and writes: to its wait, which has both as operands; what a launch group reads and writes: to its last node);
+ * storages that are not live at the same time may overlap in the arena. They are placed largest first, at the lowest
+ * free offset. */
 #include "plan/launch_group.h"
 
 #include <stdlib.h>
@@ -115,8 +116,8 @@ static bool is_gradient(const lk__plan_list *list, int v)
     return false;
 }
 
-/* The storage that output 0 of n may overwrite, or -1. A parameter's gradient is in a region whose address changes from one
- * micro-batch to the next and which only backward knows: it must not share a storage that forward writes. */
+/* The storage that output 0 of n may overwrite, or -1. A parameter's gradient is in a region whose address changes from
+ * one micro-batch to the next and which only backward knows: it must not share a storage that forward writes. */
 static int in_place_storage(const memory *m, const lk__graph_node *n, int position)
 {
     const lk_graph *g = m->list->graph;
@@ -152,7 +153,8 @@ static void assign_storages(memory *m)
             if (i == 0 && id < 0 && lk__launch_group_in_place(list, p)) id = in_place_storage(m, n, (int)p);
             if (id < 0)
                 id = new_storage(
-                    m, &(storage){.bytes = bytes_of(&g->values[v].shape), .first = (int)p, .last = last, .arena = true});
+                    m,
+                    &(storage){.bytes = bytes_of(&g->values[v].shape), .first = (int)p, .last = last, .arena = true});
             m->storage_of[v] = id;
             if (m->storages[id].arena && last > m->storages[id].last) m->storages[id].last = last;
         }

@@ -1,4 +1,5 @@
-/* place_states.c - gives every array of a state, and every constant, its place in the memory of this rank: room for the slices that it has. */
+/* place_states.c - gives every array of a state, and every constant, its place in the memory of this rank: room for the
+ * slices that it has. */
 #include "plan/plan.h"
 
 static size_t state_bytes(const lk_graph *g, const lk__graph_state *s)
@@ -61,7 +62,8 @@ static void place_states(lk_plan *p)
         sp->wide_bytes = sp->bytes / lk_dtype_size(type) * lk_dtype_size(lk__wide_type(type));
         sp->place.region = s->buffer ? LK__IN_BUFFERS : LK__IN_PARAMETERS;
         sp->place.offset = reserve_slice(p, i, LK__ARRAY_STORED);
-        /* Frozen parameters have one too: a checkpoint loses no bits, whatever the policy of the run that resumes it. */
+        /* Frozen parameters have one too: a checkpoint loses no bits, whatever the policy of the run that resumes
+         * it. */
         sp->master = p->trains && !s->buffer && lk__is_narrow(type);
         if (sp->master) sp->master_offset = reserve_slice(p, i, LK__ARRAY_MASTER);
     }

@@ -43,8 +43,8 @@ static void freeze_groups(lk_graph *g, const lk_optimizer_config *o)
     }
 }
 
-/* Leaves that are coupled by sums over the whole batch advance together, each with its own activations; otherwise they run one
- * after the other with the same activations. */
+/* Leaves that are coupled by sums over the whole batch advance together, each with its own activations; otherwise they
+ * run one after the other with the same activations. */
 static void count_sets(lk_plan *p)
 {
     const lk_parallel *parallel = &p->parallel;
@@ -60,7 +60,8 @@ static void count_sets(lk_plan *p)
     p->slots = parallel->leaves && p->syncs && !p->batch_leaves ? mine : 1;
 }
 
-/* A parameter that the loss does not depend on gets a gradient of zeros, so that every rank updates it in the same way. */
+/* A parameter that the loss does not depend on gets a gradient of zeros, so that every rank updates it in the same
+ * way. */
 static lk_status fill_unused(lk__plan_list *list, bool warn)
 {
     lk_graph *g = list->graph;

@@ -1,5 +1,6 @@
-/* plan/plan.h - the internals of a plan: two instruction lists (training, evaluation) over one set of states, and the passes that
- * make them. Order of the passes: evaluation → precision → fuse → sync norm → grad → fuse residual → buckets → update → layout → leaf batch → memory. */
+/* plan/plan.h - the internals of a plan: two instruction lists (training, evaluation) over one set of states, and the
+ * passes that make them. Order of the passes: evaluation → precision → fuse → sync norm → grad → fuse residual →
+ * buckets → update → layout → leaf batch → memory. */
 #ifndef LK__PLAN_H
 #define LK__PLAN_H
 
@@ -30,7 +31,8 @@ typedef struct lk__plan_place {
     size_t          offset; /* bytes; for LK__IN_INPUT the input's value id */
 } lk__plan_place;
 
-/* What a program adds over samples, leaves and ranks: the loss's sum, weight and correct, then two numbers of each metric. */
+/* What a program adds over samples, leaves and ranks: the loss's sum, weight and correct, then two numbers of each
+ * metric. */
 enum {
     LK__NUMBER_SUM,
     LK__NUMBER_WEIGHT,
@@ -57,8 +59,8 @@ typedef struct lk__plan_list {
     lk__plan_place *places;                /* by value */
     size_t          places_count;
     size_t          arena, workspace; /* bytes */
-    /* Values: the loss's, then sum and weight of each metric, then of each of several losses that are added; -1: none. In the list of
-     * weights: that of each loss. */
+    /* Values: the loss's, then sum and weight of each metric, then of each of several losses that are added; -1: none.
+     * In the list of weights: that of each loss. */
     int              numbers[LK__PLAN_NUMBERS];
     int              numbers_count;
     int              norm;      /* value: the norm of the gradient; -1: none */
@@ -80,7 +82,8 @@ typedef struct lk__plan_state {
     int            moments; /* optimizer state, one after the other */
     size_t         moment_offset[LK_MAX_MOMENTS];
     size_t         gradient_offset;
-    lk__plan_splits splits[LK__ARRAY_COUNT]; /* of its arrays over ranks; `bytes` and `wide_bytes` are those of the whole */
+    /* of its arrays over ranks; `bytes` and `wide_bytes` are those of the whole */
+    lk__plan_splits splits[LK__ARRAY_COUNT];
     bool            trained;
     bool            adds_leaves; /* with batch_leaves: the kernel of its gradient adds over leaves itself */
 } lk__plan_state;
@@ -104,8 +107,8 @@ typedef struct lk__plan_bucket {
     size_t   offset, bytes; /* in the region of gradients */
     lk_dtype dtype;         /* of its gradients */
     int      states;
-    int      value,
-        result; /* of the training graph; result: what its collective makes, this rank's slice with shared state */
+    /* of the training graph; result: what its collective makes, this rank's slice with shared state */
+    int value, result;
 } lk__plan_bucket;
 
 /* Where inputs come from: the caller binds them, or the device makes them (device/batch.h). */
@@ -120,7 +123,8 @@ typedef struct lk__plan_source {
     int             count;                        /* fields */
 } lk__plan_source;
 
-/* An array of the optimizer's state that every trained parameter has: its name in files, and its numbers before the first step. */
+/* An array of the optimizer's state that every trained parameter has: its name in files, and its numbers before the
+ * first step. */
 typedef struct lk__plan_moment {
     const char *name;
     double      initial;
@@ -164,8 +168,8 @@ struct lk_plan {
     int              syncs;            /* collectives within forward and backward: synchronised batch norm */
     lk__plan_source  source;           /* of its inputs */
 
-    /* The algorithms that its kernels use, where the device measures them: lines of text (device/kernels.h, list_tuned). Before a program is
-     * made, those that it is to use; NULL: none. */
+    /* The algorithms that its kernels use, where the device measures them: lines of text (device/kernels.h,
+     * list_tuned). Before a program is made, those that it is to use; NULL: none. */
     char  *algorithms;
     size_t algorithms_bytes; /* of the allocation */
 };
@@ -191,13 +195,16 @@ lk_status lk__plan_mesh(lk_context *context, const lk_plan_config *config, lk__m
 /* check_config.c: whether all settings are possible; gives the mesh. */
 lk_status lk__plan_check(lk_graph *graph, const lk_plan_config *config, lk__mesh_grid *mesh);
 
-/* All ranks, and this one: who reports losses that are not finite, ids out of range and stop requests, and compares programs. */
+/* All ranks, and this one: who reports losses that are not finite, ids out of range and stop requests, and compares
+ * programs. */
 static inline int lk__plan_ranks(const lk_plan *p) { return p->mesh.size; }
 static inline int lk__plan_rank(const lk_plan *p) { return p->mesh.rank; }
 
-/* The axes along which ranks have different rows of the batch. Losses, counts, metrics and gradients are added over them. */
+/* The axes along which ranks have different rows of the batch. Losses, counts, metrics and gradients are added over
+ * them. */
 enum { LK__PLAN_BATCH_AXES = LK_AXIS_DATA };
-/* Into how many parts the batch is split over ranks, and which this rank has. With leaves, each part is a run of them. */
+/* Into how many parts the batch is split over ranks, and which this rank has. With leaves, each part is a run of
+ * them. */
 static inline int lk__plan_batch_parts(const lk_plan *p) { return lk__mesh_extent(&p->mesh, LK__PLAN_BATCH_AXES); }
 static inline int lk__plan_batch_part(const lk_plan *p)
 {
@@ -252,7 +259,8 @@ static inline bool lk__plan_has_effect(const lk__graph_node *n)
            (effect == LK__EFFECT_IF_UPDATE && n->attrs.update);
 }
 
-/* losses.c: the numbers of a list, of one loss or several. Then those of several: finds them; the factors of their gradients, at the end of forward; the gradients; the list of weights. */
+/* losses.c: the numbers of a list, of one loss or several. Then those of several: finds them; the factors of their
+ * gradients, at the end of forward; the gradients; the list of weights. */
 void      lk__plan_find_numbers(const lk_plan *plan, lk__plan_list *list, int loss);
 lk_status lk__plan_find_losses(lk_plan *plan, lk_graph *recorded, int loss);
 lk_status lk__pass_loss_scales(lk_plan *plan, lk__plan_list *list);
@@ -269,18 +277,20 @@ static inline double lk__number_otherwise(const lk_plan *p, int i)
 /* The mean loss of these numbers. */
 double lk__plan_mean_loss(const lk_plan *plan, const double *numbers);
 
-/* place_states.c: what of each state this rank has, and where; then that of the optimizer, when the moments are known. */
+/* place_states.c: what of each state this rank has, and where; then that of the optimizer, when the moments are
+ * known. */
 lk_status lk__plan_place_states(lk_plan *plan, const lk__plan_placement *placement);
 void      lk__plan_place_moments(lk_plan *plan);
 
 /* evaluation.c: batch norm uses its running statistics, dropout is removed. */
 void lk__pass_evaluation(lk__plan_list *list);
-/* rebuild.c: builds the list of nodes anew: rewrite appends a node, and others before it, and returns the index of that which has
- * its outputs; -1: failure. Nodes that were removed are kept as they are. */
+/* rebuild.c: builds the list of nodes anew: rewrite appends a node, and others before it, and returns the index of that
+ * which has its outputs; -1: failure. Nodes that were removed are kept as they are. */
 typedef int (*lk__plan_rewrite)(lk_graph *graph, const lk__graph_node *node, void *user);
 lk_status lk__plan_rebuild(lk_graph *graph, lk__plan_rewrite rewrite, void *user);
 int       lk__plan_append(lk_graph *graph, const lk__graph_node *node); /* unchanged; its index or -1 */
-/* precision.c: the policy that stores values in `type`. The types of the parameters, the same for all lists; then casts in one list. */
+/* precision.c: the policy that stores values in `type`. The types of the parameters, the same for all lists; then casts
+ * in one list. */
 void      lk__precision_states(lk_graph *graph, lk_dtype type);
 lk_status lk__pass_precision(lk__plan_list *list, const lk_graph *recorded, lk_dtype type);
 /* sync_norm.c: batch norm with the statistics of all ranks and leaves. */
@@ -289,8 +299,8 @@ lk_status lk__pass_sync_norm(lk__plan_list *list, lk__op_order order);
 lk_status lk__pass_update(lk_plan *plan, const lk_optimizer_config *optimizer);
 /* layout.c: removes what nothing reads; stores images channels last where kernels need it; sets order and end. */
 lk_status lk__pass_layout(lk__plan_list *list, size_t forward_nodes, size_t backward_nodes, size_t sync_nodes);
-/* bucket.c: places gradients, groups them into buckets, and adds these and the collectives that reduce them: starts in backward, and waits
- * behind it. *backward: where the nodes of backward end. Before layout. */
+/* bucket.c: places gradients, groups them into buckets, and adds these and the collectives that reduce them: starts in
+ * backward, and waits behind it. *backward: where the nodes of backward end. Before layout. */
 lk_status lk__pass_buckets(lk_plan *plan, size_t *backward);
 void      lk__plan_gradient_memory(lk_plan *plan);                /* once the number of sets is known */
 size_t    lk__bucket_complete(const lk_plan *plan, size_t index); /* position in the order of its collective's start */
@@ -304,8 +314,8 @@ static inline bool lk__plan_starts_bucket(const lk_graph *g, const lk__graph_nod
     return lk__plan_is_bucket(g, n) && lk__op_find(n->op)->runs == LK__RUNS_COLLECTIVE &&
            g->values[n->in[0]].state == index;
 }
-/* leaf_batch.c: with leaves, decides whether those of a rank run as one batch and which nodes run leaf by leaf; otherwise reduces
- * the capacity of the plan to one leaf. After layout, before anything depends on sizes. */
+/* leaf_batch.c: with leaves, decides whether those of a rank run as one batch and which nodes run leaf by leaf;
+ * otherwise reduces the capacity of the plan to one leaf. After layout, before anything depends on sizes. */
 lk_status lk__pass_leaf_batch(lk_plan *plan);
 void      lk__plan_reduce_capacity(lk_plan *plan);
 /* memory.c: a place for every value, the size of the arena and of the workspace. */
@@ -319,13 +329,13 @@ static inline lk__op_order lk__plan_order(const lk_plan *plan)
 
 /* lk_plan_create; `one_by_one`: leaves do not run as one batch, for comparisons of the two. */
 lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *config, bool one_by_one, lk_plan **plan);
-/* The same, with states placed by a strategy; NULL: every rank has all of them. The passes do not know split states yet: such a plan serves
- * stores, not programs. */
+/* The same, with states placed by a strategy; NULL: every rank has all of them. The passes do not know split states
+ * yet: such a plan serves stores, not programs. */
 lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *config, bool one_by_one,
                                  const lk__plan_placement *placement, lk_plan **plan);
 
-/* The type in which a bucket is reduced, its bytes then, and where it is in the region of gradients: behind all sets if it is rounded
- * for that. */
+/* The type in which a bucket is reduced, its bytes then, and where it is in the region of gradients: behind all sets if
+ * it is rounded for that. */
 static inline lk_dtype lk__bucket_type(const lk_plan *p, const lk__plan_bucket *b)
 {
     return lk__plan_batch_parts(p) > 1 && p->gradient_dtype != p->graph->real ? p->gradient_dtype : b->dtype;
@@ -345,13 +355,14 @@ static inline size_t lk__bucket_place(const lk_plan *p, const lk__plan_bucket *b
 /* shared_buffers.c: sets writes_buffers and shares_buffers. Before the buckets' collectives are there. */
 void lk__plan_share_buffers(lk_plan *plan);
 
-/* With shared state, the slices of the ranks. Every bucket is divided into one slice for each rank of a host, all of one size, across
- * the tensors in it; on every host the rank with the same index, from 0, owns the same slice. Gradients begin at multiples of
- * LK__SLICE_ALIGN, and so do slices: a boundary is that many bytes of gradients, 32 elements in f32, from the beginning of a tensor, and no
- * cache line of what is updated has two owners, also of parameters in bf16. */
+/* With shared state, the slices of the ranks. Every bucket is divided into one slice for each rank of a host, all of
+ * one size, across the tensors in it; on every host the rank with the same index, from 0, owns the same slice.
+ * Gradients begin at multiples of LK__SLICE_ALIGN, and so do slices: a boundary is that many bytes of gradients, 32
+ * elements in f32, from the beginning of a tensor, and no cache line of what is updated has two owners, also of
+ * parameters in bf16. */
 enum { LK__SLICE_ALIGN = 128 };
-/* slice.c: copies of the state, if it is shared: one for the ranks of a host that have the same slices of it. How many there are, which one a
- * rank has, how many ranks have that one, and the rank's index among them. */
+/* slice.c: copies of the state, if it is shared: one for the ranks of a host that have the same slices of it. How many
+ * there are, which one a rank has, how many ranks have that one, and the rank's index among them. */
 int lk__plan_copies(const lk_plan *plan);
 int lk__plan_copy(const lk_plan *plan, int rank);
 int lk__plan_sharers(const lk_plan *plan, int rank);
@@ -361,32 +372,37 @@ static inline int lk__plan_owners(const lk_plan *p) { return lk__plan_sharers(p,
 static inline int lk__plan_own(const lk_plan *p) { return lk__plan_sharer(p, lk__plan_rank(p)); }
 /* Helpers of a rank at most: more would take more workspace, and smaller tiles. */
 enum { LK__HELPERS = 3 };
-/* The threads of a kernel of forward or backward at most: the context's, and those of other ranks that wait (run/lend.h). */
+/* The threads of a kernel of forward or backward at most: the context's, and those of other ranks that wait
+ * (run/lend.h). */
 static inline int    lk__plan_workers(const lk_plan *p) { return lk_context_threads(p->context) + p->helpers; }
 static inline size_t lk__slice_bytes(const lk_plan *p, size_t bytes) { return bytes / (size_t)lk__plan_owners(p); }
-/* slice.c: whether so many ranks, among which the batch is split, can hold their state once on each of `hosts`. If not, `why` continues "the ranks". */
+/* slice.c: whether so many ranks, among which the batch is split, can hold their state once on each of `hosts`. If not,
+ * `why` continues "the ranks". */
 bool lk__plan_hosts_share(int parts, int leaves, int hosts, char *why, size_t bytes);
 
-/* staging.c: off the CPU, the device's copies of the step block, the samples' ids and the inputs of one slot, in this order: bytes and, by
- * value, offsets; after the last value, that of the ids. offsets NULL: only measures. */
+/* staging.c: off the CPU, the device's copies of the step block, the samples' ids and the inputs of one slot, in this
+ * order: bytes and, by value, offsets; after the last value, that of the ids. offsets NULL: only measures. */
 size_t lk__plan_stage_inputs(const lk_plan *plan, size_t *offsets);
 size_t lk__plan_staging_bytes(const lk_plan *plan); /* all of LK_MEMORY_STAGING */
 /* How many ids of samples are copied at most: the capacity, or a fixed number where no input has a batch. */
 static inline int64_t lk__plan_staged_ids(int64_t capacity) { return capacity == INT64_MAX ? 4096 : capacity; }
-/* Whether training steps are queued without waiting for their results (run/step.c): one rank, one slot, a device that records. */
+/* Whether training steps are queued without waiting for their results (run/step.c): one rank, one slot, a device that
+ * records. */
 bool lk__plan_queues(const lk_plan *plan);
 /* The memory that takes besides: of the device and of the host. */
 typedef struct lk__plan_queue_bytes {
     size_t input;  /* what the host sends for a micro-batch: step block, ids and, unless the device has them, samples */
     int    pinned; /* so many of these in pinned memory, and … */
     int    device_staging; /* … so many in the device's */
-    size_t numbers; /* the device's: sums, the number of micro-batches, and the word that halts updates */
-    size_t results; /* pinned: of two steps */
+    size_t numbers;        /* the device's: sums, the number of micro-batches, and the word that halts updates */
+    size_t results;        /* pinned: of two steps */
 } lk__plan_queue_bytes;
 lk__plan_queue_bytes lk__plan_queue(const lk_plan *plan);
-/* Where field i of the samples that are sent by row begins behind a step block and ids; behind the last field: the end. */
+/* Where field i of the samples that are sent by row begins behind a step block and ids; behind the last field: the
+ * end. */
 size_t lk__plan_sent_offset(const lk_plan *plan, int i);
-size_t lk__plan_sent_bytes(const lk_plan *plan); /* of the device's memory for them, where steps are not queued; 0: none */
+/* of the device's memory for them, where steps are not queued; 0: none */
+size_t lk__plan_sent_bytes(const lk_plan *plan);
 /* Before the program is made: for training steps and for evaluations. NULL: inputs are bound. */
 void lk__plan_set_source(lk_plan *plan, const lk__device_gather *train, const lk__device_gather *evaluate);
 enum {

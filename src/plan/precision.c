@@ -1,6 +1,7 @@
-/* precision.c - precision policies: weights and activations of the operations that have kernels for it (ANY in the list of base/op.h)
- * are stored in the policy's type; softmax, losses, statistics and all sums stay in f32 at least. Casts are inserted where one meets
- * the other. Runs before fuse and grad: gradients of activations get the activations' types, those of parameters are f32. */
+/* precision.c - precision policies: weights and activations of the operations that have kernels for it (ANY in the list
+ * of base/op.h) are stored in the policy's type; softmax, losses, statistics and all sums stay in f32 at least. Casts
+ * are inserted where one meets the other. Runs before fuse and grad: gradients of activations get the activations'
+ * types, those of parameters are f32. */
 #include "plan/plan.h"
 
 #include <string.h>
@@ -42,7 +43,8 @@ typedef struct casts {
     size_t   values;
 } casts;
 
-/* Whether the policy stores the REAL operands of this node in its type: all of them are recorded in f32, or narrower by a cast. */
+/* Whether the policy stores the REAL operands of this node in its type: all of them are recorded in f32, or narrower by
+ * a cast. */
 static bool becomes_narrow(const lk_graph *g, const lk__graph_node *n)
 {
     const lk__graph_op *d = lk__op_find(n->op);

@@ -8,8 +8,8 @@ static void mark_outside(const lk_graph *g, lk__plan_readers *r, int v)
     if (g->values[v].kind == LK__VALUE_RESULT) r->needed[g->values[v].node] = true;
 }
 
-/* What nothing reads is removed later; until then it must not take part: a norm of a block that is recomputed in vain would keep its
- * addition alive. */
+/* What nothing reads is removed later; until then it must not take part: a norm of a block that is recomputed in vain
+ * would keep its addition alive. */
 static void find_readers(const lk__plan_list *list, bool gradients, lk__plan_readers *r)
 {
     const lk_graph *g = list->graph;

@@ -1,4 +1,5 @@
-/* rebuild.c - for passes that put nodes between others. Nodes run in the order of the list, so the list is built anew. */
+/* rebuild.c - for passes that put nodes between others. Nodes run in the order of the list, so the list is built
+ * anew. */
 #include "plan/plan.h"
 
 int lk__plan_append(lk_graph *g, const lk__graph_node *n)

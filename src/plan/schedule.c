@@ -54,7 +54,8 @@ static lk__schedule_run part_run(const lk_plan *p, lk_section section, int index
     if (!leaves) return index > 0 ? lk__schedule_behind(p, &run) : run;
     run.set = run.row = part;
     run.number = division.first + part;
-    /* Running statistics are those of the first leaf, on the rank that has it; synchronised ones are written on all ranks. */
+    /* Running statistics are those of the first leaf, on the rank that has it; synchronised ones are written on all
+     * ranks. */
     run.writes_buffers = part == 0 && (division.first == 0 || p->syncs);
     return run;
 }

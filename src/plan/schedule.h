@@ -1,5 +1,5 @@
-/* plan/schedule.h - schedules: the runs of sections of which a step, an evaluation or a step of generation consists. Known before anything
- * runs, so that they can be verified, printed and compared. */
+/* plan/schedule.h - schedules: the runs of sections of which a step, an evaluation or a step of generation consists.
+ * Known before anything runs, so that they can be verified, printed and compared. */
 #ifndef LK__PLAN_SCHEDULE_H
 #define LK__PLAN_SCHEDULE_H
 
@@ -19,8 +19,8 @@ typedef struct lk__schedule_run {
     unsigned flags;              /* conditions: instruction.h */
 } lk__schedule_run;
 
-/* How the samples of a rank are divided into parts: micro-batches of its own batch, or its leaves of the global one. Known from the plan, so
- * that whoever runs a schedule asks for neither. */
+/* How the samples of a rank are divided into parts: micro-batches of its own batch, or its leaves of the global one.
+ * Known from the plan, so that whoever runs a schedule asks for neither. */
 typedef struct lk__plan_division {
     int  parts, first, here; /* of what is divided, all parts; those of this rank */
     bool global;             /* the global batch is divided, not this rank's */
@@ -54,7 +54,8 @@ lk__plan_division lk__plan_divide(const lk_plan *plan);
 
 /* The run of a section that the caller runs without a schedule, with these conditions besides those of its results. */
 lk__schedule_run lk__schedule_by_hand(const lk_plan *plan, lk_section section, unsigned flags);
-/* A run of a forward or backward that is not the first since the last update: its gradients are added to those that are there. */
+/* A run of a forward or backward that is not the first since the last update: its gradients are added to those that are
+ * there. */
 lk__schedule_run lk__schedule_behind(const lk_plan *plan, const lk__schedule_run *run);
 /* The only run of the evaluation's list, or of the list of weights. */
 lk__schedule_run lk__schedule_run_of(const lk__plan_list *list, unsigned flags);

@@ -1,9 +1,10 @@
-/* shared_buffers.c - which plans let the ranks of a host hold their buffers once, as they hold their parameters: those in which nothing
- * writes to buffers in training, or all ranks compute what is written (synchronised batch norm), so that one of them writes it.
+/* shared_buffers.c - which plans let the ranks of a host hold their buffers once, as they hold their parameters: those
+ * in which nothing writes to buffers in training, or all ranks compute what is written (synchronised batch norm), so
+ * that one of them writes it.
  *
- * The writer needs no wait of its own. It is behind the collective that sums the statistics, in which all ranks take part after their
- * last read of the buffer in this micro-batch; and before the last collective of forward and backward, behind which they may read it
- * again. Where the graph does not have it so, each rank has its own buffers. */
+ * The writer needs no wait of its own. It is behind the collective that sums the statistics, in which all ranks take
+ * part after their last read of the buffer in this micro-batch; and before the last collective of forward and backward,
+ * behind which they may read it again. Where the graph does not have it so, each rank has its own buffers. */
 #include "plan/plan.h"
 
 static const lk__graph_node *node_at(const lk_plan *p, size_t i) { return &p->train.graph->nodes[p->train.order[i]]; }
@@ -13,7 +14,8 @@ static bool writes(const lk__graph_node *n)
     return lk__op_find(n->op)->effect == LK__EFFECT_IF_UPDATE && n->attrs.update;
 }
 
-/* Whether a node reads or writes the value of a buffer. A batch norm that does not update ignores its running statistics. */
+/* Whether a node reads or writes the value of a buffer. A batch norm that does not update ignores its running
+ * statistics. */
 static bool touches(const lk__graph_node *n, int value)
 {
     for (int i = 0; i < n->inputs; i++)

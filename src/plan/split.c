@@ -1,5 +1,6 @@
-/* split.c - the parts of a fused node, as nodes: for plans in which something must come between them, such as the sum of partial products
- * over ranks before a residual is added and a function is applied. The reverse of fuse.c, by the same patterns. */
+/* split.c - the parts of a fused node, as nodes: for plans in which something must come between them, such as the sum
+ * of partial products over ranks before a residual is added and a function is applied. The reverse of fuse.c, by the
+ * same patterns. */
 #include "plan/fuse.h"
 
 /* The pattern of this kind by which a node is fused; NULL: it is not. */
@@ -47,7 +48,8 @@ static bool append_sum_before(lk_graph *g, lk__graph_node *n, const lk__graph_fu
     return lk__plan_append(g, &add) >= 0;
 }
 
-/* A node behind the one at `before`, with its output 0, which then is another value: `kept`, or a new one where that is below 0. */
+/* A node behind the one at `before`, with its output 0, which then is another value: `kept`, or a new one where that is
+ * below 0. */
 static int append_behind(lk_graph *g, int before, lk__op op, const lk__op_attrs *attrs, int second, int kept)
 {
     int             y = g->nodes[before].out[0], in[] = {y, second};

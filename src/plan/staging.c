@@ -1,10 +1,12 @@
-/* staging.c - the memory of what is copied between the host and a device whose memory is not the host's (run/staging.c). */
+/* staging.c - the memory of what is copied between the host and a device whose memory is not the host's
+ * (run/staging.c). */
 #include "plan/plan.h"
 
 /* Step block and ids. */
 static size_t header_bytes(const lk_plan *p)
 {
-    return LK__STAGED_STEP + lk__round_up((size_t)lk__plan_staged_ids(lk_plan_capacity(p)) * sizeof(int64_t), LK__ALIGN);
+    return LK__STAGED_STEP +
+           lk__round_up((size_t)lk__plan_staged_ids(lk_plan_capacity(p)) * sizeof(int64_t), LK__ALIGN);
 }
 
 size_t lk__plan_stage_inputs(const lk_plan *p, size_t *offsets)

@@ -1,4 +1,5 @@
-/* state_slices.c - the slices of states: of which elements each rank has a copy. test_slices.c compares them with their definition. */
+/* state_slices.c - the slices of states: of which elements each rank has a copy. test_slices.c compares them with their
+ * definition. */
 #include "plan/plan.h"
 
 #include <stdio.h>
@@ -112,8 +113,8 @@ static const lk__plan_bucket *bucket_of(const lk_plan *p, const lk__plan_state *
 
 enum { OWNED = LK__SLICE_ALIGN / sizeof(float) }; /* elements: no cache line has two owners, also of bf16 */
 
-/* A range of a bucket for each owner, across the tensors in it; of an array that is split, equal ones of each slice. What nobody updates is the
- * first one's. */
+/* A range of a bucket for each owner, across the tensors in it; of an array that is split, equal ones of each slice.
+ * What nobody updates is the first one's. */
 static void set_owners(const lk_plan *p, const lk__plan_state *sp, lk__plan_slices *s)
 {
     bool                   owned = p->shared && sp->trained;

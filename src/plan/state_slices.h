@@ -1,16 +1,20 @@
-/* plan/state_slices.h - which ranks have which elements of a state: for each of its arrays (the stored values, the master copy, the moments) a
- * list of slices, known from the plan alone. The store resolves them to addresses (run/store.h).
+/* plan/state_slices.h - which ranks have which elements of a state: for each of its arrays (the stored values, the
+ * master copy, the moments) a list of slices, known from the plan alone. The store resolves them to addresses
+ * (run/store.h).
  *
  * A slice is a range in every dimension, and the list divides the array into one slice for each part of the ranks:
  *   replicated              one slice, of which every rank has its own copy;
- *   shared by a host        one slice, in memory that the ranks of a host map: one copy for each memory node, or for the host. Each of these
- *                           ranks owns a range of it, which it updates: those elements whose gradients are in its slice of a bucket;
- *   split                   along a dimension over an axis of the mesh, maybe along several, one after the other: over axes of 2 and 3 ranks there
- *                           are 6 slices. Ranks that differ in other axes have copies of the same slice;
+ *   shared by a host        one slice, in memory that the ranks of a host map: one copy for each memory node, or for
+ *                           the host. Each of these ranks owns a range of it, which it updates: those elements
+ *                           whose gradients are in its slice of a bucket;
+ *   split                   along a dimension over an axis of the mesh, maybe along several, one after the other:
+ *                           over axes of 2 and 3 ranks there are 6 slices. Ranks that differ in other axes have
+ *                           copies of the same slice;
  *   both                    the ranks of a host that have the same slices of all arrays share one copy of them.
  * Values, master copies and moments are divided independently: with moments split and values whole it is ZeRO 1.
  *
- * The lists are computed when they are asked for, since a list of 1,024 ranks' slices for each array would be larger than many models. */
+ * The lists are computed when they are asked for, since a list of 1,024 ranks' slices for each array would be larger
+ * than many models. */
 #ifndef LK__STATE_SLICES_H
 #define LK__STATE_SLICES_H
 
@@ -26,8 +30,8 @@ typedef enum lk__plan_array {
     LK__ARRAY_COUNT = LK__ARRAY_MOMENT_0 + LK_MAX_MOMENTS
 } lk__plan_array;
 
-/* Along a dimension, into as many parts as these axes of the mesh have ranks: a rank has the part of its coordinate. Their counts differ by one
- * at most, so that parts may be empty. */
+/* Along a dimension, into as many parts as these axes of the mesh have ranks: a rank has the part of its coordinate.
+ * Their counts differ by one at most, so that parts may be empty. */
 typedef struct lk__plan_cut {
     int      dim;
     unsigned axes;
@@ -56,9 +60,11 @@ typedef struct lk__plan_slices {
     int                  parts; /* slices */
     int                  own;   /* this rank's, of `parts` */
     int owners; /* ranks that share a copy of a slice, each with a range that it updates; 1: a rank has it for itself */
-    int64_t owned_first, owned_each; /* range i begins there, maybe before the slice, and so far behind the one before */
-    lk_holder holder;                /* of one copy of a slice */
-    bool      first_counts; /* copies may differ (running statistics of a rank's own samples), and files have that of the lowest rank */
+    /* range i begins there, maybe before the slice, and so far behind the one before */
+    int64_t   owned_first, owned_each;
+    lk_holder holder; /* of one copy of a slice */
+    /* copies may differ (running statistics of a rank's own samples), and files have that of the lowest rank */
+    bool      first_counts;
     lk_memory memory; /* the region, and where this rank's slice begins in it */
     size_t    offset;
 } lk__plan_slices;
@@ -67,8 +73,8 @@ typedef struct lk__plan_slice {
     int64_t first[LK_MAX_RANK], count[LK_MAX_RANK]; /* by dimension */
 } lk__plan_slice;
 
-/* Where ranks have different slices they exchange bytes (run/exchange.h) through two buffers of a window for each rank: the smaller, the more
- * ranks there are; more than the caches hold would not be faster. */
+/* Where ranks have different slices they exchange bytes (run/exchange.h) through two buffers of a window for each rank:
+ * the smaller, the more ranks there are; more than the caches hold would not be faster. */
 enum {
     LK__EXCHANGE_BUFFER = 4 << 20,
     LK__EXCHANGE_WINDOW = 4096,
@@ -80,7 +86,8 @@ static inline size_t lk__exchange_window(int ranks)
     size_t each = LK__EXCHANGE_BUFFER / (size_t)ranks / LK__EXCHANGE_WINDOW * LK__EXCHANGE_WINDOW;
     return each < LK__EXCHANGE_WINDOW ? LK__EXCHANGE_WINDOW : each;
 }
-/* What a store needs for that: the buffers, a chunk that is gathered, and what is known of each rank. 0: every rank has everything. */
+/* What a store needs for that: the buffers, a chunk that is gathered, and what is known of each rank. 0: every rank has
+ * everything. */
 size_t lk__plan_exchange_bytes(const lk_plan *plan);
 
 lk__plan_slices lk__plan_state_slices(const lk_plan *plan, size_t state, lk__plan_array array);
@@ -98,12 +105,13 @@ size_t lk__plan_list_owned(const lk_plan *plan, int owner, lk__plan_owned *owned
 
 lk__plan_slice lk__slices_at(const lk__plan_slices *slices, int part);
 int64_t        lk__slices_elements(const lk__plan_slices *slices, int part); /* of that slice */
-/* The elements of this rank's slice that one of its owners updates, row-major in it; and who updates one, with the elements around it that are
- * the same owner's. */
+/* The elements of this rank's slice that one of its owners updates, row-major in it; and who updates one, with the
+ * elements around it that are the same owner's. */
 lk__range lk__slices_owned(const lk__plan_slices *slices, int owner);
 int       lk__slices_owner(const lk__plan_slices *slices, int64_t element, lk__range *owned);
 int       lk__slices_part(const lk__plan_slices *slices, int rank); /* which one a rank has */
-/* The rank whose copy of a slice rank `near` reads: its own, or that of the rank which differs from it in the axes of the splits alone. */
+/* The rank whose copy of a slice rank `near` reads: its own, or that of the rank which differs from it in the axes of
+ * the splits alone. */
 int lk__slices_holder(const lk__plan_slices *slices, int part, int near);
 
 /* Elements that follow each other both in the whole array, row-major, and in the memory of a slice. */
@@ -111,8 +119,8 @@ typedef struct lk__plan_run {
     int     part;
     int64_t first, at, count; /* in the whole array; in the slice */
 } lk__plan_run;
-/* The run, as long as there is one, that begins with element `first` of the whole array; or with element `at` of a slice. There must be such
- * an element. */
+/* The run, as long as there is one, that begins with element `first` of the whole array; or with element `at` of a
+ * slice. There must be such an element. */
 lk__plan_run lk__slices_find(const lk__plan_slices *slices, int64_t first);
 lk__plan_run lk__slices_run(const lk__plan_slices *slices, int part, int64_t at);
 

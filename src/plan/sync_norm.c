@@ -1,6 +1,6 @@
-/* sync_norm.c - synchronised batch norm: each batch norm in training becomes the statistics of this rank's rows, their sum
- * over all ranks and leaves, and a normalisation with that sum. Runs after fuse and before the gradients are made; the gradient
- * rule of the normalisation adds one more sum to backward. */
+/* sync_norm.c - synchronised batch norm: each batch norm in training becomes the statistics of this rank's rows, their
+ * sum over all ranks and leaves, and a normalisation with that sum. Runs after fuse and before the gradients are made;
+ * the gradient rule of the normalisation adds one more sum to backward. */
 #include "plan/plan.h"
 
 /* Appends the nodes for one batch norm; returns the index of the last, which has its outputs, or -1. */

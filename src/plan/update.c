@@ -68,7 +68,8 @@ _Static_assert(LK_MAX_MOMENTS + 2 <= LK__MAX_OUT,
                "an optimizer's operation updates the parameter, moments and a stored copy");
 
 /* The optimizer's node for one state, and how many moments that has. */
-static lk_status update_state(lk__plan_list *list, const lk_optimizer_config *o, size_t i, int scale, lk__plan_state *sp)
+static lk_status update_state(lk__plan_list *list, const lk_optimizer_config *o, size_t i, int scale,
+                              lk__plan_state *sp)
 {
     lk_graph    *g = list->graph;
     lk__op       op = lk__optimizer_find(o->kind)->op;

@@ -49,9 +49,10 @@ static void value_text(const walk *w, int v, char *text, size_t bytes)
 
 static void content_text(const walk *w, int space, const lk__plan_content *c, char *text, size_t bytes)
 {
-    static const char *const stages[] = {
-        [LK__STAGE_REDUCED] = ", reduced over the ranks", [LK__STAGE_UPDATED] = ", updated", [LK__STAGE_SCALED] = ", scaled"};
-    char name[160], parts[64] = "";
+    static const char *const stages[] = {[LK__STAGE_REDUCED] = ", reduced over the ranks",
+                                         [LK__STAGE_UPDATED] = ", updated",
+                                         [LK__STAGE_SCALED] = ", scaled"};
+    char                     name[160], parts[64] = "";
     switch (space) {
     case LK__SPACE_NUMBERS: snprintf(name, sizeof name, "number %d of the loss", c->value % LK__PLAN_NUMBERS); break;
     case LK__SPACE_REPORT: snprintf(name, sizeof name, "the report of all ranks"); break;

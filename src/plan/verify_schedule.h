@@ -1,7 +1,8 @@
-/* plan/verify_schedule.h - whether a schedule is right: walks its runs, instruction by instruction, and follows what every byte holds. No
- * instruction reads what is not there (another value, another micro-batch, a sum that lacks a part or the other ranks'), nor what a
- * collective in flight writes; none writes what such a collective reads or writes, nor a slice that another rank owns; every start has one
- * wait; every trained state is updated once, after the report of all ranks. And all ranks have the same order of collectives.
+/* plan/verify_schedule.h - whether a schedule is right: walks its runs, instruction by instruction, and follows what
+ * every byte holds. No instruction reads what is not there (another value, another micro-batch, a sum that lacks a part
+ * or the other ranks'), nor what a collective in flight writes; none writes what such a collective reads or writes, nor
+ * a slice that another rank owns; every start has one wait; every trained state is updated once, after the report of
+ * all ranks. And all ranks have the same order of collectives.
  *
  * In every test, and in debug builds: LOCKSTEP_VERIFY_SCHEDULE=1. */
 #ifndef LK__PLAN_VERIFY_SCHEDULE_H

@@ -1,5 +1,6 @@
-/* bucket.c - what happens to a bucket of gradients between backward and the update, besides its reduction: sums of micro-batches and leaves,
- * rounding to the type in which it is reduced, and copies for a group that does not reach the device's memory. */
+/* bucket.c - what happens to a bucket of gradients between backward and the update, besides its reduction: sums of
+ * micro-batches and leaves, rounding to the type in which it is reduced, and copies for a group that does not reach the
+ * device's memory. */
 #include "run/collective.h"
 #include "run/interpreter.h"
 #include "run/timeline.h"

@@ -1,5 +1,6 @@
-/* collective.c - the collectives among the instructions: buckets of gradients, and values such as the sums of synchronised batch norm. One
- * call serves all slots. A start that overlaps leaves a work in flight, which its wait takes; other starts run to the end. */
+/* collective.c - the collectives among the instructions: buckets of gradients, and values such as the sums of
+ * synchronised batch norm. One call serves all slots. A start that overlaps leaves a work in flight, which its wait
+ * takes; other starts run to the end. */
 #define _GNU_SOURCE
 #include "run/collective.h"
 #include "run/interpreter.h"

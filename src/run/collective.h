@@ -1,4 +1,5 @@
-/* run/collective.h - what the collectives of a program need besides their operands: shared by collective*.c, leaf_tree.c and report.c. */
+/* run/collective.h - what the collectives of a program need besides their operands: shared by collective*.c,
+ * leaf_tree.c and report.c. */
 #ifndef LK__RUN_COLLECTIVE_H
 #define LK__RUN_COLLECTIVE_H
 
@@ -43,13 +44,14 @@ lk_status lk__leaf_tree_add(lk_program *program, size_t offset, size_t bytes, lk
 /* Completes the tree of a bucket over ranks whose subtrees are not aligned. */
 lk_status lk__leaf_tree_reduce(lk_program *program, const lk__plan_bucket *bucket);
 
-/* Completes the tree over this host's leaves of a range of the gradients, into out; at `offset` in a set. gradients: by rank of the
- * host, its first set. scratch: lk__leaf_tree_scratch_bytes. */
+/* Completes the tree over this host's leaves of a range of the gradients, into out; at `offset` in a set. gradients: by
+ * rank of the host, its first set. scratch: lk__leaf_tree_scratch_bytes. */
 void lk__leaf_tree_sum(const lk_program *program, char *const *gradients, size_t offset, size_t count, lk_dtype type,
                        char *out, char *scratch);
 
 /* ---- report.c ---- */
-/* Gathers the elements of this rank's leaves, contiguous in `mine`, on all ranks: `gathered` then holds those of all leaves in order. */
+/* Gathers the elements of this rank's leaves, contiguous in `mine`, on all ranks: `gathered` then holds those of all
+ * leaves in order. */
 lk_status lk__gather_leaves(lk_program *program, const char *name, const void *mine, size_t elements, lk_dtype type);
 /* Reduces those in the tree. */
 void lk__reduce_gathered(const lk_program *program, size_t elements, lk_dtype type, lk_reduce_op op, void *out);

@@ -1,4 +1,5 @@
-/* collective_create.c - what the collectives of a program need: buffers, groups, and which of them overlap with kernels. */
+/* collective_create.c - what the collectives of a program need: buffers, groups, and which of them overlap with
+ * kernels. */
 #include "run/collective.h"
 
 #include "base/tree.h"
@@ -31,7 +32,8 @@ static size_t lay_out(const lk_program *p, lk__run_collectives *x, char *memory)
     const lk_plan *plan = p->plan;
     size_t         used = lk__round_up(sizeof *x, LK__ALIGN), ranks = (size_t)lk__plan_ranks(plan), most = 0;
     size_t         parts = (size_t)lk__plan_batch_parts(plan);
-    size_t leaves = plan->parallel.leaves ? (size_t)plan->parallel.leaves : parts, widest = widest_operand(&plan->train);
+    size_t         leaves = plan->parallel.leaves ? (size_t)plan->parallel.leaves : parts,
+           widest = widest_operand(&plan->train);
     if (widest_operand(&plan->evaluate) > widest) widest = widest_operand(&plan->evaluate);
     for (size_t i = 0; i < plan->buckets_count; i++)
         if (plan->buckets[i].bytes > most) most = plan->buckets[i].bytes;

@@ -1,5 +1,6 @@
-/* create.c - creating and freeing programs: every operand is resolved to a pointer once, so that a run is a loop over calls. Here, and in the
- * other files of creation, is decided what the executor does without asking: whether state is shared, leaves exist, which device it is. */
+/* create.c - creating and freeing programs: every operand is resolved to a pointer once, so that a run is a loop over
+ * calls. Here, and in the other files of creation, is decided what the executor does without asking: whether state is
+ * shared, leaves exist, which device it is. */
 #include "base/environment.h"
 #include "run/shared.h"
 

@@ -1,5 +1,6 @@
-/* exchange.c - bytes of states between ranks, in rounds. In each round every rank that is not done has a window of its list; what of it is in
- * which rank's memory follows from the slices, so all ranks know who sends how much to whom, and in which order. */
+/* exchange.c - bytes of states between ranks, in rounds. In each round every rank that is not done has a window of its
+ * list; what of it is in which rank's memory follows from the slices, so all ranks know who sends how much to whom, and
+ * in which order. */
 #include "run/exchange.h"
 
 #include <string.h>
@@ -252,8 +253,8 @@ lk_status lk__store_fetch(const lk_store *s, const lk__exchange *with, const lk_
 
 /* ---- scattering ---- */
 
-/* Whether `rank` writes a piece that `reader` has. Of ranks that share a copy one writes to it: where they are as many, the one with the reader's
- * index among its own. */
+/* Whether `rank` writes a piece that `reader` has. Of ranks that share a copy one writes to it: where they are as many,
+ * the one with the reader's index among its own. */
 static bool is_written_by(const walk *w, const piece *p, int reader, int rank)
 {
     const lk_plan *plan = w->x->store->plan;

@@ -1,9 +1,9 @@
-/* run/exchange.h - bytes of states between the ranks that have them and the ranks that write or read a file with them: in rounds, through
- * buffers of a fixed size, so that no rank needs memory for more than its own slices.
+/* run/exchange.h - bytes of states between the ranks that have them and the ranks that write or read a file with them:
+ * in rounds, through buffers of a fixed size, so that no rank needs memory for more than its own slices.
  *
- * All ranks of the group call these together and give the same lists: each knows what every other one wants or has, so nothing is negotiated.
- * Where each rank has all bytes that it wants (state that is replicated, or that the ranks of a host share), nothing is sent, no rank waits
- * for another, and the calls need not be made by all of them. */
+ * All ranks of the group call these together and give the same lists: each knows what every other one wants or has, so
+ * nothing is negotiated. Where each rank has all bytes that it wants (state that is replicated, or that the ranks of a
+ * host share), nothing is sent, no rank waits for another, and the calls need not be made by all of them. */
 #ifndef LK__EXCHANGE_H
 #define LK__EXCHANGE_H
 
@@ -29,18 +29,20 @@ typedef struct lk__exchange {
 } lk__exchange;
 
 size_t lk__store_exchange_bytes(int ranks); /* the same on all ranks; of one rank 0 */
-/* Whether some fetch of `ranks` ranks from this store sends something: some array is split over ranks, or is a buffer of which each rank has
- * its own and files hold that of rank 0. */
+/* Whether some fetch of `ranks` ranks from this store sends something: some array is split over ranks, or is a buffer
+ * of which each rank has its own and files hold that of rank 0. */
 bool lk__store_fetch_sends(const lk_store *store, int ranks);
 bool lk__plan_fetch_sends(const lk_plan *plan, int ranks); /* the same, before there is a store */
 
-/* Every rank gets the bytes that by_rank[its rank] lists, in this order, into `mine`. Any bytes, also parts of elements. */
-lk_status lk__store_fetch(const lk_store *store, const lk__exchange *with, const lk__exchange_list *by_rank, void *mine);
+/* Every rank gets the bytes that by_rank[its rank] lists, in this order, into `mine`. Any bytes, also parts of
+ * elements. */
+lk_status lk__store_fetch(const lk_store *store, const lk__exchange *with, const lk__exchange_list *by_rank,
+                          void *mine);
 
-/* The inverse: every rank has the bytes that by_rank[its rank] lists in `mine`, and they are written to all ranks that have memory for them
- * (of a state that is replicated: to all ranks of `with`; of one that ranks of a host share: once on every host). Whole elements. Stored copies
- * of master copies are rounded anew. Between lk__store_write_begin and lk__store_write_end, behind which what ranks share is complete for
- * all of them. */
+/* The inverse: every rank has the bytes that by_rank[its rank] lists in `mine`, and they are written to all ranks that
+ * have memory for them (of a state that is replicated: to all ranks of `with`; of one that ranks of a host share: once
+ * on every host). Whole elements. Stored copies of master copies are rounded anew. Between lk__store_write_begin and
+ * lk__store_write_end, behind which what ranks share is complete for all of them. */
 lk_status lk__store_scatter(lk_store *store, const lk__exchange *with, const lk__exchange_list *by_rank,
                             const void *mine);
 

@@ -1,5 +1,5 @@
-/* gradient.c - gradients by name, for programs that reduce or change them by other means: copied, never by pointer, so that they may
- * be in any memory. They are row-major like the parameters, which the plan's layout pass ensures. */
+/* gradient.c - gradients by name, for programs that reduce or change them by other means: copied, never by pointer, so
+ * that they may be in any memory. They are row-major like the parameters, which the plan's layout pass ensures. */
 #include "run/program.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* ids.c - labels and token ids out of range. Kernels report the first of a run; here it becomes an error that names input, row, sample
- * and value. With one rank the section fails at once. With other ranks, a rank that failed within a step would leave them waiting, so
- * the error is exchanged at LK_SYNC and all ranks fail together. */
+/* ids.c - labels and token ids out of range. Kernels report the first of a run; here it becomes an error that names
+ * input, row, sample and value. With one rank the section fails at once. With other ranks, a rank that failed within a
+ * step would leave them waiting, so the error is exchanged at LK_SYNC and all ranks fail together. */
 #include "run/program.h"
 
 #include <inttypes.h>

@@ -1,5 +1,6 @@
-/* launch.c - launch groups: kernels that the device runs in one launch, as the plan found them (plan/launch_group.c), with the calls of the
- * program. A launch for each of hundreds of small parameters, or for each kernel of a small model, would take longer than their arithmetic. */
+/* launch.c - launch groups: kernels that the device runs in one launch, as the plan found them (plan/launch_group.c),
+ * with the calls of the program. A launch for each of hundreds of small parameters, or for each kernel of a small
+ * model, would take longer than their arithmetic. */
 #include "plan/launch_group.h"
 #include "run/program.h"
 
@@ -57,7 +58,8 @@ void lk__launch_free(lk_program *p)
     free_launches(p->context, &p->evaluate);
 }
 
-/* The group of an instruction that the device runs at the current shapes, all of it before instruction `limit`; NULL: none. */
+/* The group of an instruction that the device runs at the current shapes, all of it before instruction `limit`; NULL:
+ * none. */
 static const lk__run_launch *find_group(lk_program *p, const lk__run_list *list, size_t at, size_t limit)
 {
     int number = list->instructions[at].launch;
@@ -67,7 +69,8 @@ static const lk__run_launch *find_group(lk_program *p, const lk__run_list *list,
                                                                                              : NULL;
 }
 
-lk_status lk__launch_group(lk_program *p, const lk__run_list *list, size_t at, size_t limit, size_t *end, bool *launched)
+lk_status lk__launch_group(lk_program *p, const lk__run_list *list, size_t at, size_t limit, size_t *end,
+                           bool *launched)
 {
     const lk__run_launch *launch = find_group(p, list, at, limit);
     *launched = launch != NULL;

@@ -1,5 +1,5 @@
-/* leaf_batch.c - leaves that run as one batch: operations that add over samples are called once per leaf, on its rows, with its own sums.
- * leaf_batch_create.c makes these calls. */
+/* leaf_batch.c - leaves that run as one batch: operations that add over samples are called once per leaf, on its rows,
+ * with its own sums. leaf_batch_create.c makes these calls. */
 #include "run/program.h"
 
 #include <string.h>

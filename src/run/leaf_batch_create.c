@@ -1,4 +1,5 @@
-/* leaf_batch_create.c - leaves that run as one batch: the calls that an operation which adds over samples gets, one for each leaf. */
+/* leaf_batch_create.c - leaves that run as one batch: the calls that an operation which adds over samples gets, one for
+ * each leaf. */
 #include "run/program.h"
 
 static const lk__graph_node *node_of(const lk_program *p, size_t i)

@@ -1,7 +1,7 @@
-/* leaf_tree.c - gradients that are added in the tree over leaves. A rank first adds the subtrees that it holds whole. Where every rank
- * holds one subtree and all are of the same size, an all_reduce over ranks completes the tree. Otherwise every rank gets its slice of
- * all ranks' subtrees, completes the tree over its slice, and the slices are gathered. Where ranks share their state, the owner of a
- * slice reads all subtrees of its host where they are. */
+/* leaf_tree.c - gradients that are added in the tree over leaves. A rank first adds the subtrees that it holds whole.
+ * Where every rank holds one subtree and all are of the same size, an all_reduce over ranks completes the tree.
+ * Otherwise every rank gets its slice of all ranks' subtrees, completes the tree over its slice, and the slices are
+ * gathered. Where ranks share their state, the owner of a slice reads all subtrees of its host where they are. */
 #include "run/collective.h"
 
 #include "base/reduce.h"
@@ -91,7 +91,8 @@ static void slice_of(const lk_program *p, size_t elements, int part, size_t *fir
     *count = (size_t)lk__range_count(slice);
 }
 
-/* Exchanges subtree number `turn` of every rank that has so many: sends each rank its slice of ours, receives our slice of theirs. */
+/* Exchanges subtree number `turn` of every rank that has so many: sends each rank its slice of ours, receives our slice
+ * of theirs. */
 static lk_status exchange_slices(lk_program *p, const lk__plan_bucket *b, int turn, bool *more)
 {
     lk__run_collectives *x = p->collectives;
@@ -109,7 +110,8 @@ static lk_status exchange_slices(lk_program *p, const lk__plan_bucket *b, int tu
             x->more_displacements[part] = (size_t)i * x->slice_bytes / size;
             *more = true;
             if (part == own)
-                send = lk__gradient_set(p, x->subtrees[i].first - (int)lk__plan_leaves(p->plan, part).first) + b->offset;
+                send =
+                    lk__gradient_set(p, x->subtrees[i].first - (int)lk__plan_leaves(p->plan, part).first) + b->offset;
         }
     }
     for (int part = 0; part < parts; part++) {

@@ -13,8 +13,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* The state of a slot: what its helper does, and in the upper bits the number of the loan, so that a rank whose loan has ended does not take
- * another rank's for its own. */
+/* The state of a slot: what its helper does, and in the upper bits the number of the loan, so that a rank whose loan
+ * has ended does not take another rank's for its own. */
 enum {
     ABSENT, /* no helper, or none any more */
     STARTS,
@@ -26,11 +26,12 @@ enum {
 };
 static bool is_free(uint32_t state) { return state % LOAN == UNUSED || state % LOAN == USED; }
 
-/* Seconds. A helper that finds no tile for IDLE gives the core back: not at once, since its rank may have lost its own core for a while.
- * A rank that has computed for less than SHORT in a step does not lend: waking a thread takes too long. */
+/* Seconds. A helper that finds no tile for IDLE gives the core back: not at once, since its rank may have lost its own
+ * core for a while. A rank that has computed for less than SHORT in a step does not lend: waking a thread takes too
+ * long. */
 static const double IDLE = 3e-3, SHORT = 1e-3;
-/* A rank waits for its helpers for at most MOST seconds, and so many slices without a completed instruction. Then it waits for gradients, as
- * it would without lending: that wait says who is late. */
+/* A rank waits for its helpers for at most MOST seconds, and so many slices without a completed instruction. Then it
+ * waits for gradients, as it would without lending: that wait says who is late. */
 static const double MOST = 2;
 enum { SLICE_MS = 50, STALLED_SLICES = 4 };
 enum { MEASURED = 16 }; /* one of so many short steps: their time is measured no more often than that */
@@ -92,8 +93,8 @@ static bool has_neighbours(const lk__run_lend *l)
     return false;
 }
 
-/* Before the second long step: where steps are short, ranks crowded or cores kept, a helper would never work. The step needs none of them: where
- * a limit on processes (pids.max, ulimit -u) allows no more threads, it computes without. */
+/* Before the second long step: where steps are short, ranks crowded or cores kept, a helper would never work. The step
+ * needs none of them: where a limit on processes (pids.max, ulimit -u) allows no more threads, it computes without. */
 static void start_helpers(lk__run_lend *l)
 {
     int error = 0;

@@ -1,6 +1,7 @@
-/* losses.c - several losses that are added, each divided by its own weight in the global batch. The weights of all micro-batches or leaves
- * of this rank are computed before the first forward of a step, from inputs alone (plan/losses.c), and added over the ranks before the
- * first backward, in the tree: with leaves they are the same bits for any number of ranks. */
+/* losses.c - several losses that are added, each divided by its own weight in the global batch. The weights of all
+ * micro-batches or leaves of this rank are computed before the first forward of a step, from inputs alone
+ * (plan/losses.c), and added over the ranks before the first backward, in the tree: with leaves they are the same bits
+ * for any number of ranks. */
 #include "run/collective.h"
 #include "run/interpreter.h"
 
@@ -115,7 +116,8 @@ static lk_status write_scale(lk_program *p, const lk__run_slot *slot, int i)
                             f32 ? sizeof narrow : sizeof wide);
 }
 
-/* The weights are added over all ranks once in a step; what each gradient is multiplied by is written in every backward. */
+/* The weights are added over all ranks once in a step; what each gradient is multiplied by is written in every
+ * backward. */
 lk_status lk__run_loss_scales(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     (void)at, (void)next;

@@ -1,5 +1,5 @@
-/* profile.c - the time of instructions, and what bounds each: the bytes of its operands, its arithmetic or the start of a kernel, at the
- * speed that was measured on the device. */
+/* profile.c - the time of instructions, and what bounds each: the bytes of its operands, its arithmetic or the start of
+ * a kernel, at the speed that was measured on the device. */
 #include "run/timeline.h"
 
 #include <math.h>
@@ -13,7 +13,8 @@ void lk_program_profile(lk_program *p, bool enable)
     lk__run_list *lists[] = {&p->slots[0].train, &p->evaluate};
     lk_status     status = lk__timeline_set(p, enable, p->trace);
     if (status < 0)
-        lk__log(p->context, LK_LOG_WARNING, "profile: the device's clock is not read: %s", lk_context_error(p->context));
+        lk__log(p->context, LK_LOG_WARNING, "profile: the device's clock is not read: %s",
+                lk_context_error(p->context));
     for (int i = 0; i < 2 && enable; i++)
         for (size_t j = 0; j < lists[i]->count; j++)
             lists[i]->instructions[j].seconds = 0, lists[i]->instructions[j].runs = 0;
@@ -72,7 +73,8 @@ static void set_bound(rows *r, lk_profile_row *row)
     row->bound_seconds = fmax(fmax(bytes, flops), speed->latency);
 }
 
-/* "(16*, 1024, 768), (2304, 768) -> (16*, 1024, 2304)": two inputs and an output say which one it is; truncated at `bytes`. */
+/* "(16*, 1024, 768), (2304, 768) -> (16*, 1024, 2304)": two inputs and an output say which one it is; truncated at
+ * `bytes`. */
 static void describe_shapes(const lk_graph *g, const lk__graph_node *n, char *text, size_t bytes)
 {
     int shown = 0;

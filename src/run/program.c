@@ -1,5 +1,5 @@
-/* program.c - binding inputs, splitting a batch into micro-batches or leaves, steps, and reading results; sections run in section.c, and
- * create.c makes programs. */
+/* program.c - binding inputs, splitting a batch into micro-batches or leaves, steps, and reading results; sections run
+ * in section.c, and create.c makes programs. */
 #include "run/program.h"
 
 #include <math.h>

@@ -1,7 +1,8 @@
-/* run/program.h - the internals of a program: micro-batch slots and their instruction lists: kernels, collectives, waits.
+/* run/program.h - the internals of a program: micro-batch slots and their instruction lists: kernels, collectives,
+ * waits.
  *
- * A slot is one micro-batch in flight: its activations, its inputs and its step block. Most programs have one. Leaves that
- * are coupled by synchronised batch norm have one each, and advance together. */
+ * A slot is one micro-batch in flight: its activations, its inputs and its step block. Most programs have one. Leaves
+ * that are coupled by synchronised batch norm have one each, and advance together. */
 #ifndef LK__PROGRAM_H
 #define LK__PROGRAM_H
 
@@ -70,13 +71,14 @@ struct lk__run_tokens;                                  /* tokens.c: steps whose
 typedef struct lk__run_memory {
     char *block; /* all regions; NULL: each is its own allocation */
     char *arena, *workspace, *gradients;
-    char *exchanged; /* what collectives reduce: the gradients or, where they do not reach the device, a copy of the host's */
+    /* what collectives reduce: the gradients or, where they do not reach the device, a copy of the host's */
+    char   *exchanged;
     char   *constants, *own_constants; /* the store's, or its own where those are others; else NULL */
     char   *leaf_sums;                 /* where leaves run as one batch: sums that collectives read */
     size_t  leaf_sums_bytes;
     char   *device_staging, *queue_numbers; /* of step.c */
-    char   *staged;                 /* off the CPU: the report of ids out of range, the slots' inputs, then … */
-    char   *rows_sent;              /* … samples that were sent by row, where steps are not queued; NULL: none are */
+    char   *staged;    /* off the CPU: the report of ids out of range, the slots' inputs, then … */
+    char   *rows_sent; /* … samples that were sent by row, where steps are not queued; NULL: none are */
     size_t  staged_bytes;
     size_t *input_offsets;         /* in the inputs of a slot, by value id; last: the ids */
     lk__kernel_invalid_id *report; /* off the CPU: where kernels report ids */
@@ -94,12 +96,14 @@ typedef struct lk__run_progress {
     bool    written;       /* the gradients are the caller's alone: no backward has run */
     bool    sent;          /* the buckets of this update are in flight or reduced */
     double  weight;        /* once synced: what the update divides by */
-    bool    allows_update;       /* of the next LK_SYNC: nobody reads the state before the update, which may begin at once */
-    bool    update_allowed;     /* the same of the latest LK_SYNC, for all ranks */
+    /* of the next LK_SYNC: nobody reads the state before the update, which may begin at once */
+    bool allows_update;
+    bool update_allowed; /* the same of the latest LK_SYNC, for all ranks */
 } lk__run_progress;
 
-/* How the sum of all ranks' gradients is reached, once the program is synced: it is in the gradients of every rank (gradient.c), or divided
- * over ranks that share their state (shared_gradient.c). Chosen when the program is created. */
+/* How the sum of all ranks' gradients is reached, once the program is synced: it is in the gradients of every rank
+ * (gradient.c), or divided over ranks that share their state (shared_gradient.c). Chosen when the program is
+ * created. */
 typedef struct lk__run_gradients {
     bool forgotten; /* behind the update nothing can be read */
     lk_status (*read)(lk_program *program, int state, void *data, size_t bytes);
@@ -156,7 +160,7 @@ struct lk_program {
     lk__run_collectives     *collectives;
     char                    *leaf_memory; /* where leaves run as one batch: their calls */
     size_t                   leaf_bytes;
-    lk__run_graphs          *graphs;                 /* NULL: the device records nothing */
+    lk__run_graphs          *graphs; /* NULL: the device records nothing */
     const lk__run_gradients *gradients;
     lk__run_shared          *shared;                /* NULL: every rank has its own state */
     int                      tiles_first, tiles_of; /* kernels begin at tile tiles_first / tiles_of of theirs */
@@ -187,7 +191,8 @@ static inline char *lk__gradient_set(const lk_program *p, int set)
     return p->memory.gradients + (size_t)set * p->plan->gradient_bytes;
 }
 
-/* The sample, of those that are bound, with which micro-batch or leaf `part` of this rank begins; part `here`: their number. */
+/* The sample, of those that are bound, with which micro-batch or leaf `part` of this rank begins; part `here`: their
+ * number. */
 static inline int64_t lk__part_row(const lk_program *p, int part)
 {
     const lk__plan_division *d = &p->division;
@@ -212,14 +217,16 @@ static inline size_t lk__bytes_at_count(const lk__graph_shape *s, int64_t sample
 /* ---- regions.c: the device's memory ---- */
 lk_status lk__regions_create(lk_program *program);
 void      lk__regions_free(lk_program *program);
-/* Gradients in memory that other ranks of the host can read, where the group reaches the device's; accounted in the same way. */
+/* Gradients in memory that other ranks of the host can read, where the group reaches the device's; accounted in the
+ * same way. */
 lk_status lk__gradients_share(lk_program *program);
 void      lk__gradients_release(lk_program *program);
 
 /* ---- staging_create.c, staging.c: copies between the host and the device ---- */
 lk_status lk__staging_create(lk_program *program); /* after the slots and the gradients */
 void      lk__staging_free(lk_program *program);
-/* The addresses that kernels read: the step block; input `input` of a slot, and the ids of its samples; NULL: not bound. */
+/* The addresses that kernels read: the step block; input `input` of a slot, and the ids of its samples; NULL: not
+ * bound. */
 const lk__kernel_step *lk__step_memory(const lk__run_slot *slot);
 const void            *lk__input_memory(const lk_program *program, const lk__run_slot *slot, size_t input);
 const int64_t         *lk__ids_memory(const lk_program *program, const lk__run_slot *slot);
@@ -237,8 +244,8 @@ const void *lk__bound_memory(const lk_program *program, size_t input);
 /* Whether it is made of samples that are sent by row, and those of a slot: what the caller bound. */
 bool        lk__source_sends(const lk_program *program);
 const void *lk__source_samples(const lk_program *program, const lk__run_slot *slot, int field);
-/* Queues what makes the inputs of a slot from headers (device/batch.h), whose other members are set here. by_row: samples are
- * those of `sent`, as lk__plan_sent_offset has them; else NULL. */
+/* Queues what makes the inputs of a slot from headers (device/batch.h), whose other members are set here. by_row:
+ * samples are those of `sent`, as lk__plan_sent_offset has them; else NULL. */
 lk_status lk__source_gather(lk_program *program, const lk__run_slot *slot, lk__device_rows rows, const char *sent);
 void      lk__sources_free(lk_program *program);
 
@@ -262,8 +269,8 @@ lk_status lk__run_recorded(lk_program *program, const lk__run_key *key, lk__run_
 /* ---- launch.c: launch groups ---- */
 lk_status lk__launch_create(lk_program *program);
 void      lk__launch_free(lk_program *program);
-/* Launches the group that begins with instruction `at` of a list, if one does, all of it is before `limit` and the device runs it at the
- * current shapes. *launched: it did; *end: behind its last instruction. */
+/* Launches the group that begins with instruction `at` of a list, if one does, all of it is before `limit` and the
+ * device runs it at the current shapes. *launched: it did; *end: behind its last instruction. */
 lk_status lk__launch_group(lk_program *program, const lk__run_list *list, size_t at, size_t limit, size_t *end,
                            bool *launched);
 /* The same for that of the instruction STEP_END: device/recording.h's end_step. */
@@ -326,24 +333,27 @@ void      lk__add_reports(const lk_program *program, double *numbers); /* adds t
 /* ---- losses.c: several losses, each divided by its own weight ---- */
 lk_status lk__losses_create(lk_program *program); /* after the slots */
 void      lk__losses_free(lk_program *program);
-/* Before the forward runs of a step: sets the weights to those of this rank's samples in it: of all micro-batches or leaves, or of those
- * that slot 0 is set to. Nothing where there is one loss. */
+/* Before the forward runs of a step: sets the weights to those of this rank's samples in it: of all micro-batches or
+ * leaves, or of those that slot 0 is set to. Nothing where there is one loss. */
 lk_status lk__losses_weigh_step(lk_program *program);
 lk_status lk__losses_weigh_slot(lk_program *program);
 /* The numbers of a leaf that do not depend on samples, where leaves run as one batch. */
 lk_status lk__losses_keep_numbers(lk_program *program);
 
-/* ---- tuning.c: the algorithms of kernels; before the first is prepared, and after the last, with the status of that ---- */
+/* ---- tuning.c: the algorithms of kernels; before the first is prepared, and after the last, with the status of
+ * that ---- */
 lk_status lk__tuning_begin(lk_program *program);
 lk_status lk__tuning_end(lk_program *program, lk_status status);
 
 /* ---- verify.c ---- */
-lk_status lk__verify_order(lk_program *program); /* compares the ranks' orders of collectives, before any runs. Collective */
+/* compares the ranks' orders of collectives, before any runs. Collective */
+lk_status lk__verify_order(lk_program *program);
 
 /* ---- ids.c: labels and token ids out of range ---- */
 /* After a forward section: fails if one was found; in training with other ranks, leaves that to lk__share_ids. */
 lk_status lk__check_ids(lk_program *program, const lk__plan_list *planned);
-lk_status lk__share_ids(lk_program *program); /* after the rank reports were gathered: fails on all ranks if one found any */
+/* after the rank reports were gathered: fails on all ranks if one found any */
+lk_status lk__share_ids(lk_program *program);
 void      lk__drop_gradients(lk_program *program);
 /* The sentence about program->ids.invalid. */
 void lk__describe_invalid(const lk_program *program, const lk__plan_list *planned, char *text, size_t bytes);

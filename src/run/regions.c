@@ -1,5 +1,5 @@
-/* regions.c - the device's memory of a program: all of its regions are allocated together, before anything runs. Sizes come from the
- * plan. Only gradients that other ranks of the host reach are elsewhere, in the group's shared memory. */
+/* regions.c - the device's memory of a program: all of its regions are allocated together, before anything runs. Sizes
+ * come from the plan. Only gradients that other ranks of the host reach are elsewhere, in the group's shared memory. */
 #include "run/program.h"
 
 #include "comm/abort.h"
@@ -16,7 +16,8 @@ static int list_regions(lk_program *p, lk__device_part parts[REGIONS])
     parts[count++] = (lk__device_part){LK_MEMORY_ACTIVATIONS, plan->memory[LK_MEMORY_ACTIVATIONS], &p->memory.arena};
     parts[count++] = (lk__device_part){LK_MEMORY_WORKSPACE, plan->memory[LK_MEMORY_WORKSPACE], &p->memory.workspace};
     if (!shares_gradients(p))
-        parts[count++] = (lk__device_part){LK_MEMORY_GRADIENTS, plan->memory[LK_MEMORY_GRADIENTS], &p->memory.gradients};
+        parts[count++] =
+            (lk__device_part){LK_MEMORY_GRADIENTS, plan->memory[LK_MEMORY_GRADIENTS], &p->memory.gradients};
     parts[count++] = (lk__device_part){LK_MEMORY_STAGING, p->memory.staged_bytes, &p->memory.staged};
     parts[count++] = (lk__device_part){LK_MEMORY_OTHER, p->memory.leaf_sums_bytes, &p->memory.leaf_sums};
     if (lk__plan_queues(plan)) {

@@ -1,5 +1,6 @@
-/* report.c - the small all_gather at the end of a step: the reports of the ranks, and the loss's sums of every leaf, which are added in
- * the tree. They are one exchange, since each is a place where all ranks wait for the slowest. The results are what the trainer reads. */
+/* report.c - the small all_gather at the end of a step: the reports of the ranks, and the loss's sums of every leaf,
+ * which are added in the tree. They are one exchange, since each is a place where all ranks wait for the slowest. The
+ * results are what the trainer reads. */
 #include "run/collective.h"
 
 #include "base/reduce.h"
@@ -108,8 +109,9 @@ lk_status lk__gather_reports(lk_program *p)
     }
     if (p->comm) {
         double    start = lk__now();
-        lk_status status = lk_comm_all_gatherv(p->comm, x->mine, x->gathered, x->counts, x->displacements, LK_F64, NULL);
-        double    end = lk__now();
+        lk_status status =
+            lk_comm_all_gatherv(p->comm, x->mine, x->gathered, x->counts, x->displacements, LK_F64, NULL);
+        double end = lk__now();
         x->waited += end - start;
         lk__traced(p, "all_gather metrics", start, end, own * sizeof(double));
         if (status < 0) return status;

@@ -1,4 +1,5 @@
-/* section.c - runs of a step's sections, of its schedule or by hand: their order is checked here, and each is one run of the interpreter. */
+/* section.c - runs of a step's sections, of its schedule or by hand: their order is checked here, and each is one run
+ * of the interpreter. */
 #include "run/interpreter.h"
 
 #include "run/lend.h"
@@ -29,8 +30,8 @@ static lk_status begin_backward(lk_program *p)
         return lk__fail(p->context, LK_EINVAL,
                         "lk_program_no_sync accumulates gradients, but the plan holds one set of them: plan it with "
                         "micro_batches above 1");
-    if (p->comm && d->by_hand && !p->progress.synced && p->progress.pending &&
-        p->progress.sent) { /* its gradients are in flight */
+    /* its gradients are in flight */
+    if (p->comm && d->by_hand && !p->progress.synced && p->progress.pending && p->progress.sent) {
         if (d->several)
             return lk__fail(
                 p->context, LK_EINVAL,

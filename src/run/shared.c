@@ -1,5 +1,5 @@
-/* shared.c - creates what the update of a shared state needs: this rank's slices as blocks of tensors, the parts of the gradient's norm
- * that it computes, and other ranks' gradients. */
+/* shared.c - creates what the update of a shared state needs: this rank's slices as blocks of tensors, the parts of the
+ * gradient's norm that it computes, and other ranks' gradients. */
 #include "run/shared.h"
 
 #include "comm/abort.h"

@@ -1,14 +1,17 @@
-/* run/shared.h - what a program needs to update a state that the ranks of a host share: everybody's gradients, and this rank's slices.
+/* run/shared.h - what a program needs to update a state that the ranks of a host share: everybody's gradients, and this
+ * rank's slices.
  *
  * A step has two waits for all ranks of a host, three with clipping:
- *   the reports of LK_SYNC    a rank sends its own when it has made all its gradients and read all parameters for the last time. So
- *                             from here on gradients may be summed, and slices updated, by their owners;
+ *   the reports of LK_SYNC    a rank sends its own when it has made all its gradients and read all parameters for
+ *                             the last time. So from here on gradients may be summed, and slices updated, by
+ *                             their owners;
  *   the parts of the norm     with clipping: owners publish the squares of their slices;
  *   the end of the update     from here on the state is the new one for all, and gradients may be overwritten.
  * Where the caller may read the state between LK_SYNC and LK_UPDATE, the update begins with one more.
  *
- * On several hosts each has a copy of the state, and its own of the last two waits; the reports are those of all hosts. A collective sums
- * a bucket's slices over all of them while backward runs, or lk__shared_exchange does behind the reports. */
+ * On several hosts each has a copy of the state, and its own of the last two waits; the reports are those of all hosts.
+ * A collective sums a bucket's slices over all of them while backward runs, or lk__shared_exchange does behind the
+ * reports. */
 #ifndef LK__RUN_SHARED_H
 #define LK__RUN_SHARED_H
 
@@ -28,9 +31,10 @@ typedef struct lk__run_block {
     bool    last;         /* its sum is made only when it is updated: see below */
 } lk__run_block;
 
-/* With clipping: a part of square_sum (device/kernel.h) that begins in one of this rank's pieces. Its owner sums all of it. So that the
- * gradients of the next rank's slice, in which it may end, are not overwritten before, that rank sums the beginning of its slice,
- * up to where the first part begins in it, into other memory and only when it is updated: such blocks are `last`. */
+/* With clipping: a part of square_sum (device/kernel.h) that begins in one of this rank's pieces. Its owner sums all of
+ * it. So that the gradients of the next rank's slice, in which it may end, are not overwritten before, that rank sums
+ * the beginning of its slice, up to where the first part begins in it, into other memory and only when it is updated:
+ * such blocks are `last`. */
 typedef struct lk__run_part {
     int     state;
     int64_t first, count, own; /* elements; own: of them, in this rank's slice */
@@ -39,8 +43,8 @@ typedef struct lk__run_part {
 
 enum { LK__SHARED_BLOCK = LK__SQUARE_PART };
 
-/* The sum over all ranks of a range of their gradients, as far as each has its own: at most LK__SHARED_BLOCK elements from byte `offset` of a set
- * on, into `out`; on thread `worker`. */
+/* The sum over all ranks of a range of their gradients, as far as each has its own: at most LK__SHARED_BLOCK elements
+ * from byte `offset` of a set on, into `out`; on thread `worker`. */
 typedef void (*lk__run_sum)(const lk_program *program, size_t offset, size_t count, lk_dtype type, void *out,
                             int worker);
 
@@ -71,17 +75,19 @@ void      lk__shared_free(lk_program *program);
 extern const lk__run_gradients lk__gradients_of_sharers;
 
 /* ---- shared_sum.c ---- */
-/* When a program is created: how gradients are summed, over leaves or over ranks, which may have rounded them for that. */
+/* When a program is created: how gradients are summed, over leaves or over ranks, which may have rounded them for
+ * that. */
 lk__run_sum lk__shared_sum_of(bool leaves, bool rounded);
-/* The sum over all ranks of `count` elements of a gradient, from `first` on: into `out`, wherever it is; on thread `worker`. */
+/* The sum over all ranks of `count` elements of a gradient, from `first` on: into `out`, wherever it is; on thread
+ * `worker`. */
 void lk__shared_sum(const lk_program *program, int state, int64_t first, int64_t count, void *out, int worker);
 /* Elements of a sum of which each owner has its own. */
 void lk__shared_copy(const lk_program *program, int state, int64_t first, int64_t count, char *out);
 /* The sums of this rank's slices, into its own gradients. */
 void lk__shared_sum_own(lk_program *program);
 /* ---- shared_hosts.c ---- */
-/* On several hosts, where collectives have not: sums this rank's slices over the leaves of its host, then across the hosts. When all ranks
- * have their gradients. Collective. */
+/* On several hosts, where collectives have not: sums this rank's slices over the leaves of its host, then across the
+ * hosts. When all ranks have their gradients. Collective. */
 lk_status lk__shared_exchange(lk_program *program);
 /* Before other ranks' slices are read: waits for the ranks of this host that may not have theirs. Collective. */
 lk_status lk__shared_wait_slices(lk_program *program);

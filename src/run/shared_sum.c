@@ -1,6 +1,6 @@
-/* shared_sum.c - sums of all ranks' gradients, straight from the memory that they share, in the canonical order: the pairwise tree over
- * ranks or, with leaves, over the sums of the subtrees that each rank holds. On several hosts collectives have made the sums of slices, and
- * they are read here. */
+/* shared_sum.c - sums of all ranks' gradients, straight from the memory that they share, in the canonical order: the
+ * pairwise tree over ranks or, with leaves, over the sums of the subtrees that each rank holds. On several hosts
+ * collectives have made the sums of slices, and they are read here. */
 #include "run/shared.h"
 
 #include "base/reduce.h"
@@ -96,7 +96,8 @@ static void sum_own_block(void *argument, int64_t tile, int worker)
     const lk__run_block *b = &p->shared->blocks[tile];
     size_t               size = lk_dtype_size(p->plan->graph->real);
     lk__shared_sum(p, b->state, b->first, b->count,
-                   lk__gradient_set(p, 0) + p->plan->states[b->state].gradient_offset + (size_t)b->first * size, worker);
+                   lk__gradient_set(p, 0) + p->plan->states[b->state].gradient_offset + (size_t)b->first * size,
+                   worker);
 }
 
 void lk__shared_sum_own(lk_program *p)

@@ -1,6 +1,7 @@
-/* shared_update.c - the update of a state that the ranks of a host share: every rank sums and updates its slices, block by block, so that a
- * sum is still in the cache when the optimizer reads it. Bound by memory: a rank reads its slices of all ranks' gradients, and a world-th
- * of the optimizer's state. On several hosts every host does the same to its own copy, with sums that collectives have made before. */
+/* shared_update.c - the update of a state that the ranks of a host share: every rank sums and updates its slices, block
+ * by block, so that a sum is still in the cache when the optimizer reads it. Bound by memory: a rank reads its slices
+ * of all ranks' gradients, and a world-th of the optimizer's state. On several hosts every host does the same to its
+ * own copy, with sums that collectives have made before. */
 #include "run/shared.h"
 
 #include "comm/hosts.h"
@@ -56,7 +57,8 @@ static void sum_part(void *argument, int64_t tile, int worker)
 static size_t end_of_action(const lk_program *p, const lk__schedule_run *run, size_t at)
 {
     size_t end = at;
-    while (end < lk__run_slot_list(p, run, 0)->count && lk__run_at(p, run, end)->action == lk__run_at(p, run, at)->action)
+    while (end < lk__run_slot_list(p, run, 0)->count &&
+           lk__run_at(p, run, end)->action == lk__run_at(p, run, at)->action)
         end++;
     return end;
 }
@@ -159,8 +161,8 @@ lk_status lk__run_update_slices(lk_program *p, const lk__schedule_run *run, size
 
 /* ---- reports ---- */
 
-/* On several hosts LK_SYNC may have succeeded on other ranks of this one, which may update at once. On one host a rank that has got all
- * reports has them because all others can get them. */
+/* On several hosts LK_SYNC may have succeeded on other ranks of this one, which may update at once. On one host a rank
+ * that has got all reports has them because all others can get them. */
 static lk_status fail_sync(lk_program *p, lk_status status, bool allows_update)
 {
     return status < 0 && allows_update && p->plan->parallel.hosts > 1 ? lk__store_invalidate(p->store, status) : status;
@@ -183,8 +185,8 @@ lk_status lk__run_exchange(lk_program *p, const lk__schedule_run *run, size_t at
 
 /* ---- barriers ---- */
 
-/* In a step the rank that writes buffers has done so before the last collective of LK_BACKWARD. By hand the caller may read them at once, or
- * run LK_FORWARD again. */
+/* In a step the rank that writes buffers has done so before the last collective of LK_BACKWARD. By hand the caller may
+ * read them at once, or run LK_FORWARD again. */
 lk_status lk__run_barrier_buffers(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     (void)run, (void)at, (void)next;

@@ -62,7 +62,8 @@ lk_status lk__store_read_bytes(const lk_store *s, size_t index, lk_state_part pa
 
 /* ---- writing ---- */
 
-/* Elements of a value that this rank has, in f32, to its stored copy of a narrower type, which has other slices than the master copy. */
+/* Elements of a value that this rank has, in f32, to its stored copy of a narrower type, which has other slices than
+ * the master copy. */
 static lk_status write_rounded(lk_store *s, char *to, lk_dtype type, const float *data, int64_t count)
 {
     float     rounded[1024]; /* wide enough for every narrower type */

@@ -1,5 +1,6 @@
-/* source.c - inputs that the device makes itself, from a data set in its memory or from samples that the host sends as they are stored. A
- * program has one source for training steps and one for evaluations; a step uses that of its kind, and what the caller bound otherwise. */
+/* source.c - inputs that the device makes itself, from a data set in its memory or from samples that the host sends as
+ * they are stored. A program has one source for training steps and one for evaluations; a step uses that of its kind,
+ * and what the caller bound otherwise. */
 #include "run/timeline.h"
 
 #include <string.h>
@@ -81,7 +82,7 @@ lk_status lk__source_gather(lk_program *p, const lk__run_slot *slot, lk__device_
     }
     lk_status status = lk__timeline_before(p, p->stream);
     if (status >= 0) status = p->device->backend->kernels.gather(p->device, p->stream, &gather, &rows);
-    return status < 0
-               ? status
-               : lk__timeline_after(p, p->stream, &(lk__run_unit){.name = "rows of the batch", .work = LK__WORK_KERNEL});
+    return status < 0 ? status
+                      : lk__timeline_after(p, p->stream,
+                                           &(lk__run_unit){.name = "rows of the batch", .work = LK__WORK_KERNEL});
 }

@@ -1,6 +1,7 @@
-/* staging.c - what is copied between the host and a device whose memory is not the host's: inputs and the samples' ids before a section
- * runs, the report of ids out of range after it, and gradients that ranks exchange over a backend that does not reach the device.
- * On the CPU nothing is: kernels read the caller's inputs, and collectives the gradients, where they are. */
+/* staging.c - what is copied between the host and a device whose memory is not the host's: inputs and the samples' ids
+ * before a section runs, the report of ids out of range after it, and gradients that ranks exchange over a backend that
+ * does not reach the device. On the CPU nothing is: kernels read the caller's inputs, and collectives the gradients,
+ * where they are. */
 #include "run/interpreter.h"
 #include "run/timeline.h"
 

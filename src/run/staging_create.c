@@ -1,4 +1,5 @@
-/* staging_create.c - the memory of what is copied between the host and a device whose memory is not the host's (staging.c). */
+/* staging_create.c - the memory of what is copied between the host and a device whose memory is not the host's
+ * (staging.c). */
 #include "run/program.h"
 
 static bool is_staged(const lk_program *p) { return !lk__device_is_host(p->device); }

@@ -1,12 +1,14 @@
-/* step.c - steps that are queued: the host copies a batch into pinned memory and queues its copy and the whole step, forward to update;
- * it reads the results one step later. With one rank, on a device that records its work (graphs.c). Elsewhere a step that is queued is done at once.
+/* step.c - steps that are queued: the host copies a batch into pinned memory and queues its copy and the whole step,
+ * forward to update; it reads the results one step later. With one rank, on a device that records its work (graphs.c).
+ * Elsewhere a step that is queued is done at once.
  *
- * Two pinned buffers and two in the device's memory hold the inputs of two micro-batches. A stream of its own copies one while the step
- * before runs; the step then begins with a copy within the device's memory to where its kernels read, or, where the host sends samples as
- * they are stored, with the kernel that converts them.
+ * Two pinned buffers and two in the device's memory hold the inputs of two micro-batches. A stream of its own copies
+ * one while the step before runs; the step then begins with a copy within the device's memory to where its kernels
+ * read, or, where the host sends samples as they are stored, with the kernel that converts them.
  *
- * Where the data set is in the device's memory, a micro-batch is a step block and ids. These stay in pinned memory, in a ring: the step's
- * first kernel reads them over the bus and writes the inputs, so that all the host does is to start one graph. */
+ * Where the data set is in the device's memory, a micro-batch is a step block and ids. These stay in pinned memory, in
+ * a ring: the step's first kernel reads them over the bus and writes the inputs, so that all the host does is to start
+ * one graph. */
 #define _GNU_SOURCE
 #include "run/collective.h"
 #include "run/interpreter.h"
@@ -357,7 +359,8 @@ static lk_status fail_ids(lk_program *p, const lk__device_result *r, const lk_st
     return status < 0 ? status : lk__fail(p->context, LK_EINVAL, "%s. The step was not taken", text);
 }
 
-/* Polls the number of the step, which the device writes last. Without events, which would cost a call and a pause between two graphs. */
+/* Polls the number of the step, which the device writes last. Without events, which would cost a call and a pause
+ * between two graphs. */
 static lk_status wait_result(lk_program *p, const lk__device_result *r, int64_t step)
 {
     enum { SPINS = 256 };

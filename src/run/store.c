@@ -18,11 +18,12 @@ enum { TILE = 16384, DRAW = 4 * LK__RANDOM_BATCH, STAGED = 8 * TILE };
 typedef struct filling {
     const lk__graph_state *state;
     const lk__plan_slices *slices;
-    lk_dtype               type;       /* in which numbers are drawn */
-    lk_dtype               stored;     /* to which they are rounded; the same where the state is stored as it is drawn */
-    char                  *data;       /* of element `first` on */
-    int64_t                first, end; /* elements of this rank's slice; first: a multiple of TILE */
-    lk__random             random;
+    lk_dtype               type; /* in which numbers are drawn */
+    /* to which they are rounded; the same where the state is stored as it is drawn */
+    lk_dtype   stored;
+    char      *data;       /* of element `first` on */
+    int64_t    first, end; /* elements of this rank's slice; first: a multiple of TILE */
+    lk__random random;
 } filling;
 
 /* Values of elements DRAW·i … DRAW·i + DRAW-1: uniform in (-a, a), or normal with deviation a. */
@@ -46,7 +47,8 @@ static void draw(const filling *f, int64_t i, double value[DRAW])
     }
 }
 
-/* The common case, random numbers in f32. Uniform ones are f32 throughout: a draw read as a signed integer, scaled to (-a, a). */
+/* The common case, random numbers in f32. Uniform ones are f32 throughout: a draw read as a signed integer, scaled to
+ * (-a, a). */
 static void draw_f32(const filling *f, int64_t i, float value[DRAW])
 {
     uint32_t bits[4][LK__RANDOM_BATCH];
@@ -105,7 +107,8 @@ static bool same_slices(const lk__plan_slices *a, const lk__plan_slices *b)
     return same;
 }
 
-/* In the host's memory, where it will stay; of what ranks share, each fills a part. `rounds`: the stored copy from the master copy. */
+/* In the host's memory, where it will stay; of what ranks share, each fills a part. `rounds`: the stored copy from the
+ * master copy. */
 static lk_status fill_here(lk_store *s, size_t index, filling *f, char *memory, bool rounds)
 {
     bool      shares = lk__store_shares(s, index);
@@ -154,11 +157,12 @@ static lk_status fill_array(lk_store *s, size_t index, lk__plan_array array, uin
     lk__plan_slices        slices = lk__plan_state_slices(s->plan, index, array);
     lk__plan_slices        stored = lk__plan_state_slices(s->plan, index, LK__ARRAY_STORED);
     bool                   master = s->plan->states[index].master;
+    uint64_t               name = lk__hash64(state->name, strlen(state->name), 0);
     filling                f = {.state = state,
                                 .slices = &slices,
                                 .type = master ? lk__wide_type(slices.dtype) : slices.dtype,
                                 .stored = slices.dtype,
-                                .random = lk__random_make(seed, LK__FOR_INIT, lk__hash64(state->name, strlen(state->name), 0))};
+                                .random = lk__random_make(seed, LK__FOR_INIT, name)};
     bool                   rounds = array == LK__ARRAY_MASTER && same_slices(&slices, &stored);
     return fill_memory(s, index, array, &f, rounds);
 }
@@ -274,9 +278,9 @@ lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store)
                         "the plan's ranks share their state: create its store for their group with "
                         "lk_store_create_shared, or plan it as replicated");
     if (plan->splits)
-        return lk__fail(
-            plan->context,
-            LK_EINVAL, "the plan's ranks have slices of their state: create its store for their group with lk_store_create_shared");
+        return lk__fail(plan->context, LK_EINVAL,
+                        "the plan's ranks have slices of their state: create its store for their group with "
+                        "lk_store_create_shared");
     return create_store(plan, seed, NULL, store);
 }
 

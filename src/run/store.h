@@ -1,7 +1,8 @@
-/* run/store.h - the internals of a store: one block of memory per kind, with this rank's slices of the states as the plan places them
- * (plan/state_slices.h). Of a store that the ranks of a host share, the blocks of parameters, master copies, optimizer state and, where all
- * ranks compute the same, buffers are in symmetric memory, once for all ranks of the host. On several hosts each has its own, and they are
- * replicas of each other. Of a store that is split over ranks, a block has room for the slices of this rank alone. */
+/* run/store.h - the internals of a store: one block of memory per kind, with this rank's slices of the states as the
+ * plan places them (plan/state_slices.h). Of a store that the ranks of a host share, the blocks of parameters, master
+ * copies, optimizer state and, where all ranks compute the same, buffers are in symmetric memory, once for all ranks of
+ * the host. On several hosts each has its own, and they are replicas of each other. Of a store that is split over
+ * ranks, a block has room for the slices of this rank alone. */
 #ifndef LK__STORE_H
 #define LK__STORE_H
 
@@ -18,20 +19,23 @@ struct lk_store {
     char       *parameters, *master, *buffers, *optimizer; /* the device's memory */
     char       *block;                                     /* all of it; NULL: each is its own allocation */
 
-    lk_comm *group;    /* of the ranks that share it, on all hosts, or have other slices of it; NULL: this rank has all, and for itself */
+    /* of the ranks that share it, on all hosts, or have other slices of it; NULL: this rank has all, and for itself */
+    lk_comm *group;
     void    *exchange; /* with slices: buffers for what ranks send each other, exchange_bytes */
     size_t   exchange_bytes;
 
-    lk_comm  *comm;            /* where ranks share memory: `group`, or those of it with whom; NULL: memory is this rank's own */
-    bool      split_comm;      /* `comm` is a group of its own: the ranks of this host that have the same slices */
-    int       sharers, sharer; /* ranks of this host that hold one copy, and this one's index among them */
-    void     *symmetric;       /* this rank's part of their memory */
-    int       nodes, node;     /* memory nodes of the host's ranks, each with a copy of what all read; this rank's */
-    char     *copies;          /* of all nodes, copy_bytes each: parameters, and buffers if they are shared */
-    size_t    copy_bytes;
-    bool      writes_buffers; /* what this rank computes for buffers is written: its own, or shared ones by the first rank of each node */
-    bool      alone;          /* rank 0 loads it while the others wait: nothing is collective, and it is on one host */
-    lk_status failure;        /* below 0: an update or a write failed when the state may have been partly new */
+    /* where ranks share memory: `group`, or those of it with whom; NULL: memory is this rank's own */
+    lk_comm *comm;
+    bool     split_comm;      /* `comm` is a group of its own: the ranks of this host that have the same slices */
+    int      sharers, sharer; /* ranks of this host that hold one copy, and this one's index among them */
+    void    *symmetric;       /* this rank's part of their memory */
+    int      nodes, node;     /* memory nodes of the host's ranks, each with a copy of what all read; this rank's */
+    char    *copies;          /* of all nodes, copy_bytes each: parameters, and buffers if they are shared */
+    size_t   copy_bytes;
+    /* what this rank computes for buffers is written: its own, or shared ones by the first rank of each node */
+    bool      writes_buffers;
+    bool      alone;   /* rank 0 loads it while the others wait: nothing is collective, and it is on one host */
+    lk_status failure; /* below 0: an update or a write failed when the state may have been partly new */
     char      failure_text[LK__STORE_TEXT];
 };
 
@@ -59,7 +63,8 @@ static inline bool lk__store_splits(const lk_store *s, size_t index, lk_state_pa
 char *lk__store_array_memory(const lk_store *store, size_t index, lk__plan_array array);
 /* That of a part. */
 char *lk__store_memory(const lk_store *store, size_t index, lk_state_part part);
-/* The master copy to the stored one, where there are two of the same slices, of this node and all others; in elements of this rank's slice. */
+/* The master copy to the stored one, where there are two of the same slices, of this node and all others; in elements
+ * of this rank's slice. */
 lk_status lk__store_round(lk_store *store, size_t index, size_t first, size_t count);
 /* Of bytes that this rank has. */
 lk_status lk__store_read_bytes(const lk_store *store, size_t index, lk_state_part part, size_t first, void *data,
@@ -110,15 +115,17 @@ lk_status lk__store_alloc_shared(lk_store *store); /* collective: parameters, ma
 void      lk__store_free_shared(lk_store *store);
 /* store_nodes.c: the memory, and where in it everything is. Collective. */
 lk_status lk__store_alloc_nodes(lk_store *store);
-/* Copies what this rank has written among its node's parameters and shared buffers to the copies of the other nodes; or all of them. */
+/* Copies what this rank has written among its node's parameters and shared buffers to the copies of the other nodes; or
+ * all of them. */
 void lk__store_replicate(const lk_store *store, const void *from, size_t bytes);
 void lk__store_replicate_all(const lk_store *store);
 /* The failure because of which the state cannot be used, or LK_OK. */
 lk_status lk__store_check(const lk_store *store);
-/* status below 0: an update or a write failed, when this rank, or another, may have changed some of the state. Returns status. */
+/* status below 0: an update or a write failed, when this rank, or another, may have changed some of the state. Returns
+ * status. */
 lk_status lk__store_invalidate(lk_store *store, lk_status status);
-/* Around writes by all ranks, of which those of the first rank of every host count: collective, unless the store is private, or `alone`. The
- * second shares the status: a failure of one rank is one of all. */
+/* Around writes by all ranks, of which those of the first rank of every host count: collective, unless the store is
+ * private, or `alone`. The second shares the status: a failure of one rank is one of all. */
 lk_status lk__store_write_begin(lk_store *store);
 lk_status lk__store_write_end(lk_store *store, lk_status status);
 /* The same for one write, which must be the same on all ranks. */
@@ -135,11 +142,13 @@ lk_status lk__store_hash_split(const lk_store *store, size_t index, uint64_t see
 /* store_hosts.c: makes the copies of all hosts that of rank 0's. Collective. */
 lk_status lk__store_broadcast(lk_store *store);
 
-/* verify.c: compares the ranks' programs, line by line. Collective. *first_chooses: whether rank 0's device chooses among algorithms.
- * *overlaps: this rank's lk__plan_group; afterwards, where the state is shared, whether that is so on all ranks. */
+/* verify.c: compares the ranks' programs, line by line. Collective. *first_chooses: whether rank 0's device chooses
+ * among algorithms. *overlaps: this rank's lk__plan_group; afterwards, where the state is shared, whether that is so on
+ * all ranks. */
 lk_status lk__verify_plans(const lk_plan *plan, lk_comm *comm, bool *first_chooses, bool *overlaps);
 
-/* store.c: where a device other than the host has no memory, adds to the message what the plan needs. Returns status. */
+/* store.c: where a device other than the host has no memory, adds to the message what the plan needs. Returns
+ * status. */
 lk_status lk__explain_memory(const lk_plan *plan, lk_status status);
 
 #endif

@@ -1,6 +1,7 @@
-/* store_nodes.c - a store that the ranks of a host share where these run on several memory nodes (NUMA). What all ranks read, parameters
- * and shared buffers, is there once for each node, in pages of that node; what only the owner of a slice reads and writes in a step,
- * master copies and optimizer state, is there once, each slice in pages of its owner's node. */
+/* store_nodes.c - a store that the ranks of a host share where these run on several memory nodes (NUMA). What all ranks
+ * read, parameters and shared buffers, is there once for each node, in pages of that node; what only the owner of a
+ * slice reads and writes in a step, master copies and optimizer state, is there once, each slice in pages of its
+ * owner's node. */
 #include "run/store.h"
 
 #include "comm/abort.h"

@@ -1,5 +1,5 @@
-/* store_shared.c - a store that the ranks of a host hold together: its memory, writes by all ranks, and what remains of it when a rank
- * fails amid an update. */
+/* store_shared.c - a store that the ranks of a host hold together: its memory, writes by all ranks, and what remains of
+ * it when a rank fails amid an update. */
 #include "run/store.h"
 
 #include "base/hash.h"

@@ -1,4 +1,5 @@
-/* store_split.c - a store of which ranks have different slices: reads and hashes of it are collectives, through buffers of a fixed size. */
+/* store_split.c - a store of which ranks have different slices: reads and hashes of it are collectives, through buffers
+ * of a fixed size. */
 #include "run/exchange.h"
 
 #include "base/hash.h"

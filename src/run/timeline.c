@@ -180,7 +180,8 @@ static int by_graph_and_time(const void *a, const void *b)
     return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-/* A kernel may be started while the one before it still runs, for which it then waits: its time begins when that one has ended. */
+/* A kernel may be started while the one before it still runs, for which it then waits: its time begins when that one
+ * has ended. */
 static void clip_kernels(lk__device_span *spans, size_t count, double *ended)
 {
     for (size_t i = 0; i < count; i++) {
@@ -191,7 +192,8 @@ static void clip_kernels(lk__device_span *spans, size_t count, double *ended)
     }
 }
 
-/* Gives the spans of one run of a graph to its units, kind by kind in their order. False: their number is not that of the recording. */
+/* Gives the spans of one run of a graph to its units, kind by kind in their order. False: their number is not that of
+ * the recording. */
 static bool add_graph(const lk_program *p, const lk__run_units *units, const lk__device_span *spans, size_t count)
 {
     int64_t seen[LK__WORK_COUNT] = {0};

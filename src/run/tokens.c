@@ -1,5 +1,6 @@
-/* tokens.c - steps of generation that are queued: a step's kernels and the choice of its tokens are one recording, which leaves the inputs
- * of the next step in the device's memory. The host queues steps ahead, and reads tokens from pinned memory as each step ends. */
+/* tokens.c - steps of generation that are queued: a step's kernels and the choice of its tokens are one recording,
+ * which leaves the inputs of the next step in the device's memory. The host queues steps ahead, and reads tokens from
+ * pinned memory as each step ends. */
 #include "run/generator_interface.h"
 #include "run/interpreter.h"
 
@@ -166,7 +167,8 @@ lk_status lk__tokens_queue(lk__run_tokens *t)
                         LK__DEVICE_TOKEN_STEPS);
     lk_status status = lk__run_recorded(p, &key, issue_step);
     if (status < 0) return status;
-    return p->device->backend->memory.event_record(p->device, t->ended[t->queued++ % LK__DEVICE_TOKEN_STEPS], p->stream);
+    return p->device->backend->memory.event_record(p->device, t->ended[t->queued++ % LK__DEVICE_TOKEN_STEPS],
+                                                   p->stream);
 }
 
 lk_status lk__tokens_read(lk__run_tokens *t, const int32_t **chosen)

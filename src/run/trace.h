@@ -34,8 +34,8 @@ void      lk__trace_free(lk__trace *trace); /* NULL is fine */
 
 void lk__trace_name_track(lk__trace *trace, int track, const char *name); /* borrowed; before it is packed */
 
-/* From any thread, without a lock or an allocation. Events beyond the capacity, or with an invalid track or kind, are dropped
- * and counted. NULL records nothing. */
+/* From any thread, without a lock or an allocation. Events beyond the capacity, or with an invalid track or kind, are
+ * dropped and counted. NULL records nothing. */
 void    lk__trace_add(lk__trace *trace, const lk__trace_event *event);
 int64_t lk__trace_count(const lk__trace *trace);
 int64_t lk__trace_dropped(const lk__trace *trace);
@@ -59,12 +59,13 @@ typedef struct lk__trace_part {
     size_t      bytes;
 } lk__trace_part;
 
-/* One JSON file in the trace event format: a process for each part, a thread for each of its tracks, time 0 at the first
- * event, and in otherData the overlap (hidden / collective, in percent; null without collectives) of all parts together
- * and of each, and the number of dropped events. LK_EFORMAT when a block was not made by lk__trace_pack. */
+/* One JSON file in the trace event format: a process for each part, a thread for each of its tracks, time 0 at the
+ * first event, and in otherData the overlap (hidden / collective, in percent; null without collectives) of all parts
+ * together and of each, and the number of dropped events. LK_EFORMAT when a block was not made by lk__trace_pack. */
 lk_status lk__trace_write(lk_context *context, const char *path, const lk__trace_part *parts, int count);
 
-/* ---- Between trace.c and trace_write.c: a block is a head, then tracks' names and events, each followed by its text. */
+/* ---- Between trace.c and trace_write.c: a block is a head, then tracks' names and events, each followed by its text.
+ */
 
 typedef struct lk__trace_head {
     uint64_t magic, bytes;

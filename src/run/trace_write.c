@@ -1,5 +1,5 @@
-/* trace_write.c - traces of all ranks as one file in the trace event format, which Chrome and Perfetto open. Numbers are
- * written from integers, so that the locale does not affect the decimal point. */
+/* trace_write.c - traces of all ranks as one file in the trace event format, which Chrome and Perfetto open. Numbers
+ * are written from integers, so that the locale does not affect the decimal point. */
 #define _GNU_SOURCE
 #include "run/trace.h"
 

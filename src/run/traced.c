@@ -44,7 +44,8 @@ static void name_list(const lk_program *p, lk__run_list *list, char *names)
     }
 }
 
-/* Of a step besides its instructions: the step, its data, metrics, reports. Of an instruction on a GPU: kernels, on average. */
+/* Of a step besides its instructions: the step, its data, metrics, reports. Of an instruction on a GPU: kernels, on
+ * average. */
 enum { OTHER_EVENTS = 64, KERNELS_EACH = 4 };
 
 int64_t lk__program_trace_events(const lk_program *p)

@@ -1,5 +1,6 @@
-/* run/trainer_interface.h - what the trainer uses of a program beyond the public calls: the reports that ranks exchange with every step,
- * the trace, sums over ranks outside a step, and comparisons between ranks. The rest of a program is src/run's own. */
+/* run/trainer_interface.h - what the trainer uses of a program beyond the public calls: the reports that ranks exchange
+ * with every step, the trace, sums over ranks outside a step, and comparisons between ranks. The rest of a program is
+ * src/run's own. */
 #ifndef LK__TRAINER_INTERFACE_H
 #define LK__TRAINER_INTERFACE_H
 
@@ -24,17 +25,20 @@ typedef struct lk__run_report {
     double invalid;      /* 1: an id of its samples is out of range */
 } lk__run_report;
 
-/* This rank's part of the next report: whether its callback asked to stop, and the seconds that it waited for its batch. */
+/* This rank's part of the next report: whether its callback asked to stop, and the seconds that it waited for its
+ * batch. */
 void           lk__program_report(lk_program *program, bool stop_request, double data);
 bool           lk__program_stop_requested(const lk_program *program); /* by any rank, at the latest LK_SYNC */
 lk__run_report lk__program_rank_report(const lk_program *program, int rank);
-lk__run_sums lk__program_rank_sums(const lk_program *program, int rank); /* over its own samples, at the latest LK_SYNC */
+/* over its own samples, at the latest LK_SYNC */
+lk__run_sums lk__program_rank_sums(const lk_program *program, int rank);
 
-/* What the latest lk_metrics were made of, as the plan numbers it; the rest of several losses, which have no common sum. */
+/* What the latest lk_metrics were made of, as the plan numbers it; the rest of several losses, which have no common
+ * sum. */
 const double *lk__program_numbers(const lk_program *program);
 
-/* Before the next LK_SYNC: after it this rank reads neither state nor gradients before LK_UPDATE, or runs none. Ranks that share their
- * state then update it without another wait. */
+/* Before the next LK_SYNC: after it this rank reads neither state nor gradients before LK_UPDATE, or runs none. Ranks
+ * that share their state then update it without another wait. */
 void lk__program_allow_update(lk_program *program);
 
 /* ---- steps that are queued (run/step.c) ---- */
@@ -43,14 +47,15 @@ void lk__program_allow_update(lk_program *program);
 bool           lk__program_queues(const lk_program *program);
 const int64_t *lk__program_result_ids(const lk_program *program); /* of lk_program_result's step; NULL: it had none */
 
-/* Inputs that the device makes: of training steps, as the plan's source says, and of LK_EVALUATE; NULL: they are bound. Copied; the samples
- * are borrowed. Every step then needs sample_ids. */
+/* Inputs that the device makes: of training steps, as the plan's source says, and of LK_EVALUATE; NULL: they are bound.
+ * Copied; the samples are borrowed. Every step then needs sample_ids. */
 lk_status lk__program_set_sources(lk_program *program, const lk__device_gather *train,
                                   const lk__device_gather *evaluate);
 
 /* ---- outside a step; collective ---- */
 
-/* Adds numbers of each leaf of this rank (`numbers` per leaf; without leaves once) over all leaves and ranks in the fixed tree. */
+/* Adds numbers of each leaf of this rank (`numbers` per leaf; without leaves once) over all leaves and ranks in the
+ * fixed tree. */
 lk_status lk__program_add_numbers(lk_program *program, const double *mine, int numbers, double *out);
 /* `count` numbers of each rank that has a part of the batch, in the order of parts. */
 lk_status lk__program_gather_numbers(lk_program *program, const double *mine, size_t count, double *all);

@@ -1,6 +1,6 @@
-/* tuning.c - the algorithms that a program's kernels use, where its device measures them: all ranks take rank 0's, so they measure
- * nothing and, on the same kind of GPU, compute with the same bits; and the list becomes part of the plan's fingerprint, which ranks
- * compare, and of checkpoints. */
+/* tuning.c - the algorithms that a program's kernels use, where its device measures them: all ranks take rank 0's, so
+ * they measure nothing and, on the same kind of GPU, compute with the same bits; and the list becomes part of the
+ * plan's fingerprint, which ranks compare, and of checkpoints. */
 #include "run/program.h"
 
 #include "base/hash.h"

@@ -1,5 +1,5 @@
-/* verify.c - what ranks compare before and during training: their programs, line by line, the order of their collectives, and their
- * parameters. */
+/* verify.c - what ranks compare before and during training: their programs, line by line, the order of their
+ * collectives, and their parameters. */
 #include "run/program.h"
 
 #include "base/hash.h"
@@ -57,7 +57,8 @@ static uint64_t hash_lines(const described *d, size_t from, size_t to)
     return hash;
 }
 
-/* Names the first line that differs, by bisection; LK_OK: none does. All ranks take the same branches, because all get the same results. */
+/* Names the first line that differs, by bisection; LK_OK: none does. All ranks take the same branches, because all get
+ * the same results. */
 static lk_status report_lines(const described *d)
 {
     char      text[LINE] = "(nothing more)";
@@ -95,13 +96,14 @@ static bool plan_line(const void *subject, size_t index, char text[LINE])
     const lk_graph    *g = plan->graph;
     if (index == 0) {
         char mesh[LK__MESH_TEXT];
-        snprintf(
-            text,
-            LINE, "%s%s%s, gradients in %s, mesh %s, %s state on %d hosts, %d micro-batches, %d leaves, %zu buckets, %d helpers",
-            lk_dtype_name(g->real), plan->policy == LK_POLICY_RECORDED ? "" : " with policy ",
-            plan->policy == LK_POLICY_RECORDED ? "" : lk_policy_name(plan->policy), lk_dtype_name(plan->gradient_dtype),
-            lk__mesh_format(&plan->mesh, mesh), plan->shared ? "shared" : "replicated", parallel->hosts,
-            parallel->micro_batches, parallel->leaves, plan->buckets_count, plan->helpers);
+        snprintf(text, LINE,
+                 "%s%s%s, gradients in %s, mesh %s, %s state on %d hosts, %d micro-batches, %d leaves, %zu buckets, %d "
+                 "helpers",
+                 lk_dtype_name(g->real), plan->policy == LK_POLICY_RECORDED ? "" : " with policy ",
+                 plan->policy == LK_POLICY_RECORDED ? "" : lk_policy_name(plan->policy),
+                 lk_dtype_name(plan->gradient_dtype), lk__mesh_format(&plan->mesh, mesh),
+                 plan->shared ? "shared" : "replicated", parallel->hosts, parallel->micro_batches, parallel->leaves,
+                 plan->buckets_count, plan->helpers);
         return true;
     }
     index -= 1;
@@ -137,9 +139,9 @@ static described describe_plan(const lk_plan *plan, lk_comm *comm)
                        "the ranks would not run the same program; they first differ in"};
 }
 
-/* All ranks' hashes, whether rank 0's device chooses among algorithms, and whether collectives overlap with kernels on all ranks: where the
- * state is shared, which collectives there are depends on it. The algorithms that rank 0 is to use are not compared yet: the others
- * receive them. */
+/* All ranks' hashes, whether rank 0's device chooses among algorithms, and whether collectives overlap with kernels on
+ * all ranks: where the state is shared, which collectives there are depends on it. The algorithms that rank 0 is to use
+ * are not compared yet: the others receive them. */
 static lk_status compare_plans(const lk_plan *plan, lk_comm *comm, bool *first_chooses, bool *overlaps, int *different)
 {
     int       world = lk_comm_size(comm);
@@ -216,9 +218,9 @@ static lk_status hash_state(const lk_program *p, size_t index, uint64_t *hash)
     return lk__store_hash_state(p->store, index, lk__hash64(name, strlen(name), 3), hash);
 }
 
-/* Buffers may differ, since each rank keeps statistics of its own samples: rank 0's are used. Synchronised statistics may not. What ranks
- * share cannot, except between the copies of hosts, and of the memory nodes of one. All ranks must decide the same, and hosts may have
- * different numbers of nodes, so every rank compares what it reads. */
+/* Buffers may differ, since each rank keeps statistics of its own samples: rank 0's are used. Synchronised statistics
+ * may not. What ranks share cannot, except between the copies of hosts, and of the memory nodes of one. All ranks must
+ * decide the same, and hosts may have different numbers of nodes, so every rank compares what it reads. */
 static bool is_compared(const lk_program *p, size_t index)
 {
     bool buffer = p->plan->graph->states[index].buffer;

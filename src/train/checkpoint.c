@@ -134,7 +134,8 @@ void lk__saver_free(lk__train_saver *s)
 
 /* ---- checks of the directory ---- */
 
-/* Replaces path by its parent directory; false for "/" and ".". The parent of a relative path of one component is ".". */
+/* Replaces path by its parent directory; false for "/" and ".". The parent of a relative path of one component is
+ * ".". */
 static bool to_parent(char *path)
 {
     size_t length = strlen(path);
@@ -190,8 +191,8 @@ lk_status lk__checkpoint_open(lk_context *c, const char *directory, const lk_che
 
 /* ---- saving ---- */
 
-/* Keeps `newest` and the keep - 1 before it. Later ones, if any, were skipped as damaged: they stay until the run replaces
- * them. A link to a checkpoint elsewhere stays too. */
+/* Keeps `newest` and the keep - 1 before it. Later ones, if any, were skipped as damaged: they stay until the run
+ * replaces them. A link to a checkpoint elsewhere stays too. */
 static void remove_older(lk_context *c, const char *directory, int64_t newest, int keep)
 {
     int64_t steps[LK__CHECKPOINT_STEPS];
@@ -200,12 +201,14 @@ static void remove_older(lk_context *c, const char *directory, int64_t newest, i
         char name[64], path[PATH_MAX];
         if (steps[i] > newest || keep-- > 0) continue;
         lk__checkpoint_name(steps[i], name);
-        if (lk__checkpoint_join(c, path, directory, name) < 0 || lk__directory_prune(c, path, &lk__checkpoint_names) < 0)
+        if (lk__checkpoint_join(c, path, directory, name) < 0 ||
+            lk__directory_prune(c, path, &lk__checkpoint_names) < 0)
             lk__log(c, LK_LOG_WARNING, "an old checkpoint was not removed: %s", lk_context_error(c));
     }
 }
 
-/* The state is written before the caller's files: it lists them, so a directory that a crash left is recognised with any of them. */
+/* The state is written before the caller's files: it lists them, so a directory that a crash left is recognised with
+ * any of them. */
 static lk_status write_rest(lk__train_saver *s, const char *directory, const lk_progress *progress, char sha[2][65])
 {
     lk_context       *c = s->context;
@@ -231,8 +234,8 @@ static lk_status write_rest(lk__train_saver *s, const char *directory, const lk_
     return lk__saver_write_files(s, directory);
 }
 
-/* The directory that is written is the one that is locked. One that was moved away or removed is made and locked again; the run ends
- * where another run's has its name, or another run holds it. */
+/* The directory that is written is the one that is locked. One that was moved away or removed is made and locked again;
+ * the run ends where another run's has its name, or another run holds it. */
 static lk_status hold_directory(lk__train_saver *s, const char *directory)
 {
     lk_context *c = s->context;
@@ -264,8 +267,8 @@ static lk_status hold_directory(lk__train_saver *s, const char *directory)
     return LK_OK;
 }
 
-/* A damaged step that holds a file of the user's is neither deleted nor a reason to stop the run at this step, now and whenever it is
- * started again: it gets another name. An intact one is left for lk__directory_create to refuse. */
+/* A damaged step that holds a file of the user's is neither deleted nor a reason to stop the run at this step, now and
+ * whenever it is started again: it gets another name. An intact one is left for lk__directory_create to refuse. */
 static lk_status set_damaged_aside(lk__train_saver *s, const char *path, int64_t step)
 {
     char      aside[PATH_MAX];

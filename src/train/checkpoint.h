@@ -70,7 +70,8 @@ void      lk__image_bounds(const lk_plan *plan, uint64_t bytes[2]); /* how many 
 size_t    lk__image_model(lk__train_saver *saver); /* fills saver->tensors with those of the model; returns how many */
 lk_status lk__image_make(lk__train_saver *saver, int file, lk__safetensors_image *image); /* sets saver->cut too */
 size_t    lk__image_exchange_bytes(const lk_plan *plan, int ranks, size_t entries); /* of saver->exchange */
-/* Where the data of every rank's chunk of the round is. lists has one for each rank; ranges has room for one more than tensors and ranks. */
+/* Where the data of every rank's chunk of the round is. lists has one for each rank; ranges has room for one more than
+ * tensors and ranks. */
 void lk__image_lists(const lk__train_saver *saver, int file, const lk__safetensors_image *image, size_t round,
                      lk__exchange_list *lists, lk__exchange_range *ranges);
 /* Copies this rank's chunk of the round, if it has one. Collective. */
@@ -80,16 +81,18 @@ lk_status lk__image_gather(lk__train_saver *saver, int file, const lk__safetenso
 /* ---- save_chunks.c ---- */
 size_t lk__saver_digests(const uint64_t bytes[2],
                          uint64_t       chunk_bytes); /* words of the digests of files of these sizes */
-/* This rank's turn among the writers of a file. They are reversed for the second, so that not rank 0 writes both of a small model. */
+/* This rank's turn among the writers of a file. They are reversed for the second, so that not rank 0 writes both of a
+ * small model. */
 int       lk__saver_turn(const lk__train_saver *saver, int file);
 int       lk__saver_writer(const lk__train_saver *saver, int file, size_t index); /* the rank that has a chunk */
 lk_status lk__saver_measure(lk__train_saver *saver);                                   /* sets saver->cut */
-lk_status lk__saver_create_files(const lk__train_saver *saver, const char *directory); /* empty, of their sizes: rank 0 */
+/* empty, of their sizes: rank 0 */
+lk_status lk__saver_create_files(const lk__train_saver *saver, const char *directory);
 /* Writes and flushes the chunks of all ranks into these files. Collective; the digests are then known to all. */
 lk_status lk__saver_write_chunks(lk__train_saver *saver, const char *directory, char sha[2][65]);
 
-/* Prepares the directory for saves: creates it, checks that a save with these files would replace no file of the user, locks
- * it and removes what a crash has left. */
+/* Prepares the directory for saves: creates it, checks that a save with these files would replace no file of the user,
+ * locks it and removes what a crash has left. */
 lk_status lk__checkpoint_open(lk_context *context, const char *directory, const lk_checkpoint_file *files, int count,
                               double timeout, lk__lock *lock);
 bool      lk__checkpoint_newest(lk_context *context, const char *directory, int64_t *step); /* false: there is none */
@@ -119,34 +122,37 @@ void      lk__checkpoint_name(int64_t step, char name[64]);      /* "step-000009
 bool      lk__checkpoint_parse(const char *name, int64_t *step); /* false for names that only resemble a checkpoint's */
 /* Steps of the checkpoints in a directory, newest first, at most `room`; returns how many there are in total. */
 size_t lk__checkpoint_list(const char *directory, int64_t *steps, size_t room);
-/* Removes what a crash may have left: partly written or removed directories, and links that were not renamed yet. Only while nobody
- * else can write: with the directory's lock held, or between lk__lock_idle_begin and lk__lock_idle_end. */
+/* Removes what a crash may have left: partly written or removed directories, and links that were not renamed yet. Only
+ * while nobody else can write: with the directory's lock held, or between lk__lock_idle_begin and lk__lock_idle_end. */
 void lk__checkpoint_recover(lk_context *context, const char *directory);
-/* Whether this is the directory of one step, wherever it is, not one that holds steps. *step: by its name; -1: the name is another. */
+/* Whether this is the directory of one step, wherever it is, not one that holds steps. *step: by its name; -1: the name
+ * is another. */
 bool      lk__checkpoint_is_step(const char *directory, int64_t *step);
 lk_status lk__checkpoint_missing(lk_context *context, const char *directory); /* LK_ENOENT, with a message */
-/* checkpoint_verify.c: compares the model's and the optimizer's file of a step's directory with the digests of its state: those of
- * chunks, which are quick, or the SHA-256 of a state without them. `all`: with both, and also the caller's files, which loading does not read
- * and which a user may edit. staging has LK__FILE_STAGING bytes. */
+/* checkpoint_verify.c: compares the model's and the optimizer's file of a step's directory with the digests of its
+ * state: those of chunks, which are quick, or the SHA-256 of a state without them. `all`: with both, and also the
+ * caller's files, which loading does not read and which a user may edit. staging has LK__FILE_STAGING bytes. */
 lk_status lk__checkpoint_verify(lk_context *context, const char *directory, const lk__state *state, bool all,
                                 void *staging);
 /* The chunks of one of several readers, every n-th of each file. */
 lk_status lk__checkpoint_verify_part(lk_context *context, const char *directory, const lk__state *state, int readers,
                                      int turn, void *staging);
-/* Reads the state of the directory of `step` (-1: any), and checks the model and the optimizer against it; staging has LK__FILE_STAGING
- * bytes. The state's numbers stay valid. */
+/* Reads the state of the directory of `step` (-1: any), and checks the model and the optimizer against it; staging has
+ * LK__FILE_STAGING bytes. The state's numbers stay valid. */
 lk_status lk__checkpoint_verify_step(lk_context *context, const char *directory, int64_t step, void *staging,
                                      lk__state *state);
 /* The precision of a run as --dtype names it. Weights are saved in f32 or f64 whatever it is. */
 const char *lk__checkpoint_precision(const lk_store *store);
 
-/* ---- background.c: each rank copies the chunks that it writes, and a thread writes them while training continues ---- */
+/* ---- background.c: each rank copies the chunks that it writes, and a thread writes them while training continues ----
+ */
 lk_status lk__saver_background(lk__train_saver *saver); /* allocates the memory for it */
 /* Of LK_MEMORY_CHECKPOINT, for the writer at `turn` of so many. */
 size_t lk__saver_background_bytes(const lk_plan *plan, uint64_t chunk_bytes, int writers, int turn);
-lk_status lk__saver_copy(lk__train_saver *saver); /* what lk__saver_begin does first; lk__saver_save then writes the copies */
-/* One save at a time: finish the previous one first. directory is borrowed until then. Collective where the saver has a group, and so is
- * what the thread does. */
+/* what lk__saver_begin does first; lk__saver_save then writes the copies */
+lk_status lk__saver_copy(lk__train_saver *saver);
+/* One save at a time: finish the previous one first. directory is borrowed until then. Collective where the saver has a
+ * group, and so is what the thread does. */
 lk_status lk__saver_begin(lk__train_saver *saver, const char *directory, const lk_progress *progress, int keep);
 /* Waits. LK_OK: it is on disk; LK_END: no save was in progress. */
 lk_status lk__saver_finish(lk__train_saver *saver, lk_progress *progress, double *seconds);

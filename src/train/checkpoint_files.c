@@ -1,5 +1,5 @@
-/* checkpoint_files.c - the files that a caller adds to every checkpoint. They are copied and their digests computed before training, so
- * that a save allocates nothing. */
+/* checkpoint_files.c - the files that a caller adds to every checkpoint. They are copied and their digests computed
+ * before training, so that a save allocates nothing. */
 #include "train/checkpoint.h"
 
 #include "base/hash.h"

@@ -1,5 +1,5 @@
-/* checkpoint_image.c - the bytes of a checkpoint's two files: their tables of tensors, made for every save, and how large they are at
- * most, which is known from the plan. */
+/* checkpoint_image.c - the bytes of a checkpoint's two files: their tables of tensors, made for every save, and how
+ * large they are at most, which is known from the plan. */
 #include "train/checkpoint.h"
 
 #include "run/exchange.h"
@@ -146,7 +146,8 @@ void lk__image_lists(const lk__train_saver *s, int file, const lk__safetensors_i
 }
 
 /* From the ranks that have the bytes: every rank knows what every writer needs. */
-static lk_status fetch_chunks(lk__train_saver *s, int file, const lk__safetensors_image *image, size_t round, void *mine)
+static lk_status fetch_chunks(lk__train_saver *s, int file, const lk__safetensors_image *image, size_t round,
+                              void *mine)
 {
     lk__exchange        with = {s->writers.comm, s->exchange};
     size_t              at = lk__round_up(lk__store_exchange_bytes(s->writers.world), LK__ALIGN);

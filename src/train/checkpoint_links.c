@@ -1,5 +1,6 @@
-/* checkpoint_links.c - the links beside the steps of a checkpoint directory, which name the files of the newest. A file of the user's that
- * has the name of one is never replaced, also if it was moved there a moment ago: entries are exchanged, looked at, and exchanged back. */
+/* checkpoint_links.c - the links beside the steps of a checkpoint directory, which name the files of the newest. A file
+ * of the user's that has the name of one is never replaced, also if it was moved there a moment ago: entries are
+ * exchanged, looked at, and exchanged back. */
 #define _GNU_SOURCE
 #include "train/checkpoint.h"
 
@@ -10,7 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* True if an entry of the directory is a link that a save made for NAME: to step-N/NAME. False with errno 0 if it is something else. */
+/* True if an entry of the directory is a link that a save made for NAME: to step-N/NAME. False with errno 0 if it is
+ * something else. */
 static bool is_own_link(int directory, const char *entry, const char *name, int64_t *step)
 {
     char    target[PATH_MAX];
@@ -67,8 +69,8 @@ lk_status lk__links_check(lk_context *c, const char *directory, const lk_checkpo
 
 static bool lacks_support(int error) { return error == EINVAL || error == ENOSYS || error == ENOTSUP; }
 
-/* Gives the link `temporary` the name `name`. 0; EEXIST: that is a file of the user's, which stays; or another errno. Without renameat2,
- * on NFS for example, a moment is left between looking and renaming. */
+/* Gives the link `temporary` the name `name`. 0; EEXIST: that is a file of the user's, which stays; or another errno.
+ * Without renameat2, on NFS for example, a moment is left between looking and renaming. */
 static int place_link(int directory, const char *temporary, const char *name)
 {
     int64_t step;

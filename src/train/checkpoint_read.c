@@ -81,7 +81,8 @@ const char *lk__checkpoint_precision(const lk_store *store)
     return lk_dtype_name(lk_policy_dtype(store->plan->policy, store->plan->graph->real));
 }
 
-/* Reads the state of a step, and checks the other files against its digests: with all ranks of a group, unless it is NULL. */
+/* Reads the state of a step, and checks the other files against its digests: with all ranks of a group, unless it is
+ * NULL. */
 static lk_status verify_step(lk_context *c, const char *directory, int64_t step, void *staging, lk__load_group *group,
                              lk__state *state)
 {
@@ -94,13 +95,14 @@ static lk_status verify_step(lk_context *c, const char *directory, int64_t step,
     return status;
 }
 
-lk_status lk__checkpoint_verify_step(lk_context *c, const char *directory, int64_t step, void *staging, lk__state *state)
+lk_status lk__checkpoint_verify_step(lk_context *c, const char *directory, int64_t step, void *staging,
+                                     lk__state *state)
 {
     return verify_step(c, directory, step, staging, NULL, state);
 }
 
-/* While a writer holds the lock, what it has just created is not locked yet, and looks as if a crash had left it. The writer recovers
- * the directory itself, after it has acquired the lock. */
+/* While a writer holds the lock, what it has just created is not locked yet, and looks as if a crash had left it. The
+ * writer recovers the directory itself, after it has acquired the lock. */
 static void recover_idle(lk_context *c, const char *directory)
 {
     int fd;
@@ -137,8 +139,8 @@ static bool is_pruned(const char *path)
     return lstat(path, &info) != 0 && errno == ENOENT;
 }
 
-/* The newest step of a directory whose digests match: its path and its state. Without a message: LK_ENOENT, there are no
- * steps; LK_END, it was removed while it was read, so there is a newer one. */
+/* The newest step of a directory whose digests match: its path and its state. Without a message: LK_ENOENT, there are
+ * no steps; LK_END, it was removed while it was read, so there is a newer one. */
 static lk_status find_newest_intact(lk_context *c, const char *directory, void *staging, lk__load_group *group,
                                     char path[PATH_MAX], lk__state *state)
 {
@@ -216,8 +218,8 @@ static lk_status load_step(lk_store *store, const char *path, const lk__state *s
     return LK_OK;
 }
 
-/* Finds the newest intact step and reads it: the weights alone, or all; or reads the step whose directory this is. LK_ENOENT, without a
- * message: there is none. */
+/* Finds the newest intact step and reads it: the weights alone, or all; or reads the step whose directory this is.
+ * LK_ENOENT, without a message: there is none. */
 static lk_status load_newest(lk_store *store, const char *directory, const loading *what, lk_progress *progress)
 {
     lk_context *c = store->context;
@@ -243,7 +245,8 @@ static lk_status load_newest(lk_store *store, const char *directory, const loadi
     return status;
 }
 
-lk_status lk__checkpoint_load_group(lk_store *store, lk__load_group *group, const char *directory, lk_progress *progress)
+lk_status lk__checkpoint_load_group(lk_store *store, lk__load_group *group, const char *directory,
+                                    lk_progress *progress)
 {
     loading   what = {.all = true, .group = group};
     lk_status status = lk__store_write_begin(store);
@@ -266,13 +269,15 @@ static lk_status find_file(lk_context *c, const char *directory, char file[PATH_
     if (status < 0 || access(file, F_OK) == 0) return status;
     if ((status = lk__checkpoint_join(c, file, directory, index)) < 0 || access(file, F_OK) == 0) return status;
     if ((status = lk__checkpoint_join(c, other, directory, pickle)) < 0) return status;
-    return lk__fail(c, LK_ENOENT, "%s holds no checkpoint, no %s and no %s%s", directory, lk__checkpoint_files[0], index,
+    return lk__fail(c, LK_ENOENT, "%s holds no checkpoint, no %s and no %s%s", directory, lk__checkpoint_files[0],
+                    index,
                     access(other, F_OK) == 0 ? "; save_pretrained of Hugging Face's transformers writes its "
                                                "pytorch_model.bin as safetensors"
                                              : "");
 }
 
-/* From a file; from the newest checkpoint of a directory; or from a directory with a copied model.safetensors or shards. */
+/* From a file; from the newest checkpoint of a directory; or from a directory with a copied model.safetensors or
+ * shards. */
 static lk_status find_and_load(lk_store *store, const char *path, const loading *what)
 {
     char        file[PATH_MAX];

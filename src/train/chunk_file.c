@@ -1,5 +1,5 @@
-/* chunk_file.c - a file that several processes write. Whole blocks go past the page cache, where possible. Each flushes its own descriptor: on a network file system others cannot flush what
- * it has written. */
+/* chunk_file.c - a file that several processes write. Whole blocks go past the page cache, where possible. Each flushes
+ * its own descriptor: on a network file system others cannot flush what it has written. */
 #define _GNU_SOURCE
 #include "train/chunk_file.h"
 
@@ -61,7 +61,8 @@ lk_status lk__chunk_file_write(lk__chunk_file *f, uint64_t at, const void *data,
         if (n <= 0)
             return lk__fail(f->context, LK_EIO, "%s: cannot write at byte %llu: %s", f->path, (unsigned long long)at,
                             n < 0 ? strerror(errno) : "no byte was written");
-        /* The disk works while the next chunks are made; not an error where it is not supported, because flushing reports those. */
+        /* The disk works while the next chunks are made; not an error where it is not supported, because flushing
+         * reports those. */
         if (!direct) (void)sync_file_range(f->fd, (off_t)at, (off_t)n, SYNC_FILE_RANGE_WRITE);
         from += n, at += (uint64_t)n, bytes -= (size_t)n;
     }

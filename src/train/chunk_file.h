@@ -1,5 +1,5 @@
-/* train/chunk_file.h - a file that several processes write, each at its own offsets, in a directory that is renamed when all of them have
- * finished (train/file.h). */
+/* train/chunk_file.h - a file that several processes write, each at its own offsets, in a directory that is renamed
+ * when all of them have finished (train/file.h). */
 #ifndef LK__CHUNK_FILE_H
 #define LK__CHUNK_FILE_H
 

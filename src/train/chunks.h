@@ -1,5 +1,6 @@
-/* train/chunks.h - a file cut into chunks at multiples of a size, each of which one of several writers writes. They take turns, so that in
- * every round each has at most one chunk, and these follow each other in the file; or each has one run of neighbouring chunks. */
+/* train/chunks.h - a file cut into chunks at multiples of a size, each of which one of several writers writes. They
+ * take turns, so that in every round each has at most one chunk, and these follow each other in the file; or each has
+ * one run of neighbouring chunks. */
 #ifndef LK__CHUNKS_H
 #define LK__CHUNKS_H
 

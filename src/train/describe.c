@@ -1,4 +1,5 @@
-/* describe.c - what a checkpoint is: reads its state.json, the record of its run in it, and the header of its weights. */
+/* describe.c - what a checkpoint is: reads its state.json, the record of its run in it, and the header of its
+ * weights. */
 #include "train/describe.h"
 
 #include "train/checkpoint.h"
@@ -70,7 +71,8 @@ static lk_status open_step(lk_description *d, const char *file, int64_t step)
     return status == LK_ENOENT ? LK_EFORMAT : status; /* a file of it is missing, not the checkpoint */
 }
 
-/* Opens the newest step whose state and whose weights' header can be read; damaged ones are skipped: loading reports them. */
+/* Opens the newest step whose state and whose weights' header can be read; damaged ones are skipped: loading reports
+ * them. */
 static lk_status open_newest(lk_description *d, const char *directory)
 {
     int64_t   steps[LK__CHECKPOINT_STEPS];

@@ -1,6 +1,6 @@
-/* directory.c - replaces a directory of known files as a whole, and recovers from a crash in the middle. If the filesystem
- * supports it, old and new are exchanged in one step (renameat2); otherwise the old one is renamed first, and recovery renames
- * it back if the new one did not take its place. */
+/* directory.c - replaces a directory of known files as a whole, and recovers from a crash in the middle. If the
+ * filesystem supports it, old and new are exchanged in one step (renameat2); otherwise the old one is renamed first,
+ * and recovery renames it back if the new one did not take its place. */
 #define _GNU_SOURCE
 #include "train/file.h"
 
@@ -75,8 +75,8 @@ static bool is_link(const char *path)
     return lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
 }
 
-/* The first entry that is neither known nor an abandoned temporary of a known file; "" if there is none. False: the directory
- * cannot be read, and errno is set. */
+/* The first entry that is neither known nor an abandoned temporary of a known file; "" if there is none. False: the
+ * directory cannot be read, and errno is set. */
 static bool find_foreign(const char *path, const lk__file_names *names, char foreign[NAME_MAX + 1])
 {
     lk__file_name listed[LK__LISTED_FILES];
@@ -133,8 +133,8 @@ int lk__directory_move(const char *from, const char *to)
     return lstat(to, &info) == 0 ? -1 : rename(from, to);
 }
 
-/* Deletes the entries that find_foreign allowed. Subdirectories were refused, so there is one level. The file that lists others is
- * last: after a kill in between, the others are still known. */
+/* Deletes the entries that find_foreign allowed. Subdirectories were refused, so there is one level. The file that
+ * lists others is last: after a kill in between, the others are still known. */
 static lk_status empty_and_remove(lk_context *context, const char *path, const lk__file_names *known)
 {
     const char *last = known->names[known->count - 1];

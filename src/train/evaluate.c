@@ -1,5 +1,6 @@
-/* evaluate.c - evaluates the test set, each sample once. Every rank evaluates its part of each batch, and the ranks' sums are added in a
- * fixed order; or every rank evaluates whole batches, whose results are added in the order of batches, as one rank adds them. */
+/* evaluate.c - evaluates the test set, each sample once. Every rank evaluates its part of each batch, and the ranks'
+ * sums are added in a fixed order; or every rank evaluates whole batches, whose results are added in the order of
+ * batches, as one rank adds them. */
 #include "train/trainer.h"
 
 #include <string.h>
@@ -74,8 +75,8 @@ size_t lk__trainer_evaluation_rows(const lk_trainer *t)
                                    : (size_t)lk__range_count(lk__split_own(&job));
 }
 
-/* The numbers of this rank's next batches, one row each; at the end of the set a rank may have none for the last. LK_END: all are done.
- * Every rank has as many rows. */
+/* The numbers of this rank's next batches, one row each; at the end of the set a rank may have none for the last.
+ * LK_END: all are done. Every rank has as many rows. */
 static lk_status evaluate_rounds(lk_trainer *t, double *mine, int *rounds)
 {
     lk_batch  b;

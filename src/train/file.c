@@ -1,5 +1,5 @@
-/* file.c - writes a file under a temporary name, flushes and renames it; reads small text files; computes digests. Errors name
- * the path and the reason, and leave the previous file unchanged. */
+/* file.c - writes a file under a temporary name, flushes and renames it; reads small text files; computes digests.
+ * Errors name the path and the reason, and leave the previous file unchanged. */
 #define _GNU_SOURCE
 #include "train/file.h"
 

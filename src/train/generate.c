@@ -1,5 +1,6 @@
-/* generate.c - a call of generation: prompts fill the cache in chunks, then every step gives a token of each. On the CPU, and where the
- * caller wants logits, the host chooses it; on a GPU the device does, and steps are queued ahead of the tokens that the host has read. */
+/* generate.c - a call of generation: prompts fill the cache in chunks, then every step gives a token of each. On the
+ * CPU, and where the caller wants logits, the host chooses it; on a GPU the device does, and steps are queued ahead of
+ * the tokens that the host has read. */
 #include "train/generator.h"
 
 #include "base/config.h"
@@ -266,8 +267,9 @@ static lk_status run_step(call *c, int *going)
 
 /* ---- steps that are queued, and whose tokens the device chooses ----
  *
- * As many as no prompt needs the host for: until one has as many tokens as were asked for, or a full context. Where a prompt ends before
- * that, what is queued already is a token of the others; those of the prompt that ended are dropped. */
+ * As many as no prompt needs the host for: until one has as many tokens as were asked for, or a full context. Where a
+ * prompt ends before that, what is queued already is a token of the others; those of the prompt that ended are
+ * dropped. */
 
 enum { AHEAD = 2 }; /* steps in flight: the device has the next one when a step ends */
 
@@ -287,8 +289,10 @@ static int64_t steps_ahead(const call *c)
 static lk_status begin_queue(call *c)
 {
     lk_generator       *g = c->g;
-    lk__device_sampling sampling = {
-        .temperature = c->config.temperature, .top_p = c->config.top_p, .top_k = c->config.top_k, .seed = c->config.seed};
+    lk__device_sampling sampling = {.temperature = c->config.temperature,
+                                    .top_p = c->config.top_p,
+                                    .top_k = c->config.top_k,
+                                    .seed = c->config.seed};
     for (int i = 0; i < c->config.prompts_count; i++) {
         const continuation *x = &c->of[i];
         g->prompts[i] = (lk__device_prompt){.hash = x->hash, .earlier = x->earlier, .position = x->length + x->made};

@@ -1,6 +1,7 @@
-/* generator.c - what generation runs: two programs over one store, one for chunks of prompts and one for a token of each, that share the cache of keys
- * and values. All memory is allocated before the first step. The last token of a prompt runs in the second program, so the first
- * computes no logits, and the planner leaves out what its last layer would need for them. */
+/* generator.c - what generation runs: two programs over one store, one for chunks of prompts and one for a token of
+ * each, that share the cache of keys and values. All memory is allocated before the first step. The last token of a
+ * prompt runs in the second program, so the first computes no logits, and the planner leaves out what its last layer
+ * would need for them. */
 #include "train/generator.h"
 
 #include "base/config.h"
@@ -208,8 +209,9 @@ void lk_generator_free(lk_generator *g)
 size_t lk_generator_memory(const lk_generator *g, lk_memory kind)
 {
     bool   stored = kind == LK_MEMORY_PARAMETERS || kind == LK_MEMORY_MASTER || kind == LK_MEMORY_BUFFERS;
-    size_t bytes =
-        kind == LK_MEMORY_WORKSPACE ? LK__GENERATOR_INPUTS * inputs_bytes(g) + logits_bytes(g) + candidates_bytes(g) : 0;
+    size_t bytes = kind == LK_MEMORY_WORKSPACE
+                       ? LK__GENERATOR_INPUTS * inputs_bytes(g) + logits_bytes(g) + candidates_bytes(g)
+                       : 0;
     if (kind == LK_MEMORY_OTHER) return 0;
     bytes += lk__tokens_memory(g->queue, kind);
     for (int which = 0; which < (stored ? 1 : LK__GENERATOR_PROGRAMS); which++)

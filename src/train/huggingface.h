@@ -47,13 +47,15 @@ bool lk__hf_get(lk__huggingface_reader *reader, const lk__json *object, const ch
 void lk__hf_refuse(lk__huggingface_reader *reader, const char *key, const lk__json *value, const char *reason, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* `missing` where the object has no such key. An integer is 1 to 2^31 - 1, a number finite. null is refused, as transformers does. */
+/* `missing` where the object has no such key. An integer is 1 to 2^31 - 1, a number finite. null is refused, as
+ * transformers does. */
 int64_t lk__hf_integer(lk__huggingface_reader *reader, const lk__json *object, const char *key, int64_t missing);
 double  lk__hf_number(lk__huggingface_reader *reader, const lk__json *object, const char *key, double missing);
 double  lk__hf_positive(lk__huggingface_reader *reader, const lk__json *object, const char *key, double missing);
 bool    lk__hf_flag(lk__huggingface_reader *reader, const lk__json *object, const char *key, bool missing);
 
-/* Refuse any other value than the one that is supported; a key may be missing. null counts as false; of a text it is fine with `null`. */
+/* Refuse any other value than the one that is supported; a key may be missing. null counts as false; of a text it is
+ * fine with `null`. */
 void lk__hf_require_flag(lk__huggingface_reader *reader, const char *key, bool supported);
 void lk__hf_require_text(lk__huggingface_reader *reader, const char *key, const char *supported, bool null);
 void lk__hf_require_one(lk__huggingface_reader *reader, const lk__json *object, const char *key); /* the number 1 */
@@ -74,7 +76,8 @@ void lk__hf_list_unknown(const lk__huggingface_reader *reader, char out[LK__HF_U
 /* Sets bos, eos, more_eos and pad; the ids are those of missing keys. The vocabulary is set. */
 void lk__hf_read_tokens(lk__huggingface_reader *reader, lk_transformer_config *config, int64_t bos, int64_t eos,
                         int64_t pad);
-/* Adds the tokens of the text of a generation_config.json: those that end a text, and others that the config.json does not have. */
+/* Adds the tokens of the text of a generation_config.json: those that end a text, and others that the config.json does
+ * not have. */
 lk_status lk__hf_generation_parse(lk_context *context, const char *label, const char *text, size_t length,
                                   lk_transformer_config *config);
 

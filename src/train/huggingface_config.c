@@ -1,5 +1,5 @@
-/* huggingface_config.c - config.json → lk_transformer_config. Defaults are those of transformers' configuration classes; whatever would
- * change what the model computes, and is not in lk_transformer_config, is refused. */
+/* huggingface_config.c - config.json → lk_transformer_config. Defaults are those of transformers' configuration
+ * classes; whatever would change what the model computes, and is not in lk_transformer_config, is refused. */
 #include "train/huggingface.h"
 
 #include "train/file.h"
@@ -92,7 +92,8 @@ static int64_t read_optional(reader *r, const char *key, int64_t missing)
     return lk__hf_get(r, &r->root, key, &value) ? read_size(r, key, missing) : missing;
 }
 
-/* A size under either of two keys. Where a file has both, the second counts: transformers maps it to the first, which it has read by then. */
+/* A size under either of two keys. Where a file has both, the second counts: transformers maps it to the first, which
+ * it has read by then. */
 static int64_t read_mapped(reader *r, const char *key, const char *other, int64_t missing)
 {
     return read_size(r, other, read_size(r, key, missing));
@@ -152,7 +153,8 @@ static void read_gpt(reader *r, lk_transformer_config *c)
     lk__hf_read_tokens(r, c, 50256, 50256, -1);
 }
 
-/* As in Mistral: of so many layers, the number that have no window; a list of another length, or of other kinds, is refused. */
+/* As in Mistral: of so many layers, the number that have no window; a list of another length, or of other kinds, is
+ * refused. */
 static int64_t count_full_layers(reader *r, const lk__json *types, int64_t layers)
 {
     lk__json      type;
@@ -263,7 +265,8 @@ static void read_bert(reader *r, lk_transformer_config *c)
     c->attention_dropout = read_probability(r, "attention_probs_dropout_prob", 0.1);
     if (lk__hf_get(r, &r->root, "classifier_dropout", &value) &&
         read_probability(r, "classifier_dropout", 0) != c->dropout)
-        lk__hf_refuse(r, "classifier_dropout", &value, "it must equal \"hidden_dropout_prob\", which is %g", c->dropout);
+        lk__hf_refuse(r, "classifier_dropout", &value, "it must equal \"hidden_dropout_prob\", which is %g",
+                      c->dropout);
     c->norm_epsilon = lk__hf_positive(r, &r->root, "layer_norm_eps", 1e-12);
     if (lk__hf_integer(r, &r->root, "type_vocab_size", 2) != 2 && lk__hf_get(r, &r->root, "type_vocab_size", &value))
         lk__hf_refuse(r, "type_vocab_size", &value, "only 2 is supported");

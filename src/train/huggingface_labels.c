@@ -1,4 +1,5 @@
-/* huggingface_labels.c - the names of classes in a config.json: id2label, an object with the keys "0", "1", …, in any order. */
+/* huggingface_labels.c - the names of classes in a config.json: id2label, an object with the keys "0", "1", …, in any
+ * order. */
 #include "train/huggingface.h"
 
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* huggingface_rope.c - rotary positions in a config.json. Version 5 has "rope_parameters" with everything; version 4 "rope_theta", and
- * "rope_scaling" where positions are scaled. Both versions take "rope_scaling" where a file has both. */
+/* huggingface_rope.c - rotary positions in a config.json. Version 5 has "rope_parameters" with everything; version 4
+ * "rope_theta", and "rope_scaling" where positions are scaled. Both versions take "rope_scaling" where a file has
+ * both. */
 #include "train/huggingface.h"
 
 typedef lk__huggingface_reader reader;

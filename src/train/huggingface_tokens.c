@@ -1,5 +1,5 @@
-/* huggingface_tokens.c - the tokens that begin, end and pad, in a config.json and a generation_config.json. Either may have a list of tokens
- * that end a text: generation ends at any of them. */
+/* huggingface_tokens.c - the tokens that begin, end and pad, in a config.json and a generation_config.json. Either may
+ * have a list of tokens that end a text: generation ends at any of them. */
 #include "train/huggingface.h"
 
 typedef lk__huggingface_reader reader;

@@ -1,5 +1,6 @@
-/* huggingface_write.c - lk_transformer_config → config.json and generation_config.json. Both what version 4 of transformers reads and
- * what version 5 does are written; numbers of a configuration class that are floats always look like one. */
+/* huggingface_write.c - lk_transformer_config → config.json and generation_config.json. Both what version 4 of
+ * transformers reads and what version 5 does are written; numbers of a configuration class that are floats always look
+ * like one. */
 #include "train/huggingface.h"
 
 #include "base/dtype.h"

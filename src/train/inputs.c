@@ -1,4 +1,5 @@
-/* inputs.c - the inputs of a program: one for each field of a batch, by the field's name; and the short form of a loss. */
+/* inputs.c - the inputs of a program: one for each field of a batch, by the field's name; and the short form of a
+ * loss. */
 #include "train/trainer.h"
 
 #include "data/transform.h"

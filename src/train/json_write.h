@@ -5,14 +5,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* `used` counts what was written, also past `size`, where nothing is stored: with size 0 it measures. No NUL is added. */
+/* `used` counts what was written, also past `size`, where nothing is stored: with size 0 it measures. No NUL is
+ * added. */
 typedef struct lk__json_writer {
     char  *out;
     size_t size, used;
 } lk__json_writer;
 
-void lk__json_put(lk__json_writer *text, const char *format, ...)
-    __attribute__((format(printf, 2, 3))); /* at most 127 bytes */
+/* at most 127 bytes */
+void lk__json_put(lk__json_writer *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void lk__json_put_bytes(lk__json_writer *text, const char *bytes, size_t count);
 /* With quotes and escapes. A byte that is not part of valid UTF-8 becomes U+FFFD. */
 void lk__json_put_string(lk__json_writer *text, const char *string);

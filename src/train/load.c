@@ -106,8 +106,9 @@ static lk_status refuse_tensor(const lk__load_target *to, const char *name)
     lk_state    state;
     char        text[LK__SHOWN];
     if (lk_store_find(to->store, name, &state) && state.not_saved)
-        return lk__fail(c, LK_EMISMATCH, "%s holds \"%s\", which the model never saves: it belongs to a different model",
-                        to->path, lk__shown(name, text));
+        return lk__fail(c, LK_EMISMATCH,
+                        "%s holds \"%s\", which the model never saves: it belongs to a different model", to->path,
+                        lk__shown(name, text));
     return lk__fail(c, LK_EMISMATCH, "%s holds \"%s\", which the model does not have: it belongs to a different model",
                     to->path, lk__shown(name, text));
 }

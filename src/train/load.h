@@ -11,7 +11,8 @@ typedef enum lk__train_load_what { LK__LOAD_MODEL, LK__LOAD_OPTIMIZER } lk__trai
 /* Checks all names and shapes before it copies anything, so a mismatch leaves the store unchanged. */
 lk_status lk__load_tensors(lk_store *store, const char *path, lk__train_load_what what);
 lk_status lk__load_check(lk_store *store, const char *path, lk__train_load_what what); /* the checks alone */
-/* load_partial.c: what the file and the model share. *report is freed first if it is set; it is set if the file could be read. */
+/* load_partial.c: what the file and the model share. *report is freed first if it is set; it is set if the file could
+ * be read. */
 lk_status lk__load_partial(lk_store *store, const char *path, lk_load_report **report);
 
 /* ---- shared by both ways of loading ---- */

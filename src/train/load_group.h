@@ -1,5 +1,5 @@
-/* train/load_group.h - reading a checkpoint by all ranks that see it: each verifies and reads a part, and what it read goes to those who have
- * memory for it. Rank 0 decides what is done; the others serve it. */
+/* train/load_group.h - reading a checkpoint by all ranks that see it: each verifies and reads a part, and what it read
+ * goes to those who have memory for it. Rank 0 decides what is done; the others serve it. */
 #ifndef LK__LOAD_GROUP_H
 #define LK__LOAD_GROUP_H
 
@@ -12,14 +12,16 @@ typedef struct lk__load_group {
     bool      loaded; /* rank 0: all ranks have what was loaded last */
 } lk__load_group;
 
-/* Rank 0: lk_checkpoint_load, by all ranks where possible. Otherwise it is loaded here alone, and group->loaded is false. checkpoint_read.c */
+/* Rank 0: lk_checkpoint_load, by all ranks where possible. Otherwise it is loaded here alone, and group->loaded is
+ * false. checkpoint_read.c */
 lk_status lk__checkpoint_load_group(lk_store *store, lk__load_group *group, const char *directory,
                                     lk_progress *progress);
 
-/* Rank 0, while the others are in lk__load_group_serve. Compares the chunks of a step's directory, whose state has digests of them. */
+/* Rank 0, while the others are in lk__load_group_serve. Compares the chunks of a step's directory, whose state has
+ * digests of them. */
 lk_status lk__load_group_verify(lk__load_group *group, const char *directory, const lk__state *state);
-/* Loads model and optimizer. LK_END: the files are not as this store would write them, in another precision for example: rank 0 must load
- * them alone. */
+/* Loads model and optimizer. LK_END: the files are not as this store would write them, in another precision for
+ * example: rank 0 must load them alone. */
 lk_status lk__load_group_load(lk__load_group *group, const char *directory, const lk__state *state);
 lk_status lk__load_group_end(lk__load_group *group); /* the others return */
 

@@ -1,10 +1,11 @@
 /* lock.c - the lock of a checkpoint directory: byte-range locks of the open file description (F_OFD_SETLK) on the file
- * .lockstep.lock in it. They end with the process, also by SIGKILL, and distinguish two trainers of one process; NFS supports them
- * as it supports other fcntl locks.
+ * .lockstep.lock in it. They end with the process, also by SIGKILL, and distinguish two trainers of one process; NFS
+ * supports them as it supports other fcntl locks.
  *
- * A child that was forked without exec shares the description, and would hold the lock after its parent has ended. So the file
- * records the holder (host, pid, start time) and its byte: if that process has certainly ended, the next holder locks the next
- * byte. Byte 0 is held only while the file is read and written, and by a reader that removes what an ended writer left. */
+ * A child that was forked without exec shares the description, and would hold the lock after its parent has ended. So
+ * the file records the holder (host, pid, start time) and its byte: if that process has certainly ended, the next
+ * holder locks the next byte. Byte 0 is held only while the file is read and written, and by a reader that removes what
+ * an ended writer left. */
 #define _GNU_SOURCE
 #include "train/lock.h"
 
@@ -57,7 +58,8 @@ static void read_line(const char *path, char *text, size_t room)
     if (fd >= 0) close(fd);
 }
 
-/* The start time of a process: field 22 of /proc/PID/stat, counted from the end of the name, which may contain anything. */
+/* The start time of a process: field 22 of /proc/PID/stat, counted from the end of the name, which may contain
+ * anything. */
 static bool read_start_time(int64_t pid, char started[32])
 {
     char path[64], text[1024];
@@ -285,7 +287,8 @@ lk__lock_place lk__lock_find(const lk__lock *lock, const char *directory)
 void lk__lock_release(lk__lock *lock)
 {
     if (lock->directory >= 0) close(lock->directory);
-    /* Unlocks explicitly, since a forked child may share the description and keep it open. Such a child does not unlock. */
+    /* Unlocks explicitly, since a forked child may share the description and keep it open. Such a child does not
+     * unlock. */
     if (lock->fd >= 0 && lock->pid == getpid()) (void)lock_byte(lock->fd, lock->byte, F_UNLCK);
     if (lock->fd >= 0) close(lock->fd);
     *lock = (lk__lock)LK__LOCK_INIT;

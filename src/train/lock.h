@@ -13,9 +13,9 @@ typedef struct lk__lock {
 
 #define LK__LOCK_INIT {-1, 0, 0, -1}
 
-/* Acquires the lock of an existing directory. LK_EINVAL if another process, or another trainer of this process, still holds it
- * after `timeout` seconds: the message names host, pid and start time. If the filesystem has no locks, logs a warning and holds
- * none. */
+/* Acquires the lock of an existing directory. LK_EINVAL if another process, or another trainer of this process, still
+ * holds it after `timeout` seconds: the message names host, pid and start time. If the filesystem has no locks, logs a
+ * warning and holds none. */
 lk_status lk__lock_acquire(lk_context *context, const char *directory, double timeout, lk__lock *lock);
 
 /* Where the lock that was acquired for `directory` is now. */
@@ -29,14 +29,14 @@ void           lk__lock_release(lk__lock *lock); /* no effect if not held */
 /* Checks whether acquire would succeed; changes nothing. */
 lk_status lk__lock_check(lk_context *context, const char *directory, double timeout);
 
-/* For readers that remove what a writer left: without waiting, true if nobody holds the lock; then nobody can acquire it until
- * lk__lock_idle_end, which must come within the 10 s that a writer waits. False also without a lock file, which every writer
- * creates, and where the filesystem has no locks. Changes nothing and sets no message. */
+/* For readers that remove what a writer left: without waiting, true if nobody holds the lock; then nobody can acquire
+ * it until lk__lock_idle_end, which must come within the 10 s that a writer waits. False also without a lock file,
+ * which every writer creates, and where the filesystem has no locks. Changes nothing and sets no message. */
 bool lk__lock_idle_begin(const char *directory, int *fd);
 void lk__lock_idle_end(int fd);
 
-/* Seconds that the start of a run waits for the lock: 10 after a restart (TORCHELASTIC_RESTART_COUNT, SLURM_RESTART_COUNT),
- * when the previous process may still be ending; otherwise 0. */
+/* Seconds that the start of a run waits for the lock: 10 after a restart (TORCHELASTIC_RESTART_COUNT,
+ * SLURM_RESTART_COUNT), when the previous process may still be ending; otherwise 0. */
 double lk__lock_timeout(const lk_context *context);
 
 #endif

@@ -1,4 +1,5 @@
-/* memory.c - the memory of a trainer by kind, and whether the ranks of a host have it, before any of it is allocated. */
+/* memory.c - the memory of a trainer by kind, and whether the ranks of a host have it, before any of it is
+ * allocated. */
 #include "comm/memory_nodes.h"
 #include "train/record.h"
 #include "train/trainer.h"
@@ -15,14 +16,16 @@ static size_t save_bytes(const lk_trainer_config *config, const lk_plan *plan, i
 }
 
 void lk__trainer_memory(const lk_trainer_config *config, lk_plan *plan, const lk_loader_config loaders[2],
-                        const lk__trainer_batch_source sources[2], int writers, int turn, size_t memory[LK_MEMORY_COUNT])
+                        const lk__trainer_batch_source sources[2], int writers, int turn,
+                        size_t memory[LK_MEMORY_COUNT])
 {
     for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) memory[kind] = lk_plan_memory(plan, (lk_memory)kind);
     lk__trainer_data_bytes(plan, loaders, sources, memory);
     memory[LK_MEMORY_CHECKPOINT] = save_bytes(config, plan, writers, turn);
 }
 
-/* What a rank adds to its host's memory: what ranks share counts once. A GPU's memory says itself when it is not enough. */
+/* What a rank adds to its host's memory: what ranks share counts once. A GPU's memory says itself when it is not
+ * enough. */
 static size_t host_bytes(const lk_trainer *t, const size_t memory[LK_MEMORY_COUNT])
 {
     size_t available, total, bytes = 0;
@@ -40,5 +43,6 @@ static size_t host_bytes(const lk_trainer *t, const size_t memory[LK_MEMORY_COUN
 lk_status lk__trainer_check_memory(lk_trainer *t, const size_t memory[LK_MEMORY_COUNT])
 {
     size_t bytes = host_bytes(t, memory);
-    return t->world > 1 ? lk_comm_check_memory(t->config.comm, bytes) : lk_context_check_memory(t->context, NULL, bytes);
+    return t->world > 1 ? lk_comm_check_memory(t->config.comm, bytes)
+                        : lk_context_check_memory(t->context, NULL, bytes);
 }

@@ -1,4 +1,5 @@
-/* metrics.c - the metrics of a step or an evaluation: those that the model recorded, and the accuracy of a cross-entropy. */
+/* metrics.c - the metrics of a step or an evaluation: those that the model recorded, and the accuracy of a
+ * cross-entropy. */
 #include "train/trainer.h"
 
 #include <string.h>
@@ -24,7 +25,8 @@ static lk_named_metric make_metric(const char *name, double sum, double weight)
     return (lk_named_metric){name, sum, weight, weight != 0 ? sum / weight : 0};
 }
 
-/* The labels that a cross-entropy counts: its weight or, where samples have weights of their own, all rows of the logits. */
+/* The labels that a cross-entropy counts: its weight or, where samples have weights of their own, all rows of the
+ * logits. */
 static double count_labels(const lk_trainer *t, const double *numbers)
 {
     const lk_graph       *g = t->plan->evaluate.graph;

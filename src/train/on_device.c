@@ -1,5 +1,6 @@
-/* on_device.c - where batches are made: by the host's loader; by the device, from the whole set in its memory; or by the device, from bytes
- * that the loader reads and the host sends as they are. The numbers are the same, bit for bit. */
+/* on_device.c - where batches are made: by the host's loader; by the device, from the whole set in its memory; or by
+ * the device, from bytes that the loader reads and the host sends as they are. The numbers are the same, bit for
+ * bit. */
 #include "train/trainer.h"
 
 enum { SHARE = 4 }; /* auto: sets of at most 1 / SHARE of the memory that is free beside the plan */

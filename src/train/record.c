@@ -99,7 +99,8 @@ size_t lk__record_write(const lk_trainer_config *config, uint64_t fingerprint, c
 
 /* ---- reading ---- */
 
-/* Decodes a string into the record's memory; NULL: it is none, or contains a NUL. Decoded text is never longer than its JSON. */
+/* Decodes a string into the record's memory; NULL: it is none, or contains a NUL. Decoded text is never longer than its
+ * JSON. */
 static const char *store_string(lk__record *r, const lk__json *value)
 {
     char  *out = r->strings + r->strings_used;

@@ -1,5 +1,5 @@
-/* train/record.h - what a run is, as its checkpoints hold it: the caller's options, the fields of its samples with their classes, and
- * the normalisation; and the mesh of its ranks. */
+/* train/record.h - what a run is, as its checkpoints hold it: the caller's options, the fields of its samples with
+ * their classes, and the normalisation; and the mesh of its ranks. */
 #ifndef LK__RECORD_H
 #define LK__RECORD_H
 
@@ -8,8 +8,8 @@
 
 #include <lockstep/trainer.h>
 
-/* Writes the record of a run as a JSON object; returns its bytes, also past `size`, which do not depend on `fingerprint`: that of the
- * training set (lk__dataset_fingerprint). */
+/* Writes the record of a run as a JSON object; returns its bytes, also past `size`, which do not depend on
+ * `fingerprint`: that of the training set (lk__dataset_fingerprint). */
 size_t lk__record_write(const lk_trainer_config *config, uint64_t fingerprint, char *out, size_t size);
 
 /* A record that was read. */

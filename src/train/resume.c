@@ -1,5 +1,5 @@
-/* resume.c - loads and saves checkpoints of a trainer. Rank 0 decides what is loaded; the ranks that see the directory read and write, and the
- * others receive what was read. A checkpoint does not depend on the number of ranks. */
+/* resume.c - loads and saves checkpoints of a trainer. Rank 0 decides what is loaded; the ranks that see the directory
+ * read and write, and the others receive what was read. A checkpoint does not depend on the number of ranks. */
 #include "train/trainer.h"
 
 #include "data/dataset.h"
@@ -92,7 +92,8 @@ static bool is_step_of(const char *directory, const char *parent)
     return n > 0 && n < (int)sizeof other && is_same_directory(other, directory);
 }
 
-/* A run that goes on from an earlier step than the newest would replace the later ones, and a restart would resume them. */
+/* A run that goes on from an earlier step than the newest would replace the later ones, and a restart would resume
+ * them. */
 static lk_status check_later(lk_trainer *t, int64_t newest)
 {
     if (newest <= t->progress.step) return LK_OK;
@@ -103,8 +104,8 @@ static lk_status check_later(lk_trainer *t, int64_t newest)
         t->config.save, (long long)t->progress.step, (long long)newest);
 }
 
-/* Loads the weights that init and resume name, and the progress. A directory that already holds a checkpoint is written to only
- * if this run resumes from it, or from its newest step. *from: the directory that was resumed. */
+/* Loads the weights that init and resume name, and the progress. A directory that already holds a checkpoint is written
+ * to only if this run resumes from it, or from its newest step. *from: the directory that was resumed. */
 static lk_status load_initial(lk_trainer *t, lk__load_group *group, const char **from)
 {
     const lk_trainer_config *config = &t->config;
@@ -179,7 +180,8 @@ lk_status lk__trainer_load(lk_trainer *t)
         t->progress = (lk_progress){state[0], state[1], state[2], (uint64_t)state[3]};
         t->saved = state[4];
         if (state[5] && !from) from = config->resume_from ? config->resume_from : config->save;
-        /* Weights from a seed are equal on all ranks, which the program verified; only rank 0 has read weights from a file. */
+        /* Weights from a seed are equal on all ranks, which the program verified; only rank 0 has read weights from a
+         * file. */
         bool loaded = config->init || config->init_partial || from;
         if (loaded && !state[6] && (status = lk_program_broadcast(t->program)) < 0) return status;
     }

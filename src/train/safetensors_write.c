@@ -25,8 +25,8 @@ static int compare_names(const void *a, const void *b)
     return strcmp(((const lk__safetensors_tensor *)a)->name, ((const lk__safetensors_tensor *)b)->name);
 }
 
-/* Receives header text: counts it, and writes it to `file` or copies bytes first … end - 1 of it to `out`, unless these are NULL. The
- * same code does all, so the results agree. */
+/* Receives header text: counts it, and writes it to `file` or copies bytes first … end - 1 of it to `out`, unless these
+ * are NULL. The same code does all, so the results agree. */
 typedef struct sink {
     lk__file *file;
     char     *out;

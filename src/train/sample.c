@@ -1,5 +1,5 @@
-/* sample.c - chooses a token from logits, in double: greedy, or at random by temperature, top-k and top-p, in this order. Candidates are a
- * heap: only those that remain are sorted. */
+/* sample.c - chooses a token from logits, in double: greedy, or at random by temperature, top-k and top-p, in this
+ * order. Candidates are a heap: only those that remain are sorted. */
 #include "train/generation.h"
 
 #include "base/random.h"

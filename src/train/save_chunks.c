@@ -1,6 +1,6 @@
-/* save_chunks.c - writes the two large files of a checkpoint: each writer its own chunks, with a digest of each. The state of the file's
- * SHA-256 passes from writer to writer in the order of the chunks; while one hashes, the others write. A rank that fails goes on passing
- * it, so that none waits for it, and all learn of the failure in the end. */
+/* save_chunks.c - writes the two large files of a checkpoint: each writer its own chunks, with a digest of each. The
+ * state of the file's SHA-256 passes from writer to writer in the order of the chunks; while one hashes, the others
+ * write. A rank that fails goes on passing it, so that none waits for it, and all learn of the failure in the end. */
 #include "train/checkpoint.h"
 
 #include "base/xxh64.h"
@@ -37,8 +37,8 @@ typedef struct chain_link {
     uint64_t bytes;
 } chain_link;
 
-/* Adds a chunk where its predecessor's writer ended, and tells the next: in flight where `sent` is given, until that is waited for. The last
- * puts the digest behind those of the chunks. */
+/* Adds a chunk where its predecessor's writer ended, and tells the next: in flight where `sent` is given, until that is
+ * waited for. The last puts the digest behind those of the chunks. */
 static lk_status pass_sha(lk__train_saver *s, int file, size_t index, const void *data, size_t bytes, chain_link *link,
                           lk_work **sent)
 {
@@ -81,7 +81,8 @@ static void write_chunk(lk__train_saver *s, int file, size_t index, const void *
     s->digests[file][index] = lk__xxh64_final(&digest);
 }
 
-/* Chunks in turn, through one buffer: while one writer hashes, the next ones gather and write theirs. Below 0: the group failed. */
+/* Chunks in turn, through one buffer: while one writer hashes, the next ones gather and write theirs. Below 0: the
+ * group failed. */
 static lk_status write_in_turn(lk__train_saver *s, int file, lk__chunk_file *out, lk_status *own)
 {
     const lk__chunks     *cut = &s->cut[file];
@@ -90,7 +91,8 @@ static lk_status write_in_turn(lk__train_saver *s, int file, lk__chunk_file *out
     size_t                index;
     lk_status             status = lk__image_make(s, file, &image); /* as in lk__saver_measure: it succeeds */
     for (size_t i = 0; i < lk__chunks_rounds(cut) && status >= 0; i++) {
-        lk_status gathered = lk__image_gather(s, file, &image, i, s->chunk); /* all ranks of the group, in every round */
+        /* all ranks of the group, in every round */
+        lk_status gathered = lk__image_gather(s, file, &image, i, s->chunk);
         if (*own >= 0) *own = gathered;
         if (!lk__chunks_find(cut, lk__saver_turn(s, file), i, &index)) continue;
         write_chunk(s, file, index, s->chunk, out, own);
@@ -120,8 +122,8 @@ static lk_status pass_run(lk__train_saver *s, int file, run_pass *pass, lk__chun
     return status;
 }
 
-/* Every rank begins with the file in which its turn is earlier: then both are written and hashed at the same time. The first of a file hashes
- * each chunk while it is in the cache; the others write all of theirs first, and wait once. */
+/* Every rank begins with the file in which its turn is earlier: then both are written and hashed at the same time. The
+ * first of a file hashes each chunk while it is in the cache; the others write all of theirs first, and wait once. */
 static lk_status write_runs(lk__train_saver *s, lk__chunk_file out[2], lk_status *own)
 {
     run_pass  passes[2][2] = {{{0}}}; /* by pass and file */

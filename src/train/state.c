@@ -1,5 +1,6 @@
-/* state.c - state.json of a checkpoint: the progress of training, who wrote it, the record of the run, and the digests of all three
- * files and of the chunks of the two large ones. Its own digest is computed with zeros in place of the digest, so that other programs can verify it. */
+/* state.c - state.json of a checkpoint: the progress of training, who wrote it, the record of the run, and the digests
+ * of all three files and of the chunks of the two large ones. Its own digest is computed with zeros in place of the
+ * digest, so that other programs can verify it. */
 #define _GNU_SOURCE
 #include "train/state.h"
 
@@ -265,7 +266,8 @@ static const char *find_last(const char *text, size_t length, const char *what)
     return found;
 }
 
-/* lk__state_write puts the digests last; a string of the record cannot look like their key, since its quotes are escaped. */
+/* lk__state_write puts the digests last; a string of the record cannot look like their key, since its quotes are
+ * escaped. */
 size_t lk__state_list(int directory, lk__file_name names[LK__LISTED_FILES])
 {
     static const char key[] = ",\"sha256\":{", end[] = "}\n";
@@ -302,7 +304,8 @@ static bool read_chunks(lk__state *state, lk_status *status)
     for (int i = 0; i < 2; i++) {
         if (!lk__json_get(&chunks, own_files[i], &list) || !(state->chunks_count[i] = lk__json_count(&list)))
             return false;
-        state->chunks[i] = lk__alloc(state->context, LK_MEMORY_OTHER, state->chunks_count[i] * sizeof *state->chunks[i]);
+        state->chunks[i] =
+            lk__alloc(state->context, LK_MEMORY_OTHER, state->chunks_count[i] * sizeof *state->chunks[i]);
         if (!state->chunks[i]) {
             *status = LK_ENOMEM;
             return true;

@@ -1,5 +1,5 @@
-/* stop.c - the text of a continuation as its tokens arrive: which bytes are complete, and whether a stop string has appeared. Bytes that
- * may become part of a stop string, or are the beginning of a character, are held back. */
+/* stop.c - the text of a continuation as its tokens arrive: which bytes are complete, and whether a stop string has
+ * appeared. Bytes that may become part of a stop string, or are the beginning of a character, are held back. */
 #define _GNU_SOURCE
 #include "train/generation.h"
 

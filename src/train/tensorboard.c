@@ -33,7 +33,8 @@ struct lk_tensorboard {
     unsigned char staging[STAGING];
 };
 
-/* ---- Protocol buffers: a key is number << 3 | wire type (0 varint, 1 eight bytes, 2 length and bytes, 5 four). ---- */
+/* ---- Protocol buffers: a key is number << 3 | wire type (0 varint, 1 eight bytes, 2 length and bytes, 5 four). ----
+ */
 
 typedef struct message {
     size_t        bytes;
@@ -75,7 +76,8 @@ static void add_wall_time(message *m, double seconds) /* Event.wall_time */
 
 /* ---- Records. ---- */
 
-/* CRC-32C (RFC 3720, appendix B.4), rotated and offset, so that a checksum of data that contains checksums stays useful. */
+/* CRC-32C (RFC 3720, appendix B.4), rotated and offset, so that a checksum of data that contains checksums stays
+ * useful. */
 static uint32_t masked_checksum(const unsigned char *data, size_t bytes)
 {
     uint32_t crc = 0xFFFFFFFFu;

@@ -1,5 +1,5 @@
-/* trainer.c - the training loop: epochs of batches through the program's sections, evaluation, checkpoints, and events. With
- * several ranks each runs this loop over its share of the data, with the same steps, evaluations and saves. */
+/* trainer.c - the training loop: epochs of batches through the program's sections, evaluation, checkpoints, and events.
+ * With several ranks each runs this loop over its share of the data, with the same steps, evaluations and saves. */
 #include "train/trainer.h"
 
 #include "base/config.h"
@@ -352,7 +352,8 @@ static bool all_finite(const lk_field *field, const void *data, int64_t samples)
     return true;
 }
 
-/* Finds the first rank whose samples are not finite: synchronised batch norm spreads NaN to all ranks in the same step. */
+/* Finds the first rank whose samples are not finite: synchronised batch norm spreads NaN to all ranks in the same
+ * step. */
 static lk_status find_failed_rank(lk_trainer *t, const lk_batch *b, int *rank)
 {
     int64_t first = INT64_MAX;

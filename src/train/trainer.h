@@ -1,4 +1,5 @@
-/* train/trainer.h - the inside of a trainer: every rank runs the same loop with the same steps, evaluations and saves. */
+/* train/trainer.h - the inside of a trainer: every rank runs the same loop with the same steps, evaluations and
+ * saves. */
 #ifndef LK__TRAINER_H
 #define LK__TRAINER_H
 
@@ -9,7 +10,8 @@
 
 #include <lockstep/trainer.h>
 
-/* Who makes the batches of a set: the host's loader; the device, from the set in its memory; the device, from bytes that the host sends. */
+/* Who makes the batches of a set: the host's loader; the device, from the set in its memory; the device, from bytes
+ * that the host sends. */
 typedef enum lk__trainer_batch_source {
     LK__BATCHES_BY_HOST,
     LK__BATCHES_FROM_SET,
@@ -46,7 +48,8 @@ struct lk_trainer {
 
     /* Since the epoch started: of this rank's samples, and of all ranks'. */
     lk__run_sums own, all;
-    double *late; /* (world, 2): seconds per step that the rank is later than the first, and that its data took; smoothed */
+    /* (world, 2): seconds per step that the rank is later than the first, and that its data took; smoothed */
+    double *late;
     double  data;         /* seconds that loading this step's batch took */
     double  began, ended; /* when this step began, by its batch, and the one before it ended */
     int64_t evaluated_at; /* step of the latest evaluation; -1: none */
@@ -90,7 +93,8 @@ lk_status lk__trainer_record(const lk_trainer_config *config, const lk_inputs *i
 lk_status lk__trainer_choose(lk_context *context, const lk_trainer_config *config, const lk_plan *plan,
                              const lk_loader_config loaders[2], lk__trainer_batch_source sources[2]);
 /* Tells the plan; before the program is created. */
-void lk__trainer_set_source(lk_plan *plan, const lk_loader_config loaders[2], const lk__trainer_batch_source sources[2]);
+void lk__trainer_set_source(lk_plan *plan, const lk_loader_config loaders[2],
+                            const lk__trainer_batch_source sources[2]);
 /* The memory of loaders and data, and the staging that results. */
 void lk__trainer_data_bytes(lk_plan *plan, const lk_loader_config loaders[2], const lk__trainer_batch_source sources[2],
                             size_t memory[LK_MEMORY_COUNT]);
@@ -98,8 +102,8 @@ lk_status lk__trainer_open_data(lk_trainer            *trainer,
                                 const lk_loader_config loaders[2]); /* loaders, and the device's data */
 
 /* ---- memory.c ---- */
-/* Bytes of every kind: of the plan, loaders, data, and saves by the writer at `turn` of so many. It forgets what lk__trainer_set_source
- * told the plan. */
+/* Bytes of every kind: of the plan, loaders, data, and saves by the writer at `turn` of so many. It forgets what
+ * lk__trainer_set_source told the plan. */
 void lk__trainer_memory(const lk_trainer_config *config, lk_plan *plan, const lk_loader_config loaders[2],
                         const lk__trainer_batch_source sources[2], int writers, int turn,
                         size_t memory[LK_MEMORY_COUNT]);
@@ -124,13 +128,15 @@ lk_status lk__trainer_compare_options(lk_context *context, const lk_trainer_conf
 
 /* ---- evaluate.c ---- */
 lk_status lk__trainer_evaluate(lk_trainer *trainer); /* emits LK_EVENT_EVALUATED */
-/* Rows of trainer->evaluated: one for each leaf here or, of whole batches, those of this rank and of all ranks since they last met. */
+/* Rows of trainer->evaluated: one for each leaf here or, of whole batches, those of this rank and of all ranks since
+ * they last met. */
 size_t lk__trainer_evaluation_rows(const lk_trainer *trainer);
 
 /* ---- resume.c ---- */
 /* Rank 0 locks the checkpoint directory, and all find out who sees it; a failure fails all ranks. */
 lk_status lk__trainer_lock(lk_trainer *trainer);
-/* Before the program is made: it uses the algorithms of the checkpoint that is resumed, where the device chooses among them. */
+/* Before the program is made: it uses the algorithms of the checkpoint that is resumed, where the device chooses among
+ * them. */
 lk_status lk__trainer_load_algorithms(lk_trainer *trainer);
 lk_status lk__trainer_load(lk_trainer *trainer);            /* what init and resume name: read by rank 0, sent to all */
 lk_status lk__trainer_save(lk_trainer *trainer, bool last); /* by all ranks, in the background unless it is the last */

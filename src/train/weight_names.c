@@ -1,5 +1,5 @@
-/* weight_names.c - the names under which files hold the tensors of a model, where they are not the model's own, and the tensors of
- * files that no model needs. All of it is in the tables; nothing here knows an architecture. */
+/* weight_names.c - the names under which files hold the tensors of a model, where they are not the model's own, and the
+ * tensors of files that no model needs. All of it is in the tables; nothing here knows an architecture. */
 #include "train/weights.h"
 
 #include <stdio.h>
@@ -53,7 +53,8 @@ lk__weights_tensor lk__weights_of_model(const lk__weights *w, const char *name)
         for (size_t j = 0; j < COUNT(ends) && !found.tensor; j++) {
             char   other[NAME];
             size_t length = strlen(prefixes[i]);
-            if (strncmp(name, prefixes[i], length) == 0 && replace_end(name + length, ends[j].model, ends[j].file, other))
+            if (strncmp(name, prefixes[i], length) == 0 &&
+                replace_end(name + length, ends[j].model, ends[j].file, other))
                 found = lk__weights_find(w, other);
         }
     return found;
@@ -98,7 +99,8 @@ static lk_status compare_tensors(lk_context *c, lk__weights_tensor a, lk__weight
 }
 
 /* A copy of a tensor of the model, which the model itself ties. */
-static lk_status classify_copy(const lk__weights *w, const lk_store *store, lk__weights_tensor one, lk__weights_use *use)
+static lk_status classify_copy(const lk__weights *w, const lk_store *store, lk__weights_tensor one,
+                               lk__weights_use *use)
 {
     for (size_t i = 0; i < COUNT(copies); i++) {
         lk_state state;
@@ -109,10 +111,10 @@ static lk_status classify_copy(const lk__weights *w, const lk_store *store, lk__
         lk_status status = compare_tensors(w->context, one, original, &equal);
         if (status < 0) return status;
         if (!equal)
-            return lk__fail(
-                w->context,
-                LK_EMISMATCH, "%s: \"%s\" differs from \"%s\", but the model uses one tensor as both: it belongs to a different model",
-                w->path, one.tensor->name, original.tensor->name);
+            return lk__fail(w->context, LK_EMISMATCH,
+                            "%s: \"%s\" differs from \"%s\", but the model uses one tensor as both: it belongs to a "
+                            "different model",
+                            w->path, one.tensor->name, original.tensor->name);
         *use = LK__WEIGHTS_IGNORED;
     }
     return LK_OK;

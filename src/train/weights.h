@@ -1,4 +1,5 @@
-/* train/weights.h - the tensors of a safetensors file, or of all shards that an index lists, and which of them is which of a model. */
+/* train/weights.h - the tensors of a safetensors file, or of all shards that an index lists, and which of them is which
+ * of a model. */
 #ifndef LK__WEIGHTS_H
 #define LK__WEIGHTS_H
 
@@ -24,8 +25,8 @@ typedef struct lk__weights_tensor {
     const lk__safetensors_tensor *tensor;
 } lk__weights_tensor;
 
-/* A path that ends with .json is an index, model.safetensors.index.json: its shards are in the same directory, and hold exactly the
- * tensors that it says. Close it in either case. */
+/* A path that ends with .json is an index, model.safetensors.index.json: its shards are in the same directory, and hold
+ * exactly the tensors that it says. Close it in either case. */
 lk_status          lk__weights_open(lk_context *context, const char *path, lk__weights *weights);
 void               lk__weights_close(lk__weights *weights);
 lk__weights_tensor lk__weights_at(const lk__weights *weights, size_t index);

@@ -1,5 +1,5 @@
-/* writers.c - finds the ranks that see a checkpoint's directory, and shares statuses: a failure of one rank is one of all, with its
- * message, and none of them waits for another. */
+/* writers.c - finds the ranks that see a checkpoint's directory, and shares statuses: a failure of one rank is one of
+ * all, with its message, and none of them waits for another. */
 #include "train/writers.h"
 
 #include "base/entropy.h"
@@ -66,8 +66,8 @@ void lk__writers_busy_end(const lk__writers *w)
 /* ---- who sees the directory ---- */
 
 enum { PROBE = 32 };
-static const char probe_name[] =
-    ".lockstep.probe"; /* one that a crash left is overwritten: its maker has the directory's lock */
+/* one that a crash left is overwritten: its maker has the directory's lock */
+static const char probe_name[] = ".lockstep.probe";
 
 static lk_status probe_path(lk_context *c, const char *directory, char path[PATH_MAX])
 {

@@ -20,8 +20,8 @@ static inline lk__writers lk__writers_alone(lk_context *context)
     return (lk__writers){.context = context, .world = 1, .count = 1};
 }
 
-/* Finds out which ranks see the directory, which exists at rank 0: by a file with random bytes that it makes there. Collective.
- * comm may be NULL, or of one rank. Free it, also after a failure. */
+/* Finds out which ranks see the directory, which exists at rank 0: by a file with random bytes that it makes there.
+ * Collective. comm may be NULL, or of one rank. Free it, also after a failure. */
 lk_status lk__writers_find(lk__writers *writers, lk_context *context, lk_comm *comm, const char *directory);
 /* The same where each rank knows whether it sees it. Rank 0 does. */
 lk_status lk__writers_gather(lk__writers *writers, lk_context *context, lk_comm *comm, bool sees);
@@ -38,8 +38,8 @@ bool lk__writers_lost(const lk__writers *writers);
 void lk__writers_busy_begin(const lk__writers *writers, const char *what);
 void lk__writers_busy_end(const lk__writers *writers);
 
-/* As lk__writers_tell and lk__writers_agree over any group, NULL for one process. *failed, unless NULL, is the rank that failed where the
- * status is below 0, or stays. */
+/* As lk__writers_tell and lk__writers_agree over any group, NULL for one process. *failed, unless NULL, is the rank
+ * that failed where the status is below 0, or stays. */
 lk_status lk__group_tell(lk_context *context, lk_comm *comm, int root, lk_status status, int *failed);
 lk_status lk__group_agree(lk_context *context, lk_comm *comm, lk_status status, int *failed);
 

@@ -1,5 +1,5 @@
-/* test_config.c - config structs of other versions of the headers: a smaller one gets the defaults of what it lacks, a larger one is accepted
- * as long as it sets nothing that is unknown, and one without a size is refused. */
+/* test_config.c - config structs of other versions of the headers: a smaller one gets the defaults of what it lacks, a
+ * larger one is accepted as long as it sets nothing that is unknown, and one without a size is refused. */
 #include "check.h"
 
 #include "base/config.h"
@@ -59,8 +59,8 @@ static void configs_without_a_size_are_refused(void)
     CHECK(read_as(&own, &given) == LK_EINVAL);
 }
 
-/* Every config of the public headers: without a size, of half the size, and larger with and without something in the additional bytes. `call`
- * creates and frees. */
+/* Every config of the public headers: without a size, of half the size, and larger with and without something in the
+ * additional bytes. `call` creates and frees. */
 #define EACH(type, INIT, set, call)                                                                              \
     do {                                                                                                         \
         struct {                                                                                                 \
@@ -246,7 +246,8 @@ static void every_config_can_be_of_another_version(void)
          (config->name = "none", config->inputs = config->outputs = 1, config->shape = shape_of_input,
           config->forward = run_nothing),
          try_operation(config));
-    EACH(lk_launch_config, LK_LAUNCH_CONFIG_INIT, (config->program = program, config->plain = true), try_launch(config));
+    EACH(lk_launch_config, LK_LAUNCH_CONFIG_INIT, (config->program = program, config->plain = true),
+         try_launch(config));
     lk_dataset_free(dataset);
 }
 

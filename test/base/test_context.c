@@ -1,5 +1,5 @@
-/* test_context.c - a failure's message belongs to the thread and the context of the call that failed, and is passed on to a thread
- * that gets the failure of another; two contexts in two threads train as each does alone.
+/* test_context.c - a failure's message belongs to the thread and the context of the call that failed, and is passed on
+ * to a thread that gets the failure of another; two contexts in two threads train as each does alone.
  *
  * ctest: label threaded */
 #include "check.h"

@@ -1,4 +1,5 @@
-/* test_hash.c - SHA-256: the standard's vectors, and every kind of instructions against the portable one. XXH64: published values. */
+/* test_hash.c - SHA-256: the standard's vectors, and every kind of instructions against the portable one. XXH64:
+ * published values. */
 #include "base/hash.h"
 #include "base/sha256_blocks.h"
 #include "base/xxh64.h"

@@ -106,7 +106,8 @@ static void strings_are_decoded(void)
     }
 }
 
-/* Strings are read many bytes at a time: what is special may be at any place of them, in values that are skipped too. */
+/* Strings are read many bytes at a time: what is special may be at any place of them, in values that are skipped
+ * too. */
 static void special_bytes_are_found_anywhere(void)
 {
     static const struct {

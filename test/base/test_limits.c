@@ -1,5 +1,5 @@
-/* test_limits.c - CPU quota and memory limits of the process's own control group and of all above it, read from made-up trees of both
- * versions of cgroups, and from a real group where this process may make one. */
+/* test_limits.c - CPU quota and memory limits of the process's own control group and of all above it, read from made-up
+ * trees of both versions of cgroups, and from a real group where this process may make one. */
 #define _GNU_SOURCE
 #include "base/limits.h"
 #include "check.h"

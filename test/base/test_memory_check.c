@@ -1,5 +1,6 @@
-/* test_memory_check.c - what needs more memory than is available is refused before it is allocated: by a context, by the ranks of a host
- * together, and by trainers and generators. The memory available is that of made-up trees of /proc and /sys.
+/* test_memory_check.c - what needs more memory than is available is refused before it is allocated: by a context, by
+ * the ranks of a host together, and by trainers and generators. The memory available is that of made-up trees of /proc
+ * and /sys.
  *
  * ctest: timeout 120, ranks 4 */
 #define _GNU_SOURCE

@@ -1,5 +1,6 @@
-/* test_normal_f32.c - Normal numbers that are drawn as f32 have the bits of those that are drawn in f64 and rounded, which test_random.c compares with
- * the mathematics library: at the ends of their ranges, where rounding is nearly a tie, and at every size of their deviation. */
+/* test_normal_f32.c - Normal numbers that are drawn as f32 have the bits of those that are drawn in f64 and rounded,
+ * which test_random.c compares with the mathematics library: at the ends of their ranges, where rounding is nearly a
+ * tie, and at every size of their deviation. */
 #define _GNU_SOURCE
 #include "check.h"
 

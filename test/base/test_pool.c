@@ -1,5 +1,6 @@
-/* test_pool.c - sections of the thread pool: every tile runs once, while the number of loader threads changes at any time; a section
- * leaves cores to them, and takes them when they are free. Helpers take tiles of their owner's sections, and of no others.
+/* test_pool.c - sections of the thread pool: every tile runs once, while the number of loader threads changes at any
+ * time; a section leaves cores to them, and takes them when they are free. Helpers take tiles of their owner's
+ * sections, and of no others.
  *
  * ctest: label threaded */
 #include "check.h"
@@ -168,7 +169,8 @@ static void *help_until_stopped(void *argument)
     return NULL;
 }
 
-/* Sections of the owner and others in turn, back to back, so that helpers come at any time, also when one has just ended. */
+/* Sections of the owner and others in turn, back to back, so that helpers come at any time, also when one has just
+ * ended. */
 static void check_helpers(int threads)
 {
     static section s;

@@ -1,4 +1,5 @@
-/* test_printable.c - text for a terminal: controls are escaped, other text is unchanged, truncation is at a character boundary. */
+/* test_printable.c - text for a terminal: controls are escaped, other text is unchanged, truncation is at a character
+ * boundary. */
 #include "check.h"
 
 #include <lockstep/context.h>

@@ -1,5 +1,5 @@
-/* test_random.c - Random numbers: Philox against its published vectors, batches against single draws, normal numbers against the mathematics library's
- * functions in long double, and their moments. */
+/* test_random.c - Random numbers: Philox against its published vectors, batches against single draws, normal numbers
+ * against the mathematics library's functions in long double, and their moments. */
 #define _GNU_SOURCE
 #include "check.h"
 

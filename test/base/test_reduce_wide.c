@@ -1,5 +1,5 @@
-/* test_reduce_wide.c - sums over up to 16 inputs in one pass: the bits of the pairwise tree for every number of inputs, at awkward lengths and
- * alignments, in place and not, with every width of vectors that this machine has. */
+/* test_reduce_wide.c - sums over up to 16 inputs in one pass: the bits of the pairwise tree for every number of inputs,
+ * at awkward lengths and alignments, in place and not, with every width of vectors that this machine has. */
 #include "support.h"
 
 #include "base/tree.h"
@@ -48,7 +48,8 @@ static void check_sum(wide_sum sum, const char *name, int n, size_t count, size_
         const unsigned char *end = (const unsigned char *)out[k] + count * sizeof(float);
         CHECK(memcmp(out[k], expected, count * sizeof(float)) == 0, "%s, %d inputs, %zu elements, off %zu: output %d",
               name, n, count, off, k);
-        CHECK(end[0] == 0xee && (off == 0 || ((const unsigned char *)out[k])[-1] == 0xee), "%s: it wrote outside", name);
+        CHECK(end[0] == 0xee && (off == 0 || ((const unsigned char *)out[k])[-1] == 0xee), "%s: it wrote outside",
+              name);
     }
 }
 

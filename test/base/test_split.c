@@ -1,5 +1,5 @@
-/* test_split.c - how a batch is split over ranks, leaves and micro-batches, compared with the definition: part q of n rows begins at
- * floor(n * q / parts), computed here in 128 bits. */
+/* test_split.c - how a batch is split over ranks, leaves and micro-batches, compared with the definition: part q of n
+ * rows begins at floor(n * q / parts), computed here in 128 bits. */
 #include "check.h"
 
 #include "base/split.h"

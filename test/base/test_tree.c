@@ -1,5 +1,5 @@
-/* test_tree.c - the pairwise tree, compared with its definition as a recursive function: where it splits, the same tree on a stack,
- * its subtrees, and lk__reduce. */
+/* test_tree.c - the pairwise tree, compared with its definition as a recursive function: where it splits, the same tree
+ * on a stack, its subtrees, and lk__reduce. */
 #include "check.h"
 
 #include "base/reduce.h"
@@ -98,7 +98,8 @@ static void lk_reduce_adds_in_the_tree(void)
     uint32_t    state = 7;
     for (int i = 0; i < MOST; i++) {
         state = state * 1664525u + 1013904223u;
-        x[i] = (float)(int32_t)state * (i % 3 ? 1e-9f : 1.0f); /* of very different sizes: the order shows in the bits */
+        /* of very different sizes: the order shows in the bits */
+        x[i] = (float)(int32_t)state * (i % 3 ? 1e-9f : 1.0f);
         in[i] = &x[i];
     }
     for (int n = 1; n <= MOST; n++) {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# cli_algorithms.sh - the choice of algorithms on the device cuda, in the emulation, whose stand-in for cuBLASLt has two with different
-# bits: measured once and kept, the same on all ranks, saved, and used again on resume.   ctest: timeout 240, ranks 3
+# cli_algorithms.sh - the choice of algorithms on the device cuda, in the emulation, whose stand-in for cuBLASLt has two
+# with different bits: measured once and kept, the same on all ranks, saved, and used again on resume.
+# ctest: timeout 240, ranks 3
 set -eu
 export LOCKSTEP_MODULES=$BUILD_DIR/cuda_emulated LOCKSTEP_DEVICE=cuda LOCKSTEP_SHARE_DEVICE=1 LOCKSTEP_CUDA_TENSOR=1
 [ -f "$LOCKSTEP_MODULES/liblockstep-cuda.so" ] || { echo "skipped: this build has no emulation of CUDA"; exit 77; }
@@ -17,7 +18,8 @@ measured() { # measured N TEXT: so many measurements since the last call
 train() { # train DIRECTORY OPTION…: messages in err.txt
     local to=$1
     shift
-    "$LOCKSTEP" train --model mlp --batch 256 --threads 1 --save "$to" "$@" > err.txt 2>&1 || fail "$to $*: $(cat err.txt)"
+    "$LOCKSTEP" train --model mlp --batch 256 --threads 1 --save "$to" "$@" > err.txt 2>&1 ||
+        fail "$to $*: $(cat err.txt)"
 }
 same() { cmp -s "$1/model.safetensors" "$2/model.safetensors"; }
 
@@ -43,7 +45,8 @@ same whole half || fail "a resumed run does not use the checkpoint's algorithms"
 # With another version of the library that is said, and measured anew; the CPU has no algorithms to choose.
 LK_CUDA_EMULATED_VERSION=2 XDG_CACHE_HOME=$work/empty train half --resume auto --steps 7
 measured 1 "another version"
-grep -q 'the algorithms of the checkpoint were chosen on .*stand-in 1; this is .*stand-in 2: they are tuned again' err.txt ||
+grep -q 'the algorithms of the checkpoint were chosen on .*stand-in 1; this is .*stand-in 2: they are tuned again' \
+    err.txt ||
     fail "another version is not said: $(cat err.txt)"
 train half --resume auto --steps 8 --device cpu
 ! grep -qF '"algorithms"' half/state.json || fail "a run on the CPU saved algorithms"
@@ -53,10 +56,12 @@ XDG_CACHE_HOME=$work/empty train reproducible --steps 2 --reproducible
 measured 0 "--reproducible"
 ! grep -qF '"algorithms"' reproducible/state.json || fail "--reproducible saved algorithms"
 
-# Ranks take rank 0's: what they would measure themselves, and what their caches hold, does not count. (No rank can keep its choice.)
+# Ranks take rank 0's: what they would measure themselves, and what their caches hold, does not count. (No rank can keep
+# its choice.)
 ranks() { # ranks DIRECTORY VARIABLES: 3 ranks, with variables that may contain $RANK
     # shellcheck disable=SC2016
-    XDG_CACHE_HOME=/dev/null "$LOCKSTEP" run -n 3 -- bash -c "$2"' exec "$LOCKSTEP" train --model mlp --batch 768 --threads 1 --steps 4 --save '"$1" \
+    XDG_CACHE_HOME=/dev/null "$LOCKSTEP" run -n 3 -- bash -c \
+        "$2"' exec "$LOCKSTEP" train --model mlp --batch 768 --threads 1 --steps 4 --save '"$1" \
         > err.txt 2>&1 || fail "$1: $(cat err.txt)"
 }
 ranks three 'export LK_CUDA_EMULATED_FASTEST=1;'
@@ -70,5 +75,7 @@ same three mixed || fail "ranks do not use the algorithms of rank 0"
 # shellcheck disable=SC2016
 ranks versions 'export LK_CUDA_EMULATED_VERSION=$((RANK == 2 ? 2 : 1));'
 measured 1 "three ranks, one with another version"
-grep -q 'the algorithms of rank 0 were chosen on .*stand-in 1; this is .*stand-in 2: its libraries. first choices are used' err.txt ||
+pattern='the algorithms of rank 0 were chosen on .*stand-in 1; this is .*stand-in 2: '
+pattern+='its libraries. first choices are used'
+grep -q "$pattern" err.txt ||
     fail "a rank with another version does not say so: $(cat err.txt)"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# cli_cuda_trace.sh - --trace and --profile on the device cuda, in the emulation: by the reports of a stand-in for CUPTI and by events. Both
-# show the CPU's instructions in the CPU's order. `cli_cuda_trace.sh gpu`: on a GPU.   ctest: timeout 240, ranks 2
+# cli_cuda_trace.sh - --trace and --profile on the device cuda, in the emulation: by the reports of a stand-in for CUPTI
+# and by events. Both show the CPU's instructions in the CPU's order. `cli_cuda_trace.sh gpu`: on a GPU.
+# ctest: timeout 240, ranks 2
 set -eu
 command -v python3 > /dev/null || { echo "skipped: no python3"; exit 77; }
 export LOCKSTEP_DEVICE=cuda
@@ -97,7 +98,8 @@ ran = distinct(kernels(groups))
 assert [n for n in ran if " = " in n] == [n for n in expected if "features" in n or "linear(" in n], ran
 for joint in ("cross_entropy_grad, 2", "unary_grad, 3", "adam, 5"):
     assert ran.count(joint + " instructions in one launch") == 3, (joint, ran)
-tracks, ranks = load("ranks")  # a rank's half of the batch; its buckets are values, too, so that later ones have other numbers
+# A rank's half of the batch; its buckets are values, too, so that later ones have other numbers.
+tracks, ranks = load("ranks")
 found = {re.sub("%[0-9]+", "%", n) for n in distinct(kernels(ranks))}
 half = {re.sub("%[0-9]+", "%", n).replace("(16*", "(8*") for n in expected}
 assert half <= found, (half, found)
@@ -108,11 +110,13 @@ PY
 for by in events CUPTI; do
     export LOCKSTEP_CUDA_CUPTI=0
     [ $by = events ] || LOCKSTEP_CUDA_CUPTI=1
-    "$LOCKSTEP" bench train --model mlp --batch 16 --steps 8 --profile --json > $by.jsonl 2> err.txt || fail "$(cat err.txt)"
+    "$LOCKSTEP" bench train --model mlp --batch 16 --steps 8 --profile --json > $by.jsonl 2> err.txt ||
+        fail "$(cat err.txt)"
     "$LOCKSTEP" bench train --model mlp --batch 16 --steps 8 --profile > table.txt 2> err.txt || fail "$(cat err.txt)"
     grep -q "by $by\$" table.txt || fail "not by $by: $(cat table.txt)"
     grep -q 'bounds as measured: .* in f32, .* GB/s' table.txt || fail "no speed: $(cat table.txt)"
-    grep -qE ' (bytes|arithmetic|latency) +[0-9.]+ %  linear f32 \(16\*, 64\), \(128, 64\) -> \(16\*, 128\)' table.txt || fail "no bound: $(cat table.txt)"
+    grep -qE ' (bytes|arithmetic|latency) +[0-9.]+ %  linear f32 \(16\*, 64\), \(128, 64\) -> \(16\*, 128\)' table.txt \
+        || fail "no bound: $(cat table.txt)"
     python3 - $by <<'PY'
 import json
 import sys
@@ -135,7 +139,8 @@ done
 
 # Utilisation is in proportion to the GPU's own products, which are measured once.
 for i in 1 2 3 4 5 6 7 8; do echo "To be, or not to be, that is the question: line $i of the text."; done > text.txt
-"$LOCKSTEP" train --model gpt --layers 1 --heads 2 --width 32 --context 16 --data text:text.txt --tokenizer char --steps 3 --batch 2 --eval-every -1 --log log.jsonl > out.txt 2>&1 || fail "$(cat out.txt)"
+"$LOCKSTEP" train --model gpt --layers 1 --heads 2 --width 32 --context 16 --data text:text.txt --tokenizer char \
+    --steps 3 --batch 2 --eval-every -1 --log log.jsonl > out.txt 2>&1 || fail "$(cat out.txt)"
 python3 - <<'PY'
 import json
 

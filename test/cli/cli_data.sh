@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# cli_data.sh - the user's own files at the command: each kind of --data trains, with the same numbers at any number of ranks and after a
-# stop in the middle of an epoch; mistakes in files get one sentence and exit status 2.
+# cli_data.sh - the user's own files at the command: each kind of --data trains, with the same numbers at any number of
+# ranks and after a stop in the middle of an epoch; mistakes in files get one sentence and exit status 2.
 # ctest: timeout 400, ranks 3
 set -u
 # shellcheck source=test/frame.bash
@@ -12,12 +12,13 @@ refuse() {
     shift 2
     for ranks in "" "-n 2"; do
         # shellcheck disable=SC2086
-        expect 2 "^lockstep train: .*$pattern" "$LOCKSTEP" train $ranks --model mlp --batch 4 --steps 1 --threads 1 "$@" --data "$data"
+        expect 2 "^lockstep train: .*$pattern" "$LOCKSTEP" train $ranks --model mlp --batch 4 --steps 1 --threads 1 \
+            "$@" --data "$data"
         [ "$(wc -l < err.txt)" = 1 ] || complain "$data $ranks: more than one line: $(cat err.txt)"
     done
 }
-# same_everywhere NAME OPTION…: a run with --reproducible ends in the same weights with 1, 2 and 3 ranks, and when it is stopped in the middle
-# of an epoch and continued with another number of ranks.
+# same_everywhere NAME OPTION…: a run with --reproducible ends in the same weights with 1, 2 and 3 ranks, and when it is
+# stopped in the middle of an epoch and continued with another number of ranks.
 same_everywhere() {
     local name=$1 first other
     shift
@@ -27,9 +28,12 @@ same_everywhere() {
         other=$("$LOCKSTEP" train -n $ranks "$@" --threads 1 --reproducible --json 2> err.txt | field hash)
         [ "$other" = "$first" ] || complain "$name: $ranks ranks gave $other, one rank $first; $(cat err.txt)"
     done
-    "$LOCKSTEP" train -n 2 "$@" --threads 1 --reproducible --steps 2 --save "$name" > /dev/null 2> err.txt || complain "$name: $(cat err.txt)"
-    other=$("$LOCKSTEP" train -n 3 "$@" --threads 1 --reproducible --save "$name" --resume auto --json 2> err.txt | field hash)
-    [ "$other" = "$first" ] || complain "$name: resumed in the middle of an epoch: $other, otherwise $first; $(cat err.txt)"
+    "$LOCKSTEP" train -n 2 "$@" --threads 1 --reproducible --steps 2 --save "$name" > /dev/null 2> err.txt ||
+        complain "$name: $(cat err.txt)"
+    other=$("$LOCKSTEP" train -n 3 "$@" --threads 1 --reproducible --save "$name" --resume auto --json 2> err.txt |
+        field hash)
+    [ "$other" = "$first" ] || complain \
+        "$name: resumed in the middle of an epoch: $other, otherwise $first; $(cat err.txt)"
 }
 arrays=$SOURCE_DIR/test/golden/arrays
 
@@ -45,16 +49,26 @@ make_zip() {
     for member in "${@:2}"; do
         gzip -nc "$member" > zip.gz
         stored=$(($(wc -c < zip.gz) - 18)) offset=$(wc -c < zip.body) count=$((count + 1))
-        { printf '\x14\0\0\0\x08\0\0\0\0\0'; tail -c 8 zip.gz | head -c 4; little 4 $stored; tail -c 4 zip.gz; little 2 ${#member}; printf '\0\0'; } > zip.sizes
+        {
+            printf '\x14\0\0\0\x08\0\0\0\0\0'; tail -c 8 zip.gz | head -c 4
+            little 4 $stored; tail -c 4 zip.gz; little 2 ${#member}; printf '\0\0'
+        } > zip.sizes
         { printf 'PK\3\4'; cat zip.sizes; printf %s "$member"; tail -c +11 zip.gz | head -c $stored; } >> zip.body
-        { printf 'PK\1\2\x14\0'; cat zip.sizes; printf '\0\0\0\0\0\0\0\0\0\0'; little 4 "$offset"; printf %s "$member"; } >> zip.directory
+        {
+            printf 'PK\1\2\x14\0'; cat zip.sizes; printf '\0\0\0\0\0\0\0\0\0\0'
+            little 4 "$offset"; printf %s "$member"
+        } >> zip.directory
     done
-    { cat zip.body zip.directory; printf 'PK\5\6\0\0\0\0'; little 2 $count; little 2 $count; little 4 "$(wc -c < zip.directory)"; little 4 "$(wc -c < zip.body)"; printf '\0\0'; } > "$out"
+    {
+        cat zip.body zip.directory; printf 'PK\5\6\0\0\0\0'; little 2 $count; little 2 $count
+        little 4 "$(wc -c < zip.directory)"; little 4 "$(wc -c < zip.body)"; printf '\0\0'
+    } > "$out"
 }
 # A table of four numbers and a label, in which classes can be told apart: table ROWS
 table() {
     awk -v rows="$1" 'BEGIN { print "a,b,c,d,kind"; for (i = 0; i < rows; i++) { k = i % 3; r = (i * 7919) % 101 / 101
-        printf "%.4f,%.4f,%.4f,%.4f,%s\n", k + r, r - k, r * k, (i * 31) % 17 / 17, k == 0 ? "ant" : k == 1 ? "bee" : "cow" } }'
+        printf "%.4f,%.4f,%.4f,%.4f,%s\n", k + r, r - k, r * k, (i * 31) % 17 / 17,
+            k == 0 ? "ant" : k == 1 ? "bee" : "cow" } }'
 }
 
 # ---- tables and arrays ----
@@ -71,7 +85,8 @@ gzip -c table.csv > table.csv.gz
 cp images.npy x.npy
 cp labels.npy y.npy
 make_zip arrays.npz x.npy y.npy
-header='{"image":{"dtype":"U8","shape":[60,8,8],"data_offsets":[0,3840]},"label":{"dtype":"U8","shape":[60],"data_offsets":[3840,3900]}}'
+header='{"image":{"dtype":"U8","shape":[60,8,8],"data_offsets":[0,3840]},'
+header+='"label":{"dtype":"U8","shape":[60],"data_offsets":[3840,3900]}}'
 { little 8 ${#header}; printf %s "$header"; tail -c 3840 images.npy; tail -c 60 labels.npy; } > arrays.safetensors
 
 mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
@@ -107,10 +122,12 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
         expect 0 "no test set" "$LOCKSTEP" train $ranks $mlp --data csv:table.csv
         [ "$(grep -c 'no test set' err.txt)" = 1 ] || complain "'no test set' is not said once: $(cat err.txt)"
     done
-    expect 0 "" "$LOCKSTEP" train $mlp --data csv:table.csv --label kind --holdout 0.25 --save classes --lr 0.05 --epochs 20
+    expect 0 "" "$LOCKSTEP" train $mlp --data csv:table.csv --label kind --holdout 0.25 --save classes --lr 0.05 \
+        --epochs 20
     grep -q "accuracy" err.txt || complain "no accuracy on the rows held out: $(cat err.txt)"
     expect 0 "" "$LOCKSTEP" eval --load classes --model mlp --hidden 8 --data csv:table.csv --holdout 0.25
-    expect 0 "csv:table.csv is what the model was trained on, but for the part that was held out" "$LOCKSTEP" eval --load classes --model mlp --hidden 8 --data csv:table.csv
+    expect 0 "csv:table.csv is what the model was trained on, but for the part that was held out" "$LOCKSTEP" eval \
+        --load classes --model mlp --hidden 8 --data csv:table.csv
     grep -q '(all 120 samples)' out.txt || complain "all rows: $(cat out.txt)"
     expect 0 "" "$LOCKSTEP" train $mlp --data csv:table.csv --label kind --save all
     expect 2 "csv:table.csv has no test set: --holdout" "$LOCKSTEP" eval --load all
@@ -118,23 +135,28 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
     awk -F, -v OFS=, '{ print NR == 1 ? "id" : NR, $5, $2, $1, $4, $3 }' table.csv > swapped.csv
     awk -F, -v OFS=, '{ $1 = NR == 1 ? "first" : $1; print }' table.csv > renamed.csv
     "$LOCKSTEP" eval --load all --data csv:table.csv > own.txt 2> err.txt || complain "$(cat err.txt)"
-    expect 0 "swapped.csv: 1 column that the model was not trained on is not used: 'id'" "$LOCKSTEP" eval --load all --data csv:swapped.csv
+    expect 0 "swapped.csv: 1 column that the model was not trained on is not used: 'id'" "$LOCKSTEP" eval --load all \
+        --data csv:swapped.csv
     cmp -s out.txt own.txt || complain "columns in another order: $(cat out.txt), expected $(cat own.txt)"
     for run in "eval --load all" "predict --load all" "train --resume all"; do
         expect 0 "" "$LOCKSTEP" $run --data csv:swapped.csv
         expect 2 "renamed.csv has no column 'a'" "$LOCKSTEP" $run --data csv:renamed.csv
     done
-    # Rows without the label's column are predicted as those with it; a table that has it, but not all features, is refused.
+    # Rows without the label's column are predicted as those with it; a table that has it, but not all features, is
+    # refused.
     cut -d, -f1-4 table.csv > rows.csv
     tail -n +2 rows.csv > bare.csv
     cut -d, -f2-5 table.csv > fewer.csv
-    "$LOCKSTEP" predict --load classes --data csv:table.csv --count 120 --json 2> err.txt | sed 's/ "label": [0-9]*,//' > labelled.json
+    "$LOCKSTEP" predict --load classes --data csv:table.csv --count 120 --json 2> err.txt |
+        sed 's/ "label": [0-9]*,//' > labelled.json
     for rows in rows bare; do
         expect 0 "" "$LOCKSTEP" predict --load classes --data csv:$rows.csv --count 120 --json
-        [ -s labelled.json ] && cmp -s out.txt labelled.json || complain "$rows without a label: $(head -2 out.txt labelled.json)"
+        [ -s labelled.json ] && cmp -s out.txt labelled.json ||
+            complain "$rows without a label: $(head -2 out.txt labelled.json)"
     done
     # The recorded label is that of another table too, where it has the column: by name, and by number.
-    awk -F, -v OFS=, 'NR == 1 { print $5, $1, $2, $3, $4; next } { print ($5 == "ant" ? 0 : $5 == "bee" ? 1 : 2), $1, $2, $3, $4 }' table.csv > first.csv
+    awk -F, -v OFS=, 'NR == 1 { print $5, $1, $2, $3, $4; next }
+        { print ($5 == "ant" ? 0 : $5 == "bee" ? 1 : 2), $1, $2, $3, $4 }' table.csv > first.csv
     cp first.csv again.csv
     for label in kind 1; do
         expect 0 "" "$LOCKSTEP" train $mlp --data csv:first.csv --label $label --save "first-$label" --steps 5
@@ -147,13 +169,15 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
     # More classes than the weights have outputs.
     table 12 | awk '{ sub(/ant/, "eel" int(NR / 3) % 3); print }' > more.csv
     expect 2 "3.8.*5.8|classes|outputs" "$LOCKSTEP" train $mlp --data csv:more.csv --init classes
-    expect 2 "3.8.*5.8|classes|outputs" "$LOCKSTEP" eval --load classes --model mlp --hidden 8 --data csv:more.csv --holdout 0.5
+    expect 2 "3.8.*5.8|classes|outputs" "$LOCKSTEP" eval --load classes --model mlp --hidden 8 --data csv:more.csv \
+        --holdout 0.5
     # The label's column, by name and by number, and a table without names.
     expect 0 "" "$LOCKSTEP" train $mlp --data csv:numbers.tsv --label 1 --header no
     expect 0 "" "$LOCKSTEP" train $mlp --data csv:table.csv --label kind --header auto
     # Numbers with a fraction are regression, and cross_entropy is refused for them.
     expect 0 "" "$LOCKSTEP" train $mlp --data csv:prices.csv --loss l1
-    expect 2 "loss cross_entropy needs class numbers from 0; the labels of csv:prices.csv are not integers" "$LOCKSTEP" train $mlp --data csv:prices.csv --loss cross_entropy
+    expect 2 "loss cross_entropy needs class numbers from 0; the labels of csv:prices.csv are not integers" \
+        "$LOCKSTEP" train $mlp --data csv:prices.csv --loss cross_entropy
     expect 0 "" "$LOCKSTEP" train $mlp --data csv:numbers.tsv --label 1 --loss mse
     expect 0 "" "$LOCKSTEP" train $mlp --data "npy:$arrays/f4.npy,$arrays/y_multi.npy" --batch 4 --loss bce
     # Features are neither shifted nor divided unless that is said.
@@ -170,10 +194,14 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
     # Several labels for each sample, as whole numbers and as floating-point numbers, are the same targets of bce.
     for i in $(seq 60); do for j in 1 2 3; do [ $((i % (j + 1))) = 0 ] && echo 1 || echo 0; done; done > hot.txt
     { npy_header '|u1' '(60, 3)'; while read -r bit; do printf "\\x0$bit"; done < hot.txt; } > hot.npy
-    { npy_header '<f4' '(60, 3)'; while read -r bit; do [ "$bit" = 1 ] && printf '\0\0\x80\x3f' || printf '\0\0\0\0'; done < hot.txt; } > hot_float.npy
+    {
+        npy_header '<f4' '(60, 3)'
+        while read -r bit; do [ "$bit" = 1 ] && printf '\0\0\x80\x3f' || printf '\0\0\0\0'; done < hot.txt
+    } > hot_float.npy
     a=$("$LOCKSTEP" train $mlp --data npy:images.npy,hot.npy --loss bce --save labels --json 2> err.txt | field hash)
     b=$("$LOCKSTEP" train $mlp --data npy:images.npy,hot_float.npy --loss bce --json 2> err.txt | field hash)
-    [ -n "$a" ] && [ "$a" = "$b" ] || complain "labels as whole numbers gave $a, as floating-point numbers $b: $(cat err.txt)"
+    [ -n "$a" ] && [ "$a" = "$b" ] || complain \
+        "labels as whole numbers gave $a, as floating-point numbers $b: $(cat err.txt)"
     same_everywhere several-labels $mlp --data npy:images.npy,hot.npy --loss bce
     expect 0 "" "$LOCKSTEP" eval --load labels --holdout 0.5
     expect 0 "" "$LOCKSTEP" predict --load labels --count 2 --json
@@ -182,7 +210,8 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
     awk -F, 'NR == 1 || $5 != "cow"' table.csv > two.csv
     expect 0 "" "$LOCKSTEP" train $mlp --data csv:two.csv --loss bce --lr 0.05 --epochs 30 --save binary --holdout 0.25
     expect 0 "" "$LOCKSTEP" predict --load binary --data csv:two.csv --count 80 --top 2
-    [ "$(grep -cE '^ *[0-9]+  (ant|bee) [0-9.]+ %, (ant|bee) [0-9.]+ %  right$' out.txt)" -gt 70 ] || complain "two classes: $(cat out.txt)"
+    [ "$(grep -cE '^ *[0-9]+  (ant|bee) [0-9.]+ %, (ant|bee) [0-9.]+ %  right$' out.txt)" -gt 70 ] ||
+        complain "two classes: $(cat out.txt)"
     expect 0 "" "$LOCKSTEP" predict --load binary --data csv:two.csv --count 2 --csv
     grep -qE '^[01],[01],[01],(ant|bee),(0.[5-9]|1)' out.txt || complain "two classes: $(cat out.txt)"
 
@@ -202,7 +231,8 @@ augment="--random-resized-crop 0.3 --rotate 20 --cutout 3 --mixup 0.4"
 # shellcheck disable=SC2086
 {
     same_everywhere augment $mlp --data npy:images.npy,labels.npy --holdout 0.2 $augment --color-jitter 0.4,0.4
-    same_everywhere colors --model cnn --data synthetic:3x8x8,count=60 --batch 12 --epochs 2 $augment --color-jitter 0.4,0.4,0.4,0.1 --label-smoothing 0.1
+    same_everywhere colors --model cnn --data synthetic:3x8x8,count=60 --batch 12 --epochs 2 $augment --color-jitter \
+        0.4,0.4,0.4,0.1 --label-smoothing 0.1
 }
 refuse 'color jitter of saturation or hue needs images of 3 channels' npy:images.npy,labels.npy --color-jitter 0,0,0.1
 refuse 'augmentation needs images' csv:table.csv --rotate 5
@@ -227,7 +257,8 @@ refuse 'objects.npy holds Python objects .*allow_pickle=False' "npy:$arrays/obje
 refuse 'strings.npy holds strings' "npy:$arrays/f4.npy,$arrays/strings.npy"
 refuse 'nan.npy: row 3 has a value that is NaN' "npy:$arrays/nan.npy,$arrays/y.npy"
 refuse 'images.npy has 60 rows, but .*y.npy has 5' "npy:images.npy,$arrays/y.npy"
-refuse 'loss cross_entropy needs class numbers from 0; the labels of .*y_fraction.npy are not integers' "npy:$arrays/f4.npy,$arrays/y_fraction.npy" --loss cross_entropy
+refuse 'loss cross_entropy needs class numbers from 0; the labels of .*y_fraction.npy are not integers' \
+    "npy:$arrays/f4.npy,$arrays/y_fraction.npy" --loss cross_entropy
 { npy_header '|u1' '(2, 1, 1, 1, 1, 1, 1, 3)'; printf abcdef; } > deep.npy
 refuse 'deep.npy has 8 axes: at most 6 are supported' npy:deep.npy
 refuse 'hot.npy has 3 whole numbers as the label of each sample: --loss bce' npy:images.npy,hot.npy

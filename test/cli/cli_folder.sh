@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# cli_folder.sh - `--data folder:DIR`: CIFAR-10's records as PNG files give the losses of its binary files, bit for bit; ranks, resuming, the cache
-# and workers change nothing; mistakes. cifar_folder.sh does the first with all that is stored of CIFAR-10.
+# cli_folder.sh - `--data folder:DIR`: CIFAR-10's records as PNG files give the losses of its binary files, bit for bit;
+# ranks, resuming, the cache and workers change nothing; mistakes. cifar_folder.sh does the first with all that is
+# stored of CIFAR-10.
 # ctest: timeout 240, ranks 3
 set -eu
 command -v python3 > /dev/null || { echo "skipped: no python3, which writes the PNG files"; exit 77; }
@@ -22,12 +23,14 @@ steps() { grep '"event": *"step"' "$1" | field loss; }
 [ "$(steps binary.jsonl | wc -l)" = $(((count + 31) / 32)) ] || fail "the log: $(cat binary.jsonl)"
 diff <(steps binary.jsonl) <(steps folder.jsonl) || fail "losses differ"
 for value in hash loss accuracy; do
-    [ "$(field $value < binary.json)" = "$(field $value < folder.json)" ] || fail "$value: $(cat binary.json folder.json)"
+    [ "$(field $value < binary.json)" = "$(field $value < folder.json)" ] ||
+        fail "$value: $(cat binary.json folder.json)"
 done
 echo "$count images: $(steps folder.jsonl | wc -l) equal losses, hash $(field hash < folder.json)"
 if [ "$count" != 500 ]; then exit 0; fi
 
-# Ranks, workers, the cache and a resume in mid-epoch, with other ranks, change no bits. Fewer images: 6 of each class, and 2 to test.
+# Ranks, workers, the cache and a resume in mid-epoch, with other ranks, change no bits. Fewer images: 6 of each class,
+# and 2 to test.
 for class in folder/train/*; do
     mkdir -p "few/train/${class##*/}" "few/test/${class##*/}"
     find "$class" -name '*.png' | sort | head -n 6 | xargs -I{} cp {} "few/train/${class##*/}"
@@ -51,16 +54,20 @@ got=$("$LOCKSTEP" train $same --save run --resume auto 2> /dev/null | field hash
 # As many workers as compute threads, at most 4, which the loader's memory shows; one where nothing is decoded.
 planned() { "$LOCKSTEP" plan --model cnn --data folder:few $* | awk '$1 == "loader" { print $2 }'; }
 for pair in "1 1" "2 2" "3 3" "9 4"; do
-    [ "$(planned --threads "${pair% *}")" = "$(planned --threads "${pair% *}" --workers "${pair#* }")" ] || fail "workers of ${pair% *} threads"
+    [ "$(planned --threads "${pair% *}")" = "$(planned --threads "${pair% *}" --workers "${pair#* }")" ] ||
+        fail "workers of ${pair% *} threads"
 done
-[ "$(planned --threads 3 --cache cache)" = "$(planned --threads 3 --cache cache --workers 1)" ] || fail "workers with a cache"
+[ "$(planned --threads 3 --cache cache)" = "$(planned --threads 3 --cache cache --workers 1)" ] ||
+    fail "workers with a cache"
 
 # Part of the samples held out; resized; grey; class names.
-"$LOCKSTEP" train --model cnn --data folder:folder/train --holdout 0.2 --size 16,24 --channels 1 --batch 100 --epochs 1 --save held --log held.jsonl 2> err.txt ||
+"$LOCKSTEP" train --model cnn --data folder:folder/train --holdout 0.2 --size 16,24 --channels 1 --batch 100 --epochs \
+    1 --save held --log held.jsonl 2> err.txt ||
     fail "$(cat err.txt)"
 held=$(tested held.jsonl)
 [ "$held" -gt 60 ] && [ "$held" -lt 140 ] || fail "a fifth of 500 held out: $(cat held.jsonl)"
-"$LOCKSTEP" eval --load held --model cnn --data folder:folder/train --holdout 0.2 --size 16,24 --channels 1 --json | grep -q "\"samples\": *$held" ||
+"$LOCKSTEP" eval --load held --model cnn --data folder:folder/train --holdout 0.2 --size 16,24 --channels 1 --json |
+    grep -q "\"samples\": *$held" ||
     fail "eval of what was held out"
 
 # Mistakes: one sentence, exit status 2.
@@ -77,7 +84,8 @@ cp -r folder/train/cat folder/train/dog sizes/
 cp "$SOURCE_DIR/test/golden/images/rgb8.png" sizes/dog/zz.png
 expect_text 2 "sizes/dog/zz.png is 23x37: images of several sizes need --size" $(data sizes)
 expect_text 0 "" $(data sizes --size 32,32 --holdout 0.1)
-for wrong in "--size 32" "--size 0,32" "--size 32,32,32" "--size 3.5,8" "--channels 2" "--holdout 1"; do expect_text 2 "${wrong% *}" $(data sizes $wrong); done
+for wrong in "--size 32" "--size 0,32" "--size 32,32,32" "--size 3.5,8" "--channels 2" "--holdout 1"; do expect_text 2 \
+    "${wrong% *}" $(data sizes $wrong); done
 for option in "--size 8,8" "--channels 1" "--cache cache" "--skip-broken"; do
     expect_text 2 "${option%% *}" "$LOCKSTEP" train --model cnn --data synthetic:3x32x32 --steps 1 $option
 done
@@ -87,13 +95,15 @@ expect_text 2 "folder/test is the test set" $(data folder --holdout 0.1)
 broken=$(find sizes/dog -name '*.png' | sort | sed -n 3p)
 head -c 700 "$broken" > cut && mv cut "$broken"
 for ranks in "" "-n 2"; do
-    expect_text 2 "$broken is damaged: it is truncated; --skip-broken leaves such files out" $(data sizes --size 32,32 --epochs 1 --steps 1000 --holdout 0.1 $ranks)
+    expect_text 2 "$broken is damaged: it is truncated; --skip-broken leaves such files out" \
+        $(data sizes --size 32,32 --epochs 1 --steps 1000 --holdout 0.1 $ranks)
     expect_text 0 "1 of" $(data sizes --size 32,32 --skip-broken $ranks)
     grep -qF "left out: $broken" err.txt || fail "the broken file is not listed: $(cat err.txt)"
     [ "$(grep -c 'left out: ' err.txt)" = 1 ] || fail "it is listed more than once: $(cat err.txt)"
 done
 expect_text 2 "$broken is damaged" $(data sizes --size 32,32 --cache cache3)
 : > file
-for cache in file file/below; do expect_text 2 "file: cannot create the directory: a file of that name exists" $(data folder --cache $cache); done
+for cache in file file/below; do expect_text 2 "file: cannot create the directory: a file of that name exists" \
+    $(data folder --cache $cache); done
 expect_text 2 "/proc/none: cannot create the directory" $(data folder --cache /proc/none)
 expect_text 2 "cannot create the cache" $(data folder --cache /proc)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# cli_full_disk.sh - full disks: a temporary directory without room costs a run nothing but its flight recorders; a log or TensorBoard file that
-# cannot be written is reported when that happens, with file and reason, the training goes on, and the exit status is 1.
+# cli_full_disk.sh - full disks: a temporary directory without room costs a run nothing but its flight recorders; a log
+# or TensorBoard file that cannot be written is reported when that happens, with file and reason, the training goes on,
+# and the exit status is 1.
 # ctest: timeout 120, ranks 2
 set -eu
 self=$(realpath "$0")
@@ -24,7 +25,8 @@ reported() {
     first=$(grep -n "warning: $2 stopped: $1.*No space left on device; training continues" out | cut -d: -f1)
     end=$(grep -n '^2000 steps' out | cut -d: -f1)
     [ -n "$first" ] && [ -n "$end" ] && [ "$first" -lt "$end" ] || fail "no warning about $1 before the end of training"
-    tail -1 out | grep -q "is incomplete: .*No space left on device" || fail "the last line does not say what is incomplete"
+    tail -1 out | grep -q "is incomplete: .*No space left on device" ||
+        fail "the last line does not say what is incomplete"
 }
 
 # shellcheck disable=SC2086

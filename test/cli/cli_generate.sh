@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# cli_generate.sh - `lockstep generate` on directories that Hugging Face's transformers wrote (test/golden/make_generate.py): its greedy
-# tokens and text, alone and together; sampling by seed, stop strings, streams, ids without a tokenizer, each mistake.
+# cli_generate.sh - `lockstep generate` on directories that Hugging Face's transformers wrote
+# (test/golden/make_generate.py): its greedy tokens and text, alone and together; sampling by seed, stop strings,
+# streams, ids without a tokenizer, each mistake.
 # ctest: label quick
 set -eu
 command -v python3 > /dev/null || { echo "skipped: no python3, which reads the stored continuations"; exit 77; }
@@ -15,7 +16,9 @@ cat > compare.py << 'PYTHON'
 import json, subprocess, sys
 greedy = sys.argv[1:]
 expected = [json.loads(line) for line in open("expected.txt")]
-def run(*more): return [json.loads(line) for line in subprocess.run([*greedy, "--json", *more], check=True, capture_output=True, text=True).stdout.splitlines()]
+def run(*more):
+    done = subprocess.run([*greedy, "--json", *more], check=True, capture_output=True, text=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 for model in ("gpt", "llama"):
     own = [e for e in expected if e["model"] == model]
     together = run("--load", model, *(x for e in own for x in ("--prompt", e["prompt"])))
@@ -33,9 +36,13 @@ python3 compare.py "${greedy[@]}" || fail "not the continuation of transformers"
 # f64 and the guarded device give the same tokens; ids need no tokenizer; a line for each prompt.
 "${greedy[@]}" --load llama --prompt "To be" --ids > ids.txt 2> err.txt
 [ "$(wc -w < ids.txt)" = 64 ] || fail "64 ids: $(cat ids.txt)"
-grep -Eq '^lockstep generate: prompt: 3 tokens, [0-9.]+ tokens/s; 64 new tokens, [0-9.]+ tokens/s, weights read at [0-9.]+ GB/s$' err.txt || fail "$(cat err.txt)"
-"${greedy[@]}" --load llama --prompt "To be" --ids --dtype f64 2> /dev/null | cmp - ids.txt || fail "f64 gives other tokens"
-"${greedy[@]}" --load llama --prompt "To be" --ids --device guarded 2> /dev/null | cmp - ids.txt || fail "the guarded device gives other tokens"
+pattern='^lockstep generate: prompt: 3 tokens, [0-9.]+ tokens/s; '
+pattern+='64 new tokens, [0-9.]+ tokens/s, weights read at [0-9.]+ GB/s$'
+grep -Eq "$pattern" err.txt || fail "$(cat err.txt)"
+"${greedy[@]}" --load llama --prompt "To be" --ids --dtype f64 2> /dev/null | cmp - ids.txt ||
+    fail "f64 gives other tokens"
+"${greedy[@]}" --load llama --prompt "To be" --ids --device guarded 2> /dev/null | cmp - ids.txt ||
+    fail "the guarded device gives other tokens"
 expect_text 0 "" "${greedy[@]}" --load llama --prompt "To be" --ids --dtype bf16
 [ "$(wc -w < out.txt)" = 64 ] || fail "bf16: $(cat out.txt)"
 mkdir bare && cp llama/config.json llama/model.safetensors bare
@@ -47,9 +54,12 @@ expect_text 0 "of the memory's" "${greedy[@]}" --load bare --prompt-ids 5 --ids 
 # Sampling: the seed decides; the number of threads and other prompts do not.
 sample=(--load gpt --tokens 40 --temperature 0.9 --top-k 50 --top-p 0.95 --json)
 "${generate[@]}" "${sample[@]}" --prompt "To be" --seed 1 > one.txt 2> /dev/null
-"$LOCKSTEP" generate --threads 1 "${sample[@]}" --prompt "To be" --seed 1 2> /dev/null | cmp - one.txt || fail "threads change the text"
-"${generate[@]}" "${sample[@]}" --prompt Grüße --prompt "To be" --seed 1 2> /dev/null | tail -1 | cmp - one.txt || fail "another prompt changes the text"
-"${generate[@]}" "${sample[@]}" --prompt "To be" --seed 2 2> /dev/null | cmp -s - one.txt && fail "another seed gives the same text"
+"$LOCKSTEP" generate --threads 1 "${sample[@]}" --prompt "To be" --seed 1 2> /dev/null | cmp - one.txt ||
+    fail "threads change the text"
+"${generate[@]}" "${sample[@]}" --prompt Grüße --prompt "To be" --seed 1 2> /dev/null | tail -1 | cmp - one.txt ||
+    fail "another prompt changes the text"
+"${generate[@]}" "${sample[@]}" --prompt "To be" --seed 2 2> /dev/null | cmp -s - one.txt &&
+    fail "another seed gives the same text"
 
 # Text: the prompt, then what follows it; a file and standard input as prompts; stop strings end it.
 "${greedy[@]}" --load gpt --prompt "To be" > text.txt 2> /dev/null
@@ -61,11 +71,14 @@ python3 - "${greedy[@]}" --load gpt --prompt "To be" --json << 'PYTHON' || fail 
 import json, subprocess, sys
 run = lambda *more: json.loads(subprocess.run([*sys.argv[1:], *more], check=True, capture_output=True).stdout)
 whole = run()
-stop = next(whole["text"][i:i + 2] for i in range(10, 60) if whole["text"][i:i + 2].isascii() and whole["text"][i:i + 2].isprintable())
+pairs = [whole["text"][i:i + 2] for i in range(10, 60)]
+stop = next(pair for pair in pairs if pair.isascii() and pair.isprintable())
 cut = run("--stop", "nowhere", "--stop", stop)
-assert cut["end"] == "stop" and cut["text"] == whole["text"][:whole["text"].index(stop)] and len(cut["ids"]) < 64, (stop, cut)
+assert cut["end"] == "stop" and len(cut["ids"]) < 64, (stop, cut)
+assert cut["text"] == whole["text"][:whole["text"].index(stop)], (stop, cut)
 PYTHON
-expect_text 0 "tokens fill the model's context: the text ends here" "${generate[@]}" --load gpt --prompt "To be" --tokens 1000 --ignore-eos
+expect_text 0 "tokens fill the model's context: the text ends here" "${generate[@]}" --load gpt --prompt "To be" \
+    --tokens 1000 --ignore-eos
 expect_text 0 "200 new tokens" "${generate[@]}" --load gpt --prompt "To be" --tokens 200 --ignore-eos --slide --ids
 [ "$(wc -w < out.txt)" = 200 ] || fail "--slide: $(cat out.txt)"
 expect_text 0 "" "${generate[@]}" --load gpt --tokens 5 --json # without a prompt: from the first token
@@ -80,12 +93,15 @@ expect_text 2 "--prompt-file none.txt: No such file" "${generate[@]}" --load gpt
 expect_text 2 "it is empty" "${generate[@]}" --load gpt --prompt-file empty.txt
 expect_text 2 "not a comma-separated list of token ids" "${generate[@]}" --load gpt --prompt-ids 1,x
 expect_text 2 "not a comma-separated list of token ids" "${generate[@]}" --load gpt --prompt-ids 1,-2
-expect_text 2 "token 1 of prompt 0 is 300: the vocabulary has 300, 0 to 299" "${generate[@]}" --load bare --prompt-ids 1,300 --ids
+expect_text 2 "token 1 of prompt 0 is 300: the vocabulary has 300, 0 to 299" "${generate[@]}" --load bare --prompt-ids \
+    1,300 --ids
 expect_text 2 "there is no tokenizer.json" "${generate[@]}" --load bare --prompt "To be"
 expect_text 2 "there is no tokenizer.json" "${generate[@]}" --load bare --prompt-ids 1
 expect_text 2 "there is no tokenizer.json" "${generate[@]}" --load bare --prompt-ids 1 --ids --stop x
-expect_text 2 "prompt 0 has 97 tokens, but the model's context is 96: shorten it" "${generate[@]}" --load gpt --prompt-ids "$(seq -s, 1 97)"
-for file in config.json model.safetensors; do expect_text 2 "--load gpt/$file is a file: give the directory" "${generate[@]}" --load gpt/$file --prompt x; done
+expect_text 2 "prompt 0 has 97 tokens, but the model's context is 96: shorten it" "${generate[@]}" --load gpt \
+    --prompt-ids "$(seq -s, 1 97)"
+for file in config.json model.safetensors; do expect_text 2 "--load gpt/$file is a file: give the directory" \
+    "${generate[@]}" --load gpt/$file --prompt x; done
 expect_text 2 "leave out --ids" "${generate[@]}" --load gpt --prompt x --ids --json
 expect_text 2 "--top-p: 1.5 is out of range" "${generate[@]}" --load gpt --prompt x --top-p 1.5
 expect_text 2 "--top-p 0 leaves no token" "${generate[@]}" --load gpt --prompt x --top-p 0
@@ -98,19 +114,29 @@ mkdir broken && cp gpt/* broken && echo '{}' > broken/tokenizer.json
 expect_text 2 "tokenizer.json" "${generate[@]}" --load broken --prompt x
 
 # The benchmark; on a terminal, control characters are escaped.
-expect_text 0 "" "$LOCKSTEP" bench generate --model llama --layers 2 --heads 4 --kv-heads 2 --width 64 --vocabulary 500 --threads 2 --batch 3 --tokens 8 --json
-python3 -c 'import json; b = json.load(open("out.txt")); assert b["tokens_per_s"] > 0 and b["memory_bytes_per_s"] > 0 and b["batch"] == 3' || fail "$(cat out.txt)"
+expect_text 0 "" "$LOCKSTEP" bench generate --model llama --layers 2 --heads 4 --kv-heads 2 --width 64 --vocabulary \
+    500 --threads 2 --batch 3 --tokens 8 --json
+python3 -c 'import json; b = json.load(open("out.txt"))
+assert b["tokens_per_s"] > 0 and b["memory_bytes_per_s"] > 0 and b["batch"] == 3' || fail "$(cat out.txt)"
 expect_text 2 "does not generate text" "$LOCKSTEP" bench generate --model cnn
 expect_text 2 "--epochs" "$LOCKSTEP" bench generate --model gpt2 --epochs 3
 expect_text 2 "--ranks is an option of \`lockstep bench train\`" "$LOCKSTEP" bench generate --model gpt2 --ranks 2
 expect_text 2 "--tokens is an option of \`lockstep bench generate\`" "$LOCKSTEP" bench train --tokens 3
 expect_text 2 "the context of gpt2 is 1024" "$LOCKSTEP" bench generate --model gpt2 --tokens 1000
 if command -v script > /dev/null; then
-    script -qec "$LOCKSTEP generate --load gpt --prompt-ids 270,268 --tokens 64 --temperature 0 --ignore-eos --threads 1" /dev/null > terminal.txt < /dev/null
-    grep -q '\\x' terminal.txt && ! grep -q "$(printf '\033')" terminal.txt || fail "a terminal gets control characters: $(od -c terminal.txt)"    # Characters of several bytes stay whole, also where a long text is written in parts.
+    command="$LOCKSTEP generate --load gpt --prompt-ids 270,268 --tokens 64 --temperature 0 --ignore-eos --threads 1"
+    script -qec "$command" /dev/null > terminal.txt < /dev/null
+    grep -q '\\x' terminal.txt && ! grep -q "$(printf '\033')" terminal.txt ||
+        fail "a terminal gets control characters: $(od -c terminal.txt)"
+    # Characters of several bytes stay whole, also where a long text is written in parts.
     euros=$(printf '€%.0s' $(seq 800))
     for _ in 1 2 3; do printf '%s\n' "$euros"; done > euros.txt
-    "$LOCKSTEP" train --model gpt --layers 1 --heads 1 --width 8 --context 2600 --data text:euros.txt --tokenizer byte --batch 1 --steps 1 --eval-every -1 --save long > /dev/null 2> err.txt || fail "$(cat err.txt)"
-    script -qec "$LOCKSTEP generate --load long --prompt \"x\$(tr -d '\n' < euros.txt | head -c 2400)\" --tokens 1 --temperature 0 --threads 1" /dev/null > terminal.txt < /dev/null
-    [ "$(grep -o '€' terminal.txt | wc -l)" = 800 ] || fail "a terminal gets $(grep -o '€' terminal.txt | wc -l) whole characters of 800: $(grep -o '.........\\x...' terminal.txt | head -2)"
+    "$LOCKSTEP" train --model gpt --layers 1 --heads 1 --width 8 --context 2600 --data text:euros.txt --tokenizer byte \
+        --batch 1 --steps 1 --eval-every -1 --save long > /dev/null 2> err.txt || fail "$(cat err.txt)"
+    command="$LOCKSTEP generate --load long --prompt \"x\$(tr -d '\n' < euros.txt | head -c 2400)\""
+    command="$command --tokens 1 --temperature 0 --threads 1"
+    script -qec "$command" /dev/null > terminal.txt < /dev/null
+    whole=$(grep -o '€' terminal.txt | wc -l)
+    [ "$whole" = 800 ] ||
+        fail "a terminal gets $whole whole characters of 800: $(grep -o '.........\\x...' terminal.txt | head -2)"
 fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# cli_kill_join.sh - a rank that is killed before it has joined: the launcher names it, and ranks of `train` that wait for it end at once
-# instead of after the grace period.   ctest: timeout 120, ranks 3
+# cli_kill_join.sh - a rank that is killed before it has joined: the launcher names it, and ranks of `train` that wait
+# for it end at once instead of after the grace period. ctest: timeout 120, ranks 3
 set -eu
 : "${LOCKSTEP:?the command}"
 work=$(mktemp -d)
@@ -30,7 +30,9 @@ for victim in 0 1 2; do
     status=0
     wait "$launcher" || status=$?
     [ "$status" = 137 ] || { echo "rank $victim was killed: exit status $status: $(cat "$work/out")"; exit 1; }
-    ! grep -qE 'grace period|still running' "$work/out" || { echo "rank $victim was killed: the others did not end by themselves: $(cat "$work/out")"; exit 1; }
-    grep -q "rank $victim failed first: signal 9" "$work/out" || { echo "rank $victim is not named: $(cat "$work/out")"; exit 1; }
+    ! grep -qE 'grace period|still running' "$work/out" ||
+        { echo "rank $victim was killed: the others did not end by themselves: $(cat "$work/out")"; exit 1; }
+    grep -q "rank $victim failed first: signal 9" "$work/out" ||
+        { echo "rank $victim is not named: $(cat "$work/out")"; exit 1; }
 done
 echo ok

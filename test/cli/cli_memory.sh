@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# cli_memory.sh - what needs more memory than the machine has available is not started: one message, with what is needed and available and
-# what would help, exit status 2; --overcommit insists. Nothing large is allocated: the plans are for more than any machine has, or the
-# machine is said to have little, by a file over /proc/meminfo or by a control group.
+# cli_memory.sh - what needs more memory than the machine has available is not started: one message, with what is needed
+# and available and what would help, exit status 2; --overcommit insists. Nothing large is allocated: the plans are for
+# more than any machine has, or the machine is said to have little, by a file over /proc/meminfo or by a control group.
 # ctest: timeout 240, ranks 2
 # shellcheck disable=SC2086 # options are lists of words
 set -u
@@ -18,10 +18,12 @@ grep -q 'smaller' err.txt || complain "no advice: $(cat err.txt)"
 expect 2 "^lockstep train: the 2 ranks $refused" $train -n 2
 [ "$(grep -c 'would need' err.txt)" = 1 ] || complain "not one message: $(cat err.txt)"
 expect 2 "^\[rank 0\] lockstep train: the 2 ranks $refused" "$LOCKSTEP" run -n 2 $train
-[ "$(grep -c 'would need' err.txt out.txt | awk -F: '{ n += $2 } END { print n }')" = 1 ] || complain "not one message: $(cat out.txt err.txt)"
+[ "$(grep -c 'would need' err.txt out.txt | awk -F: '{ n += $2 } END { print n }')" = 1 ] ||
+    complain "not one message: $(cat out.txt err.txt)"
 expect 2 "^lockstep bench: this process $refused" "$LOCKSTEP" bench train $huge --threads 1
 expect 2 "^lockstep bench: the 2 ranks $refused" "$LOCKSTEP" bench train $huge -n 2
-expect 2 "^lockstep bench: this process $refused" "$LOCKSTEP" bench generate ${huge% --data synthetic} --prompt-tokens 2 --tokens 2
+expect 2 "^lockstep bench: this process $refused" "$LOCKSTEP" bench generate ${huge% --data synthetic} --prompt-tokens \
+    2 --tokens 2
 expect 2 "^lockstep bench: the 2 ranks $refused" "$LOCKSTEP" bench comm -n 2 --sizes 8,1000G
 expect 0 "^lockstep plan: this process would need .* it would not be started here" "$LOCKSTEP" plan $huge --json
 grep -q '"fits": false' out.txt || complain "plan: $(cat out.txt)"
@@ -33,7 +35,8 @@ for command in eval predict; do
 done
 
 # ---- a little less than is needed: a made-up /proc/meminfo ----
-run="--model mlp --hidden 20000 --data synthetic:16,count=64,classes=2 --batch 32 --steps 2 --optimizer sgd --threads 1 --eval-every -1"
+run="--model mlp --hidden 20000 --data synthetic:16,count=64,classes=2 --batch 32 --steps 2 --optimizer sgd"
+run="$run --threads 1 --eval-every -1"
 host() { "$LOCKSTEP" plan $run "$@" --json | tee plan.json | sed -E 's/.*"'"$want"'": \{[^}]*"host": ([0-9]+).*/\1/'; }
 cat > with << 'END' # KIB COMMAND…
 #!/bin/sh
@@ -46,18 +49,24 @@ if ./with 77 grep -q 'MemAvailable: 77 kB' /proc/meminfo 2> /dev/null; then
     for want in shared replicated; do
         kib=$((($(host -n 2) + 1023) / 1024))
         expect 0 "" ./with $kib "$LOCKSTEP" train -n 2 --state $want $run
-        expect 2 "the 2 ranks would need .* but the host has .* available" ./with $((kib - 1)) "$LOCKSTEP" train -n 2 --state $want $run
-        expect 2 "the 2 ranks would need .* but the host has .* available" ./with $((kib - 1)) "$LOCKSTEP" run -n 2 "$LOCKSTEP" train --state $want $run
+        expect 2 "the 2 ranks would need .* but the host has .* available" ./with $((kib - 1)) "$LOCKSTEP" train -n 2 \
+            --state $want $run
+        expect 2 "the 2 ranks would need .* but the host has .* available" ./with $((kib - 1)) "$LOCKSTEP" run -n 2 \
+            "$LOCKSTEP" train --state $want $run
         expect 0 "" ./with $((kib - 1)) "$LOCKSTEP" train -n 2 --state $want $run --overcommit
         echo "overcommit = true" > over.conf
         expect 0 "" ./with $((kib - 1)) "$LOCKSTEP" train -n 2 --state $want $run --config over.conf
     done
-    expect 2 "^lockstep train: -n 1 would fit: the plan then needs" ./with $((kib - 1)) "$LOCKSTEP" train -n 2 --state replicated $run
+    expect 2 "^lockstep train: -n 1 would fit: the plan then needs" ./with $((kib - 1)) "$LOCKSTEP" train -n 2 --state \
+        replicated $run
     enough=$("$LOCKSTEP" plan $run --batch 64 --accumulate 16 --json | sed -E 's/.*"total": ([0-9]+).*/\1/')
-    expect 2 "^lockstep train: --accumulate 16 would fit" ./with $(((enough + 1023) / 1024)) "$LOCKSTEP" train $run --batch 64
+    expect 2 "^lockstep train: --accumulate 16 would fit" ./with $(((enough + 1023) / 1024)) "$LOCKSTEP" train $run \
+        --batch 64
     expect 0 "" ./with 10 "$LOCKSTEP" plan $run
     grep -q 'this process would need' err.txt || complain "plan: $(cat err.txt)"
-    expect 2 "^lockstep bench: the 2 ranks would need 2.0 MiB of memory, but the host has 999.0 KiB available; --overcommit" ./with 999 "$LOCKSTEP" bench comm -n 2 --sizes 1M
+    pattern="^lockstep bench: the 2 ranks would need 2.0 MiB of memory, but the host has 999.0 KiB available; "
+    pattern+="--overcommit"
+    expect 2 "$pattern" ./with 999 "$LOCKSTEP" bench comm -n 2 --sizes 1M
     # Whoever resumes on another machine decides anew.
     expect 0 "" ./with 10 "$LOCKSTEP" train $small --steps 1 --save other --overcommit
     expect 2 "would need" ./with 10 "$LOCKSTEP" train --resume other --save other --steps 2 --threads 1
@@ -78,7 +87,9 @@ chmod +x inside
 if mkdir "$group" 2> /dev/null && echo $((1 << 30)) 2> /dev/null > "$group/$file" && ./inside true 2> /dev/null; then
     trap 'rmdir "$group"; rm -rf "$work"' EXIT
     large="--model mlp --hidden 1000000 --data synthetic:1024,count=64 --batch 32 --steps 1 --threads 1 --optimizer sgd"
-    expect 2 "^lockstep train: this process would need .* [MG]iB are available: the limit of a control group \(cgroup\) is 1.0 GiB" ./inside "$LOCKSTEP" train $large
+    pattern="^lockstep train: this process would need .* [MG]iB are available: "
+    pattern+="the limit of a control group \(cgroup\) is 1.0 GiB"
+    expect 2 "$pattern" ./inside "$LOCKSTEP" train $large
     expect 0 "" ./inside "$LOCKSTEP" info --json
     grep -q '"cgroup_memory_bytes": 1073741824' out.txt || complain "info: $(cat out.txt)"
 else

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# cli_mesh.sh - --mesh and -n: which of them start ranks, how they must agree, also with a launcher, and what a checkpoint records and a
-# resumed run takes of them; a plan for 1,024 ranks that are not here.   ctest: timeout 120
+# cli_mesh.sh - --mesh and -n: which of them start ranks, how they must agree, also with a launcher, and what a
+# checkpoint records and a resumed run takes of them; a plan for 1,024 ranks that are not here. ctest: timeout 120
 set -u
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -16,7 +16,8 @@ train() { # train NAME WORDS…: into NAME.json and NAME.err
     local name=$1
     shift
     # shellcheck disable=SC2086
-    "$LOCKSTEP" train $small "$@" --json >"$name.json" 2>"$name.err" || fail "train $*: exit status $?: $(cat "$name.err")"
+    "$LOCKSTEP" train $small "$@" --json >"$name.json" 2>"$name.err" ||
+        fail "train $*: exit status $?: $(cat "$name.err")"
 }
 refused() { # refused TEXT COMMAND…: exit status 2, and one line of error that contains TEXT
     local text=$1 status=0
@@ -42,18 +43,22 @@ train config --config run.conf
 # What is no mesh, or not that of -n or of the launcher.
 # shellcheck disable=SC2086
 {
-    refused "--mesh data=2 has 2 ranks, but -n 3 is 3: give one of the two, or the same number" "$LOCKSTEP" train $small --mesh data=2 -n 3
+    refused "--mesh data=2 has 2 ranks, but -n 3 is 3: give one of the two, or the same number" "$LOCKSTEP" train \
+        $small --mesh data=2 -n 3
     refused "--mesh: a mesh has no axis 'tensr' (did you mean tensor?)" "$LOCKSTEP" train $small --mesh data=2,tensr=2
     refused "--mesh: the mesh's axis data has no extent" "$LOCKSTEP" train $small --mesh data
-    refused "the mesh data=2,tensor=2 has 2 ranks along tensor, but plans support only the axis data so far" "$LOCKSTEP" train $small --mesh data=2,tensor=2
+    refused "the mesh data=2,tensor=2 has 2 ranks along tensor, but plans support only the axis data so far" \
+        "$LOCKSTEP" train $small --mesh data=2,tensor=2
     refused "2 ranks along shard" "$LOCKSTEP" bench train --model mlp --steps 2 --mesh shard=2
     refused "has 1 rank, but -n is 2" "$LOCKSTEP" plan -n 2 --model mlp --mesh data=1
     refused "the mesh data=4 has 4 ranks, but there is 1" env WORLD_SIZE=1 RANK=0 "$LOCKSTEP" train $small --mesh data=4
     refused "--mesh is an option of \`lockstep bench train\`" "$LOCKSTEP" bench comm --mesh data=2
     refused "--batch 64 for 65 ranks" "$LOCKSTEP" train $small --mesh data=65
     "$LOCKSTEP" run -n 2 -- "$LOCKSTEP" train $small --mesh data=3 >out 2>&1
-    [ $? = 2 ] && grep -q 'the mesh data=3 has 3 ranks, but there are 2' out || fail "another mesh than the launcher's ranks: $(cat out)"
-    "$LOCKSTEP" run -n 2 -- "$LOCKSTEP" train $small --mesh data=2 --json >run.json 2>err || fail "the mesh of the launcher's ranks: $(cat err)"
+    [ $? = 2 ] && grep -q 'the mesh data=3 has 3 ranks, but there are 2' out ||
+        fail "another mesh than the launcher's ranks: $(cat out)"
+    "$LOCKSTEP" run -n 2 -- "$LOCKSTEP" train $small --mesh data=2 --json >run.json 2>err ||
+        fail "the mesh of the launcher's ranks: $(cat err)"
 }
 [ "$(hash_of run.json)" = "$(hash_of count.json)" ] || fail "lockstep run with --mesh: other bits: $(cat run.json)"
 
@@ -63,18 +68,21 @@ train parallel -n 2 --parallel data
 [ "$(grep -c -- '--parallel is replaced by --mesh' parallel.err)" = 1 ] || fail "--parallel data: $(cat parallel.err)"
 grep -q -- '--mesh' count.err && fail "-n 2 alone names --mesh: $(cat count.err)"
 
-# The record has the mesh, also of ranks that a launcher started; a resumed run takes the user's number, else the recorded one.
+# The record has the mesh, also of ranks that a launcher started; a resumed run takes the user's number, else the
+# recorded one.
 # shellcheck disable=SC2086
 "$LOCKSTEP" run -n 2 -- "$LOCKSTEP" train $small --save by_launcher >out 2>&1 || fail "a checkpoint: $(cat out)"
 train recorded --mesh data=2 --save recorded
 grep -q '"mesh":"data=2"' by_launcher/state.json || fail "no mesh in the record: $(cat by_launcher/state.json)"
 "$LOCKSTEP" info recorded | grep -q '^mesh  *data=2$' || fail "info: $("$LOCKSTEP" info recorded)"
-"$LOCKSTEP" info --json recorded | grep -q '"mesh": *"data=2"' || fail "info --json: $("$LOCKSTEP" info --json recorded)"
+"$LOCKSTEP" info --json recorded | grep -q '"mesh": *"data=2"' ||
+    fail "info --json: $("$LOCKSTEP" info --json recorded)"
 resume() { # resume RANKS DIRECTORY WORDS…
     local want=$1 from=$2
     shift 2
     rm -rf again && cp -r "$from" again
-    "$LOCKSTEP" train --resume again --save again --steps 6 --threads 1 "$@" --json >resumed.json 2>err || fail "--resume with $*: exit status $?: $(cat err)"
+    "$LOCKSTEP" train --resume again --save again --steps 6 --threads 1 "$@" --json >resumed.json 2>err ||
+        fail "--resume with $*: exit status $?: $(cat err)"
     [ "$(ranks_of resumed.json)" = "$want" ] || fail "--resume of $from with '$*': not $want ranks: $(cat resumed.json)"
     grep -q "\"mesh\":\"data=$want\"" again/state.json || fail "--resume of $from with '$*': $(cat again/state.json)"
 }
@@ -86,14 +94,16 @@ resume 2 by_launcher --mesh data=2
 train counted -n 2 --save counted
 resume 3 counted --mesh data=3
 resume 1 counted -n 1
-"$LOCKSTEP" run -n 3 -- "$LOCKSTEP" train --resume recorded --steps 6 --threads 1 >out 2>&1 || fail "3 ranks of a launcher resume a mesh of 2: $(cat out)"
+"$LOCKSTEP" run -n 3 -- "$LOCKSTEP" train --resume recorded --steps 6 --threads 1 >out 2>&1 ||
+    fail "3 ranks of a launcher resume a mesh of 2: $(cat out)"
 
 # A plan for ranks that are not here: the same by either option, and of any number.
 "$LOCKSTEP" plan -n 1024 --model mlp --batch 4100 >by_count 2>err || fail "plan -n 1024: $(cat err)"
 "$LOCKSTEP" plan --model mlp --batch 4100 --mesh data=1024 >by_mesh 2>err || fail "plan --mesh data=1024: $(cat err)"
 grep -q 'rank 0 of 1024' by_count || fail "plan -n 1024: $(cat by_count)"
 cmp -s by_count by_mesh || fail "plan: $(diff by_count by_mesh)"
-"$LOCKSTEP" plan --model mlp --batch 8192 --mesh data=8192 >out 2>err && grep -q 'rank 0 of 8192' out || fail "plan --mesh data=8192: $(cat out err)"
+"$LOCKSTEP" plan --model mlp --batch 8192 --mesh data=8192 >out 2>err && grep -q 'rank 0 of 8192' out ||
+    fail "plan --mesh data=8192: $(cat out err)"
 
 [ $failed = 0 ] && echo "the number of ranks is that of -n and --mesh, in runs, records and plans"
 exit $failed

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# cli_model.sh - `--model ./mine.so`: a model from a shared object trains, resumes, is evaluated and predicts, on one rank and on several with
-# the same bits; files that are no such models, or of another version, are refused with a sentence.   ctest: timeout 240, ranks 2
+# cli_model.sh - `--model ./mine.so`: a model from a shared object trains, resumes, is evaluated and predicts, on one
+# rank and on several with the same bits; files that are no such models, or of another version, are refused with a
+# sentence. ctest: timeout 240, ranks 2
 set -eu
 # shellcheck source=test/frame.bash
 . "$SOURCE_DIR/test/frame.bash"
@@ -23,16 +24,23 @@ train --steps 12 --reproducible --save two --resume auto > two.json
 [ "$(field hash < one.json)" = "$(field hash < two.json)" ] || fail "resumed: $(cat one.json two.json)"
 # One that is linked with the shared library uses the functions of the command all the same.
 if [ -z "${LK_SANITIZE:-}" ]; then
-    build "$SOURCE_DIR/examples/model_so.c" -o linked.so -L "$BUILD_DIR" -Wl,--no-as-needed -llockstep -Wl,-rpath,"$BUILD_DIR"
-    "$LOCKSTEP" train --model ./linked.so --data synthetic:3x16x16,count=256 --batch 32 --threads 1 --steps 12 --reproducible --json \
+    build "$SOURCE_DIR/examples/model_so.c" -o linked.so -L "$BUILD_DIR" -Wl,--no-as-needed -llockstep \
+        -Wl,-rpath,"$BUILD_DIR"
+    "$LOCKSTEP" train --model ./linked.so --data synthetic:3x16x16,count=256 --batch 32 --threads 1 --steps 12 \
+        --reproducible --json \
         > linked.json 2> err.txt || fail "linked.so: $(cat err.txt)"
     [ "$(field hash < one.json)" = "$(field hash < linked.json)" ] || fail "linked.so: $(cat one.json linked.json)"
 fi
 # Without a directory the file is that in the current one.
-"$LOCKSTEP" train --model mine.so --data synthetic:3x16x16,count=64 --steps 1 > /dev/null 2> err.txt || fail "mine.so: $(cat err.txt)"
+"$LOCKSTEP" train --model mine.so --data synthetic:3x16x16,count=64 --steps 1 > /dev/null 2> err.txt ||
+    fail "mine.so: $(cat err.txt)"
 
-# same_loss FILE: its loss is that of training, which added over leaves: in another order, so the last digits may differ.
-same_loss() { awk -v a="$(field loss < "$1")" -v b="$(field loss < one.json)" 'BEGIN { d = a - b; exit !(a > 0 && d < 1e-12 && d > -1e-12) }'; }
+# same_loss FILE: its loss is that of training, which added over leaves: in another order, so the last digits may
+# differ.
+same_loss() {
+    awk -v a="$(field loss < "$1")" -v b="$(field loss < one.json)" \
+        'BEGIN { d = a - b; exit !(a > 0 && d < 1e-12 && d > -1e-12) }'
+}
 # shellcheck disable=SC2086
 "$LOCKSTEP" eval $run --load one --json > eval.json
 same_loss eval.json || fail "eval: $(cat eval.json one.json)"
@@ -61,7 +69,8 @@ refused './text.so: it cannot be loaded' ./text.so
 echo 'int unrelated;' > empty.c
 build empty.c -o empty.so
 refused 'does not export a model: define one with LK_EXPORT_MODEL' ./empty.so
-sed 's/^LK_EXPORT_MODEL.*/LK_API lk_tensor lockstep_model(lk_tensor x, lk_model_options options) { return mine(x, options); }/' \
+bare='LK_API lk_tensor lockstep_model(lk_tensor x, lk_model_options options) { return mine(x, options); }'
+sed "s/^LK_EXPORT_MODEL.*/$bare/" \
     "$SOURCE_DIR/examples/model_so.c" > bare.c
 build -Wno-missing-prototypes bare.c -o bare.so
 refused 'does not export a model' ./bare.so
@@ -69,7 +78,9 @@ cp -r "$SOURCE_DIR/include" newer
 sed -i 's/define LK_VERSION_MINOR .*/define LK_VERSION_MINOR 99/' newer/lockstep/base.h
 "$CC" -std=gnu11 -shared -fPIC -I newer "$SOURCE_DIR/examples/model_so.c" -o newer.so
 refused 'headers of Lockstep 0.99' ./newer.so
-printf '#include <lockstep/model.h>\nlk_tensor missing(lk_tensor x);\nstatic lk_tensor m(lk_tensor x, lk_model_options o) { (void)o; return missing(x); }\nLK_EXPORT_MODEL(m)\n' > undefined.c
+printf '%s\n' '#include <lockstep/model.h>' 'lk_tensor missing(lk_tensor x);' \
+    'static lk_tensor m(lk_tensor x, lk_model_options o) { (void)o; return missing(x); }' \
+    'LK_EXPORT_MODEL(m)' > undefined.c
 build undefined.c -o undefined.so
 refused 'undefined symbol: missing' ./undefined.so
 
@@ -80,9 +91,14 @@ for bytes in 30 64 500 5000; do
 done
 
 # Outputs that do not fit the data.
-model() { printf '#include <lockstep/model.h>\nstatic lk_tensor m(lk_tensor x, lk_model_options o) { (void)x, (void)o; return %s; }\nLK_EXPORT_MODEL(m)\n' "$2" > "$1.c" && build "$1.c" -o "$1.so"; }
+model() {
+    printf '%s\n' '#include <lockstep/model.h>' \
+        "static lk_tensor m(lk_tensor x, lk_model_options o) { (void)x, (void)o; return $2; }" \
+        'LK_EXPORT_MODEL(m)' > "$1.c" && build "$1.c" -o "$1.so"
+}
 model narrow 'lk_linear(lk_flatten(x), "fc", 3)'
-refused '--model ./narrow.so --data synthetic:3x16x16: the model returns (N, 3), but the data has 10 classes: expected (N, 10)' ./narrow.so
+text='the model returns (N, 3), but the data has 10 classes: expected (N, 10)'
+refused "--model ./narrow.so --data synthetic:3x16x16: $text" ./narrow.so
 model images 'lk_conv2d(x, "conv", 10, 3)'
 refused 'the model returns 4 axes; expected (N, 10): the data has 10 classes' ./images.so
 model none '(lk_tensor){0}'
@@ -92,7 +108,8 @@ refused 'the model does not return a tensor' ./none.so
 for other in cnn ./narrow.so; do
     code=0
     "$LOCKSTEP" train --save two --resume auto --steps 20 --model $other > out.txt 2> err.txt || code=$?
-    [ $code = 2 ] && grep -qF -- "--model $other, but two was written with --model ./mine.so" err.txt || fail "$other over ./mine.so: $code $(cat err.txt)"
+    [ $code = 2 ] && grep -qF -- "--model $other, but two was written with --model ./mine.so" err.txt ||
+        fail "$other over ./mine.so: $code $(cat err.txt)"
 done
 code=0
 "$LOCKSTEP" eval --load two --model "$PWD/mine.so" > out.txt 2> err.txt || code=$?
@@ -101,7 +118,8 @@ code=0
 # The model's own error, with the option that it comes from.
 code=0
 "$LOCKSTEP" train --model ./mine.so --data synthetic:64 --steps 1 > out.txt 2> err.txt || code=$?
-[ $code = 2 ] && grep -q 'takes images (N, channels, height, width), not 2 axes' err.txt || fail "flat data: $code $(cat err.txt)"
+[ $code = 2 ] && grep -q 'takes images (N, channels, height, width), not 2 axes' err.txt ||
+    fail "flat data: $code $(cat err.txt)"
 
 # Ranks with different models do not train together.
 sed 's/"stem", 16/"stem", 8/' "$SOURCE_DIR/examples/model_so.c" > other.c

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# cli_precision.sh - `--dtype bf16` trains every model; its bits do not depend on ranks with --reproducible; its checkpoints hold f32
-# master weights and say the precision, resume to the same bits, and go on in f32 and back; eval and predict take it;
-# --gradient-dtype bf16 stays near f32.   ctest: timeout 300, ranks 3
+# cli_precision.sh - `--dtype bf16` trains every model; its bits do not depend on ranks with --reproducible; its
+# checkpoints hold f32 master weights and say the precision, resume to the same bits, and go on in f32 and back; eval
+# and predict take it; --gradient-dtype bf16 stays near f32. ctest: timeout 300, ranks 3
 set -eu
 # shellcheck source=test/frame.bash
 . "$SOURCE_DIR/test/frame.bash"
@@ -61,7 +61,8 @@ grep -q 'saved by a run in f32 and continues in bf16' back.err || fail "no word 
 grep -q '^master weights' out || fail "plan does not list the master weights: $(cat out)"
 for command in "eval" "predict --count 3"; do
     # shellcheck disable=SC2086
-    "$LOCKSTEP" $command --model cnn --data synthetic:3x16x16,count=200 --dtype bf16 --load a > out 2>&1 || fail "$command: $(cat out)"
+    "$LOCKSTEP" $command --model cnn --data synthetic:3x16x16,count=200 --dtype bf16 --load a > out 2>&1 ||
+        fail "$command: $(cat out)"
 done
 
 # Gradients in bf16: another result, near f32's. They are not reproducible over ranks, so the two are refused together.
@@ -70,12 +71,14 @@ run_train g32 --model cnn $image -n 2 --steps 20
 # shellcheck disable=SC2086
 run_train g16 --model cnn $image -n 2 --steps 20 --gradient-dtype bf16
 [ "$(hash_of g32)" != "$(hash_of g16)" ] || fail "--gradient-dtype bf16 changes nothing"
-awk -v a="$(field train_loss < g32.json)" -v b="$(field train_loss < g16.json)" 'BEGIN { exit !(a > 0 && b > 0 && (a - b) ^ 2 < (0.05 * a) ^ 2) }' ||
+awk -v a="$(field train_loss < g32.json)" -v b="$(field train_loss < g16.json)" \
+    'BEGIN { exit !(a > 0 && b > 0 && (a - b) ^ 2 < (0.05 * a) ^ 2) }' ||
     fail "losses $(cat g32.json) and $(cat g16.json)"
 for wrong in "--reproducible" "--dtype f64"; do
     code=0
     # shellcheck disable=SC2086
     "$LOCKSTEP" train --model mlp -n 2 --steps 2 --gradient-dtype bf16 $wrong > out 2>&1 || code=$?
-    [ $code = 2 ] && grep -q 'gradient-dtype bf16' out && grep -q -e "$wrong" out || fail "$wrong: exit status $code: $(cat out)"
+    [ $code = 2 ] && grep -q 'gradient-dtype bf16' out && grep -q -e "$wrong" out ||
+        fail "$wrong: exit status $code: $(cat out)"
 done
 echo "bf16: every model, ranks, checkpoints, resumes in another precision, gradients"

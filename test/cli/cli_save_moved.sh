@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# cli_save_moved.sh - what a user does to the directory of a run while it runs: moved away, it is created and locked again, and no second run
-# is admitted; a file in place of a link stays; a damaged step with a file of the user's stops no restart.   ctest: timeout 120
+# cli_save_moved.sh - what a user does to the directory of a run while it runs: moved away, it is created and locked
+# again, and no second run is admitted; a file in place of a link stays; a damaged step with a file of the user's stops
+# no restart. ctest: timeout 120
 set -eu
 work=$(mktemp -d)
 job=
@@ -11,7 +12,9 @@ small="--model mlp --threads 1 --eval-every -1"
 # shellcheck source=test/wait.bash
 . "$SOURCE_DIR/test/wait.bash"
 
-wait_for() { wait_until_job 60 "$@" > /dev/null 2>&1 || fail "the run ended before, or not within 60 s: $*"; } # COMMAND…: until it succeeds
+wait_for() { # COMMAND…: until it succeeds
+    wait_until_job 60 "$@" > /dev/null 2>&1 || fail "the run ended before, or not within 60 s: $*"
+}
 start() { # a run, $job, that has saved a step
     rm -f out
     # shellcheck disable=SC2086
@@ -35,7 +38,8 @@ wait_for grep -q 'run was moved away, removed or replaced during the run: it was
 status=0
 # shellcheck disable=SC2086
 "$LOCKSTEP" train $small --steps 5 --save run --resume auto > second 2>&1 || status=$?
-[ $status = 2 ] && grep -q "run is being written by another run (host .* pid $job," second || fail "a second run: $status, $(cat second)"
+[ $status = 2 ] && grep -q \
+    "run is being written by another run (host .* pid $job," second || fail "a second run: $status, $(cat second)"
 
 # A file that takes the place of a link stays, and the run goes on.
 echo mine > file
@@ -57,7 +61,8 @@ start
 ln -s before other
 mv -T other run
 ended 1
-grep -q 'step [0-9]* could not be saved: run was moved away.*holds a checkpoint of another run now' out || fail "no reason"
+grep -q 'step [0-9]* could not be saved: run was moved away.*holds a checkpoint of another run now' out ||
+    fail "no reason"
 [ -e first/state.json ] || fail "the first run's steps are lost"
 
 # A damaged step with a file of the user's in it: a restart goes past it.

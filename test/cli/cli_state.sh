@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# cli_state.sh - --state at the command: shared and replicated give the same files, also where weights are tied, blocks recomputed and one
-# is resumed as the other; `plan` prints both; what cannot be shared is one sentence.
+# cli_state.sh - --state at the command: shared and replicated give the same files, also where weights are tied, blocks
+# recomputed and one is resumed as the other; `plan` prints both; what cannot be shared is one sentence.
 #
 # ctest: timeout 300, ranks 4
 set -eu
@@ -12,13 +12,15 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKST
 train() { # train RANKS DIRECTORY OPTIONS...
     local ranks=$1 directory=$2
     shift 2
-    "$LOCKSTEP" train -n "$ranks" --threads 1 --eval-every -1 --save "$directory" "$@" > out.txt 2>&1 || { cat out.txt >&2; exit 1; }
+    "$LOCKSTEP" train -n "$ranks" --threads 1 --eval-every -1 --save "$directory" "$@" > out.txt 2>&1 ||
+        { cat out.txt >&2; exit 1; }
 }
 same() { # same DIRECTORY DIRECTORY
     cmp "$1/model.safetensors" "$2/model.safetensors" && cmp "$1/optimizer.safetensors" "$2/optimizer.safetensors"
 }
 
-gpt="--model gpt --layers 2 --width 32 --heads 2 --context 16 --dtype bf16 --clip 1 --optimizer adamw --weight-decay 0.1 --recompute --batch 12"
+gpt="--model gpt --layers 2 --width 32 --heads 2 --context 16 --dtype bf16 --clip 1 --optimizer adamw"
+gpt="$gpt --weight-decay 0.1 --recompute --batch 12"
 resnet="--model resnet20 --data synthetic:3x8x8,count=64 --batch 24 --sync-batchnorm --recompute"
 for ranks in 2 3 4; do
     # shellcheck disable=SC2086
@@ -43,16 +45,20 @@ mlp="--model mlp --batch 24 --reproducible"
 same whole halves
 same whole again
 
-# --state shared and --keep-cores of a record are what that run preferred: ranks without common memory go on. On the command line it is a demand.
+# --state shared and --keep-cores of a record are what that run preferred: ranks without common memory go on. On the
+# command line it is a demand.
 # shellcheck disable=SC2086
 train 2 moved --steps 2 --state shared --keep-cores $mlp
-"$LOCKSTEP" train --threads 1 --save moved --resume auto --backend tcp --steps 4 > out.txt 2>&1 || { cat out.txt >&2; exit 1; }
-grep -q -- '--state shared of the record is not supported here; the state is replicated: the ranks share no memory' out.txt
+"$LOCKSTEP" train --threads 1 --save moved --resume auto --backend tcp --steps 4 > out.txt 2>&1 ||
+    { cat out.txt >&2; exit 1; }
+grep -q -- '--state shared of the record is not supported here; the state is replicated: the ranks share no memory' \
+    out.txt
 "$LOCKSTEP" train --threads 1 --save moved --resume auto --steps 8 > out.txt 2>&1 || { cat out.txt >&2; exit 1; }
 ! grep -q 'not supported' out.txt
 same whole moved
 status=0
-"$LOCKSTEP" train --threads 1 --save moved --resume auto --backend tcp --state shared --steps 9 > out.txt 2>&1 || status=$?
+"$LOCKSTEP" train --threads 1 --save moved --resume auto --backend tcp --state shared --steps 9 > out.txt 2>&1 ||
+    status=$?
 [ $status = 2 ] && grep -q 'cannot share their state' out.txt || { cat out.txt >&2; exit 1; }
 
 "$LOCKSTEP" plan -n 4 --model mlp --batch 24 --json > plan.json
@@ -105,7 +111,8 @@ refuse() { # refuse TEXT COMMAND...
     local text=$1 code=0
     shift
     "$@" > out.txt 2>&1 || code=$?
-    if [ "$code" != 2 ] || ! grep -q "$text" out.txt; then echo "exit status $code, no '$text' in:"; cat out.txt; exit 1; fi
+    if [ "$code" != 2 ] || ! grep -q "$text" out.txt; then echo "exit status $code, no '$text' in:"; cat out.txt; exit \
+        1; fi
 }
 refuse "share no memory" "$LOCKSTEP" train -n 2 --model mlp --steps 1 --backend tcp --state shared
 refuse "does not compute in" env LOCKSTEP_DEVICE=guarded "$LOCKSTEP" train -n 2 --model mlp --steps 1 --state shared

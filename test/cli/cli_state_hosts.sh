@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# cli_state_hosts.sh - --state at the command with ranks on several hosts, which LOCKSTEP_HOST_ID simulates: each host with one copy of the
-# state gives the files of replicated ranks on one host, also where weights are tied, blocks recomputed and one is resumed as the other; hosts
-# that cannot share are replicated, and `plan` and --verbose-ranks say why.
+# cli_state_hosts.sh - --state at the command with ranks on several hosts, which LOCKSTEP_HOST_ID simulates: each host
+# with one copy of the state gives the files of replicated ranks on one host, also where weights are tied, blocks
+# recomputed and one is resumed as the other; hosts that cannot share are replicated, and `plan` and --verbose-ranks say
+# why.
 #
 # ctest: timeout 300, ranks 6
 set -eu
@@ -34,8 +35,10 @@ same() { # same DIRECTORY DIRECTORY
     cmp "$1/model.safetensors" "$2/model.safetensors" && cmp "$1/optimizer.safetensors" "$2/optimizer.safetensors"
 }
 
-gpt="--model gpt --layers 2 --width 32 --heads 2 --context 16 --dtype bf16 --clip 1 --optimizer adamw --weight-decay 0.1 --recompute --batch 12 --eval-every -1"
-resnet="--model resnet20 --data synthetic:3x8x8,count=64 --batch 24 --sync-batchnorm --recompute --eval-every 2 --check-every 1"
+gpt="--model gpt --layers 2 --width 32 --heads 2 --context 16 --dtype bf16 --clip 1 --optimizer adamw"
+gpt="$gpt --weight-decay 0.1 --recompute --batch 12 --eval-every -1"
+resnet="--model resnet20 --data synthetic:3x8x8,count=64 --batch 24 --sync-batchnorm --recompute"
+resnet="$resnet --eval-every 2 --check-every 1"
 # shellcheck disable=SC2086
 {
     train 4 gpt --state replicated --steps 3 $gpt
@@ -82,7 +85,8 @@ refuse() { # refuse TEXT RANKS EACH OPTIONS...
     [ "$code" = 2 ] || fail "exit status $code"
     says "$text"
 }
-refuse "the ranks number 3 on each host, and sums keep their order only with a power of two, so they cannot share" 6 3 --model mlp --steps 1 --state shared
+refuse "the ranks number 3 on each host, and sums keep their order only with a power of two, so they cannot share" 6 3 \
+    --model mlp --steps 1 --state shared
 refuse "are on hosts with different numbers of ranks" 3 2 --model mlp --steps 1 --state shared
 
 plan() { "$LOCKSTEP" plan --model mlp --batch 24 "$@" > out.txt 2>&1 || fail "plan $*"; }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# cli_stop.sh - a stop request saves, however it is sent: twice at once, as GNU timeout does; to launcher and ranks together, as schedulers
-# do; while saving takes longer than the grace period. A second one, later, ends the run at once.   ctest: timeout 240, ranks 2
+# cli_stop.sh - a stop request saves, however it is sent: twice at once, as GNU timeout does; to launcher and ranks
+# together, as schedulers do; while saving takes longer than the grace period. A second one, later, ends the run at
+# once. ctest: timeout 240, ranks 2
 set -eu
 work=$(mktemp -d)
 job=
@@ -14,7 +15,8 @@ preload=()
 # start COMMAND…: a run of two ranks, $job, which has made steps
 start() {
     rm -rf saved log out
-    env "${preload[@]}" "$@" train --model mlp --steps 100000000 --eval-every -1 --threads 1 --log log --save saved --save-every 100000000 > out 2>&1 &
+    env "${preload[@]}" "$@" train --model mlp --steps 100000000 --eval-every -1 --threads 1 --log log --save saved \
+        --save-every 100000000 > out 2>&1 &
     job=$!
     wait_for_line 60 '"step": 2,' log || fail "no step"
 }
@@ -58,7 +60,8 @@ if [ -z "${LK_SANITIZE:-}" ] && "${CC:-cc}" -shared -fPIC -o slow.so slow.c; the
     kill -TERM "$job"
     ended 143 "slow saving"
     saved || fail "a run whose saving takes long was killed"
-    grep -q '2 ranks are still running 10 s after Terminated, and may be saving' out || fail "nothing says why the run goes on"
+    grep -q '2 ranks are still running 10 s after Terminated, and may be saving' out ||
+        fail "nothing says why the run goes on"
     own
     kill -TERM "$job"; sleep 1; kill -TERM "$job"
     ended 143 "a second request"

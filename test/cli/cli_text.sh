@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# cli_text.sh - texts at the command: each kind of text data trains, with the same numbers at any number of ranks and after a stop in the
-# middle of an epoch; a checkpoint opens its data again; `data tokenize`; mistakes get one sentence and exit status 2.
+# cli_text.sh - texts at the command: each kind of text data trains, with the same numbers at any number of ranks and
+# after a stop in the middle of an epoch; a checkpoint opens its data again; `data tokenize`; mistakes get one sentence
+# and exit status 2.
 # ctest: timeout 400, ranks 3
 set -u
 # shellcheck source=test/frame.bash
@@ -17,8 +18,8 @@ refuse() {
         [ "$(wc -l < err.txt)" = 1 ] || complain "$data $ranks: more than one line: $(cat err.txt)"
     done
 }
-# same_everywhere NAME OPTION…: a run with --reproducible ends in the same weights with 1, 2 and 3 ranks, and when it is stopped in the middle
-# of an epoch and continued with another number of ranks.
+# same_everywhere NAME OPTION…: a run with --reproducible ends in the same weights with 1, 2 and 3 ranks, and when it is
+# stopped in the middle of an epoch and continued with another number of ranks.
 same_everywhere() {
     local name=$1 first other
     shift
@@ -28,18 +29,25 @@ same_everywhere() {
         other=$("$LOCKSTEP" train -n $ranks "$@" --reproducible --json 2> err.txt | field hash)
         [ "$other" = "$first" ] || complain "$name: $ranks ranks gave $other, one rank $first; $(cat err.txt)"
     done
-    "$LOCKSTEP" train -n 2 "$@" --reproducible --steps 2 --save "$name" > /dev/null 2> err.txt || complain "$name: $(cat err.txt)"
+    "$LOCKSTEP" train -n 2 "$@" --reproducible --steps 2 --save "$name" > /dev/null 2> err.txt ||
+        complain "$name: $(cat err.txt)"
     other=$("$LOCKSTEP" train -n 3 "$@" --reproducible --save "$name" --resume auto --json 2> err.txt | field hash)
-    [ "$other" = "$first" ] || complain "$name: resumed in the middle of an epoch: $other, otherwise $first; $(cat err.txt)"
+    [ "$other" = "$first" ] || complain \
+        "$name: resumed in the middle of an epoch: $other, otherwise $first; $(cat err.txt)"
 }
 # GPT-2's alphabet of bytes, each a token, and <|endoftext|>: a byte-level BPE without merges.
 make_tokenizer() {
     local byte letter=256
-    printf '{"version":"1.0","truncation":null,"padding":null,"added_tokens":[{"id":256,"content":"<|endoftext|>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}],"normalizer":null,'
-    printf '"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},"post_processor":null,"decoder":{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true},'
-    printf '"model":{"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":null,"end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,"ignore_merges":false,"vocab":{'
+    printf '{"version":"1.0","truncation":null,"padding":null,"added_tokens":[{"id":256,"content":"<|endoftext|>",'
+    printf '"single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}],"normalizer":null,'
+    printf '"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},'
+    printf '"post_processor":null,'
+    printf '"decoder":{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true},'
+    printf '"model":{"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":null,'
+    printf '"end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,"ignore_merges":false,"vocab":{'
     for ((byte = 0; byte < 256; byte++)); do
-        if ((byte >= 33 && byte <= 126 || byte >= 161 && byte <= 172 || byte >= 174)); then printf '"\\u%04x":%d,' $byte $byte
+        if ((byte >= 33 && byte <= 126 || byte >= 161 && byte <= 172 || byte >= 174)); then printf '"\\u%04x":%d,' \
+            $byte $byte
         else printf '"\\u%04x":%d,' $((letter++)) $byte; fi
     done
     printf '"<|endoftext|>":256},"merges":[]}}'
@@ -49,7 +57,8 @@ make_tokenizer() {
 
 make_tokenizer > tokenizer.json
 for ((i = 0; i < 40; i++)); do echo "line $i: the quick brown fox jumps over $((i * 7919 % 101)) dogs"; done > input.txt
-awk '{ printf "{\"id\": %d, \"body\": \"%s\", \"kind\": \"%s\"}\n", NR, $0, NR % 3 ? "odd" : "even" }' input.txt > corpus.jsonl
+awk '{ printf "{\"id\": %d, \"body\": \"%s\", \"kind\": \"%s\"}\n", NR, $0, NR % 3 ? "odd" : "even" }' input.txt > \
+    corpus.jsonl
 mkdir folder
 head -n 20 input.txt > folder/a.txt
 tail -n 20 input.txt > folder/b.txt
@@ -58,47 +67,60 @@ tail -n 20 input.txt > folder/b.txt
     same_everywhere windows $gpt --data text:input.txt --tokenizer char --steps 12
     same_everywhere packed $gpt --data jsonl:corpus.jsonl --text-field body --tokenizer tokenizer.json
     same_everywhere of-folder $gpt --model llama --data text:folder --tokenizer .
-    same_everywhere classes $gpt --model encoder --data jsonl:corpus.jsonl --text-field body --label kind --tokenizer byte --context 60 --epochs 3
+    same_everywhere classes $gpt --model encoder --data jsonl:corpus.jsonl --text-field body --label kind --tokenizer \
+        byte --context 60 --epochs 3
     expect 0 "" "$LOCKSTEP" data tokenize corpus.jsonl --field body --tokenizer tokenizer.json --out tokens.bin
-    grep -q "tokens.bin: [0-9]* tokens (u16) of 40 documents, [0-9]* bytes of text; .*tokens/s" out.txt || complain "tokenize says: $(cat out.txt)"
+    grep -q "tokens.bin: [0-9]* tokens (u16) of 40 documents, [0-9]* bytes of text; .*tokens/s" out.txt ||
+        complain "tokenize says: $(cat out.txt)"
     same_everywhere tokens $gpt --data tokens:tokens.bin --packing documents --holdout 0.1
 
-    # --holdout 0 holds out nothing, though a tenth is the default of a text: of 40 lines with classes all are trained on.
+    # --holdout 0 holds out nothing, though a tenth is the default of a text: of 40 lines with classes all are trained
+    # on.
     for data in "text:input.txt --tokenizer char" "jsonl:corpus.jsonl --text-field body --tokenizer tokenizer.json" \
         "jsonl:corpus.jsonl --text-field body --label kind --tokenizer byte --context 60 --model encoder"; do
         expect 0 "has no test set, so nothing is evaluated" "$LOCKSTEP" train $gpt --steps 2 --data $data --holdout 0
     done
-    expect 0 "" "$LOCKSTEP" train $gpt --model encoder --data jsonl:corpus.jsonl --text-field body --label kind --tokenizer byte --context 60 --holdout 0 --batch 40 --epochs 1 --log all.jsonl --save all
+    expect 0 "" "$LOCKSTEP" train $gpt --model encoder --data jsonl:corpus.jsonl --text-field body --label kind \
+        --tokenizer byte --context 60 --holdout 0 --batch 40 --epochs 1 --log all.jsonl --save all
     grep -q '"event": "epoch".*"samples": 40' all.jsonl || complain "an epoch of all 40 lines: $(cat all.jsonl)"
     expect 2 "has no test set: --holdout" "$LOCKSTEP" eval --load all
 
-    # The same tokens from a file of tokens: the same weights. And what llm.c's and nanoGPT's readers see: the header, then u16.
-    a=$("$LOCKSTEP" train $gpt --data jsonl:corpus.jsonl --text-field body --tokenizer tokenizer.json --json 2> err.txt | field hash)
-    b=$("$LOCKSTEP" train $gpt --data tokens:tokens.bin --tokenizer tokenizer.json --packing documents --holdout 0.1 --json 2> err.txt | field hash)
+    # The same tokens from a file of tokens: the same weights. And what llm.c's and nanoGPT's readers see: the header,
+    # then u16.
+    a=$("$LOCKSTEP" train $gpt --data jsonl:corpus.jsonl --text-field body --tokenizer tokenizer.json --json \
+        2> err.txt | field hash)
+    documents="--tokenizer tokenizer.json --packing documents --holdout 0.1"
+    b=$("$LOCKSTEP" train $gpt --data tokens:tokens.bin $documents --json 2> err.txt | field hash)
     [ -n "$a" ] && [ "$a" = "$b" ] || complain "jsonl gave '$a', tokens '$b': $(cat err.txt)"
-    [ "$(od -An -tu4 -N12 tokens.bin | tr -s ' ')" = " 20240520 1 $((($(wc -c < tokens.bin) - 1024) / 2))" ] || complain "the header is $(od -An -tu4 -N12 tokens.bin)"
+    [ "$(od -An -tu4 -N12 tokens.bin | tr -s ' ')" = " 20240520 1 $((($(wc -c < tokens.bin) - 1024) / 2))" ] ||
+        complain "the header is $(od -An -tu4 -N12 tokens.bin)"
     tail -c +1025 tokens.bin > plain.bin
-    b=$("$LOCKSTEP" train $gpt --data tokens:plain.bin --tokenizer tokenizer.json --packing documents --holdout 0.1 --json 2> err.txt | field hash)
+    b=$("$LOCKSTEP" train $gpt --data tokens:plain.bin $documents --json 2> err.txt | field hash)
     [ "$a" = "$b" ] || complain "a plain file gave '$b', not '$a': $(cat err.txt)"
-    "$LOCKSTEP" data tokenize corpus.jsonl --field body --tokenizer tokenizer.json --out wide.bin --type u32 > /dev/null 2>&1
+    "$LOCKSTEP" data tokenize corpus.jsonl --field body --tokenizer tokenizer.json --out wide.bin --type u32 > \
+        /dev/null 2>&1
     for data in "tokens:wide.bin" "tokens:wide.u32" "tokens:wide.raw --token-type u32"; do
         tail -c +1025 wide.bin | tee wide.u32 > wide.raw
-        b=$("$LOCKSTEP" train $gpt --data $data --tokenizer tokenizer.json --packing documents --holdout 0.1 --json 2> err.txt | field hash)
+        b=$("$LOCKSTEP" train $gpt --data $data $documents --json 2> err.txt | field hash)
         [ "$a" = "$b" ] || complain "$data gave '$b', not '$a': $(cat err.txt)"
     done
 
     # Without a tokenizer the model's vocabulary decides the type of a plain file.
     a=$("$LOCKSTEP" train $gpt --data tokens:wide.u32 --vocabulary 70000 --steps 2 --json 2> err.txt | field hash)
     b=$("$LOCKSTEP" train $gpt --data tokens:wide.raw --vocabulary 70000 --steps 2 --json 2> err.txt | field hash)
-    [ -n "$a" ] && [ "$a" = "$b" ] || complain "a plain file of u32 for a vocabulary of 70000 gave '$b', not '$a': $(cat err.txt)"
+    [ -n "$a" ] && [ "$a" = "$b" ] || complain \
+        "a plain file of u32 for a vocabulary of 70000 gave '$b', not '$a': $(cat err.txt)"
     # JSONL files below a directory of texts have the field that is named.
     mkdir lines && cp corpus.jsonl lines
-    a=$("$LOCKSTEP" train $gpt --data jsonl:corpus.jsonl --text-field body --tokenizer tokenizer.json --json 2> err.txt | field hash)
-    b=$("$LOCKSTEP" train $gpt --data text:lines --text-field body --tokenizer tokenizer.json --json 2> err.txt | field hash)
+    a=$("$LOCKSTEP" train $gpt --data jsonl:corpus.jsonl --text-field body --tokenizer tokenizer.json --json \
+        2> err.txt | field hash)
+    b=$("$LOCKSTEP" train $gpt --data text:lines --text-field body --tokenizer tokenizer.json --json 2> err.txt |
+        field hash)
     [ -n "$a" ] && [ "$a" = "$b" ] || complain "a directory of JSONL gave '$b', not '$a': $(cat err.txt)"
 
     # A checkpoint opens its data as it was opened for training; other data is opened with its tokenizer and context.
-    expect 0 "" "$LOCKSTEP" train $gpt --data jsonl:corpus.jsonl --text-field body --tokenizer tokenizer.json --save run --json
+    expect 0 "" "$LOCKSTEP" train $gpt --data jsonl:corpus.jsonl --text-field body --tokenizer tokenizer.json --save \
+        run --json
     loss=$(field loss < out.txt)
     expect 0 "" "$LOCKSTEP" eval --load run --json
     [ -n "$loss" ] && [ "$(field loss < out.txt)" = "$loss" ] || complain "eval: $(cat out.txt err.txt), not $loss"
@@ -109,7 +131,8 @@ tail -n 20 input.txt > folder/b.txt
     expect 0 "" "$LOCKSTEP" eval --load chars --data text:input.txt,part.txt --json
     loss=$(field loss < out.txt)
     expect 0 "" "$LOCKSTEP" eval --load chars --data text:part.txt,part.txt --json
-    [ -n "$loss" ] && [ "$(field loss < out.txt)" = "$loss" ] || complain "the same text, but not the same characters: $(cat out.txt)"
+    [ -n "$loss" ] && [ "$(field loss < out.txt)" = "$loss" ] ||
+        complain "the same text, but not the same characters: $(cat out.txt)"
     cp chars/tokenizer.json chars.json
     for ranks in 1 2; do
         expect 0 "" "$LOCKSTEP" train -n $ranks --save chars --resume auto --steps $((3 + ranks)) --data text:part.txt
@@ -122,26 +145,35 @@ tail -n 20 input.txt > folder/b.txt
 # ---- data tokenize ----
 
 expect 0 "" "$LOCKSTEP" data tokenize input.txt folder corpus.jsonl --field body --tokenizer byte --out all.bin --json
-[ "$(field documents < out.txt)" = 43 ] && [ "$(field type < out.txt)" = u16 ] || complain "tokenize --json: $(cat out.txt)"
-[ "$(field tokens < out.txt)" = "$((3 * $(wc -c < input.txt) - 40))" ] || complain "bytes of the texts: $(cat out.txt), $(wc -c < input.txt)"
+[ "$(field documents < out.txt)" = 43 ] && [ "$(field type < out.txt)" = u16 ] ||
+    complain "tokenize --json: $(cat out.txt)"
+[ "$(field tokens < out.txt)" = "$((3 * $(wc -c < input.txt) - 40))" ] ||
+    complain "bytes of the texts: $(cat out.txt), $(wc -c < input.txt)"
 expect 0 "" "$LOCKSTEP" data tokenize input.txt --tokenizer char --out chars.bin
 [ -s chars.bin.tokenizer.json ] || complain "no vocabulary beside the characters"
 # shellcheck disable=SC2086
 expect 0 "" "$LOCKSTEP" train $gpt --data tokens:chars.bin --tokenizer chars.bin.tokenizer.json --steps 2
 cp tokens.bin old.bin
-expect 2 "corpus.jsonl: line 1 has no field 'text': it has 'id', 'body', 'kind'; choose the field with --field" "$LOCKSTEP" data tokenize input.txt corpus.jsonl --tokenizer byte --out old.bin
+expect 2 "corpus.jsonl: line 1 has no field 'text': it has 'id', 'body', 'kind'; choose the field with --field" \
+    "$LOCKSTEP" data tokenize input.txt corpus.jsonl --tokenizer byte --out old.bin
 cmp -s tokens.bin old.bin || complain "a failure changed the file that was there"
 expect 2 "is one of the texts" "$LOCKSTEP" data tokenize folder --tokenizer byte --out folder/a.txt
 expect 2 "nowhere.txt" "$LOCKSTEP" data tokenize nowhere.txt --tokenizer byte --out new.bin
 expect 2 "--tokenizer is missing" "$LOCKSTEP" data tokenize input.txt --out new.bin
 expect 2 "--out is missing" "$LOCKSTEP" data tokenize input.txt --tokenizer byte
-expect 2 "input.txt: cannot create the directory: a file of that name exists" "$LOCKSTEP" data tokenize input.txt --tokenizer byte --out input.txt/new.bin
+expect 2 "input.txt: cannot create the directory: a file of that name exists" "$LOCKSTEP" data tokenize input.txt \
+    --tokenizer byte --out input.txt/new.bin
 expect 0 "" "$LOCKSTEP" data tokenize input.txt --tokenizer byte --out no/such/bytes.bin
 [ -s no/such/bytes.bin ] || complain "data tokenize does not create the directory of --out"
 expect 2 "--dir is an option of .data get" "$LOCKSTEP" data tokenize input.txt --tokenizer byte --out new.bin --dir x
 expect 2 "--out is an option of .data tokenize" "$LOCKSTEP" data get mnist --out x
 expect 2 "did you mean .data tokenize" "$LOCKSTEP" data tokenise input.txt
-(ulimit -f 2; expect 1 "new.bin: cannot write: File too large" "$LOCKSTEP" data tokenize input.txt input.txt --tokenizer byte --out new.bin; exit "$wrong") || wrong=$((wrong + 1))
+(
+    ulimit -f 2
+    expect 1 "new.bin: cannot write: File too large" "$LOCKSTEP" data tokenize input.txt input.txt --tokenizer byte \
+        --out new.bin
+    exit "$wrong"
+) || wrong=$((wrong + 1))
 for left in new.bin* *.tmp.*; do [ -e "$left" ] && complain "$left is left after failures"; done
 
 # ---- mistakes ----
@@ -151,15 +183,19 @@ refuse 'empty.txt is empty' text:empty.txt --tokenizer char
 refuse 'empty.txt is empty' text:empty.txt --tokenizer byte
 refuse 'empty.txt is empty' tokens:empty.txt --vocabulary 100
 echo "short" > short.txt
-refuse 'short.txt has 6 tokens, 5 of them for training: a context of 12 needs at least 13; use a shorter --context' text:short.txt --tokenizer char
+refuse 'short.txt has 6 tokens, 5 of them for training: a context of 12 needs at least 13; use a shorter --context' \
+    text:short.txt --tokenizer char
 mkdir mixed
 cp input.txt tokens.bin mixed
 refuse 'mixed/tokens.bin contains a NUL byte, so it is not text' text:mixed --tokenizer tokenizer.json
 refuse 'text:input.txt needs a tokenizer: byte, char' text:input.txt
 refuse 'nowhere.txt' text:nowhere.txt --tokenizer char
-refuse 'packed documents need an end token, which byte does not have: --packing windows' jsonl:corpus.jsonl --text-field body --tokenizer byte
-refuse "corpus.jsonl: line 1 has no field 'text': it has 'id', 'body', 'kind'; choose the field with --text-field" jsonl:corpus.jsonl --tokenizer tokenizer.json
-refuse "corpus.jsonl: line 1 has no field 'label'" jsonl:corpus.jsonl --text-field body --label label --tokenizer byte --model encoder
+refuse 'packed documents need an end token, which byte does not have: --packing windows' jsonl:corpus.jsonl \
+    --text-field body --tokenizer byte
+refuse "corpus.jsonl: line 1 has no field 'text': it has 'id', 'body', 'kind'; choose the field with --text-field" \
+    jsonl:corpus.jsonl --tokenizer tokenizer.json
+refuse "corpus.jsonl: line 1 has no field 'label'" jsonl:corpus.jsonl --text-field body --label label --tokenizer byte \
+    --model encoder
 sed '7s/}$//' corpus.jsonl > broken.jsonl
 refuse 'broken.jsonl: line 7, byte [0-9]*: expected' jsonl:broken.jsonl --text-field body --tokenizer tokenizer.json
 printf 'x' >> plain.bin

@@ -16,11 +16,18 @@ grep -q 'accuracy' err.txt || fail "no accuracy: $(cat err.txt)"
 [ "$(grep -c '"event": *"evaluated"' log.jsonl)" = 2 ] || fail "the log: $(cat log.jsonl)"
 # train_loss is the mean of the last epoch; last_batch_loss is separate.
 steps=$(grep '"event": *"step"' log.jsonl | field loss | tail -3)
-[ "$(field last_batch_loss < out.json)" = "$(echo "$steps" | tail -1)" ] || fail "last_batch_loss: $(cat out.json), the steps: $steps"
-[ "$(field train_loss < out.json)" = "$(grep '"event": *"epoch"' log.jsonl | field loss | tail -1)" ] || fail "train_loss: $(cat out.json), the log: $(cat log.jsonl)"
-echo "$steps" | awk -v mean="$(field train_loss < out.json)" '{ sum += $1 } END { exit !(sum / NR - mean < 1e-6 && mean - sum / NR < 1e-6) }' || fail "train_loss: $(cat out.json), the steps: $steps"
-"$LOCKSTEP" train $small --steps 2 --eval-every -1 --log half.jsonl --json > half.json 2> /dev/null # within an epoch: the mean of its steps so far
-field loss < half.jsonl | awk -v mean="$(field train_loss < half.json)" '{ sum += $1 } END { exit !(NR == 2 && sum / NR - mean < 1e-6 && mean - sum / NR < 1e-6) }' || fail "train_loss of 2 steps: $(cat half.json half.jsonl)"
+[ "$(field last_batch_loss < out.json)" = "$(echo "$steps" | tail -1)" ] ||
+    fail "last_batch_loss: $(cat out.json), the steps: $steps"
+[ "$(field train_loss < out.json)" = "$(grep '"event": *"epoch"' log.jsonl | field loss | tail -1)" ] ||
+    fail "train_loss: $(cat out.json), the log: $(cat log.jsonl)"
+echo "$steps" | awk -v mean="$(field train_loss < out.json)" \
+    '{ sum += $1 } END { exit !(sum / NR - mean < 1e-6 && mean - sum / NR < 1e-6) }' ||
+    fail "train_loss: $(cat out.json), the steps: $steps"
+# Within an epoch: the mean of its steps so far.
+"$LOCKSTEP" train $small --steps 2 --eval-every -1 --log half.jsonl --json > half.json 2> /dev/null
+field loss < half.jsonl | awk -v mean="$(field train_loss < half.json)" \
+    '{ sum += $1 } END { exit !(NR == 2 && sum / NR - mean < 1e-6 && mean - sum / NR < 1e-6) }' ||
+    fail "train_loss of 2 steps: $(cat half.json half.jsonl)"
 if command -v python3 > /dev/null; then
     python3 -c 'import json, sys; [json.loads(line) for f in sys.argv[1:] for line in open(f)]' out.json log.jsonl
 fi
@@ -53,7 +60,8 @@ for more in "--threads 2" "--threads 3" "--workers 0" "--workers 3" "--save othe
 done
 [ "$(ls -d other/step-* | wc -l)" = 1 ] || fail "--keep 1 kept $(ls other)"
 cmp run/model.safetensors other/model.safetensors
-[ "$("$LOCKSTEP" train $small --epochs 2 --seed 1 --json 2> /dev/null | field hash)" != "$hash" ] || fail "the seed has no effect"
+[ "$("$LOCKSTEP" train $small --epochs 2 --seed 1 --json 2> /dev/null | field hash)" != "$hash" ] ||
+    fail "the seed has no effect"
 
 # A signal: the current step is finished and saved.
 rm -f err.txt # of the commands before: what waits below must not see it
@@ -65,7 +73,8 @@ code=0
 wait "$pid" || code=$?
 [ "$code" = 143 ] || fail "SIGTERM: exit status $code: $(cat err.txt)"
 "$LOCKSTEP" eval --load signalled $small > /dev/null
-grep -q "^lockstep train: terminated, saved step $(field step < signalled/state.json);" err.txt || fail "SIGTERM: $(cat err.txt)"
+grep -q "^lockstep train: terminated, saved step $(field step < signalled/state.json);" err.txt ||
+    fail "SIGTERM: $(cat err.txt)"
 # Ctrl-C prints one message.
 for more in "--save interrupted" "--save-every 100000000 --save interrupted2" ""; do
     rm -f steps.jsonl
@@ -75,19 +84,26 @@ for more in "--save interrupted" "--save-every 100000000 --save interrupted2" ""
     kill -INT "$pid"
     code=0
     wait "$pid" || code=$?
-    [ "$code" = 130 ] && [ "$(grep -c '^lockstep train: interrupted' err.txt)" = 1 ] || fail "SIGINT: exit status $code: $(cat err.txt)"
+    [ "$code" = 130 ] && [ "$(grep -c '^lockstep train: interrupted' err.txt)" = 1 ] ||
+        fail "SIGINT: exit status $code: $(cat err.txt)"
     if [ -z "$more" ]; then
-        grep -q '^lockstep train: interrupted after step [0-9]*; nothing was saved' err.txt || fail "SIGINT without --save: $(cat err.txt)"
+        grep -q '^lockstep train: interrupted after step [0-9]*; nothing was saved' err.txt ||
+            fail "SIGINT without --save: $(cat err.txt)"
     else
         step=$(field step < "${more##* }/state.json")
-        grep -q "^lockstep train: interrupted, saved step $step;" err.txt && [ "$(grep -c "saved step $step" err.txt)" = 1 ] || fail "SIGINT, step $step: $(cat err.txt)"
+        grep -q "^lockstep train: interrupted, saved step $step;" err.txt &&
+            [ "$(grep -c "saved step $step" err.txt)" = 1 ] || fail "SIGINT, step $step: $(cat err.txt)"
     fi
 done
 
 # With a weight decay of 0, AdamW is Adam.
-decayed() { "$LOCKSTEP" train --model mlp --features 5 --steps 5 --seed 3 --eval-every -1 --json "$@" 2> /dev/null | tail -1 | field hash; }
+decayed() {
+    "$LOCKSTEP" train --model mlp --features 5 --steps 5 --seed 3 --eval-every -1 --json "$@" 2> /dev/null |
+        tail -1 | field hash
+}
 [ "$(decayed --optimizer adamw --weight-decay 0)" = "$(decayed --optimizer adam)" ] || fail "--weight-decay 0 decays"
-[ "$(decayed --optimizer adamw --weight-decay 0.1)" != "$(decayed --optimizer adam)" ] || fail "--weight-decay 0.1 does not decay"
+[ "$(decayed --optimizer adamw --weight-decay 0.1)" != "$(decayed --optimizer adam)" ] ||
+    fail "--weight-decay 0.1 does not decay"
 
 # The other commands.
 "$LOCKSTEP" plan --model resnet18 --batch 8 | grep -q '^total' || fail "plan"
@@ -95,7 +111,10 @@ decayed() { "$LOCKSTEP" train --model mlp --features 5 --steps 5 --seed 3 --eval
 "$LOCKSTEP" plan --model cnn --graph text | grep -q 'conv2.weight' || fail "plan --graph text"
 "$LOCKSTEP" plan --model cnn --sections | grep -q 'conv2d+relu+max_pool' || fail "plan --sections shows no fusion"
 "$LOCKSTEP" bench train --model mlp --batch 32 --threads 1 --steps 50 --json > bench.json
-for key in samples_per_s steps_per_s mean_step_s first_step_s rss_mib; do [ -n "$(field $key < bench.json)" ] || fail "bench: $(cat bench.json)"; done
-"$LOCKSTEP" train --model mlp --hidden 7 --features 5 --classes 3 --steps 3 --dtype f64 --optimizer sgd --momentum 0.9 --nesterov \
-    --schedule cosine --warmup 1 --clip 1 --label-smoothing 0.1 --weight-decay 0.01 --json 2> /dev/null | grep -q '"parameters": *66' || fail "mlp sizes"
+for key in samples_per_s steps_per_s mean_step_s first_step_s rss_mib; do [ -n "$(field $key < bench.json)" ] ||
+    fail "bench: $(cat bench.json)"; done
+"$LOCKSTEP" train --model mlp --hidden 7 --features 5 --classes 3 --steps 3 --dtype f64 --optimizer sgd --momentum 0.9 \
+    --nesterov \
+    --schedule cosine --warmup 1 --clip 1 --label-smoothing 0.1 --weight-decay 0.01 --json 2> /dev/null |
+        grep -q '"parameters": *66' || fail "mlp sizes"
 echo "ok"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# completion.sh - the scripts of `lockstep completion` in real shells: bash, and zsh and fish where they are installed. Every option of every command's
-# help is offered, so are the choices of options, files where a file is expected, data sets and files behind their prefix, and what follows
-# `lockstep run`. They are generated from the option tables, so only the shells' own syntax can be wrong.
+# completion.sh - the scripts of `lockstep completion` in real shells: bash, and zsh and fish where they are installed.
+# Every option of every command's help is offered, so are the choices of options, files where a file is expected, data
+# sets and files behind their prefix, and what follows `lockstep run`. They are generated from the option tables, so
+# only the shells' own syntax can be wrong.
 # ctest: timeout 240
 set -u
 work=$(mktemp -d)
@@ -11,9 +12,11 @@ cd "$work" || exit 1
 . "$SOURCE_DIR/test/terminal.bash"
 wrong=0
 complain() { echo "$*" >&2; wrong=1; }
-for shell in bash zsh fish; do "$LOCKSTEP" completion $shell > $shell.txt 2> err.txt || complain "completion $shell: $(cat err.txt)"; done
+for shell in bash zsh fish; do "$LOCKSTEP" completion $shell > $shell.txt 2> err.txt ||
+    complain "completion $shell: $(cat err.txt)"; done
 "$LOCKSTEP" completion tcsh > out.txt 2> err.txt
-[ $? = 2 ] && grep -q "no completion for 'tcsh': expected bash, zsh or fish" err.txt || complain "completion tcsh: $(cat err.txt)"
+[ $? = 2 ] && grep -q "no completion for 'tcsh': expected bash, zsh or fish" err.txt ||
+    complain "completion tcsh: $(cat err.txt)"
 mkdir files pictures
 cp bash.txt files/lockstep && cp zsh.txt files/_lockstep
 touch prices.csv 'two words.csv'
@@ -69,7 +72,10 @@ cat > all_cases.bash <<'T'
 source ./bash.bash true
 while IFS='|' read -r line expected; do
     got=$(offer "$line" | tr '\n' '|')
-    case $expected in -) [ -z "$got" ] ;; *) case "|$got" in *"|$expected|"*) ;; *) false ;; esac ;; esac || echo "bash: '$line' offers '$got', not $expected"
+    case $expected in
+    -) [ -z "$got" ] ;;
+    *) case "|$got" in *"|$expected|"*) ;; *) false ;; esac ;;
+    esac || echo "bash: '$line' offers '$got', not $expected"
 done < cases.txt
 T
 bash all_cases.bash > out.txt 2>&1
@@ -79,13 +85,15 @@ for name in $("$LOCKSTEP" help --names); do
     "$LOCKSTEP" help "$name" | grep -oE '^  --[a-z0-9-]+' | tr -d ' ' | sort > options.txt
     cmp -s offered.txt options.txt || complain "bash: options of $name: $(diff options.txt offered.txt)"
 done
-bash bash.bash offer 'lockstep train --config tw' | grep -qx 'two words.csv' || complain "bash: a file with a space: $(bash bash.bash offer 'lockstep train --config tw')"
+bash bash.bash offer 'lockstep train --config tw' | grep -qx 'two words.csv' ||
+    complain "bash: a file with a space: $(bash bash.bash offer 'lockstep train --config tw')"
 
 if command -v fish > /dev/null; then
     cat > fish.fish <<'T'
 source ./fish.txt
 while read -l -d '|' line expected
-    set -l got (complete -C $line | string replace -r '\t.*' '' | string replace -r '^--[a-z-]+=(?=.)' '' | string replace -r '^csv:(?=.)' '' | string trim -r -c /)
+    set -l got (complete -C $line | string replace -r '\t.*' '' | string replace -r '^--[a-z-]+=(?=.)' '' | \
+        string replace -r '^csv:(?=.)' '' | string trim -r -c /)
     if test $expected = -
         test (count $got) = 0; or echo "fish: '$line' offers '$got'"
     else
@@ -105,12 +113,15 @@ else
     leave_out "there is no fish"
 fi
 
-# In zsh on a terminal of its own: a line that has one completion is completed and run, by a function that prints its words.
+# In zsh on a terminal of its own: a line that has one completion is completed and run, by a function that prints its
+# words.
 if command -v zsh > /dev/null && zsh -fc 'zmodload zsh/zpty && zpty z true' 2> /dev/null; then
     cat > zsh.zsh <<'T'
 zmodload zsh/zpty
 zpty shell zsh -f -i
-zpty -w shell "PS1=; unsetopt prompt_sp; stty cols 200; fpath=($PWD/files \$fpath); autoload -Uz compinit; compinit -u -D; lockstep() { print -r -- G''OT:\"\${@[-1]}\":E''ND }; print REA''DY"
+setup="PS1=; unsetopt prompt_sp; stty cols 200; fpath=($PWD/files \$fpath); autoload -Uz compinit; compinit -u -D; "
+setup+="lockstep() { print -r -- G''OT:\"\${@[-1]}\":E''ND }; print REA''DY"
+zpty -w shell "$setup"
 zpty -r shell out '*READY*'
 while IFS='|' read -r line expected; do
     [[ $expected != - ]] || continue

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# ddp_resume.sh - a job that is killed and resumed with another number of ranks ends with the bits of an uninterrupted run with one rank:
-# with --reproducible at 1, 4, 3 and 2 ranks, after SIGKILL to the process, to a rank and to the launcher, in the middle of epochs. Without
-# it the losses after a change of size differ only by rounding.
+# ddp_resume.sh - a job that is killed and resumed with another number of ranks ends with the bits of an uninterrupted
+# run with one rank: with --reproducible at 1, 4, 3 and 2 ranks, after SIGKILL to the process, to a rank and to the
+# launcher, in the middle of epochs. Without it the losses after a change of size differ only by rounding.
 # ctest: timeout 400, ranks 4
 set -eu
 work=$(mktemp -d)
@@ -56,9 +56,11 @@ check_model() { # check_model NAME OPTIONS…
     run_and_kill 4 $((RANDOM % 4)) $((RANDOM % 3 + 2))
     run_and_kill 3 job $((RANDOM % 3 + 2))
     # shellcheck disable=SC2086
-    "$LOCKSTEP" train -n 3 $options --save run --resume auto > out.json 2> err.txt || fail "$1, the last run: $(cat err.txt)"
+    "$LOCKSTEP" train -n 3 $options --save run --resume auto > out.json 2> err.txt ||
+        fail "$1, the last run: $(cat err.txt)"
     grep -q 'resumed' err.txt || fail "$1: the last run did not resume: $(cat err.txt)"
-    [ "$(field hash < out.json)" = "$(field hash < whole.json)" ] || fail "$1: killed and resumed: $(cat out.json), uninterrupted: $(cat whole.json)"
+    [ "$(field hash < out.json)" = "$(field hash < whole.json)" ] ||
+        fail "$1: killed and resumed: $(cat out.json), uninterrupted: $(cat whole.json)"
     cmp whole/model.safetensors run/model.safetensors
     cmp whole/optimizer.safetensors run/optimizer.safetensors
     echo "  the same result: $(field hash < out.json)"
@@ -66,7 +68,8 @@ check_model() { # check_model NAME OPTIONS…
 
 # With batches of 24 an epoch has 9 steps, the last of 8 samples; with batches of 14 it has 5, the last of 4.
 check_model cnn --model cnn --data synthetic:3x16x16,count=200 --batch 24 --steps 60 --save-every 1
-check_model "resnet20 with synchronised batch norm" --model resnet20 --sync-batchnorm --data synthetic:3x8x8,count=60 --batch 14 --steps 40 --save-every 1
+check_model "resnet20 with synchronised batch norm" --model resnet20 --sync-batchnorm --data synthetic:3x8x8,count=60 \
+    --batch 14 --steps 40 --save-every 1
 
 # Without --reproducible: only the rounding of sums differs.
 options="--model cnn --data synthetic:3x32x32,count=200 --batch 24 --threads 1 --seed 3 --eval-every -1"
@@ -76,11 +79,14 @@ losses() { sed -n 's/.*"event": *"step", *"step": *\([0-9]*\).*"loss": *\([-0-9.
 for sizes in "1 3" "3 2" "4 1"; do
     rm -rf run parts.jsonl
     # shellcheck disable=SC2086
-    "$LOCKSTEP" train -n "${sizes% *}" $options --steps 11 --save run --log parts.jsonl 2> err.txt || fail "$(cat err.txt)"
+    "$LOCKSTEP" train -n "${sizes% *}" $options --steps 11 --save run --log parts.jsonl 2> err.txt ||
+        fail "$(cat err.txt)"
     # shellcheck disable=SC2086
-    "$LOCKSTEP" train -n "${sizes#* }" $options --steps 20 --save run --resume auto --log parts.jsonl 2> err.txt || fail "$(cat err.txt)"
+    "$LOCKSTEP" train -n "${sizes#* }" $options --steps 20 --save run --resume auto --log parts.jsonl 2> err.txt ||
+        fail "$(cat err.txt)"
     worst=$(join <(losses whole.jsonl | sort) <(losses parts.jsonl | sort) |
-        awk '{ d = ($2 - $3) / $2; if (d < 0) d = -d; if (d > w) w = d; n++ } END { print n, w + 0, (n == 20 && w <= 1e-4) ? "ok" : "far" }')
+        awk '{ d = ($2 - $3) / $2; if (d < 0) d = -d; if (d > w) w = d; n++ }
+            END { print n, w + 0, (n == 20 && w <= 1e-4) ? "ok" : "far" }')
     [ "${worst##* }" = ok ] || fail "sizes $sizes: steps and worst difference: $worst"
     echo "sizes $sizes: $worst"
 done

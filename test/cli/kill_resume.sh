@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# kill_resume.sh - a run that is repeatedly killed with SIGKILL and resumed never loses its last checkpoint, never has an incomplete
-# checkpoint, and ends with the same bits as an uninterrupted run.
+# kill_resume.sh - a run that is repeatedly killed with SIGKILL and resumed never loses its last checkpoint, never has
+# an incomplete checkpoint, and ends with the same bits as an uninterrupted run.
 #
 #   kill_resume.sh [ROUNDS] [MODEL]
 # ctest: timeout 240
@@ -10,8 +10,14 @@ work=$(mktemp -d)
 pid=
 trap 'if [ -n "$pid" ]; then kill -9 "$pid" 2>/dev/null || true; fi; rm -rf "$work"' EXIT
 case $model in
-mlp) options="--model mlp --data synthetic:64,count=2048 --batch 32 --steps $((rounds * 125)) --save-every 10" window=250 ;;
-cnn) options="--model cnn --data synthetic:3x32x32,count=256 --batch 8 --steps $((rounds * 6)) --save-every 3" window=2500 ;;
+mlp)
+    options="--model mlp --data synthetic:64,count=2048 --batch 32 --steps $((rounds * 125)) --save-every 10"
+    window=250
+    ;;
+cnn)
+    options="--model cnn --data synthetic:3x32x32,count=256 --batch 8 --steps $((rounds * 6)) --save-every 3"
+    window=2500
+    ;;
 *) echo "no such model: $model" >&2; exit 2 ;;
 esac
 options="$options --threads 1 --seed 7 --eval-every -1 --json"
@@ -57,10 +63,12 @@ if [ "$done" = no ]; then
     "$LOCKSTEP" train $options --save "$work/killed" --resume auto > "$work/killed.json" 2> "$work/killed.err"
 fi
 killed=$(field hash "$work/killed.json")
-if [ -z "$whole" ] || [ "$whole" != "$killed" ]; then echo "uninterrupted: $whole; killed $kills times: $killed"; exit 1; fi
+if [ -z "$whole" ] || [ "$whole" != "$killed" ]; then echo "uninterrupted: $whole; killed $kills times: $killed"; exit \
+    1; fi
 cmp "$work/whole/model.safetensors" "$work/killed/model.safetensors"
 cmp "$work/whole/optimizer.safetensors" "$work/killed/optimizer.safetensors"
 left=$(find "$work/killed" -name '*.tmp.*' -o -name '*.old.*' -o -name '.link.*' | wc -l)
 if [ "$left" != 0 ]; then echo "leftover files: $(find "$work/killed")"; exit 1; fi
-if [ "$kills" -lt 3 ] || [ "$best" = 0 ]; then echo "only $kills kills, at step $best: too few for this test"; exit 1; fi
+if [ "$kills" -lt 3 ] || [ "$best" = 0 ]; then echo "only $kills kills, at step $best: too few for this test"; exit 1; \
+    fi
 echo "killed $kills times, last checkpoint at step $best; the same result: $killed"

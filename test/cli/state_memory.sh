@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# state_memory.sh - what the ranks of a host hold, by the system's own count: their proportional set sizes add up to what `lockstep plan`
-# prints for a host, with shared and with replicated state, and with one copy of the parameters for each of two memory nodes. And shared
-# memory is gone when all ranks are killed.
+# state_memory.sh - what the ranks of a host hold, by the system's own count: their proportional set sizes add up to
+# what `lockstep plan` prints for a host, with shared and with replicated state, and with one copy of the parameters for
+# each of two memory nodes. And shared memory is gone when all ranks are killed.
 #
 # state_memory.sh [RANKS [HIDDEN [KIND...]]] measures other sizes: of 16 ranks and 100 million parameters, in 8 GB,
 #     LOCKSTEP=build/lockstep test/cli/state_memory.sh 16 96618 shared nodes
@@ -54,7 +54,8 @@ held() { # the sum of proportional set sizes, in KiB
 planned() { # planned STATE OPTIONS...: of a host, in KiB
     local state=$1
     shift
-    "$LOCKSTEP" plan -n "$ranks" --state "$state" --json "$@" | python3 -c "import json, sys; print(json.load(sys.stdin)['$state']['host'] // 1024)"
+    "$LOCKSTEP" plan -n "$ranks" --state "$state" --json "$@" |
+        python3 -c "import json, sys; print(json.load(sys.stdin)['$state']['host'] // 1024)"
 }
 
 # shellcheck disable=SC2086
@@ -78,7 +79,8 @@ for kind; do
         exit off > 0.02 || off < -0.02 }'
     # No process maps it any more, and it never had a name in a file system.
     for inode in $inodes; do
-        if awk -v inode="$inode" '$5 == inode && $6 ~ /memfd:lockstep/ {found = 1} END {exit !found}' /proc/[0-9]*/maps 2> /dev/null; then
+        if awk -v inode="$inode" '$5 == inode && $6 ~ /memfd:lockstep/ {found = 1} END {exit !found}' \
+            /proc/[0-9]*/maps 2> /dev/null; then
             echo "memory $inode is still mapped"; exit 1
         fi
     done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# storm_ddp.sh - faults in jobs of two to four ranks: a random rank is killed, is stopped or reads a NaN, at a random step. Each time the job
-# ends by itself with the right error, no process survives, the last checkpoint loads, and --resume auto with another number of ranks ends
-# with the bits of an uninterrupted run.
+# storm_ddp.sh - faults in jobs of two to four ranks: a random rank is killed, is stopped or reads a NaN, at a random
+# step. Each time the job ends by itself with the right error, no process survives, the last checkpoint loads, and
+# --resume auto with another number of ranks ends with the bits of an uninterrupted run.
 #
 #   ROUNDS=n storm_ddp.sh      50 rounds by default
 # ctest: timeout 1800
@@ -31,7 +31,8 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKST
 
 sanitize=${LK_SANITIZE:+-fsanitize=$LK_SANITIZE}
 # shellcheck disable=SC2086
-"$CC" -std=gnu11 -Wall -Wextra -Werror $sanitize -I"$SOURCE_DIR/include" "$SOURCE_DIR/test/cli/ddp_poison.c" -L"$BUILD_DIR" -llockstep -lm \
+"$CC" -std=gnu11 -Wall -Wextra -Werror $sanitize -I"$SOURCE_DIR/include" "$SOURCE_DIR/test/cli/ddp_poison.c" \
+    -L"$BUILD_DIR" -llockstep -lm \
     -Wl,-rpath,"$BUILD_DIR" -o poison
 steps=40
 data="--model cnn --data synthetic:3x16x16,count=200 --threads 1"
@@ -82,7 +83,10 @@ for round in $(seq "$rounds"); do
     case $((round % 3)) in
     0) what="SIGSTOP to rank $victim of $ranks at step $goal" signal=STOP stops=$((stops + 1)) ;;
     1) what="SIGKILL to rank $victim of $ranks at step $goal" signal=KILL kills=$((kills + 1)) ;;
-    2) sample=$((RANDOM % 400)) whole=$poison_hash nans=$((nans + 1)) what="NaN in sample $sample, $ranks ranks" signal= ;;
+    2)
+        sample=$((RANDOM % 400)) whole=$poison_hash nans=$((nans + 1))
+        what="NaN in sample $sample, $ranks ranks" signal=
+        ;;
     esac
     (train $ranks "$sample") > out.json 2> err.txt < /dev/null &
     job=$!
@@ -90,27 +94,39 @@ for round in $(seq "$rounds"); do
     await_end
     [ $code != 0 ] || fail "exit status 0 despite the fault: $(cat err.txt)"
     # The error names the rank and the cause; one rank prints the table.
-    if [ -n "$signal" ] && [ "$(grep -c "^  rank $victim  .*<- missing" err.txt)" -gt 1 ]; then fail "more than one table: $(cat err.txt)"; fi
+    if [ -n "$signal" ] && [ "$(grep -c "^  rank $victim  .*<- missing" err.txt)" -gt 1 ]; then
+        fail "more than one table: $(cat err.txt)"
+    fi
     case $signal in
-    KILL) grep -Eq "rank $victim( |.*)(SIGKILL|signal 9|Killed|killed)" err.txt || fail "no message that rank $victim was killed: $(cat err.txt)" ;;
-    STOP) grep -Eq "rank $victim .*(missing|stopped|did not)" err.txt || fail "no message that rank $victim was missing: $(cat err.txt)" ;;
+    KILL)
+        grep -Eq "rank $victim( |.*)(SIGKILL|signal 9|Killed|killed)" err.txt ||
+            fail "no message that rank $victim was killed: $(cat err.txt)"
+        ;;
+    STOP)
+        grep -Eq "rank $victim .*(missing|stopped|did not)" err.txt ||
+            fail "no message that rank $victim was missing: $(cat err.txt)"
+        ;;
     *)
         victim=$(sed -n 's/.*rank \([0-9]\) read the bad sample.*/\1/p' err.txt | head -1)
         [ -n "$victim" ] || fail "no rank read it: $(cat err.txt)"
-        grep -q "LK_ENAN: rank $victim's loss became .*nan at step .*[ ,]${sample}[,.]" err.txt || fail "the error is not that of rank $victim: $(cat err.txt)"
+        grep -q "LK_ENAN: rank $victim's loss became .*nan at step .*[ ,]${sample}[,.]" err.txt ||
+            fail "the error is not that of rank $victim: $(cat err.txt)"
         if grep "LK_ENAN: rank" err.txt | grep -qv "rank $victim's"; then fail "two errors: $(cat err.txt)"; fi
         ;;
     esac
     # The checkpoint loads, and the job resumes with another number of ranks.
     if [ -e run/model.safetensors ] && [ "$sample" = none ]; then
         # shellcheck disable=SC2086
-        "$LOCKSTEP" eval --load run $data > /dev/null 2> eval.txt || fail "the checkpoint of step $(saved) does not load: $(cat eval.txt)"
+        "$LOCKSTEP" eval --load run $data > /dev/null 2> eval.txt ||
+            fail "the checkpoint of step $(saved) does not load: $(cat eval.txt)"
     fi
     other=$((ranks % 4 + 1)) from=$(saved)
     [ "$sample" = none ] || sample=-1
     (train $other $sample) > out.json 2> err.txt < /dev/null || fail "resumed with $other ranks: $(cat err.txt)"
-    if [ "$sample" = none ]; then grep -q "resumed run at step $from of" err.txt || fail "it did not resume from step $from: $(cat err.txt)"; fi
-    [ "$(field hash out.json)" = "$whole" ] || fail "resumed with $other ranks it ends with $(field hash out.json), not $whole"
+    if [ "$sample" = none ]; then grep -q "resumed run at step $from of" err.txt ||
+        fail "it did not resume from step $from: $(cat err.txt)"; fi
+    [ "$(field hash out.json)" = "$whole" ] ||
+        fail "resumed with $other ranks it ends with $(field hash out.json), not $whole"
     left=$(find run -name '*.tmp.*' -o -name '*.old.*' -o -name '.link.*')
     [ -z "$left" ] || fail "leftover files: $left"
     [ -z "$(members)" ] || fail "survivors after success: $(members | xargs ps -o pid,ppid,stat,args -p)"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# train_restarts.sh - `train -n N --max-restarts M`: all ranks are started again after a rank was killed, resume what was saved, and end with the bits of a
-# run that was never interrupted; restarts end at M; mistakes in options are not tried again.
+# train_restarts.sh - `train -n N --max-restarts M`: all ranks are started again after a rank was killed, resume what
+# was saved, and end with the bits of a run that was never interrupted; restarts end at M; mistakes in options are not
+# tried again.
 # ctest: timeout 120, ranks 2
 set -u
 work=$(mktemp -d)
@@ -30,21 +31,26 @@ kill_after() {
 }
 
 steps=1000
-"${train[@]}" --save-every 5 --steps $steps --save whole > out.txt 2> whole.txt || complain "a run that is not interrupted: $(cat whole.txt)"
+"${train[@]}" --save-every 5 --steps $steps --save whole > out.txt 2> whole.txt ||
+    complain "a run that is not interrupted: $(cat whole.txt)"
 "${train[@]}" --steps 10 --save before > out.txt 2> before.txt || complain "before: $(cat before.txt)"
 
 # Twice killed, also one that was resumed from another directory.
 for from in '' before; do
     rm -rf run
-    "${train[@]}" --save-every 5 --steps $steps --save run --max-restarts 2 ${from:+--resume $from} > out.txt 2> run.txt &
+    "${train[@]}" --save-every 5 --steps $steps --save run --max-restarts 2 ${from:+--resume $from} > out.txt 2> \
+        run.txt &
     job=$!
     kill_after 50
     kill_after 300
     wait $job || complain "killed twice: exit status $?: $(grep -vE '^(saved|epoch)' run.txt)"
     job=
-    grep -q 'rank 1 failed first: signal 9' run.txt && grep -q 'starting all ranks again: restart 2 of 2' run.txt || complain "killed twice: $(grep -vE '^(saved|epoch)' run.txt)"
-    [ "$(grep -c '^resumed run at step' run.txt)" = 2 ] || complain "killed twice: not resumed: $(grep -vE '^(saved|epoch)' run.txt)"
-    cmp -s whole/model.safetensors run/model.safetensors || complain "killed twice: other weights than those of a run that was not interrupted"
+    grep -q 'rank 1 failed first: signal 9' run.txt && grep -q 'starting all ranks again: restart 2 of 2' run.txt ||
+        complain "killed twice: $(grep -vE '^(saved|epoch)' run.txt)"
+    [ "$(grep -c '^resumed run at step' run.txt)" = 2 ] ||
+        complain "killed twice: not resumed: $(grep -vE '^(saved|epoch)' run.txt)"
+    cmp -s whole/model.safetensors run/model.safetensors ||
+        complain "killed twice: other weights than those of a run that was not interrupted"
 done
 
 # The last failure is the job's.
@@ -56,7 +62,8 @@ kill_after 100
 wait $job
 code=$?
 job=
-[ $code = 137 ] && [ "$(grep -c 'starting all ranks again' run.txt)" = 1 ] || complain "one restart, two failures: exit status $code: $(grep -vE '^(saved|epoch)' run.txt)"
+[ $code = 137 ] && [ "$(grep -c 'starting all ranks again' run.txt)" = 1 ] ||
+    complain "one restart, two failures: exit status $code: $(grep -vE '^(saved|epoch)' run.txt)"
 
 "${train[@]}" --steps 5 --max-restarts 1 > out.txt 2>&1 || complain "without --save: $(cat out.txt)"
 grep -q 'without --save, restarted ranks start from the beginning' out.txt || complain "without --save: $(cat out.txt)"
@@ -65,5 +72,6 @@ code=$?
 [ $code = 2 ] && ! grep -q 'again: restart' out.txt || complain "a mistake: exit status $code: $(cat out.txt)"
 "$LOCKSTEP" train --model mlp --data synthetic:64,count=200 --max-restarts 1 --steps 1 > out.txt 2>&1
 code=$?
-[ $code = 2 ] && grep -q -- '--max-restarts requires -n N' out.txt || complain "without -n: exit status $code: $(cat out.txt)"
+[ $code = 2 ] && grep -q -- '--max-restarts requires -n N' out.txt ||
+    complain "without -n: exit status $code: $(cat out.txt)"
 exit $wrong

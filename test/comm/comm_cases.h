@@ -1,6 +1,6 @@
-/* comm_cases.h - test cases for every backend, against the naive oracle: every collective, type, reduction, awkward size
- * and world size; in place and not, symmetric memory and not, aligned and not, blocking and in flight. The including test
- * defines how ranks are started, and the sizes at which the backend changes its algorithm. */
+/* comm_cases.h - test cases for every backend, against the naive oracle: every collective, type, reduction, awkward
+ * size and world size; in place and not, symmetric memory and not, aligned and not, blocking and in flight. The
+ * including test defines how ranks are started, and the sizes at which the backend changes its algorithm. */
 #ifndef COMM_CASES_H
 #define COMM_CASES_H
 
@@ -160,7 +160,8 @@ static void check_call(rank_test *t, const buffers *b, const call *c)
     check_received(c, t, tables, recv, received);
     CHECK(inside || recv[received * size] == guard, "%s wrote past the end", lk__comm_kind_name(c->kind));
     if (!(c->mode & IN_PLACE) && c->kind != LK__BROADCAST && c->kind != LK__SCATTER && sends)
-        CHECK(memcmp(send + (sends - 1) * size, tables->values[t->rank] + (sends - 1) % tables->period * size, size) == 0,
+        CHECK(memcmp(send + (sends - 1) * size, tables->values[t->rank] + (sends - 1) % tables->period * size, size) ==
+                  0,
               "%s changed what was sent", lk__comm_kind_name(c->kind));
 }
 
@@ -254,7 +255,8 @@ static void run_all_calls(rank_test *t)
             m ? LK__BROADCAST : LK__ALL_GATHER,
             LK_U8,
             LK_SUM,
-            several_chunks(m ? LK__BROADCAST : LK__ALL_GATHER, t->size, m ? 5 : 2, m ? most : most / (size_t)t->size) + 5,
+            several_chunks(m ? LK__BROADCAST : LK__ALL_GATHER, t->size, m ? 5 : 2, m ? most : most / (size_t)t->size) +
+                5,
             t->size - 1,
             PLAIN,
             seed++};

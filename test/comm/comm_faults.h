@@ -1,5 +1,5 @@
-/* comm_faults.h - ranks that make different calls, are late, die or are stopped, with any backend: every survivor returns
- * the right error, which names the cause. */
+/* comm_faults.h - ranks that make different calls, are late, die or are stopped, with any backend: every survivor
+ * returns the right error, which names the cause. */
 #ifndef COMM_FAULTS_H
 #define COMM_FAULTS_H
 
@@ -144,12 +144,14 @@ static void receive_later(rank_test *t)
             if (i % 4 == 0) usleep(120000);
             x[0] = (float)i;
             REQUIRE(lk_comm_send(t->comm, x, 10, LK_F32, 1, 3, NULL) == LK_OK);
-            REQUIRE(lk_comm_all_reduce(t->comm, &y, &y, 1, LK_F32, LK_MAX, NULL) == LK_OK, "%s", lk_comm_error(t->comm));
+            REQUIRE(lk_comm_all_reduce(t->comm, &y, &y, 1, LK_F32, LK_MAX, NULL) == LK_OK, "%s",
+                    lk_comm_error(t->comm));
         } else {
             bool     first = i % 4 < 2;
             lk_work *work = NULL;
             if (first) REQUIRE(lk_comm_recv(t->comm, x, 10, LK_F32, 0, 3, i % 2 ? &work : NULL) == LK_OK);
-            REQUIRE(lk_comm_all_reduce(t->comm, &y, &y, 1, LK_F32, LK_MAX, NULL) == LK_OK, "%s", lk_comm_error(t->comm));
+            REQUIRE(lk_comm_all_reduce(t->comm, &y, &y, 1, LK_F32, LK_MAX, NULL) == LK_OK, "%s",
+                    lk_comm_error(t->comm));
             if (!first) REQUIRE(lk_comm_recv(t->comm, x, 10, LK_F32, 0, 3, i % 2 ? &work : NULL) == LK_OK);
             REQUIRE(lk_work_wait(work) == LK_OK && x[0] == (float)i, "%s", lk_comm_error(t->comm));
         }

@@ -1,5 +1,5 @@
-/* comm_joiner.h - shared by the tests of the rendezvous: a rank that tries to join, as a thread of this process, and its
- * result. Needs _GNU_SOURCE, LOCKSTEP_TOKEN=token and src/ among the include directories. */
+/* comm_joiner.h - shared by the tests of the rendezvous: a rank that tries to join, as a thread of this process, and
+ * its result. Needs _GNU_SOURCE, LOCKSTEP_TOKEN=token and src/ among the include directories. */
 #ifndef COMM_JOINER_H
 #define COMM_JOINER_H
 

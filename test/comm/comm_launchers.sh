@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# comm_launchers.sh - a C program with one all_reduce, built outside the tree, joins its peers however it is started: by hand, by `lockstep run`,
-# by torchrun and by mpirun, where they are installed; and `lockstep bench comm` prints its documented output.   ctest: timeout 180
+# comm_launchers.sh - a C program with one all_reduce, built outside the tree, joins its peers however it is started: by
+# hand, by `lockstep run`, by torchrun and by mpirun, where they are installed; and `lockstep bench comm` prints its
+# documented output. ctest: timeout 180
 set -eu
 [ -z "${LK_SANITIZE:-}" ] || { echo "skipped: a sanitized library needs a sanitized program"; exit 77; }
 work=$(mktemp -d)
@@ -24,14 +25,17 @@ int main(void)
         sum = lk_comm_rank(comm) + 1;
         status = lk_comm_all_reduce(comm, &sum, &sum, 1, LK_I32, LK_SUM, NULL);
     }
-    if (status < 0) fprintf(stderr, "%s\n", lk_context_error(context));
-    else if (lk_comm_rank(comm) == 0) printf("sum %d of %d over %s\n", (int)sum, lk_comm_size(comm), lk_comm_backend(comm));
+    if (status < 0)
+        fprintf(stderr, "%s\n", lk_context_error(context));
+    else if (lk_comm_rank(comm) == 0)
+        printf("sum %d of %d over %s\n", (int)sum, lk_comm_size(comm), lk_comm_backend(comm));
     lk_comm_free(comm);
     lk_context_free(context);
     return status < 0;
 }
 C
-"$CC" -std=gnu11 -Wall -Wextra -Werror -I"$SOURCE_DIR/include" "$work/sum.c" -L"$BUILD_DIR" -llockstep -Wl,-rpath,"$BUILD_DIR" -o "$work/sum"
+"$CC" -std=gnu11 -Wall -Wextra -Werror -I"$SOURCE_DIR/include" "$work/sum.c" -L"$BUILD_DIR" -llockstep \
+    -Wl,-rpath,"$BUILD_DIR" -o "$work/sum"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
 
 expect() { grep -q "^[^a-z]*sum $1 of $2 over $3" "$work/out" || fail "$4: $(cat "$work/out")"; }
@@ -49,11 +53,14 @@ for key in bytes time_us algbw_gb_per_s busbw_gb_per_s memory limit_gb_per_s; do
     [ "$(grep -c "^{.*\"$key\": .*}$" "$work/out")" = 4 ] || fail "bench comm, $key: $(cat "$work/out")"
 done
 ! grep -q '"limit_gb_per_s": \(null\|0[,}]\)' "$work/out" || fail "bench comm: no limit: $(cat "$work/out")"
-[ "$(grep -o '"memory": "[a-z]*"' "$work/out" | tr -d '\n')" = '"memory": "symmetric""memory": "ordinary""memory": "symmetric""memory": "ordinary"' ] ||
+[ "$(grep -o '"memory": "[a-z]*"' "$work/out" | tr -d '\n')" = \
+    '"memory": "symmetric""memory": "ordinary""memory": "symmetric""memory": "ordinary"' ] ||
     fail "bench comm: symmetric comes first: $(cat "$work/out")"
 for op in all_reduce reduce broadcast all_gather reduce_scatter all_to_all; do
-    "$LOCKSTEP" bench comm --ranks 3 --op $op --sizes 1M --memory symmetric > "$work/out" || fail "bench comm $op: $(cat "$work/out")"
-    grep -q "of N ranks and buffers of S bytes" "$work/out" || fail "bench comm $op does not say what its limit counts: $(cat "$work/out")"
+    "$LOCKSTEP" bench comm --ranks 3 --op $op --sizes 1M --memory symmetric > "$work/out" ||
+        fail "bench comm $op: $(cat "$work/out")"
+    grep -q "of N ranks and buffers of S bytes" "$work/out" ||
+        fail "bench comm $op does not say what its limit counts: $(cat "$work/out")"
 done
 
 if "$LOCKSTEP" help --names | grep -qx run; then
@@ -61,7 +68,8 @@ if "$LOCKSTEP" help --names | grep -qx run; then
     grep -q 'sum 3 of 2 over shm' "$work/out" || fail "lockstep run: $(cat "$work/out")"
 fi
 if command -v torchrun > /dev/null && torchrun --help > /dev/null 2>&1; then
-    torchrun --standalone --no-python --nproc-per-node 2 "$work/sum" > "$work/out" 2>&1 || fail "torchrun: $(cat "$work/out")"
+    torchrun --standalone --no-python --nproc-per-node 2 "$work/sum" > "$work/out" 2>&1 ||
+        fail "torchrun: $(cat "$work/out")"
     grep -q 'sum 3 of 2 over shm' "$work/out" || fail "torchrun: $(cat "$work/out")"
 else
     echo "torchrun is not here: not tried"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# comm_mpi.sh - groups over MPI under a real mpirun, for each MPI whose module was built and whose mpirun is here: every collective against the
-# oracle, alone and mixed with shared memory; groups open no descriptors; different calls are reported within a second; a killed rank ends the job; the program needs no
-# `lockstep run`; and without mpirun the error explains what to do.   ctest: timeout 400, ranks 11
+# comm_mpi.sh - groups over MPI under a real mpirun, for each MPI whose module was built and whose mpirun is here: every
+# collective against the oracle, alone and mixed with shared memory; groups open no descriptors; different calls are
+# reported within a second; a killed rank ends the job; the program needs no `lockstep run`; and without mpirun the
+# error explains what to do. ctest: timeout 400, ranks 11
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -54,18 +55,23 @@ int main(int count, char **arguments)
     return status < 0 ? 3 : 0;
 }
 C
-    "$CC" -std=gnu11 -Wall -Wextra -Werror -I"$SOURCE_DIR/include" "$work/odd.c" -L"$BUILD_DIR" -llockstep -Wl,-rpath,"$BUILD_DIR" -o "$work/odd"
-    if RANK=0 WORLD_SIZE=2 "$work/odd" > "$work/out" 2>&1; then fail "backend mpi without mpirun: $(cat "$work/out")"; fi
+    "$CC" -std=gnu11 -Wall -Wextra -Werror -I"$SOURCE_DIR/include" "$work/odd.c" -L"$BUILD_DIR" -llockstep \
+        -Wl,-rpath,"$BUILD_DIR" -o "$work/odd"
+    if RANK=0 WORLD_SIZE=2 "$work/odd" > "$work/out" 2>&1; then fail "backend mpi without mpirun: $(cat "$work/out")"; \
+        fi
     grep -q 'start it with mpirun' "$work/out" || fail "without mpirun: $(cat "$work/out")"
-    if OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 LOCKSTEP_MODULES="$work" "$work/odd" > "$work/out" 2>&1; then fail "without a module: $(cat "$work/out")"; fi
+    if OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 LOCKSTEP_MODULES="$work" "$work/odd" > "$work/out" 2>&1; then \
+        fail "without a module: $(cat "$work/out")"; fi
     grep -q 'LOCKSTEP_MODULES' "$work/out" || fail "without a module: $(cat "$work/out")"
 fi
 
 # expect_mismatch WHAT: all three ranks report LK_EMISMATCH, with both calls.
 expect_mismatch() {
-    if timeout 60 $start -n 3 "$work/odd" "$1" > "$work/out" 2>&1; then fail "$flavour, $1: no rank failed: $(cat "$work/out")"; fi
+    if timeout 60 $start -n 3 "$work/odd" "$1" > "$work/out" 2>&1; then fail \
+        "$flavour, $1: no rank failed: $(cat "$work/out")"; fi
     [ "$(grep -c '^LK_EMISMATCH: ' "$work/out")" = 3 ] || fail "$flavour, $1: $(cat "$work/out")"
-    grep -q "all_reduce f32 × $2 sum at .*odd.c" "$work/out" && grep -q "all_reduce f32 × $3 sum at .*odd.c" "$work/out" || fail "$flavour, $1: $(cat "$work/out")"
+    grep -q "all_reduce f32 × $2 sum at .*odd.c" "$work/out" &&
+        grep -q "all_reduce f32 × $3 sum at .*odd.c" "$work/out" || fail "$flavour, $1: $(cat "$work/out")"
 }
 
 tried=0
@@ -77,23 +83,28 @@ for flavour in openmpi mpich; do
         esac
     fi
     if [ -z "$start" ]; then echo "there is no mpirun of $flavour: not tried"; continue; fi
-    if [ ! -e "$BUILD_DIR/lockstep_mpi_$flavour.so" ]; then echo "no module was built for $flavour: not tried"; continue; fi
+    if [ ! -e "$BUILD_DIR/lockstep_mpi_$flavour.so" ]; then echo "no module was built for $flavour: not tried"; \
+        continue; fi
     tried=1
     for ranks in 2 3 5 8 11; do
         [ $flavour = openmpi ] || [ $ranks -lt 5 ] || continue
-        timeout 200 $start -n $ranks "$BUILD_DIR/test_comm_net" mpi > "$work/out" 2>&1 || fail "$flavour, $ranks ranks: $(tail -40 "$work/out")"
+        timeout 200 $start -n $ranks "$BUILD_DIR/test_comm_net" mpi > "$work/out" 2>&1 ||
+            fail "$flavour, $ranks ranks: $(tail -40 "$work/out")"
         [ "$(grep -c '^ok ' "$work/out")" = $((ranks * 9)) ] || fail "$flavour, $ranks ranks: $(tail -40 "$work/out")"
         echo "     $flavour, $ranks ranks"
     done
-    timeout 200 $start -n 4 "$BUILD_DIR/test_comm_net" mixed launched > "$work/out" 2>&1 || fail "$flavour, mixed: $(tail -40 "$work/out")"
-    timeout 100 $start -n 4 "$BUILD_DIR/test_comm_groups" mpi > "$work/out" 2>&1 || fail "$flavour, groups: $(tail -40 "$work/out")"
+    timeout 200 $start -n 4 "$BUILD_DIR/test_comm_net" mixed launched > "$work/out" 2>&1 ||
+        fail "$flavour, mixed: $(tail -40 "$work/out")"
+    timeout 100 $start -n 4 "$BUILD_DIR/test_comm_groups" mpi > "$work/out" 2>&1 ||
+        fail "$flavour, groups: $(tail -40 "$work/out")"
     [ -z "${LK_SANITIZE:-}" ] || continue
     timeout 60 $start -n 3 "$work/odd" > "$work/out" 2>&1 || fail "$flavour: $(cat "$work/out")"
     [ "$(grep -c 'fine over mpi' "$work/out")" = 3 ] || fail "$flavour: $(cat "$work/out")"
     # Simulated hosts with two ranks each: shared memory and MPI are chosen, and no token or port is needed.
     cat > "$work/hosts" <<SH
 #!/bin/sh
-export LOCKSTEP_HOST_ID=\$((\${OMPI_COMM_WORLD_RANK:-\${PMI_RANK:-0}} / 2)) OMPI_COMM_WORLD_LOCAL_SIZE=2 MPI_LOCALNRANKS=2
+export LOCKSTEP_HOST_ID=\$((\${OMPI_COMM_WORLD_RANK:-\${PMI_RANK:-0}} / 2))
+export OMPI_COMM_WORLD_LOCAL_SIZE=2 MPI_LOCALNRANKS=2
 [ $flavour = openmpi ] || unset OMPI_COMM_WORLD_LOCAL_SIZE
 exec "$work/odd" hosts
 SH
@@ -104,7 +115,8 @@ SH
     expect_mismatch large 1048575 1048576
     code=0
     timeout 60 $start -n 3 "$work/odd" kill > "$work/out" 2>&1 || code=$?
-    [ $code != 0 ] && [ $code != 124 ] || fail "$flavour: a killed rank did not end the job: exit status $code: $(cat "$work/out")"
+    [ $code != 0 ] && [ $code != 124 ] ||
+        fail "$flavour: a killed rank did not end the job: exit status $code: $(cat "$work/out")"
     echo "ok   $flavour"
 done
 [ $tried = 1 ] || { echo "skipped: no MPI for which a module was built"; exit 77; }

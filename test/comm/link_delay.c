@@ -1,6 +1,6 @@
-/* link_delay.c - a link between two network namespaces with a delay and a loss, in user space: a tun device in each, and
- * packets that are passed on when their time has come, or not at all. For net_namespaces.sh.
- * Usage: link_delay NETNS-A NETNS-B DELAY-MS LOST-PER-THOUSAND; the devices are called lktun. Ends with its standard input. */
+/* link_delay.c - a link between two network namespaces with a delay and a loss, in user space: a tun device in each,
+ * and packets that are passed on when their time has come, or not at all. For net_namespaces.sh. Usage: link_delay
+ * NETNS-A NETNS-B DELAY-MS LOST-PER-THOUSAND; the devices are called lktun. Ends with its standard input. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/if_tun.h>

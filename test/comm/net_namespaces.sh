@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# net_namespaces.sh - two hosts, as network namespaces of this machine connected by a veth pair: ranks in both, over IPv4 and IPv6, at a
-# limited rate, with delay and loss; a rank that is killed, a host that is cut off, a link that is down for a while, also when ranks end,
-# a missing route. Skipped where namespaces are not
-# permitted.   ctest: timeout 240, ranks 4
+# net_namespaces.sh - two hosts, as network namespaces of this machine connected by a veth pair: ranks in both, over
+# IPv4 and IPv6, at a limited rate, with delay and loss; a rank that is killed, a host that is cut off, a link that is
+# down for a while, also when ranks end, a missing route. Skipped where namespaces are not permitted.
+# ctest: timeout 240, ranks 4
 set -u
 [ -z "${LK_SANITIZE:-}" ] || { echo "skipped: a sanitized library needs a sanitized program"; exit 77; }
 # shellcheck source=two_hosts.bash
@@ -13,8 +13,8 @@ two_hosts 10.77.0
 ip -n $a -6 addr add fd00:77::1/64 dev lkveth nodad
 ip -n $b -6 addr add fd00:77::2/64 dev lkveth nodad
 
-# Sums known numbers repeatedly, for SECONDS or until a call fails; then prints the error. Last of all, ranks 0 and 1 wait until the file LAST exists, in
-# declared work, and all sum once more and end.
+# Sums known numbers repeatedly, for SECONDS or until a call fails; then prints the error. Last of all, ranks 0 and 1
+# wait until the file LAST exists, in declared work, and all sum once more and end.
 cat > "$work/ranks.c" <<'C'
 #include <lockstep.h>
 #include <stdio.h>
@@ -67,8 +67,9 @@ int main(int argc, char **argv)
     if (status < 0)
         printf("failed %s %s\n", lk_status_name(status), lk_context_error(context));
     else
-        printf("rank %d of %d, %d of %d here, %s: %s\n", lk_comm_rank(comm), lk_comm_size(comm), lk_comm_local_rank(comm),
-               lk_comm_local_size(comm), lk_comm_backend(comm), rounds > 0 ? "right" : "nothing");
+        printf("rank %d of %d, %d of %d here, %s: %s\n", lk_comm_rank(comm), lk_comm_size(comm),
+               lk_comm_local_rank(comm), lk_comm_local_size(comm), lk_comm_backend(comm),
+               rounds > 0 ? "right" : "nothing");
     lk_comm_free(comm);
     lk_context_free(context);
     free(x);
@@ -92,7 +93,8 @@ start() {
 }
 ends_right() { # WHAT BACKEND
     for rank in 0 1 2 3; do
-        wait "${pids[$rank]}" && grep -q "^rank $rank of 4, $((rank % 2)) of 2 here, $2: right" "$work/out.$rank" || complain "$1: rank $rank: $(cat "$work/out.$rank")"
+        wait "${pids[$rank]}" && grep -q "^rank $rank of 4, $((rank % 2)) of 2 here, $2: right" "$work/out.$rank" ||
+            complain "$1: rank $rank: $(cat "$work/out.$rank")"
     done
     pids=()
     echo "$1"
@@ -109,7 +111,8 @@ ends_failed() { # WHAT PATTERN RANKS…
     shift 2
     for rank in "$@"; do
         wait "${pids[$rank]}" && complain "$what: rank $rank did not fail"
-        grep -qE "^failed .*$pattern" "$work/out.$rank" || complain "$what: rank $rank does not report '$pattern': $(cat "$work/out.$rank")"
+        grep -qE "^failed .*$pattern" "$work/out.$rank" ||
+            complain "$what: rank $rank does not report '$pattern': $(cat "$work/out.$rank")"
     done
     pids=()
     echo "$what: detected by all"
@@ -119,14 +122,16 @@ start 10.77.0.1 0.3 1000 tcp; ends_right "two hosts over IPv4" tcp
 start 10.77.0.1 0.3 100000; ends_right "two hosts, backend chosen" mixed
 start fd00:77::1 0.3 100000 tcp; ends_right "two hosts over IPv6" tcp
 
-if command -v tc > /dev/null && ip netns exec $a tc qdisc add dev lkveth root tbf rate 200mbit burst 128kb latency 100ms 2> "$work/why"; then
+if command -v tc > /dev/null && ip netns exec $a tc qdisc add dev lkveth root tbf rate 200mbit burst 128kb latency \
+    100ms 2> "$work/why"; then
     start 10.77.0.1 1 200000 tcp; ends_right "at 200 Mbit/s" tcp
     ip netns exec $a tc qdisc del dev lkveth root
 else
     echo "no rate: $(cat "$work/why")"
 fi
 
-if "$CC" -std=gnu11 -O1 -Wall -Wextra -Werror "$SOURCE_DIR/test/comm/link_delay.c" -o "$work/link_delay" && mkfifo "$work/hold"; then
+if "$CC" -std=gnu11 -O1 -Wall -Wextra -Werror "$SOURCE_DIR/test/comm/link_delay.c" -o "$work/link_delay" &&
+    mkfifo "$work/hold"; then
     is_ready_or_ended() { grep -q ready "$work/link" || ! is_running $link; }
     "$work/link_delay" $a $b 10 10 < "$work/hold" > "$work/link" 2>&1 &
     link=$!
@@ -145,25 +150,32 @@ if "$CC" -std=gnu11 -O1 -Wall -Wextra -Werror "$SOURCE_DIR/test/comm/link_delay.
     wait $link
 fi
 
-# Ranks that are started by hand, without LOCAL_WORLD_SIZE: with a token they join, and know which of them share a host; without one, a rank on another host than
-# rank 0's says at once what is missing.
-by_hand() { env -u LOCKSTEP_JOB -u LOCKSTEP_TOKEN -u LOCKSTEP_PORT -u LOCAL_WORLD_SIZE WORLD_SIZE=4 MASTER_ADDR=10.77.0.1 MASTER_PORT=29533 "$@"; }
+# Ranks that are started by hand, without LOCAL_WORLD_SIZE: with a token they join, and know which of them share a host;
+# without one, a rank on another host than rank 0's says at once what is missing.
+by_hand() {
+    env -u LOCKSTEP_JOB -u LOCKSTEP_TOKEN -u LOCKSTEP_PORT -u LOCAL_WORLD_SIZE \
+        WORLD_SIZE=4 MASTER_ADDR=10.77.0.1 MASTER_PORT=29533 "$@"
+}
 (umask 077 && echo 0123456789abcdef > "$work/token")
 pids=()
 for rank in 0 1 2 3; do
     [ $rank -lt 2 ] && space=$a || space=$b
-    RANK=$rank by_hand LOCKSTEP_TOKEN_FILE="$work/token" ip netns exec $space "$work/ranks" 0.1 1000 > "$work/out.$rank" 2>&1 &
+    RANK=$rank by_hand LOCKSTEP_TOKEN_FILE="$work/token" ip netns exec $space "$work/ranks" 0.1 1000 > \
+        "$work/out.$rank" 2>&1 &
     pids+=($!)
 done
 ends_right "by hand, without LOCAL_WORLD_SIZE" mixed
 RANK=2 by_hand ip netns exec $b "$work/ranks" 0.1 1000 > "$work/out.2" 2>&1 && complain "it joined without a token"
-grep -q "several hosts (MASTER_ADDR is 10.77.0.1, and LOCAL_WORLD_SIZE is not set).*LOCKSTEP_TOKEN_FILE" "$work/out.2" || complain "by hand, without a token: $(cat "$work/out.2")"
+grep -q "several hosts (MASTER_ADDR is 10.77.0.1, and LOCAL_WORLD_SIZE is not set).*LOCKSTEP_TOKEN_FILE" "$work/out.2" \
+    || complain "by hand, without a token: $(cat "$work/out.2")"
 
-LOCKSTEP_JOIN_TIMEOUT=3 RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_ADDR=10.99.0.1 ip netns exec $a "$work/ranks" 0 1 tcp > "$work/out.0" 2>&1 && complain "it joined where there is no route"
+LOCKSTEP_JOIN_TIMEOUT=3 RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_ADDR=10.99.0.1 ip netns exec $a "$work/ranks" 0 \
+    1 tcp > "$work/out.0" 2>&1 && complain "it joined where there is no route"
 grep -q "no route to that host" "$work/out.0" || complain "no route: $(cat "$work/out.0")"
 echo "no route"
 
-# Two of three ranks have joined, the third is missing, and one of the two hosts is cut off meanwhile: the other reports its rank as missing too.
+# Two of three ranks have joined, the third is missing, and one of the two hosts is cut off meanwhile: the other reports
+# its rank as missing too.
 export LOCKSTEP_JOIN_TIMEOUT=12 WORLD_SIZE=3 LOCAL_WORLD_SIZE=1 MASTER_ADDR=10.77.0.1
 RANK=0 ip netns exec $a "$work/ranks" 0 1 tcp > "$work/out.0" 2>&1 &
 zero=$!
@@ -177,8 +189,11 @@ wait $zero && complain "two of three ranks joined"
 wait $one && complain "two of three ranks joined"
 ip -n $b link set lkveth up
 unset LOCKSTEP_JOIN_TIMEOUT
-grep -q "ranks 1, 2 of 3 did not join" "$work/out.0" || complain "a host is cut off while it waits: $(cat "$work/out.0")"
-grep -q "rank 0 of 3 is not reachable" "$work/out.1" && ! grep -q "did not report that all ranks have joined" "$work/out.1" || complain "a host is cut off while it waits: $(cat "$work/out.1")"
+grep -q "ranks 1, 2 of 3 did not join" "$work/out.0" ||
+    complain "a host is cut off while it waits: $(cat "$work/out.0")"
+grep -q "rank 0 of 3 is not reachable" "$work/out.1" &&
+    ! grep -q "did not report that all ranks have joined" "$work/out.1" ||
+    complain "a host is cut off while it waits: $(cat "$work/out.1")"
 echo "a host is cut off while it waits for others to join"
 
 start 10.77.0.1 60 100000 tcp
@@ -193,7 +208,8 @@ ip -n $b link set lkveth down
 ends_failed "a host is cut off" "rank [0-3] of 4 .* was cut off" 0 1 2 3
 ip -n $b link set lkveth up
 
-# A host that reaches this one, but is not reached. Its kernel may end a connection first, by a reset, which looks as if the process there had ended.
+# A host that reaches this one, but is not reached. Its kernel may end a connection first, by a reset, which looks as if
+# the process there had ended.
 start 10.77.0.1 60 100000 tcp
 all_joined
 ip -n $a route add blackhole 10.77.0.2/32
@@ -207,8 +223,9 @@ sleep 2 # the link is down
 ip -n $b link set lkveth up
 ends_right "the link is down for 2 s" tcp
 
-# The link is down when ranks 0 and 1, for which the others wait, enter the last collective, complete it and leave: its messages arrive nevertheless. The others
-# ask what they are doing meanwhile, which a closed connection would answer by a reset.
+# The link is down when ranks 0 and 1, for which the others wait, enter the last collective, complete it and leave: its
+# messages arrive nevertheless. The others ask what they are doing meanwhile, which a closed connection would answer by
+# a reset.
 for backend in tcp mixed; do
     for round in 1 2 3; do
         rm -f "$work/end"

@@ -1,5 +1,6 @@
-/* rank_sums.c - a program for the tests of launchers: sums of known numbers for so many seconds, in the world and in halves of it, by whatever the
- * environment says about ranks. The last rank kills itself in the midst when it is told to.
+/* rank_sums.c - a program for the tests of launchers: sums of known numbers for so many seconds, in the world and in
+ * halves of it, by whatever the environment says about ranks. The last rank kills itself in the midst when it is told
+ * to.
  *
  *     rank_sums BACKEND|- SECONDS COUNT [kill] */
 #include <lockstep.h>

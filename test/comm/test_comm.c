@@ -1,4 +1,5 @@
-/* test_comm.c - every collective over shared memory, and of one rank alone.   ctest: timeout 300, ranks 11, label threaded */
+/* test_comm.c - every collective over shared memory, and of one rank alone.
+ * ctest: timeout 300, ranks 11, label threaded */
 #define _GNU_SOURCE
 #include "comm_cases.h"
 

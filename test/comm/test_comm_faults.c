@@ -1,6 +1,6 @@
-/* test_comm_faults.c - ranks that make different calls, are late, die, are stopped, do not join or belong to another job:
- * every survivor returns the right error, which names the cause, and nothing is left behind. The argument is the number
- * of rounds of killing and stopping.
+/* test_comm_faults.c - ranks that make different calls, are late, die, are stopped, do not join or belong to another
+ * job: every survivor returns the right error, which names the cause, and nothing is left behind. The argument is the
+ * number of rounds of killing and stopping.
  *   ctest: timeout 300, ranks 5, label slow, label threaded */
 #define _GNU_SOURCE
 #include "comm_faults.h"

@@ -1,7 +1,6 @@
-/* test_comm_groups.c - groups that are split from a group: they share its connections and its memory, run their operations at once with
- * those of the others, and fail alone. Over tcp, shared memory and both, between processes; and, when mpirun starts it with the argument
- * mpi, as one of four ranks of that world.
- * ctest: timeout 200, ranks 4 */
+/* test_comm_groups.c - groups that are split from a group: they share its connections and its memory, run their
+ * operations at once with those of the others, and fail alone. Over tcp, shared memory and both, between processes;
+ * and, when mpirun starts it with the argument mpi, as one of four ranks of that world. ctest: timeout 200, ranks 4 */
 #define _GNU_SOURCE
 #include "comm_ranks.h"
 
@@ -224,7 +223,8 @@ static void close_member(rank_test *t, member *m)
     free(m->cast);
 }
 
-/* The world, and two groups that overlap. Within a group all ranks have one order; across groups every rank has another. */
+/* The world, and two groups that overlap. Within a group all ranks have one order; across groups every rank has
+ * another. */
 static void run_at_once(rank_test *t)
 {
     member members[3];
@@ -305,7 +305,8 @@ static void check_world(rank_test *t, int round)
     close_member(t, &m);
 }
 
-/* A large operation of a child is aborted at any point; what is halfway over the connections must not reach the parent. */
+/* A large operation of a child is aborted at any point; what is halfway over the connections must not reach the
+ * parent. */
 static void abort_children(rank_test *t)
 {
     enum { N = 1 << 20 };

@@ -1,6 +1,7 @@
-/* test_comm_mixed.c - groups over simulated hosts: hierarchical reductions have the bits of the flat order for every type
- * and reduction and send less over the network, also those of which every rank of a host gets a slice, and when a rank dies, stops, makes another call or aborts, all others on
- * all hosts report the same.   ctest: timeout 200, ranks 8 */
+/* test_comm_mixed.c - groups over simulated hosts: hierarchical reductions have the bits of the flat order for every
+ * type and reduction and send less over the network, also those of which every rank of a host gets a slice, and when a
+ * rank dies, stops, makes another call or aborts, all others on all hosts report the same.
+ * ctest: timeout 200, ranks 8 */
 #define _GNU_SOURCE
 #include "comm_ranks.h"
 
@@ -181,7 +182,8 @@ static void scatter_all_types(rank_test *t)
     reduce_across(t);
 }
 
-/* Three ranks of a host are no subtree of the order over six; hosts with different numbers of ranks have no ranks across. */
+/* Three ranks of a host are no subtree of the order over six; hosts with different numbers of ranks have no ranks
+ * across. */
 static void refuse_scatter(rank_test *t)
 {
     float    data[8] = {0};
@@ -193,7 +195,8 @@ static void refuse_scatter(rank_test *t)
     if (equal)
         reduce_across(t);
     else
-        CHECK(lk__comm_all_reduce_across(t->comm, data, 1, LK_F32, LK_SUM) == LK_EUNSUPPORTED && !lk_comm_hosts(t->comm));
+        CHECK(lk__comm_all_reduce_across(t->comm, data, 1, LK_F32, LK_SUM) == LK_EUNSUPPORTED &&
+              !lk_comm_hosts(t->comm));
 }
 
 static void slices_have_the_bits_of_the_flat_order_for_every_type_and_reduction(void)

@@ -8,8 +8,9 @@
 
 static lk_context *context;
 
-/* ---- the oracle: the coordinates of all ranks, counted like the digits of an odometer; groups are found by comparing all of them ---- */
+/* ---- the oracle ---- */
 
+/* The coordinates of all ranks, counted like the digits of an odometer; groups are found by comparing all of them. */
 enum { AXES = 5, MOST = 1024 };
 static const char *const axis_names[AXES] = {"data", "shard", "tensor", "pipeline", "expert"};
 
@@ -133,7 +134,8 @@ static void a_text_that_is_no_mesh_is_explained(void)
         {"data=2,", 0, 0, LK_EINVAL, "has no name"},
         {"=2", 0, 0, LK_EINVAL, "has no name"},
         {"data", 0, 0, LK_EINVAL, "the mesh's axis data has no extent: its number of ranks, as in data=2"},
-        {"data=", 0, 0, LK_EINVAL, "the extent of the mesh's axis data is '': expected a number of ranks of at least 1"},
+        {"data=", 0, 0, LK_EINVAL,
+         "the extent of the mesh's axis data is '': expected a number of ranks of at least 1"},
         {"data=0", 0, 0, LK_EINVAL, "data is '0'"},
         {"data=-2", 0, 0, LK_EINVAL, "data is '-2'"},
         {"data=2x", 0, 0, LK_EINVAL, "data is '2x'"},

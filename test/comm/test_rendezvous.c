@@ -1,5 +1,5 @@
-/* test_rendezvous.c - the rendezvous over a network, on this host's loopback: joining, missing and foreign ranks, and the
- * errors for a wrong address, port or token.
+/* test_rendezvous.c - the rendezvous over a network, on this host's loopback: joining, missing and foreign ranks, and
+ * the errors for a wrong address, port or token.
  *   ctest: timeout 200, ranks 5, label slow, label threaded */
 #define _GNU_SOURCE
 #include "base/environment.h"
@@ -318,7 +318,8 @@ static void a_foreign_launchers_port_is_not_used(void)
     lk_context_free(context);
 }
 
-/* With the library's default timeout, as when a user starts a second host by hand: the first waits for more than 5 s. */
+/* With the library's default timeout, as when a user starts a second host by hand: the first waits for more than 5
+ * s. */
 static void a_rank_that_waits_for_rank_0_logs_it(void)
 {
     int       port = free_port(AF_INET);
@@ -422,7 +423,8 @@ static void a_wildcard_address_is_refused(void)
 {
     static const char *const addresses[] = {"0.0.0.0", "0", "::", "::ffff:0.0.0.0"};
     for (int i = 0; i < 8; i++) {
-        joiner any = {.rank = i % 2, .world = 2, .join_ms = 300, .address = addresses[i / 2], .port = free_port(AF_INET)};
+        joiner any = {
+            .rank = i % 2, .world = 2, .join_ms = 300, .address = addresses[i / 2], .port = free_port(AF_INET)};
         join_thread(&any);
         CHECK(any.status == LK_EINVAL && strstr(any.text, "stands for every interface") &&
                   strstr(any.text, "MASTER_ADDR"),

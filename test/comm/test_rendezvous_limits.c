@@ -1,5 +1,5 @@
-/* test_rendezvous_limits.c - the rendezvous of one host and of several under adverse conditions: few descriptors, signals,
- * a rank 0 that sends nothing, many foreign connections, ranks that leave and join again.
+/* test_rendezvous_limits.c - the rendezvous of one host and of several under adverse conditions: few descriptors,
+ * signals, a rank 0 that sends nothing, many foreign connections, ranks that leave and join again.
  *   ctest: timeout 200, ranks 3, label threaded */
 #define _GNU_SOURCE
 #include "comm_joiner.h"
@@ -79,7 +79,11 @@ static void rank_0_reports_that_its_own_descriptors_ran_out(void)
 {
     for (int unix_socket = 0; unix_socket < 2; unix_socket++) {
         int    status = -1, port = unix_socket ? 0 : free_port(AF_INET);
-        joiner host = {.rank = 0, .world = 2, .join_ms = 1500, .address = unix_socket ? NULL : "127.0.0.1", .port = port},
+        joiner host = {.rank = 0,
+                       .world = 2,
+                       .join_ms = 1500,
+                       .address = unix_socket ? NULL : "127.0.0.1",
+                       .port = port},
                other = host;
         other.rank = 1;
         fflush(NULL);
@@ -134,7 +138,8 @@ static pid_t start_silent_listener(int listener, const void *message, size_t byt
 /* The socket of this test's job, LOCKSTEP_JOB=odds, on one host. */
 static socklen_t own_address(struct sockaddr_un *address)
 {
-    int n = snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "lockstep/%u/job-odds-0", (unsigned)geteuid());
+    int n =
+        snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "lockstep/%u/job-odds-0", (unsigned)geteuid());
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
@@ -170,8 +175,9 @@ static void the_deadline_holds_with_a_silent_rank_0_and_signals(void)
     for (int round = 0; round < 4; round++) {
         bool   unix_socket = round & 1, challenges = round & 2;
         int    port = unix_socket ? 0 : free_port(AF_INET), fd = listen_as(unix_socket, port);
-        joiner lost = {.rank = 1, .world = 2, .join_ms = 800, .address = unix_socket ? NULL : "127.0.0.1", .port = port};
-        pid_t  silent = start_silent_listener(fd, &challenge, challenges ? sizeof challenge : 0), pid = fork();
+        joiner lost = {
+            .rank = 1, .world = 2, .join_ms = 800, .address = unix_socket ? NULL : "127.0.0.1", .port = port};
+        pid_t silent = start_silent_listener(fd, &challenge, challenges ? sizeof challenge : 0), pid = fork();
         if (pid == 0) {
             tick_every(100000);
             join_thread(&lost);

@@ -1,4 +1,5 @@
-/* test_spawn.c - lk_spawn in a process with other settings for its children: SIGCHLD ignored, SA_NOCLDWAIT, a handler. */
+/* test_spawn.c - lk_spawn in a process with other settings for its children: SIGCHLD ignored, SA_NOCLDWAIT, a
+ * handler. */
 /* ctest: timeout 60, ranks 2 */
 #define _GNU_SOURCE
 #include "check.h"
@@ -67,7 +68,8 @@ static void a_status_beyond_eight_bits_is_a_failure(void)
     int codes[] = {256, 512, -1, -256, 255, 1 << 30};
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
         lk_spawn_result result;
-        CHECK(lk_spawn(2, return_code, &codes[i], &result) == LK_ECANCELED && result.rank == 1 && result.exit_code == 255,
+        CHECK(lk_spawn(2, return_code, &codes[i], &result) == LK_ECANCELED && result.rank == 1 &&
+                  result.exit_code == 255,
               "%d: %d, %s", codes[i], result.exit_code, result.text);
     }
 }

@@ -1,5 +1,5 @@
-/* cuda_emulation.cpp - tests the emulation of CUDA itself: places in the grid, barriers, exchange within a warp, shared memory, streams
- * that do their work late, graphs, and that mistakes of kernels are found. */
+/* cuda_emulation.cpp - tests the emulation of CUDA itself: places in the grid, barriers, exchange within a warp, shared
+ * memory, streams that do their work late, graphs, and that mistakes of kernels are found. */
 #include "device/cuda/cuda.h"
 
 #include <signal.h>

@@ -1,5 +1,6 @@
-/* cupti.cpp - stands in for libcupti where LK_CUDA_EMULATED_CUPTI is 1: reports the emulation's kernels, copies and fills in CUPTI's
- * records, in buffers of the size that the caller gives, out of order as CUPTI may. Its clock is not the host's. */
+/* cupti.cpp - stands in for libcupti where LK_CUDA_EMULATED_CUPTI is 1: reports the emulation's kernels, copies and
+ * fills in CUPTI's records, in buffers of the size that the caller gives, out of order as CUPTI may. Its clock is not
+ * the host's. */
 #include "emulated_internal.h"
 
 #include <mutex>

@@ -1,15 +1,16 @@
-/* emulated_host.h - the part of CUDA's runtime interface that the host calls. Work of a stream is kept until somebody waits for it, the
- * latest time at which a GPU may do it: a wait that is missing, or memory that is reused too early, then gives wrong results
- * (runtime.cpp).
+/* emulated_host.h - the part of CUDA's runtime interface that the host calls. Work of a stream is kept until somebody
+ * waits for it, the latest time at which a GPU may do it: a wait that is missing, or memory that is reused too early,
+ * then gives wrong results (runtime.cpp).
  *
  * Environment:
- *   LK_CUDA_EMULATED_FAIL=WHAT:N[:ERROR]  the N-th call of a kind fails: malloc, host, copy, launch, sync, stream, event, capture,
- *                                         instantiate, graph; devices:N sets how many there are; ERROR is CUDA's number
+ *   LK_CUDA_EMULATED_FAIL=WHAT:N[:ERROR]  the N-th call of a kind fails: malloc, host, copy, launch, sync, stream,
+ *                                         event, capture, instantiate, graph; devices:N sets how many there are;
+ *                                         ERROR is CUDA's number
  *   LK_CUDA_EMULATED_MEMORY=BYTES         of the device, default 16 GiB
  *   LK_CUDA_EMULATED_EAGER=1              work is done when it is queued, so that a debugger shows who queued it
  *   LK_CUDA_EMULATED_CUPTI=1              there is a CUPTI, which reports kernels, copies and fills (cupti.cpp)
- *   LK_CUDA_EMULATED_ORDER=0…3            the order of threads (bit 0: from the last) and blocks (bit 1) of every kernel, which
- *                                         otherwise changes from launch to launch */
+ *   LK_CUDA_EMULATED_ORDER=0…3            the order of threads (bit 0: from the last) and blocks (bit 1) of every
+ *                                         kernel, which otherwise changes from launch to launch */
 #ifndef LK_EMULATED_HOST_H
 #define LK_EMULATED_HOST_H
 
@@ -55,7 +56,8 @@
     X(cudaErrorStreamCaptureUnmatched, 903, "capture was not ended in the same stream as it began") \
     X(cudaErrorStreamCaptureUnjoined, 904, "capturing stream has unjoined work")                 \
     X(cudaErrorStreamCaptureIsolation, 905, "dependency created on uncaptured work in another stream") \
-    X(cudaErrorStreamCaptureImplicit, 906, "operation would make the legacy stream depend on a capturing blocking stream") \
+    X(cudaErrorStreamCaptureImplicit, 906,                                                       \
+      "operation would make the legacy stream depend on a capturing blocking stream")            \
     X(cudaErrorCapturedEvent, 907, "operation not permitted on an event last recorded in a capturing stream") \
     X(cudaErrorUnknown, 999, "unknown error")
 enum cudaError {

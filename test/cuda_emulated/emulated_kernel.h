@@ -1,6 +1,6 @@
-/* emulated_kernel.h - what kernels use: the thread's place in its grid, barriers, exchange within a warp, atomics, mathematical
- * functions. The threads of a block are fibers of one thread of the host (threads.cpp): one runs until it waits or ends, so atomics
- * need nothing. */
+/* emulated_kernel.h - what kernels use: the thread's place in its grid, barriers, exchange within a warp, atomics,
+ * mathematical functions. The threads of a block are fibers of one thread of the host (threads.cpp): one runs until it
+ * waits or ends, so atomics need nothing. */
 #ifndef LK_EMULATED_KERNEL_H
 #define LK_EMULATED_KERNEL_H
 
@@ -15,7 +15,8 @@ static const int warpSize = 32;
 
 /* ---- launching ---- */
 
-/* The dynamic shared memory of the block: exactly as many bytes as the launch stated, to 16; the page behind it faults. */
+/* The dynamic shared memory of the block: exactly as many bytes as the launch stated, to 16; the page behind it
+ * faults. */
 void *lk__emulated_shared(void);
 /* run(call) is called once for each thread, with a copy of these bytes. */
 void lk__emulated_queue_kernel(const char *name, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
@@ -29,8 +30,8 @@ template <typename T> static inline void lk__emulated_check_argument(const char 
         lk__emulated_check_pointer(name, argument, (const void *)value);
 }
 
-/* The arguments are copied, as a launch does: a graph runs the kernel again later. Plain bytes instead of std::function and std::tuple,
- * which took half of the time of the compiler. */
+/* The arguments are copied, as a launch does: a graph runs the kernel again later. Plain bytes instead of std::function
+ * and std::tuple, which took half of the time of the compiler. */
 template <typename F, typename... A>
 static inline void lk__emulated_launch(const char *name, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
                                        F kernel, A... arguments)
@@ -56,8 +57,8 @@ enum lk__emulated_kind {
 };
 /* For all threads of the block that have not ended; the sum of what they passed. */
 int lk__emulated_block_barrier(int value);
-/* For the threads of the warp that mask names and that have not ended. Shuffle: the value of lane `source`; ballot: the lanes that
- * passed a value that is not 0; match: those that passed the same. */
+/* For the threads of the warp that mask names and that have not ended. Shuffle: the value of lane `source`; ballot: the
+ * lanes that passed a value that is not 0; match: those that passed the same. */
 uint64_t          lk__emulated_warp(lk__emulated_kind kind, unsigned mask, uint64_t value, int source);
 int               lk__emulated_lane(void);
 unsigned          lk__emulated_live_lanes(void);

@@ -20,14 +20,15 @@
 #define __align__(n) alignas(n)
 #define __builtin_align__(n) alignas(n)
 #define __cluster_dims__(...)
-/* The tag becomes part of the variable's name, and of its section's: shared.ld puts all of them together, so that they can be filled
- * before each block. GCC ignores an attribute `section` in templates. */
+/* The tag becomes part of the variable's name, and of its section's: shared.ld puts all of them together, so that they
+ * can be filled before each block. GCC ignores an attribute `section` in templates. */
 #define __shared__ static __attribute__((abi_tag("lk_shared")))
 #define __CUDACC_EMULATED__ 1
 
-#define LK_EMULATED_VECTORS(X)                                                                                           \
-    X(char, signed char) X(uchar, unsigned char) X(short, short) X(ushort, unsigned short) X(int, int) X(uint, unsigned) \
-    X(long, long) X(ulong, unsigned long) X(longlong, long long) X(ulonglong, unsigned long long) X(float, float)        \
+#define LK_EMULATED_VECTORS(X)                                                                                      \
+    X(char, signed char) X(uchar, unsigned char) X(short, short) X(ushort, unsigned short) X(int, int)              \
+    X(uint, unsigned) X(long, long) X(ulong, unsigned long) X(longlong, long long) X(ulonglong, unsigned long long) \
+    X(float, float)                                                                                                 \
     X(double, double)
 #define LK_EMULATED_VECTOR(name, T)                                                                         \
     struct name##1 {                                                                                        \

@@ -1,10 +1,10 @@
-/* libraries.cpp - what the module asks of cuBLASLt and cuDNN, where the files that load them leave themselves out. There is no cuDNN;
- * and of cuBLASLt a stand-in with two algorithms, for tests of how algorithms are chosen. Weak, so that a file which answers itself is
- * preferred.
+/* libraries.cpp - what the module asks of cuBLASLt and cuDNN, where the files that load them leave themselves out.
+ * There is no cuDNN; and of cuBLASLt a stand-in with two algorithms, for tests of how algorithms are chosen. Weak, so
+ * that a file which answers itself is preferred.
  *
  * Environment:
- *   LK_CUDA_EMULATED_FASTEST=0 or 1   the stand-in is there, and a measurement finds this algorithm to be the faster one; the second
- *                                     adds in f64, so its results have other bits
+ *   LK_CUDA_EMULATED_FASTEST=0 or 1   the stand-in is there, and a measurement finds this algorithm to be the faster
+ *                                     one; the second adds in f64, so its results have other bits
  *   LK_CUDA_EMULATED_VERSION=TEXT     its version, default 1
  *   LK_CUDA_EMULATED_MEASURED=FILE    each measurement appends a line */
 #include "device/cuda/autotuning.h"

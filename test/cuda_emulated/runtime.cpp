@@ -1,8 +1,9 @@
 /* runtime.cpp - the host's side of the emulated CUDA runtime: memory, streams, events, graphs.
  *
- * The device's memory is a region of addresses of its own, filled with 0xCD when it is allocated; the page behind an allocation faults.
- * Work waits in its stream until the host waits for it, the latest time at which a GPU may do it. A captured stream's work goes into the
- * graph's list; a launch of the graph does all of the list in the order in which it was captured. */
+ * The device's memory is a region of addresses of its own, filled with 0xCD when it is allocated; the page behind an
+ * allocation faults. Work waits in its stream until the host waits for it, the latest time at which a GPU may do it. A
+ * captured stream's work goes into the graph's list; a launch of the graph does all of the list in the order in which
+ * it was captured. */
 #include "emulated_internal.h"
 
 #include <deque>
@@ -322,7 +323,8 @@ static int device_count(void)
     return i->what == "devices" ? (int)i->number : 1;
 }
 
-/* The runtime loads the driver, after which a forked process could not use it. Here a library of that name, beside the module. */
+/* The runtime loads the driver, after which a forked process could not use it. Here a library of that name, beside the
+ * module. */
 static void load_driver(void)
 {
     static bool loaded;

@@ -1,8 +1,10 @@
-/* threads.cpp - runs a kernel's blocks one after the other, and the threads of a block as fibers: one runs until it waits at a barrier or
- * ends, then the next. A thread that never waits needs no fiber of its own: the fiber that ran it goes on with the next thread.
+/* threads.cpp - runs a kernel's blocks one after the other, and the threads of a block as fibers: one runs until it
+ * waits at a barrier or ends, then the next. A thread that never waits needs no fiber of its own: the fiber that ran it
+ * goes on with the next thread.
  *
- * Every launch runs threads and blocks upwards or downwards, so that a result which depends on their order differs between runs. The
- * caller of lk__emulated_run holds the lock of runtime.cpp: there is one block at a time in the process. */
+ * Every launch runs threads and blocks upwards or downwards, so that a result which depends on their order differs
+ * between runs. The caller of lk__emulated_run holds the lock of runtime.cpp: there is one block at a time in the
+ * process. */
 #include "emulated_internal.h"
 
 #include <stdarg.h>
@@ -107,7 +109,8 @@ char *map_pages(size_t bytes, bool fault_first, bool fault_last)
 } // namespace
 
 extern "C" {
-/* Saves the registers that a call preserves on the stack, the stack pointer in *from, and continues where `to` was saved. */
+/* Saves the registers that a call preserves on the stack, the stack pointer in *from, and continues where `to` was
+ * saved. */
 void lk__emulated_switch(void **from, void *to);
 void lk__emulated_fiber_main(void);
 }
@@ -178,7 +181,8 @@ __asm__(".text\n"
         ".size lk__emulated_switch, .-lk__emulated_switch\n");
 static void *first_frame(char *top)
 {
-    /* Behind the return address is room for one more: a function's stack pointer is 8 off a multiple of 16 when it begins. */
+    /* Behind the return address is room for one more: a function's stack pointer is 8 off a multiple of 16 when it
+     * begins. */
     uint64_t *frame = (uint64_t *)(top - 64);
     memset(frame, 0, 64);
     frame[6] = (uint64_t)(uintptr_t)lk__emulated_fiber_main;
@@ -225,7 +229,8 @@ fiber *take_fiber(void)
     f = new fiber();
     f->stack = map_pages(STACK, true, false);
     f->stack_bytes = STACK;
-    /* Not all at the same distance from a multiple of a large power of two: they would be in the same few lines of the caches. */
+    /* Not all at the same distance from a multiple of a large power of two: they would be in the same few lines of the
+     * caches. */
     f->stack_pointer = first_frame(f->stack + STACK - (size_t)(fibers++ * 832 % SPREAD));
     return f;
 }

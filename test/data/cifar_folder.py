@@ -1,12 +1,15 @@
-"""Writes records of CIFAR-10's binary files as a folder of PNG files, and the same records once more as binary files, in the folder's order.
+"""Writes records of CIFAR-10's binary files as a folder of PNG files, and the same records once more as binary files,
+in the folder's order.
 
-python3 cifar_folder.py SOURCE OUT [COUNT]    SOURCE: cifar-10-batches-bin; "-" draws COUNT records instead. COUNT: training records (all)
+python3 cifar_folder.py SOURCE OUT [COUNT]    SOURCE: cifar-10-batches-bin; "-" draws COUNT records instead.
+                                              COUNT: training records (all)
 
 OUT/folder/train/CLASS/00017.png, OUT/folder/test/…, and OUT/sorted/data_batch_1.bin … test_batch.bin.
 
-A folder's order is by class, then by name, and a shuffle is a permutation of positions, so an image must have the same position on both sides
-to meet the same batch. Records are therefore sorted by class, stably, which is the folder's order since names are the original positions; the ten names
-are in alphabetical order, so labels are the same too. Python's standard library suffices."""
+A folder's order is by class, then by name, and a shuffle is a permutation of positions, so an image must have the same
+position on both sides to meet the same batch. Records are therefore sorted by class, stably, which is the folder's
+order since names are the original positions; the ten names are in alphabetical order, so labels are the same too.
+Python's standard library suffices."""
 import os
 import random
 import struct

@@ -14,7 +14,8 @@ static inline size_t put_chunk(unsigned char *out, const char *name, const unsig
     return size + 12;
 }
 
-/* A PNG file of (channels, height, width), 1 or 3 channels; returns its size. out has room for 3 × height × width + 1000 bytes. */
+/* A PNG file of (channels, height, width), 1 or 3 channels; returns its size. out has room for 3 × height × width +
+ * 1000 bytes. */
 static inline size_t make_png(unsigned char *out, int channels, int height, int width, const unsigned char *planes)
 {
     size_t         row = 1 + (size_t)(width * channels), plane = (size_t)(height * width), at = 8;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# images_without_libraries.sh - a build without libpng and libjpeg: its decoders refuse files by name, and folder:DIR says what is missing. The sources
-# that know these libraries are compiled once more without them, and take the place of those in the static library.
+# images_without_libraries.sh - a build without libpng and libjpeg: its decoders refuse files by name, and folder:DIR
+# says what is missing. The sources that know these libraries are compiled once more without them, and take the place of
+# those in the static library.
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -37,8 +38,10 @@ int main(int count, char **arguments)
     return failed || status != LK_EUNSUPPORTED;
 }
 T
-"$CC" -std=gnu11 -Wall -Wextra -Werror -I"$SOURCE_DIR/src" -I"$SOURCE_DIR/include" main.c "$SOURCE_DIR"/src/data/image/*.c "$BUILD_DIR/liblockstep.a" -lz -lm -ldl -lpthread -o main
-./main "$SOURCE_DIR/test/golden/images/rgb8.png" "$SOURCE_DIR/test/golden/images/420.jpg" > out.txt || { cat out.txt; exit 1; }
+"$CC" -std=gnu11 -Wall -Wextra -Werror -I"$SOURCE_DIR/src" -I"$SOURCE_DIR/include" main.c \
+    "$SOURCE_DIR"/src/data/image/*.c "$BUILD_DIR/liblockstep.a" -lz -lm -ldl -lpthread -o main
+./main "$SOURCE_DIR/test/golden/images/rgb8.png" "$SOURCE_DIR/test/golden/images/420.jpg" > out.txt ||
+    { cat out.txt; exit 1; }
 grep -q 'is a PNG file, and this build has no libpng' out.txt || { cat out.txt; exit 1; }
 grep -q 'is a JPEG file, and this build has no libjpeg' out.txt || { cat out.txt; exit 1; }
 grep -q 'folder:.* this build decodes no images; install libpng and libjpeg' out.txt || { cat out.txt; exit 1; }

@@ -1,8 +1,10 @@
-"""Compares tokenizers with Hugging Face's `tokenizers` and `transformers`, live; test/data/tokenizers_agree.sh and, with --quick, test/train/interop.sh run it.
+"""Compares tokenizers with Hugging Face's `tokenizers` and `transformers`, live; test/data/tokenizers_agree.sh and,
+with --quick, test/train/interop.sh run it.
 Argument: liblockstep.so. With --quick not every character of Unicode is compared.
 
-Other strings and another vocabulary than those whose results are stored in test/golden/tokenizers; random bytes against Python's errors="replace";
-and the directories that lk_tokenizer_files gives, opened by AutoTokenizer as parts of a model's directory."""
+Other strings and another vocabulary than those whose results are stored in test/golden/tokenizers; random bytes against
+Python's errors="replace"; and the directories that lk_tokenizer_files gives, opened by AutoTokenizer as parts of a
+model's directory."""
 import ctypes as c
 import json
 import os
@@ -42,7 +44,8 @@ class Ours:
     def encode(self, data):
         room = 3 * len(data) + 1
         ids, count, invalid = (c.c_int32 * room)(), c.c_size_t(), c.c_size_t()
-        if lk.lk_tokenizer_encode(self.handle, data, c.c_size_t(len(data)), ids, c.c_size_t(room), c.byref(count), c.byref(invalid)) < 0:
+        if lk.lk_tokenizer_encode(self.handle, data, c.c_size_t(len(data)), ids, c.c_size_t(room), c.byref(count),
+                                  c.byref(invalid)) < 0:
             raise RuntimeError(lk.lk_context_error(context).decode())
         return ids[: count.value], invalid.value
 
@@ -72,7 +75,8 @@ def from_text(data): return Ours(lk.lk_tokenizer_from_text, data, c.c_size_t(len
 
 def describe_difference(name, text, ids, wanted):
     at = next((i for i, (a, b) in enumerate(zip(ids, wanted)) if a != b), min(len(ids), len(wanted)))
-    return f"{name}: {ascii(text[:200])}: id {at} of {ids[max(0, at - 5):at + 5]}, tokenizers {wanted[max(0, at - 5):at + 5]}"
+    return (f"{name}: {ascii(text[:200])}: id {at} of {ids[max(0, at - 5):at + 5]}, "
+            f"tokenizers {wanted[max(0, at - 5):at + 5]}")
 
 
 def compare(name, ours, theirs, texts):
@@ -87,7 +91,8 @@ def compare_vocabularies(multilingual):
     for name in ("gpt2", "llama3", "qwen2", "digits"):
         path = f"{golden.HERE}/{name}.json"
         compare(name, opened(path), Tokenizer.from_file(path), strings)
-    fresh = golden.train("fresh", 700, golden.split_then_bytes(golden.CL100K), normalizers.Sequence([normalizers.NFC()]), ["<|endoftext|>"], [multilingual])
+    fresh = golden.train("fresh", 700, golden.split_then_bytes(golden.CL100K),
+                         normalizers.Sequence([normalizers.NFC()]), ["<|endoftext|>"], [multilingual])
     fresh.add_tokens([AddedToken("<|end", lstrip=True, rstrip=True), AddedToken("the", normalized=True), " and"])
     with tempfile.TemporaryDirectory() as directory:
         fresh.save(directory + "/tokenizer.json")
@@ -97,7 +102,8 @@ def compare_vocabularies(multilingual):
 def compare_characters():
     """Every character after a letter, an apostrophe, a space and a mark, and before a letter and a digit."""
     characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
-    texts = ["".join(f"a{ch}'{ch}x {ch}1\u0301{ch}" for ch in characters[first:first + 2000]) for first in range(0, len(characters), 2000)]
+    texts = ["".join(f"a{ch}'{ch}x {ch}1\u0301{ch}" for ch in characters[first:first + 2000])
+             for first in range(0, len(characters), 2000)]
     for name in ("llama3", "qwen2", "digits"):
         path = f"{golden.HERE}/{name}.json"
         compare(f"{name}, every character", opened(path), Tokenizer.from_file(path), texts)
@@ -106,11 +112,13 @@ def compare_characters():
 def compare_invalid():
     draw = random.Random(7)
     for _ in range(3000):
-        data = bytes(draw.choice((draw.randrange(256), draw.randrange(0x80, 0x100), 0xE2, 0xF0, 0x9F, 0x41)) for _ in range(draw.randrange(1, 30)))
+        data = bytes(draw.choice((draw.randrange(256), draw.randrange(0x80, 0x100), 0xE2, 0xF0, 0x9F, 0x41))
+                     for _ in range(draw.randrange(1, 30)))
         wanted = data.decode("utf-8", errors="replace")
         ours = from_text(data)
         ids, invalid = ours.encode(data)
-        assert ours.decode(ids).decode() == wanted and invalid == wanted.count("\ufffd") - data.count("\ufffd".encode()), data
+        replaced = wanted.count("\ufffd") - data.count("\ufffd".encode())
+        assert ours.decode(ids).decode() == wanted and invalid == replaced, data
     print("ok   invalid UTF-8: 3000 texts")
 
 
@@ -126,7 +134,8 @@ def compare_directories(multilingual):
                 ours.save(directory)
                 if model:
                     with open(directory + "/config.json", "w") as file:
-                        json.dump({"model_type": model[0], "architectures": [model[1]], "bos_token_id": None, "eos_token_id": None}, file)
+                        json.dump({"model_type": model[0], "architectures": [model[1]], "bos_token_id": None,
+                                   "eos_token_id": None}, file)
                 theirs = transformers.AutoTokenizer.from_pretrained(directory)
                 ids = theirs.encode(multilingual, add_special_tokens=False)
                 assert ids == ours.encode(multilingual.encode())[0], (name, model)

@@ -1,5 +1,6 @@
-/* test_data_arrays.c - data sets from NumPy and safetensors files: files that NumPy and safetensors wrote (test/golden/arrays) give their
- * elements, by the rules of docs/data.md for names, types and shapes; what is damaged or not supported is refused by name. */
+/* test_data_arrays.c - data sets from NumPy and safetensors files: files that NumPy and safetensors wrote
+ * (test/golden/arrays) give their elements, by the rules of docs/data.md for names, types and shapes; what is damaged
+ * or not supported is refused by name. */
 #define _GNU_SOURCE
 #include "test_data.h"
 
@@ -271,7 +272,8 @@ static void what_is_not_supported_is_refused_by_name(void)
     REFUSED("npy:/nowhere.npy", LK_ENOENT, "/nowhere.npy");
     REFUSED(of("npz", "f4.npy"), LK_EFORMAT, "not a zip archive");
     REFUSED(of("safetensors", "stored.npz"), LK_EFORMAT, "zip archive");
-    lk_dataset *d = open_set(pair("fortran_column.npy", "y.npy"), LK_SPLIT_TRAIN, NULL); /* one long axis: both orders */
+    /* one long axis: both orders */
+    lk_dataset *d = open_set(pair("fortran_column.npy", "y.npy"), LK_SPLIT_TRAIN, NULL);
     check_field(d, "features", LK_F32, 1, 1, 0, 0, real);
     lk_dataset_free(d);
     char name[4096];

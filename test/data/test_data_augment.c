@@ -1,5 +1,6 @@
-/* test_data_augment.c - augmentation: pixels as torchvision's functional transforms make them (stored values), random numbers with the
- * moments of their distributions, batches that depend neither on workers nor on shares, mixup against the samples it mixes.
+/* test_data_augment.c - augmentation: pixels as torchvision's functional transforms make them (stored values), random
+ * numbers with the moments of their distributions, batches that depend neither on workers nor on shares, mixup against
+ * the samples it mixes.
  *
  * ctest: label threaded */
 #define _GNU_SOURCE
@@ -161,7 +162,8 @@ static void jitter_is_uniform_and_in_any_order(void)
     CHECK(different == 24);
 }
 
-/* The part of Beta(a, a) below x: by the substitution t = s^(1/a), which removes the pole at 0, and the midpoint rule. */
+/* The part of Beta(a, a) below x: by the substitution t = s^(1/a), which removes the pole at 0, and the midpoint
+ * rule. */
 static double beta_below(double a, double x)
 {
     double parts[2] = {0, 0}, ends[2] = {pow(x, a), pow(0.5, a)};

@@ -1,5 +1,5 @@
-/* test_data_csv.c - data sets from CSV files: quoting, line ends, separators, headers, labels; numbers as strtod reads them; what is wrong
- * is named with its line and column. */
+/* test_data_csv.c - data sets from CSV files: quoting, line ends, separators, headers, labels; numbers as strtod reads
+ * them; what is wrong is named with its line and column. */
 #define _GNU_SOURCE
 #include "test_data.h"
 
@@ -169,8 +169,8 @@ static char *write_labels(char *to, const char *const *labels, int rows)
     return to;
 }
 
-/* The rule for whole numbers, case by case: which are classes, their number, and the names of the first and the last where numbers are not
- * their own class numbers. */
+/* The rule for whole numbers, case by case: which are classes, their number, and the names of the first and the last
+ * where numbers are not their own class numbers. */
 static void whole_numbers_are_classes_where_they_look_like_classes(void)
 {
     static const struct {
@@ -187,7 +187,8 @@ static void whole_numbers_are_classes_where_they_look_like_classes(void)
         {{"0", "1", "2"}, 10, 3, NULL, NULL},
         {{"2", "3", "1"}, 9, 0, NULL, NULL},
         {{"2", "3", "1"}, 10, 3, "1", "3"},
-        {{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12"}, 10, 12, "1", "12"}, /* not in the order of bytes */
+        /* not in the order of bytes */
+        {{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12"}, 10, 12, "1", "12"},
         {{"2", "3", "4"}, 100, 0, NULL, NULL},
         {{"0", "1", "3"}, 100, 0, NULL, NULL},
         {{"-1", "0", "1"}, 100, 0, NULL, NULL},
@@ -204,8 +205,9 @@ static void whole_numbers_are_classes_where_they_look_like_classes(void)
         if (label) {
             const char *first = lk_field_class_name(label, 0), *last = lk_field_class_name(label, cases[i].classes - 1);
             CHECK(label->classes == cases[i].classes);
-            CHECK(cases[i].first ? first && last && strcmp(first, cases[i].first) == 0 && strcmp(last, cases[i].last) == 0
-                                 : !first && !last);
+            CHECK(cases[i].first
+                      ? first && last && strcmp(first, cases[i].first) == 0 && strcmp(last, cases[i].last) == 0
+                      : !first && !last);
         }
         int each = 0;
         while (cases[i].labels[each]) each++;

@@ -1,5 +1,5 @@
-/* test_data_documents.c - texts, folders of texts and JSONL as data sets: the tokens of documents, their order and their ends, escapes and
- * line ends, classification, mistakes with their line. */
+/* test_data_documents.c - texts, folders of texts and JSONL as data sets: the tokens of documents, their order and
+ * their ends, escapes and line ends, classification, mistakes with their line. */
 #define _GNU_SOURCE
 #include "text_files.h"
 
@@ -431,7 +431,8 @@ static void templates_stand_around_documents(void)
                 "a context of 2 tokens is too short: the tokenizer adds 2 to each text");
 }
 
-/* One token may both begin and end documents: two of them stand between two documents, and the second is the first token of one. */
+/* One token may both begin and end documents: two of them stand between two documents, and the second is the first
+ * token of one. */
 static void the_end_token_may_begin_documents(void)
 {
     static const char both[] =

@@ -399,8 +399,9 @@ static void unreachable_servers_fail_with_advice(void)
                 "tried 3 times", "https_proxy", "--url", "large", directory, "install the package dataset-three");
     CHECK(!exists("large.part"));
     start_over();
-    CHECK_FAILS(context, lk__data_get(context, &only_large, directory, "http://no-such-host.invalid", retry, NULL, NULL),
-                LK_EIO, "no-such-host.invalid", "--url");
+    CHECK_FAILS(context,
+                lk__data_get(context, &only_large, directory, "http://no-such-host.invalid", retry, NULL, NULL), LK_EIO,
+                "no-such-host.invalid", "--url");
     CHECK_FAILS(context, lk__data_get(context, &only_large, directory, "ftp://127.0.0.1/x", retry, NULL, NULL), LK_EIO,
                 "ftp://127.0.0.1/x");
     CHECK_FAILS(context, lk__data_get(context, &only_large, directory, "not a url", retry, NULL, NULL), LK_EIO,

@@ -1,6 +1,6 @@
-/* test_data_evaluation.c - the windows of an evaluation of a language model, against what is expected of every single token: each token of a
- * document but its first is a label once, with the context that its stride gives it and nothing of other documents; and data sets that are
- * read whole, whatever was held out of them. */
+/* test_data_evaluation.c - the windows of an evaluation of a language model, against what is expected of every single
+ * token: each token of a document but its first is a label once, with the context that its stride gives it and nothing
+ * of other documents; and data sets that are read whole, whatever was held out of them. */
 #define _GNU_SOURCE
 #include "text_files.h"
 
@@ -161,8 +161,8 @@ static void files_and_lines_are_documents(void)
             for (int stride = 1; stride <= T; stride++) {
                 o.tokenizer = end ? place("tokenizer.json") : "byte";
                 o.stride = stride;
-                CHECK_OK(context,
-                         open_as(kind ? "jsonl" : "text", place(kind ? "lines.jsonl" : "folder"), LK_SPLIT_ALL, &o, &d));
+                CHECK_OK(context, open_as(kind ? "jsonl" : "text", place(kind ? "lines.jsonl" : "folder"), LK_SPLIT_ALL,
+                                          &o, &d));
                 check_labels(d, &e, stride);
                 CHECK(lk_dataset_text(d, &info) && info.scored == 29 && info.scored_bytes == 29);
                 lk_dataset_free(d);
@@ -204,7 +204,8 @@ static void templates_belong_to_documents(void)
     lk_dataset_free(d);
 }
 
-/* Bytes of the tokens that are predicted: a document's first has as many as its character; ids of a file are counted by the tokenizer. */
+/* Bytes of the tokens that are predicted: a document's first has as many as its character; ids of a file are counted by
+ * the tokenizer. */
 static void bytes_are_those_of_predicted_tokens(void)
 {
     static const char text[] = "\u00e4bc \u20ac and \u00fcber";
@@ -221,7 +222,8 @@ static void bytes_are_those_of_predicted_tokens(void)
     write_file(place("plain.u16"), plain, sizeof plain);
     o.tokenizer = "byte";
     CHECK_OK(context, open_as("tokens", place("plain.u16"), LK_SPLIT_ALL, &o, &d));
-    CHECK(lk_dataset_text(d, &info) && info.tokens == 5 && info.bytes == 5 && info.scored == 4 && info.scored_bytes == 4);
+    CHECK(lk_dataset_text(d, &info) && info.tokens == 5 && info.bytes == 5 && info.scored == 4 &&
+          info.scored_bytes == 4);
     lk_dataset_free(d);
 }
 

@@ -1,5 +1,5 @@
-/* test_data_expected.c - data sets that are read as those that a model was trained on: class numbers, columns and types are those of
- * training, whatever the new file has. Expected values are written out by hand. */
+/* test_data_expected.c - data sets that are read as those that a model was trained on: class numbers, columns and types
+ * are those of training, whatever the new file has. Expected values are written out by hand. */
 #define _GNU_SOURCE
 #include "test_data.h"
 
@@ -183,7 +183,8 @@ static void rows_stay_held_out_where_others_are_left_out(void)
     for (int i = 0; i < 40; i++) CHECK(seen[1][i] == (seen[0][i] && i % 3 != 0));
 }
 
-/* Class numbers, classes that are called as numbers, and numbers to predict: read as in training, not by the rule for new tables. */
+/* Class numbers, classes that are called as numbers, and numbers to predict: read as in training, not by the rule for
+ * new tables. */
 static void numbers_are_what_they_were_in_training(void)
 {
     static const char *const from_one[] = {"1", "2", "3"};

@@ -151,7 +151,8 @@ static void idx_files_open_by_name(void)
     CHECK_OK(context, lk_dataset_probe(context, name, LK_SPLIT_TEST, &options, &d));
     CHECK(lk_dataset_count(d) == 3);
     lk_dataset_free(d);
-    CHECK_FAILS(context, lk_dataset_open(context, "idx:only", LK_SPLIT_TRAIN, NULL, &d), LK_EINVAL, "idx:IMAGES,LABELS");
+    CHECK_FAILS(context, lk_dataset_open(context, "idx:only", LK_SPLIT_TRAIN, NULL, &d), LK_EINVAL,
+                "idx:IMAGES,LABELS");
     CHECK_FAILS(context, lk_dataset_open(context, "idx:/a,/b", LK_SPLIT_TRAIN, NULL, &d), LK_ENOENT, "/a");
 }
 
@@ -350,7 +351,8 @@ static void names_give_directories_or_advice(void)
     CHECK_OK(context, lk_dataset_open(context, "mnist", LK_SPLIT_TEST, NULL, &d));
     lk_dataset_free(d);
 
-    /* XDG_CACHE_HOME replaces ~/.cache; what is in ~/.cache is still found. A relative one is ignored, as its specification says. */
+    /* XDG_CACHE_HOME replaces ~/.cache; what is in ~/.cache is still found. A relative one is ignored, as its
+     * specification says. */
     setenv("XDG_CACHE_HOME", scratch("xdg"), 1);
     lk__context_read_environment(context);
     CHECK_OK(context, lk_dataset_open(context, "mnist", LK_SPLIT_TEST, NULL, &d));
@@ -616,7 +618,8 @@ static void any_allocation_can_fail(void)
     free(images), free(labels);
 }
 
-/* lk__dataset_hold_out, of a data set in memory: both splits together are the whole, and a smaller set is split alike. */
+/* lk__dataset_hold_out, of a data set in memory: both splits together are the whole, and a smaller set is split
+ * alike. */
 static void rows_are_held_out_by_their_number(void)
 {
     int32_t                  values[1000];

@@ -1,5 +1,5 @@
-/* test_data_folder.c - folders of images: which files, in which order and split; sizes and channels; broken files; the cache; memory.
- * ctest: label threaded */
+/* test_data_folder.c - folders of images: which files, in which order and split; sizes and channels; broken files; the
+ * cache; memory. ctest: label threaded */
 #define _GNU_SOURCE
 #include "data/image/decode.h"
 #include "image_files.h"
@@ -420,7 +420,8 @@ static void single_files_are_in_the_order_of_their_paths(void)
     options.skip_broken = true;
     logged[0] = 0;
     CHECK_OK(context, lk_dataset_images(context, list, 4, &options, &d));
-    CHECK(lk_dataset_count(d) == 5 && strstr(logged, "images: 1 of 6 images are broken") && strstr(logged, "broken.png"));
+    CHECK(lk_dataset_count(d) == 5 && strstr(logged, "images: 1 of 6 images are broken") &&
+          strstr(logged, "broken.png"));
     lk_dataset_free(d);
     CHECK_FAILS(context, lk_dataset_images(context, list + 2, 1, &options, &d), LK_EFORMAT, "images: none of its 1");
     snprintf(paths[0], 600, "%s", scratch("single/nothing.png"));

@@ -151,7 +151,8 @@ static void every_sample_occurs_once_and_the_last_batch_is_padded(void)
             }
 }
 
-/* Parts of a full batch, whatever the batch has: part q of each is the q-th smaller batch that a loader of these makes. */
+/* Parts of a full batch, whatever the batch has: part q of each is the q-th smaller batch that a loader of these
+ * makes. */
 static void fixed_parts_are_batches_of_their_size(void)
 {
     enum { PARTS = 3 };
@@ -340,8 +341,8 @@ static void pixels_are_transformed_as_by_a_naive_loop(void)
     static const int64_t shapes[][3] = {{1, 1, 1}, {3, 5, 7}, {4, 3, 3}, {1, 28, 28}};
     for (int s = 0; s < 4; s++)
         for (int in = 0; in < 2; in++)
-            for (int out = 0; out < 2; out++)
-                for (int given = 0; given < 3; given++) { /* mean and std: default; one for all channels; one for each */
+            for (int out = 0; out < 2; out++) /* mean and std: default; one for all channels; one for each */
+                for (int given = 0; given < 3; given++) {
                     int64_t          channels = shapes[s][0], plane = shapes[s][1] * shapes[s][2], n = channels * plane;
                     lk_dataset      *d = make_images(channels, shapes[s][1], shapes[s][2], 9, in ? LK_F32 : LK_U8);
                     lk_loader       *loader;
@@ -461,8 +462,8 @@ static void memory_is_as_planned_and_next_allocates_nothing(void)
                real = lk_dtype_size(c.dtype);
         size_t elements = (size_t)lk_field_elements(lk_dataset_field(d, 0)), batch = (size_t)c.batch;
         if (c.parts) batch = c.batch == 7 ? 2 : 21; /* rows 2, 3 of 7 and 21 … 41 of 64 */
-        size_t by_hand =
-            slots * ((batch * elements * real + 63) / 64 * 64 + (batch * 4 + 63) / 64 * 64 + (batch * 8 + 63) / 64 * 64);
+        size_t by_hand = slots * ((batch * elements * real + 63) / 64 * 64 + (batch * 4 + 63) / 64 * 64 +
+                                  (batch * 8 + 63) / 64 * 64);
         by_hand += c.shuffle ? (101 * 8 + 63) / 64 * 64 : 0;
         by_hand += variant % 3 == 2 ? 0 : 256 * real * (variant % 3 == 0 ? 3 : 1);
         CHECK(predicted == by_hand);

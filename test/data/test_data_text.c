@@ -1,5 +1,6 @@
-/* test_data_text.c - samples of language models against naive loops: windows and packed documents of token files in every format, at any
- * number of ranks and workers and after a seek; ids out of range and damaged files; files that are larger than the memory.
+/* test_data_text.c - samples of language models against naive loops: windows and packed documents of token files in
+ * every format, at any number of ranks and workers and after a seek; ids out of range and damaged files; files that are
+ * larger than the memory.
  *
  * ctest: label threaded */
 #define _GNU_SOURCE
@@ -153,14 +154,16 @@ static void samples_equal_naive_loops(void)
                         check_samples(d, ids, count, length, packing > 0, packing < 0);
                         CHECK(lk_dataset_text(d, &info) && info.tokens == count && info.longest == length &&
                               !info.tokenizer);
-                        CHECK(info.vocabulary == (f == OWN ? VOCABULARY : 0) && info.bytes == (f == OWN ? 3 * count : 0));
+                        CHECK(info.vocabulary == (f == OWN ? VOCABULARY : 0) &&
+                              info.bytes == (f == OWN ? 3 * count : 0));
                         CHECK(lk_context_memory(context, LK_MEMORY_DATA) == 0); /* mapped */
                         lk_dataset_free(d);
                         CHECK(open_file(path, LK_SPLIT_TEST, &o, &d) == LK_END && !d);
                     }
 }
 
-/* Of the validation set every token but the first is predicted exactly once. Packed documents: test_data_evaluation.c. */
+/* Of the validation set every token but the first is predicted exactly once. Packed documents:
+ * test_data_evaluation.c. */
 static void validation_predicts_every_token_once(void)
 {
     static uint32_t ids[LONGEST];
@@ -347,8 +350,8 @@ static void damaged_files_are_refused(void)
     CHECK_FAILS(context, open_file(scratch("bad.bin"), LK_SPLIT_TRAIN, &o, &d), LK_EINVAL, "tokens of 3 bytes");
 }
 
-/* Opening does not read the ids: one that is out of range is refused when its sample is read, wherever it is in the window, with its
- * number in the file and its value. */
+/* Opening does not read the ids: one that is out of range is refused when its sample is read, wherever it is in the
+ * window, with its number in the file and its value. */
 static void ids_beyond_the_vocabulary_are_named(void)
 {
     enum { COUNT = 64, T = 8, BAD = 37 };
@@ -403,7 +406,8 @@ static void a_tokenizer_of_another_vocabulary_is_refused(void)
     write_tokens(scratch("a.bin"), PLAIN, 2, ids, 64);
     o.tokenizer = "byte";
     CHECK_OK(context, open_file(scratch("a.bin"), LK_SPLIT_TRAIN, &o, &d));
-    CHECK(lk_dataset_text(d, &info) && info.vocabulary == 256 && strcmp(lk_tokenizer_kind(info.tokenizer), "byte") == 0);
+    CHECK(lk_dataset_text(d, &info) && info.vocabulary == 256 &&
+          strcmp(lk_tokenizer_kind(info.tokenizer), "byte") == 0);
     lk_dataset_free(d);
     lk_dataset_synthetic_config config = LK_DATASET_SYNTHETIC_CONFIG_INIT;
     CHECK_OK(context, lk_dataset_synthetic(context, &config, &d));

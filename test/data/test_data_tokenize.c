@@ -1,5 +1,5 @@
-/* test_data_tokenize.c - lk_data_tokenize writes what tokens: and llm.c read, in memory that does not depend on the text, and leaves nothing
- * after a failure; ids of large texts go to a temporary file. */
+/* test_data_tokenize.c - lk_data_tokenize writes what tokens: and llm.c read, in memory that does not depend on the
+ * text, and leaves nothing after a failure; ids of large texts go to a temporary file. */
 #define _GNU_SOURCE
 #include "base/environment.h"
 #include "text_files.h"

@@ -1,5 +1,5 @@
-/* test_fingerprint.c - the number that tells whether a training set is the one that it was: the same for a copy, another wherever a sample of a
- * small set changes; a user's callbacks are not called for it.   ctest: label quick */
+/* test_fingerprint.c - the number that tells whether a training set is the one that it was: the same for a copy,
+ * another wherever a sample of a small set changes; a user's callbacks are not called for it. ctest: label quick */
 #define _GNU_SOURCE
 #include "data/dataset.h"
 #include "data/image/decode.h"

@@ -1,5 +1,5 @@
-/* test_images.c - decoding of PNG and JPEG files, against what Pillow and torchvision decoded (golden/make_images.py); headers that
- * are refused; truncated files; libraries' memory. */
+/* test_images.c - decoding of PNG and JPEG files, against what Pillow and torchvision decoded (golden/make_images.py);
+ * headers that are refused; truncated files; libraries' memory. */
 #define _GNU_SOURCE
 #include "data/image/decode.h"
 #include "test_data.h"
@@ -89,7 +89,8 @@ static void decoded_images_are_those_of_pillow_and_torchvision(void)
     CHECK(cases > 50 || !lk__png_built() || !lk__jpeg_built());
 }
 
-/* A header that is cut anywhere needs more bytes, or is refused; a file that is cut anywhere is refused, or complete. */
+/* A header that is cut anywhere needs more bytes, or is refused; a file that is cut anywhere is refused, or
+ * complete. */
 static void truncated_files_are_refused(void)
 {
     static const char *const names[] = {"images/rgb8.png", "images/420-progressive.jpg", "images/orientation6.jpg",
@@ -194,7 +195,8 @@ static void png_headers_are_checked(void)
     REFUSED("\x89PNG\r\n\x1a\n\0\0\0\rIDAT.........................", LK_EFORMAT, "IHDR");
 }
 
-#define SOF(kind, depth, height, width, components) "\xff\xd8\xff" kind "\0\x11" depth height width components "\1\x22\0\2\x11\1\3\x11\1"
+#define SOF(kind, depth, height, width, components) \
+    "\xff\xd8\xff" kind "\0\x11" depth height width components "\1\x22\0\2\x11\1\3\x11\1"
 
 static void jpeg_headers_are_checked(void)
 {

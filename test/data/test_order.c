@@ -1,5 +1,6 @@
-/* test_order.c - the order of an epoch that is computed instead of listed: a permutation at awkward counts, different in each epoch and
- * for each seed, without a pattern; loader and sampler agree on it. That a listed order has not changed is in bits.sh. */
+/* test_order.c - the order of an epoch that is computed instead of listed: a permutation at awkward counts, different
+ * in each epoch and for each seed, without a pattern; loader and sampler agree on it. That a listed order has not
+ * changed is in bits.sh. */
 #define _GNU_SOURCE
 #include "test_data.h"
 
@@ -58,8 +59,9 @@ static void it_is_a_function_of_seed_and_epoch(void)
     free(first), free(other);
 }
 
-/* Counts of (position, index) in a 16 x 16 grid, and of the distance between neighbours in 64 classes: chi-squared within 5 standard
- * deviations of its mean. And every index is equally likely at the first position over many epochs. */
+/* Counts of (position, index) in a 16 x 16 grid, and of the distance between neighbours in 64 classes: chi-squared
+ * within 5 standard deviations of its mean. And every index is equally likely at the first position over many
+ * epochs. */
 static void it_has_no_pattern(void)
 {
     enum { GRID = 16, STEPS = 64, EPOCHS = 40000 };

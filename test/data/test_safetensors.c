@@ -1,5 +1,5 @@
-/* test_safetensors.c - the safetensors format: the same bytes as the reference library writes, an error for every kind of damage,
- * full disks and failed allocations. */
+/* test_safetensors.c - the safetensors format: the same bytes as the reference library writes, an error for every kind
+ * of damage, full disks and failed allocations. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -69,7 +69,8 @@ static size_t example(lk__safetensors_tensor t[8])
     return n;
 }
 
-/* Header that safetensors 0.8.0 (Python, safetensors.numpy.save) writes for example() with metadata {"format": "pt"}. */
+/* Header that safetensors 0.8.0 (Python, safetensors.numpy.save) writes for example() with metadata {"format":
+ * "pt"}. */
 static const char reference_header[] =
     "{\"__metadata__\":{\"format\":\"pt\"},"
     "\"bn.num_batches_tracked\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},"
@@ -132,7 +133,8 @@ static void bytes_depend_on_the_contents_alone(void)
     REQUIRE(pipe && fgets(line, sizeof line, pipe));
     pclose(pipe);
     CHECK(strncmp(line, digest[0], 64) == 0, "%s %s", line, digest[0]);
-    CHECK(lk__file_digest(context, in_folder("x"), staging, 7, digest[1]) == LK_OK && strcmp(digest[0], digest[1]) == 0);
+    CHECK(lk__file_digest(context, in_folder("x"), staging, 7, digest[1]) == LK_OK &&
+          strcmp(digest[0], digest[1]) == 0);
 }
 
 static void written_tensors_are_read_back(void)
@@ -165,14 +167,16 @@ static void written_tensors_are_read_back(void)
     CHECK(lk__safetensors_at(file, count) == NULL);
     CHECK(lk__safetensors_find(file, "c") == NULL && lk__safetensors_find(file, "") == NULL &&
           lk__safetensors_find(file, "zzz") == NULL);
-    CHECK(strcmp(lk__safetensors_metadata(file, "format"), "pt") == 0 && lk__safetensors_metadata(file, "forma") == NULL);
+    CHECK(strcmp(lk__safetensors_metadata(file, "format"), "pt") == 0 &&
+          lk__safetensors_metadata(file, "forma") == NULL);
     lk__safetensors_close(file);
     CHECK(lk_context_memory(context, LK_MEMORY_OTHER) == allocated);
 
     lk__safetensors_tensor none[1];
     CHECK(lk__safetensors_write(context, in_folder("r"), none, 0, NULL, 0, staging, sizeof staging, NULL) == LK_OK);
     unsigned char small[64];
-    CHECK(read_bytes(in_folder("r"), small, sizeof small) == 16 && memcmp(small, "\x08\0\0\0\0\0\0\0{}      ", 16) == 0);
+    CHECK(read_bytes(in_folder("r"), small, sizeof small) == 16 &&
+          memcmp(small, "\x08\0\0\0\0\0\0\0{}      ", 16) == 0);
     REQUIRE(lk__safetensors_open(context, in_folder("r"), &file) == LK_OK);
     CHECK(lk__safetensors_count(file) == 0);
     lk__safetensors_close(file);
@@ -235,7 +239,8 @@ static void invalid_tensors_are_refused(void)
 
 /* ---- damage ---- */
 
-/* A file of the given header and `data` bytes, opened from memory of exactly its size, so that a sanitizer detects overruns. */
+/* A file of the given header and `data` bytes, opened from memory of exactly its size, so that a sanitizer detects
+ * overruns. */
 static lk_status open_text(const char *header, size_t header_bytes, size_t data, lk__safetensors **file)
 {
     size_t         length = 8 + header_bytes + data;

@@ -48,8 +48,8 @@ static void compare(char *line, int number)
         lk_sampler    *sampler = make_sampler(&c);
         const int64_t *indices;
         int64_t        count;
-        if (c.count < 1000)
-            CHECK_OK(context, lk_sampler_epoch(sampler, epoch + 1, &indices, &count)); /* has no effect on later epochs */
+        if (c.count < 1000) /* has no effect on later epochs */
+            CHECK_OK(context, lk_sampler_epoch(sampler, epoch + 1, &indices, &count));
         CHECK_OK(context, lk_sampler_epoch(sampler, epoch, &indices, &count));
         CHECK(count == length);
         lk__sha256_update(&sha, indices, (size_t)count * sizeof *indices);

@@ -94,7 +94,8 @@ static void nothing_is_stored_past_the_room(void)
     lk_tokenizer_free(t);
 }
 
-/* What Python 3.11 gives for bytes.decode("utf-8", errors="replace"): the number of U+FFFD, and the text with '?' for each. */
+/* What Python 3.11 gives for bytes.decode("utf-8", errors="replace"): the number of U+FFFD, and the text with '?' for
+ * each. */
 static void invalid_utf8_is_replaced_as_in_python(void)
 {
     static const struct {
@@ -134,8 +135,10 @@ static void invalid_utf8_is_replaced_as_in_python(void)
                 wanted[used] = *c;
             used += *c == '?' ? 3 : 1;
         }
-        CHECK(lk__utf8_replace(cases[i].bytes, cases[i].count, NULL, &replaced) == used && replaced == cases[i].replaced);
-        CHECK(lk__utf8_replace(cases[i].bytes, cases[i].count, out, &replaced) == used && memcmp(out, wanted, used) == 0);
+        CHECK(lk__utf8_replace(cases[i].bytes, cases[i].count, NULL, &replaced) == used &&
+              replaced == cases[i].replaced);
+        CHECK(lk__utf8_replace(cases[i].bytes, cases[i].count, out, &replaced) == used &&
+              memcmp(out, wanted, used) == 0);
 
         lk_tokenizer *t;
         int32_t       ids[32];
@@ -260,7 +263,8 @@ static void encodes(const json_parts *parts, const char *text, int count, const 
     CHECK(count == 0 || memcmp(ids, wanted, (size_t)count * sizeof *ids) == 0);
     lk_tokenizer_free(t);
 }
-#define ENCODES(text, list, ...) encodes(&(json_parts){__VA_ARGS__}, text, (int)(sizeof((int32_t[])list) / 4), (int32_t[])list)
+#define ENCODES(text, list, ...) \
+    encodes(&(json_parts){__VA_ARGS__}, text, (int)(sizeof((int32_t[])list) / 4), (int32_t[])list)
 #define IDS(...) {__VA_ARGS__}
 
 #define TEMPLATE(first)                                                                                      \

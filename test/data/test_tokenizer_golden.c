@@ -1,5 +1,6 @@
-/* test_tokenizer_golden.c - words, normal forms, ids and decoded text against those of Hugging Face's `tokenizers`: golden/make_tokenizers.py stored
- * hashes of them, over 10,000 random strings, multilingual text and tinyshakespeare. The same text in pieces gives the same ids.   ctest: timeout 180 */
+/* test_tokenizer_golden.c - words, normal forms, ids and decoded text against those of Hugging Face's `tokenizers`:
+ * golden/make_tokenizers.py stored hashes of them, over 10,000 random strings, multilingual text and tinyshakespeare.
+ * The same text in pieces gives the same ids. ctest: timeout 180 */
 #define _GNU_SOURCE
 #include "data/text/encoder.h"
 #include "data/text/nfc.h"
@@ -125,7 +126,8 @@ static void hash_number(uint32_t n)
     for (int shift = 0; shift < 32; shift += 8) group_hash = (group_hash ^ (n >> shift & 255)) * 0x100000001b3u;
 }
 
-/* Compares the numbers that `list` gives for each text with those stored as TEXTS_WHAT; returns how many groups were wrong. */
+/* Compares the numbers that `list` gives for each text with those stored as TEXTS_WHAT; returns how many groups were
+ * wrong. */
 typedef size_t (*list_numbers)(const void *user, const char *text, size_t bytes, uint32_t *numbers);
 static void compare(const texts *t, const char *what, list_numbers list, const void *user)
 {
@@ -260,7 +262,8 @@ static void compare_all(const char *kind)
         compare(&t, what, list_ids, tokenizer);
         compare(&t, what, list_ids_in_pieces, tokenizer);
         snprintf(what, sizeof what, "text_%s", names[i]);
-        /* in these there is an added token outside of ASCII, which `tokenizers` decodes as if its characters spelled bytes */
+        /* in these there is an added token outside of ASCII, which `tokenizers` decodes as if its characters spelled
+         * bytes */
         if (strcmp(kind, "strings") != 0 || strcmp(names[i], "qwen2") != 0) compare(&t, what, list_text, tokenizer);
         lk_tokenizer_free(tokenizer);
     }

@@ -1,4 +1,5 @@
-/* text_files.h - for tests of texts: opening them, listing their tokens, and a tokenizer.json of bytes and an end token. */
+/* text_files.h - for tests of texts: opening them, listing their tokens, and a tokenizer.json of bytes and an end
+ * token. */
 #ifndef TEXT_FILES_H
 #define TEXT_FILES_H
 
@@ -34,7 +35,8 @@ static inline lk_status open_as(const char *kind, const char *path, lk_split spl
     return lk_dataset_open(context, name, split, o, d);
 }
 
-/* The inputs of all samples one after the other, without what windows at every offset repeat: all tokens but the last, then padding. */
+/* The inputs of all samples one after the other, without what windows at every offset repeat: all tokens but the last,
+ * then padding. */
 static inline void list_tokens(const lk_dataset *d, bool every_offset, int32_t *out)
 {
     int32_t *fields[4];

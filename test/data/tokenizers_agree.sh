@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tokenizers_agree.sh - tokenizers against Hugging Face's `tokenizers` and AutoTokenizer, live (interop_tokenizers.py), with python3 or the
-# environment that interop.sh keeps.
+# tokenizers_agree.sh - tokenizers against Hugging Face's `tokenizers` and AutoTokenizer, live (interop_tokenizers.py),
+# with python3 or the environment that interop.sh keeps.
 # ctest: timeout 600
 set -u
 [ -z "${LK_SANITIZE:-}" ] || { echo "skipped: Python cannot load a library with sanitizers"; exit 77; }

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# cuda.sh - everything that needs a GPU, in one go of less than 8 minutes: the tests of kernels, programs and trainers on the device cuda,
-# losses beside the CPU's, ranks that share the GPU, killed ranks, code for sm_80 from PTX, and compute-sanitizer over our kernels.
-# Skipped where there is no GPU.   ctest: timeout 900, ranks 3, label gpu
+# cuda.sh - everything that needs a GPU, in one go of less than 8 minutes: the tests of kernels, programs and trainers
+# on the device cuda, losses beside the CPU's, ranks that share the GPU, killed ranks, code for sm_80 from PTX, and
+# compute-sanitizer over our kernels. Skipped where there is no GPU. ctest: timeout 900, ranks 3, label gpu
 #
 #   cuda.sh [--logs DIR] [--at-once N] [--deadline SECONDS] [--kills N] [PART…]
 #
-# PART: kernels tests losses recipe trace ranks kill ptx sanitizer; all of them by default. Logs of all runs stay in DIR ($BUILD_DIR/cuda_logs).
-# At most N tests share the GPU (6). What has not ended by the deadline (470 s) fails. LOCKSTEP_TEST_DATA: a text for the part recipe,
-# instead of ../shared/data/tinyshakespeare/input.txt; without either it is this tree's documentation. The part ptx needs a module with
-# PTX: cmake -DLK_CUDA_ARCHITECTURES='90a;compute_80'. With LOCKSTEP_MODULES=$BUILD_DIR/cuda_emulated the emulation is tested instead.
+# PART: kernels tests losses recipe trace ranks kill ptx sanitizer; all of them by default. Logs of all runs stay in DIR
+# ($BUILD_DIR/cuda_logs). At most N tests share the GPU (6). What has not ended by the deadline (470 s) fails.
+# LOCKSTEP_TEST_DATA: a text for the part recipe, instead of ../shared/data/tinyshakespeare/input.txt; without either it
+# is this tree's documentation. The part ptx needs a module with PTX: cmake -DLK_CUDA_ARCHITECTURES='90a;compute_80'.
+# With LOCKSTEP_MODULES=$BUILD_DIR/cuda_emulated the emulation is tested instead.
 # shellcheck disable=SC2317 # functions are called by name
 set -u
 : "${LOCKSTEP:?the command}" "${BUILD_DIR:?the build}"
@@ -35,7 +36,8 @@ for part in $parts; do
 done
 has_part() { case $parts in *" $1 "*) true ;; *) false ;; esac; }
 
-unset LOCKSTEP_CUDA_ANY_ORDER LOCKSTEP_CUDA_MEASURE LOCKSTEP_CUDA_OVERLAP LOCKSTEP_CUDA_PLAIN LOCKSTEP_CUDA_LAUNCH_GROUPS LOCKSTEP_CUDA_TOGETHER LOCKSTEP_TF32 LOCKSTEP_JOB LK_TEST_RANKS
+unset LOCKSTEP_CUDA_ANY_ORDER LOCKSTEP_CUDA_MEASURE LOCKSTEP_CUDA_OVERLAP LOCKSTEP_CUDA_PLAIN \
+    LOCKSTEP_CUDA_LAUNCH_GROUPS LOCKSTEP_CUDA_TOGETHER LOCKSTEP_TF32 LOCKSTEP_JOB LK_TEST_RANKS
 export LOCKSTEP_DEVICE=cuda LOCKSTEP_SHARE_DEVICE=1
 work=$(mktemp -d)
 export XDG_CACHE_HOME=$work/cache # algorithms that were chosen: none at first, then shared by all
@@ -63,8 +65,8 @@ touched() { : "${part_from[$1]:=$SECONDS}"; part_to[$1]=$SECONDS; }
 
 # ---- jobs ----
 #
-# A job is `PART NAME LIMIT COMMAND…`, in a process of its own. Its standard output and error go to $logs/NAME.log, its exit status to
-# $work/NAME.status.
+# A job is `PART NAME LIMIT COMMAND…`, in a process of its own. Its standard output and error go to $logs/NAME.log, its
+# exit status to $work/NAME.status.
 
 children_of() { grep -ls "^PPid:[[:space:]]*$1\$" /proc/[0-9]*/status | cut -d/ -f3; }
 end_jobs() {
@@ -155,10 +157,15 @@ job_succeeded() { [ "$(cut -d' ' -f1 "$work/$1.status" 2> /dev/null)" = 0 ]; }
 
 # ---- kernels and C tests ----
 
-kernel_tests() { for test in "$build"/test_kernels* "$build"/test_sync_norm; do [ -x "$test" ] && [ ! -d "$test" ] && basename "$test"; done | grep -v covered; }
+kernel_tests() {
+    for test in "$build"/test_kernels* "$build"/test_sync_norm; do
+        [ -x "$test" ] && [ ! -d "$test" ] && basename "$test"
+    done | grep -v covered
+}
 
-# Hundreds of shapes: the library's first choice for each of them. What measuring chooses runs in a second pass over fewer, which starts
-# before all others; that of test_kernels_conv is minutes of plans that cuDNN builds, and the tests of models measure those they need.
+# Hundreds of shapes: the library's first choice for each of them. What measuring chooses runs in a second pass over
+# fewer, which starts before all others; that of test_kernels_conv is minutes of plans that cuDNN builds, and the tests
+# of models measure those they need.
 queue_measured() {
     local name
     for name in test_kernels_attention test_kernels_nn test_kernels_loss; do
@@ -185,7 +192,8 @@ registered() {
     sed -nE 's/^add_test\([]="[]*(test_[a-z0-9_]+)_guarded[]="[]* (.*)\)$/\1 \2/p' "$build/CTestTestfile.cmake"
 }
 # Those that take long are divided over so many processes; they start first.
-shares="test_trainer_ranks 4 test_reproducible 5 test_gradients 3 test_transformers 3 test_data_parallel 3 test_data_parallel_resnet 3 test_fields 3"
+shares="test_trainer_ranks 4 test_reproducible 5 test_gradients 3 test_transformers 3"
+shares+=" test_data_parallel 3 test_data_parallel_resnet 3 test_fields 3"
 measured_tests=" test_golden_ops test_parity test_transformers_golden test_program test_generate test_trainer "
 queue_test() { # queue_test NAME SHARES
     local command settings=() share
@@ -240,7 +248,8 @@ start_references() { # the CPU's, beside all other jobs
     local name options
     while read -r name _ _ steps options; do
         # shellcheck disable=SC2086
-        start_aside losses "loss_$name.cpu" 200 "${train[@]}" $options --steps "$steps" --device cpu --threads 2 --log "$work/$name.cpu"
+        start_aside losses "loss_$name.cpu" 200 "${train[@]}" $options --steps "$steps" --device cpu --threads 2 --log \
+            "$work/$name.cpu"
     done < <(compared_losses)
 }
 queue_losses() {
@@ -256,8 +265,12 @@ end_losses() {
     while read -r name tolerance first steps _; do
         if paste -d' ' <(losses "$work/$name.cpu") <(losses "$work/$name.cuda") |
             awk -v name="$name" -v tolerance="$tolerance" -v first="$first" -v steps="$steps" '
-                { error = ($2 - $4) / $2; if (error < 0) error = -error; if (NR == 1) begin = error; if (!(error <= worst)) worst = error }
-                END { printf "%-10s %2d steps: the first loss differs by %.1e, none by more than %.1e\n", name, NR, begin, worst
+                { error = ($2 - $4) / $2
+                  if (error < 0) error = -error
+                  if (NR == 1) begin = error
+                  if (!(error <= worst)) worst = error }
+                END { printf "%-10s %2d steps: the first loss differs by %.1e, none by more than %.1e\n",
+                             name, NR, begin, worst
                       exit NR == steps && worst <= tolerance && begin <= first ? 0 : 1 }' > "$work/compared"; then
             pass losses
         else
@@ -269,15 +282,19 @@ end_losses() {
 
 # nanoGPT's recipe for CPUs, as `./x demo text`: f32 on the CPU, bf16 and f32 on the GPU.
 text=${LOCKSTEP_TEST_DATA:-$source/../shared/data/tinyshakespeare/input.txt}
-recipe=("$LOCKSTEP" train --model gpt --layers 4 --heads 4 --width 128 --context 64 --tokenizer char --batch 12 --optimizer adamw --lr 1e-3
-    --schedule cosine --lr-min 1e-4 --warmup 100 --betas "0.9,0.99" --weight-decay 0.1 --clip 1 --steps 2000)
+recipe=("$LOCKSTEP" train --model gpt --layers 4 --heads 4 --width 128 --context 64 --tokenizer char --batch 12
+    --optimizer adamw --lr 1e-3 --schedule cosine --lr-min 1e-4 --warmup 100 --betas "0.9,0.99" --weight-decay 0.1
+    --clip 1 --steps 2000)
 if [ -f "$text" ]; then
     recipe+=(--data "text:$text")
 else
     recipe+=(--data "text:$source/docs" --packing windows)
     text=$source/docs
 fi
-start_recipe() { start_aside recipe recipe.cpu 300 "${recipe[@]}" --device cpu --threads "$(($(nproc) > 8 ? 8 : $(nproc)))" --log "$work/recipe.cpu"; }
+start_recipe() {
+    start_aside recipe recipe.cpu 300 "${recipe[@]}" --device cpu \
+        --threads "$(($(nproc) > 8 ? 8 : $(nproc)))" --log "$work/recipe.cpu"
+}
 queue_recipe() {
     job recipe recipe.bf16 120 "${recipe[@]}" --dtype bf16 --log "$work/recipe.bf16"
     job recipe recipe.f32 120 "${recipe[@]}" --log "$work/recipe.f32"
@@ -314,11 +331,15 @@ queue_ranks() {
     local name options
     while read -r name options; do
         # shellcheck disable=SC2086
-        job ranks "ranks_$name" 100 "$LOCKSTEP" train $options --batch 24 --steps 8 --threads 1 --eval-every -1 --json --save "$work/$name"
+        job ranks "ranks_$name" 100 "$LOCKSTEP" train $options --batch 24 --steps 8 --threads 1 --eval-every -1 --json \
+            --save "$work/$name"
     done < <(rank_runs)
 }
 # The hash of the weights that a run prints, and the digest of the file that it saved.
-result_of() { echo "$(sed -n 's/.*"hash": *"\([0-9a-f]*\)".*/\1/p' "$logs/ranks_$1.log") $(sha256sum < "$work/$1/model.safetensors" 2> /dev/null)"; }
+result_of() {
+    echo "$(sed -n 's/.*"hash": *"\([0-9a-f]*\)".*/\1/p' "$logs/ranks_$1.log")" \
+        "$(sha256sum < "$work/$1/model.safetensors" 2> /dev/null)"
+}
 end_ranks() {
     local model name
     for model in cnn gpt; do
@@ -329,14 +350,15 @@ end_ranks() {
         done
     done
     env -u LOCKSTEP_SHARE_DEVICE "$LOCKSTEP" train --model mlp --batch 130 --steps 1 -n 65 > "$logs/ranks_65.log" 2>&1
-    expect ranks "65 ranks share GPUs that they were not allowed to, or the reason is missing: $(tail -1 "$logs/ranks_65.log")" \
+    expect ranks \
+        "65 ranks share GPUs that they were not allowed to, or the reason is missing: $(tail -1 "$logs/ranks_65.log")" \
         grep -q -- '--share-device' "$logs/ranks_65.log"
 }
 
 # ---- kills ----
 #
-# A rank is killed at a random moment: while ranks start, while they measure, in a step. The launcher names it, ends the others and leaves
-# nothing.
+# A rank is killed at a random moment: while ranks start, while they measure, in a step. The launcher names it, ends the
+# others and leaves nothing.
 
 # Processes with this variable in their environment, of any ancestry
 processes_of() { grep -lsz "^LK_CUDA_KILL=$1\$" /proc/[0-9]*/environ 2> /dev/null | cut -d/ -f3; }
@@ -354,16 +376,20 @@ kill_one() { # kill_one NUMBER: exit status 0, or a line that says what is wrong
     options="--model cnn --data synthetic:3x32x32,count=200"
     [ $((number % 3)) != 0 ] || options="--model gpt --data synthetic --layers 2 --heads 2 --width 32"
     # shellcheck disable=SC2086
-    LK_CUDA_KILL=$number "$LOCKSTEP" train $options --batch 24 --steps 1000000 --threads 1 --eval-every -1 --share-device -n $ranks > "$out" 2>&1 &
+    LK_CUDA_KILL=$number "$LOCKSTEP" train $options --batch 24 --steps 1000000 --threads 1 --eval-every -1 \
+        --share-device -n $ranks > "$out" 2>&1 &
     launcher=$!
     pause_randomly 0 3000
-    wait_until 10 find_victim || { echo "no rank to kill: $(tail -1 "$out")"; kill $launcher; wait $launcher; return 1; }
+    wait_until 10 find_victim ||
+        { echo "no rank to kill: $(tail -1 "$out")"; kill $launcher; wait $launcher; return 1; }
     kill -KILL "$victim"
-    if ! wait_for_end 30 $launcher; then kill -KILL $launcher; echo "30 s after the kill of rank $rank the launcher had not ended"; return 1; fi
+    if ! wait_for_end 30 $launcher; then kill -KILL $launcher; echo \
+        "30 s after the kill of rank $rank the launcher had not ended"; return 1; fi
     wait $launcher
     status=$?
     [ $status = 137 ] || { echo "exit status $status after the kill of rank $rank: $(tail -3 "$out")"; return 1; }
-    grep -q "rank $rank failed first: signal 9" "$out" || { echo "rank $rank is not named: $(grep -m3 rank "$out")"; return 1; }
+    grep -q "rank $rank failed first: signal 9" "$out" ||
+        { echo "rank $rank is not named: $(grep -m3 rank "$out")"; return 1; }
     wait_until 5 has_none_left && return
     echo "processes stay after the kill of rank $rank: $left"
     return 1
@@ -377,7 +403,8 @@ run_kills() {
     local number before after shm_before shm_after
     before=$(gpu_state)
     shm_before=$(ls /dev/shm)
-    export -f kill_one find_victim has_none_left processes_of children_of wait_until wait_for_end pause_randomly has_ended is_running
+    export -f kill_one find_victim has_none_left processes_of children_of wait_until wait_for_end pause_randomly \
+        has_ended is_running
     export logs wait_interval
     for number in $(seq "$kills"); do job kill "kill_$number" 60 bash -c "kill_one $number"; done
     run_queue 3 # with 6 at once, 15 processes on an H200, the ranks that were left took more than 10 s to end
@@ -387,20 +414,24 @@ run_kills() {
         skip kill "memory of the GPU: nvidia-smi does not tell"
     else
         wait_until 5 is_as_before
-        expect kill "memory of the GPU: $after MiB are in use, and $before before" [ "${after%%[!0-9]*}" -le $((${before%%[!0-9]*} + 8)) ]
+        expect kill "memory of the GPU: $after MiB are in use, and $before before" [ "${after%%[!0-9]*}" -le \
+            $((${before%%[!0-9]*} + 8)) ]
     fi
 }
 
 # ---- PTX ----
 
-# GPUs of other kinds run what the driver makes of the PTX. The libraries have none for all of their kernels, and are left out. Tests of
-# kernels compile different files, at the same time; programs come last, and find them in the driver's cache.
-jit=(env CUDA_FORCE_PTX_JIT=1 CUDA_CACHE_PATH="$work/jit" CUDA_CACHE_MAXSIZE=4294967296 LOCKSTEP_CUDA_PLAIN=1 LK_TEST_SLOW=1)
+# GPUs of other kinds run what the driver makes of the PTX. The libraries have none for all of their kernels, and are
+# left out. Tests of kernels compile different files, at the same time; programs come last, and find them in the
+# driver's cache.
+jit=(env CUDA_FORCE_PTX_JIT=1 CUDA_CACHE_PATH="$work/jit" CUDA_CACHE_MAXSIZE=4294967296
+    LOCKSTEP_CUDA_PLAIN=1 LK_TEST_SLOW=1)
 has_ptx() { [ -n "${LOCKSTEP_MODULES:-}" ] || grep -q 'compute_80' "$logs/info"; }
 queue_ptx() {
     local name
     has_ptx || { skip ptx "the module has no PTX: build it with -DLK_CUDA_ARCHITECTURES='90a;compute_80'"; return; }
-    for name in test_kernels_gemm test_kernels_conv test_kernels_attention $(kernel_tests | grep -v -e gemm -e conv -e attention); do
+    for name in test_kernels_gemm test_kernels_conv test_kernels_attention \
+        $(kernel_tests | grep -v -e gemm -e conv -e attention); do
         job ptx "$name.ptx" 200 "${jit[@]}" "$build/$name"
     done
 }
@@ -416,29 +447,35 @@ queue_ptx_programs() {
 
 find_sanitizer() {
     local folder
-    for folder in "$(dirname "$(command -v compute-sanitizer || echo /none/x)")" "${CUDA_HOME:-/none}/bin" /usr/local/cuda/bin /usr/local/cuda/compute-sanitizer; do
+    for folder in "$(dirname "$(command -v compute-sanitizer || echo /none/x)")" "${CUDA_HOME:-/none}/bin" \
+        /usr/local/cuda/bin /usr/local/cuda/compute-sanitizer; do
         [ -x "$folder/compute-sanitizer" ] && echo "$folder/compute-sanitizer" && return
     done
 }
-# Our kernels alone (the libraries are left out), in small calls. memcheck and initcheck need an allocation for each operand: they find
-# accesses outside of it, and reads of what nothing has written.
+# Our kernels alone (the libraries are left out), in small calls. memcheck and initcheck need an allocation for each
+# operand: they find accesses outside of it, and reads of what nothing has written.
 queue_sanitizer() {
     local tool name sanitizer port=49152 options command settings
     sanitizer=$(find_sanitizer)
     [ -n "$sanitizer" ] || { skip sanitizer "compute-sanitizer is not installed"; return; }
     for tool in racecheck memcheck initcheck synccheck; do
-        for name in test_kernels_gemm test_kernels_conv test_kernels_norm $(kernel_tests | grep -v -e gemm -e conv -e norm) test_device train_gpt train_cnn; do
+        for name in test_kernels_gemm test_kernels_conv test_kernels_norm \
+            $(kernel_tests | grep -v -e gemm -e conv -e norm) test_device train_gpt train_cnn; do
             port=$((port + 16)) # each has some for itself
-            options=(--tool "$tool" --error-exitcode 99 --print-limit 10 --port "$port" --launch-timeout 60 --target-processes application-only)
-            command=("$build/$name") settings=(LOCKSTEP_CUDA_PLAIN=1 LK_TEST_SLOW=1 LK_TEST_ELEMENTS=60000 LK_TEST_EVERY=5)
+            options=(--tool "$tool" --error-exitcode 99 --print-limit 10 --port "$port" --launch-timeout 60
+                --target-processes application-only)
+            command=("$build/$name")
+            settings=(LOCKSTEP_CUDA_PLAIN=1 LK_TEST_SLOW=1 LK_TEST_ELEMENTS=60000 LK_TEST_EVERY=5)
             [ $tool != memcheck ] || options+=(--report-api-errors no) # test_device asks for more memory than there is
             case $tool in
             memcheck | initcheck) settings+=(LK_TEST_MEMORY=apart) ;;
             racecheck) settings+=(LK_TEST_ELEMENTS=30000 LK_TEST_EVERY=11) ;; # it is the slowest
             esac
             case $name in
-            train_gpt) command=("${train[@]}" --model gpt --dtype bf16 --data synthetic --batch 2 --context 32 --layers 1 --heads 2 --width 32 --steps 4) ;;
-            train_cnn) command=("${train[@]}" --model cnn --data "synthetic:3x32x32,count=40" --batch 4 --clip 1 --steps 4) ;;
+            train_gpt) command=("${train[@]}" --model gpt --dtype bf16 --data synthetic --batch 2 --context 32 \
+                --layers 1 --heads 2 --width 32 --steps 4) ;;
+            train_cnn) command=("${train[@]}" --model cnn --data "synthetic:3x32x32,count=40" --batch 4 --clip 1 \
+                --steps 4) ;;
             esac
             job sanitizer "$name.$tool" 200 env "${settings[@]}" "$sanitizer" "${options[@]}" "${command[@]}"
         done
@@ -447,7 +484,9 @@ queue_sanitizer() {
 end_sanitizer() {
     local tool
     for tool in memcheck racecheck initcheck synccheck; do
-        notes+=("sanitizer: $tool: $(cat "$logs"/*."$tool".log 2> /dev/null | sed -n 's/.*ERROR SUMMARY: \([0-9]*\) error.*/\1/p; s/.*RACECHECK SUMMARY: \([0-9]*\) hazard.*/\1/p' |
+        notes+=("sanitizer: $tool: $(cat "$logs"/*."$tool".log 2> /dev/null |
+            sed -n -e 's/.*ERROR SUMMARY: \([0-9]*\) error.*/\1/p' \
+                -e 's/.*RACECHECK SUMMARY: \([0-9]*\) hazard.*/\1/p' |
             awk '{ sum += $1 } END { printf "%d errors in %d runs", sum, NR }')")
     done
 }

@@ -1,9 +1,9 @@
-/* kernel_case.h - runs one kernel on exact-size buffers for every instruction set the machine has, for f32, f64 and bf16, with
- * 1, 2 and 3 threads and in place where allowed, requires the same bits each time, and returns the results as doubles. The bits of
- * a bf16 kernel must be those of the f32 kernel on the same numbers, rounded.
+/* kernel_case.h - runs one kernel on exact-size buffers for every instruction set the machine has, for f32, f64 and
+ * bf16, with 1, 2 and 3 threads and in place where allowed, requires the same bits each time, and returns the results
+ * as doubles. The bits of a bf16 kernel must be those of the f32 kernel on the same numbers, rounded.
  *
- * Where LOCKSTEP_DEVICE names another device than the CPU, its kernels run instead, on its memory: twice, with the same bits; bf16 is
- * compared with the expected values alone. */
+ * Where LOCKSTEP_DEVICE names another device than the CPU, its kernels run instead, on its memory: twice, with the same
+ * bits; bf16 is compared with the expected values alone. */
 #ifndef KERNEL_CASE_H
 #define KERNEL_CASE_H
 
@@ -33,12 +33,13 @@ typedef struct kernel_case {
     lk__kernel_invalid_id invalid; /* what the latest run reported */
     lk__kernel_operand    in[LK__MAX_IN], out[LK__MAX_OUT];
     int                   inputs, outputs;
-    double                scale;                /* errors are measured against at least this size of value */
-    double                terms;                /* the largest term of a result, where terms cancel: set before run_case */
-    unsigned              in_place;             /* bit i: the first output may be input i */
-    double               *initial[LK__MAX_OUT]; /* of outputs that are updated; NULL: poison */
-    double               *x[LK__MAX_IN];        /* the inputs' values */
-    double               *y[LK__MAX_OUT];       /* the results */
+    double                scale; /* errors are measured against at least this size of value */
+    /* the largest term of a result, where terms cancel: set before run_case */
+    double   terms;
+    unsigned in_place;             /* bit i: the first output may be input i */
+    double  *initial[LK__MAX_OUT]; /* of outputs that are updated; NULL: poison */
+    double  *x[LK__MAX_IN];        /* the inputs' values */
+    double  *y[LK__MAX_OUT];       /* the results */
 } kernel_case;
 
 static kernel_case t;
@@ -93,7 +94,8 @@ static double get(lk_dtype type, const void *data, int64_t i)
     }
 }
 
-/* Memory of exactly `bytes`, so that a sanitizer detects the first byte past it; 64-byte aligned, followed by a guard. */
+/* Memory of exactly `bytes`, so that a sanitizer detects the first byte past it; 64-byte aligned, followed by a
+ * guard. */
 static void *guarded(size_t bytes)
 {
     unsigned char *p = aligned_alloc(64, (bytes + GUARD + 63) / 64 * 64);
@@ -195,7 +197,8 @@ static const lk__kernel_entry *cpu_entry(void)
     return &lk__cpu_kernels(t.real, isa)[t.op];
 }
 
-/* One run with fresh outputs; out[0] is alias when that is not NULL. On a device, buffers are at other alignments in every second run. */
+/* One run with fresh outputs; out[0] is alias when that is not NULL. On a device, buffers are at other alignments in
+ * every second run. */
 static void run_once(int threads, void *alias)
 {
     const lk__kernel_entry *entry = cpu_entry();
@@ -239,9 +242,9 @@ static void widen(lk__kernel_operand *o, const double *values)
     for (int64_t i = 0, n = lk__operand_elements(o); values && i < n; i++) put(o->dtype, o->data, i, values[i]);
 }
 
-/* Whether a bf16 kernel's number is the f32 kernel's, rounded once. The two are builds of one source, in which the compiler may contract
- * other multiplications with additions: a number may then be rounded to the other side where it is near the middle of two, and
- * wide ones differ in their last bits. */
+/* Whether a bf16 kernel's number is the f32 kernel's, rounded once. The two are builds of one source, in which the
+ * compiler may contract other multiplications with additions: a number may then be rounded to the other side where it
+ * is near the middle of two, and wide ones differ in their last bits. */
 static bool is_rounded(lk_dtype type, double got, double value, double largest)
 {
     char buffer[sizeof(double)];
@@ -254,8 +257,8 @@ static bool is_rounded(lk_dtype type, double got, double value, double largest)
     return apart <= 0x1p-7 * fabs(rounded) && fabs(value - middle) <= 0x1p-6 * apart;
 }
 
-/* Runs the f32 kernel on the numbers of a bf16 case, whose outputs have been computed: they must be the f32 kernel's, rounded
- * once. */
+/* Runs the f32 kernel on the numbers of a bf16 case, whose outputs have been computed: they must be the f32 kernel's,
+ * rounded once. */
 static void compare_with_f32(void)
 {
     kernel_case narrow = t;
@@ -326,17 +329,17 @@ static void run_case_there(void)
     for (int k = 0; k < t.outputs; k++) free(first[k]);
 }
 
-/* Runs with 1 thread, keeps the results in t.y, then requires the same bits of 2 and 3 threads and in place. An operation without
- * a bf16 kernel is skipped: expect does nothing then. */
+/* Runs with 1 thread, keeps the results in t.y, then requires the same bits of 2 and 3 threads and in place. An
+ * operation without a bf16 kernel is skipped: expect does nothing then. */
 static void run_case(void)
 {
     t.on_device = runs_on_device(t.op, t.real, t.in, t.inputs, t.out, t.outputs);
     run_case_there();
 }
 
-/* Output k equals want to a relative tolerance, of each element, of the array's root mean square or of t.scale. NaN
- * and infinity must be the same. In f64 the tolerance is 1e-7 of what it is in f32; what is stored in bf16 may in addition be
- * rounded once. */
+/* Output k equals want to a relative tolerance, of each element, of the array's root mean square or of t.scale. NaN and
+ * infinity must be the same. In f64 the tolerance is 1e-7 of what it is in f32; what is stored in bf16 may in addition
+ * be rounded once. */
 static inline void expect(int k, const double *want, double tolerance)
 {
     int64_t n = lk__operand_elements(&t.out[k]);
@@ -362,8 +365,8 @@ static inline void expect(int k, const double *want, double tolerance)
     }
 }
 
-/* Output k equals want, each element to `roundings` roundings of size[i]: the sum of the magnitudes of the terms that the element is
- * computed from, which may cancel. What is stored in bf16 may in addition be rounded once. */
+/* Output k equals want, each element to `roundings` roundings of size[i]: the sum of the magnitudes of the terms that
+ * the element is computed from, which may cancel. What is stored in bf16 may in addition be rounded once. */
 static inline void expect_within(int k, const double *want, const double *size, double roundings)
 {
     double unit = t.real == LK_F64 ? 0x1p-53 : 0x1p-24, rounding = t.out[k].dtype == LK_BF16 ? 0x1p-8 : 0;
@@ -410,8 +413,8 @@ static inline void expect_invalid(int64_t position, int operand, int32_t value, 
     if (!right && !t.skipped) fail_case("reports another id as out of range");
 }
 
-/* Runs `tests` for each instruction set, or for the device, and each type up to `last`: f32, f64, bf16. Returns the program's exit
- * status. */
+/* Runs `tests` for each instruction set, or for the device, and each type up to `last`: f32, f64, bf16. Returns the
+ * program's exit status. */
 static int run_types(void (*tests)(void), lk_dtype last)
 {
     for (int i = 0; i < POOLS; i++) {

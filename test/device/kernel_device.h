@@ -1,11 +1,12 @@
-/* kernel_device.h - runs one call of a kernel on the device that LOCKSTEP_DEVICE names, where that is not the CPU. Every operand, the
- * workspace, the step block and the report of ids are copied to the device, with a guard behind each, and back. Also notes which
- * operations have run, for test_kernels_covered.c.
+/* kernel_device.h - runs one call of a kernel on the device that LOCKSTEP_DEVICE names, where that is not the CPU.
+ * Every operand, the workspace, the step block and the report of ids are copied to the device, with a guard behind
+ * each, and back. Also notes which operations have run, for test_kernels_covered.c.
  *
- * All of them are parts of one allocation, which later calls use again, and there is one copy to the device and one back: an allocation
- * and a wait for each operand take a hundred times as long as the kernel. With LK_TEST_MEMORY=apart each has an allocation of its own, so
- * that the emulation and compute-sanitizer find the first access outside of it; where there is a driver, memory that a kernel is to write
- * before it reads it stays uninitialised, for compute-sanitizer's initcheck. */
+ * All of them are parts of one allocation, which later calls use again, and there is one copy to the device and one
+ * back: an allocation and a wait for each operand take a hundred times as long as the kernel. With LK_TEST_MEMORY=apart
+ * each has an allocation of its own, so that the emulation and compute-sanitizer find the first access outside of it;
+ * where there is a driver, memory that a kernel is to write before it reads it stays uninitialised, for
+ * compute-sanitizer's initcheck. */
 #ifndef KERNEL_DEVICE_H
 #define KERNEL_DEVICE_H
 
@@ -247,9 +248,9 @@ static inline int64_t whole_number_of(const char *variable, int64_t otherwise)
     return value && *value ? strtoll(value, NULL, 10) : otherwise;
 }
 
-/* Whether a case runs on the device. Under compute-sanitizer, where all of them take hours, the CPU computes some of them: with
- * LK_TEST_ELEMENTS=N those whose operands have more than N elements, with LK_TEST_EVERY=K all but each K-th of an operation and
- * type. */
+/* Whether a case runs on the device. Under compute-sanitizer, where all of them take hours, the CPU computes some of
+ * them: with LK_TEST_ELEMENTS=N those whose operands have more than N elements, with LK_TEST_EVERY=K all but each K-th
+ * of an operation and type. */
 static inline bool runs_on_device(lk__op op, lk_dtype element, const lk__kernel_operand *in, int inputs,
                                   const lk__kernel_operand *out, int outputs)
 {
@@ -274,8 +275,8 @@ static inline lk__kernel_call shapes_of(const lk__kernel_call *call)
     return shapes;
 }
 
-/* The blocks of a call: operands (an output at the address of an input is that one), sample ids, the step block, the report of ids and
- * the workspace, in this order. owners[k]: the block of operand k, -1: it has no data. */
+/* The blocks of a call: operands (an output at the address of an input is that one), sample ids, the step block, the
+ * report of ids and the workspace, in this order. owners[k]: the block of operand k, -1: it has no data. */
 enum { KERNEL_OPERANDS = LK__MAX_IN + LK__MAX_OUT, KERNEL_BLOCKS = KERNEL_OPERANDS + 4 };
 typedef struct kernel_blocks {
     device_block block[KERNEL_BLOCKS];
@@ -313,9 +314,9 @@ static inline void translate_report(lk__kernel_invalid_id *found, const kernel_b
     }
 }
 
-/* Runs a call whose operands are the host's, each with KERNEL_GUARD bytes behind it, which are copied, too. An output at the address of
- * an input is one on the device. `capacity`: shapes for the workspace, NULL: the call's own. The report of ids names addresses of the
- * host. NULL, or what is wrong. */
+/* Runs a call whose operands are the host's, each with KERNEL_GUARD bytes behind it, which are copied, too. An output
+ * at the address of an input is one on the device. `capacity`: shapes for the workspace, NULL: the call's own. The
+ * report of ids names addresses of the host. NULL, or what is wrong. */
 static inline const char *run_on_device(lk__op op, lk_dtype element, const lk__kernel_call *host,
                                         const lk__kernel_call *capacity, bool odd)
 {

@@ -1,6 +1,6 @@
-/* kernel_values.h - calls of product and convolution kernels against plain loops in double: every instruction set of this machine, f32, f64
- * and bf16, and the same bits with 1, 2 and 3 threads. bf16 gives the bits of f32, rounded once. Or the kernels of the device that
- * LOCKSTEP_DEVICE names, run three times. */
+/* kernel_values.h - calls of product and convolution kernels against plain loops in double: every instruction set of
+ * this machine, f32, f64 and bf16, and the same bits with 1, 2 and 3 threads. bf16 gives the bits of f32, rounded once.
+ * Or the kernels of the device that LOCKSTEP_DEVICE names, run three times. */
 #ifndef KERNEL_VALUES_H
 #define KERNEL_VALUES_H
 
@@ -40,7 +40,8 @@ static void *require_memory(void *p)
     return p;
 }
 
-/* A tensor of doubles (the expected values) and the bytes that a kernel reads, in its type; images are channels last. */
+/* A tensor of doubles (the expected values) and the bytes that a kernel reads, in its type; images are channels
+ * last. */
 typedef struct values {
     int      rank;
     int64_t  dims[LK_MAX_RANK], count;
@@ -127,8 +128,8 @@ static void check_guard(const void *data, size_t bytes, const char *what)
     CHECK(whole == GUARD, "%s writes past %s", the_case, what);
 }
 
-/* Single elements to 4 × tolerance, all together to the tolerance, as norms; what is stored in bf16 may in addition be rounded
- * once. One difference per case is reported. */
+/* Single elements to 4 × tolerance, all together to the tolerance, as norms; what is stored in bf16 may in addition be
+ * rounded once. One difference per case is reported. */
 static void check_values(const values *want, const lk__kernel_operand *o, double tolerance, int output)
 {
     double errors = 0, sizes = 0, rounding = o->dtype == LK_BF16 ? 0x1p-8 : 0;

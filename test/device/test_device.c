@@ -1,5 +1,5 @@
-/* test_device.c - what every device does with its memory: the same results as plain loops over host memory; and that the memory of the
- * device `guarded` is a fault for everyone else.
+/* test_device.c - what every device does with its memory: the same results as plain loops over host memory; and that
+ * the memory of the device `guarded` is a fault for everyone else.
  *
  * ctest: label threaded */
 #include "base/hash.h"
@@ -236,7 +236,8 @@ static void check_speed(lk_context *context, lk__device *device)
 
 static void speed_is_measured_once(void) { each_device(check_speed); }
 
-/* For each instruction set that this machine has: the loop runs, and leaves numbers alone that the compiler keeps in registers. */
+/* For each instruction set that this machine has: the loop runs, and leaves numbers alone that the compiler keeps in
+ * registers. */
 static void the_peak_of_multiply_adds_is_measured(void)
 {
     for (int i = 0; lk__isa_names[i]; i++) {

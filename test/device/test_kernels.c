@@ -187,7 +187,8 @@ static void unary_and_its_gradient_agree_with_libm(void)
         for (size_t s = 0; s < COUNT(sizes); s++) unary_case(&functions[f], sizes[s]);
 }
 
-/* A group of vectors, single vectors and the rest of a range are different code: with --reproducible an element may be in any of them. */
+/* A group of vectors, single vectors and the rest of a range are different code: with --reproducible an element may be
+ * in any of them. */
 static void unary_bits_do_not_depend_on_the_position(void)
 {
     enum { N = 167, VALUES = 40 };

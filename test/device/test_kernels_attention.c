@@ -1,4 +1,5 @@
-/* test_kernels_attention.c - attention, its gradient, rope and swiglu, against naive loops in double with a matrix of all probabilities.
+/* test_kernels_attention.c - attention, its gradient, rope and swiglu, against naive loops in double with a matrix of
+ * all probabilities.
  *
  * ctest: label threaded */
 #include "kernel_case.h"
@@ -142,7 +143,8 @@ static void naive_forward(const setting *s, const operands *o, double *y, double
     free(p);
 }
 
-/* dq, dk, dv laid out as q, k, v; packed: all in dq. What the softmax subtracts is dy · y, with y as the kernel gets it, rounded. */
+/* dq, dk, dv laid out as q, k, v; packed: all in dq. What the softmax subtracts is dy · y, with y as the kernel gets
+ * it, rounded. */
 static void naive_backward(const setting *s, const operands *o, const double *dy, const double *y, double *dq,
                            double *dk, double *dv)
 {
@@ -189,8 +191,8 @@ static void forward_case(const setting *s, bool logsum)
         no_out();
     run_case();
     naive_forward(s, &o, y, lse);
-    /* A score is a sum of `width` products whose mean size is 1, times 1 / sqrt(width). Rounding changes such a sum by at most
-     * width^1.5 2^-24, 1e-5 at 33, and exp by as much of its value. Large scores lose more digits. */
+    /* A score is a sum of `width` products whose mean size is 1, times 1 / sqrt(width). Rounding changes such a sum by
+     * at most width^1.5 2^-24, 1e-5 at 33, and exp by as much of its value. Large scores lose more digits. */
     double tolerance = allow_rounding(s->spread > 0 ? 1e-4 : 1e-5);
     expect(0, y, tolerance);
     if (logsum) expect(1, lse, tolerance);
@@ -231,7 +233,8 @@ static void backward_case(const setting *s)
     end_case();
 }
 
-/* Dropout: whether a weight is kept does not depend on the blocks. Values of 1 in one dimension make y the sum of kept weights. */
+/* Dropout: whether a weight is kept does not depend on the blocks. Values of 1 in one dimension make y the sum of kept
+ * weights. */
 static void dropout_keeps_the_mean_and_is_the_same_in_the_gradient(void)
 {
     enum { B = 2, T = 70, H = 3 };

@@ -1,6 +1,6 @@
-/* test_kernels_bf16.c - bf16 itself: conversion in vectors and one by one, casts between all types, and the copy of a parameter that
- * optimizers store. What those kernels compute is compared in the other files test_kernels*.c,
- * with the same loops in double as f32 and f64.
+/* test_kernels_bf16.c - bf16 itself: conversion in vectors and one by one, casts between all types, and the copy of a
+ * parameter that optimizers store. What those kernels compute is compared in the other files test_kernels*.c, with the
+ * same loops in double as f32 and f64.
  *
  * ctest: timeout 300, label threaded */
 #include "kernel_case.h"

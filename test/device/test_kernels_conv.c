@@ -1,4 +1,5 @@
-/* test_kernels_conv.c - convolution kernels, with bias, relu and pooling, and their gradients, at chosen and drawn shapes.
+/* test_kernels_conv.c - convolution kernels, with bias, relu and pooling, and their gradients, at chosen and drawn
+ * shapes.
  *
  * ctest: timeout 300, label threaded */
 #include "kernel_values.h"
@@ -86,9 +87,10 @@ static double norm_of(const values *x, int64_t n, int64_t c, int64_t h, int64_t 
     return sqrt(squares);
 }
 
-/* Winograd's algorithm (3×3 at stride 1) transforms tiles of 6×6 pixels and of 4×4 of dy before it multiplies, so a tap's rounding follows
- * from the norms of whole tiles (Barabasz et al., "Error Analysis and Improving the Accuracy of Winograd Convolution", 2018, section 4), not
- * from its own products. The two differ most where pooling leaves three quarters of dy zero. By Cauchy-Schwarz the norms are the larger. */
+/* Winograd's algorithm (3×3 at stride 1) transforms tiles of 6×6 pixels and of 4×4 of dy before it multiplies, so a
+ * tap's rounding follows from the norms of whole tiles (Barabasz et al., "Error Analysis and Improving the Accuracy of
+ * Winograd Convolution", 2018, section 4), not from its own products. The two differ most where pooling leaves three
+ * quarters of dy zero. By Cauchy-Schwarz the norms are the larger. */
 static void tile_sizes(conv *k)
 {
     const shape *s = &k->s;
@@ -135,7 +137,8 @@ static void oracle_spread(conv *k)
         int64_t w = i % k->y.dims[3], h = i / k->y.dims[3] % k->y.dims[2], nc = i / k->y.dims[3] / k->y.dims[2];
         int     position = p > 1 ? k->index.index[i] : 0;
         if (position == 255) continue;
-        k->spread.v[(nc * k->full.dims[2] + h * p + position / p) * k->full.dims[3] + w * p + position % p] = k->dy.v[i];
+        k->spread.v[(nc * k->full.dims[2] + h * p + position / p) * k->full.dims[3] + w * p + position % p] =
+            k->dy.v[i];
     }
     for (int64_t i = 0; i < k->spread.count; i++)
         add_product(&k->db, i / k->full.dims[3] / k->full.dims[2] % k->s.o, k->spread.v[i]);
@@ -189,9 +192,14 @@ static void check_conv(const shape *s)
     snprintf(name, sizeof name, "conv2d_grad_input %s", text);
     run(&(spec){LK__OP_conv2d_grad_input, attrs, {&k.dy, &k.w, index}, {&k.dx, NULL}, extra, 0x105, NULL, NULL}, name);
     snprintf(name, sizeof name, "conv2d_grad_weight %s", text);
-    run(
-        &(spec){
-            LK__OP_conv2d_grad_weight, attrs, {&k.x, &k.dy, index}, {&k.dw, s->bias ? &k.db : NULL}, extra, 7, NULL, NULL},
+    run(&(spec){LK__OP_conv2d_grad_weight,
+                attrs,
+                {&k.x, &k.dy, index},
+                {&k.dw, s->bias ? &k.db : NULL},
+                extra,
+                7,
+                NULL,
+                NULL},
         name);
     values *all[] = {&k.x, &k.w, &k.b, &k.full, &k.y, &k.index, &k.dy, &k.spread, &k.dx, &k.dw, &k.db};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free_values(all[i]);

@@ -1,6 +1,6 @@
-/* test_kernels_covered.c - every kernel of the CPU, by operation and type, has been run by one of the other files test_kernels*.c, on the
- * device that they tested. ctest runs it after them: they list what they ran in the directory LK_KERNELS_RAN. Collectives and waits run
- * in the interpreter. */
+/* test_kernels_covered.c - every kernel of the CPU, by operation and type, has been run by one of the other files
+ * test_kernels*.c, on the device that they tested. ctest runs it after them: they list what they ran in the directory
+ * LK_KERNELS_RAN. Collectives and waits run in the interpreter. */
 #include "check.h"
 
 #include "base/isa.h"
@@ -40,7 +40,8 @@ static void every_kernel_has_run(void)
         for (int i = 0; i < LK__OP_COUNT; i++) {
             lk__graph_runs runs = lk__op_find((lk__op)i)->runs;
             if (!kernels_of(types[t])[i].run || runs == LK__RUNS_COLLECTIVE || runs == LK__RUNS_WAIT) continue;
-            CHECK(ran[types[t]][i], "no test runs the kernel %s of %s", lk__op_name((lk__op)i), lk_dtype_name(types[t]));
+            CHECK(ran[types[t]][i], "no test runs the kernel %s of %s", lk__op_name((lk__op)i),
+                  lk_dtype_name(types[t]));
         }
 }
 

@@ -206,8 +206,8 @@ static void a_smaller_batch_needs_no_more_workspace(void)
         }
 }
 
-/* On a GPU they have kernels of their own where algorithms need not be a function of the shape alone. Columns that are cut into segments,
- * more of them than a GPU has warps, and rows that are no multiple of what a warp reads at once. */
+/* On a GPU they have kernels of their own where algorithms need not be a function of the shape alone. Columns that are
+ * cut into segments, more of them than a GPU has warps, and rows that are no multiple of what a warp reads at once. */
 static void products_of_skinny(void)
 {
     static const int64_t sizes[][2] = {{64, 256}, {40, 512}, {12, 2048}, {300, 264}, {560, 72}, {24, 8 * 331}};

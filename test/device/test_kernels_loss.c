@@ -1,5 +1,5 @@
-/* test_kernels_loss.c - l1, total, linear_cross_entropy, cross_entropy_each, binary cross-entropy with its gradient, and scale_by, against naive loops in double.
- * Cross-entropy and mse are in test_kernels_nn.c.
+/* test_kernels_loss.c - l1, total, linear_cross_entropy, cross_entropy_each, binary cross-entropy with its gradient,
+ * and scale_by, against naive loops in double. Cross-entropy and mse are in test_kernels_nn.c.
  *
  * ctest: label threaded */
 #include "kernel_case.h"
@@ -30,8 +30,8 @@ static void l1_case(int64_t n)
     free(dx);
 }
 
-/* Gradients of logits are rounded to bf16 before their products: each term by up to 2^-8. Before that, f32 rounds as much as in f32's own
- * cases: 1e-5 of the root mean square. */
+/* Gradients of logits are rounded to bf16 before their products: each term by up to 2^-8. Before that, f32 rounds as
+ * much as in f32's own cases: 1e-5 of the root mean square. */
 static void expect_rounded_terms(int k, const double *want, double *size)
 {
     int64_t n = lk__operand_elements(&t.out[k]);
@@ -52,7 +52,8 @@ static void linear_entropy_case(int64_t rows, int64_t classes, int64_t width, un
     double *given = in(t.real, 2, DIMS(rows, width)), *weights = in(t.real, 2, DIMS(classes, width));
     double *labels = in(LK_I32, 1, DIMS(rows));
     for (int64_t i = 0; i < rows; i++) labels[i] = i % 7 == 3 ? -100 : (double)(i * 13 % classes);
-    for (int64_t i = 0; i < rows && classes > 10000; i += 2) /* rows whose label has the largest logit, beyond rounding */
+    /* rows whose label has the largest logit, beyond rounding */
+    for (int64_t i = 0; i < rows && classes > 10000; i += 2)
         for (int64_t k = 0; k < width; k++) given[i * width + k] = 1, weights[(i * 13 % classes) * width + k] = 2;
     for (int k = 0; k < 3; k++) out(LK_F64, 0, NULL, NULL);
     if (outputs & 1)

@@ -145,7 +145,8 @@ static void pools_as_pytorch(void)
 
 /* ---- dropout ---- */
 
-/* A sample is `length` rows of axis 0, where a reshape merged axes. Without ids the step is used instead of the epoch. */
+/* A sample is `length` rows of axis 0, where a reshape merged axes. Without ids the step is used instead of the
+ * epoch. */
 static void dropout_case(int rank, const int64_t *dims, int64_t length, double p, bool with_ids)
 {
     int64_t samples = dims[0] / length, columns = length, kept = 0;
@@ -229,7 +230,8 @@ static void embedding_case(int64_t count, int64_t rows, int64_t columns, int bad
 
 /* ---- cache_write ---- */
 
-/* Rows go where `rows` says, nothing else changes; one below 0 goes nowhere, one past the end is reported, the later of two stays. */
+/* Rows go where `rows` says, nothing else changes; one below 0 goes nowhere, one past the end is reported, the later of
+ * two stays. */
 static void cache_write_case(int64_t batch, int64_t tokens, int64_t s, int64_t width, bool bad)
 {
     double *want = zeros(batch * s * width);
@@ -590,7 +592,8 @@ static void slice_step(lk__op op, int64_t first, int64_t n, const double *const 
     run_case();
 }
 
-/* Ranks that share their state update slices of a tensor: an element's bits do not depend on where its slice begins and ends. */
+/* Ranks that share their state update slices of a tensor: an element's bits do not depend on where its slice begins and
+ * ends. */
 static void slices_case(lk__op op, double momentum, bool flag)
 {
     enum { N = 4001, SLICE = 61 };

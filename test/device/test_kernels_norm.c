@@ -8,7 +8,8 @@
 static void row_norm_case(bool rms, int64_t rows, int64_t n, bool with_w, bool with_b, double offset)
 {
     int64_t a = n % 3 == 0 ? 3 : 1, dims[3] = {rows, n / a, a}; /* two trailing dims make a row */
-    double *want = zeros(rows * n), *mean = zeros(rows), *rstd = zeros(rows), *dw = zeros(n), *db = zeros(n), eps = 1e-5;
+    double *want = zeros(rows * n), *mean = zeros(rows), *rstd = zeros(rows), *dw = zeros(n), *db = zeros(n),
+           eps = 1e-5;
     begin(rms ? LK__OP_rms_norm : LK__OP_layer_norm);
     t.attrs.axis = 2;
     t.attrs.epsilon = eps;
@@ -550,9 +551,10 @@ static void copy_in(lk_dtype type, int rank, const int64_t *dims, const double *
     memcpy(in(type, rank, dims), values, (size_t)n * sizeof *values);
 }
 
-/* x scale + shift, or g factor + x slope + shift: each factor, product and sum rounds once, so 2 to 4 roundings of the sum of magnitudes
- * on the CPU; a device may subtract the mean first, and multiply by rstd in steps. Where the mean is many deviations from 0, or a channel
- * has two values, the terms cancel, and the error is large relative to the result. */
+/* x scale + shift, or g factor + x slope + shift: each factor, product and sum rounds once, so 2 to 4 roundings of the
+ * sum of magnitudes on the CPU; a device may subtract the mean first, and multiply by rstd in steps. Where the mean is
+ * many deviations from 0, or a channel has two values, the terms cancel, and the error is large relative to the
+ * result. */
 enum { ROUNDINGS = 8 };
 
 /* Rows, sums about a centre and sums of squares about it. */

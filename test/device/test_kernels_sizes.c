@@ -1,5 +1,6 @@
-/* test_kernels_sizes.c - kernels at sizes at which they divide their work: sums in several parts, ids that repeat hundreds of times,
- * transposed matrices of many tiles, rows of thousands of classes, parameters of several blocks. Against naive loops in double.
+/* test_kernels_sizes.c - kernels at sizes at which they divide their work: sums in several parts, ids that repeat
+ * hundreds of times, transposed matrices of many tiles, rows of thousands of classes, parameters of several blocks.
+ * Against naive loops in double.
  *
  * ctest: label threaded */
 #include "base/random.h"

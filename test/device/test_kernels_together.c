@@ -1,6 +1,6 @@
-/* test_kernels_together.c - nodes that a device runs in one launch (device/launch_group.h), against the CPU's kernels of f64 one by one: a norm with the
- * products that read it, attention with what makes its operands, both gradients of a layer with relu's, cross-entropy with its gradient.
- * Results that the nodes leave for others are compared, too.
+/* test_kernels_together.c - nodes that a device runs in one launch (device/launch_group.h), against the CPU's kernels
+ * of f64 one by one: a norm with the products that read it, attention with what makes its operands, both gradients of a
+ * layer with relu's, cross-entropy with its gradient. Results that the nodes leave for others are compared, too.
  *
  * ctest: label threaded */
 #include "base/base.h"
@@ -219,7 +219,8 @@ static void norm_and_products(lk_dtype type, bool rms, int64_t rows, int64_t wid
     char         name[96];
     lk__op_attrs norm = {.axis = 1, .epsilon = 1e-5}, none = {0};
     begin_sequence(type, LK__GROUP_OF_NORM);
-    int x = new_value(REAL, 3, rows, 1, width), w = new_value(WIDE, 1, width, 1, 1), b = new_value(WIDE, 1, width, 1, 1);
+    int x = new_value(REAL, 3, rows, 1, width), w = new_value(WIDE, 1, width, 1, 1),
+        b = new_value(WIDE, 1, width, 1, 1);
     int residual = new_value(REAL, 3, rows, 1, width), y = new_value(REAL, 3, rows, 1, width);
     int mean = new_value(WIDE, 2, rows, 1, 1), rstd = new_value(WIDE, 2, rows, 1, 1),
         sum = new_value(REAL, 3, rows, 1, width);

@@ -1,5 +1,5 @@
-/* test_sync_norm.c - the kernels of synchronised batch norm: a batch split into uneven shares, some of them empty, gives
- * the results of the whole batch by naive loops in double and by plain batch norm, forward and backward.
+/* test_sync_norm.c - the kernels of synchronised batch norm: a batch split into uneven shares, some of them empty,
+ * gives the results of the whole batch by naive loops in double and by plain batch norm, forward and backward.
  *
  * ctest: label threaded */
 #include "kernel_case.h"

@@ -1,5 +1,5 @@
-/* fuzz_config.c - any configuration file is either rejected with an error that names the file and a line, or every value it sets
- * is one that its option allows. */
+/* fuzz_config.c - any configuration file is either rejected with an error that names the file and a line, or every
+ * value it sets is one that its option allows. */
 #include "cli/command.h"
 
 #include <lockstep/base.h>

@@ -1,5 +1,5 @@
-/* fuzz_csv.c - CSV files: any input is refused with a message that names the file, or gives a data set of finite features. The first byte
- * selects options. */
+/* fuzz_csv.c - CSV files: any input is refused with a message that names the file, or gives a data set of finite
+ * features. The first byte selects options. */
 #include "data/csv/csv.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* fuzz_exif.c - the orientation in an EXIF block: 1 to 8 for any bytes, and what a second parser finds, which looks at every entry. */
+/* fuzz_exif.c - the orientation in an EXIF block: 1 to 8 for any bytes, and what a second parser finds, which looks at
+ * every entry. */
 #include "data/image/decode.h"
 
 #include <stdlib.h>

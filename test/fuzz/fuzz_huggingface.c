@@ -1,5 +1,5 @@
-/* fuzz_huggingface.c - any text is either refused as a config.json, with one sentence and without a leak, or is a model that is possible
- * here, and is the same model after it was written and read again. */
+/* fuzz_huggingface.c - any text is either refused as a config.json, with one sentence and without a leak, or is a model
+ * that is possible here, and is the same model after it was written and read again. */
 #include "train/huggingface.h"
 
 #include <stdlib.h>

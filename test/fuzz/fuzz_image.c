@@ -1,6 +1,6 @@
-/* fuzz_image.c - PNG and JPEG files: any bytes are refused with a reason, or give an image of the size that the header declares, within
- * the memory that was planned for it; a part of the file gives the same header, or asks for more. An input is a byte that selects
- * channels and size, then the file. */
+/* fuzz_image.c - PNG and JPEG files: any bytes are refused with a reason, or give an image of the size that the header
+ * declares, within the memory that was planned for it; a part of the file gives the same header, or asks for more. An
+ * input is a byte that selects channels and size, then the file. */
 #include "data/image/image.h"
 
 #include <stdlib.h>

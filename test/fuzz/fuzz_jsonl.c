@@ -1,5 +1,5 @@
-/* fuzz_jsonl.c - JSONL files and texts: any input is refused with a message that names the file and line, or its documents are UTF-8; the
- * pieces of a text are the text. The first byte selects how the input is read. */
+/* fuzz_jsonl.c - JSONL files and texts: any input is refused with a message that names the file and line, or its
+ * documents are UTF-8; the pieces of a text are the text. The first byte selects how the input is read. */
 #include "data/text/corpus_encode.h"
 
 #include <stdlib.h>

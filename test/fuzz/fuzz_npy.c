@@ -1,4 +1,5 @@
-/* fuzz_npy.c - the header of .npy files: any input is refused with a message, or its shape and type account for all of its bytes. */
+/* fuzz_npy.c - the header of .npy files: any input is refused with a message, or its shape and type account for all of
+ * its bytes. */
 #include "data/array/array.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* fuzz_npz.c - .npz files: the zip directory, the members and the headers in them. Any input is refused with a message, or gives a data
- * set whose samples can be read. */
+/* fuzz_npz.c - .npz files: the zip directory, the members and the headers in them. Any input is refused with a message,
+ * or gives a data set whose samples can be read. */
 #include "data/array/array.h"
 
 #include <stdlib.h>

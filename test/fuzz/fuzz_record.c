@@ -1,5 +1,5 @@
-/* fuzz_record.c - any JSON value is either refused as the record of a run, without a leak, or gives options and fields that can all be
- * read and are within the limits of a data set. */
+/* fuzz_record.c - any JSON value is either refused as the record of a run, without a leak, or gives options and fields
+ * that can all be read and are within the limits of a data set. */
 #include "train/record.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
-/* fuzz_rendezvous.c - the rendezvous of one host, over its sockets: anything sent to rank 0, in any pieces, is dropped or
- * becomes a joined rank; anything sent to a rank is refused or is a valid reply. An input is a byte with the receiving
- * side and whether the message is signed correctly first (else nothing would ever pass the MAC), a byte with the size of
- * the pieces, then the message. */
+/* fuzz_rendezvous.c - the rendezvous of one host, over its sockets: anything sent to rank 0, in any pieces, is dropped
+ * or becomes a joined rank; anything sent to a rank is refused or is a valid reply. An input is a byte with the
+ * receiving side and whether the message is signed correctly first (else nothing would ever pass the MAC), a byte with
+ * the size of the pieces, then the message. */
 #define _GNU_SOURCE
 #include "comm/rendezvous/acceptor.h"
 #include "comm/socket.h"

@@ -1,5 +1,5 @@
-/* fuzz_safetensors.c - any input is either refused with a message and without a leak, or is a file whose tensors can all be
- * found and read, and cover its data exactly. */
+/* fuzz_safetensors.c - any input is either refused with a message and without a leak, or is a file whose tensors can
+ * all be found and read, and cover its data exactly. */
 #include "base/base.h"
 #include "data/safetensors.h"
 

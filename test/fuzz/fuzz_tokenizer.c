@@ -1,5 +1,5 @@
-/* fuzz_tokenizer.c - tokenizer.json: any input is refused with a message that begins with its name, or gives a tokenizer. That one encodes
- * the input itself, whole and in pieces to the same ids, and decodes them. */
+/* fuzz_tokenizer.c - tokenizer.json: any input is refused with a message that begins with its name, or gives a
+ * tokenizer. That one encodes the input itself, whole and in pieces to the same ids, and decodes them. */
 #include "data/text/encoder.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* fuzz_tokens.c - token files: any input is refused with a message that names the file, or every sample of it has ids of the vocabulary, or
- * names the token that has none. The first byte selects how the file is read. */
+/* fuzz_tokens.c - token files: any input is refused with a message that names the file, or every sample of it has ids
+ * of the vocabulary, or names the token that has none. The first byte selects how the file is read. */
 #include "data/text/text.h"
 #include "data/text/token_file.h"
 

@@ -194,7 +194,8 @@ static lk_tensor build_softmax(cell *c)
     return c->variant % 2 ? lk_log_softmax(x, axis) : lk_softmax(x, axis);
 }
 
-static const shape reduce_shapes[] = {{1, {17}}, {2, {3, 5}}, {3, {5, 1, 7}}, {4, {2, 3, 5, 3}}, {6, {2, 3, 1, 2, 5, 2}}};
+static const shape reduce_shapes[] = {
+    {1, {17}}, {2, {3, 5}}, {3, {5, 1, 7}}, {4, {2, 3, 5, 3}}, {6, {2, 3, 1, 2, 5, 2}}};
 enum { REDUCE_MASKS = 2 + 4 + 8 + 16 + 64 };
 
 static lk_tensor build_reduce(cell *c)
@@ -206,7 +207,7 @@ static lk_tensor build_reduce(cell *c)
     for (int i = 0; i < s->rank; i++)
         if (mask >> i & 1) axes[count++] = i % 2 ? i - s->rank : i;
     bool keepdim = c->variant & 1;
-    x = lk_tanh(x); /* so that the gradient is not a constant */
+    x = lk_tanh(x);           /* so that the gradient is not a constant */
     if (count == 0) return x; /* no axes are an error */
     return c->variant & 2 ? lk_mean(x, .axes = axes, .axes_count = count, .keepdim = keepdim)
                           : lk_sum(x, .axes = axes, .axes_count = count, .keepdim = keepdim);
@@ -377,7 +378,8 @@ enum { CONVOLUTIONS = sizeof convolutions / sizeof *convolutions };
 
 static lk_tensor convolve(cell *c, const struct convolution *v, bool bias)
 {
-    lk_tensor x = OPERAND(c, PLAIN, v->n, v->c, v->h, v->w), w = OPERAND(c, PLAIN, v->o, v->c / v->groups, v->kh, v->kw);
+    lk_tensor x = OPERAND(c, PLAIN, v->n, v->c, v->h, v->w),
+              w = OPERAND(c, PLAIN, v->o, v->c / v->groups, v->kh, v->kw);
     return lk_f_conv2d(x, w, bias ? OPERAND(c, PLAIN, v->o) : (lk_tensor){0}, .stride = v->stride,
                        .padding = v->padding, .groups = v->groups);
 }
@@ -460,8 +462,9 @@ static lk_tensor build_rms_norm(cell *c)
     return lk_f_rms_norm(x, w, .epsilon = c->variant & 2 ? 0.3 : 0);
 }
 
-/* A residual stream, whose additions and norms some devices fuse: x = a + b, its norm, and what the norm gave added to x; also where a part of
- * this must not be fused, because x is read before its norm or one of the terms is broadcast. */
+/* A residual stream, whose additions and norms some devices fuse: x = a + b, its norm, and what the norm gave added to
+ * x; also where a part of this must not be fused, because x is read before its norm or one of the terms is
+ * broadcast. */
 static lk_tensor build_norm_residual(cell *c)
 {
     bool      rms = c->variant & 1, read_before = c->variant & 2, broadcast = c->variant & 4;
@@ -590,7 +593,8 @@ static lk_tensor build_dot_product_attention(cell *c)
         first = integers(c, starts, N * T, 2, (int64_t[]){N, T}), lengths = integers(c, counts, N, 1, (int64_t[]){N});
     if (n & 1)
         return lk_attention(OPERAND(c, PLAIN, N, T, (heads + 2 * groups) * D), none, none, .heads = heads,
-                            .kv_heads = groups, .causal = n & 2, .dropout = dropout, .first = first, .lengths = lengths);
+                            .kv_heads = groups, .causal = n & 2, .dropout = dropout, .first = first,
+                            .lengths = lengths);
     lk_tensor q = OPERAND(c, PLAIN, N, T, heads * D), k = OPERAND(c, PLAIN, N, T, groups * D);
     return lk_attention(q, k, OPERAND(c, PLAIN, N, T, groups * D), .heads = heads, .kv_heads = groups, .causal = n & 2,
                         .window = n & 2 ? 3 : 0, .scale = 0.7, .dropout = dropout, .first = first, .lengths = lengths);

@@ -1,5 +1,6 @@
-/* own_operations.h - operations as a user writes them (lockstep/operation.h), for tests: of two inputs, with parameters, with several
- * outputs, and one that couples samples. In double, element by element: simple, since other tests measure speed. */
+/* own_operations.h - operations as a user writes them (lockstep/operation.h), for tests: of two inputs, with
+ * parameters, with several outputs, and one that couples samples. In double, element by element: simple, since other
+ * tests measure speed. */
 #ifndef OWN_OPERATIONS_H
 #define OWN_OPERATIONS_H
 
@@ -183,7 +184,8 @@ OWN const lk_operation channel_scale = {.size = sizeof(lk_operation),
                                         .forward = channel_run,
                                         .backward = channel_run};
 
-/* ---- moments: x (N, C) → exp of x's rows summed (N), the sum of all squares f64 () over samples, the largest column i32 (N) ---- */
+/* ---- moments: x (N, C) → exp of x's rows summed (N), the sum of all squares f64 () over samples,
+ *      the largest column i32 (N) ---- */
 
 OWN lk_status moments_shape(const lk_operation_call *call)
 {

@@ -1,5 +1,5 @@
-/* test_golden_ops.c - outputs and gradients of the operations against PyTorch's, in f64 and in f32. The values, and what each
- * case computes, are in golden/make_ops.py; operands are drawn by the same formula here. */
+/* test_golden_ops.c - outputs and gradients of the operations against PyTorch's, in f64 and in f32. The values, and
+ * what each case computes, are in golden/make_ops.py; operands are drawn by the same formula here. */
 #include "support.h"
 
 typedef lk_tensor (*builder)(cell *c);

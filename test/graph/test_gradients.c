@@ -1,5 +1,6 @@
-/* test_gradients.c - every operation's gradient against finite differences in f64, at awkward shapes; the same gradients with
- * and without fusion, and bit for bit the same inside a block that is recomputed. Batch norm is also tested synchronised.
+/* test_gradients.c - every operation's gradient against finite differences in f64, at awkward shapes; the same
+ * gradients with and without fusion, and bit for bit the same inside a block that is recomputed. Batch norm is also
+ * tested synchronised.
  *
  * ctest: timeout 300 */
 #include "gradient_cases.h"
@@ -50,8 +51,8 @@ static double backward(run *r)
     return loss;
 }
 
-/* The derivative of the loss along x + t · direction, by central differences. Smooth: of fourth order, so that the step can
- * be large and rounding stays far below the tolerance. Piecewise: a step so small that it rarely meets a kink. */
+/* The derivative of the loss along x + t · direction, by central differences. Smooth: of fourth order, so that the step
+ * can be large and rounding stays far below the tolerance. Piecewise: a step so small that it rarely meets a kink. */
 static double slope(run *r, bool kinks, const lk_state *s, const double *direction)
 {
     static const double offsets[] = {1, -1, 2, -2}, weights[] = {8.0 / 12, -8.0 / 12, -1.0 / 12, 1.0 / 12};

@@ -1,5 +1,5 @@
-/* test_losses_refused.c - what is computed of losses and cannot be divided by their weights is refused, with its line: functions other than
- * sums, weights that the model computes, and micro-batches whose weights are not known. */
+/* test_losses_refused.c - what is computed of losses and cannot be divided by their weights is refused, with its line:
+ * functions other than sums, weights that the model computes, and micro-batches whose weights are not known. */
 #include "check.h"
 
 #include <lockstep.h>

@@ -1,5 +1,5 @@
-/* test_op_table.c - every operation has a descriptor in which every field is set; hashing, comparing and printing attributes
- * cover every field. */
+/* test_op_table.c - every operation has a descriptor in which every field is set; hashing, comparing and printing
+ * attributes cover every field. */
 #include "check.h"
 #include "graph/op.h"
 
@@ -29,7 +29,8 @@ static void every_field_of_a_descriptor_is_set(void)
         CHECK(d->inputs != 0 && d->inputs <= LK__MAX_IN && d->outputs != 0 && d->outputs <= LK__MAX_OUT, "%s", name);
         check_operands(name, "input", d->in, d->inputs, LK__MAX_IN);
         check_operands(name, "output", d->out, d->outputs, LK__MAX_OUT);
-        CHECK(d->attributes == LK__NO_ATTRIBUTES || (d->attributes && d->attributes >> LK__ATTR_COUNT == 0), "%s", name);
+        CHECK(d->attributes == LK__NO_ATTRIBUTES || (d->attributes && d->attributes >> LK__ATTR_COUNT == 0), "%s",
+              name);
         CHECK(d->shape && d->gradient && d->arithmetic && d->bytes, "%s", name);
         CHECK(is_mask(d->no_gradient, d->inputs) && is_mask(d->in_place, d->inputs) && is_mask(d->same, d->outputs),
               "%s", name);
@@ -73,7 +74,8 @@ static void fields_of_a_descriptor_agree(void)
         CHECK(d->out[0].presence != LK__IF_READ, "%s: the gradient is that of output 0", name);
         for (int j = 0; j < d->inputs; j++)
             if (d->in_place != LK__NO_OPERAND && d->in_place >> j & 1)
-                CHECK(d->in[j].types == d->out[0].types && d->in[j].layout == d->out[0].layout, "%s: input %d", name, j);
+                CHECK(d->in[j].types == d->out[0].types && d->in[j].layout == d->out[0].layout, "%s: input %d", name,
+                      j);
     }
 }
 

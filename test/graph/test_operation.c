@@ -1,5 +1,6 @@
-/* test_operation.c - users' own operations in graphs, plans and programs: the results of built-in operations, gradients against finite
- * differences, data parallel and reproducible, in bf16 and recomputed; what is listed and compared; what is refused.
+/* test_operation.c - users' own operations in graphs, plans and programs: the results of built-in operations, gradients
+ * against finite differences, data parallel and reproducible, in bf16 and recomputed; what is listed and compared; what
+ * is refused.
  *
  * ctest: ranks 3 */
 #include "failing_allocator.h"

@@ -1,5 +1,5 @@
-/* test_operation_check.c - lk_operation_check: correct operations pass; each promise that an operation can break is found, with a sentence
- * that says which. */
+/* test_operation_check.c - lk_operation_check: correct operations pass; each promise that an operation can break is
+ * found, with a sentence that says which. */
 #include "check.h"
 #include "own_operations.h"
 

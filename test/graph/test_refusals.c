@@ -1,5 +1,6 @@
-/* test_refusals.c - calls of the library that cannot mean anything are refused with a message where they are made: shapes with the batch on two
- * axes, running statistics that are no buffers, names that are missing, settings that are not numbers, counts without a pointer. */
+/* test_refusals.c - calls of the library that cannot mean anything are refused with a message where they are made:
+ * shapes with the batch on two axes, running statistics that are no buffers, names that are missing, settings that are
+ * not numbers, counts without a pointer. */
 #include "check.h"
 
 #include <lockstep.h>
@@ -35,7 +36,8 @@ static lk_graph *new_graph(lk_tensor *x)
         CHECK(found && strstr(found, text), "%s", found ? found : "accepted"); \
     } while (0)
 
-/* A shape has one axis whose length is the number of samples: results with two would contain those of an earlier, larger batch. */
+/* A shape has one axis whose length is the number of samples: results with two would contain those of an earlier,
+ * larger batch. */
 static void the_batch_is_one_axis(void)
 {
     lk_tensor x, none = {0};

@@ -1,5 +1,6 @@
-/* program.c - what test/tree/old_headers.sh compiles against the headers of earlier versions: every kind of config struct, a model, an operation of
- * its own, the trainer and a loop by hand. It uses what those headers have, and nothing newer. */
+/* program.c - what test/tree/old_headers.sh compiles against the headers of earlier versions: every kind of config
+ * struct, a model, an operation of its own, the trainer and a loop by hand. It uses what those headers have, and
+ * nothing newer. */
 #include <lockstep.h>
 #include <stdio.h>
 #include <string.h>

@@ -19,7 +19,8 @@ export NO_COLOR=1
 
 cat > ask.sh <<'S'
 if [ "$RANK" = 1 ]; then
-    [ -t 0 ] && [ -t 1 ] && [ "$(ps -o tpgid= -p $$ | tr -d ' ')" = "$(ps -o pgid= -p $$ | tr -d ' ')" ] && echo "this rank has the terminal"
+    [ -t 0 ] && [ -t 1 ] && [ "$(ps -o tpgid= -p $$ | tr -d ' ')" = "$(ps -o pgid= -p $$ | tr -d ' ')" ] &&
+        echo "this rank has the terminal"
     read -r line
     echo "read: $line"
 else
@@ -27,16 +28,24 @@ else
 fi
 S
 : > out.txt
-{ wait_for_line 60 '^this rank has the terminal' out.txt; echo "typed text"; wait_for_line 60 '^status' out.txt; } | on_terminal "'$LOCKSTEP' run -n 2 --debug-rank 1 --debugger none sh ask.sh; ps -o tpgid=,pgid= -p \$\$; echo status \$?" > out.txt
+session="'$LOCKSTEP' run -n 2 --debug-rank 1 --debugger none sh ask.sh; ps -o tpgid=,pgid= -p \$\$; echo status \$?"
+{
+    wait_for_line 60 '^this rank has the terminal' out.txt
+    echo "typed text"
+    wait_for_line 60 '^status' out.txt
+} | on_terminal "$session" > out.txt
 grep -q '^this rank has the terminal' out.txt || complain "rank 1 does not have the terminal: $(cat -v out.txt)"
 grep -q '^read: typed text' out.txt || complain "rank 1 does not read the keyboard: $(cat -v out.txt)"
 grep -q '^\[rank 0\] no terminal, deadlines off: 1' out.txt || complain "rank 0: $(cat -v out.txt)"
 if command -v gdb > /dev/null; then
-    on_terminal "'$LOCKSTEP' run --debug-rank 0 --debugger 'gdb -q -nx -batch -ex run --args' sh -c 'exit 3'" < /dev/null > out.txt
+    on_terminal "'$LOCKSTEP' run --debug-rank 0 --debugger 'gdb -q -nx -batch -ex run --args' sh -c 'exit 3'" < \
+        /dev/null > out.txt
     grep -q 'exited with code 03' out.txt || grep -q 'ptrace' out.txt || complain "gdb: $(cat -v out.txt)"
 fi
 "$LOCKSTEP" run -n 2 --debug-rank 1 true < /dev/null > out.txt 2>&1
-[ $? = 2 ] && grep -q 'standard input and output are not a terminal' out.txt || complain "without a terminal: $(cat out.txt)"
+[ $? = 2 ] && grep -q 'standard input and output are not a terminal' out.txt ||
+    complain "without a terminal: $(cat out.txt)"
 on_terminal "'$LOCKSTEP' run -n 2 --debug-rank 2 true; echo status \$?" < /dev/null > out.txt
-grep -q 'this host has ranks 0 to 1' out.txt && grep -q 'status 2' out.txt || complain "a rank that does not exist: $(cat out.txt)"
+grep -q 'this host has ranks 0 to 1' out.txt && grep -q 'status 2' out.txt ||
+    complain "a rank that does not exist: $(cat out.txt)"
 exit $wrong

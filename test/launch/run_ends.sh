@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# run_ends.sh - how jobs end: exit statuses, the rank that failed first and the cause, how the others were stopped; restarts; signals.
+# run_ends.sh - how jobs end: exit statuses, the rank that failed first and the cause, how the others were stopped;
+# restarts; signals.
 # ctest: timeout 180
 set -u
 work=$(mktemp -d)
@@ -39,16 +40,23 @@ expect 139 -n 2 sh -c '[ $RANK = 0 ] && kill -SEGV $$; exec sleep 600'
 prints "rank 0 failed first: signal 11 \(SIGSEGV, Segmentation fault\)"
 expect 137 -n 2 sh -c '[ $RANK = 0 ] && kill -KILL $$; exec sleep 600'
 prints "signal 9 \(SIGKILL, Killed\)"
-[ ! -r /proc/vmstat ] || ! grep -q oom_kill /proc/vmstat || prints "no out-of-memory kill was counted: a process sent the signal|out-of-memory kill: "
+[ ! -r /proc/vmstat ] || ! grep -q oom_kill /proc/vmstat ||
+    prints "no out-of-memory kill was counted: a process sent the signal|out-of-memory kill: "
 expect 127 sh -c 'no-such-command-at-all'
 prints "exit code 127 \(command not found\)"
-expect 9 -n 2 sh -c 'if [ $RANK = 0 ]; then echo $$ > first; exit 0; fi; until [ -s first ] && ! grep -qs "^State:.[^Z]" "/proc/$(cat first)/status"; do sleep 0.05; done; sleep 0.3; exit 9' # the launcher notices the end of rank 0 meanwhile
+# The launcher notices the end of rank 0 meanwhile.
+expect 9 -n 2 sh -c 'if [ $RANK = 0 ]; then echo $$ > first; exit 0; fi
+until [ -s first ] && ! grep -qs "^State:.[^Z]" "/proc/$(cat first)/status"; do sleep 0.05; done; sleep 0.3; exit 9'
 prints "finished before: rank 0"
-expect 5 -n 2 --grace 0.3 sh -c 'if [ $RANK = 0 ]; then trap "" TERM; echo ready > ready; while :; do sleep 600; done; fi; while [ ! -e ready ]; do sleep 0.05; done; exit 5'
+expect 5 -n 2 --grace 0.3 sh -c \
+    'if [ $RANK = 0 ]; then trap "" TERM; echo ready > ready; while :; do sleep 600; done; fi
+while [ ! -e ready ]; do sleep 0.05; done; exit 5'
 prints "stopped because of rank 1, by SIGKILL after the grace period: rank 0"
 # The last lines of the rank that failed are quoted, unless they are the last that were printed.
 rm -f printed more
-expect 3 -n 2 sh -c 'if [ $RANK = 0 ]; then for i in $(seq 1 500); do echo "line $i"; done; : > printed; while [ ! -e more ]; do sleep 0.05; done; exit 3; fi
+expect 3 -n 2 sh -c 'if [ $RANK = 0 ]; then
+    for i in $(seq 1 500); do echo "line $i"; done; : > printed; while [ ! -e more ]; do sleep 0.05; done; exit 3
+fi
 while [ ! -e printed ]; do sleep 0.05; done; sleep 0.2; seq 20; sleep 0.2; : > more; exec sleep 600'
 prints "^    \| line 500\$"
 [ "$(grep -c '^    | ' out.txt)" = 10 ] || complain "not the last 10 lines: $(tail -20 out.txt)"
@@ -56,11 +64,16 @@ expect 3 sh -c 'for i in $(seq 1 500); do echo "line $i"; done; exit 3'
 [ "$(grep -c 'line 500' out.txt)" = 1 ] || complain "printed twice: $(tail -20 out.txt)"
 
 # A rank may save before it stops, while its child processes run: only the rank itself gets SIGTERM.
-expect 4 -n 2 sh -c 'if [ $RANK = 0 ]; then sleep 601 & helper=$!; trap "kill -0 $helper && echo saved; kill $helper; exit 0" TERM; : > up; wait; fi; while [ ! -e up ]; do sleep 0.05; done; exit 4'
+expect 4 -n 2 sh -c 'if [ $RANK = 0 ]; then
+    sleep 601 & helper=$!; trap "kill -0 $helper && echo saved; kill $helper; exit 0" TERM; : > up; wait
+fi
+while [ ! -e up ]; do sleep 0.05; done; exit 4'
 prints "^\[rank 0\] saved"
 
 # The error that torch.distributed.elastic's record writes to TORCHELASTIC_ERROR_FILE is printed.
-expect 1 sh -c 'printf "%s" "{\"message\": {\"message\": \"ValueError: \\\"odd\\\" size\", \"extraInfo\": {}}}" > "$TORCHELASTIC_ERROR_FILE"; exit 1'
+expect 1 sh -c \
+    'printf "%s" "{\"message\": {\"message\": \"ValueError: \\\"odd\\\" size\", \"extraInfo\": {}}}" \
+    > "$TORCHELASTIC_ERROR_FILE"; exit 1'
 prints 'error message: ValueError: "odd" size'
 
 # Restarts: each generation has its own number, port and token, until one succeeds or none are left.
@@ -69,18 +82,25 @@ expect 0 -n 2 --max-restarts 3 sh -c "$generation"'; [ $RANK = 0 ] || [ $TORCHEL
 prints "^\[rank 1\] generation 2 of 3 "
 prints "starting all ranks again: restart 2 of 3"
 grep -q "generation 3" out.txt && complain "restarted after a success: $(cat out.txt)"
-[ "$(grep -oE 'of 3 [0-9]+ [0-9a-f]+' out.txt | sort -u | wc -l)" = 3 ] || complain "generations share a port and a token: $(cat out.txt)"
-[ "$(grep -oE 'of 3 [0-9]+ [0-9a-f]+' out.txt | awk '{ print $4 }' | sort -u | wc -l)" = 3 ] || complain "generations share a token: $(cat out.txt)"
+[ "$(grep -oE 'of 3 [0-9]+ [0-9a-f]+' out.txt | sort -u | wc -l)" = 3 ] ||
+    complain "generations share a port and a token: $(cat out.txt)"
+[ "$(grep -oE 'of 3 [0-9]+ [0-9a-f]+' out.txt | awk '{ print $4 }' | sort -u | wc -l)" = 3 ] ||
+    complain "generations share a token: $(cat out.txt)"
 expect 6 --max-restarts 2 --log-dir logs sh -c 'echo $TORCHELASTIC_RESTART_COUNT; exit 6'
-[ "$(cat logs/*/attempt_*/0/stdout.log | tr '\n' ' ')" = "0 1 2 " ] || complain "logs of three generations: $(find logs)"
+[ "$(cat logs/*/attempt_*/0/stdout.log | tr '\n' ' ')" = "0 1 2 " ] ||
+    complain "logs of three generations: $(find logs)"
 
 # The last collective of a killed rank of ours is reported.
-expect 137 -n 2 sh -c 'if [ $RANK = 1 ]; then (until [ -s steps ]; do sleep 0.05; done; kill -KILL $$) & fi; exec "$0" train --model mlp --steps 100000000 --eval-every -1 --threads 1 --log steps' "$LOCKSTEP"
+expect 137 -n 2 sh -c 'if [ $RANK = 1 ]; then (until [ -s steps ]; do sleep 0.05; done; kill -KILL $$) & fi
+exec "$0" train --model mlp --steps 100000000 --eval-every -1 --threads 1 --log steps' "$LOCKSTEP"
 prints "rank 1 failed first: signal 9"
-prints "collectives: it was (in|outside any; it had finished) (#[0-9]+ )?(all_reduce f32|all_gather|all_gatherv|barrier)[a-z_]*( .*)? at .*src/run/[a-z_]*\\.c:[0-9]+$"
-# Its number is that of the table that the other rank prints. A rank that dies as it enters an operation has no number for it yet.
+operation="(all_reduce f32|all_gather|all_gatherv|barrier)[a-z_]*( .*)?"
+prints "collectives: it was (in|outside any; it had finished) (#[0-9]+ )?$operation at .*src/run/[a-z_]*\\.c:[0-9]+$"
+# Its number is that of the table that the other rank prints. A rank that dies as it enters an operation has no number
+# for it yet.
 number=$(grep -oE 'collectives: it was (in|outside any; it had finished) #[0-9]+' out.txt | grep -oE '#[0-9]+' || true)
-[ -z "$number" ] || grep -E "rank 1 .* (it was in|last finished) $number .*<- missing" out.txt > /dev/null || complain "the table has other numbers than the launcher's lines: $(cat out.txt)"
+[ -z "$number" ] || grep -E "rank 1 .* (it was in|last finished) $number .*<- missing" out.txt > /dev/null ||
+    complain "the table has other numbers than the launcher's lines: $(cat out.txt)"
 
 # Signals: the first stops, the second kills. A plain `&` would leave SIGINT ignored.
 start() { # start ARGS…: the job in the background, $job its pid; returns when both ranks have started
@@ -97,16 +117,19 @@ kill -INT $job; wait $job; got=$?
 prints "stopped because of signal 2 \(Interrupt\): ranks 0-1"
 about="SIGTERM twice"
 start -n 2 --grace 500 sh -c 'trap "" TERM; : > up.$RANK; while :; do sleep 0.1; done'
-kill -TERM $job; wait_for_line 20 "stopping 2 ranks" out.txt; pause_randomly 300 700; kill -0 $job || complain "one SIGTERM ended a job whose ranks ignore it"
+kill -TERM $job; wait_for_line 20 "stopping 2 ranks" out.txt; pause_randomly 300 700; kill -0 $job ||
+    complain "one SIGTERM ended a job whose ranks ignore it"
 kill -TERM $job; wait $job; got=$?
 [ $got = 143 ] || complain "SIGTERM twice: exit status $got: $(cat out.txt)"
 prints "by SIGKILL: ranks 0-1"
 about="SIGUSR1"
 start -n 2 sh -c 'trap "echo got USR1; exit 0" USR1; : > up.$RANK; while :; do sleep 0.1; done'
 kill -USR1 $job; wait $job; got=$?
-[ $got = 0 ] && [ "$(grep -c 'got USR1$' out.txt)" = 2 ] || complain "SIGUSR1 does not reach the ranks: $got $(cat out.txt)"
+[ $got = 0 ] && [ "$(grep -c 'got USR1$' out.txt)" = 2 ] ||
+    complain "SIGUSR1 does not reach the ranks: $got $(cat out.txt)"
 about="SIGUSR1, and ranks that end with its exit code" # one at once, the other when it has saved
-start -n 2 --max-restarts 1 sh -c 'trap "[ \$RANK = 1 ] || { sleep 0.5; echo saved; }; exit 138" USR1; : > up.$RANK; for _ in $(seq 50); do sleep 0.1; done'
+start -n 2 --max-restarts 1 sh -c 'trap "[ \$RANK = 1 ] || { sleep 0.5; echo saved; }; exit 138" USR1
+: > up.$RANK; for _ in $(seq 50); do sleep 0.1; done'
 kill -USR1 $job; wait $job; got=$?
 [ $got = 138 ] && [ "$(grep -c 'saved$' out.txt)" = 1 ] || complain "SIGUSR1 with exit code 138: $got $(cat out.txt)"
 prints "stopped because of signal 10 \(User defined signal 1\): ranks 0-1"

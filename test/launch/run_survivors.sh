@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run_survivors.sh - no process survives a job, also if a rank dies, ignores SIGTERM or starts daemons, or if the launcher or its orphan
-# reaper is killed with SIGKILL.
+# run_survivors.sh - no process survives a job, also if a rank dies, ignores SIGTERM or starts daemons, or if the
+# launcher or its orphan reaper is killed with SIGKILL.
 # ctest: timeout 180
 set -u
 # Leak detection takes seconds at every exit on some machines; test_launch.c and run_ends.sh cover it.
@@ -18,10 +18,15 @@ export TMPDIR=$work/tmp
 # shellcheck source=test/wait.bash
 . "$SOURCE_DIR/test/wait.bash"
 
-# Running processes with this test's tag, except this shell and its own commands. Independent of the launcher's job id: every process
-# of the job also runs a copy of sleep that is named after the test.
+# Running processes with this test's tag, except this shell and its own commands. Independent of the launcher's job id:
+# every process of the job also runs a copy of sleep that is named after the test.
 cp "$(command -v sleep)" "./$tag"
-members() { pgrep -f "$tag" | while read -r pid; do [ "$pid" = $$ ] || ! grep -qsv '^$' "/proc/$pid/cmdline" || [ "$(cut -d' ' -f3 "/proc/$pid/stat" 2> /dev/null)" = Z ] || echo "$pid"; done; }
+members() {
+    pgrep -f "$tag" | while read -r pid; do
+        [ "$pid" = $$ ] || ! grep -qsv '^$' "/proc/$pid/cmdline" ||
+            [ "$(cut -d' ' -f3 "/proc/$pid/stat" 2> /dev/null)" = Z ] || echo "$pid"
+    done
+}
 has_members() { [ "$(members | wc -l)" -ge "$1" ]; }
 has_at_most() { [ "$(members | wc -l)" -le "$1" ]; }
 alone() { # alone WHAT: within 10 s
@@ -29,7 +34,8 @@ alone() { # alone WHAT: within 10 s
     complain "$1: still there: $(members | xargs ps -o pid,ppid,args -p)"
     for pid in $(members); do kill -KILL "$pid"; done
 }
-# A rank that has a daemon in its own session, an orphaned one and a child process in its group, and that ignores SIGTERM.
+# A rank that has a daemon in its own session, an orphaned one and a child process in its group, and that ignores
+# SIGTERM.
 cat > rank.sh <<S
 trap '' TERM
 setsid ./$tag 6001 &
@@ -42,7 +48,8 @@ start() {
     rm -f up.*
     "$LOCKSTEP" run -n 2 "$@" > out.txt 2>&1 < /dev/null &
     job=$!
-    wait_until 30 test -e up.0 && wait_until 30 test -e up.1 && wait_until 30 has_members 8 || complain "the ranks did not start: $(cat out.txt)"
+    wait_until 30 test -e up.0 && wait_until 30 test -e up.1 && wait_until 30 has_members 8 ||
+        complain "the ranks did not start: $(cat out.txt)"
 }
 reaper_of() { ps -o pid=,comm= --ppid "$1" | awk '$2 == "lk-reaper" { print $1 }'; }
 
@@ -56,7 +63,8 @@ start --grace 0.2 sh rank.sh
 kill -KILL "$(ps -o pid=,comm= --ppid $job | awk '$2 == "sh" { print $1; exit }')"
 wait $job
 [ $? = 137 ] || complain "kill -9 of a rank: $(cat out.txt)"
-[ -z "$(members)" ] || complain "after kill -9 of a rank: the launcher has ended, but not $(members | xargs ps -o pid,args -p)"
+[ -z "$(members)" ] || complain \
+    "after kill -9 of a rank: the launcher has ended, but not $(members | xargs ps -o pid,args -p)"
 alone "after kill -9 of a rank"
 
 start --grace 0.2 sh rank.sh
@@ -83,13 +91,15 @@ kill -STOP $(ps -o pid=,comm= --ppid $job | awk '$2 == "sh" { print $1 }')
 kill -KILL $job
 wait $job 2> /dev/null
 alone "after kill -9 of the launcher with stopped ranks"
-"$LOCKSTEP" run -n 2 --grace 0.2 sh -c "setsid ./$tag 6005 & env -i setsid ./$tag 6006 & (trap '' TERM; exec setsid ./$tag 6007) & sleep 0.3" > out.txt 2>&1 < /dev/null ||
+"$LOCKSTEP" run -n 2 --grace 0.2 sh -c \
+    "setsid ./$tag 6005 & env -i setsid ./$tag 6006 & (trap '' TERM; exec setsid ./$tag 6007) & sleep 0.3" > out.txt \
+    2>&1 < /dev/null ||
     complain "a job with daemons: $(cat out.txt)"
 [ -z "$(members)" ] || complain "after a successful job: $(members | xargs ps -o pid,args -p)"
 alone "after a successful job"
 
-# Processes older than the job are not killed, nor their children: a child of the process that became the launcher, also one that is
-# orphaned meanwhile. Tested for a restart, the end of the job, and the reaper.
+# Processes older than the job are not killed, nor their children: a child of the process that became the launcher, also
+# one that is orphaned meanwhile. Tested for a restart, the end of the job, and the reaper.
 cat > before.sh <<S
 setsid ./$tag 6101 &
 (./$tag 0.3; ./$tag 6102) &
@@ -98,18 +108,21 @@ until pgrep -f "^./$tag 6101" && pgrep -f "^./$tag 6103"; do sleep 0.02; done > 
 exec "$LOCKSTEP" run "\$@"
 S
 spared() { # spared WHAT: only these three processes run
-    [ "$(members | xargs ps -o args= -p | sort | tr '\n' ' ')" = "./$tag 6101 ./$tag 6102 ./$tag 6103 " ] || complain "$1: $(members | xargs ps -o pid,ppid,args -p)"
+    [ "$(members | xargs ps -o args= -p | sort | tr '\n' ' ')" = "./$tag 6101 ./$tag 6102 ./$tag 6103 " ] ||
+        complain "$1: $(members | xargs ps -o pid,ppid,args -p)"
     for pid in $(members); do kill -KILL "$pid"; done
     alone "$1"
 }
-bash before.sh -n 2 --max-restarts 1 --grace 0.2 sh -c "(setsid ./$tag 6104 &); (env -i setsid ./$tag 6105 &); sleep 0.8; exit 3" > out.txt 2>&1 < /dev/null
+bash before.sh -n 2 --max-restarts 1 --grace 0.2 sh -c \
+    "(setsid ./$tag 6104 &); (env -i setsid ./$tag 6105 &); sleep 0.8; exit 3" > out.txt 2>&1 < /dev/null
 [ $? = 3 ] || complain "with processes older than the job: $(cat out.txt)"
 spared "after a job that failed twice"
 rm -f up.*
 bash before.sh -n 2 sh rank.sh > out.txt 2>&1 < /dev/null &
 job=$!
 wait_until 30 test -e up.1 && wait_until 30 has_members 11
-are_orphaned() { pgrep -f "^./$tag 6102" > /dev/null && ! pgrep -f "^./$tag 0.5" > /dev/null; } # all but the three have ended
+# All but the three have ended.
+are_orphaned() { pgrep -f "^./$tag 6102" > /dev/null && ! pgrep -f "^./$tag 0.5" > /dev/null; }
 wait_until 20 are_orphaned
 kill -KILL $job
 wait $job 2> /dev/null
@@ -129,8 +142,8 @@ for i in $(seq 100); do
     wait $job 2> /dev/null
 done 2> /dev/null
 
-# If launcher and reaper are killed together, a folder remains. The next launch by this user removes it, but not that of a running job,
-# and nothing that is not a job's folder.
+# If launcher and reaper are killed together, a folder remains. The next launch by this user removes it, but not that of
+# a running job, and nothing that is not a job's folder.
 mkdir precious; : > precious/file
 runs() { pgrep -f "^./$tag $1" > /dev/null; }
 runs_not() { ! runs "$1"; }
@@ -148,15 +161,20 @@ for _ in $(seq 5); do
     wait $job 2> /dev/null
     wait_until 20 runs_not 6201
 done
-[ "$(ls -d tmp/lockstep-???????????????? | wc -l)" -gt 3 ] || complain "no folder was left, so nothing is tested: $(ls tmp)"
+[ "$(ls -d tmp/lockstep-???????????????? | wc -l)" -gt 3 ] ||
+    complain "no folder was left, so nothing is tested: $(ls tmp)"
 "$LOCKSTEP" run true > out.txt 2>&1 < /dev/null || complain "a launch that removes folders: $(cat out.txt)"
 [ "$(ls -d tmp/lockstep-???????????????? | wc -l)" = 3 ] || complain "too few or too many folders removed: $(ls tmp)"
-kill -0 $alive && [ -e precious/file ] && [ -e tmp/lockstep-00000000000000aa/file ] && [ -e tmp/lockstep-00000000000000bb/file ] && [ -d tmp/lockstep-notes ] ||
+kill -0 $alive && [ -e precious/file ] && [ -e tmp/lockstep-00000000000000aa/file ] &&
+    [ -e tmp/lockstep-00000000000000bb/file ] && [ -d tmp/lockstep-notes ] ||
     complain "removed files of others: $(ls -R tmp)"
-if unshare -rpf --mount-proc true 2> /dev/null; then # a lock is visible from another pid namespace, where this user has another name
-    unshare -pf --mount-proc "$LOCKSTEP" run true > out.txt 2>&1 < /dev/null || unshare -rpf --mount-proc "$LOCKSTEP" run true > out.txt 2>&1 < /dev/null ||
+if unshare -rpf --mount-proc true 2> /dev/null; then
+    # a lock is visible from another pid namespace, where this user has another name
+    unshare -pf --mount-proc "$LOCKSTEP" run true > out.txt 2>&1 < /dev/null ||
+        unshare -rpf --mount-proc "$LOCKSTEP" run true > out.txt 2>&1 < /dev/null ||
         complain "a launch in another pid namespace: $(cat out.txt)"
-    [ "$(ls -d tmp/lockstep-???????????????? | wc -l)" = 3 ] || complain "a launch in another pid namespace removed a running job's folder: $(ls tmp)"
+    [ "$(ls -d tmp/lockstep-???????????????? | wc -l)" = 3 ] ||
+        complain "a launch in another pid namespace removed a running job's folder: $(ls tmp)"
 fi
 kill -KILL $alive
 wait $alive 2> /dev/null

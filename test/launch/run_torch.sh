@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# run_torch.sh - an unmodified PyTorch DDP script runs under `lockstep run` as under torchrun: two gloo ranks join, all-reduce and
-# average gradients; after a failure, the second generation joins again. Skipped without PyTorch.
+# run_torch.sh - an unmodified PyTorch DDP script runs under `lockstep run` as under torchrun: two gloo ranks join,
+# all-reduce and average gradients; after a failure, the second generation joins again. Skipped without PyTorch.
 # ctest: timeout 300
 set -u
-python3 -c 'import torch.distributed as d; assert d.is_available() and d.is_gloo_available()' 2> /dev/null || { echo "skipped: no PyTorch with gloo"; exit 77; }
+python3 -c 'import torch.distributed as d; assert d.is_available() and d.is_gloo_available()' 2> /dev/null ||
+    { echo "skipped: no PyTorch with gloo"; exit 77; }
 # shellcheck source=test/terminal.bash
 . "$SOURCE_DIR/test/terminal.bash"
 has_localhost || { echo "skipped: $left_out"; exit 77; }
@@ -43,31 +44,47 @@ want="sum \[0.0, 3.0, 6.0, 9.0\] gradient \[\[5.5, 11.0, 16.5\]\] threads [0-9]+
 "$LOCKSTEP" run --nproc-per-node 2 train.py > out.txt 2>&1 || complain "exit status $?"
 for rank in 0 1; do grep -Eq "^\[rank $rank\] $want\$" out.txt || complain "rank $rank: $(cat out.txt)"; done
 
-"$LOCKSTEP" run --nproc_per_node=2 --max_restarts=1 --rdzv_backend=c10d --rdzv_endpoint=localhost:0 train.py --fail-once > out.txt 2>&1 ||
+"$LOCKSTEP" run --nproc_per_node=2 --max_restarts=1 --rdzv_backend=c10d --rdzv_endpoint=localhost:0 train.py \
+    --fail-once > out.txt 2>&1 ||
     complain "with one restart: exit status $?"
-for rank in 0 1; do grep -Eq "^\[rank $rank\] $want\$" out.txt || complain "after a restart, rank $rank: $(cat out.txt)"; done
-grep -q "rank 1 failed first: exit code 1" out.txt || complain "the first generation's end is not reported: $(cat out.txt)"
-grep -q "error message: ValueError: not this time" out.txt || complain "the error that record wrote is not printed: $(cat out.txt)"
+for rank in 0 1; do grep -Eq "^\[rank $rank\] $want\$" out.txt ||
+    complain "after a restart, rank $rank: $(cat out.txt)"; done
+grep -q "rank 1 failed first: exit code 1" out.txt ||
+    complain "the first generation's end is not reported: $(cat out.txt)"
+grep -q "error message: ValueError: not this time" out.txt ||
+    complain "the error that record wrote is not printed: $(cat out.txt)"
 
-# A DataLoader with as many workers as cores warns no more than under torchrun: ranks may use the cores of others that are idle.
+# A DataLoader with as many workers as cores warns no more than under torchrun: ranks may use the cores of others that
+# are idle.
 cat > load.py <<'P'
 import os, sys, torch, warnings
 from torch.utils.data import DataLoader, TensorDataset
 warnings.simplefilter("error")
 print("batches", sum(1 for _ in DataLoader(TensorDataset(torch.zeros(8, 1)), num_workers=int(sys.argv[1]))))
 P
-"$LOCKSTEP" run -n 2 load.py "$(python3 -c 'import os; print(min(8, len(os.sched_getaffinity(0))))')" > out.txt 2>&1 || complain "a DataLoader with workers: $(cat out.txt)"
+"$LOCKSTEP" run -n 2 load.py "$(python3 -c 'import os; print(min(8, len(os.sched_getaffinity(0))))')" > out.txt 2>&1 ||
+    complain "a DataLoader with workers: $(cat out.txt)"
 [ "$(grep -c '^\[rank [01]\] batches 8$' out.txt)" = 2 ] || complain "a DataLoader with workers: $(cat out.txt)"
 
 # A rank's environment, compared with the real torchrun: every name, and every value except addresses, ports and paths.
 if command -v torchrun > /dev/null; then
-    printf 'import os\nopen(os.environ["WHO"] + os.environ["RANK"], "w").writelines(sorted(k + "=" + v + "\\n" for k, v in os.environ.items()))\n' > show.py
-    env WHO=theirs OMP_NUM_THREADS=1 torchrun --nproc-per-node 2 --rdzv-id job --role trainer --max-restarts 3 --master-port 0 --rdzv-backend c10d --rdzv-endpoint localhost:0 show.py > out.txt 2>&1 || complain "torchrun: $(cat out.txt)"
-    env WHO=ours OMP_NUM_THREADS=1 "$LOCKSTEP" run --nproc-per-node 2 --rdzv-id job --role trainer --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint localhost:0 show.py > out.txt 2>&1 || complain "lockstep run: $(cat out.txt)"
+    printf '%s\n' 'import os' 'lines = sorted(k + "=" + v + "\n" for k, v in os.environ.items())' \
+        'open(os.environ["WHO"] + os.environ["RANK"], "w").writelines(lines)' > show.py
+    env WHO=theirs OMP_NUM_THREADS=1 torchrun --nproc-per-node 2 --rdzv-id job --role trainer --max-restarts 3 \
+        --master-port 0 --rdzv-backend c10d --rdzv-endpoint localhost:0 show.py > out.txt 2>&1 ||
+        complain "torchrun: $(cat out.txt)"
+    env WHO=ours OMP_NUM_THREADS=1 "$LOCKSTEP" run --nproc-per-node 2 --rdzv-id job --role trainer --max-restarts 3 \
+        --rdzv-backend c10d --rdzv-endpoint localhost:0 show.py > out.txt 2>&1 ||
+        complain "lockstep run: $(cat out.txt)"
     # Only ours: the job's id and token. Only torchrun's: variables for its own processes.
-    same() { grep -vE '^(WHO|LOCKSTEP_(JOB|TOKEN|FLIGHT_RECORDER|TERMINAL|THREADS|CORES)|TORCHELASTIC_(SIGNALS_TO_HANDLE|USE_AGENT_STORE)|OLDPWD|_)=' "$1" | sed -E 's/^(MASTER_ADDR|MASTER_PORT|TORCHELASTIC_ERROR_FILE)=.*/\1/'; }
+    differ='WHO|LOCKSTEP_(JOB|TOKEN|FLIGHT_RECORDER|TERMINAL|THREADS|CORES)|'
+    differ+='TORCHELASTIC_(SIGNALS_TO_HANDLE|USE_AGENT_STORE)|OLDPWD|_'
+    same() {
+        grep -vE "^($differ)=" "$1" | sed -E 's/^(MASTER_ADDR|MASTER_PORT|TORCHELASTIC_ERROR_FILE)=.*/\1/'
+    }
     for rank in 0 1; do
-        diff <(same theirs$rank) <(same ours$rank) > out.txt || complain "rank $rank has another environment than under torchrun: $(cat out.txt)"
+        diff <(same theirs$rank) <(same ours$rank) > out.txt ||
+            complain "rank $rank has another environment than under torchrun: $(cat out.txt)"
     done
 else
     echo "skip: no torchrun to compare with"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# storm_headline.sh - which rank the launcher names as the cause. In turn: rank 0 is killed during a save over tcp; rank 0 cannot save; a
-# random rank is stopped. Each time the first line of the report names that rank and the cause, with the right exit status.
+# storm_headline.sh - which rank the launcher names as the cause. In turn: rank 0 is killed during a save over tcp; rank
+# 0 cannot save; a random rank is stopped. Each time the first line of the report names that rank and the cause, with
+# the right exit status.
 #
 #   ROUNDS=n SECONDS_MOST=s storm_headline.sh      100 rounds of each by default, at most 1500 s
 # ctest: timeout 1800
@@ -24,7 +25,8 @@ train() { # train RANKS OPTIONS…: in the background, $job its pid
     local ranks=$1
     shift
     rm -rf run
-    "$LOCKSTEP" train -n "$ranks" --model mlp --data synthetic:256,count=400 --batch 24 --steps 1000000 --eval-every -1 --threads 1 --save run \
+    "$LOCKSTEP" train -n "$ranks" --model mlp --data synthetic:256,count=400 --batch 24 --steps 1000000 --eval-every \
+        -1 --threads 1 --save run \
         --save-every 1 --keep 2 "$@" > out.txt 2> err.txt < /dev/null &
     job=$!
 }
@@ -79,5 +81,6 @@ while [ $done_rounds -lt "$rounds" ] && [ $SECONDS -lt "$most" ]; do
     rm -rf gone.*
     done_rounds=$((done_rounds + 1))
 done
-echo "of $done_rounds rounds each: $right_a correct with rank 0 killed during a save, $right_b with a failed save, $right_c with a stopped rank"
+echo "of $done_rounds rounds each: $right_a correct with rank 0 killed during a save, $right_b with a failed save," \
+    "$right_c with a stopped rank"
 exit $((wrong > 0))

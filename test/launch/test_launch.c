@@ -1,4 +1,5 @@
-/* test_launch.c - the launcher's parts: splitting output into lines, out-of-memory counters, cores, the job specification. */
+/* test_launch.c - the launcher's parts: splitting output into lines, out-of-memory counters, cores, the job
+ * specification. */
 /* ctest: timeout 120 */
 #define _GNU_SOURCE
 #include "check.h"
@@ -168,7 +169,8 @@ static void the_tail_keeps_the_newest_lines(void)
     CHECK(tail.length > 4 && memcmp(tail.text + tail.length - 5, "\n30%\n", 5) == 0);
 }
 
-/* Two sockets of two memory nodes each; a node has two cores of two threads, 0 and 8, 1 and 9; each core has a cache of its own. */
+/* Two sockets of two memory nodes each; a node has two cores of two threads, 0 and 8, 1 and 9; each core has a cache of
+ * its own. */
 static void put_machine(void)
 {
     for (int cpu = 0; cpu < 16; cpu++) {
@@ -192,7 +194,8 @@ static void put_machine(void)
 }
 
 /* Compares the cores of each rank, as bits, with `wanted`. */
-static void expect_cores(const char *mode, const char *visible, int ranks, uint64_t allowed_bits, const uint64_t *wanted)
+static void expect_cores(const char *mode, const char *visible, int ranks, uint64_t allowed_bits,
+                         const uint64_t *wanted)
 {
     cpu_set_t cores[8], allowed;
     CPU_ZERO(&allowed);

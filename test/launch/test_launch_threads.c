@@ -1,5 +1,5 @@
-/* test_launch_threads.c - a launcher in a process with other threads, which receive signals that the launcher's own thread blocks.
- * CUDA's driver starts such threads. */
+/* test_launch_threads.c - a launcher in a process with other threads, which receive signals that the launcher's own
+ * thread blocks. CUDA's driver starts such threads. */
 /* ctest: timeout 120 */
 #define _GNU_SOURCE
 #include "check.h"
@@ -47,7 +47,8 @@ static pid_t start(int ranks, const char *command, int times)
     return pid;
 }
 
-/* Output that is closed earlier, as when a GPU's driver ends a process slowly, does not wake the launcher: SIGCHLD must. */
+/* Output that is closed earlier, as when a GPU's driver ends a process slowly, does not wake the launcher: SIGCHLD
+ * must. */
 static void no_end_of_a_rank_is_missed(void)
 {
     int   status;

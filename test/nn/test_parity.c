@@ -1,5 +1,6 @@
-/* test_parity.c - training compared with PyTorch: from the same weights and batches, the losses of SimpleCNN and ResNet-20 over
- * 50 Adam steps in f64, their first gradients, and SimpleCNN in f32. The values come from golden/make_training.py.
+/* test_parity.c - training compared with PyTorch: from the same weights and batches, the losses of SimpleCNN and
+ * ResNet-20 over 50 Adam steps in f64, their first gradients, and SimpleCNN in f32. The values come from
+ * golden/make_training.py.
  *
  * ctest: timeout 300, label slow */
 #include "training_batch.h"
@@ -49,8 +50,8 @@ static double train(model_run *s, int step)
     return rig_metrics(&s->rig).loss;
 }
 
-/* Norm and projections of every parameter's mean gradient after step 1. The error of a projection is relative to its largest
- * possible value: the norm of the gradient times that of the direction. */
+/* Norm and projections of every parameter's mean gradient after step 1. The error of a projection is relative to its
+ * largest possible value: the norm of the gradient times that of the direction. */
 static void check_first_gradients(model_run *s, lk__safetensors *file, const char *prefix, double tolerance)
 {
     for (size_t i = 0; i < lk_store_count(s->rig.store); i++) {
@@ -150,8 +151,8 @@ static void check_f32_gradients(const char *model, int size, int number)
 static void first_gradients_in_f32_agree_to_1e_5(void)
 {
     check_f32_gradients("cnn", 16, 1);
-    /* ResNet-20 has many relus, so this uses a batch for which PyTorch in f64 finds no relu input so close to 0 that rounding
-     * changes its sign. */
+    /* ResNet-20 has many relus, so this uses a batch for which PyTorch in f64 finds no relu input so close to 0 that
+     * rounding changes its sign. */
     lk_context *context;
     REQUIRE(lk_context_create(NULL, &context) == LK_OK);
     lk__safetensors *file = golden_open(context, "training.safetensors");

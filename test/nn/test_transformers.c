@@ -1,5 +1,5 @@
-/* test_transformers.c - gpt, llama and encoder: the same training at any number of ranks and leaves, with recomputation, with packed
- * documents and with padded sequences; and their sizes.
+/* test_transformers.c - gpt, llama and encoder: the same training at any number of ranks and leaves, with
+ * recomputation, with packed documents and with padded sequences; and their sizes.
  *
  * ctest: timeout 300, ranks 4, label threaded */
 #include "comm_ranks.h"

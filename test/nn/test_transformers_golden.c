@@ -1,6 +1,6 @@
-/* test_transformers_golden.c - small GPT and Llama models against a reference in plain PyTorch with everything in f64: the losses of 50
- * AdamW steps and the first gradients; and in f32 the first gradients of Hugging Face's own models. The values come from
- * golden/make_transformers.py, weights and batches from the same formula as there. */
+/* test_transformers_golden.c - small GPT and Llama models against a reference in plain PyTorch with everything in f64:
+ * the losses of 50 AdamW steps and the first gradients; and in f32 the first gradients of Hugging Face's own models.
+ * The values come from golden/make_transformers.py, weights and batches from the same formula as there. */
 #include "training_batch.h"
 
 #include <lockstep/transformer.h>

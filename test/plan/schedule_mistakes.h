@@ -1,5 +1,5 @@
-/* schedule_mistakes.h - ten mistakes that test_schedule.c makes in schedules: in copies of the instructions, runs and slices of one rank, and in
- * the places and buckets of its plan, which are restored. */
+/* schedule_mistakes.h - ten mistakes that test_schedule.c makes in schedules: in copies of the instructions, runs and
+ * slices of one rank, and in the places and buckets of its plan, which are restored. */
 #ifndef SCHEDULE_MISTAKES_H
 #define SCHEDULE_MISTAKES_H
 
@@ -294,7 +294,8 @@ static bool drop_copy(subject *s, int place)
     return true;
 }
 
-/* Steps in which the values of slot 0 are written for the first time, of part 0 or of all, and in which that is read last. */
+/* Steps in which the values of slot 0 are written for the first time, of part 0 or of all, and in which that is read
+ * last. */
 static void find_lives(subject *s, size_t *written, size_t *read)
 {
     int *first = calloc(s->accesses.values, sizeof *first);
@@ -327,8 +328,9 @@ static bool shift_region(subject *s, int place)
         for (size_t u = 0; u < values && written[v] < s->steps_count; u++) {
             bool live =
                 u != v && written[u] < written[v] && read[u] > written[v] && places[u].offset != places[v].offset;
-            if (live && (nearest == values || llabs((long long)places[u].offset - (long long)places[v].offset) <
-                                                  llabs((long long)places[nearest].offset - (long long)places[v].offset)))
+            if (live &&
+                (nearest == values || llabs((long long)places[u].offset - (long long)places[v].offset) <
+                                          llabs((long long)places[nearest].offset - (long long)places[v].offset)))
                 nearest = u;
         }
         if (nearest == values || place-- > 0) continue;

@@ -1,5 +1,5 @@
-/* schedule_plans.h - the plans whose schedules test_schedule.c verifies: every way to split a step over ranks, leaves, micro-batches and
- * memory, for any rank, without a group. */
+/* schedule_plans.h - the plans whose schedules test_schedule.c verifies: every way to split a step over ranks, leaves,
+ * micro-batches and memory, for any rank, without a group. */
 #ifndef SCHEDULE_PLANS_H
 #define SCHEDULE_PLANS_H
 
@@ -56,7 +56,8 @@ static const layout layouts[] = {
     {"shared", CNN, 3, .state = LK_STATE_SHARED},
     {"shared, reduced while backward runs", CNN, 2, .state = LK_STATE_SHARED, .overlaps = true, .buckets = 65536},
     {"shared, clipped", MLP, 4, .state = LK_STATE_SHARED, .clip = 1, .adam = true},
-    {"shared, micro-batches, bf16 gradients", MLP, 2, .micro_batches = 2, .state = LK_STATE_SHARED, .gradients = LK_BF16},
+    {"shared, micro-batches, bf16 gradients", MLP, 2, .micro_batches = 2, .state = LK_STATE_SHARED,
+     .gradients = LK_BF16},
     {"shared, policy bf16", GPT, 2, .state = LK_STATE_SHARED, .policy = LK_POLICY_BF16, .adam = true, .clip = 1},
     {"shared, unaligned leaves", MLP, 3, .leaves = 8, .state = LK_STATE_SHARED, .clip = 1},
     {"shared on hosts", MLP, 4, .hosts = 2, .state = LK_STATE_SHARED, .clip = 1},

@@ -1,5 +1,5 @@
-/* test_blocks.c - recomputation of blocks, frozen groups and tied weights in whole models: the memory they save, the states they
- * do not change, and that all bits are the same. */
+/* test_blocks.c - recomputation of blocks, frozen groups and tied weights in whole models: the memory they save, the
+ * states they do not change, and that all bits are the same. */
 #include "support.h"
 
 static const int ids[] = {2, 0, 2, 6, 2, 5, 0};
@@ -75,7 +75,8 @@ static trained train_resnet(bool recompute, int frozen)
     for (int i = 0; i < 3 * 3 * 12 * 12; i++) image[i] = 2 * number(1, (uint64_t)i) - 1;
     REQUIRE(lk_program_bind(r.program, "x", image) == LK_OK && lk_program_bind(r.program, "y", label) == LK_OK);
     lk_state inside, before;
-    REQUIRE(lk_store_find(r.store, "layer2.1.conv2.weight", &inside) && lk_store_find(r.store, "conv1.weight", &before));
+    REQUIRE(lk_store_find(r.store, "layer2.1.conv2.weight", &inside) &&
+            lk_store_find(r.store, "conv1.weight", &before));
     double at_first[2] = {*(double *)state_copy(r.store, inside.name), *(double *)state_copy(r.store, before.name)};
     for (int step = 1; step <= 3; step++)
         REQUIRE(lk_program_train(r.program, &(lk_step){.step = step, .count = 3, .rate = 1e-3}) == LK_OK);

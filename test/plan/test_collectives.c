@@ -1,5 +1,6 @@
-/* test_collectives.c - collectives are instructions: where buckets stand in the list, what memory a collective in flight keeps, and the
- * gradients of all_reduce, all_gather and reduce_scatter against one rank that has the whole batch, for ranks as threads and for leaves.
+/* test_collectives.c - collectives are instructions: where buckets stand in the list, what memory a collective in
+ * flight keeps, and the gradients of all_reduce, all_gather and reduce_scatter against one rank that has the whole
+ * batch, for ranks as threads and for leaves.
  *
  * ctest: timeout 300, label threaded, ranks 3 */
 #include "comm/comm.h"
@@ -27,8 +28,8 @@ static double number(int index) { return (double)(int64_t)(number_bits(5, (uint6
 
 static lk_tensor wrap(lk_graph *g, int value) { return (lk_tensor){g, value}; }
 
-/* Sum over all samples of h. As a gather: the parts' sums, which are added afterwards. As a reduce_scatter: every part gets one
- * row of the product, and gathers those of the others. */
+/* Sum over all samples of h. As a gather: the parts' sums, which are added afterwards. As a reduce_scatter: every part
+ * gets one row of the product, and gathers those of the others. */
 static lk_tensor total(lk_graph *g, setting s, int parts, lk_tensor h, lk_tensor *between)
 {
     lk_tensor    sum = lk_sum(h, .axes = (int[]){0}, .axes_count = 1);
@@ -143,7 +144,8 @@ static void check_ranks(rank_test *r)
     check_setting(r, (setting){.kind = GATHERED}, "all_gather");
     check_setting(r, (setting){.kind = GATHERED, .apart = true}, "all_gather beside kernels");
     check_setting(r, (setting){.kind = REDUCED, .leaves = LEAVES}, "all_reduce over leaves");
-    check_setting(r, (setting){.kind = REDUCED, .leaves = LEAVES, .one_by_one = true}, "all_reduce over leaves in turn");
+    check_setting(r, (setting){.kind = REDUCED, .leaves = LEAVES, .one_by_one = true},
+                  "all_reduce over leaves in turn");
     check_setting(r, (setting){.kind = GATHERED, .leaves = LEAVES}, "all_gather over leaves");
     check_setting(r, (setting){.kind = SCATTERED, .parts = r->size}, "reduce_scatter");
     check_setting(r, (setting){.kind = SCATTERED, .parts = r->size, .apart = true}, "reduce_scatter beside kernels");

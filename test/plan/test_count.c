@@ -1,5 +1,6 @@
-/* test_count.c - an axis has a capacity and a count: padding is never read (it is NaN here, and labels and ids that would crash)
- * and changes no bit of losses, gradients, updates or outputs. Also the differences between training and evaluation.
+/* test_count.c - an axis has a capacity and a count: padding is never read (it is NaN here, and labels and ids that
+ * would crash) and changes no bit of losses, gradients, updates or outputs. Also the differences between training and
+ * evaluation.
  *
  * ctest: timeout 300 */
 #include "support.h"
@@ -172,7 +173,8 @@ static void end(session *s)
 
 static void train(session *s, int64_t step, int64_t count)
 {
-    REQUIRE(lk_program_train(s->rig.program, &(lk_step){.step = step, .count = count, .rate = 1e-2, .seed = 4}) == LK_OK,
+    REQUIRE(lk_program_train(s->rig.program, &(lk_step){.step = step, .count = count, .rate = 1e-2, .seed = 4}) ==
+                LK_OK,
             "%s", lk_context_error(s->rig.context));
 }
 
@@ -196,7 +198,8 @@ static void check_same(session *a, session *b, const char *name, int64_t count)
                 break;
             }
     }
-    REQUIRE(lk_program_run(a->rig.program, LK_EVALUATE) == LK_OK && lk_program_run(b->rig.program, LK_EVALUATE) == LK_OK);
+    REQUIRE(lk_program_run(a->rig.program, LK_EVALUATE) == LK_OK &&
+            lk_program_run(b->rig.program, LK_EVALUATE) == LK_OK);
     m = rig_metrics(&a->rig), n = rig_metrics(&b->rig);
     CHECK(m.sum == n.sum && m.weight == n.weight && m.correct == n.correct, "%s: evaluated loss %.17g and %.17g", name,
           m.loss, n.loss);
@@ -207,7 +210,8 @@ static void check_same(session *a, session *b, const char *name, int64_t count)
 
 static void compare(const char *name, model build, lk_dtype real, int threads)
 {
-    session batch_leaves = begin(build, CAPACITY, real, LK_ADAM, threads), exact = begin(build, COUNT, real, LK_ADAM, 1);
+    session batch_leaves = begin(build, CAPACITY, real, LK_ADAM, threads),
+            exact = begin(build, COUNT, real, LK_ADAM, 1);
     bind(&batch_leaves, COUNT);
     bind(&exact, COUNT);
     for (int step = 1; step <= 3; step++) {
@@ -346,7 +350,8 @@ static void draw_mask(session *s, const char *name, uint64_t seed, int64_t epoch
     REQUIRE(lk_program_step(s->rig.program,
                             &(lk_step){.step = step, .epoch = epoch, .seed = seed, .sample_ids = ids, .count = ROWS}) ==
             LK_OK);
-    REQUIRE(lk_program_run(s->rig.program, LK_FORWARD) == LK_OK && lk_program_run(s->rig.program, LK_BACKWARD) == LK_OK);
+    REQUIRE(lk_program_run(s->rig.program, LK_FORWARD) == LK_OK &&
+            lk_program_run(s->rig.program, LK_BACKWARD) == LK_OK);
     memcpy(out, gradient_copy(s->rig.program, s->rig.store, name), sizeof *out);
 }
 
@@ -371,7 +376,8 @@ static void dropout_is_a_function_of_seed_epoch_sample_and_operation(void)
             dropped += first[i][j] == 0;
             CHECK(first[i][j] == 0 || fabs(first[i][j] - 4.0 / 3) < 1e-15, "%g", first[i][j]);
         }
-    CHECK(abs(dropped - ROWS * COLUMNS / 4) < 5 * 39, "%d of %d", dropped, ROWS * COLUMNS); /* five standard deviations */
+    /* five standard deviations */
+    CHECK(abs(dropped - ROWS * COLUMNS / 4) < 5 * 39, "%d of %d", dropped, ROWS * COLUMNS);
     /* Two independent masks agree in 1/16 + 9/16 of the elements, here within 5 deviations of 0.0054. */
 #define INDEPENDENT() CHECK(fabs(equal_part(&first, &other) - 0.625) < 0.027, "%g", equal_part(&first, &other))
     draw_mask(&s, "b", 1, 0, 1, ids, &other);

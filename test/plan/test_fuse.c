@@ -1,5 +1,5 @@
-/* test_fuse.c - fusion by the patterns of descriptors: what is fused for a device with every kernel, before and after the gradients are made,
- * and that the parts of a fused node are the nodes that were recorded. */
+/* test_fuse.c - fusion by the patterns of descriptors: what is fused for a device with every kernel, before and after
+ * the gradients are made, and that the parts of a fused node are the nodes that were recorded. */
 #include "plan/fuse.h"
 #include "support.h"
 

@@ -1,6 +1,6 @@
-/* test_launch_groups.c - launch groups: which nodes of a step the plan gives to a device as one launch, on a stand-in for a device that takes
- * every pattern; that views between nodes do not matter, and other readers of memory do; and that within a group no result is where another
- * node reads or writes. */
+/* test_launch_groups.c - launch groups: which nodes of a step the plan gives to a device as one launch, on a stand-in
+ * for a device that takes every pattern; that views between nodes do not matter, and other readers of memory do; and
+ * that within a group no result is where another node reads or writes. */
 #include "plan/launch_group.h"
 #include "support.h"
 
@@ -154,7 +154,8 @@ static void a_clipped_update_has_a_group_for_the_norm(void)
     rig                    r = plan_mlp(true, 1);
     const lk__plan_list   *list = &r.plan->train;
     const lk__plan_launch *g = group_of(list, LK__GROUP_OF_SCALE);
-    CHECK(g->role[LK__ROLE_SQUARES] == 5 && member(list, g, 5) == LK__OP_square_sum && member(list, g, 6) == LK__OP_add);
+    CHECK(g->role[LK__ROLE_SQUARES] == 5 && member(list, g, 5) == LK__OP_square_sum &&
+          member(list, g, 6) == LK__OP_add);
     CHECK(g->role[LK__ROLE_SCALE] == 11 && member(list, g, 11) == LK__OP_gradient_scale && g->count == 12);
     CHECK(count_groups(list, LK__GROUP_OF_STEP_END) == 0, "its result has a norm");
     rig_close(&r);

@@ -1,5 +1,6 @@
-/* test_plan_values.c - values in plans: constants are in the store, are compared by ranks and never saved; an output that nothing
- * reads is not computed; nothing is trained through a stopped gradient; gradients computed in forward are used like any other.
+/* test_plan_values.c - values in plans: constants are in the store, are compared by ranks and never saved; an output
+ * that nothing reads is not computed; nothing is trained through a stopped gradient; gradients computed in forward are
+ * used like any other.
  *
  * ctest: timeout 120, ranks 2 */
 #include "plan/plan.h"
@@ -85,13 +86,15 @@ static void constants_are_never_saved(void)
     REQUIRE(lk_weights_save(r.store, file) == LK_OK, "%s", lk_context_error(r.context));
     lk__safetensors *saved = NULL;
     REQUIRE(lk__safetensors_open(r.context, file, &saved) == LK_OK, "%s", lk_context_error(r.context));
-    CHECK(lk__safetensors_count(saved) == 2 && lk__safetensors_find(saved, "w") && lk__safetensors_find(saved, "table"));
+    CHECK(lk__safetensors_count(saved) == 2 && lk__safetensors_find(saved, "w") &&
+          lk__safetensors_find(saved, "table"));
     lk__safetensors_close(saved);
     unlink(file);
     rig_close(&r);
 }
 
-/* The sum of with_constants on a store of other constants, or none, is that of a store of its own; and the first program's stays. */
+/* The sum of with_constants on a store of other constants, or none, is that of a store of its own; and the first
+ * program's stays. */
 static void a_store_serves_programs_with_other_constants(void)
 {
     rig            r = rig_open(LK_F32, 1);
@@ -212,8 +215,8 @@ static void softmax(const double *x, double *y)
     for (int i = 0; i < 5; i++) y[i] = exp(x[i]) / total;
 }
 
-/* With parameters as logits, the gradient is in the region where micro-batches are added, whether forward computes it (entropy 0)
- * or backward does, from a result of forward (entropy 1: from the probabilities, in place otherwise). */
+/* With parameters as logits, the gradient is in the region where micro-batches are added, whether forward computes it
+ * (entropy 0) or backward does, from a result of forward (entropy 1: from the probabilities, in place otherwise). */
 static void gradient_of_logits_over_micro_batches(bool entropy)
 {
     static const double  target[] = {0, 1, 0, 0, 0};
@@ -264,7 +267,8 @@ static lk_status plan_of(rig *r, lk_tensor loss, const char *frozen)
     return lk_plan_create(r->graph, &config, &r->plan);
 }
 
-/* Parameters behind a stopped gradient, a condition or an index are not trained through it, whether recorded or frozen so. */
+/* Parameters behind a stopped gradient, a condition or an index are not trained through it, whether recorded or frozen
+ * so. */
 static void nothing_is_trained_through_operands_without_gradient(void)
 {
     for (int how = 0; how < 6; how++) {

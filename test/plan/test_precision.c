@@ -1,5 +1,5 @@
-/* test_precision.c - the precision policy bf16: which values it stores in bf16 and which it keeps wide, master weights, and training
- * that stays near f64's.
+/* test_precision.c - the precision policy bf16: which values it stores in bf16 and which it keeps wide, master weights,
+ * and training that stays near f64's.
  *
  * ctest: timeout 240, label threaded */
 #include "plan/plan.h"
@@ -208,8 +208,9 @@ static double *read_gradients(rig *r, lk_dtype real, size_t *count)
     return all;
 }
 
-/* The first gradient of every model against f64's. bf16 has 8 bits; pools and relus choose otherwise where it makes values equal.
- * golden/bf16_error.py measures the same with PyTorch's autocast: 3 to 6 % for SimpleCNN, 31 % for ResNet-20. */
+/* The first gradient of every model against f64's. bf16 has 8 bits; pools and relus choose otherwise where it makes
+ * values equal. golden/bf16_error.py measures the same with PyTorch's autocast: 3 to 6 % for SimpleCNN, 31 % for
+ * ResNet-20. */
 static void first_gradients_are_near_those_of_f64(void)
 {
     lk_optimizer_config adam = LK_OPTIMIZER_CONFIG_INIT;

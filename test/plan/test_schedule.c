@@ -1,6 +1,7 @@
-/* test_schedule.c - the verifier of schedules (plan/verify_schedule.h): every schedule of every kind of plan is right, on every rank, and all
- * ranks have the same order of collectives. And the verifier finds each of ten mistakes, made one at a time wherever a schedule has a place
- * for it: here they are made in copies of its instructions, runs, slices, places and buckets.
+/* test_schedule.c - the verifier of schedules (plan/verify_schedule.h): every schedule of every kind of plan is right,
+ * on every rank, and all ranks have the same order of collectives. And the verifier finds each of ten mistakes, made
+ * one at a time wherever a schedule has a place for it: here they are made in copies of its instructions, runs, slices,
+ * places and buckets.
  *
  * ctest: timeout 240 */
 #include "base/environment.h"

@@ -1,5 +1,5 @@
-/* one_core.h - shared by tests of ranks that have no core free, on which gradients could be reduced while backward runs. Define _GNU_SOURCE
- * first. */
+/* one_core.h - shared by tests of ranks that have no core free, on which gradients could be reduced while backward
+ * runs. Define _GNU_SOURCE first. */
 #ifndef ONE_CORE_H
 #define ONE_CORE_H
 

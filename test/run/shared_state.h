@@ -1,5 +1,5 @@
-/* shared_state.h - shared by tests of ranks that hold their state together: a small job, its bits compared with those of replicated training,
- * and a loop by hand. */
+/* shared_state.h - shared by tests of ranks that hold their state together: a small job, its bits compared with those
+ * of replicated training, and a loop by hand. */
 #ifndef SHARED_STATE_H
 #define SHARED_STATE_H
 
@@ -45,11 +45,13 @@ SHARED void run_sections(rank_program *p, const job *j, int rank, int step)
     lk_step s = {.step = step, .count = count, .total = j->batch, .rate = 1e-3};
     fill_rows(p->images, j->real, p->labels, j->side, first, count, step);
     REQUIRE(lk_program_step(p->rig.program, &s) == LK_OK && lk_program_run(p->rig.program, LK_FORWARD) == LK_OK &&
-                lk_program_run(p->rig.program, LK_BACKWARD) == LK_OK && lk_program_run(p->rig.program, LK_SYNC) == LK_OK,
+                lk_program_run(p->rig.program, LK_BACKWARD) == LK_OK &&
+                lk_program_run(p->rig.program, LK_SYNC) == LK_OK,
             "%s", lk_context_error(p->rig.context));
 }
 
-/* Gradients are read by one rank alone, then changed and written by all; a step is dropped; state is read between LK_SYNC and LK_UPDATE. */
+/* Gradients are read by one rank alone, then changed and written by all; a step is dropped; state is read between
+ * LK_SYNC and LK_UPDATE. */
 SHARED int loop_by_hand(int rank, void *user)
 {
     const job *j = user;

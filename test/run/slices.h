@@ -1,4 +1,5 @@
-/* slices.h - shared by tests of state by slices: a model with states of awkward shapes, and what of a store is compared. */
+/* slices.h - shared by tests of state by slices: a model with states of awkward shapes, and what of a store is
+ * compared. */
 #ifndef SLICES_H
 #define SLICES_H
 
@@ -9,7 +10,8 @@
 
 enum { BIG_ROWS = 501, BIG_COLUMNS = 801, SEED = 5 }; /* of 1.6 MB: several windows */
 
-/* Shapes that no number of ranks divides, fewer rows than ranks, a frozen state, buffers of two types, and a second name. */
+/* Shapes that no number of ranks divides, fewer rows than ranks, a frozen state, buffers of two types, and a second
+ * name. */
 SHARED lk_tensor record_states(lk_graph *g)
 {
     lk_tensor x = lk_input(g, "x", LK_F32, 2, ((int64_t[]){4, 5}));

@@ -1,5 +1,6 @@
-/* test_cache.c - cache_write in programs: a buffer that keeps rows from run to run and is shared by programs of other widths; attention
- * over it against a naive loop in double over the whole sequence; its type under the policy bf16; what is refused. */
+/* test_cache.c - cache_write in programs: a buffer that keeps rows from run to run and is shared by programs of other
+ * widths; attention over it against a naive loop in double over the whole sequence; its type under the policy bf16;
+ * what is refused. */
 #include "support.h"
 
 enum { SAMPLES = 3, ROOM = 37, HEADS = 4, KV_HEADS = 2, WIDTH = 6, TOKENS = 30, WINDOW = 9 };
@@ -92,7 +93,8 @@ static void close_chunk(chunk *c, bool owner)
     lk_graph_free(c->r.graph);
 }
 
-/* Tokens from[n] … from[n] + width - 1 of each sample, those past its `length` being unused; compares with the naive loop. */
+/* Tokens from[n] … from[n] + width - 1 of each sample, those past its `length` being unused; compares with the naive
+ * loop. */
 static void run_chunk(chunk *c, int64_t count, const int64_t *from, const int64_t *length, double tolerance)
 {
     lk_dtype real = lk_graph_dtype(c->r.graph);
@@ -128,7 +130,8 @@ static void run_chunk(chunk *c, int64_t count, const int64_t *from, const int64_
             }
 }
 
-/* Chunks, then single tokens by a second program over the same store; samples of unequal lengths, fewer than the capacity. */
+/* Chunks, then single tokens by a second program over the same store; samples of unequal lengths, fewer than the
+ * capacity. */
 static void generate_all(lk_dtype real, lk_policy policy, double tolerance)
 {
     chunk   wide = open_chunk(NULL, real, policy, 7), one = open_chunk(&wide, real, policy, 1);

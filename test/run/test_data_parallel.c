@@ -1,5 +1,5 @@
-/* test_data_parallel.c - SimpleCNN with any split of the batch: one rank with the whole batch, two, three (uneven) or four with a
- * part each, and accumulation, give the same losses and gradients.
+/* test_data_parallel.c - SimpleCNN with any split of the batch: one rank with the whole batch, two, three (uneven) or
+ * four with a part each, and accumulation, give the same losses and gradients.
  *
  * ctest: timeout 600, ranks 4, label slow */
 #include "parallel.h"
@@ -82,7 +82,8 @@ static void batches_with_fewer_samples_than_ranks_train_alike_f64(void)
     free_report(whole);
 }
 
-/* At 32 × 32 no input of a relu or a max pool comes so close to its kink within 20 steps that rounding changes the side. */
+/* At 32 × 32 no input of a relu or a max pool comes so close to its kink within 20 steps that rounding changes the
+ * side. */
 static void f32_agrees_to_its_rounding(void)
 {
     report *exact = new_report(), *whole = new_report(), *split = new_report();

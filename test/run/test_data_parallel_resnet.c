@@ -1,5 +1,5 @@
-/* test_data_parallel_resnet.c - ResNet-20 with synchronised batch norm and any split of the batch: the losses of one process with
- * plain batch norm on the whole batch. Without synchronisation they differ, so the comparison detects it.
+/* test_data_parallel_resnet.c - ResNet-20 with synchronised batch norm and any split of the batch: the losses of one
+ * process with plain batch norm on the whole batch. Without synchronisation they differ, so the comparison detects it.
  *
  * ctest: timeout 900, ranks 4, label slow */
 #include "parallel.h"

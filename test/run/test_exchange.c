@@ -1,5 +1,5 @@
-/* test_exchange.c - bytes between ranks that have a state whole, or share it with their host, and ranks that read or write a file with it.
- * test_slices.c does the same where states are split.
+/* test_exchange.c - bytes between ranks that have a state whole, or share it with their host, and ranks that read or
+ * write a file with it. test_slices.c does the same where states are split.
  *
  * ctest: timeout 300, ranks 4 */
 #include "parallel.h"
@@ -70,7 +70,8 @@ static bool has_pattern(const rig *r, size_t index, int part)
     return true;
 }
 
-/* Every rank has read another share of a file; then all have all of it. Afterwards each fetches the share of the next one. */
+/* Every rank has read another share of a file; then all have all of it. Afterwards each fetches the share of the next
+ * one. */
 static int read_together_as(int rank, void *user)
 {
     const kind               *k = user;
@@ -126,8 +127,8 @@ static void ranks_read_a_file_together(void)
     }
 }
 
-/* Each rank has statistics of its own samples, and files have those of rank 0; what is the same everywhere is not sent, and no rank waits
- * for another to copy it. */
+/* Each rank has statistics of its own samples, and files have those of rank 0; what is the same everywhere is not sent,
+ * and no rank waits for another to copy it. */
 static int fetch_buffers_as(int rank, void *user)
 {
     const kind *k = user;

@@ -1,6 +1,6 @@
-/* test_hand_loop.c - sections run one by one, with one rank and with several: orders that are not the trainer's give the right
- * gradients or are rejected, ids out of range are named and change nothing, gradients reduced by other means train like the
- * program's, and ranks that start from different weights do not train.
+/* test_hand_loop.c - sections run one by one, with one rank and with several: orders that are not the trainer's give
+ * the right gradients or are rejected, ids out of range are named and change nothing, gradients reduced by other means
+ * train like the program's, and ranks that start from different weights do not train.
  *
  * ctest: timeout 120, ranks 3, label threaded */
 #include "comm_ranks.h"
@@ -58,7 +58,8 @@ static void fill_net(net *n, int rank, int micro)
     for (int i = 0; i < ROWS * OUT; i++) n->y[i] = number(500000 + 1000 * rank + 100 * micro + i);
 }
 
-/* How far fc.weight's gradient is from the sum over all ranks' samples of micro-batches first … last, by its definition. */
+/* How far fc.weight's gradient is from the sum over all ranks' samples of micro-batches first … last, by its
+ * definition. */
 static double error(const rank_test *t, const net *n, int first, int last)
 {
     double        want[OUT * IN] = {0}, most = 0;
@@ -430,7 +431,8 @@ static void train_by_hand_uneven(rank_test *t)
     for (int step = 0; step < 5; step++) {
         lk_metrics m;
         int64_t    count = t->rank == 0 ? 1 + step % ROWS : t->rank == 1 ? step % 2 : 0;
-        REQUIRE(backward_of(t, &built_in, step, count) == LK_OK && lk_program_run(built_in.program, LK_UPDATE) == LK_OK);
+        REQUIRE(backward_of(t, &built_in, step, count) == LK_OK &&
+                lk_program_run(built_in.program, LK_UPDATE) == LK_OK);
         REQUIRE(backward_of(t, &summed, step, count) == LK_OK && lk_program_run(summed.program, LK_SYNC) == LK_OK);
         lk_program_metrics(summed.program, &m);
         CHECK(m.weight == (double)(count * OUT));
@@ -479,13 +481,15 @@ static void write_gradients(rank_test *t)
     CHECK(memcmp(state_copy(n.store, "fc.bias"), bias_before, sizeof bias_before) == 0);
     CHECK_ERROR(t, lk_program_run(p, LK_UPDATE), LK_EINVAL, "without gradients");
 
-    /* They cannot be accessed while they are reduced; with no_sync they are this rank's, and LK_SYNC reduces what was written. */
+    /* They cannot be accessed while they are reduced; with no_sync they are this rank's, and LK_SYNC reduces what was
+     * written. */
     REQUIRE(backward(t, &n, 0) == LK_OK);
     if (t->size > 1) {
         CHECK_ERROR(t, lk_program_gradient_read(p, "fc.weight", read, sizeof read), LK_EINVAL, "run LK_SYNC first");
         CHECK_ERROR(t, lk_program_gradient_write(p, "fc.weight", read, sizeof read), LK_EINVAL, "run LK_SYNC first");
     }
-    REQUIRE(lk_program_run(p, LK_SYNC) == LK_OK && lk_program_gradient_read(p, "fc.weight", read, sizeof read) == LK_OK);
+    REQUIRE(lk_program_run(p, LK_SYNC) == LK_OK &&
+            lk_program_gradient_read(p, "fc.weight", read, sizeof read) == LK_OK);
     CHECK(memcmp(read, gradient_copy(p, n.store, "fc.weight"), sizeof read) == 0 && error(t, &n, 0, 0) < 1e-12);
     CHECK_ERROR(t, lk_program_gradient_scale(p, NULL, NAN), LK_EINVAL, "nan");
     CHECK_ERROR(t, lk_program_gradient_weight(p, 0), LK_EINVAL, "above 0");
@@ -495,7 +499,8 @@ static void write_gradients(rank_test *t)
     for (int i = 0; i < OUT * IN; i++) g[i] = 1 + t->rank;
     REQUIRE(lk_program_gradient_write(p, "fc.weight", g, sizeof g) == LK_OK, "%s", lk_context_error(t->context));
     if (t->size > 1) CHECK_ERROR(t, lk_program_gradient_weight(p, 2), LK_EINVAL, "LK_SYNC");
-    REQUIRE(lk_program_run(p, LK_SYNC) == LK_OK && lk_program_gradient_read(p, "fc.weight", read, sizeof read) == LK_OK);
+    REQUIRE(lk_program_run(p, LK_SYNC) == LK_OK &&
+            lk_program_gradient_read(p, "fc.weight", read, sizeof read) == LK_OK);
     CHECK(read[0] == t->size * (t->size + 1) / 2 && read[5] == read[0], "%g", read[0]);
     release(&n);
 }
@@ -625,7 +630,8 @@ static void meet_nan(rank_test *t)
 
 static void a_loss_that_is_not_finite_changes_nothing(void) { run_everywhere(meet_nan); }
 
-/* A step that follows a backward by hand adds to its gradients, with the collectives in the last backward or, with no_sync, in LK_SYNC. */
+/* A step that follows a backward by hand adds to its gradients, with the collectives in the last backward or, with
+ * no_sync, in LK_SYNC. */
 static void add_a_step(rank_test *t)
 {
     net     n;

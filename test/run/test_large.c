@@ -1,5 +1,5 @@
-/* test_large.c - tensors of more than 2^31 elements: what a plan states for them, kernels at offsets beyond 2^31, over memory of
- * which few pages are touched, and shapes that are too large for any memory.
+/* test_large.c - tensors of more than 2^31 elements: what a plan states for them, kernels at offsets beyond 2^31, over
+ * memory of which few pages are touched, and shapes that are too large for any memory.
  *
  * ctest: timeout 240 */
 #define _GNU_SOURCE

@@ -1,5 +1,6 @@
-/* test_losses.c - several losses that are added: each is divided by its own weight in the global batch, whatever ranks, micro-batches or
- * leaves it is split over, and whoever has no labels for one of them. Compared with a loop in double, whose gradient is a difference.
+/* test_losses.c - several losses that are added: each is divided by its own weight in the global batch, whatever ranks,
+ * micro-batches or leaves it is split over, and whoever has no labels for one of them. Compared with a loop in double,
+ * whose gradient is a difference.
  *
  * ctest: timeout 240, ranks 3 */
 #include "copies.h"
@@ -435,7 +436,8 @@ static int train_rank(int rank, void *user)
 
 static void trainers_add_losses(void)
 {
-    static const training cases[] = {{1, 1, 0, NULL}, {1, 3, 0, NULL}, {2, 1, 0, NULL}, {3, 2, 0, NULL}, {2, 1, 4, NULL}};
+    static const training cases[] = {
+        {1, 1, 0, NULL}, {1, 3, 0, NULL}, {2, 1, 0, NULL}, {3, 2, 0, NULL}, {2, 1, 4, NULL}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         training        t = cases[i];
         lk_spawn_result result;

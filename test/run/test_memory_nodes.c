@@ -1,6 +1,6 @@
-/* test_memory_nodes.c - ranks of a host with several memory nodes (NUMA): on which node cores are, a copy of what all ranks read for each
- * node, with the bits of replicated training, where the kernel takes its pages from, and copies that differ. LOCKSTEP_MEMORY_NODES makes two
- * nodes of any machine.
+/* test_memory_nodes.c - ranks of a host with several memory nodes (NUMA): on which node cores are, a copy of what all
+ * ranks read for each node, with the bits of replicated training, where the kernel takes its pages from, and copies
+ * that differ. LOCKSTEP_MEMORY_NODES makes two nodes of any machine.
  *
  * ctest: timeout 300, ranks 4 */
 #define _GNU_SOURCE
@@ -65,7 +65,8 @@ static void plans_know_the_nodes_of_the_ranks(void)
     CHECK(lk_launch_nodes(context, 1, &nodes) == LK_OK && nodes == 1, "%d nodes", nodes);
     unsetenv("LOCKSTEP_MEMORY_NODES");
     CHECK(lk_launch_nodes(context, 1, &nodes) == LK_OK && nodes == 1, "%d nodes of one rank", nodes);
-    CHECK(lk_launch_nodes(context, 4096, &nodes) == LK_OK && nodes == 1, "%d nodes of ranks that are not pinned", nodes);
+    CHECK(lk_launch_nodes(context, 4096, &nodes) == LK_OK && nodes == 1, "%d nodes of ranks that are not pinned",
+          nodes);
     setenv("LOCKSTEP_MEMORY_NODES", "2", 1);
     lk_context_free(context);
 }
@@ -170,7 +171,8 @@ static int inspect(int rank, void *user)
     for (int i = 0; i < CPU_SETSIZE; i++)
         if (CPU_ISSET(i, &cores)) own[i / 64] |= (uint64_t)1 << i % 64;
     for (int i = 0; i < j->world; i++) nodes[i] = lk__memory_node("", own); /* all have the same cores */
-    CHECK(lk__comm_nodes(p.comm) == 2 && lk__comm_node(p.comm, rank) == expected && s->nodes == 2 && s->node == expected);
+    CHECK(lk__comm_nodes(p.comm) == 2 && lk__comm_node(p.comm, rank) == expected && s->nodes == 2 &&
+          s->node == expected);
     CHECK(s->parameters == s->copies + s->copy_bytes * (size_t)expected && s->copy_bytes % 4096 == 0);
     check_pages(&p, rank, nodes);
     for (int step = 1; step <= 2; step++) (void)train_rank(&p, j, rank, step);

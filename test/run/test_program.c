@@ -1,5 +1,6 @@
-/* test_program.c - what a program promises: it uses exactly the memory that its plan states, allocates nothing while it runs,
- * gives the same bits with any number of threads, handles every failing allocation, and reports where a model is wrong.
+/* test_program.c - what a program promises: it uses exactly the memory that its plan states, allocates nothing while it
+ * runs, gives the same bits with any number of threads, handles every failing allocation, and reports where a model is
+ * wrong.
  *
  * ctest: timeout 300, label threaded */
 #include "failing_allocator.h"
@@ -247,7 +248,8 @@ static void a_store_can_be_used_by_a_second_plan(void)
 
 /* ---- user errors ---- */
 
-/* A fresh graph with x (4*, 6), image (4*, 3, 8, 8), ids (4*) and a vector of 5; then `call`, which must fail on this line. */
+/* A fresh graph with x (4*, 6), image (4*, 3, 8, 8), ids (4*) and a vector of 5; then `call`, which must fail on this
+ * line. */
 #define WRONG(call, expected)                                                                  \
     do {                                                                                    \
         rig       r = rig_open(LK_F32, 1);                                                  \
@@ -323,7 +325,8 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_dropout(x, 1.5), "0 to 1");
     WRONG(lk_f_embedding(x, lk_parameter(r.graph, "w", 2, ((int64_t[]){3, 5}))), "expected i32");
     lk_buffer_options unsaved = {.not_saved = true};
-#define CACHE(name, rows, width) lk_buffer_at(LK_HERE, r.graph, name, LK_F32, 3, ((int64_t[]){4, rows, width}), 0, unsaved)
+#define CACHE(name, rows, width) \
+    lk_buffer_at(LK_HERE, r.graph, name, LK_F32, 3, ((int64_t[]){4, rows, width}), 0, unsaved)
 #define SEQUENCE lk_reshape(x, 3, ((int64_t[]){4, 2, 3}))
 #define ROWS lk_input(r.graph, "rows", LK_I32, 2, ((int64_t[]){4, 2}))
     WRONG(lk_cache_write(SEQUENCE, SEQUENCE, ROWS), "not a buffer with not_saved");

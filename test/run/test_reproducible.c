@@ -1,5 +1,5 @@
-/* test_reproducible.c - with leaves the weights are the same to the bit at one, two, three and four ranks and any number of
- * threads, also with batches of fewer samples than leaves.
+/* test_reproducible.c - with leaves the weights are the same to the bit at one, two, three and four ranks and any
+ * number of threads, also with batches of fewer samples than leaves.
  *
  * ctest: timeout 600, ranks 4, label slow */
 #include "parallel.h"
@@ -53,8 +53,14 @@ static void simple_cnn_gives_the_same_bits_at_any_size(void)
 
 static void uneven_batches_and_ranks_without_samples_too(void)
 {
-    job j = {
-        .model = "cnn", .real = LK_F32, .side = 8, .steps = 9, .batch = 37, .odd = 2, .leaves = 8, .optimizer = LK_ADAM};
+    job j = {.model = "cnn",
+             .real = LK_F32,
+             .side = 8,
+             .steps = 9,
+             .batch = 37,
+             .odd = 2,
+             .leaves = 8,
+             .optimizer = LK_ADAM};
     check_any_size(j, 1); /* every third batch has 2 samples for 8 leaves */
     j.odd = 36;           /* the last of three ranks has 14 samples of 37 and of 36, but split into other leaves */
     check_any_size(j, 1);

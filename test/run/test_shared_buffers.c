@@ -1,5 +1,6 @@
-/* test_shared_buffers.c - buffers that the ranks of a host hold once, because all compute the same: which plans have them, the bits of
- * replicated training, no wait more in a step, running statistics that are read right behind LK_FORWARD, and what is refused.
+/* test_shared_buffers.c - buffers that the ranks of a host hold once, because all compute the same: which plans have
+ * them, the bits of replicated training, no wait more in a step, running statistics that are read right behind
+ * LK_FORWARD, and what is refused.
  *
  * ctest: timeout 300, ranks 3 */
 #define _GNU_SOURCE
@@ -27,8 +28,8 @@ static job norm_job(int world)
 
 typedef enum shape { NO_NORM, ONE_NORM, TWICE, FIRST } shape;
 
-/* x → [norm] → linear → norm → linear: `TWICE` both norms have the same running statistics; `FIRST` only the one in front, whose input
- * needs no gradient. */
+/* x → [norm] → linear → norm → linear: `TWICE` both norms have the same running statistics; `FIRST` only the one in
+ * front, whose input needs no gradient. */
 static bool plan_shares(shape what, bool sync)
 {
     rig                 r = rig_open(LK_F32, 1);

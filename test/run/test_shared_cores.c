@@ -1,5 +1,5 @@
-/* test_shared_cores.c - ranks that wait lend their cores to one that still computes: it uses them, the bits are those of ranks that keep them, and
- * a rank that stops or dies while it is helped is reported as it is without help.
+/* test_shared_cores.c - ranks that wait lend their cores to one that still computes: it uses them, the bits are those
+ * of ranks that keep them, and a rank that stops or dies while it is helped is reported as it is without help.
  *
  * ctest: timeout 300, ranks 4, label threaded */
 #define _GNU_SOURCE
@@ -36,8 +36,8 @@ static void set_step(rank_program *p, const job *j, int rank, int step)
     REQUIRE(lk_program_step(p->rig.program, &s) == LK_OK);
 }
 
-/* Rank 0 runs forward many times before its backward, which changes no parameters, only the time that it takes: until it is helped, if others are to
- * do so, for two seconds at most. */
+/* Rank 0 runs forward many times before its backward, which changes no parameters, only the time that it takes: until
+ * it is helped, if others are to do so, for two seconds at most. */
 static lk_status run_step(rank_program *p, const job *j, int rank, int step, bool until_helped)
 {
     lk__run_lend *l = p->rig.program->lend;
@@ -201,7 +201,8 @@ static int be_interrupted(int rank, void *user)
     return check_result();
 }
 
-/* Sends the signal to rank 0 while it is helped. Stopped, it stays so for longer than others wait for a helper without progress. */
+/* Sends the signal to rank 0 while it is helped. Stopped, it stays so for longer than others wait for a helper without
+ * progress. */
 static pid_t start_interrupter(const report *r, int signal)
 {
     pid_t pid = fork();
@@ -250,7 +251,8 @@ static void a_rank_that_is_stopped_while_it_is_helped_continues(void)
 
 /* ---- ranks with different numbers of cores ---- */
 
-/* One core more than threads for the last rank alone: it could reduce buckets while backward runs, and the others could not. */
+/* One core more than threads for the last rank alone: it could reduce buckets while backward runs, and the others could
+ * not. */
 static int train_with_other_cores(int rank, void *user)
 {
     const job *j = user;

@@ -1,6 +1,6 @@
-/* test_shared_hosts.c - ranks on several simulated hosts, each of which has one copy of the state: the bits of replicated training on one
- * host, how often ranks wait, gradients and writes by hand, comparison of the hosts' copies, which hosts are refused, and what is left
- * when a rank dies amid an update.
+/* test_shared_hosts.c - ranks on several simulated hosts, each of which has one copy of the state: the bits of
+ * replicated training on one host, how often ranks wait, gradients and writes by hand, comparison of the hosts' copies,
+ * which hosts are refused, and what is left when a rank dies amid an update.
  *
  * ctest: timeout 600, ranks 8, label slow */
 #define _GNU_SOURCE
@@ -71,7 +71,8 @@ static void three_hosts_have_the_bits_of_replicated_training(void)
     compare(j, "3 hosts, 12 leaves");
 }
 
-/* Three ranks are no subtree of the order over ranks, but four or eight leaves of a host are one of that over leaves. */
+/* Three ranks are no subtree of the order over ranks, but four or eight leaves of a host are one of that over
+ * leaves. */
 static void hosts_of_three_ranks_have_the_bits_of_replicated_training_over_leaves(void)
 {
     for (int leaves = 8; leaves <= 16; leaves += 8) {
@@ -170,7 +171,8 @@ static waits waits_so_far(const lk_comm *comm)
                    ((const lk__net *)m->groups[LK__FLAT]->state)->number};
 }
 
-/* Besides the exchange of a bucket, which waits for all: the reports, for all; the norm and the update, for the host. */
+/* Besides the exchange of a bucket, which waits for all: the reports, for all; the norm and the update, for the
+ * host. */
 static int count_waits(int rank, void *user)
 {
     job j = *(const job *)user;
@@ -235,7 +237,8 @@ static void a_hand_written_loop_has_the_bits_of_replicated_training(void)
     }
 }
 
-/* Gradients of leaves that are no subtrees of ranks are read between LK_SYNC and LK_UPDATE, by one rank of a host alone. */
+/* Gradients of leaves that are no subtrees of ranks are read between LK_SYNC and LK_UPDATE, by one rank of a host
+ * alone. */
 static int read_leaves(int rank, void *user)
 {
     const job *j = user;
@@ -425,7 +428,8 @@ static void die_or_survive(const job *j, int rank, int *survived)
         (void)lk_program_run(p.rig.program, LK_UPDATE);
         _exit(3);
     }
-    /* The other host has a whole new state, unless it heard of the failure before its ranks were done. It fails at its next collective. */
+    /* The other host has a whole new state, unless it heard of the failure before its ranks were done. It fails at its
+     * next collective. */
     lk_status updated = lk_program_run(p.rig.program, LK_UPDATE), status = updated;
     uint64_t  hash = lk_store_hash(p.rig.store);
     if (rank == 2) CHECK(updated < 0, "the update succeeded without rank 3");
@@ -464,7 +468,8 @@ typedef void member(const job *j, int rank, int *survived);
 static void run_members(const job *j, member *run, int victim)
 {
     char name[64], number[16];
-    int *survived = mmap(NULL, MOST_RANKS * sizeof *survived, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int *survived =
+        mmap(NULL, MOST_RANKS * sizeof *survived, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t ranks[MOST_RANKS];
     REQUIRE(survived != MAP_FAILED);
     snprintf(name, sizeof name, "hosts-%ld-%d", (long)getpid(), victim);
@@ -503,8 +508,8 @@ static void a_rank_that_dies_amid_an_update_fails_all_hosts(void)
     free_report(j.out);
 }
 
-/* Rank 5 cannot read its neighbour's gradients, so it dies behind its report, when it sums its slices. Rank 2 then waits for it in vain,
- * while the others of its host, whose slices are complete, may update. */
+/* Rank 5 cannot read its neighbour's gradients, so it dies behind its report, when it sums its slices. Rank 2 then
+ * waits for it in vain, while the others of its host, whose slices are complete, may update. */
 static void die_in_the_exchange(const job *j, int rank, int *survived)
 {
     rank_program p = enrol_rank(j, rank);

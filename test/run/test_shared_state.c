@@ -1,5 +1,6 @@
-/* test_shared_state.c - ranks of a host that share their state: the bits of replicated training in every combination, who owns what, how
- * often all ranks wait, gradients and writes by hand, and what is left when a rank dies amid an update.
+/* test_shared_state.c - ranks of a host that share their state: the bits of replicated training in every combination,
+ * who owns what, how often all ranks wait, gradients and writes by hand, and what is left when a rank dies amid an
+ * update.
  *
  * ctest: timeout 600, ranks 4, label slow */
 #define _GNU_SOURCE
@@ -399,7 +400,8 @@ static void what_cannot_be_shared_is_refused(void)
 
 /* ---- a rank that dies amid an update ---- */
 
-/* Rank 1 cannot touch the moments, which only the update reads, so it dies there; rank 0 has updated its slices by then, or is about to. */
+/* Rank 1 cannot touch the moments, which only the update reads, so it dies there; rank 0 has updated its slices by
+ * then, or is about to. */
 static void die_or_survive(const job *j, int rank, int *survived)
 {
     rank_program p = enrol_rank(j, rank);

@@ -1,5 +1,5 @@
-/* test_slices.c - state of which every rank has slices: which elements are whose, against the definition; and stores that are split, against
- * the store of one rank that has everything.
+/* test_slices.c - state of which every rank has slices: which elements are whose, against the definition; and stores
+ * that are split, against the store of one rank that has everything.
  *
  * ctest: timeout 300, ranks 4 */
 #include "slices.h"
@@ -235,7 +235,8 @@ static void compare_all(const placing *p, const rig *split, const rig *whole, co
         for (int part = 0; part <= last_part(&s); part++) {
             const char *got = part_copy(split->store, s.name, (lk_state_part)part);
             const char *want = part_copy(whole->store, s.name, (lk_state_part)part);
-            CHECK(memcmp(got, want, state_bytes(&s)) == 0, "%s, %s: part %d of %s differs", p->name, when, part, s.name);
+            CHECK(memcmp(got, want, state_bytes(&s)) == 0, "%s, %s: part %d of %s differs", p->name, when, part,
+                  s.name);
         }
     }
     CHECK(lk_store_hash(split->store) == lk_store_hash(whole->store), "%s, %s", p->name, when);
@@ -312,7 +313,8 @@ static void read_different_ranges(const placing *p, const rig *split, const rig 
     }
 }
 
-/* What a writer of files does: lists of ranges, which begin and end within elements; rank 0 has the longest, and the last none. */
+/* What a writer of files does: lists of ranges, which begin and end within elements; rank 0 has the longest, and the
+ * last none. */
 enum { RANGES = 6 };
 static lk__exchange_list make_list(const rig *r, int rank, int ranks, bool whole, lk__exchange_range ranges[RANGES])
 {
@@ -345,7 +347,8 @@ static void fetch_as_from_one_rank(const placing *p, const rig *split, const rig
     CHECK(memcmp(got, want, list_bytes(&lists[rank])) == 0, "%s: rank %d", p->name, rank);
 }
 
-/* What readers of files do: each has other bytes, and afterwards all ranks have what one would have that had read everything. */
+/* What readers of files do: each has other bytes, and afterwards all ranks have what one would have that had read
+ * everything. */
 static void scatter_to_owners(const placing *p, rig *split, rig *whole, lk_comm *comm, int rank)
 {
     lk__exchange_range ranges[4][RANGES];
@@ -451,8 +454,8 @@ static void check_same_file(const placing *p, const char *file)
     CHECK(system(command) == 0, "%s", p->name);
 }
 
-/* All ranks write a checkpoint, each some chunks, whose bytes the owners send: it has the bytes of one rank's. And each rank keeps its slices
- * of what it reads. */
+/* All ranks write a checkpoint, each some chunks, whose bytes the owners send: it has the bytes of one rank's. And each
+ * rank keeps its slices of what it reads. */
 static int save_and_load_as(int rank, void *user)
 {
     const placing *p = user;
@@ -536,7 +539,8 @@ static void a_grid_of_ranks_has_what_one_has(void)
     for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) run_placing(grids[i], "shm", 4);
 }
 
-/* A copy is in memory that its ranks map, and they are those with the same coordinates along the axes of the splits, on one host. */
+/* A copy is in memory that its ranks map, and they are those with the same coordinates along the axes of the splits, on
+ * one host. */
 static int share_as(int rank, void *user)
 {
     const placing *p = user;
@@ -557,7 +561,8 @@ static int share_as(int rank, void *user)
     CHECK(s->sharers == sharers && lk_comm_size(s->comm) == sharers, "%s: %d ranks share a copy, not %d", p->name,
           s->sharers, sharers);
     /* What the first of them writes past the store, the others read. */
-    float *memory = (float *)lk__store_array_memory(s, (size_t)lk__find_state(r.plan->graph, "big"), LK__ARRAY_MOMENT_0);
+    float *memory =
+        (float *)lk__store_array_memory(s, (size_t)lk__find_state(r.plan->graph, "big"), LK__ARRAY_MOMENT_0);
     REQUIRE(lk_comm_barrier(comm, NULL) == LK_OK);
     if (rank == first) *memory = 7 + (float)rank;
     REQUIRE(lk_comm_barrier(comm, NULL) == LK_OK);

@@ -1,4 +1,5 @@
-/* test_store.c - state, gradients and outputs are read and written by copies: by name and slice, with sizes that are checked. */
+/* test_store.c - state, gradients and outputs are read and written by copies: by name and slice, with sizes that are
+ * checked. */
 #include "support.h"
 #include "train/checkpoint.h"
 
@@ -8,8 +9,8 @@ enum { ROWS = 3, IN = 5, OUT = 4 };
 
 static const float x[ROWS * IN] = {1, -2, 3, 4, 5, -6, 7, 8, 9, 1, 2, 3, -4, 5, 6}, y[ROWS * OUT] = {1, 2};
 
-/* y = W (norm(x) + cache) + b + fixed, with Adam's two moments: the weight has a second name, `fixed` is frozen, and `cache` is never
- * saved. */
+/* y = W (norm(x) + cache) + b + fixed, with Adam's two moments: the weight has a second name, `fixed` is frozen, and
+ * `cache` is never saved. */
 static lk_tensor record_net(lk_graph *g, int64_t rows, lk_tensor *out)
 {
     lk_tensor in = lk_input(g, "x", LK_F32, 2, ((int64_t[]){rows, IN}));
@@ -113,7 +114,8 @@ static void slices_and_sizes_that_do_not_exist_are_refused(void)
     CHECK_ERROR(&r, lk_store_write(r.store, "w", LK_STATE_VALUE, 0, 20, buffer, 79), LK_EINVAL, "80 bytes, not 79");
     CHECK_ERROR(&r, lk_store_write(r.store, "fixed", LK_STATE_MOMENT_0, 0, 4, buffer, 16), LK_EINVAL, "0 moments");
     CHECK_ERROR(&r, lk_store_write(r.store, "w", LK_STATE_PART_COUNT, 0, 4, buffer, 16), LK_EINVAL, "part 5");
-    CHECK_ERROR(&r, lk_store_read(r.store, "bn.running_mean", LK_STATE_MOMENT_1, 0, 4, buffer, 16), LK_EINVAL, "part 2");
+    CHECK_ERROR(&r, lk_store_read(r.store, "bn.running_mean", LK_STATE_MOMENT_1, 0, 4, buffer, 16), LK_EINVAL,
+                "part 2");
     rig_close(&r);
 }
 
@@ -159,7 +161,8 @@ static lk_program *second_program(rig *r, int64_t rows, bool trains, lk_graph **
     REQUIRE(lk_graph_create(r->context, LK_F32, graph) == LK_OK);
     config.loss = record_net(*graph, rows, &out);
     config.optimizer = trains ? &adam : NULL;
-    REQUIRE(lk_plan_create(*graph, &config, plan) == LK_OK && lk_program_create(*plan, r->store, NULL, &program) == LK_OK,
+    REQUIRE(lk_plan_create(*graph, &config, plan) == LK_OK &&
+                lk_program_create(*plan, r->store, NULL, &program) == LK_OK,
             "%s", lk_context_error(r->context));
     bind_rows(r, program);
     return program;
@@ -179,7 +182,8 @@ static void programs_of_one_store_take_turns(void)
         REQUIRE(lk_program_train(step % 2 ? r.program : small, &s) == LK_OK, "%s", lk_context_error(r.context));
         REQUIRE(lk_program_train(same.program, &s) == LK_OK);
         CHECK(lk_store_hash(r.store) == lk_store_hash(same.store), "step %d", step);
-        REQUIRE(lk_program_step(only_evaluates, &whole) == LK_OK && lk_program_run(only_evaluates, LK_EVALUATE) == LK_OK);
+        REQUIRE(lk_program_step(only_evaluates, &whole) == LK_OK &&
+                lk_program_run(only_evaluates, LK_EVALUATE) == LK_OK);
         REQUIRE(lk_program_step(same.program, &whole) == LK_OK && lk_program_run(same.program, LK_EVALUATE) == LK_OK);
         lk_program_metrics(only_evaluates, &a);
         lk_program_metrics(same.program, &b);
@@ -264,7 +268,8 @@ static void a_background_save_holds_the_state_of_its_beginning(void)
             write_state(r.store, &s, copy_room(state_bytes(&s))); /* zeros */
         }
         CHECK(lk_store_hash(r.store) != hash);
-        REQUIRE(lk__saver_finish(&saver, &done, &seconds) == LK_OK && done.step == 3, "%s", lk_context_error(r.context));
+        REQUIRE(lk__saver_finish(&saver, &done, &seconds) == LK_OK && done.step == 3, "%s",
+                lk_context_error(r.context));
         REQUIRE(lk_checkpoint_load(r.store, directory, &done) == LK_OK, "%s", lk_context_error(r.context));
         CHECK(lk_store_hash(r.store) == hash, "policy %s", lk_policy_name(policies[k]));
         lk__saver_free(&saver);

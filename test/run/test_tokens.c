@@ -1,5 +1,6 @@
-/* test_tokens.c - tokens that the device chooses: against the host's choice from the same logits, and whole generations against those in
- * which the host chooses, on the device and on the CPU. Devices that choose none are compared with themselves in nothing.
+/* test_tokens.c - tokens that the device chooses: against the host's choice from the same logits, and whole generations
+ * against those in which the host chooses, on the device and on the CPU. Devices that choose none are compared with
+ * themselves in nothing.
  *
  * ctest: timeout 120 */
 #include "support.h"
@@ -38,7 +39,8 @@ static void open_step(lk__device *d, step *s, lk_dtype type, int64_t vocabulary)
     REQUIRE(s->workspace > 0 && b->memory.stream_create(d, &s->stream) == LK_OK &&
             lk__device_alloc(d, LK_MEMORY_OTHER, s->bytes, &s->memory) == LK_OK &&
             lk__device_alloc(d, LK_MEMORY_OTHER, s->workspace, &s->scratch) == LK_OK);
-    REQUIRE((s->work.chosen = b->memory.alloc_host(d, LK_MEMORY_OTHER, LK__DEVICE_TOKEN_STEPS * ROWS * sizeof(int32_t))));
+    REQUIRE(
+        (s->work.chosen = b->memory.alloc_host(d, LK_MEMORY_OTHER, LK__DEVICE_TOKEN_STEPS * ROWS * sizeof(int32_t))));
     char *at = s->memory + logits_bytes(s);
     s->work.logits = s->memory;
     s->work.workspace = s->scratch;

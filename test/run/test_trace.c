@@ -1,5 +1,5 @@
-/* test_trace.c - recording from several threads, blocks, the overlap against known values and a simple count, and the file.
- * `test_trace DIR` only writes the file that trace_opens.sh reads with another JSON parser.
+/* test_trace.c - recording from several threads, blocks, the overlap against known values and a simple count, and the
+ * file. `test_trace DIR` only writes the file that trace_opens.sh reads with another JSON parser.
  *
  * ctest: label threaded */
 #define _GNU_SOURCE
@@ -60,7 +60,8 @@ static void *record_events(void *argument)
     return NULL;
 }
 
-/* Every event of every thread is recorded once and completely, in its thread's order; past the capacity they are counted. */
+/* Every event of every thread is recorded once and completely, in its thread's order; past the capacity they are
+ * counted. */
 static void threads_record_without_loss_or_are_counted(void)
 {
     for (int way = 0; way < 2; way++) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# trace_opens.sh - another JSON parser reads from a trace file what was recorded: names, tracks, times by the common clock; and the
-# events of a training run have telling names.
+# trace_opens.sh - another JSON parser reads from a trace file what was recorded: names, tracks, times by the common
+# clock; and the events of a training run have telling names.
 set -eu
 command -v python3 > /dev/null || { echo "skipped: no python3"; exit 77; }
 work=$(mktemp -d)
@@ -43,11 +43,13 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKST
 train() { # train FILE RANKS OPTIONS...
     local file=$1 ranks=$2
     shift 2
-    "$LOCKSTEP" train -n "$ranks" --threads 1 --steps 3 --eval-every -1 --batch 12 --trace "$file" "$@" > out.txt 2>&1 || { cat out.txt >&2; exit 1; }
+    "$LOCKSTEP" train -n "$ranks" --threads 1 --steps 3 --eval-every -1 --batch 12 --trace "$file" "$@" > out.txt 2>&1 \
+        || { cat out.txt >&2; exit 1; }
 }
 image=synthetic:3x32x32,count=64
 train buckets.json 2 --model cnn --data $image --state replicated
-"$LOCKSTEP" plan -n 2 --state replicated --threads 1 --batch 12 --model cnn --data $image | grep -oE 'bucket [0-9]+: all_reduce of [0-9]+' > plan.txt
+"$LOCKSTEP" plan -n 2 --state replicated --threads 1 --batch 12 --model cnn --data $image |
+    grep -oE 'bucket [0-9]+: all_reduce of [0-9]+' > plan.txt
 train norm.json 2 --model resnet20 --data synthetic:3x8x8,count=64 --sync-batchnorm --state replicated
 train leaves.json 3 --model resnet20 --data synthetic:3x8x8,count=64 --sync-batchnorm --reproducible --state replicated
 train shared.json 3 --model cnn --data $image --state shared # more ranks and threads than cores: nothing overlaps
@@ -75,7 +77,8 @@ with open("plan.txt") as file:
     planned = re.findall(r"bucket (\d+): all_reduce of (\d+)", file.read())
 assert len(planned) >= 2, planned
 found = collectives("buckets.json")
-assert buckets(found, "all_reduce") == {f"all_reduce bucket {i}, {size(int(count))}" for i, count in planned}, (found, planned)
+named = {f"all_reduce bucket {i}, {size(int(count))}" for i, count in planned}
+assert buckets(found, "all_reduce") == named, (found, planned)
 small = {"all_gather metrics"}
 for path, how, more in (
     ("buckets.json", "all_reduce", set()),
@@ -96,7 +99,10 @@ def by_step(path):
 
 
 # Ranks that share their state: every collective of a step is a wait for all ranks.
-for path, waits in (("shared.json", ["all_gather metrics", "barrier update"]), ("clipped.json", ["all_gather metrics", "barrier norm", "barrier update"])):
+for path, waits in (
+    ("shared.json", ["all_gather metrics", "barrier update"]),
+    ("clipped.json", ["all_gather metrics", "barrier norm", "barrier update"]),
+):
     steps, names = by_step(path)
     assert steps > 0 and set(names) - {"reduce_scatter"} == set(waits), (path, names)
     assert all(names.count(one) == steps for one in waits), (path, steps, names)
@@ -105,8 +111,13 @@ PY
 # bench/trace_picture.py draws a step of a trace: the one that is named, or one by itself.
 for given in "" 0 -1; do
     # shellcheck disable=SC2086
-    python3 "$SOURCE_DIR/bench/trace_picture.py" buckets.json $given > picture.svg || { echo "trace_picture.py buckets.json $given fails" >&2; exit 1; }
-    python3 -c 'import sys, xml.dom.minidom as m; assert len(m.parse("picture.svg").getElementsByTagName("rect")) > 5, "no rectangles"'
+    python3 "$SOURCE_DIR/bench/trace_picture.py" buckets.json $given > picture.svg ||
+        { echo "trace_picture.py buckets.json $given fails" >&2; exit 1; }
+    python3 -c 'import sys, xml.dom.minidom as m
+assert len(m.parse("picture.svg").getElementsByTagName("rect")) > 5, "no rectangles"'
 done
-if python3 "$SOURCE_DIR/bench/trace_picture.py" buckets.json 3 > picture.svg 2> err.txt; then echo "a step that was not recorded is drawn" >&2; exit 1; fi
+if python3 "$SOURCE_DIR/bench/trace_picture.py" buckets.json 3 > picture.svg 2> err.txt; then
+    echo "a step that was not recorded is drawn" >&2
+    exit 1
+fi
 grep -q 'STEP 3: the trace has 3 steps' err.txt || { cat err.txt >&2; exit 1; }

@@ -1,4 +1,5 @@
-/* checkpoint_rig.h - shared by tests of checkpoint directories: a small store, a temporary directory, and the logged warnings. */
+/* checkpoint_rig.h - shared by tests of checkpoint directories: a small store, a temporary directory, and the logged
+ * warnings. */
 #ifndef CHECKPOINT_RIG_H
 #define CHECKPOINT_RIG_H
 

@@ -1,9 +1,12 @@
-/* hf_model.c - a program for interop.sh: models of directories that transformers reads or wrote, on public headers alone.
+/* hf_model.c - a program for interop.sh: models of directories that transformers reads or wrote, on public headers
+ * alone.
  *
- *   hf_model make CONFIG DIR [TOKENIZER]      new weights for a config.json, saved in DIR with config.json, generation_config.json and
- *                                             the tokenizer's files: "byte", a tokenizer.json, or a text for one of its characters
+ *   hf_model make CONFIG DIR [TOKENIZER]      new weights for a config.json, saved in DIR with config.json,
+ *                                             generation_config.json and the tokenizer's files: "byte", a
+ *                                             tokenizer.json, or a text for one of its characters
  *   hf_model logits DIR INPUT OUTPUT          the logits of a batch, as f32
- *   hf_model train DIR INPUT STEPS SAVE       trains on one batch with AdamW from the weights of DIR, prints the losses, saves
+ *   hf_model train DIR INPUT STEPS SAVE       trains on one batch with AdamW from the weights of DIR, prints the
+ *                                             losses, saves
  *   hf_model generate DIR COUNT ID...         the most probable tokens after those given
  *   hf_model encode DIR TEXT                  the tokens of a text file
  *

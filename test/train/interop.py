@@ -1,9 +1,12 @@
-"""Exchanges directories with transformers, both ways; test/train/interop.sh runs it. Arguments: the program of hf_model.c, the command lockstep.
+"""Exchanges directories with transformers, both ways; test/train/interop.sh runs it. Arguments: the program of
+hf_model.c, the command lockstep.
 
-Ours → theirs: a directory that Lockstep wrote opens, without missing or unexpected weights, and gives the same logits; AutoTokenizer opens
-its tokenizer and gives the same tokens.
-Theirs → ours: what save_pretrained wrote (whole, in shards, in bf16) gives the same logits here, and trains here as in PyTorch.
-Both give the same 64 tokens by greedy generation, and the same perplexity of a file of tokens in windows that overlap. The command trains from a directory of theirs into one that they open."""
+Ours → theirs: a directory that Lockstep wrote opens, without missing or unexpected weights, and gives the same logits;
+AutoTokenizer opens its tokenizer and gives the same tokens.
+Theirs → ours: what save_pretrained wrote (whole, in shards, in bf16) gives the same logits here, and trains here as in
+PyTorch.
+Both give the same 64 tokens by greedy generation, and the same perplexity of a file of tokens in windows that overlap.
+The command trains from a directory of theirs into one that they open."""
 import json
 import os
 import subprocess
@@ -23,19 +26,29 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 program, lockstep = sys.argv[1], sys.argv[2]
 TOLERANCE = 1e-5  # of the largest logit
-LLAMA = dict(vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=88,
-             max_position_embeddings=96, initializer_range=0.2, bos_token_id=1, eos_token_id=2, rms_norm_eps=1e-5)
-SCALED = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8)
+LLAMA = dict(vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+             intermediate_size=88, max_position_embeddings=96, initializer_range=0.2, bos_token_id=1, eos_token_id=2,
+             rms_norm_eps=1e-5)
+SCALED = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=8)
 # name, class of the configuration, its arguments as version 4 has them
 CASES = [
-    ("gpt", hf.GPT2Config, dict(vocab_size=61, n_positions=80, n_embd=32, n_layer=2, n_head=4, initializer_range=0.2, bos_token_id=60, eos_token_id=60)),
-    ("gpt with relu", hf.GPT2Config, dict(vocab_size=61, n_positions=80, n_embd=24, n_layer=1, n_head=3, n_inner=40, activation_function="relu", initializer_range=0.2, bos_token_id=None, eos_token_id=None)),
-    ("llama, llama3 rope, tied", hf.LlamaConfig, dict(LLAMA, tie_word_embeddings=True, rope_theta=500.0, rope_scaling=SCALED)),
-    ("llama, linear rope, biases, wide heads", hf.LlamaConfig, dict(LLAMA, num_key_value_heads=1, head_dim=16, attention_bias=True, mlp_bias=True, rope_theta=5000.0, rope_scaling=dict(rope_type="linear", factor=4.0))),
+    ("gpt", hf.GPT2Config, dict(vocab_size=61, n_positions=80, n_embd=32, n_layer=2, n_head=4, initializer_range=0.2,
+                                bos_token_id=60, eos_token_id=60)),
+    ("gpt with relu", hf.GPT2Config,
+     dict(vocab_size=61, n_positions=80, n_embd=24, n_layer=1, n_head=3, n_inner=40, activation_function="relu",
+          initializer_range=0.2, bos_token_id=None, eos_token_id=None)),
+    ("llama, llama3 rope, tied", hf.LlamaConfig,
+     dict(LLAMA, tie_word_embeddings=True, rope_theta=500.0, rope_scaling=SCALED)),
+    ("llama, linear rope, biases, wide heads", hf.LlamaConfig,
+     dict(LLAMA, num_key_value_heads=1, head_dim=16, attention_bias=True, mlp_bias=True, rope_theta=5000.0,
+          rope_scaling=dict(rope_type="linear", factor=4.0))),
     ("llama, plain rope", hf.LlamaConfig, dict(LLAMA, rope_theta=300.0)),
     ("mistral, window of 5", hf.MistralConfig, dict(LLAMA, sliding_window=5, rope_theta=300.0)),
-    ("bert", hf.BertConfig, dict(vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=56, max_position_embeddings=24, initializer_range=0.2,
-                                 id2label={0: "no", 1: "perhaps", 2: "yes"}, label2id={"no": 0, "perhaps": 1, "yes": 2})),
+    ("bert", hf.BertConfig, dict(vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+                                 intermediate_size=56, max_position_embeddings=24, initializer_range=0.2,
+                                 id2label={0: "no", 1: "perhaps", 2: "yes"},
+                                 label2id={"no": 0, "perhaps": 1, "yes": 2})),
 ]
 N, LENGTH = 3, 16
 tokens = torch.randint(1, 61, (N, LENGTH))  # 0 is BERT's padding, to which PyTorch gives no gradient
@@ -60,7 +73,8 @@ def masked(config):
     return dict(attention_mask=(torch.arange(LENGTH) < lengths[:, None]).long()) if is_encoder(config) else {}
 
 
-def labels_of(config): return torch.tensor([2, 0, 1]) if is_encoder(config) else torch.where(tokens % 7 == 0, -100, tokens.roll(-1, 1))
+def labels_of(config):
+    return torch.tensor([2, 0, 1]) if is_encoder(config) else torch.where(tokens % 7 == 0, -100, tokens.roll(-1, 1))
 
 
 def run(*arguments):
@@ -82,8 +96,10 @@ def our_logits(directory, config):
 
 def open_theirs(directory, config, **options):
     """Everything in the file is used, and nothing is missing; bf16 is converted."""
-    model, info = auto(config).from_pretrained(directory, output_loading_info=True, attn_implementation="eager", **options)
-    assert not set(info["missing_keys"]) - {"lm_head.weight"} and not info["unexpected_keys"] and not info["mismatched_keys"], info
+    model, info = auto(config).from_pretrained(directory, output_loading_info=True, attn_implementation="eager",
+                                               **options)
+    missing = set(info["missing_keys"]) - {"lm_head.weight"}
+    assert not missing and not info["unexpected_keys"] and not info["mismatched_keys"], info
     return model.float().eval()
 
 
@@ -101,17 +117,20 @@ def check_ours(name, config, directory):
     run("make", directory + "-config", directory)
     back = AutoConfig.from_pretrained(directory)
     for key, value in config.to_dict().items():
-        if key[0] == "_" or key in ("transformers_version", "dtype", "torch_dtype", "n_inner", "head_dim", "problem_type"): continue
+        if key[0] == "_" or key in ("transformers_version", "dtype", "torch_dtype", "n_inner", "head_dim",
+                                    "problem_type"): continue
         assert getattr(back, key, None) == value, (name, key, value, getattr(back, key, None))
     model = open_theirs(directory, config)
     if not is_encoder(config):
         generation = model.generation_config
-        assert (generation.bos_token_id, generation.eos_token_id) == (config.bos_token_id, config.eos_token_id), generation
+        got = (generation.bos_token_id, generation.eos_token_id)
+        assert got == (config.bos_token_id, config.eos_token_id), generation
     return compare(name, model, directory)
 
 
 def check_theirs(name, config, directory):
-    """Whole, in shards, in bf16; version 5 has no rope_theta of its own in config.json, version 4 no rope_parameters."""
+    """Whole, in shards, in bf16; version 5 has no rope_theta of its own in config.json, version 4 no
+    rope_parameters."""
     model = auto(config).from_config(config, attn_implementation="eager").eval()
     model.save_pretrained(directory)
     worst = compare(name, model, directory)
@@ -119,7 +138,8 @@ def check_theirs(name, config, directory):
     assert len([f for f in os.listdir(directory + "-shards") if f.endswith(".safetensors")]) > 1
     worst = max(worst, compare(name + " in shards", model, directory + "-shards"))
     model.bfloat16().save_pretrained(directory + "-bf16")
-    narrow = open_theirs(directory + "-bf16", config, **{"dtype" if hf.__version__ >= "5" else "torch_dtype": torch.float32})
+    dtype = "dtype" if hf.__version__ >= "5" else "torch_dtype"
+    narrow = open_theirs(directory + "-bf16", config, **{dtype: torch.float32})
     return max(worst, compare(name + " in bf16", narrow, directory + "-bf16"))
 
 
@@ -151,9 +171,12 @@ def check_generation(name, config, directory, count=64):
     ids = [int(line) for line in run("generate", directory, str(count), *map(str, prompt)).split()]
     model = open_theirs(directory, config)
     model.generation_config.eos_token_id = None
-    expected = model.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), do_sample=False, max_new_tokens=count, pad_token_id=0)[0, len(prompt):].tolist()
+    output = model.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+                            do_sample=False, max_new_tokens=count, pad_token_id=0)
+    expected = output[0, len(prompt):].tolist()
     assert ids == expected and len(ids) == count, (name, ids, expected)
-    printed = command("generate", "--load", directory, "--prompt-ids", ",".join(map(str, prompt)), "--tokens", str(count), "--temperature", "0", "--ignore-eos", "--ids")
+    printed = command("generate", "--load", directory, "--prompt-ids", ",".join(map(str, prompt)),
+                      "--tokens", str(count), "--temperature", "0", "--ignore-eos", "--ids")
     assert [int(t) for t in printed.stdout.replace(",", " ").split()] == expected, (name, printed.stdout, expected)
     return len(set(ids))
 
@@ -174,10 +197,12 @@ def their_loss(model, ids, length, stride):
 def check_perplexity(name, model, directory, data, ids, length):
     worst = 0.0
     for stride in (length, 5, 1):
-        got = json.loads(command("eval", "--load", directory, "--data", data, "--context", str(length), "--stride", str(stride), "--json").stdout)
+        got = json.loads(command("eval", "--load", directory, "--data", data, "--context", str(length),
+                                 "--stride", str(stride), "--json").stdout)
         expected = their_loss(model, ids, length, stride)
         off = abs(got["loss"] - expected) / expected
-        assert got["tokens"] == len(ids) - 1 and off < TOLERANCE and abs(got["perplexity"] / np.exp(expected) - 1) < 1e-4, (name, stride, got, expected)
+        assert (got["tokens"] == len(ids) - 1 and off < TOLERANCE
+                and abs(got["perplexity"] / np.exp(expected) - 1) < 1e-4), (name, stride, got, expected)
         worst = max(worst, off)
     return worst, got
 
@@ -194,13 +219,16 @@ def check_text(directory):
     with open("other.txt", "w") as file: file.write(TEXT[7:])
     tokenizer = hf.AutoTokenizer.from_pretrained(directory)
     ids = torch.tensor(tokenizer(TEXT[7:])["input_ids"])
-    worst, got = check_perplexity(directory, open_theirs(directory, AutoConfig.from_pretrained(directory)), directory, "text:other.txt", ids, 24)
+    model = open_theirs(directory, AutoConfig.from_pretrained(directory))
+    worst, got = check_perplexity(directory, model, directory, "text:other.txt", ids, 24)
     scored = len(TEXT[7:].encode()) - len(tokenizer.decode(ids[:1], skip_special_tokens=True).encode())
     assert abs(got["bits_per_byte"] / (got["loss"] * (len(ids) - 1) / np.log(2) / scored) - 1) < 1e-6, (got, scored)
-    print(f"a text of {len(ids)} tokens: losses of overlapping windows differ by {worst:.0e}, {got['bits_per_byte']:.4f} bits per byte")
+    print(f"a text of {len(ids)} tokens: losses of overlapping windows differ by {worst:.0e}, "
+          f"{got['bits_per_byte']:.4f} bits per byte")
 
 
-TEXT = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nZwölf Boxkämpfer jagen Viktor: 猫 🙂 and 3,14!\n" * 3
+TEXT = ("First Citizen:\nBefore we proceed any further, hear me speak.\n\n"
+        "Zwölf Boxkämpfer jagen Viktor: 猫 🙂 and 3,14!\n") * 3
 
 
 def train_bpe():
@@ -208,7 +236,9 @@ def train_bpe():
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    tokenizer.train_from_iterator([TEXT], trainers.BpeTrainer(vocab_size=300, special_tokens=["<|endoftext|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<|endoftext|>"],
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    tokenizer.train_from_iterator([TEXT], trainer)
     tokenizer.save("tokenizer.json")
 
 
@@ -222,7 +252,8 @@ def check_tokenizers(config):
         run("make", "tokenizer-config", directory, kind)
         theirs = hf.AutoTokenizer.from_pretrained(directory)
         ids = [int(line) for line in run("encode", directory, "text.txt").split()]
-        assert ids == theirs(TEXT, add_special_tokens=False)["input_ids"], (kind, ids[:20], theirs(TEXT)["input_ids"][:20])
+        expected = theirs(TEXT, add_special_tokens=False)["input_ids"]
+        assert ids == expected, (kind, ids[:20], theirs(TEXT)["input_ids"][:20])
         assert theirs.decode(ids, clean_up_tokenization_spaces=False) == TEXT and len(theirs) > max(ids), kind
         print(f"{kind}: AutoTokenizer gives the same {len(ids)} tokens")
 
@@ -250,28 +281,37 @@ def check_saved(name, directory, text):
 
 
 def check_command(config):
-    """From a directory of transformers to one of ours, as the documentation has it; a model of characters; classes; and mistakes."""
+    """From a directory of transformers to one of ours, as the documentation has it; a model of characters; classes; and
+    mistakes."""
     with open("corpus.txt", "w") as file: file.write(TEXT * 10)
     config.vocab_size = 300
     auto(config).from_config(config).save_pretrained("hub", max_shard_size="20KB")
     hf.PreTrainedTokenizerFast(tokenizer_file="tokenizer.json", eos_token="<|endoftext|>").save_pretrained("hub")
     command("data", "tokenize", "corpus.txt", "--tokenizer", "hub/tokenizer.json", "--out", "data/train.bin")
     for data, save in (("text:corpus.txt", "mine"), ("tokens:data/train.bin", "runs/mine")):
-        command(*TRAIN, "--model", "hub/config.json", "--init", "hub", "--data", data, "--context", "32", "--save", save)
+        command(*TRAIN, "--model", "hub/config.json", "--init", "hub", "--data", data, "--context", "32",
+                "--save", save)
         check_saved(f"from hub to {save}", save, TEXT)
         assert hf.AutoTokenizer.from_pretrained(save).eos_token == "<|endoftext|>"
     check_text("mine")
-    command(*TRAIN, "--model", "gpt", "--layers", "1", "--heads", "2", "--width", "16", "--context", "16", "--data", "text:corpus.txt", "--tokenizer", "char", "--save", "characters")
+    command(*TRAIN, "--model", "gpt", "--layers", "1", "--heads", "2", "--width", "16", "--context", "16",
+            "--data", "text:corpus.txt", "--tokenizer", "char", "--save", "characters")
     check_saved("characters", "characters", TEXT)
     with open("data.jsonl", "w") as file:
-        for i in range(40): file.write(json.dumps(dict(text=("good day " if i % 2 else "bad rain ") * (i % 3 + 1), label="positive" if i % 2 else "negative")) + "\n")
-    command(*TRAIN, "--model", "encoder", "--layers", "1", "--heads", "2", "--width", "16", "--context", "32", "--data", "jsonl:data.jsonl", "--label", "label", "--tokenizer", "byte", "--save", "classes")
+        for i in range(40):
+            text = ("good day " if i % 2 else "bad rain ") * (i % 3 + 1)
+            file.write(json.dumps(dict(text=text, label="positive" if i % 2 else "negative")) + "\n")
+    command(*TRAIN, "--model", "encoder", "--layers", "1", "--heads", "2", "--width", "16", "--context", "32",
+            "--data", "jsonl:data.jsonl", "--label", "label", "--tokenizer", "byte", "--save", "classes")
     assert check_saved("classes", "classes", TEXT).id2label == {0: "negative", 1: "positive"}
     # the body of another BERT: its head is not ours, and it has neither a pooler nor classes
-    body = hf.BertForMaskedLM(make_config(hf.BertConfig, dict(CASES[-1][2], vocab_size=256, max_position_embeddings=32, id2label=None, label2id=None)))
+    body = hf.BertForMaskedLM(make_config(hf.BertConfig, dict(CASES[-1][2], vocab_size=256, max_position_embeddings=32,
+                                                              id2label=None, label2id=None)))
     body.save_pretrained("body")
-    done = command(*TRAIN, "--model", "body/config.json", "--init-partial", "body", "--data", "jsonl:data.jsonl", "--label", "label", "--tokenizer", "byte", "--save", "tuned")
-    assert all(name in done.stderr for name in ("bert.encoder.layer.1.output.dense.weight", "classifier.weight", "cls.predictions.bias")), done.stderr
+    done = command(*TRAIN, "--model", "body/config.json", "--init-partial", "body", "--data", "jsonl:data.jsonl",
+                   "--label", "label", "--tokenizer", "byte", "--save", "tuned")
+    assert all(name in done.stderr for name in ("bert.encoder.layer.1.output.dense.weight", "classifier.weight",
+                                                "cls.predictions.bias")), done.stderr
     tuned = open_theirs("tuned", AutoConfig.from_pretrained("tuned")).bert.embeddings.position_embeddings.weight
     assert (tuned - body.bert.embeddings.position_embeddings.weight).abs().max() < 0.01
 
@@ -287,7 +327,8 @@ def check_command(config):
     data = ["--data", "text:corpus.txt", "--tokenizer", "hub", "--context", "32"]
     command(*TRAIN, "--model", "unknown.json", *data, fails='"architectures" is ["MambaForCausalLM"]')
     command(*TRAIN, "--model", "other.json", "--init", "hub", *data, fails="it belongs to a different model")
-    command(*TRAIN, "--model", "hub/config.json", "--save", "own", *data, fails="own/tokenizer.json is not a link that a save made")
+    command(*TRAIN, "--model", "hub/config.json", "--save", "own", *data,
+            fails="own/tokenizer.json is not a link that a save made")
     assert os.listdir("own") == ["tokenizer.json"]
     os.remove("hub/" + sorted(f for f in os.listdir("hub") if f.endswith(".safetensors"))[1])
     command(*TRAIN, "--model", "hub/config.json", "--init", "hub", *data, fails="but there is no such file")
@@ -302,7 +343,8 @@ for i, (name, kind, arguments) in enumerate(CASES):
     if not is_encoder(config):
         distinct += [check_generation(name, config, directory) for directory in (f"ours{i}", f"theirs{i}-shards")]
         check_tokens(name, config, f"theirs{i}")
-    print(f"{name}: logits differ by {ours:.0e} (written by Lockstep) and {theirs:.0e} (by transformers {hf.__version__}), losses of 5 steps by {trained:.0e}")
+    print(f"{name}: logits differ by {ours:.0e} (written by Lockstep) and {theirs:.0e} "
+          f"(by transformers {hf.__version__}), losses of 5 steps by {trained:.0e}")
 assert max(distinct) > 10, distinct
 print(f"greedy generation gives the same 64 tokens, of which {max(distinct)} are distinct")
 check_tokenizers(make_config(*CASES[0][1:]))

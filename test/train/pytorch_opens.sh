@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# pytorch_opens.sh - PyTorch loads what `lockstep train --save` wrote (strict) and predicts the same; `--init` loads what PyTorch wrote.
+# pytorch_opens.sh - PyTorch loads what `lockstep train --save` wrote (strict) and predicts the same; `--init` loads
+# what PyTorch wrote.
 # ctest: timeout 300
 set -eu
 python3 -c 'import torch, safetensors' 2>/dev/null || { echo "skipped: python3 has no torch and safetensors"; exit 77; }
@@ -37,7 +38,8 @@ class ResNet18(nn.Module):
         self.bn1 = nn.BatchNorm2d(64)
         inside = 64
         for i, channels in enumerate((64, 128, 256, 512)):
-            setattr(self, f"layer{i + 1}", nn.Sequential(Block(inside, channels, 2 if i else 1), Block(channels, channels, 1)))
+            blocks = Block(inside, channels, 2 if i else 1), Block(channels, channels, 1)
+            setattr(self, f"layer{i + 1}", nn.Sequential(*blocks))
             inside = channels
         self.fc = nn.Linear(512, 10)
 
@@ -76,7 +78,8 @@ def compare(name, model, weights, *options):
 
 
 cases = [("cnn", SimpleCNN(), ["--model", "cnn"]), ("resnet20", ResNet20(), ["--model", "resnet20"]),
-         ("resnet18", ResNet18(False), ["--model", "resnet18"]), ("resnet18, cifar stem", ResNet18(True), ["--model", "resnet18", "--stem", "cifar"])]
+         ("resnet18", ResNet18(False), ["--model", "resnet18"]),
+         ("resnet18, cifar stem", ResNet18(True), ["--model", "resnet18", "--stem", "cifar"])]
 for i, (name, model, options) in enumerate(cases):
     run("train", "--data", "cifar10:.", "--batch", "16", "--steps", "2", "--save", f"run{i}", *options)
     model.load_state_dict(load_file(f"run{i}/model.safetensors"), strict=True)

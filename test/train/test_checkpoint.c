@@ -1,5 +1,5 @@
-/* test_checkpoint.c - saving changes no file of the user; a kill at any system call of a save leaves only complete checkpoints; and
- * modified checkpoints are skipped.
+/* test_checkpoint.c - saving changes no file of the user; a kill at any system call of a save leaves only complete
+ * checkpoints; and modified checkpoints are skipped.
  *
  * ctest: timeout 240 */
 #include "checkpoint_rig.h"

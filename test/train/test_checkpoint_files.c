@@ -1,5 +1,5 @@
-/* test_checkpoint_files.c - files of the caller in every checkpoint: written, linked, listed in the state, verified, pruned and replaced
- * with it, and never at the cost of a file of the user.
+/* test_checkpoint_files.c - files of the caller in every checkpoint: written, linked, listed in the state, verified,
+ * pruned and replaced with it, and never at the cost of a file of the user.
  *
  * ctest: timeout 240 */
 #include "checkpoint_rig.h"
@@ -130,7 +130,8 @@ static void checkpoints_with_other_files_follow_each_other(void)
     shell("cd mixed && [ $(readlink config.json) = step-00000003/config.json ] && [ -e vocab.json ] && "
           "[ ! -L tokenizer.json ] && [ ! -L empty.txt ] && [ -e step-00000002/tokenizer.json ]");
     CHECK(loaded_step(&r, "mixed") == 3);
-    CHECK(save_with(&r, "mixed", 2, 3, other, 2) == LK_OK, "an older step is replaced: %s", lk_context_error(r.context));
+    CHECK(save_with(&r, "mixed", 2, 3, other, 2) == LK_OK, "an older step is replaced: %s",
+          lk_context_error(r.context));
     shell(
         "cd mixed && [ ! -e step-00000002/tokenizer.json ] && [ $(readlink config.json) = step-00000002/config.json ]");
     shell("cd mixed && echo mine > step-00000001/notes && ln -s step-00000001/notes notes && ln -s step-00000009/gone "

@@ -1,5 +1,6 @@
 /* test_checkpoint_lock.c - a checkpoint directory has one writer at a time, whose lock ends with its process; and
- * lk_checkpoint_check tells beforehand whether a save would succeed. What a user does to the directory during a run costs no step. */
+ * lk_checkpoint_check tells beforehand whether a save would succeed. What a user does to the directory during a run
+ * costs no step. */
 #define _GNU_SOURCE
 #include "checkpoint_rig.h"
 
@@ -15,7 +16,8 @@ typedef struct holder {
     int   ready, go; /* pipes: it holds the lock; it may end */
 } holder;
 
-/* A process that holds the lock of a directory until end_holder; with `child`, its own child shares the descriptors and outlives it. */
+/* A process that holds the lock of a directory until end_holder; with `child`, its own child shares the descriptors and
+ * outlives it. */
 static holder start_holder(const char *name, bool child)
 {
     int    ready[2], go[2];

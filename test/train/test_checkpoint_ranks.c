@@ -1,5 +1,5 @@
-/* test_checkpoint_ranks.c - checkpoints that several ranks write together: the files of one rank, byte for byte; a kill at any system call of
- * any rank, a disk that is full on one of them, and ranks that do not see the directory.
+/* test_checkpoint_ranks.c - checkpoints that several ranks write together: the files of one rank, byte for byte; a kill
+ * at any system call of any rank, a disk that is full on one of them, and ranks that do not see the directory.
  * ctest: timeout 240, ranks 4 */
 #include "checkpoint_rig.h"
 #include "train/load_group.h"
@@ -55,10 +55,14 @@ static void save_once(const job *j, rig *r, lk_comm *comm, int rank, int which)
     int64_t     step = j->step + which;
     lk_progress progress = {step, step / 10, step * 4, 7};
     const char *directory = in_root(j->name[rank]);
-    lk_status   status = j->copied ? save_copies(r, comm, directory, &progress)
-                                   : lk__checkpoint_save_chunks(r->store, comm, directory, &progress, 2, NULL, 0, CHUNK);
+    lk_status   status;
+    if (j->copied)
+        status = save_copies(r, comm, directory, &progress);
+    else
+        status = lk__checkpoint_save_chunks(r->store, comm, directory, &progress, 2, NULL, 0, CHUNK);
     results[rank].status[which] = status;
-    snprintf(results[rank].text[which], sizeof results[0].text[0], "%s", status < 0 ? lk_context_error(r->context) : "");
+    snprintf(results[rank].text[which], sizeof results[0].text[0], "%s",
+             status < 0 ? lk_context_error(r->context) : "");
 }
 
 /* Into a store with other numbers. */

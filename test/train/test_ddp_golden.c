@@ -1,6 +1,7 @@
-/* test_ddp_golden.c - two ranks compared with two processes of PyTorch's DistributedDataParallel, from the same weights and
- * batches in f64: SimpleCNN, and ResNet-20 with separate batch norm on each rank; and ResNet-20 with synchronised batch norm
- * compared with one process of PyTorch on the whole batch. The values come from golden/make_ddp.py and make_training.py.
+/* test_ddp_golden.c - two ranks compared with two processes of PyTorch's DistributedDataParallel, from the same weights
+ * and batches in f64: SimpleCNN, and ResNet-20 with separate batch norm on each rank; and ResNet-20 with synchronised
+ * batch norm compared with one process of PyTorch on the whole batch. The values come from golden/make_ddp.py and
+ * make_training.py.
  *
  *   test_ddp_golden [FILE]     FILE: written by make_ddp.py, with any number of steps
  * ctest: timeout 300, ranks 2, label slow */

@@ -1,5 +1,6 @@
-/* test_evaluation.c - trainers of several ranks that only evaluate: whole batches give the bits of one rank at awkward sizes, a rank that
- * fails ends all at once with its reason, and slow ranks are waited for beyond the timeout of collectives.
+/* test_evaluation.c - trainers of several ranks that only evaluate: whole batches give the bits of one rank at awkward
+ * sizes, a rank that fails ends all at once with its reason, and slow ranks are waited for beyond the timeout of
+ * collectives.
  *
  * ctest: timeout 120, ranks 4 */
 #include "check.h"
@@ -115,7 +116,8 @@ static void check_same(const test_case *s, const lk_evaluation *one, double mae)
         CHECK(memcmp(&e->loss, &one->loss, sizeof e->loss) == 0,
               "%d ranks, %lld samples in batches of %lld: %.17g, one rank %.17g", s->world, (long long)s->count,
               (long long)s->batch, e->loss, one->loss);
-        CHECK(s->results->mae[rank] == mae, "%d ranks: mae %.17g, one rank %.17g", s->world, s->results->mae[rank], mae);
+        CHECK(s->results->mae[rank] == mae, "%d ranks: mae %.17g, one rank %.17g", s->world, s->results->mae[rank],
+              mae);
     }
     for (int64_t i = 0; i < s->count; i++)
         CHECK(s->results->seen[i] == 1, "%d ranks: sample %lld was read %d times", s->world, (long long)i,
@@ -180,7 +182,8 @@ static void a_slow_rank_is_waited_for(void)
         s.backend = tcp ? "tcp" : NULL;
         run_case(&s);
         for (int rank = 0; rank < s.world; rank++)
-            CHECK(s.results->status[rank] == LK_OK, "rank %d, %s: %s", rank, tcp ? "tcp" : "shm", s.results->text[rank]);
+            CHECK(s.results->status[rank] == LK_OK, "rank %d, %s: %s", rank, tcp ? "tcp" : "shm",
+                  s.results->text[rank]);
     }
 }
 

@@ -1,5 +1,5 @@
-/* test_fields.c - samples of named fields: what batches hold, and trainers with losses and metrics of the user's own, compared with a
- * loop in double.
+/* test_fields.c - samples of named fields: what batches hold, and trainers with losses and metrics of the user's own,
+ * compared with a loop in double.
  *
  * ctest: timeout 240, ranks 3 */
 #include "check.h"
@@ -89,7 +89,8 @@ static lk_context *make_context_on(const char *device)
 }
 static lk_context *make_context(void) { return make_context_on(NULL); }
 
-/* Element k of a row of a batch as a double, and what it must be: field 0 is normalised, (v / 255 - 0.5) / 0.5, unless it is raw. */
+/* Element k of a row of a batch as a double, and what it must be: field 0 is normalised, (v / 255 - 0.5) / 0.5, unless
+ * it is raw. */
 static double element(const lk_field *f, const void *data, int64_t i)
 {
     switch (f->dtype) {
@@ -173,7 +174,8 @@ static void fields_are_found_by_name_and_read_alone(void)
 
 /* ---- a trainer with a loss and metrics of its own, against a loop in double ---- */
 
-/* Weighted squares of a linear model, and four metrics: one of elements, one with weights, one of integers, another loss. */
+/* Weighted squares of a linear model, and four metrics: one of elements, one with weights, one of integers, another
+ * loss. */
 static lk_tensor weighted_squares(const lk_inputs *inputs, void *user)
 {
     (void)user;

@@ -1,5 +1,5 @@
-/* test_file.c - files and directories are replaced atomically: with kills at random times, stale temporaries, files of others,
- * and running writers. */
+/* test_file.c - files and directories are replaced atomically: with kills at random times, stale temporaries, files of
+ * others, and running writers. */
 #define _GNU_SOURCE
 #include "check.h"
 

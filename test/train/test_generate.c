@@ -1,5 +1,5 @@
-/* test_generate.c - generation: sampling against sorted probabilities, text and stop strings against the whole text, and the tokens of a
- * generator against a program without a cache that computes the whole prefix anew for every token.
+/* test_generate.c - generation: sampling against sorted probabilities, text and stop strings against the whole text,
+ * and the tokens of a generator against a program without a cache that computes the whole prefix anew for every token.
  *
  * ctest: timeout 300 */
 #define _GNU_SOURCE
@@ -22,7 +22,8 @@ static int larger_first(const void *a, const void *b)
     return x->logit != y->logit ? (x->logit < y->logit ? 1 : -1) : x->token - y->token;
 }
 
-/* The probability of each token by its definition: sorted, cut after k, renormalised, cut once p is reached, renormalised. */
+/* The probability of each token by its definition: sorted, cut after k, renormalised, cut once p is reached,
+ * renormalised. */
 static void naive_probabilities(const float *logits, int n, const lk__generation_sampling *s, double *p)
 {
     REQUIRE(n > 0);
@@ -149,7 +150,8 @@ static void text_is_given_in_whole_characters_up_to_a_stop_string(void)
             }
 }
 
-/* Special tokens have no text of their own, and still end a continuation where a stop string spells them, alone or with other text. */
+/* Special tokens have no text of their own, and still end a continuation where a stop string spells them, alone or with
+ * other text. */
 static void stop_strings_may_spell_special_tokens(void)
 {
     static const struct {
@@ -193,7 +195,8 @@ static lk_transformer_config model_of(int which)
     return m;
 }
 
-/* The model without a cache: tokens (1, CONTEXT) → logits. Tokens after the last do not matter, since attention is causal. */
+/* The model without a cache: tokens (1, CONTEXT) → logits. Tokens after the last do not matter, since attention is
+ * causal. */
 typedef struct whole {
     rig     r;
     int32_t tokens[CONTEXT];
@@ -263,7 +266,8 @@ static lk_generator *open_generator(lk_context *context, const lk_transformer_co
 
 static const int32_t first_prompt[] = {1, 7, 3, 20, 44, 60, 0, 5, 5, 9, 11, 13, 2}, second_prompt[] = {33},
                      third_prompt[] = {8, 2, 8, 2, 8};
-static const lk_prompt prompts[PROMPTS] = {{first_prompt, 13}, {second_prompt, 1}, {third_prompt, 5}, {third_prompt, 5}};
+static const lk_prompt prompts[PROMPTS] = {
+    {first_prompt, 13}, {second_prompt, 1}, {third_prompt, 5}, {third_prompt, 5}};
 
 static lk_generate_config sampling_of(int which)
 {
@@ -349,7 +353,8 @@ static void a_cache_changes_no_token(void)
     }
 }
 
-/* Past the context, the latest half of it goes on: against the model over exactly these tokens. Prompts reach the end at different times. */
+/* Past the context, the latest half of it goes on: against the model over exactly these tokens. Prompts reach the end
+ * at different times. */
 static void a_full_context_goes_on_with_its_latest_half(void)
 {
     lk_transformer_config    model = model_of(0);

@@ -1,5 +1,5 @@
-/* test_huggingface.c - config.json of transformers, versions 4 and 5, both ways: files as transformers writes them, defaults, everything
- * that is refused, and what was written is read back as it was. */
+/* test_huggingface.c - config.json of transformers, versions 4 and 5, both ways: files as transformers writes them,
+ * defaults, everything that is refused, and what was written is read back as it was. */
 #include "check.h"
 #include "train/huggingface.h"
 
@@ -333,7 +333,8 @@ static void every_end_token_is_kept(void)
 
 static void check_same(const lk_transformer_config *a, const lk_transformer_config *b, const char *text)
 {
-#define SAME(field) CHECK(a->field == b->field, #field " differs: %g and %g in %s", (double)a->field, (double)b->field, text)
+#define SAME(field) \
+    CHECK(a->field == b->field, #field " differs: %g and %g in %s", (double)a->field, (double)b->field, text)
     SAME(kind);
     SAME(vocabulary);
     SAME(context);
@@ -455,7 +456,8 @@ static void classes_keep_their_names(void)
     size_t                   bytes = lk_hf_config_write(&c, text, sizeof text, .class_names = names);
     REQUIRE(bytes < sizeof text);
     CHECK(strstr(text, "\"label2id\": {\n    \"positive\": 0,"), "%s", text);
-    REQUIRE(lk__hf_labels_parse(context, "config.json", text, bytes, &labels) == LK_OK, "%s", lk_context_error(context));
+    REQUIRE(lk__hf_labels_parse(context, "config.json", text, bytes, &labels) == LK_OK, "%s",
+            lk_context_error(context));
     CHECK(lk_hf_labels_count(labels) == 3 && !lk_hf_labels_at(labels, 3) && !lk_hf_labels_at(labels, -1));
     for (int i = 0; i < 3; i++)
         CHECK(strcmp(lk_hf_labels_at(labels, i), names[i]) == 0, "%s", lk_hf_labels_at(labels, i));

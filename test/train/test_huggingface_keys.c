@@ -1,6 +1,6 @@
-/* test_huggingface_keys.c - every key that transformers knows for the models of a config.json, with several values each: a value gives the
- * logits that transformers has with it, or is refused by name. golden/make_huggingface_keys.py made models and logits; weights come from the
- * same formula as there. */
+/* test_huggingface_keys.c - every key that transformers knows for the models of a config.json, with several values
+ * each: a value gives the logits that transformers has with it, or is refused by name. golden/make_huggingface_keys.py
+ * made models and logits; weights come from the same formula as there. */
 #include "train/file.h"
 #include "train/huggingface.h"
 #include "training_batch.h"
@@ -113,7 +113,8 @@ static void check_value(const base_model *base, const char *key, const char *par
         refused++;
         return;
     }
-    /* What transformers refuses has no result that could differ: a value of the wrong type of a key that changes nothing. */
+    /* What transformers refuses has no result that could differ: a value of the wrong type of a key that changes
+     * nothing. */
     bool unchanged = memcmp(&config, &base->parsed, sizeof config) == 0;
     if (lk__json_equals(expected, "fails") && unchanged) {
         same++;

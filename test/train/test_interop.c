@@ -1,5 +1,5 @@
-/* test_interop.c - exchange of files with PyTorch: a state_dict that PyTorch wrote (golden/make_interop.py) gives PyTorch's logits
- * here, and saving it writes the same bytes as the safetensors library. */
+/* test_interop.c - exchange of files with PyTorch: a state_dict that PyTorch wrote (golden/make_interop.py) gives
+ * PyTorch's logits here, and saving it writes the same bytes as the safetensors library. */
 #include "base/hash.h"
 #include "check.h"
 #include "copies.h"

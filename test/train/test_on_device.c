@@ -1,6 +1,6 @@
-/* test_on_device.c - batches that the device makes itself: rows with the bits of the loader's, and trainers with the losses and weights of
- * those whose batches the host makes: crops, flips, partial batches, micro-batches, leaves, ranks, a resumed run. On devices that make no
- * batches: that they say so.
+/* test_on_device.c - batches that the device makes itself: rows with the bits of the loader's, and trainers with the
+ * losses and weights of those whose batches the host makes: crops, flips, partial batches, micro-batches, leaves,
+ * ranks, a resumed run. On devices that make no batches: that they say so.
  *
  * ctest: timeout 120, ranks 2 */
 #include "check.h"

@@ -1,5 +1,6 @@
-/* test_optimizers.c - all optimizers compared with PyTorch's (Lion: the paper's formula) over 100 steps, with clipping and parameter groups;
- * their descriptors and state; and learning-rate schedules. The values come from golden/make_optimizers.py. */
+/* test_optimizers.c - all optimizers compared with PyTorch's (Lion: the paper's formula) over 100 steps, with clipping
+ * and parameter groups; their descriptors and state; and learning-rate schedules. The values come from
+ * golden/make_optimizers.py. */
 #include "support.h"
 
 #include "graph/op.h"
@@ -35,7 +36,8 @@ static const trajectory trajectories[] = {
     {"sgd_dampening", SETTINGS(.kind = LK_SGD, .lr = 0.05, .momentum = 0.8, .dampening = 0.3)},
     {"sgd_nesterov", SETTINGS(.kind = LK_SGD, .lr = 0.02, .momentum = 0.9, .nesterov = true)},
     {"sgd_decay", SETTINGS(.kind = LK_SGD, .lr = 0.02, .momentum = 0.9, .weight_decay = 0.05, .decay_all = true)},
-    {"sgd_nesterov_decay", SETTINGS(.kind = LK_SGD, .lr = 0.02, .momentum = 0.9, .nesterov = true, .weight_decay = 0.05)},
+    {"sgd_nesterov_decay",
+     SETTINGS(.kind = LK_SGD, .lr = 0.02, .momentum = 0.9, .nesterov = true, .weight_decay = 0.05)},
     {"sgd_clip", SETTINGS(.kind = LK_SGD, .lr = 0.1, .momentum = 0.5, .clip = 0.1)},
     {"adam", SETTINGS(.kind = LK_ADAM, .lr = 1e-2)},
     {"adam_decay", SETTINGS(.kind = LK_ADAM, .lr = 1e-2, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-6,
@@ -49,7 +51,8 @@ static const trajectory trajectories[] = {
                               GROUPS(undecayed))}, /* weight decay 0 in a group: none */
     {"adam", SETTINGS(.kind = LK_ADAM, .lr = 1e-2, .weight_decay = 0.1, .decay_all = true, GROUPS(undecayed))},
     {"adam", SETTINGS(.kind = LK_ADAMW, .lr = 1e-2, .weight_decay = 0.1, .decay_all = true, GROUPS(undecayed))},
-    {"adam", SETTINGS(.kind = LK_ADAMW, .lr = 1e-2, .weight_decay = 0, .decay_all = true)}, /* PyTorch's default is 0.01 */
+    /* PyTorch's default is 0.01 */
+    {"adam", SETTINGS(.kind = LK_ADAMW, .lr = 1e-2, .weight_decay = 0, .decay_all = true)},
     {"adamw_no_decay",
      SETTINGS(.kind = LK_ADAMW, .lr = 1e-2, .beta1 = 0.95, .beta2 = 0.98, .weight_decay = 0.1, GROUPS(unchanged))},
     {"adam_frozen", SETTINGS(.kind = LK_ADAM, .lr = 1e-2, GROUPS(frozen))},

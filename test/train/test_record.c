@@ -1,5 +1,6 @@
-/* test_record.c - a checkpoint knows what it is: options, fields, classes and normalisation are read back as they were given, by this
- * library and by another JSON reader; other data is refused; checkpoints without a record still work. And partial loading.
+/* test_record.c - a checkpoint knows what it is: options, fields, classes and normalisation are read back as they were
+ * given, by this library and by another JSON reader; other data is refused; checkpoints without a record still work.
+ * And partial loading.
  *
  * ctest: timeout 120 */
 #define _GNU_SOURCE
@@ -506,7 +507,8 @@ static void a_trainer_starts_from_a_part_and_ignores_it_when_it_resumes(void)
     REQUIRE(lk_trainer_create(c, &config, &t) == LK_OK, "%s", lk_context_error(c));
     const lk_load_report *r = lk_trainer_load_report(t);
     REQUIRE(r != NULL);
-    CHECK(find_entry(r, "fc.weight")->result == LK_LOAD_LOADED && find_entry(r, "bn.weight")->result == LK_LOAD_MISSING);
+    CHECK(find_entry(r, "fc.weight")->result == LK_LOAD_LOADED &&
+          find_entry(r, "bn.weight")->result == LK_LOAD_MISSING);
     CHECK(lk_trainer_run(t) == LK_OK);
     lk_trainer_free(t);
     config.resume = true;

@@ -1,5 +1,5 @@
-/* test_trainer.c - the trainer holds the memory that its plan states, to the byte; saves and deletes only what it should; and
- * resumes exactly.
+/* test_trainer.c - the trainer holds the memory that its plan states, to the byte; saves and deletes only what it
+ * should; and resumes exactly.
  *
  * ctest: label threaded */
 #include "check.h"
@@ -315,7 +315,8 @@ static void evaluation_alone_holds_no_memory_for_training(void)
     REQUIRE(lk_trainer_evaluate(t, &result) == LK_OK && result.samples == lk_dataset_count(b.test));
     const lk_named_metric *accuracy = lk_metrics_find(result.metrics, result.metrics_count, "accuracy");
     REQUIRE(accuracy && result.metrics_count == 1);
-    CHECK(result.loss > 0 && accuracy->value >= 0 && accuracy->value <= 1 && accuracy->weight == (double)result.samples);
+    CHECK(result.loss > 0 && accuracy->value >= 0 && accuracy->value <= 1 &&
+          accuracy->weight == (double)result.samples);
     CHECK(lk_trainer_run(t) == LK_EINVAL);
     lk_trainer_free(t);
     close_fixture(&b);
@@ -404,7 +405,8 @@ static int break_save(void *user, const lk_event *e)
     if (e->kind != LK_EVENT_STEP || e->step < FAILING_SAVE) return 0;
     if (e->step > FAILING_SAVE) usleep(5000);
     if (e->step > FAILING_SAVE) return 0;
-    snprintf(path, sizeof path, "%s/.lockstep.lock", b->save); /* all that is there; a file takes the directory's place */
+    /* all that is there; a file takes the directory's place */
+    snprintf(path, sizeof path, "%s/.lockstep.lock", b->save);
     REQUIRE(unlink(path) == 0 && rmdir(b->save) == 0);
     FILE *file = fopen(b->save, "w");
     if (file) fclose(file);

@@ -1,5 +1,5 @@
-/* test_trainer_memory.c - each allocation fails once, from lk_trainer_create through the first step: the call returns LK_ENOMEM with a
- * message, nothing is lost, and with two ranks the other one is told.
+/* test_trainer_memory.c - each allocation fails once, from lk_trainer_create through the first step: the call returns
+ * LK_ENOMEM with a message, nothing is lost, and with two ranks the other one is told.
  *
  * ctest: timeout 300, ranks 2, label threaded */
 #include "comm_ranks.h"
@@ -66,7 +66,8 @@ static lk_context *open_metered(meter *m)
 
 static void check_outcome(const char *what, int64_t n, meter *m, lk_status status)
 {
-    CHECK(status == LK_OK || status == LK_ENOMEM, "%s, allocation %lld: %s", what, (long long)n, lk_status_name(status));
+    CHECK(status == LK_OK || status == LK_ENOMEM, "%s, allocation %lld: %s", what, (long long)n,
+          lk_status_name(status));
     CHECK(atomic_load(&m->hit) || status == LK_OK, "%s: %s without a failure", what, lk_status_name(status));
     CHECK(atomic_load(&m->outstanding) == 0, "%s, allocation %lld: %lld bytes are lost", what, (long long)n,
           (long long)atomic_load(&m->outstanding));
@@ -155,8 +156,9 @@ static void fail_each_allocation_of(int victim)
         for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
         lk_status its = p.status[victim], others = p.status[!victim];
         check_outcome(what, n, &p.meters[victim], its);
-        CHECK((its == LK_OK) == (others == LK_OK) && others != LK_ETIMEOUT, "%s, allocation %lld: %s; the other: %s: %s",
-              what, (long long)n, lk_status_name(its), lk_status_name(others), p.text);
+        CHECK((its == LK_OK) == (others == LK_OK) && others != LK_ETIMEOUT,
+              "%s, allocation %lld: %s; the other: %s: %s", what, (long long)n, lk_status_name(its),
+              lk_status_name(others), p.text);
         CHECK(atomic_load(&p.meters[!victim].outstanding) == 0, "%s, allocation %lld: the other loses memory", what,
               (long long)n);
         hit = atomic_load(&p.meters[victim].hit);

@@ -1,5 +1,5 @@
-/* test_trainer_ranks.c - trainers of several ranks: memory, refused options, detected failures, and that evaluation uses every
- * sample once.
+/* test_trainer_ranks.c - trainers of several ranks: memory, refused options, detected failures, and that evaluation
+ * uses every sample once.
  *
  * ctest: timeout 240, ranks 4 */
 #include "check.h"
@@ -186,7 +186,8 @@ static void check_held(test_case *s, int rank, lk_trainer *t)
     size_t                 held[LK_MEMORY_COUNT], memory[LK_MEMORY_COUNT];
     REQUIRE(t, "%s", s->results->text[rank]);
     for (int i = 0; i < LK_MEMORY_COUNT; i++) held[i] = lk_context_memory(s->context, (lk_memory)i);
-    REQUIRE(lk_trainer_plan(s->context, &s->config, &graph, &plan, memory) == LK_OK, "%s", lk_context_error(s->context));
+    REQUIRE(lk_trainer_plan(s->context, &s->config, &graph, &plan, memory) == LK_OK, "%s",
+            lk_context_error(s->context));
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         CHECK(held[kinds[i]] == memory[kinds[i]],
               "rank %d of %d, %d micro-batches, %d leaves: %s: held %zu, planned %zu", rank, s->world,
@@ -508,7 +509,8 @@ static int break_save(void *user, const lk_event *e)
     if (e->kind != LK_EVENT_STEP || s->rank != 0 || e->step < FAILING_SAVE) return 0;
     if (e->step > FAILING_SAVE) usleep(20000);
     if (e->step > FAILING_SAVE) return 0;
-    snprintf(path, sizeof path, "%s/.lockstep.lock", s->save); /* all that is there; a file takes the directory's place */
+    /* all that is there; a file takes the directory's place */
+    snprintf(path, sizeof path, "%s/.lockstep.lock", s->save);
     FILE *file = unlink(path) == 0 && rmdir(s->save) == 0 ? fopen(s->save, "w") : NULL;
     if (file) fclose(file);
     return 0;

@@ -1,5 +1,5 @@
-/* test_weights.c - weights as other programs save them: directories with one file or with shards, names without their prefix, buffers
- * that no model needs, copies of tied tensors; and everything else is refused by name. */
+/* test_weights.c - weights as other programs save them: directories with one file or with shards, names without their
+ * prefix, buffers that no model needs, copies of tied tensors; and everything else is refused by name. */
 #include "checkpoint_rig.h"
 #include "copies.h"
 #include "train/file.h"
@@ -46,12 +46,13 @@ static void write_file(lk_context *c, const char *name, const entry *entries, in
     static char            staging[LK__FILE_STAGING];
     lk__safetensors_tensor list[8] = {{0}};
     for (int i = 0; i < count; i++) {
-        list[i] =
-            (lk__safetensors_tensor){.name = entries[i].name, .dtype = LK_F32, .rank = entries[i].rank, .data = data[i]};
+        list[i] = (lk__safetensors_tensor){
+            .name = entries[i].name, .dtype = LK_F32, .rank = entries[i].rank, .data = data[i]};
         memcpy(list[i].dims, entries[i].dims, sizeof entries[i].dims);
         for (int j = 0; j < 64; j++) data[i][j] = (float)(entries[i].base + j);
     }
-    REQUIRE(lk__safetensors_write(c, in_root(name), list, (size_t)count, NULL, 0, staging, sizeof staging, NULL) == LK_OK,
+    REQUIRE(lk__safetensors_write(c, in_root(name), list, (size_t)count, NULL, 0, staging, sizeof staging, NULL) ==
+                LK_OK,
             "%s", lk_context_error(c));
 }
 

@@ -10,10 +10,12 @@ page=$SOURCE_DIR/docs/bindings.md
 awk '/^```python$/ { inside = 1; next } /^```/ { inside = 0 } inside' "$page" > "$work/line.py"
 awk '/^\$ python3 line.py$/ { inside = 1; next } /^```/ { inside = 0 } inside' "$page" > "$work/expected"
 lines=$(grep -c . "$work/line.py")
-[ "$lines" -gt 30 ] && [ "$lines" -le 45 ] && [ -s "$work/expected" ] || { echo "docs/bindings.md: $lines lines of Python, not about 40" >&2; exit 1; }
+[ "$lines" -gt 30 ] && [ "$lines" -le 45 ] && [ -s "$work/expected" ] ||
+    { echo "docs/bindings.md: $lines lines of Python, not about 40" >&2; exit 1; }
 LD_LIBRARY_PATH=$BUILD_DIR LOCKSTEP_DEVICE='' python3 "$work/line.py" > "$work/printed"
 diff "$work/expected" "$work/printed"
 # Its errors are the library's.
 sed 's/b"fc.weight", b"fc.bias"/b"fc.weights",/' "$work/line.py" > "$work/wrong.py"
-if LD_LIBRARY_PATH=$BUILD_DIR python3 "$work/wrong.py" > "$work/printed" 2>&1; then echo "a wrong name was accepted" >&2; exit 1; fi
+if LD_LIBRARY_PATH=$BUILD_DIR python3 "$work/wrong.py" > "$work/printed" 2>&1; then echo "a wrong name was accepted" \
+    >&2; exit 1; fi
 grep -q 'RuntimeError: .*fc.weights' "$work/printed" || { cat "$work/printed" >&2; exit 1; }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# configure.sh - what is optional is probed by linking when the tree is configured: an mpicc, an nvcc, a libpng and a libjpeg that are there but do not
-# link, and an hwloc.h that does not compile, are each left out with one line that says why; LK_MPI=openmpi makes it an error instead.
+# configure.sh - what is optional is probed by linking when the tree is configured: an mpicc, an nvcc, a libpng and a
+# libjpeg that are there but do not link, and an hwloc.h that does not compile, are each left out with one line that
+# says why; LK_MPI=openmpi makes it an error instead.
 # ctest: timeout 240
 set -eu
 [ -z "${LK_SANITIZE:-}" ] || { echo "skipped: it configures, which sanitizers do not change"; exit 77; }
@@ -29,20 +30,28 @@ chmod +x bin/*
 echo '#error no hwloc for this architecture' > include/hwloc.h
 echo 'not a library' > libbroken.so
 configure() {
-    PATH=$work/bin:$PATH cmake -S "$SOURCE_DIR" -B "$1" -DCMAKE_C_COMPILER="$CC" -DLK_TESTS=OFF -DLK_NVCC="$work/bin/nvcc" -DPNG_LIBRARY="$work/libbroken.so" \
-        -DPNG_PNG_INCLUDE_DIR="$work/include" -DJPEG_LIBRARY="$work/libbroken.so" -DJPEG_INCLUDE_DIR="$work/include" -DLK_HWLOC_HEADER="$work/include" "${@:2}" > out.txt 2>&1
+    PATH=$work/bin:$PATH cmake -S "$SOURCE_DIR" -B "$1" -DCMAKE_C_COMPILER="$CC" -DLK_TESTS=OFF \
+        -DLK_NVCC="$work/bin/nvcc" -DPNG_LIBRARY="$work/libbroken.so" \
+        -DPNG_PNG_INCLUDE_DIR="$work/include" -DJPEG_LIBRARY="$work/libbroken.so" -DJPEG_INCLUDE_DIR="$work/include" \
+            -DLK_HWLOC_HEADER="$work/include" "${@:2}" > out.txt 2>&1
 }
 configure build || fail "tools that do not link stop the configuration: $(cat out.txt)"
-for line in "No MPI module by $work/bin/mpicc.openmpi, which does not link: /usr/bin/ld: cannot find -lmpi: No such file or directory" \
+no_mpi="/usr/bin/ld: cannot find -lmpi: No such file or directory"
+no_cuda="nvcc fatal: libcudart_static.a: error: wrong architecture"
+for line in "No MPI module by $work/bin/mpicc.openmpi, which does not link: $no_mpi" \
     "No MPI module by $work/bin/mpicc.mpich, which does not link: exit status 1, and no message" \
-    "No CUDA module: $work/bin/nvcc does not compile and link: nvcc fatal: libcudart_static.a: error: wrong architecture"; do
+    "No CUDA module: $work/bin/nvcc does not compile and link: $no_cuda"; do
     [ "$(grep -cF -- "-- $line" out.txt)" = 1 ] || fail "no line '$line': $(cat out.txt)"
 done
-for line in 'No PNG files, without libpng: a program with it does not compile and link' 'No JPEG files, without libjpeg: a program with it does not compile and link' \
+for line in 'No PNG files, without libpng: a program with it does not compile and link' \
+    'No JPEG files, without libjpeg: a program with it does not compile and link' \
     "Ranks are pinned by the kernel's numbers of cores, without hwloc: a program with it does not compile and link"; do
     [ "$(grep -cF -- "-- $line" out.txt)" = 1 ] || fail "no line '$line': $(cat out.txt)"
 done
-if grep -rq 'lockstep_mpi_\|liblockstep-cuda' build/cmake_install.cmake; then fail "a module that is not built would be installed"; fi
-if configure required -DLK_MPI=openmpi; then fail "LK_MPI=openmpi accepts an mpicc that does not link: $(cat out.txt)"; fi
-tr -s '\n ' '  ' < out.txt | grep -q 'LK_MPI is openmpi, and there is no mpicc of openmpi that compiles and links' || fail "LK_MPI=openmpi: $(cat out.txt)"
+if grep -rq 'lockstep_mpi_\|liblockstep-cuda' build/cmake_install.cmake; then fail \
+    "a module that is not built would be installed"; fi
+if configure required -DLK_MPI=openmpi; then fail \
+    "LK_MPI=openmpi accepts an mpicc that does not link: $(cat out.txt)"; fi
+tr -s '\n ' '  ' < out.txt | grep -q 'LK_MPI is openmpi, and there is no mpicc of openmpi that compiles and links' ||
+    fail "LK_MPI=openmpi: $(cat out.txt)"
 if configure unknown -DLK_MPI=lam; then fail "LK_MPI=lam is accepted"; fi

@@ -1,5 +1,5 @@
-/* cxx_headers.cpp - every public header from C++, and a program that uses them: a line fitted by gradient descent must find the
- * numbers it was drawn with. */
+/* cxx_headers.cpp - every public header from C++, and a program that uses them: a line fitted by gradient descent must
+ * find the numbers it was drawn with. */
 #include <lockstep.h>
 
 #include <cmath>

@@ -1,5 +1,6 @@
-/* cxx_macros.cpp - every macro of the public headers from C++20: options by name and left out, configurations as they are initialised.
- * cxx_warnings.sh compiles it with every compiler at hand and sees to it that no macro is missing here. */
+/* cxx_macros.cpp - every macro of the public headers from C++20: options by name and left out, configurations as they
+ * are initialised. cxx_warnings.sh compiles it with every compiler at hand and sees to it that no macro is missing
+ * here. */
 #include <lockstep.h>
 
 #include <cmath>
@@ -23,7 +24,8 @@ static bool record_everything(lk_graph *graph)
     lk_tensor ids = lk_input(graph, "ids", LK_I32, 1, four);
     lk_tensor scale = lk_parameter(graph, "scale", 1, one),
               table = lk_parameter(graph, "table", 2, table_dims, .frozen = true);
-    lk_tensor kernel = lk_parameter(graph, "kernel", 4, weight_dims, .init = LK_INIT_NORMAL, .a = 0.1, .no_decay = true);
+    lk_tensor kernel =
+        lk_parameter(graph, "kernel", 4, weight_dims, .init = LK_INIT_NORMAL, .a = 0.1, .no_decay = true);
     lk_tensor mean = lk_buffer(graph, "mean", LK_F32, 1, channels, 0),
               var = lk_buffer(graph, "var", LK_F32, 1, channels, 1, .not_saved = true);
     lk_tie(scale, "scale2");

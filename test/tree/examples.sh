@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# examples.sh - runs every example that needs one rank and checks that it learns: on synthetic data, on arrays, and from saved weights.
+# examples.sh - runs every example that needs one rank and checks that it learns: on synthetic data, on arrays, and from
+# saved weights.
 # ctest: timeout 240
 set -eu
 work=$(mktemp -d)
@@ -33,15 +34,19 @@ grep -q "hash $hash" loop.txt || { echo "loop.c ends in $(tail -1 loop.txt), the
 learned mlp.txt
 "$examples/infer" corners.safetensors > infer.txt
 [ "$(grep -c class infer.txt)" = 4 ]
-if "$examples/infer" run/model.safetensors > /dev/null 2> wrong.txt; then echo "infer accepted the weights of another model" >&2; exit 1; fi
+if "$examples/infer" run/model.safetensors > /dev/null 2> wrong.txt; then echo \
+    "infer accepted the weights of another model" >&2; exit 1; fi
 [ -s wrong.txt ] || { echo "infer printed no error about the weights of another model" >&2; exit 1; }
 
-# A GPT by hand learns the bytes of a text, which changes with the documentation: below 3.7 after 60 steps, where a uniform guess has 5.5.
+# A GPT by hand learns the bytes of a text, which changes with the documentation: below 3.7 after 60 steps, where a
+# uniform guess has 5.5.
 "$examples/gpt" "$SOURCE_DIR/docs/from-pytorch.md" 60 > gpt.txt
-awk '/^step/ { loss = $4 } END { exit !(loss > 0 && loss < 3.7) }' gpt.txt || { echo "gpt learned too little:" >&2; cat gpt.txt >&2; exit 1; }
+awk '/^step/ { loss = $4 } END { exit !(loss > 0 && loss < 3.7) }' gpt.txt ||
+    { echo "gpt learned too little:" >&2; cat gpt.txt >&2; exit 1; }
 [ "$(wc -l < "$SOURCE_DIR/examples/gpt.c")" -lt 110 ]
 
 for source in "$SOURCE_DIR"/examples/*.c; do
     name=$(basename "$source" .c)
-    grep -q "examples/$name" "$SOURCE_DIR"/test/tree/examples*.sh "$SOURCE_DIR"/test/cli/cli_model.sh || { echo "examples/$name.c is not run by these tests" >&2; exit 1; }
+    grep -q "examples/$name" "$SOURCE_DIR"/test/tree/examples*.sh "$SOURCE_DIR"/test/cli/cli_model.sh ||
+        { echo "examples/$name.c is not run by these tests" >&2; exit 1; }
 done

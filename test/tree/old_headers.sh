@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# old_headers.sh - a program that was compiled with the headers of an earlier version (test/headers/VERSION, stored by `./x headers` at
-# each release) runs with this library, as far as both have the same soname.
+# old_headers.sh - a program that was compiled with the headers of an earlier version (test/headers/VERSION, stored by
+# `./x headers` at each release) runs with this library, as far as both have the same soname.
 set -eu
 [ -z "${LK_SANITIZE:-}" ] || { echo "skipped: the program would need the sanitizer's flags"; exit 77; }
 work=$(mktemp -d)
@@ -10,7 +10,8 @@ tried=0
 for headers in "$SOURCE_DIR"/test/headers/*/; do
     version=$(basename "$headers")
     case $version. in "$soname".*) ;; *) continue ;; esac
-    "$CC" -std=gnu11 -Wall -Wextra -Werror -I "$headers" "$SOURCE_DIR/test/headers/program.c" -o "$work/program" -L "$BUILD_DIR" -llockstep -lm
+    "$CC" -std=gnu11 -Wall -Wextra -Werror -I "$headers" "$SOURCE_DIR/test/headers/program.c" -o "$work/program" -L \
+        "$BUILD_DIR" -llockstep -lm
     LD_LIBRARY_PATH=$BUILD_DIR "$work/program" || { echo "a program with the headers of $version fails" >&2; exit 1; }
     tried=$((tried + 1))
 done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # outside.sh - the tree is installed into an empty prefix, which is then moved; a program outside is built against it by
-# pkg-config and by find_package, shared and static, and run. Every public header compiles by itself in C and in C++. The installed command trains over each
-# MPI for which a module was installed.
+# pkg-config and by find_package, shared and static, and run. Every public header compiles by itself in C and in C++.
+# The installed command trains over each MPI for which a module was installed.
 # ctest: timeout 300, ranks 2
 set -eu
 [ -z "${LK_SANITIZE:-}" ] || { echo "skipped: the program outside would need the same flags"; exit 77; }
@@ -24,8 +24,10 @@ libdir=$(dirname "$(find prefix -name liblockstep.so)")
 pcdir=$(dirname "$(find prefix -name lockstep.pc)")
 [ "$(readlink "$libdir/liblockstep.so.0.1")" != "" ] || { echo "no liblockstep.so.0.1" >&2; exit 1; }
 prefix/bin/lockstep --version | grep -q '^lockstep [0-9]'
-[ -s prefix/share/man/man1/lockstep.1 ] && [ -s prefix/share/man/man1/lockstep-info.1 ] || { echo "no man pages" >&2; exit 1; }
-for file in bash-completion/completions/lockstep zsh/site-functions/_lockstep fish/vendor_completions.d/lockstep.fish; do
+[ -s prefix/share/man/man1/lockstep.1 ] && [ -s prefix/share/man/man1/lockstep-info.1 ] ||
+    { echo "no man pages" >&2; exit 1; }
+for file in bash-completion/completions/lockstep zsh/site-functions/_lockstep fish/vendor_completions.d/lockstep.fish; \
+    do
     grep -q 'completion of lockstep' "prefix/share/$file" || { echo "no share/$file" >&2; exit 1; }
 done
 
@@ -35,7 +37,8 @@ for module in "$libdir"/lockstep/lockstep_mpi_*.so; do
     flavour=${module##*lockstep_mpi_}
     start=mpirun.${flavour%.so}
     command -v "$start" > /dev/null || { echo "there is no $start: training over it is not tried"; continue; }
-    timeout 100 $start -n 2 prefix/bin/lockstep train --backend mpi --model mlp --data synthetic:64,count=64 --batch 16 --steps 3 --threads 1 --json > mpi.txt 2>&1 &&
+    timeout 100 $start -n 2 prefix/bin/lockstep train --backend mpi --model mlp --data synthetic:64,count=64 --batch \
+        16 --steps 3 --threads 1 --json > mpi.txt 2>&1 &&
         grep -q '"ranks": 2' mpi.txt || { echo "training over $flavour: $(cat mpi.txt)" >&2; exit 1; }
 done
 
@@ -67,7 +70,8 @@ export PKG_CONFIG_PATH=$work/$pcdir
 LD_LIBRARY_PATH=$libdir ./by_pkg_config
 mkdir static_only && cp "$libdir/liblockstep.a" static_only/
 # shellcheck disable=SC2046
-"$CC" -std=gnu11 main.c -o by_pkg_config_static $(pkg-config --cflags lockstep) -Lstatic_only $(pkg-config --static --libs-only-l lockstep) -pthread
+"$CC" -std=gnu11 main.c -o by_pkg_config_static $(pkg-config --cflags lockstep) -Lstatic_only \
+    $(pkg-config --static --libs-only-l lockstep) -pthread
 ./by_pkg_config_static
 
 mkdir project && cp main.c project/
@@ -80,18 +84,22 @@ target_link_libraries(shared PRIVATE lockstep::lockstep)
 add_executable(static main.c)
 target_link_libraries(static PRIVATE lockstep::static)
 C
-cmake -S project -B project/build -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_C_COMPILER="$CC" > cmake.log 2>&1 || { cat cmake.log >&2; exit 1; }
+cmake -S project -B project/build -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_C_COMPILER="$CC" > cmake.log 2>&1 ||
+    { cat cmake.log >&2; exit 1; }
 cmake --build project/build > build.log 2>&1 || { cat build.log >&2; exit 1; }
 project/build/shared
 project/build/static
 sed 's/lockstep 0.1/lockstep 9.0/' -i project/CMakeLists.txt
-if cmake -S project -B project/newer -DCMAKE_PREFIX_PATH="$work/prefix" > /dev/null 2>&1; then echo "version 9.0 was found" >&2; exit 1; fi
+if cmake -S project -B project/newer -DCMAKE_PREFIX_PATH="$work/prefix" > /dev/null 2>&1; then echo \
+    "version 9.0 was found" >&2; exit 1; fi
 
 for header in lockstep.h $(cd prefix/include && ls lockstep/*.h); do
     echo "#include <$header>" > alone.c
-    "$CC" -std=gnu11 -Wall -Wextra -Werror -pedantic -Iprefix/include -fsyntax-only alone.c || { echo "$header does not compile by itself in C" >&2; exit 1; }
+    "$CC" -std=gnu11 -Wall -Wextra -Werror -pedantic -Iprefix/include -fsyntax-only alone.c ||
+        { echo "$header does not compile by itself in C" >&2; exit 1; }
     if command -v g++ > /dev/null; then
         cp alone.c alone.cpp
-        g++ -std=c++20 -Wall -Wextra -Werror -Iprefix/include -fsyntax-only alone.cpp || { echo "$header does not compile by itself in C++" >&2; exit 1; }
+        g++ -std=c++20 -Wall -Wextra -Werror -Iprefix/include -fsyntax-only alone.cpp ||
+            { echo "$header does not compile by itself in C++" >&2; exit 1; }
     fi
 done

@@ -96,8 +96,8 @@ static int start_mpi(int *rank, int *size, char *text)
     return status;
 }
 
-/* Making a communicator, which MPI offers only as a blocking call: it runs in a thread, which is abandoned if it does not
- * return in time. The last user frees this. */
+/* Making a communicator, which MPI offers only as a blocking call: it runs in a thread, which is abandoned if it does
+ * not return in time. The last user frees this. */
 typedef struct joining {
     int            users; /* atomic */
     int            size, tag, code;
@@ -244,7 +244,8 @@ static int test_request(lk__mpi_request *r, char *text)
     int done = 1, code = MPI_SUCCESS;
     lock_mpi();
     for (int i = 0; i < r->count && done && code == MPI_SUCCESS; i++)
-        code = MPI_Test(&r->requests[i], &done, MPI_STATUS_IGNORE); /* a request that is done becomes MPI_REQUEST_NULL */
+        /* a request that is done becomes MPI_REQUEST_NULL */
+        code = MPI_Test(&r->requests[i], &done, MPI_STATUS_IGNORE);
     unlock_mpi();
     return code == MPI_SUCCESS ? done != 0 : set_error(text, "MPI did not transfer the data", code);
 }

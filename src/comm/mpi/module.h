@@ -1,5 +1,5 @@
-/* comm/mpi/module.h - what Lockstep uses of MPI, in plain C types. The module is a separate shared object, built once for
- * each MPI, so that liblockstep links no MPI and does not depend on which one is used. */
+/* comm/mpi/module.h - what Lockstep uses of MPI, in plain C types. The module is a separate shared object, built once
+ * for each MPI, so that liblockstep links no MPI and does not depend on which one is used. */
 #ifndef LK__MPI_MODULE_H
 #define LK__MPI_MODULE_H
 
@@ -18,12 +18,13 @@ typedef struct lk__mpi_part {
 typedef struct lk__mpi_group   lk__mpi_group;   /* a communicator */
 typedef struct lk__mpi_request lk__mpi_request; /* an operation in progress */
 
-/* Functions return 0, or -1 with a message in `text`, which holds LK__MPI_TEXT bytes. Any thread may call them: where MPI
- * allows one thread at a time, a lock serialises the calls. */
+/* Functions return 0, or -1 with a message in `text`, which holds LK__MPI_TEXT bytes. Any thread may call them: where
+ * MPI allows one thread at a time, a lock serialises the calls. */
 typedef struct lk__mpi_module {
     uint32_t version;
-    /* Initialises MPI unless the program has, and gives the rank and size of its world. MPI initialised here is finalised
-     * when the process ends, if all groups were left in order: otherwise finalising could block without end. */
+    /* Initialises MPI unless the program has, and gives the rank and size of its world. MPI initialised here is
+     * finalised when the process ends, if all groups were left in order: otherwise finalising could block without
+     * end. */
     int (*start)(int *rank, int *size, char *text);
     /* Makes a communicator of these ranks of the world; only they call it, and wait up to `seconds` for each other. */
     int (*join)(const int *ranks, int size, int tag, double seconds, lk__mpi_group **group, char *text);

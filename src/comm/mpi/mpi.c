@@ -1,7 +1,7 @@
-/* mpi.c - bulk data over MPI. Control messages use Lockstep's own mesh, so that a mismatch, a dead rank or a late one is
- * reported as with other backends. Addresses and a random token for the mesh are exchanged over MPI, so nothing has to
- * be configured under mpirun or srun. A group that failed never calls MPI again, and what it had in flight is leaked on
- * purpose: MPI cannot cancel it. */
+/* mpi.c - bulk data over MPI. Control messages use Lockstep's own mesh, so that a mismatch, a dead rank or a late one
+ * is reported as with other backends. Addresses and a random token for the mesh are exchanged over MPI, so nothing has
+ * to be configured under mpirun or srun. A group that failed never calls MPI again, and what it had in flight is leaked
+ * on purpose: MPI cannot cancel it. */
 #define _GNU_SOURCE
 #include "comm/mpi/mpi.h"
 
@@ -115,7 +115,8 @@ static lk_status receive_message(lk__net *net, int peer, uint64_t id, void *data
     return begin_flight(net, code, text, request, flight);
 }
 
-/* MPI progresses only inside its calls, and cannot wait with a deadline: so it is polled, first often, then with pauses. */
+/* MPI progresses only inside its calls, and cannot wait with a deadline: so it is polled, first often, then with
+ * pauses. */
 static lk_status wait_flight(lk__net *net, lk__net_transfer_state *f, double seconds)
 {
     mpi_state *k = net->transport_state;
@@ -221,11 +222,8 @@ static lk_status gather_over_mpi(lk_comm *c, mpi_state *k, const void *mine, voi
 }
 
 enum { ADDRESSES = 8 };
-typedef enum reachability {
-    UNREACHABLE,
-    ROUTED,
-    SAME_NETWORK
-} reachability; /* from a host to an address: the higher the better */
+/* from a host to an address: the higher the better */
+typedef enum reachability { UNREACHABLE, ROUTED, SAME_NETWORK } reachability;
 
 /* What ranks exchange: their identity, then how they would reach rank 0, then where they listen. */
 typedef struct join_info {

@@ -92,7 +92,8 @@ lk_status lk__net_run_begin(const lk__net_collective_run *run, int which, lk__ne
 lk_status lk__net_run_finish(const lk__net_collective_run *run, int which, lk__net_transfer_state **flight)
 {
     if (!*flight) return LK_OK;
-    lk_status status = lk__net_flight_wait(run->net, *flight, run->scratch->needed + (size_t)which * (size_t)run->ranks);
+    lk_status status =
+        lk__net_flight_wait(run->net, *flight, run->scratch->needed + (size_t)which * (size_t)run->ranks);
     if (status < 0) return status;
     run->net->transport->finish(run->net, *flight);
     *flight = NULL;

@@ -1,7 +1,8 @@
 /* connections.c - the connections that groups share: the epoll set, who polls it, the thread, and the list of groups.
  *
- * A thread that waits in an operation polls the set itself, which saves a switch between threads. The connections' thread polls it while
- * no thread is in an operation, so that other ranks' queries are answered also while the program computes. */
+ * A thread that waits in an operation polls the set itself, which saves a switch between threads. The connections'
+ * thread polls it while no thread is in an operation, so that other ranks' queries are answered also while the program
+ * computes. */
 #define _GNU_SOURCE
 #include "comm/net/connections.h"
 
@@ -86,8 +87,8 @@ static void hand_over(lk__net_connections *cs)
 
 static bool is_seen(lk__net *net, uint32_t seen) { return atomic_load(&net->events) == seen; }
 
-/* Polls for all, until something of this group changed. The order of stores and loads here and in lk__net_notify: whoever changes
- * `events` either sees `poller`, or is seen before this thread sleeps. */
+/* Polls for all, until something of this group changed. The order of stores and loads here and in lk__net_notify:
+ * whoever changes `events` either sees `poller`, or is seen before this thread sleeps. */
 static void poll_for_all(lk__net *net, uint32_t seen, double end, int milliseconds)
 {
     lk__net_connections *cs = net->connections;

@@ -1,8 +1,8 @@
-/* comm/net/connections.h - the connections of a group that was created, which the groups split from it share: their epoll set, the
- * thread that serves them while no caller does, and which group a message belongs to.
+/* comm/net/connections.h - the connections of a group that was created, which the groups split from it share: their
+ * epoll set, the thread that serves them while no caller does, and which group a message belongs to.
  *
- * Any number of threads may wait at once, each for its own group. One of them polls the set for all (lk__net_pump); the others sleep
- * until something of their group changed, or until nobody polls any more. */
+ * Any number of threads may wait at once, each for its own group. One of them polls the set for all (lk__net_pump); the
+ * others sleep until something of their group changed, or until nobody polls any more. */
 #ifndef LK__CONNECTIONS_H
 #define LK__CONNECTIONS_H
 
@@ -15,7 +15,8 @@ typedef struct lk__net             lk__net;           /* a group, net.h */
 typedef struct lk__net_transport   lk__net_transport; /* net.h */
 typedef struct lk__net_connections lk__net_connections;
 
-/* Handles a descriptor of the epoll set; edge-triggered. `ready` is called by the thread that polls, with the lock held. */
+/* Handles a descriptor of the epoll set; edge-triggered. `ready` is called by the thread that polls, with the lock
+ * held. */
 typedef struct lk__net_handler {
     void (*ready)(struct lk__net_handler *handler, uint32_t events);
 } lk__net_handler;
@@ -59,8 +60,9 @@ struct lk__net_connections {
     void                    *streams; /* the transport's own, shared by all groups */
     atomic_int               users;   /* groups; the last one that is freed closes them */
 
-    pthread_mutex_t lock; /* guards the control messages of all groups, and the lists; only comm->failing is locked inside */
-    lk__net        *groups;
+    /* guards the control messages of all groups, and the lists; only comm->failing is locked inside */
+    pthread_mutex_t    lock;
+    lk__net           *groups;
     lk__net_retired   *retired;
     char              *inbox;         /* LK__NET_INBOX bytes to read into */
     int                epoll, wakeup; /* the set; an eventfd in it that wakes a thread which sleeps there */
@@ -105,7 +107,8 @@ void lk__connections_decline(lk__net_connections *connections, uint64_t group, c
 void lk__net_notify(lk__net *net);
 /* The same for every group with flights: bytes can be moved. Under the lock. */
 void lk__connections_notify_flights(lk__net_connections *connections);
-/* From transports, without the lock: a connection to this rank ended (`drained`), since its host does not answer if cut_off. */
+/* From transports, without the lock: a connection to this rank ended (`drained`), since its host does not answer if
+ * cut_off. */
 void lk__connections_drained(lk__net_connections *connections, int rank, bool cut_off);
 
 /* Under the lock: sends a message in two parts; what the socket does not accept is queued. */

@@ -1,5 +1,5 @@
-/* control.c - control messages: sending, which never waits, and handling received ones. All of it under the connections' lock, except
- * the notes at the end. */
+/* control.c - control messages: sending, which never waits, and handling received ones. All of it under the
+ * connections' lock, except the notes at the end. */
 #define _GNU_SOURCE
 #include "comm/net/net.h"
 #include "comm/socket.h"
@@ -60,7 +60,8 @@ lk__net_message_header lk__net_head(const lk__net *net, lk__net_message_kind kin
     return (lk__net_message_header){.bytes = (uint32_t)bytes, .kind = (uint16_t)kind, .group = net->id};
 }
 
-void lk__net_send_message(lk__net *net, int peer, const void *message, size_t bytes, const void *data, size_t data_bytes)
+void lk__net_send_message(lk__net *net, int peer, const void *message, size_t bytes, const void *data,
+                          size_t data_bytes)
 {
     lk__connection_send(net->peers[peer].connection, message, bytes, data, data_bytes);
 }
@@ -148,9 +149,8 @@ bool lk__net_handle(lk__net *net, int rank, const lk__net_message *message)
 
 /* ---- which group a message belongs to ---- */
 
-enum {
-    EARLY_MOST = 256 << 10
-}; /* bytes of a rank's early messages; it sends few before all ranks of the group have joined */
+/* bytes of a rank's early messages; it sends few before all ranks of the group have joined */
+enum { EARLY_MOST = 256 << 10 };
 
 static bool keep_early(lk__net_connection *c, uint64_t group, const char *bytes, size_t length)
 {

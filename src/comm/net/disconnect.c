@@ -1,6 +1,7 @@
-/* disconnect.c - how a rank leaves a group: its last messages and data are confirmed by the peers' systems before the connections are
- * closed. A closed socket answers whatever its peer sends by a reset, which discards what is still to be sent again after a loss: after an
- * outage of the network, peers would find that this rank died, although it has finished. */
+/* disconnect.c - how a rank leaves a group: its last messages and data are confirmed by the peers' systems before the
+ * connections are closed. A closed socket answers whatever its peer sends by a reset, which discards what is still to
+ * be sent again after a loss: after an outage of the network, peers would find that this rank died, although it has
+ * finished. */
 #include "comm/net/net.h"
 #include "comm/socket.h"
 
@@ -51,7 +52,8 @@ static size_t count_unconfirmed(lk__net_connections *cs, bool failed, int *peer)
     return bytes;
 }
 
-/* Messages are read meanwhile: peers must be able to send, and the end of a connection shows that its rank has left too. */
+/* Messages are read meanwhile: peers must be able to send, and the end of a connection shows that its rank has left
+ * too. */
 void lk__net_disconnect(lk__net_connections *cs, double seconds, bool failed)
 {
     double now = lk__now(), end = now + seconds, moved = now;

@@ -78,7 +78,8 @@ typedef struct lk__net_message {
 
 /* The length of the message at the beginning of `have` bytes: 0: more bytes are needed, -1: not a message. */
 long lk__message_length(const void *bytes, size_t have);
-/* A complete message of lk__message_length bytes. False: invalid. Parsed text is printable, and numbers are in range. */
+/* A complete message of lk__message_length bytes. False: invalid. Parsed text is printable, and numbers are in
+ * range. */
 bool lk__message_parse(const void *bytes, size_t length, lk__net_message *message);
 /* Replaces control characters, except newlines, in a failure's text. */
 void lk__message_clean_text(char *text);

@@ -127,7 +127,8 @@ static lk_status run_first_barrier(lk_comm *c)
     return status;
 }
 
-/* Makes comm->state over these connections; members: by rank, its connection (NULL: the same). Takes the mesh, also when it fails. */
+/* Makes comm->state over these connections; members: by rank, its connection (NULL: the same). Takes the mesh, also
+ * when it fails. */
 static lk_status make_group(lk_comm *c, lk__net_connections *cs, lk__net_mesh *mesh, uint64_t id, const int *members)
 {
     lk__net *net = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *net);
@@ -201,10 +202,9 @@ lk_status lk__net_create(lk_comm *c, lk__net_mesh *mesh, const lk__net_transport
 lk_status lk__net_open(lk_comm *c, const struct lk__rendezvous_identity *identity, const lk__net_transport *transport)
 {
     lk__net_mesh mesh;
-    int          streams = transport->streams > 1 && !identity->many_hosts
-                               ? 1
-                               : transport->streams; /* more than one help only between hosts */
-    lk_status    status = lk__mesh_join(c, identity, streams, &mesh);
+    /* more than one help only between hosts */
+    int       streams = transport->streams > 1 && !identity->many_hosts ? 1 : transport->streams;
+    lk_status status = lk__mesh_join(c, identity, streams, &mesh);
     return status < 0 ? status : lk__net_create(c, &mesh, transport, NULL);
 }
 
@@ -226,7 +226,8 @@ static lk_status make_mesh(const lk__net *net, const lk_comm *c, const lk__comm_
     return LK_OK;
 }
 
-/* The id of the new group is random, drawn by its first rank with this split: all ranks know it, and no other group has it. */
+/* The id of the new group is random, drawn by its first rank with this split: all ranks know it, and no other group has
+ * it. */
 lk_status lk__net_split_with(lk_comm *parent, lk_comm *c, const lk__comm_member *all, const int *ranks,
                              void *transport_state)
 {

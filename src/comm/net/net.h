@@ -1,18 +1,19 @@
-/* comm/net/net.h - ranks that share no memory: a mesh of authenticated connections, served by one thread, and a transport
- * for bulk data.
+/* comm/net/net.h - ranks that share no memory: a mesh of authenticated connections, served by one thread, and a
+ * transport for bulk data.
  *
- * A group and all groups split from it, and from those, share the connections, their epoll set and the thread (connections.h): every
- * control message and every frame of bulk data has the id of its group.
+ * A group and all groups split from it, and from those, share the connections, their epoll set and the thread
+ * (connections.h): every control message and every frame of bulk data has the id of its group.
  *
  * There are two kinds of traffic. Control messages (message.c, control.c) are small and use one connection per pair of
- * ranks that carries nothing else, so bulk data does not delay them: a rank has entered operation n with this call, what
- * it is doing, that it leaves, that the group failed and why. They are read by the thread that waits in an operation,
- * and by the connections' own thread while the program computes, so a waiting rank always knows what the others are doing.
- * Bulk data uses a transport: further connections (tcp.c), or MPI (mpi.c), which uses the mesh for control messages
- * only. Algorithms, order and failure reports (collective.c, transfer.c, verdict.c) are the same for both.
+ * ranks that carries nothing else, so bulk data does not delay them: a rank has entered operation n with this call,
+ * what it is doing, that it leaves, that the group failed and why. They are read by the thread that waits in an
+ * operation, and by the connections' own thread while the program computes, so a waiting rank always knows what the
+ * others are doing. Bulk data uses a transport: further connections (tcp.c), or MPI (mpi.c), which uses the mesh for
+ * control messages only. Algorithms, order and failure reports (collective.c, transfer.c, verdict.c) are the same for
+ * both.
  *
- * Every collective begins with lk__net_enter and waits until every rank has entered it (lk__net_await) before it leaves:
- * so a rank is never more than one collective ahead of another, and two arrivals per peer are enough. */
+ * Every collective begins with lk__net_enter and waits until every rank has entered it (lk__net_await) before it
+ * leaves: so a rank is never more than one collective ahead of another, and two arrivals per peer are enough. */
 #ifndef LK__NET_H
 #define LK__NET_H
 
@@ -31,10 +32,11 @@ typedef struct lk__net_part {
     size_t      send_bytes, recv_bytes;
 } lk__net_part;
 
-typedef struct lk__net_transfer_state lk__net_transfer_state; /* a transfer that a transport has begun; freed by finish */
+/* a transfer that a transport has begun; freed by finish */
+typedef struct lk__net_transfer_state lk__net_transfer_state;
 
-/* Moves bulk data. Called by one thread at a time for one group, and by several for groups that share connections. Adds what it sends
- * to net->sent when a transfer begins. */
+/* Moves bulk data. Called by one thread at a time for one group, and by several for groups that share connections. Adds
+ * what it sends to net->sent when a transfer begins. */
 struct lk__net_transport {
     const char *name;                /* the backend's: "tcp", "mpi" */
     int         streams;             /* connections per pair that the mesh makes for it */
@@ -55,10 +57,12 @@ struct lk__net_transport {
     void (*finish)(lk__net *net, lk__net_transfer_state *flight);
     /* Whether it still waits for `peer`, for tables; NULL: unknown. */
     bool (*pending)(lk__net *net, lk__net_transfer_state *flight, int peer);
-    /* Bytes for `peer` that its system has not confirmed yet; NULL: the transport itself sees to it that they arrive. */
+    /* Bytes for `peer` that its system has not confirmed yet; NULL: the transport itself sees to it that they
+     * arrive. */
     size_t (*unconfirmed)(const lk__net_connections *connections, int peer);
     void (*free)(
-        lk__net *net); /* never blocks; net->transport_state may be NULL; the group is no longer in the connections' list */
+        /* never blocks; net->transport_state may be NULL; the group is no longer in the connections' list */
+        lk__net *net);
     void (*close)(lk__net_connections *connections); /* after the last group; NULL: nothing to close */
 };
 
@@ -139,7 +143,8 @@ struct lk__net {
     uint64_t         signature;
     _Atomic uint64_t sent;
     _Atomic uint64_t progress; /* incremented when the transport moves bytes */
-    _Atomic uint32_t events; /* incremented when anything changed that a thread of this group may wait for (lk__net_notify) */
+    /* incremented when anything changed that a thread of this group may wait for (lk__net_notify) */
+    _Atomic uint32_t events;
     atomic_int       sleepers; /* threads that sleep on `events` */
     atomic_int       flights;  /* that the transport has begun and that were not finished */
 
@@ -153,8 +158,9 @@ struct lk__net {
     void *collective_state, *transfer_state;
 };
 
-/* Makes comm->state and the connections from the mesh, which it takes also when it fails, starts the thread, and runs a barrier (within
- * connect_ms). transport_state: the transport's, if it exists already; the caller's while this fails. */
+/* Makes comm->state and the connections from the mesh, which it takes also when it fails, starts the thread, and runs a
+ * barrier (within connect_ms). transport_state: the transport's, if it exists already; the caller's while this
+ * fails. */
 lk_status lk__net_create(lk_comm *comm, lk__net_mesh *mesh, const lk__net_transport *transport, void *transport_state);
 /* lk__mesh_join and lk__net_create: a backend's `create`. */
 lk_status lk__net_open(lk_comm *comm, const struct lk__rendezvous_identity *identity,
@@ -178,13 +184,13 @@ void      lk__net_table_busy(lk_comm *comm, const char *what);
 void      lk__net_table_wake(lk_comm *comm);
 uint64_t  lk__net_table_sent(const lk_comm *comm);
 void      lk__net_table_free(lk_comm *comm);
-#define LK__NET_TABLE(create_, split_, ...)                                                                              \
-    {                                                                                                                  \
-        .scope = LK__SCOPE_ANY, .progresses = true, .collective = lk__net_collective, .transfer = lk__net_transfer,    \
-        .allocate = lk__net_allocate, .release = lk__net_release, .failure = lk__net_table_failure,                    \
-        .raise = lk__net_table_raise, .busy = lk__net_table_busy, .wake = lk__net_table_wake,                          \
-        .sent = lk__net_table_sent, .free = lk__net_table_free, .create = create_, .split = split_,                    \
-        .reaches = lk__comm_reaches_host, __VA_ARGS__                                                                  \
+#define LK__NET_TABLE(create_, split_, ...)                                                                         \
+    {                                                                                                               \
+        .scope = LK__SCOPE_ANY, .progresses = true, .collective = lk__net_collective, .transfer = lk__net_transfer, \
+        .allocate = lk__net_allocate, .release = lk__net_release, .failure = lk__net_table_failure,                 \
+        .raise = lk__net_table_raise, .busy = lk__net_table_busy, .wake = lk__net_table_wake,                       \
+        .sent = lk__net_table_sent, .free = lk__net_table_free, .create = create_, .split = split_,                 \
+        .reaches = lk__comm_reaches_host, __VA_ARGS__                                                               \
     }
 
 /* ---- for the algorithms; from the thread that runs the operation ---- */
@@ -252,8 +258,9 @@ lk_status lk__net_late(lk__net *net, const bool *missing, double seconds);
 void      lk__net_stalled(lk__net *net, const bool *missing, double seconds);
 bool      lk__net_host_cut_off(lk__net *net, int rank); /* whether a rank of its host is known to be cut off */
 void      lk__net_send_departure(lk__net *net); /* under the lock: informs the peers that this rank leaves the group */
-/* Once this rank has left all groups and the thread has ended: waits until all that was sent is confirmed: while bytes are being
- * confirmed, and up to 5 s for a peer that confirms none. failed: of the last group, whose bulk data is then of no use. */
+/* Once this rank has left all groups and the thread has ended: waits until all that was sent is confirmed: while bytes
+ * are being confirmed, and up to 5 s for a peer that confirms none. failed: of the last group, whose bulk data is then
+ * of no use. */
 void lk__net_disconnect(lk__net_connections *connections, double seconds, bool failed); /* disconnect.c */
 /* Under the lock. Fails the group, unless it has failed already, and informs all ranks. `peer` proposed it (-1: this
  * rank), and is informed even if the others were before. */

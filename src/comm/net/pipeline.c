@@ -39,8 +39,8 @@ static void chunk_slice(const pipeline *p, size_t c, int rank, size_t *begin, si
     *end += c * p->n;
 }
 
-/* Where slices from other ranks are received in slot c % LK__NET_SLOTS; at from == ranks, where a result is that does not
- * belong into this rank's receive buffer. */
+/* Where slices from other ranks are received in slot c % LK__NET_SLOTS; at from == ranks, where a result is that does
+ * not belong into this rank's receive buffer. */
 static char *staging_at(const pipeline *p, size_t c, int from)
 {
     return p->run->scratch->memory + ((c % LK__NET_SLOTS) * (size_t)(p->run->ranks + 1) + (size_t)from) * p->slice;
@@ -74,8 +74,9 @@ static lk_status begin_in(pipeline *p, size_t c)
                 parts[i].recv = (char *)run->o->recv + own_begin * run->size,
                 parts[i].recv_bytes = (own_end - own_begin) * run->size;
         } else {
-            parts[i] = (lk__net_part){lk__call_send_part(run->o, run->rank, i, run->size) + begin * run->size,
-                                      staging_at(p, c, i), (end - begin) * run->size, (own_end - own_begin) * run->size};
+            parts[i] =
+                (lk__net_part){lk__call_send_part(run->o, run->rank, i, run->size) + begin * run->size,
+                               staging_at(p, c, i), (end - begin) * run->size, (own_end - own_begin) * run->size};
         }
     }
     return lk__net_run_begin(run, (int)(c % LK__NET_SLOTS), &p->in[c % LK__NET_SLOTS]);

@@ -1,9 +1,9 @@
 /* stream.c - frames of bulk data over one connection. Whoever waits moves what is next on it, for any group.
  *
- * A part that arrives before its receive is posted stays in the socket. Only where another group waits for what is behind it, it is read
- * into memory of its own: two ranks may have the operations of two groups in different order, and must not wait for each other. A rank
- * sends at most a few chunks ahead of its peers' receives (pipeline.c); longer parts are of exchanges that all ranks post as soon as all
- * have entered, so waiting for these is short. */
+ * A part that arrives before its receive is posted stays in the socket. Only where another group waits for what is
+ * behind it, it is read into memory of its own: two ranks may have the operations of two groups in different order, and
+ * must not wait for each other. A rank sends at most a few chunks ahead of its peers' receives (pipeline.c); longer
+ * parts are of exchanges that all ranks post as soon as all have entered, so waiting for these is short. */
 #define _GNU_SOURCE
 #include "comm/net/stream.h"
 
@@ -51,8 +51,8 @@ static lk__net_stream_item *find_item(const lk__net_stream_queue *q, uint64_t gr
     return i;
 }
 
-/* Once the last item of a flight is complete its group's thread may reuse it: nothing of it may be used after. The group itself is not
- * freed before its thread has had this stream's lock (lk__net_stream_forget). */
+/* Once the last item of a flight is complete its group's thread may reuse it: nothing of it may be used after. The
+ * group itself is not freed before its thread has had this stream's lock (lk__net_stream_forget). */
 static void complete_item(lk__net_stream_queue *q, lk__net_stream_item *i, const lk__net *caller)
 {
     lk__net *net = i->net;
@@ -259,8 +259,8 @@ static bool handle_header(lk__net_stream *s, const lk__net *caller)
     return true;
 }
 
-/* With the header the first data is read, into the buffer of the receive that is next most likely; and with all of it the header that
- * follows. So a short part takes one call. */
+/* With the header the first data is read, into the buffer of the receive that is next most likely; and with all of it
+ * the header that follows. So a short part takes one call. */
 static bool receive_header(lk__net_stream *s)
 {
     lk__net_stream_item *likely = s->posted.first;

@@ -1,7 +1,8 @@
 /* comm/net/stream.h - one TCP connection for bulk data between two ranks, used by all groups that have both.
  *
- * A part of a flight is sent as frames of data and one that ends it; each has the group and the id of the part, so that parts of several
- * groups may follow each other in any order. Data is read directly into the buffer of the receive that awaits it. */
+ * A part of a flight is sent as frames of data and one that ends it; each has the group and the id of the part, so that
+ * parts of several groups may follow each other in any order. Data is read directly into the buffer of the receive that
+ * awaits it. */
 #ifndef LK__NET_STREAM_H
 #define LK__NET_STREAM_H
 
@@ -50,7 +51,8 @@ typedef struct lk__net_stream {
     int                  fd, rank;           /* rank: of the connection */
     atomic_bool          readable, writable; /* as far as is known */
     atomic_bool          broken;
-    /* Guards the rest, and `done` and `complete` of queued items. The connections' lock may be taken inside, not the other way round. */
+    /* Guards the rest, and `done` and `complete` of queued items. The connections' lock may be taken inside, not the
+     * other way round. */
     pthread_mutex_t      lock;
     lk__net_stream_queue sending, posted, early; /* posted: awaited receives; early: parts that none awaited */
     /* The frame that is being sent: a header, data and, for the last one of a part, a trailer. */
@@ -71,8 +73,10 @@ void      lk__net_stream_close(lk__net_stream *stream);
 void      lk__net_stream_enqueue(lk__net_stream *stream, lk__net_stream_item *item);
 /* Removes an item that is not complete; what was sent or received of it is completed and dropped later. */
 void lk__net_stream_cancel(lk__net_stream *stream, lk__net_stream_item *item);
-void lk__net_stream_forget(lk__net_stream *stream, uint64_t group); /* frees early parts of a group that is being freed */
-/* Sends and receives once, whichever groups the bytes belong to. True: bytes moved. net: of the caller, which needs no notice. */
+/* frees early parts of a group that is being freed */
+void lk__net_stream_forget(lk__net_stream *stream, uint64_t group);
+/* Sends and receives once, whichever groups the bytes belong to. True: bytes moved. net: of the caller, which needs no
+ * notice. */
 bool lk__net_stream_advance(lk__net_stream *stream, const lk__net *net);
 
 #endif

@@ -1,6 +1,6 @@
-/* tcp.c - bulk data over TCP: separate connections between every two ranks (stream.c), read directly into the receive buffers and
- * written directly from the send buffers. The thread that waits for a flight reads and writes. A large part is divided over the
- * streams between two hosts. */
+/* tcp.c - bulk data over TCP: separate connections between every two ranks (stream.c), read directly into the receive
+ * buffers and written directly from the send buffers. The thread that waits for a flight reads and writes. A large part
+ * is divided over the streams between two hosts. */
 #define _GNU_SOURCE
 #include "comm/net/stream.h"
 #include "comm/socket.h"

@@ -1,5 +1,5 @@
-/* transfer.c - send and receive over a network. A send is announced by a note, which includes short data. Longer data is
- * sent when the receiver is ready: when it has a matching receive, or when it waits for a later message of the same
+/* transfer.c - send and receive over a network. A send is announced by a note, which includes short data. Longer data
+ * is sent when the receiver is ready: when it has a matching receive, or when it waits for a later message of the same
  * rank; then it buffers the data in ordinary memory, so that tags may be received in any order. */
 #include "comm/net/net.h"
 
@@ -332,8 +332,8 @@ static bool is_wanted(const transfers *t, const lk_work *w)
     return s && s->flight;
 }
 
-/* A rank that has entered a collective which this one has not can neither announce a send, nor become ready for one, nor
- * leave: waiting for it to do so would never end. */
+/* A rank that has entered a collective which this one has not can neither announce a send, nor become ready for one,
+ * nor leave: waiting for it to do so would never end. */
 static lk_status check_crossed(lk__net *net, const transfers *t, const lk_work *in_progress)
 {
     for (const lk_work *w = in_progress; w; w = w->next) {

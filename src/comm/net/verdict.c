@@ -70,9 +70,9 @@ void lk__net_query_states(lk__net *net, double seconds)
 
 enum { ASK_MS = 300 }; /* ranks that compute answer within about 20: their connections' thread does */
 
-/* Several ranks may detect the same failure at the same time. So that not all query all others, the lowest rank that can
- * report it does, and the others wait for its report, up to `seconds`. True: it was received. (That all ranks have the
- * same text does not depend on this: lk__net_raise ensures it.) */
+/* Several ranks may detect the same failure at the same time. So that not all query all others, the lowest rank that
+ * can report it does, and the others wait for its report, up to `seconds`. True: it was received. (That all ranks have
+ * the same text does not depend on this: lk__net_raise ensures it.) */
 static bool another_reports(lk__net    *net, bool (*can_report)(lk__net *net, int rank, const bool *missing),
                             const bool *missing, double seconds)
 {
@@ -162,7 +162,8 @@ lk_status lk__net_crossed(lk__net *net, const lk__comm_call *transfer)
 lk_status lk__net_failure(lk__net *net) { return (lk_status)atomic_load(&net->comm->failed); }
 
 /* Under the lock. */
-static void send_failure(lk__net *net, int peer, lk_status status, const char *text, lk__comm_cause cause, bool proposed)
+static void send_failure(lk__net *net, int peer, lk_status status, const char *text, lk__comm_cause cause,
+                         bool proposed)
 {
     size_t               length = strnlen(text, LK__COMM_TEXT - 1);
     lk__net_message_fail message = {.head = lk__net_head(net, LK__MESSAGE_FAIL, sizeof message + length),
@@ -189,9 +190,10 @@ void lk__net_decide(lk__net *net, lk_status status, const char *text, lk__comm_c
 enum { DECIDER_MS = 1000, DECIDERS = 2 }; /* how long to wait for a rank that does not answer, and for how many */
 
 /* Ranks that detect a failure at the same time describe it differently, so one decides: the lowest that is connected.
- * The others propose their text to it and take its decision, which its connections' thread sends even while it computes.
- * Ranks may briefly differ on which ranks are connected: so any rank that gets a proposal decides, and a rank whose
- * decider is lost asks the next. Every rank sends the failure again before its GONE message: the decider may not have reached all. */
+ * The others propose their text to it and take its decision, which its connections' thread sends even while it
+ * computes. Ranks may briefly differ on which ranks are connected: so any rank that gets a proposal decides, and a rank
+ * whose decider is lost asks the next. Every rank sends the failure again before its GONE message: the decider may not
+ * have reached all. */
 lk_status lk__net_raise_because(lk__net *net, lk_status status, const char *why, lk__comm_cause cause)
 {
     char text[LK__COMM_TEXT];

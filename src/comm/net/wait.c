@@ -74,7 +74,8 @@ static bool has_entered(const lk__net *net, int peer)
 static lk_status compare_calls(lk__net *net)
 {
     for (int i = 0; i < net->size; i++)
-        if (i != net->rank && has_entered(net, i) && net->peers[i].arrivals[net->number & 1].signature != net->signature)
+        if (i != net->rank && has_entered(net, i) &&
+            net->peers[i].arrivals[net->number & 1].signature != net->signature)
             return lk__net_mismatch(net, i);
     return LK_OK;
 }

@@ -117,7 +117,8 @@ int lk__acceptor_watch(lk__rendezvous_acceptor *acceptor, struct pollfd *polls)
         if (connection->fd >= 0) polls[connection->poll] = (struct pollfd){.fd = connection->fd, .events = POLLIN};
     }
     /* When accept failed, the listener is not polled for one round: it would be ready again at once. */
-    acceptor->listener_poll = acceptor->listener->fd >= 0 && !(acceptor->why && acceptor->listener_poll >= 0) ? n++ : -1;
+    acceptor->listener_poll =
+        acceptor->listener->fd >= 0 && !(acceptor->why && acceptor->listener_poll >= 0) ? n++ : -1;
     if (acceptor->listener_poll >= 0)
         polls[acceptor->listener_poll] = (struct pollfd){.fd = acceptor->listener->fd, .events = POLLIN};
     return n;
@@ -159,7 +160,8 @@ static bool accept_connection(lk__rendezvous_acceptor *acceptor)
         lk__acceptor_drop(acceptor, &incoming, "it belongs to another user");
     else if (!unused || !lk__challenge_make(&incoming.challenge))
         lk__acceptor_drop(acceptor, &incoming, "too many connections at once");
-    else if (send(incoming.fd, &incoming.challenge, sizeof incoming.challenge, MSG_NOSIGNAL) != sizeof incoming.challenge)
+    else if (send(incoming.fd, &incoming.challenge, sizeof incoming.challenge, MSG_NOSIGNAL) !=
+             sizeof incoming.challenge)
         lk__acceptor_drop(acceptor, &incoming, "it disconnected at once");
     else
         *unused = incoming;

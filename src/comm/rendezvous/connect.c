@@ -296,8 +296,9 @@ typedef struct table {
     } ranks[];
 } table;
 
-static lk_status exchange_on_host(lk_comm *c, const lk__rendezvous_identity *identity, lk__rendezvous_listener *listener,
-                                  lk__rendezvous_endpoint *endpoints, lk__net_mesh *m, double end)
+static lk_status exchange_on_host(lk_comm *c, const lk__rendezvous_identity *identity,
+                                  lk__rendezvous_listener *listener, lk__rendezvous_endpoint *endpoints,
+                                  lk__net_mesh *m, double end)
 {
     lk__rendezvous_local rendezvous = {
         c->context, identity->key, identity->token, c->rank, c->size, (double)c->join_ms / 1e3, identity, c, NULL,

@@ -64,7 +64,8 @@ bool lk__request_sign(lk__rendezvous_request *request, const lk__rendezvous_chal
 lk__rendezvous_trust lk__request_verify(lk__rendezvous_request *request, const lk__rendezvous_challenge *challenge,
                                         const char *token);
 void lk__reply_sign(lk__rendezvous_reply *reply, const lk__rendezvous_request *request, const char *token);
-/* A refusal because of the token has a MAC that this rank cannot verify: WRONG_TOKEN, and the text is made printable. */
+/* A refusal because of the token has a MAC that this rank cannot verify: WRONG_TOKEN, and the text is made
+ * printable. */
 lk__rendezvous_trust lk__reply_verify(lk__rendezvous_reply *reply, const lk__rendezvous_request *request,
                                       const char *token);
 void lk__endpoints_sign(const lk__rendezvous_endpoint *endpoints, int count, const lk__rendezvous_request *request,

@@ -1,7 +1,7 @@
 /* identity.c - finds rank, size, the job's name and rank 0's address in the environment. On one host nothing listens on
- * a port, and MASTER_PORT is only a name. Over several hosts rank 0 listens on it if `lockstep run` chose it, or the user
- * who starts the ranks by hand: under any other launcher its store listens on that port, and LOCKSTEP_PORT or the program
- * gives another. */
+ * a port, and MASTER_PORT is only a name. Over several hosts rank 0 listens on it if `lockstep run` chose it, or the
+ * user who starts the ranks by hand: under any other launcher its store listens on that port, and LOCKSTEP_PORT or the
+ * program gives another. */
 #define _GNU_SOURCE
 #include "comm/rendezvous/identity.h"
 
@@ -144,8 +144,9 @@ static bool is_within_host(const char *transport)
     return found && found->scope == LK__SCOPE_HOST;
 }
 
-/* Ranks that were started by hand on several hosts, with nothing but RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Where rank 0 runs its
- * address is an own one, and only a token shows that there are other hosts; the rendezvous finds out which ranks share a host. */
+/* Ranks that were started by hand on several hosts, with nothing but RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+ * Where rank 0 runs its address is an own one, and only a token shows that there are other hosts; the rendezvous finds
+ * out which ranks share a host. */
 static void find_other_hosts(const lk_context *context, const lk_comm_config *config, lk__rendezvous_identity *identity)
 {
     const char *address = lk__environment_text(context, LK__ENV_MASTER_ADDR);
@@ -221,8 +222,8 @@ static lk_status find_token(lk_context *context, const lk_comm_config *config, l
     bool                    makes_token = lk__transport_makes_token(context, backend, identity);
     if (identity->world == 1) return LK_OK; /* there is no peer */
     if (file) return lk__token_read(context, file, identity->token);
-    if (identity->many_hosts && !makes_token &&
-        !(token && lk__environment_text(context, LK__ENV_LOCKSTEP_JOB))) /* over MPI a token is generated */
+    /* over MPI a token is generated */
+    if (identity->many_hosts && !makes_token && !(token && lk__environment_text(context, LK__ENV_LOCKSTEP_JOB)))
         return fail_missing_token(context, identity);
     if (!token) return LK_OK;
     lk_status status = lk__token_check(context, "LOCKSTEP_TOKEN", token);

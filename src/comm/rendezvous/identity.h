@@ -24,7 +24,8 @@ typedef struct lk__rendezvous_identity {
     char                 token[LK__TOKEN_ROOM]; /* the job's shared secret, "": none */
 } lk__rendezvous_identity;
 
-/* From config, then the environment: RANK and WORLD_SIZE; the variables of Open MPI, PMI and Slurm; else a world of one. */
+/* From config, then the environment: RANK and WORLD_SIZE; the variables of Open MPI, PMI and Slurm; else a world of
+ * one. */
 lk_status lk__identity_find(lk_context *context, const lk_comm_config *config, lk__rendezvous_identity *identity);
 /* "4000" or "4000-4100". */
 bool lk__ports_parse(const char *text, lk__rendezvous_ports *ports);

@@ -30,8 +30,8 @@
 #endif
 enum { PIECE = 2 << 20 }; /* bytes: a huge page, well below a millisecond */
 
-/* Bytes that are in a process's page tables before it uses them. Larger memory is mostly that of other ranks, of which it uses a part,
- * and the tables of all ranks would take seconds. */
+/* Bytes that are in a process's page tables before it uses them. Larger memory is mostly that of other ranks, of which
+ * it uses a part, and the tables of all ranks would take seconds. */
 enum { PREPARED = 64 << 20 };
 
 enum { CHECKED = 64 << 20 }; /* bytes from which on memory is compared with what the machine has available */
@@ -80,9 +80,10 @@ static void *map_aligned(int fd, size_t bytes, int flags)
     return mapped;
 }
 
-/* Huge pages for what is allocated below, where the system has them to give: a step reads all parameters and writes all gradients here,
- * and on a virtual machine each miss of the translation cache costs a walk through two tables. MADV_COLLAPSE (Linux 6.1) asks for them
- * even where shared memory has none by default, and makes one of what a range has: a byte at least. An older system refuses the first. */
+/* Huge pages for what is allocated below, where the system has them to give: a step reads all parameters and writes all
+ * gradients here, and on a virtual machine each miss of the translation cache costs a walk through two tables.
+ * MADV_COLLAPSE (Linux 6.1) asks for them even where shared memory has none by default, and makes one of what a range
+ * has: a byte at least. An older system refuses the first. */
 static void take_huge_pages(int fd, size_t bytes)
 {
     char *start = bytes < PIECE ? MAP_FAILED : map_aligned(fd, bytes, 0);
@@ -162,8 +163,8 @@ static lk_status map_memory(const lk__rendezvous_local *m, int fd, size_t bytes,
             context, LK_EMISMATCH,
             "rank 0 does not share the %zu bytes that this rank expects: do all ranks run the same program?", bytes);
     void *start = map_aligned(fd, total, total == bytes ? populate : 0);
-    if (start != MAP_FAILED && total > bytes &&
-        populate) /* the same again, and only of this part page tables are filled */
+    /* the same again, and only of this part page tables are filled */
+    if (start != MAP_FAILED && total > bytes && populate)
         (void)mmap(start, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | populate, fd, 0);
     if (start == MAP_FAILED)
         return lk__fail(context, LK_ENOMEM, "out of memory: cannot map %.1f MiB that the ranks share: %s",
@@ -190,7 +191,8 @@ bool lk__rendezvous_commit(lk_context *context, void *memory, size_t bytes)
     for (size_t at = 0; at < bytes; at += PIECE) {
         size_t piece = bytes - at < PIECE ? bytes - at : PIECE;
         if (huge && piece == PIECE)
-            huge = populate(start + at, (size_t)sysconf(_SC_PAGESIZE)) && madvise(start + at, PIECE, MADV_COLLAPSE) == 0;
+            huge =
+                populate(start + at, (size_t)sysconf(_SC_PAGESIZE)) && madvise(start + at, PIECE, MADV_COLLAPSE) == 0;
         if (!populate(start + at, piece)) return false;
     }
     return true;
@@ -240,7 +242,8 @@ static void reply_to_all(const lk__rendezvous_local *m, const lk__rendezvous_ser
     }
 }
 
-/* A connection ended. If that rank died, the group's failure says so; others that cannot map the memory leave the group as it is. */
+/* A connection ended. If that rank died, the group's failure says so; others that cannot map the memory leave the group
+ * as it is. */
 static lk_status check_group(const lk__rendezvous_local *m)
 {
     lk_status status = m->check ? m->check(m->comm) : LK_OK;
@@ -251,8 +254,8 @@ static lk_status check_group(const lk__rendezvous_local *m)
     return status;
 }
 
-/* `rank` is late, which `status` and the context's error say. Where a group shares more memory, that is the group's failure, as in any
- * other operation: so all its ranks name the same cause. */
+/* `rank` is late, which `status` and the context's error say. Where a group shares more memory, that is the group's
+ * failure, as in any other operation: so all its ranks name the same cause. */
 static lk_status fail_late(const lk__rendezvous_local *m, int rank, lk_status status)
 {
     lk__comm_join_failed(m->comm, rank, LK__CAUSE_LATE);

@@ -11,14 +11,17 @@ typedef struct lk__rendezvous_local {
     const char *token; /* the shared secret, which is never sent */
     int         rank, size;
     double      seconds; /* how long it may take */
-    const struct lk__rendezvous_identity
-                   *identity; /* of ranks that join, for log lines about missing ones; NULL: all have joined */
+    /* of ranks that join, for log lines about missing ones; NULL: all have joined */
+    const struct lk__rendezvous_identity *identity;
     struct lk_comm *comm;     /* the group whose flight recorder gets the cause of a failure; NULL: none */
-    /* While this rank waits for others: LK_OK, or why that is in vain. NULL: nothing is known before all have joined. */
+    /* While this rank waits for others: LK_OK, or why that is in vain. NULL: nothing is known before all have
+     * joined. */
     lk_status (*check)(struct lk_comm *comm);
-    /* On rank 0, once the memory can be mapped and before it has pages: says on which memory nodes they are to be. NULL: anywhere. */
+    /* On rank 0, once the memory can be mapped and before it has pages: says on which memory nodes they are to be.
+     * NULL: anywhere. */
     void (*place)(struct lk_comm *comm, char *memory, size_t bytes);
-    size_t *reserve; /* bytes that are mapped behind the memory, without pages; 0 afterwards: they cannot be. NULL: none */
+    /* bytes that are mapped behind the memory, without pages; 0 afterwards: they cannot be. NULL: none */
+    size_t *reserve;
 } lk__rendezvous_local;
 
 /* Gives all ranks rank 0's `bytes` of zeroed memory, mapped at *memory. Every rank has it, or every rank that joined

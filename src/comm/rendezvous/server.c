@@ -1,4 +1,5 @@
-/* server.c - rank 0 waits for the other ranks, on one host or on several: each joins once, and missing ranks are named. */
+/* server.c - rank 0 waits for the other ranks, on one host or on several: each joins once, and missing ranks are
+ * named. */
 #define _GNU_SOURCE
 #include "comm/process.h"
 #include "comm/rendezvous/acceptor.h"
@@ -108,8 +109,8 @@ int lk__server_missing(const lk__rendezvous_server *server)
     return -1;
 }
 
-/* A rank of this host that joined and died does not join again. On other hosts its process cannot be checked, and a user
- * may start it again. */
+/* A rank of this host that joined and died does not join again. On other hosts its process cannot be checked, and a
+ * user may start it again. */
 static lk_status check_dead_ranks(lk__rendezvous_server *server)
 {
     if (server->acceptor.listener->bound.ss_family != AF_UNIX) return LK_OK;

@@ -1,5 +1,5 @@
-/* token.c - reads and checks the job's token. A file is checked as ssh checks a private key: one that another user owns,
- * or that others can read or write, is refused. */
+/* token.c - reads and checks the job's token. A file is checked as ssh checks a private key: one that another user
+ * owns, or that others can read or write, is refused. */
 #define _GNU_SOURCE
 #include "comm/rendezvous/token.h"
 
@@ -53,10 +53,10 @@ lk_status lk__token_read(lk_context *context, const char *path, char token[LK__T
     if (status < 0) return status;
     while (n > 0 && isspace((unsigned char)token[n - 1])) n--;
     if (n < LK__TOKEN_LEAST || n >= LK__TOKEN_ROOM || memchr(token, 0, (size_t)n) || memchr(token, '\n', (size_t)n))
-        return lk__fail(
-            context,
-            LK_EINVAL, "LOCKSTEP_TOKEN_FILE %s does not hold one line of %d to %d characters: for example the output of openssl rand -hex 16",
-            path, LK__TOKEN_LEAST, LK__TOKEN_ROOM - 1);
+        return lk__fail(context, LK_EINVAL,
+                        "LOCKSTEP_TOKEN_FILE %s does not hold one line of %d to %d characters: for example the output "
+                        "of openssl rand -hex 16",
+                        path, LK__TOKEN_LEAST, LK__TOKEN_ROOM - 1);
     token[n] = 0;
     return LK_OK;
 }

@@ -1,5 +1,5 @@
-/* waiting.c - log lines about ranks that have not joined yet. `lockstep run --nnodes` sets LOCKSTEP_JOIN_COMMAND for its
- * ranks: the command that starts the other hosts, with {node} for the host's number. */
+/* waiting.c - log lines about ranks that have not joined yet. `lockstep run --nnodes` sets LOCKSTEP_JOIN_COMMAND for
+ * its ranks: the command that starts the other hosts, with {node} for the host's number. */
 #define _GNU_SOURCE
 #include "comm/rendezvous/waiting.h"
 

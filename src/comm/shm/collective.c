@@ -122,8 +122,8 @@ static void copy_part(void *to, const void *from, size_t bytes)
     if (bytes && to != from) memcpy(to, from, bytes);
 }
 
-/* Publishes elements [first, first + n) of every part, as many as there are, parts n elements apart. The own part is not
- * copied. */
+/* Publishes elements [first, first + n) of every part, as many as there are, parts n elements apart. The own part is
+ * not copied. */
 static void publish_parts(const job *j, char *to, size_t first, size_t n)
 {
     lk__shm              *s = j->s;
@@ -214,8 +214,9 @@ enum {
     AHEAD_LEAST = 4 << 20 /* bytes of a buffer from which on lines are fetched ahead */
 };
 
-/* The usual all_reduce in one pass, where the machine has what that needs: a line of all ranks' buffers is added, and written to all. Where
- * the whole does not fit into caches, lines are fetched ahead, and owned at once if they are overwritten. */
+/* The usual all_reduce in one pass, where the machine has what that needs: a line of all ranks' buffers is added, and
+ * written to all. Where the whole does not fit into caches, lines are fetched ahead, and owned at once if they are
+ * overwritten. */
 static bool reduce_at_once(const job *j, char **send, char **recv, size_t begin, size_t end)
 {
     const lk__comm_call *o = j->o;
@@ -268,8 +269,9 @@ static lk_status run_direct(const job *j, char **send, char **recv)
 {
     if (reduces_whole(j->o)) return direct_reduce(j, send, recv);
     for (int i = 0; i < j->s->size; i++)
-        j->from[i] = send[i] +
-                     (lk__call_send_pattern(j->o, i) == LK__SEND_PARTS ? (size_t)j->s->rank * j->o->count * j->size : 0);
+        j->from[i] =
+            send[i] +
+            (lk__call_send_pattern(j->o, i) == LK__SEND_PARTS ? (size_t)j->s->rank * j->o->count * j->size : 0);
     take_parts(j, 0, j->most);
     publish_step(j, 1);
     return await_step(j, 1); /* until then a peer may be reading this rank's buffer */

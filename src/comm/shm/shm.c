@@ -185,7 +185,8 @@ static lk_status allocate(lk_comm *c, uint64_t secret, size_t bytes, void **memo
     s->symmetric = y;
     s->fits = (lk__comm_call){.kind = LK__BARRIER}; /* it was checked without this memory */
     *memory = y->base + y->stride * (size_t)s->rank;
-    /* Its own part now, if that was not done when it was mapped. A kernel before 5.14 does it page by page, when they are used. */
+    /* Its own part now, if that was not done when it was mapped. A kernel before 5.14 does it page by page, when they
+     * are used. */
     (void)madvise(*memory, stride, POPULATE_WRITE);
     return LK_OK;
 }

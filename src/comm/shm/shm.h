@@ -5,8 +5,8 @@
  *   arrivals[].number   the collective that the owner has entered, with the call's signature and up to LK__SMALL bytes
  *                       of its data; two in turn, because once a rank has seen all others enter number n + 1, they have
  *                       all left number n;
- *   progress            steps of a large collective that the owner has done. Every rank does the same steps for the same
- *                       call.
+ *   progress            steps of a large collective that the owner has done. Every rank does the same steps for the
+ *                       same call.
  * A waiting rank spins briefly, then sleeps on the word that it waits for; the rank that changes the word wakes it. */
 #ifndef LK__SHM_H
 #define LK__SHM_H
@@ -38,7 +38,8 @@ typedef struct lk__shm_rank_slot {
     _Alignas(128) _Atomic uint32_t progress;
     _Alignas(128) _Atomic uint32_t sleepers; /* ranks that sleep on one of the words above; written by them */
     _Atomic uint32_t waiters;                /* whether the owner sleeps on `doorbell` */
-    _Alignas(128) _Atomic uint32_t doorbell; /* incremented with each change of a ring to or from the owner, by its peer */
+    /* incremented with each change of a ring to or from the owner, by its peer */
+    _Alignas(128) _Atomic uint32_t doorbell;
     _Alignas(128) _Atomic uint64_t entered; /* operations begun, and ended: equal outside any operation */
     _Atomic uint64_t left;
     _Atomic uint64_t since;  /* when one of the two last changed, in ticks */
@@ -54,7 +55,8 @@ typedef struct lk__shm_rank_slot {
     uint64_t         cpus[16];
     int32_t node, node_group; /* the kernel's number of its memory node; equal for ranks that count as on one */
     char    host[LK__HOST_NAME];
-    /* Of a split whose new group begins with the owner: its number, and the block of memory that the group has; -1: none was free. */
+    /* Of a split whose new group begins with the owner: its number, and the block of memory that the group has; -1:
+     * none was free. */
     _Alignas(128) _Atomic uint32_t split;
     int32_t split_block;
 } lk__shm_rank_slot;
@@ -65,8 +67,8 @@ typedef struct lk__shm_ring {
     _Alignas(128) _Atomic uint32_t tail; /* bytes taken out, by the receiver */
 } lk__shm_ring;
 
-/* Memory for groups that are split from the one that was created, or from its descendants: blocks behind its own, without pages until
- * they are used. A block is large enough for a group of all ranks. */
+/* Memory for groups that are split from the one that was created, or from its descendants: blocks behind its own,
+ * without pages until they are used. A block is large enough for a group of all ranks. */
 enum { LK__SHM_BLOCKS = 32 };
 
 typedef struct lk__shm_block {
@@ -89,7 +91,8 @@ typedef struct lk__shm_symmetric {
     struct lk__shm_symmetric *next;
 } lk__shm_symmetric;
 
-/* What this process has mapped for a group that was created, and the groups split from it; unmapped with the last of them. */
+/* What this process has mapped for a group that was created, and the groups split from it; unmapped with the last of
+ * them. */
 typedef struct lk__shm_mapping {
     char      *base;
     size_t     own, block; /* bytes of that group, and of a block */
@@ -241,14 +244,16 @@ void      lk__shm_stalled(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t
 
 /* ---- memory of the group (shm.c, split.c) ---- */
 
-/* Makes comm->state, without memory; and begins the group in zeroed memory of lk__shm_bytes, which it takes also when it fails. */
+/* Makes comm->state, without memory; and begins the group in zeroed memory of lk__shm_bytes, which it takes also when
+ * it fails. */
 lk_status lk__shm_make(lk_comm *comm);
 lk_status lk__shm_begin(lk_comm *comm, lk__shm_mapping *mapping, int block);
 void      lk__shm_drop(lk_comm *comm); /* frees what lk__shm_make made */
 size_t    lk__shm_bytes(int size);
 void      lk__shm_leave_mapping(lk__shm *s);            /* this rank no longer uses its group's memory */
 void      lk__shm_set_layout(lk__shm *s, char *memory); /* where the parts of a group's memory are */
-/* ranks: of the parent; number: of its split, above that of any earlier one; secret: equal on all ranks of the new group. */
+/* ranks: of the parent; number: of its split, above that of any earlier one; secret: equal on all ranks of the new
+ * group. */
 lk_status lk__shm_split_as(lk_comm *parent, lk_comm *comm, const int *ranks, uint32_t number, uint64_t secret);
 lk_status lk__shm_split(lk_comm *parent, lk_comm *comm, const lk__comm_member *all, const int *ranks);
 

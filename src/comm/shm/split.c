@@ -1,6 +1,6 @@
-/* split.c - memory of groups that are split from a group of this host: blocks behind the memory of the group that was created, which all
- * its ranks have mapped. The first rank of a new group takes a block, and the others wait for it in the parent's memory. Where no block
- * is free, the ranks share new memory, as a group that is created does. */
+/* split.c - memory of groups that are split from a group of this host: blocks behind the memory of the group that was
+ * created, which all its ranks have mapped. The first rank of a new group takes a block, and the others wait for it in
+ * the parent's memory. Where no block is free, the ranks share new memory, as a group that is created does. */
 #include "comm/shm/shm.h"
 
 #include "comm/rendezvous/local.h"
@@ -30,7 +30,8 @@ static void clear_block(const lk__shm *s, char *memory)
         memset(s->rings + i * (sizeof(lk__shm_ring) + s->ring_bytes), 0, sizeof(lk__shm_ring));
 }
 
-/* On the first rank. Every rank's process is recorded at once, so that a rank that dies before it joins is known as dead. */
+/* On the first rank. Every rank's process is recorded at once, so that a rank that dies before it joins is known as
+ * dead. */
 static int prepare_block(const lk__shm *parent, const lk_comm *c, const int *ranks)
 {
     lk__shm_mapping *m = parent->mapping;

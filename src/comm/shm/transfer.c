@@ -148,8 +148,9 @@ static lk_status choose_destination(lk__shm *s, int from, message *m, lk_work *i
         if (!matches_type(m->receiver, m)) return raise_type_mismatch(s, m->receiver, m);
     } else if (m->bytes && !(m->data = lk__alloc(s->comm->context, LK_MEMORY_OTHER, m->bytes))) {
         char text[128];
-        snprintf(text, sizeof text, "rank %d is out of memory for %zu bytes that rank %d sent before they were received",
-                 s->rank, m->bytes, from);
+        snprintf(text, sizeof text,
+                 "rank %d is out of memory for %zu bytes that rank %d sent before they were received", s->rank,
+                 m->bytes, from);
         return lk__shm_raise(s, LK_ENOMEM, text);
     }
     return LK_OK;

@@ -78,15 +78,15 @@ lk_status lk__array_check_i32(lk_context *context, const lk__array *array);
 
 /* ---- fields.c: data sets. ---- */
 
-/* A data set of the arrays that belong to the split: by their names, which array is which field. Takes maps (the first may own
- * the bytes of all arrays, the second those of the labels), also on failure. LK_END: there is no test set. */
+/* A data set of the arrays that belong to the split: by their names, which array is which field. Takes maps (the first
+ * may own the bytes of all arrays, the second those of the labels), also on failure. LK_END: there is no test set. */
 lk_status lk__array_dataset(lk_context *context, const char *kind, const lk__array *arrays, int count, lk_split split,
                             const lk_open_options *options, bool probe, lk__map maps[2], lk_dataset **dataset);
 
 /* ---- File formats. ---- */
 
-/* Reads the header of a .npy file at bytes: type, dims, size, and *begin, where the data starts. With `size` the bytes that follow
- * are checked to be there: all of them, and no more. */
+/* Reads the header of a .npy file at bytes: type, dims, size, and *begin, where the data starts. With `size` the bytes
+ * that follow are checked to be there: all of them, and no more. */
 lk_status lk__npy_parse(lk_context *context, const unsigned char *bytes, size_t available, size_t whole,
                         lk__array *array, size_t *begin);
 

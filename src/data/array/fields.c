@@ -1,5 +1,5 @@
-/* fields.c - from the arrays of a file to the fields of a data set. Which array is which field follows from names, types and
- * shapes by the rules in docs/data.md; what they leave open is refused. */
+/* fields.c - from the arrays of a file to the fields of a data set. Which array is which field follows from names,
+ * types and shapes by the rules in docs/data.md; what they leave open is refused. */
 #include "data/array/array.h"
 
 #include "data/labels.h"
@@ -114,7 +114,8 @@ typedef struct entries {
     int   count;
 } entries;
 
-/* The arrays of one part of the file, or of all of it. LK_END: the file has no test set of its own, and needs a hold-out. */
+/* The arrays of one part of the file, or of all of it. LK_END: the file has no test set of its own, and needs a
+ * hold-out. */
 static lk_status select_part(lk_context *context, const lk__array *arrays, int count, lk_split split, double holdout,
                              entries *out, bool *own_test)
 {
@@ -148,7 +149,8 @@ static lk_status select_part(lk_context *context, const lk__array *arrays, int c
     return LK_OK;
 }
 
-/* The one entry with that role by its name; the label's name may be given, and the label may be missing if it is `optional`. */
+/* The one entry with that role by its name; the label's name may be given, and the label may be missing if it is
+ * `optional`. */
 static lk_status assign_roles(lk_context *context, const char *label, bool optional, entries *all)
 {
     const entry *found[3] = {0};
@@ -245,8 +247,8 @@ static lk_status make_image(lk_context *context, entry *e, bool *image)
     return LK_OK;
 }
 
-/* An array for a field that the model was trained on: integers become f32 where it was that; nothing else is converted, so that no value
- * means something else. */
+/* An array for a field that the model was trained on: integers become f32 where it was that; nothing else is converted,
+ * so that no value means something else. */
 static lk_status expect_type(lk_context *context, entry *e, const lk_field *expected)
 {
     char     label[LK__ARRAY_SHOWN];

@@ -1,4 +1,5 @@
-/* npy.c - NumPy's .npy format (numpy.lib.format): a magic, a version, a Python dictionary with type, order and shape, the data. */
+/* npy.c - NumPy's .npy format (numpy.lib.format): a magic, a version, a Python dictionary with type, order and shape,
+ * the data. */
 #include "data/array/array.h"
 #include "data/format.h"
 
@@ -85,7 +86,8 @@ static bool parse_dictionary(text *t, header *h, lk__array *a)
         if (equals(key, "descr") && !h->has_descr) {
             h->has_descr = true;
             skip_spaces(t);
-            if (t->at < t->end && *t->at == '[') { /* fields with types of their own: refused, so its end is not needed */
+            /* fields with types of their own: refused, so its end is not needed */
+            if (t->at < t->end && *t->at == '[') {
                 h->structured = true;
                 return true;
             }

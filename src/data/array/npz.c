@@ -109,6 +109,9 @@ static lk_status open_npz(lk_context *context, const char *path, lk_split split,
 }
 
 const lk__data_format lk__data_format_npz = {
-    .about = {.name = "npz", .form = "npz:FILE", .doc = "NumPy arrays by name", .options = "label holdout unknown-label"},
+    .about = {.name = "npz",
+              .form = "npz:FILE",
+              .doc = "NumPy arrays by name",
+              .options = "label holdout unknown-label"},
     .open = open_npz,
 };

@@ -23,7 +23,8 @@ static lk_status take_tensors(lk_context *context, const char *path, const lk__m
     for (size_t i = 0; i < lk__safetensors_count(file); i++) {
         const lk__safetensors_tensor *t = lk__safetensors_at(file, i);
         if (*count == LK__ARRAY_MOST)
-            return lk__fail(context, LK_EFORMAT, "%s has more than %d tensors: is it a data set?", path, LK__ARRAY_MOST);
+            return lk__fail(context, LK_EFORMAT, "%s has more than %d tensors: is it a data set?", path,
+                            LK__ARRAY_MOST);
         lk__array *a = &arrays[(*count)++];
         *a = (lk__array){.file = path, .type = find_type(t), .rank = t->rank, .data = map->bytes + t->offset};
         if (strlen(t->name) >= sizeof a->name)

@@ -1,5 +1,5 @@
-/* zip.c - the directory of a zip archive. Sizes and offsets come from the central directory, which is right also where a local
- * header leaves them out (data descriptors). */
+/* zip.c - the directory of a zip archive. Sizes and offsets come from the central directory, which is right also where
+ * a local header leaves them out (data descriptors). */
 #include "data/array/zip.h"
 
 #include <string.h>

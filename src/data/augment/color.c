@@ -1,5 +1,5 @@
-/* color.c - brightness, contrast, saturation and hue of images of 0 … 1, as torchvision's functional interface defines them
- * for floating-point tensors. */
+/* color.c - brightness, contrast, saturation and hue of images of 0 … 1, as torchvision's functional interface defines
+ * them for floating-point tensors. */
 #include "data/augment/augment.h"
 
 #include <math.h>

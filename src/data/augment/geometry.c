@@ -38,7 +38,8 @@ lk__augment_box lk__augment_draw_box(const lk__random *random, int64_t index, co
     return central_box(image, ratio);
 }
 
-/* Where pixel i of the result is among `in` pixels, of which it has `ratio`: between *first and *second, `part` of the way. */
+/* Where pixel i of the result is among `in` pixels, of which it has `ratio`: between *first and *second, `part` of the
+ * way. */
 static void find_source(int64_t i, int64_t in, double ratio, int64_t *first, int64_t *second, float *part)
 {
     double at = ((double)i + 0.5) * ratio - 0.5;

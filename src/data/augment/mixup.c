@@ -1,5 +1,6 @@
-/* mixup.c - partner and weight of mixup. The weight must have the same bits on every machine, so logarithm and exponential are
- * computed here, from operations that IEEE 754 rounds exactly; CMake compiles this file without contraction to fused ones. */
+/* mixup.c - partner and weight of mixup. The weight must have the same bits on every machine, so logarithm and
+ * exponential are computed here, from operations that IEEE 754 rounds exactly; CMake compiles this file without
+ * contraction to fused ones. */
 #include "data/augment/augment.h"
 
 #include <math.h>
@@ -58,7 +59,8 @@ static double draw_log_gamma(draws *d, double shape)
     }
 }
 
-/* A Gamma(alpha) number is a Gamma(alpha + 1) number times u^(1 / alpha): in logarithms, since it may be below the smallest double. */
+/* A Gamma(alpha) number is a Gamma(alpha + 1) number times u^(1 / alpha): in logarithms, since it may be below the
+ * smallest double. */
 static double draw_beta(draws *d, double alpha)
 {
     double x = draw_log_gamma(d, alpha + 1) + portable_log(draw_unit(d)) / alpha;

@@ -1,5 +1,5 @@
-/* csv.c - data sets from CSV files. The text is read twice: first for the number of rows and the labels, which is also what a probe
- * needs, then for the numbers, into columns of the right size. */
+/* csv.c - data sets from CSV files. The text is read twice: first for the number of rows and the labels, which is also
+ * what a probe needs, then for the numbers, into columns of the right size. */
 #define _GNU_SOURCE
 #include "data/csv/csv.h"
 
@@ -29,7 +29,8 @@ static lk_status survey_rows(lk__csv_table *t)
     t->rows = 0, t->whole = true;
     if (status == LK_OK && (status = t->columns ? lk__csv_next(&c) : lk__csv_read_first(t, &c)) == LK_OK && t->header)
         status = lk__csv_next(&c);
-    while (status == LK_OK && (status = check_count(t, &c)) == LK_OK && (status = lk__csv_survey_label(t, &c)) == LK_OK) {
+    while (status == LK_OK && (status = check_count(t, &c)) == LK_OK &&
+           (status = lk__csv_survey_label(t, &c)) == LK_OK) {
         t->rows++;
         if ((status = lk__csv_next(&c)) != LK_END) continue;
         status = LK_OK;

@@ -1,5 +1,6 @@
-/* header.c - the first line of a table: its names, the label's column, and the columns of the features. Those that a model was trained on are
- * found by name, in any order, where both tables have names; otherwise by their number. Linear in the number of columns. */
+/* header.c - the first line of a table: its names, the label's column, and the columns of the features. Those that a
+ * model was trained on are found by name, in any order, where both tables have names; otherwise by their number. Linear
+ * in the number of columns. */
 #define _GNU_SOURCE
 #include "base/json.h"
 #include "data/csv/table.h"
@@ -97,8 +98,9 @@ static int find_column(const lk__csv_table *t, const char *name)
 static lk_status refuse_label(const lk__csv_table *t, const char *wanted)
 {
     if (!t->names)
-        return lk__fail(t->context, LK_EINVAL, "%s has no header: the label's column is a number from 1 to %d, not '%s'",
-                        t->source->label, t->columns, wanted);
+        return lk__fail(t->context, LK_EINVAL,
+                        "%s has no header: the label's column is a number from 1 to %d, not '%s'", t->source->label,
+                        t->columns, wanted);
     const char *near = lk__suggest(wanted, t->names, t->columns < 64 ? (size_t)t->columns : 64);
     return lk__fail(t->context, LK_EINVAL,
                     "%s has no column '%s' for the label%s%s%s: a name of its header or a number from 1 to %d",
@@ -138,8 +140,8 @@ static bool is_feature(const lk__csv_table *t, int column)
     return false;
 }
 
-/* Of a table for a model that reads these features: the column of training where both have names; otherwise there is one more column than
- * features. */
+/* Of a table for a model that reads these features: the column of training where both have names; otherwise there is
+ * one more column than features. */
 static lk_status find_expected_label(lk__csv_table *t)
 {
     const char *recorded = t->answer && t->answer->column_names ? t->answer->column_names[0] : NULL;
@@ -215,8 +217,9 @@ static lk_status refuse_column(const lk__csv_table *t, const char *wanted)
 {
     char shown[LK__SHOWN], other[LK__SHOWN];
     if (t->label >= 0 && is_named(t->names[t->label], wanted))
-        return lk__fail(t->context, LK_EMISMATCH, "%s: column '%s' cannot be the label: the model reads it as a feature",
-                        t->source->label, lk__shown(wanted, shown));
+        return lk__fail(t->context, LK_EMISMATCH,
+                        "%s: column '%s' cannot be the label: the model reads it as a feature", t->source->label,
+                        lk__shown(wanted, shown));
     const char *near = suggest_column(t, wanted);
     return lk__fail(
         t->context, LK_EMISMATCH,

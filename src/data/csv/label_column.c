@@ -1,5 +1,6 @@
-/* label_column.c - the label of each row: what the labels of a table are, and the class or the target of a row. Whole numbers are classes or
- * numbers to predict by the rule of whole_numbers.h; where a model was trained, they are what they were then. */
+/* label_column.c - the label of each row: what the labels of a table are, and the class or the target of a row. Whole
+ * numbers are classes or numbers to predict by the rule of whole_numbers.h; where a model was trained, they are what
+ * they were then. */
 #include "data/csv/table.h"
 
 #include <math.h>
@@ -142,10 +143,10 @@ void lk__csv_log_labels(const lk__csv_table *t)
     snprintf(column, sizeof column, "column %d%s%s%s", t->label + 1, name ? " ('" : "",
              name ? lk__shown(name, shown) : "", name ? "')" : "");
     if (t->kind == LK__CSV_TARGET)
-        lk__log(
-            t->context,
-            LK_LOG_INFO, "%s: the label, %s, has %zu different whole numbers, not 0, 1, 2, … or 1, 2, 3, … with %d rows each: treated as %s",
-            t->source->label, column, t->numbers.count, LK__CLASS_ROWS, numbers);
+        lk__log(t->context, LK_LOG_INFO,
+                "%s: the label, %s, has %zu different whole numbers, not 0, 1, 2, … or 1, 2, 3, … with %d rows each: "
+                "treated as %s",
+                t->source->label, column, t->numbers.count, LK__CLASS_ROWS, numbers);
     else
         lk__log(t->context, LK_LOG_INFO,
                 "%s: the label, %s, has %zu different whole numbers, %lld to %lld: treated as %s", t->source->label,

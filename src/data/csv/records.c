@@ -1,5 +1,5 @@
-/* records.c - records of a CSV file. A record is split in place, in a buffer that grows to the longest one. Bound by one pass over
- * the bytes; test/data/test_data_csv.c prints its speed. */
+/* records.c - records of a CSV file. A record is split in place, in a buffer that grows to the longest one. Bound by
+ * one pass over the bytes; test/data/test_data_csv.c prints its speed. */
 #define _GNU_SOURCE
 #include "data/csv/records.h"
 
@@ -38,8 +38,9 @@ lk_status lk__csv_open(lk_context *context, const lk__csv_source *source, lk__cs
 {
     *c = (lk__csv){.context = context, .label = source->label, .next_line = 1, .line = 1};
     c->stream = (lk__data_stream){.context = context, .fd = -1};
-    lk_status status = source->bytes ? lk__stream_memory(context, source->label, source->bytes, source->size, &c->stream)
-                                     : lk__stream_open(context, source->label, &c->stream);
+    lk_status status = source->bytes
+                           ? lk__stream_memory(context, source->label, source->bytes, source->size, &c->stream)
+                           : lk__stream_open(context, source->label, &c->stream);
     if (status < 0 || (status = refill(c)) < 0) return status;
     if (c->text.end >= 3 && memcmp(c->text.bytes, "\xef\xbb\xbf", 3) == 0) c->text.begin = 3;
     c->separator = detect_separator(c->text.bytes + c->text.begin, c->text.end - c->text.begin);

@@ -32,8 +32,8 @@ typedef struct lk__csv {
     lk_status         failure;
 } lk__csv;
 
-/* Opens the text, plain or gzip, skips a byte-order mark, and detects the separator (comma, semicolon or tab) in the first line.
- * Close it in either case. */
+/* Opens the text, plain or gzip, skips a byte-order mark, and detects the separator (comma, semicolon or tab) in the
+ * first line. Close it in either case. */
 lk_status lk__csv_open(lk_context *context, const lk__csv_source *source, lk__csv *csv);
 void      lk__csv_close(lk__csv *csv);
 /* The next record that is not an empty line; LK_END after the last. LK_EFORMAT names the line. */

@@ -1,4 +1,5 @@
-/* data/csv/whole_numbers.h - the different whole numbers of a column, and how often each occurs: whether they are classes. */
+/* data/csv/whole_numbers.h - the different whole numbers of a column, and how often each occurs: whether they are
+ * classes. */
 #ifndef LK__WHOLE_NUMBERS_H
 #define LK__WHOLE_NUMBERS_H
 
@@ -20,7 +21,8 @@ lk_status lk__whole_numbers_add(lk__whole_numbers *numbers, int64_t value);
 void      lk__whole_numbers_sort(lk__whole_numbers *numbers); /* none are added after this */
 void      lk__whole_numbers_free(lk__whole_numbers *numbers);
 
-/* Of sorted numbers. They are classes if there are at most two, or if they are 0 … K-1 or 1 … K without gaps, LK__CLASS_ROWS times each. */
+/* Of sorted numbers. They are classes if there are at most two, or if they are 0 … K-1 or 1 … K without gaps,
+ * LK__CLASS_ROWS times each. */
 bool    lk__whole_numbers_are_classes(const lk__whole_numbers *numbers);
 bool    lk__whole_numbers_from_zero(const lk__whole_numbers *numbers); /* 0 … K-1 without gaps */
 int32_t lk__whole_numbers_find(const lk__whole_numbers *numbers, int64_t value); /* its place; -1: it is none of them */

@@ -1,6 +1,7 @@
-/* cache.c - the file of decoded samples: a header, samples, an entry for each file, texts. It is valid only for exactly these files
- * (path, size, time of change) and this size of sample, is replaced as a whole by a rename, and one process at a time creates it.
- * Digests find damage: of the header and the entries when it is opened, of a sample when it is first read. */
+/* cache.c - the file of decoded samples: a header, samples, an entry for each file, texts. It is valid only for exactly
+ * these files (path, size, time of change) and this size of sample, is replaced as a whole by a rename, and one process
+ * at a time creates it. Digests find damage: of the header and the entries when it is opened, of a sample when it is
+ * first read. */
 #define _GNU_SOURCE
 #include "base/directories.h"
 #include "base/hash.h"
@@ -20,7 +21,8 @@
 #include <unistd.h>
 
 enum { HEADER_BYTES = 4096, VERSION = 1 };
-static const double STALLED = 60; /* seconds without progress of another process, after which this one creates its own */
+/* seconds without progress of another process, after which this one creates its own */
+static const double STALLED = 60;
 
 typedef struct header {
     char     magic[8];
@@ -49,7 +51,8 @@ struct lk__data_folder_cache {
     char          path[LK__PATH];
 };
 
-/* Four lanes of 8 bytes: about as fast as memory is read. Not collision-resistant, as nobody gains from a wrong cache. */
+/* Four lanes of 8 bytes: about as fast as memory is read. Not collision-resistant, as nobody gains from a wrong
+ * cache. */
 static uint64_t digest_of(const void *data, size_t bytes)
 {
     const uint64_t       prime = 0x9E3779B97F4A7C15u;
@@ -300,8 +303,9 @@ static bool is_still(int file, const char *path)
            here.st_dev == there.st_dev;
 }
 
-/* Opens and locks the temporary file. A lock ends with its process, and the file's time shows that its writer works; if that stops, or
- * the file system has no locks, this process uses a temporary of its own (the rename still replaces the cache as a whole). */
+/* Opens and locks the temporary file. A lock ends with its process, and the file's time shows that its writer works; if
+ * that stops, or the file system has no locks, this process uses a temporary of its own (the rename still replaces the
+ * cache as a whole). */
 static int lock_temporary(lk_context *context, char temporary[LK__PATH], const char *path)
 {
     struct timespec seen = {0};
@@ -329,7 +333,8 @@ static int lock_temporary(lk_context *context, char temporary[LK__PATH], const c
     return open(temporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 }
 
-/* DIRECTORY/HASH.images: the hash is of what selects files and samples, so that a changed list replaces its own cache. */
+/* DIRECTORY/HASH.images: the hash is of what selects files and samples, so that a changed list replaces its own
+ * cache. */
 static bool name_cache(char path[LK__PATH], const char *directory, const lk__data_folder *f)
 {
     char text[PATH_MAX + 128], *whole = realpath(f->root, NULL);
@@ -356,7 +361,8 @@ lk_status lk__data_folder_cache_open(lk__data_folder *f, const char *directory)
     status = map_cache(f, path); /* perhaps it was created meanwhile */
     if (status == LK_END && (status = write_cache(f, file, temporary, path)) == LK_OK &&
         (status = map_cache(f, path)) == LK_END)
-        status = lk__fail(f->context, LK_EIO, "%s: the images changed while their cache was created; start again", path);
+        status =
+            lk__fail(f->context, LK_EIO, "%s: the images changed while their cache was created; start again", path);
     if (is_still(file, temporary)) unlink(temporary);
     close(file);
     return status;

@@ -1,5 +1,5 @@
-/* classes.c - the classes of a folder: its subdirectories, or those that a model was trained on; and their files. A subdirectory of another
- * class is refused by name, or left out. */
+/* classes.c - the classes of a folder: its subdirectories, or those that a model was trained on; and their files. A
+ * subdirectory of another class is refused by name, or left out. */
 #include "data/folder/folder.h"
 #include "data/labels.h"
 

@@ -1,5 +1,6 @@
-/* folder.c - the data set folder:DIR: image files in a subdirectory for each class. Where the splits are, which image determines size
- * and channels, and what is done about broken files is decided here, from the files alone, so that all ranks agree. */
+/* folder.c - the data set folder:DIR: image files in a subdirectory for each class. Where the splits are, which image
+ * determines size and channels, and what is done about broken files is decided here, from the files alone, so that all
+ * ranks agree. */
 #define _GNU_SOURCE
 #include "data/folder/folder.h"
 #include "data/format.h"
@@ -36,8 +37,9 @@ static bool is_directory(const char *path)
 
 /* ---- which directory, which classes ---- */
 
-/* The directories of the splits: with train/ and test/ (or val/), those; with train/ alone and nothing beside it, that; so with test/, for
- * the test set alone. Otherwise the directory itself: "train" may be a class. test is "" if there is none. */
+/* The directories of the splits: with train/ and test/ (or val/), those; with train/ alone and nothing beside it, that;
+ * so with test/, for the test set alone. Otherwise the directory itself: "train" may be a class. test is "" if there is
+ * none. */
 static lk_status find_splits(lk__data_folder *f, const char *directory, char train[LK__PATH], char test[LK__PATH])
 {
     lk__data_folder_list beside = {.context = f->context};
@@ -186,7 +188,8 @@ static lk_status resolve_broken(lk__data_folder *f, bool skip, bool probe)
     if (f->list.count == 0)
         return lk__fail(f->context, LK_EFORMAT, "%s: none of its %zu images can be decoded", f->title, all);
     if (!probe)
-        lk__log(f->context, LK_LOG_WARNING, "%s: %zu of %zu images are broken and were left out", f->title, broken, all);
+        lk__log(f->context, LK_LOG_WARNING, "%s: %zu of %zu images are broken and were left out", f->title, broken,
+                all);
     return LK_OK;
 }
 
@@ -320,7 +323,8 @@ static lk_status open_folder(lk_context *context, const char *directory, lk_spli
     lk__data_folder *f;
     *dataset = NULL;
     if (!directory || !*directory)
-        return lk__fail(context, LK_EINVAL, "folder: needs a directory: folder:DIR, with a subdirectory for each class");
+        return lk__fail(context, LK_EINVAL,
+                        "folder: needs a directory: folder:DIR, with a subdirectory for each class");
     lk_status status = lk__data_folder_create(context, options, "folder", &f);
     if (status < 0) return status;
     f->split = split;

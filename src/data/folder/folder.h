@@ -1,4 +1,5 @@
-/* data/folder/folder.h - a data set of image files: the list of files, the passes over them, the cache of decoded samples. */
+/* data/folder/folder.h - a data set of image files: the list of files, the passes over them, the cache of decoded
+ * samples. */
 #ifndef LK__FOLDER_H
 #define LK__FOLDER_H
 
@@ -33,8 +34,8 @@ static inline const char *lk__data_folder_class(const lk__data_folder_list *l, s
 
 /* Adds the subdirectories of root, in byte order, as classes. */
 lk_status lk__data_folder_list_classes(lk__data_folder_list *list, const char *root);
-/* Adds the images below root/CLASS, in the order of torchvision's ImageFolder: by directory, then by name. A class without a
- * directory adds none. */
+/* Adds the images below root/CLASS, in the order of torchvision's ImageFolder: by directory, then by name. A class
+ * without a directory adds none. */
 lk_status lk__data_folder_list_class(lk__data_folder_list *list, const char *root, size_t label);
 /* The same of a subdirectory of any name, for a class of that number. */
 lk_status lk__data_folder_list_directory(lk__data_folder_list *list, const char *root, const char *name, size_t label);
@@ -70,7 +71,8 @@ typedef struct lk__data_folder {
     bool                    skip_broken; /* files that cannot be decoded were left out when it was opened */
 } lk__data_folder;
 
-extern const char lk__data_folder_changed[]; /* the reason where a file is not what it was when the data set was opened */
+/* the reason where a file is not what it was when the data set was opened */
+extern const char lk__data_folder_changed[];
 
 static inline const char *lk__data_folder_path(const lk__data_folder *f, size_t i)
 {
@@ -95,19 +97,21 @@ lk_status lk__data_folder_scan(lk__data_folder *folder);
 typedef lk_status (*lk__data_folder_put)(void *user, size_t i, const unsigned char *sample);
 lk_status lk__data_folder_decode_all(lk__data_folder *folder, lk__data_folder_put put, void *user);
 
-/* Maps the file of decoded samples in `directory`; if it is missing, damaged or of other files, creates it, for which it runs both
- * passes. Sets what they set either way. Another process that creates the same one is waited for. */
+/* Maps the file of decoded samples in `directory`; if it is missing, damaged or of other files, creates it, for which
+ * it runs both passes. Sets what they set either way. Another process that creates the same one is waited for. */
 lk_status lk__data_folder_cache_open(lk__data_folder *folder, const char *directory);
-/* The sample of the file with that number; NULL: it is damaged, and the cache will be created anew at the next start. Any thread. */
+/* The sample of the file with that number; NULL: it is damaged, and the cache will be created anew at the next start.
+ * Any thread. */
 const unsigned char *lk__data_folder_cache_get(lk__data_folder_cache *cache, size_t number);
 void                 lk__data_folder_cache_close(lk__data_folder_cache *cache); /* NULL is fine */
 
 /* ---- classes.c: which classes, and their files. ---- */
 
-/* Sets the classes: those of training where they are known, else the subdirectories of `train`, of which there must be two. */
+/* Sets the classes: those of training where they are known, else the subdirectories of `train`, of which there must be
+ * two. */
 lk_status lk__data_folder_find_classes(lk__data_folder *folder, const char *train, const lk_open_options *options);
-/* Lists the files of folder->root by class. A subdirectory that is none of the classes is refused, or left out. `every`: each class must
- * have files. */
+/* Lists the files of folder->root by class. A subdirectory that is none of the classes is refused, or left out.
+ * `every`: each class must have files. */
 lk_status lk__data_folder_list_files(lk__data_folder *folder, const lk_open_options *options, bool every, bool quiet);
 
 /* ---- shared by folder.c and files.c ---- */
@@ -116,8 +120,8 @@ lk_status lk__data_folder_list_files(lk__data_folder *folder, const lk_open_opti
 lk_status lk__data_folder_create(lk_context *context, const lk_open_options *options, const char *title,
                                  lk__data_folder **folder);
 void      lk__data_folder_free(lk__data_folder *folder);
-/* Of a list of files: chooses the shape of a sample by its first image and the options, unless it is chosen already, and runs the
- * passes; broken files are an error, or are left out. */
+/* Of a list of files: chooses the shape of a sample by its first image and the options, unless it is chosen already,
+ * and runs the passes; broken files are an error, or are left out. */
 lk_status lk__data_folder_prepare(lk__data_folder *folder, const lk_open_options *options, bool probe);
 /* Gives the folder to a data set, whose field 0 it reads if `reads`. */
 void lk__data_folder_attach(lk__data_folder *folder, lk_dataset *dataset, bool reads);

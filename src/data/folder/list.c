@@ -1,5 +1,5 @@
-/* list.c - which files a data set has: classes are subdirectories, and files are in the order of torchvision's ImageFolder. Links
- * are followed; hidden files and directories are not read. */
+/* list.c - which files a data set has: classes are subdirectories, and files are in the order of torchvision's
+ * ImageFolder. Links are followed; hidden files and directories are not read. */
 #define _GNU_SOURCE
 #include "data/folder/folder.h"
 

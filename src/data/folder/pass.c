@@ -1,5 +1,5 @@
-/* pass.c - reads one file, and runs over all files of a list on several threads. What is found is stored by file, so that it does
- * not depend on the threads. */
+/* pass.c - reads one file, and runs over all files of a list on several threads. What is found is stored by file, so
+ * that it does not depend on the threads. */
 #define _GNU_SOURCE
 #include "base/pool.h"
 #include "data/folder/folder.h"

@@ -1,4 +1,5 @@
-/* data/image/decode.h - shared by the decoders: the memory they allocate from, and where they put the rows of an image. */
+/* data/image/decode.h - shared by the decoders: the memory they allocate from, and where they put the rows of an
+ * image. */
 #ifndef LK__IMAGE_DECODE_H
 #define LK__IMAGE_DECODE_H
 
@@ -35,8 +36,8 @@ void lk__rows_finish(lk__image_rows *rows); /* after the last */
 /* The EXIF orientation in a TIFF block: 1 if there is none. */
 int lk__exif_orientation(const unsigned char *tiff, size_t size);
 
-/* Each decoder: whether it was built in; the components of its rows; arena bytes; decoding. `raw` has room for the image if it
- * is interlaced, else for one row. */
+/* Each decoder: whether it was built in; the components of its rows; arena bytes; decoding. `raw` has room for the
+ * image if it is interlaced, else for one row. */
 bool      lk__png_built(void);
 size_t    lk__png_arena(const lk__image_info *info);
 lk_status lk__png_decode(const lk__image_info *info, const void *bytes, size_t size, lk__image_arena *arena,

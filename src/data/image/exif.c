@@ -1,5 +1,6 @@
-/* exif.c - the orientation tag of EXIF metadata. An EXIF block is a TIFF file (TIFF 6.0, section 2): byte order, an offset to
- * directory 0, and there 12-byte entries of tag, type, count and value. A block that is damaged has no orientation. */
+/* exif.c - the orientation tag of EXIF metadata. An EXIF block is a TIFF file (TIFF 6.0, section 2): byte order, an
+ * offset to directory 0, and there 12-byte entries of tag, type, count and value. A block that is damaged has no
+ * orientation. */
 #include "data/image/decode.h"
 
 static unsigned read_number(const unsigned char *at, int bytes, bool big)

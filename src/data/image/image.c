@@ -27,8 +27,8 @@ typedef struct plan {
     size_t         arena_bytes, arena, raw, row, turned_image, resize, total;
 } plan;
 
-/* libjpeg reduces by 2, 4 or 8 at little cost. The image stays at least 3 times as large as the target on each axis, so that the
- * triangle filter still determines the result: docs/data.md has the differences that were measured. */
+/* libjpeg reduces by 2, 4 or 8 at little cost. The image stays at least 3 times as large as the target on each axis, so
+ * that the triangle filter still determines the result: docs/data.md has the differences that were measured. */
 static int choose_reduction(const lk__image_info *info, int64_t height, int64_t width)
 {
     enum { MARGIN = 4 };
@@ -46,11 +46,12 @@ static size_t place(plan *p, size_t bytes)
     return at;
 }
 
-/* The resize along one axis. Reduced by libjpeg, the pixel at the end of the stored axis may stand for less than a whole one:
- * it is the first pixel if the orientation reverses the axis. */
+/* The resize along one axis. Reduced by libjpeg, the pixel at the end of the stored axis may stand for less than a
+ * whole one: it is the first pixel if the orientation reverses the axis. */
 static lk__image_axis make_axis(int64_t stored, int reduction, bool reversed, int64_t out)
 {
-    lk__image_axis axis = {.in = (stored + reduction - 1) / reduction, .out = out, .extent = (double)stored / reduction};
+    lk__image_axis axis = {
+        .in = (stored + reduction - 1) / reduction, .out = out, .extent = (double)stored / reduction};
     if (reversed) axis.begin = (double)axis.in - axis.extent;
     return axis;
 }

@@ -1,5 +1,5 @@
-/* data/image/image.h - PNG and JPEG files in memory, decoded into samples (channels, height, width) of bytes: what Pillow's
- * Image.open, ImageOps.exif_transpose, convert("RGB") or convert("L") and resize(BILINEAR) give. */
+/* data/image/image.h - PNG and JPEG files in memory, decoded into samples (channels, height, width) of bytes: what
+ * Pillow's Image.open, ImageOps.exif_transpose, convert("RGB") or convert("L") and resize(BILINEAR) give. */
 #ifndef LK__IMAGE_H
 #define LK__IMAGE_H
 
@@ -25,9 +25,10 @@ typedef struct lk__image_info {
 
 bool lk__image_supported(void); /* whether this build has libpng or libjpeg */
 
-/* Reads the header in the first `size` bytes of a file; complete: there are no more. LK_END: more of the file is needed.
- * LK_EFORMAT: it is damaged or neither PNG nor JPEG. LK_EUNSUPPORTED: a kind that is not decoded, or this build lacks the
- * library. Both write a reason, which follows the file's name in a message: "is truncated". Never allocates. */
+/* Reads the header in the first `size` bytes of a file; complete: there are no more. LK_END: more of the file is
+ * needed. LK_EFORMAT: it is damaged or neither PNG nor JPEG. LK_EUNSUPPORTED: a kind that is not decoded, or this build
+ * lacks the library. Both write a reason, which follows the file's name in a message: "is truncated". Never
+ * allocates. */
 lk_status lk__image_probe(const void *bytes, size_t size, bool complete, lk__image_info *info,
                           char message[LK__IMAGE_MESSAGE]);
 /* Width and height as shown: exchanged by orientations 5 to 8. */
@@ -40,9 +41,9 @@ typedef struct lk__image_target {
 
 /* Bytes of scratch memory for lk__image_decode. */
 size_t lk__image_scratch(const lk__image_info *info, const lk__image_target *target);
-/* Decodes a whole file, of which lk__image_probe gave info. scratch is aligned to LK__ALIGN and is all the memory used, except
- * what libjpeg allocates for its object (about 20 KB). out is (channels, height, width). Failures as those of lk__image_probe;
- * pixels that are missing or damaged are a failure, and then out is undefined. */
+/* Decodes a whole file, of which lk__image_probe gave info. scratch is aligned to LK__ALIGN and is all the memory used,
+ * except what libjpeg allocates for its object (about 20 KB). out is (channels, height, width). Failures as those of
+ * lk__image_probe; pixels that are missing or damaged are a failure, and then out is undefined. */
 lk_status lk__image_decode(const lk__image_info *info, const void *bytes, size_t size, const lk__image_target *target,
                            void *scratch, unsigned char *out, char message[LK__IMAGE_MESSAGE]);
 

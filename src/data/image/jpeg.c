@@ -1,5 +1,5 @@
-/* jpeg.c - JPEG files through libjpeg (libjpeg-turbo on every current distribution). It allocates from the arena, and reports
- * an error by a jump to lk__jpeg_decode, whose variables live in a struct for that reason. */
+/* jpeg.c - JPEG files through libjpeg (libjpeg-turbo on every current distribution). It allocates from the arena, and
+ * reports an error by a jump to lk__jpeg_decode, whose variables live in a struct for that reason. */
 #include "data/image/decode.h"
 
 #include <stdio.h>
@@ -11,9 +11,8 @@
 #include <jerror.h>
 #include <setjmp.h>
 
-enum {
-    MOST_SCANS = 256
-}; /* of a progressive file; encoders write about ten. Each costs a pass over all coefficients. */
+/* of a progressive file; encoders write about ten. Each costs a pass over all coefficients. */
+enum { MOST_SCANS = 256 };
 
 typedef struct jpeg {
     struct jpeg_decompress_struct file; /* first: the callbacks get a pointer to it */
@@ -39,7 +38,8 @@ static void report_error(j_common_ptr object)
     longjmp(j->failed, 1);
 }
 
-/* Warnings about pixels are errors: what follows would be invented. Others are about data that nothing here depends on. */
+/* Warnings about pixels are errors: what follows would be invented. Others are about data that nothing here depends
+ * on. */
 static void check_warning(j_common_ptr object, int level)
 {
     int code = object->err->msg_code;
@@ -97,7 +97,8 @@ static void read_header(jpeg *j, const lk__image_info *info, int reduction, cons
 {
     jpeg_read_header(&j->file, TRUE);
     if (j->file.image_width != info->width || j->file.image_height != info->height ||
-        j->file.num_components != info->components || jpeg_has_multiple_scans(&j->file) != (boolean)info->several_scans) {
+        j->file.num_components != info->components ||
+        jpeg_has_multiple_scans(&j->file) != (boolean)info->several_scans) {
         snprintf(j->message, LK__IMAGE_MESSAGE, "is damaged: it has two headers that differ");
         longjmp(j->failed, 1);
     }

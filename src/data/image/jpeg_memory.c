@@ -1,5 +1,5 @@
-/* jpeg_memory.c - the methods of libjpeg's memory manager (jpeglib.h, struct jpeg_memory_mgr) over an arena: objects and rows
- * from one block, virtual arrays wholly in memory, nothing freed before the image is done. */
+/* jpeg_memory.c - the methods of libjpeg's memory manager (jpeglib.h, struct jpeg_memory_mgr) over an arena: objects
+ * and rows from one block, virtual arrays wholly in memory, nothing freed before the image is done. */
 #ifdef LK_JPEG
 #include "data/image/jpeg_memory.h"
 

@@ -1,5 +1,5 @@
-/* png.c - PNG files through libpng. It allocates from the arena, and reports an error by a jump to lk__png_decode, whose
- * variables live in a struct for that reason. Chunks that no pixel depends on are skipped unread. */
+/* png.c - PNG files through libpng. It allocates from the arena, and reports an error by a jump to lk__png_decode,
+ * whose variables live in a struct for that reason. Chunks that no pixel depends on are skipped unread. */
 #include "data/image/decode.h"
 
 #include <stdio.h>
@@ -53,7 +53,8 @@ static void read_bytes(png_structp file, png_bytep out, size_t bytes)
 
 size_t lk__png_arena(const lk__image_info *info)
 {
-    /* zlib's state and window take 48 KB, or up to 256 KB in its replacements; two rows of at most 8 bytes for a pixel. */
+    /* zlib's state and window take 48 KB, or up to 256 KB in its replacements; two rows of at most 8 bytes for a
+     * pixel. */
     return (512 << 10) + 4 * lk__round_up((size_t)info->width * 8 + 256, LK__ALIGN);
 }
 

@@ -1,5 +1,5 @@
-/* probe.c - reads the headers of PNG and JPEG files, without the libraries that decode them: sizes, kind, orientation. Every
- * read is within the given bytes, and sizes are limited before anything is allocated for them. */
+/* probe.c - reads the headers of PNG and JPEG files, without the libraries that decode them: sizes, kind, orientation.
+ * Every read is within the given bytes, and sizes are limited before anything is allocated for them. */
 #define _GNU_SOURCE
 #include "data/image/decode.h"
 
@@ -87,8 +87,8 @@ static lk_status probe_png(const header *h)
 
 enum { SOF0 = 0xC0, DHT = 0xC4, RST0 = 0xD0, SOI = 0xD8, EOI = 0xD9, SOS = 0xDA, APP1 = 0xE1, TEM = 0x01 };
 
-/* A frame header, which declares the sizes. Its kinds: 0 baseline, 1 extended, 2 progressive; 9 and 10 the same with arithmetic
- * coding. */
+/* A frame header, which declares the sizes. Its kinds: 0 baseline, 1 extended, 2 progressive; 9 and 10 the same with
+ * arithmetic coding. */
 static lk_status read_frame(const header *h, int kind, const unsigned char *data, size_t length)
 {
     if (kind != 0 && kind != 1 && kind != 2 && kind != 9 && kind != 10)

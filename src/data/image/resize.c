@@ -1,5 +1,5 @@
-/* resize.c - antialiased bilinear resizing in integers. Sums stay below 2^31: weights are at least 0 and add up to 2^22, up to
- * half a unit for each tap. */
+/* resize.c - antialiased bilinear resizing in integers. Sums stay below 2^31: weights are at least 0 and add up to
+ * 2^22, up to half a unit for each tap. */
 #include "data/image/resize.h"
 
 #include "base/base.h"
@@ -8,7 +8,8 @@
 #include <string.h>
 
 enum { BITS = 32 - 8 - 2 }; /* of a weight's fraction: Pillow's choice */
-enum { STRIP = 48 };          /* bytes of a row that are summed at once, a multiple of 3: their sums stay in registers */
+/* bytes of a row that are summed at once, a multiple of 3: their sums stay in registers */
+enum { STRIP = 48 };
 
 /* No output depends on more inputs. */
 static int64_t count_taps(const lk__image_axis *axis)
@@ -109,7 +110,8 @@ void lk__resize_row(lk__image_resize *r, int64_t y, const unsigned char *row)
         resize_colour_row(&r->across, row, out);
 }
 
-/* A part of an output row from rows of the middle. Along the row, so that the compiler uses vectors; bound by arithmetic. */
+/* A part of an output row from rows of the middle. Along the row, so that the compiler uses vectors; bound by
+ * arithmetic. */
 static void sum_strip(const lk__image_filter *f, int64_t y, const unsigned char *from, size_t stride,
                       unsigned char out[STRIP])
 {

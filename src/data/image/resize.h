@@ -1,5 +1,5 @@
-/* data/image/resize.h - bilinear resizing with antialiasing, as Pillow's resize(BILINEAR): a triangle filter, as wide as the
- * reduction, first along rows, then along columns, with 22 fractional bits and a result of bytes after each. */
+/* data/image/resize.h - bilinear resizing with antialiasing, as Pillow's resize(BILINEAR): a triangle filter, as wide
+ * as the reduction, first along rows, then along columns, with 22 fractional bits and a result of bytes after each. */
 #ifndef LK__IMAGE_RESIZE_H
 #define LK__IMAGE_RESIZE_H
 
@@ -13,8 +13,8 @@ typedef struct lk__image_axis {
     double  begin, extent;
 } lk__image_axis;
 
-/* The weights of one axis. Output i is the sum of weights[i × taps + k] × input[first[i] + k] over k < taps: as many for every
- * output, some of them with weight 0, because the processor then predicts the loop. */
+/* The weights of one axis. Output i is the sum of weights[i × taps + k] × input[first[i] + k] over k < taps: as many
+ * for every output, some of them with weight 0, because the processor then predicts the loop. */
 typedef struct lk__image_filter {
     int64_t  out;
     bool     copies; /* the input is the output */

@@ -43,7 +43,8 @@ void lk__added_free(lk_context *context, lk__added *added)
     *added = (lk__added){0};
 }
 
-/* The first token of [low, high), which agree in `depth` bytes, whose next byte is at least `byte`; those without one come first. */
+/* The first token of [low, high), which agree in `depth` bytes, whose next byte is at least `byte`; those without one
+ * come first. */
 static size_t search_byte(const lk__added *added, size_t low, size_t high, size_t depth, int byte)
 {
     while (low < high) {
@@ -83,7 +84,8 @@ static size_t find_first(const lk__added *added, const char *text, size_t bytes,
     return from;
 }
 
-const lk__added_token *lk__added_find(const lk__added *added, const char *text, size_t bytes, size_t from, size_t *start)
+const lk__added_token *lk__added_find(const lk__added *added, const char *text, size_t bytes, size_t from,
+                                      size_t *start)
 {
     if (added->count == 0) return NULL;
     for (; from < bytes && (from = find_first(added, text, bytes, from)) < bytes; from++) {

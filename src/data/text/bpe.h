@@ -13,7 +13,8 @@ typedef struct lk__bpe_merge {
 typedef struct lk__bpe {
     lk__bpe_merge *merges; /* a hash table by pair */
     size_t         slots;  /* a power of two; 0: there are no merges */
-    uint64_t *filter; /* 4 bits a slot: 0 where no pair of that hash exists. Most pairs do not, and this stays in the cache */
+    /* 4 bits a slot: 0 where no pair of that hash exists. Most pairs do not, and this stays in the cache */
+    uint64_t *filter;
 } lk__bpe;
 
 lk_status lk__bpe_create(lk_context *context, size_t merges, lk__bpe *bpe);
@@ -29,7 +30,8 @@ typedef struct lk__bpe_scratch {
 } lk__bpe_scratch;
 void lk__bpe_scratch_free(lk_context *context, lk__bpe_scratch *scratch);
 
-/* Merges in place, always the pair of lowest rank, of several the leftmost. *count: the ids of the word, before and after. */
+/* Merges in place, always the pair of lowest rank, of several the leftmost. *count: the ids of the word, before and
+ * after. */
 lk_status lk__bpe_apply(lk_context *context, const lk__bpe *bpe, lk__bpe_scratch *scratch, int32_t *ids, size_t *count);
 
 #endif

@@ -1,5 +1,5 @@
-/* classification.c - texts of a JSONL file with a class each. Classes are those that a model was trained on, or of the training file, which
- * is read for them first. */
+/* classification.c - texts of a JSONL file with a class each. Classes are those that a model was trained on, or of the
+ * training file, which is read for them first. */
 #include "data/labels.h"
 #include "data/subset.h"
 #include "data/text/text.h"

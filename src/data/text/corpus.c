@@ -1,4 +1,5 @@
-/* corpus.c - reads texts and JSONL files. Only one piece is in memory; a long text is cut where no token extends over the cut. */
+/* corpus.c - reads texts and JSONL files. Only one piece is in memory; a long text is cut where no token extends over
+ * the cut. */
 #define _GNU_SOURCE
 #include "data/text/corpus.h"
 
@@ -115,7 +116,8 @@ const char *lk__text_place(const lk__text_corpus *c, const lk__text_piece *piece
 
 static bool is_ascii_space(unsigned char byte) { return byte == ' ' || (byte >= '\t' && byte <= '\r'); }
 
-/* Where a piece may end: so that the tokens of the pieces are those of the whole, or between characters where there is no tokenizer yet. */
+/* Where a piece may end: so that the tokens of the pieces are those of the whole, or between characters where there is
+ * no tokenizer yet. */
 static size_t find_cut(const lk_tokenizer *tokenizer, const char *text, size_t bytes)
 {
     if (tokenizer) return lk__text_encoder_cut(tokenizer, text, bytes);
@@ -284,7 +286,8 @@ static lk_status begin_array(lk__text_corpus *c)
     const char *path = c->files[c->file].path;
     if (status == LK_END)
         return lk__fail(c->context, LK_EFORMAT,
-                        "%s: an array of more than %d bytes: write one element per line, as JSONL", path, LONGEST_ARRAY);
+                        "%s: an array of more than %d bytes: write one element per line, as JSONL", path,
+                        LONGEST_ARRAY);
     if (status < 0) return status;
     if (!lk__json_parse(b->bytes + b->begin + at, b->end - b->begin - at, &array, &error))
         return lk__fail(c->context, LK_EFORMAT, "%s: byte %zu: %s", path, at + error.offset + 1, error.what);

@@ -25,8 +25,8 @@ typedef struct lk__text_files {
     int64_t              bytes; /* of all, as stored */
 } lk__text_files;
 
-/* Which files are JSONL: all; those named .jsonl, .json or so with .gz; only .jsonl in a directory, while a file that is named itself is a
- * text. A file of JSONL that begins with a [ is an array of the same objects. */
+/* Which files are JSONL: all; those named .jsonl, .json or so with .gz; only .jsonl in a directory, while a file that
+ * is named itself is a text. A file of JSONL that begins with a [ is an array of the same objects. */
 typedef enum lk__text_jsonl { LK__TEXT_ALL_JSONL, LK__TEXT_BY_NAME, LK__TEXT_LISTED_BY_NAME } lk__text_jsonl;
 
 /* Adds the files of a path. Free it in either case. */
@@ -34,8 +34,8 @@ lk_status lk__text_files_add(lk_context *context, lk__text_files *files, const c
 void      lk__text_files_free(lk__text_files *files);
 bool      lk__text_named(const char *path, const char *suffix); /* it ends with the suffix, in any case */
 
-/* What the ids that lk__text_encode passes on are: those of a piece, the template's before and after its document, or the end token that
- * follows it. */
+/* What the ids that lk__text_encode passes on are: those of a piece, the template's before and after its document, or
+ * the end token that follows it. */
 typedef enum lk__text_part { LK__TEXT_BODY, LK__TEXT_PREFIX, LK__TEXT_SUFFIX, LK__TEXT_SEPARATOR } lk__text_part;
 
 /* A document, or the next part of a long one. The tokens of the parts are those of the whole. */
@@ -75,7 +75,8 @@ typedef struct lk__text_corpus {
     int64_t           read_before; /* bytes of the files before the current one */
 } lk__text_corpus;
 
-/* Starts at the first file. The caller set the first part of the struct, the rest is zeros or from a corpus that was closed. */
+/* Starts at the first file. The caller set the first part of the struct, the rest is zeros or from a corpus that was
+ * closed. */
 void lk__text_begin(lk__text_corpus *corpus);
 /* The next piece that is not empty; LK_END after the last. LK_EFORMAT names file and line. */
 lk_status lk__text_next(lk__text_corpus *corpus, lk__text_piece *piece);

@@ -112,5 +112,6 @@ static lk_status make_of_characters(lk__text_corpus *c, lk_tokenizer **tokenizer
 lk_status lk__text_tokenizer(lk__text_corpus *c, const char *name, lk_tokenizer **tokenizer)
 {
     *tokenizer = NULL;
-    return strcmp(name, "char") == 0 ? make_of_characters(c, tokenizer) : lk_tokenizer_open(c->context, name, tokenizer);
+    return strcmp(name, "char") == 0 ? make_of_characters(c, tokenizer)
+                                     : lk_tokenizer_open(c->context, name, tokenizer);
 }

@@ -15,14 +15,16 @@ typedef struct lk__text_totals {
     int     invalid_file;
 } lk__text_totals;
 
-/* Takes the ids of a piece, and those around a document where there are any, in several calls; a failure ends the pass. */
+/* Takes the ids of a piece, and those around a document where there are any, in several calls; a failure ends the
+ * pass. */
 typedef lk_status (*lk__text_sink)(void *user, const lk__text_piece *piece, const int32_t *ids, size_t count);
 
 /* Whether the ids begin with the tokenizer's prefix, because the text spells it. */
 bool lk__text_has_prefix(const lk_tokenizer *tokenizer, const int32_t *ids, size_t count);
 
-/* Encodes every piece. `around`: the tokens of the tokenizer's template stand before and after each document, unless its text begins with them
- * itself; `end` follows, unless the template ends with it; -1: nothing does. An empty corpus is LK_EFORMAT. */
+/* Encodes every piece. `around`: the tokens of the tokenizer's template stand before and after each document, unless
+ * its text begins with them itself; `end` follows, unless the template ends with it; -1: nothing does. An empty corpus
+ * is LK_EFORMAT. */
 lk_status lk__text_encode(lk__text_corpus *corpus, const lk_tokenizer *tokenizer, bool around, int32_t end,
                           lk__text_sink sink, void *user, lk__text_totals *totals);
 

@@ -1,5 +1,6 @@
-/* encoder.c - text to ids, section by section between added tokens, word by word. Words repeat, so a table remembers the ids of short
- * ones: looking a word up takes most of the time, merging hardly any. bench/tokenizer.c measures it. */
+/* encoder.c - text to ids, section by section between added tokens, word by word. Words repeat, so a table remembers
+ * the ids of short ones: looking a word up takes most of the time, merging hardly any. bench/tokenizer.c measures
+ * it. */
 #include "data/text/encoder.h"
 
 #include "data/text/byte_level.h"

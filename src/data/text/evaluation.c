@@ -1,11 +1,12 @@
-/* evaluation.c - the windows of an evaluation of a language model: every token of a document but its first is predicted once. Windows are
- * those of each document alone, so that the sum of the losses of documents does not depend on what else is evaluated; parts of documents that
- * are shorter than a window share one, and do not see each other. */
+/* evaluation.c - the windows of an evaluation of a language model: every token of a document but its first is predicted
+ * once. Windows are those of each document alone, so that the sum of the losses of documents does not depend on what
+ * else is evaluated; parts of documents that are shorter than a window share one, and do not see each other. */
 #include "data/text/text.h"
 
 #include <string.h>
 
-/* How many windows n tokens have, of which n - 1 are predicted: the first predicts `length` of them, others `stride`. */
+/* How many windows n tokens have, of which n - 1 are predicted: the first predicts `length` of them, others
+ * `stride`. */
 static int64_t count_windows(const lk__text_source *s, int64_t n)
 {
     return n - 1 <= s->length ? 1 : 1 + (n - 1 - s->length + s->stride - 1) / s->stride;

@@ -1,5 +1,6 @@
-/* nfc.c - normalisation by segments: from a stable character, which nothing before it can change or join, to the next one that an
- * unstable one does not follow. Ordinary text has few such segments; everything else is copied. Unicode Standard Annex 15. */
+/* nfc.c - normalisation by segments: from a stable character, which nothing before it can change or join, to the next
+ * one that an unstable one does not follow. Ordinary text has few such segments; everything else is copied. Unicode
+ * Standard Annex 15. */
 #include "data/text/nfc.h"
 
 #include "data/text/unicode.h"
@@ -81,7 +82,8 @@ static lk_status decompose(lk_context *context, lk__nfc_scratch *s, uint32_t cod
     return pair->second ? decompose(context, s, pair->second) : LK_OK;
 }
 
-/* Sorts a run of combining characters by their class; equal ones keep their order. A counting sort: runs may be long in hostile text. */
+/* Sorts a run of combining characters by their class; equal ones keep their order. A counting sort: runs may be long in
+ * hostile text. */
 static lk_status sort_run(lk_context *context, lk__nfc_scratch *s, uint32_t *codes, size_t count)
 {
     size_t    begin[257] = {0};

@@ -62,7 +62,8 @@ typedef struct filling {
     bool             begun;     /* the latest ids were a prefix, with which a document began */
 } filling;
 
-/* Of an evaluation: `count` tokens follow. The end token between documents is not part of one; those of a template are. */
+/* Of an evaluation: `count` tokens follow. The end token between documents is not part of one; those of a template
+ * are. */
 static lk_status keep_document(filling *f, const lk__text_piece *piece, size_t count)
 {
     lk__text_source *s = f->source;
@@ -98,7 +99,8 @@ static lk_status fill_source(const lk__text_request *r, int32_t end, lk__text_so
     corpus.text_field = r->options->text_field;
     corpus.expected = (size_t)s->files.bytes;
     corpus.quiet = lk__text_quiet(r);
-    f.store = (lk__text_store){.context = r->context, .width = lk__text_width(s->info.vocabulary), .counting = r->probe};
+    f.store =
+        (lk__text_store){.context = r->context, .width = lk__text_width(s->info.vocabulary), .counting = r->probe};
     if (s->files.count > 1 && !(s->starts = lk__alloc(r->context, LK_MEMORY_OTHER, starts))) return LK_ENOMEM;
     lk_status status = lk__text_encode(&corpus, s->tokenizer, true, end, keep_ids, &f, &totals);
     if (status >= 0) status = lk__text_store_finish(&f.store, &s->ids, &s->map);
@@ -231,8 +233,9 @@ static lk_status read_token_file(const lk__text_request *r, lk__text_source *s, 
         (status = lk__text_token_file_read(r->context, s->path, s->map.bytes, s->map.size, width, file)) < 0)
         return status;
     if (file->vocabulary && vocabulary && file->vocabulary != vocabulary)
-        return lk__fail(r->context, LK_EMISMATCH, "%s has tokens of a vocabulary of %lld, but the tokenizer %s has %lld",
-                        s->path, (long long)file->vocabulary, r->options->tokenizer, (long long)vocabulary);
+        return lk__fail(r->context, LK_EMISMATCH,
+                        "%s has tokens of a vocabulary of %lld, but the tokenizer %s has %lld", s->path,
+                        (long long)file->vocabulary, r->options->tokenizer, (long long)vocabulary);
     s->ids = file->ids;
     s->info.bytes = file->bytes;
     s->info.vocabulary = vocabulary ? vocabulary : file->vocabulary;

@@ -1,5 +1,6 @@
-/* pretokenize.c - the pre-tokenizers' regular expressions as scanners. Their alternatives are tried in order, and each character begins
- * some match, so that words follow one another without gaps. No alternative looks back, so a word depends only on where it begins. */
+/* pretokenize.c - the pre-tokenizers' regular expressions as scanners. Their alternatives are tried in order, and each
+ * character begins some match, so that words follow one another without gaps. No alternative looks back, so a word
+ * depends only on where it begins. */
 #include "data/text/pretokenize.h"
 
 #include "data/text/unicode.h"
@@ -7,8 +8,8 @@
 
 #include <string.h>
 
-/* Spellings of one rule: possessive quantifiers (`++`) change no match here, because what follows never matches what they repeat; and
- * \s*[\r\n] ends at the last line break of the white space, as \s*[\r\n]+ does. */
+/* Spellings of one rule: possessive quantifiers (`++`) change no match here, because what follows never matches what
+ * they repeat; and \s*[\r\n] ends at the last line break of the white space, as \s*[\r\n]+ does. */
 static const struct known_pattern {
     lk__pretokenizer rule;
     const char      *text;
@@ -86,8 +87,8 @@ static size_t match_contraction(const unsigned char *at, const unsigned char *en
     }
 }
 
-/* \s+(?!\S)|\s+: white space up to the last character before something else, which that may take; all of it at the end of the text,
- * or where it is one character. With `lines`, \s*[\r\n]+ first: up to and with the last line break. */
+/* \s+(?!\S)|\s+: white space up to the last character before something else, which that may take; all of it at the end
+ * of the text, or where it is one character. With `lines`, \s*[\r\n]+ first: up to and with the last line break. */
 static const unsigned char *match_spaces(const unsigned char *at, const unsigned char *end, bool lines)
 {
     const unsigned char *line = NULL, *next = at, *last = at;

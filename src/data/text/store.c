@@ -1,5 +1,5 @@
-/* store.c - keeps token ids. Up to a limit they are in memory; then they go to a file without a name in $TMPDIR or /var/tmp, which is on a
- * disk where /tmp is memory, and are mapped: a text may be larger than the memory. */
+/* store.c - keeps token ids. Up to a limit they are in memory; then they go to a file without a name in $TMPDIR or
+ * /var/tmp, which is on a disk where /tmp is memory, and are mapped: a text may be larger than the memory. */
 #define _GNU_SOURCE
 #include "data/text/store.h"
 

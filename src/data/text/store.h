@@ -1,4 +1,5 @@
-/* data/text/store.h - token ids that are made one piece after the other: in memory, and where they are many, in a temporary file. */
+/* data/text/store.h - token ids that are made one piece after the other: in memory, and where they are many, in a
+ * temporary file. */
 #ifndef LK__TEXT_STORE_H
 #define LK__TEXT_STORE_H
 
@@ -22,7 +23,8 @@ int lk__text_width(int64_t vocabulary);
 void lk__text_pack(const int32_t *ids, size_t count, int width, unsigned char *out);
 
 lk_status lk__text_store_add(lk__text_store *store, const int32_t *ids, size_t count);
-/* After the last: where the ids are. Those in a file are mapped to *map, which the caller closes; others stay in `bytes`. */
+/* After the last: where the ids are. Those in a file are mapped to *map, which the caller closes; others stay in
+ * `bytes`. */
 lk_status lk__text_store_finish(lk__text_store *store, lk__text_ids *ids, lk__map *map);
 void      lk__text_store_free(lk__text_store *store);
 

@@ -1,5 +1,5 @@
-/* synthetic_tokens.c - generated token sequences that a language model can learn: each token follows from the one before, plus one of
- * four steps at random, so the best possible loss is ln 4 (or ln of a smaller vocabulary). */
+/* synthetic_tokens.c - generated token sequences that a language model can learn: each token follows from the one
+ * before, plus one of four steps at random, so the best possible loss is ln 4 (or ln of a smaller vocabulary). */
 #include "base/random.h"
 #include "data/dataset.h"
 

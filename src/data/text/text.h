@@ -36,7 +36,8 @@ typedef struct lk__text_document {
     int64_t first, end;
 } lk__text_document;
 
-/* A part of a document in a window of an evaluation: `count` tokens, of which those from number `scored` on predict the next. */
+/* A part of a document in a window of an evaluation: `count` tokens, of which those from number `scored` on predict the
+ * next. */
 typedef struct lk__text_segment {
     int64_t first;
     int32_t count, scored;
@@ -61,13 +62,13 @@ typedef struct lk__text_source {
     bool           overlapping;    /* a window at every offset */
     int64_t        stride;         /* of an evaluation; 0: for training */
 
-    lk__text_document *
-        documents; /* of an evaluation of packed documents, until there are segments; LK_MEMORY_OTHER, as the next two */
-    size_t            documents_count, documents_capacity;
-    lk__text_segment *segments; /* of the same: parts of documents */
-    size_t            segments_count, segments_capacity;
-    int64_t          *windows; /* of the same: the first segment of each, and of one more */
-    size_t            windows_count, windows_capacity;
+    /* of an evaluation of packed documents, until there are segments; LK_MEMORY_OTHER, as the next two */
+    lk__text_document *documents;
+    size_t             documents_count, documents_capacity;
+    lk__text_segment  *segments; /* of the same: parts of documents */
+    size_t             segments_count, segments_capacity;
+    int64_t           *windows; /* of the same: the first segment of each, and of one more */
+    size_t             windows_count, windows_capacity;
 
     lk_text_info info;
 } lk__text_source;
@@ -77,7 +78,8 @@ void lk__text_source_free(lk__text_source *source); /* what it holds, not itself
 /* Makes the data set of windows or packed documents of the split. Takes what *source holds, also when it fails. */
 lk_status lk__text_windows(const lk__text_request *request, lk__text_source *source, lk_dataset **dataset);
 
-/* evaluation.c: of a source with a stride. Divides its documents, or all of it, into windows; sets info.scored and info.scored_bytes. */
+/* evaluation.c: of a source with a stride. Divides its documents, or all of it, into windows; sets info.scored and
+ * info.scored_bytes. */
 lk_status lk__text_evaluation_plan(lk__text_source *source, int64_t *windows);
 /* The number of the first token of a window. */
 int64_t lk__text_evaluation_start(const lk__text_source *source, int64_t window);

@@ -1,5 +1,6 @@
-/* token_file.c - the header of a token file. llm.c (dev/data/data_common.py) writes 256 words of 4 bytes: a magic number that says how
- * wide tokens are, a version, the number of tokens, zeros. Ours has values in some of these zeros, so that llm.c reads it too. */
+/* token_file.c - the header of a token file. llm.c (dev/data/data_common.py) writes 256 words of 4 bytes: a magic
+ * number that says how wide tokens are, a version, the number of tokens, zeros. Ours has values in some of these zeros,
+ * so that llm.c reads it too. */
 #include "data/text/token_file.h"
 
 #include <string.h>
@@ -114,10 +115,10 @@ lk_status lk__text_token_file_read(lk_context *context, const char *label, const
         if (size >= 4 && get_word(bytes, MAGIC) == kinds[i].magic)
             return read_header(context, label, bytes, size, i, f);
     if (size % (size_t)width == 0) return LK_OK;
-    return lk__fail(
-        context,
-        LK_EFORMAT, "%s has %zu bytes, which is not a whole number of %d-byte tokens: is it truncated, or of a different type (--token-type)?",
-        label, size, width);
+    return lk__fail(context, LK_EFORMAT,
+                    "%s has %zu bytes, which is not a whole number of %d-byte tokens: is it truncated, or of a "
+                    "different type (--token-type)?",
+                    label, size, width);
 }
 
 void lk__text_token_file_header(const lk__text_token_file *f, unsigned char header[LK__TOKEN_HEADER])

@@ -1,4 +1,5 @@
-/* data/text/token_file.h - files of token ids: plain, with llm.c's header, or with ours, which is llm.c's and says more. */
+/* data/text/token_file.h - files of token ids: plain, with llm.c's header, or with ours, which is llm.c's and says
+ * more. */
 #ifndef LK__TEXT_TOKEN_FILE_H
 #define LK__TEXT_TOKEN_FILE_H
 
@@ -15,8 +16,8 @@ typedef struct lk__text_token_file {
     int64_t      bytes;      /* of text; 0: not known */
 } lk__text_token_file;
 
-/* Finds the ids in the bytes of a file without reading them; label begins messages. width: bytes of an id in a file without a header, 2
- * or 4. LK_EFORMAT: not a file of tokens. */
+/* Finds the ids in the bytes of a file without reading them; label begins messages. width: bytes of an id in a file
+ * without a header, 2 or 4. LK_EFORMAT: not a file of tokens. */
 lk_status lk__text_token_file_read(lk_context *context, const char *label, const unsigned char *bytes, size_t size,
                                    int width, lk__text_token_file *file);
 /* Only ids.width, ids.count, vocabulary, end, begin and bytes are used. */

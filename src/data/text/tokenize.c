@@ -1,5 +1,5 @@
-/* tokenize.c - writes the tokens of texts to one file. Its header is written last, when the number of tokens is known; until then, and
- * after a failure, there is no file of that name. */
+/* tokenize.c - writes the tokens of texts to one file. Its header is written last, when the number of tokens is known;
+ * until then, and after a failure, there is no file of that name. */
 #define _GNU_SOURCE
 #include "base/config.h"
 #include "base/directories.h"

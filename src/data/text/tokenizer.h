@@ -1,5 +1,5 @@
-/* data/text/tokenizer.h - the inside of a tokenizer. Text goes through these steps, as in `tokenizers`: added tokens that are not normalised;
- * NFC; added tokens that are normalised; words; merges. */
+/* data/text/tokenizer.h - the inside of a tokenizer. Text goes through these steps, as in `tokenizers`: added tokens
+ * that are not normalised; NFC; added tokens that are normalised; words; merges. */
 #ifndef LK__TOKENIZER_H
 #define LK__TOKENIZER_H
 
@@ -48,9 +48,11 @@ lk_status lk__byte_tokenizer(lk_context *context, lk_tokenizer **tokenizer);
 typedef struct lk__text_characters {
     unsigned char seen[0x110000 / 8];
 } lk__text_characters;
-/* Adds those of a text. Invalid UTF-8 counts as U+FFFD, as when it is encoded; so a text in pieces must be cut between characters. */
+/* Adds those of a text. Invalid UTF-8 counts as U+FFFD, as when it is encoded; so a text in pieces must be cut between
+ * characters. */
 void lk__characters_add(lk__text_characters *characters, const char *text, size_t bytes);
 /* LK_EINVAL: there are none. */
-lk_status lk__characters_tokenizer(lk_context *context, const lk__text_characters *characters, lk_tokenizer **tokenizer);
+lk_status lk__characters_tokenizer(lk_context *context, const lk__text_characters *characters,
+                                   lk_tokenizer **tokenizer);
 
 #endif

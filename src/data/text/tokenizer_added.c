@@ -2,7 +2,8 @@
 #include "data/text/nfc.h"
 #include "data/text/tokenizer_json.h"
 
-/* `tokenizers` numbers tokens that the model does not have itself, behind those before; ids that disagree with that are refused. */
+/* `tokenizers` numbers tokens that the model does not have itself, behind those before; ids that disagree with that are
+ * refused. */
 static lk_status check_id(lk_tokenizer *t, const lk__tokenizer_string *name, int64_t id, int64_t *next)
 {
     int32_t known = lk__vocabulary_find(&t->vocabulary, name->text, name->length);
@@ -53,8 +54,8 @@ static lk_status add_token(lk_tokenizer *t, const lk__json *item, lk__tokenizer_
     if ((status = check_id(t, name, id, next)) < 0) return status;
     lk__text_token *known = &t->vocabulary.tokens[id];
     known->special = special;
-    known->text = known->name,
-    known->length = known->name_length; /* it stands for itself, whatever bytes its name spells */
+    /* it stands for itself, whatever bytes its name spells */
+    known->text = known->name, known->length = known->name_length;
     token.id = (int32_t)id;
     return add_searched(t, name, normalized, &token);
 }

@@ -60,7 +60,8 @@ static lk_status read_vocabulary(lk_tokenizer *t, const lk__json *model, lk__tok
 
 /* ---- merges ---- */
 
-/* The two tokens of a merge: ["a", "b"], or "a b". On success name is both, joined, and *split where the second begins. */
+/* The two tokens of a merge: ["a", "b"], or "a b". On success name is both, joined, and *split where the second
+ * begins. */
 static lk_status read_pair(lk_tokenizer *t, const lk__json *merge, lk__tokenizer_string *name,
                            lk__tokenizer_string *second, size_t *split)
 {
@@ -145,7 +146,8 @@ static lk_status check_settings(lk_tokenizer *t, const lk__json *model)
                       : lk__tokenizer_bool(t->context, model, "model", "ignore_merges", false, &t->ignore_merges);
 }
 
-/* Bytes that are not in the vocabulary are an error when they are met; a token that stands for all of them is not supported. */
+/* Bytes that are not in the vocabulary are an error when they are met; a token that stands for all of them is not
+ * supported. */
 static lk_status check_unknown(lk_tokenizer *t, const lk__json *model)
 {
     lk__json unknown;

@@ -24,8 +24,8 @@ lk_status lk__tokenizer_keep_file(lk_tokenizer *t, const char *name, const char 
     return LK_OK;
 }
 
-/* eos_token is a string, or an object with the string as `content`. That of tokenizer_config.json, which is read first, ends a document;
- * where special_tokens_map.json has another one, a text that is generated ends there, too. */
+/* eos_token is a string, or an object with the string as `content`. That of tokenizer_config.json, which is read first,
+ * ends a document; where special_tokens_map.json has another one, a text that is generated ends there, too. */
 static lk_status read_end_token(lk_tokenizer *t, const lk__json *config, bool other)
 {
     lk__json value;

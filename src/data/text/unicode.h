@@ -1,5 +1,5 @@
-/* data/text/unicode.h - what pre-tokenizers and normalisation know about characters. The tables are generated: unicode_tables.py says
- * from which versions of Unicode. */
+/* data/text/unicode.h - what pre-tokenizers and normalisation know about characters. The tables are generated:
+ * unicode_tables.py says from which versions of Unicode. */
 #ifndef LK__UNICODE_H
 #define LK__UNICODE_H
 
@@ -20,8 +20,8 @@ static inline lk__unicode_class lk__char_class(uint32_t code)
     return (lk__unicode_class)(lk__unicode_blocks[lk__unicode_index[code >> 8]][code >> 2 & 63] >> 2 * (code & 3) & 3);
 }
 
-/* Characters that may change under NFC beside others: their combining class, or LK__UNICODE_STARTER for those of class 0 that
- * have a decomposition which NFC keeps, or that may combine with the character before. Sorted. */
+/* Characters that may change under NFC beside others: their combining class, or LK__UNICODE_STARTER for those of class
+ * 0 that have a decomposition which NFC keeps, or that may combine with the character before. Sorted. */
 enum { LK__UNICODE_STARTER = 255 };
 typedef struct lk__unicode_range {
     uint32_t first, last;

@@ -16,7 +16,8 @@ size_t lk__utf8_encode(uint32_t code, char out[4])
     return length;
 }
 
-/* The bytes of the sequence at `at` if it is valid (Unicode 15, table 3-7); otherwise those of its maximal subpart, at least 1. */
+/* The bytes of the sequence at `at` if it is valid (Unicode 15, table 3-7); otherwise those of its maximal subpart, at
+ * least 1. */
 static size_t read_sequence(const unsigned char *at, const unsigned char *end, bool *valid)
 {
     unsigned char lead = at[0];

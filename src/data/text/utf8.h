@@ -29,10 +29,11 @@ size_t lk__utf8_encode(uint32_t code, char out[4]); /* returns its bytes */
 
 /* The bytes of the longest prefix that is valid UTF-8. */
 size_t lk__utf8_valid(const char *text, size_t bytes);
-/* The bytes of the maximal subpart of an invalid sequence (Unicode 15, section 3.9) that text begins with: one U+FFFD replaces them. */
+/* The bytes of the maximal subpart of an invalid sequence (Unicode 15, section 3.9) that text begins with: one U+FFFD
+ * replaces them. */
 size_t lk__utf8_skip_invalid(const char *text, size_t bytes);
-/* Copies text with each of these replaced by U+FFFD, as Python's errors="replace" does; *invalid counts them. Returns the bytes of the copy;
- * out NULL only measures it. */
+/* Copies text with each of these replaced by U+FFFD, as Python's errors="replace" does; *invalid counts them. Returns
+ * the bytes of the copy; out NULL only measures it. */
 size_t lk__utf8_replace(const char *text, size_t bytes, char *out, size_t *invalid);
 
 #endif

@@ -1,5 +1,6 @@
-/* windows.c - samples of a language model: windows of consecutive tokens, or documents that are packed into them. A sample is made when it
- * is read, from ids that may be in a mapped file: opening reads none of them, so ids are checked here. */
+/* windows.c - samples of a language model: windows of consecutive tokens, or documents that are packed into them. A
+ * sample is made when it is read, from ids that may be in a mapped file: opening reads none of them, so ids are checked
+ * here. */
 #include "data/text/text.h"
 
 #include <stdio.h>
@@ -83,8 +84,8 @@ bool lk__text_copy_ids(const lk__text_source *s, int64_t start, int64_t n, int32
     return false;
 }
 
-/* Where each document begins; nothing is predicted from its last token, nor from padding, which is as a document of its own. `label` has the
- * next tokens. */
+/* Where each document begins; nothing is predicted from its last token, nor from padding, which is as a document of its
+ * own. `label` has the next tokens. */
 static void mark_documents(const lk__text_source *s, const int32_t *tokens, int64_t n, int32_t *label,
                            int32_t *positions, int32_t *first)
 {
@@ -147,8 +148,8 @@ lk_status lk__text_count_bytes(const lk__text_source *s, int64_t start, int64_t 
     return LK_OK;
 }
 
-/* Bytes of text of the split. Ids of a file are read for that only where an evaluation was asked for, which reads them all; a run of training
- * would wait for it, so that they are in proportion. */
+/* Bytes of text of the split. Ids of a file are read for that only where an evaluation was asked for, which reads them
+ * all; a run of training would wait for it, so that they are in proportion. */
 static lk_status set_bytes(const lk__text_request *r, lk__text_source *s, int64_t all)
 {
     bool part = s->ids.count != all, known = s->info.bytes > 0, bytewise = s->info.bytes == all;

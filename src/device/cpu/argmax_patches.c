@@ -1,8 +1,8 @@
 /* argmax_patches.c - a convolution's weight gradient directly from a pooled gradient.
  *
  * Of the pool² pixels of a window only the maximum has a gradient, so for few input channels (a patch of a few vectors)
- * it is cheaper to add the patch at each maximum, times its gradient, than to multiply the mostly zero gradient of all pixels: a
- * quarter of the products for a pool of 2. Loads bound it, one for each product. */
+ * it is cheaper to add the patch at each maximum, times its gradient, than to multiply the mostly zero gradient of all
+ * pixels: a quarter of the products for a pool of 2. Loads bound it, one for each product. */
 #include "device/cpu/unscheduled.h"
 
 #include "device/cpu/conv.h"
@@ -11,8 +11,8 @@ enum { AT_ONCE = 4 }; /* the most channels whose sums are in registers at once *
 
 bool argmax_patches_fit(const conv *v) { return v->pool > 1 && v->pool < 16 && patch_vectors(v) <= 8; }
 
-/* Positions of maxima: where the patch is, from the first patch of its window on, and the bits of the gradient that count (all or, at
- * 255, none: a branch would be mispredicted half of the time). */
+/* Positions of maxima: where the patch is, from the first patch of its window on, and the bits of the gradient that
+ * count (all or, at 255, none: a branch would be mispredicted half of the time). */
 typedef struct positions {
     int32_t offset[256];
     INTEGER bits[256];

@@ -1,6 +1,7 @@
-/* attention.c - scaled dot-product attention without a matrix of all scores: blocks of queries meet blocks of keys, and the softmax is
- * corrected as larger scores appear (Milakov and Gimelshein 2018; Dao et al. 2022). Both products run on the micro-kernels;
- * arithmetic bounds them, exp is a few per cent. A single query, as in generation, reads keys and values once: memory bounds it. */
+/* attention.c - scaled dot-product attention without a matrix of all scores: blocks of queries meet blocks of keys, and
+ * the softmax is corrected as larger scores appear (Milakov and Gimelshein 2018; Dao et al. 2022). Both products run on
+ * the micro-kernels; arithmetic bounds them, exp is a few per cent. A single query, as in generation, reads keys and
+ * values once: memory bounds it. */
 #include "device/cpu/attention.h"
 
 /* ---- shared with the gradient ---- */
@@ -136,7 +137,8 @@ static REAL largest(const REAL *s, int64_t count, REAL scale, REAL least)
     return lanes_max(best[0]);
 }
 
-/* Row i of the block: its probabilities, not yet divided by their sum, of `keys` keys from `first` on; corrects what was summed. */
+/* Row i of the block: its probabilities, not yet divided by their sum, of `keys` keys from `first` on; corrects what
+ * was summed. */
 static void soften_row(const attention *a, scratch *w, int64_t i, int64_t first, int64_t keys)
 {
     REAL   *s = w->scores + i * KEYS, *sums = w->sums + i * a->width;

@@ -1,5 +1,5 @@
-/* device/cpu/attention.h - what attention and its gradient share: the operands of one head, the keys that a query may attend to, and
- * blocks of keys packed as panels for the micro-kernels. */
+/* device/cpu/attention.h - what attention and its gradient share: the operands of one head, the keys that a query may
+ * attend to, and blocks of keys packed as panels for the micro-kernels. */
 #ifndef LK__CPU_ATTENTION_H
 #define LK__CPU_ATTENTION_H
 
@@ -58,21 +58,23 @@ static inline void attention_rows(const attention *a, const ELEMENT *from, int64
     }
 }
 
-/* Multiplies the probabilities of keys first … first + count - 1 of a query by 0 or `kept`. Whether one is kept is a function of
- * (seed, epoch, op, sample, head, query, key). first is a multiple of 4. */
+/* Multiplies the probabilities of keys first … first + count - 1 of a query by 0 or `kept`. Whether one is kept is a
+ * function of (seed, epoch, op, sample, head, query, key). first is a multiple of 4. */
 #define attention_drop KERNEL(attention_drop)
 void attention_drop(const attention *a, int64_t sample, int64_t head, int64_t query, int64_t first, int64_t count,
                     const REAL *from, REAL *to);
 
-/* to = panels of NR keys of (d × NR), for products with queries: rows of `from` become columns; missing keys are zeros. */
+/* to = panels of NR keys of (d × NR), for products with queries: rows of `from` become columns; missing keys are
+ * zeros. */
 #define pack_columns KERNEL(attention_pack_columns)
 void pack_columns(const attention *a, const ELEMENT *from, int64_t row, int64_t count, REAL *to);
 /* to = panels of NR columns of (rows × NR), for products with probabilities; missing rows and columns are zeros. */
 #define pack_rows KERNEL(attention_pack_rows)
 void pack_rows(const attention *a, const ELEMENT *from, int64_t row, int64_t count, int64_t rows, REAL *to);
 
-/* Queries of a block that are computed together, from `begin` on; and of the keys from `first` on, how many of the block they need: on
- * the diagonal of a causal attention fewer than all. A multiple of NR, 0: none. hi: the last key of each query. */
+/* Queries of a block that are computed together, from `begin` on; and of the keys from `first` on, how many of the
+ * block they need: on the diagonal of a causal attention fewer than all. A multiple of NR, 0: none. hi: the last key of
+ * each query. */
 static inline int64_t attention_strip(const int64_t *hi, int64_t begin, int64_t end, int64_t first, int64_t *keys)
 {
     int64_t at = begin;
@@ -88,7 +90,8 @@ static inline int64_t attention_strip(const int64_t *hi, int64_t begin, int64_t 
     return at - begin;
 }
 
-/* s = exp(scale s - less) of `count` numbers, a multiple of NR; returns their sum. The vectors of a group hide each other's latency. */
+/* s = exp(scale s - less) of `count` numbers, a multiple of NR; returns their sum. The vectors of a group hide each
+ * other's latency. */
 static inline double attention_exp(REAL *s, int64_t count, REAL scale, REAL less)
 {
     vec sum = {0};

@@ -1,7 +1,7 @@
-/* attention_grad.c - the gradient of attention. Probabilities are computed again from the scores and the saved logarithm of their sum,
- * so nothing of size queries × keys is kept (Dao et al. 2022). A tile is a (sample, group of heads): it alone adds to the gradients
- * of its keys and values, in the order of heads and queries, so threads do not change bits. Five products on the micro-kernels
- * bound it. */
+/* attention_grad.c - the gradient of attention. Probabilities are computed again from the scores and the saved
+ * logarithm of their sum, so nothing of size queries × keys is kept (Dao et al. 2022). A tile is a (sample, group of
+ * heads): it alone adds to the gradients of its keys and values, in the order of heads and queries, so threads do not
+ * change bits. Five products on the micro-kernels bound it. */
 #include "device/cpu/attention.h"
 
 typedef struct backward {
@@ -66,7 +66,8 @@ static void pack_group(const attention *a, scratch *w, int64_t sample, int64_t g
     }
 }
 
-/* Row i: probabilities from scores, gradients of scores from those of probabilities; both 0 for keys that are not attended to. */
+/* Row i: probabilities from scores, gradients of scores from those of probabilities; both 0 for keys that are not
+ * attended to. */
 static void differentiate_row(const backward *g, scratch *w, int64_t i, int64_t sample, int64_t head, int64_t query,
                               int64_t first, int64_t keys)
 {

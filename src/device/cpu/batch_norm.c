@@ -17,8 +17,8 @@ typedef struct batch {
     REAL          *factor, *shift, *slope; /* (channels): y = x factor + shift; dx = dy factor + x slope + shift */
 } batch;
 
-/* A channel's weight or bias, or a constant where there is none. (The address is chosen once: a choice per channel would compile
- * to masked loads from NULL.) */
+/* A channel's weight or bias, or a constant where there is none. (The address is chosen once: a choice per channel
+ * would compile to masked loads from NULL.) */
 static const REAL one = 1, zero = 0;
 #define WEIGHT(s, c) ((double)((s)->w ? (s)->w : &one)[(s)->w ? (c) : 0])
 #define BIAS(s, c) ((double)((s)->b ? (s)->b : &zero)[(s)->b ? (c) : 0])
@@ -226,10 +226,10 @@ void KERNEL(batch_norm)(const lk__kernel_call *call)
     normalise(call, &s, s.partial, s.partial + s.channels, (double)s.rows);
 }
 
-/* Statistics that can be added over ranks: the number of rows, then each channel's sum and sum of squares about a centre
- * that all ranks share. Subtracting the square of the mean from the squares loses digits where the mean is many deviations
- * from the centre, so the centre is the running mean, in double. It is passed on as a copy, because the first leaf
- * updates the running mean before other leaves and recomputed blocks use it. */
+/* Statistics that can be added over ranks: the number of rows, then each channel's sum and sum of squares about a
+ * centre that all ranks share. Subtracting the square of the mean from the squares loses digits where the mean is many
+ * deviations from the centre, so the centre is the running mean, in double. It is passed on as a copy, because the
+ * first leaf updates the running mean before other leaves and recomputed blocks use it. */
 size_t KERNEL(batch_norm_stats_workspace)(const lk__kernel_call *call, int threads)
 {
     return workspace_bytes(&call->in[0], threads);
@@ -341,7 +341,8 @@ static void gradient_tile(void *argument, int64_t tile, int worker)
         EACH_VECTOR(c, s.channels, {
             vec g = relu_gradient(&s, at + c, lanes) * load_part(s.factor + c, lanes);
             if (s.slope)
-                g = g + (load_part(s.x + at + c, lanes) * load_part(s.slope + c, lanes) + load_part(s.shift + c, lanes));
+                g = g +
+                    (load_part(s.x + at + c, lanes) * load_part(s.slope + c, lanes) + load_part(s.shift + c, lanes));
             store_part(s.y + at + c, g, lanes);
         });
     }

@@ -1,5 +1,5 @@
-/* bce.c - binary cross-entropy of logits as a sum and a weight in double, and its gradient in the same pass. Tiles leave partial
- * sums that are added in order; exp and log bound it. */
+/* bce.c - binary cross-entropy of logits as a sum and a weight in double, and its gradient in the same pass. Tiles
+ * leave partial sums that are added in order; exp and log bound it. */
 #include "device/cpu/vmath.h"
 
 typedef struct bce {

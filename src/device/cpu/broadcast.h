@@ -1,5 +1,5 @@
-/* device/cpu/broadcast.h - iterates over operands of broadcast shapes together. Axes that all operands traverse alike are merged
- * first, so equal shapes are one long row, a scalar or a trailing vector a short inner loop. */
+/* device/cpu/broadcast.h - iterates over operands of broadcast shapes together. Axes that all operands traverse alike
+ * are merged first, so equal shapes are one long row, a scalar or a trailing vector a short inner loop. */
 #ifndef LK__BROADCAST_H
 #define LK__BROADCAST_H
 
@@ -70,8 +70,8 @@ static inline broadcast broadcast_merge(const lk__kernel_call *call, int operand
     return p;
 }
 
-/* Part of an inner row: n elements of y from `begin` on, and the first position in each operand. Steps are those of the last
- * axis: 1, or 0 for one value. */
+/* Part of an inner row: n elements of y from `begin` on, and the first position in each operand. Steps are those of the
+ * last axis: 1, or 0 for one value. */
 typedef void (*broadcast_row)(const void *data, const int64_t at[BROADCAST_MOST], int64_t begin, int64_t n);
 
 static inline void broadcast_walk(const broadcast *p, int64_t tile, broadcast_row row, const void *data)

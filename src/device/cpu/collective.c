@@ -1,5 +1,5 @@
-/* collective.c - collectives over one rank and one leaf: copies. Over more of them the interpreter runs them instead. And the part of a
- * gathered value that belongs to this rank or leaf. */
+/* collective.c - collectives over one rank and one leaf: copies. Over more of them the interpreter runs them instead.
+ * And the part of a gathered value that belongs to this rank or leaf. */
 #include "device/cpu/lanes.h"
 
 static void copy_from(const lk__kernel_call *call, int64_t part)

@@ -11,8 +11,8 @@ enum { SPAN = 64 }; /* vectors of columns that are summed together */
  * into the loop. */
 typedef void (*column_terms)(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second);
 
-/* Few columns: a strip of `vectors` vectors in registers, `unroll` rows at a time: enough independent sums to hide an addition's
- * latency. RUN × unroll rows are added in REAL, then go into doubles. */
+/* Few columns: a strip of `vectors` vectors in registers, `unroll` rows at a time: enough independent sums to hide an
+ * addition's latency. RUN × unroll rows are added in REAL, then go into doubles. */
 INLINE void sum_strip(column_terms terms, const void *data, int64_t begin, int64_t end, int64_t column, int64_t lanes,
                       const int vectors, const int unroll, double *first, double *second)
 {

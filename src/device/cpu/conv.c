@@ -24,7 +24,8 @@ void copy_window(REAL *to, window at, const ELEMENT *image, int64_t h, int64_t w
     }
 }
 
-/* Patches of one output row. Kernel rows are copied in whole vectors: what follows, at last the next patch, overwrites the excess. */
+/* Patches of one output row. Kernel rows are copied in whole vectors: what follows, at last the next patch, overwrites
+ * the excess. */
 static inline void copy_row_patches(REAL *to, int64_t to_step, const REAL *from, int64_t step, int64_t line,
                                     int64_t count, int64_t rows, int64_t run, int64_t vectors, int64_t tail)
 {
@@ -51,7 +52,8 @@ void copy_patches(REAL *to, const conv *v, const REAL *from, int64_t columns, in
     }
 }
 
-/* One pooled gradient to the pixels of its window: rows × columns of them from position `first` on, `row` elements apart. */
+/* One pooled gradient to the pixels of its window: rows × columns of them from position `first` on, `row` elements
+ * apart. */
 static inline void scatter_gradient(REAL *to, int64_t pixel, int64_t row, const ELEMENT *dy, const uint8_t *index,
                                     int64_t pool, int64_t first, int64_t rows, int64_t columns, int64_t channels)
 {

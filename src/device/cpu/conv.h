@@ -43,7 +43,8 @@ static inline conv conv_of(const lk__op_attrs *attrs, const int64_t *x, const in
     return v;
 }
 
-/* Rows and columns of an image that a scratch copy holds: from (row, column), which may be outside the image, where it is zero. */
+/* Rows and columns of an image that a scratch copy holds: from (row, column), which may be outside the image, where it
+ * is zero. */
 typedef struct window {
     int64_t row, column, rows, columns;
 } window;
@@ -54,16 +55,16 @@ void copy_window(REAL *to, window at, const ELEMENT *image, int64_t h, int64_t w
                  int64_t width);
 
 /* to[pixel * patch_step + …]: the kh*kw*cg values under the kernel, in the order (row, column, channel), then one, then
- * zeros up to patch_deep. from is a window of x with `columns` columns of cg channels; up to VL past its end is read, and up to
- * MR + VL past the last patch is written. */
+ * zeros up to patch_deep. from is a window of x with `columns` columns of cg channels; up to VL past its end is read,
+ * and up to MR + VL past the last patch is written. */
 #define copy_patches KERNEL(copy_patches)
 void copy_patches(REAL *to, const conv *v, const REAL *from, int64_t columns, int64_t rows);
 
 static inline int64_t patch_deep(const conv *v) { return round_to(v->kh * v->kw * v->cg + 1, MR); }
 static inline int64_t patch_step(const conv *v) { return round_to(patch_deep(v), VL); }
 
-/* sums[channel][0 … patch_vectors * VL) += Σ over `rows` rows of pool windows of the patch at the window's maximum times its
- * gradient, for the channels that start at dy and index. patches are those of the windows' pixels. */
+/* sums[channel][0 … patch_vectors * VL) += Σ over `rows` rows of pool windows of the patch at the window's maximum
+ * times its gradient, for the channels that start at dy and index. patches are those of the windows' pixels. */
 #define add_argmax_patches KERNEL(add_argmax_patches)
 void add_argmax_patches(const conv *v, const REAL *patches, int64_t rows, const ELEMENT *dy, const uint8_t *index,
                         int64_t channels, REAL *sums);
@@ -146,8 +147,8 @@ static inline void store_pooled(vec best, vec argmax, bool relu, ELEMENT *y, uin
 void pool_windows(const REAL *from, int64_t count, int64_t pool, int64_t channels, bool relu, ELEMENT *y,
                   uint8_t *index, int64_t step);
 
-/* micro_nn and a max pool of 2×2 in one: a lists the rows of each window's four pixels, y and index of consecutive windows are
- * `step` elements apart, each NR channels. index may be NULL. */
+/* micro_nn and a max pool of 2×2 in one: a lists the rows of each window's four pixels, y and index of consecutive
+ * windows are `step` elements apart, each NR channels. index may be NULL. */
 #define micro_pool KERNEL(micro_pool)
 void micro_pool(int64_t windows, const REAL *const *a, const runs *r, const REAL *b, const REAL *start, bool relu,
                 ELEMENT *y, uint8_t *index, int64_t step);

@@ -1,16 +1,14 @@
 /* conv2d.c - convolution forward, with bias, a function and max pool in the same pass.
  *
- * A tile is one image's band of output rows in one group. A padded copy of the rows it reads stays in cache and is multiplied
- * in place, kernel row by kernel row. With a pool, pixels are processed window by window; a window of 2×2 is pooled in registers,
- * otherwise a strip of windows stays in cache until it is pooled, and only pooled values and the positions of maxima are written to memory. Where ELEMENT is narrower than
- * REAL, x is always copied and y always goes through strips. */
+ * A tile is one image's band of output rows in one group. A padded copy of the rows it reads stays in cache and is
+ * multiplied in place, kernel row by kernel row. With a pool, pixels are processed window by window; a window of 2×2 is
+ * pooled in registers, otherwise a strip of windows stays in cache until it is pooled, and only pooled values and the
+ * positions of maxima are written to memory. Where ELEMENT is narrower than REAL, x is always copied and y always goes
+ * through strips. */
 #include "device/cpu/winograd.h"
 
-enum {
-    BAND = 32 << 10,
-    PIXELS = 512,
-    STRIP = 64
-}; /* elements of x and pixels that a band aims at; pixels of a strip */
+/* elements of x and pixels that a band aims at; pixels of a strip */
+enum { BAND = 32 << 10, PIXELS = 512, STRIP = 64 };
 
 typedef struct plan {
     conv    v;

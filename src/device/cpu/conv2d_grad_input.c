@@ -1,8 +1,8 @@
 /* conv2d_grad_input.c - the gradient of a convolution with respect to its input.
  *
- * Row h of dx depends on kernel row i and row q of dy where h + padding = i + stride*q. So the pixels with the same remainder
- * of (h + padding, w + padding) modulo the stride form a phase, and each phase is a convolution of dy at stride 1 with every
- * stride-th tap, in reverse order. At stride 1 there is one phase. */
+ * Row h of dx depends on kernel row i and row q of dy where h + padding = i + stride*q. So the pixels with the same
+ * remainder of (h + padding, w + padding) modulo the stride form a phase, and each phase is a convolution of dy at
+ * stride 1 with every stride-th tap, in reverse order. At stride 1 there is one phase. */
 #include "device/cpu/winograd.h"
 
 enum { BAND = 48 << 10, PIXELS = 512 }; /* elements of scratch and pixels that a band aims at */
@@ -114,8 +114,8 @@ static void pack_panel(void *argument, int64_t tile, int worker)
     }
 }
 
-/* The pixels of phase (a, b) in the band's rows; returns how many. result is the band's first pixel; they are `pixel` elements
- * apart. */
+/* The pixels of phase (a, b) in the band's rows; returns how many. result is the band's first pixel; they are `pixel`
+ * elements apart. */
 static int64_t gather_phase(const plan *p, int64_t a, int64_t b, int64_t first, int64_t rows, const REAL *window_copy,
                             REAL *result, int64_t pixel, const REAL **from, REAL **to)
 {

@@ -1,7 +1,7 @@
 /* conv2d_grad_weight.c - the gradient of a convolution with respect to its weight and bias.
  *
- * A tile sums over a chunk of images for a block of output channels, in the layout of packed weights; the chunks' sums are
- * then added in order. Chunks and blocks depend on the shape alone. */
+ * A tile sums over a chunk of images for a block of output channels, in the layout of packed weights; the chunks' sums
+ * are then added in order. Chunks and blocks depend on the shape alone. */
 #include "device/cpu/winograd.h"
 
 enum {

@@ -1,9 +1,10 @@
-/* device/cpu/cpu.h - included by every CPU kernel. Each file is compiled once per element type (LK_ELEMENT f32, f64, bf16, …: those of
- * base/dtype_list.h that kernels store) and instruction set (LK_ISA neon, avx2, avx512, generic), so loops here are written once, for a
- * vector of VL REALs.
+/* device/cpu/cpu.h - included by every CPU kernel. Each file is compiled once per element type (LK_ELEMENT f32, f64,
+ * bf16, …: those of base/dtype_list.h that kernels store) and instruction set (LK_ISA neon, avx2, avx512, generic), so
+ * loops here are written once, for a vector of VL REALs.
  *
- * ELEMENT is the type in which tensors are stored, REAL the type of all arithmetic, of sums, and of operands that are always
- * wide (statistics, gradients of parameters). They differ for narrow types (NARROW): load, store and the like convert. */
+ * ELEMENT is the type in which tensors are stored, REAL the type of all arithmetic, of sums, and of operands that are
+ * always wide (statistics, gradients of parameters). They differ for narrow types (NARROW): load, store and the like
+ * convert. */
 #ifndef LK__CPU_H
 #define LK__CPU_H
 
@@ -20,7 +21,8 @@
 #define LK__ELEMENT_f64 2
 #define ELEMENT_ID_(name) LK__ELEMENT_##name
 #define ELEMENT_ID(name) ELEMENT_ID_(name)
-/* Any other type is 0 here: ELEMENT is narrower than REAL, which is f32, and element_NAME.h in this folder loads and stores it. */
+/* Any other type is 0 here: ELEMENT is narrower than REAL, which is f32, and element_NAME.h in this folder loads and
+ * stores it. */
 #if ELEMENT_ID(LK_ELEMENT) == 0
 #define NARROW 1
 #else
@@ -79,7 +81,8 @@ static inline vec vbound(vec x, REAL low, REAL high)
 #endif
 }
 
-/* load, store: a vector; load_one, store_one: one number. Of an array of REALs or of ELEMENTs, by the pointer's type. */
+/* load, store: a vector; load_one, store_one: one number. Of an array of REALs or of ELEMENTs, by the pointer's
+ * type. */
 static inline REAL load_one_real(const REAL *p) { return *p; }
 static inline void store_one_real(REAL *p, REAL x) { *p = x; }
 #if NARROW
@@ -93,8 +96,9 @@ typedef ELEMENT_NAME(element, LK_ELEMENT) ELEMENT;
 #define load_one_element ELEMENT_NAME(load_one, LK_ELEMENT)
 #define store_one_element ELEMENT_NAME(store_one, LK_ELEMENT)
 #define store_one_exact_element ELEMENT_NAME(store_one_exact, LK_ELEMENT)
-#define BY_TYPE(name, p) \
-    _Generic((p), const ELEMENT *: name##_element, ELEMENT *: name##_element, const REAL *: name##_real, REAL *: name##_real)
+#define BY_TYPE(name, p)                                                                                 \
+    _Generic((p), const ELEMENT *: name##_element, ELEMENT *: name##_element, const REAL *: name##_real, \
+             REAL *: name##_real)
 #else
 typedef REAL ELEMENT;
 #define BY_TYPE(name, p) name##_real
@@ -136,7 +140,8 @@ static inline int64_t tiles_of(int64_t n, int64_t grain) { return (n + grain - 1
 static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* Ids out of range: tiles keep the smallest position in *first, which starts at INT64_MAX; after all tiles the kernel reports it. */
+/* Ids out of range: tiles keep the smallest position in *first, which starts at INT64_MAX; after all tiles the kernel
+ * reports it. */
 static inline void keep_first(int64_t *first, int64_t position)
 {
     int64_t seen = __atomic_load_n(first, __ATOMIC_RELAXED);

@@ -1,20 +1,21 @@
-/* device/cpu/element_bf16.h - bf16 as the element type of kernels: device/cpu/cpu.h includes it where LK_ELEMENT is bf16, and uses what
- * is named …_bf16 here. Another type that is stored has such a file too. */
+/* device/cpu/element_bf16.h - bf16 as the element type of kernels: device/cpu/cpu.h includes it where LK_ELEMENT is
+ * bf16, and uses what is named …_bf16 here. Another type that is stored has such a file too. */
 #ifndef LK__CPU_ELEMENT_BF16_H
 #define LK__CPU_ELEMENT_BF16_H
 
 #include "base/bf16.h"
 
-/* A vector of bf16. store_bf16 rounds a result of arithmetic to nearest, ties to even; a NaN stays one, as in lk__to_bf16:
- * arithmetic has made it quiet, so its upper half is one too. store_exact stores numbers that are bf16 already. (On arm64 by
- * intrinsics: GCC 12 loads and converts a half vector one by one.) */
+/* A vector of bf16. store_bf16 rounds a result of arithmetic to nearest, ties to even; a NaN stays one, as in
+ * lk__to_bf16: arithmetic has made it quiet, so its upper half is one too. store_exact stores numbers that are bf16
+ * already. (On arm64 by intrinsics: GCC 12 loads and converts a half vector one by one.) */
 typedef lk__bf16 element_bf16;
 
 #if defined(__aarch64__)
 static inline vec  load_bf16(const lk__bf16 *p) { return (vec)vshll_n_u16(vld1_u16(&p->bits), 16); }
 static inline void store_bf16(lk__bf16 *p, vec v)
 {
-    uint32x4_t bits = (uint32x4_t)v, odd = vtstq_u32(bits, vdupq_n_u32(1 << 16)); /* -1 where the last bit kept is set */
+    /* -1 where the last bit kept is set */
+    uint32x4_t bits = (uint32x4_t)v, odd = vtstq_u32(bits, vdupq_n_u32(1 << 16));
     uint32x4_t more = vandq_u32(vsubq_u32(vdupq_n_u32(0x7fff), odd), (uint32x4_t)(v == v));
     vst1_u16(&p->bits, vaddhn_u32(bits, more));
 }

@@ -4,8 +4,8 @@
 
 #include "device/cpu/vmath.h"
 
-/* The cross-entropy of one row of logits; its softmax goes to probs unless NULL, and may replace x. correct: the label has the first
- * of the largest logits. */
+/* The cross-entropy of one row of logits; its softmax goes to probs unless NULL, and may replace x. correct: the label
+ * has the first of the largest logits. */
 static inline double row_loss(const REAL *x, int64_t classes, int64_t label, double smoothing, REAL *probs,
                               bool *correct)
 {

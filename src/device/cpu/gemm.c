@@ -1,9 +1,11 @@
-/* gemm.c - the blocked matrix product: independent tiles of C, each of which packs what it needs into its worker's scratch.
+/* gemm.c - the blocked matrix product: independent tiles of C, each of which packs what it needs into its worker's
+ * scratch.
  *
- * A is packed in panels too (micro_tn, which reads one stream instead of MR), by whole vectors or by transposing, except that one
- * which is contiguous along k and meets few columns is read in place (micro_nn). Where ELEMENT is narrower than REAL, both are converted block by block, and C's blocks are summed in scratch. B is
- * packed in panels; a B that is contiguous along k must be transposed for that, and where either operand could be B, the
- * product is transposed (C' = B' A') so that B is the smaller one. A large product packs each operand once, for all tiles. */
+ * A is packed in panels too (micro_tn, which reads one stream instead of MR), by whole vectors or by transposing,
+ * except that one which is contiguous along k and meets few columns is read in place (micro_nn). Where ELEMENT is
+ * narrower than REAL, both are converted block by block, and C's blocks are summed in scratch. B is packed in panels; a
+ * B that is contiguous along k must be transposed for that, and where either operand could be B, the product is
+ * transposed (C' = B' A') so that B is the smaller one. A large product packs each operand once, for all tiles. */
 #include "device/cpu/gemm_block.h"
 
 enum { LARGE_A = 64 << 10 }; /* elements: fewer are in a cache */
@@ -59,8 +61,8 @@ typedef struct job {
     char        *workspace; /* of the workers */
 } job;
 
-/* Scratch for g and any smaller m, n, k. A transposed B remains B when A is contiguous along k, and then has the fewer columns;
- * otherwise the product is transposed. */
+/* Scratch for g and any smaller m, n, k. A transposed B remains B when A is contiguous along k, and then has the fewer
+ * columns; otherwise the product is transposed. */
 static int64_t columns_of_b(const gemm *g) { return !g->b_transposed ? g->n : g->a_k == 1 ? min64(g->m, g->n) : g->m; }
 static int64_t a_space(const gemm *g)
 {
@@ -77,8 +79,8 @@ static int64_t b_space(const gemm *g) /* one row of each panel is unused */
 }
 static int64_t c_space(const gemm *g) { return g->b_transposed || !c_in_place(g) ? min64(BLOCK_C, g->m * g->n) : 0; }
 
-/* Transposing costs more than copying: a B that many tiles would transpose is packed once for all of them, unless that takes
- * too much memory. */
+/* Transposing costs more than copying: a B that many tiles would transpose is packed once for all of them, unless that
+ * takes too much memory. */
 static int64_t shared_columns(const gemm *g)
 {
     return g->b_transposed && g->a_k == 1 && g->alone ? round_to(columns_of_b(g), NR) : 0;
@@ -146,7 +148,8 @@ static void finish_tile(const job *job, place p, bool empty, REAL *sum, int64_t 
         transpose(c, g->c_column, sum, row, p.m, p.n);
 }
 
-/* Where A is large: the next block of the tile's rows, and after the last one the first block of the rows that follow. */
+/* Where A is large: the next block of the tile's rows, and after the last one the first block of the rows that
+ * follow. */
 static const REAL *next_rows(const gemm *g, place p, int64_t k, const gemm_step *s)
 {
     if (g->m * g->k < LARGE_A) return NULL;
@@ -172,7 +175,8 @@ static void run_tile(void *argument, int64_t index, int worker)
             s.k = min64(job->cut.k, g->k - k);
             gemm_take_a(g, a_from + k * g->a_k, p.m, p.n, in_place, a, &s);
             s.b = job->shared ? job->shared + k * round_to(g->n, NR) + p.j * s.k : b;
-            /* Panels in a worker's scratch are one row apart, so that the parts of a row do not map to one cache set. */
+            /* Panels in a worker's scratch are one row apart, so that the parts of a row do not map to one cache
+             * set. */
             s.panel = job->shared ? s.k * NR : (s.k + 1) * NR;
             s.ahead = s.by_rows && in_place ? next_rows(g, p, k, &s) : NULL;
             if (!job->shared) gemm_pack_b(g, b_from + k * g->b_k, p.n, s.k, b, s.panel);

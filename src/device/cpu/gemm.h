@@ -1,15 +1,16 @@
-/* device/cpu/gemm.h - the two micro-kernels of all matrix products and convolutions, and the blocked product
- * built on them.
+/* device/cpu/gemm.h - the two micro-kernels of all matrix products and convolutions, and the blocked product built on
+ * them.
  *
- * Both add to an MR × NR tile of C held in registers. B is always a packed panel: row k holds NR consecutive columns, the
- * missing ones zero. K is `runs` runs of `length`, so that a kernel row of a channels-last image, or a row of its pixels,
- * is read in place. */
+ * Both add to an MR × NR tile of C held in registers. B is always a packed panel: row k holds NR consecutive columns,
+ * the missing ones zero. K is `runs` runs of `length`, so that a kernel row of a channels-last image, or a row of its
+ * pixels, is read in place. */
 #ifndef LK__GEMM_H
 #define LK__GEMM_H
 
 #include "device/cpu/cpu.h"
 
-/* MR × NV vectors of accumulators, NV of B and at least one of A fit the registers: 32 on arm64 and AVX-512, 16 else. */
+/* MR × NV vectors of accumulators, NV of B and at least one of A fit the registers: 32 on arm64 and AVX-512, 16
+ * else. */
 #if defined(__aarch64__)
 enum { MR = 4, NV = 4 };
 #elif defined(__AVX512F__)
@@ -20,8 +21,8 @@ enum { MR = 6, NV = 2 };
 enum { MR = 4, NV = 2 };
 #endif
 enum { NR = NV * VL };
-/* Of large products, whose panels are many: a wider tile where the registers hold one, since a loop over k begins and ends less often for as many
- * products, and loads fewer vectors. */
+/* Of large products, whose panels are many: a wider tile where the registers hold one, since a loop over k begins and
+ * ends less often for as many products, and loads fewer vectors. */
 #if defined(__aarch64__)
 #define LARGE_NV 6
 #elif defined(__AVX512F__)
@@ -57,7 +58,8 @@ void micro_rows(int64_t m, const REAL *a, int64_t k, const REAL *b, bool add, RE
 void micro_tn(int64_t m, const REAL *a, const runs *r, const REAL *b, const REAL *start, REAL *c, int64_t c_row,
               int64_t n);
 
-/* The same of one run, where B's panels have LARGE_NR columns, n of which are used, and A consists of panels of MR rows, a_run apart. */
+/* The same of one run, where B's panels have LARGE_NR columns, n of which are used, and A consists of panels of MR
+ * rows, a_run apart. */
 #define micro_large KERNEL(micro_large)
 void micro_large(int64_t m, const REAL *a, const runs *r, const REAL *b, const REAL *start, REAL *c, int64_t c_row,
                  int64_t n);
@@ -79,8 +81,8 @@ void transpose_narrow(ELEMENT *to, int64_t to_row, const REAL *from, int64_t fro
 #define transpose_narrow transpose
 #endif
 
-/* C = A B (+ bias by column, then activation), for each of `batch`; or, with sum, C = Σ over the batch of A B. Sums are REALs, and
- * are rounded once where C is narrower. */
+/* C = A B (+ bias by column, then activation), for each of `batch`; or, with sum, C = Σ over the batch of A B. Sums are
+ * REALs, and are rounded once where C is narrower. */
 typedef struct gemm {
     int64_t        m, n, k, batch;
     const ELEMENT *a; /* (i, k) at a[i*a_row + k*a_k]; one of the two is 1 */
@@ -100,7 +102,8 @@ typedef struct gemm {
 
 #define gemm_run KERNEL(gemm_run)
 void gemm_run(const gemm *g, lk__pool *pool, void *workspace);
-/* The same with k split into leaves, whose products are added in a tree. For products whose c_column is 1, without bias. */
+/* The same with k split into leaves, whose products are added in a tree. For products whose c_column is 1, without
+ * bias. */
 #define gemm_run_leaves KERNEL(gemm_run_leaves)
 void gemm_run_leaves(const gemm *g, const lk__kernel_leaves *leaves, lk__pool *pool, void *workspace);
 /* Enough for g and for any smaller m, n, k. */

@@ -36,7 +36,8 @@ void gemm_pack_b_large(const gemm *g, const ELEMENT *b, int64_t n, int64_t k, RE
     pack_panels(g, b, n, k, to, panel, LARGE_NR);
 }
 
-/* Of as many panels as a cache line has rows, so that each line is read once; the hardware does not prefetch the next k. */
+/* Of as many panels as a cache line has rows, so that each line is read once; the hardware does not prefetch the next
+ * k. */
 void gemm_pack_a(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to)
 {
     enum { LINE = 64 / sizeof(REAL), AHEAD = 8 };

@@ -1,5 +1,5 @@
-/* device/cpu/gemm_block.h - what the ways to compute a product (gemm.c, gemm_large.c, gemm_stream.c, gemm_leaves.c) share: the sizes of blocks, and
- * one block of k of a tile of C. */
+/* device/cpu/gemm_block.h - what the ways to compute a product (gemm.c, gemm_large.c, gemm_stream.c, gemm_leaves.c)
+ * share: the sizes of blocks, and one block of k of a tile of C. */
 #ifndef LK__GEMM_BLOCK_H
 #define LK__GEMM_BLOCK_H
 
@@ -8,8 +8,8 @@
 
 enum {
     BLOCK_K = 256, /* a panel of B is 16 KiB (NEON, f32): it stays in the first-level cache */
-    BLOCK_A =
-        32 << 10, /* elements of A that are multiplied with a panel of B: with B's block, 3/8 of a second-level cache of 1 MiB */
+    /* elements of A that are multiplied with a panel of B: with B's block, 3/8 of a second-level cache of 1 MiB */
+    BLOCK_A = 32 << 10,
     BLOCK_B = 64 << 10,
     BLOCK_C = 32 << 10, /* elements, where C goes through scratch */
     SHARED = 1 << 20,   /* elements of a B packed once for all tiles */

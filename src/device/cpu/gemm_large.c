@@ -1,12 +1,13 @@
-/* gemm_large.c - a large product is split into slabs of C, and each into steps of some blocks of k. What a step needs of A and B is packed
- * once, for all of its tiles; several threads pack the next step while they multiply, so that arithmetic hides the time to read it. The same
- * sums as by tiles: blocks of k are the same, and each is added to C in their order. */
+/* gemm_large.c - a large product is split into slabs of C, and each into steps of some blocks of k. What a step needs
+ * of A and B is packed once, for all of its tiles; several threads pack the next step while they multiply, so that
+ * arithmetic hides the time to read it. The same sums as by tiles: blocks of k are the same, and each is added to C in
+ * their order. */
 #include "device/cpu/gemm_block.h"
 
 enum {
     SLAB = 4096, /* rows or columns of a slab */
-    PACKED =
-        128 << 10, /* elements of A or B that one thread packs at a time, if that is more than a block of k: half of a cache */
+    /* elements of A or B that one thread packs at a time, if that is more than a block of k: half of a cache */
+    PACKED = 128 << 10,
     MOST_THREADS = 16, /* several threads pack so many times as much */
     LARGE = 192,       /* rows or columns: at least, of a large product */
     GROUP = 128,       /* rows or columns that are packed as one part: whole panels */
@@ -17,7 +18,8 @@ enum {
 
 bool gemm_is_large(const gemm *g)
 {
-    return g->alone && c_in_place(g) && g->m >= LARGE && g->n >= LARGE && g->k >= 64 && g->m * g->n >= 2 * LARGE * LARGE;
+    return g->alone && c_in_place(g) && g->m >= LARGE && g->n >= LARGE && g->k >= 64 &&
+           g->m * g->n >= 2 * LARGE * LARGE;
 }
 
 /* Several threads have two buffers of each operand. */
@@ -55,8 +57,8 @@ typedef struct job {
     step now, next; /* the step whose tiles are multiplied, and the one that is packed meanwhile; either may be empty */
 } job;
 
-/* Chooses the tile for which all threads take least time: rounds of tiles, and a part of one since they do not end at the same time, where an
- * element of A or B takes the time of FETCH products. */
+/* Chooses the tile for which all threads take least time: rounds of tiles, and a part of one since they do not end at
+ * the same time, where an element of A or B takes the time of FETCH products. */
 static void choose_tiles(step *s, int threads)
 {
     const double FETCH = 4, REST = 0.3;

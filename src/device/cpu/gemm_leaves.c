@@ -15,7 +15,8 @@ typedef struct place { /* a tile: its position in C and its size */
     int64_t i, j, m, n;
 } place;
 
-/* The product of one leaf, into its own tile. Blocks depend on the leaf's length alone: its bits do not depend on other leaves. */
+/* The product of one leaf, into its own tile. Blocks depend on the leaf's length alone: its bits do not depend on other
+ * leaves. */
 static void multiply_leaf(const gemm *g, place p, int64_t first, int64_t last, REAL *a, REAL *b, REAL *sum)
 {
     int64_t   block = even_part(last - first, BLOCK_K, 4);

@@ -1,7 +1,8 @@
-/* device/cpu/lanes.h - loops over vectors with a tail, sums in a fixed order, and how work is split into tiles. A tail uses
- * the same vector arithmetic as the rest, so an element's bits do not depend on its position in a row.
+/* device/cpu/lanes.h - loops over vectors with a tail, sums in a fixed order, and how work is split into tiles. A tail
+ * uses the same vector arithmetic as the rest, so an element's bits do not depend on its position in a row.
  *
- * A vector store may alias anything, so a tile copies its description to locals: memory would be read again after each store. */
+ * A vector store may alias anything, so a tile copies its description to locals: memory would be read again after each
+ * store. */
 #ifndef LK__LANES_H
 #define LK__LANES_H
 
@@ -26,8 +27,8 @@ enum {
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* The first `lanes` of a vector; the rest is zero. A constant VL makes it a plain load. (A loop up to `lanes` would become
- * a call of memcpy.) */
+/* The first `lanes` of a vector; the rest is zero. A constant VL makes it a plain load. (A loop up to `lanes` would
+ * become a call of memcpy.) */
 INLINE vec load_part_real(const REAL *p, int64_t lanes)
 {
     if (lanes == VL) return load_real(p);
@@ -208,16 +209,16 @@ INLINE REAL lanes_max(vec v)
         }                                          \
     } while (0)
 
-/* Vectors of a function that are computed together: each is a long chain of dependent operations, which hide each other's latency. As many as
- * the registers hold. */
+/* Vectors of a function that are computed together: each is a long chain of dependent operations, which hide each
+ * other's latency. As many as the registers hold. */
 #if defined(__aarch64__) || defined(__AVX512F__)
 enum { GROUPED = 4 };
 #else
 enum { GROUPED = 2 };
 #endif
 
-/* Stores a vector expression over i in [0, n) to out + i. All of a group are computed before the first is stored, so that `out` may be an
- * operand of the expression and compilers may mix the operations of a group. */
+/* Stores a vector expression over i in [0, n) to out + i. All of a group are computed before the first is stored, so
+ * that `out` may be an operand of the expression and compilers may mix the operations of a group. */
 #define MAP_VECTORS(store, out, i, n, ...)                                                                 \
     do {                                                                                                   \
         const int64_t n_ = (n);                                                                            \
@@ -236,7 +237,8 @@ enum { GROUPED = 2 };
         }                                                                                                  \
     } while (0)
 
-/* Adds to the double `total` a vector expression over i in [0, n): REALs are added within blocks of 1024, doubles after. */
+/* Adds to the double `total` a vector expression over i in [0, n): REALs are added within blocks of 1024, doubles
+ * after. */
 #define SUM_VECTORS(total, i, n, ...)                                                         \
     do {                                                                                      \
         const int64_t n_ = (n);                                                               \
@@ -263,8 +265,8 @@ enum { GROUPED = 2 };
         }                                                                                     \
     } while (0)
 
-/* Work of n items of `size` elements each, split into tiles of about GRAIN elements, at most `most` of them (0: no limit).
- * Fewer items never give more tiles, so a workspace for the capacity is enough for every count. */
+/* Work of n items of `size` elements each, split into tiles of about GRAIN elements, at most `most` of them (0: no
+ * limit). Fewer items never give more tiles, so a workspace for the capacity is enough for every count. */
 static inline int64_t tile_count(int64_t n, int64_t size, int64_t most)
 {
     if (n <= 0) return 0;

@@ -1,4 +1,5 @@
-/* linear.c - y = x w' + b and its gradients: three products of one shape. The weight is (out, in), or (in, out) where transposed. */
+/* linear.c - y = x w' + b and its gradients: three products of one shape. The weight is (out, in), or (in, out) where
+ * transposed. */
 #include "device/cpu/gemm.h"
 
 #include "base/tree.h"
@@ -102,10 +103,8 @@ static gemm weight_product(const lk__kernel_call *call)
                   .c_wide = true};
 }
 
-enum {
-    COLUMNS = 64,
-    ROWS = 64
-}; /* of a bias gradient's tile; of a partial sum: summing in two levels reduces rounding errors */
+/* of a bias gradient's tile; of a partial sum: summing in two levels reduces rounding errors */
+enum { COLUMNS = 64, ROWS = 64 };
 
 static void sum_rows(const ELEMENT *from, int64_t rows, int64_t outputs, int64_t columns, REAL total[COLUMNS])
 {

@@ -1,5 +1,5 @@
-/* loss.c - cross-entropy fused with softmax, squared and absolute errors, each as a sum and a weight in double. Tiles write
- * partial sums that are added in order; exp bounds cross-entropy. */
+/* loss.c - cross-entropy fused with softmax, squared and absolute errors, each as a sum and a weight in double. Tiles
+ * write partial sums that are added in order; exp bounds cross-entropy. */
 #include "device/cpu/entropy.h"
 
 typedef struct entropy {

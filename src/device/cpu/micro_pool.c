@@ -1,5 +1,5 @@
-/* micro_pool.c - a micro-kernel whose rows are the pixels of 2×2 pool windows: it keeps only their maxima, so that no result before
- * the pool is written to memory. Arithmetic bounds it. */
+/* micro_pool.c - a micro-kernel whose rows are the pixels of 2×2 pool windows: it keeps only their maxima, so that no
+ * result before the pool is written to memory. Arithmetic bounds it. */
 #include "device/cpu/unscheduled.h"
 
 #include "device/cpu/conv.h"

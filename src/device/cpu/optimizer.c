@@ -1,5 +1,5 @@
-/* optimizer.c - the common scale of all gradients: 1 / weight (1 without a weight, 0 for a weight of 0), times clip / (norm + 1e-6) where
- * that is below 1. */
+/* optimizer.c - the common scale of all gradients: 1 / weight (1 without a weight, 0 for a weight of 0), times clip /
+ * (norm + 1e-6) where that is below 1. */
 #include "device/cpu/vmath.h"
 
 static double scalar(const double *x, double otherwise) { return x ? *x : otherwise; }

@@ -1,6 +1,6 @@
-/* pool.c - max, average and global average pooling of images (channels last), and their gradients. Vectors run along the
- * channels; an image belongs to one tile in the gradients, so overlapping windows add in a fixed order: in dx itself, or in a
- * worker's scratch where ELEMENT is narrower than REAL. Bound by memory. */
+/* pool.c - max, average and global average pooling of images (channels last), and their gradients. Vectors run along
+ * the channels; an image belongs to one tile in the gradients, so overlapping windows add in a fixed order: in dx
+ * itself, or in a worker's scratch where ELEMENT is narrower than REAL. Bound by memory. */
 #include "device/cpu/columns.h"
 
 typedef struct window {
@@ -280,8 +280,8 @@ static void global_tile(void *argument, int64_t tile, int worker)
 void KERNEL(global_avg_pool2d)(const lk__kernel_call *call)
 {
     const lk__kernel_operand *x = &call->in[0];
-    window w = {.x = x->data, .y = call->out[0].data, .images = x->dims[0], .channels = x->dims[1], .height = x->dims[2]};
-    w.width = x->dims[3];
+    window                    w = {.x = x->data, .y = call->out[0].data, .images = x->dims[0]};
+    w.channels = x->dims[1], w.height = x->dims[2], w.width = x->dims[3];
     w.tiles = tile_count(w.images, w.channels * w.height * w.width, 0);
     lk__pool_run(call->pool, w.tiles, global_tile, &w);
 }

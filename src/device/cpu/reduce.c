@@ -1,5 +1,6 @@
 /* reduce.c - sum and mean over axes, their gradient, and the sum of squares. Adjacent axes that are treated alike are
- * merged, so nearly every sum is over the middle of (a, b, c); long sums are split into partial sums that are added in order. */
+ * merged, so nearly every sum is over the middle of (a, b, c); long sums are split into partial sums that are added in
+ * order. */
 #include "device/cpu/columns.h"
 
 /* x's axes, merged, without axes of size 1. */

@@ -1,5 +1,5 @@
-/* shape.c - moves elements without changing them: reshape, permute, slice, concat, conversion between channels first and last.
- * Elements are moved as 1, 2, 4 or 8 bytes whatever their type. Bound by memory. */
+/* shape.c - moves elements without changing them: reshape, permute, slice, concat, conversion between channels first
+ * and last. Elements are moved as 1, 2, 4 or 8 bytes whatever their type. Bound by memory. */
 #include "device/cpu/lanes.h"
 
 typedef uint32_t quad __attribute__((vector_size(16)));
@@ -23,41 +23,42 @@ TRANSPOSE(64)
 #undef TRANSPOSE
 
 /* The same for 2 and 4 bytes, 4×4 elements at a time; and images of three colours. */
-#define TRANSPOSE_FAST(bits, quad, quad_unaligned)                                                                       \
-    static void transpose_quads##bits(const uint##bits##_t *from, int64_t from_step, uint##bits##_t *to, int64_t to_step) \
-    {                                                                                                                    \
-        quad a = *(const quad_unaligned *)from, b = *(const quad_unaligned *)(from + from_step);                         \
-        quad c = *(const quad_unaligned *)(from + 2 * from_step), d = *(const quad_unaligned *)(from + 3 * from_step);   \
-        quad ac_low = __builtin_shufflevector(a, c, 0, 4, 1, 5), ac_high = __builtin_shufflevector(a, c, 2, 6, 3, 7);    \
-        quad bd_low = __builtin_shufflevector(b, d, 0, 4, 1, 5), bd_high = __builtin_shufflevector(b, d, 2, 6, 3, 7);    \
-        *(quad_unaligned *)to = __builtin_shufflevector(ac_low, bd_low, 0, 4, 1, 5);                                     \
-        *(quad_unaligned *)(to + to_step) = __builtin_shufflevector(ac_low, bd_low, 2, 6, 3, 7);                         \
-        *(quad_unaligned *)(to + 2 * to_step) = __builtin_shufflevector(ac_high, bd_high, 0, 4, 1, 5);                   \
-        *(quad_unaligned *)(to + 3 * to_step) = __builtin_shufflevector(ac_high, bd_high, 2, 6, 3, 7);                   \
-    }                                                                                                                    \
-    static void interleave##bits(const uint##bits##_t *restrict a, const uint##bits##_t *restrict b,                     \
-                                 const uint##bits##_t *restrict c, uint##bits##_t *restrict to, int64_t n)               \
-    {                                                                                                                    \
-        for (int64_t i = 0; i < n; i++) {                                                                                \
-            to[3 * i] = a[i];                                                                                            \
-            to[3 * i + 1] = b[i];                                                                                        \
-            to[3 * i + 2] = c[i];                                                                                        \
-        }                                                                                                                \
-    }                                                                                                                    \
-    static void transpose_fast##bits(const uint##bits##_t *x, int64_t from_step, uint##bits##_t *y, int64_t to_step,     \
-                                     int64_t rows, int64_t columns)                                                      \
-    {                                                                                                                    \
-        if (rows == 3 && to_step == 3) {                                                                                 \
-            interleave##bits(x, x + from_step, x + 2 * from_step, y, columns);                                           \
-            return;                                                                                                      \
-        }                                                                                                                \
-        int64_t whole_rows = rows & ~3, whole_columns = columns & ~3;                                                    \
-        for (int64_t r = 0; r < whole_rows; r += 4)                                                                      \
-            for (int64_t c = 0; c < whole_columns; c += 4)                                                               \
-                transpose_quads##bits(x + r * from_step + c, from_step, y + c * to_step + r, to_step);                   \
-        transpose##bits(x + whole_columns, from_step, y + whole_columns * to_step, to_step, whole_rows,                  \
-                        columns - whole_columns);                                                                        \
-        transpose##bits(x + whole_rows * from_step, from_step, y + whole_rows, to_step, rows - whole_rows, columns);     \
+#define TRANSPOSE_FAST(bits, quad, quad_unaligned)                                                                     \
+    static void transpose_quads##bits(const uint##bits##_t *from, int64_t from_step, uint##bits##_t *to,               \
+        int64_t to_step)                                                                                               \
+    {                                                                                                                  \
+        quad a = *(const quad_unaligned *)from, b = *(const quad_unaligned *)(from + from_step);                       \
+        quad c = *(const quad_unaligned *)(from + 2 * from_step), d = *(const quad_unaligned *)(from + 3 * from_step); \
+        quad ac_low = __builtin_shufflevector(a, c, 0, 4, 1, 5), ac_high = __builtin_shufflevector(a, c, 2, 6, 3, 7);  \
+        quad bd_low = __builtin_shufflevector(b, d, 0, 4, 1, 5), bd_high = __builtin_shufflevector(b, d, 2, 6, 3, 7);  \
+        *(quad_unaligned *)to = __builtin_shufflevector(ac_low, bd_low, 0, 4, 1, 5);                                   \
+        *(quad_unaligned *)(to + to_step) = __builtin_shufflevector(ac_low, bd_low, 2, 6, 3, 7);                       \
+        *(quad_unaligned *)(to + 2 * to_step) = __builtin_shufflevector(ac_high, bd_high, 0, 4, 1, 5);                 \
+        *(quad_unaligned *)(to + 3 * to_step) = __builtin_shufflevector(ac_high, bd_high, 2, 6, 3, 7);                 \
+    }                                                                                                                  \
+    static void interleave##bits(const uint##bits##_t *restrict a, const uint##bits##_t *restrict b,                   \
+                                 const uint##bits##_t *restrict c, uint##bits##_t *restrict to, int64_t n)             \
+    {                                                                                                                  \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            to[3 * i] = a[i];                                                                                          \
+            to[3 * i + 1] = b[i];                                                                                      \
+            to[3 * i + 2] = c[i];                                                                                      \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void transpose_fast##bits(const uint##bits##_t *x, int64_t from_step, uint##bits##_t *y, int64_t to_step,   \
+                                     int64_t rows, int64_t columns)                                                    \
+    {                                                                                                                  \
+        if (rows == 3 && to_step == 3) {                                                                               \
+            interleave##bits(x, x + from_step, x + 2 * from_step, y, columns);                                         \
+            return;                                                                                                    \
+        }                                                                                                              \
+        int64_t whole_rows = rows & ~3, whole_columns = columns & ~3;                                                  \
+        for (int64_t r = 0; r < whole_rows; r += 4)                                                                    \
+            for (int64_t c = 0; c < whole_columns; c += 4)                                                             \
+                transpose_quads##bits(x + r * from_step + c, from_step, y + c * to_step + r, to_step);                 \
+        transpose##bits(x + whole_columns, from_step, y + whole_columns * to_step, to_step, whole_rows,                \
+                        columns - whole_columns);                                                                      \
+        transpose##bits(x + whole_rows * from_step, from_step, y + whole_rows, to_step, rows - whole_rows, columns);   \
     }
 TRANSPOSE_FAST(16, half_quad, half_quad_unaligned)
 TRANSPOSE_FAST(32, quad, quad_unaligned)
@@ -94,7 +95,8 @@ static void permute_tile(void *argument, int64_t tile, int worker)
     int64_t            items = p->outer * p->blocks, end = tile_begin(items, p->tiles, tile + 1);
     (void)worker;
     for (int64_t item = tile_begin(items, p->tiles, tile); item < end; item++) {
-        int64_t rest = item / p->blocks, begin = item % p->blocks * p->block, x = begin, y = begin * p->y_step[p->other];
+        int64_t rest = item / p->blocks, begin = item % p->blocks * p->block, x = begin,
+                y = begin * p->y_step[p->other];
         int64_t n = min64(p->block, p->columns - begin);
         for (int i = last; i >= 0; i--) {
             if (i == last || i == p->other) continue;

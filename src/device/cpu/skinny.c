@@ -1,8 +1,9 @@
-/* skinny.c - products whose A has few rows, as the tokens of one step of generation: B, the weights, is read once, where it is,
- * instead of being packed or multiplied with empty columns. Memory bounds it; bench/kernels.c gives the fraction of a plain read.
+/* skinny.c - products whose A has few rows, as the tokens of one step of generation: B, the weights, is read once,
+ * where it is, instead of being packed or multiplied with empty columns. Memory bounds it; bench/kernels.c gives the
+ * fraction of a plain read.
  *
- * Each element is summed as in gemm.c, k by k within blocks of gemm_block_k, then block by block: its bits do not depend on which of
- * the two computes it. */
+ * Each element is summed as in gemm.c, k by k within blocks of gemm_block_k, then block by block: its bits do not
+ * depend on which of the two computes it. */
 #include "device/cpu/unscheduled.h"
 
 #include "device/cpu/gemm_block.h"
@@ -59,10 +60,12 @@ static void finish_columns(const gemm *g, int64_t i, int64_t j, int64_t n, REAL 
         memcpy((REAL *)g->c + i * g->c_row + j, sum, (size_t)n * sizeof *sum);
 }
 
-/* ---- B contiguous along k: VL × VL blocks of it are transposed in registers, so that a vector holds VL columns ---- */
+/* ---- B contiguous along k: VL × VL blocks of it are transposed in registers, so that a vector holds VL columns ----
+ */
 
-/* Columns whose sums are in registers at once: enough of them to hide the latency of an addition. At least two vectors: where a loop has
- * a single chain of sums, GCC 13 multiplies and adds apart on x86 (avoid-fma-max-bits), with other bits than gemm's. */
+/* Columns whose sums are in registers at once: enough of them to hide the latency of an addition. At least two vectors:
+ * where a loop has a single chain of sums, GCC 13 multiplies and adds apart on x86 (avoid-fma-max-bits), with other
+ * bits than gemm's. */
 #if VECTOR_BYTES == 16
 enum { GROUPS = 4 };
 #else
@@ -70,7 +73,8 @@ enum { GROUPS = 2 };
 #endif
 enum { WIDTH = GROUPS * VL };
 
-/* One block of k: sums[r][…] of WIDTH columns, b[column] being their rows in memory. `rows` is a constant where this is inlined. */
+/* One block of k: sums[r][…] of WIDTH columns, b[column] being their rows in memory. `rows` is a constant where this is
+ * inlined. */
 INLINE void dot_columns(const int rows, const REAL *const *a, const ELEMENT *const *b, int64_t depth,
                         REAL (*sums)[WIDTH])
 {
@@ -153,11 +157,13 @@ static void columns_tile(void *argument, int64_t tile, int worker)
     for (int64_t j = tile * f->columns; j < end; j += WIDTH) multiply_columns(f, j);
 }
 
-/* ---- B contiguous along its columns: a tile is a block of k and a strip of columns, whose sums are in the first-level cache ---- */
+/* ---- B contiguous along its columns: a tile is a block of k and a strip of columns, whose sums are in the first-level
+ * cache ---- */
 
 enum { STEPS = 16 }; /* rows of B that are added at once, for one load and store of a sum */
 
-/* Adds `steps` rows of B, one vector of columns of each, to the sums of `rows` rows of C. x: the factors, [row][step]. */
+/* Adds `steps` rows of B, one vector of columns of each, to the sums of `rows` rows of C. x: the factors,
+ * [row][step]. */
 INLINE void add_vector(const int rows, const int steps, const vec (*x)[STEPS], const ELEMENT *b, int64_t b_row,
                        int64_t lanes, REAL *sums)
 {

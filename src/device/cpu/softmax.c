@@ -68,7 +68,8 @@ static void grad_row(const rows *r, const REAL *dy, const REAL *y, REAL *dx)
     if (r->log) {
         SUM_VECTORS(total, i, r->n, load_part(dy + i, lanes));
         REAL sum = (REAL)total;
-        EACH_VECTOR(i, r->n, store_part(dx + i, load_part(dy + i, lanes) - vexp(load_part(y + i, lanes)) * sum, lanes););
+        EACH_VECTOR(i, r->n,
+                    store_part(dx + i, load_part(dy + i, lanes) - vexp(load_part(y + i, lanes)) * sum, lanes););
     } else {
         SUM_VECTORS(total, i, r->n, load_part(dy + i, lanes) * load_part(y + i, lanes));
         REAL sum = (REAL)total;

@@ -1,4 +1,5 @@
-/* swiglu.c - silu(gate) · up, and its gradients (Shazeer 2020). exp bounds it where operands are in the cache, else memory. */
+/* swiglu.c - silu(gate) · up, and its gradients (Shazeer 2020). exp bounds it where operands are in the cache, else
+ * memory. */
 #include "device/cpu/vmath.h"
 
 typedef struct gated {

@@ -1,5 +1,5 @@
-/* transpose.c - transposed copies of a matrix, VL × VL, then 4×4 f32 or 2×2 f64 at a time. Apart from its callers: with known rows GCC
- * warns of an overflow that the loops exclude. */
+/* transpose.c - transposed copies of a matrix, VL × VL, then 4×4 f32 or 2×2 f64 at a time. Apart from its callers: with
+ * known rows GCC warns of an overflow that the loops exclude. */
 #include "device/cpu/unscheduled.h"
 
 #include "device/cpu/gemm.h"
@@ -138,7 +138,8 @@ DEFINE_PLAIN(transpose_narrow, ELEMENT, REAL)
 #endif
 
 #if defined(__AVX512F__) && LK_REAL_BITS == 32
-/* The four quads of a vector, each from a row of its own: so that only shuffles within quads remain, for which there is one unit. */
+/* The four quads of a vector, each from a row of its own: so that only shuffles within quads remain, for which there is
+ * one unit. */
 static inline vec load_quads(const REAL *a, const REAL *b, const REAL *c, const REAL *d)
 {
     __m512 v = _mm512_castps128_ps512(_mm_loadu_ps(a));

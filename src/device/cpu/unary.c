@@ -1,5 +1,5 @@
-/* unary.c - functions of one element and their gradients, scale and fill. Bound by memory except where exp, log or pow is
- * called. */
+/* unary.c - functions of one element and their gradients, scale and fill. Bound by memory except where exp, log or pow
+ * is called. */
 #include "device/cpu/activate.h"
 #include "device/cpu/vmath.h"
 #include "device/functions.h"

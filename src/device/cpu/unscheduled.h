@@ -13,8 +13,8 @@
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
-/* Before a long loop whose body fills the issue slots of a core: counting, once in four rounds, leaves more of them to products. On
- * x86 products take longer, and it gains nothing. */
+/* Before a long loop whose body fills the issue slots of a core: counting, once in four rounds, leaves more of them to
+ * products. On x86 products take longer, and it gains nothing. */
 #if !defined(__aarch64__)
 #define UNROLL_LONG
 #elif defined(__clang__)

@@ -1,5 +1,6 @@
-/* device/cpu/vmath.h - exp, log, tanh, erf and similar functions of a vector. In f32 polynomials (coefficients: weighted minimax
- * fits in double, to 2 ulp; test_kernels.c measures them), in f64 the C library lane by lane, for comparisons with PyTorch. */
+/* device/cpu/vmath.h - exp, log, tanh, erf and similar functions of a vector. In f32 polynomials (coefficients:
+ * weighted minimax fits in double, to 2 ulp; test_kernels.c measures them), in f64 the C library lane by lane, for
+ * comparisons with PyTorch. */
 #ifndef LK__VMATH_H
 #define LK__VMATH_H
 
@@ -98,8 +99,8 @@ INLINE vec verf(vec x)
     return choose(a < 0.92f, small, with_sign_of(large, x));
 }
 
-/* m · 2^k with m from sqrt(1/2) to sqrt 2: log m by a polynomial in m - 1 (coefficients: Cephes' logf), and k ln 2 in two
- * parts. Subnormal numbers are scaled first. */
+/* m · 2^k with m from sqrt(1/2) to sqrt 2: log m by a polynomial in m - 1 (coefficients: Cephes' logf), and k ln 2 in
+ * two parts. Subnormal numbers are scaled first. */
 INLINE vec vlog(vec x)
 {
     vec  positive = choose(x > 0, x, splat(1.0f)); /* the others are put right at the end */
@@ -129,8 +130,8 @@ INLINE vec vlog(vec x)
 
 typedef int64_t iwide __attribute__((vector_size(VECTOR_BYTES)));
 
-/* x^p for x above 0 and finite, in double: p log2 x needs more digits than a float has. Taylor series of atanh and exp, whose
- * remainder is below 1e-11. */
+/* x^p for x above 0 and finite, in double: p log2 x needs more digits than a float has. Taylor series of atanh and exp,
+ * whose remainder is below 1e-11. */
 INLINE wide wide_pow(wide x, double p)
 {
     const wide  magic = (wide){0} + 0x1.8p52; /* as in vexp and vlog */

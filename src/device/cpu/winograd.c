@@ -1,5 +1,5 @@
-/* winograd.c - the transforms. Each is a matrix with rows for the points 0, a, -a, b, -b and infinity, applied along both
- * axes of a tile; the rows of a point and its opposite share their even and odd parts. */
+/* winograd.c - the transforms. Each is a matrix with rows for the points 0, a, -a, b, -b and infinity, applied along
+ * both axes of a tile; the rows of a point and its opposite share their even and odd parts. */
 #include "device/cpu/winograd.h"
 #include "device/cpu/unscheduled.h"
 

@@ -51,8 +51,8 @@ static inline unit unit_of(const tiling *t, int64_t index)
 #define tiling_of KERNEL(tiling_of)
 tiling tiling_of(int64_t h, int64_t w, int64_t channels, int64_t wanted);
 
-/* 6×6 pixels of `channels` channels, `row` elements from row to row and `pixel` from one to the next → to[plane * f + c] for the 36
- * f's. */
+/* 6×6 pixels of `channels` channels, `row` elements from row to row and `pixel` from one to the next → to[plane * f +
+ * c] for the 36 f's. */
 #define transform_input KERNEL(transform_input)
 void transform_input(const REAL *from, int64_t row, int64_t pixel, int64_t channels, REAL *to, int64_t plane);
 
@@ -64,8 +64,8 @@ void transform_gradient(const REAL *from, int64_t row, int64_t channels, REAL *t
 #define transform_weight_sum KERNEL(transform_weight_sum)
 void transform_weight_sum(const REAL *from, int64_t plane, REAL *to, int64_t tap);
 
-/* `count` rows from `first` on of a panel of weights → to[f * plane + row * NR + …]. Forward: rows are c, columns are o. Backward: taps
- * in reverse order, rows are o, columns are c. */
+/* `count` rows from `first` on of a panel of weights → to[f * plane + row * NR + …]. Forward: rows are c, columns are
+ * o. Backward: taps in reverse order, rows are o, columns are c. */
 #define transform_weights KERNEL(transform_weights)
 void transform_weights(const conv *v, const ELEMENT *w, bool backward, int64_t panel, int64_t first, int64_t count,
                        REAL *to, int64_t plane);
@@ -76,8 +76,8 @@ void winograd_run(const lk__kernel_call *call, const conv *v, bool backward);
 #define winograd_workspace KERNEL(winograd_workspace)
 size_t winograd_workspace(const conv *v, bool backward, int threads);
 
-/* conv2d_grad_weight's sums over images first … end of `panels` panels from `panel` on: to[q*step + …] are the 9c rows of a
- * panel in the layout of packed weights, then a row for the bias. */
+/* conv2d_grad_weight's sums over images first … end of `panels` panels from `panel` on: to[q*step + …] are the 9c rows
+ * of a panel in the layout of packed weights, then a row for the bias. */
 #define winograd_weight_sum KERNEL(winograd_weight_sum)
 void winograd_weight_sum(const lk__kernel_call *call, const conv *v, int64_t first, int64_t end, int64_t panel,
                          int64_t panels, REAL *to, int64_t step, char *scratch);

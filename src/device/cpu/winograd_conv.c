@@ -1,9 +1,10 @@
-/* winograd_conv.c - conv2d and conv2d_grad_input by Winograd's algorithm: a block of tiles is transformed, multiplied plane by
- * plane with a panel of transformed weights, and transformed back while it is in cache. Arithmetic bounds the products,
- * the first-level cache the transforms.
+/* winograd_conv.c - conv2d and conv2d_grad_input by Winograd's algorithm: a block of tiles is transformed, multiplied
+ * plane by plane with a panel of transformed weights, and transformed back while it is in cache. Arithmetic bounds the
+ * products, the first-level cache the transforms.
  *
- * Transformed weights are four times as large. Few of them are transformed once for all blocks. Many would go through memory, so a
- * block has as many tiles as the cache allows, and of each panel some rows at a time are transformed and multiplied with all its tiles. */
+ * Transformed weights are four times as large. Few of them are transformed once for all blocks. Many would go through
+ * memory, so a block has as many tiles as the cache allows, and of each panel some rows at a time are transformed and
+ * multiplied with all its tiles. */
 #include "device/cpu/unscheduled.h"
 
 #include "device/cpu/winograd.h"
@@ -12,9 +13,8 @@ enum {
     TILES = 16,      /* of a block: a panel's products (36 × 16 × NR) stay in the first-level cache on NEON */
     MANY = 32 << 10, /* filters: more are transformed for each block */
     ROWS = 64,       /* of a panel of many filters that are transformed at a time: 36 × 64 × NR elements */
-    CACHED =
-        VL *
-        18432, /* elements of a block's transformed tiles: about half of the second-level cache (2 MiB with AVX-512) */
+    /* elements of a block's transformed tiles: about half of the second-level cache (2 MiB with AVX-512) */
+    CACHED = VL * 18432,
     MOST = 64  /* tiles of such a block */
 };
 

@@ -1,5 +1,5 @@
-/* winograd_weight.c - conv2d_grad_weight by Winograd's algorithm: for each of the 36 planes the product of a block's transformed x
- * and dy over its tiles; the planes are summed over a chunk's images and transformed to 3×3 taps once. */
+/* winograd_weight.c - conv2d_grad_weight by Winograd's algorithm: for each of the 36 planes the product of a block's
+ * transformed x and dy over its tiles; the planes are summed over a chunk's images and transformed to 3×3 taps once. */
 #include "device/cpu/winograd.h"
 
 enum {
@@ -34,7 +34,8 @@ size_t winograd_weight_scratch(const conv *v, int64_t panels)
            space_of(PLANES * p.g_plane) + space_of(panels * PLANES * p.s_plane);
 }
 
-/* What one call sums: images from `first` to before `end`, panels of dy, into sums `step` elements apart; `scratch` by purpose. */
+/* What one call sums: images from `first` to before `end`, panels of dy, into sums `step` elements apart; `scratch` by
+ * purpose. */
 typedef struct sum_job {
     const lk__kernel_call *call;
     const conv            *v;

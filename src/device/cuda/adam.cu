@@ -60,12 +60,14 @@ template <typename R> struct adam_rule {
         decoupled = a.decoupled;
     }
     template <int N>
-    static __device__ __forceinline__ void read(const tensor<R, MOMENTS> &t, int64_t at, tensor_values<R, MOMENTS, N> &v)
+    static __device__ __forceinline__ void read(const tensor<R, MOMENTS> &t, int64_t at,
+                                                tensor_values<R, MOMENTS, N> &v)
     {
         read_tensor<N>(t, at, v);
     }
     template <int N>
-    __device__ __forceinline__ void write(const tensor<R, MOMENTS> &t, int64_t at, tensor_values<R, MOMENTS, N> &v) const
+    __device__ __forceinline__ void write(const tensor<R, MOMENTS> &t, int64_t at,
+                                          tensor_values<R, MOMENTS, N> &v) const
     {
 #pragma unroll
         for (int i = 0; i < N; i++) {

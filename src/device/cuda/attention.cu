@@ -1,8 +1,9 @@
-/* attention.cu - scaled dot-product attention without a matrix of all scores: tiles of queries meet tiles of keys, and the softmax is
- * corrected as larger scores appear (Milakov and Gimelshein 2018; Dao et al. 2022). These kernels are right for every shape, type and
- * mask; arithmetic bounds them. bf16 of the usual shapes goes to cuDNN (dnn_attention.cu) or to
- * tensor cores by ourselves (attention_fast.cu). A single query, as in generation, is
- * bound by the bytes of keys and values: these are divided into parts of fixed size over blocks, whose results a second kernel combines. */
+/* attention.cu - scaled dot-product attention without a matrix of all scores: tiles of queries meet tiles of keys, and
+ * the softmax is corrected as larger scores appear (Milakov and Gimelshein 2018; Dao et al. 2022). These kernels are
+ * right for every shape, type and mask; arithmetic bounds them. bf16 of the usual shapes goes to cuDNN
+ * (dnn_attention.cu) or to tensor cores by ourselves (attention_fast.cu). A single query, as in generation, is bound by
+ * the bytes of keys and values: these are divided into parts of fixed size over blocks, whose results a second kernel
+ * combines. */
 #include "device/cuda/attention_fast.h"
 #include "device/cuda/attention_parts.h"
 #include "device/cuda/dnn_attention.h"
@@ -15,7 +16,8 @@ template <typename W> struct row_softmax {
     double total;
 };
 
-/* Row i of a tile of scores becomes probabilities, not yet divided by their sum; returns the factor on what was summed before. */
+/* Row i of a tile of scores becomes probabilities, not yet divided by their sum; returns the factor on what was summed
+ * before. */
 template <typename W, int R>
 static __device__ __forceinline__ W soften_row(W (&scores)[R], row_softmax<W> *row, W scale, int lo, int hi, int key)
 {
@@ -173,7 +175,8 @@ static __device__ __forceinline__ part_softmax<WIDE(T)> soften_part(const attent
     return part_softmax<W>{most, warp_sum(total)};
 }
 
-/* The first values that a lane adds below: they are read while the scores are computed, so that their latency adds nothing. */
+/* The first values that a lane adds below: they are read while the scores are computed, so that their latency adds
+ * nothing. */
 template <typename T, int N> struct values_ahead {
     lk__pack<T, N> at[ONE_KEYS];
 };
@@ -191,7 +194,8 @@ static __device__ __forceinline__ values_ahead<T, N> read_ahead(const attention_
     return x;
 }
 
-/* sums[h][column] = the values begin … end - 1 times their probabilities, of `count` heads. reduced: (warps, H, lanes N). */
+/* sums[h][column] = the values begin … end - 1 times their probabilities, of `count` heads. reduced: (warps, H, lanes
+ * N). */
 template <typename T, int N, int H>
 static __device__ __forceinline__ void sum_part(const attention_view<T> &a, const WIDE(T) * probs, int count,
                                                 const T *v, const values_ahead<T, N> &ahead, int begin, int end,
@@ -234,8 +238,8 @@ static __device__ __forceinline__ void sum_part(const attention_view<T> &a, cons
     }
 }
 
-/* A block a (sample, group, part); H heads of the group share a read of the keys. Shared memory: queries (H, d), scores (H, keys),
- * reduced. */
+/* A block a (sample, group, part); H heads of the group share a read of the keys. Shared memory: queries (H, d), scores
+ * (H, keys), reduced. */
 template <typename T, int N, int H>
 static __global__ void __launch_bounds__(ATTENTION_THREADS)
     attend_part(attention_view<T> a, int keys, int parts, WIDE(T) * sums, part_softmax<WIDE(T)> *softmax)

@@ -1,8 +1,9 @@
-/* device/cuda/attention.h - what the plain kernels of attention and of its gradient share: the operands of a head, the keys that a query
- * may attend to, dropout of probabilities, and products of tiles in shared memory.
+/* device/cuda/attention.h - what the plain kernels of attention and of its gradient share: the operands of a head, the
+ * keys that a query may attend to, dropout of probabilities, and products of tiles in shared memory.
  *
- * A block of 16 × 16 threads holds a tile of SIDE × SIDE scores: thread (ty, tx) the R × R at row ty R, column tx R. Products read their
- * operands through shared memory, DEPTH at a time; any width of a head, any number of queries and keys. */
+ * A block of 16 × 16 threads holds a tile of SIDE × SIDE scores: thread (ty, tx) the R × R at row ty R, column tx R.
+ * Products read their operands through shared memory, DEPTH at a time; any width of a head, any number of queries and
+ * keys. */
 #ifndef LK__CUDA_ATTENTION_H
 #define LK__CUDA_ATTENTION_H
 
@@ -237,8 +238,8 @@ static __device__ __forceinline__ void store_scores(W (&tile)[SIDE][STRIDE], con
     }
 }
 
-/* out (SIDE × PART, a thread's rows ty R …, columns n 16 R + tx R …) += tile' × the rows of b, of which `count` exist, from column 0 of
- * b on, of which `columns` exist. */
+/* out (SIDE × PART, a thread's rows ty R …, columns n 16 R + tx R …) += tile' × the rows of b, of which `count` exist,
+ * from column 0 of b on, of which `columns` exist. */
 template <typename T, typename W, int R, int NP, int SIDE, int STRIDE, int WIDTH>
 static __device__ __forceinline__ void add_product(W (&out)[R][NP * R], const W (&tile)[SIDE][STRIDE],
                                                    W (&rows)[ATTENTION_DEPTH][WIDTH], const T *b, int64_t b_row,
@@ -276,8 +277,8 @@ static __device__ __forceinline__ void store_row(T *to, const W (&out)[NP * R], 
             if (n * 16 * R + tx * R + j < columns) store(to + n * 16 * R + tx * R + j, out[n * R + j] * factor);
 }
 
-/* Columns of a head are divided into parts that a block's registers hold: heads up to 128 wide are one part, and what is wider computes
- * its scores once for each part. Runs the statements with PART. */
+/* Columns of a head are divided into parts that a block's registers hold: heads up to 128 wide are one part, and what
+ * is wider computes its scores once for each part. Runs the statements with PART. */
 #define BY_PART(d, PART, ...) \
     if ((d) <= 64) {          \
         enum { PART = 64 };   \

@@ -1,6 +1,7 @@
-/* attention_fast.cu - attention in bf16 on tensor cores (FlashAttention-2's division of work; Dao 2023): a block has 128 queries, 32 of them
- * a warp; keys and values come in tiles of 64, the next one while this one is computed. Which keys a query sees is a range, so that all
- * masks are one comparison, left out for tiles that all of a warp's queries see whole. Arithmetic bounds it. */
+/* attention_fast.cu - attention in bf16 on tensor cores (FlashAttention-2's division of work; Dao 2023): a block has
+ * 128 queries, 32 of them a warp; keys and values come in tiles of 64, the next one while this one is computed. Which
+ * keys a query sees is a range, so that all masks are one comparison, left out for tiles that all of a warp's queries
+ * see whole. Arithmetic bounds it. */
 #include "device/cuda/attention_fast.h"
 #include "device/cuda/mma.h"
 
@@ -12,8 +13,8 @@ typedef struct seen_row {
     float most, total; /* of the scores before the scale; of this lane's columns */
 } seen_row;
 
-/* The scores of one row that this lane has become probabilities, not yet divided by their sum; returns the factor on what was summed
- * before. unit: the scale × log2 e. */
+/* The scores of one row that this lane has become probabilities, not yet divided by their sum; returns the factor on
+ * what was summed before. unit: the scale × log2 e. */
 static __device__ __forceinline__ float soften_row(float (&s)[NT][4], int half, seen_row *row, float unit, int key,
                                                    bool masked)
 {

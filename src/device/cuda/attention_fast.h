@@ -1,4 +1,5 @@
-/* device/cuda/attention_fast.h - attention in bf16 on tensor cores, by kernels of our own: heads 64 or 128 wide, every mask. */
+/* device/cuda/attention_fast.h - attention in bf16 on tensor cores, by kernels of our own: heads 64 or 128 wide, every
+ * mask. */
 #ifndef LK__CUDA_ATTENTION_FAST_H
 #define LK__CUDA_ATTENTION_FAST_H
 
@@ -6,7 +7,8 @@
 
 #include <stdlib.h>
 
-/* Whether these kernels compute it. They are not libraries: the emulation runs them, so lk__cuda_plain does not answer for them. */
+/* Whether these kernels compute it. They are not libraries: the emulation runs them, so lk__cuda_plain does not answer
+ * for them. */
 static inline bool attention_is_fast(const lk__kernel_call *call, const attention_view<bf16> &a)
 {
     const char *plain = lk__cuda_host.environment(NULL, LK__ENV_LOCKSTEP_CUDA_PLAIN);

@@ -1,6 +1,7 @@
-/* attention_fast_grad.cu - the gradient of attention in bf16 on tensor cores, divided as the plain kernels' (attention_grad.cu): a block
- * for 128 queries adds dq over keys, another for 128 keys adds dk and dv over heads and queries. Each warp has 16 rows; the other side
- * comes in tiles, the next one while this one is computed. Seven products in all bound it. */
+/* attention_fast_grad.cu - the gradient of attention in bf16 on tensor cores, divided as the plain kernels'
+ * (attention_grad.cu): a block for 128 queries adds dq over keys, another for 128 keys adds dk and dv over heads and
+ * queries. Each warp has 16 rows; the other side comes in tiles, the next one while this one is computed. Seven
+ * products in all bound it. */
 #include "device/cuda/attention_fast.h"
 #include "device/cuda/mma.h"
 
@@ -92,8 +93,9 @@ static __global__ void __launch_bounds__(WARPS * 32)
                     float factor = 1;
                     if (DROPS)
                         attention_factors<1>(a, drop, head, query + first_row + half * 8 + lane / 4, at, &factor);
-                    differentiate_score(&s[0][n][i], &ds[0][n][i], !masked || (at >= row_lo[half] && at <= row_hi[half]),
-                                        unit, lse[half], delta[half], a.scale, factor);
+                    differentiate_score(&s[0][n][i], &ds[0][n][i],
+                                        !masked || (at >= row_lo[half] && at <= row_hi[half]), unit, lse[half],
+                                        delta[half], a.scale, factor);
                 }
             add_product<D>(dq, ds, keys);
         }

@@ -1,7 +1,8 @@
-/* attention_grad.cu - the gradient of attention. Probabilities are computed again from the scores and the saved logarithm of their sum, so
- * nothing of size queries × keys is kept (Dao et al. 2022). One kernel has a block for a tile of queries and adds dq over keys; another
- * has a block for a tile of keys and adds dk and dv over heads and queries, in their order: no sums are shared between blocks, so bits do
- * not change from run to run. The price is that scores and their gradients are computed twice: seven products instead of five. */
+/* attention_grad.cu - the gradient of attention. Probabilities are computed again from the scores and the saved
+ * logarithm of their sum, so nothing of size queries × keys is kept (Dao et al. 2022). One kernel has a block for a
+ * tile of queries and adds dq over keys; another has a block for a tile of keys and adds dk and dv over heads and
+ * queries, in their order: no sums are shared between blocks, so bits do not change from run to run. The price is that
+ * scores and their gradients are computed twice: seven products instead of five. */
 #include "device/cuda/attention_fast.h"
 #include "device/cuda/dnn_attention.h"
 
@@ -25,7 +26,8 @@ template <typename T> static __global__ void set_delta(attention_view<T> a, atte
     if (threadIdx.x % 32 == 0) g.delta[(token / a.t * a.heads + head) * a.t + token % a.t] = sum;
 }
 
-/* A score and the gradient of its probability → the probability after dropout, and the gradient of the score. factor: of dropout. */
+/* A score and the gradient of its probability → the probability after dropout, and the gradient of the score. factor:
+ * of dropout. */
 template <typename W>
 static __device__ __forceinline__ void differentiate_score(W *score, W *gradient, bool seen, W scale, W lse, W delta,
                                                            W factor)
@@ -121,7 +123,8 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS)
     int               ty = threadIdx.x / 16, tx = threadIdx.x % 16, lowest, highest;
     W                 dk[R][NP * R] = {}, dv[R][NP * R] = {}, scores[R][R], gradients[R][R];
     attention_dropout drop = attention_dropout_of(a, sample);
-    /* Queries that may attend to these keys, as far as shapes say; a tile of them, none of which does, is skipped below. */
+    /* Queries that may attend to these keys, as far as shapes say; a tile of them, none of which does, is skipped
+     * below. */
     int64_t begin = a.causal ? key : 0,
             end = a.window && key + keys + a.window - 1 < a.t ? key + keys + a.window - 1 : a.t;
     for (int64_t head = group * each; head < (group + 1) * each; head++)

@@ -1,9 +1,10 @@
-/* attention_step.cu - attention of a step of generation: one query a sample. Where all keys are one part, a block has a head; otherwise it
- * has the heads that share keys, and a part of these. It reads the keys and values of earlier steps, and the angles of rotations, before it
- * waits for the kernel that makes this step's; the row that this step adds is taken from there, and written into the cache. Latency bounds
- * it, then the bytes of keys and values.
+/* attention_step.cu - attention of a step of generation: one query a sample. Where all keys are one part, a block has a
+ * head; otherwise it has the heads that share keys, and a part of these. It reads the keys and values of earlier steps,
+ * and the angles of rotations, before it waits for the kernel that makes this step's; the row that this step adds is
+ * taken from there, and written into the cache. Latency bounds it, then the bytes of keys and values.
  *
- * Lanes that read a key together keep the softmax of their keys, and are combined at the end: first those of a warp, then the warps. */
+ * Lanes that read a key together keep the softmax of their keys, and are combined at the end: first those of a warp,
+ * then the warps. */
 #include "device/cuda/attention_step.h"
 
 #include "device/cuda/attention_parts.h"
@@ -95,13 +96,15 @@ static __device__ __forceinline__ void read_packs(packs_ahead *x, const T *cache
 template <typename W, int N> struct step_softmax {
     W most, total, out[N];
 };
-/* What sums relative to `most` are to be multiplied with where they are relative to `now`; without keys there are none. */
+/* What sums relative to `most` are to be multiplied with where they are relative to `now`; without keys there are
+ * none. */
 template <typename W> static __device__ __forceinline__ W change_of(W most, W now)
 {
     return most == (W)-INFINITY ? (W)0 : attention_exp(most - now);
 }
 
-/* Adds `count` keys with these scores, of which those that are not there are -infinity. NaN is no maximum, but its probability is NaN. */
+/* Adds `count` keys with these scores, of which those that are not there are -infinity. NaN is no maximum, but its
+ * probability is NaN. */
 template <typename T, int N>
 static __device__ __forceinline__ void add_keys(step_softmax<WIDE(T), N> *s, const WIDE(T) (&scores)[STEP_KEYS],
                                                 const packs_ahead &values, unsigned there)
@@ -181,7 +184,8 @@ template <int N, typename T> static __device__ __forceinline__ step_place<T> pla
     return p;
 }
 
-/* The new key and value, and the queries, into shared memory, and where others read them. angle: of the thread's first element. */
+/* The new key and value, and the queries, into shared memory, and where others read them. angle: of the thread's first
+ * element. */
 template <typename T>
 static __device__ __forceinline__ void take_rows(const attention_step<T> &s, const step_place<T> &p,
                                                  step_angle<WIDE(T)> angle, WIDE(T) * queries, T *new_k)
@@ -295,7 +299,8 @@ static __device__ __forceinline__ void write_column(const step_result<T> &to, co
     if (to.lse && column == 0) to.lse[place] = none ? (W)0 : all.most + (W)log((double)all.total);
 }
 
-/* Shared memory: queries (H, d) and warps' sums (warps, H, lanes N) of W in one place, then the new key and value, d of T. */
+/* Shared memory: queries (H, d) and warps' sums (warps, H, lanes N) of W in one place, then the new key and value, d of
+ * T. */
 template <typename T, int N, int H>
 static __global__ void __launch_bounds__(STEP_THREADS, H == 1 ? 2 : 1)
     attend_step(attention_step<T> s, step_result<T> to)

@@ -1,5 +1,5 @@
-/* device/cuda/attention_step.h - attention of a step of generation, together with what precedes it: queries, keys and values are taken from
- * the rows of products, rotated, and written into the cache. */
+/* device/cuda/attention_step.h - attention of a step of generation, together with what precedes it: queries, keys and
+ * values are taken from the rows of products, rotated, and written into the cache. */
 #ifndef LK__CUDA_ATTENTION_STEP_H
 #define LK__CUDA_ATTENTION_STEP_H
 

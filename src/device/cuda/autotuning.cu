@@ -1,8 +1,8 @@
 /* autotuning.cu - tuned algorithms: the cache file, what is given to a program, and what its kernels took.
  *
- * The file is text, one choice a line: what the choice was measured with (GPU, driver, library), the operation and its shape, all as
- * hashes, and the choice's bytes in hexadecimal. Lists of programs have the same lines, and before the first line of a GPU and library
- * one that says what they are: "on HASH TEXT". */
+ * The file is text, one choice a line: what the choice was measured with (GPU, driver, library), the operation and its
+ * shape, all as hashes, and the choice's bytes in hexadecimal. Lists of programs have the same lines, and before the
+ * first line of a GPU and library one that says what they are: "on HASH TEXT". */
 #include "device/cuda/autotuning.h"
 #include "device/cuda/gemm.h"
 
@@ -156,10 +156,10 @@ static void read_tuned(lk__cuda_tuning *c)
     fclose(file);
     if (whole) return;
     c->closed = true;
-    lk__cuda_host.log(
-        c->device->base.context,
-        LK_LOG_WARNING, "%s was written by another version and is ignored: algorithms are tuned at every start; remove it to store them",
-        c->path);
+    lk__cuda_host.log(c->device->base.context, LK_LOG_WARNING,
+                      "%s was written by another version and is ignored: algorithms are tuned at every start; remove "
+                      "it to store them",
+                      c->path);
 }
 
 static void write_tuned(lk__cuda_tuning *c)

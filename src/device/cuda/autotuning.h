@@ -1,8 +1,9 @@
-/* device/cuda/autotuning.h - which algorithm of a library is taken for an operation and a shape: those that were measured before, on this
- * GPU with these versions, in a cache file; those that are given to a program, by rank 0 or by a checkpoint; and the list of those
- * that the program's kernels took (device/kernels.h, choose_begin).
+/* device/cuda/autotuning.h - which algorithm of a library is taken for an operation and a shape: those that were
+ * measured before, on this GPU with these versions, in a cache file; those that are given to a program, by rank 0 or by
+ * a checkpoint; and the list of those that the program's kernels took (device/kernels.h, choose_begin).
  *
- * What is chosen without measuring (a library's first algorithm) depends on shapes and versions alone, and is in no list. */
+ * What is chosen without measuring (a library's first algorithm) depends on shapes and versions alone, and is in no
+ * list. */
 #ifndef LK__CUDA_CHOICES_H
 #define LK__CUDA_CHOICES_H
 
@@ -19,18 +20,19 @@ typedef struct lk__cuda_question {
 
 typedef enum lk__cuda_answer {
     CHOICE_NONE,
-    CHOICE_KEPT,  /* measured before, by this process or another */
-    CHOICE_GIVEN, /* whoever gave it had the same GPU and versions, but perhaps another shape of memory: check that it can be run */
+    CHOICE_KEPT, /* measured before, by this process or another */
+    /* whoever gave it had the same GPU and versions, but perhaps another shape of memory: check that it can be run */
+    CHOICE_GIVEN,
 } lk__cuda_answer;
 
-/* A choice of `bytes` bytes. Where one is given that was measured on another GPU, or with other versions, that is said once a program,
- * and it does not count. */
+/* A choice of `bytes` bytes. Where one is given that was measured on another GPU, or with other versions, that is said
+ * once a program, and it does not count. */
 lk__cuda_answer lk__cuda_choice_find(lk__cuda_device *device, const lk__cuda_question *question, void *choice,
                                      size_t bytes);
 /* Whether what is not found is to be measured; otherwise the library's first algorithm is taken. */
 bool lk__cuda_choice_measures(lk__cuda_device *device);
-/* Keeps a measured choice in the file, $XDG_CACHE_HOME/lockstep/cuda-algorithms or the one in ~/.cache, which is rewritten aside. What
- * other processes have added to it meanwhile stays. */
+/* Keeps a measured choice in the file, $XDG_CACHE_HOME/lockstep/cuda-algorithms or the one in ~/.cache, which is
+ * rewritten aside. What other processes have added to it meanwhile stays. */
 void lk__cuda_choice_keep(lk__cuda_device *device, const lk__cuda_question *question, const void *choice, size_t bytes);
 /* Adds a choice to the program's list. */
 void lk__cuda_choice_use(lk__cuda_device *device, const lk__cuda_question *question, const void *choice, size_t bytes);

@@ -1,6 +1,7 @@
-/* batch_norm.cu - batch norm over all but the channels, which are last in memory for images and for (N, C), as a matrix of rows ×
- * channels. Statistics are sums about the first row of each part of the rows, which is one of the numbers, so that a large mean costs no
- * digits; the parts are merged in double. Bound by memory: x is read twice in forward, and dy, x (and y, with relu) in backward. */
+/* batch_norm.cu - batch norm over all but the channels, which are last in memory for images and for (N, C), as a matrix
+ * of rows × channels. Statistics are sums about the first row of each part of the rows, which is one of the numbers, so
+ * that a large mean costs no digits; the parts are merged in double. Bound by memory: x is read twice in forward, and
+ * dy, x (and y, with relu) in backward. */
 #include "device/cuda/batch_norm.h"
 
 /* ---- between the two passes: from the parts' sums to the coefficients, by channel ---- */
@@ -20,8 +21,8 @@ template <typename W> struct norm_channels {
     const int32_t         *halted;
 };
 
-/* y's coefficients, mean, rstd and the running statistics of one channel, from the statistics of a batch of n rows. A batch without rows
- * changes nothing. */
+/* y's coefficients, mean, rstd and the running statistics of one channel, from the statistics of a batch of n rows. A
+ * batch without rows changes nothing. */
 template <typename W>
 static __device__ void normalise_channel(const norm_channels<W> &p, int c, double mean, double squares, double n)
 {
@@ -41,8 +42,8 @@ static __device__ void normalise_channel(const norm_channels<W> &p, int c, doubl
     if (p.batches && c == 0) *p.batches += 1;
 }
 
-/* The mean of all parts in all lanes of warp g, for channel g of the block's 32, and the sum of squares about it: the parts' own, and those
- * of the parts' means. */
+/* The mean of all parts in all lanes of warp g, for channel g of the block's 32, and the sum of squares about it: the
+ * parts' own, and those of the parts' means. */
 static __device__ __forceinline__ void merge_parts(const double *partial, int parts, int64_t rows, int channels,
                                                    double *mean, double *squares)
 {
@@ -340,7 +341,8 @@ template <typename T, bool EVAL> static void run_grad(const lk__kernel_call *cal
     p.db = out_data<W>(call, 2);
     p.epsilon = call->attrs->epsilon;
     p.channels = (int)call->in[1].dims[1];
-    place_coefficients<W>(memory + partial_bytes(&call->in[1]), p.channels, &p.factor, &p.shift, EVAL ? NULL : &p.slope);
+    place_coefficients<W>(memory + partial_bytes(&call->in[1]), p.channels, &p.factor, &p.shift,
+                          EVAL ? NULL : &p.slope);
     sums.dy = in_data<T>(call, 0);
     sums.x = in_data<T>(call, 1);
     sums.out = !EVAL && call->attrs->activation == LK__RELU ? in_data<T>(call, 5) : NULL;

@@ -1,5 +1,5 @@
-/* device/cuda/batch_norm.h - the two passes of batch norm over its matrix of rows × channels: sums over parts of the rows, and a linear
- * function of each element with coefficients by channel. Bound by memory. */
+/* device/cuda/batch_norm.h - the two passes of batch norm over its matrix of rows × channels: sums over parts of the
+ * rows, and a linear function of each element with coefficients by channel. Bound by memory. */
 #ifndef LK__CUDA_BATCH_NORM_H
 #define LK__CUDA_BATCH_NORM_H
 

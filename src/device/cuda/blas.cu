@@ -1,13 +1,13 @@
-/* blas.cu - matrix products by cuBLASLt, loaded at run time: what a product is to the library, which of its algorithms is taken, and the
- * cache of both.
+/* blas.cu - matrix products by cuBLASLt, loaded at run time: what a product is to the library, which of its algorithms
+ * is taken, and the cache of both.
  *
- * Our matrices are row-major. Read as columns they are transposed, so the library is asked for C' = B' A' with the operands exchanged,
- * and C's columns, along which our biases lie, are its rows. An algorithm is chosen once per shape: the library's first one, or, before
- * anything runs and unless the device forbids it, the fastest of its first ones. Only algorithms with a fixed order of additions are
- * allowed: no sums in place, which depend on which block is first.
+ * Our matrices are row-major. Read as columns they are transposed, so the library is asked for C' = B' A' with the
+ * operands exchanged, and C's columns, along which our biases lie, are its rows. An algorithm is chosen once per shape:
+ * the library's first one, or, before anything runs and unless the device forbids it, the fastest of its first ones.
+ * Only algorithms with a fixed order of additions are allowed: no sums in place, which depend on which block is first.
  *
-  * relu is a kernel of our own behind the product, because the library's does not promise to keep NaN; so is gelu but for bf16, because the
- * library's is an approximation. */
+ * relu is a kernel of our own behind the product, because the library's does not promise to keep NaN; so is gelu but
+ * for bf16, because the library's is an approximation. */
 #include "device/cuda/product_epilogue.h"
 
 #include "device/cuda/autotuning.h"
@@ -252,7 +252,8 @@ static bool set_layout(cublasLtMatrixLayout_t *layout, int type, int64_t rows, i
     if (!ok(lt.cublasLtMatrixLayoutCreate(layout, data_type(type), (uint64_t)rows, (uint64_t)columns, ld)))
         return false;
     return batch <= 1 ||
-           (ok(lt.cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count)) &&
+           (ok(lt.cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
+                                                   sizeof count)) &&
             ok(lt.cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step,
                                                    sizeof step)));
 }
@@ -593,7 +594,8 @@ static bool choose_fastest(lk__cuda_device *device, entry *e, const lk__cuda_pro
     return measured;
 }
 
-/* Describes the product in the way that was chosen. check: whether the library runs it so, within the planned workspace. */
+/* Describes the product in the way that was chosen. check: whether the library runs it so, within the planned
+ * workspace. */
 static bool describe_choice(lk__cuda_blas *blas, entry *e, const lk__cuda_product *p, bool check)
 {
     bool                            sums = e->chosen.way == BY_LIBRARY_WITH_SUMS;

@@ -1,5 +1,5 @@
-/* cast.cu - conversion between types, as device/cpu/cast.c: bf16 is made from f32, to which a wider number is rounded first. Bound by
- * bytes. */
+/* cast.cu - conversion between types, as device/cpu/cast.c: bf16 is made from f32, to which a wider number is rounded
+ * first. Bound by bytes. */
 #include "device/cuda/map.h"
 
 static __device__ __forceinline__ void convert(float *y, float x) { *y = x; }
@@ -9,7 +9,8 @@ static __device__ __forceinline__ void convert(float *y, double x) { *y = (float
 static __device__ __forceinline__ void convert(bf16 *y, float x) { *y = __float2bfloat16_rn(x); }
 static __device__ __forceinline__ void convert(bf16 *y, double x) { *y = __float2bfloat16_rn((float)x); }
 
-/* A number of the type that is read, as float or double; i64 is rounded once, in the conversion to the type that is written. */
+/* A number of the type that is read, as float or double; i64 is rounded once, in the conversion to the type that is
+ * written. */
 template <typename Y> static __device__ __forceinline__ float  number(float x, Y *) { return x; }
 template <typename Y> static __device__ __forceinline__ double number(double x, Y *) { return x; }
 template <typename Y> static __device__ __forceinline__ float  number(bf16 x, Y *) { return __bfloat162float(x); }

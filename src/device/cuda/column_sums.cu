@@ -1,7 +1,8 @@
 /* column_sums.cu - sums over the rows of a matrix, for gradients of biases. Bytes bound it.
  *
- * The rows of a leaf (without leaves: all rows) are cut into parts of fixed size. A block sums the part of a few columns, 8 rows at a
- * time; another kernel adds a leaf's parts in a fixed order, and the leaves in the pairwise tree. */
+ * The rows of a leaf (without leaves: all rows) are cut into parts of fixed size. A block sums the part of a few
+ * columns, 8 rows at a time; another kernel adds a leaf's parts in a fixed order, and the leaves in the pairwise
+ * tree. */
 #include "device/cuda/gemm.h"
 
 extern "C" {
@@ -10,8 +11,8 @@ extern "C" {
 
 enum { PART = 256 /* rows */, LANES = 32, ROWS = 8 };
 
-/* The part with number p of leaf i begins at row rows[i] + p*PART. The parts of leaf i are numbered from first_part(i) on: as a leaf of n
- * rows has at most n/PART + 1 parts, the numbers of two leaves never meet. */
+/* The part with number p of leaf i begins at row rows[i] + p*PART. The parts of leaf i are numbered from first_part(i)
+ * on: as a leaf of n rows has at most n/PART + 1 parts, the numbers of two leaves never meet. */
 struct leaf_rows {
     int     count;
     int64_t rows[LK__LEAVES_MOST + 1];
@@ -102,7 +103,8 @@ static void sum_columns(cudaStream_t stream, const T *from, const uint8_t *index
     else
         LAUNCH((sum_parts<T, 1>), grid, LANES * ROWS, 0, stream, from, index, columns, leaves, to);
     if (!alone)
-        LAUNCH((add_parts<W>), (unsigned)cuda_tiles(columns, LANES), LANES * ROWS, 0, stream, to, columns, leaves, sums);
+        LAUNCH((add_parts<W>), (unsigned)cuda_tiles(columns, LANES), LANES * ROWS, 0, stream, to, columns, leaves,
+               sums);
 }
 
 lk_status lk__cuda_column_sums(const lk__kernel_call *call, const void *from, lk_dtype type, const uint8_t *index,

@@ -1,5 +1,6 @@
-/* device/cuda/columns.h - sums down the columns of a matrix, in a fixed order: how a block's threads lie over columns and rows, and how
- * partial sums of parts of the rows are added. For gradients of norms' weights, statistics of batch norm, and pooling.
+/* device/cuda/columns.h - sums down the columns of a matrix, in a fixed order: how a block's threads lie over columns
+ * and rows, and how partial sums of parts of the rows are added. For gradients of norms' weights, statistics of batch
+ * norm, and pooling.
  *
  * The division into parts depends on the shape alone. */
 #ifndef LK__CUDA_COLUMNS_H
@@ -7,11 +8,12 @@
 
 #include "device/cuda/cuda.h"
 
-/* 264 is two blocks for each multiprocessor of an H100 or H200, the GPU that this is tuned for; other GPUs get the same division. */
+/* 264 is two blocks for each multiprocessor of an H100 or H200, the GPU that this is tuned for; other GPUs get the same
+ * division. */
 enum { COLUMN_THREADS = 256, COLUMN_BLOCKS = 528, WEIGHT_PARTS = 264 };
 
-/* A block of COLUMN_THREADS threads over a strip of columns: thread t has pack t % width of the strip, and every `height`-th row
- * from row t / width on. */
+/* A block of COLUMN_THREADS threads over a strip of columns: thread t has pack t % width of the strip, and every
+ * `height`-th row from row t / width on. */
 struct column_layout {
     int64_t rows;
     int     columns, packs; /* packs: of N columns each, in a row */
@@ -35,15 +37,15 @@ static inline column_layout column_layout_of(int64_t rows, int64_t columns, int 
     l.height = COLUMN_THREADS / l.width;
     l.strips = (int)cuda_tiles(l.packs, l.width);
     int64_t most = cuda_tiles(COLUMN_BLOCKS, l.strips > 0 ? l.strips : 1);
-    int64_t least =
-        cuda_tiles(rows, (int64_t)l.height * 256); /* so many rows a thread adds in the type of computation at most */
+    /* so many rows a thread adds in the type of computation at most */
+    int64_t least = cuda_tiles(rows, (int64_t)l.height * 256);
     int64_t parts = cuda_tiles(rows, (int64_t)l.height * 4);
     l.parts = (int)(least > most ? least : parts < most ? parts : most);
     return l;
 }
 
-/* Adds the N sums of each thread over the block's rows: thread t < width × N gets those of column t of the strip. `shared`:
- * COLUMN_THREADS packs. */
+/* Adds the N sums of each thread over the block's rows: thread t < width × N gets those of column t of the strip.
+ * `shared`: COLUMN_THREADS packs. */
 template <int N, typename W>
 static __device__ __forceinline__ double strip_sum(const W (&sum)[N], const column_layout &l, lk__pack<W, N> *shared)
 {
@@ -70,8 +72,8 @@ static __device__ __forceinline__ double groups_sum(double x, double (*shared)[3
     return warp_sum(shared[lane][group]);
 }
 
-/* partial (parts, sums, columns), one or two sums: added over the parts, in order, into first and second, which may be NULL. 1024 threads
- * for 32 columns. */
+/* partial (parts, sums, columns), one or two sums: added over the parts, in order, into first and second, which may be
+ * NULL. 1024 threads for 32 columns. */
 template <typename P, typename W>
 static __global__ void __launch_bounds__(1024)
     add_weight_parts(const P *partial, int parts, int64_t columns, int sums, W *first, W *second)

@@ -1,7 +1,7 @@
 /* conv.cu - conv2d and its gradients by kernels of our own, for every shape and type; the library's are in conv_dnn.cu.
  *
- * Weights, which are (O, C/groups, kh, kw), are first stored as matrices whose rows are (tap, channel), so that neighbouring threads read
- * neighbouring elements. */
+ * Weights, which are (O, C/groups, kh, kw), are first stored as matrices whose rows are (tap, channel), so that
+ * neighbouring threads read neighbouring elements. */
 #include "device/cuda/conv_ways.h"
 #include "device/cuda/gemm.h"
 

@@ -1,11 +1,12 @@
-/* device/cuda/conv.h - convolutions as products (tile.h): their geometry, and where the elements of the matrices are in images.
+/* device/cuda/conv.h - convolutions as products (tile.h): their geometry, and where the elements of the matrices are in
+ * images.
  *
  *   forward      pixels of y × channels of y      Σ over (tap, channel of x)    x · w
  *   grad_input   pixels of x × channels of x      Σ over (tap, channel of y)    dy · w
  *   grad_weight  channels of y × (tap, channel of x)   Σ over pixels of y       dy · x
  *
- * Each for one group, which is the batch of the product. With a fused pool the pixels of y are listed window by window, and those that
- * the pool omits are left out. Images are (N, H, W, C) in memory. */
+ * Each for one group, which is the batch of the product. With a fused pool the pixels of y are listed window by window,
+ * and those that the pool omits are left out. Images are (N, H, W, C) in memory. */
 #ifndef LK__CUDA_CONV_H
 #define LK__CUDA_CONV_H
 
@@ -43,8 +44,8 @@ struct conv_shape {
     divisor by_w, by_hw;                                      /* pixels of x */
     divisor by_yw, by_yhw;                                    /* pixels of y, after the pool */
     divisor by_kw, by_cg, by_og, by_stride, by_pool, by_area; /* area: pool² */
-    int64_t pixels_x, windows,
-        pixels_y; /* of all images; windows: pixels of y after the pool, pixels_y: of those before it */
+    /* of all images; windows: pixels of y after the pool, pixels_y: of those before it */
+    int64_t pixels_x, windows, pixels_y;
 };
 
 static inline conv_shape conv_of(const lk__op_attrs *attrs, const int64_t *x, const int64_t *w)
@@ -98,8 +99,8 @@ static __device__ __forceinline__ pixel_place place_pixel(const conv_shape &v, i
     return pixel_place{((int64_t)image * v.h * v.w + row * v.w + column) * v.c, row, column};
 }
 
-/* A position under the kernel and a channel, from the number tap*channels + channel: rows and columns from the corner, and elements of an
- * image with rows of `width` pixels. */
+/* A position under the kernel and a channel, from the number tap*channels + channel: rows and columns from the corner,
+ * and elements of an image with rows of `width` pixels. */
 struct tap_place {
     int dy, dx, offset;
 };
@@ -134,7 +135,8 @@ template <typename T, int N = 1> struct patches_by_pixel {
     __device__ tile_values<WIDE(T), N> get(const place &p, const depth &t) const { return load_values<N>(find(p, t)); }
 };
 
-/* The same, with (tap, channel) as columns and the sum over pixels: grad_weight's B. A warp finds the pixels of a tile together. */
+/* The same, with (tap, channel) as columns and the sum over pixels: grad_weight's B. A warp finds the pixels of a tile
+ * together. */
 template <typename T, int N = 1> struct patches_by_tap {
     static constexpr bool along_k = false, shared_depth = true;
     static constexpr int  pack = N;
@@ -174,7 +176,8 @@ static __device__ __forceinline__ tile_values<WIDE(T), N> load_gradients(const T
     return values;
 }
 
-/* The gradient before the pool, by channel and pixel: grad_weight's A. A window's gradient belongs to the pixel of its maximum. */
+/* The gradient before the pool, by channel and pixel: grad_weight's A. A window's gradient belongs to the pixel of its
+ * maximum. */
 template <typename T, int N = 1> struct gradient_by_channel {
     static constexpr bool along_k = false, shared_depth = false;
     static constexpr int  pack = N;
@@ -211,8 +214,8 @@ template <typename T, int N = 1> struct gradient_by_channel {
     }
 };
 
-/* The gradient before the pool at the pixels of y that pixel i of x contributes to: grad_input's A. With a stride, most taps of a pixel
- * reach none. */
+/* The gradient before the pool at the pixels of y that pixel i of x contributes to: grad_input's A. With a stride, most
+ * taps of a pixel reach none. */
 template <typename T, int N = 1> struct gradient_by_pixel {
     static constexpr bool along_k = true, shared_depth = false;
     static constexpr int  pack = N;
@@ -274,8 +277,8 @@ template <typename T, int N = 1> struct gradient_by_pixel {
     }
 };
 
-/* relu (where set) and the maximum of a window, whose positions are given one after the other; the first of equal maxima counts, and
- * NaN wins. */
+/* relu (where set) and the maximum of a window, whose positions are given one after the other; the first of equal
+ * maxima counts, and NaN wins. */
 template <typename W> struct window_maximum {
     W               best;
     int             position;

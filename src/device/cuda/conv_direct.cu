@@ -1,15 +1,16 @@
 /* conv_direct.cu - forward and grad_input of 3×3 convolutions of f32 (conv_direct.h).
  *
- * Both are the same computation: pixels × output channels, summed over taps and input channels; grad_input's input is dy, its output
- * channels are those of x, and the taps are in the opposite order. Input channels arrive in stages of a ring of buffers. The warps of a
- * block are `split` groups, each of which sums its part of every stage's channels; their sums are added in order at the end, in shared
- * memory, from where the results leave in packs of four channels. The order of additions depends on the channels alone. */
+ * Both are the same computation: pixels × output channels, summed over taps and input channels; grad_input's input is
+ * dy, its output channels are those of x, and the taps are in the opposite order. Input channels arrive in stages of a
+ * ring of buffers. The warps of a block are `split` groups, each of which sums its part of every stage's channels;
+ * their sums are added in order at the end, in shared memory, from where the results leave in packs of four channels.
+ * The order of additions depends on the channels alone. */
 #include "device/cuda/conv_direct.h"
 
 #include <stdlib.h>
 
-/* A tile of ROWS × COLUMNS pixels by WIDTH output channels; a thread has 8 pixels of a row × EACH channels. DEEP input channels
- * a stage; BLOCKS of a multiprocessor that registers are limited for. */
+/* A tile of ROWS × COLUMNS pixels by WIDTH output channels; a thread has 8 pixels of a row × EACH channels. DEEP input
+ * channels a stage; BLOCKS of a multiprocessor that registers are limited for. */
 template <int ROWS, int COLUMNS, int WIDTH, int EACH, int SPLIT, int DEEP, int STAGES, int BLOCKS> struct direct_shape {
     static constexpr int rows = ROWS, columns = COLUMNS, width = WIDTH, each = EACH, split = SPLIT, deep = DEEP;
     static constexpr int stages = STAGES, blocks = BLOCKS;
@@ -27,8 +28,9 @@ template <int ROWS, int COLUMNS, int WIDTH, int EACH, int SPLIT, int DEEP, int S
     typedef direct_loader<ROWS, COLUMNS, 1, DEEP, pixel, threads> loader;
 };
 
-/* Brings weights (O, C, 3, 3) to shared memory as [input channel][tap][output channel]; what does not change from stage to stage is
- * computed once. Forward: a warp reads 32 bytes from each of 4 output channels. grad_input, whose input channels are O: whole rows. */
+/* Brings weights (O, C, 3, 3) to shared memory as [input channel][tap][output channel]; what does not change from stage
+ * to stage is computed once. Forward: a warp reads 32 bytes from each of 4 output channels. grad_input, whose input
+ * channels are O: whole rows. */
 template <typename S, bool INPUT> struct weight_loader;
 
 template <typename S> struct weight_loader<S, false> {
@@ -154,7 +156,8 @@ static __global__ void __launch_bounds__(S::threads, S::blocks)
         int    next = s + S::stages - 1, free_buffer = now > 0 ? now - 1 : S::stages - 1;
         float *buffer = shared + free_buffer * S::stage, *current = shared + now * S::stage;
         copies_wait<S::stages - 2>();
-        __syncthreads(); /* this stage is there, and all threads have read the one before it, whose buffer is free now */
+        /* this stage is there, and all threads have read the one before it, whose buffer is free now */
+        __syncthreads();
         if (next < stages) {
             if (POOLED)
                 loader.fetch(from, place, next * S::deep);

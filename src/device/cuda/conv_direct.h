@@ -1,9 +1,10 @@
-/* device/cuda/conv_direct.h - convolutions of f32 with 3×3 kernels at stride 1 and padding 1, by kernels of their own: what these share.
+/* device/cuda/conv_direct.h - convolutions of f32 with 3×3 kernels at stride 1 and padding 1, by kernels of their own:
+ * what these share.
  *
- * A block has a tile of the image and its border in shared memory, channels last as in memory, and a thread a strip of pixels times a few
- * channels in registers. A pixel is thus read from shared memory once for three taps, which a product of matrices (conv.cu) cannot do:
- * 20 and more multiplications for each 16 bytes of shared memory, where their 16 are about what its bandwidth allows. Multiplications
- * bound these kernels; bench/cuda_conv.cu measures them. */
+ * A block has a tile of the image and its border in shared memory, channels last as in memory, and a thread a strip of
+ * pixels times a few channels in registers. A pixel is thus read from shared memory once for three taps, which a
+ * product of matrices (conv.cu) cannot do: 20 and more multiplications for each 16 bytes of shared memory, where their
+ * 16 are about what its bandwidth allows. Multiplications bound these kernels; bench/cuda_conv.cu measures them. */
 #ifndef LK__CUDA_CONV_DIRECT_H
 #define LK__CUDA_CONV_DIRECT_H
 
@@ -17,8 +18,8 @@ static __device__ __forceinline__ quad zero_quad() { return quad{{0, 0, 0, 0}}; 
 
 /* ---- images ---- */
 
-/* An image in memory; with `index`, the gradient of a 2×2 pool, whose windows' values belong to the pixel of the maximum: (h, w) is the
- * size before the pool. */
+/* An image in memory; with `index`, the gradient of a 2×2 pool, whose windows' values belong to the pixel of the
+ * maximum: (h, w) is the size before the pool. */
 struct direct_image {
     const float   *data;
     const uint8_t *index; /* NULL: no pool */
@@ -35,9 +36,10 @@ template <int ROWS, int COLUMNS> static __device__ __forceinline__ direct_place 
     return direct_place{(int)(tile / (across * down)), rest / across * ROWS, rest % across * COLUMNS};
 }
 
-/* Brings CHANNELS channels (a multiple of 4) of a tile with BORDER pixels around it to shared memory, PITCH floats a pixel; zeros outside
- * of the image. Without a pool these are asynchronous copies. With one, the windows' values are held in registers between fetch and put,
- * so that they travel while the block computes; the tile begins at an even row and column. */
+/* Brings CHANNELS channels (a multiple of 4) of a tile with BORDER pixels around it to shared memory, PITCH floats a
+ * pixel; zeros outside of the image. Without a pool these are asynchronous copies. With one, the windows' values are
+ * held in registers between fetch and put, so that they travel while the block computes; the tile begins at an even row
+ * and column. */
 template <int ROWS, int COLUMNS, int BORDER, int CHANNELS, int PITCH, int THREADS> struct direct_loader {
     static constexpr int across = COLUMNS + 2 * BORDER, down = ROWS + 2 * BORDER, packs = CHANNELS / 4;
     static constexpr int items = across * down * packs;

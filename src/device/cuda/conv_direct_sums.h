@@ -1,17 +1,20 @@
-/* device/cuda/conv_direct_sums.h - the parts of a weight's gradient: where blocks leave their sums, and the kernel that adds them in order. */
+/* device/cuda/conv_direct_sums.h - the parts of a weight's gradient: where blocks leave their sums, and the kernel that
+ * adds them in order. */
 #ifndef LK__CUDA_CONV_DIRECT_SUMS_H
 #define LK__CUDA_CONV_DIRECT_SUMS_H
 
 #include "device/cuda/conv_direct.h"
 
-/* A part sums over `each` tiles of pixels; its sums are [tap][input channel][output channel], and [output channel] for the bias. */
+/* A part sums over `each` tiles of pixels; its sums are [tap][input channel][output channel], and [output channel] for
+ * the bias. */
 struct weight_parts {
     float  *sums, *bias; /* of all parts one after the other; bias NULL: not wanted */
     int     o, c;
     int64_t tiles, each, count;
 };
 
-/* As many parts as keep a GPU's multiprocessors busy, which have `channel_tiles` blocks each; a number of our own, as the bits depend on it. */
+/* As many parts as keep a GPU's multiprocessors busy, which have `channel_tiles` blocks each; a number of our own, as
+ * the bits depend on it. */
 static inline int64_t most_parts(int64_t blocks, int64_t channel_tiles)
 {
     return blocks > channel_tiles ? blocks / channel_tiles : 1;

@@ -1,11 +1,13 @@
 /* conv_direct_weight.cu - grad_weight of 3×3 convolutions of f32 (conv_direct.h).
  *
- * A thread has 4 output × 4 input channels for the three taps of a row of the kernel, and slides along a row of pixels: each pixel of x is
- * read once for the three taps. A block has a tile of output × input channels and sums over its part of all images, small tiles of pixels
- * one after the other, two buffers. How many parts there are depends on the shape alone; another kernel adds them in order. */
+ * A thread has 4 output × 4 input channels for the three taps of a row of the kernel, and slides along a row of pixels:
+ * each pixel of x is read once for the three taps. A block has a tile of output × input channels and sums over its part
+ * of all images, small tiles of pixels one after the other, two buffers. How many parts there are depends on the shape
+ * alone; another kernel adds them in order. */
 #include "device/cuda/conv_direct_sums.h"
 
-/* Tiles of ROWS × COLUMNS pixels; OUT × IN channels a block; SPLIT groups of threads have the same channels and their rows of a tile. */
+/* Tiles of ROWS × COLUMNS pixels; OUT × IN channels a block; SPLIT groups of threads have the same channels and their
+ * rows of a tile. */
 template <int ROWS, int COLUMNS, int OUT, int IN, int SPLIT, int BLOCKS> struct weight_shape {
     static constexpr int rows = ROWS, columns = COLUMNS, out = OUT, in = IN, split = SPLIT, blocks = BLOCKS;
     static constexpr int lanes_out = OUT / 4, lanes_in = IN / 4, group = lanes_out * lanes_in * 3,

@@ -1,8 +1,9 @@
 /* conv_dnn.cu - convolutions of bf16, and with --tf32 of f32, by cuDNN's engines.
  *
- * They want weights as (O, kh, kw, C), so ours are stored so in the workspace first, and dw is stored back. Bias is part of the graph;
- * relu, which must keep NaN, and the pool are kernels of our own over the convolution's results. With by_heuristic cuDNN is not used:
- * its choice of an engine depends on the number of samples, and a sample's bits would. */
+ * They want weights as (O, kh, kw, C), so ours are stored so in the workspace first, and dw is stored back. Bias is
+ * part of the graph; relu, which must keep NaN, and the pool are kernels of our own over the convolution's results.
+ * With by_heuristic cuDNN is not used: its choice of an engine depends on the number of samples, and a sample's bits
+ * would. */
 #include "device/cuda/conv_ways.h"
 
 #include "device/cuda/dnn.h"
@@ -13,8 +14,8 @@ static const size_t DNN_BYTES = (size_t)64 << 20;
 
 static size_t round_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/* The parts of the workspace: weights or dw in the library's layout; y or dy before the pool; the engine's, which the sums of the bias
- * gradient use after it. */
+/* The parts of the workspace: weights or dw in the library's layout; y or dy before the pool; the engine's, which the
+ * sums of the bias gradient use after it. */
 typedef struct dnn_space {
     size_t weights, full, engine;
 } dnn_space;
@@ -208,7 +209,8 @@ static void make_graph(lk__dnn_graph *g, const conv_key *key)
     }
 }
 
-/* The entry of a key, made where there is none, with up to `most` plans; its `chosen` is negative where our own kernels are faster. */
+/* The entry of a key, made where there is none, with up to `most` plans; its `chosen` is negative where our own kernels
+ * are faster. */
 static lk__dnn_entry *get_entry(lk__cuda_dnn *dnn, const conv_key *key, int most)
 {
     lk__dnn_entry *e = lk__dnn_find(dnn, key, sizeof *key);
@@ -229,7 +231,8 @@ static lk_status run_plan_of(const lk__kernel_call *call, const conv_shape &v, c
     char *workspace = (char *)round_up((size_t)call->workspace), *engine = workspace + space.weights + space.full;
     T    *full = (T *)(workspace + space.weights);
     cudaStream_t stream = cuda_stream(call);
-    int64_t weights = (int64_t)v.o * v.cg * v.taps, pixels = (int64_t)v.n * v.oh * v.ow * v.o, outputs = v.windows * v.o;
+    int64_t weights = (int64_t)v.o * v.cg * v.taps, pixels = (int64_t)v.n * v.oh * v.ow * v.o;
+    int64_t outputs = v.windows * v.o;
     const bool pooled = v.pool > 1, forward = direction == CONV_FORWARD, weight = direction == CONV_GRAD_WEIGHT;
     const int  gradient = weight ? 1 : 0;
     if (!weight)
@@ -249,8 +252,9 @@ static lk_status run_plan_of(const lk__kernel_call *call, const conv_shape &v, c
         LAUNCH((exchange_taps<W>), cuda_blocks(weights, 256), 256, 0, stream, (const W *)workspace,
                out_data<W>(call, 0), v.cg, v.taps, weights, true);
     if (weight && out_data<W>(call, 1))
-        return lk__cuda_column_sums(call, call->in[1].data, call->in[1].dtype, pooled ? in_data<uint8_t>(call, 2) : NULL,
-                                    v.windows, v.o, NULL, call->out[1].data, engine);
+        return lk__cuda_column_sums(call, call->in[1].data, call->in[1].dtype,
+                                    pooled ? in_data<uint8_t>(call, 2) : NULL, v.windows, v.o, NULL, call->out[1].data,
+                                    engine);
     if (forward && pooled)
         LAUNCH((pool_image<T>), cuda_blocks(outputs, 256), 256, 0, stream, full, v, out_data<T>(call, 0),
                out_data<uint8_t>(call, 1), outputs);
@@ -276,8 +280,8 @@ static bool operands_aligned(const lk__kernel_call *call)
     return true;
 }
 
-/* Its engines read 16 bytes of channels at once. Of others that it lists some give wrong results: the gradient by the weights of 4
- * channels in bf16 was seen to be. */
+/* Its engines read 16 bytes of channels at once. Of others that it lists some give wrong results: the gradient by the
+ * weights of 4 channels in bf16 was seen to be. */
 static bool channels_support(const lk__kernel_call *call, const conv_shape &v)
 {
     int pack = 16 / (int)cuda_size(call->in[0].dtype);

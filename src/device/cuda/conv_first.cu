@@ -1,8 +1,9 @@
 /* conv_first.cu - 3×3 convolutions of f32 over images of 3 channels, and their grad_weight (conv_direct.h).
  *
- * There is little to multiply, so what counts is that nothing else takes time. In shared memory a pixel has 4 floats, the last of which is
- * not used. Forward: a thread keeps all weights of two output channels in registers and computes 2 rows × 4 columns of pixels at a time.
- * grad_weight: a thread has all 27 sums of four output channels, over some of the tile's windows of 2×2 pixels. */
+ * There is little to multiply, so what counts is that nothing else takes time. In shared memory a pixel has 4 floats,
+ * the last of which is not used. Forward: a thread keeps all weights of two output channels in registers and computes 2
+ * rows × 4 columns of pixels at a time. grad_weight: a thread has all 27 sums of four output channels, over some of the
+ * tile's windows of 2×2 pixels. */
 #include "device/cuda/conv_direct_sums.h"
 
 enum { ROWS = 8, COLUMNS = 32, ACROSS = COLUMNS + 2, IMAGE = (ROWS + 2) * ACROSS * 4, TAPS = 27 };
@@ -104,8 +105,8 @@ static __global__ void __launch_bounds__(FORWARD_THREADS, 2)
 enum { WEIGHT_THREADS = 128, WINDOWS = ROWS * COLUMNS / 4 };
 static const int64_t FIRST_BLOCKS = 256;
 
-/* The gradients of a window's pixels, four output channels: with a pool that of the window, where its maximum is. Loaded while the window
- * before is summed. */
+/* The gradients of a window's pixels, four output channels: with a pool that of the window, where its maximum is.
+ * Loaded while the window before is summed. */
 template <bool POOLED> struct window_gradients {
     quad                            values[POOLED ? 1 : 4];
     positions                       at;

@@ -1,5 +1,6 @@
-/* device/cuda/conv_ways.h - the ways to convolve: kernels for everything (conv.cu), 3×3 kernels in f32 (conv_direct.h), tensor cores
- * (conv_tensor.cu), and cuDNN (conv_dnn.cu), which is taken where it has a deterministic engine within the planned workspace that is faster than ours. */
+/* device/cuda/conv_ways.h - the ways to convolve: kernels for everything (conv.cu), 3×3 kernels in f32 (conv_direct.h),
+ * tensor cores (conv_tensor.cu), and cuDNN (conv_dnn.cu), which is taken where it has a deterministic engine within the
+ * planned workspace that is faster than ours. */
 #ifndef LK__CUDA_CONV_WAYS_H
 #define LK__CUDA_CONV_WAYS_H
 
@@ -17,7 +18,8 @@ lk_status lk__cuda_conv_tensor_run(const lk__kernel_call *call, conv_direction d
 bool      lk__cuda_conv_tensor_supports(const lk__kernel_call *call, const conv_shape &v);
 size_t    lk__cuda_conv_tensor_workspace(const lk__kernel_call *call, conv_direction direction);
 
-/* conv_direct.cu: 3×3 kernels in f32; grad_weight is in conv_direct_weight.cu, images of 3 channels in conv_first.cu. */
+/* conv_direct.cu: 3×3 kernels in f32; grad_weight is in conv_direct_weight.cu, images of 3 channels in
+ * conv_first.cu. */
 lk_status lk__cuda_conv_direct_run(const lk__kernel_call *call, conv_direction direction);
 bool      lk__cuda_conv_direct_supports(const lk__kernel_call *call, const conv_shape &v);
 size_t    lk__cuda_conv_direct_workspace(const lk__kernel_call *call, conv_direction direction);
@@ -25,7 +27,8 @@ lk_status lk__cuda_conv_direct_weight_run(const lk__kernel_call *call);
 size_t    lk__cuda_conv_direct_weight_workspace(const conv_shape &v);
 lk_status lk__cuda_conv_first_run(const lk__kernel_call *call, conv_direction direction);
 size_t    lk__cuda_conv_first_workspace(const conv_shape &v);
-/* For benchmarks: -1, or the number of a tile's shape; and into how many blocks at least a weight's gradient is divided. */
+/* For benchmarks: -1, or the number of a tile's shape; and into how many blocks at least a weight's gradient is
+ * divided. */
 extern int     lk__cuda_conv_direct_variant;
 extern int64_t lk__cuda_conv_direct_blocks;
 

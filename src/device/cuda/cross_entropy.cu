@@ -1,6 +1,6 @@
-/* cross_entropy.cu - cross-entropy fused with softmax, and its gradient. A warp or a block has a row; rows leave their loss, weight and
- * whether they are right, which are added in an order that depends on their number alone. Bound by bytes: the logits are read three
- * times, after the first from the caches, and the probabilities written once. */
+/* cross_entropy.cu - cross-entropy fused with softmax, and its gradient. A warp or a block has a row; rows leave their
+ * loss, weight and whether they are right, which are added in an order that depends on their number alone. Bound by
+ * bytes: the logits are read three times, after the first from the caches, and the probabilities written once. */
 #include "device/cuda/backend.h"
 #include "device/cuda/map.h"
 #include "device/cuda/sum.h"
@@ -47,7 +47,8 @@ template <int LANES> static __device__ __forceinline__ double team_sum(double x,
     return LANES == 32 ? warp_sum(x) : block_sum(x, shared);
 }
 
-/* Row `row`, by a warp or by a block; `result`, its loss, its weight and whether it is right, is written by its first thread. */
+/* Row `row`, by a warp or by a block; `result`, its loss, its weight and whether it is right, is written by its first
+ * thread. */
 template <typename T, int LANES>
 static __device__ __forceinline__ void entropy_row(const labelled_rows<T> &e, int64_t row, double *result, double *sums,
                                                    T *maxima)

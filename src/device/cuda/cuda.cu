@@ -1,8 +1,9 @@
 /* cuda.cu - an NVIDIA GPU as a device: memory, copies, streams, events and recorded graphs.
  *
- * Without a GPU or a driver the device opens all the same, so that plans are made anywhere; the first allocation then fails with the
- * reason. Calls without a stream wait: for all work of the device's streams before they begin, and for their own. None uses CUDA's default
- * streams, since those of other threads would then take part in what a thread records. */
+ * Without a GPU or a driver the device opens all the same, so that plans are made anywhere; the first allocation then
+ * fails with the reason. Calls without a stream wait: for all work of the device's streams before they begin, and for
+ * their own. None uses CUDA's default streams, since those of other threads would then take part in what a thread
+ * records. */
 #include "device/cuda/cuda.h"
 
 #include "device/cuda/autotuning.h"
@@ -348,7 +349,8 @@ int lk__cuda_count(char *why, size_t bytes)
     if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0)
         snprintf(why, bytes, "this machine has no NVIDIA driver (libcuda.so.1 is not there)");
     else if (error == cudaErrorInsufficientDriver)
-        snprintf(why, bytes, "the NVIDIA driver is too old: it supports CUDA %d.%d, and this build needs %d.%d or later",
+        snprintf(why, bytes,
+                 "the NVIDIA driver is too old: it supports CUDA %d.%d, and this build needs %d.%d or later",
                  version / 1000, version % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     else if (error == cudaSuccess)
         snprintf(why, bytes, "the driver shows no GPU; see `nvidia-smi` and CUDA_VISIBLE_DEVICES");

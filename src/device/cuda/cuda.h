@@ -1,12 +1,13 @@
-/* device/cuda/cuda.h - included by every file of the CUDA module: types of elements, launching, reductions in a fixed order, and how a
- * kernel is registered.
+/* device/cuda/cuda.h - included by every file of the CUDA module: types of elements, launching, reductions in a fixed
+ * order, and how a kernel is registered.
  *
- * An operation NAME has a function lk__cuda_NAME(call), which queues its work on the call's stream and returns; where it needs scratch
- * memory, lk__cuda_NAME_workspace(call), in bytes and from shapes alone, so that plans are made without a GPU; and where something is
- * to be done before the first run, lk__cuda_NAME_prepare(call). table.cu finds them by these names.
+ * An operation NAME has a function lk__cuda_NAME(call), which queues its work on the call's stream and returns; where
+ * it needs scratch memory, lk__cuda_NAME_workspace(call), in bytes and from shapes alone, so that plans are made
+ * without a GPU; and where something is to be done before the first run, lk__cuda_NAME_prepare(call). table.cu finds
+ * them by these names.
  *
- * The same bits from run to run and on every GPU: no floating-point atomics, and how a sum is divided depends on shapes alone, never on
- * the number of multiprocessors. */
+ * The same bits from run to run and on every GPU: no floating-point atomics, and how a sum is divided depends on shapes
+ * alone, never on the number of multiprocessors. */
 #ifndef LK__CUDA_H
 #define LK__CUDA_H
 
@@ -67,11 +68,12 @@ static inline cudaStream_t cuda_stream(const lk__kernel_call *call)
 
 /* ---- launching ----
  *
- * LAUNCH(kernel, grid, block, shared_bytes, stream, arguments…); a kernel with several template arguments in parentheses. In the tests'
- * emulation (test/cuda_emulated), blocks and threads run one after the other on the CPU. */
+ * LAUNCH(kernel, grid, block, shared_bytes, stream, arguments…); a kernel with several template arguments in
+ * parentheses. In the tests' emulation (test/cuda_emulated), blocks and threads run one after the other on the CPU. */
 #if defined(LK_CUDA_EMULATED)
-#define LAUNCH(kernel, grid, block, shared, stream, ...)                                                                      \
-    lk__emulated_launch(#kernel, (grid), (block), (shared), (stream), [=](auto... lk__passed) { kernel(lk__passed...); }, \
+#define LAUNCH(kernel, grid, block, shared, stream, ...)                    \
+    lk__emulated_launch(#kernel, (grid), (block), (shared), (stream),       \
+                        [=](auto... lk__passed) { kernel(lk__passed...); }, \
                         ##__VA_ARGS__)
 /* The dynamic shared memory of a block, as an array of T. */
 #define DYNAMIC_SHARED(T, name) T *name = (T *)lk__emulated_shared()
@@ -113,7 +115,8 @@ static __device__ __forceinline__ void   store(float *p, float x) { *p = x; }
 static __device__ __forceinline__ void   store(double *p, double x) { *p = x; }
 static __device__ __forceinline__ void   store(bf16 *p, float x) { *p = __float2bfloat16_rn(x); }
 
-/* N neighbouring elements that are read and written at once: 16 bytes where N is PACK(T). Addresses are multiples of the size. */
+/* N neighbouring elements that are read and written at once: 16 bytes where N is PACK(T). Addresses are multiples of
+ * the size. */
 template <typename T, int N> struct alignas(N * sizeof(T)) lk__pack {
     T at[N];
 };
@@ -202,8 +205,8 @@ template <typename T> static __device__ __forceinline__ T warp_max(T x) /* NaN w
     }
     return x;
 }
-/* Of all threads of a block, whose number is a multiple of 32; every thread gets the result. `shared`: 32 T, free again after the next
- * __syncthreads. */
+/* Of all threads of a block, whose number is a multiple of 32; every thread gets the result. `shared`: 32 T, free again
+ * after the next __syncthreads. */
 template <typename T> static __device__ __forceinline__ T block_sum(T x, T *shared)
 {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -225,8 +228,8 @@ template <typename T> static __device__ __forceinline__ T block_max(T x, T *shar
 
 /* ---- ids out of range ----
  *
- * A kernel that finds one calls this from the thread that found it; of several in one kernel the first in memory is kept, and the first
- * kernel's. `ids` … `ids + n` is the kernel's operand; report may be NULL. */
+ * A kernel that finds one calls this from the thread that found it; of several in one kernel the first in memory is
+ * kept, and the first kernel's. `ids` … `ids + n` is the kernel's operand; report may be NULL. */
 static __device__ inline void report_invalid(lk__kernel_invalid_id *report, lk__op op, const int32_t *ids, int64_t n,
                                              int64_t position, int64_t limit)
 {

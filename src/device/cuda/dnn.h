@@ -1,9 +1,9 @@
-/* device/cuda/dnn.h - cuDNN 9 by its graph interface (the C backend API): the library, loaded at run time; graphs of operations, made of
- * descriptors; the plans that run them, kept by a key of shapes.
+/* device/cuda/dnn.h - cuDNN 9 by its graph interface (the C backend API): the library, loaded at run time; graphs of
+ * operations, made of descriptors; the plans that run them, kept by a key of shapes.
  *
- * Where the library is absent, older, or supports a graph with no engine, callers run kernels of our own: nothing here fails a program.
- * A graph collects its first failure as a sentence with the attribute's name and cuDNN's own message, so that callers check once, at the
- * end. Use from one thread at a time, as the device. */
+ * Where the library is absent, older, or supports a graph with no engine, callers run kernels of our own: nothing here
+ * fails a program. A graph collects its first failure as a sentence with the attribute's name and cuDNN's own message,
+ * so that callers check once, at the end. Use from one thread at a time, as the device. */
 #ifndef LK__CUDA_DNN_H
 #define LK__CUDA_DNN_H
 
@@ -74,7 +74,8 @@ void lk__dnn_finalize(lk__dnn_graph *g, lk__dnn_descriptor d, const char *what);
 /* Finalizes an operation and makes it the graph's next one. */
 void lk__dnn_add_operation(lk__dnn_graph *g, lk__dnn_descriptor operation, const char *what);
 
-/* A tensor. uid 0: virtual, a value between two operations of the graph. Strides in elements. by_value: a number on the host. */
+/* A tensor. uid 0: virtual, a value between two operations of the graph. Strides in elements. by_value: a number on the
+ * host. */
 typedef struct lk__dnn_tensor_shape {
     int64_t dims[DNN_RANK], strides[DNN_RANK];
 } lk__dnn_tensor_shape;
@@ -120,10 +121,12 @@ int           lk__dnn_version(const lk__cuda_dnn *dnn);
 lk__dnn_entry *lk__dnn_find(lk__cuda_dnn *dnn, const void *key, size_t bytes);
 /* A new one with an empty graph; NULL: out of memory, or the key is too long. */
 lk__dnn_entry *lk__dnn_add(lk__cuda_dnn *dnn, const void *key, size_t bytes);
-/* Makes at most `most` plans of the entry's graph, with engines that need at most `workspace` bytes; with `deterministic` those that the
- * library notes neither as non-deterministic nor as rounding f32 operands to 16 bits. The number of plans; 0: none, and graph.why says why. */
+/* Makes at most `most` plans of the entry's graph, with engines that need at most `workspace` bytes; with
+ * `deterministic` those that the library notes neither as non-deterministic nor as rounding f32 operands to 16 bits.
+ * The number of plans; 0: none, and graph.why says why. */
 int lk__dnn_build_plans(lk__dnn_entry *entry, size_t workspace, bool deterministic, int most);
-/* Queues a plan on the call's stream. workspace: plan->workspace bytes, aligned to 256. Pointers of scalars are the host's. */
+/* Queues a plan on the call's stream. workspace: plan->workspace bytes, aligned to 256. Pointers of scalars are the
+ * host's. */
 lk_status lk__dnn_run(lk__cuda_dnn *dnn, const lk__kernel_call *call, const lk__dnn_plan *plan, int count,
                       const int64_t *uids, void *const *pointers, void *workspace);
 

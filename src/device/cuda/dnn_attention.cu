@@ -1,10 +1,11 @@
-/* dnn_attention.cu - attention and its gradient as graphs of cuDNN operations, which its engines recognise and run as one kernel each. The
- * graphs are those that NVIDIA's cudnn-frontend composes for scaled_dot_product_attention; operations and their order matter. q, k and v
- * are read where they are, packed in one tensor or not, by strides. The saved logarithm is cuDNN's `stats`: the natural logarithm of the
- * sum of exp(score), as ours.
+/* dnn_attention.cu - attention and its gradient as graphs of cuDNN operations, which its engines recognise and run as
+ * one kernel each. The graphs are those that NVIDIA's cudnn-frontend composes for scaled_dot_product_attention;
+ * operations and their order matter. q, k and v are read where they are, packed in one tensor or not, by strides. The
+ * saved logarithm is cuDNN's `stats`: the natural logarithm of the sum of exp(score), as ours.
  *
- * The gradient's sums over keys are added with atomics by default, and with LOCKSTEP_CUDA_ANY_ORDER. Given dq as the product's output, instead of a f32 accumulator, the
- * engine stores the gradients of all scores (2 bytes each: B H T S) and multiplies them afterwards: the same bits in every run. */
+ * The gradient's sums over keys are added with atomics by default, and with LOCKSTEP_CUDA_ANY_ORDER. Given dq as the
+ * product's output, instead of a f32 accumulator, the engine stores the gradients of all scores (2 bytes each: B H T S)
+ * and multiplies them afterwards: the same bits in every run. */
 #include "device/cuda/dnn.h"
 #include "device/cuda/dnn_attention.h"
 #include "device/cuda/gemm.h"
@@ -45,8 +46,8 @@ typedef struct pointers {
     void *lse;
 } pointers;
 
-/* Whether cuDNN may compute it. Keys that a query does not see by other rules than causal, dropout (whose numbers are ours) and odd widths
- * are left to our own kernels. */
+/* Whether cuDNN may compute it. Keys that a query does not see by other rules than causal, dropout (whose numbers are
+ * ours) and odd widths are left to our own kernels. */
 static bool describe_call(const lk__kernel_call *call, bool gradient, shapes *x)
 {
     int                       operand = gradient ? 1 : 0;
@@ -279,8 +280,8 @@ static void build_gradient(const builder *b)
 /* Of what we give cuDNN: lse where the call has none, or delta. */
 static size_t rows_space(const shapes *x) { return lk__round_up((size_t)(x->b * x->heads * x->t) * 4, 256); }
 static size_t sums_space(const shapes *x) { return (size_t)(x->b * x->heads * x->t * x->d) * 4; }
-/* Of the engine: backward the gradients of all scores, and sums of each head where heads share keys; in addition 9.19 asks for 384 bytes at
- * most. A version that wants more than this is not used. */
+/* Of the engine: backward the gradients of all scores, and sums of each head where heads share keys; in addition 9.19
+ * asks for 384 bytes at most. A version that wants more than this is not used. */
 static size_t engine_space(const shapes *x)
 {
     if (!x->gradient) return (size_t)1 << 20;
@@ -321,8 +322,9 @@ static lk__dnn_entry *find_plan(const lk__kernel_call *call, const shapes *x)
     return entry;
 }
 
-/* On Hopper the gradient has the deterministic form; elsewhere it is unknown. Its heuristic may choose by the number of samples, on which
- * the bits of a sample must not depend where algorithms are not measured (--reproducible): our own kernels run then. */
+/* On Hopper the gradient has the deterministic form; elsewhere it is unknown. Its heuristic may choose by the number of
+ * samples, on which the bits of a sample must not depend where algorithms are not measured (--reproducible): our own
+ * kernels run then. */
 static bool is_device_known(const lk__kernel_call *call, bool gradient)
 {
     const lk__cuda_device *device = cuda_device(call);
@@ -344,7 +346,8 @@ lk_status lk__cuda_dnn_attention(const lk__kernel_call *call, bool gradient)
     if (!entry || entry->plan_count == 0) return LK_EUNSUPPORTED;
     pointers p = find_operands(call, &x);
     float    scale = (float)call->attrs->scale, one = 1;
-    float unseen = lk__dnn_version(cuda_device(call)->dnn) < 91000 ? -FLT_MAX : -INFINITY; /* as its own frontend does */
+    /* as its own frontend does */
+    float unseen = lk__dnn_version(cuda_device(call)->dnn) < 91000 ? -FLT_MAX : -INFINITY;
     char   *rows = (char *)call->workspace, *engine = (char *)lk__round_up((size_t)(rows + rows_space(&x)), 256);
     int64_t uids[16];
     void   *at[16];

@@ -4,7 +4,8 @@
 
 #include "device/cuda/cuda.h"
 
-/* Bytes of workspace, from shapes alone; 0: these operands are not for cuDNN. gradient: the call is an attention_grad's. */
+/* Bytes of workspace, from shapes alone; 0: these operands are not for cuDNN. gradient: the call is an
+ * attention_grad's. */
 size_t lk__cuda_dnn_attention_workspace(const lk__kernel_call *call, bool gradient);
 /* Before the first run: makes the plan. LK_OK also where there is none. */
 lk_status lk__cuda_dnn_attention_prepare(const lk__kernel_call *call, bool gradient);

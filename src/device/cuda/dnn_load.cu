@@ -1,5 +1,6 @@
-/* dnn_load.cu - cuDNN's backend API: loading the library, descriptors with messages that name the attribute that failed, and plans by key.
- * The module does not link cuDNN: the machine that runs it may have another version than the one that built it, or none. */
+/* dnn_load.cu - cuDNN's backend API: loading the library, descriptors with messages that name the attribute that
+ * failed, and plans by key. The module does not link cuDNN: the machine that runs it may have another version than the
+ * one that built it, or none. */
 #include "device/cuda/dnn.h"
 
 #include <dlfcn.h>
@@ -187,7 +188,8 @@ void lk__dnn_pointwise(lk__dnn_graph *g, const char *what, cudnnPointwiseMode_t 
     lk__dnn_add_operation(g, d, what);
 }
 
-void lk__dnn_matmul(lk__dnn_graph *g, const char *what, lk__dnn_descriptor a, lk__dnn_descriptor b, lk__dnn_descriptor c)
+void lk__dnn_matmul(lk__dnn_graph *g, const char *what, lk__dnn_descriptor a, lk__dnn_descriptor b,
+                    lk__dnn_descriptor c)
 {
     cudnnDataType_t    compute = CUDNN_DATA_FLOAT;
     lk__dnn_descriptor kind = lk__dnn_make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR, what);
@@ -227,7 +229,8 @@ void lk__dnn_reshape(lk__dnn_graph *g, const char *what, lk__dnn_descriptor x, l
 /* ---- plans ---- */
 
 static bool get_attribute(lk__dnn_graph *g, lk__dnn_descriptor d, cudnnBackendAttributeName_t attribute,
-                          const char *name, cudnnBackendAttributeType_t type, int64_t most, int64_t *count, void *values)
+                          const char *name, cudnnBackendAttributeType_t type, int64_t most, int64_t *count,
+                          void *values)
 {
     if (lk__dnn_failed(g)) return false;
     cudnnStatus_t status = g->library->cudnnBackendGetAttribute(d, attribute, type, most, count, values);
@@ -235,8 +238,8 @@ static bool get_attribute(lk__dnn_graph *g, lk__dnn_descriptor d, cudnnBackendAt
     return status == CUDNN_STATUS_SUCCESS;
 }
 
-/* Whether an engine gives the same bits from run to run, and does not round f32 operands to 16 bits (TF32 is no such rounding to the
- * library); its number. */
+/* Whether an engine gives the same bits from run to run, and does not round f32 operands to 16 bits (TF32 is no such
+ * rounding to the library); its number. */
 static bool is_faithful(lk__dnn_graph *g, lk__dnn_descriptor config, int64_t *number)
 {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
@@ -272,7 +275,8 @@ static bool plan_config(lk__dnn_entry *e, lk__dnn_descriptor config, size_t work
     int            made = g->made_count;
     if (!is_faithful(g, config, &engine) && (deterministic || lk__dnn_failed(g))) {
         if (!lk__dnn_failed(g))
-            snprintf(g->why, sizeof g->why, "engine %lld is not deterministic, or rounds its operands", (long long)engine);
+            snprintf(g->why, sizeof g->why, "engine %lld is not deterministic, or rounds its operands",
+                     (long long)engine);
         abandon_attempt(g, made, reason);
         return false;
     }

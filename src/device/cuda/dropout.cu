@@ -1,6 +1,6 @@
-/* dropout.cu - zeroes elements at random and scales the rest by 1 / (1 - p). Whether an element is kept is a function of (seed, epoch,
- * op, sample, element of the sample), the same as on the CPU (device/cpu/dropout.c). A thread computes the four numbers of one index
- * of Philox, whose arithmetic bounds it. */
+/* dropout.cu - zeroes elements at random and scales the rest by 1 / (1 - p). Whether an element is kept is a function
+ * of (seed, epoch, op, sample, element of the sample), the same as on the CPU (device/cpu/dropout.c). A thread computes
+ * the four numbers of one index of Philox, whose arithmetic bounds it. */
 #include "device/cuda/map.h"
 #include "device/cuda/random.h"
 

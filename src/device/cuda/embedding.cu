@@ -1,9 +1,9 @@
-/* embedding.cu - rows of a table by id, and the gradient of the table. An id out of range gives zeros, and is reported. Bound by bytes:
- * the rows of y or dy, and the whole table's gradient.
+/* embedding.cu - rows of a table by id, and the gradient of the table. An id out of range gives zeros, and is reported.
+ * Bound by bytes: the rows of y or dy, and the whole table's gradient.
  *
- * The gradient adds in the order of the positions: positions are sorted by id, without exchanging equal ids, and the rows of one id
- * are added one after the other. An id with more than PART positions is added in parts of PART, then the parts in order, so that a
- * token that is a tenth of the batch does not wait for one multiprocessor. */
+ * The gradient adds in the order of the positions: positions are sorted by id, without exchanging equal ids, and the
+ * rows of one id are added one after the other. An id with more than PART positions is added in parts of PART, then the
+ * parts in order, so that a token that is a tenth of the batch does not wait for one multiprocessor. */
 #include "device/cuda/map.h"
 
 /* ---- embedding ---- */
@@ -59,9 +59,9 @@ extern "C" lk_status lk__cuda_embedding(const lk__kernel_call *call)
 
 /* ---- sorting positions by id ----
  *
- * A block has a range of ids and reads all ids twice: the first time it counts those of its range and those below it, which gives the
- * place of each of its ids; the second time it puts their positions there. Each warp has a contiguous part of the positions, and
- * within a warp lanes are in order, so positions of one id stay in order. */
+ * A block has a range of ids and reads all ids twice: the first time it counts those of its range and those below it,
+ * which gives the place of each of its ids; the second time it puts their positions there. Each warp has a contiguous
+ * part of the positions, and within a warp lanes are in order, so positions of one id stay in order. */
 
 enum { SORT_WARPS = 16, SORT_RANGE = 32 * SORT_WARPS, SORT_BITS = 9, SORT_AHEAD = 8 };
 
@@ -161,8 +161,9 @@ template <typename T> struct table_grad {
     divider chunks; /* a warp has 32 packs of columns */
 };
 
-/* A part's sum: one slot for whole parts and one for last ones, by where the part begins. Of all parts of long runs no two have the
- * same slot: whole ones of PART positions begin at least that far apart, and so do last ones, each of which follows a whole one. */
+/* A part's sum: one slot for whole parts and one for last ones, by where the part begins. Of all parts of long runs no
+ * two have the same slot: whole ones of PART positions begin at least that far apart, and so do last ones, each of
+ * which follows a whole one. */
 static __device__ __forceinline__ int64_t part_slot(int64_t begin, int64_t end)
 {
     return 2 * (begin / PART) + (begin + PART >= end);
@@ -194,8 +195,8 @@ static __device__ __forceinline__ pack_sum<N, WIDE(T)> add_positions(const table
     return sum;
 }
 
-/* The parts that begin among PART sorted positions: of the run that has the first of them, and of one that begins among them and,
- * being long, has the position after them. */
+/* The parts that begin among PART sorted positions: of the run that has the first of them, and of one that begins among
+ * them and, being long, has the position after them. */
 template <int N, typename T> static __global__ void __launch_bounds__(THREADS) table_parts_kernel(table_grad<T> g)
 {
     int64_t chunk = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32, group = divide_off(chunk, g.chunks);

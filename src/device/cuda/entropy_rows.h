@@ -1,8 +1,8 @@
 /* device/cuda/entropy_rows.h - the cross-entropy of rows of logits, which are replaced by their gradients.
  *
- * A block has a row. Where two rows fit into the shared memory of a multiprocessor, a block takes many, one after the other, and copies the
- * next one while it works on this one: each logit is then read once and its gradient written once, and bytes bound it. Longer rows are
- * read twice, the second time mostly from the second-level cache. */
+ * A block has a row. Where two rows fit into the shared memory of a multiprocessor, a block takes many, one after the
+ * other, and copies the next one while it works on this one: each logit is then read once and its gradient written
+ * once, and bytes bound it. Longer rows are read twice, the second time mostly from the second-level cache. */
 #ifndef LK__CUDA_ENTROPY_ROWS_H
 #define LK__CUDA_ENTROPY_ROWS_H
 
@@ -15,7 +15,8 @@ typedef struct row_result {
     int32_t weight, correct;
 } row_result;
 
-/* The largest logit so far and its first position; the sum of exp(logit - most); with smoothing the sum of the logits. */
+/* The largest logit so far and its first position; the sum of exp(logit - most); with smoothing the sum of the
+ * logits. */
 template <typename W> struct row_state {
     W       most, total;
     int32_t first;
@@ -25,8 +26,8 @@ template <typename W> struct row_state {
 static __device__ __forceinline__ float  exp_of(float x) { return expf(x); }
 static __device__ __forceinline__ double exp_of(double x) { return exp(x); }
 
-/* Of a logit stored as T. The hardware's exp is exact enough where that is bf16, and takes a quarter of the instructions: with expf they,
- * and not bytes, would bound the kernel. */
+/* Of a logit stored as T. The hardware's exp is exact enough where that is bf16, and takes a quarter of the
+ * instructions: with expf they, and not bytes, would bound the kernel. */
 template <typename T> struct logit {
     static __device__ __forceinline__ T exponential(T x) { return exp_of(x); }
 };
@@ -304,7 +305,8 @@ static __device__ __forceinline__ void store_held_gradients(bf16 *to, const bf16
     }
 }
 
-/* Row `index` of the chunk, whose logits are at x in shared memory; false: it has no class, and `shared` was not used. */
+/* Row `index` of the chunk, whose logits are at x in shared memory; false: it has no class, and `shared` was not
+ * used. */
 static __device__ __forceinline__ bool differentiate_held_row(const entropy<bf16> &e, int64_t index, bf16 *x,
                                                               held_row *shared)
 {

@@ -1,6 +1,7 @@
-/* gather.cu - rows of a batch from samples in the GPU's memory: copied, or normalised, cropped and flipped, with the bits of the host's
- * data/transform.c and data/batch.c. One launch for all fields; blocks of 256 threads, each on a part of one field of one row. Latency bounds
- * it: a batch of 64 images of 32 × 32 is 200 kB. Where headers are in pinned memory, each block reads one id over the bus, all at once. */
+/* gather.cu - rows of a batch from samples in the GPU's memory: copied, or normalised, cropped and flipped, with the
+ * bits of the host's data/transform.c and data/batch.c. One launch for all fields; blocks of 256 threads, each on a
+ * part of one field of one row. Latency bounds it: a batch of 64 images of 32 × 32 is 200 kB. Where headers are in
+ * pinned memory, each block reads one id over the bus, all at once. */
 #include "device/cuda/backend.h"
 #include "device/cuda/random.h"
 
@@ -13,7 +14,8 @@ typedef struct gather_call {
     int               each[LK__DEVICE_FIELDS];      /* bytes, elements or pixels of a thread */
 } gather_call;
 
-/* What is drawn for a sample: offsets from a pixel of the row to that of the sample, and the square that is set to 0. */
+/* What is drawn for a sample: offsets from a pixel of the row to that of the sample, and the square that is set to
+ * 0. */
 typedef struct gather_row {
     int64_t id;
     int     down, right;

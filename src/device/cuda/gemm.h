@@ -1,15 +1,17 @@
-/* device/cuda/gemm.h - one matrix product, by cuBLASLt (blas.cu) or by a kernel of our own (products.cu): for linear, matmul and their
- * gradients, and for operations that are made of products (chunked linear + cross-entropy, attention).
+/* device/cuda/gemm.h - one matrix product, by cuBLASLt (blas.cu) or by a kernel of our own (products.cu): for linear,
+ * matmul and their gradients, and for operations that are made of products (chunked linear + cross-entropy, attention).
  *
- * All matrices are row-major with a leading dimension; cuBLASLt, which thinks in columns, computes the transposed product of the
- * transposed matrices, so nothing is copied. Sums are f32, or f64 for f64, and are rounded once where C is bf16. */
+ * All matrices are row-major with a leading dimension; cuBLASLt, which thinks in columns, computes the transposed
+ * product of the transposed matrices, so nothing is copied. Sums are f32, or f64 for f64, and are rounded once where C
+ * is bf16. */
 #ifndef LK__CUDA_GEMM_H
 #define LK__CUDA_GEMM_H
 
 #include "device/cuda/cuda.h"
 
-/* C = activation(alpha A B + beta C + bias), for each of `batch`; or beta addend instead of beta C. Zeroed fields mean: batch 1 and alpha 1 are written as such, all
- * others are absent. m, n or batch may be 0 (nothing is written); with k 0 the sum is 0. */
+/* C = activation(alpha A B + beta C + bias), for each of `batch`; or beta addend instead of beta C. Zeroed fields mean:
+ * batch 1 and alpha 1 are written as such, all others are absent. m, n or batch may be 0 (nothing is written); with k 0
+ * the sum is 0. */
 typedef struct lk__cuda_product {
     int64_t     m, n, k, batch;
     lk_dtype    type;          /* of A, B and bias */
@@ -24,17 +26,19 @@ typedef struct lk__cuda_product {
     int64_t     c_ld, c_batch;
     double      alpha, beta;
     const void *addend; /* what beta multiplies, in C's layout, with batch 1; NULL: C itself */
-    /* Under by_heuristic a row of C must have the same bits for every m, as the results of a sample must not depend on the number of
-     * samples: linear and its gradient by x. Otherwise the division of sums may depend on all of the shape. */
+    /* Under by_heuristic a row of C must have the same bits for every m, as the results of a sample must not depend on
+     * the number of samples: linear and its gradient by x. Otherwise the division of sums may depend on all of the
+     * shape. */
     bool rows_apart;
 
     /* Epilogues, without beta and with batch 1. */
     const void  *bias;       /* n: added to every row */
     lk__op_unary activation; /* LK__IDENTITY, LK__RELU (keeps NaN), LK__GELU_TANH */
     bool         gradient;   /* with LK__GELU_TANH: C = (alpha A B) gelu'(saved) instead */
-    void *saved; /* GELU_TANH: what it was applied to, (i, j) at saved[i*c_ld + j], of type_c; written unless gradient */
-    /* m: the sum over k of each row of A; n: of each column of B; f32 for bf16. For bias gradients, which are sums over the same rows
-     * as the weight's. At most one of them. */
+    /* GELU_TANH: what it was applied to, (i, j) at saved[i*c_ld + j], of type_c; written unless gradient */
+    void *saved;
+    /* m: the sum over k of each row of A; n: of each column of B; f32 for bf16. For bias gradients, which are sums over
+     * the same rows as the weight's. At most one of them. */
     void *a_sums, *b_sums;
 
     void *workspace; /* lk__cuda_product_bytes; aligned to 16 */
@@ -42,7 +46,8 @@ typedef struct lk__cuda_product {
 
 /* Of a product's workspace at most: what cuBLASLt recommends on Hopper. */
 static const size_t LK__CUDA_PRODUCT_BYTES = (size_t)32 << 20;
-/* By the shape of the results alone, so that plans are exact without a GPU; small products need little. Not less for a larger shape. */
+/* By the shape of the results alone, so that plans are exact without a GPU; small products need little. Not less for a
+ * larger shape. */
 static inline size_t lk__cuda_product_bytes(int64_t m, int64_t n, int64_t batch)
 {
     double bytes = (2 << 20) + 16.0 * (double)m * (double)n * (double)batch;
@@ -51,30 +56,33 @@ static inline size_t lk__cuda_product_bytes(int64_t m, int64_t n, int64_t batch)
 
 /* Queues the product on the call's stream. */
 lk_status lk__cuda_gemm(const lk__kernel_call *call, const lk__cuda_product *product);
-/* Before the first run and before anything is captured in a graph: has cuBLASLt choose its algorithm, by measuring where the device
- * does that. Pointers may be NULL but say which operands there are ((void *)1 for present ones). */
+/* Before the first run and before anything is captured in a graph: has cuBLASLt choose its algorithm, by measuring
+ * where the device does that. Pointers may be NULL but say which operands there are ((void *)1 for present ones). */
 lk_status lk__cuda_gemm_prepare(lk__device *device, const lk__cuda_product *product);
 
 /* The kernel of our own; and C = Σ over the batch of A B instead, where c_batch is not used. */
 lk_status lk__cuda_gemm_plain(const lk__kernel_call *call, const lk__cuda_product *product);
 lk_status lk__cuda_gemm_summed(const lk__kernel_call *call, const lk__cuda_product *product);
 
-/* skinny.cu: products with up to 8 rows, as in generation, which the bytes of B bound. Their bits are not those of the same rows of a
- * larger product, so they are not used with by_heuristic. */
+/* skinny.cu: products with up to 8 rows, as in generation, which the bytes of B bound. Their bits are not those of the
+ * same rows of a larger product, so they are not used with by_heuristic. */
 bool      lk__cuda_skinny_support(const lk__cuda_device *device, const lk__cuda_product *product);
 lk_status lk__cuda_skinny(const lk__kernel_call *call, const lk__cuda_product *product);
 
-/* small_products.cu: products of f32 or bf16 without a batch, of which starting them and waiting for memory is most of the time. */
+/* small_products.cu: products of f32 or bf16 without a batch, of which starting them and waiting for memory is most of
+ * the time. */
 lk_status lk__cuda_small_product(const lk__kernel_call *call, const lk__cuda_product *product);
 
 /* Whether products.cu would take it. */
 bool lk__cuda_small_product_supports(const lk__cuda_device *device, const lk__cuda_product *product);
-/* Both gradients of a linear layer, dw with A transposed and dx with none of A, in one launch. mask: NULL, or of dx's type and layout: dx is
- * also stored at `masked`, 0 where the mask is at most 0; masked may be dx's C, which then is not stored apart. */
+/* Both gradients of a linear layer, dw with A transposed and dx with none of A, in one launch. mask: NULL, or of dx's
+ * type and layout: dx is also stored at `masked`, 0 where the mask is at most 0; masked may be dx's C, which then is
+ * not stored apart. */
 lk_status lk__cuda_small_gradients(const lk__kernel_call *call, const lk__cuda_product *dw, const lk__cuda_product *dx,
                                    const void *mask, void *masked);
 
-/* linear.cu: the products that a node linear, linear_grad_input or linear_grad_weight is. The last: false where it is more than one product. */
+/* linear.cu: the products that a node linear, linear_grad_input or linear_grad_weight is. The last: false where it is
+ * more than one product. */
 extern "C" lk__cuda_product lk__cuda_linear_product(const lk__kernel_call *call);
 lk__cuda_product            lk__cuda_input_product(const lk__kernel_call *call);
 bool                        lk__cuda_weight_product(const lk__kernel_call *call, lk__cuda_product *product);
@@ -85,11 +93,13 @@ lk_status lk__cuda_blas_prepare(lk__device *device, const lk__cuda_product *prod
 
 /* LOCKSTEP_CUDA_PLAIN=1: no libraries, for tests of our kernels. */
 bool lk__cuda_plain(void);
-/* LOCKSTEP_CUDA_ANY_ORDER=1: also algorithms of the libraries that add in another order in each run, to measure what a fixed one costs. */
+/* LOCKSTEP_CUDA_ANY_ORDER=1: also algorithms of the libraries that add in another order in each run, to measure what a
+ * fixed one costs. */
 bool lk__cuda_any_order(void);
 
-/* column_sums.cu: sums[j] = Σ over rows of from[row*columns + j], as WIDE(type); where `index` (u8, of the same shape) is 255 the element
- * counts as 0. The rows of leaves are added leaf by leaf, then in the pairwise tree. Without leaves: NULL. */
+/* column_sums.cu: sums[j] = Σ over rows of from[row*columns + j], as WIDE(type); where `index` (u8, of the same shape)
+ * is 255 the element counts as 0. The rows of leaves are added leaf by leaf, then in the pairwise tree. Without leaves:
+ * NULL. */
 lk_status lk__cuda_column_sums(const lk__kernel_call *call, const void *from, lk_dtype type, const uint8_t *index,
                                int64_t rows, int64_t columns, const lk__kernel_leaves *leaves, void *sums,
                                void *workspace);

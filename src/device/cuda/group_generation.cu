@@ -1,5 +1,6 @@
-/* group_generation.cu - launch groups of a step of generation: a norm with the products that read it, and swiglu of two of them; slices,
- * rotations and writes into the cache with the attention behind them. All results are written, as by the nodes one by one. */
+/* group_generation.cu - launch groups of a step of generation: a norm with the products that read it, and swiglu of two
+ * of them; slices, rotations and writes into the cache with the attention behind them. All results are written, as by
+ * the nodes one by one. */
 #include "device/cuda/attention_step.h"
 #include "device/cuda/backend.h"
 #include "device/cuda/skinny.h"
@@ -83,7 +84,8 @@ lk_status lk__cuda_run_product(lk__device *, const lk__device_group *g)
 
 /* ---- attention, with what makes its operands ---- */
 
-/* Row of each sample, of `width` elements, which is at `data` once the call with this role, if there is one, has run. */
+/* Row of each sample, of `width` elements, which is at `data` once the call with this role, if there is one, has
+ * run. */
 static bool describe_row(const lk__device_group *g, int role, const void *data, int64_t width, int64_t head,
                          lk__cuda_step_row *row)
 {

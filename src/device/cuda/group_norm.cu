@@ -1,6 +1,6 @@
-/* group_norm.cu - group norm and its gradient. The channels of a group are contiguous, so a group of a sample is one row. A block
- * has one group of a fixed part of the samples, and reads each of its rows again, from the cache. The gradients of weight and bias are
- * sums over a part's samples, which are added in order. Bound by memory. */
+/* group_norm.cu - group norm and its gradient. The channels of a group are contiguous, so a group of a sample is one
+ * row. A block has one group of a fixed part of the samples, and reads each of its rows again, from the cache. The
+ * gradients of weight and bias are sums over a part's samples, which are added in order. Bound by memory. */
 #include "device/cuda/columns.h"
 
 enum { GROUP_THREADS = 256, GROUP_BLOCKS = 1056 };
@@ -50,8 +50,8 @@ template <typename T> static __global__ void __launch_bounds__(GROUP_THREADS) gr
     }
 }
 
-/* dx = rstd (g - mean(g) - xhat mean(g xhat)), with g = dy w and xhat = (x - mean) rstd. Block (part, group). `width` threads, a power
- * of 2 up to a warp, sum a channel. */
+/* dx = rstd (g - mean(g) - xhat mean(g xhat)), with g = dy w and xhat = (x - mean) rstd. Block (part, group). `width`
+ * threads, a power of 2 up to a warp, sum a channel. */
 template <typename T> static __global__ void __launch_bounds__(GROUP_THREADS) group_rows_grad(grouped<T> p, int width)
 {
     typedef WIDE(T) W;

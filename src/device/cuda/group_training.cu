@@ -1,10 +1,11 @@
-/* group_training.cu - launch groups of forward and backward, for small models, whose steps are chains of kernels that latency bounds:
- * cross-entropy with its gradient, and both gradients of a linear layer with that of the relu before it. All results are written, with the
- * bits of the nodes one by one. */
+/* group_training.cu - launch groups of forward and backward, for small models, whose steps are chains of kernels that
+ * latency bounds: cross-entropy with its gradient, and both gradients of a linear layer with that of the relu before
+ * it. All results are written, with the bits of the nodes one by one. */
 #include "device/cuda/backend.h"
 #include "device/cuda/gemm.h"
 
-/* ---- the gradient of a row is written by the warp that reads its logits and writes its probabilities: it may replace either ---- */
+/* ---- the gradient of a row is written by the warp that reads its logits and writes its probabilities: it may replace
+ * either ---- */
 
 bool lk__cuda_supports_entropy(lk__device *device, const lk__device_group *g)
 {

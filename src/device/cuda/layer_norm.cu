@@ -1,9 +1,10 @@
-/* layer_norm.cu - layer norm and RMS norm over the last dims, and their gradients. A row of up to 1024 elements is one warp's, one of
- * up to 8192 one block's: it is read once and kept in registers between the sums and the result (in forward while the next row is being
- * read). Longer rows are read again. Bound by memory: x and y in forward, dy, x and dx in backward.
+/* layer_norm.cu - layer norm and RMS norm over the last dims, and their gradients. A row of up to 1024 elements is one
+ * warp's, one of up to 8192 one block's: it is read once and kept in registers between the sums and the result (in
+ * forward while the next row is being read). Longer rows are read again. Bound by memory: x and y in forward, dy, x and
+ * dx in backward.
  *
- * The gradients of weight and bias are sums over the rows of a fixed part, in registers of the threads that own the columns; the
- * parts' sums are then added in order. */
+ * The gradients of weight and bias are sums over the rows of a fixed part, in registers of the threads that own the
+ * columns; the parts' sums are then added in order. */
 #include "device/cuda/columns.h"
 
 enum { WARP_ROW = 1024, BLOCK_ROW = 8192, BLOCK_EACH = 16, NORM_WARPS = 4, GRAD_WARPS = 8, LONG_THREADS = 512 };
@@ -32,14 +33,16 @@ template <bool WARP, typename W> static __device__ __forceinline__ W row_sum(W x
         return block_sum(x, shared);
 }
 
-/* ---- rows in registers: thread `me` of `threads` has packs me, me + threads, … of N elements, EACH elements in all ---- */
+/* ---- rows in registers: thread `me` of `threads` has packs me, me + threads, … of N elements, EACH elements in
+ * all ---- */
 
 #define EACH_PACK(k, i, n)                                                                 \
     _Pragma("unroll") for (int k = 0, i = me * N; k < EACH / N; k++, i += threads * N) \
         if (i < (n))
 
 template <typename T, int N, int EACH>
-static __device__ __forceinline__ void load_row(const T *row, int n, int me, int threads, lk__pack<T, N> (&to)[EACH / N])
+static __device__ __forceinline__ void load_row(const T *row, int n, int me, int threads,
+                                                lk__pack<T, N> (&to)[EACH / N])
 {
     EACH_PACK(k, i, n) to[k] = load_pack<N>(row + i);
 }
@@ -74,7 +77,8 @@ static __device__ __forceinline__ void add_pack(lk__pack<T, N> *x, const lk__pac
     for (int j = 0; j < N; j++) store(&x->at[j], load(&x->at[j]) + load(&residual.at[j]));
 }
 
-/* Blocks of a multiprocessor that the registers must allow: enough bytes in flight, where rows are short and elements narrow. */
+/* Blocks of a multiprocessor that the registers must allow: enough bytes in flight, where rows are short and elements
+ * narrow. */
 #define NORM_BLOCKS(T, EACH, WARP, RESIDUAL) ((WARP) && sizeof(T) <= 4 && (EACH) <= 24 ? ((RESIDUAL) ? 3 : 4) : 1)
 
 template <typename T, int N, int EACH, bool WARP, bool RMS, bool RESIDUAL>
@@ -204,8 +208,8 @@ static __device__ __forceinline__ void write_weight_sums(const row_norm<T> &p, c
     }
 }
 
-/* dx = rstd (g - mean(g) - xhat mean(g xhat)), with g = dy w and xhat = (x - mean) rstd; RMS norm has no mean(g). Block i has part i of
- * the rows. */
+/* dx = rstd (g - mean(g) - xhat mean(g xhat)), with g = dy w and xhat = (x - mean) rstd; RMS norm has no mean(g). Block
+ * i has part i of the rows. */
 template <typename T, int N, int EACH, bool WARP, bool RMS, bool RESIDUAL>
 static __global__ void __launch_bounds__(WARP ? GRAD_WARPS * 32 : BLOCK_ROW / BLOCK_EACH,
                                          WARP && sizeof(T) <= 4 && EACH <= 24 ? 2 : 1) norm_rows_grad(row_norm<T> p)
@@ -343,8 +347,8 @@ static int weight_parts(int64_t rows, int64_t n)
 
 static bool aligned(const void *memory) { return (uintptr_t)memory % 32 == 0; }
 
-/* Rows in f64, and those that are no whole number of packs, are rare: they are read element by element, and kept in registers
- * only where they are short. Each kernel more is compiled for every architecture. */
+/* Rows in f64, and those that are no whole number of packs, are rare: they are read element by element, and kept in
+ * registers only where they are short. Each kernel more is compiled for every architecture. */
 template <typename T> static bool packs_fit(const row_norm<T> &p)
 {
     return sizeof(T) <= 4 && p.n % PACK(T) == 0 && (uintptr_t)p.x % 16 == 0 && (uintptr_t)p.y % 16 == 0 &&

@@ -1,5 +1,5 @@
-/* linear.cu - linear and matmul with their gradients: which product each is. The weight of linear is (out, in), or (in, out) where
- * transposed. */
+/* linear.cu - linear and matmul with their gradients: which product each is. The weight of linear is (out, in), or (in,
+ * out) where transposed. */
 #include "device/cuda/gemm.h"
 
 extern "C" {
@@ -122,8 +122,8 @@ static lk__cuda_product weight_product(const lk__kernel_call *call)
     return p;
 }
 
-/* Under by_heuristic the bits must be those of the same rows in another division into ranks and leaves: the bias gradient then always
- * has a kernel of its own, and slabs of dw the algorithm of the whole. */
+/* Under by_heuristic the bits must be those of the same rows in another division into ranks and leaves: the bias
+ * gradient then always has a kernel of its own, and slabs of dw the algorithm of the whole. */
 static bool set_bias_gradient(const lk__cuda_device *device, const lk__kernel_call *call, lk__cuda_product *p)
 {
     void *db = out_data<void>(call, 1);

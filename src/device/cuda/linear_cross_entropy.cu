@@ -1,13 +1,13 @@
-/* linear_cross_entropy.cu - the cross-entropy of a linear layer's outputs, and its gradients, without the matrix of all logits: rows are
- * taken in chunks whose logits fit the workspace, and each chunk's gradients are made while its logits are there. Three products bound
- * it; between them each logit is read and its gradient written in its place (entropy_rows.h). Logits are stored in the model's type:
- * bf16 models round them, as they do all activations. */
+/* linear_cross_entropy.cu - the cross-entropy of a linear layer's outputs, and its gradients, without the matrix of all
+ * logits: rows are taken in chunks whose logits fit the workspace, and each chunk's gradients are made while its logits
+ * are there. Three products bound it; between them each logit is read and its gradient written in its place
+ * (entropy_rows.h). Logits are stored in the model's type: bf16 models round them, as they do all activations. */
 #include "device/cuda/entropy_rows.h"
 #include "device/cuda/gemm.h"
 
-/* Logits of a chunk: at most CHUNK_BYTES, but at least FEWEST rows. A chunk costs a pass over dw, whose sums are read and written again,
- * so few and large ones are good: V = 50304 in bf16 gives 10496 rows, and dw's traffic is 3 % of the products' time. Rows are a multiple
- * of FEWEST, and chunks of a batch are of nearly the same size. */
+/* Logits of a chunk: at most CHUNK_BYTES, but at least FEWEST rows. A chunk costs a pass over dw, whose sums are read
+ * and written again, so few and large ones are good: V = 50304 in bf16 gives 10496 rows, and dw's traffic is 3 % of the
+ * products' time. Rows are a multiple of FEWEST, and chunks of a batch are of nearly the same size. */
 static const int64_t CHUNK_BYTES = (int64_t)1 << 30, FEWEST = 256;
 
 /* Elements from a row of logits to the next: rows begin at multiples of 16 bytes, for products and packs alike. */

@@ -1,4 +1,5 @@
-/* loss.cu - squared and absolute errors, binary cross-entropy of logits and totals, each as a sum and a weight in double. */
+/* loss.cu - squared and absolute errors, binary cross-entropy of logits and totals, each as a sum and a weight in
+ * double. */
 #include "device/cuda/map.h"
 #include "device/cuda/sum.h"
 #include "device/cuda/unary.h"

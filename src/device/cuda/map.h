@@ -1,5 +1,5 @@
-/* device/cuda/map.h - kernels that compute each element of a result by itself: what one thread reads and writes, divisions by numbers
- * that are known on the host, and operands of broadcast shapes. All are bound by bytes. */
+/* device/cuda/map.h - kernels that compute each element of a result by itself: what one thread reads and writes,
+ * divisions by numbers that are known on the host, and operands of broadcast shapes. All are bound by bytes. */
 #ifndef LK__CUDA_MAP_H
 #define LK__CUDA_MAP_H
 
@@ -7,8 +7,8 @@
 
 /* ---- division ----
  *
- * By a number that the launch knows: a multiplication and a shift where both are below 2^31 (Granlund and Montgomery 1994), which
- * nearly all are; a division otherwise. */
+ * By a number that the launch knows: a multiplication and a shift where both are below 2^31 (Granlund and Montgomery
+ * 1994), which nearly all are; a division otherwise. */
 typedef struct divider {
     int64_t  by;
     uint32_t magic, shift;
@@ -41,8 +41,9 @@ static __device__ __forceinline__ int64_t divide_off(int64_t &n, const divider &
 
 /* ---- one thread, a few packs ----
  *
- * F has PACKED, the elements of its widest pack; values<N>, what is read for N elements; read<N>(at, values) and write<N>(at, values)
- * for elements at … at+N-1. All reads come before the first write, so several are in flight; operands may be the output's memory. */
+ * F has PACKED, the elements of its widest pack; values<N>, what is read for N elements; read<N>(at, values) and
+ * write<N>(at, values) for elements at … at+N-1. All reads come before the first write, so several are in flight;
+ * operands may be the output's memory. */
 enum { MAP_THREADS = 256 };
 
 template <int N, int UNROLL, typename F>

@@ -24,8 +24,8 @@ static inline void clock_close(lk__cuda_clock *clock)
     (void)cudaGetLastError();
 }
 
-/* Memory for operands of any contents, freed with cudaFree: bytes that are small numbers in every type, as products of zeros take less
- * power. NULL: there is not enough. */
+/* Memory for operands of any contents, freed with cudaFree: bytes that are small numbers in every type, as products of
+ * zeros take less power. NULL: there is not enough. */
 static inline void *clock_memory(lk__cuda_clock *clock, size_t bytes)
 {
     void *memory = NULL;

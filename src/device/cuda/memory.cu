@@ -1,11 +1,12 @@
-/* memory.cu - sums over arrays in the order of the pairwise tree, with the bits of lk__reduce (base/reduce.c), and the check whether
- * numbers are finite. Bound by bytes. */
+/* memory.cu - sums over arrays in the order of the pairwise tree, with the bits of lk__reduce (base/reduce.c), and the
+ * check whether numbers are finite. Bound by bytes. */
 #include "device/cuda/backend.h"
 #include "device/cuda/map.h"
 
 /* ---- add ----
  *
- * Types as stored, and the type of partial results: f32 for bf16 and f16, unsigned integers, which wrap, for integers. */
+ * Types as stored, and the type of partial results: f32 for bf16 and f16, unsigned integers, which wrap, for
+ * integers. */
 
 typedef struct half_bits {
     uint16_t bits;
@@ -64,9 +65,9 @@ typedef struct addends {
     const void *in[LK__DEVICE_ADDENDS];
 } addends;
 
-/* Leaf after leaf, as a binary counter: level l holds the sum of a whole subtree of 2^l leaves where bit l of the number of leaves so
- * far is set. At the end the subtrees are added from the smallest, which is the tree of base/tree.h: its left subtree is the largest
- * power of two. LEVELS: so many bits has the number of leaves. */
+/* Leaf after leaf, as a binary counter: level l holds the sum of a whole subtree of 2^l leaves where bit l of the
+ * number of leaves so far is set. At the end the subtrees are added from the smallest, which is the tree of
+ * base/tree.h: its left subtree is the largest power of two. LEVELS: so many bits has the number of leaves. */
 template <int N, int LEVELS, typename T> struct add_map {
     enum { PACKED = N };
     typedef partial_of<T>          partial;

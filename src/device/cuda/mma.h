@@ -1,10 +1,11 @@
-/* device/cuda/mma.h - m16n8k16 products of bf16 tiles in shared memory on tensor cores, by warps (sm_80 and later). In the tests' emulation the
- * instructions are exchanges within the warp, with the same places of elements.
+/* device/cuda/mma.h - m16n8k16 products of bf16 tiles in shared memory on tensor cores, by warps (sm_80 and later). In
+ * the tests' emulation the instructions are exchanges within the warp, with the same places of elements.
  *
- * A tile is rows of D elements (64 or 128) in shared memory. The 8 packs of 16 bytes of a row are permuted by its number, so that 8 rows
- * at one column, which ldmatrix reads at once, are in different banks.
+ * A tile is rows of D elements (64 or 128) in shared memory. The 8 packs of 16 bytes of a row are permuted by its
+ * number, so that 8 rows at one column, which ldmatrix reads at once, are in different banks.
  *
- * A product's result is in registers: c[n][i] of a lane is row lane / 4 + i / 2 × 8, column n × 8 + lane % 4 × 2 + i % 2. */
+ * A product's result is in registers: c[n][i] of a lane is row lane / 4 + i / 2 × 8, column n × 8 + lane % 4 × 2 + i %
+ * 2. */
 #ifndef LK__CUDA_MMA_H
 #define LK__CUDA_MMA_H
 

@@ -1,4 +1,5 @@
-/* module.cu - what liblockstep finds in the module: its entry, and the lines about GPUs and libraries for `lockstep info`. */
+/* module.cu - what liblockstep finds in the module: its entry, and the lines about GPUs and libraries for `lockstep
+ * info`. */
 #include "device/cuda/backend.h"
 #include "device/cuda/dnn.h"
 #include "device/cuda/spans.h"
@@ -36,8 +37,8 @@ static const char *describe_line(int i, char *text, size_t bytes)
     if (version) snprintf(dnn, sizeof dnn, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
     if (driver) snprintf(supports, sizeof supports, "driver for CUDA %d.%d", driver / 1000, driver % 1000 / 10);
     lk__cuda_cupti_text(cupti, sizeof cupti);
-    snprintf(text, bytes, "%s, runtime %d.%d, cuBLASLt %s, cuDNN %s, CUPTI %s", supports, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, *blas ? blas : "not found",
-             *dnn ? dnn : "not found", cupti);
+    snprintf(text, bytes, "%s, runtime %d.%d, cuBLASLt %s, cuDNN %s, CUPTI %s", supports, CUDART_VERSION / 1000,
+             CUDART_VERSION % 1000 / 10, *blas ? blas : "not found", *dnn ? dnn : "not found", cupti);
     return text;
 }
 

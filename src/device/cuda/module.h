@@ -1,12 +1,13 @@
-/* device/cuda/module.h - what liblockstep and its CUDA module, liblockstep-cuda.so, know of each other. The module is loaded at run time
- * and links nothing of the library: the library passes the functions that it needs. */
+/* device/cuda/module.h - what liblockstep and its CUDA module, liblockstep-cuda.so, know of each other. The module is
+ * loaded at run time and links nothing of the library: the library passes the functions that it needs. */
 #ifndef LK__CUDA_MODULE_H
 #define LK__CUDA_MODULE_H
 
 #include "base/environment.h"
 #include "device/device.h"
 
-/* Of the structs that both use: changes with their sizes. To be raised with any other change of the headers in src/device or of this file. */
+/* Of the structs that both use: changes with their sizes. To be raised with any other change of the headers in
+ * src/device or of this file. */
 enum { LK__CUDA_VERSION = 3 + (int)(sizeof(lk__device_backend) << 16) + (int)sizeof(lk__kernel_call) };
 
 /* What the module calls in the library (base/base.h, base/hash.h, base/environment.h). */
@@ -32,7 +33,8 @@ typedef struct lk__cuda_module {
     int (*devices)(char *why, size_t bytes);        /* usable GPUs; 0: why says the reason */
     /* One line about GPU `i`; then lines about the driver and the libraries, until NULL. For `lockstep info`. */
     const char *(*line)(int i, char *text, size_t bytes);
-    /* What a context on a GPU and the libraries hold of its memory, measured by making them; false: that cannot be measured. */
+    /* What a context on a GPU and the libraries hold of its memory, measured by making them; false: that cannot be
+     * measured. */
     bool (*overhead)(int number, size_t *context, size_t *libraries);
 } lk__cuda_module;
 

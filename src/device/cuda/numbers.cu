@@ -1,5 +1,5 @@
-/* numbers.cu - a step's numbers: added over micro-batches, judged, and written where the host reads them one step later. One warp each:
- * latency bounds them. */
+/* numbers.cu - a step's numbers: added over micro-batches, judged, and written where the host reads them one step
+ * later. One warp each: latency bounds them. */
 #include "device/cuda/backend.h"
 
 static __global__ void add_numbers(const lk__device_numbers n)

@@ -118,7 +118,8 @@ static int64_t launch_gradient_parts(const lk__kernel_call *const *squares, int 
     return done;
 }
 
-lk_status lk__cuda_scale_many(const lk__kernel_call *const *squares, int n, const lk__kernel_call *call, void *workspace)
+lk_status lk__cuda_scale_many(const lk__kernel_call *const *squares, int n, const lk__kernel_call *call,
+                              void *workspace)
 {
     double *partial = (double *)workspace;
     int64_t parts = 0;

@@ -1,6 +1,6 @@
-/* pool.cu - max, average and global average pooling of images (channels last), and their gradients. A thread has one pixel of the result
- * and a pack of its channels; gradients gather from the windows that cover a pixel, in order, so nothing is added by two
- * threads. Bound by memory. */
+/* pool.cu - max, average and global average pooling of images (channels last), and their gradients. A thread has one
+ * pixel of the result and a pack of its channels; gradients gather from the windows that cover a pixel, in order, so
+ * nothing is added by two threads. Bound by memory. */
 #include "device/cuda/columns.h"
 
 struct window {
@@ -25,7 +25,8 @@ static window describe_call(const lk__kernel_call *call, const lk__kernel_operan
     return w;
 }
 
-/* Item i of images × height × width × packs. I is 32 bits wide where all items fit, since divisions are then several times as fast. */
+/* Item i of images × height × width × packs. I is 32 bits wide where all items fit, since divisions are then several
+ * times as fast. */
 struct place {
     int64_t image;
     int     row, column, channel;
@@ -283,8 +284,9 @@ extern "C" lk_status lk__cuda_avg_pool2d(const lk__kernel_call *call)
     BY_ELEMENT(call->in[0].dtype, T, {
         const T *x = in_data<T>(call, 0);
         T       *y = out_data<T>(call, 0);
-        BY_PACK(T, w.channels, aligned(x, y, NULL), elements, N, I, items,
-                { LAUNCH((avg_windows<T, N, I>), cuda_blocks(items, 256), 256, 0, cuda_stream(call), w, x, y, items); });
+        BY_PACK(T, w.channels, aligned(x, y, NULL), elements, N, I, items, {
+            LAUNCH((avg_windows<T, N, I>), cuda_blocks(items, 256), 256, 0, cuda_stream(call), w, x, y, items);
+        });
     })
     return lk__cuda_launched(call);
 }

@@ -1,5 +1,6 @@
-/* products.cu - matrix products by a kernel of our own (tile.h), and which one computes a product: it, cuBLASLt, or those for small products
- * and few rows; see linear.cu for the operations. The kernel is right for every size, type and layout; it is what f64 is proved with. */
+/* products.cu - matrix products by a kernel of our own (tile.h), and which one computes a product: it, cuBLASLt, or
+ * those for small products and few rows; see linear.cu for the operations. The kernel is right for every size, type and
+ * layout; it is what f64 is proved with. */
 #include "device/cuda/product_epilogue.h"
 #include "device/cuda/tile.h"
 
@@ -94,8 +95,8 @@ bool lk__cuda_any_order(void)
     return value && value[0] && value[0] != '0';
 }
 
-/* A product of so little work that starting it is most of its time. Where the bits of a row must not depend on the number of rows, it is
- * not looked at. */
+/* A product of so little work that starting it is most of its time. Where the bits of a row must not depend on the
+ * number of rows, it is not looked at. */
 static bool is_small(const lk__cuda_device *device, const lk__cuda_product *p)
 {
     return device->base.by_heuristic ? p->n * p->k <= 1 << 13 : p->m * p->n * p->k * p->batch <= 1 << 20;

@@ -1,5 +1,6 @@
-/* reduction.cu - sum and mean over axes, and their gradient. Adjacent axes that are treated alike are merged, so nearly every sum is
- * over the middle of (a, b, c). Sums are in double and divided by shapes alone: fixed parts of b, added in order. Bound by bytes. */
+/* reduction.cu - sum and mean over axes, and their gradient. Adjacent axes that are treated alike are merged, so nearly
+ * every sum is over the middle of (a, b, c). Sums are in double and divided by shapes alone: fixed parts of b, added in
+ * order. Bound by bytes. */
 #include "device/cuda/map.h"
 
 /* x's axes, merged, without axes of size 1. */
@@ -196,7 +197,8 @@ template <typename T> static void sum_middle(const lk__kernel_call *call, middle
         if (parts > 1)
             launch_columns(call, (const double *)partial, y, NULL, middle{s.a, parts, s.c}, 1, parts, divisor);
     } else if (s.b <= WARP_MOST) {
-        LAUNCH(row_sums_kernel<T>, (unsigned)cuda_tiles(s.a, THREADS / 32), THREADS, 0, stream, x, y, s.a, s.b, divisor);
+        LAUNCH(row_sums_kernel<T>, (unsigned)cuda_tiles(s.a, THREADS / 32), THREADS, 0, stream, x, y, s.a, s.b,
+               divisor);
     } else {
         LAUNCH(row_parts_kernel<T>, (unsigned)(s.a * parts), THREADS, 0, stream, x, y, partial, s.b,
                make_divider(parts), divisor);

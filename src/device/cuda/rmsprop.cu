@@ -31,7 +31,8 @@ template <typename R> struct rmsprop_rule {
         factor = (R)a.momentum;
     }
     template <int N>
-    static __device__ __forceinline__ void read(const tensor<R, MOMENTS> &t, int64_t at, tensor_values<R, MOMENTS, N> &v)
+    static __device__ __forceinline__ void read(const tensor<R, MOMENTS> &t, int64_t at,
+                                                tensor_values<R, MOMENTS, N> &v)
     {
         v.gradient = load_pack<N>(t.gradient + at);
         v.parameter = load_pack<N>(t.parameter + at);
@@ -40,7 +41,8 @@ template <typename R> struct rmsprop_rule {
         if (t.moment[MOMENTUM]) v.moment[MOMENTUM] = load_pack<N>(t.moment[MOMENTUM] + at);
     }
     template <int N>
-    __device__ __forceinline__ void write(const tensor<R, MOMENTS> &t, int64_t at, tensor_values<R, MOMENTS, N> &v) const
+    __device__ __forceinline__ void write(const tensor<R, MOMENTS> &t, int64_t at,
+                                          tensor_values<R, MOMENTS, N> &v) const
     {
 #pragma unroll
         for (int i = 0; i < N; i++) {

@@ -1,6 +1,7 @@
-/* sample.cu - chooses the next token of each prompt from its logits, as train/sample.c does, and makes it the input of the next step, so
- * that a step begins without the host. A block has a chunk of the vocabulary; the last block of a row to end chooses the token, and which
- * one that is does not matter to the result. Latency bounds it: the logits are in the second-level cache. */
+/* sample.cu - chooses the next token of each prompt from its logits, as train/sample.c does, and makes it the input of
+ * the next step, so that a step begins without the host. A block has a chunk of the vocabulary; the last block of a row
+ * to end chooses the token, and which one that is does not matter to the result. Latency bounds it: the logits are in
+ * the second-level cache. */
 #include "device/cuda/sample.h"
 
 enum { THREADS = 256, EACH = 8, CHUNK = THREADS * EACH, MOST_CHUNKS = 256 };
@@ -44,8 +45,10 @@ static __device__ chunk_result weigh_chunk(const T *logits, int64_t begin, int64
     return r;
 }
 
-/* The largest logit of the row and the first token that has it: -1 where the row has NaN, or no finite logit as its largest. */
-static __device__ chunk_result weigh_row(const sampler &s, const chunk_result *results, double *reals, int64_t *integers)
+/* The largest logit of the row and the first token that has it: -1 where the row has NaN, or no finite logit as its
+ * largest. */
+static __device__ chunk_result weigh_row(const sampler &s, const chunk_result *results, double *reals,
+                                         int64_t *integers)
 {
     chunk_result r = {-INFINITY, 0, INT64_MAX};
     for (int64_t c = threadIdx.x; c < s.chunks; c += blockDim.x) {

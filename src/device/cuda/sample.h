@@ -1,4 +1,5 @@
-/* device/cuda/sample.h - what the kernels that choose tokens share: their memory, the random number of a row, and what becomes of its token. */
+/* device/cuda/sample.h - what the kernels that choose tokens share: their memory, the random number of a row, and what
+ * becomes of its token. */
 #ifndef LK__CUDA_SAMPLE_H
 #define LK__CUDA_SAMPLE_H
 
@@ -13,7 +14,8 @@ struct chunk_result {
     int64_t best; /* the first token with that logit; of a row, -1: it has NaN, or no finite logit is its largest */
 };
 
-typedef unsigned long long whole; /* a weight: exp((logit - most) / temperature) in units of 2^-44; 2^19 of them can be added */
+/* a weight: exp((logit - most) / temperature) in units of 2^-44; 2^19 of them can be added */
+typedef unsigned long long whole;
 
 struct sampler {
     lk__device_tokens t;

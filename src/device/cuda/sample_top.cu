@@ -1,6 +1,7 @@
-/* sample_top.cu - chooses a token where top-k or top-p leave some out: one block a row finds the last one that remains by the bits of its
- * logit, three bits with each pass over the row, and then in the same way the token. Weights are integers, whose sums are the same in any
- * order. Latency bounds it: tens of passes over numbers in the second-level cache, unless top-k leaves few. */
+/* sample_top.cu - chooses a token where top-k or top-p leave some out: one block a row finds the last one that remains
+ * by the bits of its logit, three bits with each pass over the row, and then in the same way the token. Weights are
+ * integers, whose sums are the same in any order. Latency bounds it: tens of passes over numbers in the second-level
+ * cache, unless top-k leaves few. */
 #include "device/cuda/sample.h"
 
 enum { WEIGH_THREADS = 256, GATHERED = 1024 };
@@ -129,8 +130,8 @@ static __device__ __forceinline__ range range_of(int64_t n)
     return range{begin < n ? begin : n, begin + each < n ? begin + each : n};
 }
 
-/* The token at which the sum of weights (COUNT: the number) of tokens in order reaches `target`, at least 1 and at most that of all;
- * *sum: through it. */
+/* The token at which the sum of weights (COUNT: the number) of tokens in order reaches `target`, at least 1 and at most
+ * that of all; *sum: through it. */
 template <typename T, bool COUNT, typename K>
 static __device__ limit_token<K> find_limit(const candidates<T> &c, const limit_token<K> &within, whole target,
                                             whole *shared, whole *sum)

@@ -37,14 +37,16 @@ template <typename R> struct sgd_rule {
         begins = step->step == 1;
     }
     template <int N>
-    static __device__ __forceinline__ void read(const tensor<R, MOMENTS> &t, int64_t at, tensor_values<R, MOMENTS, N> &v)
+    static __device__ __forceinline__ void read(const tensor<R, MOMENTS> &t, int64_t at,
+                                                tensor_values<R, MOMENTS, N> &v)
     {
         v.gradient = load_pack<N>(t.gradient + at);
         v.parameter = load_pack<N>(t.parameter + at);
         if (t.moment[0]) v.moment[0] = load_pack<N>(t.moment[0] + at);
     }
     template <int N>
-    __device__ __forceinline__ void write(const tensor<R, MOMENTS> &t, int64_t at, tensor_values<R, MOMENTS, N> &v) const
+    __device__ __forceinline__ void write(const tensor<R, MOMENTS> &t, int64_t at,
+                                          tensor_values<R, MOMENTS, N> &v) const
     {
 #pragma unroll
         for (int i = 0; i < N; i++) {

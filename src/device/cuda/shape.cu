@@ -1,10 +1,11 @@
-/* shape.cu - moves elements without changing them: copies, slices, concatenation, permutation, collectives of a group of one. Elements
- * are moved as units of 1 to 16 bytes whatever their type. Bound by bytes. */
+/* shape.cu - moves elements without changing them: copies, slices, concatenation, permutation, collectives of a group
+ * of one. Elements are moved as units of 1 to 16 bytes whatever their type. Bound by bytes. */
 #include "device/cuda/map.h"
 
 /* ---- rows made of segments ----
  *
- * A row of the output is one segment after the other, each from its own operand, or zeros: copies, slice, slice_grad and concat. */
+ * A row of the output is one segment after the other, each from its own operand, or zeros: copies, slice, slice_grad
+ * and concat. */
 
 typedef struct segment {
     const char *from; /* NULL: zeros */
@@ -167,8 +168,9 @@ extern "C" lk_status lk__cuda_concat(const lk__kernel_call *call)
 
 /* ---- permute ----
  *
- * y's axes, merged where they stay neighbours. Where x and y are contiguous along different axes, tiles of both go through shared
- * memory, so that reads and writes are of whole sectors; where one of the two axes is short (three colours), each thread gathers. */
+ * y's axes, merged where they stay neighbours. Where x and y are contiguous along different axes, tiles of both go
+ * through shared memory, so that reads and writes are of whole sectors; where one of the two axes is short (three
+ * colours), each thread gathers. */
 
 enum { TILE = 32, TILE_ROWS = 8 }; /* threads: TILE × TILE_ROWS */
 

@@ -1,7 +1,7 @@
-/* skinny.cu - products whose A has up to 8 rows: every element of B is read once, 16 bytes at a time, and multiplied with all rows. The
- * bytes of B bound it: generation reads all weights for each token. Where these are few, latency does: a thread asks for all its first
- * elements of B before it waits for the kernel before, which makes A. Sums are divided over lanes by the shape alone, and in the same
- * way for any number of rows. */
+/* skinny.cu - products whose A has up to 8 rows: every element of B is read once, 16 bytes at a time, and multiplied
+ * with all rows. The bytes of B bound it: generation reads all weights for each token. Where these are few, latency
+ * does: a thread asks for all its first elements of B before it waits for the kernel before, which makes A. Sums are
+ * divided over lanes by the shape alone, and in the same way for any number of rows. */
 #include "device/cuda/skinny_call.h"
 
 enum { MOST = 8, ROW_THREADS = 512 };
@@ -10,8 +10,8 @@ enum { NORM_COLUMNS = 24576 };  /* of products (k, n) with a norm, which each of
 
 /* ---- B (k, n): C lanes side by side have a pack of columns each, the others of a block every DEEP-th k ---- */
 
-/* AHEAD: packs that a thread asks for before it waits. With few of them two blocks fit on a multiprocessor: the other is one of the next
- * kernel. */
+/* AHEAD: packs that a thread asks for before it waits. With few of them two blocks fit on a multiprocessor: the other
+ * is one of the next kernel. */
 template <typename T, int R, int C, int AHEAD, bool NORM>
 static __global__ void __launch_bounds__(ROW_THREADS, R <= 2 && AHEAD <= 6 ? 2 : 1) multiply_rows(skinny_call<T> f)
 {

@@ -1,5 +1,5 @@
-/* device/cuda/skinny.h - products with up to 8 rows, as in generation: several of the same rows in one launch, with the norm that makes
- * these rows, and with swiglu of two of them. */
+/* device/cuda/skinny.h - products with up to 8 rows, as in generation: several of the same rows in one launch, with the
+ * norm that makes these rows, and with swiglu of two of them. */
 #ifndef LK__CUDA_FEW_ROWS_H
 #define LK__CUDA_FEW_ROWS_H
 
@@ -7,7 +7,8 @@
 
 enum { LK__FEW_PRODUCTS = 3 };
 
-/* The rows of A are the norm of others, (m, k) of the product's type. Every block computes it; the first one writes what it gives. */
+/* The rows of A are the norm of others, (m, k) of the product's type. Every block computes it; the first one writes
+ * what it gives. */
 typedef struct lk__cuda_row_norm {
     const void *x, *residual;  /* residual: added to x; NULL: nothing is */
     const void *weight, *bias; /* f32; NULL: 1 and 0 */
@@ -20,7 +21,8 @@ typedef struct lk__cuda_row_norm {
 typedef struct lk__cuda_few_products {
     lk__cuda_product product[LK__FEW_PRODUCTS]; /* of the same A */
     int              count;
-    bool early; /* no kernel that was queued shortly before writes B: it is read before that one has ended (overlap.h) */
+    /* no kernel that was queued shortly before writes B: it is read before that one has ended (overlap.h) */
+    bool                     early;
     const lk__cuda_row_norm *norm; /* NULL: A is there; otherwise the products' a is not read */
     void *gated; /* silu(C of the first) times C of the second, of the products' type; NULL: not wanted */
 } lk__cuda_few_products;

@@ -1,5 +1,5 @@
-/* device/cuda/skinny_call.h - what the kernels of skinny.cu and skinny_transposed.cu share: what they are called with, packs of weights, and the norm
- * that makes the rows of A. */
+/* device/cuda/skinny_call.h - what the kernels of skinny.cu and skinny_transposed.cu share: what they are called with,
+ * packs of weights, and the norm that makes the rows of A. */
 #ifndef LK__CUDA_FEW_CALL_H
 #define LK__CUDA_FEW_CALL_H
 
@@ -34,7 +34,8 @@ template <typename T> struct skinny_call {
  *
  * A thread has the packs at THREADS N i of each row, whatever the number of rows: their bits do not depend on it. */
 
-/* The sums of R numbers over the block; all threads get them. `shared` is not used again before the next __syncthreads. */
+/* The sums of R numbers over the block; all threads get them. `shared` is not used again before the next
+ * __syncthreads. */
 template <int THREADS, int R, typename W>
 static __device__ __forceinline__ void add_over_block(W (&x)[R], W (*shared)[R])
 {
@@ -86,7 +87,8 @@ template <typename T> static inline size_t norm_bytes(const skinny_call<T> &f)
     return (size_t)(f.m * f.k) * sizeof(T) + (size_t)numbers * sizeof(WIDE(T));
 }
 
-/* What the norm reads besides its rows, while the kernel before still runs: no kernel writes it. A thread copies what it needs itself. */
+/* What the norm reads besides its rows, while the kernel before still runs: no kernel writes it. A thread copies what
+ * it needs itself. */
 template <typename T, int THREADS> static __device__ __forceinline__ void stage_norm(const skinny_call<T> &f, T *rows)
 {
     typedef WIDE(T) W;

@@ -1,12 +1,13 @@
-/* skinny_transposed.cu - products with up to 8 rows of A whose B is transposed, (n, k): a row of B is a column of C, which a warp sums, or a
- * segment of it. The bytes of B bound it: generation reads all weights for each token.
+/* skinny_transposed.cu - products with up to 8 rows of A whose B is transposed, (n, k): a row of B is a column of C,
+ * which a warp sums, or a segment of it. The bytes of B bound it: generation reads all weights for each token.
  *
- * Memory must not rest between two kernels, so that the blocks of the next kernel start while this one runs (overlap.h) and ask for their
- * first weights before they wait for A. A kernel has one block for each multiprocessor, whose memory holds two of them: one of this kernel
- * and one of the next. More and smaller blocks would be placed where the first ones end, several on one multiprocessor and none on
- * others. A lane copies the packs that it adds itself, in the background: nothing of a block has to be synchronised for them. Columns are
- * divided over the blocks evenly, and where that leaves warps without work, they are cut into segments. The division of a sum depends on the
- * shape alone, and not on the number of rows. */
+ * Memory must not rest between two kernels, so that the blocks of the next kernel start while this one runs (overlap.h)
+ * and ask for their first weights before they wait for A. A kernel has one block for each multiprocessor, whose memory
+ * holds two of them: one of this kernel and one of the next. More and smaller blocks would be placed where the first
+ * ones end, several on one multiprocessor and none on others. A lane copies the packs that it adds itself, in the
+ * background: nothing of a block has to be synchronised for them. Columns are divided over the blocks evenly, and where
+ * that leaves warps without work, they are cut into segments. The division of a sum depends on the shape alone, and not
+ * on the number of rows. */
 #include "device/cuda/skinny_call.h"
 
 enum {
@@ -49,7 +50,8 @@ struct column_place {
     int part, begin, column;
 };
 
-/* With a gate the same column of both products, one after the other; otherwise segments of neighbouring columns go to neighbouring warps. */
+/* With a gate the same column of both products, one after the other; otherwise segments of neighbouring columns go to
+ * neighbouring warps. */
 template <typename T>
 static __device__ __forceinline__ column_place find_place(const skinny_call<T> &f, const column_work &work,
                                                           const column_part &own, int number)
@@ -291,7 +293,8 @@ template <typename T> static column_work divide_work(const skinny_call<T> &f, un
     return work;
 }
 
-/* Two blocks of 96 KiB of weights and 16 KiB of A fit into a multiprocessor's 228 KiB. False: the GPU has less for one block. */
+/* Two blocks of 96 KiB of weights and 16 KiB of A fit into a multiprocessor's 228 KiB. False: the GPU has less for one
+ * block. */
 template <typename T, int R, int FROM, int DEEP>
 static bool launch_from(const lk__kernel_call *call, const skinny_call<T> &f, size_t bytes)
 {

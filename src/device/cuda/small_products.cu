@@ -1,8 +1,10 @@
-/* small_products.cu - products of so little work that waiting for memory is most of their time: a block has a 16×16 tile of C and loads
- * 128 of k at once, so that it waits once for products of a small layer. Sixteen groups of its threads each take every sixteenth k; their
- * sums are added in order. How sums are divided depends on k alone, so a row of C has the same bits for every number of rows.
+/* small_products.cu - products of so little work that waiting for memory is most of their time: a block has a 16×16
+ * tile of C and loads 128 of k at once, so that it waits once for products of a small layer. Sixteen groups of its
+ * threads each take every sixteenth k; their sums are added in order. How sums are divided depends on k alone, so a row
+ * of C has the same bits for every number of rows.
  *
- * Both gradients of a linear layer read the same dy: they are one launch, with relu's gradient at the end of the input's. */
+ * Both gradients of a linear layer read the same dy: they are one launch, with relu's gradient at the end of the
+ * input's. */
 #include "device/cuda/backend.h"
 #include "device/cuda/product_epilogue.h"
 
@@ -18,7 +20,8 @@ union small_memory {
     } sums;
 };
 
-/* One thread's share of loading a tile: N neighbours at once. (row, k) is at p[row*ld + k] or, not ALONG_K, at p[k*ld + row]. */
+/* One thread's share of loading a tile: N neighbours at once. (row, k) is at p[row*ld + k] or, not ALONG_K, at p[k*ld +
+ * row]. */
 template <typename T, bool ALONG_K, int N> struct small_loader {
     static constexpr int count = SIDE * DEEP / N / THREADS;
     lk__pack<T, N>       values[count];
@@ -145,7 +148,8 @@ static __global__ void __launch_bounds__(THREADS) multiply_small(const __grid_co
 /* dw = dyᵀ x or its transpose in the first blocks, dx = dy w behind them. */
 template <typename T, bool W_ALONG_K, int N_DW, int N_DX>
 static __global__ void __launch_bounds__(THREADS)
-    multiply_gradients(const __grid_constant__ small_job<T> dw, const __grid_constant__ small_job<T> dx, unsigned blocks)
+    multiply_gradients(const __grid_constant__ small_job<T> dw, const __grid_constant__ small_job<T> dx,
+                       unsigned blocks)
 {
     await_previous();
     __shared__ small_memory memory;

@@ -1,5 +1,6 @@
-/* speed.cu - what the GPU reaches, measured on it: large products by the functions that training uses, a large copy, kernels that do
- * nothing. Operands are random numbers, since products of zeros or equal numbers take less power, and the clock is then higher. */
+/* speed.cu - what the GPU reaches, measured on it: large products by the functions that training uses, a large copy,
+ * kernels that do nothing. Operands are random numbers, since products of zeros or equal numbers take less power, and
+ * the clock is then higher. */
 #include "device/cuda/gemm.h"
 #include "device/cuda/measure.h"
 #include "device/cuda/spans.h"
@@ -32,7 +33,8 @@ static lk_status fill_operands(const lk__kernel_call *call, lk_dtype type, void 
     return LK_OK;
 }
 
-/* Plain kernels are for checks, which do not look at the speed: they take a second for what the library multiplies in a millisecond. */
+/* Plain kernels are for checks, which do not look at the speed: they take a second for what the library multiplies in a
+ * millisecond. */
 static int64_t side_of(lk_dtype type)
 {
     if (lk__cuda_plain()) return SIDE_PLAIN;

@@ -1,5 +1,5 @@
-/* device/cuda/sum.h - sums in double over all elements of an operand, in an order that depends on their number alone: a block adds a
- * fixed part of them, and the parts' sums are added by one block. */
+/* device/cuda/sum.h - sums in double over all elements of an operand, in an order that depends on their number alone: a
+ * block adds a fixed part of them, and the parts' sums are added by one block. */
 #ifndef LK__CUDA_SUM_H
 #define LK__CUDA_SUM_H
 

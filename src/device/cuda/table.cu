@@ -1,5 +1,5 @@
-/* table.cu - finds a kernel by operation: the functions lk__cuda_NAME of the other files, by their names. Every one is weak here, so that
- * an operation without a kernel is reported by the planner. */
+/* table.cu - finds a kernel by operation: the functions lk__cuda_NAME of the other files, by their names. Every one is
+ * weak here, so that an operation without a kernel is reported by the planner. */
 #include "device/cuda/cuda.h"
 
 extern "C" {

@@ -1,9 +1,10 @@
 /* device/cuda/tensor_tile.h - the product of tile.h by tensor cores: bf16 operands, sums in f32.
  *
- * A block of 8 warps has a tile of C; tiles of A and B, 32 of k, arrive in shared memory by asynchronous copies of 16 bytes, two or three
- * stages ahead. Matrices are those of tile.h, asked for 8 neighbouring elements at once: along k for A (or along its rows, where A is
- * stored transposed), along its columns for B. Packs of 16 bytes are permuted within a row so that the 8 rows that ldmatrix reads are in
- * different banks. The order of additions depends on the shape alone. */
+ * A block of 8 warps has a tile of C; tiles of A and B, 32 of k, arrive in shared memory by asynchronous copies of 16
+ * bytes, two or three stages ahead. Matrices are those of tile.h, asked for 8 neighbouring elements at once: along k
+ * for A (or along its rows, where A is stored transposed), along its columns for B. Packs of 16 bytes are permuted
+ * within a row so that the 8 rows that ldmatrix reads are in different banks. The order of additions depends on the
+ * shape alone. */
 #ifndef LK__CUDA_TENSOR_TILE_H
 #define LK__CUDA_TENSOR_TILE_H
 
@@ -81,7 +82,8 @@ static __device__ inline void multiply_add(float (&c)[4], const unsigned (&a)[4]
 
 #endif
 
-/* Where 8 elements are in a tile of shared memory. Along k: rows of 32 elements, which are 4 packs; two rows fill all banks. */
+/* Where 8 elements are in a tile of shared memory. Along k: rows of 32 elements, which are 4 packs; two rows fill all
+ * banks. */
 static __device__ __forceinline__ bf16 *pack_along_k(bf16 *tile, int row, int pack)
 {
     return tile + row * TENSOR_DEEP + (pack ^ (row >> 1 & 3)) * 8;
@@ -141,8 +143,8 @@ template <typename S> struct alignas(128) tensor_memory {
     bf16 stages[S::stages][S::stage];
 };
 
-/* A.along_k: stored along k; else across. E: put_pair(i, j, x, y) takes the elements (i, j) and (i, j + 1); n is even. `any`: an address
- * that can be read. */
+/* A.along_k: stored along k; else across. E: put_pair(i, j, x, y) takes the elements (i, j) and (i, j + 1); n is even.
+ * `any`: an address that can be read. */
 template <typename A, typename B, typename E, typename S>
 static __global__ void __launch_bounds__(TENSOR_THREADS)
     multiply_on_tensor_cores(A a, B b, E epilogue, tile_job job, const void *any)

@@ -1,10 +1,11 @@
-/* device/cuda/tile.h - the product of two matrices whose elements are found by functions: the loop that our own products and
- * convolutions share.
+/* device/cuda/tile.h - the product of two matrices whose elements are found by functions: the loop that our own
+ * products and convolutions share.
  *
- * A block of threads computes a tile of C from tiles of A and B in shared memory, 16 of k at a time, and loads the next ones while it
- * multiplies. A thread has 4×4 elements of C. k is divided into chunks; each chunk is summed by itself, one k after the other, and the
- * chunks' sums are added in order. The result is thus the same whether one block computes all chunks of its tile or each chunk has a
- * block (`split`) and another kernel adds: only the length of a chunk matters for the bits, never the tile or the number of blocks. */
+ * A block of threads computes a tile of C from tiles of A and B in shared memory, 16 of k at a time, and loads the next
+ * ones while it multiplies. A thread has 4×4 elements of C. k is divided into chunks; each chunk is summed by itself,
+ * one k after the other, and the chunks' sums are added in order. The result is thus the same whether one block
+ * computes all chunks of its tile or each chunk has a block (`split`) and another kernel adds: only the length of a
+ * chunk matters for the bits, never the tile or the number of blocks. */
 #ifndef LK__CUDA_TILE_H
 #define LK__CUDA_TILE_H
 
@@ -21,10 +22,10 @@ template <int X, int Y> struct tile_shape {
 typedef tile_shape<8, 8>   small_tile;  /* 32×32: more blocks for small results */
 typedef tile_shape<16, 16> medium_tile; /* 64×64: twice the arithmetic per byte of shared memory */
 
-/* What a matrix is: its elements are at get(begin(i), locate(k)), where begin and locate do the divisions, once for many elements. B
- * is given by columns: begin(j). along_k: neighbours in k are neighbours in memory, so threads load along k. pack: how many neighbours
- * are loaded at once; sizes and addresses are multiples of it. shared_depth: locate is costly, so each thread of a warp does one of a
- * tile's and the others get it by shuffle(). */
+/* What a matrix is: its elements are at get(begin(i), locate(k)), where begin and locate do the divisions, once for
+ * many elements. B is given by columns: begin(j). along_k: neighbours in k are neighbours in memory, so threads load
+ * along k. pack: how many neighbours are loaded at once; sizes and addresses are multiples of it. shared_depth: locate
+ * is costly, so each thread of a warp does one of a tile's and the others get it by shuffle(). */
 template <typename W, int N> struct alignas(N * sizeof(W)) tile_values {
     W at[N];
 };
@@ -140,7 +141,8 @@ struct tile_job {
     void   *a_sums, *b_sums; /* sums over k of A's rows or B's columns */
 };
 
-/* sum = Σ over k … end of the tile at (i, j); `extra` for thread t: Σ of row t of A, or of column t of B, where wanted. */
+/* sum = Σ over k … end of the tile at (i, j); `extra` for thread t: Σ of row t of A, or of column t of B, where
+ * wanted. */
 template <typename W, typename A, typename B, typename S>
 static __device__ __forceinline__ void sum_chunk(const A &a, const B &b, int64_t i, int64_t j, int64_t k, int64_t end,
                                                  tile_memory<W, S> &memory, bool sum_a, bool sum_b, W (&sum)[4][4],
@@ -184,8 +186,8 @@ static __device__ __forceinline__ void sum_chunk(const A &a, const B &b, int64_t
     __syncthreads(); /* before the next chunk writes */
 }
 
-/* E, the epilogue: put(i, j, sums) takes 4×4 elements of C at (i, j), of which some may be outside. Blocks: tiles of the batch's
- * results, columns fastest; y: the chunk, where split. */
+/* E, the epilogue: put(i, j, sums) takes 4×4 elements of C at (i, j), of which some may be outside. Blocks: tiles of
+ * the batch's results, columns fastest; y: the chunk, where split. */
 template <typename W, typename A, typename B, typename E, typename S>
 static __global__ void __launch_bounds__(S::threads) multiply_tiles(A a, B b, E epilogue, tile_job job)
 {

@@ -66,7 +66,7 @@ template <typename T> static void launch_unary_grad(const lk__kernel_call *call)
     int64_t  n = lk__operand_elements(&call->out[0]);
     bool     packed = is_aligned(dy, 16) && is_aligned(saved, 16) && is_aligned(dx, 16);
     switch (call->attrs->unary) {
-#define CASE(constant, name, saves, fused, recorded)                                                                                    \
+#define CASE(constant, name, saves, fused, recorded)                                                            \
     case constant:                                                                                              \
         launch_map(call, unary_grad_map<T, constant>{dy, saved, dx, unary_attributes(call->attrs)}, n, packed); \
         break;

@@ -94,8 +94,9 @@ static double attention_grad_arithmetic(const lk_graph *g, const lk__graph_node 
     return 10 * elements(g, n->in[0]) * (double)keys * (n->attrs.causal ? 0.5 : 1);
 }
 
-#define ATTENTION_ATTRIBUTES                                                                                          \
-    LK__HAS(heads) | LK__HAS(kv_heads) | LK__HAS(causal) | LK__HAS(window) | LK__HAS(scale) | LK__HAS(probability) | LK__HAS(stream)
+#define ATTENTION_ATTRIBUTES                                                                                         \
+    LK__HAS(heads) | LK__HAS(kv_heads) | LK__HAS(causal) | LK__HAS(window) | LK__HAS(scale) | LK__HAS(probability) | \
+        LK__HAS(stream)
 
 DESCRIBE(attention){
     .inputs = 6,

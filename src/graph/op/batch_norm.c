@@ -1,5 +1,5 @@
-/* batch_norm.c - batch norm with the batch's statistics, with running statistics, and with those of the whole global batch: several
- * operations with sums over all ranks between them, which plan/sync_norm.c combines. */
+/* batch_norm.c - batch norm with the batch's statistics, with running statistics, and with those of the whole global
+ * batch: several operations with sums over all ranks between them, which plan/sync_norm.c combines. */
 #include "graph/op/describe.h"
 
 #define NORM_ATTRIBUTES LK__HAS(activation) | LK__HAS(update) | LK__HAS(epsilon) | LK__HAS(momentum)
@@ -166,8 +166,8 @@ static lk__op_attrs stats_collective(const lk__graph_backward *b)
     return g->nodes[g->values[started].node].attrs;
 }
 
-/* The sums in the gradient of the statistics are those of all ranks; dw and db are of this rank's rows, like the gradient of
- * any weight. The statistics themselves get no gradient: dx has all of it. */
+/* The sums in the gradient of the statistics are those of all ranks; dw and db are of this rank's rows, like the
+ * gradient of any weight. The statistics themselves get no gradient: dx has all of it. */
 static void apply_gradient(lk__graph_backward *b, int dy)
 {
     if (b->n.attrs.activation != LK__RELU) { /* only relu's gradient is part of the kernels */
@@ -239,8 +239,9 @@ DESCRIBE(batch_norm_apply){
 
 DESCRIBE(batch_norm_grad_stats){
     .inputs = 5,
-    .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("x", REAL, REQUIRED, LAST), OPERAND("mean", WIDE, REQUIRED, ROWS),
-           OPERAND("rstd", WIDE, REQUIRED, ROWS), OPERAND("y", REAL, OPTIONAL, LAST)},
+    .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("x", REAL, REQUIRED, LAST),
+           OPERAND("mean", WIDE, REQUIRED, ROWS), OPERAND("rstd", WIDE, REQUIRED, ROWS),
+           OPERAND("y", REAL, OPTIONAL, LAST)},
     .outputs = 3,
     .out = {OPERAND("batch norm sums", F64, REQUIRED, ROWS), OPERAND("dw", WIDE, OPTIONAL, ROWS),
             OPERAND("db", WIDE, OPTIONAL, ROWS)},

@@ -1,10 +1,12 @@
-/* collective.c - operations that the ranks of a group run together. A collective is two nodes: one starts it, and its wait completes
- * it. The wait reads the operand as well as the result, so both are alive, and neither is overwritten, from start to wait.
+/* collective.c - operations that the ranks of a group run together. A collective is two nodes: one starts it, and its
+ * wait completes it. The wait reads the operand as well as the result, so both are alive, and neither is overwritten,
+ * from start to wait.
  *
- * Gradients are stated on global values. The result of a reduction is one value, the same on all ranks, and so is its cotangent.
- * What arrives here as dy is what this rank's samples contribute to that cotangent, as with the gradient of any parameter: its sum
- * over the group is the cotangent. An operand of a sum has the same cotangent on every rank; one that was gathered has its own part.
- * The result of a reduce_scatter is this rank's alone, and so is dy: the operands' cotangent is that of all ranks, gathered. */
+ * Gradients are stated on global values. The result of a reduction is one value, the same on all ranks, and so is its
+ * cotangent. What arrives here as dy is what this rank's samples contribute to that cotangent, as with the gradient of
+ * any parameter: its sum over the group is the cotangent. An operand of a sum has the same cotangent on every rank; one
+ * that was gathered has its own part. The result of a reduce_scatter is this rank's alone, and so is dy: the operands'
+ * cotangent is that of all ranks, gathered. */
 #include "graph/op/describe.h"
 
 /* The replicated value's cotangent, of what this rank contributes to it. */
@@ -171,7 +173,8 @@ DESCRIBE(wait){
     .bytes = lk__bytes_none,
 };
 
-/* A replicated value's part of this rank or leaf. In the gradient of all_gather alone: its own would be another all_gather. */
+/* A replicated value's part of this rank or leaf. In the gradient of all_gather alone: its own would be another
+ * all_gather. */
 DESCRIBE(own_part){
     .inputs = 1,
     .in = {OPERAND("x", ANY, REQUIRED, ROWS)},

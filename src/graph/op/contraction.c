@@ -258,7 +258,8 @@ static void conv2d_gradient(lk__graph_backward *b, int dy)
                   lk__grad_emit_like(b, LK__OP_conv2d_grad_input, &attrs, operands, pooled ? 3 : 2, lk__grad_in(b, 0)));
 }
 
-/* Each element before the pool needs one product per weight of its channel; a fused pool keeps one of p × p elements. */
+/* Each element before the pool needs one product per weight of its channel; a fused pool keeps one of p × p
+ * elements. */
 static double conv2d_products(const lk_graph *g, const lk__graph_node *n, int y, int weight)
 {
     const lk__graph_shape *w = &g->values[weight].shape;
@@ -321,7 +322,8 @@ DESCRIBE(conv2d_grad_input){
 
 DESCRIBE(conv2d_grad_weight){
     .inputs = 3,
-    .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("index", U8, OPTIONAL, LAST)},
+    .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("dy", REAL, REQUIRED, LAST),
+           OPERAND("index", U8, OPTIONAL, LAST)},
     .outputs = 2,
     .out = {OPERAND("dw", WIDE, REQUIRED, ROWS), OPERAND("db", WIDE, OPTIONAL, ROWS)},
     .attributes = CONV2D_ATTRIBUTES,

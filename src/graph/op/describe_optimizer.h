@@ -9,16 +9,16 @@
 /* Outputs are the parameter, then the moments (MOMENT), then `stored`: the parameter as the model reads it, in a
  * narrower type, where the parameter itself is the wider copy that is updated. own: LK__HAS(…) of the operation's
  * options. */
-#define OPTIMIZER_OPERATION(own, count, ...)                                                                          \
-    {                                                                                                                 \
-        .inputs = 2, .in = {OPERAND("gradient", REAL, REQUIRED, ROWS), OPERAND("scale", F64, REQUIRED, ROWS)},        \
-        .outputs = 2 + (count),                                                                                       \
-        .out = {OPERAND("parameter", REAL, REQUIRED, ROWS), __VA_ARGS__, OPERAND("stored", GIVEN, OPTIONAL, ROWS)},   \
-        .attributes = (own) | LK__HAS(weight_decay) | LK__HAS(lr_scale), BACKWARD_ONLY,                               \
-        .no_gradient = LK__NO_OPERAND, .in_place = LK__NO_OPERAND, .same = LK__NO_OPERAND,                            \
-        .samples = LK__SAMPLES_INDEPENDENT, .runs = LK__RUNS_KERNEL, .effect = LK__EFFECT_STATE,                            \
-        .evaluation = LK__EVALUATE_SAME, .recompute = LK__RECOMPUTE, .fuse = LK__FUSE_NOTHING, .loss = LK__LOSS_NO,   \
-        MEMORY_BOUND                                                                                                  \
+#define OPTIMIZER_OPERATION(own, count, ...)                                                                        \
+    {                                                                                                               \
+        .inputs = 2, .in = {OPERAND("gradient", REAL, REQUIRED, ROWS), OPERAND("scale", F64, REQUIRED, ROWS)},      \
+        .outputs = 2 + (count),                                                                                     \
+        .out = {OPERAND("parameter", REAL, REQUIRED, ROWS), __VA_ARGS__, OPERAND("stored", GIVEN, OPTIONAL, ROWS)}, \
+        .attributes = (own) | LK__HAS(weight_decay) | LK__HAS(lr_scale), BACKWARD_ONLY,                             \
+        .no_gradient = LK__NO_OPERAND, .in_place = LK__NO_OPERAND, .same = LK__NO_OPERAND,                          \
+        .samples = LK__SAMPLES_INDEPENDENT, .runs = LK__RUNS_KERNEL, .effect = LK__EFFECT_STATE,                    \
+        .evaluation = LK__EVALUATE_SAME, .recompute = LK__RECOMPUTE, .fuse = LK__FUSE_NOTHING, .loss = LK__LOSS_NO, \
+        MEMORY_BOUND                                                                                                \
     }
 #define MOMENT(name, presence) OPERAND(name, REAL, presence, ROWS)
 

@@ -1,5 +1,5 @@
-/* elementwise.c - each element of the result depends on one element of each operand: arithmetic with broadcasting, functions of
- * one value, dropout, fills. */
+/* elementwise.c - each element of the result depends on one element of each operand: arithmetic with broadcasting,
+ * functions of one value, dropout, fills. */
 #include "graph/op/describe.h"
 
 /* ---- add, sub, mul, div ---- */

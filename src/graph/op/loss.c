@@ -1,8 +1,8 @@
 /* loss.c - losses: a sum over samples in double, and the weight that the mean divides by. */
 #include "graph/op/describe.h"
 
-#define LOSS                                                                                                         \
-    .same = LK__NO_OPERAND, .samples = LK__SAMPLES_INDEPENDENT, .runs = LK__RUNS_KERNEL, .effect = LK__EFFECT_NONE,        \
+#define LOSS                                                                                                        \
+    .same = LK__NO_OPERAND, .samples = LK__SAMPLES_INDEPENDENT, .runs = LK__RUNS_KERNEL, .effect = LK__EFFECT_NONE, \
     .evaluation = LK__EVALUATE_SAME, .recompute = LK__RECOMPUTE, .fuse = LK__FUSE_NOTHING
 
 /* ---- weights that are known before the model runs ---- */
@@ -82,8 +82,9 @@ static int check_labelled_rows(lk__graph_shapes *s)
     lk__graph_shape rows = lk__shape_fixed(labels->dtype, 1, x->dims);
     lk__shape_carry_count(&rows, x, 0, 0);
     if (labels->dtype != LK_I32 || !lk__shape_equal(&rows, labels))
-        return LK__SHAPE_FAIL(s, "%s: labels %s (%s) do not fit logits %s; expected one i32 per row", lk__op_name(s->op),
-                              lk__shape_show(labels).text, lk_dtype_name(labels->dtype), lk__shape_show(x).text);
+        return LK__SHAPE_FAIL(s, "%s: labels %s (%s) do not fit logits %s; expected one i32 per row",
+                              lk__op_name(s->op), lk__shape_show(labels).text, lk_dtype_name(labels->dtype),
+                              lk__shape_show(x).text);
     if (w && !lk__shape_equal(&rows, w))
         return LK__SHAPE_FAIL(s, "%s: weight %s does not fit logits %s", lk__op_name(s->op), lk__shape_show(w).text,
                               lk__shape_show(x).text);

@@ -1,5 +1,5 @@
-/* normalisation.c - softmax, and the norms whose statistics belong to one sample: layer norm, RMS norm, group norm. Norms over
- * the batch are in batch_norm.c. */
+/* normalisation.c - softmax, and the norms whose statistics belong to one sample: layer norm, RMS norm, group norm.
+ * Norms over the batch are in batch_norm.c. */
 #include "graph/op/describe.h"
 
 /* ---- softmax ---- */
@@ -22,20 +22,22 @@ static void log_softmax_gradient(lk__graph_backward *b, int dy)
     lk__grad_give(b, 0, LK__GRAD_EMIT(b, LK__OP_log_softmax_grad, &b->n.attrs, 2, dy, lk__grad_out(b, 0)));
 }
 
-#define SOFTMAX(rule)                                                                                                  \
-    {                                                                                                                  \
-        .inputs = 1, .in = {OPERAND("x", REAL, REQUIRED, ROWS)}, .outputs = 1, .out = {OPERAND("y", REAL, REQUIRED, ROWS)}, \
+#define SOFTMAX(rule)                                                                                         \
+    {                                                                                                         \
+        .inputs = 1, .in = {OPERAND("x", REAL, REQUIRED, ROWS)},                                              \
+        .outputs = 1, .out = {OPERAND("y", REAL, REQUIRED, ROWS)},                                            \
         .attributes = LK__HAS(axis), .shape = softmax_shape, .gradient = rule, .no_gradient = LK__NO_OPERAND, \
-        .in_place = 1u << 0, ORDINARY_WITH(LK__SAMPLES_BY_AXIS), MEMORY_BOUND                                                                     \
+        .in_place = 1u << 0, ORDINARY_WITH(LK__SAMPLES_BY_AXIS), MEMORY_BOUND                                 \
     }
 DESCRIBE(softmax) SOFTMAX(softmax_gradient);
 DESCRIBE(log_softmax) SOFTMAX(log_softmax_gradient);
 
-#define SOFTMAX_GRAD                                                                                                  \
-    {                                                                                                                 \
-        .inputs = 2, .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("y", REAL, REQUIRED, ROWS)}, .outputs = 1,   \
-        .out = {OPERAND("dx", REAL, REQUIRED, ROWS)}, .attributes = LK__HAS(axis), .shape = softmax_shape,            \
-        .gradient = lk__gradient_none, .no_gradient = LK__NO_OPERAND, .in_place = 1u << 0, ORDINARY_WITH(LK__SAMPLES_BY_AXIS), MEMORY_BOUND     \
+#define SOFTMAX_GRAD                                                                                                \
+    {                                                                                                               \
+        .inputs = 2, .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("y", REAL, REQUIRED, ROWS)}, .outputs = 1, \
+        .out = {OPERAND("dx", REAL, REQUIRED, ROWS)}, .attributes = LK__HAS(axis), .shape = softmax_shape,          \
+        .gradient = lk__gradient_none, .no_gradient = LK__NO_OPERAND, .in_place = 1u << 0,                          \
+        ORDINARY_WITH(LK__SAMPLES_BY_AXIS), MEMORY_BOUND                                                            \
     }
 DESCRIBE(softmax_grad) SOFTMAX_GRAD;
 DESCRIBE(log_softmax_grad) SOFTMAX_GRAD;

@@ -1,5 +1,5 @@
-/* shape.c - operations that move elements and compute nothing: reshape, stop_gradient, permute, slice, concat, changes of
- * layout. */
+/* shape.c - operations that move elements and compute nothing: reshape, stop_gradient, permute, slice, concat, changes
+ * of layout. */
 #include "graph/op/describe.h"
 
 /* ---- reshape ---- */

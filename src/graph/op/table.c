@@ -1,4 +1,5 @@
-/* table.c - all descriptors by operation, and functions that several families share. An operation without a descriptor does not link. */
+/* table.c - all descriptors by operation, and functions that several families share. An operation without a descriptor
+ * does not link. */
 #include "graph/op.h"
 
 #define DECLARE(name, types) extern const lk__graph_op lk__descriptor_##name;
