@@ -127,6 +127,8 @@ void lk__attrs_text(const lk__op_attrs *a, uint64_t has, char *text, size_t byte
 #define PRINT_reduction(name) print(&o, " %s", reduction_name(a->name))
 #define PRINT_order(name) print(&o, " over %s", a->name == LK__ORDER_LEAVES ? "leaves" : "ranks")
 #define PRINT_group(name) print(&o, ", group data%s", a->name == LK__GROUP_DATA_BY_HOST ? " by host" : "")
+#define PRINT_mesh(name) \
+    if (a->name) print(&o, ", axes 0x%x", a->name)
 #define PRINT_unary(name) print(&o, " %s", lk__unary_name(a->name))
 #define PRINT_activation(name) \
     if (a->name) print(&o, "+%s", lk__unary_name(a->name))

@@ -202,6 +202,7 @@ typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;
     X(reduction, reduction)   /* collectives */                                                                      \
     X(order, order)                                                                                                  \
     X(group, group)                                                                                                  \
+    X(mesh, mesh)             /* collectives, own_part: axes of the mesh along which the group is; 0: the batch's */ \
     X(integer, parts)         /* all_gather, reduce_scatter: ranks, or leaves */                                     \
     X(unary, unary)           /* unary, unary_grad: which function */                                                \
     X(activation, activation) /* fused into conv2d, linear, batch norm: which function */                          \
@@ -256,6 +257,7 @@ typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;
 #define LK__ATTR_reduction(name) lk_reduce_op name;
 #define LK__ATTR_order(name) lk__op_order name;
 #define LK__ATTR_group(name) lk__op_group name;
+#define LK__ATTR_mesh(name) uint32_t name; /* not printed when it is 0 */
 #define LK__ATTR_unary(name) lk__op_unary name;
 #define LK__ATTR_activation(name) lk__op_unary name;
 #define LK__ATTR_pool(name) int64_t name;
@@ -286,6 +288,13 @@ enum {
 #define LK__HAS(name) (UINT64_C(1) << LK__ATTR_ID_##name) /* in a set of attributes */
 /* The set of a descriptor without attributes, which must not be 0; op.c asserts that no attribute has this bit. */
 #define LK__NO_ATTRIBUTES (UINT64_C(1) << 63)
+
+/* Of a value of which this rank has a part: the extents of the whole, and where the part begins in it. What a kernel
+ * computes and in which order it adds follow from the whole; random numbers are those of the whole's elements. */
+typedef struct lk__op_part {
+    int     rank; /* dimensions; 0: the rank has the whole value */
+    int64_t whole[LK_MAX_RANK], first[LK_MAX_RANK];
+} lk__op_part;
 
 uint64_t lk__attrs_hash(const lk__op_attrs *attrs, uint64_t seed);
 bool     lk__attrs_equal(const lk__op_attrs *a, const lk__op_attrs *b);

@@ -30,6 +30,8 @@ typedef struct lk__kernel_operand {
     lk_dtype dtype;
     int      rank;
     int64_t  dims[LK_MAX_RANK];
+    /* The whole value, of which this is a part; NULL: this is the whole. The host's memory. */
+    const lk__op_part *part;
 } lk__kernel_operand;
 
 /* The leaves of a batch, for kernels that add over samples (linear_grad_weight): the leaves' sums are added in the

@@ -33,6 +33,7 @@ typedef struct lk__graph_value {
     int  slot;  /* optimizer values: which moment, from 0; buckets: 1 for this rank's slice */
     bool channels_last; /* how an image is stored; set by the layout pass */
     bool needs_gradient;
+    lk__op_part part; /* what this rank has of it, where an axis of the mesh cuts it (plan/placement.h) */
     const char *name; /* inputs; else NULL */
     lk_site     site;
 } lk__graph_value;

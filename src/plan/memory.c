@@ -45,6 +45,7 @@ void lk__plan_call_at_capacity(const lk_graph *g, const lk__graph_node *n, lk__k
         o->dtype = s->dtype;
         o->rank = s->rank;
         memcpy(o->dims, s->dims, sizeof o->dims);
+        o->part = g->values[v].part.rank ? &g->values[v].part : NULL;
     }
 }
 
