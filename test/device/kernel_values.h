@@ -177,7 +177,8 @@ static lk__kernel_call call_of(const spec *s, lk_dtype real, bool data)
             if (data)
                 call.in[i] = operand(s->in[i], real);
             else {
-                call.in[i] = (lk__kernel_operand){(void *)1, s->in[i]->index ? LK_U8 : real, s->in[i]->rank, {0}};
+                call.in[i] = (lk__kernel_operand){
+                    .data = (void *)1, .dtype = s->in[i]->index ? LK_U8 : real, .rank = s->in[i]->rank};
                 memcpy(call.in[i].dims, s->in[i]->dims, sizeof call.in[i].dims);
                 if (s->batched_in >> i & 1) call.in[i].dims[0] += s->capacity;
             }
@@ -188,7 +189,8 @@ static lk__kernel_call call_of(const spec *s, lk_dtype real, bool data)
             if (data)
                 call.out[i] = operand(s->out[i], result);
             else {
-                call.out[i] = (lk__kernel_operand){(void *)1, s->out[i]->index ? LK_U8 : result, s->out[i]->rank, {0}};
+                call.out[i] = (lk__kernel_operand){
+                    .data = (void *)1, .dtype = s->out[i]->index ? LK_U8 : result, .rank = s->out[i]->rank};
                 memcpy(call.out[i].dims, s->out[i]->dims, sizeof call.out[i].dims);
                 if (s->batched_in >> (8 + i) & 1) call.out[i].dims[0] += s->capacity;
             }
