@@ -9,41 +9,50 @@
 
 typedef enum lk__place_kind { LK__PLACE_REPLICATED, LK__PLACE_SPLIT, LK__PLACE_PARTIAL } lk__place_kind;
 
-enum { LK__PLACE_SEGMENTS = 3 };
-
-/* Of a value along one axis. The parts of a split are equal. */
+/* Of a value along one axis. A dimension that is split consists of `outer` repetitions, each of which is cut into as
+ * many equal parts as the axis has ranks: 1, but where dimensions were merged, such as (batch tokens) with the tokens
+ * cut, or where several things lie side by side, such as queries, keys and values. Where the dimension has the run-time
+ * count, the repetitions are its samples, and `outer` is their capacity. */
 typedef struct lk__place {
     lk__place_kind kind;
-    int            dim; /* SPLIT: the dimension */
-    /* The dimension consists of so many repetitions, each of which is cut: 1, but where dimensions were merged, such as
-     * (batch tokens) with the tokens cut. */
-    int64_t outer;
-    /* of a repetition, each cut by itself: 1, or 3 of packed queries, keys, values */
-    int     segments;
-    int64_t segment[LK__PLACE_SEGMENTS]; /* whole extents; their sum times outer is that of the dimension */
+    int            dim;
+    int64_t        outer;
 } lk__place;
 
 /* What a node reads and makes. Where that differs from how the value is held, the rewriter inserts a collective or a
  * local cut. */
+enum { LK__PLACE_NO_FACTOR = -1 /* every rank computes all of it */ };
 typedef struct lk__place_node {
-    int       factor; /* of its operation's line, which is cut; -1: every rank computes all of it */
-    lk__place in[LK__MAX_IN], out[LK__MAX_OUT]; /* out PARTIAL: a sum over the axis is still to be made */
+    int factor; /* of its operation's line, which is cut; LK__PLACE_NO_FACTOR: all operands are replicated */
+    /* out PARTIAL: a sum over the axis is still to be made. Inputs that are added after the sum, once (lk__factors'
+     * `added`), then come in the form in which the sum is held, and the rewriter adds them behind the collective. */
+    lk__place in[LK__MAX_IN], out[LK__MAX_OUT];
 } lk__place_node;
 
 typedef struct lk__places {
-    unsigned        axis;
-    int             extent;
-    lk__place      *values; /* how each value is held between nodes: never PARTIAL */
+    unsigned axis;
+    int      extent;
+    /* How each value is held between nodes: never PARTIAL. Inputs, numbers and outputs that the caller reads are
+     * replicated; the gradient of a state is held as the state is. */
+    lk__place      *values;
     size_t          values_count;
-    lk__place_node *nodes;
+    lk__place_node *nodes; /* of those that are not dead */
     size_t          nodes_count;
 } lk__places;
 
-/* placement.c: finds them for a list whose gradients are made. Fails with a sentence that names operation, line and
- * axis. */
-lk_status lk__places_find(const lk_plan *plan, const lk__plan_list *list, unsigned axis, lk__places *places);
+static inline bool lk__place_equal(const lk__place *a, const lk__place *b)
+{
+    return a->kind == b->kind && (a->kind != LK__PLACE_SPLIT || (a->dim == b->dim && a->outer == b->outer));
+}
+
+/* placement.c: finds them for a list whose gradients are made. Nodes that nothing reads die, and fused ones are divided
+ * where a sum must come between their parts. `placed`: states are split as plan->states says; otherwise the splits that
+ * are found are written there. *forward: where the nodes of forward end. Fails with a sentence that names operation,
+ * line and axis. */
+lk_status lk__places_find(lk_plan *plan, lk__plan_list *list, unsigned axis, bool placed, size_t *forward,
+                          lk__places *places);
 void      lk__places_free(lk_context *context, lk__places *places);
 /* placement_rewrite.c: rewrites the list's graph to what this rank computes. */
-lk_status lk__places_apply(lk_plan *plan, lk__plan_list *list, const lk__places *places);
+lk_status lk__places_apply(lk_plan *plan, lk__plan_list *list, const lk__places *places, size_t *forward);
 
 #endif

@@ -6,7 +6,7 @@
 #include <string.h>
 
 typedef struct box {
-    lk__range range[LK_MAX_RANK];
+    lk__range range[LK__SLICES_RANK];
 } box;
 
 static box whole_box(const lk__plan_slices *s)
@@ -181,7 +181,7 @@ int lk__slices_holder(const lk__plan_slices *s, int part, int near)
 lk__plan_run lk__slices_find(const lk__plan_slices *s, int64_t first)
 {
     box     b = whole_box(s);
-    int64_t at[LK_MAX_RANK], rest = first;
+    int64_t at[LK__SLICES_RANK], rest = first;
     int     part = 0;
     for (int i = s->rank - 1; i >= 0; rest /= s->dims[i], i--) at[i] = rest % s->dims[i];
     for (int i = 0; i < s->splits.count; i++) {
@@ -203,7 +203,7 @@ lk__plan_run lk__slices_run(const lk__plan_slices *s, int part, int64_t at)
     box b = box_of_part(s, part);
     int cut = last_cut(s, &b);
     if (cut < 0) return (lk__plan_run){part, at, at, inner_elements(s, -1) - at};
-    int64_t inner = inner_elements(s, cut), inside = at % inner, rest = at / inner, place[LK_MAX_RANK], first = 0;
+    int64_t inner = inner_elements(s, cut), inside = at % inner, rest = at / inner, place[LK__SLICES_RANK], first = 0;
     for (int i = cut; i >= 0; rest /= lk__range_count(b.range[i]), i--)
         place[i] = b.range[i].first + rest % lk__range_count(b.range[i]);
     for (int i = 0; i <= cut; i++) first = first * s->dims[i] + place[i];
@@ -219,6 +219,21 @@ bool lk__plan_has_array(const lk_plan *p, size_t state, lk__plan_array array)
     return array == LK__ARRAY_MASTER ? sp->master : (int)(array - LK__ARRAY_MOMENT_0) < sp->moments;
 }
 
+/* Repetitions that are cut become a dimension before that which is cut. */
+static void divide_repetitions(lk__plan_slices *s)
+{
+    for (int i = 0; i < s->splits.count; i++) {
+        int     dim = s->splits.split[i].dim;
+        int64_t outer = s->splits.split[i].outer;
+        if (outer <= 1) continue;
+        memmove(&s->dims[dim + 1], &s->dims[dim], (size_t)(s->rank - dim) * sizeof *s->dims);
+        s->rank++;
+        s->dims[dim] = outer;
+        s->dims[dim + 1] /= outer;
+        for (int k = 0; k < s->splits.count; k++) s->splits.split[k].dim += s->splits.split[k].dim >= dim;
+    }
+}
+
 lk__plan_slices lk__plan_state_slices(const lk_plan *p, size_t state, lk__plan_array array)
 {
     const lk__graph_state *gs = &p->graph->states[state];
@@ -226,7 +241,8 @@ lk__plan_slices lk__plan_state_slices(const lk_plan *p, size_t state, lk__plan_a
     const lk__graph_shape *shape = &p->graph->values[gs->value].shape;
     lk__plan_slices        s = {
                .mesh = &p->mesh, .rank = shape->rank, .dtype = shape->dtype, .splits = sp->splits[array], .parts = 1};
-    memcpy(s.dims, shape->dims, sizeof s.dims);
+    memcpy(s.dims, shape->dims, sizeof shape->dims);
+    divide_repetitions(&s);
     if (array != LK__ARRAY_STORED) s.dtype = lk__wide_type(shape->dtype);
     s.memory = array == LK__ARRAY_MASTER   ? LK_MEMORY_MASTER
                : array != LK__ARRAY_STORED ? LK_MEMORY_OPTIMIZER
@@ -265,6 +281,8 @@ const char *lk__plan_splits_text(const lk_plan *p, size_t state, char *text, siz
             if (moment >= 0) snprintf(number, sizeof number, " %d", moment);
             used += (size_t)snprintf(text + used, bytes - used, ", %s%s: %d over %u", names[moment < 0 ? a : 2], number,
                                      split->dim, split->axes);
+            if (split->outer > 1 && used < bytes)
+                used += (size_t)snprintf(text + used, bytes - used, " in %lld", (long long)split->outer);
         }
     return text;
 }

@@ -35,6 +35,9 @@ typedef enum lk__plan_array {
 typedef struct lk__plan_cut {
     int      dim;
     unsigned axes;
+    /* Above 1: the dimension consists of so many equal repetitions, and each of them is cut: queries, keys and values
+     * that are side by side. */
+    int64_t outer;
 } lk__plan_cut;
 
 enum { LK__SPLITS = 3 };
@@ -50,11 +53,13 @@ typedef struct lk__plan_placement {
     const lk__mesh_grid *mesh; /* instead of the plan's, of whose axes the passes know data alone; NULL: the plan's */
 } lk__plan_placement;
 
+enum { LK__SLICES_RANK = LK_MAX_RANK + LK__SPLITS };
+
 /* The list of one array. */
 typedef struct lk__plan_slices {
     const lk__mesh_grid *mesh;
-    int                  rank; /* dimensions, those of the state */
-    int64_t              dims[LK_MAX_RANK];
+    int                  rank; /* dimensions, those of the state; repetitions that are cut are a dimension */
+    int64_t              dims[LK__SLICES_RANK];
     lk_dtype             dtype;
     lk__plan_splits      splits;
     int                  parts; /* slices */
@@ -70,7 +75,7 @@ typedef struct lk__plan_slices {
 } lk__plan_slices;
 
 typedef struct lk__plan_slice {
-    int64_t first[LK_MAX_RANK], count[LK_MAX_RANK]; /* by dimension */
+    int64_t first[LK__SLICES_RANK], count[LK__SLICES_RANK]; /* by dimension */
 } lk__plan_slice;
 
 /* Where ranks have different slices they exchange bytes (run/exchange.h) through two buffers of a window for each rank:

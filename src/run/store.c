@@ -103,7 +103,8 @@ static bool same_slices(const lk__plan_slices *a, const lk__plan_slices *b)
 {
     bool same = a->splits.count == b->splits.count;
     for (int i = 0; i < a->splits.count && same; i++)
-        same = a->splits.split[i].dim == b->splits.split[i].dim && a->splits.split[i].axes == b->splits.split[i].axes;
+        same = a->splits.split[i].dim == b->splits.split[i].dim && a->splits.split[i].axes == b->splits.split[i].axes &&
+               a->splits.split[i].outer == b->splits.split[i].outer;
     return same;
 }
 

@@ -21,7 +21,7 @@ static lk__mesh_grid grid_of(const char *axes, int rank)
 /* Whether part `part` of the list has the element at these coordinates, by floor(n·i / parts) alone. */
 static bool has_element(const lk__plan_slices *s, int part, const int64_t *at)
 {
-    int64_t first[LK_MAX_RANK] = {0}, count[LK_MAX_RANK];
+    int64_t first[LK__SLICES_RANK] = {0}, count[LK__SLICES_RANK];
     int     number[LK__SPLITS], rest = part;
     memcpy(count, s->dims, sizeof count);
     for (int i = s->splits.count - 1; i >= 0; i--) {
@@ -50,7 +50,7 @@ static void check_list(const lk__plan_slices *s)
     for (int part = 0; part < s->parts; part++) {
         int64_t used = 0;
         for (int64_t e = 0; e < elements; e++) {
-            int64_t at[LK_MAX_RANK], rest = e;
+            int64_t at[LK__SLICES_RANK], rest = e;
             for (int i = s->rank - 1; i >= 0; rest /= s->dims[i], i--) at[i] = rest % s->dims[i];
             if (!has_element(s, part, at)) continue;
             CHECK(owner[e] < 0, "element %lld is in slices %d and %d", (long long)e, owner[e], part);
@@ -85,14 +85,14 @@ static void every_element_is_in_one_slice(void)
     const int64_t         shapes[][3] = {{7, 5, 3}, {2, 2, 2}, {1, 4, 9}, {13, 1, 1}};
     const lk__plan_splits lists[] = {
         {0},
-        {1, {{0, LK_AXIS_DATA}}},
-        {1, {{1, LK_AXIS_SHARD}}},
-        {1, {{2, LK_AXIS_TENSOR}}},
-        {1, {{0, LK_AXIS_PIPELINE}}}, /* an axis that the mesh does not name */
-        {1, {{0, LK_AXIS_DATA | LK_AXIS_TENSOR}}},
-        {2, {{0, LK_AXIS_TENSOR}, {0, LK_AXIS_SHARD}}},
-        {2, {{1, LK_AXIS_TENSOR}, {0, LK_AXIS_SHARD}}},
-        {3, {{2, LK_AXIS_DATA}, {0, LK_AXIS_SHARD}, {1, LK_AXIS_TENSOR}}},
+        {1, {{0, LK_AXIS_DATA, 1}}},
+        {1, {{1, LK_AXIS_SHARD, 1}}},
+        {1, {{2, LK_AXIS_TENSOR, 1}}},
+        {1, {{0, LK_AXIS_PIPELINE, 1}}}, /* an axis that the mesh does not name */
+        {1, {{0, LK_AXIS_DATA | LK_AXIS_TENSOR, 1}}},
+        {2, {{0, LK_AXIS_TENSOR, 1}, {0, LK_AXIS_SHARD, 1}}},
+        {2, {{1, LK_AXIS_TENSOR, 1}, {0, LK_AXIS_SHARD, 1}}},
+        {3, {{2, LK_AXIS_DATA, 1}, {0, LK_AXIS_SHARD, 1}, {1, LK_AXIS_TENSOR, 1}}},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
@@ -118,7 +118,7 @@ typedef struct placing {
     bool            begun; /* Adagrad, whose moment does not begin with 0 */
 } placing;
 
-#define SPLIT(dim) {1, {{dim, LK_AXIS_DATA}}}
+#define SPLIT(dim) {1, {{dim, LK_AXIS_DATA, 1}}}
 
 static const placing placings[] = {
     {.name = "moments split", .splits = {[LK__ARRAY_MOMENT_0] = SPLIT(0), [LK__ARRAY_MOMENT_0 + 1] = SPLIT(0)}},
@@ -137,34 +137,42 @@ static const placing placings[] = {
 };
 static const placing grids[] = {
     {.name = "values over one of two axes",
-     .splits = {{1, {{0, LK_AXIS_TENSOR}}}, {0}, {1, {{-1, LK_AXIS_DATA}}}},
+     .splits = {{1, {{0, LK_AXIS_TENSOR, 1}}}, {0}, {1, {{-1, LK_AXIS_DATA, 1}}}},
+     .axes = "data=2,tensor=2"},
+    {.name = "repetitions, each of which is split",
+     .splits = {{1, {{0, LK_AXIS_TENSOR, 7}}},
+                {0},
+                {1, {{-1, LK_AXIS_TENSOR, 3}}},
+                {2, {{-1, LK_AXIS_TENSOR, 3}, {0, LK_AXIS_DATA, 1}}}},
      .axes = "data=2,tensor=2"},
     {.name = "two axes, two dimensions",
-     .splits = {{2, {{0, LK_AXIS_DATA}, {-1, LK_AXIS_TENSOR}}}, {0}, {2, {{0, LK_AXIS_TENSOR}, {0, LK_AXIS_DATA}}}},
+     .splits = {{2, {{0, LK_AXIS_DATA, 1}, {-1, LK_AXIS_TENSOR, 1}}},
+                {0},
+                {2, {{0, LK_AXIS_TENSOR, 1}, {0, LK_AXIS_DATA, 1}}}},
      .axes = "data=2,tensor=2"},
 };
 
 /* Both: ranks that have the same slices share one copy of them. */
 static const placing shared_grids[] = {
     {.name = "shared, split over one of two axes",
-     .splits = {{1, {{0, LK_AXIS_TENSOR}}},
-                {1, {{0, LK_AXIS_TENSOR}}},
-                {1, {{0, LK_AXIS_TENSOR}}},
-                {1, {{-1, LK_AXIS_TENSOR}}}},
+     .splits = {{1, {{0, LK_AXIS_TENSOR, 1}}},
+                {1, {{0, LK_AXIS_TENSOR, 1}}},
+                {1, {{0, LK_AXIS_TENSOR, 1}}},
+                {1, {{-1, LK_AXIS_TENSOR, 1}}}},
      .axes = "data=2,tensor=2"},
     {.name = "shared values, moments split over the other axis",
-     .splits = {{0}, {0}, {1, {{0, LK_AXIS_DATA}}}, {1, {{-1, LK_AXIS_DATA}}}},
+     .splits = {{0}, {0}, {1, {{0, LK_AXIS_DATA, 1}}}, {1, {{-1, LK_AXIS_DATA, 1}}}},
      .axes = "data=2,tensor=2"},
     {.name = "shared, bf16, stored by columns, master copies by rows",
-     .splits = {{1, {{-1, LK_AXIS_TENSOR}}}, {1, {{0, LK_AXIS_TENSOR}}}, {1, {{0, LK_AXIS_TENSOR}}}},
+     .splits = {{1, {{-1, LK_AXIS_TENSOR, 1}}}, {1, {{0, LK_AXIS_TENSOR, 1}}}, {1, {{0, LK_AXIS_TENSOR, 1}}}},
      .policy = LK_POLICY_BF16,
      .axes = "data=2,tensor=2"},
     {.name = "shared values, moments that begin with a number split over the other axis",
-     .splits = {{0}, {0}, {1, {{0, LK_AXIS_DATA}}}},
+     .splits = {{0}, {0}, {1, {{0, LK_AXIS_DATA, 1}}}},
      .axes = "data=2,tensor=2",
      .begun = true},
     {.name = "shared, a copy for each rank",
-     .splits = {{2, {{0, LK_AXIS_DATA}, {-1, LK_AXIS_TENSOR}}}, {0}, {1, {{0, LK_AXIS_DATA}}}},
+     .splits = {{2, {{0, LK_AXIS_DATA, 1}, {-1, LK_AXIS_TENSOR, 1}}}, {0}, {1, {{0, LK_AXIS_DATA, 1}}}},
      .axes = "data=2,tensor=2"},
 };
 
@@ -173,9 +181,13 @@ static void place_array(void *user, const lk_plan *plan, size_t state, lk__plan_
     const placing *p = user;
     int            rank = plan->graph->values[plan->graph->states[state].value].shape.rank;
     if (rank == 0) return; /* a single number has no dimension to split */
+    const int64_t *dims = plan->graph->values[plan->graph->states[state].value].shape.dims;
     *splits = p->splits[array];
-    for (int i = 0; i < splits->count; i++)
-        if (splits->split[i].dim < 0) splits->split[i].dim = rank - 1;
+    for (int i = 0; i < splits->count; i++) {
+        lk__plan_cut *cut = &splits->split[i];
+        if (cut->dim < 0) cut->dim = rank - 1;
+        if (dims[cut->dim] % cut->outer) cut->outer = 1;
+    }
 }
 
 static lk_plan_config config_of_placing(const placing *p, rig *r, lk_optimizer_config *o)
@@ -612,9 +624,35 @@ static void hosts_share_what_is_split_over_them_or_within_them(void)
     }
 }
 
+/* Three things side by side, each of which is cut: of 12 columns, rank 1 of 2 has 2, 3, 6, 7, 10 and 11. */
+static void repetitions_are_cut_one_by_one(void)
+{
+    rig                  r = rig_open(LK_F32, 1);
+    lk_optimizer_config  optimizer = LK_OPTIMIZER_CONFIG_INIT;
+    lk_plan_config       config = LK_PLAN_CONFIG_INIT;
+    lk__mesh_grid        grid = grid_of("tensor=2", 1);
+    lk_tensor            x = lk_input(r.graph, "x", LK_F32, 2, ((int64_t[]){4, 2}));
+    lk_tensor            w = lk_parameter(r.graph, "w", 2, ((int64_t[]){2, 12}));
+    static const placing p = {.splits = {{1, {{1, LK_AXIS_TENSOR, 3}}}}};
+    lk__plan_placement   placement = {place_array, (void *)&p, &grid};
+    config.loss = lk_sum(lk_matmul(x, w));
+    config.optimizer = &optimizer;
+    REQUIRE(lk__plan_create_placed(r.graph, &config, false, &placement, &r.plan) == LK_OK, "%s",
+            lk_context_error(r.context));
+    lk__plan_slices s = lk__plan_state_slices(r.plan, 0, LK__ARRAY_STORED);
+    const int64_t   want[] = {2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23};
+    CHECK(lk__slices_elements(&s, 1) == 12);
+    for (int i = 0; i < 12; i++) CHECK(lk__slices_run(&s, 1, i).first == want[i], "element %d", i);
+    check_list(&s);
+    lk_plan_free(r.plan);
+    lk_graph_free(r.graph);
+    lk_context_free(r.context);
+}
+
 int main(void)
 {
     RUN_APART(every_element_is_in_one_slice); /* a process that has started CUDA cannot fork ranks */
+    RUN_APART(repetitions_are_cut_one_by_one);
     RUN_APART(one_rank_has_all_slices);
     RUN_APART(two_ranks_have_what_one_has);
     RUN_APART(three_ranks_have_what_one_has);
