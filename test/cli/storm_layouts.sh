@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# storm_layouts.sh - kills in jobs of several layouts: a random rank is killed at a random moment, in a step, a gather,
+# an exchange, a save or while it resumes. Each time the job ends by itself and names that rank, no process survives,
+# the checkpoint loads, and the run that resumes in another layout ends within 1e-9 of an uninterrupted one of one rank.
+#
+#   ROUNDS=n storm_layouts.sh      200 rounds by default
+# ctest: timeout 7200
+set -u
+: "${LOCKSTEP:?the command}" "${SOURCE_DIR:?the tree}"
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
+rounds=${ROUNDS:-200}
+deadline=60 # seconds for a job to end after the kill; --timeout is 5
+mark=LOCKSTEP_TEST_STORM=$$.$RANDOM
+members() { # running processes of this test, found by a mark in their environment
+    local file pid
+    for file in $(grep -slz "^$mark\$" /proc/[0-9]*/environ 2> /dev/null || true); do
+        pid=${file#/proc/}
+        pid=${pid%/environ}
+        if ! grep -qs '^State:.Z' "/proc/$pid/status"; then echo "$pid"; fi
+    done
+}
+finish() { for pid in $(members) $job; do kill -KILL "$pid" 2> /dev/null || true; done; rm -rf "$work"; }
+trap finish EXIT
+steps=30 what=uninterrupted round=0
+fail() { echo "round $round ($what): $*"; exit 1; }
+layouts=(
+    "data=2"
+    "data=4 --backend tcp"
+    "data=3 --state replicated"
+)
+data="--model gpt --layers 2 --width 32 --heads 4 --context 16 --batch 8 --dropout 0.1 --clip 0.5 --threads 1"
+options="$data --steps $steps --dtype f64 --optimizer adamw --seed 3 --eval-every -1 --save-every 1 --timeout 5"
+
+train() { # train DIRECTORY LAYOUT WORDS…
+    local directory=$1 layout=$2
+    shift 2
+    # shellcheck disable=SC2086
+    exec env "$mark" "$LOCKSTEP" train $options --save "$directory" --resume auto --mesh $layout "$@"
+}
+ranks_of() { # of "data=2,shard=4 --shard-stage 1"
+    local axis product=1
+    for axis in $(echo "${1%% *}" | tr ',' ' '); do product=$((product * ${axis#*=})); done
+    echo $product
+}
+saved() { if [ -e run/state.json ]; then field step < run/state.json; else echo 0; fi; }
+has_saved() { [ "$(saved)" -ge "$1" ]; }
+has_no_members() { [ -z "$(members)" ]; }
+rank_pid() {
+    local pid
+    for pid in $(pgrep -P "$job"); do
+        if tr '\0' '\n' < "/proc/$pid/environ" 2> /dev/null | grep -qx "RANK=$1"; then echo "$pid"; return; fi
+    done
+}
+rank_runs() { victim_pid=$(rank_pid "$1") && [ -n "$victim_pid" ]; }
+await_end() { # of the job, within the deadline; its exit status is in $code
+    wait_for_end $deadline "$job" || fail "still running after $deadline s: $(cat err.txt)"
+    code=0
+    wait "$job" || code=$?
+    job=
+    wait_until 10 has_no_members || fail "survivors: $(members | xargs ps -o pid,ppid,stat,args -p)"
+}
+
+(train whole data=1) > out.txt 2> err.txt || fail "$(cat err.txt)"
+late=0
+for round in $(seq "$rounds"); do
+    layout=${layouts[$((round % ${#layouts[@]}))]}
+    other=${layouts[$((RANDOM % ${#layouts[@]}))]}
+    ranks=$(ranks_of "$layout") victim=$((RANDOM % $(ranks_of "$layout"))) goal=$((RANDOM % (steps - 4)))
+    what="SIGKILL to rank $victim of $ranks, $layout, after step $goal"
+    rm -rf run
+    if [ $((round % 4)) = 0 ]; then # killed while it resumes
+        (train run "$other" --steps 5) > out.txt 2> err.txt < /dev/null || fail "$(cat err.txt)"
+        goal=0
+    fi
+    (train run "$layout") > out.txt 2> err.txt < /dev/null &
+    job=$!
+    wait_until_job 60 rank_runs $victim && wait_until_job 60 has_saved $goal || fail "$(cat err.txt)"
+    pause_randomly 0 60
+    kill -KILL "$victim_pid" 2> /dev/null || late=$((late + 1))
+    await_end
+    if [ $code = 0 ]; then [ "$(saved)" = $steps ] || fail "exit status 0 at step $(saved): $(cat err.txt)"
+    else
+        grep -Eq "rank $victim( |,|.*)(SIGKILL|signal 9|Killed|killed)" err.txt ||
+            fail "no message that rank $victim was killed: $(cat err.txt)"
+        [ "$(grep -c "<- missing" err.txt)" -le 1 ] || fail "more than one rank is called missing: $(cat err.txt)"
+    fi
+    from=$(saved)
+    (train run "$other") > out.txt 2> err.txt < /dev/null ||
+        fail "resumed from step $from on $other: $(cat err.txt)"
+    far=$(python3 "$SOURCE_DIR/test/cli/layouts.py" 1e-9 whole run 2>&1) ||
+        fail "resumed from step $from on $other: $far"
+    left=$(find run -name '*.tmp.*' -o -name '*.old.*' -o -name '.link.*')
+    [ -z "$left" ] || fail "leftover files: $left"
+    [ -z "$(members)" ] || fail "survivors after success: $(members | xargs ps -o pid,ppid,stat,args -p)"
+    echo "round $round: $what; resumed from step $from on $other, off by ${far%% *}"
+done
+echo "$rounds kills in ${#layouts[@]} layouts, $late of them of ranks that had ended"
