@@ -15,7 +15,7 @@ WIDTH = 120
 SOURCES = (".c", ".h", ".cu", ".cpp")
 HASHED = (".sh", ".bash", ".py", ".cmake", ".txt", "/x", "/.ci/run")
 SHELLS = (".sh", ".bash", "/x", "/.ci/run")
-SKIPPED = re.compile(r"^(test/(golden|fuzz/corpus|headers/[0-9.]+|extend)/|LICENSE|docs/.*\.svg)")
+SKIPPED = re.compile(r"^(test/(golden|fuzz/corpus|headers/[0-9.]+)/|test/extend/.*\.patch$|LICENSE|docs/.*\.svg)")
 
 
 def fill(words, first, rest, last=""):

@@ -45,9 +45,10 @@ typedef struct lk_parallel {
     /* With LK_STATE_SHARED: 1: a rank that waits for others of its host at LK_SYNC leaves its cores idle. 0: it lends
      * them: threads of a rank that still computes run part of its work there. The results are the same bits. */
     int keep_cores LK_ZERO;
-    /* Of a mesh with an axis shard whose ranks do not share their state in memory (LK_STATE_REPLICATED): what each of them
-     * has a slice of. 1: master copies and optimizer state; 2: gradients too; 3: parameters too, which are gathered block by block
-     * (lk_block_begin) before they are used, and dropped afterwards. 0: 3. The store is created with lk_store_create_shared. */
+    /* Of a mesh with an axis shard whose ranks do not share their state in memory (LK_STATE_REPLICATED): what each of
+     * them has a slice of. 1: master copies and optimizer state; 2: gradients too; 3: parameters too, which are
+     * gathered block by block (lk_block_begin) before they are used, and dropped afterwards. 0: 3. The store is created
+     * with lk_store_create_shared. */
     int shard_stage LK_ZERO;
     int blocks_in_flight LK_ZERO; /* of stage 3: blocks whose parameters a rank has at a time, at most; 0: 2 */
     int reserved[3] LK_ZERO;
