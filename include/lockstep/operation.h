@@ -81,6 +81,10 @@ typedef struct lk_operation {
     /* Describes the attributes for listings and errors, for example "delta 1.5". NULL: a hash of them is shown. */
     void (*print)(const void *attributes, char *text, size_t bytes) LK_ZERO;
     void *user LK_ZERO;
+    /* Which dimensions belong together, as in an einsum, so that an axis of the mesh can split the operation:
+     * "(rows.., in), (out, in) -> (rows.., out)", in the order of the operands; docs/operations.md explains it. NULL:
+     * every rank computes all of it, except for the batch. */
+    const char *factors LK_ZERO;
 } lk_operation;
 #define LK_OPERATION_INIT {.size = sizeof(lk_operation)}
 

@@ -35,8 +35,10 @@ static const char *find_mistake(const lk_operation *o)
 
 static lk__kernel_custom *copy_operation(lk_context *context, const lk_operation *o)
 {
-    size_t             name = strlen(o->name) + 1, at = lk__round_up(sizeof(lk__kernel_custom), LK__ALIGN);
-    size_t             bytes = at + lk__round_up(o->attributes_bytes, LK__ALIGN) + name;
+    size_t name = strlen(o->name) + 1, factors = o->factors ? strlen(o->factors) + 1 : 0;
+    size_t at = lk__round_up(sizeof(lk__kernel_custom), LK__ALIGN);
+    size_t bytes = at + lk__round_up(o->attributes_bytes, LK__ALIGN) + name + factors;
+
     lk__kernel_custom *c = lk__alloc(context, LK_MEMORY_OTHER, bytes);
     if (!c) return NULL;
     char *attributes = (char *)c + at, *text = attributes + lk__round_up(o->attributes_bytes, LK__ALIGN);
@@ -46,6 +48,7 @@ static lk__kernel_custom *copy_operation(lk_context *context, const lk_operation
     if (o->attributes_bytes) memcpy(attributes, o->attributes, o->attributes_bytes);
     c->operation.attributes = o->attributes_bytes ? attributes : NULL;
     c->operation.name = memcpy(text, o->name, name);
+    if (factors) c->operation.factors = memcpy(text + name, o->factors, factors);
     return c;
 }
 

@@ -99,6 +99,15 @@ static double attention_grad_arithmetic(const lk_graph *g, const lk__graph_node 
         LK__HAS(stream)
 
 DESCRIBE(attention){
+    .factors = "q(batch, !tokens, groups*per*!width|groups*width|groups*width) first(batch, tokens) last(batch, "
+               "tokens) lengths(batch) "
+               "-> y(batch, tokens, groups*per*width) lse(batch, groups*per, tokens)"
+               "; groups=kv_heads; groups*per=heads; groups!probability; per!probability\n"
+               "q(batch, queries, groups*per*!width) k(batch, !keys, groups*width) v(batch, keys, groups*width) "
+               "first(batch, queries) last(batch, queries) lengths(batch) "
+               "-> y(batch, queries, groups*per*width) lse(batch, groups*per, queries)"
+               "; groups=kv_heads; groups*per=heads; groups!probability; per!probability; queries!probability; "
+               "queries!causal; queries!window",
     .inputs = 6,
     .in = {OPERAND("q", REAL, REQUIRED, ROWS), OPERAND("k", REAL, OPTIONAL, ROWS), OPERAND("v", REAL, OPTIONAL, ROWS),
            OPERAND("first", I32, OPTIONAL, ROWS), OPERAND("last", I32, OPTIONAL, ROWS),
@@ -129,6 +138,18 @@ static int attention_grad_shape(lk__graph_shapes *s)
 }
 
 DESCRIBE(attention_grad){
+    .factors = "dy(batch, !tokens, groups*!per*!width) q(batch, tokens, groups*per*width|groups*width|groups*width) "
+               "y(batch, tokens, groups*per*width) lse(batch, groups*per, tokens) first(batch, tokens) last(batch, "
+               "tokens) lengths(batch) "
+               "-> dq(batch, tokens, groups*per*width|groups*width|groups*width)"
+               "; groups=kv_heads; groups*per=heads; groups!probability; per!probability\n"
+               "dy(batch, queries, groups*per*!width) q(batch, queries, groups*per*width) "
+               "k(batch, !keys, groups*width) v(batch, keys, groups*width) y(batch, queries, groups*per*width) "
+               "lse(batch, groups*per, queries) "
+               "first(batch, queries) last(batch, queries) lengths(batch) "
+               "-> dq(batch, queries, groups*per*width) dk(batch, keys, groups*width) dv(batch, keys, groups*width)"
+               "; groups=kv_heads; groups*per=heads; groups!probability; per!probability; queries!probability; "
+               "queries!causal; queries!window",
     .inputs = 9,
     .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("q", REAL, REQUIRED, ROWS), OPERAND("k", REAL, OPTIONAL, ROWS),
            OPERAND("v", REAL, OPTIONAL, ROWS), OPERAND("y", REAL, REQUIRED, ROWS), OPERAND("lse", WIDE, REQUIRED, ROWS),
@@ -180,6 +201,11 @@ static void rope_gradient(lk__graph_backward *b, int dy)
 }
 
 DESCRIBE(rope){
+    .factors = "x(batch, !tokens, heads*!width) table(!positions, width) -> y(batch, tokens, heads*width)"
+               "; heads=heads\n"
+               "x(batch, tokens, heads*!width) table(!positions, width) positions(batch, tokens) -> y(batch, tokens, "
+               "heads*width)"
+               "; heads=heads",
     .inputs = 3,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("table", WIDE, REQUIRED, ROWS),
            OPERAND("positions", I32, OPTIONAL, ROWS)},

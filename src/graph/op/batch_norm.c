@@ -59,6 +59,9 @@ static void evaluation_gradient(lk__graph_backward *b, int dy)
 }
 
 DESCRIBE(batch_norm){
+    .factors =
+        "x(!n, c, !s..) weight(c) bias(c) running_mean(c) running_var(c) num_batches_tracked() residual(n, c, s..) "
+        "-> y(n, c, s..) mean(c) rstd(c)",
     .inputs = 7,
     .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", WIDE, OPTIONAL, ROWS),
            OPERAND("bias", WIDE, OPTIONAL, ROWS), OPERAND("running_mean", WIDE, OPTIONAL, ROWS),
@@ -84,6 +87,7 @@ DESCRIBE(batch_norm){
 };
 
 DESCRIBE(batch_norm_grad){
+    .factors = "dy(!n, c, !s..) x(n, c, s..) weight(c) mean(c) rstd(c) y(n, c, s..) -> dx(n, c, s..) dw(c) db(c)",
     .inputs = 6,
     .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("x", REAL, REQUIRED, LAST),
            OPERAND("weight", WIDE, OPTIONAL, ROWS), OPERAND("mean", WIDE, REQUIRED, ROWS),
@@ -101,6 +105,7 @@ DESCRIBE(batch_norm_grad){
 };
 
 DESCRIBE(batch_norm_eval){
+    .factors = "x(n, c, s..) weight(c) bias(c) running_mean(c) running_var(c) residual(n, c, s..) -> y(n, c, s..)",
     .inputs = 6,
     .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", WIDE, OPTIONAL, ROWS),
            OPERAND("bias", WIDE, OPTIONAL, ROWS), OPERAND("running_mean", WIDE, REQUIRED, ROWS),
@@ -124,6 +129,7 @@ DESCRIBE(batch_norm_eval){
 };
 
 DESCRIBE(batch_norm_eval_grad){
+    .factors = "dy(n, c, s..) x(n, c, s..) weight(c) running_mean(c) running_var(c) -> dx(n, c, s..) dw(c) db(c)",
     .inputs = 5,
     .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("x", REAL, REQUIRED, LAST),
            OPERAND("weight", WIDE, OPTIONAL, ROWS), OPERAND("running_mean", WIDE, REQUIRED, ROWS),
@@ -192,6 +198,7 @@ static void apply_gradient(lk__graph_backward *b, int dy)
 }
 
 DESCRIBE(batch_norm_stats){
+    .factors = "x(n, !c, s..) running_mean(c) -> batch_norm_sums(_) centre(c):running_mean",
     .inputs = 2,
     .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("running_mean", WIDE, OPTIONAL, ROWS)},
     .outputs = 2,
@@ -213,6 +220,9 @@ DESCRIBE(batch_norm_stats){
 };
 
 DESCRIBE(batch_norm_apply){
+    .factors =
+        "x(n, !c, s..) weight(c) bias(c) running_mean(c) running_var(c) num_batches_tracked() stats(_) centre(c) "
+        "-> y(n, c, s..) mean(c):stats,centre rstd(c):stats,centre",
     .inputs = 8,
     .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", WIDE, OPTIONAL, ROWS),
            OPERAND("bias", WIDE, OPTIONAL, ROWS), OPERAND("running_mean", WIDE, OPTIONAL, ROWS),
@@ -238,6 +248,7 @@ DESCRIBE(batch_norm_apply){
 };
 
 DESCRIBE(batch_norm_grad_stats){
+    .factors = "dy(n, !c, s..) x(n, c, s..) mean(c) rstd(c) y(n, c, s..) -> batch_norm_sums(_) dw(c) db(c)",
     .inputs = 5,
     .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("x", REAL, REQUIRED, LAST),
            OPERAND("mean", WIDE, REQUIRED, ROWS), OPERAND("rstd", WIDE, REQUIRED, ROWS),
@@ -255,6 +266,7 @@ DESCRIBE(batch_norm_grad_stats){
 };
 
 DESCRIBE(batch_norm_grad_apply){
+    .factors = "dy(n, !c, s..) x(n, c, s..) weight(c) mean(c) rstd(c) y(n, c, s..) sums(_) stats(_) -> dx(n, c, s..)",
     .inputs = 8,
     .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("x", REAL, REQUIRED, LAST),
            OPERAND("weight", WIDE, OPTIONAL, ROWS), OPERAND("mean", WIDE, REQUIRED, ROWS),

@@ -105,6 +105,7 @@ static int scattered_shape(lk__graph_shapes *s)
 
 /* A concatenation in place: the operands have their addresses inside the result (plan/bucket.c). */
 DESCRIBE(bucket){
+    .factors = "-",
     .inputs = 2,
     .in = {OPERAND("x", ANY, REQUIRED, ROWS), OPERAND("more", ANY, REPEATED, ROWS)},
     .outputs = 1,
@@ -118,6 +119,7 @@ DESCRIBE(bucket){
 };
 
 DESCRIBE(all_reduce){
+    .factors = "-",
     .inputs = 1,
     .in = {OPERAND("x", ANY, REQUIRED, ROWS)},
     .outputs = 1,
@@ -132,6 +134,7 @@ DESCRIBE(all_reduce){
 };
 
 DESCRIBE(all_gather){
+    .factors = "-",
     .inputs = 1,
     .in = {OPERAND("x", ANY, REQUIRED, ROWS)},
     .outputs = 1,
@@ -146,6 +149,7 @@ DESCRIBE(all_gather){
 };
 
 DESCRIBE(reduce_scatter){
+    .factors = "-",
     .inputs = 1,
     .in = {OPERAND("x", ANY, REQUIRED, ROWS)},
     .outputs = 1,
@@ -160,6 +164,7 @@ DESCRIBE(reduce_scatter){
 };
 
 DESCRIBE(wait){
+    .factors = "-",
     .inputs = 2,
     .in = {OPERAND("y", ANY, REQUIRED, ROWS), OPERAND("x", ANY, REQUIRED, ROWS)},
     .outputs = 1,
@@ -176,6 +181,7 @@ DESCRIBE(wait){
 /* A replicated value's part of this rank or leaf. In the gradient of all_gather alone: its own would be another
  * all_gather. */
 DESCRIBE(own_part){
+    .factors = "-",
     .inputs = 1,
     .in = {OPERAND("x", ANY, REQUIRED, ROWS)},
     .outputs = 1,

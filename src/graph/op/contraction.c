@@ -67,6 +67,7 @@ static double linear_grad_weight_arithmetic(const lk_graph *g, const lk__graph_n
 }
 
 DESCRIBE(linear){
+    .factors = "x(rows.., in) weight(out, in)@transposed +bias(out) -> y(rows.., out) before(rows.., out)",
     .inputs = 3,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, REQUIRED, ROWS),
            OPERAND("bias", REAL, OPTIONAL, ROWS)},
@@ -91,6 +92,7 @@ DESCRIBE(linear){
 
 /* What it adds and multiplies by is set by plan/fuse.c alone. */
 DESCRIBE(linear_grad_input){
+    .factors = "dy(rows.., out) weight(out, in)@transposed ^before(rows.., in) +residual(rows.., in) -> dx(rows.., in)",
     .inputs = 4,
     .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, REQUIRED, ROWS),
            OPERAND("before", REAL, OPTIONAL, ROWS), OPERAND("residual", REAL, OPTIONAL, ROWS)},
@@ -107,6 +109,7 @@ DESCRIBE(linear_grad_input){
 };
 
 DESCRIBE(linear_grad_weight){
+    .factors = "x(rows.., in) dy(rows.., out) -> dw(out, in)@transposed db(out):dy",
     .inputs = 2,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("dy", REAL, REQUIRED, ROWS)},
     .outputs = 2,
@@ -201,6 +204,7 @@ static double matmul_arithmetic(const lk_graph *g, const lk__graph_node *n)
 }
 
 DESCRIBE(matmul){
+    .factors = "a(batch.., m, k)@transpose_a b(batch.., k, n)@transpose_b -> y(batch.., m, n)",
     .inputs = 2,
     .in = {OPERAND("a", REAL, REQUIRED, ROWS), OPERAND("b", REAL, REQUIRED, ROWS)},
     .outputs = 1,
@@ -283,6 +287,8 @@ static double conv2d_grad_weight_arithmetic(const lk_graph *g, const lk__graph_n
 #define CONV2D_ATTRIBUTES LK__HAS(activation) | LK__HAS(pool) | LK__HAS(stride) | LK__HAS(padding) | LK__HAS(groups)
 
 DESCRIBE(conv2d){
+    .factors = "x(n, g*c, !h, !w) weight(g*o, c, !kh, !kw) +bias(g*o) -> y(n, g*o, !yh, !yw) index(n, g*o, yh, yw)"
+               "; g=groups",
     .inputs = 3,
     .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", REAL, REQUIRED, ROWS),
            OPERAND("bias", REAL, OPTIONAL, ROWS)},
@@ -306,6 +312,8 @@ DESCRIBE(conv2d){
 };
 
 DESCRIBE(conv2d_grad_input){
+    .factors = "dy(n, g*o, !yh, !yw) weight(g*o, c, !kh, !kw) index(n, g*o, yh, yw) -> dx(n, g*c, !h, !w)"
+               "; g=groups",
     .inputs = 3,
     .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("weight", REAL, REQUIRED, ROWS),
            OPERAND("index", U8, OPTIONAL, LAST)},
@@ -321,6 +329,8 @@ DESCRIBE(conv2d_grad_input){
 };
 
 DESCRIBE(conv2d_grad_weight){
+    .factors = "x(n, g*c, !h, !w) dy(n, g*o, !yh, !yw) index(n, g*o, yh, yw) -> dw(g*o, c, !kh, !kw) db(g*o):dy"
+               "; g=groups",
     .inputs = 3,
     .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("dy", REAL, REQUIRED, LAST),
            OPERAND("index", U8, OPTIONAL, LAST)},

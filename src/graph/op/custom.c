@@ -100,6 +100,7 @@ static void custom_gradient(lk__graph_backward *b, int dy)
 /* ---- descriptors ---- */
 
 DESCRIBE(custom){
+    .factors = "-",
     .inputs = 1,
     .in = {OPERAND("x", ANY_WIDE, REPEATED, ROWS)},
     .outputs = LK_OPERATION_OUTPUTS,
@@ -115,6 +116,7 @@ DESCRIBE(custom){
 };
 
 DESCRIBE(custom_grad){
+    .factors = "-",
     .inputs = 1,
     .in = {OPERAND("operand", ANY_WIDE, REPEATED, ROWS)},
     .outputs = LK_OPERATION_INPUTS,

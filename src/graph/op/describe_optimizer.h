@@ -11,6 +11,7 @@
  * options. */
 #define OPTIMIZER_OPERATION(own, count, ...)                                                                        \
     {                                                                                                               \
+        .factors = "gradient(d..) scale() -> *(d..)", \
         .inputs = 2, .in = {OPERAND("gradient", REAL, REQUIRED, ROWS), OPERAND("scale", F64, REQUIRED, ROWS)},      \
         .outputs = 2 + (count),                                                                                     \
         .out = {OPERAND("parameter", REAL, REQUIRED, ROWS), __VA_ARGS__, OPERAND("stored", GIVEN, OPTIONAL, ROWS)}, \

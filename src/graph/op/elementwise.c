@@ -71,6 +71,7 @@ static void div_gradient(lk__graph_backward *b, int dy)
 
 #define BINARY(rule)                                                                            \
     {                                                                                           \
+        .factors = "a(d..) b(d..) -> y(d..)", \
         .inputs = 2, .in = {OPERAND("a", REAL, REQUIRED, FOLLOW), OPERAND("b", REAL, REQUIRED, FOLLOW)}, \
         .outputs = 1, .out = {OPERAND("y", REAL, REQUIRED, FOLLOW)},                           \
         .attributes = LK__NO_ATTRIBUTES, .shape = broadcast_shape, .gradient = rule,            \
@@ -106,6 +107,7 @@ static void where_gradient(lk__graph_backward *b, int dy)
 
 /* Row-major: a condition of another type has no other layout. */
 DESCRIBE(where){
+    .factors = "condition(d..) a(d..) b(d..) -> y(d..)",
     .inputs = 3,
     .in = {OPERAND("condition", ANY, REQUIRED, ROWS), OPERAND("a", REAL, REQUIRED, ROWS),
            OPERAND("b", REAL, REQUIRED, ROWS)},
@@ -142,6 +144,7 @@ static void unary_gradient(lk__graph_backward *b, int dy)
 }
 
 DESCRIBE(unary){
+    .factors = "x(d..) -> y(d..)",
     .inputs = 1,
     .in = {OPERAND("x", REAL, REQUIRED, FOLLOW)},
     .outputs = 1,
@@ -156,6 +159,7 @@ DESCRIBE(unary){
 };
 
 DESCRIBE(unary_grad){
+    .factors = "dy(d..) saved(d..) -> dx(d..)",
     .inputs = 2,
     .in = {OPERAND("dy", REAL, REQUIRED, FOLLOW), OPERAND("saved", REAL, REQUIRED, FOLLOW)},
     .outputs = 1,
@@ -175,6 +179,7 @@ static void scale_gradient(lk__graph_backward *b, int dy)
 }
 
 DESCRIBE(scale){
+    .factors = "x(d..) -> y(d..)",
     .inputs = 1,
     .in = {OPERAND("x", REAL, REQUIRED, FOLLOW)},
     .outputs = 1,
@@ -190,6 +195,7 @@ DESCRIBE(scale){
 
 /* Scales the gradient that a loss computed in forward. */
 DESCRIBE(scale_by){
+    .factors = "x(d..) factor() -> y(d..)",
     .inputs = 2,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("factor", F64, REQUIRED, ROWS)},
     .outputs = 1,
@@ -204,6 +210,7 @@ DESCRIBE(scale_by){
 };
 
 DESCRIBE(fill){
+    .factors = "-> y(d..)",
     .inputs = -1,
     .outputs = 1,
     .out = {OPERAND("y", REAL, REQUIRED, ROWS)},
@@ -219,6 +226,7 @@ DESCRIBE(fill){
 static void cast_gradient(lk__graph_backward *b, int dy) { lk__grad_give(b, 0, dy); }
 
 DESCRIBE(cast){
+    .factors = "x(d..) -> y(d..)",
     .inputs = 1,
     .in = {OPERAND("x", ANY, REQUIRED, FOLLOW)},
     .outputs = 1,
@@ -248,6 +256,7 @@ static void dropout_gradient(lk__graph_backward *b, int dy)
 
 /* Row-major: which elements are dropped is a function of their position in the tensor, not in memory. */
 DESCRIBE(dropout){
+    .factors = "x(samples, !d..) -> y(samples, d..)",
     .inputs = 1,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS)},
     .outputs = 1,
@@ -292,6 +301,7 @@ static void swiglu_gradient(lk__graph_backward *b, int dy)
 }
 
 DESCRIBE(swiglu){
+    .factors = "gate(d..) up(d..) -> y(d..)",
     .inputs = 2,
     .in = {OPERAND("gate", REAL, REQUIRED, ROWS), OPERAND("up", REAL, REQUIRED, ROWS)},
     .outputs = 1,
@@ -313,6 +323,7 @@ static int swiglu_grad_shape(lk__graph_shapes *s)
 }
 
 DESCRIBE(swiglu_grad){
+    .factors = "dy(d..) gate(d..) up(d..) -> dgate(d..) dup(d..)",
     .inputs = 3,
     .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("gate", REAL, REQUIRED, ROWS),
            OPERAND("up", REAL, REQUIRED, ROWS)},

@@ -30,6 +30,7 @@ static double embedding_bytes(const lk_graph *g, const lk__graph_node *n)
 }
 
 DESCRIBE(embedding){
+    .factors = "ids(rows..) table(!vocabulary, width) -> y(rows.., width)",
     .inputs = 2,
     .in = {OPERAND("ids", I32, REQUIRED, ROWS), OPERAND("table", REAL, REQUIRED, ROWS)},
     .outputs = 1,
@@ -45,6 +46,7 @@ DESCRIBE(embedding){
 };
 
 DESCRIBE(embedding_grad){
+    .factors = "ids(rows..) dy(rows.., width) -> dtable(!vocabulary, width)",
     .inputs = 2,
     .in = {OPERAND("ids", I32, REQUIRED, ROWS), OPERAND("dy", REAL, REQUIRED, ROWS)},
     .outputs = 1,
@@ -83,6 +85,7 @@ static int cache_write_shape(lk__graph_shapes *s)
 }
 
 DESCRIBE(cache_write){
+    .factors = "cache(_, !rows, width) x(!batch, !tokens, width) rows(batch, tokens) -> y(batch, rows, width)",
     .inputs = 3,
     .in = {OPERAND("cache", REAL, REQUIRED, ROWS), OPERAND("x", REAL, REQUIRED, ROWS),
            OPERAND("rows", I32, REQUIRED, ROWS)},

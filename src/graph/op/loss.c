@@ -121,6 +121,8 @@ static void cross_entropy_gradient(lk__graph_backward *b, int dy)
 }
 
 DESCRIBE(cross_entropy){
+    .factors = "logits(rows.., !classes) labels(rows..) weight(rows..) "
+               "-> sum() weight():labels,weight correct() probabilities(rows.., classes)",
     .inputs = 3,
     .in = {OPERAND("logits", REAL, REQUIRED, ROWS), OPERAND("labels", I32, REQUIRED, ROWS),
            OPERAND("weight", REAL, OPTIONAL, ROWS)},
@@ -149,6 +151,7 @@ static void cross_entropy_each_gradient(lk__graph_backward *b, int dy)
 }
 
 DESCRIBE(cross_entropy_each){
+    .factors = "logits(rows.., !classes) labels(rows..) weight(rows..) -> loss(rows..) probabilities(rows.., classes)",
     .inputs = 3,
     .in = {OPERAND("logits", REAL, REQUIRED, ROWS), OPERAND("labels", I32, REQUIRED, ROWS),
            OPERAND("weight", REAL, OPTIONAL, ROWS)},
@@ -164,6 +167,7 @@ DESCRIBE(cross_entropy_each){
 };
 
 DESCRIBE(cross_entropy_grad){
+    .factors = "probabilities(rows.., !classes) labels(rows..) weight(rows..) dloss() -> dlogits(rows.., classes)",
     .inputs = 4,
     .in = {OPERAND("probabilities", REAL, REQUIRED, ROWS), OPERAND("labels", I32, REQUIRED, ROWS),
            OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("dloss", F64, OPTIONAL, ROWS)},
@@ -203,6 +207,7 @@ static void l1_gradient(lk__graph_backward *b, int dy) { give_distance_gradient(
 
 #define DISTANCE(rule)                                                                                               \
     {                                                                                                                \
+        .factors = "x(d..) target(d..) -> sum() weight()", \
         .inputs = 2, .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("target", REAL, REQUIRED, ROWS)},            \
         .outputs = 2, .out = {OPERAND("sum", F64, REQUIRED, ROWS), OPERAND("weight", F64, REQUIRED, ROWS)},          \
         .attributes = LK__NO_ATTRIBUTES, .shape = distance_shape, .gradient = rule, .no_gradient = LK__NO_OPERAND,   \
@@ -214,6 +219,7 @@ DESCRIBE(l1) DISTANCE(l1_gradient);
 
 #define DISTANCE_GRAD                                                                                                \
     {                                                                                                                \
+        .factors = "x(d..) target(d..) dloss() -> dx(d..)", \
         .inputs = 3,                                                                                                 \
         .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("target", REAL, REQUIRED, ROWS),                          \
                OPERAND("dloss", F64, OPTIONAL, ROWS)},                                                               \
@@ -251,6 +257,7 @@ static void bce_with_logits_gradient(lk__graph_backward *b, int dy)
 }
 
 DESCRIBE(bce_with_logits){
+    .factors = "logits(rows.., d..) target(rows.., d..) weight(rows..) -> sum() weight() dlogits(rows.., d..)",
     .inputs = 3,
     .in = {OPERAND("logits", REAL, REQUIRED, ROWS), OPERAND("target", REAL, REQUIRED, ROWS),
            OPERAND("weight", REAL, OPTIONAL, ROWS)},
@@ -287,6 +294,7 @@ static void total_gradient(lk__graph_backward *b, int dy)
 }
 
 DESCRIBE(total){
+    .factors = "x(d..) weight(w..) -> sum():x weight()",
     .inputs = 2,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, OPTIONAL, ROWS)},
     .outputs = 2,
@@ -341,6 +349,8 @@ static double linear_cross_entropy_arithmetic(const lk_graph *g, const lk__graph
 }
 
 DESCRIBE(linear_cross_entropy){
+    .factors = "x(rows, !width) weight(!classes, width) labels(rows) "
+               "-> sum() weight():labels correct() dx(rows, width) dweight(classes, width)",
     .inputs = 3,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, REQUIRED, ROWS),
            OPERAND("labels", I32, REQUIRED, ROWS)},

@@ -24,6 +24,7 @@ static void log_softmax_gradient(lk__graph_backward *b, int dy)
 
 #define SOFTMAX(rule)                                                                                         \
     {                                                                                                         \
+        .factors = "x(d..) -> y(d..); !axis", \
         .inputs = 1, .in = {OPERAND("x", REAL, REQUIRED, ROWS)},                                              \
         .outputs = 1, .out = {OPERAND("y", REAL, REQUIRED, ROWS)},                                            \
         .attributes = LK__HAS(axis), .shape = softmax_shape, .gradient = rule, .no_gradient = LK__NO_OPERAND, \
@@ -34,6 +35,7 @@ DESCRIBE(log_softmax) SOFTMAX(log_softmax_gradient);
 
 #define SOFTMAX_GRAD                                                                                                \
     {                                                                                                               \
+        .factors = "dy(d..) y(d..) -> dx(d..); !axis", \
         .inputs = 2, .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("y", REAL, REQUIRED, ROWS)}, .outputs = 1, \
         .out = {OPERAND("dx", REAL, REQUIRED, ROWS)}, .attributes = LK__HAS(axis), .shape = softmax_shape,          \
         .gradient = lk__gradient_none, .no_gradient = LK__NO_OPERAND, .in_place = 1u << 0,                          \
@@ -103,6 +105,8 @@ static void rms_norm_gradient(lk__graph_backward *b, int dy)
 
 /* Residuals are added by plan/fuse.c alone, after the gradients were derived. */
 DESCRIBE(layer_norm){
+    .factors = "x(rows.., !width..) weight(width..) bias(width..) residual(rows.., width..) "
+               "-> y(rows.., width..) mean(rows*..) rstd(rows*..) sum(rows.., width..); width..#axis",
     .inputs = 4,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", WIDE, OPTIONAL, ROWS),
            OPERAND("bias", WIDE, OPTIONAL, ROWS), OPERAND("residual", REAL, OPTIONAL, ROWS)},
@@ -120,6 +124,9 @@ DESCRIBE(layer_norm){
 };
 
 DESCRIBE(layer_norm_grad){
+    .factors =
+        "dy(rows.., !width..) x(rows.., width..) weight(width..) mean(rows*..) rstd(rows*..) residual(rows.., width..) "
+        "-> dx(rows.., width..) dw(width..) db(width..); width..#axis",
     .inputs = 6,
     .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("x", REAL, REQUIRED, ROWS),
            OPERAND("weight", WIDE, OPTIONAL, ROWS), OPERAND("mean", WIDE, REQUIRED, ROWS),
@@ -138,6 +145,8 @@ DESCRIBE(layer_norm_grad){
 };
 
 DESCRIBE(rms_norm){
+    .factors = "x(rows.., !width..) weight(width..) residual(rows.., width..) "
+               "-> y(rows.., width..) rstd(rows*..) sum(rows.., width..); width..#axis",
     .inputs = 3,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", WIDE, OPTIONAL, ROWS),
            OPERAND("residual", REAL, OPTIONAL, ROWS)},
@@ -155,6 +164,8 @@ DESCRIBE(rms_norm){
 };
 
 DESCRIBE(rms_norm_grad){
+    .factors = "dy(rows.., !width..) x(rows.., width..) weight(width..) rstd(rows*..) residual(rows.., width..) "
+               "-> dx(rows.., width..) dw(width..); width..#axis",
     .inputs = 5,
     .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("x", REAL, REQUIRED, ROWS),
            OPERAND("weight", WIDE, OPTIONAL, ROWS), OPERAND("rstd", WIDE, REQUIRED, ROWS),
@@ -208,6 +219,7 @@ static void group_norm_gradient(lk__graph_backward *b, int dy)
 }
 
 DESCRIBE(group_norm){
+    .factors = "x(n, g*!c, !s..) weight(g*c) bias(g*c) -> y(n, g*c, s..) mean(n, g) rstd(n, g); g=groups",
     .inputs = 3,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", WIDE, OPTIONAL, ROWS),
            OPERAND("bias", WIDE, OPTIONAL, ROWS)},
@@ -224,6 +236,8 @@ DESCRIBE(group_norm){
 };
 
 DESCRIBE(group_norm_grad){
+    .factors = "dy(n, g*!c, !s..) x(n, g*c, s..) weight(g*c) mean(n, g) rstd(n, g) -> dx(n, g*c, s..) dw(g*c) db(g*c)"
+               "; g=groups",
     .inputs = 5,
     .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("x", REAL, REQUIRED, ROWS),
            OPERAND("weight", WIDE, OPTIONAL, ROWS), OPERAND("mean", WIDE, REQUIRED, ROWS),

@@ -15,6 +15,7 @@ static int gradient_scale_shape(lk__graph_shapes *s)
 }
 
 DESCRIBE(square_sum){
+    .factors = "x(d..) -> y()",
     .inputs = 1,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS)},
     .outputs = 1,
@@ -29,6 +30,7 @@ DESCRIBE(square_sum){
 };
 
 DESCRIBE(gradient_scale){
+    .factors = "-",
     .inputs = 2,
     .in = {OPERAND("weight", F64, OPTIONAL, ROWS), OPERAND("squares", F64, OPTIONAL, ROWS)},
     .outputs = 2,

@@ -24,6 +24,7 @@ static void sum_gradient(lk__graph_backward *b, int dy)
 }
 
 DESCRIBE(sum){
+    .factors = "x(d..) -> y(d..); -mask",
     .inputs = 1,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS)},
     .outputs = 1,
@@ -38,6 +39,7 @@ DESCRIBE(sum){
 };
 
 DESCRIBE(expand){
+    .factors = "dy(d..) -> dx(d..); -mask",
     .inputs = 1,
     .in = {OPERAND("dy", REAL, REQUIRED, ROWS)},
     .outputs = 1,
@@ -89,6 +91,7 @@ static void max_gradient(lk__graph_backward *b, int dy)
 }
 
 DESCRIBE(max){
+    .factors = "x(d..) -> y(d..) index(d..); -axis",
     .inputs = 1,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS)},
     .outputs = 2,
@@ -103,6 +106,7 @@ DESCRIBE(max){
 };
 
 DESCRIBE(max_grad){
+    .factors = "dy(d..) index(d..) -> dx(d..); -axis",
     .inputs = 2,
     .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("index", I32, REQUIRED, ROWS)},
     .outputs = 1,
@@ -116,6 +120,7 @@ DESCRIBE(max_grad){
 };
 
 DESCRIBE(argmax){
+    .factors = "x(d..) -> index(d..); -axis",
     .inputs = 1,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS)},
     .outputs = 1,
@@ -184,6 +189,7 @@ static void global_avg_pool2d_gradient(lk__graph_backward *b, int dy)
 #define POOL_ATTRIBUTES LK__HAS(kernel) | LK__HAS(stride) | LK__HAS(padding)
 
 DESCRIBE(max_pool2d){
+    .factors = "x(n, c, !h, !w) -> y(n, c, !yh, !yw) index(n, c, yh, yw)",
     .inputs = 1,
     .in = {OPERAND("x", REAL, REQUIRED, LAST)},
     .outputs = 2,
@@ -198,6 +204,7 @@ DESCRIBE(max_pool2d){
 };
 
 DESCRIBE(max_pool2d_grad){
+    .factors = "dy(n, c, !yh, !yw) index(n, c, yh, yw) -> dx(n, c, !h, !w)",
     .inputs = 2,
     .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("index", U8, REQUIRED, LAST)},
     .outputs = 1,
@@ -211,6 +218,7 @@ DESCRIBE(max_pool2d_grad){
 };
 
 DESCRIBE(avg_pool2d){
+    .factors = "x(n, c, !h, !w) -> y(n, c, !yh, !yw)",
     .inputs = 1,
     .in = {OPERAND("x", REAL, REQUIRED, LAST)},
     .outputs = 1,
@@ -225,6 +233,7 @@ DESCRIBE(avg_pool2d){
 };
 
 DESCRIBE(avg_pool2d_grad){
+    .factors = "dy(n, c, !yh, !yw) -> dx(n, c, !h, !w)",
     .inputs = 1,
     .in = {OPERAND("dy", REAL, REQUIRED, LAST)},
     .outputs = 1,
@@ -238,6 +247,7 @@ DESCRIBE(avg_pool2d_grad){
 };
 
 DESCRIBE(global_avg_pool2d){
+    .factors = "x(n, c, !h, !w) -> y(n, c)",
     .inputs = 1,
     .in = {OPERAND("x", REAL, REQUIRED, LAST)},
     .outputs = 1,
@@ -252,6 +262,7 @@ DESCRIBE(global_avg_pool2d){
 };
 
 DESCRIBE(global_avg_pool2d_grad){
+    .factors = "dy(n, c) -> dx(n, c, !h, !w)",
     .inputs = 1,
     .in = {OPERAND("dy", REAL, REQUIRED, ROWS)},
     .outputs = 1,

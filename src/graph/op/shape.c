@@ -10,6 +10,7 @@ static void reshape_gradient(lk__graph_backward *b, int dy)
 }
 
 DESCRIBE(reshape){
+    .factors = "x(x..) -> y(y..); reshape",
     .inputs = 1,
     .in = {OPERAND("x", ANY, REQUIRED, ROWS)},
     .outputs = 1,
@@ -34,6 +35,7 @@ DESCRIBE(reshape){
 /* ---- stop_gradient ---- */
 
 DESCRIBE(stop_gradient){
+    .factors = "x(d..) -> y(d..)",
     .inputs = 1,
     .in = {OPERAND("x", ANY, REQUIRED, FOLLOW)},
     .outputs = 1,
@@ -82,6 +84,7 @@ static void permute_gradient(lk__graph_backward *b, int dy)
 }
 
 DESCRIBE(permute){
+    .factors = "x(d..) -> y(d..); axes",
     .inputs = 1,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS)},
     .outputs = 1,
@@ -118,6 +121,7 @@ static void slice_gradient(lk__graph_backward *b, int dy)
 }
 
 DESCRIBE(slice){
+    .factors = "x(d..) -> y(d..); -axis",
     .inputs = 1,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS)},
     .outputs = 1,
@@ -132,6 +136,7 @@ DESCRIBE(slice){
 };
 
 DESCRIBE(slice_grad){
+    .factors = "dy(d..) -> dx(d..); -axis",
     .inputs = 1,
     .in = {OPERAND("dy", REAL, REQUIRED, ROWS)},
     .outputs = 1,
@@ -179,6 +184,7 @@ static void concat_gradient(lk__graph_backward *b, int dy)
 }
 
 DESCRIBE(concat){
+    .factors = "x(d..) more(d..) -> y(d..); -axis",
     .inputs = 2,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("more", REAL, REPEATED, ROWS)},
     .outputs = 1,
@@ -195,6 +201,7 @@ DESCRIBE(concat){
 /* ---- changes of layout, which the layout pass adds ---- */
 
 DESCRIBE(to_channels_last){
+    .factors = "x(d..) -> y(d..)",
     .inputs = 1,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS)},
     .outputs = 1,
@@ -209,6 +216,7 @@ DESCRIBE(to_channels_last){
 };
 
 DESCRIBE(to_channels_first){
+    .factors = "x(d..) -> y(d..)",
     .inputs = 1,
     .in = {OPERAND("x", REAL, REQUIRED, LAST)},
     .outputs = 1,
