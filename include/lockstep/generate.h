@@ -4,6 +4,7 @@
 #ifndef LOCKSTEP_GENERATE_H
 #define LOCKSTEP_GENERATE_H
 
+#include <lockstep/mesh.h>
 #include <lockstep/store.h>
 #include <lockstep/tokenizer.h>
 #include <lockstep/transformer.h>
@@ -24,6 +25,11 @@ typedef struct lk_generator_config {
     int64_t   chunk LK_ZERO;   /* tokens of each prompt that are computed at once; 0: 32 */
     lk_dtype  dtype LK_ZERO;   /* LK_F32 or LK_F64 */
     lk_policy policy LK_ZERO;  /* LK_POLICY_BF16: weights, activations and cache in bf16 */
+    /* The ranks that generate together, all with the same config and the same calls, of which each gets all tokens;
+     * NULL: one rank. Borrowed. */
+    lk_comm *comm LK_ZERO;
+    /* Their axes: tensor splits weights and cache; NULL: one axis, tensor. data is not supported. Borrowed. */
+    const lk_mesh *mesh LK_ZERO;
 } lk_generator_config;
 #define LK_GENERATOR_CONFIG_INIT            \
     {                                       \

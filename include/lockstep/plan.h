@@ -96,6 +96,12 @@ typedef struct lk_plan_config {
     /* The ranks, and this one's place among them; copied. NULL: parallel's. So far only the axis data can have more
      * than one rank. */
     const lk_mesh *mesh LK_ZERO;
+    /* Where states are split over an axis other than the plan would: lines of "PATTERN: FACTOR@AXIS", such as
+     * "blocks.*.mlp.up.weight: out@tensor". NULL: as it finds by itself. Copied. */
+    const char *tactics LK_ZERO;
+    /* Not 0: between the parts of a block that are split over the axis tensor, every rank along it has all tokens.
+     * Otherwise they are split there, too, and take less memory. */
+    int no_sequence_parallel LK_ZERO, reserved LK_ZERO;
 } lk_plan_config;
 #define LK_PLAN_CONFIG_INIT {.size = sizeof(lk_plan_config)}
 
@@ -122,6 +128,16 @@ LK_API uint64_t lk_plan_fingerprint(const lk_plan *plan);
 LK_API int64_t lk_plan_capacity(const lk_plan *plan);
 /* Lists the sections: each instruction with its operands, shapes and place in memory. */
 LK_API void lk_plan_print(const lk_plan *plan, lk_text_callback write, void *user);
+
+/* What one rank sends in a step to others along some axes of its mesh; it receives as much. */
+typedef struct lk_traffic {
+    unsigned axes;        /* of the groups: LK_AXIS_TENSOR, or LK_AXIS_DATA | LK_AXIS_SHARD */
+    int      collectives; /* of one step, with all micro-batches */
+    double   bytes;       /* of full batches; ranks that share their state read as much of each other's memory */
+} lk_traffic;
+/* Writes up to `most` of them, one for each set of axes along which ranks communicate in training, and returns how many
+ * there are. Not the small exchange of losses and metrics, nor evaluations and checkpoints. */
+LK_API int lk_plan_traffic(const lk_plan *plan, lk_traffic *traffic, int most);
 
 /* The machine's rates, to estimate the time of a step. */
 typedef struct lk_rates {

@@ -161,7 +161,10 @@ typedef struct lk_trainer_config {
     /* Not 0, without a training set: each rank evaluates whole batches of `batch` samples instead of its share of each,
      * and their results are added in the order of batches. The result has the bits of one rank, and each rank needs the
      * memory of one. Not with leaves or accumulate. */
-    int whole_batches LK_ZERO, reserved LK_ZERO;
+    int         whole_batches LK_ZERO;
+    int         no_sequence_parallel LK_ZERO;                  /* see lk_plan_config */
+    int         shard_stage LK_ZERO, blocks_in_flight LK_ZERO; /* see lk_parallel */
+    const char *tactics LK_ZERO;                               /* see lk_plan_config; borrowed */
 } lk_trainer_config;
 #define LK_TRAINER_CONFIG_INIT                                                                               \
     {.size = sizeof(lk_trainer_config), .batch = 64, .epochs = 1, .optimizer = LK_OPTIMIZER_CONFIG_INIT,     \
@@ -238,6 +241,17 @@ typedef enum lk_option_trait {
          "Start from the tensors of FILE whose names and shapes the model has, and print which were loaded; ignored "  \
          "when resuming")
 
+#define LK_TRAINER_MESH_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                                  \
+    INTEGER(shard_stage, "shard-stage", "N", "3", 1, 3, LK_OPTION_TRAINING, "mesh",                                    \
+            "Of which each rank along the axis shard has a part. 1: optimizer state and master weights; 2: gradients "  \
+            "too; 3: parameters too, which are gathered block by block")                                               \
+    INTEGER(blocks_in_flight, "blocks-in-flight", "N", "2", 1, 1024, LK_OPTION_TRAINING, "mesh",                       \
+            "shard-stage 3: blocks whose parameters a rank has whole at a time, the one that is computed and those "   \
+            "that are gathered meanwhile")                                                                             \
+    FLAG(no_sequence_parallel, "no-sequence-parallel", LK_OPTION_TRAINING, "mesh",                                     \
+         "Norms, dropout and residuals are computed by every rank along the axis tensor, instead of being split "      \
+         "along the sequence: more memory")
+
 #define LK_TRAINER_CHECK_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                                 \
     INTEGER(check_every, "check-every", "N", "1000", 0, 1e12, LK_OPTION_TRAINING, NULL,                                \
             "Compare the ranks' weights every N steps, and at the end; 0: never")
@@ -257,6 +271,7 @@ typedef enum lk_option_trait {
     BEGIN(evaluation) LK_TRAINER_EVALUATION_OPTIONS(__VA_ARGS__) END(evaluation)                                       \
     BEGIN(checkpoints) LK_TRAINER_CHECKPOINT_OPTIONS(__VA_ARGS__) END(checkpoints)                                     \
     BEGIN(weights) LK_TRAINER_WEIGHTS_OPTIONS(__VA_ARGS__) END(weights)                                                \
+    BEGIN(mesh) LK_TRAINER_MESH_OPTIONS(__VA_ARGS__) END(mesh)                                                         \
     BEGIN(check) LK_TRAINER_CHECK_OPTIONS(__VA_ARGS__) END(check)                                                      \
     BEGIN(trace) LK_TRAINER_TRACE_OPTIONS(__VA_ARGS__) END(trace)
 

@@ -139,6 +139,19 @@ static lk_status check_sharing(lk_context *c, const lk_parallel *parallel, int p
     return LK_OK;
 }
 
+static lk_status check_placements(lk_context *c, const lk_plan_config *config)
+{
+    const lk_parallel *parallel = &config->parallel;
+    if (parallel->shard_stage < 0 || parallel->shard_stage > 3)
+        return lk__fail(c, LK_EINVAL, "shard_stage is %d; expected 1, 2 or 3, or 0 for 3", parallel->shard_stage);
+    if (parallel->blocks_in_flight < 0)
+        return lk__fail(c, LK_EINVAL, "blocks_in_flight is %d; expected 1 or more, or 0 for 2",
+                        parallel->blocks_in_flight);
+    if (config->tactics)
+        return lk__fail(c, LK_EUNSUPPORTED, "tactics place states along the axis tensor, which plans do not support");
+    return LK_OK;
+}
+
 static lk_status check_optimizer(lk_graph *g, const lk_plan_config *config)
 {
     lk_context                *c = g->context;
@@ -166,6 +179,7 @@ lk_status lk__plan_check(lk_graph *g, const lk_plan_config *config, lk__mesh_gri
     int parts = status >= 0 ? lk__mesh_extent(mesh, LK__PLAN_BATCH_AXES) : 0;
     if (status >= 0) status = check_division(g->context, &config->parallel, parts);
     if (status >= 0) status = check_sharing(g->context, &config->parallel, parts);
+    if (status >= 0) status = check_placements(g->context, config);
     if (status >= 0) status = check_precision(g, config);
     if (status >= 0) status = check_caches(g, config->optimizer != NULL);
     return status >= 0 && config->optimizer ? check_optimizer(g, config) : status;

@@ -58,6 +58,16 @@ static void describe_batch(const lk_trainer_config *config, char text[LINE])
         config->keep_cores != 0, config->whole_batches != 0);
 }
 
+/* Before all others: what ranks of another mesh have differs in much else, too. */
+static void describe_mesh(const lk_trainer_config *config, char text[LINE])
+{
+    lk__mesh_grid mesh = lk__trainer_mesh(config);
+    char          axes[LK__MESH_TEXT];
+    const char   *tactics = config->tactics ? config->tactics : "";
+    snprintf(text, LINE, "mesh %s, %zu bytes of tactics (%016llx)", lk__mesh_format(&mesh, axes), strlen(tactics),
+             (unsigned long long)lk__hash64(tactics, strlen(tactics), 1));
+}
+
 static void describe_optimizer(const lk_trainer_config *config, char text[LINE])
 {
     char optimizer[LINE - sizeof "optimizer "];
@@ -95,7 +105,7 @@ static void describe_test_data(const lk_trainer_config *config, char text[LINE])
 /* What is not an option by itself (LK__FIELD_COMPARED): before the options, and behind them what follows from some
  * of them. */
 typedef void (*description)(const lk_trainer_config *config, char text[LINE]);
-static const description first[] = {describe_training_data, describe_test_data, describe_batch},
+static const description first[] = {describe_mesh, describe_training_data, describe_test_data, describe_batch},
                          last[] = {describe_optimizer, describe_schedule, describe_transform, describe_callback};
 enum { FIRST = sizeof first / sizeof *first, LAST = sizeof last / sizeof *last };
 

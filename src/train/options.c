@@ -107,10 +107,12 @@ const lk__train_field lk__train_fields[] = {
     FIELD(COMPARED, bucket_bytes),
     FIELD(COMPARED, keep_cores),
     FIELD(COMPARED, whole_batches),
+    FIELD(COMPARED, mesh),
+    FIELD(COMPARED, tactics),
     FIELD(COMPARED, schedule_callback),
     FIELD(COMPARED, schedule_user),
-    /* Rank 0 decides what is resumed and writes the record and the files; the mode of the state and the mesh are
-     * compared where they are chosen. */
+    /* Rank 0 decides what is resumed and writes the record and the files; the mode of the state is compared where it is
+     * chosen. */
     FIELD(LOCAL, size),
     FIELD(LOCAL, model),
     FIELD(LOCAL, model_with),
@@ -131,8 +133,6 @@ const lk__train_field lk__train_fields[] = {
     FIELD(LOCAL, data_on_device),
     FIELD(LOCAL, state),
     FIELD(LOCAL, plan_hosts),
-    FIELD(LOCAL, mesh),
-    FIELD(LOCAL, reserved),
     FIELD(LOCAL, schedule.reserved),
     FIELD(LOCAL, transform.size),
     FIELD(LOCAL, transform.reserved),

@@ -151,7 +151,9 @@ static lk_status record_and_plan(lk_context *c, const lk_trainer_config *config,
                                  .bucket_bytes = config->bucket_bytes,
                                  .state = lk__trainer_state_mode(c, config, NULL, 0),
                                  .hosts = lk__trainer_hosts(config, NULL),
-                                 .keep_cores = config->keep_cores};
+                                 .keep_cores = config->keep_cores,
+                                 .shard_stage = config->shard_stage,
+                                 .blocks_in_flight = config->blocks_in_flight};
     lk_loader_config loaders[2];
     lk_inputs        inputs;
     lk_plan_config   planning = LK_PLAN_CONFIG_INIT;
@@ -168,6 +170,8 @@ static lk_status record_and_plan(lk_context *c, const lk_trainer_config *config,
     planning.gradient_dtype = config->gradient_dtype;
     planning.parallel = parallel;
     planning.mesh = config->mesh;
+    planning.tactics = config->tactics;
+    planning.no_sequence_parallel = config->no_sequence_parallel;
     return lk_plan_create(*graph, &planning, plan);
 }
 
