@@ -26,7 +26,7 @@ static const option bench_options[] = {
     RANKS_OPTION("Ranks to start on this host (default: train 1, comm 2). train: they share --batch; comm: 1 to 256"),
     MESH_OPTION,
     CHOICE_LISTED("backend", "NAME", "auto", transport_of_groups, "Transport between ranks"),
-    PARALLEL_OPTIONS,
+    PARALLEL_OPTIONS TACTICS_OPTION,
     HEADING("Running"),
     INTEGER("steps", "N", "0", 0, 1e9,
             "Steps to measure; 0: about two seconds, at least 20. The first quarter is warm-up"),

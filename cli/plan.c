@@ -22,7 +22,7 @@ static const option plan_options[] = {
     INTEGER_LETTER('n', "ranks", "N", "1", 1, 4096, "Plan for rank 0 of N"),
     MESH_OPTION,
     INTEGER("nnodes", "N", "1", 1, 4096, "Number of hosts that the ranks are on, as many on each as possible"),
-    PARALLEL_OPTIONS,
+    PARALLEL_OPTIONS TACTICS_OPTION,
     TEXT("link", "SPEED", "10Gbit", "Bandwidth between ranks, per direction: 1Gbit, 100Gbit, 20GB (bytes) per second"),
     NUMBER("latency-us", "X", "50", 0, 1e6, "Latency between ranks in microseconds"),
     FLAG("measure", "Measure some steps of one rank instead of estimating by --gflops and --memory-gb"),

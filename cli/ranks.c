@@ -220,7 +220,9 @@ int ranks_make(setup *s, const char *name, const options *given)
     lk_trainer_config *config = &s->config;
     int world = config->comm ? lk_comm_size(config->comm) : config->plan_world > 1 ? config->plan_world : 1;
     int code = ranks_mesh(s, name, given, world);
+    if (code == 0) code = mesh_options_make(s, name, given);
     if (code != 0) return code;
+    int parts = mesh_options_parts(s);
     note_parallel(name, given);
     bool reproducible = options_flag(given, "reproducible");
     config->accumulate = (int)options_integer(given, "accumulate");
@@ -234,12 +236,13 @@ int ranks_make(setup *s, const char *name, const options *given)
     config->leaves = reproducible ? (int)options_integer(given, "leaves") : 0;
     if (options_given(given, "bucket-mib"))
         config->bucket_bytes = (size_t)(options_number(given, "bucket-mib") * 1048576);
-    if (world > config->batch) {
+    const char *who = parts == world ? "ranks" : "ranks along data and shard"; /* that need something to do */
+    if (parts > config->batch) {
         print_error(
             name,
-            "--batch %lld for %d ranks: every rank needs at least one sample of each batch; start fewer ranks, or give "
+            "--batch %lld for %d %s: every rank needs at least one sample of each batch; start fewer ranks, or give "
             "--batch %d or more",
-            (long long)config->batch, world, world);
+            (long long)config->batch, parts, who, parts);
         return EXIT_USER_ERROR;
     }
     if (config->gradient_dtype != LK_F32 && (reproducible || config->dtype == LK_F64)) {
@@ -253,11 +256,11 @@ int ranks_make(setup *s, const char *name, const options *given)
         print_error(name, "--leaves requires --reproducible");
         return EXIT_USER_ERROR;
     }
-    if (config->leaves && world > config->leaves) {
+    if (config->leaves && parts > config->leaves) {
         print_error(name,
-                    "--reproducible with %d ranks: the batch is divided into %d leaves, and every rank needs at least "
+                    "--reproducible with %d %s: the batch is divided into %d leaves, and every rank needs at least "
                     "one; start fewer ranks, or give --leaves %d or more",
-                    world, config->leaves, world);
+                    parts, who, config->leaves, parts);
         return EXIT_USER_ERROR;
     }
     if (reproducible && config->accumulate > 1) {
@@ -269,17 +272,32 @@ int ranks_make(setup *s, const char *name, const options *given)
     return transformer_fit(&s->transformer, name, s->context, config);
 }
 
+/* ", data 1 tensor 0": where the rank is along the axes of its mesh; "" with one axis. */
+static void describe_place(const setup *s, int rank, char *out, size_t size)
+{
+    size_t used = 0;
+    out[0] = 0;
+    for (unsigned axis = 1, several = 0; s->mesh && axis <= LK_AXES_ALL; axis <<= 1) {
+        if (lk_mesh_extent(s->mesh, axis) == 1 || used >= size) continue;
+        used += (size_t)snprintf(out + used, size - used, "%s%s %d", several++ ? " " : ", ",
+                                 lk_axis_name((lk_axis)axis), lk_mesh_coordinate(s->mesh, axis, rank));
+    }
+    if (s->mesh && lk_mesh_extent(s->mesh, LK_AXIS_DATA) == lk_mesh_size(s->mesh)) out[0] = 0;
+}
+
 void ranks_describe(const setup *s, char *out, size_t size)
 {
+    char        place[96];
     cpu_set_t   set;
     lk_comm    *comm = s->config.comm;
     int         rank = comm ? lk_comm_rank(comm) : 0, world = comm ? lk_comm_size(comm) : 1;
     const char *device = lk_context_device(s->context);
     bool        host = lk_context_on_host(s->context); /* only its kernels use the instruction set */
-    size_t used = (size_t)snprintf(out, size, "rank %d of %d (%s, pid %ld): %s%s%s, %d thread%s on core", rank, world,
-                                   comm ? lk_comm_backend(comm) : "alone", (long)getpid(), device, host ? " " : "",
-                                   host ? lk_context_isa(s->context) : "", lk_context_threads(s->context),
-                                   lk_context_threads(s->context) == 1 ? "" : "s");
+    describe_place(s, rank, place, sizeof place);
+    size_t used = (size_t)snprintf(out, size, "rank %d of %d%s (%s, pid %ld): %s%s%s, %d thread%s on core", rank, world,
+                                   place, comm ? lk_comm_backend(comm) : "alone", (long)getpid(), device,
+                                   host ? " " : "", host ? lk_context_isa(s->context) : "",
+                                   lk_context_threads(s->context), lk_context_threads(s->context) == 1 ? "" : "s");
     bool   known = sched_getaffinity(0, sizeof set, &set) == 0;
     for (int i = 0, n = 0; known && i < CPU_SETSIZE && used + 64 < size; i++)
         if (CPU_ISSET(i, &set)) used += (size_t)snprintf(out + used, size - used, "%s%d", n++ ? "," : " ", i);

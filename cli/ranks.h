@@ -3,6 +3,7 @@
 #ifndef RANKS_H
 #define RANKS_H
 
+#include "mesh_options.h"
 #include "setup.h"
 #include "transport.h"
 
@@ -11,11 +12,12 @@ void ranks_restarted(options *given);
 
 #define RANKS_OPTION(doc) TEXT_SUGGESTED("ranks", "N", NULL, "auto|cpu|gpu", doc, .letter = 'n', .of = "mesh")
 
-#define MESH_OPTION                                                                                                \
-    TEXT_SUGGESTED("mesh", "AXES", NULL, "data=",                                                                  \
-                   "The ranks as named axes with their extents; -n 8 alone is data=8, and without -n their "       \
-                   "product is the number of ranks. data: each rank along it processes its share of every batch. " \
-                   "Other axes are not supported yet", .of = "ranks")
+#define MESH_OPTION                                                                                                 \
+    TEXT_SUGGESTED("mesh", "AXES", NULL, "data=|shard=|tensor=",                                                    \
+                   "The ranks as named axes with their extents, such as data=2,shard=2,tensor=2; -n 8 alone is "    \
+                   "data=8, and without -n their product is the number of ranks. The last axis joins neighbours. "  \
+                   "data: each rank along it processes its share of every batch. shard: the same, and it has a "    \
+                   "part of the state. tensor: it computes a part of every large operation", .of = "ranks")
 
 /* The options of a command whose ranks any launcher can start. */
 #define RANKS_OF_LAUNCHERS                                                                                           \
@@ -53,7 +55,8 @@ void ranks_restarted(options *given);
         FLAG("reproducible", "The same bits with any number of ranks: gradients of --leaves parts of the batch are "   \
              "added in a fixed order. Not with --accumulate"),                                                         \
         INTEGER("leaves", "N", "8", 1, 64, "With --reproducible: parts of each batch; the maximum number of ranks",    \
-                .of = "reproducible")
+                .of = "reproducible"),                                                                                 \
+        TRAINING_LIST(LK_TRAINER_MESH_OPTIONS) /* ends with a comma */
 
 /* If -n or --mesh requests ranks and this process is not one of them: checks the run, so that a user error is found
  * once and before anything is started, then starts the ranks, each with this same command line. *code: their exit

@@ -446,6 +446,7 @@ void setup_free(setup *s)
     lk_description_free(s->description);
     encoder_classes_free(s);
     lk_mesh_free(s->mesh);
+    free(s->tactics);
     lk_context_free(s->context);
     model_unload(s->model_library);
     free(s->expected_fields);

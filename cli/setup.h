@@ -77,6 +77,7 @@ typedef struct setup {
     const char       *weights_option; /* the option that set config.init: "--init" or "--load" */
 
     lk_mesh    *mesh;       /* of --mesh; NULL: it is not given */
+    char       *tactics;    /* config.tactics, of --tactics */
     const char *checkpoint; /* the directory that is loaded or resumed; NULL: none */
     /* of it; NULL: none, or rank 0 has it, which sends what follows from it: record_share.c */
     lk_description *description;

@@ -31,7 +31,7 @@ static const option train_options[] = {
          .flags = OPTION_LOCAL),
     TRAINING_OPTIONS,
     RANKS_OF_LAUNCHERS,
-    PARALLEL_OPTIONS,
+    PARALLEL_OPTIONS TACTICS_OPTION,
     TRANSPORT_OPTIONS,
     CHOICE("lr-scale", "HOW", "none", "none|linear|sqrt", "Multiply --lr by batch / base-batch, or by its square root"),
     INTEGER("base-batch", "N", "64", 1, 1e7, "With --lr-scale: the batch that --lr was tuned for"),

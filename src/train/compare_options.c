@@ -63,9 +63,11 @@ static void describe_mesh(const lk_trainer_config *config, char text[LINE])
 {
     lk__mesh_grid mesh = lk__trainer_mesh(config);
     char          axes[LK__MESH_TEXT];
-    const char   *tactics = config->tactics ? config->tactics : "";
-    snprintf(text, LINE, "mesh %s, %zu bytes of tactics (%016llx)", lk__mesh_format(&mesh, axes), strlen(tactics),
-             (unsigned long long)lk__hash64(tactics, strlen(tactics), 1));
+    size_t        used = (size_t)snprintf(text, LINE, "mesh %s", lk__mesh_format(&mesh, axes));
+    size_t        length = config->tactics ? strlen(config->tactics) : 0;
+    if (length)
+        snprintf(text + used, LINE - used, ", tactics of %zu bytes (%016llx)", length,
+                 (unsigned long long)lk__hash64(config->tactics, length, 1));
 }
 
 static void describe_optimizer(const lk_trainer_config *config, char text[LINE])

@@ -54,6 +54,21 @@ train config --config run.conf
     refused "the mesh data=4 has 4 ranks, but there is 1" env WORLD_SIZE=1 RANK=0 "$LOCKSTEP" train $small --mesh data=4
     refused "--mesh is an option of \`lockstep bench train\`" "$LOCKSTEP" bench comm --mesh data=2
     refused "--batch 64 for 65 ranks" "$LOCKSTEP" train $small --mesh data=65
+    refused "--batch 64 for 66 ranks along data and shard" "$LOCKSTEP" plan --model mlp --mesh data=33,shard=2,tensor=2
+    # An option of an axis that the mesh does not have is not ignored.
+    refused "--shard-stage belongs to the axis shard of a mesh" "$LOCKSTEP" train $small --mesh data=2 --shard-stage 2
+    refused "--blocks-in-flight belongs to the axis shard" "$LOCKSTEP" plan --model mlp -n 2 --blocks-in-flight 3
+    refused "--tactics belongs to the axis tensor of a mesh" "$LOCKSTEP" train $small -n 2 --tactics run.conf
+    refused "--no-sequence-parallel belongs to the axis tensor" "$LOCKSTEP" bench train --model mlp \
+        --no-sequence-parallel
+    refused "--tactics missing: No such file" "$LOCKSTEP" train $small --mesh tensor=2 --tactics missing
+    : >empty
+    refused "--tactics empty: it is empty" "$LOCKSTEP" train $small --mesh tensor=2 --tactics empty
+    # Ranks of different meshes do not start.
+    "$LOCKSTEP" run -n 2 sh -c 'mesh=data=2; [ "$RANK" = 0 ] || mesh=tensor=1,data=2; exec "$@" --mesh $mesh' sh \
+        "$LOCKSTEP" train $small >out 2>&1 && fail "ranks of different meshes train"
+    grep -q 'rank 0: mesh data=2$' out && grep -q 'rank 1: mesh tensor=1,data=2$' out ||
+        fail "different meshes: $(cat out)"
     "$LOCKSTEP" run -n 2 -- "$LOCKSTEP" train $small --mesh data=3 >out 2>&1
     [ $? = 2 ] && grep -q 'the mesh data=3 has 3 ranks, but there are 2' out ||
         fail "another mesh than the launcher's ranks: $(cat out)"

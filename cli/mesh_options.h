@@ -1,0 +1,20 @@
+/* mesh_options.h - the options of a mesh's axes: of shard and of tensor. */
+#ifndef LK_CLI_MESH_OPTIONS_H
+#define LK_CLI_MESH_OPTIONS_H
+
+#include "setup.h"
+#include "training.h"
+
+#define TACTICS_OPTION                                                                                                 \
+    TEXT("tactics", "FILE", NULL, "How states are split over the axis tensor, where not as the plan finds by itself: " \
+         "lines of PATTERN: FACTOR@AXIS, such as blocks.*.mlp.up.weight: out@tensor; `lockstep plan --tactics` "       \
+         "prints them", .of = "mesh")
+
+/* Sets what the options of axes set in s->config, whose mesh is set. One of an axis that the mesh does not have is a
+ * user error, unless it is of a checkpoint's record. 0, or the exit status after the error was printed. */
+int mesh_options_make(setup *s, const char *command_name, const options *given);
+
+/* Into how many parts the ranks of s->config split every batch. */
+int mesh_options_parts(const setup *s);
+
+#endif
