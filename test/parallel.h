@@ -36,6 +36,8 @@ typedef struct job {
     double            clip;
     lk_policy         policy;
     lk_dtype          gradient_dtype;
+    const char       *mesh;  /* NULL: data */
+    int               stage; /* of slices along shard */
     report           *out;
 } job;
 
@@ -90,15 +92,19 @@ SHARED rank_program enrol_rank(const job *j, int rank)
     rank_program p = {.rig = rig_open(j->real, j->threads ? j->threads : 1)};
     if (j->world > 1)
         p.comm = j->each ? join_hosts(p.rig.context, rank / j->each) : join_group(p.rig.context, j->backend);
-    lk_parallel         parallel = {.world = j->world,
-                                    .rank = rank,
-                                    .micro_batches = j->micro_batches,
-                                    .leaves = j->leaves,
-                                    .bucket_bytes = j->bucket_bytes,
-                                    .state = j->state,
-                                    .hosts = j->each ? lk_comm_hosts(p.comm) : 0,
-                                    .keep_cores = j->keep_cores};
-    int64_t             capacity = lk_parallel_capacity(&parallel, j->batch);
+    lk_parallel    parallel = {.world = j->world,
+                               .rank = rank,
+                               .micro_batches = j->micro_batches,
+                               .leaves = j->leaves,
+                               .bucket_bytes = j->bucket_bytes,
+                               .state = j->state,
+                               .hosts = j->each ? lk_comm_hosts(p.comm) : 0,
+                               .keep_cores = j->keep_cores,
+                               .shard_stage = j->stage};
+    lk_mesh       *mesh = NULL;
+    lk_mesh_config grid = {.size = sizeof grid, .axes = j->mesh, .world = j->world, .rank = rank};
+    REQUIRE(!j->mesh || lk_mesh_create(p.rig.context, &grid, &mesh) == LK_OK, "%s", lk_context_error(p.rig.context));
+    int64_t             capacity = lk_mesh_capacity(mesh, &parallel, j->batch);
     lk_tensor           x = lk_input(p.rig.graph, "x", j->real, 4, ((int64_t[]){capacity, 3, j->side, j->side}));
     lk_tensor           y = lk_input(p.rig.graph, "y", LK_I32, 1, ((int64_t[]){capacity}));
     lk_plan_config      config = LK_PLAN_CONFIG_INIT;
@@ -112,9 +118,11 @@ SHARED rank_program enrol_rank(const job *j, int rank)
     config.optimizer = &optimizer;
     config.sync_batch_norm = j->sync;
     config.parallel = parallel;
+    config.mesh = mesh;
     REQUIRE(lk__plan_create(p.rig.graph, &config, j->one_by_one, &p.rig.plan) == LK_OK, "%s",
             lk_context_error(p.rig.context));
-    bool shared = lk_plan_state(p.rig.plan) == LK_STATE_SHARED;
+    bool shared = lk_plan_state(p.rig.plan) == LK_STATE_SHARED || p.rig.plan->splits;
+    lk_mesh_free(mesh);
     REQUIRE((shared ? lk_store_create_shared(p.rig.plan, 1, p.comm, &p.rig.store)
                     : lk_store_create(p.rig.plan, 1, &p.rig.store)) == LK_OK,
             "%s", lk_context_error(p.rig.context));
@@ -173,7 +181,8 @@ SHARED int train_as(int rank, void *user)
     for (int step = 1; step <= j->steps; step++) {
         double loss = train_rank(&p, j, rank, step);
         if (rank == 0) j->out->losses[step - 1] = loss;
-        if (rank == 0 && step == 1 && j->state != LK_STATE_SHARED) keep_gradient(&p, j, total_of(j, 1), j->out);
+        if (rank == 0 && step == 1 && j->state != LK_STATE_SHARED && !j->mesh)
+            keep_gradient(&p, j, total_of(j, 1), j->out);
     }
     j->out->hashes[rank] = lk_store_hash(p.rig.store);
     dismiss_rank(&p);

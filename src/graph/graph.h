@@ -23,6 +23,8 @@ typedef enum lk__graph_kind {
     LK__VALUE_OPTIMIZER, /* optimizer state of a parameter, in the store */
     LK__VALUE_CONSTANT,  /* recorded data, in the store, never saved */
     LK__VALUE_BUCKET,    /* gradients of several parameters that are contiguous in memory: plan/bucket.c */
+    LK__VALUE_UNIT,      /* parameters that are contiguous in the store, or this rank's slice of them: plan/shard.h */
+    LK__VALUE_SLICE,     /* this rank's part of the gradient of a state, with the state's shape: plan/shard.h */
 } lk__graph_kind;
 
 typedef struct lk__graph_value {

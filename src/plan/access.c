@@ -39,10 +39,20 @@ static int space_of(lk__plan_region region, int slot)
     }
 }
 
+/* Whether a rank has a part of the value alone (plan/shard.h). */
+static bool is_cut(const lk_plan *p, const lk__graph_value *v)
+{
+    bool of_state = v->kind == LK__VALUE_STATE || v->kind == LK__VALUE_MASTER || v->kind == LK__VALUE_OPTIMIZER ||
+                    v->kind == LK__VALUE_SLICE;
+    return of_state && p->stage && p->states[v->state].unit >= 0 && (v->kind != LK__VALUE_STATE || p->stage == 3);
+}
+
 static size_t bytes_of(const lk__plan_accesses *a, int v)
 {
-    const lk__graph_shape *s = &a->list->graph->values[v].shape;
-    return (size_t)lk__shape_elements(s) * lk_dtype_size(s->dtype);
+    const lk__graph_value *value = &a->list->graph->values[v];
+    size_t                 size = lk_dtype_size(value->shape.dtype);
+    if (is_cut(a->plan, value)) return (size_t)lk__range_count(lk__plan_piece(a->plan, (size_t)value->state)) * size;
+    return (size_t)lk__shape_elements(&value->shape) * size;
 }
 
 static bool is_updated(lk__plan_region region)
@@ -67,7 +77,8 @@ lk__plan_content *lk__access_value(lk__plan_accesses *a, lk__plan_access_kind ki
         one.content.first = LK__PART_ALL;
     if (is_updated(place.region) && kind == LK__WRITES) one.content.stage = LK__STAGE_UPDATED;
     if (a->scaled[a->root[v]] && kind != LK__WRITES) one.content.stage = LK__STAGE_SCALED;
-    one.begin = one.content.origin = begin;
+    one.begin = begin;
+    one.content.origin = begin - (place.offset - a->list->places[a->root[v]].offset); /* of what it is a view of */
     one.end = begin + bytes_of(a, v);
     return lk__access_put(a, one);
 }
@@ -172,13 +183,27 @@ static void run_kernel(lk__plan_accesses *a, const lk__schedule_run *run, const 
     }
 }
 
-static void start_value(lk__plan_accesses *a, const lk__schedule_run *run, const lk__graph_node *n, bool leaf_batch)
+static void start_value(lk__plan_accesses *a, const lk__schedule_run *run, const lk__graph_node *n, bool leaf_batch,
+                        bool once)
 {
     for (int slot = 0; slot < run->slots; slot++) {
-        if (!leaf_batch) lk__access_value(a, LK__READS, n->in[0], slot, run->part + slot, run->set + slot);
+        int                    part = once ? LK__PART_ALL : run->part + slot, set = run->set + slot;
+        const lk__graph_value *x = &a->list->graph->values[n->in[0]];
+        if (x->kind == LK__VALUE_BUCKET) {
+            lk__access_sum_slices(a, x->state);
+            return;
+        }
+        bool updated = lk__plan_is_unit(a->list->graph, n);
+        if (x->kind == LK__VALUE_UNIT)
+            lk__access_unit(a, LK__READS_IN_PLACE, x->state, true, updated ? LK__STAGE_UPDATED : LK__STAGE_MADE);
+        else if (!leaf_batch)
+            lk__access_value(a, LK__READS, n->in[0], slot, part, set);
         for (int leaf = 0; leaf < a->parts && leaf_batch; leaf++)
             lk__access_number(a, LK__READS, LK__SPACE_LEAF_SUMS, leaf_sum(a, n->in[0], leaf), leaf, 1);
-        lk__access_value(a, LK__WRITES, n->out[0], slot, run->part + slot, run->set + slot);
+        if (updated)
+            lk__access_unit(a, LK__WRITES, x->state, false, LK__STAGE_UPDATED);
+        else
+            lk__access_value(a, LK__WRITES, n->out[0], slot, part, set);
     }
 }
 
@@ -295,8 +320,17 @@ lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, c
     case LK__DO_START_STAGED:
     case LK__DO_START_ALONE:
     case LK__DO_REFUSE_LEAVES:
-    case LK__DO_START_LEAVES: start_value(a, run, n, false); break;
-    case LK__DO_START_LEAF_BATCH: start_value(a, run, n, true); break;
+    case LK__DO_START_LEAVES: start_value(a, run, n, false, in->section == LK_UPDATE); break;
+    case LK__DO_START_LEAF_BATCH: start_value(a, run, n, true, false); break;
+    case LK__DO_START_SHARD:
+    case LK__DO_START_SHARD_STAGED:
+        if (lk__bucket_type(a->plan, &a->plan->buckets[in->bucket]) != a->plan->buckets[in->bucket].dtype)
+            lk__access_bucket(a, run, in);
+        else
+            lk__access_start_shard(a, run, in->bucket);
+        break;
+    case LK__DO_ADD_SLICES: lk__access_add_slices(a, run, in->bucket); break;
+    case LK__DO_SLICE: lk__access_slice(a, n); break;
     case LK__DO_LOSS_SCALES: write_scales(a, run); break;
     case LK__DO_LOSSES: read_numbers(a, 0, run->part); break;
     case LK__DO_NUMBERS: write_numbers(a, run); break;
@@ -358,7 +392,9 @@ lk_status lk__accesses_before(lk__plan_accesses *a, const lk__schedule_run *firs
     a->count = 0;
     for (size_t v = 0; v < a->values; v++) {
         lk__graph_kind kind = g->values[v].kind;
-        if (kind == LK__VALUE_RESULT || kind == LK__VALUE_INPUT || kind == LK__VALUE_BUCKET) continue;
+        if (kind == LK__VALUE_RESULT || kind == LK__VALUE_INPUT || kind == LK__VALUE_BUCKET || kind == LK__VALUE_UNIT ||
+            kind == LK__VALUE_SLICE)
+            continue;
         lk__access_value(a, LK__WRITES, (int)v, 0, LK__PART_ALL, 0)->stage = LK__STAGE_MADE;
     }
     /* A step of generation has those that the step before has chosen. */

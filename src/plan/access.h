@@ -78,6 +78,14 @@ void lk__access_shared(lk__plan_accesses *accesses, const lk__schedule_run *run,
                        const lk__plan_instruction *instruction);
 /* All gradients of a step, as the other ranks of the host read them. */
 void lk__access_lent(lk__plan_accesses *accesses);
+/* ---- access_shard.c: of state that ranks have slices of; for access.c ---- */
+void lk__access_unit(lk__plan_accesses *accesses, lk__plan_access_kind kind, int unit, bool slice,
+                     lk__plan_stage stage);
+void lk__access_start_shard(lk__plan_accesses *accesses, const lk__schedule_run *run, int bucket);
+void lk__access_widened(lk__plan_accesses *accesses, size_t state); /* this rank's part of its gradient */
+void lk__access_add_slices(lk__plan_accesses *accesses, const lk__schedule_run *run, int bucket);
+void lk__access_sum_slices(lk__plan_accesses *accesses, int bucket);
+void lk__access_slice(lk__plan_accesses *accesses, const lk__graph_node *node);
 /* Adds one; its content may be changed until the next. */
 lk__plan_content *lk__access_put(lk__plan_accesses *accesses, lk__plan_access access);
 lk__plan_content *lk__access_number(lk__plan_accesses *accesses, lk__plan_access_kind kind, int space, size_t number,

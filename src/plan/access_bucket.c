@@ -142,7 +142,10 @@ static void widen_slice(lk__plan_accesses *a, int bucket, range r)
     range  own;
     if (!find_range(a, (size_t)r.state, begin, begin + slice, &own)) return;
     put_sent(a, LK__READS, LK__SPACE_GRADIENTS, bucket, own, reduced(a));
-    put_gradient(a, LK__WRITES, LK__SPACE_GRADIENTS, 0, own, reduced(a));
+    if (a->plan->stage)
+        lk__access_widened(a, (size_t)r.state);
+    else
+        put_gradient(a, LK__WRITES, LK__SPACE_GRADIENTS, 0, own, reduced(a));
 }
 
 static void access_range(lk__plan_accesses *a, const lk__schedule_run *run, const lk__plan_instruction *in, range r)
@@ -173,6 +176,8 @@ static void access_range(lk__plan_accesses *a, const lk__schedule_run *run, cons
         put_sent(a, LK__READS_IN_PLACE, space, in->bucket, r, complete(a));
         put_sent(a, LK__WRITES, space, in->bucket, r, reduced(a));
         break;
+    case LK__DO_START_SHARD:
+    case LK__DO_START_SHARD_STAGED:
     case LK__DO_START_SCATTER: start_scatter(a, in->bucket, r); break;
     default: start_slices(a, r); break;
     }

@@ -180,7 +180,8 @@ lk_status lk__pass_buckets(lk_plan *p, size_t *backward)
 {
     lk__plan_list *list = &p->train;
     size_t         bytes = list->graph->states_count * sizeof(gradient);
-    gradient      *all = bytes ? lk__alloc(p->context, LK_MEMORY_OTHER, bytes) : NULL;
+    if (p->stage) return lk__pass_shard_buckets(p, backward);
+    gradient *all = bytes ? lk__alloc(p->context, LK_MEMORY_OTHER, bytes) : NULL;
     if (bytes && !all) return LK_ENOMEM;
     size_t    count = bytes ? list_gradients(list, all) : 0;
     lk_status status = fill_buckets(p, all, count);

@@ -79,11 +79,16 @@ static const lk__graph_node *node_at(const maker *m, size_t position)
 static int bucket_of(const maker *m, const lk__graph_node *n)
 {
     const lk__graph_value *x = &m->list->graph->values[n->in[0]];
+    if (n->attrs.mesh == LK_AXIS_DATA) return -1; /* of slices that are reduced: a value like others */
     return x->kind == LK__VALUE_BUCKET ? x->state : -1;
 }
 
-static lk__plan_instruction reduction_of(const lk_plan *p)
+static lk__plan_instruction reduction_of(const maker *m)
 {
+    const lk_plan *p = m->plan;
+    if (p->stage)
+        return (lk__plan_instruction){.action = m->group.staged ? LK__DO_START_SHARD_STAGED : LK__DO_START_SHARD,
+                                      .how = "reduce_scatter"};
     if (p->shared)
         return (lk__plan_instruction){.action = LK__DO_START_SCATTER,
                                       .how = p->parallel.hosts > 1 ? "reduce_scatter on hosts, all_reduce between them:"
@@ -103,9 +108,9 @@ static void put_reduction(maker *m, lk_section section, unsigned when, int node,
     if (lk__bucket_type(p, &p->buckets[bucket]) != p->buckets[bucket].dtype)
         put_bucket(m, section, LK__DO_ROUND, when, bucket);
     if (lk__plan_sums_late(p, m->group)) return;
-    if (m->group.staged)
+    if (m->group.staged && !p->stage)
         put_bucket(m, section, lk__plan_by_slices(p) ? LK__DO_COPY_OUT_SETS : LK__DO_COPY_OUT, when, bucket);
-    lk__plan_instruction start = reduction_of(p);
+    lk__plan_instruction start = reduction_of(m);
     start.when = when;
     start.node = node;
     start.bucket = bucket;
@@ -121,9 +126,21 @@ static void put_end_of_reduction(maker *m, int start, int wait, int bucket, int 
     if (lk__plan_batch_parts(p) == 1 || lk__plan_sums_late(p, m->group)) return;
     put(m, LK_SYNC,
         (lk__plan_instruction){.action = LK__DO_WAIT, .node = wait, .bucket = bucket, .collective = collective});
-    if (m->group.staged) put_bucket(m, LK_SYNC, LK__DO_COPY_IN, 0, bucket);
+    if (m->group.staged && !p->stage) put_bucket(m, LK_SYNC, LK__DO_COPY_IN, 0, bucket);
     if (lk__bucket_type(p, &p->buckets[bucket]) != p->buckets[bucket].dtype)
-        put_bucket(m, LK_SYNC, p->shared ? LK__DO_WIDEN_SLICE : LK__DO_WIDEN, 0, bucket);
+        put_bucket(m, LK_SYNC, p->shared || p->stage ? LK__DO_WIDEN_SLICE : LK__DO_WIDEN, 0, bucket);
+}
+
+/* Of stages 2 and 3 every backward has the slices of its own gradients, and adds them to those before. */
+static void put_end_of_bucket(maker *m, lk_section section, int start, int wait, int bucket, int collective)
+{
+    if (m->plan->stage < 2) {
+        put_end_of_reduction(m, start, wait, bucket, collective);
+        return;
+    }
+    put(m, section,
+        (lk__plan_instruction){.action = LK__DO_WAIT, .node = wait, .bucket = bucket, .collective = collective});
+    if (m->plan->sets > 1) put_bucket(m, section, LK__DO_ADD_SLICES, LK__IF_ADDS, bucket);
 }
 
 /* ---- nodes ---- */
@@ -169,7 +186,7 @@ static lk__plan_instruction start_of_value(const maker *m, const lk__graph_node 
     if (n->attrs.order == LK__ORDER_LEAVES)
         return (lk__plan_instruction){.action = m->plan->batch_leaves ? LK__DO_START_LEAF_BATCH : LK__DO_START_LEAVES,
                                       .how = "all_gather"};
-    bool alone = lk__plan_batch_parts(m->plan) == 1;
+    bool alone = lk__mesh_extent(&m->plan->mesh, n->attrs.mesh ? n->attrs.mesh : LK__PLAN_BATCH_AXES) == 1;
     return (lk__plan_instruction){.action = alone             ? LK__DO_START_ALONE
                                             : m->group.staged ? LK__DO_START_STAGED
                                                               : LK__DO_START};
@@ -189,7 +206,11 @@ static void put_node(maker *m, lk_section section, size_t position)
     case LK__RUNS_COLLECTIVE:
         collective = collective_at(m, position);
         m->out->collectives++;
-        if ((bucket = bucket_of(m, n)) >= 0) {
+        if ((bucket = bucket_of(m, n)) >= 0 && m->plan->stage > 1) { /* each backward reduces its own */
+            put_reduction(m, section, 0, node, bucket, collective);
+            return;
+        }
+        if (bucket >= 0) {
             if (m->plan->sets > 1 && !m->plan->parallel.leaves)
                 put_bucket(m, section, LK__DO_ADD_SETS, LK__IF_ADDS, bucket);
             put_reduction(m, section, LK__IF_LAST, node, bucket, collective);
@@ -205,7 +226,7 @@ static void put_node(maker *m, lk_section section, size_t position)
         position = start_of(m, position);
         collective = collective_at(m, position);
         if ((bucket = bucket_of(m, node_at(m, position))) >= 0)
-            put_end_of_reduction(m, m->list->order[position], node, bucket, collective);
+            put_end_of_bucket(m, section, m->list->order[position], node, bucket, collective);
         else
             put(m, section,
                 (lk__plan_instruction){.action = LK__DO_WAIT, .node = node, .bucket = -1, .collective = collective});
@@ -277,6 +298,18 @@ static void put_shared_update(maker *m)
     put_action(m, LK_UPDATE, LK__DO_BARRIER_UPDATE, 0);
 }
 
+/* Of a state of which ranks have slices: kernels on states run on this rank's part of them. */
+static void put_sharded_update(maker *m)
+{
+    for (size_t i = m->list->end[LK_SYNC]; i < m->list->end[LK_UPDATE]; i++) {
+        const lk__graph_node *n = node_at(m, i);
+        if (n->op == LK__OP_square_sum || writes_state(n))
+            put_kernel(m, LK_UPDATE, i, LK__DO_SLICE);
+        else
+            put_node(m, LK_UPDATE, i);
+    }
+}
+
 static lk__plan_action weighing_of(const maker *m)
 {
     if (m->list->numbers[LK__NUMBER_WEIGHT] >= 0) return LK__DO_WEIGHT;
@@ -297,6 +330,8 @@ static void put_update(maker *m)
     if (queues) put_action(m, LK_UPDATE, LK__DO_BATCH_NUMBERS, LK__IF_QUEUED);
     if (m->plan->shared)
         put_shared_update(m);
+    else if (m->plan->stage)
+        put_sharded_update(m);
     else
         put_nodes(m, LK_UPDATE);
     put_action(m, LK_UPDATE, LK__DO_NORM, LK__IF_WAITED);

@@ -29,9 +29,12 @@
     X(START_SCATTER, "start of slices", START)       /* reduce_scatter: each rank of a host gets its slice of a */   \
                                                      /* bucket */                                                    \
     X(START_SLICES, "exchange of slices", START)     /* of a bucket whose subtrees of leaves are not aligned */      \
+    X(START_SHARD, "start of a unit's slices", START) /* reduce_scatter: each rank along shard gets its slice */     \
+    X(START_SHARD_STAGED, "start of a unit's slices through the host", START)                                        \
     X(WAIT, "wait", WAIT)                                                                                            \
     X(LOSS_SCALES, "scales of several losses", HOST) /* a small collective, once in a step */                        \
     X(ADD_SETS, "sum of gradients", KERNEL)          /* a bucket of the second set to the first */                   \
+    X(ADD_SLICES, "sum of slices", KERNEL)           /* the same of this rank's slice of a bucket */                 \
     X(ADD_LEAVES, "sum of leaves", KERNEL)           /* a bucket over the subtrees of this rank's leaves */          \
     X(ADD_LEAF_BATCH, "sum of leaves of a batch", KERNEL) /* the same, but for gradients that their kernels add */   \
     X(ROUND, "rounding", KERNEL)                     /* a bucket to the type in which it is reduced */               \
@@ -59,6 +62,7 @@
     X(BARRIER_NORM, "barrier norm", COLLECTIVE)      /* then the sum of each tensor's squares */                     \
     X(UPDATE_SLICES, "update of this rank's slices", KERNEL) /* as SQUARE_SLICES */                                  \
     X(BARRIER_UPDATE, "barrier update", COLLECTIVE)                                                                  \
+    X(SLICE, "kernel on this rank's part", KERNEL)   /* of a state */                                                \
     X(NORM, "norm of the gradient", HOST)                                                                            \
     X(BATCH_BEGIN, "beginning of a queued batch", KERNEL)                                                            \
     X(BATCH_NUMBERS, "numbers of the step", KERNEL)                                                                  \

@@ -55,7 +55,8 @@ static void mark_needed(layout *l)
         for (size_t i = 0; i < g->states_count; i++) mark_read(l, list->gradients[i]);
     for (size_t i = g->nodes_count; i-- > 0;) {
         const lk__graph_node *n = &g->nodes[i];
-        if (!n->dead && (lk__plan_has_effect(n) || lk__plan_is_bucket(g, n))) l->needed[i] = true;
+        if (!n->dead && (lk__plan_has_effect(n) || lk__plan_is_bucket(g, n) || lk__plan_is_unit(g, n)))
+            l->needed[i] = true;
         if (n->dead || !l->needed[i]) continue;
         for (int j = 0; j < n->inputs; j++) mark_read(l, n->in[j]);
     }

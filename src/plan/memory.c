@@ -15,12 +15,14 @@ typedef struct storage {
     int            first, last; /* positions in order */
     bool           arena;       /* placed by this pass; otherwise it is at `place` */
     lk__plan_place place;
+    int            bucket; /* above 0: it is inside the arena's storage of bucket - 1, at `place.offset` */
 } storage;
 
 typedef struct memory {
     lk__plan_list *list;
     const lk_plan *plan;
     int           *storage_of; /* by value; -1: none yet */
+    size_t        *shift;      /* by value: where it begins in its storage */
     int           *last_use;   /* by value: position, or UNTIL_END */
     storage       *storages;
     size_t         count;
@@ -62,6 +64,13 @@ static int new_storage(memory *m, const storage *s)
     return (int)m->count++;
 }
 
+static lk__plan_place unit_place(const lk_plan *p, const lk__graph_value *v)
+{
+    const lk__plan_unit *u = &p->units[v->state];
+    size_t               own = (size_t)(lk__plan_shard(p) * lk__unit_each(p, u)) * lk_dtype_size(u->dtype);
+    return (lk__plan_place){LK__IN_PARAMETERS, u->stored + (v->slot && p->stage < 3 ? own : 0)};
+}
+
 static void external_storages(memory *m)
 {
     lk_graph *g = m->list->graph;
@@ -71,7 +80,14 @@ static void external_storages(memory *m)
         if (value->kind == LK__VALUE_RESULT) continue;
         if (value->kind == LK__VALUE_INPUT) s.place = (lk__plan_place){LK__IN_INPUT, v};
         if (value->kind == LK__VALUE_STATE) s.place = m->plan->states[value->state].place;
-        if (value->kind == LK__VALUE_BUCKET) {
+        if (value->kind == LK__VALUE_UNIT) s.place = unit_place(m->plan, value);
+        if (value->kind == LK__VALUE_SLICE)
+            s.place = (lk__plan_place){LK__IN_GRADIENTS, lk__plan_gradient_piece(m->plan, (size_t)value->state)};
+        if (value->kind == LK__VALUE_BUCKET && m->plan->stage > 1) {
+            s.place = (lk__plan_place){LK__IN_GRADIENTS, m->plan->buckets[value->state].slice};
+            s.arena = !value->slot; /* filled by its gradients */
+            if (s.arena) s.first = UNTIL_END, s.last = -1;
+        } else if (value->kind == LK__VALUE_BUCKET) {
             size_t slice = value->slot ? (size_t)lk__plan_own(m->plan) * s.bytes : 0; /* this rank's */
             s.place =
                 (lk__plan_place){LK__IN_GRADIENTS, lk__bucket_place(m->plan, &m->plan->buckets[value->state]) + slice};
@@ -105,7 +121,7 @@ static void find_last_uses(memory *m)
         if (list->numbers[i] >= 0) m->last_use[list->numbers[i]] = UNTIL_END;
     if (list->norm >= 0) m->last_use[list->norm] = UNTIL_END;
     for (int i = 0; i < list->outputs_count; i++) m->last_use[list->outputs[i]] = UNTIL_END;
-    if (list->gradients)
+    if (list->gradients && m->plan->stage < 2) /* else they are read by their buckets alone */
         for (size_t i = 0; i < list->graph->states_count; i++)
             if (list->gradients[i] >= 0) m->last_use[list->gradients[i]] = UNTIL_END;
 }
@@ -157,9 +173,25 @@ static void assign_storages(memory *m)
                     m,
                     &(storage){.bytes = bytes_of(&g->values[v].shape), .first = (int)p, .last = last, .arena = true});
             m->storage_of[v] = id;
+            if (i == 0 && lk__op_shares_memory(n->op)) m->shift[v] = m->shift[n->in[0]];
+            if (n->op == LK__OP_reshape)
+                m->shift[v] += (size_t)n->attrs.start * lk_dtype_size(g->values[v].shape.dtype);
             if (m->storages[id].arena && last > m->storages[id].last) m->storages[id].last = last;
         }
     }
+}
+
+/* Of stages 2 and 3 (plan/shard.h) the arena has all gradients of a unit until they are reduced. */
+static void put_into_bucket(memory *m, size_t state, storage *s)
+{
+    int                    bucket = m->plan->units[m->plan->states[state].unit].bucket;
+    const lk__plan_bucket *b = &m->plan->buckets[bucket];
+    storage               *whole = &m->storages[m->storage_of[b->value]];
+    s->bucket = bucket + 1;
+    s->place.offset -= b->offset;
+    if (s->first < whole->first) whole->first = s->first;
+    if (s->last > whole->last) whole->last = s->last;
+    if (m->last_use[b->value] > whole->last) whole->last = m->last_use[b->value];
 }
 
 /* Gradients of parameters are in their own region, at the offsets that the bucket pass chose. */
@@ -172,6 +204,7 @@ static void place_gradients(memory *m)
         storage *s = &m->storages[m->storage_of[list->gradients[i]]];
         s->arena = false;
         s->place = (lk__plan_place){LK__IN_GRADIENTS, m->plan->states[i].gradient_offset};
+        if (m->plan->stage > 1) put_into_bucket(m, i, s);
     }
 }
 
@@ -256,14 +289,16 @@ lk_status lk__pass_memory(lk__plan_list *list, const lk_plan *plan)
 {
     lk_context *c = list->graph->context;
     size_t      values = list->graph->values_count, map = values * sizeof(int), all = values * sizeof(storage);
+    size_t      shifts = values * sizeof(size_t);
     memory      m = {.list = list, .plan = plan};
     lk_status   status = LK_ENOMEM;
     m.storage_of = lk__alloc(c, LK_MEMORY_OTHER, map);
     m.last_use = lk__alloc(c, LK_MEMORY_OTHER, map);
+    m.shift = lk__alloc(c, LK_MEMORY_OTHER, shifts);
     m.storages = lk__alloc(c, LK_MEMORY_OTHER, all);
     list->places = lk__alloc(c, LK_MEMORY_OTHER, values * sizeof *list->places);
     list->places_count = values;
-    if (values && (!m.storage_of || !m.last_use || !m.storages || !list->places)) goto done;
+    if (values && (!m.storage_of || !m.last_use || !m.shift || !m.storages || !list->places)) goto done;
     for (size_t i = 0; i < values; i++) m.storage_of[i] = -1;
     external_storages(&m);
     find_last_uses(&m);
@@ -274,12 +309,18 @@ lk_status lk__pass_memory(lk__plan_list *list, const lk_plan *plan)
         if (m.storage_of[i] < 0) continue;
         const storage *s = &m.storages[m.storage_of[i]];
         list->places[i] = s->arena ? (lk__plan_place){LK__IN_ACTIVATIONS, s->offset} : s->place;
+        if (s->bucket) {
+            size_t whole = m.storages[m.storage_of[plan->buckets[s->bucket - 1].value]].offset;
+            list->places[i] = (lk__plan_place){LK__IN_ACTIVATIONS, whole + s->place.offset};
+        }
+        if (s->place.region != LK__IN_INPUT || s->arena) list->places[i].offset += m.shift[i];
     }
     lk__launch_group_check(list);
     status = measure_workspace(list, list == &plan->train ? lk__plan_workers(plan) : lk_context_threads(c));
 done:
     lk__free(c, LK_MEMORY_OTHER, m.storage_of, map);
     lk__free(c, LK_MEMORY_OTHER, m.last_use, map);
+    lk__free(c, LK_MEMORY_OTHER, m.shift, shifts);
     lk__free(c, LK_MEMORY_OTHER, m.storages, all);
     return status;
 }

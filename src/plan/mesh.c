@@ -20,7 +20,7 @@ static lk_status check_axes(lk_context *c, const lk__mesh_grid *g)
     for (int i = 0; i < g->count; i++)
         if (g->axes[i].extent > 1 && !(g->axes[i].axis & LK__PLAN_BATCH_AXES))
             return lk__fail(c, LK_EUNSUPPORTED,
-                            "the mesh %s has %d ranks along %s, but plans support only the axis data so far",
+                            "the mesh %s has %d ranks along %s, but plans support only the axes data and shard so far",
                             lk__mesh_format(g, text), g->axes[i].extent, lk_axis_name((lk_axis)g->axes[i].axis));
     return LK_OK;
 }

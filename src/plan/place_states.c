@@ -52,8 +52,29 @@ static lk_status split_states(lk_plan *p, const lk__plan_placement *placement)
         lk_status status = split_state(p, i, placement);
         if (status < 0) return status;
     }
-    p->splits = lk__plan_splits_state(p);
     return LK_OK;
+}
+
+/* Room for units: for all of one, or for this rank's slice. */
+static void place_units(lk_plan *p)
+{
+    for (size_t i = 0; i < p->units_count; i++) {
+        lk__plan_unit *u = &p->units[i];
+        int64_t        each = lk__unit_each(p, u), stored = p->stage == 3 ? each : u->elements;
+        u->stored = reserve_bytes(p, LK_MEMORY_PARAMETERS, (size_t)stored * lk_dtype_size(u->dtype));
+        if (p->trains && lk__is_narrow(u->dtype))
+            u->master = reserve_bytes(p, LK_MEMORY_MASTER, (size_t)each * lk_dtype_size(lk__wide_type(u->dtype)));
+    }
+}
+
+/* Where an array of a state is: in the unit's room for it, which begins at `offset`, or in its own. */
+static size_t place_array(lk_plan *p, size_t state, lk__plan_array array, size_t offset)
+{
+    const lk__plan_state *sp = &p->states[state];
+    if (sp->unit < 0) return reserve_slice(p, state, array);
+    lk_dtype type = p->units[sp->unit].dtype;
+    int64_t  at = array == LK__ARRAY_STORED && p->stage < 3 ? sp->unit_at : lk__plan_piece_at(p, state);
+    return offset + (size_t)at * lk_dtype_size(array == LK__ARRAY_STORED ? type : lk__wide_type(type));
 }
 
 static void place_states(lk_plan *p)
@@ -62,14 +83,15 @@ static void place_states(lk_plan *p)
         const lk__graph_state *s = &p->graph->states[i];
         lk__plan_state        *sp = &p->states[i];
         lk_dtype               type = p->graph->values[s->value].shape.dtype;
+        const lk__plan_unit   *u = sp->unit >= 0 ? &p->units[sp->unit] : NULL;
         sp->bytes = state_bytes(p->graph, s);
         sp->wide_bytes = sp->bytes / lk_dtype_size(type) * lk_dtype_size(lk__wide_type(type));
         sp->place.region = s->buffer ? LK__IN_BUFFERS : LK__IN_PARAMETERS;
-        sp->place.offset = reserve_slice(p, i, LK__ARRAY_STORED);
+        sp->place.offset = place_array(p, i, LK__ARRAY_STORED, u ? u->stored : 0);
         /* Frozen parameters have one too: a checkpoint loses no bits, whatever the policy of the run that resumes
          * it. */
         sp->master = p->trains && !s->buffer && lk__is_narrow(type);
-        if (sp->master) sp->master_offset = reserve_slice(p, i, LK__ARRAY_MASTER);
+        if (sp->master) sp->master_offset = place_array(p, i, LK__ARRAY_MASTER, u ? u->master : 0);
     }
 }
 
@@ -79,20 +101,37 @@ static void place_constants(lk_plan *p)
         p->constants[i] = reserve_bytes(p, LK_MEMORY_BUFFERS, p->graph->constants[i].bytes);
 }
 
+static void place_unit_moments(lk_plan *p)
+{
+    int moments = 0;
+    for (size_t i = 0; i < p->graph->states_count; i++)
+        if (p->states[i].moments > moments) moments = p->states[i].moments;
+    for (size_t i = 0; i < p->units_count; i++) {
+        lk__plan_unit *u = &p->units[i];
+        size_t         bytes = (size_t)lk__unit_each(p, u) * lk_dtype_size(lk__wide_type(u->dtype));
+        for (int m = 0; m < moments && !u->frozen; m++) u->moments[m] = reserve_bytes(p, LK_MEMORY_OPTIMIZER, bytes);
+    }
+}
+
 void lk__plan_place_moments(lk_plan *p)
 {
+    place_unit_moments(p);
     for (size_t i = 0; i < p->graph->states_count; i++) {
         lk__plan_state *sp = &p->states[i];
         if (p->train.gradients[i] < 0) continue;
         for (int m = 0; m < sp->moments; m++)
-            sp->moment_offset[m] = reserve_slice(p, i, (lk__plan_array)(LK__ARRAY_MOMENT_0 + m));
+            sp->moment_offset[m] = place_array(p, i, (lk__plan_array)(LK__ARRAY_MOMENT_0 + m),
+                                               sp->unit >= 0 ? p->units[sp->unit].moments[m] : 0);
     }
 }
 
-lk_status lk__plan_place_states(lk_plan *p, const lk__plan_placement *placement)
+lk_status lk__plan_place_states(lk_plan *p, const lk__plan_placement *placement, const lk_optimizer_config *optimizer)
 {
     lk_status status = split_states(p, placement);
+    if (status >= 0) status = lk__plan_make_units(p, optimizer);
     if (status < 0) return status;
+    p->splits = lk__plan_splits_state(p);
+    place_units(p);
     place_states(p);
     place_constants(p);
     return LK_OK;

@@ -50,7 +50,8 @@ static void count_sets(lk_plan *p)
     const lk_parallel *parallel = &p->parallel;
     for (size_t i = 0; i < p->train.order_count; i++) {
         const lk__graph_node *n = &p->train.graph->nodes[p->train.order[i]];
-        p->syncs += lk__op_find(n->op)->runs == LK__RUNS_COLLECTIVE && !lk__plan_is_bucket(p->train.graph, n);
+        p->syncs += lk__op_find(n->op)->runs == LK__RUNS_COLLECTIVE && n->attrs.mesh == 0 &&
+                    !lk__plan_is_bucket(p->train.graph, n);
     }
     int parts = lk__plan_batch_parts(p), mine = (int)lk__range_count(lk__plan_own_leaves(p));
     p->sets = parallel->leaves
@@ -92,6 +93,13 @@ static lk_status pass_precision(const lk_plan *p, lk__plan_list *list)
     return lk__pass_precision(list, p->graph, lk_policy_dtype(p->policy, p->graph->real));
 }
 
+/* What ranks along shard have slices of, unless they share their state: nothing that an evaluation has, before stage 3. */
+static int find_stage(const lk_plan *p)
+{
+    int stage = p->parallel.shard_stage ? p->parallel.shard_stage : 3;
+    return lk__plan_shards(p) > 1 && !p->shared && (p->trains || stage == 3) ? stage : 0;
+}
+
 static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
 {
     lk__plan_list *list = &p->train;
@@ -111,6 +119,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     if (!config->no_fusion && (status = lk__pass_fuse(list, true, 0)) < 0) return status;
     size_t backward;
     if ((status = lk__pass_buckets(p, &backward)) < 0) return status;
+    if ((status = lk__pass_shard_gather(p, list, &forward, &backward)) < 0) return status;
     size_t sync = list->graph->nodes_count;
     if ((status = lk__pass_update(p, config->optimizer)) < 0) return status;
     if ((status = lk__pass_layout(list, forward, backward, sync)) < 0) return status;
@@ -132,8 +141,9 @@ static lk_status plan_evaluation(lk_plan *p, const lk_plan_config *config)
     if ((status = pass_precision(p, list)) < 0) return status;
     for (int late = 0; late < 2 && !config->no_fusion; late++)
         if ((status = lk__pass_fuse(list, late, 0)) < 0) return status;
-    size_t nodes = list->graph->nodes_count;
-    if ((status = lk__pass_layout(list, nodes, nodes, nodes)) < 0) return status;
+    size_t nodes = list->graph->nodes_count, end = nodes;
+    if ((status = lk__pass_shard_gather(p, list, &nodes, &end)) < 0) return status;
+    if ((status = lk__pass_layout(list, end, end, end)) < 0) return status;
     if ((status = lk__pass_launch_groups(list, p)) < 0) return status;
     return lk__pass_memory(list, p);
 }
@@ -191,6 +201,8 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, b
     p->policy = config->policy;
     p->gradient_dtype = config->gradient_dtype == LK_F32 ? graph->real : config->gradient_dtype;
     p->shared = p->parallel.state == LK_STATE_SHARED && lk__plan_batch_parts(p) > 1;
+    p->stage = find_stage(p);
+    if (p->parallel.blocks_in_flight == 0) p->parallel.blocks_in_flight = 2;
     if (p->parallel.hosts == 0 || !p->shared) p->parallel.hosts = 1;
     if (p->parallel.micro_batches == 0) p->parallel.micro_batches = 1;
     p->helpers = count_helpers(p);
@@ -205,7 +217,7 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, b
     if (graph->constants_count &&
         !(p->constants = lk__alloc(c, LK_MEMORY_OTHER, graph->constants_count * sizeof *p->constants)))
         goto no_memory;
-    if ((status = lk__plan_place_states(p, placement)) < 0) goto fail;
+    if ((status = lk__plan_place_states(p, placement, config->optimizer)) < 0) goto fail;
     if (p->parallel.leaves && !p->batch_leaves) lk__plan_reduce_capacity(p);
     if ((status = lk__plan_find_losses(p, graph, config->loss.graph ? config->loss.id : -1)) < 0) goto fail;
     if (p->trains && (status = plan_training(p, config)) < 0) goto fail;
@@ -257,6 +269,7 @@ void lk_plan_free(lk_plan *p)
     lk__free(c, LK_MEMORY_OTHER, p->algorithms, p->algorithms_bytes);
     if (p->graph) lk__free(c, LK_MEMORY_OTHER, p->constants, p->graph->constants_count * sizeof *p->constants);
     lk__free(c, LK_MEMORY_OTHER, p->buckets, p->buckets_capacity * sizeof *p->buckets);
+    lk__free(c, LK_MEMORY_OTHER, p->units, p->units_capacity * sizeof *p->units);
     lk_graph_free(p->graph);
     lk__free(c, LK_MEMORY_OTHER, p, sizeof *p);
 }

@@ -9,6 +9,7 @@
 #include "device/batch.h"
 #include "device/device.h"
 #include "graph/op.h"
+#include "plan/shard.h"
 #include "plan/state_slices.h"
 
 #include <lockstep/plan.h>
@@ -85,6 +86,9 @@ typedef struct lk__plan_state {
     /* of its arrays over ranks; `bytes` and `wide_bytes` are those of the whole */
     lk__plan_splits splits[LK__ARRAY_COUNT];
     bool            trained;
+    int             unit; /* of plan/shard.h; -1: every rank has all of it */
+    int64_t         unit_at, unit_elements; /* where it begins in the unit; how many it has there */
+    int             gradient_slice;         /* value of the training graph: this rank's part of its gradient */
     bool            adds_leaves; /* with batch_leaves: the kernel of its gradient adds over leaves itself */
 } lk__plan_state;
 
@@ -107,6 +111,8 @@ typedef struct lk__plan_bucket {
     size_t   offset, bytes; /* in the region of gradients */
     lk_dtype dtype;         /* of its gradients */
     int      states;
+    int      unit;  /* of plan/shard.h: that whose gradients it has */
+    size_t   slice; /* the same: where this rank's slice of the sum is in the region of gradients */
     /* of the training graph; result: what its collective makes, this rank's slice with shared state */
     int value, result;
 } lk__plan_bucket;
@@ -150,6 +156,9 @@ struct lk_plan {
     lk__mesh_grid    mesh;     /* the ranks, and this one: asked by the calls below */
     lk_parallel      parallel; /* hosts and micro_batches at least 1; not its world and rank, which `mesh` has */
     bool             shared;   /* the state is held once on every host, and each rank updates a slice of it (slice.c) */
+    int              stage;    /* above 0: ranks along shard have slices of the state (plan/shard.h) */
+    lk__plan_unit   *units;
+    size_t           units_count, units_capacity;
     int              helpers;  /* threads that can run on cores of other ranks while these wait (run/lend.h) */
     bool             writes_buffers; /* training, or a cache, changes some */
     bool             shares_buffers; /* all ranks of a host hold them once, too (shared_buffers.c) */
@@ -202,13 +211,19 @@ static inline int lk__plan_rank(const lk_plan *p) { return p->mesh.rank; }
 
 /* The axes along which ranks have different rows of the batch. Losses, counts, metrics and gradients are added over
  * them. */
-enum { LK__PLAN_BATCH_AXES = LK_AXIS_DATA };
+enum { LK__PLAN_BATCH_AXES = LK_AXIS_DATA | LK_AXIS_SHARD };
 /* Into how many parts the batch is split over ranks, and which this rank has. With leaves, each part is a run of
  * them. */
 static inline int lk__plan_batch_parts(const lk_plan *p) { return lk__mesh_extent(&p->mesh, LK__PLAN_BATCH_AXES); }
 static inline int lk__plan_batch_part(const lk_plan *p)
 {
     return lk__mesh_coordinate(&p->mesh, LK__PLAN_BATCH_AXES, p->mesh.rank);
+}
+/* The ranks along shard, and this one's place among them. */
+static inline int lk__plan_shards(const lk_plan *p) { return lk__mesh_extent(&p->mesh, LK_AXIS_SHARD); }
+static inline int lk__plan_shard(const lk_plan *p)
+{
+    return lk__mesh_coordinate(&p->mesh, LK_AXIS_SHARD, p->mesh.rank);
 }
 /* The part that `rank` has; and a rank that has `part`: of those, the one in this rank's group. */
 static inline int lk__plan_batch_part_of(const lk_plan *p, int rank)
@@ -279,7 +294,8 @@ double lk__plan_mean_loss(const lk_plan *plan, const double *numbers);
 
 /* place_states.c: what of each state this rank has, and where; then that of the optimizer, when the moments are
  * known. */
-lk_status lk__plan_place_states(lk_plan *plan, const lk__plan_placement *placement);
+lk_status lk__plan_place_states(lk_plan *plan, const lk__plan_placement *placement,
+                                const lk_optimizer_config *optimizer);
 void      lk__plan_place_moments(lk_plan *plan);
 
 /* evaluation.c: batch norm uses its running statistics, dropout is removed. */
@@ -309,11 +325,24 @@ static inline bool lk__plan_is_bucket(const lk_graph *g, const lk__graph_node *n
 {
     return n->outputs > 0 && n->out[0] >= 0 && g->values[n->out[0]].kind == LK__VALUE_BUCKET;
 }
+/* Whether it writes a unit of parameters. */
+static inline bool lk__plan_is_unit(const lk_graph *g, const lk__graph_node *n)
+{
+    return n->outputs > 0 && n->out[0] >= 0 && g->values[n->out[0]].kind == LK__VALUE_UNIT;
+}
 static inline bool lk__plan_starts_bucket(const lk_graph *g, const lk__graph_node *n, int index)
 {
     return lk__plan_is_bucket(g, n) && lk__op_find(n->op)->runs == LK__RUNS_COLLECTIVE &&
            g->values[n->in[0]].state == index;
 }
+/* shard_bucket.c: the same for a plan whose ranks have slices of the state. */
+lk_status lk__pass_shard_buckets(lk_plan *plan, size_t *backward);
+/* shard_gather.c. Of stages 1 and 2, in the section update, once all nodes of its states are there: the start that makes a unit's new
+ * parameters whole; then the waits of all. */
+lk_status lk__shard_gather_updated(lk_plan *plan, size_t unit);
+lk_status lk__shard_wait_updated(lk_plan *plan);
+/* Of stage 3: gathers parameters before their use in a list. forward, backward: where the nodes of these end. */
+lk_status lk__pass_shard_gather(lk_plan *plan, lk__plan_list *list, size_t *forward, size_t *backward);
 /* leaf_batch.c: with leaves, decides whether those of a rank run as one batch and which nodes run leaf by leaf;
  * otherwise reduces the capacity of the plan to one leaf. After layout, before anything depends on sizes. */
 lk_status lk__pass_leaf_batch(lk_plan *plan);
@@ -368,8 +397,14 @@ int lk__plan_copy(const lk_plan *plan, int rank);
 int lk__plan_sharers(const lk_plan *plan, int rank);
 int lk__plan_sharer(const lk_plan *plan, int rank);
 /* The owners of this rank's copy, and its index among them. */
-static inline int lk__plan_owners(const lk_plan *p) { return lk__plan_sharers(p, lk__plan_rank(p)); }
-static inline int lk__plan_own(const lk_plan *p) { return lk__plan_sharer(p, lk__plan_rank(p)); }
+static inline int lk__plan_owners(const lk_plan *p)
+{
+    return p->stage ? lk__plan_shards(p) : lk__plan_sharers(p, lk__plan_rank(p));
+}
+static inline int lk__plan_own(const lk_plan *p)
+{
+    return p->stage ? lk__plan_shard(p) : lk__plan_sharer(p, lk__plan_rank(p));
+}
 /* Helpers of a rank at most: more would take more workspace, and smaller tiles. */
 enum { LK__HELPERS = 3 };
 /* The threads of a kernel of forward or backward at most: the context's, and those of other ranks that wait

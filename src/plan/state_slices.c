@@ -21,6 +21,12 @@ static int extent_of(const lk__plan_slices *s, int split)
     return lk__mesh_extent(s->mesh, s->splits.split[split].axes);
 }
 
+/* Parts of a flat cut, of each box. */
+static int flat_parts(const lk__plan_slices *s)
+{
+    return s->splits.flat.axes ? lk__mesh_extent(s->mesh, s->splits.flat.axes) : 1;
+}
+
 /* Reduces a box to part `part` of it along the split's dimension. */
 static void reduce_box(box *b, int dim, int extent, int part)
 {
@@ -32,7 +38,8 @@ static void reduce_box(box *b, int dim, int extent, int part)
 static box box_of_part(const lk__plan_slices *s, int part)
 {
     box b = whole_box(s);
-    int below = s->parts;
+    int below = s->parts / flat_parts(s);
+    part /= flat_parts(s);
     for (int i = 0; i < s->splits.count; i++) {
         int extent = extent_of(s, i);
         below /= extent;
@@ -77,12 +84,28 @@ lk__plan_slice lk__slices_at(const lk__plan_slices *s, int part)
     return slice;
 }
 
+static int64_t box_elements(const lk__plan_slices *s, const box *b)
+{
+    int64_t elements = 1;
+    for (int i = 0; i < s->rank; i++) elements *= lk__range_count(b->range[i]);
+    return elements;
+}
+
+/* Of a box with so many elements, those that are in one flat part. */
+static lk__range flat_range(const lk__plan_slices *s, int64_t elements, int flat)
+{
+    const lk__plan_flat *cut = &s->splits.flat;
+    if (!cut->axes) return (lk__range){0, elements};
+    lk__range range = {flat * cut->each - cut->at, (flat + 1) * cut->each - cut->at};
+    if (range.first < 0) range.first = 0;
+    if (range.end > elements) range.end = elements;
+    return range.first < range.end ? range : (lk__range){0, 0};
+}
+
 int64_t lk__slices_elements(const lk__plan_slices *s, int part)
 {
-    box     b = box_of_part(s, part);
-    int64_t elements = 1;
-    for (int i = 0; i < s->rank; i++) elements *= lk__range_count(b.range[i]);
-    return elements;
+    box b = box_of_part(s, part);
+    return lk__range_count(flat_range(s, box_elements(s, &b), part % flat_parts(s)));
 }
 
 /* ---- owners ---- */
@@ -162,23 +185,26 @@ int lk__slices_part(const lk__plan_slices *s, int rank)
     int part = 0;
     for (int i = 0; i < s->splits.count; i++)
         part = part * extent_of(s, i) + lk__mesh_coordinate(s->mesh, s->splits.split[i].axes, rank);
+    if (s->splits.flat.axes) part = part * flat_parts(s) + lk__mesh_coordinate(s->mesh, s->splits.flat.axes, rank);
     return part;
 }
 
 int lk__slices_holder(const lk__plan_slices *s, int part, int near)
 {
-    int below = s->parts, rank = s->first_counts ? 0 : near;
+    int below = s->parts / flat_parts(s), rank = s->first_counts ? 0 : near, flat = part % flat_parts(s);
+    part /= flat_parts(s);
     for (int i = 0; i < s->splits.count; i++) {
         int extent = extent_of(s, i);
         below /= extent;
         rank = lk__mesh_member(s->mesh, s->splits.split[i].axes, rank, part / below % extent);
     }
-    return rank;
+    return s->splits.flat.axes ? lk__mesh_member(s->mesh, s->splits.flat.axes, rank, flat) : rank;
 }
 
 /* ---- runs ---- */
 
-lk__plan_run lk__slices_find(const lk__plan_slices *s, int64_t first)
+/* Which box has an element of the whole array: then it, and the elements behind it that are next to each other. */
+static lk__plan_run find_in_boxes(const lk__plan_slices *s, int64_t first, int64_t *elements)
 {
     box     b = whole_box(s);
     int64_t at[LK__SLICES_RANK], rest = first;
@@ -192,13 +218,29 @@ lk__plan_run lk__slices_find(const lk__plan_slices *s, int64_t first)
         part = part * extent + with;
     }
     int cut = last_cut(s, &b);
+    *elements = box_elements(s, &b);
     if (cut < 0) return (lk__plan_run){part, first, first, inner_elements(s, -1) - first};
     int64_t inner = inner_elements(s, cut), inside = first % inner, place = 0;
     for (int i = 0; i <= cut; i++) place = place * lk__range_count(b.range[i]) + at[i] - b.range[i].first;
     return (lk__plan_run){part, first, place * inner + inside, (b.range[cut].end - at[cut]) * inner - inside};
 }
 
-lk__plan_run lk__slices_run(const lk__plan_slices *s, int part, int64_t at)
+lk__plan_run lk__slices_find(const lk__plan_slices *s, int64_t first)
+{
+    int64_t              elements;
+    lk__plan_run         run = find_in_boxes(s, first, &elements);
+    const lk__plan_flat *cut = &s->splits.flat;
+    if (!cut->axes) return run;
+    int       flat = (int)((cut->at + run.at) / cut->each);
+    lk__range range = flat_range(s, elements, flat);
+    if (run.count > range.end - run.at) run.count = range.end - run.at;
+    run.part = run.part * flat_parts(s) + flat;
+    run.at -= range.first;
+    return run;
+}
+
+/* Of the box that a part is of; `at`: in the box. */
+static lk__plan_run run_in_box(const lk__plan_slices *s, int part, int64_t at)
 {
     box b = box_of_part(s, part);
     int cut = last_cut(s, &b);
@@ -208,6 +250,17 @@ lk__plan_run lk__slices_run(const lk__plan_slices *s, int part, int64_t at)
         place[i] = b.range[i].first + rest % lk__range_count(b.range[i]);
     for (int i = 0; i <= cut; i++) first = first * s->dims[i] + place[i];
     return (lk__plan_run){part, first * inner + inside, at, (b.range[cut].end - place[cut]) * inner - inside};
+}
+
+lk__plan_run lk__slices_run(const lk__plan_slices *s, int part, int64_t at)
+{
+    if (!s->splits.flat.axes) return run_in_box(s, part, at);
+    box          b = box_of_part(s, part);
+    lk__range    range = flat_range(s, box_elements(s, &b), part % flat_parts(s));
+    lk__plan_run run = run_in_box(s, part, range.first + at);
+    if (run.count > range.end - run.at) run.count = range.end - run.at;
+    run.at = at;
+    return run;
 }
 
 /* ---- of a plan ---- */
@@ -252,6 +305,7 @@ lk__plan_slices lk__plan_state_slices(const lk_plan *p, size_t state, lk__plan_a
                : array == LK__ARRAY_MASTER ? sp->master_offset
                                            : sp->moment_offset[array - LK__ARRAY_MOMENT_0];
     for (int i = 0; i < s.splits.count; i++) s.parts *= extent_of(&s, i);
+    s.parts *= flat_parts(&s);
     s.own = lk__slices_part(&s, lk__plan_rank(p));
     s.holder = lk_plan_holder(p, s.memory);
     s.first_counts = gs->buffer && p->own_buffers;
@@ -262,9 +316,11 @@ lk__plan_slices lk__plan_state_slices(const lk_plan *p, size_t state, lk__plan_a
 bool lk__plan_splits_state(const lk_plan *p)
 {
     for (size_t i = 0; i < p->graph->states_count; i++)
-        for (int a = 0; a < LK__ARRAY_COUNT; a++)
+        for (int a = 0; a < LK__ARRAY_COUNT; a++) {
+            if (lk__mesh_extent(&p->mesh, p->states[i].splits[a].flat.axes) > 1) return true;
             for (int k = 0; k < p->states[i].splits[a].count; k++)
                 if (lk__mesh_extent(&p->mesh, p->states[i].splits[a].split[k].axes) > 1) return true;
+        }
     return false;
 }
 
@@ -273,6 +329,9 @@ const char *lk__plan_splits_text(const lk_plan *p, size_t state, char *text, siz
     static const char *const names[] = {"values", "master copy", "moment"};
     size_t                   used = 0;
     text[0] = '\0';
+    if (p->states[state].unit >= 0)
+        used += (size_t)snprintf(text, bytes, ", slices from %lld on of unit %d", (long long)p->states[state].unit_at,
+                                 p->states[state].unit);
     for (int a = 0; a < LK__ARRAY_COUNT; a++)
         for (int i = 0; i < p->states[state].splits[a].count && used < bytes; i++) {
             const lk__plan_cut *split = &p->states[state].splits[a].split[i];

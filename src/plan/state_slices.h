@@ -40,10 +40,17 @@ typedef struct lk__plan_cut {
     int64_t outer;
 } lk__plan_cut;
 
+/* Behind all other cuts: what is left, row-major, is part of a unit (plan/shard.h), which is cut into equal parts. */
+typedef struct lk__plan_flat {
+    unsigned axes;     /* 0: it is not */
+    int64_t  at, each; /* elements: where it begins in the unit; of a part of that */
+} lk__plan_flat;
+
 enum { LK__SPLITS = 3 };
 typedef struct lk__plan_splits {
-    int          count; /* 0: whole */
-    lk__plan_cut split[LK__SPLITS];
+    int           count; /* 0: whole */
+    lk__plan_cut  split[LK__SPLITS];
+    lk__plan_flat flat;
 } lk__plan_splits;
 
 /* Strategies place arrays by this, when the plan is created: sets *splits, which is empty, of one array of a state. */

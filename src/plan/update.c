@@ -25,22 +25,32 @@ static lk__op_attrs optimizer_attrs(const lk_optimizer_config *o, const lk__grap
     return a;
 }
 
-/* The sum of all gradients' squares, as one value. */
-static int total_squares(lk__plan_list *list)
+/* What the update reads of a gradient: this rank's part of it where ranks have slices of the state. -1: it has none. */
+static int updated_gradient(const lk_plan *p, size_t state)
 {
-    lk_graph *g = list->graph;
-    int       total = -1;
-    size_t    first = g->nodes_count;
-    for (size_t i = 0; i < g->states_count; i++)
-        if (list->gradients[i] >= 0 &&
-            lk__emit1(g, g->states[i].site, LK__OP_square_sum, NULL, &list->gradients[i], 1) < 0)
-            return -1;
+    int gradient = p->train.gradients[state];
+    return gradient >= 0 && p->stage ? p->states[state].gradient_slice : gradient;
+}
+
+/* The sum of all gradients' squares, as one value. */
+static int total_squares(const lk_plan *p)
+{
+    const lk__plan_list *list = &p->train;
+    lk_graph            *g = list->graph;
+    int                  total = -1;
+    size_t               first = g->nodes_count;
+    for (size_t i = 0; i < g->states_count; i++) {
+        int gradient = updated_gradient(p, i);
+        if (gradient >= 0 && lk__emit1(g, g->states[i].site, LK__OP_square_sum, NULL, &gradient, 1) < 0) return -1;
+    }
     for (size_t i = first, end = g->nodes_count; i < end; i++) {
         int one = g->nodes[i].out[0];
         total = total < 0 ? one : lk__emit1(g, g->nodes[i].site, LK__OP_add, NULL, (int[]){total, one}, 2);
         if (total < 0) return -1;
     }
-    return total;
+    if (!p->stage || total < 0) return total;
+    lk__op_attrs attrs = {.reduction = LK_SUM, .order = LK__ORDER_RANKS, .mesh = LK_AXIS_SHARD};
+    return lk__emit_all_reduce(g, LK_HERE, &attrs, total);
 }
 
 static int moment_value(lk_graph *g, size_t state, int slot)
@@ -68,14 +78,14 @@ _Static_assert(LK_MAX_MOMENTS + 2 <= LK__MAX_OUT,
                "an optimizer's operation updates the parameter, moments and a stored copy");
 
 /* The optimizer's node for one state, and how many moments that has. */
-static lk_status update_state(lk__plan_list *list, const lk_optimizer_config *o, size_t i, int scale,
-                              lk__plan_state *sp)
+static lk_status update_state(lk_plan *p, const lk_optimizer_config *o, size_t i, int scale)
 {
-    lk_graph    *g = list->graph;
-    lk__op       op = lk__optimizer_find(o->kind)->op;
-    lk__op_attrs attrs = optimizer_attrs(o, &g->states[i]);
-    unsigned     keeps = lk__optimizer_keeps(o);
-    int in[] = {list->gradients[i], scale}, out[LK__MAX_OUT], outputs = 1, stored = lk__op_find(op)->outputs - 1;
+    lk_graph       *g = p->train.graph;
+    lk__plan_state *sp = &p->states[i];
+    lk__op          op = lk__optimizer_find(o->kind)->op;
+    lk__op_attrs    attrs = optimizer_attrs(o, &g->states[i]);
+    unsigned        keeps = lk__optimizer_keeps(o);
+    int in[] = {updated_gradient(p, i), scale}, out[LK__MAX_OUT], outputs = 1, stored = lk__op_find(op)->outputs - 1;
     for (int k = 0; k < LK__MAX_OUT; k++) out[k] = -1;
     if ((out[0] = updated_value(g, i, sp->master)) < 0) return g->status;
     for (int m = 0; m < LK_MAX_MOMENTS; m++) {
@@ -88,6 +98,16 @@ static lk_status update_state(lk__plan_list *list, const lk_optimizer_config *o,
         outputs = stored + 1;
     }
     return lk__emit_update(g, g->states[i].site, op, &attrs, in, 2, out, outputs) < 0 ? g->status : LK_OK;
+}
+
+/* Behind the last state of a unit: its new parameters to all ranks, where they keep them. */
+static lk_status gather_unit(lk_plan *p, size_t state)
+{
+    int unit = p->states[state].unit;
+    if (p->stage == 3) return LK_OK;
+    for (size_t i = state + 1; i < p->graph->states_count; i++)
+        if (p->states[i].unit == unit && p->train.gradients[i] >= 0) return LK_OK;
+    return lk__shard_gather_updated(p, (size_t)unit);
 }
 
 static void describe_moments(const lk_optimizer_config *o, lk__plan_moment moments[LK_MAX_MOMENTS])
@@ -105,7 +125,7 @@ lk_status lk__pass_update(lk_plan *p, const lk_optimizer_config *o)
     lk__plan_list *list = &p->train;
     lk_graph      *g = list->graph;
     lk_status      status = LK_OK;
-    int            squares = o->clip > 0 ? total_squares(list) : -1;
+    int            squares = o->clip > 0 ? total_squares(p) : -1;
     int            in[2] = {list->numbers[LK__NUMBER_WEIGHT], squares};
     int node = lk__emit(g, LK_HERE, LK__OP_gradient_scale, &(lk__op_attrs){.clip = o->clip}, in, squares < 0 ? 1 : 2,
                         LK__ALL_OUTPUTS);
@@ -113,7 +133,10 @@ lk_status lk__pass_update(lk_plan *p, const lk_optimizer_config *o)
     int scale = g->nodes[node].out[0];
     list->norm = g->nodes[node].out[1];
     describe_moments(o, p->moments);
-    for (size_t i = 0; i < g->states_count && status >= 0; i++)
-        if (list->gradients[i] >= 0) status = update_state(list, o, i, scale, &p->states[i]);
-    return status;
+    for (size_t i = 0; i < g->states_count && status >= 0; i++) {
+        if (list->gradients[i] < 0) continue;
+        status = update_state(p, o, i, scale);
+        if (status >= 0 && p->stage) status = gather_unit(p, i);
+    }
+    return status < 0 || p->stage == 0 || p->stage == 3 ? status : lk__shard_wait_updated(p);
 }

@@ -140,7 +140,8 @@ static lk_status start_value(lk_program *p, const lk__run_instruction *in, const
     const lk_dtype type = in->call.in[0].dtype;
     size_t         elements = (size_t)lk__operand_elements(&in->call.in[0]);
     double         start = lk__now();
-    size_t         parts = facts_of(in)->sends_parts ? (size_t)lk__plan_batch_parts(p->plan) : 1;
+    lk_comm       *group = lk__run_group(p, in->call.attrs->mesh);
+    size_t         parts = facts_of(in)->sends_parts ? (size_t)lk_comm_size(group) : 1;
     lk__comm_call  call = {.kind = kind_of(in),
                            .type = type,
                            .reduce = in->call.attrs->reduction,
@@ -148,7 +149,7 @@ static lk_status start_value(lk_program *p, const lk__run_instruction *in, const
                            .send = from,
                            .recv = to,
                            .site = LK_HERE};
-    lk_status      status = lk__comm_run(p->batch, &call, work);
+    lk_status      status = lk__comm_run(group, &call, work);
     double         end = lk__now();
     p->collectives->waited += end - start;
     if (!work || !*work) lk__traced(p, in->name, start, end, elements * lk_dtype_size(type));

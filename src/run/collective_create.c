@@ -6,7 +6,7 @@
 #include "comm/comm.h"
 
 /* The widest operand of a collective other than a bucket, in bytes. */
-static size_t widest_operand(const lk__plan_list *list)
+static size_t widest_operand(const lk_program *p, const lk__plan_list *list)
 {
     size_t most = (LK__RUN_NUMBERS + LK__RUN_REPORT) * sizeof(double);
     for (size_t i = 0; list->graph && i < list->order_count; i++) {
@@ -14,7 +14,11 @@ static size_t widest_operand(const lk__plan_list *list)
         if (lk__op_find(n->op)->runs != LK__RUNS_COLLECTIVE) continue;
         const lk__graph_value *x = &list->graph->values[n->in[0]];
         size_t                 bytes = (size_t)lk__shape_elements(&x->shape) * lk_dtype_size(x->shape.dtype);
-        if (x->kind != LK__VALUE_BUCKET && bytes > most) most = bytes;
+        bool                   in_place = x->kind == LK__VALUE_UNIT || x->kind == LK__VALUE_BUCKET;
+        if (in_place && !(p->group.staged && p->plan->stage)) continue;
+        if (in_place && n->op == LK__OP_reduce_scatter)
+            bytes /= (size_t)n->attrs.parts; /* of which there are so many, at most */
+        if (bytes > most) most = bytes;
     }
     return most;
 }
@@ -33,8 +37,8 @@ static size_t lay_out(const lk_program *p, lk__run_collectives *x, char *memory)
     size_t         used = lk__round_up(sizeof *x, LK__ALIGN), ranks = (size_t)lk__plan_ranks(plan), most = 0;
     size_t         parts = (size_t)lk__plan_batch_parts(plan);
     size_t         leaves = plan->parallel.leaves ? (size_t)plan->parallel.leaves : parts,
-           widest = widest_operand(&plan->train);
-    if (widest_operand(&plan->evaluate) > widest) widest = widest_operand(&plan->evaluate);
+           widest = widest_operand(p, &plan->train);
+    if (widest_operand(p, &plan->evaluate) > widest) widest = widest_operand(p, &plan->evaluate);
     for (size_t i = 0; i < plan->buckets_count; i++)
         if (plan->buckets[i].bytes > most) most = plan->buckets[i].bytes;
     x->all = reserve_bytes(memory, &used, x->count * sizeof *x->all);
@@ -73,14 +77,16 @@ static lk_status open_bulk(lk_program *p, lk__run_collectives *x)
     lk_status status = LK_OK;
     int       others = 0;
     for (size_t i = 0; i < x->count; i++) others += x->all[i].bucket < 0 && !x->all[i].at_once;
-    x->bulk = p->batch;
-    if (x->overlaps && p->plan->syncs) {
-        status = lk_comm_split(p->batch, 0, lk__plan_batch_part(p->plan), &x->bulk);
+    lk_comm *from = p->plan->stage ? p->shard : p->batch;
+    x->bulk = from;
+    if (x->overlaps && (p->plan->syncs || p->plan->stage)) {
+        status = lk_comm_split(from, 0, lk_comm_rank(from), &x->bulk);
         x->split = status >= 0;
     }
     /* All buckets at once, and one call that queues behind them. */
     if (status >= 0 && x->overlaps) status = lk_comm_reserve(x->bulk, (int)p->plan->buckets_count + 1);
-    if (status >= 0 && others) status = lk_comm_reserve(p->batch, others + 1);
+    if (status >= 0 && others) status = lk_comm_reserve(from, others + 1);
+    if (status >= 0 && others && p->plan->stage) status = lk_comm_reserve(lk__run_group(p, LK_AXIS_DATA), others + 1);
     return status;
 }
 

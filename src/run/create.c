@@ -8,6 +8,7 @@
 #include "comm/comm.h"
 #include "plan/verify_schedule.h"
 #include "run/lend.h"
+#include "run/shard.h"
 #include "run/timeline.h"
 
 #include <stdlib.h>
@@ -39,6 +40,7 @@ static lk_status build_instruction(lk_program *p, const lk__plan_list *planned, 
         lk__kernel_operand *o = j < n->inputs ? &in->call.in[j] : &in->call.out[j - n->inputs];
         o->data = v < 0 ? NULL : lk__program_resolve(p, slot->arena, p->memory.gradients, planned->places[v]);
     }
+    if (in->action == LK__DO_SLICE) lk__shard_cut_operands(p->plan, planned->graph, n, &in->call);
     return LK_OK;
 }
 
@@ -85,6 +87,10 @@ static lk_status check_states(const lk_plan *plan, const lk_store *store)
         const lk__graph_shape *sa = &plan->graph->values[a->value].shape, *sb = &theirs->graph->values[b->value].shape;
         bool same = strcmp(a->name, b->name) == 0 && a->buffer == b->buffer && sa->dtype == sb->dtype &&
                     lk__shape_equal(sa, sb);
+        if (same && (pa->place.offset != pb->place.offset || pa->unit != pb->unit || plan->stage != theirs->stage))
+            return lk__fail(
+                plan->context, LK_EMISMATCH,
+                "the store was created for a plan whose ranks have other slices: they first differ in \"%s\"", a->name);
         bool moments = pa->moments == 0 ||
                        (pa->moments == pb->moments &&
                         memcmp(pa->moment_offset, pb->moment_offset, (size_t)pa->moments * sizeof(size_t)) == 0);
@@ -142,7 +148,7 @@ static lk_status check_comm(const lk_plan *plan, lk_comm *comm)
 /* Who updates a state, and how, must be the same to all who use it. */
 static lk_status check_sharing(const lk_plan *plan, const lk_store *store, const lk_comm *comm)
 {
-    if (plan->splits || store->plan->splits)
+    if ((plan->split_axes | store->plan->split_axes) & ~(unsigned)LK_AXIS_SHARD)
         return lk__fail(plan->context, LK_EUNSUPPORTED,
                         "the ranks have slices of the state, but programs still need all of it on every rank");
     if (lk__store_shares_buffers(store) && plan->writes_buffers && !plan->shares_buffers)
@@ -209,11 +215,13 @@ static lk_status prepare_lists(lk_program *p)
 /* All groups that the program uses, in one order on all ranks. */
 static lk_status make_groups(lk_program *p, lk_comm *comm)
 {
-    static const unsigned listed[] = {LK__PLAN_BATCH_AXES};
+    static const unsigned listed[] = {LK__PLAN_BATCH_AXES, LK_AXIS_SHARD, LK_AXIS_DATA};
+    int                   count = p->plan->stage ? 3 : 1;
     if (lk__plan_ranks(p->plan) == 1) return LK_OK;
     lk_status status = lk__mesh_over(p->context, &p->plan->mesh, comm, &p->mesh);
-    if (status >= 0) status = lk_mesh_create_groups(p->mesh, listed, sizeof listed / sizeof *listed);
+    if (status >= 0) status = lk_mesh_create_groups(p->mesh, listed, count);
     if (status >= 0) status = lk_mesh_group(p->mesh, LK__PLAN_BATCH_AXES, &p->batch);
+    if (status >= 0 && p->plan->stage) status = lk_mesh_group(p->mesh, LK_AXIS_SHARD, &p->shard);
     p->comm = comm;
     if (status < 0) return status;
     p->group.overlaps = lk__comm_overlaps(p->batch, lk_context_threads(p->context));
@@ -228,9 +236,9 @@ static void set_facts(lk_program *p)
     const lk_plan *plan = p->plan;
     bool           shares = plan->shared && plan->trains;
     p->division = lk__plan_divide(plan);
-    p->gradients = shares ? &lk__gradients_of_sharers : &lk__gradients_of_all;
+    p->gradients = shares ? &lk__gradients_of_sharers : plan->stage ? &lk__gradients_of_shards : &lk__gradients_of_all;
     p->visible = lk__device_is_host(p->device);
-    p->visible_gradients = p->visible && !shares;
+    p->visible_gradients = p->visible && !shares && !plan->stage;
     /* Parameters that all ranks share are in the caches of those that updated them: ranks begin at different ones. */
     p->tiles_first = shares ? lk__plan_own(plan) : 0;
     p->tiles_of = shares ? lk__plan_owners(plan) : 1;

@@ -52,16 +52,28 @@ static lk_status gather_gradients(lk_program *p)
     return status >= 0 && p->progress.synced ? p->gradients->gather(p) : status;
 }
 
-static lk_status locate_gradient(const lk_program *p, const char *parameter, char **gradient, size_t *bytes)
+/* Of a gradient, what this rank has: bytes from `skipped` on. */
+typedef struct located {
+    char  *memory;
+    size_t whole, skipped, bytes;
+} located;
+
+static lk_status locate_gradient(const lk_program *p, const char *parameter, located *found)
 {
     int state = lk__find_state(p->plan->graph, parameter);
-    *gradient = NULL;
-    *bytes = 0;
+    *found = (located){.memory = NULL};
     if (state < 0) return lk__fail(p->context, LK_ENOENT, "the model has no parameter \"%s\"", parameter);
     if (!p->plan->states[state].trained)
         return lk__fail(p->context, LK_ENOENT, "\"%s\" has no gradient: it is frozen, or a buffer", parameter);
-    *gradient = lk__gradient_set(p, 0) + p->plan->states[state].gradient_offset;
-    *bytes = p->plan->states[state].wide_bytes;
+    found->whole = found->bytes = p->plan->states[state].wide_bytes;
+    found->memory = lk__gradient_set(p, 0) + p->plan->states[state].gradient_offset;
+    if (p->shard) {
+        size_t    size = lk_dtype_size(p->plan->graph->real);
+        lk__range piece = lk__plan_piece(p->plan, (size_t)state);
+        found->memory = lk__gradient_set(p, 0) + lk__plan_gradient_piece(p->plan, (size_t)state);
+        found->skipped = (size_t)piece.first * size;
+        found->bytes = (size_t)lk__range_count(piece) * size;
+    }
     return LK_OK;
 }
 
@@ -77,11 +89,10 @@ static lk_status check_bytes(const lk_program *p, const char *parameter, size_t 
 
 lk_status lk_program_gradient_read(lk_program *p, const char *parameter, void *data, size_t bytes)
 {
-    char     *gradient;
-    size_t    size;
+    located   found;
     lk_status status = finish_gradients(p);
-    if (status < 0 || (status = locate_gradient(p, parameter, &gradient, &size)) < 0 || !gradient ||
-        (status = check_bytes(p, parameter, size, bytes)) < 0)
+    if (status < 0 || (status = locate_gradient(p, parameter, &found)) < 0 ||
+        (status = check_bytes(p, parameter, found.whole, bytes)) < 0)
         return status;
     if (!p->progress.has_gradients)
         return lk__fail(p->context, LK_EINVAL, "there are no gradients yet: run LK_FORWARD and LK_BACKWARD first");
@@ -90,7 +101,9 @@ lk_status lk_program_gradient_read(lk_program *p, const char *parameter, void *d
             p->context, LK_EINVAL,
             "ranks that share their state do not keep gradients: read them before LK_UPDATE, after LK_SYNC");
     if (p->progress.synced) return p->gradients->read(p, lk__find_state(p->plan->graph, parameter), data, bytes);
-    return lk__device_read(p->device, p->stream, data, gradient, bytes);
+    if (p->shard)
+        return lk__fail(p->context, LK_EINVAL, "the ranks have slices of the gradients' sum: read them after LK_SYNC");
+    return lk__device_read(p->device, p->stream, data, found.memory, bytes);
 }
 
 /* One of the kernels that have a single operand and a factor, over gradients in their memory. */
@@ -123,11 +136,10 @@ lk_status lk__scale_gradients(lk_program *p, double factor)
 
 lk_status lk_program_gradient_write(lk_program *p, const char *parameter, const void *data, size_t bytes)
 {
-    char     *gradient;
-    size_t    size;
+    located   found;
     lk_status status = gather_gradients(p);
-    if (status < 0 || (status = locate_gradient(p, parameter, &gradient, &size)) < 0 || !gradient ||
-        (status = check_bytes(p, parameter, size, bytes)) < 0)
+    if (status < 0 || (status = locate_gradient(p, parameter, &found)) < 0 ||
+        (status = check_bytes(p, parameter, found.whole, bytes)) < 0)
         return status;
     if (p->progress.pending == 0) { /* no backward has run: written gradients count as one, the others are zero */
         status = run_over_gradients(p, LK__OP_fill, 0, lk__gradient_set(p, 0), p->plan->gradient_bytes);
@@ -138,7 +150,8 @@ lk_status lk_program_gradient_write(lk_program *p, const char *parameter, const 
         p->progress.update_allowed = false;
         p->gradients->written(p);
     }
-    return lk__device_write(p->device, p->stream, gradient, data, bytes);
+    if (found.bytes == 0) return LK_OK;
+    return lk__device_write(p->device, p->stream, found.memory, (const char *)data + found.skipped, found.bytes);
 }
 
 static lk_status check_pending(const lk_program *p)
@@ -151,15 +164,14 @@ static lk_status check_pending(const lk_program *p)
 
 lk_status lk_program_gradient_scale(lk_program *p, const char *parameter, double factor)
 {
-    char     *gradient;
-    size_t    size;
+    located   found;
     lk_status status = gather_gradients(p);
     if (status < 0 || (status = check_pending(p)) < 0) return status;
     if (!isfinite(factor))
         return lk__fail(p->context, LK_EINVAL, "gradients are scaled by a finite factor, not by %g", factor);
     if (!parameter) return lk__scale_gradients(p, factor);
-    if ((status = locate_gradient(p, parameter, &gradient, &size)) < 0) return status;
-    return run_over_gradients(p, LK__OP_scale, factor, gradient, size);
+    if ((status = locate_gradient(p, parameter, &found)) < 0 || found.bytes == 0) return status;
+    return run_over_gradients(p, LK__OP_scale, factor, found.memory, found.bytes);
 }
 
 lk_status lk_program_gradient_weight(lk_program *p, double weight)

@@ -54,6 +54,10 @@ static const lk__run_action actions[LK__ACTION_COUNT] = {
     [LK__DO_NORM] = lk__run_norm,
     [LK__DO_BATCH_BEGIN] = lk__run_batch_begin,
     [LK__DO_BATCH_NUMBERS] = lk__run_batch_numbers,
+    [LK__DO_START_SHARD] = lk__run_start_shard,
+    [LK__DO_START_SHARD_STAGED] = lk__run_start_shard_staged,
+    [LK__DO_ADD_SLICES] = lk__run_add_slices,
+    [LK__DO_SLICE] = lk__run_slice,
     [LK__DO_STEP_END] = lk__run_step_end,
     [LK__DO_STEP_RESULT] = lk__run_step_result,
     [LK__DO_TOKENS] = lk__run_choose_tokens,
@@ -228,6 +232,18 @@ lk_status lk__run_leaves(lk_program *p, const lk__schedule_run *run, size_t at, 
 {
     lk__run_key key = key_of(lk__run_slot_list(p, run, 0), at, *next);
     return issue_kernels(p, &key);
+}
+
+/* On this rank's part of a state. It may be empty: then there is nothing to update, and its squares are 0. */
+lk_status lk__run_slice(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    static const double  none = 0;
+    lk__run_list        *list = lk__run_slot_list(p, run, 0);
+    lk__run_instruction *in = &list->instructions[at];
+    (void)next;
+    if (in->call.in[0].dims[0] > 0) return run_kernel(p, list, in);
+    if (lk__op_find(in->op)->effect == LK__EFFECT_STATE) return LK_OK;
+    return lk__device_write(p->device, p->stream, in->call.out[0].data, &none, sizeof none);
 }
 
 /* ---- the interpreter ---- */

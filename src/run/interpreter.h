@@ -27,6 +27,7 @@ static inline lk__run_instruction *lk__run_at(const lk_program *p, const lk__sch
 /* ---- interpreter.c: kernels ---- */
 lk_status lk__run_kernels(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_leaves(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_slice(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 
 /* ---- staging.c, losses.c: around kernels ---- */
 lk_status lk__run_inputs(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
@@ -57,6 +58,11 @@ lk_status lk__run_widen_slice(lk_program *program, const lk__schedule_run *run, 
 lk_status lk__run_copy_out(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_copy_out_sets(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_copy_in(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+
+/* ---- shard.c ---- */
+lk_status lk__run_start_shard(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_start_shard_staged(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_add_slices(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 
 /* ---- results.c ---- */
 lk_status lk__run_loss(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);

@@ -133,6 +133,7 @@ struct lk_program {
     lk_mesh           *mesh;  /* NULL: alone, as the two below */
     lk_comm           *comm;  /* all ranks: reports, comparisons, what is once on every host */
     lk_comm           *batch; /* those among whom the batch is split: sums of gradients, losses and metrics */
+    lk_comm           *shard; /* those along shard; NULL: they have no slices of the state */
     lk__plan_group     group; /* what is known of the ranks' group: it decides which instructions there are */
     lk__device        *device;
     lk__device_stream *stream; /* of all kernels */
@@ -189,6 +190,14 @@ static inline double *lk__row_numbers(const lk_program *p, int row)
 static inline char *lk__gradient_set(const lk_program *p, int set)
 {
     return p->memory.gradients + (size_t)set * p->plan->gradient_bytes;
+}
+
+/* The group of a collective along these axes of the mesh; 0: those among whom the batch is split. */
+static inline lk_comm *lk__run_group(const lk_program *p, unsigned axes)
+{
+    lk_comm *group = p->batch;
+    if (axes && lk_mesh_group(p->mesh, axes, &group) < 0) return p->batch; /* not reached: create.c has made all */
+    return group;
 }
 
 /* The sample, of those that are bound, with which micro-batch or leaf `part` of this rank begins; part `here`: their

@@ -137,7 +137,7 @@ static void loader_configs(const lk_trainer_config *config, lk_loader_config loa
 static lk_status create_store(lk_trainer *t)
 {
     const lk_trainer_config *config = &t->config;
-    return t->plan->shared ? lk_store_create_shared(t->plan, config->seed, config->comm, &t->store)
+    return t->plan->shared || t->plan->splits ? lk_store_create_shared(t->plan, config->seed, config->comm, &t->store)
                            : lk_store_create(t->plan, config->seed, &t->store);
 }
 

@@ -22,7 +22,8 @@ static lk__mesh_grid grid_of(const char *axes, int rank)
 static bool has_element(const lk__plan_slices *s, int part, const int64_t *at)
 {
     int64_t first[LK__SLICES_RANK] = {0}, count[LK__SLICES_RANK];
-    int     number[LK__SPLITS], rest = part;
+    int     flats = s->splits.flat.axes ? lk__mesh_extent(s->mesh, s->splits.flat.axes) : 1;
+    int     number[LK__SPLITS], rest = part / flats;
     memcpy(count, s->dims, sizeof count);
     for (int i = s->splits.count - 1; i >= 0; i--) {
         int extent = lk__mesh_extent(s->mesh, s->splits.split[i].axes);
@@ -37,7 +38,9 @@ static bool has_element(const lk__plan_slices *s, int part, const int64_t *at)
     }
     for (int i = 0; i < s->rank; i++)
         if (at[i] < first[i] || at[i] >= first[i] + count[i]) return false;
-    return true;
+    int64_t inside = 0; /* of what these cuts leave, row by row */
+    for (int i = 0; i < s->rank; i++) inside = inside * count[i] + at[i] - first[i];
+    return flats == 1 || (s->splits.flat.at + inside) / s->splits.flat.each == part % flats;
 }
 
 static void check_list(const lk__plan_slices *s)
@@ -85,20 +88,24 @@ static void every_element_is_in_one_slice(void)
     const int64_t         shapes[][3] = {{7, 5, 3}, {2, 2, 2}, {1, 4, 9}, {13, 1, 1}};
     const lk__plan_splits lists[] = {
         {0},
-        {1, {{0, LK_AXIS_DATA, 1}}},
-        {1, {{1, LK_AXIS_SHARD, 1}}},
-        {1, {{2, LK_AXIS_TENSOR, 1}}},
-        {1, {{0, LK_AXIS_PIPELINE, 1}}}, /* an axis that the mesh does not name */
-        {1, {{0, LK_AXIS_DATA | LK_AXIS_TENSOR, 1}}},
-        {2, {{0, LK_AXIS_TENSOR, 1}, {0, LK_AXIS_SHARD, 1}}},
-        {2, {{1, LK_AXIS_TENSOR, 1}, {0, LK_AXIS_SHARD, 1}}},
-        {3, {{2, LK_AXIS_DATA, 1}, {0, LK_AXIS_SHARD, 1}, {1, LK_AXIS_TENSOR, 1}}},
+        {.count = 1, .split = {{0, LK_AXIS_DATA, 1}}},
+        {.count = 1, .split = {{1, LK_AXIS_SHARD, 1}}},
+        {.count = 1, .split = {{2, LK_AXIS_TENSOR, 1}}},
+        {.count = 1, .split = {{0, LK_AXIS_PIPELINE, 1}}}, /* an axis that the mesh does not name */
+        {.count = 1, .split = {{0, LK_AXIS_DATA | LK_AXIS_TENSOR, 1}}},
+        {.count = 2, .split = {{0, LK_AXIS_TENSOR, 1}, {0, LK_AXIS_SHARD, 1}}},
+        {.count = 2, .split = {{1, LK_AXIS_TENSOR, 1}, {0, LK_AXIS_SHARD, 1}}},
+        {.count = 3, .split = {{2, LK_AXIS_DATA, 1}, {0, LK_AXIS_SHARD, 1}, {1, LK_AXIS_TENSOR, 1}}},
+        {.flat = {LK_AXIS_SHARD, 0, 40}},
+        {.flat = {LK_AXIS_SHARD, 7, 64}}, /* of which the last part may be empty */
+        {.count = 1, .split = {{1, LK_AXIS_TENSOR, 1}}, .flat = {LK_AXIS_SHARD, 5, 24}},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
             lk__plan_slices s = {.mesh = &grid, .rank = 3, .splits = lists[k], .parts = 1};
             memcpy(s.dims, shapes[i], sizeof shapes[i]);
             for (int n = 0; n < s.splits.count; n++) s.parts *= lk__mesh_extent(&grid, s.splits.split[n].axes);
+            if (s.splits.flat.axes) s.parts *= lk__mesh_extent(&grid, s.splits.flat.axes);
             check_list(&s);
         }
 }
@@ -118,7 +125,7 @@ typedef struct placing {
     bool            begun; /* Adagrad, whose moment does not begin with 0 */
 } placing;
 
-#define SPLIT(dim) {1, {{dim, LK_AXIS_DATA, 1}}}
+#define SPLIT(dim) {.count = 1, .split = {{dim, LK_AXIS_DATA, 1}}}
 
 static const placing placings[] = {
     {.name = "moments split", .splits = {[LK__ARRAY_MOMENT_0] = SPLIT(0), [LK__ARRAY_MOMENT_0 + 1] = SPLIT(0)}},
@@ -137,42 +144,47 @@ static const placing placings[] = {
 };
 static const placing grids[] = {
     {.name = "values over one of two axes",
-     .splits = {{1, {{0, LK_AXIS_TENSOR, 1}}}, {0}, {1, {{-1, LK_AXIS_DATA, 1}}}},
+     .splits = {{.count = 1, .split = {{0, LK_AXIS_TENSOR, 1}}}, {0}, {.count = 1, .split = {{-1, LK_AXIS_DATA, 1}}}},
      .axes = "data=2,tensor=2"},
     {.name = "repetitions, each of which is split",
-     .splits = {{1, {{0, LK_AXIS_TENSOR, 7}}},
+     .splits = {{.count = 1, .split = {{0, LK_AXIS_TENSOR, 7}}},
                 {0},
-                {1, {{-1, LK_AXIS_TENSOR, 3}}},
-                {2, {{-1, LK_AXIS_TENSOR, 3}, {0, LK_AXIS_DATA, 1}}}},
+                {.count = 1, .split = {{-1, LK_AXIS_TENSOR, 3}}},
+                {.count = 2, .split = {{-1, LK_AXIS_TENSOR, 3}, {0, LK_AXIS_DATA, 1}}}},
      .axes = "data=2,tensor=2"},
     {.name = "two axes, two dimensions",
-     .splits = {{2, {{0, LK_AXIS_DATA, 1}, {-1, LK_AXIS_TENSOR, 1}}},
+     .splits = {{.count = 2, .split = {{0, LK_AXIS_DATA, 1}, {-1, LK_AXIS_TENSOR, 1}}},
                 {0},
-                {2, {{0, LK_AXIS_TENSOR, 1}, {0, LK_AXIS_DATA, 1}}}},
+                {.count = 2, .split = {{0, LK_AXIS_TENSOR, 1}, {0, LK_AXIS_DATA, 1}}}},
      .axes = "data=2,tensor=2"},
 };
 
 /* Both: ranks that have the same slices share one copy of them. */
 static const placing shared_grids[] = {
     {.name = "shared, split over one of two axes",
-     .splits = {{1, {{0, LK_AXIS_TENSOR, 1}}},
-                {1, {{0, LK_AXIS_TENSOR, 1}}},
-                {1, {{0, LK_AXIS_TENSOR, 1}}},
-                {1, {{-1, LK_AXIS_TENSOR, 1}}}},
+     .splits = {{.count = 1, .split = {{0, LK_AXIS_TENSOR, 1}}},
+                {.count = 1, .split = {{0, LK_AXIS_TENSOR, 1}}},
+                {.count = 1, .split = {{0, LK_AXIS_TENSOR, 1}}},
+                {.count = 1, .split = {{-1, LK_AXIS_TENSOR, 1}}}},
      .axes = "data=2,tensor=2"},
     {.name = "shared values, moments split over the other axis",
-     .splits = {{0}, {0}, {1, {{0, LK_AXIS_DATA, 1}}}, {1, {{-1, LK_AXIS_DATA, 1}}}},
+     .splits =
+         {{0}, {0}, {.count = 1, .split = {{0, LK_AXIS_DATA, 1}}}, {.count = 1, .split = {{-1, LK_AXIS_DATA, 1}}}},
      .axes = "data=2,tensor=2"},
     {.name = "shared, bf16, stored by columns, master copies by rows",
-     .splits = {{1, {{-1, LK_AXIS_TENSOR, 1}}}, {1, {{0, LK_AXIS_TENSOR, 1}}}, {1, {{0, LK_AXIS_TENSOR, 1}}}},
+     .splits = {{.count = 1, .split = {{-1, LK_AXIS_TENSOR, 1}}},
+                {.count = 1, .split = {{0, LK_AXIS_TENSOR, 1}}},
+                {.count = 1, .split = {{0, LK_AXIS_TENSOR, 1}}}},
      .policy = LK_POLICY_BF16,
      .axes = "data=2,tensor=2"},
     {.name = "shared values, moments that begin with a number split over the other axis",
-     .splits = {{0}, {0}, {1, {{0, LK_AXIS_DATA, 1}}}},
+     .splits = {{0}, {0}, {.count = 1, .split = {{0, LK_AXIS_DATA, 1}}}},
      .axes = "data=2,tensor=2",
      .begun = true},
     {.name = "shared, a copy for each rank",
-     .splits = {{2, {{0, LK_AXIS_DATA, 1}, {-1, LK_AXIS_TENSOR, 1}}}, {0}, {1, {{0, LK_AXIS_DATA, 1}}}},
+     .splits = {{.count = 2, .split = {{0, LK_AXIS_DATA, 1}, {-1, LK_AXIS_TENSOR, 1}}},
+                {0},
+                {.count = 1, .split = {{0, LK_AXIS_DATA, 1}}}},
      .axes = "data=2,tensor=2"},
 };
 
@@ -633,7 +645,7 @@ static void repetitions_are_cut_one_by_one(void)
     lk__mesh_grid        grid = grid_of("tensor=2", 1);
     lk_tensor            x = lk_input(r.graph, "x", LK_F32, 2, ((int64_t[]){4, 2}));
     lk_tensor            w = lk_parameter(r.graph, "w", 2, ((int64_t[]){2, 12}));
-    static const placing p = {.splits = {{1, {{1, LK_AXIS_TENSOR, 3}}}}};
+    static const placing p = {.splits = {{.count = 1, .split = {{1, LK_AXIS_TENSOR, 3}}}}};
     lk__plan_placement   placement = {place_array, (void *)&p, &grid};
     config.loss = lk_sum(lk_matmul(x, w));
     config.optimizer = &optimizer;

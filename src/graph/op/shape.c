@@ -15,7 +15,7 @@ DESCRIBE(reshape){
     .in = {OPERAND("x", ANY, REQUIRED, ROWS)},
     .outputs = 1,
     .out = {OPERAND("y", ANY, REQUIRED, ROWS)},
-    .attributes = LK__NO_ATTRIBUTES,
+    .attributes = LK__HAS(start), /* a view of parameters that were gathered: so many elements of x before it */
     .shape = lk__shape_given,
     .gradient = reshape_gradient,
     .no_gradient = LK__NO_OPERAND,

@@ -1,0 +1,180 @@
+/* shard.c - the units of a plan whose ranks along the axis shard have slices of the state: which states are together, and what of them this
+ * rank has. */
+#include "plan/plan.h"
+
+#include <fnmatch.h>
+
+/* Elements between two states' beginnings, and of a slice, are multiples of this: of every type whole cache lines. */
+enum { UNIT_ALIGN = 32 };
+/* A unit that is smaller is joined with the next: a collective of fewer bytes takes its latency. */
+enum { SMALL_UNIT = 64 << 10, MERGED_UNIT = 25 << 20 };
+
+static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+
+int64_t lk__unit_each(const lk_plan *p, const lk__plan_unit *u) { return u->elements / lk__plan_shards(p); }
+
+/* Of what this rank would have without the axis shard. */
+static int64_t state_elements(const lk_plan *p, size_t state)
+{
+    lk__plan_slices s = lk__plan_state_slices(p, state, LK__ARRAY_STORED);
+    return lk__slices_elements(&s, s.own);
+}
+
+lk__range lk__plan_piece(const lk_plan *p, size_t state) { return lk__plan_piece_of(p, state, lk__plan_shard(p)); }
+
+lk__range lk__plan_piece_of(const lk_plan *p, size_t state, int shard)
+{
+    const lk__plan_state *s = &p->states[state];
+    int64_t               elements = s->unit_elements, each = lk__unit_each(p, &p->units[s->unit]);
+    lk__range             piece = {shard * each - s->unit_at, (shard + 1) * each - s->unit_at};
+    if (piece.first < 0) piece.first = 0;
+    if (piece.end > elements) piece.end = elements;
+    return piece.first < piece.end ? piece : (lk__range){0, 0};
+}
+
+int64_t lk__plan_piece_at(const lk_plan *p, size_t state)
+{
+    const lk__plan_state *s = &p->states[state];
+    int64_t               at = s->unit_at - lk__plan_shard(p) * lk__unit_each(p, &p->units[s->unit]);
+    return at > 0 && lk__range_count(lk__plan_piece(p, state)) ? at : 0;
+}
+
+size_t lk__plan_gradient_piece(const lk_plan *p, size_t state)
+{
+    const lk__plan_bucket *b = &p->buckets[p->units[p->states[state].unit].bucket];
+    return b->slice + (size_t)lk__plan_piece_at(p, state) * lk_dtype_size(b->dtype);
+}
+
+/* ---- which states are together ---- */
+
+static bool is_frozen(const lk_graph *g, size_t state, const lk_optimizer_config *o)
+{
+    for (int i = 0; o && i < o->groups_count; i++)
+        if (fnmatch(o->groups[i].match, g->states[state].name, 0) == 0)
+            return g->states[state].frozen || o->groups[i].frozen;
+    return g->states[state].frozen;
+}
+
+/* The block in which a state is first read. */
+static int block_of(const lk_graph *g, size_t state)
+{
+    for (size_t i = 0; i < g->nodes_count; i++)
+        for (int k = 0; k < g->nodes[i].inputs; k++)
+            if (g->nodes[i].in[k] == g->states[state].value) return g->nodes[i].block;
+    return 0;
+}
+
+static bool is_inside(const lk_graph *g, int block, int outer)
+{
+    while (block && block != outer) block = g->blocks[block].parent;
+    return block == outer;
+}
+
+typedef struct blocks {
+    const lk_graph *graph;
+    int            *of;       /* by state */
+    int64_t        *elements; /* by block: of all states in it */
+} blocks;
+
+/* The outermost block around a state that is a small part of the model: a block with most of the model in it is a name for its layers. */
+static int unit_block(const blocks *b, size_t state)
+{
+    const lk_graph *g = b->graph;
+    int             chosen = b->of[state];
+    for (int block = chosen; block; block = g->blocks[block].parent)
+        if (b->elements[block] * 4 <= b->elements[0]) chosen = block;
+    return chosen;
+}
+
+static lk_status find_blocks(const lk_plan *p, blocks *b)
+{
+    const lk_graph *g = b->graph = p->graph;
+    b->of = lk__alloc(p->context, LK_MEMORY_OTHER, g->states_count * sizeof *b->of);
+    b->elements = lk__alloc(p->context, LK_MEMORY_OTHER, g->blocks_count * sizeof *b->elements);
+    if ((g->states_count && !b->of) || (g->blocks_count && !b->elements)) return LK_ENOMEM;
+    for (size_t i = 0; i < g->states_count; i++) {
+        b->of[i] = block_of(g, i);
+        for (size_t k = 0; k < g->blocks_count && !g->states[i].buffer; k++)
+            if (is_inside(g, b->of[i], (int)k)) b->elements[k] += state_elements(p, i);
+    }
+    return LK_OK;
+}
+
+static void free_blocks(const lk_plan *p, blocks *b)
+{
+    lk__free(p->context, LK_MEMORY_OTHER, b->of, p->graph->states_count * sizeof *b->of);
+    lk__free(p->context, LK_MEMORY_OTHER, b->elements, p->graph->blocks_count * sizeof *b->elements);
+}
+
+static bool is_full(const lk_plan *p, const lk__plan_unit *u, const lk__plan_unit *next)
+{
+    size_t bytes = (size_t)u->elements * lk_dtype_size(u->dtype);
+    size_t most = p->parallel.bucket_bytes ? p->parallel.bucket_bytes : MERGED_UNIT;
+    if (p->stage < 3) return bytes + (size_t)next->elements * lk_dtype_size(u->dtype) > most;
+    return u->block != next->block && bytes >= SMALL_UNIT;
+}
+
+/* The last unit that has such states, unless it is full; else a new one. -1: out of memory. */
+static int find_unit(lk_plan *p, const lk__plan_unit *like)
+{
+    size_t i = p->units_count;
+    while (i > 0 && (p->units[i - 1].dtype != like->dtype || p->units[i - 1].frozen != like->frozen)) i--;
+    if (i > 0 && !is_full(p, &p->units[i - 1], like)) return (int)i - 1;
+    if (lk__grow(p->context, (void **)&p->units, &p->units_capacity, p->units_count + 1, sizeof *p->units) < 0)
+        return -1;
+    p->units[p->units_count] =
+        (lk__plan_unit){.block = like->block, .dtype = like->dtype, .frozen = like->frozen, .bucket = -1};
+    return (int)p->units_count++;
+}
+
+static lk_status add_state(lk_plan *p, size_t state, int block, bool frozen)
+{
+    const lk_graph *g = p->graph;
+    lk__plan_unit   like = {.block = block,
+                            .dtype = g->values[g->states[state].value].shape.dtype,
+                            .frozen = frozen,
+                            .elements = state_elements(p, state)};
+    int             unit = find_unit(p, &like);
+    if (unit < 0) return LK_ENOMEM;
+    lk__plan_unit *u = &p->units[unit];
+    p->states[state].unit = unit;
+    p->states[state].unit_at = u->elements;
+    p->states[state].unit_elements = like.elements;
+    u->elements += round_up(like.elements, UNIT_ALIGN);
+    u->states++;
+    return LK_OK;
+}
+
+/* ---- how arrays are split ---- */
+
+static void split_state(lk_plan *p, size_t state)
+{
+    lk__plan_state      *s = &p->states[state];
+    const lk__plan_unit *u = &p->units[s->unit];
+    lk__plan_flat        flat = {LK_AXIS_SHARD, s->unit_at, lk__unit_each(p, u)};
+    for (int a = 0; a < LK__ARRAY_COUNT; a++)
+        if (a != LK__ARRAY_STORED || p->stage == 3) s->splits[a].flat = flat;
+}
+
+lk_status lk__plan_make_units(lk_plan *p, const lk_optimizer_config *optimizer)
+{
+    lk_graph *g = p->graph;
+    blocks    b = {.graph = g};
+    for (size_t i = 0; i < g->states_count; i++) p->states[i].unit = -1;
+    if (p->stage == 0) return LK_OK;
+    lk_status status = find_blocks(p, &b);
+    for (size_t i = 0; i < g->states_count && status >= 0; i++) {
+        bool frozen = is_frozen(g, i, optimizer) || !p->trains;
+        if (g->states[i].buffer || (frozen && p->stage < 3)) continue;
+        status = add_state(p, i, unit_block(&b, i), frozen);
+    }
+    free_blocks(p, &b);
+    if (status < 0) return status;
+    for (size_t i = 0; i < p->units_count; i++)
+        p->units[i].elements =
+            round_up(p->units[i].elements + !p->units[i].elements, (int64_t)UNIT_ALIGN * lk__plan_shards(p));
+    for (size_t i = 0; i < g->states_count; i++)
+        if (p->states[i].unit >= 0) split_state(p, i);
+    p->split_axes |= LK_AXIS_SHARD;
+    return LK_OK;
+}

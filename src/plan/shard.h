@@ -1,0 +1,43 @@
+/* plan/shard.h - state that the ranks along the axis shard have slices of (ZeRO, FSDP), where they do not share it in memory.
+ *
+ * A unit is a list of states, each at an offset in elements, and is cut flat into one slice for each rank along shard, whatever its
+ * states' shapes are. Stored values, master copies, moments and gradients have the same layout: one reduce_scatter makes a rank's slice of
+ * the gradients, one all_gather whole parameters, and both in place.
+ *
+ *   stage   a rank has all parameters   all gradients            its slices
+ *   1       yes                         yes                      master copies, moments
+ *   2       yes                         until they are reduced   and gradients
+ *   3       while a unit is used        until they are reduced   and parameters
+ *
+ * Values that this adds to lists: LK__VALUE_UNIT, a unit of parameters in the store or this rank's slice of it; LK__VALUE_SLICE, this
+ * rank's part of the gradient of a state, with the state's shape. */
+#ifndef LK__PLAN_SHARD_H
+#define LK__PLAN_SHARD_H
+
+#include "base/split.h"
+
+#include <lockstep/plan.h>
+
+typedef struct lk__plan_unit {
+    int      block; /* of the graph: the one whose states it has; 0: none */
+    lk_dtype dtype; /* of its stored values */
+    bool     frozen;
+    int      states;
+    int64_t  elements; /* of all slices, with what is between states */
+    size_t   stored;   /* where it begins in the parameters: all of it or, of stage 3, this rank's slice */
+    size_t   master, moments[LK_MAX_MOMENTS]; /* where this rank's slice begins */
+    int      bucket;                          /* of its gradients; -1: it has none */
+    int      value, slice; /* of the training graph, of stages 1 and 2: its parameters, and this rank's slice */
+} lk__plan_unit;
+
+/* When a plan is created: which states are together, and how their arrays are split. */
+lk_status lk__plan_make_units(lk_plan *plan, const lk_optimizer_config *optimizer);
+int64_t   lk__unit_each(const lk_plan *plan, const lk__plan_unit *unit); /* elements of a slice */
+/* The elements of a state that this rank has where it is cut, and where they begin in its slice of the unit. */
+lk__range lk__plan_piece(const lk_plan *plan, size_t state);
+lk__range lk__plan_piece_of(const lk_plan *plan, size_t state, int shard); /* that a rank along shard has */
+int64_t   lk__plan_piece_at(const lk_plan *plan, size_t state);
+/* Where its gradient is in the first set of gradients, once it is reduced. */
+size_t lk__plan_gradient_piece(const lk_plan *plan, size_t state);
+
+#endif

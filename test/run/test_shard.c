@@ -1,0 +1,137 @@
+/* test_shard.c - ranks along the axis shard, which have slices of the state: with any stage, number of ranks and transport they train as one rank
+ * does, with the same bits as data parallel ranks where sums have the same order, and with the memory that the plan says.
+ *
+ * ctest: timeout 600, ranks 4 */
+#include "parallel.h"
+
+enum { STEPS = SANITIZED ? 3 : 8 };
+
+static job job_of(const char *mesh, int world, int stage)
+{
+    return (job){.model = "cnn",
+                 .real = LK_F64,
+                 .side = 16,
+                 .steps = STEPS,
+                 .batch = 24,
+                 .world = world,
+                 .mesh = mesh,
+                 .stage = stage,
+                 .state = LK_STATE_REPLICATED,
+                 .optimizer = LK_ADAM};
+}
+
+static report *run_of(job *j)
+{
+    j->out = new_report();
+    run_job(j);
+    for (int i = 1; i < j->world; i++)
+        CHECK(j->out->hashes[i] == j->out->hashes[0], "%s stage %d: rank %d's weights are not rank 0's", j->mesh,
+              j->stage, i);
+    return j->out;
+}
+
+static void compare(job j, const report *whole, const char *what)
+{
+    report *r = run_of(&j);
+    double  off = losses_apart(r, whole, j.steps);
+    CHECK(off <= 1e-12, "%s stage %d, %s: losses differ by %g", j.mesh, j.stage, what, off);
+    free_report(r);
+}
+
+static const char *const meshes[] = {"", "", "shard=2", "shard=3", "shard=4"};
+
+static void every_stage_and_number_of_ranks_trains_like_one_rank_f64(void)
+{
+    job     one = job_of(NULL, 1, 0);
+    report *whole = run_of(&one);
+    for (int stage = 1; stage <= 3; stage++)
+        for (int world = 2; world <= 4; world++) compare(job_of(meshes[world], world, stage), whole, "shm");
+    for (int stage = 1; stage <= 3; stage++) {
+        job j = job_of("shard=3", 3, stage);
+        j.backend = "tcp";
+        compare(j, whole, "tcp");
+        j.bucket_bytes = 4096;
+        compare(j, whole, "tcp, small units");
+    }
+    free_report(whole);
+}
+
+static void replicas_of_slices_train_like_one_rank_f64(void)
+{
+    job     one = job_of(NULL, 1, 0);
+    report *whole = run_of(&one);
+    for (int stage = 1; stage <= 3; stage++) {
+        compare(job_of("data=2,shard=2", 4, stage), whole, "shm");
+        compare(job_of("shard=2,data=2", 4, stage), whole, "shm");
+    }
+    free_report(whole);
+}
+
+static void micro_batches_clipping_and_uneven_batches_train_like_one_rank_f64(void)
+{
+    job one = job_of(NULL, 1, 0);
+    one.clip = 0.1;
+    one.odd = 2;
+    report *whole = run_of(&one);
+    for (int stage = 1; stage <= 3; stage++)
+        for (int micro = 1; micro <= 3; micro++) {
+            job j = job_of("shard=3", 3, stage);
+            j.clip = one.clip;
+            j.odd = one.odd;
+            j.micro_batches = micro;
+            compare(j, whole, "clipped, in micro-batches");
+        }
+    free_report(whole);
+}
+
+/* One reduce_scatter adds what an all_reduce adds, in the same order. */
+static void slices_have_the_bits_of_data_parallel(void)
+{
+    for (int world = 2; world <= 4; world++)
+        for (int stage = 1; stage <= 3; stage++) {
+            job data = job_of(NULL, world, 0), shard = job_of(meshes[world], world, stage);
+            data.real = shard.real = LK_F32;
+            report *a = run_of(&data), *b = run_of(&shard);
+            CHECK(a->hashes[0] == b->hashes[0] && memcmp(a->losses, b->losses, sizeof(double) * STEPS) == 0,
+                  "%d ranks, stage %d: other bits than data parallel", world, stage);
+            free_report(a);
+            free_report(b);
+        }
+}
+
+static void bf16_has_the_bits_of_data_parallel(void)
+{
+    for (int stage = 1; stage <= 3; stage++) {
+        job data = job_of(NULL, 2, 0), shard = job_of("shard=2", 2, stage);
+        data.real = shard.real = LK_F32;
+        data.policy = shard.policy = LK_POLICY_BF16;
+        if (stage == 1) data.gradient_dtype = shard.gradient_dtype = LK_BF16;
+        report *a = run_of(&data), *b = run_of(&shard);
+        CHECK(a->hashes[0] == b->hashes[0], "bf16, stage %d: other bits than data parallel", stage);
+        free_report(a);
+        free_report(b);
+    }
+}
+
+static void every_optimizer_trains_like_one_rank_f64(void)
+{
+    static const lk_optimizer_kind kinds[] = {LK_SGD, LK_ADAMW, LK_LION, LK_RMSPROP, LK_ADAGRAD};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        job one = job_of(NULL, 1, 0), j = job_of("shard=2", 2, 1 + (int)(i % 3));
+        one.optimizer = j.optimizer = kinds[i];
+        report *whole = run_of(&one);
+        compare(j, whole, "another optimizer");
+        free_report(whole);
+    }
+}
+
+int main(void)
+{
+    RUN(every_stage_and_number_of_ranks_trains_like_one_rank_f64);
+    RUN(replicas_of_slices_train_like_one_rank_f64);
+    RUN(micro_batches_clipping_and_uneven_batches_train_like_one_rank_f64);
+    RUN(slices_have_the_bits_of_data_parallel);
+    RUN(bf16_has_the_bits_of_data_parallel);
+    RUN(every_optimizer_trains_like_one_rank_f64);
+    return check_result();
+}
