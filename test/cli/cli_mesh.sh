@@ -47,7 +47,7 @@ train config --config run.conf
         $small --mesh data=2 -n 3
     refused "--mesh: a mesh has no axis 'tensr' (did you mean tensor?)" "$LOCKSTEP" train $small --mesh data=2,tensr=2
     refused "--mesh: the mesh's axis data has no extent" "$LOCKSTEP" train $small --mesh data
-    refused "the mesh data=2,tensor=2 has 2 ranks along tensor, but plans support only the axis data so far" \
+    refused "the mesh data=2,tensor=2 has 2 ranks along tensor, but plans support only the axes data and shard so far" \
         "$LOCKSTEP" train $small --mesh data=2,tensor=2
     refused "2 ranks along shard" "$LOCKSTEP" bench train --model mlp --steps 2 --mesh shard=2
     refused "has 1 rank, but -n is 2" "$LOCKSTEP" plan -n 2 --model mlp --mesh data=1
