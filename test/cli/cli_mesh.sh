@@ -49,7 +49,6 @@ train config --config run.conf
     refused "--mesh: the mesh's axis data has no extent" "$LOCKSTEP" train $small --mesh data
     refused "the mesh data=2,tensor=2 has 2 ranks along tensor, but plans support only the axes data and shard so far" \
         "$LOCKSTEP" train $small --mesh data=2,tensor=2
-    refused "2 ranks along shard" "$LOCKSTEP" bench train --model mlp --steps 2 --mesh shard=2
     refused "has 1 rank, but -n is 2" "$LOCKSTEP" plan -n 2 --model mlp --mesh data=1
     refused "the mesh data=4 has 4 ranks, but there is 1" env WORLD_SIZE=1 RANK=0 "$LOCKSTEP" train $small --mesh data=4
     refused "--mesh is an option of \`lockstep bench train\`" "$LOCKSTEP" bench comm --mesh data=2
