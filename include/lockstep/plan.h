@@ -51,7 +51,10 @@ typedef struct lk_parallel {
      * with lk_store_create_shared. */
     int shard_stage LK_ZERO;
     int blocks_in_flight LK_ZERO; /* of stage 3: blocks whose parameters a rank has at a time, at most; 0: 2 */
-    int reserved[3] LK_ZERO;
+    /* Of a mesh with an axis tensor: 1: what lies between products is whole on every rank. 0: it is split along the
+     * sequence (sequence parallel), where a model has one that the extent divides. */
+    int whole_sequences LK_ZERO;
+    int reserved[2] LK_ZERO;
 } lk_parallel;
 
 /* The capacity to record a graph with, for global batches of up to `batch` samples; the same on all ranks. */

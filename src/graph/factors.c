@@ -112,6 +112,8 @@ static const char *bind_operand(lk__factor_line *s, const lk__line_operand *o)
 {
     lk__factor_dim *dims = dims_of(s, o);
     int             rank = shape_of(s, o)->rank, at = 0, fixed = 0;
+    if (o->count == 1 && o->items[0].kind == LK__LINE_MERGED && s->groups[o->items[0].group].length == rank)
+        return bind_group(s, o, &s->groups[o->items[0].group], rank, 0); /* not merged: one statistic of each row */
     for (int i = 0; i < o->count; i++) fixed += o->items[i].kind != LK__LINE_GROUP;
     for (int i = 0; i < o->count; i++) {
         const lk__line_item *item = &o->items[i];

@@ -7,40 +7,40 @@
 
 #include "plan/plan.h"
 
-typedef enum lk__place_kind { LK__PLACE_REPLICATED, LK__PLACE_SPLIT, LK__PLACE_PARTIAL } lk__place_kind;
+typedef enum lk__placement_kind { LK__PLACE_REPLICATED, LK__PLACE_SPLIT, LK__PLACE_PARTIAL } lk__placement_kind;
 
 /* Of a value along one axis. A dimension that is split consists of `outer` repetitions, each of which is cut into as
  * many equal parts as the axis has ranks: 1, but where dimensions were merged, such as (batch tokens) with the tokens
  * cut, or where several things lie side by side, such as queries, keys and values. Where the dimension has the run-time
  * count, the repetitions are its samples, and `outer` is their capacity. */
-typedef struct lk__place {
-    lk__place_kind kind;
-    int            dim;
-    int64_t        outer;
-} lk__place;
+typedef struct lk__placement_value {
+    lk__placement_kind kind;
+    int                dim;
+    int64_t            outer;
+} lk__placement_value;
 
 /* What a node reads and makes. Where that differs from how the value is held, the rewriter inserts a collective or a
  * local cut. */
 enum { LK__PLACE_NO_FACTOR = -1 /* every rank computes all of it */ };
-typedef struct lk__place_node {
+typedef struct lk__placement_node {
     int factor; /* of its operation's line, which is cut; LK__PLACE_NO_FACTOR: all operands are replicated */
     /* out PARTIAL: a sum over the axis is still to be made. Inputs that are added after the sum, once (lk__factors'
      * `added`), then come in the form in which the sum is held, and the rewriter adds them behind the collective. */
-    lk__place in[LK__MAX_IN], out[LK__MAX_OUT];
-} lk__place_node;
+    lk__placement_value in[LK__MAX_IN], out[LK__MAX_OUT];
+} lk__placement_node;
 
-typedef struct lk__places {
+typedef struct lk__placements {
     unsigned axis;
     int      extent;
     /* How each value is held between nodes: never PARTIAL. Inputs, numbers and outputs that the caller reads are
      * replicated; the gradient of a state is held as the state is. */
-    lk__place      *values;
-    size_t          values_count;
-    lk__place_node *nodes; /* of those that are not dead */
-    size_t          nodes_count;
-} lk__places;
+    lk__placement_value *values;
+    size_t               values_count;
+    lk__placement_node  *nodes; /* of those that are not dead */
+    size_t               nodes_count;
+} lk__placements;
 
-static inline bool lk__place_equal(const lk__place *a, const lk__place *b)
+static inline bool lk__placement_equal(const lk__placement_value *a, const lk__placement_value *b)
 {
     return a->kind == b->kind && (a->kind != LK__PLACE_SPLIT || (a->dim == b->dim && a->outer == b->outer));
 }
@@ -49,10 +49,10 @@ static inline bool lk__place_equal(const lk__place *a, const lk__place *b)
  * where a sum must come between their parts. `placed`: states are split as plan->states says; otherwise the splits that
  * are found are written there. *forward: where the nodes of forward end. Fails with a sentence that names operation,
  * line and axis. */
-lk_status lk__places_find(lk_plan *plan, lk__plan_list *list, unsigned axis, bool placed, size_t *forward,
-                          lk__places *places);
-void      lk__places_free(lk_context *context, lk__places *places);
+lk_status lk__placements_find(lk_plan *plan, lk__plan_list *list, unsigned axis, bool placed, size_t *forward,
+                              lk__placements *places);
+void      lk__placements_free(lk_context *context, lk__placements *places);
 /* placement_rewrite.c: rewrites the list's graph to what this rank computes. */
-lk_status lk__places_apply(lk_plan *plan, lk__plan_list *list, const lk__places *places, size_t *forward);
+lk_status lk__placements_apply(lk_plan *plan, lk__plan_list *list, const lk__placements *places, size_t *forward);
 
 #endif

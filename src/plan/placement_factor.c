@@ -1,0 +1,147 @@
+/* placement_factor.c - which placements the operands of a node have when one of its factors is cut. */
+#include "plan/placement_factor.h"
+
+#include "graph/factors.h"
+#include "plan/fuse.h"
+
+#include <string.h>
+
+/* ---- where operands have a factor ---- */
+
+static int64_t product_extent(const lk__factors *f, const lk__factor_product *p, int count)
+{
+    int64_t extent = 1;
+    for (int i = 0; i < count; i++) extent *= f->factor[p->factor[i]].extent;
+    return extent;
+}
+
+static int position_in(const lk__factor_product *p, int factor)
+{
+    int at = -1;
+    for (int i = 0; i < p->count; i++)
+        if (p->factor[i] == factor) at = at < 0 ? i : p->count;
+    return at < p->count ? at : -1;
+}
+
+/* Segments must have one extent, and the factor as their slowest: then they are repetitions. */
+static bool find_in_dim(const lk__factors *f, const lk__factor_dim *dim, int factor, lk__placement_axis *axis)
+{
+    int at = position_in(&dim->segment[0], factor);
+    if (at < 0) return false;
+    axis->segments = dim->segments;
+    axis->before = product_extent(f, &dim->segment[0], at);
+    for (int i = 1; i < dim->segments; i++) {
+        const lk__factor_product *p = &dim->segment[i];
+        if (at > 0 || position_in(p, factor) != 0) return false;
+        if (product_extent(f, p, p->count) != product_extent(f, &dim->segment[0], dim->segment[0].count)) return false;
+    }
+    return true;
+}
+
+/* false: the operand has the factor in a way that cannot be cut. */
+static bool find_axis(const lk__factors *f, const lk__factor_dim *dims, const lk__graph_shape *shape, int factor,
+                      lk__placement_axis *axis)
+{
+    axis->dim = -1;
+    for (int d = 0; d < shape->rank; d++) {
+        if (!lk__factor_in_dim(&dims[d], factor) || shape->dims[d] == 1) continue; /* 1: it is broadcast */
+        if (axis->dim >= 0 || !find_in_dim(f, &dims[d], factor, axis)) return false;
+        axis->dim = d;
+    }
+    return true;
+}
+
+/* ---- the factors of a node ---- */
+
+static void read_factor(const lk_graph *g, const lk__graph_node *n, const lk__factors *f, int factor,
+                        lk__placement_factor *p)
+{
+    *p = (lk__placement_factor){
+        .factor = factor, .extent = f->factor[factor].extent, .coupled = f->factor[factor].coupled, .added = f->added};
+    for (int i = 0; i < n->inputs; i++) {
+        p->in[i].dim = -1;
+        if (n->in[i] >= 0 && !find_axis(f, f->in[i], &g->values[n->in[i]].shape, factor, &p->in[i])) p->coupled = true;
+    }
+    for (int k = 0; k < n->outputs; k++) {
+        p->out[k].dim = -1;
+        if (n->out[k] < 0) continue;
+        if (!find_axis(f, f->out[k], &g->values[n->out[k]].shape, factor, &p->out[k])) p->coupled = true;
+        if (lk__factor_is_summed(f, n->inputs, k, factor)) p->partial |= 1u << k;
+    }
+}
+
+lk_status lk__placement_factors_find(const lk_graph *g, const lk__graph_node *n, lk__placement_factors *factors)
+{
+    lk__graph_node plain = *n;
+    bool           function = lk__plan_is_fused(n) && n->attrs.activation != LK__IDENTITY;
+    lk__factors    f;
+    char           text[128];
+    *factors = (lk__placement_factors){0};
+    if (function) plain.attrs.activation = LK__IDENTITY; /* it can be divided, and only the sum comes before it then */
+    if (lk__node_factors(g, &plain, &f, text) || f.count == 0) return LK_OK;
+    factors->factor = lk__alloc(g->context, LK_MEMORY_OTHER, (size_t)f.count * sizeof *factors->factor);
+    if (!factors->factor) return LK_ENOMEM;
+    factors->count = f.count;
+    for (int i = 0; i < f.count; i++) {
+        read_factor(g, n, &f, i, &factors->factor[i]);
+        factors->factor[i].fused = function && factors->factor[i].partial;
+    }
+    return LK_OK;
+}
+
+void lk__placement_factors_free(lk_context *c, lk__placement_factors *factors)
+{
+    lk__free(c, LK_MEMORY_OTHER, factors->factor, (size_t)factors->count * sizeof *factors->factor);
+    *factors = (lk__placement_factors){0};
+}
+
+/* ---- placements ---- */
+
+/* The dimension that has the run-time count may be cut inside of a sample only. */
+static bool fits_count(const lk__graph_shape *s, const lk__placement_value *place)
+{
+    if (s->count_axis != place->dim) return true;
+    return s->count_unit % (s->dims[place->dim] / place->outer) == 0;
+}
+
+static bool place_operand(const lk_graph *g, int value, const lk__placement_axis *axis, int64_t repeat, int extent,
+                          lk__placement_value *place)
+{
+    *place = (lk__placement_value){0};
+    if (value < 0 || axis->dim < 0) return true;
+    const lk__graph_shape *s = &g->values[value].shape;
+    if (axis->segments > 1 && repeat > 1) return false;
+    *place =
+        (lk__placement_value){LK__PLACE_SPLIT, axis->dim, axis->segments > 1 ? axis->segments : axis->before * repeat};
+    return s->dims[axis->dim] % (place->outer * extent) == 0 && fits_count(s, place);
+}
+
+bool lk__placement_cut(const lk_graph *g, const lk__graph_node *n, const lk__placement_factor *f, int64_t repeat,
+                       int extent, lk__placement_node *places)
+{
+    *places = (lk__placement_node){.factor = f->factor};
+    if (f->coupled || f->extent <= 0 || f->extent % (repeat * extent)) return false;
+    for (int i = 0; i < n->inputs; i++)
+        if (!place_operand(g, n->in[i], &f->in[i], repeat, extent, &places->in[i])) return false;
+    for (int k = 0; k < n->outputs; k++) {
+        if (!place_operand(g, n->out[k], &f->out[k], repeat, extent, &places->out[k])) return false;
+        if (f->partial >> k & 1) places->out[k].kind = LK__PLACE_PARTIAL;
+    }
+    return true;
+}
+
+lk__placement_choice lk__placement_match(const lk_graph *g, const lk__graph_node *n,
+                                         const lk__placement_factors *factors, bool output, int operand,
+                                         const lk__placement_value *place, int extent)
+{
+    for (int i = 0; i < factors->count; i++) {
+        const lk__placement_factor *f = &factors->factor[i];
+        const lk__placement_axis   *axis = output ? &f->out[operand] : &f->in[operand];
+        int64_t                     unit = axis->segments > 1 ? axis->segments : axis->before;
+        lk__placement_node          places;
+        if (axis->dim != place->dim || place->outer % unit) continue;
+        if (lk__placement_cut(g, n, f, place->outer / unit, extent, &places))
+            return (lk__placement_choice){i, place->outer / unit};
+    }
+    return (lk__placement_choice){-1, 0};
+}

@@ -1,0 +1,47 @@
+/* plan/placement_factor.h - the factors of one node as placements of its operands: for placement.c. */
+#ifndef LK__PLACEMENT_FACTOR_H
+#define LK__PLACEMENT_FACTOR_H
+
+#include "plan/placement.h"
+
+/* Where an operand has a factor. */
+typedef struct lk__placement_axis {
+    int     dim;      /* -1: nowhere */
+    int     segments; /* several: it is the slowest factor of each, and all have one extent */
+    int64_t before;   /* extent of the slower factors of the dimension */
+} lk__placement_axis;
+
+typedef struct lk__placement_factor {
+    int                factor;
+    int64_t            extent;
+    bool               coupled; /* or at several places of an operand: cannot be cut */
+    bool               fused;   /* the node must be divided before it is cut: a function is applied to the sum */
+    unsigned           partial; /* outputs that are sums over its parts */
+    unsigned           added;   /* inputs that are added after such a sum */
+    lk__placement_axis in[LK__MAX_IN], out[LK__MAX_OUT];
+} lk__placement_factor;
+
+typedef struct lk__placement_factors {
+    lk__placement_factor *factor;
+    int                   count;
+} lk__placement_factors;
+
+/* Of a node; none where its line does not fit. */
+lk_status lk__placement_factors_find(const lk_graph *graph, const lk__graph_node *node, lk__placement_factors *factors);
+void      lk__placement_factors_free(lk_context *context, lk__placement_factors *factors);
+
+/* A factor that is cut in each of `repeat` repetitions of it. */
+typedef struct lk__placement_choice {
+    int     factor; /* index; -1: none */
+    int64_t repeat;
+} lk__placement_choice;
+
+/* The placements of the node's operands; false: it cannot be cut so into `extent` parts. */
+bool lk__placement_cut(const lk_graph *graph, const lk__graph_node *node, const lk__placement_factor *factor,
+                       int64_t repeat, int extent, lk__placement_node *places);
+/* The choice that gives an input, or output, this placement. */
+lk__placement_choice lk__placement_match(const lk_graph *graph, const lk__graph_node *node,
+                                         const lk__placement_factors *factors, bool output, int operand,
+                                         const lk__placement_value *place, int extent);
+
+#endif

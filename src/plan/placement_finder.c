@@ -1,0 +1,273 @@
+/* placement_finder.c - trials of placements: what follows from the placement of one node or value, along the factors of
+ * the nodes that share values with it; and what a set of placements costs. */
+#include "plan/placement_finder.h"
+
+/* ---- who uses a value ---- */
+
+static void count_uses(lk__placement_finder *f, bool fill)
+{
+    const lk_graph *g = f->g;
+    for (size_t i = 0; i < f->nodes; i++) {
+        const lk__graph_node *n = &g->nodes[i];
+        if (n->dead) continue;
+        for (int k = 0; k < n->inputs + n->outputs; k++) {
+            bool output = k >= n->inputs;
+            int  operand = output ? k - n->inputs : k, v = output ? n->out[operand] : n->in[operand];
+            if (v < 0) continue;
+            if (fill) f->uses[f->first_use[v]] = (lk__placement_use){(int)i, operand, output};
+            f->first_use[fill ? v : v + 1]++;
+        }
+    }
+}
+
+static lk_status find_uses(lk__placement_finder *f)
+{
+    lk_context *c = f->g->context;
+    if (!(f->first_use = lk__alloc(c, LK_MEMORY_OTHER, (f->values + 1) * sizeof *f->first_use))) return LK_ENOMEM;
+    count_uses(f, false);
+    for (size_t v = 0; v < f->values; v++) f->first_use[v + 1] += f->first_use[v];
+    f->uses_count = f->first_use[f->values];
+    if (f->uses_count && !(f->uses = lk__alloc(c, LK_MEMORY_OTHER, f->uses_count * sizeof *f->uses))) return LK_ENOMEM;
+    count_uses(f, true);
+    for (size_t v = f->values; v > 0; v--)
+        f->first_use[v] = f->first_use[v - 1]; /* filling has moved them by one value */
+    f->first_use[0] = 0;
+    return LK_OK;
+}
+
+static void pin_value(lk__placement_finder *f, int v)
+{
+    if (v >= 0) f->pinned[v] = true;
+}
+
+/* What comes from the caller or is read by it is whole. */
+static void pin_ends(lk__placement_finder *f)
+{
+    const lk__plan_list *list = f->list;
+    for (size_t v = 0; v < f->values; v++)
+        if (f->g->values[v].kind == LK__VALUE_INPUT || f->g->values[v].kind == LK__VALUE_CONSTANT) f->pinned[v] = true;
+    for (int i = 0; i < list->numbers_count; i++) pin_value(f, list->numbers[i]);
+    for (int i = 0; i < list->outputs_count; i++) pin_value(f, list->outputs[i]);
+}
+
+static void find_twins(lk__placement_finder *f)
+{
+    const int *gradients = f->list->gradients;
+    for (size_t v = 0; v < f->values; v++) f->twin[v] = -1;
+    for (size_t i = 0; gradients && i < f->g->states_count; i++)
+        if (gradients[i] >= 0) {
+            f->twin[f->g->states[i].value] = gradients[i];
+            f->twin[gradients[i]] = f->g->states[i].value;
+        }
+}
+
+lk_status lk__placement_finder_init(lk__placement_finder *f)
+{
+    lk_context *c = f->g->context;
+    f->nodes = f->g->nodes_count;
+    f->values = f->g->values_count;
+    f->factors = lk__alloc(c, LK_MEMORY_OTHER, f->nodes * sizeof *f->factors);
+    f->choice = lk__alloc(c, LK_MEMORY_OTHER, f->nodes * sizeof *f->choice);
+    f->held = lk__alloc(c, LK_MEMORY_OTHER, f->values * sizeof *f->held);
+    f->pinned = lk__alloc(c, LK_MEMORY_OTHER, f->values * sizeof *f->pinned);
+    f->twin = lk__alloc(c, LK_MEMORY_OTHER, f->values * sizeof *f->twin);
+    f->paid = lk__alloc(c, LK_MEMORY_OTHER, 2 * f->values * sizeof *f->paid);
+    if (!f->factors || !f->choice || !f->held || !f->pinned || !f->twin || !f->paid) return LK_ENOMEM;
+    pin_ends(f);
+    find_twins(f);
+    for (size_t i = 0; i < f->nodes; i++) {
+        f->choice[i] = (lk__placement_choice){-1, 0};
+        lk_status status =
+            f->g->nodes[i].dead ? LK_OK : lk__placement_factors_find(f->g, &f->g->nodes[i], &f->factors[i]);
+        if (status < 0) return status;
+    }
+    return find_uses(f);
+}
+
+void lk__placement_finder_free(lk__placement_finder *f)
+{
+    lk_context *c = f->g->context;
+    for (size_t i = 0; f->factors && i < f->nodes; i++) lk__placement_factors_free(c, &f->factors[i]);
+    lk__free(c, LK_MEMORY_OTHER, f->factors, f->nodes * sizeof *f->factors);
+    lk__free(c, LK_MEMORY_OTHER, f->choice, f->nodes * sizeof *f->choice);
+    lk__free(c, LK_MEMORY_OTHER, f->held, f->values * sizeof *f->held);
+    lk__free(c, LK_MEMORY_OTHER, f->pinned, f->values * sizeof *f->pinned);
+    lk__free(c, LK_MEMORY_OTHER, f->twin, f->values * sizeof *f->twin);
+    lk__free(c, LK_MEMORY_OTHER, f->paid, 2 * f->values * sizeof *f->paid);
+    lk__free(c, LK_MEMORY_OTHER, f->first_use, (f->values + 1) * sizeof *f->first_use);
+    lk__free(c, LK_MEMORY_OTHER, f->uses, f->uses_count * sizeof *f->uses);
+    lk__free(c, LK_MEMORY_OTHER, f->changes, f->changes_capacity * sizeof *f->changes);
+}
+
+/* ---- a trial ---- */
+
+static lk_status add_change(lk__placement_finder *f, int node, int value)
+{
+    lk_status status =
+        lk__grow(f->g->context, (void **)&f->changes, &f->changes_capacity, f->changes_count + 1, sizeof *f->changes);
+    if (status >= 0) f->changes[f->changes_count++] = (lk__placement_change){node, value};
+    return status;
+}
+
+/* Whether a product's weight is split. A table that is only added or looked up is not one. */
+static bool cuts_weight(const lk__placement_finder *f, const lk__graph_node *n, const lk__placement_node *places)
+{
+    for (int i = 0; i < n->inputs && lk__op_find(n->op)->arithmetic(f->g, n) > 0; i++)
+        if (n->in[i] >= 0 && f->g->values[n->in[i]].kind == LK__VALUE_STATE && !f->pinned[n->in[i]] &&
+            f->g->values[n->in[i]].shape.rank >= 2 && places->in[i].kind == LK__PLACE_SPLIT)
+            return true;
+    return false;
+}
+
+static lk_status hold_value(lk__placement_finder *f, int v, const lk__placement_value *place)
+{
+    if (v < 0 || place->kind != LK__PLACE_SPLIT || f->pinned[v] || f->held[v].kind == LK__PLACE_SPLIT) return LK_OK;
+    if (f->keeps_states && (f->g->values[v].kind == LK__VALUE_STATE || f->twin[v] >= 0)) return LK_OK;
+    f->held[v] = *place;
+    return add_change(f, -1, v);
+}
+
+lk_status lk__placement_try_alone(lk__placement_finder *f, int node, lk__placement_choice choice)
+{
+    const lk__graph_node *n = &f->g->nodes[node];
+    f->choice[node] = choice;
+    f->arithmetic += lk__op_find(n->op)->arithmetic(f->g, n);
+    f->chosen++;
+    return add_change(f, node, -1);
+}
+
+static lk_status choose_node(lk__placement_finder *f, int node, lk__placement_choice choice)
+{
+    const lk__graph_node *n = &f->g->nodes[node];
+    lk__placement_node    places;
+    lk_status             status = lk__placement_try_alone(f, node, choice);
+    (void)lk__placement_cut(f->g, n, &f->factors[node].factor[choice.factor], choice.repeat, f->extent, &places);
+    f->cuts_state |= !f->keeps_states && cuts_weight(f, n, &places);
+    for (int i = 0; i < n->inputs && status >= 0; i++) status = hold_value(f, n->in[i], &places.in[i]);
+    for (int k = 0; k < n->outputs && status >= 0; k++) status = hold_value(f, n->out[k], &places.out[k]);
+    return status;
+}
+
+static lk_status propagate_value(lk__placement_finder *f, int v)
+{
+    lk__placement_value place = f->held[v];
+    lk_status           status = f->twin[v] >= 0 ? hold_value(f, f->twin[v], &place) : LK_OK;
+    for (size_t i = f->first_use[v]; i < f->first_use[v + 1] && status >= 0; i++) {
+        const lk__placement_use *use = &f->uses[i];
+        if (f->choice[use->node].factor >= 0) continue;
+        lk__placement_choice choice = lk__placement_match(f->g, &f->g->nodes[use->node], &f->factors[use->node],
+                                                          use->output, use->operand, &place, f->extent);
+        if (choice.factor >= 0)
+            status = choose_node(f, use->node, choice);
+        else
+            f->blocked += !use->output;
+    }
+    return status;
+}
+
+static lk_status propagate(lk__placement_finder *f)
+{
+    lk_status status = LK_OK;
+    for (; f->next < f->changes_count && status >= 0; f->next++)
+        if (f->changes[f->next].node < 0) status = propagate_value(f, f->changes[f->next].value);
+    return status;
+}
+
+lk_status lk__placement_try_node(lk__placement_finder *f, int node, lk__placement_choice choice)
+{
+    lk_status status = choose_node(f, node, choice);
+    return status < 0 ? status : propagate(f);
+}
+
+lk_status lk__placement_try_value(lk__placement_finder *f, int v, const lk__placement_value *place)
+{
+    lk_status status = hold_value(f, v, place);
+    return status < 0 ? status : propagate(f);
+}
+
+lk_status lk__placement_follow(lk__placement_finder *f, int v)
+{
+    lk_status status = propagate_value(f, v);
+    return status < 0 ? status : propagate(f);
+}
+
+void lk__placement_keep(lk__placement_finder *f)
+{
+    f->changes_count = f->next = 0;
+    f->blocked = f->chosen = 0;
+    f->arithmetic = 0;
+    f->cuts_state = false;
+}
+
+void lk__placement_undo(lk__placement_finder *f)
+{
+    for (size_t i = 0; i < f->changes_count; i++) {
+        const lk__placement_change *c = &f->changes[i];
+        if (c->node >= 0)
+            f->choice[c->node] = (lk__placement_choice){-1, 0};
+        else
+            f->held[c->value] = (lk__placement_value){0};
+    }
+    lk__placement_keep(f);
+}
+
+/* ---- what it costs ---- */
+
+/* Inputs that are added to a sum follow how the sum is held. */
+static void place_added(const lk__placement_finder *f, int node, unsigned added, lk__placement_node *places)
+{
+    const lk__graph_node *n = &f->g->nodes[node];
+    lk__placement_node    held = {0};
+    lk__placement_choice  choice = {-1, 0};
+    if (f->held[n->out[0]].kind == LK__PLACE_SPLIT)
+        choice = lk__placement_match(f->g, n, &f->factors[node], true, 0, &f->held[n->out[0]], f->extent);
+    if (choice.factor >= 0)
+        (void)lk__placement_cut(f->g, n, &f->factors[node].factor[choice.factor], choice.repeat, f->extent, &held);
+    for (int i = 0; i < n->inputs; i++)
+        if (added >> i & 1) places->in[i] = held.in[i];
+}
+
+void lk__placement_of_node(const lk__placement_finder *f, int node, lk__placement_node *places)
+{
+    const lk__placement_choice *choice = &f->choice[node];
+    *places = (lk__placement_node){.factor = LK__PLACE_NO_FACTOR};
+    if (f->g->nodes[node].dead || choice->factor < 0) return;
+    const lk__placement_factor *factor = &f->factors[node].factor[choice->factor];
+    (void)lk__placement_cut(f->g, &f->g->nodes[node], factor, choice->repeat, f->extent, places);
+    if (factor->added && places->out[0].kind == LK__PLACE_PARTIAL) place_added(f, node, factor->added, places);
+}
+
+static double convert(const lk__placement_finder *f, int v, const lk__placement_value *from,
+                      const lk__placement_value *to)
+{
+    const lk__graph_shape *s = &f->g->values[v].shape;
+    double                 bytes = (double)lk__shape_elements(s) * (double)lk_dtype_size(s->dtype);
+    if (lk__placement_equal(from, to) || from->kind == LK__PLACE_REPLICATED) return 0;
+    return from->kind == LK__PLACE_PARTIAL && to->kind == LK__PLACE_REPLICATED ? 2 * bytes : bytes;
+}
+
+/* A value that several nodes of a section need in the same form is converted once. */
+static double convert_input(lk__placement_finder *f, size_t node, int v, const lk__placement_value *need)
+{
+    lk__placement_value *paid = &f->paid[2 * (size_t)v + (node >= f->forward)];
+    if (lk__placement_equal(paid, need)) return 0;
+    *paid = *need;
+    return convert(f, v, &f->held[v], need);
+}
+
+double lk__placement_bytes(lk__placement_finder *f)
+{
+    double bytes = 0;
+    for (size_t v = 0; v < f->values; v++) f->paid[2 * v] = f->paid[2 * v + 1] = f->held[v];
+    for (size_t i = 0; i < f->nodes; i++) {
+        const lk__graph_node *n = &f->g->nodes[i];
+        lk__placement_node    places;
+        if (n->dead) continue;
+        lk__placement_of_node(f, (int)i, &places);
+        for (int k = 0; k < n->inputs; k++)
+            if (n->in[k] >= 0) bytes += convert_input(f, i, n->in[k], &places.in[k]);
+        for (int k = 0; k < n->outputs; k++)
+            if (n->out[k] >= 0) bytes += convert(f, n->out[k], &places.out[k], &f->held[n->out[k]]);
+    }
+    return bytes;
+}

@@ -1,0 +1,241 @@
+/* test_placement.c - placements along the axis tensor, found from the factors of operations: what of each model is
+ * split, what is summed and gathered, and that names do not matter. */
+#include "plan/fuse.h"
+#include "plan/placement.h"
+#include "support.h"
+
+#include <lockstep/transformer.h>
+
+/* ---- a model whose gradients are made ---- */
+
+typedef struct placed {
+    rig            r;
+    lk__plan_list  list;
+    size_t         forward;
+    lk__placements placements;
+} placed;
+
+static void set_mesh(lk_plan *p, const char *axes)
+{
+    REQUIRE(lk__mesh_parse(p->context, axes, &p->mesh) == LK_OK, "%s", lk_context_error(p->context));
+}
+
+/* The list of training as plans make it before placement. */
+static lk_status place(placed *m, lk_tensor loss, const char *axes, int whole_sequences)
+{
+    lk_plan_config config = LK_PLAN_CONFIG_INIT;
+    lk_plan       *p;
+    config.loss = loss;
+    REQUIRE(lk_plan_create(m->r.graph, &config, &m->r.plan) == LK_OK, "%s", lk_context_error(m->r.context));
+    p = m->r.plan;
+    p->parallel.whole_sequences = whole_sequences;
+    set_mesh(p, axes);
+    lk__plan_list *list = &m->list;
+    REQUIRE(lk__graph_copy(p->graph, &list->graph) == LK_OK);
+    lk__plan_find_numbers(p, list, loss.id);
+    list->gradients = lk__alloc(p->context, LK_MEMORY_OTHER, p->graph->states_count * sizeof(int));
+    REQUIRE(list->gradients && lk__pass_fuse(list, false, 0) == LK_OK && lk__pass_loss_scales(p, list) == LK_OK);
+    m->forward = list->graph->nodes_count;
+    REQUIRE(lk__pass_loss_gradients(p, list) == LK_OK, "%s", list->graph->error);
+    return lk__placements_find(p, list, LK_AXIS_TENSOR, false, &m->forward, &m->placements);
+}
+
+static void close_placed(placed *m)
+{
+    lk__placements_free(m->r.context, &m->placements);
+    lk__free(m->r.context, LK_MEMORY_OTHER, m->list.gradients, m->list.graph->states_count * sizeof(int));
+    lk_graph_free(m->list.graph);
+    lk_plan_free(m->r.plan);
+    lk_graph_free(m->r.graph);
+    lk_context_free(m->r.context);
+}
+
+/* ---- what was found ---- */
+
+static const lk__placement_value *placement_of(const placed *m, const char *state)
+{
+    const lk_graph *g = m->list.graph;
+    for (size_t i = 0; i < g->states_count; i++)
+        if (strcmp(g->states[i].name, state) == 0) return &m->placements.values[g->states[i].value];
+    REQUIRE(false, "there is no state %s", state);
+    return NULL;
+}
+
+/* dim -1: replicated. */
+static void check_state(const placed *m, const char *state, int dim, int64_t outer)
+{
+    const lk__placement_value *v = placement_of(m, state);
+    bool                       right =
+        dim < 0 ? v->kind == LK__PLACE_REPLICATED : v->kind == LK__PLACE_SPLIT && v->dim == dim && v->outer == outer;
+    CHECK(right, "%s: kind %d, dimension %d in %lld", state, (int)v->kind, v->dim, (long long)v->outer);
+}
+
+typedef struct moved {
+    int sums, scatters, gathers;
+} moved;
+
+static void count_conversion(const lk__placement_value *from, const lk__placement_value *to, moved *n)
+{
+    if (lk__placement_equal(from, to) || from->kind == LK__PLACE_REPLICATED) return;
+    if (from->kind == LK__PLACE_PARTIAL)
+        *(to->kind == LK__PLACE_SPLIT ? &n->scatters : &n->sums) += 1;
+    else
+        n->gathers++;
+}
+
+/* In nodes first … last - 1; of gathers, each reader counts. */
+static moved count_moved(const placed *m, size_t first, size_t last)
+{
+    const lk_graph *g = m->list.graph;
+    moved           n = {0};
+    for (size_t i = first; i < last; i++) {
+        const lk__graph_node *node = &g->nodes[i];
+        for (int k = 0; k < node->inputs && !node->dead; k++)
+            if (node->in[k] >= 0)
+                count_conversion(&m->placements.values[node->in[k]], &m->placements.nodes[i].in[k], &n);
+        for (int k = 0; k < node->outputs && !node->dead; k++)
+            if (node->out[k] >= 0)
+                count_conversion(&m->placements.nodes[i].out[k], &m->placements.values[node->out[k]], &n);
+    }
+    return n;
+}
+
+/* Operations of a rank, of all. */
+static double share_of_arithmetic(const placed *m)
+{
+    const lk_graph *g = m->list.graph;
+    double          all = 0, own = 0;
+    for (size_t i = 0; i < g->nodes_count; i++) {
+        const lk__graph_node *n = &g->nodes[i];
+        if (n->dead) continue;
+        double each = lk__op_find(n->op)->arithmetic(g, n);
+        all += each;
+        own += m->placements.nodes[i].factor < 0 ? each : each / m->placements.extent;
+    }
+    return own / all;
+}
+
+/* What holds whatever was found: parts are equal, samples stay whole, and nothing that is read outside is split. */
+static void check_places(const placed *m)
+{
+    const lk_graph *g = m->list.graph;
+    for (size_t v = 0; v < g->values_count; v++) {
+        const lk__placement_value *p = &m->placements.values[v];
+        const lk__graph_shape     *s = &g->values[v].shape;
+        CHECK(p->kind != LK__PLACE_PARTIAL, "value %zu is held as a summand", v);
+        if (p->kind != LK__PLACE_SPLIT) continue;
+        CHECK(g->values[v].kind != LK__VALUE_INPUT && p->dim < s->rank && p->outer >= 1);
+        CHECK(s->dims[p->dim] % (p->outer * m->placements.extent) == 0, "value %zu", v);
+        CHECK(s->count_axis != p->dim || s->dims[p->dim] / p->outer <= s->count_unit, "value %zu", v);
+    }
+    for (int i = 0; i < m->list.numbers_count; i++)
+        CHECK(m->list.numbers[i] < 0 || m->placements.values[m->list.numbers[i]].kind == LK__PLACE_REPLICATED);
+    for (size_t i = 0; i < g->states_count; i++)
+        if (m->list.gradients[i] >= 0)
+            CHECK(lk__placement_equal(&m->placements.values[g->states[i].value],
+                                      &m->placements.values[m->list.gradients[i]]),
+                  "the gradient of %s", g->states[i].name);
+}
+
+/* ---- models ---- */
+
+static lk_tensor rows(lk_graph *g, const char *name, int64_t n)
+{
+    return lk_input(g, name, LK_F32, 2, ((int64_t[]){8, n}));
+}
+
+/* Of the second product, whose sum a function follows, the sum is made in parts for the third. */
+static void products_are_cut_by_turns(void)
+{
+    placed    m = {.r = rig_open(LK_F32, 1)};
+    lk_tensor labels = lk_input(m.r.graph, "labels", LK_I32, 1, ((int64_t[]){8}));
+    lk_tensor x = lk_relu(lk_linear(rows(m.r.graph, "x", 20), "one", 16));
+    x = lk_linear(lk_relu(lk_linear(x, "two", 12)), "three", 10);
+    REQUIRE(place(&m, lk_cross_entropy(x, labels), "tensor=2", 0) == LK_OK, "%s", lk_context_error(m.r.context));
+    check_state(&m, "one.weight", 0, 1);
+    check_state(&m, "one.bias", 0, 1);
+    check_state(&m, "two.weight", 1, 1);
+    check_state(&m, "two.bias", -1, 1);
+    check_state(&m, "three.weight", 1, 1);
+    check_state(&m, "three.bias", -1, 1);
+    moved n = count_moved(&m, 0, m.forward);
+    CHECK(n.sums == 1 && n.scatters == 1 && n.gathers == 0, "%d, %d, %d", n.sums, n.scatters, n.gathers);
+    CHECK(share_of_arithmetic(&m) <= 0.55, "%.3f", share_of_arithmetic(&m));
+    check_places(&m);
+    close_placed(&m);
+}
+
+static lk_tensor record_text(lk_graph *g, const lk_transformer_config *c)
+{
+    int64_t   dims[] = {4, 16};
+    lk_tensor tokens = lk_input(g, "tokens", LK_I32, 2, dims), labels = lk_input(g, "labels", LK_I32, 2, dims);
+    lk_transformer_result made = lk_transformer(tokens, c);
+    return lk_linear_cross_entropy(made.hidden, made.head, labels);
+}
+
+static lk_transformer_config small_model(lk_transformer_kind kind)
+{
+    lk_transformer_config c = LK_TRANSFORMER_CONFIG_INIT;
+    c.kind = kind;
+    c.vocabulary = 65;
+    c.context = 16;
+    c.layers = 2;
+    c.heads = 4;
+    c.width = 32;
+    return c;
+}
+
+static void check_gpt(const placed *m)
+{
+    check_state(m, "transformer.wte.weight", -1, 1);
+    check_state(m, "transformer.h.1.attn.c_attn.weight", 1, 3); /* queries, keys and values are side by side */
+    check_state(m, "transformer.h.1.attn.c_attn.bias", 0, 3);
+    check_state(m, "transformer.h.1.attn.c_proj.weight", 0, 1);
+    check_state(m, "transformer.h.1.attn.c_proj.bias", -1, 1);
+    check_state(m, "transformer.h.1.mlp.c_fc.weight", 1, 1);
+    check_state(m, "transformer.h.1.mlp.c_fc.bias", 0, 1);
+    check_state(m, "transformer.h.1.mlp.c_proj.weight", 0, 1);
+    check_state(m, "transformer.h.1.ln_1.weight", -1, 1);
+}
+
+static void heads_and_width_of_gpt_are_split(void)
+{
+    for (int extent = 2; extent <= 4; extent += 2) {
+        placed                m = {.r = rig_open(LK_F32, 1)};
+        lk_transformer_config c = small_model(LK_TRANSFORMER_GPT);
+        lk_tensor             loss = record_text(m.r.graph, &c);
+        REQUIRE(place(&m, loss, extent == 2 ? "data=2,tensor=2" : "tensor=4", 1) == LK_OK);
+        check_gpt(&m);
+        moved n = count_moved(&m, 0, m.forward);
+        CHECK(n.sums == 4 + 4 && n.gathers == 1 && n.scatters == 0, "%d, %d, %d", n.sums, n.gathers, n.scatters);
+        CHECK(share_of_arithmetic(&m) < 1.1 / extent, "%.3f", share_of_arithmetic(&m));
+        check_places(&m);
+        close_placed(&m);
+    }
+}
+
+/* Sums are made in parts, which only products need whole. */
+static void between_products_the_sequence_is_split(void)
+{
+    placed                m = {.r = rig_open(LK_F32, 1)};
+    lk_transformer_config c = small_model(LK_TRANSFORMER_GPT);
+    lk_tensor             loss = record_text(m.r.graph, &c);
+    REQUIRE(place(&m, loss, "tensor=2", 0) == LK_OK);
+    check_gpt(&m);
+    const lk_graph *g = m.list.graph;
+    for (size_t i = 0; i < g->nodes_count; i++)
+        CHECK(g->nodes[i].dead || m.placements.nodes[i].factor >= 0, "node %zu, %s, is whole", i,
+              lk__op_name(g->nodes[i].op));
+    moved n = count_moved(&m, 0, m.forward);
+    CHECK(n.scatters == 4 + 1 && n.gathers == 4 && n.sums == 3, "%d, %d, %d", n.scatters, n.gathers, n.sums);
+    check_places(&m);
+    close_placed(&m);
+}
+
+int main(void)
+{
+    RUN(products_are_cut_by_turns);
+    RUN(heads_and_width_of_gpt_are_split);
+    RUN(between_products_the_sequence_is_split);
+    return check_result();
+}
