@@ -26,8 +26,11 @@ steps=30 what=uninterrupted round=0
 fail() { echo "round $round ($what): $*"; exit 1; }
 layouts=(
     "data=2"
-    "data=4 --backend tcp"
-    "data=3 --state replicated"
+    "shard=2"
+    "shard=2 --state replicated"
+    "shard=4 --backend tcp"
+    "data=2,shard=2 --state replicated"
+    "shard=3 --state replicated"
 )
 data="--model gpt --layers 2 --width 32 --heads 4 --context 16 --batch 8 --dropout 0.1 --clip 0.5 --threads 1"
 options="$data --steps $steps --dtype f64 --optimizer adamw --seed 3 --eval-every -1 --save-every 1 --timeout 5"

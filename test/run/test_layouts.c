@@ -30,6 +30,7 @@ static const char *const loop_names[] = {"whole steps", "sections", "accumulated
 typedef struct layout {
     const char   *axes, *backend;
     lk_state_mode state;
+    int           shard_stage;
 } layout;
 
 typedef struct report {
@@ -100,6 +101,7 @@ static void create_rank(rank_program *p, const job *j)
     config.optimizer = &optimizer;
     config.mesh = p->mesh;
     config.parallel.state = j->layout->state;
+    config.parallel.shard_stage = j->layout->shard_stage;
     config.parallel.micro_batches = j->loop == ACCUMULATED ? 2 : 1;
     int64_t   capacity = lk_mesh_capacity(p->mesh, &config.parallel, BATCH);
     lk_tensor tokens = lk_input(r->graph, "tokens", LK_I32, 2, ((int64_t[]){capacity, TOKENS}));
@@ -107,8 +109,10 @@ static void create_rank(rank_program *p, const job *j)
     config.loss = decoder(tokens, labels);
     REQUIRE(lk_plan_create(r->graph, &config, &r->plan) == LK_OK, "%s: %s", j->layout->axes,
             lk_context_error(r->context));
-    lk_status made = lk_plan_state(r->plan) == LK_STATE_SHARED ? lk_store_create_shared(r->plan, 3, p->comm, &r->store)
-                                                               : lk_store_create(r->plan, 3, &r->store);
+    bool divided = lk_mesh_size(p->mesh) > lk_mesh_extent(p->mesh, LK_AXIS_DATA); /* ranks have slices of the state */
+    lk_status made = divided || lk_plan_state(r->plan) == LK_STATE_SHARED
+                         ? lk_store_create_shared(r->plan, 3, p->comm, &r->store)
+                         : lk_store_create(r->plan, 3, &r->store);
     REQUIRE(made == LK_OK, "%s: %s", j->layout->axes, lk_context_error(r->context));
     REQUIRE(lk_program_create(r->plan, r->store, p->comm, &r->program) == LK_OK, "%s: %s", j->layout->axes,
             lk_context_error(r->context));
@@ -253,9 +257,11 @@ static bool is_host(void)
 }
 
 static const layout layouts[] = {
-    {"data=2", NULL, LK_STATE_REPLICATED},
-    {"data=2", NULL, LK_STATE_SHARED},
-    {"data=4", "tcp", LK_STATE_REPLICATED},
+    {"data=2", NULL, LK_STATE_REPLICATED, 0},         {"data=2", NULL, LK_STATE_SHARED, 0},
+    {"data=4", "tcp", LK_STATE_REPLICATED, 0},        {"shard=2", NULL, LK_STATE_SHARED, 0},
+    {"shard=2", NULL, LK_STATE_REPLICATED, 1},        {"shard=3", NULL, LK_STATE_REPLICATED, 2},
+    {"shard=4", "tcp", LK_STATE_REPLICATED, 3},       {"data=2,shard=2", NULL, LK_STATE_REPLICATED, 1},
+    {"data=2,shard=4", NULL, LK_STATE_REPLICATED, 3},
 };
 
 static void every_layout_gives_the_results_of_one_rank(void)
