@@ -27,7 +27,7 @@
 #define NUMBER_stream(x) 0
 #define NUMBER_custom(x) (x)
 
-int64_t lk__line_attribute(const lk__op_attrs *a, int id)
+int64_t lk__factor_line_attribute(const lk__op_attrs *a, int id)
 {
     switch (id) {
 #define ATTR_NUMBER(kind, name) \
@@ -38,7 +38,7 @@ int64_t lk__line_attribute(const lk__op_attrs *a, int id)
     }
 }
 
-void lk__line_set(lk__op_attrs *a, int id, int64_t value)
+void lk__factor_line_set(lk__op_attrs *a, int id, int64_t value)
 {
     if (id == LK__ATTR_ID_heads) a->heads = value;
     if (id == LK__ATTR_ID_kv_heads) a->kv_heads = value;
@@ -55,7 +55,7 @@ static int find_attribute(const char *name)
 static bool is_flag_set(const lk__factor_line *s, const char *name)
 {
     int id = find_attribute(name);
-    return id >= 0 && lk__line_attribute(s->query->attrs, id) != 0;
+    return id >= 0 && lk__factor_line_attribute(s->query->attrs, id) != 0;
 }
 
 /* ---- names ---- */
@@ -104,7 +104,7 @@ static int find_group(lk__factor_line *s, const char *name, bool coupled)
 {
     int i = 0;
     while (i < s->groups_count && strcmp(s->groups[i].name, name) != 0) i++;
-    if (i == LK__LINE_GROUPS) return -1;
+    if (i == LK__FACTOR_LINE_GROUPS) return -1;
     if (i == s->groups_count) {
         s->groups[s->groups_count].length = -1;
         snprintf(s->groups[s->groups_count++].name, LK__FACTOR_NAME, "%s", name);
@@ -116,30 +116,31 @@ static int find_group(lk__factor_line *s, const char *name, bool coupled)
 /* ---- operands ---- */
 
 /* a, !a, a*b, a|b, a.., a*.., _ */
-static const char *read_item(lk__factor_line *s, lk__line_item *i)
+static const char *read_item(lk__factor_line *s, lk__factor_line_item *i)
 {
     char name[LK__FACTOR_NAME];
-    i->kind = LK__LINE_DIM;
+    i->kind = LK__FACTOR_LINE_DIM;
     i->dim.segments = 1;
     for (;;) {
         bool coupled = take(s, "!");
-        if (!take_name(s, name)) return LK__LINE_REFUSE(s, "a name is missing at \"%.20s\"", s->at);
+        if (!take_name(s, name)) return LK__FACTOR_LINE_REFUSE(s, "a name is missing at \"%.20s\"", s->at);
         if (strcmp(name, "_") == 0) {
-            i->kind = LK__LINE_NONE;
+            i->kind = LK__FACTOR_LINE_NONE;
             return NULL;
         }
         bool merged = take(s, "*..");
         if (merged || take(s, "..")) {
-            i->kind = merged ? LK__LINE_MERGED : LK__LINE_GROUP;
+            i->kind = merged ? LK__FACTOR_LINE_MERGED : LK__FACTOR_LINE_GROUP;
             i->group = find_group(s, name, coupled);
-            return i->group < 0 ? LK__LINE_REFUSE(s, "more than %d lists of dimensions", LK__LINE_GROUPS) : NULL;
+            return i->group < 0 ? LK__FACTOR_LINE_REFUSE(s, "more than %d lists of dimensions", LK__FACTOR_LINE_GROUPS)
+                                : NULL;
         }
         lk__factor_product *p = &i->dim.segment[i->dim.segments - 1];
         if (p->count == LK__FACTOR_PRODUCT || (p->factor[p->count++] = find_factor(s, name, coupled)) < 0)
-            return LK__LINE_REFUSE(s, "too many factors");
+            return LK__FACTOR_LINE_REFUSE(s, "too many factors");
         if (take(s, "*")) continue;
         if (!take(s, "|")) return NULL;
-        if (i->dim.segments == LK__FACTOR_SEGMENTS) return LK__LINE_REFUSE(s, "too many segments");
+        if (i->dim.segments == LK__FACTOR_SEGMENTS) return LK__FACTOR_LINE_REFUSE(s, "too many segments");
         i->dim.segments++;
     }
 }
@@ -168,13 +169,13 @@ static int find_operand(const lk__graph_operand *operands, int count, const char
 }
 
 /* x,w: what an output depends on. */
-static const char *read_dependencies(lk__factor_line *s, const lk__line_operand *o)
+static const char *read_dependencies(lk__factor_line *s, const lk__factor_line_operand *o)
 {
     char     name[LK__FACTOR_NAME];
     unsigned inputs = 0;
     do {
         int input = take_name(s, name) ? find_operand(s->op->in, count_operands(s, false), name) : -1;
-        if (input < 0) return LK__LINE_REFUSE(s, "there is no input %s", name);
+        if (input < 0) return LK__FACTOR_LINE_REFUSE(s, "there is no input %s", name);
         inputs |= 1u << input;
     } while (s->at[0] == ',' && isalnum((unsigned char)s->at[1]) && take(s, ","));
     s->f->depends[o->index] = inputs;
@@ -182,13 +183,13 @@ static const char *read_dependencies(lk__factor_line *s, const lk__line_operand 
 }
 
 /* x(a, b)@flag, after its name; an output's :x,w too. */
-static const char *read_dims(lk__factor_line *s, lk__line_operand *o)
+static const char *read_dims(lk__factor_line *s, lk__factor_line_operand *o)
 {
     char name[LK__FACTOR_NAME];
-    if (!take(s, "(")) return LK__LINE_REFUSE(s, "\"(\" is missing at \"%.20s\"", s->at);
+    if (!take(s, "(")) return LK__FACTOR_LINE_REFUSE(s, "\"(\" is missing at \"%.20s\"", s->at);
     while (!take(s, ")")) {
-        const char *wrong =
-            o->count == LK__LINE_ITEMS ? LK__LINE_REFUSE(s, "too many dimensions") : read_item(s, &o->items[o->count]);
+        const char *wrong = o->count == LK__FACTOR_LINE_ITEMS ? LK__FACTOR_LINE_REFUSE(s, "too many dimensions")
+                                                              : read_item(s, &o->items[o->count]);
         if (wrong) return wrong;
         o->count++;
         (void)take(s, ",");
@@ -223,19 +224,21 @@ static const char *read_operands(lk__factor_line *s, bool output)
     const lk__graph_operand *known = output ? s->op->out : s->op->in;
     int                      count = count_operands(s, output);
     for (int place = 0;; place++) {
-        bool             added = take(s, "+"), applied = take(s, "^"), all;
-        lk__line_operand first = {.output = output, .applied = applied};
-        if ((added || applied) && s->positional) return LK__LINE_REFUSE(s, "+ and ^ are of built-in operations alone");
+        bool                    added = take(s, "+"), applied = take(s, "^"), all;
+        lk__factor_line_operand first = {.output = output, .applied = applied};
+        if ((added || applied) && s->positional)
+            return LK__FACTOR_LINE_REFUSE(s, "+ and ^ are of built-in operations alone");
         first.index = take_operand(s, output, place, &all);
-        if (first.index == -1) return added || applied ? LK__LINE_REFUSE(s, "no operand at \"%.20s\"", s->at) : NULL;
-        if (first.index < 0) return LK__LINE_REFUSE(s, "no such operand before \"%.20s\"", s->at);
+        if (first.index == -1)
+            return added || applied ? LK__FACTOR_LINE_REFUSE(s, "no operand at \"%.20s\"", s->at) : NULL;
+        if (first.index < 0) return LK__FACTOR_LINE_REFUSE(s, "no such operand before \"%.20s\"", s->at);
         const char *wrong = read_dims(s, &first);
         if (wrong) return wrong;
         (void)take(s, ",");
         bool repeated = !s->positional && !output && known[first.index].presence == LK__REPEATED;
         int  last = repeated ? s->query->inputs - 1 : all ? count - 1 : first.index;
         if (added) s->f->added |= 1u << first.index;
-        for (int i = first.index; i <= last && s->count < LK__LINE_OPERANDS; i++) {
+        for (int i = first.index; i <= last && s->count < LK__FACTOR_LINE_OPERANDS; i++) {
             s->operands[s->count] = first;
             s->operands[s->count].index = i;
             s->operands[s->count++].present = is_present(s, output, i);
@@ -256,14 +259,14 @@ static bool take_attribute(lk__factor_line *s, int *id)
 static const char *read_extent(lk__factor_line *s, const char *name)
 {
     lk__factors *f = s->f;
-    if (f->extents == (int)(sizeof f->extent / sizeof *f->extent)) return LK__LINE_REFUSE(s, "too many extents");
+    if (f->extents == (int)(sizeof f->extent / sizeof *f->extent)) return LK__FACTOR_LINE_REFUSE(s, "too many extents");
     lk__factor_product *p = &f->extent[f->extents].product;
     char                more[LK__FACTOR_NAME];
     *p = (lk__factor_product){.count = 1, .factor = {find_factor(s, name, false)}};
     while (take(s, "*") && take_name(s, more) && p->count < LK__FACTOR_PRODUCT)
         p->factor[p->count++] = find_factor(s, more, false);
     if (!take(s, "=") || !take_attribute(s, &f->extent[f->extents].attribute))
-        return LK__LINE_REFUSE(s, "no attribute at \"%.20s\"", s->at);
+        return LK__FACTOR_LINE_REFUSE(s, "no attribute at \"%.20s\"", s->at);
     f->extents++;
     return NULL;
 }
@@ -271,7 +274,7 @@ static const char *read_extent(lk__factor_line *s, const char *name)
 /* a!flag: coupled where the attribute is set. */
 static void couple_where(lk__factor_line *s, const char *name, int id)
 {
-    if (lk__line_attribute(s->query->attrs, id) != 0) (void)find_factor(s, name, true);
+    if (lk__factor_line_attribute(s->query->attrs, id) != 0) (void)find_factor(s, name, true);
 }
 
 static const char *read_rule(lk__factor_line *s)
@@ -292,10 +295,11 @@ static const char *read_rule(lk__factor_line *s)
         if (s->axes || s->reshape) return NULL;
         if (take(s, "..#")) {
             int group = find_group(s, name, false);
-            if (group < 0 || !take_attribute(s, &id)) return LK__LINE_REFUSE(s, "no attribute at \"%.20s\"", s->at);
-            s->groups[group].length = (int)lk__line_attribute(a, id);
+            if (group < 0 || !take_attribute(s, &id))
+                return LK__FACTOR_LINE_REFUSE(s, "no attribute at \"%.20s\"", s->at);
+            s->groups[group].length = (int)lk__factor_line_attribute(a, id);
         } else if (take(s, "!")) {
-            if (!take_attribute(s, &id)) return LK__LINE_REFUSE(s, "no attribute at \"%.20s\"", s->at);
+            if (!take_attribute(s, &id)) return LK__FACTOR_LINE_REFUSE(s, "no attribute at \"%.20s\"", s->at);
             couple_where(s, name, id);
         } else {
             return read_extent(s, name);
@@ -304,13 +308,13 @@ static const char *read_rule(lk__factor_line *s)
     return NULL;
 }
 
-const char *lk__line_read(lk__factor_line *s)
+const char *lk__factor_line_read(lk__factor_line *s)
 {
     const char *wrong = read_operands(s, false);
-    if (!wrong && !take(s, "->")) wrong = LK__LINE_REFUSE(s, "\"->\" is missing at \"%.20s\"", s->at);
+    if (!wrong && !take(s, "->")) wrong = LK__FACTOR_LINE_REFUSE(s, "\"->\" is missing at \"%.20s\"", s->at);
     if (!wrong) wrong = read_operands(s, true);
     while (!wrong && !s->positional && take(s, ";")) wrong = read_rule(s);
     skip_blanks(s);
-    if (!wrong && *s->at && *s->at != '\n') wrong = LK__LINE_REFUSE(s, "\"%.20s\" is not understood", s->at);
+    if (!wrong && *s->at && *s->at != '\n') wrong = LK__FACTOR_LINE_REFUSE(s, "\"%.20s\" is not understood", s->at);
     return wrong;
 }

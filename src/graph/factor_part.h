@@ -3,7 +3,7 @@
 #ifndef LK__FACTOR_PART_H
 #define LK__FACTOR_PART_H
 
-#include "graph/factors.h"
+#include "graph/factor.h"
 
 /* Elements first … first + length - 1 of a factor. */
 typedef struct lk__factor_cut {

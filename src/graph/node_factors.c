@@ -1,6 +1,6 @@
 /* node_factors.c - the factors of a node of a graph, and what follows from them for the samples of a batch. */
 #include "device/custom.h"
-#include "graph/factors.h"
+#include "graph/factor.h"
 #include "graph/op.h"
 
 #include <stdio.h>

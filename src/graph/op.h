@@ -141,7 +141,7 @@ typedef enum lk__graph_loss {
 } lk__graph_loss;
 
 typedef struct lk__graph_op {
-    const char             *factors;         /* the line of graph/factors.h */
+    const char             *factors;         /* the line of graph/factor.h */
     int                     inputs, outputs; /* at most; -1: none */
     lk__graph_operand       in[LK__MAX_IN], out[LK__MAX_OUT];
     uint64_t                attributes; /* LK__HAS(…) | …, or LK__NO_ATTRIBUTES */

@@ -1,6 +1,6 @@
 /* plan/placement.h - how values are placed along one axis of the mesh that does not split the batch: every rank has all
  * of a value (replicated), a part of it (split along a dimension), or a summand of it (partial). The pass has two
- * halves: one finds placements along the factors of operations (graph/factors.h), the other rewrites the list's graph
+ * halves: one finds placements along the factors of operations (graph/factor.h), the other rewrites the list's graph
  * to what one rank computes, with local shapes and with collectives between placements that do not fit. */
 #ifndef LK__PLAN_PLACEMENT_H
 #define LK__PLAN_PLACEMENT_H

@@ -1,7 +1,7 @@
 /* placement_factor.c - which placements the operands of a node have when one of its factors is cut. */
 #include "plan/placement_factor.h"
 
-#include "graph/factors.h"
+#include "graph/factor.h"
 #include "plan/fuse.h"
 
 #include <string.h>

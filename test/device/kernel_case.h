@@ -12,6 +12,7 @@
 #include "base/isa.h"
 
 #include "kernel_device.h"
+#include "kernel_mutants.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -190,12 +191,10 @@ static void round_inputs(void)
     }
 }
 
+static const char *cpu_isa(void) { return kernel_device ? lk_context_isa(contexts[0]) : t.isa; }
+
 /* The CPU's kernel: there is one for every type in which the operation computes, on every device. */
-static const lk__kernel_entry *cpu_entry(void)
-{
-    const char *isa = kernel_device ? lk_context_isa(contexts[0]) : t.isa;
-    return &lk__cpu_kernels(t.real, isa)[t.op];
-}
+static const lk__kernel_entry *cpu_entry(void) { return &lk__cpu_kernels(t.real, cpu_isa())[t.op]; }
 
 /* One run with fresh outputs; out[0] is alias when that is not NULL. On a device, buffers are at other alignments in
  * every second run. */
@@ -287,6 +286,23 @@ static void compare_with_f32(void)
     for (int k = 0; k < t.outputs; k++) free(wide.out[k].data);
 }
 
+/* The factors of the operation, on the case that has run. */
+static void check_case_parts(void)
+{
+    lk__kernel_call call = {.attrs = &t.attrs, .inputs = t.inputs, .outputs = t.outputs, .step = &t.step};
+    parts_case      k = {.op = t.op, .real = t.real, .call = &call, .terms = t.terms, .isa = cpu_isa()};
+    char            text[PARTS_TEXT];
+    memcpy(call.in, t.in, sizeof call.in);
+    memcpy(call.out, t.out, sizeof call.out);
+    for (int i = 0; i < t.outputs; i++) k.initial[i] = t.initial[i];
+    k.pool = lk__context_pool(contexts[0]);
+    if (!kernel_device && strcmp(t.isa, lk_context_isa(contexts[0])) != 0) return; /* the best one */
+    if (!check_parts(&k, text))
+        fail_case(text);
+    else
+        try_mutants(&k);
+}
+
 /* As run_case, where the case before, whose results are compared with these, was computed. */
 static void run_case_there(void)
 {
@@ -313,6 +329,7 @@ static void run_case_there(void)
             if (t.out[k].data && memcmp(first[k], t.out[k].data, bytes_of(&t.out[k])) != 0)
                 fail_case(kernel_device ? "a second run gives other bits" : "the number of threads changes bits");
     }
+    check_case_parts();
     for (int k = 0; k < t.inputs; k++) {
         size_t bytes = bytes_of(&t.in[k]);
         if (!(t.in_place & 1u << k) || bytes != bytes_of(&t.out[0])) continue;
@@ -435,6 +452,7 @@ static int run_types(void (*tests)(void), lk_dtype last)
         if (lk__isa_available(t.isa) && lk__cpu_kernels(LK_F32, t.isa)) run_each_type(tests, last);
     }
     list_kernels_ran(__BASE_FILE__);
+    list_mutants_tried(__BASE_FILE__);
     close_kernel_device();
     for (int i = 0; i < POOLS; i++) lk_context_free(contexts[i]);
     printf("%d cases, %d failures\n", cases, failures);

@@ -11,6 +11,7 @@
 #include "base/random.h"
 
 #include "kernel_device.h"
+#include "kernel_mutants.h"
 
 #include <math.h>
 
@@ -246,6 +247,19 @@ static void check_outputs(const spec *s, const lk__kernel_call *call, const lk__
     }
 }
 
+/* The factors of the operation, on a call that has run. */
+static void check_call_parts(const spec *s, const char *isa, lk_dtype real, const lk__kernel_call *call)
+{
+    parts_case k = {.op = s->op, .real = real, .call = call, .isa = isa, .pool = lk__context_pool(contexts[0])};
+    char       wrong[PARTS_TEXT];
+    if (strcmp(isa, lk_context_isa(contexts[0])) != 0) return; /* the best one */
+    for (int i = 0; i < 2 && s->out[i]; i++)
+        for (int64_t e = 0; s->out[i]->size && e < s->out[i]->count; e++) k.terms = fmax(k.terms, s->out[i]->size[e]);
+    bool right = check_parts(&k, wrong);
+    CHECK(right, "%s: %s", the_case, wrong);
+    if (right) try_mutants(&k);
+}
+
 static void run_one(const spec *s, const char *isa, lk_dtype real)
 {
     const lk__kernel_entry *entry = &lk__cpu_kernels(real, isa)[s->op];
@@ -280,6 +294,7 @@ static void run_one(const spec *s, const char *isa, lk_dtype real)
         else
             check_values(s->out[i], &calls[0].out[i], tolerance, i);
     if (real == LK_BF16 && !kernel_device) compare_with_f32(s, isa, &calls[0]);
+    check_call_parts(s, isa, real, &calls[0]);
     for (int t = 0; t < THREADS; t++) free_operands(&calls[t]);
 }
 

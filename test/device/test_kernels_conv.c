@@ -314,5 +314,6 @@ int main(void)
     }
     RUN(nan_is_not_hidden_by_relu_and_pool);
     list_kernels_ran(__BASE_FILE__);
+    list_mutants_tried(__BASE_FILE__);
     return close_contexts();
 }

@@ -7,9 +7,12 @@
 #include "device/kernel.h"
 #include "graph/op.h"
 
+#include "factor_mutants.h"
+
 #include <dirent.h>
 
 static bool ran[LK_DTYPE_COUNT][LK__OP_COUNT];
+static bool tried[LK__OP_COUNT], found[LK__OP_COUNT][MUTANTS_MOST];
 
 static void read_list(const char *directory, const char *name)
 {
@@ -22,6 +25,23 @@ static void read_list(const char *directory, const char *name)
             for (int t = 0; t < LK_DTYPE_COUNT; t++)
                 if (strcmp(op, lk__op_name((lk__op)i)) == 0 && strcmp(type, lk_dtype_name((lk_dtype)t)) == 0)
                     ran[t][i] = true;
+    fclose(file);
+}
+
+/* Lines of factors with a mistake: which were tried, and which a case has found (kernel_mutants.h). */
+static void read_lines(const char *directory, const char *name)
+{
+    char path[4096], op[64];
+    int  number, is_found;
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    FILE *file = fopen(path, "r");
+    REQUIRE(file, "%s", path);
+    while (fscanf(file, "%63s %d %d", op, &number, &is_found) == 3)
+        for (int i = 0; i < LK__OP_COUNT; i++)
+            if (strcmp(op, lk__op_name((lk__op)i)) == 0 && number >= 0 && number < MUTANTS_MOST) {
+                tried[i] = true;
+                found[i][number] |= is_found != 0;
+            }
     fclose(file);
 }
 
@@ -51,7 +71,10 @@ int main(void)
     DIR        *list = directory ? opendir(directory) : NULL;
     int         files = 0;
     for (struct dirent *entry; list && (entry = readdir(list));)
-        if (entry->d_name[0] != '.') read_list(directory, entry->d_name), files++;
+        if (strstr(entry->d_name, ".lines"))
+            read_lines(directory, entry->d_name);
+        else if (entry->d_name[0] != '.')
+            read_list(directory, entry->d_name), files++;
     if (list) closedir(list);
     if (files == 0) {
         printf("skipped: LK_KERNELS_RAN names no directory with lists of the other tests of kernels\n");

@@ -237,5 +237,6 @@ int main(void)
         RUN(a_row_does_not_depend_on_the_number_of_rows);
     RUN(a_smaller_batch_needs_no_more_workspace);
     list_kernels_ran(__BASE_FILE__);
+    list_mutants_tried(__BASE_FILE__);
     return close_contexts();
 }

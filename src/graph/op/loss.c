@@ -294,7 +294,8 @@ static void total_gradient(lk__graph_backward *b, int dy)
 }
 
 DESCRIBE(total){
-    .factors = "x(d..) weight(w..) -> sum():x weight()",
+    .factors = "x(d..) -> sum() weight()\n"
+               "x(d..) weight(w..) -> sum():x weight():weight",
     .inputs = 2,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, OPTIONAL, ROWS)},
     .outputs = 2,

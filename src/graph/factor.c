@@ -1,15 +1,15 @@
-/* factors.c - the factors of an operation at given shapes: which line holds, and the extents of its factors. */
+/* factor.c - the factors of an operation at given shapes: which line holds, and the extents of its factors. */
 #include "graph/factor_line.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static const lk__factor_shape *shape_of(const lk__factor_line *s, const lk__line_operand *o)
+static const lk__factor_shape *shape_of(const lk__factor_line *s, const lk__factor_line_operand *o)
 {
     return o->output ? &s->query->out[o->index] : &s->query->in[o->index];
 }
 
-static lk__factor_dim *dims_of(const lk__factor_line *s, const lk__line_operand *o)
+static lk__factor_dim *dims_of(const lk__factor_line *s, const lk__factor_line_operand *o)
 {
     return o->output ? s->f->out[o->index] : s->f->in[o->index];
 }
@@ -18,17 +18,17 @@ static lk__factor_dim *dims_of(const lk__factor_line *s, const lk__line_operand 
 
 /* Dimensions of an operand that belong to lists whose length is not known; *unknown: how many such lists, *group: the
  * last of them. */
-static int dims_left(const lk__factor_line *s, const lk__line_operand *o, int *unknown, int *group)
+static int dims_left(const lk__factor_line *s, const lk__factor_line_operand *o, int *unknown, int *group)
 {
     int left = shape_of(s, o)->rank;
     *unknown = 0;
     for (int i = 0; i < o->count; i++) {
-        const lk__line_item *item = &o->items[i];
-        if (item->kind == LK__LINE_GROUP && s->groups[item->group].length < 0) {
+        const lk__factor_line_item *item = &o->items[i];
+        if (item->kind == LK__FACTOR_LINE_GROUP && s->groups[item->group].length < 0) {
             (*unknown)++;
             *group = item->group;
         } else {
-            left -= item->kind == LK__LINE_GROUP ? s->groups[item->group].length : 1;
+            left -= item->kind == LK__FACTOR_LINE_GROUP ? s->groups[item->group].length : 1;
         }
     }
     return left;
@@ -38,12 +38,12 @@ static int dims_left(const lk__factor_line *s, const lk__line_operand *o, int *u
  * last. */
 static const char *find_lengths(lk__factor_line *s)
 {
-    for (int round = 0; round < LK__LINE_GROUPS; round++) {
-        int longest[LK__LINE_GROUPS], unknown, group = 0, open = -1;
+    for (int round = 0; round < LK__FACTOR_LINE_GROUPS; round++) {
+        int longest[LK__FACTOR_LINE_GROUPS], unknown, group = 0, open = -1;
         for (int g = 0; g < s->groups_count; g++) longest[g] = -1;
         for (int i = 0; i < s->count; i++) {
-            const lk__line_operand *o = &s->operands[i];
-            int                     left = o->present ? dims_left(s, o, &unknown, &group) : 0;
+            const lk__factor_line_operand *o = &s->operands[i];
+            int                            left = o->present ? dims_left(s, o, &unknown, &group) : 0;
             if (o->present && unknown == 1 && left > longest[group]) longest[group] = left;
         }
         bool found = false;
@@ -54,17 +54,17 @@ static const char *find_lengths(lk__factor_line *s)
         if (open < 0) return NULL;
         if (!found) s->groups[open].length = 0;
     }
-    return LK__LINE_REFUSE(s, "the ranks of the operands do not fit");
+    return LK__FACTOR_LINE_REFUSE(s, "the ranks of the operands do not fit");
 }
 
 static const char *make_group_factors(lk__factor_line *s)
 {
     lk__factors *f = s->f;
     for (int g = 0; g < s->groups_count; g++) {
-        lk__line_group *group = &s->groups[g];
+        lk__factor_line_group *group = &s->groups[g];
         group->first = f->count;
         for (int i = 0; i < group->length; i++) {
-            if (f->count == LK__FACTORS) return LK__LINE_REFUSE(s, "too many factors");
+            if (f->count == LK__FACTORS) return LK__FACTOR_LINE_REFUSE(s, "too many factors");
             lk__factor *factor = &f->factor[f->count++];
             *factor = (lk__factor){.extent = -1, .coupled = group->coupled || (g == 0 && i == s->coupled_axis)};
             snprintf(factor->name, sizeof factor->name, group->length == 1 ? "%.12s" : "%.12s%d", group->name, i);
@@ -81,7 +81,8 @@ static lk__factor_dim simple_dim(int factor)
 }
 
 /* The dimensions of a list that an operand has: `have` of them, aligned at the end, unless what is missing is known. */
-static const char *bind_group(lk__factor_line *s, const lk__line_operand *o, const lk__line_group *g, int have, int at)
+static const char *bind_group(lk__factor_line *s, const lk__factor_line_operand *o, const lk__factor_line_group *g,
+                              int have, int at)
 {
     lk__factor_dim         *dims = dims_of(s, o);
     const lk__factor_shape *shape = shape_of(s, o);
@@ -90,7 +91,8 @@ static const char *bind_group(lk__factor_line *s, const lk__line_operand *o, con
     if (g == s->groups && have < g->length) missing = s->without >= 0 ? 1u << s->without : s->missing;
     for (int i = 0; i < g->length; i++) skipped += missing >> i & 1;
     if (!missing) skipped = g->length - have;
-    if (have < 0 || g->length - skipped != have) return LK__LINE_REFUSE(s, "the ranks of the operands do not fit");
+    if (have < 0 || g->length - skipped != have)
+        return LK__FACTOR_LINE_REFUSE(s, "the ranks of the operands do not fit");
     for (int i = missing ? 0 : skipped; i < g->length; i++) {
         if (missing >> i & 1) continue;
         lk__factor *f = &s->f->factor[g->first + i];
@@ -101,38 +103,38 @@ static const char *bind_group(lk__factor_line *s, const lk__line_operand *o, con
     return NULL;
 }
 
-static lk__factor_dim merged_dim(const lk__line_group *g)
+static lk__factor_dim merged_dim(const lk__factor_line_group *g)
 {
     lk__factor_dim dim = {.segments = 1};
     for (int i = 0; i < g->length; i++) dim.segment[0].factor[dim.segment[0].count++] = g->first + i;
     return dim;
 }
 
-static const char *bind_operand(lk__factor_line *s, const lk__line_operand *o)
+static const char *bind_operand(lk__factor_line *s, const lk__factor_line_operand *o)
 {
     lk__factor_dim *dims = dims_of(s, o);
     int             rank = shape_of(s, o)->rank, at = 0, fixed = 0;
-    if (o->count == 1 && o->items[0].kind == LK__LINE_MERGED && s->groups[o->items[0].group].length == rank)
+    if (o->count == 1 && o->items[0].kind == LK__FACTOR_LINE_MERGED && s->groups[o->items[0].group].length == rank)
         return bind_group(s, o, &s->groups[o->items[0].group], rank, 0); /* not merged: one statistic of each row */
-    for (int i = 0; i < o->count; i++) fixed += o->items[i].kind != LK__LINE_GROUP;
+    for (int i = 0; i < o->count; i++) fixed += o->items[i].kind != LK__FACTOR_LINE_GROUP;
     for (int i = 0; i < o->count; i++) {
-        const lk__line_item *item = &o->items[i];
-        if (item->kind == LK__LINE_GROUP) {
-            const lk__line_group *g = &s->groups[item->group];
-            int                   have = rank - fixed;
+        const lk__factor_line_item *item = &o->items[i];
+        if (item->kind == LK__FACTOR_LINE_GROUP) {
+            const lk__factor_line_group *g = &s->groups[item->group];
+            int                          have = rank - fixed;
             for (int k = 0; k < o->count; k++)
-                if (k != i && o->items[k].kind == LK__LINE_GROUP) have -= s->groups[o->items[k].group].length;
+                if (k != i && o->items[k].kind == LK__FACTOR_LINE_GROUP) have -= s->groups[o->items[k].group].length;
             const char *wrong = bind_group(s, o, g, have, at);
             if (wrong) return wrong;
             at += have;
         } else {
-            if (at >= rank) return LK__LINE_REFUSE(s, "the ranks of the operands do not fit");
-            if (item->kind == LK__LINE_DIM) dims[at] = item->dim;
-            if (item->kind == LK__LINE_MERGED) dims[at] = merged_dim(&s->groups[item->group]);
+            if (at >= rank) return LK__FACTOR_LINE_REFUSE(s, "the ranks of the operands do not fit");
+            if (item->kind == LK__FACTOR_LINE_DIM) dims[at] = item->dim;
+            if (item->kind == LK__FACTOR_LINE_MERGED) dims[at] = merged_dim(&s->groups[item->group]);
             at++;
         }
     }
-    if (at != rank) return LK__LINE_REFUSE(s, "the ranks of the operands do not fit");
+    if (at != rank) return LK__FACTOR_LINE_REFUSE(s, "the ranks of the operands do not fit");
     if (o->swapped && rank >= 2) {
         lk__factor_dim last = dims[rank - 1];
         dims[rank - 1] = dims[rank - 2];
@@ -183,10 +185,10 @@ static void find_extents(lk__factor_line *s)
         found = false;
         for (int i = 0; i < f->extents; i++) {
             lk__factor_dim dim = {.segments = 1, .segment = {f->extent[i].product}};
-            found |= solve_dim(f, &dim, lk__line_attribute(s->query->attrs, f->extent[i].attribute));
+            found |= solve_dim(f, &dim, lk__factor_line_attribute(s->query->attrs, f->extent[i].attribute));
         }
         for (int i = 0; i < s->count; i++) {
-            const lk__line_operand *o = &s->operands[i];
+            const lk__factor_line_operand *o = &s->operands[i];
             for (int k = 0; o->present && k < shape_of(s, o)->rank; k++)
                 found |= solve_dim(f, &dims_of(s, o)[k], shape_of(s, o)->dims[k]);
         }
@@ -197,7 +199,7 @@ static void find_extents(lk__factor_line *s)
 static const char *check_extents(lk__factor_line *s)
 {
     for (int i = 0; i < s->count; i++) {
-        const lk__line_operand *o = &s->operands[i];
+        const lk__factor_line_operand *o = &s->operands[i];
         for (int k = 0; o->present && k < shape_of(s, o)->rank; k++) {
             lk__factor_dim *dim = &dims_of(s, o)[k];
             int64_t         extent = dim->segments ? dim_extent(s->f, dim) : shape_of(s, o)->dims[k];
@@ -205,9 +207,9 @@ static const char *check_extents(lk__factor_line *s)
             if (shape_of(s, o)->dims[k] == 1 && dim->segments == 1)
                 *dim = (lk__factor_dim){0};
             else
-                return LK__LINE_REFUSE(s, "%s %d has %lld along dimension %d, and its factors %lld",
-                                       o->output ? "output" : "input", o->index, (long long)shape_of(s, o)->dims[k], k,
-                                       (long long)extent);
+                return LK__FACTOR_LINE_REFUSE(s, "%s %d has %lld along dimension %d, and its factors %lld",
+                                              o->output ? "output" : "input", o->index,
+                                              (long long)shape_of(s, o)->dims[k], k, (long long)extent);
         }
     }
     return NULL;
@@ -238,7 +240,7 @@ static const char *permute_dims(lk__factor_line *s)
     const lk__factor_shape *x = &s->query->in[0];
     for (int i = 0; i < x->rank; i++) {
         int factor = add_factor(s->f, x->dims[i]);
-        if (factor < 0) return LK__LINE_REFUSE(s, "too many factors");
+        if (factor < 0) return LK__FACTOR_LINE_REFUSE(s, "too many factors");
         s->f->in[0][i] = simple_dim(factor);
     }
     for (int i = 0; i < x->rank; i++) s->f->out[0][i] = s->f->in[0][s->query->attrs->axes[i]];
@@ -266,7 +268,7 @@ static const char *divide_dims(lk__factor_line *s)
         }
         int factor = add_factor(s->f, part);
         if (factor < 0 || !append_factor(&from[i], factor) || !append_factor(&to[k], factor))
-            return LK__LINE_REFUSE(s, "too many factors");
+            return LK__FACTOR_LINE_REFUSE(s, "too many factors");
         a /= part;
         b /= part;
     }
@@ -348,10 +350,10 @@ const char *lk__factors_solve(const char *line, const lk__factor_query *query, l
         memset(s.operands, 0, sizeof s.operands);
         memset(s.groups, 0, sizeof s.groups);
         for (int k = 0; k < LK__MAX_OUT; k++) f->depends[k] = ~0u;
-        const char *wrong = lk__line_read(&s);
+        const char *wrong = lk__factor_line_read(&s);
         if (wrong) return wrong;
         if (has_operands(&s)) break;
-        if (*s.at != '\n') return LK__LINE_REFUSE(&s, "a present operand is not in the line");
+        if (*s.at != '\n') return LK__FACTOR_LINE_REFUSE(&s, "a present operand is not in the line");
     }
     const char *wrong = s.reshape ? divide_dims(&s) : s.axes ? permute_dims(&s) : bind_operands(&s);
     if (!wrong) couple_sums(&s);
@@ -368,6 +370,6 @@ void lk__factors_attributes(const lk__factors *f, const int64_t *extents, lk__op
     for (int i = 0; i < f->extents; i++) {
         int64_t extent = 1;
         for (int k = 0; k < f->extent[i].product.count; k++) extent *= extents[f->extent[i].product.factor[k]];
-        lk__line_set(attrs, f->extent[i].attribute, extent);
+        lk__factor_line_set(attrs, f->extent[i].attribute, extent);
     }
 }

@@ -1,4 +1,4 @@
-/* graph/factors.h - which dimensions of an operation's operands belong together, as the indices of an einsum do. A
+/* graph/factor.h - which dimensions of an operation's operands belong together, as the indices of an einsum do. A
  * descriptor has them as one line:
  *
  *     x(rows.., in) weight(out, in)@transposed +bias(out) -> y(rows.., out)
@@ -35,8 +35,8 @@
  *
  * A user's operation (lk_operation.factors) has no names for its operands: (rows.., in), (out, in) -> (rows..,
  * out):0,1. There are no +, ^, @ and rules, since its attributes are not known. */
-#ifndef LK__FACTORS_H
-#define LK__FACTORS_H
+#ifndef LK__FACTOR_H
+#define LK__FACTOR_H
 
 #include "device/kernel.h"
 

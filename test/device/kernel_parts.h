@@ -1,0 +1,396 @@
+/* kernel_parts.h - checks the line of factors of an operation against its kernel: operands are cut along each factor,
+ * the kernel runs on each part, and the results are compared with those of the whole: equal bits where nothing is
+ * summed, the sum of the parts where something is. In 2, 3 and 4 parts, also uneven ones. After a case of kernel_case.h
+ * or kernel_values.h, as long as it is small.
+ *
+ * On the CPU every line is then changed in each of the ways of factor_mutants.h, and some case must find that it is
+ * wrong. */
+#ifndef KERNEL_PARTS_H
+#define KERNEL_PARTS_H
+
+#include "graph/factor_part.h"
+#include "graph/op.h"
+
+#include "kernel_device.h"
+
+#include <math.h>
+
+enum {
+    PARTS_MOST = 4,
+    PARTS_ELEMENTS = 24 << 10, /* of all operands: larger cases are not cut */
+    PARTS_CASES = 48,          /* of an operation and type */
+    PARTS_TEXT = 256,
+};
+
+/* A call whose results are those of the whole. */
+typedef struct parts_case {
+    lk__op                 op;
+    lk_dtype               real;
+    const lk__kernel_call *call;
+    const double          *initial[LK__MAX_OUT]; /* of outputs that are updated: values before; NULL: none */
+    double                 terms;                /* the largest term of a result, where terms cancel */
+    const char            *isa;
+    lk__pool              *pool;
+} parts_case;
+
+/* Kernels whose order of sums still follows from the part instead of from the whole: their results are compared as sums
+ * are. */
+static const struct {
+    lk__op      op;
+    const char *factor; /* "": all */
+} parts_rounded[] = {
+    {LK__OP_sum, ""},
+    {LK__OP_softmax, ""},
+    {LK__OP_softmax_grad, ""},
+    {LK__OP_log_softmax, ""},
+    {LK__OP_log_softmax_grad, ""},
+    {LK__OP_batch_norm, "c"},
+    {LK__OP_batch_norm_grad, "c"},
+    {LK__OP_batch_norm_eval, "c"},
+    {LK__OP_batch_norm_eval_grad, "c"},
+    {LK__OP_global_avg_pool2d, "c"},
+    {LK__OP_attention, "queries"},
+    {LK__OP_conv2d, ""},
+    {LK__OP_conv2d_grad_input, ""},
+    {LK__OP_conv2d_grad_weight, ""},
+};
+
+static inline bool is_rounded_part(lk__op op, const char *factor)
+{
+    for (size_t i = 0; i < sizeof parts_rounded / sizeof *parts_rounded; i++)
+        if (parts_rounded[i].op == op && (!*parts_rounded[i].factor || strcmp(parts_rounded[i].factor, factor) == 0))
+            return true;
+    return kernel_device != NULL;
+}
+
+/* ---- elements ---- */
+
+static inline double part_number(const lk__kernel_operand *o, int64_t i)
+{
+    switch (o->dtype) {
+    case LK_F32: return (double)((const float *)o->data)[i];
+    case LK_F64: return ((const double *)o->data)[i];
+    case LK_BF16: return 0; /* what is stored beside a parameter */
+    case LK_I32: return ((const int32_t *)o->data)[i];
+    case LK_I64: return (double)((const int64_t *)o->data)[i];
+    case LK_U8: return ((const uint8_t *)o->data)[i];
+    default: abort();
+    }
+}
+
+static inline void set_part_number(lk__kernel_operand *o, int64_t i, double value)
+{
+    switch (o->dtype) {
+    case LK_F32: ((float *)o->data)[i] = (float)value; break;
+    case LK_F64: ((double *)o->data)[i] = value; break;
+    case LK_BF16: ((uint16_t *)o->data)[i] = 0; break; /* what is stored beside a parameter: written, never read */
+    default: abort();
+    }
+}
+
+/* Where an element is: images are stored with their channels last. */
+static inline int64_t part_place(const lk__kernel_operand *o, bool image, const int64_t *index)
+{
+    int64_t at = 0;
+    if (image && o->rank == 4)
+        return ((index[0] * o->dims[2] + index[2]) * o->dims[3] + index[3]) * o->dims[1] + index[1];
+    for (int i = 0; i < o->rank; i++) at = at * o->dims[i] + index[i];
+    return at;
+}
+
+typedef struct part_elements {
+    lk__kernel_operand       *part;
+    const lk__kernel_operand *whole;
+    const double             *initial; /* of the whole */
+    bool                      image;
+    double                    tolerance, terms; /* compare: 0: the same bits; else of an element and of its terms */
+    bool                      differ;
+} part_elements;
+
+static inline void take_part_element(void *user, const int64_t *part, const int64_t *whole)
+{
+    part_elements *e = user;
+    size_t         size = lk_dtype_size(e->part->dtype);
+    int64_t        to = part_place(e->part, e->image, part), from = part_place(e->whole, e->image, whole);
+    if (e->initial)
+        set_part_number(e->part, to, e->initial[from]);
+    else
+        memcpy((char *)e->part->data + (size_t)to * size, (const char *)e->whole->data + (size_t)from * size, size);
+}
+
+static inline void compare_part_element(void *user, const int64_t *part, const int64_t *whole)
+{
+    part_elements *e = user;
+    size_t         size = lk_dtype_size(e->part->dtype);
+    int64_t        a = part_place(e->part, e->image, part), b = part_place(e->whole, e->image, whole);
+    if (memcmp((char *)e->part->data + (size_t)a * size, (const char *)e->whole->data + (size_t)b * size, size) == 0)
+        return;
+    if (e->tolerance > 0 && e->part->dtype != LK_BF16) {
+        double x = part_number(e->part, a), y = part_number(e->whole, b);
+        if (x == y || (isnan(x) && isnan(y)) || fabs(x - y) <= e->tolerance * (fabs(y) + e->terms)) return;
+    }
+    e->differ = true;
+}
+
+/* ---- one part ---- */
+
+static inline bool is_part_image(const lk__graph_operand *o) { return o->layout == LK__LAYOUT_LAST; }
+
+static inline lk__factor_shape part_shape(const lk__kernel_operand *o) { return (lk__factor_shape){o->dims, o->rank}; }
+
+static inline void *part_memory(size_t bytes)
+{
+    unsigned char *p = aligned_alloc(64, (bytes + KERNEL_GUARD + 63) / 64 * 64);
+    if (!p) abort();
+    memset(p, 0xA5, bytes + KERNEL_GUARD);
+    return p;
+}
+
+static inline lk__kernel_operand make_part(const lk__factors *f, const lk__factor_dim *dims,
+                                           const lk__kernel_operand *whole, lk__factor_cut c, lk__op_part *place)
+{
+    lk__kernel_operand part = *whole;
+    place->rank = part.rank;
+    for (int i = 0; i < part.rank; i++) {
+        part.dims[i] = lk__factor_part_extent(f, &dims[i], whole->dims[i], c);
+        place->whole[i] = whole->dims[i];
+        place->first[i] = lk__factor_part_index(f, &dims[i], 0, c);
+    }
+    part.part = lk__factor_in(dims, c.factor) ? place : NULL;
+    if (whole->data) part.data = part_memory((size_t)lk__operand_elements(&part) * lk_dtype_size(part.dtype));
+    return part;
+}
+
+typedef struct kernel_part {
+    lk__kernel_call call;
+    lk__op_part     in[LK__MAX_IN], out[LK__MAX_OUT]; /* where the operands are in the whole */
+    lk__op_attrs    attrs;
+    lk__kernel_step step;
+} kernel_part;
+
+static inline bool sums_any_output(const parts_case *k, const lk__factors *f, int factor)
+{
+    for (int i = 0; i < k->call->outputs; i++)
+        if (k->call->out[i].data && lk__factor_is_summed(f, k->call->inputs, i, factor)) return true;
+    return false;
+}
+
+static inline void make_part_inputs(const parts_case *k, const lk__factors *f, lk__factor_cut c, kernel_part *p)
+{
+    bool once = c.first > 0 && sums_any_output(k, f, c.factor);
+    for (int i = 0; i < k->call->inputs; i++) {
+        const lk__kernel_operand *whole = &k->call->in[i];
+        lk__kernel_operand       *part = &p->call.in[i];
+        *part = make_part(f, f->in[i], whole, c, &p->in[i]);
+        if (!part->data) continue;
+        bool             image = is_part_image(lk__op_input(lk__op_find(k->op), i));
+        part_elements    e = {.part = part, .whole = whole, .image = image};
+        lk__factor_shape shape = part_shape(whole);
+        lk__factor_part_visit(f, f->in[i], &shape, c, take_part_element, &e);
+        if (once && f->added >> i & 1) {
+            free(part->data);
+            part->data = NULL;
+        }
+    }
+}
+
+static inline void make_part_outputs(const parts_case *k, const lk__factors *f, lk__factor_cut c, kernel_part *p)
+{
+    for (int i = 0; i < k->call->outputs; i++) {
+        const lk__kernel_operand *whole = &k->call->out[i];
+        lk__kernel_operand       *part = &p->call.out[i];
+        *part = make_part(f, f->out[i], whole, c, &p->out[i]);
+        if (!part->data || !k->initial[i]) continue;
+        part_elements e = {.part = part, .whole = whole, .initial = k->initial[i]};
+        e.image = is_part_image(&lk__op_find(k->op)->out[i]);
+        lk__factor_shape shape = part_shape(whole);
+        lk__factor_part_visit(f, f->out[i], &shape, c, take_part_element, &e);
+    }
+}
+
+static inline void make_kernel_part(const parts_case *k, const lk__factors *f, lk__factor_cut c, kernel_part *p)
+{
+    int64_t extents[LK__FACTORS];
+    p->call = *k->call;
+    p->attrs = *k->call->attrs;
+    p->step = k->call->step ? *k->call->step : (lk__kernel_step){0};
+    make_part_inputs(k, f, c, p);
+    make_part_outputs(k, f, c, p);
+    for (int i = 0; i < f->count; i++) extents[i] = i == c.factor ? c.length : f->factor[i].extent;
+    lk__factors_attributes(f, extents, &p->attrs);
+    p->call.attrs = &p->attrs;
+    p->call.step = &p->step;
+    p->call.invalid = NULL;
+}
+
+static inline void free_kernel_part(kernel_part *p)
+{
+    for (int i = 0; i < p->call.inputs; i++) free(p->call.in[i].data);
+    for (int i = 0; i < p->call.outputs; i++) free(p->call.out[i].data);
+}
+
+/* The numbers of dropout are a function of the sample: its ids are cut with it. false: such a case cannot be cut. */
+static inline bool cut_sample_ids(const parts_case *k, const lk__factors *f, lk__factor_cut c, kernel_part *p)
+{
+    const lk__kernel_step *step = k->call->step;
+    if (!(lk__op_find(k->op)->attributes & LK__HAS(stream)) || !lk__factor_in_dim(&f->in[0][0], c.factor)) return true;
+    if (k->call->attrs->rows > 1) return false;
+    if (c.first > 0 && !step->sample_ids) return k->call->attrs->probability == 0;
+    if (step->sample_ids) p->step.sample_ids = step->sample_ids + c.first;
+    if (step->sample_ids && step->count) p->step.count = c.length;
+    return true;
+}
+
+static inline const char *run_kernel_part(const parts_case *k, kernel_part *p)
+{
+    const lk__kernel_entry *entry = &lk__cpu_kernels(k->real, k->isa)[k->op];
+    if (kernel_device) return run_on_device(k->op, k->real, &p->call, NULL, false);
+    p->call.pool = k->pool;
+    size_t bytes = entry->workspace ? entry->workspace(&p->call, 1) : 0;
+    p->call.workspace = part_memory(bytes);
+    entry->run(&p->call);
+    free(p->call.workspace);
+    return NULL;
+}
+
+/* ---- all parts of a factor ---- */
+
+/* Sums over the parts, and the sizes of their terms. */
+typedef struct part_sums {
+    double *sum[LK__MAX_OUT], *size[LK__MAX_OUT];
+} part_sums;
+
+static inline double part_tolerance(const parts_case *k) { return k->real == LK_F64 ? 1e-12 : 2e-5; }
+
+static inline bool compare_kernel_part(const parts_case *k, const lk__factors *f, lk__factor_cut c, kernel_part *p,
+                                       part_sums *sums, char text[PARTS_TEXT])
+{
+    const char *name = f->factor[c.factor].name;
+    for (int i = 0; i < k->call->outputs; i++) {
+        lk__kernel_operand       *part = &p->call.out[i];
+        const lk__kernel_operand *whole = &k->call->out[i];
+        if (!part->data) continue;
+        if (lk__factor_is_summed(f, k->call->inputs, i, c.factor)) {
+            for (int64_t at = 0; at < lk__operand_elements(part); at++) {
+                double x = part_number(part, at);
+                sums->sum[i][at] += x;
+                sums->size[i][at] += fabs(x);
+            }
+            continue;
+        }
+        part_elements e = {.part = part, .whole = whole, .terms = k->terms + 1};
+        e.image = is_part_image(&lk__op_find(k->op)->out[i]);
+        if (is_rounded_part(k->op, name)) e.tolerance = part_tolerance(k);
+        lk__factor_shape shape = part_shape(whole);
+        lk__factor_part_visit(f, f->out[i], &shape, c, compare_part_element, &e);
+        if (!e.differ) continue;
+        snprintf(text, PARTS_TEXT, "output %d of %lld…%lld of factor %s (of %lld) differs from the whole", i,
+                 (long long)c.first, (long long)(c.first + c.length - 1), name, (long long)f->factor[c.factor].extent);
+        return false;
+    }
+    return true;
+}
+
+static inline bool compare_part_sums(const parts_case *k, const lk__factors *f, int factor, const part_sums *sums,
+                                     char text[PARTS_TEXT])
+{
+    for (int i = 0; i < k->call->outputs; i++) {
+        const lk__kernel_operand *whole = &k->call->out[i];
+        if (!whole->data || !lk__factor_is_summed(f, k->call->inputs, i, factor)) continue;
+        for (int64_t at = 0; at < lk__operand_elements(whole); at++) {
+            double x = sums->sum[i][at], want = part_number(whole, at);
+            if ((isnan(x) && isnan(want)) || x == want) continue;
+            if (fabs(x - want) <= part_tolerance(k) * (sums->size[i][at] + k->terms + 1)) continue;
+            snprintf(text, PARTS_TEXT,
+                     "output %d: the sum over the parts of factor %s is %.17g at %lld, the whole %.17g", i,
+                     f->factor[factor].name, x, (long long)at, want);
+            return false;
+        }
+    }
+    return true;
+}
+
+static inline bool check_factor_cuts(const parts_case *k, const lk__factors *f, int factor, const int64_t *bounds,
+                                     int parts, char text[PARTS_TEXT])
+{
+    part_sums sums = {0};
+    bool      possible = true, right = true;
+    for (int i = 0; i < k->call->outputs; i++) {
+        size_t n = (size_t)lk__operand_elements(&k->call->out[i]) + 1;
+        sums.sum[i] = calloc(n, sizeof(double));
+        sums.size[i] = calloc(n, sizeof(double));
+    }
+    for (int part = 0; part < parts && possible && right; part++) {
+        lk__factor_cut c = {factor, bounds[part], bounds[part + 1] - bounds[part]};
+        kernel_part    p;
+        make_kernel_part(k, f, c, &p);
+        possible = cut_sample_ids(k, f, c, &p);
+        const char *wrong = possible ? run_kernel_part(k, &p) : NULL;
+        if (wrong) snprintf(text, PARTS_TEXT, "%s", wrong);
+        right = !wrong && (!possible || compare_kernel_part(k, f, c, &p, &sums, text));
+        free_kernel_part(&p);
+    }
+    if (possible && right) right = compare_part_sums(k, f, factor, &sums, text);
+    for (int i = 0; i < k->call->outputs; i++) free(sums.sum[i]), free(sums.size[i]);
+    return right;
+}
+
+static inline lk__factor_query query_parts(const parts_case *k)
+{
+    const lk__kernel_call *call = k->call;
+    lk__factor_query       q = {.op = k->op, .attrs = call->attrs, .inputs = call->inputs, .outputs = call->outputs};
+    for (int i = 0; i < call->inputs; i++)
+        if (call->in[i].data) q.in[i] = part_shape(&call->in[i]);
+    for (int i = 0; i < call->outputs; i++)
+        if (call->out[i].data) q.out[i] = part_shape(&call->out[i]);
+    return q;
+}
+
+/* Whether the line holds for this case; quick: in two parts alone. */
+static inline bool check_factor_line(const parts_case *k, const char *line, bool quick, char text[PARTS_TEXT])
+{
+    static lk__factors f;
+    char               why[128];
+    lk__factor_query   query = query_parts(k);
+    const char        *wrong = lk__factors_solve(line, &query, &f, why);
+    if (wrong) snprintf(text, PARTS_TEXT, "%s", wrong);
+    for (int i = 0; i < f.count && !wrong; i++) {
+        int64_t n = f.factor[i].extent;
+        if (f.factor[i].coupled || n < 2) continue;
+        if (!check_factor_cuts(k, &f, i, (int64_t[]){0, 1, n}, 2, text)) return false;
+        for (int parts = 2; parts <= (quick ? 2 : PARTS_MOST) && parts <= n; parts++) {
+            int64_t bounds[PARTS_MOST + 1];
+            for (int p = 0; p <= parts; p++) bounds[p] = n * p / parts;
+            if (!check_factor_cuts(k, &f, i, bounds, parts, text)) return false;
+        }
+    }
+    return !wrong;
+}
+
+/* The terms of a sum are at least as large as an operand's elements. */
+static inline void find_terms(parts_case *k)
+{
+    for (int i = 0; i < k->call->inputs; i++) {
+        const lk__kernel_operand *x = &k->call->in[i];
+        for (int64_t e = 0; x->data && lk__is_element(x->dtype) && e < lk__operand_elements(x); e++) {
+            double size = fabs(part_number(x, e));
+            if (isfinite(size)) k->terms = fmax(k->terms, size);
+        }
+    }
+}
+
+/* After a case has run: false, with what is wrong. */
+static inline bool check_parts(parts_case *k, char text[PARTS_TEXT])
+{
+    static int seen[LK__OP_COUNT][LK_DTYPE_COUNT];
+    int64_t    elements = 0;
+    for (int i = 0; i < k->call->inputs; i++)
+        elements += k->call->in[i].data ? lk__operand_elements(&k->call->in[i]) : 0;
+    for (int i = 0; i < k->call->outputs; i++)
+        elements += k->call->out[i].data ? lk__operand_elements(&k->call->out[i]) : 0;
+    if (k->real == LK_BF16 || elements > PARTS_ELEMENTS || seen[k->op][k->real]++ >= PARTS_CASES) return true;
+    find_terms(k);
+    return check_factor_line(k, lk__op_find(k->op)->factors, false, text);
+}
+
+#endif
