@@ -203,8 +203,10 @@ static void print_results(const watcher *w, lk_trainer *t, const options *given)
 {
     const lk_progress *p = lk_trainer_progress(t);
     char               hash[32];
-    json               j = json_to(stdout);
+    /* where ranks have slices of the state, a collective */
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)lk_store_hash(lk_trainer_store(t)));
+    if (w->rank != 0) return;
+    json j = json_to(stdout);
     json_open(&j, NULL, '{');
     json_text(&j, "model", options_text(given, "model"));
     json_text(&j, "data", w->setup->data);
@@ -272,7 +274,7 @@ static int train_model(setup *s, watcher *w, const options *given)
         terminal_print(stderr, "%lld steps, %.0f %s/s%s%s\n", (long long)w->steps,
                        (double)(w->images * setup_units(s)) / w->seconds, setup_unit(s),
                        s->config.save ? "; the model is in " : "", s->config.save ? s->config.save : "");
-    if (status >= 0 && w->rank == 0 && options_flag(given, "json")) print_results(w, t, given);
+    if (status >= 0 && options_flag(given, "json")) print_results(w, t, given);
     lk_trainer_free(t);
     return code;
 }

@@ -1,5 +1,5 @@
-/* access_shard.c - the accesses of instructions on state that ranks have slices of: units are accessed state by state, as far as this rank has
- * them; what is between states is never read. */
+/* access_shard.c - the accesses of instructions on state that ranks have slices of: units are accessed state by state,
+ * as far as this rank has them; what is between states is never read. */
 #include "plan/access.h"
 
 /* This rank's part of a value that is whole here, or all that is here of one that is cut. */
@@ -47,7 +47,8 @@ void lk__access_widened(lk__plan_accesses *a, size_t state)
         lk__access_value(a, LK__WRITES, a->plan->states[state].gradient_slice, 0, LK__PART_ALL, 0);
 }
 
-/* Of stage 1 the first set is reduced, with all micro-batches in it, in place; else a run's gradients are, which are in the arena. */
+/* Of stage 1 the first set is reduced, with all micro-batches in it, in place; else a run's gradients are, which are in
+ * the arena. */
 void lk__access_start_shard(lk__plan_accesses *a, const lk__schedule_run *run, int bucket)
 {
     const lk_plan *p = a->plan;

@@ -93,7 +93,8 @@ static lk_status pass_precision(const lk_plan *p, lk__plan_list *list)
     return lk__pass_precision(list, p->graph, lk_policy_dtype(p->policy, p->graph->real));
 }
 
-/* What ranks along shard have slices of, unless they share their state: nothing that an evaluation has, before stage 3. */
+/* What ranks along shard have slices of, unless they share their state: nothing that an evaluation has, before stage
+ * 3. */
 static int find_stage(const lk_plan *p)
 {
     int stage = p->parallel.shard_stage ? p->parallel.shard_stage : 3;

@@ -337,8 +337,8 @@ static inline bool lk__plan_starts_bucket(const lk_graph *g, const lk__graph_nod
 }
 /* shard_bucket.c: the same for a plan whose ranks have slices of the state. */
 lk_status lk__pass_shard_buckets(lk_plan *plan, size_t *backward);
-/* shard_gather.c. Of stages 1 and 2, in the section update, once all nodes of its states are there: the start that makes a unit's new
- * parameters whole; then the waits of all. */
+/* shard_gather.c. Of stages 1 and 2, in the section update, once all nodes of its states are there: the start that
+ * makes a unit's new parameters whole; then the waits of all. */
 lk_status lk__shard_gather_updated(lk_plan *plan, size_t unit);
 lk_status lk__shard_wait_updated(lk_plan *plan);
 /* Of stage 3: gathers parameters before their use in a list. forward, backward: where the nodes of these end. */

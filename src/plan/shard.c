@@ -1,5 +1,5 @@
-/* shard.c - the units of a plan whose ranks along the axis shard have slices of the state: which states are together, and what of them this
- * rank has. */
+/* shard.c - the units of a plan whose ranks along the axis shard have slices of the state: which states are together,
+ * and what of them this rank has. */
 #include "plan/plan.h"
 
 #include <fnmatch.h>
@@ -76,7 +76,8 @@ typedef struct blocks {
     int64_t        *elements; /* by block: of all states in it */
 } blocks;
 
-/* The outermost block around a state that is a small part of the model: a block with most of the model in it is a name for its layers. */
+/* The outermost block around a state that is a small part of the model: a block with most of the model in it is a name
+ * for its layers. */
 static int unit_block(const blocks *b, size_t state)
 {
     const lk_graph *g = b->graph;

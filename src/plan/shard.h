@@ -1,16 +1,17 @@
-/* plan/shard.h - state that the ranks along the axis shard have slices of (ZeRO, FSDP), where they do not share it in memory.
+/* plan/shard.h - state that the ranks along the axis shard have slices of (ZeRO, FSDP), where they do not share it in
+ * memory.
  *
- * A unit is a list of states, each at an offset in elements, and is cut flat into one slice for each rank along shard, whatever its
- * states' shapes are. Stored values, master copies, moments and gradients have the same layout: one reduce_scatter makes a rank's slice of
- * the gradients, one all_gather whole parameters, and both in place.
+ * A unit is a list of states, each at an offset in elements, and is cut flat into one slice for each rank along shard,
+ * whatever its states' shapes are. Stored values, master copies, moments and gradients have the same layout: one
+ * reduce_scatter makes a rank's slice of the gradients, one all_gather whole parameters, and both in place.
  *
  *   stage   a rank has all parameters   all gradients            its slices
  *   1       yes                         yes                      master copies, moments
  *   2       yes                         until they are reduced   and gradients
  *   3       while a unit is used        until they are reduced   and parameters
  *
- * Values that this adds to lists: LK__VALUE_UNIT, a unit of parameters in the store or this rank's slice of it; LK__VALUE_SLICE, this
- * rank's part of the gradient of a state, with the state's shape. */
+ * Values that this adds to lists: LK__VALUE_UNIT, a unit of parameters in the store or this rank's slice of it;
+ * LK__VALUE_SLICE, this rank's part of the gradient of a state, with the state's shape. */
 #ifndef LK__PLAN_SHARD_H
 #define LK__PLAN_SHARD_H
 

@@ -1,6 +1,7 @@
-/* shard_bucket.c - buckets where ranks have slices of the state: one for each unit. Its reduce_scatter starts behind the node that makes the
- * last of its gradients. Of stage 1, gradients are in their region and are reduced once in a step; its wait is in the section sync. Of stages 2
- * and 3 they are in the arena until the reduce_scatter ends, which it does before the one after the next starts; the slices stay. */
+/* shard_bucket.c - buckets where ranks have slices of the state: one for each unit. Its reduce_scatter starts behind
+ * the node that makes the last of its gradients. Of stage 1, gradients are in their region and are reduced once in a
+ * step; its wait is in the section sync. Of stages 2 and 3 they are in the arena until the reduce_scatter ends, which
+ * it does before the one after the next starts; the slices stay. */
 #include "plan/plan.h"
 
 typedef struct insertion {

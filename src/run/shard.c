@@ -1,5 +1,5 @@
-/* shard.c - programs whose ranks have slices of the state: the reduce_scatter of a unit's gradients, kernels on this rank's part of a state, and
- * gradients by name. */
+/* shard.c - programs whose ranks have slices of the state: the reduce_scatter of a unit's gradients, kernels on this
+ * rank's part of a state, and gradients by name. */
 #include "run/shard.h"
 
 #include "comm/comm.h"
