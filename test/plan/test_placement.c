@@ -4,6 +4,7 @@
 #include "plan/placement.h"
 #include "support.h"
 
+#include <lockstep/nn.h>
 #include <lockstep/transformer.h>
 
 /* ---- a model whose gradients are made ---- */
@@ -232,10 +233,121 @@ static void between_products_the_sequence_is_split(void)
     close_placed(&m);
 }
 
+static void llama_is_split_by_groups_of_heads(void)
+{
+    for (int whole = 0; whole < 2; whole++) {
+        placed                m = {.r = rig_open(LK_F32, 1)};
+        lk_transformer_config c = small_model(LK_TRANSFORMER_LLAMA);
+        c.kv_heads = 2;
+        c.untied = true;
+        lk_tensor loss = record_text(m.r.graph, &c);
+        REQUIRE(place(&m, loss, "tensor=2", whole) == LK_OK);
+        check_state(&m, "model.layers.0.self_attn.q_proj.weight", 0, 1);
+        check_state(&m, "model.layers.0.self_attn.k_proj.weight", 0, 1);
+        check_state(&m, "model.layers.0.self_attn.v_proj.weight", 0, 1);
+        check_state(&m, "model.layers.0.self_attn.o_proj.weight", 1, 1);
+        check_state(&m, "model.layers.1.mlp.gate_proj.weight", 0, 1);
+        check_state(&m, "model.layers.1.mlp.up_proj.weight", 0, 1);
+        check_state(&m, "model.layers.1.mlp.down_proj.weight", 1, 1);
+        check_state(&m, "model.layers.1.input_layernorm.weight", -1, 1);
+        CHECK(share_of_arithmetic(&m) < 0.55, "%.3f", share_of_arithmetic(&m));
+        check_places(&m);
+        close_placed(&m);
+    }
+}
+
+static void an_encoder_is_split(void)
+{
+    for (int whole = 0; whole < 2; whole++) {
+        placed                m = {.r = rig_open(LK_F32, 1)};
+        lk_transformer_config c = small_model(LK_TRANSFORMER_ENCODER);
+        lk_tensor             labels = lk_input(m.r.graph, "labels", LK_I32, 1, ((int64_t[]){4}));
+        lk_tensor             lengths = lk_input(m.r.graph, "lengths", LK_I32, 1, ((int64_t[]){4}));
+        lk_tensor             tokens = lk_input(m.r.graph, "tokens", LK_I32, 2, ((int64_t[]){4, 16}));
+        lk_transformer_result made = lk_transformer(tokens, &c, .lengths = lengths);
+        REQUIRE(place(&m, lk_cross_entropy(made.logits, labels), "tensor=2", whole) == LK_OK);
+        check_state(&m, "bert.encoder.layer.1.attention.self.query.weight", 0, 1);
+        check_state(&m, "bert.encoder.layer.1.attention.self.key.bias", 0, 1);
+        check_state(&m, "bert.encoder.layer.1.attention.output.dense.weight", 1, 1);
+        check_state(&m, "bert.encoder.layer.1.intermediate.dense.weight", 0, 1);
+        check_state(&m, "bert.encoder.layer.1.output.dense.weight", 1, 1);
+        check_state(&m, "bert.encoder.layer.1.output.LayerNorm.weight", -1, 1);
+        check_state(&m, "bert.pooler.dense.weight", 0, 1);
+        check_state(&m, "classifier.weight", 1, 1);
+        CHECK(share_of_arithmetic(&m) < 0.55, "%.3f", share_of_arithmetic(&m));
+        check_places(&m);
+        close_placed(&m);
+    }
+}
+
+static lk_tensor record_images(lk_graph *g, lk_tensor (*model)(lk_tensor, lk_model_options), lk_model_options options)
+{
+    lk_tensor x = lk_input(g, "x", LK_F32, 4, ((int64_t[]){8, 3, 16, 16}));
+    lk_tensor labels = lk_input(g, "labels", LK_I32, 1, ((int64_t[]){8}));
+    return lk_cross_entropy(model(x, options), labels);
+}
+
+static void channels_of_cnn_are_split(void)
+{
+    placed    m = {.r = rig_open(LK_F32, 1)};
+    lk_tensor loss = record_images(m.r.graph, lk_model_cnn, (lk_model_options){.classes = 10});
+    REQUIRE(place(&m, loss, "tensor=2", 0) == LK_OK);
+    const lk_graph *g = m.list.graph;
+    for (size_t i = 0; i < g->states_count; i++) /* of all products */
+        if (g->values[g->states[i].value].shape.rank >= 2)
+            CHECK(placement_of(&m, g->states[i].name)->kind == LK__PLACE_SPLIT, "%s is whole", g->states[i].name);
+    CHECK(share_of_arithmetic(&m) < 0.55, "%.3f", share_of_arithmetic(&m));
+    check_places(&m);
+    close_placed(&m);
+}
+
+/* Heads that a user makes of a width, by reshapes, permutations and products of batches, under any names. */
+static void names_do_not_matter(void)
+{
+    placed      m = {.r = rig_open(LK_F32, 1)};
+    int64_t     apart[] = {-1, 16, 4, 8}, together[] = {-1, 16, 32};
+    int         order[] = {0, 2, 1, 3};
+    lk_tensor   x = lk_input(m.r.graph, "x", LK_F32, 3, ((int64_t[]){4, 16, 32}));
+    lk_tensor   h = lk_layer_norm(x, "n"), part[3];
+    const char *names[] = {"a", "b", "c"};
+    for (int i = 0; i < 3; i++) part[i] = lk_permute(lk_reshape(lk_linear(h, names[i], 32), 4, apart), order);
+    lk_tensor score = lk_softmax(lk_matmul(part[0], part[1], .transpose_b = true), -1);
+    h = lk_reshape(lk_permute(lk_matmul(score, part[2]), order), 3, together);
+    x = lk_add(x, lk_linear(h, "d", 32));
+    x = lk_add(x, lk_linear(lk_mul(lk_linear(x, "e", 48), lk_sigmoid(lk_linear(x, "f", 48))), "g", 32));
+    lk_tensor y = lk_input(m.r.graph, "y", LK_F32, 3, ((int64_t[]){4, 16, 32}));
+    REQUIRE(place(&m, lk_mse(lk_layer_norm(x, "o"), y), "tensor=2", 0) == LK_OK, "%s", lk_context_error(m.r.context));
+    check_state(&m, "a.weight", 0, 1);
+    check_state(&m, "b.weight", 0, 1);
+    check_state(&m, "c.bias", 0, 1);
+    check_state(&m, "d.weight", 1, 1);
+    check_state(&m, "e.weight", 0, 1);
+    check_state(&m, "f.weight", 0, 1);
+    check_state(&m, "g.weight", 1, 1);
+    check_state(&m, "g.bias", -1, 1);
+    check_places(&m);
+    close_placed(&m);
+}
+
+static void an_extent_that_divides_nothing_is_refused(void)
+{
+    placed                m = {.r = rig_open(LK_F32, 1)};
+    lk_transformer_config c = small_model(LK_TRANSFORMER_GPT);
+    lk_tensor             loss = record_text(m.r.graph, &c);
+    CHECK(place(&m, loss, "tensor=5", 0) == LK_EUNSUPPORTED);
+    CHECK(strstr(lk_context_error(m.r.context), "tensor=4"), "%s", lk_context_error(m.r.context));
+    close_placed(&m);
+}
+
 int main(void)
 {
     RUN(products_are_cut_by_turns);
     RUN(heads_and_width_of_gpt_are_split);
     RUN(between_products_the_sequence_is_split);
+    RUN(llama_is_split_by_groups_of_heads);
+    RUN(an_encoder_is_split);
+    RUN(channels_of_cnn_are_split);
+    RUN(names_do_not_matter);
+    RUN(an_extent_that_divides_nothing_is_refused);
     return check_result();
 }
