@@ -206,14 +206,14 @@ static lk_status load_step(lk_store *store, const char *path, const lk__state *s
     char      model[PATH_MAX], optimizer[PATH_MAX];
     lk_status status = lk__checkpoint_join(c, model, path, lk__checkpoint_files[0]);
     if (status >= 0 && what->report) {
-        status = lk__load_partial(store, model, what->report);
+        status = lk__load_partial(store, what->group, model, what->report);
         return status < 0 && is_pruned(path) ? LK_END : status;
     }
     if (status < 0 || (status = lk__checkpoint_join(c, optimizer, path, lk__checkpoint_files[1])) < 0 ||
         (status = lk__load_check(store, model, LK__LOAD_MODEL)) < 0 ||
         (all && (status = lk__load_check(store, optimizer, LK__LOAD_OPTIMIZER)) < 0) ||
-        (status = lk__load_tensors(store, model, LK__LOAD_MODEL)) < 0 ||
-        (all && (status = lk__load_tensors(store, optimizer, LK__LOAD_OPTIMIZER)) < 0))
+        (status = lk__load_tensors(store, what->group, model, LK__LOAD_MODEL)) < 0 ||
+        (all && (status = lk__load_tensors(store, what->group, optimizer, LK__LOAD_OPTIMIZER)) < 0))
         return is_pruned(path) ? LK_END : status;
     return LK_OK;
 }
@@ -288,7 +288,8 @@ static lk_status find_and_load(lk_store *store, const char *path, const loading 
         if ((status = find_file(store->context, path, file)) < 0) return status;
         path = file;
     }
-    return what->report ? lk__load_partial(store, path, what->report) : lk__load_tensors(store, path, LK__LOAD_MODEL);
+    return what->report ? lk__load_partial(store, what->group, path, what->report)
+                        : lk__load_tensors(store, what->group, path, LK__LOAD_MODEL);
 }
 
 static lk_status load_weights(lk_store *store, const char *path, const loading *what)
@@ -297,15 +298,27 @@ static lk_status load_weights(lk_store *store, const char *path, const loading *
     return status < 0 ? status : lk__store_write_end(store, find_and_load(store, path, what));
 }
 
-lk_status lk_weights_load(lk_store *store, const char *path) { return load_weights(store, path, &(loading){0}); }
+lk_status lk__weights_load_group(lk_store *store, lk__load_group *group, const char *path)
+{
+    return load_weights(store, path, &(loading){.group = lk__load_group_writes(group) ? group : NULL});
+}
 
-lk_status lk_weights_load_partial(lk_store *store, const char *path, lk_load_report **report)
+lk_status lk__weights_load_partial_group(lk_store *store, lk__load_group *group, const char *path,
+                                         lk_load_report **report)
 {
     lk_load_report *made = NULL;
-    lk_status       status = load_weights(store, path, &(loading){.report = &made});
+    loading         what = {.report = &made, .group = lk__load_group_writes(group) ? group : NULL};
+    lk_status       status = load_weights(store, path, &what);
     if (report)
         *report = made;
     else
         lk_load_report_free(made);
     return status;
+}
+
+lk_status lk_weights_load(lk_store *store, const char *path) { return lk__weights_load_group(store, NULL, path); }
+
+lk_status lk_weights_load_partial(lk_store *store, const char *path, lk_load_report **report)
+{
+    return lk__weights_load_partial_group(store, NULL, path, report);
 }

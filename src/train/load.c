@@ -50,6 +50,12 @@ static lk_status check_tensor(const lk__load_target *to)
                     text[0] == '(' ? ": it belongs to a different model" : "");
 }
 
+static lk_status write_elements(const lk__load_target *to, size_t first, const void *data, size_t bytes)
+{
+    return lk__load_group_writes(to->group) ? lk__load_group_write(to->group, to->index, to->part, first, data, bytes)
+                                            : lk__store_write_bytes(to->store, to->index, to->part, first, data, bytes);
+}
+
 lk_status lk__load_copy(const lk__load_target *to)
 {
     lk__weights_tensor            from = lk__load_find(to);
@@ -62,7 +68,7 @@ lk_status lk__load_copy(const lk__load_target *to)
         lk_status status = lk__safetensors_read(from.file, t, done * from_size, chunk, count * from_size);
         if (status < 0) return status;
         if (t->dtype != type) lk__dtype_convert(t->dtype, chunk, type, converted, count);
-        status = lk__store_write_bytes(to->store, to->index, to->part, (size_t)done * size, converted, count * size);
+        status = write_elements(to, (size_t)done * size, converted, count * size);
         if (status < 0) return status;
         done += count;
     }
@@ -139,9 +145,10 @@ static lk_status copy_tensors(lk__load_target *to, lk__train_load_what what)
     return status;
 }
 
-static lk_status load_file(lk_store *s, const char *path, lk__train_load_what what, bool check_only)
+static lk_status load_file(lk_store *s, lk__load_group *group, const char *path, lk__train_load_what what,
+                           bool check_only)
 {
-    lk__load_target to = {.store = s, .path = path, .exact = what == LK__LOAD_OPTIMIZER};
+    lk__load_target to = {.store = s, .group = group, .path = path, .exact = what == LK__LOAD_OPTIMIZER};
     size_t          count = 0;
     lk_status       status = lk__weights_open(s->context, path, &to.weights);
     if (status >= 0) status = lk__load_visit(&to, what, check_tensor, &count);
@@ -157,10 +164,10 @@ static lk_status load_file(lk_store *s, const char *path, lk__train_load_what wh
 
 lk_status lk__load_check(lk_store *s, const char *path, lk__train_load_what what)
 {
-    return load_file(s, path, what, true);
+    return load_file(s, NULL, path, what, true);
 }
 
-lk_status lk__load_tensors(lk_store *s, const char *path, lk__train_load_what what)
+lk_status lk__load_tensors(lk_store *s, lk__load_group *group, const char *path, lk__train_load_what what)
 {
-    return load_file(s, path, what, false);
+    return load_file(s, group, path, what, false);
 }

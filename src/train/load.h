@@ -2,18 +2,20 @@
 #ifndef LK__LOAD_H
 #define LK__LOAD_H
 
+#include "train/load_group.h"
 #include "train/weights.h"
 
 #include <lockstep/checkpoint.h>
 
 typedef enum lk__train_load_what { LK__LOAD_MODEL, LK__LOAD_OPTIMIZER } lk__train_load_what;
 
-/* Checks all names and shapes before it copies anything, so a mismatch leaves the store unchanged. */
-lk_status lk__load_tensors(lk_store *store, const char *path, lk__train_load_what what);
+/* Checks all names and shapes before it copies anything, so a mismatch leaves the store unchanged. group: the ranks
+ * that have slices of the store, which wait for what this one reads; NULL: each rank reads for itself. */
+lk_status lk__load_tensors(lk_store *store, lk__load_group *group, const char *path, lk__train_load_what what);
 lk_status lk__load_check(lk_store *store, const char *path, lk__train_load_what what); /* the checks alone */
 /* load_partial.c: what the file and the model share. *report is freed first if it is set; it is set if the file could
  * be read. */
-lk_status lk__load_partial(lk_store *store, const char *path, lk_load_report **report);
+lk_status lk__load_partial(lk_store *store, lk__load_group *group, const char *path, lk_load_report **report);
 
 /* ---- shared by both ways of loading ---- */
 
@@ -21,16 +23,17 @@ enum { LK__LOAD_STAGING = 262144 };
 
 /* A tensor of the file and where it belongs. */
 typedef struct lk__load_target {
-    lk_store     *store;
-    const char   *path;
-    lk__weights   weights;
-    bool          exact;   /* names in the file are the model's */
-    void         *staging; /* LK__LOAD_STAGING bytes */
-    lk_state      state;
-    size_t        index;
-    lk_state_part part;
-    const char   *name; /* in the model */
-    void         *user; /* of visit */
+    lk_store       *store;
+    lk__load_group *group;
+    const char     *path;
+    lk__weights     weights;
+    bool            exact;   /* names in the file are the model's */
+    void           *staging; /* LK__LOAD_STAGING bytes */
+    lk_state        state;
+    size_t          index;
+    lk_state_part   part;
+    const char     *name; /* in the model */
+    void           *user; /* of visit */
 } lk__load_target;
 
 /* Calls visit for every tensor that a file must hold; counts them. */

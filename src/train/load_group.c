@@ -10,13 +10,14 @@
 
 enum { LARGEST_CHUNK = 64 << 20 }; /* bytes; files with larger ones are read by rank 0 alone */
 
-typedef enum request_kind { REQUEST_END, REQUEST_VERIFY, REQUEST_LOAD } request_kind;
+typedef enum request_kind { REQUEST_END, REQUEST_VERIFY, REQUEST_LOAD, REQUEST_WRITE } request_kind;
 
 /* What rank 0 wants all ranks to do, itself included. */
 typedef struct request {
     int32_t kind;
     char    directory[PATH_MAX];
-    char    digest[65]; /* of its state.json: a rank that has another one there does not see this checkpoint */
+    char    digest[65];       /* of its state.json: a rank that has another one there does not see this checkpoint */
+    lk__exchange_range range; /* REQUEST_WRITE: whole elements, which rank 0 sends */
 } request;
 
 /* ---- loading ---- */
@@ -191,8 +192,37 @@ static lk_status ask(lk__load_group *g, request_kind kind, const char *directory
     if (g->busy) lk_comm_busy_end(g->comm);
     status = lk_comm_broadcast(g->comm, &r, sizeof r, LK_U8, 0, NULL);
     if (status >= 0 && kind != REQUEST_END) status = run_request(g, &r, state);
+    if (status >= 0 && kind == REQUEST_END) status = lk__group_agree(g->store->context, g->comm, g->written, NULL);
     if (g->busy) lk_comm_busy_begin(g->comm, "reading a checkpoint");
     return status;
+}
+
+/* ---- what rank 0 reads alone ---- */
+
+bool lk__load_group_writes(const lk__load_group *g) { return g && g->store->plan->splits; }
+
+lk_status lk__load_group_write(lk__load_group *g, size_t index, lk_state_part part, size_t first, const void *data,
+                               size_t bytes)
+{
+    request r = {.kind = REQUEST_WRITE, .range = {index, part, first, bytes}};
+    if (bytes > LK__LOAD_GROUP_WRITE)
+        return lk__fail(g->store->context, LK_EINVAL, "%zu bytes are too many to send at once", bytes);
+    if (g->busy) lk_comm_busy_end(g->comm);
+    lk_status status = lk_comm_broadcast(g->comm, &r, sizeof r, LK_U8, 0, NULL);
+    if (status >= 0) status = lk_comm_broadcast(g->comm, (void *)data, bytes, LK_U8, 0, NULL);
+    if (g->busy) lk_comm_busy_begin(g->comm, "reading a checkpoint");
+    return status < 0 ? status : lk__store_write_bytes(g->store, index, part, first, data, bytes);
+}
+
+/* The others. What fails is known to all at the end; until then the bytes are received. */
+static lk_status receive_write(lk__load_group *g, const lk__exchange_range *range)
+{
+    lk_context *c = g->store->context;
+    if (!g->staging && !(g->staging = lk__alloc(c, LK_MEMORY_OTHER, LK__LOAD_GROUP_WRITE))) return LK_ENOMEM;
+    lk_status status = lk_comm_broadcast(g->comm, g->staging, range->bytes, LK_U8, 0, NULL);
+    if (status < 0 || g->written < 0) return status;
+    g->written = lk__store_write_bytes(g->store, range->state, range->part, range->first, g->staging, range->bytes);
+    return LK_OK;
 }
 
 lk_status lk__load_group_verify(lk__load_group *g, const char *directory, const lk__state *state)
@@ -217,7 +247,11 @@ lk_status lk__load_group_serve(lk__load_group *g)
     for (;;) {
         request   r;
         lk_status status = lk_comm_broadcast(g->comm, &r, sizeof r, LK_U8, 0, NULL);
-        if (status < 0 || r.kind == REQUEST_END) return status;
+        if (status >= 0 && r.kind == REQUEST_WRITE && (status = receive_write(g, &r.range)) >= 0) continue;
+        if (status < 0 || r.kind == REQUEST_END) {
+            lk__free(g->store->context, LK_MEMORY_OTHER, g->staging, LK__LOAD_GROUP_WRITE);
+            return status < 0 ? status : lk__group_agree(g->store->context, g->comm, g->written, NULL);
+        }
         (void)run_request(g, &r, NULL);
         if (lk_comm_status(g->comm) < 0) return lk_comm_status(g->comm);
     }

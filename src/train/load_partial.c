@@ -71,10 +71,10 @@ static bool loaded_any(const lk_load_report *r)
     return false;
 }
 
-lk_status lk__load_partial(lk_store *store, const char *path, lk_load_report **report)
+lk_status lk__load_partial(lk_store *store, lk__load_group *group, const char *path, lk_load_report **report)
 {
     lk_context     *c = store->context;
-    lk__load_target to = {.store = store, .path = path};
+    lk__load_target to = {.store = store, .group = group, .path = path};
     size_t          count;
     lk_load_report_free(*report);
     *report = NULL;

@@ -111,7 +111,7 @@ static lk_status load_initial(lk_trainer *t, lk__load_group *group, const char *
     const lk_trainer_config *config = &t->config;
     int64_t                  step;
     lk_status                status = LK_OK;
-    if (config->init && (status = lk_weights_load(t->store, config->init)) < 0) return status;
+    if (config->init && (status = lk__weights_load_group(t->store, group, config->init)) < 0) return status;
     bool resumes_step = config->resume_from && config->save && is_step_of(config->resume_from, config->save);
     bool resumes_save =
         resumes_step || (config->resume_from && config->save && is_same_directory(config->resume_from, config->save));
@@ -126,7 +126,7 @@ static lk_status load_initial(lk_trainer *t, lk__load_group *group, const char *
         return status;
     if (config->save && has_checkpoint && resumes_step && (status = check_later(t, step)) < 0) return status;
     if (!*from && config->init_partial &&
-        (status = lk_weights_load_partial(t->store, config->init_partial, &t->loaded)) < 0)
+        (status = lk__weights_load_partial_group(t->store, group, config->init_partial, &t->loaded)) < 0)
         return status;
     if (has_checkpoint) t->saved = t->progress.step;
     return LK_OK;
@@ -169,8 +169,10 @@ lk_status lk__trainer_load(lk_trainer *t)
         t->store->alone = false;
         if (shares) lk_comm_busy_end(config->comm);
         group.busy = false;
-        if (shares) (void)lk__load_group_end(&group); /* what fails here fails below too */
-    } else if (shares && (status = lk__load_group_serve(&group)) < 0)
+        lk_status ended = shares ? lk__load_group_end(&group) : LK_OK;
+        if (status >= 0) status = ended;
+        group.loaded = group.loaded || t->plan->splits;
+    } else if (shares && (status = lk__load_group_serve(&group)) < 0 && lk_comm_status(config->comm) < 0)
         return status;
     if ((status = lk__trainer_share_status(t, 0, status)) < 0) return status;
     if (t->world > 1) {
