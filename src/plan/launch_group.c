@@ -328,6 +328,7 @@ lk_status lk__pass_launch_groups(lk__plan_list *list, const lk_plan *p)
     size_t update = list->end[LK_SYNC], end = list->end[LK_UPDATE];
     if (lk__plan_queues(p))
         status = find_groups(list, 0, list->end[LK_BACKWARD], LK__GROUP_OF_ENTROPY, LK__GROUP_OF_GRADIENTS);
+    if (p->stage > 0) return status; /* LK__DO_SLICE updates, which is no kernel to gather */
     if (status >= 0) status = find_groups(list, update, end, LK__GROUP_OF_SCALE, LK__GROUP_OF_UPDATE);
     if (status >= 0 && lk__plan_queues(p))
         status = find_groups(list, update, end, LK__GROUP_OF_STEP_END, LK__GROUP_OF_STEP_END);
