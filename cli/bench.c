@@ -124,9 +124,8 @@ static lk_status create_bench(bench *b)
     b->samples = b->share;
     while (b->samples + b->share <= SAMPLES && b->samples < 4 * b->share) b->samples += b->share;
     if ((status = make_fields(b)) < 0) return status;
-    status = lk_plan_state(b->plan) == LK_STATE_SHARED
-                 ? lk_store_create_shared(b->plan, s->config.seed, s->config.comm, &b->store)
-                 : lk_store_create(b->plan, s->config.seed, &b->store);
+    status = s->config.comm ? lk_store_create_shared(b->plan, s->config.seed, s->config.comm, &b->store)
+                            : lk_store_create(b->plan, s->config.seed, &b->store);
     if (status < 0) return status;
     return lk_program_create(b->plan, b->store, s->config.comm, &b->program);
 }

@@ -54,7 +54,7 @@ LK_API lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store)
  * a rank fails during an update or a write, the state of its host is partly updated: from then on
  * reads, writes, hashes, saves and all sections return that failure there.
  *
- * Also for a plan whose ranks have slices of their state, which needs no common memory. */
+ * Also for every other plan: ranks that have slices of their state, or all of it, need no common memory. */
 LK_API lk_status lk_store_create_shared(lk_plan *plan, uint64_t seed, lk_comm *comm, lk_store **store);
 LK_API void      lk_store_free(lk_store *store);
 

@@ -292,13 +292,10 @@ lk_status lk_store_create_shared(lk_plan *plan, uint64_t seed, lk_comm *comm, lk
     if (!comm)
         return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, and there is no group",
                         lk__plan_rank(plan), lk__plan_ranks(plan));
-    if (!plan->shared && !plan->splits && lk_comm_size(comm) > 1)
-        return lk__fail(plan->context, LK_EINVAL,
-                        "the plan's ranks do not share their state: set lk_parallel.state to LK_STATE_SHARED");
     if (lk_comm_size(comm) != lk__plan_ranks(plan) || lk_comm_rank(comm) != lk__plan_rank(plan))
         return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, this is rank %d of %d",
                         lk__plan_rank(plan), lk__plan_ranks(plan), lk_comm_rank(comm), lk_comm_size(comm));
-    if (!plan->shared && !plan->splits) return create_store(plan, seed, NULL, store); /* one rank */
+    if (!plan->shared && !plan->splits) return create_store(plan, seed, NULL, store);
     const char *why;
     int         hosts = plan->shared ? lk__comm_hosts(comm, &why) : plan->parallel.hosts;
     if (hosts == 0)

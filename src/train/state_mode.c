@@ -60,10 +60,17 @@ lk_state_mode lk__trainer_state_mode(lk_context *c, const lk_trainer_config *con
     bool          can = can_share(c, config, reason, sizeof reason);
     lk_state_mode mode = config->state != LK_STATE_AUTO ? config->state : can ? LK_STATE_SHARED : LK_STATE_REPLICATED;
     int           world = lk__trainer_split(config).world, hosts = lk__trainer_hosts(config, NULL);
+    lk__mesh_grid mesh = lk__trainer_mesh(config);
+    int           shards = lk__mesh_extent(&mesh, LK_AXIS_SHARD);
     if (world == 1) mode = config->state == LK_STATE_AUTO ? LK_STATE_REPLICATED : config->state;
     if (!why) return mode;
-    if (world == 1)
+    if (mesh.size == 1)
         snprintf(why, bytes, "of one rank");
+    else if (world == 1)
+        snprintf(why, bytes, "each rank's own: the batch is not split");
+    else if (mode == LK_STATE_REPLICATED && shards > 1)
+        snprintf(why, bytes, "split over %d ranks along shard (stage %d)%s%s", shards,
+                 config->shard_stage ? config->shard_stage : 3, can ? "" : ": the ranks ", can ? "" : reason);
     else if (mode == LK_STATE_REPLICATED && can)
         snprintf(why, bytes, "replicated, as requested");
     else if (mode == LK_STATE_REPLICATED)

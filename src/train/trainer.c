@@ -137,8 +137,8 @@ static void loader_configs(const lk_trainer_config *config, lk_loader_config loa
 static lk_status create_store(lk_trainer *t)
 {
     const lk_trainer_config *config = &t->config;
-    return t->plan->shared || t->plan->splits ? lk_store_create_shared(t->plan, config->seed, config->comm, &t->store)
-                           : lk_store_create(t->plan, config->seed, &t->store);
+    return config->comm ? lk_store_create_shared(t->plan, config->seed, config->comm, &t->store)
+                        : lk_store_create(t->plan, config->seed, &t->store);
 }
 
 static lk_status record_and_plan(lk_context *c, const lk_trainer_config *config, lk_graph **graph, lk_plan **plan)
