@@ -82,6 +82,12 @@ typedef enum lk__comm_kind {
 
 extern const lk__collective_facts lk__collectives[LK__KIND_COUNT];
 
+/* The axes of a mesh along which groups are: bit i of a set is axis i. */
+enum { LK__AXES = 5 };
+extern const char *const lk__axis_names[LK__AXES];
+/* "data × tensor" */
+const char *lk__axes_text(unsigned axes, char *text, size_t bytes);
+
 static inline bool lk__collective_is_rooted(const lk__collective_facts *facts)
 {
     return facts->senders == LK__RANKS_ROOT || facts->receivers == LK__RANKS_ROOT;

@@ -1,6 +1,7 @@
 /* op.c - names of operations; hashing, comparing and printing attributes, field by field of their schema. */
 #include "base/op.h"
 
+#include "base/collective.h"
 #include "base/hash.h"
 
 #include <stdarg.h>
@@ -123,12 +124,14 @@ static const char *reduction_name(lk_reduce_op reduction)
 void lk__attrs_text(const lk__op_attrs *a, uint64_t has, char *text, size_t bytes)
 {
     output o = {text, 0, bytes};
+    char   axes[64];
     if (bytes) text[0] = 0;
 #define PRINT_reduction(name) print(&o, " %s", reduction_name(a->name))
 #define PRINT_order(name) print(&o, " over %s", a->name == LK__ORDER_LEAVES ? "leaves" : "ranks")
-#define PRINT_group(name) print(&o, ", group data%s", a->name == LK__GROUP_DATA_BY_HOST ? " by host" : "")
+#define PRINT_group(name) \
+    if (!a->mesh) print(&o, ", group data%s", a->name == LK__GROUP_DATA_BY_HOST ? " by host" : "")
 #define PRINT_mesh(name) \
-    if (a->name) print(&o, ", axes 0x%x", a->name)
+    if (a->name) print(&o, ", along %s", lk__axes_text(a->name, axes, sizeof axes))
 #define PRINT_unary(name) print(&o, " %s", lk__unary_name(a->name))
 #define PRINT_activation(name) \
     if (a->name) print(&o, "+%s", lk__unary_name(a->name))

@@ -109,7 +109,8 @@
     X(reduce_scatter, WIDE)       /* x (parts, y's axes) → y: this part's part of x reduced as by all_reduce; */       \
                                   /* group, reduction, order, parts */                                                 \
     X(wait, WIDE)                 /* y of a collective, its x → y: the same bytes, complete */                         \
-    X(own_part, WIDE)             /* x (parts, y's axes) → y: that of this rank or leaf, step->part */                 \
+    X(own_part, WIDE)             /* x (parts, y's axes) → y: that of this rank or leaf, step->part; with mesh: as */  \
+                                  /* slice */                                                                          \
     X(dropout, ANY)               /* x → y; probability, stream; axis 0: samples of `rows` rows each; in place. Its */ \
                                   /* gradient is itself on dy */                                                       \
     /* q (B,T,heads·D), [k, v (B,S,kv_heads·D)], [first, last i32 (B,T), lengths i32 (B)] → y (B,T,heads·D), [lse */   \

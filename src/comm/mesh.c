@@ -3,6 +3,7 @@
  * rank may not enter. */
 #include "comm/mesh.h"
 
+#include "base/collective.h"
 #include "base/config.h"
 #include "base/hash.h"
 
@@ -11,6 +12,7 @@
 #include <string.h>
 
 enum { SETS = 1 << LK__MESH_AXES };
+_Static_assert((int)LK__MESH_AXES == (int)LK__AXES, "the axes of a mesh");
 
 struct lk_mesh {
     lk_context   *context;
@@ -20,12 +22,10 @@ struct lk_mesh {
     lk_comm      *groups[SETS]; /* by the axes of the mesh along which they are; NULL: not made */
 };
 
-static const char *const names[LK__MESH_AXES] = {"data", "shard", "tensor", "pipeline", "expert"};
-
 const char *lk_axis_name(lk_axis axis)
 {
     for (int i = 0; i < LK__MESH_AXES; i++)
-        if ((unsigned)axis == 1u << i) return names[i];
+        if ((unsigned)axis == 1u << i) return lk__axis_names[i];
     return NULL;
 }
 
@@ -60,9 +60,9 @@ static lk_status parse_axis(lk_context *c, const char *part, const char *end, lk
     if (!name[0])
         return lk__fail(c, LK_EINVAL, "an axis of the mesh has no name; axes are written as in data=2,tensor=4");
     int index = 0;
-    while (index < LK__MESH_AXES && strcmp(names[index], name) != 0) index++;
+    while (index < LK__MESH_AXES && strcmp(lk__axis_names[index], name) != 0) index++;
     if (index == LK__MESH_AXES) {
-        const char *near = lk__suggest(name, names, LK__MESH_AXES);
+        const char *near = lk__suggest(name, lk__axis_names, LK__MESH_AXES);
         return lk__fail(c, LK_EINVAL,
                         "a mesh has no axis '%s'%s%s%s; its axes are data, shard, tensor, pipeline and expert",
                         lk__shown(name, shown), near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
@@ -218,17 +218,6 @@ static unsigned effective_axes(const lk_mesh *m, unsigned axes)
     return found;
 }
 
-/* "data × tensor" */
-static const char *format_set(unsigned axes, char text[LK__MESH_TEXT])
-{
-    int used = 0;
-    snprintf(text, LK__MESH_TEXT, "no axis");
-    for (int i = 0; i < LK__MESH_AXES; i++)
-        if (axes & 1u << i)
-            used += snprintf(text + used, (size_t)(LK__MESH_TEXT - used), "%s%s", used ? " × " : "", names[i]);
-    return text;
-}
-
 /* A split gives each rank the group that it asks for, also where others mean another one: so meshes and lists are
  * compared before. */
 static lk_status compare_lists(lk_site site, lk_mesh *m, const unsigned *axes, int count)
@@ -277,5 +266,5 @@ lk_status lk_mesh_group(const lk_mesh *m, unsigned axes, lk_comm **group)
     if (*group) return LK_OK;
     return lk__fail(m->context, LK_EINVAL,
                     "the mesh %s has no group along %s: create it with lk_mesh_create_groups, on all ranks", m->text,
-                    format_set(axes, text));
+                    lk__axes_text(axes, text, sizeof text));
 }

@@ -56,15 +56,24 @@ static void custom_text(const lk_operation *o, char *text, size_t bytes)
     snprintf(text, bytes, " %s%s%s", o->name, *shown ? ", " : "", shown);
 }
 
+/* What all ranks have in common: not where the part of this one begins. */
+static lk__op_attrs common_attrs(const lk__graph_node *n)
+{
+    lk__op_attrs attrs = n->attrs;
+    if (n->op == LK__OP_own_part) attrs.start = 0;
+    return attrs;
+}
+
 /* "conv2d+relu+max_pool 2, padding 1" */
 static void op_text(const lk_graph *g, const lk__graph_node *n, char *text, size_t bytes)
 {
     const lk__kernel_custom *custom = lk__node_custom(g, n);
+    lk__op_attrs             attrs = common_attrs(n);
     int                      used = snprintf(text, bytes, "%s", lk__op_name(n->op));
     if (custom)
         custom_text(&custom->operation, text + used, bytes - (size_t)used);
     else
-        lk__attrs_text(&n->attrs, lk__op_find(n->op)->attributes, text + used, bytes - (size_t)used);
+        lk__attrs_text(&attrs, lk__op_find(n->op)->attributes, text + used, bytes - (size_t)used);
 }
 
 uint64_t lk__node_hash(const lk_graph *g, const lk__graph_node *n, uint64_t hash)
@@ -72,7 +81,8 @@ uint64_t lk__node_hash(const lk_graph *g, const lk__graph_node *n, uint64_t hash
     const lk__kernel_custom *custom = lk__node_custom(g, n);
     char                     text[1024];
     lk__node_text(g, n, text, sizeof text);
-    hash = lk__attrs_hash(&n->attrs, lk__hash64(text, strlen(text), hash));
+    lk__op_attrs attrs = common_attrs(n);
+    hash = lk__attrs_hash(&attrs, lk__hash64(text, strlen(text), hash));
     if (!custom) return hash;
     const lk_operation *o = &custom->operation;
     hash = lk__hash64(o->types, sizeof o->types, lk__hash64(o->attributes, o->attributes_bytes, hash));

@@ -28,6 +28,7 @@ static lk__plan_collective describe(const lk__plan_checked *x, const lk__plan_in
         const lk__graph_shape *s = &g->values[n->in[0]].shape;
         c.op = n->op;
         c.group = (int)n->attrs.group;
+        c.axes = lk__node_axes(n);
         c.elements = lk__shape_elements(s);
         c.type = s->dtype;
     }
@@ -82,20 +83,22 @@ void lk__collective_order_free(lk_context *c, lk__plan_order_list *order)
 static bool is_same(const lk__plan_collective *a, const lk__plan_collective *b)
 {
     return a->action == b->action && a->op == b->op && a->bucket == b->bucket && a->elements == b->elements &&
-           a->type == b->type && a->group == b->group;
+           a->type == b->type && a->group == b->group && a->axes == b->axes;
 }
 
 void lk__collective_text(const lk__plan_order_list *order, size_t i, char *text, size_t bytes)
 {
     const lk__plan_collective *c = i < order->count ? &order->all[i] : NULL;
+    char                       axes[64];
     if (!c)
         snprintf(text, bytes, "none");
     else if (c->bucket >= 0)
         snprintf(text, bytes, "\"%s\" of bucket %d, %lld elements of %s", lk__action_name(c->action), c->bucket,
                  (long long)c->elements, lk_dtype_name(c->type));
     else if (c->elements)
-        snprintf(text, bytes, "\"%s\" of %s, %lld elements of %s", lk__action_name(c->action), lk__op_name(c->op),
-                 (long long)c->elements, lk_dtype_name(c->type));
+        snprintf(text, bytes, "\"%s\" of %s along %s, %lld elements of %s", lk__action_name(c->action),
+                 lk__op_name(c->op), lk__axes_text(c->axes, axes, sizeof axes), (long long)c->elements,
+                 lk_dtype_name(c->type));
     else
         snprintf(text, bytes, "\"%s\"", lk__action_name(c->action));
 }

@@ -129,6 +129,12 @@ typedef struct lk__plan_group {
     bool awaits_buffers; /* one rank writes the buffers that ranks share */
 } lk__plan_group;
 
+/* The axes of the mesh along which a collective's group is. */
+static inline unsigned lk__node_axes(const lk__graph_node *n)
+{
+    return n->attrs.mesh ? n->attrs.mesh : (unsigned)LK__PLAN_BATCH_AXES;
+}
+
 /* Whether a bucket is reduced by exchanging slices of it, since the subtrees of the ranks' leaves are not aligned. */
 bool lk__plan_by_slices(const lk_plan *plan);
 /* With shared state: whether gradients are summed in the update or by LK__DO_EXCHANGE, not by collectives while

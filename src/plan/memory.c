@@ -54,8 +54,9 @@ void lk__plan_call_at_capacity(const lk_graph *g, const lk__graph_node *n, lk__k
 lk__device_kernel lk__plan_kernel(const lk_graph *g, const lk__graph_node *n, lk__kernel_call *call)
 {
     lk__device *device = lk__context_device(g->context);
+    lk__op      op = n->op == LK__OP_own_part && n->attrs.mesh ? LK__OP_slice : n->op; /* of this rank's range */
     lk__plan_call_at_capacity(g, n, call);
-    return device->backend->kernels.find(device, n->op, lk__node_element(g, n), call);
+    return device->backend->kernels.find(device, op, lk__node_element(g, n), call);
 }
 
 static int new_storage(memory *m, const storage *s)

@@ -53,7 +53,7 @@ void lk__plan_share_buffers(lk_plan *p)
         if (lk__op_find(p->graph->nodes[i].op)->effect == LK__EFFECT_CACHE) p->writes_buffers = true, common = false;
     for (size_t i = 0; i < p->train.order_count; i++) {
         const lk__graph_node *n = node_at(p, i);
-        if (lk__op_find(n->op)->runs == LK__RUNS_COLLECTIVE && !lk__plan_is_bucket(p->train.graph, n))
+        if (lk__op_find(n->op)->runs == LK__RUNS_COLLECTIVE && !n->attrs.mesh && !lk__plan_is_bucket(p->train.graph, n))
             last_collective = i;
         if (!writes(n)) continue;
         p->writes_buffers = true;

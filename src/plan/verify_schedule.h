@@ -38,6 +38,7 @@ typedef struct lk__plan_collective {
     int64_t         elements; /* of its operand; 0: known when it runs */
     lk_dtype        type;
     int             group; /* lk__op_group of a node, 0 for all ranks */
+    unsigned        axes;  /* of the mesh, along which the group of a node is */
 } lk__plan_collective;
 
 typedef struct lk__plan_order_list {

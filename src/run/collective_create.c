@@ -5,19 +5,23 @@
 #include "base/tree.h"
 #include "comm/comm.h"
 
-/* The widest operand of a collective other than a bucket, in bytes. */
+/* The widest operand of a collective other than a bucket, in bytes. Along an axis that does not split the batch values
+ * are sent from and to where they are, unless the group does not reach them there. */
 static size_t widest_operand(const lk_program *p, const lk__plan_list *list)
 {
     size_t most = (LK__RUN_NUMBERS + LK__RUN_REPORT) * sizeof(double);
     for (size_t i = 0; list->graph && i < list->order_count; i++) {
         const lk__graph_node *n = &list->graph->nodes[list->order[i]];
         if (lk__op_find(n->op)->runs != LK__RUNS_COLLECTIVE) continue;
-        const lk__graph_value *x = &list->graph->values[n->in[0]];
+        const lk__graph_value *x = &list->graph->values[n->in[0]], *y = &list->graph->values[n->out[0]];
         size_t                 bytes = (size_t)lk__shape_elements(&x->shape) * lk_dtype_size(x->shape.dtype);
+        size_t                 made = (size_t)lk__shape_elements(&y->shape) * lk_dtype_size(y->shape.dtype);
         bool                   in_place = x->kind == LK__VALUE_UNIT || x->kind == LK__VALUE_BUCKET;
         if (in_place && !(p->group.staged && p->plan->stage)) continue;
+        if (!in_place && n->attrs.mesh && !p->group.staged) continue;
         if (in_place && n->op == LK__OP_reduce_scatter)
             bytes /= (size_t)n->attrs.parts; /* of which there are so many, at most */
+        if (!in_place && n->attrs.mesh && made > bytes) bytes = made;
         if (bytes > most) most = bytes;
     }
     return most;
@@ -58,6 +62,12 @@ static size_t lay_out(const lk_program *p, lk__run_collectives *x, char *memory)
     return used;
 }
 
+static bool overlaps(const lk_program *p, const lk__run_collectives *x, const lk__run_instruction *in)
+{
+    unsigned axes = in->call.attrs ? in->call.attrs->mesh : 0;
+    return axes && p->mesh ? lk__comm_overlaps(lk__run_group(p, axes), lk_context_threads(p->context)) : x->overlaps;
+}
+
 static void find_collectives(const lk_program *p, lk__run_collectives *x)
 {
     const lk__run_list *list = &p->slots[0].train;
@@ -66,18 +76,41 @@ static void find_collectives(const lk_program *p, lk__run_collectives *x)
         if (lk__action_kind_of(in->action) != LK__IS_START) continue;
         bool bucket = in->bucket >= 0;
         bool follows = i + 1 < list->count && in[1].action == LK__DO_WAIT && in[1].collective == in->collective;
-        x->all[in->collective] = (lk__run_collective){
-            .start = i, .bucket = in->bucket, .at_once = !x->overlaps || (!bucket && (follows || p->group.staged))};
+        x->all[in->collective] =
+            (lk__run_collective){.start = i,
+                                 .bucket = in->bucket,
+                                 .at_once = !overlaps(p, x, in) || (!bucket && (follows || p->group.staged))};
     }
+}
+
+/* Collectives along these axes, other than buckets, that may be in flight. */
+static int count_others(const lk_program *p, const lk__run_collectives *x, unsigned axes)
+{
+    int count = 0;
+    for (size_t i = 0; i < x->count; i++) {
+        const lk__run_instruction *in = &p->slots[0].train.instructions[x->all[i].start];
+        count += x->all[i].bucket < 0 && !x->all[i].at_once && in->call.attrs->mesh == axes;
+    }
+    return count;
+}
+
+/* Of groups along axes that do not split the batch. */
+static lk_status reserve_groups(const lk_program *p, const lk__run_collectives *x)
+{
+    lk_status status = LK_OK;
+    for (unsigned axes = 1; axes < 1u << LK__MESH_AXES && status >= 0; axes++) {
+        int count = count_others(p, x, axes);
+        if (count) status = lk_comm_reserve(lk__run_group(p, axes), count + 1);
+    }
+    return status;
 }
 
 /* Buckets get a group of their own where other collectives run in backward and must not queue behind them. */
 static lk_status open_bulk(lk_program *p, lk__run_collectives *x)
 {
     lk_status status = LK_OK;
-    int       others = 0;
-    for (size_t i = 0; i < x->count; i++) others += x->all[i].bucket < 0 && !x->all[i].at_once;
-    lk_comm *from = p->plan->stage ? p->shard : p->batch;
+    int       others = count_others(p, x, 0);
+    lk_comm  *from = p->plan->stage ? p->shard : p->batch;
     x->bulk = from;
     if (x->overlaps && (p->plan->syncs || p->plan->stage)) {
         status = lk_comm_split(from, 0, lk_comm_rank(from), &x->bulk);
@@ -85,8 +118,9 @@ static lk_status open_bulk(lk_program *p, lk__run_collectives *x)
     }
     /* All buckets at once, and one call that queues behind them. */
     if (status >= 0 && x->overlaps) status = lk_comm_reserve(x->bulk, (int)p->plan->buckets_count + 1);
-    if (status >= 0 && others) status = lk_comm_reserve(from, others + 1);
-    if (status >= 0 && others && p->plan->stage) status = lk_comm_reserve(lk__run_group(p, LK_AXIS_DATA), others + 1);
+    if (status >= 0 && others) status = lk_comm_reserve(p->batch, others + 1);
+    others = p->plan->stage ? count_others(p, x, LK_AXIS_SHARD) : 0;
+    if (status >= 0 && others) status = lk_comm_reserve(lk__run_group(p, LK_AXIS_DATA), others + 1);
     return status;
 }
 
@@ -119,7 +153,8 @@ lk_status lk__collectives_create(lk_program *p)
     if (parallel->leaves) find_subtrees(x, p->plan);
     x->overlaps = p->group.overlaps;
     find_collectives(p, x);
-    return p->batch ? open_bulk(p, x) : LK_OK;
+    lk_status status = p->batch ? open_bulk(p, x) : LK_OK;
+    return status < 0 ? status : reserve_groups(p, x);
 }
 
 void lk__collectives_free(lk_program *p)

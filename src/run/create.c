@@ -212,20 +212,44 @@ static lk_status prepare_lists(lk_program *p)
     return lk__tuning_end(p, status < 0 ? status : build_lists(p));
 }
 
-/* All groups that the program uses, in one order on all ranks. */
+enum { GROUPS = 1 << LK__MESH_AXES };
+
+static int add_group(unsigned listed[GROUPS], int count, unsigned axes)
+{
+    for (int i = 0; i < count; i++)
+        if (listed[i] == axes) return count;
+    listed[count] = axes;
+    return count + 1;
+}
+
+/* The sets of axes along which collectives of the program are, in one order on all ranks. */
+static int list_groups(const lk_plan *plan, unsigned listed[GROUPS])
+{
+    const lk__plan_list *lists[] = {&plan->train, &plan->evaluate, &plan->weights};
+    int                  count = lk__plan_batch_parts(plan) > 1 ? add_group(listed, 0, LK__PLAN_BATCH_AXES) : 0;
+    if (plan->stage) count = add_group(listed, add_group(listed, count, LK_AXIS_SHARD), LK_AXIS_DATA);
+    for (int k = 0; k < 3; k++)
+        for (size_t i = 0; i < lists[k]->order_count; i++) {
+            const lk__graph_node *n = &lists[k]->graph->nodes[lists[k]->order[i]];
+            if (lk__op_find(n->op)->runs == LK__RUNS_COLLECTIVE && n->attrs.mesh)
+                count = add_group(listed, count, n->attrs.mesh % GROUPS);
+        }
+    return count;
+}
+
 static lk_status make_groups(lk_program *p, lk_comm *comm)
 {
-    static const unsigned listed[] = {LK__PLAN_BATCH_AXES, LK_AXIS_SHARD, LK_AXIS_DATA};
-    int                   count = p->plan->stage ? 3 : 1;
+    unsigned listed[GROUPS];
     if (lk__plan_ranks(p->plan) == 1) return LK_OK;
     lk_status status = lk__mesh_over(p->context, &p->plan->mesh, comm, &p->mesh);
-    if (status >= 0) status = lk_mesh_create_groups(p->mesh, listed, count);
-    if (status >= 0) status = lk_mesh_group(p->mesh, LK__PLAN_BATCH_AXES, &p->batch);
+    if (status >= 0) status = lk_mesh_create_groups(p->mesh, listed, list_groups(p->plan, listed));
+    if (status >= 0 && lk__plan_batch_parts(p->plan) > 1)
+        status = lk_mesh_group(p->mesh, LK__PLAN_BATCH_AXES, &p->batch);
     if (status >= 0 && p->plan->stage) status = lk_mesh_group(p->mesh, LK_AXIS_SHARD, &p->shard);
     p->comm = comm;
     if (status < 0) return status;
-    p->group.overlaps = lk__comm_overlaps(p->batch, lk_context_threads(p->context));
-    p->group.staged = !lk__comm_reaches(p->batch, p->device);
+    p->group.overlaps = p->batch && lk__comm_overlaps(p->batch, lk_context_threads(p->context));
+    p->group.staged = !lk__comm_reaches(p->batch ? p->batch : comm, p->device);
     p->group.awaits_buffers = p->plan->writes_buffers && lk__store_shares_buffers(p->store);
     return LK_OK;
 }

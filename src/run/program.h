@@ -130,9 +130,10 @@ struct lk_program {
     lk_context        *context;
     lk_plan           *plan;
     lk_store          *store;
-    lk_mesh           *mesh;  /* NULL: alone, as the two below */
-    lk_comm           *comm;  /* all ranks: reports, comparisons, what is once on every host */
-    lk_comm           *batch; /* those among whom the batch is split: sums of gradients, losses and metrics */
+    lk_mesh           *mesh; /* NULL: alone, as the next */
+    lk_comm           *comm; /* all ranks: reports, comparisons, what is once on every host */
+    /* Those among whom the batch is split: sums of gradients, losses and metrics; NULL: every rank has all of it. */
+    lk_comm           *batch;
     lk_comm           *shard; /* those along shard; NULL: they have no slices of the state */
     lk__plan_group     group; /* what is known of the ranks' group: it decides which instructions there are */
     lk__device        *device;
@@ -196,7 +197,8 @@ static inline char *lk__gradient_set(const lk_program *p, int set)
 static inline lk_comm *lk__run_group(const lk_program *p, unsigned axes)
 {
     lk_comm *group = p->batch;
-    if (axes && lk_mesh_group(p->mesh, axes, &group) < 0) return p->batch; /* not reached: create.c has made all */
+    if (axes && p->mesh && lk_mesh_group(p->mesh, axes, &group) < 0)
+        return p->batch; /* not reached: create.c has made all */
     return group;
 }
 

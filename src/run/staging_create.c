@@ -30,7 +30,7 @@ lk_status lk__staging_create(lk_program *p)
         p->slots[i].staged = p->memory.staged + LK__STAGED_REPORT + (size_t)i * lk__plan_stage_inputs(plan, NULL);
     p->memory.report = (lk__kernel_invalid_id *)p->memory.staged;
     p->memory.rows_sent = lk__plan_sent_bytes(plan) ? p->memory.staged + inputs : NULL;
-    return p->group.staged ? make_exchanged(p) : LK_OK;
+    return p->batch && p->group.staged ? make_exchanged(p) : LK_OK;
 }
 
 void lk__staging_free(lk_program *p)

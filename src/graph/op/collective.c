@@ -62,10 +62,11 @@ int lk__emit_reduce_scatter(lk_graph *g, lk_site site, const lk__op_attrs *attrs
     return lk__emit_collective(g, site, LK__OP_reduce_scatter, attrs, x);
 }
 
-/* Ranks have different counts of samples, but their parts must be of one size. */
+/* Parts must be of one size. Ranks that have different parts of the batch have different counts of samples; those along
+ * other axes of the mesh have the same. */
 static bool check_operand(lk__graph_shapes *s)
 {
-    if (s->in[0]->count_axis < 0) return true;
+    if (s->in[0]->count_axis < 0 || s->attrs->mesh) return true;
     (void)LK__SHAPE_FAIL(s, "%s: x has shape %s; expected a value without a run-time count", lk__op_name(s->op),
                          lk__shape_show(s->in[0]).text);
     return false;
@@ -82,6 +83,8 @@ static int gathered_shape(lk__graph_shapes *s)
                               (long long)s->attrs->parts, lk__shape_show(s->in[0]).text, LK_MAX_RANK - 1);
     for (int i = 0; i < s->in[0]->rank; i++) dims[i + 1] = s->in[0]->dims[i];
     s->out[0] = lk__shape_fixed(s->in[0]->dtype, s->in[0]->rank + 1, dims);
+    if (s->in[0]->count_axis >= 0)
+        lk__shape_carry_count(&s->out[0], s->in[0], s->in[0]->count_axis, s->in[0]->count_axis + 1);
     return 1;
 }
 
@@ -89,10 +92,11 @@ static int scattered_shape(lk__graph_shapes *s)
 {
     const lk__graph_shape *x = s->in[0];
     if (!check_operand(s)) return -1;
-    if (s->attrs->parts < 1 || x->rank < 1 || x->dims[0] != s->attrs->parts)
+    if (s->attrs->parts < 1 || x->rank < 1 || x->dims[0] != s->attrs->parts || x->count_axis == 0)
         return LK__SHAPE_FAIL(s, "reduce_scatter: x has shape %s; its first axis must be the %lld parts, at least 1",
                               lk__shape_show(x).text, (long long)s->attrs->parts);
     s->out[0] = lk__shape_fixed(x->dtype, x->rank - 1, x->dims + 1);
+    if (x->count_axis > 0) lk__shape_carry_count(&s->out[0], x, x->count_axis, x->count_axis - 1);
     return 1;
 }
 
@@ -178,15 +182,16 @@ DESCRIBE(wait){
     .bytes = lk__bytes_none,
 };
 
-/* A replicated value's part of this rank or leaf. In the gradient of all_gather alone: its own would be another
- * all_gather. */
+/* A replicated value's part of this rank or leaf: one of those along the first axis or, where the attribute `mesh` says
+ * along which axes ranks have parts, this rank's `length` along `axis` from `start` on, computed by the kernel of slice.
+ * In the gradient of all_gather, and behind the gradients: its own would be another all_gather. */
 DESCRIBE(own_part){
     .factors = "-",
     .inputs = 1,
     .in = {OPERAND("x", ANY, REQUIRED, ROWS)},
     .outputs = 1,
     .out = {OPERAND("y", ANY, REQUIRED, ROWS)},
-    .attributes = LK__NO_ATTRIBUTES,
+    .attributes = LK__HAS(mesh) | LK__HAS(parts) | LK__HAS(axis) | LK__HAS(start) | LK__HAS(length),
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
