@@ -51,10 +51,7 @@ typedef struct lk_parallel {
      * with lk_store_create_shared. */
     int shard_stage LK_ZERO;
     int blocks_in_flight LK_ZERO; /* of stage 3: blocks whose parameters a rank has at a time, at most; 0: 2 */
-    /* Of a mesh with an axis tensor: 1: what lies between products is whole on every rank. 0: it is split along the
-     * sequence (sequence parallel), where a model has one that the extent divides. */
-    int whole_sequences LK_ZERO;
-    int reserved[2] LK_ZERO;
+    int reserved[3] LK_ZERO;
 } lk_parallel;
 
 /* The capacity to record a graph with, for global batches of up to `batch` samples; the same on all ranks. */
@@ -100,7 +97,10 @@ typedef struct lk_plan_config {
      * than one rank. */
     const lk_mesh *mesh LK_ZERO;
     /* Where states are split over an axis other than the plan would: lines of "PATTERN: FACTOR@AXIS", such as
-     * "blocks.*.mlp.up.weight: out@tensor". NULL: as it finds by itself. Copied. */
+     * "blocks.*.mlp.up.weight: out@tensor", and of comments after #. PATTERN is matched with the names of states, as
+     * fnmatch does, and the first line that matches a state decides. FACTOR is the name of a dimension in the operation
+     * that uses the state (out and in of a linear layer), the dimension's number, or "whole": every rank has all of
+     * it. NULL: as it finds by itself. */
     const char *tactics LK_ZERO;
     /* Not 0: between the parts of a block that are split over the axis tensor, every rank along it has all tokens.
      * Otherwise they are split there, too, and take less memory. */
@@ -131,6 +131,10 @@ LK_API uint64_t lk_plan_fingerprint(const lk_plan *plan);
 LK_API int64_t lk_plan_capacity(const lk_plan *plan);
 /* Lists the sections: each instruction with its operands, shapes and place in memory. */
 LK_API void lk_plan_print(const lk_plan *plan, lk_text_callback write, void *user);
+
+/* How states are split along the axis tensor, as lines that lk_plan_config.tactics takes; nothing where it has one
+ * rank. */
+LK_API void lk_plan_tactics(const lk_plan *plan, lk_text_callback write, void *user);
 
 /* What one rank sends in a step to others along some axes of its mesh; it receives as much. */
 typedef struct lk_traffic {

@@ -1,6 +1,6 @@
 /* check_config.c - what a plan is asked for: whether its settings are possible, alone and together. */
 #include "graph/optimizer.h"
-#include "plan/plan.h"
+#include "plan/tactics.h"
 
 #include <fnmatch.h>
 
@@ -147,9 +147,7 @@ static lk_status check_placements(lk_context *c, const lk_plan_config *config)
     if (parallel->blocks_in_flight < 0)
         return lk__fail(c, LK_EINVAL, "blocks_in_flight is %d; expected 1 or more, or 0 for 2",
                         parallel->blocks_in_flight);
-    if (config->tactics)
-        return lk__fail(c, LK_EUNSUPPORTED, "tactics place states along the axis tensor, which plans do not support");
-    return LK_OK;
+    return lk__tactics_check(c, config->tactics);
 }
 
 /* Ranks along shard that do not share their state have slices of it. */

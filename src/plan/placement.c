@@ -5,10 +5,9 @@
  * together. First those that need nothing but sums at products, the ones that move the least bytes for their arithmetic
  * before others; then what lies between them, along the sequence; then products that are left, where what is saved is
  * worth the bytes. */
-#include "plan/placement_finder.h"
-
 #include "plan/fuse.h"
 #include "plan/readers.h"
+#include "plan/tactics.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -313,12 +312,13 @@ static lk_status divide_fused(lk__placement_finder *f, size_t *forward, size_t *
     return status;
 }
 
-static lk_status find_places(lk__placement_finder *f, unsigned axis, bool placed)
+static lk_status find_places(lk__placement_finder *f, const lk__placement_rules *rules)
 {
     lk_status status = lk__placement_finder_init(f);
-    if (status >= 0 && placed) status = follow_states(f, axis);
-    if (status >= 0 && !placed) status = place_products(f);
-    if (status >= 0 && !f->plan->parallel.whole_sequences) status = place_sums(f);
+    if (status >= 0 && rules->placed) status = follow_states(f, rules->axis);
+    if (status >= 0 && !rules->placed) status = lk__tactics_place(f, rules->tactics, rules->axis);
+    if (status >= 0 && !rules->placed) status = place_products(f);
+    if (status >= 0 && !rules->whole_sequences) status = place_sums(f);
     if (status >= 0) status = place_rest(f);
     return status;
 }
@@ -371,21 +371,21 @@ static lk_status refuse_axis(const lk_plan *p, lk__plan_list *list, unsigned axi
                     name, extent, extent, advice);
 }
 
-lk_status lk__placements_find(lk_plan *p, lk__plan_list *list, unsigned axis, bool placed, size_t *forward,
+lk_status lk__placements_find(lk_plan *p, lk__plan_list *list, const lk__placement_rules *rules, size_t *forward,
                               lk__placements *places)
 {
-    int       extent = lk__mesh_extent(&p->mesh, axis);
+    int       extent = lk__mesh_extent(&p->mesh, rules->axis);
     size_t    divided = 1;
     lk_status status = remove_unread(list);
-    *places = (lk__placements){.axis = axis, .extent = extent};
+    *places = (lk__placements){.axis = rules->axis, .extent = extent};
     while (divided && status >= 0) {
         lk__placement_finder f = {.plan = p, .list = list, .g = list->graph, .extent = extent, .forward = *forward};
-        status = find_places(&f, axis, placed);
+        status = find_places(&f, rules);
         if (status >= 0) status = divide_fused(&f, forward, &divided);
         if (status >= 0 && !divided) {
-            if (!placed && count_cut_states(&f) == 0) status = refuse_axis(p, list, axis, extent);
+            if (!rules->placed && count_cut_states(&f) == 0) status = refuse_axis(p, list, rules->axis, extent);
             if (status >= 0) status = write_places(&f, places);
-            if (status >= 0 && !placed) write_states(&f, axis);
+            if (status >= 0 && !rules->placed) write_states(&f, rules->axis);
         }
         lk__placement_finder_free(&f);
     }

@@ -45,12 +45,17 @@ static inline bool lk__placement_equal(const lk__placement_value *a, const lk__p
     return a->kind == b->kind && (a->kind != LK__PLACE_SPLIT || (a->dim == b->dim && a->outer == b->outer));
 }
 
+typedef struct lk__placement_rules {
+    unsigned    axis;
+    bool        placed;          /* states are split as plan->states says; otherwise what is found is written there */
+    bool        whole_sequences; /* what lies between products is not split */
+    const char *tactics;         /* NULL: none */
+} lk__placement_rules;
+
 /* placement.c: finds them for a list whose gradients are made. Nodes that nothing reads die, and fused ones are divided
- * where a sum must come between their parts. `placed`: states are split as plan->states says; otherwise the splits that
- * are found are written there. *forward: where the nodes of forward end. Fails with a sentence that names operation,
- * line and axis. */
-lk_status lk__placements_find(lk_plan *plan, lk__plan_list *list, unsigned axis, bool placed, size_t *forward,
-                              lk__placements *places);
+ * where a sum must come between their parts. *forward: where the nodes of forward end. Fails with a sentence. */
+lk_status lk__placements_find(lk_plan *plan, lk__plan_list *list, const lk__placement_rules *rules, size_t *forward,
+                              lk__placements *placements);
 void      lk__placements_free(lk_context *context, lk__placements *places);
 /* placement_rewrite.c: rewrites the list's graph to what this rank computes. */
 lk_status lk__placements_apply(lk_plan *plan, lk__plan_list *list, const lk__placements *places, size_t *forward);

@@ -164,6 +164,7 @@ struct lk_plan {
     bool             shares_buffers; /* all ranks of a host hold them once, too (shared_buffers.c) */
     bool             own_buffers;    /* ranks may compute different ones: those of rank 0 are saved */
     bool             splits;         /* some rank has only slices of some array (state_slices.h) */
+    unsigned         placed_axes;    /* along which the placement pass splits values (placement.h); 0: none */
     unsigned         split_axes;     /* over which: ranks with the same coordinates along them have the same slices */
     lk__plan_bucket *buckets;        /* in the order in which backward fills them */
     size_t           buckets_count, buckets_capacity;

@@ -12,6 +12,7 @@
 typedef struct placed {
     rig            r;
     lk__plan_list  list;
+    const char    *tactics; /* NULL: none */
     size_t         forward;
     lk__placements placements;
 } placed;
@@ -29,7 +30,7 @@ static lk_status place(placed *m, lk_tensor loss, const char *axes, int whole_se
     config.loss = loss;
     REQUIRE(lk_plan_create(m->r.graph, &config, &m->r.plan) == LK_OK, "%s", lk_context_error(m->r.context));
     p = m->r.plan;
-    p->parallel.whole_sequences = whole_sequences;
+    lk__placement_rules rules = {.axis = LK_AXIS_TENSOR, .whole_sequences = whole_sequences, .tactics = m->tactics};
     set_mesh(p, axes);
     lk__plan_list *list = &m->list;
     REQUIRE(lk__graph_copy(p->graph, &list->graph) == LK_OK);
@@ -38,7 +39,7 @@ static lk_status place(placed *m, lk_tensor loss, const char *axes, int whole_se
     REQUIRE(list->gradients && lk__pass_fuse(list, false, 0) == LK_OK && lk__pass_loss_scales(p, list) == LK_OK);
     m->forward = list->graph->nodes_count;
     REQUIRE(lk__pass_loss_gradients(p, list) == LK_OK, "%s", list->graph->error);
-    return lk__placements_find(p, list, LK_AXIS_TENSOR, false, &m->forward, &m->placements);
+    return lk__placements_find(p, list, &rules, &m->forward, &m->placements);
 }
 
 static void close_placed(placed *m)
@@ -339,6 +340,82 @@ static void an_extent_that_divides_nothing_is_refused(void)
     close_placed(&m);
 }
 
+/* ---- tactics ---- */
+
+static void take_text(void *user, const char *text, size_t bytes) { strncat(user, text, bytes); }
+
+/* As they are printed, and read again. */
+static void tactics_that_a_plan_prints_place_the_same(void)
+{
+    char text[4096] = "";
+    for (int again = 0; again < 2; again++) {
+        placed                m = {.r = rig_open(LK_F32, 1), .tactics = again ? text : NULL};
+        lk_transformer_config c = small_model(LK_TRANSFORMER_GPT);
+        lk_tensor             loss = record_text(m.r.graph, &c);
+        char                  printed[4096] = "";
+        REQUIRE(place(&m, loss, "tensor=2", 1) == LK_OK, "%s", lk_context_error(m.r.context));
+        check_gpt(&m);
+        m.r.plan->placed_axes = LK_AXIS_TENSOR;
+        lk_plan_tactics(m.r.plan, take_text, again ? printed : text);
+        CHECK(strcmp(again ? printed : text, text) == 0, "%s\n%s", printed, text);
+        close_placed(&m);
+    }
+    CHECK(strstr(text, "transformer.h.*.mlp.c_fc.weight: out@tensor\n"), "%s", text);
+    CHECK(strstr(text, "transformer.h.*.attn.c_attn.weight: out@tensor\n"), "%s", text);
+    CHECK(!strstr(text, "wte"), "%s", text);
+}
+
+static lk_tensor record_chain(lk_graph *g)
+{
+    lk_tensor x = lk_relu(lk_linear(rows(g, "x", 20), "one", 16));
+    return lk_mse(lk_linear(lk_relu(lk_linear(x, "two", 12)), "three", 8), rows(g, "y", 8));
+}
+
+static void tactics_override_what_is_found(void)
+{
+    placed    m = {.r = rig_open(LK_F32, 1),
+                   .tactics = "# the other way around\n\n two.* : out@tensor # and the bias\none.weight: whole@tensor\n"};
+    lk_tensor loss = record_chain(m.r.graph);
+    REQUIRE(place(&m, loss, "tensor=2", 0) == LK_OK, "%s", lk_context_error(m.r.context));
+    check_state(&m, "one.weight", -1, 1);
+    check_state(&m, "two.weight", 0, 1);
+    check_state(&m, "two.bias", 0, 1);
+    check_state(&m, "three.weight", 1, 1);
+    check_places(&m);
+    close_placed(&m);
+}
+
+static void refuse_tactics(const char *tactics, const char *why)
+{
+    placed    m = {.r = rig_open(LK_F32, 1), .tactics = tactics};
+    lk_tensor loss = record_chain(m.r.graph);
+    CHECK(place(&m, loss, "tensor=4", 0) < 0, "%s", tactics);
+    CHECK(strstr(lk_context_error(m.r.context), why), "%s: %s", tactics, lk_context_error(m.r.context));
+    close_placed(&m);
+}
+
+static void tactics_that_cannot_be_followed_are_refused(void)
+{
+    refuse_tactics("\nfour.weight: out@tensor", "line 2: no state matches four.weight");
+    refuse_tactics("one.weight: height@tensor", "has no factor height; it has out, in");
+    refuse_tactics("one.weight: 2@tensor", "has no factor 2");
+    refuse_tactics("one.weight: out@tensro", "no axis tensro");
+    refuse_tactics("one.weight: out@data", "not along data");
+    refuse_tactics("one.weight = out@tensor", "expected PATTERN: FACTOR@AXIS");
+    refuse_tactics("one.weight: @tensor", "expected PATTERN: FACTOR@AXIS");
+    refuse_tactics("one.weight: out@tensor\ntwo.weight: out@tensor",
+                   "line 2: \"two.weight\" cannot be split along out");
+    refuse_tactics("one.weight: out@tensor\none.bias: whole@tensor", "line 2: \"one.bias\" cannot be whole");
+    placed    m = {.r = rig_open(LK_F32, 1), .tactics = "two.weight: out@tensor"};
+    lk_tensor loss = record_chain(m.r.graph);
+    CHECK(place(&m, loss, "tensor=5", 0) == LK_EINVAL);
+    CHECK(strstr(lk_context_error(m.r.context),
+                 "out of \"two.weight\" is 12, which tensor=5 does not divide; the nearest "
+                 "extent that works is 4"),
+          "%s", lk_context_error(m.r.context));
+    close_placed(&m);
+}
+
 int main(void)
 {
     RUN(products_are_cut_by_turns);
@@ -349,5 +426,8 @@ int main(void)
     RUN(channels_of_cnn_are_split);
     RUN(names_do_not_matter);
     RUN(an_extent_that_divides_nothing_is_refused);
+    RUN(tactics_that_a_plan_prints_place_the_same);
+    RUN(tactics_override_what_is_found);
+    RUN(tactics_that_cannot_be_followed_are_refused);
     return check_result();
 }

@@ -1,0 +1,234 @@
+/* tactics.c - where a user says how states are split: lines of "PATTERN: FACTOR@AXIS". The first line whose pattern
+ * matches a state's name decides; what follows from it is found as from anything else that is placed. */
+#include "plan/tactics.h"
+
+#include "graph/factor.h"
+
+#include <ctype.h>
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME = 256, MOST_REPETITIONS = 4 };
+
+typedef struct tactic {
+    int      line;
+    char     pattern[NAME], factor[NAME];
+    unsigned axis;
+} tactic;
+
+static const char whole[] = "whole"; /* instead of a factor: every rank has all of it */
+
+/* ---- text ---- */
+
+static void copy_trimmed(const char *from, const char *end, char out[NAME])
+{
+    while (from < end && isspace((unsigned char)*from)) from++;
+    while (end > from && isspace((unsigned char)end[-1])) end--;
+    size_t length = end - from < NAME ? (size_t)(end - from) : NAME - 1;
+    memcpy(out, from, length);
+    out[length] = 0;
+}
+
+static const char *last_before(const char *from, const char *end, char c)
+{
+    while (end > from && *--end != c) {}
+    return from < end || (end == from && *end == c) ? end : NULL;
+}
+
+static unsigned find_axis(const char *name)
+{
+    for (unsigned axis = 1; lk_axis_name((lk_axis)axis); axis *= 2)
+        if (strcmp(lk_axis_name((lk_axis)axis), name) == 0) return axis;
+    return 0;
+}
+
+static lk_status read_tactic(lk_context *c, const char *from, const char *end, tactic *t)
+{
+    const char *at = last_before(from, end, '@'), *colon = at ? last_before(from, at, ':') : NULL;
+    char        axis[NAME] = "", shown[LK__SHOWN];
+    if (colon) copy_trimmed(from, colon, t->pattern), copy_trimmed(colon + 1, at, t->factor);
+    if (at) copy_trimmed(at + 1, end, axis);
+    if (!colon || !t->pattern[0] || !t->factor[0] || !axis[0])
+        return lk__fail(c, LK_EINVAL,
+                        "tactics, line %d: expected PATTERN: FACTOR@AXIS, as in blocks.*.mlp.up.weight: out@tensor",
+                        t->line);
+    t->axis = find_axis(axis);
+    if (!t->axis)
+        return lk__fail(c, LK_EINVAL, "tactics, line %d: there is no axis %s", t->line, lk__shown(axis, shown));
+    if (t->axis != LK_AXIS_TENSOR)
+        return lk__fail(c, LK_EUNSUPPORTED, "tactics, line %d: states are placed along the axis tensor, not along %s",
+                        t->line, axis);
+    return LK_OK;
+}
+
+/* Calls visit with each tactic of the text. */
+typedef lk_status (*visitor)(const tactic *tactic, void *user);
+
+static lk_status read_tactics(lk_context *c, const char *text, visitor visit, void *user)
+{
+    lk_status status = LK_OK;
+    tactic    t = {0};
+    for (const char *from = text; from && *from && status >= 0;) {
+        const char *newline = strchr(from, '\n'), *end = newline ? newline : from + strlen(from);
+        const char *comment = memchr(from, '#', (size_t)(end - from)), *stop = comment ? comment : end;
+        char        rest[NAME];
+        t.line++;
+        copy_trimmed(from, stop, rest);
+        if (rest[0]) status = read_tactic(c, from, stop, &t);
+        if (rest[0] && status >= 0 && visit) status = visit(&t, user);
+        from = newline ? newline + 1 : NULL;
+    }
+    return status;
+}
+
+lk_status lk__tactics_check(lk_context *c, const char *text) { return read_tactics(c, text, NULL, NULL); }
+
+/* ---- what a factor of a state is ---- */
+
+/* The dimension of the state's value that the name means in one of its readers; -1: none has such a factor. */
+static int dim_in_node(const lk_graph *g, const lk__graph_node *n, int value, const char *name, char *known)
+{
+    lk__factors f;
+    char        text[128];
+    if (n->dead || lk__node_factors(g, n, &f, text)) return -1;
+    for (int i = 0; i < n->inputs; i++) {
+        if (n->in[i] != value) continue;
+        for (int d = 0; d < g->values[value].shape.rank; d++)
+            for (int k = 0; k < f.count; k++) {
+                if (!lk__factor_in_dim(&f.in[i][d], k)) continue;
+                if (strcmp(f.factor[k].name, name) == 0) return d;
+                if (known && !strstr(known, f.factor[k].name) && strlen(known) + LK__FACTOR_NAME + 3 < NAME) {
+                    if (known[0]) strcat(known, ", ");
+                    strcat(known, f.factor[k].name);
+                }
+            }
+    }
+    return -1;
+}
+
+static int find_dim(const lk_graph *g, int value, const char *name, char known[NAME])
+{
+    char *end;
+    long  number = strtol(name, &end, 10);
+    known[0] = 0;
+    if (isdigit((unsigned char)name[0]) && !*end) return number < g->values[value].shape.rank ? (int)number : -1;
+    for (size_t i = 0; i < g->nodes_count; i++) {
+        int dim = dim_in_node(g, &g->nodes[i], value, name, known);
+        if (dim >= 0) return dim;
+    }
+    return -1;
+}
+
+static int64_t nearest_divisor(int64_t n, int extent)
+{
+    for (int away = 1; away < extent; away++)
+        if (extent - away > 1 && n % (extent - away) == 0) return extent - away;
+    for (int64_t more = extent + 1; more <= n; more++)
+        if (n % more == 0) return more;
+    return 1;
+}
+
+/* ---- placing ---- */
+
+typedef struct placing {
+    lk__placement_finder *f;
+    unsigned              axis;
+    bool                 *decided; /* by state */
+} placing;
+
+static bool matches(const lk_graph *g, size_t state, const char *pattern)
+{
+    const lk__graph_state *s = &g->states[state];
+    bool                   found = fnmatch(pattern, s->name, 0) == 0;
+    for (size_t i = 0; i < s->aliases_count && !found; i++) found = fnmatch(pattern, s->aliases[i], 0) == 0;
+    return found;
+}
+
+/* In as many repetitions as let the fewest readers need the whole: 3 for queries, keys and values side by side. */
+static lk_status try_repetitions(lk__placement_finder *f, int value, int dim, lk__placement_value *best)
+{
+    int64_t extent = f->g->values[value].shape.dims[dim];
+    int     least = 0;
+    for (int64_t outer = 1; outer <= MOST_REPETITIONS; outer++) {
+        lk__placement_value place = {LK__PLACE_SPLIT, dim, outer};
+        if (extent % (outer * f->extent)) continue;
+        lk_status status = lk__placement_try_value(f, value, &place);
+        if (status < 0) return status;
+        if (best->kind != LK__PLACE_SPLIT || f->blocked < least) *best = place, least = f->blocked;
+        lk__placement_undo(f);
+    }
+    return LK_OK;
+}
+
+static lk_status split_state(placing *p, size_t state, const tactic *t)
+{
+    lk__placement_finder *f = p->f;
+    lk_context           *c = f->g->context;
+    int                   value = f->g->states[state].value;
+    const char           *name = f->g->states[state].name;
+    char                  known[NAME];
+    int                   dim = find_dim(f->g, value, t->factor, known);
+    lk__placement_value   place = {0}, *held = &f->held[value];
+    if (dim < 0)
+        return lk__fail(c, LK_EINVAL, "tactics, line %d: \"%s\" has no factor %s; it has %s", t->line, name, t->factor,
+                        known[0] ? known : "none");
+    int64_t   extent = f->g->values[value].shape.dims[dim];
+    lk_status status = held->kind == LK__PLACE_SPLIT ? LK_OK : try_repetitions(f, value, dim, &place);
+    if (status < 0) return status;
+    if (held->kind == LK__PLACE_SPLIT && held->dim != dim)
+        return lk__fail(c, LK_EINVAL,
+                        "tactics, line %d: \"%s\" cannot be split along %s, since the lines before split it along "
+                        "dimension %d",
+                        t->line, name, t->factor, held->dim);
+    if (held->kind != LK__PLACE_SPLIT && place.kind != LK__PLACE_SPLIT)
+        return lk__fail(c, LK_EINVAL,
+                        "tactics, line %d: %s of \"%s\" is %lld, which %s=%d does not divide; the nearest extent that "
+                        "works is %lld",
+                        t->line, t->factor, name, (long long)extent, lk_axis_name((lk_axis)p->axis), f->extent,
+                        (long long)nearest_divisor(extent, f->extent));
+    if (place.kind == LK__PLACE_SPLIT) status = lk__placement_try_value(f, value, &place);
+    lk__placement_keep(f);
+    return status;
+}
+
+static lk_status keep_whole(const placing *p, size_t state, const tactic *t)
+{
+    int value = p->f->g->states[state].value;
+    if (p->f->held[value].kind == LK__PLACE_SPLIT)
+        return lk__fail(p->f->g->context, LK_EINVAL,
+                        "tactics, line %d: \"%s\" cannot be whole, since the lines before split it", t->line,
+                        p->f->g->states[state].name);
+    p->f->pinned[value] = true;
+    if (p->f->twin[value] >= 0) p->f->pinned[p->f->twin[value]] = true;
+    return LK_OK;
+}
+
+static lk_status place_tactic(const tactic *t, void *user)
+{
+    placing        *p = user;
+    const lk_graph *recorded = p->f->plan->graph; /* with the names of tied states */
+    bool            any = false;
+    lk_status       status = LK_OK;
+    for (size_t i = 0; i < recorded->states_count && status >= 0; i++) {
+        if (!matches(recorded, i, t->pattern)) continue;
+        any = true;
+        if (p->decided[i]) continue;
+        p->decided[i] = true;
+        status = strcmp(t->factor, whole) == 0 ? keep_whole(p, i, t) : split_state(p, i, t);
+    }
+    if (any || status < 0) return status;
+    return lk__fail(p->f->g->context, LK_EINVAL, "tactics, line %d: no state matches %s", t->line, t->pattern);
+}
+
+lk_status lk__tactics_place(lk__placement_finder *f, const char *text, unsigned axis)
+{
+    lk_context *c = f->g->context;
+    size_t      states = f->g->states_count;
+    placing     p = {f, axis, states ? lk__alloc(c, LK_MEMORY_OTHER, states * sizeof(bool)) : NULL};
+    if (states && !p.decided) return LK_ENOMEM;
+    lk_status status = read_tactics(c, text, place_tactic, &p);
+    lk__free(c, LK_MEMORY_OTHER, p.decided, states * sizeof(bool));
+    return status;
+}

@@ -1,0 +1,91 @@
+/* tactics_text.c - how the states of a plan are split, as the tactics that would say so. */
+#include "plan/tactics.h"
+
+#include "graph/factor.h"
+
+#include <ctype.h>
+#include <fnmatch.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LINE = 512 };
+
+/* The name of the factor that a dimension of a state is in the first node that reads it; its number, where it has none
+ * of its own. */
+static void name_factor(const lk_graph *g, int value, int dim, char name[LK__FACTOR_NAME])
+{
+    snprintf(name, LK__FACTOR_NAME, "%d", dim);
+    for (size_t i = 0; i < g->nodes_count; i++) {
+        const lk__graph_node *n = &g->nodes[i];
+        lk__factors           f;
+        char                  text[128];
+        for (int k = 0; k < n->inputs; k++) {
+            if (n->in[k] != value || lk__node_factors(g, n, &f, text)) continue;
+            const lk__factor_dim *d = &f.in[k][dim];
+            if (d->segments == 0 || d->segment[0].count == 0) continue;
+            snprintf(name, LK__FACTOR_NAME, "%s", f.factor[d->segment[0].factor[0]].name);
+            return;
+        }
+    }
+}
+
+/* "out@tensor"; "": the state is whole. */
+static void describe_state(const lk_plan *p, size_t state, char *text, size_t bytes)
+{
+    const lk__plan_splits *splits = &p->states[state].splits[LK__ARRAY_STORED];
+    char                   factor[LK__FACTOR_NAME];
+    text[0] = 0;
+    for (int i = 0; i < splits->count; i++) {
+        if (!(splits->split[i].axes & p->placed_axes)) continue;
+        name_factor(p->graph, p->graph->states[state].value, splits->split[i].dim, factor);
+        snprintf(text, bytes, "%s@%s", factor, lk_axis_name((lk_axis)splits->split[i].axes));
+    }
+}
+
+/* The name with * for each part that is a number: layers that are alike are one line. */
+static void make_pattern(const char *name, char pattern[LINE])
+{
+    size_t used = 0;
+    for (const char *at = name; *at && used + 1 < LINE;) {
+        size_t length = strcspn(at, "."), digits = strspn(at, "0123456789");
+        if (length > 0 && digits == length) {
+            pattern[used++] = '*';
+        } else {
+            for (size_t i = 0; i < length && used + 1 < LINE; i++) pattern[used++] = at[i];
+        }
+        at += length;
+        if (*at == '.' && used + 1 < LINE) pattern[used++] = *at++;
+    }
+    pattern[used] = 0;
+}
+
+/* Whether all states that the pattern matches are split in this way; *first: the first of them. */
+static bool all_alike(const lk_plan *p, const char *pattern, const char *how, size_t *first)
+{
+    bool found = false;
+    for (size_t i = 0; i < p->graph->states_count; i++) {
+        char other[LINE];
+        if (fnmatch(pattern, p->graph->states[i].name, 0) != 0) continue;
+        if (!found) *first = i;
+        found = true;
+        describe_state(p, i, other, sizeof other);
+        if (strcmp(how, other) != 0) return false;
+    }
+    return found;
+}
+
+void lk_plan_tactics(const lk_plan *p, lk_text_callback write, void *user)
+{
+    for (size_t i = 0; i < p->graph->states_count; i++) {
+        const char *name = p->graph->states[i].name;
+        char        how[LINE], pattern[LINE], line[2 * LINE + 4];
+        size_t      first = i;
+        describe_state(p, i, how, sizeof how);
+        if (!how[0]) continue;
+        make_pattern(name, pattern);
+        bool alike = all_alike(p, pattern, how, &first);
+        if (alike && first != i) continue;
+        snprintf(line, sizeof line, "%s: %s\n", alike ? pattern : name, how);
+        write(user, line, strlen(line));
+    }
+}
