@@ -5,6 +5,7 @@
 #include "json.h"
 #include "model_default.h"
 #include "model_files.h"
+#include "plan_mesh.h"
 #include "ranks.h"
 #include "record.h"
 #include "terminal.h"
@@ -105,8 +106,9 @@ static void print_hosts(const setup *s, const lk_plan *plan)
     if (shared.possible && shared.nodes > 1)
         print_lines("  of the bytes in common, %zu for each of %d memory nodes: parameters and shared buffers\n",
                     shared.copy, shared.nodes);
-    printf("%-10s %15zu %16zu %16zu %7.1f MiB%s\n", "replicated", replicated.rank, replicated.common, replicated.host,
-           (double)replicated.host / 1048576, chosen ? "" : ", chosen");
+    bool split = s->mesh && lk_mesh_extent(s->mesh, LK_AXIS_SHARD) > 1;
+    printf("%-10s %15zu %16zu %16zu %7.1f MiB%s\n", split ? "split" : "replicated", replicated.rank, replicated.common,
+           replicated.host, (double)replicated.host / 1048576, chosen ? "" : ", chosen");
     (void)lk_trainer_state(s->context, &s->config, why, sizeof why);
     print_lines("the state is %s\n", why);
     if (lk_plan_helpers(plan) > 0)
@@ -185,6 +187,7 @@ static void print_json(const setup *s, const size_t *memory, const lk_plan *plan
         json_integer(&j, "hosts", hosts_of(s));
         add_host(&j, "shared", measure_host(s, LK_STATE_SHARED));
         add_host(&j, "replicated", measure_host(s, LK_STATE_REPLICATED));
+        plan_mesh_json(s, plan, &j);
     }
     json_bool(&j, "fits", fits);
     if (s->transformer.used) json_integer(&j, "recomputed_blocks", recomputed_blocks(s));
@@ -340,7 +343,8 @@ static int run_plan(const options *command_line)
             print_json(&s, memory, plan, &overhead, fits);
         else if (!form)
             print_memory(memory), print_overhead(&overhead), print_recomputed(&s);
-        if (!options_flag(given, "json") && !form && s.config.plan_world > 1) print_hosts(&s, plan);
+        if (!options_flag(given, "json") && !form && s.config.plan_world > 1)
+            plan_mesh_print(&s), print_hosts(&s, plan);
     }
     bool step = s.config.plan_world > 1 || options_flag(given, "measure");
     if (code == 0 && step && !form && !options_flag(given, "json")) code = print_step(&s, plan, given);

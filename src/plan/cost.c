@@ -1,7 +1,7 @@
 /* cost.c - the estimate of a step: the time of each instruction, when each bucket is complete and when it is reduced,
  * and how much of that backward does not hide. Times are measured where given, otherwise arithmetic and bytes over the
  * machine's rates. */
-#include "plan/plan.h"
+#include "plan/cost.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -13,8 +13,7 @@ double lk__node_seconds(const lk_graph *g, const lk__graph_node *n, double flops
     return fmax(d->arithmetic(g, n) / flops, d->bytes(g, n) / memory);
 }
 
-/* Seconds of the instruction at a position of the order. */
-static double instruction_seconds(const lk_plan *p, const lk_rates *r, size_t position)
+double lk__cost_instruction(const lk_plan *p, const lk_rates *r, size_t position)
 {
     const lk_graph       *g = p->train.graph;
     const lk__graph_node *n = &g->nodes[p->train.order[position]];
@@ -23,12 +22,7 @@ static double instruction_seconds(const lk_plan *p, const lk_rates *r, size_t po
     return lk__node_seconds(g, n, r->flops, r->memory);
 }
 
-typedef struct output {
-    lk_text_callback write;
-    void            *user;
-} output;
-
-__attribute__((format(printf, 2, 3))) static void print(const output *o, const char *format, ...)
+void lk__cost_print(const lk__plan_cost_output *o, const char *format, ...)
 {
     char    text[512];
     va_list arguments;
@@ -38,10 +32,10 @@ __attribute__((format(printf, 2, 3))) static void print(const output *o, const c
     if (o->write && n > 0) o->write(o->user, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
 }
 
-static double section_seconds(const lk_plan *p, const lk_rates *r, size_t begin, size_t end)
+double lk__cost_section(const lk_plan *p, const lk_rates *r, size_t begin, size_t end)
 {
     double total = 0;
-    for (size_t i = begin; i < end; i++) total += instruction_seconds(p, r, i);
+    for (size_t i = begin; i < end; i++) total += lk__cost_instruction(p, r, i);
     return total;
 }
 
@@ -52,7 +46,7 @@ static size_t running_at(const lk_plan *p, const lk_rates *r, size_t begin, size
     size_t last = begin;
     for (size_t i = begin; i < end && at <= time; i++) {
         if (lk__op_find(p->train.graph->nodes[p->train.order[i]].op)->runs != LK__RUNS_KERNEL) continue;
-        at += instruction_seconds(p, r, i);
+        at += lk__cost_instruction(p, r, i);
         last = i;
     }
     return last;
@@ -78,68 +72,71 @@ static double reduction_seconds(const lk_plan *p, const lk_rates *r, double byte
 }
 
 /* How this rank's leaves run and, if not as one batch, because of what. */
-static void print_leaves(const lk_plan *p, const output *o)
+static void print_leaves(const lk_plan *p, const lk__plan_cost_output *o)
 {
     const lk_parallel *parallel = &p->parallel;
     int                leaves = (int)lk__range_count(lk__plan_own_leaves(p));
     if (!parallel->leaves) return;
-    print(o, "  %d of %d leaves, %s", leaves, parallel->leaves,
-          p->batch_leaves ? "as one batch" : "one after the other");
+    lk__cost_print(o, "  %d of %d leaves, %s", leaves, parallel->leaves,
+                   p->batch_leaves ? "as one batch" : "one after the other");
     if (p->couples >= 0) {
         const lk__graph_node *n = &p->train.graph->nodes[p->couples];
-        print(o, ": %s at %s:%d adds over samples within the model", lk__node_name(p->train.graph, n),
-              n->site.file ? n->site.file : "?", n->site.line);
+        lk__cost_print(o, ": %s at %s:%d adds over samples within the model", lk__node_name(p->train.graph, n),
+                       n->site.file ? n->site.file : "?", n->site.line);
     }
-    print(o, "\n");
+    lk__cost_print(o, "\n");
 }
 
 double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_text_callback write, void *user)
 {
     const lk__plan_list *list = &p->train;
-    output               o = {write, user};
+    lk__plan_cost_output o = {write, user};
     if (!p->trains) return 0;
     size_t begin = list->end[LK_FORWARD], end = list->end[LK_BACKWARD];
     double runs = p->parallel.leaves && !p->batch_leaves ? p->sets : p->parallel.micro_batches;
-    double forward = section_seconds(p, r, 0, begin), backward = section_seconds(p, r, begin, end);
-    double update =
-        section_seconds(p, r, list->end[LK_SYNC], list->end[LK_UPDATE]) / (p->shared ? lk__plan_owners(p) : 1);
+    double forward = lk__cost_section(p, r, 0, begin), backward = lk__cost_section(p, r, begin, end);
+    double update = lk__cost_section(p, r, list->end[LK_SYNC], list->end[LK_UPDATE]) / lk__cost_owners(p);
     double link = 0, finished = 0;
     double sync_seconds = lk__plan_ranks(p) > 1 ? 2 * r->latency : 0, syncs = p->syncs * runs * sync_seconds;
-    print(&o, "step of rank %d of %d: %.3f ms forward, %.3f ms backward%s, %.3f ms update\n", lk__plan_rank(p),
-          lk__plan_ranks(p), 1e3 * forward, 1e3 * backward, runs > 1 ? " per micro-batch" : "", 1e3 * update);
+    lk__cost_print(&o, "step of rank %d of %d: %.3f ms forward, %.3f ms backward%s, %.3f ms update\n", lk__plan_rank(p),
+                   lk__plan_ranks(p), 1e3 * forward, 1e3 * backward, runs > 1 ? " per micro-batch" : "", 1e3 * update);
     print_leaves(p, &o);
+    if (lk__cost_has_axes(p)) return lk__cost_mesh(p, r, &o);
     if (p->syncs)
-        print(&o, "  %d sums over all ranks within them (synchronised batch norm), each %.3f ms, not overlapped\n",
-              p->syncs, 1e3 * sync_seconds);
+        lk__cost_print(&o,
+                       "  %d sums over all ranks within them (synchronised batch norm), each %.3f ms, not overlapped\n",
+                       p->syncs, 1e3 * sync_seconds);
     for (size_t i = 0; i < p->buckets_count && lk__plan_batch_parts(p) > 1; i++) {
         const lk__plan_bucket *b = &p->buckets[i];
-        double complete = section_seconds(p, r, begin, lk__bucket_complete(p, i)), start = fmax(complete, finished);
+        double complete = lk__cost_section(p, r, begin, lk__bucket_complete(p, i)), start = fmax(complete, finished);
         char   first[96], last[96];
         finished = start + reduction_seconds(p, r, (double)lk__bucket_sent(p, i));
         link += finished - start;
-        print(&o,
-              "  bucket %zu: %s of %zu bytes (%d tensor%s), complete %.3f ms into backward, in flight %.3f to %.3f ms",
-              i,
-              !p->shared               ? "all_reduce"
-              : p->parallel.hosts == 1 ? "reduce_scatter"
-                                       : "reduce_scatter on every host, then all_reduce of the slices between hosts,",
-              lk__bucket_sent(p, i), b->states, b->states == 1 ? "" : "s", 1e3 * complete, 1e3 * start, 1e3 * finished);
+        lk__cost_print(
+            &o,
+            "  bucket %zu: %s of %zu bytes (%d tensor%s), complete %.3f ms into backward, in flight %.3f to %.3f ms", i,
+            !p->shared               ? "all_reduce"
+            : p->parallel.hosts == 1 ? "reduce_scatter"
+                                     : "reduce_scatter on every host, then all_reduce of the slices between hosts,",
+            lk__bucket_sent(p, i), b->states, b->states == 1 ? "" : "s", 1e3 * complete, 1e3 * start, 1e3 * finished);
         if (start < backward)
-            print(&o, ", during %s to %s",
-                  instruction_name(p, running_at(p, r, begin, end, start), first, sizeof first),
-                  instruction_name(p, running_at(p, r, begin, end, fmin(finished, backward)), last, sizeof last));
-        print(&o, "%s\n", finished > backward ? start < backward ? ", and after backward" : ", after backward" : "");
+            lk__cost_print(
+                &o, ", during %s to %s", instruction_name(p, running_at(p, r, begin, end, start), first, sizeof first),
+                instruction_name(p, running_at(p, r, begin, end, fmin(finished, backward)), last, sizeof last));
+        lk__cost_print(&o, "%s\n",
+                       finished > backward ? start < backward ? ", and after backward" : ", after backward" : "");
     }
     if (lk__plan_ranks(p) > 1)
-        print(&o, "  metrics: all_gather of a few numbers per rank, %.3f ms\n", 1e3 * sync_seconds);
+        lk__cost_print(&o, "  metrics: all_gather of a few numbers per rank, %.3f ms\n", 1e3 * sync_seconds);
     if (p->shared)
-        print(&o, "  update: of a slice by every rank; all%s wait for its end, %.3f ms\n",
-              p->parallel.hosts > 1 ? " of a host" : "", 1e3 * sync_seconds);
+        lk__cost_print(&o, "  update: of a slice by every rank; all%s wait for its end, %.3f ms\n",
+                       p->parallel.hosts > 1 ? " of a host" : "", 1e3 * sync_seconds);
     double exposed = fmax(0, finished - backward);
     double critical = runs * (forward + backward) + syncs + exposed + sync_seconds * (p->shared ? 2 : 1) + update;
-    print(&o, "critical path %.3f ms", 1e3 * critical);
+    lk__cost_print(&o, "critical path %.3f ms", 1e3 * critical);
     if (link > 0)
-        print(&o, ": %.3f ms of %.3f ms on the link are hidden by backward", 1e3 * (link - exposed), 1e3 * link);
-    print(&o, "\n");
+        lk__cost_print(&o, ": %.3f ms of %.3f ms on the link are hidden by backward", 1e3 * (link - exposed),
+                       1e3 * link);
+    lk__cost_print(&o, "\n");
     return critical;
 }

@@ -76,6 +76,29 @@ train config --config run.conf
 }
 [ "$(hash_of run.json)" = "$(hash_of count.json)" ] || fail "lockstep run with --mesh: other bits: $(cat run.json)"
 
+# A plan says what each rank has and what it sends along which axes; of 4 ranks, three quarters of a gathered value.
+# shellcheck disable=SC2086
+{
+    sharded="--model mlp --hidden 128 --features 64 --mesh data=2,shard=4 --state replicated"
+    "$LOCKSTEP" plan $sharded --json >plan.json 2>err || fail "plan of a mesh with shard: $(cat err)"
+    total=$(sed -E 's/.*"total": ([0-9]+).*/\1/' plan.json)
+    grep -q "\"rank_bytes\": \[{\"first\": 0, \"last\": 7, \"bytes\": $total}\]" plan.json ||
+        fail "the bytes of each rank: $(cat plan.json)"
+    for axis in data shard; do
+        grep -qE "\"axes\": \"$axis\", \"collectives\": [1-9]" plan.json || fail "traffic along $axis: $(cat plan.json)"
+    done
+    "$LOCKSTEP" plan $sharded >out 2>err || fail "plan of a mesh with shard: $(cat err)"
+    for text in 'mesh data=2,shard=4, in which each rank has' 'all ranks  *[0-9]' 'along data, 2 ranks: [0-9]* collectives*,' \
+        'along shard, 4 ranks: [0-9]* collectives*,' 'critical path [0-9.]* ms$'; do
+        grep -qE "$text" out || fail "plan has no '$text': $(cat out)"
+    done
+    alone=$("$LOCKSTEP" plan --model mlp --hidden 128 --features 64 -n 4 --state replicated --json)
+    case $alone in # 3/4, twice, of 38464 bytes of gradients
+        *'"traffic": [{"axes": "data", "collectives": 1, "bytes": 57696}]'*) ;;
+        *) fail "traffic of data parallel: $alone" ;;
+    esac
+}
+
 # --parallel data is accepted, with one line that names --mesh.
 train parallel -n 2 --parallel data
 [ "$(hash_of parallel.json)" = "$(hash_of count.json)" ] || fail "--parallel data: other bits"

@@ -1,0 +1,19 @@
+/* plan_mesh.h - what `lockstep plan` says of a mesh with other axes than data: the bytes of each rank, and what ranks
+ * send along which axes. */
+#ifndef LK_CLI_PLAN_MESH_H
+#define LK_CLI_PLAN_MESH_H
+
+#include "json.h"
+#include "setup.h"
+
+/* Plans the ranks one after the other, of many those at the ends of the axes, and prints their bytes. Nothing for a
+ * mesh of one axis, data, whose ranks have the same plan. */
+void plan_mesh_print(const setup *s);
+/* The same as members of an object; `plan` is that of rank 0. */
+void plan_mesh_json(const setup *s, const lk_plan *plan, json *j);
+
+/* "data", "data and shard" */
+enum { PLAN_AXES_TEXT = 64 };
+const char *plan_axes_text(unsigned axes, char text[PLAN_AXES_TEXT]);
+
+#endif

@@ -1,0 +1,30 @@
+/* plan/cost.h - what the two estimates of a step share: cost.c for ranks that split the batch alone, cost_mesh.c for
+ * those that also exchange values within forward and backward, or have slices of the state. */
+#ifndef LK__PLAN_COST_H
+#define LK__PLAN_COST_H
+
+#include "plan/plan.h"
+
+typedef struct lk__plan_cost_output {
+    lk_text_callback write; /* NULL: nothing is printed */
+    void            *user;
+} lk__plan_cost_output;
+
+__attribute__((format(printf, 2, 3))) void lk__cost_print(const lk__plan_cost_output *output, const char *format, ...);
+
+/* Seconds of the instruction at a position of the training order; of collectives 0. */
+double lk__cost_instruction(const lk_plan *plan, const lk_rates *rates, size_t position);
+/* Of all from `begin` to before `end`. */
+double lk__cost_section(const lk_plan *plan, const lk_rates *rates, size_t begin, size_t end);
+
+/* How many ranks update a part each of the same states. */
+static inline double lk__cost_owners(const lk_plan *plan)
+{
+    return plan->shared || plan->stage ? lk__plan_owners(plan) : 1;
+}
+
+/* cost_mesh.c: whether the plan needs it, and its critical path in seconds. */
+bool   lk__cost_has_axes(const lk_plan *plan);
+double lk__cost_mesh(const lk_plan *plan, const lk_rates *rates, const lk__plan_cost_output *output);
+
+#endif

@@ -1,0 +1,120 @@
+/* cost_mesh.c - the estimate of a step in which collectives run along several axes of the mesh: the instructions in
+ * their order, with one link between a rank and all others, on which a collective waits for those that were started
+ * before it. */
+#include "plan/cost.h"
+#include "plan/traffic.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { SETS = 1 << LK__MESH_AXES };
+
+/* Of the collectives along one set of axes. */
+typedef struct link_use {
+    int    collectives;
+    double bytes, busy, exposed; /* seconds on the link; of these, that no kernel hides */
+} link_use;
+
+typedef struct simulation {
+    const lk_plan  *plan;
+    const lk_rates *rates;
+    double          clock, link; /* when the kernels, and the link, have done what was started */
+    double         *finished;    /* by value: when the collective that makes it ends; 0: none does */
+    unsigned       *axes;        /* by value: of that collective */
+    link_use        use[SETS];   /* by set of axes */
+} simulation;
+
+bool lk__cost_has_axes(const lk_plan *p) { return lk__mesh_extent(&p->mesh, LK_AXIS_DATA) < p->mesh.size; }
+
+static void start_collective(simulation *s, const lk__graph_node *n)
+{
+    const lk_plan *p = s->plan;
+    unsigned       axes = lk__plan_collective_axes(p, n);
+    if (!axes) return;
+    double    bytes = lk__plan_collective_bytes(p, p->train.graph, n), begin = fmax(s->clock, s->link);
+    double    ways = lk__op_find(n->op)->collective == LK__ALL_REDUCE ? 2 : 1;
+    link_use *use = &s->use[axes];
+    s->link = begin + ways * s->rates->latency + bytes / s->rates->link;
+    s->finished[n->out[0]] = s->link;
+    s->axes[n->out[0]] = axes;
+    use->collectives++;
+    use->bytes += bytes;
+    use->busy += s->link - begin;
+}
+
+static void wait_for(simulation *s, int value)
+{
+    double late = s->finished[value] - s->clock;
+    s->finished[value] = 0;
+    if (late <= 0) return;
+    s->use[s->axes[value]].exposed += late;
+    s->clock += late;
+}
+
+/* Gradients of whole buckets are reduced once in a step, behind the last micro-batch; slices of them with each. */
+static bool is_postponed(const lk_plan *p, const lk__graph_node *n, bool last)
+{
+    return !last && p->stage < 2 && lk__plan_is_bucket(p->train.graph, n);
+}
+
+static void run_nodes(simulation *s, size_t begin, size_t end, bool last)
+{
+    const lk__plan_list *list = &s->plan->train;
+    double               parts = begin < list->end[LK_SYNC] ? 1 : lk__cost_owners(s->plan);
+    for (size_t i = begin; i < end; i++) {
+        const lk__graph_node *n = &list->graph->nodes[list->order[i]];
+        switch (lk__op_find(n->op)->runs) {
+        case LK__RUNS_COLLECTIVE:
+            if (!is_postponed(s->plan, n, last)) start_collective(s, n);
+            break;
+        case LK__RUNS_WAIT: wait_for(s, n->in[0]); break;
+        default: s->clock += lk__cost_instruction(s->plan, s->rates, i) / parts; break;
+        }
+    }
+}
+
+/* "data", "data and shard" */
+static const char *axes_text(unsigned axes, char text[64])
+{
+    size_t used = 0;
+    text[0] = 0;
+    for (unsigned axis = 1; axis <= LK_AXES_ALL; axis <<= 1)
+        if (axes & axis)
+            used += (size_t)snprintf(text + used, 64 - used, "%s%s", used ? " and " : "", lk_axis_name((lk_axis)axis));
+    return text;
+}
+
+static void print_uses(const simulation *s, const lk__plan_cost_output *o)
+{
+    char text[64];
+    for (unsigned axes = 1; axes < SETS; axes++) {
+        const link_use *use = &s->use[axes];
+        if (use->collectives == 0) continue;
+        int ranks = lk__mesh_extent(&s->plan->mesh, axes);
+        lk__cost_print(o,
+                       "  along %s, %d ranks: %d collective%s, in which a rank sends %.0f bytes, %.3f ms on the link, "
+                       "%.3f ms of it hidden\n",
+                       axes_text(axes, text), ranks, use->collectives, use->collectives == 1 ? "" : "s", use->bytes,
+                       1e3 * use->busy, 1e3 * (use->busy - use->exposed));
+    }
+}
+
+double lk__cost_mesh(const lk_plan *p, const lk_rates *r, const lk__plan_cost_output *o)
+{
+    const lk__plan_list *list = &p->train;
+    simulation           s = {.plan = p, .rates = r};
+    size_t               values = list->graph->values_count, backward = list->end[LK_BACKWARD];
+    size_t               bytes = values * (sizeof *s.finished + sizeof *s.axes);
+    int                  runs = p->parallel.leaves && !p->batch_leaves ? p->sets : p->parallel.micro_batches;
+    if (!(s.finished = lk__alloc(p->context, LK_MEMORY_OTHER, bytes))) return 0;
+    s.axes = (unsigned *)(s.finished + values);
+    for (int i = 0; i < runs; i++) run_nodes(&s, 0, backward, i == runs - 1);
+    run_nodes(&s, backward, list->end[LK_SYNC], true);
+    run_nodes(&s, list->end[LK_SYNC], list->order_count, true);
+    double metrics = 2 * r->latency * (p->shared ? 2 : 1);
+    print_uses(&s, o);
+    lk__cost_print(o, "  metrics: all_gather of a few numbers per rank, %.3f ms\n", 1e3 * metrics);
+    lk__cost_print(o, "critical path %.3f ms\n", 1e3 * (s.clock + metrics));
+    lk__free(p->context, LK_MEMORY_OTHER, s.finished, bytes);
+    return s.clock + metrics;
+}
