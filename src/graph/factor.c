@@ -303,8 +303,7 @@ bool lk__factor_is_summed(const lk__factors *f, int inputs, int k, int factor)
  * by the extent. */
 static void couple_sums(lk__factor_line *s)
 {
-    const lk__op_attrs *a = s->query->attrs;
-    bool                applied = a->activation != LK__IDENTITY || a->pool > 1;
+    bool applied = s->applied;
     for (int i = 0; i < s->count; i++) applied |= s->operands[i].present && s->operands[i].applied;
     for (int i = 0; i < s->f->count; i++) {
         bool everywhere = lk__factor_in(s->f->in[0], i) && lk__factor_in(s->f->out[0], i);
@@ -345,6 +344,8 @@ const char *lk__factors_solve(const char *line, const lk__factor_query *query, l
     if (strcmp(line, "-") == 0) return NULL;
     for (s.at = line;; s.at++) {
         s.count = s.groups_count = 0;
+        s.axes = s.reshape = s.applied = s.mean = false;
+        s.missing = 0;
         s.without = s.coupled_axis = -1;
         memset(f, 0, sizeof *f);
         memset(s.operands, 0, sizeof s.operands);

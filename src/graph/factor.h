@@ -23,6 +23,7 @@
  *     y(…):x,w    depends on these inputs alone
  *     ; a=heads   the attribute is the extent of a, or of a product: ; a*b=heads
  *     ; a!causal  a is coupled where the attribute is set
+ *     ; ^pool     the attribute is applied after the sum: nothing is summed where it is set
  *     ; a..#axis  a.. has as many dimensions as the attribute says
  *     ; !axis     the factor of the dimension that the attribute names is coupled
  *     ; -axis     that dimension is of no factor; operands of one rank less do not have it

@@ -286,6 +286,9 @@ static const char *read_rule(lk__factor_line *s)
         s->coupled_axis = a->axis;
     } else if (take(s, "-axis")) {
         s->without = a->axis;
+    } else if (take(s, "^")) {
+        if (!take_attribute(s, &id)) return LK__FACTOR_LINE_REFUSE(s, "no attribute at \"%.20s\"", s->at);
+        s->applied |= lk__factor_line_attribute(a, id) != 0;
     } else if (take(s, "-mask")) {
         s->missing = a->mask;
         if (a->mean) s->mean = true;

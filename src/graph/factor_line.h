@@ -45,11 +45,12 @@ typedef struct lk__factor_line {
     int                     count;
     lk__factor_line_group   groups[LK__FACTOR_LINE_GROUPS];
     int                     groups_count;
-    int                     without;             /* the dimension of groups[0] that is of no factor; -1: none */
-    uint32_t                missing;             /* dimensions of groups[0] that operands of lower rank do not have */
-    bool                    axes, reshape, mean; /* mean: what `missing` names is divided by its extent */
-    int                     coupled_axis;        /* of groups[0]; -1: none */
-    char                   *text;                /* why it does not fit; 128 bytes */
+    int                     without; /* the dimension of groups[0] that is of no factor; -1: none */
+    uint32_t                missing; /* dimensions of groups[0] that operands of lower rank do not have */
+    bool                    axes, reshape, applied,
+        mean;           /* applied: something follows the sum; mean: what `missing` names is divided by its extent */
+    int   coupled_axis; /* of groups[0]; -1: none */
+    char *text;         /* why it does not fit; 128 bytes */
 } lk__factor_line;
 
 #define LK__FACTOR_LINE_REFUSE(line, ...) (snprintf((line)->text, 128, __VA_ARGS__), (line)->text)

@@ -49,6 +49,15 @@ static inline int count_word(const char *line, const char *word, size_t length)
 /* From `at` to the end of an item of a list of dimensions. */
 static inline size_t item_length(const char *at) { return strcspn(at, ",)"); }
 
+/* Whether the line couples the factor that a word names, somewhere. */
+static inline bool is_coupled_word(const char *line, const char *word)
+{
+    size_t length = word_length(word);
+    for (const char *at = line; *at && *at != '\n'; at++)
+        if (*at == '!' && word_length(at + 1) == length && strncmp(at + 1, word, length) == 0) return true;
+    return false;
+}
+
 static inline void swap_words(factor_mutants *m, const char *line, const char *first, size_t a, const char *second,
                               size_t b, const char *between)
 {
@@ -70,22 +79,29 @@ static inline void mutate_dimensions(factor_mutants *m, const char *line, const 
         bool coupled = at[-1] == '!', none = length == 1 && *at == '_';
         if (!coupled && !none && count_word(alternative, at, length) > 1)
             add_mutant(m, line, (size_t)(at - line), (size_t)(at - line) + length, "other");
-        if (at[length] == '*' && is_word(at[length + 1])) {
-            const char *next = at + length + 1;
-            swap_words(m, line, at, length, next, word_length(next), "*");
-        }
+        const char *next = at + length + 1 + (at[length] == '*' && at[length + 1] == '!');
+        bool        fixed = is_coupled_word(alternative, at) && is_coupled_word(alternative, next);
+        if (at[length] == '*' && is_word(*next) && !fixed)
+            swap_words(m, line, at, length, next, word_length(next), next[-1] == '!' ? "*!" : "*");
         at += length - 1;
     }
 }
 
-static inline void mutate_order(factor_mutants *m, const char *line, const char *at)
+/* Two coupled dimensions that are nowhere else may change places: nothing is said of them. */
+static inline bool is_alone(const char *alternative, const char *item)
+{
+    return *item == '!' && count_word(alternative, item + 1, word_length(item + 1)) == 1;
+}
+
+static inline void mutate_order(factor_mutants *m, const char *line, const char *alternative, const char *at)
 {
     while (*at != ')') {
         size_t      length = item_length(at);
         const char *next = at + length;
         if (*next == ',') {
             next += 1 + strspn(next + 1, " ");
-            swap_words(m, line, at, length, next, item_length(next), ", ");
+            if (!is_alone(alternative, at) || !is_alone(alternative, next))
+                swap_words(m, line, at, length, next, item_length(next), ", ");
         }
         at = next;
     }
@@ -102,6 +118,12 @@ static inline void mutate_suffix(factor_mutants *m, const char *line, const char
     }
 }
 
+static inline bool has_before(const char *text, char c, const char *end)
+{
+    const char *found = strchr(text, c);
+    return found && found < text + strcspn(text, end);
+}
+
 static inline factor_mutants list_mutants(const char *line)
 {
     factor_mutants m = {.count = 0};
@@ -109,10 +131,12 @@ static inline factor_mutants list_mutants(const char *line)
     for (const char *at = line; *at; at++) {
         if (*at == '\n') alternative = at + 1;
         if (*at == '+' || *at == '^') add_mutant(&m, line, (size_t)(at - line), (size_t)(at - line) + 1, "");
-        if (*at == ';') add_mutant(&m, line, (size_t)(at - line), (size_t)(at - line) + 1 + strcspn(at + 1, ";\n"), "");
+        /* Without ; a..#axis a line may be taken to couple more, which cuts nothing. */
+        if (*at == ';' && !has_before(at + 1, '#', ";\n"))
+            add_mutant(&m, line, (size_t)(at - line), (size_t)(at - line) + 1 + strcspn(at + 1, ";\n"), "");
         if (*at != '(') continue;
         mutate_dimensions(&m, line, alternative, at + 1);
-        mutate_order(&m, line, at + 1);
+        mutate_order(&m, line, alternative, at + 1);
         at = strchr(at, ')');
         mutate_suffix(&m, line, at + 1);
     }

@@ -404,7 +404,7 @@ static void end_case(void)
     for (int k = 0; k < t.outputs; k++) free(t.out[k].data), free(t.y[k]), free(t.initial[k]);
 }
 
-static double *zeros(int64_t n)
+static inline double *zeros(int64_t n)
 {
     double *p = calloc((size_t)n + 1, sizeof(double));
     if (!p) abort();

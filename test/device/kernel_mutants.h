@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MUTANT_TRIES = 40, MUTANT_ELEMENTS = 8 << 10, MUTANT_SECONDS = 20 };
+enum { MUTANT_TRIES = 5, MUTANT_ELEMENTS = 8 << 10, MUTANT_SECONDS = 20 };
 
 typedef struct mutants_state { /* shared with the process that tries them */
     volatile int           at; /* which one is being tried; -1: none */
@@ -22,8 +22,8 @@ typedef struct mutants_state { /* shared with the process that tries them */
 
 typedef struct operation_mutants {
     factor_mutants list;
-    mutants_state *state; /* NULL: no case has run */
-    int            tries;
+    mutants_state *state;               /* NULL: no case has run */
+    unsigned char  tries[PARTS_KINDS]; /* of cases with the same operands and settings */
 } operation_mutants;
 
 static operation_mutants kernel_mutants[LK__OP_COUNT];
@@ -60,16 +60,16 @@ static inline bool all_are_found(const operation_mutants *o)
 static inline void try_mutants(const parts_case *k)
 {
     operation_mutants *o = &kernel_mutants[k->op];
-    int64_t            elements = 0;
-    for (int i = 0; i < k->call->inputs; i++) elements += lk__operand_elements(&k->call->in[i]);
-    if (!MUTANTS_RUN || kernel_device || k->real != LK_F64 || elements > MUTANT_ELEMENTS) return;
+    if (!MUTANTS_RUN || kernel_device || k->real != LK_F64 || elements_of_case(k) > MUTANT_ELEMENTS) return;
     if (!o->state) {
         o->list = list_mutants(lk__op_find(k->op)->factors);
         o->state = mmap(NULL, sizeof *o->state, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         if (o->state == MAP_FAILED) abort();
         o->state->at = -1;
     }
-    if (o->tries++ >= MUTANT_TRIES) return;
+    int kind = kind_of_case(k);
+    if (o->tries[kind] == MUTANT_TRIES) return;
+    o->tries[kind]++;
     while (!all_are_found(o)) {
         o->state->at = -1;
         fflush(NULL);

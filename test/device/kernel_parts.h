@@ -18,7 +18,8 @@
 enum {
     PARTS_MOST = 4,
     PARTS_ELEMENTS = 24 << 10, /* of all operands: larger cases are not cut */
-    PARTS_CASES = 48,          /* of an operation and type */
+    PARTS_CASES = 12,          /* of an operation and type with the same operands and settings */
+    PARTS_KINDS = 256,
     PARTS_TEXT = 256,
 };
 
@@ -379,16 +380,34 @@ static inline void find_terms(parts_case *k)
     }
 }
 
+/* Cases with other operands, ranks or settings find other mistakes. */
+static inline int kind_of_case(const parts_case *k)
+{
+    uint64_t hash = lk__attrs_set(k->call->attrs);
+    for (int i = 0; i < k->call->inputs; i++)
+        hash = hash * 31 + (uint64_t)(k->call->in[i].data ? k->call->in[i].rank + 1 : 0);
+    for (int i = 0; i < k->call->outputs; i++) hash = hash * 31 + (k->call->out[i].data ? 1 : 0);
+    return (int)((hash ^ hash >> 29) % PARTS_KINDS);
+}
+
+static inline int64_t elements_of_case(const parts_case *k)
+{
+    int64_t elements = 0;
+    for (int i = 0; i < k->call->inputs + k->call->outputs; i++) {
+        const lk__kernel_operand *o = i < k->call->inputs ? &k->call->in[i] : &k->call->out[i - k->call->inputs];
+        elements += o->data ? lk__operand_elements(o) : 0;
+    }
+    return elements;
+}
+
 /* After a case has run: false, with what is wrong. */
 static inline bool check_parts(parts_case *k, char text[PARTS_TEXT])
 {
-    static int seen[LK__OP_COUNT][LK_DTYPE_COUNT];
-    int64_t    elements = 0;
-    for (int i = 0; i < k->call->inputs; i++)
-        elements += k->call->in[i].data ? lk__operand_elements(&k->call->in[i]) : 0;
-    for (int i = 0; i < k->call->outputs; i++)
-        elements += k->call->out[i].data ? lk__operand_elements(&k->call->out[i]) : 0;
-    if (k->real == LK_BF16 || elements > PARTS_ELEMENTS || seen[k->op][k->real]++ >= PARTS_CASES) return true;
+    static unsigned char seen[LK__OP_COUNT][2][PARTS_KINDS];
+    if (k->real == LK_BF16 || elements_of_case(k) > PARTS_ELEMENTS) return true;
+    unsigned char *times = &seen[k->op][k->real == LK_F64][kind_of_case(k)];
+    if (*times == PARTS_CASES) return true;
+    (*times)++;
     find_terms(k);
     return check_factor_line(k, lk__op_find(k->op)->factors, false, text);
 }

@@ -65,6 +65,30 @@ static void every_kernel_has_run(void)
         }
 }
 
+/* How many lines with a mistake no case of the CPU's kernels can find, at most. */
+static int cannot_be_found(lk__op op)
+{
+    switch (op) {
+    case LK__OP_linear: return 3;            /* `before` is an output of other devices' kernels */
+    case LK__OP_linear_grad_input: return 8; /* so are its `before` and `residual` */
+    case LK__OP_cross_entropy:
+    case LK__OP_linear_cross_entropy: return 1; /* what their weight depends on matters where classes are cut */
+    default: return 0;
+    }
+}
+
+static void every_mistake_in_a_line_of_factors_is_found(void)
+{
+    for (int i = 0; i < LK__OP_COUNT; i++) {
+        factor_mutants list = list_mutants(lk__op_find((lk__op)i)->factors);
+        int            missed = 0;
+        for (int k = 0; tried[i] && k < list.count; k++)
+            if (!found[i][k] && ++missed > cannot_be_found((lk__op)i))
+                CHECK(false, "%s: no case finds that this line is wrong: %s", lk__op_name((lk__op)i), list.line[k]);
+        free_mutants(&list);
+    }
+}
+
 int main(void)
 {
     const char *directory = getenv("LK_KERNELS_RAN");
@@ -81,5 +105,6 @@ int main(void)
         return SKIPPED;
     }
     RUN(every_kernel_has_run);
+    RUN(every_mistake_in_a_line_of_factors_is_found);
     return check_result();
 }

@@ -142,7 +142,7 @@ DESCRIBE(attention_grad){
                "y(batch, tokens, groups*per*width) lse(batch, groups*per, tokens) first(batch, tokens) last(batch, "
                "tokens) lengths(batch) "
                "-> dq(batch, tokens, groups*per*width|groups*width|groups*width)"
-               "; groups=kv_heads; groups*per=heads; groups!probability; per!probability\n"
+               "; groups=kv_heads; groups*per=heads; groups!probability\n"
                "dy(batch, queries, groups*per*!width) q(batch, queries, groups*per*width) "
                "k(batch, !keys, groups*width) v(batch, keys, groups*width) y(batch, queries, groups*per*width) "
                "lse(batch, groups*per, queries) "

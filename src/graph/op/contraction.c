@@ -67,7 +67,8 @@ static double linear_grad_weight_arithmetic(const lk_graph *g, const lk__graph_n
 }
 
 DESCRIBE(linear){
-    .factors = "x(rows.., in) weight(out, in)@transposed +bias(out) -> y(rows.., out) before(rows.., out)",
+    .factors = "x(rows.., in) weight(out, in)@transposed +bias(out) -> y(rows.., out) before(rows.., out)"
+               "; ^activation",
     .inputs = 3,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, REQUIRED, ROWS),
            OPERAND("bias", REAL, OPTIONAL, ROWS)},
@@ -288,7 +289,7 @@ static double conv2d_grad_weight_arithmetic(const lk_graph *g, const lk__graph_n
 
 DESCRIBE(conv2d){
     .factors = "x(n, g*c, !h, !w) weight(g*o, c, !kh, !kw) +bias(g*o) -> y(n, g*o, !yh, !yw) index(n, g*o, yh, yw)"
-               "; g=groups",
+               "; g=groups; ^activation; ^pool",
     .inputs = 3,
     .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", REAL, REQUIRED, ROWS),
            OPERAND("bias", REAL, OPTIONAL, ROWS)},

@@ -85,7 +85,7 @@ static int cache_write_shape(lk__graph_shapes *s)
 }
 
 DESCRIBE(cache_write){
-    .factors = "cache(_, !rows, width) x(!batch, !tokens, width) rows(batch, tokens) -> y(batch, rows, width)",
+    .factors = "cache(_, !rows, width) x(batch, !tokens, width) rows(batch, tokens) -> y(batch, rows, width)",
     .inputs = 3,
     .in = {OPERAND("cache", REAL, REQUIRED, ROWS), OPERAND("x", REAL, REQUIRED, ROWS),
            OPERAND("rows", I32, REQUIRED, ROWS)},

@@ -84,7 +84,7 @@ static void permute_gradient(lk__graph_backward *b, int dy)
 }
 
 DESCRIBE(permute){
-    .factors = "x(d..) -> y(d..); axes",
+    .factors = "x(x..) -> y(y..); axes",
     .inputs = 1,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS)},
     .outputs = 1,
