@@ -146,6 +146,25 @@ static lk_status add_state(lk_plan *p, size_t state, int block, bool frozen)
     return LK_OK;
 }
 
+/* What is behind the last block, such as its norm, is small: it joins that. */
+static void join_last(lk_plan *p)
+{
+    size_t         last = p->units_count - 1, before = last;
+    lk__plan_unit *u = &p->units[last];
+    if (p->stage < 3 || (size_t)u->elements * lk_dtype_size(u->dtype) >= SMALL_UNIT) return;
+    while (before > 0 && (p->units[before - 1].dtype != u->dtype || p->units[before - 1].frozen != u->frozen)) before--;
+    if (before == 0) return;
+    lk__plan_unit *into = &p->units[before - 1];
+    for (size_t i = 0; i < p->graph->states_count; i++) {
+        if (p->states[i].unit != (int)last) continue;
+        p->states[i].unit = (int)before - 1;
+        p->states[i].unit_at += into->elements;
+    }
+    into->elements += u->elements;
+    into->states += u->states;
+    p->units_count--;
+}
+
 /* ---- how arrays are split ---- */
 
 static void split_state(lk_plan *p, size_t state)
@@ -170,7 +189,8 @@ lk_status lk__plan_make_units(lk_plan *p, const lk_optimizer_config *optimizer)
         status = add_state(p, i, unit_block(&b, i), frozen);
     }
     free_blocks(p, &b);
-    if (status < 0) return status;
+    if (status < 0 || p->units_count == 0) return status;
+    join_last(p);
     for (size_t i = 0; i < p->units_count; i++)
         p->units[i].elements =
             round_up(p->units[i].elements + !p->units[i].elements, (int64_t)UNIT_ALIGN * lk__plan_shards(p));

@@ -5,7 +5,7 @@
  * ctest: timeout 600, ranks 4 */
 #include "parallel.h"
 
-enum { STEPS = SANITIZED ? 3 : 8 };
+enum { STEPS = SANITIZED ? 2 : 5 };
 
 static job job_of(const char *mesh, int world, int stage)
 {
@@ -114,6 +114,63 @@ static void bf16_has_the_bits_of_data_parallel(void)
     }
 }
 
+/* ---- memory ---- */
+
+static const lk_memory kinds_of_state[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_MASTER, LK_MEMORY_OPTIMIZER,
+                                           LK_MEMORY_GRADIENTS};
+
+static int measure_as(int rank, void *user)
+{
+    const job *j = user;
+    check_failures = 0;
+    rank_program p = enrol_rank(j, rank);
+    for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) {
+        if (kind == LK_MEMORY_OTHER) continue;
+        size_t planned = lk_plan_memory(p.rig.plan, (lk_memory)kind);
+        size_t used = lk_context_memory(p.rig.context, (lk_memory)kind);
+        CHECK(planned == used, "stage %d, kind %d: %zu bytes are planned, %zu used", j->stage, kind, planned, used);
+    }
+    size_t before = lk_context_memory(p.rig.context, LK_MEMORY_OTHER);
+    for (int step = 1; step <= 2; step++) train_rank(&p, j, rank, step);
+    CHECK(lk_context_memory(p.rig.context, LK_MEMORY_OTHER) == before, "stage %d: steps allocate", j->stage);
+    for (size_t i = 0; i < sizeof kinds_of_state / sizeof *kinds_of_state && rank == 0; i++)
+        j->out->gradient[i] = (double)lk_plan_memory(p.rig.plan, kinds_of_state[i]);
+    dismiss_rank(&p);
+    return check_result();
+}
+
+static void measure(job *j)
+{
+    lk_spawn_result result;
+    check_ranks_announced(j->world);
+    j->out = new_report();
+    CHECK(lk_spawn(j->world, measure_as, j, &result) == LK_OK, "%s", result.text);
+}
+
+/* A rank has its part of what the stage cuts, and what is between states. */
+static void a_rank_has_what_the_plan_says(void)
+{
+    static const int cut_from[] = {3, 1, 1, 2}; /* by kind */
+    job              one = job_of(NULL, 1, 0);
+    one.real = LK_F32;
+    one.policy = LK_POLICY_BF16;
+    measure(&one);
+    for (int stage = 1; stage <= 3; stage++) {
+        job j = one;
+        j.mesh = "shard=3";
+        j.world = 3;
+        j.stage = stage;
+        measure(&j);
+        for (int i = 0; i < 4; i++) {
+            double whole = one.out->gradient[i], part = j.out->gradient[i], cut = stage >= cut_from[i] ? 3 : 1;
+            CHECK(whole > 0 && part >= whole / cut && part <= 1.05 * whole / cut + 4096,
+                  "stage %d, kind %d: %g bytes, of %g on one rank", stage, kinds_of_state[i], part, whole);
+        }
+        free_report(j.out);
+    }
+    free_report(one.out);
+}
+
 static void every_optimizer_trains_like_one_rank_f64(void)
 {
     static const lk_optimizer_kind kinds[] = {LK_SGD, LK_ADAMW, LK_LION, LK_RMSPROP, LK_ADAGRAD};
@@ -133,6 +190,7 @@ int main(void)
     RUN(micro_batches_clipping_and_uneven_batches_train_like_one_rank_f64);
     RUN(slices_have_the_bits_of_data_parallel);
     RUN(bf16_has_the_bits_of_data_parallel);
+    RUN(a_rank_has_what_the_plan_says);
     RUN(every_optimizer_trains_like_one_rank_f64);
     return check_result();
 }
