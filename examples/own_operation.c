@@ -64,6 +64,7 @@ static const lk_operation swish_gate = {
     .shape = swish_gate_shape,
     .forward = swish_gate_run,
     .backward = swish_gate_run,
+    .factors = "(d..), (d..) -> (d..)",
 };
 
 static lk_tensor model(lk_tensor x)                                       /* (N, 64) */

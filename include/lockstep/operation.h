@@ -111,11 +111,11 @@ LK_API int64_t lk_operand_elements(const lk_operand *operand); /* the product of
 
 /* Calls the operation on inputs of these shapes and compares its behaviour with its promises: its shapes; writes
  * outside its outputs and workspace, to its inputs, or not to all of its outputs; results that change with the number
- * of threads, with what was in memory before, or with the number of samples; sums over samples; and backward against
- * differences of forward, in f64 where it takes that. inputs: `operation->inputs` of them, with the axis of samples in
- * count_axis, and count_unit; rank -1: missing. Their data may be NULL: floating inputs are then drawn from -1 … 1,
- * integers are 0 and 1. Every broken promise is one sentence, handed to write (which may be NULL) with a newline.
- * LK_OK: none is broken; LK_EMISMATCH: one is, and lk_context_error has the first. */
+ * of threads, with what was in memory before, or with the number of samples; sums over samples; results of parts along
+ * its factors; and backward against differences of forward, in f64 where it takes that. inputs: `operation->inputs` of
+ * them, with the axis of samples in count_axis, and count_unit; rank -1: missing. Their data may be NULL: floating
+ * inputs are then drawn from -1 … 1, integers are 0 and 1. Every broken promise is one sentence, handed to write (which
+ * may be NULL) with a newline. LK_OK: none is broken; LK_EMISMATCH: one is, and lk_context_error has the first. */
 LK_API lk_status lk_operation_check(lk_context *context, const lk_operation *operation, const lk_operand *inputs,
                                     lk_text_callback write, void *user);
 

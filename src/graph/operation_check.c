@@ -1,6 +1,7 @@
 /* operation_check.c - lk_operation_check: a user's operation on drawn operands, and what it does compared with what it
  * promises. */
 #include "graph/operation_batch.h"
+#include "graph/operation_factors.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -196,6 +197,8 @@ static lk_status check_callback(check *k, bool backward, lk__operation_batch *b)
     return status;
 }
 
+static void report_factors(void *user, const char *text) { report(user, "%s", text); }
+
 /* ---- backward against forward ---- */
 
 enum { DIFFERENCES = 48 }; /* elements of each input that are changed */
@@ -288,7 +291,9 @@ static lk_status check_operation(check *k, const lk_operand *inputs)
     if (status >= 0) fill_inputs(&b, inputs);
     if (status >= 0) status = check_callback(k, false, &b);
     bool forward = !k->found;
+    if (status >= 0 && forward) status = lk__operation_check_factors(&b, false, report_factors, k);
     if (status >= 0 && forward && o->backward) status = check_callback(k, true, &b);
+    if (status >= 0 && !k->found && o->backward) status = lk__operation_check_factors(&b, true, report_factors, k);
     lk__batch_free(&b);
     /* A backward that writes out of bounds is not run without guards. */
     return status >= 0 && forward && o->backward && !k->found ? check_gradients(k, inputs) : status;

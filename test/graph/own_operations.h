@@ -70,7 +70,8 @@ OWN const lk_operation swish_gate = {.size = sizeof(lk_operation),
                                      .outputs = 1,
                                      .shape = swish_shape,
                                      .forward = swish_run,
-                                     .backward = swish_run};
+                                     .backward = swish_run,
+                                     .factors = "(d..), (d..) -> (d..)"};
 
 /* ---- affine: x (N, C), w (C), [b (C)] → factor × (w x + b); the gradients of w and b are sums over samples ---- */
 
@@ -144,7 +145,8 @@ OWN lk_operation affine_operation(const double *factor)
                           .workspace = affine_workspace,
                           .attributes = factor,
                           .attributes_bytes = sizeof *factor,
-                          .print = affine_print};
+                          .print = affine_print,
+                          .factors = "(rows, columns), (columns), (columns) -> (rows, columns)"};
 }
 
 /* ---- channel_scale: x (N, C, H, W), w (C) → w x ---- */
@@ -182,7 +184,8 @@ OWN const lk_operation channel_scale = {.size = sizeof(lk_operation),
                                         .outputs = 1,
                                         .shape = channel_shape,
                                         .forward = channel_run,
-                                        .backward = channel_run};
+                                        .backward = channel_run,
+                                        .factors = "(n, c, h, w), (c) -> (n, c, h, w)"};
 
 /* ---- moments: x (N, C) → exp of x's rows summed (N), the sum of all squares f64 () over samples,
  *      the largest column i32 (N) ---- */
@@ -239,7 +242,8 @@ OWN const lk_operation moments = {.size = sizeof(lk_operation),
                                   .sums = 1u << 1,
                                   .shape = moments_shape,
                                   .forward = moments_forward,
-                                  .backward = moments_backward};
+                                  .backward = moments_backward,
+                                  .factors = "(n, !c) -> (n), (), (n)"};
 
 /* ---- centre: x (N, C) → x less the mean of its columns over the batch: samples are coupled ---- */
 
@@ -271,6 +275,7 @@ OWN const lk_operation centre = {.size = sizeof(lk_operation),
                                  .coupled = true,
                                  .shape = same_shape_as_input,
                                  .forward = centre_run,
-                                 .backward = centre_run};
+                                 .backward = centre_run,
+                                 .factors = "(!n, c) -> (n, c)"};
 
 #endif

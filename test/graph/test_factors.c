@@ -1,5 +1,5 @@
-/* test_factors.c - lines of factors: how they are read, which dimensions belong together at given shapes, what is summed, and what is
- * refused. test/device/kernel_parts.h compares the lines of all operations with their kernels. */
+/* test_factors.c - lines of factors: how they are read, which dimensions belong together at given shapes, what is
+ * summed, and what is refused. test/device/kernel_parts.h compares the lines of all operations with their kernels. */
 #include "check.h"
 
 #include "graph/factor_part.h"
@@ -7,7 +7,8 @@
 
 #include <math.h>
 
-#define SHAPE(...) ((lk__factor_shape){(const int64_t[]){__VA_ARGS__}, sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)})
+#define DIMS(...) (const int64_t[]){__VA_ARGS__}
+#define SHAPE(...) ((lk__factor_shape){DIMS(__VA_ARGS__), sizeof(DIMS(__VA_ARGS__)) / sizeof(int64_t)})
 
 static lk__factors f;
 static char        text[128];

@@ -470,6 +470,10 @@ static void invalid_operations_and_operands_are_refused(void)
     refused(&o, 1, "attributes is NULL");
     o = centre, o.device = "cuda";
     refused(&o, 1, "device is not \"cpu\"");
+    o = centre, o.factors = "(n, c -> (n, c)";
+    refused(&o, 1, "centre: factors \"(n, c -> (n, c)\": a name is missing at \"-> (n, c)\"");
+    o = centre, o.factors = "(n, c) -> (c, n)";
+    refused(&o, 1, "its factors");
     refused(&centre, 2, "centre takes 1 inputs, not 2");
     refused(&swish_gate, 2, "swish_gate: input 1 is i32, but must be f32 or f64");
     o = centre, o.types[0] = 1u << LK_F64;

@@ -75,7 +75,7 @@ static void samples_may_be_another_axis(void)
     lk_operand   image = {.dtype = LK_F32, .rank = 4, .dims = {3, 2, 4, 5}, .count_axis = 0, .count_unit = 1};
     lk_operand   channels = {.dtype = LK_F32, .rank = 1, .dims = {2}, .count_axis = -1, .count_unit = 1};
     lk_operation o = centre;
-    o.coupled = false, o.unread_inputs = 0, o.forward = o.backward = absolute_run;
+    o.coupled = false, o.unread_inputs = 0, o.forward = o.backward = absolute_run, o.factors = "(d..) -> (d..)";
     CHECK(lk_operation_check(context, &o, &x, NULL, NULL) == LK_OK, "%s", lk_context_error(context));
     CHECK(lk_operation_check(context, &channel_scale, (lk_operand[]){image, channels}, NULL, NULL) == LK_OK, "%s",
           lk_context_error(context));
@@ -87,7 +87,7 @@ static void given_data_are_used(void)
     float        data[ROWS * COLUMNS] = {0};
     lk_operand   x = counted(LK_F32);
     lk_operation o = centre;
-    o.coupled = false, o.unread_inputs = 0, o.forward = o.backward = absolute_run;
+    o.coupled = false, o.unread_inputs = 0, o.forward = o.backward = absolute_run, o.factors = "(d..) -> (d..)";
     x.data = data; /* at 0 the difference is 0, and backward says 1 */
     CHECK(lk_operation_check(context, &o, &x, NULL, NULL) == LK_EMISMATCH);
     for (int i = 0; i < ROWS * COLUMNS; i++) data[i] = i % 2 ? 1.5f : -2.5f;
@@ -297,6 +297,63 @@ static void wrong_shapes_and_sums_are_found(void)
     expect(&mean, "forward: output 1 is not a sum over samples");
 }
 
+/* ---- factors ---- */
+
+static bool factors_wrong;
+
+static void expect_factors(lk_operation o, const char *factors, const char *sentence)
+{
+    o.factors = factors;
+    expect(&o, sentence);
+}
+
+static void wrong_factors_are_found(void)
+{
+    double       factor = 1.25;
+    lk_operation affine = affine_operation(&factor);
+    expect_factors(centre, "(n, c) -> (n, c)", "forward: output 0 of a part of the factor n differs from the whole");
+    expect_factors(moments, "(n, c) -> (n), (), (n)",
+                   "forward: output 0 is not the sum over the parts of the factor c");
+    expect_factors(moments, "(n, c) -> (n):, (), (n)", "factors: there is no input");
+    expect_factors(affine, "(rows, columns), (other), (columns) -> (rows, columns)",
+                   "its shape rule refuses parts of the factor columns");
+    expect_factors(affine, "(rows, columns), (columns), (columns) -> (rows, other)",
+                   "for a part of the factor columns its shape rule gives output 0");
+    expect_factors(centre, "(!n, c) -> (c, n)", "factors: output 0 has 7 along dimension 0, and its factors 5");
+    expect_factors(centre, "(!n, c) -> (n, c", "factors: a name is missing");
+}
+
+/* x (N, C), w (C) → w x; where factors_wrong is set, the gradient of a column depends on another column. */
+static lk_status scale_run(const lk_operation_call *call)
+{
+    int64_t rows = call->inputs[0].dims[0], columns = call->inputs[0].dims[1];
+    for (int64_t c = 0; c < columns; c++) {
+        double sum = 0, w = own_get(&call->inputs[1], c);
+        for (int64_t i = c; i < rows * columns; i += columns) {
+            double x = own_get(&call->inputs[0], i);
+            if (!call->backward) own_set(&call->outputs[0], i, x * w);
+            if (!call->backward) continue;
+            double dy = own_get(&call->output_gradients[0], i), first = own_get(&call->output_gradients[0], i - c);
+            own_set(&call->input_gradients[0], i, w * dy + (factors_wrong ? first : 0));
+            sum += x * dy;
+        }
+        if (call->backward) own_set(&call->input_gradients[1], c, sum);
+    }
+    return LK_OK;
+}
+
+static void factors_of_backward_are_checked(void)
+{
+    lk_operation o = {.size = sizeof o, .name = "scales", .inputs = 2, .outputs = 1};
+    findings     f;
+    o.shape = affine_shape, o.forward = o.backward = scale_run;
+    o.factors = "(rows, columns), (columns) -> (rows, columns)";
+    CHECK(check_with(&o, LK_F32, &f) == LK_OK, "%s", f.text);
+    factors_wrong = true;
+    expect(&o, "backward: the gradient of input 0 of a part of the factor columns differs from the whole");
+    factors_wrong = false;
+}
+
 int main(void)
 {
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
@@ -307,6 +364,8 @@ int main(void)
     RUN(given_data_are_used);
     RUN(each_broken_promise_of_forward_is_found);
     RUN(each_broken_promise_of_backward_is_found);
+    RUN(wrong_factors_are_found);
+    RUN(factors_of_backward_are_checked);
     RUN(wrong_shapes_and_sums_are_found);
     lk_context_free(context);
     return check_result();

@@ -1,5 +1,6 @@
 /* custom.c - users' operations: their descriptors ask the struct that the node was recorded with. */
 #include "device/custom.h"
+#include "graph/factor.h"
 #include "graph/op/describe.h"
 
 const lk__kernel_custom *lk__node_custom(const lk_graph *g, const lk__graph_node *n)
@@ -42,6 +43,23 @@ static lk_operand to_operand(const lk__graph_shape *s)
     return o;
 }
 
+static lk__factor_shape factor_shape(const lk_operand *o) { return (lk__factor_shape){o->dims, o->rank}; }
+
+/* The line of factors must fit the recorded operands. */
+static bool check_factors(lk__graph_shapes *s, const lk__kernel_custom *c)
+{
+    const lk_operation *o = &c->operation;
+    lk__factor_query    q = {.op = LK__OP_custom, .attrs = s->attrs, .inputs = o->inputs, .outputs = o->outputs};
+    lk__factors         factors;
+    char                text[128];
+    for (int i = 0; i < o->inputs; i++)
+        if (!(c->missing >> i & 1)) q.in[i] = factor_shape(&c->inputs[i]);
+    for (int i = 0; i < o->outputs; i++) q.out[i] = factor_shape(&c->outputs[i]);
+    const char *wrong = o->factors ? lk__factors_solve(o->factors, &q, &factors, text) : NULL;
+    if (wrong) (void)LK__SHAPE_FAIL(s, "%s: factors \"%.100s\": %s", o->name, o->factors, wrong);
+    return !wrong;
+}
+
 static int custom_shape(lk__graph_shapes *s)
 {
     lk__kernel_custom *c = s->graph->customs[s->attrs->custom - 1];
@@ -49,6 +67,7 @@ static int custom_shape(lk__graph_shapes *s)
     char               message[LK__CUSTOM_MESSAGE];
     for (int i = 0; i < s->inputs; i++) inputs[i] = to_operand(s->in[i]);
     if (!lk__custom_shapes(c, inputs, message)) return LK__SHAPE_FAIL(s, "%s: %s", c->operation.name, message);
+    if (!check_factors(s, c)) return -1;
     for (int i = 0; i < c->operation.outputs; i++) {
         const lk_operand *y = &c->outputs[i];
         s->out[i] = lk__shape_fixed(y->dtype, y->rank, y->dims);
