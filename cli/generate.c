@@ -4,9 +4,11 @@
 #include "characters.h"
 #include "command.h"
 #include "device.h"
+#include "environment.h"
 #include "json.h"
 #include "precision.h"
 #include "prompts.h"
+#include "ranks.h"
 
 #include <lockstep/checkpoint.h>
 #include <lockstep/huggingface.h>
@@ -37,6 +39,15 @@ static const option generate_options[] = {
     FLAG("ids", "Print the new tokens as ids, a line for each prompt"),
     FLAG("json", "Print a line of JSON for each prompt: prompt, ids, text, end (eos, stop, tokens or context)"),
     FLAG("timing", "Also measure the memory's bandwidth, and compare the speed with it"),
+    HEADING("Ranks"),
+    RANKS_OPTION("Start N ranks on this host, which hold and compute a part of the model each: a number, gpu (one per "
+                 "GPU), cpu (one per core), or auto. `lockstep run`, torchrun, mpirun and srun start ranks too, with "
+                 "--mesh"),
+    TEXT_SUGGESTED("mesh", "AXES", NULL, "tensor=",
+                   "The ranks as named axes with their extents; -n 4 alone is tensor=4. tensor: each rank along it has "
+                   "a part of every large operation and of the cache of keys and values",
+                   .of = "ranks"),
+    TRANSPORT_OPTIONS,
     HEADING("Running"),
     CHOICE("dtype", "TYPE", "f32", PRECISION_CHOICES,
            "Precision. Narrower than f32: weights, activations and cache in that type, sums in f32"),
@@ -57,7 +68,9 @@ typedef struct result {
 } result;
 
 typedef struct generation {
+    setup                 ranks; /* its context, comm and mesh */
     lk_context           *context;
+    bool                  first;     /* the rank that prints */
     lk_tokenizer         *tokenizer; /* NULL: ids alone */
     lk_generator         *generator;
     lk_transformer_config model;
@@ -71,20 +84,52 @@ typedef struct generation {
 
 static void log_line(void *user, lk_log_level level, const char *text)
 {
-    (void)user;
-    if (level >= LK_LOG_INFO) print_note("generate", "%s%s", level >= LK_LOG_WARNING ? "warning: " : "", text);
+    const generation *g = user;
+    if (level >= LK_LOG_INFO && g->first)
+        print_note("generate", "%s%s", level >= LK_LOG_WARNING ? "warning: " : "", text);
 }
 
-static int create_context(generation *g, const options *given)
+static int create_context(generation *g, const options *given, int threads)
 {
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
-    config.threads = (int)options_integer(given, "threads");
+    config.threads = threads;
+    config.log_user = g;
+    g->first = environment_rank() <= 0;
     int code = device_choose("generate", given, &config.device);
     if (code != 0) return code;
     config.overcommit = options_flag(given, "overcommit");
     config.log = log_line;
     lk_status status = lk_context_create(&config, &g->context);
-    return status < 0 ? report("generate", NULL, status) : 0;
+    if (status < 0) return report("generate", NULL, status);
+    g->ranks.context = g->context;
+    return 0;
+}
+
+/* ---- ranks ---- */
+
+/* Ranks of a launcher work together with --mesh; without it, each is a command of its own. */
+static bool has_ranks(const options *given)
+{
+    return options_find(given, "mesh") || lk_environment_get(NULL, "LOCKSTEP_STARTED_RANKS");
+}
+
+static int check_standard_input(const options *given)
+{
+    const char *file = options_text(given, "prompt-file");
+    if (!file || strcmp(file, "-") != 0) return 0;
+    print_error("generate", "--prompt-file -: several ranks cannot read one standard input; name a file");
+    return EXIT_USER_ERROR;
+}
+
+static int join_ranks(generation *g, const options *given)
+{
+    setup *s = &g->ranks;
+    if (!has_ranks(given)) return 0;
+    int code = ranks_join(s, "generate", given);
+    if (code == 0 && s->config.comm) code = check_standard_input(given);
+    if (code == 0) code = ranks_mesh(s, "generate", given, s->config.comm ? lk_comm_size(s->config.comm) : 1);
+    g->first = !s->config.comm || lk_comm_rank(s->config.comm) == 0;
+    return code;
 }
 
 /* ---- the model ---- */
@@ -150,11 +195,10 @@ static int read_model(generation *g, const options *given)
 }
 
 /* The cache holds the longest prompt and its continuation, or the whole context where that is less. */
-static int create_generator(generation *g, const options *given)
+static int make_config(generation *g, const options *given, lk_generator_config *config)
 {
-    lk_generator_config config = LK_GENERATOR_CONFIG_INIT;
-    int64_t             longest = 1;
-    int                 which = 0;
+    int64_t longest = 1;
+    int     which = 0;
     for (int i = 0; i < g->prompts.count; i++)
         if (g->prompts.tokens[i].count > longest) longest = g->prompts.tokens[i].count, which = i;
     if (longest > g->model.context) {
@@ -163,11 +207,21 @@ static int create_generator(generation *g, const options *given)
         return EXIT_USER_ERROR;
     }
     int64_t wanted = longest + options_integer(given, "tokens");
-    config.model = &g->model;
-    config.weights = options_text(given, "load");
-    config.batch = g->prompts.count;
-    config.context = wanted < g->model.context ? wanted : g->model.context;
-    lk_policy_parse(options_text(given, "dtype"), &config.policy, &config.dtype);
+    config->model = &g->model;
+    config->weights = options_text(given, "load");
+    config->batch = g->prompts.count;
+    config->context = wanted < g->model.context ? wanted : g->model.context;
+    config->comm = g->ranks.config.comm;
+    config->mesh = g->ranks.mesh;
+    lk_policy_parse(options_text(given, "dtype"), &config->policy, &config->dtype);
+    return 0;
+}
+
+static int create_generator(generation *g, const options *given)
+{
+    lk_generator_config config = LK_GENERATOR_CONFIG_INIT;
+    int                 code = make_config(g, given, &config);
+    if (code != 0) return code;
     lk_status status = lk_generator_create(g->context, &config, &g->generator);
     return status < 0 ? report_as("generate", "--load: ", g->context, status) : 0;
 }
@@ -194,7 +248,7 @@ static lk_status take_token(void *user, const lk_generated *made)
     generation *g = user;
     result     *r = &g->results[made->prompt];
     r->end = made->end;
-    if (g->streams) {
+    if (g->streams && g->first) {
         characters_write(&g->stream, stdout, made->text, made->bytes);
         fflush(stdout);
     }
@@ -309,35 +363,83 @@ static int generate(generation *g, const options *given)
     config.no_logits = true;
     g->streams = g->prompts.count == 1 && !options_flag(given, "json") && !options_flag(given, "ids");
     if (!(g->results = calloc((size_t)g->prompts.count, sizeof *g->results))) return EXIT_FAILED;
-    if (g->streams) characters_write(&g->stream, stdout, g->prompts.of[0].text, g->prompts.of[0].bytes);
+    bool prints = g->streams && g->first;
+    if (prints) characters_write(&g->stream, stdout, g->prompts.of[0].text, g->prompts.of[0].bytes);
     lk_status status = lk_generate(g->generator, &config, &times);
-    if (status < 0 && g->streams) printf("\n");
+    if (status < 0 && prints) printf("\n");
     if (status < 0) return report("generate", g->context, status);
+    if (!g->first) return 0;
     print_results(g, given);
     print_times(g, given, &times);
     return 0;
 }
 
+/* Everything before the generator is created, which is the same in all ranks. */
+static int prepare(generation *g, const options *given)
+{
+    int code = read_model(g, given);
+    if (code == 0) code = open_tokenizer(g, given);
+    return code != 0 ? code : prompts_encode(&g->prompts, given, g->context, g->tokenizer, &g->model);
+}
+
+static void free_generation(generation *g)
+{
+    for (int i = 0; g->results && i < g->prompts.count; i++) {
+        free(g->results[i].ids);
+        free(g->results[i].text);
+    }
+    free(g->results);
+    prompts_free(&g->prompts);
+    lk_generator_free(g->generator);
+    lk_tokenizer_free(g->tokenizer);
+    ranks_leave(&g->ranks);
+    lk_mesh_free(g->ranks.mesh);
+    lk_context_free(g->context);
+}
+
+/* Checks everything that is known before ranks are started, so that a user error is found once, in one process. */
+static int check_run(const options *given, int ranks)
+{
+    generation          g = {0};
+    lk_generator_config config = LK_GENERATOR_CONFIG_INIT;
+    size_t              memory[LK_MEMORY_COUNT];
+    char                axes[32];
+    int                 code = check_options(&g, given);
+    if (code == 0 && ranks > 1) code = check_standard_input(given);
+    if (code == 0) code = prompts_read(&g.prompts, given);
+    if (code == 0) code = create_context(&g, given, 1);
+    if (code == 0) code = prepare(&g, given);
+    if (code == 0) code = ranks_mesh(&g.ranks, "generate", given, ranks);
+    if (code == 0 && !g.ranks.mesh && ranks > 1) {
+        lk_mesh_config mesh = LK_MESH_CONFIG_INIT;
+        snprintf(axes, sizeof axes, "tensor=%d", ranks);
+        mesh.axes = axes;
+        lk_status status = lk_mesh_create(g.context, &mesh, &g.ranks.mesh);
+        if (status < 0) code = report("generate", g.context, status);
+    }
+    if (code == 0) code = make_config(&g, given, &config);
+    if (code == 0) {
+        lk_status status = lk_generator_plan(g.context, &config, memory);
+        if (status < 0) code = report("generate", g.context, status);
+    }
+    free_generation(&g);
+    return code;
+}
+
 static int run_generate(const options *given)
 {
     generation g = {0};
-    int        code = check_options(&g, given);
+    int        code;
+    if (ranks_start("generate", given, check_run, &code)) return code;
+    code = check_options(&g, given);
+    if (code == 0) code = create_context(&g, given, (int)options_integer(given, "threads"));
+    if (code == 0) code = join_ranks(&g, given);
     if (code == 0) code = prompts_read(&g.prompts, given);
-    if (code == 0) code = create_context(&g, given);
-    if (code == 0) code = read_model(&g, given);
-    if (code == 0) code = open_tokenizer(&g, given);
-    if (code == 0) code = prompts_encode(&g.prompts, given, g.context, g.tokenizer, &g.model);
+    if (code == 0) code = prepare(&g, given);
     if (code == 0) code = create_generator(&g, given);
     if (code == 0) code = generate(&g, given);
-    for (int i = 0; g.results && i < g.prompts.count; i++) {
-        free(g.results[i].ids);
-        free(g.results[i].text);
-    }
-    free(g.results);
-    prompts_free(&g.prompts);
-    lk_generator_free(g.generator);
-    lk_tokenizer_free(g.tokenizer);
-    lk_context_free(g.context);
+    if (code != 0) ranks_abort(&g.ranks);
+    free_generation(&g);
     return code;
 }
 

@@ -318,9 +318,9 @@ static bool read_value(options *o, int row, const char *name, const char *value,
     if (!value && (option->type == OPTION_FLAG || option->type == OPTION_REFUSED)) value = "true";
     if (!value) {
         /* `--save --json` lacks a value; a directory of that name needs --save=--json. */
-        if (*next >= argc || strncmp(argv[*next], "--", 2) == 0)
-            return set_error(o, "%s needs a value: %s %s", name, name, option->argument);
-        value = argv[(*next)++];
+        bool none = *next >= argc || strncmp(argv[*next], "--", 2) == 0;
+        if (none && !option->without) return set_error(o, "%s needs a value: %s %s", name, name, option->argument);
+        value = none ? option->without : argv[(*next)++];
     }
     char where[64];
     snprintf(where, sizeof where, "--%s", option->name);

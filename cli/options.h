@@ -49,6 +49,7 @@ typedef struct option {
     /* the option that it belongs to: if the user sets that one, a recorded value of this one does not count; NULL:
      * none */
     const char *of;
+    const char *without; /* the value of an option that was given without one; NULL: it needs one */
 } option;
 
 /* Rows of a table. Further members may follow, such as .letter = 'n'. */

@@ -23,7 +23,10 @@ static const option plan_options[] = {
     INTEGER_LETTER('n', "ranks", "N", "1", 1, 4096, "Plan for rank 0 of N"),
     MESH_OPTION,
     INTEGER("nnodes", "N", "1", 1, 4096, "Number of hosts that the ranks are on, as many on each as possible"),
-    PARALLEL_OPTIONS TACTICS_OPTION,
+    PARALLEL_OPTIONS TEXT("tactics", "[FILE]", NULL,
+                          "Only print how states are split over the axis tensor, as lines that FILE can have. With "
+                          "FILE: plan with these lines instead of what the plan finds by itself",
+                          .without = ""),
     TEXT("link", "SPEED", "10Gbit", "Bandwidth between ranks, per direction: 1Gbit, 100Gbit, 20GB (bytes) per second"),
     NUMBER("latency-us", "X", "50", 0, 1e6, "Latency between ranks in microseconds"),
     FLAG("measure", "Measure some steps of one rank instead of estimating by --gflops and --memory-gb"),
@@ -285,6 +288,16 @@ static int print_step(const setup *s, const lk_plan *plan, const options *given)
     return code;
 }
 
+static int print_tactics(const setup *s, const lk_plan *plan)
+{
+    if (!s->mesh || lk_mesh_extent(s->mesh, LK_AXIS_TENSOR) == 1) {
+        print_error("plan", "--tactics prints what is split over the axis tensor of a mesh: give --mesh tensor=N");
+        return EXIT_USER_ERROR;
+    }
+    lk_plan_tactics(plan, write_out, stdout);
+    return 0;
+}
+
 /* -n, --mesh, or both, which must agree. */
 static int choose_ranks(setup *s, const options *given)
 {
@@ -308,7 +321,7 @@ static int run_plan(const options *command_line)
     lk_graph   *graph = NULL;
     lk_plan    *plan = NULL;
     size_t      memory[LK_MEMORY_COUNT];
-    const char *form = options_text(given, "graph"), *device;
+    const char *form = options_text(given, "graph"), *tactics = options_text(given, "tactics"), *device;
     int         code = device_choose("plan", given, &device);
     if (code == 0) code = model_default("plan", given);
     /* Before the first context, because that of CUDA is measured by creating it. What fails here fails again below. */
@@ -332,8 +345,9 @@ static int run_plan(const options *command_line)
         lk_status status = lk_trainer_plan(s.context, &s.config, &graph, &plan, memory);
         if (status < 0) code = setup_report(&s, "plan", status);
     }
-    bool fits = code != 0 || fits_here(&s, plan, memory);
-    if (code == 0) {
+    bool only_tactics = tactics && !*tactics, fits = code != 0 || only_tactics || fits_here(&s, plan, memory);
+    if (code == 0 && only_tactics) code = print_tactics(&s, plan);
+    if (code == 0 && !only_tactics) {
         if (form && strcmp(form, "dot") == 0)
             lk_graph_dot(graph, write_out, stdout);
         else if (form)
@@ -346,7 +360,7 @@ static int run_plan(const options *command_line)
         if (!options_flag(given, "json") && !form && s.config.plan_world > 1)
             plan_mesh_print(&s), print_hosts(&s, plan);
     }
-    bool step = s.config.plan_world > 1 || options_flag(given, "measure");
+    bool step = !only_tactics && (s.config.plan_world > 1 || options_flag(given, "measure"));
     if (code == 0 && step && !form && !options_flag(given, "json")) code = print_step(&s, plan, given);
     lk_plan_free(plan);
     lk_graph_free(graph);

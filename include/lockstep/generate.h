@@ -38,6 +38,10 @@ typedef struct lk_generator_config {
 
 LK_API lk_status lk_generator_create(lk_context *context, const lk_generator_config *config, lk_generator **generator);
 LK_API void      lk_generator_free(lk_generator *generator); /* NULL is fine; before its context */
+/* Only the plan: the memory that lk_generator_create would use, by kind, or why there is no such plan. With a mesh and
+ * without comm: of that rank. */
+LK_API lk_status lk_generator_plan(lk_context *context, const lk_generator_config *config,
+                                   size_t memory[LK_MEMORY_COUNT]);
 /* Bytes that a generator uses of each kind, as planned: exact, except for LK_MEMORY_OTHER, where it is 0. */
 LK_API size_t lk_generator_memory(const lk_generator *generator, lk_memory kind);
 /* Bytes of weights that each step reads: all parameters except those looked up by token or position. */

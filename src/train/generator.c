@@ -7,8 +7,10 @@
 #include "base/config.h"
 #include "base/dtype.h"
 #include "train/load.h"
+#include "train/writers.h"
 
 #include <lockstep/program.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { COPIED = 1 << 16 }; /* elements that are copied at a time from another store */
@@ -69,6 +71,7 @@ static lk_status record_model(lk_generator *g, int which)
     plan.policy = g->config.policy;
     plan.outputs = &logits;
     plan.outputs_count = which == LK__GENERATOR_STEP ? 1 : 0;
+    plan.mesh = g->config.mesh;
     return lk_plan_create(g->graph[which], &plan, &g->plan[which]);
 }
 
@@ -112,23 +115,47 @@ static lk_status copy_store(lk_generator *g)
     return status;
 }
 
+/* Rank 0 reads them, and sends the others what they have of them. */
+static lk_status load_weights(lk_generator *g)
+{
+    lk_comm       *comm = g->config.comm;
+    lk__load_group group = {.store = g->store, .comm = comm};
+    lk_status      status = LK_OK;
+    if (!comm) return lk_weights_load(g->store, g->config.weights);
+    if (lk_comm_rank(comm) == 0) {
+        g->store->alone = true; /* the others wait below */
+        status = lk__weights_load_group(g->store, &group, g->config.weights);
+        g->store->alone = false;
+        lk_status ended = lk__load_group_end(&group);
+        if (status >= 0) status = ended;
+    } else if ((status = lk__load_group_serve(&group)) < 0 && lk_comm_status(comm) < 0) {
+        return status;
+    }
+    status = lk__group_tell(g->context, comm, 0, status, NULL);
+    bool whole = !g->plan[LK__GENERATOR_CHUNK]->splits; /* then rank 0 has read for itself alone */
+    return status >= 0 && whole ? lk_program_broadcast(g->program[LK__GENERATOR_CHUNK]) : status;
+}
+
 static lk_status make_programs(lk_generator *g)
 {
-    lk_status status = lk_store_create(g->plan[LK__GENERATOR_CHUNK], g->config.seed, &g->store);
-    if (status >= 0 && g->config.weights) status = lk_weights_load(g->store, g->config.weights);
-    if (status >= 0 && g->config.store) status = copy_store(g);
+    lk_comm  *comm = g->config.comm;
+    lk_plan  *plan = g->plan[LK__GENERATOR_CHUNK];
+    lk_status status = comm ? lk_store_create_shared(plan, g->config.seed, comm, &g->store)
+                            : lk_store_create(plan, g->config.seed, &g->store);
     for (int which = 0; which < LK__GENERATOR_PROGRAMS && status >= 0; which++) {
-        status = lk_program_create(g->plan[which], g->store, NULL, &g->program[which]);
+        status = lk_program_create(g->plan[which], g->store, comm, &g->program[which]);
         for (int i = 0; i < LK__GENERATOR_INPUTS && status >= 0; i++)
             if (i != LK__GENERATOR_FIRST || g->model.window > 0)
                 status = lk_program_bind(g->program[which], input_names[i], g->inputs[i]);
     }
-    return status;
+    if (status >= 0 && g->config.weights) status = load_weights(g);
+    return status >= 0 && g->config.store ? copy_store(g) : status;
 }
 
 /* Tokens of steps that are chosen where the logits are, where the device does that. */
 static lk_status make_queue(lk_generator *g)
 {
+    if (g->config.comm) return LK_OK; /* the host runs the collectives within a step */
     bool                 window = g->model.window > 0;
     lk__run_token_inputs inputs = {.tokens = input_names[LK__GENERATOR_TOKENS],
                                    .positions = input_names[LK__GENERATOR_POSITIONS],
@@ -148,27 +175,79 @@ static lk_status check_memory(lk_generator *g)
     size_t bytes = 0, available, total;
     lk_context_device_memory(g->context, &available, &total);
     for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) bytes += lk_generator_memory(g, (lk_memory)kind);
+    if (g->config.comm) return lk_comm_check_memory(g->config.comm, total > 0 ? 0 : bytes);
     return total > 0 ? LK_OK : lk_context_check_memory(g->context, NULL, bytes);
 }
 
-lk_status lk_generator_create(lk_context *context, const lk_generator_config *given, lk_generator **generator)
+/* The mesh of the config or, where it has none, one axis over the ranks of its group, which is freed again. */
+static lk_status choose_mesh(lk_context *c, lk_generator_config *config, lk_mesh **own)
+{
+    int            ranks = config->comm ? lk_comm_size(config->comm) : 1;
+    char           axes[32];
+    lk_mesh_config about = LK_MESH_CONFIG_INIT;
+    *own = NULL;
+    if (ranks == 1) config->comm = NULL;
+    if (config->mesh && config->comm &&
+        (lk_mesh_size(config->mesh) != ranks || lk_mesh_rank(config->mesh) != lk_comm_rank(config->comm)))
+        return lk__fail(c, LK_EMISMATCH, "the mesh %s is not that of the %d rank%s that generate",
+                        lk_mesh_text(config->mesh), ranks, ranks == 1 ? "" : "s");
+    if (config->mesh && lk_mesh_extent(config->mesh, LK_AXIS_DATA) > 1)
+        return lk__fail(c, LK_EUNSUPPORTED,
+                        "the mesh %s has %d ranks along data, but ranks that generate all have the same prompts: use "
+                        "the axis tensor, or generate once for each part of the prompts",
+                        lk_mesh_text(config->mesh), lk_mesh_extent(config->mesh, LK_AXIS_DATA));
+    if (config->mesh || ranks == 1) return LK_OK;
+    snprintf(axes, sizeof axes, "tensor=%d", ranks);
+    about.axes = axes;
+    about.rank = lk_comm_rank(config->comm);
+    lk_status status = lk_mesh_create(c, &about, own);
+    config->mesh = *own;
+    return status;
+}
+
+/* Reads the config, records the model and plans it: nothing large is allocated. */
+static lk_status begin_generator(lk_context *context, const lk_generator_config *given, lk_generator **generator)
 {
     lk_generator_config config = LK_GENERATOR_CONFIG_INIT;
+    lk_mesh            *own_mesh = NULL;
     *generator = NULL;
     lk_status status = LK__CONFIG_READ(context, lk_generator_config, given, &config);
     if (status >= 0) status = check_config(context, &config);
-    if (status < 0) return status;
-    lk_generator *g = lk__alloc(context, LK_MEMORY_OTHER, sizeof *g);
-    if (!g) return LK_ENOMEM;
-    g->context = context;
-    g->config = config;
-    g->model = *config.model;
-    g->config.model = &g->model;
-    g->model.dropout = g->model.attention_dropout = 0;
-    if (g->model.kind == LK_TRANSFORMER_LLAMA) g->model.context = config.context; /* rows of the table of angles */
-    g->width[LK__GENERATOR_CHUNK] = config.chunk;
-    g->width[LK__GENERATOR_STEP] = 1;
+    if (status >= 0) status = choose_mesh(context, &config, &own_mesh);
+    lk_generator *g = status >= 0 ? lk__alloc(context, LK_MEMORY_OTHER, sizeof *g) : NULL;
+    if (status >= 0 && !g) status = LK_ENOMEM;
+    if (status >= 0) {
+        g->context = context;
+        g->config = config;
+        g->model = *config.model;
+        g->config.model = &g->model;
+        g->model.dropout = g->model.attention_dropout = 0;
+        if (g->model.kind == LK_TRANSFORMER_LLAMA) g->model.context = config.context; /* rows of the table of angles */
+        g->width[LK__GENERATOR_CHUNK] = config.chunk;
+        g->width[LK__GENERATOR_STEP] = 1;
+    }
     for (int which = 0; which < LK__GENERATOR_PROGRAMS && status >= 0; which++) status = record_model(g, which);
+    lk_mesh_free(own_mesh);
+    if (g) g->config.mesh = NULL; /* the plans have it */
+    *generator = g;
+    return status;
+}
+
+lk_status lk_generator_plan(lk_context *context, const lk_generator_config *config, size_t memory[LK_MEMORY_COUNT])
+{
+    lk_generator *g;
+    lk_status     status = begin_generator(context, config, &g);
+    for (int kind = 0; kind < LK_MEMORY_COUNT && status >= 0; kind++)
+        memory[kind] = lk_generator_memory(g, (lk_memory)kind);
+    lk_generator_free(g);
+    return status;
+}
+
+lk_status lk_generator_create(lk_context *context, const lk_generator_config *config, lk_generator **generator)
+{
+    lk_generator *g;
+    lk_status     status = begin_generator(context, config, &g);
+    *generator = NULL;
     if (status >= 0) status = check_memory(g);
     for (int i = 0; i < LK__GENERATOR_INPUTS && status >= 0; i++)
         if (!(g->inputs[i] = lk__alloc(context, LK_MEMORY_WORKSPACE, inputs_bytes(g)))) status = LK_ENOMEM;
@@ -177,12 +256,12 @@ lk_status lk_generator_create(lk_context *context, const lk_generator_config *gi
         status = LK_ENOMEM;
     if (status >= 0) status = make_programs(g);
     if (status >= 0) status = make_queue(g);
-    g->config.weights = NULL; /* borrowed */
-    g->config.store = NULL;
     if (status < 0) {
         lk_generator_free(g);
         return status;
     }
+    g->config.weights = NULL; /* borrowed */
+    g->config.store = NULL;
     *generator = g;
     return LK_OK;
 }

@@ -99,6 +99,23 @@ train config --config run.conf
     esac
 }
 
+# Ranks that generate have the same prompts and choose the same tokens; rank 0 prints them.
+# shellcheck disable=SC2086
+{
+    gpt="--model gpt --layers 2 --width 32 --heads 4 --context 16 --vocabulary 64 --data synthetic --batch 8"
+    "$LOCKSTEP" train $gpt --steps 3 --threads 1 --eval-every -1 --save gpt >out 2>&1 || fail "train gpt: $(cat out)"
+    ids="--load gpt --prompt-ids 1,2,3 --prompt-ids 9 --ids --tokens 9 --threads 1"
+    "$LOCKSTEP" generate $ids >alone.ids 2>err || fail "generate: $(cat err)"
+    "$LOCKSTEP" generate $ids --mesh shard=2 >ranks.ids 2>err || fail "generate of 2 ranks: $(cat err)"
+    cmp -s alone.ids ranks.ids || fail "2 ranks generate $(cat ranks.ids), one $(cat alone.ids)"
+    "$LOCKSTEP" run -n 2 -- "$LOCKSTEP" generate $ids --mesh shard=2 >ranks.ids 2>err || fail "run generate: $(cat err)"
+    [ "$(sed 's/^\[rank 0\] //' ranks.ids)" = "$(cat alone.ids)" ] || fail "lockstep run: $(cat ranks.ids)"
+    refused "has 2 ranks along data, but ranks that generate all have the same prompts" "$LOCKSTEP" generate $ids \
+        --mesh data=2
+    refused "--prompt-file -: several ranks cannot read one standard input" "$LOCKSTEP" generate --load gpt \
+        --prompt-file - --mesh shard=2 </dev/null
+}
+
 # --parallel data is accepted, with one line that names --mesh.
 train parallel -n 2 --parallel data
 [ "$(hash_of parallel.json)" = "$(hash_of count.json)" ] || fail "--parallel data: other bits"
