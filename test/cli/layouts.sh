@@ -148,6 +148,18 @@ try_chain() {
     compare $name f64 "$of" "$of on $path"
 }
 
+# try_evaluation "CELL"…: `eval` of the run that is in the directory cell, in each of their layouts.
+try_evaluation() {
+    local of mesh options cell one other
+    one=$("$LOCKSTEP" eval --load cell --threads 1 --json 2> eval.txt | field loss)
+    for cell in "$@"; do
+        cell_words "$cell"
+        other=$("$LOCKSTEP" eval --load cell --mesh "$mesh" --threads 1 --json 2> eval.txt | field loss)
+        awk -v a="$one" -v b="$other" 'BEGIN { d = a - b; exit !(a > 0 && d < 1e-12 * a && d > -1e-12 * a) }' ||
+            complain "eval of $of on $mesh: loss $other, not $one: $(cat eval.txt)"
+    done
+}
+
 # ---- which of them ----
 
 small_only=1 pattern= pairs=
@@ -183,7 +195,7 @@ for name in gpt packed llama encoder cnn resnet mlp; do
         [ "$of" = "$name" ] && [[ -z $small_only || $when = suite ]] && chain+=("$cell")
     done
     [ ${#chain[@]} -ge 2 ] || continue
-    try_chain "${chain[@]}" && chained=$((chained + ${#chain[@]} - 1))
+    try_chain "${chain[@]}" && chained=$((chained + ${#chain[@]} - 1)) && try_evaluation "${chain[@]}"
     [ -n "$pairs" ] || continue
     for cell in "${chain[@]}"; do
         for other in "${chain[@]}"; do

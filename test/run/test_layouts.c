@@ -109,10 +109,7 @@ static void create_rank(rank_program *p, const job *j)
     config.loss = decoder(tokens, labels);
     REQUIRE(lk_plan_create(r->graph, &config, &r->plan) == LK_OK, "%s: %s", j->layout->axes,
             lk_context_error(r->context));
-    bool divided = lk_mesh_size(p->mesh) > lk_mesh_extent(p->mesh, LK_AXIS_DATA); /* ranks have slices of the state */
-    lk_status made = divided || lk_plan_state(r->plan) == LK_STATE_SHARED
-                         ? lk_store_create_shared(r->plan, 3, p->comm, &r->store)
-                         : lk_store_create(r->plan, 3, &r->store);
+    lk_status made = lk_store_create_shared(r->plan, 3, p->comm, &r->store);
     REQUIRE(made == LK_OK, "%s: %s", j->layout->axes, lk_context_error(r->context));
     REQUIRE(lk_program_create(r->plan, r->store, p->comm, &r->program) == LK_OK, "%s: %s", j->layout->axes,
             lk_context_error(r->context));
