@@ -117,6 +117,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     size_t forward = list->graph->nodes_count;
     if ((status = lk__pass_loss_gradients(p, list)) < 0) return status;
     if ((status = fill_unused(list, lk__plan_rank(p) == 0)) < 0) return status;
+    if ((status = lk__pass_placement(p, list, config->optimizer, &forward)) < 0) return status;
     if (!config->no_fusion && (status = lk__pass_fuse(list, true, 0)) < 0) return status;
     size_t backward;
     if ((status = lk__pass_buckets(p, &backward)) < 0) return status;
@@ -140,9 +141,11 @@ static lk_status plan_evaluation(lk_plan *p, const lk_plan_config *config)
     if (status < 0) return status;
     lk__pass_evaluation(list);
     if ((status = pass_precision(p, list)) < 0) return status;
+    size_t nodes = list->graph->nodes_count;
+    if ((status = lk__pass_placement(p, list, config->optimizer, &nodes)) < 0) return status;
     for (int late = 0; late < 2 && !config->no_fusion; late++)
         if ((status = lk__pass_fuse(list, late, 0)) < 0) return status;
-    size_t nodes = list->graph->nodes_count, end = nodes;
+    size_t end = nodes = list->graph->nodes_count;
     if ((status = lk__pass_shard_gather(p, list, &nodes, &end)) < 0) return status;
     if ((status = lk__pass_layout(list, end, end, end)) < 0) return status;
     if ((status = lk__pass_launch_groups(list, p)) < 0) return status;
@@ -218,7 +221,8 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, b
     if (graph->constants_count &&
         !(p->constants = lk__alloc(c, LK_MEMORY_OTHER, graph->constants_count * sizeof *p->constants)))
         goto no_memory;
-    if ((status = lk__plan_place_states(p, placement, config->optimizer)) < 0) goto fail;
+    if (!placement && lk__mesh_extent(&p->mesh, LK_AXIS_TENSOR) > 1) p->placed_axes = LK_AXIS_TENSOR;
+    if (!p->placed_axes && (status = lk__plan_place_states(p, placement, config->optimizer)) < 0) goto fail;
     if (p->parallel.leaves && !p->batch_leaves) lk__plan_reduce_capacity(p);
     if ((status = lk__plan_find_losses(p, graph, config->loss.graph ? config->loss.id : -1)) < 0) goto fail;
     if (p->trains && (status = plan_training(p, config)) < 0) goto fail;

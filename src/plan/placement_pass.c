@@ -1,0 +1,16 @@
+/* placement_pass.c - the placement pass of one list: finds placements, gives states their slices, and rewrites the
+ * list's graph to what this rank computes. */
+#include "plan/placement.h"
+
+lk_status lk__pass_placement(lk_plan *p, lk__plan_list *list, const lk_optimizer_config *optimizer, size_t *forward)
+{
+    lk__placements placements;
+    bool           placed = p->trains && list != &p->train; /* states are placed by the list of training */
+    if (!p->placed_axes) return LK_OK;
+    lk_status status = lk__placements_find(p, list, p->placed_axes, placed, forward, &placements);
+    if (status < 0) return status;
+    if (!placed) status = lk__plan_place_states(p, NULL, optimizer);
+    if (status >= 0) status = lk__placements_apply(p, list, &placements, forward);
+    lk__placements_free(p->context, &placements);
+    return status;
+}
