@@ -64,7 +64,7 @@ static bool find_range(const lk__plan_accesses *a, size_t state, size_t begin, s
 {
     const lk__plan_state *s = &a->plan->states[state];
     if (!s->trained) return false;
-    size_t first = s->gradient_offset, last = first + s->wide_bytes;
+    size_t first = s->gradient_offset, last = first + lk__plan_gradient_bytes(a->plan, state);
     *r = (range){(int)state, first > begin ? first : begin, last < end ? last : end};
     return r->begin < r->end;
 }

@@ -81,8 +81,8 @@ static lk__plan_bucket *find_bucket(lk_plan *p, const gradient *before, const gr
 static lk_status fill_buckets(lk_plan *p, const gradient *all, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        lk__plan_state  *sp = &p->states[all[i].state];
-        size_t           bytes = lk__round_up(sp->wide_bytes, p->shared ? LK__SLICE_ALIGN : LK__ALIGN);
+        lk__plan_state *sp = &p->states[all[i].state];
+        size_t bytes = lk__round_up(lk__plan_gradient_bytes(p, all[i].state), p->shared ? LK__SLICE_ALIGN : LK__ALIGN);
         lk__plan_bucket *b = find_bucket(p, i ? &all[i - 1] : NULL, &all[i], bytes);
         if (!b) return LK_ENOMEM;
         sp->trained = true;

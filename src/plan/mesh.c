@@ -18,10 +18,11 @@ static lk_status check_axes(lk_context *c, const lk__mesh_grid *g)
 {
     char text[LK__MESH_TEXT];
     for (int i = 0; i < g->count; i++)
-        if (g->axes[i].extent > 1 && !(g->axes[i].axis & LK__PLAN_BATCH_AXES))
-            return lk__fail(c, LK_EUNSUPPORTED,
-                            "the mesh %s has %d ranks along %s, but plans support only the axes data and shard so far",
-                            lk__mesh_format(g, text), g->axes[i].extent, lk_axis_name((lk_axis)g->axes[i].axis));
+        if (g->axes[i].extent > 1 && !(g->axes[i].axis & (LK__PLAN_BATCH_AXES | LK_AXIS_TENSOR)))
+            return lk__fail(
+                c, LK_EUNSUPPORTED,
+                "the mesh %s has %d ranks along %s, but plans support only the axes data, shard and tensor so far",
+                lk__mesh_format(g, text), g->axes[i].extent, lk_axis_name((lk_axis)g->axes[i].axis));
     return LK_OK;
 }
 

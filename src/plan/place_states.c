@@ -52,6 +52,9 @@ static lk_status split_states(lk_plan *p, const lk__plan_placement *placement)
         lk_status status = split_state(p, i, placement);
         if (status < 0) return status;
     }
+    for (size_t i = 0; i < p->graph->states_count; i++)
+        for (int k = 0; k < p->states[i].splits[LK__ARRAY_STORED].count; k++)
+            p->split_axes |= p->states[i].splits[LK__ARRAY_STORED].split[k].axes;
     return LK_OK;
 }
 

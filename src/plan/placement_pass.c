@@ -2,14 +2,18 @@
  * list's graph to what this rank computes. */
 #include "plan/placement.h"
 
-lk_status lk__pass_placement(lk_plan *p, lk__plan_list *list, const lk_optimizer_config *optimizer, size_t *forward)
+lk_status lk__pass_placement(lk_plan *p, lk__plan_list *list, const lk_plan_config *config, size_t *forward)
 {
-    lk__placements placements;
-    bool           placed = p->trains && list != &p->train; /* states are placed by the list of training */
+    lk__placements      placements;
+    bool                placed = p->trains && list != &p->train; /* states are placed by the list of training */
+    lk__placement_rules rules = {.axis = p->placed_axes,
+                                 .placed = placed,
+                                 .whole_sequences = config->no_sequence_parallel,
+                                 .tactics = config->tactics};
     if (!p->placed_axes) return LK_OK;
-    lk_status status = lk__placements_find(p, list, p->placed_axes, placed, forward, &placements);
+    lk_status status = lk__placements_find(p, list, &rules, forward, &placements);
     if (status < 0) return status;
-    if (!placed) status = lk__plan_place_states(p, NULL, optimizer);
+    if (!placed) status = lk__plan_place_states(p, NULL, config->optimizer);
     if (status >= 0) status = lk__placements_apply(p, list, &placements, forward);
     lk__placements_free(p->context, &placements);
     return status;

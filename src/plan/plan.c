@@ -117,7 +117,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     size_t forward = list->graph->nodes_count;
     if ((status = lk__pass_loss_gradients(p, list)) < 0) return status;
     if ((status = fill_unused(list, lk__plan_rank(p) == 0)) < 0) return status;
-    if ((status = lk__pass_placement(p, list, config->optimizer, &forward)) < 0) return status;
+    if ((status = lk__pass_placement(p, list, config, &forward)) < 0) return status;
     if (!config->no_fusion && (status = lk__pass_fuse(list, true, 0)) < 0) return status;
     size_t backward;
     if ((status = lk__pass_buckets(p, &backward)) < 0) return status;
@@ -142,7 +142,7 @@ static lk_status plan_evaluation(lk_plan *p, const lk_plan_config *config)
     lk__pass_evaluation(list);
     if ((status = pass_precision(p, list)) < 0) return status;
     size_t nodes = list->graph->nodes_count;
-    if ((status = lk__pass_placement(p, list, config->optimizer, &nodes)) < 0) return status;
+    if ((status = lk__pass_placement(p, list, config, &nodes)) < 0) return status;
     for (int late = 0; late < 2 && !config->no_fusion; late++)
         if ((status = lk__pass_fuse(list, late, 0)) < 0) return status;
     size_t end = nodes = list->graph->nodes_count;
@@ -204,7 +204,8 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, b
     p->parallel = config->parallel;
     p->policy = config->policy;
     p->gradient_dtype = config->gradient_dtype == LK_F32 ? graph->real : config->gradient_dtype;
-    p->shared = p->parallel.state == LK_STATE_SHARED && lk__plan_batch_parts(p) > 1;
+    p->shared = p->parallel.state == LK_STATE_SHARED && lk__plan_batch_parts(p) > 1 &&
+                lk__mesh_extent(&p->mesh, LK_AXIS_TENSOR) == 1;
     p->stage = find_stage(p);
     if (p->parallel.blocks_in_flight == 0) p->parallel.blocks_in_flight = 2;
     if (p->parallel.hosts == 0 || !p->shared) p->parallel.hosts = 1;

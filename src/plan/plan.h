@@ -301,7 +301,7 @@ void      lk__plan_place_moments(lk_plan *plan);
 
 /* placement_pass.c: values are split over the ranks along plan->placed_axes; *forward: where the nodes of forward
  * end. */
-lk_status lk__pass_placement(lk_plan *plan, lk__plan_list *list, const lk_optimizer_config *optimizer, size_t *forward);
+lk_status lk__pass_placement(lk_plan *plan, lk__plan_list *list, const lk_plan_config *config, size_t *forward);
 
 /* evaluation.c: batch norm uses its running statistics, dropout is removed. */
 void lk__pass_evaluation(lk__plan_list *list);

@@ -136,12 +136,12 @@ static const lk__plan_bucket *bucket_of(const lk_plan *p, const lk__plan_state *
 
 enum { OWNED = LK__SLICE_ALIGN / sizeof(float) }; /* elements: no cache line has two owners, also of bf16 */
 
-/* A range of a bucket for each owner, across the tensors in it; of an array that is split, equal ones of each slice.
- * What nobody updates is the first one's. */
+/* A range of a bucket for each owner, across the tensors in it, or this rank's parts of them; of an array that is split
+ * otherwise, equal ones of each slice. What nobody updates is the first one's. */
 static void set_owners(const lk_plan *p, const lk__plan_state *sp, lk__plan_slices *s)
 {
     bool                   owned = p->shared && sp->trained;
-    const lk__plan_bucket *b = owned && s->parts == 1 ? bucket_of(p, sp) : NULL;
+    const lk__plan_bucket *b = owned && (s->parts == 1 || p->placed_axes) ? bucket_of(p, sp) : NULL;
     s->owners = owned && s->parts > 1 ? lk__plan_owners(p) : 1;
     s->owned_each = (lk__slices_elements(s, s->own) + s->owners - 1) / s->owners;
     if (s->owners > 1) s->owned_each = (s->owned_each + OWNED - 1) / OWNED * OWNED;
@@ -311,6 +311,15 @@ lk__plan_slices lk__plan_state_slices(const lk_plan *p, size_t state, lk__plan_a
     s.first_counts = gs->buffer && p->own_buffers;
     set_owners(p, sp, &s);
     return s;
+}
+
+size_t lk__plan_gradient_bytes(const lk_plan *p, size_t state)
+{
+    const lk__plan_splits *splits = &p->states[state].splits[LK__ARRAY_STORED];
+    size_t                 parts = 1;
+    for (int i = 0; i < splits->count && p->placed_axes; i++) /* which are equal */
+        parts *= (size_t)lk__mesh_extent(&p->mesh, splits->split[i].axes & p->placed_axes);
+    return p->states[state].wide_bytes / parts;
 }
 
 bool lk__plan_splits_state(const lk_plan *p)

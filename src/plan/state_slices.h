@@ -102,6 +102,9 @@ static inline size_t lk__exchange_window(int ranks)
  * everything. */
 size_t lk__plan_exchange_bytes(const lk_plan *plan);
 
+/* Bytes of the gradient that this rank computes of a state: of its part of it, where the placement pass has cut it. */
+size_t lk__plan_gradient_bytes(const lk_plan *plan, size_t state);
+
 lk__plan_slices lk__plan_state_slices(const lk_plan *plan, size_t state, lk__plan_array array);
 bool            lk__plan_has_array(const lk_plan *plan, size_t state, lk__plan_array array);
 /* How its arrays are split, as ", values: 0 over 1", a dimension and axes; "": not at all. */

@@ -32,25 +32,37 @@ static int updated_gradient(const lk_plan *p, size_t state)
     return gradient >= 0 && p->stage ? p->states[state].gradient_slice : gradient;
 }
 
+/* Adds those square sums, of nodes from `first` on in the order of states, that are of gradients of which ranks have parts
+ * along the placement pass's axes, or of the others. -1: there are none, or failure. */
+static int add_squares(const lk_plan *p, size_t first, bool split, int total)
+{
+    lk_graph *g = p->train.graph;
+    for (size_t i = 0; i < g->states_count && g->status >= 0; i++) {
+        if (updated_gradient(p, i) < 0) continue;
+        size_t node = first++;
+        int    one = g->nodes[node].out[0];
+        if ((p->placed_axes && p->states[i].splits[LK__ARRAY_STORED].count > 0) != split) continue;
+        total = total < 0 ? one : lk__emit1(g, g->nodes[node].site, LK__OP_add, NULL, (int[]){total, one}, 2);
+    }
+    return total;
+}
+
 /* The sum of all gradients' squares, as one value. */
 static int total_squares(const lk_plan *p)
 {
-    const lk__plan_list *list = &p->train;
-    lk_graph            *g = list->graph;
-    int                  total = -1;
-    size_t               first = g->nodes_count;
+    lk_graph    *g = p->train.graph;
+    size_t       first = g->nodes_count;
+    lk__op_attrs placed = {.reduction = LK_SUM, .mesh = p->placed_axes};
+    lk__op_attrs sharded = {.reduction = LK_SUM, .order = LK__ORDER_RANKS, .mesh = LK_AXIS_SHARD};
     for (size_t i = 0; i < g->states_count; i++) {
         int gradient = updated_gradient(p, i);
         if (gradient >= 0 && lk__emit1(g, g->states[i].site, LK__OP_square_sum, NULL, &gradient, 1) < 0) return -1;
     }
-    for (size_t i = first, end = g->nodes_count; i < end; i++) {
-        int one = g->nodes[i].out[0];
-        total = total < 0 ? one : lk__emit1(g, g->nodes[i].site, LK__OP_add, NULL, (int[]){total, one}, 2);
-        if (total < 0) return -1;
-    }
-    if (!p->stage || total < 0) return total;
-    lk__op_attrs attrs = {.reduction = LK_SUM, .order = LK__ORDER_RANKS, .mesh = LK_AXIS_SHARD};
-    return lk__emit_all_reduce(g, LK_HERE, &attrs, total);
+    int total = add_squares(p, first, true, -1);
+    if (total >= 0) total = lk__emit_all_reduce(g, LK_HERE, &placed, total);
+    if (g->status >= 0) total = add_squares(p, first, false, total);
+    if (g->status < 0) return -1;
+    return p->stage && total >= 0 ? lk__emit_all_reduce(g, LK_HERE, &sharded, total) : total;
 }
 
 static int moment_value(lk_graph *g, size_t state, int slot)

@@ -240,7 +240,7 @@ static lk_status check_buckets(walk *w)
         bool                  found = !s->trained || s->wide_bytes == 0;
         for (size_t b = 0; b < p->buckets_count && !found; b++)
             found = s->gradient_offset >= p->buckets[b].offset &&
-                    s->gradient_offset + s->wide_bytes <= p->buckets[b].offset + p->buckets[b].bytes;
+                    s->gradient_offset + lk__plan_gradient_bytes(p, i) <= p->buckets[b].offset + p->buckets[b].bytes;
         if (!found) return fail(w, "no bucket has all of the gradient of \"%s\"", state_name(w, (int)i));
     }
     return LK_OK;

@@ -40,7 +40,8 @@ lk_status lk__run_add_leaf_batch(lk_program *p, const lk__schedule_run *run, siz
     for (size_t i = 0; i < plan->graph->states_count && status >= 0; i++) {
         const lk__plan_state *s = &plan->states[i];
         bool here = s->trained && s->gradient_offset >= b->offset && s->gradient_offset < b->offset + b->bytes;
-        if (here && !s->adds_leaves) status = lk__leaf_tree_add(p, s->gradient_offset, s->wide_bytes, b->dtype);
+        if (here && !s->adds_leaves)
+            status = lk__leaf_tree_add(p, s->gradient_offset, lk__plan_gradient_bytes(plan, i), b->dtype);
     }
     return status;
 }

@@ -148,14 +148,14 @@ static lk_status check_comm(const lk_plan *plan, lk_comm *comm)
 /* Who updates a state, and how, must be the same to all who use it. */
 static lk_status check_sharing(const lk_plan *plan, const lk_store *store, const lk_comm *comm)
 {
-    if ((plan->split_axes | store->plan->split_axes) & ~(unsigned)LK_AXIS_SHARD)
+    if ((plan->split_axes & ~(plan->placed_axes | LK_AXIS_SHARD)) || plan->split_axes != store->plan->split_axes)
         return lk__fail(plan->context, LK_EUNSUPPORTED,
                         "the ranks have slices of the state, but programs still need all of it on every rank");
     if (lk__store_shares_buffers(store) && plan->writes_buffers && !plan->shares_buffers)
         return lk__fail(plan->context, LK_EMISMATCH,
                         "the ranks share the store's buffers, and each of them would write to them: plan it with "
                         "sync_batch_norm, as the plan that the store was created for");
-    if (!plan->trains || (plan->shared ? store->comm && store->comm == comm : !store->comm)) return LK_OK;
+    if (!plan->trains || (plan->shared ? store->comm && store->group == comm : !store->comm)) return LK_OK;
     if (plan->shared)
         return lk__fail(plan->context, LK_EMISMATCH,
                         "the plan's ranks share their state, and the store was not created with their group: use "

@@ -8,7 +8,8 @@
 const void *lk_program_gradient(const lk_program *p, const char *parameter)
 {
     int state = p->plan->trains ? lk__find_state(p->plan->graph, parameter) : -1;
-    if (state < 0 || !p->plan->states[state].trained || !p->visible_gradients) return NULL;
+    if (state < 0 || !p->plan->states[state].trained || !p->visible_gradients || lk__gradient_is_part(p, state))
+        return NULL;
     return lk__gradient_set(p, 0) + p->plan->states[state].gradient_offset;
 }
 
@@ -16,6 +17,7 @@ const void *lk_program_gradient(const lk_program *p, const char *parameter)
 
 static lk_status read_own(lk_program *p, int state, void *data, size_t bytes)
 {
+    if (lk__gradient_is_part(p, state)) return lk__gradient_gather(p, state, data);
     return lk__device_read(p->device, p->stream, data, lk__gradient_set(p, 0) + p->plan->states[state].gradient_offset,
                            bytes);
 }
@@ -65,7 +67,8 @@ static lk_status locate_gradient(const lk_program *p, const char *parameter, loc
     if (state < 0) return lk__fail(p->context, LK_ENOENT, "the model has no parameter \"%s\"", parameter);
     if (!p->plan->states[state].trained)
         return lk__fail(p->context, LK_ENOENT, "\"%s\" has no gradient: it is frozen, or a buffer", parameter);
-    found->whole = found->bytes = p->plan->states[state].wide_bytes;
+    found->whole = p->plan->states[state].wide_bytes;
+    found->bytes = lk__plan_gradient_bytes(p->plan, (size_t)state);
     found->memory = lk__gradient_set(p, 0) + p->plan->states[state].gradient_offset;
     if (p->shard) {
         size_t    size = lk_dtype_size(p->plan->graph->real);
@@ -103,7 +106,7 @@ lk_status lk_program_gradient_read(lk_program *p, const char *parameter, void *d
     if (p->progress.synced) return p->gradients->read(p, lk__find_state(p->plan->graph, parameter), data, bytes);
     if (p->shard)
         return lk__fail(p->context, LK_EINVAL, "the ranks have slices of the gradients' sum: read them after LK_SYNC");
-    return lk__device_read(p->device, p->stream, data, found.memory, bytes);
+    return read_own(p, lk__find_state(p->plan->graph, parameter), data, bytes);
 }
 
 /* One of the kernels that have a single operand and a factor, over gradients in their memory. */
@@ -151,6 +154,8 @@ lk_status lk_program_gradient_write(lk_program *p, const char *parameter, const 
         p->gradients->written(p);
     }
     if (found.bytes == 0) return LK_OK;
+    int state = lk__find_state(p->plan->graph, parameter);
+    if (lk__gradient_is_part(p, state)) return lk__gradient_cut(p, state, data);
     return lk__device_write(p->device, p->stream, found.memory, (const char *)data + found.skipped, found.bytes);
 }
 

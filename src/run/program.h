@@ -127,11 +127,11 @@ typedef struct lk__run_losses {
 } lk__run_losses;
 
 struct lk_program {
-    lk_context        *context;
-    lk_plan           *plan;
-    lk_store          *store;
-    lk_mesh           *mesh; /* NULL: alone, as the next */
-    lk_comm           *comm; /* all ranks: reports, comparisons, what is once on every host */
+    lk_context *context;
+    lk_plan    *plan;
+    lk_store   *store;
+    lk_mesh    *mesh; /* NULL: alone, as the next */
+    lk_comm    *comm; /* all ranks: reports, comparisons, what is once on every host */
     /* Those among whom the batch is split: sums of gradients, losses and metrics; NULL: every rank has all of it. */
     lk_comm           *batch;
     lk_comm           *shard; /* those along shard; NULL: they have no slices of the state */
@@ -232,6 +232,13 @@ void      lk__regions_free(lk_program *program);
  * same way. */
 lk_status lk__gradients_share(lk_program *program);
 void      lk__gradients_release(lk_program *program);
+
+/* ---- gradient_part.c: gradients of which this rank has a part, along the axes of the placement pass ---- */
+bool lk__gradient_is_part(const lk_program *program, int state);
+/* The whole gradient, from the parts of all ranks along these axes. Collective over them. */
+lk_status lk__gradient_gather(lk_program *program, int state, void *data);
+/* This rank's part from the whole. */
+lk_status lk__gradient_cut(lk_program *program, int state, const void *data);
 
 /* ---- staging_create.c, staging.c: copies between the host and the device ---- */
 lk_status lk__staging_create(lk_program *program); /* after the slots and the gradients */

@@ -225,8 +225,75 @@ static lk_status hash_state(const lk_program *p, size_t index, uint64_t *hash)
 static bool is_compared(const lk_program *p, size_t index)
 {
     bool buffer = p->plan->graph->states[index].buffer;
+    if (lk__store_splits(p->store, index, LK_STATE_VALUE)) return false; /* verify_slices does */
     if (lk__store_shares(p->store, index)) return lk__store_hosts(p->store) > 1 || p->store->nodes > 1;
     return p->store->comm ? buffer && p->plan->syncs : !buffer;
+}
+
+/* The axes along which ranks have different slices of a state's value. */
+static unsigned split_axes(const lk_program *p, size_t index)
+{
+    lk__plan_slices s = lk__store_slices(p->store, index, LK_STATE_VALUE);
+    unsigned        axes = s.splits.flat.axes;
+    for (int i = 0; i < s.splits.count; i++) axes |= s.splits.split[i].axes;
+    return s.parts > 1 ? axes : 0;
+}
+
+/* The hash of what this rank has of it. */
+static lk_status hash_slice(const lk_program *p, size_t index, uint64_t *hash)
+{
+    lk__plan_slices s = lk__store_slices(p->store, index, LK_STATE_VALUE);
+    size_t          bytes = (size_t)lk__slices_elements(&s, s.own) * lk_dtype_size(s.dtype);
+    const char     *memory = lk__store_memory(p->store, index, LK_STATE_VALUE);
+    return p->device->backend->kernels.hash(p->device, memory, bytes, 3, hash);
+}
+
+/* The first rank whose hash is not that of the rank with the same coordinates along `axes` and 0 along the others, which
+ * is *other. */
+static lk_status find_different_along(const lk_program *p, unsigned axes, uint64_t mine, int *different, int *other)
+{
+    int       ranks = lk__plan_ranks(p->plan);
+    size_t    bytes = (size_t)ranks * sizeof(uint64_t);
+    uint64_t *all = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
+    *different = -1;
+    if (!all) return LK_ENOMEM;
+    lk_status status = lk_comm_all_gather(p->comm, &mine, all, 1, LK_I64, NULL);
+    for (int i = ranks; status >= 0 && i-- > 0;) {
+        int first = lk__mesh_member(&p->plan->mesh, LK_AXES_ALL & ~axes, i, 0);
+        if (all[i] != all[first]) *different = i, *other = first;
+    }
+    lk__free(p->context, LK_MEMORY_OTHER, all, bytes);
+    return status;
+}
+
+/* Slices that are split along these axes, of the ranks that have copies of them. */
+static lk_status verify_slices(const lk_program *p, unsigned axes, int64_t step)
+{
+    size_t    count = lk_store_count(p->store);
+    uint64_t  all = 5, one;
+    int       different = -1, other = 0, found = 0;
+    lk_status status = lk__store_check(p->store);
+    for (size_t i = 0; i < count && status >= 0; i++) {
+        if (split_axes(p, i) != axes || p->plan->graph->states[i].buffer) continue;
+        status = hash_slice(p, i, &one);
+        all = lk__hash64(&one, sizeof one, all);
+        found++;
+    }
+    if (!found || status < 0) return status;
+    if ((status = find_different_along(p, axes, all, &different, &other)) < 0 || different < 0) return status;
+    for (size_t i = 0; i < count; i++) {
+        if (split_axes(p, i) != axes || p->plan->graph->states[i].buffer) continue;
+        if ((status = hash_slice(p, i, &one)) < 0 ||
+            (status = find_different_along(p, axes, one, &different, &other)) < 0)
+            return status;
+        if (different >= 0)
+            return lk__fail(p->context, LK_EMISMATCH,
+                            "replicas diverged: at step %" PRId64
+                            " rank %d's slice of \"%s\" differs from rank %d's. Bits must be the same on all ranks: "
+                            "look for memory errors, different processors, or a manual change on one rank",
+                            step, different, p->plan->graph->states[i].name, other);
+    }
+    return LK_OK;
 }
 
 lk_status lk_program_verify(lk_program *p, int64_t step)
@@ -236,6 +303,8 @@ lk_status lk_program_verify(lk_program *p, int64_t step)
     int       different;
     lk_status status;
     if (!p->comm) return LK_OK;
+    for (unsigned axes = 1; axes <= LK_AXES_ALL && p->plan->splits; axes++)
+        if ((status = verify_slices(p, axes, step)) < 0) return status;
     for (size_t i = 0; i < count; i++)
         if (is_compared(p, i)) {
             if ((status = hash_state(p, i, &one)) < 0) return status;

@@ -1,0 +1,313 @@
+/* placement_rewrite.c - the graph of one rank, from the placements of values along an axis of the mesh (placement.h):
+ * values get the shape of this rank's part, and where a node needs or makes another placement than that in which a value
+ * is held, collectives and local cuts are put between them. A value keeps its number, which is its held form; other
+ * forms are new values. */
+#include "plan/placement.h"
+
+#include "graph/factor.h"
+
+#include <string.h>
+
+/* Another form of a value, made where it was first needed. */
+typedef struct form {
+    int                 value, made;
+    lk__placement_value place;
+} form;
+
+typedef struct rewriter {
+    lk_plan              *plan;
+    lk_graph             *g;
+    const lk__placements *places;
+    int                   coordinate; /* this rank's along the axis */
+    lk__graph_shape      *whole;      /* by value that there was before: its shape then */
+    form                 *forms;
+    size_t                forms_count, forms_capacity;
+} rewriter;
+
+/* ---- shapes ---- */
+
+/* The shape of a rank's part of a value, and where that lies in the whole. */
+static void set_part(const rewriter *r, lk__graph_value *v, const lk__graph_shape *whole,
+                     const lk__placement_value *place)
+{
+    int extent = r->places->extent, dim = place->dim;
+    v->shape = *whole;
+    v->part = (lk__op_part){.rank = 0};
+    if (place->kind != LK__PLACE_SPLIT) return;
+    v->shape.dims[dim] /= extent;
+    if (v->shape.count_axis == dim) v->shape.count_unit /= extent;
+    v->part.rank = whole->rank;
+    memcpy(v->part.whole, whole->dims, sizeof v->part.whole);
+    v->part.first[dim] = r->coordinate * (v->shape.dims[dim] / place->outer);
+}
+
+/* A value as rows, in each of which the ranks' parts follow each other: (rows, part) of one rank, (rows, ranks, part) of
+ * all, and (ranks, rows, part), as collectives have it. */
+typedef enum view { LOCAL, WHOLE, STACKED } view;
+
+static lk__graph_shape view_shape(const rewriter *r, const lk__graph_shape *whole, const lk__placement_value *place,
+                                  view form)
+{
+    int64_t before = 1, inner = 1, extent = r->places->extent, each = whole->dims[place->dim] / place->outer;
+    for (int i = 0; i < place->dim; i++) before *= whole->dims[i];
+    for (int i = place->dim + 1; i < whole->rank; i++) inner *= whole->dims[i];
+    int64_t         rows = before * place->outer, part = each / extent * inner;
+    int             row = form == STACKED ? 1 : 0, last = form == LOCAL ? 1 : 2, axis = whole->count_axis;
+    lk__graph_shape s = {.dtype = whole->dtype, .rank = last + 1, .count_axis = -1, .count_unit = 1};
+    s.dims[row] = rows;
+    s.dims[last] = part;
+    if (form != LOCAL) s.dims[1 - row] = extent;
+    if (axis < 0) return s;
+    s.count_axis = axis > place->dim ? last : row;
+    s.count_unit = axis == place->dim ? before * (whole->count_unit / each)
+                                      : whole->count_unit * (s.dims[s.count_axis] / whole->dims[axis]);
+    return s;
+}
+
+/* ---- nodes between two forms ---- */
+
+static int emit_view(lk_graph *g, lk_site site, int x, const lk__graph_shape *shape)
+{
+    if (x < 0 || lk__shape_equal(&g->values[x].shape, shape)) return x;
+    int node = lk__emit_shaped(g, site, LK__OP_reshape, NULL, &x, 1, shape, 1);
+    return node < 0 ? -1 : g->nodes[node].out[0];
+}
+
+/* Rows and ranks exchanged; with one row they are the same bytes. */
+static int emit_exchange(lk_graph *g, lk_site site, int x, const lk__graph_shape *shape)
+{
+    lk__op_attrs attrs = {.axes = {1, 0, 2}};
+    if (x < 0 || shape->dims[0] == 1 || shape->dims[1] == 1) return emit_view(g, site, x, shape);
+    int node = lk__emit_shaped(g, site, LK__OP_permute, &attrs, &x, 1, shape, 1);
+    return node < 0 ? -1 : g->nodes[node].out[0];
+}
+
+/* The whole value from the ranks' parts. */
+static int emit_gather(rewriter *r, lk_site site, int x, const lk__graph_shape *whole, const lk__placement_value *from)
+{
+    lk__op_attrs    attrs = {.mesh = r->places->axis, .parts = r->places->extent};
+    lk__graph_shape local = view_shape(r, whole, from, LOCAL), all = view_shape(r, whole, from, WHOLE);
+    int             y = emit_view(r->g, site, x, &local);
+    if (y >= 0) y = lk__emit_all_gather(r->g, site, &attrs, y);
+    return emit_view(r->g, site, emit_exchange(r->g, site, y, &all), whole);
+}
+
+/* This rank's part of a sum over ranks. */
+static int emit_scatter(rewriter *r, lk_site site, int x, const lk__graph_shape *whole, const lk__placement_value *to)
+{
+    lk__op_attrs    attrs = {.mesh = r->places->axis, .parts = r->places->extent, .reduction = LK_SUM};
+    lk__graph_shape all = view_shape(r, whole, to, WHOLE), stacked = view_shape(r, whole, to, STACKED);
+    lk__graph_value part = {.kind = LK__VALUE_RESULT};
+    set_part(r, &part, whole, to);
+    int y = emit_exchange(r->g, site, emit_view(r->g, site, x, &all), &stacked);
+    if (y >= 0) y = lk__emit_reduce_scatter(r->g, site, &attrs, y);
+    return emit_view(r->g, site, y, &part.shape);
+}
+
+/* This rank's part of a value that every rank has. */
+static int emit_cut(rewriter *r, lk_site site, int x, const lk__graph_shape *whole, const lk__placement_value *to)
+{
+    lk__op_attrs    attrs = {.mesh = r->places->axis, .parts = r->places->extent, .axis = 1, .start = r->coordinate};
+    lk__graph_shape all = view_shape(r, whole, to, WHOLE), one = all;
+    lk__graph_value part = {.kind = LK__VALUE_RESULT};
+    set_part(r, &part, whole, to);
+    one.dims[1] = attrs.length = 1;
+    int y = emit_view(r->g, site, x, &all);
+    int node = y < 0 ? -1 : lk__emit_shaped(r->g, site, LK__OP_own_part, &attrs, &y, 1, &one, 1);
+    return node < 0 ? -1 : emit_view(r->g, site, r->g->nodes[node].out[0], &part.shape);
+}
+
+/* x, which has the form `from`, in the form `to`: x itself, or a new value. */
+static int emit_form(rewriter *r, lk_site site, int x, const lk__graph_shape *whole, const lk__placement_value *from,
+                     const lk__placement_value *to)
+{
+    if (lk__placement_equal(from, to)) return x;
+    if (from->kind == LK__PLACE_PARTIAL && to->kind == LK__PLACE_SPLIT) return emit_scatter(r, site, x, whole, to);
+    if (from->kind == LK__PLACE_PARTIAL)
+        return lk__emit_all_reduce(r->g, site, &(lk__op_attrs){.mesh = r->places->axis, .reduction = LK_SUM}, x);
+    if (from->kind == LK__PLACE_SPLIT) x = emit_gather(r, site, x, whole, from);
+    return x < 0 || to->kind != LK__PLACE_SPLIT ? x : emit_cut(r, site, x, whole, to);
+}
+
+/* ---- nodes ---- */
+
+/* A value of before in the form that a node needs. */
+static int find_form(rewriter *r, lk_site site, int v, const lk__placement_value *need)
+{
+    const lk__placement_value *held = &r->places->values[v];
+    if (lk__placement_equal(held, need)) return v;
+    for (size_t i = 0; i < r->forms_count; i++)
+        if (r->forms[i].value == v && lk__placement_equal(&r->forms[i].place, need)) return r->forms[i].made;
+    if (lk__grow(r->g->context, (void **)&r->forms, &r->forms_capacity, r->forms_count + 1, sizeof *r->forms) < 0) {
+        lk__graph_no_memory(r->g);
+        return -1;
+    }
+    int made = emit_form(r, site, v, &r->whole[v], held, need);
+    if (made >= 0) set_part(r, &r->g->values[made], &r->whole[v], need);
+    r->forms[r->forms_count++] = (form){v, made, *need};
+    return made;
+}
+
+/* What is added to output 0 once that is a sum over the ranks, such as a bias. */
+typedef struct addend {
+    int value, dim; /* its one dimension is this one of the output; -1: it has the output's shape */
+} addend;
+typedef struct addends {
+    addend all[LK__MAX_IN];
+    int    count;
+} addends;
+
+/* Shapes of before for the node's operands, and back. */
+static void swap_shapes(rewriter *r, const lk__graph_node *n)
+{
+    for (int i = 0; i < n->inputs + n->outputs; i++) {
+        int v = i < n->inputs ? n->in[i] : n->out[i - n->inputs];
+        for (int k = 0; k < i && v >= 0; k++) /* an operand may be there twice */
+            if (v == (k < n->inputs ? n->in[k] : n->out[k - n->inputs])) v = -1;
+        if (v < 0) continue;
+        lk__graph_shape shape = r->g->values[v].shape;
+        r->g->values[v].shape = r->whole[v];
+        r->whole[v] = shape;
+    }
+}
+
+static const char *find_factors(rewriter *r, const lk__graph_node *n, lk__factors *f, char text[static 128])
+{
+    swap_shapes(r, n);
+    const char *wrong = lk__node_factors(r->g, n, f, text);
+    swap_shapes(r, n);
+    return wrong;
+}
+
+/* The dimension of output 0 that is the one of input i. */
+static int output_dim(const rewriter *r, const lk__factors *f, const lk__graph_node *n, int i)
+{
+    int rank = r->whole[n->out[0]].rank, dim = 0;
+    if (r->whole[n->in[i]].rank == rank) return -1;
+    while (dim < rank - 1 && memcmp(&f->out[0][dim], &f->in[i][0], sizeof f->in[i][0]) != 0) dim++;
+    return dim;
+}
+
+/* Sets the attributes that count what is cut; moves what is added behind a sum from the inputs to `later`. */
+static bool place_factor(rewriter *r, lk__graph_node *n, const lk__placement_node *place, addends *later)
+{
+    lk__factors f;
+    char        text[128];
+    int64_t     extents[LK__FACTORS];
+    later->count = 0;
+    if (place->factor < 0) return true;
+    const char *wrong = find_factors(r, n, &f, text);
+    if (wrong) {
+        lk__graph_fail(r->g, n->site, "%s: %s", lk__node_name(r->g, n), wrong);
+        return false;
+    }
+    for (int i = 0; i < f.count; i++) extents[i] = f.factor[i].extent / (i == place->factor ? r->places->extent : 1);
+    for (int i = 0; i < n->inputs && n->out[0] >= 0 && place->out[0].kind == LK__PLACE_PARTIAL; i++) {
+        if (n->in[i] < 0 || !(f.added >> i & 1)) continue;
+        int form = find_form(r, n->site, n->in[i], &place->in[i]);
+        if (form < 0) return false;
+        later->all[later->count++] = (addend){form, output_dim(r, &f, n, i)};
+        n->in[i] = -1;
+    }
+    lk__factors_attributes(&f, extents, &n->attrs);
+    return true;
+}
+
+static int emit_addend(rewriter *r, lk_site site, int y, const addend *a)
+{
+    const lk__graph_shape *shape = &r->g->values[a->value].shape;
+    lk__graph_shape        view = *shape;
+    if (y < 0) return -1;
+    if (a->dim >= 0) {
+        view.rank = r->g->values[y].shape.rank - a->dim;
+        for (int i = 1; i < view.rank; i++) view.dims[i] = 1;
+    }
+    int b = emit_view(r->g, site, a->value, &view);
+    return b < 0 ? -1 : lk__emit1(r->g, site, LK__OP_add, NULL, (int[]){y, b}, 2);
+}
+
+/* From what the node has made to the value as it is held. */
+static bool finish_output(rewriter *r, lk_site site, int made, int v, const lk__placement_value *from,
+                          const addends *later)
+{
+    int y = emit_form(r, site, made, &r->whole[v], from, &r->places->values[v]);
+    for (int i = 0; i < later->count; i++) y = emit_addend(r, site, y, &later->all[i]);
+    if (y >= 0) r->g->nodes[r->g->values[y].node].out[0] = v;
+    return y >= 0;
+}
+
+static bool rewrite_node(rewriter *r, const lk__graph_node *old, const lk__placement_node *place)
+{
+    static const addends none = {.count = 0};
+    lk_graph            *g = r->g;
+    lk__graph_node       n = *old;
+    addends              later;
+    int                  made[LK__MAX_OUT];
+    g->block = n.block;
+    if (!place_factor(r, &n, place, &later)) return false;
+    for (int i = 0; i < n.inputs; i++)
+        if (n.in[i] >= 0 && (n.in[i] = find_form(r, n.site, n.in[i], &place->in[i])) < 0) return false;
+    while (later.count && n.inputs > 0 && n.in[n.inputs - 1] < 0) n.inputs--;
+    for (int k = 0; k < n.outputs; k++) {
+        int v = n.out[k];
+        made[k] = -1;
+        if (v < 0 || (lk__placement_equal(&place->out[k], &r->places->values[v]) && (k > 0 || !later.count))) continue;
+        lk__graph_value value = g->values[v];
+        value.kind = LK__VALUE_RESULT;
+        set_part(r, &value, &r->whole[v], &place->out[k]);
+        if ((n.out[k] = made[k] = lk__graph_add_value(g, &value)) < 0) return false;
+    }
+    if (lk__plan_append(g, &n) < 0) return false;
+    for (int k = 0; k < n.outputs; k++)
+        if (made[k] >= 0 && !finish_output(r, n.site, made[k], old->out[k], &place->out[k], k == 0 ? &later : &none))
+            return false;
+    return true;
+}
+
+/* ---- the list ---- */
+
+static void set_producers(lk_graph *g)
+{
+    for (size_t i = 0; i < g->nodes_count; i++)
+        for (int k = 0; k < g->nodes[i].outputs && !g->nodes[i].dead; k++)
+            if (g->nodes[i].out[k] >= 0 && g->values[g->nodes[i].out[k]].kind == LK__VALUE_RESULT)
+                g->values[g->nodes[i].out[k]].node = (int)i;
+}
+
+/* Forms that forward has made are not kept for backward, which makes its own: a gathered value is larger than a part. */
+static lk_status rewrite_nodes(rewriter *r, size_t *forward)
+{
+    lk_graph       *g = r->g;
+    lk__graph_node *nodes = g->nodes;
+    size_t          count = g->nodes_count, capacity = g->nodes_capacity, end = *forward;
+    int             block = g->block;
+    bool            done = true;
+    g->nodes = NULL;
+    g->nodes_count = g->nodes_capacity = 0;
+    for (size_t i = 0; i < count && done; i++) {
+        if (i == end) *forward = g->nodes_count, r->forms_count = 0;
+        done = nodes[i].dead ? lk__plan_append(g, &nodes[i]) >= 0 : rewrite_node(r, &nodes[i], &r->places->nodes[i]);
+    }
+    if (end >= count) *forward = g->nodes_count;
+    g->block = block;
+    lk__free(g->context, LK_MEMORY_OTHER, nodes, capacity * sizeof *nodes);
+    set_producers(g);
+    return g->status < 0 ? g->status : done ? LK_OK : LK_ENOMEM;
+}
+
+lk_status lk__placements_apply(lk_plan *plan, lk__plan_list *list, const lk__placements *places, size_t *forward)
+{
+    lk_graph *g = list->graph;
+    size_t    values = g->values_count, bytes = values * sizeof(lk__graph_shape);
+    rewriter  r = {.plan = plan, .g = g, .places = places};
+    r.coordinate = lk__mesh_coordinate(&plan->mesh, places->axis, lk__plan_rank(plan));
+    if (values && !(r.whole = lk__alloc(g->context, LK_MEMORY_OTHER, bytes))) return LK_ENOMEM;
+    for (size_t v = 0; v < values; v++) {
+        r.whole[v] = g->values[v].shape;
+        set_part(&r, &g->values[v], &r.whole[v], &places->values[v]);
+    }
+    lk_status status = rewrite_nodes(&r, forward);
+    lk__free(g->context, LK_MEMORY_OTHER, r.forms, r.forms_capacity * sizeof *r.forms);
+    lk__free(g->context, LK_MEMORY_OTHER, r.whole, bytes);
+    return status;
+}

@@ -1,0 +1,252 @@
+/* test_tensor.c - models whose values are cut over the axis tensor train as on one rank: losses, weights, gradients and
+ * outputs in f64, for ranks as threads, in meshes of 2 and 4 ranks, with unequal and empty batches.
+ *
+ * ctest: timeout 300, label threaded, ranks 4 */
+#include "comm_ranks.h"
+#include "copies.h"
+#include "plan/plan.h"
+
+#include <lockstep.h>
+
+enum { BATCH = 6, TOKENS = 8, VOCABULARY = 24, WIDTH = 16, IN = 6, HIDDEN = 12, OUT = 4, STEPS = 4 };
+
+typedef enum model { MLP, GPT, LLAMA } model;
+
+typedef struct setting {
+    const char *name, *mesh;
+    model       model;
+    int         micro_batches;
+    bool        whole_sequences, shared, recompute;
+    double      clip;
+} setting;
+
+typedef struct net {
+    lk_graph   *graph;
+    lk_mesh    *mesh;
+    lk_plan    *plan;
+    lk_store   *store;
+    lk_program *program;
+    double      x[BATCH * IN], t[BATCH * OUT];
+    int32_t     tokens[BATCH * TOKENS], labels[BATCH * TOKENS];
+} net;
+
+static double number(uint64_t index) { return (double)(int64_t)(number_bits(5, index) >> 40) * 0x1p-23 - 1; }
+
+static lk_tensor record_mlp(lk_graph *g, int64_t rows, lk_tensor *y)
+{
+    lk_tensor x = lk_input(g, "x", LK_F64, 2, ((int64_t[]){rows, IN}));
+    lk_tensor t = lk_input(g, "t", LK_F64, 2, ((int64_t[]){rows, OUT}));
+    lk_tensor h = lk_relu(lk_linear(x, "up", HIDDEN));
+    *y = lk_linear(lk_tanh(lk_linear(h, "middle", 2 * HIDDEN)), "down", OUT);
+    return lk_mse(*y, t);
+}
+
+static lk_tensor record_text(lk_graph *g, const setting *s, int64_t rows, lk_tensor *y)
+{
+    lk_transformer_config c = LK_TRANSFORMER_CONFIG_INIT;
+    lk_tensor             tokens = lk_input(g, "tokens", LK_I32, 2, ((int64_t[]){rows, TOKENS}));
+    lk_tensor             labels = lk_input(g, "labels", LK_I32, 2, ((int64_t[]){rows, TOKENS}));
+    c.kind = s->model == GPT ? LK_TRANSFORMER_GPT : LK_TRANSFORMER_LLAMA;
+    c.vocabulary = VOCABULARY;
+    c.context = TOKENS;
+    c.layers = 2;
+    c.heads = 4;
+    c.kv_heads = s->model == GPT ? 0 : 2;
+    c.width = WIDTH;
+    c.hidden = 32;
+    c.recompute = s->recompute ? 1 : 0;
+    lk_transformer_result made = lk_transformer(tokens, &c);
+    *y = made.hidden;
+    return lk_linear_cross_entropy(made.hidden, made.head, labels);
+}
+
+/* axes NULL: one rank. */
+static void make(const rank_test *r, net *n, const setting *s, const char *axes)
+{
+    lk_optimizer_config adam = LK_OPTIMIZER_CONFIG_INIT;
+    lk_plan_config      config = LK_PLAN_CONFIG_INIT;
+    lk_mesh_config      mesh = LK_MESH_CONFIG_INIT;
+    lk_tensor           y;
+    memset(n, 0, sizeof *n);
+    mesh.axes = axes;
+    if (axes) mesh.comm = r->comm;
+    REQUIRE(lk_mesh_create(r->context, &mesh, &n->mesh) == LK_OK, "%s", lk_context_error(r->context));
+    config.parallel.micro_batches = s->micro_batches;
+    config.no_sequence_parallel = s->whole_sequences;
+    config.parallel.state = axes && s->shared ? LK_STATE_SHARED : LK_STATE_REPLICATED;
+    int64_t rows = lk_mesh_capacity(n->mesh, &config.parallel, BATCH);
+    REQUIRE(lk_graph_create(r->context, LK_F64, &n->graph) == LK_OK);
+    config.loss = s->model == MLP ? record_mlp(n->graph, rows, &y) : record_text(n->graph, s, rows, &y);
+    adam.kind = LK_ADAM;
+    adam.lr = 0.01;
+    adam.clip = s->clip;
+    config.outputs = &y;
+    config.outputs_count = 1;
+    config.optimizer = &adam;
+    config.mesh = n->mesh;
+    REQUIRE(lk_plan_create(n->graph, &config, &n->plan) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
+    REQUIRE(lk_store_create_shared(n->plan, 3, axes ? r->comm : NULL, &n->store) == LK_OK, "%s: %s", s->name,
+            lk_context_error(r->context));
+    REQUIRE(lk_program_create(n->plan, n->store, axes ? r->comm : NULL, &n->program) == LK_OK, "%s: %s", s->name,
+            lk_context_error(r->context));
+    if (s->model == MLP) {
+        REQUIRE(lk_program_bind(n->program, "x", n->x) == LK_OK && lk_program_bind(n->program, "t", n->t) == LK_OK);
+    } else {
+        REQUIRE(lk_program_bind(n->program, "tokens", n->tokens) == LK_OK &&
+                lk_program_bind(n->program, "labels", n->labels) == LK_OK);
+    }
+}
+
+static void release(net *n)
+{
+    lk_program_free(n->program);
+    lk_store_free(n->store);
+    lk_plan_free(n->plan);
+    lk_graph_free(n->graph);
+    lk_mesh_free(n->mesh);
+}
+
+/* Samples first … first + count of the batch of a step. */
+static void fill_rows(net *n, int step, int64_t first, int64_t count)
+{
+    uint64_t from = (uint64_t)step * 100000;
+    for (int64_t i = 0; i < count * IN; i++) n->x[i] = number(from + (uint64_t)(first * IN + i));
+    for (int64_t i = 0; i < count * OUT; i++) n->t[i] = number(from + 50000 + (uint64_t)(first * OUT + i));
+    for (int64_t i = 0; i < count * TOKENS; i++) {
+        n->tokens[i] = (int32_t)(number_bits(7, from + (uint64_t)(first * TOKENS + i)) % VOCABULARY);
+        n->labels[i] = (int32_t)(number_bits(8, from + (uint64_t)(first * TOKENS + i)) % VOCABULARY);
+    }
+}
+
+static double largest_difference(const double *a, const double *b, int64_t count, double *largest)
+{
+    double worst = 0;
+    for (int64_t i = 0; i < count; i++) {
+        worst = fmax(worst, fabs(a[i] - b[i]));
+        *largest = fmax(*largest, fabs(a[i]));
+    }
+    return worst;
+}
+
+static void compare_states(const rank_test *r, const setting *s, net *own, net *whole)
+{
+    for (size_t i = 0; i < lk_store_count(whole->store); i++) {
+        lk_state state = lk_store_at(whole->store, i);
+        if (state.dtype != LK_F64) continue;
+        double        largest = 1e-3;
+        const double *a = state_copy(whole->store, state.name), *b = state_copy(own->store, state.name);
+        double        worst = largest_difference(a, b, state_elements(&state), &largest);
+        CHECK(worst <= 1e-9 * largest, "%s, rank %d: %s differs by %g of %g", s->name, r->rank, state.name, worst,
+              largest);
+    }
+}
+
+static void compare_gradients(const rank_test *r, const setting *s, net *own, net *whole)
+{
+    for (size_t i = 0; i < lk_store_count(whole->store); i++) {
+        lk_state      state = lk_store_at(whole->store, i);
+        double        largest = 1e-3;
+        const double *a = gradient_copy(whole->program, whole->store, state.name);
+        const double *b = gradient_copy(own->program, own->store, state.name);
+        if (!a || !b) continue;
+        double worst = largest_difference(a, b, state_elements(&state), &largest);
+        CHECK(worst <= 1e-9 * largest, "%s, rank %d: the gradient of %s differs by %g of %g", s->name, r->rank,
+              state.name, worst, largest);
+    }
+}
+
+static void train_step(const rank_test *r, const setting *s, net *n, lk_step step, double *loss, bool update)
+{
+    lk_metrics m;
+    REQUIRE(lk_program_compute(n->program, &step) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
+    lk_program_metrics(n->program, &m);
+    *loss = m.loss;
+    if (update)
+        REQUIRE(lk_program_run(n->program, LK_UPDATE) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
+}
+
+static void check_setting(rank_test *r)
+{
+    const setting   *s = r->user;
+    static const int totals[STEPS] = {BATCH, BATCH - 1, 1, BATCH};
+    net              own, whole;
+    make(r, &own, s, s->mesh);
+    make(r, &whole, s, NULL);
+    int           parts = lk_mesh_extent(own.mesh, LK_AXIS_DATA | LK_AXIS_SHARD);
+    int           part = lk_mesh_coordinate(own.mesh, LK_AXIS_DATA | LK_AXIS_SHARD, r->rank);
+    lk__split_job job = {parts, part, 0, s->micro_batches > 1 ? s->micro_batches : 1};
+    CHECK(own.plan->splits, "%s: nothing is split", s->name);
+    for (int i = 0; i < STEPS; i++) {
+        lk__range rows = lk__split_share(&job, totals[i]);
+        lk_step   step = {.step = i + 1, .count = lk__range_count(rows), .total = totals[i], .rate = 0.01};
+        double    a, b;
+        fill_rows(&own, i, rows.first, step.count);
+        fill_rows(&whole, i, 0, totals[i]);
+        train_step(r, s, &own, step, &b, false);
+        step.count = totals[i];
+        train_step(r, s, &whole, step, &a, false);
+        CHECK(fabs(a - b) <= 1e-9 * fabs(a), "%s, rank %d, step %d: loss %.15g, not %.15g", s->name, r->rank, i, b, a);
+        if (!s->shared) compare_gradients(r, s, &own, &whole);
+        REQUIRE(lk_program_run(own.program, LK_UPDATE) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
+        REQUIRE(lk_program_run(whole.program, LK_UPDATE) == LK_OK);
+        compare_states(r, s, &own, &whole);
+    }
+    REQUIRE(lk_program_verify(own.program, STEPS) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
+    release(&own);
+    release(&whole);
+}
+
+static void run_settings(const setting *all, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        lk_comm_config tcp = LK_COMM_CONFIG_INIT;
+        lk__mesh_grid  grid;
+        lk_context    *context;
+        tcp.backend = "tcp";
+        REQUIRE(lk_context_create(NULL, &context) == LK_OK && lk__mesh_parse(context, all[i].mesh, &grid) == LK_OK);
+        lk_context_free(context);
+        run_ranks(grid.size, NULL, check_setting, (void *)&all[i]);
+        if (i == 0) run_ranks(grid.size, &tcp, check_setting, (void *)&all[i]);
+    }
+}
+
+static void a_perceptron_trains_as_on_one_rank(void)
+{
+    static const setting all[] = {
+        {.name = "mlp over 2", .mesh = "tensor=2", .model = MLP},
+        {.name = "mlp over 4", .mesh = "tensor=4", .model = MLP},
+        {.name = "mlp, data", .mesh = "data=2,tensor=2", .model = MLP, .clip = 0.1},
+        {.name = "mlp, micro-batches", .mesh = "tensor=2", .model = MLP, .micro_batches = 2, .clip = 0.1},
+    };
+    run_settings(all, sizeof all / sizeof *all);
+}
+
+static void transformers_train_as_on_one_rank(void)
+{
+    static const setting all[] = {
+        {.name = "gpt over 2", .mesh = "tensor=2", .model = GPT, .whole_sequences = true},
+        {.name = "gpt over 2, sequence", .mesh = "tensor=2", .model = GPT, .clip = 0.1},
+        {.name = "gpt over 4, sequence", .mesh = "tensor=4", .model = GPT},
+        {.name = "gpt, data, recomputed", .mesh = "data=2,tensor=2", .model = GPT, .clip = 0.1, .recompute = true},
+        {.name = "llama over 2", .mesh = "tensor=2", .model = LLAMA},
+        {.name = "llama, data", .mesh = "data=2,tensor=2", .model = LLAMA, .micro_batches = 2, .clip = 0.1},
+    };
+    run_settings(all, sizeof all / sizeof *all);
+}
+
+static void ranks_that_share_their_state_train_so_too(void)
+{
+    static const setting all[] = {
+        {.name = "mlp, shared", .mesh = "data=2,tensor=2", .model = MLP, .clip = 0.1, .shared = true},
+        {.name = "gpt, shared", .mesh = "data=2,tensor=2", .model = GPT, .clip = 0.1, .shared = true},
+    };
+    run_settings(all, sizeof all / sizeof *all);
+}
+
+int main(void)
+{
+    RUN(a_perceptron_trains_as_on_one_rank);
+    RUN(transformers_train_as_on_one_rank);
+    if (!getenv("LOCKSTEP_DEVICE")) RUN(ranks_that_share_their_state_train_so_too); /* in the host's memory */
+    return check_result();
+}
