@@ -4,6 +4,8 @@
 #include <lockstep/launch.h>
 
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 const char *size_text(size_t bytes, char out[SIZE_TEXT])
 {
@@ -13,6 +15,18 @@ const char *size_text(size_t bytes, char out[SIZE_TEXT])
     else
         snprintf(out, SIZE_TEXT, "%.1f GiB", mib / 1024);
     return out;
+}
+
+size_t host_memory_process(void)
+{
+    struct rlimit limit;
+    long          pages = -1;
+    FILE         *file = fopen("/proc/self/statm", "re");
+    if (file && fscanf(file, "%ld", &pages) != 1) pages = -1;
+    if (file) fclose(file);
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || pages < 0) return SIZE_MAX;
+    size_t used = (size_t)pages * (size_t)sysconf(_SC_PAGESIZE), most = (size_t)limit.rlim_cur;
+    return most > used ? most - used : 0;
 }
 
 bool host_memory_used(lk_context *context) { return lk_context_on_host(context); }
@@ -61,5 +75,7 @@ lk_status host_memory_check(const setup *s, const host_memory *m)
     if (s->config.comm)
         return lk_comm_check_memory(s->config.comm, m->rank + (m->common + (size_t)m->ranks - 1) / (size_t)m->ranks);
     snprintf(who, sizeof who, "the %d ranks", m->ranks);
-    return lk_context_check_memory(s->context, m->ranks > 1 ? who : NULL, m->host);
+    lk_status status = lk_context_check_memory(s->context, m->ranks > 1 ? who : NULL, m->host);
+    /* and each of them what it maps, which a limit of processes may be below */
+    return status < 0 || m->ranks == 1 ? status : lk_context_check_memory(s->context, NULL, m->rank + m->common);
 }

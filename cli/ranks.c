@@ -215,6 +215,13 @@ int ranks_mesh(setup *s, const char *name, const options *given, int ranks)
     return 0;
 }
 
+/* Ranks that will be started with this transport: a plan for them must know it. */
+static bool shares_no_memory(const options *given)
+{
+    const char *backend = options_known(given, "backend") ? options_text(given, "backend") : NULL;
+    return backend && strcmp(backend, "auto") != 0 && strcmp(backend, "shm") != 0;
+}
+
 int ranks_make(setup *s, const char *name, const options *given)
 {
     lk_trainer_config *config = &s->config;
@@ -229,6 +236,7 @@ int ranks_make(setup *s, const char *name, const options *given)
     config->state = strcmp(options_text(given, "state"), "shared") == 0       ? LK_STATE_SHARED
                     : strcmp(options_text(given, "state"), "replicated") == 0 ? LK_STATE_REPLICATED
                                                                               : LK_STATE_AUTO;
+    if (config->state == LK_STATE_AUTO && !config->comm && shares_no_memory(given)) config->state = LK_STATE_REPLICATED;
     relax_recorded_state(s, name, given);
     config->keep_cores = options_flag(given, "keep-cores");
     config->sync_batch_norm = options_flag(given, "sync-batchnorm");

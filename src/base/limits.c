@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -295,6 +296,19 @@ static void add_limit(lk__memory_limits *l, lk__memory_limit one)
     if (one.available < l->all[most].available) l->all[most] = one;
 }
 
+/* The first number of /proc/self/statm are the pages of the address space. */
+static void add_address_space(const char *root, lk__memory_limits *limits, uint64_t machine)
+{
+    struct rlimit limit;
+    int64_t       pages = read_number(root, "/proc/self", "statm"), id = getpid();
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || pages < 0 || limit.rlim_cur > INT64_MAX)
+        return;
+    add_limit(limits, (lk__memory_limit){.id = lk__hash64(&id, sizeof id, machine),
+                                         .limit = (int64_t)limit.rlim_cur,
+                                         .available = (int64_t)limit.rlim_cur - pages * sysconf(_SC_PAGESIZE),
+                                         .process = 1});
+}
+
 void lk__limits_memory(const char *root, lk__memory_limits *limits)
 {
     static const char *const available[] = {"MemAvailable", NULL, NULL};
@@ -302,6 +316,7 @@ void lk__limits_memory(const char *root, lk__memory_limits *limits)
     int64_t                  kib = read_keys(root, "/proc", "meminfo", available);
     *limits = (lk__memory_limits){.count = 0};
     if (kib >= 0) add_limit(limits, (lk__memory_limit){.id = machine, .available = kib * 1024});
+    add_address_space(root, limits, machine);
     for (int version = 1; version <= 2; version++) {
         char   folder[2 * PATH];
         size_t top;
@@ -309,8 +324,9 @@ void lk__limits_memory(const char *root, lk__memory_limits *limits)
         do {
             int64_t limit = group_limit(root, folder, version);
             if (limit < INT64_MAX)
-                add_limit(limits, (lk__memory_limit){group_id(root, folder, machine), limit,
-                                                     limit - group_usage(root, folder, version)});
+                add_limit(limits, (lk__memory_limit){.id = group_id(root, folder, machine),
+                                                     .limit = limit,
+                                                     .available = limit - group_usage(root, folder, version)});
         } while (go_up(folder, top) && is_counted_above(root, folder, version));
     }
 }

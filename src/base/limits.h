@@ -19,8 +19,10 @@ double lk__limits_cores(const char *root);
 /* Memory that some processes have in common: the host's, or that of a control group with a limit. */
 typedef struct lk__memory_limit {
     uint64_t id;       /* the same in all processes that it holds for */
-    int64_t  limit;    /* bytes, of a control group; 0: the host's memory */
+    int64_t  limit;    /* bytes, of a control group or of `process`; 0: the host's memory */
     int64_t available; /* bytes that can still be allocated without swapping: what is free, and what can be reclaimed */
+    int64_t
+        process; /* not 0: it is the address space of one process, of which shared memory is a part, too (ulimit -v) */
 } lk__memory_limit;
 
 enum { LK__MEMORY_LIMITS = 8 };
@@ -29,7 +31,7 @@ typedef struct lk__memory_limits {
     lk__memory_limit all[LK__MEMORY_LIMITS];
 } lk__memory_limits;
 
-/* The host's memory and the control groups' limits; of more than LK__MEMORY_LIMITS, those with the least available. */
+/* The host's memory, the control groups' limits and this process's own; of more than LK__MEMORY_LIMITS, those with the least available. */
 void lk__limits_memory(const char *root, lk__memory_limits *limits);
 
 #endif

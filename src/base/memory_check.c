@@ -24,9 +24,9 @@ lk_status lk__memory_refuse(lk_context *context, const char *who, int64_t bytes,
     if (limit->limit == 0)
         return lk__fail(context, LK_ETOOLARGE, "%s would need %s of memory, but the host has %s available", who, need,
                         available);
-    return lk__fail(context, LK_ETOOLARGE,
-                    "%s would need %s of memory, but %s are available: the limit of a control group (cgroup) is %s",
-                    who, need, available, lk__bytes_text(limit->limit, most));
+    return lk__fail(context, LK_ETOOLARGE, "%s would need %s of memory, but %s are available: the limit of %s is %s",
+                    who, need, available, limit->process ? "a process (ulimit -v)" : "a control group (cgroup)",
+                    lk__bytes_text(limit->limit, most));
 }
 
 lk_status lk_context_check_memory(lk_context *context, const char *who, size_t bytes)
@@ -34,8 +34,11 @@ lk_status lk_context_check_memory(lk_context *context, const char *who, size_t b
     lk__memory_limits limits;
     lk__context_limits(context, &limits);
     for (int i = 0; i < limits.count; i++)
-        if (bytes > (size_t)limits.all[i].available)
-            return lk__memory_refuse(context, who ? who : "this process",
+        if (bytes > (size_t)limits.all[i].available && !(limits.all[i].process && who)) /* several may need `bytes` */
+            return lk__memory_refuse(context,
+                                     who                     ? who
+                                     : limits.all[i].process ? "a process"
+                                                             : "this process",
                                      bytes < INT64_MAX ? (int64_t)bytes : INT64_MAX, &limits.all[i]);
     return LK_OK;
 }
@@ -47,6 +50,7 @@ void lk_limits_read(lk_limits *limits)
     lk__limits_memory("", &memory);
     for (int i = 0; i < memory.count; i++) {
         size_t limit = (size_t)memory.all[i].limit, available = (size_t)memory.all[i].available;
+        if (memory.all[i].process) continue; /* which other processes do not share */
         if (limit > 0 && (limits->memory == 0 || limit < limits->memory)) limits->memory = limit;
         if (available < limits->available) limits->available = available, limits->available_of = limit;
     }

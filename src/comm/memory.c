@@ -43,6 +43,7 @@ static lk_status compare_demands(lk_comm *c, const demand *all)
             if (sum <= limit->available) continue;
             snprintf(who, sizeof who, ranks == c->size ? "the %d ranks" : "%d of the %d ranks, on the host of rank %d,",
                      ranks, c->size, rank);
+            if (limit->process) snprintf(who, sizeof who, "rank %d", rank);
             return lk__memory_refuse(c->context, who, sum, limit);
         }
     return LK_OK;

@@ -96,4 +96,19 @@ else
     [ -d "$group" ] && rmdir "$group"
     echo "skip: no control group can be made here"
 fi
+
+# ---- the limit of each process: data parallel does not fit, and the mesh that the message names does ----
+state="--model gpt --layers 6 --width 512 --heads 8 --context 16 --vocabulary 4096 --data synthetic --batch 4 --steps 1"
+state+=" --threads 1 --eval-every -1 --workers 0 --backend tcp"
+if [ -z "${LK_SANITIZE:-}" ] && [ "${LOCKSTEP_DEVICE:-cpu}" = cpu ]; then # an address sanitizer maps terabytes
+    bytes=$("$LOCKSTEP" plan ${state% --backend tcp} -n 4 --state replicated --json | sed -E 's/.*"total": ([0-9]+).*/\1/')
+    printf '#!/bin/sh\nulimit -v %d && exec "$@"\n' $((bytes / 1024)) > limited
+    chmod +x limited
+    expect 2 "^lockstep train: a process would need .* the limit of a process \(ulimit -v\) is" ./limited "$LOCKSTEP" \
+        train -n 4 $state
+    axes=$(sed -n 's/^lockstep train: --mesh \([^ ]*\) would fit: .*/\1/p' err.txt)
+    [ -n "$axes" ] || complain "no mesh is proposed: $(cat err.txt)"
+    expect 0 "" ./limited "$LOCKSTEP" train --mesh "${axes:-none}" $state
+    expect 2 "rank 0 would need .* the limit of a process" ./limited "$LOCKSTEP" run -n 4 "$LOCKSTEP" train $state
+fi
 exit $((wrong > 0))
