@@ -17,7 +17,6 @@ const void *lk_program_gradient(const lk_program *p, const char *parameter)
 
 static lk_status read_own(lk_program *p, int state, void *data, size_t bytes)
 {
-    if (lk__gradient_is_part(p, state)) return lk__gradient_gather(p, state, data);
     return lk__device_read(p->device, p->stream, data, lk__gradient_set(p, 0) + p->plan->states[state].gradient_offset,
                            bytes);
 }
@@ -103,10 +102,18 @@ lk_status lk_program_gradient_read(lk_program *p, const char *parameter, void *d
         return lk__fail(
             p->context, LK_EINVAL,
             "ranks that share their state do not keep gradients: read them before LK_UPDATE, after LK_SYNC");
-    if (p->progress.synced) return p->gradients->read(p, lk__find_state(p->plan->graph, parameter), data, bytes);
-    if (p->shard)
+    if (p->shard && !p->progress.synced)
         return lk__fail(p->context, LK_EINVAL, "the ranks have slices of the gradients' sum: read them after LK_SYNC");
-    return read_own(p, lk__find_state(p->plan->graph, parameter), data, bytes);
+    lk_status (*read)(lk_program *, int, void *, size_t) = p->progress.synced ? p->gradients->read : read_own;
+    int    state = lk__find_state(p->plan->graph, parameter);
+    size_t local = lk__plan_gradient_bytes(p->plan, (size_t)state);
+    if (!lk__gradient_is_part(p, state)) return read(p, state, data, local);
+    void *part = lk__alloc(p->context, LK_MEMORY_OTHER, local);
+    if (!part) return LK_ENOMEM;
+    status = read(p, state, part, local);
+    if (status >= 0) status = lk__gradient_gather(p, state, part, data);
+    lk__free(p->context, LK_MEMORY_OTHER, part, local);
+    return status;
 }
 
 /* One of the kernels that have a single operand and a factor, over gradients in their memory. */
@@ -155,8 +162,15 @@ lk_status lk_program_gradient_write(lk_program *p, const char *parameter, const 
     }
     if (found.bytes == 0) return LK_OK;
     int state = lk__find_state(p->plan->graph, parameter);
-    if (lk__gradient_is_part(p, state)) return lk__gradient_cut(p, state, data);
-    return lk__device_write(p->device, p->stream, found.memory, (const char *)data + found.skipped, found.bytes);
+    if (!lk__gradient_is_part(p, state))
+        return lk__device_write(p->device, p->stream, found.memory, (const char *)data + found.skipped, found.bytes);
+    size_t local = lk__plan_gradient_bytes(p->plan, (size_t)state);
+    char  *part = lk__alloc(p->context, LK_MEMORY_OTHER, local);
+    if (!part) return LK_ENOMEM;
+    lk__gradient_cut(p, state, data, part);
+    status = lk__device_write(p->device, p->stream, found.memory, part + found.skipped, found.bytes);
+    lk__free(p->context, LK_MEMORY_OTHER, part, local);
+    return status;
 }
 
 static lk_status check_pending(const lk_program *p)

@@ -9,11 +9,6 @@ bool lk__gradient_is_part(const lk_program *p, int state)
     return lk__plan_gradient_bytes(p->plan, (size_t)state) < p->plan->states[state].wide_bytes;
 }
 
-static char *part_memory(const lk_program *p, int state)
-{
-    return lk__gradient_set(p, 0) + p->plan->states[state].gradient_offset;
-}
-
 /* The parts along these axes alone. */
 static lk__plan_slices slices_of(const lk_program *p, int state)
 {
@@ -36,30 +31,21 @@ static void copy_part(const lk__plan_slices *s, int part, size_t size, char *who
     }
 }
 
-lk_status lk__gradient_gather(lk_program *p, int state, void *data)
+lk_status lk__gradient_gather(lk_program *p, int state, const void *part, void *data)
 {
     lk__plan_slices s = slices_of(p, state);
     size_t          size = lk_dtype_size(p->plan->graph->real), bytes = lk__plan_gradient_bytes(p->plan, (size_t)state);
-    size_t          room = (size_t)(s.parts + 1) * bytes;
+    size_t          room = (size_t)s.parts * bytes;
     char           *parts = lk__alloc(p->context, LK_MEMORY_OTHER, room);
     if (!parts) return LK_ENOMEM;
-    lk_status status = lk__device_read(p->device, p->stream, parts, part_memory(p, state), bytes);
-    lk_comm  *group = lk__run_group(p, p->plan->placed_axes);
-    if (status >= 0) status = lk_comm_all_gather(group, parts, parts + bytes, bytes, LK_U8, NULL);
-    for (int i = 0; i < s.parts && status >= 0; i++)
-        copy_part(&s, i, size, data, parts + (size_t)(i + 1) * bytes, false);
+    lk_status status = lk_comm_all_gather(lk__run_group(p, p->plan->placed_axes), part, parts, bytes, LK_U8, NULL);
+    for (int i = 0; i < s.parts && status >= 0; i++) copy_part(&s, i, size, data, parts + (size_t)i * bytes, false);
     lk__free(p->context, LK_MEMORY_OTHER, parts, room);
     return status;
 }
 
-lk_status lk__gradient_cut(lk_program *p, int state, const void *data)
+void lk__gradient_cut(const lk_program *p, int state, const void *data, void *part)
 {
     lk__plan_slices s = slices_of(p, state);
-    size_t          size = lk_dtype_size(p->plan->graph->real), bytes = lk__plan_gradient_bytes(p->plan, (size_t)state);
-    char           *part = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
-    if (!part) return LK_ENOMEM;
-    copy_part(&s, s.own, size, (char *)data, part, true);
-    lk_status status = lk__device_write(p->device, p->stream, part_memory(p, state), part, bytes);
-    lk__free(p->context, LK_MEMORY_OTHER, part, bytes);
-    return status;
+    copy_part(&s, s.own, lk_dtype_size(p->plan->graph->real), (char *)data, part, true);
 }

@@ -236,9 +236,9 @@ void      lk__gradients_release(lk_program *program);
 /* ---- gradient_part.c: gradients of which this rank has a part, along the axes of the placement pass ---- */
 bool lk__gradient_is_part(const lk_program *program, int state);
 /* The whole gradient, from the parts of all ranks along these axes. Collective over them. */
-lk_status lk__gradient_gather(lk_program *program, int state, void *data);
+lk_status lk__gradient_gather(lk_program *program, int state, const void *part, void *data);
 /* This rank's part from the whole. */
-lk_status lk__gradient_cut(lk_program *program, int state, const void *data);
+void lk__gradient_cut(const lk_program *program, int state, const void *data, void *part);
 
 /* ---- staging_create.c, staging.c: copies between the host and the device ---- */
 lk_status lk__staging_create(lk_program *program); /* after the slots and the gradients */

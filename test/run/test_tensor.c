@@ -1,7 +1,7 @@
 /* test_tensor.c - models whose values are cut over the axis tensor train as on one rank: losses, weights, gradients and
  * outputs in f64, for ranks as threads, in meshes of 2 and 4 ranks, with unequal and empty batches.
  *
- * ctest: timeout 300, label threaded, ranks 4 */
+ * ctest: timeout 300, label threaded, ranks 8 */
 #include "comm_ranks.h"
 #include "copies.h"
 #include "plan/plan.h"
@@ -15,7 +15,7 @@ typedef enum model { MLP, GPT, LLAMA } model;
 typedef struct setting {
     const char *name, *mesh;
     model       model;
-    int         micro_batches;
+    int         micro_batches, stage;
     bool        whole_sequences, shared, recompute;
     double      clip;
 } setting;
@@ -73,6 +73,7 @@ static void make(const rank_test *r, net *n, const setting *s, const char *axes)
     REQUIRE(lk_mesh_create(r->context, &mesh, &n->mesh) == LK_OK, "%s", lk_context_error(r->context));
     config.parallel.micro_batches = s->micro_batches;
     config.no_sequence_parallel = s->whole_sequences;
+    config.parallel.shard_stage = axes ? s->stage : 0;
     config.parallel.state = axes && s->shared ? LK_STATE_SHARED : LK_STATE_REPLICATED;
     int64_t rows = lk_mesh_capacity(n->mesh, &config.parallel, BATCH);
     REQUIRE(lk_graph_create(r->context, LK_F64, &n->graph) == LK_OK);
@@ -165,6 +166,25 @@ static void train_step(const rank_test *r, const setting *s, net *n, lk_step ste
         REQUIRE(lk_program_run(n->program, LK_UPDATE) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
 }
 
+/* Those of the caller, whole, instead of a backward's: one is scaled. */
+static void write_gradients(const rank_test *r, const setting *s, net *n)
+{
+    lk_step     step = {.step = STEPS + 1, .count = 1, .total = 1, .rate = 0.01};
+    const char *scaled = NULL;
+    REQUIRE(lk_program_step(n->program, &step) == LK_OK);
+    for (size_t i = 0; i < lk_store_count(n->store); i++) {
+        lk_state state = lk_store_at(n->store, i);
+        double  *values = copy_room(state_bytes(&state));
+        if (state.buffer || state.frozen) continue;
+        for (int64_t k = 0; k < state_elements(&state); k++) values[k] = number(i * 1000 + (uint64_t)k);
+        REQUIRE(lk_program_gradient_write(n->program, state.name, values, state_bytes(&state)) == LK_OK, "%s: %s",
+                s->name, lk_context_error(r->context));
+        scaled = state.name;
+    }
+    REQUIRE(lk_program_gradient_scale(n->program, scaled, 0.5) == LK_OK, "%s", lk_context_error(r->context));
+    REQUIRE(lk_program_run(n->program, LK_UPDATE) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
+}
+
 static void check_setting(rank_test *r)
 {
     const setting   *s = r->user;
@@ -191,6 +211,9 @@ static void check_setting(rank_test *r)
         REQUIRE(lk_program_run(whole.program, LK_UPDATE) == LK_OK);
         compare_states(r, s, &own, &whole);
     }
+    write_gradients(r, s, &own);
+    write_gradients(r, s, &whole);
+    compare_states(r, s, &own, &whole);
     REQUIRE(lk_program_verify(own.program, STEPS) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
     release(&own);
     release(&whole);
@@ -234,6 +257,19 @@ static void transformers_train_as_on_one_rank(void)
     run_settings(all, sizeof all / sizeof *all);
 }
 
+static void tensor_and_shard_multiply(void)
+{
+    static const setting all[] = {
+        {.name = "mlp, stage 1", .mesh = "shard=2,tensor=2", .model = MLP, .stage = 1, .clip = 0.1},
+        {.name = "gpt, stage 1", .mesh = "shard=2,tensor=2", .model = GPT, .stage = 1, .clip = 0.1},
+        {.name = "gpt, stage 2", .mesh = "shard=2,tensor=2", .model = GPT, .stage = 2, .micro_batches = 2},
+        {.name = "gpt, stage 3", .mesh = "shard=2,tensor=2", .model = GPT, .stage = 3, .clip = 0.1},
+        {.name = "llama, stage 3", .mesh = "shard=2,tensor=2", .model = LLAMA, .stage = 3, .recompute = true},
+        {.name = "gpt on three axes", .mesh = "data=2,shard=2,tensor=2", .model = GPT, .stage = 3, .clip = 0.1},
+    };
+    run_settings(all, sizeof all / sizeof *all);
+}
+
 static void ranks_that_share_their_state_train_so_too(void)
 {
     static const setting all[] = {
@@ -247,6 +283,7 @@ int main(void)
 {
     RUN(a_perceptron_trains_as_on_one_rank);
     RUN(transformers_train_as_on_one_rank);
+    RUN(tensor_and_shard_multiply);
     if (!getenv("LOCKSTEP_DEVICE")) RUN(ranks_that_share_their_state_train_so_too); /* in the host's memory */
     return check_result();
 }
