@@ -148,6 +148,13 @@ LK_API lk_tensor lk_cast_at(lk_site site, lk_tensor x, lk_dtype type);
 LK_API lk_tensor lk_stop_gradient_at(lk_site site, lk_tensor x);
 #define lk_stop_gradient(x) lk_stop_gradient_at(LK_HERE, x)
 
+/* States how x is placed over the ranks along an axis of the mesh, "tensor": split along a dimension (below 0: from the
+ * last on), or whole on every rank (JAX's with_sharding_constraint). What else is split follows from that. Without
+ * ranks along that axis it does nothing. x is not an input of the model: those are whole. Returns x. */
+enum { LK_REPLICATED = -1000 };
+LK_API lk_tensor lk_place_at(lk_site site, lk_tensor x, const char *axis, int dim);
+#define lk_place(x, axis, dim) lk_place_at(LK_HERE, x, axis, dim)
+
 typedef struct lk_gelu_options {
     int  reserved LK_ZERO;
     bool tanh LK_ZERO; /* the tanh approximation (GPT-2's) instead of the exact erf */

@@ -1,5 +1,6 @@
 /* build.c - the recording calls of lockstep/graph.h. Each checks what a descriptor cannot express (the arguments'
  * graph, ranges), adds its node and returns the result; after a failure they do nothing. */
+#include "base/collective.h"
 #include "base/dtype.h"
 #include "graph/graph.h"
 
@@ -134,6 +135,28 @@ lk_tensor lk_cast_at(lk_site site, lk_tensor x, lk_dtype type)
 }
 
 lk_tensor lk_stop_gradient_at(lk_site site, lk_tensor x) { return record1(site, LK__OP_stop_gradient, NULL, x); }
+
+lk_tensor lk_place_at(lk_site site, lk_tensor x, const char *axis, int dim)
+{
+    lk_graph *g = lk__common_graph(site, "place", &x, 1);
+    char      shown[LK__SHOWN];
+    int       index = 0;
+    if (!g) return lk__no_result(site, &x, 1);
+    lk__graph_value *v = &g->values[x.id];
+    int              from_last = dim < 0 && dim != LK_REPLICATED ? dim + v->shape.rank : dim;
+    while (axis && index < LK__AXES && strcmp(axis, lk__axis_names[index]) != 0) index++;
+    if (!axis || index == LK__AXES)
+        lk__graph_fail(g, site, "place: there is no axis %s", axis ? lk__shown(axis, shown) : "NULL");
+    else if (strcmp(axis, "tensor") != 0)
+        lk__graph_fail(g, site, "place: values are placed along the axis tensor, not along %s", axis);
+    else if (v->kind == LK__VALUE_INPUT)
+        lk__graph_fail(g, site, "place: an input is whole on every rank; place what is computed from it");
+    else if (from_last != LK_REPLICATED && (from_last < 0 || from_last >= v->shape.rank))
+        lk__graph_fail(g, site, "place: %d is not a dimension of x, which has %d", dim, v->shape.rank);
+    else
+        v->placed_axis = 1u << index, v->placed_dim = from_last == LK_REPLICATED ? -1 : from_last;
+    return g->status < 0 ? (lk_tensor){g, -1} : x;
+}
 
 lk_tensor lk_dropout_at(lk_site site, lk_tensor x, double probability)
 {

@@ -35,6 +35,8 @@ typedef struct lk__graph_value {
     int  slot;  /* optimizer values: which moment, from 0; buckets: 1 for this rank's slice */
     bool channels_last; /* how an image is stored; set by the layout pass */
     bool needs_gradient;
+    unsigned    placed_axis; /* by lk_place: the axis of the mesh, and the dimension that it splits; 0: not placed */
+    int         placed_dim;  /* -1: it is whole on every rank */
     lk__op_part part; /* what this rank has of it, where an axis of the mesh cuts it (plan/placement.h) */
     const char *name; /* inputs; else NULL */
     lk_site     site;

@@ -416,6 +416,51 @@ static void tactics_that_cannot_be_followed_are_refused(void)
     close_placed(&m);
 }
 
+/* ---- lk_place ---- */
+
+/* The second product's width instead of the first one's; and in between, whole. */
+static void a_model_places_its_values(void)
+{
+    placed    m = {.r = rig_open(LK_F32, 1)};
+    lk_tensor x = lk_relu(lk_linear(rows(m.r.graph, "x", 20), "one", 16));
+    x = lk_relu(lk_place(lk_linear(lk_place(x, "tensor", LK_REPLICATED), "two", 12), "tensor", -1));
+    lk_tensor loss = lk_mse(lk_linear(x, "three", 8), rows(m.r.graph, "y", 8));
+    REQUIRE(place(&m, loss, "tensor=2", 0) == LK_OK, "%s", lk_context_error(m.r.context));
+    check_state(&m, "two.weight", 0, 1);
+    check_state(&m, "two.bias", 0, 1);
+    check_state(&m, "three.weight", 1, 1);
+    check_places(&m);
+    close_placed(&m);
+}
+
+static void placements_that_are_impossible_are_refused(void)
+{
+    static const struct {
+        const char *axis;
+        int         dim;
+        const char *why;
+    } cases[] = {{"tensor", 1, "has 12 elements, which tensor=5 does not divide; the nearest extent that works is 4"},
+                 {"tensor", 0, "has the batch"},
+                 {"tensor", 2, "2 is not a dimension of x, which has 2"},
+                 {"tensor", -3, "-3 is not a dimension"},
+                 {"tensro", 0, "no axis tensro"},
+                 {"data", 0, "not along data"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        placed    m = {.r = rig_open(LK_F32, 1)};
+        lk_tensor x = lk_place(lk_linear(rows(m.r.graph, "x", 20), "one", 12), cases[i].axis, cases[i].dim);
+        lk_tensor loss = lk_mse(lk_linear(x, "two", 8), rows(m.r.graph, "y", 8));
+        if (lk_graph_status(m.r.graph) == LK_OK) {
+            CHECK(place(&m, loss, "tensor=5", 0) == LK_EINVAL);
+            CHECK(strstr(lk_context_error(m.r.context), cases[i].why), "%s", lk_context_error(m.r.context));
+            close_placed(&m);
+        } else {
+            CHECK(strstr(lk_graph_error(m.r.graph), cases[i].why), "%s", lk_graph_error(m.r.graph));
+            lk_graph_free(m.r.graph);
+            lk_context_free(m.r.context);
+        }
+    }
+}
+
 int main(void)
 {
     RUN(products_are_cut_by_turns);
@@ -429,5 +474,7 @@ int main(void)
     RUN(tactics_that_a_plan_prints_place_the_same);
     RUN(tactics_override_what_is_found);
     RUN(tactics_that_cannot_be_followed_are_refused);
+    RUN(a_model_places_its_values);
+    RUN(placements_that_are_impossible_are_refused);
     return check_result();
 }
