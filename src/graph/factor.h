@@ -100,6 +100,9 @@ const char *lk__node_factors(const struct lk_graph *graph, const struct lk__grap
 /* Those of backward of a user's operation, from those of forward. */
 void lk__factors_of_backward(const lk__factors *forward, int inputs, int outputs, lk__factors *factors);
 
+/* The factor that the samples are, of an operand with a run-time count along this axis; -1: none. */
+int lk__factor_of_samples(const lk__factor_dim dims[LK_MAX_RANK], int count_axis);
+
 bool lk__factor_in_dim(const lk__factor_dim *dim, int factor);
 /* Whether an operand's dimensions have the factor. */
 bool lk__factor_in(const lk__factor_dim dims[LK_MAX_RANK], int factor);

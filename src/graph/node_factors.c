@@ -92,3 +92,63 @@ const char *lk__node_factors(const lk_graph *g, const lk__graph_node *n, lk__fac
     for (int i = 0; i < n->outputs; i++) q.out[i] = shape_of(g, n->out[i]);
     return lk__factors_find(&q, f, text);
 }
+
+/* ---- samples ---- */
+
+static const lk__graph_shape *counted_shape(const lk_graph *g, int value)
+{
+    return value >= 0 && g->values[value].shape.count_axis >= 0 ? &g->values[value].shape : NULL;
+}
+
+int lk__factor_of_samples(const lk__factor_dim dims[LK_MAX_RANK], int count_axis)
+{
+    const lk__factor_dim *d = count_axis < 0 ? NULL : &dims[count_axis];
+    return d && d->segments ? d->segment[0].factor[0] : -1;
+}
+
+/* Whether the samples of an operand are a factor that is not coupled. */
+static bool is_independent(const lk_graph *g, const lk__factors *f, const lk__factor_dim *dims, int value)
+{
+    const lk__graph_shape *s = counted_shape(g, value);
+    int                    factor = s ? lk__factor_of_samples(dims, s->count_axis) : -1;
+    return !s || (factor >= 0 && !f->factor[factor].coupled);
+}
+
+/* Most lines couple nothing, and need not be read. */
+static bool may_couple(const char *line)
+{
+    return strchr(line, '!') || strstr(line, "; -") || strstr(line, "reshape") || strcmp(line, "-") == 0;
+}
+
+bool lk__node_couples_samples(const lk_graph *g, const lk__graph_node *n)
+{
+    const lk__kernel_custom *c = lk__node_custom(g, n);
+    const char              *line = lk__op_find(n->op)->factors;
+    lk__factors              f;
+    char                     text[128];
+    if (c) return c->operation.coupled;
+    if (!may_couple(line)) return false;
+    if (strcmp(line, "-") == 0 || lk__node_factors(g, n, &f, text)) return true;
+    for (int i = 0; i < n->inputs; i++)
+        if (!is_independent(g, &f, f.in[i], n->in[i])) return true;
+    for (int i = 0; i < n->outputs; i++)
+        if (!is_independent(g, &f, f.out[i], n->out[i])) return true;
+    return false;
+}
+
+bool lk__node_is_same(const lk_graph *g, const lk__graph_node *n, int k)
+{
+    const lk__graph_op *d = lk__op_find(n->op);
+    lk__factors         f;
+    char                text[128];
+    bool                samples = false;
+    if (d->runs == LK__RUNS_WAIT) return true;
+    if (d->runs == LK__RUNS_COLLECTIVE) return !lk__collectives[d->collective].sends_parts;
+    if (!strchr(d->factors, ':') || lk__node_factors(g, n, &f, text)) return false;
+    for (int i = 0; i < n->inputs; i++) {
+        bool counted = counted_shape(g, n->in[i]) != NULL;
+        samples |= counted;
+        if (counted && f.depends[k] >> i & 1) return false;
+    }
+    return samples;
+}

@@ -99,15 +99,11 @@ typedef enum lk__graph_effect {
     LK__EFFECT_CACHE,
 } lk__graph_effect;
 
-/* An output without a run-time count, made from inputs with one, is a sum over samples, unless `same` names it. */
-typedef enum lk__graph_samples {
-    LK__SAMPLES_INDEPENDENT = 1, /* a sample's rows of the outputs depend on that sample alone */
-    /* the same, and its kernel adds over the leaves of a batch, in their order (lk__kernel_leaves) */
-    LK__SAMPLES_LEAVES,
-    LK__SAMPLES_COUPLED, /* they depend on all samples of the batch: leaves cannot run as one batch */
-    /* coupled where the attribute `axis` is the batch, else independent: lk__node_samples decides */
-    LK__SAMPLES_BY_AXIS,
-} lk__graph_samples;
+/* Of a sum over samples, which the leaves of a batch have each for itself: what makes it. */
+typedef enum lk__graph_leaves {
+    LK__LEAVES_SEPARATE = 1, /* a run of its kernel for each leaf */
+    LK__LEAVES_ADDED,        /* one run, in which the kernel adds over the leaves, in their order (lk__kernel_leaves) */
+} lk__graph_leaves;
 
 typedef enum lk__graph_evaluation {
     LK__EVALUATE_SAME = 1,
@@ -149,8 +145,7 @@ typedef struct lk__graph_op {
     lk__graph_gradient_rule gradient;
     unsigned                no_gradient; /* inputs that get no gradient and do not make outputs need one */
     unsigned                in_place;    /* inputs whose memory output 0 may reuse */
-    unsigned                same;        /* outputs that are the same for every leaf of a batch */
-    lk__graph_samples       samples;
+    lk__graph_leaves        leaves;
     lk__graph_runs          runs;
     lk__comm_kind           collective; /* LK__RUNS_COLLECTIVE: which one */
     lk__graph_effect        effect;
@@ -200,8 +195,14 @@ int lk__emit_reduce_scatter(lk_graph *graph, lk_site site, const lk__op_attrs *a
 /* op/custom.c: what a descriptor says, except that for a user's operation its own struct says it. */
 const lk__kernel_custom *lk__node_custom(const lk_graph *graph, const lk__graph_node *node); /* NULL: a built-in one */
 const char              *lk__node_name(const lk_graph *graph, const lk__graph_node *node);
-lk__graph_samples        lk__node_samples(const lk_graph *graph, const lk__graph_node *node);
 unsigned                 lk__node_no_gradient(const lk_graph *graph, const lk__graph_node *node);
+
+/* node_factors.c: what follows from the line of factors. An output without a run-time count, made from inputs with one,
+ * is a sum over samples, unless it is the same for every leaf of a batch. Whether a sample's rows of the outputs depend
+ * on all samples of the batch, so that leaves cannot run as one batch. */
+bool lk__node_couples_samples(const lk_graph *graph, const lk__graph_node *node);
+/* Whether an output is the same for every leaf, although the node reads samples. */
+bool lk__node_is_same(const lk_graph *graph, const lk__graph_node *node, int output);
 
 /* Whether input i of a node is present, needs a gradient, and gets one from this operation. */
 bool lk__node_wants_gradient(const lk_graph *graph, const lk__graph_node *node, int i);

@@ -23,7 +23,7 @@ static bool depends_on_samples(lk_graph *g, int value)
         bool                  any = false;
         for (int k = 0; k < n->inputs; k++) any |= n->in[k] >= 0 && depends[n->in[k]];
         for (int k = 0; any && k < n->outputs; k++)
-            if (n->out[k] >= 0 && !(lk__op_find(n->op)->same >> k & 1)) depends[n->out[k]] = true;
+            if (n->out[k] >= 0 && !lk__node_is_same(g, n, k)) depends[n->out[k]] = true;
     }
     found = depends[value];
     lk__free(g->context, LK_MEMORY_OTHER, depends, g->values_count * sizeof *depends);

@@ -144,7 +144,7 @@ static size_t leaf_sum(const lk__plan_accesses *a, int v, int leaf)
  * subtrees. */
 static void write_leaves(lk__plan_accesses *a, const lk__graph_node *n, int v, int part)
 {
-    bool adds = lk__op_find(n->op)->samples == LK__SAMPLES_LEAVES;
+    bool adds = lk__op_find(n->op)->leaves == LK__LEAVES_ADDED;
     bool gradient = a->list->places[v].region == LK__IN_GRADIENTS, own = is_private(a->list, v);
     if (!gradient && !own) lk__access_value(a, LK__WRITES, v, 0, part, 0);
     for (int leaf = 0; leaf < a->parts; leaf++) {

@@ -51,13 +51,13 @@ static execution choose_execution(const lk__plan_list *list, const lk__graph_nod
         int v = n->out[i];
         if (v < 0 || counted(g, v)) continue;
         bool metric = lk__plan_is_number(list, v);
-        bool same = d->same >> i & 1; /* on every leaf */
+        bool same = lk__node_is_same(g, n, i); /* on every leaf */
         gradient |= is_gradient(list, v);
         sums |= !same;
         bad |= !same && !is_gradient(list, v) && !metric && read_before_update(list, v);
         bad |= is_gradient(list, v) && read_before_update(list, v);
     }
-    bool coupled = lk__node_samples(g, n) == LK__SAMPLES_COUPLED;
+    bool coupled = lk__node_couples_samples(g, n);
     if (coupled && samples && d->runs == LK__RUNS_KERNEL) return UNSUPPORTED;
     if (d->runs != LK__RUNS_KERNEL || (!samples && !gradient && !coupled) || !sums) return WHOLE;
     return bad || !in_rows(g, n) || coupled ? UNSUPPORTED : BY_LEAF;
@@ -71,9 +71,9 @@ static bool reads_leaves(const lk__plan_list *list, const lk__graph_node *n)
 }
 
 /* A collective that gives each leaf another result, which a batch has no room for. */
-static bool parts_leaves(const lk__graph_node *n)
+static bool parts_leaves(const lk_graph *g, const lk__graph_node *n)
 {
-    return runs(n) == LK__RUNS_COLLECTIVE && !(lk__op_find(n->op)->same & 1);
+    return runs(n) == LK__RUNS_COLLECTIVE && !lk__node_is_same(g, n, 0);
 }
 
 /* The first node that does not allow it, or -1. */
@@ -82,7 +82,7 @@ static int find_coupling(const lk__plan_list *list)
     for (size_t i = 0; i < list->end[LK_BACKWARD]; i++) {
         const lk__graph_node *n = &list->graph->nodes[list->order[i]];
         if (lk__plan_is_bucket(list->graph, n)) continue;
-        if (choose_execution(list, n) == UNSUPPORTED || parts_leaves(n) ||
+        if (choose_execution(list, n) == UNSUPPORTED || parts_leaves(list->graph, n) ||
             (runs(n) == LK__RUNS_COLLECTIVE && !reads_leaves(list, n)))
             return list->order[i];
     }
@@ -96,7 +96,7 @@ static void mark_leaves(lk_plan *p)
     for (size_t i = 0; i < list->end[LK_BACKWARD]; i++) {
         const lk__graph_node *n = &list->graph->nodes[list->order[i]];
         list->by_leaf[list->order[i]] = choose_execution(list, n) == BY_LEAF;
-        for (size_t k = 0; k < list->graph->states_count && lk__op_find(n->op)->samples == LK__SAMPLES_LEAVES; k++)
+        for (size_t k = 0; k < list->graph->states_count && lk__op_find(n->op)->leaves == LK__LEAVES_ADDED; k++)
             p->states[k].adds_leaves |=
                 list->gradients[k] >= 0 && (list->gradients[k] == n->out[0] || list->gradients[k] == n->out[1]);
     }

@@ -310,7 +310,7 @@ const void *lk__leaf_batch_source(const lk_program *program, size_t index, int l
 /* Whether a node's kernel adds over leaves itself: it is then called once for each subtree of leaves. */
 static inline bool lk__leaf_batch_adds(const lk__graph_node *n)
 {
-    return lk__op_find(n->op)->samples == LK__SAMPLES_LEAVES;
+    return lk__op_find(n->op)->leaves == LK__LEAVES_ADDED;
 }
 
 /* ---- program.c ---- */

@@ -32,9 +32,8 @@ static void every_field_of_a_descriptor_is_set(void)
         CHECK(d->attributes == LK__NO_ATTRIBUTES || (d->attributes && d->attributes >> LK__ATTR_COUNT == 0), "%s",
               name);
         CHECK(d->factors && d->shape && d->gradient && d->arithmetic && d->bytes, "%s", name);
-        CHECK(is_mask(d->no_gradient, d->inputs) && is_mask(d->in_place, d->inputs) && is_mask(d->same, d->outputs),
-              "%s", name);
-        CHECK(d->samples && d->runs && d->effect && d->evaluation && d->recompute && d->fuse[0].kind && d->loss, "%s",
+        CHECK(is_mask(d->no_gradient, d->inputs) && is_mask(d->in_place, d->inputs), "%s", name);
+        CHECK(d->leaves && d->runs && d->effect && d->evaluation && d->recompute && d->fuse[0].kind && d->loss, "%s",
               name);
     }
 }

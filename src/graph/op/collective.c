@@ -101,9 +101,8 @@ static int scattered_shape(lk__graph_shapes *s)
 }
 
 /* Recomputing a result would communicate again. */
-#define SAME (1u << 0) /* the result is the same for every leaf of a batch */
-#define COLLECTIVE(how, alike)                                                                      \
-    .in_place = LK__NO_OPERAND, .same = alike, .samples = LK__SAMPLES_INDEPENDENT, .runs = how,         \
+#define COLLECTIVE(how)                                                                      \
+    .in_place = LK__NO_OPERAND, .leaves = LK__LEAVES_SEPARATE, .runs = how,         \
     .effect = LK__EFFECT_NONE, .evaluation = LK__EVALUATE_SAME, .recompute = LK__KEEP,              \
     .fuse = LK__FUSE_NOTHING, .loss = LK__LOSS_NO
 
@@ -117,7 +116,7 @@ DESCRIBE(bucket){
     .attributes = LK__NO_ATTRIBUTES,
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
-    COLLECTIVE(LK__RUNS_NOTHING, LK__NO_OPERAND),
+    COLLECTIVE(LK__RUNS_NOTHING),
     .arithmetic = lk__arithmetic_none,
     .bytes = lk__bytes_none,
 };
@@ -132,7 +131,7 @@ DESCRIBE(all_reduce){
     .shape = reduced_shape,
     .gradient = all_reduce_gradient,
     .no_gradient = LK__NO_OPERAND,
-    COLLECTIVE(LK__RUNS_COLLECTIVE, SAME),
+    COLLECTIVE(LK__RUNS_COLLECTIVE),
     .collective = LK__ALL_REDUCE,
     MEMORY_BOUND,
 };
@@ -147,7 +146,7 @@ DESCRIBE(all_gather){
     .shape = gathered_shape,
     .gradient = all_gather_gradient,
     .no_gradient = LK__NO_OPERAND,
-    COLLECTIVE(LK__RUNS_COLLECTIVE, SAME),
+    COLLECTIVE(LK__RUNS_COLLECTIVE),
     .collective = LK__ALL_GATHER,
     MEMORY_BOUND,
 };
@@ -162,7 +161,7 @@ DESCRIBE(reduce_scatter){
     .shape = scattered_shape,
     .gradient = reduce_scatter_gradient,
     .no_gradient = LK__NO_OPERAND,
-    COLLECTIVE(LK__RUNS_COLLECTIVE, LK__NO_OPERAND),
+    COLLECTIVE(LK__RUNS_COLLECTIVE),
     .collective = LK__REDUCE_SCATTER,
     MEMORY_BOUND,
 };
@@ -177,7 +176,7 @@ DESCRIBE(wait){
     .shape = lk__shape_same,
     .gradient = wait_gradient,
     .no_gradient = 1u << 1,
-    COLLECTIVE(LK__RUNS_WAIT, SAME),
+    COLLECTIVE(LK__RUNS_WAIT),
     .arithmetic = lk__arithmetic_none,
     .bytes = lk__bytes_none,
 };
@@ -195,8 +194,7 @@ DESCRIBE(own_part){
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .same = LK__NO_OPERAND,
-    .samples = LK__SAMPLES_COUPLED,
+    .leaves = LK__LEAVES_SEPARATE,
     .runs = LK__RUNS_KERNEL,
     .effect = LK__EFFECT_NONE,
     .evaluation = LK__EVALUATE_SAME,

@@ -14,15 +14,6 @@ const char *lk__node_name(const lk_graph *g, const lk__graph_node *n)
     return c ? c->operation.name : lk__op_name(n->op);
 }
 
-lk__graph_samples lk__node_samples(const lk_graph *g, const lk__graph_node *n)
-{
-    const lk__kernel_custom *c = lk__node_custom(g, n);
-    if (c && c->operation.coupled) return LK__SAMPLES_COUPLED;
-    lk__graph_samples samples = lk__op_find(n->op)->samples;
-    if (samples != LK__SAMPLES_BY_AXIS) return samples;
-    return g->values[n->in[0]].shape.count_axis == n->attrs.axis ? LK__SAMPLES_COUPLED : LK__SAMPLES_INDEPENDENT;
-}
-
 unsigned lk__node_no_gradient(const lk_graph *g, const lk__graph_node *n)
 {
     const lk__kernel_custom *c = lk__node_custom(g, n);

@@ -12,11 +12,10 @@
 /* OPERAND("x", REAL, REQUIRED, ROWS) */
 #define OPERAND(name, type, presence, layout) {name, LK__TYPE_##type, LK__##presence, LK__LAYOUT_##layout}
 
-/* The fields of most operations: a kernel without effects that treats samples one by one and fuses nothing. */
-#define ORDINARY ORDINARY_WITH(LK__SAMPLES_INDEPENDENT)
-#define ORDINARY_WITH(how) ORDINARY_BUT_FUSION(how), .fuse = LK__FUSE_NOTHING
-#define ORDINARY_BUT_FUSION(how)                                                                \
-    .same = LK__NO_OPERAND, .samples = how, .runs = LK__RUNS_KERNEL, .effect = LK__EFFECT_NONE, \
+/* The fields of most operations: a kernel without effects that fuses nothing. */
+#define ORDINARY ORDINARY_BUT_FUSION, .fuse = LK__FUSE_NOTHING
+#define ORDINARY_BUT_FUSION                                                                                   \
+    .leaves = LK__LEAVES_SEPARATE, .runs = LK__RUNS_KERNEL, .effect = LK__EFFECT_NONE,                        \
     .evaluation = LK__EVALUATE_SAME, .recompute = LK__RECOMPUTE, .loss = LK__LOSS_NO
 
 /* Bound by memory: each operand is read or written once. */

@@ -16,8 +16,8 @@
         .outputs = 2 + (count),                                                                                     \
         .out = {OPERAND("parameter", REAL, REQUIRED, ROWS), __VA_ARGS__, OPERAND("stored", GIVEN, OPTIONAL, ROWS)}, \
         .attributes = (own) | LK__HAS(weight_decay) | LK__HAS(lr_scale), BACKWARD_ONLY,                             \
-        .no_gradient = LK__NO_OPERAND, .in_place = LK__NO_OPERAND, .same = LK__NO_OPERAND,                          \
-        .samples = LK__SAMPLES_INDEPENDENT, .runs = LK__RUNS_KERNEL, .effect = LK__EFFECT_STATE,                    \
+        .no_gradient = LK__NO_OPERAND, .in_place = LK__NO_OPERAND,                                                  \
+        .leaves = LK__LEAVES_SEPARATE, .runs = LK__RUNS_KERNEL, .effect = LK__EFFECT_STATE,                    \
         .evaluation = LK__EVALUATE_SAME, .recompute = LK__RECOMPUTE, .fuse = LK__FUSE_NOTHING, .loss = LK__LOSS_NO, \
         MEMORY_BOUND                                                                                                \
     }

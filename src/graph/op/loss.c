@@ -2,7 +2,7 @@
 #include "graph/op/describe.h"
 
 #define LOSS                                                                                                        \
-    .same = LK__NO_OPERAND, .samples = LK__SAMPLES_INDEPENDENT, .runs = LK__RUNS_KERNEL, .effect = LK__EFFECT_NONE, \
+    .leaves = LK__LEAVES_SEPARATE, .runs = LK__RUNS_KERNEL, .effect = LK__EFFECT_NONE, \
     .evaluation = LK__EVALUATE_SAME, .recompute = LK__RECOMPUTE, .fuse = LK__FUSE_NOTHING
 
 /* ---- weights that are known before the model runs ---- */

@@ -28,7 +28,7 @@ static void log_softmax_gradient(lk__graph_backward *b, int dy)
         .inputs = 1, .in = {OPERAND("x", REAL, REQUIRED, ROWS)},                                              \
         .outputs = 1, .out = {OPERAND("y", REAL, REQUIRED, ROWS)},                                            \
         .attributes = LK__HAS(axis), .shape = softmax_shape, .gradient = rule, .no_gradient = LK__NO_OPERAND, \
-        .in_place = 1u << 0, ORDINARY_WITH(LK__SAMPLES_BY_AXIS), MEMORY_BOUND                                 \
+        .in_place = 1u << 0, ORDINARY, MEMORY_BOUND                                 \
     }
 DESCRIBE(softmax) SOFTMAX(softmax_gradient);
 DESCRIBE(log_softmax) SOFTMAX(log_softmax_gradient);
@@ -39,7 +39,7 @@ DESCRIBE(log_softmax) SOFTMAX(log_softmax_gradient);
         .inputs = 2, .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("y", REAL, REQUIRED, ROWS)}, .outputs = 1, \
         .out = {OPERAND("dx", REAL, REQUIRED, ROWS)}, .attributes = LK__HAS(axis), .shape = softmax_shape,          \
         .gradient = lk__gradient_none, .no_gradient = LK__NO_OPERAND, .in_place = 1u << 0,                          \
-        ORDINARY_WITH(LK__SAMPLES_BY_AXIS), MEMORY_BOUND                                                            \
+        ORDINARY, MEMORY_BOUND                                                            \
     }
 DESCRIBE(softmax_grad) SOFTMAX_GRAD;
 DESCRIBE(log_softmax_grad) SOFTMAX_GRAD;
@@ -118,7 +118,7 @@ DESCRIBE(layer_norm){
     .gradient = layer_norm_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    ORDINARY_BUT_FUSION(LK__SAMPLES_INDEPENDENT),
+    ORDINARY_BUT_FUSION,
     .fuse = {{LK__FUSION_OPERAND, .operand = 3, .late = true}},
     MEMORY_BOUND,
 };
@@ -139,7 +139,7 @@ DESCRIBE(layer_norm_grad){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 5,
-    ORDINARY_BUT_FUSION(LK__SAMPLES_INDEPENDENT),
+    ORDINARY_BUT_FUSION,
     .fuse = {{LK__FUSION_SUM, .operand = 5, .late = true}},
     MEMORY_BOUND,
 };
@@ -158,7 +158,7 @@ DESCRIBE(rms_norm){
     .gradient = rms_norm_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    ORDINARY_BUT_FUSION(LK__SAMPLES_INDEPENDENT),
+    ORDINARY_BUT_FUSION,
     .fuse = {{LK__FUSION_OPERAND, .operand = 2, .late = true}},
     MEMORY_BOUND,
 };
@@ -177,7 +177,7 @@ DESCRIBE(rms_norm_grad){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 4,
-    ORDINARY_BUT_FUSION(LK__SAMPLES_INDEPENDENT),
+    ORDINARY_BUT_FUSION,
     .fuse = {{LK__FUSION_SUM, .operand = 4, .late = true}},
     MEMORY_BOUND,
 };
