@@ -35,6 +35,7 @@ static int space_of(lk__plan_region region, int slot)
     case LK__IN_MASTER: return LK__SPACE_MASTER;
     case LK__IN_OPTIMIZER: return LK__SPACE_OPTIMIZER;
     case LK__IN_GRADIENTS: return LK__SPACE_GRADIENTS;
+    case LK__IN_GATHERED: return LK__SPACE_GATHERED;
     default: return lk__space_activations(slot);
     }
 }

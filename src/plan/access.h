@@ -21,6 +21,7 @@ enum {
     LK__SPACE_SUMS,      /* a number: the device's sums of the loss's numbers, of a step that is queued */
     LK__SPACE_SQUARES,   /* numbers, by state: squares of this rank's slices */
     LK__SPACE_PEERS,     /* a number: what the other ranks of a host that shares its state have of the gradients */
+    LK__SPACE_GATHERED,  /* of plan/shard.h */
     LK__SPACE_LEAF_SUMS, /* numbers, by value and leaf: what collectives add over leaves that run as one batch */
     LK__SPACE_SLOTS      /* from here on of each slot: activations; numbers, by value: inputs */
 };

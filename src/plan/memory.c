@@ -14,8 +14,9 @@ typedef struct storage {
     size_t         bytes, offset;
     int            first, last; /* positions in order */
     bool           arena;       /* placed by this pass; otherwise it is at `place` */
+    bool           gathered;    /* the same, in LK__IN_GATHERED */
     lk__plan_place place;
-    int            bucket; /* above 0: it is inside the arena's storage of bucket - 1, at `place.offset` */
+    int            bucket; /* above 0: it is inside the storage of bucket - 1, at `place.offset` */
 } storage;
 
 typedef struct memory {
@@ -86,7 +87,7 @@ static void external_storages(memory *m)
             s.place = (lk__plan_place){LK__IN_GRADIENTS, lk__plan_gradient_piece(m->plan, (size_t)value->state)};
         if (value->kind == LK__VALUE_BUCKET && m->plan->stage > 1) {
             s.place = (lk__plan_place){LK__IN_GRADIENTS, m->plan->buckets[value->state].slice};
-            s.arena = !value->slot; /* filled by its gradients */
+            s.arena = s.gathered = !value->slot; /* filled by its gradients */
             if (s.arena) s.first = UNTIL_END, s.last = -1;
         } else if (value->kind == LK__VALUE_BUCKET) {
             size_t slice = value->slot ? (size_t)lk__plan_own(m->plan) * s.bytes : 0; /* this rank's */
@@ -144,7 +145,7 @@ static int in_place_storage(const memory *m, const lk__graph_node *n, int positi
         if (!(lk__op_find(n->op)->in_place >> i & 1) || n->in[i] < 0) continue;
         int            id = m->storage_of[n->in[i]];
         const storage *s = &m->storages[id];
-        if (!s->arena || s->last != position ||
+        if (!s->arena || s->gathered || s->last != position ||
             !lk__shape_equal(&g->values[n->in[i]].shape, &g->values[n->out[0]].shape) || s->bytes != bytes)
             continue;
         if (s->first < (int)m->list->end[LK_FORWARD] && is_gradient(m->list, n->out[0])) continue;
@@ -154,6 +155,11 @@ static int in_place_storage(const memory *m, const lk__graph_node *n, int positi
         if (!shared) return id;
     }
     return -1;
+}
+
+static bool gathers_unit(const lk_graph *g, const lk__graph_node *n)
+{
+    return n->op == LK__OP_all_gather && g->values[n->in[0]].kind == LK__VALUE_UNIT;
 }
 
 static void assign_storages(memory *m)
@@ -170,9 +176,11 @@ static void assign_storages(memory *m)
             if (i == 0 && lk__op_shares_memory(n->op)) id = m->storage_of[n->in[0]];
             if (i == 0 && id < 0 && lk__launch_group_in_place(list, p)) id = in_place_storage(m, n, (int)p);
             if (id < 0)
-                id = new_storage(
-                    m,
-                    &(storage){.bytes = bytes_of(&g->values[v].shape), .first = (int)p, .last = last, .arena = true});
+                id = new_storage(m, &(storage){.bytes = bytes_of(&g->values[v].shape),
+                                               .first = (int)p,
+                                               .last = last,
+                                               .arena = true,
+                                               .gathered = gathers_unit(g, n)});
             m->storage_of[v] = id;
             if (i == 0 && lk__op_shares_memory(n->op)) m->shift[v] = m->shift[n->in[0]];
             if (n->op == LK__OP_reshape)
@@ -182,7 +190,7 @@ static void assign_storages(memory *m)
     }
 }
 
-/* Of stages 2 and 3 (plan/shard.h) the arena has all gradients of a unit until they are reduced. */
+/* Of stages 2 and 3 (plan/shard.h) all gradients of a unit are together until they are reduced. */
 static void put_into_bucket(memory *m, size_t state, storage *s)
 {
     int                    bucket = m->plan->units[m->plan->states[state].unit].bucket;
@@ -233,19 +241,20 @@ static void place_one(storage **placed, size_t count, storage *s)
     placed[at] = s;
 }
 
-static lk_status place_storages(memory *m)
+/* Those of the arena, or those of what is gathered; *all: their bytes. */
+static lk_status place_storages(memory *m, bool gathered, size_t *all)
 {
     lk_context *c = m->list->graph->context;
     size_t      bytes = 2 * m->count * sizeof(storage *), ours = 0;
     storage   **sorted = lk__alloc(c, LK_MEMORY_OTHER, bytes), **placed = sorted + m->count;
     if (bytes && !sorted) return LK_ENOMEM;
     for (size_t i = 0; i < m->count; i++)
-        if (m->storages[i].arena) sorted[ours++] = &m->storages[i];
+        if (m->storages[i].arena && m->storages[i].gathered == gathered) sorted[ours++] = &m->storages[i];
     if (ours) qsort(sorted, ours, sizeof *sorted, larger_first);
     for (size_t i = 0; i < ours; i++) {
         place_one(placed, i, sorted[i]);
         size_t end = sorted[i]->offset + lk__round_up(sorted[i]->bytes, LK__ALIGN);
-        if (end > m->list->arena) m->list->arena = end;
+        if (end > *all) *all = end;
     }
     lk__free(c, LK_MEMORY_OTHER, sorted, bytes);
     return LK_OK;
@@ -305,14 +314,16 @@ lk_status lk__pass_memory(lk__plan_list *list, const lk_plan *plan)
     find_last_uses(&m);
     assign_storages(&m);
     place_gradients(&m);
-    if (place_storages(&m) < 0) goto done;
+    if (place_storages(&m, false, &list->arena) < 0 || place_storages(&m, true, &list->gathered) < 0) goto done;
     for (size_t i = 0; i < values; i++) {
         if (m.storage_of[i] < 0) continue;
         const storage *s = &m.storages[m.storage_of[i]];
-        list->places[i] = s->arena ? (lk__plan_place){LK__IN_ACTIVATIONS, s->offset} : s->place;
+        list->places[i] = s->gathered ? (lk__plan_place){LK__IN_GATHERED, s->offset}
+                          : s->arena  ? (lk__plan_place){LK__IN_ACTIVATIONS, s->offset}
+                                      : s->place;
         if (s->bucket) {
             size_t whole = m.storages[m.storage_of[plan->buckets[s->bucket - 1].value]].offset;
-            list->places[i] = (lk__plan_place){LK__IN_ACTIVATIONS, whole + s->place.offset};
+            list->places[i] = (lk__plan_place){LK__IN_GATHERED, whole + s->place.offset};
         }
         if (s->place.region != LK__IN_INPUT || s->arena) list->places[i].offset += m.shift[i];
     }

@@ -234,8 +234,10 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, b
     const lk__plan_list *others[] = {&p->evaluate, &p->weights};
     p->memory[LK_MEMORY_ACTIVATIONS] = arenas;
     p->memory[LK_MEMORY_WORKSPACE] = p->train.workspace;
+    p->gathered = p->train.gathered;
     for (int i = 0; i < 2; i++) {
         if (others[i]->arena > p->memory[LK_MEMORY_ACTIVATIONS]) p->memory[LK_MEMORY_ACTIVATIONS] = others[i]->arena;
+        if (others[i]->gathered > p->gathered) p->gathered = others[i]->gathered;
         if (others[i]->workspace > p->memory[LK_MEMORY_WORKSPACE])
             p->memory[LK_MEMORY_WORKSPACE] = others[i]->workspace;
     }

@@ -24,6 +24,7 @@ typedef enum lk__plan_region {
     LK__IN_OPTIMIZER,
     LK__IN_GRADIENTS,
     LK__IN_ACTIVATIONS, /* the arena */
+    LK__IN_GATHERED,    /* of plan/shard.h: parameters that were gathered, and gradients until they are reduced */
     LK__REGION_COUNT
 } lk__plan_region;
 
@@ -60,6 +61,7 @@ typedef struct lk__plan_list {
     lk__plan_place *places;                /* by value */
     size_t          places_count;
     size_t          arena, workspace; /* bytes */
+    size_t          gathered;         /* of LK__IN_GATHERED */
     /* Values: the loss's, then sum and weight of each metric, then of each of several losses that are added; -1: none.
      * In the list of weights: that of each loss. */
     int              numbers[LK__PLAN_NUMBERS];
@@ -157,6 +159,7 @@ struct lk_plan {
     lk_parallel      parallel; /* hosts and micro_batches at least 1; not its world and rank, which `mesh` has */
     bool             shared;   /* the state is held once on every host, and each rank updates a slice of it (slice.c) */
     int              stage;    /* above 0: ranks along shard have slices of the state (plan/shard.h) */
+    size_t           gathered; /* bytes of LK__IN_GATHERED, part of LK_MEMORY_STAGING */
     lk__plan_unit   *units;
     size_t           units_count, units_capacity;
     int              helpers;  /* threads that can run on cores of other ranks while these wait (run/lend.h) */

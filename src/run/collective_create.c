@@ -112,7 +112,7 @@ static lk_status open_bulk(lk_program *p, lk__run_collectives *x)
     int       others = count_others(p, x, 0);
     lk_comm  *from = p->plan->stage ? p->shard : p->batch;
     x->bulk = from;
-    if (x->overlaps && (p->plan->syncs || p->plan->stage)) {
+    if (x->overlaps && p->plan->syncs) {
         status = lk_comm_split(from, 0, lk_comm_rank(from), &x->bulk);
         x->split = status >= 0;
     }

@@ -76,6 +76,7 @@ void *lk__program_resolve(const lk_program *p, const char *arena, const char *gr
     case LK__IN_OPTIMIZER: return p->store->optimizer + place.offset;
     case LK__IN_GRADIENTS: return (char *)gradients + place.offset;
     case LK__IN_ACTIVATIONS: return (char *)arena + place.offset;
+    case LK__IN_GATHERED: return p->memory.gathered + place.offset;
     default: return NULL;
     }
 }

@@ -71,6 +71,7 @@ struct lk__run_tokens;                                  /* tokens.c: steps whose
 typedef struct lk__run_memory {
     char *block; /* all regions; NULL: each is its own allocation */
     char *arena, *workspace, *gradients;
+    char *gathered; /* parameters that were gathered, and gradients until they are reduced (plan/shard.h) */
     /* what collectives reduce: the gradients or, where they do not reach the device, a copy of the host's */
     char   *exchanged;
     char   *constants, *own_constants; /* the store's, or its own where those are others; else NULL */

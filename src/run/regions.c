@@ -4,9 +4,12 @@
 
 #include "comm/abort.h"
 
-enum { REGIONS = 8 };
+enum { REGIONS = 9 };
 
 static bool shares_gradients(const lk_program *p) { return p->batch && !p->group.staged; }
+
+/* What collectives along shard read and write is where the other ranks of the host reach it. */
+static bool shares_gathered(const lk_program *p) { return p->shard && !p->group.staged; }
 
 static int list_regions(lk_program *p, lk__device_part parts[REGIONS])
 {
@@ -18,6 +21,7 @@ static int list_regions(lk_program *p, lk__device_part parts[REGIONS])
     if (!shares_gradients(p))
         parts[count++] =
             (lk__device_part){LK_MEMORY_GRADIENTS, plan->memory[LK_MEMORY_GRADIENTS], &p->memory.gradients};
+    if (!shares_gathered(p)) parts[count++] = (lk__device_part){LK_MEMORY_STAGING, plan->gathered, &p->memory.gathered};
     parts[count++] = (lk__device_part){LK_MEMORY_STAGING, p->memory.staged_bytes, &p->memory.staged};
     parts[count++] = (lk__device_part){LK_MEMORY_OTHER, p->memory.leaf_sums_bytes, &p->memory.leaf_sums};
     if (lk__plan_queues(plan)) {
@@ -47,7 +51,26 @@ void lk__regions_free(lk_program *p)
     lk__device_free_parts(p->device, parts, count, p->memory.block);
 }
 
-lk_status lk__gradients_share(lk_program *p)
+static lk_status share_gathered(lk_program *p)
+{
+    size_t bytes = p->plan->gathered;
+    void  *memory;
+    if (bytes == 0 || !shares_gathered(p)) return LK_OK;
+    lk_status status = lk_comm_alloc(p->shard, bytes, &memory);
+    if (status < 0) return lk__fail_prefix(p->context, status, "gathered parameters in shared memory: ");
+    p->memory.gathered = memory;
+    lk__account(p->context, LK_MEMORY_STAGING, (ptrdiff_t)bytes);
+    return LK_OK;
+}
+
+static void release_gathered(lk_program *p)
+{
+    if (!p->memory.gathered || !shares_gathered(p)) return;
+    lk_comm_release(p->shard, p->memory.gathered);
+    lk__account(p->context, LK_MEMORY_STAGING, -(ptrdiff_t)p->plan->gathered);
+}
+
+static lk_status share_gradients(lk_program *p)
 {
     size_t bytes = p->plan->memory[LK_MEMORY_GRADIENTS];
     void  *memory;
@@ -59,8 +82,15 @@ lk_status lk__gradients_share(lk_program *p)
     return LK_OK;
 }
 
+lk_status lk__gradients_share(lk_program *p)
+{
+    lk_status status = share_gradients(p);
+    return status < 0 ? status : share_gathered(p);
+}
+
 void lk__gradients_release(lk_program *p)
 {
+    release_gathered(p);
     if (!p->memory.gradients || !shares_gradients(p)) return;
     lk_comm_release(p->batch, p->memory.gradients);
     lk__account(p->context, LK_MEMORY_GRADIENTS, -(ptrdiff_t)p->plan->memory[LK_MEMORY_GRADIENTS]);

@@ -6,6 +6,7 @@
 #include "base/normal.h"
 #include "base/normal_f32.h"
 #include "base/random.h"
+#include "comm/abort.h"
 #include "comm/hosts.h"
 
 #include <math.h>
@@ -199,7 +200,8 @@ static int list_regions(lk_store *s, lk__device_part parts[LK__STORE_KINDS])
     int count = 0;
     for (int i = 0; i < LK__STORE_KINDS; i++) {
         lk_memory kind = lk__store_kind(i);
-        if (lk__store_holder(s, kind) == LK_HELD_BY_RANK)
+        bool      symmetric = kind == LK_MEMORY_PARAMETERS && s->sliced;
+        if (lk__store_holder(s, kind) == LK_HELD_BY_RANK && !symmetric)
             parts[count++] = (lk__device_part){kind, s->plan->memory[kind], lk__store_region(s, i)};
     }
     return count;
@@ -221,6 +223,27 @@ lk_status lk__explain_memory(const lk_plan *p, lk_status status)
     return lk__fail(p->context, status,
                     "%s. The plan needs %.1f MiB: %s. More micro-batches (--accumulate) or --recompute need less",
                     before, (double)total / 1048576.0, text);
+}
+
+/* Parameters of which ranks have slices are where the other ranks of a host reach them: they are gathered from there,
+ * or to there. */
+static lk_status alloc_sliced(lk_store *s)
+{
+    size_t bytes = s->plan->memory[LK_MEMORY_PARAMETERS];
+    void  *memory;
+    if (!s->plan->stage || !s->group || bytes == 0 || !lk__comm_reaches(s->group, s->device)) return LK_OK;
+    lk_status status = lk_comm_alloc(s->group, bytes, &memory);
+    if (status < 0) return lk__fail_prefix(s->context, status, "parameters in shared memory: ");
+    s->parameters = s->sliced = memory;
+    lk__account(s->context, LK_MEMORY_PARAMETERS, (ptrdiff_t)bytes);
+    return LK_OK;
+}
+
+static void free_sliced(lk_store *s)
+{
+    if (!s->sliced) return;
+    lk_comm_release(s->group, s->sliced);
+    lk__account(s->context, LK_MEMORY_PARAMETERS, -(ptrdiff_t)s->plan->memory[LK_MEMORY_PARAMETERS]);
 }
 
 /* The group whose memory this rank's copy is in. */
@@ -252,6 +275,7 @@ static lk_status create_store(lk_plan *plan, uint64_t seed, lk_comm *group, lk_s
     s->sharer = lk__plan_own(plan);
     lk_status status = find_sharers(s);
     if (status >= 0 && s->comm) status = lk__store_alloc_shared(s);
+    if (status >= 0) status = alloc_sliced(s);
     if (status >= 0) status = lk__store_alloc_exchange(s);
     if (status >= 0) {
         lk__device_part parts[LK__STORE_KINDS];
@@ -319,6 +343,7 @@ void lk_store_free(lk_store *s)
     lk__device_part parts[LK__STORE_KINDS];
     int             count = list_regions(s, parts);
     lk__device_free_parts(s->device, parts, count, s->block);
+    free_sliced(s);
     if (s->comm) lk__store_free_shared(s);
     if (s->split_comm) lk_comm_free(s->comm);
     lk__store_free_exchange(s);

@@ -23,6 +23,7 @@ struct lk_store {
     lk_comm *group;
     void    *exchange; /* with slices: buffers for what ranks send each other, exchange_bytes */
     size_t   exchange_bytes;
+    void    *sliced; /* the same: parameters in symmetric memory of `group`; NULL: they are in memory of this rank */
 
     /* where ranks share memory: `group`, or those of it with whom; NULL: memory is this rank's own */
     lk_comm *comm;
