@@ -64,9 +64,9 @@ static lk_status read_tactic(lk_context *c, const char *from, const char *end, t
 }
 
 /* Calls visit with each tactic of the text. */
-typedef lk_status (*visitor)(const tactic *tactic, void *user);
+typedef lk_status (*tactic_callback)(const tactic *tactic, void *user);
 
-static lk_status read_tactics(lk_context *c, const char *text, visitor visit, void *user)
+static lk_status read_tactics(lk_context *c, const char *text, tactic_callback visit, void *user)
 {
     lk_status status = LK_OK;
     tactic    t = {0};
