@@ -21,7 +21,10 @@ typedef struct lk__placement_value {
 
 /* What a node reads and makes. Where that differs from how the value is held, the rewriter inserts a collective or a
  * local cut. */
-enum { LK__PLACE_NO_FACTOR = -1 /* every rank computes all of it */ };
+enum {
+    LK__PLACE_NO_FACTOR = -1, /* every rank computes all of it */
+    LK__PLACE_SLICE = -2      /* a slice of one of several repetitions, each of which is cut: so are start and length */
+};
 typedef struct lk__placement_node {
     int factor; /* of its operation's line, which is cut; LK__PLACE_NO_FACTOR: all operands are replicated */
     /* out PARTIAL: a sum over the axis is still to be made. Inputs that are added after the sum, once (lk__factors'

@@ -70,6 +70,25 @@ static void read_factor(const lk_graph *g, const lk__graph_node *n, const lk__fa
     }
 }
 
+/* One of the repetitions that a dimension consists of, such as the keys of queries, keys and values: of these each can
+ * be cut. */
+static bool is_repetition(const lk_graph *g, const lk__graph_node *n)
+{
+    if (n->op != LK__OP_slice && n->op != LK__OP_slice_grad) return false;
+    int64_t whole = g->values[n->op == LK__OP_slice ? n->in[0] : n->out[0]].shape.dims[n->attrs.axis];
+    return n->attrs.length > 0 && n->attrs.length < whole && whole % n->attrs.length == 0 &&
+           n->attrs.start % n->attrs.length == 0;
+}
+
+static void read_repetition(const lk_graph *g, const lk__graph_node *n, lk__placement_factor *p)
+{
+    bool    slice = n->op == LK__OP_slice;
+    int64_t whole = g->values[slice ? n->in[0] : n->out[0]].shape.dims[n->attrs.axis];
+    *p = (lk__placement_factor){.factor = LK__PLACE_SLICE, .extent = n->attrs.length};
+    p->in[0] = p->out[0] = (lk__placement_axis){n->attrs.axis, 1, 1};
+    (slice ? p->in : p->out)[0].segments = (int)(whole / n->attrs.length);
+}
+
 lk_status lk__placement_factors_find(const lk_graph *g, const lk__graph_node *n, lk__placement_factors *factors)
 {
     lk__graph_node plain = *n;
@@ -78,14 +97,17 @@ lk_status lk__placement_factors_find(const lk_graph *g, const lk__graph_node *n,
     char           text[128];
     *factors = (lk__placement_factors){0};
     if (function) plain.attrs.activation = LK__IDENTITY; /* it can be divided, and only the sum comes before it then */
-    if (lk__node_factors(g, &plain, &f, text) || f.count == 0) return LK_OK;
-    factors->factor = lk__alloc(g->context, LK_MEMORY_OTHER, (size_t)f.count * sizeof *factors->factor);
+    if (lk__node_factors(g, &plain, &f, text)) f.count = 0;
+    int more = is_repetition(g, n);
+    if (f.count + more == 0) return LK_OK;
+    factors->factor = lk__alloc(g->context, LK_MEMORY_OTHER, (size_t)(f.count + more) * sizeof *factors->factor);
     if (!factors->factor) return LK_ENOMEM;
-    factors->count = f.count;
+    factors->count = f.count + more;
     for (int i = 0; i < f.count; i++) {
         read_factor(g, n, &f, i, &factors->factor[i]);
         factors->factor[i].fused = function && factors->factor[i].partial;
     }
+    if (more) read_repetition(g, n, &factors->factor[f.count]);
     return LK_OK;
 }
 

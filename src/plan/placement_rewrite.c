@@ -195,6 +195,7 @@ static bool place_factor(rewriter *r, lk__graph_node *n, const lk__placement_nod
     char        text[128];
     int64_t     extents[LK__FACTORS];
     later->count = 0;
+    if (place->factor == LK__PLACE_SLICE) n->attrs.start /= r->places->extent, n->attrs.length /= r->places->extent;
     if (place->factor < 0) return true;
     const char *wrong = find_factors(r, n, &f, text);
     if (wrong) {

@@ -112,7 +112,7 @@ static double share_of_arithmetic(const placed *m)
         if (n->dead) continue;
         double each = lk__op_find(n->op)->arithmetic(g, n);
         all += each;
-        own += m->placements.nodes[i].factor < 0 ? each : each / m->placements.extent;
+        own += m->placements.nodes[i].factor == LK__PLACE_NO_FACTOR ? each : each / m->placements.extent;
     }
     return own / all;
 }
@@ -340,6 +340,24 @@ static void an_extent_that_divides_nothing_is_refused(void)
     close_placed(&m);
 }
 
+/* Queries, keys and values that are cut out of one product. */
+static void slices_of_what_lies_side_by_side_are_cut(void)
+{
+    placed    m = {.r = rig_open(LK_F32, 1)};
+    lk_tensor x = lk_input(m.r.graph, "x", LK_F32, 3, ((int64_t[]){4, 16, 32})), part[3];
+    lk_tensor y = lk_input(m.r.graph, "y", LK_F32, 3, ((int64_t[]){4, 16, 32}));
+    lk_tensor all = lk_linear(lk_layer_norm(x, "n"), "all", 96);
+    for (int i = 0; i < 3; i++) part[i] = lk_slice(all, 2, 32 * i, 32);
+    x = lk_add(x, lk_linear(lk_attention(part[0], part[1], part[2], .heads = 4), "out", 32));
+    REQUIRE(place(&m, lk_mse(lk_layer_norm(x, "o"), y), "tensor=2", 0) == LK_OK, "%s", lk_context_error(m.r.context));
+    check_state(&m, "all.weight", 0, 3);
+    check_state(&m, "all.bias", 0, 3);
+    check_state(&m, "out.weight", 1, 1);
+    CHECK(share_of_arithmetic(&m) < 0.55, "%.3f", share_of_arithmetic(&m));
+    check_places(&m);
+    close_placed(&m);
+}
+
 /* ---- tactics ---- */
 
 static void take_text(void *user, const char *text, size_t bytes) { strncat(user, text, bytes); }
@@ -469,6 +487,7 @@ int main(void)
     RUN(llama_is_split_by_groups_of_heads);
     RUN(an_encoder_is_split);
     RUN(channels_of_cnn_are_split);
+    RUN(slices_of_what_lies_side_by_side_are_cut);
     RUN(names_do_not_matter);
     RUN(an_extent_that_divides_nothing_is_refused);
     RUN(tactics_that_a_plan_prints_place_the_same);
