@@ -52,6 +52,7 @@ host_memory host_memory_sum(lk_context *context, const lk_trainer_config *config
     m.common += (size_t)m.nodes * m.copy;
     m.host = m.common + (size_t)m.ranks * m.rank;
     m.possible = true;
+    m.shared = lk_plan_state(plan) == LK_STATE_SHARED;
     return m;
 }
 

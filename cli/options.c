@@ -324,7 +324,7 @@ static bool read_value(options *o, int row, const char *name, const char *value,
     }
     char where[64];
     snprintf(where, sizeof where, "--%s", option->name);
-    if (!check_value(o, where, option, value)) return false;
+    if (value != option->without && !check_value(o, where, option, value)) return false;
     bool repeats = option->type == OPTION_LIST || option->type == OPTION_TEXTS;
     if (repeats && o->lines[row] == -1) return append_list(o, row, value);
     o->values[row] = value;

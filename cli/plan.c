@@ -94,7 +94,9 @@ static host_memory measure_host(const setup *s, lk_state_mode mode)
 {
     lk_trainer_config config = s->config;
     config.state = mode;
-    return host_memory_plan(s->context, &config);
+    host_memory m = host_memory_plan(s->context, &config);
+    m.possible = m.possible && (m.shared || mode != LK_STATE_SHARED); /* with one rank along data, nothing is shared */
+    return m;
 }
 
 static void print_hosts(const setup *s, const lk_plan *plan)

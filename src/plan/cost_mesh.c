@@ -12,7 +12,7 @@ enum { SETS = 1 << LK__MESH_AXES };
 /* Of the collectives along one set of axes. */
 typedef struct link_use {
     int    collectives;
-    double bytes, busy, exposed; /* seconds on the link; of these, that no kernel hides */
+    double bytes, busy, exposed; /* seconds on the link; that kernels waited, also behind other collectives */
 } link_use;
 
 typedef struct simulation {
@@ -95,7 +95,7 @@ static void print_uses(const simulation *s, const lk__plan_cost_output *o)
                        "  along %s, %d ranks: %d collective%s, in which a rank sends %.0f bytes, %.3f ms on the link, "
                        "%.3f ms of it hidden\n",
                        axes_text(axes, text), ranks, use->collectives, use->collectives == 1 ? "" : "s", use->bytes,
-                       1e3 * use->busy, 1e3 * (use->busy - use->exposed));
+                       1e3 * use->busy, 1e3 * fmax(0, use->busy - use->exposed));
     }
 }
 

@@ -43,15 +43,29 @@ int lk__trainer_hosts(const lk_trainer_config *config, const char **why)
 /* Whether they can share it. If not, why continues "the ranks". */
 static bool can_share(lk_context *c, const lk_trainer_config *config, char *why, size_t bytes)
 {
-    const char *reason;
-    int         hosts = lk__trainer_hosts(config, &reason);
-    if (!lk__device_is_host(lk__context_device(c)))
+    const char   *reason;
+    int           hosts = lk__trainer_hosts(config, &reason);
+    lk__mesh_grid mesh = lk__trainer_mesh(config);
+    if (lk__mesh_extent(&mesh, LK_AXIS_TENSOR) > 1)
+        snprintf(why, bytes, "along tensor have different parts of it");
+    else if (!lk__device_is_host(lk__context_device(c)))
         snprintf(why, bytes, "compute on %s, not in the host's memory", lk_context_device(c));
     else if (hosts == 0)
         snprintf(why, bytes, "%s", reason);
     else
         return lk__plan_hosts_share(lk__trainer_split(config).world, config->leaves, hosts, why, bytes);
     return false;
+}
+
+/* "split over 2 ranks along tensor and 4 along shard (stage 3)" */
+static void describe_split(const lk_trainer_config *config, int tensors, int shards, char *why, size_t bytes)
+{
+    char along_tensor[32] = "", along_shard[48] = "";
+    if (tensors > 1) snprintf(along_tensor, sizeof along_tensor, "%d ranks along tensor", tensors);
+    if (shards > 1)
+        snprintf(along_shard, sizeof along_shard, "%d %salong shard (stage %d)", shards, tensors > 1 ? "" : "ranks ",
+                 config->shard_stage ? config->shard_stage : 3);
+    snprintf(why, bytes, "split over %s%s%s", along_tensor, tensors > 1 && shards > 1 ? " and " : "", along_shard);
 }
 
 lk_state_mode lk__trainer_state_mode(lk_context *c, const lk_trainer_config *config, char *why, size_t bytes)
@@ -61,16 +75,13 @@ lk_state_mode lk__trainer_state_mode(lk_context *c, const lk_trainer_config *con
     lk_state_mode mode = config->state != LK_STATE_AUTO ? config->state : can ? LK_STATE_SHARED : LK_STATE_REPLICATED;
     int           world = lk__trainer_split(config).world, hosts = lk__trainer_hosts(config, NULL);
     lk__mesh_grid mesh = lk__trainer_mesh(config);
-    int           shards = lk__mesh_extent(&mesh, LK_AXIS_SHARD);
+    int           shards = lk__mesh_extent(&mesh, LK_AXIS_SHARD), tensors = lk__mesh_extent(&mesh, LK_AXIS_TENSOR);
     if (world == 1) mode = config->state == LK_STATE_AUTO ? LK_STATE_REPLICATED : config->state;
     if (!why) return mode;
     if (mesh.size == 1)
         snprintf(why, bytes, "of one rank");
-    else if (world == 1)
-        snprintf(why, bytes, "each rank's own: the batch is not split");
-    else if (mode == LK_STATE_REPLICATED && shards > 1)
-        snprintf(why, bytes, "split over %d ranks along shard (stage %d)%s%s", shards,
-                 config->shard_stage ? config->shard_stage : 3, can ? "" : ": the ranks ", can ? "" : reason);
+    else if (tensors > 1 || (mode == LK_STATE_REPLICATED && shards > 1))
+        describe_split(config, tensors, shards, why, bytes);
     else if (mode == LK_STATE_REPLICATED && can)
         snprintf(why, bytes, "replicated, as requested");
     else if (mode == LK_STATE_REPLICATED)

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# cli_axes.sh - the axes shard and tensor as a user types them: train, eval, generate, bench train and plan, tactics as
+# a file and as printed, and a run that is resumed with other axes.
+# ctest: timeout 240, ranks 4
+# shellcheck disable=SC2086 # options are lists of words
+set -u
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
+expect() { check_command -E "$1" "$2" timeout -s KILL 100 "${@:3}" < /dev/null; }
+number() { sed -nE "s/.*\"$1\": ([-0-9.e+]+).*/\1/p" "$2"; }
+near() { awk -v a="$1" -v b="$2" -v r="$3" 'BEGIN { d = a - b; exit !(a != "" && b != "" && (d < 0 ? -d : d) <= r * (b < 0 ? -b : b)) }'; }
+
+llama="--model llama --layers 2 --width 32 --heads 4 --kv-heads 2 --context 16 --vocabulary 64 --data synthetic --batch 8"
+run="$llama --threads 1 --dtype f64 --eval-every -1 --clip 0.5"
+
+# ---- trained with any axes, and resumed with any others: the losses of one rank ----
+expect 0 "" "$LOCKSTEP" train $run --steps 6 --json --save one
+want=$(number last_batch_loss out.txt)
+expect 0 "" "$LOCKSTEP" train $run --steps 3 --mesh shard=2,tensor=2 --save run
+expect 0 "from the record of run:.* --mesh shard=2,tensor=2" "$LOCKSTEP" train --resume run --save run --steps 4
+expect 0 "" "$LOCKSTEP" train --resume auto --save run -n 4 --mesh tensor=4 --steps 5
+expect 0 "" "$LOCKSTEP" train --resume auto --save run --mesh data=2 --steps 6 --json
+near "$(number last_batch_loss out.txt)" "$want" 1e-9 || complain "resumed with three meshes: $(cat out.txt), one rank: $want"
+grep -q '"mesh":"data=2"' run/state.json || complain "the record: $(cat run/state.json)"
+# An option of an axis that the new mesh does not have is not taken from the record.
+expect 0 "" "$LOCKSTEP" train $run --steps 1 --mesh tensor=2 --no-sequence-parallel --save plain
+expect 0 "" "$LOCKSTEP" train --resume plain --save plain --steps 2 --mesh data=2
+expect 0 "" "$LOCKSTEP" train --resume plain --save plain --steps 3 -n 1
+
+# ---- evaluated and continued by ranks that have parts of the model; each sample once ----
+"$LOCKSTEP" eval --load one --json > one.json 2> err.txt || complain "eval: $(cat err.txt)"
+for mesh in shard=2 tensor=2 data=2,tensor=2; do
+    expect 0 "" "$LOCKSTEP" eval --load one --mesh $mesh --json --threads 1
+    near "$(number loss out.txt)" "$(number loss one.json)" 1e-12 || complain "eval $mesh: $(cat out.txt one.json)"
+    [ "$(number samples out.txt)" = "$(number samples one.json)" ] || complain "eval $mesh: $(cat out.txt)"
+done
+ids="--load one --prompt-ids 1,2,3,4,5 --prompt-ids 9 --ids --tokens 8 --threads 1 --dtype f64"
+"$LOCKSTEP" generate $ids > one.ids 2> err.txt || complain "generate: $(cat err.txt)"
+for ranks in "-n 2" "--mesh tensor=4" "--mesh shard=2,tensor=2"; do
+    expect 0 "" "$LOCKSTEP" generate $ids $ranks
+    cmp -s out.txt one.ids || complain "generate $ranks: $(cat out.txt), one rank: $(cat one.ids)"
+done
+expect 0 "" "$LOCKSTEP" bench train $llama --threads 1 --steps 4 --mesh data=2,tensor=2
+grep -q ', 4 ranks, ' out.txt || complain "bench train: $(cat out.txt)"
+
+# ---- tactics: what plan prints is what --tactics takes; a line that says something else, and mistakes ----
+expect 0 "" "$LOCKSTEP" plan $llama --mesh tensor=2 --tactics
+cp out.txt tactics
+grep -q '^model\.layers\.\*\.mlp\.down_proj\.weight: in@tensor$' tactics || complain "plan --tactics: $(cat tactics)"
+"$LOCKSTEP" plan $llama --mesh tensor=2 > found 2> err.txt
+expect 0 "" "$LOCKSTEP" plan $llama --mesh tensor=2 --tactics tactics
+cmp -s found out.txt || complain "its own tactics make another plan: $(diff found out.txt)"
+expect 0 "" "$LOCKSTEP" train $run --steps 1 --mesh tensor=2 --tactics tactics --json
+near "$(number last_batch_loss out.txt)" "$("$LOCKSTEP" train $run --steps 1 --json 2> err.txt > t.json; number last_batch_loss t.json)" \
+    1e-9 || complain "with tactics: $(cat out.txt)"
+echo 'no.such.state: out@tensor' > wrong
+expect 2 "no.such.state" "$LOCKSTEP" train $run --steps 1 --mesh tensor=2 --tactics wrong
+[ "$(grep -c '^lockstep' err.txt)" = 1 ] || complain "not one sentence: $(cat err.txt)"
+expect 2 "tensor=5 splits nothing of this model: .*; the nearest extent that works is tensor=4" "$LOCKSTEP" train $run \
+    --steps 1 --mesh tensor=5
+expect 2 "give --mesh tensor=N" "$LOCKSTEP" plan $llama --tactics
+expect 2 "ranks along tensor have different parts of their state" "$LOCKSTEP" train $run --mesh data=2,tensor=2 \
+    --state shared
+
+# ---- a plan for 64 ranks, none of which is started ----
+expect 0 "" "$LOCKSTEP" plan --model llama-3.2-1b --dtype bf16 --batch 64 --context 4096 -n 64 --mesh \
+    data=2,shard=8,tensor=4 --overcommit
+for text in 'all ranks +[0-9]+ bytes' 'split over 4 ranks along tensor and 8 along shard \(stage 3\)' 'along data, 2 ranks' \
+    'along shard, 8 ranks' 'along tensor, 4 ranks' 'critical path [0-9.]+ ms'; do
+    grep -qE "$text" out.txt || complain "plan of 64 ranks has no '$text': $(cat out.txt)"
+done
+
+exit $((wrong > 0))
