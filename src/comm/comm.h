@@ -2,6 +2,7 @@
 #ifndef LK__COMM_H
 #define LK__COMM_H
 
+#include "comm/mesh.h"
 #include "comm/operation.h"
 #include "device/device.h"
 
@@ -106,6 +107,8 @@ struct lk_comm {
     void                            *state;                              /* the backend's */
     int                              rank, size, local_rank, local_size; /* local: on this host */
     int                             *world;  /* by rank: its rank in the world; NULL: the same */
+    lk__mesh_grid                    grid;   /* of the mesh that it is a group of, for messages; size 0: none */
+    unsigned                         along;  /* the axes along which it is; 0: the whole mesh */
     uint32_t                         splits; /* so far; equal on all ranks */
     pid_t                            owner;
     int64_t                          timeout_ms, stall_ms;
@@ -145,6 +148,9 @@ void      lk__comm_drop(lk_comm *comm); /* frees what lk__comm_make made, not th
 lk_status lk__comm_record_failure(lk_comm *comm, lk_status status, const char *text, lk__comm_cause cause);
 /* Records the members' ranks in the world: those of `like` at ranks[0 … comm->size); NULL: the same. */
 lk_status lk__comm_set_world(lk_comm *comm, const lk_comm *like, const int *ranks);
+/* "rank 5, data 1 tensor 1": a member, with its coordinates where the group is one of a mesh of several axes. */
+enum { LK__MEMBER_TEXT = 128 };
+const char *lk__comm_member_text(const lk_comm *comm, int rank, char text[LK__MEMBER_TEXT]);
 /* A failure that `rank` of this group caused. */
 lk__comm_cause lk__comm_cause_make(const lk_comm *comm, int rank, lk__comm_cause_kind kind);
 /* Records that joining failed because of `rank`. comm NULL is fine. */

@@ -6,6 +6,7 @@
 #include "base/collective.h"
 #include "base/config.h"
 #include "base/hash.h"
+#include "comm/comm.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -237,6 +238,28 @@ static lk_status compare_lists(lk_site site, lk_mesh *m, const unsigned *axes, i
     return status;
 }
 
+/* Messages about the group's ranks name their coordinates, where there are several axes. */
+static void name_members(const lk_mesh *m, lk_comm *group, unsigned along)
+{
+    unsigned axes = effective_axes(m, LK_AXES_ALL);
+    if ((axes & (axes - 1)) == 0) return;
+    group->grid = m->grid;
+    group->along = along;
+}
+
+const char *lk__comm_member_text(const lk_comm *c, int rank, char text[LK__MEMBER_TEXT])
+{
+    bool many = c->grid.size > 0 && c->along;
+    int  in_mesh = many ? lk__mesh_member(&c->grid, c->along, c->grid.rank, rank) : rank;
+    int  used = snprintf(text, LK__MEMBER_TEXT, "rank %d", in_mesh), named = 0;
+    for (int i = 0; i < c->grid.count && c->grid.size; i++)
+        if (c->grid.axes[i].extent > 1)
+            used += snprintf(text + used, (size_t)(LK__MEMBER_TEXT - used), "%s%s %d", named++ ? " " : ", ",
+                             lk_axis_name((lk_axis)c->grid.axes[i].axis),
+                             lk__mesh_coordinate(&c->grid, c->grid.axes[i].axis, in_mesh));
+    return text;
+}
+
 lk_status lk_mesh_create_groups_at(lk_site site, lk_mesh *m, const unsigned *axes, int count)
 {
     lk_status status = LK_OK;
@@ -248,6 +271,7 @@ lk_status lk_mesh_create_groups_at(lk_site site, lk_mesh *m, const unsigned *axe
         if (*group) continue;
         if (lk__mesh_extent(&m->grid, set) == m->grid.size) {
             *group = m->comm;
+            name_members(m, *group, 0);
             continue;
         }
         if (!compared && (status = compare_lists(site, m, axes, count)) < 0) return status;
@@ -255,7 +279,9 @@ lk_status lk_mesh_create_groups_at(lk_site site, lk_mesh *m, const unsigned *axe
         /* the same for all members, and no other group's */
         int first = lk__mesh_member(&m->grid, set, m->grid.rank, 0);
         status = lk_comm_split_at(site, m->comm, first, lk__mesh_coordinate(&m->grid, set, m->grid.rank), group);
+        if (status >= 0) name_members(m, *group, set);
     }
+    name_members(m, m->comm, 0);
     return status;
 }
 

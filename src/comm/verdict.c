@@ -101,7 +101,8 @@ static void append_state(const lk__comm_rank_view *v, lk__comm_report *report)
 static void append_table(const lk__comm_table *t, const bool *missing, lk__comm_report *report)
 {
     enum { LINES = 32 };
-    int lines = 0;
+    int  lines = 0;
+    char name[LK__MEMBER_TEXT];
     for (int i = 0; i < t->size; i++) {
         lk__comm_rank_view v = {.pid = 0};
         if (t->size > LINES && missing && !missing[i] && i != t->rank) continue;
@@ -110,7 +111,7 @@ static void append_table(const lk__comm_table *t, const bool *missing, lk__comm_
             return;
         }
         t->view(t->state, i, &v);
-        append(report, "\n  rank %d  %s pid %lld  ", i, v.host, (long long)v.pid);
+        append(report, "\n  %s  %s pid %lld  ", lk__comm_member_text(t->comm, i, name), v.host, (long long)v.pid);
         append_state(&v, report);
         if (missing && missing[i]) append(report, "  <- missing");
     }
@@ -126,8 +127,12 @@ static void describe_own_call(const lk__comm_table *t, char *out, size_t bytes)
 static void append_rank(const lk__comm_table *t, int rank, lk__comm_report *report)
 {
     lk__comm_rank_view v = {.pid = 0};
+    char               name[LK__MEMBER_TEXT];
     t->view(t->state, rank, &v);
-    append(report, "rank %d of %d (%s, pid %lld)", rank, t->size, v.host, (long long)v.pid);
+    if (t->comm->grid.size)
+        append(report, "%s (%s, pid %lld)", lk__comm_member_text(t->comm, rank, name), v.host, (long long)v.pid);
+    else
+        append(report, "rank %d of %d (%s, pid %lld)", rank, t->size, v.host, (long long)v.pid);
 }
 
 /* How likely a rank is the cause that others wait: most likely one that is lost or does not run, then one that is in no
@@ -169,35 +174,45 @@ static int find_cause(const lk__comm_table *t, const bool *missing, lk__comm_rep
     return cause;
 }
 
+/* Which axis of the mesh waits. */
+static void append_axes(const lk_comm *c, lk__comm_report *report)
+{
+    char text[64];
+    if (c->along) append(report, " along %s", lk__axes_text(c->along, text, sizeof text));
+}
+
 void lk__verdict_late(const lk__comm_table *t, const bool *missing, double seconds, const char *verb,
                       lk__comm_report *report)
 {
-    char call[256];
+    char call[256], name[LK__MEMBER_TEXT];
     int  cause, missing_count = 0;
     for (int i = 0; i < t->size; i++) missing_count += missing[i];
     cause = find_cause(t, missing, report);
     describe_own_call(t, call, sizeof call);
     append_rank(t, cause, report);
     if (missing_count > 1) append(report, " and %d more", missing_count - 1);
-    append(report, " %s %.1f s in %s, reports rank %d", verb, seconds, call, t->rank);
+    append(report, " %s %.1f s in %s", verb, seconds, call);
+    append_axes(t->comm, report);
+    append(report, ", reports %s", lk__comm_member_text(t->comm, t->rank, name));
     append_table(t, missing, report);
 }
 
 void lk__verdict_lost(const lk__comm_table *t, int peer, lk__comm_report *report)
 {
-    char               call[256];
+    char               call[256], name[LK__MEMBER_TEXT];
     lk__comm_rank_view v = {.pid = 0};
     bool              *missing = lk__alloc(t->comm->context, LK_MEMORY_OTHER, (size_t)t->size);
     t->view(t->state, peer, &v);
     if (missing) missing[peer] = true;
     describe_own_call(t, call, sizeof call);
     append_rank(t, peer, report);
-    append(report, " %s while rank %d waited for it in %s",
+    append(report, " %s while %s waited for it in %s",
            v.gone      ? "left the group"
            : v.cut_off ? "was cut off (its host is not responding)"
            : v.broken  ? "closed a connection"
                        : "died",
-           t->rank, call);
+           lk__comm_member_text(t->comm, t->rank, name), call);
+    append_axes(t->comm, report);
     append_table(t, missing, report);
     report->cause = lk__comm_cause_make(t->comm, peer,
                                         v.gone      ? LK__CAUSE_LEFT
@@ -208,8 +223,11 @@ void lk__verdict_lost(const lk__comm_table *t, int peer, lk__comm_report *report
 
 void lk__verdict_mismatch(const lk__comm_table *t, int peer, uint64_t number, lk__comm_report *report)
 {
-    append(report, "the ranks do not agree: rank %d and rank %d made different calls as operation #%llu", t->rank, peer,
+    char mine[LK__MEMBER_TEXT], its[LK__MEMBER_TEXT];
+    append(report, "the ranks do not agree: %s and %s made different calls as operation #%llu",
+           lk__comm_member_text(t->comm, t->rank, mine), lk__comm_member_text(t->comm, peer, its),
            (unsigned long long)number);
+    append_axes(t->comm, report);
     append_table(t, NULL, report);
 }
 

@@ -1,5 +1,5 @@
-/* gradient_part.c - gradients by name where the placement pass has cut the parameter: a rank has the gradient of its part,
- * and callers read and write the whole. */
+/* gradient_part.c - gradients by name where the placement pass has cut the parameter: a rank has the gradient of its
+ * part, and callers read and write the whole. */
 #include "run/program.h"
 
 #include <string.h>

@@ -248,8 +248,8 @@ static lk_status hash_slice(const lk_program *p, size_t index, uint64_t *hash)
     return p->device->backend->kernels.hash(p->device, memory, bytes, 3, hash);
 }
 
-/* The first rank whose hash is not that of the rank with the same coordinates along `axes` and 0 along the others, which
- * is *other. */
+/* The first rank whose hash is not that of the rank with the same coordinates along `axes` and 0 along the others,
+ * which is *other. */
 static lk_status find_different_along(const lk_program *p, unsigned axes, uint64_t mine, int *different, int *other)
 {
     int       ranks = lk__plan_ranks(p->plan);

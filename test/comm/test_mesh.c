@@ -253,6 +253,37 @@ static void differ_in_lists(rank_test *t)
 
 static void ranks_that_make_other_groups_are_told(void) { run_ranks(4, NULL, differ_in_lists, NULL); }
 
+/* Rank 3 does not come: whoever waits names it with its coordinates, and the axis along which it waits. */
+static void wait_for_absent(rank_test *r)
+{
+    static const unsigned axes[] = {LK_AXIS_TENSOR, LK_AXIS_DATA | LK_AXIS_TENSOR};
+    const char           *all = "rank 3, data 1 tensor 1";
+    lk_mesh              *mesh = make_mesh(r->context, "data=2,tensor=2", r->comm, r->rank);
+    lk_comm              *group;
+    double                x = 1;
+    REQUIRE(lk_mesh_create_groups(mesh, axes, 2) == LK_OK, "%s", lk_context_error(r->context));
+    REQUIRE(lk_mesh_group(mesh, LK_AXIS_TENSOR, &group) == LK_OK);
+    if (r->rank == 2) {
+        CHECK(lk_comm_all_reduce(group, &x, &x, 1, LK_F64, LK_SUM, NULL) == LK_ETIMEOUT);
+        const char *text = lk_context_error(r->context);
+        CHECK(strstr(text, all) && strstr(text, " along tensor, reports rank 2, data 1 tensor 0"), "%s", text);
+        CHECK(!strstr(text, "data 0"), "%s", text); /* the group's ranks alone are listed */
+    }
+    if (r->rank < 2) {
+        CHECK(lk_comm_all_reduce(r->comm, &x, &x, 1, LK_F64, LK_SUM, NULL) < 0);
+        CHECK(strstr(lk_context_error(r->context), all), "%s", lk_context_error(r->context));
+    }
+    if (r->rank == 3) usleep(1200 * 1000);
+    lk_mesh_free(mesh);
+}
+
+static void verdicts_name_coordinates_and_the_axis(void)
+{
+    lk_comm_config config = LK_COMM_CONFIG_INIT;
+    config.timeout_ms = 600;
+    run_ranks(4, &config, wait_for_absent, NULL);
+}
+
 static void a_mesh_without_a_communicator_has_no_groups(void)
 {
     lk_mesh *mesh = make_mesh(context, "data=4", NULL, 1);
@@ -309,7 +340,7 @@ static void the_short_form_is_a_mesh_of_one_axis(void)
 
 static void plans_refuse_axes_that_they_cannot_use(void)
 {
-    for (int i = 1; i < AXES; i++) {
+    for (int i = 3; i < AXES; i++) { /* behind data, shard and tensor */
         lk_plan_config config = LK_PLAN_CONFIG_INIT;
         lk_plan       *plan;
         char           text[64], message[128];
@@ -399,6 +430,7 @@ int main(void)
     RUN(a_text_that_is_no_mesh_is_explained);
     RUN(groups_add_along_their_axes);
     RUN(ranks_that_make_other_groups_are_told);
+    RUN(verdicts_name_coordinates_and_the_axis);
     RUN(a_mesh_without_a_communicator_has_no_groups);
     RUN(the_short_form_is_a_mesh_of_one_axis);
     RUN(plans_refuse_axes_that_they_cannot_use);
