@@ -16,7 +16,7 @@ typedef struct setting {
     const char *name, *mesh;
     model       model;
     int         micro_batches, stage;
-    bool        whole_sequences, shared, recompute;
+    bool        whole_sequences, recompute;
     double      clip;
 } setting;
 
@@ -74,7 +74,6 @@ static void make(const rank_test *r, net *n, const setting *s, const char *axes)
     config.parallel.micro_batches = s->micro_batches;
     config.no_sequence_parallel = s->whole_sequences;
     config.parallel.shard_stage = axes ? s->stage : 0;
-    config.parallel.state = axes && s->shared ? LK_STATE_SHARED : LK_STATE_REPLICATED;
     int64_t rows = lk_mesh_capacity(n->mesh, &config.parallel, BATCH);
     REQUIRE(lk_graph_create(r->context, LK_F64, &n->graph) == LK_OK);
     config.loss = s->model == MLP ? record_mlp(n->graph, rows, &y) : record_text(n->graph, s, rows, &y);
@@ -206,7 +205,7 @@ static void check_setting(rank_test *r)
         step.count = totals[i];
         train_step(r, s, &whole, step, &a, false);
         CHECK(fabs(a - b) <= 1e-9 * fabs(a), "%s, rank %d, step %d: loss %.15g, not %.15g", s->name, r->rank, i, b, a);
-        if (!s->shared) compare_gradients(r, s, &own, &whole);
+        compare_gradients(r, s, &own, &whole);
         REQUIRE(lk_program_run(own.program, LK_UPDATE) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
         REQUIRE(lk_program_run(whole.program, LK_UPDATE) == LK_OK);
         compare_states(r, s, &own, &whole);
@@ -270,20 +269,10 @@ static void tensor_and_shard_multiply(void)
     run_settings(all, sizeof all / sizeof *all);
 }
 
-static void ranks_that_share_their_state_train_so_too(void)
-{
-    static const setting all[] = {
-        {.name = "mlp, shared", .mesh = "data=2,tensor=2", .model = MLP, .clip = 0.1, .shared = true},
-        {.name = "gpt, shared", .mesh = "data=2,tensor=2", .model = GPT, .clip = 0.1, .shared = true},
-    };
-    run_settings(all, sizeof all / sizeof *all);
-}
-
 int main(void)
 {
     RUN(a_perceptron_trains_as_on_one_rank);
     RUN(transformers_train_as_on_one_rank);
     RUN(tensor_and_shard_multiply);
-    if (!getenv("LOCKSTEP_DEVICE")) RUN(ranks_that_share_their_state_train_so_too); /* in the host's memory */
     return check_result();
 }
