@@ -46,7 +46,8 @@ static bool choose(const lk__placement_finder *f, size_t node, int index, lk__pl
     const lk__placement_factor *factor = &f->factors[node].factor[index];
     lk__placement_node          places;
     *choice = (lk__placement_choice){index, repeat_of(f, node, factor)};
-    return lk__placement_cut(f->g, &f->g->nodes[node], factor, choice->repeat, f->extent, &places);
+    return lk__placement_cut(f->g, &f->g->nodes[node], factor, choice->repeat, f->extent, &places) &&
+           lk__placement_keeps_effect(f, (int)node, *choice);
 }
 
 /* ---- products and what is between them ---- */

@@ -148,6 +148,22 @@ static lk_status choose_node(lk__placement_finder *f, int node, lk__placement_ch
     return status;
 }
 
+/* A node that writes states (running statistics, a cache) needs them as they are held: a part of a copy would be
+ * lost. */
+bool lk__placement_keeps_effect(const lk__placement_finder *f, int node, lk__placement_choice choice)
+{
+    const lk__graph_node *n = &f->g->nodes[node];
+    lk__placement_node    places;
+    if (!lk__plan_has_effect(n)) return true;
+    (void)lk__placement_cut(f->g, n, &f->factors[node].factor[choice.factor], choice.repeat, f->extent, &places);
+    for (int i = 0; i < n->inputs; i++) {
+        if (n->in[i] < 0 || f->g->values[n->in[i]].kind != LK__VALUE_STATE) continue;
+        bool stays = f->keeps_states || f->pinned[n->in[i]] || f->held[n->in[i]].kind == LK__PLACE_SPLIT;
+        if (stays && !lk__placement_equal(&f->held[n->in[i]], &places.in[i])) return false;
+    }
+    return true;
+}
+
 static lk_status propagate_value(lk__placement_finder *f, int v)
 {
     lk__placement_value place = f->held[v];
@@ -157,7 +173,7 @@ static lk_status propagate_value(lk__placement_finder *f, int v)
         if (f->choice[use->node].factor >= 0) continue;
         lk__placement_choice choice = lk__placement_match(f->g, &f->g->nodes[use->node], &f->factors[use->node],
                                                           use->output, use->operand, &place, f->extent);
-        if (choice.factor >= 0)
+        if (choice.factor >= 0 && lk__placement_keeps_effect(f, use->node, choice))
             status = choose_node(f, use->node, choice);
         else
             f->blocked += !use->output;

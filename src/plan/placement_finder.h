@@ -42,6 +42,9 @@ typedef struct lk__placement_finder {
 lk_status lk__placement_finder_init(lk__placement_finder *finder);
 void      lk__placement_finder_free(lk__placement_finder *finder);
 
+/* Whether states that a node writes would be written as they are held. */
+bool lk__placement_keeps_effect(const lk__placement_finder *finder, int node, lk__placement_choice choice);
+
 /* A trial: places the node, or the value, and all that follows from it. */
 lk_status lk__placement_try_node(lk__placement_finder *finder, int node, lk__placement_choice choice);
 lk_status lk__placement_try_value(lk__placement_finder *finder, int value, const lk__placement_value *place);

@@ -1,7 +1,7 @@
 /* placement_rewrite.c - the graph of one rank, from the placements of values along an axis of the mesh (placement.h):
- * values get the shape of this rank's part, and where a node needs or makes another placement than that in which a value
- * is held, collectives and local cuts are put between them. A value keeps its number, which is its held form; other
- * forms are new values. */
+ * values get the shape of this rank's part, and where a node needs or makes another placement than that in which a
+ * value is held, collectives and local cuts are put between them. A value keeps its number, which is its held form;
+ * other forms are new values. */
 #include "plan/placement.h"
 
 #include "graph/factor.h"
@@ -41,8 +41,8 @@ static void set_part(const rewriter *r, lk__graph_value *v, const lk__graph_shap
     v->part.first[dim] = r->coordinate * (v->shape.dims[dim] / place->outer);
 }
 
-/* A value as rows, in each of which the ranks' parts follow each other: (rows, part) of one rank, (rows, ranks, part) of
- * all, and (ranks, rows, part), as collectives have it. */
+/* A value as rows, in each of which the ranks' parts follow each other: (rows, part) of one rank, (rows, ranks, part)
+ * of all, and (ranks, rows, part), as collectives have it. */
 typedef enum view { LOCAL, WHOLE, STACKED } view;
 
 static lk__graph_shape view_shape(const rewriter *r, const lk__graph_shape *whole, const lk__placement_value *place,
@@ -275,7 +275,8 @@ static void set_producers(lk_graph *g)
                 g->values[g->nodes[i].out[k]].node = (int)i;
 }
 
-/* Forms that forward has made are not kept for backward, which makes its own: a gathered value is larger than a part. */
+/* Forms that forward has made are not kept for backward, which makes its own: a gathered value is larger than a
+ * part. */
 static lk_status rewrite_nodes(rewriter *r, size_t *forward)
 {
     lk_graph       *g = r->g;

@@ -130,6 +130,11 @@ static void check_places(const placed *m)
         CHECK(s->dims[p->dim] % (p->outer * m->placements.extent) == 0, "value %zu", v);
         CHECK(s->count_axis != p->dim || s->dims[p->dim] / p->outer <= s->count_unit, "value %zu", v);
     }
+    for (size_t i = 0; i < g->nodes_count; i++) /* states are written as they are held */
+        for (int k = 0; k < g->nodes[i].inputs && !g->nodes[i].dead && lk__plan_has_effect(&g->nodes[i]); k++)
+            if (g->nodes[i].in[k] >= 0 && g->values[g->nodes[i].in[k]].kind == LK__VALUE_STATE)
+                CHECK(lk__placement_equal(&m->placements.nodes[i].in[k], &m->placements.values[g->nodes[i].in[k]]),
+                      "input %d of %s", k, lk__op_name(g->nodes[i].op));
     for (int i = 0; i < m->list.numbers_count; i++)
         CHECK(m->list.numbers[i] < 0 || m->placements.values[m->list.numbers[i]].kind == LK__PLACE_REPLICATED);
     for (size_t i = 0; i < g->states_count; i++)
@@ -288,10 +293,10 @@ static lk_tensor record_images(lk_graph *g, lk_tensor (*model)(lk_tensor, lk_mod
     return lk_cross_entropy(model(x, options), labels);
 }
 
-static void channels_of_cnn_are_split(void)
+static void split_channels(const char *model)
 {
     placed    m = {.r = rig_open(LK_F32, 1)};
-    lk_tensor loss = record_images(m.r.graph, lk_model_cnn, (lk_model_options){.classes = 10});
+    lk_tensor loss = record_images(m.r.graph, lk_model_find(model), (lk_model_options){.classes = 10});
     REQUIRE(place(&m, loss, "tensor=2", 0) == LK_OK);
     const lk_graph *g = m.list.graph;
     for (size_t i = 0; i < g->states_count; i++) /* of all products */
@@ -300,6 +305,12 @@ static void channels_of_cnn_are_split(void)
     CHECK(share_of_arithmetic(&m) < 0.55, "%.3f", share_of_arithmetic(&m));
     check_places(&m);
     close_placed(&m);
+}
+
+static void channels_of_images_are_split(void)
+{
+    split_channels("cnn");
+    split_channels("resnet20");
 }
 
 /* Heads that a user makes of a width, by reshapes, permutations and products of batches, under any names. */
@@ -486,7 +497,7 @@ int main(void)
     RUN(between_products_the_sequence_is_split);
     RUN(llama_is_split_by_groups_of_heads);
     RUN(an_encoder_is_split);
-    RUN(channels_of_cnn_are_split);
+    RUN(channels_of_images_are_split);
     RUN(slices_of_what_lies_side_by_side_are_cut);
     RUN(names_do_not_matter);
     RUN(an_extent_that_divides_nothing_is_refused);
