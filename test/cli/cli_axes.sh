@@ -43,6 +43,14 @@ done
 expect 0 "" "$LOCKSTEP" bench train $llama --threads 1 --steps 4 --mesh data=2,tensor=2
 grep -q ', 4 ranks, ' out.txt || complain "bench train: $(cat out.txt)"
 
+# Running statistics are cut by channels: an evaluation uses each rank's own, or those of the first along the batch.
+norm="--model resnet20 --data synthetic:3x8x8,count=32,classes=4 --batch 8 --steps 2 --threads 1 --dtype f64 --json"
+"$LOCKSTEP" train $norm > norm.json 2> err.txt || complain "resnet20: $(cat err.txt)"
+for mesh in tensor=2 data=2,tensor=2; do
+    expect 0 "" "$LOCKSTEP" train $norm --mesh $mesh --sync-batchnorm
+    near "$(number loss out.txt)" "$(number loss norm.json)" 1e-9 || complain "resnet20 $mesh: $(cat out.txt norm.json)"
+done
+
 # ---- tactics: what plan prints is what --tactics takes; a line that says something else, and mistakes ----
 expect 0 "" "$LOCKSTEP" plan $llama --mesh tensor=2 --tactics
 cp out.txt tactics
