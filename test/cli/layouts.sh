@@ -4,7 +4,8 @@
 # rank, in f32 within 1e-5.
 #
 #   layouts.sh                     some cells in f64, in the suite
-#   layouts.sh --whole             all of them in f64 and f32, and all pairs of checkpoints
+#   layouts.sh --whole             all of them in f64 and f32, and checkpoints through all of them, both ways
+#   layouts.sh --pairs             checkpoints of each cell, resumed in each other one of its task
 #   layouts.sh --cells PATTERN     those whose line matches the extended regular expression, without checkpoints
 # ctest: timeout 600, ranks 8
 set -u
@@ -98,6 +99,28 @@ cells=(
     "whole  llama   data=2,shard=4           --state replicated"
     "suite  mlp     data=4,shard=2           --state replicated --shard-stage 2"
     "whole  cnn     shard=2,data=2           --state replicated"
+    "suite  gpt     tensor=2                 -"
+    "whole  gpt     tensor=2                 --no-sequence-parallel"
+    "whole  gpt     tensor=4                 --accumulate 2"
+    "suite  packed  tensor=2                 --backend tcp"
+    "suite  llama   tensor=2                 -"
+    "whole  llama   tensor=4                 -"
+    "whole  untied  tensor=2                 -"
+    "whole  encoder tensor=2                 -"
+    "suite  cnn     tensor=2                 -"
+    "whole  resnet  tensor=2                 -"
+    "suite  mlp     tensor=4                 -"
+    "suite  gpt     data=2,tensor=2          -"
+    "whole  packed  data=2,tensor=2          -"
+    "whole  encoder data=2,tensor=2          -"
+    "whole  cnn     data=2,tensor=2          -"
+    "whole  mlp     data=4,tensor=2          -"
+    "whole  gpt     shard=2,tensor=2         --state replicated --shard-stage 1"
+    "whole  packed  shard=2,tensor=2         --state replicated --shard-stage 2"
+    "suite  llama   shard=2,tensor=2         --state replicated"
+    "suite  gpt     data=2,shard=2,tensor=2  --state replicated"
+    "whole  llama   data=2,shard=2,tensor=2  --state replicated"
+    "whole  encoder data=2,shard=2,tensor=2  --state replicated"
 )
 # train NAME DTYPE TASK WORDS…: into NAME and NAME.jsonl
 train() {
@@ -162,16 +185,19 @@ try_evaluation() {
 
 # ---- which of them ----
 
-small_only=1 pattern= pairs=
+small_only=1 pattern= both_ways= pairs=
 case ${1-} in
---whole) small_only= pairs=1 ;;
+"") ;;
+--whole) small_only= both_ways=1 ;;
+--pairs) small_only= pairs=1 ;;
 --cells) small_only= pattern=${2:?a pattern} ;;
+*) fail "usage: layouts.sh [--whole | --pairs | --cells PATTERN]" ;;
 esac
 dtypes="f64 f32"
 [ -z "$small_only" ] || dtypes=f64
 printf '%-8s %-26s %-40s %-8s %s\n' task mesh options f64 f32
 for cell in "${cells[@]}"; do
-    [[ -z $small_only || $cell == suite* ]] || continue
+    [[ -z $small_only || $cell == suite* ]] && [ -z "$pairs" ] || continue
     [[ -z $pattern || $cell =~ $pattern ]] || continue
     line=
     for dtype in $dtypes; do
@@ -186,8 +212,32 @@ for cell in "${cells[@]}"; do
 done
 [ -z "$pattern" ] || exit $((wrong > 0))
 
-# Checkpoints cross: through all cells of a task forwards and, with --whole, from each to each.
+# Ranks that divide the state have the bits of as many ranks that each have all of it.
+same_bits() { # same_bits TASK "LAYOUT"…
+    local of=$1 layout first=
+    shift
+    for layout in "$@"; do
+        rm -rf cell cell.jsonl
+        # shellcheck disable=SC2086
+        train cell f32 "$of" --mesh $layout || { complain "$of on $layout: $(tail -n 3 cell.txt)"; continue; }
+        if [ -z "$first" ]; then rm -rf first && mv cell first && first=$layout; continue; fi
+        cmp first/model.safetensors cell/model.safetensors &&
+            cmp first/optimizer.safetensors cell/optimizer.safetensors ||
+            complain "$of: $layout has other bits than $first"
+    done
+}
+if [ -z "$pairs" ]; then
+    same_bits gpt data=4 "shard=4 --state replicated --shard-stage 1" "data=2,shard=2 --state replicated"
+    same_bits llama "data=3 --state replicated" "shard=3 --state replicated --shard-stage 2" "shard=3 --backend tcp"
+fi
+
+# Checkpoints cross: one run through all cells of a task.
 chained=0
+chain_back() { # the cells, from the last to the first
+    local back=() cell
+    for cell in "$@"; do back=("$cell" "${back[@]}"); done
+    try_chain "${back[@]}" && chained=$((chained + $# - 1))
+}
 for name in gpt packed llama encoder cnn resnet mlp; do
     chain=("- $name data=1 -")
     for cell in "${cells[@]}"; do
@@ -195,8 +245,11 @@ for name in gpt packed llama encoder cnn resnet mlp; do
         [ "$of" = "$name" ] && [[ -z $small_only || $when = suite ]] && chain+=("$cell")
     done
     [ ${#chain[@]} -ge 2 ] || continue
-    try_chain "${chain[@]}" && chained=$((chained + ${#chain[@]} - 1)) && try_evaluation "${chain[@]}"
-    [ -n "$pairs" ] || continue
+    if [ -z "$pairs" ]; then
+        try_chain "${chain[@]}" && chained=$((chained + ${#chain[@]} - 1)) && try_evaluation "${chain[@]}"
+        [ -z "$both_ways" ] || chain_back "${chain[@]}"
+        continue
+    fi
     for cell in "${chain[@]}"; do
         for other in "${chain[@]}"; do
             if [ "$cell" != "$other" ]; then try_chain "$cell" "$other" && chained=$((chained + 1)); fi

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# storm_layouts.sh - kills in jobs of several layouts: a random rank is killed at a random moment, in a step, a gather,
-# an exchange, a save or while it resumes. Each time the job ends by itself and names that rank, no process survives,
-# the checkpoint loads, and the run that resumes in another layout ends within 1e-9 of an uninterrupted one of one rank.
+# storm_layouts.sh - kills in jobs of six layouts of two to eight ranks: a random rank is killed at a random moment, in
+# a step, a gather, an exchange, a save or while it resumes. Each time the job ends by itself and names that rank, no
+# process survives, the checkpoint loads, and the run that resumes in another layout ends within 1e-9 of an
+# uninterrupted one of one rank.
 #
 #   ROUNDS=n storm_layouts.sh      200 rounds by default
 # ctest: timeout 7200
@@ -26,11 +27,11 @@ steps=30 what=uninterrupted round=0
 fail() { echo "round $round ($what): $*"; exit 1; }
 layouts=(
     "data=2"
-    "shard=2"
-    "shard=2 --state replicated"
     "shard=4 --backend tcp"
     "data=2,shard=2 --state replicated"
-    "shard=3 --state replicated"
+    "tensor=2"
+    "data=2,tensor=2 --backend tcp"
+    "data=2,shard=2,tensor=2 --state replicated"
 )
 data="--model gpt --layers 2 --width 32 --heads 4 --context 16 --batch 8 --dropout 0.1 --clip 0.5 --threads 1"
 options="$data --steps $steps --dtype f64 --optimizer adamw --seed 3 --eval-every -1 --save-every 1 --timeout 5"

@@ -254,11 +254,13 @@ static bool is_host(void)
 }
 
 static const layout layouts[] = {
-    {"data=2", NULL, LK_STATE_REPLICATED, 0},         {"data=2", NULL, LK_STATE_SHARED, 0},
-    {"data=4", "tcp", LK_STATE_REPLICATED, 0},        {"shard=2", NULL, LK_STATE_SHARED, 0},
-    {"shard=2", NULL, LK_STATE_REPLICATED, 1},        {"shard=3", NULL, LK_STATE_REPLICATED, 2},
-    {"shard=4", "tcp", LK_STATE_REPLICATED, 3},       {"data=2,shard=2", NULL, LK_STATE_REPLICATED, 1},
-    {"data=2,shard=4", NULL, LK_STATE_REPLICATED, 3},
+    {"data=2", NULL, LK_STATE_REPLICATED, 0},           {"data=2", NULL, LK_STATE_SHARED, 0},
+    {"data=4", "tcp", LK_STATE_REPLICATED, 0},          {"shard=2", NULL, LK_STATE_SHARED, 0},
+    {"shard=2", NULL, LK_STATE_REPLICATED, 1},          {"shard=3", NULL, LK_STATE_REPLICATED, 2},
+    {"shard=4", "tcp", LK_STATE_REPLICATED, 3},         {"data=2,shard=2", NULL, LK_STATE_REPLICATED, 1},
+    {"data=2,shard=4", NULL, LK_STATE_REPLICATED, 3},   {"tensor=2", NULL, LK_STATE_REPLICATED, 0},
+    {"tensor=4", "tcp", LK_STATE_REPLICATED, 0},        {"data=2,tensor=2", NULL, LK_STATE_REPLICATED, 0},
+    {"shard=2,tensor=2", NULL, LK_STATE_REPLICATED, 1}, {"data=2,shard=2,tensor=2", NULL, LK_STATE_REPLICATED, 3},
 };
 
 static void every_layout_gives_the_results_of_one_rank(void)
