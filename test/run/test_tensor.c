@@ -184,11 +184,44 @@ static void write_gradients(const rank_test *r, const setting *s, net *n)
     REQUIRE(lk_program_run(n->program, LK_UPDATE) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
 }
 
+/* The program alone is there: the plan states its memory to the byte, and steps and evaluations allocate nothing. */
+static void check_memory(rank_test *r, const setting *s)
+{
+    net       n;
+    uint64_t  allocations = 0;
+    ptrdiff_t before[LK_MEMORY_OTHER];
+    for (int kind = 0; kind < LK_MEMORY_OTHER; kind++)
+        before[kind] = (ptrdiff_t)lk_context_memory(r->context, (lk_memory)kind);
+    make(r, &n, s, s->mesh);
+    int           axes = LK_AXIS_DATA | LK_AXIS_SHARD;
+    lk__split_job job = {lk_mesh_extent(n.mesh, (unsigned)axes), lk_mesh_coordinate(n.mesh, (unsigned)axes, r->rank), 0,
+                         s->micro_batches > 1 ? s->micro_batches : 1};
+    lk__range     rows = lk__split_share(&job, BATCH);
+    fill_rows(&n, 0, rows.first, lk__range_count(rows));
+    for (int i = 0; i < 3; i++) {
+        lk_step step = {.step = i + 1, .count = lk__range_count(rows), .total = BATCH, .rate = 0.01};
+        if (i == 1) allocations = lk_context_allocations(r->context);
+        REQUIRE(lk_program_train(n.program, &step) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
+        step.count = 1;
+        REQUIRE(lk_program_step(n.program, &step) == LK_OK && lk_program_run(n.program, LK_EVALUATE) == LK_OK, "%s: %s",
+                s->name, lk_context_error(r->context));
+    }
+    CHECK(lk_context_allocations(r->context) == allocations, "%s, rank %d: %llu allocations", s->name, r->rank,
+          (unsigned long long)(lk_context_allocations(r->context) - allocations));
+    for (int kind = 0; kind < LK_MEMORY_OTHER; kind++) {
+        size_t held = lk_context_memory(r->context, (lk_memory)kind) - (size_t)before[kind];
+        CHECK(held == lk_plan_memory(n.plan, (lk_memory)kind), "%s, rank %d: %s: %zu stated, %zu held", s->name,
+              r->rank, lk_memory_name((lk_memory)kind), lk_plan_memory(n.plan, (lk_memory)kind), held);
+    }
+    release(&n);
+}
+
 static void check_setting(rank_test *r)
 {
     const setting   *s = r->user;
     static const int totals[STEPS] = {BATCH, BATCH - 1, 1, BATCH};
     net              own, whole;
+    check_memory(r, s);
     make(r, &own, s, s->mesh);
     make(r, &whole, s, NULL);
     int           parts = lk_mesh_extent(own.mesh, LK_AXIS_DATA | LK_AXIS_SHARD);
