@@ -3,6 +3,7 @@
 #include "device.h"
 #include "host_memory.h"
 #include "json.h"
+#include "mesh_hosts.h"
 #include "model_default.h"
 #include "model_files.h"
 #include "plan_mesh.h"
@@ -348,6 +349,8 @@ static int run_plan(const options *command_line)
         if (status < 0) code = setup_report(&s, "plan", status);
     }
     bool only_tactics = tactics && !*tactics, fits = code != 0 || only_tactics || fits_here(&s, plan, memory);
+    int  hosts = hosts_of(&s);
+    if (code == 0 && hosts > 1) mesh_hosts_note(&s, "plan", plan, (s.config.plan_world + hosts - 1) / hosts);
     if (code == 0 && only_tactics) code = print_tactics(&s, plan);
     if (code == 0 && !only_tactics) {
         if (form && strcmp(form, "dot") == 0)

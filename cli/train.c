@@ -3,6 +3,7 @@
 #include "clock.h"
 #include "environment.h"
 #include "memory_advice.h"
+#include "mesh_hosts.h"
 #include "metrics.h"
 #include "model_default.h"
 #include "model_files.h"
@@ -259,6 +260,7 @@ static int train_model(setup *s, watcher *w, const options *given)
         if (w->rank == 0 || status == LK_ENOMEM) memory_advise(s, "train", status);
         return code;
     }
+    mesh_hosts_note_joined(s, "train");
     if (lk_trainer_load_report(t)) partial_print("train", s->config.init_partial, lk_trainer_load_report(t));
     if (!s->test && w->rank == 0 && s->config.eval_every >= 0)
         print_note("train", "%s has no test set, so nothing is evaluated%s", s->data,

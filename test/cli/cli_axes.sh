@@ -70,6 +70,17 @@ expect 2 "give --mesh tensor=N" "$LOCKSTEP" plan $llama --tactics
 expect 2 "ranks along tensor have different parts of their state" "$LOCKSTEP" train $run --mesh data=2,tensor=2 \
     --state shared
 
+# ---- the axis with most traffic belongs within hosts ----
+hosts="$llama --batch 64 --overcommit"
+expect 0 "warning: the axis tensor, .*, crosses hosts of 4 ranks: --mesh data=2,tensor=4 keeps it within hosts" \
+    "$LOCKSTEP" plan $hosts --mesh tensor=4,data=2 --nnodes 2
+expect 0 "the axis tensor, .*, crosses hosts of 2 ranks: give it at most as many ranks as a host has" "$LOCKSTEP" plan \
+    $hosts --mesh data=2,tensor=4 --nnodes 4
+for mesh in data=2,tensor=4 data=8; do
+    expect 0 "" "$LOCKSTEP" plan $hosts --mesh $mesh --nnodes 2
+    grep -q 'crosses hosts' err.txt && complain "$mesh: $(cat err.txt)"
+done
+
 # ---- a plan for 64 ranks, none of which is started ----
 expect 0 "" "$LOCKSTEP" plan --model llama-3.2-1b --dtype bf16 --batch 64 --context 4096 -n 64 --mesh \
     data=2,shard=8,tensor=4 --overcommit
