@@ -15,7 +15,7 @@ typedef enum model { MLP, GPT, LLAMA } model;
 typedef struct setting {
     const char *name, *mesh;
     model       model;
-    int         micro_batches, stage;
+    int         micro_batches, leaves, stage;
     bool        whole_sequences, recompute;
     double      clip;
 } setting;
@@ -72,6 +72,7 @@ static void make(const rank_test *r, net *n, const setting *s, const char *axes)
     if (axes) mesh.comm = r->comm;
     REQUIRE(lk_mesh_create(r->context, &mesh, &n->mesh) == LK_OK, "%s", lk_context_error(r->context));
     config.parallel.micro_batches = s->micro_batches;
+    config.parallel.leaves = axes ? s->leaves : 0;
     config.no_sequence_parallel = s->whole_sequences;
     config.parallel.shard_stage = axes ? s->stage : 0;
     int64_t rows = lk_mesh_capacity(n->mesh, &config.parallel, BATCH);
@@ -194,8 +195,8 @@ static void check_memory(rank_test *r, const setting *s)
         before[kind] = (ptrdiff_t)lk_context_memory(r->context, (lk_memory)kind);
     make(r, &n, s, s->mesh);
     int           axes = LK_AXIS_DATA | LK_AXIS_SHARD;
-    lk__split_job job = {lk_mesh_extent(n.mesh, (unsigned)axes), lk_mesh_coordinate(n.mesh, (unsigned)axes, r->rank), 0,
-                         s->micro_batches > 1 ? s->micro_batches : 1};
+    lk__split_job job = {lk_mesh_extent(n.mesh, (unsigned)axes), lk_mesh_coordinate(n.mesh, (unsigned)axes, r->rank),
+                         s->leaves, s->micro_batches > 1 ? s->micro_batches : 1};
     lk__range     rows = lk__split_share(&job, BATCH);
     fill_rows(&n, 0, rows.first, lk__range_count(rows));
     for (int i = 0; i < 3; i++) {
@@ -226,7 +227,7 @@ static void check_setting(rank_test *r)
     make(r, &whole, s, NULL);
     int           parts = lk_mesh_extent(own.mesh, LK_AXIS_DATA | LK_AXIS_SHARD);
     int           part = lk_mesh_coordinate(own.mesh, LK_AXIS_DATA | LK_AXIS_SHARD, r->rank);
-    lk__split_job job = {parts, part, 0, s->micro_batches > 1 ? s->micro_batches : 1};
+    lk__split_job job = {parts, part, s->leaves, s->micro_batches > 1 ? s->micro_batches : 1};
     CHECK(own.plan->splits, "%s: nothing is split", s->name);
     for (int i = 0; i < STEPS; i++) {
         lk__range rows = lk__split_share(&job, totals[i]);
@@ -283,6 +284,7 @@ static void transformers_train_as_on_one_rank(void)
         {.name = "gpt over 2, sequence", .mesh = "tensor=2", .model = GPT, .clip = 0.1},
         {.name = "gpt over 4, sequence", .mesh = "tensor=4", .model = GPT},
         {.name = "gpt, data, recomputed", .mesh = "data=2,tensor=2", .model = GPT, .clip = 0.1, .recompute = true},
+        {.name = "gpt, leaves", .mesh = "data=2,tensor=2", .model = GPT, .clip = 0.1, .leaves = 4},
         {.name = "llama over 2", .mesh = "tensor=2", .model = LLAMA},
         {.name = "llama, data", .mesh = "data=2,tensor=2", .model = LLAMA, .micro_batches = 2, .clip = 0.1},
     };
