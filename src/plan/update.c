@@ -32,8 +32,8 @@ static int updated_gradient(const lk_plan *p, size_t state)
     return gradient >= 0 && p->stage ? p->states[state].gradient_slice : gradient;
 }
 
-/* Adds those square sums, of nodes from `first` on in the order of states, that are of gradients of which ranks have parts
- * along the placement pass's axes, or of the others. -1: there are none, or failure. */
+/* Adds those square sums, of nodes from `first` on in the order of states, that are of gradients of which ranks have
+ * parts along the placement pass's axes, or of the others. -1: there are none, or failure. */
 static int add_squares(const lk_plan *p, size_t first, bool split, int total)
 {
     lk_graph *g = p->train.graph;
