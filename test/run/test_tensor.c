@@ -4,7 +4,7 @@
  * ctest: timeout 300, label threaded, ranks 8 */
 #include "comm_ranks.h"
 #include "copies.h"
-#include "plan/plan.h"
+#include "run/store.h"
 
 #include <lockstep.h>
 
@@ -304,10 +304,37 @@ static void tensor_and_shard_multiply(void)
     run_settings(all, sizeof all / sizeof *all);
 }
 
+/* One rank changes its copy of a slice, then of a state that all have: both are found, and who has it. */
+static void diverge(rank_test *r)
+{
+    static const setting     s = {.name = "diverged", .mesh = "data=2,tensor=2", .model = GPT};
+    static const char *const names[] = {"transformer.h.1.mlp.c_fc.weight", "transformer.h.1.ln_1.weight"};
+    static const char *const found[] = {"rank 3's slice of \"transformer.h.1.mlp.c_fc.weight\" differs from rank 1's",
+                                        "rank 3's \"transformer.h.1.ln_1.weight\" differs from rank 0's"};
+    net                      n;
+    make(r, &n, &s, s.mesh);
+    REQUIRE(lk_program_verify(n.program, 7) == LK_OK, "%s", lk_context_error(r->context));
+    for (int i = 0; i < 2; i++) {
+        int    index = lk__find_state(n.plan->graph, names[i]);
+        char  *memory = lk__store_memory(n.store, (size_t)index, LK_STATE_VALUE);
+        double before, other = 1e3;
+        REQUIRE(index >= 0 && lk__device_read(n.plan->device, NULL, &before, memory, sizeof before) == LK_OK);
+        if (r->rank == 3) REQUIRE(lk__device_write(n.plan->device, NULL, memory, &other, sizeof other) == LK_OK);
+        CHECK(lk_program_verify(n.program, 7) == LK_EMISMATCH);
+        CHECK(strstr(lk_context_error(r->context), found[i]), "rank %d: %s", r->rank, lk_context_error(r->context));
+        if (r->rank == 3) REQUIRE(lk__device_write(n.plan->device, NULL, memory, &before, sizeof before) == LK_OK);
+        REQUIRE(lk_program_verify(n.program, 7) == LK_OK, "%s", lk_context_error(r->context));
+    }
+    release(&n);
+}
+
+static void replicas_of_a_slice_are_compared(void) { run_ranks(4, NULL, diverge, NULL); }
+
 int main(void)
 {
     RUN(a_perceptron_trains_as_on_one_rank);
     RUN(transformers_train_as_on_one_rank);
     RUN(tensor_and_shard_multiply);
+    RUN(replicas_of_a_slice_are_compared);
     return check_result();
 }
