@@ -1,5 +1,6 @@
 /* memory_advice.c - what would make a run fit into the memory of the GPU, or of the host with all its ranks: the run is
- * planned again, which allocates nothing, with --recompute, with smaller micro-batches, with other axes, and with fewer ranks. */
+ * planned again, which allocates nothing, with --recompute, with smaller micro-batches, with other axes, and with fewer
+ * ranks. */
 #include "memory_advice.h"
 
 #include "command.h"

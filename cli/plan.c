@@ -382,8 +382,9 @@ const command command_plan = {
     "published size is used.\n\nWith -n it prints the memory of one of N ranks, that of a host with all of them, or "
     "with its part of them (--nnodes), where they share their state and where each has its own (--state), which of the "
     "two is chosen and why, and a model of a step: every collective, its size, what it overlaps with, and the critical "
-    "path.\n\nExamples: lockstep plan --model resnet18 --batch 128; lockstep plan -n 4 --model cnn --measure --link "
-    "1Gbit",
+    "path. Of a mesh with other axes than data (--mesh): the bytes of each rank, and what a rank sends along each "
+    "axis.\n\nExamples: lockstep plan --model resnet18 --batch 128; lockstep plan -n 4 --model cnn --measure --link "
+    "1Gbit; lockstep plan --model llama-3.2-1b --dtype bf16 --batch 64 --context 4096 --mesh data=2,shard=8,tensor=4",
     NULL,
     0,
     0,

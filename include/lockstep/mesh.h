@@ -21,7 +21,7 @@ typedef enum lk_axis {
     LK_AXIS_EXPERT = 16   /* "expert": some of the experts */
 } lk_axis;
 #define LK_AXES_ALL 31u
-/* Those along which ranks have different parts of every batch: lk_mesh_coordinate along them is the number of a rank's part. */
+/* Those along which ranks have different parts of every batch; lk_mesh_coordinate along them is a rank's part. */
 #define LK_AXES_BATCH 3u
 LK_API const char *lk_axis_name(lk_axis axis); /* "data"; NULL: there is no such axis */
 

@@ -22,7 +22,7 @@ typedef struct lk__memory_limit {
     int64_t  limit;    /* bytes, of a control group or of `process`; 0: the host's memory */
     int64_t available; /* bytes that can still be allocated without swapping: what is free, and what can be reclaimed */
     int64_t
-        process; /* not 0: it is the address space of one process, of which shared memory is a part, too (ulimit -v) */
+        process; /* not 0: it is the address space of one process (ulimit -v) */
 } lk__memory_limit;
 
 enum { LK__MEMORY_LIMITS = 8 };
@@ -31,7 +31,8 @@ typedef struct lk__memory_limits {
     lk__memory_limit all[LK__MEMORY_LIMITS];
 } lk__memory_limits;
 
-/* The host's memory, the control groups' limits and this process's own; of more than LK__MEMORY_LIMITS, those with the least available. */
+/* The host's memory, the control groups' limits and this process's own; of more than LK__MEMORY_LIMITS, those with the
+ * least available. */
 void lk__limits_memory(const char *root, lk__memory_limits *limits);
 
 #endif

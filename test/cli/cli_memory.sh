@@ -101,7 +101,8 @@ fi
 state="--model gpt --layers 6 --width 512 --heads 8 --context 16 --vocabulary 4096 --data synthetic --batch 4 --steps 1"
 state+=" --threads 1 --eval-every -1 --workers 0 --backend tcp"
 if [ -z "${LK_SANITIZE:-}" ] && [ "${LOCKSTEP_DEVICE:-cpu}" = cpu ]; then # an address sanitizer maps terabytes
-    bytes=$("$LOCKSTEP" plan ${state% --backend tcp} -n 4 --state replicated --json | sed -E 's/.*"total": ([0-9]+).*/\1/')
+    "$LOCKSTEP" plan ${state% --backend tcp} -n 4 --state replicated --json > plan.json
+    bytes=$(sed -E 's/.*"total": ([0-9]+).*/\1/' plan.json)
     printf '#!/bin/sh\nulimit -v %d && exec "$@"\n' $((bytes / 1024)) > limited
     chmod +x limited
     expect 2 "^lockstep train: a process would need .* the limit of a process \(ulimit -v\) is" ./limited "$LOCKSTEP" \

@@ -85,11 +85,13 @@ train config --config run.conf
     grep -q "\"rank_bytes\": \[{\"first\": 0, \"last\": 7, \"bytes\": $total}\]" plan.json ||
         fail "the bytes of each rank: $(cat plan.json)"
     for axis in data shard; do
-        grep -qE "\"axes\": \"$axis\", \"collectives\": [1-9]" plan.json || fail "traffic along $axis: $(cat plan.json)"
+        grep -qE "\"axes\": \"$axis\", \"collectives\": [1-9]" plan.json ||
+            fail "traffic along $axis: $(cat plan.json)"
     done
     "$LOCKSTEP" plan $sharded >out 2>err || fail "plan of a mesh with shard: $(cat err)"
-    for text in 'mesh data=2,shard=4, in which each rank has' 'all ranks  *[0-9]' 'along data, 2 ranks: [0-9]* collectives*,' \
-        'along shard, 4 ranks: [0-9]* collectives*,' 'critical path [0-9.]* ms$'; do
+    for text in 'mesh data=2,shard=4, in which each rank has' 'all ranks  *[0-9]' \
+        'along data, 2 ranks: [0-9]* collectives*,' 'along shard, 4 ranks: [0-9]* collectives*,' \
+        'critical path [0-9.]* ms$'; do
         grep -qE "$text" out || fail "plan has no '$text': $(cat out)"
     done
     alone=$("$LOCKSTEP" plan --model mlp --hidden 128 --features 64 -n 4 --state replicated --json)
