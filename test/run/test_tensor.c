@@ -17,7 +17,7 @@ typedef struct setting {
     model       model;
     int         micro_batches, leaves, stage;
     bool        whole_sequences, recompute;
-    double      clip;
+    double      clip, dropout;
 } setting;
 
 typedef struct net {
@@ -28,6 +28,7 @@ typedef struct net {
     lk_program *program;
     double      x[BATCH * IN], t[BATCH * OUT];
     int32_t     tokens[BATCH * TOKENS], labels[BATCH * TOKENS];
+    int64_t     ids[BATCH];
 } net;
 
 static double number(uint64_t index) { return (double)(int64_t)(number_bits(5, index) >> 40) * 0x1p-23 - 1; }
@@ -55,6 +56,8 @@ static lk_tensor record_text(lk_graph *g, const setting *s, int64_t rows, lk_ten
     c.width = WIDTH;
     c.hidden = 32;
     c.recompute = s->recompute ? 1 : 0;
+    c.dropout = s->dropout;
+    c.attention_dropout = s->model == GPT ? s->dropout : 0;
     lk_transformer_result made = lk_transformer(tokens, &c);
     *y = made.hidden;
     return lk_linear_cross_entropy(made.hidden, made.head, labels);
@@ -111,6 +114,7 @@ static void release(net *n)
 static void fill_rows(net *n, int step, int64_t first, int64_t count)
 {
     uint64_t from = (uint64_t)step * 100000;
+    for (int64_t i = 0; i < count; i++) n->ids[i] = step * BATCH + first + i;
     for (int64_t i = 0; i < count * IN; i++) n->x[i] = number(from + (uint64_t)(first * IN + i));
     for (int64_t i = 0; i < count * OUT; i++) n->t[i] = number(from + 50000 + (uint64_t)(first * OUT + i));
     for (int64_t i = 0; i < count * TOKENS; i++) {
@@ -235,8 +239,10 @@ static void check_setting(rank_test *r)
         double    a, b;
         fill_rows(&own, i, rows.first, step.count);
         fill_rows(&whole, i, 0, totals[i]);
+        step.sample_ids = own.ids;
         train_step(r, s, &own, step, &b, false);
         step.count = totals[i];
+        step.sample_ids = whole.ids;
         train_step(r, s, &whole, step, &a, false);
         CHECK(fabs(a - b) <= 1e-9 * fabs(a), "%s, rank %d, step %d: loss %.15g, not %.15g", s->name, r->rank, i, b, a);
         compare_gradients(r, s, &own, &whole);
@@ -285,6 +291,13 @@ static void transformers_train_as_on_one_rank(void)
         {.name = "gpt over 4, sequence", .mesh = "tensor=4", .model = GPT},
         {.name = "gpt, data, recomputed", .mesh = "data=2,tensor=2", .model = GPT, .clip = 0.1, .recompute = true},
         {.name = "gpt, leaves", .mesh = "data=2,tensor=2", .model = GPT, .clip = 0.1, .leaves = 4},
+        {.name = "gpt, dropout", .mesh = "tensor=2", .model = GPT, .dropout = 0.2},
+        {.name = "gpt, dropout, whole sequences",
+         .mesh = "tensor=4",
+         .model = GPT,
+         .dropout = 0.2,
+         .whole_sequences = true},
+        {.name = "gpt, dropout, data", .mesh = "data=2,tensor=2", .model = GPT, .dropout = 0.2, .recompute = true},
         {.name = "llama over 2", .mesh = "tensor=2", .model = LLAMA},
         {.name = "llama, data", .mesh = "data=2,tensor=2", .model = LLAMA, .micro_batches = 2, .clip = 0.1},
     };
