@@ -172,6 +172,7 @@ static void run_kernel(lk__plan_accesses *a, const lk__schedule_run *run, const 
 {
     for (int slot = 0; slot < run->slots; slot++) {
         int part = once ? LK__PART_ALL : run->part + slot, set = run->set + slot;
+        if (lk__access_rounding(a, run, n)) return;
         read_operands(a, n, slot, part, set);
         if (slot == 0) write_buffers(a, n, slot, part, set); /* the others only read them: step.updates_buffers */
         for (int i = 0; i < n->outputs; i++) {

@@ -84,6 +84,8 @@ void lk__access_unit(lk__plan_accesses *accesses, lk__plan_access_kind kind, int
                      lk__plan_stage stage);
 void lk__access_start_shard(lk__plan_accesses *accesses, const lk__schedule_run *run, int bucket);
 void lk__access_widened(lk__plan_accesses *accesses, size_t state); /* this rank's part of its gradient */
+/* Whether it rounds the gradients of a bucket, or widens a slice of their sum; if so, its accesses. */
+bool lk__access_rounding(lk__plan_accesses *accesses, const lk__schedule_run *run, const lk__graph_node *node);
 void lk__access_add_slices(lk__plan_accesses *accesses, const lk__schedule_run *run, int bucket);
 void lk__access_sum_slices(lk__plan_accesses *accesses, int bucket);
 void lk__access_slice(lk__plan_accesses *accesses, const lk__graph_node *node);

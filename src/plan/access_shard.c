@@ -63,6 +63,21 @@ void lk__access_start_shard(lk__plan_accesses *a, const lk__schedule_run *run, i
     access_slices(a, LK__WRITES, bucket, once ? 0 : run->set, first, count);
 }
 
+bool lk__access_rounding(lk__plan_accesses *a, const lk__schedule_run *run, const lk__graph_node *n)
+{
+    const lk_plan  *p = a->plan;
+    const lk_graph *g = a->list->graph;
+    if (n->op != LK__OP_cast || p->stage < 2) return false;
+    const lk__graph_value *x = &g->values[n->in[0]], *y = &g->values[n->out[0]];
+    for (size_t i = 0; i < p->graph->states_count && x->kind == LK__VALUE_BUCKET; i++)
+        if (p->states[i].trained && p->units[p->states[i].unit].bucket == x->state)
+            lk__access_value(a, LK__READS, a->list->gradients[i], 0, run->part, run->set);
+    if (x->kind == LK__VALUE_BUCKET) lk__access_value(a, LK__WRITES, n->out[0], 0, run->part, run->set);
+    if (y->kind == LK__VALUE_BUCKET) lk__access_value(a, LK__READS, n->in[0], 0, run->part, run->set);
+    if (y->kind == LK__VALUE_BUCKET) access_slices(a, LK__WRITES, y->state, run->set, run->part, 1);
+    return x->kind == LK__VALUE_BUCKET || y->kind == LK__VALUE_BUCKET;
+}
+
 /* Of stages 2 and 3: the slice of a micro-batch to the sum of those before it. */
 void lk__access_add_slices(lk__plan_accesses *a, const lk__schedule_run *run, int bucket)
 {

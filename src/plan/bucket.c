@@ -197,7 +197,8 @@ lk_status lk__pass_buckets(lk_plan *p, size_t *backward)
 void lk__plan_gradient_memory(lk_plan *p)
 {
     p->memory[LK_MEMORY_GRADIENTS] = p->gradient_bytes * (size_t)p->sets;
-    if (lk__plan_batch_parts(p) > 1 && p->gradient_dtype != p->graph->real) /* and rounded, where they are reduced */
+    if (lk__plan_batch_parts(p) > 1 && p->gradient_dtype != p->graph->real &&
+        p->stage < 2) /* and rounded, where they are reduced */
         p->memory[LK_MEMORY_GRADIENTS] += p->gradient_bytes / sizeof(float) * lk_dtype_size(p->gradient_dtype);
 }
 

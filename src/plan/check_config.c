@@ -159,17 +159,11 @@ static lk_status check_shards(lk_graph *g, const lk_plan_config *config, const l
 {
     lk_context        *c = g->context;
     const lk_parallel *parallel = &config->parallel;
-    int                stage = parallel->shard_stage ? parallel->shard_stage : 3;
     if (lk__mesh_extent(mesh, LK_AXIS_SHARD) == 1 || parallel->state == LK_STATE_SHARED) return LK_OK;
     if (parallel->leaves)
         return lk__fail(c, LK_EUNSUPPORTED,
                         "ranks along shard that have slices of the state add gradients in the order of ranks, not of "
                         "leaves: share the state (LK_STATE_SHARED, --state shared), or use the axis data");
-    if (stage > 1 && config->gradient_dtype != LK_F32)
-        return lk__fail(c, LK_EUNSUPPORTED,
-                        "gradients are reduced in %s with shard stage 1 only: stages 2 and 3 add micro-batches after "
-                        "the reduction, in %s",
-                        lk_dtype_name(config->gradient_dtype), lk_dtype_name(g->real));
     return LK_OK;
 }
 

@@ -202,6 +202,8 @@ static void put_node(maker *m, lk_section section, size_t position)
     case LK__RUNS_KERNEL:
         put_kernel(m, section, position,
                    lk__plan_by_leaf(m->list, node) && reads_leaves(m, n) ? LK__DO_LEAVES : LK__DO_KERNEL);
+        if (m->plan->stage > 1 && m->plan->sets > 1 && lk__plan_is_bucket(m->list->graph, n)) /* a slice, widened */
+            put_bucket(m, section, LK__DO_ADD_SLICES, LK__IF_ADDS, m->list->graph->values[n->out[0]].state);
         return;
     case LK__RUNS_COLLECTIVE:
         collective = collective_at(m, position);

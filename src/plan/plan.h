@@ -114,7 +114,9 @@ typedef struct lk__plan_bucket {
     lk_dtype dtype;         /* of its gradients */
     int      states;
     int      unit;  /* of plan/shard.h: that whose gradients it has */
-    size_t   slice; /* the same: where this rank's slice of the sum is in the region of gradients */
+    /* the same, of stages 2 and 3, where it is rounded for its reduction: that, and the slice which is received */
+    int    rounded, received;
+    size_t slice; /* the same: where this rank's slice of the sum is in the region of gradients */
     /* of the training graph; result: what its collective makes, this rank's slice with shared state */
     int value, result;
 } lk__plan_bucket;
@@ -375,7 +377,8 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *config, 
  * it is rounded for that. */
 static inline lk_dtype lk__bucket_type(const lk_plan *p, const lk__plan_bucket *b)
 {
-    return lk__plan_batch_parts(p) > 1 && p->gradient_dtype != p->graph->real ? p->gradient_dtype : b->dtype;
+    bool narrow = lk__plan_batch_parts(p) > 1 && p->gradient_dtype != p->graph->real;
+    return narrow && p->stage < 2 ? p->gradient_dtype : b->dtype; /* stages 2 and 3 round by nodes (shard_bucket.c) */
 }
 static inline size_t lk__bucket_sent(const lk_plan *p, size_t index)
 {

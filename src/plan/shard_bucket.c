@@ -112,12 +112,37 @@ static lk_status add_members(lk_plan *p, size_t index)
     return LK_OK;
 }
 
+/* Stages 2 and 3 keep slices in the wide type, to which those of micro-batches are added: gradients are rounded for the
+ * reduce_scatter alone. */
+static bool is_rounded(const lk_plan *p) { return p->stage > 1 && p->gradient_dtype != p->graph->real; }
+
+static lk_status add_wide_slice(lk_plan *p, const lk__plan_bucket *b)
+{
+    lk_graph *g = p->train.graph;
+    int       complete = lk__emit1(g, LK_HERE, LK__OP_wait, NULL, (int[]){b->received, b->rounded}, 2);
+    if (complete < 0) return g->status;
+    return lk__emit_update(g, LK_HERE, LK__OP_cast, NULL, &complete, 1, &b->result, 1) < 0 ? g->status : LK_OK;
+}
+
 static lk_status add_wait(lk_plan *p, size_t index)
 {
     lk_graph              *g = p->train.graph;
     const lk__plan_bucket *b = &p->buckets[index];
-    int                    in[] = {b->result, b->value};
+    if (is_rounded(p)) return add_wide_slice(p, b);
+    int in[] = {b->result, b->value};
     return lk__emit_update(g, LK_HERE, LK__OP_wait, NULL, in, 2, &b->result, 1) < 0 ? g->status : LK_OK;
+}
+
+static lk_status add_rounded_start(lk_plan *p, lk__plan_bucket *b, const lk__op_attrs *attrs)
+{
+    lk_graph       *g = p->train.graph;
+    lk__graph_shape slice = g->values[b->result].shape;
+    slice.dtype = p->gradient_dtype;
+    if ((b->rounded = lk__emit_cast(g, LK_HERE, b->value, p->gradient_dtype)) < 0) return g->status;
+    int node = lk__emit_shaped(g, LK_HERE, LK__OP_reduce_scatter, attrs, &b->rounded, 1, &slice, 1);
+    if (node < 0) return g->status;
+    b->received = g->nodes[node].out[0];
+    return LK_OK;
 }
 
 static lk_status add_start(lk_plan *p, size_t index)
@@ -129,6 +154,7 @@ static lk_status add_start(lk_plan *p, size_t index)
     b->value = bucket_value(p, index, false);
     b->result = bucket_value(p, index, true);
     if (b->value < 0 || b->result < 0 || add_members(p, index) < 0) return g->status;
+    if (is_rounded(p)) return add_rounded_start(p, b, &attrs);
     return lk__emit_update(g, LK_HERE, LK__OP_reduce_scatter, &attrs, &b->value, 1, &b->result, 1) < 0 ? g->status
                                                                                                        : LK_OK;
 }

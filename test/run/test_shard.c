@@ -106,7 +106,7 @@ static void bf16_has_the_bits_of_data_parallel(void)
         job data = job_of(NULL, 2, 0), shard = job_of("shard=2", 2, stage);
         data.real = shard.real = LK_F32;
         data.policy = shard.policy = LK_POLICY_BF16;
-        if (stage == 1) data.gradient_dtype = shard.gradient_dtype = LK_BF16;
+        data.gradient_dtype = shard.gradient_dtype = LK_BF16;
         report *a = run_of(&data), *b = run_of(&shard);
         CHECK(a->hashes[0] == b->hashes[0], "bf16, stage %d: other bits than data parallel", stage);
         free_report(a);
