@@ -35,6 +35,10 @@ def half(rank):
     return part(rank % 2, 2)
 
 
+def group(rank):
+    return part(rank // 2, 2)
+
+
 def layout(mesh, words, has, passing=()):
     """has: for each kind, the range that a rank of four has. passing: kinds whose rest is there for a moment, block by
     block."""
@@ -51,6 +55,9 @@ HOLDS = [
            (quarter, quarter, quarter, quarter, whole), ("parameters", "gradients")),
     layout("data=2,shard=2", "ranks 0 and 1 together have what ranks 2 and 3 have (HSDP)",
            (half, half, half, quarter, whole), ("parameters", "gradients")),
+    layout("tensor=4", "the same rows; a part of the heads and of the feed-forward width",
+           (quarter, quarter, quarter, whole, quarter)),
+    layout("data=2,tensor=2", "half of the rows, half of the width", (half, half, half, group, half)),
 ]
 
 
@@ -92,6 +99,10 @@ MOVES = [
                      (58, 80, "block 1"), (80, 101, "block 0"), (109, 115, "update")]),
         ("link", [(0, 3, ""), (3, 11, "gather 1"), (14, 22, "gather 2"), (36, 44, "gather 1"), (58, 66, "gather 0"),
                   (66, 74, "scatter 2"), (80, 88, "scatter 1"), (101, 109, "scatter 0")])]),
+    ("tensor", [
+        ("compute", [(3, 16, "attention"), (22, 36, "feed-forward"), (45, 66, "feed-forward"), (75, 98, "attention"),
+                     (104, 110, "update")]),
+        ("link", [(0, 3, ""), (16, 22, "both"), (36, 45, "both"), (66, 75, "both"), (98, 104, "scatter")])]),
 ]
 
 

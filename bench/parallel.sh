@@ -38,3 +38,5 @@ for backend in shm tcp; do
             theirs fsdp 4
     fi
 done
+compare "tensor=2 / data=2" 0.90 ours --mesh tensor=2 -- ours --mesh data=2 --state replicated
+if [ -n "$has_torch" ]; then compare "tensor=2 / DTensor" 1.5 ours --mesh tensor=2 -- theirs tp 8; fi

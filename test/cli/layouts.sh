@@ -183,6 +183,23 @@ try_evaluation() {
     done
 }
 
+# try_open TASK: transformers opens the run in the directory cell, and misses nothing.
+python=${LOCKSTEP_TEST_PYTHON:-python3}
+"$python" -c 'import torch, transformers' 2> /dev/null || python=
+try_open() {
+    local kind=AutoModelForCausalLM
+    [ "$1" != encoder ] || kind=AutoModelForSequenceClassification
+    [ -n "$python" ] && [[ gpt,llama,encoder =~ $1 ]] || return 0
+    HF_HUB_OFFLINE=1 "$python" - $kind > open.txt 2>&1 << 'PY' || complain "transformers, $1: $(tail -n 3 open.txt)"
+import sys
+import transformers
+
+_, about = getattr(transformers, sys.argv[1]).from_pretrained("cell", output_loading_info=True)
+sys.exit(str({name: list(found) for name, found in about.items() if found}) if any(about.values()) else 0)
+PY
+}
+[ -n "$python" ] || echo "python3 has no torch and transformers: they open no checkpoint"
+
 # ---- which of them ----
 
 small_only=1 pattern= both_ways= pairs=
@@ -246,7 +263,8 @@ for name in gpt packed llama encoder cnn resnet mlp; do
     done
     [ ${#chain[@]} -ge 2 ] || continue
     if [ -z "$pairs" ]; then
-        try_chain "${chain[@]}" && chained=$((chained + ${#chain[@]} - 1)) && try_evaluation "${chain[@]}"
+        try_chain "${chain[@]}" && chained=$((chained + ${#chain[@]} - 1)) && try_evaluation "${chain[@]}" &&
+            try_open "$name"
         [ -z "$both_ways" ] || chain_back "${chain[@]}"
         continue
     fi

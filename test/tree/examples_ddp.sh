@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # examples_ddp.sh - the data-parallel examples: several ranks give the results of one, three ranks resume a checkpoint
-# of two, `lockstep eval` reads it, and what concepts prints is correct.
-# ctest: timeout 240
+# of two, `lockstep eval` reads it, what concepts prints is correct, and a model that is cut trains as a whole one.
+# ctest: timeout 240, ranks 4
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -65,6 +65,21 @@ done
 if "$examples/ddp_mlp" 2 no/such/directory/file > out.txt 2>&1; then fail \
     "saved into a directory that does not exist"; fi
 grep -q 'rank 0: .*no/such/directory' out.txt || fail "no reason given: $(cat out.txt)"
+
+# A model that is cut over the axis tensor has the losses of one rank, and each rank a part of the parameters.
+"$examples/parallel" data=1 > parallel-1.txt
+for axes in tensor=2 data=2,tensor=2 shard=2; do
+    "$examples/parallel" $axes > parallel.txt || fail "parallel $axes: $(cat parallel.txt)"
+    for step in 20 40 60; do
+        close "$(number "step $step: loss" parallel-1.txt)" "$(number "step $step: loss" parallel.txt)" ||
+            fail "step $step, $axes: $(cat parallel-1.txt parallel.txt)"
+    done
+    awk -v a="$(number has parallel-1.txt)" -v b="$(number has parallel.txt)" 'BEGIN { exit !(b > 0 && b < 0.6 * a) }' \
+        ||
+        fail "$axes: no part of the parameters: $(cat parallel.txt)"
+done
+if "$examples/parallel" tensr=2 > out.txt 2>&1; then fail "an unknown axis: $(cat out.txt)"; fi
+grep -q 'did you mean tensor' out.txt || fail "no reason given: $(cat out.txt)"
 
 # Reducing gradients by hand, as average or sum, trains as the built-in reduction does, with any number of ranks.
 "$examples/ddp_by_hand" 1 built-in > by-hand-1.txt
