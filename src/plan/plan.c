@@ -1,6 +1,7 @@
 /* plan.c - creates a plan: lays out the state, then runs the passes over a copy of the graph for each mode. */
 #include "plan/fuse.h"
 #include "plan/launch_group.h"
+#include "plan/like.h"
 
 #include "base/config.h"
 #include "base/hash.h"
@@ -222,7 +223,10 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, b
     if (graph->constants_count &&
         !(p->constants = lk__alloc(c, LK_MEMORY_OTHER, graph->constants_count * sizeof *p->constants)))
         goto no_memory;
-    if (!placement && lk__mesh_extent(&p->mesh, LK_AXIS_TENSOR) > 1) p->placed_axes = LK_AXIS_TENSOR;
+    bool like = lk__plan_is_like(placement);
+    if ((!placement || like) && lk__mesh_extent(&p->mesh, LK_AXIS_TENSOR) > 1) p->placed_axes = LK_AXIS_TENSOR;
+    if (like && p->placed_axes) lk__plan_copy_splits(p, placement->user);
+    if (like) placement = NULL; /* without an axis that cuts values, nothing is placed otherwise */
     if (!p->placed_axes && (status = lk__plan_place_states(p, placement, config->optimizer)) < 0) goto fail;
     if (p->parallel.leaves && !p->batch_leaves) lk__plan_reduce_capacity(p);
     if ((status = lk__plan_find_losses(p, graph, config->loss.graph ? config->loss.id : -1)) < 0) goto fail;

@@ -6,6 +6,7 @@
 
 #include "base/config.h"
 #include "base/dtype.h"
+#include "plan/like.h"
 #include "train/load.h"
 #include "train/writers.h"
 
@@ -54,7 +55,7 @@ static lk_status check_config(lk_context *c, lk_generator_config *config)
 }
 
 /* The model over the cache, and the logits, which the program of chunks does not compute: both have the same states. */
-static lk_status record_model(lk_generator *g, int which, const char *tactics)
+static lk_status record_model(lk_generator *g, int which, const lk_plan *like)
 {
     int64_t   dims[] = {g->config.batch, g->width[which]};
     lk_tensor in[LK__GENERATOR_INPUTS] = {{0}};
@@ -70,39 +71,17 @@ static lk_status record_model(lk_generator *g, int which, const char *tactics)
     lk_plan_config plan = LK_PLAN_CONFIG_INIT;
     plan.policy = g->config.policy;
     plan.outputs = &logits;
-    plan.outputs_count = which == LK__GENERATOR_STEP || g->config.mesh ? 1 : 0;
+    plan.outputs_count = which == LK__GENERATOR_STEP ? 1 : 0;
     plan.mesh = g->config.mesh;
-    plan.tactics = tactics;
-    return lk_plan_create(g->graph[which], &plan, &g->plan[which]);
+    return like ? lk__plan_create_like(g->graph[which], &plan, like, &g->plan[which])
+                : lk_plan_create(g->graph[which], &plan, &g->plan[which]);
 }
 
-typedef struct text_buffer {
-    lk_context *context;
-    char       *text;
-    size_t      used, room;
-    lk_status   status;
-} text_buffer;
-
-static void append_text(void *user, const char *text, size_t bytes)
-{
-    text_buffer *b = user;
-    if (b->status >= 0) b->status = lk__grow(b->context, (void **)&b->text, &b->room, b->used + bytes + 1, 1);
-    if (b->status < 0) return;
-    memcpy(b->text + b->used, text, bytes);
-    b->text[b->used += bytes] = 0;
-}
-
-/* Both programs have the same splits, as the step's: those of chunks, which are found for more tokens, might be others,
- * and tactics are for states that a program reads, so that here chunks have logits, too. */
+/* Both programs have one store: states are split as the step's program has them, which reads all of them. */
 static lk_status record_models(lk_generator *g)
 {
-    text_buffer tactics = {.context = g->context};
-    lk_status   status = record_model(g, LK__GENERATOR_STEP, NULL);
-    if (status >= 0) lk_plan_tactics(g->plan[LK__GENERATOR_STEP], append_text, &tactics);
-    if (status >= 0) status = tactics.status;
-    if (status >= 0) status = record_model(g, LK__GENERATOR_CHUNK, tactics.used ? tactics.text : NULL);
-    lk__free(g->context, LK_MEMORY_OTHER, tactics.text, tactics.room);
-    return status;
+    lk_status status = record_model(g, LK__GENERATOR_STEP, NULL);
+    return status < 0 ? status : record_model(g, LK__GENERATOR_CHUNK, g->plan[LK__GENERATOR_STEP]);
 }
 
 /* One parameter of another store, which may have another type. */

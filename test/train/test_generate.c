@@ -608,6 +608,42 @@ static void a_cache_needs_positions_rows_and_bounds(void)
 }
 
 /* Weights of NaN: an error, not a token. */
+/* The bytes that each of so many ranks along tensor would have. */
+static void plan_ranks(lk_context *context, const lk_transformer_config *model, const char *axes,
+                       size_t memory[LK_MEMORY_COUNT])
+{
+    lk_generator_config config = LK_GENERATOR_CONFIG_INIT;
+    lk_mesh_config      about = LK_MESH_CONFIG_INIT;
+    lk_mesh            *mesh;
+    about.axes = axes;
+    REQUIRE(lk_mesh_create(context, &about, &mesh) == LK_OK);
+    config.model = model;
+    config.mesh = mesh;
+    config.batch = 3;
+    CHECK(lk_generator_plan(context, &config, memory) == LK_OK, "%s: %s", axes, lk_context_error(context));
+    lk_mesh_free(mesh);
+}
+
+static void ranks_along_tensor_split_the_cache_by_heads(void)
+{
+    lk_transformer_config model = LK_TRANSFORMER_CONFIG_INIT;
+    lk_context           *context;
+    REQUIRE(lk_context_create(NULL, &context) == LK_OK);
+    size_t one[LK_MEMORY_COUNT], memory[LK_MEMORY_COUNT];
+    model.kind = LK_TRANSFORMER_GPT;
+    model.layers = 2, model.heads = 4, model.width = 32, model.context = 24, model.vocabulary = 50;
+    plan_ranks(context, &model, "tensor=1", one);
+    for (int ranks = 2; ranks <= 4; ranks *= 2) {
+        char axes[16];
+        snprintf(axes, sizeof axes, "tensor=%d", ranks);
+        plan_ranks(context, &model, axes, memory);
+        CHECK(memory[LK_MEMORY_BUFFERS] * (size_t)ranks == one[LK_MEMORY_BUFFERS], "%s: %zu bytes of %zu", axes,
+              memory[LK_MEMORY_BUFFERS], one[LK_MEMORY_BUFFERS]);
+        CHECK(memory[LK_MEMORY_PARAMETERS] < one[LK_MEMORY_PARAMETERS]);
+    }
+    lk_context_free(context);
+}
+
 static void damaged_weights_are_an_error(void)
 {
     lk_transformer_config model = model_of(0);
@@ -639,6 +675,7 @@ int main(void)
     RUN(a_failing_allocation_gives_enomem_and_loses_nothing);
     RUN(mistakes_are_named);
     RUN(a_cache_needs_positions_rows_and_bounds);
+    RUN(ranks_along_tensor_split_the_cache_by_heads);
     RUN(damaged_weights_are_an_error);
     return check_result();
 }
