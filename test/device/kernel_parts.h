@@ -41,15 +41,10 @@ static const struct {
     const char *factor; /* "": all */
 } parts_rounded[] = {
     {LK__OP_sum, ""},
-    {LK__OP_softmax, ""},
-    {LK__OP_softmax_grad, ""},
-    {LK__OP_log_softmax, ""},
-    {LK__OP_log_softmax_grad, ""},
     {LK__OP_batch_norm, "c"},
     {LK__OP_batch_norm_grad, "c"},
     {LK__OP_batch_norm_eval, "c"},
     {LK__OP_batch_norm_eval_grad, "c"},
-    {LK__OP_global_avg_pool2d, "c"},
     {LK__OP_attention, "queries"},
     {LK__OP_conv2d, ""},
     {LK__OP_conv2d_grad_input, ""},

@@ -10,11 +10,12 @@ typedef struct batch {
     const REAL    *w, *b, *mean, *rstd;
     ELEMENT       *y;
     int64_t        rows, channels, tiles;
-    bool           relu;
-    lk__op_unary   activation;
-    double        *partial;                /* (tiles, 2, channels) */
-    double        *scratch;                /* (threads, 3, channels), then coefficients */
-    REAL          *factor, *shift, *slope; /* (channels): y = x factor + shift; dx = dy factor + x slope + shift */
+    int64_t first, all; /* where these channels are in the whole, and its channels: they decide the order of sums */
+    bool    relu;
+    lk__op_unary activation;
+    double      *partial;                /* (tiles, 2, channels) */
+    double      *scratch;                /* (threads, 3, channels), then coefficients */
+    REAL        *factor, *shift, *slope; /* (channels): y = x factor + shift; dx = dy factor + x slope + shift */
 } batch;
 
 /* A channel's weight or bias, or a constant where there is none. (The address is chosen once: a choice per channel
@@ -27,7 +28,9 @@ static void set_extents(batch *s, const lk__kernel_operand *x, int64_t most)
 {
     s->channels = x->dims[1];
     s->rows = x->dims[0] * dims_product(x, 2, x->rank);
-    s->tiles = tile_count(s->rows, s->channels, most);
+    s->first = x->part ? x->part->first[1] : 0;
+    s->all = x->part ? x->part->whole[1] : s->channels;
+    s->tiles = tile_count(s->rows, s->all, most);
 }
 
 /* partial, scratch of three rows per worker, three rows of coefficients. */
@@ -74,7 +77,7 @@ static void merge(int64_t channels, int64_t count, double *total_mean, double *t
     }
 }
 
-static int64_t block_rows(const batch *s) { return max64(1, GRAIN / max64(s->channels, 1)); }
+static int64_t block_rows(const batch *s) { return max64(1, GRAIN / max64(s->all, 1)); }
 
 static void statistics_tile(void *argument, int64_t tile, int worker)
 {
@@ -90,9 +93,9 @@ static void statistics_tile(void *argument, int64_t tile, int worker)
     for (int64_t begin = first; begin < end; begin = stop) {
         stop = min64(end, begin + block);
         memset(mean, 0, (size_t)(2 * channels) * sizeof *mean);
-        sum_columns(value_term, s, begin, stop, channels, mean, NULL);
+        sum_columns_of(value_term, s, begin, stop, channels, s->first, s->all, mean, NULL);
         for (int64_t c = 0; c < channels; c++) centre[c] = (REAL)(mean[c] /= (double)(stop - begin));
-        sum_columns(deviation_term, &about, begin, stop, channels, squares, NULL);
+        sum_columns_of(deviation_term, &about, begin, stop, channels, s->first, s->all, squares, NULL);
         merge(channels, begin - first, total, total + channels, stop - begin, mean, squares);
     }
 }
@@ -326,7 +329,7 @@ static void gradient_sums_tile(void *argument, int64_t tile, int worker)
     memset(total, 0, (size_t)(2 * s->channels) * sizeof *total);
     for (int64_t begin = tile_begin(s->rows, s->tiles, tile); begin < end; begin = stop) {
         stop = min64(end, begin + block);
-        sum_columns(gradient_terms, s, begin, stop, s->channels, total, total + s->channels);
+        sum_columns_of(gradient_terms, s, begin, stop, s->channels, s->first, s->all, total, total + s->channels);
     }
 }
 

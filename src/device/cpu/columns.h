@@ -48,7 +48,7 @@ INLINE void sum_strip(column_terms terms, const void *data, int64_t begin, int64
 }
 
 /* Many columns: four rows at a time, each read from left to right as the prefetcher expects, into sums in the cache. */
-INLINE void sum_wide(column_terms terms, const void *data, int64_t begin, int64_t end, int64_t column,
+INLINE void sum_wide(column_terms terms, const void *data, int64_t begin, int64_t end, int64_t column, int64_t lanes,
                      const int vectors, double *first, double *second)
 {
     for (int64_t row = begin; row < end;) {
@@ -59,7 +59,7 @@ INLINE void sum_wide(column_terms terms, const void *data, int64_t begin, int64_
         for (; row + 4 <= stop; row += 4) {
             for (int k = 0; k < vectors; k++) {
                 vec a[4], b[4];
-                for (int r = 0; r < 4; r++) terms(data, row + r, column + k * VL, VL, &a[r], &b[r]);
+                for (int r = 0; r < 4; r++) terms(data, row + r, column + k * VL, lanes, &a[r], &b[r]);
                 sum[0][k] += (a[0] + a[1]) + (a[2] + a[3]);
                 if (second) sum[1][k] += (b[0] + b[1]) + (b[2] + b[3]);
             }
@@ -67,14 +67,14 @@ INLINE void sum_wide(column_terms terms, const void *data, int64_t begin, int64_
         for (; row < stop; row++) {
             for (int k = 0; k < vectors; k++) {
                 vec a, b;
-                terms(data, row, column + k * VL, VL, &a, &b);
+                terms(data, row, column + k * VL, lanes, &a, &b);
                 sum[0][k] += a;
                 if (second) sum[1][k] += b;
             }
         }
         for (int k = 0; k < vectors; k++) {
-            dadd_to(first + column + k * VL, to_double(sum[0][k]), VL);
-            if (second) dadd_to(second + column + k * VL, to_double(sum[1][k]), VL);
+            dadd_to(first + column + k * VL, to_double(sum[0][k]), lanes);
+            if (second) dadd_to(second + column + k * VL, to_double(sum[1][k]), lanes);
         }
     }
 }
@@ -87,13 +87,50 @@ INLINE void sum_columns(column_terms terms, const void *data, int64_t begin, int
     int64_t c = 0;
     while (c + 5 * VL <= columns) {
         int vectors = (int)min64(SPAN, (columns - c) / VL);
-        sum_wide(terms, data, begin, end, c, vectors, first, second);
+        sum_wide(terms, data, begin, end, c, VL, vectors, first, second);
         c += vectors * VL;
     }
     for (; c + 4 * VL <= columns; c += 4 * VL) sum_strip(terms, data, begin, end, c, VL, 4, 1, first, second);
     for (; c + 2 * VL <= columns; c += 2 * VL) sum_strip(terms, data, begin, end, c, VL, 2, 2, first, second);
     for (; c + VL <= columns; c += VL) sum_strip(terms, data, begin, end, c, VL, 1, 4, first, second);
     if (c < columns) sum_strip(terms, data, begin, end, c, columns - c, 1, 4, first, second);
+}
+
+/* Where sum_columns changes from one order to the next: sum_wide, then strips of 4, of 2, and of one vector. */
+typedef struct column_orders {
+    int64_t end[4];
+} column_orders;
+
+static inline column_orders orders_of(int64_t columns)
+{
+    column_orders o;
+    int64_t       c = 0;
+    while (c + 5 * VL <= columns) c += min64(SPAN, (columns - c) / VL) * VL;
+    o.end[0] = c;
+    o.end[1] = c += (columns - c) / (4 * VL) * 4 * VL;
+    o.end[2] = c + (columns - c) / (2 * VL) * 2 * VL;
+    o.end[3] = columns;
+    return o;
+}
+
+/* sum_columns of columns origin … origin + columns - 1 of `whole`: the bits that it gives for all of them. */
+INLINE void sum_columns_of(column_terms terms, const void *data, int64_t begin, int64_t end, int64_t columns,
+                           int64_t origin, int64_t whole, double *first, double *second)
+{
+    column_orders o = orders_of(whole);
+    if (columns == whole) {
+        sum_columns(terms, data, begin, end, columns, first, second);
+        return;
+    }
+    for (int64_t c = 0, lanes; c < columns; c += lanes) {
+        int kind = 0;
+        while (origin + c >= o.end[kind]) kind++;
+        lanes = min64(VL, min64(columns - c, o.end[kind] - origin - c));
+        if (kind == 0) sum_wide(terms, data, begin, end, c, lanes, 1, first, second);
+        if (kind == 1) sum_strip(terms, data, begin, end, c, lanes, 1, 1, first, second);
+        if (kind == 2) sum_strip(terms, data, begin, end, c, lanes, 1, 2, first, second);
+        if (kind == 3) sum_strip(terms, data, begin, end, c, lanes, 1, 4, first, second);
+    }
 }
 
 /* partial (parts, columns): adds all parts to the first, in order. */

@@ -11,6 +11,7 @@ typedef struct window {
     const uint8_t *saved;
     int64_t        images, channels, height, width, out_height, out_width; /* height × width is the larger image */
     int64_t        kernel, stride, padding, tiles;
+    int64_t        first_channel, all_channels; /* of global_avg_pool2d: where a part of the channels is in the whole */
 } window;
 
 static window describe_call(const lk__kernel_call *call, const lk__kernel_operand *large,
@@ -265,12 +266,14 @@ static void global_tile(void *argument, int64_t tile, int worker)
     double sums[STRIP];
     (void)worker;
     for (int64_t image = tile_begin(w->images, w->tiles, tile); image < end; image++) {
-        for (int64_t c = 0; c < w->channels; c += STRIP) {
+        for (int64_t c = 0, n; c < w->channels; c += n) {
             window  strip = *w;
-            int64_t n = min64(STRIP, w->channels - c);
+            int64_t at = (w->first_channel + c) % STRIP, begin = w->first_channel + c - at; /* of the whole's strip */
+            int64_t whole = min64(STRIP, w->all_channels - begin);
+            n = min64(whole - at, w->channels - c);
             strip.x += c;
             memset(sums, 0, sizeof sums);
-            sum_columns(pixel_term, &strip, image * pixels, (image + 1) * pixels, n, sums, NULL);
+            sum_columns_of(pixel_term, &strip, image * pixels, (image + 1) * pixels, n, at, whole, sums, NULL);
             for (int64_t i = 0; i < n; i++)
                 store_one(w->y + image * w->channels + c + i, (REAL)(sums[i] / (double)pixels));
         }
@@ -282,6 +285,8 @@ void KERNEL(global_avg_pool2d)(const lk__kernel_call *call)
     const lk__kernel_operand *x = &call->in[0];
     window                    w = {.x = x->data, .y = call->out[0].data, .images = x->dims[0]};
     w.channels = x->dims[1], w.height = x->dims[2], w.width = x->dims[3];
+    w.first_channel = x->part ? x->part->first[1] : 0;
+    w.all_channels = x->part ? x->part->whole[1] : w.channels;
     w.tiles = tile_count(w.images, w.channels * w.height * w.width, 0);
     lk__pool_run(call->pool, w.tiles, global_tile, &w);
 }

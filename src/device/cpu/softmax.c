@@ -7,6 +7,7 @@ typedef struct rows {
     REAL       *y;
     int64_t     outer, n, inner; /* x is (outer, n, inner), n along the axis */
     int64_t     strips, tiles;   /* vectors across `inner`; tiles over outer × strips */
+    bool        across;          /* `inner` of the whole is more than 1, of which this may be a part */
     bool        log;
 } rows;
 
@@ -99,7 +100,7 @@ static void rows_tile(void *argument, int64_t tile, int worker)
     for (int64_t item = tile_begin(items, r->tiles, tile); item < end; item++) {
         int64_t strip = item % r->strips, at = item / r->strips * r->n * r->inner + strip * VL;
         int64_t lanes = min64(VL, r->inner - strip * VL);
-        if (r->inner == 1) {
+        if (!r->across) {
             at = item * r->n;
             if (r->y_saved)
                 grad_row(r, r->x + at, r->y_saved + at, r->y + at);
@@ -122,6 +123,8 @@ static void run_softmax(const lk__kernel_call *call, bool log, bool grad)
     r.outer = dims_product(x, 0, axis);
     r.n = x->rank ? x->dims[axis] : 1;
     r.inner = dims_product(x, axis + 1, x->rank);
+    r.across = r.inner > 1;
+    for (int i = axis + 1; x->part && i < x->rank; i++) r.across |= x->part->whole[i] > 1;
     r.strips = tiles_of(r.inner, VL);
     if (r.n == 0) return;
     r.tiles = tile_count(r.outer * r.strips, r.n * min64(r.inner, VL), 0);
