@@ -315,6 +315,18 @@ static int choose_ranks(setup *s, const options *given)
     return 0;
 }
 
+/* One rank has other instructions than one of those that split the state or the operations. */
+static int check_measure(const setup *s, const options *given)
+{
+    if (!options_flag(given, "measure") || !s->mesh || lk_mesh_extent(s->mesh, LK_AXIS_DATA) == lk_mesh_size(s->mesh))
+        return 0;
+    print_error("plan",
+                "--measure runs the steps of one rank, which has the whole model: with --mesh %s, give --gflops and "
+                "--memory-gb instead",
+                lk_mesh_text(s->mesh));
+    return EXIT_USER_ERROR;
+}
+
 static int run_plan(const options *command_line)
 {
     static options all; /* with the model of the weights */
@@ -344,6 +356,7 @@ static int run_plan(const options *command_line)
         code = EXIT_USER_ERROR;
     }
     if (code == 0) code = ranks_make(&s, "plan", given);
+    if (code == 0) code = check_measure(&s, given);
     if (code == 0) {
         lk_status status = lk_trainer_plan(s.context, &s.config, &graph, &plan, memory);
         if (status < 0) code = setup_report(&s, "plan", status);

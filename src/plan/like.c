@@ -29,6 +29,7 @@ lk_status lk__plan_create_like(lk_graph *graph, const lk_plan_config *config, co
     for (size_t i = 0; i < graph->states_count && same; i++)
         same = strcmp(graph->states[i].name, like->graph->states[i].name) == 0;
     *plan = NULL;
-    if (!same && graph->status >= 0) return lk__fail(graph->context, LK_EMISMATCH, "the two graphs of a plan have different states");
+    if (!same && graph->status >= 0)
+        return lk__fail(graph->context, LK_EMISMATCH, "the two graphs of a plan have different states");
     return lk__plan_create_placed(graph, config, false, &placement, plan);
 }

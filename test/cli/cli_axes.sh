@@ -73,6 +73,7 @@ expect 2 "no.such.state" "$LOCKSTEP" train $run --steps 1 --mesh tensor=2 --tact
 expect 2 "tensor=5 splits nothing of this model: .*; the nearest extent that works is tensor=4" "$LOCKSTEP" train $run \
     --steps 1 --mesh tensor=5
 expect 2 "give --mesh tensor=N" "$LOCKSTEP" plan $llama --tactics
+expect 2 "with --mesh tensor=2, give --gflops and --memory-gb instead" "$LOCKSTEP" plan $llama --mesh tensor=2 --measure
 expect 2 "ranks along tensor have different parts of their state" "$LOCKSTEP" train $run --mesh data=2,tensor=2 \
     --state shared
 
