@@ -35,11 +35,22 @@ static void *reserve_bytes(char *memory, size_t *used, size_t bytes)
     return at;
 }
 
+/* The reports of all ranks (lk__gather_reports): ranks that have the same part of the batch each send its numbers. */
+static size_t report_bytes(const lk_plan *plan)
+{
+    size_t numbers = (size_t)plan->evaluate.numbers_count, count = 0;
+    for (int rank = 0; rank < lk__plan_ranks(plan); rank++) {
+        lk__range leaves = lk__plan_leaves(plan, lk__plan_batch_part_of(plan, rank));
+        count += LK__RUN_REPORT + (size_t)lk__range_count(leaves) * numbers;
+    }
+    return count * sizeof(double);
+}
+
 static size_t lay_out(const lk_program *p, lk__run_collectives *x, char *memory)
 {
     const lk_plan *plan = p->plan;
     size_t         used = lk__round_up(sizeof *x, LK__ALIGN), ranks = (size_t)lk__plan_ranks(plan), most = 0;
-    size_t         parts = (size_t)lk__plan_batch_parts(plan);
+    size_t         parts = (size_t)lk__plan_batch_parts(plan), reports = report_bytes(plan);
     size_t         leaves = plan->parallel.leaves ? (size_t)plan->parallel.leaves : parts,
            widest = widest_operand(p, &plan->train);
     if (widest_operand(p, &plan->evaluate) > widest) widest = widest_operand(p, &plan->evaluate);
@@ -51,7 +62,7 @@ static size_t lay_out(const lk_program *p, lk__run_collectives *x, char *memory)
     x->displacements = reserve_bytes(memory, &used, ranks * sizeof(size_t));
     x->more_counts = reserve_bytes(memory, &used, ranks * sizeof(size_t));
     x->more_displacements = reserve_bytes(memory, &used, ranks * sizeof(size_t));
-    x->gathered = reserve_bytes(memory, &used, leaves * widest);
+    x->gathered = reserve_bytes(memory, &used, reports > leaves * widest ? reports : leaves * widest);
     x->mine = reserve_bytes(memory, &used, leaves * widest);
     x->reports = reserve_bytes(memory, &used, ranks * sizeof *x->reports);
     x->ranks = reserve_bytes(memory, &used, ranks * sizeof *x->ranks);

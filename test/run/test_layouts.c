@@ -15,6 +15,7 @@ enum {
     WORDS = 24, /* of the vocabulary */
     BATCH = 7,  /* most samples of a step */
     STEPS = 6,
+    METRICS = 30,
     ELEMENTS = 1 << 14
 };
 
@@ -35,7 +36,7 @@ typedef struct layout {
 
 typedef struct report {
     int64_t elements, gradients;
-    double  losses[STEPS], evaluated, state[ELEMENTS], gradient[ELEMENTS];
+    double  losses[STEPS], metrics[METRICS], state[ELEMENTS], gradient[ELEMENTS];
 } report;
 
 typedef struct job {
@@ -68,6 +69,11 @@ static lk_tensor decoder(lk_tensor tokens, lk_tensor labels)
     y = lk_gelu(lk_linear(lk_layer_norm(x, "between"), "grow", 4 * WIDTH));
     x = lk_add(x, lk_linear(y, "shrink", WIDTH));
     lk_block_end(x);
+    for (int i = 0; i < METRICS; i++) { /* each has two numbers in the report of a rank */
+        char name[16];
+        snprintf(name, sizeof name, "power%d", i + 1);
+        lk_metric(lk_pow(lk_sigmoid(x), i + 1), name);
+    }
     return lk_linear_cross_entropy(lk_rms_norm(x, "last"), table, labels);
 }
 
@@ -184,6 +190,8 @@ static double train_step(rank_program *p, const job *j, int step, report *out)
         run_section(p, LK_UPDATE);
     }
     lk_program_metrics(p->rig.program, &m);
+    CHECK(m.named_count == METRICS, "%d metrics", m.named_count);
+    for (int i = 0; i < METRICS; i++) out->metrics[i] = m.named[i].value;
     return m.loss;
 }
 
@@ -274,7 +282,8 @@ static void every_layout_gives_the_results_of_one_rank(void)
             const layout *l = &layouts[i];
             if (l->state == LK_STATE_SHARED && !is_host()) continue; /* shared in the host's memory */
             run_layout(l, loop, other);
-            double losses = numbers_apart(other->losses, one->losses, STEPS);
+            double losses = fmax(numbers_apart(other->losses, one->losses, STEPS),
+                                 numbers_apart(other->metrics, one->metrics, METRICS));
             double state = numbers_apart(other->state, one->state, one->elements);
             double gradients = numbers_apart(other->gradient, one->gradient, one->gradients);
             CHECK(other->elements == one->elements && other->gradients == one->gradients);
