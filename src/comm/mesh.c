@@ -242,9 +242,9 @@ static lk_status compare_lists(lk_site site, lk_mesh *m, const unsigned *axes, i
 static void name_members(const lk_mesh *m, lk_comm *group, unsigned along)
 {
     unsigned axes = effective_axes(m, LK_AXES_ALL);
-    if ((axes & (axes - 1)) == 0) return;
-    group->grid = m->grid;
-    group->along = along;
+    bool     several = (axes & (axes - 1)) != 0;
+    group->grid = several ? m->grid : (lk__mesh_grid){.size = 0}; /* not those of a mesh before this one */
+    group->along = several ? along : 0;
 }
 
 const char *lk__comm_member_text(const lk_comm *c, int rank, char text[LK__MEMBER_TEXT])
