@@ -48,6 +48,7 @@ with open("labels.jsonl", "w") as file:
         label = ["no", "perhaps", "yes"][draw(i + 7) % 3]
         file.write(json.dumps({"text": text(i, 1 + draw(i) % 9), "label": label}) + "\n")
 PY
+echo 'transformer.h.*.attn.c_attn.weight: whole@tensor' > tactics.txt
 small="--layers 2 --width 32 --heads 4 --context 16"
 declare -A task=(
     [gpt]="--model gpt $small --data text:book.txt --tokenizer char --batch 8 --dropout 0.1 --clip 0.5 --warmup 3
@@ -102,6 +103,7 @@ cells=(
     "suite  gpt     tensor=2                 -"
     "whole  gpt     tensor=2                 --no-sequence-parallel"
     "whole  gpt     tensor=4                 --accumulate 2"
+    "whole  gpt     tensor=2                 --tactics tactics.txt"
     "suite  packed  tensor=2                 --backend tcp"
     "suite  llama   tensor=2                 -"
     "whole  llama   tensor=4                 -"
