@@ -126,9 +126,10 @@
     /* cache (B,S,W): a buffer, x (B,T,W), rows i32 (B,T) → y (B,S,W): the cache's memory, updated: row t of a */      \
     /* sample's x is in row rows[t]; below 0: nowhere. A row out of range is reported. */                              \
     X(cache_write, ANY)                                                                                                \
-    X(embedding, ANY)             /* ids i32 (…), table (V,D) → y (…,D); an id out of range gives zeros, and is */     \
-                                  /* reported */                                                                       \
-    X(embedding_grad, ANY)        /* ids, dy (…,D) → dtable (V,D); fixed order of addition */                          \
+    /* ids i32 (…), table (V,D) → y (…,D); an id out of range gives zeros, and is reported. Of a part of the table: */ \
+    /* ids are those of the whole, and one that is in another part gives zeros */                                      \
+    X(embedding, ANY)                                                                                                  \
+    X(embedding_grad, ANY)        /* ids, dy (…,D) → dtable (V,D); fixed order of addition; of a part as above */      \
     X(reshape, ANY)               /* x → y: the same bytes; the planner makes it an alias, else a copy */              \
     X(stop_gradient, ANY)         /* x → y: the same bytes, without a gradient; as reshape */                          \
     X(permute, ANY)               /* x → y; y's axis i is x's axis axes[i] */                                          \
@@ -142,13 +143,19 @@
                                   /* is]; axis, keepdim */                                                             \
     X(max_grad, WIDE)             /* dy, index → dx: zeros but at the index; axis */                                   \
     X(argmax, WIDE)               /* x → index i32, as max's; axis, keepdim */                                         \
-    /* logits (rows,C), labels i32 (rows), [w (rows)] → sum f64 (), weight f64 (), correct f64 (), probs (rows,C); */  \
-    /* ignore_index, label_smoothing. sum and weight as PyTorch's numerator and denominator of the mean. A label */    \
-    /* out of range gives sum = NaN, and is reported. */                                                               \
+    /* logits (rows,C), labels i32 (rows), [w (rows)], [statistics] → sum f64 (), weight f64 (), correct f64 (), */    \
+    /* probs (rows,C); ignore_index, label_smoothing. sum and weight as PyTorch's numerator and denominator of the */  \
+    /* mean. A label out of range gives sum = NaN, and is reported. statistics f64 (parts,rows,5): logits are a */     \
+    /* part of the classes, and these are the class_statistics of all parts, in their order. */                        \
     X(cross_entropy, WIDE)                                                                                             \
     X(cross_entropy_grad, WIDE)   /* probs, labels, [w], [dloss f64 ()] → dlogits; in place on probs */                \
-    /* logits (rows,C), labels i32 (rows), [w (rows)] → loss (rows), 0 where the label is ignored; probs (rows,C) */   \
+    /* logits, labels, [w], [statistics] → loss (rows), 0 where the label is ignored; probs (rows,C) */                \
     X(cross_entropy_each, WIDE)                                                                                        \
+    /* logits (rows,C), labels i32 (rows) → statistics f64 (1,rows,5): the largest logit, the sum of */                \
+    /* exp(logit - largest), the label's logit (0: it is in another part), the sum of the logits (0 without */         \
+    /* label_smoothing), the class of the first of the largest; zeros where the label is ignored or out of range. */   \
+    /* ignore_index, label_smoothing */                                                                                \
+    X(class_statistics, WIDE)                                                                                          \
     X(mse, WIDE)                  /* x, target → sum f64 (), weight f64 () (number of elements) */                     \
     X(mse_grad, WIDE)             /* x, target, [dloss f64 ()] → dx */                                                 \
     X(l1, WIDE)                   /* x, target → sum f64 (), weight f64 () (number of elements) */                     \
@@ -191,6 +198,9 @@ typedef enum lk__op {
  *
  * One flat record for all operations, generated from one schema, so that copying, hashing, comparing and printing a
  * record cannot omit a field. A descriptor lists those that its operation has (LK__HAS(name)); the others are zero. */
+
+/* Numbers of a row in class_statistics. */
+enum { LK__CLASS_STATISTICS = 5 };
 
 /* The ranks that share every batch: all at once, or those of each host, then those with the same slice on all hosts. */
 typedef enum lk__op_group { LK__GROUP_DATA, LK__GROUP_DATA_BY_HOST } lk__op_group;
@@ -293,8 +303,11 @@ enum {
 /* Of a value of which this rank has a part: the extents of the whole, and where the part begins in it. What a kernel
  * computes and in which order it adds follow from the whole; random numbers are those of the whole's elements. */
 typedef struct lk__op_part {
-    int     rank; /* dimensions; 0: the rank has the whole value */
-    int64_t whole[LK_MAX_RANK], first[LK_MAX_RANK];
+    int     rank;                                   /* dimensions; 0: the rank has the whole value */
+    int64_t whole[LK_MAX_RANK], first[LK_MAX_RANK]; /* at the capacity, where a dimension has a run-time count */
+    /* A dimension may consist of repetitions, each of which is cut, such as (batch tokens) with the tokens cut: how many
+     * the whole has, at the capacity; 0 or 1: none. `first` is then the origin in each of them. */
+    int64_t outer[LK_MAX_RANK];
 } lk__op_part;
 
 uint64_t lk__attrs_hash(const lk__op_attrs *attrs, uint64_t seed);

@@ -125,6 +125,13 @@ static inline int64_t lk__square_begin(int64_t n, int64_t part)
     return part * (n / parts) + (part < more ? part : more);
 }
 
+/* Of the whole value, of which an operand may be a part; of a dimension with a run-time count, at the capacity. */
+static inline int64_t lk__whole_extent(const lk__kernel_operand *x, int dim)
+{
+    return x->part ? x->part->whole[dim] : x->dims[dim];
+}
+static inline int64_t lk__part_first(const lk__kernel_operand *x, int dim) { return x->part ? x->part->first[dim] : 0; }
+
 static inline int64_t lk__operand_elements(const lk__kernel_operand *x)
 {
     int64_t n = 1;

@@ -113,7 +113,7 @@ static bool match_entropy(const finder *f, size_t k, lk__plan_launch *g)
     g->role[LK__ROLE_GRADIENT] = 1;
     g->count = 2;
     return reads(f, k + 1, 0, k, 3) && read_by(f, k, 1) == read_by(f, k + 1, 1) &&
-           read_by(f, k, 2) == read_by(f, k + 1, 2) && read_by(f, k + 1, 3) < 0;
+           read_by(f, k, 2) == read_by(f, k + 1, 2) && read_by(f, k, 3) < 0 && read_by(f, k + 1, 3) < 0;
 }
 
 static bool match_gradients(const finder *f, size_t k, lk__plan_launch *g)

@@ -39,6 +39,7 @@ static void set_part(const rewriter *r, lk__graph_value *v, const lk__graph_shap
     v->part.rank = whole->rank;
     memcpy(v->part.whole, whole->dims, sizeof v->part.whole);
     v->part.first[dim] = r->coordinate * (v->shape.dims[dim] / place->outer);
+    v->part.outer[dim] = place->outer;
 }
 
 /* A value as rows, in each of which the ranks' parts follow each other: (rows, part) of one rank, (rows, ranks, part)

@@ -34,6 +34,9 @@ attention attention_describe(const lk__kernel_call *call, int operand, int bound
         a.kept = (REAL)(1 / (1 - attrs->probability));
         a.random = lk__random_make(call->step->seed, LK__FOR_DROPOUT, attrs->stream ^ (turn * 0x9E3779B97F4A7C15u));
         a.ids = call->step->sample_ids;
+        a.first_sample = lk__part_first(q, 0);
+        a.whole_t = lk__whole_extent(q, 1);
+        a.first_row = (a.d > 0 ? lk__part_first(q, 2) / a.d : 0) * a.whole_t + lk__part_first(q, 1);
     }
     return a;
 }
@@ -41,8 +44,9 @@ attention attention_describe(const lk__kernel_call *call, int operand, int bound
 void attention_drop(const attention *a, int64_t sample, int64_t head, int64_t query, int64_t first, int64_t count,
                     const REAL *from, REAL *to)
 {
-    uint64_t item = (uint64_t)(a->ids ? a->ids[sample] : sample);
-    uint32_t index = (uint32_t)(((head * a->t + query) * round_to(a->s, 4) + first) / 4), bits[4];
+    int64_t  whole = sample + a->first_sample, row = head * a->whole_t + query + a->first_row;
+    uint64_t item = (uint64_t)(a->ids ? a->ids[whole] : whole);
+    uint32_t index = (uint32_t)((row * round_to(a->s, 4) + first) / 4), bits[4];
     for (int64_t j = 0; j < count; j++) {
         if (j % 4 == 0) lk__random4(&a->random, item, index++, bits);
         to[j] = bits[j % 4] >= a->threshold ? from[j] * a->kept : 0;

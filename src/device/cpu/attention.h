@@ -26,6 +26,8 @@ typedef struct attention {
     REAL           kept; /* factor on those that are kept */
     lk__random     random;
     const int64_t *ids;
+    /* Where this is a part: its first sample, its first row of scores (head, query), and the whole's queries. */
+    int64_t first_sample, first_row, whole_t;
 } attention;
 
 /* in: the operands q, [k], [v] from `operand` on, then [first], [last], [lengths] from `bounds` on. */

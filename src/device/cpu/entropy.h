@@ -1,20 +1,29 @@
-/* device/cpu/entropy.h - the cross-entropy of one row, for the loss of logits and for that of a linear layer. */
+/* device/cpu/entropy.h - the cross-entropy of one row, for the loss of logits and for that of a linear layer; of rows
+ * whose classes are cut into parts, too. */
 #ifndef LK__CPU_ENTROPY_H
 #define LK__CPU_ENTROPY_H
 
 #include "device/cpu/vmath.h"
+
+/* NaN is no maximum. */
+static inline REAL row_most(const REAL *x, int64_t classes)
+{
+    vec     best = splat(-INFINITY);
+    int64_t i = 0;
+    for (; i + VL <= classes; i += VL) best = vmax(load(x + i), best);
+    REAL most = lanes_max(best);
+    for (; i < classes; i++) most = x[i] > most ? x[i] : most;
+    return most;
+}
 
 /* The cross-entropy of one row of logits; its softmax goes to probs unless NULL, and may replace x. correct: the label
  * has the first of the largest logits. */
 static inline double row_loss(const REAL *x, int64_t classes, int64_t label, double smoothing, REAL *probs,
                               bool *correct)
 {
-    vec     best = splat(-INFINITY);
     double  total = 0, all = 0;
-    int64_t i = 0, first = 0;
-    for (; i + VL <= classes; i += VL) best = vmax(load(x + i), best);
-    REAL most = lanes_max(best);
-    for (; i < classes; i++) most = x[i] > most ? x[i] : most;
+    int64_t first = 0;
+    REAL    most = row_most(x, classes);
     while (first < label && x[first] != most) first++;
     double at_label = (double)x[label];
     *correct = first == label && x[label] == most;
@@ -32,6 +41,67 @@ static inline double row_loss(const REAL *x, int64_t classes, int64_t label, dou
     if (smoothing == 0) return loss;
     all += (double)classes * log_total;
     return (1 - smoothing) * loss + smoothing / (double)classes * all;
+}
+
+/* ---- rows whose classes are cut ----
+ *
+ * A part knows of its logits what class_statistics writes; the records of all parts give the loss of the whole row. */
+
+typedef struct row_statistics {
+    double most, total; /* the largest logit, and the sum of exp(logit - most); 0 where all are -infinity */
+    double at_label;    /* the label's logit; 0 where it is in another part */
+    double all;         /* with smoothing: the sum of the logits */
+    double first;       /* which class of the whole row has the first of the largest */
+} row_statistics;
+_Static_assert(sizeof(row_statistics) == LK__CLASS_STATISTICS * sizeof(double), "the last axis of statistics");
+
+/* Of classes origin … origin + classes - 1. */
+static inline row_statistics part_statistics(const REAL *x, int64_t classes, int64_t origin, int64_t label,
+                                             double smoothing)
+{
+    REAL           most = row_most(x, classes), less = most == -INFINITY ? 0 : most; /* not -infinity + infinity */
+    row_statistics s = {.most = (double)most};
+    int64_t        first = 0;
+    while (first < classes - 1 && x[first] != most) first++;
+    s.first = (double)(origin + first);
+    if (label >= origin && label < origin + classes) s.at_label = (double)x[label - origin];
+    if (smoothing != 0) SUM_VECTORS(s.all, k, classes, load_part(x + k, lanes));
+    SUM_VECTORS(s.total, k, classes, vexp(load_part(x + k, lanes) - less));
+    return s;
+}
+
+/* Of the whole row, from those of its parts (parts, rows), in their order. */
+static inline row_statistics join_statistics(const row_statistics *parts, int64_t count, int64_t rows, int64_t row)
+{
+    row_statistics all = parts[row];
+    for (int64_t p = 1; p < count; p++) {
+        const row_statistics *s = &parts[p * rows + row];
+        if (s->most > all.most) all.most = s->most, all.first = s->first;
+        all.at_label += s->at_label;
+        all.all += s->all;
+    }
+    all.total = 0;
+    for (int64_t p = 0; p < count; p++) {
+        const row_statistics *s = &parts[p * rows + row];
+        if (s->total != 0) all.total += s->total * exp(s->most - all.most);
+    }
+    return all;
+}
+
+/* row_loss of the whole row; classes: of the whole row. */
+static inline double joined_loss(const row_statistics *s, int64_t classes, double smoothing)
+{
+    double log_total = log(s->total), loss = log_total + (s->most - s->at_label);
+    if (smoothing == 0) return loss;
+    double all = (double)classes * (s->most + log_total) - s->all;
+    return (1 - smoothing) * loss + smoothing / (double)classes * all;
+}
+
+/* The softmax of a part of a row; may replace x. */
+static inline void part_softmax(const row_statistics *s, const REAL *x, int64_t classes, REAL *probs)
+{
+    REAL most = (REAL)s->most, factor = (REAL)(1 / s->total);
+    MAP_VECTORS(store_part, probs, k, classes, vexp(load_part(x + k, lanes) - most) * factor);
 }
 
 #endif

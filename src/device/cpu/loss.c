@@ -3,13 +3,17 @@
 #include "device/cpu/entropy.h"
 
 typedef struct entropy {
-    const REAL    *logits, *weight;
-    const int32_t *labels;
-    REAL          *probs; /* of cross_entropy_grad: the output as well */
-    REAL          *each;  /* of cross_entropy_each: the output */
-    const REAL    *saved;
-    int64_t        rows, classes, ignore, tiles;
-    double         smoothing, dloss;
+    const REAL           *logits, *weight;
+    const int32_t        *labels;
+    REAL                 *probs; /* of cross_entropy_grad: the output as well */
+    REAL                 *each;  /* of cross_entropy_each: the output */
+    const REAL           *saved;
+    int64_t               rows, classes, ignore, tiles;
+    int64_t               whole, origin; /* classes of the whole row, and the first of this part */
+    double                smoothing, dloss;
+    row_statistics       *records;    /* (rows): the output of class_statistics */
+    const row_statistics *statistics; /* (parts, rows), where the classes are cut; NULL: they are whole */
+    int64_t               parts;
     double (*partial)[3]; /* sum, weight, correct */
     int64_t *invalid;     /* row of the first label out of range */
 } entropy;
@@ -19,12 +23,38 @@ static entropy describe_call(const lk__kernel_call *call)
     const lk__kernel_operand *x = &call->in[0];
     entropy                   e = {.labels = call->in[1].data, .weight = input(call, 2)};
     e.classes = x->dims[x->rank - 1];
+    e.whole = lk__whole_extent(x, x->rank - 1);
+    e.origin = lk__part_first(x, x->rank - 1);
     e.rows = dims_product(x, 0, x->rank - 1);
     e.ignore = call->attrs->ignore_index;
     e.smoothing = call->attrs->label_smoothing;
     e.partial = call->workspace;
-    e.tiles = tile_count(e.rows, e.classes, 0);
+    e.tiles = tile_count(e.rows, e.whole, 0);
     return e;
+}
+
+/* The loss of logits, whose statistics may come from all parts. */
+static entropy describe_loss(const lk__kernel_call *call)
+{
+    entropy e = describe_call(call);
+    e.logits = call->in[0].data;
+    e.statistics = input(call, 3);
+    e.parts = e.statistics ? call->in[3].dims[0] : 0;
+    return e;
+}
+
+static bool has_class(const entropy *e, int64_t label) { return label != e->ignore && label >= 0 && label < e->whole; }
+
+/* The loss of a row with a class; its softmax goes to probs unless NULL. */
+static double loss_of_row(const entropy *e, int64_t row, REAL *probs, bool *correct)
+{
+    const REAL *x = e->logits + row * e->classes;
+    int64_t     label = e->labels[row];
+    if (!e->statistics) return row_loss(x, e->classes, label, e->smoothing, probs, correct);
+    row_statistics all = join_statistics(e->statistics, e->parts, e->rows, row);
+    *correct = all.first == (double)label && all.at_label == all.most;
+    if (probs) part_softmax(&all, x, e->classes, probs);
+    return joined_loss(&all, e->whole, e->smoothing);
 }
 
 static void entropy_tile(void *argument, int64_t tile, int worker)
@@ -38,14 +68,14 @@ static void entropy_tile(void *argument, int64_t tile, int worker)
         int64_t label = e->labels[row];
         double  w = e->weight ? (double)e->weight[row] : 1;
         bool    correct;
-        if (label == e->ignore || label < 0 || label >= e->classes) {
+        if (!has_class(e, label)) {
             if (probs) memset(probs, 0, (size_t)e->classes * sizeof *probs);
             if (label == e->ignore) continue;
             sum = (double)NAN;
             keep_first(e->invalid, row);
             continue;
         }
-        sum += w * row_loss(e->logits + row * e->classes, e->classes, label, e->smoothing, probs, &correct);
+        sum += w * loss_of_row(e, row, probs, &correct);
         weight += w;
         right += correct;
     }
@@ -65,70 +95,68 @@ static void each_tile(void *argument, int64_t tile, int worker)
         int64_t label = e->labels[row];
         double  w = e->weight ? (double)e->weight[row] : 1;
         bool    correct;
-        if (label == e->ignore || label < 0 || label >= e->classes) {
+        if (!has_class(e, label)) {
             if (probs) memset(probs, 0, (size_t)e->classes * sizeof *probs);
             e->each[row] = label == e->ignore ? 0 : (REAL)NAN;
             if (label != e->ignore) keep_first(e->invalid, row);
             continue;
         }
-        e->each[row] =
-            (REAL)(w * row_loss(e->logits + row * e->classes, e->classes, label, e->smoothing, probs, &correct));
+        e->each[row] = (REAL)(w * loss_of_row(e, row, probs, &correct));
     }
 }
 
 void KERNEL(cross_entropy_each)(const lk__kernel_call *call)
 {
-    entropy e = describe_call(call);
+    entropy e = describe_loss(call);
     int64_t invalid = INT64_MAX;
     e.invalid = &invalid;
-    e.logits = call->in[0].data;
     e.each = call->out[0].data;
     e.probs = output(call, 1);
     lk__pool_run(call->pool, e.tiles, each_tile, &e);
-    report_invalid(call, LK__OP_cross_entropy_each, e.labels, invalid, e.classes);
+    report_invalid(call, LK__OP_cross_entropy_each, e.labels, invalid, e.whole);
 }
 
 size_t KERNEL(cross_entropy_workspace)(const lk__kernel_call *call, int threads)
 {
     const lk__kernel_operand *x = &call->in[0];
     (void)threads;
-    return (size_t)tile_count(dims_product(x, 0, x->rank - 1), x->dims[x->rank - 1], 0) * sizeof(double[3]);
+    return (size_t)tile_count(dims_product(x, 0, x->rank - 1), lk__whole_extent(x, x->rank - 1), 0) * sizeof(double[3]);
 }
 
 void KERNEL(cross_entropy)(const lk__kernel_call *call)
 {
-    entropy e = describe_call(call);
+    entropy e = describe_loss(call);
     double  total[3] = {0};
     int64_t invalid = INT64_MAX;
     e.invalid = &invalid;
-    e.logits = call->in[0].data;
     e.probs = output(call, 3);
     lk__pool_run(call->pool, e.tiles, entropy_tile, &e);
     for (int64_t tile = 0; tile < e.tiles; tile++)
         for (int k = 0; k < 3; k++) total[k] += e.partial[tile][k];
     for (int k = 0; k < 3; k++)
         if (output(call, k)) *(double *)output(call, k) = total[k];
-    report_invalid(call, LK__OP_cross_entropy, e.labels, invalid, e.classes);
+    report_invalid(call, LK__OP_cross_entropy, e.labels, invalid, e.whole);
 }
 
 static void entropy_grad_tile(void *argument, int64_t tile, int worker)
 {
     const entropy *e = argument;
     int64_t        end = tile_begin(e->rows, e->tiles, tile + 1);
-    REAL           even = (REAL)(e->smoothing / (double)e->classes);
+    REAL           even = (REAL)(e->smoothing / (double)e->whole);
     (void)worker;
     for (int64_t row = tile_begin(e->rows, e->tiles, tile); row < end; row++) {
         const REAL *probs = e->saved + row * e->classes;
         REAL       *dx = e->probs + row * e->classes;
-        int64_t     label = e->labels[row];
-        if (label == e->ignore || label < 0 || label >= e->classes) {
+        int64_t     label = e->labels[row], at = label - e->origin; /* in another part: not 0 … classes - 1 */
+        bool        here = at >= 0 && at < e->classes;
+        if (!has_class(e, label)) {
             memset(dx, 0, (size_t)e->classes * sizeof *dx);
             continue;
         }
         REAL factor = (REAL)(e->dloss * (e->weight ? (double)e->weight[row] : 1));
-        REAL at_label = probs[label];
+        REAL at_label = here ? probs[at] : 0; /* before dx replaces it */
         EACH_VECTOR(i, e->classes, store_part(dx + i, (load_part(probs + i, lanes) - even) * factor, lanes););
-        dx[label] = (at_label - even - (REAL)(1 - e->smoothing)) * factor;
+        if (here) dx[at] = (at_label - even - (REAL)(1 - e->smoothing)) * factor;
     }
 }
 
@@ -139,6 +167,31 @@ void KERNEL(cross_entropy_grad)(const lk__kernel_call *call)
     e.probs = call->out[0].data;
     e.dloss = input(call, 3) ? *(const double *)input(call, 3) : 1;
     lk__pool_run(call->pool, e.tiles, entropy_grad_tile, &e);
+}
+
+/* ---- class_statistics ---- */
+
+static void statistics_tile(void *argument, int64_t tile, int worker)
+{
+    const entropy  *e = argument;
+    row_statistics *to = e->records;
+    int64_t         end = tile_begin(e->rows, e->tiles, tile + 1);
+    (void)worker;
+    for (int64_t row = tile_begin(e->rows, e->tiles, tile); row < end; row++) {
+        int64_t label = e->labels[row];
+        if (has_class(e, label))
+            to[row] = part_statistics(e->logits + row * e->classes, e->classes, e->origin, label, e->smoothing);
+        else
+            to[row] = (row_statistics){0};
+    }
+}
+
+void KERNEL(class_statistics)(const lk__kernel_call *call)
+{
+    entropy e = describe_call(call);
+    e.logits = call->in[0].data;
+    e.records = call->out[0].data;
+    lk__pool_run(call->pool, e.tiles, statistics_tile, &e);
 }
 
 /* ---- mse, l1 ---- */

@@ -35,6 +35,8 @@ template <typename T> struct attention_view {
     WIDE(T) kept; /* factor on those that are kept */
     uint64_t               stream;
     const lk__kernel_step *step;
+    /* Where this is a part: its first sample, its first row of scores (head, query), and the whole's queries. */
+    int64_t first_sample, first_row, whole_t;
 };
 
 /* in: the operands q, [k], [v] from `operand` on, then [first], [last], [lengths] from `bounds` on. */
@@ -70,6 +72,9 @@ static inline attention_view<T> attention_describe(const lk__kernel_call *call, 
         a.kept = (WIDE(T))(1 / (1 - attrs->probability));
         a.stream = attrs->stream;
         a.step = call->step_memory;
+        a.first_sample = lk__part_first(q, 0);
+        a.whole_t = lk__whole_extent(q, 1);
+        a.first_row = (a.d > 0 ? lk__part_first(q, 2) / a.d : 0) * a.whole_t + lk__part_first(q, 1);
     }
     return a;
 }
@@ -131,6 +136,7 @@ static __device__ __forceinline__ attention_dropout attention_dropout_of(const a
     attention_dropout drop = {};
     if (a.threshold) {
         drop.random = dropout_random(a.step, a.stream);
+        sample += a.first_sample;
         drop.item = (uint64_t)(a.step->sample_ids ? a.step->sample_ids[sample] : sample);
     }
     return drop;
@@ -142,7 +148,8 @@ static __device__ __forceinline__ void attention_factors(const attention_view<T>
                                                          int64_t head, int64_t query, int64_t key, WIDE(T) * factors)
 {
     uint32_t bits[4];
-    random4(drop.random, drop.item, (uint32_t)(((head * a.t + query) * ((a.s + 3) / 4 * 4) + key) / 4), bits);
+    int64_t  row = head * a.whole_t + query + a.first_row;
+    random4(drop.random, drop.item, (uint32_t)((row * ((a.s + 3) / 4 * 4) + key) / 4), bits);
 #pragma unroll
     for (int i = 0; i < N; i++) factors[i] = bits[(key + i) % 4] >= a.threshold ? a.kept : (WIDE(T))0;
 }

@@ -4,6 +4,10 @@
 #include "device/cuda/map.h"
 #include "device/cuda/random.h"
 
+extern "C" {
+#include "device/sample_part.h"
+}
+
 enum { DROPOUT_THREADS = 256, QUADS = 2 }; /* quads: of four elements, of one thread */
 
 template <typename T> struct dropping {
@@ -50,6 +54,25 @@ static __global__ void __launch_bounds__(DROPOUT_THREADS) dropout_kernel(droppin
     }
 }
 
+/* A part of a sample: a thread computes the number of one element of the whole sample. */
+template <typename T>
+static __global__ void __launch_bounds__(DROPOUT_THREADS) dropout_part_kernel(dropping<T> d, lk__sample_part p)
+{
+    lk__random     random = dropout_random(d.step, d.stream);
+    const int64_t *ids = d.step->sample_ids, known = d.step->count;
+    EACH_INDEX(i, p.samples * p.elements)
+    {
+        int64_t  sample = i / p.elements + p.first, run = i % p.elements / p.length, at = p.base + i % p.length;
+        uint32_t bits[4];
+        for (int k = p.rank - 1; k >= 0; k--) { /* lk__sample_run */
+            at += (run % p.extent[k] + p.origin[k]) * p.step[k];
+            run /= p.extent[k];
+        }
+        random4(random, (uint64_t)(ids && sample < known ? ids[sample] : sample), (uint32_t)(at / 4), bits);
+        store(d.y + i, bits[at % 4] >= d.threshold ? load(d.x + i) * d.scale : (WIDE(T))0);
+    }
+}
+
 template <typename T> static void launch_dropout(const lk__kernel_call *call)
 {
     const lk__kernel_operand *x = &call->in[0];
@@ -69,6 +92,12 @@ template <typename T> static void launch_dropout(const lk__kernel_call *call)
     if (d.rows * d.columns == 0) return;
     if (threshold > 4294967295.0) { /* nothing is kept */
         cudaMemsetAsync(d.y, 0, (size_t)(d.rows * d.columns) * sizeof(T), cuda_stream(call));
+        return;
+    }
+    if (x->part) {
+        lk__sample_part part = lk__sample_part_of(x, rows);
+        LAUNCH(dropout_part_kernel<T>, cuda_blocks(d.rows * d.columns, DROPOUT_THREADS), DROPOUT_THREADS, 0,
+               cuda_stream(call), d, part);
         return;
     }
     bool     packed = d.columns % 4 == 0 && is_aligned(d.x, 4 * sizeof(T)) && is_aligned(d.y, 4 * sizeof(T));

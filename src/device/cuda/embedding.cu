@@ -14,6 +14,7 @@ template <typename T> struct embedding_map {
     const T               *table;
     T                     *y;
     int64_t                count, rows;
+    int64_t                whole, origin; /* rows of the whole table, and the first of this part */
     divider                columns;
     lk__kernel_invalid_id *invalid;
     template <int N> struct values {
@@ -21,14 +22,15 @@ template <typename T> struct embedding_map {
     };
     template <int N> __device__ __forceinline__ void read(int64_t at, values<N> &v) const
     {
-        int64_t column = at, position = divide_off(column, columns), id = ids[position];
-        if (id >= 0 && id < rows) {
-            v.x = load_pack<N>(table + id * columns.by + column);
+        int64_t column = at, position = divide_off(column, columns), id = ids[position], row = id - origin;
+        if (row >= 0 && row < rows) {
+            v.x = load_pack<N>(table + row * columns.by + column);
             return;
         }
 #pragma unroll
         for (int i = 0; i < N; i++) store(&v.x.at[i], 0);
-        if (column == 0) report_invalid(invalid, LK__OP_embedding, ids, count, position, rows);
+        if (column == 0 && (id < 0 || id >= whole))
+            report_invalid(invalid, LK__OP_embedding, ids, count, position, whole);
     }
     template <int N> __device__ __forceinline__ void write(int64_t at, values<N> &v) const
     {
@@ -45,6 +47,8 @@ template <typename T> static void launch_embedding(const lk__kernel_call *call)
     f.y = out_data<T>(call, 0);
     f.count = lk__operand_elements(&call->in[0]);
     f.rows = table->dims[0];
+    f.whole = lk__whole_extent(table, 0);
+    f.origin = lk__part_first(table, 0);
     f.columns = make_divider(table->dims[1]);
     f.invalid = call->invalid;
     bool packed = table->dims[1] % PACK(T) == 0 && is_aligned(f.table, 16) && is_aligned(f.y, 16);
@@ -98,7 +102,7 @@ static __device__ __forceinline__ unsigned lanes_with(int32_t local, unsigned ma
 
 /* order: positions sorted by id; starts (rows + 1): where each id's positions begin. Ids out of range are left out. */
 static __global__ void __launch_bounds__(SORT_RANGE)
-    sort_ids_kernel(const int32_t *ids, int64_t n, int64_t rows, int32_t *order, int32_t *starts)
+    sort_ids_kernel(const int32_t *ids, int64_t n, int64_t origin, int64_t rows, int32_t *order, int32_t *starts)
 {
     __shared__ int32_t counts[SORT_WARPS][SORT_RANGE], scratch[SORT_WARPS];
     const int          lane = threadIdx.x % 32, warp = threadIdx.x / 32, thread = threadIdx.x;
@@ -110,7 +114,7 @@ static __global__ void __launch_bounds__(SORT_RANGE)
     __syncthreads();
 #pragma unroll 8
     for (int64_t i = begin + lane; i < end; i += 32) {
-        int64_t id = ids[i];
+        int64_t id = ids[i] - origin;
         if (id >= 0 && id < low) lower++;
         if (id >= low && id < low + width) atomicAdd(&counts[warp][id - low], 1);
     }
@@ -130,7 +134,7 @@ static __global__ void __launch_bounds__(SORT_RANGE)
         int32_t local[SORT_AHEAD];
 #pragma unroll
         for (int u = 0; u < SORT_AHEAD; u++) {
-            int64_t i = first + u * 32 + lane, id = i < end ? ids[i] : -1;
+            int64_t i = first + u * 32 + lane, id = i < end ? ids[i] - origin : -1;
             local[u] = id >= low && id < low + width ? (int32_t)(id - low) : -1;
         }
 #pragma unroll
@@ -157,7 +161,7 @@ template <typename T> struct table_grad {
     const int32_t *ids, *order, *starts;
     const T       *dy;
     WIDE(T) * dtable, *partial; /* partial (2 ⌈n / PART⌉, columns): the parts' sums */
-    int64_t rows, columns;
+    int64_t rows, columns, origin; /* origin: the id of row 0, which is not 0 where the table is a part */
     divider chunks; /* a warp has 32 packs of columns */
 };
 
@@ -203,7 +207,7 @@ template <int N, typename T> static __global__ void __launch_bounds__(THREADS) t
     int64_t column = (chunk * 32 + threadIdx.x % 32) * N, first = group * PART, next = first + PART;
     int64_t all = g.starts[g.rows];
     if (first >= all || column >= g.columns) return;
-    int32_t id = g.ids[g.order[first]];
+    int64_t id = g.ids[g.order[first]] - g.origin;
     int64_t begin = g.starts[id], end = g.starts[id + 1];
     if (end - begin > PART) {
         int64_t at = begin + (first - begin + PART - 1) / PART * PART;
@@ -213,7 +217,7 @@ template <int N, typename T> static __global__ void __launch_bounds__(THREADS) t
         }
     }
     if (next >= all) return;
-    int32_t other = g.ids[g.order[next]];
+    int64_t other = g.ids[g.order[next]] - g.origin;
     if (other == id) return;
     begin = g.starts[other];
     end = g.starts[other + 1];
@@ -284,9 +288,10 @@ template <typename T> static void launch_embedding_grad(const lk__kernel_call *c
     g.partial = (WIDE(T) *)(workspace + l.partial);
     g.rows = call->out[0].dims[0];
     g.columns = call->out[0].dims[1];
+    g.origin = lk__part_first(&call->out[0], 0);
     if (g.rows * g.columns == 0) return;
     LAUNCH(sort_ids_kernel, (unsigned)cuda_tiles(g.rows, SORT_RANGE), SORT_RANGE, 0, cuda_stream(call), g.ids, n,
-           g.rows, order, starts);
+           g.origin, g.rows, order, starts);
     enum { N = PACK(WIDE(T)) }; /* of 16 bytes in dtable, which has the most: a warp writes whole sectors at once */
     if (g.columns % N == 0 && is_aligned(g.dy, N * sizeof(T)) && is_aligned(g.dtable, 16))
         launch_table_grad<N>(call, g, n);

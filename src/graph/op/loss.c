@@ -72,10 +72,19 @@ static bool weigh_total(lk_graph *g, const lk__graph_node *n, int *value)
 
 /* ---- cross_entropy ---- */
 
+/* (parts, rows, numbers of a row), of logits (rows, classes). */
+static lk__graph_shape statistics_of_rows(const lk__graph_shape *x, int64_t parts)
+{
+    lk__graph_shape statistics = lk__shape_fixed(LK_F64, 3, (int64_t[]){parts, x->dims[0], LK__CLASS_STATISTICS});
+    lk__shape_carry_count(&statistics, x, 0, 1);
+    return statistics;
+}
+
 /* Checks the operands; -1: the failure is recorded. */
 static int check_labelled_rows(lk__graph_shapes *s)
 {
     const lk__graph_shape *x = s->in[0], *labels = s->in[1], *w = s->inputs > 2 ? s->in[2] : NULL;
+    const lk__graph_shape *parts = s->inputs > 3 ? s->in[3] : NULL;
     if (x->rank != 2)
         return LK__SHAPE_FAIL(s, "%s: logits have shape %s; expected (rows, classes)", lk__op_name(s->op),
                               lk__shape_show(x).text);
@@ -88,6 +97,11 @@ static int check_labelled_rows(lk__graph_shapes *s)
     if (w && !lk__shape_equal(&rows, w))
         return LK__SHAPE_FAIL(s, "%s: weight %s does not fit logits %s", lk__op_name(s->op), lk__shape_show(w).text,
                               lk__shape_show(x).text);
+    lk__graph_shape own = statistics_of_rows(x, parts && parts->rank == 3 ? parts->dims[0] : 1);
+    if (parts && !lk__shape_equal(&own, parts))
+        return LK__SHAPE_FAIL(s, "%s: statistics %s do not fit logits %s; expected (parts, rows, %d)",
+                              lk__op_name(s->op), lk__shape_show(parts).text, lk__shape_show(x).text,
+                              LK__CLASS_STATISTICS);
     if (!(s->attrs->label_smoothing >= 0 && s->attrs->label_smoothing < 1))
         return LK__SHAPE_FAIL(s, "%s: label_smoothing is %g; expected 0 to below 1", lk__op_name(s->op),
                               s->attrs->label_smoothing);
@@ -100,6 +114,13 @@ static int cross_entropy_shape(lk__graph_shapes *s)
     s->out[0] = s->out[1] = s->out[2] = lk__shape_scalar(LK_F64);
     s->out[3] = *s->in[0];
     return 4;
+}
+
+static int class_statistics_shape(lk__graph_shapes *s)
+{
+    if (check_labelled_rows(s) < 0) return -1;
+    s->out[0] = statistics_of_rows(s->in[0], 1);
+    return 1;
 }
 
 static int cross_entropy_each_shape(lk__graph_shapes *s)
@@ -122,10 +143,13 @@ static void cross_entropy_gradient(lk__graph_backward *b, int dy)
 
 DESCRIBE(cross_entropy){
     .factors = "logits(rows.., !classes) labels(rows..) weight(rows..) "
-               "-> sum() weight():labels,weight correct() probabilities(rows.., classes)",
-    .inputs = 3,
+               "-> sum() weight():labels,weight correct() probabilities(rows.., classes)\n"
+               "logits(rows.., classes) labels(rows..) weight(rows..) statistics(_, rows.., _) "
+               "-> sum():labels,weight,statistics weight():labels,weight correct():labels,statistics "
+               "probabilities(rows.., classes)",
+    .inputs = 4,
     .in = {OPERAND("logits", REAL, REQUIRED, ROWS), OPERAND("labels", I32, REQUIRED, ROWS),
-           OPERAND("weight", REAL, OPTIONAL, ROWS)},
+           OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("statistics", F64, OPTIONAL, ROWS)},
     .outputs = 4,
     .out = {OPERAND("sum", F64, REQUIRED, ROWS), OPERAND("weight", F64, REQUIRED, ROWS),
             OPERAND("correct", F64, REQUIRED, ROWS), OPERAND("probabilities", REAL, REQUIRED, ROWS)},
@@ -151,10 +175,12 @@ static void cross_entropy_each_gradient(lk__graph_backward *b, int dy)
 }
 
 DESCRIBE(cross_entropy_each){
-    .factors = "logits(rows.., !classes) labels(rows..) weight(rows..) -> loss(rows..) probabilities(rows.., classes)",
-    .inputs = 3,
+    .factors = "logits(rows.., !classes) labels(rows..) weight(rows..) -> loss(rows..) probabilities(rows.., classes)\n"
+               "logits(rows.., classes) labels(rows..) weight(rows..) statistics(_, rows.., _) "
+               "-> loss(rows..):labels,weight,statistics probabilities(rows.., classes)",
+    .inputs = 4,
     .in = {OPERAND("logits", REAL, REQUIRED, ROWS), OPERAND("labels", I32, REQUIRED, ROWS),
-           OPERAND("weight", REAL, OPTIONAL, ROWS)},
+           OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("statistics", F64, OPTIONAL, ROWS)},
     .outputs = 2,
     .out = {OPERAND("loss", REAL, REQUIRED, ROWS), OPERAND("probabilities", REAL, IF_READ, ROWS)},
     .attributes = LK__HAS(ignore_index) | LK__HAS(label_smoothing),
@@ -167,7 +193,7 @@ DESCRIBE(cross_entropy_each){
 };
 
 DESCRIBE(cross_entropy_grad){
-    .factors = "probabilities(rows.., !classes) labels(rows..) weight(rows..) dloss() -> dlogits(rows.., classes)",
+    .factors = "probabilities(rows.., classes) labels(rows..) weight(rows..) dloss() -> dlogits(rows.., classes)",
     .inputs = 4,
     .in = {OPERAND("probabilities", REAL, REQUIRED, ROWS), OPERAND("labels", I32, REQUIRED, ROWS),
            OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("dloss", F64, OPTIONAL, ROWS)},
@@ -178,6 +204,22 @@ DESCRIBE(cross_entropy_grad){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 0,
+    ORDINARY,
+    MEMORY_BOUND,
+};
+
+/* What a part of the classes tells the others, before the loss: inserted where the classes of a loss are cut. */
+DESCRIBE(class_statistics){
+    .factors = "logits(rows.., !classes) labels(rows..) -> statistics(_, rows.., _)",
+    .inputs = 2,
+    .in = {OPERAND("logits", REAL, REQUIRED, ROWS), OPERAND("labels", I32, REQUIRED, ROWS)},
+    .outputs = 1,
+    .out = {OPERAND("statistics", F64, REQUIRED, ROWS)},
+    .attributes = LK__HAS(ignore_index) | LK__HAS(label_smoothing),
+    .shape = class_statistics_shape,
+    .gradient = lk__gradient_none,
+    .no_gradient = LK__NO_OPERAND,
+    .in_place = LK__NO_OPERAND,
     ORDINARY,
     MEMORY_BOUND,
 };
