@@ -43,6 +43,7 @@ void lk__factor_line_set(lk__op_attrs *a, int id, int64_t value)
     if (id == LK__ATTR_ID_heads) a->heads = value;
     if (id == LK__ATTR_ID_kv_heads) a->kv_heads = value;
     if (id == LK__ATTR_ID_groups) a->groups = value;
+    if (id == LK__ATTR_ID_rows) a->rows = value;
 }
 
 static int find_attribute(const char *name)

@@ -142,6 +142,17 @@ static inline void *part_memory(size_t bytes)
     return p;
 }
 
+/* A dimension that is cut in each of several repetitions has so many of them. */
+static inline int64_t part_repetitions(const lk__factors *f, const lk__factor_dim *dim, int factor)
+{
+    const lk__factor_product *p = &dim->segment[0];
+    int64_t                   outer = 1;
+    if (dim->segments != 1 || !lk__factor_in_dim(dim, factor)) return 1;
+    for (int i = 0; i < p->count && p->factor[i] != factor; i++) outer *= f->factor[p->factor[i]].extent;
+    return outer;
+}
+
+/* The case itself may be a part. */
 static inline lk__kernel_operand make_part(const lk__factors *f, const lk__factor_dim *dims,
                                            const lk__kernel_operand *whole, lk__factor_cut c, lk__op_part *place)
 {
@@ -149,10 +160,11 @@ static inline lk__kernel_operand make_part(const lk__factors *f, const lk__facto
     place->rank = part.rank;
     for (int i = 0; i < part.rank; i++) {
         part.dims[i] = lk__factor_part_extent(f, &dims[i], whole->dims[i], c);
-        place->whole[i] = whole->dims[i];
-        place->first[i] = lk__factor_part_index(f, &dims[i], 0, c);
+        place->whole[i] = lk__whole_extent(whole, i);
+        place->first[i] = lk__part_first(whole, i) + lk__factor_part_index(f, &dims[i], 0, c);
+        place->outer[i] = part_repetitions(f, &dims[i], c.factor);
     }
-    part.part = lk__factor_in(dims, c.factor) ? place : NULL;
+    part.part = lk__factor_in(dims, c.factor) ? place : whole->part;
     if (whole->data) part.data = part_memory((size_t)lk__operand_elements(&part) * lk_dtype_size(part.dtype));
     return part;
 }
@@ -223,18 +235,6 @@ static inline void free_kernel_part(kernel_part *p)
 {
     for (int i = 0; i < p->call.inputs; i++) free(p->call.in[i].data);
     for (int i = 0; i < p->call.outputs; i++) free(p->call.out[i].data);
-}
-
-/* The numbers of dropout are a function of the sample: its ids are cut with it. false: such a case cannot be cut. */
-static inline bool cut_sample_ids(const parts_case *k, const lk__factors *f, lk__factor_cut c, kernel_part *p)
-{
-    const lk__kernel_step *step = k->call->step;
-    if (!(lk__op_find(k->op)->attributes & LK__HAS(stream)) || !lk__factor_in_dim(&f->in[0][0], c.factor)) return true;
-    if (k->call->attrs->rows > 1) return false;
-    if (c.first > 0 && !step->sample_ids) return k->call->attrs->probability == 0;
-    if (step->sample_ids) p->step.sample_ids = step->sample_ids + c.first;
-    if (step->sample_ids && step->count) p->step.count = c.length;
-    return true;
 }
 
 static inline const char *run_kernel_part(const parts_case *k, kernel_part *p)
@@ -310,23 +310,22 @@ static inline bool check_factor_cuts(const parts_case *k, const lk__factors *f, 
                                      int parts, char text[PARTS_TEXT])
 {
     part_sums sums = {0};
-    bool      possible = true, right = true;
+    bool      right = true;
     for (int i = 0; i < k->call->outputs; i++) {
         size_t n = (size_t)lk__operand_elements(&k->call->out[i]) + 1;
         sums.sum[i] = calloc(n, sizeof(double));
         sums.size[i] = calloc(n, sizeof(double));
     }
-    for (int part = 0; part < parts && possible && right; part++) {
+    for (int part = 0; part < parts && right; part++) {
         lk__factor_cut c = {factor, bounds[part], bounds[part + 1] - bounds[part]};
         kernel_part    p;
         make_kernel_part(k, f, c, &p);
-        possible = cut_sample_ids(k, f, c, &p);
-        const char *wrong = possible ? run_kernel_part(k, &p) : NULL;
+        const char *wrong = run_kernel_part(k, &p);
         if (wrong) snprintf(text, PARTS_TEXT, "%s", wrong);
-        right = !wrong && (!possible || compare_kernel_part(k, f, c, &p, &sums, text));
+        right = !wrong && compare_kernel_part(k, f, c, &p, &sums, text);
         free_kernel_part(&p);
     }
-    if (possible && right) right = compare_part_sums(k, f, factor, &sums, text);
+    if (right) right = compare_part_sums(k, f, factor, &sums, text);
     for (int i = 0; i < k->call->outputs; i++) free(sums.sum[i]), free(sums.size[i]);
     return right;
 }
@@ -395,11 +394,18 @@ static inline int64_t elements_of_case(const parts_case *k)
     return elements;
 }
 
+/* A dimension that is cut in each of its repetitions cannot be cut a second time. */
+static inline bool is_cut_by_repetitions(const parts_case *k)
+{
+    const lk__op_part *part = k->call->in[0].part;
+    return part && part->outer[0] > 1;
+}
+
 /* After a case has run: false, with what is wrong. */
 static inline bool check_parts(parts_case *k, char text[PARTS_TEXT])
 {
     static unsigned char seen[LK__OP_COUNT][2][PARTS_KINDS];
-    if (k->real == LK_BF16 || elements_of_case(k) > PARTS_ELEMENTS) return true;
+    if (k->real == LK_BF16 || elements_of_case(k) > PARTS_ELEMENTS || is_cut_by_repetitions(k)) return true;
     unsigned char *times = &seen[k->op][k->real == LK_F64][kind_of_case(k)];
     bool           slow = getenv("LK_TEST_SLOW") != NULL; /* emulated, or under a checking tool */
     if (*times == (slow ? 1 : PARTS_CASES) || (slow && elements_of_case(k) > PARTS_ELEMENTS / 8)) return true;

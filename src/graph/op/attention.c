@@ -102,11 +102,11 @@ DESCRIBE(attention){
     .factors = "q(batch, !tokens, groups*per*!width|groups*width|groups*width) first(batch, tokens) last(batch, "
                "tokens) lengths(batch) "
                "-> y(batch, tokens, groups*per*width) lse(batch, groups*per, tokens)"
-               "; groups=kv_heads; groups*per=heads; groups!probability; per!probability\n"
+               "; groups=kv_heads; groups*per=heads; per!probability\n"
                "q(batch, queries, groups*per*!width) k(batch, !keys, groups*width) v(batch, keys, groups*width) "
                "first(batch, queries) last(batch, queries) lengths(batch) "
                "-> y(batch, queries, groups*per*width) lse(batch, groups*per, queries)"
-               "; groups=kv_heads; groups*per=heads; groups!probability; per!probability; queries!probability; "
+               "; groups=kv_heads; groups*per=heads; per!probability; "
                "queries!causal; queries!window",
     .inputs = 6,
     .in = {OPERAND("q", REAL, REQUIRED, ROWS), OPERAND("k", REAL, OPTIONAL, ROWS), OPERAND("v", REAL, OPTIONAL, ROWS),
@@ -141,13 +141,13 @@ DESCRIBE(attention_grad){
                "y(batch, tokens, groups*per*width) lse(batch, groups*per, tokens) first(batch, tokens) last(batch, "
                "tokens) lengths(batch) "
                "-> dq(batch, tokens, groups*per*width|groups*width|groups*width)"
-               "; groups=kv_heads; groups*per=heads; groups!probability\n"
+               "; groups=kv_heads; groups*per=heads\n"
                "dy(batch, queries, groups*per*!width) q(batch, queries, groups*per*width) "
                "k(batch, !keys, groups*width) v(batch, keys, groups*width) y(batch, queries, groups*per*width) "
                "lse(batch, groups*per, queries) "
                "first(batch, queries) last(batch, queries) lengths(batch) "
                "-> dq(batch, queries, groups*per*width) dk(batch, keys, groups*width) dv(batch, keys, groups*width)"
-               "; groups=kv_heads; groups*per=heads; groups!probability; per!probability; queries!probability; "
+               "; groups=kv_heads; groups*per=heads; per!probability; "
                "queries!causal; queries!window",
     .inputs = 9,
     .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("q", REAL, REQUIRED, ROWS), OPERAND("k", REAL, OPTIONAL, ROWS),

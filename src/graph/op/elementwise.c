@@ -256,7 +256,7 @@ static void dropout_gradient(lk__graph_backward *b, int dy)
 
 /* Row-major: which elements are dropped is a function of their position in the tensor, not in memory. */
 DESCRIBE(dropout){
-    .factors = "x(samples, !d..) -> y(samples, d..)",
+    .factors = "x(samples*tokens, d..) -> y(samples*tokens, d..); tokens=rows",
     .inputs = 1,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS)},
     .outputs = 1,
