@@ -85,7 +85,7 @@ static void external_storages(memory *m)
         if (value->kind == LK__VALUE_UNIT) s.place = unit_place(m->plan, value);
         if (value->kind == LK__VALUE_SLICE)
             s.place = (lk__plan_place){LK__IN_GRADIENTS, lk__plan_gradient_piece(m->plan, (size_t)value->state)};
-        if (value->kind == LK__VALUE_BUCKET && m->plan->stage > 1) {
+        if (value->kind == LK__VALUE_BUCKET && (m->plan->stage > 1 || value->slot > 1)) {
             s.place = (lk__plan_place){LK__IN_GRADIENTS, m->plan->buckets[value->state].slice};
             s.arena = s.gathered = !value->slot; /* filled by its gradients */
             if (s.arena) s.first = UNTIL_END, s.last = -1;

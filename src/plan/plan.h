@@ -116,6 +116,7 @@ typedef struct lk__plan_bucket {
     int      unit;  /* of plan/shard.h: that whose gradients it has */
     /* the same, of stages 2 and 3, where it is rounded for its reduction: that, and the slice which is received */
     int    rounded, received;
+    int    summed; /* the same: the slice that is added over the ranks along data */
     size_t slice; /* the same: where this rank's slice of the sum is in the region of gradients */
     /* of the training graph; result: what its collective makes, this rank's slice with shared state */
     int value, result;

@@ -65,17 +65,19 @@ static void place_buckets(lk_plan *p)
 
 /* ---- values ---- */
 
-static int bucket_value(lk_plan *p, size_t index, bool slice)
+/* slot 0: all of a bucket; 1: this rank's slice; 2: the same in the type of the gradients, where they are rounded. */
+enum { ALL, SLICE, WIDE_SLICE };
+static int bucket_value(lk_plan *p, size_t index, int slot)
 {
     const lk__plan_bucket *b = &p->buckets[index];
     int64_t                shards = lk__plan_shards(p), each = (int64_t)(b->bytes / lk_dtype_size(b->dtype)) / shards;
-    lk_dtype               type = lk__bucket_type(p, b);
+    lk_dtype               type = slot == WIDE_SLICE ? b->dtype : lk__bucket_type(p, b);
     lk__graph_value        v = {.shape =
-                             slice ? lk__shape_vector(type, each) : lk__shape_fixed(type, 2, (int64_t[]){shards, each}),
+                             slot ? lk__shape_vector(type, each) : lk__shape_fixed(type, 2, (int64_t[]){shards, each}),
                                 .kind = LK__VALUE_BUCKET,
                                 .node = -1,
                                 .state = (int)index,
-                                .slot = slice,
+                                .slot = slot,
                                 .site = LK_HERE};
     return lk__graph_add_value(p->train.graph, &v);
 }
@@ -151,8 +153,8 @@ static lk_status add_start(lk_plan *p, size_t index)
     lk__plan_bucket *b = &p->buckets[index];
     lk__op_attrs     attrs = {
             .reduction = LK_SUM, .order = LK__ORDER_RANKS, .mesh = LK_AXIS_SHARD, .parts = lk__plan_shards(p)};
-    b->value = bucket_value(p, index, false);
-    b->result = bucket_value(p, index, true);
+    b->value = bucket_value(p, index, ALL);
+    b->result = bucket_value(p, index, SLICE);
     if (b->value < 0 || b->result < 0 || add_members(p, index) < 0) return g->status;
     if (is_rounded(p)) return add_rounded_start(p, b, &attrs);
     return lk__emit_update(g, LK_HERE, LK__OP_reduce_scatter, &attrs, &b->value, 1, &b->result, 1) < 0 ? g->status
@@ -182,13 +184,15 @@ static lk_status add_sync(lk_plan *p)
     lk__op_attrs attrs = {.reduction = LK_SUM, .order = LK__ORDER_RANKS, .mesh = LK_AXIS_DATA};
     bool         replicas = lk__mesh_extent(&p->mesh, LK_AXIS_DATA) > 1;
     for (size_t i = 0; i < p->buckets_count; i++) {
-        int result = p->buckets[i].result;
+        lk__plan_bucket *b = &p->buckets[i];
         if (p->stage == 1 && add_wait(p, i) < 0) return g->status;
-        if (replicas && lk__emit_update(g, LK_HERE, LK__OP_all_reduce, &attrs, &result, 1, &result, 1) < 0)
+        if (!replicas) continue;
+        b->summed = lk__bucket_type(p, b) == b->dtype ? b->result : bucket_value(p, i, WIDE_SLICE);
+        if (b->summed < 0 || lk__emit_update(g, LK_HERE, LK__OP_all_reduce, &attrs, &b->summed, 1, &b->summed, 1) < 0)
             return g->status;
     }
     for (size_t i = 0; i < p->buckets_count && replicas; i++) {
-        int in[] = {p->buckets[i].result, p->buckets[i].result};
+        int in[] = {p->buckets[i].summed, p->buckets[i].summed};
         if (lk__emit_update(g, LK_HERE, LK__OP_wait, NULL, in, 2, in, 1) < 0) return g->status;
     }
     return LK_OK;

@@ -171,6 +171,22 @@ static void a_rank_has_what_the_plan_says(void)
     free_report(one.out);
 }
 
+/* Over data they are added in f32, whatever the stage is. */
+static void replicas_of_rounded_slices_have_the_same_bits_in_every_stage(void)
+{
+    report *first = NULL;
+    for (int stage = 1; stage <= 3; stage++) {
+        job j = job_of("data=2,shard=2", 4, stage);
+        j.real = LK_F32;
+        j.gradient_dtype = LK_BF16;
+        report *r = run_of(&j);
+        CHECK(!first || first->hashes[0] == r->hashes[0], "stage %d: other bits than stage 1", stage);
+        if (first) free_report(r);
+        first = first ? first : r;
+    }
+    free_report(first);
+}
+
 static void every_optimizer_trains_like_one_rank_f64(void)
 {
     static const lk_optimizer_kind kinds[] = {LK_SGD, LK_ADAMW, LK_LION, LK_RMSPROP, LK_ADAGRAD};
@@ -190,6 +206,7 @@ int main(void)
     RUN(micro_batches_clipping_and_uneven_batches_train_like_one_rank_f64);
     RUN(slices_have_the_bits_of_data_parallel);
     RUN(bf16_has_the_bits_of_data_parallel);
+    RUN(replicas_of_rounded_slices_have_the_same_bits_in_every_stage);
     RUN(a_rank_has_what_the_plan_says);
     RUN(every_optimizer_trains_like_one_rank_f64);
     return check_result();
