@@ -130,6 +130,37 @@ static lk_status place_products(lk__placement_finder *f)
     return status;
 }
 
+/* ---- tables ---- */
+
+/* Rows that are looked up: a rank has some of them, and what it does not find is zero. */
+static bool looks_up(const lk__placement_finder *f, size_t node, const lk__placement_factor *factor)
+{
+    const lk__graph_node *n = &f->g->nodes[node];
+    for (int i = 0; i < n->inputs && factor->partial; i++) {
+        int v = n->in[i];
+        if (v >= 0 && f->g->values[v].kind == LK__VALUE_STATE && f->g->values[v].shape.rank >= 2 && !f->pinned[v] &&
+            f->held[v].kind == LK__PLACE_REPLICATED && factor->in[i].dim >= 0)
+            return true;
+    }
+    return false;
+}
+
+static lk_status place_tables(lk__placement_finder *f)
+{
+    lk_status status = LK_OK;
+    for (size_t i = 0; i < f->nodes && status >= 0; i++)
+        for (int k = 0; k < f->factors[i].count && f->choice[i].factor < 0 && status >= 0; k++) {
+            lk__placement_choice choice;
+            if (!looks_up(f, i, &f->factors[i].factor[k]) || !choose(f, i, k, &choice)) continue;
+            status = lk__placement_try_node(f, (int)i, choice);
+            if (f->blocked == 0)
+                lk__placement_keep(f);
+            else
+                lk__placement_undo(f);
+        }
+    return status;
+}
+
 /* ---- between products: along the sequence ---- */
 
 /* A sum over the axis that every rank would have whole. */
@@ -313,6 +344,18 @@ static lk_status divide_fused(lk__placement_finder *f, size_t *forward, size_t *
     return status;
 }
 
+/* Losses whose classes stay whole are one node again; *joined: there were some. */
+static lk_status join_classes(lk__placement_finder *f, bool *joined)
+{
+    bool *cut = lk__alloc(f->g->context, LK_MEMORY_OTHER, f->nodes * sizeof *cut);
+    *joined = false;
+    if (!cut) return LK_ENOMEM;
+    for (size_t i = 0; i < f->nodes; i++) cut[i] = f->choice[i].factor >= 0;
+    *joined = lk__placement_join_classes(f->g, cut);
+    lk__free(f->g->context, LK_MEMORY_OTHER, cut, f->nodes * sizeof *cut);
+    return LK_OK;
+}
+
 static lk_status find_places(lk__placement_finder *f, const lk__placement_rules *rules)
 {
     lk_status status = lk__placement_finder_init(f);
@@ -320,6 +363,7 @@ static lk_status find_places(lk__placement_finder *f, const lk__placement_rules 
     if (status >= 0 && !rules->placed) status = lk__tactics_place(f, rules->tactics, rules->axis);
     if (status >= 0) status = lk__placement_wishes(f, rules->axis);
     if (status >= 0 && !rules->placed) status = place_products(f);
+    if (status >= 0 && !rules->placed) status = place_tables(f);
     if (status >= 0 && !rules->whole_sequences) status = place_sums(f);
     if (status >= 0) status = place_rest(f);
     return status;
@@ -373,22 +417,34 @@ static lk_status refuse_axis(const lk_plan *p, lk__plan_list *list, unsigned axi
                     name, extent, extent, advice);
 }
 
+/* One attempt; *again: the graph was changed by what it found. */
+static lk_status find_once(lk__placement_finder *f, const lk__placement_rules *rules, size_t *forward,
+                           lk__placements *places, bool *again)
+{
+    size_t    divided = 0;
+    lk_status status = find_places(f, rules);
+    if (status >= 0) status = join_classes(f, again);
+    if (status >= 0 && !*again) status = divide_fused(f, forward, &divided);
+    if (divided) *again = true;
+    if (status < 0 || *again) return status;
+    if (!rules->placed && count_cut_states(f) == 0) return refuse_axis(f->plan, f->list, rules->axis, f->extent);
+    status = write_places(f, places);
+    if (status >= 0 && !rules->placed) write_states(f, rules->axis);
+    return status;
+}
+
 lk_status lk__placements_find(lk_plan *p, lk__plan_list *list, const lk__placement_rules *rules, size_t *forward,
                               lk__placements *places)
 {
     int       extent = lk__mesh_extent(&p->mesh, rules->axis);
-    size_t    divided = 1;
+    bool      again = true;
     lk_status status = remove_unread(list);
     *places = (lk__placements){.axis = rules->axis, .extent = extent};
-    while (divided && status >= 0) {
+    if (status >= 0) status = lk__placement_divide_classes(p, list->graph, rules, forward);
+    while (again && status >= 0) {
         lk__placement_finder f = {.plan = p, .list = list, .g = list->graph, .extent = extent, .forward = *forward};
-        status = find_places(&f, rules);
-        if (status >= 0) status = divide_fused(&f, forward, &divided);
-        if (status >= 0 && !divided) {
-            if (!rules->placed && count_cut_states(&f) == 0) status = refuse_axis(p, list, rules->axis, extent);
-            if (status >= 0) status = write_places(&f, places);
-            if (status >= 0 && !rules->placed) write_states(&f, rules->axis);
-        }
+        again = false;
+        status = find_once(&f, rules, forward, places, &again);
         lk__placement_finder_free(&f);
     }
     if (status < 0) lk__placements_free(p->context, places);

@@ -70,6 +70,19 @@ static void read_factor(const lk_graph *g, const lk__graph_node *n, const lk__fa
     }
 }
 
+/* Each part of the classes makes its own statistics, which are side by side then: not a factor, but it is cut as one. */
+static lk_status find_statistics(const lk_graph *g, const lk__graph_node *n, lk__placement_factors *factors)
+{
+    const lk__graph_shape *logits = &g->values[n->in[0]].shape;
+    if (!(factors->factor = lk__alloc(g->context, LK_MEMORY_OTHER, sizeof *factors->factor))) return LK_ENOMEM;
+    factors->count = 1;
+    *factors->factor = (lk__placement_factor){.factor = LK__PLACE_NO_FACTOR, .extent = logits->dims[logits->rank - 1]};
+    factors->factor->in[0] = (lk__placement_axis){logits->rank - 1, 1, 1};
+    factors->factor->in[1].dim = -1;
+    factors->factor->out[0] = (lk__placement_axis){0, 1, 1};
+    return LK_OK;
+}
+
 /* One of the repetitions that a dimension consists of, such as the keys of queries, keys and values: of these each can
  * be cut. */
 static bool is_repetition(const lk_graph *g, const lk__graph_node *n)
@@ -96,6 +109,7 @@ lk_status lk__placement_factors_find(const lk_graph *g, const lk__graph_node *n,
     lk__factors    f;
     char           text[128];
     *factors = (lk__placement_factors){0};
+    if (n->op == LK__OP_class_statistics) return find_statistics(g, n, factors);
     if (function) plain.attrs.activation = LK__IDENTITY; /* it can be divided, and only the sum comes before it then */
     if (lk__node_factors(g, &plain, &f, text)) f.count = 0;
     int more = is_repetition(g, n);

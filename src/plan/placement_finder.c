@@ -46,6 +46,8 @@ static void pin_ends(lk__placement_finder *f)
     const lk__plan_list *list = f->list;
     for (size_t v = 0; v < f->values; v++)
         if (f->g->values[v].kind == LK__VALUE_INPUT || f->g->values[v].kind == LK__VALUE_CONSTANT) f->pinned[v] = true;
+    for (size_t i = 0; i < f->nodes; i++) /* every rank needs those of all parts */
+        if (f->g->nodes[i].op == LK__OP_class_statistics) pin_value(f, f->g->nodes[i].out[0]);
     for (int i = 0; i < list->numbers_count; i++) pin_value(f, list->numbers[i]);
     for (int i = 0; i < list->outputs_count; i++) pin_value(f, list->outputs[i]);
 }

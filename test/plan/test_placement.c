@@ -369,6 +369,57 @@ static void slices_of_what_lies_side_by_side_are_cut(void)
     close_placed(&m);
 }
 
+/* ---- the vocabulary ---- */
+
+static int count_op(const placed *m, lk__op op)
+{
+    int count = 0;
+    for (size_t i = 0; i < m->list.graph->nodes_count; i++)
+        count += !m->list.graph->nodes[i].dead && m->list.graph->nodes[i].op == op;
+    return count;
+}
+
+/* Tied to the embedding or not: no rank has all logits, nor all of the table. */
+static void the_vocabulary_is_split(void)
+{
+    for (int k = 0; k < 8; k++) {
+        bool                  llama = k & 1, whole = k & 2;
+        placed                m = {.r = rig_open(k & 4 ? LK_F64 : LK_F32, 1)};
+        lk_transformer_config c = small_model(llama ? LK_TRANSFORMER_LLAMA : LK_TRANSFORMER_GPT);
+        c.vocabulary = 64;
+        c.untied = llama;
+        lk_tensor loss = record_text(m.r.graph, &c);
+        REQUIRE(place(&m, loss, "tensor=2", whole) == LK_OK, "%s", lk_context_error(m.r.context));
+        check_state(&m, llama ? "model.embed_tokens.weight" : "transformer.wte.weight", 0, 1);
+        if (llama) check_state(&m, "lm_head.weight", 0, 1);
+        CHECK(count_op(&m, LK__OP_linear_cross_entropy) == 0 && count_op(&m, LK__OP_class_statistics) == 1);
+        for (size_t v = 0; v < m.list.graph->values_count; v++) {
+            const lk__graph_shape *s = &m.list.graph->values[v].shape;
+            if (m.list.graph->values[v].kind == LK__VALUE_RESULT && s->rank == 2 && s->dims[0] == 64 &&
+                s->dims[1] == 64 && !m.list.graph->nodes[m.list.graph->values[v].node].dead)
+                CHECK(m.placements.values[v].kind == LK__PLACE_SPLIT, "value %zu", v);
+        }
+        CHECK(share_of_arithmetic(&m) < 0.55, "%.3f", share_of_arithmetic(&m));
+        check_places(&m);
+        close_placed(&m);
+    }
+}
+
+/* Where a tactic keeps the table whole, the loss is one node as before. */
+static void a_vocabulary_that_stays_whole_changes_nothing(void)
+{
+    placed                m = {.r = rig_open(LK_F32, 1), .tactics = "transformer.wte.weight: whole@tensor"};
+    lk_transformer_config c = small_model(LK_TRANSFORMER_GPT);
+    c.vocabulary = 64;
+    lk_tensor loss = record_text(m.r.graph, &c);
+    REQUIRE(place(&m, loss, "tensor=2", 0) == LK_OK, "%s", lk_context_error(m.r.context));
+    check_gpt(&m);
+    CHECK(count_op(&m, LK__OP_linear_cross_entropy) == 1 && count_op(&m, LK__OP_class_statistics) == 0);
+    CHECK(count_op(&m, LK__OP_cross_entropy) == 0);
+    check_places(&m);
+    close_placed(&m);
+}
+
 /* ---- tactics ---- */
 
 static void take_text(void *user, const char *text, size_t bytes) { strncat(user, text, bytes); }
@@ -499,6 +550,8 @@ int main(void)
     RUN(an_encoder_is_split);
     RUN(channels_of_images_are_split);
     RUN(slices_of_what_lies_side_by_side_are_cut);
+    RUN(the_vocabulary_is_split);
+    RUN(a_vocabulary_that_stays_whole_changes_nothing);
     RUN(names_do_not_matter);
     RUN(an_extent_that_divides_nothing_is_refused);
     RUN(tactics_that_a_plan_prints_place_the_same);
