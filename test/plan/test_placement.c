@@ -541,6 +541,72 @@ static void placements_that_are_impossible_are_refused(void)
     }
 }
 
+/* ---- it is parallel: what a plan says of one rank ---- */
+
+typedef struct planned {
+    size_t bytes[LK_MEMORY_COUNT];
+    double arithmetic;
+} planned;
+
+static planned plan_rank(lk_transformer_kind kind, const char *axes)
+{
+    rig                   r = rig_open(LK_F32, 1);
+    lk_optimizer_config   adam = LK_OPTIMIZER_CONFIG_INIT;
+    lk_plan_config        config = LK_PLAN_CONFIG_INIT;
+    lk_transformer_config c = small_model(kind);
+    lk__mesh_grid         grid;
+    lk_mesh              *mesh = NULL;
+    planned               made = {.arithmetic = 0};
+    c.width = 128;
+    c.layers = 4;
+    c.vocabulary = 512;
+    c.context = 64;
+    int64_t               dims[] = {8, 64};
+    lk_tensor             tokens = lk_input(r.graph, "tokens", LK_I32, 2, dims);
+    lk_tensor             labels = lk_input(r.graph, "labels", LK_I32, 2, dims);
+    lk_transformer_result result = lk_transformer(tokens, &c);
+    config.loss = lk_linear_cross_entropy(result.hidden, result.head, labels);
+    config.optimizer = &adam;
+    REQUIRE(lk__mesh_parse(r.context, axes, &grid) == LK_OK && lk__mesh_over(r.context, &grid, NULL, &mesh) == LK_OK);
+    config.mesh = mesh;
+    REQUIRE(lk_plan_create(r.graph, &config, &r.plan) == LK_OK, "%s", lk_context_error(r.context));
+    for (int k = 0; k < LK_MEMORY_COUNT; k++) made.bytes[k] = lk_plan_memory(r.plan, (lk_memory)k);
+    for (size_t i = 0; i < r.plan->train.order_count; i++) {
+        const lk__graph_node *n = &r.plan->train.graph->nodes[r.plan->train.order[i]];
+        made.arithmetic += lk__op_find(n->op)->arithmetic(r.plan->train.graph, n);
+    }
+    lk_plan_free(r.plan);
+    lk_mesh_free(mesh);
+    lk_graph_free(r.graph);
+    lk_context_free(r.context);
+    return made;
+}
+
+static void a_rank_has_its_share_of_arithmetic_and_memory(void)
+{
+    static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_GRADIENTS, LK_MEMORY_OPTIMIZER,
+                                      LK_MEMORY_ACTIVATIONS};
+    for (int llama = 0; llama < 2; llama++) {
+        lk_transformer_kind kind = llama ? LK_TRANSFORMER_LLAMA : LK_TRANSFORMER_GPT;
+        planned             one = plan_rank(kind, "data=1");
+        for (int extent = 2; extent <= 4; extent *= 2) {
+            planned own = plan_rank(kind, extent == 2 ? "tensor=2" : "tensor=4");
+            printf("%s tensor=%d: arithmetic %.3f", llama ? "llama" : "gpt", extent, own.arithmetic / one.arithmetic);
+            for (int i = 0; i < 4; i++)
+                printf(", %s %.3f", lk_memory_name(kinds[i]),
+                       (double)own.bytes[kinds[i]] / (double)one.bytes[kinds[i]]);
+            printf("\n");
+            CHECK(own.arithmetic <= 1.1 / extent * one.arithmetic);
+            for (int i = 0; i < 3; i++)
+                CHECK((double)own.bytes[kinds[i]] <= 1.1 / extent * (double)one.bytes[kinds[i]], "%s",
+                      lk_memory_name(kinds[i]));
+            double gathered = 2 * 8 * 64 * 128 * sizeof(float); /* what a product needs whole, and the next one */
+            CHECK((double)own.bytes[LK_MEMORY_ACTIVATIONS] <=
+                  1.1 / extent * (double)one.bytes[LK_MEMORY_ACTIVATIONS] + gathered);
+        }
+    }
+}
+
 int main(void)
 {
     RUN(products_are_cut_by_turns);
@@ -559,5 +625,6 @@ int main(void)
     RUN(tactics_that_cannot_be_followed_are_refused);
     RUN(a_model_places_its_values);
     RUN(placements_that_are_impossible_are_refused);
+    RUN(a_rank_has_its_share_of_arithmetic_and_memory);
     return check_result();
 }
