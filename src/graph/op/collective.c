@@ -182,8 +182,8 @@ DESCRIBE(wait){
 };
 
 /* A replicated value's part of this rank or leaf: one of those along the first axis or, where the attribute `mesh` says
- * along which axes ranks have parts, this rank's `length` along `axis` from `start` on, computed by the kernel of slice.
- * In the gradient of all_gather, and behind the gradients: its own would be another all_gather. */
+ * along which axes ranks have parts, this rank's `length` along `axis` from `start` on, which the kernel of slice
+ * computes. In the gradient of all_gather, and behind the gradients: its own would be another all_gather. */
 DESCRIBE(own_part){
     .factors = "-",
     .inputs = 1,
