@@ -57,6 +57,40 @@ static bool looks_up_labels(lk__op op)
     return lk__op_find(op)->loss != LK__LOSS_NO || op == LK__OP_cross_entropy_each;
 }
 
+/* The value that a view is of. */
+static int seen_through(const lk_graph *g, int v)
+{
+    while (v >= 0 && g->values[v].kind == LK__VALUE_RESULT &&
+           lk__op_find(g->nodes[g->values[v].node].op)->runs == LK__RUNS_NOTHING)
+        v = g->nodes[g->values[v].node].in[0];
+    return v;
+}
+
+/* Where the placement pass has cut the ids, a kernel reads a part of them elsewhere: the first of that value among
+ * those that the caller bound, for an operation of that kind. */
+static const lk__graph_node *find_value(const lk_program *p, int *input, int64_t *position)
+{
+    const lk_graph *g = p->plan->graph;
+    bool            label = looks_up_labels(p->ids.invalid.op);
+    for (size_t i = 0; i < g->nodes_count && p->plan->placed_axes; i++) {
+        const lk__graph_node *n = &g->nodes[i];
+        const lk__graph_op   *d = lk__op_find(n->op);
+        for (int k = 0; k < n->inputs && looks_up_labels(n->op) == label; k++) {
+            int v = lk__op_input(d, k)->types == LK__TYPE_I32 ? seen_through(g, n->in[k]) : -1;
+            if (v < 0 || g->values[v].kind != LK__VALUE_INPUT || lk__source_makes(p, (size_t)v)) continue;
+            const int32_t *ids = p->slots[0].inputs[v];
+            size_t count = ids ? lk__bytes_at_count(&g->values[v].shape, p->slots[0].step.count) / sizeof *ids : 0,
+                   at = 0;
+            while (at < count && ids[at] != p->ids.invalid.value) at++;
+            if (at == count) continue;
+            *input = v;
+            *position = (int64_t)at + (ids - (const int32_t *)lk__bound_memory(p, (size_t)v));
+            return n;
+        }
+    }
+    return NULL;
+}
+
 static lookup_words words_of(lk__op op)
 {
     if (looks_up_labels(op)) return (lookup_words){"label", "the loss", "classes"};
@@ -73,6 +107,7 @@ void lk__describe_invalid(const lk_program *p, const lk__plan_list *planned, cha
     int64_t                      position;
     char                         where[256] = "", ignored[64] = "";
     const lk__graph_node        *n = find_reporter(p, planned, &input, &position);
+    if (!n) n = find_value(p, &input, &position);
     if (n) {
         const lk__graph_value *v = &p->plan->graph->values[input];
         int64_t                each = row_elements(&v->shape), row = position / each;

@@ -343,11 +343,34 @@ static void diverge(rank_test *r)
 
 static void replicas_of_a_slice_are_compared(void) { run_ranks(4, NULL, diverge, NULL); }
 
+/* A token and a label that do not exist: all ranks fail with the same sentence, which says where they are. */
+static void look_up_wrong(rank_test *r)
+{
+    static const setting     s = {.name = "ids", .mesh = "data=2,tensor=2", .model = GPT};
+    static const char *const found[] = {
+        "input \"tokens\", row 1 of the batch, position 6 (sample 4): id 29 is out of range",
+        "input \"labels\", row 1 of the batch, position 6 (sample 4): label 29 is out of range"};
+    net n;
+    make(r, &n, &s, s.mesh);
+    int part = lk_mesh_coordinate(n.mesh, LK_AXIS_DATA, r->rank);
+    for (int i = 0; i < 2; i++) {
+        lk_step step = {.step = 1, .count = BATCH / 2, .total = BATCH, .rate = 0.01, .sample_ids = n.ids};
+        fill_rows(&n, 0, part * BATCH / 2, step.count);
+        if (part == 1) (i == 0 ? n.tokens : n.labels)[TOKENS + 6] = 29;
+        CHECK(lk_program_compute(n.program, &step) == LK_EINVAL);
+        CHECK(strstr(lk_context_error(r->context), found[i]), "rank %d: %s", r->rank, lk_context_error(r->context));
+    }
+    release(&n);
+}
+
+static void ids_out_of_range_are_named(void) { run_ranks(4, NULL, look_up_wrong, NULL); }
+
 int main(void)
 {
     RUN(a_perceptron_trains_as_on_one_rank);
     RUN(transformers_train_as_on_one_rank);
     RUN(tensor_and_shard_multiply);
     RUN(replicas_of_a_slice_are_compared);
+    RUN(ids_out_of_range_are_named);
     return check_result();
 }
