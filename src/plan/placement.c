@@ -361,7 +361,7 @@ static lk_status find_places(lk__placement_finder *f, const lk__placement_rules 
     lk_status status = lk__placement_finder_init(f);
     if (status >= 0 && rules->placed) status = follow_states(f, rules->axis);
     if (status >= 0 && !rules->placed) status = lk__tactics_place(f, rules->tactics, rules->axis);
-    if (status >= 0) status = lk__placement_wishes(f, rules->axis);
+    if (status >= 0) status = lk__placement_recorded(f, rules->axis);
     if (status >= 0 && !rules->placed) status = place_products(f);
     if (status >= 0 && !rules->placed) status = place_tables(f);
     if (status >= 0 && !rules->whole_sequences) status = place_sums(f);

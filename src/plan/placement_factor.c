@@ -70,7 +70,7 @@ static void read_factor(const lk_graph *g, const lk__graph_node *n, const lk__fa
     }
 }
 
-/* Each part of the classes makes its own statistics, which are side by side then: not a factor, but it is cut as one. */
+/* Each part of the classes makes its own statistics, which are side by side then: no factor, but it is cut as one. */
 static lk_status find_statistics(const lk_graph *g, const lk__graph_node *n, lk__placement_factors *factors)
 {
     const lk__graph_shape *logits = &g->values[n->in[0]].shape;

@@ -54,8 +54,8 @@ lk_status lk__placement_follow(lk__placement_finder *finder, int value); /* what
 void      lk__placement_undo(lk__placement_finder *finder);
 void      lk__placement_keep(lk__placement_finder *finder);
 
-/* placement_wish.c: places what the model places itself. */
-lk_status lk__placement_wishes(lk__placement_finder *finder, unsigned axis);
+/* placement_recorded.c: places what the model places itself. */
+lk_status lk__placement_recorded(lk__placement_finder *finder, unsigned axis);
 
 /* What the node reads and makes as placed so far. */
 void   lk__placement_of_node(const lk__placement_finder *finder, int node, lk__placement_node *places);

@@ -454,7 +454,7 @@ static lk_tensor record_chain(lk_graph *g)
 static void tactics_override_what_is_found(void)
 {
     placed    m = {.r = rig_open(LK_F32, 1),
-                   .tactics = "# the other way around\n\n two.* : out@tensor # and the bias\none.weight: whole@tensor\n"};
+                   .tactics = "# the other way\n\n two.* : out@tensor # and the bias\none.weight: whole@tensor\n"};
     lk_tensor loss = record_chain(m.r.graph);
     REQUIRE(place(&m, loss, "tensor=2", 0) == LK_OK, "%s", lk_context_error(m.r.context));
     check_state(&m, "one.weight", -1, 1);

@@ -57,6 +57,7 @@ static bool record_everything(lk_graph *graph)
     const uint8_t parts[] = {1, 0, 0, 1, 1, 0};
     lk_tensor     u = lk_exp(lk_log(lk_sqrt(lk_pow(lk_clamp(lk_leaky_relu(x, 0.1), 0, INFINITY), 2.5))));
     u = lk_where(lk_constant(graph, LK_U8, 1, &six, parts), u, lk_stop_gradient(lk_cast(lk_cast(x, LK_BF16), LK_F32)));
+    u = lk_place(u, "tensor", LK_REPLICATED);
     u = lk_add(u, lk_max(u, 1, .keepdim = true));
     u = lk_group_norm(lk_f_group_norm(u, 2, none, none), "group", 3, .epsilon = 1e-3);
     lk_tensor index = lk_argmax(u, -1), binary = lk_bce_with_logits(u, x, .weight = x);

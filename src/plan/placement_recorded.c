@@ -1,4 +1,4 @@
-/* placement_wish.c - values that a model places itself (lk_place). */
+/* placement_recorded.c - values that a model places itself (lk_place). */
 #include "plan/placement_finder.h"
 
 /* Whether a list still has a value: fusion and evaluation leave some out. */
@@ -74,7 +74,7 @@ static lk_status place_value(lk__placement_finder *f, const lk__graph_value *rec
     return status;
 }
 
-lk_status lk__placement_wishes(lk__placement_finder *f, unsigned axis)
+lk_status lk__placement_recorded(lk__placement_finder *f, unsigned axis)
 {
     const lk_graph *recorded = f->plan->graph;
     lk_status       status = LK_OK;
