@@ -285,11 +285,12 @@ lk_status lk_mesh_create_groups_at(lk_site site, lk_mesh *m, const unsigned *axe
     return status;
 }
 
+lk_comm *lk__mesh_find_group(const lk_mesh *m, unsigned axes) { return m->groups[effective_axes(m, axes)]; }
+
 lk_status lk_mesh_group(const lk_mesh *m, unsigned axes, lk_comm **group)
 {
     char text[LK__MESH_TEXT];
-    *group = m->groups[effective_axes(m, axes)];
-    if (*group) return LK_OK;
+    if ((*group = lk__mesh_find_group(m, axes))) return LK_OK;
     return lk__fail(m->context, LK_EINVAL,
                     "the mesh %s has no group along %s: create it with lk_mesh_create_groups, on all ranks", m->text,
                     lk__axes_text(axes, text, sizeof text));

@@ -37,5 +37,7 @@ int lk__mesh_member(const lk__mesh_grid *grid, unsigned axes, int rank, int coor
 /* A mesh with the ranks of comm, which agrees with the grid in size and rank; comm NULL: without groups. */
 lk_status            lk__mesh_over(lk_context *context, const lk__mesh_grid *grid, lk_comm *comm, lk_mesh **mesh);
 const lk__mesh_grid *lk__mesh_grid_of(const lk_mesh *mesh);
+/* As lk_mesh_group; NULL: there is none, which is no failure. */
+lk_comm *lk__mesh_find_group(const lk_mesh *mesh, unsigned axes);
 
 #endif

@@ -1,5 +1,6 @@
 /* section.c - runs of a step's sections, of its schedule or by hand: their order is checked here, and each is one run
  * of the interpreter. */
+#include "comm/mesh.h"
 #include "run/interpreter.h"
 
 #include "run/lend.h"
@@ -148,11 +149,23 @@ static lk_status run_helped(lk_program *p, const lk__schedule_run *run,
     return status;
 }
 
-lk_status lk__section_run(lk_program *p, const lk__schedule_run *run)
+/* Ranks that wait for this one along other axes would otherwise learn only that it left: they fail with what failed
+ * this one, which names the rank that did. */
+static void abort_groups(const lk_program *p)
 {
-    lk_status status = lk__store_check(p->store);
-    p->progress.evaluated = -1; /* its outputs are overwritten */
-    if (status < 0) return status;
+    bool failed = false;
+    for (unsigned axes = 1; p->mesh && axes < 1u << LK__MESH_AXES; axes++) {
+        lk_comm *group = lk__mesh_find_group(p->mesh, axes);
+        failed |= group && lk_comm_status(group) < 0;
+    }
+    for (unsigned axes = 1; failed && axes < 1u << LK__MESH_AXES; axes++) {
+        lk_comm *group = lk__mesh_find_group(p->mesh, axes);
+        if (group && group != p->comm && lk_comm_status(group) >= 0) lk_comm_abort(group, lk_context_error(p->context));
+    }
+}
+
+static lk_status run_section(lk_program *p, const lk__schedule_run *run)
+{
     switch (run->section) {
     case LK_FORWARD: return check_buffers(p, run_helped(p, run, run_forward));
     case LK_BACKWARD: return run_helped(p, run, run_backward);
@@ -160,6 +173,14 @@ lk_status lk__section_run(lk_program *p, const lk__schedule_run *run)
     case LK_UPDATE: return run_update(p, run);
     default: return run_evaluate(p, run);
     }
+}
+
+lk_status lk__section_run(lk_program *p, const lk__schedule_run *run)
+{
+    lk_status status = lk__store_check(p->store);
+    p->progress.evaluated = -1; /* its outputs are overwritten */
+    if (status >= 0 && (status = run_section(p, run)) < 0) abort_groups(p);
+    return status;
 }
 
 lk_status lk__section_by_hand(lk_program *p, lk_section section)
