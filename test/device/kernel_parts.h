@@ -46,9 +46,10 @@ static const struct {
     {LK__OP_batch_norm_eval, "c"},
     {LK__OP_batch_norm_eval_grad, "c"},
     {LK__OP_attention, "queries"},
-    {LK__OP_conv2d, ""},
-    {LK__OP_conv2d_grad_input, ""},
-    {LK__OP_conv2d_grad_weight, ""},
+    {LK__OP_conv2d, "o"},
+    {LK__OP_conv2d_grad_input, "c"},
+    {LK__OP_conv2d_grad_weight, "c"},
+    {LK__OP_conv2d_grad_weight, "o"},
 };
 
 static inline bool is_rounded_part(lk__op op, const char *factor)
