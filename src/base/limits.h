@@ -21,8 +21,7 @@ typedef struct lk__memory_limit {
     uint64_t id;       /* the same in all processes that it holds for */
     int64_t  limit;    /* bytes, of a control group or of `process`; 0: the host's memory */
     int64_t available; /* bytes that can still be allocated without swapping: what is free, and what can be reclaimed */
-    int64_t
-        process; /* not 0: it is the address space of one process (ulimit -v) */
+    int64_t process;   /* not 0: it is the address space of one process (ulimit -v) */
 } lk__memory_limit;
 
 enum { LK__MEMORY_LIMITS = 8 };
