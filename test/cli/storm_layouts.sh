@@ -88,7 +88,7 @@ for round in $(seq "$rounds"); do
         grep -Eq "rank $victim( |,|.*)(SIGKILL|signal 9|Killed|killed)" err.txt ||
             fail "no message that rank $victim was killed: $(cat err.txt)"
         # Ranks that fail because of it name it too, not each other.
-        ! grep -e "<- missing" err.txt | grep -qv "^ *rank $victim[ ,]" || fail "the wrong rank is named: $(cat err.txt)"
+        ! grep -e "<- missing" err.txt | grep -qv "^ *rank $victim[ ,]" || fail "the wrong rank: $(cat err.txt)"
     fi
     from=$(saved)
     (train run "$other") > out.txt 2> err.txt < /dev/null ||
