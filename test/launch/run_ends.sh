@@ -44,20 +44,21 @@ prints "signal 9 \(SIGKILL, Killed\)"
     prints "no out-of-memory kill was counted: a process sent the signal|out-of-memory kill: "
 expect 127 sh -c 'no-such-command-at-all'
 prints "exit code 127 \(command not found\)"
-# The launcher notices the end of rank 0 meanwhile.
+# The launcher has noticed the end of rank 0: nothing is left of its process, not even a zombie.
 expect 9 -n 2 sh -c 'if [ $RANK = 0 ]; then echo $$ > first; exit 0; fi
-until [ -s first ] && ! grep -qs "^State:.[^Z]" "/proc/$(cat first)/status"; do sleep 0.05; done; sleep 0.3; exit 9'
+until [ -s first ] && [ ! -e "/proc/$(cat first)" ]; do sleep 0.05; done; exit 9'
 prints "finished before: rank 0"
 expect 5 -n 2 --grace 0.3 sh -c \
     'if [ $RANK = 0 ]; then trap "" TERM; echo ready > ready; while :; do sleep 600; done; fi
 while [ ! -e ready ]; do sleep 0.05; done; exit 5'
 prints "stopped because of rank 1, by SIGKILL after the grace period: rank 0"
 # The last lines of the rank that failed are quoted, unless they are the last that were printed.
-rm -f printed more
+rm -f more
 expect 3 -n 2 sh -c 'if [ $RANK = 0 ]; then
-    for i in $(seq 1 500); do echo "line $i"; done; : > printed; while [ ! -e more ]; do sleep 0.05; done; exit 3
+    for i in $(seq 1 500); do echo "line $i"; done; while [ ! -e more ]; do sleep 0.05; done; exit 3
 fi
-while [ ! -e printed ]; do sleep 0.05; done; sleep 0.2; seq 20; sleep 0.2; : > more; exec sleep 600'
+until grep -q "line 500" out.txt; do sleep 0.05; done; seq 20
+until grep -q "^\[rank 1\] 20\$" out.txt; do sleep 0.05; done; : > more; exec sleep 600'
 prints "^    \| line 500\$"
 [ "$(grep -c '^    | ' out.txt)" = 10 ] || complain "not the last 10 lines: $(tail -20 out.txt)"
 expect 3 sh -c 'for i in $(seq 1 500); do echo "line $i"; done; exit 3'

@@ -92,8 +92,8 @@ kill -KILL $job
 wait $job 2> /dev/null
 alone "after kill -9 of the launcher with stopped ranks"
 "$LOCKSTEP" run -n 2 --grace 0.2 sh -c \
-    "setsid ./$tag 6005 & env -i setsid ./$tag 6006 & (trap '' TERM; exec setsid ./$tag 6007) & sleep 0.3" > out.txt \
-    2>&1 < /dev/null ||
+    "setsid ./$tag 6\${RANK}05 & env -i setsid ./$tag 6\${RANK}06 & (trap '' TERM; exec setsid ./$tag 6\${RANK}07) &
+    until [ \$(pgrep -fc \"^./$tag 6\${RANK}0[567]\") = 3 ]; do sleep 0.02; done" > out.txt 2>&1 < /dev/null ||
     complain "a job with daemons: $(cat out.txt)"
 [ -z "$(members)" ] || complain "after a successful job: $(members | xargs ps -o pid,args -p)"
 alone "after a successful job"
@@ -113,8 +113,10 @@ spared() { # spared WHAT: only these three processes run
     for pid in $(members); do kill -KILL "$pid"; done
     alone "$1"
 }
+orphaned="pgrep -f '^./$tag 6102' && ! pgrep -f '^./$tag 0.[35]' && pgrep -f '^./$tag 6104' && pgrep -f '^./$tag 6105'"
 bash before.sh -n 2 --max-restarts 1 --grace 0.2 sh -c \
-    "(setsid ./$tag 6104 &); (env -i setsid ./$tag 6105 &); sleep 0.8; exit 3" > out.txt 2>&1 < /dev/null
+    "(setsid ./$tag 6104 &); (env -i setsid ./$tag 6105 &); until $orphaned; do sleep 0.02; done > orphans; exit 3" \
+    > out.txt 2>&1 < /dev/null
 [ $? = 3 ] || complain "with processes older than the job: $(cat out.txt)"
 spared "after a job that failed twice"
 rm -f up.*
