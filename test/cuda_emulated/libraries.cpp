@@ -32,7 +32,7 @@ typedef struct entry {
 } entry;
 static entry *entries;
 
-static bool suits(const lk__cuda_product *p)
+static bool supports_product(const lk__cuda_product *p)
 {
     return p->type == LK_F32 && p->type_c == LK_F32 && p->batch == 1 && !p->saved && !p->a_sums && !p->b_sums &&
            (p->activation == LK__IDENTITY || p->activation == LK__RELU) && getenv("LK_CUDA_EMULATED_FASTEST");
@@ -64,7 +64,7 @@ lk_status lk__cuda_blas_prepare(lk__device *base, const lk__cuda_product *p)
     product_key      key = key_of(p);
     const char      *version = getenv("LK_CUDA_EMULATED_VERSION");
     char             library[64];
-    if (!suits(p) || base->by_heuristic) return LK_OK;
+    if (!supports_product(p) || base->by_heuristic) return LK_OK;
     snprintf(library, sizeof library, "stand-in %s", version ? version : "1");
     lk__cuda_question question = {library, &key, sizeof key};
     entry            *e = find_entry(device, &key);
@@ -106,7 +106,7 @@ static __global__ void add_in_f64(lk__cuda_product p)
 lk_status lk__cuda_blas_run(const lk__kernel_call *call, const lk__cuda_product *p)
 {
     product_key  key = key_of(p);
-    const entry *e = suits(p) ? find_entry(cuda_device(call), &key) : NULL;
+    const entry *e = supports_product(p) ? find_entry(cuda_device(call), &key) : NULL;
     if (!e || e->algorithm != 1) return LK_EUNSUPPORTED;
     LAUNCH(add_in_f64, cuda_blocks(p->m * p->n, 64), 64, 0, cuda_stream(call), *p);
     return lk__cuda_launched(call);
