@@ -280,10 +280,9 @@ static bool uses_option(int benchmark, const char *name)
     static const option      of_comm[] = {COMM_OPTIONS, OPTIONS_END}, of_generate[] = {GENERATE_OPTIONS, OPTIONS_END};
     static const char *const of_all[] = {"json", "config", "overcommit", NULL}, *const of_ranks[] = {"ranks", "backend",
                                                                                                      NULL};
-    static const char *const shared[] = {"model",       "layers",     "heads",      "kv-heads", "width",
-                                         "context",     "vocabulary", "rope-theta", "untied",   "hidden",
-                                         "dtype",       "batch",      "threads",    "device",   "share-device",
-                                         "device-sync", "tf32",       "seed",       NULL};
+    static const char *const shared[] = {
+        "model",  "layers", "heads", "kv-heads", "width",   "context", "vocabulary", "rope-theta",
+        "untied", "hidden", "dtype", "batch",    "threads", "device",  "seed",       DEVICE_OPTION_NAMES NULL};
     if (has_name(of_all, name)) return true;
     if (has_name(of_ranks, name)) return benchmark != GENERATE;
     if (has_row(of_comm, name)) return benchmark == COMM;

@@ -1,4 +1,4 @@
-/* device.c - the options that say where kernels run. The CUDA module reads those that are not part of a context's
+/* device.c - the options that say where kernels run. Devices read those that are not part of a context's
  * configuration from the environment. */
 #define _GNU_SOURCE
 #include "device.h"
@@ -17,16 +17,20 @@ static bool is_number(const char *text)
     return c > text && !*c;
 }
 
+bool device_find(const char *name, lk_device *d)
+{
+    for (int i = 0; lk_device_at(i, d) == LK_OK; i++) {
+        size_t length = strlen(d->name);
+        if (strncmp(name, d->name, length) != 0) continue;
+        if (!name[length] || (d->numbered && name[length] == ':' && is_number(name + length + 1))) return true;
+    }
+    return false;
+}
+
 static bool is_device(const char *name)
 {
     lk_device d = LK_DEVICE_INIT;
-    bool      found = strcmp(name, "auto") == 0;
-    for (int i = 0; !found && lk_device_at(i, &d) == LK_OK; i++) {
-        size_t length = strlen(d.name);
-        if (strncmp(name, d.name, length) != 0) continue;
-        found = !name[length] || (d.numbered && name[length] == ':' && is_number(name + length + 1));
-    }
-    return found;
+    return strcmp(name, "auto") == 0 || device_find(name, &d);
 }
 
 /* "auto, cpu, cuda and cuda:N" */
@@ -63,8 +67,9 @@ void device_describe(char *out, size_t size)
 
 int device_choose(const char *command, const options *given, const char **device)
 {
-    static const char *const flags[][2] = {
-        {"share-device", "LOCKSTEP_SHARE_DEVICE"}, {"device-sync", "LOCKSTEP_DEVICE_SYNC"}, {"tf32", "LOCKSTEP_TF32"}};
+#define OPTION_AND_VARIABLE(device, name, variable, text) {name, variable},
+    static const char *const flags[][2] = {LK_DEVICE_OPTION_LIST(OPTION_AND_VARIABLE)};
+#undef OPTION_AND_VARIABLE
     const char *option = options_text(given, "device"), *variable = lk_environment_get(NULL, "LOCKSTEP_DEVICE");
     *device = option ? option : variable && *variable ? variable : "auto";
     if (!is_device(*device)) {

@@ -6,15 +6,13 @@
 
 #include <lockstep.h>
 
-#define DEVICE_OPTIONS                                                                                              \
-    TEXT("device", "NAME", NULL,                                                                                    \
-         "Where kernels run: ", .describe = device_describe, .flags = OPTION_LOCAL),                                \
-        FLAG("share-device", "cuda: ranks of a host may share its GPUs, where it has fewer of them; for tests and " \
-             "small models", .flags = OPTION_LOCAL),                                                                \
-        FLAG("device-sync", "cuda: wait for each kernel, so that an error names its operation and the line of the " \
-             "model", .flags = OPTION_LOCAL),                                                                       \
-        FLAG("tf32", "cuda: f32 matrix multiplications and convolutions may use TF32 (10-bit mantissa): faster, "   \
-             "about 3 decimal digits", .flags = OPTION_LOCAL)
+#define DEVICE_FLAG(device, name, variable, text) , FLAG(name, #device ": " text, .flags = OPTION_LOCAL)
+#define DEVICE_OPTIONS                                                                                  \
+    TEXT("device", "NAME", NULL,                                                                        \
+         "Where kernels run: ", .describe = device_describe, .flags = OPTION_LOCAL)                     \
+    LK_DEVICE_OPTION_LIST(DEVICE_FLAG)
+#define DEVICE_OPTION_NAME(device, name, variable, text) name,
+#define DEVICE_OPTION_NAMES LK_DEVICE_OPTION_LIST(DEVICE_OPTION_NAME)
 
 /* For commands that allocate what a plan needs. */
 #define OVERCOMMIT_OPTION                                                                                           \
@@ -24,10 +22,12 @@
 /* For commands that train. */
 #define DATA_ON_DEVICE_OPTION                                                                                        \
     CHOICE("data-on-device", "WHERE", "auto", "auto|yes|no",                                                         \
-           "cuda: where batches are made. yes: by the GPU, from the data set in its memory. no: by the host. auto: " \
+           "On a GPU: where batches are made. yes: by the GPU, from the data set in its memory. no: by the host. auto: " \
            "by the GPU where it can, and the set takes at most a quarter of its free memory. Results are the same",  \
            .flags = OPTION_LOCAL)
 void device_describe(char *out, size_t size); /* the rest of the help of --device: the names, from the library */
+/* The device that `name` ("cuda:1") names; false: there is none. */
+bool device_find(const char *name, lk_device *device);
 /* Checks the options and applies them to this process; *device is for lk_context_config.device. 0, or an exit code
  * after a message. */
 int device_choose(const char *command, const options *given, const char **device);

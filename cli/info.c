@@ -216,35 +216,59 @@ static void print_devices(void)
 }
 
 /* Lines of lk_device_report, the first behind the row's name. */
-typedef struct cuda_lines {
+typedef struct report_lines {
     char   text[4096];
     size_t used;
-} cuda_lines;
+} report_lines;
 
 static void keep_lines(void *user, const char *text, size_t bytes)
 {
-    cuda_lines *lines = user;
+    report_lines *lines = user;
     if (lines->used + bytes >= sizeof lines->text) return;
     memcpy(lines->text + lines->used, text, bytes);
     lines->used += bytes;
     lines->text[lines->used] = 0;
 }
 
-static bool read_cuda(cuda_lines *lines)
+static bool read_report(const char *device, report_lines *lines)
 {
     lines->used = 0;
     lines->text[0] = 0;
-    return lk_device_report("cuda", keep_lines, lines) >= 0;
+    return lk_device_report(device, keep_lines, lines) >= 0;
 }
 
-static void print_cuda(void)
+/* Devices with a module: how it was built, and what it says of this machine. */
+static void print_modules(void)
 {
-    cuda_lines  lines;
-    const char *row = "CUDA";
-    if (!*LK_BUILT_CUDA) return print_row(row, "no module built: built where no nvcc was found");
-    printf("%-18s module built by nvcc %s\n", row, LK_BUILT_CUDA);
-    if (!read_cuda(&lines)) return print_row("", lk_context_error(NULL));
-    for (char *line = strtok(lines.text, "\n"); line; line = strtok(NULL, "\n")) print_row("", line);
+    lk_device    d = LK_DEVICE_INIT;
+    report_lines lines;
+    for (int i = 0; lk_device_at(i, &d) == LK_OK; i++) {
+        if (!d.title) continue;
+        if (!*d.built) {
+            printf("%-18s no module built: built where no %s was found\n", d.title, d.built_with);
+            continue;
+        }
+        printf("%-18s module built by %s %s\n", d.title, d.built_with, d.built);
+        if (!read_report(d.name, &lines)) {
+            print_row("", lk_context_error(NULL));
+            continue;
+        }
+        for (char *line = strtok(lines.text, "\n"); line; line = strtok(NULL, "\n")) print_row("", line);
+    }
+}
+
+/* "cuda_built" and "cuda". */
+static void print_modules_json(json *j)
+{
+    lk_device    d = LK_DEVICE_INIT;
+    report_lines lines;
+    char         key[64];
+    for (int i = 0; lk_device_at(i, &d) == LK_OK; i++) {
+        if (!d.title) continue;
+        snprintf(key, sizeof key, "%s_built", d.name);
+        json_text(j, key, d.built);
+        json_text(j, d.name, read_report(d.name, &lines) ? lines.text : lk_context_error(NULL));
+    }
 }
 
 static void print_text(const char *machine)
@@ -257,7 +281,7 @@ static void print_text(const char *machine)
     printf("\n");
     print_row("SHA-256", lk_sha256_instructions());
     print_devices();
-    print_cuda();
+    print_modules();
     print_row("zlib", zlibVersion());
     print_row("libpng", PNG_TEXT ? PNG_TEXT : "not built in: `--data folder:DIR` reads no PNG files");
     print_row("libjpeg", JPEG_TEXT ? JPEG_TEXT : "not built in: `--data folder:DIR` reads no JPEG files");
@@ -306,9 +330,7 @@ static void print_json(const char *machine)
     json_open(&j, "devices", '[');
     for (size_t i = 0; lk_device_name(i); i++) json_text(&j, NULL, lk_device_name(i));
     json_close(&j, ']');
-    cuda_lines cuda;
-    json_text(&j, "cuda_built", LK_BUILT_CUDA);
-    json_text(&j, "cuda", read_cuda(&cuda) ? cuda.text : lk_context_error(NULL));
+    print_modules_json(&j);
     json_text(&j, "zlib", zlibVersion());
     json_text(&j, "libpng", PNG_TEXT);
     json_text(&j, "libjpeg", JPEG_TEXT);

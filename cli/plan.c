@@ -75,15 +75,46 @@ static void print_memory(const size_t *memory)
     printf("%-16s %15zu bytes  %10.2f MiB\n", "total", total, (double)total / 1048576);
 }
 
-/* What the plan does not count: the GPU's memory that the CUDA context and the libraries hold. */
-static void print_overhead(const lk_device_memory_overhead *overhead)
+/* What the plan does not count: the device's memory that its driver's context and libraries hold. */
+typedef struct device_overhead {
+    lk_device                 device;
+    lk_device_memory_overhead memory;
+} device_overhead;
+
+/* What fails here fails again when the context is created. */
+static device_overhead find_overhead(const char *name)
 {
-    if (overhead->context == 0) return;
-    printf("overhead on the GPU, %s:\n",
-           overhead->measured ? "measured on this one" : "as on an NVIDIA H200; not measured here");
-    printf("%-16s %15zu bytes  %10.2f MiB\n", "CUDA context", overhead->context, (double)overhead->context / 1048576);
-    printf("%-16s %15zu bytes  %10.2f MiB\n", "CUDA libraries", overhead->libraries,
-           (double)overhead->libraries / 1048576);
+    device_overhead o = {.device = LK_DEVICE_INIT};
+    if (lk_device_overhead(name, &o.memory) < 0) return o;
+    if (!device_find(strcmp(name, "auto") == 0 ? lk_device_auto() : name, &o.device) || !o.device.title)
+        o.memory.context = 0;
+    return o;
+}
+
+static void print_overhead(const device_overhead *o)
+{
+    const char *where = o->memory.measured ? "measured on this one" : o->device.reference;
+    char        context[32], libraries[32];
+    if (o->memory.context == 0) return;
+    snprintf(context, sizeof context, "%s context", o->device.title);
+    snprintf(libraries, sizeof libraries, "%s libraries", o->device.title);
+    printf("overhead on the %s, %s%s%s:\n", o->device.unit, o->memory.measured ? "" : "as on ", where,
+           o->memory.measured ? "" : "; not measured here");
+    printf("%-16s %15zu bytes  %10.2f MiB\n", context, o->memory.context, (double)o->memory.context / 1048576);
+    printf("%-16s %15zu bytes  %10.2f MiB\n", libraries, o->memory.libraries, (double)o->memory.libraries / 1048576);
+}
+
+/* "cuda_context", "cuda_libraries" and "cuda_measured". */
+static void print_overhead_json(json *j, const device_overhead *o)
+{
+    char key[3][64];
+    if (o->memory.context == 0) return;
+    snprintf(key[0], sizeof *key, "%s_context", o->device.name);
+    snprintf(key[1], sizeof *key, "%s_libraries", o->device.name);
+    snprintf(key[2], sizeof *key, "%s_measured", o->device.name);
+    json_integer(j, key[0], (int64_t)o->memory.context);
+    json_integer(j, key[1], (int64_t)o->memory.libraries);
+    json_bool(j, key[2], o->memory.measured);
 }
 
 /* ---- ranks of one host ---- */
@@ -161,8 +192,8 @@ static bool fits_here(const setup *s, const lk_plan *plan, const size_t *memory)
     return false;
 }
 
-static void print_json(const setup *s, const size_t *memory, const lk_plan *plan,
-                       const lk_device_memory_overhead *overhead, bool fits)
+static void print_json(const setup *s, const size_t *memory, const lk_plan *plan, const device_overhead *overhead,
+                       bool fits)
 {
     size_t total = 0;
     char   fingerprint[32];
@@ -179,11 +210,7 @@ static void print_json(const setup *s, const size_t *memory, const lk_plan *plan
     json_integer(&j, "total", (int64_t)total);
     snprintf(fingerprint, sizeof fingerprint, "%016llx", (unsigned long long)lk_plan_fingerprint(plan));
     json_text(&j, "fingerprint", fingerprint);
-    if (overhead->context > 0) {
-        json_integer(&j, "cuda_context", (int64_t)overhead->context);
-        json_integer(&j, "cuda_libraries", (int64_t)overhead->libraries);
-        json_bool(&j, "cuda_measured", overhead->measured);
-    }
+    print_overhead_json(&j, overhead);
     if (s->config.plan_world > 1) {
         char why[256];
         (void)lk_trainer_state(s->context, &s->config, why, sizeof why);
@@ -339,9 +366,9 @@ static int run_plan(const options *command_line)
     const char *form = options_text(given, "graph"), *tactics = options_text(given, "tactics"), *device;
     int         code = device_choose("plan", given, &device);
     if (code == 0) code = model_default("plan", given);
-    /* Before the first context, because that of CUDA is measured by creating it. What fails here fails again below. */
-    lk_device_memory_overhead overhead = {0};
-    if (code == 0) (void)lk_device_overhead(device, &overhead);
+    /* Before the first context, because that of a driver is measured by creating it. */
+    device_overhead overhead = {.device = LK_DEVICE_INIT};
+    if (code == 0) overhead = find_overhead(device);
     if (code == 0) code = setup_make(&s, "plan", given, SETUP_SIZES);
     if (code == 0) code = transformer_budget(&s.transformer, "plan", given);
     if (code == 0) code = training_make(&s, "plan", given);
@@ -391,7 +418,7 @@ const command command_plan = {
     "print the memory of a run, to the byte, before it starts",
     "Takes the options of `lockstep train` and prints the bytes of parameters, gradients, optimizer state, "
     "activations, workspace, loader and checkpoint staging that the run will use, exactly; for a GPU also the overhead "
-    "of the CUDA context and its libraries, measured where there is one. A known data set may be missing: then its "
+    "of its driver's context and libraries, measured where there is one. A known data set may be missing: then its "
     "published size is used.\n\nWith -n it prints the memory of one of N ranks, that of a host with all of them, or "
     "with its part of them (--nnodes), where they share their state and where each has its own (--state), which of the "
     "two is chosen and why, and a model of a step: every collective, its size, what it overlaps with, and the critical "

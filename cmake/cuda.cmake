@@ -91,7 +91,8 @@ else()
   set(cuda_built "${nvcc_version}: ${text}")
   message(STATUS "CUDA module: ${cuda_built}")
 endif()
-target_compile_definitions(cli_objects PRIVATE LK_BUILT_CUDA="${cuda_built}") # "13.0: sm_80 sm_90a compute_80", or ""
+set_source_files_properties(src/device/cuda.c PROPERTIES
+    COMPILE_DEFINITIONS LK_BUILT_CUDA="${cuda_built}") # "13.0: sm_80 sm_90a compute_80", or ""
 
 # The emulation. It switches stacks, which sanitizers do not know of.
 set(LK_CUDA_EMULATED OFF)

@@ -13,8 +13,26 @@ typedef struct lk_device {
     const char *help LK_ZERO; /* its names in help: "cuda (the GPU of this rank), cuda:N"; NULL: for tests */
     int         numbered LK_ZERO; /* NAME:N selects one of several */
     int         on_host LK_ZERO;  /* it computes on the host's processor, in the host's memory */
+    /* For reports about it: the title of its rows and what one of them is ("CUDA", "GPU"); what its module was built
+     * with, and by which version of it, "" where there is none ("nvcc", "13.0: sm_90a"); on which one
+     * lk_device_overhead was measured that cannot be measured here. NULL: it has no such rows. */
+    const char *title LK_ZERO;
+    const char *unit LK_ZERO;
+    const char *built_with LK_ZERO;
+    const char *built LK_ZERO;
+    const char *reference LK_ZERO;
 } lk_device;
 #define LK_DEVICE_INIT {.size = sizeof(lk_device)}
+
+/* Options of devices that are no part of a context's configuration: X(device, option of commands, variable, text). One
+ * is set by the environment, where its variable is 1 before the first context is created. */
+#define LK_DEVICE_OPTION_LIST(X)                                                                                     \
+    X(cuda, "share-device", "LOCKSTEP_SHARE_DEVICE",                                                                 \
+      "ranks of a host may share its GPUs, where it has fewer of them; for tests and small models")                  \
+    X(cuda, "device-sync", "LOCKSTEP_DEVICE_SYNC",                                                                   \
+      "wait for each kernel, so that an error names its operation and the line of the model")                        \
+    X(cuda, "tf32", "LOCKSTEP_TF32",                                                                                 \
+      "f32 matrix multiplications and convolutions may use TF32 (10-bit mantissa): faster, about 3 decimal digits")
 
 /* The device at `index`, from 0, whether or not it can be used here; LK_END: there are no more. */
 LK_API lk_status lk_device_at(int index, lk_device *device);

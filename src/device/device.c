@@ -71,7 +71,12 @@ lk_status lk_device_at(int index, lk_device *out)
                                     .text = e->text,
                                     .help = e->help,
                                     .numbered = e->numbered,
-                                    .on_host = e->on_host};
+                                    .on_host = e->on_host,
+                                    .title = e->title,
+                                    .unit = e->unit,
+                                    .built_with = e->built_with,
+                                    .built = e->built,
+                                    .reference = e->reference};
     memcpy(out, &made, out->size < sizeof made ? out->size : sizeof made);
     return LK_OK;
 }

@@ -10,6 +10,7 @@
 typedef struct lk__device_entry {
     const char *name, *text, *help; /* as lk_device has them */
     bool        numbered, on_host;
+    const char *title, *unit, *built_with, *built, *reference; /* as lk_device has them */
     int         preference; /* `auto` takes the highest of those that can be used; 0: only by its name */
     const lk__device_backend *(*load)(lk_context *context); /* NULL: there is none, and a message is set */
     /* How many can be used; 0: why says the reason. NULL: there always is one. */

@@ -2,7 +2,8 @@
 # one_home.sh - facts that have one home are not repeated elsewhere. The command names no data format of files (what it
 # compares by name are the two synthetic sets, whose sizes its options set). Environment variables are in the table of
 # base/environment.h: nothing else calls getenv, and each LOCKSTEP_… that a source file names is in the table. Nothing
-# compares a transport or a device by its name.
+# compares a transport or a device by its name, and what the command prints about a device comes from the device's
+# table.
 set -u
 cd "${SOURCE_DIR:-$(dirname "$0")/../..}" || exit 1
 bad=0
@@ -46,5 +47,12 @@ for name in $listed; do
         --include='*.[ch]' --include='*.cu' |
         grep -vE '^(src/launch/topology.c|src/device/custom_create.c):')
 done
+
+# Of a device that has rows or options of its own, the command's texts say nothing: lk_device and LK_DEVICE_OPTION_LIST
+# do. CUDA_VISIBLE_DEVICES is a variable that `lockstep run` sets.
+while read -r line; do
+    complain "$line: names a device: its rows, labels and options are in its table (lockstep/device.h)"
+done < <(grep -nE '^[^/]*"[^"]*\b([Cc][Uu][Dd][Aa]|share-device|device-sync|tf32)\b[^"]*"' cli/*.[ch] |
+    grep -vE '^[^:]*:[0-9]+: */?\*')
 
 exit $bad
