@@ -85,21 +85,26 @@ static void *row_of(const lk__batch_maker *m, void *const *fields, int field, in
     return (char *)fields[field] + (size_t)row * m->conversions[field].row;
 }
 
+/* Where field i of the row is written. */
+static void *field_of(const lk__batch_maker *m, const lk__batch_row *r, int i)
+{
+    return row_of(m, r->fields, i, r->row);
+}
+
 static void widen(const float *from, double *to, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) to[i] = (double)from[i];
 }
 
-/* Field i of the sample, as it is in a batch: written to `to`. */
-static void convert_field(const lk__batch_maker *m, int i, int64_t index, const lk__random *random, const void *sample,
-                          void *to, void *buffers)
+/* Field i of the row's sample, as it is in a batch: written to `to`. */
+static void convert_field(const lk__batch_maker *m, const lk__batch_row *r, int i, const void *sample, void *to)
 {
     switch (m->conversions[i].how) {
     case LK__BATCH_COPIED:
         if (sample != to) memcpy(to, sample, m->conversions[i].row);
         break;
     case LK__BATCH_WIDENED: widen(sample, to, lk_field_elements(&m->fields[i])); break;
-    case LK__BATCH_TRANSFORMED: lk__transform_apply(&m->transform, random, index, sample, to, buffers); break;
+    case LK__BATCH_TRANSFORMED: lk__transform_apply(&m->transform, r->random, r->index, sample, to, r->scratch); break;
     case LK__BATCH_MIXED: break;
     }
 }
@@ -114,85 +119,79 @@ static void mix_rows(lk_dtype type, int64_t count, double mix, void *row, const 
         for (int64_t i = 0; i < count; i++) wide[i] = mix * wide[i] + (1 - mix) * ((const double *)other)[i];
 }
 
-/* Mixes the row of field 0 with that of another sample, which is read to `room`; *label gets its label. */
-static lk_status mix_with(const lk__batch_maker *m, int64_t partner, double mix, void *row, const lk__random *random,
-                          char *buffers, char *room, void *rest, int32_t *label, char message[LK__DATASET_MESSAGE])
+/* Mixes the row of field 0 with that of another sample, and sets the row's second label to the other's. `rest`: of the
+ * scratch, for the data set. */
+static lk_status mix_with(const lk__batch_maker *m, const lk__batch_row *r, const lk__augment_mixup *drawn, void *rest)
 {
     const lk_dataset *d = m->config->dataset;
     const void       *sample[LK_MAX_FIELDS];
+    char             *room = r->scratch + m->buffers;
     void             *rooms[LK_MAX_FIELDS] = {0}, *other = room;
+    lk__batch_row     partner = *r;
+    partner.index = drawn->partner;
     room += lk__round_up(m->conversions[0].row, LK__ALIGN);
     for (int i = 0; i < lk_dataset_fields(d); room += sample_bytes(d, i++)) rooms[i] = room;
-    lk_status status = lk__dataset_read(d, partner, rooms, rest, sample, message);
+    lk_status status = lk__dataset_read(d, drawn->partner, rooms, rest, sample, r->message);
     if (status < 0) return status;
-    convert_field(m, 0, partner, random, sample[0], other, buffers);
-    mix_rows(m->fields[0].dtype, lk_field_elements(&m->fields[0]), mix, row, other);
-    *label = *(const int32_t *)sample[m->label];
+    convert_field(m, &partner, 0, sample[0], other);
+    mix_rows(m->fields[0].dtype, lk_field_elements(&m->fields[0]), drawn->mix, field_of(m, r, 0), other);
+    *(int32_t *)field_of(m, r, lk_dataset_fields(d)) = *(const int32_t *)sample[m->label];
     return LK_OK;
 }
 
 /* Sets "label_2" and "mix". Without mixup a sample is its own partner. */
-static lk_status mix_sample(const lk__batch_maker *m, void *const *fields, int64_t row, int64_t index, int64_t epoch,
-                            const lk__random *random, char *buffers, void *rest, char message[LK__DATASET_MESSAGE])
+static lk_status mix_sample(const lk__batch_maker *m, const lk__batch_row *r, void *rest)
 {
     const lk_loader_config *c = m->config;
-    lk__augment_mixup       drawn = {index, 1};
+    lk__augment_mixup       drawn = {r->index, 1};
     int                     second = lk_dataset_fields(c->dataset);
-    int32_t                *label = row_of(m, fields, second, row);
-    void                   *mix = row_of(m, fields, second + 1, row);
-    lk_status               status = LK_OK;
-    *label = *(const int32_t *)row_of(m, fields, m->label, row);
+    void                   *mix = field_of(m, r, second + 1);
+    *(int32_t *)field_of(m, r, second) = *(const int32_t *)field_of(m, r, m->label);
     if (c->transform.mixup > 0)
-        drawn = lk__mixup_draw(c->seed, epoch, index, lk_dataset_count(c->dataset), c->transform.mixup);
+        drawn = lk__mixup_draw(c->seed, r->epoch, r->index, lk_dataset_count(c->dataset), c->transform.mixup);
     if (c->dtype == LK_F32)
         *(float *)mix = (float)drawn.mix;
     else
         *(double *)mix = drawn.mix;
-    if (drawn.partner != index)
-        status = mix_with(m, drawn.partner, drawn.mix, row_of(m, fields, 0, row), random, buffers, buffers + m->buffers,
-                          rest, label, message);
-    return status;
+    return drawn.partner != r->index ? mix_with(m, r, &drawn, rest) : LK_OK;
 }
 
 /* The usual case, with nothing that it does not need: for small samples it costs as much as their bytes. */
-static lk_status put_from_memory(const lk__batch_maker *m, void *const *fields, int64_t row, int64_t index,
-                                 const lk__random *random, char *scratch, char message[LK__DATASET_MESSAGE])
+static lk_status put_from_memory(const lk__batch_maker *m, const lk__batch_row *r)
 {
     const lk_dataset *d = m->config->dataset;
-    size_t            stored = (size_t)lk__dataset_stored(d, index);
+    size_t            stored = (size_t)lk__dataset_stored(d, r->index);
     for (int i = 0; i < m->count; i++) {
         const void *sample = d->columns[i] + stored * d->strides[i];
-        void       *to = row_of(m, fields, i, row);
+        void       *to = field_of(m, r, i);
         bool        scalar = d->fields[i].rank == 0;
         if (d->fields[i].classes && !(scalar && *(const uint32_t *)sample < (uint32_t)d->fields[i].classes)) {
-            lk_status status = lk__dataset_check(d, index, i, sample, message);
+            lk_status status = lk__dataset_check(d, r->index, i, sample, r->message);
             if (status < 0) return status;
         }
         if (m->conversions[i].how == LK__BATCH_COPIED && m->conversions[i].row == sizeof(int32_t))
             memcpy(to, sample, sizeof(int32_t)); /* a label */
         else
-            convert_field(m, i, index, random, sample, to, scratch);
+            convert_field(m, r, i, sample, to);
     }
     return LK_OK;
 }
 
-lk_status lk__batch_put(const lk__batch_maker *m, void *const *fields, int64_t row, int64_t index, int64_t epoch,
-                        const lk__random *random, char *scratch, char message[LK__DATASET_MESSAGE])
+lk_status lk__batch_put(const lk__batch_maker *m, const lk__batch_row *r)
 {
     const void *sample[LK_MAX_FIELDS];
     void       *room[LK_MAX_FIELDS];
-    char       *rest = scratch + m->buffers + m->partner;
+    char       *rest = r->scratch + m->buffers + m->partner;
     int         count = lk_dataset_fields(m->config->dataset);
-    if (m->in_memory) return put_from_memory(m, fields, row, index, random, scratch, message);
+    if (m->in_memory) return put_from_memory(m, r);
     for (int i = 0; i < count; i++) { /* straight into the batch or, if it is converted, to the scratch */
-        room[i] = m->conversions[i].scratch ? rest : row_of(m, fields, i, row);
+        room[i] = m->conversions[i].scratch ? rest : field_of(m, r, i);
         rest += m->conversions[i].scratch;
     }
-    lk_status status = lk__dataset_read(m->config->dataset, index, room, rest, sample, message);
+    lk_status status = lk__dataset_read(m->config->dataset, r->index, room, rest, sample, r->message);
     if (status < 0) return status;
-    for (int i = 0; i < count; i++) convert_field(m, i, index, random, sample[i], row_of(m, fields, i, row), scratch);
-    if (m->count == count) return LK_OK;
-    return mix_sample(m, fields, row, index, epoch, random, scratch, rest, message);
+    for (int i = 0; i < count; i++) convert_field(m, r, i, sample[i], field_of(m, r, i));
+    return m->count == count ? LK_OK : mix_sample(m, r, rest);
 }
 
 void lk__batch_clear(const lk__batch_maker *m, void *const *fields, int64_t count, int64_t capacity)

@@ -37,9 +37,18 @@ size_t   lk__batch_scratch(const lk_loader_config *config); /* bytes of a worker
 /* Borrows config; table has lk__transform_bytes and is borrowed. */
 void lk__batch_init(lk__batch_maker *maker, const lk_loader_config *config, void *table);
 
-/* Reads sample `index` and writes its row of every field. On failure writes to message. */
-lk_status lk__batch_put(const lk__batch_maker *maker, void *const *fields, int64_t row, int64_t index, int64_t epoch,
-                        const lk__random *random, char *scratch, char message[LK__DATASET_MESSAGE]);
+/* A row that is to be written: of a batch, from a sample, by a worker. */
+typedef struct lk__batch_row {
+    void *const      *fields; /* of the batch */
+    int64_t           row;
+    int64_t           index, epoch; /* of the sample */
+    const lk__random *random;       /* lk__transform_random of the epoch */
+    char             *scratch;      /* the worker's */
+    char             *message;      /* LK__DATASET_MESSAGE bytes, for a failure */
+} lk__batch_row;
+
+/* Reads the sample and writes its row of every field. */
+lk_status lk__batch_put(const lk__batch_maker *maker, const lk__batch_row *row);
 /* Fetches the beginning of a sample in memory, which will be put soon: shuffled samples are in no order that hardware
  * detects. */
 static inline void lk__batch_prefetch(const lk__batch_maker *m, int64_t index)

@@ -156,8 +156,14 @@ lk_status lk__cifar_open(lk_context *context, const char *directory, lk_split sp
     *dataset = NULL;
     lk_status status = open_files(context, directory, split == LK_SPLIT_TRAIN, probe, &files);
     if (status < 0) return status;
-    status = lk__dataset_make_labelled(context, "cifar10", (int64_t)(files.total / LK__CIFAR_RECORD), 3, dims, LK_U8,
-                                       CLASSES, class_names, &d);
+    lk__dataset_labelled about = {.name = "cifar10",
+                                  .count = (int64_t)(files.total / LK__CIFAR_RECORD),
+                                  .rank = 3,
+                                  .dims = dims,
+                                  .dtype = LK_U8,
+                                  .classes = CLASSES,
+                                  .class_names = class_names};
+    status = lk__dataset_make_labelled(context, &about, &d);
     if (status == LK_OK && !probe) status = read_files(context, &files, d);
     close_files(&files);
     if (status == LK_OK)

@@ -134,15 +134,15 @@ lk_status lk__dataset_make(lk_context *context, const char *name, int64_t count,
     return LK_OK;
 }
 
-lk_status lk__dataset_make_labelled(lk_context *context, const char *name, int64_t count, int rank, const int64_t *dims,
-                                    lk_dtype dtype, int classes, const char *const *class_names, lk_dataset **dataset)
+lk_status lk__dataset_make_labelled(lk_context *context, const lk__dataset_labelled *about, lk_dataset **dataset)
 {
+    bool     image = about->dtype == LK_U8 && about->rank == 3;
     lk_field fields[] = {
-        {.name = dtype == LK_U8 && rank == 3 ? "image" : "features", .dtype = dtype, .rank = rank},
-        {.name = "label", .dtype = LK_I32, .classes = classes, .class_names = class_names},
+        {.name = image ? "image" : "features", .dtype = about->dtype, .rank = about->rank},
+        {.name = "label", .dtype = LK_I32, .classes = about->classes, .class_names = about->class_names},
     };
-    for (int i = 0; i < rank && i < LK_MAX_RANK; i++) fields[0].dims[i] = dims[i];
-    return lk__dataset_make(context, name, count, fields, 2, dataset);
+    for (int i = 0; i < about->rank && i < LK_MAX_RANK; i++) fields[0].dims[i] = about->dims[i];
+    return lk__dataset_make(context, about->name, about->count, fields, 2, dataset);
 }
 
 void *lk__dataset_column(lk_dataset *d, int i)

@@ -55,8 +55,16 @@ static inline int64_t lk__field_columns(const lk_field *f) { return f->rank == 0
 lk_status lk__dataset_make(lk_context *context, const char *name, int64_t count, const lk_field *fields,
                            int fields_count, lk_dataset **dataset);
 /* The same of one input, "image" if it has three axes and is u8, else "features", and an i32 "label". */
-lk_status lk__dataset_make_labelled(lk_context *context, const char *name, int64_t count, int rank, const int64_t *dims,
-                                    lk_dtype dtype, int classes, const char *const *class_names, lk_dataset **dataset);
+typedef struct lk__dataset_labelled {
+    const char        *name;
+    int64_t            count;
+    int                rank; /* of the input */
+    const int64_t     *dims;
+    lk_dtype           dtype;
+    int                classes;
+    const char *const *class_names; /* NULL: none */
+} lk__dataset_labelled;
+lk_status lk__dataset_make_labelled(lk_context *context, const lk__dataset_labelled *about, lk_dataset **dataset);
 /* Allocates a column for field i (LK_MEMORY_DATA), freed with the data set; NULL: out of memory. */
 void *lk__dataset_column(lk_dataset *dataset, int i);
 /* The number of a sample in what was read. */
@@ -113,12 +121,19 @@ typedef struct lk__data_idx {
 } lk__data_idx;
 lk_status lk__idx_read(lk__data_stream *stream, lk__data_idx *idx);
 void      lk__idx_free(lk_context *context, lk__data_idx *idx);
-lk_status lk__idx_dataset(lk_context *context, const char *name, lk__data_stream *images, lk__data_stream *labels,
-                          int classes, const char *const *class_names, lk__labels *known, bool probe,
-                          lk_dataset **dataset);
-/* By path, plain or .gz; name and class_names are those of the new data set. known: see data/labels.h; NULL: none. */
-lk_status lk__idx_open(lk_context *context, const char *name, const char *images, const char *labels, int classes,
-                       const char *const *class_names, lk__labels *known, bool probe, lk_dataset **dataset);
+/* The data set that is made of two files. */
+typedef struct lk__data_idx_config {
+    const char        *name;
+    int                classes; /* 0: the largest label + 1 */
+    const char *const *class_names;
+    lk__labels        *known; /* data/labels.h; NULL: none */
+    bool               probe;
+} lk__data_idx_config;
+lk_status lk__idx_dataset(lk_context *context, const lk__data_idx_config *config, lk__data_stream *images,
+                          lk__data_stream *labels, lk_dataset **dataset);
+/* By path, plain or .gz. */
+lk_status lk__idx_open(lk_context *context, const lk__data_idx_config *config, const char *images, const char *labels,
+                       lk_dataset **dataset);
 /* Writes to found which of path, path.gz and path without .gz exists. */
 bool lk__idx_find(const char *path, char found[LK__PATH]);
 

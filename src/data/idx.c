@@ -111,12 +111,12 @@ static lk_status convert_labels(lk_context *context, const char *file, const lk_
     return LK_OK;
 }
 
-lk_status lk__idx_dataset(lk_context *context, const char *name, lk__data_stream *image_stream,
-                          lk__data_stream *label_stream, int classes, const char *const *class_names, lk__labels *known,
-                          bool probe, lk_dataset **dataset)
+lk_status lk__idx_dataset(lk_context *context, const lk__data_idx_config *config, lk__data_stream *image_stream,
+                          lk__data_stream *label_stream, lk_dataset **dataset)
 {
     lk__data_idx images = {0}, labels = {0};
     lk_dataset  *d = NULL;
+    int          classes = config->classes;
     lk_status    status = lk__idx_read(label_stream, &labels); /* the smaller file first */
     *dataset = NULL;
     if (status < 0) goto fail;
@@ -125,7 +125,8 @@ lk_status lk__idx_dataset(lk_context *context, const char *name, lk__data_stream
                           label_stream->name, labels.rank);
         goto fail;
     }
-    if ((status = probe ? probe_idx(image_stream, &images) : lk__idx_read(image_stream, &images)) < 0) goto fail;
+    if ((status = config->probe ? probe_idx(image_stream, &images) : lk__idx_read(image_stream, &images)) < 0)
+        goto fail;
     if (images.rank < 2) {
         status =
             lk__fail(context, LK_EFORMAT, "%s has one axis: images have at least two. Are images and labels swapped?",
@@ -144,17 +145,22 @@ lk_status lk__idx_dataset(lk_context *context, const char *name, lk__data_stream
     int64_t dims[LK__IDX_RANK] = {1};
     int     grey = images.rank == 3;
     for (int i = 1; i < images.rank; i++) dims[i - 1 + grey] = images.dims[i];
-    if ((status = lk__dataset_make_labelled(context, name, images.dims[0], images.rank - 1 + grey, dims, LK_U8, classes,
-                                            class_names, &d)) < 0)
-        goto fail;
+    lk__dataset_labelled about = {.name = config->name,
+                                  .count = images.dims[0],
+                                  .rank = images.rank - 1 + grey,
+                                  .dims = dims,
+                                  .dtype = LK_U8,
+                                  .classes = classes,
+                                  .class_names = config->class_names};
+    if ((status = lk__dataset_make_labelled(context, &about, &d)) < 0) goto fail;
     d->owned[0] = images.bytes; /* ownership moves to d */
     d->owned_bytes[0] = images.bytes ? images.size : 0;
     d->columns[0] = images.bytes;
     images.bytes = NULL;
     int32_t *out = lk__dataset_column(d, 1);
-    status = out ? convert_labels(context, label_stream->name, &labels, classes, known, out) : LK_ENOMEM;
+    status = out ? convert_labels(context, label_stream->name, &labels, classes, config->known, out) : LK_ENOMEM;
     if (status < 0) goto fail;
-    if (probe) { /* labels are small, so they were read and checked; they are not kept */
+    if (config->probe) { /* labels are small, so they were read and checked; they are not kept */
         lk__free(context, LK_MEMORY_DATA, d->owned[1], d->owned_bytes[1]);
         d->columns[1] = d->owned[1] = NULL;
         d->owned_bytes[1] = 0;
@@ -177,8 +183,8 @@ bool lk__idx_find(const char *path, char found[LK__PATH])
     return lk__path(found, "%.*s", (int)(length - 3), path) && lk__path_exists(found);
 }
 
-lk_status lk__idx_open(lk_context *context, const char *name, const char *images, const char *labels, int classes,
-                       const char *const *class_names, lk__labels *known, bool probe, lk_dataset **dataset)
+lk_status lk__idx_open(lk_context *context, const lk__data_idx_config *config, const char *images, const char *labels,
+                       lk_dataset **dataset)
 {
     lk__data_stream image_stream = {.context = context, .fd = -1}, label_stream = {.context = context, .fd = -1};
     char            image_path[LK__PATH], label_path[LK__PATH];
@@ -191,7 +197,7 @@ lk_status lk__idx_open(lk_context *context, const char *name, const char *images
     }
     if ((status = lk__stream_open(context, image_path, &image_stream)) < 0) goto fail;
     if ((status = lk__stream_open(context, label_path, &label_stream)) < 0) goto fail;
-    status = lk__idx_dataset(context, name, &image_stream, &label_stream, classes, class_names, known, probe, dataset);
+    status = lk__idx_dataset(context, config, &image_stream, &label_stream, dataset);
 fail:
     lk__stream_close(&image_stream);
     lk__stream_close(&label_stream);
@@ -213,9 +219,9 @@ static lk_status open_idx(lk_context *context, const char *paths, lk_split split
     lk__labels      known;
     if (label && (label->rank != 0 || label->classes == 0)) label = NULL;
     status = lk__labels_begin(context, label, options->skip_unknown, &known);
-    if (status == LK_OK)
-        status = lk__idx_open(context, "idx", files[0], files[1], label ? label->classes : 0,
-                              label ? label->class_names : NULL, label ? &known : NULL, probe, &d);
+    lk__data_idx_config config = {.name = "idx", .probe = probe};
+    if (label) config.classes = label->classes, config.class_names = label->class_names, config.known = &known;
+    if (status == LK_OK) status = lk__idx_open(context, &config, files[0], files[1], &d);
     if (status == LK_OK) status = lk__labels_drop(&known, files[1], probe, d);
     if (status == LK_OK && (status = lk__dataset_hold_out(d, split, options->holdout, NULL)) == LK_OK)
         *dataset = d;
@@ -231,7 +237,7 @@ lk_status lk_dataset_idx(lk_context *context, const char *images, const char *la
     if (classes < 0 || classes > 256)
         return lk__fail(context, LK_EINVAL,
                         "an IDX data set of %d classes is invalid: 1 to 256, or 0 for the largest label + 1", classes);
-    return lk__idx_open(context, "idx", images, labels, classes, NULL, NULL, false, dataset);
+    return lk__idx_open(context, &(lk__data_idx_config){.name = "idx", .classes = classes}, images, labels, dataset);
 }
 
 const lk__data_format lk__data_format_idx = {

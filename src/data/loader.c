@@ -212,12 +212,16 @@ static void fill_slot(lk_loader *l, slot *s, char *scratch)
 {
     s->status = LK_OK;
     if (l->maker.count == 0) return; /* indices alone */
-    lk__random random = lk__transform_random(l->config.seed, s->epoch);
+    lk__random    random = lk__transform_random(l->config.seed, s->epoch);
+    lk__batch_row row = {
+        .fields = s->fields, .epoch = s->epoch, .random = &random, .scratch = scratch, .message = s->message};
     for (int64_t i = 0; i < s->count; i++) {
         if (atomic_load_explicit(&l->cancel, memory_order_relaxed)) break;
         if (i + 2 < s->count) lk__batch_prefetch(&l->maker, s->indices[i + 2]);
         atomic_store_explicit(&s->reading, s->indices[i], memory_order_relaxed);
-        s->status = lk__batch_put(&l->maker, s->fields, i, s->indices[i], s->epoch, &random, scratch, s->message);
+        row.row = i;
+        row.index = s->indices[i];
+        s->status = lk__batch_put(&l->maker, &row);
         if (s->status < 0) break;
     }
     atomic_store_explicit(&s->reading, -1, memory_order_relaxed);

@@ -106,13 +106,14 @@ static lk_status open_idx_set(lk_context *context, bool fashion, const char *dir
             list_places(context, name, fashion ? "/usr/share/datasets/fashion-mnist" : NULL, places, &count);
         if (status < 0) return status;
     }
+    lk__data_idx_config config = {
+        .name = name, .classes = 10, .class_names = fashion ? fashion_names : digit_names, .probe = probe};
     for (int i = 0; i < count; i++) {
         for (int k = 0; k < 2; k++) {
             if (lk__path(images, "%s%s/%s-images-idx3-ubyte", places[i], layouts[k], set) &&
                 lk__path(labels, "%s%s/%s-labels-idx1-ubyte", places[i], layouts[k], set) &&
                 lk__idx_find(images, found) && lk__idx_find(labels, found))
-                return lk__idx_open(context, name, images, labels, 10, fashion ? fashion_names : digit_names, NULL,
-                                    probe, dataset);
+                return lk__idx_open(context, &config, images, labels, dataset);
         }
     }
     join_places(tried, sizeof tried, places, count);

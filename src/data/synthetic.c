@@ -86,8 +86,14 @@ lk_status lk__synthetic_make(lk_context *context, const lk_dataset_synthetic_con
     if (config->rank < 1)
         return lk__fail(context, LK_EINVAL, "synthetic data of rank %d is invalid: samples have at least 1 axis",
                         config->rank);
-    status = lk__dataset_make_labelled(context, "synthetic", config->count, config->rank, config->dims, config->dtype,
-                                       config->classes, NULL, &d);
+    status = lk__dataset_make_labelled(context,
+                                       &(lk__dataset_labelled){.name = "synthetic",
+                                                               .count = config->count,
+                                                               .rank = config->rank,
+                                                               .dims = config->dims,
+                                                               .dtype = config->dtype,
+                                                               .classes = config->classes},
+                                       &d);
     if (status < 0) return status;
     const lk_field *input = &d->fields[0];
     int64_t         elements = lk_field_elements(input);

@@ -20,7 +20,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (first > size - 2) first = size - 2;
     lk_status status = lk__stream_memory(context, "labels", data + 2, first, &labels);
     if (status == LK_OK) status = lk__stream_memory(context, "images", data + 2 + first, size - 2 - first, &images);
-    if (status == LK_OK) status = lk__idx_dataset(context, "fuzz", &images, &labels, 0, NULL, NULL, false, &dataset);
+    if (status == LK_OK)
+        status = lk__idx_dataset(context, &(lk__data_idx_config){.name = "fuzz"}, &images, &labels, &dataset);
     images.context = labels.context = context;
     lk__stream_close(&images);
     lk__stream_close(&labels);

@@ -281,8 +281,14 @@ static lk_status make_dataset(lk__data_folder *f, bool probe, lk_dataset **datas
     const char **names = names_bytes ? lk__alloc(f->context, LK_MEMORY_OTHER, names_bytes) : NULL;
     if (names_bytes && !names) return LK_ENOMEM;
     for (size_t i = 0; i < f->list.classes_count; i++) names[i] = lk__data_folder_class(&f->list, i);
-    lk_status status = lk__dataset_make_labelled(f->context, "folder", (int64_t)f->list.count, 3, dims, LK_U8,
-                                                 (int)classes, f->expected ? f->expected->class_names : names, &d);
+    lk__dataset_labelled about = {.name = "folder",
+                                  .count = (int64_t)f->list.count,
+                                  .rank = 3,
+                                  .dims = dims,
+                                  .dtype = LK_U8,
+                                  .classes = (int)classes,
+                                  .class_names = f->expected ? f->expected->class_names : names};
+    lk_status            status = lk__dataset_make_labelled(f->context, &about, &d);
     lk__free(f->context, LK_MEMORY_OTHER, names, names_bytes);
     if (status < 0) return status;
     if (!probe) {
