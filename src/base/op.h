@@ -177,6 +177,14 @@
     X(square_sum, WIDE)           /* x → y f64 (): sum of squares in double, fixed order */                            \
     X(gradient_scale, WIDE)       /* [weight f64 ()], up to 8 square sums f64 (): unused → scale f64 (), see */        \
                                   /* optimizer.c */                                                                    \
+    /* Around a step, outside of its graph. */                                                                         \
+    /* headers u8 (slots,bytes), [ring_slot i64 ()], [table (1 or C,256)], [normal f64 (2,1 or C): mean and std], up */\
+    /* to 7 samples (N,…) → header u8 (bytes): that of the ring slot; for each of the samples rows (R,…) of the */     \
+    /* batch: device/batch.h; by_row, padding, probability (of a flip), cutout */                                      \
+    X(sample_rows, WIDE)                                                                                               \
+    /* logits (R,V), sampling u8 (bytes) ; chosen i32 (steps,R), prompts u8 (R,bytes), [places], [tokens], */          \
+    /* [positions], [first], [last] i32 (R): all updated: device/tokens.h; window, sorts */                            \
+    X(choose_tokens, WIDE)                                                                                             \
     LK__OP_LIST_OPTIMIZERS(X)
 
 /* And users' own operations (lockstep/operation.h), whose callbacks are the kernels, and what runs nothing. */
@@ -234,6 +242,8 @@ typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;
     X(flag, nesterov)         /* sgd */                                                                              \
     X(flag, decoupled)        /* adam: AdamW */                                                                      \
     X(flag, centered)         /* rmsprop */                                                                          \
+    X(flag, by_row)           /* sample_rows: the samples are those of the batch, not those of the whole set */      \
+    X(flag, sorts)            /* choose_tokens: top_k or top_p leave some out */                                     \
     X(index, axis)            /* softmax, max, slice, concat: which; row norms: how many trailing axes */            \
     X(axes, axes)             /* permute */                                                                          \
     X(mask, mask)             /* sum, expand: bit i for axis i */                                                    \
@@ -241,13 +251,14 @@ typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;
     X(integer, length)        /* slice */                                                                            \
     X(count, heads)           /* attention, rope: of queries */                                                      \
     X(count, kv_heads)        /* attention: of keys and values */                                                    \
-    X(integer, window)        /* attention */                                                                        \
+    X(integer, window)        /* attention, choose_tokens */                                                         \
+    X(integer, cutout)        /* sample_rows: side of a square that is set to 0 */                                   \
     X(integer, rows)          /* dropout: rows of a sample, where a reshape merged axes */                           \
     X(ignored, ignore_index)  /* cross_entropy */                                                                    \
     X(real, label_smoothing)                                                                                         \
     X(real, epsilon)          /* norms, adam, rmsprop, adagrad */                                                    \
     X(real, momentum)         /* batch_norm, sgd, rmsprop */                                                         \
-    X(real, probability)      /* dropout */                                                                          \
+    X(real, probability)      /* dropout; sample_rows: of a flip */                                                  \
     X(stream, stream)         /* dropout: which one of the model */                                                  \
     X(real, scale)            /* scale, fill */                                                                      \
     X(real, exponent)         /* unary pow */                                                                        \

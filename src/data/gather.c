@@ -16,11 +16,19 @@ _Static_assert((int)LK__DEVICE_FIELDS == LK_MAX_FIELDS && (int)LK__DEVICE_CHANNE
 
 /* ---- what it can do ---- */
 
+/* Whether it has memory that is not the host's, and a kernel that makes rows of this type. */
+static bool makes_rows(lk__device *device, lk_dtype type)
+{
+    static const lk__kernel_call none;
+    const lk__device_backend    *backend = device->backend;
+    return backend->memory.available && backend->kernels.find(device, LK__OP_sample_rows, type, &none).run;
+}
+
 /* Why it cannot compute the changes of a sample. */
-static const char *changes_refused(const lk__device *device, const lk_loader_config *c)
+static const char *changes_refused(lk__device *device, const lk_loader_config *c)
 {
     const lk_transform *t = &c->transform;
-    if (!device->backend->kernels.gather) return "kernels run on the CPU";
+    if (!makes_rows(device, c->dtype)) return "kernels run on the CPU";
     if (lk__transform_mixes(t)) return "mixup is computed by the host";
     if (lk__transform_scratch(c) > 0)
         return "random resized crops, rotations and color jitter are computed by the host";
@@ -29,7 +37,7 @@ static const char *changes_refused(const lk__device *device, const lk_loader_con
     return NULL;
 }
 
-const char *lk__gather_refused(const lk__device *device, const lk_loader_config *c)
+const char *lk__gather_refused(lk__device *device, const lk_loader_config *c)
 {
     const char *why = changes_refused(device, c);
     if (why) return why;
@@ -38,7 +46,7 @@ const char *lk__gather_refused(const lk__device *device, const lk_loader_config 
                : NULL;
 }
 
-bool lk__gather_sends_bytes(const lk__device *device, const lk_loader_config *c)
+bool lk__gather_sends_bytes(lk__device *device, const lk_loader_config *c)
 {
     return !changes_refused(device, c) && lk_dataset_field(c->dataset, 0)->dtype == LK_U8 && lk__transform_used(c);
 }
@@ -53,45 +61,35 @@ lk_loader_config lk__gather_stored(const lk_loader_config *c)
 
 /* ---- what it is told ---- */
 
-static void describe_transform(const lk__data_transform *from, lk__device_transform *t)
-{
-    *t = (lk__device_transform){.channels = (int)from->channels,
-                                .height = (int)from->height,
-                                .width = (int)from->width,
-                                .per_channel = from->per_channel,
-                                .padding = from->padding,
-                                .cutout = from->from.cutout,
-                                .flip = from->flip,
-                                .crop_block = LK__DRAW_CROP,
-                                .cutout_block = LK__DRAW_CUTOUT};
-    for (int i = 0; i < LK_MAX_CHANNELS; i++) {
-        t->mean[i] = from->normalize ? from->mean[i] : 0;
-        t->std[i] = from->normalize ? from->std[i] : 1;
-    }
-}
-
 void lk__gather_describe(const lk_loader_config *c, bool by_row, lk__device_gather *g)
 {
     lk__batch_maker maker;
     lk__batch_init(&maker, c, NULL);
-    *g = (lk__device_gather){.count = maker.count, .by_row = by_row};
+    *g = (lk__device_gather){.count = maker.count,
+                             .element = c->dtype,
+                             .samples = lk_dataset_count(c->dataset),
+                             .by_row = by_row,
+                             .transformed = lk__transform_used(c)};
     for (int i = 0; i < g->count; i++) {
-        const lk_field      *stored = lk_dataset_field(c->dataset, i);
-        lk__batch_conversion how = maker.conversions[i].how;
+        const lk_field *stored = lk_dataset_field(c->dataset, i);
         g->fields[i] = (lk__device_field){.name = stored->name,
-                                          .how = how == LK__BATCH_TRANSFORMED ? LK__DEVICE_TRANSFORMED
-                                                 : how == LK__BATCH_WIDENED   ? LK__DEVICE_WIDENED
-                                                                              : LK__DEVICE_COPIED,
                                           .in = stored->dtype,
                                           .out = maker.fields[i].dtype,
                                           .elements = lk_field_elements(stored)};
-        if (by_row && i > 0)
-            g->fields[i].how = LK__DEVICE_COPIED, g->fields[i].in = g->fields[i].out; /* the loader's */
+        if (by_row && i > 0) g->fields[i].in = g->fields[i].out; /* the loader's */
     }
-    if (lk__transform_used(c)) describe_transform(&maker.transform, &g->transform);
+    if (g->transformed) g->transform = maker.transform.row;
 }
 
-/* Where field i begins, or behind the last one the table, or behind that the end. */
+/* Of mean and std, by which numbers that are not bytes are normalised. */
+static size_t normal_bytes(const lk_loader_config *c)
+{
+    int64_t channels = c->transform.channels > 1 ? c->transform.channels : 1;
+    bool    used = lk__transform_used(c) && lk_dataset_field(c->dataset, 0)->dtype != LK_U8;
+    return used ? (size_t)(2 * channels) * sizeof(double) : 0;
+}
+
+/* Where field i begins, or behind the last one the table or mean and std, or behind that the end. */
 static size_t offset_of(const lk_loader_config *c, bool by_row, int i)
 {
     size_t offset = 0;
@@ -99,7 +97,8 @@ static size_t offset_of(const lk_loader_config *c, bool by_row, int i)
     for (int k = 0; k < i && k < fields && !by_row; k++)
         offset += lk__round_up((size_t)lk_dataset_count(c->dataset) * lk_field_bytes(lk_dataset_field(c->dataset, k)),
                                ALIGNED);
-    return i > fields ? offset + lk__round_up(lk__transform_bytes(c), ALIGNED) : offset;
+    return i > fields ? offset + lk__round_up(lk__transform_bytes(c) + normal_bytes(c), ALIGNED)
+                      : offset; /* one is 0 */
 }
 
 size_t lk__gather_bytes(const lk_loader_config *c, bool by_row)
@@ -155,6 +154,22 @@ static lk_status copy_table(lk__gather_memory *m, const lk_loader_config *c, cha
     return status;
 }
 
+static lk_status copy_normal(lk__gather_memory *m, const lk_loader_config *c, char *to)
+{
+    size_t             bytes = normal_bytes(c), channels = bytes / (2 * sizeof(double));
+    double             normal[2 * LK_MAX_CHANNELS];
+    lk__data_transform transform;
+    if (bytes == 0) return LK_OK;
+    lk__transform_init(&transform, c, NULL);
+    for (size_t i = 0; i < channels; i++) {
+        normal[i] = transform.normalize ? transform.mean[i] : 0;
+        normal[channels + i] = transform.normalize ? transform.std[i] : 1;
+    }
+    m->gather.transform.mean = (const double *)(const void *)to;
+    m->gather.transform.std = m->gather.transform.mean + channels;
+    return lk__device_write(m->device, NULL, to, normal, bytes);
+}
+
 lk_status lk__gather_create(lk__device *device, const lk_loader_config *c, bool by_row, lk__gather_memory *m)
 {
     const lk_dataset *d = c->dataset;
@@ -171,6 +186,7 @@ lk_status lk__gather_create(lk__device *device, const lk_loader_config *c, bool 
         status = copy_field(m, d, i, to, part);
     }
     if (status >= 0) status = copy_table(m, c, m->memory + offset_of(c, by_row, lk_dataset_fields(d)));
+    if (status >= 0) status = copy_normal(m, c, m->memory + offset_of(c, by_row, lk_dataset_fields(d)));
     lk__free(device->context, LK_MEMORY_OTHER, part, PART);
     return status;
 }

@@ -9,10 +9,10 @@
 
 /* Why the device cannot make a loader's batches from the whole set in its memory: a clause; NULL: it can. config is
  * valid. */
-const char *lk__gather_refused(const lk__device *device, const lk_loader_config *config);
+const char *lk__gather_refused(lk__device *device, const lk_loader_config *config);
 /* Whether it can make them from samples that the host sends, and that is worth it: they are bytes, and become
  * floats. */
-bool lk__gather_sends_bytes(const lk__device *device, const lk_loader_config *config);
+bool lk__gather_sends_bytes(lk__device *device, const lk_loader_config *config);
 /* The loader whose batches hold field 0 as it is stored. */
 lk_loader_config lk__gather_stored(const lk_loader_config *config);
 

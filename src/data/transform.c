@@ -59,7 +59,7 @@ static void fill_table(const lk__data_transform *t, int64_t tables, void *table)
 {
     for (int64_t c = 0; c < tables; c++) {
         for (int v = 0; v < 256; v++) {
-            if (t->out == LK_F32)
+            if (t->row.out == LK_F32)
                 ((float *)table)[c * 256 + v] = ((float)v / 255.0f - (float)t->mean[c]) / (float)t->std[c];
             else
                 ((double *)table)[c * 256 + v] = (v / 255.0 - t->mean[c]) / t->std[c];
@@ -72,24 +72,25 @@ void lk__transform_init(lk__data_transform *t, const lk_loader_config *config, v
     const lk_transform *from = &config->transform;
     const lk_field     *field = lk_dataset_field(config->dataset, 0);
     const int64_t      *dims = field->dims;
-    *t = (lk__data_transform){.in = field->dtype,
-                              .out = config->dtype,
-                              .padding = from->crop_padding,
-                              .flip = from->flip,
+    *t = (lk__data_transform){.row = {.in = field->dtype,
+                                      .out = config->dtype,
+                                      .per_channel = from->channels > 1,
+                                      .padding = from->crop_padding,
+                                      .cutout = from->cutout,
+                                      .flip = from->flip,
+                                      .table = table},
                               .augment = lk__transform_augments(from),
                               .buffered = needs_buffers(from),
-                              .from = *from,
-                              .table = table};
-    t->normalize = from->channels > 0 || t->in == LK_U8;
+                              .normalize = from->channels > 0 || field->dtype == LK_U8,
+                              .from = *from};
     for (int i = 0; i < LK_MAX_CHANNELS; i++) {
         t->mean[i] = from->channels ? from->mean[from->channels > 1 ? i : 0] : 0.5;
         t->std[i] = from->channels ? from->std[from->channels > 1 ? i : 0] : 0.5;
     }
-    t->per_channel = from->channels > 1;
-    t->channels = t->per_channel || t->augment ? dims[0] : 1;
-    t->height = t->augment ? dims[1] : 1;
-    t->width = lk_field_elements(field) / t->channels / t->height;
-    if (table) fill_table(t, t->per_channel ? t->channels : 1, table);
+    t->row.channels = t->row.per_channel || t->augment ? dims[0] : 1;
+    t->row.height = t->augment ? dims[1] : 1;
+    t->row.width = lk_field_elements(field) / t->row.channels / t->row.height;
+    if (table) fill_table(t, t->row.per_channel ? t->row.channels : 1, table);
 }
 
 lk__random lk__transform_random(uint64_t seed, int64_t epoch)
@@ -97,64 +98,9 @@ lk__random lk__transform_random(uint64_t seed, int64_t epoch)
     return lk__random_make(seed, LK__FOR_AUGMENT, (uint64_t)epoch);
 }
 
-typedef struct crop {
-    int64_t down, right; /* offset from a pixel of the row to the pixel of the sample */
-    bool    flip;
-} crop;
-
-/* For each pair of types: `value` converts one element, given table, mean and std of its channel. The three inner loops
- * run along a row; without augmentation a row is a whole channel. Bound by the bytes written. */
-#define DEFINE_APPLY(name, from, to, value)                                                             \
-    static void name(const lk__data_transform *t, const crop *p, const from *sample, to *out)             \
-    {                                                                                                   \
-        int64_t width = t->width, begin = p->right < 0 ? -p->right : 0;                                 \
-        int64_t end = p->right > 0 ? width - p->right : width;                                          \
-        if (begin > width) begin = width;                                                               \
-        if (end < begin) end = begin;                                                                   \
-        for (int64_t c = 0; c < t->channels; c++) {                                                     \
-            int64_t   k = t->per_channel ? c : 0;                                                       \
-            const to *table = t->table ? (const to *)t->table + k * 256 : NULL;                         \
-            to        mean = t->normalize ? (to)t->mean[k] : 0, std = t->normalize ? (to)t->std[k] : 1; \
-            (void)table, (void)mean, (void)std;                                                         \
-            const from nothing = 0;                                                                     \
-            const to   border = value(nothing);                                                         \
-            for (int64_t y = 0; y < t->height; y++) {                                                   \
-                int64_t     source = y + p->down;                                                       \
-                bool        outside = source < 0 || source >= t->height;                                \
-                const from *line = sample + (c * t->height + (outside ? 0 : source)) * width;           \
-                to         *row = out + (c * t->height + y) * width;                                    \
-                int64_t     first = outside ? width : begin, last = outside ? width : end;              \
-                for (int64_t x = 0; x < first; x++) row[x] = border;                                    \
-                for (int64_t x = first; x < last; x++) row[x] = value(line[x + p->right]);              \
-                for (int64_t x = last; x < width; x++) row[x] = border;                                 \
-                for (int64_t x = 0; p->flip && x < width / 2; x++) {                                    \
-                    to swap = row[x];                                                                   \
-                    row[x] = row[width - 1 - x];                                                        \
-                    row[width - 1 - x] = swap;                                                          \
-                }                                                                                       \
-            }                                                                                           \
-        }                                                                                               \
-    }
-#define LOOK_UP(v) table[v]
-#define ARITHMETIC(v) ((v)-mean) / std
-DEFINE_APPLY(bytes_to_float, unsigned char, float, LOOK_UP)
-DEFINE_APPLY(bytes_to_double, unsigned char, double, LOOK_UP)
-DEFINE_APPLY(float_to_float, float, float, ARITHMETIC)
-DEFINE_APPLY(float_to_double, float, double, ARITHMETIC)
-
-static int64_t scale_to_range(uint32_t bits, int64_t n) { return (int64_t)((uint64_t)bits * (uint64_t)n >> 32); }
-
-static crop draw_crop(const lk__data_transform *t, const lk__random *random, int64_t index)
-{
-    uint32_t draw[4];
-    lk__random4(random, (uint64_t)index, LK__DRAW_CROP, draw);
-    return (crop){scale_to_range(draw[0], 2 * t->padding + 1) - t->padding,
-                  scale_to_range(draw[1], 2 * t->padding + 1) - t->padding, lk__random_unit(draw[2]) < t->flip};
-}
-
 static void load_floats(const lk__data_transform *t, const void *sample, size_t elements, float *to)
 {
-    if (t->in == LK_F32)
+    if (t->row.in == LK_F32)
         memcpy(to, sample, elements * sizeof *to);
     else
         for (size_t i = 0; i < elements; i++) to[i] = (float)((const unsigned char *)sample)[i] / 255.0f;
@@ -166,8 +112,8 @@ static const float *change_image(const lk__data_transform *t, const lk__random *
 {
     static const double default_ratio[2] = {3.0 / 4, 4.0 / 3};
     const lk_transform *from = &t->from;
-    lk__augment_image   image = {t->channels, t->height, t->width};
-    size_t              elements = (size_t)(t->channels * t->height * t->width);
+    lk__augment_image   image = {t->row.channels, t->row.height, t->row.width};
+    size_t              elements = (size_t)(image.channels * image.height * image.width);
     float *now = buffers, *next = buffers + lk__round_up(elements * sizeof(float), LK__ALIGN) / sizeof(float), *swap;
     load_floats(t, sample, elements, now);
 #define SWAP() (swap = now, now = next, next = swap)
@@ -176,11 +122,11 @@ static const float *change_image(const lk__data_transform *t, const lk__random *
         lk__augment_resize(&image, now, lk__augment_draw_box(random, index, &image, from->resized_crop, ratio), next);
         SWAP();
     }
-    if (t->padding || t->flip > 0) {
-        lk__data_transform plain = *t;
-        crop               p = draw_crop(t, random, index);
-        plain.normalize = false;
-        float_to_float(&plain, &p, now, next);
+    if (t->row.padding || t->row.flip > 0) {
+        lk__device_transform plain = t->row;
+        plain.in = plain.out = LK_F32;
+        plain.cutout = 0;
+        lk__row_transform(&plain, random, index, now, next);
         SWAP();
     }
     if (from->rotate > 0) {
@@ -195,42 +141,16 @@ static const float *change_image(const lk__data_transform *t, const lk__random *
     return now;
 }
 
-/* Zeros in a square around a random pixel, as far as it is inside of the image. */
-static void cut_out(const lk__data_transform *t, const lk__random *random, int64_t index, void *row)
-{
-    uint32_t draw[4];
-    lk__random4(random, (uint64_t)index, LK__DRAW_CUTOUT, draw);
-    int64_t top = scale_to_range(draw[0], t->height) - t->from.cutout / 2, bottom = top + t->from.cutout;
-    int64_t left = scale_to_range(draw[1], t->width) - t->from.cutout / 2, right = left + t->from.cutout;
-    size_t  size = lk_dtype_size(t->out);
-    if (top < 0) top = 0;
-    if (left < 0) left = 0;
-    if (bottom > t->height) bottom = t->height;
-    if (right > t->width) right = t->width;
-    for (int64_t c = 0; c < t->channels; c++)
-        for (int64_t y = top; y < bottom; y++)
-            memset((char *)row + (size_t)((c * t->height + y) * t->width + left) * size, 0,
-                   (size_t)(right - left) * size);
-}
-
 void lk__transform_apply(const lk__data_transform *t, const lk__random *random, int64_t index, const void *sample,
                          void *row, void *scratch)
 {
-    crop     p = {0};
-    lk_dtype in = t->in;
+    lk__device_transform how = t->row;
+    if (t->normalize) how.mean = t->mean, how.std = t->std;
     if (t->buffered) {
         sample = change_image(t, random, index, sample, scratch);
-        in = LK_F32;
-    } else if (t->padding || t->flip > 0) {
-        p = draw_crop(t, random, index);
+        how.in = LK_F32;
+        how.padding = 0;
+        how.flip = 0;
     }
-    if (in == LK_U8 && t->out == LK_F32)
-        bytes_to_float(t, &p, sample, row);
-    else if (in == LK_U8)
-        bytes_to_double(t, &p, sample, row);
-    else if (t->out == LK_F32)
-        float_to_float(t, &p, sample, row);
-    else
-        float_to_double(t, &p, sample, row);
-    if (t->from.cutout > 0) cut_out(t, random, index, row);
+    lk__row_transform(&how, random, index, sample, row);
 }

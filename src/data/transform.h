@@ -2,22 +2,17 @@
 #ifndef LK__TRANSFORM_H
 #define LK__TRANSFORM_H
 
-#include "base/random.h"
+#include "device/batch.h"
 
 #include <lockstep/data.h>
 
 typedef struct lk__data_transform {
-    lk_dtype     in, out;
-    int64_t      channels, height, width; /* 1, 1, elements if the axes do not matter */
-    bool         normalize;
-    bool         per_channel; /* mean, std and table; else the first is used for all */
-    bool         augment;
-    bool         buffered; /* changes that need the image as floats, in a buffer */
-    int          padding;
-    double       flip;
-    double       mean[LK_MAX_CHANNELS], std[LK_MAX_CHANNELS];
-    const void  *table; /* (channels or 1, 256) of out, for u8 */
-    lk_transform from;
+    lk__device_transform row; /* without mean and std; its table is borrowed */
+    bool                 augment;
+    bool                 buffered; /* changes that need the image as floats, in a buffer */
+    bool                 normalize;
+    double               mean[LK_MAX_CHANNELS], std[LK_MAX_CHANNELS];
+    lk_transform         from;
 } lk__data_transform;
 
 bool lk__transform_used(const lk_loader_config *config); /* field 0 is transformed; else it is copied as it is stored */

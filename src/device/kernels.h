@@ -24,10 +24,6 @@ typedef struct lk__device_rates {
     double flops, memory; /* operations a second, bytes a second */
 } lk__device_rates;
 
-struct lk__device_gather; /* device/batch.h */
-struct lk__device_rows;
-struct lk__device_tokens; /* device/tokens.h */
-
 enum { LK__DEVICE_ADDENDS = LK__LEAVES_MOST };
 
 typedef struct lk__device_kernels {
@@ -60,14 +56,6 @@ typedef struct lk__device_kernels {
 
     /* lk_device_measure's. NULL: it cannot be measured. */
     lk_status (*measure)(lk__device *device, lk_dtype type, lk_device_speed *speed);
-
-    /* Makes the rows of a batch. NULL: the host does. */
-    lk_status (*gather)(lk__device *device, lk__device_stream *stream, const struct lk__device_gather *gather,
-                        const struct lk__device_rows *rows);
-    /* Chooses the tokens of a step of generation. Both NULL: the host does. tokens_workspace 0: it cannot for so many
-     * tokens. */
-    lk_status (*choose_tokens)(lk__device *device, lk__device_stream *stream, const struct lk__device_tokens *tokens);
-    size_t (*tokens_workspace)(lk__device *device, int64_t rows, int64_t vocabulary);
 } lk__device_kernels;
 
 #endif

@@ -172,7 +172,7 @@ struct lk_program {
     lk__run_lend            *lend;                  /* NULL: ranks that wait keep their cores */
     lk__run_queue           *queue;                 /* NULL: the program waits for each section's results */
     lk__run_source          *sources[2]; /* of training steps and of evaluations; NULL: the caller binds inputs */
-    const lk__run_source    *source;     /* the one of the current step */
+    lk__run_source          *source;     /* the one of the current step */
     struct lk__run_tokens   *tokens;     /* NULL: nothing is generated so; the generator's */
     bool first_chooses; /* with other ranks: rank 0's device chooses among algorithms, and sends its list */
 
@@ -256,16 +256,25 @@ lk_status lk__stage_out(lk_program *program, const char *gradient, size_t bytes)
 lk_status lk__stage_in(lk_program *program, char *gradient, size_t bytes);
 
 /* ---- source.c: inputs that the device makes from samples, instead of the caller ---- */
-void lk__source_use(lk_program *program, const lk__run_source *source); /* for the step that is set next; NULL: none */
+void lk__source_use(lk_program *program, lk__run_source *source); /* for the step that is set next; NULL: none */
 /* Whether input `input` is made; if so, slots see a stand-in for its address. */
 bool        lk__source_makes(const lk_program *program, size_t input);
 const void *lk__bound_memory(const lk_program *program, size_t input);
 /* Whether it is made of samples that are sent by row, and those of a slot: what the caller bound. */
 bool        lk__source_sends(const lk_program *program);
 const void *lk__source_samples(const lk_program *program, const lk__run_slot *slot, int field);
-/* Queues what makes the inputs of a slot from headers (device/batch.h), whose other members are set here. by_row:
- * samples are those of `sent`, as lk__plan_sent_offset has them; else NULL. */
-lk_status lk__source_gather(lk_program *program, const lk__run_slot *slot, lk__device_rows rows, const char *sent);
+/* Where the step block and the ids of a batch are read (device/batch.h). */
+typedef struct lk__run_headers {
+    const char    *headers;
+    const int64_t *ring_slot; /* the device's: which of `slots` headers, `bytes` apart, is read; NULL: the first */
+    int            slots;
+    size_t         bytes;
+    lk__kernel_invalid_id *report; /* is cleared; NULL: nothing is */
+} lk__run_headers;
+/* Queues what makes the inputs of a slot. by_row: samples are those of `sent`, as lk__plan_sent_offset has them; else
+ * NULL. */
+lk_status lk__source_gather(lk_program *program, const lk__run_slot *slot, const lk__run_headers *headers,
+                            const char *sent);
 void      lk__sources_free(lk_program *program);
 
 /* ---- graphs.c: work that is recorded when it runs for the second time, and afterwards queued as a whole ---- */

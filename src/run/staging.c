@@ -63,7 +63,7 @@ static lk_status make_inputs(lk_program *p, lk__run_slot *slot)
         status = copy_in(p, p->memory.rows_sent + lk__plan_sent_offset(p->plan, i), lk__source_samples(p, slot, i),
                          (size_t)slot->step.count * source->row_bytes[i]);
     return status < 0 ? status
-                      : lk__source_gather(p, slot, (lk__device_rows){.headers = slot->staged},
+                      : lk__source_gather(p, slot, &(lk__run_headers){.headers = slot->staged},
                                           sends ? p->memory.rows_sent : NULL);
 }
 

@@ -162,7 +162,7 @@ static lk_status send_inputs(lk_program *p)
     if (status >= 0) status = backend->memory.event_record(p->device, q->copied[i], q->copies);
     if (status >= 0) status = backend->memory.event_wait(p->device, q->copied[i], p->stream);
     if (status >= 0)
-        status = p->source ? lk__source_gather(p, slot, (lk__device_rows){.headers = device_staging}, device_staging)
+        status = p->source ? lk__source_gather(p, slot, &(lk__run_headers){.headers = device_staging}, device_staging)
                            : copy_from_staging(p, device_staging);
     if (status >= 0) status = backend->memory.event_record(p->device, q->taken[i], p->stream);
     slot->step_staged = slot->step;
@@ -256,12 +256,12 @@ lk_status lk__run_batch_begin(lk_program *p, const lk__schedule_run *run, size_t
     lk__run_queue *q = p->queue;
     (void)at, (void)next;
     if (!is_by_id(p)) return is_first(run) ? clear_report(p) : LK_OK;
-    lk__device_rows rows = {.headers = q->pinned,
-                            .ring_slot = ring_slot_of(q),
-                            .ring_slots = q->bytes.pinned,
-                            .header_bytes = q->bytes.input,
-                            .report = is_first(run) ? p->memory.report : NULL};
-    return lk__source_gather(p, &p->slots[0], rows, NULL);
+    lk__run_headers headers = {.headers = q->pinned,
+                               .ring_slot = ring_slot_of(q),
+                               .slots = q->bytes.pinned,
+                               .bytes = q->bytes.input,
+                               .report = is_first(run) ? p->memory.report : NULL};
+    return lk__source_gather(p, &p->slots[0], &headers, NULL);
 }
 
 /* One micro-batch of the step's schedule, with the update behind the last. */

@@ -8,13 +8,15 @@
 
 struct lk__run_tokens {
     lk_program       *p;
-    lk__device_tokens work;
+    lk__op_attrs      attrs;
+    lk__device_kernel kernel; /* of choose_tokens */
+    lk__kernel_call   work;
     lk__device_event *ended[LK__DEVICE_TOKEN_STEPS]; /* by the step's number */
     int32_t          *chosen;                        /* pinned */
     char             *block;                         /* the device's: sampling, prompts */
     char             *pinned;                        /* from which it is copied */
     char             *workspace;
-    int64_t           most; /* prompts */
+    int64_t           most, vocabulary; /* most: prompts */
     size_t            workspace_bytes;
     int64_t           queued, read; /* steps since lk__tokens_begin */
 };
@@ -28,14 +30,34 @@ static size_t block_bytes(const lk__run_tokens *t)
     return sizeof(lk__device_sampling) + (size_t)t->most * sizeof(lk__device_prompt);
 }
 
-/* The device's memory of an input. */
-static lk_status find_input(lk_program *p, const char *name, int32_t **memory)
+static void set_operand(lk__kernel_operand *o, void *data, lk_dtype type, int rank, const int64_t *dims)
 {
+    *o = (lk__kernel_operand){.data = data, .dtype = type, .rank = rank};
+    memcpy(o->dims, dims, (size_t)rank * sizeof *dims);
+}
+
+/* Of so many prompts. Memory that is not allocated yet is NULL. */
+static void set_operands(lk__run_tokens *t, int64_t rows)
+{
+    lk__kernel_operand *in = t->work.in, *out = t->work.out;
+    char               *prompts = t->block ? t->block + sizeof(lk__device_sampling) : NULL;
+    set_operand(&in[LK__TOKENS_LOGITS], in[LK__TOKENS_LOGITS].data, in[LK__TOKENS_LOGITS].dtype, 2,
+                (int64_t[]){rows, t->vocabulary});
+    set_operand(&in[LK__TOKENS_SAMPLING], t->block, LK_U8, 1, (int64_t[]){sizeof(lk__device_sampling)});
+    set_operand(&out[LK__TOKENS_CHOSEN], t->chosen, LK_I32, 2, (int64_t[]){LK__DEVICE_TOKEN_STEPS, rows});
+    set_operand(&out[LK__TOKENS_PROMPTS], prompts, LK_U8, 2, (int64_t[]){rows, sizeof(lk__device_prompt)});
+    for (int i = LK__TOKENS_PLACES; i < LK__TOKENS_OUTPUTS; i++) set_operand(&out[i], out[i].data, LK_I32, 1, &rows);
+}
+
+/* The device's memory of an input becomes an output. */
+static lk_status find_input(lk__run_tokens *t, int output, const char *name)
+{
+    lk_program     *p = t->p;
     const lk_graph *g = p->plan->graph;
-    *memory = NULL;
+    void          **memory = &t->work.out[output].data;
     for (size_t i = 0; i < p->values && name; i++)
         if (g->values[i].kind == LK__VALUE_INPUT && strcmp(g->values[i].name, name) == 0)
-            *memory = (int32_t *)lk__input_memory(p, &p->slots[0], i);
+            *memory = (void *)lk__input_memory(p, &p->slots[0], i);
     return *memory || !name ? LK_OK : lk__fail(p->context, LK_EINVAL, "input \"%s\" is not bound", name);
 }
 
@@ -45,17 +67,32 @@ static lk_status describe_work(lk__run_tokens *t, const lk__run_token_inputs *in
     const lk__plan_list   *planned = &p->plan->evaluate;
     int                    logits = planned->outputs[0];
     const lk__graph_shape *s = &planned->graph->values[logits].shape;
-    lk_status              status = find_input(p, in->tokens, &t->work.tokens);
-    if (status >= 0) status = find_input(p, in->positions, &t->work.positions);
-    if (status >= 0) status = find_input(p, in->rows, &t->work.places);
-    if (status >= 0) status = find_input(p, in->first, &t->work.first);
-    if (status >= 0) status = find_input(p, in->last, &t->work.last);
-    t->work.window = in->window;
-    t->work.logits = lk__program_resolve(p, p->slots[0].arena, p->memory.gradients, planned->places[logits]);
-    t->work.type = s->dtype;
-    t->work.vocabulary = s->dims[s->rank - 1];
-    t->most = lk__shape_elements(s) / t->work.vocabulary;
+    lk__kernel_operand    *from = &t->work.in[LK__TOKENS_LOGITS];
+    lk_status              status = find_input(t, LK__TOKENS_TOKENS, in->tokens);
+    if (status >= 0) status = find_input(t, LK__TOKENS_POSITIONS, in->positions);
+    if (status >= 0) status = find_input(t, LK__TOKENS_PLACES, in->rows);
+    if (status >= 0) status = find_input(t, LK__TOKENS_FIRST, in->first);
+    if (status >= 0) status = find_input(t, LK__TOKENS_LAST, in->last);
+    t->attrs.window = in->window;
+    t->vocabulary = s->dims[s->rank - 1];
+    t->most = lk__shape_elements(s) / t->vocabulary;
+    from->data = lk__program_resolve(p, p->slots[0].arena, p->memory.gradients, planned->places[logits]);
+    from->dtype = s->dtype;
+    t->work.attrs = &t->attrs;
+    t->work.inputs = LK__TOKENS_INPUTS;
+    t->work.outputs = LK__TOKENS_OUTPUTS;
+    t->work.device = p->device;
+    set_operands(t, t->most);
     return status;
+}
+
+static lk_status find_kernel(lk__run_tokens *t)
+{
+    lk__device *d = t->p->device;
+    t->kernel = d->backend->kernels.find(d, LK__OP_choose_tokens, t->work.in[LK__TOKENS_LOGITS].dtype, &t->work);
+    if (!t->kernel.run) return LK_OK;
+    if (t->kernel.workspace) t->workspace_bytes = t->kernel.workspace(&t->work, 1);
+    return t->kernel.prepare ? t->kernel.prepare(d, &t->kernel, &t->work) : LK_OK;
 }
 
 static lk_status make_memory(lk__run_tokens *t)
@@ -69,25 +106,21 @@ static lk_status make_memory(lk__run_tokens *t)
         status = LK_ENOMEM;
     for (int i = 0; i < LK__DEVICE_TOKEN_STEPS && status >= 0; i++)
         status = backend->memory.event_create(d, &t->ended[i]);
-    t->work.chosen = t->chosen;
     t->work.workspace = t->workspace;
-    t->work.sampling = (const lk__device_sampling *)t->block;
-    t->work.prompts = (lk__device_prompt *)(t->block + sizeof(lk__device_sampling));
     return status;
 }
 
 lk_status lk__tokens_create(lk_program *p, const lk__run_token_inputs *inputs, lk__run_tokens **tokens)
 {
-    const lk__device_backend *backend = p->device->backend;
     *tokens = NULL;
-    if (!p->graphs || !backend->kernels.choose_tokens || p->comm) return LK_OK;
+    if (!p->graphs || p->comm) return LK_OK;
     lk__run_tokens *t = lk__alloc(p->context, LK_MEMORY_OTHER, sizeof *t);
     if (!t) return LK_ENOMEM;
     t->p = p;
     lk_status status = describe_work(t, inputs);
-    if (status >= 0) t->workspace_bytes = backend->kernels.tokens_workspace(p->device, t->most, t->work.vocabulary);
-    if (status >= 0 && t->workspace_bytes) status = make_memory(t);
-    if (status < 0 || !t->workspace_bytes) {
+    if (status >= 0) status = find_kernel(t);
+    if (status >= 0 && t->kernel.run) status = make_memory(t);
+    if (status < 0 || !t->kernel.run) {
         lk__tokens_free(t);
         return status;
     }
@@ -128,12 +161,12 @@ lk_status lk__tokens_begin(lk__run_tokens *t, const lk__device_sampling *samplin
     if (status >= 0) status = lk__stage_inputs(p, &p->slots[0]);
     if (status < 0) return status;
     t->queued = t->read = 0;
-    t->work.rows = p->slots[0].step.count;
-    t->work.sorts = sampling->temperature > 0 && ((sampling->top_k > 0 && sampling->top_k < t->work.vocabulary) ||
-                                                  (sampling->top_p > 0 && sampling->top_p < 1));
+    int64_t rows = p->slots[0].step.count;
+    set_operands(t, rows);
+    t->attrs.sorts = lk__sampling_sorts(sampling, t->vocabulary);
     memcpy(t->pinned, sampling, sizeof *sampling);
-    memcpy(to, prompts, (size_t)t->work.rows * sizeof *prompts);
-    for (int64_t i = 0; i < t->work.rows; i++) to[i].step = 0;
+    memcpy(to, prompts, (size_t)rows * sizeof *prompts);
+    for (int64_t i = 0; i < rows; i++) to[i].step = 0;
     p->progress.evaluated = -1; /* outputs are those of the latest step that was queued */
     return p->device->backend->memory.copy_in(p->device, p->stream, t->block, t->pinned, block_bytes(t));
 }
@@ -141,7 +174,8 @@ lk_status lk__tokens_begin(lk__run_tokens *t, const lk__device_sampling *samplin
 lk_status lk__run_choose_tokens(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     (void)run, (void)at, (void)next;
-    return p->device->backend->kernels.choose_tokens(p->device, p->stream, &p->tokens->work);
+    p->tokens->work.stream = p->stream;
+    return p->tokens->kernel.run(&p->tokens->work);
 }
 
 static lk_status issue_step(lk_program *p, const lk__run_key *key)
@@ -161,7 +195,7 @@ lk_status lk__tokens_queue(lk__run_tokens *t)
                          .samples = list->samples,
                          .total = list->total,
                          .gradients = list->gradients,
-                         .way = t->work.sorts ? 2 : 1};
+                         .way = t->attrs.sorts ? 2 : 1};
     if (t->queued - t->read == LK__DEVICE_TOKEN_STEPS)
         return lk__fail(p->context, LK_EINVAL, "%d steps are already queued: read the tokens of the first",
                         LK__DEVICE_TOKEN_STEPS);
@@ -177,7 +211,7 @@ lk_status lk__tokens_read(lk__run_tokens *t, const int32_t **chosen)
     int         slot = (int)(t->read % LK__DEVICE_TOKEN_STEPS);
     if (t->read == t->queued) return lk__fail(p->context, LK_EINVAL, "no step is queued");
     lk_status status = p->device->backend->memory.event_sync(p->device, t->ended[slot]);
-    *chosen = t->chosen + (int64_t)slot * t->work.rows;
+    *chosen = t->chosen + (int64_t)slot * t->work.in[LK__TOKENS_LOGITS].dims[0];
     t->read++;
     return status;
 }

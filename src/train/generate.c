@@ -20,15 +20,15 @@ typedef struct continuation {
 } continuation;
 
 typedef struct call {
-    lk_generator           *g;
-    lk_generate_config      config;
-    lk__generation_sampling sampling;
-    lk__generation_stops    stops;
-    continuation           *of; /* one for each prompt */
-    int32_t                *tokens;
-    char                   *text;
-    size_t                  room; /* of text for each prompt */
-    lk_generate_times       times;
+    lk_generator        *g;
+    lk_generate_config   config;
+    lk__device_sampling  sampling;
+    lk__generation_stops stops;
+    continuation        *of; /* one for each prompt */
+    int32_t             *tokens;
+    char                *text;
+    size_t               room; /* of text for each prompt */
+    lk_generate_times    times;
 } call;
 
 const char *lk_generate_end_name(lk_generate_end end)
@@ -235,12 +235,18 @@ static void set_inputs(call *c, int *going)
 
 /* ---- steps whose tokens the host chooses ---- */
 
-static int32_t choose_token(const call *c, int i, const void *logits)
+static int32_t choose_token(call *c, int i, const void *logits)
 {
-    const lk_generator *g = c->g;
     const continuation *x = &c->of[i];
-    double              uniform = lk__sample_uniform(c->config.seed, x->hash, x->earlier, x->length + x->made);
-    return lk__sample(&c->sampling, g->config.dtype, logits, g->model.vocabulary, uniform, g->candidates);
+    lk__kernel_call    *choice = &c->g->choice;
+    lk__device_prompt   prompt = {.hash = x->hash, .earlier = x->earlier, .position = x->length + x->made};
+    int32_t             chosen[LK__DEVICE_TOKEN_STEPS];
+    choice->in[LK__TOKENS_LOGITS].data = (void *)logits;
+    choice->in[LK__TOKENS_SAMPLING].data = &c->sampling;
+    choice->out[LK__TOKENS_CHOSEN].data = chosen;
+    choice->out[LK__TOKENS_PROMPTS].data = &prompt;
+    c->g->kernel->run(choice);
+    return chosen[0];
 }
 
 /* One token of every prompt that has not ended; *going: how many go on. */
@@ -288,16 +294,12 @@ static int64_t steps_ahead(const call *c)
 
 static lk_status begin_queue(call *c)
 {
-    lk_generator       *g = c->g;
-    lk__device_sampling sampling = {.temperature = c->config.temperature,
-                                    .top_p = c->config.top_p,
-                                    .top_k = c->config.top_k,
-                                    .seed = c->config.seed};
+    lk_generator *g = c->g;
     for (int i = 0; i < c->config.prompts_count; i++) {
         const continuation *x = &c->of[i];
         g->prompts[i] = (lk__device_prompt){.hash = x->hash, .earlier = x->earlier, .position = x->length + x->made};
     }
-    return lk__tokens_begin(g->queue, &sampling, g->prompts);
+    return lk__tokens_begin(g->queue, &c->sampling, g->prompts);
 }
 
 /* Reads the tokens of the next step that was queued; *going: how many go on. */
@@ -346,7 +348,8 @@ lk_status lk_generate(lk_generator *g, const lk_generate_config *given, lk_gener
     call      c = {.g = g, .config = LK_GENERATE_CONFIG_INIT};
     lk_status status = LK__CONFIG_READ(g->context, lk_generate_config, given, &c.config);
     c.stops = (lk__generation_stops){c.config.stop, c.config.stop_count};
-    c.sampling = (lk__generation_sampling){c.config.temperature, c.config.top_k, c.config.top_p};
+    c.sampling = (lk__device_sampling){
+        .temperature = c.config.temperature, .top_p = c.config.top_p, .top_k = c.config.top_k, .seed = c.config.seed};
     if (status < 0 || (status = check_call(&c)) < 0) return status;
     lk_step step = {.step = 1, .count = c.config.prompts_count};
     if ((status = begin_call(&c)) < 0) goto done;

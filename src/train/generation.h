@@ -1,30 +1,10 @@
-/* train/generation.h - the parts of generation: how a token is chosen, and which text is complete. */
+/* train/generation.h - the parts of generation: which text is complete. */
 #ifndef LK__GENERATION_H
 #define LK__GENERATION_H
 
 #include "base/base.h"
 
 #include <lockstep/generate.h>
-
-/* ---- sample.c ---- */
-
-typedef struct lk__generation_candidate {
-    double  weight; /* logit, then probability */
-    int32_t token;
-} lk__generation_candidate;
-
-typedef struct lk__generation_sampling {
-    double  temperature;
-    int64_t top_k; /* 0: all */
-    double  top_p; /* 0 and 1: all */
-} lk__generation_sampling;
-
-/* The token for a uniform number in (0, 1); scratch: one candidate for each logit. -1: no logit is finite, or one is
- * NaN. */
-int32_t lk__sample(const lk__generation_sampling *sampling, lk_dtype type, const void *logits, int64_t vocabulary,
-                   double uniform, lk__generation_candidate *scratch);
-/* The number for a position of a prompt; `earlier` prompts of the call are equal to it. */
-double lk__sample_uniform(uint64_t seed, uint64_t prompt_hash, int64_t earlier, int64_t position);
 
 /* ---- stop.c ---- */
 

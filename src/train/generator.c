@@ -26,10 +26,7 @@ static size_t inputs_bytes(const lk_generator *g)
 }
 static size_t logits_bytes(const lk_generator *g) { return lk__generator_logits_bytes(g, g->config.batch); }
 static size_t prompts_bytes(const lk_generator *g) { return (size_t)g->config.batch * sizeof *g->prompts; }
-static size_t candidates_bytes(const lk_generator *g)
-{
-    return (size_t)g->model.vocabulary * sizeof(lk__generation_candidate);
-}
+static size_t scratch_bytes(const lk_generator *g) { return g->kernel->workspace(&g->choice, 1); }
 
 static lk_status check_config(lk_context *c, lk_generator_config *config)
 {
@@ -178,6 +175,19 @@ static lk_status make_queue(lk_generator *g)
     return g->prompts ? LK_OK : LK_ENOMEM;
 }
 
+/* What chooses a token on the host: the caller sets the data of a prompt. */
+static void describe_choice(lk_generator *g)
+{
+    static const lk__op_attrs none;
+    lk__kernel_operand       *in = g->choice.in, *out = g->choice.out;
+    g->kernel = &lk__cpu_kernels(g->config.dtype, lk_context_isa(g->context))[LK__OP_choose_tokens];
+    g->choice = (lk__kernel_call){.attrs = &none, .inputs = LK__TOKENS_INPUTS, .outputs = LK__TOKENS_PLACES};
+    in[LK__TOKENS_LOGITS] = (lk__kernel_operand){.dtype = g->config.dtype, .rank = 2, .dims = {1, g->model.vocabulary}};
+    in[LK__TOKENS_SAMPLING] = (lk__kernel_operand){.dtype = LK_U8, .rank = 1, .dims = {sizeof(lk__device_sampling)}};
+    out[LK__TOKENS_CHOSEN] = (lk__kernel_operand){.dtype = LK_I32, .rank = 2, .dims = {LK__DEVICE_TOKEN_STEPS, 1}};
+    out[LK__TOKENS_PROMPTS] = (lk__kernel_operand){.dtype = LK_U8, .rank = 2, .dims = {1, sizeof(lk__device_prompt)}};
+}
+
 /* Of the host: a GPU's memory says itself when it is not enough. */
 static lk_status check_memory(lk_generator *g)
 {
@@ -232,6 +242,7 @@ static lk_status begin_generator(lk_context *context, const lk_generator_config 
         g->config.model = &g->model;
         g->model.dropout = g->model.attention_dropout = 0;
         if (g->model.kind == LK_TRANSFORMER_LLAMA) g->model.context = config.context; /* rows of the table of angles */
+        describe_choice(g);
         g->width[LK__GENERATOR_CHUNK] = config.chunk;
         g->width[LK__GENERATOR_STEP] = 1;
     }
@@ -261,7 +272,7 @@ lk_status lk_generator_create(lk_context *context, const lk_generator_config *co
     for (int i = 0; i < LK__GENERATOR_INPUTS && status >= 0; i++)
         if (!(g->inputs[i] = lk__alloc(context, LK_MEMORY_WORKSPACE, inputs_bytes(g)))) status = LK_ENOMEM;
     if (status >= 0 && (!(g->logits = lk__alloc(context, LK_MEMORY_WORKSPACE, logits_bytes(g))) ||
-                        !(g->candidates = lk__alloc(context, LK_MEMORY_WORKSPACE, candidates_bytes(g)))))
+                        !(g->choice.workspace = lk__alloc(context, LK_MEMORY_WORKSPACE, scratch_bytes(g)))))
         status = LK_ENOMEM;
     if (status >= 0) status = make_programs(g);
     if (status >= 0) status = make_queue(g);
@@ -281,7 +292,7 @@ void lk_generator_free(lk_generator *g)
     for (int i = 0; i < LK__GENERATOR_INPUTS; i++)
         lk__free(g->context, LK_MEMORY_WORKSPACE, g->inputs[i], inputs_bytes(g));
     lk__free(g->context, LK_MEMORY_WORKSPACE, g->logits, logits_bytes(g));
-    lk__free(g->context, LK_MEMORY_WORKSPACE, g->candidates, candidates_bytes(g));
+    lk__free(g->context, LK_MEMORY_WORKSPACE, g->choice.workspace, scratch_bytes(g));
     lk__tokens_free(g->queue);
     lk__free(g->context, LK_MEMORY_OTHER, g->prompts, prompts_bytes(g));
     for (int which = 0; which < LK__GENERATOR_PROGRAMS; which++) lk_program_free(g->program[which]);
@@ -297,9 +308,8 @@ void lk_generator_free(lk_generator *g)
 size_t lk_generator_memory(const lk_generator *g, lk_memory kind)
 {
     bool   stored = kind == LK_MEMORY_PARAMETERS || kind == LK_MEMORY_MASTER || kind == LK_MEMORY_BUFFERS;
-    size_t bytes = kind == LK_MEMORY_WORKSPACE
-                       ? LK__GENERATOR_INPUTS * inputs_bytes(g) + logits_bytes(g) + candidates_bytes(g)
-                       : 0;
+    size_t bytes =
+        kind == LK_MEMORY_WORKSPACE ? LK__GENERATOR_INPUTS * inputs_bytes(g) + logits_bytes(g) + scratch_bytes(g) : 0;
     if (kind == LK_MEMORY_OTHER) return 0;
     bytes += lk__tokens_memory(g->queue, kind);
     for (int which = 0; which < (stored ? 1 : LK__GENERATOR_PROGRAMS); which++)

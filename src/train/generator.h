@@ -16,19 +16,20 @@ enum {
 };
 
 struct lk_generator {
-    lk_context               *context;
-    lk_generator_config       config;
-    lk_transformer_config     model;
-    lk_graph                 *graph[LK__GENERATOR_PROGRAMS];
-    lk_plan                  *plan[LK__GENERATOR_PROGRAMS];
-    lk_store                 *store;
-    lk_program               *program[LK__GENERATOR_PROGRAMS];
-    int64_t                   width[LK__GENERATOR_PROGRAMS]; /* tokens of each prompt in a run */
-    int32_t                  *inputs[LK__GENERATOR_INPUTS];  /* (batch, width) */
-    void                     *logits;                        /* (batch, vocabulary) */
-    lk__generation_candidate *candidates;                    /* vocabulary of them */
-    lk__run_tokens           *queue;   /* steps whose tokens the device chooses; NULL: it does not */
-    lk__device_prompt        *prompts; /* with a queue: batch of them */
+    lk_context             *context;
+    lk_generator_config     config;
+    lk_transformer_config   model;
+    lk_graph               *graph[LK__GENERATOR_PROGRAMS];
+    lk_plan                *plan[LK__GENERATOR_PROGRAMS];
+    lk_store               *store;
+    lk_program             *program[LK__GENERATOR_PROGRAMS];
+    int64_t                 width[LK__GENERATOR_PROGRAMS]; /* tokens of each prompt in a run */
+    int32_t                *inputs[LK__GENERATOR_INPUTS];  /* (batch, width) */
+    void                   *logits;                        /* (batch, vocabulary) */
+    const lk__kernel_entry *kernel;                        /* the CPU's choose_tokens, where the host chooses */
+    lk__kernel_call         choice;                        /* for one prompt */
+    lk__run_tokens         *queue;   /* steps whose tokens the device chooses; NULL: it does not */
+    lk__device_prompt      *prompts; /* with a queue: batch of them */
 };
 
 /* Bytes of the logits of so many prompts. */

@@ -50,7 +50,7 @@ lk_status lk__trainer_choose(lk_context *c, const lk_trainer_config *config, con
     case LK_DATA_AUTO: break;
     default: return lk__fail(c, LK_EINVAL, "data_on_device is %d, which is invalid", config->data_on_device);
     }
-    if (!plan->device->backend->kernels.gather) return LK_OK;
+    if (!plan->device->backend->memory.available) return LK_OK; /* its memory is the host's */
     left = left_beside(plan) / SHARE;
     for (int i = 0; i < 2; i++) {
         const lk_loader_config *loader = &loaders[i];

@@ -16,44 +16,72 @@
 enum { ROWS = 3, MOST = 5003 };
 
 typedef struct step {
-    lk__device_tokens   work;
+    lk__op_attrs        attrs;
+    lk__kernel_call     work;
+    lk__device_kernel   kernel;
     lk__device_sampling sampling;
     lk__device_prompt   prompts[ROWS];
-    int32_t             inputs[5][ROWS];
+    int32_t             inputs[5][ROWS]; /* in the order of the outputs: places, tokens, positions, first, last */
+    int32_t             chosen[LK__DEVICE_TOKEN_STEPS][ROWS];
     lk__device_stream  *stream;
+    lk_dtype            type;
+    int64_t             vocabulary;
     size_t              bytes, workspace;
-    char               *memory, *scratch; /* the device's: logits, sampling, prompts, inputs */
+    char               *memory, *scratch; /* the device's: logits, then the other operands */
 } step;
 
 static size_t logits_bytes(const step *s)
 {
-    return lk__round_up((size_t)(ROWS * s->work.vocabulary) * lk_dtype_size(s->work.type), 64);
+    return lk__round_up((size_t)(ROWS * s->vocabulary) * lk_dtype_size(s->type), 64);
+}
+
+static void set_operand(lk__kernel_operand *o, lk_dtype type, int rank, int64_t first, int64_t second)
+{
+    *o = (lk__kernel_operand){.data = (void *)1, .dtype = type, .rank = rank, .dims = {first, second}};
+}
+
+static void describe_step(step *s, int64_t vocabulary)
+{
+    lk__kernel_operand *in = s->work.in, *out = s->work.out;
+    s->attrs.window = 4;
+    s->work.attrs = &s->attrs;
+    s->work.inputs = LK__TOKENS_INPUTS;
+    s->work.outputs = LK__TOKENS_OUTPUTS;
+    set_operand(&in[LK__TOKENS_LOGITS], s->type, 2, ROWS, vocabulary);
+    set_operand(&in[LK__TOKENS_SAMPLING], LK_U8, 1, sizeof s->sampling, 0);
+    set_operand(&out[LK__TOKENS_CHOSEN], LK_I32, 2, LK__DEVICE_TOKEN_STEPS, ROWS);
+    set_operand(&out[LK__TOKENS_PROMPTS], LK_U8, 2, ROWS, sizeof *s->prompts);
+    for (int i = LK__TOKENS_PLACES; i < LK__TOKENS_OUTPUTS; i++) set_operand(&out[i], LK_I32, 1, ROWS, 0);
 }
 
 static void open_step(lk__device *d, step *s, lk_dtype type, int64_t vocabulary)
 {
     const lk__device_backend *b = d->backend;
-    s->work.type = type, s->work.vocabulary = vocabulary, s->work.rows = ROWS, s->work.window = 4;
-    s->bytes = logits_bytes(s) + sizeof s->sampling + sizeof s->prompts + sizeof s->inputs;
-    s->workspace = b->kernels.tokens_workspace(d, ROWS, vocabulary);
-    REQUIRE(s->workspace > 0 && b->memory.stream_create(d, &s->stream) == LK_OK &&
+    s->type = type, s->vocabulary = vocabulary;
+    describe_step(s, vocabulary);
+    s->kernel = b->kernels.find(d, LK__OP_choose_tokens, type, &s->work);
+    REQUIRE(s->kernel.run && s->kernel.workspace);
+    s->bytes = logits_bytes(s) + sizeof s->sampling + sizeof s->prompts + sizeof s->inputs + sizeof s->chosen;
+    s->workspace = s->kernel.workspace(&s->work, lk_context_threads(d->context));
+    REQUIRE(b->memory.stream_create(d, &s->stream) == LK_OK &&
             lk__device_alloc(d, LK_MEMORY_OTHER, s->bytes, &s->memory) == LK_OK &&
             lk__device_alloc(d, LK_MEMORY_OTHER, s->workspace, &s->scratch) == LK_OK);
-    REQUIRE(
-        (s->work.chosen = b->memory.alloc_host(d, LK_MEMORY_OTHER, LK__DEVICE_TOKEN_STEPS * ROWS * sizeof(int32_t))));
-    char *at = s->memory + logits_bytes(s);
-    s->work.logits = s->memory;
+    s->work.device = d;
+    s->work.stream = s->stream;
+    s->work.pool = lk__context_pool(d->context);
     s->work.workspace = s->scratch;
-    s->work.sampling = (const lk__device_sampling *)at;
-    s->work.prompts = (lk__device_prompt *)(at + sizeof s->sampling);
-    int32_t *inputs = (int32_t *)(at + sizeof s->sampling + sizeof s->prompts);
-    s->work.tokens = inputs, s->work.positions = inputs + ROWS, s->work.places = inputs + 2 * ROWS;
-    s->work.first = inputs + 3 * ROWS, s->work.last = inputs + 4 * ROWS;
+    char *at = s->memory + logits_bytes(s);
+    s->work.in[LK__TOKENS_LOGITS].data = s->memory;
+    s->work.in[LK__TOKENS_SAMPLING].data = at;
+    s->work.out[LK__TOKENS_PROMPTS].data = at += sizeof s->sampling;
+    at += sizeof s->prompts;
+    for (int i = LK__TOKENS_PLACES; i < LK__TOKENS_OUTPUTS; i++, at += sizeof *s->inputs) s->work.out[i].data = at;
+    s->work.out[LK__TOKENS_CHOSEN].data = at;
+    if (s->kernel.prepare) REQUIRE(s->kernel.prepare(d, &s->kernel, &s->work) == LK_OK);
 }
 
 static void close_step(lk__device *d, step *s)
 {
-    d->backend->memory.free_host(d, LK_MEMORY_OTHER, s->work.chosen, LK__DEVICE_TOKEN_STEPS * ROWS * sizeof(int32_t));
     lk__device_free(d, LK_MEMORY_OTHER, s->memory, s->bytes);
     lk__device_free(d, LK_MEMORY_OTHER, s->scratch, s->workspace);
     d->backend->memory.stream_free(d, s->stream);
@@ -62,17 +90,19 @@ static void close_step(lk__device *d, step *s)
 /* Writes what the host has, and runs the step. */
 static void run_step(lk__device *d, step *s, const void *logits)
 {
-    char *block = (char *)s->work.sampling;
-    s->work.sorts = s->sampling.temperature > 0 && ((s->sampling.top_k > 0 && s->sampling.top_k < s->work.vocabulary) ||
-                                                    (s->sampling.top_p > 0 && s->sampling.top_p < 1));
-    REQUIRE(lk__device_write(d, s->stream, (void *)s->work.logits, logits,
-                             (size_t)(ROWS * s->work.vocabulary) * lk_dtype_size(s->work.type)) == LK_OK &&
-            lk__device_write(d, s->stream, block, &s->sampling, sizeof s->sampling) == LK_OK &&
-            lk__device_write(d, s->stream, s->work.prompts, s->prompts, sizeof s->prompts) == LK_OK &&
-            lk__device_write(d, s->stream, s->work.tokens, s->inputs, sizeof s->inputs) == LK_OK);
-    REQUIRE(d->backend->kernels.choose_tokens(d, s->stream, &s->work) == LK_OK &&
-            lk__device_read(d, s->stream, s->prompts, s->work.prompts, sizeof s->prompts) == LK_OK &&
-            lk__device_read(d, s->stream, s->inputs, s->work.tokens, sizeof s->inputs) == LK_OK);
+    const lk__kernel_operand *in = s->work.in, *out = s->work.out;
+    void                     *inputs = out[LK__TOKENS_PLACES].data, *prompts = out[LK__TOKENS_PROMPTS].data;
+    size_t                    bytes = (size_t)(ROWS * s->vocabulary) * lk_dtype_size(s->type);
+    s->attrs.sorts = lk__sampling_sorts(&s->sampling, s->vocabulary);
+    REQUIRE(d->backend->memory.fill(d, s->stream, s->scratch, 0xa5, s->workspace) == LK_OK); /* undefined contents */
+    REQUIRE(lk__device_write(d, s->stream, in[LK__TOKENS_LOGITS].data, logits, bytes) == LK_OK &&
+            lk__device_write(d, s->stream, in[LK__TOKENS_SAMPLING].data, &s->sampling, sizeof s->sampling) == LK_OK &&
+            lk__device_write(d, s->stream, prompts, s->prompts, sizeof s->prompts) == LK_OK &&
+            lk__device_write(d, s->stream, inputs, s->inputs, sizeof s->inputs) == LK_OK);
+    REQUIRE(s->kernel.run(&s->work) == LK_OK &&
+            lk__device_read(d, s->stream, s->prompts, prompts, sizeof s->prompts) == LK_OK &&
+            lk__device_read(d, s->stream, s->inputs, inputs, sizeof s->inputs) == LK_OK &&
+            lk__device_read(d, s->stream, s->chosen, out[LK__TOKENS_CHOSEN].data, sizeof s->chosen) == LK_OK);
 }
 
 /* Logits of row r: random; ties; -infinity; very different ones; then rows that are errors. */
@@ -103,26 +133,25 @@ static void fill_logits(void *to, lk_dtype type, int kind, int64_t n)
 /* Row 2 has no prompt: its inputs stay. */
 static void compare_step(lk__device *d, step *s, const void *logits, const char *what)
 {
-    static lk__generation_candidate scratch[MOST];
-    lk__generation_sampling         how = {s->sampling.temperature, s->sampling.top_k, s->sampling.top_p};
-    int64_t                         n = s->work.vocabulary, at = s->prompts[0].step;
-    for (int r = 0; r < ROWS; r++) s->inputs[2][r] = r < 2 ? 2 + r : -1;
+    static lk__tokens_candidate scratch[MOST];
+    int64_t                     n = s->vocabulary, at = s->prompts[0].step;
+    for (int r = 0; r < ROWS; r++) s->inputs[0][r] = r < 2 ? 2 + r : -1;
     lk__device_prompt before[ROWS];
     memcpy(before, s->prompts, sizeof before);
     run_step(d, s, logits);
     for (int r = 0; r < ROWS; r++) {
         const lk__device_prompt *p = &before[r];
         double                   uniform = lk__sample_uniform(s->sampling.seed, p->hash, p->earlier, p->position);
-        const char              *row = (const char *)logits + (size_t)(r * n) * lk_dtype_size(s->work.type);
-        int32_t                  token = lk__sample(&how, s->work.type, row, n, uniform, scratch);
-        int32_t                  chosen = s->work.chosen[at % LK__DEVICE_TOKEN_STEPS * ROWS + r];
+        const char              *row = (const char *)logits + (size_t)(r * n) * lk_dtype_size(s->type);
+        int32_t                  token = lk__sample(&s->sampling, &(lk__tokens_row){row, s->type, n}, uniform, scratch);
+        int32_t                  chosen = s->chosen[at % LK__DEVICE_TOKEN_STEPS][r];
         CHECK(token == chosen, "%s, row %d of %d: token %d, not %d", what, r, (int)n, chosen, token);
         CHECK(s->prompts[r].step == at + 1 && s->prompts[r].position == p->position + 1);
         if (r == 2) {
-            CHECK(s->inputs[2][r] == -1 && s->inputs[1][r] == 0);
+            CHECK(s->inputs[0][r] == -1 && s->inputs[2][r] == 0);
             continue;
         }
-        CHECK(s->inputs[0][r] == (token < 0 ? 0 : token) && s->inputs[1][r] == 3 + r && s->inputs[2][r] == 3 + r &&
+        CHECK(s->inputs[1][r] == (token < 0 ? 0 : token) && s->inputs[2][r] == 3 + r && s->inputs[0][r] == 3 + r &&
               s->inputs[3][r] == r && s->inputs[4][r] == 3 + r);
     }
 }
@@ -142,7 +171,8 @@ static void check_choices(lk__device *d, lk_dtype type, int64_t vocabulary, int 
             snprintf(what, sizeof what, "%s, logits %d, setting %d", lk_dtype_name(type), kind, (int)i);
             s.sampling = settings[i];
             for (int r = 0; r < ROWS; r++)
-                s.prompts[r] = (lk__device_prompt){(uint64_t)(r * 77 + kind), r, 11 * r + kind, (int64_t)i};
+                s.prompts[r] = (lk__device_prompt){
+                    .hash = (uint64_t)(r * 77 + kind), .earlier = r, .position = 11 * r + kind, .step = (int64_t)i};
             memset(s.inputs, 0, sizeof s.inputs);
             compare_step(d, &s, logits, what);
         }
@@ -155,13 +185,14 @@ static void the_device_chooses_what_the_host_does(void)
     lk_context *context;
     REQUIRE(lk_context_create(NULL, &context) == LK_OK);
     lk__device *d = lk__context_device(context);
-    if (d->backend->kernels.choose_tokens) {
-        CHECK(d->backend->kernels.tokens_workspace(d, 1, INT64_C(1) << 40) == 0);
-        check_choices(d, LK_F32, 7, 7);
-        check_choices(d, LK_F32, 300, 7);
-        check_choices(d, LK_F32, MOST, 2);
-        check_choices(d, LK_F64, 101, 3);
-    }
+    step        large = {.type = LK_F32};
+    describe_step(&large, INT64_C(1) << 40);
+    CHECK(!d->backend->recording.record_begin ||
+          !d->backend->kernels.find(d, LK__OP_choose_tokens, LK_F32, &large.work).run);
+    check_choices(d, LK_F32, 7, 7);
+    check_choices(d, LK_F32, 300, 7);
+    check_choices(d, LK_F32, MOST, 2);
+    check_choices(d, LK_F64, 101, 3);
     lk_context_free(context);
 }
 

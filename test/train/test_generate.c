@@ -6,6 +6,7 @@
 #include "support.h"
 
 #include "base/hash.h"
+#include "device/tokens.h"
 #include "failing_allocator.h"
 #include "train/generation.h"
 
@@ -22,9 +23,17 @@ static int larger_first(const void *a, const void *b)
     return x->logit != y->logit ? (x->logit < y->logit ? 1 : -1) : x->token - y->token;
 }
 
+#define SAMPLING(t, k, p) {.temperature = t, .top_k = k, .top_p = p}
+
+static int32_t sample_token(const lk__device_sampling *s, lk_dtype type, const void *logits, int64_t n, double uniform,
+                            lk__tokens_candidate *scratch)
+{
+    return lk__sample(s, &(lk__tokens_row){logits, type, n}, uniform, scratch);
+}
+
 /* The probability of each token by its definition: sorted, cut after k, renormalised, cut once p is reached,
  * renormalised. */
-static void naive_probabilities(const float *logits, int n, const lk__generation_sampling *s, double *p)
+static void naive_probabilities(const float *logits, int n, const lk__device_sampling *s, double *p)
 {
     REQUIRE(n > 0);
     ranked *r = calloc((size_t)n, sizeof *r);
@@ -47,12 +56,13 @@ static void naive_probabilities(const float *logits, int n, const lk__generation
 static void every_token_gets_its_probability(void)
 {
     enum { MOST = 300, NUMBERS = 4000 };
-    static const lk__generation_sampling settings[] = {{1, 0, 0},      {0.7, 5, 0},  {1, 1, 0},      {2, 0, 0.9},
-                                                       {0.5, 40, 0.5}, {1, 1000, 1}, {1.3, 0, 0.01}, {1, 3, 0.999},
-                                                       {0.05, 0, 0},   {1, 7, 0.6}};
-    float                                logits[MOST];
-    double                               p[MOST], share[MOST];
-    lk__generation_candidate             scratch[MOST];
+    static const lk__device_sampling settings[] = {SAMPLING(1, 0, 0),      SAMPLING(0.7, 5, 0),    SAMPLING(1, 1, 0),
+                                                   SAMPLING(2, 0, 0.9),    SAMPLING(0.5, 40, 0.5), SAMPLING(1, 1000, 1),
+                                                   SAMPLING(1.3, 0, 0.01), SAMPLING(1, 3, 0.999),  SAMPLING(0.05, 0, 0),
+                                                   SAMPLING(1, 7, 0.6)};
+    float                            logits[MOST];
+    double                           p[MOST], share[MOST];
+    lk__tokens_candidate             scratch[MOST];
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         for (int n = 1; n <= MOST; n = n * 3 + 1) {
             for (int t = 0; t < n; t++) {
@@ -62,7 +72,7 @@ static void every_token_gets_its_probability(void)
             }
             naive_probabilities(logits, n, &settings[i], p);
             for (int u = 0; u < NUMBERS; u++)
-                share[lk__sample(&settings[i], LK_F32, logits, n, (u + 0.5) / NUMBERS, scratch)] += 1.0 / NUMBERS;
+                share[sample_token(&settings[i], LK_F32, logits, n, (u + 0.5) / NUMBERS, scratch)] += 1.0 / NUMBERS;
             for (int t = 0; t < n; t++)
                 CHECK(fabs(share[t] - p[t]) <= 2.0 / NUMBERS && (share[t] == 0 || p[t] > 0),
                       "setting %zu, token %d of %d: %g, not %g", i, t, n, share[t], p[t]);
@@ -71,20 +81,20 @@ static void every_token_gets_its_probability(void)
 
 static void greedy_takes_the_first_maximum(void)
 {
-    const lk__generation_sampling greedy = {0, 5, 0.5};
-    const float                   logits[] = {-3, 2, 7, 7, 1}, bad[] = {1, NAN, 2}, none[] = {-INFINITY, -INFINITY},
+    const lk__device_sampling greedy = SAMPLING(0, 5, 0.5);
+    const float               logits[] = {-3, 2, 7, 7, 1}, bad[] = {1, NAN, 2}, none[] = {-INFINITY, -INFINITY},
                 most[] = {1, INFINITY};
-    const double             wide[] = {1, 2, 2 + 1e-12};
-    lk__generation_candidate scratch[5];
-    for (int u = 1; u < 10; u++) CHECK(lk__sample(&greedy, LK_F32, logits, 5, u / 10.0, scratch) == 2);
-    CHECK(lk__sample(&greedy, LK_F64, wide, 3, 0.5, scratch) == 2);
-    CHECK(lk__sample(&greedy, LK_F32, bad, 3, 0.5, scratch) == -1 &&
-          lk__sample(&greedy, LK_F32, none, 2, 0.5, scratch) == -1);
-    CHECK(lk__sample(&greedy, LK_F32, most, 2, 0.5, scratch) == -1);
+    const double         wide[] = {1, 2, 2 + 1e-12};
+    lk__tokens_candidate scratch[5];
+    for (int u = 1; u < 10; u++) CHECK(sample_token(&greedy, LK_F32, logits, 5, u / 10.0, scratch) == 2);
+    CHECK(sample_token(&greedy, LK_F64, wide, 3, 0.5, scratch) == 2);
+    CHECK(sample_token(&greedy, LK_F32, bad, 3, 0.5, scratch) == -1 &&
+          sample_token(&greedy, LK_F32, none, 2, 0.5, scratch) == -1);
+    CHECK(sample_token(&greedy, LK_F32, most, 2, 0.5, scratch) == -1);
     /* A token that is excluded by -INFINITY is never chosen. */
-    const float                   two[] = {0, -INFINITY, 0};
-    const lk__generation_sampling all = {1, 0, 0};
-    for (int u = 0; u < 100; u++) CHECK(lk__sample(&all, LK_F32, two, 3, (u + 0.5) / 100, scratch) != 1);
+    const float               two[] = {0, -INFINITY, 0};
+    const lk__device_sampling all = SAMPLING(1, 0, 0);
+    for (int u = 0; u < 100; u++) CHECK(sample_token(&all, LK_F32, two, 3, (u + 0.5) / 100, scratch) != 1);
 }
 
 static void random_numbers_are_uniform_and_differ(void)
@@ -295,12 +305,12 @@ static collected *generate(lk_generator *g, lk_dtype real, const lk_prompt *p, i
 static void compare_with_whole(whole *w, const collected *c, int index, const lk_prompt *p,
                                const lk_generate_config *config, int64_t earlier, double tolerance)
 {
-    lk_dtype                 real = c->real;
-    int32_t                  tokens[CONTEXT + 1];
-    double                   most = 0, largest = 1;
-    lk__generation_candidate scratch[VOCABULARY];
-    lk__generation_sampling  s = {config->temperature, config->top_k, config->top_p};
-    int64_t                  count = p->count;
+    lk_dtype             real = c->real;
+    int32_t              tokens[CONTEXT + 1];
+    double               most = 0, largest = 1;
+    lk__tokens_candidate scratch[VOCABULARY];
+    lk__device_sampling  s = SAMPLING(config->temperature, config->top_k, config->top_p);
+    int64_t              count = p->count;
     memcpy(tokens, p->tokens, (size_t)count * sizeof *tokens);
     for (int64_t i = 0; i < c->count[index]; i++, count++) {
         char   logits[VOCABULARY * sizeof(double)];
@@ -311,7 +321,7 @@ static void compare_with_whole(whole *w, const collected *c, int index, const lk
             if (!(apart <= most)) most = apart; /* fmax here is an internal error of gcc 12 */
             if (fabs(c->logits[index][i][v]) > largest) largest = fabs(c->logits[index][i][v]);
         }
-        tokens[count] = lk__sample(&s, real, logits, VOCABULARY, u, scratch);
+        tokens[count] = sample_token(&s, real, logits, VOCABULARY, u, scratch);
         CHECK(tokens[count] == c->tokens[index][i], "prompt %d, new token %d: %d with a cache, %d without", index,
               (int)i, c->tokens[index][i], tokens[count]);
         if (tokens[count] != c->tokens[index][i]) return;
@@ -357,10 +367,10 @@ static void a_cache_changes_no_token(void)
  * at different times. */
 static void a_full_context_goes_on_with_its_latest_half(void)
 {
-    lk_transformer_config    model = model_of(0);
-    lk_generate_config       config = LK_GENERATE_CONFIG_INIT;
-    lk__generation_candidate scratch[VOCABULARY];
-    whole                    w;
+    lk_transformer_config model = model_of(0);
+    lk_generate_config    config = LK_GENERATE_CONFIG_INIT;
+    lk__tokens_candidate  scratch[VOCABULARY];
+    whole                 w;
     open_whole(&w, &model, LK_F32);
     lk_generator_config made = LK_GENERATOR_CONFIG_INIT;
     lk_generator       *g;
@@ -377,7 +387,7 @@ static void a_full_context_goes_on_with_its_latest_half(void)
         for (int64_t i = 0; i < c->count[p]; i++) {
             float logits[VOCABULARY];
             whole_logits(&w, window, used, logits);
-            int32_t token = lk__sample(&(lk__generation_sampling){0}, LK_F32, logits, VOCABULARY, 0.5, scratch);
+            int32_t token = sample_token(&(lk__device_sampling){0}, LK_F32, logits, VOCABULARY, 0.5, scratch);
             CHECK(token == c->tokens[p][i], "prompt %d, token %d: %d, not %d", p, (int)i, c->tokens[p][i], token);
             window[used++] = token;
             if (used > ROOM) memmove(window, window + used - ROOM / 2, ROOM / 2 * sizeof *window), used = ROOM / 2;

@@ -23,7 +23,7 @@ static lk_context *open_context(void)
 
 static bool makes_batches(const lk_context *context)
 {
-    return lk__context_device(context)->backend->kernels.gather != NULL;
+    return lk__context_device(context)->backend->memory.available != NULL; /* others have the host's */
 }
 
 /* ---- data ---- */
@@ -96,54 +96,94 @@ typedef struct row_case {
     bool         kept, spread;
 } row_case;
 
+static void set_operand(lk__kernel_operand *o, const void *data, lk_dtype type, int rank, const int64_t *dims)
+{
+    *o = (lk__kernel_operand){.data = (void *)data, .dtype = type, .rank = rank};
+    memcpy(o->dims, dims, (size_t)rank * sizeof *dims);
+}
+
+/* The call of sample_rows for a batch, without the memory that rows are written to. */
+static void describe_call(const lk__device_gather *g, int64_t rows, char *header, lk__kernel_call *call)
+{
+    const lk__device_transform *t = &g->transform;
+    int64_t                     channels = t->per_channel ? t->channels : 1, bytes = LK__DEVICE_IDS + rows * 8;
+    set_operand(&call->in[LK__ROWS_HEADERS], header, LK_U8, 2, (int64_t[]){1, bytes});
+    set_operand(&call->in[LK__ROWS_TABLE], t->table, t->out, 2, (int64_t[]){channels, 256});
+    set_operand(&call->in[LK__ROWS_NORMAL], t->mean, LK_F64, 2, (int64_t[]){2, channels});
+    set_operand(&call->out[LK__ROWS_HEADER], header, LK_U8, 1, &bytes);
+    for (int f = 0; f < g->count; f++) {
+        bool    image = f == 0 && g->transformed;
+        int64_t dims[] = {g->by_row ? rows : g->samples, image ? t->channels : g->fields[f].elements, t->height,
+                          t->width};
+        set_operand(&call->in[LK__ROWS_SAMPLES + f], g->fields[f].samples, g->fields[f].in, image ? 4 : 2, dims);
+        dims[0] = rows;
+        set_operand(&call->out[LK__ROWS_OUT + f], NULL, g->fields[f].out, image ? 4 : 2, dims);
+    }
+    call->inputs = LK__ROWS_SAMPLES + g->count;
+    call->outputs = LK__ROWS_OUT + g->count;
+}
+
+/* What the host would send of a batch, in the device's memory. */
+static char *send_samples(lk__device *device, const lk_batch *batch, const lk_loader_config *stored,
+                          lk__device_gather *gather, size_t *bytes)
+{
+    enum { EACH = 1 << 18 };
+    lk_loader *loader;
+    lk_batch   sent;
+    char      *raw;
+    REQUIRE(lk_loader_create(device->context, stored, &loader) == LK_OK);
+    REQUIRE(lk_loader_seek(loader, batch->epoch, batch->position) == LK_OK);
+    REQUIRE(lk_loader_next(loader, &sent) == LK_OK);
+    REQUIRE(memcmp(sent.indices, batch->indices, (size_t)batch->count * sizeof(int64_t)) == 0);
+    *bytes = (size_t)gather->count * EACH;
+    REQUIRE(lk__device_alloc(device, LK_MEMORY_OTHER, *bytes, &raw) == LK_OK);
+    for (int f = 0; f < gather->count; f++) {
+        gather->fields[f].samples = raw + f * EACH;
+        REQUIRE(lk__device_write(device, NULL, gather->fields[f].samples, sent.fields[f],
+                                 (size_t)batch->count * lk_field_bytes(&sent.about[f])) == LK_OK);
+    }
+    lk_loader_free(loader);
+    return raw;
+}
+
 /* Makes the rows of a batch on the device and compares their bytes with the loader's. */
 static void compare_rows(const row_case *c, lk__gather_memory *m, const lk_batch *batch, const lk_loader_config *config,
                          const lk_loader_config *stored)
 {
     lk__device       *device = m->device;
     lk__kernel_step   step = {.step = 1, .epoch = batch->epoch, .count = batch->count, .seed = config->seed};
-    size_t            header = LK__DEVICE_IDS + 64 * sizeof(int64_t), offsets[LK_MAX_FIELDS], at = 0;
-    lk__device_rows   rows = {.rows = batch->count};
-    lk_loader        *loader = NULL;
-    lk_batch          sent;
-    char             *memory, *raw = NULL;
+    size_t            header = LK__DEVICE_IDS + 64 * sizeof(int64_t), sent = 0;
     lk__device_gather gather = m->gather;
+    lk__op_attrs      attrs = {.by_row = gather.by_row,
+                               .padding = gather.transform.padding,
+                               .probability = gather.transform.flip,
+                               .cutout = gather.transform.cutout};
+    lk__kernel_call   call = {.attrs = &attrs, .device = device, .pool = lk__context_pool(device->context)};
+    char             *memory, *raw = NULL;
     REQUIRE(lk__device_alloc(device, LK_MEMORY_OTHER, header, &memory) == LK_OK);
     REQUIRE(lk__device_write(device, NULL, memory, &step, sizeof step) == LK_OK);
     REQUIRE(lk__device_write(device, NULL, memory + LK__DEVICE_IDS, batch->indices,
                              (size_t)batch->count * sizeof(int64_t)) == LK_OK);
-    rows.headers = rows.header = memory;
-    if (gather.by_row) { /* what the host would send */
-        REQUIRE(lk_loader_create(device->context, stored, &loader) == LK_OK);
-        REQUIRE(lk_loader_seek(loader, batch->epoch, batch->position) == LK_OK);
-        REQUIRE(lk_loader_next(loader, &sent) == LK_OK);
-        REQUIRE(memcmp(sent.indices, batch->indices, (size_t)batch->count * sizeof(int64_t)) == 0);
-        for (int f = 0; f < gather.count; f++, at += 1 << 18) offsets[f] = at;
-        REQUIRE(lk__device_alloc(device, LK_MEMORY_OTHER, at, &raw) == LK_OK);
-        for (int f = 0; f < gather.count; f++) {
-            REQUIRE(lk__device_write(device, NULL, raw + offsets[f], sent.fields[f],
-                                     (size_t)batch->count * lk_field_bytes(&sent.about[f])) == LK_OK);
-            gather.fields[f].samples = raw + offsets[f];
-        }
-    }
+    if (gather.by_row) raw = send_samples(device, batch, stored, &gather, &sent);
+    describe_call(&gather, batch->count, memory, &call);
     for (int f = 0; f < gather.count; f++)
         REQUIRE(lk__device_alloc(device, LK_MEMORY_OTHER, (size_t)batch->count * lk_field_bytes(&batch->about[f]),
-                                 (char **)&rows.to[f]) == LK_OK);
-    REQUIRE(device->backend->kernels.gather(device, NULL, &gather, &rows) == LK_OK, "%s",
-            lk_context_error(device->context));
+                                 (char **)&call.out[LK__ROWS_OUT + f].data) == LK_OK);
+    lk__device_kernel kernel = device->backend->kernels.find(device, LK__OP_sample_rows, gather.element, &call);
+    REQUIRE(kernel.run && (!kernel.prepare || kernel.prepare(device, &kernel, &call) == LK_OK));
+    REQUIRE(kernel.run(&call) == LK_OK, "%s", lk_context_error(device->context));
     for (int f = 0; f < gather.count; f++) {
         size_t bytes = (size_t)batch->count * lk_field_bytes(&batch->about[f]);
-        char  *made = malloc(bytes);
-        REQUIRE(made && lk__device_read(device, NULL, made, rows.to[f], bytes) == LK_OK);
+        char  *made = malloc(bytes), *rows = call.out[LK__ROWS_OUT + f].data;
+        REQUIRE(made && lk__device_read(device, NULL, made, rows, bytes) == LK_OK);
         CHECK(memcmp(made, batch->fields[f], bytes) == 0, "%s %s to %s, epoch %lld, %lld rows, %s",
               batch->about[f].name, lk_dtype_name(c->type), lk_dtype_name(c->out), (long long)batch->epoch,
               (long long)batch->count, gather.by_row ? "by row" : "by id");
         free(made);
-        lk__device_free(device, LK_MEMORY_OTHER, rows.to[f], bytes);
+        lk__device_free(device, LK_MEMORY_OTHER, rows, bytes);
     }
-    lk__device_free(device, LK_MEMORY_OTHER, raw, at);
+    lk__device_free(device, LK_MEMORY_OTHER, raw, sent);
     lk__device_free(device, LK_MEMORY_OTHER, memory, header);
-    lk_loader_free(loader);
 }
 
 static void check_rows(const row_case *c)
@@ -164,9 +204,9 @@ static void check_rows(const row_case *c)
     config.dtype = c->out;
     config.transform = c->transform;
     stored = lk__gather_stored(&config);
-    REQUIRE(lk__gather_refused(device, &config) == NULL);
-    int ways = lk__gather_sends_bytes(device, &config) ? 2 : 1;
-    CHECK((ways == 2) == (c->type == LK_U8 && !c->transform.raw));
+    int ways = c->type == LK_U8 && !c->transform.raw ? 2 : 1;
+    CHECK((lk__gather_refused(device, &config) == NULL) == makes_batches(context));
+    CHECK(lk__gather_sends_bytes(device, &config) == (makes_batches(context) && ways == 2));
     for (int way = 0; way < ways; way++) {
         size_t before = lk_context_memory(context, LK_MEMORY_DATA);
         REQUIRE(lk__gather_create(device, &config, way == 1, &memory[way]) == LK_OK, "%s", lk_context_error(context));
@@ -505,8 +545,8 @@ int main(void)
         RUN(trainers_have_the_bits_of_the_hosts_batches);
         RUN(images_that_are_read_are_sent_as_bytes);
         RUN(a_run_resumes_with_the_same_batches);
-        RUN(rows_have_the_bits_of_the_loaders);
     }
+    RUN(rows_have_the_bits_of_the_loaders);
     RUN(what_the_device_cannot_do_is_said);
     RUN(a_label_out_of_range_is_named);
     char command[64];

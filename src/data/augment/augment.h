@@ -3,7 +3,7 @@
 #ifndef LK__AUGMENT_H
 #define LK__AUGMENT_H
 
-#include "base/random.h"
+#include "device/batch.h"
 
 #include <lockstep/data.h>
 
@@ -52,8 +52,5 @@ typedef struct lk__augment_mixup {
 
 /* Beta(alpha, alpha), the same bits on every machine. */
 lk__augment_mixup lk__mixup_draw(uint64_t seed, int64_t epoch, int64_t index, int64_t count, double alpha);
-
-/* The blocks of four random numbers of a sample: each purpose has its own. */
-enum { LK__DRAW_CROP = 0, LK__DRAW_ROTATE = 1, LK__DRAW_CUTOUT = 2, LK__DRAW_JITTER = 3, LK__DRAW_BOX = 16 };
 
 #endif

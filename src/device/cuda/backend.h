@@ -59,14 +59,6 @@ lk_status lk__cuda_add_numbers(lk__device *device, lk__device_stream *stream, co
 lk_status lk__cuda_publish(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers,
                            const double *norm, lk__device_result *results);
 
-/* ---- gather.cu ---- */
-lk_status lk__cuda_gather(lk__device *device, lk__device_stream *stream, const lk__device_gather *gather,
-                          const lk__device_rows *rows);
-
-/* ---- sample.cu ---- */
-lk_status lk__cuda_choose_tokens(lk__device *device, lk__device_stream *stream, const lk__device_tokens *tokens);
-size_t    lk__cuda_tokens_workspace(lk__device *device, int64_t rows, int64_t vocabulary);
-
 /* ---- blas.cu: the version for `lockstep info` ("" where it is not there), and what a device holds of it ---- */
 void lk__cuda_blas_text(char *text, size_t bytes);
 void lk__cuda_blas_free(lk__cuda_device *device);

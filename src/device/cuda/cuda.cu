@@ -502,9 +502,6 @@ static lk__device_backend make_backend()
     b.recording.publish = lk__cuda_publish;
     b.recording.end_step = lk__cuda_end_step;
     b.memory.stream_query = cuda_stream_query;
-    b.kernels.gather = lk__cuda_gather;
-    b.kernels.choose_tokens = lk__cuda_choose_tokens;
-    b.kernels.tokens_workspace = lk__cuda_tokens_workspace;
     b.kernels.group_kernels = lk__cuda_group_kernels;
     b.kernels.find = lk__cuda_find;
     b.kernels.choose_begin = lk__cuda_choose_begin;

@@ -1,6 +1,6 @@
-/* sample.c - chooses a token from logits, in double: greedy, or at random by temperature, top-k and top-p, in this
- * order. Candidates are a heap: only those that remain are sorted. */
-#include "train/generation.h"
+/* choose_token.c - chooses a token from logits, in double: greedy, or at random by temperature, top-k and top-p, in
+ * this order. Candidates are a heap: only those that remain are sorted. */
+#include "device/tokens.h"
 
 #include "base/random.h"
 
@@ -25,14 +25,14 @@ static int64_t find_largest(lk_dtype type, const void *logits, int64_t n)
 }
 
 /* The larger weight first; of equal ones, the smaller token. */
-static bool precedes(const lk__generation_candidate *a, const lk__generation_candidate *b)
+static bool precedes(const lk__tokens_candidate *a, const lk__tokens_candidate *b)
 {
     return a->weight != b->weight ? a->weight > b->weight : a->token < b->token;
 }
 
-static void sift_down(lk__generation_candidate *heap, int64_t n, int64_t at)
+static void sift_down(lk__tokens_candidate *heap, int64_t n, int64_t at)
 {
-    lk__generation_candidate moved = heap[at];
+    lk__tokens_candidate moved = heap[at];
     for (int64_t child; (child = 2 * at + 1) < n; at = child) {
         if (child + 1 < n && precedes(&heap[child + 1], &heap[child])) child++;
         if (!precedes(&heap[child], &moved)) break;
@@ -41,22 +41,22 @@ static void sift_down(lk__generation_candidate *heap, int64_t n, int64_t at)
     heap[at] = moved;
 }
 
-static void make_heap(lk__generation_candidate *heap, int64_t n)
+static void make_heap(lk__tokens_candidate *heap, int64_t n)
 {
     for (int64_t i = n / 2; i-- > 0;) sift_down(heap, n, i);
 }
 
 /* Moves the first of n candidates behind the others, which remain a heap. */
-static void pop_candidate(lk__generation_candidate *heap, int64_t n)
+static void pop_candidate(lk__tokens_candidate *heap, int64_t n)
 {
-    lk__generation_candidate first = heap[0];
+    lk__tokens_candidate first = heap[0];
     heap[0] = heap[n - 1];
     if (n > 1) sift_down(heap, n - 1, 0);
     heap[n - 1] = first;
 }
 
 /* Weights become probabilities, up to a common factor; returns their sum. */
-static double soften(lk__generation_candidate *c, int64_t n, double most, double temperature)
+static double soften(lk__tokens_candidate *c, int64_t n, double most, double temperature)
 {
     double total = 0;
     for (int64_t i = 0; i < n; i++) total += c[i].weight = exp((c[i].weight - most) / temperature);
@@ -64,7 +64,7 @@ static double soften(lk__generation_candidate *c, int64_t n, double most, double
 }
 
 /* The candidate at which the sum of weights, from the last one back to the first, exceeds `limit`. */
-static int32_t choose_candidate(const lk__generation_candidate *c, int64_t n, double limit)
+static int32_t choose_candidate(const lk__tokens_candidate *c, int64_t n, double limit)
 {
     double sum = 0;
     for (int64_t i = n; i-- > 0;)
@@ -74,13 +74,14 @@ static int32_t choose_candidate(const lk__generation_candidate *c, int64_t n, do
     return c[0].token;
 }
 
-int32_t lk__sample(const lk__generation_sampling *s, lk_dtype type, const void *logits, int64_t vocabulary,
-                   double uniform, lk__generation_candidate *c)
+int32_t lk__sample(const lk__device_sampling *s, const lk__tokens_row *row, double uniform, lk__tokens_candidate *c)
 {
-    int64_t largest = find_largest(type, logits, vocabulary), first = 0, n = vocabulary;
+    lk_dtype    type = row->type;
+    const void *logits = row->logits;
+    int64_t     n = row->vocabulary, largest = find_largest(type, logits, n), first = 0;
     if (largest < 0 || s->temperature == 0) return (int32_t)largest;
     double most = logit_at(type, logits, largest);
-    for (int64_t i = 0; i < n; i++) c[i] = (lk__generation_candidate){logit_at(type, logits, i), (int32_t)i};
+    for (int64_t i = 0; i < n; i++) c[i] = (lk__tokens_candidate){logit_at(type, logits, i), (int32_t)i};
     if (s->top_k > 0 && s->top_k < n) { /* the last k, the most probable last */
         make_heap(c, n);
         for (int64_t i = 0; i < s->top_k; i++) pop_candidate(c, n - i);

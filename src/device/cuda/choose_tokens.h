@@ -1,7 +1,7 @@
-/* device/cuda/sample.h - what the kernels that choose tokens share: their memory, the random number of a row, and what
- * becomes of its token. */
-#ifndef LK__CUDA_SAMPLE_H
-#define LK__CUDA_SAMPLE_H
+/* device/cuda/choose_tokens.h - what the kernels that choose tokens share: their memory, the random number of a row,
+ * and what becomes of its token. */
+#ifndef LK__CUDA_CHOOSE_TOKENS_H
+#define LK__CUDA_CHOOSE_TOKENS_H
 
 #include "device/cuda/backend.h"
 #include "device/cuda/random.h"
@@ -17,13 +17,23 @@ struct chunk_result {
 /* a weight: exp((logit - most) / temperature) in units of 2^-44; 2^19 of them can be added */
 typedef unsigned long long whole;
 
+/* The operands of choose_tokens. */
+struct token_operands {
+    const void                *logits; /* (rows, vocabulary) of type f32 or f64 */
+    lk_dtype                   type;
+    int64_t                    rows, vocabulary, window;
+    bool                       sorts;
+    const lk__device_sampling *sampling;
+    lk__device_prompt         *prompts;
+    int32_t                   *chosen, *places, *tokens, *positions, *first, *last;
+};
+
 struct sampler {
-    lk__device_tokens t;
-    int64_t           chunks;
-    chunk_result     *results; /* (rows, chunks) */
-    chunk_result     *all;     /* (rows) */
-    unsigned         *ended;   /* (rows): chunks so far; 0 between steps */
-    whole            *weights; /* (rows, vocabulary), where tokens are left out */
+    token_operands t;
+    int64_t        chunks;
+    chunk_result  *results; /* (rows, chunks) */
+    chunk_result  *all;     /* (rows) */
+    whole         *weights; /* (rows, vocabulary), where tokens are left out */
 };
 
 /* lk__sample_uniform of the row's prompt. */
@@ -48,14 +58,15 @@ static __device__ inline void take_token(const sampler &s, int64_t row, int64_t 
     s.t.chosen[p->step % LK__DEVICE_TOKEN_STEPS * s.t.rows + row] = (int32_t)token;
     p->step++;
     p->position++;
-    if (s.t.places[row] < 0) return;
-    int32_t place = s.t.places[row] + 1;
-    s.t.tokens[row] = token < 0 ? 0 : (int32_t)token;
-    s.t.places[row] = s.t.positions[row] = s.t.last[row] = place;
+    if (!s.t.places || s.t.places[row] < 0) return;
+    int32_t place = ++s.t.places[row];
+    if (s.t.tokens) s.t.tokens[row] = token < 0 ? 0 : (int32_t)token;
+    if (s.t.positions) s.t.positions[row] = place;
+    if (s.t.last) s.t.last[row] = place;
     if (s.t.first) s.t.first[row] = place >= s.t.window ? (int32_t)(place - s.t.window + 1) : 0;
 }
 
-/* sample_top.cu: once the rows' largest logits are known. */
+/* choose_top.cu: once the rows' largest logits are known. */
 void lk__cuda_choose_top(cudaStream_t stream, const sampler *s);
 
 #endif

@@ -1,8 +1,8 @@
-/* sample.cu - chooses the next token of each prompt from its logits, as train/sample.c does, and makes it the input of
- * the next step, so that a step begins without the host. A block has a chunk of the vocabulary; the last block of a row
- * to end chooses the token, and which one that is does not matter to the result. Latency bounds it: the logits are in
- * the second-level cache. */
-#include "device/cuda/sample.h"
+/* choose_tokens.cu - chooses the next token of each prompt from its logits, as device/choose_token.c does, and makes it
+ * the input of the next step, so that a step begins without the host. A block has a chunk of the vocabulary; the last
+ * block of a row to end chooses the token, and which one that is does not matter to the result. Latency bounds it: the
+ * logits are in the second-level cache. */
+#include "device/cuda/choose_tokens.h"
 
 enum { THREADS = 256, EACH = 8, CHUNK = THREADS * EACH, MOST_CHUNKS = 256 };
 
@@ -149,18 +149,19 @@ static __device__ int64_t choose_of_all(const sampler &s, int64_t row, const chu
 /* A block a chunk of a row. */
 template <typename T> static __global__ void __launch_bounds__(THREADS) weigh_chunks(sampler s)
 {
-    __shared__ double  reals[32];
-    __shared__ int64_t integers[32];
-    __shared__ bool    last;
-    int64_t            row = blockIdx.x / s.chunks, chunk = blockIdx.x % s.chunks;
-    const T           *logits = (const T *)s.t.logits + row * s.t.vocabulary;
+    __shared__ double   reals[32];
+    __shared__ int64_t  integers[32];
+    __shared__ bool     last;
+    int64_t             row = blockIdx.x / s.chunks, chunk = blockIdx.x % s.chunks;
+    unsigned long long *ended = (unsigned long long *)&s.t.prompts[row].ended;
+    const T            *logits = (const T *)s.t.logits + row * s.t.vocabulary;
     wait_for_earlier();
     double       temperature = s.t.sorts ? 0 : s.t.sampling->temperature;
     chunk_result r = weigh_chunk(logits, chunk * CHUNK, s.t.vocabulary, temperature, reals, integers);
     if (threadIdx.x == 0) {
         s.results[row * s.chunks + chunk] = r;
         __threadfence();
-        last = atomicAdd(&s.ended[row], 1u) == s.chunks - 1;
+        last = atomicAdd(ended, 1ull) == (unsigned long long)s.chunks - 1;
         __threadfence();
     }
     __syncthreads();
@@ -169,7 +170,7 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) weigh_ch
     __syncthreads();
     int64_t token = s.t.sorts ? -1 : choose_of_all<T>(s, row, all, reals, integers);
     if (threadIdx.x != 0) return;
-    s.ended[row] = 0;
+    *ended = 0;
     s.all[row] = all;
     if (!s.t.sorts) take_token(s, row, token);
 }
@@ -178,39 +179,65 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) weigh_ch
 
 static size_t results_bytes(int64_t n) { return lk__round_up((size_t)n * sizeof(chunk_result), 256); }
 
-/* Chunks' results, rows' results, counters, weights. Sums of 2^19 weights fit into 64 bits. */
-size_t lk__cuda_tokens_workspace(lk__device *, int64_t rows, int64_t vocabulary)
+/* Sums of 2^19 weights fit into 64 bits. */
+extern "C" bool lk__cuda_choose_tokens_supports(const lk__kernel_call *call)
 {
-    int64_t chunks = cuda_tiles(vocabulary, CHUNK);
-    if (chunks > MOST_CHUNKS) return 0;
-    return results_bytes(rows * chunks) + results_bytes(rows) + lk__round_up((size_t)rows * sizeof(unsigned), 256) +
+    return cuda_tiles(call->in[LK__TOKENS_LOGITS].dims[1], CHUNK) <= MOST_CHUNKS;
+}
+
+/* Chunks' results, rows' results, weights. */
+extern "C" size_t lk__cuda_choose_tokens_workspace(const lk__kernel_call *call, int)
+{
+    int64_t rows = call->in[LK__TOKENS_LOGITS].dims[0], vocabulary = call->in[LK__TOKENS_LOGITS].dims[1];
+    return results_bytes(rows * cuda_tiles(vocabulary, CHUNK)) + results_bytes(rows) +
            (size_t)(rows * vocabulary) * sizeof(whole);
 }
 
-static sampler make_sampler(const lk__device_tokens *t)
+static token_operands operands_of(const lk__kernel_call *call)
+{
+    const lk__kernel_operand *logits = &call->in[LK__TOKENS_LOGITS];
+    token_operands            t = {};
+    t.logits = logits->data;
+    t.type = logits->dtype;
+    t.rows = logits->dims[0];
+    t.vocabulary = logits->dims[1];
+    t.window = call->attrs->window;
+    t.sorts = call->attrs->sorts;
+    t.sampling = in_data<lk__device_sampling>(call, LK__TOKENS_SAMPLING);
+    t.prompts = out_data<lk__device_prompt>(call, LK__TOKENS_PROMPTS);
+    t.chosen = out_data<int32_t>(call, LK__TOKENS_CHOSEN);
+    t.places = out_data<int32_t>(call, LK__TOKENS_PLACES);
+    t.tokens = out_data<int32_t>(call, LK__TOKENS_TOKENS);
+    t.positions = out_data<int32_t>(call, LK__TOKENS_POSITIONS);
+    t.first = out_data<int32_t>(call, LK__TOKENS_FIRST);
+    t.last = out_data<int32_t>(call, LK__TOKENS_LAST);
+    return t;
+}
+
+static sampler make_sampler(const lk__kernel_call *call)
 {
     sampler s = {};
-    char   *at = (char *)t->workspace;
-    s.t = *t;
-    s.chunks = cuda_tiles(t->vocabulary, CHUNK);
+    char   *at = (char *)call->workspace;
+    s.t = operands_of(call);
+    s.chunks = cuda_tiles(s.t.vocabulary, CHUNK);
     s.results = (chunk_result *)at;
-    at += results_bytes(t->rows * s.chunks);
+    at += results_bytes(s.t.rows * s.chunks);
     s.all = (chunk_result *)at;
-    at += results_bytes(t->rows);
-    s.ended = (unsigned *)at;
-    at += lk__round_up((size_t)t->rows * sizeof(unsigned), 256);
+    at += results_bytes(s.t.rows);
     s.weights = (whole *)at;
     return s;
 }
 
-lk_status lk__cuda_choose_tokens(lk__device *d, lk__device_stream *stream, const lk__device_tokens *t)
+extern "C" lk_status lk__cuda_choose_tokens(const lk__kernel_call *call)
 {
-    sampler  s = make_sampler(t);
-    unsigned blocks = (unsigned)(t->rows * s.chunks);
-    if (t->type == LK_F64)
-        LAUNCH_EARLY(weigh_chunks<double>, blocks, THREADS, 0, stream->stream, s);
+    sampler      s = make_sampler(call);
+    unsigned     blocks = (unsigned)(s.t.rows * s.chunks);
+    cudaStream_t stream = cuda_stream(call);
+    if (blocks == 0) return LK_OK;
+    if (s.t.type == LK_F64)
+        LAUNCH_EARLY(weigh_chunks<double>, blocks, THREADS, 0, stream, s);
     else
-        LAUNCH_EARLY(weigh_chunks<float>, blocks, THREADS, 0, stream->stream, s);
-    if (t->sorts) lk__cuda_choose_top(stream->stream, &s);
-    return lk__cuda_check(d, cudaPeekAtLastError(), "starting a kernel");
+        LAUNCH_EARLY(weigh_chunks<float>, blocks, THREADS, 0, stream, s);
+    if (s.t.sorts) lk__cuda_choose_top(stream, &s);
+    return lk__cuda_launched(call);
 }
