@@ -150,7 +150,10 @@ static int view_state(gathering *x, lk_graph *g, int state_value)
     int             unit = x->plan->states[state].unit;
     if (x->view[state] >= 0) return x->view[state];
     int node = lk__emit_shaped(g, g->states[state].site, LK__OP_reshape, &attrs, &x->current[unit], 1, &shape, 1);
-    return x->view[state] = node < 0 ? -1 : g->nodes[node].out[0];
+    if (node < 0) return -1;
+    x->view[state] = g->nodes[node].out[0];
+    g->values[x->view[state]].part = g->values[state_value].part; /* which an axis that cuts values gave it */
+    return x->view[state];
 }
 
 static int insert_gathers(lk_graph *g, const lk__graph_node *given, void *user)
