@@ -20,6 +20,7 @@ typedef struct conv {
     int64_t      stride, padding, groups, pool; /* pool >= 1 */
     int64_t      cg, og;                        /* channels of a group, in and out */
     int64_t      panels;                        /* of og */
+    int64_t      whole_c, whole_o, whole_groups; /* of the whole, of which x and w may be parts */
     lk__op_unary activation;
     bool         relu;
 } conv;
@@ -38,8 +39,19 @@ static inline conv conv_of(const lk__op_attrs *attrs, const int64_t *x, const in
     v.cg = v.c / v.groups;
     v.og = v.o / v.groups;
     v.panels = tiles_of(v.og, NR);
+    v.whole_c = v.c, v.whole_o = v.o, v.whole_groups = v.groups;
     v.activation = attrs->activation;
     v.relu = v.activation == LK__RELU;
+    return v;
+}
+
+/* Of a call's operands. Which algorithm computes a part, and in which order it adds, follow from the whole. */
+static inline conv conv_of_parts(const lk__op_attrs *attrs, const lk__kernel_operand *x, const lk__kernel_operand *w)
+{
+    conv v = conv_of(attrs, x->dims, w->dims);
+    v.whole_c = lk__whole_extent(x, 1);
+    v.whole_o = lk__whole_extent(w, 0);
+    v.whole_groups = max64(1, v.whole_c / max64(1, lk__whole_extent(w, 1)));
     return v;
 }
 

@@ -28,7 +28,7 @@ static int64_t pixels_of(const plan *p, int64_t rows) { return rows * p->v.yw * 
 
 static plan plan_of(const lk__kernel_call *call)
 {
-    plan  p = {.v = conv_of(call->attrs, call->in[0].dims, call->in[1].dims)};
+    plan  p = {.v = conv_of_parts(call->attrs, &call->in[0], &call->in[1])};
     conv *v = &p.v;
     p.copies = NARROW || v->padding > 0 || v->groups > 1;
     p.pooled = MR % 4 == 0 && v->pool == 2 && v->og % NR == 0;

@@ -21,7 +21,7 @@ static int64_t band_rows(const plan *p, int64_t rows) { return tiles_of(rows - 1
 
 static plan plan_of(const lk__kernel_call *call)
 {
-    plan  p = {.v = conv_of(call->attrs, call->out[0].dims, call->in[1].dims)};
+    plan  p = {.v = conv_of_parts(call->attrs, &call->out[0], &call->in[1])};
     conv *v = &p.v;
     p.panels = tiles_of(v->cg, NR);
     p.tall = tiles_of(v->kh, v->stride);

@@ -26,7 +26,7 @@ static int64_t band_rows(const plan *p, int64_t rows) { return (rows - 1) * p->v
 
 static plan plan_of(const lk__kernel_call *call)
 {
-    plan  p = {.v = conv_of(call->attrs, call->in[0].dims, call->out[0].dims)};
+    plan  p = {.v = conv_of_parts(call->attrs, &call->in[0], &call->out[0])};
     conv *v = &p.v;
     p.winograd = winograd_fits(v);
     /* Short kernel rows would waste most of a tile of MR rows. */
@@ -37,7 +37,7 @@ static plan plan_of(const lk__kernel_call *call)
     p.copies = NARROW || v->padding > 0 || v->groups > 1 || p.patches || v->kw * v->cg % MR != 0;
     p.columns = v->w + 2 * v->padding;
     p.deep = p.patches ? patch_deep(v) : v->kh * v->kw * v->cg;
-    int64_t whole = v->groups * v->panels * NR * p.deep;
+    int64_t whole = v->whole_groups * tiles_of(v->whole_o / v->whole_groups, NR) * NR * p.deep;
     p.chunks = max64(1, min64(PARTIALS / max64(1, whole), min64(v->n, CHUNKS)));
     p.blocks = min64(v->panels, tiles_of(CHUNKS, p.chunks * v->groups));
     p.block = tiles_of(v->panels, p.blocks);

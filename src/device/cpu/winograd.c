@@ -6,8 +6,9 @@
 bool winograd_fits(const conv *v)
 {
     int64_t tiles = tiles_of(v->oh, 4) * tiles_of(v->ow, 4);
-    return LK_REAL_BITS == 32 && v->kh == 3 && v->kw == 3 && v->stride == 1 && v->groups == 1 && v->padding <= 2 &&
-           v->pool <= 2 && v->c % VL == 0 && v->o % VL == 0 && v->c >= 16 && v->o >= 16 && v->oh * v->ow >= 9 * tiles;
+    return LK_REAL_BITS == 32 && v->kh == 3 && v->kw == 3 && v->stride == 1 && v->whole_groups == 1 &&
+           v->padding <= 2 && v->pool <= 2 && v->c % VL == 0 && v->o % VL == 0 && v->whole_c % VL == 0 &&
+           v->whole_o % VL == 0 && v->whole_c >= 16 && v->whole_o >= 16 && v->oh * v->ow >= 9 * tiles;
 }
 
 tiling tiling_of(int64_t h, int64_t w, int64_t channels, int64_t wanted)
