@@ -122,7 +122,7 @@ cells=(
     "suite  llama   shard=2,tensor=2         --state replicated"
     "suite  gpt     data=2,shard=2,tensor=2  --state replicated"
     "whole  llama   data=2,shard=2,tensor=2  --state replicated"
-    "whole  encoder data=2,shard=2,tensor=2  --state replicated"
+    "suite  encoder data=2,shard=2,tensor=2  --state replicated"
 )
 # train NAME DTYPE TASK WORDS…: into NAME and NAME.jsonl
 train() {
