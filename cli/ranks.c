@@ -218,8 +218,11 @@ int ranks_mesh(setup *s, const char *name, const options *given, int ranks)
 /* Ranks that will be started with this transport: a plan for them must know it. */
 static bool shares_no_memory(const options *given)
 {
-    const char *backend = options_known(given, "backend") ? options_text(given, "backend") : NULL;
-    return backend && strcmp(backend, "auto") != 0 && strcmp(backend, "shm") != 0;
+    const char  *backend = options_known(given, "backend") ? options_text(given, "backend") : "auto";
+    lk_transport t = LK_TRANSPORT_INIT;
+    for (int i = 0; lk_transport_at(i, &t) == LK_OK; i++)
+        if (strcmp(t.name, backend) == 0) return !t.shares_memory;
+    return false; /* auto */
 }
 
 int ranks_make(setup *s, const char *name, const options *given)

@@ -12,6 +12,7 @@ typedef struct lk_transport {
     const char *name LK_ZERO;     /* for lk_comm_config.backend */
     const char *text LK_ZERO;     /* what it is, in a line */
     int         one_rank LK_ZERO; /* it carries groups of one rank only */
+    int         shares_memory LK_ZERO; /* ranks of a host can hold their state once (LK_STATE_SHARED) */
 } lk_transport;
 #define LK_TRANSPORT_INIT {.size = sizeof(lk_transport)}
 

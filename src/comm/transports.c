@@ -42,7 +42,11 @@ lk_status lk_transport_at(int index, lk_transport *out)
 {
     const lk__comm_backend *b = index < 0 ? NULL : lk__transport_at((size_t)index);
     if (!b) return LK_END;
-    lk_transport made = {.size = out->size, .name = b->name, .text = b->text, .one_rank = b->scope == LK__SCOPE_RANK};
+    lk_transport made = {.size = out->size,
+                         .name = b->name,
+                         .text = b->text,
+                         .one_rank = b->scope == LK__SCOPE_RANK,
+                         .shares_memory = b->hosts != NULL};
     memcpy(out, &made, out->size < sizeof made ? out->size : sizeof made);
     return LK_OK;
 }
