@@ -286,6 +286,16 @@ static void compare_with_f32(void)
     for (int k = 0; k < t.outputs; k++) free(wide.out[k].data);
 }
 
+/* Whether the kernel has changed an input. */
+static bool is_updated(int k)
+{
+    for (int64_t i = 0, n = lk__operand_elements(&t.in[k]); t.in[k].data && i < n; i++) {
+        double now = get(t.in[k].dtype, t.in[k].data, i);
+        if (now != t.x[k][i] && !isnan(now)) return true;
+    }
+    return false;
+}
+
 /* The factors of the operation, on the case that has run. */
 static void check_case_parts(void)
 {
@@ -295,6 +305,7 @@ static void check_case_parts(void)
     memcpy(call.in, t.in, sizeof call.in);
     memcpy(call.out, t.out, sizeof call.out);
     for (int i = 0; i < t.outputs; i++) k.initial[i] = t.initial[i];
+    for (int i = 0; i < t.inputs; i++) k.before[i] = is_updated(i) ? t.x[i] : NULL;
     k.pool = lk__context_pool(contexts[0]);
     if (!kernel_device && strcmp(t.isa, lk_context_isa(contexts[0])) != 0) return; /* the best one */
     if (!check_parts(&k, text))

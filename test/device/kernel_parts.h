@@ -29,6 +29,7 @@ typedef struct parts_case {
     lk_dtype               real;
     const lk__kernel_call *call;
     const double          *initial[LK__MAX_OUT]; /* of outputs that are updated: values before; NULL: none */
+    const double          *before[LK__MAX_IN];   /* the same of inputs, such as running statistics */
     double                 terms;                /* the largest term of a result, where terms cancel */
     const char            *isa;
     lk__pool              *pool;
@@ -84,6 +85,7 @@ static inline void set_part_number(lk__kernel_operand *o, int64_t i, double valu
     switch (o->dtype) {
     case LK_F32: ((float *)o->data)[i] = (float)value; break;
     case LK_F64: ((double *)o->data)[i] = value; break;
+    case LK_I64: ((int64_t *)o->data)[i] = (int64_t)value; break;
     case LK_BF16: ((uint16_t *)o->data)[i] = 0; break; /* what is stored beside a parameter: written, never read */
     default: abort();
     }
@@ -197,7 +199,7 @@ static inline void make_part_inputs(const parts_case *k, const lk__factors *f, l
         *part = make_part(f, f->in[i], whole, c, &p->in[i]);
         if (!part->data) continue;
         bool             image = is_part_image(lk__op_input(lk__op_find(k->op), i));
-        part_elements    e = {.part = part, .whole = whole, .image = image};
+        part_elements    e = {.part = part, .whole = whole, .initial = k->before[i], .image = image};
         lk__factor_shape shape = part_shape(whole);
         lk__factor_part_visit(f, f->in[i], &shape, c, take_part_element, &e);
         if (once && f->added >> i & 1) {
@@ -263,6 +265,25 @@ typedef struct part_sums {
 
 static inline double part_tolerance(const parts_case *k) { return k->real == LK_F64 ? 1e-12 : 2e-5; }
 
+/* Inputs that the kernel has updated. */
+static inline bool compare_part_updates(const parts_case *k, const lk__factors *f, lk__factor_cut c, kernel_part *p,
+                                        char text[PARTS_TEXT])
+{
+    for (int i = 0; i < k->call->inputs; i++) {
+        if (!k->before[i]) continue;
+        const lk__kernel_operand *whole = &k->call->in[i];
+        part_elements             e = {.part = &p->call.in[i], .whole = whole, .terms = k->terms + 1};
+        lk__factor_shape          shape = part_shape(whole);
+        if (is_rounded_part(k, f->factor[c.factor].name, c.length)) e.tolerance = part_tolerance(k);
+        lk__factor_part_visit(f, f->in[i], &shape, c, compare_part_element, &e);
+        if (!e.differ) continue;
+        snprintf(text, PARTS_TEXT, "input %d, which is updated, differs from the whole in a part of factor %s", i,
+                 f->factor[c.factor].name);
+        return false;
+    }
+    return true;
+}
+
 static inline bool compare_kernel_part(const parts_case *k, const lk__factors *f, lk__factor_cut c, kernel_part *p,
                                        part_sums *sums, char text[PARTS_TEXT])
 {
@@ -327,7 +348,7 @@ static inline bool check_factor_cuts(const parts_case *k, const lk__factors *f, 
         make_kernel_part(k, f, c, &p);
         const char *wrong = run_kernel_part(k, &p);
         if (wrong) snprintf(text, PARTS_TEXT, "%s", wrong);
-        right = !wrong && compare_kernel_part(k, f, c, &p, &sums, text);
+        right = !wrong && compare_kernel_part(k, f, c, &p, &sums, text) && compare_part_updates(k, f, c, &p, text);
         free_kernel_part(&p);
     }
     if (right) right = compare_part_sums(k, f, factor, &sums, text);

@@ -385,6 +385,7 @@ static void batch_norm_forward(const bn_case *b, double *mean, double *rstd, dou
         if (fabs(get(t.wide, t.in[4].data, k) - v) > limit * (1 + fabs(v))) fail_case("running_var");
     }
     if (*(int64_t *)t.in[5].data != (moves ? 42 : 41)) fail_case("num_batches_tracked");
+    if (!t.skipped && !kernel_device) check_case_parts();
     end_case();
     free(want), free(var);
 }
@@ -584,6 +585,35 @@ static void synced_stats(synced *s, double offset)
     free(size);
 }
 
+/* The running statistics move towards those of all ranks. */
+static void synced_running(const synced *s)
+{
+    double rows = s->stats[0];
+    begin(LK__OP_batch_norm_apply);
+    t.attrs = (lk__op_attrs){.epsilon = 1e-5, .momentum = 0.1, .update = true};
+    copy_in(t.real, 4, s->dims, s->x, s->rows * s->c);
+    in(t.wide, 1, &s->c), in(t.wide, 1, &s->c);
+    const double *running_mean = in(t.wide, 1, &s->c), *running_var = in(t.wide, 1, &s->c);
+    in(LK_I64, 0, NULL)[0] = 41;
+    copy_in(LK_F64, 1, DIMS(2 * s->c + 1), s->stats, 2 * s->c + 1);
+    copy_in(LK_F64, 1, &s->c, s->centre, s->c);
+    out(t.real, 4, s->dims, NULL), out(t.wide, 1, &s->c, NULL), out(t.wide, 1, &s->c, NULL);
+    round_inputs();
+    run_once(3, NULL);
+    for (int64_t k = 0; k < s->c; k++) {
+        double d = rows > 0 ? s->stats[1 + k] / rows : 0, squares = s->stats[1 + s->c + k];
+        double var = rows > 0 ? (squares - rows * d * d) / fmax(rows - 1, 1) : 0, size = rows > 0 ? squares : 0;
+        double m = rows > 0 ? 0.9 * running_mean[k] + 0.1 * (s->centre[k] + d) : running_mean[k];
+        double v = rows > 0 ? 0.9 * running_var[k] + 0.1 * var : running_var[k];
+        double limit = t.real == LK_F64 ? 1e-13 : 1e-6;
+        if (fabs(get(t.wide, t.in[3].data, k) - m) > limit * (1 + fabs(m))) fail_case("running_mean");
+        if (fabs(get(t.wide, t.in[4].data, k) - v) > limit * (1 + fabs(v) + size)) fail_case("running_var");
+    }
+    if (*(int64_t *)t.in[5].data != (rows > 0 ? 42 : 41)) fail_case("num_batches_tracked");
+    if (!kernel_device) check_case_parts();
+    end_case();
+}
+
 static void synced_apply(synced *s)
 {
     double *want = zeros(s->rows * s->c), *size = zeros(s->rows * s->c), *rstd_size = zeros(s->c),
@@ -687,6 +717,7 @@ static void synced_case(int64_t n, int64_t c, int64_t h, int64_t w, double offse
     s.mean = zeros(c), s.rstd = zeros(c), s.centre = zeros(c), s.stats = zeros(2 * c + 1), s.sums = zeros(2 * c);
     synced_stats(&s, offset);
     synced_apply(&s);
+    if (cpu_entry()->run) synced_running(&s);
     synced_gradient_sums(&s);
     synced_gradient(&s);
     free(s.x), free(s.y), free(s.dy), free(s.mean), free(s.rstd), free(s.centre), free(s.stats), free(s.sums);
