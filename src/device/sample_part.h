@@ -5,6 +5,8 @@
 
 #include "device/kernel.h"
 
+#include <string.h>
+
 /* Neighbours in memory are neighbours in the whole within a run. */
 typedef struct lk__sample_part {
     int64_t samples, elements;   /* of the operand; elements of a sample */
@@ -19,9 +21,10 @@ typedef struct lk__sample_part {
 /* rows: of axis 0 that are one sample of this operand, where a reshape merged axes. */
 static inline lk__sample_part lk__sample_part_of(const lk__kernel_operand *x, int64_t rows)
 {
-    lk__sample_part s = {.length = 1};
+    lk__sample_part s;
     int64_t         step = 1;
     int             cut = 0; /* the last dimension that is cut; 0: none, or the first */
+    memset(&s, 0, sizeof s); /* C++ warns of an initializer that does not name every member */
     rows = rows > 1 ? rows : 1;
     s.samples = (x->rank ? x->dims[0] : 1) / rows;
     bool repeated = x->part && x->part->outer[0] > 1;
