@@ -88,7 +88,10 @@ static void attention_drops_the_probabilities_of_the_whole(void)
             if (part) set_part(&t.in[k], &parts[k], DIMS(BATCH, T, HEADS * D), DIMS(0, 0, FIRST * D));
         }
         out(t.real, 3, DIMS(BATCH, T, heads * D), NULL);
-        run_case();
+        if (part)
+            run_case_there(); /* on the CPU or a device as the whole: they round differently */
+        else
+            run_case();
         if (!part && !t.skipped) memcpy(all, t.y[0], (size_t)(BATCH * T * HEADS * D) * sizeof *all);
         for (int64_t i = 0; part && i < (int64_t)BATCH * T * OWN * D; i++)
             want[i] = all[i / (OWN * D) * HEADS * D + FIRST * D + i % (OWN * D)];
