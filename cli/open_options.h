@@ -41,7 +41,7 @@ void        data_names_describe(char *out, size_t size);
 #define TEXT_OPTIONS                                                                                                   \
     TEXT_SUGGESTED("tokenizer", "NAME|FILE|DIR", NULL, "byte|char",                                                    \
          "text, jsonl, tokens: byte, char (a token for each character of the text), a tokenizer.json, or a directory " \
-         "that has one, such as a checkpoint or a Hugging Face model"),                                                \
+         "that has one, such as a checkpoint or a Hugging Face model (default for text: byte)"),                       \
         INTEGER("context", "N", "256", 1, 1 << 24,                                                                     \
                 "text, jsonl, tokens, transformers: tokens of a sequence (default 256; gpt2 and so on, config.json: "  \
                 "all positions of the model)"),                                                                        \

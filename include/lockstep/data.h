@@ -59,7 +59,7 @@ typedef struct lk_open_options {
     bool        skip_broken LK_ZERO; /* folder: files that cannot be decoded are left out and listed in the log */
     bool        regression LK_ZERO;  /* labels are numbers to predict: field "target" f32 instead of "label" */
     /* text, jsonl, tokens: "byte", "char" (each character of the text is a token), a tokenizer.json,
-     * or a directory that has one, such as a checkpoint; NULL: allowed only for tokens: */
+     * or a directory that has one, such as a checkpoint; NULL: byte for text:, none for tokens:, refused for jsonl: */
     const char *tokenizer LK_ZERO;
     int64_t     context LK_ZERO;    /* text, jsonl, tokens: tokens of a sample; 0: 256 */
     const char *text_field LK_ZERO; /* jsonl: the field with the text; NULL: "text" */

@@ -178,6 +178,14 @@ for left in new.bin* *.tmp.*; do [ -e "$left" ] && complain "$left is left after
 
 # ---- mistakes ----
 
+# Without a tokenizer a text is read as bytes, which is said once.
+a=$("$LOCKSTEP" train $gpt --data text:input.txt --steps 2 --tokenizer byte --json 2> err.txt | field hash)
+b=$("$LOCKSTEP" train -n 2 $gpt --data text:input.txt --steps 2 --reproducible --json 2> err.txt | field hash)
+[ "$(grep -c 'text:input.txt is read as bytes: no other tokenizer was chosen' err.txt)" = 1 ] ||
+    complain "the tokenizer that was taken is not said once: $(cat err.txt)"
+b=$("$LOCKSTEP" train $gpt --data text:input.txt --steps 2 --json 2> err.txt | field hash)
+[ -n "$a" ] && [ "$a" = "$b" ] || complain "without a tokenizer: $b, with byte $a; $(cat err.txt)"
+
 : > empty.txt
 refuse 'empty.txt is empty' text:empty.txt --tokenizer char
 refuse 'empty.txt is empty' text:empty.txt --tokenizer byte
@@ -188,7 +196,7 @@ refuse 'short.txt has 6 tokens, 5 of them for training: a context of 12 needs at
 mkdir mixed
 cp input.txt tokens.bin mixed
 refuse 'mixed/tokens.bin contains a NUL byte, so it is not text' text:mixed --tokenizer tokenizer.json
-refuse 'text:input.txt needs a tokenizer: byte, char' text:input.txt
+refuse 'jsonl:corpus.jsonl needs a tokenizer: byte, char' jsonl:corpus.jsonl --text-field body
 refuse 'nowhere.txt' text:nowhere.txt --tokenizer char
 refuse 'packed documents need an end token, which byte does not have: --packing windows' jsonl:corpus.jsonl \
     --text-field body --tokenizer byte

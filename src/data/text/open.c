@@ -142,15 +142,18 @@ static lk_status open_tokenizer(const lk__text_request *r, bool jsonl, lk_tokeni
     lk__text_files  files = {0};
     lk__text_corpus corpus = {.context = r->context, .text_field = r->options->text_field};
     lk_status       status = LK_OK;
-    if (!r->options->tokenizer)
+    const char     *name = r->options->tokenizer ? r->options->tokenizer : "byte";
+    if (!r->options->tokenizer && jsonl)
         return lk__fail(r->context, LK_EINVAL,
-                        "%s:%s needs a tokenizer: byte, char, a tokenizer.json, or a directory that has one", r->kind,
+                        "jsonl:%s needs a tokenizer: byte, char, a tokenizer.json, or a directory that has one",
                         r->paths[0]);
+    if (!r->options->tokenizer && !lk__text_quiet(r))
+        lk__log(r->context, LK_LOG_INFO, "text:%s is read as bytes: no other tokenizer was chosen", r->paths[0]);
     for (int i = 0; i < 2 && r->paths[i][0] && status == LK_OK; i++)
         status = lk__text_files_add(r->context, &files, r->paths[i], which_jsonl(jsonl));
     corpus.files = files.files;
     corpus.count = files.count;
-    if (status == LK_OK) status = lk__text_tokenizer(&corpus, r->options->tokenizer, tokenizer);
+    if (status == LK_OK) status = lk__text_tokenizer(&corpus, name, tokenizer);
     lk__text_files_free(&files);
     return status;
 }
