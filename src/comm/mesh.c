@@ -108,6 +108,26 @@ const char *lk__mesh_format(const lk__mesh_grid *g, char text[LK__MESH_TEXT])
     return text;
 }
 
+const char *lk__mesh_list_axes(unsigned axes, char text[LK__MESH_TEXT])
+{
+    int used = 0;
+    text[0] = 0;
+    for (unsigned axis = 1, rest = axes & LK_AXES_ALL; rest; rest &= ~axis, axis <<= 1) {
+        const char *before = !used ? "" : rest == axis ? " and " : ", ";
+        if (rest & axis)
+            used += snprintf(text + used, (size_t)(LK__MESH_TEXT - used), "%s%s", before, lk_axis_name((lk_axis)axis));
+    }
+    return text;
+}
+
+unsigned lk__mesh_used_axes(const lk__mesh_grid *g, unsigned axes)
+{
+    unsigned used = 0;
+    for (int i = 0; i < g->count; i++)
+        if (g->axes[i].extent > 1) used |= g->axes[i].axis & axes;
+    return used;
+}
+
 /* ---- coordinates: ranks are numbered row by row, the last axis running fastest ---- */
 
 int lk__mesh_extent(const lk__mesh_grid *g, unsigned axes)

@@ -29,6 +29,11 @@ static inline lk__mesh_grid lk__mesh_data(int size, int rank)
 lk_status   lk__mesh_parse(lk_context *context, const char *text, lk__mesh_grid *grid);
 const char *lk__mesh_format(const lk__mesh_grid *grid, char text[LK__MESH_TEXT]);
 
+/* "data, shard and tensor" */
+const char *lk__mesh_list_axes(unsigned axes, char text[LK__MESH_TEXT]);
+/* Of these axes, those along which there are several ranks. */
+unsigned lk__mesh_used_axes(const lk__mesh_grid *grid, unsigned axes);
+
 /* As the public calls with these names; rank and coordinate are valid. */
 int lk__mesh_extent(const lk__mesh_grid *grid, unsigned axes);
 int lk__mesh_coordinate(const lk__mesh_grid *grid, unsigned axes, int rank);

@@ -120,16 +120,19 @@ static lk_status check_division(lk_context *c, const lk_parallel *parallel, int 
     return LK_OK;
 }
 
-static lk_status check_sharing(lk_context *c, const lk_parallel *parallel, int parts, int tensor)
+static lk_status check_sharing(lk_context *c, const lk_parallel *parallel, const lk__mesh_grid *mesh)
 {
-    char why[256];
+    int      parts = lk__mesh_extent(mesh, LK__PLAN_BATCH_AXES);
+    unsigned placed = lk__mesh_used_axes(mesh, LK__PLAN_PLACED_AXES);
+    char     why[256], axes[LK__MESH_TEXT];
     if ((unsigned)parallel->state > LK_STATE_SHARED)
         return lk__fail(c, LK_EINVAL, "unknown state mode %d", (int)parallel->state);
     if (parallel->state != LK_STATE_SHARED || parts == 1) return LK_OK;
-    if (tensor > 1)
+    if (placed)
         return lk__fail(c, LK_EUNSUPPORTED,
-                        "ranks along tensor have different parts of their state, which they cannot share: plan it as "
-                        "replicated (LK_STATE_REPLICATED, --state replicated)");
+                        "ranks along %s have different parts of their state, which they cannot share: plan it as "
+                        "replicated (LK_STATE_REPLICATED, --state replicated)",
+                        lk__mesh_list_axes(placed, axes));
     if (!lk__device_is_host(lk__context_device(c)))
         return lk__fail(c, LK_EUNSUPPORTED,
                         "ranks share their state in the host's memory, which the device %s does not compute in: plan "
@@ -192,9 +195,8 @@ lk_status lk__plan_check(lk_graph *g, const lk_plan_config *config, lk__mesh_gri
     lk_status status = check_tensors(g, config);
     if (status >= 0) status = lk__plan_mesh(g->context, config, mesh);
     int parts = status >= 0 ? lk__mesh_extent(mesh, LK__PLAN_BATCH_AXES) : 0;
-    int tensor = status >= 0 ? lk__mesh_extent(mesh, LK_AXIS_TENSOR) : 0;
     if (status >= 0) status = check_division(g->context, &config->parallel, parts);
-    if (status >= 0) status = check_sharing(g->context, &config->parallel, parts, tensor);
+    if (status >= 0) status = check_sharing(g->context, &config->parallel, mesh);
     if (status >= 0) status = check_placements(g->context, config);
     if (status >= 0) status = check_shards(g, config, mesh);
     if (status >= 0) status = check_precision(g, config);

@@ -73,20 +73,9 @@ static void run_nodes(simulation *s, size_t begin, size_t end, bool last)
     }
 }
 
-/* "data", "data and shard" */
-static const char *axes_text(unsigned axes, char text[64])
-{
-    size_t used = 0;
-    text[0] = 0;
-    for (unsigned axis = 1; axis <= LK_AXES_ALL; axis <<= 1)
-        if (axes & axis)
-            used += (size_t)snprintf(text + used, 64 - used, "%s%s", used ? " and " : "", lk_axis_name((lk_axis)axis));
-    return text;
-}
-
 static void print_uses(const simulation *s, const lk__plan_cost_output *o)
 {
-    char text[64];
+    char text[LK__MESH_TEXT];
     for (unsigned axes = 1; axes < SETS; axes++) {
         const link_use *use = &s->use[axes];
         if (use->collectives == 0) continue;
@@ -94,8 +83,8 @@ static void print_uses(const simulation *s, const lk__plan_cost_output *o)
         lk__cost_print(o,
                        "  along %s, %d ranks: %d collective%s, in which a rank sends %.0f bytes, %.3f ms on the link, "
                        "%.3f ms of it hidden\n",
-                       axes_text(axes, text), ranks, use->collectives, use->collectives == 1 ? "" : "s", use->bytes,
-                       1e3 * use->busy, 1e3 * fmax(0, use->busy - use->exposed));
+                       lk__mesh_list_axes(axes, text), ranks, use->collectives, use->collectives == 1 ? "" : "s",
+                       use->bytes, 1e3 * use->busy, 1e3 * fmax(0, use->busy - use->exposed));
     }
 }
 

@@ -16,13 +16,14 @@ static lk__mesh_grid short_form(const lk_parallel *parallel)
 
 static lk_status check_axes(lk_context *c, const lk__mesh_grid *g)
 {
-    char text[LK__MESH_TEXT];
+    const unsigned supported = LK__PLAN_BATCH_AXES | LK__PLAN_PLACED_AXES;
+    char           text[LK__MESH_TEXT], axes[LK__MESH_TEXT];
     for (int i = 0; i < g->count; i++)
-        if (g->axes[i].extent > 1 && !(g->axes[i].axis & (LK__PLAN_BATCH_AXES | LK_AXIS_TENSOR)))
-            return lk__fail(
-                c, LK_EUNSUPPORTED,
-                "the mesh %s has %d ranks along %s, but plans support only the axes data, shard and tensor so far",
-                lk__mesh_format(g, text), g->axes[i].extent, lk_axis_name((lk_axis)g->axes[i].axis));
+        if (g->axes[i].extent > 1 && !(g->axes[i].axis & supported))
+            return lk__fail(c, LK_EUNSUPPORTED,
+                            "the mesh %s has %d ranks along %s, but plans support only the axes %s so far",
+                            lk__mesh_format(g, text), g->axes[i].extent, lk_axis_name((lk_axis)g->axes[i].axis),
+                            lk__mesh_list_axes(supported, axes));
     return LK_OK;
 }
 

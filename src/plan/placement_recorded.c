@@ -41,16 +41,17 @@ static int nearest_extent(int64_t n, int extent)
 
 static lk_status refuse_split(const lk__placement_finder *f, const lk__graph_value *recorded, int v, int dim)
 {
+    const char            *name = lk_axis_name((lk_axis)recorded->placed_axis);
     const lk__graph_shape *s = &f->g->values[v].shape;
     lk_site                site = recorded->site;
     if (s->count_axis == dim)
         return lk__fail(f->g->context, LK_EINVAL,
-                        "%s:%d: lk_place: dimension %d has the batch, which tensor does not split",
-                        site.file ? site.file : "?", site.line, dim);
+                        "%s:%d: lk_place: dimension %d has the batch, which %s does not split",
+                        site.file ? site.file : "?", site.line, dim, name);
     return lk__fail(f->g->context, LK_EINVAL,
-                    "%s:%d: lk_place: dimension %d of %s has %lld elements, which tensor=%d does not divide; the "
+                    "%s:%d: lk_place: dimension %d of %s has %lld elements, which %s=%d does not divide; the "
                     "nearest extent that works is %d",
-                    site.file ? site.file : "?", site.line, dim, lk__shape_show(s).text, (long long)s->dims[dim],
+                    site.file ? site.file : "?", site.line, dim, lk__shape_show(s).text, (long long)s->dims[dim], name,
                     f->extent, nearest_extent(s->dims[dim], f->extent));
 }
 

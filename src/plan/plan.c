@@ -206,7 +206,7 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, b
     p->policy = config->policy;
     p->gradient_dtype = config->gradient_dtype == LK_F32 ? graph->real : config->gradient_dtype;
     p->shared = p->parallel.state == LK_STATE_SHARED && lk__plan_batch_parts(p) > 1 &&
-                lk__mesh_extent(&p->mesh, LK_AXIS_TENSOR) == 1;
+                lk__mesh_extent(&p->mesh, LK__PLAN_PLACED_AXES) == 1;
     p->stage = find_stage(p);
     if (p->parallel.blocks_in_flight == 0) p->parallel.blocks_in_flight = 2;
     if (p->parallel.hosts == 0 || !p->shared) p->parallel.hosts = 1;
@@ -224,7 +224,7 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, b
         !(p->constants = lk__alloc(c, LK_MEMORY_OTHER, graph->constants_count * sizeof *p->constants)))
         goto no_memory;
     bool like = lk__plan_is_like(placement);
-    if ((!placement || like) && lk__mesh_extent(&p->mesh, LK_AXIS_TENSOR) > 1) p->placed_axes = LK_AXIS_TENSOR;
+    if (!placement || like) p->placed_axes = lk__mesh_used_axes(&p->mesh, LK__PLAN_PLACED_AXES);
     if (like && p->placed_axes) lk__plan_copy_splits(p, placement->user);
     if (like) placement = NULL; /* without an axis that cuts values, nothing is placed otherwise */
     if (!p->placed_axes && (status = lk__plan_place_states(p, placement, config->optimizer)) < 0) goto fail;

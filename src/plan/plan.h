@@ -219,6 +219,8 @@ static inline int lk__plan_rank(const lk_plan *p) { return p->mesh.rank; }
 /* The axes along which ranks have different rows of the batch. Losses, counts, metrics and gradients are added over
  * them. */
 enum { LK__PLAN_BATCH_AXES = LK_AXIS_DATA | LK_AXIS_SHARD };
+/* Those along which ranks have the same rows, and parts of values that the placement pass cuts (placement.h). */
+enum { LK__PLAN_PLACED_AXES = LK_AXIS_TENSOR };
 /* Into how many parts the batch is split over ranks, and which this rank has. With leaves, each part is a run of
  * them. */
 static inline int lk__plan_batch_parts(const lk_plan *p) { return lk__mesh_extent(&p->mesh, LK__PLAN_BATCH_AXES); }

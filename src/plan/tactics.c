@@ -47,7 +47,7 @@ static unsigned find_axis(const char *name)
 static lk_status read_tactic(lk_context *c, const char *from, const char *end, tactic *t)
 {
     const char *at = last_before(from, end, '@'), *colon = at ? last_before(from, at, ':') : NULL;
-    char        axis[NAME] = "", shown[LK__SHOWN];
+    char        axis[NAME] = "", shown[LK__SHOWN], placed[LK__MESH_TEXT];
     if (colon) copy_trimmed(from, colon, t->pattern), copy_trimmed(colon + 1, at, t->factor);
     if (at) copy_trimmed(at + 1, end, axis);
     if (!colon || !t->pattern[0] || !t->factor[0] || !axis[0])
@@ -57,9 +57,9 @@ static lk_status read_tactic(lk_context *c, const char *from, const char *end, t
     t->axis = find_axis(axis);
     if (!t->axis)
         return lk__fail(c, LK_EINVAL, "tactics, line %d: there is no axis %s", t->line, lk__shown(axis, shown));
-    if (t->axis != LK_AXIS_TENSOR)
-        return lk__fail(c, LK_EUNSUPPORTED, "tactics, line %d: states are placed along the axis tensor, not along %s",
-                        t->line, axis);
+    if (!(t->axis & LK__PLAN_PLACED_AXES))
+        return lk__fail(c, LK_EUNSUPPORTED, "tactics, line %d: states are placed along the axis %s, not along %s",
+                        t->line, lk__mesh_list_axes(LK__PLAN_PLACED_AXES, placed), axis);
     return LK_OK;
 }
 

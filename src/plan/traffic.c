@@ -9,18 +9,9 @@ static double value_bytes(const lk_graph *g, int v)
     return (double)lk__shape_elements(shape) * (double)lk_dtype_size(shape->dtype);
 }
 
-/* Those of the mesh along which there are several ranks. */
-static unsigned used_axes(const lk_plan *p, unsigned axes)
-{
-    unsigned used = 0;
-    for (int i = 0; i < p->mesh.count; i++)
-        if (p->mesh.axes[i].extent > 1) used |= p->mesh.axes[i].axis & axes;
-    return used;
-}
-
 unsigned lk__plan_collective_axes(const lk_plan *p, const lk__graph_node *n)
 {
-    return used_axes(p, n->attrs.mesh ? n->attrs.mesh : LK__PLAN_BATCH_AXES);
+    return lk__mesh_used_axes(&p->mesh, n->attrs.mesh ? n->attrs.mesh : LK__PLAN_BATCH_AXES);
 }
 
 /* Of N ranks each sends (N-1)/N of what is gathered or scattered, and twice as much for a sum that all receive. */

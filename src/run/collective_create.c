@@ -123,15 +123,13 @@ static lk_status open_bulk(lk_program *p, lk__run_collectives *x)
     int       others = count_others(p, x, 0);
     lk_comm  *from = p->plan->stage ? p->shard : p->batch;
     x->bulk = from;
-    if (x->overlaps && p->plan->syncs) {
+    if (x->overlaps && p->plan->syncs && from) {
         status = lk_comm_split(from, 0, lk_comm_rank(from), &x->bulk);
         x->split = status >= 0;
     }
     /* All buckets at once, and one call that queues behind them. */
-    if (status >= 0 && x->overlaps) status = lk_comm_reserve(x->bulk, (int)p->plan->buckets_count + 1);
+    if (status >= 0 && x->overlaps && from) status = lk_comm_reserve(x->bulk, (int)p->plan->buckets_count + 1);
     if (status >= 0 && others) status = lk_comm_reserve(p->batch, others + 1);
-    others = p->plan->stage ? count_others(p, x, LK_AXIS_SHARD) : 0;
-    if (status >= 0 && others) status = lk_comm_reserve(lk__run_group(p, LK_AXIS_DATA), others + 1);
     return status;
 }
 

@@ -227,7 +227,6 @@ static int list_groups(const lk_plan *plan, unsigned listed[GROUPS])
 {
     const lk__plan_list *lists[] = {&plan->train, &plan->evaluate, &plan->weights};
     int                  count = lk__plan_batch_parts(plan) > 1 ? add_group(listed, 0, LK__PLAN_BATCH_AXES) : 0;
-    if (plan->stage) count = add_group(listed, add_group(listed, count, LK_AXIS_SHARD), LK_AXIS_DATA);
     for (int k = 0; k < 3; k++)
         for (size_t i = 0; i < lists[k]->order_count; i++) {
             const lk__graph_node *n = &lists[k]->graph->nodes[lists[k]->order[i]];
@@ -245,9 +244,9 @@ static lk_status make_groups(lk_program *p, lk_comm *comm)
     if (status >= 0) status = lk_mesh_create_groups(p->mesh, listed, list_groups(p->plan, listed));
     if (status >= 0 && lk__plan_batch_parts(p->plan) > 1)
         status = lk_mesh_group(p->mesh, LK__PLAN_BATCH_AXES, &p->batch);
-    if (status >= 0 && p->plan->stage) status = lk_mesh_group(p->mesh, LK_AXIS_SHARD, &p->shard);
     p->comm = comm;
     if (status < 0) return status;
+    if (p->plan->stage) p->shard = lk__mesh_find_group(p->mesh, LK_AXIS_SHARD); /* NULL: no state is sliced */
     p->group.overlaps = p->batch && lk__comm_overlaps(p->batch, lk_context_threads(p->context));
     p->group.staged = !lk__comm_reaches(p->batch ? p->batch : comm, p->device);
     p->group.awaits_buffers = p->plan->writes_buffers && lk__store_shares_buffers(p->store);

@@ -46,8 +46,10 @@ static bool can_share(lk_context *c, const lk_trainer_config *config, char *why,
     const char   *reason;
     int           hosts = lk__trainer_hosts(config, &reason);
     lk__mesh_grid mesh = lk__trainer_mesh(config);
-    if (lk__mesh_extent(&mesh, LK_AXIS_TENSOR) > 1)
-        snprintf(why, bytes, "along tensor have different parts of it");
+    unsigned      placed = lk__mesh_used_axes(&mesh, LK__PLAN_PLACED_AXES);
+    char          axes[LK__MESH_TEXT];
+    if (placed)
+        snprintf(why, bytes, "along %s have different parts of it", lk__mesh_list_axes(placed, axes));
     else if (!lk__device_is_host(lk__context_device(c)))
         snprintf(why, bytes, "compute on %s, not in the host's memory", lk_context_device(c));
     else if (hosts == 0)
@@ -58,14 +60,17 @@ static bool can_share(lk_context *c, const lk_trainer_config *config, char *why,
 }
 
 /* "split over 2 ranks along tensor and 4 along shard (stage 3)" */
-static void describe_split(const lk_trainer_config *config, int tensors, int shards, char *why, size_t bytes)
+static void describe_split(const lk_trainer_config *config, unsigned placed, int shards, char *why, size_t bytes)
 {
-    char along_tensor[32] = "", along_shard[48] = "";
-    if (tensors > 1) snprintf(along_tensor, sizeof along_tensor, "%d ranks along tensor", tensors);
+    lk__mesh_grid mesh = lk__trainer_mesh(config);
+    char          along_placed[LK__MESH_TEXT + 32] = "", along_shard[48] = "", axes[LK__MESH_TEXT];
+    if (placed)
+        snprintf(along_placed, sizeof along_placed, "%d ranks along %s", lk__mesh_extent(&mesh, placed),
+                 lk__mesh_list_axes(placed, axes));
     if (shards > 1)
-        snprintf(along_shard, sizeof along_shard, "%d %salong shard (stage %d)", shards, tensors > 1 ? "" : "ranks ",
+        snprintf(along_shard, sizeof along_shard, "%d %salong shard (stage %d)", shards, placed ? "" : "ranks ",
                  config->shard_stage ? config->shard_stage : 3);
-    snprintf(why, bytes, "split over %s%s%s", along_tensor, tensors > 1 && shards > 1 ? " and " : "", along_shard);
+    snprintf(why, bytes, "split over %s%s%s", along_placed, placed && shards > 1 ? " and " : "", along_shard);
 }
 
 lk_state_mode lk__trainer_state_mode(lk_context *c, const lk_trainer_config *config, char *why, size_t bytes)
@@ -75,13 +80,14 @@ lk_state_mode lk__trainer_state_mode(lk_context *c, const lk_trainer_config *con
     lk_state_mode mode = config->state != LK_STATE_AUTO ? config->state : can ? LK_STATE_SHARED : LK_STATE_REPLICATED;
     int           world = lk__trainer_split(config).world, hosts = lk__trainer_hosts(config, NULL);
     lk__mesh_grid mesh = lk__trainer_mesh(config);
-    int           shards = lk__mesh_extent(&mesh, LK_AXIS_SHARD), tensors = lk__mesh_extent(&mesh, LK_AXIS_TENSOR);
+    int           shards = lk__mesh_extent(&mesh, LK_AXIS_SHARD);
+    unsigned      placed = lk__mesh_used_axes(&mesh, LK__PLAN_PLACED_AXES);
     if (world == 1) mode = config->state == LK_STATE_AUTO ? LK_STATE_REPLICATED : config->state;
     if (!why) return mode;
     if (mesh.size == 1)
         snprintf(why, bytes, "of one rank");
-    else if (tensors > 1 || (mode == LK_STATE_REPLICATED && shards > 1))
-        describe_split(config, tensors, shards, why, bytes);
+    else if (placed || (mode == LK_STATE_REPLICATED && shards > 1))
+        describe_split(config, placed, shards, why, bytes);
     else if (mode == LK_STATE_REPLICATED && can)
         snprintf(why, bytes, "replicated, as requested");
     else if (mode == LK_STATE_REPLICATED)

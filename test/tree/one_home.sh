@@ -3,7 +3,7 @@
 # compares by name are the two synthetic sets, whose sizes its options set). Environment variables are in the table of
 # base/environment.h: nothing else calls getenv, and each LOCKSTEP_… that a source file names is in the table. Nothing
 # compares a transport or a device by its name, and what the command prints about a device comes from the device's
-# table.
+# table. Which axes of the mesh placement handles is a constant of plan/plan.h.
 set -u
 cd "${SOURCE_DIR:-$(dirname "$0")/../..}" || exit 1
 bad=0
@@ -54,5 +54,9 @@ while read -r line; do
     complain "$line: names a device: its rows, labels and options are in its table (lockstep/device.h)"
 done < <(grep -nE '^[^/]*"[^"]*\b([Cc][Uu][Dd][Aa]|share-device|device-sync|tf32)\b[^"]*"' cli/*.[ch] |
     grep -vE '^[^:]*:[0-9]+: */?\*')
+
+while read -r line; do
+    complain "$line: names an axis that placement handles: LK__PLAN_PLACED_AXES (src/plan/plan.h) says which"
+done < <(grep -rnE '\bLK_AXIS_TENSOR\b' src --include='*.[ch]' | grep -vE '^src/plan/plan.h:')
 
 exit $bad
