@@ -1,6 +1,6 @@
-/* losses.c - the recording calls of cross-entropy, and of losses without a reduction. Losses of the user's own are in
- * total.c, sums of losses in terms.c. */
-#include "graph/graph.h"
+/* losses.c - the recording calls of losses, with and without a reduction. Losses of the user's own are in total.c, sums
+ * of losses in terms.c. */
+#include "graph/build.h"
 
 static lk_tensor record_entropy(lk_site site, lk__op op, lk_tensor logits, lk_tensor labels,
                                 lk_cross_entropy_options options)
@@ -58,4 +58,47 @@ lk_tensor lk_mse_each_at(lk_site site, lk_tensor x, lk_tensor target)
     lk_tensor off = lk_sub_at(site, x, target), square = lk_mul_at(site, off, off);
     if (rank == 1) return square;
     return lk_mean_at(site, square, (lk_reduce_options){.axes = axes, .axes_count = rank - 1});
+}
+
+lk_tensor lk_mse_at(lk_site site, lk_tensor x, lk_tensor target)
+{
+    return lk__record2(site, LK__OP_mse, NULL, x, target);
+}
+
+lk_tensor lk_l1_at(lk_site site, lk_tensor x, lk_tensor target)
+{
+    return lk__record2(site, LK__OP_l1, NULL, x, target);
+}
+
+lk_tensor lk_bce_with_logits_at(lk_site site, lk_tensor logits, lk_tensor target, lk_bce_with_logits_options options)
+{
+    lk_tensor all[] = {logits, target, options.weight};
+    lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_bce_with_logits), all, 3);
+    for (int i = 1; g && i < 3; i++)
+        if (all[i].graph && g->values[all[i].id].needs_gradient)
+            lk__graph_fail(g, site, "bce_with_logits: the %s gets no gradient; pass it through lk_stop_gradient",
+                           i == 1 ? "target" : "weight");
+    return lk__record(site, LK__OP_bce_with_logits, NULL, all, 3);
+}
+
+lk_tensor lk_linear_cross_entropy_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor labels,
+                                     lk_cross_entropy_options options)
+{
+    lk_tensor all[] = {x, weight, labels};
+    lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_linear_cross_entropy), all, 3);
+    if (!g) return lk__no_result(site, all, 3);
+    if (!x.graph || !weight.graph || !labels.graph || options.weight.graph) {
+        lk__graph_fail(g, site, "%s",
+                       options.weight.graph ? "linear_cross_entropy: sample weights are not supported"
+                                            : "linear_cross_entropy: x, weight and labels are required");
+        return (lk_tensor){g, -1};
+    }
+    if (lk_tensor_rank(x) != 2) { /* rows; the batch's count becomes a count of rows */
+        all[2] = lk_reshape_at(site, labels, 1, (int64_t[]){-1});
+        all[0] = lk_reshape_at(site, x, 2, (int64_t[]){-1, lk_tensor_dim(x, -1)});
+    }
+    return lk__record(site, LK__OP_linear_cross_entropy,
+                      &(lk__op_attrs){.label_smoothing = options.label_smoothing,
+                                      .ignore_index = options.ignore_index ? *options.ignore_index : -100},
+                      all, 3);
 }

@@ -6,11 +6,11 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 squeeze() { sed 's/\\$//; s/[[:space:]][[:space:]]*/ /g; s/^ //; s/ $//'; } # blanks and continued lines do not count
 
-cat src/base/op.h src/base/function.h src/device/functions.h src/device/cpu.c src/graph/build.c src/graph/op/*.c \
-    src/device/cpu/*.c src/device/cuda/*.cu src/base/dtype_list.h include/lockstep/plan.h src/data/format.h \
-    src/data/csv/csv.c src/base/collective.h src/comm/transports.h src/comm/net/tcp.c src/device/devices.h \
-    include/lockstep/graph.h include/lockstep/optimizer.h include/lockstep/trainer.h test/graph/test_golden_ops.c \
-    test/golden/make_ops.py | squeeze > "$work/tree"
+cat src/base/op.h src/base/function.h src/device/functions.h src/device/cpu.c src/graph/build*.c src/graph/losses.c \
+    src/graph/op/*.c src/device/cpu/*.c src/device/cuda/*.cu src/base/dtype_list.h include/lockstep/plan.h \
+    src/data/format.h src/data/csv/csv.c src/base/collective.h src/comm/transports.h src/comm/net/tcp.c \
+    src/device/devices.h include/lockstep/graph.h include/lockstep/optimizer.h include/lockstep/trainer.h \
+    test/graph/test_golden_ops.c test/golden/make_ops.py | squeeze > "$work/tree"
 cat examples/own_operation.c examples/model_so.c | squeeze > "$work/examples"
 status=0
 # check_page PAGE LINES FILE: PAGE quotes more than LINES lines of code, all of which are in FILE.
