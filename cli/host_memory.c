@@ -17,6 +17,9 @@ const char *size_text(size_t bytes, char out[SIZE_TEXT])
     return out;
 }
 
+/* Stacks of a transport's and a loader's threads: what the library's own check subtracts. */
+enum { THREADS_BYTES = 32 << 20 };
+
 size_t host_memory_process(void)
 {
     struct rlimit limit;
@@ -25,7 +28,7 @@ size_t host_memory_process(void)
     if (file && fscanf(file, "%ld", &pages) != 1) pages = -1;
     if (file) fclose(file);
     if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || pages < 0) return SIZE_MAX;
-    size_t used = (size_t)pages * (size_t)sysconf(_SC_PAGESIZE), most = (size_t)limit.rlim_cur;
+    size_t used = (size_t)pages * (size_t)sysconf(_SC_PAGESIZE) + THREADS_BYTES, most = (size_t)limit.rlim_cur;
     return most > used ? most - used : 0;
 }
 

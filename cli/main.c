@@ -5,8 +5,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <lockstep/base.h>
+#include <malloc.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static int run_command(const command *c, int argc, char **argv)
@@ -55,10 +57,22 @@ static void fill_standard_descriptors(void)
 
 static void ignore_signal(int number) { (void)number; }
 
+/* glibc reserves 64 MiB of address space for the heap of each new thread. Where that is limited (ulimit -v), threads
+ * share one heap. */
+static void limit_heaps(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+#ifdef M_ARENA_MAX
+    mallopt(M_ARENA_MAX, 1);
+#endif
+}
+
 int main(int argc, char **argv)
 {
     int status = 0;
     fill_standard_descriptors();
+    limit_heaps();
     /* A file beyond the limit (ulimit -f) is an error of write. A handler: programs that are started do not inherit
      * it. */
     sigaction(SIGXFSZ, &(struct sigaction){.sa_handler = ignore_signal}, NULL);

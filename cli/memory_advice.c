@@ -15,9 +15,6 @@ typedef struct variant {
     const lk_mesh *mesh;  /* of as many ranks; NULL: as given */
 } variant;
 
-/* Of a rank's address space, beside what is planned: stacks and heaps of the threads of a transport and a loader. */
-enum { THREADS_BYTES = 96 << 20 };
-
 /* What a plan must fit into. */
 typedef struct budget {
     size_t available, room; /* bytes; room: those that plans are compared with */
@@ -142,7 +139,6 @@ static bool find_room(const setup *s, budget *b)
         lk_limits_read(&limits);
         b->process = process < SIZE_MAX && host_bytes(s, &s->config, true) > process;
         b->available = b->room = b->process ? process : limits.available;
-        if (b->process) b->room -= b->room < THREADS_BYTES ? b->room : THREADS_BYTES;
         return b->available < SIZE_MAX;
     }
     lk_context_device_memory(s->context, &b->available, &total);

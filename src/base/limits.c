@@ -296,16 +296,21 @@ static void add_limit(lk__memory_limits *l, lk__memory_limit one)
     if (one.available < l->all[most].available) l->all[most] = one;
 }
 
+/* Of a process's address space, beside what is planned: the stacks of a transport's and a loader's threads, messages
+ * that a library allocates while it connects. */
+enum { THREADS_BYTES = 32 << 20 };
+
 /* The first number of /proc/self/statm are the pages of the address space. */
 static void add_address_space(const char *root, lk__memory_limits *limits, uint64_t machine)
 {
     struct rlimit limit;
-    int64_t       pages = read_number(root, "/proc/self", "statm"), id = getpid();
+    int64_t       pages = read_number(root, "/proc/self", "statm"), id = getpid(), used;
     if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || pages < 0 || limit.rlim_cur > INT64_MAX)
         return;
+    used = pages * sysconf(_SC_PAGESIZE) + THREADS_BYTES;
     add_limit(limits, (lk__memory_limit){.id = lk__hash64(&id, sizeof id, machine),
                                          .limit = (int64_t)limit.rlim_cur,
-                                         .available = (int64_t)limit.rlim_cur - pages * sysconf(_SC_PAGESIZE),
+                                         .available = (int64_t)limit.rlim_cur - used,
                                          .process = 1});
 }
 

@@ -97,19 +97,28 @@ else
     echo "skip: no control group can be made here"
 fi
 
-# ---- the limit of each process: data parallel does not fit, and the mesh that the message names does ----
-state="--model gpt --layers 6 --width 512 --heads 8 --context 16 --vocabulary 4096 --data synthetic --batch 4 --steps 1"
-state+=" --threads 1 --eval-every -1 --workers 0 --backend tcp"
+# ---- the limit of each process: a state of 2.5 times that does not fit, and the mesh that the message names does ----
+state="--model gpt --layers 24 --width 512 --heads 8 --context 16 --vocabulary 4096 --data synthetic --batch 4"
+state+=" --steps 1 --threads 1 --eval-every -1 --workers 0 --backend tcp"
 if [ -z "${LK_SANITIZE:-}" ] && [ "${LOCKSTEP_DEVICE:-cpu}" = cpu ]; then # an address sanitizer maps terabytes
     "$LOCKSTEP" plan ${state% --backend tcp} -n 4 --state replicated --json > plan.json
-    bytes=$(sed -E 's/.*"total": ([0-9]+).*/\1/' plan.json)
-    printf '#!/bin/sh\nulimit -v %d && exec "$@"\n' $((bytes / 1024)) > limited
+    bytes=$(python3 -c 'import json
+plan = json.load(open("plan.json"))
+print(sum(plan[kind] for kind in ("parameters", "gradients", "optimizer_state")))')
+    printf '#!/bin/sh\nulimit -v %d && exec "$@"\n' $((bytes * 2 / 5 / 1024)) > limited
     chmod +x limited
     expect 2 "^lockstep train: a process would need .* the limit of a process \(ulimit -v\) is" ./limited "$LOCKSTEP" \
         train -n 4 $state
     axes=$(sed -n 's/^lockstep train: --mesh \([^ ]*\) would fit: .*/\1/p' err.txt)
     [ -n "$axes" ] || complain "no mesh is proposed: $(cat err.txt)"
     expect 0 "" ./limited "$LOCKSTEP" train --mesh "${axes:-none}" $state
+    expect 0 "" ./limited "$LOCKSTEP" train --mesh shard=4 --shard-stage 3 --state replicated $state
     expect 2 "rank 0 would need .* the limit of a process" ./limited "$LOCKSTEP" run -n 4 "$LOCKSTEP" train $state
+    # What threads take is counted: below that nothing starts, instead of failing later.
+    "$LOCKSTEP" plan ${state% --backend tcp} --mesh shard=4 --state replicated --json > plan.json
+    bytes=$(sed -E 's/.*"total": ([0-9]+).*/\1/' plan.json)
+    printf '#!/bin/sh\nulimit -v %d && exec "$@"\n' $((bytes / 1024 + 20000)) > limited
+    expect 2 "would need .* the limit of a process" ./limited "$LOCKSTEP" train --mesh shard=4 --state replicated $state
+    grep -q 'needs .* but .* are free' err.txt && complain "odd advice: $(cat err.txt)"
 fi
 exit $((wrong > 0))
