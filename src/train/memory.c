@@ -5,23 +5,23 @@
 #include "train/trainer.h"
 
 /* Every rank has the tables of a save and the chunks that it writes; rank 0 also what it writes alone. */
-static size_t save_bytes(const lk_trainer_config *config, const lk_plan *plan, int writers, int turn)
+static size_t save_bytes(const lk_trainer_config *config, const lk_plan *plan, const lk__writers *writers)
 {
     bool first = !config->comm || lk_comm_rank(config->comm) == 0;
     int  ranks = lk__plan_ranks(plan);
     if (!config->save) return 0;
-    return lk__saver_bytes(plan, LK__CHUNK, ranks) + lk__saver_background_bytes(plan, LK__CHUNK, writers, turn) +
+    return lk__saver_bytes(plan, LK__CHUNK, ranks) +
+           lk__saver_background_bytes(plan, LK__CHUNK, writers->count, writers->turn) +
            (first ? lk__record_write(config, 0, NULL, 0) + lk__saver_files_bytes(config->files, config->files_count)
                   : 0);
 }
 
-void lk__trainer_memory(const lk_trainer_config *config, lk_plan *plan, const lk_loader_config loaders[2],
-                        const lk__trainer_batch_source sources[2], int writers, int turn,
-                        size_t memory[LK_MEMORY_COUNT])
+void lk__trainer_memory(const lk_trainer_config *config, lk_plan *plan, const lk__trainer_sets *sets,
+                        const lk__writers *writers, size_t memory[LK_MEMORY_COUNT])
 {
     for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) memory[kind] = lk_plan_memory(plan, (lk_memory)kind);
-    lk__trainer_data_bytes(plan, loaders, sources, memory);
-    memory[LK_MEMORY_CHECKPOINT] = save_bytes(config, plan, writers, turn);
+    lk__trainer_data_bytes(plan, sets, memory);
+    memory[LK_MEMORY_CHECKPOINT] = save_bytes(config, plan, writers);
 }
 
 /* What a rank adds to its host's memory: what ranks share counts once. A GPU's memory says itself when it is not

@@ -20,15 +20,15 @@ static lk_status refuse(lk_context *c, const char *why)
     return lk__fail(c, LK_EINVAL, "the data cannot be on the device: %s; use auto or no", why);
 }
 
-static lk_status require_both(lk_context *c, const lk_plan *plan, const lk_loader_config *loaders,
-                              lk__trainer_batch_source *sources)
+static lk_status require_both(lk_context *c, const lk_plan *plan, lk__trainer_sets *sets)
 {
-    size_t bytes = 0, left;
+    const lk_loader_config *loaders = sets->loaders;
+    size_t                  bytes = 0, left;
     for (int i = 0; i < 2; i++) {
         const char *why = loaders[i].dataset ? lk__gather_refused(plan->device, &loaders[i]) : NULL;
         if (why) return refuse(c, why);
         if (!loaders[i].dataset) continue;
-        sources[i] = LK__BATCHES_FROM_SET;
+        sets->sources[i] = LK__BATCHES_FROM_SET;
         bytes += lk__gather_bytes(&loaders[i], false);
     }
     if (bytes <= (left = left_beside(plan))) return LK_OK;
@@ -40,48 +40,50 @@ static lk_status require_both(lk_context *c, const lk_plan *plan, const lk_loade
 }
 
 lk_status lk__trainer_choose(lk_context *c, const lk_trainer_config *config, const lk_plan *plan,
-                             const lk_loader_config loaders[2], lk__trainer_batch_source sources[2])
+                             lk__trainer_sets *sets)
 {
     size_t left, taken = 0;
-    sources[0] = sources[1] = LK__BATCHES_BY_HOST;
+    sets->sources[0] = sets->sources[1] = LK__BATCHES_BY_HOST;
     switch (config->data_on_device) {
     case LK_DATA_ON_HOST: return LK_OK;
-    case LK_DATA_ON_DEVICE: return require_both(c, plan, loaders, sources);
+    case LK_DATA_ON_DEVICE: return require_both(c, plan, sets);
     case LK_DATA_AUTO: break;
     default: return lk__fail(c, LK_EINVAL, "data_on_device is %d, which is invalid", config->data_on_device);
     }
     if (!plan->device->backend->memory.available) return LK_OK; /* its memory is the host's */
     left = left_beside(plan) / SHARE;
     for (int i = 0; i < 2; i++) {
-        const lk_loader_config *loader = &loaders[i];
+        const lk_loader_config *loader = &sets->loaders[i];
         if (!loader->dataset) continue;
         size_t bytes = lk__gather_bytes(loader, false);
         /* A set that is read once, because nothing is trained, is not copied as a whole. */
         if (config->train && !lk__gather_refused(plan->device, loader) && bytes <= left - taken) {
             taken += bytes;
-            sources[i] = LK__BATCHES_FROM_SET;
+            sets->sources[i] = LK__BATCHES_FROM_SET;
         } else if (lk__gather_sends_bytes(plan->device, loader)) {
-            sources[i] = LK__BATCHES_FROM_BYTES;
+            sets->sources[i] = LK__BATCHES_FROM_BYTES;
         }
     }
     return LK_OK;
 }
 
-void lk__trainer_set_source(lk_plan *plan, const lk_loader_config loaders[2], const lk__trainer_batch_source sources[2])
+void lk__trainer_set_source(lk_plan *plan, const lk__trainer_sets *sets)
 {
-    lk__device_gather gather[2], *used[2] = {NULL, NULL};
+    const lk__trainer_batch_source *sources = sets->sources;
+    lk__device_gather               gather[2], *used[2] = {NULL, NULL};
     for (int i = 0; i < 2; i++) {
         if (sources[i] == LK__BATCHES_BY_HOST) continue;
         used[i] = &gather[i];
-        lk__gather_describe(&loaders[i], sources[i] == LK__BATCHES_FROM_BYTES, used[i]);
+        lk__gather_describe(&sets->loaders[i], sources[i] == LK__BATCHES_FROM_BYTES, used[i]);
     }
     lk__plan_set_source(plan, used[0], used[1]);
 }
 
-void lk__trainer_data_bytes(lk_plan *plan, const lk_loader_config loaders[2], const lk__trainer_batch_source sources[2],
-                            size_t memory[LK_MEMORY_COUNT])
+void lk__trainer_data_bytes(lk_plan *plan, const lk__trainer_sets *sets, size_t memory[LK_MEMORY_COUNT])
 {
-    lk__trainer_set_source(plan, loaders, sources);
+    const lk_loader_config         *loaders = sets->loaders;
+    const lk__trainer_batch_source *sources = sets->sources;
+    lk__trainer_set_source(plan, sets);
     memory[LK_MEMORY_STAGING] = plan->memory[LK_MEMORY_STAGING];
     lk__plan_set_source(plan, NULL, NULL); /* the caller may bind inputs */
     memory[LK_MEMORY_LOADER] = memory[LK_MEMORY_DATA] = 0;
@@ -96,19 +98,21 @@ void lk__trainer_data_bytes(lk_plan *plan, const lk_loader_config loaders[2], co
     }
 }
 
-lk_status lk__trainer_open_data(lk_trainer *t, const lk_loader_config loaders[2])
+lk_status lk__trainer_open_data(lk_trainer *t)
 {
-    const lk__device_gather *gather[2] = {NULL, NULL};
-    lk_loader              **opened[2] = {&t->train, &t->test};
-    lk_status                status = LK_OK;
+    const lk_loader_config         *loaders = t->sets.loaders;
+    const lk__trainer_batch_source *sources = t->sets.sources;
+    const lk__device_gather        *gather[2] = {NULL, NULL};
+    lk_loader                     **opened[2] = {&t->train, &t->test};
+    lk_status                       status = LK_OK;
     for (int i = 0; i < 2 && status >= 0; i++) {
-        bool             bytes = t->sources[i] == LK__BATCHES_FROM_BYTES;
+        bool             bytes = sources[i] == LK__BATCHES_FROM_BYTES;
         lk_loader_config stored = loaders[i];
         if (!loaders[i].dataset) continue;
         if (bytes) stored = lk__gather_stored(&loaders[i]);
-        status = t->sources[i] == LK__BATCHES_FROM_SET ? lk__loader_create_indices(t->context, &stored, opened[i])
-                                                       : lk_loader_create(t->context, &stored, opened[i]);
-        if (status < 0 || t->sources[i] == LK__BATCHES_BY_HOST) continue;
+        status = sources[i] == LK__BATCHES_FROM_SET ? lk__loader_create_indices(t->context, &stored, opened[i])
+                                                    : lk_loader_create(t->context, &stored, opened[i]);
+        if (status < 0 || sources[i] == LK__BATCHES_BY_HOST) continue;
         status = lk__gather_create(t->plan->device, &loaders[i], bytes, &t->on_device[i]);
         gather[i] = &t->on_device[i].gather;
         if (!bytes)
@@ -118,4 +122,4 @@ lk_status lk__trainer_open_data(lk_trainer *t, const lk_loader_config loaders[2]
     return status < 0 ? status : lk__program_set_sources(t->program, gather[0], gather[1]);
 }
 
-bool lk_trainer_data_on_device(const lk_trainer *t) { return t->sources[0] == LK__BATCHES_FROM_SET; }
+bool lk_trainer_data_on_device(const lk_trainer *t) { return t->sets.sources[0] == LK__BATCHES_FROM_SET; }

@@ -18,33 +18,39 @@ typedef enum lk__trainer_batch_source {
     LK__BATCHES_FROM_BYTES
 } lk__trainer_batch_source;
 
+/* Of the training set [0] and of the test set [1]. */
+typedef struct lk__trainer_sets {
+    lk_loader_config         loaders[2]; /* dataset NULL: there is none */
+    lk__trainer_batch_source sources[2];
+} lk__trainer_sets;
+
 struct lk_trainer {
-    lk_context              *context;
-    lk_trainer_config        config;
-    lk_graph                *graph;
-    lk_plan                 *plan;
-    lk_store                *store;
-    lk_program              *program;
-    lk_loader               *train, *test;
-    lk__trainer_batch_source sources[2];   /* of the training set and of the test set */
-    lk__gather_memory        on_device[2]; /* what the device needs for that */
-    lk__train_saver          saver;
-    lk_load_report          *loaded;  /* by init_partial */
-    lk__lock                 lock;    /* of config.save, on rank 0 */
-    lk__writers              writers; /* the ranks that see config.save; the saver has it once it exists */
-    lk_progress              progress;
-    int64_t                  steps;          /* in total */
-    int64_t                  saved;          /* step of the latest checkpoint, or of the one being written; -1: none */
-    int64_t                  checked;        /* step at which replicas were last compared */
-    bool                     stop_requested; /* an event callback of this rank requested a stop */
-    bool                     stop;           /* all ranks stop */
-    int                      rank, world;
-    int                      failed_rank;               /* the rank whose failure was shared with all; -1: none */
-    lk_named_metric          named[LK_MAX_METRICS + 1]; /* of the latest step or evaluation */
-    double                  *evaluated; /* (lk__trainer_evaluation_rows, numbers): of the running evaluation */
-    size_t                   evaluated_bytes;
-    lk__trace               *trace;
-    int64_t                  trace_first; /* the trace starts after this step */
+    lk_context       *context;
+    lk_trainer_config config;
+    lk_graph         *graph;
+    lk_plan          *plan;
+    lk_store         *store;
+    lk_program       *program;
+    lk_loader        *train, *test;
+    lk__trainer_sets  sets;
+    lk__gather_memory on_device[2]; /* what the device needs for their batches */
+    lk__train_saver   saver;
+    lk_load_report   *loaded;  /* by init_partial */
+    lk__lock          lock;    /* of config.save, on rank 0 */
+    lk__writers       writers; /* the ranks that see config.save; the saver has it once it exists */
+    lk_progress       progress;
+    int64_t           steps;          /* in total */
+    int64_t           saved;          /* step of the latest checkpoint, or of the one being written; -1: none */
+    int64_t           checked;        /* step at which replicas were last compared */
+    bool              stop_requested; /* an event callback of this rank requested a stop */
+    bool              stop;           /* all ranks stop */
+    int               rank, world;
+    int               failed_rank;               /* the rank whose failure was shared with all; -1: none */
+    lk_named_metric   named[LK_MAX_METRICS + 1]; /* of the latest step or evaluation */
+    double           *evaluated;                 /* (lk__trainer_evaluation_rows, numbers): of the running evaluation */
+    size_t            evaluated_bytes;
+    lk__trace        *trace;
+    int64_t           trace_first; /* the trace starts after this step */
 
     /* Since the epoch started: of this rank's samples, and of all ranks'. */
     lk__run_sums own, all;
@@ -61,16 +67,32 @@ struct lk_trainer {
     uint64_t fingerprint; /* of the training set, on rank 0 where checkpoints are read or written; 0: not known */
 };
 
-int64_t lk__trainer_steps(const lk_trainer_config *config); /* of the whole run */
-/* The learning rate of a step, counted from 0. */
-double lk__trainer_rate(const lk_trainer_config *config, int64_t step, int64_t steps);
-void   lk__trainer_emit(lk_trainer *trainer, lk_event event); /* calls the event callback */
+void lk__trainer_emit(lk_trainer *trainer, lk_event event); /* calls the event callback */
 /* A rank that fails sends its error to the others, so that none waits for it. Nothing for a status of 0 or more. */
 void lk__trainer_abort(lk_trainer *trainer, lk_status status);
 /* Broadcasts the status of `rank` and its error message: all ranks return them. */
 lk_status lk__trainer_share_status(lk_trainer *trainer, int rank, lk_status status);
 /* The failure of the first rank that has one, on all ranks. */
 lk_status lk__trainer_agree(lk_trainer *trainer, lk_status status);
+
+/* ---- trainer_config.c ---- */
+/* The caller's config, which may be of another version: *own is what it means. Without a context it reports nothing. */
+lk_status lk__trainer_read_config(lk_context *context, const lk_trainer_config *given, lk_trainer_config *own);
+lk_status lk__trainer_check_config(lk_context *context, const lk_trainer_config *config);
+int64_t   lk__trainer_steps(const lk_trainer_config *config); /* of the whole run */
+/* The learning rate of a step, counted from 0. */
+double lk__trainer_rate(const lk_trainer_config *config, int64_t step, int64_t steps);
+void   lk__trainer_loaders(const lk_trainer_config *config, lk_loader_config loaders[2]); /* of lk__trainer_sets */
+/* Records the model and plans it. What it made is the caller's to free, also when it fails. */
+lk_status lk__trainer_make_plan(lk_context *context, const lk_trainer_config *config, lk_graph **graph, lk_plan **plan);
+
+/* ---- trainer_step.c ---- */
+lk_status lk__trainer_train_batch(lk_trainer *trainer, const lk_batch *batch, lk_event *event);
+/* The same without waiting: the step before this one is finished meanwhile. */
+lk_status lk__trainer_queue_batch(lk_trainer *trainer, const lk_batch *batch);
+lk_status lk__trainer_finish_queued(lk_trainer *trainer, lk_event *event);
+void      lk__trainer_emit_step(lk_trainer *trainer, const lk_batch *batch, lk_event event, double seconds);
+void      lk__trainer_emit_epoch(lk_trainer *trainer, int64_t epoch);
 
 /* ---- state_mode.c ---- */
 /* The mesh of all ranks: the config's or, where it has none, one axis. */
@@ -88,25 +110,21 @@ int lk__trainer_hosts(const lk_trainer_config *config, const char **why);
 lk_status lk__trainer_check_fields(lk_context *context, const lk_trainer_config *config); /* of both data sets */
 lk_status lk__trainer_record(const lk_trainer_config *config, const lk_inputs *inputs, lk_tensor *loss);
 
-/* ---- on_device.c: loaders[0] is the training set's, loaders[1] the test set's; dataset NULL: there is none ---- */
-/* Before memory is allocated. LK_EINVAL: data_on_device asks for what cannot be. */
+/* ---- on_device.c ---- */
+/* Sets the sources, before memory is allocated. LK_EINVAL: data_on_device asks for what is not possible. */
 lk_status lk__trainer_choose(lk_context *context, const lk_trainer_config *config, const lk_plan *plan,
-                             const lk_loader_config loaders[2], lk__trainer_batch_source sources[2]);
+                             lk__trainer_sets *sets);
 /* Tells the plan; before the program is created. */
-void lk__trainer_set_source(lk_plan *plan, const lk_loader_config loaders[2],
-                            const lk__trainer_batch_source sources[2]);
+void lk__trainer_set_source(lk_plan *plan, const lk__trainer_sets *sets);
 /* The memory of loaders and data, and the staging that results. */
-void lk__trainer_data_bytes(lk_plan *plan, const lk_loader_config loaders[2], const lk__trainer_batch_source sources[2],
-                            size_t memory[LK_MEMORY_COUNT]);
-lk_status lk__trainer_open_data(lk_trainer            *trainer,
-                                const lk_loader_config loaders[2]); /* loaders, and the device's data */
+void      lk__trainer_data_bytes(lk_plan *plan, const lk__trainer_sets *sets, size_t memory[LK_MEMORY_COUNT]);
+lk_status lk__trainer_open_data(lk_trainer *trainer); /* loaders, and the device's data */
 
 /* ---- memory.c ---- */
-/* Bytes of every kind: of the plan, loaders, data, and saves by the writer at `turn` of so many. It forgets what
- * lk__trainer_set_source told the plan. */
-void lk__trainer_memory(const lk_trainer_config *config, lk_plan *plan, const lk_loader_config loaders[2],
-                        const lk__trainer_batch_source sources[2], int writers, int turn,
-                        size_t memory[LK_MEMORY_COUNT]);
+/* Bytes of every kind: of the plan, loaders, data, and saves by one of these writers, of which count and turn are
+ * read. It forgets what lk__trainer_set_source told the plan. */
+void lk__trainer_memory(const lk_trainer_config *config, lk_plan *plan, const lk__trainer_sets *sets,
+                        const lk__writers *writers, size_t memory[LK_MEMORY_COUNT]);
 /* LK_ETOOLARGE: the host's ranks would need more than it has available. Collective. */
 lk_status lk__trainer_check_memory(lk_trainer *trainer, const size_t memory[LK_MEMORY_COUNT]);
 
