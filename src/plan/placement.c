@@ -265,21 +265,15 @@ static const lk__plan_cut *cut_of(const lk_plan *p, size_t state, unsigned axis)
     return NULL;
 }
 
-/* Those that another list has placed stay as they are. */
-static lk_status follow_states(lk__placement_finder *f, unsigned axis)
+/* Those that were placed stay as they are. */
+static void hold_states(lk__placement_finder *f, unsigned axis)
 {
-    lk_status status = LK_OK;
-    for (size_t i = 0; i < f->g->states_count && status >= 0; i++) {
-        int                 v = f->g->states[i].value;
+    for (size_t i = 0; i < f->g->states_count; i++) {
         const lk__plan_cut *cut = cut_of(f->plan, i, axis);
-        lk__placement_value place = {LK__PLACE_SPLIT, cut ? cut->dim : 0, cut && cut->outer > 1 ? cut->outer : 1};
-        if (cut) f->held[v] = place;
-        f->pinned[v] = true;
+        lk__placement_value place = {0};
+        if (cut) place = (lk__placement_value){LK__PLACE_SPLIT, cut->dim, cut->outer > 1 ? cut->outer : 1};
+        lk__placement_hold_state(f, i, &place);
     }
-    for (size_t i = 0; i < f->g->states_count && status >= 0; i++)
-        if (f->held[f->g->states[i].value].kind) status = lk__placement_follow(f, f->g->states[i].value);
-    lk__placement_keep(f);
-    return status;
 }
 
 static size_t count_cut_states(const lk__placement_finder *f)
@@ -359,9 +353,10 @@ static lk_status join_classes(lk__placement_finder *f, bool *joined)
 static lk_status find_places(lk__placement_finder *f, const lk__placement_rules *rules)
 {
     lk_status status = lk__placement_finder_init(f);
-    if (status >= 0 && rules->placed) status = follow_states(f, rules->axis);
+    if (status >= 0 && rules->placed) hold_states(f, rules->axis);
     if (status >= 0 && !rules->placed) status = lk__tactics_place(f, rules->tactics, rules->axis);
     if (status >= 0) status = lk__placement_recorded(f, rules->axis);
+    if (status >= 0) status = lk__placement_follow_states(f);
     if (status >= 0 && !rules->placed) status = place_products(f);
     if (status >= 0 && !rules->placed) status = place_tables(f);
     if (status >= 0 && !rules->whole_sequences) status = place_sums(f);
@@ -417,7 +412,7 @@ static lk_status refuse_axis(const lk_plan *p, lk__plan_list *list, unsigned axi
                     name, extent, extent, advice);
 }
 
-/* One attempt; *again: the graph was changed by what it found. */
+/* One attempt; *again: the graph was changed by what it found. Writes where states are, or all placements. */
 static lk_status find_once(lk__placement_finder *f, const lk__placement_rules *rules, size_t *forward,
                            lk__placements *places, bool *again)
 {
@@ -427,26 +422,49 @@ static lk_status find_once(lk__placement_finder *f, const lk__placement_rules *r
     if (status >= 0 && !*again) status = divide_fused(f, forward, &divided);
     if (divided) *again = true;
     if (status < 0 || *again) return status;
-    if (!rules->placed && count_cut_states(f) == 0) return refuse_axis(f->plan, f->list, rules->axis, f->extent);
-    status = write_places(f, places);
-    if (status >= 0 && !rules->placed) write_states(f, rules->axis);
+    if (rules->placed) return write_places(f, places);
+    if (count_cut_states(f) == 0) return refuse_axis(f->plan, f->list, rules->axis, f->extent);
+    write_states(f, rules->axis);
+    return LK_OK;
+}
+
+static lk_status find_in(lk_plan *p, lk__plan_list *list, const lk__placement_rules *rules, size_t *forward,
+                         lk__placements *places)
+{
+    bool      again = true;
+    lk_status status = lk__placement_divide_classes(p, list->graph, rules, forward);
+    while (again && status >= 0) {
+        lk__placement_finder f = {
+            .plan = p, .list = list, .g = list->graph, .extent = places->extent, .forward = *forward};
+        again = false;
+        status = find_once(&f, rules, forward, places, &again);
+        lk__placement_finder_free(&f);
+    }
+    return status;
+}
+
+/* Of a copy of the list's graph. What the other values are is found again from the states alone: so a plan whose
+ * tactics say where all states are is the same as the one that found them. */
+static lk_status find_states(lk_plan *p, const lk__plan_list *list, const lk__placement_rules *rules, size_t forward)
+{
+    lk__plan_list  tried = *list;
+    lk__placements none = {.axis = rules->axis, .extent = lk__mesh_extent(&p->mesh, rules->axis)};
+    lk_status      status = lk__graph_copy(list->graph, &tried.graph);
+    if (status < 0) return status;
+    status = find_in(p, &tried, rules, &forward, &none);
+    lk_graph_free(tried.graph);
     return status;
 }
 
 lk_status lk__placements_find(lk_plan *p, lk__plan_list *list, const lk__placement_rules *rules, size_t *forward,
                               lk__placements *places)
 {
-    int       extent = lk__mesh_extent(&p->mesh, rules->axis);
-    bool      again = true;
-    lk_status status = remove_unread(list);
-    *places = (lk__placements){.axis = rules->axis, .extent = extent};
-    if (status >= 0) status = lk__placement_divide_classes(p, list->graph, rules, forward);
-    while (again && status >= 0) {
-        lk__placement_finder f = {.plan = p, .list = list, .g = list->graph, .extent = extent, .forward = *forward};
-        again = false;
-        status = find_once(&f, rules, forward, places, &again);
-        lk__placement_finder_free(&f);
-    }
+    lk__placement_rules placed = *rules;
+    lk_status           status = remove_unread(list);
+    *places = (lk__placements){.axis = rules->axis, .extent = lk__mesh_extent(&p->mesh, rules->axis)};
+    placed.placed = true;
+    if (status >= 0 && !rules->placed) status = find_states(p, list, rules, *forward);
+    if (status >= 0) status = find_in(p, list, &placed, forward, places);
     if (status < 0) lk__placements_free(p->context, places);
     return status;
 }

@@ -203,10 +203,29 @@ lk_status lk__placement_try_value(lk__placement_finder *f, int v, const lk__plac
     return status < 0 ? status : propagate(f);
 }
 
-lk_status lk__placement_follow(lk__placement_finder *f, int v)
+void lk__placement_hold_state(lk__placement_finder *f, size_t state, const lk__placement_value *place)
 {
-    lk_status status = propagate_value(f, v);
-    return status < 0 ? status : propagate(f);
+    int v = f->g->states[state].value, values[] = {v, f->twin[v]};
+    for (int i = 0; i < 2; i++) {
+        if (values[i] < 0) continue;
+        f->held[values[i]] = *place;
+        f->pinned[values[i]] = true;
+    }
+}
+
+/* The nodes that read the states, or make their gradients, come first, so that the order of states does not matter. */
+lk_status lk__placement_follow_states(lk__placement_finder *f)
+{
+    lk_status status = LK_OK;
+    for (size_t i = 0; i < f->g->states_count && status >= 0; i++) {
+        int v = f->g->states[i].value;
+        if (!f->pinned[v] || !f->held[v].kind) continue;
+        status = propagate_value(f, v);
+        if (status >= 0 && f->twin[v] >= 0) status = propagate_value(f, f->twin[v]);
+    }
+    if (status >= 0) status = propagate(f);
+    lk__placement_keep(f);
+    return status;
 }
 
 void lk__placement_keep(lk__placement_finder *f)

@@ -50,7 +50,9 @@ lk_status lk__placement_try_node(lk__placement_finder *finder, int node, lk__pla
 lk_status lk__placement_try_value(lk__placement_finder *finder, int value, const lk__placement_value *place);
 lk_status lk__placement_try_alone(lk__placement_finder *finder, int node,
                                   lk__placement_choice choice);          /* the values stay */
-lk_status lk__placement_follow(lk__placement_finder *finder, int value); /* what follows from a value that is placed */
+/* A state, and its gradient, stay as they are placed here; nothing follows before lk__placement_follow_states. */
+void      lk__placement_hold_state(lk__placement_finder *finder, size_t state, const lk__placement_value *place);
+lk_status lk__placement_follow_states(lk__placement_finder *finder);
 void      lk__placement_undo(lk__placement_finder *finder);
 void      lk__placement_keep(lk__placement_finder *finder);
 

@@ -1,5 +1,6 @@
 /* tactics.c - where a user says how states are split: lines of "PATTERN: FACTOR@AXIS". The first line whose pattern
- * matches a state's name decides; what follows from it is found as from anything else that is placed. */
+ * matches a state's name decides. Nothing follows from a line for states that others name; what follows for the rest is
+ * found when all lines were read. */
 #include "plan/tactics.h"
 
 #include "graph/factor.h"
@@ -170,38 +171,20 @@ static lk_status split_state(placing *p, size_t state, const tactic *t)
     const char           *name = f->g->states[state].name;
     char                  known[NAME];
     int                   dim = find_dim(f->g, value, t->factor, known);
-    lk__placement_value   place = {0}, *held = &f->held[value];
+    lk__placement_value   place = {0};
     if (dim < 0)
         return lk__fail(c, LK_EINVAL, "tactics, line %d: \"%s\" has no factor %s; it has %s", t->line, name, t->factor,
                         known[0] ? known : "none");
     int64_t   extent = f->g->values[value].shape.dims[dim];
-    lk_status status = held->kind == LK__PLACE_SPLIT ? LK_OK : try_repetitions(f, value, dim, &place);
+    lk_status status = try_repetitions(f, value, dim, &place);
     if (status < 0) return status;
-    if (held->kind == LK__PLACE_SPLIT && held->dim != dim)
-        return lk__fail(c, LK_EINVAL,
-                        "tactics, line %d: \"%s\" cannot be split along %s, since the lines before split it along "
-                        "dimension %d",
-                        t->line, name, t->factor, held->dim);
-    if (held->kind != LK__PLACE_SPLIT && place.kind != LK__PLACE_SPLIT)
+    if (place.kind != LK__PLACE_SPLIT)
         return lk__fail(c, LK_EINVAL,
                         "tactics, line %d: %s of \"%s\" is %lld, which %s=%d does not divide; the nearest extent that "
                         "works is %lld",
                         t->line, t->factor, name, (long long)extent, lk_axis_name((lk_axis)p->axis), f->extent,
                         (long long)nearest_divisor(extent, f->extent));
-    if (place.kind == LK__PLACE_SPLIT) status = lk__placement_try_value(f, value, &place);
-    lk__placement_keep(f);
-    return status;
-}
-
-static lk_status keep_whole(const placing *p, size_t state, const tactic *t)
-{
-    int value = p->f->g->states[state].value;
-    if (p->f->held[value].kind == LK__PLACE_SPLIT)
-        return lk__fail(p->f->g->context, LK_EINVAL,
-                        "tactics, line %d: \"%s\" cannot be whole, since the lines before split it", t->line,
-                        p->f->g->states[state].name);
-    p->f->pinned[value] = true;
-    if (p->f->twin[value] >= 0) p->f->pinned[p->f->twin[value]] = true;
+    lk__placement_hold_state(f, state, &place);
     return LK_OK;
 }
 
@@ -216,7 +199,10 @@ static lk_status place_tactic(const tactic *t, void *user)
         any = true;
         if (p->decided[i]) continue;
         p->decided[i] = true;
-        status = strcmp(t->factor, whole) == 0 ? keep_whole(p, i, t) : split_state(p, i, t);
+        if (strcmp(t->factor, whole) == 0)
+            lk__placement_hold_state(p->f, i, &(lk__placement_value){0});
+        else
+            status = split_state(p, i, t);
     }
     if (any || status < 0) return status;
     return lk__fail(p->f->g->context, LK_EINVAL, "tactics, line %d: no state matches %s", t->line, t->pattern);

@@ -10,6 +10,16 @@
 
 enum { LINE = 512 };
 
+/* The slowest factor of a dimension of several elements; -1: none. */
+static int factor_of(const lk__factors *f, const lk__factor_dim *d)
+{
+    const lk__factor_product *product = &d->segment[0];
+    if (d->segments == 0 || product->count == 0) return -1;
+    int i = 0;
+    while (i + 1 < product->count && f->factor[product->factor[i]].extent == 1) i++;
+    return product->factor[i];
+}
+
 /* The name of the factor that a dimension of a state is in the first node that reads it; its number, where it has none
  * of its own. */
 static void name_factor(const lk_graph *g, int value, int dim, char name[LK__FACTOR_NAME])
@@ -21,9 +31,9 @@ static void name_factor(const lk_graph *g, int value, int dim, char name[LK__FAC
         char                  text[128];
         for (int k = 0; k < n->inputs; k++) {
             if (n->in[k] != value || lk__node_factors(g, n, &f, text)) continue;
-            const lk__factor_dim *d = &f.in[k][dim];
-            if (d->segments == 0 || d->segment[0].count == 0) continue;
-            snprintf(name, LK__FACTOR_NAME, "%s", f.factor[d->segment[0].factor[0]].name);
+            int factor = factor_of(&f, &f.in[k][dim]);
+            if (factor < 0) continue;
+            snprintf(name, LK__FACTOR_NAME, "%s", f.factor[factor].name);
             return;
         }
     }
@@ -88,4 +98,7 @@ void lk_plan_tactics(const lk_plan *p, lk_text_callback write, void *user)
         snprintf(line, sizeof line, "%s: %s\n", alike ? pattern : name, how);
         write(user, line, strlen(line));
     }
+    char axes[LK__MESH_TEXT], rest[LINE];
+    snprintf(rest, sizeof rest, "*: whole@%s\n", lk__mesh_list_axes(p->placed_axes, axes));
+    if (p->placed_axes) write(user, rest, strlen(rest));
 }
