@@ -110,15 +110,16 @@ static void copy_names(lk_field *to, const lk_field *from, char *memory)
     to->column_names = copy_list(columns, &at, from->column_names, lk__field_columns(from));
 }
 
-lk_status lk__dataset_make(lk_context *context, const char *name, int64_t count, const lk_field *fields, int n,
-                           lk_dataset **dataset)
+lk_status lk__dataset_make(lk_context *context, const lk__dataset_about *about, lk_dataset **dataset)
 {
+    const lk_field *fields = about->fields;
+    int             n = about->fields_count;
     *dataset = NULL;
-    lk_status status = check_fields(context, name, count, fields, n);
+    lk_status status = check_fields(context, about->name, about->count, fields, n);
     if (status < 0) return status;
     lk_dataset *d = lk__alloc(context, LK_MEMORY_OTHER, sizeof *d);
     if (!d) return LK_ENOMEM;
-    *d = (lk_dataset){.context = context, .name = name, .count = count, .fields_count = n};
+    *d = (lk_dataset){.context = context, .name = about->name, .count = about->count, .fields_count = n};
     for (int i = 0; i < n; i++) d->names_bytes += names_bytes(&fields[i]);
     char *at = d->names = lk__alloc(context, LK_MEMORY_OTHER, d->names_bytes);
     if (!at) {
@@ -142,7 +143,7 @@ lk_status lk__dataset_make_labelled(lk_context *context, const lk__dataset_label
         {.name = "label", .dtype = LK_I32, .classes = about->classes, .class_names = about->class_names},
     };
     for (int i = 0; i < about->rank && i < LK_MAX_RANK; i++) fields[0].dims[i] = about->dims[i];
-    return lk__dataset_make(context, about->name, about->count, fields, 2, dataset);
+    return lk__dataset_make(context, &(lk__dataset_about){about->name, about->count, fields, 2}, dataset);
 }
 
 void *lk__dataset_column(lk_dataset *d, int i)
@@ -213,7 +214,8 @@ lk_status lk_dataset_from_arrays(lk_context *context, const lk_dataset_arrays_co
     *dataset = NULL;
     lk_status status = LK__CONFIG_READ(context, lk_dataset_arrays_config, given, &read);
     if (status < 0 || (status = check_arrays(context, config)) < 0 ||
-        (status = lk__dataset_make(context, "arrays", config->count, config->fields, config->fields_count, &d)) < 0)
+        (status = lk__dataset_make(
+             context, &(lk__dataset_about){"arrays", config->count, config->fields, config->fields_count}, &d)) < 0)
         return status;
     if ((status = take_arrays(d, config)) < 0) {
         lk_dataset_free(d);
@@ -250,7 +252,8 @@ lk_status lk_dataset_from_callbacks(lk_context *context, const lk_dataset_callba
     lk_status status = LK__CONFIG_READ(context, lk_dataset_callbacks_config, given, &config);
     if (status < 0) return status;
     if (!config.get) return lk__fail(context, LK_EINVAL, "a data set from callbacks needs a get function");
-    status = lk__dataset_make(context, "callbacks", config.count, config.fields, config.fields_count, &d);
+    status = lk__dataset_make(context,
+                              &(lk__dataset_about){"callbacks", config.count, config.fields, config.fields_count}, &d);
     if (status < 0) return status;
     callbacks *c = d->state = lk__alloc(context, LK_MEMORY_OTHER, sizeof *c);
     if (!c) {

@@ -51,9 +51,14 @@ struct lk_dataset {
 /* How many names column_names has. */
 static inline int64_t lk__field_columns(const lk_field *f) { return f->rank == 0 ? 1 : f->dims[0]; }
 
+typedef struct lk__dataset_about {
+    const char     *name;
+    int64_t         count; /* of samples */
+    const lk_field *fields;
+    int             fields_count;
+} lk__dataset_about;
 /* Creates a data set of these fields without data; checks the limits common to all kinds. The caller sets the rest. */
-lk_status lk__dataset_make(lk_context *context, const char *name, int64_t count, const lk_field *fields,
-                           int fields_count, lk_dataset **dataset);
+lk_status lk__dataset_make(lk_context *context, const lk__dataset_about *about, lk_dataset **dataset);
 /* The same of one input, "image" if it has three axes and is u8, else "features", and an i32 "label". */
 typedef struct lk__dataset_labelled {
     const char        *name;
@@ -101,6 +106,14 @@ lk_status lk__loader_create_indices(lk_context *context, const lk_loader_config 
 size_t    lk__loader_indices_bytes(const lk_loader_config *config); /* as lk_loader_bytes */
 
 /* ---- File formats. ---- */
+
+/* What a format is asked to open (data/format.h). */
+typedef struct lk__data_request {
+    const char            *rest; /* of the name, after its colon; NULL: nothing */
+    lk_split               split;
+    const lk_open_options *options;
+    bool                   probe; /* see lk_dataset_probe */
+} lk__data_request;
 
 enum { LK__CIFAR_RECORD = 3073 };
 /* Counts the records in `bytes`. LK_EFORMAT if they are not CIFAR-10's: the message names record and byte. */

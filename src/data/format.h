@@ -27,9 +27,8 @@
 
 typedef struct lk__data_format {
     lk_data_format about;
-    /* rest: after the colon; NULL: nothing. probe: see lk_dataset_probe. LK_END: there is no test set. */
-    lk_status (*open)(lk_context *context, const char *rest, lk_split split, const lk_open_options *options, bool probe,
-                      lk_dataset **dataset);
+    /* LK_END: there is no test set. */
+    lk_status (*open)(lk_context *context, const lk__data_request *request, lk_dataset **dataset);
 } lk__data_format;
 
 #define LK__DATA_FORMAT_DECLARE(name) extern const lk__data_format lk__data_format_##name;

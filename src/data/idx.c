@@ -92,9 +92,10 @@ static lk_status probe_idx(lk__data_stream *s, lk__data_idx *idx)
 }
 
 /* known: the classes of training, where there are any. */
-static lk_status convert_labels(lk_context *context, const char *file, const lk__data_idx *labels, int classes,
-                                lk__labels *known, int32_t *out)
+static lk_status convert_labels(lk__data_stream *s, const lk__data_idx *labels, int classes, lk__labels *known,
+                                int32_t *out)
 {
+    const char *file = s->name;
     for (int64_t i = 0; i < labels->dims[0]; i++) {
         char place[LK__PATH + 32], text[8];
         if (labels->bytes[i] >= classes && known) {
@@ -103,7 +104,7 @@ static lk_status convert_labels(lk_context *context, const char *file, const lk_
             lk_status status = lk__labels_refuse(known, i, place, text);
             if (status < 0) return status;
         } else if (labels->bytes[i] >= classes)
-            return lk__fail(context, LK_EFORMAT,
+            return lk__fail(s->context, LK_EFORMAT,
                             "%s: label %d of sample %lld, at byte %lld, is invalid: labels are 0 to %d", file,
                             labels->bytes[i], (long long)i, (long long)(8 + i), classes - 1);
         out[i] = labels->bytes[i];
@@ -158,7 +159,7 @@ lk_status lk__idx_dataset(lk_context *context, const lk__data_idx_config *config
     d->columns[0] = images.bytes;
     images.bytes = NULL;
     int32_t *out = lk__dataset_column(d, 1);
-    status = out ? convert_labels(context, label_stream->name, &labels, classes, config->known, out) : LK_ENOMEM;
+    status = out ? convert_labels(label_stream, &labels, classes, config->known, out) : LK_ENOMEM;
     if (status < 0) goto fail;
     if (config->probe) { /* labels are small, so they were read and checked; they are not kept */
         lk__free(context, LK_MEMORY_DATA, d->owned[1], d->owned_bytes[1]);
@@ -204,26 +205,26 @@ fail:
     return status;
 }
 
-static lk_status open_idx(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
-                          bool probe, lk_dataset **dataset)
+static lk_status open_idx(lk_context *context, const lk__data_request *request, lk_dataset **dataset)
 {
-    static const char example[] = "idx:IMAGES,LABELS";
-    char              files[2][LK__PATH];
-    lk_dataset       *d = NULL;
+    static const char      example[] = "idx:IMAGES,LABELS";
+    const lk_open_options *options = request->options;
+    char                   files[2][LK__PATH];
+    lk_dataset            *d = NULL;
     *dataset = NULL;
-    lk_status status = lk__path_pair(context, example, paths, files);
+    lk_status status = lk__path_pair(context, example, request->rest, files);
     if (status < 0) return status;
     if (!files[1][0]) return lk__fail(context, LK_EINVAL, "idx needs a file of labels too, as in %s", example);
-    if (split == LK_SPLIT_TEST && options->holdout == 0) return LK_END;
+    if (request->split == LK_SPLIT_TEST && options->holdout == 0) return LK_END;
     const lk_field *label = lk__expected_field(options, "label");
     lk__labels      known;
     if (label && (label->rank != 0 || label->classes == 0)) label = NULL;
     status = lk__labels_begin(context, label, options->skip_unknown, &known);
-    lk__data_idx_config config = {.name = "idx", .probe = probe};
+    lk__data_idx_config config = {.name = "idx", .probe = request->probe};
     if (label) config.classes = label->classes, config.class_names = label->class_names, config.known = &known;
     if (status == LK_OK) status = lk__idx_open(context, &config, files[0], files[1], &d);
-    if (status == LK_OK) status = lk__labels_drop(&known, files[1], probe, d);
-    if (status == LK_OK && (status = lk__dataset_hold_out(d, split, options->holdout, NULL)) == LK_OK)
+    if (status == LK_OK) status = lk__labels_drop(&known, files[1], request->probe, d);
+    if (status == LK_OK && (status = lk__dataset_hold_out(d, request->split, options->holdout, NULL)) == LK_OK)
         *dataset = d;
     else
         lk_dataset_free(d);

@@ -84,7 +84,8 @@ lk_status lk__dataset_join(lk_dataset *a, lk_dataset *b, lk_dataset **dataset)
     *dataset = NULL;
     lk_status status = join_fields(a, b, fields);
     if (status == LK_OK)
-        status = lk__dataset_make(a->context, a->name, a->count + b->count, fields, a->fields_count, &d);
+        status = lk__dataset_make(a->context,
+                                  &(lk__dataset_about){a->name, a->count + b->count, fields, a->fields_count}, &d);
     if (status == LK_OK && !(p = lk__alloc(a->context, LK_MEMORY_OTHER, sizeof *p))) status = LK_ENOMEM;
     if (status < 0) {
         lk_dataset_free(d);

@@ -71,16 +71,20 @@ static lk_status report_unknown(lk_context *context, const char *key)
 }
 
 /* All samples: with nothing held out, those for training and those of a test set of its own. */
-static lk_status open_all(const lk__data_format *format, lk_context *context, const char *rest,
-                          lk_open_options *options, bool probe, lk_dataset **dataset)
+static lk_status open_all(const lk__data_format *format, lk_context *context, const lk__data_request *all,
+                          lk_dataset **dataset)
 {
-    lk_dataset *train = NULL, *test = NULL;
-    bool        text = format->about.traits & LK_DATA_TEXT;
-    options->holdout = text ? -1 : 0;
-    if (text && options->stride == 0) options->stride = options->context ? options->context : LK__TEXT_LENGTH;
-    lk_status status = format->open(context, rest, LK_SPLIT_TRAIN, options, probe, &train);
+    lk_dataset      *train = NULL, *test = NULL;
+    lk_open_options  options = *all->options;
+    lk__data_request request = {.rest = all->rest, .options = &options, .probe = all->probe};
+    bool             text = format->about.traits & LK_DATA_TEXT;
+    options.holdout = text ? -1 : 0;
+    if (text && options.stride == 0) options.stride = options.context ? options.context : LK__TEXT_LENGTH;
+    request.split = LK_SPLIT_TRAIN;
+    lk_status status = format->open(context, &request, &train);
     if (status < 0) return status;
-    status = format->open(context, rest, LK_SPLIT_TEST, options, probe, &test);
+    request.split = LK_SPLIT_TEST;
+    status = format->open(context, &request, &test);
     if (status == LK_OK) return lk__dataset_join(train, test, dataset);
     if (status == LK_END)
         *dataset = train;
@@ -89,32 +93,36 @@ static lk_status open_all(const lk__data_format *format, lk_context *context, co
     return status == LK_END ? LK_OK : status;
 }
 
-static lk_status open_named(lk_context *context, const char *name, lk_split split, const lk_open_options *given,
-                            bool probe, lk_dataset **dataset)
+/* asked: without a rest, and with the options that the caller gave, which may be of another version. */
+static lk_status open_named(lk_context *context, const char *name, const lk__data_request *asked, lk_dataset **dataset)
 {
     lk_open_options options = LK_OPEN_OPTIONS_INIT;
     char            key[64];
     *dataset = NULL;
     if (!name) name = "";
-    lk_status status = LK__CONFIG_READ(context, lk_open_options, given, &options);
+    lk_status status = LK__CONFIG_READ(context, lk_open_options, asked->options, &options);
     if (status < 0) return status;
     const lk__data_format *format = find_format(name);
-    const char            *colon = strchr(name, ':'), *rest = colon && colon[1] ? colon + 1 : NULL;
+    const char            *colon = strchr(name, ':');
+    lk__data_request       request = {.rest = colon && colon[1] ? colon + 1 : NULL,
+                                      .split = asked->split,
+                                      .options = &options,
+                                      .probe = asked->probe};
     snprintf(key, sizeof key, "%.*s", (int)strcspn(name, ":"), name);
     if (!format) return report_unknown(context, key);
-    if (split == LK_SPLIT_ALL) return open_all(format, context, rest, &options, probe, dataset);
+    if (request.split == LK_SPLIT_ALL) return open_all(format, context, &request, dataset);
     if (options.holdout == -1 && !(format->about.traits & LK_DATA_TEXT)) options.holdout = 0;
-    return format->open(context, rest, split, &options, probe, dataset);
+    return format->open(context, &request, dataset);
 }
 
 lk_status lk_dataset_open(lk_context *context, const char *name, lk_split split, const lk_open_options *options,
                           lk_dataset **dataset)
 {
-    return open_named(context, name, split, options, false, dataset);
+    return open_named(context, name, &(lk__data_request){.split = split, .options = options}, dataset);
 }
 
 lk_status lk_dataset_probe(lk_context *context, const char *name, lk_split split, const lk_open_options *options,
                            lk_dataset **dataset)
 {
-    return open_named(context, name, split, options, true, dataset);
+    return open_named(context, name, &(lk__data_request){.split = split, .options = options, .probe = true}, dataset);
 }

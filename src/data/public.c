@@ -72,17 +72,17 @@ static void join_places(char *text, size_t bytes, char places[PLACES][LK__PATH],
         used += (size_t)snprintf(text + used, bytes - used, "%s%s", i ? ", " : "", places[i]);
 }
 
-static lk_status open_cifar(lk_context *context, const char *directory, lk_split split, const lk_open_options *options,
-                            bool probe, lk_dataset **dataset)
+static lk_status open_cifar(lk_context *context, const lk__data_request *request, lk_dataset **dataset)
 {
-    (void)options;
-    char places[PLACES][LK__PATH], tried[LK__PATH];
-    int  count = 0;
-    if (directory) return lk__cifar_open(context, directory, split, probe, dataset);
+    lk_split split = request->split;
+    char     places[PLACES][LK__PATH], tried[LK__PATH];
+    int      count = 0;
+    if (request->rest) return lk__cifar_open(context, request->rest, split, request->probe, dataset);
     lk_status status = list_places(context, "cifar10", NULL, places, &count);
     if (status < 0) return status;
     for (int i = 0; i < count; i++)
-        if (lk__cifar_exists(places[i], split)) return lk__cifar_open(context, places[i], split, probe, dataset);
+        if (lk__cifar_exists(places[i], split))
+            return lk__cifar_open(context, places[i], split, request->probe, dataset);
     join_places(tried, sizeof tried, places, count);
     return lk__fail(context, LK_ENOENT,
                     "CIFAR-10 not found: searched for %s in %s. Get it with: lockstep data get cifar10. Or give its "
@@ -90,10 +90,10 @@ static lk_status open_cifar(lk_context *context, const char *directory, lk_split
                     split == LK_SPLIT_TRAIN ? "data_batch_1.bin to data_batch_5.bin" : "test_batch.bin", tried);
 }
 
-static lk_status open_idx_set(lk_context *context, bool fashion, const char *directory, lk_split split, bool probe,
-                              lk_dataset **dataset)
+static lk_status open_idx_set(lk_context *context, bool fashion, const lk__data_request *request, lk_dataset **dataset)
 {
-    const char *name = fashion ? "fashion-mnist" : "mnist", *set = split == LK_SPLIT_TRAIN ? "train" : "t10k";
+    const char *directory = request->rest, *name = fashion ? "fashion-mnist" : "mnist";
+    const char *set = request->split == LK_SPLIT_TRAIN ? "train" : "t10k";
     /* The directory itself, and the subdirectory of PyTorch's downloads. */
     const char *const layouts[] = {"", fashion ? "/FashionMNIST/raw" : "/MNIST/raw"};
     char              places[PLACES][LK__PATH], tried[LK__PATH], images[LK__PATH], labels[LK__PATH], found[LK__PATH];
@@ -107,7 +107,7 @@ static lk_status open_idx_set(lk_context *context, bool fashion, const char *dir
         if (status < 0) return status;
     }
     lk__data_idx_config config = {
-        .name = name, .classes = 10, .class_names = fashion ? fashion_names : digit_names, .probe = probe};
+        .name = name, .classes = 10, .class_names = fashion ? fashion_names : digit_names, .probe = request->probe};
     for (int i = 0; i < count; i++) {
         for (int k = 0; k < 2; k++) {
             if (lk__path(images, "%s%s/%s-images-idx3-ubyte", places[i], layouts[k], set) &&
@@ -124,18 +124,14 @@ static lk_status open_idx_set(lk_context *context, bool fashion, const char *dir
                     fashion ? ", or install the package dataset-fashion-mnist" : "", name);
 }
 
-static lk_status open_fashion(lk_context *context, const char *directory, lk_split split,
-                              const lk_open_options *options, bool probe, lk_dataset **dataset)
+static lk_status open_fashion(lk_context *context, const lk__data_request *request, lk_dataset **dataset)
 {
-    (void)options;
-    return open_idx_set(context, true, directory, split, probe, dataset);
+    return open_idx_set(context, true, request, dataset);
 }
 
-static lk_status open_mnist(lk_context *context, const char *directory, lk_split split, const lk_open_options *options,
-                            bool probe, lk_dataset **dataset)
+static lk_status open_mnist(lk_context *context, const lk__data_request *request, lk_dataset **dataset)
 {
-    (void)options;
-    return open_idx_set(context, false, directory, split, probe, dataset);
+    return open_idx_set(context, false, request, dataset);
 }
 
 const lk__data_format lk__data_format_cifar10 = {

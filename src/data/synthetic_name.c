@@ -53,36 +53,34 @@ static bool parse_synthetic(const char *text, lk_dataset_synthetic_config *confi
     return true;
 }
 
-static lk_status open_synthetic(lk_context *context, const char *text, lk_split split, const lk_open_options *options,
-                                bool probe, lk_dataset **dataset)
+static lk_status open_synthetic(lk_context *context, const lk__data_request *request, lk_dataset **dataset)
 {
-    (void)options;
+    const char                 *text = request->rest;
     lk_dataset_synthetic_config config = LK_DATASET_SYNTHETIC_CONFIG_INIT;
     if (text && !parse_synthetic(text, &config))
         return lk__fail(context, LK_EINVAL,
                         "synthetic:%s is invalid; an example: synthetic:3x32x32,classes=10,count=5000,seed=1", text);
     config.dtype = config.rank == 3 ? LK_U8 : LK_F32;
-    if (split == LK_SPLIT_TEST) { /* a quarter as many samples, after those of the training set */
+    if (request->split == LK_SPLIT_TEST) { /* a quarter as many samples, after those of the training set */
         config.first = config.count;
         config.count = (config.count + 3) / 4;
     }
-    return lk__synthetic_make(context, &config, probe, dataset);
+    return lk__synthetic_make(context, &config, request->probe, dataset);
 }
 
-static lk_status open_synthetic_tokens(lk_context *context, const char *text, lk_split split,
-                                       const lk_open_options *options, bool probe, lk_dataset **dataset)
+static lk_status open_synthetic_tokens(lk_context *context, const lk__data_request *request, lk_dataset **dataset)
 {
-    (void)options;
+    const char                 *text = request->rest;
     lk_dataset_synthetic_config config = LK_DATASET_SYNTHETIC_CONFIG_INIT;
     if (text && !parse_synthetic(text, &config))
         return lk__fail(
             context, LK_EINVAL,
             "synthetic-tokens:%s is invalid; an example: synthetic-tokens:256,vocabulary=65,count=5000,seed=1", text);
-    if (split == LK_SPLIT_TEST) {
+    if (request->split == LK_SPLIT_TEST) {
         config.first = config.count;
         config.count = (config.count + 3) / 4;
     }
-    return lk__synthetic_tokens_make(context, &config, probe, dataset);
+    return lk__synthetic_tokens_make(context, &config, request->probe, dataset);
 }
 
 const lk__data_format lk__data_format_synthetic = {

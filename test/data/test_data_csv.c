@@ -414,7 +414,7 @@ static lk_status open_once(lk_context *limited)
     lk_dataset       *d;
     lk_status         status =
         lk__csv_dataset(limited, &(lk__csv_source){.label = "text", .bytes = text, .size = sizeof text - 1},
-                        LK_SPLIT_TRAIN, &options, false, &d);
+                        &(lk__data_request){.split = LK_SPLIT_TRAIN, .options = &options}, &d);
     lk_dataset_free(d);
     return status;
 }

@@ -32,7 +32,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         options.label_optional = data[0] & 32;
         options.skip_unknown = data[0] & 64;
     }
-    lk_status status = lk__csv_dataset(context, &source, LK_SPLIT_TRAIN, &options, false, &d);
+    lk__data_request request = {.split = LK_SPLIT_TRAIN, .options = &options};
+    lk_status        status = lk__csv_dataset(context, &source, &request, &d);
     if ((status == LK_OK) != (d != NULL)) abort();
     bool known = status == LK_EFORMAT || status == LK_EINVAL || status == LK_EMISMATCH;
     if (status < 0 && (!known || !strstr(lk_context_error(context), "input"))) abort();

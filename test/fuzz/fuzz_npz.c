@@ -28,10 +28,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!context && lk_context_create(&config, &context) != LK_OK) abort();
     size_t held = lk_context_memory(context, LK_MEMORY_OTHER);
     for (int probe = 0; probe < 2; probe++) {
-        lk_open_options options = LK_OPEN_OPTIONS_INIT;
-        lk_dataset     *d = NULL;
-        lk_status       status =
-            lk__npz_dataset(context, "input", (lk__map){data, size, false}, LK_SPLIT_TRAIN, &options, probe, &d);
+        lk_open_options  options = LK_OPEN_OPTIONS_INIT;
+        lk__data_request request = {.rest = "input", .split = LK_SPLIT_TRAIN, .options = &options, .probe = probe};
+        lk_dataset      *d = NULL;
+        lk_status        status = lk__npz_dataset(context, &request, (lk__map){data, size, false}, &d);
         if ((status == LK_OK) != (d != NULL)) abort();
         if (status != LK_OK && (!*lk_context_error(context) || (status != LK_EFORMAT && status != LK_EINVAL))) abort();
         if (d && !probe) read_samples(d);

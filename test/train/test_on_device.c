@@ -47,7 +47,8 @@ static lk_dataset *make_data(lk_context *context, lk_dtype type, int rank, const
     };
     lk_dataset *d;
     memcpy(fields[0].dims, dims, (size_t)rank * sizeof *dims);
-    REQUIRE(lk__dataset_make(context, "test", SAMPLES, fields, 5, &d) == LK_OK, "%s", lk_context_error(context));
+    REQUIRE(lk__dataset_make(context, &(lk__dataset_about){"test", SAMPLES, fields, 5}, &d) == LK_OK, "%s",
+            lk_context_error(context));
     for (int f = 0; f < 5; f++) {
         int64_t        elements = lk_field_elements(&fields[f]);
         unsigned char *column = lk__dataset_column(d, f);

@@ -78,20 +78,31 @@ lk_status lk__array_check_i32(lk_context *context, const lk__array *array);
 
 /* ---- fields.c: data sets. ---- */
 
-/* A data set of the arrays that belong to the split: by their names, which array is which field. Takes maps (the first
- * may own the bytes of all arrays, the second those of the labels), also on failure. LK_END: there is no test set. */
-lk_status lk__array_dataset(lk_context *context, const char *kind, const lk__array *arrays, int count, lk_split split,
-                            const lk_open_options *options, bool probe, lk__map maps[2], lk_dataset **dataset);
+typedef struct lk__array_list {
+    const char      *kind; /* the name of the format */
+    const lk__array *arrays;
+    int              count;
+    lk__map          maps[2]; /* the first may own the bytes of all arrays, the second those of the labels */
+} lk__array_list;
+
+/* A data set of the arrays that belong to the split: by their names, which array is which field. Takes the maps, also
+ * on failure. LK_END: there is no test set. */
+lk_status lk__array_dataset(lk_context *context, const lk__data_request *request, lk__array_list *list,
+                            lk_dataset **dataset);
 
 /* ---- File formats. ---- */
 
-/* Reads the header of a .npy file at bytes: type, dims, size, and *begin, where the data starts. With `size` the bytes
- * that follow are checked to be there: all of them, and no more. */
-lk_status lk__npy_parse(lk_context *context, const unsigned char *bytes, size_t available, size_t whole,
-                        lk__array *array, size_t *begin);
+typedef struct lk__npy_bytes {
+    const unsigned char *bytes;
+    size_t               available; /* from the beginning of the file, with its header */
+    size_t               whole;     /* of the file */
+} lk__npy_bytes;
 
-/* Over bytes in memory: takes map. */
-lk_status lk__npz_dataset(lk_context *context, const char *label, lk__map map, lk_split split,
-                          const lk_open_options *options, bool probe, lk_dataset **dataset);
+/* Reads the header of a .npy file: type, dims, size, and *begin, where the data starts. As many bytes as it declares
+ * must follow it, and no more. */
+lk_status lk__npy_parse(lk_context *context, const lk__npy_bytes *file, lk__array *array, size_t *begin);
+
+/* Over bytes in memory: takes map. The request's rest is the file's name, for messages. */
+lk_status lk__npz_dataset(lk_context *context, const lk__data_request *request, lk__map map, lk_dataset **dataset);
 
 #endif

@@ -116,9 +116,12 @@ typedef struct entries {
 
 /* The arrays of one part of the file, or of all of it. LK_END: the file has no test set of its own, and needs a
  * hold-out. */
-static lk_status select_part(lk_context *context, const lk__array *arrays, int count, lk_split split, double holdout,
+static lk_status select_part(lk_context *context, const lk__data_request *request, const lk__array_list *file,
                              entries *out, bool *own_test)
 {
+    const lk__array *arrays = file->arrays;
+    int              count = file->count;
+    lk_split         split = request->split;
     char             base[LK__ARRAY_NAME];
     const lk__array *by_part[4] = {0};
     for (int i = 0; i < count; i++) by_part[split_name(arrays[i].name, base)] = &arrays[i];
@@ -132,7 +135,7 @@ static lk_status select_part(lk_context *context, const lk__array *arrays, int c
     if (parted && !by_part[PART_TRAIN] && split != LK_SPLIT_TEST)
         return lk__fail(context, LK_EFORMAT, "%s has '%s', but no array for training, such as 'x_train'", arrays->file,
                         by_part[PART_TEST]->name);
-    if (*own_test && holdout > 0)
+    if (*own_test && request->options->holdout > 0)
         return lk__fail(context, LK_EINVAL, "%s has its own test set ('%s'): do not hold out samples", arrays->file,
                         by_part[PART_TEST]->name);
     part wanted = !parted ? PART_ALL : split == LK_SPLIT_TEST && *own_test ? PART_TEST : PART_TRAIN;
@@ -400,16 +403,18 @@ static lk_status keep_maps(lk_dataset *d, lk__map maps[2])
     return LK_OK;
 }
 
-lk_status lk__array_dataset(lk_context *context, const char *kind, const lk__array *arrays, int count, lk_split split,
-                            const lk_open_options *options, bool probe, lk__map maps[2], lk_dataset **dataset)
+lk_status lk__array_dataset(lk_context *context, const lk__data_request *request, lk__array_list *list,
+                            lk_dataset **dataset)
 {
-    entries     all = {0};
-    lk_field    fields[LK_MAX_FIELDS];
-    lk_dataset *d = NULL;
-    lk__labels  known = {.context = context};
-    bool        own_test = false;
+    const lk_open_options *options = request->options;
+    lk_split               split = request->split;
+    entries                all = {0};
+    lk_field               fields[LK_MAX_FIELDS];
+    lk_dataset            *d = NULL;
+    lk__labels             known = {.context = context};
+    bool                   probe = request->probe, own_test = false;
     *dataset = NULL;
-    lk_status status = select_part(context, arrays, count, split, options->holdout, &all, &own_test);
+    lk_status status = select_part(context, request, list, &all, &own_test);
     if (status == LK_OK && split == LK_SPLIT_TEST && !own_test && options->holdout == 0) status = LK_END;
     if (status != LK_OK || (status = assign_roles(context, options->label, options->label_optional, &all)) < 0)
         goto done;
@@ -420,18 +425,19 @@ lk_status lk__array_dataset(lk_context *context, const char *kind, const lk__arr
         (status = make_fields(context, &all, options, split == LK_SPLIT_TEST && own_test, &known)) < 0)
         goto done;
     for (int i = 0; i < all.count; i++) fields[i] = all.list[i].field;
-    if ((status = lk__dataset_make(context, kind, all.list[0].array->dims[0], fields, all.count, &d)) < 0) goto done;
+    if ((status = lk__dataset_make(
+             context, &(lk__dataset_about){list->kind, all.list[0].array->dims[0], fields, all.count}, &d)) < 0)
+        goto done;
     for (int i = 0; !probe && i < all.count; i++)
         if ((status = fill_column(d, i, &all.list[i])) < 0) goto done;
-    if (!probe && (status = keep_maps(d, maps)) < 0) goto done;
-    if ((status = lk__labels_drop(&known, arrays->file, probe, d)) < 0) goto done;
+    if (!probe && (status = keep_maps(d, list->maps)) < 0) goto done;
+    if ((status = lk__labels_drop(&known, list->arrays->file, probe, d)) < 0) goto done;
     if (!own_test && (status = lk__dataset_hold_out(d, split, options->holdout, NULL)) < 0) goto done;
     *dataset = d;
     d = NULL;
 done:
     lk_dataset_free(d);
     lk__labels_free(&known);
-    lk__map_close(&maps[0]);
-    lk__map_close(&maps[1]);
+    for (int i = 0; i < 2; i++) lk__map_close(&list->maps[i]);
     return status;
 }

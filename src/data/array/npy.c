@@ -143,12 +143,12 @@ static lk_status find_type(lk_context *context, const char *label, text descr, l
     return refuse_type(context, label, descr, false);
 }
 
-lk_status lk__npy_parse(lk_context *context, const unsigned char *bytes, size_t available, size_t whole, lk__array *a,
-                        size_t *begin)
+lk_status lk__npy_parse(lk_context *context, const lk__npy_bytes *file, lk__array *a, size_t *begin)
 {
-    char   label[LK__ARRAY_SHOWN];
-    header h = {0};
-    size_t wide = 2, length = 0;
+    const unsigned char *bytes = file->bytes;
+    char                 label[LK__ARRAY_SHOWN];
+    header               h = {0};
+    size_t               available = file->available, whole = file->whole, wide = 2, length = 0;
     lk__array_show(a, label);
     if (available < 10 || memcmp(bytes, "\x93NUMPY", 6) != 0)
         return lk__fail(context, LK_EFORMAT, "%s is not a .npy file: it %s", label,
@@ -190,27 +190,26 @@ static lk_status open_array(lk_context *context, const char *path, const char *n
     if (status < 0) return status;
     *a = (lk__array){.file = path, .alone = true};
     snprintf(a->name, sizeof a->name, "%s", name);
-    if ((status = lk__npy_parse(context, map->bytes, map->size, map->size, a, &begin)) < 0) return status;
+    if ((status = lk__npy_parse(context, &(lk__npy_bytes){map->bytes, map->size, map->size}, a, &begin)) < 0)
+        return status;
     a->data = map->bytes + begin;
     return LK_OK;
 }
 
-static lk_status open_npy(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
-                          bool probe, lk_dataset **dataset)
+static lk_status open_npy(lk_context *context, const lk__data_request *request, lk_dataset **dataset)
 {
-    char      files[2][LK__PATH];
-    lk__array arrays[2];
-    lk__map   maps[2] = {{0}, {0}};
-    lk_status status;
-    if (options->label)
-        return lk__fail(context, LK_EINVAL, "npy: the label is the second file: remove --label %s", options->label);
-    if ((status = lk__path_pair(context, "npy:X.npy,Y.npy", paths, files)) < 0) return status;
-    int count = files[1][0] ? 2 : 1;
-    for (int i = 0; i < count && status == LK_OK; i++)
-        status = open_array(context, files[i], i ? "y" : "x", &maps[i], &arrays[i]);
-    if (status == LK_OK) return lk__array_dataset(context, "npy", arrays, count, split, options, probe, maps, dataset);
-    lk__map_close(&maps[0]);
-    lk__map_close(&maps[1]);
+    char           files[2][LK__PATH];
+    const char    *label = request->options->label;
+    lk__array      arrays[2];
+    lk__array_list list = {.kind = "npy", .arrays = arrays};
+    lk_status      status;
+    if (label) return lk__fail(context, LK_EINVAL, "npy: the label is the second file: remove --label %s", label);
+    if ((status = lk__path_pair(context, "npy:X.npy,Y.npy", request->rest, files)) < 0) return status;
+    list.count = files[1][0] ? 2 : 1;
+    for (int i = 0; i < list.count && status == LK_OK; i++)
+        status = open_array(context, files[i], i ? "y" : "x", &list.maps[i], &arrays[i]);
+    if (status == LK_OK) return lk__array_dataset(context, request, &list, dataset);
+    for (int i = 0; i < 2; i++) lk__map_close(&list.maps[i]);
     return status;
 }
 

@@ -32,7 +32,7 @@ static lk_status parse_deflated(lk_context *context, const lk__zip_member *m, lk
     if (status == LK_OK && m->size > lk__stream_limit(&stream))
         status = lk__fail(context, LK_EFORMAT, "%s is damaged: %llu bytes cannot inflate to %llu", label,
                           (unsigned long long)m->stored, (unsigned long long)m->size);
-    if (status == LK_OK) status = lk__npy_parse(context, first, got, whole, a, &begin);
+    if (status == LK_OK) status = lk__npy_parse(context, &(lk__npy_bytes){first, got, whole}, a, &begin);
     lk__stream_close(&stream);
     lk__free(context, LK_MEMORY_DATA, first, HEADER);
     a->data = m->data;
@@ -47,7 +47,7 @@ static lk_status parse_stored(lk_context *context, const lk__zip_member *m, bool
 {
     char      label[LK__ARRAY_SHOWN];
     size_t    begin = 0;
-    lk_status status = lk__npy_parse(context, m->data, (size_t)m->size, (size_t)m->size, a, &begin);
+    lk_status status = lk__npy_parse(context, &(lk__npy_bytes){m->data, (size_t)m->size, (size_t)m->size}, a, &begin);
     if (status < 0) return status;
     a->data = m->data + begin;
     if (probe) return LK_OK;
@@ -58,9 +58,10 @@ static lk_status parse_stored(lk_context *context, const lk__zip_member *m, bool
     return LK_OK;
 }
 
-static lk_status read_members(lk_context *context, const char *label, const lk__map *map, bool probe, lk__array *arrays,
-                              int *count)
+static lk_status read_members(lk_context *context, const lk__data_request *request, const lk__map *map,
+                              lk__array *arrays, int *count)
 {
+    const char    *label = request->rest;
     lk__zip        zip;
     lk__zip_member m;
     lk_status      status = lk__zip_open(context, label, map, &zip);
@@ -76,36 +77,33 @@ static lk_status read_members(lk_context *context, const char *label, const lk__
         for (int i = 0; i < *count - 1; i++)
             if (strcmp(arrays[i].name, a->name) == 0)
                 return lk__fail(context, LK_EFORMAT, "%s has two arrays named '%s'", label, a->name);
-        status = m.deflated ? parse_deflated(context, &m, a) : parse_stored(context, &m, probe, a);
+        status = m.deflated ? parse_deflated(context, &m, a) : parse_stored(context, &m, request->probe, a);
     }
     if (status < 0) return status;
     return *count ? LK_OK : lk__fail(context, LK_EFORMAT, "%s holds no arrays", label);
 }
 
-lk_status lk__npz_dataset(lk_context *context, const char *label, lk__map map, lk_split split,
-                          const lk_open_options *options, bool probe, lk_dataset **dataset)
+lk_status lk__npz_dataset(lk_context *context, const lk__data_request *request, lk__map map, lk_dataset **dataset)
 {
-    lk__map    maps[2] = {map, {0}};
-    int        count = 0;
-    size_t     bytes = LK__ARRAY_MOST * sizeof(lk__array);
-    lk__array *arrays = lk__alloc(context, LK_MEMORY_OTHER, bytes);
+    size_t         bytes = LK__ARRAY_MOST * sizeof(lk__array);
+    lk__array     *arrays = lk__alloc(context, LK_MEMORY_OTHER, bytes);
+    lk__array_list list = {.kind = "npz", .arrays = arrays, .maps = {map}};
     *dataset = NULL;
-    lk_status status = arrays ? read_members(context, label, &maps[0], probe, arrays, &count) : LK_ENOMEM;
+    lk_status status = arrays ? read_members(context, request, &map, arrays, &list.count) : LK_ENOMEM;
     if (status == LK_OK)
-        status = lk__array_dataset(context, "npz", arrays, count, split, options, probe, maps, dataset);
+        status = lk__array_dataset(context, request, &list, dataset);
     else
-        lk__map_close(&maps[0]);
+        lk__map_close(&map);
     lk__free(context, LK_MEMORY_OTHER, arrays, bytes);
     return status;
 }
 
-static lk_status open_npz(lk_context *context, const char *path, lk_split split, const lk_open_options *options,
-                          bool probe, lk_dataset **dataset)
+static lk_status open_npz(lk_context *context, const lk__data_request *request, lk_dataset **dataset)
 {
     lk__map map;
-    if (!path) return lk__fail(context, LK_EINVAL, "npz needs a file: npz:FILE");
-    lk_status status = lk__map_open(context, path, &map);
-    return status < 0 ? status : lk__npz_dataset(context, path, map, split, options, probe, dataset);
+    if (!request->rest) return lk__fail(context, LK_EINVAL, "npz needs a file: npz:FILE");
+    lk_status status = lk__map_open(context, request->rest, &map);
+    return status < 0 ? status : lk__npz_dataset(context, request, map, dataset);
 }
 
 const lk__data_format lk__data_format_npz = {

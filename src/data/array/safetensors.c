@@ -17,16 +17,17 @@ static lk__array_type find_type(const lk__safetensors_tensor *t)
     return LK__ARRAY_TYPE_COUNT; /* not reached: the reader knows these types alone */
 }
 
-static lk_status take_tensors(lk_context *context, const char *path, const lk__map *map, const lk__safetensors *file,
-                              lk__array *arrays, int *count)
+static lk_status take_tensors(lk_context *context, const char *path, const lk__safetensors *file, lk__array *arrays,
+                              lk__array_list *list)
 {
+    int *count = &list->count;
     for (size_t i = 0; i < lk__safetensors_count(file); i++) {
         const lk__safetensors_tensor *t = lk__safetensors_at(file, i);
         if (*count == LK__ARRAY_MOST)
             return lk__fail(context, LK_EFORMAT, "%s has more than %d tensors: is it a data set?", path,
                             LK__ARRAY_MOST);
         lk__array *a = &arrays[(*count)++];
-        *a = (lk__array){.file = path, .type = find_type(t), .rank = t->rank, .data = map->bytes + t->offset};
+        *a = (lk__array){.file = path, .type = find_type(t), .rank = t->rank, .data = list->maps[0].bytes + t->offset};
         if (strlen(t->name) >= sizeof a->name)
             return lk__fail(context, LK_EFORMAT, "%s has a tensor whose name is longer than %zu bytes", path,
                             sizeof a->name - 1);
@@ -38,24 +39,25 @@ static lk_status take_tensors(lk_context *context, const char *path, const lk__m
     return *count ? LK_OK : lk__fail(context, LK_EFORMAT, "%s holds no tensors", path);
 }
 
-static lk_status open_safetensors(lk_context *context, const char *path, lk_split split, const lk_open_options *options,
-                                  bool probe, lk_dataset **dataset)
+static lk_status open_safetensors(lk_context *context, const lk__data_request *request, lk_dataset **dataset)
 {
-    lk__map          maps[2] = {{0}, {0}};
+    const char      *path = request->rest;
     lk__safetensors *file = NULL;
-    int              count = 0;
     size_t           bytes = LK__ARRAY_MOST * sizeof(lk__array);
     lk__array       *arrays = NULL;
+    lk__array_list   list = {.kind = "safetensors"};
+    lk__map         *map = &list.maps[0];
     *dataset = NULL;
     if (!path) return lk__fail(context, LK_EINVAL, "safetensors needs a file: safetensors:FILE");
-    lk_status status = lk__map_open(context, path, &maps[0]);
-    if (status == LK_OK) status = lk__safetensors_open_memory(context, path, maps[0].bytes, maps[0].size, &file);
-    if (status == LK_OK) status = (arrays = lk__alloc(context, LK_MEMORY_OTHER, bytes)) ? LK_OK : LK_ENOMEM;
-    if (status == LK_OK) status = take_tensors(context, path, &maps[0], file, arrays, &count);
+    lk_status status = lk__map_open(context, path, map);
+    if (status == LK_OK) status = lk__safetensors_open_memory(context, path, map->bytes, map->size, &file);
     if (status == LK_OK)
-        status = lk__array_dataset(context, "safetensors", arrays, count, split, options, probe, maps, dataset);
+        status = (list.arrays = arrays = lk__alloc(context, LK_MEMORY_OTHER, bytes)) ? LK_OK : LK_ENOMEM;
+    if (status == LK_OK) status = take_tensors(context, path, file, arrays, &list);
+    if (status == LK_OK)
+        status = lk__array_dataset(context, request, &list, dataset);
     else
-        lk__map_close(&maps[0]);
+        lk__map_close(map);
     lk__free(context, LK_MEMORY_OTHER, arrays, bytes);
     lk__safetensors_close(file);
     return status;

@@ -132,17 +132,21 @@ static lk_status make_dataset(const lk__csv_table *t, lk_dataset **dataset)
     };
     if (t->names && labelled) fields[1].column_names = &t->names[t->label];
     set_classes(t, &fields[1]);
-    lk_status status = lk__dataset_make(t->context, "csv", t->rows, fields, 1 + labelled, dataset);
+    lk_status status =
+        lk__dataset_make(t->context, &(lk__dataset_about){"csv", t->rows, fields, 1 + labelled}, dataset);
     if (status == LK_OK) (*dataset)->unlabelled = t->missing;
     lk__free(t->context, LK_MEMORY_OTHER, names, bytes);
     return status;
 }
 
-lk_status lk__csv_dataset(lk_context *context, const lk__csv_source *source, lk_split split,
-                          const lk_open_options *options, bool probe, lk_dataset **dataset)
+lk_status lk__csv_dataset(lk_context *context, const lk__csv_source *source, const lk__data_request *request,
+                          lk_dataset **dataset)
 {
-    lk__csv_table t = {.context = context, .source = source, .options = options, .quiet = probe, .label = -1};
-    lk_dataset   *d = NULL;
+    const lk_open_options *options = request->options;
+    lk_split               split = request->split;
+    bool                   probe = request->probe;
+    lk__csv_table          t = {.context = context, .source = source, .options = options, .quiet = probe, .label = -1};
+    lk_dataset            *d = NULL;
     *dataset = NULL;
     if (split == LK_SPLIT_TEST && options->holdout == 0) return LK_END;
     t.classes = (lk__class_names){.context = context};
@@ -168,11 +172,10 @@ lk_status lk__csv_dataset(lk_context *context, const lk__csv_source *source, lk_
     return status;
 }
 
-static lk_status open_csv(lk_context *context, const char *path, lk_split split, const lk_open_options *options,
-                          bool probe, lk_dataset **dataset)
+static lk_status open_csv(lk_context *context, const lk__data_request *request, lk_dataset **dataset)
 {
-    if (!path) return lk__fail(context, LK_EINVAL, "csv needs a file: csv:FILE");
-    return lk__csv_dataset(context, &(lk__csv_source){.label = path}, split, options, probe, dataset);
+    if (!request->rest) return lk__fail(context, LK_EINVAL, "csv needs a file: csv:FILE");
+    return lk__csv_dataset(context, &(lk__csv_source){.label = request->rest}, request, dataset);
 }
 
 const lk__data_format lk__data_format_csv = {

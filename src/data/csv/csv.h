@@ -5,7 +5,7 @@
 #include "data/csv/records.h"
 #include "data/dataset.h"
 
-lk_status lk__csv_dataset(lk_context *context, const lk__csv_source *source, lk_split split,
-                          const lk_open_options *options, bool probe, lk_dataset **dataset);
+lk_status lk__csv_dataset(lk_context *context, const lk__csv_source *source, const lk__data_request *request,
+                          lk_dataset **dataset);
 
 #endif

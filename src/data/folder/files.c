@@ -20,7 +20,8 @@ static lk_status make_dataset(lk__data_folder *f, lk_dataset **dataset)
                        .dtype = LK_U8,
                        .rank = 3,
                        .dims = {f->decoder.target.channels, f->decoder.height, f->decoder.width}};
-    lk_status status = lk__dataset_make(f->context, "images", (int64_t)f->list.count, &image, 1, dataset);
+    lk_status status =
+        lk__dataset_make(f->context, &(lk__dataset_about){"images", (int64_t)f->list.count, &image, 1}, dataset);
     if (status >= 0) lk__data_folder_attach(f, *dataset, true);
     return status;
 }

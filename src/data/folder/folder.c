@@ -323,17 +323,19 @@ lk_status lk__data_folder_create(lk_context *context, const lk_open_options *opt
     return LK_OK;
 }
 
-static lk_status open_folder(lk_context *context, const char *directory, lk_split split, const lk_open_options *options,
-                             bool probe, lk_dataset **dataset)
+static lk_status open_folder(lk_context *context, const lk__data_request *request, lk_dataset **dataset)
 {
-    lk__data_folder *f;
+    const char            *directory = request->rest;
+    const lk_open_options *options = request->options;
+    bool                   probe = request->probe;
+    lk__data_folder       *f;
     *dataset = NULL;
     if (!directory || !*directory)
         return lk__fail(context, LK_EINVAL,
                         "folder: needs a directory: folder:DIR, with a subdirectory for each class");
     lk_status status = lk__data_folder_create(context, options, "folder", &f);
     if (status < 0) return status;
-    f->split = split;
+    f->split = request->split;
     status = select_files(f, directory, options, probe);
     if (status == LK_OK) status = lk__data_folder_prepare(f, options, probe);
     if (status == LK_OK) status = make_dataset(f, probe, dataset);

@@ -258,7 +258,8 @@ static lk_status make_dataset(const reading *r, lk_tokenizer **tokenizer, lk_dat
     fields[2].classes = r->label.classes;
     fields[2].class_names = r->label.class_names;
     if (r->count == 0) return lk__fail(q->context, LK_EFORMAT, "%s is empty", lk__text_path(q));
-    lk_status status = lk__dataset_make(q->context, q->kind, r->count, fields, r->labelled > 0 ? 3 : 2, dataset);
+    lk_status status =
+        lk__dataset_make(q->context, &(lk__dataset_about){q->kind, r->count, fields, r->labelled > 0 ? 3 : 2}, dataset);
     if (status < 0) return status;
     lk_dataset *d = *dataset;
     sequences  *s = d->state = lk__alloc(q->context, LK_MEMORY_OTHER, sizeof *s);

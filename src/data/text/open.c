@@ -11,12 +11,16 @@
 static const double DEFAULT_HOLDOUT = 0.1; /* of text: and jsonl: */
 enum { LARGEST_LENGTH = 1 << 24 };
 
-static lk_status begin_request(lk_context *context, const char *kind, const char *example, const char *paths,
-                               lk_split split, const lk_open_options *options, bool probe, lk__text_request *r)
+static lk_status begin_request(lk_context *context, const char *kind, const lk__data_request *request,
+                               lk__text_request *r)
 {
-    *r = (lk__text_request){.context = context, .kind = kind, .split = split, .options = options, .probe = probe};
+    const lk_open_options *options = request->options;
+    char                   example[32];
+    *r = (lk__text_request){
+        .context = context, .kind = kind, .split = request->split, .options = options, .probe = request->probe};
+    snprintf(example, sizeof example, "%s:FILE", kind);
     r->length = options->context ? options->context : LK__TEXT_LENGTH;
-    lk_status status = lk__path_pair(context, example, paths, r->paths);
+    lk_status status = lk__path_pair(context, example, request->rest, r->paths);
     if (status < 0) return status;
     if (r->length < 1 || r->length > LARGEST_LENGTH)
         return lk__fail(context, LK_EINVAL, "a context of %lld tokens is invalid: expected 1 to %d",
@@ -26,13 +30,14 @@ static lk_status begin_request(lk_context *context, const char *kind, const char
     if (!(options->holdout >= 0 && options->holdout < 1) && options->holdout != -1)
         return lk__fail(context, LK_EINVAL, "a hold-out of %g is invalid: expected 0 to below 1", options->holdout);
     r->holdout = options->holdout > 0 ? options->holdout : 0;
-    r->stride = options->stride ? options->stride : split == LK_SPLIT_TRAIN ? 0 : r->length;
+    r->stride = options->stride ? options->stride : r->split == LK_SPLIT_TRAIN ? 0 : r->length;
     if (r->stride < 0 || r->stride > r->length)
         return lk__fail(context, LK_EINVAL, "a stride of %lld tokens is invalid: expected 1 to the context of %lld",
                         (long long)r->stride, (long long)r->length);
     if (r->paths[1][0] && options->holdout > 0)
         return lk__fail(context, LK_EINVAL,
-                        "%s:%s has its own validation set: do not hold out part of the training set", kind, paths);
+                        "%s:%s has its own validation set: do not hold out part of the training set", kind,
+                        request->rest);
     return LK_OK;
 }
 
@@ -173,18 +178,17 @@ static lk_status check_directories(const lk__text_request *r, bool jsonl, bool *
     return LK_OK;
 }
 
-static lk_status open_documents(lk_context *context, bool jsonl, const char *paths, lk_split split,
-                                const lk_open_options *options, bool probe, lk_dataset **dataset)
+static lk_status open_documents(lk_context *context, bool jsonl, const lk__data_request *request, lk_dataset **dataset)
 {
-    lk__text_request r;
-    lk__text_source  s = {.context = context};
-    bool             documents = false, mapped = false;
+    const lk_open_options *options = request->options;
+    lk__text_request       r;
+    lk__text_source        s = {.context = context};
+    bool                   documents = false, mapped = false;
     *dataset = NULL;
-    lk_status status = begin_request(context, jsonl ? "jsonl" : "text", jsonl ? "jsonl:FILE" : "text:FILE", paths,
-                                     split, options, probe, &r);
+    lk_status status = begin_request(context, jsonl ? "jsonl" : "text", request, &r);
     if (status < 0) return status;
     if (options->holdout == 0) r.holdout = DEFAULT_HOLDOUT;
-    if (split == LK_SPLIT_TEST && !r.paths[1][0] && r.holdout == 0) return LK_END;
+    if (r.split == LK_SPLIT_TEST && !r.paths[1][0] && r.holdout == 0) return LK_END;
     if ((status = check_directories(&r, jsonl, &documents)) < 0) return status;
     if ((status = open_tokenizer(&r, jsonl, &s.tokenizer)) < 0) return status;
     snprintf(s.path, sizeof s.path, "%s", lk__text_path(&r));
@@ -202,16 +206,14 @@ fail:
     return status;
 }
 
-static lk_status open_text(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
-                           bool probe, lk_dataset **dataset)
+static lk_status open_text(lk_context *context, const lk__data_request *request, lk_dataset **dataset)
 {
-    return open_documents(context, false, paths, split, options, probe, dataset);
+    return open_documents(context, false, request, dataset);
 }
 
-static lk_status open_jsonl(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
-                            bool probe, lk_dataset **dataset)
+static lk_status open_jsonl(lk_context *context, const lk__data_request *request, lk_dataset **dataset)
 {
-    return open_documents(context, true, paths, split, options, probe, dataset);
+    return open_documents(context, true, request, dataset);
 }
 
 /* ---- token files ---- */
@@ -245,16 +247,16 @@ static lk_status read_token_file(const lk__text_request *r, lk__text_source *s, 
     return LK_OK;
 }
 
-static lk_status open_tokens(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
-                             bool probe, lk_dataset **dataset)
+static lk_status open_tokens(lk_context *context, const lk__data_request *request, lk_dataset **dataset)
 {
-    lk__text_request    r;
-    lk__text_source     s = {.context = context};
-    lk__text_token_file file = {.begin = -1, .end = -1};
+    const lk_open_options *options = request->options;
+    lk__text_request       r;
+    lk__text_source        s = {.context = context};
+    lk__text_token_file    file = {.begin = -1, .end = -1};
     *dataset = NULL;
-    lk_status status = begin_request(context, "tokens", "tokens:FILE", paths, split, options, probe, &r);
+    lk_status status = begin_request(context, "tokens", request, &r);
     if (status < 0) return status;
-    if (split == LK_SPLIT_TEST && !r.paths[1][0] && r.holdout == 0) return LK_END;
+    if (r.split == LK_SPLIT_TEST && !r.paths[1][0] && r.holdout == 0) return LK_END;
     snprintf(s.path, sizeof s.path, "%s", lk__text_path(&r));
     if (options->tokenizer && strcmp(options->tokenizer, "char") == 0)
         return lk__fail(

@@ -41,7 +41,8 @@ lk_status lk__synthetic_tokens_make(lk_context *context, const lk_dataset_synthe
         return lk__fail(
             context, LK_EINVAL,
             "synthetic tokens need one length and a vocabulary of at least 1: synthetic-tokens:256,vocabulary=65");
-    lk_status status = lk__dataset_make(context, "synthetic-tokens", config->count, fields, 2, dataset);
+    lk_status status =
+        lk__dataset_make(context, &(lk__dataset_about){"synthetic-tokens", config->count, fields, 2}, dataset);
     if (status < 0) return status;
     lk_dataset *d = *dataset;
     d->streamed = true;

@@ -212,7 +212,8 @@ static lk_status make_windows(const lk__text_request *r, lk__text_source *s, lk_
                           {.name = "first", .dtype = LK_I32, .rank = 1, .dims = {T}}};
     int64_t   count = s->overlapping ? n - T : (n - 1 + T - 1) / T;
     lk_status status = s->stride ? lk__text_evaluation_plan(s, &count) : LK_OK;
-    if (status == LK_OK) status = lk__dataset_make(r->context, r->kind, count, fields, s->packed ? 4 : 2, dataset);
+    if (status == LK_OK)
+        status = lk__dataset_make(r->context, &(lk__dataset_about){r->kind, count, fields, s->packed ? 4 : 2}, dataset);
     if (status < 0) return status;
     lk_dataset      *d = *dataset;
     lk__text_source *state = d->state = lk__alloc(r->context, LK_MEMORY_OTHER, sizeof *state);
