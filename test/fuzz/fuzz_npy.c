@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t             begin = 0;
     config.threads = 1;
     if (!context && lk_context_create(&config, &context) != LK_OK) abort();
-    lk_status status = lk__npy_parse(context, &(lk__npy_bytes){data, size, size}, &a, &begin);
+    lk_status status = lk__npy_parse(context, &(lk__array_npy){data, size, size}, &a, &begin);
     if (status < 0) {
         if (status != LK_EFORMAT || !*lk_context_error(context)) abort();
         return 0;

@@ -92,15 +92,15 @@ lk_status lk__array_dataset(lk_context *context, const lk__data_request *request
 
 /* ---- File formats. ---- */
 
-typedef struct lk__npy_bytes {
+typedef struct lk__array_npy {
     const unsigned char *bytes;
     size_t               available; /* from the beginning of the file, with its header */
     size_t               whole;     /* of the file */
-} lk__npy_bytes;
+} lk__array_npy;
 
 /* Reads the header of a .npy file: type, dims, size, and *begin, where the data starts. As many bytes as it declares
  * must follow it, and no more. */
-lk_status lk__npy_parse(lk_context *context, const lk__npy_bytes *file, lk__array *array, size_t *begin);
+lk_status lk__npy_parse(lk_context *context, const lk__array_npy *file, lk__array *array, size_t *begin);
 
 /* Over bytes in memory: takes map. The request's rest is the file's name, for messages. */
 lk_status lk__npz_dataset(lk_context *context, const lk__data_request *request, lk__map map, lk_dataset **dataset);

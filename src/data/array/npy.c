@@ -143,7 +143,7 @@ static lk_status find_type(lk_context *context, const char *label, text descr, l
     return refuse_type(context, label, descr, false);
 }
 
-lk_status lk__npy_parse(lk_context *context, const lk__npy_bytes *file, lk__array *a, size_t *begin)
+lk_status lk__npy_parse(lk_context *context, const lk__array_npy *file, lk__array *a, size_t *begin)
 {
     const unsigned char *bytes = file->bytes;
     char                 label[LK__ARRAY_SHOWN];
@@ -190,7 +190,7 @@ static lk_status open_array(lk_context *context, const char *path, const char *n
     if (status < 0) return status;
     *a = (lk__array){.file = path, .alone = true};
     snprintf(a->name, sizeof a->name, "%s", name);
-    if ((status = lk__npy_parse(context, &(lk__npy_bytes){map->bytes, map->size, map->size}, a, &begin)) < 0)
+    if ((status = lk__npy_parse(context, &(lk__array_npy){map->bytes, map->size, map->size}, a, &begin)) < 0)
         return status;
     a->data = map->bytes + begin;
     return LK_OK;

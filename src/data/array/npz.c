@@ -32,7 +32,7 @@ static lk_status parse_deflated(lk_context *context, const lk__zip_member *m, lk
     if (status == LK_OK && m->size > lk__stream_limit(&stream))
         status = lk__fail(context, LK_EFORMAT, "%s is damaged: %llu bytes cannot inflate to %llu", label,
                           (unsigned long long)m->stored, (unsigned long long)m->size);
-    if (status == LK_OK) status = lk__npy_parse(context, &(lk__npy_bytes){first, got, whole}, a, &begin);
+    if (status == LK_OK) status = lk__npy_parse(context, &(lk__array_npy){first, got, whole}, a, &begin);
     lk__stream_close(&stream);
     lk__free(context, LK_MEMORY_DATA, first, HEADER);
     a->data = m->data;
@@ -47,7 +47,7 @@ static lk_status parse_stored(lk_context *context, const lk__zip_member *m, bool
 {
     char      label[LK__ARRAY_SHOWN];
     size_t    begin = 0;
-    lk_status status = lk__npy_parse(context, &(lk__npy_bytes){m->data, (size_t)m->size, (size_t)m->size}, a, &begin);
+    lk_status status = lk__npy_parse(context, &(lk__array_npy){m->data, (size_t)m->size, (size_t)m->size}, a, &begin);
     if (status < 0) return status;
     a->data = m->data + begin;
     if (probe) return LK_OK;
