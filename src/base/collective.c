@@ -18,5 +18,8 @@ const char *lk__axes_text(unsigned axes, char *text, size_t bytes)
     for (int i = 0; i < LK__AXES; i++)
         if (axes & 1u << i && used < bytes)
             used += (size_t)snprintf(text + used, bytes - used, "%s%s", used ? " × " : "", lk__axis_names[i]);
+    if (lk__axes_factor(axes) && used < bytes)
+        snprintf(text + used, bytes - used, " in %s of %d", axes & LK__AXES_ACROSS ? "steps" : "groups",
+                 lk__axes_factor(axes));
     return text;
 }

@@ -4,6 +4,8 @@
 #ifndef LK__COLLECTIVE_H
 #define LK__COLLECTIVE_H
 
+#include "base/axes.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -81,12 +83,6 @@ typedef enum lk__comm_kind {
 } lk__comm_kind;
 
 extern const lk__collective_facts lk__collectives[LK__KIND_COUNT];
-
-/* The axes of a mesh along which groups are: bit i of a set is axis i. */
-enum { LK__AXES = 5 };
-extern const char *const lk__axis_names[LK__AXES];
-/* "data × tensor" */
-const char *lk__axes_text(unsigned axes, char *text, size_t bytes);
 
 static inline bool lk__collective_is_rooted(const lk__collective_facts *facts)
 {

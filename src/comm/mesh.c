@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SETS = 1 << LK__MESH_AXES };
+enum { SETS = 1 << LK__MESH_AXES, FACTORED = LK__MESH_GROUPS - SETS };
 _Static_assert((int)LK__MESH_AXES == (int)LK__AXES, "the axes of a mesh");
 
 struct lk_mesh {
@@ -20,7 +20,10 @@ struct lk_mesh {
     lk__mesh_grid grid;
     char          text[LK__MESH_TEXT];
     lk_comm      *comm;
-    lk_comm      *groups[SETS]; /* by the axes of the mesh along which they are; NULL: not made */
+    /* by the axes of the mesh along which they are, then those of factored axes, in the order in which they were made;
+     * NULL: not made */
+    lk_comm *groups[LK__MESH_GROUPS];
+    unsigned factored[FACTORED]; /* 0: none */
 };
 
 const char *lk_axis_name(lk_axis axis)
@@ -130,11 +133,25 @@ unsigned lk__mesh_used_axes(const lk__mesh_grid *g, unsigned axes)
 
 /* ---- coordinates: ranks are numbered row by row, the last axis running fastest ---- */
 
+/* So many ranks of an axis, each so far behind the one before. */
+typedef struct mesh_factor {
+    int extent, step;
+} mesh_factor;
+
+/* What a set of axes has of one of them: all its ranks, or those of a factor. */
+static mesh_factor factor_of(const lk__mesh_axis *axis, unsigned axes)
+{
+    int factor = lk__axes_factor(axes);
+    if (!(axis->axis & axes)) return (mesh_factor){1, axis->extent};
+    if (!factor) return (mesh_factor){axis->extent, 1};
+    if (axes & LK__AXES_ACROSS) return (mesh_factor){axis->extent / factor, factor};
+    return (mesh_factor){factor, 1};
+}
+
 int lk__mesh_extent(const lk__mesh_grid *g, unsigned axes)
 {
     int extent = 1;
-    for (int i = 0; i < g->count; i++)
-        if (g->axes[i].axis & axes) extent *= g->axes[i].extent;
+    for (int i = 0; i < g->count; i++) extent *= factor_of(&g->axes[i], axes).extent;
     return extent;
 }
 
@@ -142,10 +159,9 @@ int lk__mesh_coordinate(const lk__mesh_grid *g, unsigned axes, int rank)
 {
     int coordinate = 0, unit = 1;
     for (int i = g->count - 1; i >= 0; i--) {
-        if (g->axes[i].axis & axes) {
-            coordinate += rank % g->axes[i].extent * unit;
-            unit *= g->axes[i].extent;
-        }
+        mesh_factor f = factor_of(&g->axes[i], axes);
+        coordinate += rank % g->axes[i].extent / f.step % f.extent * unit;
+        unit *= f.extent;
         rank /= g->axes[i].extent;
     }
     return coordinate;
@@ -155,8 +171,10 @@ int lk__mesh_member(const lk__mesh_grid *g, unsigned axes, int rank, int coordin
 {
     int member = 0, unit = 1;
     for (int i = g->count - 1; i >= 0; i--) {
-        int extent = g->axes[i].extent, at = rank % extent;
-        if (g->axes[i].axis & axes) at = coordinate % extent, coordinate /= extent;
+        mesh_factor f = factor_of(&g->axes[i], axes);
+        int         extent = g->axes[i].extent, at = rank % extent;
+        at += (coordinate % f.extent - at / f.step % f.extent) * f.step;
+        coordinate /= f.extent;
         member += at * unit;
         rank /= extent;
         unit *= extent;
@@ -207,7 +225,7 @@ lk_status lk_mesh_create(lk_context *c, const lk_mesh_config *given, lk_mesh **m
 void lk_mesh_free(lk_mesh *m)
 {
     if (!m) return;
-    for (int i = SETS - 1; i >= 0; i--)
+    for (int i = LK__MESH_GROUPS - 1; i >= 0; i--)
         if (m->groups[i] != m->comm) lk_comm_free(m->groups[i]);
     lk__free(m->context, LK_MEMORY_OTHER, m, sizeof *m);
 }
@@ -230,13 +248,35 @@ int lk_mesh_member(const lk_mesh *m, unsigned axes, int rank, int coordinate)
 
 /* ---- groups ---- */
 
-/* The axes among them that matter: sets that differ in axes of extent 1 have the same group. */
+/* The axes among them that matter: sets that differ in axes of extent 1 have the same group. A factor of 1, or of all
+ * ranks, is none. */
 static unsigned effective_axes(const lk_mesh *m, unsigned axes)
 {
-    unsigned found = 0;
-    for (int i = 0; i < m->grid.count; i++)
-        if (m->grid.axes[i].extent > 1) found |= m->grid.axes[i].axis & axes;
-    return found;
+    unsigned used = lk__mesh_used_axes(&m->grid, axes), factor = axes & ~(unsigned)LK__AXES_PLAIN;
+    int      extent = lk__mesh_extent(&m->grid, axes);
+    if (!factor || extent == lk__mesh_extent(&m->grid, used)) return used;
+    return extent == 1 ? 0 : used | factor;
+}
+
+/* Where the group along effective axes is; -1: it is factored, and no such group was made. */
+static int find_slot(const lk_mesh *m, unsigned axes)
+{
+    if (!lk__axes_factor(axes)) return (int)axes;
+    for (int i = 0; i < FACTORED; i++)
+        if (m->factored[i] == axes) return SETS + i;
+    return -1;
+}
+
+static lk_status make_slot(lk_mesh *m, unsigned axes, int *slot)
+{
+    int free = 0;
+    if ((*slot = find_slot(m, axes)) >= 0) return LK_OK;
+    while (free < FACTORED && m->factored[free]) free++;
+    if (free == FACTORED)
+        return lk__fail(m->context, LK_EUNSUPPORTED, "the mesh %s has more than %d factored groups", m->text, FACTORED);
+    m->factored[free] = axes;
+    *slot = SETS + free;
+    return LK_OK;
 }
 
 /* A split gives each rank the group that it asks for, also where others mean another one: so meshes and lists are
@@ -262,7 +302,7 @@ static lk_status compare_lists(lk_site site, lk_mesh *m, const unsigned *axes, i
 static void name_members(const lk_mesh *m, lk_comm *group, unsigned along)
 {
     unsigned axes = effective_axes(m, LK_AXES_ALL);
-    bool     several = (axes & (axes - 1)) != 0;
+    bool     several = (axes & (axes - 1)) != 0 || lk__axes_factor(along);
     group->grid = several ? m->grid : (lk__mesh_grid){.size = 0}; /* not those of a mesh before this one */
     group->along = several ? along : 0;
 }
@@ -286,8 +326,10 @@ lk_status lk_mesh_create_groups_at(lk_site site, lk_mesh *m, const unsigned *axe
     bool      compared = false;
     if (!m->comm) return lk__fail(m->context, LK_EINVAL, "the mesh %s has no communicator: groups need one", m->text);
     for (int i = 0; i < count && status >= 0; i++) {
-        unsigned  set = effective_axes(m, axes[i]);
-        lk_comm **group = &m->groups[set];
+        unsigned set = effective_axes(m, axes[i]);
+        int      slot;
+        if ((status = make_slot(m, set, &slot)) < 0) return status;
+        lk_comm **group = &m->groups[slot];
         if (*group) continue;
         if (lk__mesh_extent(&m->grid, set) == m->grid.size) {
             *group = m->comm;
@@ -305,7 +347,13 @@ lk_status lk_mesh_create_groups_at(lk_site site, lk_mesh *m, const unsigned *axe
     return status;
 }
 
-lk_comm *lk__mesh_find_group(const lk_mesh *m, unsigned axes) { return m->groups[effective_axes(m, axes)]; }
+lk_comm *lk__mesh_find_group(const lk_mesh *m, unsigned axes)
+{
+    int slot = find_slot(m, effective_axes(m, axes));
+    return slot < 0 ? NULL : m->groups[slot];
+}
+
+lk_comm *lk__mesh_group_at(const lk_mesh *m, int index) { return m->groups[index]; }
 
 lk_status lk_mesh_group(const lk_mesh *m, unsigned axes, lk_comm **group)
 {

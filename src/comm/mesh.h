@@ -2,11 +2,13 @@
 #ifndef LK__MESH_H
 #define LK__MESH_H
 
+#include "base/axes.h"
 #include "base/base.h"
 
 #include <lockstep/mesh.h>
 
-enum { LK__MESH_AXES = 5, LK__MESH_TEXT = 128 };
+/* Groups: one for each set of axes, and 8 of factored axes (base/axes.h). */
+enum { LK__MESH_AXES = 5, LK__MESH_TEXT = 128, LK__MESH_GROUPS = (1 << LK__MESH_AXES) + 8 };
 
 typedef struct lk__mesh_axis {
     unsigned axis;
@@ -34,7 +36,7 @@ const char *lk__mesh_list_axes(unsigned axes, char text[LK__MESH_TEXT]);
 /* Of these axes, those along which there are several ranks. */
 unsigned lk__mesh_used_axes(const lk__mesh_grid *grid, unsigned axes);
 
-/* As the public calls with these names; rank and coordinate are valid. */
+/* As the public calls with these names; rank and coordinate are valid, and the set may be a factored axis. */
 int lk__mesh_extent(const lk__mesh_grid *grid, unsigned axes);
 int lk__mesh_coordinate(const lk__mesh_grid *grid, unsigned axes, int rank);
 int lk__mesh_member(const lk__mesh_grid *grid, unsigned axes, int rank, int coordinate);
@@ -44,5 +46,6 @@ lk_status            lk__mesh_over(lk_context *context, const lk__mesh_grid *gri
 const lk__mesh_grid *lk__mesh_grid_of(const lk_mesh *mesh);
 /* As lk_mesh_group; NULL: there is none, which is no failure. */
 lk_comm *lk__mesh_find_group(const lk_mesh *mesh, unsigned axes);
+lk_comm *lk__mesh_group_at(const lk_mesh *mesh, int index); /* of LK__MESH_GROUPS; NULL: not created */
 
 #endif

@@ -45,8 +45,8 @@ static bool choose(const lk__placement_finder *f, size_t node, int index, lk__pl
 {
     const lk__placement_factor *factor = &f->factors[node].factor[index];
     lk__placement_node          places;
-    *choice = (lk__placement_choice){index, repeat_of(f, node, factor)};
-    return lk__placement_cut(f->g, &f->g->nodes[node], factor, choice->repeat, f->extent, &places) &&
+    *choice = (lk__placement_choice){.factor = index, .repeat = repeat_of(f, node, factor)};
+    return lk__placement_cut(f->g, &f->g->nodes[node], &f->factors[node], *choice, f->extent, &places) &&
            lk__placement_keeps_effect(f, (int)node, *choice);
 }
 
@@ -179,7 +179,8 @@ static bool is_whole_sum(const lk__placement_finder *f, size_t v)
 static bool split_of(const lk__placement_finder *f, size_t v, int d, lk__placement_value *place)
 {
     const lk__graph_shape *s = &f->g->values[v].shape;
-    *place = (lk__placement_value){LK__PLACE_SPLIT, d, s->count_axis == d ? s->dims[d] / s->count_unit : 1};
+    *place = (lk__placement_value){
+        .kind = LK__PLACE_SPLIT, .dim = d, .outer = s->count_axis == d ? s->dims[d] / s->count_unit : 1};
     return place->outer > 0 && s->dims[d] % (place->outer * f->extent) == 0;
 }
 
@@ -261,7 +262,7 @@ static const lk__plan_cut *cut_of(const lk_plan *p, size_t state, unsigned axis)
 {
     const lk__plan_splits *splits = &p->states[state].splits[LK__ARRAY_STORED];
     for (int i = 0; i < splits->count; i++)
-        if (splits->split[i].axes == axis) return &splits->split[i];
+        if (lk__axes_plain(splits->split[i].axes) == axis) return &splits->split[i];
     return NULL;
 }
 
@@ -270,8 +271,12 @@ static void hold_states(lk__placement_finder *f, unsigned axis)
 {
     for (size_t i = 0; i < f->g->states_count; i++) {
         const lk__plan_cut *cut = cut_of(f->plan, i, axis);
-        lk__placement_value place = {0};
-        if (cut) place = (lk__placement_value){LK__PLACE_SPLIT, cut->dim, cut->outer > 1 ? cut->outer : 1};
+        lk__placement_value place = {.kind = LK__PLACE_REPLICATED};
+        if (cut)
+            place = (lk__placement_value){.kind = LK__PLACE_SPLIT,
+                                          .dim = cut->dim,
+                                          .outer = cut->outer > 1 ? cut->outer : 1,
+                                          .copies = lk__axes_factor(cut->axes)};
         lk__placement_hold_state(f, i, &place);
     }
 }
@@ -290,7 +295,7 @@ static void write_states(const lk__placement_finder *f, unsigned axis)
         if (place->kind != LK__PLACE_SPLIT) continue;
         for (int a = 0; a < LK__ARRAY_COUNT; a++) {
             lk__plan_splits *splits = &f->plan->states[i].splits[a];
-            splits->split[splits->count++] = (lk__plan_cut){place->dim, axis, place->outer};
+            splits->split[splits->count++] = (lk__plan_cut){place->dim, lk__placement_axes(place, axis), place->outer};
         }
     }
 }

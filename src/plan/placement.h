@@ -17,6 +17,9 @@ typedef struct lk__placement_value {
     lk__placement_kind kind;
     int                dim;
     int64_t            outer;
+    /* Above 0 the axis is factored: so many neighbours have copies of each part, and there are extent / copies parts.
+     * PARTIAL: each part is a sum over its copies that is still to be made. */
+    int copies;
 } lk__placement_value;
 
 /* What a node reads and makes. Where that differs from how the value is held, the rewriter inserts a collective or a
@@ -27,6 +30,9 @@ enum {
 };
 typedef struct lk__placement_node {
     int factor; /* of its operation's line, which is cut; LK__PLACE_NO_FACTOR: all operands are replicated */
+    /* Above 0: it is cut into extent / copies parts, and where `second` is not LK__PLACE_NO_FACTOR that factor into
+     * `copies`. */
+    int copies, second;
     /* out PARTIAL: a sum over the axis is still to be made. Inputs that are added after the sum, once (lk__factors'
      * `added`), then come in the form in which the sum is held, and the rewriter adds them behind the collective. */
     lk__placement_value in[LK__MAX_IN], out[LK__MAX_OUT];
@@ -43,9 +49,22 @@ typedef struct lk__placements {
     size_t               nodes_count;
 } lk__placements;
 
+/* Whether both are cut at the same places, if they are: one may have copies. */
+static inline bool lk__placement_alike(const lk__placement_value *a, const lk__placement_value *b)
+{
+    return a->dim == b->dim && a->outer == b->outer;
+}
+
 static inline bool lk__placement_equal(const lk__placement_value *a, const lk__placement_value *b)
 {
-    return a->kind == b->kind && (a->kind != LK__PLACE_SPLIT || (a->dim == b->dim && a->outer == b->outer));
+    bool cut = a->kind == LK__PLACE_SPLIT || a->copies;
+    return a->kind == b->kind && a->copies == b->copies && (!cut || lk__placement_alike(a, b));
+}
+
+/* The ranks among which parts are distributed: those along the axis, or across groups of copies. */
+static inline unsigned lk__placement_axes(const lk__placement_value *place, unsigned axis)
+{
+    return place->copies ? lk__axes_across(axis, place->copies) : axis;
 }
 
 typedef struct lk__placement_rules {

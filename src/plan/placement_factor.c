@@ -140,44 +140,135 @@ static bool fits_count(const lk__graph_shape *s, const lk__placement_value *plac
     return s->count_unit % (s->dims[place->dim] / place->outer) == 0;
 }
 
-static bool place_operand(const lk_graph *g, int value, const lk__placement_axis *axis, int64_t repeat, int extent,
+/* Of one operand, along one factor. */
+static bool place_operand(const lk_graph *g, int value, const lk__placement_axis *axis, int64_t repeat, int parts,
                           lk__placement_value *place)
 {
-    *place = (lk__placement_value){0};
+    *place = (lk__placement_value){.kind = LK__PLACE_REPLICATED};
     if (value < 0 || axis->dim < 0) return true;
     const lk__graph_shape *s = &g->values[value].shape;
     if (axis->segments > 1 && repeat > 1) return false;
-    *place =
-        (lk__placement_value){LK__PLACE_SPLIT, axis->dim, axis->segments > 1 ? axis->segments : axis->before * repeat};
-    return s->dims[axis->dim] % (place->outer * extent) == 0 && fits_count(s, place);
+    *place = (lk__placement_value){.kind = LK__PLACE_SPLIT,
+                                   .dim = axis->dim,
+                                   .outer = axis->segments > 1 ? axis->segments : axis->before * repeat};
+    return s->dims[axis->dim] % (place->outer * parts) == 0 && fits_count(s, place);
 }
 
-bool lk__placement_cut(const lk_graph *g, const lk__graph_node *n, const lk__placement_factor *f, int64_t repeat,
-                       int extent, lk__placement_node *places)
+static bool cut_factor(const lk_graph *g, const lk__graph_node *n, const lk__placement_factor *f, int64_t repeat,
+                       int parts, lk__placement_node *places)
 {
-    *places = (lk__placement_node){.factor = f->factor};
-    if (f->coupled || f->extent <= 0 || f->extent % (repeat * extent)) return false;
+    *places = (lk__placement_node){.factor = f->factor, .second = LK__PLACE_NO_FACTOR};
+    if (f->coupled || f->extent <= 0 || f->extent % (repeat * parts)) return false;
     for (int i = 0; i < n->inputs; i++)
-        if (!place_operand(g, n->in[i], &f->in[i], repeat, extent, &places->in[i])) return false;
+        if (!place_operand(g, n->in[i], &f->in[i], repeat, parts, &places->in[i])) return false;
     for (int k = 0; k < n->outputs; k++) {
-        if (!place_operand(g, n->out[k], &f->out[k], repeat, extent, &places->out[k])) return false;
+        if (!place_operand(g, n->out[k], &f->out[k], repeat, parts, &places->out[k])) return false;
         if (f->partial >> k & 1) places->out[k].kind = LK__PLACE_PARTIAL;
     }
     return true;
 }
 
-lk__placement_choice lk__placement_match(const lk_graph *g, const lk__graph_node *n,
-                                         const lk__placement_factors *factors, bool output, int operand,
-                                         const lk__placement_value *place, int extent)
+/* Whether b is the next factor behind a, of which there is nothing left when it is cut: both are cut as one then. */
+static bool is_next(const lk__placement_factor *a, const lk__placement_axis *in_a, const lk__placement_axis *in_b)
+{
+    return in_a->dim == in_b->dim && in_a->segments == 1 && in_b->segments == 1 &&
+           in_b->before == in_a->before * a->extent;
+}
+
+/* An operand of a node whose factors a and b are cut, as *place says of a. */
+static bool add_second(const lk__placement_factor *a, const lk__placement_axis *in_a, const lk__placement_axis *in_b,
+                       int copies, lk__placement_value *place)
+{
+    if (in_b->dim >= 0) return in_a->dim >= 0 && is_next(a, in_a, in_b);
+    if (in_a->dim >= 0) place->copies = copies;
+    return true;
+}
+
+static bool cut_two(const lk__graph_node *n, const lk__placement_factor *a, const lk__placement_factor *b, int copies,
+                    lk__placement_node *places)
+{
+    places->second = b->factor;
+    if (b->coupled || b->extent <= 0 || b->extent % copies) return false;
+    for (int i = 0; i < n->inputs; i++)
+        if (n->in[i] >= 0 && !add_second(a, &a->in[i], &b->in[i], copies, &places->in[i])) return false;
+    for (int k = 0; k < n->outputs; k++) {
+        if (n->out[k] < 0) continue;
+        bool over_a = a->partial >> k & 1, over_b = b->partial >> k & 1;
+        if (!add_second(a, &a->out[k], &b->out[k], copies, &places->out[k]) || (over_a && !over_b)) return false;
+        if (over_b && !over_a && a->out[k].dim < 0) return false;
+        if (over_b) places->out[k].kind = LK__PLACE_PARTIAL;
+    }
+    return true;
+}
+
+bool lk__placement_cut(const lk_graph *g, const lk__graph_node *n, const lk__placement_factors *factors,
+                       lk__placement_choice choice, int extent, lk__placement_node *places)
+{
+    const lk__placement_factor *f = &factors->factor[choice.factor];
+    if (!choice.copies) return cut_factor(g, n, f, choice.repeat, extent, places);
+    if (extent % choice.copies || !cut_factor(g, n, f, choice.repeat, extent / choice.copies, places)) return false;
+    places->copies = choice.copies;
+    if (choice.second >= 0) {
+        bool all = choice.repeat == 1 && f->extent == extent / choice.copies;
+        return all && cut_two(n, f, &factors->factor[choice.second], choice.copies, places);
+    }
+    for (int i = 0; i < n->inputs; i++) places->in[i].copies = places->in[i].kind ? choice.copies : 0;
+    for (int k = 0; k < n->outputs; k++) places->out[k].copies = places->out[k].kind ? choice.copies : 0;
+    return !f->partial; /* of copies a sum would count each */
+}
+
+/* ---- matching ---- */
+
+static const lk__placement_axis *axis_of(const lk__placement_factor *f, const lk__placement_operand *o)
+{
+    return o->output ? &f->out[o->index] : &f->in[o->index];
+}
+
+/* One factor, into extent / copies parts. */
+static lk__placement_choice match_one(const lk_graph *g, const lk__graph_node *n, const lk__placement_factors *factors,
+                                      const lk__placement_operand *o, int extent, int copies)
 {
     for (int i = 0; i < factors->count; i++) {
-        const lk__placement_factor *f = &factors->factor[i];
-        const lk__placement_axis   *axis = output ? &f->out[operand] : &f->in[operand];
-        int64_t                     unit = axis->segments > 1 ? axis->segments : axis->before;
-        lk__placement_node          places;
-        if (axis->dim != place->dim || place->outer % unit) continue;
-        if (lk__placement_cut(g, n, f, place->outer / unit, extent, &places))
-            return (lk__placement_choice){i, place->outer / unit};
+        const lk__placement_axis *axis = axis_of(&factors->factor[i], o);
+        int64_t                   unit = axis->segments > 1 ? axis->segments : axis->before;
+        lk__placement_node        places;
+        if (axis->dim != o->place.dim || o->place.outer % unit) continue;
+        lk__placement_choice choice = {.factor = i, .repeat = o->place.outer / unit, .copies = copies, .second = -1};
+        if (lk__placement_cut(g, n, factors, choice, extent, &places)) return choice;
     }
-    return (lk__placement_choice){-1, 0};
+    return (lk__placement_choice){.factor = -1};
+}
+
+/* One that is cut into as many parts as it has, and the next one into the rest. */
+static lk__placement_choice match_two(const lk_graph *g, const lk__graph_node *n, const lk__placement_factors *factors,
+                                      const lk__placement_operand *o, int extent)
+{
+    for (int i = 0; i < factors->count; i++) {
+        const lk__placement_factor *a = &factors->factor[i];
+        const lk__placement_axis   *axis = axis_of(a, o);
+        if (axis->dim != o->place.dim || axis->segments != 1 || axis->before != o->place.outer) continue;
+        if (a->extent <= 1 || a->extent >= extent || extent % a->extent) continue;
+        int copies = extent / (int)a->extent;
+        for (int k = 0; k < factors->count; k++) {
+            lk__placement_choice choice = {.factor = i, .repeat = 1, .copies = copies, .second = k};
+            lk__placement_node   places;
+            if (k == i || !lk__placement_cut(g, n, factors, choice, extent, &places)) continue;
+            const lk__placement_value *made = o->output ? &places.out[o->index] : &places.in[o->index];
+            if (made->copies == o->place.copies) return choice;
+        }
+    }
+    return (lk__placement_choice){.factor = -1};
+}
+
+lk__placement_choice lk__placement_match(const lk_graph *g, const lk__graph_node *n,
+                                         const lk__placement_factors *factors, const lk__placement_operand *o,
+                                         int extent)
+{
+    /* what is written stays, so that it is written as it is read */
+    bool                 further = !o->place.copies || !lk__plan_has_effect(n);
+    lk__placement_choice found = {.factor = -1};
+    if (further) found = match_one(g, n, factors, o, extent, 0);
+    if (found.factor < 0) found = match_two(g, n, factors, o, extent);
+    if (found.factor < 0 && o->place.copies) found = match_one(g, n, factors, o, extent, o->place.copies);
+    return found;
 }

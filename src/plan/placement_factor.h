@@ -4,6 +4,13 @@
 
 #include "plan/placement.h"
 
+/* An operand of a node, and how it is placed. */
+typedef struct lk__placement_operand {
+    bool                output;
+    int                 index;
+    lk__placement_value place;
+} lk__placement_operand;
+
 /* Where an operand has a factor. */
 typedef struct lk__placement_axis {
     int     dim;      /* -1: nowhere */
@@ -34,14 +41,18 @@ void      lk__placement_factors_free(lk_context *context, lk__placement_factors 
 typedef struct lk__placement_choice {
     int     factor; /* index; -1: none */
     int64_t repeat;
+    /* Above 0 the axis is factored: this factor is cut into extent / copies parts, and `second`, if it is not -1, into
+     * `copies`: the groups of heads, and the heads of each. */
+    int copies, second;
 } lk__placement_choice;
 
 /* The placements of the node's operands; false: it cannot be cut so into `extent` parts. */
-bool lk__placement_cut(const lk_graph *graph, const lk__graph_node *node, const lk__placement_factor *factor,
-                       int64_t repeat, int extent, lk__placement_node *places);
-/* The choice that gives an input, or output, this placement. */
+bool lk__placement_cut(const lk_graph *graph, const lk__graph_node *node, const lk__placement_factors *factors,
+                       lk__placement_choice choice, int extent, lk__placement_node *places);
+/* The choice that gives an input, or output, this placement; or, where the placement has copies and the node needs
+ * none, the one that cuts each of them further. */
 lk__placement_choice lk__placement_match(const lk_graph *graph, const lk__graph_node *node,
-                                         const lk__placement_factors *factors, bool output, int operand,
-                                         const lk__placement_value *place, int extent);
+                                         const lk__placement_factors *factors, const lk__placement_operand *operand,
+                                         int extent);
 
 #endif

@@ -78,7 +78,7 @@ lk_status lk__placement_finder_init(lk__placement_finder *f)
     pin_ends(f);
     find_twins(f);
     for (size_t i = 0; i < f->nodes; i++) {
-        f->choice[i] = (lk__placement_choice){-1, 0};
+        f->choice[i] = (lk__placement_choice){.factor = -1};
         lk_status status =
             f->g->nodes[i].dead ? LK_OK : lk__placement_factors_find(f->g, &f->g->nodes[i], &f->factors[i]);
         if (status < 0) return status;
@@ -121,10 +121,18 @@ static bool cuts_weight(const lk__placement_finder *f, const lk__graph_node *n, 
     return false;
 }
 
+/* Parameters and their gradients have no copies: a product that makes what has copies is cut further. */
+static bool is_trained(const lk__placement_finder *f, int v)
+{
+    const lk__graph_value *value = &f->g->values[v];
+    return f->twin[v] >= 0 || (value->kind == LK__VALUE_STATE && !f->g->states[value->state].buffer);
+}
+
 static lk_status hold_value(lk__placement_finder *f, int v, const lk__placement_value *place)
 {
     if (v < 0 || place->kind != LK__PLACE_SPLIT || f->pinned[v] || f->held[v].kind == LK__PLACE_SPLIT) return LK_OK;
     if (f->keeps_states && (f->g->values[v].kind == LK__VALUE_STATE || f->twin[v] >= 0)) return LK_OK;
+    if (place->copies && is_trained(f, v)) return LK_OK;
     f->held[v] = *place;
     return add_change(f, -1, v);
 }
@@ -143,10 +151,13 @@ static lk_status choose_node(lk__placement_finder *f, int node, lk__placement_ch
     const lk__graph_node *n = &f->g->nodes[node];
     lk__placement_node    places;
     lk_status             status = lk__placement_try_alone(f, node, choice);
-    (void)lk__placement_cut(f->g, n, &f->factors[node].factor[choice.factor], choice.repeat, f->extent, &places);
+    (void)lk__placement_cut(f->g, n, &f->factors[node], choice, f->extent, &places);
     f->cuts_state |= !f->keeps_states && cuts_weight(f, n, &places);
     for (int i = 0; i < n->inputs && status >= 0; i++) status = hold_value(f, n->in[i], &places.in[i]);
-    for (int k = 0; k < n->outputs && status >= 0; k++) status = hold_value(f, n->out[k], &places.out[k]);
+    for (int k = 0; k < n->outputs && status >= 0; k++) {
+        if (places.out[k].copies) places.out[k].kind = LK__PLACE_SPLIT; /* summed among the copies of a part alone */
+        status = hold_value(f, n->out[k], &places.out[k]);
+    }
     return status;
 }
 
@@ -157,7 +168,7 @@ bool lk__placement_keeps_effect(const lk__placement_finder *f, int node, lk__pla
     const lk__graph_node *n = &f->g->nodes[node];
     lk__placement_node    places;
     if (!lk__plan_has_effect(n)) return true;
-    (void)lk__placement_cut(f->g, n, &f->factors[node].factor[choice.factor], choice.repeat, f->extent, &places);
+    (void)lk__placement_cut(f->g, n, &f->factors[node], choice, f->extent, &places);
     for (int i = 0; i < n->inputs; i++) {
         if (n->in[i] < 0 || f->g->values[n->in[i]].kind != LK__VALUE_STATE) continue;
         bool stays = f->keeps_states || f->pinned[n->in[i]] || f->held[n->in[i]].kind == LK__PLACE_SPLIT;
@@ -173,12 +184,13 @@ static lk_status propagate_value(lk__placement_finder *f, int v)
     for (size_t i = f->first_use[v]; i < f->first_use[v + 1] && status >= 0; i++) {
         const lk__placement_use *use = &f->uses[i];
         if (f->choice[use->node].factor >= 0) continue;
-        lk__placement_choice choice = lk__placement_match(f->g, &f->g->nodes[use->node], &f->factors[use->node],
-                                                          use->output, use->operand, &place, f->extent);
+        lk__placement_operand operand = {use->output, use->operand, place};
+        lk__placement_choice  choice =
+            lk__placement_match(f->g, &f->g->nodes[use->node], &f->factors[use->node], &operand, f->extent);
         if (choice.factor >= 0 && lk__placement_keeps_effect(f, use->node, choice))
             status = choose_node(f, use->node, choice);
         else
-            f->blocked += !use->output;
+            f->blocked += !use->output && !place.copies; /* copies are few: that they are gathered is no reason */
     }
     return status;
 }
@@ -241,7 +253,7 @@ void lk__placement_undo(lk__placement_finder *f)
     for (size_t i = 0; i < f->changes_count; i++) {
         const lk__placement_change *c = &f->changes[i];
         if (c->node >= 0)
-            f->choice[c->node] = (lk__placement_choice){-1, 0};
+            f->choice[c->node] = (lk__placement_choice){.factor = -1};
         else
             f->held[c->value] = (lk__placement_value){0};
     }
@@ -255,22 +267,22 @@ static void place_added(const lk__placement_finder *f, int node, unsigned added,
 {
     const lk__graph_node *n = &f->g->nodes[node];
     lk__placement_node    held = {0};
-    lk__placement_choice  choice = {-1, 0};
+    lk__placement_choice  choice = {.factor = -1};
     if (f->held[n->out[0]].kind == LK__PLACE_SPLIT)
-        choice = lk__placement_match(f->g, n, &f->factors[node], true, 0, &f->held[n->out[0]], f->extent);
-    if (choice.factor >= 0)
-        (void)lk__placement_cut(f->g, n, &f->factors[node].factor[choice.factor], choice.repeat, f->extent, &held);
+        choice = lk__placement_match(f->g, n, &f->factors[node], &(lk__placement_operand){true, 0, f->held[n->out[0]]},
+                                     f->extent);
+    if (choice.factor >= 0) (void)lk__placement_cut(f->g, n, &f->factors[node], choice, f->extent, &held);
     for (int i = 0; i < n->inputs; i++)
         if (added >> i & 1) places->in[i] = held.in[i];
 }
 
 void lk__placement_of_node(const lk__placement_finder *f, int node, lk__placement_node *places)
 {
-    const lk__placement_choice *choice = &f->choice[node];
+    lk__placement_choice choice = f->choice[node];
     *places = (lk__placement_node){.factor = LK__PLACE_NO_FACTOR};
-    if (f->g->nodes[node].dead || choice->factor < 0) return;
-    const lk__placement_factor *factor = &f->factors[node].factor[choice->factor];
-    (void)lk__placement_cut(f->g, &f->g->nodes[node], factor, choice->repeat, f->extent, places);
+    if (f->g->nodes[node].dead || choice.factor < 0) return;
+    const lk__placement_factor *factor = &f->factors[node].factor[choice.factor];
+    (void)lk__placement_cut(f->g, &f->g->nodes[node], &f->factors[node], choice, f->extent, places);
     if (factor->added && places->out[0].kind == LK__PLACE_PARTIAL) place_added(f, node, factor->added, places);
 }
 
@@ -279,8 +291,12 @@ static double convert(const lk__placement_finder *f, int v, const lk__placement_
 {
     const lk__graph_shape *s = &f->g->values[v].shape;
     double                 bytes = (double)lk__shape_elements(s) * (double)lk_dtype_size(s->dtype);
+    int                    copies = from->copies ? from->copies : to->copies;
     if (lk__placement_equal(from, to) || from->kind == LK__PLACE_REPLICATED) return 0;
-    return from->kind == LK__PLACE_PARTIAL && to->kind == LK__PLACE_REPLICATED ? 2 * bytes : bytes;
+    bool among = copies && from->copies != to->copies && lk__placement_alike(from, to); /* the copies of each part */
+    if (among && from->kind == LK__PLACE_SPLIT && from->copies) return 0;
+    if (among || (from->kind == LK__PLACE_PARTIAL && copies)) bytes *= (double)copies / f->extent;
+    return from->kind == LK__PLACE_PARTIAL && (to->kind == LK__PLACE_REPLICATED || to->copies) ? 2 * bytes : bytes;
 }
 
 /* A value that several nodes of a section need in the same form is converted once. */

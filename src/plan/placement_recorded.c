@@ -57,7 +57,7 @@ static lk_status refuse_split(const lk__placement_finder *f, const lk__graph_val
 
 static lk_status place_value(lk__placement_finder *f, const lk__graph_value *recorded, int v)
 {
-    lk__placement_value    place = {LK__PLACE_SPLIT, recorded->placed_dim, 1}, *held = &f->held[v];
+    lk__placement_value place = {.kind = LK__PLACE_SPLIT, .dim = recorded->placed_dim, .outer = 1}, *held = &f->held[v];
     const lk__graph_shape *s = &f->g->values[v].shape;
     bool                   splits = recorded->placed_dim >= 0;
     if (held->kind == LK__PLACE_SPLIT && (!splits || held->dim != place.dim))

@@ -18,7 +18,6 @@ typedef struct rewriter {
     lk_plan              *plan;
     lk_graph             *g;
     const lk__placements *places;
-    int                   coordinate; /* this rank's along the axis */
     lk__graph_shape      *whole;      /* by value that there was before: its shape then */
     form                 *forms;
     size_t                forms_count, forms_capacity;
@@ -26,19 +25,49 @@ typedef struct rewriter {
 
 /* ---- shapes ---- */
 
-/* The shape of a rank's part of a value, and where that lies in the whole. */
+/* Ranks among which something is exchanged: all along the axis, or those of a factor of it. */
+typedef struct group {
+    unsigned axes;
+    int      extent, coordinate; /* this rank's */
+} group;
+
+static group find_group(const rewriter *r, unsigned axes)
+{
+    const lk__mesh_grid *mesh = &r->plan->mesh;
+    return (group){axes, lk__mesh_extent(mesh, axes), lk__mesh_coordinate(mesh, axes, lk__plan_rank(r->plan))};
+}
+
+/* Those that have the parts, and those that have copies of one. */
+static group holders(const rewriter *r, const lk__placement_value *place)
+{
+    return find_group(r, lk__placement_axes(place, r->places->axis));
+}
+static group neighbours(const rewriter *r, int copies)
+{
+    return find_group(r, lk__axes_neighbours(r->places->axis, copies));
+}
+
+static lk__graph_shape part_shape(const lk__graph_shape *whole, const lk__placement_value *place, int parts)
+{
+    lk__graph_shape s = *whole;
+    s.dims[place->dim] /= parts;
+    if (s.count_axis == place->dim) s.count_unit /= parts;
+    return s;
+}
+
+/* The shape of a rank's part of a value, and where that lies in the whole. Summands of a part have its shape. */
 static void set_part(const rewriter *r, lk__graph_value *v, const lk__graph_shape *whole,
                      const lk__placement_value *place)
 {
-    int extent = r->places->extent, dim = place->dim;
+    int dim = place->dim;
     v->shape = *whole;
     v->part = (lk__op_part){.rank = 0};
-    if (place->kind != LK__PLACE_SPLIT) return;
-    v->shape.dims[dim] /= extent;
-    if (v->shape.count_axis == dim) v->shape.count_unit /= extent;
+    if (place->kind != LK__PLACE_SPLIT && !place->copies) return;
+    group g = holders(r, place);
+    v->shape = part_shape(whole, place, g.extent);
     v->part.rank = whole->rank;
     memcpy(v->part.whole, whole->dims, sizeof v->part.whole);
-    v->part.first[dim] = r->coordinate * (v->shape.dims[dim] / place->outer);
+    v->part.first[dim] = g.coordinate * (v->shape.dims[dim] / place->outer);
     v->part.outer[dim] = place->outer;
 }
 
@@ -46,10 +75,10 @@ static void set_part(const rewriter *r, lk__graph_value *v, const lk__graph_shap
  * of all, and (ranks, rows, part), as collectives have it. */
 typedef enum view { LOCAL, WHOLE, STACKED } view;
 
-static lk__graph_shape view_shape(const rewriter *r, const lk__graph_shape *whole, const lk__placement_value *place,
+static lk__graph_shape view_shape(const group *g, const lk__graph_shape *whole, const lk__placement_value *place,
                                   view form)
 {
-    int64_t before = 1, inner = 1, extent = r->places->extent, each = whole->dims[place->dim] / place->outer;
+    int64_t before = 1, inner = 1, extent = g->extent, each = whole->dims[place->dim] / place->outer;
     for (int i = 0; i < place->dim; i++) before *= whole->dims[i];
     for (int i = place->dim + 1; i < whole->rank; i++) inner *= whole->dims[i];
     int64_t         rows = before * place->outer, part = each / extent * inner;
@@ -83,51 +112,79 @@ static int emit_exchange(lk_graph *g, lk_site site, int x, const lk__graph_shape
     return node < 0 ? -1 : g->nodes[node].out[0];
 }
 
-/* The whole value from the ranks' parts. */
-static int emit_gather(rewriter *r, lk_site site, int x, const lk__graph_shape *whole, const lk__placement_value *from)
+/* The whole value from the parts of a group. */
+static int emit_gather(lk_graph *g, lk_site site, int x, const lk__graph_shape *whole, const lk__placement_value *from,
+                       const group *among)
 {
-    lk__op_attrs    attrs = {.mesh = r->places->axis, .parts = r->places->extent};
-    lk__graph_shape local = view_shape(r, whole, from, LOCAL), all = view_shape(r, whole, from, WHOLE);
-    int             y = emit_view(r->g, site, x, &local);
-    if (y >= 0) y = lk__emit_all_gather(r->g, site, &attrs, y);
-    return emit_view(r->g, site, emit_exchange(r->g, site, y, &all), whole);
+    lk__op_attrs    attrs = {.mesh = among->axes, .parts = among->extent};
+    lk__graph_shape local = view_shape(among, whole, from, LOCAL), all = view_shape(among, whole, from, WHOLE);
+    int             y = emit_view(g, site, x, &local);
+    if (y >= 0) y = lk__emit_all_gather(g, site, &attrs, y);
+    return emit_view(g, site, emit_exchange(g, site, y, &all), whole);
 }
 
-/* This rank's part of a sum over ranks. */
-static int emit_scatter(rewriter *r, lk_site site, int x, const lk__graph_shape *whole, const lk__placement_value *to)
+/* This rank's part of a sum over a group. */
+static int emit_scatter(lk_graph *g, lk_site site, int x, const lk__graph_shape *whole, const lk__placement_value *to,
+                        const group *among)
 {
-    lk__op_attrs    attrs = {.mesh = r->places->axis, .parts = r->places->extent, .reduction = LK_SUM};
-    lk__graph_shape all = view_shape(r, whole, to, WHOLE), stacked = view_shape(r, whole, to, STACKED);
-    lk__graph_value part = {.kind = LK__VALUE_RESULT};
-    set_part(r, &part, whole, to);
-    int y = emit_exchange(r->g, site, emit_view(r->g, site, x, &all), &stacked);
-    if (y >= 0) y = lk__emit_reduce_scatter(r->g, site, &attrs, y);
-    return emit_view(r->g, site, y, &part.shape);
+    lk__op_attrs    attrs = {.mesh = among->axes, .parts = among->extent, .reduction = LK_SUM};
+    lk__graph_shape all = view_shape(among, whole, to, WHOLE), stacked = view_shape(among, whole, to, STACKED);
+    lk__graph_shape part = part_shape(whole, to, among->extent);
+    int             y = emit_exchange(g, site, emit_view(g, site, x, &all), &stacked);
+    if (y >= 0) y = lk__emit_reduce_scatter(g, site, &attrs, y);
+    return emit_view(g, site, y, &part);
 }
 
-/* This rank's part of a value that every rank has. */
-static int emit_cut(rewriter *r, lk_site site, int x, const lk__graph_shape *whole, const lk__placement_value *to)
+/* This rank's part of a value that every rank of a group has. */
+static int emit_cut(lk_graph *g, lk_site site, int x, const lk__graph_shape *whole, const lk__placement_value *to,
+                    const group *among)
 {
-    lk__op_attrs    attrs = {.mesh = r->places->axis, .parts = r->places->extent, .axis = 1, .start = r->coordinate};
-    lk__graph_shape all = view_shape(r, whole, to, WHOLE), one = all;
-    lk__graph_value part = {.kind = LK__VALUE_RESULT};
-    set_part(r, &part, whole, to);
+    lk__op_attrs    attrs = {.mesh = among->axes, .parts = among->extent, .axis = 1, .start = among->coordinate};
+    lk__graph_shape all = view_shape(among, whole, to, WHOLE), one = all, part = part_shape(whole, to, among->extent);
     one.dims[1] = attrs.length = 1;
-    int y = emit_view(r->g, site, x, &all);
-    int node = y < 0 ? -1 : lk__emit_shaped(r->g, site, LK__OP_own_part, &attrs, &y, 1, &one, 1);
-    return node < 0 ? -1 : emit_view(r->g, site, r->g->nodes[node].out[0], &part.shape);
+    int y = emit_view(g, site, x, &all);
+    int node = y < 0 ? -1 : lk__emit_shaped(g, site, LK__OP_own_part, &attrs, &y, 1, &one, 1);
+    return node < 0 ? -1 : emit_view(g, site, g->nodes[node].out[0], &part);
+}
+
+static int emit_sum(lk_graph *g, lk_site site, int x, const group *among)
+{
+    return x < 0 ? -1 : lk__emit_all_reduce(g, site, &(lk__op_attrs){.mesh = among->axes, .reduction = LK_SUM}, x);
+}
+
+/* Between a part and what its copies make of it: each a part of that. */
+static int emit_among_copies(rewriter *r, lk_site site, int x, const lk__graph_shape *whole,
+                             const lk__placement_value *from, const lk__placement_value *to)
+{
+    const lk__placement_value *shared = from->copies ? from : to;
+    group                      among = neighbours(r, shared->copies);
+    lk__graph_shape            part = part_shape(whole, shared, r->places->extent / shared->copies);
+    if (from->kind == LK__PLACE_PARTIAL) return emit_scatter(r->g, site, x, &part, to, &among);
+    return from->copies ? emit_cut(r->g, site, x, &part, to, &among) : emit_gather(r->g, site, x, &part, from, &among);
 }
 
 /* x, which has the form `from`, in the form `to`: x itself, or a new value. */
-static int emit_form(rewriter *r, lk_site site, int x, const lk__graph_shape *whole, const lk__placement_value *from,
+static int emit_form(rewriter *r, lk_site site, int x, const lk__graph_shape *whole, const lk__placement_value *given,
                      const lk__placement_value *to)
 {
-    if (lk__placement_equal(from, to)) return x;
-    if (from->kind == LK__PLACE_PARTIAL && to->kind == LK__PLACE_SPLIT) return emit_scatter(r, site, x, whole, to);
-    if (from->kind == LK__PLACE_PARTIAL)
-        return lk__emit_all_reduce(r->g, site, &(lk__op_attrs){.mesh = r->places->axis, .reduction = LK_SUM}, x);
-    if (from->kind == LK__PLACE_SPLIT) x = emit_gather(r, site, x, whole, from);
-    return x < 0 || to->kind != LK__PLACE_SPLIT ? x : emit_cut(r, site, x, whole, to);
+    lk__placement_value from = *given;
+    group               there = holders(r, to);
+    if (lk__placement_equal(&from, to)) return x;
+    if (to->kind == LK__PLACE_SPLIT && from.kind != LK__PLACE_REPLICATED && from.copies != to->copies &&
+        (from.copies == 0 || to->copies == 0) && from.dim == to->dim && from.outer == to->outer)
+        return emit_among_copies(r, site, x, whole, &from, to);
+    if (from.kind == LK__PLACE_PARTIAL && from.copies) {
+        group among = neighbours(r, from.copies);
+        x = emit_sum(r->g, site, x, &among);
+        from.kind = LK__PLACE_SPLIT;
+        if (lk__placement_equal(&from, to)) return x;
+    }
+    if (from.kind == LK__PLACE_PARTIAL && to->kind == LK__PLACE_SPLIT && !to->copies)
+        return emit_scatter(r->g, site, x, whole, to, &there);
+    group here = holders(r, &from);
+    if (from.kind == LK__PLACE_PARTIAL) x = emit_sum(r->g, site, x, &here);
+    if (from.kind == LK__PLACE_SPLIT) x = emit_gather(r->g, site, x, whole, &from, &here);
+    return x < 0 || to->kind != LK__PLACE_SPLIT ? x : emit_cut(r->g, site, x, whole, to, &there);
 }
 
 /* ---- nodes ---- */
@@ -196,14 +253,18 @@ static bool place_factor(rewriter *r, lk__graph_node *n, const lk__placement_nod
     char        text[128];
     int64_t     extents[LK__FACTORS];
     later->count = 0;
-    if (place->factor == LK__PLACE_SLICE) n->attrs.start /= r->places->extent, n->attrs.length /= r->places->extent;
+    int parts = place->copies ? r->places->extent / place->copies : r->places->extent;
+    if (place->factor == LK__PLACE_SLICE) n->attrs.start /= parts, n->attrs.length /= parts;
     if (place->factor < 0) return true;
     const char *wrong = find_factors(r, n, &f, text);
     if (wrong) {
         lk__graph_fail(r->g, n->site, "%s: %s", lk__node_name(r->g, n), wrong);
         return false;
     }
-    for (int i = 0; i < f.count; i++) extents[i] = f.factor[i].extent / (i == place->factor ? r->places->extent : 1);
+    for (int i = 0; i < f.count; i++) {
+        extents[i] = f.factor[i].extent / (i == place->factor ? parts : 1);
+        if (place->copies && i == place->second) extents[i] /= place->copies;
+    }
     for (int i = 0; i < n->inputs && n->out[0] >= 0 && place->out[0].kind == LK__PLACE_PARTIAL; i++) {
         if (n->in[i] < 0 || !(f.added >> i & 1)) continue;
         int form = find_form(r, n->site, n->in[i], &place->in[i]);
@@ -303,7 +364,6 @@ lk_status lk__placements_apply(lk_plan *plan, lk__plan_list *list, const lk__pla
     lk_graph *g = list->graph;
     size_t    values = g->values_count, bytes = values * sizeof(lk__graph_shape);
     rewriter  r = {.plan = plan, .g = g, .places = places};
-    r.coordinate = lk__mesh_coordinate(&plan->mesh, places->axis, lk__plan_rank(plan));
     if (values && !(r.whole = lk__alloc(g->context, LK_MEMORY_OTHER, bytes))) return LK_ENOMEM;
     for (size_t v = 0; v < values; v++) {
         r.whole[v] = g->values[v].shape;

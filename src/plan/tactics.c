@@ -153,7 +153,7 @@ static lk_status try_repetitions(lk__placement_finder *f, int value, int dim, lk
     int64_t extent = f->g->values[value].shape.dims[dim];
     int     least = 0;
     for (int64_t outer = 1; outer <= MOST_REPETITIONS; outer++) {
-        lk__placement_value place = {LK__PLACE_SPLIT, dim, outer};
+        lk__placement_value place = {.kind = LK__PLACE_SPLIT, .dim = dim, .outer = outer};
         if (extent % (outer * f->extent)) continue;
         lk_status status = lk__placement_try_value(f, value, &place);
         if (status < 0) return status;

@@ -94,14 +94,18 @@ static void find_collectives(const lk_program *p, lk__run_collectives *x)
     }
 }
 
+static unsigned axes_of(const lk_program *p, const lk__run_collectives *x, size_t collective)
+{
+    const lk__op_attrs *attrs = p->slots[0].train.instructions[x->all[collective].start].call.attrs;
+    return attrs ? attrs->mesh : 0;
+}
+
 /* Collectives along these axes, other than buckets, that may be in flight. */
 static int count_others(const lk_program *p, const lk__run_collectives *x, unsigned axes)
 {
     int count = 0;
-    for (size_t i = 0; i < x->count; i++) {
-        const lk__run_instruction *in = &p->slots[0].train.instructions[x->all[i].start];
-        count += x->all[i].bucket < 0 && !x->all[i].at_once && in->call.attrs->mesh == axes;
-    }
+    for (size_t i = 0; i < x->count; i++)
+        count += x->all[i].bucket < 0 && !x->all[i].at_once && axes_of(p, x, i) == axes;
     return count;
 }
 
@@ -109,8 +113,11 @@ static int count_others(const lk_program *p, const lk__run_collectives *x, unsig
 static lk_status reserve_groups(const lk_program *p, const lk__run_collectives *x)
 {
     lk_status status = LK_OK;
-    for (unsigned axes = 1; axes < 1u << LK__MESH_AXES && status >= 0; axes++) {
-        int count = count_others(p, x, axes);
+    for (size_t i = 0; i < x->count && status >= 0; i++) {
+        unsigned axes = axes_of(p, x, i);
+        size_t   first = 0;
+        while (axes_of(p, x, first) != axes) first++;
+        int count = axes && first == i ? count_others(p, x, axes) : 0;
         if (count) status = lk_comm_reserve(lk__run_group(p, axes), count + 1);
     }
     return status;

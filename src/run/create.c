@@ -212,12 +212,13 @@ static lk_status prepare_lists(lk_program *p)
     return lk__tuning_end(p, status < 0 ? status : build_lists(p));
 }
 
-enum { GROUPS = 1 << LK__MESH_AXES };
+enum { GROUPS = LK__MESH_GROUPS };
 
 static int add_group(unsigned listed[GROUPS], int count, unsigned axes)
 {
     for (int i = 0; i < count; i++)
         if (listed[i] == axes) return count;
+    if (count == GROUPS) return count; /* not reached: a mesh has no more */
     listed[count] = axes;
     return count + 1;
 }
@@ -231,7 +232,7 @@ static int list_groups(const lk_plan *plan, unsigned listed[GROUPS])
         for (size_t i = 0; i < lists[k]->order_count; i++) {
             const lk__graph_node *n = &lists[k]->graph->nodes[lists[k]->order[i]];
             if (lk__op_find(n->op)->runs == LK__RUNS_COLLECTIVE && n->attrs.mesh)
-                count = add_group(listed, count, n->attrs.mesh % GROUPS);
+                count = add_group(listed, count, n->attrs.mesh);
         }
     return count;
 }

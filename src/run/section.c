@@ -154,12 +154,12 @@ static lk_status run_helped(lk_program *p, const lk__schedule_run *run,
 static void abort_groups(const lk_program *p)
 {
     bool failed = false;
-    for (unsigned axes = 1; p->mesh && axes < 1u << LK__MESH_AXES; axes++) {
-        lk_comm *group = lk__mesh_find_group(p->mesh, axes);
+    for (int i = 0; p->mesh && i < LK__MESH_GROUPS; i++) {
+        lk_comm *group = lk__mesh_group_at(p->mesh, i);
         failed |= group && lk_comm_status(group) < 0;
     }
-    for (unsigned axes = 1; failed && axes < 1u << LK__MESH_AXES; axes++) {
-        lk_comm *group = lk__mesh_find_group(p->mesh, axes);
+    for (int i = 0; failed && i < LK__MESH_GROUPS; i++) {
+        lk_comm *group = lk__mesh_group_at(p->mesh, i);
         if (group && group != p->comm && lk_comm_status(group) >= 0) lk_comm_abort(group, lk_context_error(p->context));
     }
 }

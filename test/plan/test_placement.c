@@ -112,7 +112,9 @@ static double share_of_arithmetic(const placed *m)
         if (n->dead) continue;
         double each = lk__op_find(n->op)->arithmetic(g, n);
         all += each;
-        own += m->placements.nodes[i].factor == LK__PLACE_NO_FACTOR ? each : each / m->placements.extent;
+        const lk__placement_node *place = &m->placements.nodes[i];
+        int                       parts = place->factor == LK__PLACE_NO_FACTOR ? 1 : m->placements.extent;
+        own += each / (place->copies && place->second < 0 ? parts / place->copies : parts);
     }
     return own / all;
 }
@@ -260,6 +262,47 @@ static void llama_is_split_by_groups_of_heads(void)
         check_places(&m);
         close_placed(&m);
     }
+}
+
+static const lk__placement_node *node_of(const placed *m, lk__op op)
+{
+    for (size_t i = 0; i < m->list.graph->nodes_count; i++)
+        if (!m->list.graph->nodes[i].dead && m->list.graph->nodes[i].op == op) return &m->placements.nodes[i];
+    REQUIRE(false, "there is no %s", lk__op_name(op));
+    return NULL;
+}
+
+/* The axis is factored: queries over all ranks, keys and values over as many as they have heads. Weights are split over
+ * all. */
+static void fewer_heads_of_keys_than_ranks_are_copied(void)
+{
+    for (int whole = 0; whole < 2; whole++)
+        for (int kv_heads = 1; kv_heads <= 4; kv_heads *= 2) {
+            placed                m = {.r = rig_open(LK_F32, 1)};
+            lk_transformer_config c = small_model(LK_TRANSFORMER_LLAMA);
+            c.heads = 8;
+            c.kv_heads = kv_heads;
+            c.vocabulary = 512;
+            lk_tensor loss = record_text(m.r.graph, &c);
+            REQUIRE(place(&m, loss, "tensor=8", whole) == LK_OK, "%s", lk_context_error(m.r.context));
+            check_state(&m, "model.layers.0.self_attn.q_proj.weight", 0, 1);
+            check_state(&m, "model.layers.0.self_attn.o_proj.weight", 1, 1);
+            if (kv_heads > 1) {
+                check_state(&m, "model.layers.0.self_attn.k_proj.weight", 0, 1);
+                check_state(&m, "model.layers.0.self_attn.v_proj.weight", 0, 1);
+            }
+            const lk__placement_node *forward = node_of(&m, LK__OP_attention);
+            const lk__placement_node *backward = node_of(&m, LK__OP_attention_grad);
+            CHECK(forward->in[0].kind == LK__PLACE_SPLIT && forward->in[0].copies == 0);
+            CHECK(kv_heads == 1 || forward->in[1].copies == 8 / kv_heads, "%d copies", forward->in[1].copies);
+            CHECK(kv_heads > 1 || forward->in[1].kind == LK__PLACE_REPLICATED);
+            CHECK(backward->out[1].kind == LK__PLACE_PARTIAL && backward->out[2].kind == LK__PLACE_PARTIAL);
+            printf("%d heads of keys over 8 ranks%s: %.4f of the arithmetic\n", kv_heads,
+                   whole ? ", whole sequences" : "", share_of_arithmetic(&m));
+            CHECK(share_of_arithmetic(&m) <= 1.1 / 8, "%d of 8: %.4f", kv_heads, share_of_arithmetic(&m));
+            check_places(&m);
+            close_placed(&m);
+        }
 }
 
 static void an_encoder_is_split(void)
@@ -651,6 +694,7 @@ int main(void)
     RUN(heads_and_width_of_gpt_are_split);
     RUN(between_products_the_sequence_is_split);
     RUN(llama_is_split_by_groups_of_heads);
+    RUN(fewer_heads_of_keys_than_ranks_are_copied);
     RUN(an_encoder_is_split);
     RUN(channels_of_images_are_split);
     RUN(slices_of_what_lies_side_by_side_are_cut);

@@ -1,5 +1,5 @@
 /* test_tensor.c - models whose values are cut over the axis tensor train as on one rank: losses, weights, gradients and
- * outputs in f64, for ranks as threads, in meshes of 2 and 4 ranks, with unequal and empty batches.
+ * outputs in f64, for ranks as threads, in meshes of 2 to 8 ranks, with unequal and empty batches.
  *
  * ctest: timeout 300, label threaded, ranks 8 */
 #include "comm_ranks.h"
@@ -16,6 +16,7 @@ typedef struct setting {
     const char *name, *mesh;
     model       model;
     int         micro_batches, leaves, stage;
+    int         heads, kv_heads; /* 0: 4 and, of llama, 2 */
     bool        whole_sequences, recompute;
     double      clip, dropout;
 } setting;
@@ -51,8 +52,8 @@ static lk_tensor record_text(lk_graph *g, const setting *s, int64_t rows, lk_ten
     c.vocabulary = VOCABULARY;
     c.context = TOKENS;
     c.layers = 2;
-    c.heads = 4;
-    c.kv_heads = s->model == GPT ? 0 : 2;
+    c.heads = s->heads ? s->heads : 4;
+    c.kv_heads = s->model == GPT ? 0 : s->kv_heads ? s->kv_heads : 2;
     c.width = WIDTH;
     c.hidden = 32;
     c.recompute = s->recompute ? 1 : 0;
@@ -304,6 +305,24 @@ static void transformers_train_as_on_one_rank(void)
     run_settings(all, sizeof all / sizeof *all);
 }
 
+/* Queries are split by heads over all ranks, keys and values over as many as they have heads, with copies. */
+static void fewer_heads_of_keys_than_ranks(void)
+{
+    static const setting all[] = {
+        {.name = "2 over 4", .mesh = "tensor=4", .model = LLAMA},
+        {.name = "2 over 4, whole sequences", .mesh = "tensor=4", .model = LLAMA, .whole_sequences = true},
+        {.name = "1 over 2", .mesh = "tensor=2", .model = LLAMA, .kv_heads = 1, .clip = 0.1},
+        {.name = "1 over 4", .mesh = "tensor=4", .model = LLAMA, .kv_heads = 1},
+        {.name = "4 over 8", .mesh = "tensor=8", .model = LLAMA, .heads = 8, .kv_heads = 4, .clip = 0.1},
+        {.name = "2 over 8", .mesh = "tensor=8", .model = LLAMA, .heads = 8, .kv_heads = 2, .recompute = true},
+        {.name = "2 over 4, dropout", .mesh = "tensor=4", .model = LLAMA, .dropout = 0.2},
+        {.name = "2 over 4, data", .mesh = "data=2,tensor=4", .model = LLAMA, .micro_batches = 2, .clip = 0.1},
+        {.name = "2 over 4, shard", .mesh = "shard=2,tensor=4", .model = LLAMA, .stage = 3, .clip = 0.1},
+        {.name = "2 over 4, tensor outside", .mesh = "tensor=4,data=2", .model = LLAMA, .clip = 0.1},
+    };
+    run_settings(all, sizeof all / sizeof *all);
+}
+
 static void tensor_and_shard_multiply(void)
 {
     static const setting all[] = {
@@ -369,6 +388,7 @@ int main(void)
 {
     RUN(a_perceptron_trains_as_on_one_rank);
     RUN(transformers_train_as_on_one_rank);
+    RUN(fewer_heads_of_keys_than_ranks);
     RUN(tensor_and_shard_multiply);
     RUN(replicas_of_a_slice_are_compared);
     RUN(ids_out_of_range_are_named);
