@@ -31,7 +31,7 @@ static lk_status split_state(lk_plan *p, size_t state, const lk__plan_placement 
         placement->place(placement->user, p, state, (lk__plan_array)a, splits);
         for (int i = 0; i < splits->count; i++) {
             const lk__plan_cut *one = &splits->split[i];
-            p->split_axes |= one->axes;
+            p->split_axes |= lk__axes_plain(one->axes);
             if (one->dim < 0 || one->dim >= shape->rank)
                 return lk__fail(p->context, LK_EINVAL,
                                 "\"%s\" has %d dimensions, and cannot be split along dimension %d",
@@ -54,7 +54,7 @@ static lk_status split_states(lk_plan *p, const lk__plan_placement *placement)
     }
     for (size_t i = 0; i < p->graph->states_count; i++)
         for (int k = 0; k < p->states[i].splits[LK__ARRAY_STORED].count; k++)
-            p->split_axes |= p->states[i].splits[LK__ARRAY_STORED].split[k].axes;
+            p->split_axes |= lk__axes_plain(p->states[i].splits[LK__ARRAY_STORED].split[k].axes);
     return LK_OK;
 }
 

@@ -34,7 +34,7 @@ typedef enum lk__plan_array {
  * Their counts differ by one at most, so that parts may be empty. */
 typedef struct lk__plan_cut {
     int      dim;
-    unsigned axes;
+    unsigned axes; /* maybe one that is factored (base/axes.h): neighbours have copies then */
     /* Above 1: the dimension consists of so many equal repetitions, and each of them is cut: queries, keys and values
      * that are side by side. */
     int64_t outer;

@@ -48,7 +48,7 @@ static void describe_state(const lk_plan *p, size_t state, char *text, size_t by
     for (int i = 0; i < splits->count; i++) {
         if (!(splits->split[i].axes & p->placed_axes)) continue;
         name_factor(p->graph, p->graph->states[state].value, splits->split[i].dim, factor);
-        snprintf(text, bytes, "%s@%s", factor, lk_axis_name((lk_axis)splits->split[i].axes));
+        snprintf(text, bytes, "%s@%s", factor, lk_axis_name((lk_axis)lk__axes_plain(splits->split[i].axes)));
     }
 }
 

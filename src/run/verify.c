@@ -235,7 +235,7 @@ static unsigned split_axes(const lk_program *p, size_t index)
 {
     lk__plan_slices s = lk__store_slices(p->store, index, LK_STATE_VALUE);
     unsigned        axes = s.splits.flat.axes;
-    for (int i = 0; i < s.splits.count; i++) axes |= s.splits.split[i].axes;
+    for (int i = 0; i < s.splits.count; i++) axes |= lk__axes_plain(s.splits.split[i].axes);
     return s.parts > 1 ? axes : 0;
 }
 
