@@ -71,7 +71,7 @@ static lk_status copy_chunks(lk__train_saver *s)
         s->copied[file] = to = (char *)align_chunks((uint64_t)(uintptr_t)to);
         for (size_t i = 0; i < lk__chunks_rounds(&s->cut[file]); i++) {
             size_t index;
-            if (status >= 0) status = lk__image_gather(s, file, &image, i, to);
+            if (status >= 0) status = lk__image_gather(s, (lk__checkpoint_round){&image, file, i}, to);
             if (lk__chunks_find(&s->cut[file], lk__saver_turn(s, file), i, &index))
                 to += lk__chunks_bytes(&s->cut[file], index);
         }

@@ -179,11 +179,11 @@ lk_status lk_checkpoint_check(lk_context *c, const char *directory)
     return lk_checkpoint_check_files(c, directory, NULL, 0);
 }
 
-lk_status lk__checkpoint_open(lk_context *c, const char *directory, const lk_checkpoint_file *files, int count,
-                              double timeout, lk__lock *lock)
+lk_status lk__checkpoint_open(lk_context *c, const lk__checkpoint_save *save, double timeout, lk__lock *lock)
 {
-    lk_status status = lk__make_directories(c, directory);
-    if (status >= 0) status = lk__links_check(c, directory, files, count);
+    const char *directory = save->directory;
+    lk_status   status = lk__make_directories(c, directory);
+    if (status >= 0) status = lk__links_check(c, directory, save->files, save->files_count);
     if (status >= 0) status = lk__lock_acquire(c, directory, timeout, lock);
     if (status >= 0) lk__checkpoint_recover(c, directory);
     return status;
@@ -296,16 +296,29 @@ static lk_status check_moved(const lk__train_saver *s, const char *directory, lk
     return s->lock && lk__lock_find(s->lock, directory) != LK__LOCK_IN_PLACE ? LK_END : status;
 }
 
+/* One checkpoint that is being written. */
+typedef struct saved_step {
+    const char         *directory; /* of the run */
+    const lk_progress  *progress;
+    char                path[PATH_MAX]; /* the step's, where it will be */
+    lk__train_directory written;
+    char                sha[2][65];
+} saved_step;
+
 /* Rank 0: makes the directory that is written, with the two large files in it. */
-static lk_status begin_step(lk__train_saver *s, const char *directory, const char *path, int64_t step,
-                            lk__train_directory *d)
+static lk_status begin_step(lk__train_saver *s, saved_step *step)
 {
-    lk_context *c = s->context;
-    lk_status   status = lk__make_directories(c, directory);
+    lk_context          *c = s->context;
+    const char          *directory = step->directory;
+    lk__train_directory *d = &step->written;
+    char                 name[64];
+    lk__checkpoint_name(step->progress->step, name);
+    lk_status status = lk__checkpoint_join(c, step->path, directory, name);
+    if (status >= 0) status = lk__make_directories(c, directory);
     if (status < 0 || (status = hold_directory(s, directory)) < 0) return status;
     lk__checkpoint_recover(c, directory);
-    if ((status = set_damaged_aside(s, path, step)) < 0 ||
-        (status = lk__directory_create(d, c, path, &lk__checkpoint_names)) < 0)
+    if ((status = set_damaged_aside(s, step->path, step->progress->step)) < 0 ||
+        (status = lk__directory_create(d, c, step->path, &lk__checkpoint_names)) < 0)
         return check_moved(s, directory, status);
     if ((status = lk__saver_create_files(s, d->temporary)) >= 0) return status;
     lk__directory_abandon(d);
@@ -313,50 +326,49 @@ static lk_status begin_step(lk__train_saver *s, const char *directory, const cha
 }
 
 /* Rank 0: completes the directory and puts it into place, or discards it. */
-static lk_status end_step(lk__train_saver *s, const char *directory, const char *path, const lk_progress *progress,
-                          int keep, lk__train_directory *d, char sha[2][65], lk_status status)
+static lk_status end_step(lk__train_saver *s, saved_step *step, int keep, lk_status status)
 {
-    lk_context *c = s->context;
-    if (status >= 0) status = write_rest(s, d->temporary, progress, sha);
+    const char          *directory = step->directory;
+    lk__train_directory *d = &step->written;
+    int64_t              number = step->progress->step;
+    if (status >= 0) status = write_rest(s, d->temporary, step->progress, step->sha);
     status = check_moved(s, directory, status);
     if (status != LK_OK) {
         lk__directory_abandon(d);
         return status;
     }
-    if ((status = lk__directory_commit(d)) < 0 || (status = lk__links_make(s, directory, progress->step)) < 0 ||
-        (status = lk__file_sync_parent(c, path)) < 0)
+    if ((status = lk__directory_commit(d)) < 0 || (status = lk__links_make(s, directory, number)) < 0 ||
+        (status = lk__file_sync_parent(s->context, step->path)) < 0)
         return check_moved(s, directory, status);
-    remove_older(c, directory, progress->step, keep > 0 ? keep : 1);
+    remove_older(s->context, directory, number, keep > 0 ? keep : 1);
     return LK_OK;
 }
 
 /* LK_END: the directory was moved away meanwhile, and nothing was written into the one that has its name. */
 static lk_status save_step(lk__train_saver *s, const char *directory, const lk_progress *progress, int keep)
 {
-    const lk__writers  *w = &s->writers;
-    char                name[64], path[PATH_MAX], temporary[PATH_MAX] = "", sha[2][65];
-    lk__train_directory d = {.context = s->context, .fd = -1};
-    lk_status           status = LK_OK;
-    lk__checkpoint_name(progress->step, name);
+    const lk__writers *w = &s->writers;
+    char               temporary[PATH_MAX] = "";
+    saved_step step = {.directory = directory, .progress = progress, .written = {.context = s->context, .fd = -1}};
+    lk_status  status = LK_OK;
     if (w->rank == 0) {
         lk__writers_busy_begin(w, "preparing the directory of a checkpoint");
-        status = lk__checkpoint_join(s->context, path, directory, name);
-        if (status >= 0) status = begin_step(s, directory, path, progress->step, &d);
-        memcpy(temporary, d.temporary, sizeof temporary);
+        status = begin_step(s, &step);
+        memcpy(temporary, step.written.temporary, sizeof temporary);
         lk__writers_busy_end(w);
     }
     if ((status = lk__writers_tell(w, status, temporary, sizeof temporary)) != LK_OK) {
-        lk__directory_abandon(&d);
+        lk__directory_abandon(&step.written);
         return status;
     }
-    status = lk__saver_write_chunks(s, temporary, sha);
+    status = lk__saver_write_chunks(s, temporary, step.sha);
     if (status < 0 && lk__writers_lost(w)) {
-        lk__directory_abandon(&d);
+        lk__directory_abandon(&step.written);
         return status;
     }
     if (w->rank == 0) {
         lk__writers_busy_begin(w, "completing a checkpoint");
-        status = end_step(s, directory, path, progress, keep, &d, sha, status);
+        status = end_step(s, &step, keep, status);
         lk__writers_busy_end(w);
     }
     return lk__writers_tell(w, status, NULL, 0);
@@ -376,31 +388,30 @@ lk_status lk__saver_save(lk__train_saver *s, const char *directory, const lk_pro
 }
 
 /* Rank 0 opens and locks the directory; all find out who sees it. */
-static lk_status open_group(lk__train_saver *s, lk_comm *comm, const char *directory, const lk_checkpoint_file *files,
-                            int count, lk__lock *lock)
+static lk_status open_group(lk__train_saver *s, lk_comm *comm, const lk__checkpoint_save *save, lk__lock *lock)
 {
     bool      first = !comm || lk_comm_rank(comm) == 0;
-    lk_status status = lk__checkpoint_files_check(s->context, files, count);
+    lk_status status = lk__checkpoint_files_check(s->context, save->files, save->files_count);
     if (first && status >= 0) {
         if (comm) lk_comm_busy_begin(comm, "waiting for the lock of the checkpoint directory");
-        status = lk__checkpoint_open(s->context, directory, files, count, SAVE_LOCK_TIMEOUT, lock);
+        status = lk__checkpoint_open(s->context, save, SAVE_LOCK_TIMEOUT, lock);
         if (comm) lk_comm_busy_end(comm);
     }
     if (status >= 0) status = lk__saver_buffer(s);
-    if (status >= 0 && first) status = lk__saver_files(s, files, count);
+    if (status >= 0 && first) status = lk__saver_files(s, save->files, save->files_count);
     if ((status = lk__group_agree(s->context, comm, status, NULL)) < 0) return status;
-    return lk__writers_find(&s->writers, s->context, comm, directory);
+    return lk__writers_find(&s->writers, s->context, comm, save->directory);
 }
 
-lk_status lk__checkpoint_save_chunks(lk_store *store, lk_comm *comm, const char *directory, const lk_progress *progress,
-                                     int keep, const lk_checkpoint_file *files, int count, uint64_t chunk_bytes)
+lk_status lk__checkpoint_save_chunks(lk_store *store, lk_comm *comm, const lk__checkpoint_save *save,
+                                     uint64_t chunk_bytes)
 {
     lk__train_saver saver;
     lk__lock        lock = LK__LOCK_INIT;
     lk_status       status = lk__saver_init_chunks(&saver, store, chunk_bytes, comm ? lk_comm_size(comm) : 1);
     status = lk__group_agree(store->context, comm, status, NULL);
-    if (status >= 0) status = open_group(&saver, comm, directory, files, count, &lock);
-    if (status >= 0) status = lk__saver_save(&saver, directory, progress, keep);
+    if (status >= 0) status = open_group(&saver, comm, save, &lock);
+    if (status >= 0) status = lk__saver_save(&saver, save->directory, save->progress, save->keep);
     lk__saver_free(&saver);
     lk__lock_release(&lock);
     return status;
@@ -409,7 +420,8 @@ lk_status lk__checkpoint_save_chunks(lk_store *store, lk_comm *comm, const char 
 lk_status lk_checkpoint_save_group(lk_store *store, lk_comm *comm, const char *directory, const lk_progress *progress,
                                    int keep, const lk_checkpoint_file *files, int count)
 {
-    return lk__checkpoint_save_chunks(store, comm, directory, progress, keep, files, count, LK__CHUNK);
+    lk__checkpoint_save save = {directory, progress, keep, files, count};
+    return lk__checkpoint_save_chunks(store, comm, &save, LK__CHUNK);
 }
 
 lk_status lk_checkpoint_save_files(lk_store *store, const char *directory, const lk_progress *progress, int keep,
@@ -427,9 +439,11 @@ lk_status lk_weights_save(lk_store *store, const char *file)
 {
     lk__train_saver saver;
     lk_status       status = lk__saver_init(&saver, store);
-    if (status >= 0)
-        status = lk__safetensors_write(store->context, file, saver.tensors, lk__image_model(&saver), saver.metadata, 1,
-                                       saver.staging, lk__safetensors_staging_bytes(), NULL);
+    if (status >= 0) {
+        lk__safetensors_content content = {saver.tensors, lk__image_model(&saver), saver.metadata, 1};
+        lk__safetensors_staging staging = {saver.staging, lk__safetensors_staging_bytes()};
+        status = lk__safetensors_write(store->context, file, &content, staging, NULL);
+    }
     lk__saver_free(&saver);
     return status;
 }

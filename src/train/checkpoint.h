@@ -61,22 +61,35 @@ void      lk__saver_free(lk__train_saver *saver); /* waits for a save in progres
 /* Collective where the saver has a group: a failure of one rank is one of all. */
 lk_status lk__saver_save(lk__train_saver *saver, const char *directory, const lk_progress *progress, int keep);
 
-/* lk_checkpoint_save_group with chunks of another size. */
-lk_status lk__checkpoint_save_chunks(lk_store *store, lk_comm *comm, const char *directory, const lk_progress *progress,
-                                     int keep, const lk_checkpoint_file *files, int count, uint64_t chunk_bytes);
+/* What lk_checkpoint_save_group is given. */
+typedef struct lk__checkpoint_save {
+    const char               *directory;
+    const lk_progress        *progress;
+    int                       keep;
+    const lk_checkpoint_file *files;
+    int                       files_count;
+} lk__checkpoint_save;
+/* The same with chunks of another size. */
+lk_status lk__checkpoint_save_chunks(lk_store *store, lk_comm *comm, const lk__checkpoint_save *save,
+                                     uint64_t chunk_bytes);
 
 /* ---- checkpoint_image.c: the bytes of the two large files ---- */
 void      lk__image_bounds(const lk_plan *plan, uint64_t bytes[2]); /* how many they are at most */
 size_t    lk__image_model(lk__train_saver *saver); /* fills saver->tensors with those of the model; returns how many */
 lk_status lk__image_make(lk__train_saver *saver, int file, lk__safetensors_image *image); /* sets saver->cut too */
 size_t    lk__image_exchange_bytes(const lk_plan *plan, int ranks, size_t entries); /* of saver->exchange */
+/* In a round of a file every writer has one chunk at most. */
+typedef struct lk__checkpoint_round {
+    const lk__safetensors_image *image;
+    int                          file;
+    size_t                       number;
+} lk__checkpoint_round;
 /* Where the data of every rank's chunk of the round is. lists has one for each rank; ranges has room for one more than
  * tensors and ranks. */
-void lk__image_lists(const lk__train_saver *saver, int file, const lk__safetensors_image *image, size_t round,
-                     lk__exchange_list *lists, lk__exchange_range *ranges);
+void lk__image_lists(const lk__train_saver *saver, lk__checkpoint_round round, lk__exchange_list *lists,
+                     lk__exchange_range *ranges);
 /* Copies this rank's chunk of the round, if it has one. Collective. */
-lk_status lk__image_gather(lk__train_saver *saver, int file, const lk__safetensors_image *image, size_t round,
-                           void *out);
+lk_status lk__image_gather(lk__train_saver *saver, lk__checkpoint_round round, void *out);
 
 /* ---- save_chunks.c ---- */
 size_t lk__saver_digests(const uint64_t bytes[2],
@@ -91,10 +104,9 @@ lk_status lk__saver_create_files(const lk__train_saver *saver, const char *direc
 /* Writes and flushes the chunks of all ranks into these files. Collective; the digests are then known to all. */
 lk_status lk__saver_write_chunks(lk__train_saver *saver, const char *directory, char sha[2][65]);
 
-/* Prepares the directory for saves: creates it, checks that a save with these files would replace no file of the user,
+/* Prepares the directory for saves: creates it, checks that a save with its files would replace no file of the user,
  * locks it and removes what a crash has left. */
-lk_status lk__checkpoint_open(lk_context *context, const char *directory, const lk_checkpoint_file *files, int count,
-                              double timeout, lk__lock *lock);
+lk_status lk__checkpoint_open(lk_context *context, const lk__checkpoint_save *save, double timeout, lk__lock *lock);
 bool      lk__checkpoint_newest(lk_context *context, const char *directory, int64_t *step); /* false: there is none */
 
 /* ---- checkpoint_files.c: the files that the caller adds to every checkpoint ---- */
@@ -134,9 +146,9 @@ lk_status lk__checkpoint_missing(lk_context *context, const char *directory); /*
  * caller's files, which loading does not read and which a user may edit. staging has LK__FILE_STAGING bytes. */
 lk_status lk__checkpoint_verify(lk_context *context, const char *directory, const lk__state *state, bool all,
                                 void *staging);
-/* The chunks of one of several readers, every n-th of each file. */
-lk_status lk__checkpoint_verify_part(lk_context *context, const char *directory, const lk__state *state, int readers,
-                                     int turn, void *staging);
+/* The chunks of this rank among several readers, every n-th of each file. */
+lk_status lk__checkpoint_verify_part(lk_context *context, const char *directory, const lk__state *state,
+                                     const lk__writers *readers, void *staging);
 /* Reads the state of the directory of `step` (-1: any), and checks the model and the optimizer against it; staging has
  * LK__FILE_STAGING bytes. The state's numbers stay valid. */
 lk_status lk__checkpoint_verify_step(lk_context *context, const char *directory, int64_t step, void *staging,

@@ -93,8 +93,9 @@ lk_status lk__image_make(lk__train_saver *s, int file, lk__safetensors_image *im
     else
         status = list_optimizer(s, &count);
     if (status >= 0)
-        status = lk__safetensors_lay_out(s->context, lk__checkpoint_files[file], s->tensors, count, s->metadata,
-                                         file == LK__FILE_MODEL ? 1 : 0, image);
+        status = lk__safetensors_lay_out(
+            s->context, lk__checkpoint_files[file],
+            &(lk__safetensors_content){s->tensors, count, s->metadata, file == LK__FILE_MODEL ? 1 : 0}, image);
     if (status >= 0) s->cut[file] = (lk__chunks){image->bytes, s->chunk_bytes, s->writers.count, s->background != NULL};
     return status;
 }
@@ -110,7 +111,7 @@ static size_t list_ranges(const lk__safetensors_image *image, uint64_t first, si
     if (first < image->header) first = image->header;
     first -= image->header, end -= image->header;
     for (size_t i = lk__safetensors_locate(image, first); first < end; i++) {
-        const lk__safetensors_tensor *t = &image->tensors[i];
+        const lk__safetensors_tensor *t = &image->content.tensors[i];
         uint64_t                      inside = first - t->offset;
         uint64_t                      now = t->bytes - inside < end - first ? t->bytes - inside : end - first;
         if (now)
@@ -129,44 +130,44 @@ size_t lk__image_exchange_bytes(const lk_plan *plan, int ranks, size_t entries)
            (entries + (size_t)ranks) * sizeof(lk__exchange_range);
 }
 
-void lk__image_lists(const lk__train_saver *s, int file, const lk__safetensors_image *image, size_t round,
-                     lk__exchange_list *lists, lk__exchange_range *ranges)
+void lk__image_lists(const lk__train_saver *s, lk__checkpoint_round round, lk__exchange_list *lists,
+                     lk__exchange_range *ranges)
 {
     const lk__writers *w = &s->writers;
-    const lk__chunks  *cut = &s->cut[file];
+    const lk__chunks  *cut = &s->cut[round.file];
     for (int i = 0; i < w->world; i++) lists[i] = (lk__exchange_list){ranges, 0};
     for (int turn = 0; turn < w->count; turn++) {
         size_t index;
-        if (!lk__chunks_find(cut, turn, round, &index)) continue;
-        lk__exchange_list *list = &lists[lk__saver_writer(s, file, index)];
+        if (!lk__chunks_find(cut, turn, round.number, &index)) continue;
+        lk__exchange_list *list = &lists[lk__saver_writer(s, round.file, index)];
         list->ranges = ranges;
-        list->count = list_ranges(image, lk__chunks_offset(cut, index), lk__chunks_bytes(cut, index), ranges);
+        list->count = list_ranges(round.image, lk__chunks_offset(cut, index), lk__chunks_bytes(cut, index), ranges);
         ranges += list->count;
     }
 }
 
 /* From the ranks that have the bytes: every rank knows what every writer needs. */
-static lk_status fetch_chunks(lk__train_saver *s, int file, const lk__safetensors_image *image, size_t round,
-                              void *mine)
+static lk_status fetch_chunks(lk__train_saver *s, lk__checkpoint_round round, void *mine)
 {
     lk__exchange        with = {s->writers.comm, s->exchange};
     size_t              at = lk__round_up(lk__store_exchange_bytes(s->writers.world), LK__ALIGN);
     lk__exchange_list  *lists = (void *)(s->exchange + at);
     lk__exchange_range *ranges = (void *)(lists + s->writers.world);
-    lk__image_lists(s, file, image, round, lists, ranges);
+    lk__image_lists(s, round, lists, ranges);
     return lk__store_fetch(s->store, &with, lists, mine);
 }
 
 /* The one place where a chunk's bytes are gathered: all ranks call it for every round of a file. */
-lk_status lk__image_gather(lk__train_saver *s, int file, const lk__safetensors_image *image, size_t round, void *out)
+lk_status lk__image_gather(lk__train_saver *s, lk__checkpoint_round round, void *out)
 {
-    const lk__chunks *cut = &s->cut[file];
-    size_t            index, header = 0;
-    bool              writes = lk__chunks_find(cut, lk__saver_turn(s, file), round, &index);
-    uint64_t          first = writes ? lk__chunks_offset(cut, index) : 0;
-    size_t            bytes = writes ? lk__chunks_bytes(cut, index) : 0;
+    const lk__safetensors_image *image = round.image;
+    const lk__chunks            *cut = &s->cut[round.file];
+    size_t                       index, header = 0;
+    bool                         writes = lk__chunks_find(cut, lk__saver_turn(s, round.file), round.number, &index);
+    uint64_t                     first = writes ? lk__chunks_offset(cut, index) : 0;
+    size_t                       bytes = writes ? lk__chunks_bytes(cut, index) : 0;
     if (!s->exchange) return writes ? lk__safetensors_copy(image, first, out, bytes) : LK_OK;
     if (first < image->header) header = image->header - first < bytes ? (size_t)(image->header - first) : bytes;
     lk_status status = lk__safetensors_copy(image, first, out, header);
-    return status < 0 ? status : fetch_chunks(s, file, image, round, (char *)out + header);
+    return status < 0 ? status : fetch_chunks(s, round, (char *)out + header);
 }

@@ -81,16 +81,26 @@ const char *lk__checkpoint_precision(const lk_store *store)
     return lk_dtype_name(lk_policy_dtype(store->plan->policy, store->plan->graph->real));
 }
 
-/* Reads the state of a step, and checks the other files against its digests: with all ranks of a group, unless it is
- * NULL. */
-static lk_status verify_step(lk_context *c, const char *directory, int64_t step, void *staging, lk__load_group *group,
-                             lk__state *state)
+/* A step that is looked for. */
+typedef struct search {
+    lk_context     *context;
+    const char     *directory; /* of the run, or of the step itself */
+    void           *staging;   /* LK__FILE_STAGING bytes */
+    lk__load_group *group;     /* the ranks that verify it; NULL: this one */
+    char            path[PATH_MAX]; /* of the step that was found */
+    lk__state       state;
+} search;
+
+/* Reads the state of the step at `path`, and checks the other files against its digests. */
+static lk_status verify_step(search *s, const char *path, int64_t step)
 {
-    char      path[PATH_MAX];
-    lk_status status = lk__checkpoint_join(c, path, directory, lk__checkpoint_files[2]);
-    if (status < 0 || (status = lk__state_open(c, path, step, state)) < 0) return status;
-    status = group && state->chunks[0] ? lk__load_group_verify(group, directory, state)
-                                       : lk__checkpoint_verify(c, directory, state, false, staging);
+    lk_context *c = s->context;
+    lk__state  *state = &s->state;
+    char        file[PATH_MAX];
+    lk_status   status = lk__checkpoint_join(c, file, path, lk__checkpoint_files[2]);
+    if (status < 0 || (status = lk__state_open(c, file, step, state)) < 0) return status;
+    status = s->group && state->chunks[0] ? lk__load_group_verify(s->group, path, state)
+                                          : lk__checkpoint_verify(c, path, state, false, s->staging);
     lk__state_close(state); /* its numbers stay */
     return status;
 }
@@ -98,7 +108,10 @@ static lk_status verify_step(lk_context *c, const char *directory, int64_t step,
 lk_status lk__checkpoint_verify_step(lk_context *c, const char *directory, int64_t step, void *staging,
                                      lk__state *state)
 {
-    return verify_step(c, directory, step, staging, NULL, state);
+    search    s = {.context = c, .staging = staging};
+    lk_status status = verify_step(&s, directory, step);
+    *state = s.state;
+    return status;
 }
 
 /* While a writer holds the lock, what it has just created is not locked yet, and looks as if a crash had left it. The
@@ -141,19 +154,19 @@ static bool is_pruned(const char *path)
 
 /* The newest step of a directory whose digests match: its path and its state. Without a message: LK_ENOENT, there are
  * no steps; LK_END, it was removed while it was read, so there is a newer one. */
-static lk_status find_newest_intact(lk_context *c, const char *directory, void *staging, lk__load_group *group,
-                                    char path[PATH_MAX], lk__state *state)
+static lk_status find_newest_intact(search *s)
 {
-    int64_t   steps[LK__CHECKPOINT_STEPS];
-    char      name[64];
-    lk_status status = LK_ENOENT;
-    size_t    count = lk__checkpoint_list(directory, steps, LK__CHECKPOINT_STEPS);
+    lk_context *c = s->context;
+    int64_t     steps[LK__CHECKPOINT_STEPS];
+    char        name[64];
+    lk_status   status = LK_ENOENT;
+    size_t      count = lk__checkpoint_list(s->directory, steps, LK__CHECKPOINT_STEPS);
     for (size_t i = 0; i < count && i < LK__CHECKPOINT_STEPS; i++) {
         lk__checkpoint_name(steps[i], name);
-        if ((status = lk__checkpoint_join(c, path, directory, name)) < 0) return status;
-        if ((status = verify_step(c, path, steps[i], staging, group, state)) >= 0) return LK_OK;
-        if (is_pruned(path)) return LK_END;
-        if (group && lk_comm_status(group->comm) < 0) return status;
+        if ((status = lk__checkpoint_join(c, s->path, s->directory, name)) < 0) return status;
+        if ((status = verify_step(s, s->path, steps[i])) >= 0) return LK_OK;
+        if (is_pruned(s->path)) return LK_END;
+        if (s->group && lk_comm_status(s->group->comm) < 0) return status;
         lk__log(c, LK_LOG_WARNING, "skipping a checkpoint: %s", lk_context_error(c));
     }
     return count > 0 && status == LK_ENOENT ? LK_EFORMAT : status;
@@ -178,12 +191,11 @@ bool lk__checkpoint_is_step(const char *directory, int64_t *step)
 }
 
 /* The directory of one step is what the caller wants, and no other is taken instead. */
-static lk_status find_step(lk_context *c, const char *directory, int64_t step, void *staging, lk__load_group *group,
-                           char path[PATH_MAX], lk__state *state)
+static lk_status find_step(search *s, int64_t step)
 {
-    int n = snprintf(path, PATH_MAX, "%s", directory);
-    if (n < 0 || n >= PATH_MAX) return lk__fail(c, LK_EINVAL, "the path %.200s… is too long", directory);
-    lk_status status = verify_step(c, path, step, staging, group, state);
+    int n = snprintf(s->path, PATH_MAX, "%s", s->directory);
+    if (n < 0 || n >= PATH_MAX) return lk__fail(s->context, LK_EINVAL, "the path %.200s… is too long", s->directory);
+    lk_status status = verify_step(s, s->path, step);
     return status == LK_ENOENT ? LK_EFORMAT : status; /* a file of it is missing, not the checkpoint */
 }
 
@@ -223,25 +235,22 @@ static lk_status load_step(lk_store *store, const char *path, const lk__state *s
 static lk_status load_newest(lk_store *store, const char *directory, const loading *what, lk_progress *progress)
 {
     lk_context *c = store->context;
-    char        path[PATH_MAX];
-    lk__state   state;
     int64_t     step;
     lk_status   status = LK_END;
-    void       *staging = lk__alloc(c, LK_MEMORY_OTHER, LK__FILE_STAGING);
-    if (!staging) return LK_ENOMEM;
+    search      s = {.context = c, .directory = directory, .group = what->group};
+    if (!(s.staging = lk__alloc(c, LK_MEMORY_OTHER, LK__FILE_STAGING))) return LK_ENOMEM;
     bool alone = what->all && lk__checkpoint_is_step(directory, &step);
     if (!alone) recover_idle(c, directory);
     for (int attempt = 0; attempt < 10 && status == LK_END; attempt++)
-        if ((status = alone ? find_step(c, directory, step, staging, what->group, path, &state)
-                            : find_newest_intact(c, directory, staging, what->group, path, &state)) == LK_OK)
-            status = load_step(store, path, &state, what);
-    lk__free(c, LK_MEMORY_OTHER, staging, LK__FILE_STAGING);
+        if ((status = alone ? find_step(&s, step) : find_newest_intact(&s)) == LK_OK)
+            status = load_step(store, s.path, &s.state, what);
+    lk__free(c, LK_MEMORY_OTHER, s.staging, LK__FILE_STAGING);
     if (status == LK_END)
         return lk__fail(c, LK_EIO, "%s: checkpoints are removed before they can be read; keep more of them", directory);
     const char *precision = lk__checkpoint_precision(store);
-    if (status == LK_OK && what->all && state.dtype[0] && strcmp(state.dtype, precision) != 0)
-        lk__log(c, LK_LOG_INFO, "%s was saved by a run in %s and continues in %s", path, state.dtype, precision);
-    if (status == LK_OK && progress) *progress = state.progress;
+    if (status == LK_OK && what->all && s.state.dtype[0] && strcmp(s.state.dtype, precision) != 0)
+        lk__log(c, LK_LOG_INFO, "%s was saved by a run in %s and continues in %s", s.path, s.state.dtype, precision);
+    if (status == LK_OK && progress) *progress = s.state.progress;
     return status;
 }
 

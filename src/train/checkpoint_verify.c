@@ -20,62 +20,67 @@ static lk_status verify_sha(lk_context *c, const char *path, const char *sha, vo
     return lk__fail(c, LK_EFORMAT, "%s is damaged: its SHA-256 differs from the one saved with it", path);
 }
 
-static lk_status hash_range(lk_context *c, const char *path, int fd, uint64_t at, size_t bytes, void *staging,
-                            uint64_t *digest)
+/* Chunks of one file: every `step`-th from `first` on. */
+typedef struct chunk_check {
+    lk_context      *context;
+    const char      *path;
+    const lk__state *state;
+    int              file;
+    size_t           first, step;
+    void            *staging;
+    int              fd;
+} chunk_check;
+
+static lk_status hash_range(const chunk_check *k, uint64_t at, size_t bytes, uint64_t *digest)
 {
     lk__xxh64 hash;
     lk__xxh64_init(&hash);
     while (bytes) {
-        ssize_t n = pread(fd, staging, bytes < LK__FILE_STAGING ? bytes : LK__FILE_STAGING, (off_t)at);
+        ssize_t n = pread(k->fd, k->staging, bytes < LK__FILE_STAGING ? bytes : LK__FILE_STAGING, (off_t)at);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0)
-            return lk__fail(c, n < 0 ? LK_EIO : LK_EFORMAT, "%s: cannot read at byte %" PRIu64 ": %s", path, at,
-                            n < 0 ? strerror(errno) : "the file ends there");
-        lk__xxh64_update(&hash, staging, (size_t)n);
+            return lk__fail(k->context, n < 0 ? LK_EIO : LK_EFORMAT, "%s: cannot read at byte %" PRIu64 ": %s", k->path,
+                            at, n < 0 ? strerror(errno) : "the file ends there");
+        lk__xxh64_update(&hash, k->staging, (size_t)n);
         at += (uint64_t)n, bytes -= (size_t)n;
     }
     *digest = lk__xxh64_final(&hash);
     return LK_OK;
 }
 
-/* Every `step`-th chunk from `first` on. */
-typedef struct part {
-    size_t first, step;
-} part;
-
-static lk_status verify_open(lk_context *c, const char *path, int fd, const lk__state *state, int file, part which,
-                             void *staging)
+static lk_status verify_open(const chunk_check *k)
 {
-    struct stat info;
-    if (fstat(fd, &info) != 0) return lk__fail(c, LK_EIO, "%s: %s", path, strerror(errno));
+    const lk__state *state = k->state;
+    size_t           count = state->chunks_count[k->file];
+    struct stat      info;
+    if (fstat(k->fd, &info) != 0) return lk__fail(k->context, LK_EIO, "%s: %s", k->path, strerror(errno));
     lk__chunks cut = {.bytes = (uint64_t)info.st_size, .size = state->chunk_bytes};
-    if (info.st_size < 1 || lk__chunks_count(&cut) != state->chunks_count[file])
-        return lk__fail(c, LK_EFORMAT,
+    if (info.st_size < 1 || lk__chunks_count(&cut) != count)
+        return lk__fail(k->context, LK_EFORMAT,
                         "%s is damaged: its %lld bytes are not the %zu chunks of up to %" PRIu64 " that were saved",
-                        path, (long long)info.st_size, state->chunks_count[file], state->chunk_bytes);
-    for (size_t i = which.first; i < state->chunks_count[file]; i += which.step) {
+                        k->path, (long long)info.st_size, count, state->chunk_bytes);
+    for (size_t i = k->first; i < count; i += k->step) {
         uint64_t  digest = 0, first = lk__chunks_offset(&cut, i);
         size_t    bytes = lk__chunks_bytes(&cut, i);
-        lk_status status = hash_range(c, path, fd, first, bytes, staging, &digest);
+        lk_status status = hash_range(k, first, bytes, &digest);
         if (status < 0) return status;
-        if (digest != state->chunks[file][i])
-            return lk__fail(c, LK_EFORMAT,
+        if (digest != state->chunks[k->file][i])
+            return lk__fail(k->context, LK_EFORMAT,
                             "%s is damaged: bytes %" PRIu64 " to %" PRIu64 " differ from the digest saved with them",
-                            path, first, first + bytes - 1);
+                            k->path, first, first + bytes - 1);
     }
     return LK_OK;
 }
 
-static lk_status verify_chunks(lk_context *c, const char *path, const lk__state *state, int file, part which,
-                               void *staging)
+static lk_status verify_chunks(chunk_check check)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-    if (fd < 0) {
+    check.fd = open(check.path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    if (check.fd < 0) {
         lk_status status = errno == ENOENT || errno == ENOTDIR ? LK_ENOENT : LK_EIO;
-        return lk__fail(c, status, "%s: cannot open: %s", path, strerror(errno));
+        return lk__fail(check.context, status, "%s: cannot open: %s", check.path, strerror(errno));
     }
-    lk_status status = verify_open(c, path, fd, state, file, which, staging);
-    close(fd);
+    lk_status status = verify_open(&check);
+    close(check.fd);
     return status;
 }
 
@@ -85,7 +90,8 @@ lk_status lk__checkpoint_verify(lk_context *c, const char *directory, const lk__
     lk_status status = LK_OK;
     for (int i = 0; i < 2 && status >= 0; i++) {
         status = lk__checkpoint_join(c, path, directory, lk__checkpoint_files[i]);
-        if (status >= 0 && state->chunks[i]) status = verify_chunks(c, path, state, i, (part){0, 1}, staging);
+        if (status >= 0 && state->chunks[i])
+            status = verify_chunks((chunk_check){c, path, state, i, 0, 1, staging, -1});
         if (status >= 0 && (all || !state->chunks[i])) status = verify_sha(c, path, state->sha[i], staging);
     }
     for (size_t i = 0; all && i < state->files_count && status >= 0; i++)
@@ -94,14 +100,15 @@ lk_status lk__checkpoint_verify(lk_context *c, const char *directory, const lk__
     return status;
 }
 
-lk_status lk__checkpoint_verify_part(lk_context *c, const char *directory, const lk__state *state, int readers,
-                                     int turn, void *staging)
+lk_status lk__checkpoint_verify_part(lk_context *c, const char *directory, const lk__state *state,
+                                     const lk__writers *readers, void *staging)
 {
+    size_t    turn = (size_t)readers->turn, count = (size_t)readers->count;
     char      path[PATH_MAX];
     lk_status status = LK_OK;
     for (int i = 0; i < 2 && status >= 0; i++) {
         status = lk__checkpoint_join(c, path, directory, lk__checkpoint_files[i]);
-        if (status >= 0) status = verify_chunks(c, path, state, i, (part){(size_t)turn, (size_t)readers}, staging);
+        if (status >= 0) status = verify_chunks((chunk_check){c, path, state, i, turn, count, staging, -1});
     }
     return status;
 }

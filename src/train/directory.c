@@ -275,10 +275,19 @@ void lk__directory_abandon(lk__train_directory *d)
     d->temporary[0] = 0;
 }
 
-/* Recovers one leftover: entry `name` of parent, whose final name is its first `base` bytes. */
-static void recover_entry(lk_context *context, int parent_fd, const char *parent, const char *name, size_t base,
-                          suffix kind, const lk__file_names *known)
+typedef struct recovery {
+    lk_context           *context;
+    int                   parent_fd;
+    const char           *parent;
+    const lk__file_names *known;
+} recovery;
+
+/* Recovers one leftover: entry `name` of the parent, whose final name is its first `base` bytes. */
+static void recover_entry(const recovery *r, const char *name, size_t base, suffix kind)
 {
+    lk_context *context = r->context;
+    const char *parent = r->parent;
+    int         parent_fd = r->parent_fd;
     char        full[PATH_MAX], plain[NAME_MAX + 1], foreign[NAME_MAX + 1];
     struct stat info = {0};
     int         fd;
@@ -286,14 +295,14 @@ static void recover_entry(lk_context *context, int parent_fd, const char *parent
         return;
     snprintf(plain, sizeof plain, "%.*s", (int)base, name);
     if (fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
-        bool recoverable = find_foreign(full, known, foreign) && !foreign[0];
+        bool recoverable = find_foreign(full, r->known, foreign) && !foreign[0];
         if (recoverable && kind == OLD && faccessat(parent_fd, plain, F_OK, AT_SYMLINK_NOFOLLOW) < 0) {
             if (renameat(parent_fd, name, parent_fd, plain) == 0)
                 lk__log(context, LK_LOG_INFO, "%s/%s: restored after an interrupted save", parent, plain);
         } else if (recoverable) {
-            (void)empty_and_remove(context, full, known);
+            (void)empty_and_remove(context, full, r->known);
         }
-    } else if (kind == TEMPORARY && S_ISREG(info.st_mode) && is_known(name, base, known)) {
+    } else if (kind == TEMPORARY && S_ISREG(info.st_mode) && is_known(name, base, r->known)) {
         (void)unlinkat(parent_fd, name, 0);
     }
     close(fd);
@@ -304,10 +313,11 @@ lk_status lk__directory_recover(lk_context *context, const char *parent, const l
     DIR *stream = opendir(parent);
     if (!stream && errno == ENOENT) return LK_OK;
     if (!stream) return lk__fail(context, LK_EIO, "%s: cannot open the directory: %s", parent, strerror(errno));
+    recovery r = {context, dirfd(stream), parent, known};
     for (struct dirent *entry; (entry = readdir(stream));) {
         size_t base;
         suffix kind = parse_suffix(entry->d_name, &base);
-        if (kind != PLAIN) recover_entry(context, dirfd(stream), parent, entry->d_name, base, kind, known);
+        if (kind != PLAIN) recover_entry(&r, entry->d_name, base, kind);
     }
     closedir(stream);
     return LK_OK;

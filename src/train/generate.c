@@ -193,11 +193,10 @@ static void append_token(const call *c, continuation *x, int32_t token)
 static void add_text(call *c, continuation *x, lk_generated *out)
 {
     const lk_tokenizer *tokenizer = c->config.tokenizer;
-    size_t              bytes = 0;
     bool                hidden = out->end == LK_GENERATE_EOS || lk_tokenizer_is_special(tokenizer, out->token);
-    const char         *text = lk_tokenizer_token(tokenizer, out->token, &bytes);
-    if (lk__pending_add(&x->pending, &c->stops, text, text ? bytes : 0, hidden, out->end != LK_GENERATE_GOING))
-        out->end = LK_GENERATE_STOP;
+    lk__generation_text token = {.hidden = hidden};
+    token.text = lk_tokenizer_token(tokenizer, out->token, &token.bytes);
+    if (lk__pending_add(&x->pending, &c->stops, token, out->end != LK_GENERATE_GOING)) out->end = LK_GENERATE_STOP;
     out->text = x->pending.out;
     out->bytes = x->pending.out_bytes;
 }

@@ -52,7 +52,8 @@ static lk_status check_tensor(const lk__load_target *to)
 
 static lk_status write_elements(const lk__load_target *to, size_t first, const void *data, size_t bytes)
 {
-    return lk__load_group_writes(to->group) ? lk__load_group_write(to->group, to->index, to->part, first, data, bytes)
+    lk__exchange_range range = {to->index, to->part, first, bytes};
+    return lk__load_group_writes(to->group) ? lk__load_group_write(to->group, &range, data)
                                             : lk__store_write_bytes(to->store, to->index, to->part, first, data, bytes);
 }
 

@@ -45,13 +45,18 @@ static lk_status prepare_load(load_job *j, lk_store *store, uint64_t chunk, int 
     return LK_OK;
 }
 
-static lk_status read_range(lk_context *c, const char *path, int fd, uint64_t at, char *out, size_t bytes)
+typedef struct open_file {
+    const char *path;
+    int         fd;
+} open_file;
+
+static lk_status read_range(lk_context *c, open_file from, uint64_t at, char *out, size_t bytes)
 {
     while (bytes) {
-        ssize_t n = pread(fd, out, bytes, (off_t)at);
+        ssize_t n = pread(from.fd, out, bytes, (off_t)at);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0)
-            return lk__fail(c, LK_EIO, "%s: cannot read at byte %llu: %s", path, (unsigned long long)at,
+            return lk__fail(c, LK_EIO, "%s: cannot read at byte %llu: %s", from.path, (unsigned long long)at,
                             n < 0 ? strerror(errno) : "the file ends there");
         out += n, at += (uint64_t)n, bytes -= (size_t)n;
     }
@@ -59,16 +64,17 @@ static lk_status read_range(lk_context *c, const char *path, int fd, uint64_t at
 }
 
 /* Whether a file is what the store would write: same names, shapes, types and order. Rank 0. */
-static lk_status compare_layout(load_job *j, const char *path, int fd, int file)
+static lk_status compare_layout(load_job *j, open_file from, int file)
 {
     lk__train_saver *s = &j->saver;
     struct stat      info;
     char             expected[4096], found[4096];
-    if (lk__image_make(s, file, &j->image) < 0 || fstat(fd, &info) != 0 || (uint64_t)info.st_size != j->image.bytes)
+    if (lk__image_make(s, file, &j->image) < 0 || fstat(from.fd, &info) != 0 ||
+        (uint64_t)info.st_size != j->image.bytes)
         return LK_END;
     for (uint64_t at = 0; at < j->image.header; at += sizeof expected) {
         size_t    left = (size_t)(j->image.header - at), bytes = left < sizeof expected ? left : sizeof expected;
-        lk_status status = read_range(s->context, path, fd, at, found, bytes);
+        lk_status status = read_range(s->context, from, at, found, bytes);
         if (status < 0) return status;
         if (lk__safetensors_copy(&j->image, at, expected, bytes) < 0 || memcmp(expected, found, bytes) != 0)
             return LK_END;
@@ -77,7 +83,7 @@ static lk_status compare_layout(load_job *j, const char *path, int fd, int file)
 }
 
 /* Every reader reads its chunk of a round, and all get of it what they have memory for. */
-static lk_status load_file(load_job *j, const char *path, int fd, int file)
+static lk_status load_file(load_job *j, open_file from, int file)
 {
     lk__train_saver *s = &j->saver;
     lk__exchange     with = {s->writers.comm, j->memory};
@@ -92,11 +98,11 @@ static lk_status load_file(load_job *j, const char *path, int fd, int file)
             if (first < j->image.header) header = (size_t)(j->image.header - first);
             if (header > bytes) header = bytes;
             lk__writers_busy_begin(&s->writers, "reading a checkpoint");
-            status = read_range(s->context, path, fd, first, s->chunk, bytes);
+            status = read_range(s->context, from, first, s->chunk, bytes);
             lk__writers_busy_end(&s->writers);
         }
         if ((status = lk__writers_agree(&s->writers, status)) < 0) break;
-        lk__image_lists(s, file, &j->image, i, j->lists, j->ranges);
+        lk__image_lists(s, (lk__checkpoint_round){&j->image, file, i}, j->lists, j->ranges);
         status = lk__store_scatter(s->store, &with, j->lists, s->chunk + header);
     }
     return status;
@@ -116,11 +122,11 @@ static lk_status load_both(load_job *j, const char *directory)
     }
     status = lk__writers_agree(&s->writers, status);
     for (int i = 0; i < 2 && status == LK_OK; i++) { /* both, before either is copied */
-        if (s->writers.rank == 0) status = compare_layout(j, paths[i], fds[i], i);
+        if (s->writers.rank == 0) status = compare_layout(j, (open_file){paths[i], fds[i]}, i);
         status = lk__writers_tell(&s->writers, status, NULL, 0);
     }
     if (status == LK_OK && (status = lk__store_write_begin(s->store)) >= 0) {
-        for (int i = 0; i < 2 && status >= 0; i++) status = load_file(j, paths[i], fds[i], i);
+        for (int i = 0; i < 2 && status >= 0; i++) status = load_file(j, (open_file){paths[i], fds[i]}, i);
         status = lk__store_write_end(s->store, status);
     }
     for (int i = 0; i < 2; i++)
@@ -156,8 +162,7 @@ static lk_status verify_parts(lk_context *c, const request *r, const lk__state *
     if (readers->turn >= 0) {
         void *staging = lk__alloc(c, LK_MEMORY_OTHER, LK__FILE_STAGING);
         lk__writers_busy_begin(readers, "verifying a checkpoint");
-        status = staging ? lk__checkpoint_verify_part(c, r->directory, state, readers->count, readers->turn, staging)
-                         : LK_ENOMEM;
+        status = staging ? lk__checkpoint_verify_part(c, r->directory, state, readers, staging) : LK_ENOMEM;
         lk__writers_busy_end(readers);
         lk__free(c, LK_MEMORY_OTHER, staging, LK__FILE_STAGING);
     }
@@ -201,17 +206,17 @@ static lk_status ask(lk__load_group *g, request_kind kind, const char *directory
 
 bool lk__load_group_writes(const lk__load_group *g) { return g && g->store->plan->splits; }
 
-lk_status lk__load_group_write(lk__load_group *g, size_t index, lk_state_part part, size_t first, const void *data,
-                               size_t bytes)
+lk_status lk__load_group_write(lk__load_group *g, const lk__exchange_range *range, const void *data)
 {
-    request r = {.kind = REQUEST_WRITE, .range = {index, part, first, bytes}};
+    request r = {.kind = REQUEST_WRITE, .range = *range};
+    size_t  bytes = range->bytes;
     if (bytes > LK__LOAD_GROUP_WRITE)
         return lk__fail(g->store->context, LK_EINVAL, "%zu bytes are too many to send at once", bytes);
     if (g->busy) lk_comm_busy_end(g->comm);
     lk_status status = lk_comm_broadcast(g->comm, &r, sizeof r, LK_U8, 0, NULL);
     if (status >= 0) status = lk_comm_broadcast(g->comm, (void *)data, bytes, LK_U8, 0, NULL);
     if (g->busy) lk_comm_busy_begin(g->comm, "reading a checkpoint");
-    return status < 0 ? status : lk__store_write_bytes(g->store, index, part, first, data, bytes);
+    return status < 0 ? status : lk__store_write_bytes(g->store, range->state, range->part, range->first, data, bytes);
 }
 
 /* The others. What fails is known to all at the end; until then the bytes are received. */

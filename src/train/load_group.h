@@ -30,8 +30,7 @@ lk_status lk__load_group_load(lk__load_group *group, const char *directory, cons
 /* Weights of files that no group reads together. Where ranks have slices, which rank 0 has no memory for, it sends what
  * it reads, and every rank writes its part; otherwise (false) it writes all of it and replicates it afterwards. */
 bool      lk__load_group_writes(const lk__load_group *group);
-lk_status lk__load_group_write(lk__load_group *group, size_t index, lk_state_part part, size_t first, const void *data,
-                               size_t bytes);
+lk_status lk__load_group_write(lk__load_group *group, const lk__exchange_range *range, const void *data);
 lk_status lk__weights_load_group(lk_store *store, lk__load_group *group, const char *path); /* checkpoint_read.c */
 lk_status lk__weights_load_partial_group(lk_store *store, lk__load_group *group, const char *path,
                                          lk_load_report **report);

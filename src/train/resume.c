@@ -30,8 +30,9 @@ lk_status lk__trainer_lock(lk_trainer *t)
     if (!config->save) return LK_OK;
     if (t->rank == 0) {
         if (t->world > 1) lk_comm_busy_begin(config->comm, "waiting for the lock of the checkpoint directory");
-        status = lk__checkpoint_open(t->context, config->save, config->files, config->files_count,
-                                     lk__lock_timeout(t->context), &t->lock);
+        lk__checkpoint_save save = {
+            .directory = config->save, .files = config->files, .files_count = config->files_count};
+        status = lk__checkpoint_open(t->context, &save, lk__lock_timeout(t->context), &t->lock);
         if (t->world > 1) lk_comm_busy_end(config->comm);
     }
     if ((status = lk__trainer_share_status(t, 0, status)) < 0) return status;

@@ -80,23 +80,22 @@ static void put_tensor(sink *s, const lk__safetensors_tensor *t)
     put_text(s, "]}");
 }
 
-static void put_header(sink *s, const lk__safetensors_tensor *tensors, size_t count,
-                       const lk__safetensors_pair *metadata, size_t pairs)
+static void put_header(sink *s, const lk__safetensors_content *content)
 {
     put_text(s, "{");
-    if (pairs) {
+    if (content->pairs) {
         put_text(s, "\"__metadata__\":{");
-        for (size_t i = 0; i < pairs; i++) {
+        for (size_t i = 0; i < content->pairs; i++) {
             if (i) put_text(s, ",");
-            put_string(s, metadata[i].key);
+            put_string(s, content->metadata[i].key);
             put_text(s, ":");
-            put_string(s, metadata[i].value);
+            put_string(s, content->metadata[i].value);
         }
-        put_text(s, count ? "}," : "}");
+        put_text(s, content->count ? "}," : "}");
     }
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < content->count; i++) {
         if (i) put_text(s, ",");
-        put_tensor(s, &tensors[i]);
+        put_tensor(s, &content->tensors[i]);
     }
     put_text(s, "}");
     while (s->bytes % 8) put_text(s, " ");
@@ -106,10 +105,12 @@ static void put_header(sink *s, const lk__safetensors_tensor *tensors, size_t co
 static bool is_utf8(const char *text) { return lk__json_check_utf8(text, strlen(text)); }
 
 /* Checks and sorts tensors and metadata, and sets offsets. */
-static lk_status prepare_header(lk_context *context, const char *path, lk__safetensors_tensor *tensors, size_t count,
-                                lk__safetensors_pair *metadata, size_t pairs)
+static lk_status prepare_header(lk_context *context, const char *path, const lk__safetensors_content *content)
 {
-    uint64_t total = 0;
+    lk__safetensors_tensor *tensors = content->tensors;
+    lk__safetensors_pair   *metadata = content->metadata;
+    size_t                  count = content->count, pairs = content->pairs;
+    uint64_t                total = 0;
     for (size_t i = 0; i < count; i++) {
         lk__safetensors_tensor *t = &tensors[i];
         if (!is_utf8(t->name) || strcmp(t->name, "__metadata__") == 0)
@@ -158,18 +159,21 @@ static lk_status write_data(lk__file *file, const lk__safetensors_tensor *t)
 
 size_t lk__safetensors_staging_bytes(void) { return LK__FILE_STAGING; }
 
-lk_status lk__safetensors_lay_out(lk_context *context, const char *path, lk__safetensors_tensor *tensors, size_t count,
-                                  lk__safetensors_pair *metadata, size_t pairs, lk__safetensors_image *image)
+lk_status lk__safetensors_lay_out(lk_context *context, const char *path, const lk__safetensors_content *content,
+                                  lk__safetensors_image *image)
 {
-    lk_status status = prepare_header(context, path, tensors, count, metadata, pairs);
+    lk_status status = prepare_header(context, path, content);
     if (status < 0) return status;
     sink counter = {0};
-    put_header(&counter, tensors, count, metadata, pairs);
+    put_header(&counter, content);
     if (counter.bytes > LK__SAFETENSORS_HEADER_LIMIT)
         return lk__fail(context, LK_EINVAL, "%s: a header of %" PRIu64 " bytes is more than the format's limit of %d",
                         path, counter.bytes, LK__SAFETENSORS_HEADER_LIMIT);
-    *image = (lk__safetensors_image){tensors, count, metadata, pairs, 8 + counter.bytes, 8 + counter.bytes};
-    if (count) image->bytes += tensors[count - 1].offset + tensors[count - 1].bytes;
+    *image = (lk__safetensors_image){*content, 8 + counter.bytes, 8 + counter.bytes};
+    if (content->count) {
+        const lk__safetensors_tensor *last = &content->tensors[content->count - 1];
+        image->bytes += last->offset + last->bytes;
+    }
     return LK_OK;
 }
 
@@ -180,15 +184,15 @@ static void copy_header(const lk__safetensors_image *image, uint64_t first, char
     put_bytes(&copy, (const char *)&length, 8);
     if (copy.end <= 8) return;
     /* put_header pads to a multiple of eight, which the eight bytes before it do not change */
-    put_header(&copy, image->tensors, image->count, image->metadata, image->pairs);
+    put_header(&copy, &image->content);
 }
 
 size_t lk__safetensors_locate(const lk__safetensors_image *image, uint64_t at)
 {
-    size_t low = 0, high = image->count;
+    size_t low = 0, high = image->content.count;
     while (low < high) {
         size_t                        middle = low + (high - low) / 2;
-        const lk__safetensors_tensor *t = &image->tensors[middle];
+        const lk__safetensors_tensor *t = &image->content.tensors[middle];
         if (t->offset + t->bytes <= at)
             low = middle + 1;
         else
@@ -207,7 +211,7 @@ lk_status lk__safetensors_copy(const lk__safetensors_image *image, uint64_t firs
     }
     uint64_t at = first - image->header;
     for (size_t i = bytes ? lk__safetensors_locate(image, at) : 0; bytes; i++) {
-        const lk__safetensors_tensor *t = &image->tensors[i];
+        const lk__safetensors_tensor *t = &image->content.tensors[i];
         uint64_t                      inside = at - t->offset;
         size_t                        now = t->bytes - inside < bytes ? (size_t)(t->bytes - inside) : bytes;
         if (t->data)
@@ -221,26 +225,25 @@ lk_status lk__safetensors_copy(const lk__safetensors_image *image, uint64_t firs
     return LK_OK;
 }
 
-lk_status lk__safetensors_write(lk_context *context, const char *path, lk__safetensors_tensor *tensors, size_t count,
-                                lk__safetensors_pair *metadata, size_t pairs, void *staging, size_t staging_bytes,
-                                char sha256[65])
+lk_status lk__safetensors_write(lk_context *context, const char *path, const lk__safetensors_content *content,
+                                lk__safetensors_staging staging, char sha256[65])
 {
     lk__safetensors_image image;
-    lk_status             status = lk__safetensors_lay_out(context, path, tensors, count, metadata, pairs, &image);
+    lk_status             status = lk__safetensors_lay_out(context, path, content, &image);
     if (status < 0) return status;
     lk__file file;
     uint64_t length = image.header - 8;
-    status = lk__file_create(&file, context, path, staging, staging_bytes);
+    status = lk__file_create(&file, context, path, staging.memory, staging.bytes);
     if (status < 0) return status;
     (void)lk__file_write(&file, &length, 8);
     sink writer = {.file = &file};
-    put_header(&writer, tensors, count, metadata, pairs);
-    for (size_t i = 0; i < count; i++) {
-        if ((status = write_data(&file, &tensors[i])) < 0) {
+    put_header(&writer, content);
+    for (size_t i = 0; i < content->count; i++) {
+        if ((status = write_data(&file, &content->tensors[i])) < 0) {
             lk__file_abandon(&file);
             return status;
         }
-        tensors[i].offset += image.header;
+        content->tensors[i].offset += image.header;
     }
     return lk__file_commit(&file, sha256);
 }

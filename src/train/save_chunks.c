@@ -30,6 +30,13 @@ int lk__saver_writer(const lk__train_saver *s, int file, size_t index)
     return w->ranks ? w->ranks[file == LK__FILE_MODEL ? turn : w->count - 1 - turn] : 0;
 }
 
+/* One that is written. */
+typedef struct chunk {
+    int         file;
+    size_t      index;
+    const void *data;
+} chunk;
+
 /* ---- the chain of SHA-256 ---- */
 
 typedef struct chain_link {
@@ -39,11 +46,11 @@ typedef struct chain_link {
 
 /* Adds a chunk where its predecessor's writer ended, and tells the next: in flight where `sent` is given, until that is
  * waited for. The last puts the digest behind those of the chunks. */
-static lk_status pass_sha(lk__train_saver *s, int file, size_t index, const void *data, size_t bytes, chain_link *link,
-                          lk_work **sent)
+static lk_status pass_sha(lk__train_saver *s, chunk which, chain_link *link, lk_work **sent)
 {
     lk_comm  *comm = s->writers.comm;
-    size_t    count = lk__chunks_count(&s->cut[file]);
+    int       file = which.file;
+    size_t    index = which.index, count = lk__chunks_count(&s->cut[file]);
     int       before = index ? lk__saver_writer(s, file, index - 1) : s->writers.rank;
     int       after = index + 1 < count ? lk__saver_writer(s, file, index + 1) : s->writers.rank;
     lk_status status;
@@ -54,7 +61,7 @@ static lk_status pass_sha(lk__train_saver *s, int file, size_t index, const void
         memcpy(s->sha.state, link->state, sizeof link->state);
         s->sha.bytes = link->bytes;
     }
-    lk__sha256_update(&s->sha, data, bytes);
+    lk__sha256_update(&s->sha, which.data, lk__chunks_bytes(&s->cut[file], index));
     if (index + 1 == count) lk__sha256_final(&s->sha, (unsigned char *)(s->digests[file] + count));
     if (after == s->writers.rank) return LK_OK;
     memcpy(link->state, s->sha.state, sizeof link->state);
@@ -65,20 +72,19 @@ static lk_status pass_sha(lk__train_saver *s, int file, size_t index, const void
 /* ---- chunks ---- */
 
 /* Writes one and computes its digest. *own: what failed on this rank before, or fails now. */
-static void write_chunk(lk__train_saver *s, int file, size_t index, const void *data, lk__chunk_file *out,
-                        lk_status *own)
+static void write_chunk(lk__train_saver *s, chunk which, lk__chunk_file *out, lk_status *own)
 {
-    const lk__chunks *cut = &s->cut[file];
-    size_t            bytes = lk__chunks_bytes(cut, index);
+    const lk__chunks *cut = &s->cut[which.file];
+    size_t            bytes = lk__chunks_bytes(cut, which.index);
     if (*own >= 0) {
         lk__writers_busy_begin(&s->writers, "writing a checkpoint");
-        *own = lk__chunk_file_write(out, lk__chunks_offset(cut, index), data, bytes);
+        *own = lk__chunk_file_write(out, lk__chunks_offset(cut, which.index), which.data, bytes);
         lk__writers_busy_end(&s->writers);
     }
     lk__xxh64 digest;
     lk__xxh64_init(&digest);
-    lk__xxh64_update(&digest, data, bytes);
-    s->digests[file][index] = lk__xxh64_final(&digest);
+    lk__xxh64_update(&digest, which.data, bytes);
+    s->digests[which.file][which.index] = lk__xxh64_final(&digest);
 }
 
 /* Chunks in turn, through one buffer: while one writer hashes, the next ones gather and write theirs. Below 0: the
@@ -92,11 +98,11 @@ static lk_status write_in_turn(lk__train_saver *s, int file, lk__chunk_file *out
     lk_status             status = lk__image_make(s, file, &image); /* as in lk__saver_measure: it succeeds */
     for (size_t i = 0; i < lk__chunks_rounds(cut) && status >= 0; i++) {
         /* all ranks of the group, in every round */
-        lk_status gathered = lk__image_gather(s, file, &image, i, s->chunk);
+        lk_status gathered = lk__image_gather(s, (lk__checkpoint_round){&image, file, i}, s->chunk);
         if (*own >= 0) *own = gathered;
         if (!lk__chunks_find(cut, lk__saver_turn(s, file), i, &index)) continue;
-        write_chunk(s, file, index, s->chunk, out, own);
-        status = pass_sha(s, file, index, s->chunk, lk__chunks_bytes(cut, index), &link, NULL);
+        write_chunk(s, (chunk){file, index, s->chunk}, out, own);
+        status = pass_sha(s, (chunk){file, index, s->chunk}, &link, NULL);
     }
     return status;
 }
@@ -112,12 +118,12 @@ static lk_status pass_run(lk__train_saver *s, int file, run_pass *pass, lk__chun
 {
     const char *data = s->copied[file];
     lk_status   status = LK_OK;
-    size_t      index, bytes;
+    size_t      index;
     for (size_t i = 0; status >= 0 && lk__chunks_find(&s->cut[file], lk__saver_turn(s, file), i, &index); i++) {
-        bytes = lk__chunks_bytes(&s->cut[file], index);
-        if (pass->writes) write_chunk(s, file, index, data, out, own);
-        if (pass->hashes) status = pass_sha(s, file, index, data, bytes, &pass->link, &pass->sent);
-        data += bytes;
+        chunk which = {file, index, data};
+        if (pass->writes) write_chunk(s, which, out, own);
+        if (pass->hashes) status = pass_sha(s, which, &pass->link, &pass->sent);
+        data += lk__chunks_bytes(&s->cut[file], index);
     }
     return status;
 }

@@ -67,15 +67,14 @@ static void drop_given(lk__generation_pending *p)
     p->given = 0;
 }
 
-bool lk__pending_add(lk__generation_pending *p, const lk__generation_stops *stops, const char *text, size_t bytes,
-                     bool hidden, bool last)
+bool lk__pending_add(lk__generation_pending *p, const lk__generation_stops *stops, lk__generation_text token, bool last)
 {
     drop_given(p);
-    if (bytes) {
-        memcpy(p->text + p->bytes, text, bytes);
-        memset(p->hidden + p->bytes, hidden, bytes);
+    if (token.text) {
+        memcpy(p->text + p->bytes, token.text, token.bytes);
+        memset(p->hidden + p->bytes, token.hidden, token.bytes);
+        p->bytes += token.bytes;
     }
-    p->bytes += bytes;
     p->given = find_stop(stops, p->text, p->bytes);
     bool stopped = p->given < p->bytes;
     if (!stopped && !last) {

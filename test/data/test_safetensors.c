@@ -87,7 +87,8 @@ static lk_status write_example(const char *path, char digest[65])
     lk__safetensors_tensor tensors[8];
     size_t                 count = example(tensors);
     lk__safetensors_pair   format = {"format", "pt"};
-    return lk__safetensors_write(context, path, tensors, count, &format, 1, staging, sizeof staging, digest);
+    return lk__safetensors_write(context, path, &(lk__safetensors_content){tensors, count, &format, 1},
+                                 (lk__safetensors_staging){staging, sizeof staging}, digest);
 }
 
 static void the_file_equals_the_reference_librarys(void)
@@ -120,9 +121,10 @@ static void bytes_depend_on_the_contents_alone(void)
     size_t                 count = example(tensors);
     for (size_t i = 0; i < count; i++) reversed[i] = tensors[count - 1 - i];
     lk__safetensors_pair ab[] = {{"a", "1"}, {"b", "2"}}, ba[] = {{"b", "2"}, {"a", "1"}};
-    CHECK(lk__safetensors_write(context, in_folder("x"), tensors, count, ab, 2, staging, sizeof staging, digest[0]) ==
-          LK_OK);
-    CHECK(lk__safetensors_write(context, in_folder("y"), reversed, count, ba, 2, tiny, 1, digest[1]) == LK_OK);
+    CHECK(lk__safetensors_write(context, in_folder("x"), &(lk__safetensors_content){tensors, count, ab, 2},
+                                (lk__safetensors_staging){staging, sizeof staging}, digest[0]) == LK_OK);
+    CHECK(lk__safetensors_write(context, in_folder("y"), &(lk__safetensors_content){reversed, count, ba, 2},
+                                (lk__safetensors_staging){tiny, 1}, digest[1]) == LK_OK);
     size_t n = read_bytes(in_folder("x"), first, sizeof first), m = read_bytes(in_folder("y"), second, sizeof second);
     CHECK(n == m && n > 0 && memcmp(first, second, n) == 0, "%zu %zu", n, m);
     CHECK(strcmp(digest[0], digest[1]) == 0);
@@ -173,7 +175,8 @@ static void written_tensors_are_read_back(void)
     CHECK(lk_context_memory(context, LK_MEMORY_OTHER) == allocated);
 
     lk__safetensors_tensor none[1];
-    CHECK(lk__safetensors_write(context, in_folder("r"), none, 0, NULL, 0, staging, sizeof staging, NULL) == LK_OK);
+    CHECK(lk__safetensors_write(context, in_folder("r"), &(lk__safetensors_content){none, 0, NULL, 0},
+                                (lk__safetensors_staging){staging, sizeof staging}, NULL) == LK_OK);
     unsigned char small[64];
     CHECK(read_bytes(in_folder("r"), small, sizeof small) == 16 &&
           memcmp(small, "\x08\0\0\0\0\0\0\0{}      ", 16) == 0);
@@ -195,7 +198,8 @@ static void many_tensors_are_sorted_and_found(void)
         tensors[i] =
             (lk__safetensors_tensor){.name = names[i], .dtype = LK_I32, .rank = 1, .dims = {1}, .data = &values[i]};
     }
-    REQUIRE(lk__safetensors_write(context, in_folder("m"), tensors, MANY, NULL, 0, staging, 100, NULL) == LK_OK);
+    REQUIRE(lk__safetensors_write(context, in_folder("m"), &(lk__safetensors_content){tensors, MANY, NULL, 0},
+                                  (lk__safetensors_staging){staging, 100}, NULL) == LK_OK);
     lk__safetensors *file;
     REQUIRE(lk__safetensors_open(context, in_folder("m"), &file) == LK_OK, "%s", lk_context_error(context));
     for (int i = 0; i < MANY; i++) {
@@ -227,13 +231,18 @@ static void invalid_tensors_are_refused(void)
     };
     lk__safetensors_pair same[2] = {{"k", "1"}, {"k", "2"}}, not_utf8[1] = {{"k", "\xc3"}};
     const char          *path = in_folder("never");
-    CHECK(lk__safetensors_write(context, path, twice, 2, NULL, 0, staging, sizeof staging, NULL) == LK_EINVAL);
+    CHECK(lk__safetensors_write(context, path, &(lk__safetensors_content){twice, 2, NULL, 0},
+                                (lk__safetensors_staging){staging, sizeof staging}, NULL) == LK_EINVAL);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        CHECK(lk__safetensors_write(context, path, &bad[i], 1, NULL, 0, staging, sizeof staging, NULL) == LK_EINVAL,
+        CHECK(lk__safetensors_write(context, path, &(lk__safetensors_content){&bad[i], 1, NULL, 0},
+                                    (lk__safetensors_staging){staging, sizeof staging}, NULL) == LK_EINVAL,
               "%zu", i);
-    CHECK(lk__safetensors_write(context, path, twice, 1, same, 2, staging, sizeof staging, NULL) == LK_EINVAL);
-    CHECK(lk__safetensors_write(context, path, twice, 1, not_utf8, 1, staging, sizeof staging, NULL) == LK_EINVAL);
-    CHECK(lk__safetensors_write(context, path, twice, 1, NULL, 0, staging, 0, NULL) == LK_EINVAL);
+    CHECK(lk__safetensors_write(context, path, &(lk__safetensors_content){twice, 1, same, 2},
+                                (lk__safetensors_staging){staging, sizeof staging}, NULL) == LK_EINVAL);
+    CHECK(lk__safetensors_write(context, path, &(lk__safetensors_content){twice, 1, not_utf8, 1},
+                                (lk__safetensors_staging){staging, sizeof staging}, NULL) == LK_EINVAL);
+    CHECK(lk__safetensors_write(context, path, &(lk__safetensors_content){twice, 1, NULL, 0},
+                                (lk__safetensors_staging){staging, 0}, NULL) == LK_EINVAL);
     CHECK(access(path, F_OK) < 0);
 }
 
@@ -485,7 +494,8 @@ static void a_full_disk_leaves_the_old_file(void)
     enum { BIG = 300000 };
     static char            zeros[BIG];
     lk__safetensors_tensor t = {.name = "big", .dtype = LK_U8, .rank = 1, .dims = {BIG}, .data = zeros};
-    CHECK(lk__safetensors_write(context, "/dev/full", &t, 1, NULL, 0, staging, sizeof staging, NULL) == LK_EIO);
+    CHECK(lk__safetensors_write(context, "/dev/full", &(lk__safetensors_content){&t, 1, NULL, 0},
+                                (lk__safetensors_staging){staging, sizeof staging}, NULL) == LK_EIO);
     CHECK(strstr(lk_context_error(context), "/dev/full") && strstr(lk_context_error(context), strerror(ENOSPC)), "%s",
           lk_context_error(context));
     struct stat info;
@@ -501,7 +511,8 @@ static void a_full_disk_leaves_the_old_file(void)
         struct rlimit limit = {100000, 100000};
         signal(SIGXFSZ, SIG_IGN);
         setrlimit(RLIMIT_FSIZE, &limit);
-        lk_status   status = lk__safetensors_write(context, path, &t, 1, NULL, 0, staging, sizeof staging, NULL);
+        lk_status   status = lk__safetensors_write(context, path, &(lk__safetensors_content){&t, 1, NULL, 0},
+                                                   (lk__safetensors_staging){staging, sizeof staging}, NULL);
         const char *text = lk_context_error(context);
         _exit(status == LK_EIO && strstr(text, path) && strstr(text, strerror(EFBIG)) ? 0 : 1);
     }
@@ -511,9 +522,10 @@ static void a_full_disk_leaves_the_old_file(void)
     CHECK(read_bytes(path, after, sizeof after) == n && memcmp(before, after, n) == 0);
     CHECK(entries_of_folder() == entries, "a temporary was left behind");
 
-    CHECK(lk__safetensors_write(context, in_folder("no/such/folder"), &t, 1, NULL, 0, staging, sizeof staging, NULL) ==
-          LK_EIO);
-    CHECK(lk__safetensors_write(context, folder, &t, 1, NULL, 0, staging, sizeof staging, NULL) == LK_EINVAL,
+    CHECK(lk__safetensors_write(context, in_folder("no/such/folder"), &(lk__safetensors_content){&t, 1, NULL, 0},
+                                (lk__safetensors_staging){staging, sizeof staging}, NULL) == LK_EIO);
+    CHECK(lk__safetensors_write(context, folder, &(lk__safetensors_content){&t, 1, NULL, 0},
+                                (lk__safetensors_staging){staging, sizeof staging}, NULL) == LK_EINVAL,
           "over a directory");
 }
 

@@ -511,8 +511,9 @@ static int save_and_load_as(int rank, void *user)
     snprintf(split_path, sizeof split_path, "%s/split", p->directory);
     snprintf(whole_path, sizeof whole_path, "%s/whole", p->directory);
     write_some(&split, &whole);
-    REQUIRE(lk__checkpoint_save_chunks(split.store, comm, split_path, &progress, 2, NULL, 0, 100000) == LK_OK, "%s",
-            lk_context_error(split.context));
+    REQUIRE(lk__checkpoint_save_chunks(split.store, comm, &(lk__checkpoint_save){split_path, &progress, 2, NULL, 0},
+                                       100000) == LK_OK,
+            "%s", lk_context_error(split.context));
     if (rank == 0) {
         REQUIRE(lk_checkpoint_save(whole.store, whole_path, &progress, 2) == LK_OK, "%s",
                 lk_context_error(whole.context));

@@ -255,7 +255,7 @@ static void a_writer_waits_for_a_reader_and_recovers(void)
         setenv("LOCKSTEP_DEVICE", "cpu", 1);
         rig own;
         open_rig(&own);
-        _exit(lk__checkpoint_open(own.context, in_root("turn"), NULL, 0, 0, &lock) < 0);
+        _exit(lk__checkpoint_open(own.context, &(lk__checkpoint_save){.directory = in_root("turn")}, 0, &lock) < 0);
     }
     usleep(200000);
     CHECK(is_there("turn/step-00000009.tmp.77"), "the writer did not wait");
@@ -280,8 +280,9 @@ typedef struct writer {
 static void open_writer(writer *w, const char *name)
 {
     open_rig(&w->rig);
-    REQUIRE(lk__checkpoint_open(w->rig.context, in_root(name), NULL, 0, 0, &w->lock) == LK_OK, "%s",
-            lk_context_error(w->rig.context));
+    REQUIRE(lk__checkpoint_open(w->rig.context, &(lk__checkpoint_save){.directory = in_root(name)}, 0, &w->lock) ==
+                LK_OK,
+            "%s", lk_context_error(w->rig.context));
     REQUIRE(lk__saver_init(&w->saver, w->rig.store) == LK_OK && lk__saver_buffer(&w->saver) == LK_OK);
     w->saver.lock = &w->lock;
 }

@@ -38,7 +38,8 @@ static lk_status save_copies(rig *r, lk_comm *comm, const char *directory, const
     lk__train_saver saver;
     lk__lock        lock = LK__LOCK_INIT;
     lk_status       status = LK_OK;
-    if (lk_comm_rank(comm) == 0) status = lk__checkpoint_open(r->context, directory, NULL, 0, 10, &lock);
+    if (lk_comm_rank(comm) == 0)
+        status = lk__checkpoint_open(r->context, &(lk__checkpoint_save){.directory = directory}, 10, &lock);
     REQUIRE(lk__saver_init_chunks(&saver, r->store, CHUNK, lk_comm_size(comm)) == LK_OK);
     if ((status = lk__group_agree(r->context, comm, status, NULL)) >= 0 &&
         (status = lk__writers_find(&saver.writers, r->context, comm, directory)) >= 0) {
@@ -59,7 +60,8 @@ static void save_once(const job *j, rig *r, lk_comm *comm, int rank, int which)
     if (j->copied)
         status = save_copies(r, comm, directory, &progress);
     else
-        status = lk__checkpoint_save_chunks(r->store, comm, directory, &progress, 2, NULL, 0, CHUNK);
+        status =
+            lk__checkpoint_save_chunks(r->store, comm, &(lk__checkpoint_save){directory, &progress, 2, NULL, 0}, CHUNK);
     results[rank].status[which] = status;
     snprintf(results[rank].text[which], sizeof results[0].text[0], "%s",
              status < 0 ? lk_context_error(r->context) : "");

@@ -149,7 +149,7 @@ static void text_is_given_in_whole_characters_up_to_a_stop_string(void)
                     size_t n = (size_t)(number(draw, (uint64_t)step) * 6), left = length - at;
                     if (n > left) n = left;
                     bool last = at + n == length;
-                    stopped = lk__pending_add(&p, &s, text + at, n, false, last);
+                    stopped = lk__pending_add(&p, &s, (lk__generation_text){text + at, n, false}, last);
                     CHECK(stopped || last || !ends_within_character(p.out, p.out_bytes), "within a character");
                     memcpy(out + used, p.out, p.out_bytes);
                     used += p.out_bytes, at += n;
@@ -182,7 +182,8 @@ static void stop_strings_may_spell_special_tokens(void)
         lk__pending_begin(&p, room, sizeof room);
         for (size_t k = 0; k < sizeof tokens / sizeof *tokens && !stopped; k++) {
             bool last = k + 1 == sizeof tokens / sizeof *tokens;
-            stopped = lk__pending_add(&p, &stops, tokens[k].text, strlen(tokens[k].text), tokens[k].special, last);
+            stopped = lk__pending_add(
+                &p, &stops, (lk__generation_text){tokens[k].text, strlen(tokens[k].text), tokens[k].special}, last);
             strncat(out, p.out, p.out_bytes);
         }
         CHECK(strcmp(out, cases[i].given) == 0, "\"%s\": \"%s\", not \"%s\"", cases[i].stop, out, cases[i].given);

@@ -51,8 +51,8 @@ static void write_file(lk_context *c, const char *name, const entry *entries, in
         memcpy(list[i].dims, entries[i].dims, sizeof entries[i].dims);
         for (int j = 0; j < 64; j++) data[i][j] = (float)(entries[i].base + j);
     }
-    REQUIRE(lk__safetensors_write(c, in_root(name), list, (size_t)count, NULL, 0, staging, sizeof staging, NULL) ==
-                LK_OK,
+    REQUIRE(lk__safetensors_write(c, in_root(name), &(lk__safetensors_content){list, (size_t)count, NULL, 0},
+                                  (lk__safetensors_staging){staging, sizeof staging}, NULL) == LK_OK,
             "%s", lk_context_error(c));
 }
 
