@@ -116,6 +116,15 @@ train config --config run.conf
         --mesh data=2
     refused "--prompt-file -: several ranks cannot read one standard input" "$LOCKSTEP" generate --load gpt \
         --prompt-file - --mesh shard=2 </dev/null
+    # Fewer heads of keys and values than ranks: neighbours have copies of their caches.
+    for heads in 1 2; do
+        "$LOCKSTEP" train ${gpt/gpt/llama} --kv-heads $heads --steps 9 --lr 0.01 --dtype f64 --threads 1 \
+            --eval-every -1 --save few$heads >out 2>&1 || fail "train llama: $(cat out)"
+        ids="--load few$heads --prompt-ids 1,2,3 --prompt-ids 9 --ids --tokens 12 --temperature 1.5 --threads 1"
+        "$LOCKSTEP" generate $ids >alone.ids 2>err || fail "generate: $(cat err)"
+        "$LOCKSTEP" generate $ids --mesh tensor=4 >ranks.ids 2>err || fail "$heads heads over 4 ranks: $(cat err)"
+        cmp -s alone.ids ranks.ids || fail "4 ranks generate $(cat ranks.ids), one $(cat alone.ids)"
+    done
 }
 
 # --parallel data is accepted, with one line that names --mesh.

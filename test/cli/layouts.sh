@@ -18,7 +18,7 @@ steps=20
 
 # Between them: packed documents of unequal length, batches that the ranks do not divide and
 # ranks without samples (the last batch of an epoch), clipping, dropout, tied, frozen and grouped states, recomputation,
-# two key-value heads for four heads.
+# two key-value heads for four heads, and one for eight.
 
 python3 - << 'PY'
 import json
@@ -59,6 +59,8 @@ declare -A task=(
              --freeze *.input_layernorm.* --group *down_proj*:lr=2,decay=0 --recompute"
     [untied]="--model llama $small --kv-heads 2 --untied --data text:book.txt --tokenizer char --batch 8
               --schedule cosine --dropout 0.1"
+    [few]="--model llama --layers 2 --width 32 --heads 8 --context 16 --kv-heads 1 --data text:book.txt
+           --tokenizer char --batch 8 --dropout 0.1 --clip 0.5"
     [encoder]="--model encoder $small --data jsonl:labels.jsonl --tokenizer byte --holdout 0.2 --batch 10 --dropout 0.1"
     [cnn]="--model cnn --data synthetic:3x8x8,count=50 --batch 24 --clip 1"
     [resnet]="--model resnet20 --data synthetic:3x8x8,count=64 --batch 16 --sync-batchnorm"
@@ -106,7 +108,12 @@ cells=(
     "whole  gpt     tensor=2                 --tactics tactics.txt"
     "suite  packed  tensor=2                 --backend tcp"
     "suite  llama   tensor=2                 -"
-    "whole  llama   tensor=4                 -"
+    "suite  llama   tensor=4                 -"
+    "whole  untied  tensor=4                 --backend tcp"
+    "whole  llama   data=2,tensor=4          -"
+    "whole  few     tensor=8                 -"
+    "whole  few     tensor=4                 --no-sequence-parallel --accumulate 2"
+    "whole  few     shard=2,tensor=4         --state replicated"
     "whole  untied  tensor=2                 -"
     "whole  encoder tensor=2                 -"
     "suite  cnn     tensor=2                 -"
@@ -257,7 +264,7 @@ chain_back() { # the cells, from the last to the first
     for cell in "$@"; do back=("$cell" "${back[@]}"); done
     try_chain "${back[@]}" && chained=$((chained + $# - 1))
 }
-for name in gpt packed llama encoder cnn resnet mlp; do
+for name in gpt packed llama few encoder cnn resnet mlp; do
     chain=("- $name data=1 -")
     for cell in "${cells[@]}"; do
         read -r when of _ <<< "$cell"

@@ -2,6 +2,7 @@
  *
  * ctest: timeout 120, ranks 6, label threaded */
 #define _GNU_SOURCE
+#include "comm/mesh.h"
 #include "comm_ranks.h"
 
 #include <lockstep.h>
@@ -97,6 +98,64 @@ static void coordinates_are_those_of_a_search(void)
 }
 
 /* ---- text ---- */
+
+/* Whether two ranks are in one group along `axes`, one axis that may be factored. */
+static bool are_together_along(const grid *o, unsigned axes, int a, int b)
+{
+    int position = 0, factor = lk__axes_factor(axes);
+    while (1u << o->axis[position] != lk__axes_plain(axes)) position++;
+    int at = o->at[a][position], other = o->at[b][position];
+    if (!are_together(o, lk__axes_plain(axes), a, b)) return false;
+    return axes & LK__AXES_ACROSS ? at % factor == other % factor : at / factor == other / factor;
+}
+
+static void a_factored_axis_has_groups_of_neighbours_and_across_them(void)
+{
+    static const char *const texts[] = {"tensor=8", "data=2,tensor=6", "tensor=4,data=3", "data=2,tensor=12,shard=2"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        grid          o = make_grid(texts[i]);
+        lk__mesh_grid g;
+        REQUIRE(lk__mesh_parse(context, texts[i], &g) == LK_OK);
+        for (int k = 0; k < 2 * 4; k++) {
+            int factor = 1 + k / 2;
+            if (lk__mesh_extent(&g, LK_AXIS_TENSOR) % factor) continue;
+            unsigned axes =
+                k % 2 ? lk__axes_across(LK_AXIS_TENSOR, factor) : lk__axes_neighbours(LK_AXIS_TENSOR, factor);
+            for (int rank = 0; rank < o.size; rank++) {
+                int place = 0, members = 0;
+                for (int other = 0; other < o.size; other++) {
+                    if (!are_together_along(&o, axes, rank, other)) continue;
+                    CHECK(lk__mesh_member(&g, axes, rank, members) == other, "%s, %x: member %d of rank %d's group",
+                          texts[i], axes, members, rank);
+                    place += other < rank;
+                    members++;
+                }
+                CHECK(lk__mesh_extent(&g, axes) == members && lk__mesh_coordinate(&g, axes, rank) == place,
+                      "%s, %x, rank %d: place %d of %d", texts[i], axes, rank, place, members);
+            }
+        }
+    }
+}
+
+/* Each rank adds its number in groups of factored axes. */
+static void add_in_factored_groups(rank_test *t)
+{
+    lk_mesh *mesh = make_mesh(t->context, "tensor=6", t->comm, 0);
+    unsigned axes[] = {lk__axes_neighbours(LK_AXIS_TENSOR, 2), lk__axes_across(LK_AXIS_TENSOR, 2),
+                       lk__axes_across(LK_AXIS_TENSOR, 1), lk__axes_neighbours(LK_AXIS_TENSOR, 6)};
+    int      expected[] = {t->rank / 2 * 4 + 1, t->rank % 2 ? 9 : 6, 15, 15};
+    REQUIRE(lk_mesh_create_groups(mesh, axes, 4) == LK_OK, "%s", lk_context_error(t->context));
+    for (int i = 0; i < 4; i++) {
+        lk_comm *group = lk__mesh_find_group(mesh, axes[i]);
+        double   sum = t->rank;
+        REQUIRE(group && lk_comm_all_reduce(group, &sum, &sum, 1, LK_F64, LK_SUM, NULL) == LK_OK);
+        CHECK((int)sum == expected[i], "rank %d, group %d: %g, not %d", t->rank, i, sum, expected[i]);
+    }
+    CHECK(!lk__mesh_find_group(mesh, lk__axes_across(LK_AXIS_TENSOR, 3)));
+    lk_mesh_free(mesh);
+}
+
+static void factored_groups_add(void) { run_ranks(6, NULL, add_in_factored_groups, NULL); }
 
 static void names_are_those_of_the_axes(void)
 {
@@ -425,6 +484,8 @@ int main(void)
 {
     REQUIRE(lk_context_create(NULL, &context) == LK_OK);
     RUN(coordinates_are_those_of_a_search);
+    RUN(a_factored_axis_has_groups_of_neighbours_and_across_them);
+    RUN(factored_groups_add);
     RUN(names_are_those_of_the_axes);
     RUN(a_mesh_of_a_world_is_one_axis);
     RUN(a_text_that_is_no_mesh_is_explained);
