@@ -58,7 +58,7 @@ static lk_tensor record_text(lk_graph *g, const setting *s, int64_t rows, lk_ten
     c.hidden = 32;
     c.recompute = s->recompute ? 1 : 0;
     c.dropout = s->dropout;
-    c.attention_dropout = s->model == GPT ? s->dropout : 0;
+    c.attention_dropout = s->dropout;
     lk_transformer_result made = lk_transformer(tokens, &c);
     *y = made.hidden;
     return lk_linear_cross_entropy(made.hidden, made.head, labels);
@@ -316,6 +316,8 @@ static void fewer_heads_of_keys_than_ranks(void)
         {.name = "4 over 8", .mesh = "tensor=8", .model = LLAMA, .heads = 8, .kv_heads = 4, .clip = 0.1},
         {.name = "2 over 8", .mesh = "tensor=8", .model = LLAMA, .heads = 8, .kv_heads = 2, .recompute = true},
         {.name = "2 over 4, dropout", .mesh = "tensor=4", .model = LLAMA, .dropout = 0.2},
+        {.name = "1 over 4, dropout", .mesh = "tensor=4", .model = LLAMA, .kv_heads = 1, .dropout = 0.2},
+        {.name = "2 of 8 over 4, dropout", .mesh = "tensor=4", .model = LLAMA, .heads = 8, .dropout = 0.2},
         {.name = "2 over 4, data", .mesh = "data=2,tensor=4", .model = LLAMA, .micro_batches = 2, .clip = 0.1},
         {.name = "2 over 4, shard", .mesh = "shard=2,tensor=4", .model = LLAMA, .stage = 3, .clip = 0.1},
         {.name = "2 over 4, tensor outside", .mesh = "tensor=4,data=2", .model = LLAMA, .clip = 0.1},

@@ -37,6 +37,9 @@ attention attention_describe(const lk__kernel_call *call, int operand, int bound
         a.first_sample = lk__part_first(q, 0);
         a.whole_t = lk__whole_extent(q, 1);
         a.first_row = (a.d > 0 ? lk__part_first(q, 2) / a.d : 0) * a.whole_t + lk__part_first(q, 1);
+        int64_t repetitions = !packed && q->part && q->part->outer[2] > 1 ? q->part->outer[2] : 1;
+        a.each = a.heads / repetitions;
+        a.whole_each = a.d > 0 ? lk__whole_extent(q, 2) / a.d / repetitions : 0;
     }
     return a;
 }
@@ -44,7 +47,8 @@ attention attention_describe(const lk__kernel_call *call, int operand, int bound
 void attention_drop(const attention *a, int64_t sample, int64_t head, int64_t query, int64_t first, int64_t count,
                     const REAL *from, REAL *to)
 {
-    int64_t  whole = sample + a->first_sample, row = head * a->whole_t + query + a->first_row;
+    int64_t  at = head / a->each * a->whole_each + head % a->each; /* of the whole, from the first one here on */
+    int64_t  whole = sample + a->first_sample, row = at * a->whole_t + query + a->first_row;
     uint64_t item = (uint64_t)(a->ids ? a->ids[whole] : whole);
     uint32_t index = (uint32_t)((row * round_to(a->s, 4) + first) / 4), bits[4];
     for (int64_t j = 0; j < count; j++) {

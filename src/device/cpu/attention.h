@@ -28,6 +28,7 @@ typedef struct attention {
     const int64_t *ids;
     /* Where this is a part: its first sample, its first row of scores (head, query), and the whole's queries. */
     int64_t first_sample, first_row, whole_t;
+    int64_t each, whole_each; /* heads in a row, and of the whole: of each group, where its queries are cut */
 } attention;
 
 /* in: the operands q, [k], [v] from `operand` on, then [first], [last], [lengths] from `bounds` on. */

@@ -37,6 +37,7 @@ template <typename T> struct attention_view {
     const lk__kernel_step *step;
     /* Where this is a part: its first sample, its first row of scores (head, query), and the whole's queries. */
     int64_t first_sample, first_row, whole_t;
+    int64_t each, whole_each; /* heads in a row, and of the whole: of each group, where its queries are cut */
 };
 
 /* in: the operands q, [k], [v] from `operand` on, then [first], [last], [lengths] from `bounds` on. */
@@ -75,6 +76,9 @@ static inline attention_view<T> attention_describe(const lk__kernel_call *call, 
         a.first_sample = lk__part_first(q, 0);
         a.whole_t = lk__whole_extent(q, 1);
         a.first_row = (a.d > 0 ? lk__part_first(q, 2) / a.d : 0) * a.whole_t + lk__part_first(q, 1);
+        int64_t repetitions = !packed && q->part && q->part->outer[2] > 1 ? q->part->outer[2] : 1;
+        a.each = a.heads / repetitions;
+        a.whole_each = a.d > 0 ? lk__whole_extent(q, 2) / a.d / repetitions : 0;
     }
     return a;
 }
@@ -148,7 +152,8 @@ static __device__ __forceinline__ void attention_factors(const attention_view<T>
                                                          int64_t head, int64_t query, int64_t key, WIDE(T) * factors)
 {
     uint32_t bits[4];
-    int64_t  row = head * a.whole_t + query + a.first_row;
+    int64_t  at = a.each == a.heads ? head : head / a.each * a.whole_each + head % a.each; /* of the whole, from here */
+    int64_t  row = at * a.whole_t + query + a.first_row;
     random4(drop.random, drop.item, (uint32_t)((row * ((a.s + 3) / 4 * 4) + key) / 4), bits);
 #pragma unroll
     for (int i = 0; i < N; i++) factors[i] = bits[(key + i) % 4] >= a.threshold ? a.kept : (WIDE(T))0;

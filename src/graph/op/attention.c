@@ -106,8 +106,7 @@ DESCRIBE(attention){
                "q(batch, queries, groups*per*!width) k(batch, !keys, groups*width) v(batch, keys, groups*width) "
                "first(batch, queries) last(batch, queries) lengths(batch) "
                "-> y(batch, queries, groups*per*width) lse(batch, groups*per, queries)"
-               "; groups=kv_heads; groups*per=heads; per!probability; "
-               "queries!causal; queries!window",
+               "; groups=kv_heads; groups*per=heads; queries!causal; queries!window",
     .inputs = 6,
     .in = {OPERAND("q", REAL, REQUIRED, ROWS), OPERAND("k", REAL, OPTIONAL, ROWS), OPERAND("v", REAL, OPTIONAL, ROWS),
            OPERAND("first", I32, OPTIONAL, ROWS), OPERAND("last", I32, OPTIONAL, ROWS),
@@ -147,8 +146,7 @@ DESCRIBE(attention_grad){
                "lse(batch, groups*per, queries) "
                "first(batch, queries) last(batch, queries) lengths(batch) "
                "-> dq(batch, queries, groups*per*width) dk(batch, keys, groups*width) dv(batch, keys, groups*width)"
-               "; groups=kv_heads; groups*per=heads; per!probability; "
-               "queries!causal; queries!window",
+               "; groups=kv_heads; groups*per=heads; queries!causal; queries!window",
     .inputs = 9,
     .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("q", REAL, REQUIRED, ROWS), OPERAND("k", REAL, OPTIONAL, ROWS),
            OPERAND("v", REAL, OPTIONAL, ROWS), OPERAND("y", REAL, REQUIRED, ROWS), OPERAND("lse", WIDE, REQUIRED, ROWS),
