@@ -42,12 +42,6 @@ static const struct {
     const char *factor;  /* "": all */
     bool        vectors; /* only where the extent of a part is not whole vectors, which Winograd's convolutions need */
 } parts_rounded[] = {
-    {LK__OP_sum, "", false},
-    {LK__OP_batch_norm, "c", false},
-    {LK__OP_batch_norm_grad, "c", false},
-    {LK__OP_batch_norm_eval, "c", false},
-    {LK__OP_batch_norm_eval_grad, "c", false},
-    {LK__OP_attention, "queries", false},
     {LK__OP_conv2d, "o", true},
     {LK__OP_conv2d_grad_input, "c", true},
     {LK__OP_conv2d_grad_weight, "c", false},

@@ -27,6 +27,7 @@ attention attention_describe(const lk__kernel_call *call, int operand, int bound
     a.causal = attrs->causal;
     a.window = attrs->window;
     a.scale = (REAL)attrs->scale;
+    a.whole_t = lk__whole_extent(q, 1);
     if (attrs->probability > 0 && call->step) { /* there is none when the workspace is planned */
         uint64_t turn = call->step->sample_ids ? (uint64_t)call->step->epoch : ~(uint64_t)call->step->step;
         double   threshold = ceil(attrs->probability * 4294967296.0 - 0.5);
@@ -35,7 +36,6 @@ attention attention_describe(const lk__kernel_call *call, int operand, int bound
         a.random = lk__random_make(call->step->seed, LK__FOR_DROPOUT, attrs->stream ^ (turn * 0x9E3779B97F4A7C15u));
         a.ids = call->step->sample_ids;
         a.first_sample = lk__part_first(q, 0);
-        a.whole_t = lk__whole_extent(q, 1);
         a.first_row = (a.d > 0 ? lk__part_first(q, 2) / a.d : 0) * a.whole_t + lk__part_first(q, 1);
         int64_t repetitions = !packed && q->part && q->part->outer[2] > 1 ? q->part->outer[2] : 1;
         a.each = a.heads / repetitions;
@@ -288,7 +288,7 @@ static void forward_tile(void *argument, int64_t tile, int worker)
     int64_t end = min64(a->t, tile_begin(blocks, f->chunks, chunk + 1) * QUERIES);
     scratch w;
     lay_out(f, worker, &w);
-    if (a->t == 1) {
+    if (a->whole_t == 1) {
         for (int64_t h = 0; h < each; h++) attend_one(f, &w, sample, group * each + h);
         return;
     }

@@ -24,6 +24,14 @@ static const REAL one = 1, zero = 0;
 #define WEIGHT(s, c) ((double)((s)->w ? (s)->w : &one)[(s)->w ? (c) : 0])
 #define BIAS(s, c) ((double)((s)->b ? (s)->b : &zero)[(s)->b ? (c) : 0])
 
+/* y = x factor + shift is (x - mean) factor + bias. fma: a loop over channels may be vectors and a rest, of which
+ * compilers would contract one alone. */
+static inline void set_affine(const batch *s, int64_t c, double factor, double mean)
+{
+    s->factor[c] = (REAL)factor;
+    s->shift[c] = (REAL)fma(-mean, factor, BIAS(s, c));
+}
+
 static void set_extents(batch *s, const lk__kernel_operand *x, int64_t most)
 {
     s->channels = x->dims[1];
@@ -54,13 +62,13 @@ INLINE void value_term(const void *data, int64_t row, int64_t column, int64_t la
 {
     const batch *s = data;
     (void)second;
-    *first = load_part(s->x + row * s->channels + column, lanes);
+    *first = load_columns(s->x + row * s->channels + column, lanes);
 }
 
 INLINE void deviation_term(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second)
 {
     const batch *s = data;
-    vec          d = load_part(s->x + row * s->channels + column, lanes) - load_part(s->mean + column, lanes);
+    vec          d = load_columns(s->x + row * s->channels + column, lanes) - load_columns(s->mean + column, lanes);
     (void)second;
     *first = d * d;
 }
@@ -110,7 +118,7 @@ static void apply_tile(void *argument, int64_t tile, int worker)
         const ELEMENT *x = s.x + row * channels;
         ELEMENT       *y = s.y + row * channels;
         EACH_VECTOR(c, channels, {
-            vec v = load_part(x + c, lanes) * load_part(s.factor + c, lanes) + load_part(s.shift + c, lanes);
+            vec v = load_columns(x + c, lanes) * load_columns(s.factor + c, lanes) + load_columns(s.shift + c, lanes);
             if (s.relu) v = choose(v <= 0, splat(0), v);
             store_part(y + c, v, lanes);
         });
@@ -126,8 +134,9 @@ static void apply_residual_tile(void *argument, int64_t tile, int worker)
     for (int64_t row = tile_begin(s.rows, s.tiles, tile); row < end; row++) {
         int64_t at = row * channels;
         EACH_VECTOR(c, channels, {
-            vec v = load_part(s.x + at + c, lanes) * load_part(s.factor + c, lanes) + load_part(s.shift + c, lanes);
-            v = v + load_part(s.residual + at + c, lanes);
+            vec v = load_columns(s.x + at + c, lanes) * load_columns(s.factor + c, lanes) +
+                    load_columns(s.shift + c, lanes);
+            v = v + load_columns(s.residual + at + c, lanes);
             if (s.relu) v = choose(v <= 0, splat(0), v);
             store_part(s.y + at + c, v, lanes);
         });
@@ -144,8 +153,9 @@ static void apply_function_tile(void *argument, int64_t tile, int worker)
     for (int64_t row = tile_begin(s.rows, s.tiles, tile); row < end; row++) {
         int64_t at = row * channels;
         EACH_VECTOR(c, channels, {
-            vec v = load_part(s.x + at + c, lanes) * load_part(s.factor + c, lanes) + load_part(s.shift + c, lanes);
-            if (s.residual) v = v + load_part(s.residual + at + c, lanes);
+            vec v = load_columns(s.x + at + c, lanes) * load_columns(s.factor + c, lanes) +
+                    load_columns(s.shift + c, lanes);
+            if (s.residual) v = v + load_columns(s.residual + at + c, lanes);
             store_real(part, v);
             activate(part, lanes, s.activation);
             store_part(s.y + at + c, load_part(part, lanes), lanes);
@@ -202,11 +212,9 @@ static void normalise(const lk__kernel_call *call, batch *s, const double *mean,
     }
     for (int64_t c = 0; c < s->channels; c++) {
         double rstd = 1 / sqrt(squares[c] / n + call->attrs->epsilon);
-        double factor = rstd * WEIGHT(s, c);
         mean_out[c] = (REAL)mean[c];
         rstd_out[c] = (REAL)rstd;
-        s->factor[c] = (REAL)factor;
-        s->shift[c] = (REAL)(BIAS(s, c) - mean[c] * factor);
+        set_affine(s, c, rstd * WEIGHT(s, c), mean[c]);
     }
     if (call->attrs->update && call->step->updates_buffers) update_running(call, mean, squares, n, s->channels);
     s->tiles = tile_count(s->rows, s->channels, 0);
@@ -296,18 +304,15 @@ void KERNEL(batch_norm_eval)(const lk__kernel_call *call)
     set_extents(&s, &call->in[0], 0);
     s.factor = call->workspace;
     s.shift = s.factor + s.channels;
-    for (int64_t c = 0; c < s.channels; c++) {
-        double factor = WEIGHT(&s, c) / sqrt((double)variance[c] + call->attrs->epsilon);
-        s.factor[c] = (REAL)factor;
-        s.shift[c] = (REAL)(BIAS(&s, c) - (double)mean[c] * factor);
-    }
+    for (int64_t c = 0; c < s.channels; c++)
+        set_affine(&s, c, WEIGHT(&s, c) / sqrt((double)variance[c] + call->attrs->epsilon), (double)mean[c]);
     apply_affine(call, &s);
 }
 
 INLINE vec relu_gradient(const batch *s, int64_t at, int64_t lanes)
 {
-    vec d = load_part(s->dy + at, lanes);
-    return s->out ? choose(load_part(s->out + at, lanes) <= 0, splat(0), d) : d;
+    vec d = load_columns(s->dy + at, lanes);
+    return s->out ? choose(load_columns(s->out + at, lanes) <= 0, splat(0), d) : d;
 }
 
 /* g (x - mean) and g: dw / rstd and db. */
@@ -316,7 +321,7 @@ INLINE void gradient_terms(const void *data, int64_t row, int64_t column, int64_
     const batch *s = data;
     int64_t      at = row * s->channels + column;
     vec          g = relu_gradient(s, at, lanes);
-    *first = g * (load_part(s->x + at, lanes) - load_part(s->mean + column, lanes));
+    *first = g * (load_columns(s->x + at, lanes) - load_columns(s->mean + column, lanes));
     *second = g;
 }
 
@@ -333,7 +338,7 @@ static void gradient_sums_tile(void *argument, int64_t tile, int worker)
     }
 }
 
-/* dx = g factor + x slope + shift; slope is NULL where the statistics are constants. */
+/* dx = g factor + x slope + shift. */
 static void gradient_tile(void *argument, int64_t tile, int worker)
 {
     const batch s = *(const batch *)argument;
@@ -342,10 +347,23 @@ static void gradient_tile(void *argument, int64_t tile, int worker)
     for (int64_t row = tile_begin(s.rows, s.tiles, tile); row < end; row++) {
         int64_t at = row * s.channels;
         EACH_VECTOR(c, s.channels, {
-            vec g = relu_gradient(&s, at + c, lanes) * load_part(s.factor + c, lanes);
-            if (s.slope)
-                g = g +
-                    (load_part(s.x + at + c, lanes) * load_part(s.slope + c, lanes) + load_part(s.shift + c, lanes));
+            vec g = relu_gradient(&s, at + c, lanes), x = load_columns(s.x + at + c, lanes);
+            vec rest = x * load_columns(s.slope + c, lanes) + load_columns(s.shift + c, lanes);
+            store_part(s.y + at + c, g * load_columns(s.factor + c, lanes) + rest, lanes);
+        });
+    }
+}
+
+/* dx = g factor, where the statistics are constants. */
+static void scale_tile(void *argument, int64_t tile, int worker)
+{
+    const batch s = *(const batch *)argument;
+    int64_t     end = tile_begin(s.rows, s.tiles, tile + 1);
+    (void)worker;
+    for (int64_t row = tile_begin(s.rows, s.tiles, tile); row < end; row++) {
+        int64_t at = row * s.channels;
+        EACH_VECTOR(c, s.channels, {
+            vec g = relu_gradient(&s, at + c, lanes) * load_columns(s.factor + c, lanes);
             store_part(s.y + at + c, g, lanes);
         });
     }
@@ -375,11 +393,10 @@ static void gradient_input(const lk__kernel_call *call, batch *s, const double *
         if (!sums) continue;
         double slope = -factor * rstd * rstd * sums[c] / n;
         s->slope[c] = (REAL)slope;
-        s->shift[c] = (REAL)(-factor * sums[s->channels + c] / n - slope * (double)s->mean[c]);
+        s->shift[c] = (REAL)fma(-slope, (double)s->mean[c], -factor * sums[s->channels + c] / n);
     }
-    if (!sums) s->slope = NULL;
     s->tiles = tile_count(s->rows, s->channels, 0);
-    if (call->out[0].data) lk__pool_run(call->pool, s->tiles, gradient_tile, s);
+    if (call->out[0].data) lk__pool_run(call->pool, s->tiles, sums ? gradient_tile : scale_tile, s);
 }
 
 size_t KERNEL(batch_norm_grad_workspace)(const lk__kernel_call *call, int threads)

@@ -7,6 +7,26 @@
 
 enum { SPAN = 64 }; /* vectors of columns that are summed together */
 
+/* load_part without branches; what is past `lanes` (one at least) is undefined. Compilers contract a product and a sum
+ * of one basic block alone, and a column's bits must not depend on how many are computed with it. */
+INLINE vec load_columns_real(const REAL *p, int64_t lanes)
+{
+    if (lanes == VL) return load_real(p);
+    vec v = {0};
+    for (int64_t l = 0; l < VL; l++) v[l] = p[l & -(int64_t)(l < lanes)];
+    return v;
+}
+#if NARROW
+INLINE vec load_columns_element(const ELEMENT *p, int64_t lanes)
+{
+    if (lanes == VL) return load_element(p);
+    vec v = {0};
+    for (int64_t l = 0; l < VL; l++) v[l] = load_one_element(p + (l & -(int64_t)(l < lanes)));
+    return v;
+}
+#endif
+#define load_columns(p, lanes) BY_TYPE(load_columns, p)(p, lanes)
+
 /* The terms that are added: one or two for `lanes` columns from `column` on. Declared INLINE, so that it is inlined
  * into the loop. */
 typedef void (*column_terms)(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second);

@@ -3,13 +3,47 @@
  * order. */
 #include "device/cpu/columns.h"
 
-/* x's axes, merged, without axes of size 1. */
+/* x's axes, merged, without axes of size 1 in the whole. */
 typedef struct groups {
     int     rank;
     int64_t dims[LK_MAX_RANK];
     bool    reduced[LK_MAX_RANK];
     int64_t added; /* elements that go into one sum */
+    /* Of the whole, of which x may be a part along an axis that is kept: a group consists of `repeats` runs of `whole`
+     * elements, of which x has those from `first` on. */
+    int64_t whole[LK_MAX_RANK], first[LK_MAX_RANK], repeats[LK_MAX_RANK];
 } groups;
+
+/* The extent of a kept axis in the whole. The first axis may have a run-time count: where another one is cut it is not,
+ * and its extent is that of this run. */
+static int64_t kept_extent(const lk__kernel_operand *x, int axis)
+{
+    bool other = false;
+    for (int i = 1; x->part && i < x->rank; i++) other |= x->part->whole[i] != x->dims[i];
+    return axis == 0 && other ? x->dims[0] : lk__whole_extent(x, axis);
+}
+
+/* Appends an axis to the last group, or begins one with it. */
+static void add_axis(groups *g, const lk__kernel_operand *x, int axis, bool reduced)
+{
+    int64_t own = x->dims[axis], whole = reduced ? own : kept_extent(x, axis);
+    if (!g->rank || g->reduced[g->rank - 1] != reduced) {
+        g->dims[g->rank] = g->whole[g->rank] = g->repeats[g->rank] = 1;
+        g->first[g->rank] = 0;
+        g->reduced[g->rank++] = reduced;
+    }
+    int i = g->rank - 1;
+    if (whole != own) { /* what is before it repeats */
+        int64_t outer = max64(1, x->part->outer[axis]);
+        g->repeats[i] = max64(1, g->whole[i]) * outer;
+        g->whole[i] = whole / outer;
+        g->first[i] = x->part->first[axis];
+    } else {
+        g->whole[i] *= own;
+        g->first[i] *= own;
+    }
+    g->dims[i] *= own;
+}
 
 static groups merge_axes(const lk__kernel_operand *x, uint32_t mask)
 {
@@ -17,13 +51,7 @@ static groups merge_axes(const lk__kernel_operand *x, uint32_t mask)
     for (int axis = 0; axis < x->rank; axis++) {
         bool reduced = mask >> axis & 1;
         if (reduced) g.added *= x->dims[axis];
-        if (x->dims[axis] == 1) continue;
-        if (g.rank && g.reduced[g.rank - 1] == reduced) {
-            g.dims[g.rank - 1] *= x->dims[axis];
-        } else {
-            g.dims[g.rank] = x->dims[axis];
-            g.reduced[g.rank++] = reduced;
-        }
+        if ((reduced ? x->dims[axis] : kept_extent(x, axis)) != 1) add_axis(&g, x, axis, reduced);
     }
     return g;
 }
@@ -32,10 +60,13 @@ typedef struct sum {
     const REAL *x;
     REAL       *y;
     int64_t     a, b, c; /* y (a, c) = sum over b */
-    int64_t     parts, tiles;
-    double     *partial; /* (a, parts, c) when parts > 1 */
-    double      divisor;
-    groups      g; /* of the general case */
+    /* Of the whole, from which the order of sums follows: its a and c. It has `runs` runs of `whole_run` columns, of
+     * each of which the c columns are those from `first` on. */
+    int64_t whole_a, whole_c, runs, whole_run, first;
+    int64_t parts, tiles;
+    double *partial; /* (a, parts, c) when parts > 1 */
+    double  divisor;
+    groups  g; /* of the general case */
 } sum;
 
 /* True when the pattern is kept?-reduced?-kept?. */
@@ -43,22 +74,31 @@ static bool is_simple(const groups *g, sum *s)
 {
     int64_t *slots[] = {&s->a, &s->b, &s->c};
     int      slot = 0;
-    s->a = s->b = s->c = 1;
+    s->a = s->b = s->c = s->whole_a = s->whole_c = s->runs = s->whole_run = 1;
+    s->first = 0;
     for (int i = 0; i < g->rank; i++) {
         while (slot < 3 && g->reduced[i] != (slot == 1)) slot++;
         if (slot == 3) return false;
+        if (slot == 0) s->whole_a = g->repeats[i] * g->whole[i];
+        if (slot == 2) {
+            s->runs = g->repeats[i];
+            s->whole_run = g->whole[i];
+            s->whole_c = s->runs * s->whole_run;
+            s->first = g->first[i];
+        }
         *slots[slot++] = g->dims[i];
     }
-    if (s->b == 1) s->c *= s->a, s->a = 1; /* nothing to add: one row to copy */
+    bool alone = s->c % s->runs != 0 || s->first + s->c / s->runs > s->whole_run; /* cut along two axes */
+    if (s->b == 1) s->c *= s->a, s->a = s->whole_a = 1;                           /* nothing to add: one row to copy */
+    if (s->b == 1 || alone) s->whole_c = s->whole_run = s->c, s->runs = 1, s->first = 0;
     return true;
 }
 
+/* The most parts of a sum, whatever the count along a. */
+static int64_t most_parts(const sum *s) { return min64(s->b, tiles_of(s->b * s->whole_c, GRAIN)); }
+
 /* How many parts each sum is split into, so that there is work for many threads: a × parts stays below 2 PARTS. */
-static int64_t parts_of(const sum *s)
-{
-    int64_t wanted = tiles_of(PARTS, max64(s->a, 1));
-    return max64(1, min64(min64(wanted, s->b), tiles_of(s->b * s->c, GRAIN)));
-}
+static int64_t parts_of(const sum *s) { return max64(1, min64(tiles_of(PARTS, max64(s->whole_a, 1)), most_parts(s))); }
 
 size_t KERNEL(sum_workspace)(const lk__kernel_call *call, int threads)
 {
@@ -66,7 +106,7 @@ size_t KERNEL(sum_workspace)(const lk__kernel_call *call, int threads)
     sum    s;
     (void)threads;
     if (!is_simple(&g, &s) || s.b == 1) return 0;
-    int64_t most = min64(s.b, tiles_of(s.b * s.c, GRAIN)); /* parts, whatever the count along a */
+    int64_t most = most_parts(&s);
     return most > 1 ? (size_t)(min64(2 * PARTS, s.a * most) * s.c) * sizeof(double) : 0;
 }
 
@@ -77,22 +117,38 @@ INLINE void element_term(const void *data, int64_t row, int64_t column, int64_t 
     *first = load_part(s->x + row * s->c + column, lanes);
 }
 
-/* The sums over rows begin … end-1 of (a, b, c) as (a b, c), accumulated in double, in strips that fit on the stack. */
+/* The sums over rows begin … end-1 of (a b, c) of columns column … column + columns - 1, accumulated in double. */
+static void sum_strip_of(const sum *s, int64_t begin, int64_t end, int64_t column, int64_t columns, double *total)
+{
+    int64_t run = s->c / s->runs; /* columns of each run of the whole */
+    memset(total, 0, (size_t)columns * sizeof *total);
+    if (s->c == s->whole_c) {
+        sum strip = *s;
+        strip.x += column;
+        sum_columns(element_term, &strip, begin, end, columns, total, NULL);
+        return;
+    }
+    for (int64_t at = column, n; at < column + columns; at += n) {
+        sum     strip = *s;
+        int64_t origin = at / run * s->whole_run + s->first + at % run;
+        n = min64(column + columns - at, run - at % run);
+        strip.x += at;
+        sum_columns_of(element_term, &strip, begin, end, n, origin, s->whole_c, total + (at - column), NULL);
+    }
+}
+
+/* The sums over rows begin … end-1, in strips that fit on the stack. */
 static void sum_rows(const sum *s, int64_t begin, int64_t end, REAL *y, double *partial)
 {
-    enum { STRIP = 64 * VL };
+    enum { STRIP = 64 * VL }; /* sum_columns adds each in the order in which it would add them in all columns */
     double buffer[STRIP];
     if (partial) {
-        memset(partial, 0, (size_t)s->c * sizeof *partial);
-        sum_columns(element_term, s, begin, end, s->c, partial, NULL);
+        sum_strip_of(s, begin, end, 0, s->c, partial);
         return;
     }
     for (int64_t column = 0; column < s->c; column += STRIP) {
-        sum     strip = *s;
         int64_t columns = min64(STRIP, s->c - column);
-        strip.x += column;
-        memset(buffer, 0, sizeof buffer);
-        sum_columns(element_term, &strip, begin, end, columns, buffer, NULL);
+        sum_strip_of(s, begin, end, column, columns, buffer);
         for (int64_t i = 0; i < columns; i++) y[column + i] = (REAL)(buffer[i] / s->divisor);
     }
 }
@@ -106,7 +162,7 @@ static void sum_tile(void *argument, int64_t tile, int worker)
         int64_t row = item / s->parts, part = item % s->parts;
         int64_t begin = tile_begin(s->b, s->parts, part), end = tile_begin(s->b, s->parts, part + 1);
         double *partial = s->parts > 1 ? s->partial + item * s->c : NULL;
-        if (s->c > 1) {
+        if (s->whole_c > 1) {
             sum_rows(s, row * s->b + begin, row * s->b + end, s->y + row * s->c, partial);
             continue;
         }
@@ -145,6 +201,7 @@ static void general_tile(void *argument, int64_t tile, int worker)
         }
     }
     int64_t stop = tile_begin(s->a, s->tiles, tile + 1), runs = s->g.added / dims[0];
+    bool    adjacent = s->g.reduced[s->g.rank - 1]; /* also in the whole: a part may have one of what is kept */
     (void)worker;
     for (int64_t out = tile_begin(s->a, s->tiles, tile); out < stop; out++) {
         const REAL *base = s->x;
@@ -155,7 +212,7 @@ static void general_tile(void *argument, int64_t tile, int worker)
             const REAL *x = base;
             rest = run;
             for (int i = 1; i < rank; rest /= dims[i++]) x += rest % dims[i] * steps[i];
-            if (steps[0] == 1)
+            if (adjacent)
                 SUM_VECTORS(total, i, dims[0], load_part(x + i, lanes));
             else
                 for (int64_t i = 0; i < dims[0]; i++) total += (double)x[i * steps[0]];
