@@ -68,6 +68,7 @@ lk__plan_content *lk__access_value(lk__plan_accesses *a, lk__plan_access_kind ki
     size_t          begin = place.offset;
     lk__plan_access one = {.kind = kind, .space = space_of(place.region, slot)};
     one.content = (lk__plan_content){.value = a->root[v], .first = part, .count = 1};
+    if (place.region == LK__IN_GATHERED && part != LK__PART_ALL) one.content.first -= slot; /* one for all slots */
     if (place.region == LK__IN_GRADIENTS) begin += (size_t)set * a->plan->gradient_bytes;
     if (place.region == LK__IN_GRADIENTS && part == LK__PART_ALL) {
         one.content.first = 0;
@@ -333,6 +334,9 @@ lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, c
         break;
     case LK__DO_ADD_SLICES: lk__access_add_slices(a, run, in->bucket); break;
     case LK__DO_SLICE: lk__access_slice(a, n); break;
+    case LK__DO_FETCH_PARTS: lk__access_fetch_parts(a); break;
+    case LK__DO_SQUARE_PARTS: lk__access_square_parts(a, n); break;
+    case LK__DO_ADD_SQUARES: lk__access_add_squares(a); break;
     case LK__DO_LOSS_SCALES: write_scales(a, run); break;
     case LK__DO_LOSSES: read_numbers(a, 0, run->part); break;
     case LK__DO_NUMBERS: write_numbers(a, run); break;

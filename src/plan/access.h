@@ -88,6 +88,10 @@ void lk__access_widened(lk__plan_accesses *accesses, size_t state); /* this rank
 bool lk__access_rounding(lk__plan_accesses *accesses, const lk__schedule_run *run, const lk__graph_node *node);
 void lk__access_add_slices(lk__plan_accesses *accesses, const lk__schedule_run *run, int bucket);
 void lk__access_sum_slices(lk__plan_accesses *accesses, int bucket);
+void lk__access_made_slices(lk__plan_accesses *accesses, int bucket); /* over all leaves and ranks */
+void lk__access_fetch_parts(lk__plan_accesses *accesses);
+void lk__access_square_parts(lk__plan_accesses *accesses, const lk__graph_node *node);
+void lk__access_add_squares(lk__plan_accesses *accesses);
 void lk__access_slice(lk__plan_accesses *accesses, const lk__graph_node *node);
 /* Adds one; its content may be changed until the next. */
 lk__plan_content *lk__access_put(lk__plan_accesses *accesses, lk__plan_access access);

@@ -132,7 +132,7 @@ static void start_scatter(lk__plan_accesses *a, int bucket, range r)
 static void start_slices(lk__plan_accesses *a, range r)
 {
     read_subtrees(a, LK__READS_IN_PLACE, exchanged_space(a), r);
-    put_gradient(a, LK__WRITES, exchanged_space(a), 0, r, reduced(a));
+    if (!a->plan->stage) put_gradient(a, LK__WRITES, exchanged_space(a), 0, r, reduced(a));
 }
 
 static void widen_slice(lk__plan_accesses *a, int bucket, range r)
@@ -189,6 +189,7 @@ void lk__access_bucket(lk__plan_accesses *a, const lk__schedule_run *run, const 
     range                  r;
     for (size_t i = 0; i < a->plan->graph->states_count; i++)
         if (find_range(a, i, b->offset, b->offset + b->bytes, &r)) access_range(a, run, in, r);
+    if (in->action == LK__DO_START_SLICES && a->plan->stage) lk__access_made_slices(a, in->bucket);
 }
 
 /* ---- a state that the ranks of a host share ---- */

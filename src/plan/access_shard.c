@@ -47,12 +47,12 @@ void lk__access_widened(lk__plan_accesses *a, size_t state)
         lk__access_value(a, LK__WRITES, a->plan->states[state].gradient_slice, 0, LK__PART_ALL, 0);
 }
 
-/* Of stage 1 the first set is reduced, with all micro-batches in it, in place; else a run's gradients are, which are in
- * the arena. */
+/* Of stage 1, and with leaves, the first set is reduced, with all micro-batches or leaves in it, in place; else a run's
+ * gradients are, which are in the arena. */
 void lk__access_start_shard(lk__plan_accesses *a, const lk__schedule_run *run, int bucket)
 {
     const lk_plan *p = a->plan;
-    bool           once = p->stage == 1;
+    bool           once = !lk__plan_scatters(p);
     int            first = once ? 0 : run->part, count = once ? a->parts : 1;
     for (size_t i = 0; i < p->graph->states_count; i++) {
         if (!p->states[i].trained || p->units[p->states[i].unit].bucket != bucket) continue;
@@ -67,7 +67,7 @@ bool lk__access_rounding(lk__plan_accesses *a, const lk__schedule_run *run, cons
 {
     const lk_plan  *p = a->plan;
     const lk_graph *g = a->list->graph;
-    if (n->op != LK__OP_cast || p->stage < 2) return false;
+    if (n->op != LK__OP_cast || !lk__plan_scatters(p)) return false;
     const lk__graph_value *x = &g->values[n->in[0]], *y = &g->values[n->out[0]];
     for (size_t i = 0; i < p->graph->states_count && x->kind == LK__VALUE_BUCKET; i++)
         if (p->states[i].trained && p->units[p->states[i].unit].bucket == x->state)
@@ -91,6 +91,39 @@ void lk__access_sum_slices(lk__plan_accesses *a, int bucket)
 {
     access_slices(a, LK__READS_IN_PLACE, bucket, 0, 0, a->parts);
     access_slices(a, LK__WRITES, bucket, 0, 0, a->parts);
+}
+
+void lk__access_made_slices(lk__plan_accesses *a, int bucket) { access_slices(a, LK__WRITES, bucket, 0, 0, a->parts); }
+
+/* ---- the norm, part by part ---- */
+
+/* This rank's part of each gradient whose squares are added. */
+void lk__access_fetch_parts(lk__plan_accesses *a)
+{
+    for (size_t i = 0; i < a->plan->graph->states_count; i++)
+        if (a->plan->states[i].trained && lk__range_count(lk__plan_piece(a->plan, i)))
+            lk__access_value(a, LK__READS, a->plan->states[i].gradient_slice, 0, LK__PART_ALL, 0);
+    lk__access_number(a, LK__WRITES, LK__SPACE_PEERS, 0, LK__PART_ALL, 1);
+}
+
+void lk__access_square_parts(lk__plan_accesses *a, const lk__graph_node *n)
+{
+    size_t state = (size_t)a->list->graph->values[n->in[0]].state;
+    lk__access_number(a, LK__READS, LK__SPACE_REPORT, 0, LK__PART_ALL, 1);
+    lk__access_number(a, LK__READS, LK__SPACE_PEERS, 0, LK__PART_ALL, 1);
+    if (lk__range_count(lk__plan_piece(a->plan, state))) lk__access_value(a, LK__READS, n->in[0], 0, LK__PART_ALL, 0);
+    lk__access_number(a, LK__WRITES, LK__SPACE_SQUARES, state, LK__PART_ALL, 1);
+}
+
+void lk__access_add_squares(lk__plan_accesses *a)
+{
+    for (size_t i = 0; i < a->list->order_count; i++) {
+        const lk__graph_node *n = &a->list->graph->nodes[a->list->order[i]];
+        if (n->op != LK__OP_square_sum) continue;
+        lk__access_number(a, LK__READS, LK__SPACE_SQUARES, (size_t)a->list->graph->values[n->in[0]].state, LK__PART_ALL,
+                          1);
+        lk__access_value(a, LK__WRITES, n->out[0], 0, LK__PART_ALL, 0);
+    }
 }
 
 /* A kernel on this rank's part of a state: of the optimizer, or the squares of its gradient. */

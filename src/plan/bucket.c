@@ -198,7 +198,7 @@ void lk__plan_gradient_memory(lk_plan *p)
 {
     p->memory[LK_MEMORY_GRADIENTS] = p->gradient_bytes * (size_t)p->sets;
     if (lk__plan_batch_parts(p) > 1 && p->gradient_dtype != p->graph->real &&
-        p->stage < 2) /* and rounded, where they are reduced */
+        !lk__plan_scatters(p)) /* and rounded, where they are reduced */
         p->memory[LK_MEMORY_GRADIENTS] += p->gradient_bytes / sizeof(float) * lk_dtype_size(p->gradient_dtype);
 }
 

@@ -157,19 +157,6 @@ static lk_status check_placements(lk_context *c, const lk_plan_config *config)
     return lk__tactics_check(c, config->tactics);
 }
 
-/* Ranks along shard that do not share their state have slices of it. */
-static lk_status check_shards(lk_graph *g, const lk_plan_config *config, const lk__mesh_grid *mesh)
-{
-    lk_context        *c = g->context;
-    const lk_parallel *parallel = &config->parallel;
-    if (lk__mesh_extent(mesh, LK_AXIS_SHARD) == 1 || parallel->state == LK_STATE_SHARED) return LK_OK;
-    if (parallel->leaves)
-        return lk__fail(c, LK_EUNSUPPORTED,
-                        "ranks along shard that have slices of the state add gradients in the order of ranks, not of "
-                        "leaves: share the state (LK_STATE_SHARED, --state shared), or use the axis data");
-    return LK_OK;
-}
-
 static lk_status check_optimizer(lk_graph *g, const lk_plan_config *config)
 {
     lk_context                *c = g->context;
@@ -198,7 +185,6 @@ lk_status lk__plan_check(lk_graph *g, const lk_plan_config *config, lk__mesh_gri
     if (status >= 0) status = check_division(g->context, &config->parallel, parts);
     if (status >= 0) status = check_sharing(g->context, &config->parallel, mesh);
     if (status >= 0) status = check_placements(g->context, config);
-    if (status >= 0) status = check_shards(g, config, mesh);
     if (status >= 0) status = check_precision(g, config);
     if (status >= 0) status = check_caches(g, config->optimizer != NULL);
     return status >= 0 && config->optimizer ? check_optimizer(g, config) : status;

@@ -54,7 +54,7 @@ static void wait_for(simulation *s, int value)
 /* Gradients of whole buckets are reduced once in a step, behind the last micro-batch; slices of them with each. */
 static bool is_postponed(const lk_plan *p, const lk__graph_node *n, bool last)
 {
-    return !last && p->stage < 2 && lk__plan_is_bucket(p->train.graph, n);
+    return !last && !lk__plan_scatters(p) && lk__plan_is_bucket(p->train.graph, n);
 }
 
 static void run_nodes(simulation *s, size_t begin, size_t end, bool last)

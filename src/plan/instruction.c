@@ -23,7 +23,8 @@ static const size_t FEW_BYTES = 256 << 10;
 
 bool lk__plan_by_slices(const lk_plan *p)
 {
-    return p->parallel.leaves && !lk__tree_nests(p->parallel.leaves, lk__plan_batch_parts(p));
+    if (p->parallel.leaves == 0) return false;
+    return !lk__tree_nests(p->parallel.leaves, lk__plan_batch_parts(p)) || (p->stage && !lk__plan_shards_nest(p));
 }
 
 bool lk__plan_sums_late(const lk_plan *p, lk__plan_group group)
@@ -86,6 +87,8 @@ static int bucket_of(const maker *m, const lk__graph_node *n)
 static lk__plan_instruction reduction_of(const maker *m)
 {
     const lk_plan *p = m->plan;
+    if (p->stage && lk__plan_by_slices(p))
+        return (lk__plan_instruction){.action = LK__DO_START_SLICES, .how = "all_to_all"};
     if (p->stage)
         return (lk__plan_instruction){.action = m->group.staged ? LK__DO_START_SHARD_STAGED : LK__DO_START_SHARD,
                                       .how = "reduce_scatter"};
@@ -108,7 +111,7 @@ static void put_reduction(maker *m, lk_section section, unsigned when, int node,
     if (lk__bucket_type(p, &p->buckets[bucket]) != p->buckets[bucket].dtype)
         put_bucket(m, section, LK__DO_ROUND, when, bucket);
     if (lk__plan_sums_late(p, m->group)) return;
-    if (m->group.staged && !p->stage)
+    if (m->group.staged && (!p->stage || lk__plan_by_slices(p)))
         put_bucket(m, section, lk__plan_by_slices(p) ? LK__DO_COPY_OUT_SETS : LK__DO_COPY_OUT, when, bucket);
     lk__plan_instruction start = reduction_of(m);
     start.when = when;
@@ -131,10 +134,10 @@ static void put_end_of_reduction(maker *m, int start, int wait, int bucket, int 
         put_bucket(m, LK_SYNC, p->shared || p->stage ? LK__DO_WIDEN_SLICE : LK__DO_WIDEN, 0, bucket);
 }
 
-/* Of stages 2 and 3 every backward has the slices of its own gradients, and adds them to those before. */
+/* Where they scatter, every backward has the slices of its own gradients, and adds them to those before. */
 static void put_end_of_bucket(maker *m, lk_section section, int start, int wait, int bucket, int collective)
 {
-    if (m->plan->stage < 2) {
+    if (!lk__plan_scatters(m->plan)) {
         put_end_of_reduction(m, start, wait, bucket, collective);
         return;
     }
@@ -202,13 +205,14 @@ static void put_node(maker *m, lk_section section, size_t position)
     case LK__RUNS_KERNEL:
         put_kernel(m, section, position,
                    lk__plan_by_leaf(m->list, node) && reads_leaves(m, n) ? LK__DO_LEAVES : LK__DO_KERNEL);
-        if (m->plan->stage > 1 && m->plan->sets > 1 && lk__plan_is_bucket(m->list->graph, n)) /* a slice, widened */
+        if (lk__plan_scatters(m->plan) && m->plan->sets > 1 &&
+            lk__plan_is_bucket(m->list->graph, n)) /* a slice, widened */
             put_bucket(m, section, LK__DO_ADD_SLICES, LK__IF_ADDS, m->list->graph->values[n->out[0]].state);
         return;
     case LK__RUNS_COLLECTIVE:
         collective = collective_at(m, position);
         m->out->collectives++;
-        if ((bucket = bucket_of(m, n)) >= 0 && m->plan->stage > 1) { /* each backward reduces its own */
+        if ((bucket = bucket_of(m, n)) >= 0 && lk__plan_scatters(m->plan)) { /* each backward reduces its own */
             put_reduction(m, section, 0, node, bucket, collective);
             return;
         }
@@ -300,11 +304,27 @@ static void put_shared_update(maker *m)
     put_action(m, LK_UPDATE, LK__DO_BARRIER_UPDATE, 0);
 }
 
+/* The squares of all slices, where they are added as one rank adds them; returns whether they are. */
+static bool put_squares_by_part(maker *m)
+{
+    size_t begin = m->list->end[LK_SYNC], end = m->list->end[LK_UPDATE];
+    bool   clips = false;
+    for (size_t i = begin; i < end; i++) clips |= node_at(m, i)->op == LK__OP_square_sum;
+    if (!clips || !lk__plan_squares_by_part(m->plan)) return false;
+    put_action(m, LK_UPDATE, LK__DO_FETCH_PARTS, 0);
+    for (size_t i = begin; i < end; i++)
+        if (node_at(m, i)->op == LK__OP_square_sum) put_kernel(m, LK_UPDATE, i, LK__DO_SQUARE_PARTS);
+    put_action(m, LK_UPDATE, LK__DO_ADD_SQUARES, 0);
+    return true;
+}
+
 /* Of a state of which ranks have slices: kernels on states run on this rank's part of them. */
 static void put_sharded_update(maker *m)
 {
+    bool by_part = put_squares_by_part(m);
     for (size_t i = m->list->end[LK_SYNC]; i < m->list->end[LK_UPDATE]; i++) {
         const lk__graph_node *n = node_at(m, i);
+        if (by_part && n->op == LK__OP_square_sum) continue;
         if (n->op == LK__OP_square_sum || writes_state(n))
             put_kernel(m, LK_UPDATE, i, LK__DO_SLICE);
         else

@@ -63,6 +63,9 @@
     X(UPDATE_SLICES, "update of this rank's slices", KERNEL) /* as SQUARE_SLICES */                                  \
     X(BARRIER_UPDATE, "barrier update", COLLECTIVE)                                                                  \
     X(SLICE, "kernel on this rank's part", KERNEL)   /* of a state */                                                \
+    X(FETCH_PARTS, "parts of the norm", COLLECTIVE)  /* gradients of other slices, of parts that begin in this rank's */ \
+    X(SQUARE_PARTS, "squares of parts", KERNEL)      /* as SQUARE_SLICES */                                          \
+    X(ADD_SQUARES, "sum of squares", COLLECTIVE)     /* of all ranks' parts, as one rank adds them */                \
     X(NORM, "norm of the gradient", HOST)                                                                            \
     X(BATCH_BEGIN, "beginning of a queued batch", KERNEL)                                                            \
     X(BATCH_NUMBERS, "numbers of the step", KERNEL)                                                                  \
@@ -135,7 +138,8 @@ static inline unsigned lk__node_axes(const lk__graph_node *n)
     return n->attrs.mesh ? n->attrs.mesh : (unsigned)LK__PLAN_BATCH_AXES;
 }
 
-/* Whether a bucket is reduced by exchanging slices of it, since the subtrees of the ranks' leaves are not aligned. */
+/* Whether a bucket is reduced by exchanging slices of it, since the subtrees of the ranks' leaves are not aligned, or
+ * those of the ranks along shard. */
 bool lk__plan_by_slices(const lk_plan *plan);
 /* With shared state: whether gradients are summed in the update or by LK__DO_EXCHANGE, not by collectives while
  * backward runs. */

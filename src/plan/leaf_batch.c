@@ -76,12 +76,18 @@ static bool parts_leaves(const lk_graph *g, const lk__graph_node *n)
     return runs(n) == LK__RUNS_COLLECTIVE && !lk__node_is_same(g, n, 0);
 }
 
+/* Parameters are the same to all leaves, wherever they come from. */
+static bool gathers_parameters(const lk_graph *g, const lk__graph_node *n)
+{
+    return runs(n) == LK__RUNS_COLLECTIVE && g->values[n->in[0]].kind == LK__VALUE_UNIT;
+}
+
 /* The first node that does not allow it, or -1. */
 static int find_coupling(const lk__plan_list *list)
 {
     for (size_t i = 0; i < list->end[LK_BACKWARD]; i++) {
         const lk__graph_node *n = &list->graph->nodes[list->order[i]];
-        if (lk__plan_is_bucket(list->graph, n)) continue;
+        if (lk__plan_is_bucket(list->graph, n) || gathers_parameters(list->graph, n)) continue;
         if (choose_execution(list, n) == UNSUPPORTED || parts_leaves(list->graph, n) ||
             (runs(n) == LK__RUNS_COLLECTIVE && !reads_leaves(list, n)))
             return list->order[i];

@@ -85,7 +85,7 @@ static void external_storages(memory *m)
         if (value->kind == LK__VALUE_UNIT) s.place = unit_place(m->plan, value);
         if (value->kind == LK__VALUE_SLICE)
             s.place = (lk__plan_place){LK__IN_GRADIENTS, lk__plan_gradient_piece(m->plan, (size_t)value->state)};
-        if (value->kind == LK__VALUE_BUCKET && (m->plan->stage > 1 || value->slot > 1)) {
+        if (value->kind == LK__VALUE_BUCKET && (lk__plan_scatters(m->plan) || value->slot > 1)) {
             s.place = (lk__plan_place){LK__IN_GRADIENTS, m->plan->buckets[value->state].slice};
             s.arena = s.gathered = !value->slot; /* filled by its gradients */
             if (s.arena) s.first = UNTIL_END, s.last = -1;
@@ -123,7 +123,7 @@ static void find_last_uses(memory *m)
         if (list->numbers[i] >= 0) m->last_use[list->numbers[i]] = UNTIL_END;
     if (list->norm >= 0) m->last_use[list->norm] = UNTIL_END;
     for (int i = 0; i < list->outputs_count; i++) m->last_use[list->outputs[i]] = UNTIL_END;
-    if (list->gradients && m->plan->stage < 2) /* else they are read by their buckets alone */
+    if (list->gradients && !lk__plan_scatters(m->plan)) /* else they are read by their buckets alone */
         for (size_t i = 0; i < list->graph->states_count; i++)
             if (list->gradients[i] >= 0) m->last_use[list->gradients[i]] = UNTIL_END;
 }
@@ -213,7 +213,7 @@ static void place_gradients(memory *m)
         storage *s = &m->storages[m->storage_of[list->gradients[i]]];
         s->arena = false;
         s->place = (lk__plan_place){LK__IN_GRADIENTS, m->plan->states[i].gradient_offset};
-        if (m->plan->stage > 1) put_into_bucket(m, i, s);
+        if (lk__plan_scatters(m->plan)) put_into_bucket(m, i, s);
     }
 }
 

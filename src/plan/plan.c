@@ -62,6 +62,20 @@ static void count_sets(lk_plan *p)
     p->slots = parallel->leaves && p->syncs && !p->batch_leaves ? mine : 1;
 }
 
+/* Parameters are gathered for each leaf, where these run one after the other: all ranks need as many. */
+static lk_status check_leaves(const lk_plan *p)
+{
+    const lk_graph *g = p->train.graph;
+    int             leaves = p->parallel.leaves, parts = lk__plan_batch_parts(p);
+    if (p->stage < 3 || !leaves || leaves % parts == 0 || p->batch_leaves || p->slots > 1) return LK_OK;
+    const char *name = p->couples >= 0 ? lk__node_name(g, &g->nodes[p->couples]) : "a batch";
+    return lk__fail(p->context, LK_EUNSUPPORTED,
+                    "%s couples the samples of a leaf, so leaves run one after the other, and %d leaves are not "
+                    "equally many on each of %d ranks, which gather parameters for each (shard_stage 3): use a number "
+                    "of leaves that %d divides, or shard_stage 2",
+                    name, leaves, parts, parts);
+}
+
 /* A parameter that the loss does not depend on gets a gradient of zeros, so that every rank updates it in the same
  * way. */
 static lk_status fill_unused(lk__plan_list *list, bool warn)
@@ -129,6 +143,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     lk__plan_place_moments(p);
     if ((status = lk__pass_leaf_batch(p)) < 0) return status;
     count_sets(p);
+    if ((status = check_leaves(p)) < 0) return status;
     lk__plan_share_buffers(p);
     lk__plan_gradient_memory(p);
     if ((status = lk__pass_launch_groups(list, p)) < 0) return status;

@@ -88,10 +88,10 @@ typedef struct lk__plan_state {
     /* of its arrays over ranks; `bytes` and `wide_bytes` are those of the whole */
     lk__plan_splits splits[LK__ARRAY_COUNT];
     bool            trained;
-    int             unit; /* of plan/shard.h; -1: every rank has all of it */
+    int             unit;                   /* of plan/shard.h; -1: every rank has all of it */
     int64_t         unit_at, unit_elements; /* where it begins in the unit; how many it has there */
     int             gradient_slice;         /* value of the training graph: this rank's part of its gradient */
-    bool            adds_leaves; /* with batch_leaves: the kernel of its gradient adds over leaves itself */
+    bool            adds_leaves;            /* with batch_leaves: the kernel of its gradient adds over leaves itself */
 } lk__plan_state;
 
 /* One of several losses that are added, each divided by its own weight in the global batch (losses.c). */
@@ -113,11 +113,11 @@ typedef struct lk__plan_bucket {
     size_t   offset, bytes; /* in the region of gradients */
     lk_dtype dtype;         /* of its gradients */
     int      states;
-    int      unit;  /* of plan/shard.h: that whose gradients it has */
+    int      unit; /* of plan/shard.h: that whose gradients it has */
     /* the same, of stages 2 and 3, where it is rounded for its reduction: that, and the slice which is received */
     int    rounded, received;
     int    summed; /* the same: the slice that is added over the ranks along data */
-    size_t slice; /* the same: where this rank's slice of the sum is in the region of gradients */
+    size_t slice;  /* the same: where this rank's slice of the sum is in the region of gradients */
     /* of the training graph; result: what its collective makes, this rank's slice with shared state */
     int value, result;
 } lk__plan_bucket;
@@ -165,7 +165,7 @@ struct lk_plan {
     size_t           gathered; /* bytes of LK__IN_GATHERED, part of LK_MEMORY_STAGING */
     lk__plan_unit   *units;
     size_t           units_count, units_capacity;
-    int              helpers;  /* threads that can run on cores of other ranks while these wait (run/lend.h) */
+    int              helpers;        /* threads that can run on cores of other ranks while these wait (run/lend.h) */
     bool             writes_buffers; /* training, or a cache, changes some */
     bool             shares_buffers; /* all ranks of a host hold them once, too (shared_buffers.c) */
     bool             own_buffers;    /* ranks may compute different ones: those of rank 0 are saved */
@@ -381,7 +381,8 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *config, 
 static inline lk_dtype lk__bucket_type(const lk_plan *p, const lk__plan_bucket *b)
 {
     bool narrow = lk__plan_batch_parts(p) > 1 && p->gradient_dtype != p->graph->real;
-    return narrow && p->stage < 2 ? p->gradient_dtype : b->dtype; /* stages 2 and 3 round by nodes (shard_bucket.c) */
+    return narrow && !lk__plan_scatters(p) ? p->gradient_dtype
+                                           : b->dtype; /* stages 2 and 3 round by nodes (shard_bucket.c) */
 }
 static inline size_t lk__bucket_sent(const lk_plan *p, size_t index)
 {

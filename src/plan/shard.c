@@ -2,6 +2,8 @@
  * and what of them this rank has. */
 #include "plan/plan.h"
 
+#include "base/tree.h"
+
 #include <fnmatch.h>
 
 /* Elements between two states' beginnings, and of a slice, are multiples of this: of every type whole cache lines. */
@@ -12,6 +14,22 @@ enum { SMALL_UNIT = 64 << 10, MERGED_UNIT = 25 << 20 };
 static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
 int64_t lk__unit_each(const lk_plan *p, const lk__plan_unit *u) { return u->elements / lk__plan_shards(p); }
+
+bool lk__plan_scatters(const lk_plan *p) { return p->stage > 1 && !p->parallel.leaves; }
+
+bool lk__plan_shards_nest(const lk_plan *p)
+{
+    int rank = lk__plan_rank(p), first = lk__mesh_member(&p->mesh, LK_AXIS_SHARD, rank, 0),
+        next = lk__mesh_member(&p->mesh, LK_AXIS_SHARD, rank, lk__plan_shards(p) > 1);
+    if (lk__mesh_extent(&p->mesh, LK_AXIS_DATA) == 1) return true;
+    return lk__tree_nests(lk__plan_batch_parts(p), lk__mesh_extent(&p->mesh, LK_AXIS_DATA)) &&
+           lk__plan_batch_part_of(p, next) == lk__plan_batch_part_of(p, first) + 1;
+}
+
+bool lk__plan_squares_by_part(const lk_plan *p)
+{
+    return p->stage && p->parallel.leaves && lk__device_is_host(p->device);
+}
 
 /* Of what this rank would have without the axis shard. */
 static int64_t state_elements(const lk_plan *p, size_t state)

@@ -10,6 +10,10 @@
  *   2       yes                         until they are reduced   and gradients
  *   3       while a unit is used        until they are reduced   and parameters
  *
+ * Leaves of the batch (lk_parallel.leaves) are added in the order of their tree, which crosses the ranks only above
+ * each rank's own subtrees: with them every stage keeps all gradients of each of this rank's leaves until the last one
+ * is done.
+ *
  * Values that this adds to lists: LK__VALUE_UNIT, a unit of parameters in the store or this rank's slice of it;
  * LK__VALUE_SLICE, this rank's part of the gradient of a state, with the state's shape. */
 #ifndef LK__PLAN_SHARD_H
@@ -33,7 +37,14 @@ typedef struct lk__plan_unit {
 
 /* When a plan is created: which states are together, and how their arrays are split. */
 lk_status lk__plan_make_units(lk_plan *plan, const lk_optimizer_config *optimizer);
-int64_t   lk__unit_each(const lk_plan *plan, const lk__plan_unit *unit); /* elements of a slice */
+/* Whether every backward reduces its gradients, of which only slices are kept: stages 2 and 3, without leaves. */
+bool lk__plan_scatters(const lk_plan *plan);
+/* Whether the sum along shard, then that along data, is the sum over all parts of the batch in their tree. */
+bool lk__plan_shards_nest(const lk_plan *plan);
+/* Whether the norm of the gradient is added part by part (lk__square_parts), as one rank adds it: with leaves, on the
+ * CPU. */
+bool    lk__plan_squares_by_part(const lk_plan *plan);
+int64_t lk__unit_each(const lk_plan *plan, const lk__plan_unit *unit); /* elements of a slice */
 /* The elements of a state that this rank has where it is cut, and where they begin in its slice of the unit. */
 lk__range lk__plan_piece(const lk_plan *plan, size_t state);
 lk__range lk__plan_piece_of(const lk_plan *plan, size_t state, int shard); /* that a rank along shard has */

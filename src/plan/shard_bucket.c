@@ -1,8 +1,8 @@
 /* shard_bucket.c - buckets where ranks have slices of the state: one for each unit. Its reduce_scatter starts behind
- * the node that makes the last of its gradients. Of stage 1, gradients are in their region and are reduced once in a
- * step; its wait is in the section sync. Of stages 2 and 3 they are in the arena until the reduce_scatter ends, which
- * it does before the one after the next starts; the slices stay. */
-#include "plan/plan.h"
+ * the node that makes the last of its gradients. Of stage 1, and with leaves, gradients are in their region and are
+ * reduced once in a step; its wait is in the section sync. Of stages 2 and 3 they are in the arena until the
+ * reduce_scatter ends, which it does before the one after the next starts; the slices stay. */
+#include "plan/instruction.h"
 
 typedef struct insertion {
     lk_plan *plan;
@@ -50,11 +50,11 @@ static void place_buckets(lk_plan *p)
     for (size_t i = 0; i < p->buckets_count; i++) {
         lk__plan_bucket *b = &p->buckets[i];
         b->offset = offset;
-        b->slice = p->stage == 1 ? offset + own * (b->bytes / shards) : kept;
+        b->slice = !lk__plan_scatters(p) ? offset + own * (b->bytes / shards) : kept;
         offset += b->bytes;
         kept += b->bytes / shards;
     }
-    p->gradient_bytes = p->stage == 1 ? offset : kept;
+    p->gradient_bytes = lk__plan_scatters(p) ? kept : offset;
     for (size_t i = 0; i < p->graph->states_count; i++) {
         if (p->train.gradients[i] < 0) continue;
         const lk__plan_bucket *b = &p->buckets[state_bucket(p, i)];
@@ -116,7 +116,7 @@ static lk_status add_members(lk_plan *p, size_t index)
 
 /* Stages 2 and 3 keep slices in the wide type, to which those of micro-batches are added: gradients are rounded for the
  * reduce_scatter alone. */
-static bool is_rounded(const lk_plan *p) { return p->stage > 1 && p->gradient_dtype != p->graph->real; }
+static bool is_rounded(const lk_plan *p) { return lk__plan_scatters(p) && p->gradient_dtype != p->graph->real; }
 
 static lk_status add_wide_slice(lk_plan *p, const lk__plan_bucket *b)
 {
@@ -147,12 +147,18 @@ static lk_status add_rounded_start(lk_plan *p, lk__plan_bucket *b, const lk__op_
     return LK_OK;
 }
 
+/* Over which one collective adds: leaves that do not nest are added over all parts of the batch at once. */
+static unsigned reduced_axes(const lk_plan *p)
+{
+    return lk__plan_by_slices(p) ? (unsigned)LK__PLAN_BATCH_AXES : (unsigned)LK_AXIS_SHARD;
+}
+
 static lk_status add_start(lk_plan *p, size_t index)
 {
     lk_graph        *g = p->train.graph;
     lk__plan_bucket *b = &p->buckets[index];
     lk__op_attrs     attrs = {
-            .reduction = LK_SUM, .order = LK__ORDER_RANKS, .mesh = LK_AXIS_SHARD, .parts = lk__plan_shards(p)};
+            .reduction = LK_SUM, .order = LK__ORDER_RANKS, .mesh = reduced_axes(p), .parts = lk__plan_shards(p)};
     b->value = bucket_value(p, index, ALL);
     b->result = bucket_value(p, index, SLICE);
     if (b->value < 0 || b->result < 0 || add_members(p, index) < 0) return g->status;
@@ -170,7 +176,7 @@ static int insert_starts(lk_graph *g, const lk__graph_node *n, void *user)
         if (n->out[i] >= 0 && g->values[n->out[i]].kind == LK__VALUE_RESULT) made = g->values[n->out[i]].node;
     for (size_t b = 0; b < p->buckets_count && index >= 0 && made >= 0; b++) {
         if (x->complete[p->buckets[b].unit] != made) continue;
-        if (p->stage > 1 && x->pending >= 0 && add_wait(p, (size_t)x->pending) < 0) return -1;
+        if (lk__plan_scatters(p) && x->pending >= 0 && add_wait(p, (size_t)x->pending) < 0) return -1;
         if (add_start(p, b) < 0) return -1;
         x->pending = (int)b;
     }
@@ -182,10 +188,10 @@ static lk_status add_sync(lk_plan *p)
 {
     lk_graph    *g = p->train.graph;
     lk__op_attrs attrs = {.reduction = LK_SUM, .order = LK__ORDER_RANKS, .mesh = LK_AXIS_DATA};
-    bool         replicas = lk__mesh_extent(&p->mesh, LK_AXIS_DATA) > 1;
+    bool         replicas = lk__mesh_extent(&p->mesh, LK_AXIS_DATA & ~reduced_axes(p)) > 1;
     for (size_t i = 0; i < p->buckets_count; i++) {
         lk__plan_bucket *b = &p->buckets[i];
-        if (p->stage == 1 && add_wait(p, i) < 0) return g->status;
+        if (!lk__plan_scatters(p) && add_wait(p, i) < 0) return g->status;
         if (!replicas) continue;
         b->summed = lk__bucket_type(p, b) == b->dtype ? b->result : bucket_value(p, i, WIDE_SLICE);
         if (b->summed < 0 || lk__emit_update(g, LK_HERE, LK__OP_all_reduce, &attrs, &b->summed, 1, &b->summed, 1) < 0)
@@ -207,7 +213,7 @@ lk_status lk__pass_shard_buckets(lk_plan *p, size_t *backward)
     if (status >= 0) status = add_slices(p);
     p->reduces = true;
     if (status >= 0) status = lk__plan_rebuild(p->train.graph, insert_starts, &x);
-    if (status >= 0 && p->stage > 1 && x.pending >= 0) status = add_wait(p, (size_t)x.pending);
+    if (status >= 0 && lk__plan_scatters(p) && x.pending >= 0) status = add_wait(p, (size_t)x.pending);
     *backward = p->train.graph->nodes_count;
     if (status >= 0) status = add_sync(p);
     lk__free(p->context, LK_MEMORY_OTHER, x.complete, bytes);

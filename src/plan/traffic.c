@@ -49,7 +49,7 @@ int lk_plan_traffic(const lk_plan *p, lk_traffic *traffic, int most)
         unsigned axes = lk__plan_collective_axes(p, n);
         if (!axes) continue; /* leaves of one rank */
         /* whole gradients are reduced behind the last micro-batch, slices of them behind each */
-        bool once = i >= list->end[LK_BACKWARD] || (p->stage < 2 && lk__plan_is_bucket(list->graph, n));
+        bool once = i >= list->end[LK_BACKWARD] || (!lk__plan_scatters(p) && lk__plan_is_bucket(list->graph, n));
         int  times = once ? 1 : runs;
         add_traffic(all, &count, 1 << LK__MESH_AXES, axes,
                     (lk_traffic){.collectives = times, .bytes = times * lk__plan_collective_bytes(p, list->graph, n)});

@@ -62,7 +62,8 @@ static int total_squares(const lk_plan *p)
     if (total >= 0) total = lk__emit_all_reduce(g, LK_HERE, &placed, total);
     if (g->status >= 0) total = add_squares(p, first, false, total);
     if (g->status < 0) return -1;
-    return p->stage && total >= 0 ? lk__emit_all_reduce(g, LK_HERE, &sharded, total) : total;
+    return p->stage && !lk__plan_squares_by_part(p) && total >= 0 ? lk__emit_all_reduce(g, LK_HERE, &sharded, total)
+                                                                  : total;
 }
 
 static int moment_value(lk_graph *g, size_t state, int slot)

@@ -67,7 +67,8 @@ static size_t lay_out(const lk_program *p, lk__run_collectives *x, char *memory)
     x->reports = reserve_bytes(memory, &used, ranks * sizeof *x->reports);
     x->ranks = reserve_bytes(memory, &used, ranks * sizeof *x->ranks);
     if (!lk__plan_by_slices(plan) || plan->shared) return used;
-    x->slice_bytes = lk__round_up(most / parts + 2 * LK__ALIGN, LK__ALIGN);
+    x->slice_bytes =
+        lk__round_up(most / (plan->stage ? (size_t)lk__plan_shards(plan) : parts) + 2 * LK__ALIGN, LK__ALIGN);
     x->slices = reserve_bytes(memory, &used, x->slice_bytes * 2 * leaves);
     x->scratch = reserve_bytes(memory, &used, lk__leaf_tree_scratch_bytes());
     return used;
@@ -128,7 +129,7 @@ static lk_status open_bulk(lk_program *p, lk__run_collectives *x)
 {
     lk_status status = LK_OK;
     int       others = count_others(p, x, 0);
-    lk_comm  *from = p->plan->stage ? p->shard : p->batch;
+    lk_comm  *from = p->plan->stage && !lk__plan_by_slices(p->plan) ? p->shard : p->batch;
     x->bulk = from;
     if (x->overlaps && p->plan->syncs && from) {
         status = lk_comm_split(from, 0, lk_comm_rank(from), &x->bulk);

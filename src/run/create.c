@@ -305,7 +305,7 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
         (status = make_schedules(p)) < 0 || (status = lk__losses_create(p)) < 0 ||
         (status = lk__staging_create(p)) < 0 || (status = prepare_lists(p)) < 0 ||
         (status = lk__collectives_create(p)) < 0 || (status = lk__shared_create(p)) < 0 ||
-        (status = lk__lend_create(p)) < 0 || (status = lk__graphs_create(p)) < 0 ||
+        (status = lk__norm_create(p)) < 0 || (status = lk__lend_create(p)) < 0 || (status = lk__graphs_create(p)) < 0 ||
         (status = lk__queue_create(p)) < 0 || (status = lk__launch_create(p)) < 0)
         goto fail;
     if (p->comm && (status = lk_program_verify(p, 0)) < 0) goto fail;
@@ -336,6 +336,7 @@ void lk_program_free(lk_program *p)
     lk__graphs_free(p);
     lk__lend_free(p);
     lk__shared_free(p);
+    lk__norm_free(p);
     lk__collectives_free(p);
     lk__staging_free(p);
     lk__gradients_release(p);

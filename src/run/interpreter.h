@@ -29,6 +29,11 @@ lk_status lk__run_kernels(lk_program *program, const lk__schedule_run *run, size
 lk_status lk__run_leaves(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_slice(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 
+/* ---- shard_norm.c ---- */
+lk_status lk__run_fetch_parts(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_square_parts(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_add_squares(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+
 /* ---- staging.c, losses.c: around kernels ---- */
 lk_status lk__run_inputs(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_bound(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);

@@ -1,7 +1,8 @@
 /* leaf_tree.c - gradients that are added in the tree over leaves. A rank first adds the subtrees that it holds whole.
  * Where every rank holds one subtree and all are of the same size, an all_reduce over ranks completes the tree.
  * Otherwise every rank gets its slice of all ranks' subtrees, completes the tree over its slice, and the slices are
- * gathered. Where ranks share their state, the owner of a slice reads all subtrees of its host where they are. */
+ * gathered, unless ranks have slices of the state. Where ranks share their state, the owner of a slice reads all
+ * subtrees of its host where they are. */
 #include "run/collective.h"
 
 #include "base/reduce.h"
@@ -84,9 +85,13 @@ lk_status lk__leaf_tree_add(lk_program *p, size_t offset, size_t bytes, lk_dtype
 
 /* ---- subtrees that are not aligned ---- */
 
+/* The slice of a bucket that the rank with this part of the batch gets. */
 static void slice_of(const lk_program *p, size_t elements, int part, size_t *first, size_t *count)
 {
-    lk__range slice = lk__split_part((int64_t)elements, lk__plan_batch_parts(p->plan), part);
+    const lk_plan *plan = p->plan;
+    int            parts = plan->stage ? lk__plan_shards(plan) : lk__plan_batch_parts(plan);
+    if (plan->stage) part = lk__mesh_coordinate(&plan->mesh, LK_AXIS_SHARD, lk__plan_batch_rank(plan, part));
+    lk__range slice = lk__split_part((int64_t)elements, parts, part);
     *first = (size_t)slice.first;
     *count = (size_t)lk__range_count(slice);
 }
@@ -142,6 +147,11 @@ lk_status lk__leaf_tree_reduce(lk_program *p, const lk__plan_bucket *b)
         memcpy(bucket + (first + i) * size,
                add_tree(p, at, 0, p->division.parts, i * size, count, b->dtype, x->scratch), count * size);
     }
+    if (p->plan->stage) /* through the host, where the group does not reach the device */
+        return lk__exchanged(p, p->memory.gradients) == p->memory.gradients
+                   ? LK_OK
+                   : lk__device_write(p->device, p->stream, lk__gradient_set(p, 0) + b->offset + first * size,
+                                      bucket + first * size, mine * size);
     for (int part = 0; part < parts; part++) slice_of(p, elements, part, &x->displacements[part], &x->counts[part]);
     return lk_comm_all_gatherv(x->bulk, bucket + first * size, bucket, x->counts, x->displacements, b->dtype, NULL);
 }

@@ -61,6 +61,7 @@ typedef struct lk__run_slot {
 typedef struct lk__run_collectives lk__run_collectives; /* collective.h: buffers and works */
 typedef struct lk__run_graphs      lk__run_graphs;      /* graphs.c: work that the device has recorded */
 typedef struct lk__run_source      lk__run_source;      /* source.c: inputs that the device makes */
+typedef struct lk__shard_norm      lk__shard_norm;      /* shard_norm.c: the norm of slices, with leaves */
 typedef struct lk__run_shared      lk__run_shared;      /* shared.h: slices of a state that the ranks share */
 typedef struct lk__run_lend        lk__run_lend;        /* lend.h: cores that ranks lend to each other */
 typedef struct lk__run_queue       lk__run_queue;       /* step.c: steps whose results were not read yet */
@@ -166,6 +167,7 @@ struct lk_program {
     lk__run_graphs          *graphs; /* NULL: the device records nothing */
     const lk__run_gradients *gradients;
     lk__run_shared          *shared;                /* NULL: every rank has its own state */
+    lk__shard_norm          *norm;                  /* NULL: that of a gradient is not added part by part */
     int                      tiles_first, tiles_of; /* kernels begin at tile tiles_first / tiles_of of theirs */
     bool                     visible;               /* the device's memory is the host's: callers get addresses in it */
     bool                     visible_gradients;     /* the same of gradients, which are this rank's alone */
