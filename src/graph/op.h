@@ -23,7 +23,9 @@ typedef enum lk__graph_types {
     LK__TYPE_ANY,      /* an output: that of input 0 */
     LK__TYPE_ANY_WIDE, /* an input of any type; a narrow one is cast to that of its sums */
     LK__TYPE_GIVEN,    /* an output: the caller or the shape rule gives it */
-    LK__TYPE_PRODUCT,  /* the output of matmul: REAL, and WIDE with the attribute sum_batch, which makes it a sum */
+    /* an output of products: REAL; WIDE with the attribute sum_batch, which makes it a sum, or where it is a summand of
+     * what other ranks have. Kernels make both. */
+    LK__TYPE_PRODUCT,
 } lk__graph_types;
 
 /* How an operand with four axes is stored: (N, C, H, W) row-major, or with the channels last. Others are row-major. */

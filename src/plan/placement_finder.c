@@ -290,7 +290,8 @@ static double convert(const lk__placement_finder *f, int v, const lk__placement_
                       const lk__placement_value *to)
 {
     const lk__graph_shape *s = &f->g->values[v].shape;
-    double                 bytes = (double)lk__shape_elements(s) * (double)lk_dtype_size(s->dtype);
+    lk_dtype               type = from->kind == LK__PLACE_PARTIAL ? lk__wide_type(s->dtype) : s->dtype;
+    double                 bytes = (double)lk__shape_elements(s) * (double)lk_dtype_size(type);
     int                    copies = from->copies ? from->copies : to->copies;
     if (lk__placement_equal(from, to) || from->kind == LK__PLACE_REPLICATED) return 0;
     bool among = copies && from->copies != to->copies && lk__placement_alike(from, to); /* the copies of each part */

@@ -285,18 +285,48 @@ static int emit_addend(rewriter *r, lk_site site, int y, const addend *a)
         view.rank = r->g->values[y].shape.rank - a->dim;
         for (int i = 1; i < view.rank; i++) view.dims[i] = 1;
     }
-    int b = emit_view(r->g, site, a->value, &view);
+    int b = lk__emit_cast(r->g, site, emit_view(r->g, site, a->value, &view), r->g->values[y].shape.dtype);
     return b < 0 ? -1 : lk__emit1(r->g, site, LK__OP_add, NULL, (int[]){y, b}, 2);
 }
 
-/* From what the node has made to the value as it is held. */
-static bool finish_output(rewriter *r, lk_site site, int made, int v, const lk__placement_value *from,
-                          const addends *later)
+/* What a node makes of a value, where that is not the form in which it is held. */
+typedef struct output {
+    int                        made, value;
+    lk_dtype                   sent; /* in which it travels */
+    const lk__placement_value *from;
+    const addends             *later;
+} output;
+
+/* Summands of a sum of products travel in the type of sums, and what they are added to is rounded once. Rows that are
+ * looked up are on one rank, and zero on the others. */
+static lk_dtype sent_type(const lk_graph *g, const lk__graph_node *n, int v, const lk__placement_value *place)
 {
-    int y = emit_form(r, site, made, &r->whole[v], from, &r->places->values[v]);
-    for (int i = 0; i < later->count; i++) y = emit_addend(r, site, y, &later->all[i]);
-    if (y >= 0) r->g->nodes[r->g->values[y].node].out[0] = v;
+    lk_dtype type = g->values[v].shape.dtype;
+    bool     sum = place->kind == LK__PLACE_PARTIAL && lk__op_find(n->op)->arithmetic(g, n) > 0;
+    return sum ? lk__wide_type(type) : type;
+}
+
+/* From what the node has made to the value as it is held. */
+static bool finish_output(rewriter *r, lk_site site, const output *o)
+{
+    lk__graph_shape whole = r->whole[o->value];
+    int             y = lk__emit_cast(r->g, site, o->made, o->sent);
+    whole.dtype = o->sent;
+    if (y >= 0) y = emit_form(r, site, y, &whole, o->from, &r->places->values[o->value]);
+    for (int i = 0; i < o->later->count; i++) y = emit_addend(r, site, y, &o->later->all[i]);
+    y = lk__emit_cast(r->g, site, y, r->whole[o->value].dtype);
+    if (y >= 0) r->g->nodes[r->g->values[y].node].out[0] = o->value;
     return y >= 0;
+}
+
+/* A value that the node makes instead of v. */
+static int add_made(rewriter *r, const lk__graph_node *n, int k, const output *o)
+{
+    lk__graph_value value = r->g->values[o->value];
+    value.kind = LK__VALUE_RESULT;
+    set_part(r, &value, &r->whole[o->value], o->from);
+    if (lk__op_find(n->op)->out[k].types == LK__TYPE_PRODUCT) value.shape.dtype = o->sent;
+    return lk__graph_add_value(r->g, &value);
 }
 
 static bool rewrite_node(rewriter *r, const lk__graph_node *old, const lk__placement_node *place)
@@ -305,7 +335,7 @@ static bool rewrite_node(rewriter *r, const lk__graph_node *old, const lk__place
     lk_graph            *g = r->g;
     lk__graph_node       n = *old;
     addends              later;
-    int                  made[LK__MAX_OUT];
+    output               outputs[LK__MAX_OUT];
     g->block = n.block;
     if (!place_factor(r, &n, place, &later)) return false;
     for (int i = 0; i < n.inputs; i++)
@@ -313,17 +343,14 @@ static bool rewrite_node(rewriter *r, const lk__graph_node *old, const lk__place
     while (later.count && n.inputs > 0 && n.in[n.inputs - 1] < 0) n.inputs--;
     for (int k = 0; k < n.outputs; k++) {
         int v = n.out[k];
-        made[k] = -1;
+        outputs[k] = (output){.made = -1, .value = v, .from = &place->out[k], .later = k == 0 ? &later : &none};
         if (v < 0 || (lk__placement_equal(&place->out[k], &r->places->values[v]) && (k > 0 || !later.count))) continue;
-        lk__graph_value value = g->values[v];
-        value.kind = LK__VALUE_RESULT;
-        set_part(r, &value, &r->whole[v], &place->out[k]);
-        if ((n.out[k] = made[k] = lk__graph_add_value(g, &value)) < 0) return false;
+        outputs[k].sent = sent_type(g, old, v, &place->out[k]);
+        if ((n.out[k] = outputs[k].made = add_made(r, &n, k, &outputs[k])) < 0) return false;
     }
     if (lk__plan_append(g, &n) < 0) return false;
     for (int k = 0; k < n.outputs; k++)
-        if (made[k] >= 0 && !finish_output(r, n.site, made[k], old->out[k], &place->out[k], k == 0 ? &later : &none))
-            return false;
+        if (outputs[k].made >= 0 && !finish_output(r, n.site, &outputs[k])) return false;
     return true;
 }
 

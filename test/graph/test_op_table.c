@@ -66,8 +66,6 @@ static void fields_of_a_descriptor_agree(void)
             CHECK(d->outputs >= 2 && d->out[0].types == LK__TYPE_F64 && d->out[1].types == LK__TYPE_F64, "%s", name);
         for (int j = 0; j < d->inputs; j++)
             CHECK(d->in[j].types != LK__TYPE_GIVEN && d->in[j].types != LK__TYPE_PRODUCT, "%s: input %d", name, j);
-        for (int j = 0; j < d->outputs; j++)
-            CHECK(d->out[j].types != LK__TYPE_PRODUCT || d->attributes & LK__HAS(sum_batch), "%s: output %d", name, j);
         if (d->gradient == lk__gradient_stopped) CHECK(d->no_gradient == (1u << d->inputs) - 1, "%s", name);
         for (int j = 0; j < d->inputs; j++) CHECK(d->in[j].presence != LK__IF_READ, "%s: input %d", name, j);
         CHECK(d->out[0].presence != LK__IF_READ, "%s: the gradient is that of output 0", name);

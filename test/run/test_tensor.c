@@ -386,6 +386,60 @@ static void look_up_wrong(rank_test *r)
 
 static void ids_out_of_range_are_named(void) { run_ranks(4, NULL, look_up_wrong, NULL); }
 
+/* ---- bf16 ---- */
+
+enum { ROWS = 16, NARROW_IN = 32, NARROW_HIDDEN = 512 };
+
+/* The outputs of two products in bf16, of which the second is a sum over the ranks, with and without a bias. */
+static void evaluate_narrow(const rank_test *r, const char *axes, float y[ROWS * NARROW_IN])
+{
+    lk_plan_config config = LK_PLAN_CONFIG_INIT;
+    lk_mesh_config mesh = LK_MESH_CONFIG_INIT;
+    net            n = {0};
+    float          x[ROWS * NARROW_IN];
+    lk_step        step = {.step = 1, .count = ROWS, .total = ROWS};
+    mesh.axes = axes;
+    if (axes) mesh.comm = r->comm;
+    REQUIRE(lk_mesh_create(r->context, &mesh, &n.mesh) == LK_OK &&
+            lk_graph_create(r->context, LK_F32, &n.graph) == LK_OK);
+    lk_tensor in = lk_input(n.graph, "x", LK_F32, 2, ((int64_t[]){ROWS, NARROW_IN}));
+    lk_tensor out = lk_linear(lk_relu(lk_linear(in, "up", NARROW_HIDDEN)), "down", NARROW_IN);
+    out = lk_linear(lk_relu(lk_linear(out, "wide", NARROW_HIDDEN)), "narrow", NARROW_IN, .no_bias = true);
+    config.policy = LK_POLICY_BF16;
+    config.outputs = &out;
+    config.outputs_count = 1;
+    config.mesh = n.mesh;
+    REQUIRE(lk_plan_create(n.graph, &config, &n.plan) == LK_OK, "%s", lk_context_error(r->context));
+    REQUIRE(lk_store_create_shared(n.plan, 3, axes ? r->comm : NULL, &n.store) == LK_OK, "%s",
+            lk_context_error(r->context));
+    REQUIRE(lk_program_create(n.plan, n.store, axes ? r->comm : NULL, &n.program) == LK_OK, "%s",
+            lk_context_error(r->context));
+    for (int i = 0; i < ROWS * NARROW_IN; i++) x[i] = (float)number((uint64_t)i);
+    REQUIRE(lk_program_bind(n.program, "x", x) == LK_OK && lk_program_step(n.program, &step) == LK_OK &&
+                lk_program_run(n.program, LK_EVALUATE) == LK_OK,
+            "%s", lk_context_error(r->context));
+    REQUIRE(lk_program_output_read(n.program, 0, y, ROWS * NARROW_IN * sizeof *y) == LK_OK);
+    release(&n);
+}
+
+/* Summands are not rounded: of the sums, only those that lie between two numbers of bf16 may differ. */
+static void compare_narrow(rank_test *r)
+{
+    static float whole[8][ROWS * NARROW_IN], own[8][ROWS * NARROW_IN];
+    int          other = 0;
+    evaluate_narrow(r, NULL, whole[r->rank]);
+    evaluate_narrow(r, lk_comm_size(r->comm) == 2 ? "tensor=2" : "tensor=4", own[r->rank]);
+    for (int i = 0; i < ROWS * NARROW_IN; i++) other += own[r->rank][i] != whole[r->rank][i];
+    CHECK(other <= ROWS * NARROW_IN / 50, "rank %d of %d: %d of %d elements differ", r->rank, lk_comm_size(r->comm),
+          other, ROWS * NARROW_IN);
+}
+
+static void partial_sums_of_bf16_are_rounded_once(void)
+{
+    run_ranks(2, NULL, compare_narrow, NULL);
+    run_ranks(4, NULL, compare_narrow, NULL);
+}
+
 int main(void)
 {
     RUN(a_perceptron_trains_as_on_one_rank);
@@ -394,5 +448,6 @@ int main(void)
     RUN(tensor_and_shard_multiply);
     RUN(replicas_of_a_slice_are_compared);
     RUN(ids_out_of_range_are_named);
+    RUN(partial_sums_of_bf16_are_rounded_once);
     return check_result();
 }

@@ -11,6 +11,9 @@ static int64_t rows_of(const lk__kernel_operand *x)
     return rows;
 }
 
+/* Of a summand, which is rounded when it was added to those of other ranks. */
+static bool is_wide(const lk__kernel_operand *y) { return lk_dtype_size(y->dtype) == sizeof(REAL); }
+
 static gemm forward_product(const lk__kernel_call *call)
 {
     const lk__kernel_operand *x = &call->in[0], *w = &call->in[1];
@@ -31,6 +34,7 @@ static gemm forward_product(const lk__kernel_call *call)
                   .c = call->out[0].data,
                   .c_row = outputs,
                   .c_column = 1,
+                  .c_wide = is_wide(&call->out[0]),
                   .bias = optional_in(call, 2),
                   .activation = call->attrs->activation};
 }
@@ -66,7 +70,8 @@ static gemm input_product(const lk__kernel_call *call)
                   .b_transposed = in_first,
                   .c = call->out[0].data,
                   .c_row = inputs,
-                  .c_column = 1};
+                  .c_column = 1,
+                  .c_wide = is_wide(&call->out[0])};
 }
 
 void KERNEL(linear_grad_input)(const lk__kernel_call *call)
