@@ -21,6 +21,9 @@ typedef enum lk__graph_types {
     LK__TYPE_I64,
     LK__TYPE_U8,
     LK__TYPE_ANY,      /* an output: that of input 0 */
+    /* elements that are moved, not computed with: as REAL where the value has a floating-point type, else its own type;
+     * an output: that of input 0 */
+    LK__TYPE_MOVED,
     LK__TYPE_ANY_WIDE, /* an input of any type; a narrow one is cast to that of its sums */
     LK__TYPE_GIVEN,    /* an output: the caller or the shape rule gives it */
     /* an output of products: REAL; WIDE with the attribute sum_batch, which makes it a sum, or where it is a summand of
@@ -166,7 +169,9 @@ typedef struct lk__graph_op {
 const lk__graph_op *lk__op_find(lk__op op);
 /* Operand i of a node of this operation: the last input may be repeated. */
 const lk__graph_operand *lk__op_input(const lk__graph_op *op, int i);
-/* type.c: the element type of a node. */
+/* type.c: whether operand o, with a value of this type, has the element type of its node. */
+bool lk__operand_is_real(const lk__graph_operand *o, lk_dtype type);
+/* The element type of a node. */
 lk_dtype lk__node_element(const lk_graph *graph, const lk__graph_node *node);
 /* The type that input i of a node of this operation must have, for an element type and the type that it has;
  * LK_DTYPE_COUNT: any. */

@@ -14,13 +14,20 @@ static lk_dtype fixed_type(lk__graph_types types)
     }
 }
 
+bool lk__operand_is_real(const lk__graph_operand *o, lk_dtype type)
+{
+    return o->types == LK__TYPE_REAL || (o->types == LK__TYPE_MOVED && lk__is_element(type));
+}
+
 lk_dtype lk__node_element(const lk_graph *g, const lk__graph_node *n)
 {
     const lk__graph_op *d = lk__op_find(n->op);
     for (int i = 0; i < n->inputs; i++)
-        if (n->in[i] >= 0 && lk__op_input(d, i)->types == LK__TYPE_REAL) return g->values[n->in[i]].shape.dtype;
+        if (n->in[i] >= 0 && lk__operand_is_real(lk__op_input(d, i), g->values[n->in[i]].shape.dtype))
+            return g->values[n->in[i]].shape.dtype;
     for (int i = 0; i < n->outputs; i++)
-        if (n->out[i] >= 0 && d->out[i].types == LK__TYPE_REAL) return g->values[n->out[i]].shape.dtype;
+        if (n->out[i] >= 0 && lk__operand_is_real(&d->out[i], g->values[n->out[i]].shape.dtype))
+            return g->values[n->out[i]].shape.dtype;
     return g->real; /* a cast, or numbers in double: every table has it */
 }
 
@@ -39,8 +46,8 @@ bool lk__choose_element(lk_graph *g, lk_site site, lk__op op, const int *in, int
     *element = lk__is_element(given) ? given : g->real;
     for (int i = 0; i < inputs; i++) {
         const lk__graph_operand *o = lk__op_input(d, i);
-        if (in[i] < 0 || o->types != LK__TYPE_REAL) continue;
-        lk_dtype type = g->values[in[i]].shape.dtype;
+        lk_dtype                 type = in[i] < 0 ? LK_DTYPE_COUNT : g->values[in[i]].shape.dtype;
+        if (in[i] < 0 || !lk__operand_is_real(o, type)) continue;
         if (!lk__is_element(type)) {
             lk__graph_fail(g, site, "%s: %s is %s; expected a floating-point type", lk__op_name(op), o->name,
                            lk_dtype_name(type));
@@ -70,7 +77,7 @@ int lk__emit_cast(lk_graph *g, lk_site site, int x, lk_dtype type)
 lk_dtype lk__input_type(lk__op op, int i, lk_dtype element, lk_dtype type)
 {
     lk__graph_types types = lk__op_input(lk__op_find(op), i)->types;
-    if (types == LK__TYPE_REAL) return element;
+    if (lk__operand_is_real(lk__op_input(lk__op_find(op), i), type)) return element;
     if (types == LK__TYPE_WIDE) return lk__wide_type(element);
     if (types == LK__TYPE_ANY_WIDE) return lk__is_narrow(type) ? lk__wide_type(type) : type;
     return fixed_type(types);
@@ -99,6 +106,8 @@ lk_dtype lk__output_type(const lk_graph *g, const lk__graph_node *n, int output,
     case LK__TYPE_REAL: return element;
     case LK__TYPE_WIDE: return lk__wide_type(element);
     case LK__TYPE_PRODUCT: return n->attrs.sum_batch ? lk__wide_type(element) : element;
+    case LK__TYPE_MOVED:
+        return lk__is_element(g->values[n->in[0]].shape.dtype) ? element : g->values[n->in[0]].shape.dtype;
     case LK__TYPE_ANY: return g->values[n->in[0]].shape.dtype;
     case LK__TYPE_GIVEN: return given;
     default: return fixed_type(lk__op_find(n->op)->out[output].types);

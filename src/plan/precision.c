@@ -50,7 +50,7 @@ static bool becomes_narrow(const lk_graph *g, const lk__graph_node *n)
     const lk__graph_op *d = lk__op_find(n->op);
     bool                found = false;
     for (int i = 0; i < n->inputs; i++) {
-        if (n->in[i] < 0 || lk__op_input(d, i)->types != LK__TYPE_REAL) continue;
+        if (n->in[i] < 0 || !lk__operand_is_real(lk__op_input(d, i), g->values[n->in[i]].shape.dtype)) continue;
         if (lk__wide_type(g->values[n->in[i]].shape.dtype) != LK_F32) return false;
         found = true;
     }
@@ -76,7 +76,8 @@ void lk__precision_states(lk_graph *g, lk_dtype type)
                 const lk__graph_node *n = &g->nodes[i];
                 if (n->in[j] != g->states[s].value) continue;
                 used = true;
-                narrow &= becomes_narrow(g, n) && lk__op_input(lk__op_find(n->op), j)->types == LK__TYPE_REAL;
+                narrow &=
+                    becomes_narrow(g, n) && lk__operand_is_real(lk__op_input(lk__op_find(n->op), j), v->shape.dtype);
             }
         if (narrow && used) v->shape.dtype = type;
     }

@@ -121,9 +121,9 @@ static void slice_gradient(lk__graph_backward *b, int dy)
 DESCRIBE(slice){
     .factors = "x(d..) -> y(d..); -axis",
     .inputs = 1,
-    .in = {OPERAND("x", REAL, REQUIRED, ROWS)},
+    .in = {OPERAND("x", MOVED, REQUIRED, ROWS)},
     .outputs = 1,
-    .out = {OPERAND("y", REAL, REQUIRED, ROWS)},
+    .out = {OPERAND("y", MOVED, REQUIRED, ROWS)},
     .attributes = LK__HAS(axis) | LK__HAS(start) | LK__HAS(length),
     .shape = slice_shape,
     .gradient = slice_gradient,
