@@ -129,7 +129,7 @@ static const char *bind_operand(lk__factor_line *s, const lk__factor_line_operan
             at += have;
         } else {
             if (at >= rank) return LK__FACTOR_LINE_REFUSE(s, "the ranks of the operands do not fit");
-            if (item->kind == LK__FACTOR_LINE_DIM) dims[at] = item->dim;
+            if (item->kind == LK__FACTOR_LINE_DIM || item->kind == LK__FACTOR_LINE_NONE) dims[at] = item->dim;
             if (item->kind == LK__FACTOR_LINE_MERGED) dims[at] = merged_dim(&s->groups[item->group]);
             at++;
         }

@@ -15,6 +15,8 @@
  *     a*..        all dimensions of a.. in one
  *     _           of no factor
  *     !a          a is coupled
+ *     #a          of an output: lists parts of a, one element for each. It is what each part must know of the others:
+ *                 a is cut all the same, and what the parts make is concatenated
  *     ()          a scalar
  *     +x(…)       is added after the sum, once
  *     ^x(…)       is applied after the sum: nothing is summed where it is present
@@ -57,6 +59,7 @@ typedef struct lk__factor_product {
 } lk__factor_product;
 typedef struct lk__factor_dim {
     int                segments; /* 0: of no factor */
+    int                listed;   /* 1 + the factor whose parts it lists; 0: none */
     lk__factor_product segment[LK__FACTOR_SEGMENTS];
 } lk__factor_dim;
 

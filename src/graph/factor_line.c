@@ -116,10 +116,21 @@ static int find_group(lk__factor_line *s, const char *name, bool coupled)
 
 /* ---- operands ---- */
 
-/* a, !a, a*b, a|b, a.., a*.., _ */
+/* #a */
+static const char *read_listed(lk__factor_line *s, lk__factor_line_item *i)
+{
+    char name[LK__FACTOR_NAME];
+    if (!take_name(s, name)) return LK__FACTOR_LINE_REFUSE(s, "a name is missing at \"%.20s\"", s->at);
+    i->kind = LK__FACTOR_LINE_NONE;
+    i->dim = (lk__factor_dim){.listed = 1 + find_factor(s, name, true)};
+    return i->dim.listed ? NULL : LK__FACTOR_LINE_REFUSE(s, "too many factors");
+}
+
+/* a, !a, a*b, a|b, a.., a*.., _, #a */
 static const char *read_item(lk__factor_line *s, lk__factor_line_item *i)
 {
     char name[LK__FACTOR_NAME];
+    if (take(s, "#")) return read_listed(s, i);
     i->kind = LK__FACTOR_LINE_DIM;
     i->dim.segments = 1;
     for (;;) {
@@ -127,6 +138,7 @@ static const char *read_item(lk__factor_line *s, lk__factor_line_item *i)
         if (!take_name(s, name)) return LK__FACTOR_LINE_REFUSE(s, "a name is missing at \"%.20s\"", s->at);
         if (strcmp(name, "_") == 0) {
             i->kind = LK__FACTOR_LINE_NONE;
+            i->dim.segments = 0;
             return NULL;
         }
         bool merged = take(s, "*..");

@@ -141,6 +141,15 @@ typedef enum lk__graph_loss {
     LK__LOSS_SUM_WEIGHT_CORRECT, /* and the number of samples whose label has the largest logit */
 } lk__graph_loss;
 
+/* How an operation is computed where ranks have parts of a factor that is coupled. */
+typedef struct lk__graph_coupled {
+    int input, dim; /* the operand that has the factor, and in which dimension; below 0: counted from its end */
+    /* Appends nodes that make the node's outputs from `parts` parts of the factor: what the parts must know of each
+     * other is an output that lists them (# in graph/factor.h). Returns a node that makes an output, after
+     * which there is none; -1: the graph has failed. NULL: the factor cannot be cut. */
+    int (*divide)(lk_graph *graph, const lk__graph_node *node, int64_t parts);
+} lk__graph_coupled;
+
 typedef struct lk__graph_op {
     const char             *factors;         /* the line of graph/factor.h */
     int                     inputs, outputs; /* at most; -1: none */
@@ -161,6 +170,7 @@ typedef struct lk__graph_op {
     /* Of a loss: appends what computes its weight without its sum, from what the weight depends on; *value -1: the
      * weight is the number of elements of operand 0. false: the graph has failed. NULL: it is no loss. */
     bool (*weigh)(lk_graph *graph, const lk__graph_node *node, int *value);
+    lk__graph_coupled coupled;
     /* For the cost of a step: multiplications and additions, 0 where bytes bound it; bytes read and written. */
     double (*arithmetic)(const lk_graph *graph, const lk__graph_node *node);
     double (*bytes)(const lk_graph *graph, const lk__graph_node *node);

@@ -343,14 +343,15 @@ static lk_status divide_fused(lk__placement_finder *f, size_t *forward, size_t *
     return status;
 }
 
-/* Losses whose classes stay whole are one node again; *joined: there were some. */
-static lk_status join_classes(lk__placement_finder *f, bool *joined)
+/* Nodes that were divided along a coupled factor, which stays whole, are one again; *joined: there were some. */
+static lk_status join_coupled(lk__placement_finder *f, bool *joined)
 {
     bool *cut = lk__alloc(f->g->context, LK_MEMORY_OTHER, f->nodes * sizeof *cut);
     *joined = false;
     if (!cut) return LK_ENOMEM;
-    for (size_t i = 0; i < f->nodes; i++) cut[i] = f->choice[i].factor >= 0;
-    *joined = lk__placement_join_classes(f->g, cut);
+    for (size_t i = 0; i < f->nodes; i++)
+        cut[i] = f->choice[i].factor >= 0 && f->factors[i].factor[f->choice[i].factor].lists;
+    *joined = lk__placement_join_coupled(f->g, cut);
     lk__free(f->g->context, LK_MEMORY_OTHER, cut, f->nodes * sizeof *cut);
     return LK_OK;
 }
@@ -423,7 +424,7 @@ static lk_status find_once(lk__placement_finder *f, const lk__placement_rules *r
 {
     size_t    divided = 0;
     lk_status status = find_places(f, rules);
-    if (status >= 0) status = join_classes(f, again);
+    if (status >= 0) status = join_coupled(f, again);
     if (status >= 0 && !*again) status = divide_fused(f, forward, &divided);
     if (divided) *again = true;
     if (status < 0 || *again) return status;
@@ -437,7 +438,7 @@ static lk_status find_in(lk_plan *p, lk__plan_list *list, const lk__placement_ru
                          lk__placements *places)
 {
     bool      again = true;
-    lk_status status = lk__placement_divide_classes(p, list->graph, rules, forward);
+    lk_status status = lk__placement_divide_coupled(p, list->graph, rules, forward);
     while (again && status >= 0) {
         lk__placement_finder f = {
             .plan = p, .list = list, .g = list->graph, .extent = places->extent, .forward = *forward};

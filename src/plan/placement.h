@@ -79,11 +79,12 @@ typedef struct lk__placement_rules {
 lk_status lk__placements_find(lk_plan *plan, lk__plan_list *list, const lk__placement_rules *rules, size_t *forward,
                               lk__placements *placements);
 void      lk__placements_free(lk_context *context, lk__placements *places);
-/* placement_classes.c: divides losses over classes, so that these can be cut: before placements are found. Then, of
- * those whose statistics are not cut (by node), makes one node again; false: there were none. */
-lk_status lk__placement_divide_classes(const lk_plan *plan, lk_graph *graph, const lk__placement_rules *rules,
+/* placement_coupled.c: divides nodes along coupled factors, so that these can be cut: before placements are found.
+ * Then, of those none of whose nodes makes a list of parts that are cut (by node), makes one node again; false: there
+ * were none. */
+lk_status lk__placement_divide_coupled(const lk_plan *plan, lk_graph *graph, const lk__placement_rules *rules,
                                        size_t *forward);
-bool      lk__placement_join_classes(lk_graph *graph, const bool *cut);
+bool      lk__placement_join_coupled(lk_graph *graph, const bool *cut);
 /* placement_rewrite.c: rewrites the list's graph to what this rank computes. */
 lk_status lk__placements_apply(lk_plan *plan, lk__plan_list *list, const lk__placements *places, size_t *forward);
 

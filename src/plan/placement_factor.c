@@ -53,6 +53,28 @@ static bool find_axis(const lk__factors *f, const lk__factor_dim *dims, const lk
 
 /* ---- the factors of a node ---- */
 
+/* The dimension of an output that lists the factor's parts; -1: none. */
+static int listing_dim(const lk__factor_dim *dims, int factor)
+{
+    for (int d = 0; d < LK_MAX_RANK; d++)
+        if (dims[d].listed == factor + 1) return d;
+    return -1;
+}
+
+/* What is concatenated along a dimension that lists parts: no factor is cut there, and nothing is summed. */
+static void read_listing(const lk__graph_node *n, const lk__factors *f, int factor, lk__placement_factor *p)
+{
+    for (int k = 0; k < n->outputs; k++) {
+        int dim = n->out[k] < 0 ? -1 : listing_dim(f->out[k], factor);
+        if (dim < 0) continue;
+        p->factor = LK__PLACE_NO_FACTOR;
+        p->coupled = false;
+        p->lists |= 1u << k;
+        p->partial &= ~(1u << k);
+        p->out[k] = (lk__placement_axis){dim, 1, 1};
+    }
+}
+
 static void read_factor(const lk_graph *g, const lk__graph_node *n, const lk__factors *f, int factor,
                         lk__placement_factor *p)
 {
@@ -68,19 +90,7 @@ static void read_factor(const lk_graph *g, const lk__graph_node *n, const lk__fa
         if (!find_axis(f, f->out[k], &g->values[n->out[k]].shape, factor, &p->out[k])) p->coupled = true;
         if (lk__factor_is_summed(f, n->inputs, k, factor)) p->partial |= 1u << k;
     }
-}
-
-/* Each part of the classes makes its own statistics, which are side by side then: no factor, but it is cut as one. */
-static lk_status find_statistics(const lk_graph *g, const lk__graph_node *n, lk__placement_factors *factors)
-{
-    const lk__graph_shape *logits = &g->values[n->in[0]].shape;
-    if (!(factors->factor = lk__alloc(g->context, LK_MEMORY_OTHER, sizeof *factors->factor))) return LK_ENOMEM;
-    factors->count = 1;
-    *factors->factor = (lk__placement_factor){.factor = LK__PLACE_NO_FACTOR, .extent = logits->dims[logits->rank - 1]};
-    factors->factor->in[0] = (lk__placement_axis){logits->rank - 1, 1, 1};
-    factors->factor->in[1].dim = -1;
-    factors->factor->out[0] = (lk__placement_axis){0, 1, 1};
-    return LK_OK;
+    read_listing(n, f, factor, p);
 }
 
 /* One of the repetitions that a dimension consists of, such as the keys of queries, keys and values: of these each can
@@ -109,7 +119,6 @@ lk_status lk__placement_factors_find(const lk_graph *g, const lk__graph_node *n,
     lk__factors    f;
     char           text[128];
     *factors = (lk__placement_factors){0};
-    if (n->op == LK__OP_class_statistics) return find_statistics(g, n, factors);
     if (function) plain.attrs.activation = LK__IDENTITY; /* it can be divided, and only the sum comes before it then */
     if (lk__node_factors(g, &plain, &f, text)) f.count = 0;
     int more = is_repetition(g, n);

@@ -24,6 +24,7 @@ typedef struct lk__placement_factor {
     bool               coupled; /* or at several places of an operand: cannot be cut */
     bool               fused;   /* the node must be divided before it is cut: a function is applied to the sum */
     unsigned           partial; /* outputs that are sums over its parts */
+    unsigned           lists;   /* outputs that list its parts: every rank needs all of them */
     unsigned           added;   /* inputs that are added after such a sum */
     lk__placement_axis in[LK__MAX_IN], out[LK__MAX_OUT];
 } lk__placement_factor;

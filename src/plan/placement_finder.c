@@ -46,10 +46,15 @@ static void pin_ends(lk__placement_finder *f)
     const lk__plan_list *list = f->list;
     for (size_t v = 0; v < f->values; v++)
         if (f->g->values[v].kind == LK__VALUE_INPUT || f->g->values[v].kind == LK__VALUE_CONSTANT) f->pinned[v] = true;
-    for (size_t i = 0; i < f->nodes; i++) /* every rank needs those of all parts */
-        if (f->g->nodes[i].op == LK__OP_class_statistics) pin_value(f, f->g->nodes[i].out[0]);
     for (int i = 0; i < list->numbers_count; i++) pin_value(f, list->numbers[i]);
     for (int i = 0; i < list->outputs_count; i++) pin_value(f, list->outputs[i]);
+}
+
+static void pin_lists(lk__placement_finder *f, size_t node)
+{
+    for (int i = 0; i < f->factors[node].count; i++)
+        for (int k = 0; k < f->g->nodes[node].outputs; k++)
+            if (f->factors[node].factor[i].lists >> k & 1) pin_value(f, f->g->nodes[node].out[k]);
 }
 
 static void find_twins(lk__placement_finder *f)
@@ -82,6 +87,7 @@ lk_status lk__placement_finder_init(lk__placement_finder *f)
         lk_status status =
             f->g->nodes[i].dead ? LK_OK : lk__placement_factors_find(f->g, &f->g->nodes[i], &f->factors[i]);
         if (status < 0) return status;
+        pin_lists(f, i);
     }
     return find_uses(f);
 }

@@ -76,7 +76,7 @@ static inline void mutate_dimensions(factor_mutants *m, const char *line, const 
         size_t length = word_length(at);
         if (*at == '!') add_mutant(m, line, (size_t)(at - line), (size_t)(at - line) + 1, "");
         if (!length) continue;
-        bool coupled = at[-1] == '!', none = length == 1 && *at == '_';
+        bool coupled = at[-1] == '!' || at[-1] == '#', none = length == 1 && *at == '_';
         if (!coupled && !none && count_word(alternative, at, length) > 1)
             add_mutant(m, line, (size_t)(at - line), (size_t)(at - line) + length, "other");
         const char *next = at + length + 1 + (at[length] == '*' && at[length + 1] == '!');

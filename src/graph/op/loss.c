@@ -1,5 +1,6 @@
 /* loss.c - losses: a sum over samples in double, and the weight that the mean divides by. */
 #include "graph/op/describe.h"
+#include "graph/op/loss_parts.h"
 
 #define LOSS                                                                                                        \
     .leaves = LK__LEAVES_SEPARATE, .runs = LK__RUNS_KERNEL, .effect = LK__EFFECT_NONE, \
@@ -161,6 +162,7 @@ DESCRIBE(cross_entropy){
     LOSS,
     .loss = LK__LOSS_SUM_WEIGHT_CORRECT,
     .weigh = weigh_cross_entropy,
+    .coupled = {.input = 0, .dim = -1, .divide = lk__divide_cross_entropy},
     MEMORY_BOUND,
 };
 
@@ -189,6 +191,7 @@ DESCRIBE(cross_entropy_each){
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
     ORDINARY,
+    .coupled = {.input = 0, .dim = -1, .divide = lk__divide_cross_entropy},
     MEMORY_BOUND,
 };
 
@@ -210,7 +213,7 @@ DESCRIBE(cross_entropy_grad){
 
 /* What a part of the classes tells the others, before the loss: inserted where the classes of a loss are cut. */
 DESCRIBE(class_statistics){
-    .factors = "logits(rows.., !classes) labels(rows..) -> statistics(_, rows.., _)",
+    .factors = "logits(rows.., !classes) labels(rows..) -> statistics(#classes, rows.., _)",
     .inputs = 2,
     .in = {OPERAND("logits", REAL, REQUIRED, ROWS), OPERAND("labels", I32, REQUIRED, ROWS)},
     .outputs = 1,
@@ -409,6 +412,7 @@ DESCRIBE(linear_cross_entropy){
     LOSS,
     .loss = LK__LOSS_SUM_WEIGHT_CORRECT,
     .weigh = weigh_linear_cross_entropy,
+    .coupled = {.input = 1, .dim = 0, .divide = lk__divide_linear_cross_entropy},
     .arithmetic = linear_cross_entropy_arithmetic,
     .bytes = lk__bytes_operands,
 };

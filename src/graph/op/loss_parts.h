@@ -1,0 +1,11 @@
+/* graph/op/loss_parts.h - losses over classes, of which each rank has a part: lk__graph_coupled.divide of
+ * descriptors. */
+#ifndef LK__GRAPH_OP_LOSS_PARTS_H
+#define LK__GRAPH_OP_LOSS_PARTS_H
+
+#include "graph/op.h"
+
+int lk__divide_cross_entropy(lk_graph *graph, const lk__graph_node *node, int64_t parts); /* and cross_entropy_each */
+int lk__divide_linear_cross_entropy(lk_graph *graph, const lk__graph_node *node, int64_t parts);
+
+#endif

@@ -1,0 +1,217 @@
+/* test_vocabulary.c - a loss whose classes are cut over the axis tensor, in blocks of rows: losses, gradients and
+ * weights are those of one rank, with tied and untied heads, smoothed and ignored labels, unequal and empty batches.
+ *
+ * ctest: timeout 300, label threaded, ranks 4 */
+#include "comm_ranks.h"
+#include "copies.h"
+#include "run/store.h"
+
+#include <lockstep.h>
+
+enum { BATCH = 4, TOKENS = 128, WIDTH = 4, CLASSES = 65536, STEPS = 2 };
+
+typedef struct setting {
+    const char *name, *mesh;
+    lk_policy   policy;
+    lk_dtype    real;
+    bool        tied, whole_sequences, odd; /* odd: tokens that the axis does not divide */
+    int         blocks, micro_batches, leaves;
+    double      smoothing, within;
+} setting;
+
+typedef struct net {
+    lk_graph   *graph;
+    lk_mesh    *mesh;
+    lk_plan    *plan;
+    lk_store   *store;
+    lk_program *program;
+    int32_t     tokens[BATCH * TOKENS], labels[BATCH * TOKENS];
+} net;
+
+static int64_t tokens_of(const setting *s) { return s->odd ? TOKENS - 3 : TOKENS; }
+
+static lk_tensor record(lk_graph *g, const setting *s, int64_t rows)
+{
+    int64_t   dims[] = {rows, tokens_of(s)}, table[] = {CLASSES, WIDTH}, ignored = -7;
+    lk_tensor tokens = lk_input(g, "tokens", LK_I32, 2, dims), labels = lk_input(g, "labels", LK_I32, 2, dims);
+    lk_tensor words = lk_parameter(g, "words", 2, table, .init = LK_INIT_NORMAL, .a = 0.5), head = words;
+    if (!s->tied) head = lk_parameter(g, "head", 2, table, .init = LK_INIT_NORMAL, .a = 0.5);
+    lk_tensor x = lk_f_embedding(tokens, words);
+    lk_tensor y = lk_gelu(lk_linear(lk_layer_norm(x, "before"), "grow", 4 * WIDTH));
+    x = lk_layer_norm(lk_add(x, lk_linear(y, "shrink", WIDTH)), "last");
+    return lk_linear_cross_entropy(x, head, labels, .label_smoothing = s->smoothing, .ignore_index = &ignored);
+}
+
+static void make(const rank_test *r, net *n, const setting *s, const char *axes)
+{
+    lk_optimizer_config sgd = LK_OPTIMIZER_CONFIG_INIT;
+    lk_plan_config      config = LK_PLAN_CONFIG_INIT;
+    lk_mesh_config      mesh = LK_MESH_CONFIG_INIT;
+    memset(n, 0, sizeof *n);
+    mesh.axes = axes;
+    if (axes) mesh.comm = r->comm;
+    REQUIRE(lk_mesh_create(r->context, &mesh, &n->mesh) == LK_OK, "%s", lk_context_error(r->context));
+    config.parallel.micro_batches = s->micro_batches;
+    config.parallel.leaves = axes ? s->leaves : 0;
+    config.no_sequence_parallel = s->whole_sequences;
+    config.policy = s->policy;
+    int64_t rows = lk_mesh_capacity(n->mesh, &config.parallel, BATCH);
+    REQUIRE(lk_graph_create(r->context, s->real, &n->graph) == LK_OK);
+    config.loss = record(n->graph, s, rows);
+    sgd.kind = LK_SGD;
+    sgd.lr = 0.1;
+    config.optimizer = &sgd;
+    config.mesh = n->mesh;
+    REQUIRE(lk_plan_create(n->graph, &config, &n->plan) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
+    REQUIRE(lk_store_create_shared(n->plan, 3, axes ? r->comm : NULL, &n->store) == LK_OK);
+    REQUIRE(lk_program_create(n->plan, n->store, axes ? r->comm : NULL, &n->program) == LK_OK, "%s: %s", s->name,
+            lk_context_error(r->context));
+    REQUIRE(lk_program_bind(n->program, "tokens", n->tokens) == LK_OK &&
+            lk_program_bind(n->program, "labels", n->labels) == LK_OK);
+}
+
+static void release(net *n)
+{
+    lk_program_free(n->program);
+    lk_store_free(n->store);
+    lk_plan_free(n->plan);
+    lk_graph_free(n->graph);
+    lk_mesh_free(n->mesh);
+}
+
+/* Samples first … first + count of the batch of a step; some labels are ignored. */
+static void fill_rows(net *n, const setting *s, int step, int64_t first, int64_t count)
+{
+    uint64_t from = (uint64_t)step * 100000 + (uint64_t)(first * tokens_of(s));
+    for (int64_t i = 0; i < count * tokens_of(s); i++) {
+        n->tokens[i] = (int32_t)(number_bits(7, from + (uint64_t)i) % CLASSES);
+        n->labels[i] = (int32_t)(number_bits(8, from + (uint64_t)i) % CLASSES);
+        if (number_bits(9, from + (uint64_t)i) % 5 == 0) n->labels[i] = -7;
+    }
+}
+
+static double number_at(const void *data, lk_dtype type, int64_t i)
+{
+    return type == LK_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
+}
+
+static void compare(const setting *s, const char *what, const lk_state *state, const void *own, const void *whole)
+{
+    double worst = 0, largest = 1e-3;
+    if (!own || !whole) return;
+    for (int64_t i = 0; i < state_elements(state); i++) {
+        double a = number_at(whole, s->real, i), b = number_at(own, s->real, i);
+        worst = fmax(worst, fabs(a - b));
+        largest = fmax(largest, fabs(a));
+    }
+    CHECK(worst <= s->within * largest, "%s: %s of %s differs by %g of %g", s->name, what, state->name, worst, largest);
+}
+
+static void compare_all(const setting *s, net *own, net *whole)
+{
+    for (size_t i = 0; i < lk_store_count(whole->store); i++) {
+        lk_state state = lk_store_at(whole->store, i);
+        compare(s, "the gradient", &state, gradient_copy(own->program, own->store, state.name),
+                gradient_copy(whole->program, whole->store, state.name));
+        if (state.dtype == s->real)
+            compare(s, "the value", &state, state_copy(own->store, state.name), state_copy(whole->store, state.name));
+    }
+}
+
+static lk_metrics compute(const rank_test *r, net *n, lk_step step)
+{
+    lk_metrics m;
+    REQUIRE(lk_program_compute(n->program, &step) == LK_OK, "%s", lk_context_error(r->context));
+    lk_program_metrics(n->program, &m);
+    return m;
+}
+
+static lk_metrics evaluate(const rank_test *r, net *n, lk_step step)
+{
+    lk_metrics m;
+    REQUIRE(lk_program_step(n->program, &step) == LK_OK && lk_program_run(n->program, LK_EVALUATE) == LK_OK, "%s",
+            lk_context_error(r->context));
+    lk_program_metrics(n->program, &m);
+    return m;
+}
+
+static void compare_losses(const rank_test *r, const setting *s, const char *what, lk_metrics own, lk_metrics whole)
+{
+    CHECK(fabs(own.loss - whole.loss) <= s->within * fabs(whole.loss), "%s, rank %d: %s %.15g, not %.15g", s->name,
+          r->rank, what, own.loss, whole.loss);
+    if (s->within < 1e-3)
+        CHECK(own.correct == whole.correct, "%s: %s: %g right, not %g", s->name, what, own.correct, whole.correct);
+}
+
+/* Blocks of rows, each of which exchanges its statistics; no value has the logits of all rows. */
+static void check_blocks(const setting *s, const net *n)
+{
+    const lk__plan_list *lists[] = {&n->plan->train, &n->plan->evaluate};
+    int64_t              parts = lk_mesh_extent(n->mesh, LK_AXIS_TENSOR);
+    for (int k = 0; k < 2; k++) {
+        const lk_graph *g = lists[k]->graph;
+        int             blocks = 0;
+        for (size_t i = 0; i < lists[k]->order_count; i++) {
+            const lk__graph_node *node = &g->nodes[lists[k]->order[i]];
+            blocks += node->op == LK__OP_class_statistics;
+            for (int o = 0; o < node->outputs; o++) {
+                const lk__graph_shape *y = node->out[o] < 0 ? NULL : &g->values[node->out[o]].shape;
+                if (y && y->rank == 2 && y->dims[1] == CLASSES / parts)
+                    CHECK(y->dims[0] * s->blocks <= BATCH * tokens_of(s), "%s: %lld rows", s->name,
+                          (long long)y->dims[0]);
+            }
+        }
+        CHECK(blocks == s->blocks, "%s: %d blocks", s->name, blocks);
+    }
+}
+
+static void check_setting(rank_test *r)
+{
+    const setting   *s = r->user;
+    static const int totals[STEPS] = {BATCH - 1, 1};
+    net              own, whole;
+    make(r, &own, s, s->mesh);
+    make(r, &whole, s, NULL);
+    check_blocks(s, &own);
+    int parts = lk_mesh_extent(own.mesh, LK_AXIS_DATA), part = lk_mesh_coordinate(own.mesh, LK_AXIS_DATA, r->rank);
+    lk__split_job job = {parts, part, s->leaves, s->micro_batches > 1 ? s->micro_batches : 1};
+    for (int i = 0; i < STEPS; i++) {
+        lk__range rows = lk__split_share(&job, totals[i]);
+        lk_step   step = {.step = i + 1, .count = lk__range_count(rows), .total = totals[i], .rate = 0.1}, all = step;
+        all.count = totals[i];
+        fill_rows(&own, s, i, rows.first, step.count);
+        fill_rows(&whole, s, i, 0, totals[i]);
+        compare_losses(r, s, "loss", compute(r, &own, step), compute(r, &whole, all));
+        REQUIRE(lk_program_run(own.program, LK_UPDATE) == LK_OK && lk_program_run(whole.program, LK_UPDATE) == LK_OK);
+        compare_all(s, &own, &whole);
+        if (parts == 1 && s->micro_batches <= 1 && !s->leaves)
+            compare_losses(r, s, "evaluation", evaluate(r, &own, step), evaluate(r, &whole, all));
+    }
+    REQUIRE(lk_program_verify(own.program, STEPS) == LK_OK, "%s", lk_context_error(r->context));
+    release(&own);
+    release(&whole);
+}
+
+static void run_setting(setting s)
+{
+    lk__mesh_grid grid;
+    lk_context   *context;
+    if (!s.within) s.within = 1e-9, s.real = LK_F64;
+    if (!s.blocks) s.blocks = 2;
+    REQUIRE(lk_context_create(NULL, &context) == LK_OK && lk__mesh_parse(context, s.mesh, &grid) == LK_OK);
+    lk_context_free(context);
+    run_ranks(grid.size, NULL, check_setting, &s);
+}
+
+static void blocks_of_rows_give_the_loss_of_one_rank(void)
+{
+    run_setting((setting){.name = "tied", .mesh = "tensor=2", .tied = true, .smoothing = 0.1});
+    run_setting((setting){.name = "untied, whole sequences", .mesh = "tensor=2", .whole_sequences = true});
+    run_setting((setting){.name = "over 4", .mesh = "tensor=4", .smoothing = 0.2});
+}
+
+int main(void)
+{
+    RUN(blocks_of_rows_give_the_loss_of_one_rank);
+    return check_result();
+}
