@@ -49,7 +49,7 @@ const char *environment_heading(lk_environment_group group)
     static const char *const headings[] = {
         [LK_ENVIRONMENT_SETTINGS] = "Settings",
         [LK_ENVIRONMENT_JOB] = "Set by launchers: lockstep run, torchrun, mpirun and srun",
-        [LK_ENVIRONMENT_SYSTEM] = "Of the system and of other programs",
+        [LK_ENVIRONMENT_SYSTEM] = "Set by the system and by other programs",
         [LK_ENVIRONMENT_CHECKS] = "For tests, comparisons and debugging",
     };
     return headings[group];

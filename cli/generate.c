@@ -33,7 +33,7 @@ static const option generate_options[] = {
     NUMBER("top-p", "P", "1", 0, 1, "Choose from the fewest tokens whose probabilities add up to P"),
     INTEGER("seed", "N", "0", 0, 9e15, "Seed of the choice. A prompt's text does not depend on the other prompts"),
     TEXTS("stop", "TEXT", "End before this text, also where it spans tokens; may be repeated"),
-    FLAG("ignore-eos", "Continue after the token that ends a text"),
+    FLAG("ignore-eos", "Continue after the end-of-text token"),
     FLAG("slide", "Continue when the model's context is full, with its latest half; otherwise the text ends there"),
     HEADING("Output"),
     FLAG("ids", "Print the new tokens as ids, a line for each prompt"),

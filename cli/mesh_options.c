@@ -35,7 +35,7 @@ static int read_tactics(setup *s, const char *name, const char *path)
     const char *wrong = !file                                  ? strerror(errno)
                         : !s->tactics                          ? "out of memory"
                         : ferror(file)                         ? strerror(errno)
-                        : bytes == MOST_BYTES                  ? "it is longer than 1 MiB, the most that is read"
+                        : bytes == MOST_BYTES                  ? "it is longer than 1 MiB, the limit"
                         : memchr(s->tactics, 0, bytes)         ? "it is not a text file"
                         : strspn(s->tactics, " \t\n") >= bytes ? "it is empty"
                                                                : NULL;

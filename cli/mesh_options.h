@@ -6,7 +6,7 @@
 #include "training.h"
 
 #define TACTICS_OPTION                                                                                                 \
-    TEXT("tactics", "FILE", NULL, "How states are split over the axis tensor, where not as the plan finds by itself: " \
+    TEXT("tactics", "FILE", NULL, "How states are split over the axis tensor, instead of the plan's own choice: " \
          "lines of PATTERN: FACTOR@AXIS, such as blocks.*.mlp.up.weight: out@tensor; `lockstep plan --tactics` "       \
          "prints them", .of = "mesh")
 

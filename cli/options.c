@@ -166,8 +166,8 @@ static bool check_choice(options *o, const char *where, const option *row, const
 static bool check_range(options *o, const char *where, const option *row, double value, const char *text)
 {
     if (value >= row->low && value <= row->high) return true;
-    if (isinf(row->high)) return set_error(o, "%s: %s is out of range: at least %.15g", where, text, row->low);
-    return set_error(o, "%s: %s is out of range: %.15g to %.15g", where, text, row->low, row->high);
+    if (isinf(row->high)) return set_error(o, "%s: %s is out of range: expected at least %.15g", where, text, row->low);
+    return set_error(o, "%s: %s is out of range: expected %.15g to %.15g", where, text, row->low, row->high);
 }
 
 /* Whether text is a valid value of row. `where` begins the error: "--batch" or "FILE:3: batch". */

@@ -26,7 +26,7 @@ static const option plan_options[] = {
     INTEGER("nnodes", "N", "1", 1, 4096, "Number of hosts that the ranks are on, as many on each as possible"),
     PARALLEL_OPTIONS TEXT("tactics", "[FILE]", NULL,
                           "Only print how states are split over the axis tensor, as lines that FILE can have. With "
-                          "FILE: plan with these lines instead of what the plan finds by itself",
+                          "FILE: plan with these lines instead of the plan's own choice",
                           .without = ""),
     TEXT("link", "SPEED", "10Gbit", "Bandwidth between ranks, per direction: 1Gbit, 100Gbit, 20GB (bytes) per second"),
     NUMBER("latency-us", "X", "50", 0, 1e6, "Latency between ranks in microseconds"),
@@ -149,9 +149,9 @@ static void print_hosts(const setup *s, const lk_plan *plan)
     (void)lk_trainer_state(s->context, &s->config, why, sizeof why);
     print_lines("the state is %s\n", why);
     if (lk_plan_helpers(plan) > 0)
-        print_lines(
-            "a rank that waits lends its cores: up to %d run for one that still computes (--keep-cores: none)\n",
-            lk_plan_helpers(plan));
+        print_lines("a rank that waits lends its cores: a rank that still computes uses up to %d of them "
+                    "(--keep-cores: none)\n",
+                    lk_plan_helpers(plan));
 }
 
 static void add_host(json *j, const char *name, host_memory m)

@@ -33,7 +33,7 @@ static int read_file(const char *path, prompt *p)
         print_error("generate", "--prompt-file %s: %s", path,
                     ferror(file)    ? strerror(errno)
                     : p->bytes == 0 ? "it is empty"
-                                    : "it is longer than 64 MiB, the most that is read");
+                                    : "it is longer than 64 MiB, the limit");
         code = EXIT_USER_ERROR;
     }
     if (!standard) fclose(file);

@@ -155,8 +155,8 @@ static int check_model(const setup *s, const char *name, const options *given, c
         if (!recorded || !own || strcmp(recorded, own) == 0) continue;
         if (strchr(recorded, '/') || strchr(own, '/')) {
             if (strcmp(file_name(recorded), file_name(own)) != 0 && !is_quiet())
-                print_note(name, "--%s %s, but %s was written with --%s %s: its weights must fit", row->name, own,
-                           directory, row->name, recorded);
+                print_note(name, "--%s %s, but %s was written with --%s %s: the shapes of the weights depend on it",
+                           row->name, own, directory, row->name, recorded);
             continue;
         }
         print_error(name, "--%s %s: %s holds another model, of --%s %s; omit --%s, or name another directory",

@@ -57,7 +57,7 @@ static const option run_options[] = {
          "Also write each rank's output to DIR/ID_XXXXXX/attempt_N/LOCAL_RANK/stdout.log and stderr.log"),
     TEXT_LETTER('t', "tee", "WHICH", NULL, NULL,
                 "Show and write to files: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank: 0:3,1:1"),
-    TEXT_LETTER('r', "redirects", "WHICH", NULL, NULL, "Write to files and do not show; as --tee"),
+    TEXT_LETTER('r', "redirects", "WHICH", NULL, NULL, "Write to files only; values as for --tee"),
     TEXT("local-ranks-filter", "LIST", NULL, "Show only these local ranks: 0,2"),
     TEXT("log-line-prefix-template", "TEXT", NULL,
          "Prefix of each line instead of `[rank N] `, with ${rank}, ${local_rank}, ${role_name} and "

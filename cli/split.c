@@ -105,7 +105,7 @@ lk_status split_open(setup *s, const options *given, bool any, bool probe)
 int split_report_none(const setup *s, const char *name)
 {
     print_error(name,
-                "%s has no test set: --holdout 0.1 takes a tenth of the samples as one, and --split all takes all "
+                "%s has no test set: --holdout 0.1 holds out a tenth of the samples, and --split all selects all "
                 "samples",
                 s->data);
     return EXIT_USER_ERROR;
@@ -116,7 +116,7 @@ void split_note_training(const setup *s, const char *name)
     if (s->split == LK_SPLIT_TEST || environment_rank() > 0 || !is_training_data(s)) return;
     bool part = held_out(s) && s->split == LK_SPLIT_ALL;
     print_note(name, "%s is what the model was trained on%s", s->data,
-               part ? ", but for the part that was held out, which --split test takes" : "");
+               part ? ", except for the part that was held out, which --split test selects" : "");
 }
 
 const char *split_name(const setup *s)

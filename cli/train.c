@@ -264,7 +264,7 @@ static int train_model(setup *s, watcher *w, const options *given)
     if (lk_trainer_load_report(t)) partial_print("train", s->config.init_partial, lk_trainer_load_report(t));
     if (!s->test && w->rank == 0 && s->config.eval_every >= 0)
         print_note("train", "%s has no test set, so nothing is evaluated%s", s->data,
-                   data_uses(s->data, "holdout") ? "; --holdout 0.1 takes a tenth of the samples as one" : "");
+                   data_uses(s->data, "holdout") ? "; --holdout 0.1 holds out a tenth of the samples" : "");
     status = lk_trainer_run(t);
     if (w->started) progress_end(&w->bar);
     int code = 0;

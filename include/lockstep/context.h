@@ -132,7 +132,7 @@ typedef struct lk_device_memory_overhead {
 /* Measures only where this process has used no GPU yet: to be called before the first context. name as in
  * lk_context_config. */
 LK_API lk_status lk_device_overhead(const char *name, lk_device_memory_overhead *overhead);
-/* Their names before; the next version will not have them. */
+/* Their former names, which the next version will not have. */
 #define lk_device_held lk_device_overhead
 #define lk_device_memory_held lk_device_memory_overhead
 /* Bytes of the device's memory that can still be allocated, by any process, and in total; 0: the device is the CPU, or

@@ -213,17 +213,17 @@ LK_API lk_status lk_dataset_get(const lk_dataset *dataset, int64_t index, void *
 /* ---- Text. ----
  *
  * A sample for a language model is `context` consecutive tokens (T) and the token after each of them. Fields: tokens
- * i32 (T), whose classes are the vocabulary; label i32 (T), -100 where there is no next token. In windows, the training
- * set has one at every offset, tokens - T of them. Packed, it has windows that do not overlap, no token of a document
- * is predicted from another document, and there are two more fields: positions i32 (T), which start again at 0 with
- * each document, and first i32 (T), the index in the window of the first token of the same document. A document ends
- * with the tokenizer's end token; where a window starts within a document, the rest of it counts as a document.
+ * i32 (T), whose classes are the vocabulary; label i32 (T), -100 where there is no next token. With windows, the
+ * training set has a sample at every offset: tokens - T of them. Packed, windows do not overlap, no token of a
+ * document is predicted from another one, and there are two more fields: positions i32 (T), which start again
+ * at 0 with each document, and first i32 (T), the index in the window of the first token of the same document. A
+ * document ends with the tokenizer's end token; where a window starts within a document, the rest is one, too.
  *
  * For an evaluation, every token of a document except the first is a label exactly once, whatever else is evaluated:
  * each document has its own windows, the first at its beginning, then one every `stride` tokens, of which only the last
- * `stride` labels are set; the last window may be shorter. In windows, the text is one document. Packed, the parts that
- * are shorter than T share windows, and the end tokens between documents are no labels; without an end token documents
- * can be evaluated, too, if nothing is held out.
+ * `stride` labels are set; the last window may be shorter. With windows, the text is one document. Packed, the parts
+ * that are shorter than T share windows, and the end tokens between documents are not labels; without an end token
+ * documents can be evaluated, too, if nothing is held out.
  *
  * A sample for classification (jsonl: with a label): tokens i32 (T), the first T of a text, then zeros; length i32 (),
  * how many there are; label i32 (), with classes and their names. */

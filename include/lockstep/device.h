@@ -24,7 +24,7 @@ typedef struct lk_device {
 } lk_device;
 #define LK_DEVICE_INIT {.size = sizeof(lk_device)}
 
-/* Options of devices that are no part of a context's configuration: X(device, option of commands, variable, text). One
+/* Options of devices that are not part of a context's configuration: X(device, option of commands, variable, text). One
  * is set by the environment, where its variable is 1 before the first context is created. */
 #define LK_DEVICE_OPTION_LIST(X)                                                                                     \
     X(cuda, "share-device", "LOCKSTEP_SHARE_DEVICE",                                                                 \

@@ -34,7 +34,7 @@ typedef struct lk_launch_config {
     int  out LK_ZERO, err LK_ZERO; /* descriptors for the ranks' output and for the launcher's messages */
     /* seconds that ranks wait for each other: LOCKSTEP_JOIN_TIMEOUT; 0: their own default */
     double join_timeout LK_ZERO;
-    /* of this host, where its ranks listen for other hosts' ranks; NULL: of the interface to rank 0 */
+    /* of this host, where its ranks listen for other hosts' ranks; NULL: that of its interface towards rank 0 */
     const char *local_address LK_ZERO;
     const char *signals LK_ZERO; /* comma-separated names: these stop the job */
     /* before each line: a template with ${rank}, ${local_rank}, ${role_name} and ${hostname}; NULL: "[rank N] " */

@@ -100,7 +100,7 @@ typedef struct lk_plan_config {
      * "blocks.*.mlp.up.weight: out@tensor", and of comments after #. PATTERN is matched with the names of states, as
      * fnmatch does, and the first line that matches a state decides. FACTOR is the name of a dimension in the operation
      * that uses the state (out and in of a linear layer), the dimension's number, or "whole": every rank has all of
-     * it. NULL: as it finds by itself. */
+     * it. NULL: the plan's own choice. */
     const char *tactics LK_ZERO;
     /* Not 0: between the parts of a block that are split over the axis tensor, every rank along it has all tokens.
      * Otherwise they are split there, too, and take less memory. */

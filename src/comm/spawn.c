@@ -115,16 +115,16 @@ static void record_end(lk_spawn_result *result, int rank, int status, bool lost)
     if (result->rank >= 0 || (!lost && WIFEXITED(status) && WEXITSTATUS(status) == 0)) return;
     result->rank = rank;
     if (lost) {
-        snprintf(result->text, sizeof result->text, "rank %d ended, but its exit status was lost", rank);
+        snprintf(result->text, sizeof result->text, "rank %d exited, but its exit status was lost", rank);
         return;
     }
     result->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     result->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     if (WIFSIGNALED(status))
-        snprintf(result->text, sizeof result->text, "rank %d was ended by signal %d (%s)", rank, WTERMSIG(status),
+        snprintf(result->text, sizeof result->text, "rank %d was killed by signal %d (%s)", rank, WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
     else
-        snprintf(result->text, sizeof result->text, "rank %d ended with status %d", rank, WEXITSTATUS(status));
+        snprintf(result->text, sizeof result->text, "rank %d exited with status %d", rank, WEXITSTATUS(status));
 }
 
 /* SIGCHLD is blocked, so it can be waited for, with a time limit once a rank has failed. Other children are not

@@ -174,7 +174,7 @@ static const char *describe_state(char state)
 static const char *describe_cause(int kind)
 {
     switch (kind) {
-    case LK__CAUSE_OWN: return "failed first and has not ended";
+    case LK__CAUSE_OWN: return "failed first and is still running";
     case LK__CAUSE_LEFT: return "left its group while others waited for it";
     case LK__CAUSE_DEAD:
     case LK__CAUSE_CUT_OFF: return "was lost";
@@ -220,7 +220,7 @@ static void print_first(lk__launch_job *job, const lk__launch_child *child)
     if (child->no_answer && child->stop_requested)
         snprintf(how, sizeof how, "no answer within %d s", LK__ANSWER_SECONDS);
     else if (child->no_answer)
-        snprintf(how, sizeof how, "it ended without an answer");
+        snprintf(how, sizeof how, "it exited without answering");
     strftime(clock, sizeof clock, "%H:%M:%S", localtime(&now));
     if (child->unresponsive) print_unresponsive(job, child, clock);
     if (job->uses_ssh && child->unresponsive) return;

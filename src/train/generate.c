@@ -64,7 +64,8 @@ static lk_status check_call(const call *c)
     if (!(config->temperature >= 0 && config->temperature <= 1e6) || config->top_k < 0 ||
         !(config->top_p >= 0 && config->top_p <= 1) || config->tokens < 0)
         return lk__fail(context, LK_EINVAL,
-                        "temperature %g, top_k %lld, top_p %g and %lld tokens: none is below 0, and top_p is at most 1",
+                        "temperature %g, top_k %lld, top_p %g and %lld tokens are invalid: none may be negative, and "
+                        "top_p is at most 1",
                         config->temperature, (long long)config->top_k, config->top_p, (long long)config->tokens);
     if (config->stop_count > 0 && !config->tokenizer)
         return lk__fail(context, LK_EINVAL, "stop strings need a tokenizer");

@@ -208,7 +208,7 @@ static lk_status choose_mesh(lk_context *c, lk_generator_config *config, lk_mesh
     if (ranks == 1) config->comm = NULL;
     if (config->mesh && config->comm &&
         (lk_mesh_size(config->mesh) != ranks || lk_mesh_rank(config->mesh) != lk_comm_rank(config->comm)))
-        return lk__fail(c, LK_EMISMATCH, "the mesh %s is not that of the %d rank%s that generate",
+        return lk__fail(c, LK_EMISMATCH, "the mesh %s does not have the %d rank%s that generate",
                         lk_mesh_text(config->mesh), ranks, ranks == 1 ? "" : "s");
     if (config->mesh && lk_mesh_extent(config->mesh, LK_AXIS_DATA) > 1)
         return lk__fail(c, LK_EUNSUPPORTED,

@@ -34,7 +34,7 @@ static lk_status require_both(lk_context *c, const lk_plan *plan, lk__trainer_se
     if (bytes <= (left = left_beside(plan))) return LK_OK;
     return lk__fail(
         c, LK_EINVAL,
-        "the data cannot be on the device: it has %.1f MiB, and beside the plan %.1f MiB are free; use auto "
+        "the data does not fit on the device: it has %.1f MiB, and %.1f MiB are free besides the plan; use auto "
         "or no",
         (double)bytes / 1048576, (double)left / 1048576);
 }

@@ -135,7 +135,7 @@ static lk_status prepare_header(lk_context *context, const char *path, const lk_
     for (size_t i = 0; i < pairs; i++)
         if (!is_utf8(metadata[i].key) || !is_utf8(metadata[i].value) ||
             (i && strcmp(metadata[i - 1].key, metadata[i].key) == 0))
-            return lk__fail(context, LK_EINVAL, "%s: metadata '%s' is not UTF-8 or is given twice", path,
+            return lk__fail(context, LK_EINVAL, "%s: metadata '%s' is not UTF-8 or occurs twice", path,
                             metadata[i].key);
     return LK_OK;
 }

@@ -212,11 +212,11 @@ static lk_status check_own_digest(lk__state *state, const char *path, const lk__
     if (!lk__json_get(sums, "state.json", &value))
         return lk__fail(
             c, LK_EFORMAT,
-            "%s holds no digest of itself: an older version wrote it; it cannot be resumed, but the model.safetensors "
+            "%s has no digest of its own: an older version wrote it; it cannot be resumed, but the model.safetensors "
             "in the same directory can be loaded as weights",
             path);
     if (lk__json_string(&value, state->sha[2], sizeof state->sha[2]) != DIGITS || value.length != DIGITS + 2)
-        return lk__fail(c, LK_EFORMAT, "%s is damaged: its digest of itself is invalid", path);
+        return lk__fail(c, LK_EFORMAT, "%s is damaged: its own digest is invalid", path);
     memset(state->text + (value.text + 1 - state->text), '0', DIGITS);
     lk__sha256_init(&sha);
     lk__sha256_update(&sha, state->text, state->length);
@@ -375,7 +375,7 @@ lk_status lk__state_get_algorithms(const lk__state *state, char **lines, size_t 
         size_t bytes = lk__json_string(&line, out + used, most - used);
         if (bytes >= most - used || strlen(out + used) != bytes) {
             lk__text_free(state->context, out, most);
-            return lk__fail(state->context, LK_EFORMAT, "a checkpoint's list of algorithms is not one of texts");
+            return lk__fail(state->context, LK_EFORMAT, "a checkpoint's list of algorithms is not a list of strings");
         }
         used += bytes;
         out[used++] = '\n';

@@ -70,7 +70,7 @@ static void end_ranks(int size, int killed)
     for (int i = 0; i < size; i++) {
         int status = -1;
         waitpid(processes[i], &status, 0);
-        CHECK(i == killed ? WIFSIGNALED(status) : status == 0, "rank %d of %d ended with status %x", i, size, status);
+        CHECK(i == killed ? WIFSIGNALED(status) : status == 0, "rank %d of %d exited with status %x", i, size, status);
     }
 }
 
@@ -332,7 +332,7 @@ static void expect_everywhere(fault what, int size, int each, lk_status status, 
             if (i != size - 2) {
                 int ended = -1;
                 waitpid(processes[i], &ended, 0);
-                CHECK(ended == 0, "rank %d ended with status %x", i, ended);
+                CHECK(ended == 0, "rank %d exited with status %x", i, ended);
             }
         kill(processes[size - 2], SIGKILL);
         waitpid(processes[size - 2], NULL, 0);

@@ -119,7 +119,7 @@ static void run_mixed(int size, void (*function)(rank_test *t))
     for (int i = 0; i < size; i++) {
         int status = -1;
         waitpid(ranks[i], &status, 0);
-        CHECK(status == 0, "rank %d of %d ended with status %x", i, size, status);
+        CHECK(status == 0, "rank %d of %d exited with status %x", i, size, status);
     }
 }
 

@@ -143,7 +143,7 @@ static void mistakes_of_a_user_are_named(void)
         {"(rows, in), (out, in) -> (rows, out), (rows", "name is missing"},
         {"(rows, in), (out, in) -> (rows, out), (out)", "has 6 along dimension 0, and its factors 10"},
         {"(rows, in), (out, in) -> (rows, out), (rows) and more", "no such operand"},
-        {"(rows, in, more), (out, in) -> (rows, out), (rows)", "ranks of the operands do not fit"},
+        {"(rows, in, more), (out, in) -> (rows, out), (rows)", "ranks of the operands do not match"},
         {"(a*b*c*d*e*f*g*h*i, in), (out, in) -> (rows, out), (rows)", "too many factors"},
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {

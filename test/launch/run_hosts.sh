@@ -115,7 +115,7 @@ expect 2 "'::1' is not a host" "$ssh" --hosts ::1 true
 expect 2 "'\[::1\]2' is not a host" "$ssh" --hosts '[::1]2' true
 expect 0 "^\[rank 1\] me@::1 1/3 1/2 0/2 ::1:[0-9]+ " "$ssh" --hosts 'me@[::1]:2,[fe80::2]' sh -c "$show"
 grep -q '^\[rank 2\] fe80::2 2/3 0/1 1/2 ' out.txt || complain "an address without a number: $(cat out.txt)"
-expect 1 "host curt failed first: it ended without an answer" "$ssh" --hosts one,curt true
+expect 1 "host curt failed first: it exited without answering" "$ssh" --hosts one,curt true
 expect 2 "no local rank 3, only 0 to 2" "$ssh" --hosts one:1,two:3 --local-ranks-filter 3 true
 expect 0 "^\[rank 3\]" "$ssh" --hosts one:1,two:3 --local-ranks-filter 2 echo
 # A failure on one host restarts all ranks of all hosts, with another token, until a generation succeeds.

@@ -291,7 +291,7 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_add(x, lk_mse(x, x)), "b is f64, but the operands before it are f32; use lk_cast");
     WRONG(lk_tanh(ids), "x is i32; expected a floating-point type");
     WRONG(lk_cast(x, LK_I32), "expected f32, f64 or bf16");
-    WRONG(lk_matmul(x, x), "do not fit");
+    WRONG(lk_matmul(x, x), "the inner axes differ");
     WRONG(lk_matmul(x, v), "two axes");
     WRONG(lk_f_linear(x, lk_parameter(r.graph, "w", 2, ((int64_t[]){3, 5})), none), "ends in 6 features");
     WRONG(lk_f_linear(x, lk_parameter(r.graph, "w", 2, ((int64_t[]){3, 6})), v), "bias");
@@ -320,7 +320,7 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_concat(((lk_tensor[]){x, v}), 2, 1), "differ in more than axis 1");
     WRONG(lk_concat(((lk_tensor[]){x, x}), 2, 0), "cannot concatenate along the batch axis");
     WRONG(lk_concat(((lk_tensor[]){x, x, x, x, x, x, x, x, x}), 9, 1), "1 to 8");
-    WRONG(lk_f_layer_norm(x, v, none), "does not fit");
+    WRONG(lk_f_layer_norm(x, v, none), "does not match");
     WRONG(lk_batch_norm(lk_reshape(x, 3, ((int64_t[]){4, 2, 3})), "bn"), "(N, C) or (N, C, H, W)");
     WRONG(lk_dropout(x, 1.5), "0 to 1");
     WRONG(lk_f_embedding(x, lk_parameter(r.graph, "w", 2, ((int64_t[]){3, 5}))), "expected i32");
@@ -378,7 +378,7 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_max(x, 0), "cannot reduce the batch axis");
     WRONG(lk_argmax(x, -2), "argmax: cannot reduce the batch axis");
     WRONG(lk_f_group_norm(x, 4, none, none), "do not divide into 4 groups");
-    WRONG(lk_f_group_norm(x, 2, v, none), "does not fit the 6 channels");
+    WRONG(lk_f_group_norm(x, 2, v, none), "does not match the 6 channels");
     WRONG(lk_f_group_norm(v, 1, none, none), "expected (N, C, …)");
     WRONG(lk_group_norm(image, "norm", 0), "into 0 groups");
     WRONG(lk_constant(r.graph, LK_BF16, 1, ((int64_t[]){3}), "abcdef"), "bf16");

@@ -196,7 +196,7 @@ static void a_modified_state_is_skipped(void)
         {"\"seed\":\"7\"", "\"seed\":\"18446744073709551616\"", true, "is not the state of a Lockstep checkpoint"},
         {"\"seed\":\"7\"", "\"seed\":7", true, "is not the state of a Lockstep checkpoint"},
         {"\"step\":20", "\"step\":2e1", true, "is not the state of a Lockstep checkpoint"},
-        {",\"state.json\":", ",\"other.json\":", false, "holds no digest of itself"},
+        {",\"state.json\":", ",\"other.json\":", false, "has no digest of its own"},
     };
     rig r;
     open_rig(&r);

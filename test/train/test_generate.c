@@ -586,7 +586,7 @@ static void mistakes_are_named(void)
     REFUSED(lk_generate(g, &ask, NULL), LK_EINVAL, "top_p is at most 1");
     ask.top_p = 0;
     ask.temperature = NAN;
-    REFUSED(lk_generate(g, &ask, NULL), LK_EINVAL, "none is below 0");
+    REFUSED(lk_generate(g, &ask, NULL), LK_EINVAL, "none may be negative");
     ask.temperature = 1;
     ask.stop = (const char *[]){"x"};
     ask.stop_count = 1;

@@ -78,7 +78,7 @@ static void read_pixels(png *p, const lk__image_info *info, unsigned char *raw, 
     if (png_get_image_width(p->file, p->about) != info->width ||
         png_get_image_height(p->file, p->about) != info->height || png_get_rowbytes(p->file, p->about) != stride ||
         (passes > 1) != info->interlaced)
-        png_error(p->file, "its header does not fit its pixels");
+        png_error(p->file, "its header does not match its pixels");
     for (int pass = 0; pass < passes; pass++) {
         for (int64_t y = 0; y < info->height; y++) {
             unsigned char *row = raw + (info->interlaced ? (size_t)y * stride : 0);

@@ -148,7 +148,7 @@ static lk_status choose_width(lk_context *context, const lk_data_tokenize_config
     if (*width != 2 && *width != 4)
         return lk__fail(context, LK_EINVAL, "tokens of %d bytes are invalid: expected 2 or 4", *width);
     if (*width == 2 && vocabulary > 65536)
-        return lk__fail(context, LK_EINVAL, "a vocabulary of %lld tokens does not fit u16: use u32",
+        return lk__fail(context, LK_EINVAL, "a vocabulary of %lld tokens does not fit into u16: use u32",
                         (long long)vocabulary);
     return LK_OK;
 }

@@ -54,11 +54,11 @@ static const char *advice(cudaError_t error)
     case cudaErrorInsufficientDriver: return ": the driver is missing or too old for this build; see `nvidia-smi`";
     case cudaErrorNoDevice: return ": the driver shows no GPU; see `nvidia-smi` and CUDA_VISIBLE_DEVICES";
     case cudaErrorDevicesUnavailable:
-        return ": the GPU is busy or in exclusive mode, and another process has it; see `nvidia-smi`";
+        return ": the GPU is busy, or in exclusive mode and used by another process; see `nvidia-smi`";
     case cudaErrorUnknown:
     case cudaErrorSystemNotReady:
     case cudaErrorSystemDriverMismatch:
-        return ": the GPU does not answer; see `nvidia-smi`, and `dmesg` for Xid errors";
+        return ": the GPU does not respond; see `nvidia-smi`, and `dmesg` for Xid errors";
     case cudaErrorIllegalAddress:
     case cudaErrorMisalignedAddress:
     case cudaErrorLaunchFailure:
@@ -347,7 +347,7 @@ int lk__cuda_count(char *why, size_t bytes)
     if (error == cudaSuccess && count > 0) return count;
     (void)cudaGetLastError();
     if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0)
-        snprintf(why, bytes, "this machine has no NVIDIA driver (libcuda.so.1 is not there)");
+        snprintf(why, bytes, "this machine has no NVIDIA driver (libcuda.so.1 was not found)");
     else if (error == cudaErrorInsufficientDriver)
         snprintf(why, bytes,
                  "the NVIDIA driver is too old: it supports CUDA %d.%d, and this build needs %d.%d or later",

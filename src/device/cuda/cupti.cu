@@ -181,7 +181,7 @@ static void load_library(void)
     void *library = open_library();
     if (!library) {
         snprintf(cupti.why, sizeof cupti.why,
-                 "libcupti.so.13 or .12 is not found: add the toolkit's extras/CUPTI/lib64 to LD_LIBRARY_PATH");
+                 "libcupti.so.13 or .12 was not found: add the toolkit's extras/CUPTI/lib64 to LD_LIBRARY_PATH");
         return;
     }
 #define FIND(name, parameters)                                                       \

@@ -31,7 +31,7 @@ static int64_t head_width(lk__graph_shapes *s)
     if (!v || k->rank != 3 || !lk__shape_equal(k, v) || k->dims[0] != q->dims[0] || k->count_axis != q->count_axis ||
         k->dims[2] != groups * d)
         return LK__SHAPE_FAIL(
-            s, "attention: keys %s and values %s do not fit queries %s: expected (samples, tokens, %lld)",
+            s, "attention: keys %s and values %s do not match queries %s: expected (samples, tokens, %lld)",
             lk__shape_show(k).text, v ? lk__shape_show(v).text : "(none)", lk__shape_show(q).text,
             (long long)(groups * d));
     return d;
@@ -180,7 +180,7 @@ static int rope_shape(lk__graph_shapes *s)
                               "rope: the table %s is not (positions, %lld), or has fewer positions than %s has tokens",
                               lk__shape_show(table).text, (long long)(x->dims[2] / heads), lk__shape_show(x).text);
     if (!is_bound(positions, x, x->dims[1]))
-        return LK__SHAPE_FAIL(s, "rope: positions %s do not fit %s", lk__shape_show(positions).text,
+        return LK__SHAPE_FAIL(s, "rope: positions %s do not match %s", lk__shape_show(positions).text,
                               lk__shape_show(x).text);
     s->out[0] = *x;
     return 1;

@@ -14,7 +14,7 @@ static int norm_shape(lk__graph_shapes *s, int last, int residual, int outputs)
         return LK__SHAPE_FAIL(s, "batch_norm: the batch must be axis 0 of x %s", lk__shape_show(x).text);
     for (int i = 1; i <= last && i < s->inputs; i++)
         if (s->in[i] && (s->in[i]->rank != 1 || s->in[i]->dims[0] != x->dims[1] || s->in[i]->count_axis >= 0))
-            return LK__SHAPE_FAIL(s, "batch_norm: %s does not fit the %lld channels of x %s",
+            return LK__SHAPE_FAIL(s, "batch_norm: %s does not match the %lld channels of x %s",
                                   lk__shape_show(s->in[i]).text, (long long)x->dims[1], lk__shape_show(x).text);
     if (residual < s->inputs && s->in[residual] && !lk__shape_equal(s->in[residual], x))
         return LK__SHAPE_FAIL(s, "batch_norm: residual %s and x %s differ", lk__shape_show(s->in[residual]).text,

@@ -32,7 +32,7 @@ static int linear_shape(lk__graph_shapes *s)
     if (x->count_axis == x->rank - 1)
         return LK__SHAPE_FAIL(s, "linear: the features of x %s are the batch axis", lk__shape_show(x).text);
     if (b && (b->rank != 1 || b->dims[0] != w->dims[1 - in]))
-        return LK__SHAPE_FAIL(s, "linear: bias %s does not fit weight %s", lk__shape_show(b).text,
+        return LK__SHAPE_FAIL(s, "linear: bias %s does not match weight %s", lk__shape_show(b).text,
                               lk__shape_show(w).text);
     if (!lk__shape_check_weights(s, 2)) return -1;
     s->out[0] = *x;
@@ -151,7 +151,7 @@ static int matmul_shape(lk__graph_shapes *s)
     bool                   same_count = (a->count_axis == ka) == (b->count_axis == kb);
     const lk__graph_shape *batch = a->rank >= b->rank ? a : b;
     if (a->dims[ka] != b->dims[kb] || !same_count)
-        return LK__SHAPE_FAIL(s, "matmul: %s × %s do not fit: %lld and %lld", lk__shape_show(a).text,
+        return LK__SHAPE_FAIL(s, "matmul: %s × %s: the inner axes differ: %lld and %lld", lk__shape_show(a).text,
                               lk__shape_show(b).text, (long long)a->dims[ka], (long long)b->dims[kb]);
     if (!batch_axes_fit(a, b))
         return LK__SHAPE_FAIL(s, "matmul: batch axes of %s and %s differ", lk__shape_show(a).text,
@@ -234,7 +234,7 @@ static int conv2d_shape(lk__graph_shapes *s)
         return LK__SHAPE_FAIL(s, "conv2d: x %s has %lld channels, weight %s expects %lld", lk__shape_show(x).text,
                               (long long)x->dims[1], lk__shape_show(w).text, (long long)(w->dims[1] * groups));
     if (b && (b->rank != 1 || b->dims[0] != w->dims[0]))
-        return LK__SHAPE_FAIL(s, "conv2d: bias %s does not fit weight %s", lk__shape_show(b).text,
+        return LK__SHAPE_FAIL(s, "conv2d: bias %s does not match weight %s", lk__shape_show(b).text,
                               lk__shape_show(w).text);
     if (!lk__shape_check_weights(s, 2) || lk__shape_window(s, w->dims[0], w->dims[2], w->dims[3]) < 0) return -1;
     if (s->attrs->pool <= 1) return 1;

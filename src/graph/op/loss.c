@@ -92,15 +92,15 @@ static int check_labelled_rows(lk__graph_shapes *s)
     lk__graph_shape rows = lk__shape_fixed(labels->dtype, 1, x->dims);
     lk__shape_carry_count(&rows, x, 0, 0);
     if (labels->dtype != LK_I32 || !lk__shape_equal(&rows, labels))
-        return LK__SHAPE_FAIL(s, "%s: labels %s (%s) do not fit logits %s; expected one i32 per row",
+        return LK__SHAPE_FAIL(s, "%s: labels %s (%s) do not match logits %s; expected one i32 per row",
                               lk__op_name(s->op), lk__shape_show(labels).text, lk_dtype_name(labels->dtype),
                               lk__shape_show(x).text);
     if (w && !lk__shape_equal(&rows, w))
-        return LK__SHAPE_FAIL(s, "%s: weight %s does not fit logits %s", lk__op_name(s->op), lk__shape_show(w).text,
+        return LK__SHAPE_FAIL(s, "%s: weight %s does not match logits %s", lk__op_name(s->op), lk__shape_show(w).text,
                               lk__shape_show(x).text);
     lk__graph_shape own = statistics_of_rows(x, parts && parts->rank == 3 ? parts->dims[0] : 1);
     if (parts && !lk__shape_equal(&own, parts))
-        return LK__SHAPE_FAIL(s, "%s: statistics %s do not fit logits %s; expected (parts, rows, %d)",
+        return LK__SHAPE_FAIL(s, "%s: statistics %s do not match logits %s; expected (parts, rows, %d)",
                               lk__op_name(s->op), lk__shape_show(parts).text, lk__shape_show(x).text,
                               LK__CLASS_STATISTICS);
     if (!(s->attrs->label_smoothing >= 0 && s->attrs->label_smoothing < 1))
@@ -367,7 +367,7 @@ static int linear_cross_entropy_shape(lk__graph_shapes *s)
     lk__graph_shape rows = lk__shape_fixed(labels->dtype, 1, x->dims);
     lk__shape_carry_count(&rows, x, 0, 0);
     if (!lk__shape_equal(&rows, labels))
-        return LK__SHAPE_FAIL(s, "linear_cross_entropy: labels %s do not fit x %s; expected one i32 per row",
+        return LK__SHAPE_FAIL(s, "linear_cross_entropy: labels %s do not match x %s; expected one i32 per row",
                               lk__shape_show(labels).text, lk__shape_show(x).text);
     if (!(s->attrs->label_smoothing >= 0 && s->attrs->label_smoothing < 1))
         return LK__SHAPE_FAIL(s, "linear_cross_entropy: label_smoothing is %g; expected 0 to below 1",

@@ -64,7 +64,7 @@ static int row_norm_shape(lk__graph_shapes *s, int statistics)
         bool fits = w->rank == trailing;
         for (int i = 0; fits && i < trailing; i++) fits = w->dims[i] == x->dims[x->rank - trailing + i];
         if (!fits || w->count_axis >= 0)
-            return LK__SHAPE_FAIL(s, "%s: weight or bias %s does not fit x %s", lk__op_name(s->op),
+            return LK__SHAPE_FAIL(s, "%s: weight or bias %s does not match x %s", lk__op_name(s->op),
                                   lk__shape_show(w).text, lk__shape_show(x).text);
     }
     lk__graph_shape rows = lk__shape_fixed(x->dtype, x->rank - trailing, x->dims);
@@ -196,7 +196,7 @@ static int group_norm_shape(lk__graph_shapes *s)
                               (long long)x->dims[1], lk__shape_show(x).text, (long long)groups);
     for (int i = 1; i < s->inputs; i++)
         if (s->in[i] && (s->in[i]->rank != 1 || s->in[i]->dims[0] != x->dims[1] || s->in[i]->count_axis >= 0))
-            return LK__SHAPE_FAIL(s, "group_norm: weight or bias %s does not fit the %lld channels of x %s",
+            return LK__SHAPE_FAIL(s, "group_norm: weight or bias %s does not match the %lld channels of x %s",
                                   lk__shape_show(s->in[i]).text, (long long)x->dims[1], lk__shape_show(x).text);
     lk__graph_shape statistics = lk__shape_fixed(x->dtype, 2, (int64_t[]){x->dims[0], groups});
     lk__shape_carry_count(&statistics, x, 0, 0);
