@@ -43,3 +43,42 @@ expect_text() { check_command -F "$@"; }
 
 # field NAME < FILE: a number or a word of an object of JSON.
 field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
+
+# rank_pid N: the process of rank N of the job $job, if it runs.
+rank_pid() {
+    local pid
+    for pid in $(pgrep -P "$job"); do
+        if tr '\0' '\n' < "/proc/$pid/environ" 2> /dev/null | grep -qx "RANK=$1"; then echo "$pid"; return; fi
+    done
+}
+
+# ---- jobs that are killed ----
+# mark_jobs: those that are started as `env "$mark" COMMAND…` are found by that mark in their environment: members lists
+# the processes that run. They are killed when the test ends.
+mark_jobs() {
+    mark=LOCKSTEP_TEST_JOBS=$$.$RANDOM
+    trap 'for pid in $(members) $job; do kill -KILL "$pid" 2> /dev/null || true; done; rm -rf "$work"' EXIT
+}
+members() {
+    local file pid
+    for file in $(grep -slz "^$mark\$" /proc/[0-9]*/environ 2> /dev/null || true); do
+        pid=${file#/proc/}
+        pid=${pid%/environ}
+        if is_running "$pid"; then echo "$pid"; fi
+    done
+}
+has_no_members() { [ -z "$(members)" ]; }
+# expect_no_members SECONDS: fails with a list of those that still run then; 0: now.
+expect_no_members() {
+    has_no_members || { [ "$1" -gt 0 ] && wait_until "$1" has_no_members; } ||
+        fail "survivors: $(members | xargs ps -o pid,ppid,stat,args -p)"
+}
+# await_end SECONDS: the job ends within that time, and no process of it survives. Its exit status is in $code.
+await_end() {
+    wait_for_end "$1" "$job" || fail "still running after $1 s: $(cat err.txt)"
+    code=0
+    # shellcheck disable=SC2034 # of the caller
+    wait "$job" || code=$?
+    job=
+    expect_no_members 10
+}

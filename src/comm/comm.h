@@ -93,7 +93,7 @@ typedef struct lk__comm_backend {
      * do not have each other's mapped. */
     char *(*peer)(const lk_comm *comm, const void *memory, int rank);
     int (*hosts)(const lk_comm *comm, const char **why); /* hosts.h; where there is `peer` */
-    /* The group in shared memory of this host's ranks (near.h). NULL: they share none. */
+    /* The group in shared memory of this host's ranks. NULL: they share none. */
     struct lk__shm *(*shared)(const lk_comm *comm);
 } lk__comm_backend;
 

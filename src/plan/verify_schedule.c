@@ -222,7 +222,7 @@ static lk_status check_flight(walk *w)
     return LK_OK;
 }
 
-static lk_status check_landed(walk *w)
+static lk_status check_ended(walk *w)
 {
     w->in = NULL;
     for (int i = 0; i < w->check->instructions->collectives; i++)
@@ -292,7 +292,7 @@ static lk_status walk_all(walk *w)
     if (status >= 0) status = apply_accesses(w);
     for (w->run = 0; w->run < s->count && status >= 0; w->run++) status = walk_run(w, &s->runs[w->run]);
     w->run = s->count - 1;
-    if (status >= 0) status = check_landed(w);
+    if (status >= 0) status = check_ended(w);
     if (status >= 0) status = lk__accesses_after(&w->accesses, &s->runs[s->count - 1]);
     return status < 0 ? status : apply_accesses(w);
 }

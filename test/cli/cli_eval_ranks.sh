@@ -210,12 +210,6 @@ expect 2 "unknown option --ranks" "$LOCKSTEP" predict --ranks 2 --load table
 
 # ---- a rank that is killed is named ----
 
-rank_pid() { # rank_pid N: the process of rank N
-    local pid
-    for pid in $(pgrep -P "$job"); do
-        if tr '\0' '\n' < "/proc/$pid/environ" 2> /dev/null | grep -qx "RANK=$1"; then echo "$pid"; return; fi
-    done
-}
 has_rank() { victim=$(rank_pid "$1"); [ -n "$victim" ]; }
 for backend in shm tcp; do
     "$LOCKSTEP" eval -n 2 --backend $backend --load text --data text:train.txt --stride 1 --batch 1 --threads 1 > \

@@ -205,12 +205,6 @@ else
 fi
 
 # A signal to one rank: all save at the same step, and with save-exit the exit status is 0.
-rank_pid() { # rank_pid N: the process of rank N
-    local pid
-    for pid in $(pgrep -P "$job"); do
-        if tr '\0' '\n' < "/proc/$pid/environ" 2> /dev/null | grep -qx "RANK=$1"; then echo "$pid"; return; fi
-    done
-}
 signal_one() { # signal_one SIGNAL RANK HOW
     rm -rf signalled log.*
     # shellcheck disable=SC2086

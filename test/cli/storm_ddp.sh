@@ -8,26 +8,11 @@
 set -eu
 rounds=${ROUNDS:-50}
 deadline=40 # seconds for a job to end after the fault; --timeout is 3
-work=$(mktemp -d)
-mark=LOCKSTEP_TEST_STORM=$$.$RANDOM
-job=
-members() { # running processes of this test, found by a mark in their environment
-    local file pid
-    for file in $(grep -slz "^$mark\$" /proc/[0-9]*/environ 2> /dev/null || true); do
-        pid=${file#/proc/}
-        pid=${pid%/environ}
-        if ! grep -qs '^State:.Z' "/proc/$pid/status"; then echo "$pid"; fi
-    done
-}
-finish() { for pid in $(members) $job; do kill -KILL "$pid" 2> /dev/null || true; done; rm -rf "$work"; }
-trap finish EXIT
-cd "$work"
-fail() { echo "round ${round:-0} ($what): $*"; exit 1; }
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
+mark_jobs
 what=uninterrupted
-field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p" "$2"; }
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
-# shellcheck source=test/wait.bash
-. "$SOURCE_DIR/test/wait.bash"
+fail() { echo "round ${round:-0} ($what): $*"; exit 1; }
 
 sanitize=${LK_SANITIZE:+-fsanitize=$LK_SANITIZE}
 # shellcheck disable=SC2086
@@ -44,22 +29,8 @@ train() {
     if [ "$2" = none ]; then exec env "$mark" "$LOCKSTEP" train -n "$1" $options --save run --resume auto
     else exec env "$mark" "$LOCKSTEP" run -n "$1" ./poison run $steps "$2"; fi
 }
-saved() { if [ -e run/state.json ]; then field step run/state.json; else echo 0; fi; }
-rank_pid() {
-    local pid
-    for pid in $(pgrep -P "$job"); do
-        if tr '\0' '\n' < "/proc/$pid/environ" 2> /dev/null | grep -qx "RANK=$1"; then echo "$pid"; return; fi
-    done
-}
+saved() { if [ -e run/state.json ]; then field step < run/state.json; else echo 0; fi; }
 has_saved() { [ "$(saved)" -ge "$1" ]; }
-has_no_members() { [ -z "$(members)" ]; }
-await_end() { # of the job, within the deadline; its exit status is in $code
-    wait_for_end $deadline "$job" || fail "still running after $deadline s: $(cat err.txt)"
-    code=0
-    wait "$job" || code=$?
-    job=
-    wait_until 10 has_no_members || fail "survivors: $(members | xargs ps -o pid,ppid,stat,args -p)"
-}
 signal_rank() { # sends SIG$2 to rank $1 once step $3 is saved
     local pid
     wait_until_job 60 has_saved "$3" || true
@@ -69,10 +40,10 @@ signal_rank() { # sends SIG$2 to rank $1 once step $3 is saved
 }
 
 (train 1 none) > out.json 2> err.txt || fail "$(cat err.txt)"
-train_hash=$(field hash out.json)
+train_hash=$(field hash < out.json)
 rm -rf run
 (train 1 -1) > out.json 2> err.txt || fail "$(cat err.txt)"
-poison_hash=$(field hash out.json)
+poison_hash=$(field hash < out.json)
 [ -n "$train_hash" ] && [ -n "$poison_hash" ] || fail "no hash to compare with"
 
 kills=0 stops=0 nans=0
@@ -91,7 +62,7 @@ for round in $(seq "$rounds"); do
     (train $ranks "$sample") > out.json 2> err.txt < /dev/null &
     job=$!
     if [ -n "$signal" ]; then signal_rank $victim $signal $goal; fi
-    await_end
+    await_end $deadline
     [ $code != 0 ] || fail "exit status 0 despite the fault: $(cat err.txt)"
     # The error names the rank and the cause; one rank prints the table.
     if [ -n "$signal" ] && [ "$(grep -c "^  rank $victim  .*<- missing" err.txt)" -gt 1 ]; then
@@ -125,11 +96,11 @@ for round in $(seq "$rounds"); do
     (train $other $sample) > out.json 2> err.txt < /dev/null || fail "resumed with $other ranks: $(cat err.txt)"
     if [ "$sample" = none ]; then grep -q "resumed run at step $from of" err.txt ||
         fail "it did not resume from step $from: $(cat err.txt)"; fi
-    [ "$(field hash out.json)" = "$whole" ] ||
-        fail "resumed with $other ranks it ends with $(field hash out.json), not $whole"
+    [ "$(field hash < out.json)" = "$whole" ] ||
+        fail "resumed with $other ranks it ends with $(field hash < out.json), not $whole"
     left=$(find run -name '*.tmp.*' -o -name '*.old.*' -o -name '.link.*')
     [ -z "$left" ] || fail "leftover files: $left"
-    [ -z "$(members)" ] || fail "survivors after success: $(members | xargs ps -o pid,ppid,stat,args -p)"
+    expect_no_members 0
     echo "round $round: $what; resumed with $other"
 done
 echo "$kills kills, $stops stops, $nans NaNs"

@@ -12,17 +12,7 @@ set -u
 . "$SOURCE_DIR/test/frame.bash"
 rounds=${ROUNDS:-200}
 deadline=60 # seconds for a job to end after the kill; --timeout is 5
-mark=LOCKSTEP_TEST_STORM=$$.$RANDOM
-members() { # running processes of this test, found by a mark in their environment
-    local file pid
-    for file in $(grep -slz "^$mark\$" /proc/[0-9]*/environ 2> /dev/null || true); do
-        pid=${file#/proc/}
-        pid=${pid%/environ}
-        if ! grep -qs '^State:.Z' "/proc/$pid/status"; then echo "$pid"; fi
-    done
-}
-finish() { for pid in $(members) $job; do kill -KILL "$pid" 2> /dev/null || true; done; rm -rf "$work"; }
-trap finish EXIT
+mark_jobs
 steps=30 what=uninterrupted round=0
 fail() { echo "round $round ($what): $*"; exit 1; }
 layouts=(
@@ -49,21 +39,7 @@ ranks_of() { # of "data=2,shard=4 --shard-stage 1"
 }
 saved() { if [ -e run/state.json ]; then field step < run/state.json; else echo 0; fi; }
 has_saved() { [ "$(saved)" -ge "$1" ]; }
-has_no_members() { [ -z "$(members)" ]; }
-rank_pid() {
-    local pid
-    for pid in $(pgrep -P "$job"); do
-        if tr '\0' '\n' < "/proc/$pid/environ" 2> /dev/null | grep -qx "RANK=$1"; then echo "$pid"; return; fi
-    done
-}
 rank_runs() { victim_pid=$(rank_pid "$1") && [ -n "$victim_pid" ]; }
-await_end() { # of the job, within the deadline; its exit status is in $code
-    wait_for_end $deadline "$job" || fail "still running after $deadline s: $(cat err.txt)"
-    code=0
-    wait "$job" || code=$?
-    job=
-    wait_until 10 has_no_members || fail "survivors: $(members | xargs ps -o pid,ppid,stat,args -p)"
-}
 
 (train whole data=1) > out.txt 2> err.txt || fail "$(cat err.txt)"
 late=0
@@ -82,7 +58,7 @@ for round in $(seq "$rounds"); do
     wait_until_job 60 rank_runs $victim && wait_until_job 60 has_saved $goal || fail "$(cat err.txt)"
     pause_randomly 0 60
     kill -KILL "$victim_pid" 2> /dev/null || late=$((late + 1))
-    await_end
+    await_end $deadline
     if [ $code = 0 ]; then [ "$(saved)" = $steps ] || fail "exit status 0 at step $(saved): $(cat err.txt)"
     else
         grep -Eq "rank $victim( |,|.*)(SIGKILL|signal 9|Killed|killed)" err.txt ||
@@ -97,7 +73,7 @@ for round in $(seq "$rounds"); do
         fail "resumed from step $from on $other: $far"
     left=$(find run -name '*.tmp.*' -o -name '*.old.*' -o -name '.link.*')
     [ -z "$left" ] || fail "leftover files: $left"
-    [ -z "$(members)" ] || fail "survivors after success: $(members | xargs ps -o pid,ppid,stat,args -p)"
+    expect_no_members 0
     echo "round $round: $what; resumed from step $from on $other, off by ${far%% *}"
 done
 echo "$rounds kills in ${#layouts[@]} layouts, $late of them of ranks that had ended"

@@ -1,7 +1,7 @@
 /* device/cuda/skinny.h - products with up to 8 rows, as in generation: several of the same rows in one launch, with the
  * norm that makes these rows, and with swiglu of two of them. */
-#ifndef LK__CUDA_FEW_ROWS_H
-#define LK__CUDA_FEW_ROWS_H
+#ifndef LK__CUDA_SKINNY_H
+#define LK__CUDA_SKINNY_H
 
 #include "device/cuda/gemm.h"
 
