@@ -106,8 +106,8 @@ held=$(cat out.txt)
 [ "$(field split < out.txt)" = test ] && [ "$(field tokens < out.txt)" -lt $(($(bytes train.txt) / 9)) ] ||
     fail "the part held out: $held"
 for name in train.txt ./train.txt "$PWD/train.txt"; do
-    expect 0 "train.txt is what the model was trained on, except for the part that was held out" "$LOCKSTEP" eval --load \
-        text --data text:$name --json
+    expect 0 "train.txt is what the model was trained on, except for the part that was held out" \
+        "$LOCKSTEP" eval --load text --data text:$name --json
     [ "$(field tokens < out.txt)" = $(($(bytes train.txt) - 1)) ] && [ "$(field split < out.txt)" = all ] ||
         fail "all of it: $(cat out.txt)"
 done
