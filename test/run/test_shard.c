@@ -3,6 +3,7 @@
  * with the memory that the plan says.
  *
  * ctest: timeout 600, ranks 4 */
+#include "gpu_cases.h"
 #include "parallel.h"
 
 enum { STEPS = SANITIZED ? 2 : 5 };
@@ -11,9 +12,9 @@ static job job_of(const char *mesh, int world, int stage)
 {
     return (job){.model = "cnn",
                  .real = LK_F64,
-                 .side = 16,
-                 .steps = STEPS,
-                 .batch = 24,
+                 .side = runs_on_gpu() ? 8 : 16,
+                 .steps = runs_on_gpu() ? 3 : STEPS,
+                 .batch = runs_on_gpu() ? 12 : 24,
                  .world = world,
                  .mesh = mesh,
                  .stage = stage,
@@ -46,8 +47,10 @@ static void every_stage_and_number_of_ranks_trains_like_one_rank_f64(void)
     job     one = job_of(NULL, 1, 0);
     report *whole = run_of(&one);
     for (int stage = 1; stage <= 3; stage++)
-        for (int world = 2; world <= 4; world++) compare(job_of(meshes[world], world, stage), whole, "shm");
+        for (int world = 2; world <= 4; world++)
+            if (!gpu_leaves_out(stage, world, 3)) compare(job_of(meshes[world], world, stage), whole, "shm");
     for (int stage = 1; stage <= 3; stage++) {
+        if (gpu_leaves_out(stage, 0, 3)) continue;
         job j = job_of("shard=3", 3, stage);
         j.backend = "tcp";
         compare(j, whole, "tcp");
@@ -62,8 +65,8 @@ static void replicas_of_slices_train_like_one_rank_f64(void)
     job     one = job_of(NULL, 1, 0);
     report *whole = run_of(&one);
     for (int stage = 1; stage <= 3; stage++) {
-        compare(job_of("data=2,shard=2", 4, stage), whole, "shm");
-        compare(job_of("shard=2,data=2", 4, stage), whole, "shm");
+        if (!gpu_leaves_out(stage, 0, 3)) compare(job_of("data=2,shard=2", 4, stage), whole, "shm");
+        if (!gpu_leaves_out(stage, 1, 3)) compare(job_of("shard=2,data=2", 4, stage), whole, "shm");
     }
     free_report(whole);
 }
@@ -76,6 +79,7 @@ static void micro_batches_clipping_and_uneven_batches_train_like_one_rank_f64(vo
     report *whole = run_of(&one);
     for (int stage = 1; stage <= 3; stage++)
         for (int micro = 1; micro <= 3; micro++) {
+            if (gpu_leaves_out(stage, micro, 3)) continue;
             job j = job_of("shard=3", 3, stage);
             j.clip = one.clip;
             j.odd = one.odd;
@@ -90,6 +94,7 @@ static void slices_have_the_bits_of_data_parallel(void)
 {
     for (int world = 2; world <= 4; world++)
         for (int stage = 1; stage <= 3; stage++) {
+            if (gpu_leaves_out(stage, world, 3)) continue;
             job data = job_of(NULL, world, 0), shard = job_of(meshes[world], world, stage);
             data.real = shard.real = LK_F32;
             report *a = run_of(&data), *b = run_of(&shard);
@@ -103,6 +108,7 @@ static void slices_have_the_bits_of_data_parallel(void)
 static void bf16_has_the_bits_of_data_parallel(void)
 {
     for (int stage = 1; stage <= 3; stage++) {
+        if (gpu_leaves_out(stage, 0, 3)) continue;
         job data = job_of(NULL, 2, 0), shard = job_of("shard=2", 2, stage);
         data.real = shard.real = LK_F32;
         data.policy = shard.policy = LK_POLICY_BF16;
@@ -156,6 +162,7 @@ static void a_rank_has_what_the_plan_says(void)
     one.policy = LK_POLICY_BF16;
     measure(&one);
     for (int stage = 1; stage <= 3; stage++) {
+        if (gpu_leaves_out(stage, 0, 3)) continue;
         job j = one;
         j.mesh = "shard=3";
         j.world = 3;
@@ -175,7 +182,7 @@ static void a_rank_has_what_the_plan_says(void)
 static void replicas_of_rounded_slices_have_the_same_bits_in_every_stage(void)
 {
     report *first = NULL;
-    for (int stage = 1; stage <= 3; stage++) {
+    for (int stage = 1; stage <= 3; stage += runs_on_gpu() ? 2 : 1) {
         job j = job_of("data=2,shard=2", 4, stage);
         j.real = LK_F32;
         j.gradient_dtype = LK_BF16;
@@ -191,6 +198,7 @@ static void every_optimizer_trains_like_one_rank_f64(void)
 {
     static const lk_optimizer_kind kinds[] = {LK_SGD, LK_ADAMW, LK_LION, LK_RMSPROP, LK_ADAGRAD};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (gpu_leaves_out((int)i, 1, 3)) continue; /* Lion stays */
         job one = job_of(NULL, 1, 0), j = job_of("shard=2", 2, 1 + (int)(i % 3));
         one.optimizer = j.optimizer = kinds[i];
         report *whole = run_of(&one);

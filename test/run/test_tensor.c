@@ -4,6 +4,7 @@
  * ctest: timeout 300, label threaded, ranks 8 */
 #include "comm_ranks.h"
 #include "copies.h"
+#include "gpu_cases.h"
 #include "run/store.h"
 
 #include <lockstep.h>
@@ -265,6 +266,7 @@ static void run_settings(const setting *all, size_t count)
         lk_comm_config tcp = LK_COMM_CONFIG_INIT;
         lk__mesh_grid  grid;
         lk_context    *context;
+        if (gpu_leaves_out((int)i, 0, 3)) continue;
         tcp.backend = "tcp";
         REQUIRE(lk_context_create(NULL, &context) == LK_OK && lk__mesh_parse(context, all[i].mesh, &grid) == LK_OK);
         lk_context_free(context);

@@ -4,6 +4,7 @@
  *
  * ctest: timeout 120, ranks 4 */
 #include "check.h"
+#include "gpu_cases.h"
 
 #include <lockstep.h>
 #include <sys/mman.h>
@@ -130,6 +131,7 @@ static void whole_batches_give_the_bits_of_one_rank(void)
     test_case            s = {.broken = -1, .slow = -1};
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
         for (size_t b = 0; b < sizeof batches / sizeof *batches; b++) {
+            if (gpu_leaves_out((int)c, (int)b, 7)) continue;
             s.count = counts[c], s.batch = batches[b], s.dtype = (c + b) % 3 == 2 ? LK_F64 : LK_F32;
             s.world = 1, s.parts = true; /* as without this option */
             run_case(&s);
@@ -137,7 +139,7 @@ static void whole_batches_give_the_bits_of_one_rank(void)
             double        mae = s.results->mae[0];
             CHECK(one.loss > 0 && one.samples == s.count, "%s", s.results->text[0]);
             s.parts = false;
-            for (s.world = 1; s.world <= RANKS; s.world++) {
+            for (s.world = runs_on_gpu() ? 2 : 1; s.world <= RANKS; s.world++) {
                 s.backend = (c + b + (size_t)s.world) % 2 && s.world > 1 ? "tcp" : NULL;
                 run_case(&s);
                 check_same(&s, &one, mae);
