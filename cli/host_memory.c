@@ -45,14 +45,15 @@ static int ranks_of_host(const lk_trainer_config *config)
 host_memory host_memory_sum(lk_context *context, const lk_trainer_config *config, const lk_plan *plan,
                             const size_t memory[LK_MEMORY_COUNT])
 {
-    host_memory m = {.ranks = ranks_of_host(config), .nodes = 1};
+    host_memory m = {.ranks = ranks_of_host(config), .nodes = 1, .parts = 1};
     if (lk_plan_state(plan) == LK_STATE_SHARED && lk_launch_nodes(context, m.ranks, &m.nodes) < 0) return m;
     for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) {
         lk_holder holder = lk_plan_holder(plan, (lk_memory)kind);
         if (kind == LK_MEMORY_OTHER) continue;
         *(holder == LK_HELD_BY_RANK ? &m.rank : holder == LK_HELD_BY_NODE ? &m.copy : &m.common) += memory[kind];
     }
-    m.common += (size_t)m.nodes * m.copy;
+    if (config->mesh && m.common + m.copy) m.parts = lk_mesh_extent(config->mesh, LK_AXIS_TENSOR);
+    m.common = (size_t)m.parts * (m.common + (size_t)m.nodes * m.copy);
     m.host = m.common + (size_t)m.ranks * m.rank;
     m.possible = true;
     m.shared = lk_plan_state(plan) == LK_STATE_SHARED;
@@ -81,5 +82,7 @@ lk_status host_memory_check(const setup *s, const host_memory *m)
     snprintf(who, sizeof who, "the %d ranks", m->ranks);
     lk_status status = lk_context_check_memory(s->context, m->ranks > 1 ? who : NULL, m->host);
     /* and each of them what it maps, which a limit of processes may be below */
-    return status < 0 || m->ranks == 1 ? status : lk_context_check_memory(s->context, NULL, m->rank + m->common);
+    return status < 0 || m->ranks == 1
+               ? status
+               : lk_context_check_memory(s->context, NULL, m->rank + m->common / (size_t)m->parts);
 }

@@ -8,8 +8,9 @@ typedef struct host_memory {
     bool   possible;           /* there is such a plan */
     bool   shared;             /* in which ranks of a host share their state */
     size_t rank, common, host; /* bytes: of one rank alone, of all together, and all of it */
+    int    parts;              /* of the state, along tensor: `common` has each once */
     int    ranks;              /* of this host, or of the first of several, which may have one more */
-    int    nodes;              /* memory nodes, each of which has a copy of `copy` bytes of what is common */
+    int    nodes;              /* memory nodes, each of which has a copy of `copy` bytes of what is common of a part */
     size_t copy;
 } host_memory;
 

@@ -122,23 +122,16 @@ static lk_status check_division(lk_context *c, const lk_parallel *parallel, int 
 
 static lk_status check_sharing(lk_context *c, const lk_parallel *parallel, const lk__mesh_grid *mesh)
 {
-    int      parts = lk__mesh_extent(mesh, LK__PLAN_BATCH_AXES);
-    unsigned placed = lk__mesh_used_axes(mesh, LK__PLAN_PLACED_AXES);
-    char     why[256], axes[LK__MESH_TEXT];
+    char why[256];
     if ((unsigned)parallel->state > LK_STATE_SHARED)
         return lk__fail(c, LK_EINVAL, "unknown state mode %d", (int)parallel->state);
-    if (parallel->state != LK_STATE_SHARED || parts == 1) return LK_OK;
-    if (placed)
-        return lk__fail(c, LK_EUNSUPPORTED,
-                        "ranks along %s have different parts of their state, which they cannot share: plan it as "
-                        "replicated (LK_STATE_REPLICATED, --state replicated)",
-                        lk__mesh_list_axes(placed, axes));
+    if (parallel->state != LK_STATE_SHARED || lk__mesh_extent(mesh, LK__PLAN_BATCH_AXES) == 1) return LK_OK;
     if (!lk__device_is_host(lk__context_device(c)))
         return lk__fail(c, LK_EUNSUPPORTED,
                         "ranks share their state in the host's memory, which the device %s does not compute in: plan "
                         "it as replicated (LK_STATE_REPLICATED, --state replicated)",
                         lk_context_device(c));
-    if (!lk__plan_hosts_share(parts, parallel->leaves, parallel->hosts, why, sizeof why))
+    if (!lk__plan_hosts_share(mesh, parallel->leaves, parallel->hosts, why, sizeof why))
         return lk__fail(c, LK_EUNSUPPORTED,
                         "the ranks %s, so they cannot share their state: plan it as replicated (LK_STATE_REPLICATED, "
                         "--state replicated)",

@@ -188,7 +188,9 @@ static lk_status read_config(lk_graph *graph, const lk_plan_config *given, lk_pl
 static int count_helpers(const lk_plan *p)
 {
     int others = lk__plan_owners(p) - 1;
-    if (!p->shared || !p->trains || p->parallel.keep_cores) return 0;
+    /* Ranks that place values wait for each other within a step: what they have left is not their own alone. */
+    bool placed = lk__mesh_used_axes(&p->mesh, LK__PLAN_PLACED_AXES) != 0;
+    if (!p->shared || !p->trains || p->parallel.keep_cores || placed) return 0;
     return others < LK__HELPERS ? others : LK__HELPERS;
 }
 
@@ -220,8 +222,7 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, b
     p->parallel = config->parallel;
     p->policy = config->policy;
     p->gradient_dtype = config->gradient_dtype == LK_F32 ? graph->real : config->gradient_dtype;
-    p->shared = p->parallel.state == LK_STATE_SHARED && lk__plan_batch_parts(p) > 1 &&
-                lk__mesh_extent(&p->mesh, LK__PLAN_PLACED_AXES) == 1;
+    p->shared = p->parallel.state == LK_STATE_SHARED && lk__plan_batch_parts(p) > 1;
     p->stage = find_stage(p);
     if (p->parallel.blocks_in_flight == 0) p->parallel.blocks_in_flight = 2;
     if (p->parallel.hosts == 0 || !p->shared) p->parallel.hosts = 1;

@@ -426,9 +426,9 @@ enum { LK__HELPERS = 3 };
  * (run/lend.h). */
 static inline int    lk__plan_workers(const lk_plan *p) { return lk_context_threads(p->context) + p->helpers; }
 static inline size_t lk__slice_bytes(const lk_plan *p, size_t bytes) { return bytes / (size_t)lk__plan_owners(p); }
-/* slice.c: whether so many ranks, among which the batch is split, can hold their state once on each of `hosts`. If not,
- * `why` continues "the ranks". */
-bool lk__plan_hosts_share(int parts, int leaves, int hosts, char *why, size_t bytes);
+/* slice.c: whether these ranks can hold their state once on each of `hosts`; those with other parts of it along axes
+ * that place values, once for each part. If not, `why` continues "the ranks". */
+bool lk__plan_hosts_share(const lk__mesh_grid *mesh, int leaves, int hosts, char *why, size_t bytes);
 
 /* staging.c: off the CPU, the device's copies of the step block, the samples' ids and the inputs of one slot, in this
  * order: bytes and, by value, offsets; after the last value, that of the ids. offsets NULL: only measures. */

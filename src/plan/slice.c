@@ -14,12 +14,16 @@ static int ranks_of_host(const lk_plan *p)
     return each > 0 ? each : 1;
 }
 
-int lk__plan_copies(const lk_plan *p) { return p->parallel.hosts * lk__mesh_extent(&p->mesh, p->split_axes); }
+/* Ranks that have the same coordinates along them have the same slices of all states, and compute the same values of
+ * them. */
+static unsigned copy_axes(const lk_plan *p) { return p->split_axes | p->placed_axes; }
+
+int lk__plan_copies(const lk_plan *p) { return p->parallel.hosts * lk__mesh_extent(&p->mesh, copy_axes(p)); }
 
 int lk__plan_copy(const lk_plan *p, int rank)
 {
-    return rank / ranks_of_host(p) * lk__mesh_extent(&p->mesh, p->split_axes) +
-           lk__mesh_coordinate(&p->mesh, p->split_axes, rank);
+    return rank / ranks_of_host(p) * lk__mesh_extent(&p->mesh, copy_axes(p)) +
+           lk__mesh_coordinate(&p->mesh, copy_axes(p), rank);
 }
 
 /* How many ranks of the host, before `end`, have the copy that `rank` has. */
@@ -33,22 +37,36 @@ static int count_sharers(const lk_plan *p, int rank, int end)
 int lk__plan_sharers(const lk_plan *p, int rank)
 {
     int each = ranks_of_host(p);
-    return p->split_axes ? count_sharers(p, rank, rank - rank % each + each) : each;
+    return copy_axes(p) ? count_sharers(p, rank, rank - rank % each + each) : each;
 }
 
 int lk__plan_sharer(const lk_plan *p, int rank)
 {
-    return p->split_axes ? count_sharers(p, rank, rank) : rank % ranks_of_host(p);
+    return copy_axes(p) ? count_sharers(p, rank, rank) : rank % ranks_of_host(p);
 }
 
 /* ---- hosts ---- */
 
+/* Whether ranks that have different parts of values are on one host, where each part has as many sharers. */
+static bool places_on_hosts(const lk__mesh_grid *mesh, int hosts)
+{
+    int each = mesh->size / hosts, extent = lk__mesh_extent(mesh, LK__PLAN_PLACED_AXES);
+    for (int rank = 0; rank < mesh->size; rank++)
+        for (int i = 0; i < extent; i++)
+            if (lk__mesh_member(mesh, LK__PLAN_PLACED_AXES, rank, i) / each != rank / each) return false;
+    return true;
+}
+
 /* The sum of each host's ranks, or leaves, then that of the hosts, must be the sum in the canonical order. */
-bool lk__plan_hosts_share(int parts, int leaves, int hosts, char *why, size_t bytes)
+bool lk__plan_hosts_share(const lk__mesh_grid *mesh, int leaves, int hosts, char *why, size_t bytes)
 {
     if (hosts <= 1) return true;
-    int each = parts / hosts;
-    if (parts % hosts != 0)
+    int  parts = lk__mesh_extent(mesh, LK__PLAN_BATCH_AXES), each = parts / hosts;
+    char axes[LK__MESH_TEXT];
+    if (mesh->size % hosts == 0 && !places_on_hosts(mesh, hosts))
+        snprintf(why, bytes, "along %s are on several hosts",
+                 lk__mesh_list_axes(lk__mesh_used_axes(mesh, LK__PLAN_PLACED_AXES), axes));
+    else if (parts % hosts != 0)
         snprintf(why, bytes, "are on %d hosts, with different numbers of ranks", hosts);
     else if (each == 1)
         snprintf(why, bytes, "are each alone on their host");

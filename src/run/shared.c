@@ -114,8 +114,8 @@ static lk_status make_squares(lk_program *p, lk__run_shared *x)
 {
     size_t    owners = (size_t)lk__plan_owners(p->plan);
     lk_status status =
-        lk_comm_alloc(p->comm, (x->squares_count * sizeof *x->squares + owners - 1) / owners, &x->symmetric);
-    if (status >= 0) x->squares = (double *)lk__comm_peer(p->comm, x->symmetric, 0);
+        lk_comm_alloc(p->batch, (x->squares_count * sizeof *x->squares + owners - 1) / owners, &x->symmetric);
+    if (status >= 0) x->squares = (double *)lk__comm_peer(p->batch, x->symmetric, 0);
     return status;
 }
 
@@ -131,7 +131,8 @@ static lk_status make_shared(lk_program *p, const lk__plan_owned *pieces, size_t
     *x = measured;
     x->bytes = bytes;
     lay_out(p, x, memory);
-    for (int i = 0; i < lk__plan_owners(p->plan); i++) x->gradients[i] = lk__comm_peer(p->comm, p->memory.gradients, i);
+    for (int i = 0; i < lk__plan_owners(p->plan); i++)
+        x->gradients[i] = lk__comm_peer(p->batch, p->memory.gradients, i);
     (void)find_instructions(p, x->optimizers, x->norms);
     (void)count_squares(p->plan, x->first_square);
     lk_status status = clips ? make_squares(p, x) : LK_OK;
@@ -157,7 +158,7 @@ lk_status lk__shared_create(lk_program *p)
 void lk__shared_free(lk_program *p)
 {
     if (!p->shared) return;
-    lk_comm_release(p->comm, p->shared->symmetric);
+    lk_comm_release(p->batch, p->shared->symmetric);
     lk__free(p->context, LK_MEMORY_OTHER, p->shared, p->shared->bytes);
     p->shared = NULL;
 }

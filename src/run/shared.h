@@ -94,7 +94,7 @@ lk_status lk__shared_wait_slices(lk_program *program);
 
 static inline int64_t lk__state_elements(const lk_plan *p, int state)
 {
-    return lk__shape_elements(&p->graph->values[p->graph->states[state].value].shape);
+    return (int64_t)(lk__plan_gradient_bytes(p, (size_t)state) / lk_dtype_size(p->graph->real));
 }
 
 #endif

@@ -17,16 +17,16 @@ static lk_status gather_sums(lk_program *p)
     lk_status       status = LK_OK;
     if (x->summed == LK__SUMMED_WHOLE) return LK_OK;
     if (x->summed == LK__SUMMED_NOWHERE) { /* others may still read these gradients */
-        if ((status = lk__comm_barrier_host(p->comm)) < 0) return status;
+        if ((status = lk__comm_barrier_host(p->batch)) < 0) return status;
         lk__shared_sum_own(p);
-        if ((status = lk__comm_barrier_host(p->comm)) < 0) return status;
+        if ((status = lk__comm_barrier_host(p->batch)) < 0) return status;
     }
     if ((status = lk__shared_wait_slices(p)) < 0) return status;
     for (size_t i = 0; i < p->plan->graph->states_count; i++)
         if (p->plan->states[i].trained)
             lk__shared_copy(p, (int)i, 0, lk__state_elements(p->plan, (int)i),
                             lk__gradient_set(p, 0) + p->plan->states[i].gradient_offset);
-    if ((status = lk__comm_barrier_host(p->comm)) < 0) return status; /* until then others read this rank's slices */
+    if ((status = lk__comm_barrier_host(p->batch)) < 0) return status; /* until then others read this rank's slices */
     x->summed = LK__SUMMED_WHOLE;
     return LK_OK;
 }
@@ -34,7 +34,7 @@ static lk_status gather_sums(lk_program *p)
 /* Other ranks may still read this one's. */
 static lk_status await_readers(lk_program *p)
 {
-    return p->shared->summed == LK__SUMMED_WHOLE ? LK_OK : lk__comm_barrier_host(p->comm);
+    return p->shared->summed == LK__SUMMED_WHOLE ? LK_OK : lk__comm_barrier_host(p->batch);
 }
 
 static void all_written(lk_program *p) { p->shared->summed = LK__SUMMED_WHOLE; }

@@ -18,9 +18,9 @@ lk_status lk__shared_exchange(lk_program *p)
     for (size_t i = 0; i < plan->buckets_count && status >= 0; i++) {
         const lk__plan_bucket *b = &plan->buckets[i];
         size_t                 slice = lk__slice_bytes(plan, b->bytes);
-        status =
-            lk__comm_all_reduce_across(p->comm, lk__gradient_set(p, 0) + b->offset + (size_t)lk__plan_own(plan) * slice,
-                                       slice / lk_dtype_size(b->dtype), b->dtype, LK_SUM);
+        status = lk__comm_all_reduce_across(p->batch,
+                                            lk__gradient_set(p, 0) + b->offset + (size_t)lk__plan_own(plan) * slice,
+                                            slice / lk_dtype_size(b->dtype), b->dtype, LK_SUM);
         sent += slice;
     }
     double end = lk__now();
@@ -36,7 +36,7 @@ lk_status lk__shared_wait_slices(lk_program *p)
 {
     if (!p->shared->slices_pending) return LK_OK;
     double    start = lk__now();
-    lk_status status = lk__comm_barrier_host(p->comm);
+    lk_status status = lk__comm_barrier_host(p->batch);
     double    end = lk__now();
     p->collectives->waited += end - start;
     lk__traced(p, "barrier slices", start, end, 0);

@@ -15,7 +15,7 @@
 static lk_status wait_for_host(lk_program *p, const char *name)
 {
     double    start = lk__now();
-    lk_status status = lk__comm_barrier_host(p->comm);
+    lk_status status = lk__comm_barrier_host(p->batch);
     double    end = lk__now();
     p->collectives->waited += end - start;
     lk__traced(p, name, start, end, 0);
@@ -105,7 +105,8 @@ static void move_operand(lk__kernel_operand *o, int64_t first, int64_t count)
 static void replicate_block(const lk_program *p, const lk__run_block *b)
 {
     const lk__plan_state *sp = &p->plan->states[b->state];
-    size_t                size = sp->bytes / (size_t)lk__state_elements(p->plan, b->state);
+    const lk_graph       *g = p->plan->graph;
+    size_t                size = lk_dtype_size(g->values[g->states[b->state].value].shape.dtype);
     lk__store_replicate(p->store, p->store->parameters + sp->place.offset + (size_t)b->first * size,
                         (size_t)b->count * size);
 }

@@ -251,11 +251,14 @@ static lk_status find_sharers(lk_store *s)
 {
     int rank = lk__plan_rank(s->plan);
     if (!s->plan->shared || !s->group) return LK_OK;
-    if (!s->plan->splits) {
+    if (!s->plan->splits && !s->plan->placed_axes) {
         s->comm = s->group;
         return LK_OK;
     }
-    lk_status status = lk_comm_split(s->group, lk__plan_copy(s->plan, rank), rank, &s->comm);
+    /* Of placed values, the copies of all hosts that are replicas: each has the same number of sharers. */
+    int       colour = s->plan->placed_axes ? lk__mesh_coordinate(&s->plan->mesh, s->plan->placed_axes, rank)
+                                            : lk__plan_copy(s->plan, rank);
+    lk_status status = lk_comm_split(s->group, colour, rank, &s->comm);
     s->split_comm = status >= 0;
     return status;
 }

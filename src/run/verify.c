@@ -220,13 +220,14 @@ static lk_status hash_state(const lk_program *p, size_t index, uint64_t *hash)
 }
 
 /* Buffers may differ, since each rank keeps statistics of its own samples: rank 0's are used. Synchronised statistics
- * may not. What ranks share cannot, except between the copies of hosts, and of the memory nodes of one. All ranks must
+ * may not. What ranks share cannot, except between the copies of hosts, of coordinates along
+ * tensor, and of the memory nodes of a host. All ranks must
  * decide the same, and hosts may have different numbers of nodes, so every rank compares what it reads. */
 static bool is_compared(const lk_program *p, size_t index)
 {
     bool buffer = p->plan->graph->states[index].buffer;
     if (lk__store_splits(p->store, index, LK_STATE_VALUE)) return false; /* verify_slices does */
-    if (lk__store_shares(p->store, index)) return lk__store_hosts(p->store) > 1 || p->store->nodes > 1;
+    if (lk__store_shares(p->store, index)) return lk__plan_copies(p->plan) > 1 || p->store->nodes > 1;
     return p->store->comm ? buffer && p->plan->syncs : !buffer;
 }
 

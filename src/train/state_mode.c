@@ -4,6 +4,7 @@
 #include "train/trainer.h"
 
 #include <stdio.h>
+#include <string.h>
 
 lk__mesh_grid lk__trainer_mesh(const lk_trainer_config *config)
 {
@@ -46,16 +47,22 @@ static bool can_share(lk_context *c, const lk_trainer_config *config, char *why,
     const char   *reason;
     int           hosts = lk__trainer_hosts(config, &reason);
     lk__mesh_grid mesh = lk__trainer_mesh(config);
-    unsigned      placed = lk__mesh_used_axes(&mesh, LK__PLAN_PLACED_AXES);
-    char          axes[LK__MESH_TEXT];
-    if (placed)
-        snprintf(why, bytes, "along %s have different parts of it", lk__mesh_list_axes(placed, axes));
-    else if (!lk__device_is_host(lk__context_device(c)))
+    if (!lk__device_is_host(lk__context_device(c)))
         snprintf(why, bytes, "compute on %s, not in the host's memory", lk_context_device(c));
     else if (hosts == 0)
         snprintf(why, bytes, "%s", reason);
     else
-        return lk__plan_hosts_share(lk__trainer_split(config).world, config->leaves, hosts, why, bytes);
+        return lk__plan_hosts_share(&mesh, config->leaves, hosts, why, bytes);
+    return false;
+}
+
+/* Whether ranks along shard are on several hosts: then the state is to be divided over these, too, of which each would
+ * have all of it if it were shared. */
+static bool shards_hosts(const lk__mesh_grid *mesh, int hosts)
+{
+    int each = hosts > 0 && mesh->size % hosts == 0 ? mesh->size / hosts : mesh->size;
+    for (int rank = 0; rank < mesh->size; rank++)
+        if (lk__mesh_member(mesh, LK_AXIS_SHARD, rank, 0) / each != rank / each) return true;
     return false;
 }
 
@@ -73,28 +80,42 @@ static void describe_split(const lk_trainer_config *config, unsigned placed, int
     snprintf(why, bytes, "split over %s%s%s", along_placed, placed && shards > 1 ? " and " : "", along_shard);
 }
 
+/* "split over 2 ranks along tensor, each part shared by 4 ranks" */
+static void describe_sharing(int world, int hosts, bool parts, char *why, size_t bytes)
+{
+    size_t used = strlen(why);
+    if (parts) used += (size_t)snprintf(why + used, bytes - used, ", each part ");
+    if (hosts > 1)
+        snprintf(why + used, bytes - used, "shared by %s%d ranks of each of %d hosts", parts ? "" : "the ",
+                 world / hosts, hosts);
+    else
+        snprintf(why + used, bytes - used, "shared by %d ranks", world);
+}
+
 lk_state_mode lk__trainer_state_mode(lk_context *c, const lk_trainer_config *config, char *why, size_t bytes)
 {
     char          reason[256] = "";
     bool          can = can_share(c, config, reason, sizeof reason);
-    lk_state_mode mode = config->state != LK_STATE_AUTO ? config->state : can ? LK_STATE_SHARED : LK_STATE_REPLICATED;
     int           world = lk__trainer_split(config).world, hosts = lk__trainer_hosts(config, NULL);
     lk__mesh_grid mesh = lk__trainer_mesh(config);
+    bool          shares_if_free = can && !shards_hosts(&mesh, hosts);
+    lk_state_mode mode = config->state != LK_STATE_AUTO ? config->state
+                         : shares_if_free               ? LK_STATE_SHARED
+                                                        : LK_STATE_REPLICATED;
     int           shards = lk__mesh_extent(&mesh, LK_AXIS_SHARD);
     unsigned      placed = lk__mesh_used_axes(&mesh, LK__PLAN_PLACED_AXES);
     if (world == 1) mode = config->state == LK_STATE_AUTO ? LK_STATE_REPLICATED : config->state;
+    bool shares = mode == LK_STATE_SHARED && world > 1;
     if (!why) return mode;
+    why[0] = '\0';
     if (mesh.size == 1)
         snprintf(why, bytes, "of one rank");
     else if (placed || (mode == LK_STATE_REPLICATED && shards > 1))
-        describe_split(config, placed, shards, why, bytes);
+        describe_split(config, placed, shares ? 1 : shards, why, bytes);
     else if (mode == LK_STATE_REPLICATED && can)
         snprintf(why, bytes, "replicated, as requested");
     else if (mode == LK_STATE_REPLICATED)
         snprintf(why, bytes, "replicated: the ranks %s", reason);
-    else if (hosts > 1)
-        snprintf(why, bytes, "shared by the %d ranks of each of %d hosts", world / hosts, hosts);
-    else
-        snprintf(why, bytes, "shared by %d ranks", world);
+    if (mesh.size > 1 && shares) describe_sharing(world, hosts, placed != 0, why, bytes);
     return mode;
 }

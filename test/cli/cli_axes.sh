@@ -74,8 +74,22 @@ expect 2 "tensor=5 splits nothing of this model: .*; the nearest extent that wor
     --steps 1 --mesh tensor=5
 expect 2 "give --mesh tensor=N" "$LOCKSTEP" plan $llama --tactics
 expect 2 "with --mesh tensor=2, give --gflops and --memory-gb instead" "$LOCKSTEP" plan $llama --mesh tensor=2 --measure
-expect 2 "ranks along tensor have different parts of their state" "$LOCKSTEP" train $run --mesh data=2,tensor=2 \
-    --state shared
+expect 2 "the ranks along tensor are on several hosts, so they cannot share their state" "$LOCKSTEP" plan $llama \
+    --mesh tensor=2,data=4 --nnodes 2 --state shared
+
+# ---- who shares a part of the state ----
+says() { # says TEXT WORDS…: of `plan`
+    expect 0 "" "$LOCKSTEP" plan $llama --batch 8 --overcommit "${@:2}"
+    tr '\n' ' ' < out.txt | tr -s ' ' | grep -q "the state is $1 " ||
+        complain "${*:2}: no '$1': $(grep -A1 'the state is' out.txt)"
+}
+says "split over 2 ranks along tensor, each part shared by 2 ranks" --mesh data=2,tensor=2
+says "split over 2 ranks along tensor, each part shared by 2 ranks of each of 2 hosts" --mesh data=4,tensor=2 --nnodes 2
+says "split over 2 ranks along tensor" --mesh tensor=2,data=4 --nnodes 2
+says "split over 2 ranks along tensor and 2 along shard (stage 3)" --mesh shard=2,tensor=2 --state replicated
+says "shared by the 2 ranks of each of 2 hosts" --mesh data=2,shard=2 --nnodes 2
+says "split over 4 ranks along shard (stage 3)" --mesh shard=4 --nnodes 2
+says "split over 2 ranks along shard (stage 3)" --mesh shard=2,data=2 --nnodes 2
 
 # ---- the axis with most traffic belongs within hosts ----
 hosts="$llama --batch 64 --overcommit"
@@ -90,7 +104,7 @@ done
 
 # ---- a plan for 64 ranks, none of which is started ----
 expect 0 "" "$LOCKSTEP" plan --model llama-3.2-1b --dtype bf16 --batch 64 --context 4096 -n 64 --mesh \
-    data=2,shard=8,tensor=4 --overcommit
+    data=2,shard=8,tensor=4 --nnodes 8 --overcommit
 for text in 'all ranks +[0-9]+ bytes' 'split over 4 ranks along tensor and 8 along shard \(stage 3\)' \
     'along data, 2 ranks' 'along shard, 8 ranks' 'along tensor, 4 ranks' 'critical path [0-9.]+ ms'; do
     grep -qE "$text" out.txt || complain "plan of 64 ranks has no '$text': $(cat out.txt)"
