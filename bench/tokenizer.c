@@ -30,8 +30,8 @@ int main(int count, char **arguments)
     lk__map           map;
     int               times = count > 3 ? atoi(arguments[3]) : 5;
     double            encoding = 1e30, splitting = 1e30;
-    size_t            ids_count = 0, words = 0, invalid;
-    const int32_t    *ids;
+    size_t            words = 0;
+    lk__text_encoded  encoded = {0};
     config.threads = 1;
     if (count < 3 || lk_context_create(&config, &context) < 0) {
         fprintf(stderr, "usage: tokenizer TOKENIZER FILE [TIMES]\n");
@@ -48,15 +48,15 @@ int main(int count, char **arguments)
     for (int i = 0; i < times; i++) {
         if (lk__text_encoder_create(t, map.size, &encoder) < 0) return report_failure(context);
         begun = lk__now();
-        if (lk__text_encoder_encode(encoder, (const char *)map.bytes, map.size, false, &ids, &ids_count, &invalid) < 0)
-            return report_failure(context);
+        lk__text_span span = {(const char *)map.bytes, map.size, false};
+        if (lk__text_encoder_encode(encoder, span, &encoded) < 0) return report_failure(context);
         double seconds = lk__now() - begun;
         if (seconds < encoding) encoding = seconds;
         lk__text_encoder_free(encoder);
-        seconds = t->kind == LK__TEXT_BPE && invalid == 0 ? time_words(t, &map, &words) : 0;
+        seconds = t->kind == LK__TEXT_BPE && encoded.invalid == 0 ? time_words(t, &map, &words) : 0;
         if (seconds < splitting) splitting = seconds;
     }
-    printf("%zu bytes, %zu tokens: %.1f MB/s", map.size, ids_count, (double)map.size / encoding / 1e6);
+    printf("%zu bytes, %zu tokens: %.1f MB/s", map.size, encoded.count, (double)map.size / encoding / 1e6);
     if (words) printf("; %zu words alone: %.1f MB/s", words, (double)map.size / splitting / 1e6);
     printf("\n");
     lk__map_close(&map);

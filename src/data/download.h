@@ -53,9 +53,15 @@ lk_status lk__download_file(lk__data_download *download, const lk__data_known_fi
 /* LK_OK if the file has that SHA-256; LK_EMISMATCH if not: hex gets the actual one. */
 lk_status lk__sha256_check(lk_context *context, const char *path, const char *sha256, char hex[65]);
 
-/* lk_data_get for any set. url may be NULL. */
-lk_status lk__data_get(lk_context *context, const lk__data_known_set *set, const char *directory, const char *url,
-                       lk__data_retry retry, lk_data_progress progress, void *user);
+typedef struct lk__data_transfer {
+    const char      *url; /* NULL: the set's own */
+    lk__data_retry   retry;
+    lk_data_progress progress;
+    void            *user;
+} lk__data_transfer;
+/* lk_data_get for any set. */
+lk_status lk__data_get(lk_context *context, const lk__data_known_set *set, const char *directory,
+                       const lk__data_transfer *transfer);
 
 /* Extracts set's members from a .tar.gz into directory/member_directory. Output paths come from set, never from the
  * archive, so nothing can be written elsewhere. */

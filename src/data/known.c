@@ -65,20 +65,21 @@ static bool make_url(char url[LK__PATH], const char *base, const char *name)
     return lk__path(url, "%.*s/%s", (int)length, base, name);
 }
 
-lk_status lk__data_get(lk_context *context, const lk__data_known_set *set, const char *directory, const char *url,
-                       lk__data_retry retry, lk_data_progress progress, void *user)
+lk_status lk__data_get(lk_context *context, const lk__data_known_set *set, const char *directory,
+                       const lk__data_transfer *transfer)
 {
+    const char       *url = transfer->url;
     lk__data_curl     curl = {0};
     lk__data_download d = {.context = context,
                            .curl = &curl,
                            .set = set,
                            .directory = directory,
-                           .retry = retry,
-                           .progress = progress,
-                           .user = user};
+                           .retry = transfer->retry,
+                           .progress = transfer->progress,
+                           .user = transfer->user};
     for (int i = 0; i < set->file_count; i++) d.total += set->files[i].bytes;
     if (is_unpacked(set, directory)) {
-        if (progress) progress(user, d.total, d.total);
+        if (d.progress) d.progress(d.user, d.total, d.total);
         return LK_OK;
     }
     lk_status status = lk__make_directories(context, directory);
@@ -123,5 +124,5 @@ lk_status lk_data_get(lk_context *context, const char *name, const char *directo
         if (status < 0) return status;
         directory = usual;
     }
-    return lk__data_get(context, set, directory, url, retry, progress, user);
+    return lk__data_get(context, set, directory, &(lk__data_transfer){url, retry, progress, user});
 }

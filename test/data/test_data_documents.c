@@ -597,7 +597,7 @@ static void pieces_have_the_tokens_of_the_text(void)
             lk__text_corpus c = {.context = context, .files = &file, .count = 1, .piece = piece};
             lk__text_totals totals;
             got.count = 0, got.pieces = 0;
-            CHECK_OK(context, lk__text_encode(&c, tokenizer, false, -1, join_ids, &got, &totals));
+            CHECK_OK(context, lk__text_encode(&c, &(lk__text_encoding){tokenizer, false, -1, join_ids, &got}, &totals));
             CHECK(got.count == count && memcmp(got.ids, wanted, count * sizeof *wanted) == 0);
             CHECK(got.pieces > 1 && totals.documents == 1 && totals.bytes == (int64_t)size);
         }

@@ -263,7 +263,7 @@ static void check_content(const char *name, size_t bytes)
 
 static lk_status get(const lk__data_known_set *set, const char *mode)
 {
-    return lk__data_get(context, set, directory, url_of(mode), retry, NULL, NULL);
+    return lk__data_get(context, set, directory, &(lk__data_transfer){url_of(mode), retry, NULL, NULL});
 }
 
 typedef struct progress_log {
@@ -286,7 +286,8 @@ static void files_are_downloaded_once(void)
 {
     progress_log w = {0};
     start_over();
-    CHECK_OK(context, lk__data_get(context, &all_three, directory, url_of("good"), retry, log_progress, &w));
+    CHECK_OK(context, lk__data_get(context, &all_three, directory,
+                                   &(lk__data_transfer){url_of("good"), retry, log_progress, &w}));
     check_content("large", LARGE), check_content("small", SMALL), check_content("tiny", TINY);
     CHECK(!exists("large.part") && !exists("small.part") && !exists("tiny.part"));
     CHECK(w.calls > 0 && !w.decreased && w.last == LARGE + SMALL + TINY && w.total == w.last);
@@ -395,17 +396,22 @@ static void unreachable_servers_fail_with_advice(void)
     char url[64];
     snprintf(url, sizeof url, "http://127.0.0.1:%d", closed_port);
     start_over();
-    CHECK_FAILS(context, lk__data_get(context, &all_three, directory, url, retry, NULL, NULL), LK_EIO, url,
-                "tried 3 times", "https_proxy", "--url", "large", directory, "install the package dataset-three");
+    CHECK_FAILS(context, lk__data_get(context, &all_three, directory, &(lk__data_transfer){url, retry, NULL, NULL}),
+                LK_EIO, url, "tried 3 times", "https_proxy", "--url", "large", directory,
+                "install the package dataset-three");
     CHECK(!exists("large.part"));
     start_over();
     CHECK_FAILS(context,
-                lk__data_get(context, &only_large, directory, "http://no-such-host.invalid", retry, NULL, NULL), LK_EIO,
-                "no-such-host.invalid", "--url");
-    CHECK_FAILS(context, lk__data_get(context, &only_large, directory, "ftp://127.0.0.1/x", retry, NULL, NULL), LK_EIO,
-                "ftp://127.0.0.1/x");
-    CHECK_FAILS(context, lk__data_get(context, &only_large, directory, "not a url", retry, NULL, NULL), LK_EIO,
-                "not a url");
+                lk__data_get(context, &only_large, directory,
+                             &(lk__data_transfer){"http://no-such-host.invalid", retry, NULL, NULL}),
+                LK_EIO, "no-such-host.invalid", "--url");
+    CHECK_FAILS(
+        context,
+        lk__data_get(context, &only_large, directory, &(lk__data_transfer){"ftp://127.0.0.1/x", retry, NULL, NULL}),
+        LK_EIO, "ftp://127.0.0.1/x");
+    CHECK_FAILS(context,
+                lk__data_get(context, &only_large, directory, &(lk__data_transfer){"not a url", retry, NULL, NULL}),
+                LK_EIO, "not a url");
 }
 
 static void the_user_can_stop_and_resume(void)
@@ -413,8 +419,10 @@ static void the_user_can_stop_and_resume(void)
     progress_log w = {.stop_at = 200};
     start_over();
     atomic_store(&hold, 1); /* 300 bytes, then nothing */
-    CHECK_FAILS(context, lk__data_get(context, &only_large, directory, url_of("stall"), retry, log_progress, &w),
-                LK_ECANCELED, "large.part");
+    CHECK_FAILS(
+        context,
+        lk__data_get(context, &only_large, directory, &(lk__data_transfer){url_of("stall"), retry, log_progress, &w}),
+        LK_ECANCELED, "large.part");
     atomic_store(&hold, 0);
     CHECK(!exists("large") && exists("large.part"));
     CHECK_OK(context, get(&only_large, "good"));
@@ -442,7 +450,8 @@ static void invalid_directories_are_refused(void)
     char *endless = malloc(3000);
     memset(endless, 'a', 2999);
     endless[2999] = 0;
-    CHECK_FAILS(context, lk__data_get(context, &only_large, endless, NULL, retry, NULL, NULL), LK_EINVAL, "aaa");
+    CHECK_FAILS(context, lk__data_get(context, &only_large, endless, &(lk__data_transfer){NULL, retry, NULL, NULL}),
+                LK_EINVAL, "aaa");
     free(endless);
     CHECK_FAILS(context, lk_data_get(context, "cifar100", NULL, NULL, NULL, NULL), LK_EINVAL, "did you mean cifar10?");
     CHECK_FAILS(context, lk_data_get(context, NULL, NULL, NULL, NULL, NULL), LK_EINVAL, "mnist");
@@ -501,11 +510,12 @@ static void tar_archives_are_unpacked(void)
         CHECK(exists("folder/two.bin") && !exists("folder/readme.html") && !exists("folder/link") &&
               !exists("folder/sub"));
         CHECK(!exists("archive.tar.gz") && !exists("folder/one.bin.part"));
-        CHECK_OK(context,
-                 lk__data_get(context, &set, directory, url_of("good/archive.tar.gz"), retry, log_progress, &w));
+        CHECK_OK(context, lk__data_get(context, &set, directory,
+                                       &(lk__data_transfer){url_of("good/archive.tar.gz"), retry, log_progress, &w}));
         CHECK(atomic_load(&requests) == 1 && w.last == (int64_t)archive_bytes); /* nothing to do */
         CHECK(unlink(in_directory("folder/two.bin")) == 0);
-        CHECK_OK(context, lk__data_get(context, &set, directory, url_of("good/archive.tar.gz"), retry, NULL, NULL));
+        CHECK_OK(context, lk__data_get(context, &set, directory,
+                                       &(lk__data_transfer){url_of("good/archive.tar.gz"), retry, NULL, NULL}));
         CHECK(atomic_load(&requests) == 2 && exists("folder/two.bin"));
     }
 }

@@ -38,7 +38,7 @@ static unsigned char *decode(const unsigned char *bytes, size_t size, lk__image_
     unsigned char *out = malloc((size_t)(height * width * target.channels));
     CHECK(scratch && out);
     memset(scratch, 0xA5, need);
-    *status = lk__image_decode(&info, bytes, size, &target, scratch, out, message);
+    *status = lk__image_decode(&(lk__image_file){&info, bytes, size}, &target, scratch, out, message);
     free(scratch);
     if (*status == LK_OK) return out;
     free(out);

@@ -208,15 +208,16 @@ static size_t list_ids_in_pieces(const void *tokenizer, const char *text, size_t
     size_t            count = 0, from = 0, want = 100;
     CHECK_OK(context, lk__text_encoder_create(tokenizer, bytes, &encoder));
     while (from < bytes) {
-        size_t         piece = bytes - from, n, invalid;
-        const int32_t *ids;
+        size_t           piece = bytes - from;
+        lk__text_encoded encoded;
         if (piece > want && (piece = lk__text_encoder_cut(tokenizer, text + from, want)) == 0) {
             want *= 2; /* more of the text is needed */
             continue;
         }
-        CHECK_OK(context, lk__text_encoder_encode(encoder, text + from, piece, from > 0, &ids, &n, &invalid));
-        memcpy(numbers + count, ids, n * sizeof *ids);
-        count += n, from += piece, want = 100;
+        lk__text_span span = {text + from, piece, from > 0};
+        CHECK_OK(context, lk__text_encoder_encode(encoder, span, &encoded));
+        memcpy(numbers + count, encoded.ids, encoded.count * sizeof *encoded.ids);
+        count += encoded.count, from += piece, want = 100;
     }
     lk__text_encoder_free(encoder);
     return count;

@@ -47,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     void    *scratch = aligned_alloc(LK__ALIGN, need);
     uint8_t *out = malloc((size_t)(target.channels * height * width));
     if (!scratch || !out) abort();
-    status = lk__image_decode(&info, data, size, &target, scratch, out, message);
+    status = lk__image_decode(&(lk__image_file){&info, data, size}, &target, scratch, out, message);
     if (status > 0 || (status < 0 && (!message[0] || (status != LK_EFORMAT && status != LK_EUNSUPPORTED)))) abort();
     unsigned sum = 0;
     for (int64_t i = 0; status == LK_OK && i < target.channels * height * width; i++) sum += out[i];

@@ -48,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     reading             r = {.text = file.jsonl || gzip ? NULL : data + 1, .size = size - 1};
     if (gzip && !file.jsonl) return 0;
     if (data[0] & 2) corpus.label_field = "label";
-    lk_status status = lk__text_encode(&corpus, tokenizer, false, -1, compare_ids, &r, &totals);
+    lk_status status = lk__text_encode(&corpus, &(lk__text_encoding){tokenizer, false, -1, compare_ids, &r}, &totals);
     if (status < 0 && (status != LK_EFORMAT || !strstr(lk_context_error(context), "input"))) abort();
     if (status == LK_OK && r.text && r.used != size - 1) abort();
     if (lk_context_memory(context, LK_MEMORY_OTHER) != held || lk_context_memory(context, LK_MEMORY_DATA) != 0) abort();

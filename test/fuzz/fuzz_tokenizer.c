@@ -23,14 +23,15 @@ static void check_ids(const lk_tokenizer *t, const int32_t *ids, size_t count)
 static void check_cut(const lk_tokenizer *t, const char *text, size_t size, const int32_t *ids, size_t count)
 {
     lk__text_encoder *encoder;
-    size_t            cut = lk__text_encoder_cut(t, text, size), first, second;
-    const int32_t    *piece;
+    size_t            cut = lk__text_encoder_cut(t, text, size);
+    lk__text_encoded  first, second;
     if (cut > size || lk__text_encoder_create(t, size, &encoder) < 0) abort();
     if (cut > 0) {
-        if (lk__text_encoder_encode(encoder, text, cut, false, &piece, &first, NULL) < 0 || first > count) abort();
-        if (first && memcmp(piece, ids, first * sizeof *ids) != 0) abort();
-        if (lk__text_encoder_encode(encoder, text + cut, size - cut, true, &piece, &second, NULL) < 0) abort();
-        if (first + second != count || (second && memcmp(piece, ids + first, second * sizeof *ids) != 0)) abort();
+        lk__text_span begin = {text, cut, false}, rest = {text + cut, size - cut, true};
+        if (lk__text_encoder_encode(encoder, begin, &first) < 0 || first.count > count) abort();
+        if (first.count && memcmp(first.ids, ids, first.count * sizeof *ids) != 0) abort();
+        if (lk__text_encoder_encode(encoder, rest, &second) < 0 || first.count + second.count != count) abort();
+        if (second.count && memcmp(second.ids, ids + first.count, second.count * sizeof *ids) != 0) abort();
     }
     lk__text_encoder_free(encoder);
 }

@@ -120,7 +120,7 @@ lk_status lk__data_folder_decode(const lk__data_folder_decoder *d, const char *p
         snprintf(message, LK__IMAGE_MESSAGE, "%s", lk__data_folder_changed);
         return LK_EFORMAT;
     }
-    return lk__image_decode(&info, scratch, got, &d->target,
+    return lk__image_decode(&(lk__image_file){&info, scratch, got}, &d->target,
                             (char *)scratch + lk__round_up((size_t)bytes + 1, LK__ALIGN), sample, message);
 }
 

@@ -36,18 +36,23 @@ void lk__rows_finish(lk__image_rows *rows); /* after the last */
 /* The EXIF orientation in a TIFF block: 1 if there is none. */
 int lk__exif_orientation(const unsigned char *tiff, size_t size);
 
+/* What a decoder uses, and where its rows and its message go. */
+typedef struct lk__image_decoding {
+    lk__image_arena *arena;
+    unsigned char   *raw;
+    lk__image_rows  *rows;
+    char            *message; /* LK__IMAGE_MESSAGE */
+} lk__image_decoding;
+
 /* Each decoder: whether it was built in; the components of its rows; arena bytes; decoding. `raw` has room for the
  * image if it is interlaced, else for one row. */
 bool      lk__png_built(void);
 size_t    lk__png_arena(const lk__image_info *info);
-lk_status lk__png_decode(const lk__image_info *info, const void *bytes, size_t size, lk__image_arena *arena,
-                         unsigned char *raw, lk__image_rows *rows, char message[LK__IMAGE_MESSAGE]);
+lk_status lk__png_decode(const lk__image_file *file, const lk__image_decoding *d);
 
 /* reduction: 1, 2, 4 or 8; the image is decoded at 1/reduction of its size, rounded up. */
 bool      lk__jpeg_built(void);
 size_t    lk__jpeg_arena(const lk__image_info *info);
-lk_status lk__jpeg_decode(const lk__image_info *info, const void *bytes, size_t size, int reduction,
-                          lk__image_arena *arena, unsigned char *raw, lk__image_rows *rows,
-                          char message[LK__IMAGE_MESSAGE]);
+lk_status lk__jpeg_decode(const lk__image_file *file, int reduction, const lk__image_decoding *d);
 
 #endif

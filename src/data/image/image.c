@@ -90,25 +90,26 @@ size_t lk__image_scratch(const lk__image_info *info, const lk__image_target *tar
     return make_plan(info, target).total;
 }
 
-lk_status lk__image_decode(const lk__image_info *info, const void *bytes, size_t size, const lk__image_target *target,
-                           void *scratch, unsigned char *out, char message[LK__IMAGE_MESSAGE])
+lk_status lk__image_decode(const lk__image_file *file, const lk__image_target *target, void *scratch,
+                           unsigned char *out, char message[LK__IMAGE_MESSAGE])
 {
-    plan            p = make_plan(info, target);
-    unsigned char  *memory = scratch;
-    lk__image_arena arena = {.base = memory + p.arena, .size = p.arena_bytes};
-    lk__image_rows  rows = {.stored = p.stored,
-                            .channels = target->channels,
-                            .orientation = info->orientation,
-                            .width = p.width,
-                            .height = p.height,
-                            .row = memory + p.row,
-                            .turned = memory + p.turned_image,
-                            .resized = p.resized,
-                            .out = out};
+    const lk__image_info *info = file->info;
+    plan                  p = make_plan(info, target);
+    unsigned char        *memory = scratch;
+    lk__image_arena       arena = {.base = memory + p.arena, .size = p.arena_bytes};
+    lk__image_rows        rows = {.stored = p.stored,
+                                  .channels = target->channels,
+                                  .orientation = info->orientation,
+                                  .width = p.width,
+                                  .height = p.height,
+                                  .row = memory + p.row,
+                                  .turned = memory + p.turned_image,
+                                  .resized = p.resized,
+                                  .out = out};
     if (p.resized) lk__resize_init(&rows.resize, target->channels, &p.across, &p.down, memory + p.resize);
-    lk_status status = info->format == LK__IMAGE_PNG
-                           ? lk__png_decode(info, bytes, size, &arena, memory + p.raw, &rows, message)
-                           : lk__jpeg_decode(info, bytes, size, p.reduction, &arena, memory + p.raw, &rows, message);
+    lk__image_decoding d = {&arena, memory + p.raw, &rows, message};
+    lk_status          status =
+        info->format == LK__IMAGE_PNG ? lk__png_decode(file, &d) : lk__jpeg_decode(file, p.reduction, &d);
     if (status == LK_OK) lk__rows_finish(&rows);
     return status;
 }

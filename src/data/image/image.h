@@ -41,10 +41,15 @@ typedef struct lk__image_target {
 
 /* Bytes of scratch memory for lk__image_decode. */
 size_t lk__image_scratch(const lk__image_info *info, const lk__image_target *target);
-/* Decodes a whole file, of which lk__image_probe gave info. scratch is aligned to LK__ALIGN and is all the memory used,
+typedef struct lk__image_file {
+    const lk__image_info *info; /* by lk__image_probe */
+    const void           *bytes;
+    size_t                size;
+} lk__image_file;
+/* Decodes a whole file. scratch is aligned to LK__ALIGN and is all the memory used,
  * except what libjpeg allocates for its object (about 20 KB). out is (channels, height, width). Failures as those of
  * lk__image_probe; pixels that are missing or damaged are a failure, and then out is undefined. */
-lk_status lk__image_decode(const lk__image_info *info, const void *bytes, size_t size, const lk__image_target *target,
-                           void *scratch, unsigned char *out, char message[LK__IMAGE_MESSAGE]);
+lk_status lk__image_decode(const lk__image_file *file, const lk__image_target *target, void *scratch,
+                           unsigned char *out, char message[LK__IMAGE_MESSAGE]);
 
 #endif

@@ -114,23 +114,21 @@ static void read_header(jpeg *j, const lk__image_info *info, int reduction, cons
     }
 }
 
-lk_status lk__jpeg_decode(const lk__image_info *info, const void *bytes, size_t size, int reduction,
-                          lk__image_arena *arena, unsigned char *raw, lk__image_rows *rows,
-                          char message[LK__IMAGE_MESSAGE])
+lk_status lk__jpeg_decode(const lk__image_file *file, int reduction, const lk__image_decoding *d)
 {
-    jpeg          j = {.message = message};
+    jpeg          j = {.message = d->message};
     volatile bool created = false, done = false; /* set after the jump buffer */
-    message[0] = 0;
+    d->message[0] = 0;
     j.file.err = jpeg_std_error(&j.errors);
     j.errors.error_exit = report_error;
     j.errors.emit_message = check_warning;
     j.errors.output_message = print_nothing;
     if (setjmp(j.failed) == 0) {
         jpeg_create_decompress(&j.file);
-        lk__jpeg_memory_install((j_common_ptr)&j.file, &j.memory, arena);
+        lk__jpeg_memory_install((j_common_ptr)&j.file, &j.memory, d->arena);
         created = true;
-        j.source = (struct jpeg_source_mgr){.next_input_byte = bytes,
-                                            .bytes_in_buffer = size,
+        j.source = (struct jpeg_source_mgr){.next_input_byte = file->bytes,
+                                            .bytes_in_buffer = file->size,
                                             .init_source = do_nothing,
                                             .fill_input_buffer = report_truncated,
                                             .skip_input_data = skip_bytes,
@@ -139,12 +137,12 @@ lk_status lk__jpeg_decode(const lk__image_info *info, const void *bytes, size_t 
         j.file.src = &j.source;
         j.progress.progress_monitor = limit_scans;
         j.file.progress = &j.progress;
-        read_header(&j, info, reduction, rows);
+        read_header(&j, file->info, reduction, d->rows);
         while (j.file.output_scanline < j.file.output_height) {
-            JSAMPROW row = raw;
+            JSAMPROW row = d->raw;
             int64_t  y = j.file.output_scanline;
             jpeg_read_scanlines(&j.file, &row, 1);
-            lk__rows_put(rows, y, raw);
+            lk__rows_put(d->rows, y, d->raw);
         }
         done = true;
     }
@@ -158,12 +156,10 @@ lk_status lk__jpeg_decode(const lk__image_info *info, const void *bytes, size_t 
 bool   lk__jpeg_built(void) { return false; }
 size_t lk__jpeg_arena(const lk__image_info *info) { return (size_t)info->width * 0; }
 
-lk_status lk__jpeg_decode(const lk__image_info *info, const void *bytes, size_t size, int reduction,
-                          lk__image_arena *arena, unsigned char *raw, lk__image_rows *rows,
-                          char message[LK__IMAGE_MESSAGE])
+lk_status lk__jpeg_decode(const lk__image_file *file, int reduction, const lk__image_decoding *d)
 {
-    (void)info, (void)bytes, (void)size, (void)reduction, (void)arena, (void)raw, (void)rows;
-    snprintf(message, LK__IMAGE_MESSAGE, "is a JPEG file, and this build has no libjpeg to decode it");
+    (void)file, (void)reduction;
+    snprintf(d->message, LK__IMAGE_MESSAGE, "is a JPEG file, and this build has no libjpeg to decode it");
     return LK_EUNSUPPORTED;
 }
 

@@ -92,10 +92,10 @@ static void read_pixels(png *p, const lk__image_info *info, unsigned char *raw, 
         png_error(p->file, "a pixel's index exceeds the palette");
 }
 
-lk_status lk__png_decode(const lk__image_info *info, const void *bytes, size_t size, lk__image_arena *arena,
-                         unsigned char *raw, lk__image_rows *rows, char message[LK__IMAGE_MESSAGE])
+lk_status lk__png_decode(const lk__image_file *file, const lk__image_decoding *d)
 {
-    png           p = {.bytes = bytes, .size = size, .arena = arena, .message = message};
+    char         *message = d->message;
+    png           p = {.bytes = file->bytes, .size = file->size, .arena = d->arena, .message = message};
     volatile bool failed = true; /* set after the jump buffer */
     message[0] = 0;
     p.file = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, &p, report_error, ignore_warning, &p, allocate_block,
@@ -103,8 +103,8 @@ lk_status lk__png_decode(const lk__image_info *info, const void *bytes, size_t s
     if (p.file) p.about = png_create_info_struct(p.file);
     if (p.about && setjmp(png_jmpbuf(p.file)) == 0) {
         png_set_read_fn(p.file, &p, read_bytes);
-        set_transforms(&p, info);
-        read_pixels(&p, info, raw, rows);
+        set_transforms(&p, file->info);
+        read_pixels(&p, file->info, d->raw, d->rows);
         failed = false;
     }
     png_destroy_read_struct(&p.file, &p.about, NULL);
@@ -121,11 +121,10 @@ lk_status lk__png_decode(const lk__image_info *info, const void *bytes, size_t s
 bool   lk__png_built(void) { return false; }
 size_t lk__png_arena(const lk__image_info *info) { return (size_t)info->width * 0; }
 
-lk_status lk__png_decode(const lk__image_info *info, const void *bytes, size_t size, lk__image_arena *arena,
-                         unsigned char *raw, lk__image_rows *rows, char message[LK__IMAGE_MESSAGE])
+lk_status lk__png_decode(const lk__image_file *file, const lk__image_decoding *d)
 {
-    (void)info, (void)bytes, (void)size, (void)arena, (void)raw, (void)rows;
-    snprintf(message, LK__IMAGE_MESSAGE, "is a PNG file, and this build has no libpng to decode it");
+    (void)file;
+    snprintf(d->message, LK__IMAGE_MESSAGE, "is a PNG file, and this build has no libpng to decode it");
     return LK_EUNSUPPORTED;
 }
 

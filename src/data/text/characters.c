@@ -39,7 +39,8 @@ static lk_status add_characters(lk_tokenizer *tokenizer, const lk__text_characte
         }
         if (!(characters->seen[code / 8] >> code % 8 & 1)) continue;
         lk_status status =
-            lk__vocabulary_add(&tokenizer->vocabulary, id, utf8, lk__utf8_encode(code, utf8), NULL, 0, (size_t)id + 1);
+            lk__vocabulary_add(&tokenizer->vocabulary, id,
+                               &(lk__vocabulary_entry){utf8, lk__utf8_encode(code, utf8), NULL, 0}, (size_t)id + 1);
         if (status < 0) return status;
         if (code < 128) tokenizer->single[code] = (int32_t)id;
         id++;
@@ -81,8 +82,9 @@ lk_status lk__byte_tokenizer(lk_context *context, lk_tokenizer **tokenizer)
     for (int i = 0; i < 256 && status >= 0; i++) {
         char name[2], byte = (char)i;
         new->single[i] = i;
-        status =
-            lk__vocabulary_add(&new->vocabulary, i, name, lk__byte_level_spell((unsigned char)i, name), &byte, 1, 256);
+        status = lk__vocabulary_add(
+            &new->vocabulary, i, &(lk__vocabulary_entry){name, lk__byte_level_spell((unsigned char)i, name), &byte, 1},
+            256);
     }
     if (status >= 0) status = lk__tokenizer_write_files(new);
     if (status < 0)

@@ -298,7 +298,8 @@ static lk_status read_texts(reading *r, const lk_tokenizer *tokenizer, const lk_
     r->corpus.expected = (size_t)files->bytes;
     r->corpus.quiet = lk__text_quiet(q);
     r->store.width = lk__text_width(lk_tokenizer_vocabulary(tokenizer));
-    if (status == LK_OK) status = lk__text_encode(&r->corpus, tokenizer, false, -1, keep_text, r, &totals);
+    if (status == LK_OK)
+        status = lk__text_encode(&r->corpus, &(lk__text_encoding){tokenizer, false, -1, keep_text, r}, &totals);
     if (status == LK_OK && r->cut && !r->corpus.quiet)
         lk__log(q->context, LK_LOG_INFO,
                 "%s: %lld of %lld texts are longer than the context of %lld tokens; their first %lld count",

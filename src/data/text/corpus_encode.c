@@ -8,13 +8,9 @@
 /* ---- encoding ---- */
 
 typedef struct encoding {
-    const lk__text_corpus *corpus;
-    const lk_tokenizer    *tokenizer;
-    lk__text_encoder      *encoder;
-    bool                   around;
-    int32_t                end;
-    lk__text_sink          sink;
-    void                  *user;
+    const lk__text_corpus   *corpus;
+    lk__text_encoder        *encoder;
+    const lk__text_encoding *how;
 } encoding;
 
 bool lk__text_has_prefix(const lk_tokenizer *tokenizer, const int32_t *ids, size_t count)
@@ -29,51 +25,49 @@ static lk_status pass_part(const encoding *e, const lk__text_piece *piece, lk__t
 {
     lk__text_piece own = *piece;
     own.part = part;
-    return e->sink(e->user, &own, ids, count);
+    return e->how->sink(e->how->user, &own, ids, count);
 }
 
 /* The ids of a piece, with what stands before and after its document. */
 static lk_status pass_ids(const encoding *e, const lk__text_piece *piece, const int32_t *ids, size_t count)
 {
     int            prefix_count, suffix_count;
-    const int32_t *prefix = lk_tokenizer_prefix(e->tokenizer, &prefix_count),
-                  *suffix = lk_tokenizer_suffix(e->tokenizer, &suffix_count);
+    const int32_t *prefix = lk_tokenizer_prefix(e->how->tokenizer, &prefix_count),
+                  *suffix = lk_tokenizer_suffix(e->how->tokenizer, &suffix_count);
     lk_status status = LK_OK;
-    if (!e->around) prefix_count = suffix_count = 0;
-    if (!piece->continues && prefix_count && !lk__text_has_prefix(e->tokenizer, ids, count))
+    if (!e->how->around) prefix_count = suffix_count = 0;
+    if (!piece->continues && prefix_count && !lk__text_has_prefix(e->how->tokenizer, ids, count))
         status = pass_part(e, piece, LK__TEXT_PREFIX, prefix, (size_t)prefix_count);
-    if (status >= 0) status = e->sink(e->user, piece, ids, count);
+    if (status >= 0) status = e->how->sink(e->how->user, piece, ids, count);
     if (status < 0 || !piece->ends) return status;
     if (suffix_count && (status = pass_part(e, piece, LK__TEXT_SUFFIX, suffix, (size_t)suffix_count)) < 0)
         return status;
-    bool ended = suffix_count && suffix[suffix_count - 1] == e->end;
-    return e->end >= 0 && !ended ? pass_part(e, piece, LK__TEXT_SEPARATOR, &e->end, 1) : LK_OK;
+    bool ended = suffix_count && suffix[suffix_count - 1] == e->how->end;
+    return e->how->end >= 0 && !ended ? pass_part(e, piece, LK__TEXT_SEPARATOR, &e->how->end, 1) : LK_OK;
 }
 
 static lk_status encode_piece(const encoding *e, const lk__text_piece *piece, lk__text_totals *totals)
 {
-    char           place[LK__TEXT_PLACE];
-    const int32_t *ids;
-    size_t         count, invalid = 0;
-    lk_status      status =
-        lk__text_encoder_encode(e->encoder, piece->text, piece->bytes, piece->continues, &ids, &count, &invalid);
+    char             place[LK__TEXT_PLACE];
+    lk__text_encoded encoded;
+    lk_status        status =
+        lk__text_encoder_encode(e->encoder, (lk__text_span){piece->text, piece->bytes, piece->continues}, &encoded);
     if (status < 0) return lk__fail_prefix(e->corpus->context, status, "%s: ", lk__text_place(e->corpus, piece, place));
-    if (invalid && !totals->invalid) totals->invalid_file = piece->file;
-    totals->invalid += (int64_t)invalid;
+    if (encoded.invalid && !totals->invalid) totals->invalid_file = piece->file;
+    totals->invalid += (int64_t)encoded.invalid;
     totals->bytes += (int64_t)piece->bytes;
     totals->documents += piece->ends;
-    return pass_ids(e, piece, ids, count);
+    return pass_ids(e, piece, encoded.ids, encoded.count);
 }
 
-lk_status lk__text_encode(lk__text_corpus *c, const lk_tokenizer *tokenizer, bool around, int32_t end,
-                          lk__text_sink sink, void *user, lk__text_totals *totals)
+lk_status lk__text_encode(lk__text_corpus *c, const lk__text_encoding *how, lk__text_totals *totals)
 {
     lk__text_piece piece;
-    encoding       e = {c, tokenizer, NULL, around, end, sink, user};
+    encoding       e = {c, NULL, how};
     *totals = (lk__text_totals){0};
-    lk_status status = lk__text_encoder_create(tokenizer, c->expected ? c->expected : SIZE_MAX, &e.encoder);
+    lk_status status = lk__text_encoder_create(how->tokenizer, c->expected ? c->expected : SIZE_MAX, &e.encoder);
     if (status < 0) return status;
-    c->tokenizer = tokenizer;
+    c->tokenizer = how->tokenizer;
     lk__text_begin(c);
     while ((status = lk__text_next(c, &piece)) == LK_OK)
         if ((status = encode_piece(&e, &piece, totals)) < 0) break;

@@ -22,10 +22,14 @@ typedef lk_status (*lk__text_sink)(void *user, const lk__text_piece *piece, cons
 /* Whether the ids begin with the tokenizer's prefix, because the text spells it. */
 bool lk__text_has_prefix(const lk_tokenizer *tokenizer, const int32_t *ids, size_t count);
 
-/* Encodes every piece. `around`: the tokens of the tokenizer's template stand before and after each document, unless
- * its text begins with them itself; `end` follows, unless the template ends with it; -1: nothing does. An empty corpus
- * is LK_EFORMAT. */
-lk_status lk__text_encode(lk__text_corpus *corpus, const lk_tokenizer *tokenizer, bool around, int32_t end,
-                          lk__text_sink sink, void *user, lk__text_totals *totals);
+typedef struct lk__text_encoding {
+    const lk_tokenizer *tokenizer;
+    bool          around; /* the tokens of its template precede and follow each document, unless its text has them */
+    int32_t       end;    /* follows a document, unless the template ends with it; -1: nothing does */
+    lk__text_sink sink;
+    void         *user;
+} lk__text_encoding;
+/* Encodes every piece. An empty corpus is LK_EFORMAT. */
+lk_status lk__text_encode(lk__text_corpus *corpus, const lk__text_encoding *how, lk__text_totals *totals);
 
 #endif

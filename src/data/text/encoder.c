@@ -313,52 +313,51 @@ static lk_status clean_text(lk__text_encoder *e, const char **text, size_t *byte
     return LK_OK;
 }
 
-static lk_status encode(lk__text_encoder *e, const char *text, size_t bytes, bool continues, size_t *count,
-                        size_t *invalid)
+static lk_status encode(lk__text_encoder *e, lk__text_span span, lk__text_encoded *encoded)
 {
-    size_t ignored;
-    if (!invalid) invalid = &ignored;
-    *count = *invalid = e->count = 0;
+    const char *text = span.text;
+    size_t      bytes = span.bytes;
+    *encoded = (lk__text_encoded){.ids = e->ids};
+    e->count = 0;
     if (bytes == 0) return LK_OK;
-    e->continues = continues;
+    e->continues = span.continues;
     lk_status status;
     if (e->tokenizer->kind == LK__TEXT_BYTES) {
         status = append_bytes(e, text, bytes);
     } else {
-        status = clean_text(e, &text, &bytes, invalid);
+        status = clean_text(e, &text, &bytes, &encoded->invalid);
         e->begin = text;
         if (status >= 0) status = split_at_added(e, &e->tokenizer->raw, text, bytes, normalize_section);
     }
-    *count = e->count;
+    encoded->ids = e->ids;
+    encoded->count = e->count;
     return status;
 }
 
-lk_status lk__text_encoder_encode(lk__text_encoder *e, const char *text, size_t bytes, bool continues,
-                                  const int32_t **ids, size_t *count, size_t *invalid)
+lk_status lk__text_encoder_encode(lk__text_encoder *e, lk__text_span span, lk__text_encoded *encoded)
 {
     e->borrowed = false;
     e->ids = e->own_ids, e->room = e->own_room;
-    lk_status status = encode(e, text, bytes, continues, count, invalid);
-    *ids = e->ids;
-    return status;
+    return encode(e, span, encoded);
 }
 
-lk_status lk__text_encoder_encode_into(lk__text_encoder *e, const char *text, size_t bytes, bool continues,
-                                       int32_t *ids, size_t room, size_t *count, size_t *invalid)
+lk_status lk__text_encoder_encode_into(lk__text_encoder *e, lk__text_span span, int32_t *ids, size_t room,
+                                       lk__text_encoded *encoded)
 {
     e->borrowed = true;
     e->ids = ids, e->room = room;
-    return encode(e, text, bytes, continues, count, invalid);
+    return encode(e, span, encoded);
 }
 
 lk_status lk_tokenizer_encode(const lk_tokenizer *tokenizer, const char *text, size_t bytes, int32_t *ids, size_t room,
                               size_t *count, size_t *invalid)
 {
     lk__text_encoder *e;
-    *count = 0;
-    if (invalid) *invalid = 0;
-    lk_status status = lk__text_encoder_create(tokenizer, bytes, &e);
-    if (status >= 0) status = lk__text_encoder_encode_into(e, text, bytes, false, ids, room, count, invalid);
+    lk__text_encoded  encoded = {0};
+    lk_status         status = lk__text_encoder_create(tokenizer, bytes, &e);
+    if (status >= 0) status = lk__text_encoder_encode_into(e, (lk__text_span){text, bytes, false}, ids, room, &encoded);
+    *count = encoded.count;
+    if (invalid) *invalid = encoded.invalid;
     lk__text_encoder_free(e);
     return status;
 }

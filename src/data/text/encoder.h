@@ -11,14 +11,25 @@ typedef struct lk__text_encoder lk__text_encoder;
 lk_status lk__text_encoder_create(const lk_tokenizer *tokenizer, size_t bytes, lk__text_encoder **encoder);
 void      lk__text_encoder_free(lk__text_encoder *encoder); /* NULL is fine; before its tokenizer */
 
-/* Encodes a text as lk_tokenizer_encode does. *ids is valid until the next call. With `continues` the text is the
- * continuation of that of the call before, which was cut at lk__text_encoder_cut: the ids of all pieces together are
- * those of the whole text. `invalid` may be NULL. */
-lk_status lk__text_encoder_encode(lk__text_encoder *encoder, const char *text, size_t bytes, bool continues,
-                                  const int32_t **ids, size_t *count, size_t *invalid);
-/* The same into the caller's memory; *count may be above `room`. */
-lk_status lk__text_encoder_encode_into(lk__text_encoder *encoder, const char *text, size_t bytes, bool continues,
-                                       int32_t *ids, size_t room, size_t *count, size_t *invalid);
+/* With `continues` it is the continuation of the text of the call before, which was cut at lk__text_encoder_cut: the
+ * ids of all pieces together are those of the whole text. */
+typedef struct lk__text_span {
+    const char *text;
+    size_t      bytes;
+    bool        continues;
+} lk__text_span;
+
+typedef struct lk__text_encoded {
+    const int32_t *ids; /* valid until the next call */
+    size_t         count;
+    size_t         invalid; /* sequences that are not UTF-8 */
+} lk__text_encoded;
+
+/* Encodes a text as lk_tokenizer_encode does. */
+lk_status lk__text_encoder_encode(lk__text_encoder *encoder, lk__text_span span, lk__text_encoded *encoded);
+/* The same into the caller's memory; the count may be above `room`. */
+lk_status lk__text_encoder_encode_into(lk__text_encoder *encoder, lk__text_span span, int32_t *ids, size_t room,
+                                       lk__text_encoded *encoded);
 
 /* The last place in a text that goes on behind `bytes` where it may be cut in two; 0: there is none, so more of it is
  * needed. */

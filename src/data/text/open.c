@@ -107,7 +107,7 @@ static lk_status fill_source(const lk__text_request *r, int32_t end, lk__text_so
     f.store =
         (lk__text_store){.context = r->context, .width = lk__text_width(s->info.vocabulary), .counting = r->probe};
     if (s->files.count > 1 && !(s->starts = lk__alloc(r->context, LK_MEMORY_OTHER, starts))) return LK_ENOMEM;
-    lk_status status = lk__text_encode(&corpus, s->tokenizer, true, end, keep_ids, &f, &totals);
+    lk_status status = lk__text_encode(&corpus, &(lk__text_encoding){s->tokenizer, true, end, keep_ids, &f}, &totals);
     if (status >= 0) status = lk__text_store_finish(&f.store, &s->ids, &s->map);
     if (status < 0) {
         lk__text_store_free(&f.store);

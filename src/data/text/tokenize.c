@@ -161,7 +161,7 @@ static lk_status write_tokens(lk__text_corpus *corpus, const lk_tokenizer *token
     lk_status     status = create_output(&w->out, context, w->config->out, "");
     if (status < 0) return status;
     if (!(w->buffer = lk__alloc(context, LK_MEMORY_DATA, BUFFER))) return LK_ENOMEM;
-    status = lk__text_encode(corpus, tokenizer, true, w->file.end, put_tokens, w, totals);
+    status = lk__text_encode(corpus, &(lk__text_encoding){tokenizer, true, w->file.end, put_tokens, w}, totals);
     if (status == LK_OK) status = flush_tokens(w);
     if (status < 0) return status;
     w->file.bytes = totals->bytes;

@@ -13,7 +13,8 @@ static lk_status check_id(lk_tokenizer *t, const lk__tokenizer_string *name, int
                         name->text, (long long)id, (long long)expected);
     if (id >= *next) *next = id + 1;
     if (known >= 0) return LK_OK;
-    return lk__vocabulary_add(&t->vocabulary, id, name->text, name->length, NULL, 0, t->vocabulary.used + 1);
+    return lk__vocabulary_add(&t->vocabulary, id, &(lk__vocabulary_entry){name->text, name->length, NULL, 0},
+                              t->vocabulary.used + 1);
 }
 
 /* Tokens that are normalised are searched in normalised text, so their own text is normalised first. */

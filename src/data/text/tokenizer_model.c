@@ -19,8 +19,9 @@ static lk_status add_token(lk_tokenizer *t, const lk__tokenizer_string *name, lk
         if ((status = lk__grow(t->context, (void **)&text->text, &text->room, name->length + 1, 1)) < 0) return status;
         spelled = lk__byte_level_decode(name->text, name->length, text->text, &length);
     }
-    status =
-        lk__vocabulary_add(&t->vocabulary, id, name->text, name->length, spelled ? text->text : NULL, length, expected);
+    status = lk__vocabulary_add(&t->vocabulary, id,
+                                &(lk__vocabulary_entry){name->text, name->length, spelled ? text->text : NULL, length},
+                                expected);
     if (status < 0) return status;
     t->vocabulary.tokens[id].in_model = true;
     if (spelled && length == 1) t->single[(unsigned char)text->text[0]] = (int32_t)id;

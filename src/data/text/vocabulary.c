@@ -55,11 +55,12 @@ static const char *show_name(const char *name, size_t length, char out[LK__SHOWN
     return lk__shown(copy, out);
 }
 
-lk_status lk__vocabulary_add(lk__vocabulary *v, int64_t id, const char *name, size_t name_length, const char *text,
-                             size_t length, size_t expected)
+lk_status lk__vocabulary_add(lk__vocabulary *v, int64_t id, const lk__vocabulary_entry *entry, size_t expected)
 {
-    char      shown[LK__SHOWN];
-    lk_status status;
+    const char *name = entry->name, *text = entry->text;
+    size_t      name_length = entry->name_length, length = entry->length;
+    char        shown[LK__SHOWN];
+    lk_status   status;
     if (id < 0 || (uint64_t)id >= (uint64_t)expected + LK__VOCABULARY_GAP || id >= INT32_MAX)
         return lk__fail(v->context, LK_EFORMAT, "token \"%s\" has the id %lld, which is out of range for %zu tokens",
                         show_name(name, name_length, shown), (long long)id, expected);

@@ -31,10 +31,16 @@ typedef struct lk__vocabulary {
 /* Ids may leave gaps, but not large ones: a damaged file must not decide how much memory is used. */
 enum { LK__VOCABULARY_GAP = 1 << 16 };
 
-/* Adds a token; text NULL: the same as its name. LK_EFORMAT: the id or the name exists, or the id is out of range for
+typedef struct lk__vocabulary_entry {
+    const char *name;
+    size_t      name_length;
+    const char *text; /* that it stands for; NULL: the same as its name */
+    size_t      length;
+} lk__vocabulary_entry;
+/* Adds a token. LK_EFORMAT: the id or the name exists, or the id is out of range for
  * `expected` tokens. */
-lk_status lk__vocabulary_add(lk__vocabulary *vocabulary, int64_t id, const char *name, size_t name_length,
-                             const char *text, size_t length, size_t expected);
+lk_status lk__vocabulary_add(lk__vocabulary *vocabulary, int64_t id, const lk__vocabulary_entry *entry,
+                             size_t expected);
 int32_t   lk__vocabulary_find(const lk__vocabulary *vocabulary, const char *name, size_t length); /* -1: none */
 void      lk__vocabulary_free(lk__vocabulary *vocabulary);
 
