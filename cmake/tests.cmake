@@ -117,7 +117,8 @@ set(emulated_excluded
     test_operation # users' operations run on the host alone
     # minutes, mostly in the exchange of norms' and attention's warps
     test_gradients test_program test_parity test_precision test_ddp_golden test_generate test_trainer test_reproducible
-    test_data_parallel test_data_parallel_resnet test_transformers)
+    test_data_parallel test_data_parallel_resnet test_transformers
+    test_vocabulary) # a loss has tens of millions of logits before its rows are done in blocks
 function(add_emulated_test name kind)
   if(NOT LK_CUDA_EMULATED OR name IN_LIST emulated_excluded)
     return()

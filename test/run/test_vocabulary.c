@@ -14,7 +14,9 @@ typedef struct setting {
     const char *name, *mesh;
     lk_policy   policy;
     lk_dtype    real;
-    bool        tied, whole_sequences, odd; /* odd: tokens that the axis does not divide */
+    bool        tied, whole_sequences;
+    int         less; /* tokens of a sample than TOKENS */
+    int         more; /* times so many classes; 0: once */
     int         blocks, micro_batches, leaves;
     double      smoothing, within;
 } setting;
@@ -28,11 +30,12 @@ typedef struct net {
     int32_t     tokens[BATCH * TOKENS], labels[BATCH * TOKENS];
 } net;
 
-static int64_t tokens_of(const setting *s) { return s->odd ? TOKENS - 3 : TOKENS; }
+static int64_t tokens_of(const setting *s) { return TOKENS - s->less; }
+static int     classes_of(const setting *s) { return s->more ? s->more * CLASSES : CLASSES; }
 
 static lk_tensor record(lk_graph *g, const setting *s, int64_t rows)
 {
-    int64_t   dims[] = {rows, tokens_of(s)}, table[] = {CLASSES, WIDTH}, ignored = -7;
+    int64_t   dims[] = {rows, tokens_of(s)}, table[] = {classes_of(s), WIDTH}, ignored = -7;
     lk_tensor tokens = lk_input(g, "tokens", LK_I32, 2, dims), labels = lk_input(g, "labels", LK_I32, 2, dims);
     lk_tensor words = lk_parameter(g, "words", 2, table, .init = LK_INIT_NORMAL, .a = 0.5), head = words;
     if (!s->tied) head = lk_parameter(g, "head", 2, table, .init = LK_INIT_NORMAL, .a = 0.5);
@@ -84,8 +87,8 @@ static void fill_rows(net *n, const setting *s, int step, int64_t first, int64_t
 {
     uint64_t from = (uint64_t)step * 100000 + (uint64_t)(first * tokens_of(s));
     for (int64_t i = 0; i < count * tokens_of(s); i++) {
-        n->tokens[i] = (int32_t)(number_bits(7, from + (uint64_t)i) % CLASSES);
-        n->labels[i] = (int32_t)(number_bits(8, from + (uint64_t)i) % CLASSES);
+        n->tokens[i] = (int32_t)(number_bits(7, from + (uint64_t)i) % (uint64_t)classes_of(s));
+        n->labels[i] = (int32_t)(number_bits(8, from + (uint64_t)i) % (uint64_t)classes_of(s));
         if (number_bits(9, from + (uint64_t)i) % 5 == 0) n->labels[i] = -7;
     }
 }
@@ -107,14 +110,16 @@ static void compare(const setting *s, const char *what, const lk_state *state, c
     CHECK(worst <= s->within * largest, "%s: %s of %s differs by %g of %g", s->name, what, state->name, worst, largest);
 }
 
+/* whole NULL: another rank compares. All ranks read, since they have parts of what is read. */
 static void compare_all(const setting *s, net *own, net *whole)
 {
-    for (size_t i = 0; i < lk_store_count(whole->store); i++) {
-        lk_state state = lk_store_at(whole->store, i);
-        compare(s, "the gradient", &state, gradient_copy(own->program, own->store, state.name),
-                gradient_copy(whole->program, whole->store, state.name));
-        if (state.dtype == s->real)
-            compare(s, "the value", &state, state_copy(own->store, state.name), state_copy(whole->store, state.name));
+    for (size_t i = 0; i < lk_store_count(own->store); i++) {
+        lk_state state = lk_store_at(own->store, i);
+        void    *gradient = gradient_copy(own->program, own->store, state.name), *value = NULL;
+        if (state.dtype == s->real) value = state_copy(own->store, state.name);
+        if (!whole) continue;
+        compare(s, "the gradient", &state, gradient, gradient_copy(whole->program, whole->store, state.name));
+        if (value) compare(s, "the value", &state, value, state_copy(whole->store, state.name));
     }
 }
 
@@ -156,7 +161,7 @@ static void check_blocks(const setting *s, const net *n)
             blocks += node->op == LK__OP_class_statistics;
             for (int o = 0; o < node->outputs; o++) {
                 const lk__graph_shape *y = node->out[o] < 0 ? NULL : &g->values[node->out[o]].shape;
-                if (y && y->rank == 2 && y->dims[1] == CLASSES / parts)
+                if (y && y->rank == 2 && y->dims[1] == classes_of(s) / parts)
                     CHECK(y->dims[0] * s->blocks <= BATCH * tokens_of(s), "%s: %lld rows", s->name,
                           (long long)y->dims[0]);
             }
@@ -165,31 +170,57 @@ static void check_blocks(const setting *s, const net *n)
     }
 }
 
+/* The plan states the memory of the only program that there is to the byte. */
+static void check_memory(const rank_test *r, const setting *s, const net *n)
+{
+    for (int kind = 0; kind < LK_MEMORY_OTHER; kind++) {
+        size_t stated = lk_plan_memory(n->plan, (lk_memory)kind), held = lk_context_memory(r->context, (lk_memory)kind);
+        CHECK(held == stated, "%s, rank %d: %s: %zu stated, %zu held", s->name, r->rank,
+              lk_memory_name((lk_memory)kind), stated, held);
+    }
+}
+
+static void train(const rank_test *r, const setting *s, net *n, lk_step step, lk_metrics *m)
+{
+    uint64_t before = lk_context_allocations(r->context);
+    *m = compute(r, n, step);
+    REQUIRE(lk_program_run(n->program, LK_UPDATE) == LK_OK, "%s", lk_context_error(r->context));
+    if (step.step > 1)
+        CHECK(lk_context_allocations(r->context) == before, "%s, rank %d: a step allocates", s->name, r->rank);
+}
+
 static void check_setting(rank_test *r)
 {
     const setting   *s = r->user;
     static const int totals[STEPS] = {BATCH - 1, 1};
     net              own, whole;
+    lk_metrics       a, b;
+    bool             compares = r->rank == 0;
     make(r, &own, s, s->mesh);
-    make(r, &whole, s, NULL);
+    check_memory(r, s, &own);
+    if (compares) make(r, &whole, s, NULL);
     check_blocks(s, &own);
     int parts = lk_mesh_extent(own.mesh, LK_AXIS_DATA), part = lk_mesh_coordinate(own.mesh, LK_AXIS_DATA, r->rank);
     lk__split_job job = {parts, part, s->leaves, s->micro_batches > 1 ? s->micro_batches : 1};
     for (int i = 0; i < STEPS; i++) {
         lk__range rows = lk__split_share(&job, totals[i]);
         lk_step   step = {.step = i + 1, .count = lk__range_count(rows), .total = totals[i], .rate = 0.1}, all = step;
+        bool      evaluates = i > 0 && parts == 1 && s->micro_batches <= 1;
         all.count = totals[i];
         fill_rows(&own, s, i, rows.first, step.count);
-        fill_rows(&whole, s, i, 0, totals[i]);
-        compare_losses(r, s, "loss", compute(r, &own, step), compute(r, &whole, all));
-        REQUIRE(lk_program_run(own.program, LK_UPDATE) == LK_OK && lk_program_run(whole.program, LK_UPDATE) == LK_OK);
-        compare_all(s, &own, &whole);
-        if (parts == 1 && s->micro_batches <= 1 && !s->leaves)
-            compare_losses(r, s, "evaluation", evaluate(r, &own, step), evaluate(r, &whole, all));
+        train(r, s, &own, step, &a);
+        if (compares) {
+            fill_rows(&whole, s, i, 0, totals[i]);
+            train(r, s, &whole, all, &b);
+            compare_losses(r, s, "loss", a, b);
+        }
+        compare_all(s, &own, compares ? &whole : NULL);
+        if (evaluates) a = evaluate(r, &own, step);
+        if (evaluates && compares) compare_losses(r, s, "evaluation", a, evaluate(r, &whole, all));
     }
     REQUIRE(lk_program_verify(own.program, STEPS) == LK_OK, "%s", lk_context_error(r->context));
     release(&own);
-    release(&whole);
+    if (compares) release(&whole);
 }
 
 static void run_setting(setting s)
@@ -206,12 +237,35 @@ static void run_setting(setting s)
 static void blocks_of_rows_give_the_loss_of_one_rank(void)
 {
     run_setting((setting){.name = "tied", .mesh = "tensor=2", .tied = true, .smoothing = 0.1});
-    run_setting((setting){.name = "untied, whole sequences", .mesh = "tensor=2", .whole_sequences = true});
     run_setting((setting){.name = "over 4", .mesh = "tensor=4", .smoothing = 0.2});
+    run_setting((setting){.name = "odd", .mesh = "tensor=2", .less = 3, .tied = true, .blocks = 5});
+}
+
+static void other_axes_and_leaves_divide_the_batch(void)
+{
+    run_setting((setting){.name = "data", .mesh = "data=2,tensor=2", .more = 2});
+    run_setting((setting){.name = "leaves", .mesh = "data=2,tensor=2", .leaves = 2, .tied = true, .more = 2});
+    run_setting((setting){.name = "micro-batches, whole sequences",
+                          .mesh = "tensor=2",
+                          .micro_batches = 2,
+                          .more = 2,
+                          .whole_sequences = true});
+}
+
+static void bf16_is_near(void)
+{
+    run_setting((setting){.name = "bf16",
+                          .mesh = "tensor=2",
+                          .real = LK_F32,
+                          .policy = LK_POLICY_BF16,
+                          .smoothing = 0.1,
+                          .within = 2e-2});
 }
 
 int main(void)
 {
     RUN(blocks_of_rows_give_the_loss_of_one_rank);
+    RUN(other_axes_and_leaves_divide_the_batch);
+    RUN(bf16_is_near);
     return check_result();
 }

@@ -94,7 +94,7 @@ static chunked describe_call(const lk__kernel_call *call)
     c.classes = w->dims[0];
     c.ignore = call->attrs->ignore_index;
     c.smoothing = call->attrs->label_smoothing;
-    c.most = chunk_rows(c.classes);
+    c.most = chunk_rows(lk__whole_extent(w, 0)); /* of all classes, whatever part of them this is */
     return c;
 }
 

@@ -11,15 +11,16 @@
 static const int64_t CHUNK_BYTES = (int64_t)1 << 30, FEWEST = 256;
 
 /* Elements from a row of logits to the next: rows begin at multiples of 16 bytes, for products and packs alike. */
-static int64_t logits_row(const lk__kernel_call *call)
+static int64_t row_of(const lk__kernel_call *call, int64_t classes)
 {
     int64_t pack = 16 / (int64_t)cuda_size(call->in[0].dtype);
-    return cuda_tiles(call->in[1].dims[0], pack) * pack;
+    return cuda_tiles(classes, pack) * pack;
 }
+static int64_t logits_row(const lk__kernel_call *call) { return row_of(call, call->in[1].dims[0]); }
 
 static int64_t most_rows(const lk__kernel_call *call)
 {
-    int64_t row = logits_row(call) * (int64_t)cuda_size(call->in[0].dtype);
+    int64_t row = row_of(call, lk__whole_extent(&call->in[1], 0)) * (int64_t)cuda_size(call->in[0].dtype);
     int64_t rows = CHUNK_BYTES / (row > 0 ? row : 1) / FEWEST * FEWEST;
     return rows > FEWEST ? rows : FEWEST;
 }

@@ -45,15 +45,16 @@ typedef struct row_blocks {
 /* Logits of a block, over all classes, as the kernel that has all classes takes at once; blocks at most. */
 enum { BLOCK_LOGITS = 22 << 20, MOST_BLOCKS = 64 };
 
+/* As few as are small enough, or as many as there can be, of what divides a group's rows. */
 static row_blocks divide_rows(const lk__graph_shape *x, int64_t classes, int64_t parts)
 {
-    int64_t    rows = x->dims[0], sample = x->count_axis == 0 ? x->count_unit : rows, blocks = 1;
-    row_blocks b = {.unit = sample % parts == 0 ? parts : 1};
+    int64_t    rows = x->dims[0], sample = x->count_axis == 0 ? x->count_unit : rows;
+    row_blocks b = {.unit = sample % parts == 0 ? parts : 1, .blocks = 1};
     int64_t    each = sample > 0 ? sample / b.unit : 1; /* rows of a group */
-    while (blocks < MOST_BLOCKS && each % (2 * blocks) == 0 && rows / blocks * classes > BLOCK_LOGITS) blocks *= 2;
-    b.groups = each > 0 ? rows / each : 0;
-    b.blocks = blocks;
-    b.each = each / blocks;
+    for (int64_t n = 2; n <= MOST_BLOCKS && rows / b.blocks * classes > BLOCK_LOGITS; n++)
+        if (each % n == 0) b.blocks = n;
+    b.groups = rows / each;
+    b.each = each / b.blocks;
     return b;
 }
 
@@ -171,13 +172,14 @@ static bool join_dx(divided *d)
     for (int i = 0; i < count; i++)
         if ((d->dx[i] = emit_view(g, site, d->dx[i], &one)) < 0) return false;
     while (count > 1) {
-        int each = count < LK_OPERATION_INPUTS ? count : LK_OPERATION_INPUTS, groups = 0;
-        for (int first = 0; first < count; first += each) { /* both are powers of two */
-            int y = lk__emit1(g, site, LK__OP_concat, &(lk__op_attrs){.axis = 1}, d->dx + first, each);
+        int joined = 0;
+        for (int first = 0; first < count; first += LK_OPERATION_INPUTS) {
+            int each = count - first < LK_OPERATION_INPUTS ? count - first : LK_OPERATION_INPUTS, y = d->dx[first];
+            if (each > 1) y = lk__emit1(g, site, LK__OP_concat, &(lk__op_attrs){.axis = 1}, d->dx + first, each);
             if (y < 0) return false;
-            d->dx[groups++] = y;
+            d->dx[joined++] = y;
         }
-        count = groups;
+        count = joined;
     }
     d->made[DX] = emit_view(g, site, d->dx[0], &rows);
     return d->made[DX] >= 0;
