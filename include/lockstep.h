@@ -17,6 +17,7 @@
 #include <lockstep/launch.h>
 #include <lockstep/mesh.h>
 #include <lockstep/model.h>
+#include <lockstep/moe.h>
 #include <lockstep/nn.h>
 #include <lockstep/operation.h>
 #include <lockstep/optimizer.h>

@@ -130,6 +130,27 @@
     /* ids are those of the whole, and one that is in another part gives zeros */                                      \
     X(embedding, ANY)                                                                                                  \
     X(embedding_grad, ANY)        /* ids, dy (…,D) → dtable (V,D); fixed order of addition; of a part as above */      \
+    /* The largest k of the last axis, the largest first, of equal ones the one with the lower index; NaN is larger */ \
+    /* than any number: x (…,n) → y (…,k), index i32 (…,k) */                                                          \
+    X(topk, WIDE)                                                                                                      \
+    X(topk_grad, WIDE)            /* dy (…,k), index → dx (…,n): 0 where nothing was chosen */                         \
+    /* Mixture of experts. An assignment is a row and one of its k experts, number row*k + j; they are grouped by */   \
+    /* expert, in the order of their numbers. */                                                                       \
+    /* ids i32 (N,k): the experts of each row → order i32 (N·k): the assignment at each place, -1 past the last; */    \
+    /* place i32 (N,k): where each assignment is, -1: nowhere, offsets i32 (experts + 1): where each expert begins, */ \
+    /* and the end; [counts f64 (experts): how often each was named]; an id out of range is reported and nowhere. */   \
+    /* experts; capacity: at most so many assignments an expert, the later ones are nowhere; 0: all */                 \
+    X(group_rows, WIDE)                                                                                                \
+    /* x (N,C), order, place, [weight (N,k)] → y (N·k,C): the row of each assignment times its weight; 0 where */      \
+    /* there is none */                                                                                                \
+    X(gather_rows, ANY)                                                                                                \
+    /* y (N·k,C), order, place, [weight (N,k)] → x (N,C): the sum over a row's assignments, in their order */          \
+    X(combine_rows, ANY)                                                                                               \
+    X(combine_rows_grad_weight, ANY) /* dx (N,C), y (N·k,C), place → dweight (N,k) */                                  \
+    /* x (S,I), w (experts,O,I), offsets i32 (experts + 1) → y (S,O): rows offsets[e] … offsets[e + 1] times expert */ \
+    /* e's weight; 0 past the last; transposed: w is (experts,I,O) */                                                  \
+    X(grouped_linear, ANY)                                                                                             \
+    X(grouped_linear_grad_weight, ANY) /* x (S,I), dy (S,O), offsets → dw: that of each expert's rows; transposed */   \
     X(reshape, ANY)               /* x → y: the same bytes; the planner makes it an alias, else a copy */              \
     X(stop_gradient, ANY)         /* x → y: the same bytes, without a gradient; as reshape */                          \
     X(permute, ANY)               /* x → y; y's axis i is x's axis axes[i] */                                          \
@@ -254,6 +275,9 @@ typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;
     X(integer, window)        /* attention, choose_tokens */                                                         \
     X(integer, cutout)        /* sample_rows: side of a square that is set to 0 */                                   \
     X(integer, rows)          /* dropout: rows of a sample, where a reshape merged axes */                           \
+    X(integer, k)             /* topk */                                                                             \
+    X(integer, experts)       /* group_rows */                                                                       \
+    X(integer, capacity)      /* group_rows */                                                                       \
     X(ignored, ignore_index)  /* cross_entropy */                                                                    \
     X(real, label_smoothing)                                                                                         \
     X(real, epsilon)          /* norms, adam, rmsprop, adagrad */                                                    \

@@ -116,6 +116,13 @@ static int find_stage(const lk_plan *p)
     return lk__plan_shards(p) > 1 && !p->shared && (p->trains || stage == 3) ? stage : 0;
 }
 
+/* Statistics of the batch that the model recorded are sums over the leaves where the plan has some. */
+static void order_recorded_sums(lk_graph *g, lk__op_order order)
+{
+    for (size_t i = 0; order == LK__ORDER_LEAVES && i < g->nodes_count; i++)
+        if (g->nodes[i].op == LK__OP_all_reduce && g->nodes[i].attrs.update) g->nodes[i].attrs.order = order;
+}
+
 static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
 {
     lk__plan_list *list = &p->train;
@@ -128,6 +135,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     unsigned without = config->sync_batch_norm ? 1u << LK__FUSION_SUM : 0; /* its normalisation adds no residual */
     if (!config->no_fusion && (status = lk__pass_fuse(list, false, without)) < 0) return status;
     if (config->sync_batch_norm && (status = lk__pass_sync_norm(list, lk__plan_order(p))) < 0) return status;
+    order_recorded_sums(list->graph, lk__plan_order(p));
     if ((status = lk__pass_loss_scales(p, list)) < 0) return status;
     size_t forward = list->graph->nodes_count;
     if ((status = lk__pass_loss_gradients(p, list)) < 0) return status;

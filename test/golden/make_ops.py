@@ -141,6 +141,34 @@ IDS = torch.tensor([2, 0, 2, 6, 2, 5, 0])
 case("embedding", [(plain, 7, 5)], lambda t: F.embedding(IDS, t).square())
 case("embedding_two_axes", [(plain, 7, 3)], lambda t: F.embedding(IDS.repeat(3).reshape(3, 7), t).square())
 
+
+# ---- mixture of experts: each token's experts one by one, as MixtralSparseMoeBlock computes it ----
+def experts(normalised, capacity=None):
+    def function(x, gate, w1, w3, w2):
+        probabilities = F.softmax(x @ gate.T, -1)
+        weight, index = probabilities.topk(2, -1)
+        if normalised:
+            weight = weight / weight.sum(-1, keepdim=True)
+        rows, used = [], [0] * gate.shape[0]
+        for token in range(x.shape[0]):
+            row = torch.zeros_like(x[0])
+            for j in range(2):
+                e = int(index[token, j])
+                used[e] += 1
+                if capacity is None or used[e] <= capacity:
+                    row = row + weight[token, j] * (w2[e] @ (F.silu(w1[e] @ x[token]) * (w3[e] @ x[token])))
+            rows.append(row)
+        return torch.stack(rows)
+
+    return function
+
+
+EXPERTS = [(plain, 7, 5), (spread, 4, 5), (plain, 4, 3, 5), (plain, 4, 3, 5), (plain, 4, 5, 3)]
+case("topk", [(spread, 3, 7)], lambda x: x.topk(3, -1).values.square())
+case("experts", EXPERTS, experts(True))
+case("experts_plain", EXPERTS, experts(False))
+case("experts_capacity", EXPERTS, experts(True, 3))
+
 # ---- losses ----
 LABELS = torch.tensor([2, 0, 1, 4, -100, 2, 3, -100, 0])
 SAMPLE = torch.tensor([0.5, 2, 0, 1.25, 3, 1, 0.75, 1, 0.125], dtype=torch.float64)

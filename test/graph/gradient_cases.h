@@ -4,6 +4,8 @@
 
 #include "support.h"
 
+#include <lockstep/moe.h>
+
 typedef lk_tensor (*builder)(cell *c);
 
 typedef struct gradient_case {
@@ -538,6 +540,48 @@ static lk_tensor build_embedding_tied(cell *c)
     return lk_log_softmax(lk_f_linear(lk_tanh(y), table, (lk_tensor){0}), 1);
 }
 
+/* ---- mixture of experts ---- */
+
+static lk_tensor build_topk(cell *c)
+{
+    lk_tensor      x = c->variant ? OPERAND(c, SPREAD, 2, 3, 7) : OPERAND(c, SPREAD, 5);
+    lk_topk_result top = lk_topk(x, c->variant == 2 ? 7 : 3);
+    return lk_mul(top.values, top.values);
+}
+
+/* Rows to experts of which one is not used, with and without weights, and with a capacity. */
+static lk_tensor build_grouped_rows(cell *c)
+{
+    static const int experts[] = {0, 2, 2, 3, 2, 0, 3, 2};
+    lk_groups        g = lk_group_rows(integers(c, experts, 8, 2, ((int64_t[]){4, 2})), 4, c->variant & 1 ? 2 : 0);
+    lk_tensor        x = OPERAND(c, PLAIN, 4, 5), weight = OPERAND(c, PLAIN, 4, 2), none = {0};
+    lk_tensor        w = OPERAND(c, PLAIN, 4, 3, 5);
+    lk_tensor        y = lk_grouped_linear(lk_gather_rows(x, g, c->variant & 2 ? weight : none), w, g);
+    return lk_combine_rows(lk_mul(y, y), g, c->variant & 4 ? weight : none);
+}
+
+/* All that lk_moe records, with operands as its parameters. */
+static lk_tensor build_experts(cell *c)
+{
+    lk_tensor      x = OPERAND(c, PLAIN, 6, 5), gate = OPERAND(c, SPREAD, 4, 5), none = {0};
+    lk_tensor      w1 = OPERAND(c, PLAIN, 4, 3, 5), w3 = OPERAND(c, PLAIN, 4, 3, 5), w2 = OPERAND(c, PLAIN, 4, 5, 3);
+    lk_topk_result top = lk_topk(lk_softmax(lk_f_linear(x, gate, none), -1), 2);
+    lk_groups      g = lk_group_rows(top.index, 4, 0);
+    lk_tensor      rows = lk_gather_rows(x, g, none), weight = top.values;
+    if (c->variant) weight = lk_div(weight, lk_sum(weight, .axes = (int[]){1}, .axes_count = 1, .keepdim = true));
+    lk_tensor inner = lk_swiglu(lk_grouped_linear(rows, w1, g), lk_grouped_linear(rows, w3, g));
+    return lk_combine_rows(lk_grouped_linear(inner, w2, g), g, weight);
+}
+
+/* Of two layers. */
+static lk_tensor balance(cell *c)
+{
+    lk_tensor x = OPERAND(c, PLAIN, 6, 5), none = {0};
+    for (int i = 0; i < 2; i++)
+        lk_group_rows(lk_topk(lk_softmax(lk_f_linear(x, OPERAND(c, SPREAD, 4, 5), none), -1), 2).index, 4, 0);
+    return lk_moe_balance(x);
+}
+
 /* ---- losses ---- */
 
 static const int    labels[2][9] = {{2, 0, 1, 4, -100, 2, 3, -100, 0}, {2, 0, 1, 4, 2, 2, 3, 1, 0}};
@@ -796,10 +840,14 @@ static const gradient_case cases[] = {
     CASE(batch_norm_relu, 24, .kinks = true, .sync = true),
     CASE(embedding, 4),
     CASE(embedding_tied, 1),
+    CASE(topk, 3, .kinks = true),
+    CASE(grouped_rows, 8),
+    CASE(experts, 2, .kinks = true),
     CASE(dot_product_attention, 32),
     CASE(rotated, 4),
     CASE(gated, 2),
     {.name = "linear_cross_entropy", .build = linear_entropy, .variants = 8, .loss = true},
+    {.name = "moe_balance", .build = balance, .variants = 1, .loss = true, .kinks = true},
     {.name = "cross_entropy", .build = cross_entropy, .variants = 32, .loss = true},
     {.name = "cross_entropy_each", .build = entropy_each, .variants = 8},
     {.name = "mse_each", .build = square_each, .variants = 3},

@@ -2,6 +2,8 @@
  * what each case computes, are in golden/make_ops.py; operands are drawn by the same formula here. */
 #include "support.h"
 
+#include <lockstep/moe.h>
+
 typedef lk_tensor (*builder)(cell *c);
 
 static const lk_tensor none;
@@ -326,6 +328,25 @@ static lk_tensor embedding_two_axes(cell *c)
     return square(lk_f_embedding(integers(c, ids, 7, DIMS(3, 7)), OPERAND(c, PLAIN, 7, 3)));
 }
 
+/* ---- mixture of experts ---- */
+
+static lk_tensor topk(cell *c) { return square(lk_topk(OPERAND(c, SPREAD, 3, 7), 3).values); }
+
+static lk_tensor record_experts(cell *c, bool normalised, int64_t capacity)
+{
+    lk_tensor      x = OPERAND(c, PLAIN, 7, 5), gate = OPERAND(c, SPREAD, 4, 5);
+    lk_tensor      w1 = OPERAND(c, PLAIN, 4, 3, 5), w3 = OPERAND(c, PLAIN, 4, 3, 5), w2 = OPERAND(c, PLAIN, 4, 5, 3);
+    lk_topk_result top = lk_topk(lk_softmax(lk_f_linear(x, gate, none), -1), 2);
+    lk_groups      g = lk_group_rows(top.index, 4, capacity);
+    lk_tensor      rows = lk_gather_rows(x, g, none), weight = top.values;
+    if (normalised) weight = lk_div(weight, lk_sum(weight, .axes = (int[]){1}, .axes_count = 1, .keepdim = true));
+    lk_tensor inner = lk_swiglu(lk_grouped_linear(rows, w1, g), lk_grouped_linear(rows, w3, g));
+    return lk_combine_rows(lk_grouped_linear(inner, w2, g), g, weight);
+}
+static lk_tensor experts(cell *c) { return record_experts(c, true, 0); }
+static lk_tensor experts_plain(cell *c) { return record_experts(c, false, 0); }
+static lk_tensor experts_capacity(cell *c) { return record_experts(c, true, 3); }
+
 /* ---- losses ---- */
 
 static const double sample_weights[] = {0.5, 2, 0, 1.25, 3, 1, 0.75, 1, 0.125};
@@ -607,6 +628,10 @@ static const struct golden_case {
     {"group_norm_alone", group_norm_alone, false},
     {"embedding", embedding, false},
     {"embedding_two_axes", embedding_two_axes, false},
+    {"topk", topk, false},
+    {"experts", experts, false},
+    {"experts_plain", experts_plain, false},
+    {"experts_capacity", experts_capacity, false},
     {"cross_entropy", cross_entropy, true},
     {"cross_entropy_smooth", cross_entropy_smooth, true},
     {"cross_entropy_ignore", cross_entropy_ignore, true},

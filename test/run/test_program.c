@@ -6,6 +6,8 @@
 #include "failing_allocator.h"
 #include "support.h"
 
+#include <lockstep/moe.h>
+
 typedef struct setting {
     const char *model;
     int         capacity, size; /* of the batch; of the images */
@@ -324,6 +326,21 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_batch_norm(lk_reshape(x, 3, ((int64_t[]){4, 2, 3})), "bn"), "(N, C) or (N, C, H, W)");
     WRONG(lk_dropout(x, 1.5), "0 to 1");
     WRONG(lk_f_embedding(x, lk_parameter(r.graph, "w", 2, ((int64_t[]){3, 5}))), "expected i32");
+#define TWO_EXPERTS lk_input(r.graph, "experts", LK_I32, 2, ((int64_t[]){4, 2}))
+    WRONG(lk_topk(x, 7).values, "topk: k is 7; expected 1 to 6");
+    WRONG(lk_topk(x, 0).index, "topk: k is 0");
+    WRONG(lk_group_rows(x, 4, 0).order, "expected i32");
+    WRONG(lk_group_rows(ids, 4, 0).order, "expected (rows, experts of a row)");
+    WRONG(lk_moe(x, "moe", .experts = 2, .k = 3).y, "3 experts a token of 2 experts");
+    WRONG(lk_moe(x, "moe").y, "2 experts a token of 0 experts");
+    WRONG(lk_moe(x, "moe", .experts = 64, .capacity = 0.5).y, "every token would be dropped");
+    WRONG(lk_moe(x, "moe", .experts = 4, .capacity = -1).y, "capacity -1");
+    WRONG(lk_moe(v, "moe", .experts = 4).y, "expected tokens and their width");
+    WRONG(lk_grouped_linear(x, lk_parameter(r.graph, "w", 3, ((int64_t[]){4, 5, 3})), lk_group_rows(TWO_EXPERTS, 4, 0)),
+          "grouped_linear: x (4*, 6) and weight");
+    WRONG(lk_gather_rows(lk_parameter(r.graph, "w", 2, ((int64_t[]){3, 5})), lk_group_rows(TWO_EXPERTS, 4, 0), none),
+          "gather_rows: order (8*) and place (4*, 2) are not those of the rows of (3, 5)");
+    WRONG(lk_combine_rows(x, lk_group_rows(TWO_EXPERTS, 4, 0), none), "combine_rows: order");
     lk_buffer_options unsaved = {.not_saved = true};
 #define CACHE(name, rows, width) \
     lk_buffer_at(LK_HERE, r.graph, name, LK_F32, 3, ((int64_t[]){4, rows, width}), 0, unsaved)
@@ -466,6 +483,9 @@ static void every_call_on_empty_tensors_returns_one(void)
     EMPTY(lk_f_rms_norm(e, e));
     EMPTY(lk_f_batch_norm(e, e, e, e, e, e));
     EMPTY(lk_f_embedding(e, e));
+    EMPTY(lk_topk(e, 2).values);
+    EMPTY(lk_group_rows(e, 2, 0).order);
+    EMPTY(lk_moe(e, "moe", .experts = 4).y);
     EMPTY(lk_cache_write(e, e, e));
     EMPTY(lk_cross_entropy(e, e));
     EMPTY(lk_mse(e, e));

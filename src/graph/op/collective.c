@@ -121,13 +121,14 @@ DESCRIBE(bucket){
     .bytes = lk__bytes_none,
 };
 
+/* With `update` only in training: a statistic of the batch, which in evaluation is this rank's (plan/evaluation.c). */
 DESCRIBE(all_reduce){
     .factors = "-",
     .inputs = 1,
     .in = {OPERAND("x", ANY, REQUIRED, ROWS)},
     .outputs = 1,
     .out = {OPERAND("y", ANY, REQUIRED, ROWS)},
-    .attributes = LK__HAS(reduction) | LK__HAS(order) | LK__HAS(group) | LK__HAS(mesh),
+    .attributes = LK__HAS(reduction) | LK__HAS(order) | LK__HAS(group) | LK__HAS(mesh) | LK__HAS(update),
     .shape = reduced_shape,
     .gradient = all_reduce_gradient,
     .no_gradient = LK__NO_OPERAND,

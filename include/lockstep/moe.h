@@ -1,0 +1,82 @@
+/* moe.h - mixture of experts: a router chooses k experts for each token, and the results of the chosen ones are added,
+ * weighted. lk_moe is the whole layer; the calls before it are its parts, for layers that differ. No token is dropped
+ * unless a capacity says so; how many an expert gets is known when the step runs, and stays on the device. */
+#ifndef LOCKSTEP_MOE_H
+#define LOCKSTEP_MOE_H
+
+#include <lockstep/graph.h>
+
+LK_BEGIN_DECLS
+
+/* The k largest elements of the last axis and where they are, i32; the largest first, of equal ones the first. */
+typedef struct lk_topk_result {
+    lk_tensor values, index; /* (…, k) */
+} lk_topk_result;
+LK_API lk_topk_result lk_topk_at(lk_site site, lk_tensor x, int64_t k);
+#define lk_topk(x, k) lk_topk_at(LK_HERE, x, k)
+
+/* The tokens of a batch in the order of their experts. */
+typedef struct lk_groups {
+    lk_tensor order;   /* i32 (N·k): which assignment is at each place: token · k + number of its expert; -1: none */
+    lk_tensor place;   /* i32 (N, k): where each assignment is; -1: beyond the capacity */
+    lk_tensor offsets; /* i32 (experts + 1): where the rows of each expert begin, and where the last end */
+    lk_tensor counts;  /* f64 (experts): how often each expert was chosen */
+} lk_groups;
+/* ids i32 (N, k): the experts of each token. capacity: the most rows of an expert, of which the later are omitted; 0:
+ * no limit. An id that is not 0 … experts - 1 is an error of the step. */
+LK_API lk_groups lk_group_rows_at(lk_site site, lk_tensor ids, int64_t experts, int64_t capacity);
+#define lk_group_rows(ids, experts, capacity) lk_group_rows_at(LK_HERE, ids, experts, capacity)
+/* x (N, W) → (N·k, W): the rows in the order of their experts, times weight (N, k) where there is one. */
+LK_API lk_tensor lk_gather_rows_at(lk_site site, lk_tensor x, lk_groups groups, lk_tensor weight);
+#define lk_gather_rows(x, groups, weight) lk_gather_rows_at(LK_HERE, x, groups, weight)
+/* y (N·k, W) → (N, W): back in the order of the tokens; the k rows of a token are added, times weight (N, k). */
+LK_API lk_tensor lk_combine_rows_at(lk_site site, lk_tensor y, lk_groups groups, lk_tensor weight);
+#define lk_combine_rows(y, groups, weight) lk_combine_rows_at(LK_HERE, y, groups, weight)
+/* x (N·k, in), weight (experts, out, in) → (N·k, out): each row times the weight of its expert. */
+LK_API lk_tensor lk_grouped_linear_at(lk_site site, lk_tensor x, lk_tensor weight, lk_groups groups);
+#define lk_grouped_linear(x, weight, groups) lk_grouped_linear_at(LK_HERE, x, weight, groups)
+
+typedef struct lk_moe_options {
+    int     reserved LK_ZERO;
+    int64_t experts LK_ZERO; /* required */
+    int64_t k LK_ZERO;       /* experts of a token; 0: 2 */
+    int64_t hidden LK_ZERO;  /* width inside an expert; 0: 4 times that of x */
+    /* The weights of a token's experts are their probabilities among all experts. Without it they are divided by their
+     * sum, which is the same as a softmax over the chosen ones alone (Mixtral; norm_topk_prob of Qwen3-MoE). */
+    bool plain_weights LK_ZERO;
+    /* An expert takes at most capacity · N · k / experts of the N tokens that a rank has room for, those with the lower
+     * numbers; what is beyond contributes 0. 0: no limit. */
+    double capacity LK_ZERO;
+    double std LK_ZERO; /* normal weights of this standard deviation; 0: uniform, as nn.Linear's */
+    bool   frozen LK_ZERO;
+} lk_moe_options;
+
+typedef struct lk_moe_result {
+    lk_tensor y;             /* of x's shape */
+    lk_tensor probabilities; /* (N, experts): of the router, for each token */
+    lk_tensor index;         /* i32 (N, k): the chosen experts, the likeliest first */
+    lk_tensor counts;        /* f64 (experts): how often each was chosen, whatever the capacity */
+} lk_moe_result;
+
+/* x (…, W) → (…, W): name.gate.weight (experts, W); for each expert w2 (silu(w1 x) ⊙ w3 x), with
+ * name.experts.*.w1.weight and name.experts.*.w3.weight (experts, hidden, W), name.experts.*.w2.weight (experts, W,
+ * hidden). Where one of the names of a parameter is "*", its first axis is a list of tensors that files hold apart:
+ * name.experts.0.w1.weight (hidden, W) to that of the last expert, as Hugging Face's Mixtral has them. */
+LK_API lk_moe_result lk_moe_at(lk_site site, lk_tensor x, const char *name, lk_moe_options options);
+#define lk_moe(x, name, ...) lk_moe_at(LK_HERE, x, name, LK_OPTIONS(lk_moe_options, ##__VA_ARGS__))
+
+/* The auxiliary loss that balances the experts, of all layers that were recorded before in the graph of x, as
+ * load_balancing_loss_func of transformers: experts · Σ of the share of tokens that chose an expert times its mean
+ * probability; k where all are equal. Its shares are those of the tokens of all ranks and layers, in each micro-batch;
+ * in evaluation of this rank's. It is added to the model's loss, scaled: lk_add(loss, lk_scale(balance, 0.02)). */
+LK_API lk_tensor lk_moe_balance_at(lk_site site, lk_tensor x);
+#define lk_moe_balance(x) lk_moe_balance_at(LK_HERE, x)
+
+#define LK_MOE_METRICS 24
+/* Records a metric "expert_0", "expert_1", … for each expert of these layers: its share of all choices. More than
+ * LK_MOE_METRICS experts have none. */
+LK_API void lk_moe_metrics_at(lk_site site, lk_tensor x);
+#define lk_moe_metrics(x) lk_moe_metrics_at(LK_HERE, x)
+
+LK_END_DECLS
+#endif
