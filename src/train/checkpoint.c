@@ -18,23 +18,13 @@ static const double SAVE_LOCK_TIMEOUT = 10; /* seconds that lk_checkpoint_save w
 
 /* ---- memory ---- */
 
-static size_t table_entries(const lk_plan *plan)
-{
-    size_t states = 0, moments = 0;
-    for (size_t i = 0; i < plan->graph->states_count; i++) {
-        states += 1 + plan->graph->states[i].aliases_count;
-        moments += (size_t)plan->states[i].moments;
-    }
-    return (states > moments ? states : moments) + 1;
-}
-
 enum { PARTS = 5 };
 
 /* The parts of a saver's memory, in this order: staging, tensors, names, digests, exchange. */
 static size_t layout_memory(const lk_plan *plan, uint64_t chunk, int ranks, size_t at[PARTS])
 {
     uint64_t files[2];
-    size_t   entries = table_entries(plan);
+    size_t   entries = lk__image_entries(plan);
     lk__image_bounds(plan, files);
     at[0] = 0;
     at[1] = lk__round_up(lk__safetensors_staging_bytes(), LK__ALIGN);
@@ -438,9 +428,11 @@ lk_status lk_checkpoint_save(lk_store *store, const char *directory, const lk_pr
 lk_status lk_weights_save(lk_store *store, const char *file)
 {
     lk__train_saver saver;
+    size_t          count = 0;
     lk_status       status = lk__saver_init(&saver, store);
+    if (status >= 0) status = lk__image_model(&saver, &count);
     if (status >= 0) {
-        lk__safetensors_content content = {saver.tensors, lk__image_model(&saver), saver.metadata, 1};
+        lk__safetensors_content content = {saver.tensors, count, saver.metadata, 1};
         lk__safetensors_staging staging = {saver.staging, lk__safetensors_staging_bytes()};
         status = lk__safetensors_write(store->context, file, &content, staging, NULL);
     }

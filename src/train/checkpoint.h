@@ -18,7 +18,7 @@ typedef struct lk__train_saver {
     lk_store               *store;
     void                   *staging; /* lk__safetensors_staging_bytes */
     lk__safetensors_tensor *tensors; /* room for the larger of the two files' tables */
-    char (*names)[256];              /* of optimizer tensors */
+    char (*names)[256];              /* of optimizer tensors, and of lists */
     size_t               bytes;      /* of all three, the digests and exchange */
     lk__safetensors_pair metadata[1];
 
@@ -75,7 +75,8 @@ lk_status lk__checkpoint_save_chunks(lk_store *store, lk_comm *comm, const lk__c
 
 /* ---- checkpoint_image.c: the bytes of the two large files ---- */
 void      lk__image_bounds(const lk_plan *plan, uint64_t bytes[2]); /* how many they are at most */
-size_t    lk__image_model(lk__train_saver *saver); /* fills saver->tensors with those of the model; returns how many */
+size_t    lk__image_entries(const lk_plan *plan); /* of saver->tensors and names */
+lk_status lk__image_model(lk__train_saver *saver, size_t *count); /* fills saver->tensors with those of the model */
 lk_status lk__image_make(lk__train_saver *saver, int file, lk__safetensors_image *image); /* sets saver->cut too */
 size_t    lk__image_exchange_bytes(const lk_plan *plan, int ranks, size_t entries); /* of saver->exchange */
 /* In a round of a file every writer has one chunk at most. */

@@ -2,6 +2,7 @@
 #include "train/load.h"
 
 #include "base/dtype.h"
+#include "train/list_names.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -52,6 +53,7 @@ static lk_status check_tensor(const lk__load_target *to)
 
 static lk_status write_elements(const lk__load_target *to, size_t first, const void *data, size_t bytes)
 {
+    first += to->first;
     lk__exchange_range range = {to->index, to->part, first, bytes};
     return lk__load_group_writes(to->group) ? lk__load_group_write(to->group, &range, data)
                                             : lk__store_write_bytes(to->store, to->index, to->part, first, data, bytes);
@@ -76,8 +78,35 @@ lk_status lk__load_copy(const lk__load_target *to)
     return LK_OK;
 }
 
-lk_status lk__load_visit(lk__load_target *to, lk__train_load_what what, lk_status (*visit)(const lk__load_target *to),
-                         size_t *count)
+typedef lk_status (*load_step)(const lk__load_target *to);
+
+/* The tensors that a file has for one array of a state. */
+static lk_status visit_name(lk__load_target *to, const char *name, load_step visit, size_t *count)
+{
+    lk_state  whole = to->state;
+    size_t    length = lk__list_length(name, whole.rank, whole.dims), bytes = lk_dtype_size(whole.dtype);
+    bool      list = lk__list_is(name, whole.rank);
+    lk_status status = LK_OK;
+    to->name = name;
+    for (int i = 1; list && i < whole.rank; i++) {
+        to->state.dims[i - 1] = whole.dims[i];
+        bytes *= (size_t)whole.dims[i];
+    }
+    if (list) to->state.rank--;
+    for (size_t i = 0; i < length && status >= 0; i++, ++*count) {
+        char one[512];
+        to->first = list ? i * bytes : 0;
+        if (list && !lk__list_name(name, i, one, sizeof one))
+            return lk__fail(to->store->context, LK_EINVAL, "parameter name \"%s\" is too long to load", name);
+        if (list) to->name = one;
+        status = visit(to);
+    }
+    to->state = whole;
+    to->name = NULL; /* it may have been on this function's stack */
+    return status;
+}
+
+lk_status lk__load_visit(lk__load_target *to, lk__train_load_what what, load_step visit, size_t *count)
 {
     lk_store *s = to->store;
     lk_status status = LK_OK;
@@ -86,23 +115,21 @@ lk_status lk__load_visit(lk__load_target *to, lk__train_load_what what, lk_statu
         to->state = lk_store_at(s, i);
         to->index = i;
         to->part = LK_STATE_VALUE;
-        to->name = to->state.name;
         if (to->state.not_saved) continue;
         if (what == LK__LOAD_MODEL) {
-            status = visit(to);
-            ++*count;
-            for (size_t j = 0; status >= 0 && (to->name = lk_store_alias(s, i, j)); j++, ++*count) status = visit(to);
+            const char *alias;
+            status = visit_name(to, to->state.name, visit, count);
+            for (size_t j = 0; status >= 0 && (alias = lk_store_alias(s, i, j)); j++)
+                status = visit_name(to, alias, visit, count);
             continue;
         }
-        for (int m = 0; m < to->state.moments && status >= 0; m++, ++*count) {
+        for (int m = 0; m < to->state.moments && status >= 0; m++) {
             char name[512];
             snprintf(name, sizeof name, "%s.%s", to->state.name, lk_store_moment_name(s, i, m));
-            to->name = name;
             to->part = (lk_state_part)(LK_STATE_MOMENT_0 + m);
-            status = visit(to);
+            status = visit_name(to, name, visit, count);
         }
     }
-    to->name = NULL; /* it may have been on this function's stack */
     return status;
 }
 

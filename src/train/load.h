@@ -29,8 +29,9 @@ typedef struct lk__load_target {
     lk__weights     weights;
     bool            exact;   /* names in the file are the model's */
     void           *staging; /* LK__LOAD_STAGING bytes */
-    lk_state        state;
+    lk_state        state; /* of a list (train/list_names.h): one of its tensors */
     size_t          index;
+    size_t          first; /* byte of the state at which the tensor begins */
     lk_state_part   part;
     const char     *name; /* in the model */
     void           *user; /* of visit */

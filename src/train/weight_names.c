@@ -2,6 +2,8 @@
  * tensors of files that no model needs. All of it is in the tables; nothing here knows an architecture. */
 #include "train/weights.h"
 
+#include "train/list_names.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -60,18 +62,29 @@ lk__weights_tensor lk__weights_of_model(const lk__weights *w, const char *name)
     return found;
 }
 
+/* Whether the model has a tensor of this name, alone or in a list. */
+static bool is_of_model(const lk_store *store, const char *name)
+{
+    char     list[NAME];
+    lk_state state;
+    size_t   index;
+    if (lk_store_find(store, name, &state)) return !state.not_saved && !lk__list_is(name, state.rank);
+    for (int i = 0; lk__list_pattern(name, i, list, sizeof list, &index); i++)
+        if (lk_store_find(store, list, &state) && !state.not_saved && state.rank > 0 && index < (size_t)state.dims[0])
+            return true;
+    return false;
+}
+
 /* Whether some tensor of the model is this one. */
 static bool is_used(const lk__weights *w, const lk_store *store, const lk__safetensors_tensor *t)
 {
     for (size_t i = 0; i < COUNT(prefixes); i++)
         for (size_t j = 0; j < COUNT(ends); j++) {
-            char     end[NAME], name[NAME];
-            lk_state state;
+            char end[NAME], name[NAME];
             if (!replace_end(t->name, ends[j].file, ends[j].model, end) ||
                 snprintf(name, sizeof name, "%s%s", prefixes[i], end) >= (int)sizeof name)
                 continue;
-            if (lk_store_find(store, name, &state) && !state.not_saved && lk__weights_of_model(w, name).tensor == t)
-                return true;
+            if (is_of_model(store, name) && lk__weights_of_model(w, name).tensor == t) return true;
         }
     return false;
 }
