@@ -105,6 +105,7 @@ static int prepare(setup *s, options *given, setup_data what)
     if (code == 0) code = check_labels(s);
     if (code == 0) code = record_check(s, "eval", given);
     if (code == 0) code = check_stride(s, given);
+    s->transformer.config.router_loss = 0; /* that of training alone */
     s->config.whole_batches = true; /* the results of one rank, bit for bit */
     s->config.init = weights;
     s->weights_option = "--load";

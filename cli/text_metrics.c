@@ -53,8 +53,12 @@ lk_event text_metrics_add(text_metrics *m, const setup *s, const lk_event *event
     if (t->used && e.kind == LK_EVENT_RESUMED) m->tokens = e.samples * t->length;
     if (!t->used || (e.kind != LK_EVENT_STEP && e.kind != LK_EVENT_EVALUATED)) return e;
     for (; count < e.metrics_count; count++) m->all[count] = e.metrics[count];
-    if (t->config.kind != LK_TRANSFORMER_ENCODER)
-        count += text_metrics_of_loss(e.kind == LK_EVENT_STEP ? s->train : s->test, e.loss, m->all + count);
+    if (t->config.kind != LK_TRANSFORMER_ENCODER) {
+        /* where another loss is added to it, a metric */
+        const lk_named_metric *entropy = lk_metrics_find(e.metrics, e.metrics_count, "cross_entropy");
+        count += text_metrics_of_loss(e.kind == LK_EVENT_STEP ? s->train : s->test, entropy ? entropy->value : e.loss,
+                                      m->all + count);
+    }
     if (e.kind == LK_EVENT_STEP) {
         double tokens = (double)(e.samples * t->length), rate = e.seconds > 0 ? tokens / e.seconds : 0;
         m->tokens += e.samples * t->length;

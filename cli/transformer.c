@@ -29,10 +29,24 @@ static size_t parse_size(const char *text)
 /* Options that a preset or a config.json decides. */
 static int refuse_sizes(const char *name, const options *given)
 {
-    static const char *const sizes[] = {"layers", "heads", "kv-heads", "width", "hidden", "rope-theta", "untied"};
+    static const char *const sizes[] = {"layers", "heads",   "kv-heads",         "width", "hidden", "rope-theta",
+                                        "untied", "experts", "experts-per-token"};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (options_given(given, sizes[i])) {
-            print_error(name, "--%s applies only to --model gpt, llama and encoder; %s has its own", sizes[i],
+            print_error(name, "--%s applies only to --model gpt, llama, mixtral and encoder; %s has its own", sizes[i],
+                        options_text(given, "model"));
+            return EXIT_USER_ERROR;
+        }
+    return 0;
+}
+
+/* Options that only models with experts have. */
+static int refuse_experts(const char *name, const options *given)
+{
+    static const char *const of_experts[] = {"experts", "experts-per-token", "router-loss"};
+    for (size_t i = 0; i < sizeof of_experts / sizeof *of_experts; i++)
+        if (options_given(given, of_experts[i])) {
+            print_error(name, "--%s applies only to --model mixtral; %s has no experts", of_experts[i],
                         options_text(given, "model"));
             return EXIT_USER_ERROR;
         }
@@ -41,15 +55,20 @@ static int refuse_sizes(const char *name, const options *given)
 
 static int read_sizes(transformer *t, const char *name, const options *given)
 {
-    lk_transformer_config   *c = &t->config;
-    bool                     llama = c->kind == LK_TRANSFORMER_LLAMA;
+    lk_transformer_config *c = &t->config;
+    bool llama = c->kind == LK_TRANSFORMER_LLAMA, experts = is_model(options_text(given, "model"), "mixtral");
     static const char *const of_llama[] = {"kv-heads", "rope-theta", "untied"};
     for (size_t i = 0; i < sizeof of_llama / sizeof *of_llama; i++)
         if (options_given(given, of_llama[i]) && !llama) {
-            print_error(name, "--%s applies only to --model llama; %s does not use it", of_llama[i],
+            print_error(name, "--%s applies only to --model llama and mixtral; %s does not use it", of_llama[i],
                         options_text(given, "model"));
             return EXIT_USER_ERROR;
         }
+    if (!experts && refuse_experts(name, given)) return EXIT_USER_ERROR;
+    if (experts) {
+        c->experts = (int)options_integer(given, "experts");
+        c->experts_per_token = (int)options_integer(given, "experts-per-token");
+    }
     c->layers = options_integer(given, "layers");
     c->heads = options_integer(given, "heads");
     c->width = options_integer(given, "width");
@@ -148,11 +167,10 @@ int transformer_make(transformer *t, const char *name, const options *given, con
     lk_transformer_config             *c = &t->config;
     int                                code = 0;
     *t = (transformer){.config = none, .used = true};
-    bool kind = is_model(model, "gpt") || is_model(model, "llama") || is_model(model, "encoder");
+    bool llama = is_model(model, "llama") || is_model(model, "mixtral");
+    bool kind = is_model(model, "gpt") || llama || is_model(model, "encoder");
     if (kind) {
-        c->kind = is_model(model, "gpt")     ? LK_TRANSFORMER_GPT
-                  : is_model(model, "llama") ? LK_TRANSFORMER_LLAMA
-                                             : LK_TRANSFORMER_ENCODER;
+        c->kind = is_model(model, "gpt") ? LK_TRANSFORMER_GPT : llama ? LK_TRANSFORMER_LLAMA : LK_TRANSFORMER_ENCODER;
         code = read_sizes(t, name, given);
     } else if (lk_transformer_preset(model, c)) {
         code = refuse_sizes(name, given);
@@ -174,6 +192,8 @@ int transformer_make(transformer *t, const char *name, const options *given, con
         return EXIT_USER_ERROR;
     }
     if (options_given(given, "vocabulary")) c->vocabulary = options_integer(given, "vocabulary");
+    if (c->experts == 0 && !kind && refuse_experts(name, given)) return EXIT_USER_ERROR;
+    if (options_given(given, "router-loss")) c->router_loss = options_number(given, "router-loss");
     if (options_given(given, "dropout")) c->dropout = c->attention_dropout = options_number(given, "dropout");
     const char *loss = options_text(given, "loss");
     if (strcmp(loss, "auto") != 0 && strcmp(loss, "cross_entropy") != 0) {
@@ -273,9 +293,13 @@ lk_tensor transformer_loss(const transformer *t, const lk_inputs *inputs, double
 {
     lk_tensor             label = lk_inputs_find(inputs, "label");
     lk_transformer_result r = record_transformer(t, inputs);
-    return t->config.kind == LK_TRANSFORMER_ENCODER
-               ? lk_cross_entropy(r.logits, label, .label_smoothing = label_smoothing)
-               : lk_linear_cross_entropy(r.hidden, r.head, label, .label_smoothing = label_smoothing);
+    if (t->config.kind == LK_TRANSFORMER_ENCODER)
+        return lk_cross_entropy(r.logits, label, .label_smoothing = label_smoothing);
+    lk_tensor loss = lk_linear_cross_entropy(r.hidden, r.head, label, .label_smoothing = label_smoothing);
+    if (t->config.experts > 0) lk_moe_metrics(r.hidden);
+    if (!(t->config.router_loss > 0)) return loss;
+    lk_metric(loss, "cross_entropy");
+    return lk_add(loss, lk_scale(lk_moe_balance(r.hidden), t->config.router_loss));
 }
 
 /* Bytes of the run's plan with so many recomputed blocks. */

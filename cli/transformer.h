@@ -6,22 +6,29 @@
 
 #include <lockstep.h>
 
-#define TRANSFORMER_NAMES "gpt|llama|encoder|gpt2|gpt2-medium|gpt2-large|llama-15m|llama-110m|llama-3.2-1b"
+#define TRANSFORMER_NAMES "gpt|llama|mixtral|encoder|gpt2|gpt2-medium|gpt2-large|llama-15m|llama-110m|llama-3.2-1b"
 
 /* Rows of an option table. */
 #define TRANSFORMER_OPTIONS                                                                                           \
-    INTEGER("layers", "N", "6", 1, 4096, "gpt, llama, encoder: blocks", .flags = OPTION_FIXED),                       \
-        INTEGER("heads", "N", "6", 1, 65536, "gpt, llama, encoder: heads of attention; they divide --width",          \
-                .flags = OPTION_FIXED),                                                                               \
+    INTEGER("layers", "N", "6", 1, 4096, "gpt, llama, mixtral, encoder: blocks", .flags = OPTION_FIXED),              \
+        INTEGER("heads", "N", "6", 1, 65536,                                                                          \
+                "gpt, llama, mixtral, encoder: heads of attention; they divide --width", .flags = OPTION_FIXED),      \
         INTEGER("kv-heads", "N", NULL, 1, 65536,                                                                      \
-                "llama: heads of keys and values; they divide --heads (default --heads)", .flags = OPTION_FIXED),     \
-        INTEGER("width", "N", "384", 1, 1 << 24, "gpt, llama, encoder: width of the hidden states",                   \
+                "llama, mixtral: heads of keys and values; they divide --heads (default --heads)",                    \
                 .flags = OPTION_FIXED),                                                                               \
+        INTEGER("width", "N", "384", 1, 1 << 24, "gpt, llama, mixtral, encoder: width of the hidden states",          \
+                .flags = OPTION_FIXED),                                                                               \
+        INTEGER("experts", "N", "8", 1, 65536, "mixtral: feed-forward networks of a block", .flags = OPTION_FIXED),   \
+        INTEGER("experts-per-token", "N", "2", 1, 65536, "mixtral: how many of them a token uses",                    \
+                .flags = OPTION_FIXED),                                                                               \
+        NUMBER("router-loss", "X", "0", 0, 1e6,                                                                       \
+               "mixtral: factor of the auxiliary loss, which balances the experts; 0.02 is usual"),                   \
         INTEGER("vocabulary", "N", NULL, 1, 1 << 28, "transformers: rows of the embedding (default the tokenizer's)", \
                 .flags = OPTION_FIXED),                                                                               \
         NUMBER("dropout", "P", "0", 0, 0.999, "transformers: dropout of embeddings, residuals and attention"),        \
-        NUMBER("rope-theta", "X", "10000", 1, 1e12, "llama: base of the rotary frequencies", .flags = OPTION_FIXED),  \
-        FLAG("untied", "llama: the head has its own weights", .flags = OPTION_FIXED),                                 \
+        NUMBER("rope-theta", "X", "10000", 1, 1e12, "llama, mixtral: base of the rotary frequencies",                 \
+               .flags = OPTION_FIXED),                                                                                \
+        FLAG("untied", "llama, mixtral: the head has its own weights", .flags = OPTION_FIXED),                        \
         INTEGER("recompute-blocks", "N", NULL, 0, 4096, "transformers: recompute the first N blocks in backward")
 
 /* A row of those that plan memory. */

@@ -1,6 +1,6 @@
 /* huggingface.h - config.json and generation_config.json of Hugging Face's transformers, as they describe the models of
- * transformer.h: GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM (a llama with a window) and
- * BertForSequenceClassification. Weights are loaded by lk_weights_load. */
+ * transformer.h: GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM (a llama with a window), MixtralForCausalLM
+ * (one with experts) and BertForSequenceClassification. Weights are loaded by lk_weights_load. */
 #ifndef LOCKSTEP_HUGGINGFACE_H
 #define LOCKSTEP_HUGGINGFACE_H
 

@@ -8,8 +8,9 @@
 LK_BEGIN_DECLS
 
 typedef enum lk_transformer_kind {
-    LK_TRANSFORMER_GPT,    /* GPT2LMHeadModel: learned positions, layer norm, Conv1D weights (in, out), tied head */
-    LK_TRANSFORMER_LLAMA,  /* LlamaForCausalLM: RoPE, RMS norm, SwiGLU, grouped-query attention */
+    LK_TRANSFORMER_GPT, /* GPT2LMHeadModel: learned positions, layer norm, Conv1D weights (in, out), tied head */
+    /* LlamaForCausalLM: RoPE, RMS norm, SwiGLU, grouped-query attention; with experts MixtralForCausalLM */
+    LK_TRANSFORMER_LLAMA,
     LK_TRANSFORMER_ENCODER /* BertForSequenceClassification: padded sequences, a class for each */
 } lk_transformer_kind;
 
@@ -45,7 +46,13 @@ typedef struct lk_transformer_config {
     int64_t recompute LK_ZERO;   /* this many blocks, from the first, are recomputed in backward; below 0: all */
     int32_t more_eos[8] LK_ZERO; /* further tokens that end a text, as some models have */
     int     more_eos_count LK_ZERO;
-    int     reserved[7] LK_ZERO;
+    /* llama: a mixture of so many feed-forward networks, of which each token uses some (lk_moe); 0: one, for all */
+    int experts LK_ZERO;
+    int experts_per_token LK_ZERO; /* 0: 2 */
+    /* The weights of a token's experts are their probabilities among all, not divided by their sum. */
+    bool   plain_router LK_ZERO;
+    double router_loss LK_ZERO; /* what the auxiliary loss, which balances the experts, is multiplied by; 0: none */
+    int    reserved[8] LK_ZERO;
 } lk_transformer_config;
 #define LK_TRANSFORMER_CONFIG_INIT {.size = sizeof(lk_transformer_config), .bos = -1, .eos = -1, .pad = -1}
 

@@ -1,7 +1,8 @@
 /* llama.c - Llama as LlamaForCausalLM of Hugging Face: its names and shapes, RoPE with the pairs (i, i + D/2) of a
- * head. */
+ * head; and Mixtral as MixtralForCausalLM, which differs in its feed-forward networks. */
 #include "nn/transformer.h"
 
+#include <lockstep/moe.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -116,12 +117,22 @@ static lk_tensor feed_forward(lk_tensor x, const llama *m)
     return lk__nn_drop(y, c->dropout);
 }
 
+/* The experts are the part of the model that is large: their results are kept, not computed again. */
+static lk_tensor mix_experts(lk_tensor x, const llama *m)
+{
+    const lk_transformer_config *c = m->config;
+    lk_tensor                    h = lk_rms_norm(x, "post_attention_layernorm", .epsilon = c->norm_epsilon);
+    lk_moe_result                r = lk_moe(h, "block_sparse_moe", .experts = c->experts, .k = c->experts_per_token,
+                                            .hidden = c->hidden, .plain_weights = c->plain_router, .std = c->init_std);
+    return lk__nn_drop(r.y, c->dropout);
+}
+
 static lk_tensor layer(lk_tensor x, const llama *m, int64_t i)
 {
     const lk_transformer_config *c = m->config;
     lk__nn_block_begin(x, i, lk__nn_recomputes(c, i));
     x = lk_add(x, attend(x, m));
-    x = lk_add(x, feed_forward(x, m));
+    x = lk_add(x, c->experts > 0 ? mix_experts(x, m) : feed_forward(x, m));
     lk_block_end(x);
     return x;
 }

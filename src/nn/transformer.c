@@ -103,14 +103,16 @@ lk_transformer_config lk__nn_resolve(const lk_transformer_config *config)
     if (!(c.init_std > 0)) c.init_std = 0.02;
     if (!(c.rope_theta > 0)) c.rope_theta = 10000;
     if (c.classes == 0) c.classes = 2;
+    if (c.experts > 0 && c.experts_per_token == 0) c.experts_per_token = 2;
     return c;
 }
 
 /* ---- checks ---- */
 
-static const char *kind_name(lk_transformer_kind kind)
+static const char *kind_name(const lk_transformer_config *c)
 {
-    return kind == LK_TRANSFORMER_GPT ? "gpt" : kind == LK_TRANSFORMER_LLAMA ? "llama" : "encoder";
+    if (c->kind == LK_TRANSFORMER_LLAMA) return c->experts > 0 ? "mixtral" : "llama";
+    return c->kind == LK_TRANSFORMER_GPT ? "gpt" : "encoder";
 }
 
 static bool check_sizes(const lk_transformer_config *c, char *why, size_t size)
@@ -185,14 +187,34 @@ static bool check_rates(const lk_transformer_config *c, char *why, size_t size)
     return dropout;
 }
 
+static bool check_experts(const lk_transformer_config *c, char *why, size_t size)
+{
+    bool set = c->experts != 0 || c->experts_per_token != 0 || c->router_loss != 0 || c->plain_router;
+    if (!set) return true;
+    if (c->kind != LK_TRANSFORMER_LLAMA)
+        snprintf(why, size, "experts apply only to llama");
+    else if (c->experts < 1 || c->experts > 65536)
+        snprintf(why, size, "experts is %d; expected 1 to 65536", c->experts);
+    else if (c->experts_per_token < 1 || c->experts_per_token > c->experts)
+        snprintf(why, size, "%d experts a token, but there are %d", c->experts_per_token, c->experts);
+    else if (c->mlp_bias)
+        snprintf(why, size, "experts have no bias");
+    else if (!(c->router_loss >= 0 && c->router_loss <= 1e6))
+        snprintf(why, size, "the factor of the router's loss is %g; expected 0 or more", c->router_loss);
+    else
+        return true;
+    return false;
+}
+
 bool lk_transformer_check(const lk_transformer_config *config, char *why, size_t bytes)
 {
     char                  reason[256] = "";
     lk_transformer_config c = lk__nn_resolve(config);
     bool                  good = check_sizes(&c, reason, sizeof reason) &&
                 check_heads(&c, config->head_width > 0, reason, sizeof reason) &&
-                check_rope(&c, reason, sizeof reason) && check_rates(&c, reason, sizeof reason);
-    if (!good && bytes > 0) snprintf(why, bytes, "%s: %s", kind_name(c.kind), reason);
+                check_rope(&c, reason, sizeof reason) && check_rates(&c, reason, sizeof reason) &&
+                check_experts(&c, reason, sizeof reason);
+    if (!good && bytes > 0) snprintf(why, bytes, "%s: %s", kind_name(&c), reason);
     return good;
 }
 
@@ -209,6 +231,7 @@ static int64_t llama_parameters(const lk_transformer_config *c)
     int64_t w = c->width, q = c->heads * c->head_width, kv = c->kv_heads * c->head_width;
     int64_t attention = w * q + 2 * w * kv + q * w + (c->attention_bias ? q + 2 * kv + w : 0);
     int64_t mlp = 3 * w * c->hidden + (c->mlp_bias ? 2 * c->hidden + w : 0);
+    if (c->experts > 0) mlp = c->experts * (mlp + w); /* and its row of the router */
     return c->vocabulary * w * (c->untied ? 2 : 1) + c->layers * (attention + mlp + 2 * w) + w;
 }
 
@@ -235,10 +258,16 @@ static int64_t looked_up(const lk_transformer_config *c)
     return (c->vocabulary + c->context + LK__TOKEN_TYPES) * c->width;
 }
 
+/* Of the experts that a token does not use. */
+static int64_t unused_parameters(const lk_transformer_config *c)
+{
+    return c->experts > 0 ? c->layers * (c->experts - c->experts_per_token) * 3 * c->width * c->hidden : 0;
+}
+
 double lk_transformer_flops(const lk_transformer_config *config, int64_t length)
 {
     lk_transformer_config c = lk__nn_resolve(config);
-    int64_t               parameters = lk_transformer_parameters(&c) - looked_up(&c);
+    int64_t               parameters = lk_transformer_parameters(&c) - looked_up(&c) - unused_parameters(&c);
     double                once = 0; /* in a sequence: the pooler and the head of an encoder */
     if (c.kind == LK_TRANSFORMER_ENCODER)
         once = (double)(c.width * c.width + c.width + c.classes * c.width + c.classes);
@@ -293,11 +322,11 @@ static bool check_tokens(lk_tensor tokens, const lk_transformer_config *c)
     if (!is_usable(tokens)) return false;
     if (lk_tensor_rank(tokens) != 2 || lk_tensor_dtype(tokens) != LK_I32) {
         lk_graph_fail(tokens.graph, "%s needs token ids i32 (N, T); the input is %s with %d axes: text data has them",
-                      kind_name(c->kind), lk_dtype_name(lk_tensor_dtype(tokens)), lk_tensor_rank(tokens));
+                      kind_name(c), lk_dtype_name(lk_tensor_dtype(tokens)), lk_tensor_rank(tokens));
         return false;
     }
     if (lk_tensor_dim(tokens, 1) > c->context) {
-        lk_graph_fail(tokens.graph, "%s has %lld positions, but sequences have %lld tokens", kind_name(c->kind),
+        lk_graph_fail(tokens.graph, "%s has %lld positions, but sequences have %lld tokens", kind_name(c),
                       (long long)c->context, (long long)lk_tensor_dim(tokens, 1));
         return false;
     }
@@ -325,7 +354,7 @@ static bool check_cache(lk_tensor tokens, const lk_transformer_config *c, const 
     if (!right)
         lk_graph_fail(tokens.graph,
                       "%s with a cache of %lld rows: only gpt and llama support a cache, with positions, rows and last",
-                      kind_name(c->kind), (long long)o->cache);
+                      kind_name(c), (long long)o->cache);
     return right;
 }
 

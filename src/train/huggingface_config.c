@@ -17,6 +17,7 @@ const lk__huggingface_architecture lk__hf_architectures[LK__HF_ARCHITECTURES] = 
     [LK__HF_GPT] = {"GPT2LMHeadModel", "gpt2", LK_TRANSFORMER_GPT},
     [LK__HF_LLAMA] = {"LlamaForCausalLM", "llama", LK_TRANSFORMER_LLAMA},
     [LK__HF_MISTRAL] = {"MistralForCausalLM", "mistral", LK_TRANSFORMER_LLAMA},
+    [LK__HF_MIXTRAL] = {"MixtralForCausalLM", "mixtral", LK_TRANSFORMER_LLAMA},
     [LK__HF_BERT] = {"BertForSequenceClassification", "bert", LK_TRANSFORMER_ENCODER},
 };
 
@@ -24,8 +25,9 @@ const lk__huggingface_architecture lk__hf_architectures[LK__HF_ARCHITECTURES] = 
 static const struct {
     const char *name;
     int         same;
-} bodies[] = {{"GPT2Model", LK__HF_GPT},  {"LlamaModel", LK__HF_LLAMA},     {"MistralModel", LK__HF_MISTRAL},
-              {"BertModel", LK__HF_BERT}, {"BertForMaskedLM", LK__HF_BERT}, {"BertForPreTraining", LK__HF_BERT}};
+} bodies[] = {{"GPT2Model", LK__HF_GPT},          {"LlamaModel", LK__HF_LLAMA}, {"MistralModel", LK__HF_MISTRAL},
+              {"MixtralModel", LK__HF_MIXTRAL},   {"BertModel", LK__HF_BERT},   {"BertForMaskedLM", LK__HF_BERT},
+              {"BertForPreTraining", LK__HF_BERT}};
 
 static const struct {
     const char   *name;
@@ -59,7 +61,8 @@ static int find_model_type(const lk__json *value)
 static int read_architecture(reader *r)
 {
     static const char known[] =
-        "GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM and BertForSequenceClassification are supported";
+        "GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM and BertForSequenceClassification "
+        "are supported";
     lk__json value, first, type;
     int      kind = -1;
     bool     typed = lk__hf_get(r, &r->root, "model_type", &type);
@@ -195,18 +198,32 @@ static int64_t read_kv_heads(reader *r, int64_t heads, bool mistral)
     return read_optional(r, "num_key_value_heads", mistral && !null ? 8 : heads);
 }
 
-/* Missing: 4096; null: none. */
-static int64_t read_window(reader *r)
+/* Missing: Mistral has 4096, Mixtral none; null: none. */
+static int64_t read_window(reader *r, int64_t missing)
 {
     lk__json value;
     bool     null = lk__json_get(&r->root, "sliding_window", &value) && value.kind == LK__JSON_NULL;
-    return read_optional(r, "sliding_window", null ? 0 : 4096);
+    return read_optional(r, "sliding_window", null ? 0 : missing);
 }
 
-/* Mistral differs in its window, and has no biases. */
-static void read_llama(reader *r, lk_transformer_config *c, bool mistral)
+static void read_experts(reader *r, lk_transformer_config *c)
 {
     lk__json value;
+    c->experts = (int)read_size(r, "num_local_experts", 8);
+    c->experts_per_token = (int)read_size(r, "num_experts_per_tok", 2);
+    if (lk__hf_number(r, &r->root, "router_jitter_noise", 0) != 0 &&
+        lk__hf_get(r, &r->root, "router_jitter_noise", &value))
+        lk__hf_refuse(r, "router_jitter_noise", &value, "noise of the router is not supported");
+    double factor = lk__hf_number(r, &r->root, "router_aux_loss_coef", 0.001);
+    if (lk__hf_flag(r, &r->root, "output_router_logits", false))
+        c->router_loss = factor; /* as transformers: else none */
+}
+
+/* Mistral and Mixtral differ in their window, and have no biases; Mixtral has experts. */
+static void read_llama(reader *r, lk_transformer_config *c, int architecture)
+{
+    lk__json value;
+    bool     mixtral = architecture == LK__HF_MIXTRAL, mistral = architecture == LK__HF_MISTRAL || mixtral;
     c->vocabulary = read_size(r, "vocab_size", 32000);
     c->context = read_size(r, "max_position_embeddings", mistral ? 131072 : 2048);
     c->width = read_size(r, "hidden_size", 4096);
@@ -216,13 +233,15 @@ static void read_llama(reader *r, lk_transformer_config *c, bool mistral)
     c->head_width = read_optional(r, "head_dim", 0);
     c->hidden = read_size(r, "intermediate_size", mistral ? 14336 : 11008);
     if (read_activation(r, "hidden_act", LK_SILU) != LK_SILU && lk__hf_get(r, &r->root, "hidden_act", &value))
-        lk__hf_refuse(r, "hidden_act", &value, "only silu is supported in %s", mistral ? "mistral" : "llama");
+        lk__hf_refuse(r, "hidden_act", &value, "only silu is supported in %s",
+                      lk__hf_architectures[architecture].model_type);
     c->activation = LK_SILU;
-    c->norm_epsilon = lk__hf_positive(r, &r->root, "rms_norm_eps", 1e-6);
+    c->norm_epsilon = lk__hf_positive(r, &r->root, "rms_norm_eps", mixtral ? 1e-5 : 1e-6);
     c->attention_dropout = read_probability(r, "attention_dropout", 0);
     c->untied = !lk__hf_flag(r, &r->root, "tie_word_embeddings", false);
     if (mistral) {
-        c->window = read_window(r);
+        c->window = read_window(r, mixtral ? 0 : 4096);
+        if (mixtral) read_experts(r, c);
     } else {
         c->attention_bias = lk__hf_flag(r, &r->root, "attention_bias", false);
         c->mlp_bias = lk__hf_flag(r, &r->root, "mlp_bias", false);
@@ -287,7 +306,7 @@ static lk_status read_config(reader *r, lk_transformer_config *config)
     if (c.kind == LK_TRANSFORMER_GPT)
         read_gpt(r, &c);
     else if (c.kind == LK_TRANSFORMER_LLAMA)
-        read_llama(r, &c, architecture == LK__HF_MISTRAL);
+        read_llama(r, &c, architecture);
     else
         read_bert(r, &c);
     c.init_std = lk__hf_positive(r, &r->root, "initializer_range", 0.02);

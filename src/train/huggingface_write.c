@@ -133,6 +133,20 @@ static void put_rope(writer *w, const lk_transformer_config *c, const char *key,
     lk__json_put(&w->json, "\n  }");
 }
 
+/* Of Mixtral, which has no biases. */
+static void put_experts(writer *w, const lk_transformer_config *c)
+{
+    put_integer(w, "num_local_experts", c->experts);
+    put_integer(w, "num_experts_per_tok", c->experts_per_token);
+    put_float(w, "router_jitter_noise", 0);
+    put_float(w, "router_aux_loss_coef", c->router_loss > 0 ? c->router_loss : 0.001);
+    put_flag(w, "output_router_logits", c->router_loss > 0);
+    if (c->window > 0)
+        put_integer(w, "sliding_window", c->window);
+    else
+        put_null(w, "sliding_window");
+}
+
 static void put_llama(writer *w, const lk_transformer_config *c)
 {
     put_integer(w, "max_position_embeddings", c->context);
@@ -146,7 +160,9 @@ static void put_llama(writer *w, const lk_transformer_config *c)
     put_float(w, "rms_norm_eps", c->norm_epsilon);
     put_float(w, "attention_dropout", c->attention_dropout);
     put_flag(w, "tie_word_embeddings", !c->untied);
-    if (c->window > 0) {
+    if (c->experts > 0) {
+        put_experts(w, c);
+    } else if (c->window > 0) {
         put_integer(w, "sliding_window", c->window);
     } else {
         put_flag(w, "attention_bias", c->attention_bias);
@@ -220,6 +236,7 @@ static size_t end_file(writer *w, char *out, size_t size)
 
 static int find_architecture(const lk_transformer_config *c)
 {
+    if (c->kind == LK_TRANSFORMER_LLAMA && c->experts > 0) return c->plain_router ? -1 : LK__HF_MIXTRAL;
     if (c->kind == LK_TRANSFORMER_LLAMA && c->window > 0) return LK__HF_MISTRAL;
     for (int i = 0; i < LK__HF_ARCHITECTURES; i++)
         if (lk__hf_architectures[i].kind == c->kind) return i;
@@ -232,7 +249,8 @@ size_t lk_hf_config_write_at(const lk_transformer_config *config, char *out, siz
     int                   architecture = find_architecture(&c);
     const char           *type = lk__dtype_of(options.dtype)->text;
     if (size) out[0] = 0;
-    if (architecture < 0 || (architecture == LK__HF_MISTRAL && (c.attention_bias || c.mlp_bias))) return 0;
+    bool unbiased = architecture == LK__HF_MISTRAL || architecture == LK__HF_MIXTRAL;
+    if (architecture < 0 || (unbiased && (c.attention_bias || c.mlp_bias))) return 0;
     writer w = begin_file(out, size);
     put_key(&w, "architectures");
     lk__json_put(&w.json, "[\"%s\"]", lk__hf_architectures[architecture].name);

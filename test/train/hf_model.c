@@ -88,6 +88,8 @@ static void record(model *m, bool trains)
         lk_tensor labels = lk_input(m->graph, "label", LK_I32, is_encoder(m) ? 1 : 2, dims);
         plan.loss =
             is_encoder(m) ? lk_cross_entropy(logits, labels) : lk_linear_cross_entropy(made.hidden, made.head, labels);
+        if (m->config.router_loss > 0)
+            plan.loss = lk_add(plan.loss, lk_scale(lk_moe_balance(made.hidden), m->config.router_loss));
         optimizer.kind = LK_ADAMW;
         optimizer.weight_decay = 0.1;
         optimizer.decay_all = true;

@@ -45,6 +45,11 @@ CASES = [
           rope_scaling=dict(rope_type="linear", factor=4.0))),
     ("llama, plain rope", hf.LlamaConfig, dict(LLAMA, rope_theta=300.0)),
     ("mistral, window of 5", hf.MistralConfig, dict(LLAMA, sliding_window=5, rope_theta=300.0)),
+    ("mixtral", hf.MixtralConfig,
+     dict(LLAMA, num_local_experts=4, num_experts_per_tok=2, rope_theta=300.0, sliding_window=None)),
+    ("mixtral, auxiliary loss, 3 of 5 experts, window of 5", hf.MixtralConfig,
+     dict(LLAMA, num_local_experts=5, num_experts_per_tok=3, rope_theta=300.0, sliding_window=5,
+          output_router_logits=True, router_aux_loss_coef=0.5)),
     ("bert", hf.BertConfig, dict(vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
                                  intermediate_size=56, max_position_embeddings=24, initializer_range=0.2,
                                  id2label={0: "no", 1: "perhaps", 2: "yes"},
@@ -153,8 +158,9 @@ def check_training(name, config, directory, steps=5):
     adam = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
     expected, labels = [], labels_of(config)
     for _ in range(steps):
-        logits = model(input_ids=tokens, **masked(config)).logits
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=-100)
+        result = model(input_ids=tokens, **masked(config))
+        loss = torch.nn.functional.cross_entropy(result.logits.flatten(0, -2), labels.flatten(), ignore_index=-100)
+        if getattr(config, "output_router_logits", False): loss = loss + config.router_aux_loss_coef * result.aux_loss
         adam.zero_grad()
         loss.backward()
         adam.step()

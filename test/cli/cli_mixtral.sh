@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# cli_mixtral.sh - models with experts at the command: the same bits with any number of ranks, with the auxiliary loss
+# too; sharded, accumulated, recomputed and tensor-parallel runs; files that hold the experts apart, resuming and
+# loading them; the loads of experts; mistakes in one sentence. interop.sh compares with transformers.
+# ctest: timeout 240, label quick
+set -u
+# shellcheck source=test/frame.bash
+. "$SOURCE_DIR/test/frame.bash"
+
+lockstep=$LOCKSTEP
+for _ in $(seq 40); do echo "All: speak, speak. First Citizen: you are all resolved rather to die than to famish?"; \
+    done > text.txt
+data="--data text:text.txt --tokenizer char --batch 8 --threads 1 --eval-every -1 --seed 3"
+small="--model mixtral --layers 2 --heads 2 --width 16 --hidden 24 --experts 4 --context 16 $data"
+
+hash_of() {
+    "$lockstep" train "$@" --json > out.txt 2> err.txt || complain "train $*: $(cat err.txt)"
+    field hash < out.txt
+}
+loss_of() {
+    "$lockstep" train "$@" --log log.jsonl > out.txt 2> err.txt || complain "train $*: $(cat err.txt)"
+    field loss < log.jsonl | tail -1
+}
+close_to() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 0 && b > 0 && (a - b)^2 < 1e-8 * b * b) }'; }
+
+# ---- ranks do not change the result ----
+for extra in "" "--router-loss 0.5"; do
+    one=$(hash_of $small $extra --steps 4 --reproducible)
+    two=$(hash_of $small $extra --steps 4 --reproducible -n 2)
+    [ -n "$one" ] && [ "$one" = "$two" ] || complain "$extra: one rank $one, two $two"
+    first=$(loss_of $small $extra --steps 3)
+    for layout in "-n 2" "-n 2 --mesh shard=2" "-n 2 --mesh tensor=2" "--recompute"; do
+        rm -f log.jsonl
+        other=$(loss_of $small $extra --steps 3 $layout)
+        close_to "$first" "$other" || complain "$extra $layout: a loss of $other, not $first"
+    done
+done
+[ "$(hash_of $small --steps 4 --reproducible)" != "$(hash_of $small --steps 4 --reproducible --router-loss 0.5)" ] ||
+    complain "--router-loss changes nothing"
+expect 0 "" "$lockstep" train $small --steps 2 --accumulate 2 --router-loss 0.1
+expect 0 "" "$lockstep" train $small --steps 2 --dtype bf16
+
+# ---- loads of the experts ----
+expect 0 "" "$lockstep" train $small --steps 2 --log loads.jsonl
+tail -1 loads.jsonl | tr ',' '\n' | sed -n 's/.*"expert_[0-3]": *\([0-9.e-]*\).*/\1/p' > loads.txt
+awk '{ s += $1 } END { exit !(NR == 4 && s > 0.999 && s < 1.001) }' loads.txt ||
+    complain "loads: $(cat loads.txt), $(tail -1 loads.jsonl)"
+
+# ---- files hold the experts apart ----
+expect 0 "" "$lockstep" train $small --steps 4 --save run
+for name in gate.weight experts.0.w1.weight experts.3.w2.weight experts.2.w3.weight; do
+    head -c 20000 run/model.safetensors | grep -aq "model.layers.1.block_sparse_moe.$name" || complain "no $name"
+done
+head -c 60000 run/optimizer.safetensors | grep -aq "block_sparse_moe.experts.3.w1.weight.exp_avg" ||
+    complain "the optimizer has no expert 3"
+grep -q '"MixtralForCausalLM"' run/config.json && grep -q '"num_local_experts": 4' run/config.json ||
+    complain "config.json: $(cat run/config.json)"
+longer=$(hash_of $small --steps 8)
+resumed=$(hash_of --save run --resume auto --steps 8)
+[ -n "$longer" ] && [ "$longer" = "$resumed" ] || complain "resumed: $resumed, not $longer"
+expect 0 "" "$lockstep" info run
+expect 0 "" "$lockstep" generate --load run --prompt "All: " --tokens 8 --temperature 0
+mkdir plain && cp -L run/model.safetensors run/config.json run/tokenizer.json run/tokenizer_config.json plain/
+expect 0 "" "$lockstep" train --init plain --data text:text.txt --batch 4 --threads 1 --eval-every -1 --steps 1 --lr 0 \
+    --save copied
+cmp -s plain/model.safetensors copied/model.safetensors || complain "weights changed with a rate of 0"
+expect 0 "" "$lockstep" train --init plain --data text:text.txt --batch 4 --threads 1 --eval-every -1 --steps 1 --lr 0 \
+    --save copied2 -n 2 --mesh shard=2
+cmp -s plain/model.safetensors copied2/model.safetensors || complain "weights changed with slices"
+
+# ---- mistakes ----
+expect_text 2 "mixtral: 5 experts a token, but there are 4" "$lockstep" train $small --experts-per-token 5 --steps 1
+expect_text 2 "--experts applies only to --model mixtral; gpt has no experts" "$lockstep" train --model gpt \
+    --experts 4 $data --steps 1
+expect_text 2 "--router-loss applies only to --model mixtral; llama has no experts" "$lockstep" train --model llama \
+    --router-loss 1 $data --steps 1
+sed 's/"num_local_experts": 4/"num_local_experts": 5/' plain/config.json > more.json
+expect_text 2 'gate.weight" is (4×16) in plain/model.safetensors and (5×16) in the model' "$lockstep" train \
+    --model ./more.json --init plain --tokenizer plain --data text:text.txt --batch 4 --steps 1
+sed 's/"intermediate_size": 24/"intermediate_size": 32/' plain/config.json > wider.json
+expect_text 2 'experts.0.w1.weight" is (24×16) in plain/model.safetensors and (32×16) in the model' "$lockstep" train \
+    --model ./wider.json --init plain --tokenizer plain --data text:text.txt --batch 4 --steps 1
+sed 's/"router_jitter_noise": 0.0/"router_jitter_noise": 0.1/' plain/config.json > noise.json
+expect_text 2 '"router_jitter_noise" is 0.1: noise of the router is not supported' "$lockstep" train \
+    --model ./noise.json --tokenizer plain --data text:text.txt --batch 4 --steps 1
+
+exit $((wrong > 0))
