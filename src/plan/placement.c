@@ -277,6 +277,7 @@ static void hold_states(lk__placement_finder *f, unsigned axis)
                                           .dim = cut->dim,
                                           .outer = cut->outer > 1 ? cut->outer : 1,
                                           .copies = lk__axes_factor(cut->axes)};
+        if (cut) memcpy(place.segment, cut->segment, sizeof place.segment);
         lk__placement_hold_state(f, i, &place);
     }
 }
@@ -295,7 +296,9 @@ static void write_states(const lk__placement_finder *f, unsigned axis)
         if (place->kind != LK__PLACE_SPLIT) continue;
         for (int a = 0; a < LK__ARRAY_COUNT; a++) {
             lk__plan_splits *splits = &f->plan->states[i].splits[a];
-            splits->split[splits->count++] = (lk__plan_cut){place->dim, lk__placement_axes(place, axis), place->outer};
+            lk__plan_cut    *cut = &splits->split[splits->count++];
+            *cut = (lk__plan_cut){.dim = place->dim, .axes = lk__placement_axes(place, axis), .outer = place->outer};
+            memcpy(cut->segment, place->segment, sizeof cut->segment);
         }
     }
 }
@@ -438,7 +441,8 @@ static lk_status find_in(lk_plan *p, lk__plan_list *list, const lk__placement_ru
                          lk__placements *places)
 {
     bool      again = true;
-    lk_status status = lk__placement_divide_coupled(p, list->graph, rules, forward);
+    lk_status status = lk__placement_divide_packed(list->graph, places->extent, forward);
+    if (status >= 0) status = lk__placement_divide_coupled(p, list->graph, rules, forward);
     while (again && status >= 0) {
         lk__placement_finder f = {
             .plan = p, .list = list, .g = list->graph, .extent = places->extent, .forward = *forward};

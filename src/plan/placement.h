@@ -20,13 +20,17 @@ typedef struct lk__placement_value {
     /* Above 0 the axis is factored: so many neighbours have copies of each part, and there are extent / copies parts.
      * PARTIAL: each part is a sum over its copies that is still to be made. */
     int copies;
+    /* Not 0: things of unequal extents side by side, each of which is cut, as lk__plan_cut has them; `outer` is 1. */
+    int64_t segment[LK__CUT_SEGMENTS];
 } lk__placement_value;
 
 /* What a node reads and makes. Where that differs from how the value is held, the rewriter inserts a collective or a
  * local cut. */
 enum {
     LK__PLACE_NO_FACTOR = -1, /* every rank computes all of it */
-    LK__PLACE_SLICE = -2      /* a slice of one of several repetitions, each of which is cut: so are start and length */
+    /* A slice of one of several things side by side, each of which is cut: so are start and length; or what puts them
+     * side by side. */
+    LK__PLACE_SLICE = -2
 };
 typedef struct lk__placement_node {
     int factor; /* of its operation's line, which is cut; LK__PLACE_NO_FACTOR: all operands are replicated */
@@ -52,6 +56,8 @@ typedef struct lk__placements {
 /* Whether both are cut at the same places, if they are: one may have copies. */
 static inline bool lk__placement_alike(const lk__placement_value *a, const lk__placement_value *b)
 {
+    for (int i = 0; i < LK__CUT_SEGMENTS; i++)
+        if (a->segment[i] != b->segment[i]) return false;
     return a->dim == b->dim && a->outer == b->outer;
 }
 
@@ -85,6 +91,8 @@ void      lk__placements_free(lk_context *context, lk__placements *places);
 lk_status lk__placement_divide_coupled(const lk_plan *plan, lk_graph *graph, const lk__placement_rules *rules,
                                        size_t *forward);
 bool      lk__placement_join_coupled(lk_graph *graph, const bool *cut);
+/* placement_packed.c: lets attention read slices of what is packed, where it has fewer heads of keys than ranks. */
+lk_status lk__placement_divide_packed(lk_graph *graph, int extent, size_t *forward);
 /* placement_rewrite.c: rewrites the list's graph to what this rank computes. */
 lk_status lk__placements_apply(lk_plan *plan, lk__plan_list *list, const lk__placements *places, size_t *forward);
 

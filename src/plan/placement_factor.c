@@ -23,18 +23,20 @@ static int position_in(const lk__factor_product *p, int factor)
     return at < p->count ? at : -1;
 }
 
-/* Segments must have one extent, and the factor as their slowest: then they are repetitions. */
+/* Segments must have the factor as their slowest. Those of one extent are repetitions. */
 static bool find_in_dim(const lk__factors *f, const lk__factor_dim *dim, int factor, lk__placement_axis *axis)
 {
-    int at = position_in(&dim->segment[0], factor);
+    int  at = position_in(&dim->segment[0], factor);
+    bool equal = true;
     if (at < 0) return false;
-    axis->segments = dim->segments;
-    axis->before = product_extent(f, &dim->segment[0], at);
-    for (int i = 1; i < dim->segments; i++) {
+    *axis = (lk__placement_axis){.segments = dim->segments, .before = product_extent(f, &dim->segment[0], at)};
+    for (int i = 0; i < dim->segments; i++) {
         const lk__factor_product *p = &dim->segment[i];
-        if (at > 0 || position_in(p, factor) != 0) return false;
-        if (product_extent(f, p, p->count) != product_extent(f, &dim->segment[0], dim->segment[0].count)) return false;
+        if (i > 0 && (at > 0 || position_in(p, factor) != 0)) return false;
+        axis->segment[i] = product_extent(f, p, p->count);
+        equal &= axis->segment[i] == axis->segment[0];
     }
+    if (equal) memset(axis->segment, 0, sizeof axis->segment);
     return true;
 }
 
@@ -42,7 +44,7 @@ static bool find_in_dim(const lk__factors *f, const lk__factor_dim *dim, int fac
 static bool find_axis(const lk__factors *f, const lk__factor_dim *dims, const lk__graph_shape *shape, int factor,
                       lk__placement_axis *axis)
 {
-    axis->dim = -1;
+    *axis = (lk__placement_axis){.dim = -1};
     for (int d = 0; d < shape->rank; d++) {
         if (!lk__factor_in_dim(&dims[d], factor) || shape->dims[d] == 1) continue; /* 1: it is broadcast */
         if (axis->dim >= 0 || !find_in_dim(f, &dims[d], factor, axis)) return false;
@@ -71,7 +73,7 @@ static void read_listing(const lk__graph_node *n, const lk__factors *f, int fact
         p->coupled = false;
         p->lists |= 1u << k;
         p->partial &= ~(1u << k);
-        p->out[k] = (lk__placement_axis){dim, 1, 1};
+        p->out[k] = (lk__placement_axis){.dim = dim, .segments = 1, .before = 1};
     }
 }
 
@@ -93,25 +95,6 @@ static void read_factor(const lk_graph *g, const lk__graph_node *n, const lk__fa
     read_listing(n, f, factor, p);
 }
 
-/* One of the repetitions that a dimension consists of, such as the keys of queries, keys and values: of these each can
- * be cut. */
-static bool is_repetition(const lk_graph *g, const lk__graph_node *n)
-{
-    if (n->op != LK__OP_slice && n->op != LK__OP_slice_grad) return false;
-    int64_t whole = g->values[n->op == LK__OP_slice ? n->in[0] : n->out[0]].shape.dims[n->attrs.axis];
-    return n->attrs.length > 0 && n->attrs.length < whole && whole % n->attrs.length == 0 &&
-           n->attrs.start % n->attrs.length == 0;
-}
-
-static void read_repetition(const lk_graph *g, const lk__graph_node *n, lk__placement_factor *p)
-{
-    bool    slice = n->op == LK__OP_slice;
-    int64_t whole = g->values[slice ? n->in[0] : n->out[0]].shape.dims[n->attrs.axis];
-    *p = (lk__placement_factor){.factor = LK__PLACE_SLICE, .extent = n->attrs.length};
-    p->in[0] = p->out[0] = (lk__placement_axis){n->attrs.axis, 1, 1};
-    (slice ? p->in : p->out)[0].segments = (int)(whole / n->attrs.length);
-}
-
 lk_status lk__placement_factors_find(const lk_graph *g, const lk__graph_node *n, lk__placement_factors *factors)
 {
     lk__graph_node plain = *n;
@@ -121,7 +104,7 @@ lk_status lk__placement_factors_find(const lk_graph *g, const lk__graph_node *n,
     *factors = (lk__placement_factors){0};
     if (function) plain.attrs.activation = LK__IDENTITY; /* it can be divided, and only the sum comes before it then */
     if (lk__node_factors(g, &plain, &f, text)) f.count = 0;
-    int more = is_repetition(g, n);
+    int more = lk__placement_has_segments(g, n);
     if (f.count + more == 0) return LK_OK;
     factors->factor = lk__alloc(g->context, LK_MEMORY_OTHER, (size_t)(f.count + more) * sizeof *factors->factor);
     if (!factors->factor) return LK_ENOMEM;
@@ -130,7 +113,7 @@ lk_status lk__placement_factors_find(const lk_graph *g, const lk__graph_node *n,
         read_factor(g, n, &f, i, &factors->factor[i]);
         factors->factor[i].fused = function && factors->factor[i].partial;
     }
-    if (more) read_repetition(g, n, &factors->factor[f.count]);
+    if (more) lk__placement_read_segments(g, n, &factors->factor[f.count]);
     return LK_OK;
 }
 
@@ -149,29 +132,64 @@ static bool fits_count(const lk__graph_shape *s, const lk__placement_value *plac
     return s->count_unit % (s->dims[place->dim] / place->outer) == 0;
 }
 
+/* How one factor is cut. */
+typedef struct cut {
+    const lk__placement_factor *factor;
+    const lk__placement_choice *choice;
+    int                         parts;
+} cut;
+
+/* Things side by side: those that the operand has, or those that the factor was said to consist of. */
+static bool place_segments(const lk__graph_shape *s, const lk__placement_axis *axis, const cut *c,
+                           lk__placement_value *place)
+{
+    bool           own = axis->segment[0] != 0;
+    const int64_t *from = own ? axis->segment : c->choice->segment;
+    int64_t        inner = own ? 1 : s->dims[axis->dim] / c->factor->extent;
+    if (c->choice->repeat > 1 || (own && c->choice->segment[0]) || (!own && (axis->segments > 1 || axis->before > 1)))
+        return false;
+    *place = (lk__placement_value){.kind = LK__PLACE_SPLIT, .dim = axis->dim, .outer = 1};
+    for (int i = 0; i < LK__CUT_SEGMENTS; i++) {
+        if (from[i] % c->parts) return false;
+        place->segment[i] = from[i] * inner;
+    }
+    return s->count_axis != axis->dim;
+}
+
 /* Of one operand, along one factor. */
-static bool place_operand(const lk_graph *g, int value, const lk__placement_axis *axis, int64_t repeat, int parts,
+static bool place_operand(const lk_graph *g, int value, const lk__placement_axis *axis, const cut *c,
                           lk__placement_value *place)
 {
+    int64_t repeat = c->choice->repeat;
     *place = (lk__placement_value){.kind = LK__PLACE_REPLICATED};
     if (value < 0 || axis->dim < 0) return true;
     const lk__graph_shape *s = &g->values[value].shape;
+    if (axis->segment[0] || c->choice->segment[0]) return place_segments(s, axis, c, place);
     if (axis->segments > 1 && repeat > 1) return false;
     *place = (lk__placement_value){.kind = LK__PLACE_SPLIT,
                                    .dim = axis->dim,
                                    .outer = axis->segments > 1 ? axis->segments : axis->before * repeat};
-    return s->dims[axis->dim] % (place->outer * parts) == 0 && fits_count(s, place);
+    return s->dims[axis->dim] % (place->outer * c->parts) == 0 && fits_count(s, place);
 }
 
-static bool cut_factor(const lk_graph *g, const lk__graph_node *n, const lk__placement_factor *f, int64_t repeat,
-                       int parts, lk__placement_node *places)
+/* Where a part begins has no meaning with several things side by side: none may be looked up or be random. */
+static bool allows_segments(const lk_graph *g, const lk__graph_node *n)
 {
-    *places = (lk__placement_node){.factor = f->factor, .second = LK__PLACE_NO_FACTOR};
-    if (f->coupled || f->extent <= 0 || f->extent % (repeat * parts)) return false;
     for (int i = 0; i < n->inputs; i++)
-        if (!place_operand(g, n->in[i], &f->in[i], repeat, parts, &places->in[i])) return false;
+        if (n->in[i] >= 0 && g->values[n->in[i]].shape.dtype == LK_I32) return false;
+    return !(lk__op_find(n->op)->attributes & LK__HAS(stream));
+}
+
+static bool cut_factor(const lk_graph *g, const lk__graph_node *n, const cut *c, lk__placement_node *places)
+{
+    const lk__placement_factor *f = c->factor;
+    *places = (lk__placement_node){.factor = f->factor, .second = LK__PLACE_NO_FACTOR};
+    if (f->coupled || f->extent <= 0 || f->extent % (c->choice->repeat * c->parts)) return false;
+    if (c->choice->segment[0] && !allows_segments(g, n)) return false;
+    for (int i = 0; i < n->inputs; i++)
+        if (!place_operand(g, n->in[i], &f->in[i], c, &places->in[i])) return false;
     for (int k = 0; k < n->outputs; k++) {
-        if (!place_operand(g, n->out[k], &f->out[k], repeat, parts, &places->out[k])) return false;
+        if (!place_operand(g, n->out[k], &f->out[k], c, &places->out[k])) return false;
         if (f->partial >> k & 1) places->out[k].kind = LK__PLACE_PARTIAL;
     }
     return true;
@@ -214,8 +232,9 @@ bool lk__placement_cut(const lk_graph *g, const lk__graph_node *n, const lk__pla
                        lk__placement_choice choice, int extent, lk__placement_node *places)
 {
     const lk__placement_factor *f = &factors->factor[choice.factor];
-    if (!choice.copies) return cut_factor(g, n, f, choice.repeat, extent, places);
-    if (extent % choice.copies || !cut_factor(g, n, f, choice.repeat, extent / choice.copies, places)) return false;
+    cut                         c = {f, &choice, choice.copies ? extent / choice.copies : extent};
+    if (!choice.copies) return cut_factor(g, n, &c, places);
+    if (extent % choice.copies || !cut_factor(g, n, &c, places)) return false;
     places->copies = choice.copies;
     if (choice.second >= 0) {
         bool all = choice.repeat == 1 && f->extent == extent / choice.copies;
@@ -233,17 +252,34 @@ static const lk__placement_axis *axis_of(const lk__placement_factor *f, const lk
     return o->output ? &f->out[o->index] : &f->in[o->index];
 }
 
+/* How the factor must be cut, so that the operand is cut as it is placed. */
+static bool match_axis(const lk_graph *g, const lk__graph_node *n, const lk__placement_factor *f,
+                       const lk__placement_operand *o, lk__placement_choice *choice)
+{
+    const lk__placement_axis *axis = axis_of(f, o);
+    int64_t                   unit = axis->segments > 1 ? axis->segments : axis->before;
+    if (axis->segment[0]) return memcmp(axis->segment, o->place.segment, sizeof axis->segment) == 0;
+    choice->repeat = o->place.outer / unit;
+    if (!o->place.segment[0]) return o->place.outer % unit == 0;
+    int64_t inner = g->values[o->output ? n->out[o->index] : n->in[o->index]].shape.dims[axis->dim] / f->extent;
+    for (int i = 0; i < LK__CUT_SEGMENTS; i++) {
+        if (unit > 1 || inner < 1 || o->place.segment[i] % inner) return false;
+        choice->segment[i] = o->place.segment[i] / inner;
+    }
+    return true;
+}
+
 /* One factor, into extent / copies parts. */
 static lk__placement_choice match_one(const lk_graph *g, const lk__graph_node *n, const lk__placement_factors *factors,
                                       const lk__placement_operand *o, int extent, int copies)
 {
     for (int i = 0; i < factors->count; i++) {
-        const lk__placement_axis *axis = axis_of(&factors->factor[i], o);
-        int64_t                   unit = axis->segments > 1 ? axis->segments : axis->before;
-        lk__placement_node        places;
-        if (axis->dim != o->place.dim || o->place.outer % unit) continue;
-        lk__placement_choice choice = {.factor = i, .repeat = o->place.outer / unit, .copies = copies, .second = -1};
-        if (lk__placement_cut(g, n, factors, choice, extent, &places)) return choice;
+        lk__placement_choice choice = {.factor = i, .repeat = 1, .copies = copies, .second = -1};
+        lk__placement_node   places;
+        bool                 same = axis_of(&factors->factor[i], o)->dim == o->place.dim;
+        if (same && match_axis(g, n, &factors->factor[i], o, &choice) &&
+            lk__placement_cut(g, n, factors, choice, extent, &places))
+            return choice;
     }
     return (lk__placement_choice){.factor = -1};
 }
@@ -255,7 +291,8 @@ static lk__placement_choice match_two(const lk_graph *g, const lk__graph_node *n
     for (int i = 0; i < factors->count; i++) {
         const lk__placement_factor *a = &factors->factor[i];
         const lk__placement_axis   *axis = axis_of(a, o);
-        if (axis->dim != o->place.dim || axis->segments != 1 || axis->before != o->place.outer) continue;
+        if (axis->dim != o->place.dim || axis->segments != 1 || axis->before != o->place.outer || o->place.segment[0])
+            continue;
         if (a->extent <= 1 || a->extent >= extent || extent % a->extent) continue;
         int copies = extent / (int)a->extent;
         for (int k = 0; k < factors->count; k++) {

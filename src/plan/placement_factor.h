@@ -14,8 +14,9 @@ typedef struct lk__placement_operand {
 /* Where an operand has a factor. */
 typedef struct lk__placement_axis {
     int     dim;      /* -1: nowhere */
-    int     segments; /* several: it is the slowest factor of each, and all have one extent */
+    int     segments; /* several: it is the slowest factor of each */
     int64_t before;   /* extent of the slower factors of the dimension */
+    int64_t segment[LK__CUT_SEGMENTS]; /* of several, where they have different extents: those */
 } lk__placement_axis;
 
 typedef struct lk__placement_factor {
@@ -38,6 +39,13 @@ typedef struct lk__placement_factors {
 lk_status lk__placement_factors_find(const lk_graph *graph, const lk__graph_node *node, lk__placement_factors *factors);
 void      lk__placement_factors_free(lk_context *context, lk__placement_factors *factors);
 
+/* placement_segments.c: whether a node reads or makes what lies side by side, by which it can be cut; and that as a
+ * factor. */
+bool lk__placement_has_segments(const lk_graph *graph, const lk__graph_node *node);
+void lk__placement_read_segments(const lk_graph *graph, const lk__graph_node *node, lk__placement_factor *factor);
+/* Those of unequal extents, with this sum, of the nth node that has such. */
+bool lk__placement_find_segments(const lk_graph *graph, int64_t extent, int nth, int64_t segment[LK__CUT_SEGMENTS]);
+
 /* A factor that is cut in each of `repeat` repetitions of it. */
 typedef struct lk__placement_choice {
     int     factor; /* index; -1: none */
@@ -45,6 +53,8 @@ typedef struct lk__placement_choice {
     /* Above 0 the axis is factored: this factor is cut into extent / copies parts, and `second`, if it is not -1, into
      * `copies`: the groups of heads, and the heads of each. */
     int copies, second;
+    /* Not 0: of the factor, things side by side, each of which is cut. */
+    int64_t segment[LK__CUT_SEGMENTS];
 } lk__placement_choice;
 
 /* The placements of the node's operands; false: it cannot be cut so into `extent` parts. */

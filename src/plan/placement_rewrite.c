@@ -67,7 +67,8 @@ static void set_part(const rewriter *r, lk__graph_value *v, const lk__graph_shap
     v->shape = part_shape(whole, place, g.extent);
     v->part.rank = whole->rank;
     memcpy(v->part.whole, whole->dims, sizeof v->part.whole);
-    v->part.first[dim] = g.coordinate * (v->shape.dims[dim] / place->outer);
+    v->part.first[dim] =
+        g.coordinate * (place->segment[0] ? place->segment[0] / g.extent : v->shape.dims[dim] / place->outer);
     v->part.outer[dim] = place->outer;
 }
 
@@ -152,6 +153,25 @@ static int emit_sum(lk_graph *g, lk_site site, int x, const group *among)
     return x < 0 ? -1 : lk__emit_all_reduce(g, site, &(lk__op_attrs){.mesh = among->axes, .reduction = LK_SUM}, x);
 }
 
+/* Things side by side, each cut by itself: gathers each, or cuts each. */
+static int emit_segments(lk_graph *g, lk_site site, int x, const lk__graph_shape *whole,
+                         const lk__placement_value *place, const group *among, bool gathers)
+{
+    lk__placement_value one = {.kind = LK__PLACE_SPLIT, .dim = place->dim, .outer = 1};
+    lk__op_attrs        attrs = {.axis = place->dim};
+    int                 made[LK__CUT_SEGMENTS], count = 0;
+    for (; count < LK__CUT_SEGMENTS && place->segment[count]; count++) {
+        lk__graph_shape segment = *whole;
+        segment.dims[place->dim] = place->segment[count];
+        attrs.length = place->segment[count] / (gathers ? among->extent : 1);
+        int y = x < 0 ? -1 : lk__emit1(g, site, LK__OP_slice, &attrs, &x, 1);
+        attrs.start += attrs.length;
+        if (y >= 0) y = (gathers ? emit_gather : emit_cut)(g, site, y, &segment, &one, among);
+        if ((made[count] = y) < 0) return -1;
+    }
+    return lk__emit1(g, site, LK__OP_concat, &(lk__op_attrs){.axis = place->dim}, made, count);
+}
+
 /* Between a part and what its copies make of it: each a part of that. */
 static int emit_among_copies(rewriter *r, lk_site site, int x, const lk__graph_shape *whole,
                              const lk__placement_value *from, const lk__placement_value *to)
@@ -171,7 +191,7 @@ static int emit_form(rewriter *r, lk_site site, int x, const lk__graph_shape *wh
     group               there = holders(r, to);
     if (lk__placement_equal(&from, to)) return x;
     if (to->kind == LK__PLACE_SPLIT && from.kind != LK__PLACE_REPLICATED && from.copies != to->copies &&
-        (from.copies == 0 || to->copies == 0) && from.dim == to->dim && from.outer == to->outer)
+        (from.copies == 0 || to->copies == 0) && !to->segment[0] && lk__placement_alike(&from, to))
         return emit_among_copies(r, site, x, whole, &from, to);
     if (from.kind == LK__PLACE_PARTIAL && from.copies) {
         group among = neighbours(r, from.copies);
@@ -179,12 +199,17 @@ static int emit_form(rewriter *r, lk_site site, int x, const lk__graph_shape *wh
         from.kind = LK__PLACE_SPLIT;
         if (lk__placement_equal(&from, to)) return x;
     }
-    if (from.kind == LK__PLACE_PARTIAL && to->kind == LK__PLACE_SPLIT && !to->copies)
+    if (from.kind == LK__PLACE_PARTIAL && to->kind == LK__PLACE_SPLIT && !to->copies && !to->segment[0])
         return emit_scatter(r->g, site, x, whole, to, &there);
     group here = holders(r, &from);
     if (from.kind == LK__PLACE_PARTIAL) x = emit_sum(r->g, site, x, &here);
-    if (from.kind == LK__PLACE_SPLIT) x = emit_gather(r->g, site, x, whole, &from, &here);
-    return x < 0 || to->kind != LK__PLACE_SPLIT ? x : emit_cut(r->g, site, x, whole, to, &there);
+    if (from.kind == LK__PLACE_SPLIT && from.segment[0])
+        x = emit_segments(r->g, site, x, whole, &from, &here, true);
+    else if (from.kind == LK__PLACE_SPLIT)
+        x = emit_gather(r->g, site, x, whole, &from, &here);
+    if (x < 0 || to->kind != LK__PLACE_SPLIT) return x;
+    if (to->segment[0]) return emit_segments(r->g, site, x, whole, to, &there, false);
+    return emit_cut(r->g, site, x, whole, to, &there);
 }
 
 /* ---- nodes ---- */

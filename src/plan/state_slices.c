@@ -71,6 +71,34 @@ static int last_cut(const lk__plan_slices *s, const box *b)
     return dim;
 }
 
+/* ---- segments ----
+ *
+ * Boxes are of an array in which those of the first part come first, then those of the second, …: there each part is
+ * one range. */
+
+/* A range of a dimension that lies together, both in the array and in that of the boxes. */
+typedef struct segment_run {
+    int64_t first, moved, count;
+} segment_run;
+
+/* The run with element `at` of the array or, if it is `moved`, of that of the boxes. */
+static segment_run find_segment(const lk__plan_slices *s, int split, int64_t at, bool moved)
+{
+    const lk__plan_cut *cut = &s->splits.split[split];
+    int64_t             extent = extent_of(s, split), each = s->dims[cut->dim] / extent, before = 0;
+    if (!cut->segment[0]) return (segment_run){0, 0, s->dims[cut->dim]};
+    for (int i = 0; i < LK__CUT_SEGMENTS && cut->segment[i]; before += cut->segment[i++]) {
+        int64_t     count = cut->segment[i] / extent;
+        int64_t     part = moved ? at / each : (at - before) / count;
+        segment_run run = {before + part * count, part * each + before / extent, count};
+        int64_t     first = moved ? run.moved : run.first;
+        if (at >= first && at < first + count && part < extent) return run;
+    }
+    return (segment_run){at, at, 1}; /* not reached: they are the whole dimension */
+}
+
+static bool has_segments(const lk__plan_slices *s, int split) { return s->splits.split[split].segment[0] != 0; }
+
 /* ---- one slice ---- */
 
 lk__plan_slice lk__slices_at(const lk__plan_slices *s, int part)
@@ -207,11 +235,17 @@ int lk__slices_holder(const lk__plan_slices *s, int part, int near)
 static lk__plan_run find_in_boxes(const lk__plan_slices *s, int64_t first, int64_t *elements)
 {
     box     b = whole_box(s);
-    int64_t at[LK__SLICES_RANK], rest = first;
+    int64_t at[LK__SLICES_RANK], rest = first, most = INT64_MAX;
     int     part = 0;
     for (int i = s->rank - 1; i >= 0; rest /= s->dims[i], i--) at[i] = rest % s->dims[i];
     for (int i = 0; i < s->splits.count; i++) {
-        int       dim = s->splits.split[i].dim, extent = extent_of(s, i);
+        int dim = s->splits.split[i].dim, extent = extent_of(s, i);
+        if (has_segments(s, i)) {
+            segment_run run = find_segment(s, i, at[dim], false);
+            int64_t     inner = inner_elements(s, dim);
+            most = (run.first + run.count - at[dim]) * inner - first % inner;
+            at[dim] += run.moved - run.first;
+        }
         lk__range range = b.range[dim];
         int       with = part_with(lk__range_count(range), extent, at[dim] - range.first);
         reduce_box(&b, dim, extent, with);
@@ -222,7 +256,9 @@ static lk__plan_run find_in_boxes(const lk__plan_slices *s, int64_t first, int64
     if (cut < 0) return (lk__plan_run){part, first, first, inner_elements(s, -1) - first};
     int64_t inner = inner_elements(s, cut), inside = first % inner, place = 0;
     for (int i = 0; i <= cut; i++) place = place * lk__range_count(b.range[i]) + at[i] - b.range[i].first;
-    return (lk__plan_run){part, first, place * inner + inside, (b.range[cut].end - at[cut]) * inner - inside};
+    lk__plan_run run = {part, first, place * inner + inside, (b.range[cut].end - at[cut]) * inner - inside};
+    if (run.count > most) run.count = most;
+    return run;
 }
 
 lk__plan_run lk__slices_find(const lk__plan_slices *s, int64_t first)
@@ -246,10 +282,23 @@ static lk__plan_run run_in_box(const lk__plan_slices *s, int part, int64_t at)
     int cut = last_cut(s, &b);
     if (cut < 0) return (lk__plan_run){part, at, at, inner_elements(s, -1) - at};
     int64_t inner = inner_elements(s, cut), inside = at % inner, rest = at / inner, place[LK__SLICES_RANK], first = 0;
+    int64_t most = INT64_MAX;
     for (int i = cut; i >= 0; rest /= lk__range_count(b.range[i]), i--)
         place[i] = b.range[i].first + rest % lk__range_count(b.range[i]);
+    int64_t count = (b.range[cut].end - place[cut]) * inner - inside;
+    for (int i = 0; i < s->splits.count; i++) {
+        int dim = s->splits.split[i].dim;
+        if (!has_segments(s, i)) continue;
+        segment_run run = find_segment(s, i, place[dim], true);
+        int64_t     below = inner_elements(s, dim);
+        most = (run.moved + run.count - place[dim]) * below;
+        place[dim] += run.first - run.moved;
+    }
     for (int i = 0; i <= cut; i++) first = first * s->dims[i] + place[i];
-    return (lk__plan_run){part, first * inner + inside, at, (b.range[cut].end - place[cut]) * inner - inside};
+    first = first * inner + inside;
+    for (int i = 0; i < s->splits.count; i++)
+        if (has_segments(s, i)) most -= first % inner_elements(s, s->splits.split[i].dim);
+    return (lk__plan_run){part, first, at, count < most ? count : most};
 }
 
 lk__plan_run lk__slices_run(const lk__plan_slices *s, int part, int64_t at)
@@ -318,8 +367,7 @@ size_t lk__plan_gradient_bytes(const lk_plan *p, size_t state)
     const lk__plan_splits *splits = &p->states[state].splits[LK__ARRAY_STORED];
     size_t                 parts = 1;
     for (int i = 0; i < splits->count; i++) /* which are equal */
-        if (splits->split[i].axes & p->placed_axes)
-            parts *= (size_t)lk__mesh_extent(&p->mesh, splits->split[i].axes);
+        if (splits->split[i].axes & p->placed_axes) parts *= (size_t)lk__mesh_extent(&p->mesh, splits->split[i].axes);
     return p->states[state].wide_bytes / parts;
 }
 
@@ -352,6 +400,9 @@ const char *lk__plan_splits_text(const lk_plan *p, size_t state, char *text, siz
                                      split->dim, split->axes);
             if (split->outer > 1 && used < bytes)
                 used += (size_t)snprintf(text + used, bytes - used, " in %lld", (long long)split->outer);
+            for (int k = 0; k < LK__CUT_SEGMENTS && split->segment[k] && used < bytes; k++)
+                used += (size_t)snprintf(text + used, bytes - used, "%s%lld", k ? " + " : " in ",
+                                         (long long)split->segment[k]);
         }
     return text;
 }

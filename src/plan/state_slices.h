@@ -32,12 +32,16 @@ typedef enum lk__plan_array {
 
 /* Along a dimension, into as many parts as these axes of the mesh have ranks: a rank has the part of its coordinate.
  * Their counts differ by one at most, so that parts may be empty. */
+enum { LK__CUT_SEGMENTS = 3 };
 typedef struct lk__plan_cut {
     int      dim;
     unsigned axes; /* maybe one that is factored (base/axes.h): neighbours have copies then */
     /* Above 1: the dimension consists of so many equal repetitions, and each of them is cut: queries, keys and values
      * that are side by side. */
     int64_t outer;
+    /* Not 0: the dimension consists of so many elements of one thing, then of another, …, 0 behind the last, each of
+     * which is cut: queries, keys and values of unequal widths. The parts are equal. */
+    int64_t segment[LK__CUT_SEGMENTS];
 } lk__plan_cut;
 
 /* Behind all other cuts: what is left, row-major, is part of a unit (plan/shard.h), which is cut into equal parts. */

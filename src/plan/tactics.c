@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME = 256, MOST_REPETITIONS = 4 };
+enum { NAME = 256, MOST_REPETITIONS = 4, MOST_SEGMENTS = 4 };
 
 typedef struct tactic {
     int      line;
@@ -147,14 +147,21 @@ static bool matches(const lk_graph *g, size_t state, const char *pattern)
     return found;
 }
 
-/* In as many repetitions as let the fewest readers need the whole: 3 for queries, keys and values side by side. */
+/* In as many repetitions as let the fewest readers need the whole: 3 for queries, keys and values side by side; or
+ * in segments of unequal extents. */
 static lk_status try_repetitions(lk__placement_finder *f, int value, int dim, lk__placement_value *best)
 {
     int64_t extent = f->g->values[value].shape.dims[dim];
     int     least = 0;
-    for (int64_t outer = 1; outer <= MOST_REPETITIONS; outer++) {
+    for (int64_t outer = 1; outer <= MOST_REPETITIONS + MOST_SEGMENTS; outer++) {
         lk__placement_value place = {.kind = LK__PLACE_SPLIT, .dim = dim, .outer = outer};
-        if (extent % (outer * f->extent)) continue;
+        bool                fits = extent % (outer * f->extent) == 0;
+        if (outer > MOST_REPETITIONS) {
+            place.outer = 1;
+            fits = lk__placement_find_segments(f->g, extent, (int)outer - MOST_REPETITIONS - 1, place.segment);
+            for (int i = 0; i < LK__CUT_SEGMENTS; i++) fits &= place.segment[i] % f->extent == 0;
+        }
+        if (!fits) continue;
         lk_status status = lk__placement_try_value(f, value, &place);
         if (status < 0) return status;
         if (best->kind != LK__PLACE_SPLIT || f->blocked < least) *best = place, least = f->blocked;

@@ -105,7 +105,8 @@ static bool same_slices(const lk__plan_slices *a, const lk__plan_slices *b)
     bool same = a->splits.count == b->splits.count && a->splits.flat.axes == b->splits.flat.axes;
     for (int i = 0; i < a->splits.count && same; i++)
         same = a->splits.split[i].dim == b->splits.split[i].dim && a->splits.split[i].axes == b->splits.split[i].axes &&
-               a->splits.split[i].outer == b->splits.split[i].outer;
+               a->splits.split[i].outer == b->splits.split[i].outer &&
+               memcmp(a->splits.split[i].segment, b->splits.split[i].segment, sizeof a->splits.split[i].segment) == 0;
     return same;
 }
 

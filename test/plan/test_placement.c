@@ -412,6 +412,42 @@ static void slices_of_what_lies_side_by_side_are_cut(void)
     close_placed(&m);
 }
 
+/* Of unequal widths: read side by side, or as slices, by 8 heads of queries and `groups` of keys. */
+static void check_unequal(bool sliced, int64_t groups, int extent)
+{
+    placed    m = {.r = rig_open(LK_F32, 1)};
+    int64_t   q = 32, k = groups * 4, widths[] = {q, k, k};
+    lk_tensor x = lk_input(m.r.graph, "x", LK_F32, 3, ((int64_t[]){4, 16, 32})), part[3] = {{0}};
+    lk_tensor y = lk_input(m.r.graph, "y", LK_F32, 3, ((int64_t[]){4, 16, 32}));
+    lk_tensor all = part[0] = lk_linear(lk_layer_norm(x, "n"), "all", q + 2 * k);
+    for (int i = 0, at = 0; i < 3 && sliced; at += (int)widths[i++]) part[i] = lk_slice(all, 2, at, widths[i]);
+    x = lk_add(x, lk_linear(lk_attention(part[0], part[1], part[2], .heads = 8, .kv_heads = groups), "out", 32));
+    char axes[16];
+    snprintf(axes, sizeof axes, "tensor=%d", extent);
+    REQUIRE(place(&m, lk_mse(lk_layer_norm(x, "o"), y), axes, 0) == LK_OK, "%s", lk_context_error(m.r.context));
+    check_state(&m, "all.weight", 0, 1);
+    check_state(&m, "all.bias", 0, 1);
+    check_state(&m, "out.weight", 1, 1);
+    for (int i = 0; i < 3; i++)
+        CHECK(placement_of(&m, "all.weight")->segment[i] == widths[i], "%lld of %lld over %d: segment %d is %lld",
+              (long long)groups, 8LL, extent, i, (long long)placement_of(&m, "all.weight")->segment[i]);
+    CHECK(share_of_arithmetic(&m) < 1.1 / extent, "%d groups over %d%s: %.3f", (int)groups, extent,
+          sliced ? ", sliced" : "", share_of_arithmetic(&m));
+    check_places(&m);
+    close_placed(&m);
+}
+
+static void unequal_widths_side_by_side_are_cut(void)
+{
+    for (int sliced = 0; sliced < 2; sliced++) {
+        check_unequal(sliced, 4, 2);
+        check_unequal(sliced, 4, 4);
+        check_unequal(sliced, 2, 4);
+        check_unequal(sliced, 2, 8);
+        check_unequal(sliced, 1, 4);
+    }
+}
+
 /* ---- the vocabulary ---- */
 
 static int count_op(const placed *m, lk__op op)
@@ -734,6 +770,7 @@ int main(void)
     RUN(an_encoder_is_split);
     RUN(channels_of_images_are_split);
     RUN(slices_of_what_lies_side_by_side_are_cut);
+    RUN(unequal_widths_side_by_side_are_cut);
     RUN(the_vocabulary_is_split);
     RUN(a_vocabulary_that_stays_whole_changes_nothing);
     RUN(names_do_not_matter);

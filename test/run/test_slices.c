@@ -6,6 +6,8 @@
 #include "train/checkpoint.h"
 #include "train/load_group.h"
 
+#define CUT(at, along, repetitions) {.dim = at, .axes = along, .outer = repetitions}
+
 /* ---- the lists, against their definition ---- */
 
 static lk__mesh_grid grid_of(const char *axes, int rank)
@@ -20,6 +22,13 @@ static lk__mesh_grid grid_of(const char *axes, int rank)
 }
 
 /* Whether part `part` of the list has the element at these coordinates, by floor(n·i / parts) alone. */
+static int part_in_segment(const lk__plan_cut *cut, int extent, int64_t at)
+{
+    int i = 0;
+    for (; at >= cut->segment[i]; i++) at -= cut->segment[i];
+    return (int)(at * extent / cut->segment[i]);
+}
+
 static bool has_element(const lk__plan_slices *s, int part, const int64_t *at)
 {
     int64_t first[LK__SLICES_RANK] = {0}, count[LK__SLICES_RANK];
@@ -32,7 +41,11 @@ static bool has_element(const lk__plan_slices *s, int part, const int64_t *at)
         rest /= extent;
     }
     for (int i = 0; i < s->splits.count; i++) {
-        int     dim = s->splits.split[i].dim, extent = lk__mesh_extent(s->mesh, s->splits.split[i].axes);
+        int dim = s->splits.split[i].dim, extent = lk__mesh_extent(s->mesh, s->splits.split[i].axes);
+        if (s->splits.split[i].segment[0]) {
+            if (part_in_segment(&s->splits.split[i], extent, at[dim]) != number[i]) return false;
+            continue;
+        }
         int64_t begin = count[dim] * number[i] / extent, end = count[dim] * (number[i] + 1) / extent;
         first[dim] += begin;
         count[dim] = end - begin;
@@ -83,23 +96,44 @@ static void check_list(const lk__plan_slices *s)
     free(place);
 }
 
+static void every_element_of_a_segment_is_in_one_slice(void)
+{
+    lk__mesh_grid         grid = grid_of("data=2,shard=3,tensor=2", 0);
+    const lk__plan_splits lists[] = {
+        {.count = 1, .split = {{.dim = 1, .axes = LK_AXIS_TENSOR, .outer = 1, .segment = {6, 2, 4}}}},
+        {.count = 1, .split = {{.dim = 1, .axes = LK_AXIS_SHARD, .outer = 1, .segment = {9, 3}}}},
+        {.count = 2,
+         .split = {{.dim = 1, .axes = LK_AXIS_SHARD, .outer = 1, .segment = {6, 3, 3}}, CUT(0, LK_AXIS_DATA, 1)}},
+        {.count = 2,
+         .split = {CUT(2, LK_AXIS_DATA, 1), {.dim = 1, .axes = LK_AXIS_TENSOR, .outer = 1, .segment = {8, 2, 2}}}},
+    };
+    const int64_t shapes[][3] = {{3, 12, 5}, {1, 12, 1}, {4, 12, 2}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
+            lk__plan_slices s = {.mesh = &grid, .rank = 3, .splits = lists[k], .parts = 1};
+            memcpy(s.dims, shapes[i], sizeof shapes[i]);
+            for (int n = 0; n < s.splits.count; n++) s.parts *= lk__mesh_extent(&grid, s.splits.split[n].axes);
+            check_list(&s);
+        }
+}
+
 static void every_element_is_in_one_slice(void)
 {
     lk__mesh_grid         grid = grid_of("data=2,shard=3,tensor=2", 0);
     const int64_t         shapes[][3] = {{7, 5, 3}, {2, 2, 2}, {1, 4, 9}, {13, 1, 1}};
     const lk__plan_splits lists[] = {
         {0},
-        {.count = 1, .split = {{0, LK_AXIS_DATA, 1}}},
-        {.count = 1, .split = {{1, LK_AXIS_SHARD, 1}}},
-        {.count = 1, .split = {{2, LK_AXIS_TENSOR, 1}}},
-        {.count = 1, .split = {{0, LK_AXIS_PIPELINE, 1}}}, /* an axis that the mesh does not name */
-        {.count = 1, .split = {{0, LK_AXIS_DATA | LK_AXIS_TENSOR, 1}}},
-        {.count = 2, .split = {{0, LK_AXIS_TENSOR, 1}, {0, LK_AXIS_SHARD, 1}}},
-        {.count = 2, .split = {{1, LK_AXIS_TENSOR, 1}, {0, LK_AXIS_SHARD, 1}}},
-        {.count = 3, .split = {{2, LK_AXIS_DATA, 1}, {0, LK_AXIS_SHARD, 1}, {1, LK_AXIS_TENSOR, 1}}},
+        {.count = 1, .split = {CUT(0, LK_AXIS_DATA, 1)}},
+        {.count = 1, .split = {CUT(1, LK_AXIS_SHARD, 1)}},
+        {.count = 1, .split = {CUT(2, LK_AXIS_TENSOR, 1)}},
+        {.count = 1, .split = {CUT(0, LK_AXIS_PIPELINE, 1)}}, /* an axis that the mesh does not name */
+        {.count = 1, .split = {CUT(0, LK_AXIS_DATA | LK_AXIS_TENSOR, 1)}},
+        {.count = 2, .split = {CUT(0, LK_AXIS_TENSOR, 1), CUT(0, LK_AXIS_SHARD, 1)}},
+        {.count = 2, .split = {CUT(1, LK_AXIS_TENSOR, 1), CUT(0, LK_AXIS_SHARD, 1)}},
+        {.count = 3, .split = {CUT(2, LK_AXIS_DATA, 1), CUT(0, LK_AXIS_SHARD, 1), CUT(1, LK_AXIS_TENSOR, 1)}},
         {.flat = {LK_AXIS_SHARD, 0, 40}},
         {.flat = {LK_AXIS_SHARD, 7, 64}}, /* of which the last part may be empty */
-        {.count = 1, .split = {{1, LK_AXIS_TENSOR, 1}}, .flat = {LK_AXIS_SHARD, 5, 24}},
+        {.count = 1, .split = {CUT(1, LK_AXIS_TENSOR, 1)}, .flat = {LK_AXIS_SHARD, 5, 24}},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
@@ -126,7 +160,7 @@ typedef struct placing {
     bool            begun; /* Adagrad, whose moment does not begin with 0 */
 } placing;
 
-#define SPLIT(dim) {.count = 1, .split = {{dim, LK_AXIS_DATA, 1}}}
+#define SPLIT(dim) {.count = 1, .split = {CUT(dim, LK_AXIS_DATA, 1)}}
 
 static const placing placings[] = {
     {.name = "moments split", .splits = {[LK__ARRAY_MOMENT_0] = SPLIT(0), [LK__ARRAY_MOMENT_0 + 1] = SPLIT(0)}},
@@ -145,49 +179,77 @@ static const placing placings[] = {
 };
 static const placing grids[] = {
     {.name = "values over one of two axes",
-     .splits = {{.count = 1, .split = {{0, LK_AXIS_TENSOR, 1}}}, {0}, {.count = 1, .split = {{-1, LK_AXIS_DATA, 1}}}},
+     .splits = {{.count = 1, .split = {CUT(0, LK_AXIS_TENSOR, 1)}},
+                {0},
+                {.count = 1, .split = {CUT(-1, LK_AXIS_DATA, 1)}}},
      .axes = "data=2,tensor=2"},
     {.name = "repetitions, each of which is split",
-     .splits = {{.count = 1, .split = {{0, LK_AXIS_TENSOR, 7}}},
+     .splits = {{.count = 1, .split = {CUT(0, LK_AXIS_TENSOR, 7)}},
                 {0},
-                {.count = 1, .split = {{-1, LK_AXIS_TENSOR, 3}}},
-                {.count = 2, .split = {{-1, LK_AXIS_TENSOR, 3}, {0, LK_AXIS_DATA, 1}}}},
+                {.count = 1, .split = {CUT(-1, LK_AXIS_TENSOR, 3)}},
+                {.count = 2, .split = {CUT(-1, LK_AXIS_TENSOR, 3), CUT(0, LK_AXIS_DATA, 1)}}},
      .axes = "data=2,tensor=2"},
-    {.name = "two axes, two dimensions",
-     .splits = {{.count = 2, .split = {{0, LK_AXIS_DATA, 1}, {-1, LK_AXIS_TENSOR, 1}}},
+    {.name = "segments, each of which is split",
+     .splits = {{.count = 1, .split = {{.dim = 0, .axes = LK_AXIS_TENSOR, .outer = 1, .segment = {2, 2}}}},
                 {0},
-                {.count = 2, .split = {{0, LK_AXIS_TENSOR, 1}, {0, LK_AXIS_DATA, 1}}}},
+                {.count = 1, .split = {{.dim = -1, .axes = LK_AXIS_TENSOR, .outer = 1, .segment = {4, 2, 2}}}},
+                {.count = 2,
+                 .split = {{.dim = -1, .axes = LK_AXIS_TENSOR, .outer = 1, .segment = {2, 4}},
+                           CUT(0, LK_AXIS_DATA, 1)}}},
+     .axes = "data=2,tensor=2"},
+    {.name = "copies that neighbours have",
+     .splits = {{.count = 1, .split = {CUT(0, LK_AXIS_TENSOR | LK__AXES_ACROSS | 2 << LK__AXES_SHIFT, 1)}},
+                {0},
+                {.count = 1, .split = {CUT(-1, LK_AXIS_TENSOR | 2 << LK__AXES_SHIFT, 1)}}},
+     .axes = "tensor=4"},
+    {.name = "two axes, two dimensions",
+     .splits = {{.count = 2, .split = {CUT(0, LK_AXIS_DATA, 1), CUT(-1, LK_AXIS_TENSOR, 1)}},
+                {0},
+                {.count = 2, .split = {CUT(0, LK_AXIS_TENSOR, 1), CUT(0, LK_AXIS_DATA, 1)}}},
      .axes = "data=2,tensor=2"},
 };
 
 /* Both: ranks that have the same slices share one copy of them. */
 static const placing shared_grids[] = {
     {.name = "shared, split over one of two axes",
-     .splits = {{.count = 1, .split = {{0, LK_AXIS_TENSOR, 1}}},
-                {.count = 1, .split = {{0, LK_AXIS_TENSOR, 1}}},
-                {.count = 1, .split = {{0, LK_AXIS_TENSOR, 1}}},
-                {.count = 1, .split = {{-1, LK_AXIS_TENSOR, 1}}}},
+     .splits = {{.count = 1, .split = {CUT(0, LK_AXIS_TENSOR, 1)}},
+                {.count = 1, .split = {CUT(0, LK_AXIS_TENSOR, 1)}},
+                {.count = 1, .split = {CUT(0, LK_AXIS_TENSOR, 1)}},
+                {.count = 1, .split = {CUT(-1, LK_AXIS_TENSOR, 1)}}},
      .axes = "data=2,tensor=2"},
     {.name = "shared values, moments split over the other axis",
-     .splits =
-         {{0}, {0}, {.count = 1, .split = {{0, LK_AXIS_DATA, 1}}}, {.count = 1, .split = {{-1, LK_AXIS_DATA, 1}}}},
+     .splits = {{0},
+                {0},
+                {.count = 1, .split = {CUT(0, LK_AXIS_DATA, 1)}},
+                {.count = 1, .split = {CUT(-1, LK_AXIS_DATA, 1)}}},
      .axes = "data=2,tensor=2"},
     {.name = "shared, bf16, stored by columns, master copies by rows",
-     .splits = {{.count = 1, .split = {{-1, LK_AXIS_TENSOR, 1}}},
-                {.count = 1, .split = {{0, LK_AXIS_TENSOR, 1}}},
-                {.count = 1, .split = {{0, LK_AXIS_TENSOR, 1}}}},
+     .splits = {{.count = 1, .split = {CUT(-1, LK_AXIS_TENSOR, 1)}},
+                {.count = 1, .split = {CUT(0, LK_AXIS_TENSOR, 1)}},
+                {.count = 1, .split = {CUT(0, LK_AXIS_TENSOR, 1)}}},
      .policy = LK_POLICY_BF16,
      .axes = "data=2,tensor=2"},
     {.name = "shared values, moments that begin with a number split over the other axis",
-     .splits = {{0}, {0}, {.count = 1, .split = {{0, LK_AXIS_DATA, 1}}}},
+     .splits = {{0}, {0}, {.count = 1, .split = {CUT(0, LK_AXIS_DATA, 1)}}},
      .axes = "data=2,tensor=2",
      .begun = true},
     {.name = "shared, a copy for each rank",
-     .splits = {{.count = 2, .split = {{0, LK_AXIS_DATA, 1}, {-1, LK_AXIS_TENSOR, 1}}},
+     .splits = {{.count = 2, .split = {CUT(0, LK_AXIS_DATA, 1), CUT(-1, LK_AXIS_TENSOR, 1)}},
                 {0},
-                {.count = 1, .split = {{0, LK_AXIS_DATA, 1}}}},
+                {.count = 1, .split = {CUT(0, LK_AXIS_DATA, 1)}}},
      .axes = "data=2,tensor=2"},
 };
+
+/* The last segment takes the rest of the dimension; parts must be equal, else there are none. */
+static void fit_segments(lk__plan_cut *cut, int64_t extent, int parts)
+{
+    int     last = 0;
+    int64_t before = 0;
+    if (!cut->segment[0]) return;
+    while (last + 1 < LK__CUT_SEGMENTS && cut->segment[last + 1]) before += cut->segment[last++];
+    cut->segment[last] = extent - before;
+    if (cut->segment[last] <= 0 || cut->segment[last] % parts) memset(cut->segment, 0, sizeof cut->segment);
+}
 
 static void place_array(void *user, const lk_plan *plan, size_t state, lk__plan_array array, lk__plan_splits *splits)
 {
@@ -200,6 +262,7 @@ static void place_array(void *user, const lk_plan *plan, size_t state, lk__plan_
         lk__plan_cut *cut = &splits->split[i];
         if (cut->dim < 0) cut->dim = rank - 1;
         if (dims[cut->dim] % cut->outer) cut->outer = 1;
+        fit_segments(cut, dims[cut->dim], lk__mesh_extent(&plan->mesh, cut->axes));
     }
 }
 
@@ -668,7 +731,7 @@ static void repetitions_are_cut_one_by_one(void)
     lk__mesh_grid        grid = grid_of("tensor=2", 1);
     lk_tensor            x = lk_input(r.graph, "x", LK_F32, 2, ((int64_t[]){4, 2}));
     lk_tensor            w = lk_parameter(r.graph, "w", 2, ((int64_t[]){2, 12}));
-    static const placing p = {.splits = {{.count = 1, .split = {{1, LK_AXIS_TENSOR, 3}}}}};
+    static const placing p = {.splits = {{.count = 1, .split = {CUT(1, LK_AXIS_TENSOR, 3)}}}};
     lk__plan_placement   placement = {place_array, (void *)&p, &grid};
     config.loss = lk_sum(lk_matmul(x, w));
     config.optimizer = &optimizer;
@@ -687,6 +750,7 @@ static void repetitions_are_cut_one_by_one(void)
 int main(void)
 {
     RUN_APART(every_element_is_in_one_slice); /* a process that has started CUDA cannot fork ranks */
+    RUN_APART(every_element_of_a_segment_is_in_one_slice);
     RUN_APART(repetitions_are_cut_one_by_one);
     RUN_APART(one_rank_has_all_slices);
     RUN_APART(two_ranks_have_what_one_has);

@@ -11,7 +11,7 @@
 
 enum { BATCH = 6, TOKENS = 8, VOCABULARY = 24, WIDTH = 16, IN = 6, HIDDEN = 12, OUT = 4, STEPS = 4 };
 
-typedef enum model { MLP, GPT, LLAMA } model;
+typedef enum model { MLP, GPT, LLAMA, PACKED, SLICED } model;
 
 typedef struct setting {
     const char *name, *mesh;
@@ -65,6 +65,30 @@ static lk_tensor record_text(lk_graph *g, const setting *s, int64_t rows, lk_ten
     return lk_linear_cross_entropy(made.hidden, made.head, labels);
 }
 
+/* One product makes queries, keys and values, of unequal widths; attention reads them side by side, or slices. */
+static lk_tensor record_packed(lk_graph *g, const setting *s, int64_t rows, lk_tensor *y)
+{
+    int64_t   heads = s->heads ? s->heads : 8, groups = s->kv_heads ? s->kv_heads : 2, d = 4;
+    lk_tensor tokens = lk_input(g, "tokens", LK_I32, 2, ((int64_t[]){rows, TOKENS})), none = {0};
+    lk_tensor labels = lk_input(g, "labels", LK_I32, 2, ((int64_t[]){rows, TOKENS}));
+    lk_tensor x = lk_embedding(tokens, "table", VOCABULARY, WIDTH);
+    for (int i = 0; i < 2; i++) {
+        lk_block_begin(x, i ? "second" : "first");
+        lk_tensor qkv = lk_linear(lk_layer_norm(x, "norm"), "qkv", (heads + 2 * groups) * d), q = qkv, k = none,
+                  v = none;
+        if (s->model == SLICED) {
+            q = lk_tanh(lk_slice(qkv, 2, 0, heads * d));
+            k = lk_slice(qkv, 2, heads * d, groups * d);
+            v = lk_slice(qkv, 2, (heads + groups) * d, groups * d);
+        }
+        q = lk_attention(q, k, v, .heads = heads, .kv_heads = groups, .causal = true, .dropout = s->dropout);
+        x = lk_add(x, lk_linear(q, "out", WIDTH));
+        lk_block_end(x);
+    }
+    *y = x;
+    return lk_cross_entropy(lk_linear(lk_layer_norm(x, "last"), "head", VOCABULARY), labels);
+}
+
 /* axes NULL: one rank. */
 static void make(const rank_test *r, net *n, const setting *s, const char *axes)
 {
@@ -82,7 +106,9 @@ static void make(const rank_test *r, net *n, const setting *s, const char *axes)
     config.parallel.shard_stage = axes ? s->stage : 0;
     int64_t rows = lk_mesh_capacity(n->mesh, &config.parallel, BATCH);
     REQUIRE(lk_graph_create(r->context, LK_F64, &n->graph) == LK_OK);
-    config.loss = s->model == MLP ? record_mlp(n->graph, rows, &y) : record_text(n->graph, s, rows, &y);
+    config.loss = s->model == MLP      ? record_mlp(n->graph, rows, &y)
+                  : s->model >= PACKED ? record_packed(n->graph, s, rows, &y)
+                                       : record_text(n->graph, s, rows, &y);
     adam.kind = LK_ADAM;
     adam.lr = 0.01;
     adam.clip = s->clip;
@@ -327,6 +353,24 @@ static void fewer_heads_of_keys_than_ranks(void)
     run_settings(all, sizeof all / sizeof *all);
 }
 
+static void unequal_widths_side_by_side_are_cut(void)
+{
+    static const setting all[] = {
+        {.name = "packed over 2", .mesh = "tensor=2", .model = PACKED, .clip = 0.1},
+        {.name = "packed, whole sequences", .mesh = "tensor=2", .model = PACKED, .whole_sequences = true},
+        {.name = "packed, dropout", .mesh = "tensor=2", .model = PACKED, .dropout = 0.2},
+        {.name = "packed over 4", .mesh = "tensor=4", .model = PACKED, .kv_heads = 4, .micro_batches = 2},
+        {.name = "packed, 2 over 4", .mesh = "tensor=4", .model = PACKED, .clip = 0.1},
+        {.name = "packed, 2 over 4, dropout", .mesh = "tensor=4", .model = PACKED, .dropout = 0.2},
+        {.name = "packed, 1 over 4", .mesh = "tensor=4", .model = PACKED, .kv_heads = 1},
+        {.name = "sliced over 2", .mesh = "tensor=2", .model = SLICED, .dropout = 0.2},
+        {.name = "sliced, 2 over 4", .mesh = "data=2,tensor=4", .model = SLICED, .clip = 0.1},
+        {.name = "sliced, shard", .mesh = "shard=2,tensor=2", .model = SLICED, .stage = 3, .clip = 0.1},
+        {.name = "packed, shard", .mesh = "shard=2,tensor=4", .model = PACKED, .stage = 2, .clip = 0.1},
+    };
+    run_settings(all, sizeof all / sizeof *all);
+}
+
 static void tensor_and_shard_multiply(void)
 {
     static const setting all[] = {
@@ -447,6 +491,7 @@ int main(void)
     RUN(a_perceptron_trains_as_on_one_rank);
     RUN(transformers_train_as_on_one_rank);
     RUN(fewer_heads_of_keys_than_ranks);
+    RUN(unequal_widths_side_by_side_are_cut);
     RUN(tensor_and_shard_multiply);
     RUN(replicas_of_a_slice_are_compared);
     RUN(ids_out_of_range_are_named);

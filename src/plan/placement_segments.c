@@ -1,0 +1,146 @@
+/* placement_segments.c - what lies side by side in one dimension, such as queries, keys and values: slices of it, and
+ * concatenations. Each segment is cut by itself, so that a rank has a part of each. */
+#include "plan/placement_factor.h"
+
+#include <string.h>
+
+enum { SEGMENTS = LK__CUT_SEGMENTS };
+
+typedef struct segments {
+    int     count;            /* 0: none, or too many */
+    int64_t extent[SEGMENTS]; /* of the first ones: more than that are equal */
+} segments;
+
+static bool is_slice(const lk__graph_node *n) { return n->op == LK__OP_slice || n->op == LK__OP_slice_grad; }
+
+static int64_t whole_extent(const lk_graph *g, const lk__graph_node *n)
+{
+    return g->values[n->op == LK__OP_slice ? n->in[0] : n->out[0]].shape.dims[n->attrs.axis];
+}
+
+/* ---- slices ---- */
+
+/* The next place behind `at` where one of the slices of a value along an axis begins or ends. */
+static int64_t next_bound(const lk_graph *g, int value, int axis, int64_t at)
+{
+    int64_t next = g->values[value].shape.dims[axis];
+    for (size_t i = 0; i < g->nodes_count; i++) {
+        const lk__graph_node *n = &g->nodes[i];
+        if (n->dead || n->op != LK__OP_slice || n->in[0] != value || n->attrs.axis != axis) continue;
+        int64_t bounds[] = {n->attrs.start, n->attrs.start + n->attrs.length};
+        for (int k = 0; k < 2; k++)
+            if (bounds[k] > at && bounds[k] < next) next = bounds[k];
+    }
+    return next;
+}
+
+static segments find_bounds(const lk_graph *g, int value, int axis)
+{
+    segments s = {0};
+    int64_t  whole = g->values[value].shape.dims[axis];
+    for (int64_t at = 0, next; at < whole; at = next) {
+        if (s.count == SEGMENTS) return (segments){0};
+        next = next_bound(g, value, axis, at);
+        s.extent[s.count++] = next - at;
+    }
+    return s;
+}
+
+static bool has_segment(const segments *s, int64_t start, int64_t length)
+{
+    int64_t at = 0;
+    for (int i = 0; i < s->count; at += s->extent[i++])
+        if (at == start && s->extent[i] == length) return true;
+    return false;
+}
+
+/* Those of the value that a slice is of; of a gradient, whose other slices are values by themselves, those of a value
+ * that has the same slice. */
+static segments segments_of_slice(const lk_graph *g, const lk__graph_node *n)
+{
+    int64_t whole = whole_extent(g, n);
+    for (size_t i = 0; i < g->nodes_count; i++) {
+        const lk__graph_node *other = n->op == LK__OP_slice ? n : &g->nodes[i];
+        bool                  same = !other->dead && other->op == LK__OP_slice && other->attrs.axis == n->attrs.axis &&
+                    other->attrs.start == n->attrs.start && other->attrs.length == n->attrs.length &&
+                    whole_extent(g, other) == whole;
+        if (!same) continue;
+        segments s = find_bounds(g, other->in[0], n->attrs.axis);
+        if (has_segment(&s, n->attrs.start, n->attrs.length)) return s;
+        if (other == n) break;
+    }
+    return (segments){0};
+}
+
+/* ---- concatenations ---- */
+
+static segments segments_of_concat(const lk_graph *g, const lk__graph_node *n)
+{
+    segments s = {0};
+    if (n->inputs > SEGMENTS) return s;
+    for (int i = 0; i < n->inputs; i++) s.extent[s.count++] = g->values[n->in[i]].shape.dims[n->attrs.axis];
+    return s;
+}
+
+/* ---- as a factor ---- */
+
+static bool are_equal(const segments *s)
+{
+    for (int i = 1; i < s->count && i < SEGMENTS; i++)
+        if (s->extent[i] != s->extent[0]) return false;
+    return true;
+}
+
+static segments repeat_segment(int64_t whole, int64_t start, int64_t length)
+{
+    bool repeats = length > 0 && length < whole && whole % length == 0 && start % length == 0;
+    return (segments){repeats ? (int)(whole / length) : 0, {length, length, length}};
+}
+
+/* Equal ones are repetitions, of which there may be many. */
+static segments find_segments(const lk_graph *g, const lk__graph_node *n)
+{
+    segments s = is_slice(n) ? segments_of_slice(g, n) : segments_of_concat(g, n);
+    if (is_slice(n) && (s.count < 2 || are_equal(&s)))
+        return repeat_segment(whole_extent(g, n), n->attrs.start, n->attrs.length);
+    return s;
+}
+
+bool lk__placement_has_segments(const lk_graph *g, const lk__graph_node *n)
+{
+    if (!is_slice(n) && n->op != LK__OP_concat) return false;
+    return find_segments(g, n).count > 1;
+}
+
+void lk__placement_read_segments(const lk_graph *g, const lk__graph_node *n, lk__placement_factor *p)
+{
+    segments           s = find_segments(g, n);
+    lk__placement_axis one = {.dim = n->attrs.axis, .segments = 1, .before = 1}, all = one;
+    all.segments = s.count;
+    if (!are_equal(&s)) memcpy(all.segment, s.extent, sizeof all.segment);
+    *p = (lk__placement_factor){.factor = LK__PLACE_SLICE, .extent = is_slice(n) ? n->attrs.length : s.extent[0]};
+    for (int i = 0; i < n->inputs; i++) p->in[i] = n->op == LK__OP_slice ? all : one;
+    p->out[0] = n->op == LK__OP_slice ? one : all;
+}
+
+bool lk__placement_find_segments(const lk_graph *g, int64_t extent, int nth, int64_t segment[LK__CUT_SEGMENTS])
+{
+    for (size_t i = 0; i < g->nodes_count; i++) {
+        const lk__graph_node *n = &g->nodes[i];
+        lk__placement_factors factors;
+        if (n->dead || lk__placement_factors_find(g, n, &factors) < 0) continue;
+        bool found = false;
+        for (int k = 0; k < factors.count * (LK__MAX_IN + LK__MAX_OUT) && !found; k++) {
+            const lk__placement_factor *f = &factors.factor[k / (LK__MAX_IN + LK__MAX_OUT)];
+            int                         operand = k % (LK__MAX_IN + LK__MAX_OUT);
+            const lk__placement_axis   *a = operand < LK__MAX_IN ? &f->in[operand] : &f->out[operand - LK__MAX_IN];
+            int64_t                     sum = 0;
+            for (int j = 0; j < SEGMENTS; j++) sum += a->segment[j];
+            found = a->dim >= 0 && a->segment[0] && sum == extent;
+            if (found) memcpy(segment, a->segment, sizeof a->segment);
+        }
+        lk__placement_factors_free(g->context, &factors);
+        if (found && nth-- == 0) return true;
+    }
+    return false;
+}
