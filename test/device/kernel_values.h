@@ -252,12 +252,12 @@ static void check_call_parts(const spec *s, const char *isa, lk_dtype real, cons
 {
     parts_case k = {.op = s->op, .real = real, .call = call, .isa = isa, .pool = lk__context_pool(contexts[0])};
     char       wrong[PARTS_TEXT];
-    if (strcmp(isa, lk_context_isa(contexts[0])) != 0) return; /* the best one */
+    if (!parts_of_all && strcmp(isa, lk_context_isa(contexts[0])) != 0) return; /* the best one */
     for (int i = 0; i < 2 && s->out[i]; i++)
         for (int64_t e = 0; s->out[i]->size && e < s->out[i]->count; e++) k.terms = fmax(k.terms, s->out[i]->size[e]);
     bool right = check_parts(&k, wrong);
     CHECK(right, "%s: %s", the_case, wrong);
-    if (right) try_mutants(&k);
+    if (right && !parts_of_all) try_mutants(&k);
 }
 
 static void run_one(const spec *s, const char *isa, lk_dtype real)

@@ -109,6 +109,27 @@ static void tile_sizes(conv *k)
     free(x);
 }
 
+/* The same of dx, whose tiles of 4×4 pixels come from 6×6 of dy, most of them zero where they were pooled. */
+static void input_tile_sizes(conv *k)
+{
+    const shape *s = &k->s;
+    if (s->kh != 3 || s->kw != 3 || s->stride != 1 || s->groups != 1 || s->pool != 2) return;
+    k->dx.tile = require_memory(calloc((size_t)k->dx.count + 1, sizeof(double)));
+    int64_t tall = (s->h + 3) / 4, wide = (s->w + 3) / 4;
+    for (int64_t i = 0; i < s->n * tall * wide; i++) {
+        int64_t n = i / wide / tall, h = i / wide % tall * 4, w = i % wide * 4;
+        for (int64_t o = 0; o < s->o; o++) {
+            double dy = norm_of(&k->spread, n, o, h + s->padding - 2, w + s->padding - 2, 6);
+            for (int64_t c = 0; c < s->c; c++) {
+                double size = dy * norm_of(&k->w, o, c, 0, 0, 3);
+                for (int64_t p = h; p < h + 4 && p < s->h; p++)
+                    for (int64_t q = w; q < w + 4 && q < s->w; q++)
+                        k->dx.tile[at4(&k->dx, n, c, p, q) - k->dx.v] += size;
+            }
+        }
+    }
+}
+
 /* The position of a maximum may differ from the oracle's where the two values differ by rounding alone. */
 static bool positions_are_close(const values *want, const lk__kernel_operand *index, void *argument, double tolerance)
 {
@@ -166,6 +187,7 @@ static void check_conv(const shape *s)
     each_product(&k, input_product);
     each_product(&k, weight_product);
     tile_sizes(&k);
+    input_tile_sizes(&k);
 
     char text[256];
     snprintf(text, sizeof text,
@@ -263,6 +285,28 @@ static void convolutions_of_drawn_shapes(void)
     }
 }
 
+/* Shapes whose parts would be computed by another algorithm, or summed in other blocks, if they were the whole. */
+static void parts_are_computed_as_the_whole_is(void)
+{
+    static const shape shapes[] = {
+        {3, 32, 6, 6, 32, 3, 3, 1, 1, 1, 0, true, true, false}, /* by Winograd's algorithm, which needs whole vectors */
+        {2, 48, 7, 7, 16, 3, 3, 1, 1, 1, 2, true, true, true},
+        {1, 16, 9, 10, 80, 3, 3, 1, 2, 1, 2, false, true, true},
+        {2, 64, 24, 3, 16, 3, 3, 1, 1, 1, 0, false, false, false}, /* tiles in a block of the weight's gradient */
+        {3, 192, 4, 4, 176, 3, 3, 1, 1, 1, 0, true, true, false},  /* many filters; images of a chunk */
+        {1, 64, 6, 6, 32, 5, 5, 1, 2, 1, 2, true, true, true},     /* pooled in registers; a panel in parts */
+        {2, 128, 6, 6, 64, 5, 5, 1, 2, 2, 2, true, true, true},
+        {2, 7, 40, 9, 17, 3, 3, 1, 1, 1, 0, false, true, false}, /* bands of rows */
+        {2, 12, 33, 21, 6, 2, 2, 2, 1, 2, 0, false, true, false},
+        {3, 3, 11, 5, 17, 1, 1, 1, 3, 1, 3, true, true, true}, /* from positions of maxima: one vector, one sum */
+        {3, 9, 9, 4, 51, 2, 2, 1, 2, 3, 2, true, true, true},
+        {1, 14, 12, 12, 7, 3, 3, 1, 1, 1, 2, true, true, true}, /* more vectors than the whole may have for it */
+    };
+    parts_of_all = true;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_conv(&shapes[i]);
+    parts_of_all = false;
+}
+
 /* Training must get a NaN loss from a NaN, so neither relu nor max pool may hide one. */
 static void nan_passes(const char *isa, lk_dtype real, int64_t channels, int64_t pool)
 {
@@ -312,6 +356,8 @@ int main(void)
         RUN(convolutions_of_chosen_shapes);
         RUN(convolutions_of_drawn_shapes);
     }
+    narrow = false;
+    if (!getenv("LK_TEST_SLOW") && !kernel_device) RUN(parts_are_computed_as_the_whole_is);
     RUN(nan_is_not_hidden_by_relu_and_pool);
     list_kernels_ran(__BASE_FILE__);
     list_mutants_tried(__BASE_FILE__);

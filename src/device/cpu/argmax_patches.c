@@ -7,6 +7,10 @@
 
 #include "device/cpu/conv.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 enum { AT_ONCE = 4 }; /* the most channels whose sums are in registers at once */
 
 bool argmax_patches_fit(const conv *v) { return v->pool > 1 && v->pool < 16 && patch_vectors(v) <= 8; }
@@ -33,6 +37,28 @@ INLINE REAL gradient_at(const positions *at, const ELEMENT *dy, int64_t index)
 #endif
 }
 
+/* sum + a × b, rounded once. Not left to the compiler: for x86-64 some versions of GCC fuse it where a loop has several
+ * sums and do not where it has one (avoid-fma-max-bits), so that the bits of a channel would follow from the channels
+ * beside it. */
+INLINE vec add_fused(vec sum, REAL a, vec b)
+{
+#if defined(__aarch64__) && LK_REAL_BITS == 32
+    return (vec)vfmaq_n_f32((float32x4_t)sum, (float32x4_t)b, a);
+#elif defined(__aarch64__)
+    return (vec)vfmaq_n_f64((float64x2_t)sum, (float64x2_t)b, a);
+#elif defined(__AVX512F__) && LK_REAL_BITS == 32
+    return (vec)_mm512_fmadd_ps(_mm512_set1_ps(a), (__m512)b, (__m512)sum);
+#elif defined(__AVX512F__)
+    return (vec)_mm512_fmadd_pd(_mm512_set1_pd(a), (__m512d)b, (__m512d)sum);
+#elif defined(__FMA__) && LK_REAL_BITS == 32
+    return (vec)_mm256_fmadd_ps(_mm256_set1_ps(a), (__m256)b, (__m256)sum);
+#elif defined(__FMA__)
+    return (vec)_mm256_fmadd_pd(_mm256_set1_pd(a), (__m256d)b, (__m256d)sum);
+#else
+    return sum + a * b;
+#endif
+}
+
 /* `channels` channels at once: sum[0…vectors) += gradient × patch at the maximum, over the band's windows. */
 INLINE void add_channels(const int channels, const int vectors, const conv *v, const REAL *patches, int64_t rows,
                          const ELEMENT *dy, const uint8_t *index, const positions *at, REAL *sum)
@@ -52,7 +78,7 @@ INLINE void add_channels(const int channels, const int vectors, const conv *v, c
                 REAL        gradient = gradient_at(at, dy + c, index[c]);
                 const REAL *patch = window + at->offset[index[c]];
                 UNROLL
-                for (int k = 0; k < vectors; k++) total[c][k] += gradient * load(patch + k * VL);
+                for (int k = 0; k < vectors; k++) total[c][k] = add_fused(total[c][k], gradient, load(patch + k * VL));
             }
         }
     }

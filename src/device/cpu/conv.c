@@ -7,7 +7,7 @@ void copy_window(REAL *to, window at, const ELEMENT *image, int64_t h, int64_t w
                  int64_t width)
 {
     int64_t left = min64(at.columns, max64(0, -at.column)); /* columns before the image */
-    int64_t right = max64(left, min64(at.columns, w - at.column));
+    int64_t right = max64(left, min64(at.columns, w - at.column)), count = min64(width, c - first);
     for (int64_t r = 0; r < at.rows; r++, to += at.columns * width) {
         int64_t row = at.row + r;
         if (row < 0 || row >= h) {
@@ -18,8 +18,13 @@ void copy_window(REAL *to, window at, const ELEMENT *image, int64_t h, int64_t w
         zero(to, left * width);
         if (width == c)
             copy_wide(to + left * width, from + left * c, (right - left) * c);
-        else
+        else if (width == count)
             for (int64_t q = left; q < right; q++) copy_wide(to + q * width, from + q * c, width);
+        else
+            for (int64_t q = left; q < right; q++) {
+                copy_wide(to + q * width, from + q * c, count);
+                zero(to + q * width + count, width - count);
+            }
         zero(to + right * width, (at.columns - right) * width);
     }
 }

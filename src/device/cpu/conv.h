@@ -55,13 +55,23 @@ static inline conv conv_of_parts(const lk__op_attrs *attrs, const lk__kernel_ope
     return v;
 }
 
+/* The whole, for everything on which the order of sums depends. */
+static inline conv whole_conv(const conv *v)
+{
+    conv w = *v;
+    w.c = v->whole_c, w.o = v->whole_o, w.groups = v->whole_groups;
+    w.cg = w.c / w.groups, w.og = w.o / w.groups;
+    w.panels = tiles_of(w.og, NR);
+    return w;
+}
+
 /* Rows and columns of an image that a scratch copy holds: from (row, column), which may be outside the image, where it
  * is zero. */
 typedef struct window {
     int64_t row, column, rows, columns;
 } window;
 
-/* to[r][q][0…width) = channels first … first+width of the image (h, w, c). */
+/* to[r][q][0…width) = channels first … first+width of the image (h, w, c); zeros past its last channel. */
 #define copy_window KERNEL(copy_window)
 void copy_window(REAL *to, window at, const ELEMENT *image, int64_t h, int64_t w, int64_t c, int64_t first,
                  int64_t width);

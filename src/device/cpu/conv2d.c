@@ -13,7 +13,7 @@ enum { BAND = 32 << 10, PIXELS = 512, STRIP = 64 };
 typedef struct plan {
     conv    v;
     bool    copies; /* of x: padding, groups, another type; otherwise x is read in place */
-    bool    pooled; /* in registers: windows of 2×2, whole panels */
+    bool    pooled; /* in registers: windows of 2×2, whole panels; a part's last panel may have less */
     bool    strips; /* results go through a worker's scratch: another pool, another type */
     int64_t deep;   /* K of the product */
     int64_t band;   /* rows of the convolution in a band, whole pool windows */
@@ -31,7 +31,8 @@ static plan plan_of(const lk__kernel_call *call)
     plan  p = {.v = conv_of_parts(call->attrs, &call->in[0], &call->in[1])};
     conv *v = &p.v;
     p.copies = NARROW || v->padding > 0 || v->groups > 1;
-    p.pooled = MR % 4 == 0 && v->pool == 2 && v->og % NR == 0;
+    /* The other way adds a large panel in parts, so that both give other bits. */
+    p.pooled = MR % 4 == 0 && v->pool == 2 && v->whole_o / v->whole_groups % NR == 0;
     p.strips = !p.pooled && (NARROW || v->pool > 1);
     p.columns = v->w + 2 * v->padding;
     p.deep = v->kh * v->kw * v->cg;
@@ -94,17 +95,49 @@ static void multiply(const job *job, int64_t group, const REAL **from, REAL **to
     }
 }
 
+/* What is pooled in registers: a panel's operands, its channels that exist, and the tile's results. */
+typedef struct pooled_panel {
+    runs        how;
+    const REAL *weights, *bias;
+    int64_t     channels;
+    ELEMENT    *y;
+    uint8_t    *index; /* may be NULL */
+} pooled_panel;
+
+/* A panel with fewer than NR channels: some windows at a time are pooled in a whole one on the stack. */
+static void multiply_pooled_edge(const conv *v, const pooled_panel *p, const REAL **from, int64_t windows)
+{
+    enum { WINDOWS = 4 };
+    ELEMENT y[WINDOWS * NR];
+    uint8_t index[WINDOWS * NR];
+    for (int64_t first = 0; first < windows; first += WINDOWS) {
+        int64_t count = min64(WINDOWS, windows - first);
+        micro_pool(count, from + 4 * first, &p->how, p->weights, p->bias, v->relu, y, p->index ? index : NULL, NR);
+        for (int64_t i = 0; i < count; i++) {
+            int64_t at = (first + i) * v->o;
+            memcpy(p->y + at, y + i * NR, (size_t)p->channels * sizeof(ELEMENT));
+            if (p->index) memcpy(p->index + at, index + i * NR, (size_t)p->channels);
+        }
+    }
+}
+
 /* All panels of the pool windows of a tile. */
 static void multiply_pooled(const job *job, int64_t group, const REAL **from, int64_t windows, ELEMENT *y,
                             uint8_t *index)
 {
     const plan *p = &job->p;
     const conv *v = &p->v;
-    runs        how = {.runs = v->kh, .length = v->kw * v->cg, .a_run = p->columns * v->cg};
     for (int64_t panel = 0; panel < v->panels; panel++) {
-        int64_t at = group * v->panels + panel;
-        micro_pool(windows, from, &how, job->weights + at * p->deep * NR, job->bias + at * NR, v->relu, y + panel * NR,
-                   index ? index + panel * NR : NULL, v->o);
+        int64_t      at = group * v->panels + panel;
+        pooled_panel q = {.channels = v->og - panel * NR, .y = y + panel * NR};
+        q.how = (runs){.runs = v->kh, .length = v->kw * v->cg, .a_run = p->columns * v->cg};
+        q.weights = job->weights + at * p->deep * NR;
+        q.bias = job->bias + at * NR;
+        q.index = index ? index + panel * NR : NULL;
+        if (q.channels >= NR)
+            micro_pool(windows, from, &q.how, q.weights, q.bias, v->relu, q.y, q.index, v->o);
+        else
+            multiply_pooled_edge(v, &q, from, windows);
     }
 }
 

@@ -1,7 +1,7 @@
 /* conv2d_grad_weight.c - the gradient of a convolution with respect to its weight and bias.
  *
  * A tile sums over a chunk of images for a block of output channels, in the layout of packed weights; the chunks' sums
- * are then added in order. Chunks and blocks depend on the shape alone. */
+ * are then added in order. Chunks and bands, in which sums are made, depend on the shape of the whole alone. */
 #include "device/cpu/winograd.h"
 
 enum {
@@ -27,23 +27,24 @@ static int64_t band_rows(const plan *p, int64_t rows) { return (rows - 1) * p->v
 static plan plan_of(const lk__kernel_call *call)
 {
     plan  p = {.v = conv_of_parts(call->attrs, &call->in[0], &call->out[0])};
-    conv *v = &p.v;
+    conv *v = &p.v, whole = whole_conv(v);
     p.winograd = winograd_fits(v);
     /* Short kernel rows would waste most of a tile of MR rows. */
-    p.patches = v->kw * v->cg < 4 * MR && v->kw * v->cg % MR != 0;
-    p.argmax = !p.winograd && argmax_patches_fit(v);
+    p.patches = whole.kw * whole.cg < 4 * MR && whole.kw * whole.cg % MR != 0;
+    p.argmax = !p.winograd && argmax_patches_fit(&whole);
     p.patches = p.patches || p.argmax;
     /* micro_tn reads up to a multiple of MR, copy_patches whole vectors: at the end of x that would read past it. */
     p.copies = NARROW || v->padding > 0 || v->groups > 1 || p.patches || v->kw * v->cg % MR != 0;
     p.columns = v->w + 2 * v->padding;
     p.deep = p.patches ? patch_deep(v) : v->kh * v->kw * v->cg;
-    int64_t whole = v->whole_groups * tiles_of(v->whole_o / v->whole_groups, NR) * NR * p.deep;
-    p.chunks = max64(1, min64(PARTIALS / max64(1, whole), min64(v->n, CHUNKS)));
+    int64_t deep = p.patches ? patch_deep(&whole) : whole.kh * whole.kw * whole.cg;
+    int64_t sums = whole.groups * whole.panels * NR * deep;
+    p.chunks = max64(1, min64(PARTIALS / max64(1, sums), min64(v->n, CHUNKS)));
     p.blocks = min64(v->panels, tiles_of(CHUNKS, p.chunks * v->groups));
     p.block = tiles_of(v->panels, p.blocks);
     if (p.winograd) p.block = min64(p.block, winograd_weight_block(v));
     p.blocks = tiles_of(v->panels, p.block);
-    int64_t per_row = v->stride * p.columns * v->cg + (p.patches ? v->ow * patch_step(v) : 0);
+    int64_t per_row = v->stride * p.columns * whole.cg + (p.patches ? v->ow * patch_step(&whole) : 0);
     int64_t rows = max64(1, min64(BAND / max64(1, per_row), tiles_of(PIXELS, max64(1, v->ow))));
     if (p.argmax) rows = max64(1, rows / v->pool) * v->pool;
     int64_t bands = max64(1, tiles_of(v->oh, rows));

@@ -7,8 +7,8 @@ bool winograd_fits(const conv *v)
 {
     int64_t tiles = tiles_of(v->oh, 4) * tiles_of(v->ow, 4);
     return LK_REAL_BITS == 32 && v->kh == 3 && v->kw == 3 && v->stride == 1 && v->whole_groups == 1 &&
-           v->padding <= 2 && v->pool <= 2 && v->c % VL == 0 && v->o % VL == 0 && v->whole_c % VL == 0 &&
-           v->whole_o % VL == 0 && v->whole_c >= 16 && v->whole_o >= 16 && v->oh * v->ow >= 9 * tiles;
+           v->padding <= 2 && v->pool <= 2 && v->whole_c % VL == 0 && v->whole_o % VL == 0 && v->whole_c >= 16 &&
+           v->whole_o >= 16 && v->oh * v->ow >= 9 * tiles;
 }
 
 tiling tiling_of(int64_t h, int64_t w, int64_t channels, int64_t wanted)
@@ -157,15 +157,17 @@ void transform_weights(const conv *v, const ELEMENT *w, bool backward, int64_t p
 {
     enum { ROWS = 4 }; /* of filters whose taps are transposed at a time */
     int64_t outer = v->c * 9, columns = min64(NR, (backward ? v->c : v->o) - panel * NR);
+    int64_t end = backward ? v->o : v->c;
     REAL    taps[ROWS * 9 * NR];
     if (columns < NR) memset(taps, 0, sizeof taps);
     for (int64_t k = first; k < first + count; k += ROWS) {
-        int64_t rows = min64(ROWS, first + count - k);
+        int64_t rows = min64(ROWS, first + count - k), filled = max64(0, min64(rows, end - k));
         if (backward)
-            for (int64_t i = 0; i < rows; i++)
+            for (int64_t i = 0; i < filled; i++)
                 transpose_wide(taps + i * 9 * NR, NR, w + (k + i) * outer + panel * NR * 9, 9, columns, 9);
         else
-            transpose_wide(taps, NR, w + panel * NR * outer + k * 9, outer, columns, rows * 9);
+            transpose_wide(taps, NR, w + panel * NR * outer + k * 9, outer, columns, filled * 9);
+        if (filled < rows) memset(taps + filled * 9 * NR, 0, (size_t)((rows - filled) * 9 * NR) * sizeof(REAL));
         for (int64_t i = 0; i < rows; i++, to += NR) transform_taps(taps + i * 9 * NR, backward, to, plane);
     }
 }

@@ -24,7 +24,8 @@
 
 enum { PLANES = 36, SKEW = 16 }; /* products of a tile; elements between planes, so that they do not share cache sets */
 
-/* Whether the three kernels use it: depends on the shape of an image and the weights alone, not on the batch. */
+/* Whether the three kernels use it: depends on the shape of an image and the whole weights alone, not on the batch nor
+ * on the part. A part's channels are padded to whole vectors. */
 #define winograd_fits KERNEL(winograd_fits)
 bool winograd_fits(const conv *v);
 
@@ -65,7 +66,7 @@ void transform_gradient(const REAL *from, int64_t row, int64_t channels, REAL *t
 void transform_weight_sum(const REAL *from, int64_t plane, REAL *to, int64_t tap);
 
 /* `count` rows from `first` on of a panel of weights → to[f * plane + row * NR + …]. Forward: rows are c, columns are
- * o. Backward: taps in reverse order, rows are o, columns are c. */
+ * o. Backward: taps in reverse order, rows are o, columns are c. Rows past the last channel are zeros. */
 #define transform_weights KERNEL(transform_weights)
 void transform_weights(const conv *v, const ELEMENT *w, bool backward, int64_t panel, int64_t first, int64_t count,
                        REAL *to, int64_t plane);

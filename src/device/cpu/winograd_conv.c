@@ -22,7 +22,7 @@ typedef struct plan {
     const conv *v;
     bool        backward;
     bool        many;    /* filters */
-    int64_t     in, out; /* channels */
+    int64_t     in, out; /* channels; in: whole vectors, the rest zeros, which change no sum */
     int64_t     h, w;    /* of the result, before a pool */
     int64_t     padding;
     int64_t     panels;
@@ -33,11 +33,12 @@ typedef struct plan {
 
 static plan plan_of(const conv *v, bool backward)
 {
-    plan p = {.v = v, .backward = backward, .in = v->c, .out = v->o, .padding = v->padding};
+    plan p = {.v = v, .backward = backward, .out = v->o, .padding = v->padding};
     p.h = v->yh * v->pool, p.w = v->yw * v->pool; /* pixels that a pool omits are not computed */
-    if (backward) p.in = v->o, p.out = v->c, p.h = v->h, p.w = v->w, p.padding = 2 - v->padding;
+    if (backward) p.out = v->c, p.h = v->h, p.w = v->w, p.padding = 2 - v->padding;
+    p.in = round_to(backward ? v->o : v->c, VL);
     p.panels = tiles_of(p.out, NR);
-    p.many = v->c * v->o > MANY;
+    p.many = v->whole_c * v->whole_o > MANY;
     p.rows = p.many ? ROWS : p.in;
     p.t = tiling_of(p.h, p.w, p.in, p.many ? max64(TILES, min64(MOST, CACHED / (PLANES * p.in))) : TILES);
     p.v_plane = p.t.tiles * p.in + SKEW;
@@ -86,9 +87,9 @@ static void transform_unit(const job *job, unit u, int64_t first, REAL *copy, RE
     if (p->backward) {
         const uint8_t *index = optional_in(job->call, 2);
         int64_t        start = u.n * v->yh * v->yw * v->o;
-        expand_window(copy, at, v, from + start, index ? index + start : NULL, 0, v->o, v->o, 0);
+        expand_window(copy, at, v, from + start, index ? index + start : NULL, 0, v->o, p->in, 0);
     } else {
-        copy_window(copy, at, from + u.n * v->h * v->w * v->c, v->h, v->w, v->c, 0, v->c);
+        copy_window(copy, at, from + u.n * v->h * v->w * v->c, v->h, v->w, v->c, 0, p->in);
     }
     for (int64_t i = 0; i < u.rows; i++)
         for (int64_t j = 0; j < p->t.wide; j++, first++)
@@ -169,6 +170,24 @@ static void activate_tile(vec *out, lk__op_unary function)
     for (int i = 0; i < 16; i++) out[i] = load_real(x + i * VL);
 }
 
+/* The last channels of a part, fewer than VL: as whole vectors on the stack, of which `count` are copied. */
+static void store_rest(const vec out[16], const target *to, int64_t q, int64_t pool, int64_t count)
+{
+    ELEMENT y[16 * VL];
+    uint8_t index[16 * VL];
+    target  rest = {.y = y, .index = to->index ? index : NULL, .row = 4 / pool * VL, .pixel = VL, .relu = to->relu};
+    if (pool == 1)
+        store_plain(out, &rest, 0, to->rows, to->columns);
+    else
+        store_pool(out, &rest, 0, to->rows, to->columns);
+    for (int64_t i = 0; i < to->rows / pool; i++)
+        for (int64_t j = 0; j < to->columns / pool; j++) {
+            int64_t at = i * to->row + j * to->pixel + q, from = i * rest.row + j * rest.pixel;
+            memcpy(to->y + at, y + from, (size_t)count * sizeof(ELEMENT));
+            if (to->index) memcpy(to->index + at, index + from, (size_t)count);
+        }
+}
+
 /* One tile of one panel: transforms the products back and stores the result. */
 static void finish_tile(const job *job, int64_t n, int64_t ty, int64_t tx, int64_t panel, const REAL *products)
 {
@@ -187,7 +206,9 @@ static void finish_tile(const job *job, int64_t n, int64_t ty, int64_t tx, int64
         vec out[16];
         transform_output(products + q, p->m_plane, load(job->bias + panel * NR + q), out);
         if (activates(v->activation) && !p->backward) activate_tile(out, v->activation);
-        if (pool == 1 && whole)
+        if (channels - q < VL)
+            store_rest(out, &to, q, pool, channels - q);
+        else if (pool == 1 && whole)
             store_plain(out, &to, q, 4, 4);
         else if (pool == 1)
             store_plain(out, &to, q, to.rows, to.columns);

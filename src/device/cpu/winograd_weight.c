@@ -11,15 +11,17 @@ int64_t winograd_weight_block(const conv *v) { return max64(1, LARGEST / (v->c *
 
 typedef struct plan {
     tiling  t;
-    int64_t channels; /* of x at a time */
+    int64_t channels; /* of x at a time, whole vectors */
     int64_t pixels;   /* of a unit's copy of dy */
     int64_t v_plane, g_plane, s_plane;
 } plan;
 
 static plan plan_of(const conv *v)
 {
-    plan p = {.channels = min64(v->c, CHANNELS)};
-    p.t = tiling_of(v->oh, v->ow, p.channels, max64(16, min64(64, 2048 / p.channels)));
+    plan p = {.channels = min64(round_to(v->c, VL), CHANNELS)};
+    /* The tiles of a block are summed by themselves: as many as of the whole. */
+    int64_t whole = min64(v->whole_c, CHANNELS);
+    p.t = tiling_of(v->oh, v->ow, p.channels, max64(16, min64(64, 2048 / whole)));
     p.pixels = 16 * p.t.band * p.t.wide;
     p.v_plane = p.t.tiles * p.channels + SKEW;
     p.g_plane = p.t.tiles * NR + SKEW;
@@ -43,7 +45,7 @@ typedef struct sum_job {
     int64_t                first, end, panel, panels, step;
     REAL                  *to;
     REAL   *x_copy, *x, *dy_copy, *dy, *sums; /* x, dy: transformed, in planes; sums: of the planes' products */
-    int64_t channel, channels;                /* of x: those that are summed now */
+    int64_t channel, channels, padded;        /* of x: those that are summed now; padded: to whole vectors */
 } sum_job;
 
 static void divide_scratch(sum_job *j, char *scratch)
@@ -63,7 +65,7 @@ static void transform_x(const sum_job *job, unit u, int64_t first)
     const plan    *p = &job->p;
     const ELEMENT *x = (const ELEMENT *)job->call->in[0].data + u.n * v->h * v->w * v->c;
     window         at = {4 * u.row - v->padding, -v->padding, 4 * u.rows + 2, 4 * p->t.wide + 2};
-    int64_t        channels = job->channels, row = at.columns * channels;
+    int64_t        channels = job->padded, row = at.columns * channels;
     copy_window(job->x_copy, at, x, v->h, v->w, v->c, job->channel, channels);
     for (int64_t i = 0; i < u.rows; i++)
         for (int64_t j = 0; j < p->t.wide; j++, first++)
@@ -98,7 +100,7 @@ static void add_block(const sum_job *job, int64_t block, int64_t last)
         transform_x(job, u, tiles);
         tiles += u.rows * p->t.wide;
     }
-    runs how = {.runs = 1, .length = tiles, .a_k = job->channels};
+    runs how = {.runs = 1, .length = tiles, .a_k = job->padded};
     for (int64_t q = 0; q < job->panels; q++) {
         REAL   *bias = job->to + q * job->step + 9 * job->v->c * NR;
         int64_t at = 0;
@@ -134,6 +136,7 @@ void winograd_weight_sum(const lk__kernel_call *call, const conv *v, int64_t fir
     divide_scratch(&job, scratch);
     for (; job.channel < v->c; job.channel += job.p.channels) {
         job.channels = min64(job.p.channels, v->c - job.channel);
+        job.padded = round_to(job.channels, VL);
         sum_channels(&job);
     }
 }
