@@ -459,7 +459,7 @@ queue_sanitizer() {
     sanitizer=$(find_sanitizer)
     [ -n "$sanitizer" ] || { skip sanitizer "compute-sanitizer is not installed"; return; }
     for tool in racecheck memcheck initcheck synccheck; do
-        for name in test_kernels_gemm test_kernels_conv test_kernels_norm \
+        for name in test_kernels_gemm test_kernels_conv test_kernels_norm test_kernels_batch_norm \
             $(kernel_tests | grep -v -e gemm -e conv -e norm) test_device train_gpt train_cnn; do
             port=$((port + 16)) # each has some for itself
             options=(--tool "$tool" --error-exitcode 99 --print-limit 10 --port "$port" --launch-timeout 60
