@@ -76,6 +76,13 @@ static bool record_everything(lk_graph *graph)
     lk_metric(u, "mean", .weight = x);
     WANT(lk_loss(u).id >= 0 && lk_loss(u, .weight = x).id >= 0);
     WANT(lk_tensor_dtype(index) == LK_I32 && lk_tensor_rank(index) == 1 && lk_tensor_rank(binary) == 0);
+    const int64_t expert_dims[] = {6, 5, 6};
+    lk_groups     groups = lk_group_rows(lk_topk(lk_softmax(u, -1), 2).index, 6, 0);
+    lk_tensor     grouped = lk_grouped_linear(lk_gather_rows(u, groups, none),
+                                              lk_parameter(graph, "experts.*.weight", 3, expert_dims), groups);
+    WANT(lk_tensor_dim(lk_combine_rows(grouped, groups, none), 1) == 5);
+    WANT(lk_moe(u, "moe", .experts = 6, .hidden = 8).y.id >= 0 && lk_moe_balance(u).id >= 0);
+    lk_moe_metrics(u);
     lk_tensor mixed = lk_mixup_loss(z, ids, ids, lk_input(graph, "mix", LK_F32, 1, four), .label_smoothing = 0.1);
     WANT(lk_tensor_rank(mixed) == 0 && mixed.id >= 0);
     WANT(lk_model_mlp(x, lk_model_options{.hidden = 4}).graph == graph);
