@@ -6,6 +6,7 @@
 #include "support.h"
 
 #include <limits.h>
+#include <lockstep/moe.h>
 
 enum { COUNT = 5, CAPACITY = 8, MOST_NAMES = 8 };
 
@@ -131,6 +132,17 @@ static model_result choices(model_inputs *in)
     return (model_result){lk_bce_with_logits(out, target, .weight = lk_mul(w, w)), out};
 }
 
+/* Tokens are grouped by expert over all samples. */
+static model_result experts(model_inputs *in)
+{
+    lk_tensor     ids = add_input(in, "ids", 23, DIMS(7)), x = lk_embedding(ids, "embed", 23, 12);
+    lk_moe_result first = lk_moe(x, "first", .experts = 4, .hidden = 9);
+    x = lk_layer_norm(lk_add(x, first.y), "norm");
+    lk_moe_result second = lk_moe(x, "second", .experts = 4, .hidden = 5, .plain_weights = true);
+    lk_tensor     logits = lk_linear(lk_add(x, second.y), "head", 23);
+    return (model_result){lk_cross_entropy(logits, ids), logits};
+}
+
 /* ---- a run ---- */
 
 typedef struct session {
@@ -237,7 +249,7 @@ static void compare(const char *name, model build, lk_dtype real, int threads)
     end(&exact);
 }
 
-#define EVERY_MODEL(X) X(mlp) X(cnn) X(resnet20) X(tokens) X(zoo) X(choices)
+#define EVERY_MODEL(X) X(mlp) X(cnn) X(resnet20) X(tokens) X(zoo) X(choices) X(experts)
 static const struct {
     const char *name;
     model       build;
