@@ -97,6 +97,11 @@ bool lk__comm_reaches(const lk_comm *c, const lk__device *device) { return c->ba
 
 char *lk__comm_peer(const lk_comm *c, const void *memory, int rank) { return c->backend->peer(c, memory, rank); }
 
+lk_status lk__comm_adopt(lk_comm *c, const lk_comm *of, void *memory)
+{
+    return c != of && c->backend->adopt ? c->backend->adopt(c, of, memory) : LK_OK;
+}
+
 /* ---- create and free ---- */
 
 lk_status lk__comm_make(lk_context *context, const lk_comm *like, const lk_comm_config *config, lk_comm **comm)

@@ -92,6 +92,8 @@ typedef struct lk__comm_backend {
     /* Where this process has `rank`'s part of symmetric memory, of which `memory` is this rank's part. NULL: the ranks
      * do not have each other's mapped. */
     char *(*peer)(const lk_comm *comm, const void *memory, int rank);
+    /* lk__comm_adopt; NULL: its operations are the same wherever operands are. */
+    lk_status (*adopt)(lk_comm *comm, const lk_comm *of, void *memory);
     int (*hosts)(const lk_comm *comm, const char **why); /* hosts.h; where there is `peer` */
     /* The group in shared memory of this host's ranks. NULL: they share none. */
     struct lk__shm *(*shared)(const lk_comm *comm);

@@ -3,6 +3,7 @@
 #include "run/program.h"
 
 #include "comm/abort.h"
+#include "run/store.h"
 
 enum { REGIONS = 9 };
 
@@ -82,10 +83,23 @@ static lk_status share_gradients(lk_program *p)
     return LK_OK;
 }
 
+/* Gradients and parameters are in memory of all ranks that split the batch, or have the store: groups along one of
+ * their axes reach them there, too. */
+static lk_status adopt_memory(lk_program *p, lk_comm *group)
+{
+    lk_status status = LK_OK;
+    if (!group || !p->plan->stage || p->group.staged) return LK_OK;
+    if (p->memory.gradients) status = lk__comm_adopt(group, p->batch, p->memory.gradients);
+    if (status >= 0 && p->store->sliced) status = lk__comm_adopt(group, p->store->group, p->store->sliced);
+    return status;
+}
+
 lk_status lk__gradients_share(lk_program *p)
 {
     lk_status status = share_gradients(p);
-    return status < 0 ? status : share_gathered(p);
+    if (status >= 0) status = share_gathered(p);
+    if (status >= 0) status = adopt_memory(p, p->shard);
+    return status < 0 || !p->mesh ? status : adopt_memory(p, lk__mesh_find_group(p->mesh, LK_AXIS_DATA));
 }
 
 void lk__gradients_release(lk_program *p)

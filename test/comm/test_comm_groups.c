@@ -4,6 +4,9 @@
 #define _GNU_SOURCE
 #include "comm_ranks.h"
 
+#include "comm/abort.h"
+#include "comm/comm.h"
+
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -453,6 +456,55 @@ static int run_launched(void)
     return check_result();
 }
 
+/* ---- symmetric memory of a larger group ---- */
+
+enum { ADOPTED = 50000 }; /* elements of a part */
+
+/* Every rank of `part` gets the sum of its own part. */
+static void scatter_sums(const rank_test *t, lk_comm *part, float *x)
+{
+    int size = lk_comm_size(part), own = lk_comm_rank(part);
+    for (int i = 0; i < size * ADOPTED; i++) x[i] = (float)(t->rank + i % 7);
+    REQUIRE(lk_comm_barrier(part, NULL) == LK_OK);
+    REQUIRE(lk_comm_reduce_scatter(part, x, x + (size_t)own * ADOPTED, ADOPTED, LK_F32, LK_SUM, NULL) == LK_OK, "%s",
+            lk_comm_error(part));
+    for (int i = own * ADOPTED; i < (own + 1) * ADOPTED; i += 911) {
+        float sum = 0;
+        for (int k = 0; k < size; k++) sum += (float)(t->rank % 2 + 2 * k + i % 7);
+        CHECK(x[i] == sum, "element %d is %g, not %g", i, (double)x[i], (double)sum);
+    }
+}
+
+static void use_memory_of_all(rank_test *t)
+{
+    lk_comm *part;
+    void    *memory;
+    REQUIRE(lk_comm_alloc(t->comm, (size_t)t->size * ADOPTED * sizeof(float), &memory) == LK_OK);
+    REQUIRE(lk_comm_split(t->comm, t->rank % 2, t->rank, &part) == LK_OK);
+    uint64_t before = part->backend->sent(part);
+    scatter_sums(t, part, memory);
+    CHECK(part->backend->sent(part) > before, "it is copied: the group does not know the memory");
+    REQUIRE(lk__comm_adopt(part, t->comm, memory) == LK_OK, "%s", lk_context_error(t->context));
+    before = part->backend->sent(part);
+    scatter_sums(t, part, memory);
+    CHECK(part->backend->sent(part) == before, "it is copied");
+    float *x = memory;
+    for (int i = 0; i < ADOPTED; i++) x[i] = (float)t->rank;
+    REQUIRE(lk_comm_all_reduce(part, x, x, ADOPTED, LK_F32, LK_SUM, NULL) == LK_OK);
+    for (int i = 0; i < ADOPTED; i += 911) CHECK(x[i] == (t->rank % 2 ? 4 : 2), "%g", (double)x[i]);
+    CHECK(lk_comm_all_reduce(part, x, x, (size_t)t->size * ADOPTED + 1, LK_F32, LK_SUM, NULL) == LK_EINVAL,
+          "more than there is");
+    lk_comm_release(part, memory); /* forgotten: it is the other group's */
+    before = part->backend->sent(part);
+    scatter_sums(t, part, memory);
+    CHECK(part->backend->sent(part) > before);
+    REQUIRE(lk__comm_adopt(part, t->comm, memory) == LK_OK);
+    lk_comm_free(part); /* with memory that it has adopted */
+    lk_comm_release(t->comm, memory);
+}
+
+static void a_part_of_a_group_uses_its_symmetric_memory(void) { run_processes(&shm, 4, -1, use_memory_of_all); }
+
 int main(int count, char **arguments)
 {
     if (count > 1 && strcmp(arguments[1], "mpi") == 0) return run_launched();
@@ -464,5 +516,6 @@ int main(int count, char **arguments)
     RUN(a_rank_that_dies_fails_every_group_that_has_it_and_no_other);
     RUN(a_rank_that_dies_in_a_split_is_named);
     RUN(a_parent_may_be_freed_before_its_children);
+    RUN(a_part_of_a_group_uses_its_symmetric_memory);
     return check_result();
 }

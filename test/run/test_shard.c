@@ -6,6 +6,9 @@
 #include "gpu_cases.h"
 #include "parallel.h"
 
+#include "comm/comm.h"
+#include "run/program.h"
+
 enum { STEPS = SANITIZED ? 2 : 5 };
 
 static job job_of(const char *mesh, int world, int stage)
@@ -178,6 +181,35 @@ static void a_rank_has_what_the_plan_says(void)
     free_report(one.out);
 }
 
+/* ---- shared memory ---- */
+
+static int send_as(int rank, void *user)
+{
+    const job *j = user;
+    check_failures = 0;
+    rank_program p = enrol_rank(j, rank);
+    lk_comm     *shard = p.rig.program->shard;
+    uint64_t     before = shard->backend->sent(shard);
+    train_rank(&p, j, rank, 1);
+    CHECK(shard->backend->sent(shard) == before, "%s stage %d: slices are copied to be sent", j->mesh, j->stage);
+    dismiss_rank(&p);
+    return check_result();
+}
+
+/* Ranks read each other's slices where they are, also where those along shard are not all. */
+static void slices_are_read_where_they_are(void)
+{
+    const char     *device = getenv("LOCKSTEP_DEVICE");
+    lk_spawn_result result;
+    if (device && strcmp(device, "cpu") != 0) return; /* the group does not reach its memory */
+    for (int stage = 1; stage <= 3; stage++) {
+        job j = job_of("data=2,shard=2", 4, stage);
+        j.backend = "shm";
+        check_ranks_announced(j.world);
+        CHECK(lk_spawn(j.world, send_as, &j, &result) == LK_OK, "%s", result.text);
+    }
+}
+
 /* Over data they are added in f32, whatever the stage is. */
 static void replicas_of_rounded_slices_have_the_same_bits_in_every_stage(void)
 {
@@ -216,6 +248,7 @@ int main(void)
     RUN(bf16_has_the_bits_of_data_parallel);
     RUN(replicas_of_rounded_slices_have_the_same_bits_in_every_stage);
     RUN(a_rank_has_what_the_plan_says);
+    RUN(slices_are_read_where_they_are);
     RUN(every_optimizer_trains_like_one_rank_f64);
     return check_result();
 }

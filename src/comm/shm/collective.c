@@ -39,21 +39,21 @@ static bool   receives(const job *j) { return lk__call_receives(j->o, j->s->rank
 static const lk__shm_symmetric *symmetric_of(const lk__shm *s, const void *buffer)
 {
     const lk__shm_symmetric *y = s->symmetric;
-    while (y && (uintptr_t)buffer - (uintptr_t)(y->base + y->stride * (size_t)s->rank) >= y->stride) y = y->next;
+    while (y && (uintptr_t)buffer - (uintptr_t)lk__shm_part(y, s->rank) >= y->stride) y = y->next;
     return y;
 }
 
 static uint64_t symmetric_location(const lk__shm *s, const void *buffer)
 {
     const lk__shm_symmetric *y = symmetric_of(s, buffer);
-    return y ? y->id << 40 | ((uintptr_t)buffer - (uintptr_t)(y->base + y->stride * (size_t)s->rank)) : 0;
+    return y ? y->id << 40 | ((uintptr_t)buffer - (uintptr_t)lk__shm_part(y, s->rank)) : 0;
 }
 
 /* After the end of a rank's part another rank's begins. */
 static lk_status check_end(lk__shm *s, const lk__comm_call *o, const lk__shm_symmetric *y, const void *buffer,
                            size_t bytes)
 {
-    size_t at = y ? (uintptr_t)buffer - (uintptr_t)(y->base + y->stride * (size_t)s->rank) : 0;
+    size_t at = y ? (uintptr_t)buffer - (uintptr_t)lk__shm_part(y, s->rank) : 0;
     if (!y || !bytes || (at <= y->bytes && bytes <= y->bytes - at)) return LK_OK;
     return lk__fail(s->comm->context, LK_EINVAL,
                     "%s:%d: %s: %zu bytes from byte %zu on exceed the %zu bytes of lk_comm_alloc", o->site.file,
@@ -79,7 +79,7 @@ static char *symmetric_at(const lk__shm *s, int rank, uint64_t location)
 {
     const lk__shm_symmetric *y = s->symmetric;
     while (y->id != location >> 40) y = y->next;
-    return y->base + y->stride * (size_t)rank + (location & (((uint64_t)1 << 40) - 1));
+    return lk__shm_part(y, rank) + (location & (((uint64_t)1 << 40) - 1));
 }
 
 /* Publishes this rank's arrival with its data, and waits for those of all others. */

@@ -196,21 +196,60 @@ static void release(lk_comm *c, void *memory)
     lk__shm *s = c->state;
     for (lk__shm_symmetric **at = &s->symmetric; *at; at = &(*at)->next) {
         lk__shm_symmetric *y = *at;
-        if (y->base + y->stride * (size_t)s->rank != (char *)memory) continue;
+        if (lk__shm_part(y, s->rank) != (char *)memory) continue;
         *at = y->next;
         s->fits = (lk__comm_call){.kind = LK__BARRIER};
-        lk__rendezvous_unmap(y->base, y->stride * (size_t)s->size);
+        if (!y->ranks) lk__rendezvous_unmap(y->base, y->stride * (size_t)s->size);
+        if (y->ranks) lk__free(c->context, LK_MEMORY_OTHER, y->ranks, (size_t)s->size * sizeof *y->ranks);
         lk__free(c->context, LK_MEMORY_OTHER, y, sizeof *y);
         return;
     }
 }
 
-static char *peer(const lk_comm *c, const void *memory, int rank)
+static const lk__shm_symmetric *find_symmetric(const lk_comm *c, const void *memory)
 {
     const lk__shm           *s = c->state;
     const lk__shm_symmetric *y = s->symmetric;
-    while (y && y->base + y->stride * (size_t)s->rank != memory) y = y->next;
-    return y ? y->base + y->stride * (size_t)rank : NULL;
+    while (y && lk__shm_part(y, s->rank) != memory) y = y->next;
+    return y;
+}
+
+static char *peer(const lk_comm *c, const void *memory, int rank)
+{
+    const lk__shm_symmetric *y = find_symmetric(c, memory);
+    return y ? lk__shm_part(y, rank) : NULL;
+}
+
+/* The rank in `c` of a rank of the world; -1: none. */
+static int rank_in(const lk_comm *c, int world)
+{
+    for (int i = 0; i < c->size; i++)
+        if ((c->world ? c->world[i] : i) == world) return i;
+    return -1;
+}
+
+static lk_status adopt(lk_comm *c, const lk_comm *of, void *memory)
+{
+    lk__shm                 *s = c->state;
+    const lk__shm_symmetric *theirs = of->backend == c->backend ? find_symmetric(of, memory) : NULL;
+    uint64_t                 id = ++s->symmetric_ids; /* equal on all ranks, even if this one fails */
+    if (!theirs || theirs->ranks) return LK_OK;
+    lk__shm_symmetric *y = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *y);
+    int               *ranks = lk__alloc(c->context, LK_MEMORY_OTHER, (size_t)s->size * sizeof *ranks);
+    bool               inside = y && ranks;
+    for (int i = 0; i < s->size && inside; i++) inside = (ranks[i] = rank_in(of, c->world ? c->world[i] : i)) >= 0;
+    if (!inside) {
+        lk__free(c->context, LK_MEMORY_OTHER, y, sizeof *y);
+        if (ranks) lk__free(c->context, LK_MEMORY_OTHER, ranks, (size_t)s->size * sizeof *ranks);
+        return y && ranks ? LK_OK : LK_ENOMEM;
+    }
+    *y = *theirs;
+    y->id = id;
+    y->ranks = ranks;
+    y->next = s->symmetric;
+    s->symmetric = y;
+    s->fits = (lk__comm_call){.kind = LK__BARRIER};
+    return LK_OK;
 }
 
 static int hosts(const lk_comm *c, const char **why)
@@ -251,7 +290,7 @@ static void free_state(lk_comm *c)
 {
     lk__shm *s = c->state;
     leave_group(s);
-    while (s->symmetric) release(c, s->symmetric->base + s->symmetric->stride * (size_t)s->rank);
+    while (s->symmetric) release(c, lk__shm_part(s->symmetric, s->rank));
     lk__shm_transfer_free(s);
     lk__shm_leave_mapping(s);
     lk__shm_drop(c);
@@ -283,6 +322,7 @@ const lk__comm_backend lk__backend_shm = {
     .split = lk__shm_split,
     .reaches = lk__comm_reaches_host,
     .peer = peer,
+    .adopt = adopt,
     .hosts = hosts,
     .shared = shared,
 };

@@ -88,8 +88,15 @@ typedef struct lk__shm_symmetric {
     char                     *base; /* all ranks' parts, contiguous */
     size_t                    stride, bytes;
     uint64_t                  id;
+    int                      *ranks; /* by rank: whose part its own is. NULL: the rank's; else another group's memory */
     struct lk__shm_symmetric *next;
 } lk__shm_symmetric;
+
+/* Where the part of a rank begins. */
+static inline char *lk__shm_part(const lk__shm_symmetric *y, int rank)
+{
+    return y->base + y->stride * (size_t)(y->ranks ? y->ranks[rank] : rank);
+}
 
 /* What this process has mapped for a group that was created, and the groups split from it; unmapped with the last of
  * them. */
