@@ -48,6 +48,7 @@ typedef struct range {
 typedef struct pattern {
     range *reads, *writes; /* by rank; 0 bytes: nothing of that one */
     int    ranks;
+    int    times; /* in a row, to be timed */
     size_t longest;
 } pattern;
 
@@ -120,21 +121,36 @@ static range slice_of(char *buffer, size_t bytes, int rank, int ranks)
 /* In place, what a rank receives would replace what others have yet to read. */
 bool comm_limit_needs_two(const lk_collective *c) { return c->sends_parts && c->receives_parts; }
 
+/* Every rank has a buffer, or two where results cannot be in place, `stride` bytes apart. */
+typedef struct buffers {
+    char  *memory;
+    size_t stride, each; /* bytes from one to the next, and of a rank */
+    size_t bytes;        /* used of a buffer */
+    int    rank;         /* this one */
+} buffers;
+
+static char *buffer_of(const buffers *b, int rank) { return b->memory + b->each * (size_t)rank; }
+
 /* What this rank, which reduces a slice of all buffers, reads of that of rank i and writes to it. */
-static void choose_reduced(const lk_collective *c, char *theirs, size_t bytes, int i, int rank, pattern *p)
+static void choose_reduced(const lk_collective *c, const buffers *b, int i, pattern *p)
 {
-    bool writes = c->root_receives ? i == 0 : !c->sends_parts || i == rank;
+    char  *theirs = buffer_of(b, i);
+    size_t bytes = b->bytes;
+    int    rank = b->rank;
+    bool   writes = c->root_receives ? i == 0 : !c->sends_parts || i == rank;
     p->reads[i] = p->writes[i] = slice_of(theirs, bytes, rank, p->ranks);
     if (!writes) p->writes[i].bytes = 0;
 }
 
-/* What this rank reads of the buffer of rank i, and where it writes it in its own: `mine`, or `second` where it is not
- * in place. */
-static void choose_moved(const lk_collective *c, char *theirs, char *mine, char *second, size_t bytes, int i, int rank,
-                         pattern *p)
+/* What this rank reads of the buffer of rank i, and where it writes it in its own: the first, or the second where it is
+ * not in place. */
+static void choose_moved(const lk_collective *c, const buffers *b, int i, pattern *p)
 {
-    bool receives = !c->root_receives || rank == 0, sends = !c->root_sends || i == 0;
-    bool two = comm_limit_needs_two(c), in_place = !two && i == rank;
+    char  *theirs = buffer_of(b, i), *mine = buffer_of(b, b->rank), *second = mine + b->stride;
+    size_t bytes = b->bytes;
+    int    rank = b->rank;
+    bool   receives = !c->root_receives || rank == 0, sends = !c->root_sends || i == 0;
+    bool   two = comm_limit_needs_two(c), in_place = !two && i == rank;
     p->reads[i] = p->writes[i] = (range){mine, 0};
     if (!receives || !sends || in_place) return;
     p->reads[i] = c->sends_parts      ? slice_of(theirs, bytes, rank, p->ranks)
@@ -145,18 +161,14 @@ static void choose_moved(const lk_collective *c, char *theirs, char *mine, char 
                                      : (range){mine, bytes};
 }
 
-/* Every rank has a buffer, or two where results cannot be in place, `stride` bytes apart. */
-static void choose_ranges(const lk_collective *c, char *memory, size_t stride, size_t bytes, int rank, pattern *p)
+static void choose_ranges(const lk_collective *c, const buffers *b, pattern *p)
 {
-    size_t each = comm_limit_needs_two(c) ? 2 * stride : stride;
-    char  *mine = memory + each * (size_t)rank;
     p->longest = 0;
     for (int i = 0; i < p->ranks; i++) {
-        char *theirs = memory + each * (size_t)i;
         if (c->reduces)
-            choose_reduced(c, theirs, bytes, i, rank, p);
+            choose_reduced(c, b, i, p);
         else
-            choose_moved(c, theirs, mine, mine + stride, bytes, i, rank, p);
+            choose_moved(c, b, i, p);
         if (p->reads[i].bytes > p->longest) p->longest = p->reads[i].bytes;
         if (p->writes[i].bytes > p->longest) p->longest = p->writes[i].bytes;
     }
@@ -312,8 +324,9 @@ static void move_all(const pattern *p, const char *block, way how)
 }
 
 /* All ranks move at once, several times in a row, from the start of the first one to the end of the last one. */
-static lk_status time_moves(lk_comm *comm, const pattern *p, const char *block, way how, int times, double *best)
+static lk_status time_moves(lk_comm *comm, const pattern *p, const char *block, way how, double *best)
 {
+    int       times = p->times;
     lk_status status = LK_OK;
     for (int try = 0; try < TRIES && status >= 0; try++) {
         status = lk_comm_barrier(comm, NULL);
@@ -337,15 +350,16 @@ lk_status comm_limit_measure(lk_comm *comm, const lk_collective *collective, siz
     if (lk_comm_local_size(comm) != ranks || ranks > MOST_RANKS) return LK_OK;
     char *memory = map_shared(comm, each, &status);
     if (!memory) return status;
-    pattern p = {.ranks = ranks};
+    pattern p = {.ranks = ranks, .times = times};
     p.reads = calloc((size_t)ranks, sizeof *p.reads);
     p.writes = calloc((size_t)ranks, sizeof *p.writes);
     char *block = aligned_alloc(64, BLOCK);
     if (p.reads && p.writes && block) {
         memset(block, 0, BLOCK);
-        choose_ranges(collective, memory, stride, bytes, lk_comm_rank(comm), &p);
+        buffers b = {memory, stride, each, bytes, lk_comm_rank(comm)};
+        choose_ranges(collective, &b, &p);
         for (way how = collective->reduces ? LINES : COPIES; how <= BLOCKS_PAST_CACHES && status >= 0; how++)
-            status = time_moves(comm, &p, block, how, times, seconds);
+            status = time_moves(comm, &p, block, how, seconds);
     } else {
         status = LK_ENOMEM;
     }

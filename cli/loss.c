@@ -14,10 +14,11 @@ static int64_t count_outputs(loss_kind kind, const lk_field *label, const lk_fie
     return target ? lk_field_elements(target) : 1; /* bce of two classes */
 }
 
-int loss_choose(const char *command_name, const char *given, const char *data, const lk_field *label,
-                const lk_field *target, loss_kind *kind, int64_t *outputs)
+int loss_choose(const char *command_name, const char *given, const loss_data *from, loss_kind *kind, int64_t *outputs)
 {
-    bool classes = label && label->rank == 0 && label->classes > 0;
+    const char     *data = from->name;
+    const lk_field *label = from->label, *target = from->target;
+    bool            classes = label && label->rank == 0 && label->classes > 0;
     *kind = classes ? LOSS_CROSS_ENTROPY : LOSS_MSE;
     for (int i = 0; i < 4; i++)
         if (strcmp(given, names[i]) == 0) *kind = (loss_kind)i;

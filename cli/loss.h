@@ -9,10 +9,13 @@
 typedef enum loss_kind { LOSS_CROSS_ENTROPY, LOSS_MSE, LOSS_L1, LOSS_BCE } loss_kind;
 
 const char *loss_name(loss_kind kind); /* "cross_entropy" */
-/* Chooses by --loss ("auto": by the fields, NULL where there is none) and checks that the data, whose name is for the
- * message, has what the loss needs. Gives the number of outputs that the model needs. Returns an exit status. */
-int loss_choose(const char *command_name, const char *given, const char *data, const lk_field *label,
-                const lk_field *target, loss_kind *kind, int64_t *outputs);
+typedef struct loss_data {
+    const char     *name;           /* for messages */
+    const lk_field *label, *target; /* NULL: there is none */
+} loss_data;
+/* Chooses by --loss ("auto": by the fields) and checks that the data has what the loss needs. Gives the number of
+ * outputs that the model needs. Returns an exit status. */
+int loss_choose(const char *command_name, const char *given, const loss_data *data, loss_kind *kind, int64_t *outputs);
 
 /* Checks what the loss reads beside them: a field "weight" is one number; `read`: the targets of bce, of all samples,
  * are from 0 to 1. d may be NULL. 0, or the exit status after the error was printed. */

@@ -310,17 +310,24 @@ static bool append_list(options *o, int row, const char *value)
     return true;
 }
 
-/* Reads the value of a row: after its equals sign, `true` for a flag, else the next argument, which advances *next.
+/* The arguments of the command; next: the first that was not read yet. */
+typedef struct arguments {
+    int    count;
+    char **list;
+    int    next;
+} arguments;
+
+/* Reads the value of a row: after its equals sign, `true` for a flag, else the next argument.
  * `name` is as the user wrote it, with dashes. */
-static bool read_value(options *o, int row, const char *name, const char *value, int argc, char **argv, int *next)
+static bool read_value(options *o, int row, const char *name, const char *value, arguments *given)
 {
     const option *option = &o->table[row];
     if (!value && (option->type == OPTION_FLAG || option->type == OPTION_REFUSED)) value = "true";
     if (!value) {
         /* `--save --json` lacks a value; a directory of that name needs --save=--json. */
-        bool none = *next >= argc || strncmp(argv[*next], "--", 2) == 0;
+        bool none = given->next >= given->count || strncmp(given->list[given->next], "--", 2) == 0;
         if (none && !option->without) return set_error(o, "%s needs a value: %s %s", name, name, option->argument);
-        value = none ? option->without : argv[(*next)++];
+        value = none ? option->without : given->list[given->next++];
     }
     char where[64];
     snprintf(where, sizeof where, "--%s", option->name);
@@ -333,7 +340,7 @@ static bool read_value(options *o, int row, const char *name, const char *value,
 }
 
 /* One --name, --name=value or --name value. */
-static bool parse_option(options *o, const char *word, int argc, char **argv, int *next)
+static bool parse_option(options *o, const char *word, arguments *given)
 {
     char        name[LONGEST_WORD + 3] = "--";
     const char *equals = strchr(word, '=');
@@ -343,20 +350,20 @@ static bool parse_option(options *o, const char *word, int argc, char **argv, in
     for (char *c = name; *c; c++)
         if (*c == '_') *c = '-';
     int row = fits ? find_row(o->table, name + 2) : -1;
-    if (row >= 0) return read_value(o, row, name, equals ? equals + 1 : NULL, argc, argv, next);
+    if (row >= 0) return read_value(o, row, name, equals ? equals + 1 : NULL, given);
     const char *suggestion = suggest_option(o->table, name + 2);
     return set_error(o, "unknown option %s%s%s%s", name, suggestion ? "; did you mean --" : "",
                      suggestion ? suggestion : "", suggestion ? "?" : "");
 }
 
 /* One -n VALUE, -nVALUE, or -m of a flag. */
-static bool parse_letter(options *o, const char *word, int argc, char **argv, int *next)
+static bool parse_letter(options *o, const char *word, arguments *given)
 {
     for (int i = 0, rows = rows_of(o->table); i < rows; i++) {
         if (!o->table[i].letter || o->table[i].letter != word[1]) continue;
         if (word[2] && o->table[i].type == OPTION_FLAG) break;
         char name[3] = {'-', word[1], 0};
-        return read_value(o, i, name, word[2] ? word + 2 + (word[2] == '=') : NULL, argc, argv, next);
+        return read_value(o, i, name, word[2] ? word + 2 + (word[2] == '=') : NULL, given);
     }
     const char *suggestion = suggest_option(o->table, word + 1);
     return set_error(o, "unknown option %.80s%s%s%s", word, suggestion ? "; did you mean --" : "",
@@ -379,14 +386,15 @@ bool options_parse(options *o, const option *table, int argc, char **argv)
     bool only_operands = false;
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) /* help first: it must work despite other errors */
         if (is_help(argv[i])) return o->help = true;
-    for (int i = 1; i < argc;) {
-        const char *word = argv[i++];
+    arguments given = {argc, argv, 1};
+    while (given.next < argc) {
+        const char *word = argv[given.next++];
         if (!only_operands && strcmp(word, "--") == 0) {
             only_operands = true;
         } else if (!only_operands && word[0] == '-' && word[1] == '-') {
-            if (!parse_option(o, word + 2, argc, argv, &i)) return false;
+            if (!parse_option(o, word + 2, &given)) return false;
         } else if (!only_operands && word[0] == '-' && word[1]) {
-            if (!parse_letter(o, word, argc, argv, &i)) return false;
+            if (!parse_letter(o, word, &given)) return false;
         } else {
             if (o->operand_count == OPTIONS_OPERANDS) return set_error(o, "more than %d arguments", OPTIONS_OPERANDS);
             o->operands[o->operand_count++] = word;
@@ -398,20 +406,19 @@ bool options_parse(options *o, const option *table, int argc, char **argv)
 bool options_parse_program(options *o, const option *table, int argc, char **argv)
 {
     options_init(o, table);
-    int i = 1;
-    while (i < argc && argv[i][0] == '-' && argv[i][1]) {
-        const char *word = argv[i++];
+    arguments given = {argc, argv, 1};
+    while (given.next < argc && argv[given.next][0] == '-' && argv[given.next][1]) {
+        const char *word = argv[given.next++];
         if (strcmp(word, "--") == 0) break;
         if (is_help(word)) return o->help = true;
-        if (word[1] == '-' ? !parse_option(o, word + 2, argc, argv, &i) : !parse_letter(o, word, argc, argv, &i)) {
-            for (; i < argc && argv[i][0] == '-';
-                 i++) /* help works despite other errors, except after the program's name */
-                if (is_help(argv[i])) return o->help = true;
-            return false;
-        }
+        if (word[1] == '-' ? parse_option(o, word + 2, &given) : parse_letter(o, word, &given)) continue;
+        /* help works despite other errors, except after the program's name */
+        for (int i = given.next; i < argc && argv[i][0] == '-'; i++)
+            if (is_help(argv[i])) return o->help = true;
+        return false;
     }
-    o->program = argv + i;
-    o->program_count = argc - i;
+    o->program = argv + given.next;
+    o->program_count = argc - given.next;
     return read_configs(o);
 }
 

@@ -48,10 +48,17 @@ static void format_rate(double rate, const char *unit, char out[PART])
     snprintf(out, PART, "%.*f%s %s/s", shown < 10 ? 2 : shown < 1000 && *thousands ? 1 : 0, shown, thousands, unit);
 }
 
-static void format_parts(const progress *p, int64_t step, double loss, double done, double time,
-                         char parts[PARTS][PART])
+/* What a line shows. */
+typedef struct shown {
+    int64_t step;
+    double  loss, done, time;
+} shown;
+
+static void format_parts(const progress *p, shown at, char parts[PARTS][PART])
 {
-    double elapsed = time - p->first_time;
+    int64_t step = at.step;
+    double  loss = at.loss, done = at.done, time = at.time;
+    double  elapsed = time - p->first_time;
     for (int i = 0; i < PARTS; i++) parts[i][0] = 0;
     if (p->bytes)
         snprintf(parts[STEP], PART, "%.1f of %.1f MiB", done, (double)p->total / 1048576);
@@ -153,7 +160,7 @@ void progress_step(progress *p, int64_t step, double loss, double done)
     p->shown = time;
     char parts[PARTS][PART], text[PARTS * PART + 16];
     if (p->describe) p->describe(p->user, p->note, sizeof p->note);
-    format_parts(p, step, loss, done, time, parts);
+    format_parts(p, (shown){step, loss, done, time}, parts);
     if (p->terminal) {
         draw_line(p, step, parts);
     } else {

@@ -396,9 +396,10 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
     if (s->transformer.used)
         code =
             transformer_use_data(&s->transformer, name, given, s->train ? s->train : s->test, setup_field(s, "label"));
-    else
-        code = loss_choose(name, options_text(given, "loss"), s->data, setup_field(s, "label"),
-                           setup_field(s, "target"), &s->loss, &s->model_options.classes);
+    else {
+        loss_data data = {s->data, setup_field(s, "label"), setup_field(s, "target")};
+        code = loss_choose(name, options_text(given, "loss"), &data, &s->loss, &s->model_options.classes);
+    }
     if (code != 0) return code;
     if ((code = check_label_options(s, name, given)) != 0) return code;
     s->config.loss = record_loss;

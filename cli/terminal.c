@@ -84,17 +84,21 @@ static int columns_of(const char *text, int bytes)
     return columns;
 }
 
-/* Prints words: the first line from column `first` on, further ones from `hang` on; `used` columns of the first are in
- * use. */
-static void wrap_words(FILE *out, const char *text, int used, int first, int hang, int width)
+typedef struct layout {
+    int used;        /* columns of the first line that are in use */
+    int first, hang; /* where the first line begins, and where others do */
+    int width;
+} layout;
+
+static void wrap_words(FILE *out, const char *text, layout l)
 {
-    int  at = used, start = first;
+    int  at = l.used, start = l.first;
     bool begun = false; /* a word is in this line */
     while (*text) {
         int bytes = (int)strcspn(text, " "), columns = columns_of(text, bytes);
-        if (begun && at + 1 + columns > width) {
+        if (begun && at + 1 + columns > l.width) {
             fprintf(out, "\n");
-            at = 0, start = hang, begun = false;
+            at = 0, start = l.hang, begun = false;
         }
         if (begun || at > start)
             at += fprintf(out, " ");
@@ -111,7 +115,7 @@ static void wrap_words(FILE *out, const char *text, int used, int first, int han
 
 void terminal_wrap(FILE *out, const char *text, int used, int column, int width)
 {
-    wrap_words(out, text, used, column, column, width);
+    wrap_words(out, text, (layout){used, column, column, width});
 }
 
 void terminal_wrap_lines(FILE *out, const char *text, int width)
@@ -125,7 +129,7 @@ void terminal_wrap_lines(FILE *out, const char *text, int width)
         } else {
             memcpy(line, text, (size_t)bytes);
             line[bytes] = 0;
-            wrap_words(out, line + indent, 0, indent, indent + 2, width);
+            wrap_words(out, line + indent, (layout){0, indent, indent + 2, width});
         }
         text += bytes + (text[bytes] == '\n');
     }

@@ -59,24 +59,29 @@ static bool parse_host(const char *text, size_t length, remote_host *host)
     return *name && *name != '-';
 }
 
+typedef struct host_counts {
+    int hosts, world; /* hosts, and ranks on all of them */
+    int most;         /* ranks on one */
+} host_counts;
+
 /* "a:2,b:2"; a host without a number has config->ranks. */
-static lk_status parse_hosts(lk_context *context, const lk_launch_config *config, remote_host *hosts, int *count,
-                             int *world, int *most)
+static lk_status parse_hosts(lk_context *context, const lk_launch_config *config, remote_host *hosts,
+                             host_counts *counts)
 {
     const char *at = config->hosts;
-    *count = *world = *most = 0;
+    *counts = (host_counts){0};
     for (;;) {
         size_t length = strcspn(at, ",");
-        if (*count == MOST_HOSTS) return lk__fail(context, LK_EINVAL, "more than %d hosts", MOST_HOSTS);
-        remote_host *host = &hosts[(*count)++];
+        if (counts->hosts == MOST_HOSTS) return lk__fail(context, LK_EINVAL, "more than %d hosts", MOST_HOSTS);
+        remote_host *host = &hosts[counts->hosts++];
         host->ranks = config->ranks;
-        host->first_rank = *world;
+        host->first_rank = counts->world;
         if (!parse_host(at, length, host))
             return lk__fail(context, LK_EINVAL,
                             "'%.*s' is not a host: expected NAME or NAME:RANKS, an IPv6 address in brackets: [::1]:2",
                             (int)length, at);
-        if (host->ranks > *most) *most = host->ranks;
-        *world += host->ranks;
+        if (host->ranks > counts->most) counts->most = host->ranks;
+        counts->world += host->ranks;
         if (!at[length]) return LK_OK;
         at += length + 1;
     }
@@ -299,9 +304,11 @@ lk_status lk__launch_hosts(lk_context *context, const lk_launch_config *config, 
     lk_status        status = h && hosts && handlers && spec ? LK_OK : LK_ENOMEM;
     if (status == LK_OK) {
         *h = (launcher){.hosts = hosts, .spec = spec, .config = config};
-        int most;
-        status = parse_hosts(context, config, hosts, &h->count, &h->world, &most);
-        if (status == LK_OK) status = lk__filter_check(context, config->local_ranks_filter, most);
+        host_counts counts;
+        status = parse_hosts(context, config, hosts, &counts);
+        h->count = counts.hosts;
+        h->world = counts.world;
+        if (status == LK_OK) status = lk__filter_check(context, config->local_ranks_filter, counts.most);
     }
     if (status == LK_OK) status = lk__descriptors_check(context, h->count, 3, "host");
     if (status == LK_OK) {
@@ -339,8 +346,10 @@ static lk_status read_strings(lk_context *context, int in, char *text, size_t si
     }
 }
 
-static lk_status run_remote(lk_context *context, lk__launch_spec *spec, int in, int out, int err, int *exit_code)
+/* streams: in, out and err. */
+static lk_status run_remote(lk_context *context, lk__launch_spec *spec, const int streams[3], int *exit_code)
 {
+    int in = streams[0], out = streams[1];
     LK__TRY(read_strings(context, in, spec->text, sizeof spec->text, &spec->length, false));
     LK__TRY(lk__spec_parse(context, spec));
     if (chdir(spec->directory) < 0)
@@ -356,7 +365,7 @@ static lk_status run_remote(lk_context *context, lk__launch_spec *spec, int in, 
     if (spec->config.master_port < 1 || spec->config.master_port > 65535)
         return lk__fail(context, LK_EFORMAT, "the launcher sent an invalid port");
     spec->config.out = out;
-    spec->config.err = err;
+    spec->config.err = streams[2];
     lk__launch_part part = {spec->first_rank, spec->world,      spec->token,        spec->job,         in,
                             spec->colour,     spec->generation, spec->max_restarts, spec->program_path};
     return lk__launch_local(context, &spec->config, &part, exit_code);
@@ -365,7 +374,7 @@ static lk_status run_remote(lk_context *context, lk__launch_spec *spec, int in, 
 lk_status lk_launch_remote(lk_context *context, int in, int out, int err, int *exit_code)
 {
     lk__launch_spec *spec = lk__alloc(context, LK_MEMORY_OTHER, sizeof *spec);
-    lk_status        status = spec ? run_remote(context, spec, in, out, err, exit_code) : LK_ENOMEM;
+    lk_status        status = spec ? run_remote(context, spec, (int[]){in, out, err}, exit_code) : LK_ENOMEM;
     lk__free(context, LK_MEMORY_OTHER, spec, sizeof *spec);
     return status;
 }

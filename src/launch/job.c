@@ -334,17 +334,16 @@ lk_status lk__launch_local(lk_context *context, const lk_launch_config *config, 
                            int *exit_code)
 {
     lk__launch_job job;
-    char           pinned[512];
+    char           pinned[LK__TOPOLOGY_TEXT];
     LK__TRY(check_config(context, config));
     LK__TRY(check_debug(context, config, part));
     LK__TRY(check_token(context, config, part));
     LK__TRY(check_devices(context, config));
     LK__TRY(lk__descriptors_check(context, config->ranks, lk__wants_logs(config) ? 4 : 2, "rank"));
     lk_status status = lk__job_open(&job, context, config, part, config->ranks);
-    if (status == LK_OK)
-        status = lk__topology_split(context, job.count, &job.cores, &job.threads, pinned, sizeof pinned);
+    if (status == LK_OK) status = lk__topology_split(context, job.count, &job.cores, &job.threads, pinned);
     if (status == LK_OK && config->numa_binding)
-        status = lk__topology_bind(context, config->numa_binding, job.count, &job.cores, pinned, sizeof pinned);
+        status = lk__topology_bind(context, config->numa_binding, job.count, &job.cores, pinned);
     if (status >= 0) status = read_threads(&job);
     if (status < 0) goto done;
     if (config->no_pin) {

@@ -204,18 +204,25 @@ lk_status lk__environment_make_ssh(lk__launch_job *job,
 void      lk__environment_free(lk__launch_environment *environment);
 
 /* ---- topology.c ---- */
-void      lk__topology_list(const cpu_set_t *set, char *out, size_t size); /* "0-3,8" */
-lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, int *threads, char *text, size_t size);
+void lk__topology_list(const cpu_set_t *set, char *out, size_t size); /* "0-3,8" */
+enum { LK__TOPOLOGY_TEXT = 512 };                                     /* bytes: how ranks are pinned, for a message */
+lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, int *threads,
+                             char text[LK__TOPOLOGY_TEXT]);
 /* The same by memory nodes; *cores is reused, or allocated if NULL. */
-lk_status lk__topology_bind(lk_context *context, const char *mode, int ranks, cpu_set_t **cores, char *text,
-                            size_t size);
+lk_status lk__topology_bind(lk_context *context, const char *mode, int ranks, cpu_set_t **cores,
+                            char text[LK__TOPOLOGY_TEXT]);
 
 /* ---- numa.c ---- */
 lk_status lk__numa_check(lk_context *context, const char *mode); /* LK_EINVAL for an unknown mode; NULL is fine */
-/* One set per rank, within `allowed`. root: prefix of every path, "". visible: CUDA_VISIBLE_DEVICES, NULL: not set.
- * LK_EINVAL with the reason if this machine lacks what the mode needs. */
-lk_status lk__numa_bind(lk_context *context, const char *root, const char *mode, const cpu_set_t *allowed,
-                        const char *visible, int ranks, cpu_set_t *cores);
+typedef struct lk__launch_binding {
+    const char      *root; /* prefix of every path, "" */
+    const char      *mode;
+    const cpu_set_t *allowed;
+    const char      *visible; /* CUDA_VISIBLE_DEVICES; NULL: not set */
+    int              ranks;
+} lk__launch_binding;
+/* One set per rank, within `allowed`. LK_EINVAL with the reason if this machine lacks what the mode needs. */
+lk_status lk__numa_bind(lk_context *context, const lk__launch_binding *binding, cpu_set_t *cores);
 
 /* Adds to each set the allowed cores of the memory nodes that it has a core of. */
 void lk__numa_widen(const char *root, const cpu_set_t *allowed, int ranks, cpu_set_t *cores);

@@ -38,15 +38,20 @@ static int expand_template(const char *text, const macro *macros, char *out, siz
     return (int)used;
 }
 
-static int write_prefix(const lk_launch_config *config, const char *host, int rank, int local_rank, char *out,
-                        size_t size, const char **bad)
+typedef struct line_source {
+    const char *host;
+    int         rank, local_rank;
+} line_source;
+
+/* Writes up to LK__PREFIX bytes; returns how long the whole prefix is. */
+static int write_prefix(const lk_launch_config *config, line_source from, char out[LK__PREFIX], const char **bad)
 {
     char        number[16], local[16];
     const macro macros[] = {
-        {"rank", number}, {"local_rank", local}, {"role_name", config->role}, {"hostname", host}, {NULL, NULL}};
-    snprintf(number, sizeof number, "%d", rank);
-    snprintf(local, sizeof local, "%d", local_rank);
-    return expand_template(config->line_prefix, macros, out, size, bad);
+        {"rank", number}, {"local_rank", local}, {"role_name", config->role}, {"hostname", from.host}, {NULL, NULL}};
+    snprintf(number, sizeof number, "%d", from.rank);
+    snprintf(local, sizeof local, "%d", from.local_rank);
+    return expand_template(config->line_prefix, macros, out, LK__PREFIX, bad);
 }
 
 lk_status lk__prefix_check(lk_context *context, const lk_launch_config *config)
@@ -56,7 +61,7 @@ lk_status lk__prefix_check(lk_context *context, const lk_launch_config *config)
     if (!config->line_prefix) return LK_OK;
     memset(longest, 'h', sizeof longest - 1);
     longest[sizeof longest - 1] = 0;
-    int length = write_prefix(config, longest, 16777216, 4096, unused, sizeof unused, &bad);
+    int length = write_prefix(config, (line_source){longest, 16777216, 4096}, unused, &bad);
     if (bad)
         return lk__fail(
             context, LK_EINVAL,
@@ -79,7 +84,7 @@ void lk__prefix_make(const lk__launch_job *job, lk__launch_child *child)
                       (job->part.colour < 0 && stream->sink->terminal && !lk__environment(NULL, LK__ENV_NO_COLOR));
         snprintf(stream->label, sizeof stream->label, "[rank %d] ", child->rank);
         if (config->line_prefix)
-            write_prefix(config, job->host, child->rank, child->local_rank, stream->label, sizeof stream->label, &bad);
+            write_prefix(config, (line_source){job->host, child->rank, child->local_rank}, stream->label, &bad);
         if (config->plain)
             stream->prefix[0] = 0;
         else if (colour && !config->line_prefix)

@@ -15,14 +15,14 @@ static int node_of(const cpu_set_t *cores)
 lk_status lk_launch_nodes(lk_context *context, int ranks, int *nodes)
 {
     cpu_set_t *cores = NULL;
-    char       text[64];
+    char       text[LK__TOPOLOGY_TEXT];
     int        threads, given = lk__memory_nodes_given(NULL), found[4096];
     *nodes = given < ranks ? given : ranks;
     if (given) return LK_OK;
     *nodes = 1;
     if (ranks < 1 || ranks > (int)(sizeof found / sizeof *found))
         return lk__fail(context, LK_EINVAL, "%d ranks on one host: expected 1 to 4096", ranks);
-    LK__TRY(lk__topology_split(context, ranks, &cores, &threads, text, sizeof text));
+    LK__TRY(lk__topology_split(context, ranks, &cores, &threads, text));
     if (!cores) return LK_OK; /* they are not pinned, so all have the same */
     *nodes = 0;
     for (int i = 0; i < ranks; i++) {

@@ -181,12 +181,24 @@ static int split_node(const host *h, int node, bool caches, cpu_set_t *groups)
     return count;
 }
 
+/* What ranks are bound by. */
+typedef struct binder {
+    lk_context               *context;
+    const lk__launch_binding *binding;
+    const host               *host;
+    int                      *nodes;  /* of each rank */
+    cpu_set_t                *groups; /* room for those of a node */
+} binder;
+
 /* The part of rank `index` of the `sharing` ranks of a node: the first ranks get one group more if the number is not
  * divisible. */
-static lk_status select_part(lk_context *context, const host *h, int node, bool caches, int index, int sharing,
-                             cpu_set_t *groups, cpu_set_t *cores)
+static lk_status select_part(const binder *b, int node, int index, int sharing, cpu_set_t *cores)
 {
-    int count = split_node(h, node, caches, groups);
+    lk_context *context = b->context;
+    const host *h = b->host;
+    cpu_set_t  *groups = b->groups;
+    bool        caches = strcmp(b->binding->mode, "core-complex") == 0;
+    int         count = split_node(h, node, caches, groups);
     CPU_ZERO(cores);
     if (count < 0)
         return lk__fail(context, LK_EINVAL,
@@ -206,20 +218,21 @@ static lk_status select_part(lk_context *context, const host *h, int node, bool 
     return LK_OK;
 }
 
-static lk_status bind_rank(lk_context *context, const host *h, const char *mode, const int *nodes, int ranks, int rank,
-                           cpu_set_t *groups, cpu_set_t *cores)
+static lk_status bind_rank(const binder *b, int rank, cpu_set_t *cores)
 {
-    int index = 0, sharing = 0;
-    for (int i = 0; i < ranks; i++) {
+    const char *mode = b->binding->mode;
+    const int  *nodes = b->nodes;
+    int         index = 0, sharing = 0;
+    for (int i = 0; i < b->binding->ranks; i++) {
         index += i < rank && nodes[i] == nodes[rank];
         sharing += nodes[i] == nodes[rank];
     }
     if (strcmp(mode, "node") == 0)
-        *cores = h->cores[nodes[rank]];
+        *cores = b->host->cores[nodes[rank]];
     else if (strcmp(mode, "socket") == 0)
-        select_socket(h, nodes[rank], cores);
+        select_socket(b->host, nodes[rank], cores);
     else
-        return select_part(context, h, nodes[rank], strcmp(mode, "core-complex") == 0, index, sharing, groups, cores);
+        return select_part(b, nodes[rank], index, sharing, cores);
     return LK_OK;
 }
 
@@ -232,25 +245,26 @@ lk_status lk__numa_check(lk_context *context, const char *mode)
                     "'%.40s' is not a NUMA binding: expected node, socket, exclusive or core-complex", mode);
 }
 
-lk_status lk__numa_bind(lk_context *context, const char *root, const char *mode, const cpu_set_t *allowed,
-                        const char *visible, int ranks, cpu_set_t *cores)
+lk_status lk__numa_bind(lk_context *context, const lk__launch_binding *binding, cpu_set_t *cores)
 {
+    int        ranks = binding->ranks;
     size_t     group_bytes = CPU_SETSIZE * sizeof(cpu_set_t), node_bytes = (size_t)ranks * sizeof(int);
     host      *h = lk__alloc(context, LK_MEMORY_OTHER, sizeof *h);
     cpu_set_t *groups = lk__alloc(context, LK_MEMORY_OTHER, group_bytes);
     int       *nodes = lk__alloc(context, LK_MEMORY_OTHER, node_bytes);
-    lk_status  status = h && groups && nodes ? lk__numa_check(context, mode) : LK_ENOMEM;
+    lk_status  status = h && groups && nodes ? lk__numa_check(context, binding->mode) : LK_ENOMEM;
+    binder     b = {context, binding, h, nodes, groups};
     if (status >= 0) {
-        h->root = root;
-        h->allowed = *allowed;
+        h->root = binding->root;
+        h->allowed = *binding->allowed;
         find_nodes(h);
         if (h->count == 0)
             status = lk__fail(context, LK_EINVAL,
-                              "NUMA binding %s: this machine lists no memory nodes (/sys/devices/system/node)", mode);
+                              "NUMA binding %s: this machine lists no memory nodes (/sys/devices/system/node)",
+                              binding->mode);
     }
-    if (status >= 0) choose_nodes(h, ranks, visible, nodes);
-    for (int i = 0; i < ranks && status >= 0; i++)
-        status = bind_rank(context, h, mode, nodes, ranks, i, groups, &cores[i]);
+    if (status >= 0) choose_nodes(h, ranks, binding->visible, nodes);
+    for (int i = 0; i < ranks && status >= 0; i++) status = bind_rank(&b, i, &cores[i]);
     lk__free(context, LK_MEMORY_OTHER, nodes, node_bytes);
     lk__free(context, LK_MEMORY_OTHER, groups, group_bytes);
     lk__free(context, LK_MEMORY_OTHER, h, sizeof *h);

@@ -58,7 +58,8 @@ static void describe_cores(const char *how, const cpu_set_t *cores, int ranks, c
     }
 }
 
-lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, int *threads, char *text, size_t size)
+lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, int *threads,
+                             char text[LK__TOPOLOGY_TEXT])
 {
     cpu_place places[CPU_SETSIZE];
     cpu_set_t allowed;
@@ -73,7 +74,7 @@ lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, 
     int share = count / ranks, busy = lk__cgroup_cores(count) / ranks;
     *threads = busy ? busy : 1;
     if (ranks > count) { /* pinning would give some cores more ranks than others; the scheduler balances better */
-        snprintf(text, size, "not pinned: only %d core%s", count, count == 1 ? "" : "s");
+        snprintf(text, LK__TOPOLOGY_TEXT, "not pinned: only %d core%s", count, count == 1 ? "" : "s");
         return LK_OK;
     }
     int known = count > 2 ? lk__hwloc_order(order, CPU_SETSIZE) : 0; /* with two, the order does not matter */
@@ -88,21 +89,22 @@ lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, 
     if (!*cores) return LK_ENOMEM;
     for (int i = 0; i < ranks; i++)
         for (int j = i * share; j < (i + 1) * share; j++) CPU_SET(places[j].cpu, &(*cores)[i]);
-    describe_cores("assigned to", *cores, ranks, text, size);
+    describe_cores("assigned to", *cores, ranks, text, LK__TOPOLOGY_TEXT);
     return LK_OK;
 }
 
-lk_status lk__topology_bind(lk_context *context, const char *mode, int ranks, cpu_set_t **cores, char *text,
-                            size_t size)
+lk_status lk__topology_bind(lk_context *context, const char *mode, int ranks, cpu_set_t **cores,
+                            char text[LK__TOPOLOGY_TEXT])
 {
     cpu_set_t allowed;
     if (sched_getaffinity(0, sizeof allowed, &allowed) < 0)
         return lk__fail(context, LK_EIO, "cannot read the CPU affinity: %s", strerror(errno));
     if (!*cores) *cores = lk__alloc(context, LK_MEMORY_OTHER, (size_t)ranks * sizeof **cores);
     if (!*cores) return LK_ENOMEM;
-    LK__TRY(
-        lk__numa_bind(context, "", mode, &allowed, lk__environment(NULL, LK__ENV_CUDA_VISIBLE_DEVICES), ranks, *cores));
-    describe_cores("pinned to", *cores, ranks, text, size);
+    LK__TRY(lk__numa_bind(
+        context, &(lk__launch_binding){"", mode, &allowed, lk__environment(NULL, LK__ENV_CUDA_VISIBLE_DEVICES), ranks},
+        *cores));
+    describe_cores("pinned to", *cores, ranks, text, LK__TOPOLOGY_TEXT);
     return LK_OK;
 }
 

@@ -201,7 +201,7 @@ static void expect_cores(const char *mode, const char *visible, int ranks, uint6
     CPU_ZERO(&allowed);
     for (int i = 0; i < 64; i++)
         if (allowed_bits >> i & 1) CPU_SET(i, &allowed);
-    lk_status status = lk__numa_bind(context, folder, mode, &allowed, visible, ranks, cores);
+    lk_status status = lk__numa_bind(context, &(lk__launch_binding){folder, mode, &allowed, visible, ranks}, cores);
     CHECK(status == LK_OK, "%s: %s", mode, lk_context_error(context));
     for (int i = 0; i < ranks && status == LK_OK; i++) {
         uint64_t bits = 0;
@@ -216,7 +216,7 @@ static void ranks_are_bound_to_memory_nodes_sockets_and_caches(void)
     cpu_set_t cores[8], allowed;
     CPU_ZERO(&allowed);
     CPU_SET(0, &allowed);
-    CHECK(lk__numa_bind(context, folder, "node", &allowed, NULL, 2, cores) == LK_EINVAL &&
+    CHECK(lk__numa_bind(context, &(lk__launch_binding){folder, "node", &allowed, NULL, 2}, cores) == LK_EINVAL &&
               strstr(lk_context_error(context), "no memory nodes"),
           "%s", lk_context_error(context));
     put_machine();
@@ -230,14 +230,15 @@ static void ranks_are_bound_to_memory_nodes_sockets_and_caches(void)
     expect_cores("exclusive", NULL, 2, 0x0003, (uint64_t[]){0x0001, 0x0002});
     expect_cores("core-complex", NULL, 8, 0xffff,
                  (uint64_t[]){0x0101, 0x0202, 0x0404, 0x0808, 0x1010, 0x2020, 0x4040, 0x8080});
-    CHECK(lk__numa_bind(context, folder, "exclusive", &allowed, NULL, 2, cores) == LK_EINVAL &&
+    CHECK(lk__numa_bind(context, &(lk__launch_binding){folder, "exclusive", &allowed, NULL, 2}, cores) == LK_EINVAL &&
               strstr(lk_context_error(context), "node 0 has 1 cores for 2 ranks"),
           "%s", lk_context_error(context));
-    CHECK(lk__numa_bind(context, folder, "near", &allowed, NULL, 2, cores) == LK_EINVAL &&
+    CHECK(lk__numa_bind(context, &(lk__launch_binding){folder, "near", &allowed, NULL, 2}, cores) == LK_EINVAL &&
               strstr(lk_context_error(context), "'near' is not a NUMA binding"),
           "%s", lk_context_error(context));
     put_file("sys/devices/system/cpu/cpu0/cache/index3/level", "2\n");
-    CHECK(lk__numa_bind(context, folder, "core-complex", &allowed, NULL, 1, cores) == LK_EINVAL &&
+    CHECK(lk__numa_bind(context, &(lk__launch_binding){folder, "core-complex", &allowed, NULL, 1}, cores) ==
+                  LK_EINVAL &&
               strstr(lk_context_error(context), "no third-level cache"),
           "%s", lk_context_error(context));
     /* With GPUs, in bus order: a rank is bound to its own GPU's node. */
@@ -278,8 +279,8 @@ static void every_core_is_assigned_to_at_most_one_rank(void)
     for (int ranks = 1; ranks <= count + 1; ranks++) {
         cpu_set_t *cores;
         int        threads;
-        char       text[512];
-        REQUIRE(lk__topology_split(context, ranks, &cores, &threads, text, sizeof text) == LK_OK);
+        char       text[LK__TOPOLOGY_TEXT];
+        REQUIRE(lk__topology_split(context, ranks, &cores, &threads, text) == LK_OK);
         int busy = lk__cgroup_cores(count) / ranks; /* count / ranks without a quota */
         CHECK(threads == (busy ? busy : 1) && (cores != NULL) == (ranks <= count));
         CPU_ZERO(&seen);
