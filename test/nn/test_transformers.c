@@ -144,7 +144,7 @@ static run train(lk_transformer_kind kind, int world, lk_dtype dtype, int leaves
     return r;
 }
 
-static const char *kind_names[] = {"gpt", "llama", "encoder"};
+static const char *kind_names[] = {"gpt", "llama", "encoder", "mixtral"};
 
 static void ranks_micro_batches_and_leaves_give_the_same_losses(void)
 {
@@ -178,8 +178,12 @@ static void reproducible_runs_have_the_same_bits_at_any_world_size(void)
 
 static void recomputed_blocks_change_memory_and_no_bit(void)
 {
-    for (int kind = 0; kind < 3; kind++) {
-        run all = {.config = make_config((lk_transformer_kind)kind), .dtype = LK_F32, .accumulate = 1}, none = all;
+    for (int kind = 0; kind < 4; kind++) { /* the last is a llama with experts */
+        run all = {.config = make_config(kind < 3 ? (lk_transformer_kind)kind : LK_TRANSFORMER_LLAMA),
+                   .dtype = LK_F32,
+                   .accumulate = 1};
+        if (kind == 3) all.config.experts = 4;
+        run none = all;
         all.config.layers = none.config.layers = 5;
         all.config.recompute = -1;
         run some = all;
@@ -195,12 +199,13 @@ static void recomputed_blocks_change_memory_and_no_bit(void)
 
 static void sizes_are_those_of_the_store(void)
 {
-    for (int variant = 0; variant < 5; variant++) {
+    for (int variant = 0; variant < 6; variant++) {
         run r = {.config = make_config(variant < 3 ? (lk_transformer_kind)variant : LK_TRANSFORMER_LLAMA),
                  .dtype = LK_F32,
                  .accumulate = 1};
         if (variant == 3) r.config.untied = r.config.attention_bias = r.config.mlp_bias = true;
         if (variant == 4) r.config.head_width = 10, r.config.hidden = 40;
+        if (variant == 5) r.config.experts = 5, r.config.experts_per_token = 3;
         run_ranks(1, NULL, train_rank, &r);
         CHECK(r.parameters == lk_transformer_parameters(&r.config), "variant %d: %lld, and %lld by its config", variant,
               (long long)r.parameters, (long long)lk_transformer_parameters(&r.config));
@@ -274,12 +279,14 @@ static void lookups_are_not_arithmetic(void)
     lk_transformer_config c = LK_TRANSFORMER_CONFIG_INIT;
     c.layers = LAYERS, c.heads = 2, c.width = WIDTH, c.hidden = HIDDEN, c.context = 16, c.classes = CLASSES;
     double attention = 12.0 * LAYERS * WIDTH * LENGTH;
-    for (int kind = 0; kind < 4; kind++) {
-        bool encoder = kind == LK_TRANSFORMER_ENCODER, llama = kind == LK_TRANSFORMER_LLAMA || kind == 3;
-        c.kind = kind == 3 ? LK_TRANSFORMER_LLAMA : (lk_transformer_kind)kind;
+    for (int kind = 0; kind < 5; kind++) { /* and llamas with their own head and, the last, with 2 of 8 experts */
+        bool encoder = kind == LK_TRANSFORMER_ENCODER, llama = kind == LK_TRANSFORMER_LLAMA || kind >= 3;
+        c.kind = kind >= 3 ? LK_TRANSFORMER_LLAMA : (lk_transformer_kind)kind;
         c.untied = kind == 3;
+        c.experts = kind == 4 ? 8 : 0;
         c.vocabulary = VOCABULARY;
-        double products = LAYERS * (4.0 * WIDTH * WIDTH + (llama ? 3 : 2) * WIDTH * HIDDEN) +
+        double hidden = kind == 4 ? 2 * HIDDEN + 8.0 / 3 : HIDDEN; /* the router is 8 × width */
+        double products = LAYERS * (4.0 * WIDTH * WIDTH + (llama ? 3 : 2) * WIDTH * hidden) +
                           (encoder ? (WIDTH + CLASSES) * WIDTH / (double)LENGTH : WIDTH * VOCABULARY);
         double flops = lk_transformer_flops(&c, LENGTH) - attention;
         /* biases and norms are added, not multiplied, and count as parameters, too */
@@ -362,6 +369,9 @@ static void impossible_configurations_are_named(void)
         {{.vocabulary = -1}, "vocabulary is -1"},
         {{.layers = -3}, "layers is -3"},
         {{.dropout = 1}, "dropout"},
+        {{.experts = 4}, "experts apply only to llama"},
+        {{.kind = LK_TRANSFORMER_LLAMA, .experts = 2, .experts_per_token = 3}, "3 experts a token, but there are 2"},
+        {{.kind = LK_TRANSFORMER_LLAMA, .experts = -1}, "experts is -1"},
         {{.kind = LK_TRANSFORMER_LLAMA, .rope_scaling = LK_ROPE_LINEAR}, "factor is 0"},
         {{.kind = LK_TRANSFORMER_LLAMA, .rope_scaling = LK_ROPE_LLAMA3, .rope_factor = 8}, "original context"},
     };
@@ -376,6 +386,8 @@ static void impossible_configurations_are_named(void)
         if (change->vocabulary) c.vocabulary = change->vocabulary;
         if (change->layers) c.layers = change->layers;
         c.dropout = change->dropout;
+        c.experts = change->experts;
+        c.experts_per_token = change->experts_per_token;
         c.rope_scaling = change->rope_scaling;
         c.rope_factor = change->rope_factor;
         CHECK(!lk_transformer_check(&c, why, sizeof why) && strstr(why, cases[i].text), "case %zu: %s", i, why);
