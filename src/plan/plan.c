@@ -142,6 +142,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     if ((status = fill_unused(list, lk__plan_rank(p) == 0)) < 0) return status;
     if ((status = lk__pass_placement(p, list, config, &forward)) < 0) return status;
     if (!config->no_fusion && (status = lk__pass_fuse(list, true, 0)) < 0) return status;
+    if ((status = lk__pass_overlap(p, list, forward)) < 0) return status;
     size_t backward;
     if ((status = lk__pass_buckets(p, &backward)) < 0) return status;
     if ((status = lk__pass_shard_gather(p, list, &forward, &backward)) < 0) return status;

@@ -1,6 +1,6 @@
 /* plan/plan.h - the internals of a plan: two instruction lists (training, evaluation) over one set of states, and the
  * passes that make them. Order of the passes: evaluation → precision → fuse → sync norm → grad → placement → fuse
- * residual → buckets → update → layout → leaf batch → memory. */
+ * residual → overlap → buckets → update → layout → leaf batch → memory. */
 #ifndef LK__PLAN_H
 #define LK__PLAN_H
 
@@ -310,6 +310,7 @@ void      lk__plan_place_moments(lk_plan *plan);
 /* placement_pass.c: values are split over the ranks along plan->placed_axes; *forward: where the nodes of forward
  * end. */
 lk_status lk__pass_placement(lk_plan *plan, lk__plan_list *list, const lk_plan_config *config, size_t *forward);
+lk_status lk__pass_overlap(const lk_plan *plan, lk__plan_list *list, size_t forward); /* within backward */
 
 /* evaluation.c: batch norm uses its running statistics, dropout is removed. */
 void lk__pass_evaluation(lk__plan_list *list);

@@ -315,8 +315,8 @@ static void a_perceptron_trains_as_on_one_rank(void)
 static void transformers_train_as_on_one_rank(void)
 {
     static const setting all[] = {
-        {.name = "gpt over 2", .mesh = "tensor=2", .model = GPT, .whole_sequences = true},
         {.name = "gpt over 2, sequence", .mesh = "tensor=2", .model = GPT, .clip = 0.1},
+        {.name = "gpt over 2", .mesh = "tensor=2", .model = GPT, .whole_sequences = true},
         {.name = "gpt over 4, sequence", .mesh = "tensor=4", .model = GPT},
         {.name = "gpt, data, recomputed", .mesh = "data=2,tensor=2", .model = GPT, .clip = 0.1, .recompute = true},
         {.name = "gpt, leaves", .mesh = "data=2,tensor=2", .model = GPT, .clip = 0.1, .leaves = 4},

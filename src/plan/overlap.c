@@ -1,0 +1,153 @@
+/* overlap.c - collectives between parts of products that run while other products compute: a start moves, with the nodes
+ * that only it needs, in front of products that do not depend on it, and a wait moves behind such products. The weight
+ * gradient of a layer hides the reduce_scatter of its input's gradient, and the gradients of the layer behind hide the
+ * all_gather of what was saved. Nodes and values stay the same, and so do all results. */
+#include "plan/plan.h"
+
+#include <string.h>
+
+/* Nodes that a start or wait moves over, at most: what is moved is held longer. */
+enum { WINDOW = 24 };
+/* Operations that hide a byte that is moved; fewer than `least` are not worth the memory. */
+static const double enough = 64, least = 1;
+
+typedef struct overlap {
+    lk_graph      *g;
+    unsigned       axes; /* of the collectives that move */
+    bool          *along; /* by value: one of them makes it */
+    size_t         begin, end;
+    lk__graph_node kept[WINDOW + 1];
+} overlap;
+
+static double value_bytes(const lk_graph *g, int v)
+{
+    const lk__graph_shape *s = &g->values[v].shape;
+    return (double)lk__shape_elements(s) * (double)lk_dtype_size(s->dtype);
+}
+
+/* What the collective moves, at least. */
+static double moved_bytes(const lk_graph *g, const lk__graph_node *n)
+{
+    double in = value_bytes(g, n->in[0]), out = value_bytes(g, n->out[0]);
+    return in > out ? in : out;
+}
+
+static double arithmetic_of(const lk_graph *g, const lk__graph_node *n)
+{
+    return n->dead ? 0 : lk__op_find(n->op)->arithmetic(g, n);
+}
+
+static bool is_start(const overlap *o, const lk__graph_node *n)
+{
+    return !n->dead && lk__op_find(n->op)->runs == LK__RUNS_COLLECTIVE && n->attrs.mesh & o->axes;
+}
+
+static bool is_wait(const overlap *o, const lk__graph_node *n)
+{
+    return !n->dead && lk__op_find(n->op)->runs == LK__RUNS_WAIT && o->along[n->in[0]];
+}
+
+/* Nodes that nothing moves over: their order is that of other collectives, or of what they write. */
+static bool is_barrier(const lk__graph_node *n)
+{
+    if (n->dead) return false;
+    lk__graph_runs runs = lk__op_find(n->op)->runs;
+    return runs == LK__RUNS_COLLECTIVE || runs == LK__RUNS_WAIT || lk__plan_has_effect(n);
+}
+
+static bool makes_input(const lk__graph_node *n, const lk__graph_node *reader)
+{
+    for (int k = 0; k < n->outputs && !n->dead; k++)
+        for (int i = 0; i < reader->inputs; i++)
+            if (n->out[k] >= 0 && reader->in[i] == n->out[k]) return true;
+    return false;
+}
+
+/* The marked nodes of first … last come before the others. */
+static void move_marked(overlap *o, size_t first, size_t last, const bool *marked)
+{
+    size_t          count = last - first + 1, at = 0;
+    lk__graph_node *nodes = &o->g->nodes[first];
+    for (int before = 1; before >= 0; before--)
+        for (size_t i = 0; i < count; i++)
+            if (marked[i] == before) o->kept[at++] = nodes[i];
+    memcpy(nodes, o->kept, count * sizeof *nodes);
+}
+
+/* The start at `index`: before products that it does not need. */
+static void hoist_start(overlap *o, size_t index)
+{
+    const lk_graph *g = o->g;
+    double          bytes = moved_bytes(g, &g->nodes[index]), hidden = 0;
+    bool            needed[WINDOW + 1] = {false}; /* by distance from `index` */
+    size_t          first = index, to = index;
+    needed[0] = true;
+    while (first > o->begin && index - first < WINDOW && hidden < enough * bytes) {
+        const lk__graph_node *n = &g->nodes[first - 1];
+        if (is_barrier(n)) break;
+        bool wanted = false;
+        for (size_t i = first; i <= index && !wanted; i++) wanted = needed[index - i] && makes_input(n, &g->nodes[i]);
+        first--;
+        needed[index - first] = wanted;
+        double arithmetic = wanted ? 0 : arithmetic_of(g, n);
+        if (arithmetic > 0) to = first;
+        hidden += arithmetic;
+    }
+    if (to == index || hidden < least * bytes) return;
+    bool marked[WINDOW + 1];
+    for (size_t i = to; i <= index; i++) marked[i - to] = needed[index - i];
+    move_marked(o, to, index, marked);
+}
+
+/* Its group completes collectives in the order of their starts: other starts and waits do not matter to it. */
+static bool ends_sinking(const lk__graph_node *wait, const lk__graph_node *n)
+{
+    return makes_input(wait, n) || (!n->dead && lk__plan_has_effect(n));
+}
+
+/* The wait at `index`: behind products that do not need it. */
+static void sink_wait(overlap *o, size_t index)
+{
+    const lk_graph       *g = o->g;
+    const lk__graph_node *wait = &g->nodes[index];
+    double                bytes = value_bytes(g, wait->in[0]), hidden = 0;
+    size_t                to = index;
+    for (size_t i = index + 1; i < o->end && i - index <= WINDOW && hidden < enough * bytes; i++) {
+        const lk__graph_node *n = &g->nodes[i];
+        if (ends_sinking(wait, n)) break;
+        double arithmetic = arithmetic_of(g, n);
+        if (arithmetic > 0) to = i;
+        hidden += arithmetic;
+    }
+    if (to == index) return;
+    lk__graph_node moved = *wait;
+    memmove(&o->g->nodes[index], &o->g->nodes[index + 1], (to - index) * sizeof moved);
+    o->g->nodes[to] = moved;
+}
+
+static void set_producers(lk_graph *g)
+{
+    for (size_t i = 0; i < g->nodes_count; i++)
+        for (int k = 0; k < g->nodes[i].outputs && !g->nodes[i].dead; k++)
+            if (g->nodes[i].out[k] >= 0 && g->values[g->nodes[i].out[k]].kind == LK__VALUE_RESULT)
+                g->values[g->nodes[i].out[k]].node = (int)i;
+}
+
+lk_status lk__pass_overlap(const lk_plan *p, lk__plan_list *list, size_t forward)
+{
+    lk_graph *g = list->graph;
+    size_t    values = g->values_count;
+    overlap   o = {.g = g, .axes = p->placed_axes, .begin = forward, .end = g->nodes_count};
+    if (!p->placed_axes) return LK_OK;
+    if (!(o.along = lk__alloc(g->context, LK_MEMORY_OTHER, values * sizeof *o.along))) return LK_ENOMEM;
+    for (size_t i = o.begin; i < o.end; i++) {
+        if (!is_start(&o, &g->nodes[i])) continue;
+        o.along[g->nodes[i].out[0]] = true;
+        hoist_start(&o, i);
+    }
+    for (size_t i = o.end; i-- > o.begin;)
+        if (is_wait(&o, &g->nodes[i])) sink_wait(&o, i);
+    set_producers(g);
+    lk__free(g->context, LK_MEMORY_OTHER, o.along, values * sizeof *o.along);
+    return LK_OK;
+}

@@ -1,0 +1,133 @@
+/* test_overlap.c - collectives along the axis tensor run beside products of backward that do not depend on them: where
+ * starts and waits are in the list of a transformer, and that every node still comes behind what it reads. */
+#include "plan/plan.h"
+#include "support.h"
+
+#include <lockstep/transformer.h>
+
+enum { LAYERS = 3 };
+
+typedef struct planned {
+    rig      r;
+    lk_mesh *mesh;
+} planned;
+
+static planned plan_transformer(lk_transformer_kind kind, const char *axes)
+{
+    planned               m = {.r = rig_open(LK_F32, 1)};
+    lk_optimizer_config   adam = LK_OPTIMIZER_CONFIG_INIT;
+    lk_plan_config        config = LK_PLAN_CONFIG_INIT;
+    lk_transformer_config c = LK_TRANSFORMER_CONFIG_INIT;
+    lk__mesh_grid         grid;
+    int64_t               dims[] = {8, 16};
+    c.kind = kind;
+    c.vocabulary = 96;
+    c.context = 16;
+    c.layers = LAYERS;
+    c.heads = 4;
+    c.width = 64;
+    lk_tensor             tokens = lk_input(m.r.graph, "tokens", LK_I32, 2, dims);
+    lk_tensor             labels = lk_input(m.r.graph, "labels", LK_I32, 2, dims);
+    lk_transformer_result result = lk_transformer(tokens, &c);
+    config.loss = lk_linear_cross_entropy(result.hidden, result.head, labels);
+    config.optimizer = &adam;
+    REQUIRE(lk__mesh_parse(m.r.context, axes, &grid) == LK_OK);
+    REQUIRE(lk__mesh_over(m.r.context, &grid, NULL, &m.mesh) == LK_OK);
+    config.mesh = m.mesh;
+    REQUIRE(lk_plan_create(m.r.graph, &config, &m.r.plan) == LK_OK, "%s", lk_context_error(m.r.context));
+    return m;
+}
+
+static void close_planned(planned *m)
+{
+    lk_plan_free(m->r.plan);
+    lk_mesh_free(m->mesh);
+    lk_graph_free(m->r.graph);
+    lk_context_free(m->r.context);
+}
+
+static const lk__graph_node *node_at(const lk__plan_list *list, size_t position)
+{
+    return &list->graph->nodes[list->order[position]];
+}
+
+/* Operations between a start and its wait. */
+static double hidden_behind(const lk__plan_list *list, size_t start)
+{
+    double arithmetic = 0;
+    for (size_t i = start + 1; i < list->order_count; i++) {
+        const lk__graph_node *n = node_at(list, i);
+        if (lk__op_find(n->op)->runs == LK__RUNS_WAIT && n->in[0] == node_at(list, start)->out[0]) return arithmetic;
+        arithmetic += lk__op_find(n->op)->arithmetic(list->graph, n);
+    }
+    CHECK(false, "the collective at %zu is not waited for", start);
+    return 0;
+}
+
+/* Of each layer, the all_gather of what was saved is hidden, and the reduce_scatter of the gradient; not the all_gather
+ * of the gradient that both products behind it need. Norms' gradients are added meanwhile. */
+static void collectives_of_backward_run_beside_products(void)
+{
+    for (int extent = 2; extent <= 4; extent += 2) {
+        planned              m = plan_transformer(LK_TRANSFORMER_GPT, extent == 2 ? "tensor=2" : "data=2,tensor=4");
+        const lk__plan_list *list = &m.r.plan->train;
+        int                  hidden[LK__OP_COUNT] = {0};
+        for (size_t i = list->end[LK_FORWARD]; i < list->end[LK_BACKWARD]; i++) {
+            const lk__graph_node *n = node_at(list, i);
+            if (lk__op_find(n->op)->runs == LK__RUNS_COLLECTIVE && n->attrs.mesh == LK_AXIS_TENSOR)
+                hidden[n->op] += hidden_behind(list, i) > 0;
+        }
+        CHECK(hidden[LK__OP_all_gather] >= 2 * LAYERS, "%d all_gathers", hidden[LK__OP_all_gather]);
+        CHECK(hidden[LK__OP_reduce_scatter] >= 2 * LAYERS, "%d reduce_scatters", hidden[LK__OP_reduce_scatter]);
+        CHECK(hidden[LK__OP_all_reduce] >= 2 * LAYERS, "%d all_reduces", hidden[LK__OP_all_reduce]);
+        close_planned(&m);
+    }
+}
+
+static void check_order(const planned *m)
+{
+    const lk__plan_list *list = &m->r.plan->train;
+    const lk_graph      *g = list->graph;
+    bool                *made = calloc(g->values_count, sizeof *made);
+    REQUIRE(made);
+    for (size_t i = 0; i < list->order_count; i++) {
+        const lk__graph_node *n = node_at(list, i);
+        for (int k = 0; k < n->inputs; k++)
+            if (n->in[k] >= 0 && g->values[n->in[k]].kind == LK__VALUE_RESULT)
+                CHECK(made[n->in[k]], "position %zu, %s: input %d is not made yet", i, lk__op_name(n->op), k);
+        for (int k = 0; k < n->outputs; k++)
+            if (n->out[k] >= 0) made[n->out[k]] = true;
+    }
+    free(made);
+}
+
+static void nodes_come_behind_what_they_read(void)
+{
+    static const char *const meshes[] = {"tensor=2", "tensor=4", "data=2,tensor=2", "shard=2,tensor=2"};
+    for (int i = 0; i < 8; i++) {
+        planned m = plan_transformer(i % 2 ? LK_TRANSFORMER_GPT : LK_TRANSFORMER_LLAMA, meshes[i / 2]);
+        check_order(&m);
+        close_planned(&m);
+    }
+}
+
+/* Without the axis, nothing moves: a collective that synchronises the batch is waited for where it was. */
+static void other_lists_stay_as_they_are(void)
+{
+    planned              m = plan_transformer(LK_TRANSFORMER_GPT, "data=2");
+    const lk__plan_list *list = &m.r.plan->train;
+    int                  last = -1;
+    for (size_t i = 0; i < list->end[LK_BACKWARD]; i++) {
+        CHECK(list->order[i] > last, "position %zu", i);
+        last = list->order[i];
+    }
+    close_planned(&m);
+}
+
+int main(void)
+{
+    RUN(collectives_of_backward_run_beside_products);
+    RUN(nodes_come_behind_what_they_read);
+    RUN(other_lists_stay_as_they_are);
+    return check_result();
+}
