@@ -1,7 +1,7 @@
-/* overlap.c - collectives between parts of products that run while other products compute: a start moves, with the nodes
- * that only it needs, in front of products that do not depend on it, and a wait moves behind such products. The weight
- * gradient of a layer hides the reduce_scatter of its input's gradient, and the gradients of the layer behind hide the
- * all_gather of what was saved. Nodes and values stay the same, and so do all results. */
+/* overlap.c - collectives between parts of products that run while other products compute: a start moves, with the
+ * nodes that only it needs, in front of products that do not depend on it, and a wait moves behind such products. The
+ * weight gradient of a layer hides the reduce_scatter of its input's gradient, and the gradients of the layer behind
+ * hide the all_gather of what was saved. Nodes and values stay the same, and so do all results. */
 #include "plan/plan.h"
 
 #include <string.h>
