@@ -44,7 +44,7 @@ DESCRIBE(topk){
 };
 
 DESCRIBE(topk_grad){
-    .factors = "dy(rows.., !k) index(rows.., k) -> dx(rows.., !n)",
+    .factors = "dy(rows.., k) index(rows.., k) -> dx(rows.., !n)",
     .inputs = 2,
     .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("index", I32, REQUIRED, ROWS)},
     .outputs = 1,
