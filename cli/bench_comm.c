@@ -232,10 +232,9 @@ static void print_legend(const lk_collective *collective)
     printf("\nGB/s. algbw: bytes / time (the median of rank 0's calls); busbw: bytes on the bus / time, as in "
            "nccl-tests;\n"
            "memcpy: the ranks' own memory bandwidth for as many bytes. limit: bytes / the time in which the same "
-           "ranks, all "
-           "at once,\n"
-           "move what %s on memory that all of them map needs at least, without adding and without waiting:\n"
-           "of N ranks and buffers of S bytes, %s.\n",
+           "ranks, all at once,\n"
+           "move the least that %s must move in memory that all of them map, without adding and without waiting:\n"
+           "with N ranks and buffers of S bytes, %s.\n",
            collective->name, collective->traffic);
 }
 

@@ -35,9 +35,9 @@ typedef struct lk_environment_variable {
 
 LK_API const lk_environment_variable *lk_environment_at(int index); /* NULL past the last */
 
-/* The value of a variable of the table; NULL: it is not set. A context has the values of its creation: a program
- * that changes its environment does so before. In a process that was forked since, and with context NULL, the value
- * now. Valid as the context is, or as that of getenv. */
+/* The value of a variable of the table; NULL: it is not set. A context keeps the values from when it was
+ * created: change the environment before that. In a process that was forked since, and with context NULL, it is the
+ * current value. Valid as long as the context, or as what getenv returns. */
 LK_API const char *lk_environment_get(const lk_context *context, const char *name);
 
 LK_END_DECLS

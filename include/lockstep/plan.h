@@ -50,7 +50,7 @@ typedef struct lk_parallel {
      * gathered block by block (lk_block_begin) before they are used, and dropped afterwards. 0: 3. The store is created
      * with lk_store_create_shared. */
     int shard_stage LK_ZERO;
-    int blocks_in_flight LK_ZERO; /* of stage 3: blocks whose parameters a rank has at a time, at most; 0: 2 */
+    int blocks_in_flight LK_ZERO; /* stage 3: the most blocks whose parameters a rank has at a time; 0: 2 */
     int reserved[3] LK_ZERO;
 } lk_parallel;
 

@@ -59,7 +59,7 @@ done
 for op in all_reduce reduce broadcast all_gather reduce_scatter all_to_all; do
     "$LOCKSTEP" bench comm --ranks 3 --op $op --sizes 1M --memory symmetric > "$work/out" ||
         fail "bench comm $op: $(cat "$work/out")"
-    grep -q "of N ranks and buffers of S bytes" "$work/out" ||
+    grep -q "with N ranks and buffers of S bytes" "$work/out" ||
         fail "bench comm $op does not say what its limit counts: $(cat "$work/out")"
 done
 

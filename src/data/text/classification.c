@@ -302,7 +302,7 @@ static lk_status read_texts(reading *r, const lk_tokenizer *tokenizer, const lk_
         status = lk__text_encode(&r->corpus, &(lk__text_encoding){tokenizer, false, -1, keep_text, r}, &totals);
     if (status == LK_OK && r->cut && !r->corpus.quiet)
         lk__log(q->context, LK_LOG_INFO,
-                "%s: %lld of %lld texts are longer than the context of %lld tokens; their first %lld count",
+                "%s: %lld of %lld texts are longer than the context of %lld tokens; only their first %lld are used",
                 files->files[0].path, (long long)r->cut, (long long)r->count, (long long)q->length,
                 (long long)q->length);
     lk__text_files_free(&training);
