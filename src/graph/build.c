@@ -34,7 +34,7 @@ lk_graph *lk__common_graph(lk_site site, const char *name, const lk_tensor *x, i
     return g;
 }
 
-lk_tensor lk__record(lk_site site, lk__op op, const lk__op_attrs *attrs, const lk_tensor *x, int count)
+lk_tensor lk__graph_record(lk_site site, lk__op op, const lk__op_attrs *attrs, const lk_tensor *x, int count)
 {
     lk_graph *g = lk__common_graph(site, lk__op_name(op), x, count);
     int       in[LK__MAX_IN];
@@ -49,34 +49,34 @@ lk_tensor lk__record(lk_site site, lk__op op, const lk__op_attrs *attrs, const l
     return (lk_tensor){g, node < 0 ? -1 : g->nodes[node].out[0]};
 }
 
-lk_tensor lk__record1(lk_site site, lk__op op, const lk__op_attrs *attrs, lk_tensor x)
+lk_tensor lk__graph_record1(lk_site site, lk__op op, const lk__op_attrs *attrs, lk_tensor x)
 {
-    return lk__record(site, op, attrs, &x, 1);
+    return lk__graph_record(site, op, attrs, &x, 1);
 }
 
-lk_tensor lk__record2(lk_site site, lk__op op, const lk__op_attrs *attrs, lk_tensor a, lk_tensor b)
+lk_tensor lk__graph_record2(lk_site site, lk__op op, const lk__op_attrs *attrs, lk_tensor a, lk_tensor b)
 {
     lk_graph *g = a.graph ? a.graph : b.graph;
     if (g && (!a.graph || !b.graph)) {
         lk__graph_fail(g, site, "%s: an argument is missing", lk__op_name(op));
         return (lk_tensor){g, -1};
     }
-    return lk__record(site, op, attrs, (lk_tensor[]){a, b}, 2);
+    return lk__graph_record(site, op, attrs, (lk_tensor[]){a, b}, 2);
 }
 
-lk_tensor lk_add_at(lk_site site, lk_tensor a, lk_tensor b) { return lk__record2(site, LK__OP_add, NULL, a, b); }
-lk_tensor lk_sub_at(lk_site site, lk_tensor a, lk_tensor b) { return lk__record2(site, LK__OP_sub, NULL, a, b); }
-lk_tensor lk_mul_at(lk_site site, lk_tensor a, lk_tensor b) { return lk__record2(site, LK__OP_mul, NULL, a, b); }
-lk_tensor lk_div_at(lk_site site, lk_tensor a, lk_tensor b) { return lk__record2(site, LK__OP_div, NULL, a, b); }
+lk_tensor lk_add_at(lk_site site, lk_tensor a, lk_tensor b) { return lk__graph_record2(site, LK__OP_add, NULL, a, b); }
+lk_tensor lk_sub_at(lk_site site, lk_tensor a, lk_tensor b) { return lk__graph_record2(site, LK__OP_sub, NULL, a, b); }
+lk_tensor lk_mul_at(lk_site site, lk_tensor a, lk_tensor b) { return lk__graph_record2(site, LK__OP_mul, NULL, a, b); }
+lk_tensor lk_div_at(lk_site site, lk_tensor a, lk_tensor b) { return lk__graph_record2(site, LK__OP_div, NULL, a, b); }
 
 lk_tensor lk_scale_at(lk_site site, lk_tensor x, double factor)
 {
-    return lk__record1(site, LK__OP_scale, &(lk__op_attrs){.scale = factor}, x);
+    return lk__graph_record1(site, LK__OP_scale, &(lk__op_attrs){.scale = factor}, x);
 }
 
 static lk_tensor record_unary(lk_site site, lk_tensor x, lk__op_unary which)
 {
-    return lk__record1(site, LK__OP_unary, &(lk__op_attrs){.unary = which}, x);
+    return lk__graph_record1(site, LK__OP_unary, &(lk__op_attrs){.unary = which}, x);
 }
 
 /* Those without attributes. */
@@ -94,23 +94,23 @@ lk_tensor lk_gelu_at(lk_site site, lk_tensor x, lk_gelu_options options)
 
 lk_tensor lk_pow_at(lk_site site, lk_tensor x, double exponent)
 {
-    return lk__record1(site, LK__OP_unary, &(lk__op_attrs){.unary = LK__POW, .exponent = exponent}, x);
+    return lk__graph_record1(site, LK__OP_unary, &(lk__op_attrs){.unary = LK__POW, .exponent = exponent}, x);
 }
 
 lk_tensor lk_clamp_at(lk_site site, lk_tensor x, double minimum, double maximum)
 {
-    return lk__record1(site, LK__OP_unary, &(lk__op_attrs){.unary = LK__CLAMP, .minimum = minimum, .maximum = maximum},
-                       x);
+    return lk__graph_record1(site, LK__OP_unary,
+                             &(lk__op_attrs){.unary = LK__CLAMP, .minimum = minimum, .maximum = maximum}, x);
 }
 
 lk_tensor lk_leaky_relu_at(lk_site site, lk_tensor x, double slope)
 {
-    return lk__record1(site, LK__OP_unary, &(lk__op_attrs){.unary = LK__LEAKY_RELU, .slope = slope}, x);
+    return lk__graph_record1(site, LK__OP_unary, &(lk__op_attrs){.unary = LK__LEAKY_RELU, .slope = slope}, x);
 }
 
 lk_tensor lk_where_at(lk_site site, lk_tensor condition, lk_tensor a, lk_tensor b)
 {
-    return lk__record(site, LK__OP_where, NULL, (lk_tensor[]){condition, a, b}, 3);
+    return lk__graph_record(site, LK__OP_where, NULL, (lk_tensor[]){condition, a, b}, 3);
 }
 
 lk_tensor lk_cast_at(lk_site site, lk_tensor x, lk_dtype type)
@@ -125,7 +125,10 @@ lk_tensor lk_cast_at(lk_site site, lk_tensor x, lk_dtype type)
     return (lk_tensor){g, lk__emit_cast(g, site, x.id, type)};
 }
 
-lk_tensor lk_stop_gradient_at(lk_site site, lk_tensor x) { return lk__record1(site, LK__OP_stop_gradient, NULL, x); }
+lk_tensor lk_stop_gradient_at(lk_site site, lk_tensor x)
+{
+    return lk__graph_record1(site, LK__OP_stop_gradient, NULL, x);
+}
 
 lk_tensor lk_place_at(lk_site site, lk_tensor x, const char *axis, int dim)
 {
@@ -163,8 +166,8 @@ lk_tensor lk_dropout_at(lk_site site, lk_tensor x, double probability)
         return (lk_tensor){g, -1};
     }
     int64_t rows = shape->count_axis == 0 ? shape->count_unit : 1;
-    return lk__record1(site, LK__OP_dropout,
-                       &(lk__op_attrs){.probability = probability, .stream = g->dropouts++, .rows = rows}, x);
+    return lk__graph_record1(site, LK__OP_dropout,
+                             &(lk__op_attrs){.probability = probability, .stream = g->dropouts++, .rows = rows}, x);
 }
 
 /* Integers are compared as f64, which holds those up to 2^53. */

@@ -3,24 +3,24 @@
 
 lk_tensor lk_softmax_at(lk_site site, lk_tensor x, int axis)
 {
-    return lk__record1(site, LK__OP_softmax, &(lk__op_attrs){.axis = lk__normal_axis(x, axis)}, x);
+    return lk__graph_record1(site, LK__OP_softmax, &(lk__op_attrs){.axis = lk__normal_axis(x, axis)}, x);
 }
 
 lk_tensor lk_log_softmax_at(lk_site site, lk_tensor x, int axis)
 {
-    return lk__record1(site, LK__OP_log_softmax, &(lk__op_attrs){.axis = lk__normal_axis(x, axis)}, x);
+    return lk__graph_record1(site, LK__OP_log_softmax, &(lk__op_attrs){.axis = lk__normal_axis(x, axis)}, x);
 }
 
 lk_tensor lk_max_at(lk_site site, lk_tensor x, int axis, lk_axis_options options)
 {
-    return lk__record1(site, LK__OP_max, &(lk__op_attrs){.axis = lk__normal_axis(x, axis), .keepdim = options.keepdim},
-                       x);
+    return lk__graph_record1(site, LK__OP_max,
+                             &(lk__op_attrs){.axis = lk__normal_axis(x, axis), .keepdim = options.keepdim}, x);
 }
 
 lk_tensor lk_argmax_at(lk_site site, lk_tensor x, int axis, lk_axis_options options)
 {
-    return lk__record1(site, LK__OP_argmax,
-                       &(lk__op_attrs){.axis = lk__normal_axis(x, axis), .keepdim = options.keepdim}, x);
+    return lk__graph_record1(site, LK__OP_argmax,
+                             &(lk__op_attrs){.axis = lk__normal_axis(x, axis), .keepdim = options.keepdim}, x);
 }
 
 static lk_tensor record_sum(lk_site site, lk_tensor x, lk_reduce_options options, bool mean)
@@ -47,7 +47,7 @@ static lk_tensor record_sum(lk_site site, lk_tensor x, lk_reduce_options options
             attrs.mask |= 1u << axis;
         }
     }
-    return lk__record1(site, LK__OP_sum, &attrs, x);
+    return lk__graph_record1(site, LK__OP_sum, &attrs, x);
 }
 
 lk_tensor lk_sum_at(lk_site site, lk_tensor x, lk_reduce_options options)
@@ -123,7 +123,7 @@ lk_tensor lk_permute_at(lk_site site, lk_tensor x, const int *axes)
 {
     lk__op_attrs attrs = {0};
     for (int i = 0; i < lk_tensor_rank(x); i++) attrs.axes[i] = lk__normal_axis(x, axes[i]);
-    return lk__record1(site, LK__OP_permute, &attrs, x);
+    return lk__graph_record1(site, LK__OP_permute, &attrs, x);
 }
 
 lk_tensor lk_transpose_at(lk_site site, lk_tensor x, int axis_a, int axis_b)
@@ -141,8 +141,8 @@ lk_tensor lk_transpose_at(lk_site site, lk_tensor x, int axis_a, int axis_b)
 
 lk_tensor lk_slice_at(lk_site site, lk_tensor x, int axis, int64_t start, int64_t length)
 {
-    return lk__record1(site, LK__OP_slice,
-                       &(lk__op_attrs){.axis = lk__normal_axis(x, axis), .start = start, .length = length}, x);
+    return lk__graph_record1(site, LK__OP_slice,
+                             &(lk__op_attrs){.axis = lk__normal_axis(x, axis), .start = start, .length = length}, x);
 }
 
 lk_tensor lk_concat_at(lk_site site, const lk_tensor *x, int count, int axis)
@@ -153,5 +153,5 @@ lk_tensor lk_concat_at(lk_site site, const lk_tensor *x, int count, int axis)
     }
     for (int i = 1; i < count; i++)
         if (x[0].graph && !x[i].graph) lk__graph_fail(x[0].graph, site, "concat: argument %d is missing", i + 1);
-    return lk__record(site, LK__OP_concat, &(lk__op_attrs){.axis = lk__normal_axis(x[0], axis)}, x, count);
+    return lk__graph_record(site, LK__OP_concat, &(lk__op_attrs){.axis = lk__normal_axis(x[0], axis)}, x, count);
 }

@@ -16,14 +16,14 @@ static lk_tensor sibling(lk_tensor x, int output)
 
 lk_topk_result lk_topk_at(lk_site site, lk_tensor x, int64_t k)
 {
-    lk_tensor values = lk__record1(site, LK__OP_topk, &(lk__op_attrs){.k = k}, x);
+    lk_tensor values = lk__graph_record1(site, LK__OP_topk, &(lk__op_attrs){.k = k}, x);
     return (lk_topk_result){values, sibling(values, 1)};
 }
 
 lk_groups lk_group_rows_at(lk_site site, lk_tensor ids, int64_t experts, int64_t capacity)
 {
     lk__op_attrs attrs = {.experts = experts, .capacity = capacity};
-    lk_tensor    order = lk__record1(site, LK__OP_group_rows, &attrs, ids);
+    lk_tensor    order = lk__graph_record1(site, LK__OP_group_rows, &attrs, ids);
     return (lk_groups){order, sibling(order, 1), sibling(order, 2), sibling(order, 3)};
 }
 
@@ -32,7 +32,7 @@ static lk_tensor record_grouped(lk_site site, lk__op op, const lk_tensor *x, int
 {
     for (int i = 1; x[0].graph && i < needed; i++)
         if (!x[i].graph) lk__graph_fail(x[0].graph, site, "%s: an argument is missing", lk__op_name(op));
-    return lk__record(site, op, NULL, x, count);
+    return lk__graph_record(site, op, NULL, x, count);
 }
 
 lk_tensor lk_gather_rows_at(lk_site site, lk_tensor x, lk_groups g, lk_tensor weight)

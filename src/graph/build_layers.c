@@ -8,13 +8,13 @@
 static lk_tensor record_weighted(lk_site site, lk__op op, const lk__op_attrs *attrs, const lk_tensor x[3])
 {
     if (x[0].graph && !x[1].graph) lk__graph_fail(x[0].graph, site, "%s: the weight is missing", lk__op_name(op));
-    return lk__record(site, op, attrs, x, 3);
+    return lk__graph_record(site, op, attrs, x, 3);
 }
 
 lk_tensor lk_matmul_at(lk_site site, lk_tensor a, lk_tensor b, lk_matmul_options options)
 {
     lk__op_attrs attrs = {.transpose_a = options.transpose_a, .transpose_b = options.transpose_b};
-    return lk__record2(site, LK__OP_matmul, &attrs, a, b);
+    return lk__graph_record2(site, LK__OP_matmul, &attrs, a, b);
 }
 
 lk_tensor lk_f_linear_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias)
@@ -50,19 +50,19 @@ lk_tensor lk_max_pool2d_at(lk_site site, lk_tensor x, int64_t kernel, lk_window_
 {
     lk__op_attrs attrs = window_attrs(options, kernel, kernel);
     refuse_option(site, x, LK__OP_max_pool2d, options.groups != 0, "groups");
-    return lk__record1(site, LK__OP_max_pool2d, &attrs, x);
+    return lk__graph_record1(site, LK__OP_max_pool2d, &attrs, x);
 }
 
 lk_tensor lk_avg_pool2d_at(lk_site site, lk_tensor x, int64_t kernel, lk_window_options options)
 {
     lk__op_attrs attrs = window_attrs(options, kernel, kernel);
     refuse_option(site, x, LK__OP_avg_pool2d, options.groups != 0, "groups");
-    return lk__record1(site, LK__OP_avg_pool2d, &attrs, x);
+    return lk__graph_record1(site, LK__OP_avg_pool2d, &attrs, x);
 }
 
 lk_tensor lk_global_avg_pool2d_at(lk_site site, lk_tensor x)
 {
-    return lk__record1(site, LK__OP_global_avg_pool2d, NULL, x);
+    return lk__graph_record1(site, LK__OP_global_avg_pool2d, NULL, x);
 }
 
 lk_tensor lk_f_layer_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_norm_options options)
@@ -70,7 +70,7 @@ lk_tensor lk_f_layer_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_ten
     lk__op_attrs attrs = {.axis = weight.graph ? lk_tensor_rank(weight) : 1,
                           .epsilon = options.epsilon > 0 ? options.epsilon : 1e-5};
     refuse_option(site, x, LK__OP_layer_norm, options.momentum != 0, "momentum");
-    return lk__record(site, LK__OP_layer_norm, &attrs, (lk_tensor[]){x, weight, bias}, 3);
+    return lk__graph_record(site, LK__OP_layer_norm, &attrs, (lk_tensor[]){x, weight, bias}, 3);
 }
 
 lk_tensor lk_f_rms_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_norm_options options)
@@ -79,7 +79,7 @@ lk_tensor lk_f_rms_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_norm_
     lk__op_attrs attrs = {.axis = weight.graph ? lk_tensor_rank(weight) : 1,
                           .epsilon = options.epsilon > 0 ? options.epsilon : epsilon};
     refuse_option(site, x, LK__OP_rms_norm, options.momentum != 0, "momentum");
-    return lk__record(site, LK__OP_rms_norm, &attrs, (lk_tensor[]){x, weight}, 2);
+    return lk__graph_record(site, LK__OP_rms_norm, &attrs, (lk_tensor[]){x, weight}, 2);
 }
 
 lk_tensor lk_f_group_norm_at(lk_site site, lk_tensor x, int64_t groups, lk_tensor weight, lk_tensor bias,
@@ -87,7 +87,7 @@ lk_tensor lk_f_group_norm_at(lk_site site, lk_tensor x, int64_t groups, lk_tenso
 {
     lk__op_attrs attrs = {.groups = groups, .epsilon = options.epsilon > 0 ? options.epsilon : 1e-5};
     refuse_option(site, x, LK__OP_group_norm, options.momentum != 0, "momentum");
-    return lk__record(site, LK__OP_group_norm, &attrs, (lk_tensor[]){x, weight, bias}, 3);
+    return lk__graph_record(site, LK__OP_group_norm, &attrs, (lk_tensor[]){x, weight, bias}, 3);
 }
 
 static bool is_buffer(lk_tensor x)
@@ -139,24 +139,25 @@ lk_tensor lk_attention_at(lk_site site, lk_tensor q, lk_tensor k, lk_tensor v, l
 {
     lk_tensor all[] = {q, k, v, options.first, options.last, options.lengths};
     lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_attention), all, 6);
-    if (!g || !q.graph || lk_tensor_rank(q) != 3) return lk__record(site, LK__OP_attention, NULL, all, 6);
+    if (!g || !q.graph || lk_tensor_rank(q) != 3) return lk__graph_record(site, LK__OP_attention, NULL, all, 6);
     int64_t heads = options.heads ? options.heads : 1, groups = options.kv_heads ? options.kv_heads : heads;
     int64_t together = k.graph ? heads : heads + 2 * groups;
     double  width = together > 0 ? (double)lk_tensor_dim(q, 2) / (double)together : 1;
-    return lk__record(site, LK__OP_attention,
-                      &(lk__op_attrs){.heads = heads,
-                                      .kv_heads = groups,
-                                      .causal = options.causal,
-                                      .window = options.window,
-                                      .scale = options.scale != 0 ? options.scale : 1 / sqrt(width > 0 ? width : 1),
-                                      .probability = options.dropout,
-                                      .stream = options.dropout > 0 ? g->dropouts++ : 0},
-                      all, 6);
+    return lk__graph_record(
+        site, LK__OP_attention,
+        &(lk__op_attrs){.heads = heads,
+                        .kv_heads = groups,
+                        .causal = options.causal,
+                        .window = options.window,
+                        .scale = options.scale != 0 ? options.scale : 1 / sqrt(width > 0 ? width : 1),
+                        .probability = options.dropout,
+                        .stream = options.dropout > 0 ? g->dropouts++ : 0},
+        all, 6);
 }
 
 lk_tensor lk_rope_at(lk_site site, lk_tensor x, lk_tensor table, int64_t heads, lk_tensor positions)
 {
-    return lk__record(site, LK__OP_rope, &(lk__op_attrs){.heads = heads}, (lk_tensor[]){x, table, positions}, 3);
+    return lk__graph_record(site, LK__OP_rope, &(lk__op_attrs){.heads = heads}, (lk_tensor[]){x, table, positions}, 3);
 }
 
 lk_tensor lk_cache_write_at(lk_site site, lk_tensor cache, lk_tensor x, lk_tensor rows)
@@ -170,10 +171,10 @@ lk_tensor lk_cache_write_at(lk_site site, lk_tensor cache, lk_tensor x, lk_tenso
     else if (x.graph && lk_tensor_dtype(x) != v->shape.dtype)
         lk__graph_fail(g, site, "cache_write: x is %s and the cache %s; use lk_cast", lk_dtype_name(lk_tensor_dtype(x)),
                        lk_dtype_name(v->shape.dtype));
-    return lk__record(site, LK__OP_cache_write, NULL, all, 3);
+    return lk__graph_record(site, LK__OP_cache_write, NULL, all, 3);
 }
 
 lk_tensor lk_swiglu_at(lk_site site, lk_tensor gate, lk_tensor up)
 {
-    return lk__record2(site, LK__OP_swiglu, NULL, gate, up);
+    return lk__graph_record2(site, LK__OP_swiglu, NULL, gate, up);
 }

@@ -62,12 +62,12 @@ lk_tensor lk_mse_each_at(lk_site site, lk_tensor x, lk_tensor target)
 
 lk_tensor lk_mse_at(lk_site site, lk_tensor x, lk_tensor target)
 {
-    return lk__record2(site, LK__OP_mse, NULL, x, target);
+    return lk__graph_record2(site, LK__OP_mse, NULL, x, target);
 }
 
 lk_tensor lk_l1_at(lk_site site, lk_tensor x, lk_tensor target)
 {
-    return lk__record2(site, LK__OP_l1, NULL, x, target);
+    return lk__graph_record2(site, LK__OP_l1, NULL, x, target);
 }
 
 lk_tensor lk_bce_with_logits_at(lk_site site, lk_tensor logits, lk_tensor target, lk_bce_with_logits_options options)
@@ -78,7 +78,7 @@ lk_tensor lk_bce_with_logits_at(lk_site site, lk_tensor logits, lk_tensor target
         if (all[i].graph && g->values[all[i].id].needs_gradient)
             lk__graph_fail(g, site, "bce_with_logits: the %s gets no gradient; pass it through lk_stop_gradient",
                            i == 1 ? "target" : "weight");
-    return lk__record(site, LK__OP_bce_with_logits, NULL, all, 3);
+    return lk__graph_record(site, LK__OP_bce_with_logits, NULL, all, 3);
 }
 
 lk_tensor lk_linear_cross_entropy_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor labels,
@@ -97,8 +97,8 @@ lk_tensor lk_linear_cross_entropy_at(lk_site site, lk_tensor x, lk_tensor weight
         all[2] = lk_reshape_at(site, labels, 1, (int64_t[]){-1});
         all[0] = lk_reshape_at(site, x, 2, (int64_t[]){-1, lk_tensor_dim(x, -1)});
     }
-    return lk__record(site, LK__OP_linear_cross_entropy,
-                      &(lk__op_attrs){.label_smoothing = options.label_smoothing,
-                                      .ignore_index = options.ignore_index ? *options.ignore_index : -100},
-                      all, 3);
+    return lk__graph_record(site, LK__OP_linear_cross_entropy,
+                            &(lk__op_attrs){.label_smoothing = options.label_smoothing,
+                                            .ignore_index = options.ignore_index ? *options.ignore_index : -100},
+                            all, 3);
 }
