@@ -43,8 +43,9 @@ void      lk__placement_factors_free(lk_context *context, lk__placement_factors 
  * factor. */
 bool lk__placement_has_segments(const lk_graph *graph, const lk__graph_node *node);
 void lk__placement_read_segments(const lk_graph *graph, const lk__graph_node *node, lk__placement_factor *factor);
-/* Those of unequal extents, with this sum, of the nth node that has such. */
-bool lk__placement_find_segments(const lk_graph *graph, int64_t extent, int nth, int64_t segment[LK__CUT_SEGMENTS]);
+/* Those of unequal extents, with this sum, that an operand of a node has. */
+bool lk__placement_find_segments(const lk__placement_factors *factors, int64_t extent,
+                                 int64_t segment[LK__CUT_SEGMENTS]);
 
 /* A factor that is cut in each of `repeat` repetitions of it. */
 typedef struct lk__placement_choice {

@@ -123,24 +123,24 @@ void lk__placement_read_segments(const lk_graph *g, const lk__graph_node *n, lk_
     p->out[0] = n->op == LK__OP_slice ? one : all;
 }
 
-bool lk__placement_find_segments(const lk_graph *g, int64_t extent, int nth, int64_t segment[LK__CUT_SEGMENTS])
+/* Whether an operand has segments of unequal extents, with this sum. */
+static bool has_sum(const lk__placement_axis *a, int64_t extent)
 {
-    for (size_t i = 0; i < g->nodes_count; i++) {
-        const lk__graph_node *n = &g->nodes[i];
-        lk__placement_factors factors;
-        if (n->dead || lk__placement_factors_find(g, n, &factors) < 0) continue;
-        bool found = false;
-        for (int k = 0; k < factors.count * (LK__MAX_IN + LK__MAX_OUT) && !found; k++) {
-            const lk__placement_factor *f = &factors.factor[k / (LK__MAX_IN + LK__MAX_OUT)];
-            int                         operand = k % (LK__MAX_IN + LK__MAX_OUT);
-            const lk__placement_axis   *a = operand < LK__MAX_IN ? &f->in[operand] : &f->out[operand - LK__MAX_IN];
-            int64_t                     sum = 0;
-            for (int j = 0; j < SEGMENTS; j++) sum += a->segment[j];
-            found = a->dim >= 0 && a->segment[0] && sum == extent;
-            if (found) memcpy(segment, a->segment, sizeof a->segment);
-        }
-        lk__placement_factors_free(g->context, &factors);
-        if (found && nth-- == 0) return true;
+    int64_t sum = 0;
+    for (int i = 0; i < SEGMENTS; i++) sum += a->segment[i];
+    return a->dim >= 0 && a->segment[0] && sum == extent;
+}
+
+bool lk__placement_find_segments(const lk__placement_factors *factors, int64_t extent,
+                                 int64_t segment[LK__CUT_SEGMENTS])
+{
+    for (int i = 0; i < factors->count * (LK__MAX_IN + LK__MAX_OUT); i++) {
+        const lk__placement_factor *f = &factors->factor[i / (LK__MAX_IN + LK__MAX_OUT)];
+        int                         operand = i % (LK__MAX_IN + LK__MAX_OUT);
+        const lk__placement_axis   *a = operand < LK__MAX_IN ? &f->in[operand] : &f->out[operand - LK__MAX_IN];
+        if (!has_sum(a, extent)) continue;
+        memcpy(segment, a->segment, sizeof a->segment);
+        return true;
     }
     return false;
 }

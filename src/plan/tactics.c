@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME = 256, MOST_REPETITIONS = 4, MOST_SEGMENTS = 4 };
+enum { NAME = 256, MOST_REPETITIONS = 4 };
 
 typedef struct tactic {
     int      line;
@@ -147,27 +147,41 @@ static bool matches(const lk_graph *g, size_t state, const char *pattern)
     return found;
 }
 
-/* In as many repetitions as let the fewest readers need the whole: 3 for queries, keys and values side by side; or
- * in segments of unequal extents. */
+/* Keeps the placement if it lets fewer readers need the whole than *best does. */
+static lk_status try_place(lk__placement_finder *f, int value, const lk__placement_value *place,
+                           lk__placement_value *best, int *least)
+{
+    lk_status status = lk__placement_try_value(f, value, place);
+    if (status < 0) return status;
+    if (best->kind != LK__PLACE_SPLIT || f->blocked < *least) *best = *place, *least = f->blocked;
+    lk__placement_undo(f);
+    return LK_OK;
+}
+
+static bool divides_segments(const lk__placement_value *place, int extent)
+{
+    for (int i = 0; i < LK__CUT_SEGMENTS; i++)
+        if (place->segment[i] % extent) return false;
+    return true;
+}
+
+/* In as many repetitions as let the fewest readers need the whole: 3 for queries, keys and values side by side; or, of
+ * unequal widths, as the nodes have them that read such. */
 static lk_status try_repetitions(lk__placement_finder *f, int value, int dim, lk__placement_value *best)
 {
-    int64_t extent = f->g->values[value].shape.dims[dim];
-    int     least = 0;
-    for (int64_t outer = 1; outer <= MOST_REPETITIONS + MOST_SEGMENTS; outer++) {
+    int64_t   extent = f->g->values[value].shape.dims[dim];
+    int       least = 0;
+    lk_status status = LK_OK;
+    for (int64_t outer = 1; outer <= MOST_REPETITIONS && status >= 0; outer++) {
         lk__placement_value place = {.kind = LK__PLACE_SPLIT, .dim = dim, .outer = outer};
-        bool                fits = extent % (outer * f->extent) == 0;
-        if (outer > MOST_REPETITIONS) {
-            place.outer = 1;
-            fits = lk__placement_find_segments(f->g, extent, (int)outer - MOST_REPETITIONS - 1, place.segment);
-            for (int i = 0; i < LK__CUT_SEGMENTS; i++) fits &= place.segment[i] % f->extent == 0;
-        }
-        if (!fits) continue;
-        lk_status status = lk__placement_try_value(f, value, &place);
-        if (status < 0) return status;
-        if (best->kind != LK__PLACE_SPLIT || f->blocked < least) *best = place, least = f->blocked;
-        lk__placement_undo(f);
+        if (extent % (outer * f->extent) == 0) status = try_place(f, value, &place, best, &least);
     }
-    return LK_OK;
+    for (size_t i = 0; i < f->nodes && least > 0 && status >= 0; i++) {
+        lk__placement_value place = {.kind = LK__PLACE_SPLIT, .dim = dim, .outer = 1};
+        if (lk__placement_find_segments(&f->factors[i], extent, place.segment) && divides_segments(&place, f->extent))
+            status = try_place(f, value, &place, best, &least);
+    }
+    return status;
 }
 
 static lk_status split_state(placing *p, size_t state, const tactic *t)
