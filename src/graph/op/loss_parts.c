@@ -42,8 +42,9 @@ typedef struct row_blocks {
     int64_t blocks, each;
 } row_blocks;
 
-/* Logits of a block, over all classes, as the kernel that has all classes takes at once; blocks at most. */
-enum { BLOCK_LOGITS = 22 << 20, MOST_BLOCKS = 64 };
+/* Logits of a block, over all classes, as the kernel that has all classes takes at once; blocks at most, each of which
+ * is some ten nodes. */
+enum { BLOCK_LOGITS = 22 << 20, MOST_BLOCKS = 32 };
 
 /* As few as are small enough, or as many as there can be, of what divides a group's rows. */
 static row_blocks divide_rows(const lk__graph_shape *x, int64_t classes, int64_t parts)
