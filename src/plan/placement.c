@@ -40,13 +40,30 @@ static int64_t repeat_of(const lk__placement_finder *f, size_t node, const lk__p
     return 1;
 }
 
+/* Whether the slower factor before this one can be cut too, so that less is replicated: of heads of queries, that of
+ * keys and values. That is found from the products of queries; a product has a trial for each factor. */
+static bool has_pair(const lk__placement_finder *f, size_t node, int index)
+{
+    for (int i = 0; i < f->g->nodes[node].inputs; i++)
+        if (f->g->nodes[node].in[i] >= 0 && f->g->values[f->g->nodes[node].in[i]].kind == LK__VALUE_STATE) return false;
+    for (int i = 0; i < f->factors[node].count; i++) {
+        int64_t            extent = f->factors[node].factor[i].extent;
+        lk__placement_node places;
+        if (i == index || extent <= 1 || extent >= f->extent || f->extent % extent) continue;
+        lk__placement_choice pair = {.factor = i, .repeat = 1, .copies = f->extent / (int)extent, .second = index};
+        if (lk__placement_cut(f->g, &f->g->nodes[node], &f->factors[node], pair, f->extent, &places)) return true;
+    }
+    return false;
+}
+
 /* false: the factor cannot be cut. */
 static bool choose(const lk__placement_finder *f, size_t node, int index, lk__placement_choice *choice)
 {
     const lk__placement_factor *factor = &f->factors[node].factor[index];
     lk__placement_node          places;
     *choice = (lk__placement_choice){.factor = index, .repeat = repeat_of(f, node, factor)};
-    return lk__placement_cut(f->g, &f->g->nodes[node], &f->factors[node], *choice, f->extent, &places) &&
+    return !has_pair(f, node, index) &&
+           lk__placement_cut(f->g, &f->g->nodes[node], &f->factors[node], *choice, f->extent, &places) &&
            lk__placement_keeps_effect(f, (int)node, *choice);
 }
 

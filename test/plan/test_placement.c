@@ -272,6 +272,21 @@ static const lk__placement_node *node_of(const placed *m, lk__op op)
     return NULL;
 }
 
+/* Also where the heads of each group could be divided among all ranks: then all would have all keys and values. */
+static void heads_of_keys_are_split_before_those_of_queries(void)
+{
+    placed                m = {.r = rig_open(LK_F32, 1)};
+    lk_transformer_config c = small_model(LK_TRANSFORMER_LLAMA);
+    c.heads = 8;
+    c.kv_heads = 2;
+    REQUIRE(place(&m, record_text(m.r.graph, &c), "tensor=4", 0) == LK_OK, "%s", lk_context_error(m.r.context));
+    check_state(&m, "model.layers.0.self_attn.q_proj.weight", 0, 1);
+    check_state(&m, "model.layers.0.self_attn.k_proj.weight", 0, 1);
+    CHECK(node_of(&m, LK__OP_attention)->in[1].copies == 2);
+    check_places(&m);
+    close_placed(&m);
+}
+
 /* The axis is factored: queries over all ranks, keys and values over as many as they have heads. Weights are split over
  * all. */
 static void fewer_heads_of_keys_than_ranks_are_copied(void)
@@ -768,6 +783,7 @@ int main(void)
     RUN(between_products_the_sequence_is_split);
     RUN(llama_is_split_by_groups_of_heads);
     RUN(fewer_heads_of_keys_than_ranks_are_copied);
+    RUN(heads_of_keys_are_split_before_those_of_queries);
     RUN(an_encoder_is_split);
     RUN(channels_of_images_are_split);
     RUN(slices_of_what_lies_side_by_side_are_cut);
