@@ -11,15 +11,13 @@
 #include <sched.h>
 #include <string.h>
 
-static const lk__run_instruction *instruction_of(const lk_program *p, const lk__run_collective *c)
-{
-    return &p->slots[0].train.instructions[c->start];
-}
-
-/* Where an instruction's work in flight is noted; NULL: in evaluation, where every collective is waited for at once. */
+/* Where an instruction's work in flight is noted; NULL: of the weights of losses, where every collective is waited for
+ * at once. */
 static lk__run_collective *collective_at(const lk_program *p, const lk__schedule_run *run, size_t at)
 {
-    return run->section == LK_EVALUATE ? NULL : &p->collectives->all[lk__run_at(p, run, at)->collective];
+    const lk__run_collectives *x = p->collectives;
+    size_t                     first = run->list == &p->plan->evaluate ? x->evaluate : 0;
+    return run->list == &p->plan->weights ? NULL : &x->all[first + (size_t)lk__run_at(p, run, at)->collective];
 }
 
 static lk_work **work_of(lk__run_collective *c) { return c && !c->at_once ? &c->work : NULL; }
@@ -195,7 +193,7 @@ lk_status lk__run_start_alone(lk_program *p, const lk__schedule_run *run, size_t
 /* The span must be read before lk_work_wait frees the work, so tracing waits for its end first. */
 static lk_status take_work(lk_program *p, lk__run_collective *c)
 {
-    const lk__run_instruction *in = instruction_of(p, c);
+    const lk__run_instruction *in = &c->list->instructions[c->start];
     const lk__kernel_operand  *x = &in->call.in[0];
     lk_work                   *work = c->work;
     double                     start = lk__now(), began, ended;

@@ -5,12 +5,13 @@
 
 #include "run/program.h"
 
-/* One collective of the training list. */
+/* One collective of the training list, or of the list of evaluation. */
 typedef struct lk__run_collective {
-    size_t   start;   /* its instruction */
-    int      bucket;  /* of gradients; -1: none */
-    bool     at_once; /* its wait follows, or it would not overlap: the start runs it to the end */
-    lk_work *work;    /* in flight, or NULL */
+    const lk__run_list *list;
+    size_t              start;   /* its instruction */
+    int                 bucket;  /* of gradients; -1: none */
+    bool                at_once; /* its wait follows, or it would not overlap: the start runs it to the end */
+    lk_work            *work;    /* in flight, or NULL */
 } lk__run_collective;
 
 /* A whole subtree of the tree over leaves: leaves first … last-1, all of one rank. */
@@ -19,8 +20,8 @@ typedef struct lk__run_subtree {
 } lk__run_subtree;
 
 struct lk__run_collectives {
-    lk__run_collective *all;
-    size_t              count;
+    lk__run_collective *all; /* of training, then those of evaluation, from evaluate on */
+    size_t              count, evaluate;
     lk_comm            *bulk;     /* for buckets; a separate group where other sums must not queue behind them */
     bool                split;    /* bulk is a separate group and freed here */
     bool                overlaps; /* the backend runs collectives while kernels run */

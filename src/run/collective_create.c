@@ -80,33 +80,35 @@ static bool overlaps(const lk_program *p, const lk__run_collectives *x, const lk
     return axes && p->mesh ? lk__comm_overlaps(lk__run_group(p, axes), lk_context_threads(p->context)) : x->overlaps;
 }
 
-static void find_collectives(const lk_program *p, lk__run_collectives *x)
+/* Those of a list, into `all`. */
+static void find_collectives(const lk_program *p, const lk__run_collectives *x, const lk__run_list *list,
+                             lk__run_collective *all)
 {
-    const lk__run_list *list = &p->slots[0].train;
     for (size_t i = list->count; i-- > 0;) { /* the first start of each counts: LK_SYNC may have a second of a bucket */
         const lk__run_instruction *in = &list->instructions[i];
         if (lk__action_kind_of(in->action) != LK__IS_START) continue;
         bool bucket = in->bucket >= 0;
         bool follows = i + 1 < list->count && in[1].action == LK__DO_WAIT && in[1].collective == in->collective;
-        x->all[in->collective] =
-            (lk__run_collective){.start = i,
+        all[in->collective] =
+            (lk__run_collective){.list = list,
+                                 .start = i,
                                  .bucket = in->bucket,
                                  .at_once = !overlaps(p, x, in) || (!bucket && (follows || p->group.staged))};
     }
 }
 
-static unsigned axes_of(const lk_program *p, const lk__run_collectives *x, size_t collective)
+static unsigned axes_of(const lk__run_collectives *x, size_t collective)
 {
-    const lk__op_attrs *attrs = p->slots[0].train.instructions[x->all[collective].start].call.attrs;
+    const lk__run_collective *c = &x->all[collective];
+    const lk__op_attrs       *attrs = c->list ? c->list->instructions[c->start].call.attrs : NULL; /* summed late */
     return attrs ? attrs->mesh : 0;
 }
 
 /* Collectives along these axes, other than buckets, that may be in flight. */
-static int count_others(const lk_program *p, const lk__run_collectives *x, unsigned axes)
+static int count_others(const lk__run_collectives *x, unsigned axes)
 {
     int count = 0;
-    for (size_t i = 0; i < x->count; i++)
-        count += x->all[i].bucket < 0 && !x->all[i].at_once && axes_of(p, x, i) == axes;
+    for (size_t i = 0; i < x->count; i++) count += x->all[i].bucket < 0 && !x->all[i].at_once && axes_of(x, i) == axes;
     return count;
 }
 
@@ -115,10 +117,10 @@ static lk_status reserve_groups(const lk_program *p, const lk__run_collectives *
 {
     lk_status status = LK_OK;
     for (size_t i = 0; i < x->count && status >= 0; i++) {
-        unsigned axes = axes_of(p, x, i);
+        unsigned axes = axes_of(x, i);
         size_t   first = 0;
-        while (axes_of(p, x, first) != axes) first++;
-        int count = axes && first == i ? count_others(p, x, axes) : 0;
+        while (axes_of(x, first) != axes) first++;
+        int count = axes && first == i ? count_others(x, axes) : 0;
         if (count) status = lk_comm_reserve(lk__run_group(p, axes), count + 1);
     }
     return status;
@@ -128,7 +130,7 @@ static lk_status reserve_groups(const lk_program *p, const lk__run_collectives *
 static lk_status open_bulk(lk_program *p, lk__run_collectives *x)
 {
     lk_status status = LK_OK;
-    int       others = count_others(p, x, 0);
+    int       others = count_others(x, 0);
     lk_comm  *from = p->plan->stage && !lk__plan_by_slices(p->plan) ? p->shard : p->batch;
     x->bulk = from;
     if (x->overlaps && p->plan->syncs && from) {
@@ -156,20 +158,23 @@ static void find_subtrees(lk__run_collectives *x, const lk_plan *plan)
 lk_status lk__collectives_create(lk_program *p)
 {
     const lk_parallel  *parallel = &p->plan->parallel;
-    lk__run_collectives measured = {.count = p->slots[0].train.collectives};
+    lk__run_collectives measured = {.evaluate = p->slots[0].train.collectives};
     if (parallel->leaves > LK__LEAVES_MOST)
         return lk__fail(p->context, LK_EUNSUPPORTED, "%d leaves are too many; at most %d are supported",
                         parallel->leaves, LK__LEAVES_MOST);
+    measured.count = measured.evaluate + p->evaluate.collectives;
     size_t bytes = lay_out(p, &measured, NULL);
     char  *memory = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
     if (!memory) return LK_ENOMEM;
     lk__run_collectives *x = p->collectives = (lk__run_collectives *)memory;
     x->count = measured.count;
+    x->evaluate = measured.evaluate;
     lay_out(p, x, memory);
     x->bytes = bytes;
     if (parallel->leaves) find_subtrees(x, p->plan);
     x->overlaps = p->group.overlaps;
-    find_collectives(p, x);
+    find_collectives(p, x, &p->slots[0].train, x->all);
+    find_collectives(p, x, &p->evaluate, x->all + x->evaluate);
     lk_status status = p->batch ? open_bulk(p, x) : LK_OK;
     return status < 0 ? status : reserve_groups(p, x);
 }

@@ -7,7 +7,7 @@
 #include "parallel.h"
 
 #include "comm/comm.h"
-#include "run/program.h"
+#include "run/collective.h"
 
 enum { STEPS = SANITIZED ? 2 : 5 };
 
@@ -181,6 +181,56 @@ static void a_rank_has_what_the_plan_says(void)
     free_report(one.out);
 }
 
+/* ---- evaluation ---- */
+
+static int evaluate_as(int rank, void *user)
+{
+    const job *j = user;
+    check_failures = 0;
+    rank_program p = enrol_rank(j, rank);
+    int          ahead = 0;
+    for (int step = 1; step <= 2; step++) { /* of which the second has other parameters */
+        int64_t first = first_row(j, j->batch, rank), count = first_row(j, j->batch, rank + 1) - first;
+        fill_rows(p.images, j->real, p.labels, j->side, first, count, 7);
+        lk_step s = {.step = step, .count = count, .total = j->batch, .rate = 1e-3};
+        REQUIRE(lk_program_step(p.rig.program, &s) == LK_OK && lk_program_run(p.rig.program, LK_EVALUATE) == LK_OK,
+                "%s", lk_context_error(p.rig.context));
+        j->out->gradient[2 * rank + step - 1] = rig_metrics(&p.rig).loss;
+        train_rank(&p, j, rank, step);
+    }
+    const lk__run_collectives *x = p.rig.program->collectives;
+    for (size_t i = x->evaluate; i < x->count; i++) {
+        ahead += !x->all[i].at_once;
+        CHECK(!x->all[i].work, "a gather is in flight behind the evaluation");
+    }
+    j->out->elements = ahead;
+    dismiss_rank(&p);
+    return check_result();
+}
+
+static report *evaluate(job *j)
+{
+    lk_spawn_result result;
+    check_ranks_announced(j->world);
+    j->out = new_report();
+    CHECK(lk_spawn(j->world, evaluate_as, j, &result) == LK_OK, "stage %d: %s", j->stage, result.text);
+    return j->out;
+}
+
+/* Parameters are gathered while the kernels before their use run, as in training. */
+static void an_evaluation_gathers_ahead(void)
+{
+    const char *device = getenv("LOCKSTEP_DEVICE");
+    job         whole = job_of("shard=3", 3, 1), cut = job_of("shard=3", 3, 3);
+    whole.backend = cut.backend = "tcp";
+    report *a = evaluate(&whole), *b = evaluate(&cut);
+    CHECK(memcmp(a->gradient, b->gradient, 6 * sizeof(double)) == 0, "other losses: %g and %g, %g and %g",
+          a->gradient[0], b->gradient[0], a->gradient[1], b->gradient[1]);
+    CHECK(a->elements == 0 && (b->elements > 0 || device), "%d and %d gathers", (int)a->elements, (int)b->elements);
+    free_report(a);
+    free_report(b);
+}
+
 /* ---- shared memory ---- */
 
 static int send_as(int rank, void *user)
@@ -249,6 +299,7 @@ int main(void)
     RUN(replicas_of_rounded_slices_have_the_same_bits_in_every_stage);
     RUN(a_rank_has_what_the_plan_says);
     RUN(slices_are_read_where_they_are);
+    RUN(an_evaluation_gathers_ahead);
     RUN(every_optimizer_trains_like_one_rank_f64);
     return check_result();
 }
