@@ -126,7 +126,7 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
         --epochs 20
     grep -q "accuracy" err.txt || complain "no accuracy on the rows held out: $(cat err.txt)"
     expect 0 "" "$LOCKSTEP" eval --load classes --model mlp --hidden 8 --data csv:table.csv --holdout 0.25
-    expect 0 "csv:table.csv is what the model was trained on, but for the part that was held out" "$LOCKSTEP" eval \
+    expect 0 "csv:table.csv is what the model was trained on, except for the part that was held out" "$LOCKSTEP" eval \
         --load classes --model mlp --hidden 8 --data csv:table.csv
     grep -q '(all 120 samples)' out.txt || complain "all rows: $(cat out.txt)"
     expect 0 "" "$LOCKSTEP" train $mlp --data csv:table.csv --label kind --save all
