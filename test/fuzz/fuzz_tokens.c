@@ -43,7 +43,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     lk_dataset         *d = NULL;
     options.holdout = data[0] & 16 ? 0.25 : 0;
     request.split = data[0] & 32 ? LK_SPLIT_TEST : LK_SPLIT_TRAIN;
-    lk_status status = lk__text_token_file_read(context, "input", data + 1, size - 1, data[0] & 64 ? 4 : 2, &file);
+    lk_status status = lk__text_token_file_read(context, &(lk__text_token_bytes){"input", data + 1, size - 1},
+                                                data[0] & 64 ? 4 : 2, &file);
     if (status == LK_OK) {
         if (file.ids.count < 0 || (size_t)file.ids.count > size) abort();
         source.ids = file.ids;

@@ -234,8 +234,8 @@ static lk_status read_token_file(const lk__text_request *r, lk__text_source *s, 
         return lk__fail(r->context, LK_EINVAL, "tokens of %d bytes are invalid: expected 2 or 4",
                         r->options->token_bytes);
     lk_status status = lk__map_open(r->context, s->path, &s->map);
-    if (status < 0 ||
-        (status = lk__text_token_file_read(r->context, s->path, s->map.bytes, s->map.size, width, file)) < 0)
+    if (status < 0 || (status = lk__text_token_file_read(
+                           r->context, &(lk__text_token_bytes){s->path, s->map.bytes, s->map.size}, width, file)) < 0)
         return status;
     if (file->vocabulary && vocabulary && file->vocabulary != vocabulary)
         return lk__fail(r->context, LK_EMISMATCH,

@@ -81,9 +81,11 @@ static lk_status read_own(lk_context *context, const char *label, const unsigned
     return LK_OK;
 }
 
-static lk_status read_header(lk_context *context, const char *label, const unsigned char *bytes, size_t size, int kind,
-                             lk__text_token_file *f)
+static lk_status read_header(lk_context *context, const lk__text_token_bytes *from, int kind, lk__text_token_file *f)
 {
+    const char          *label = from->label;
+    const unsigned char *bytes = from->bytes;
+    size_t               size = from->size;
     if (size < LK__TOKEN_HEADER)
         return lk__fail(context, LK_EFORMAT, "%s is truncated: its header has %d bytes, the file %zu", label,
                         LK__TOKEN_HEADER, size);
@@ -104,16 +106,18 @@ static lk_status read_header(lk_context *context, const char *label, const unsig
                     label, (long long)f->ids.count, width, body);
 }
 
-lk_status lk__text_token_file_read(lk_context *context, const char *label, const unsigned char *bytes, size_t size,
-                                   int width, lk__text_token_file *f)
+lk_status lk__text_token_file_read(lk_context *context, const lk__text_token_bytes *from, int width,
+                                   lk__text_token_file *f)
 {
-    const char *foreign = find_foreign(bytes, size);
+    const char          *label = from->label;
+    const unsigned char *bytes = from->bytes;
+    size_t               size = from->size;
+    const char          *foreign = find_foreign(bytes, size);
     *f = (lk__text_token_file){.ids = {bytes, width, (int64_t)(size / (size_t)width)}, .end = -1, .begin = -1};
     if (size == 0) return lk__fail(context, LK_EFORMAT, "%s is empty", label);
     if (foreign) return lk__fail(context, LK_EFORMAT, "%s %s", label, foreign);
     for (int i = 0; i < KINDS; i++)
-        if (size >= 4 && get_word(bytes, MAGIC) == kinds[i].magic)
-            return read_header(context, label, bytes, size, i, f);
+        if (size >= 4 && get_word(bytes, MAGIC) == kinds[i].magic) return read_header(context, from, i, f);
     if (size % (size_t)width == 0) return LK_OK;
     return lk__fail(context, LK_EFORMAT,
                     "%s has %zu bytes, which is not a whole number of %d-byte tokens: is it truncated, or of a "

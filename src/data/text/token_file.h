@@ -16,10 +16,15 @@ typedef struct lk__text_token_file {
     int64_t      bytes;      /* of text; 0: not known */
 } lk__text_token_file;
 
-/* Finds the ids in the bytes of a file without reading them; label begins messages. width: bytes of an id in a file
- * without a header, 2 or 4. LK_EFORMAT: not a file of tokens. */
-lk_status lk__text_token_file_read(lk_context *context, const char *label, const unsigned char *bytes, size_t size,
-                                   int width, lk__text_token_file *file);
+typedef struct lk__text_token_bytes {
+    const char          *label; /* begins messages */
+    const unsigned char *bytes;
+    size_t               size;
+} lk__text_token_bytes;
+/* Finds the ids in the bytes of a file without reading them. width: bytes of an id in a file without a header, 2 or 4.
+ * LK_EFORMAT: not a file of tokens. */
+lk_status lk__text_token_file_read(lk_context *context, const lk__text_token_bytes *from, int width,
+                                   lk__text_token_file *file);
 /* Only ids.width, ids.count, vocabulary, end, begin and bytes are used. */
 void lk__text_token_file_header(const lk__text_token_file *file, unsigned char header[LK__TOKEN_HEADER]);
 
