@@ -70,9 +70,9 @@ static lk_status check_leaves(const lk_plan *p)
     if (p->stage < 3 || !leaves || leaves % parts == 0 || p->batch_leaves || p->slots > 1) return LK_OK;
     const char *name = p->couples >= 0 ? lk__node_name(g, &g->nodes[p->couples]) : "a batch";
     return lk__fail(p->context, LK_EUNSUPPORTED,
-                    "%s couples the samples of a leaf, so leaves run one after the other, and %d leaves are not "
-                    "equally many on each of %d ranks, which gather parameters for each (shard_stage 3): use a number "
-                    "of leaves that %d divides, or shard_stage 2",
+                    "leaves run one after the other because of %s, and %d leaves are not equally many on each of %d "
+                    "ranks, which gather parameters for each (shard_stage 3): use a number of leaves that %d divides, "
+                    "or shard_stage 2",
                     name, leaves, parts, parts);
 }
 

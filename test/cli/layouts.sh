@@ -258,8 +258,8 @@ if [ -z "$pairs" ]; then
     same_bits gpt data=4 "shard=4 --state replicated --shard-stage 1" "data=2,shard=2 --state replicated"
     same_bits llama "data=3 --state replicated" "shard=3 --state replicated --shard-stage 2" "shard=3 --backend tcp"
     # And with leaves those of one rank.
-    same_bits gpt "data=1 --reproducible" "shard=3 --reproducible --backend tcp" \
-        "data=2,shard=2 --reproducible --state replicated --shard-stage 2"
+    same_bits gpt "data=1 --reproducible" "shard=3 --reproducible --backend tcp --shard-stage 2" \
+        "data=2,shard=2 --reproducible --state replicated"
 fi
 
 # Checkpoints cross: one run through all cells of a task.
