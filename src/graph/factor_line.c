@@ -122,7 +122,7 @@ static const char *read_listed(lk__factor_line *s, lk__factor_line_item *i)
     char name[LK__FACTOR_NAME];
     if (!take_name(s, name)) return LK__FACTOR_LINE_REFUSE(s, "a name is missing at \"%.20s\"", s->at);
     i->kind = LK__FACTOR_LINE_NONE;
-    i->dim = (lk__factor_dim){.listed = 1 + find_factor(s, name, true)};
+    i->dim = (lk__factor_dim){.listed = 1 + find_factor(s, name, false)};
     return i->dim.listed ? NULL : LK__FACTOR_LINE_REFUSE(s, "too many factors");
 }
 
