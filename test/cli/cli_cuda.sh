@@ -48,7 +48,7 @@ data_bytes() { "$LOCKSTEP" plan "${images[@]}" "$@" --json | grep -o '"data": *[
 [ "$(LK_CUDA_EMULATED_MEMORY=8000000 data_bytes)" -lt 3000 ] || fail "data that does not fit is on the device"
 expect_text 2 'rotations' "${train[@]}" "${images[@]}" --rotate 10 --data-on-device yes
 expect_text 2 'kernels run on the CPU' "${train[@]}" --data-on-device yes --device cpu
-expect_text 2 'beside the plan' env LK_CUDA_EMULATED_MEMORY=200000 "${train[@]}" --data-on-device yes
+expect_text 2 'besides the plan' env LK_CUDA_EMULATED_MEMORY=200000 "${train[@]}" --data-on-device yes
 expect_text 2 'created on demand' "$LOCKSTEP" train --model gpt --layers 1 --width 16 --heads 2 --context 8 --batch 2 \
     --steps 2 --data-on-device yes
 expect_text 2 "'maybe'" "${train[@]}" --data-on-device maybe
