@@ -100,7 +100,8 @@ typedef struct lk_plan_config {
      * "blocks.*.mlp.up.weight: out@tensor", and of comments after #. PATTERN is matched with the names of states, as
      * fnmatch does, and the first line that matches a state decides. FACTOR is the name of a dimension in the operation
      * that uses the state (out and in of a linear layer), the dimension's number, or "whole": every rank has all of
-     * it. NULL: the plan's own choice. */
+     * it. "out/3" is cut in each of 3 repetitions, and of "out*2" each part is on 2 ranks. NULL: the plan's own
+     * choice. */
     const char *tactics LK_ZERO;
     /* Not 0: between the parts of a block that are split over the axis tensor, every rank along it has all tokens.
      * Otherwise they are split there, too, and take less memory. */

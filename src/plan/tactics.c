@@ -16,6 +16,7 @@ enum { NAME = 256, MOST_REPETITIONS = 4 };
 typedef struct tactic {
     int      line;
     char     pattern[NAME], factor[NAME];
+    long     outer, copies; /* out/3: in each of 3 repetitions; out*2: each part is on 2 ranks; 0: not said */
     unsigned axis;
 } tactic;
 
@@ -45,13 +46,25 @@ static unsigned find_axis(const char *name)
     return 0;
 }
 
+/* Cuts "/3" or "*2" off; false: it is not followed by a number of 1 or more. */
+static bool take_number(char *factor, char sign, long *number)
+{
+    char *at = strrchr(factor, sign), *end = NULL;
+    *number = 0;
+    if (!at) return true;
+    *number = isdigit((unsigned char)at[1]) ? strtol(at + 1, &end, 10) : 0;
+    *at = 0;
+    return *number > 0 && !*end && factor[0];
+}
+
 static lk_status read_tactic(lk_context *c, const char *from, const char *end, tactic *t)
 {
     const char *at = last_before(from, end, '@'), *colon = at ? last_before(from, at, ':') : NULL;
     char        axis[NAME] = "", shown[LK__SHOWN], placed[LK__MESH_TEXT];
     if (colon) copy_trimmed(from, colon, t->pattern), copy_trimmed(colon + 1, at, t->factor);
     if (at) copy_trimmed(at + 1, end, axis);
-    if (!colon || !t->pattern[0] || !t->factor[0] || !axis[0])
+    bool numbers = colon && take_number(t->factor, '*', &t->copies) && take_number(t->factor, '/', &t->outer);
+    if (!numbers || !t->pattern[0] || !t->factor[0] || !axis[0])
         return lk__fail(c, LK_EINVAL,
                         "tactics, line %d: expected PATTERN: FACTOR@AXIS, as in blocks.*.mlp.up.weight: out@tensor",
                         t->line);
@@ -184,6 +197,16 @@ static lk_status try_repetitions(lk__placement_finder *f, int value, int dim, lk
     return status;
 }
 
+/* As the line says, with repetitions or copies; stays replicated where the extent does not divide it so. */
+static void place_as_said(const lk__placement_finder *f, const tactic *t, int64_t extent, int dim,
+                          lk__placement_value *place)
+{
+    int64_t outer = t->outer ? t->outer : 1, copies = t->copies > 1 ? t->copies : 1;
+    if (copies >= f->extent || f->extent % copies || outer > extent || extent % (outer * (f->extent / copies))) return;
+    *place = (lk__placement_value){
+        .kind = LK__PLACE_SPLIT, .dim = dim, .outer = outer, .copies = copies > 1 ? (int)copies : 0};
+}
+
 static lk_status split_state(placing *p, size_t state, const tactic *t)
 {
     lk__placement_finder *f = p->f;
@@ -197,7 +220,9 @@ static lk_status split_state(placing *p, size_t state, const tactic *t)
         return lk__fail(c, LK_EINVAL, "tactics, line %d: \"%s\" has no factor %s; it has %s", t->line, name, t->factor,
                         known[0] ? known : "none");
     int64_t   extent = f->g->values[value].shape.dims[dim];
-    lk_status status = try_repetitions(f, value, dim, &place);
+    bool      said = t->outer || t->copies;
+    lk_status status = said ? LK_OK : try_repetitions(f, value, dim, &place);
+    if (said) place_as_said(f, t, extent, dim, &place);
     if (status < 0) return status;
     if (place.kind != LK__PLACE_SPLIT)
         return lk__fail(c, LK_EINVAL,

@@ -39,7 +39,7 @@ static void name_factor(const lk_graph *g, int value, int dim, char name[LK__FAC
     }
 }
 
-/* "out@tensor"; "": the state is whole. */
+/* "out@tensor", "out/3@tensor" in repetitions, "out*2@tensor" with copies; "": the state is whole. */
 static void describe_state(const lk_plan *p, size_t state, char *text, size_t bytes)
 {
     const lk__plan_splits *splits = &p->states[state].splits[LK__ARRAY_STORED];
@@ -48,7 +48,11 @@ static void describe_state(const lk_plan *p, size_t state, char *text, size_t by
     for (int i = 0; i < splits->count; i++) {
         if (!(splits->split[i].axes & p->placed_axes)) continue;
         name_factor(p->graph, p->graph->states[state].value, splits->split[i].dim, factor);
-        snprintf(text, bytes, "%s@%s", factor, lk_axis_name((lk_axis)lk__axes_plain(splits->split[i].axes)));
+        const lk__plan_cut *cut = &splits->split[i];
+        char                outer[32] = "", copies[32] = "";
+        if (cut->outer > 1) snprintf(outer, sizeof outer, "/%lld", (long long)cut->outer);
+        if (lk__axes_factor(cut->axes) > 1) snprintf(copies, sizeof copies, "*%d", (int)lk__axes_factor(cut->axes));
+        snprintf(text, bytes, "%s%s%s@%s", factor, outer, copies, lk_axis_name((lk_axis)lk__axes_plain(cut->axes)));
     }
 }
 

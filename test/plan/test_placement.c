@@ -528,7 +528,7 @@ static lk_tensor record_any(lk_graph *g, int model)
         return record_images(g, lk_model_find(model == 3 ? "cnn" : "resnet20"), (lk_model_options){.classes = 10});
     lk_transformer_config c = small_model(kinds[model]);
     if (model == 1) c.heads = 6, c.width = 48;
-    if (model == 2) c.kv_heads = 2, c.vocabulary = 64;
+    if (model == 2) c.kv_heads = 2, c.vocabulary = 64, c.heads = 8;
     return record_text(g, &c);
 }
 
@@ -557,7 +557,7 @@ static void tactics_that_a_plan_prints_place_the_same(void)
         CHECK(same_placements(&m[0].placements, &m[1].placements), "case %d: %s", k, text[0]);
         if (k == 0) {
             CHECK(strstr(text[0], "transformer.h.*.mlp.c_fc.weight: out@tensor\n"), "%s", text[0]);
-            CHECK(strstr(text[0], "transformer.h.*.attn.c_attn.weight: out@tensor\n"), "%s", text[0]);
+            CHECK(strstr(text[0], "transformer.h.*.attn.c_attn.weight: out/3@tensor\n"), "%s", text[0]);
             CHECK(strstr(text[0], "*: whole@tensor\n") && !strstr(text[0], "wte"), "%s", text[0]);
         }
         close_placed(&m[0]);
@@ -619,6 +619,9 @@ static void tactics_that_cannot_be_followed_are_refused(void)
     refuse_tactics("one.weight: out@data", "not along data");
     refuse_tactics("one.weight = out@tensor", "expected PATTERN: FACTOR@AXIS");
     refuse_tactics("one.weight: @tensor", "expected PATTERN: FACTOR@AXIS");
+    refuse_tactics("one.weight: out/@tensor", "expected PATTERN: FACTOR@AXIS");
+    refuse_tactics("one.weight: out*x@tensor", "expected PATTERN: FACTOR@AXIS");
+    refuse_tactics("one.weight: out/3@tensor", "out of \"one.weight\" is 16, which tensor=4 does not divide");
     placed    m = {.r = rig_open(LK_F32, 1), .tactics = "two.weight: out@tensor"};
     lk_tensor loss = record_chain(m.r.graph);
     CHECK(place(&m, loss, "tensor=5", 0) == LK_EINVAL);
