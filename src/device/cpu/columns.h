@@ -7,20 +7,29 @@
 
 enum { SPAN = 64 }; /* vectors of columns that are summed together */
 
+#if defined(__clang__)
+#define UNROLL_LANES _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL_LANES _Pragma("GCC unroll 16")
+#endif
+
 /* load_part without branches; what is past `lanes` (one at least) is undefined. Compilers contract a product and a sum
- * of one basic block alone, and a column's bits must not depend on how many are computed with it. */
+ * of one basic block alone, and a column's bits must not depend on how many are computed with it. A constant VL makes
+ * it a plain load. */
 INLINE vec load_columns_real(const REAL *p, int64_t lanes)
 {
-    if (lanes == VL) return load_real(p);
+    if (__builtin_constant_p(lanes) && lanes == VL) return load_real(p);
     vec v = {0};
+    UNROLL_LANES
     for (int64_t l = 0; l < VL; l++) v[l] = p[l & -(int64_t)(l < lanes)];
     return v;
 }
 #if NARROW
 INLINE vec load_columns_element(const ELEMENT *p, int64_t lanes)
 {
-    if (lanes == VL) return load_element(p);
+    if (__builtin_constant_p(lanes) && lanes == VL) return load_element(p);
     vec v = {0};
+    UNROLL_LANES
     for (int64_t l = 0; l < VL; l++) v[l] = load_one_element(p + (l & -(int64_t)(l < lanes)));
     return v;
 }
@@ -133,6 +142,16 @@ static inline column_orders orders_of(int64_t columns)
     return o;
 }
 
+/* `lanes` columns in the order of this number. */
+INLINE void sum_vector(int kind, column_terms terms, const void *data, int64_t begin, int64_t end, int64_t column,
+                       int64_t lanes, double *first, double *second)
+{
+    if (kind == 0) sum_wide(terms, data, begin, end, column, lanes, 1, first, second);
+    if (kind == 1) sum_strip(terms, data, begin, end, column, lanes, 1, 1, first, second);
+    if (kind == 2) sum_strip(terms, data, begin, end, column, lanes, 1, 2, first, second);
+    if (kind == 3) sum_strip(terms, data, begin, end, column, lanes, 1, 4, first, second);
+}
+
 /* sum_columns of columns origin … origin + columns - 1 of `whole`: the bits that it gives for all of them. */
 INLINE void sum_columns_of(column_terms terms, const void *data, int64_t begin, int64_t end, int64_t columns,
                            int64_t origin, int64_t whole, double *first, double *second)
@@ -146,10 +165,10 @@ INLINE void sum_columns_of(column_terms terms, const void *data, int64_t begin, 
         int kind = 0;
         while (origin + c >= o.end[kind]) kind++;
         lanes = min64(VL, min64(columns - c, o.end[kind] - origin - c));
-        if (kind == 0) sum_wide(terms, data, begin, end, c, lanes, 1, first, second);
-        if (kind == 1) sum_strip(terms, data, begin, end, c, lanes, 1, 1, first, second);
-        if (kind == 2) sum_strip(terms, data, begin, end, c, lanes, 1, 2, first, second);
-        if (kind == 3) sum_strip(terms, data, begin, end, c, lanes, 1, 4, first, second);
+        if (lanes == VL)
+            sum_vector(kind, terms, data, begin, end, c, VL, first, second);
+        else
+            sum_vector(kind, terms, data, begin, end, c, lanes, first, second);
     }
 }
 
