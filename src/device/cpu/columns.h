@@ -5,6 +5,10 @@
 
 #include "device/cpu/lanes.h"
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 enum { SPAN = 64 }; /* vectors of columns that are summed together */
 
 #if defined(__clang__)
@@ -19,10 +23,16 @@ enum { SPAN = 64 }; /* vectors of columns that are summed together */
 INLINE vec load_columns_real(const REAL *p, int64_t lanes)
 {
     if (__builtin_constant_p(lanes) && lanes == VL) return load_real(p);
+#if VECTOR_BYTES == 64 && LK_REAL_BITS == 32 /* where gcc does not unroll the loop */
+    return (vec)_mm512_maskz_loadu_ps((__mmask16)((1u << lanes) - 1), p);
+#elif VECTOR_BYTES == 64
+    return (vec)_mm512_maskz_loadu_pd((__mmask8)((1u << lanes) - 1), p);
+#else
     vec v = {0};
     UNROLL_LANES
     for (int64_t l = 0; l < VL; l++) v[l] = p[l & -(int64_t)(l < lanes)];
     return v;
+#endif
 }
 #if NARROW
 INLINE vec load_columns_element(const ELEMENT *p, int64_t lanes)
