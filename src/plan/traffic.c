@@ -19,9 +19,9 @@ unsigned lk__plan_collective_axes(const lk_plan *p, const lk__graph_node *n)
 double lk__plan_collective_bytes(const lk_plan *p, const lk_graph *g, const lk__graph_node *n)
 {
     const lk__collective_facts *facts = &lk__collectives[lk__op_find(n->op)->collective];
-    double ranks = lk__mesh_extent(&p->mesh, lk__node_axes(n)), hosts = p->parallel.hosts;
-    double sent = facts->sends_parts ? value_bytes(g, n->in[0]) : value_bytes(g, n->out[0]);
-    double ways = facts->reduces && !facts->sends_parts ? 2 : 1;
+    double                      ranks = lk__mesh_extent(&p->mesh, lk__node_axes(n)), hosts = p->parallel.hosts;
+    double                      sent = facts->sends_parts ? value_bytes(g, n->in[0]) : value_bytes(g, n->out[0]);
+    double                      ways = facts->reduces && !facts->sends_parts ? 2 : 1;
     if (n->attrs.group != LK__GROUP_DATA_BY_HOST) return ways * (ranks - 1) / ranks * sent;
     double owners = lk__plan_owners(p); /* on every host, and then of the slices between hosts */
     return (owners - 1) / owners * sent + 2 * (hosts - 1) / hosts * sent / owners;

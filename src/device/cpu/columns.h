@@ -51,8 +51,8 @@ INLINE vec load_columns_element(const ELEMENT *p, int64_t lanes)
 typedef void (*column_terms)(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second);
 
 /* sum + term, where term is a product or not. Some versions of GCC do not fuse the product of a loop with one sum, but
- * do in one with several (avoid-fma-max-bits, x86). `alone`: this sum is the only one of its loop, and has the bits that
- * it has beside others: GCC does not see that the loop adds to it. */
+ * do in one with several (avoid-fma-max-bits, x86). `alone`: this sum is the only one of its loop, and has the bits
+ * that it has beside others: GCC does not see that the loop adds to it. */
 INLINE vec add_term(vec sum, vec term, const bool alone)
 {
     sum += term;
