@@ -82,13 +82,22 @@ void lk__net_send_state(lk__net *net, int peer)
 
 /* ---- receiving ---- */
 
+/* Both at once: which of the two is needed first depends on the calls before, and later steps allocate nothing. */
+static bool has_payloads(lk__net *net, lk__net_peer *peer)
+{
+    for (int i = 0; i < 2; i++) {
+        lk__net_arrival *a = &peer->arrivals[i];
+        if (!a->payload && !(a->payload = lk__alloc(net->comm->context, LK_MEMORY_OTHER, LK__NET_SMALL))) return false;
+    }
+    return true;
+}
+
 static bool handle_arrival(lk__net *net, lk__net_peer *peer, const lk__net_message *message)
 {
     uint64_t         last = atomic_load_explicit(&peer->arrived, memory_order_relaxed);
     lk__net_arrival *a = &peer->arrivals[message->number & 1];
     if (message->number != last + 1 || message->number > net->number + 1) return false;
-    if (message->bytes && !a->payload && !(a->payload = lk__alloc(net->comm->context, LK_MEMORY_OTHER, LK__NET_SMALL)))
-        return false;
+    if (message->bytes && !has_payloads(net, peer)) return false;
     a->number = message->number;
     a->signature = message->signature;
     a->bytes = message->bytes;
