@@ -1,5 +1,5 @@
-/* placement_model.h - shared by the tests of placements: models whose gradients are made, placed along an axis, and what
- * was found for them. */
+/* placement_model.h - shared by the tests of placements: models whose gradients are made, placed along an axis, and
+ * what was found for them. */
 #ifndef PLACEMENT_MODEL_H
 #define PLACEMENT_MODEL_H
 
