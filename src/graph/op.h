@@ -150,6 +150,17 @@ typedef struct lk__graph_coupled {
     int (*divide)(lk_graph *graph, const lk__graph_node *node, int64_t parts);
 } lk__graph_coupled;
 
+enum { LK__NOT_UNPACKED = -2 };
+
+/* Which operand has several things side by side along the attribute `axis`, of which the others have one each: a rank
+ * may have a part of each of them. */
+typedef enum lk__graph_segments {
+    LK__SEGMENTS_NONE,
+    LK__SEGMENTS_SLICED, /* input 0; output 0 is the one at the attributes start and length */
+    LK__SEGMENTS_FILLED, /* output 0; input 0 is the one at start and length, and the others are zeros */
+    LK__SEGMENTS_JOINED, /* output 0; the inputs are all of them, in their order */
+} lk__graph_segments;
+
 typedef struct lk__graph_op {
     const char             *factors;         /* the line of graph/factor.h */
     int                     inputs, outputs; /* at most; -1: none */
@@ -170,7 +181,12 @@ typedef struct lk__graph_op {
     /* Of a loss: appends what computes its weight without its sum, from what the weight depends on; *value -1: the
      * weight is the number of elements of operand 0. false: the graph has failed. NULL: it is no loss. */
     bool (*weigh)(lk_graph *graph, const lk__graph_node *node, int *value);
-    lk__graph_coupled coupled;
+    lk__graph_coupled  coupled;
+    lk__graph_segments segments;
+    /* Of an operation that may read several things in one operand: appends nodes that make the node's outputs from
+     * slices of it, where `parts` ranks can have more of them so. Returns the last one; LK__NOT_UNPACKED: they cannot,
+     * and nothing is appended; -1: the graph has failed. NULL: it does not read such operands. */
+    int (*unpack)(lk_graph *graph, const lk__graph_node *node, int64_t parts);
     /* For the cost of a step: multiplications and additions, 0 where bytes bound it; bytes read and written. */
     double (*arithmetic)(const lk_graph *graph, const lk__graph_node *node);
     double (*bytes)(const lk_graph *graph, const lk__graph_node *node);

@@ -1,5 +1,5 @@
 /* placement_segments.c - what lies side by side in one dimension, such as queries, keys and values: slices of it, and
- * concatenations. Each segment is cut by itself, so that a rank has a part of each. */
+ * concatenations (lk__graph_op.segments). Each segment is cut by itself, so that a rank has a part of each. */
 #include "plan/placement_factor.h"
 
 #include <string.h>
@@ -11,11 +11,16 @@ typedef struct segments {
     int64_t extent[SEGMENTS]; /* of the first ones: more than that are equal */
 } segments;
 
-static bool is_slice(const lk__graph_node *n) { return n->op == LK__OP_slice || n->op == LK__OP_slice_grad; }
+static lk__graph_segments kind_of(const lk__graph_node *n) { return lk__op_find(n->op)->segments; }
+
+static bool is_sliced(const lk__graph_node *n) { return kind_of(n) == LK__SEGMENTS_SLICED; }
+
+/* Whether it reads or makes one of them, by its attributes; otherwise all. */
+static bool has_one(const lk__graph_node *n) { return is_sliced(n) || kind_of(n) == LK__SEGMENTS_FILLED; }
 
 static int64_t whole_extent(const lk_graph *g, const lk__graph_node *n)
 {
-    return g->values[n->op == LK__OP_slice ? n->in[0] : n->out[0]].shape.dims[n->attrs.axis];
+    return g->values[is_sliced(n) ? n->in[0] : n->out[0]].shape.dims[n->attrs.axis];
 }
 
 /* ---- slices ---- */
@@ -26,7 +31,7 @@ static int64_t next_bound(const lk_graph *g, int value, int axis, int64_t at)
     int64_t next = g->values[value].shape.dims[axis];
     for (size_t i = 0; i < g->nodes_count; i++) {
         const lk__graph_node *n = &g->nodes[i];
-        if (n->dead || n->op != LK__OP_slice || n->in[0] != value || n->attrs.axis != axis) continue;
+        if (n->dead || !is_sliced(n) || n->in[0] != value || n->attrs.axis != axis) continue;
         int64_t bounds[] = {n->attrs.start, n->attrs.start + n->attrs.length};
         for (int k = 0; k < 2; k++)
             if (bounds[k] > at && bounds[k] < next) next = bounds[k];
@@ -60,8 +65,8 @@ static segments segments_of_slice(const lk_graph *g, const lk__graph_node *n)
 {
     int64_t whole = whole_extent(g, n);
     for (size_t i = 0; i < g->nodes_count; i++) {
-        const lk__graph_node *other = n->op == LK__OP_slice ? n : &g->nodes[i];
-        bool                  same = !other->dead && other->op == LK__OP_slice && other->attrs.axis == n->attrs.axis &&
+        const lk__graph_node *other = is_sliced(n) ? n : &g->nodes[i];
+        bool                  same = !other->dead && is_sliced(other) && other->attrs.axis == n->attrs.axis &&
                     other->attrs.start == n->attrs.start && other->attrs.length == n->attrs.length &&
                     whole_extent(g, other) == whole;
         if (!same) continue;
@@ -100,16 +105,15 @@ static segments repeat_segment(int64_t whole, int64_t start, int64_t length)
 /* Equal ones are repetitions, of which there may be many. */
 static segments find_segments(const lk_graph *g, const lk__graph_node *n)
 {
-    segments s = is_slice(n) ? segments_of_slice(g, n) : segments_of_concat(g, n);
-    if (is_slice(n) && (s.count < 2 || are_equal(&s)))
+    segments s = has_one(n) ? segments_of_slice(g, n) : segments_of_concat(g, n);
+    if (has_one(n) && (s.count < 2 || are_equal(&s)))
         return repeat_segment(whole_extent(g, n), n->attrs.start, n->attrs.length);
     return s;
 }
 
 bool lk__placement_has_segments(const lk_graph *g, const lk__graph_node *n)
 {
-    if (!is_slice(n) && n->op != LK__OP_concat) return false;
-    return find_segments(g, n).count > 1;
+    return kind_of(n) != LK__SEGMENTS_NONE && find_segments(g, n).count > 1;
 }
 
 void lk__placement_read_segments(const lk_graph *g, const lk__graph_node *n, lk__placement_factor *p)
@@ -118,9 +122,9 @@ void lk__placement_read_segments(const lk_graph *g, const lk__graph_node *n, lk_
     lk__placement_axis one = {.dim = n->attrs.axis, .segments = 1, .before = 1}, all = one;
     all.segments = s.count;
     if (!are_equal(&s)) memcpy(all.segment, s.extent, sizeof all.segment);
-    *p = (lk__placement_factor){.factor = LK__PLACE_SLICE, .extent = is_slice(n) ? n->attrs.length : s.extent[0]};
-    for (int i = 0; i < n->inputs; i++) p->in[i] = n->op == LK__OP_slice ? all : one;
-    p->out[0] = n->op == LK__OP_slice ? one : all;
+    *p = (lk__placement_factor){.factor = LK__PLACE_SLICE, .extent = has_one(n) ? n->attrs.length : s.extent[0]};
+    for (int i = 0; i < n->inputs; i++) p->in[i] = is_sliced(n) ? all : one;
+    p->out[0] = is_sliced(n) ? one : all;
 }
 
 /* Whether an operand has segments of unequal extents, with this sum. */

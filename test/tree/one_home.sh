@@ -3,7 +3,8 @@
 # compares by name are the two synthetic sets, whose sizes its options set). Environment variables are in the table of
 # base/environment.h: nothing else calls getenv, and each LOCKSTEP_… that a source file names is in the table. Nothing
 # compares a transport or a device by its name, and what the command prints about a device comes from the device's
-# table. Which axes of the mesh placement handles is a constant of plan/plan.h.
+# table. Which axes of the mesh placement handles is a constant of plan/plan.h. Placement asks no node which operation
+# it is: descriptors say how one is cut.
 set -u
 cd "${SOURCE_DIR:-$(dirname "$0")/../..}" || exit 1
 bad=0
@@ -58,5 +59,11 @@ done < <(grep -nE '^[^/]*"[^"]*\b([Cc][Uu][Dd][Aa]|share-device|device-sync|tf32
 while read -r line; do
     complain "$line: names an axis that placement handles: LK__PLAN_PLACED_AXES (src/plan/plan.h) says which"
 done < <(grep -rnE '\bLK_AXIS_TENSOR\b' src --include='*.[ch]' | grep -vE '^src/plan/plan.h:')
+
+[ -e src/plan/placement.c ] || complain "src/plan/placement.c was not found"
+while read -r line; do
+    complain "$line: asks for an operation by its name: its descriptor (src/graph/op.h) says how it is cut"
+done < <(grep -nE '[!=]= *LK__OP_|case LK__OP_|LK__OP_[a-z0-9_]+ *[!=]=' src/plan/placement*.[ch] \
+    src/plan/tactics*.[ch])
 
 exit $bad

@@ -94,6 +94,73 @@ static double attention_grad_arithmetic(const lk_graph *g, const lk__graph_node 
     return 10 * elements(g, n->in[0]) * (double)keys * (n->attrs.causal ? 0.5 : 1);
 }
 
+/* ---- queries, keys and values that are packed into one operand ---- */
+
+/* What lies side by side in a value: queries, keys, values. */
+typedef struct packed {
+    int     value;
+    int64_t start[3], length[3];
+} packed;
+
+/* With fewer heads of keys than ranks, queries can be cut over all of these where keys and values have copies. */
+static bool gains_by_slices(const lk__graph_node *n, int operand, int64_t parts)
+{
+    int64_t heads = n->attrs.heads, groups = n->attrs.kv_heads;
+    bool    is_packed = operand + 1 >= n->inputs || n->in[operand + 1] < 0;
+    return is_packed && groups % parts && parts % groups == 0 && heads % parts == 0;
+}
+
+static packed describe_packed(const lk_graph *g, const lk__graph_node *n, int operand)
+{
+    const lk__graph_shape *s = &g->values[n->in[operand]].shape;
+    int64_t                heads = n->attrs.heads, groups = n->attrs.kv_heads, d = s->dims[2] / (heads + 2 * groups);
+    return (packed){n->in[operand], {0, heads * d, (heads + groups) * d}, {heads * d, groups * d, groups * d}};
+}
+
+/* The slice that forward has made, or a new one. */
+static int find_slice(lk_graph *g, lk_site site, const packed *p, int i)
+{
+    lk__op_attrs attrs = {.axis = 2, .start = p->start[i], .length = p->length[i]};
+    for (size_t k = 0; k < g->nodes_count; k++) {
+        const lk__graph_node *n = &g->nodes[k];
+        if (!n->dead && n->op == LK__OP_slice && n->in[0] == p->value && lk__attrs_equal(&n->attrs, &attrs))
+            return n->out[0];
+    }
+    return lk__emit1(g, site, LK__OP_slice, &attrs, &p->value, 1);
+}
+
+static bool find_slices(lk_graph *g, const lk__graph_node *n, int operand, int in[3])
+{
+    packed p = describe_packed(g, n, operand);
+    for (int i = 0; i < 3; i++)
+        if ((in[i] = find_slice(g, n->site, &p, i)) < 0) return false;
+    return true;
+}
+
+static int unpack_attention(lk_graph *g, const lk__graph_node *n, int64_t parts)
+{
+    int in[LK__MAX_IN], inputs = n->inputs < 3 ? 3 : n->inputs;
+    if (!gains_by_slices(n, 0, parts)) return LK__NOT_UNPACKED;
+    for (int i = 3; i < inputs; i++) in[i] = n->in[i];
+    if (!find_slices(g, n, 0, in)) return -1;
+    return lk__emit_update(g, n->site, n->op, &n->attrs, in, inputs, n->out, n->outputs);
+}
+
+/* The gradients of the three are put side by side. */
+static int unpack_attention_grad(lk_graph *g, const lk__graph_node *n, int64_t parts)
+{
+    int in[LK__MAX_IN];
+    if (!gains_by_slices(n, 1, parts)) return LK__NOT_UNPACKED;
+    for (int i = 0; i < n->inputs; i++) in[i] = n->in[i];
+    if (!find_slices(g, n, 1, &in[1])) return -1;
+    int node = lk__emit(g, n->site, n->op, &n->attrs, in, n->inputs, LK__ALL_OUTPUTS);
+    if (node < 0) return -1;
+    int made[] = {g->nodes[node].out[0], g->nodes[node].out[1], g->nodes[node].out[2]};
+    return lk__emit_update(g, n->site, LK__OP_concat, &(lk__op_attrs){.axis = 2}, made, 3, n->out, 1);
+}
+
+/* ---- descriptors ---- */
+
 #define ATTENTION_ATTRIBUTES                                                                                         \
     LK__HAS(heads) | LK__HAS(kv_heads) | LK__HAS(causal) | LK__HAS(window) | LK__HAS(scale) | LK__HAS(probability) | \
         LK__HAS(stream)
@@ -125,6 +192,7 @@ DESCRIBE(attention){
     .recompute = LK__RECOMPUTE,
     .fuse = LK__FUSE_NOTHING,
     .loss = LK__LOSS_NO,
+    .unpack = unpack_attention,
     .arithmetic = attention_arithmetic,
     .bytes = lk__bytes_operands,
 };
@@ -160,6 +228,7 @@ DESCRIBE(attention_grad){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .unpack = unpack_attention_grad,
     ORDINARY,
     .arithmetic = attention_grad_arithmetic,
     .bytes = lk__bytes_operands,

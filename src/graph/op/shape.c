@@ -129,6 +129,7 @@ DESCRIBE(slice){
     .gradient = slice_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .segments = LK__SEGMENTS_SLICED,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -143,6 +144,7 @@ DESCRIBE(slice_grad){
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .segments = LK__SEGMENTS_FILLED,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -192,6 +194,7 @@ DESCRIBE(concat){
     .gradient = concat_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .segments = LK__SEGMENTS_JOINED,
     ORDINARY,
     MEMORY_BOUND,
 };
