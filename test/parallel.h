@@ -148,6 +148,17 @@ SHARED void dismiss_rank(rank_program *p)
     free(p->labels);
 }
 
+/* The plan states what a rank's program takes, to the byte. */
+SHARED void check_planned_memory(const rank_program *p, const job *j)
+{
+    for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) {
+        size_t planned = lk_plan_memory(p->rig.plan, (lk_memory)kind);
+        size_t used = lk_context_memory(p->rig.context, (lk_memory)kind);
+        CHECK(kind == LK_MEMORY_OTHER || planned == used, "%s stage %d: %s: %zu bytes are planned, %zu used",
+              j->mesh ? j->mesh : "data", j->stage, lk_memory_name((lk_memory)kind), planned, used);
+    }
+}
+
 SHARED double train_rank(rank_program *p, const job *j, int rank, int step)
 {
     int64_t total = total_of(j, step), first = first_row(j, total, rank), count = first_row(j, total, rank + 1) - first;

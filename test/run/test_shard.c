@@ -133,12 +133,7 @@ static int measure_as(int rank, void *user)
     const job *j = user;
     check_failures = 0;
     rank_program p = enrol_rank(j, rank);
-    for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) {
-        if (kind == LK_MEMORY_OTHER) continue;
-        size_t planned = lk_plan_memory(p.rig.plan, (lk_memory)kind);
-        size_t used = lk_context_memory(p.rig.context, (lk_memory)kind);
-        CHECK(planned == used, "stage %d, kind %d: %zu bytes are planned, %zu used", j->stage, kind, planned, used);
-    }
+    check_planned_memory(&p, j);
     size_t before = lk_context_memory(p.rig.context, LK_MEMORY_OTHER);
     for (int step = 1; step <= 2; step++) train_rank(&p, j, rank, step);
     CHECK(lk_context_memory(p.rig.context, LK_MEMORY_OTHER) == before, "stage %d: steps allocate", j->stage);

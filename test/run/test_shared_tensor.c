@@ -39,16 +39,6 @@ static double train_part(rank_program *p, const job *j, int step)
     return rig_metrics(&p->rig).loss;
 }
 
-static void check_memory(const rank_program *p, const job *j)
-{
-    for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) {
-        size_t planned = lk_plan_memory(p->rig.plan, (lk_memory)kind);
-        size_t used = lk_context_memory(p->rig.context, (lk_memory)kind);
-        CHECK(kind == LK_MEMORY_OTHER || planned == used, "%s, kind %d: %zu bytes are planned, %zu used", j->mesh, kind,
-              planned, used);
-    }
-}
-
 /* The sum of a gradient's elements, which all ranks read whole after LK_SYNC. */
 static double read_gradient(rank_program *p, const job *j, int step)
 {
@@ -78,7 +68,7 @@ static int train_parts_as(int rank, void *user)
     check_failures = 0;
     rank_program p = enrol_rank(j, rank);
     CHECK(lk_plan_state(p.rig.plan) == j->state, "%s: the state is not as requested", j->mesh);
-    check_memory(&p, j);
+    check_planned_memory(&p, j);
     size_t before = lk_context_memory(p.rig.context, LK_MEMORY_OTHER);
     for (int step = 1; step <= j->steps; step++) {
         double loss = train_part(&p, j, step);

@@ -2,12 +2,8 @@
  * outputs in f64, for ranks as threads, in meshes of 2 to 8 ranks, with unequal and empty batches.
  *
  * ctest: timeout 300, label threaded, ranks 8 */
-#include "comm_ranks.h"
-#include "copies.h"
 #include "gpu_cases.h"
-#include "run/store.h"
-
-#include <lockstep.h>
+#include "mesh_net.h"
 
 enum { BATCH = 6, TOKENS = 8, VOCABULARY = 24, WIDTH = 16, IN = 6, HIDDEN = 12, OUT = 4, STEPS = 4 };
 
@@ -23,14 +19,10 @@ typedef struct setting {
 } setting;
 
 typedef struct net {
-    lk_graph   *graph;
-    lk_mesh    *mesh;
-    lk_plan    *plan;
-    lk_store   *store;
-    lk_program *program;
-    double      x[BATCH * IN], t[BATCH * OUT];
-    int32_t     tokens[BATCH * TOKENS], labels[BATCH * TOKENS];
-    int64_t     ids[BATCH];
+    mesh_net of;
+    double   x[BATCH * IN], t[BATCH * OUT];
+    int32_t  tokens[BATCH * TOKENS], labels[BATCH * TOKENS];
+    int64_t  ids[BATCH];
 } net;
 
 static double number(uint64_t index) { return (double)(int64_t)(number_bits(5, index) >> 40) * 0x1p-23 - 1; }
@@ -94,48 +86,32 @@ static void make(const rank_test *r, net *n, const setting *s, const char *axes)
 {
     lk_optimizer_config adam = LK_OPTIMIZER_CONFIG_INIT;
     lk_plan_config      config = LK_PLAN_CONFIG_INIT;
-    lk_mesh_config      mesh = LK_MESH_CONFIG_INIT;
     lk_tensor           y;
     memset(n, 0, sizeof *n);
-    mesh.axes = axes;
-    if (axes) mesh.comm = r->comm;
-    REQUIRE(lk_mesh_create(r->context, &mesh, &n->mesh) == LK_OK, "%s", lk_context_error(r->context));
+    make_mesh(r, axes, &n->of);
     config.parallel.micro_batches = s->micro_batches;
     config.parallel.leaves = axes ? s->leaves : 0;
     config.no_sequence_parallel = s->whole_sequences;
     config.parallel.shard_stage = axes ? s->stage : 0;
-    int64_t rows = lk_mesh_capacity(n->mesh, &config.parallel, BATCH);
-    REQUIRE(lk_graph_create(r->context, LK_F64, &n->graph) == LK_OK);
-    config.loss = s->model == MLP      ? record_mlp(n->graph, rows, &y)
-                  : s->model >= PACKED ? record_packed(n->graph, s, rows, &y)
-                                       : record_text(n->graph, s, rows, &y);
+    int64_t rows = lk_mesh_capacity(n->of.mesh, &config.parallel, BATCH);
+    REQUIRE(lk_graph_create(r->context, LK_F64, &n->of.graph) == LK_OK);
+    config.loss = s->model == MLP      ? record_mlp(n->of.graph, rows, &y)
+                  : s->model >= PACKED ? record_packed(n->of.graph, s, rows, &y)
+                                       : record_text(n->of.graph, s, rows, &y);
     adam.kind = LK_ADAM;
     adam.lr = 0.01;
     adam.clip = s->clip;
     config.outputs = &y;
     config.outputs_count = 1;
     config.optimizer = &adam;
-    config.mesh = n->mesh;
-    REQUIRE(lk_plan_create(n->graph, &config, &n->plan) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
-    REQUIRE(lk_store_create_shared(n->plan, 3, axes ? r->comm : NULL, &n->store) == LK_OK, "%s: %s", s->name,
-            lk_context_error(r->context));
-    REQUIRE(lk_program_create(n->plan, n->store, axes ? r->comm : NULL, &n->program) == LK_OK, "%s: %s", s->name,
-            lk_context_error(r->context));
+    make_program(r, s->name, &config, &n->of);
     if (s->model == MLP) {
-        REQUIRE(lk_program_bind(n->program, "x", n->x) == LK_OK && lk_program_bind(n->program, "t", n->t) == LK_OK);
+        REQUIRE(lk_program_bind(n->of.program, "x", n->x) == LK_OK &&
+                lk_program_bind(n->of.program, "t", n->t) == LK_OK);
     } else {
-        REQUIRE(lk_program_bind(n->program, "tokens", n->tokens) == LK_OK &&
-                lk_program_bind(n->program, "labels", n->labels) == LK_OK);
+        REQUIRE(lk_program_bind(n->of.program, "tokens", n->tokens) == LK_OK &&
+                lk_program_bind(n->of.program, "labels", n->labels) == LK_OK);
     }
-}
-
-static void release(net *n)
-{
-    lk_program_free(n->program);
-    lk_store_free(n->store);
-    lk_plan_free(n->plan);
-    lk_graph_free(n->graph);
-    lk_mesh_free(n->mesh);
 }
 
 /* Samples first … first + count of the batch of a step. */
@@ -151,24 +127,14 @@ static void fill_rows(net *n, int step, int64_t first, int64_t count)
     }
 }
 
-static double largest_difference(const double *a, const double *b, int64_t count, double *largest)
-{
-    double worst = 0;
-    for (int64_t i = 0; i < count; i++) {
-        worst = fmax(worst, fabs(a[i] - b[i]));
-        *largest = fmax(*largest, fabs(a[i]));
-    }
-    return worst;
-}
-
 static void compare_states(const rank_test *r, const setting *s, net *own, net *whole)
 {
-    for (size_t i = 0; i < lk_store_count(whole->store); i++) {
-        lk_state state = lk_store_at(whole->store, i);
+    for (size_t i = 0; i < lk_store_count(whole->of.store); i++) {
+        lk_state state = lk_store_at(whole->of.store, i);
         if (state.dtype != LK_F64) continue;
         double        largest = 1e-3;
-        const double *a = state_copy(whole->store, state.name), *b = state_copy(own->store, state.name);
-        double        worst = largest_difference(a, b, state_elements(&state), &largest);
+        const double *a = state_copy(whole->of.store, state.name), *b = state_copy(own->of.store, state.name);
+        double        worst = largest_difference(b, a, LK_F64, state_elements(&state), &largest);
         CHECK(worst <= 1e-9 * largest, "%s, rank %d: %s differs by %g of %g", s->name, r->rank, state.name, worst,
               largest);
     }
@@ -176,13 +142,13 @@ static void compare_states(const rank_test *r, const setting *s, net *own, net *
 
 static void compare_gradients(const rank_test *r, const setting *s, net *own, net *whole)
 {
-    for (size_t i = 0; i < lk_store_count(whole->store); i++) {
-        lk_state      state = lk_store_at(whole->store, i);
+    for (size_t i = 0; i < lk_store_count(whole->of.store); i++) {
+        lk_state      state = lk_store_at(whole->of.store, i);
         double        largest = 1e-3;
-        const double *a = gradient_copy(whole->program, whole->store, state.name);
-        const double *b = gradient_copy(own->program, own->store, state.name);
+        const double *a = gradient_copy(whole->of.program, whole->of.store, state.name);
+        const double *b = gradient_copy(own->of.program, own->of.store, state.name);
         if (!a || !b) continue;
-        double worst = largest_difference(a, b, state_elements(&state), &largest);
+        double worst = largest_difference(b, a, LK_F64, state_elements(&state), &largest);
         CHECK(worst <= 1e-9 * largest, "%s, rank %d: the gradient of %s differs by %g of %g", s->name, r->rank,
               state.name, worst, largest);
     }
@@ -191,11 +157,11 @@ static void compare_gradients(const rank_test *r, const setting *s, net *own, ne
 static void train_step(const rank_test *r, const setting *s, net *n, lk_step step, double *loss, bool update)
 {
     lk_metrics m;
-    REQUIRE(lk_program_compute(n->program, &step) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
-    lk_program_metrics(n->program, &m);
+    REQUIRE(lk_program_compute(n->of.program, &step) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
+    lk_program_metrics(n->of.program, &m);
     *loss = m.loss;
     if (update)
-        REQUIRE(lk_program_run(n->program, LK_UPDATE) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
+        REQUIRE(lk_program_run(n->of.program, LK_UPDATE) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
 }
 
 /* Those of the caller, whole, instead of a backward's: one is scaled. */
@@ -203,50 +169,42 @@ static void write_gradients(const rank_test *r, const setting *s, net *n)
 {
     lk_step     step = {.step = STEPS + 1, .count = 1, .total = 1, .rate = 0.01};
     const char *scaled = NULL;
-    REQUIRE(lk_program_step(n->program, &step) == LK_OK);
-    for (size_t i = 0; i < lk_store_count(n->store); i++) {
-        lk_state state = lk_store_at(n->store, i);
+    REQUIRE(lk_program_step(n->of.program, &step) == LK_OK);
+    for (size_t i = 0; i < lk_store_count(n->of.store); i++) {
+        lk_state state = lk_store_at(n->of.store, i);
         double  *values = copy_room(state_bytes(&state));
         if (state.buffer || state.frozen) continue;
         for (int64_t k = 0; k < state_elements(&state); k++) values[k] = number(i * 1000 + (uint64_t)k);
-        REQUIRE(lk_program_gradient_write(n->program, state.name, values, state_bytes(&state)) == LK_OK, "%s: %s",
+        REQUIRE(lk_program_gradient_write(n->of.program, state.name, values, state_bytes(&state)) == LK_OK, "%s: %s",
                 s->name, lk_context_error(r->context));
         scaled = state.name;
     }
-    REQUIRE(lk_program_gradient_scale(n->program, scaled, 0.5) == LK_OK, "%s", lk_context_error(r->context));
-    REQUIRE(lk_program_run(n->program, LK_UPDATE) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
+    REQUIRE(lk_program_gradient_scale(n->of.program, scaled, 0.5) == LK_OK, "%s", lk_context_error(r->context));
+    REQUIRE(lk_program_run(n->of.program, LK_UPDATE) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
 }
 
 /* The program alone is there: the plan states its memory to the byte, and steps and evaluations allocate nothing. */
 static void check_memory(rank_test *r, const setting *s)
 {
-    net       n;
-    uint64_t  allocations = 0;
-    ptrdiff_t before[LK_MEMORY_OTHER];
-    for (int kind = 0; kind < LK_MEMORY_OTHER; kind++)
-        before[kind] = (ptrdiff_t)lk_context_memory(r->context, (lk_memory)kind);
+    net           n;
+    uint64_t      allocations = 0;
+    memory_before before = memory_now(r);
     make(r, &n, s, s->mesh);
-    int           axes = LK_AXIS_DATA | LK_AXIS_SHARD;
-    lk__split_job job = {lk_mesh_extent(n.mesh, (unsigned)axes), lk_mesh_coordinate(n.mesh, (unsigned)axes, r->rank),
-                         s->leaves, s->micro_batches > 1 ? s->micro_batches : 1};
+    lk__split_job job = split_of(r, &n.of, s->leaves, s->micro_batches);
     lk__range     rows = lk__split_share(&job, BATCH);
     fill_rows(&n, 0, rows.first, lk__range_count(rows));
     for (int i = 0; i < 3; i++) {
         lk_step step = {.step = i + 1, .count = lk__range_count(rows), .total = BATCH, .rate = 0.01};
         if (i == 1) allocations = lk_context_allocations(r->context);
-        REQUIRE(lk_program_train(n.program, &step) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
+        REQUIRE(lk_program_train(n.of.program, &step) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
         step.count = 1;
-        REQUIRE(lk_program_step(n.program, &step) == LK_OK && lk_program_run(n.program, LK_EVALUATE) == LK_OK, "%s: %s",
-                s->name, lk_context_error(r->context));
+        REQUIRE(lk_program_step(n.of.program, &step) == LK_OK && lk_program_run(n.of.program, LK_EVALUATE) == LK_OK,
+                "%s: %s", s->name, lk_context_error(r->context));
     }
     CHECK(lk_context_allocations(r->context) == allocations, "%s, rank %d: %llu allocations", s->name, r->rank,
           (unsigned long long)(lk_context_allocations(r->context) - allocations));
-    for (int kind = 0; kind < LK_MEMORY_OTHER; kind++) {
-        size_t held = lk_context_memory(r->context, (lk_memory)kind) - (size_t)before[kind];
-        CHECK(held == lk_plan_memory(n.plan, (lk_memory)kind), "%s, rank %d: %s: %zu stated, %zu held", s->name,
-              r->rank, lk_memory_name((lk_memory)kind), lk_plan_memory(n.plan, (lk_memory)kind), held);
-    }
-    release(&n);
+    check_stated_memory(r, s->name, &n.of, &before);
+    free_net(&n.of);
 }
 
 static void check_setting(rank_test *r)
@@ -257,10 +215,8 @@ static void check_setting(rank_test *r)
     check_memory(r, s);
     make(r, &own, s, s->mesh);
     make(r, &whole, s, NULL);
-    int           parts = lk_mesh_extent(own.mesh, LK_AXIS_DATA | LK_AXIS_SHARD);
-    int           part = lk_mesh_coordinate(own.mesh, LK_AXIS_DATA | LK_AXIS_SHARD, r->rank);
-    lk__split_job job = {parts, part, s->leaves, s->micro_batches > 1 ? s->micro_batches : 1};
-    CHECK(own.plan->splits, "%s: nothing is split", s->name);
+    lk__split_job job = split_of(r, &own.of, s->leaves, s->micro_batches);
+    CHECK(own.of.plan->splits, "%s: nothing is split", s->name);
     for (int i = 0; i < STEPS; i++) {
         lk__range rows = lk__split_share(&job, totals[i]);
         lk_step   step = {.step = i + 1, .count = lk__range_count(rows), .total = totals[i], .rate = 0.01};
@@ -274,30 +230,27 @@ static void check_setting(rank_test *r)
         train_step(r, s, &whole, step, &a, false);
         CHECK(fabs(a - b) <= 1e-9 * fabs(a), "%s, rank %d, step %d: loss %.15g, not %.15g", s->name, r->rank, i, b, a);
         compare_gradients(r, s, &own, &whole);
-        REQUIRE(lk_program_run(own.program, LK_UPDATE) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
-        REQUIRE(lk_program_run(whole.program, LK_UPDATE) == LK_OK);
+        REQUIRE(lk_program_run(own.of.program, LK_UPDATE) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
+        REQUIRE(lk_program_run(whole.of.program, LK_UPDATE) == LK_OK);
         compare_states(r, s, &own, &whole);
     }
     write_gradients(r, s, &own);
     write_gradients(r, s, &whole);
     compare_states(r, s, &own, &whole);
-    REQUIRE(lk_program_verify(own.program, STEPS) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
-    release(&own);
-    release(&whole);
+    REQUIRE(lk_program_verify(own.of.program, STEPS) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
+    free_net(&own.of);
+    free_net(&whole.of);
 }
 
 static void run_settings(const setting *all, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         lk_comm_config tcp = LK_COMM_CONFIG_INIT;
-        lk__mesh_grid  grid;
-        lk_context    *context;
         if (gpu_leaves_out((int)i, 0, 3)) continue;
         tcp.backend = "tcp";
-        REQUIRE(lk_context_create(NULL, &context) == LK_OK && lk__mesh_parse(context, all[i].mesh, &grid) == LK_OK);
-        lk_context_free(context);
-        run_ranks(grid.size, NULL, check_setting, (void *)&all[i]);
-        if (i == 0 || !runs_on_gpu()) run_ranks(grid.size, &tcp, check_setting, (void *)&all[i]);
+        int ranks = ranks_of_mesh(all[i].mesh);
+        run_ranks(ranks, NULL, check_setting, (void *)&all[i]);
+        if (i == 0 || !runs_on_gpu()) run_ranks(ranks, &tcp, check_setting, (void *)&all[i]);
     }
 }
 
@@ -393,19 +346,19 @@ static void diverge(rank_test *r)
                                         "rank 3's \"transformer.h.1.ln_1.weight\" differs from rank 0's"};
     net                      n;
     make(r, &n, &s, s.mesh);
-    REQUIRE(lk_program_verify(n.program, 7) == LK_OK, "%s", lk_context_error(r->context));
+    REQUIRE(lk_program_verify(n.of.program, 7) == LK_OK, "%s", lk_context_error(r->context));
     for (int i = 0; i < 2; i++) {
-        int    index = lk__find_state(n.plan->graph, names[i]);
-        char  *memory = lk__store_memory(n.store, (size_t)index, LK_STATE_VALUE);
+        int    index = lk__find_state(n.of.plan->graph, names[i]);
+        char  *memory = lk__store_memory(n.of.store, (size_t)index, LK_STATE_VALUE);
         double before, other = 1e3;
-        REQUIRE(index >= 0 && lk__device_read(n.plan->device, NULL, &before, memory, sizeof before) == LK_OK);
-        if (r->rank == 3) REQUIRE(lk__device_write(n.plan->device, NULL, memory, &other, sizeof other) == LK_OK);
-        CHECK(lk_program_verify(n.program, 7) == LK_EMISMATCH);
+        REQUIRE(index >= 0 && lk__device_read(n.of.plan->device, NULL, &before, memory, sizeof before) == LK_OK);
+        if (r->rank == 3) REQUIRE(lk__device_write(n.of.plan->device, NULL, memory, &other, sizeof other) == LK_OK);
+        CHECK(lk_program_verify(n.of.program, 7) == LK_EMISMATCH);
         CHECK(strstr(lk_context_error(r->context), found[i]), "rank %d: %s", r->rank, lk_context_error(r->context));
-        if (r->rank == 3) REQUIRE(lk__device_write(n.plan->device, NULL, memory, &before, sizeof before) == LK_OK);
-        REQUIRE(lk_program_verify(n.program, 7) == LK_OK, "%s", lk_context_error(r->context));
+        if (r->rank == 3) REQUIRE(lk__device_write(n.of.plan->device, NULL, memory, &before, sizeof before) == LK_OK);
+        REQUIRE(lk_program_verify(n.of.program, 7) == LK_OK, "%s", lk_context_error(r->context));
     }
-    release(&n);
+    free_net(&n.of);
 }
 
 static void replicas_of_a_slice_are_compared(void) { run_ranks(4, NULL, diverge, NULL); }
@@ -419,15 +372,15 @@ static void look_up_wrong(rank_test *r)
         "input \"labels\", row 1 of the batch, position 6 (sample 4): label 29 is out of range"};
     net n;
     make(r, &n, &s, s.mesh);
-    int part = lk_mesh_coordinate(n.mesh, LK_AXIS_DATA, r->rank);
+    int part = lk_mesh_coordinate(n.of.mesh, LK_AXIS_DATA, r->rank);
     for (int i = 0; i < 2; i++) {
         lk_step step = {.step = 1, .count = BATCH / 2, .total = BATCH, .rate = 0.01, .sample_ids = n.ids};
         fill_rows(&n, 0, part * BATCH / 2, step.count);
         if (part == 1) (i == 0 ? n.tokens : n.labels)[TOKENS + 6] = 29;
-        CHECK(lk_program_compute(n.program, &step) == LK_EINVAL);
+        CHECK(lk_program_compute(n.of.program, &step) == LK_EINVAL);
         CHECK(strstr(lk_context_error(r->context), found[i]), "rank %d: %s", r->rank, lk_context_error(r->context));
     }
-    release(&n);
+    free_net(&n.of);
 }
 
 static void ids_out_of_range_are_named(void) { run_ranks(4, NULL, look_up_wrong, NULL); }
@@ -446,26 +399,26 @@ static void evaluate_narrow(const rank_test *r, const char *axes, float y[ROWS *
     lk_step        step = {.step = 1, .count = ROWS, .total = ROWS};
     mesh.axes = axes;
     if (axes) mesh.comm = r->comm;
-    REQUIRE(lk_mesh_create(r->context, &mesh, &n.mesh) == LK_OK &&
-            lk_graph_create(r->context, LK_F32, &n.graph) == LK_OK);
-    lk_tensor in = lk_input(n.graph, "x", LK_F32, 2, ((int64_t[]){ROWS, NARROW_IN}));
+    REQUIRE(lk_mesh_create(r->context, &mesh, &n.of.mesh) == LK_OK &&
+            lk_graph_create(r->context, LK_F32, &n.of.graph) == LK_OK);
+    lk_tensor in = lk_input(n.of.graph, "x", LK_F32, 2, ((int64_t[]){ROWS, NARROW_IN}));
     lk_tensor out = lk_linear(lk_relu(lk_linear(in, "up", NARROW_HIDDEN)), "down", NARROW_IN);
     out = lk_linear(lk_relu(lk_linear(out, "wide", NARROW_HIDDEN)), "narrow", NARROW_IN, .no_bias = true);
     config.policy = LK_POLICY_BF16;
     config.outputs = &out;
     config.outputs_count = 1;
-    config.mesh = n.mesh;
-    REQUIRE(lk_plan_create(n.graph, &config, &n.plan) == LK_OK, "%s", lk_context_error(r->context));
-    REQUIRE(lk_store_create_shared(n.plan, 3, axes ? r->comm : NULL, &n.store) == LK_OK, "%s",
+    config.mesh = n.of.mesh;
+    REQUIRE(lk_plan_create(n.of.graph, &config, &n.of.plan) == LK_OK, "%s", lk_context_error(r->context));
+    REQUIRE(lk_store_create_shared(n.of.plan, 3, axes ? r->comm : NULL, &n.of.store) == LK_OK, "%s",
             lk_context_error(r->context));
-    REQUIRE(lk_program_create(n.plan, n.store, axes ? r->comm : NULL, &n.program) == LK_OK, "%s",
+    REQUIRE(lk_program_create(n.of.plan, n.of.store, axes ? r->comm : NULL, &n.of.program) == LK_OK, "%s",
             lk_context_error(r->context));
     for (int i = 0; i < ROWS * NARROW_IN; i++) x[i] = (float)number((uint64_t)i);
-    REQUIRE(lk_program_bind(n.program, "x", x) == LK_OK && lk_program_step(n.program, &step) == LK_OK &&
-                lk_program_run(n.program, LK_EVALUATE) == LK_OK,
+    REQUIRE(lk_program_bind(n.of.program, "x", x) == LK_OK && lk_program_step(n.of.program, &step) == LK_OK &&
+                lk_program_run(n.of.program, LK_EVALUATE) == LK_OK,
             "%s", lk_context_error(r->context));
-    REQUIRE(lk_program_output_read(n.program, 0, y, ROWS * NARROW_IN * sizeof *y) == LK_OK);
-    release(&n);
+    REQUIRE(lk_program_output_read(n.of.program, 0, y, ROWS * NARROW_IN * sizeof *y) == LK_OK);
+    free_net(&n.of);
 }
 
 /* Summands are not rounded: of the sums, only those that lie between two numbers of bf16 may differ. */

@@ -2,11 +2,7 @@
  * weights are those of one rank, with tied and untied heads, smoothed and ignored labels, unequal and empty batches.
  *
  * ctest: timeout 300, label threaded, ranks 4 */
-#include "comm_ranks.h"
-#include "copies.h"
-#include "run/store.h"
-
-#include <lockstep.h>
+#include "mesh_net.h"
 
 enum { BATCH = 4, TOKENS = 128, WIDTH = 4, CLASSES = 65536, STEPS = 2 };
 
@@ -22,12 +18,8 @@ typedef struct setting {
 } setting;
 
 typedef struct net {
-    lk_graph   *graph;
-    lk_mesh    *mesh;
-    lk_plan    *plan;
-    lk_store   *store;
-    lk_program *program;
-    int32_t     tokens[BATCH * TOKENS], labels[BATCH * TOKENS];
+    mesh_net of;
+    int32_t  tokens[BATCH * TOKENS], labels[BATCH * TOKENS];
 } net;
 
 static int64_t tokens_of(const setting *s) { return TOKENS - s->less; }
@@ -49,37 +41,21 @@ static void make(const rank_test *r, net *n, const setting *s, const char *axes)
 {
     lk_optimizer_config sgd = LK_OPTIMIZER_CONFIG_INIT;
     lk_plan_config      config = LK_PLAN_CONFIG_INIT;
-    lk_mesh_config      mesh = LK_MESH_CONFIG_INIT;
     memset(n, 0, sizeof *n);
-    mesh.axes = axes;
-    if (axes) mesh.comm = r->comm;
-    REQUIRE(lk_mesh_create(r->context, &mesh, &n->mesh) == LK_OK, "%s", lk_context_error(r->context));
+    make_mesh(r, axes, &n->of);
     config.parallel.micro_batches = s->micro_batches;
     config.parallel.leaves = axes ? s->leaves : 0;
     config.no_sequence_parallel = s->whole_sequences;
     config.policy = s->policy;
-    int64_t rows = lk_mesh_capacity(n->mesh, &config.parallel, BATCH);
-    REQUIRE(lk_graph_create(r->context, s->real, &n->graph) == LK_OK);
-    config.loss = record(n->graph, s, rows);
+    int64_t rows = lk_mesh_capacity(n->of.mesh, &config.parallel, BATCH);
+    REQUIRE(lk_graph_create(r->context, s->real, &n->of.graph) == LK_OK);
+    config.loss = record(n->of.graph, s, rows);
     sgd.kind = LK_SGD;
     sgd.lr = 0.1;
     config.optimizer = &sgd;
-    config.mesh = n->mesh;
-    REQUIRE(lk_plan_create(n->graph, &config, &n->plan) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
-    REQUIRE(lk_store_create_shared(n->plan, 3, axes ? r->comm : NULL, &n->store) == LK_OK);
-    REQUIRE(lk_program_create(n->plan, n->store, axes ? r->comm : NULL, &n->program) == LK_OK, "%s: %s", s->name,
-            lk_context_error(r->context));
-    REQUIRE(lk_program_bind(n->program, "tokens", n->tokens) == LK_OK &&
-            lk_program_bind(n->program, "labels", n->labels) == LK_OK);
-}
-
-static void release(net *n)
-{
-    lk_program_free(n->program);
-    lk_store_free(n->store);
-    lk_plan_free(n->plan);
-    lk_graph_free(n->graph);
-    lk_mesh_free(n->mesh);
+    make_program(r, s->name, &config, &n->of);
+    REQUIRE(lk_program_bind(n->of.program, "tokens", n->tokens) == LK_OK &&
+            lk_program_bind(n->of.program, "labels", n->labels) == LK_OK);
 }
 
 /* Samples first … first + count of the batch of a step; some labels are ignored. */
@@ -93,50 +69,41 @@ static void fill_rows(net *n, const setting *s, int step, int64_t first, int64_t
     }
 }
 
-static double number_at(const void *data, lk_dtype type, int64_t i)
-{
-    return type == LK_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
-}
-
 static void compare(const setting *s, const char *what, const lk_state *state, const void *own, const void *whole)
 {
-    double worst = 0, largest = 1e-3;
+    double largest = 1e-3;
     if (!own || !whole) return;
-    for (int64_t i = 0; i < state_elements(state); i++) {
-        double a = number_at(whole, s->real, i), b = number_at(own, s->real, i);
-        worst = fmax(worst, fabs(a - b));
-        largest = fmax(largest, fabs(a));
-    }
+    double worst = largest_difference(own, whole, s->real, state_elements(state), &largest);
     CHECK(worst <= s->within * largest, "%s: %s of %s differs by %g of %g", s->name, what, state->name, worst, largest);
 }
 
 /* whole NULL: another rank compares. All ranks read, since they have parts of what is read. */
 static void compare_all(const setting *s, net *own, net *whole)
 {
-    for (size_t i = 0; i < lk_store_count(own->store); i++) {
-        lk_state state = lk_store_at(own->store, i);
-        void    *gradient = gradient_copy(own->program, own->store, state.name), *value = NULL;
-        if (state.dtype == s->real) value = state_copy(own->store, state.name);
+    for (size_t i = 0; i < lk_store_count(own->of.store); i++) {
+        lk_state state = lk_store_at(own->of.store, i);
+        void    *gradient = gradient_copy(own->of.program, own->of.store, state.name), *value = NULL;
+        if (state.dtype == s->real) value = state_copy(own->of.store, state.name);
         if (!whole) continue;
-        compare(s, "the gradient", &state, gradient, gradient_copy(whole->program, whole->store, state.name));
-        if (value) compare(s, "the value", &state, value, state_copy(whole->store, state.name));
+        compare(s, "the gradient", &state, gradient, gradient_copy(whole->of.program, whole->of.store, state.name));
+        if (value) compare(s, "the value", &state, value, state_copy(whole->of.store, state.name));
     }
 }
 
 static lk_metrics compute(const rank_test *r, net *n, lk_step step)
 {
     lk_metrics m;
-    REQUIRE(lk_program_compute(n->program, &step) == LK_OK, "%s", lk_context_error(r->context));
-    lk_program_metrics(n->program, &m);
+    REQUIRE(lk_program_compute(n->of.program, &step) == LK_OK, "%s", lk_context_error(r->context));
+    lk_program_metrics(n->of.program, &m);
     return m;
 }
 
 static lk_metrics evaluate(const rank_test *r, net *n, lk_step step)
 {
     lk_metrics m;
-    REQUIRE(lk_program_step(n->program, &step) == LK_OK && lk_program_run(n->program, LK_EVALUATE) == LK_OK, "%s",
+    REQUIRE(lk_program_step(n->of.program, &step) == LK_OK && lk_program_run(n->of.program, LK_EVALUATE) == LK_OK, "%s",
             lk_context_error(r->context));
-    lk_program_metrics(n->program, &m);
+    lk_program_metrics(n->of.program, &m);
     return m;
 }
 
@@ -151,8 +118,8 @@ static void compare_losses(const rank_test *r, const setting *s, const char *wha
 /* Blocks of rows, each of which exchanges its statistics; no value has the logits of all rows. */
 static void check_blocks(const setting *s, const net *n)
 {
-    const lk__plan_list *lists[] = {&n->plan->train, &n->plan->evaluate};
-    int64_t              parts = lk_mesh_extent(n->mesh, LK_AXIS_TENSOR);
+    const lk__plan_list *lists[] = {&n->of.plan->train, &n->of.plan->evaluate};
+    int64_t              parts = lk_mesh_extent(n->of.mesh, LK_AXIS_TENSOR);
     for (int k = 0; k < 2; k++) {
         const lk_graph *g = lists[k]->graph;
         int             blocks = 0;
@@ -170,21 +137,11 @@ static void check_blocks(const setting *s, const net *n)
     }
 }
 
-/* The plan states the memory of the only program that there is to the byte. */
-static void check_memory(const rank_test *r, const setting *s, const net *n)
-{
-    for (int kind = 0; kind < LK_MEMORY_OTHER; kind++) {
-        size_t stated = lk_plan_memory(n->plan, (lk_memory)kind), held = lk_context_memory(r->context, (lk_memory)kind);
-        CHECK(held == stated, "%s, rank %d: %s: %zu stated, %zu held", s->name, r->rank,
-              lk_memory_name((lk_memory)kind), stated, held);
-    }
-}
-
 static void train(const rank_test *r, const setting *s, net *n, lk_step step, lk_metrics *m)
 {
     uint64_t before = lk_context_allocations(r->context);
     *m = compute(r, n, step);
-    REQUIRE(lk_program_run(n->program, LK_UPDATE) == LK_OK, "%s", lk_context_error(r->context));
+    REQUIRE(lk_program_run(n->of.program, LK_UPDATE) == LK_OK, "%s", lk_context_error(r->context));
     if (step.step > 1)
         CHECK(lk_context_allocations(r->context) == before, "%s, rank %d: a step allocates", s->name, r->rank);
 }
@@ -196,16 +153,16 @@ static void check_setting(rank_test *r)
     net              own, whole;
     lk_metrics       a, b;
     bool             compares = r->rank == 0;
+    memory_before    before = memory_now(r);
     make(r, &own, s, s->mesh);
-    check_memory(r, s, &own);
+    check_stated_memory(r, s->name, &own.of, &before);
     if (compares) make(r, &whole, s, NULL);
     check_blocks(s, &own);
-    int parts = lk_mesh_extent(own.mesh, LK_AXIS_DATA), part = lk_mesh_coordinate(own.mesh, LK_AXIS_DATA, r->rank);
-    lk__split_job job = {parts, part, s->leaves, s->micro_batches > 1 ? s->micro_batches : 1};
+    lk__split_job job = split_of(r, &own.of, s->leaves, s->micro_batches);
     for (int i = 0; i < STEPS; i++) {
         lk__range rows = lk__split_share(&job, totals[i]);
         lk_step   step = {.step = i + 1, .count = lk__range_count(rows), .total = totals[i], .rate = 0.1}, all = step;
-        bool      evaluates = i > 0 && parts == 1 && s->micro_batches <= 1;
+        bool      evaluates = i > 0 && job.world == 1 && s->micro_batches <= 1;
         all.count = totals[i];
         fill_rows(&own, s, i, rows.first, step.count);
         train(r, s, &own, step, &a);
@@ -218,20 +175,16 @@ static void check_setting(rank_test *r)
         if (evaluates) a = evaluate(r, &own, step);
         if (evaluates && compares) compare_losses(r, s, "evaluation", a, evaluate(r, &whole, all));
     }
-    REQUIRE(lk_program_verify(own.program, STEPS) == LK_OK, "%s", lk_context_error(r->context));
-    release(&own);
-    if (compares) release(&whole);
+    REQUIRE(lk_program_verify(own.of.program, STEPS) == LK_OK, "%s", lk_context_error(r->context));
+    free_net(&own.of);
+    if (compares) free_net(&whole.of);
 }
 
 static void run_setting(setting s)
 {
-    lk__mesh_grid grid;
-    lk_context   *context;
     if (!s.within) s.within = 1e-9, s.real = LK_F64;
     if (!s.blocks) s.blocks = 2;
-    REQUIRE(lk_context_create(NULL, &context) == LK_OK && lk__mesh_parse(context, s.mesh, &grid) == LK_OK);
-    lk_context_free(context);
-    run_ranks(grid.size, NULL, check_setting, &s);
+    run_ranks(ranks_of_mesh(s.mesh), NULL, check_setting, &s);
 }
 
 static void blocks_of_rows_give_the_loss_of_one_rank(void)
