@@ -115,6 +115,15 @@ static void print_real(output *o, const char *name, double value)
     print(o, ", %s %s", name, text);
 }
 
+static void print_summation(output *o, const char *name, const lk__op_summation *sum)
+{
+    if (sum->parts <= 1) return;
+    print(o, ", %s in %lld parts", name, (long long)sum->parts);
+    if (sum->unit > 1) print(o, " of %lld", (long long)sum->unit);
+    for (int i = 0; i < LK__SUM_SEGMENTS && sum->segment[i]; i++)
+        print(o, "%s%lld", i ? "|" : " of ", (long long)sum->segment[i]);
+}
+
 static const char *reduction_name(lk_reduce_op reduction)
 {
     static const char *const names[] = {"sum", "avg", "min", "max", "prod"};
@@ -132,6 +141,7 @@ void lk__attrs_text(const lk__op_attrs *a, uint64_t has, char *text, size_t byte
     if (!a->mesh) print(&o, ", group data%s", a->name == LK__GROUP_DATA_BY_HOST ? " by host" : "")
 #define PRINT_mesh(name) \
     if (a->name) print(&o, ", along %s", lk__axes_text(a->name, axes, sizeof axes))
+#define PRINT_summation(name) print_summation(&o, #name, &a->name)
 #define PRINT_unary(name) print(&o, " %s", lk__unary_name(a->name))
 #define PRINT_activation(name) \
     if (a->name) print(&o, "+%s", lk__unary_name(a->name))

@@ -13,6 +13,7 @@
 #define LK__OP_H
 
 #include "base/function.h"
+#include "base/sum_parts.h"
 
 #include <lockstep/comm.h>
 
@@ -244,6 +245,7 @@ typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;
     X(group, group)                                                                                                  \
     X(mesh, mesh)             /* collectives, own_part: axes of the mesh along which the group is; 0: the batch's */ \
     X(integer, parts)         /* all_gather, reduce_scatter: ranks, or leaves */                                     \
+    X(summation, sum)         /* products and other sums along a factor that an axis may cut: its parts */          \
     X(unary, unary)           /* unary, unary_grad: which function */                                                \
     X(activation, activation) /* fused into conv2d, linear, batch norm: which function */                          \
     X(pool, pool)             /* conv2d: fused max pool; 0 none */                                                   \
@@ -304,6 +306,7 @@ typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;
 #define LK__ATTR_order(name) lk__op_order name;
 #define LK__ATTR_group(name) lk__op_group name;
 #define LK__ATTR_mesh(name) uint32_t name; /* not printed when it is 0 */
+#define LK__ATTR_summation(name) lk__op_summation name; /* not printed where it is one sum */
 #define LK__ATTR_unary(name) lk__op_unary name;
 #define LK__ATTR_activation(name) lk__op_unary name;
 #define LK__ATTR_pool(name) int64_t name;

@@ -21,6 +21,7 @@
 #define NUMBER_axes(x) 0
 #define NUMBER_mask(x) (int64_t)(x)
 #define NUMBER_mesh(x) (int64_t)(x)
+#define NUMBER_summation(x) (x).parts
 #define NUMBER_real(x) ((x) != 0)
 #define NUMBER_factor(x) ((x) != 0)
 #define NUMBER_ignored(x) (x)

@@ -269,7 +269,7 @@ DESCRIBE(grouped_linear){
            OPERAND("offsets", I32, REQUIRED, ROWS)},
     .outputs = 1,
     .out = {OPERAND("y", REAL, REQUIRED, ROWS)},
-    .attributes = LK__HAS(transposed),
+    .attributes = LK__HAS(transposed) | LK__HAS(sum),
     .shape = grouped_linear_shape,
     .gradient = grouped_linear_gradient,
     .no_gradient = 1u << 2,
