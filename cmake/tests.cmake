@@ -162,7 +162,7 @@ foreach(source ${sources})
   add_test(NAME ${name} COMMAND ${name} ${setting_args})
   apply_settings(${name} c)
   file(STRINGS ${source} programs REGEX
-      "lk_program_|lk_trainer_|include \"(support|parallel|training_batch|checkpoint_rig)\\.h\"")
+      "lk_program_|lk_trainer_|include \"(support|parallel|training_batch|checkpoint_rig|placement_model|slices)\\.h\"")
   # test_device tests every device itself; test_shared_*, test_memory_nodes and test_memory_check are about memory of
   # the host; test_large has inputs of which hardly a page exists, and a copy would need all of them
   if(programs AND NOT name MATCHES "^test_(device|large|shared_.*|memory_nodes|memory_check)$")

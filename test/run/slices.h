@@ -1,5 +1,5 @@
-/* slices.h - shared by tests of state by slices: a model with states of awkward shapes, and what of a store is
- * compared. */
+/* slices.h - shared by tests of state by slices: a model with states of awkward shapes, what of a store is compared,
+ * and placements of states. */
 #ifndef SLICES_H
 #define SLICES_H
 
@@ -65,6 +65,60 @@ SHARED size_t list_bytes(const lk__exchange_list *list)
     size_t bytes = 0;
     for (size_t i = 0; i < list->count; i++) bytes += list->ranges[i].bytes;
     return bytes;
+}
+
+/* ---- placements of states ---- */
+
+#define CUT(at, along, repetitions) {.dim = at, .axes = along, .outer = repetitions}
+
+typedef struct placing {
+    const char     *name;
+    lk__plan_splits splits[LK__ARRAY_COUNT]; /* dimension -1: the last */
+    const char     *axes;                    /* NULL: data */
+    lk_policy       policy;
+    const char     *backend, *directory;
+    int             ranks;
+    lk_state_mode   state;
+    int             hosts; /* simulated, with as many ranks each; 0: this one */
+    bool            three; /* moments, of RMSprop; else Adam's two */
+    bool            begun; /* Adagrad, whose moment does not begin with 0 */
+} placing;
+
+SHARED lk__mesh_grid grid_of(const char *axes, int rank)
+{
+    lk_context   *context;
+    lk__mesh_grid grid;
+    REQUIRE(lk_context_create(NULL, &context) == LK_OK);
+    REQUIRE(lk__mesh_parse(context, axes, &grid) == LK_OK, "%s", lk_context_error(context));
+    grid.rank = rank;
+    lk_context_free(context);
+    return grid;
+}
+
+/* The last segment takes the rest of the dimension; parts must be equal, else there are none. */
+SHARED void fit_segments(lk__plan_cut *cut, int64_t extent, int parts)
+{
+    int     last = 0;
+    int64_t before = 0;
+    if (!cut->segment[0]) return;
+    while (last + 1 < LK__CUT_SEGMENTS && cut->segment[last + 1]) before += cut->segment[last++];
+    cut->segment[last] = extent - before;
+    if (cut->segment[last] <= 0 || cut->segment[last] % parts) memset(cut->segment, 0, sizeof cut->segment);
+}
+
+SHARED void place_array(void *user, const lk_plan *plan, size_t state, lk__plan_array array, lk__plan_splits *splits)
+{
+    const placing *p = user;
+    int            rank = plan->graph->values[plan->graph->states[state].value].shape.rank;
+    if (rank == 0) return; /* a single number has no dimension to split */
+    const int64_t *dims = plan->graph->values[plan->graph->states[state].value].shape.dims;
+    *splits = p->splits[array];
+    for (int i = 0; i < splits->count; i++) {
+        lk__plan_cut *cut = &splits->split[i];
+        if (cut->dim < 0) cut->dim = rank - 1;
+        if (dims[cut->dim] % cut->outer) cut->outer = 1;
+        fit_segments(cut, dims[cut->dim], lk__mesh_extent(&plan->mesh, cut->axes));
+    }
 }
 
 #endif

@@ -1,164 +1,12 @@
-/* test_slices.c - state of which every rank has slices: which elements are whose, against the definition; and stores
- * that are split, against the store of one rank that has everything.
+/* test_slices.c - stores of which every rank has slices, against the store of one rank that has everything.
+ * test_slice_lists.c checks which elements are whose.
  *
  * ctest: timeout 300, ranks 4 */
 #include "slices.h"
 #include "train/checkpoint.h"
 #include "train/load_group.h"
 
-#define CUT(at, along, repetitions) {.dim = at, .axes = along, .outer = repetitions}
-
-/* ---- the lists, against their definition ---- */
-
-static lk__mesh_grid grid_of(const char *axes, int rank)
-{
-    lk_context   *context;
-    lk__mesh_grid grid;
-    REQUIRE(lk_context_create(NULL, &context) == LK_OK);
-    REQUIRE(lk__mesh_parse(context, axes, &grid) == LK_OK, "%s", lk_context_error(context));
-    grid.rank = rank;
-    lk_context_free(context);
-    return grid;
-}
-
-/* Whether part `part` of the list has the element at these coordinates, by floor(n·i / parts) alone. */
-static int part_in_segment(const lk__plan_cut *cut, int extent, int64_t at)
-{
-    int i = 0;
-    for (; at >= cut->segment[i]; i++) at -= cut->segment[i];
-    return (int)(at * extent / cut->segment[i]);
-}
-
-static bool has_element(const lk__plan_slices *s, int part, const int64_t *at)
-{
-    int64_t first[LK__SLICES_RANK] = {0}, count[LK__SLICES_RANK];
-    int     flats = s->splits.flat.axes ? lk__mesh_extent(s->mesh, s->splits.flat.axes) : 1;
-    int     number[LK__SPLITS], rest = part / flats;
-    memcpy(count, s->dims, sizeof count);
-    for (int i = s->splits.count - 1; i >= 0; i--) {
-        int extent = lk__mesh_extent(s->mesh, s->splits.split[i].axes);
-        number[i] = rest % extent;
-        rest /= extent;
-    }
-    for (int i = 0; i < s->splits.count; i++) {
-        int dim = s->splits.split[i].dim, extent = lk__mesh_extent(s->mesh, s->splits.split[i].axes);
-        if (s->splits.split[i].segment[0]) {
-            if (part_in_segment(&s->splits.split[i], extent, at[dim]) != number[i]) return false;
-            continue;
-        }
-        int64_t begin = count[dim] * number[i] / extent, end = count[dim] * (number[i] + 1) / extent;
-        first[dim] += begin;
-        count[dim] = end - begin;
-    }
-    for (int i = 0; i < s->rank; i++)
-        if (at[i] < first[i] || at[i] >= first[i] + count[i]) return false;
-    int64_t inside = 0; /* of what these cuts leave, row by row */
-    for (int i = 0; i < s->rank; i++) inside = inside * count[i] + at[i] - first[i];
-    return flats == 1 || (s->splits.flat.at + inside) / s->splits.flat.each == part % flats;
-}
-
-static void check_list(const lk__plan_slices *s)
-{
-    int64_t elements = 1, *place;
-    int    *owner;
-    for (int i = 0; i < s->rank; i++) elements *= s->dims[i];
-    REQUIRE((owner = malloc((size_t)elements * sizeof *owner)) && (place = malloc((size_t)elements * sizeof *place)));
-    for (int64_t e = 0; e < elements; e++) owner[e] = -1;
-    for (int part = 0; part < s->parts; part++) {
-        int64_t used = 0;
-        for (int64_t e = 0; e < elements; e++) {
-            int64_t at[LK__SLICES_RANK], rest = e;
-            for (int i = s->rank - 1; i >= 0; rest /= s->dims[i], i--) at[i] = rest % s->dims[i];
-            if (!has_element(s, part, at)) continue;
-            CHECK(owner[e] < 0, "element %lld is in slices %d and %d", (long long)e, owner[e], part);
-            owner[e] = part;
-            place[e] = used++;
-        }
-        CHECK(used == lk__slices_elements(s, part), "slice %d has %lld elements", part, (long long)used);
-    }
-    for (int64_t e = 0; e < elements; e++) {
-        lk__plan_run run = lk__slices_find(s, e), back = lk__slices_run(s, run.part, run.at);
-        int64_t      end = e + 1;
-        while (end < elements && owner[end] == owner[e] && place[end] == place[end - 1] + 1) end++;
-        CHECK(run.part == owner[e] && run.at == place[e] && run.first == e && run.count >= 1 && run.count <= end - e,
-              "element %lld: part %d at %lld, %lld", (long long)e, run.part, (long long)run.at, (long long)run.count);
-        /* A run ends where its owner's elements do, or where a row of the slice does. */
-        CHECK(run.count == end - e || s->parts > 1);
-        CHECK(back.first == e && back.part == run.part && back.at == run.at && back.count == run.count);
-    }
-    for (int rank = 0; rank < s->mesh->size; rank++)
-        for (int part = 0; part < s->parts; part++) {
-            int holder = lk__slices_holder(s, part, rank);
-            CHECK(lk__slices_part(s, holder) == part, "rank %d reads slice %d from rank %d", rank, part, holder);
-            CHECK(lk__slices_part(s, rank) != part || holder == rank);
-        }
-    free(owner);
-    free(place);
-}
-
-static void every_element_of_a_segment_is_in_one_slice(void)
-{
-    lk__mesh_grid         grid = grid_of("data=2,shard=3,tensor=2", 0);
-    const lk__plan_splits lists[] = {
-        {.count = 1, .split = {{.dim = 1, .axes = LK_AXIS_TENSOR, .outer = 1, .segment = {6, 2, 4}}}},
-        {.count = 1, .split = {{.dim = 1, .axes = LK_AXIS_SHARD, .outer = 1, .segment = {9, 3}}}},
-        {.count = 2,
-         .split = {{.dim = 1, .axes = LK_AXIS_SHARD, .outer = 1, .segment = {6, 3, 3}}, CUT(0, LK_AXIS_DATA, 1)}},
-        {.count = 2,
-         .split = {CUT(2, LK_AXIS_DATA, 1), {.dim = 1, .axes = LK_AXIS_TENSOR, .outer = 1, .segment = {8, 2, 2}}}},
-    };
-    const int64_t shapes[][3] = {{3, 12, 5}, {1, 12, 1}, {4, 12, 2}};
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
-            lk__plan_slices s = {.mesh = &grid, .rank = 3, .splits = lists[k], .parts = 1};
-            memcpy(s.dims, shapes[i], sizeof shapes[i]);
-            for (int n = 0; n < s.splits.count; n++) s.parts *= lk__mesh_extent(&grid, s.splits.split[n].axes);
-            check_list(&s);
-        }
-}
-
-static void every_element_is_in_one_slice(void)
-{
-    lk__mesh_grid         grid = grid_of("data=2,shard=3,tensor=2", 0);
-    const int64_t         shapes[][3] = {{7, 5, 3}, {2, 2, 2}, {1, 4, 9}, {13, 1, 1}};
-    const lk__plan_splits lists[] = {
-        {0},
-        {.count = 1, .split = {CUT(0, LK_AXIS_DATA, 1)}},
-        {.count = 1, .split = {CUT(1, LK_AXIS_SHARD, 1)}},
-        {.count = 1, .split = {CUT(2, LK_AXIS_TENSOR, 1)}},
-        {.count = 1, .split = {CUT(0, LK_AXIS_PIPELINE, 1)}}, /* an axis that the mesh does not name */
-        {.count = 1, .split = {CUT(0, LK_AXIS_DATA | LK_AXIS_TENSOR, 1)}},
-        {.count = 2, .split = {CUT(0, LK_AXIS_TENSOR, 1), CUT(0, LK_AXIS_SHARD, 1)}},
-        {.count = 2, .split = {CUT(1, LK_AXIS_TENSOR, 1), CUT(0, LK_AXIS_SHARD, 1)}},
-        {.count = 3, .split = {CUT(2, LK_AXIS_DATA, 1), CUT(0, LK_AXIS_SHARD, 1), CUT(1, LK_AXIS_TENSOR, 1)}},
-        {.flat = {LK_AXIS_SHARD, 0, 40}},
-        {.flat = {LK_AXIS_SHARD, 7, 64}}, /* of which the last part may be empty */
-        {.count = 1, .split = {CUT(1, LK_AXIS_TENSOR, 1)}, .flat = {LK_AXIS_SHARD, 5, 24}},
-    };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
-            lk__plan_slices s = {.mesh = &grid, .rank = 3, .splits = lists[k], .parts = 1};
-            memcpy(s.dims, shapes[i], sizeof shapes[i]);
-            for (int n = 0; n < s.splits.count; n++) s.parts *= lk__mesh_extent(&grid, s.splits.split[n].axes);
-            if (s.splits.flat.axes) s.parts *= lk__mesh_extent(&grid, s.splits.flat.axes);
-            check_list(&s);
-        }
-}
-
 /* ---- split stores, against the store of one rank ---- */
-
-typedef struct placing {
-    const char     *name;
-    lk__plan_splits splits[LK__ARRAY_COUNT]; /* dimension -1: the last */
-    const char     *axes;                    /* NULL: data */
-    lk_policy       policy;
-    const char     *backend, *directory;
-    int             ranks;
-    lk_state_mode   state;
-    int             hosts; /* simulated, with as many ranks each; 0: this one */
-    bool            three; /* moments, of RMSprop; else Adam's two */
-    bool            begun; /* Adagrad, whose moment does not begin with 0 */
-} placing;
 
 #define SPLIT(dim) {.count = 1, .split = {CUT(dim, LK_AXIS_DATA, 1)}}
 
@@ -239,32 +87,6 @@ static const placing shared_grids[] = {
                 {.count = 1, .split = {CUT(0, LK_AXIS_DATA, 1)}}},
      .axes = "data=2,tensor=2"},
 };
-
-/* The last segment takes the rest of the dimension; parts must be equal, else there are none. */
-static void fit_segments(lk__plan_cut *cut, int64_t extent, int parts)
-{
-    int     last = 0;
-    int64_t before = 0;
-    if (!cut->segment[0]) return;
-    while (last + 1 < LK__CUT_SEGMENTS && cut->segment[last + 1]) before += cut->segment[last++];
-    cut->segment[last] = extent - before;
-    if (cut->segment[last] <= 0 || cut->segment[last] % parts) memset(cut->segment, 0, sizeof cut->segment);
-}
-
-static void place_array(void *user, const lk_plan *plan, size_t state, lk__plan_array array, lk__plan_splits *splits)
-{
-    const placing *p = user;
-    int            rank = plan->graph->values[plan->graph->states[state].value].shape.rank;
-    if (rank == 0) return; /* a single number has no dimension to split */
-    const int64_t *dims = plan->graph->values[plan->graph->states[state].value].shape.dims;
-    *splits = p->splits[array];
-    for (int i = 0; i < splits->count; i++) {
-        lk__plan_cut *cut = &splits->split[i];
-        if (cut->dim < 0) cut->dim = rank - 1;
-        if (dims[cut->dim] % cut->outer) cut->outer = 1;
-        fit_segments(cut, dims[cut->dim], lk__mesh_extent(&plan->mesh, cut->axes));
-    }
-}
 
 static lk_plan_config config_of_placing(const placing *p, rig *r, lk_optimizer_config *o)
 {
@@ -532,6 +354,7 @@ static void one_rank_has_all_slices(void) { run_placings(1, NULL); }
 static void two_ranks_have_what_one_has(void) { run_placings(2, "shm"); }
 static void three_ranks_have_what_one_has(void) { run_placings(3, "shm"); }
 static void four_ranks_have_what_one_has_over_tcp(void) { run_placings(4, "tcp"); }
+
 /* ---- files ---- */
 
 static void check_same_file(const placing *p, const char *file)
@@ -722,37 +545,9 @@ static void hosts_share_what_is_split_over_them_or_within_them(void)
     }
 }
 
-/* Three things side by side, each of which is cut: of 12 columns, rank 1 of 2 has 2, 3, 6, 7, 10 and 11. */
-static void repetitions_are_cut_one_by_one(void)
-{
-    rig                  r = rig_open(LK_F32, 1);
-    lk_optimizer_config  optimizer = LK_OPTIMIZER_CONFIG_INIT;
-    lk_plan_config       config = LK_PLAN_CONFIG_INIT;
-    lk__mesh_grid        grid = grid_of("tensor=2", 1);
-    lk_tensor            x = lk_input(r.graph, "x", LK_F32, 2, ((int64_t[]){4, 2}));
-    lk_tensor            w = lk_parameter(r.graph, "w", 2, ((int64_t[]){2, 12}));
-    static const placing p = {.splits = {{.count = 1, .split = {CUT(1, LK_AXIS_TENSOR, 3)}}}};
-    lk__plan_placement   placement = {place_array, (void *)&p, &grid};
-    config.loss = lk_sum(lk_matmul(x, w));
-    config.optimizer = &optimizer;
-    REQUIRE(lk__plan_create_placed(r.graph, &config, false, &placement, &r.plan) == LK_OK, "%s",
-            lk_context_error(r.context));
-    lk__plan_slices s = lk__plan_state_slices(r.plan, 0, LK__ARRAY_STORED);
-    const int64_t   want[] = {2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23};
-    CHECK(lk__slices_elements(&s, 1) == 12);
-    for (int i = 0; i < 12; i++) CHECK(lk__slices_run(&s, 1, i).first == want[i], "element %d", i);
-    check_list(&s);
-    lk_plan_free(r.plan);
-    lk_graph_free(r.graph);
-    lk_context_free(r.context);
-}
-
 int main(void)
 {
-    RUN_APART(every_element_is_in_one_slice); /* a process that has started CUDA cannot fork ranks */
-    RUN_APART(every_element_of_a_segment_is_in_one_slice);
-    RUN_APART(repetitions_are_cut_one_by_one);
-    RUN_APART(one_rank_has_all_slices);
+    RUN_APART(one_rank_has_all_slices); /* a process that has started CUDA cannot fork ranks */
     RUN_APART(two_ranks_have_what_one_has);
     RUN_APART(three_ranks_have_what_one_has);
     RUN_APART(four_ranks_have_what_one_has_over_tcp);
