@@ -50,24 +50,10 @@ INLINE vec load_columns_element(const ELEMENT *p, int64_t lanes)
  * into the loop. */
 typedef void (*column_terms)(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second);
 
-/* sum + term, where term is a product or not. Some versions of GCC do not fuse the product of a loop with one sum, but
- * do in one with several (avoid-fma-max-bits, x86). `alone`: this sum is the only one of its loop, and has the bits
- * that it has beside others: GCC does not see that the loop adds to it. */
-INLINE vec add_term(vec sum, vec term, const bool alone)
-{
-    sum += term;
-#if defined(__AVX2__)
-    if (alone) __asm__("" : "+x"(sum));
-#else
-    (void)alone;
-#endif
-    return sum;
-}
-
 /* Few columns: a strip of `vectors` vectors in registers, `unroll` rows at a time: enough independent sums to hide an
- * addition's latency. RUN × unroll rows are added in REAL, then go into doubles. alone: see add_term. */
+ * addition's latency. RUN × unroll rows are added in REAL, then go into doubles. */
 INLINE void sum_strip(column_terms terms, const void *data, int64_t begin, int64_t end, int64_t column, int64_t lanes,
-                      const int vectors, const int unroll, const bool alone, double *first, double *second)
+                      const int vectors, const int unroll, double *first, double *second)
 {
     dvec total[2][4] = {0};
     for (int64_t row = begin; row < end;) {
@@ -77,16 +63,16 @@ INLINE void sum_strip(column_terms terms, const void *data, int64_t begin, int64
             for (int k = 0; k < vectors * unroll; k++) {
                 vec a = {0}, b = {0};
                 terms(data, row + k / vectors, column + k % vectors * VL, lanes, &a, &b);
-                sum[0][k] = add_term(sum[0][k], a, alone);
-                if (second) sum[1][k] = add_term(sum[1][k], b, alone);
+                sum[0][k] += a;
+                if (second) sum[1][k] += b;
             }
         }
         for (; row < stop; row++) {
             for (int k = 0; k < vectors; k++) {
                 vec a = {0}, b = {0};
                 terms(data, row, column + k * VL, lanes, &a, &b);
-                sum[0][k] = add_term(sum[0][k], a, alone);
-                if (second) sum[1][k] = add_term(sum[1][k], b, alone);
+                sum[0][k] += a;
+                if (second) sum[1][k] += b;
             }
         }
         for (int k = 0; k < vectors * unroll; k++) {
@@ -143,10 +129,10 @@ INLINE void sum_columns(column_terms terms, const void *data, int64_t begin, int
         sum_wide(terms, data, begin, end, c, VL, vectors, first, second);
         c += vectors * VL;
     }
-    for (; c + 4 * VL <= columns; c += 4 * VL) sum_strip(terms, data, begin, end, c, VL, 4, 1, false, first, second);
-    for (; c + 2 * VL <= columns; c += 2 * VL) sum_strip(terms, data, begin, end, c, VL, 2, 2, false, first, second);
-    for (; c + VL <= columns; c += VL) sum_strip(terms, data, begin, end, c, VL, 1, 4, false, first, second);
-    if (c < columns) sum_strip(terms, data, begin, end, c, columns - c, 1, 4, false, first, second);
+    for (; c + 4 * VL <= columns; c += 4 * VL) sum_strip(terms, data, begin, end, c, VL, 4, 1, first, second);
+    for (; c + 2 * VL <= columns; c += 2 * VL) sum_strip(terms, data, begin, end, c, VL, 2, 2, first, second);
+    for (; c + VL <= columns; c += VL) sum_strip(terms, data, begin, end, c, VL, 1, 4, first, second);
+    if (c < columns) sum_strip(terms, data, begin, end, c, columns - c, 1, 4, first, second);
 }
 
 /* Where sum_columns changes from one order to the next: sum_wide, then strips of 4, of 2, and of one vector. */
@@ -171,9 +157,9 @@ INLINE void sum_vector(int kind, column_terms terms, const void *data, int64_t b
                        int64_t lanes, double *first, double *second)
 {
     if (kind == 0) sum_wide(terms, data, begin, end, column, lanes, 1, first, second);
-    if (kind == 1) sum_strip(terms, data, begin, end, column, lanes, 1, 1, true, first, second);
-    if (kind == 2) sum_strip(terms, data, begin, end, column, lanes, 1, 2, true, first, second);
-    if (kind == 3) sum_strip(terms, data, begin, end, column, lanes, 1, 4, false, first, second);
+    if (kind == 1) sum_strip(terms, data, begin, end, column, lanes, 1, 1, first, second);
+    if (kind == 2) sum_strip(terms, data, begin, end, column, lanes, 1, 2, first, second);
+    if (kind == 3) sum_strip(terms, data, begin, end, column, lanes, 1, 4, first, second);
 }
 
 /* sum_columns of columns origin … origin + columns - 1 of `whole`: the bits that it gives for all of them. */
