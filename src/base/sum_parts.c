@@ -1,8 +1,8 @@
 /* sum_parts.c - which parts of a sum an operand has. */
 #include "base/sum_parts.h"
 
-/* Adds the parts from `first` on, below `end`, of a segment that begins at `at` in the operand and has `length` elements
- * there. False: they have other elements. */
+/* Adds the parts from `first` on, below `end`, of a segment that begins at `at` in the operand and has `length`
+ * elements there. False: they have other elements. */
 static bool add_segment(const lk__op_summation *sum, int64_t whole, int64_t first, int64_t end, int64_t length,
                         int64_t at, lk__sum_parts *parts)
 {

@@ -22,8 +22,8 @@ typedef struct lk__op_summation {
     int64_t segment[LK__SUM_SEGMENTS];
 } lk__op_summation;
 
-/* Where part i of a thing of this extent begins; i == parts: its end. The parts are as equal as the unit allows. A half,
- * a quarter or an eighth of the units is a run of whole parts where it consists of whole units. */
+/* Where part i of a thing of this extent begins; i == parts: its end. The parts are as equal as the unit allows. A
+ * half, a quarter or an eighth of the units is a run of whole parts where it consists of whole units. */
 static inline int64_t lk__sum_part_begin(int64_t whole, int64_t unit, int64_t parts, int64_t i)
 {
     if (unit < 1) unit = 1;

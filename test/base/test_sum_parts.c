@@ -1,5 +1,5 @@
-/* test_sum_parts.c - the parts of a sum, compared with their definition: boundaries by units, parts that ranks have, and
- * sums that nest in the pairwise tree. */
+/* test_sum_parts.c - the parts of a sum, compared with their definition: boundaries by units, parts that ranks have,
+ * and sums that nest in the pairwise tree. */
 #include "check.h"
 
 #include "base/sum_parts.h"
