@@ -325,7 +325,8 @@ static bool read_value(options *o, int row, const char *name, const char *value,
     if (!value && (option->type == OPTION_FLAG || option->type == OPTION_REFUSED)) value = "true";
     if (!value) {
         /* `--save --json` lacks a value; a directory of that name needs --save=--json. */
-        bool none = given->next >= given->count || strncmp(given->list[given->next], "--", 2) == 0;
+        const char *next = given->next < given->count ? given->list[given->next] : "--";
+        bool        none = strncmp(next, "--", 2) == 0 || (option->without && next[0] == '-' && next[1]);
         if (none && !option->without) return set_error(o, "%s needs a value: %s %s", name, name, option->argument);
         value = none ? option->without : given->list[given->next++];
     }

@@ -234,7 +234,8 @@ int ranks_make(setup *s, const char *name, const options *given)
     if (code != 0) return code;
     int parts = mesh_options_parts(s);
     note_parallel(name, given);
-    bool reproducible = options_flag(given, "reproducible");
+    bool layout = strcmp(options_text(given, "reproducible"), "layout") == 0;
+    bool reproducible = layout || strcmp(options_text(given, "reproducible"), "true") == 0;
     config->accumulate = (int)options_integer(given, "accumulate");
     config->state = strcmp(options_text(given, "state"), "shared") == 0       ? LK_STATE_SHARED
                     : strcmp(options_text(given, "state"), "replicated") == 0 ? LK_STATE_REPLICATED
@@ -245,6 +246,8 @@ int ranks_make(setup *s, const char *name, const options *given)
     config->sync_batch_norm = options_flag(given, "sync-batchnorm");
     lk_dtype_parse(options_text(given, "gradient-dtype"), &config->gradient_dtype);
     config->leaves = reproducible ? (int)options_integer(given, "leaves") : 0;
+    config->reproducible_layout = layout;
+    config->sum_part_minimum = layout ? (int)options_integer(given, "sum-part-minimum") : 0;
     if (options_given(given, "bucket-mib"))
         config->bucket_bytes = (size_t)(options_number(given, "bucket-mib") * 1048576);
     const char *who = parts == world ? "ranks" : "ranks along data and shard"; /* that need something to do */
@@ -265,6 +268,10 @@ int ranks_make(setup *s, const char *name, const options *given)
     }
     if (options_given(given, "leaves") && !reproducible) {
         print_error(name, "--leaves requires --reproducible");
+        return EXIT_USER_ERROR;
+    }
+    if (options_chosen(given, "sum-part-minimum") && !layout) {
+        print_error(name, "--sum-part-minimum requires --reproducible layout");
         return EXIT_USER_ERROR;
     }
     if (config->leaves && parts > config->leaves) {

@@ -52,8 +52,11 @@ void ranks_restarted(options *given);
                "Type in which gradients are all-reduced; a narrower one sends fewer bytes and rounds. Not with "       \
                "--reproducible or --dtype f64"),                                                                       \
         FLAG("sync-batchnorm", "Batch norm over the whole batch instead of each rank's share"),                        \
-        FLAG("reproducible", "The same bits with any number of ranks that split the batch: gradients of --leaves "     \
-             "parts of it are added in a fixed order. Not with --accumulate"),                                                         \
+        CHOICE("reproducible", "[layout]", "false", "true|layout|false",                                               \
+               "The same bits with any number of ranks that split the batch: gradients of --leaves parts of it are "   \
+               "added in a fixed order. layout: the same bits in every --mesh, too, on CPUs: every sum that an axis "  \
+               "could split is added in a fixed order, on one rank as well. Not with --accumulate",                    \
+               .without = "true"),                                                                                     \
         INTEGER("leaves", "N", "8", 1, 64, "With --reproducible: parts of each batch; the maximum number of ranks",    \
                 .of = "reproducible"),                                                                                 \
         TRAINING_LIST(LK_TRAINER_MESH_OPTIONS) /* ends with a comma */

@@ -166,6 +166,21 @@ static int check_model(const setup *s, const char *name, const options *given, c
     return 0;
 }
 
+/* One result in every layout is a promise for the whole run. */
+static void note_layout(const setup *s, const char *name, const options *given, const char *directory)
+{
+    static const char *const promised[] = {"reproducible", "leaves", "sum-part-minimum"};
+    const char              *mode = recorded_value(s, given, promised[0]), *own = options_find(given, promised[0]);
+    bool                     layout = (mode && strcmp(mode, "layout") == 0) || (own && strcmp(own, "layout") == 0);
+    for (int i = 0; i < 3 && layout && !is_quiet(); i++) {
+        const char *recorded = recorded_value(s, given, promised[i]);
+        own = options_find(given, promised[i]);
+        if (options_chosen(given, promised[i]) && recorded && own && strcmp(recorded, own) != 0)
+            print_note(name, "--%s %s, but %s was trained with --%s %s: the result is that of neither from the start",
+                       promised[i], own, directory, promised[i], recorded);
+    }
+}
+
 /* How many ranks there are, and their mesh, are of the run that is resumed, not of another that loads its weights.
  * Those of the record are used by a process that starts the ranks, and kept by those that it started. */
 static bool is_own(const char *name, bool resumes)
@@ -209,6 +224,7 @@ static int read_record(setup *s, const char *name, options *given, const char *d
     int  code = read_options(s, name, directory, what);
     s->checkpoint = directory;
     if (code == 0) code = check_model(s, name, given, directory);
+    if (code == 0 && resumes) note_layout(s, name, given, directory);
     if (code == 0) code = apply_options(s, name, given, directory, resumes);
     if (code == 0 && s->description && !record_option(s, "model") && !options_given(given, "model") && !is_quiet())
         print_note(name, "%s has no record of its model and data: using --model %s; set --model and --data otherwise",

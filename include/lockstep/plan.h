@@ -51,7 +51,13 @@ typedef struct lk_parallel {
      * with lk_store_create_shared. */
     int shard_stage LK_ZERO;
     int blocks_in_flight LK_ZERO; /* stage 3: the most blocks whose parameters a rank has at a time; 0: 2 */
-    int reserved[3] LK_ZERO;
+    /* With leaves, not 0: every layout of the ranks gives the same bits, whatever the axes of their mesh. Each sum that
+     * some axis could split is made of fixed parts, which are added in one fixed tree, on one rank, too. A split that
+     * does not fall on boundaries of parts is refused, and so is batch norm that is not synchronised. */
+    int reproducible_layout LK_ZERO;
+    /* Of reproducible_layout: such a sum has 8 parts, or 4 or 2, so that each has at least this many elements; 0: 96 */
+    int sum_part_minimum LK_ZERO;
+    int reserved LK_ZERO;
 } lk_parallel;
 
 /* The capacity to record a graph with, for global batches of up to `batch` samples; the same on all ranks. */

@@ -165,6 +165,7 @@ typedef struct lk_trainer_config {
     int         no_sequence_parallel LK_ZERO;                  /* see lk_plan_config */
     int         shard_stage LK_ZERO, blocks_in_flight LK_ZERO; /* see lk_parallel */
     const char *tactics LK_ZERO;                               /* see lk_plan_config; borrowed */
+    int         reproducible_layout LK_ZERO, sum_part_minimum LK_ZERO; /* see lk_parallel */
 } lk_trainer_config;
 #define LK_TRAINER_CONFIG_INIT                                                                               \
     {.size = sizeof(lk_trainer_config), .batch = 64, .epochs = 1, .optimizer = LK_OPTIMIZER_CONFIG_INIT,     \
@@ -250,7 +251,10 @@ typedef enum lk_option_trait {
             "that are gathered meanwhile")                                                                             \
     FLAG(no_sequence_parallel, "no-sequence-parallel", LK_OPTION_TRAINING, "mesh",                                     \
          "Norms, dropout and residuals are computed by every rank along the axis tensor, instead of being split "      \
-         "along the sequence: more memory")
+         "along the sequence: more memory")                                                                            \
+    INTEGER(sum_part_minimum, "sum-part-minimum", "N", "96", 1, 1e9, LK_OPTION_TRAINING, "reproducible",               \
+            "--reproducible layout: a sum that a layout may split has 8 parts, or 4 or 2, so that each has at least N "  \
+            "elements; the extent of an axis that splits it is at most their number")
 
 #define LK_TRAINER_CHECK_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                                 \
     INTEGER(check_every, "check-every", "N", "1000", 0, 1e12, LK_OPTION_TRAINING, NULL,                                \

@@ -82,6 +82,7 @@
     X(NO_COLOR, SYSTEM, TEXT, 0, 0, "set: no colours")                                                                 \
     X(PAGER, SYSTEM, TEXT, 0, 0, "the program that shows long help; default: less")                                    \
     X(LOCKSTEP_VERIFY_SCHEDULE, CHECKS, FLAG, 0, 0, "verify the schedule of each program when it is created")          \
+    X(LOCKSTEP_DIGESTS, CHECKS, PATH, 0, 0, "CPUs: write digests of all values to this file, with .RANK behind it")    \
     X(LOCKSTEP_HOST_ID, CHECKS, TEXT, 0, 0, "processes with different ones count as on different hosts")               \
     X(LOCKSTEP_MEMORY_NODES, CHECKS, INTEGER, 1, 1024, "divides the ranks of a host into this many memory nodes")      \
     X(LOCKSTEP_CUDA_PLAIN, CHECKS, FLAG, 0, 0, "GPUs: built-in kernels only, without libraries")                   \

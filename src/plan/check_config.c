@@ -139,6 +139,27 @@ static lk_status check_sharing(lk_context *c, const lk_parallel *parallel, const
     return LK_OK;
 }
 
+/* Plans that train: what an evaluation computes is not asked for. */
+static lk_status check_layout(lk_context *c, const lk_parallel *parallel, const lk__mesh_grid *mesh)
+{
+    if (parallel->sum_part_minimum < 0)
+        return lk__fail(c, LK_EINVAL, "sum_part_minimum is %d; expected 1 or more, or 0 for 96",
+                        parallel->sum_part_minimum);
+    if (!parallel->reproducible_layout) return LK_OK;
+    if (!parallel->leaves)
+        return lk__fail(c, LK_EINVAL, "reproducible_layout needs leaves, of which sums over the batch are made");
+    if (!lk__device_is_host(lk__context_device(c)))
+        return lk__fail(c, LK_EUNSUPPORTED,
+                        "every layout has the same bits on CPUs alone, and the device is %s: use --device cpu, or "
+                        "--reproducible without layout",
+                        lk_context_device(c));
+    if (lk__mesh_used_axes(mesh, LK__PLAN_PLACED_AXES))
+        return lk__fail(c, LK_EUNSUPPORTED,
+                        "the axis tensor does not have the bits of one rank yet: --reproducible layout supports data "
+                        "and shard");
+    return LK_OK;
+}
+
 static lk_status check_placements(lk_context *c, const lk_plan_config *config)
 {
     const lk_parallel *parallel = &config->parallel;
@@ -178,6 +199,7 @@ lk_status lk__plan_check(lk_graph *g, const lk_plan_config *config, lk__mesh_gri
     if (status >= 0) status = check_division(g->context, &config->parallel, parts);
     if (status >= 0) status = check_sharing(g->context, &config->parallel, mesh);
     if (status >= 0) status = check_placements(g->context, config);
+    if (status >= 0 && config->optimizer) status = check_layout(g->context, &config->parallel, mesh);
     if (status >= 0) status = check_precision(g, config);
     if (status >= 0) status = check_caches(g, config->optimizer != NULL);
     return status >= 0 && config->optimizer ? check_optimizer(g, config) : status;

@@ -7,6 +7,7 @@
 #include "comm/abort.h"
 #include "comm/comm.h"
 #include "plan/verify_schedule.h"
+#include "run/digest.h"
 #include "run/lend.h"
 #include "run/shard.h"
 #include "run/timeline.h"
@@ -294,6 +295,7 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     set_facts(p);
     p->device->by_heuristic |= plan->parallel.leaves > 0;
     p->waits = lk__environment_flag(c, LK__ENV_LOCKSTEP_DEVICE_SYNC);
+    if (lk__device_is_host(p->device) && (status = lk__digests_open(p)) < 0) goto fail;
     if ((status = make_groups(p, comm)) < 0 ||
         (status = p->device->backend->memory.stream_create(p->device, &p->stream)) < 0 ||
         (status = lk__regions_create(p)) < 0)
@@ -329,6 +331,7 @@ void lk_program_free(lk_program *p)
     if (p->stream)
         (void)p->device->backend->memory.stream_wait(p->device,
                                                      p->stream); /* a step may still be queued: it uses what is freed */
+    lk__digests_close(p);
     lk__timeline_free(p);
     lk__launch_free(p);
     lk__queue_free(p);

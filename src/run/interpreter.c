@@ -3,6 +3,7 @@
 #include "run/interpreter.h"
 
 #include "plan/instruction.h"
+#include "run/digest.h"
 #include "run/lend.h"
 #include "run/timeline.h"
 
@@ -145,8 +146,10 @@ lk_status lk__run_call(lk_program *p, lk__run_instruction *in)
 /* Waits for the kernel, so that a failure is its own. */
 static lk_status run_and_wait(lk_program *p, const lk__run_list *list, lk__run_instruction *in)
 {
+    if (p->digests) lk__digests_write(p, list, in, false);
     lk_status status = in->issue(p, in);
     if (status >= 0) status = p->device->backend->memory.stream_wait(p->device, p->stream);
+    if (status >= 0 && p->digests) lk__digests_write(p, list, in, true);
     if (status >= 0) return LK_OK;
     const lk_graph       *g = list->planned->graph;
     const lk__graph_node *n = &g->nodes[in->node];

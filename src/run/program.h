@@ -61,6 +61,7 @@ typedef struct lk__run_slot {
 typedef struct lk__run_collectives lk__run_collectives; /* collective.h: buffers and works */
 typedef struct lk__run_graphs      lk__run_graphs;      /* graphs.c: work that the device has recorded */
 typedef struct lk__run_source      lk__run_source;      /* source.c: inputs that the device makes */
+typedef struct lk__digests         lk__digests;         /* digest.c */
 typedef struct lk__shard_norm      lk__shard_norm;      /* shard_norm.c: the norm of slices, with leaves */
 typedef struct lk__run_shared      lk__run_shared;      /* shared.h: slices of a state that the ranks share */
 typedef struct lk__run_lend        lk__run_lend;        /* lend.h: cores that ranks lend to each other */
@@ -180,6 +181,7 @@ struct lk_program {
 
     bool              profile;
     bool              waits;       /* for each kernel, and says which one failed: LOCKSTEP_DEVICE_SYNC */
+    lk__digests      *digests;     /* NULL: none are written */
     lk__trace        *trace;       /* NULL: nothing is recorded */
     char             *trace_names; /* of the buckets, then of the instructions */
     size_t            trace_names_bytes;

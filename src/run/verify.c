@@ -97,14 +97,14 @@ static bool plan_line(const void *subject, size_t index, char text[LINE])
     if (index == 0) {
         char mesh[LK__MESH_TEXT];
         snprintf(text, LINE,
-                 "%s%s%s, gradients in %s, mesh %s, %s state on %d hosts, shard stage %d, %d micro-batches, %d leaves, "
-                 "%zu buckets, %d "
-                 "helpers",
+                 "%s%s%s, gradients in %s, mesh %s, %s state on %d hosts, shard stage %d, %d micro-batches, %d leaves"
+                 "%s, %zu buckets, %d helpers",
                  lk_dtype_name(g->real), plan->policy == LK_POLICY_RECORDED ? "" : " with policy ",
                  plan->policy == LK_POLICY_RECORDED ? "" : lk_policy_name(plan->policy),
                  lk_dtype_name(plan->gradient_dtype), lk__mesh_format(&plan->mesh, mesh),
                  plan->shared ? "shared" : "replicated", parallel->hosts, plan->stage, parallel->micro_batches,
-                 parallel->leaves, plan->buckets_count, plan->helpers);
+                 parallel->leaves, parallel->reproducible_layout ? " in every layout" : "", plan->buckets_count,
+                 plan->helpers);
         return true;
     }
     index -= 1;

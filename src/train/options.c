@@ -103,6 +103,7 @@ const lk__train_field lk__train_fields[] = {
     FIELD(COMPARED, transform.mixup_fields),
     FIELD(COMPARED, accumulate),
     FIELD(COMPARED, leaves),
+    FIELD(COMPARED, reproducible_layout),
     FIELD(COMPARED, sync_batch_norm),
     FIELD(COMPARED, bucket_bytes),
     FIELD(COMPARED, keep_cores),

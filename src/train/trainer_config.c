@@ -137,7 +137,9 @@ lk_status lk__trainer_make_plan(lk_context *c, const lk_trainer_config *config, 
                                  .hosts = lk__trainer_hosts(config, NULL),
                                  .keep_cores = config->keep_cores,
                                  .shard_stage = config->shard_stage,
-                                 .blocks_in_flight = config->blocks_in_flight};
+                                 .blocks_in_flight = config->blocks_in_flight,
+                                 .reproducible_layout = config->reproducible_layout,
+                                 .sum_part_minimum = config->sum_part_minimum};
     lk_loader_config loaders[2];
     lk_inputs        inputs;
     lk_plan_config   planning = LK_PLAN_CONFIG_INIT;

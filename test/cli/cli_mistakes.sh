@@ -27,6 +27,8 @@ for options in "" "-n 2"; do
         --sync-batchnorm
 done
 expect 2 "--sync-batchnorm.*, but the model has no batch norm: omit it" "$lockstep" plan --model gpt --sync-batchnorm
+expect 2 "sum-part-minimum requires --reproducible layout" "$lockstep" train $small --reproducible --sum-part-minimum 4
+expect 2 "'everything' is not one of true|layout|false" "$lockstep" train $small --reproducible everything
 expect 2 "accumulate cannot be combined with --reproducible, which divides the batch into --leaves parts itself" \
     "$lockstep" train $small --reproducible --accumulate 2
 expect 2 "momentum" "$lockstep" train $small --momentum 0.9
