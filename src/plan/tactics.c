@@ -122,16 +122,20 @@ static int dim_in_node(const lk_graph *g, const lk__graph_node *n, int value, co
     return -1;
 }
 
-static int find_dim(const lk_graph *g, int value, const char *name, char known[NAME])
+/* In the graph as it was recorded, too: a node that has all classes of a loss may be divided now. */
+static int find_dim(const lk__placement_finder *f, size_t state, const char *name, char known[NAME])
 {
-    char *end;
-    long  number = strtol(name, &end, 10);
+    const lk_graph *graphs[] = {f->plan->graph, f->g};
+    char           *end;
+    long            number = strtol(name, &end, 10);
+    int             rank = f->g->values[f->g->states[state].value].shape.rank;
     known[0] = 0;
-    if (isdigit((unsigned char)name[0]) && !*end) return number < g->values[value].shape.rank ? (int)number : -1;
-    for (size_t i = 0; i < g->nodes_count; i++) {
-        int dim = dim_in_node(g, &g->nodes[i], value, name, known);
-        if (dim >= 0) return dim;
-    }
+    if (isdigit((unsigned char)name[0]) && !*end) return number < rank ? (int)number : -1;
+    for (size_t k = 0; k < sizeof graphs / sizeof *graphs; k++)
+        for (size_t i = 0; i < graphs[k]->nodes_count; i++) {
+            int dim = dim_in_node(graphs[k], &graphs[k]->nodes[i], graphs[k]->states[state].value, name, known);
+            if (dim >= 0) return dim;
+        }
     return -1;
 }
 
@@ -214,7 +218,7 @@ static lk_status split_state(placing *p, size_t state, const tactic *t)
     int                   value = f->g->states[state].value;
     const char           *name = f->g->states[state].name;
     char                  known[NAME];
-    int                   dim = find_dim(f->g, value, t->factor, known);
+    int                   dim = find_dim(f, state, t->factor, known);
     lk__placement_value   place = {0};
     if (dim < 0)
         return lk__fail(c, LK_EINVAL, "tactics, line %d: \"%s\" has no factor %s; it has %s", t->line, name, t->factor,

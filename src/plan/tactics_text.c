@@ -73,15 +73,16 @@ static void make_pattern(const char *name, char pattern[LINE])
     pattern[used] = 0;
 }
 
-/* Whether all states that the pattern matches are split in this way; *first: the first of them. */
+/* Whether all states that the pattern matches are split in this way; *first: the first of those that have it as their
+ * own. It may match others: layer.*.output.weight also matches layer.0.attention.output.weight. */
 static bool all_alike(const lk_plan *p, const char *pattern, const char *how, size_t *first)
 {
     bool found = false;
     for (size_t i = 0; i < p->graph->states_count; i++) {
-        char other[LINE];
+        char other[LINE], own[LINE];
         if (fnmatch(pattern, p->graph->states[i].name, 0) != 0) continue;
-        if (!found) *first = i;
-        found = true;
+        make_pattern(p->graph->states[i].name, own);
+        if (!found && strcmp(own, pattern) == 0) *first = i, found = true;
         describe_state(p, i, other, sizeof other);
         if (strcmp(how, other) != 0) return false;
     }

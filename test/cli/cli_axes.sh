@@ -63,6 +63,21 @@ grep -q '^model\.layers\.\*\.mlp\.down_proj\.weight: in@tensor$' tactics || comp
 "$LOCKSTEP" plan $llama --mesh tensor=2 > found 2> err.txt
 expect 0 "" "$LOCKSTEP" plan $llama --mesh tensor=2 --tactics tactics
 cmp -s found out.txt || complain "its own tactics make another plan: $(diff found out.txt)"
+# Of every kind of model: names of one layer within others', a loss whose classes are split, channels, key-value heads
+# with copies.
+for i in {1..30}; do echo "{\"text\": \"text $i\", \"label\": \"of $((i % 3))\"}"; done > labels.jsonl
+encoder="--model encoder --layers 2 --width 32 --heads 4 --context 16 --data jsonl:labels.jsonl --tokenizer byte"
+encoder+=" --holdout 0.2 --batch 8"
+for model in "$encoder" "$llama --untied" "--model cnn --data synthetic" "--model mlp --data synthetic" \
+    "--model resnet20 --data synthetic:3x8x8 --batch 8" "${llama/llama/mixtral}"; do
+    for mesh in tensor=2 tensor=4; do
+        expect 0 "" "$LOCKSTEP" plan $model --mesh $mesh --tactics
+        cp out.txt printed
+        "$LOCKSTEP" plan $model --mesh $mesh --sections > found 2> err.txt
+        expect 0 "" "$LOCKSTEP" plan $model --mesh $mesh --tactics printed --sections
+        cmp -s found out.txt || complain "$model $mesh: its own tactics make another plan: $(diff found out.txt | head)"
+    done
+done
 expect 0 "" "$LOCKSTEP" train $run --steps 1 --mesh tensor=2 --tactics tactics --json
 "$LOCKSTEP" train $run --steps 1 --json > found.json 2> err.txt || complain "one step: $(cat err.txt)"
 near "$(number last_batch_loss out.txt)" "$(number last_batch_loss found.json)" 1e-9 ||

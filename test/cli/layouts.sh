@@ -269,7 +269,7 @@ chain_back() { # the cells, from the last to the first
     for cell in "$@"; do back=("$cell" "${back[@]}"); done
     try_chain "${back[@]}" && chained=$((chained + $# - 1))
 }
-for name in gpt packed llama few encoder cnn resnet mlp; do
+for name in gpt packed llama untied few encoder cnn resnet mlp; do
     chain=("- $name data=1 -")
     for cell in "${cells[@]}"; do
         read -r when of _ <<< "$cell"
