@@ -306,6 +306,40 @@ static lk__placement_choice match_two(const lk_graph *g, const lk__graph_node *n
     return (lk__placement_choice){.factor = -1};
 }
 
+/* Whether a part of the operand ends inside an element of the factor: 6 heads over 4 ranks. */
+static bool ends_inside(const lk_graph *g, const lk__graph_node *n, const lk__placement_factor *f,
+                        const lk__placement_operand *o, int extent)
+{
+    const lk__placement_axis *axis = axis_of(f, o);
+    int                       v = o->output ? n->out[o->index] : n->in[o->index];
+    return axis->dim == o->place.dim && !axis->segment[0] && f->extent % extent &&
+           g->values[v].shape.dims[axis->dim] > f->extent * axis->before * axis->segments;
+}
+
+/* Such a factor is cut into as many parts as divide it, each of which several ranks have; among these the next factor is
+ * cut, where it can be. */
+static lk__placement_choice match_fewer(const lk_graph *g, const lk__graph_node *n,
+                                        const lk__placement_factors *factors, const lk__placement_operand *o,
+                                        int extent)
+{
+    lk__placement_choice found = {.factor = -1};
+    bool                 inside = false;
+    for (int i = 0; i < factors->count && !o->place.copies; i++) {
+        const lk__placement_factor *a = &factors->factor[i];
+        if (!ends_inside(g, n, a, o, extent)) continue;
+        inside = true;
+        for (int k = 0; k < factors->count && axis_of(a, o)->before == o->place.outer; k++) {
+            lk__placement_choice two = {.factor = i, .repeat = 1, .second = k};
+            lk__placement_node   places;
+            two.copies = a->extent > 1 && extent % a->extent == 0 ? extent / (int)a->extent : 0;
+            if (k != i && two.copies && lk__placement_cut(g, n, factors, two, extent, &places)) return two;
+        }
+    }
+    for (int copies = 2; copies < extent && inside && found.factor < 0; copies++)
+        if (extent % copies == 0) found = match_one(g, n, factors, o, extent, copies);
+    return found;
+}
+
 lk__placement_choice lk__placement_match(const lk_graph *g, const lk__graph_node *n,
                                          const lk__placement_factors *factors, const lk__placement_operand *o,
                                          int extent)
@@ -316,5 +350,6 @@ lk__placement_choice lk__placement_match(const lk_graph *g, const lk__graph_node
     if (further) found = match_one(g, n, factors, o, extent, 0);
     if (found.factor < 0) found = match_two(g, n, factors, o, extent);
     if (found.factor < 0 && o->place.copies) found = match_one(g, n, factors, o, extent, o->place.copies);
+    if (found.factor < 0) found = match_fewer(g, n, factors, o, extent);
     return found;
 }

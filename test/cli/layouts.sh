@@ -18,7 +18,7 @@ steps=20
 
 # Between them: packed documents of unequal length, batches that the ranks do not divide and
 # ranks without samples (the last batch of an epoch), clipping, dropout, tied, frozen and grouped states, recomputation,
-# two key-value heads for four heads, and one for eight.
+# two key-value heads for four heads, one for eight, six for twelve over four ranks, and six heads over four ranks.
 
 python3 - << 'PY'
 import json
@@ -61,6 +61,10 @@ declare -A task=(
               --schedule cosine --dropout 0.1"
     [few]="--model llama --layers 2 --width 32 --heads 8 --context 16 --kv-heads 1 --data text:book.txt
            --tokenizer char --batch 8 --dropout 0.1 --clip 0.5"
+    [six]="--model llama --layers 2 --width 48 --heads 12 --context 16 --kv-heads 6 --data text:book.txt
+           --tokenizer char --batch 8 --dropout 0.1 --clip 0.5"
+    [heads]="--model gpt --layers 2 --width 24 --heads 6 --context 16 --data text:book.txt --tokenizer char --batch 8
+             --dropout 0.1 --recompute"
     [encoder]="--model encoder $small --data jsonl:labels.jsonl --tokenizer byte --holdout 0.2 --batch 10 --dropout 0.1"
     [cnn]="--model cnn --data synthetic:3x8x8,count=50 --batch 24 --clip 1"
     [resnet]="--model resnet20 --data synthetic:3x8x8,count=64 --batch 16 --sync-batchnorm"
@@ -114,6 +118,11 @@ cells=(
     "whole  few     tensor=8                 -"
     "whole  few     tensor=4                 --no-sequence-parallel --accumulate 2"
     "whole  few     shard=2,tensor=4         --state replicated"
+    "suite  six     tensor=4                 -"
+    "whole  six     data=2,tensor=4          --no-sequence-parallel"
+    "whole  heads   tensor=4                 -"
+    "whole  heads   shard=2,tensor=4         --state replicated"
+    "whole  gpt     tensor=8                 -"
     "whole  untied  tensor=2                 -"
     "whole  encoder tensor=2                 -"
     "suite  cnn     tensor=2                 -"
@@ -262,14 +271,14 @@ if [ -z "$pairs" ]; then
         "data=2,shard=2 --reproducible --state replicated"
 fi
 
-# Checkpoints cross: one run through all cells of a task.
+# Checkpoints cross: one run through all cells of a task. Not of untied: its cosine ends where --steps does.
 chained=0
 chain_back() { # the cells, from the last to the first
     local back=() cell
     for cell in "$@"; do back=("$cell" "${back[@]}"); done
     try_chain "${back[@]}" && chained=$((chained + $# - 1))
 }
-for name in gpt packed llama untied few encoder cnn resnet mlp; do
+for name in gpt packed llama few six heads encoder cnn resnet mlp; do
     chain=("- $name data=1 -")
     for cell in "${cells[@]}"; do
         read -r when of _ <<< "$cell"

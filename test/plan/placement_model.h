@@ -132,7 +132,7 @@ static inline void check_places(const placed *m)
         CHECK(p->kind != LK__PLACE_PARTIAL, "value %zu is held as a summand", v);
         if (p->kind != LK__PLACE_SPLIT) continue;
         CHECK(g->values[v].kind != LK__VALUE_INPUT && p->dim < s->rank && p->outer >= 1);
-        CHECK(s->dims[p->dim] % (p->outer * m->placements.extent) == 0, "value %zu", v);
+        CHECK(s->dims[p->dim] % (p->outer * (m->placements.extent / (p->copies ? p->copies : 1))) == 0, "value %zu", v);
         CHECK(s->count_axis != p->dim || s->dims[p->dim] / p->outer <= s->count_unit, "value %zu", v);
     }
     for (size_t i = 0; i < g->nodes_count; i++) /* states are written as they are held */

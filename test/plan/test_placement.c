@@ -149,6 +149,33 @@ static void fewer_heads_of_keys_than_ranks_are_copied(void)
         }
 }
 
+/* Attention is cut as far as its heads can be, and what each of two ranks computes twice is that alone. */
+static void heads_that_the_ranks_do_not_divide_are_cut_into_fewer_parts(void)
+{
+    static const struct {
+        int heads, kv_heads, extent, parts;
+    } cases[] = {{12, 6, 4, 2}, {6, 6, 4, 2}, {6, 2, 4, 2}, {4, 4, 8, 4}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        placed                m = {.r = rig_open(LK_F32, 1)};
+        lk_transformer_config c = small_model(LK_TRANSFORMER_LLAMA);
+        char                  axes[32];
+        c.heads = cases[i].heads;
+        c.kv_heads = cases[i].kv_heads;
+        c.width = 96;
+        snprintf(axes, sizeof axes, "tensor=%d", cases[i].extent);
+        REQUIRE(place(&m, record_text(m.r.graph, &c), axes, 0) == LK_OK, "%s", lk_context_error(m.r.context));
+        check_state(&m, "model.layers.0.self_attn.q_proj.weight", 0, 1);
+        check_state(&m, "model.layers.0.self_attn.k_proj.weight", 0, 1);
+        check_state(&m, "model.layers.0.self_attn.o_proj.weight", 1, 1);
+        const lk__placement_node *forward = node_of(&m, LK__OP_attention);
+        CHECK(forward->copies == cases[i].extent / cases[i].parts, "%d heads over %d: %d copies", cases[i].heads,
+              cases[i].extent, forward->copies);
+        CHECK(forward->in[0].kind == LK__PLACE_SPLIT && forward->in[1].kind == LK__PLACE_SPLIT);
+        check_places(&m);
+        close_placed(&m);
+    }
+}
+
 static void an_encoder_is_split(void)
 {
     for (int whole = 0; whole < 2; whole++) {
@@ -345,6 +372,7 @@ int main(void)
     RUN(llama_is_split_by_groups_of_heads);
     RUN(fewer_heads_of_keys_than_ranks_are_copied);
     RUN(heads_of_keys_are_split_before_those_of_queries);
+    RUN(heads_that_the_ranks_do_not_divide_are_cut_into_fewer_parts);
     RUN(an_encoder_is_split);
     RUN(channels_of_images_are_split);
     RUN(slices_of_what_lies_side_by_side_are_cut);

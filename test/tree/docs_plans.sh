@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # docs_plans.sh - every `$ lockstep plan …` in README.md and docs/ prints the output shown below it. A line of … matches
-# any lines, … at the end of a line its rest. Workspace and what includes it depend on the instruction set: they are
-# compared on NEON.
+# any lines, … at the end of a line its rest; a command that is refused prints its message. Workspace and what includes
+# it depend on the instruction set: they are compared on NEON.
 set -eu
 command -v python3 > /dev/null || { echo "skipped: there is no python3"; exit 77; }
 exec python3 - "$LOCKSTEP" "$SOURCE_DIR" <<'PY'
@@ -45,7 +45,9 @@ for path in [source + "/README.md"] + sorted(glob.glob(source + "/docs/*.md")):
         count += 1
         asked = re.sub(r"^(build/)?lockstep ", '"$LOCKSTEP" ', line)
         run = subprocess.run(["bash", "-c", asked], capture_output=True, text=True)
-        if run.returncode or not expected or not re.fullmatch(pattern(expected), run.stdout):
+        refused = bool(expected) and expected[0].startswith("lockstep plan: ")
+        shown = run.stderr if refused else run.stdout
+        if run.returncode != 2 * refused or not expected or not re.fullmatch(pattern(expected), shown):
             wrong += 1
             print(f"{os.path.relpath(path, source)}:{number}: {line}: documented output\n" + "\n".join(expected) +
                   "\nactual output\n" + run.stdout + run.stderr, file=sys.stderr)
