@@ -316,8 +316,8 @@ static bool ends_inside(const lk_graph *g, const lk__graph_node *n, const lk__pl
            g->values[v].shape.dims[axis->dim] > f->extent * axis->before * axis->segments;
 }
 
-/* Such a factor is cut into as many parts as divide it, each of which several ranks have; among these the next factor is
- * cut, where it can be. */
+/* Such a factor is cut into as many parts as divide it, each of which several ranks have; among these the next factor
+ * is cut, where it can be. */
 static lk__placement_choice match_fewer(const lk_graph *g, const lk__graph_node *n,
                                         const lk__placement_factors *factors, const lk__placement_operand *o,
                                         int extent)
