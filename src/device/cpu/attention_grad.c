@@ -1,21 +1,26 @@
 /* attention_grad.c - the gradient of attention. Probabilities are computed again from the scores and the saved
  * logarithm of their sum, so nothing of size queries × keys is kept (Dao et al. 2022). A tile is a (sample, group of
  * heads): it alone adds to the gradients of its keys and values, in the order of heads and queries, so threads do not
- * change bits. Five products on the micro-kernels bound it. */
+ * change bits. Where ranks may divide the heads of a group (attrs.sum), each head has sums of its own, which are added
+ * in the pairwise tree. Five products on the micro-kernels bound it. */
 #include "device/cpu/attention.h"
+
+#include "base/tree.h"
 
 typedef struct backward {
     attention      a;
     const ELEMENT *dy, *y;
     const REAL    *lse;
     ELEMENT       *dq, *dk, *dv; /* of head 0, laid out as q, k and v */
+    bool           wide;         /* dk and dv are summands of what other ranks have, and REALs */
+    int64_t        sums;         /* of dk and dv, that a tile keeps: one, or those of the tree over heads */
     char          *workspace;
     size_t         per_worker;
 } backward;
 
 typedef struct scratch {
     REAL   *keys, *values, *key_rows; /* packed, of all blocks: columns of K and V, rows of K */
-    REAL   *dk, *dv;                  /* (blocks × KEYS, width): sums */
+    REAL   *dk, *dv;                  /* (blocks × KEYS, width): the current sums, of those that are kept */
     REAL   *queries, *dout;           /* packed rows of the block's queries and of dy */
     REAL   *p, *dp;                   /* (QUERIES, KEYS): probabilities, and their gradients */
     REAL   *dq;                       /* (QUERIES, width) */
@@ -26,20 +31,31 @@ typedef struct scratch {
 
 /* The parts of a worker's scratch, in elements. */
 enum { SPACES = 12 };
-static void measure(const attention *a, int64_t parts[SPACES])
+static int64_t sum_size(const attention *a) { return tiles_of(a->s, KEYS) * KEYS * a->width; }
+static void    measure(const backward *g, int64_t parts[SPACES])
 {
-    int64_t keys = tiles_of(a->s, KEYS) * KEYS;
-    int64_t sizes[SPACES] = {keys * a->d,         keys * a->d,        keys * a->width,    keys * a->width,
-                             keys * a->width,     QUERIES * a->width, QUERIES * a->width, QUERIES * KEYS + MR,
-                             QUERIES * KEYS + MR, QUERIES * a->width, QUERIES * a->d,     QUERIES * a->d};
+    const attention *a = &g->a;
+    int64_t          keys = tiles_of(a->s, KEYS) * KEYS, sums = g->sums * sum_size(a);
+    int64_t          sizes[SPACES] = {keys * a->d,
+                                      keys * a->d,
+                                      keys * a->width,
+                                      sums,
+                                      sums,
+                                      QUERIES * a->width,
+                                      QUERIES * a->width,
+                                      QUERIES * KEYS + MR,
+                                      QUERIES * KEYS + MR,
+                                      QUERIES * a->width,
+                                      QUERIES * a->d,
+                                      QUERIES * a->d};
     memcpy(parts, sizes, sizeof sizes);
 }
 
-static size_t backward_space(const attention *a)
+static size_t backward_space(const backward *g)
 {
     int64_t parts[SPACES];
     size_t  bytes = 0;
-    measure(a, parts);
+    measure(g, parts);
     for (int i = 0; i < SPACES; i++) bytes += space_of(parts[i]);
     return bytes;
 }
@@ -50,7 +66,7 @@ static void lay_out(const backward *g, int worker, scratch *w)
     char   *at = g->workspace + (size_t)worker * g->per_worker;
     REAL  **to[SPACES] = {&w->keys, &w->values, &w->key_rows, &w->dk, &w->dv,         &w->queries,
                           &w->dout, &w->p,      &w->dp,       &w->dq, &w->query_rows, &w->dout_rows};
-    measure(&g->a, parts);
+    measure(g, parts);
     for (int i = 0; i < SPACES; at += space_of(parts[i++])) *to[i] = (REAL *)at;
 }
 
@@ -150,42 +166,86 @@ static void differentiate_block(const backward *g, scratch *w, int64_t sample, i
         copy_narrow(g->dq + (token + i) * a->q_row + head * a->d, w->dq + i * a->width, a->d);
 }
 
+static void add_sums(REAL *to, const REAL *more, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += VL) store(to + i, load(to + i) + load(more + i)); /* n is a multiple of NR */
+}
+
+/* The sums of all heads of a group are in w->dk and w->dv: one after the other, or in the tree. */
+static void differentiate_heads(const backward *g, scratch *w, int64_t sample, int64_t group)
+{
+    const attention *a = &g->a;
+    int64_t          each = a->heads / a->groups, size = sum_size(a);
+    bool             tree = g->sums > 1;
+    for (int64_t h = 0; h < each; h++) {
+        if (h == 0 || tree) {
+            memset(w->dk, 0, (size_t)size * sizeof(REAL));
+            memset(w->dv, 0, (size_t)size * sizeof(REAL));
+        }
+        for (int64_t query = 0; query < a->t; query += QUERIES)
+            differentiate_block(g, w, sample, group * each + h, query, min64(QUERIES, a->t - query));
+        if (!tree) continue;
+        for (int merges = lk__tree_merges((int)h, (int)each); merges > 0; merges--) {
+            w->dk -= size, w->dv -= size;
+            add_sums(w->dk, w->dk + size, size);
+            add_sums(w->dv, w->dv + size, size);
+        }
+        w->dk += size, w->dv += size; /* of the next head */
+    }
+    if (tree) w->dk -= size, w->dv -= size;
+}
+
+static void store_sums(const backward *g, ELEMENT *to, int64_t at, const REAL *sums)
+{
+    if (to && g->wide)
+        memcpy((REAL *)(void *)to + at, sums, (size_t)g->a.d * sizeof(REAL));
+    else if (to)
+        copy_narrow(to + at, sums, g->a.d);
+}
+
 static void backward_tile(void *argument, int64_t tile, int worker)
 {
     const backward  *g = argument;
     const attention *a = &g->a;
-    int64_t          group = tile % a->groups, sample = tile / a->groups, each = a->heads / a->groups;
-    size_t           sums = (size_t)(tiles_of(a->s, KEYS) * KEYS * a->width) * sizeof(REAL);
+    int64_t          group = tile % a->groups, sample = tile / a->groups;
     scratch          w;
     lay_out(g, worker, &w);
-    memset(w.dk, 0, sums);
-    memset(w.dv, 0, sums);
     pack_group(a, &w, sample, group);
-    for (int64_t h = 0; h < each; h++)
-        for (int64_t query = 0; query < a->t; query += QUERIES)
-            differentiate_block(g, &w, sample, group * each + h, query, min64(QUERIES, a->t - query));
+    differentiate_heads(g, &w, sample, group);
     for (int64_t j = 0; j < a->s; j++) {
         int64_t at = (sample * a->s + j) * a->k_row + group * a->d;
-        if (g->dk) copy_narrow(g->dk + at, w.dk + j * a->width, a->d);
-        if (g->dv) copy_narrow(g->dv + at, w.dv + j * a->width, a->d);
+        store_sums(g, g->dk, at, w.dk + j * a->width);
+        store_sums(g, g->dv, at, w.dv + j * a->width);
     }
+}
+
+static backward describe_call(const lk__kernel_call *call)
+{
+    backward g = {.a = attention_describe(call, 1, 6), .sums = 1};
+    int64_t  each = g.a.groups ? g.a.heads / g.a.groups : 1;
+    if (call->attrs->sum.parts > 1 && each > 1) g.sums = lk__tree_depth((int)each);
+    return g;
 }
 
 size_t KERNEL(attention_grad_workspace)(const lk__kernel_call *call, int threads)
 {
-    attention a = attention_describe(call, 1, 6);
-    return (size_t)threads * backward_space(&a);
+    backward g = describe_call(call);
+    return (size_t)threads * backward_space(&g);
 }
 
 void KERNEL(attention_grad)(const lk__kernel_call *call)
 {
-    backward g = {.a = attention_describe(call, 1, 6), .dy = call->in[0].data, .y = call->in[4].data};
+    backward g = describe_call(call);
     bool     packed = !input(call, 2);
+    g.dy = call->in[0].data;
+    g.y = call->in[4].data;
     g.lse = call->in[5].data;
     g.dq = output(call, 0);
     g.dk = packed ? g.dq + g.a.heads * g.a.d : output(call, 1);
     g.dv = packed ? g.dk + g.a.groups * g.a.d : output(call, 2);
+    for (int i = 1; i <= 2 && !packed; i++)
+        g.wide |= output(call, i) && lk_dtype_size(call->out[i].dtype) == sizeof(REAL);
     g.workspace = call->workspace;
-    g.per_worker = backward_space(&g.a);
+    g.per_worker = backward_space(&g);
     lk__pool_run(call->pool, g.a.batch * g.a.groups, backward_tile, &g);
 }

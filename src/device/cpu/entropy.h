@@ -3,6 +3,7 @@
 #ifndef LK__CPU_ENTROPY_H
 #define LK__CPU_ENTROPY_H
 
+#include "base/sum_parts.h"
 #include "device/cpu/vmath.h"
 
 /* NaN is no maximum. */
@@ -45,7 +46,9 @@ static inline double row_loss(const REAL *x, int64_t classes, int64_t label, dou
 
 /* ---- rows whose classes are cut ----
  *
- * A part knows of its logits what class_statistics writes; the records of all parts give the loss of the whole row. */
+ * A part knows of its logits what class_statistics writes; the records of all parts give the loss of the whole row. The
+ * parts are those that ranks have or, where any number of ranks must give the same bits, those of attrs.sum: a rank
+ * then has a record of each of its own. */
 
 typedef struct row_statistics {
     double most, total; /* the largest logit, and the sum of exp(logit - most); 0 where all are -infinity */
@@ -68,6 +71,16 @@ static inline row_statistics part_statistics(const REAL *x, int64_t classes, int
     if (smoothing != 0) SUM_VECTORS(s.all, k, classes, load_part(x + k, lanes));
     SUM_VECTORS(s.total, k, classes, vexp(load_part(x + k, lanes) - less));
     return s;
+}
+
+/* Of a row that has classes from `origin` on: a record of each of these parts of them, `step` records apart. */
+static inline void parts_statistics(const REAL *x, const lk__sum_parts *parts, int64_t origin, int64_t label,
+                                    double smoothing, row_statistics *to, int64_t step)
+{
+    for (int i = 0; i < parts->count; i++, to += step) {
+        int64_t begin = parts->begin[0][i], classes = parts->begin[0][i + 1] - begin;
+        *to = part_statistics(x + begin, classes, origin + begin, label, smoothing);
+    }
 }
 
 /* Of the whole row, from those of its parts (parts, rows), in their order. */

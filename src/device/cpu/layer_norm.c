@@ -1,6 +1,6 @@
 /* layer_norm.c - layer norm over the last dims, and its gradient. A row is read again while it is in the cache; the
  * gradients of weight and bias are partial sums over the rows, which are added in order. Bound by memory. */
-#include "device/cpu/columns.h"
+#include "device/cpu/row_parts.h"
 
 typedef struct layer {
     const ELEMENT *x, *dy, *residual; /* residual: added to x in forward, to dx in backward; NULL: nothing is */
@@ -10,6 +10,8 @@ typedef struct layer {
     int64_t        rows, n, tiles;
     double         epsilon;
     double        *partial; /* (tiles, 2, n): dw, db */
+    row_parts      parts;   /* by_part: how rows are summed */
+    bool           by_part;
 } layer;
 
 static void set_extents(layer *s, const lk__kernel_operand *x, int axis, int64_t most)
@@ -119,14 +121,10 @@ INLINE void weight_terms(const void *data, int64_t row, int64_t column, int64_t 
     *second = d;
 }
 
-static void grad_tile(void *argument, int64_t tile, int worker)
+/* Rows begin … end-1, which are added to dw and db unless partial is NULL. */
+static void grad_rows(const layer *s, int64_t begin, int64_t end, double *partial)
 {
-    const layer *s = argument;
-    int64_t      begin = tile_begin(s->rows, s->tiles, tile), end = tile_begin(s->rows, s->tiles, tile + 1), stop;
-    int64_t      block = max64(1, GRAIN / max64(s->n, 1)); /* rows that stay in the cache between the two readings */
-    double      *partial = s->partial ? s->partial + tile * 2 * s->n : NULL;
-    (void)worker;
-    if (partial) memset(partial, 0, (size_t)(2 * s->n) * sizeof(double));
+    int64_t block = max64(1, GRAIN / max64(s->n, 1)), stop; /* rows that stay in the cache between the two readings */
     for (; begin < end; begin = stop) {
         stop = min64(end, begin + block);
         for (int64_t row = begin; row < stop; row++) grad_row(s, row);
@@ -134,13 +132,39 @@ static void grad_tile(void *argument, int64_t tile, int worker)
     }
 }
 
+static void grad_tile(void *argument, int64_t tile, int worker)
+{
+    const layer *s = argument;
+    double      *partial = s->partial ? s->partial + tile * 2 * s->n : NULL;
+    (void)worker;
+    if (partial) memset(partial, 0, (size_t)(2 * s->n) * sizeof(double));
+    if (!s->by_part) {
+        grad_rows(s, tile_begin(s->rows, s->tiles, tile), tile_begin(s->rows, s->tiles, tile + 1), partial);
+        return;
+    }
+    row_range r = row_parts_range(&s->parts, tile);
+    for (int64_t first = r.sample * s->parts.tokens; r.sample < r.last; r.sample++, first += s->parts.tokens)
+        grad_rows(s, first + r.begin, first + r.end, partial);
+}
+
 static bool wants_weights(const lk__kernel_call *call) { return output(call, 1) || output(call, 2); }
+
+/* By parts of the rows where the sums over them may be cut. */
+static void divide_rows(const lk__kernel_call *call, layer *s)
+{
+    const lk__kernel_operand *x = &call->in[1];
+    set_extents(s, x, call->attrs->axis, PARTS);
+    int dim = x->rank - (int)call->attrs->axis - 1; /* the last of the rows */
+    s->by_part = wants_weights(call) && find_row_parts(call, x, dim, dims_product(x, 0, dim), s->n, &s->parts);
+    if (s->by_part) s->tiles = row_parts_tiles(&s->parts);
+}
 
 size_t KERNEL(layer_norm_grad_workspace)(const lk__kernel_call *call, int threads)
 {
     layer s;
     (void)threads;
-    set_extents(&s, &call->in[1], call->attrs->axis, PARTS);
+    divide_rows(call, &s);
+    if (s.by_part) return row_parts_space(&s.parts, 1, 2 * s.n);
     return wants_weights(call) ? (size_t)(s.tiles * 2 * s.n) * sizeof(double) : 0;
 }
 
@@ -151,12 +175,17 @@ void KERNEL(layer_norm_grad)(const lk__kernel_call *call)
     s.saved_rstd = call->in[4].data;
     s.residual = input(call, 5);
     s.partial = wants_weights(call) ? call->workspace : NULL;
-    set_extents(&s, &call->in[1], call->attrs->axis, PARTS);
+    divide_rows(call, &s);
     lk__pool_run(call->pool, s.tiles, grad_tile, &s);
     if (!wants_weights(call)) return;
-    if (s.tiles > 0) add_parts(call->pool, s.partial, s.tiles, 2 * s.n);
+    REAL *sums = s.by_part ? (REAL *)(s.partial + s.tiles * 2 * s.n) : NULL;
+    if (sums)
+        add_row_parts(call->pool, &s.parts, s.partial, 2 * s.n, sums);
+    else if (s.tiles > 0)
+        add_parts(call->pool, s.partial, s.tiles, 2 * s.n);
     for (int k = 1; k <= 2; k++) {
         REAL *out = output(call, k);
-        for (int64_t i = 0; out && i < s.n; i++) out[i] = s.tiles ? (REAL)s.partial[(k - 1) * s.n + i] : 0;
+        for (int64_t i = 0, at = (k - 1) * s.n; out && i < s.n; i++, at++)
+            out[i] = sums ? sums[at] : s.tiles ? (REAL)s.partial[at] : 0;
     }
 }

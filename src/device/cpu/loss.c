@@ -11,11 +11,12 @@ typedef struct entropy {
     int64_t               rows, classes, ignore, tiles;
     int64_t               whole, origin; /* classes of the whole row, and the first of this part */
     double                smoothing, dloss;
-    row_statistics       *records;    /* (rows): the output of class_statistics */
+    row_statistics       *records;    /* (parts of these classes, rows): the output of class_statistics */
     const row_statistics *statistics; /* (parts, rows), where the classes are cut; NULL: they are whole */
     int64_t               parts;
-    double (*partial)[3]; /* sum, weight, correct */
-    int64_t *invalid;     /* row of the first label out of range */
+    lk__sum_parts         sums; /* of these classes, each of which has a record */
+    double (*partial)[3];       /* sum, weight, correct */
+    int64_t *invalid;           /* row of the first label out of range */
 } entropy;
 
 static entropy describe_call(const lk__kernel_call *call)
@@ -30,6 +31,8 @@ static entropy describe_call(const lk__kernel_call *call)
     e.smoothing = call->attrs->label_smoothing;
     e.partial = call->workspace;
     e.tiles = tile_count(e.rows, e.whole, 0);
+    if (!lk__sum_parts_of(&call->attrs->sum, e.whole, e.origin, e.classes, &e.sums))
+        e.sums = (lk__sum_parts){.count = 1, .segments = 1, .begin = {{0, e.classes}}};
     return e;
 }
 
@@ -48,10 +51,16 @@ static bool has_class(const entropy *e, int64_t label) { return label != e->igno
 /* The loss of a row with a class; its softmax goes to probs unless NULL. */
 static double loss_of_row(const entropy *e, int64_t row, REAL *probs, bool *correct)
 {
-    const REAL *x = e->logits + row * e->classes;
-    int64_t     label = e->labels[row];
-    if (!e->statistics) return row_loss(x, e->classes, label, e->smoothing, probs, correct);
-    row_statistics all = join_statistics(e->statistics, e->parts, e->rows, row);
+    const REAL    *x = e->logits + row * e->classes;
+    int64_t        label = e->labels[row];
+    row_statistics all, own[LK__SUM_PARTS] = {{0}};
+    if (e->statistics) {
+        all = join_statistics(e->statistics, e->parts, e->rows, row);
+    } else {
+        if (e->sums.count == 1) return row_loss(x, e->classes, label, e->smoothing, probs, correct);
+        parts_statistics(x, &e->sums, 0, label, e->smoothing, own, 1);
+        all = join_statistics(own, e->sums.count, 1, 0);
+    }
     *correct = all.first == (double)label && all.at_label == all.most;
     if (probs) part_softmax(&all, x, e->classes, probs);
     return joined_loss(&all, e->whole, e->smoothing);
@@ -178,11 +187,12 @@ static void statistics_tile(void *argument, int64_t tile, int worker)
     int64_t         end = tile_begin(e->rows, e->tiles, tile + 1);
     (void)worker;
     for (int64_t row = tile_begin(e->rows, e->tiles, tile); row < end; row++) {
-        int64_t label = e->labels[row];
+        int64_t     label = e->labels[row];
+        const REAL *x = e->logits + row * e->classes;
         if (has_class(e, label))
-            to[row] = part_statistics(e->logits + row * e->classes, e->classes, e->origin, label, e->smoothing);
+            parts_statistics(x, &e->sums, e->origin, label, e->smoothing, to + row, e->rows);
         else
-            to[row] = (row_statistics){0};
+            for (int i = 0; i < e->sums.count; i++) to[i * e->rows + row] = (row_statistics){0};
     }
 }
 

@@ -1,7 +1,7 @@
 /* reduce.c - sum and mean over axes, their gradient, and the sum of squares. Adjacent axes that are treated alike are
  * merged, so nearly every sum is over the middle of (a, b, c); long sums are split into partial sums that are added in
  * order. */
-#include "device/cpu/columns.h"
+#include "device/cpu/row_parts.h"
 
 /* x's axes, merged, without axes of size 1 in the whole. */
 typedef struct groups {
@@ -67,6 +67,8 @@ typedef struct sum {
     double *partial; /* (a, parts, c) when parts > 1 */
     double  divisor;
     groups  g; /* of the general case */
+    /* Where the last of the summed axes may be cut: b is (rows.samples, rows.tokens), and the sum of each part. */
+    row_parts rows;
 } sum;
 
 /* True when the pattern is kept?-reduced?-kept?. */
@@ -100,12 +102,24 @@ static int64_t most_parts(const sum *s) { return min64(s->b, tiles_of(s->b * s->
 /* How many parts each sum is split into, so that there is work for many threads: a × parts stays below 2 PARTS. */
 static int64_t parts_of(const sum *s) { return max64(1, min64(tiles_of(PARTS, max64(s->whole_a, 1)), most_parts(s))); }
 
+/* Whether the sum is made by parts of its last axis. */
+static bool has_parts(const lk__kernel_call *call, sum *s)
+{
+    const lk__kernel_operand *x = &call->in[0];
+    int64_t                   samples = 1;
+    uint32_t                  mask = call->attrs->mask;
+    int                       dim = mask ? 31 - __builtin_clz(mask) : 0;
+    for (int i = 0; i < dim; i++) samples *= mask >> i & 1 ? x->dims[i] : 1;
+    return s->b > 1 && !call->attrs->mean && find_row_parts(call, x, dim, samples, s->whole_c, &s->rows);
+}
+
 size_t KERNEL(sum_workspace)(const lk__kernel_call *call, int threads)
 {
     groups g = merge_axes(&call->in[0], call->attrs->mask);
     sum    s;
     (void)threads;
     if (!is_simple(&g, &s) || s.b == 1) return 0;
+    if (has_parts(call, &s)) return row_parts_space(&s.rows, s.a, s.c);
     int64_t most = most_parts(&s);
     return most > 1 ? (size_t)(min64(2 * PARTS, s.a * most) * s.c) * sizeof(double) : 0;
 }
@@ -117,11 +131,10 @@ INLINE void element_term(const void *data, int64_t row, int64_t column, int64_t 
     *first = load_part(s->x + row * s->c + column, lanes);
 }
 
-/* The sums over rows begin … end-1 of (a b, c) of columns column … column + columns - 1, accumulated in double. */
-static void sum_strip_of(const sum *s, int64_t begin, int64_t end, int64_t column, int64_t columns, double *total)
+/* Adds rows begin … end-1 of (a b, c) of columns column … column + columns - 1, in double. */
+static void add_strip_of(const sum *s, int64_t begin, int64_t end, int64_t column, int64_t columns, double *total)
 {
     int64_t run = s->c / s->runs; /* columns of each run of the whole */
-    memset(total, 0, (size_t)columns * sizeof *total);
     if (s->c == s->whole_c) {
         sum strip = *s;
         strip.x += column;
@@ -143,12 +156,14 @@ static void sum_rows(const sum *s, int64_t begin, int64_t end, REAL *y, double *
     enum { STRIP = 64 * VL }; /* sum_columns adds each in the order in which it would add them in all columns */
     double buffer[STRIP];
     if (partial) {
-        sum_strip_of(s, begin, end, 0, s->c, partial);
+        memset(partial, 0, (size_t)s->c * sizeof *partial);
+        add_strip_of(s, begin, end, 0, s->c, partial);
         return;
     }
     for (int64_t column = 0; column < s->c; column += STRIP) {
         int64_t columns = min64(STRIP, s->c - column);
-        sum_strip_of(s, begin, end, column, columns, buffer);
+        memset(buffer, 0, (size_t)columns * sizeof *buffer);
+        add_strip_of(s, begin, end, column, columns, buffer);
         for (int64_t i = 0; i < columns; i++) y[column + i] = (REAL)(buffer[i] / s->divisor);
     }
 }
@@ -182,6 +197,36 @@ static void finish_sums(const sum *s, lk__pool *pool)
         double *total = s->partial + row * s->parts * s->c;
         add_parts(pool, total, s->parts, s->c);
         for (int64_t i = 0; i < s->c; i++) s->y[row * s->c + i] = (REAL)(total[i] / s->divisor);
+    }
+}
+
+/* A part of the last axis, and a run of what is summed before it. */
+static void part_tile(void *argument, int64_t tile, int worker)
+{
+    const sum *s = argument;
+    int64_t    tiles = row_parts_tiles(&s->rows), tokens = s->rows.tokens;
+    double    *partial = s->partial + tile * s->c;
+    row_range  r = row_parts_range(&s->rows, tile % tiles);
+    (void)worker;
+    memset(partial, 0, (size_t)s->c * sizeof *partial);
+    for (int64_t first = (tile / tiles * s->rows.samples + r.sample) * tokens; r.sample < r.last; r.sample++) {
+        const REAL *x = s->x + first + r.begin; /* of one column */
+        if (s->whole_c > 1)
+            add_strip_of(s, first + r.begin, first + r.end, 0, s->c, partial);
+        else
+            SUM_VECTORS(*partial, i, r.end - r.begin, load_part(x + i, lanes));
+        first += tokens;
+    }
+}
+
+static void sum_by_parts(const sum *s, lk__pool *pool)
+{
+    int64_t tiles = row_parts_tiles(&s->rows);
+    REAL   *parts = (REAL *)(s->partial + s->a * tiles * s->c);
+    lk__pool_run(pool, s->a * tiles, part_tile, (void *)s);
+    for (int64_t row = 0; row < s->a; row++) {
+        add_row_parts(pool, &s->rows, s->partial + row * tiles * s->c, s->c, parts);
+        memcpy(s->y + row * s->c, parts, (size_t)s->c * sizeof *parts);
     }
 }
 
@@ -235,6 +280,10 @@ void KERNEL(sum)(const lk__kernel_call *call)
         s.a = lk__operand_elements(&call->out[0]);
         s.tiles = tile_count(s.a, s.g.added, 0);
         lk__pool_run(call->pool, s.tiles, general_tile, &s);
+        return;
+    }
+    if (has_parts(call, &s)) {
+        sum_by_parts(&s, call->pool);
         return;
     }
     s.parts = parts_of(&s);

@@ -1,5 +1,5 @@
 /* rms_norm.c - RMS norm over the last dims, and its gradient; built like layer_norm.c. Bound by memory. */
-#include "device/cpu/columns.h"
+#include "device/cpu/row_parts.h"
 
 typedef struct rms {
     const ELEMENT *x, *dy, *residual; /* residual: added to x in forward, to dx in backward; NULL: nothing is */
@@ -9,6 +9,8 @@ typedef struct rms {
     int64_t        rows, n, tiles;
     double         epsilon;
     double        *partial; /* (tiles, n): dw */
+    row_parts      parts;   /* by_part: how rows are summed */
+    bool           by_part;
 } rms;
 
 static void set_extents(rms *s, const lk__kernel_operand *x, int axis, int64_t most)
@@ -104,27 +106,50 @@ INLINE void weight_term(const void *data, int64_t row, int64_t column, int64_t l
         load_part(s->dy + row * s->n + column, lanes) * (load_part(s->x + row * s->n + column, lanes) * s->saved[row]);
 }
 
-static void grad_tile(void *argument, int64_t tile, int worker)
+/* Rows begin … end-1, which are added to dw unless partial is NULL. */
+static void grad_rows(const rms *s, int64_t begin, int64_t end, double *partial)
 {
-    const rms *s = argument;
-    int64_t    begin = tile_begin(s->rows, s->tiles, tile), end = tile_begin(s->rows, s->tiles, tile + 1), stop;
-    int64_t    block = max64(1, GRAIN / max64(s->n, 1)); /* rows that stay in the cache between the two readings */
-    (void)worker;
-    if (s->partial) memset(s->partial + tile * s->n, 0, (size_t)s->n * sizeof(double));
+    int64_t block = max64(1, GRAIN / max64(s->n, 1)), stop; /* rows that stay in the cache between the two readings */
     for (; begin < end; begin = stop) {
         stop = min64(end, begin + block);
         for (int64_t row = begin; row < stop; row++) grad_row(s, row);
-        if (s->partial) sum_columns(weight_term, s, begin, stop, s->n, s->partial + tile * s->n, NULL);
+        if (partial) sum_columns(weight_term, s, begin, stop, s->n, partial, NULL);
     }
 }
 
+static void grad_tile(void *argument, int64_t tile, int worker)
+{
+    const rms *s = argument;
+    double    *partial = s->partial ? s->partial + tile * s->n : NULL;
+    (void)worker;
+    if (partial) memset(partial, 0, (size_t)s->n * sizeof(double));
+    if (!s->by_part) {
+        grad_rows(s, tile_begin(s->rows, s->tiles, tile), tile_begin(s->rows, s->tiles, tile + 1), partial);
+        return;
+    }
+    row_range r = row_parts_range(&s->parts, tile);
+    for (int64_t first = r.sample * s->parts.tokens; r.sample < r.last; r.sample++, first += s->parts.tokens)
+        grad_rows(s, first + r.begin, first + r.end, partial);
+}
+
 static bool wants_weight(const lk__kernel_call *call) { return output(call, 1) != NULL; }
+
+/* By parts of the rows where the sum over them may be cut. */
+static void divide_rows(const lk__kernel_call *call, rms *s)
+{
+    const lk__kernel_operand *x = &call->in[1];
+    set_extents(s, x, call->attrs->axis, PARTS);
+    int dim = x->rank - (int)call->attrs->axis - 1; /* the last of the rows */
+    s->by_part = wants_weight(call) && find_row_parts(call, x, dim, dims_product(x, 0, dim), s->n, &s->parts);
+    if (s->by_part) s->tiles = row_parts_tiles(&s->parts);
+}
 
 size_t KERNEL(rms_norm_grad_workspace)(const lk__kernel_call *call, int threads)
 {
     rms s;
     (void)threads;
-    set_extents(&s, &call->in[1], call->attrs->axis, PARTS);
+    divide_rows(call, &s);
+    if (s.by_part) return row_parts_space(&s.parts, 1, s.n);
     return wants_weight(call) ? (size_t)(s.tiles * s.n) * sizeof(double) : 0;
 }
 
@@ -134,10 +159,14 @@ void KERNEL(rms_norm_grad)(const lk__kernel_call *call)
     s.residual = input(call, 4);
     s.y = call->out[0].data;
     s.partial = wants_weight(call) ? call->workspace : NULL;
-    set_extents(&s, &call->in[1], call->attrs->axis, PARTS);
+    divide_rows(call, &s);
     lk__pool_run(call->pool, s.tiles, grad_tile, &s);
     if (!wants_weight(call)) return;
-    if (s.tiles > 0) add_parts(call->pool, s.partial, s.tiles, s.n);
+    REAL *sums = s.by_part ? (REAL *)(s.partial + s.tiles * s.n) : NULL;
+    if (sums)
+        add_row_parts(call->pool, &s.parts, s.partial, s.n, sums);
+    else if (s.tiles > 0)
+        add_parts(call->pool, s.partial, s.tiles, s.n);
     REAL *dw = call->out[1].data;
-    for (int64_t i = 0; i < s.n; i++) dw[i] = s.tiles ? (REAL)s.partial[i] : 0;
+    for (int64_t i = 0; i < s.n; i++) dw[i] = sums ? sums[i] : s.tiles ? (REAL)s.partial[i] : 0;
 }

@@ -12,6 +12,7 @@ template <typename T> struct attention_gradients {
     WIDE(T)       *delta;        /* (batch, heads, t) */
     T             *dq, *dk, *dv; /* of head 0, laid out as q, k and v; NULL: not wanted */
     bool           aligned;      /* of dy too */
+    bool           wide;         /* dk and dv are summands of what other ranks have, in the type of sums */
 };
 
 /* delta = dy · y: what the softmax subtracts from each gradient of a probability. A warp a row of a head. */
@@ -164,9 +165,22 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS)
     for (int i = 0; i < R; i++) {
         int64_t at = (sample * a.s + key + ty * R + i) * a.k_row + group * a.d + column;
         if (ty * R + i >= keys) continue;
+        if (g.wide) {
+            if (g.dk) store_row<W, W, R, NP>((W *)g.dk + at, dk[i], (W)1, a.d - column);
+            if (g.dv) store_row<W, W, R, NP>((W *)g.dv + at, dv[i], (W)1, a.d - column);
+            continue;
+        }
         if (g.dk) store_row<T, W, R, NP>(g.dk + at, dk[i], (W)1, a.d - column);
         if (g.dv) store_row<T, W, R, NP>(g.dv + at, dv[i], (W)1, a.d - column);
     }
+}
+
+static bool has_wide_sums(const lk__kernel_call *call)
+{
+    bool wide = false;
+    for (int i = 1; i < call->outputs && i <= 2; i++)
+        wide |= call->out[i].data && call->out[i].dtype != call->in[0].dtype;
+    return wide;
 }
 
 template <typename T>
@@ -182,6 +196,7 @@ static attention_gradients<T> describe_gradients(const lk__kernel_call *call, co
     g.dk = packed ? (g.dq ? g.dq + a.heads * a.d : NULL) : out_data<T>(call, 1);
     g.dv = packed ? (g.dq ? g.dk + a.groups * a.d : NULL) : out_data<T>(call, 2);
     g.aligned = a.aligned && (uintptr_t)g.dy % 16 == 0;
+    g.wide = has_wide_sums(call);
     return g;
 }
 
@@ -212,7 +227,7 @@ template <typename T> static lk_status differentiate(const lk__kernel_call *call
     LAUNCH((set_delta<T>), (unsigned)cuda_tiles(rows, 8), 256, 0, cuda_stream(call), a, g);
     if constexpr (sizeof(T) == sizeof(bf16)) {
         attention_fast_gradients fast = {g.dy, g.lse, g.delta, g.dq, g.dk, g.dv};
-        if (g.aligned && attention_is_fast(call, a)) return lk__cuda_attention_fast_grad(call, a, fast);
+        if (!g.wide && g.aligned && attention_is_fast(call, a)) return lk__cuda_attention_fast_grad(call, a, fast);
     }
     BY_PART(a.d, PART, {
         int64_t parts = cuda_tiles(a.d, PART);
@@ -228,7 +243,8 @@ template <typename T> static lk_status differentiate(const lk__kernel_call *call
 
 extern "C" lk_status lk__cuda_attention_grad(const lk__kernel_call *call)
 {
-    lk_status status = lk__cuda_dnn_attention(call, true);
+    /* cuDNN and the fast kernels round dk and dv */
+    lk_status status = has_wide_sums(call) ? LK_EUNSUPPORTED : lk__cuda_dnn_attention(call, true);
     if (status == LK_EUNSUPPORTED) BY_ELEMENT(call->in[0].dtype, T, status = differentiate<T>(call);)
     return status;
 }

@@ -120,7 +120,7 @@ static int cross_entropy_shape(lk__graph_shapes *s)
 static int class_statistics_shape(lk__graph_shapes *s)
 {
     if (check_labelled_rows(s) < 0) return -1;
-    s->out[0] = statistics_of_rows(s->in[0], 1);
+    s->out[0] = statistics_of_rows(s->in[0], s->attrs->sum.parts > 1 ? s->attrs->sum.parts : 1);
     return 1;
 }
 
@@ -154,7 +154,7 @@ DESCRIBE(cross_entropy){
     .outputs = 4,
     .out = {OPERAND("sum", F64, REQUIRED, ROWS), OPERAND("weight", F64, REQUIRED, ROWS),
             OPERAND("correct", F64, REQUIRED, ROWS), OPERAND("probabilities", REAL, REQUIRED, ROWS)},
-    .attributes = LK__HAS(ignore_index) | LK__HAS(label_smoothing),
+    .attributes = LK__HAS(ignore_index) | LK__HAS(label_smoothing) | LK__HAS(sum),
     .shape = cross_entropy_shape,
     .gradient = cross_entropy_gradient,
     .no_gradient = LK__NO_OPERAND,
@@ -185,7 +185,7 @@ DESCRIBE(cross_entropy_each){
            OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("statistics", F64, OPTIONAL, ROWS)},
     .outputs = 2,
     .out = {OPERAND("loss", REAL, REQUIRED, ROWS), OPERAND("probabilities", REAL, IF_READ, ROWS)},
-    .attributes = LK__HAS(ignore_index) | LK__HAS(label_smoothing),
+    .attributes = LK__HAS(ignore_index) | LK__HAS(label_smoothing) | LK__HAS(sum),
     .shape = cross_entropy_each_shape,
     .gradient = cross_entropy_each_gradient,
     .no_gradient = LK__NO_OPERAND,
@@ -218,7 +218,7 @@ DESCRIBE(class_statistics){
     .in = {OPERAND("logits", REAL, REQUIRED, ROWS), OPERAND("labels", I32, REQUIRED, ROWS)},
     .outputs = 1,
     .out = {OPERAND("statistics", F64, REQUIRED, ROWS)},
-    .attributes = LK__HAS(ignore_index) | LK__HAS(label_smoothing),
+    .attributes = LK__HAS(ignore_index) | LK__HAS(label_smoothing) | LK__HAS(sum),
     .shape = class_statistics_shape,
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,

@@ -29,7 +29,7 @@ DESCRIBE(sum){
     .in = {OPERAND("x", REAL, REQUIRED, ROWS)},
     .outputs = 1,
     .out = {OPERAND("y", REAL, REQUIRED, ROWS)},
-    .attributes = LK__HAS(mask) | LK__HAS(mean) | LK__HAS(keepdim),
+    .attributes = LK__HAS(mask) | LK__HAS(mean) | LK__HAS(keepdim) | LK__HAS(sum),
     .shape = sum_shape,
     .gradient = sum_gradient,
     .no_gradient = LK__NO_OPERAND,

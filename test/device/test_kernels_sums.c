@@ -1,0 +1,125 @@
+/* test_kernels_sums.c - sums over rows, heads and classes in parts (attrs.sum): gradients of norms' weights, sums over
+ * axes, gradients of keys and values, and cross-entropy. What 2, 4 and 8 ranks have of a sum, added in the tree, has
+ * the bits of the whole; and the whole is the sum without parts, up to rounding, which the other tests of kernels
+ * compare with naive ones. */
+#include "kernel_trees.h"
+
+static double tolerance(void) { return t.real == LK_F64 ? 1e-12 : t.real == LK_F32 ? 2e-5 : 2e-2; }
+
+/* Runs the case without parts and with `parts`, and compares. */
+static void run_parts(int64_t parts, int64_t unit)
+{
+    double *plain[LK__MAX_OUT] = {0};
+    t.attrs.sum = (lk__op_summation){0};
+    run_case();
+    for (int k = 0; k < t.outputs && !t.skipped; k++) {
+        size_t n = t.y[k] ? (size_t)lk__operand_elements(&t.out[k]) : 0;
+        plain[k] = malloc((n + 1) * sizeof(double));
+        if (n) memcpy(plain[k], t.y[k], n * sizeof(double));
+    }
+    t.attrs.sum = (lk__op_summation){.parts = parts, .unit = unit};
+    run_case();
+    for (int k = 0; k < t.outputs && !t.skipped; k++) {
+        int64_t n = t.y[k] ? lk__operand_elements(&t.out[k]) : 0;
+        double  most = 1;
+        for (int64_t i = 0; i < n; i++) most = fmax(most, fabs(plain[k][i]));
+        for (int64_t i = 0; i < n; i++)
+            if (!(fabs(t.y[k][i] - plain[k][i]) <= tolerance() * most)) {
+                fail_case("the sum in parts is not the sum");
+                break;
+            }
+    }
+    for (int k = 0; k < t.outputs; k++) free(plain[k]);
+}
+
+/* ---- rows ---- */
+
+static void add_norm_operands(const int64_t *x, bool layer)
+{
+    int64_t rows[] = {x[0] * x[1]}, width[] = {x[2]};
+    in(t.real, 3, x), in(t.real, 3, x);
+    in(t.wide, 1, width);
+    if (layer) in(t.wide, 1, rows);
+    double *rstd = in(t.wide, 1, rows);
+    for (int64_t i = 0; i < rows[0]; i++) rstd[i] = 0.5 + uniform(0, 1);
+    out(t.real, 3, x, NULL);
+    for (int i = 0; i <= layer; i++) out(t.wide, 1, width, NULL);
+}
+
+static void norms_over_samples_and_tokens(void)
+{
+    static const struct {
+        int64_t x[3], parts;
+        int     ranks;
+    } cases[] = {{{3, 16, 5}, 8, 8},  {{1, 8, 33}, 8, 8}, {{2, 40, 17}, 4, 4},
+                 {{5, 24, 64}, 8, 8}, {{70, 8, 3}, 2, 2}, {{40, 16, 48}, 8, 8}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int layer = 0; layer < 2; layer++) {
+            begin(layer ? LK__OP_layer_norm_grad : LK__OP_rms_norm_grad);
+            t.attrs.axis = 1;
+            t.attrs.epsilon = 1e-5;
+            add_norm_operands(cases[i].x, layer);
+            run_parts(cases[i].parts, 0);
+            check_tree("rows1", cases[i].ranks);
+            end_case();
+        }
+}
+
+static void sums_over_axes(void)
+{
+    static const struct {
+        int64_t  x[3];
+        uint32_t mask;
+        int64_t  parts;
+    } cases[] = {{{3, 16, 5}, 3, 8},   {{1, 8, 130}, 3, 8}, {{4, 24, 64}, 2, 4},
+                 {{300, 32, 7}, 3, 8}, {{6, 64, 1}, 3, 8},  {{2, 3, 400}, 6, 8}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int64_t y[3];
+        int     rank = 0, last = 31 - __builtin_clz(cases[i].mask);
+        for (int d = 0; d < 3; d++)
+            if (!(cases[i].mask >> d & 1)) y[rank++] = cases[i].x[d];
+        begin(LK__OP_sum);
+        t.attrs.mask = cases[i].mask;
+        in(t.real, 3, cases[i].x);
+        out(t.real, rank, y, NULL);
+        run_parts(cases[i].parts, 0);
+        check_tree(last == 1 ? "d1" : "d2", (int)cases[i].parts);
+        end_case();
+    }
+}
+
+/* ---- heads ---- */
+
+static void keys_of_heads(void)
+{
+    static const struct {
+        int64_t batch, tokens, heads, kv_heads, width;
+        int     ranks; /* that have whole subtrees of the heads of a group */
+    } cases[] = {{2, 7, 4, 1, 3, 4}, {1, 70, 8, 2, 16, 4}, {2, 5, 8, 1, 4, 8}, {1, 9, 6, 1, 8, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int64_t q[] = {cases[i].batch, cases[i].tokens, cases[i].heads * cases[i].width};
+        int64_t k[] = {cases[i].batch, cases[i].tokens, cases[i].kv_heads * cases[i].width};
+        int64_t lse[] = {cases[i].batch, cases[i].heads, cases[i].tokens}, per = cases[i].heads / cases[i].kv_heads;
+        begin(LK__OP_attention_grad);
+        t.attrs.heads = cases[i].heads;
+        t.attrs.kv_heads = cases[i].kv_heads;
+        t.attrs.scale = 0.3;
+        t.attrs.causal = i % 2;
+        in(t.real, 3, q), in(t.real, 3, q), in(t.real, 3, k), in(t.real, 3, k), in(t.real, 3, q);
+        double *log_sums = in(t.wide, 3, lse);
+        for (int64_t j = 0; j < lse[0] * lse[1] * lse[2]; j++) log_sums[j] = 3 + uniform(0, 1);
+        out(t.real, 3, q, NULL), out(t.real, 3, k, NULL), out(t.real, 3, k, NULL);
+        run_parts(per, 0);
+        check_tree("per", cases[i].ranks);
+        end_case();
+    }
+}
+
+static void tests(void)
+{
+    norms_over_samples_and_tokens();
+    sums_over_axes();
+    keys_of_heads();
+}
+
+int main(void) { return run_all(tests); }
