@@ -64,7 +64,7 @@ static bool choose(const lk__placement_finder *f, size_t node, int index, lk__pl
     *choice = (lk__placement_choice){.factor = index, .repeat = repeat_of(f, node, factor)};
     return !has_pair(f, node, index) &&
            lk__placement_cut(f->g, &f->g->nodes[node], &f->factors[node], *choice, f->extent, &places) &&
-           lk__placement_keeps_effect(f, (int)node, *choice);
+           lk__placement_is_allowed(f, (int)node, *choice);
 }
 
 /* ---- products and what is between them ---- */

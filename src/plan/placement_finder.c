@@ -1,6 +1,7 @@
 /* placement_finder.c - trials of placements: what follows from the placement of one node or value, along the factors of
  * the nodes that share values with it; and what a set of placements costs. */
 #include "plan/placement_finder.h"
+#include "plan/sum_parts.h"
 
 /* ---- who uses a value ---- */
 
@@ -168,13 +169,16 @@ static lk_status choose_node(lk__placement_finder *f, int node, lk__placement_ch
 }
 
 /* A node that writes states (running statistics, a cache) needs them as they are held: a part of a copy would be
- * lost. */
-bool lk__placement_keeps_effect(const lk__placement_finder *f, int node, lk__placement_choice choice)
+ * lost. Sums over the ranks may need the bits of the whole. */
+bool lk__placement_is_allowed(const lk__placement_finder *f, int node, lk__placement_choice choice)
 {
     const lk__graph_node *n = &f->g->nodes[node];
     lk__placement_node    places;
-    if (!lk__plan_has_effect(n)) return true;
+    bool                  effect = lk__plan_has_effect(n), sums = f->plan->parallel.reproducible_layout;
+    if (!effect && !sums) return true;
     (void)lk__placement_cut(f->g, n, &f->factors[node], choice, f->extent, &places);
+    if (sums && !lk__sum_parts_keep(f->plan, f->list, n, &places, f->extent)) return false;
+    if (!effect) return true;
     for (int i = 0; i < n->inputs; i++) {
         if (n->in[i] < 0 || f->g->values[n->in[i]].kind != LK__VALUE_STATE) continue;
         bool stays = f->keeps_states || f->pinned[n->in[i]] || f->held[n->in[i]].kind == LK__PLACE_SPLIT;
@@ -193,7 +197,7 @@ static lk_status propagate_value(lk__placement_finder *f, int v)
         lk__placement_operand operand = {use->output, use->operand, place};
         lk__placement_choice  choice =
             lk__placement_match(f->g, &f->g->nodes[use->node], &f->factors[use->node], &operand, f->extent);
-        if (choice.factor >= 0 && lk__placement_keeps_effect(f, use->node, choice))
+        if (choice.factor >= 0 && lk__placement_is_allowed(f, use->node, choice))
             status = choose_node(f, use->node, choice);
         else
             f->blocked += !use->output && !place.copies; /* copies are few: that they are gathered is no reason */

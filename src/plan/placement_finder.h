@@ -42,8 +42,8 @@ typedef struct lk__placement_finder {
 lk_status lk__placement_finder_init(lk__placement_finder *finder);
 void      lk__placement_finder_free(lk__placement_finder *finder);
 
-/* Whether states that a node writes would be written as they are held. */
-bool lk__placement_keeps_effect(const lk__placement_finder *finder, int node, lk__placement_choice choice);
+/* Whether states that a node writes would be written as they are held, and sums have the bits that they must have. */
+bool lk__placement_is_allowed(const lk__placement_finder *finder, int node, lk__placement_choice choice);
 
 /* A trial: places the node, or the value, and all that follows from it. */
 lk_status lk__placement_try_node(lk__placement_finder *finder, int node, lk__placement_choice choice);

@@ -1,6 +1,6 @@
 /* placement_pass.c - the placement pass of one list: finds placements, gives states their slices, and rewrites the
  * list's graph to what this rank computes. */
-#include "plan/placement.h"
+#include "plan/sum_parts.h"
 
 /* Of a plan that is like another one (like.h). */
 static bool has_splits(const lk_plan *p)
@@ -22,7 +22,8 @@ lk_status lk__pass_placement(lk_plan *p, lk__plan_list *list, const lk_plan_conf
     if (!p->placed_axes) return LK_OK;
     lk_status status = lk__placements_find(p, list, &rules, forward, &placements);
     if (status < 0) return status;
-    if (first) status = lk__plan_place_states(p, NULL, config->optimizer);
+    if (p->parallel.reproducible_layout && p->trains) status = lk__sum_parts_check(p, list, &placements);
+    if (first && status >= 0) status = lk__plan_place_states(p, NULL, config->optimizer);
     if (status >= 0) status = lk__placements_apply(p, list, &placements, forward);
     lk__placements_free(p->context, &placements);
     return status;

@@ -2,6 +2,7 @@
 #include "plan/fuse.h"
 #include "plan/launch_group.h"
 #include "plan/like.h"
+#include "plan/sum_parts.h"
 
 #include "base/config.h"
 #include "base/hash.h"
@@ -159,6 +160,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     size_t forward = list->graph->nodes_count;
     if ((status = lk__pass_loss_gradients(p, list)) < 0) return status;
     if ((status = fill_unused(list, lk__plan_rank(p) == 0)) < 0) return status;
+    if ((status = lk__pass_sum_parts(p, list, &forward)) < 0) return status;
     if ((status = lk__pass_placement(p, list, config, &forward)) < 0) return status;
     if (!config->no_fusion && (status = lk__pass_fuse(list, true, 0)) < 0) return status;
     if ((status = lk__pass_overlap(p, list, forward)) < 0) return status;
@@ -186,6 +188,7 @@ static lk_status plan_evaluation(lk_plan *p, const lk_plan_config *config)
     lk__pass_evaluation(list);
     if ((status = pass_precision(p, list)) < 0) return status;
     size_t nodes = list->graph->nodes_count;
+    if ((status = lk__pass_sum_parts(p, list, &nodes)) < 0) return status;
     if ((status = lk__pass_placement(p, list, config, &nodes)) < 0) return status;
     for (int late = 0; late < 2 && !config->no_fusion; late++)
         if ((status = lk__pass_fuse(list, late, 0)) < 0) return status;

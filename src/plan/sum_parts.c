@@ -1,0 +1,257 @@
+/* sum_parts.c - parts of the sums of nodes, for one result in every layout: how many there are, and where a boundary
+ * may be. Both follow from the graph that was recorded, never from the mesh.
+ *
+ * A dimension may be made of heads of some width, of channels of some pixels, or of queries, keys and values side by
+ * side: that an axis cuts whole heads, and each of the three, is known to the operations whose lines of factors say
+ * so. It is found for every dimension that belongs to the same factor, also through other nodes. */
+#include "plan/sum_parts.h"
+
+#include "graph/factor.h"
+
+#include <string.h>
+
+enum { PART_MINIMUM = 96 }; /* elements, unless the plan says otherwise */
+
+/* What a dimension consists of. */
+typedef struct composition {
+    int64_t unit;                      /* elements that stay together; 0: not known, 1 */
+    int64_t segment[LK__SUM_SEGMENTS]; /* side by side; 0: one thing */
+} composition;
+
+typedef struct compositions {
+    lk_graph *g;
+    composition (*of)[LK_MAX_RANK]; /* by value and dimension */
+    bool changed;
+} compositions;
+
+/* ---- what dimensions consist of ---- */
+
+static int64_t product_extent(const lk__factors *f, const lk__factor_product *p)
+{
+    int64_t extent = 1;
+    for (int i = 0; i < p->count; i++) extent *= f->factor[p->factor[i]].extent;
+    return extent;
+}
+
+/* Coupled factors, such as the width of a head, or all but the slowest that has an extent. */
+static int64_t product_unit(const lk__factors *f, const lk__factor_product *p)
+{
+    int64_t coupled = 1, inner = 1;
+    int     i = p->count;
+    for (; i > 0 && f->factor[p->factor[i - 1]].coupled; i--) coupled *= f->factor[p->factor[i - 1]].extent;
+    if (i < p->count) return coupled;
+    for (i = 0; i < p->count && f->factor[p->factor[i]].extent == 1; i++) {}
+    for (i++; i < p->count; i++) inner *= f->factor[p->factor[i]].extent;
+    return inner;
+}
+
+/* -1: it consists of several. */
+static int only_factor(const lk__factor_dim *d)
+{
+    return d->segments == 1 && d->segment[0].count == 1 ? d->segment[0].factor[0] : -1;
+}
+
+static composition read_composition(const lk__factors *f, const lk__factor_dim *d)
+{
+    composition c = {0};
+    for (int s = 0; s < d->segments; s++) {
+        int64_t unit = product_unit(f, &d->segment[s]);
+        if (unit > c.unit) c.unit = unit;
+        if (d->segments > 1) c.segment[s] = product_extent(f, &d->segment[s]);
+    }
+    return c;
+}
+
+/* Both hold. */
+static bool join(composition *to, const composition *from)
+{
+    bool changed = from->unit > to->unit || (from->segment[0] && !to->segment[0]);
+    if (from->unit > to->unit) to->unit = from->unit;
+    if (from->segment[0] && !to->segment[0]) memcpy(to->segment, from->segment, sizeof to->segment);
+    return changed;
+}
+
+static composition *composition_of(compositions *c, const lk__graph_node *n, int operand, int dim)
+{
+    int v = operand < n->inputs ? n->in[operand] : n->out[operand - n->inputs];
+    return v < 0 || dim >= c->g->values[v].shape.rank ? NULL : &c->of[v][dim];
+}
+
+/* One pass over the operands of a node: those dimensions that are one factor consist of the same. */
+static void follow_node(compositions *c, const lk__graph_node *n)
+{
+    lk__factors f;
+    char        text[128];
+    composition of[LK__FACTORS] = {0};
+    if (n->dead || lk__node_factors(c->g, n, &f, text)) return;
+    for (int write = 0; write < 2; write++)
+        for (int i = 0; i < n->inputs + n->outputs; i++)
+            for (int d = 0; d < LK_MAX_RANK; d++) {
+                const lk__factor_dim *dim = i < n->inputs ? &f.in[i][d] : &f.out[i - n->inputs][d];
+                composition          *here = composition_of(c, n, i, d);
+                int                   factor = only_factor(dim);
+                if (!here || dim->segments == 0 || dim->listed) continue;
+                composition read = read_composition(&f, dim);
+                if (factor < 0)
+                    c->changed |= join(here, &read);
+                else if (write)
+                    c->changed |= join(here, &of[factor]);
+                else
+                    join(&of[factor], here);
+            }
+}
+
+static lk_status find_compositions(compositions *c)
+{
+    size_t bytes = c->g->values_count * sizeof *c->of;
+    if (bytes && !(c->of = lk__alloc(c->g->context, LK_MEMORY_OTHER, bytes))) return LK_ENOMEM;
+    do {
+        c->changed = false;
+        for (size_t i = 0; i < c->g->nodes_count; i++) follow_node(c, &c->g->nodes[i]);
+        for (size_t i = c->g->nodes_count; i > 0; i--) follow_node(c, &c->g->nodes[i - 1]);
+    } while (c->changed);
+    return LK_OK;
+}
+
+/* ---- the parts of a node's sum ---- */
+
+/* Where a node has the factor that it adds over, the last such dimension: an input and its dimension. */
+typedef struct summed {
+    int     input, dim;
+    int64_t extent;
+    bool    inside; /* with others in that dimension, such as the heads of a group */
+} summed;
+
+static bool is_samples(const lk_graph *g, const lk__graph_node *n, const lk__factors *f, int factor)
+{
+    for (int i = 0; i < n->inputs; i++)
+        if (n->in[i] >= 0 && g->values[n->in[i]].shape.count_axis >= 0 &&
+            lk__factor_of_samples(f->in[i], g->values[n->in[i]].shape.count_axis) == factor)
+            return true;
+    return false;
+}
+
+static bool is_summed(const lk__graph_node *n, const lk__factors *f, int factor)
+{
+    for (int k = 0; k < n->outputs; k++)
+        if (n->out[k] >= 0 && lk__factor_is_summed(f, n->inputs, k, factor)) return true;
+    return false;
+}
+
+static bool find_sum(const lk_graph *g, const lk__graph_node *n, summed *found)
+{
+    const lk__graph_coupled *rule = &lk__op_find(n->op)->coupled;
+    lk__factors              f;
+    char                     text[128];
+    *found = (summed){.input = -1};
+    if (rule->divide) {
+        const lk__graph_shape *s = &g->values[n->in[rule->input]].shape;
+        int                    dim = rule->dim < 0 ? s->rank + rule->dim : rule->dim;
+        *found = (summed){rule->input, dim, s->dims[dim], false};
+        return true;
+    }
+    if (lk__node_factors(g, n, &f, text)) return false;
+    for (int i = 0; i < n->inputs; i++)
+        for (int d = 0; n->in[i] >= 0 && d < g->values[n->in[i]].shape.rank; d++) {
+            const lk__factor_dim *dim = &f.in[i][d];
+            for (int k = 0; k < f.count; k++) {
+                bool better = found->input < 0 || (i == found->input && d > found->dim);
+                if (!better || !lk__factor_in_dim(dim, k) || f.factor[k].extent <= 1 || !is_summed(n, &f, k) ||
+                    is_samples(g, n, &f, k))
+                    continue;
+                bool inside = only_factor(dim) < 0;
+                *found = (summed){i, d, inside ? f.factor[k].extent : g->values[n->in[i]].shape.dims[d], inside};
+            }
+        }
+    return found->input >= 0;
+}
+
+/* 8, or fewer, so that each has `minimum` elements and at least one unit of each thing side by side. */
+static int64_t count_parts(const lk__op_summation *sum, int64_t whole, int64_t minimum)
+{
+    int64_t parts = LK__SUM_PARTS, units = whole / (sum->unit > 1 ? sum->unit : 1);
+    for (int s = 0; s < LK__SUM_SEGMENTS && sum->segment[s]; s++)
+        if (sum->segment[s] / (sum->unit > 1 ? sum->unit : 1) < units) units = sum->segment[s] / sum->unit;
+    while (parts > 1 && (whole / parts < minimum || units < parts)) parts /= 2;
+    return parts;
+}
+
+static void set_parts(const lk_plan *p, compositions *c, lk__graph_node *n)
+{
+    summed           at;
+    lk__op_summation sum = {0};
+    if (n->dead || !(lk__op_find(n->op)->attributes & LK__HAS(sum)) || !find_sum(c->g, n, &at)) return;
+    const composition *of = &c->of[n->in[at.input]][at.dim];
+    /* What reads memory once is not slower with smaller parts; heads of a group are parts already. */
+    bool    product = lk__op_find(n->op)->arithmetic(c->g, n) > 0 && !at.inside;
+    int64_t minimum = p->parallel.sum_part_minimum ? p->parallel.sum_part_minimum : PART_MINIMUM;
+    if (!at.inside) {
+        sum.unit = of->unit;
+        memcpy(sum.segment, of->segment, sizeof sum.segment);
+    }
+    sum.parts = count_parts(&sum, at.extent, product ? minimum : 1);
+    if (sum.parts > 1) n->attrs.sum = sum;
+}
+
+lk_status lk__pass_sum_parts(const lk_plan *p, lk__plan_list *list, size_t *forward)
+{
+    compositions c = {.g = list->graph};
+    (void)forward;
+    if (!p->parallel.reproducible_layout) return LK_OK;
+    size_t    bytes = c.g->values_count * sizeof *c.of;
+    lk_status status = find_compositions(&c);
+    for (size_t i = 0; i < c.g->nodes_count && status >= 0; i++) set_parts(p, &c, &c.g->nodes[i]);
+    lk__free(c.g->context, LK_MEMORY_OTHER, c.of, bytes);
+    return status;
+}
+
+/* ---- sums over ranks ---- */
+
+/* Sums of which all summands but one are zero, such as rows that are looked up, are exact; and the numbers of a loss
+ * are read by nobody else. */
+static bool is_exact(const lk__plan_list *list, const lk__graph_node *n, int k)
+{
+    return n->op == LK__OP_embedding || lk__plan_is_number(list, n->out[k]);
+}
+
+static bool keeps(const lk_graph *g, const lk__graph_node *n, const lk__placement_node *place, int k, int extent)
+{
+    summed at;
+    int    ranks = place->out[k].copies ? place->out[k].copies : extent;
+    if (n->attrs.sum.parts <= 1 || !find_sum(g, n, &at)) return false;
+    if (place->out[k].copies) return at.inside && lk__sum_parts_nest(&n->attrs.sum, at.extent, ranks);
+    const lk__placement_value *in = &place->in[at.input];
+    int                        segments = 0;
+    while (segments < LK__SUM_SEGMENTS && n->attrs.sum.segment[segments]) segments++;
+    if (in->kind != LK__PLACE_SPLIT || in->dim != at.dim || at.inside) return false;
+    if (!in->segment[0] && in->outer != (segments ? segments : 1)) return false;
+    if (in->copies) ranks = extent / in->copies;
+    return lk__sum_parts_nest(&n->attrs.sum, at.extent, ranks);
+}
+
+bool lk__sum_parts_keep(const lk_plan *p, const lk__plan_list *list, const lk__graph_node *n,
+                        const lk__placement_node *place, int extent)
+{
+    for (int k = 0; k < n->outputs && p->parallel.reproducible_layout; k++)
+        if (n->out[k] >= 0 && place->out[k].kind == LK__PLACE_PARTIAL && !is_exact(list, n, k) &&
+            !keeps(list->graph, n, place, k, extent))
+            return false;
+    return true;
+}
+
+lk_status lk__sum_parts_check(const lk_plan *p, const lk__plan_list *list, const lk__placements *places)
+{
+    const lk_graph *g = list->graph;
+    for (size_t i = 0; i < g->nodes_count; i++) {
+        const lk__graph_node *n = &g->nodes[i];
+        char                  text[256];
+        if (n->dead || lk__sum_parts_keep(p, list, n, &places->nodes[i], places->extent)) continue;
+        lk__node_text(g, n, text, sizeof text);
+        return lk__fail(p->context, LK_EUNSUPPORTED,
+                        "%s:%d: %s adds over the axis %s, and %d ranks do not have whole parts of its sum, which has "
+                        "%lld: not with --reproducible layout; use a smaller extent, or a smaller --sum-part-minimum",
+                        n->site.file ? n->site.file : "?", n->site.line, text, lk_axis_name((lk_axis)places->axis),
+                        places->extent, (long long)(n->attrs.sum.parts > 1 ? n->attrs.sum.parts : 1));
+    }
+    return LK_OK;
+}
