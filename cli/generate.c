@@ -228,18 +228,32 @@ static int create_generator(generation *g, const options *given)
 
 /* ---- results ---- */
 
-static bool append(void *array, size_t *used, size_t *room, const void *more, size_t count, size_t size)
+/* Room for `count` elements of `size` bytes in an array that has *room; NULL: out of memory, and it is as before. */
+static void *grow(void *array, size_t *room, size_t count, size_t size)
 {
-    char **data = array;
-    if (*used + count > *room) {
-        size_t wanted = 2 * (*used + count) + 64;
-        char  *grown = realloc(*data, wanted * size);
-        if (!grown) return false;
-        *data = grown;
-        *room = wanted;
-    }
-    if (count) memcpy(*data + *used * size, more, count * size);
-    *used += count;
+    size_t wanted = 2 * count + 64;
+    if (count <= *room) return array;
+    void *grown = realloc(array, wanted * size);
+    if (grown) *room = wanted;
+    return grown;
+}
+
+static bool append_ids(result *r, int32_t id)
+{
+    int32_t *ids = grow(r->ids, &r->ids_room, r->count + 1, sizeof *ids);
+    if (!ids) return false;
+    r->ids = ids;
+    ids[r->count++] = id;
+    return true;
+}
+
+static bool append_text(result *r, const char *text, size_t bytes)
+{
+    char *all = grow(r->text, &r->text_room, r->bytes + bytes, 1);
+    if (!all) return bytes == 0;
+    r->text = all;
+    if (bytes) memcpy(all + r->bytes, text, bytes);
+    r->bytes += bytes;
     return true;
 }
 
@@ -252,10 +266,7 @@ static lk_status take_token(void *user, const lk_generated *made)
         characters_write(&g->stream, stdout, made->text, made->bytes);
         fflush(stdout);
     }
-    return append(&r->ids, &r->count, &r->ids_room, &made->token, 1, sizeof *r->ids) &&
-                   append(&r->text, &r->bytes, &r->text_room, made->text, made->bytes, 1)
-               ? LK_OK
-               : LK_ENOMEM;
+    return append_ids(r, made->token) && append_text(r, made->text, made->bytes) ? LK_OK : LK_ENOMEM;
 }
 
 static void print_json(const generation *g, int i)

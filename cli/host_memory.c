@@ -3,10 +3,6 @@
 
 #include <lockstep/launch.h>
 
-#include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
 const char *size_text(size_t bytes, char out[SIZE_TEXT])
 {
     double mib = (double)bytes / 1048576;
@@ -15,21 +11,6 @@ const char *size_text(size_t bytes, char out[SIZE_TEXT])
     else
         snprintf(out, SIZE_TEXT, "%.1f GiB", mib / 1024);
     return out;
-}
-
-/* Stacks of a transport's and a loader's threads: what the library's own check subtracts. */
-enum { THREADS_BYTES = 32 << 20 };
-
-size_t host_memory_process(void)
-{
-    struct rlimit limit;
-    long          pages = -1;
-    FILE         *file = fopen("/proc/self/statm", "re");
-    if (file && fscanf(file, "%ld", &pages) != 1) pages = -1;
-    if (file) fclose(file);
-    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || pages < 0) return SIZE_MAX;
-    size_t used = (size_t)pages * (size_t)sysconf(_SC_PAGESIZE) + THREADS_BYTES, most = (size_t)limit.rlim_cur;
-    return most > used ? most - used : 0;
 }
 
 bool host_memory_used(lk_context *context) { return lk_context_on_host(context); }

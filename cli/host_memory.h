@@ -18,8 +18,6 @@ typedef struct host_memory {
 host_memory host_memory_sum(lk_context *context, const lk_trainer_config *config, const lk_plan *plan,
                             const size_t memory[LK_MEMORY_COUNT]);
 host_memory host_memory_plan(lk_context *context, const lk_trainer_config *config); /* plans it */
-/* Bytes that a process may map beside what this one has (ulimit -v); SIZE_MAX: there is no limit. */
-size_t host_memory_process(void);
 /* Whether plans are for the host's memory, not a GPU's. */
 bool host_memory_used(lk_context *context);
 

@@ -6,6 +6,8 @@
 #include "command.h"
 #include "host_memory.h"
 
+#include <lockstep/launch.h>
+
 #include <string.h>
 
 typedef struct variant {
@@ -135,7 +137,7 @@ static bool find_room(const setup *s, budget *b)
     size_t    total;
     *b = (budget){.process = false};
     if (host_memory_used(s->context)) {
-        size_t process = host_memory_process();
+        size_t process = lk_launch_rank_memory();
         lk_limits_read(&limits);
         b->process = process < SIZE_MAX && host_bytes(s, &s->config, true) > process;
         b->available = b->room = b->process ? process : limits.available;

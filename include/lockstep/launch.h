@@ -65,6 +65,9 @@ LK_API lk_status lk_launch_remote(lk_context *context, int in, int out, int err,
 LK_API lk_status lk_launch_count(lk_context *context, const char *text, int *ranks);
 /* On how many memory nodes (NUMA) of this host that many ranks run, with the cores that lk_launch gives them. */
 LK_API lk_status lk_launch_nodes(lk_context *context, int ranks, int *nodes);
+/* Bytes that each rank may allocate under this process's limit of address space (ulimit -v), which ranks inherit;
+ * SIZE_MAX: there is no limit. */
+LK_API size_t lk_launch_rank_memory(void);
 
 LK_END_DECLS
 #endif

@@ -99,12 +99,13 @@ static void widen(const float *from, double *to, int64_t count)
 /* Field i of the row's sample, as it is in a batch: written to `to`. */
 static void convert_field(const lk__batch_maker *m, const lk__batch_row *r, int i, const void *sample, void *to)
 {
+    lk__transform_image image = {r->random, r->index, r->scratch};
     switch (m->conversions[i].how) {
     case LK__BATCH_COPIED:
         if (sample != to) memcpy(to, sample, m->conversions[i].row);
         break;
     case LK__BATCH_WIDENED: widen(sample, to, lk_field_elements(&m->fields[i])); break;
-    case LK__BATCH_TRANSFORMED: lk__transform_apply(&m->transform, r->random, r->index, sample, to, r->scratch); break;
+    case LK__BATCH_TRANSFORMED: lk__transform_apply(&m->transform, &image, sample, to); break;
     case LK__BATCH_MIXED: break;
     }
 }
@@ -131,7 +132,7 @@ static lk_status mix_with(const lk__batch_maker *m, const lk__batch_row *r, cons
     partner.index = drawn->partner;
     room += lk__round_up(m->conversions[0].row, LK__ALIGN);
     for (int i = 0; i < lk_dataset_fields(d); room += sample_bytes(d, i++)) rooms[i] = room;
-    lk_status status = lk__dataset_read(d, drawn->partner, rooms, rest, sample, r->message);
+    lk_status status = lk__dataset_read(d, drawn->partner, (lk__dataset_room){rooms, rest}, sample, r->message);
     if (status < 0) return status;
     convert_field(m, &partner, 0, sample[0], other);
     mix_rows(m->fields[0].dtype, lk_field_elements(&m->fields[0]), drawn->mix, field_of(m, r, 0), other);
@@ -188,7 +189,8 @@ lk_status lk__batch_put(const lk__batch_maker *m, const lk__batch_row *r)
         room[i] = m->conversions[i].scratch ? rest : field_of(m, r, i);
         rest += m->conversions[i].scratch;
     }
-    lk_status status = lk__dataset_read(m->config->dataset, r->index, room, rest, sample, r->message);
+    lk_status status =
+        lk__dataset_read(m->config->dataset, r->index, (lk__dataset_room){room, rest}, sample, r->message);
     if (status < 0) return status;
     for (int i = 0; i < count; i++) convert_field(m, r, i, sample[i], field_of(m, r, i));
     return m->count == count ? LK_OK : mix_sample(m, r, rest);

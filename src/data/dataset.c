@@ -267,19 +267,19 @@ lk_status lk_dataset_from_callbacks(lk_context *context, const lk_dataset_callba
     return LK_OK;
 }
 
-lk_status lk__dataset_read(const lk_dataset *d, int64_t index, void *const *room, void *scratch, const void **sample,
+lk_status lk__dataset_read(const lk_dataset *d, int64_t index, lk__dataset_room room, const void **sample,
                            char message[LK__DATASET_MESSAGE])
 {
     int64_t   stored = lk__dataset_stored(d, index);
     lk_status status = LK_OK;
     if (d->read)
-        status = d->read(d, stored, room, scratch, message);
+        status = d->read(d, stored, room.fields, room.scratch, message);
     else if (!d->columns[0]) {
         snprintf(message, LK__DATASET_MESSAGE, "the data set was probed, not opened: its samples cannot be read");
         return LK_EINVAL;
     }
     for (int i = 0; i < d->fields_count && status >= 0; i++) {
-        sample[i] = d->columns[i] ? d->columns[i] + (size_t)stored * d->strides[i] : room[i];
+        sample[i] = d->columns[i] ? d->columns[i] + (size_t)stored * d->strides[i] : room.fields[i];
         /* Also for arrays: borrowed ones may have changed since they were checked. */
         if (d->fields[i].classes) status = lk__dataset_check(d, index, i, sample[i], message);
     }
@@ -311,7 +311,7 @@ lk_status lk_dataset_get(const lk_dataset *d, int64_t index, void *const *fields
         room[i] = fields[i] ? fields[i] : at;
         if (!d->columns[i] && !fields[i]) at += lk__round_up(lk_field_bytes(&d->fields[i]), LK__ALIGN);
     }
-    lk_status status = lk__dataset_read(d, index, room, at, sample, message);
+    lk_status status = lk__dataset_read(d, index, (lk__dataset_room){room, at}, sample, message);
     for (int i = 0; i < d->fields_count && status >= 0; i++)
         if (fields[i] && sample[i] != fields[i]) memcpy(fields[i], sample[i], lk_field_bytes(&d->fields[i]));
     lk__free(d->context, LK_MEMORY_OTHER, memory, bytes);

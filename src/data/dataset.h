@@ -78,10 +78,13 @@ static inline int64_t lk__dataset_stored(const lk_dataset *d, int64_t index)
     return d->kept ? d->kept[index] : index;
 }
 
-/* By field: where the sample is: in its column, or in room[i], which has lk_field_bytes and is written. scratch has
- * dataset->scratch bytes. Checks class numbers. */
-lk_status lk__dataset_read(const lk_dataset *dataset, int64_t index, void *const *room, void *scratch,
-                           const void **sample, char message[LK__DATASET_MESSAGE]);
+typedef struct lk__dataset_room {
+    void *const *fields;  /* each with lk_field_bytes */
+    void        *scratch; /* of dataset->scratch bytes */
+} lk__dataset_room;
+/* By field: where the sample is: in its column, or in room.fields[i], which is written. Checks class numbers. */
+lk_status lk__dataset_read(const lk_dataset *dataset, int64_t index, lk__dataset_room room, const void **sample,
+                           char message[LK__DATASET_MESSAGE]);
 
 /* fingerprint.c: the same for the same samples, and most likely another number for others; of large data sets by a part
  * of them. 0: not known. */

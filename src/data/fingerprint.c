@@ -66,7 +66,7 @@ lk_status lk__dataset_fingerprint(const lk_dataset *d, uint64_t *fingerprint)
     uint64_t  value = lk__fingerprint_add(1, &d->count, sizeof d->count);
     lk_status status = LK_OK;
     for (int64_t i = 0, last = d->count - 1; status >= 0; i = i + step < last ? i + step : last) {
-        status = lk__dataset_read(d, i, room, at, sample, message);
+        status = lk__dataset_read(d, i, (lk__dataset_room){room, at}, sample, message);
         for (int k = 0; status >= 0 && k < d->fields_count; k++)
             value = lk__fingerprint_add(value, sample[k], lk_field_bytes(&d->fields[k]));
         if (i == last) break;

@@ -22,7 +22,7 @@ static lk_status read_joined(const lk_dataset *d, int64_t index, void *const *fi
 {
     const void       *sample[LK_MAX_FIELDS];
     const lk_dataset *part = find_part(d, &index);
-    lk_status         status = lk__dataset_read(part, index, fields, scratch, sample, message);
+    lk_status         status = lk__dataset_read(part, index, (lk__dataset_room){fields, scratch}, sample, message);
     for (int i = 0; i < d->fields_count && status >= 0; i++)
         if (sample[i] != fields[i]) memcpy(fields[i], sample[i], lk_field_bytes(&d->fields[i]));
     return status;

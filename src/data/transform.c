@@ -141,16 +141,15 @@ static const float *change_image(const lk__data_transform *t, const lk__random *
     return now;
 }
 
-void lk__transform_apply(const lk__data_transform *t, const lk__random *random, int64_t index, const void *sample,
-                         void *row, void *scratch)
+void lk__transform_apply(const lk__data_transform *t, const lk__transform_image *image, const void *sample, void *row)
 {
     lk__device_transform how = t->row;
     if (t->normalize) how.mean = t->mean, how.std = t->std;
     if (t->buffered) {
-        sample = change_image(t, random, index, sample, scratch);
+        sample = change_image(t, image->random, image->index, sample, image->scratch);
         how.in = LK_F32;
         how.padding = 0;
         how.flip = 0;
     }
-    lk__row_transform(&how, random, index, sample, row);
+    lk__row_transform(&how, image->random, image->index, sample, row);
 }

@@ -29,7 +29,13 @@ void lk__transform_init(lk__data_transform *transform, const lk_loader_config *c
 
 /* The random numbers of augmentation in this epoch. */
 lk__random lk__transform_random(uint64_t seed, int64_t epoch);
-void       lk__transform_apply(const lk__data_transform *transform, const lk__random *random, int64_t index,
-                               const void *sample, void *row, void *scratch);
+/* Which image it is, and lk__transform_scratch bytes for its changes. */
+typedef struct lk__transform_image {
+    const lk__random *random;
+    int64_t           index;
+    void             *scratch;
+} lk__transform_image;
+void lk__transform_apply(const lk__data_transform *transform, const lk__transform_image *image, const void *sample,
+                         void *row);
 
 #endif

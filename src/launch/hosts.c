@@ -327,40 +327,48 @@ lk_status lk__launch_hosts(lk_context *context, const lk_launch_config *config, 
 
 /* ---- the remote launcher ---- */
 
+/* Text from the launcher; length: read so far. */
+typedef struct received {
+    char  *text;
+    size_t size, length;
+} received;
+
 /* Reads up to and including an empty string, behind which the launcher sends nothing before our answer; or, for one =
  * true, one string, and nothing of what is behind it. */
-static lk_status read_strings(lk_context *context, int in, char *text, size_t size, size_t *length, bool one)
+static lk_status read_strings(lk_context *context, int in, bool one, received *r)
 {
-    *length = 0;
     for (;;) {
-        ssize_t got = *length < size ? read(in, text + *length, one ? 1 : size - *length) : 0;
+        ssize_t got = r->length < r->size ? read(in, r->text + r->length, one ? 1 : r->size - r->length) : 0;
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0)
             return lk__fail(context, LK_EFORMAT,
-                            *length < size
+                            r->length < r->size
                                 ? "the launcher closed the connection before it sent the whole job specification"
                                 : "the launcher sent a job specification that is too long");
-        *length += (size_t)got;
-        if (text[*length - 1]) continue;
-        if (one || *length == 1 || !text[*length - 2]) return LK_OK;
+        r->length += (size_t)got;
+        if (r->text[r->length - 1]) continue;
+        if (one || r->length == 1 || !r->text[r->length - 2]) return LK_OK;
     }
 }
 
 /* streams: in, out and err. */
 static lk_status run_remote(lk_context *context, lk__launch_spec *spec, const int streams[3], int *exit_code)
 {
-    int in = streams[0], out = streams[1];
-    LK__TRY(read_strings(context, in, spec->text, sizeof spec->text, &spec->length, false));
+    int      in = streams[0], out = streams[1];
+    received job = {spec->text, sizeof spec->text, 0};
+    LK__TRY(read_strings(context, in, false, &job));
+    spec->length = job.length;
     LK__TRY(lk__spec_parse(context, spec));
     if (chdir(spec->directory) < 0)
         return lk__fail(context, LK_ENOENT, "%s: cannot change to this directory on this host: %s", spec->directory,
                         strerror(errno));
     if (!spec->config.master_port) LK__TRY(lk__free_port(context, &spec->config.master_port));
-    char   ready[64], number[16];
-    size_t length, size = (size_t)snprintf(ready, sizeof ready, READY "%d\n", spec->config.master_port);
+    char     ready[64], number[16];
+    received port = {number, sizeof number, 0};
+    size_t   size = (size_t)snprintf(ready, sizeof ready, READY "%d\n", spec->config.master_port);
     if (write(out, ready, size) != (ssize_t)size)
         return lk__fail(context, LK_EIO, "cannot answer the launcher: %s", strerror(errno));
-    LK__TRY(read_strings(context, in, number, sizeof number, &length, true));
+    LK__TRY(read_strings(context, in, true, &port));
     spec->config.master_port = (int)strtol(number, NULL, 10);
     if (spec->config.master_port < 1 || spec->config.master_port > 65535)
         return lk__fail(context, LK_EFORMAT, "the launcher sent an invalid port");

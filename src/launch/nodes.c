@@ -1,7 +1,9 @@
-/* nodes.c - how many memory nodes (NUMA) the ranks of a host are on, before they are started. */
+/* nodes.c - what ranks have of a host before they are started: on how many memory nodes (NUMA) they are, and how much
+ * memory each may allocate. */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
+#include "base/limits.h"
 #include "base/memory_node.h"
 
 static int node_of(const cpu_set_t *cores)
@@ -33,4 +35,13 @@ lk_status lk_launch_nodes(lk_context *context, int ranks, int *nodes)
     }
     lk__free(context, LK_MEMORY_OTHER, cores, (size_t)ranks * sizeof *cores);
     return LK_OK;
+}
+
+size_t lk_launch_rank_memory(void)
+{
+    lk__memory_limits limits;
+    lk__limits_memory("", &limits);
+    for (int i = 0; i < limits.count; i++)
+        if (limits.all[i].process) return (size_t)limits.all[i].available;
+    return SIZE_MAX;
 }

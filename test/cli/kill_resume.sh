@@ -50,8 +50,8 @@ check_checkpoint() { # ROUND
     fi
 }
 
-# Trains `steps` steps whole, and once more with kills; sets `kills` and `best`, the step of the latest checkpoint that a
-# kill left.
+# Trains `steps` steps whole, and once more with kills; sets `kills` and `best`, the step of the latest checkpoint that
+# a kill left.
 train_with_kills() {
     local whole killed round code left ended=no
     rm -rf "$work/whole" "$work/killed"
@@ -98,4 +98,4 @@ for more in 1 2 3 4 5; do
     if [ $more = 5 ]; then echo "only $kills kills of $steps steps, at step $best: too few for this test"; exit 1; fi
     steps=$((steps * 4))
 done
-echo "$steps steps, killed $kills times, last checkpoint at step $best; the same result: $(field hash "$work/killed.json")"
+echo "$steps steps, killed $kills times, last checkpoint at step $best: the same result"

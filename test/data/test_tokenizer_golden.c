@@ -175,7 +175,7 @@ static size_t list_normalized(const void *user, const char *text, size_t bytes, 
 {
     lk__nfc_scratch scratch = {0};
     (void)user;
-    CHECK_OK(context, lk__nfc(context, &scratch, text, bytes, &text, &bytes));
+    CHECK_OK(context, lk__nfc(context, &scratch, &text, &bytes));
     size_t count = list_bytes(text, bytes, numbers);
     lk__nfc_scratch_free(context, &scratch);
     return count;

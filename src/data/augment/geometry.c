@@ -38,15 +38,19 @@ lk__augment_box lk__augment_draw_box(const lk__random *random, int64_t index, co
     return central_box(image, ratio);
 }
 
-/* Where pixel i of the result is among `in` pixels, of which it has `ratio`: between *first and *second, `part` of the
- * way. */
-static void find_source(int64_t i, int64_t in, double ratio, int64_t *first, int64_t *second, float *part)
+/* Between pixels first and second, `part` of the way. */
+typedef struct between {
+    int64_t first, second;
+    float   part;
+} between;
+
+/* Where pixel i of the result is among `in` pixels, of which it has `ratio`. */
+static between find_source(int64_t i, int64_t in, double ratio)
 {
     double at = ((double)i + 0.5) * ratio - 0.5;
     if (at < 0) at = 0;
-    *first = (int64_t)at;
-    *second = *first + 1 < in ? *first + 1 : in - 1;
-    *part = (float)(at - (double)*first);
+    int64_t first = (int64_t)at;
+    return (between){first, first + 1 < in ? first + 1 : in - 1, (float)(at - (double)first)};
 }
 
 void lk__augment_resize(const lk__augment_image *image, const float *in, lk__augment_box box, float *out)
@@ -54,16 +58,16 @@ void lk__augment_resize(const lk__augment_image *image, const float *in, lk__aug
     int64_t width = image->width, plane = image->height * width;
     double  ratio_y = (double)box.height / (double)image->height, ratio_x = (double)box.width / (double)width;
     for (int64_t y = 0; y < image->height; y++) {
-        int64_t up, down, left, right;
-        float   lower, later;
-        find_source(y, box.height, ratio_y, &up, &down, &lower);
+        between rows = find_source(y, box.height, ratio_y);
         for (int64_t x = 0; x < width; x++) {
-            find_source(x, box.width, ratio_x, &left, &right, &later);
+            between columns = find_source(x, box.width, ratio_x);
             for (int64_t c = 0; c < image->channels; c++) {
                 const float *from = in + c * plane + box.top * width + box.left;
-                float        above = from[up * width + left] * (1 - later) + from[up * width + right] * later;
-                float        below = from[down * width + left] * (1 - later) + from[down * width + right] * later;
-                out[c * plane + y * width + x] = above * (1 - lower) + below * lower;
+                const float *up = from + rows.first * width, *down = from + rows.second * width;
+                float        later = columns.part;
+                float        above = up[columns.first] * (1 - later) + up[columns.second] * later;
+                float        below = down[columns.first] * (1 - later) + down[columns.second] * later;
+                out[c * plane + y * width + x] = above * (1 - rows.part) + below * rows.part;
             }
         }
     }

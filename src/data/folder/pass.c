@@ -44,20 +44,26 @@ static lk_status read_start(int file, void *out, size_t bytes, size_t *got, char
     return LK_OK;
 }
 
+typedef struct probed_file {
+    lk__image_info info;
+    int64_t        bytes; /* of the file */
+} probed_file;
+
 /* Reads the header from more and more of the file. buffer has HEADER bytes. */
-static lk_status probe_file(lk_context *context, const char *path, void *buffer, lk__image_info *info,
-                            int64_t *file_bytes, char message[LK__IMAGE_MESSAGE])
+static lk_status probe_file(lk_context *context, const char *path, void *buffer, probed_file *probed,
+                            char message[LK__IMAGE_MESSAGE])
 {
     int       file;
     size_t    got, room = HEADER;
     void     *larger = NULL;
-    lk_status status = open_file(path, &file, file_bytes, message);
+    lk_status status = open_file(path, &file, &probed->bytes, message);
     if (status < 0) return status;
     for (;;) {
-        size_t need = *file_bytes < (int64_t)room ? (size_t)*file_bytes : room;
+        size_t need = probed->bytes < (int64_t)room ? (size_t)probed->bytes : room;
         status = read_start(file, larger ? larger : buffer, need, &got, message);
         if (status == LK_OK)
-            status = lk__image_probe(larger ? larger : buffer, got, got == (size_t)*file_bytes, info, message);
+            status =
+                lk__image_probe(larger ? larger : buffer, got, got == (size_t)probed->bytes, &probed->info, message);
         if (status != LK_END) break;
         lk__free(context, LK_MEMORY_DATA, larger, larger ? room : 0);
         larger = NULL;
@@ -81,10 +87,11 @@ static lk_status probe_file(lk_context *context, const char *path, void *buffer,
 lk_status lk__data_folder_probe(lk_context *context, const char *path, lk__image_info *info,
                                 char message[LK__IMAGE_MESSAGE])
 {
-    int64_t bytes;
-    void   *buffer = lk__alloc(context, LK_MEMORY_DATA, HEADER);
+    probed_file probed;
+    void       *buffer = lk__alloc(context, LK_MEMORY_DATA, HEADER);
     if (!buffer) return LK_ENOMEM;
-    lk_status status = probe_file(context, path, buffer, info, &bytes, message);
+    lk_status status = probe_file(context, path, buffer, &probed, message);
+    *info = probed.info;
     lk__free(context, LK_MEMORY_DATA, buffer, HEADER);
     return status;
 }
@@ -177,21 +184,22 @@ static void scan_file(void *argument, int64_t tile, int worker)
 {
     pass                          *p = argument;
     size_t                         i = (size_t)tile;
-    lk__image_info                 info;
-    int64_t                        bytes, height, width;
+    probed_file                    probed;
+    int64_t                        height, width;
     char                           message[LK__IMAGE_MESSAGE];
     lk__data_folder_file          *file = &p->folder->list.files[i];
     const lk__data_folder_decoder *decoder = &p->folder->decoder;
     if (file->broken || atomic_load(&p->status) < 0) return;
     lk_status status = probe_file(p->folder->context, lk__data_folder_path(p->folder, i),
-                                  p->memory + (size_t)worker * p->memory_bytes, &info, &bytes, message);
+                                  p->memory + (size_t)worker * p->memory_bytes, &probed, message);
     report_progress(p, worker, "checked");
     if (status < 0) {
         note_broken(p, i, status, message);
         return;
     }
-    lk__image_size(&info, &height, &width);
-    raise_to(&p->scratch, scratch_of(&info, bytes > file->bytes ? bytes : file->bytes, &decoder->target));
+    lk__image_size(&probed.info, &height, &width);
+    int64_t bytes = probed.bytes > file->bytes ? probed.bytes : file->bytes;
+    raise_to(&p->scratch, scratch_of(&probed.info, bytes, &decoder->target));
     if (!decoder->target.height && (height != decoder->height || width != decoder->width)) lower_to(&p->different, i);
 }
 

@@ -292,7 +292,7 @@ static lk_status split_at_added(lk__text_encoder *e, const lk__added *added, con
 static lk_status normalize_section(lk__text_encoder *e, const char *text, size_t bytes)
 {
     if (e->tokenizer->nfc) {
-        lk_status status = lk__nfc(e->context, &e->nfc, text, bytes, &text, &bytes);
+        lk_status status = lk__nfc(e->context, &e->nfc, &text, &bytes);
         if (status < 0) return status;
     }
     return split_at_added(e, &e->tokenizer->normalized, text, bytes, append_section);

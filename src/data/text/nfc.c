@@ -205,12 +205,10 @@ static const unsigned char *find_stable(const unsigned char *at, const unsigned 
     return at;
 }
 
-lk_status lk__nfc(lk_context *context, lk__nfc_scratch *s, const char *text, size_t bytes, const char **out,
-                  size_t *out_bytes)
+lk_status lk__nfc(lk_context *context, lk__nfc_scratch *s, const char **text, size_t *bytes)
 {
-    const unsigned char *at = (const unsigned char *)text, *end = at + bytes, *copied = at;
+    const unsigned char *at = (const unsigned char *)*text, *end = at + *bytes, *copied = at;
     s->text_count = 0;
-    *out = text, *out_bytes = bytes;
     for (;;) {
         const unsigned char *begin = at, *unstable = find_unstable(at, end, &begin);
         if (unstable == end) break;
@@ -219,8 +217,8 @@ lk_status lk__nfc(lk_context *context, lk__nfc_scratch *s, const char *text, siz
         if (status < 0 || (status = append_segment(context, s, begin, at)) < 0) return status;
         copied = at;
     }
-    if (copied == (const unsigned char *)text) return LK_OK;
+    if (copied == (const unsigned char *)*text) return LK_OK;
     lk_status status = append_text(context, s, (const char *)copied, (size_t)(end - copied));
-    *out = s->text, *out_bytes = s->text_count;
+    *text = s->text, *bytes = s->text_count;
     return status;
 }

@@ -13,10 +13,9 @@ typedef struct lk__nfc_scratch {
 } lk__nfc_scratch;
 void lk__nfc_scratch_free(lk_context *context, lk__nfc_scratch *scratch);
 
-/* The normalised form of valid UTF-8. *out is `text` itself where that is normalised already; otherwise it is in the
- * scratch memory, until the next call. */
-lk_status lk__nfc(lk_context *context, lk__nfc_scratch *scratch, const char *text, size_t bytes, const char **out,
-                  size_t *out_bytes);
+/* Makes *text, valid UTF-8, its normalised form. Unless it is normalised already, that is in the scratch memory, until
+ * the next call. */
+lk_status lk__nfc(lk_context *context, lk__nfc_scratch *scratch, const char **text, size_t *bytes);
 /* Whether NFC can change this character, or join it with those before it. */
 bool lk__nfc_unstable(uint32_t code);
 

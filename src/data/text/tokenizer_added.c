@@ -25,7 +25,7 @@ static lk_status add_searched(lk_tokenizer *t, const lk__tokenizer_string *name,
     const char     *text = name->text;
     size_t          length = name->length;
     lk_status       status = LK_OK;
-    if (normalized && t->nfc) status = lk__nfc(t->context, &nfc, text, length, &text, &length);
+    if (normalized && t->nfc) status = lk__nfc(t->context, &nfc, &text, &length);
     if (status >= 0) status = lk__added_add(t->context, normalized ? &t->normalized : &t->raw, text, length, token);
     lk__nfc_scratch_free(t->context, &nfc);
     return status;
@@ -37,7 +37,7 @@ static lk_status add_token(lk_tokenizer *t, const lk__json *item, lk__tokenizer_
     lk__json          value;
     lk__added_token   token = {0};
     int64_t           id;
-    bool              special, normalized, single_word;
+    bool              special = false, normalized, single_word = false;
     lk_status         status;
     if (!lk__json_get(item, "content", &value))
         return lk__tokenizer_refuse(t->context, part, item, "each needs a \"content\"");
@@ -45,11 +45,12 @@ static lk_status add_token(lk_tokenizer *t, const lk__json *item, lk__tokenizer_
     if (name->length == 0) return lk__tokenizer_refuse(t->context, part, item, "its \"content\" is empty");
     if (!lk__json_get(item, "id", &value) || !lk__json_integer(&value, &id))
         return lk__tokenizer_refuse(t->context, part, item, "each needs an \"id\"");
-    if ((status = lk__tokenizer_bool(t->context, item, part, "special", false, &special)) < 0 ||
-        (status = lk__tokenizer_bool(t->context, item, part, "normalized", !special, &normalized)) < 0 ||
-        (status = lk__tokenizer_bool(t->context, item, part, "single_word", false, &single_word)) < 0 ||
-        (status = lk__tokenizer_bool(t->context, item, part, "lstrip", false, &token.strip_left)) < 0 ||
-        (status = lk__tokenizer_bool(t->context, item, part, "rstrip", false, &token.strip_right)) < 0)
+    if ((status = lk__tokenizer_bool(t->context, item, part, "special", &special)) < 0) return status;
+    normalized = !special;
+    if ((status = lk__tokenizer_bool(t->context, item, part, "normalized", &normalized)) < 0 ||
+        (status = lk__tokenizer_bool(t->context, item, part, "single_word", &single_word)) < 0 ||
+        (status = lk__tokenizer_bool(t->context, item, part, "lstrip", &token.strip_left)) < 0 ||
+        (status = lk__tokenizer_bool(t->context, item, part, "rstrip", &token.strip_right)) < 0)
         return status;
     if (single_word) return lk__tokenizer_refuse(t->context, part, item, "\"single_word\" must be false");
     if ((status = check_id(t, name, id, next)) < 0) return status;

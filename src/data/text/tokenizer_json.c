@@ -37,11 +37,10 @@ bool lk__tokenizer_member(const lk__json *object, const char *key, lk__json *val
 }
 
 lk_status lk__tokenizer_bool(lk_context *context, const lk__json *object, const char *part, const char *key,
-                             bool missing, bool *value)
+                             bool *value)
 {
     lk__json member;
     char     name[80];
-    *value = missing;
     if (!lk__tokenizer_member(object, key, &member) || lk__json_bool(&member, value)) return LK_OK;
     snprintf(name, sizeof name, "%s.%s", part, key);
     return lk__tokenizer_refuse(context, name, &member, "it must be true or false");

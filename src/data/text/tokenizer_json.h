@@ -20,9 +20,9 @@ lk_status lk__tokenizer_refuse(lk_context *context, const char *part, const lk__
 
 /* A member of an object that is not null; false: it is missing or null. */
 bool lk__tokenizer_member(const lk__json *object, const char *key, lk__json *value);
-/* A boolean member, `missing` if there is none. LK_EFORMAT: it is something else. */
+/* A boolean member; *value stays as it is if there is none. LK_EFORMAT: it is something else. */
 lk_status lk__tokenizer_bool(lk_context *context, const lk__json *object, const char *part, const char *key,
-                             bool missing, bool *value);
+                             bool *value);
 /* Whether the member "type" of an object is `name`. */
 bool lk__tokenizer_is(const lk__json *object, const char *name);
 

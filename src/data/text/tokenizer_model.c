@@ -131,7 +131,7 @@ static lk_status check_settings(lk_tokenizer *t, const lk__json *model)
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     lk__json                 value;
     double                   dropout;
-    bool                     fallback;
+    bool                     fallback = false;
     if (lk__tokenizer_member(model, "dropout", &value) && (!lk__json_number(&value, &dropout) || dropout != 0))
         return lk__tokenizer_refuse(t->context, "model.dropout", &value, "only null and 0 are");
     for (size_t i = 0; i < 2; i++) {
@@ -140,11 +140,10 @@ static lk_status check_settings(lk_tokenizer *t, const lk__json *model)
         if (lk__tokenizer_member(model, affixes[i], &value) && !lk__json_equals(&value, ""))
             return lk__tokenizer_refuse(t->context, part, &value, "only null and \"\" are");
     }
-    lk_status status = lk__tokenizer_bool(t->context, model, "model", "byte_fallback", false, &fallback);
+    lk_status status = lk__tokenizer_bool(t->context, model, "model", "byte_fallback", &fallback);
     if (status >= 0 && fallback && lk__json_get(model, "byte_fallback", &value))
         return lk__tokenizer_refuse(t->context, "model.byte_fallback", &value, "only false is, with ByteLevel");
-    return status < 0 ? status
-                      : lk__tokenizer_bool(t->context, model, "model", "ignore_merges", false, &t->ignore_merges);
+    return status < 0 ? status : lk__tokenizer_bool(t->context, model, "model", "ignore_merges", &t->ignore_merges);
 }
 
 /* Bytes that are not in the vocabulary are an error when they are met; a token that stands for all of them is not

@@ -85,14 +85,19 @@ static lk_status keep_files_beside(lk_tokenizer *t, const char *directory)
     return status;
 }
 
+/* label: what errors name it. */
+typedef struct json_text {
+    const char *label, *text;
+    size_t      bytes;
+} json_text;
+
 /* directory: with the files beside the tokenizer.json, ends with a slash or is ""; NULL: the text stands alone. */
-static lk_status read_text(lk_context *context, const char *label, const char *text, size_t bytes,
-                           const char *directory, lk_tokenizer **tokenizer)
+static lk_status read_text(lk_context *context, const json_text *json, const char *directory, lk_tokenizer **tokenizer)
 {
     lk_tokenizer *t;
-    lk_status     status = lk__tokenizer_read_json(context, text, bytes, &t);
-    if (status < 0) return lk__fail_prefix(context, status, "%s: ", label);
-    status = lk__tokenizer_keep_file(t, json_name, text, bytes);
+    lk_status     status = lk__tokenizer_read_json(context, json->text, json->bytes, &t);
+    if (status < 0) return lk__fail_prefix(context, status, "%s: ", json->label);
+    status = lk__tokenizer_keep_file(t, json_name, json->text, json->bytes);
     if (status >= 0 && directory) status = keep_files_beside(t, directory);
     if (status >= 0) status = lk__tokenizer_write_files(t);
     if (status < 0)
@@ -106,7 +111,7 @@ lk_status lk_tokenizer_from_json(lk_context *context, const char *label, const c
                                  lk_tokenizer **tokenizer)
 {
     *tokenizer = NULL;
-    return read_text(context, label, text, bytes, NULL, tokenizer);
+    return read_text(context, &(json_text){label, text, bytes}, NULL, tokenizer);
 }
 
 static lk_status read_files(lk_context *context, const char *path, const char *directory, lk_tokenizer **tokenizer)
@@ -115,7 +120,8 @@ static lk_status read_files(lk_context *context, const char *path, const char *d
     lk_status status = lk__map_open(context, path, &map);
     if (status >= 0 && map.size > LARGEST_FILE)
         status = lk__fail(context, LK_EFORMAT, "%s is larger than %d bytes", path, LARGEST_FILE);
-    if (status >= 0) status = read_text(context, path, (const char *)map.bytes, map.size, directory, tokenizer);
+    if (status >= 0)
+        status = read_text(context, &(json_text){path, (const char *)map.bytes, map.size}, directory, tokenizer);
     lk__map_close(&map);
     return status;
 }

@@ -46,9 +46,9 @@ static lk_status refuse_pretokenizer(lk_tokenizer *t, const lk__json *part)
 static lk_status read_split(lk_tokenizer *t, const lk__json *part, bool *characters)
 {
     lk__json             pattern, behavior;
-    bool                 invert;
+    bool                 invert = false;
     lk__tokenizer_string text = {0};
-    lk_status            status = lk__tokenizer_bool(t->context, part, "pre_tokenizer", "invert", false, &invert);
+    lk_status            status = lk__tokenizer_bool(t->context, part, "pre_tokenizer", "invert", &invert);
     if (status < 0) return status;
     if (!lk__json_get(part, "behavior", &behavior) || !lk__json_equals(&behavior, "Isolated") || invert ||
         !lk__json_get(part, "pattern", &pattern) || !lk__json_get(&pattern, "Regex", &pattern))
@@ -66,9 +66,9 @@ typedef enum byte_level_place { ALONE, AFTER_SPLIT, AFTER_DIGITS } byte_level_pl
 
 static lk_status read_byte_level(lk_tokenizer *t, const lk__json *part, byte_level_place place)
 {
-    bool      prefix, regex;
-    lk_status status = lk__tokenizer_bool(t->context, part, "pre_tokenizer", "add_prefix_space", true, &prefix);
-    if (status < 0 || (status = lk__tokenizer_bool(t->context, part, "pre_tokenizer", "use_regex", true, &regex)) < 0)
+    bool      prefix = true, regex = true;
+    lk_status status = lk__tokenizer_bool(t->context, part, "pre_tokenizer", "add_prefix_space", &prefix);
+    if (status < 0 || (status = lk__tokenizer_bool(t->context, part, "pre_tokenizer", "use_regex", &regex)) < 0)
         return status;
     if (!lk__tokenizer_is(part, "ByteLevel")) return refuse_pretokenizer(t, part);
     if (place != ALONE && (prefix || regex != (place == AFTER_DIGITS)))
@@ -97,7 +97,7 @@ static lk_status read_pretokenizers(lk_tokenizer *t, const lk__json *part)
         return characters ? refuse_pretokenizer(t, part) : read_byte_level(t, &second, AFTER_SPLIT);
     }
     if (!lk__tokenizer_is(&first, "Digits")) return refuse_pretokenizer(t, part);
-    status = lk__tokenizer_bool(t->context, &first, "pre_tokenizer", "individual_digits", false, &individual);
+    status = lk__tokenizer_bool(t->context, &first, "pre_tokenizer", "individual_digits", &individual);
     if (status < 0) return status;
     return individual ? read_byte_level(t, &second, AFTER_DIGITS) : refuse_pretokenizer(t, &first);
 }

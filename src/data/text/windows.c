@@ -85,11 +85,11 @@ bool lk__text_copy_ids(const lk__text_source *s, int64_t start, int64_t n, int32
 }
 
 /* Where each document begins; nothing is predicted from its last token, nor from padding, which is as a document of its
- * own. `label` has the next tokens. */
-static void mark_documents(const lk__text_source *s, const int32_t *tokens, int64_t n, int32_t *label,
-                           int32_t *positions, int32_t *first)
+ * own. fields: n tokens, and the next ones as labels; then, to write, positions and the first token of the document. */
+static void mark_documents(const lk__text_source *s, int64_t n, void *const *fields)
 {
-    int32_t begin = 0;
+    const int32_t *tokens = fields[0];
+    int32_t       *label = fields[1], *positions = fields[2], *first = fields[3], begin = 0;
     for (int64_t i = 0; i < s->length; i++) {
         if (i == n) begin = (int32_t)i;
         first[i] = begin;
@@ -113,7 +113,7 @@ static lk_status read_window(const lk_dataset *d, int64_t index, void *const *fi
         return refuse_id(s, bad, message);
     memcpy(label, tokens + 1, (size_t)(n - 1) * sizeof *label);
     for (int64_t i = n; i < s->length; i++) tokens[i] = 0, label[i] = LK__TEXT_NO_LABEL;
-    if (s->packed) mark_documents(s, tokens, n, label, fields[2], fields[3]);
+    if (s->packed) mark_documents(s, n, fields);
     return LK_OK;
 }
 
