@@ -250,6 +250,8 @@ refuse "nan.csv: line 6, column 2 \('b'\): the value is missing \('NaN'\)" csv:n
 table 8 | sed '6s/,[^,]*,/,high,/' > text.csv
 refuse "text.csv: line 6, column 2 \('b'\): 'high' is not a number" csv:text.csv
 refuse "no column 'knd' for the label \(did you mean 'kind'" csv:table.csv --label knd
+refuse "no column '9' for the label: it has a, b, c, d, kind; name one, or give its number from 1 to 5" csv:table.csv \
+    --label 9
 refuse 'regression needs numbers' csv:table.csv --loss mse
 refuse 'has no labels: expected a field "label" or "target"' "npy:$arrays/f4.npy"
 refuse 'Fortran order: save np.ascontiguousarray' "npy:$arrays/fortran.npy,$arrays/y.npy"

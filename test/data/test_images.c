@@ -171,15 +171,15 @@ static void png_headers_are_checked(void)
     REFUSED(PNG_START "\0\0\0\5"
                       "\0\0\0\5"
                       "\x8\5\0\0\0" PNG_REST,
-            LK_EFORMAT, "colour type 5");
+            LK_EFORMAT, "colour type is 5; PNG defines 0, 2, 3, 4 and 6");
     REFUSED(PNG_START "\0\0\0\5"
                       "\0\0\0\5"
                       "\x4\2\0\0\0" PNG_REST,
-            LK_EFORMAT, "4 bits");
+            LK_EFORMAT, "bit depth is 4; colour type 2 allows 8 or 16");
     REFUSED(PNG_START "\0\0\0\5"
                       "\0\0\0\5"
                       "\x8\2\0\0\2" PNG_REST,
-            LK_EFORMAT, "damaged");
+            LK_EFORMAT, "interlace method 2; PNG defines 0, 0, and 0 or 1");
     REFUSED(PNG_START "\0\0\0\5"
                       "\0\0\0\5"
                       "\x8\2\0\0\0"

@@ -95,17 +95,38 @@ static int find_column(const lk__csv_table *t, const char *name)
     return -1;
 }
 
+enum { NAMES_SHOWN = 256 };
+
+/* The first names of the header, as many as fit. */
+static const char *show_names(const lk__csv_table *t, char out[NAMES_SHOWN])
+{
+    size_t used = 0;
+    for (int i = 0; i < t->columns; i++) {
+        char   shown[LK__SHOWN];
+        size_t left = NAMES_SHOWN - used;
+        int    more = snprintf(out + used, left, "%s%s", i ? ", " : "", lk__shown(t->names[i], shown));
+        if (more < 0 || (size_t)more + sizeof ", …" > left) {
+            snprintf(out + used, left, "%s…", i ? ", " : "");
+            break;
+        }
+        used += (size_t)more;
+    }
+    return out;
+}
+
 static lk_status refuse_label(const lk__csv_table *t, const char *wanted)
 {
     if (!t->names)
         return lk__fail(t->context, LK_EINVAL,
                         "%s has no header: the label's column is a number from 1 to %d, not '%s'", t->source->label,
                         t->columns, wanted);
+    char        names[NAMES_SHOWN];
     const char *near = lk__suggest(wanted, t->names, t->columns < 64 ? (size_t)t->columns : 64);
+    if (strspn(wanted, "+-0123456789") == strlen(wanted)) near = NULL; /* a number is not a misspelt name */
     return lk__fail(t->context, LK_EINVAL,
-                    "%s has no column '%s' for the label%s%s%s: a name of its header or a number from 1 to %d",
+                    "%s has no column '%s' for the label%s%s%s: it has %s; name one, or give its number from 1 to %d",
                     t->source->label, wanted, near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "",
-                    t->columns);
+                    show_names(t, names), t->columns);
 }
 
 /* By name, or by number from 1. */

@@ -41,19 +41,34 @@ static lk_status check_size(const header *h)
 
 enum { PNG_SIGNATURE = 8, PNG_AROUND = 12, PNG_IHDR = 13 };
 
+/* By colour type: PNG, table 11.1. */
+static const struct {
+    int         components, depths;
+    const char *named;
+} colours[7] = {{1, 1 | 2 | 4 | 8 | 16, "1, 2, 4, 8 or 16"},
+                {0, 0, NULL},
+                {3, 8 | 16, "8 or 16"},
+                {3, 1 | 2 | 4 | 8, "1, 2, 4 or 8"},
+                {2, 8 | 16, "8 or 16"},
+                {0, 0, NULL},
+                {4, 8 | 16, "8 or 16"}};
+
 static lk_status read_ihdr(const header *h, const unsigned char *ihdr)
 {
-    static const int components[7] = {1, 0, 3, 3, 2, 0, 4};
-    static const int depths[7] = {
-        1 | 2 | 4 | 8 | 16, 0, 8 | 16, 1 | 2 | 4 | 8, 8 | 16, 0, 8 | 16}; /* PNG, table 11.1 */
     int type = ihdr[9], depth = ihdr[8];
     h->info->width = read32(ihdr);
     h->info->height = read32(ihdr + 4);
-    if (type > 6 || !(depths[type] & depth) || (depth & (depth - 1)) || ihdr[10] || ihdr[11] || ihdr[12] > 1)
+    if (type > 6 || !colours[type].components)
+        return REFUSE(h, LK_EFORMAT, "is damaged: its colour type is %d; PNG defines 0, 2, 3, 4 and 6", type);
+    if (!(colours[type].depths & depth) || (depth & (depth - 1)))
+        return REFUSE(h, LK_EFORMAT, "is damaged: its bit depth is %d; colour type %d allows %s", depth, type,
+                      colours[type].named);
+    if (ihdr[10] || ihdr[11] || ihdr[12] > 1)
         return REFUSE(h, LK_EFORMAT,
-                      "is damaged: its header declares colour type %d with %d bits, which PNG does not define", type,
-                      depth);
-    h->info->components = components[type];
+                      "is damaged: compression method %d, filter method %d and interlace method %d; PNG defines 0, 0, "
+                      "and 0 or 1",
+                      ihdr[10], ihdr[11], ihdr[12]);
+    h->info->components = colours[type].components;
     h->info->depth = depth;
     h->info->palette = type == 3;
     h->info->interlaced = ihdr[12] == 1;
