@@ -40,6 +40,9 @@ static bool wants_division(const division *d, const lk_graph *g, const lk__graph
     const lk__graph_shape *s = &g->values[v].shape;
     int                    dim = rule->dim < 0 ? s->rank + rule->dim : rule->dim;
     bool                   state = g->values[v].kind == LK__VALUE_STATE;
+    /* Ranks must have whole parts of the sums over the factor, where these are the same in every layout. */
+    if (d->plan->parallel.reproducible_layout && !lk__sum_parts_nest(&n->attrs.sum, s->dims[dim], (int)d->extent))
+        return false;
     return s->dims[dim] % d->extent == 0 && s->dims[dim] / d->extent >= LEAST_EXTENT &&
            is_coupled(g, n, rule->input, dim) && (!d->placed || !state || is_split(d, g, v, dim));
 }

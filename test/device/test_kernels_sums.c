@@ -115,8 +115,111 @@ static void keys_of_heads(void)
     }
 }
 
+/* ---- classes ---- */
+
+/* The kernel on classes first … first + extent of `whole`, beside its statistics unless NULL, into new memory. */
+typedef struct class_part {
+    lk__kernel_operand logits, labels, statistics, probabilities;
+    lk__op_part        place;
+    double             sums[3];
+} class_part;
+
+enum { ROWS_MOST = 64, CLASS_PARTS = 8 };
+
+static void make_class_part(const lk__kernel_operand *logits, int rank, int ranks, class_part *p)
+{
+    int64_t rows = logits->dims[0], whole = logits->dims[1], each = whole / ranks;
+    size_t  size = lk_dtype_size(logits->dtype);
+    *p = (class_part){.logits = *logits, .labels = t.in[1], .probabilities = *logits};
+    p->place = (lk__op_part){.rank = 2, .whole = {rows, whole}, .first = {0, rank * each}};
+    p->logits.dims[1] = p->probabilities.dims[1] = each;
+    p->logits.part = p->probabilities.part = &p->place;
+    p->logits.data = part_memory((size_t)(rows * each) * size);
+    p->probabilities.data = part_memory((size_t)(rows * each) * size);
+    for (int64_t r = 0; r < rows; r++)
+        memcpy((char *)p->logits.data + (size_t)(r * each) * size,
+               (char *)logits->data + (size_t)(r * whole + rank * each) * size, (size_t)each * size);
+}
+
+static void free_class_part(class_part *p)
+{
+    free(p->logits.data);
+    free(p->probabilities.data);
+}
+
+static void run_kernel(lk__op op, lk__kernel_call *call)
+{
+    const lk__kernel_entry *entry = &lk__cpu_kernels(t.real, t.isa)[op];
+    call->attrs = &t.attrs;
+    call->step = &t.step;
+    call->pool = lk__context_pool(contexts[0]);
+    call->workspace = part_memory(entry->workspace ? entry->workspace(call, 1) : 0);
+    entry->run(call);
+    free(call->workspace);
+}
+
+/* Ranks make their records, which all have then, and compute the loss from them and from their own logits. */
+static void run_class_parts(int ranks)
+{
+    static double records[CLASS_PARTS * ROWS_MOST * LK__CLASS_STATISTICS];
+    int64_t       rows = t.in[0].dims[0], whole = t.in[0].dims[1], each = whole / ranks, own = CLASS_PARTS / ranks;
+    size_t        size = lk_dtype_size(t.real);
+    class_part    p[CLASS_PARTS];
+    for (int r = 0; r < ranks; r++) {
+        lk__kernel_call call = {.inputs = 2, .outputs = 1};
+        make_class_part(&t.in[0], r, ranks, &p[r]);
+        call.in[0] = p[r].logits;
+        call.in[1] = p[r].labels;
+        call.out[0] = (lk__kernel_operand){.data = records + r * own * rows * LK__CLASS_STATISTICS,
+                                           .dtype = LK_F64,
+                                           .rank = 3,
+                                           .dims = {own, rows, LK__CLASS_STATISTICS}};
+        run_kernel(LK__OP_class_statistics, &call);
+    }
+    for (int r = 0; r < ranks; r++) {
+        lk__kernel_call call = {.in = {p[r].logits, p[r].labels}, .inputs = 4, .outputs = 4};
+        call.in[3] = (lk__kernel_operand){
+            .data = records, .dtype = LK_F64, .rank = 3, .dims = {CLASS_PARTS, rows, LK__CLASS_STATISTICS}};
+        for (int k = 0; k < 3; k++) call.out[k] = (lk__kernel_operand){.data = &p[r].sums[k], .dtype = LK_F64};
+        call.out[3] = p[r].probabilities;
+        run_kernel(LK__OP_cross_entropy, &call);
+        for (int k = 0; k < 3; k++)
+            if (memcmp(&p[r].sums[k], t.out[k].data, sizeof(double))) fail_case("a rank's sum is not that of one");
+        for (int64_t row = 0; row < rows; row++)
+            if (memcmp((char *)p[r].probabilities.data + (size_t)(row * each) * size,
+                       (char *)t.out[3].data + (size_t)(row * whole + r * each) * size, (size_t)each * size)) {
+                fail_case("probabilities of a rank are not those of one");
+                break;
+            }
+    }
+    for (int r = 0; r < ranks; r++) free_class_part(&p[r]);
+}
+
+static void losses_over_classes(void)
+{
+    static const struct {
+        int64_t rows, classes;
+        double  smoothing;
+    } cases[] = {{5, 16, 0}, {7, 136, 0.1}, {64, 1000, 0}, {3, 50264, 0.2}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int64_t rows = cases[i].rows, logits[] = {rows, cases[i].classes};
+        begin(LK__OP_cross_entropy);
+        t.attrs.label_smoothing = cases[i].smoothing;
+        t.attrs.ignore_index = -100;
+        double *x = in(t.real, 2, logits), *labels = in(LK_I32, 1, &rows);
+        for (int64_t k = 0; k < rows; k++) labels[k] = k == 2 ? -100 : (double)(k * 977 % cases[i].classes);
+        for (int64_t k = 0; k < rows * cases[i].classes; k++) x[k] *= 4;
+        for (int k = 0; k < 3; k++) out(LK_F64, 0, NULL, NULL);
+        out(t.real, 2, logits, NULL);
+        run_parts(CLASS_PARTS, 0);
+        for (int ranks = 1; ranks <= CLASS_PARTS && !t.skipped && !kernel_device; ranks *= 2) run_class_parts(ranks);
+        end_case();
+    }
+}
+
 static void tests(void)
 {
+    losses_over_classes();
     norms_over_samples_and_tokens();
     sums_over_axes();
     keys_of_heads();

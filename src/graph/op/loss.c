@@ -404,7 +404,7 @@ DESCRIBE(linear_cross_entropy){
     .out = {OPERAND("sum", F64, REQUIRED, ROWS), OPERAND("weight", F64, REQUIRED, ROWS),
             OPERAND("correct", F64, REQUIRED, ROWS), OPERAND("dx", REAL, IF_READ, ROWS),
             OPERAND("dweight", WIDE, IF_READ, ROWS)},
-    .attributes = LK__HAS(ignore_index) | LK__HAS(label_smoothing) | LK__HAS(sum),
+    .attributes = LK__HAS(ignore_index) | LK__HAS(label_smoothing) | LK__HAS(sum) | LK__HAS(rows),
     .shape = linear_cross_entropy_shape,
     .gradient = linear_cross_entropy_gradient,
     .no_gradient = LK__NO_OPERAND,

@@ -4,7 +4,10 @@
  *
  * A product and its loss in one node (linear_cross_entropy) never have the logits of all rows, either: rows are done in
  * blocks, whose statistics are exchanged one after the other, so that each logit is computed once. A block has some
- * rows of each sample, and of each part of a sample that a rank has where the ranks divide the sequence. */
+ * rows of each sample, and of each part of a sample that a rank has where the ranks divide the sequence.
+ *
+ * Where any number of ranks must give the same bits (attrs.rows is set, and attrs.sum has the parts of the classes),
+ * neither blocks nor statistics depend on the ranks. */
 #include "graph/op/loss_parts.h"
 
 /* ---- a loss of logits ---- */
@@ -14,13 +17,21 @@ static lk__op_attrs loss_attributes(const lk__graph_node *n)
     return (lk__op_attrs){.ignore_index = n->attrs.ignore_index, .label_smoothing = n->attrs.label_smoothing};
 }
 
+/* Of what adds over classes. */
+static lk__op_attrs summed_attributes(const lk__graph_node *n)
+{
+    lk__op_attrs attrs = loss_attributes(n);
+    attrs.sum = n->attrs.sum;
+    return attrs;
+}
+
 static int emit_statistics(lk_graph *g, const lk__graph_node *n, int logits, int labels, int64_t parts)
 {
-    lk__op_attrs           attrs = loss_attributes(n);
+    lk__op_attrs           attrs = summed_attributes(n);
     const lk__graph_shape *x = &g->values[logits].shape;
     lk__graph_shape        s = {.dtype = LK_F64, .rank = x->rank + 1, .count_unit = x->count_unit};
     s.count_axis = x->count_axis < 0 ? -1 : x->count_axis + 1;
-    s.dims[0] = parts;
+    s.dims[0] = attrs.sum.parts > 1 ? attrs.sum.parts : parts;
     for (int i = 0; i + 1 < x->rank; i++) s.dims[i + 1] = x->dims[i];
     s.dims[x->rank] = LK__CLASS_STATISTICS;
     int node = lk__emit_shaped(g, n->site, LK__OP_class_statistics, &attrs, (int[]){logits, labels}, 2, &s, 1);
@@ -46,14 +57,25 @@ typedef struct row_blocks {
  * is some ten nodes. */
 enum { BLOCK_LOGITS = 22 << 20, MOST_BLOCKS = 32 };
 
-/* As few as are small enough, or as many as there can be, of what divides a group's rows. */
-static row_blocks divide_rows(const lk__graph_shape *x, int64_t classes, int64_t parts)
+/* Rows of a sample that stay together: parts, as many as ranks may have, that divide the sample. */
+static int64_t sample_parts(int64_t sample)
 {
+    int64_t parts = LK__SUM_PARTS;
+    while (sample % parts) parts /= 2;
+    return parts;
+}
+
+/* As few as are small enough, or as many as there can be, of what divides a group's rows. */
+static row_blocks divide_rows(const lk__graph_node *n, const lk__graph_shape *x, int64_t classes, int64_t parts)
+{
+    bool       fixed = n->attrs.rows > 0;
     int64_t    rows = x->dims[0], sample = x->count_axis == 0 ? x->count_unit : rows;
+    int64_t    together = fixed ? n->attrs.rows : rows; /* of which the blocks are */
     row_blocks b = {.unit = sample % parts == 0 ? parts : 1, .blocks = 1};
-    int64_t    each = sample > 0 ? sample / b.unit : 1; /* rows of a group */
-    for (int64_t n = 2; n <= MOST_BLOCKS && rows / b.blocks * classes > BLOCK_LOGITS; n++)
-        if (each % n == 0) b.blocks = n;
+    if (fixed) b.unit = sample_parts(sample);
+    int64_t each = sample > 0 ? sample / b.unit : 1; /* rows of a group */
+    for (int64_t k = 2; k <= MOST_BLOCKS && together / b.blocks * classes > BLOCK_LOGITS; k++)
+        if (each % k == 0) b.blocks = k;
     b.groups = rows / each;
     b.each = each / b.blocks;
     return b;
@@ -134,7 +156,8 @@ static bool append_gradients(divided *d, int64_t block, int x, int labels, int p
     }
     if (output_of(d->n, DX) < 0) return true;
     lk__graph_shape shape = g->values[x].shape;
-    int             node = lk__emit_shaped(g, site, LK__OP_linear_grad_input, NULL, (int[]){dy, w}, 2, &shape, 1);
+    lk__op_attrs    sums = {.sum = d->n->attrs.sum};
+    int             node = lk__emit_shaped(g, site, LK__OP_linear_grad_input, &sums, (int[]){dy, w}, 2, &shape, 1);
     d->dx[block] = node < 0 ? -1 : g->nodes[node].out[0];
     return node >= 0;
 }
@@ -144,17 +167,19 @@ static bool append_block(divided *d, int64_t block)
     lk_graph             *g = d->g;
     const lk__graph_node *n = d->n;
     bool                  whole = d->rows.blocks == 1, gradients = output_of(n, DX) >= 0 || output_of(n, DW) >= 0;
-    lk__op_attrs          attrs = loss_attributes(n);
+    lk__op_attrs          attrs = summed_attributes(n);
     lk__graph_shape       rows = g->values[n->in[0]].shape, label_rows = g->values[n->in[2]].shape;
     int                   x = whole ? d->x : emit_block(g, n->site, &d->rows, d->x, block, &rows);
     int                   labels = whole ? d->labels : emit_block(g, n->site, &d->rows, d->labels, block, &label_rows);
     if (x < 0 || labels < 0) return false;
     int logits = lk__emit1(g, n->site, LK__OP_linear, NULL, (int[]){x, n->in[1]}, 2);
     if (logits >= 0) logits = lk__emit_cast(g, n->site, logits, lk__wide_type(g->values[logits].shape.dtype));
-    int statistics = logits < 0 ? -1 : emit_statistics(g, n, logits, labels, d->parts);
-    if (statistics < 0) return false;
+    /* Of whole rows the loss makes the same records itself. */
+    bool alone = d->parts == 1 || (n->attrs.rows > 0 && n->attrs.sum.parts <= 1);
+    int  statistics = logits < 0 || alone ? -1 : emit_statistics(g, n, logits, labels, d->parts);
+    if (logits < 0 || (statistics < 0 && !alone)) return false;
     int in[] = {logits, labels, -1, statistics}, wanted = gradients ? LK__ALL_OUTPUTS : (1 << SUMS) - 1;
-    int loss = lk__emit(g, n->site, LK__OP_cross_entropy, &attrs, in, 4, wanted);
+    int loss = lk__emit(g, n->site, LK__OP_cross_entropy, &attrs, in, alone ? 2 : 4, wanted);
     if (loss < 0) return false;
     int probabilities = g->nodes[loss].out[SUMS], sums[SUMS];
     for (int k = 0; k < SUMS; k++) sums[k] = g->nodes[loss].out[k];
@@ -203,7 +228,7 @@ int lk__divide_linear_cross_entropy(lk_graph *g, const lk__graph_node *n, int64_
 {
     lk__graph_shape rows = g->values[n->in[0]].shape, label_rows = g->values[n->in[2]].shape;
     divided         d = {.g = g, .n = n, .parts = parts, .x = n->in[0], .labels = n->in[2]};
-    d.rows = divide_rows(&rows, g->values[n->in[1]].shape.dims[0], parts);
+    d.rows = divide_rows(n, &rows, g->values[n->in[1]].shape.dims[0], parts);
     for (int k = 0; k < OUTPUTS; k++) d.made[k] = -1;
     if (d.rows.blocks > 1) {
         lk__graph_shape x = grouped_shape(&d.rows, &rows, d.rows.blocks);
