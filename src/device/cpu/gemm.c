@@ -92,8 +92,25 @@ gemm_scratch gemm_scratch_of(const gemm *g)
     return (gemm_scratch){space_of(shared_space(g)), space_of(a_space(g)), space_of(b_space(g)), space_of(c_space(g))};
 }
 
+/* One of a batch, each of which is a product by itself; or, with sum, the one product. */
+static gemm one_of_batch(const gemm *g, int64_t batch)
+{
+    gemm   one = *g;
+    size_t element = NARROW && !g->c_wide ? sizeof(ELEMENT) : sizeof(REAL);
+    if (g->sum) return one;
+    one.batch = 1;
+    one.a += batch * g->a_batch;
+    one.b += batch * g->b_batch;
+    one.c = (char *)g->c + (size_t)(batch * g->c_batch) * element;
+    return one;
+}
+
 size_t gemm_workspace(const gemm *g, int threads)
 {
+    if (g->parts.count > 1) {
+        gemm one = one_of_batch(g, 0);
+        return gemm_large_space(&one, threads);
+    }
     gemm_scratch s = gemm_scratch_of(g);
     size_t       bytes = s.shared + (size_t)threads * gemm_scratch_worker(s);
     size_t       other = max64((int64_t)gemm_large_space(g, threads), (int64_t)gemm_stream_space(g, threads));
@@ -195,10 +212,25 @@ static void pack_shared_b(void *argument, int64_t block, int worker)
     gemm_pack_b(g, g->b + k * g->b_k, g->n, depth, job->shared + k * round_to(g->n, NR), depth * NR);
 }
 
+/* Of a k that consists of parts. A sum over no samples is 0. */
+static void run_parts(const gemm *g, lk__pool *pool, void *workspace)
+{
+    for (int64_t i = 0; g->sum && g->batch <= 0 && i < g->m; i++)
+        memset((REAL *)g->c + i * g->c_row, 0, (size_t)g->n * sizeof(REAL));
+    for (int64_t batch = 0; batch < (g->sum ? g->batch > 0 : g->batch); batch++) {
+        gemm one = one_of_batch(g, batch);
+        gemm_run_large(&one, pool, workspace);
+    }
+}
+
 void gemm_run(const gemm *g, lk__pool *pool, void *workspace)
 {
     job job = {.g = *g, .scratch = gemm_scratch_of(g)};
     if (g->m <= 0 || g->n <= 0 || (g->batch <= 0 && !g->sum)) return;
+    if (g->parts.count > 1) {
+        run_parts(g, pool, workspace);
+        return;
+    }
     if (gemm_is_large(g)) {
         gemm_run_large(g, pool, workspace);
         return;

@@ -8,6 +8,7 @@
 #define LK__GEMM_H
 
 #include "device/cpu/cpu.h"
+#include "device/sum_parts.h"
 
 /* MR × NV vectors of accumulators, NV of B and at least one of A fit the registers: 32 on arm64 and AVX-512, 16
  * else. */
@@ -64,6 +65,20 @@ void micro_tn(int64_t m, const REAL *a, const runs *r, const REAL *b, const REAL
 void micro_large(int64_t m, const REAL *a, const runs *r, const REAL *b, const REAL *start, REAL *c, int64_t c_row,
                  int64_t n);
 
+/* Blocks of k, one after the other in A and B, of which each is summed by itself, from zero; the sums go onto a stack,
+ * whose top two are then added so many times. One sum remains. */
+enum { TREE_BLOCKS = 12, TREE_STACK = 4 };
+typedef struct tree_blocks {
+    int     count;
+    int     merges[TREE_BLOCKS];
+    int64_t length[TREE_BLOCKS];
+} tree_blocks;
+
+/* As micro_large, for the sum of several blocks; `add`: to C. a_run: from a panel of A to the next. */
+#define micro_tree KERNEL(micro_tree)
+void micro_tree(int64_t m, const REAL *a, int64_t a_run, const tree_blocks *blocks, const REAL *b, bool add, REAL *c,
+                int64_t c_row, int64_t n);
+
 /* to[j*to_row + i] = from[i*from_row + j] for i < rows, j < columns. */
 #define transpose KERNEL(transpose)
 void transpose(REAL *to, int64_t to_row, const REAL *from, int64_t from_row, int64_t rows, int64_t columns);
@@ -98,6 +113,7 @@ typedef struct gemm {
     bool           sum;
     bool           add;   /* C += instead; C consists of REALs with c_column 1, without bias */
     bool           alone; /* batch is always 1 */
+    lk__sum_parts  parts; /* of k, each of which is summed by itself; up to 1: k is one part */
 } gemm;
 
 #define gemm_run KERNEL(gemm_run)

@@ -38,17 +38,17 @@ void gemm_pack_b_large(const gemm *g, const ELEMENT *b, int64_t n, int64_t k, RE
 
 /* Of as many panels as a cache line has rows, so that each line is read once; the hardware does not prefetch the next
  * k. */
-void gemm_pack_a(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to)
+void gemm_pack_a(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to, int64_t panel)
 {
     enum { LINE = 64 / sizeof(REAL), AHEAD = 8 };
     int64_t i = 0;
-    for (; i + LINE <= m && LINE % MR == 0; i += LINE, to += k * LINE)
+    for (; i + LINE <= m && LINE % MR == 0; i += LINE, to += LINE / MR * panel)
         for (int64_t q = 0; q < k; q++) {
             const ELEMENT *from = a + q * g->a_k + i;
             __builtin_prefetch(from + min64(AHEAD, k - 1 - q) * g->a_k, 0, 2);
-            for (int p = 0; p < LINE; p += MR) copy_wide(to + p * k + q * MR, from + p, MR);
+            for (int p = 0; p < LINE; p += MR) copy_wide(to + p / MR * panel + q * MR, from + p, MR);
         }
-    for (; i < m; i += MR, to += k * MR) {
+    for (; i < m; i += MR, to += panel) {
         int64_t rows = min64(MR, m - i);
         if (rows == MR)
             for (int64_t q = 0; q < k; q++) copy_wide(to + q * MR, a + q * g->a_k + i, MR);
@@ -58,9 +58,9 @@ void gemm_pack_a(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to
     }
 }
 
-void gemm_pack_a_rows(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to)
+void gemm_pack_a_rows(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to, int64_t panel)
 {
-    for (int64_t i = 0; i < m; i += MR, to += k * MR) {
+    for (int64_t i = 0; i < m; i += MR, to += panel) {
         if (m - i < MR) memset(to, 0, (size_t)(k * MR) * sizeof(REAL));
         transpose_wide(to, MR, a + i * g->a_row, g->a_row, min64(MR, m - i), k);
     }
@@ -120,7 +120,7 @@ void gemm_take_a(const gemm *g, const ELEMENT *from, int64_t m, int64_t n, bool 
     } else if (s->by_rows) /* NARROW */
         for (int64_t i = 0; i < m; i++) copy_wide(scratch + i * s->k, from + i * g->a_row, s->k);
     else if (g->a_k == 1)
-        gemm_pack_a_rows(g, from, m, s->k, scratch);
+        gemm_pack_a_rows(g, from, m, s->k, scratch, s->k * MR);
     else
-        gemm_pack_a(g, from, m, s->k, scratch);
+        gemm_pack_a(g, from, m, s->k, scratch, s->k * MR);
 }

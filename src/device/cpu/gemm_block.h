@@ -42,11 +42,11 @@ static inline size_t gemm_scratch_worker(gemm_scratch s) { return s.a + s.b + s.
 #define gemm_pack_b_large KERNEL(gemm_pack_b_large)
 void gemm_pack_b(const gemm *g, const ELEMENT *b, int64_t n, int64_t k, REAL *to, int64_t panel);
 void gemm_pack_b_large(const gemm *g, const ELEMENT *b, int64_t n, int64_t k, REAL *to, int64_t panel);
-/* Panels of MR rows, each k × MR; gemm_pack_a_rows: of an A that is contiguous along k. */
+/* Panels of MR rows, each k × MR, `panel` elements apart; gemm_pack_a_rows: of an A that is contiguous along k. */
 #define gemm_pack_a KERNEL(gemm_pack_a)
 #define gemm_pack_a_rows KERNEL(gemm_pack_a_rows)
-void gemm_pack_a(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to);
-void gemm_pack_a_rows(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to);
+void gemm_pack_a(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to, int64_t panel);
+void gemm_pack_a_rows(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to, int64_t panel);
 
 /* One block of k. */
 typedef struct gemm_step {

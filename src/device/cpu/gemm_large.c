@@ -1,11 +1,14 @@
-/* gemm_large.c - a large product is split into slabs of C, and each into steps of some blocks of k. What a step needs
+/* gemm_large.c - a large product is split into slabs of C, and each into steps of some chunks of k. What a step needs
  * of A and B is packed once, for all of its tiles; several threads pack the next step while they multiply, so that
  * arithmetic hides the time to read it. The same sums as by tiles: blocks of k are the same, and each is added to C in
- * their order. */
-#include "device/cpu/gemm_block.h"
+ * their order. Products whose k consists of parts, small ones too, are computed here alone. */
+#include "device/cpu/gemm_chunk.h"
 
 enum {
     SLAB = 4096, /* rows or columns of a slab */
+    /* where partial results are in memory: elements of each, for one thread; columns of a slab */
+    PARTIAL = 128 << 10,
+    PARTIAL_COLUMNS = 1024,
     /* elements of A or B that one thread packs at a time, if that is more than a block of k: half of a cache */
     PACKED = 128 << 10,
     MOST_THREADS = 16, /* several threads pack so many times as much */
@@ -13,7 +16,8 @@ enum {
     GROUP = 128,       /* rows or columns that are packed as one part: whole panels */
     GROUP_ROWS = GROUP / MR * MR,
     GROUP_COLUMNS = GROUP / LARGE_NR * LARGE_NR,
-    WIDEST = 8 * LARGE_NR /* columns of a tile */
+    WIDEST = 8 * LARGE_NR, /* columns of a tile */
+    CHUNKS = 32            /* of a step, at most */
 };
 
 bool gemm_is_large(const gemm *g)
@@ -26,34 +30,65 @@ bool gemm_is_large(const gemm *g)
 static int     buffers(int threads) { return threads > 1 ? 2 : 1; }
 static int64_t packed_at_once(int threads) { return PACKED * min64(threads, MOST_THREADS) / buffers(threads); }
 
-/* Elements of a buffer that are enough for a smaller extent, too: of a smaller batch. */
-static int64_t buffer_space(int64_t extent, int64_t k, int64_t unit, int threads)
+/* Levels of partial results that are not C itself. */
+static int levels_apart(const gemm *g) { return g->parts.count > 1 ? gemm_levels(g) - c_in_place(g) : 0; }
+
+/* The most rows and columns of a slab: where partial results are apart, these are to be in a cache. */
+static int64_t slab_columns(const gemm *g)
 {
-    int64_t rounded = round_to(min64(SLAB, extent), unit);
-    return min64(max64(rounded * BLOCK_K, packed_at_once(threads)), rounded * round_to(k, 4));
+    return levels_apart(g) > 0 ? even_part(g->n, PARTIAL_COLUMNS, LARGE_NR) : SLAB;
 }
-static size_t a_bytes(const gemm *g, int threads) { return space_of(buffer_space(g->m, g->k, MR, threads)); }
-static size_t b_bytes(const gemm *g, int threads) { return space_of(buffer_space(g->n, g->k, LARGE_NR, threads)); }
+static int64_t slab_rows(const gemm *g, int threads)
+{
+    int64_t most = PARTIAL * min64(threads, MOST_THREADS) / slab_columns(g) / GROUP_ROWS * GROUP_ROWS;
+    return levels_apart(g) > 0 ? max64(GROUP_ROWS, min64(SLAB, most)) : SLAB;
+}
+
+/* Elements of a buffer that are enough for a smaller extent, too: of a smaller batch. */
+static int64_t buffer_space(const gemm *g, int64_t extent, int64_t unit, int threads)
+{
+    int64_t rounded = round_to(extent, unit);
+    return min64(max64(rounded * gemm_chunk_most(g), packed_at_once(threads)), rounded * round_to(gemm_depth(g), 4));
+}
+static size_t a_bytes(const gemm *g, int threads)
+{
+    return space_of(buffer_space(g, min64(slab_rows(g, threads), g->m), MR, threads));
+}
+static size_t b_bytes(const gemm *g, int threads)
+{
+    return space_of(buffer_space(g, min64(slab_columns(g), g->n), LARGE_NR, threads));
+}
+static size_t level_bytes(const gemm *g, int threads)
+{
+    return space_of(min64(slab_rows(g, threads), g->m) * min64(slab_columns(g), g->n));
+}
 
 size_t gemm_large_space(const gemm *g, int threads)
 {
-    return gemm_is_large(g) ? (size_t)buffers(threads) * (a_bytes(g, threads) + b_bytes(g, threads)) : 0;
+    if (!gemm_is_large(g) && g->parts.count <= 1) return 0;
+    return (size_t)buffers(threads) * (a_bytes(g, threads) + b_bytes(g, threads)) +
+           (size_t)levels_apart(g) * level_bytes(g, threads);
 }
 
 typedef struct step {
-    int64_t i, j, m, n; /* its place in C */
-    int64_t k, depth;   /* its part of k, in blocks */
-    int64_t tile_m, tile_n, columns, tiles;
-    int64_t parts_a, parts_b, parts; /* that are packed; parts: of all blocks */
-    int64_t rows_a, columns_b;       /* m and n, rounded up to whole panels */
-    int     buffer;
+    int64_t     i, j, m, n; /* its place in C */
+    int64_t     k, depth;   /* its part of k, in chunks */
+    int64_t     tile_m, tile_n, columns, tiles;
+    int64_t     parts_a, parts_b, parts; /* that are packed; parts: of all blocks */
+    int64_t     rows_a, columns_b;       /* m and n, rounded up to whole panels */
+    int         buffer;
+    int         chunks;
+    gemm_cursor from; /* where the chunks of the next step begin */
+    gemm_chunk  chunk[CHUNKS];
 } step;
 
 typedef struct job {
     const gemm *g;
     int         threads;
-    int64_t     block; /* of k */
+    int64_t     rows, columns; /* of a slab, at most */
     REAL       *a[2], *b[2];
+    REAL       *levels; /* partial results of a slab that are not in C */
+    int64_t     level;  /* elements from one to the next */
     step now, next; /* the step whose tiles are multiplied, and the one that is packed meanwhile; either may be empty */
 } job;
 
@@ -76,6 +111,19 @@ static void choose_tiles(step *s, int threads)
         }
 }
 
+/* As many chunks as are packed at once; at least one. */
+static void take_chunks(const job *job, step *s)
+{
+    int64_t     most = packed_at_once(job->threads) / max64(s->rows_a, s->columns_b);
+    gemm_cursor next = s->from;
+    for (s->chunks = 0, s->depth = 0; s->chunks < CHUNKS; s->chunks++, s->from = next) {
+        gemm_chunk *chunk = &s->chunk[s->chunks];
+        if (!gemm_next_chunk(job->g, &next, chunk)) return;
+        if (s->chunks > 0 && s->depth + chunk->depth > most) return;
+        s->depth += chunk->depth;
+    }
+}
+
 /* The step at (i, j, k); an empty one past the end of C. */
 static step step_at(const job *job, int64_t i, int64_t j, int64_t k, const step *before)
 {
@@ -84,67 +132,121 @@ static step step_at(const job *job, int64_t i, int64_t j, int64_t k, const step 
     if (i >= g->m) return (step){0};
     s.i = i, s.j = j, s.k = k;
     if (k == 0) {
-        s.m = min64(SLAB, g->m - i);
-        s.n = min64(SLAB, g->n - j);
+        s.m = min64(job->rows, g->m - i);
+        s.n = min64(job->columns, g->n - j);
         s.rows_a = round_to(s.m, MR);
         s.columns_b = round_to(s.n, LARGE_NR);
         s.parts_a = tiles_of(s.m, GROUP_ROWS);
         s.parts_b = tiles_of(s.n, GROUP_COLUMNS);
+        s.from = gemm_first_chunk(g);
         choose_tiles(&s, job->threads);
     }
-    int64_t blocks = max64(1, packed_at_once(job->threads) / max64(s.rows_a, s.columns_b) / job->block);
-    s.depth = min64(blocks * job->block, g->k - k);
-    s.parts = (s.parts_a + s.parts_b) * tiles_of(s.depth, job->block);
+    take_chunks(job, &s);
+    s.parts = (s.parts_a + s.parts_b) * s.chunks;
     s.buffer = job->threads > 1 ? !before->buffer : 0;
     return s;
 }
 
 static step step_after(const job *job, const step *s)
 {
-    if (s->k + s->depth < job->g->k) return step_at(job, s->i, s->j, s->k + s->depth, s);
+    if (s->k + s->depth < gemm_depth(job->g)) return step_at(job, s->i, s->j, s->k + s->depth, s);
     if (s->j + s->n < job->g->n) return step_at(job, s->i, s->j + s->n, 0, s);
     return step_at(job, s->i + s->m, 0, 0, s);
 }
 
-/* Block of k by block of k, each in panels. */
+/* Chunk by chunk, each in panels; what is added one after the other may come from several places. */
 static void pack_part(const job *job, const step *s, int64_t part)
 {
-    const gemm *g = job->g;
-    int64_t groups = s->parts_a + s->parts_b, k = part / groups * job->block, depth = min64(job->block, s->depth - k);
+    const gemm       *g = job->g;
+    int64_t           groups = s->parts_a + s->parts_b, a_from, b_from;
+    const gemm_chunk *chunk = &s->chunk[part / groups];
+    int64_t           depth = chunk->depth, k = chunk->k - s->k;
     part %= groups;
-    if (part < s->parts_b) {
-        int64_t j = part * GROUP_COLUMNS;
-        gemm_pack_b_large(g, g->b + (s->j + j) * g->b_column + (s->k + k) * g->b_k, min64(GROUP_COLUMNS, s->n - j),
-                          depth, job->b[s->buffer] + k * s->columns_b + j * depth, depth * LARGE_NR);
-        return;
+    for (int64_t done = 0, run; done < depth; done += run) {
+        run = min64(depth - done, gemm_run_at(g, chunk->k + done, &a_from, &b_from));
+        if (part < s->parts_b) {
+            int64_t j = part * GROUP_COLUMNS;
+            gemm_pack_b_large(g, g->b + (s->j + j) * g->b_column + b_from, min64(GROUP_COLUMNS, s->n - j), run,
+                              job->b[s->buffer] + k * s->columns_b + j * depth + done * LARGE_NR, depth * LARGE_NR);
+            continue;
+        }
+        int64_t        i = (part - s->parts_b) * GROUP_ROWS, m = min64(GROUP_ROWS, s->m - i);
+        const ELEMENT *from = g->a + (s->i + i) * g->a_row + a_from;
+        REAL          *to = job->a[s->buffer] + k * s->rows_a + i * depth + done * MR;
+        if (g->a_k == 1)
+            gemm_pack_a_rows(g, from, m, run, to, depth * MR);
+        else
+            gemm_pack_a(g, from, m, run, to, depth * MR);
     }
-    int64_t        i = (part - s->parts_b) * GROUP_ROWS, m = min64(GROUP_ROWS, s->m - i);
-    const ELEMENT *from = g->a + (s->i + i) * g->a_row + (s->k + k) * g->a_k;
-    REAL          *to = job->a[s->buffer] + k * s->rows_a + i * depth;
-    if (g->a_k == 1)
-        gemm_pack_a_rows(g, from, m, depth, to);
-    else
-        gemm_pack_a(g, from, m, depth, to);
+}
+
+typedef struct tile_place { /* in the slab */
+    int64_t i, j, m, n;
+} tile_place;
+
+/* The tile of a level of partial results: level 0 is C, where that is possible. */
+static REAL *find_level(const job *job, const step *s, const tile_place *p, int level, int64_t *row)
+{
+    const gemm *g = job->g;
+    bool        in_place = c_in_place(g);
+    *row = in_place && level == 0 ? g->c_row : s->n;
+    if (in_place && level == 0) return (REAL *)g->c + (s->i + p->i) * g->c_row + s->j + p->j;
+    return job->levels + (level - in_place) * job->level + p->i * s->n + p->j;
+}
+
+static void multiply_chunk(const job *job, const step *s, const tile_place *p, const gemm_chunk *chunk)
+{
+    int64_t     depth = chunk->depth, k = chunk->k - s->k, row;
+    const REAL *a = job->a[s->buffer] + k * s->rows_a + p->i * depth;
+    const REAL *b = job->b[s->buffer] + k * s->columns_b + p->j * depth;
+    REAL       *c = find_level(job, s, p, chunk->level, &row);
+    runs        r = {.runs = 1, .length = depth, .a_run = depth * MR, .a_k = MR};
+    for (int64_t q = 0; q < p->n; q += LARGE_NR) {
+        int64_t n = min64(LARGE_NR, p->n - q);
+        if (chunk->blocks.count == 1)
+            micro_large(p->m, a, &r, b + q * depth, chunk->add ? NULL : zeros, c + q, row, n);
+        else
+            micro_tree(p->m, a, depth * MR, &chunk->blocks, b + q * depth, chunk->add, c + q, row, n);
+    }
+}
+
+static void add_level(const job *job, const step *s, const tile_place *p, int level)
+{
+    int64_t     to_row, row;
+    const REAL *more = find_level(job, s, p, level, &row);
+    REAL       *to = find_level(job, s, p, level - 1, &to_row);
+    for (int64_t i = 0; i < p->m; i++, to += to_row, more += row) {
+        int64_t j = 0;
+        for (; j + VL <= p->n; j += VL) store(to + j, load(to + j) + load(more + j));
+        for (; j < p->n; j++) to[j] += more[j];
+    }
+}
+
+/* The bias is added last, and where C is narrower than the sums they are rounded once. */
+static void finish_tile(const job *job, const step *s, const tile_place *p)
+{
+    const gemm    *g = job->g;
+    const ELEMENT *bias = g->bias ? g->bias + s->j + p->j : NULL;
+    bool           narrow = !c_in_place(g);
+    int64_t        row;
+    REAL          *c = find_level(job, s, p, 0, &row);
+    if (!bias && !g->activation && !narrow) return;
+    for (int64_t i = 0; i < p->m; i++, c += row) {
+        if (bias || g->activation) gemm_finish_line(c, p->n, bias, 1, g->activation);
+        if (narrow) copy_narrow((ELEMENT *)g->c + (s->i + p->i + i) * g->c_row + s->j + p->j, c, p->n);
+    }
 }
 
 static void multiply_tile(const job *job, const step *s, int64_t tile)
 {
-    const gemm *g = job->g;
-    int64_t     i = tile / s->columns * s->tile_m, j = tile % s->columns * s->tile_n;
-    int64_t     m = min64(s->tile_m, s->m - i), n = min64(s->tile_n, s->n - j);
-    REAL       *c = (REAL *)g->c + (s->i + i) * g->c_row + s->j + j;
-    for (int64_t k = 0; k < s->depth; k += job->block) {
-        int64_t     depth = min64(job->block, s->depth - k);
-        const REAL *a = job->a[s->buffer] + k * s->rows_a + i * depth,
-                   *b = job->b[s->buffer] + k * s->columns_b + j * depth;
-        const REAL *start = s->k + k == 0 && !g->add ? zeros : NULL;
-        runs        r = {.runs = 1, .length = depth, .a_run = depth * MR, .a_k = MR};
-        for (int64_t q = 0; q < n; q += LARGE_NR)
-            micro_large(m, a, &r, b + q * depth, start, c + q, g->c_row, min64(LARGE_NR, n - q));
+    tile_place p = {.i = tile / s->columns * s->tile_m, .j = tile % s->columns * s->tile_n};
+    p.m = min64(s->tile_m, s->m - p.i), p.n = min64(s->tile_n, s->n - p.j);
+    for (int i = 0; i < s->chunks; i++) {
+        const gemm_chunk *chunk = &s->chunk[i];
+        multiply_chunk(job, s, &p, chunk);
+        for (int level = chunk->level; level > chunk->level - chunk->after; level--) add_level(job, s, &p, level);
     }
-    if (s->k + s->depth == g->k && (g->bias || g->activation))
-        for (int64_t q = 0; q < m; q++)
-            gemm_finish_line(c + q * g->c_row, n, g->bias ? g->bias + s->j + j : NULL, 1, g->activation);
+    if (s->k + s->depth == gemm_depth(job->g)) finish_tile(job, s, &p);
 }
 
 /* The parts to pack are distributed evenly among the tiles: few threads read memory at a time. */
@@ -170,11 +272,13 @@ void gemm_run_large(const gemm *g, lk__pool *pool, void *workspace)
 {
     const step none = {0};
     int        threads = lk__pool_workers(pool);
-    job        job = {.g = g, .threads = threads, .block = gemm_block_k(g->k)};
+    job        job = {.g = g, .threads = threads, .rows = slab_rows(g, threads), .columns = slab_columns(g)};
     for (int i = 0; i < buffers(threads); i++) {
         job.a[i] = (REAL *)((char *)workspace + (size_t)i * (a_bytes(g, threads) + b_bytes(g, threads)));
         job.b[i] = (REAL *)((char *)job.a[i] + a_bytes(g, threads));
     }
+    job.level = (int64_t)(level_bytes(g, threads) / sizeof(REAL));
+    job.levels = (REAL *)((char *)workspace + (size_t)buffers(threads) * (a_bytes(g, threads) + b_bytes(g, threads)));
     step now, next = step_at(&job, 0, 0, 0, &none);
     run_steps(&job, &none, &next, pool);
     while (next.tiles > 0) {

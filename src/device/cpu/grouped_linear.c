@@ -28,23 +28,26 @@ static gemm expert_product(const lk__kernel_call *call)
                   .b_column = in_first ? 1 : inputs,
                   .b_transposed = !in_first,
                   .c_row = outputs,
-                  .c_column = 1};
+                  .c_column = 1,
+                  .c_wide = lk_dtype_size(call->out[0].dtype) == sizeof(REAL), /* of a summand, see linear.c */
+                  .parts = lk__operand_sum_parts(call->attrs, &call->in[0], 1)};
 }
 
 void KERNEL(grouped_linear)(const lk__kernel_call *call)
 {
     gemm           g = expert_product(call);
     const ELEMENT *x = call->in[0].data, *w = call->in[1].data;
-    ELEMENT       *y = call->out[0].data;
+    char          *y = call->out[0].data;
+    size_t         row = (size_t)g.n * lk_dtype_size(call->out[0].dtype);
     int64_t        experts = call->in[1].dims[0], all = g.m, begin = 0;
     for (int64_t e = 0; e < experts; e++, begin += g.m) {
         g.m = rows_of_expert(call, e, &begin);
         g.a = x + begin * g.k;
         g.b = w + e * g.k * g.n;
-        g.c = y + begin * g.n;
+        g.c = y + (size_t)begin * row;
         if (g.m > 0) gemm_run(&g, call->pool, call->workspace);
     }
-    memset(y + begin * g.n, 0, (size_t)((all - begin) * g.n) * sizeof *y);
+    memset(y + (size_t)begin * row, 0, (size_t)(all - begin) * row);
 }
 
 size_t KERNEL(grouped_linear_workspace)(const lk__kernel_call *call, int threads)

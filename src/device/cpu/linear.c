@@ -36,7 +36,8 @@ static gemm forward_product(const lk__kernel_call *call)
                   .c_column = 1,
                   .c_wide = is_wide(&call->out[0]),
                   .bias = optional_in(call, 2),
-                  .activation = call->attrs->activation};
+                  .activation = call->attrs->activation,
+                  .parts = lk__operand_sum_parts(call->attrs, x, x->rank - 1)};
 }
 
 void KERNEL(linear)(const lk__kernel_call *call)
@@ -71,7 +72,8 @@ static gemm input_product(const lk__kernel_call *call)
                   .c = call->out[0].data,
                   .c_row = inputs,
                   .c_column = 1,
-                  .c_wide = is_wide(&call->out[0])};
+                  .c_wide = is_wide(&call->out[0]),
+                  .parts = lk__operand_sum_parts(call->attrs, dy, dy->rank - 1)};
 }
 
 void KERNEL(linear_grad_input)(const lk__kernel_call *call)

@@ -26,10 +26,11 @@ static gemm describe_product(const lk__kernel_call *call)
     g.a_batch = a->rank > 2 ? m * k : 0;
     g.b_batch = b->rank > 2 ? k * n : 0;
     g.c_batch = g.sum ? 0 : m * n;
+    g.parts = lk__operand_sum_parts(call->attrs, a, a->rank - (ta ? 2 : 1));
     if (!g.sum && b->rank == 2 && !ta) { /* one tall product */
         g.m = m * batch;
         g.batch = 1;
-    } else if (g.sum && ta && !tb && a->rank > 2 && b->rank > 2) { /* one deep product */
+    } else if (g.sum && ta && !tb && a->rank > 2 && b->rank > 2 && g.parts.count <= 1) { /* one deep product */
         g.k = k * batch;
         g.batch = 1;
         g.sum = false;

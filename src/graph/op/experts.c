@@ -268,7 +268,7 @@ DESCRIBE(grouped_linear){
     .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, REQUIRED, ROWS),
            OPERAND("offsets", I32, REQUIRED, ROWS)},
     .outputs = 1,
-    .out = {OPERAND("y", REAL, REQUIRED, ROWS)},
+    .out = {OPERAND("y", PRODUCT, REQUIRED, ROWS)},
     .attributes = LK__HAS(transposed) | LK__HAS(sum),
     .shape = grouped_linear_shape,
     .gradient = grouped_linear_gradient,
