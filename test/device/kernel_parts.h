@@ -1,13 +1,15 @@
 /* kernel_parts.h - checks the line of factors of an operation against its kernel: operands are cut along each factor,
  * the kernel runs on each part, and the results are compared with those of the whole: equal bits where nothing is
  * summed, the sum of the parts where something is. In 2, 3 and 4 parts, also uneven ones. After a case of kernel_case.h
- * or kernel_values.h, as long as it is small.
+ * or kernel_values.h, as long as it is small. bf16 on the CPU: products that are summands are made in f32 there, as
+ * ranks exchange them, and their sum is the whole to one rounding.
  *
  * On the CPU every line is then changed in each of the ways of factor_mutants.h, and some case must find that it is
  * wrong. */
 #ifndef KERNEL_PARTS_H
 #define KERNEL_PARTS_H
 
+#include "base/bf16.h"
 #include "graph/factor_part.h"
 #include "graph/op.h"
 
@@ -49,7 +51,7 @@ static inline double part_number(const lk__kernel_operand *o, int64_t i)
     switch (o->dtype) {
     case LK_F32: return (double)((const float *)o->data)[i];
     case LK_F64: return ((const double *)o->data)[i];
-    case LK_BF16: return 0; /* what is stored beside a parameter */
+    case LK_BF16: return (double)lk__from_bf16(((const lk__bf16 *)o->data)[i]);
     case LK_I32: return ((const int32_t *)o->data)[i];
     case LK_I64: return (double)((const int64_t *)o->data)[i];
     case LK_U8: return ((const uint8_t *)o->data)[i];
@@ -63,7 +65,7 @@ static inline void set_part_number(lk__kernel_operand *o, int64_t i, double valu
     case LK_F32: ((float *)o->data)[i] = (float)value; break;
     case LK_F64: ((double *)o->data)[i] = value; break;
     case LK_I64: ((int64_t *)o->data)[i] = (int64_t)value; break;
-    case LK_BF16: ((uint16_t *)o->data)[i] = 0; break; /* what is stored beside a parameter: written, never read */
+    case LK_BF16: ((lk__bf16 *)o->data)[i] = lk__to_bf16((float)value); break;
     default: abort();
     }
 }
@@ -186,12 +188,20 @@ static inline void make_part_inputs(const parts_case *k, const lk__factors *f, l
     }
 }
 
+/* An output that is a summand of a sum of products is wide. */
+static inline bool is_part_wide(const parts_case *k, const lk__factors *f, int output, int factor)
+{
+    return k->real == LK_BF16 && lk__op_find(k->op)->out[output].types == LK__TYPE_PRODUCT &&
+           lk__factor_is_summed(f, k->call->inputs, output, factor);
+}
+
 static inline void make_part_outputs(const parts_case *k, const lk__factors *f, lk__factor_cut c, kernel_part *p)
 {
     for (int i = 0; i < k->call->outputs; i++) {
         const lk__kernel_operand *whole = &k->call->out[i];
-        lk__kernel_operand       *part = &p->call.out[i];
-        *part = make_part(f, f->out[i], whole, c, &p->out[i]);
+        lk__kernel_operand       *part = &p->call.out[i], as_made = *whole;
+        if (is_part_wide(k, f, i, c.factor)) as_made.dtype = LK_F32;
+        *part = make_part(f, f->out[i], &as_made, c, &p->out[i]);
         if (!part->data || !k->initial[i]) continue;
         part_elements e = {.part = part, .whole = whole, .initial = k->initial[i]};
         e.image = is_part_image(&lk__op_find(k->op)->out[i]);
@@ -313,9 +323,11 @@ static inline bool compare_part_sums(const parts_case *k, const lk__factors *f, 
         const lk__kernel_operand *whole = &k->call->out[i];
         if (!whole->data || !lk__factor_is_summed(f, k->call->inputs, i, factor)) continue;
         for (int64_t at = 0; at < lk__operand_elements(whole); at++) {
-            double x = sums->sum[i][at], want = part_number(whole, at);
+            double x = sums->sum[i][at], want = part_number(whole, at), rounding = 0;
+            if (whole->dtype == LK_BF16)
+                rounding = 0x1p-8 * (fabs(want) + (is_part_wide(k, f, i, factor) ? 0 : sums->size[i][at]));
             if ((isnan(x) && isnan(want)) || x == want) continue;
-            if (fabs(x - want) <= part_tolerance(k) * (sums->size[i][at] + k->terms + 1)) continue;
+            if (fabs(x - want) <= part_tolerance(k) * (sums->size[i][at] + k->terms + 1) + rounding) continue;
             snprintf(text, PARTS_TEXT,
                      "output %d: the sum over the parts of factor %s is %.17g at %lld, the whole %.17g", i,
                      f->factor[factor].name, x, (long long)at, want);
@@ -423,9 +435,9 @@ static inline bool is_cut_by_repetitions(const parts_case *k)
 /* After a case has run: false, with what is wrong. */
 static inline bool check_parts(parts_case *k, char text[PARTS_TEXT])
 {
-    static unsigned char seen[LK__OP_COUNT][2][PARTS_KINDS];
-    if (k->real == LK_BF16 || is_cut_by_repetitions(k)) return true;
-    unsigned char *times = &seen[k->op][k->real == LK_F64][kind_of_case(k)];
+    static unsigned char seen[LK__OP_COUNT][LK_DTYPE_COUNT][PARTS_KINDS];
+    if ((k->real == LK_BF16 && kernel_device) || is_cut_by_repetitions(k)) return true;
+    unsigned char *times = &seen[k->op][k->real][kind_of_case(k)];
     bool           slow = getenv("LK_TEST_SLOW") != NULL; /* emulated, or under a checking tool */
     int64_t        elements = slow ? PARTS_ELEMENTS / 8 : PARTS_ELEMENTS;
     if (!parts_of_all && (*times == (slow ? 1 : PARTS_CASES) || elements_of_case(k) > elements)) return true;

@@ -149,4 +149,4 @@ static void tests(void)
     convolution_behind_a_pool();
 }
 
-int main(void) { return run_all(tests); }
+int main(void) { return run_types(tests, LK_BF16); }
