@@ -196,8 +196,9 @@
                                   /* rounded */                                                                        \
     X(to_channels_last, ANY)      /* x row-major (N,C,H,W) → image y */                                                \
     X(to_channels_first, ANY)     /* image x → y row-major */                                                          \
-    X(square_sum, WIDE)           /* x → y f64 (): sum of squares in double, fixed order */                            \
-    X(gradient_scale, WIDE)       /* [weight f64 ()], up to 8 square sums f64 (): unused → scale f64 (), see */        \
+    X(square_sum, WIDE)           /* x → y f64 (): sum of squares in double, fixed order; parts above 0: y f64 */      \
+                                  /* (parts), without rounding (base/exact_sum.h), on the CPU */                       \
+    X(gradient_scale, WIDE)       /* [weight f64 ()], square sums f64 () or, exact, f64 (parts) → scale f64 (), see */ \
                                   /* optimizer.c */                                                                    \
     /* Around a step, outside of its graph. */                                                                         \
     /* headers u8 (slots,bytes), [ring_slot i64 ()], [table (1 or C,256)], [normal f64 (2,1 or C): mean and std], up */\
@@ -244,7 +245,7 @@ typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;
     X(order, order)                                                                                                  \
     X(group, group)                                                                                                  \
     X(mesh, mesh)             /* collectives, own_part: axes of the mesh along which the group is; 0: the batch's */ \
-    X(integer, parts)         /* all_gather, reduce_scatter: ranks, or leaves */                                     \
+    X(integer, parts)         /* all_gather, reduce_scatter: ranks, or leaves; square_sum: doubles of an exact sum */ \
     X(summation, sum)         /* products and other sums along a factor that an axis may cut: its parts */          \
     X(unary, unary)           /* unary, unary_grad: which function */                                                \
     X(activation, activation) /* fused into conv2d, linear, batch norm: which function */                          \

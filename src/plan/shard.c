@@ -28,8 +28,10 @@ bool lk__plan_shards_nest(const lk_plan *p)
 
 bool lk__plan_squares_by_part(const lk_plan *p)
 {
-    return p->stage && p->parallel.leaves && lk__device_is_host(p->device);
+    return p->stage && p->parallel.leaves && lk__device_is_host(p->device) && !lk__plan_exact_norm(p);
 }
+
+bool lk__plan_exact_norm(const lk_plan *p) { return p->parallel.reproducible_layout && lk__device_is_host(p->device); }
 
 /* Of what this rank would have without the axis shard. */
 static int64_t state_elements(const lk_plan *p, size_t state)

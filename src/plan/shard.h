@@ -43,7 +43,10 @@ bool lk__plan_scatters(const lk_plan *plan);
 bool lk__plan_shards_nest(const lk_plan *plan);
 /* Whether the norm of the gradient is added part by part (lk__square_parts), as one rank adds it: with leaves, on the
  * CPU. */
-bool    lk__plan_squares_by_part(const lk_plan *plan);
+bool lk__plan_squares_by_part(const lk_plan *plan);
+/* Whether it is added without rounding (base/exact_sum.h), which has no order: where every layout gives the same bits,
+ * on the CPU. */
+bool    lk__plan_exact_norm(const lk_plan *plan);
 int64_t lk__unit_each(const lk_plan *plan, const lk__plan_unit *unit); /* elements of a slice */
 /* The elements of a state that this rank has where it is cut, and where they begin in its slice of the unit. */
 lk__range lk__plan_piece(const lk_plan *plan, size_t state);

@@ -1,5 +1,6 @@
 /* update.c - the update section: the gradients' common scale (mean over the samples, clipping), then one optimizer
  * node per parameter, which updates its master copy and rounds that to the stored one where there are two. */
+#include "base/exact_sum.h"
 #include "graph/optimizer.h"
 #include "plan/plan.h"
 
@@ -53,10 +54,11 @@ static int total_squares(const lk_plan *p)
     lk_graph    *g = p->train.graph;
     size_t       first = g->nodes_count;
     lk__op_attrs placed = {.reduction = LK_SUM, .mesh = p->placed_axes};
+    lk__op_attrs exact = {.parts = lk__plan_exact_norm(p) ? lk__exact_count(g->real) : 0};
     lk__op_attrs sharded = {.reduction = LK_SUM, .order = LK__ORDER_RANKS, .mesh = LK_AXIS_SHARD};
     for (size_t i = 0; i < g->states_count; i++) {
         int gradient = updated_gradient(p, i);
-        if (gradient >= 0 && lk__emit1(g, g->states[i].site, LK__OP_square_sum, NULL, &gradient, 1) < 0) return -1;
+        if (gradient >= 0 && lk__emit1(g, g->states[i].site, LK__OP_square_sum, &exact, &gradient, 1) < 0) return -1;
     }
     int total = add_squares(p, first, true, -1);
     if (total >= 0) total = lk__emit_all_reduce(g, LK_HERE, &placed, total);

@@ -2,6 +2,7 @@
  * their subjects; kernels are run here, and as recorded where the device records. */
 #include "run/interpreter.h"
 
+#include "base/exact_sum.h"
 #include "plan/instruction.h"
 #include "run/digest.h"
 #include "run/lend.h"
@@ -244,13 +245,14 @@ lk_status lk__run_leaves(lk_program *p, const lk__schedule_run *run, size_t at, 
 /* On this rank's part of a state. It may be empty: then there is nothing to update, and its squares are 0. */
 lk_status lk__run_slice(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
-    static const double  none = 0;
+    static const double  none[LK__EXACT_MOST] = {0};
     lk__run_list        *list = lk__run_slot_list(p, run, 0);
     lk__run_instruction *in = &list->instructions[at];
     (void)next;
     if (in->call.in[0].dims[0] > 0) return run_kernel(p, list, in);
     if (lk__op_find(in->op)->effect == LK__EFFECT_STATE) return LK_OK;
-    return lk__device_write(p->device, p->stream, in->call.out[0].data, &none, sizeof none);
+    size_t bytes = (size_t)lk__operand_elements(&in->call.out[0]) * sizeof *none;
+    return lk__device_write(p->device, p->stream, in->call.out[0].data, none, bytes);
 }
 
 /* ---- the interpreter ---- */

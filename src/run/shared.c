@@ -2,6 +2,7 @@
  * gradient's norm that it computes, and other ranks' gradients. */
 #include "run/shared.h"
 
+#include "base/exact_sum.h"
 #include "comm/abort.h"
 #include "run/collective.h"
 
@@ -35,7 +36,7 @@ static void add_parts(const lk_program *p, lk__run_shared *x, const lk__plan_own
         if (x->parts)
             x->parts[x->parts_count] =
                 (lk__run_part){piece->state, begin, count, begin + count < end ? count : end - begin,
-                               x->squares + x->first_square[piece->state] + i};
+                               x->squares + x->first_square[piece->state] + i * x->square_doubles};
         x->parts_count++;
     }
 }
@@ -77,12 +78,13 @@ static bool find_instructions(const lk_program *p, int *optimizers, int *norms)
     return clips;
 }
 
-static size_t count_squares(const lk_plan *plan, int64_t *first)
+/* Doubles of all parts, each of which has `each`; where those of a state begin. */
+static size_t count_squares(const lk_plan *plan, size_t each, int64_t *first)
 {
     size_t count = 0;
     for (size_t i = 0; i < plan->graph->states_count; i++) {
         if (first) first[i] = (int64_t)count;
-        if (plan->states[i].trained) count += (size_t)lk__square_parts(lk__state_elements(plan, (int)i));
+        if (plan->states[i].trained) count += each * (size_t)lk__square_parts(lk__state_elements(plan, (int)i));
     }
     return count;
 }
@@ -121,7 +123,8 @@ static lk_status make_squares(lk_program *p, lk__run_shared *x)
 
 static lk_status make_shared(lk_program *p, const lk__plan_owned *pieces, size_t count)
 {
-    lk__run_shared measured = {.squares_count = count_squares(p->plan, NULL)};
+    int            each = lk__plan_exact_norm(p->plan) ? lk__exact_count(p->plan->graph->real) : 1;
+    lk__run_shared measured = {.squares_count = count_squares(p->plan, (size_t)each, NULL), .square_doubles = each};
     bool           clips = find_instructions(p, NULL, NULL);
     list_slices(p, &measured, pieces, count, clips);
     size_t bytes = lay_out(p, &measured, NULL);
@@ -134,7 +137,7 @@ static lk_status make_shared(lk_program *p, const lk__plan_owned *pieces, size_t
     for (int i = 0; i < lk__plan_owners(p->plan); i++)
         x->gradients[i] = lk__comm_peer(p->batch, p->memory.gradients, i);
     (void)find_instructions(p, x->optimizers, x->norms);
-    (void)count_squares(p->plan, x->first_square);
+    (void)count_squares(p->plan, (size_t)each, x->first_square);
     lk_status status = clips ? make_squares(p, x) : LK_OK;
     if (status >= 0) list_slices(p, x, pieces, count, clips);
     x->lazy = lk__plan_sums_late(p->plan, p->group);

@@ -58,7 +58,8 @@ struct lk__run_shared {
     int           *optimizers, *norms; /* by state: its instructions in the update; -1: none */
     void          *symmetric;          /* of `squares` */
     double        *squares;            /* of all parts of all tensors, in one order; shared by all ranks of the host */
-    size_t         squares_count;
+    size_t         squares_count;      /* doubles */
+    int            square_doubles;     /* of a part: 1, or those of an exact sum (base/exact_sum.h) */
     int64_t       *first_square;  /* by state: its first in `squares` */
     char          *scratch;       /* by thread: sums of a block, then what making them needs */
     size_t         scratch_bytes; /* of a thread */

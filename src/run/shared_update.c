@@ -4,6 +4,7 @@
  * own copy, with sums that collectives have made before. */
 #include "run/shared.h"
 
+#include "base/exact_sum.h"
 #include "comm/hosts.h"
 #include "run/collective.h"
 #include "run/interpreter.h"
@@ -38,7 +39,7 @@ static void sum_part(void *argument, int64_t tile, int worker)
     const lk__run_part        *part = &x->parts[tile];
     const lk__run_instruction *in = &p->slots[0].train.instructions[x->norms[part->state]];
     lk__kernel_call            call = in->call;
-    double                     partial;
+    double                     partial[LK__EXACT_MOST];
     bool                       whole = part->own == part->count || x->summed == LK__SUMMED_WHOLE;
     char                      *own = own_gradient(p, part->state, part->first);
     char                      *sum = whole ? own : x->scratch + (size_t)worker * x->scratch_bytes;
@@ -48,7 +49,7 @@ static void sum_part(void *argument, int64_t tile, int worker)
         memcpy(own, sum, (size_t)part->own * lk_dtype_size(p->plan->graph->real));
     call.in[0] = (lk__kernel_operand){.data = sum, .dtype = call.in[0].dtype, .rank = 1, .dims = {part->count}};
     call.out[0].data = part->squares;
-    call.workspace = &partial;
+    call.workspace = partial;
     call.pool = NULL;
     (void)in->run(&call);
 }
@@ -85,9 +86,11 @@ lk_status lk__run_barrier_norm(lk_program *p, const lk__schedule_run *run, size_
     for (size_t i = 0; i < p->plan->graph->states_count && status >= 0; i++) {
         if (x->norms[i] < 0) continue;
         const double *parts = x->squares + x->first_square[i];
-        double        total = 0;
-        for (int64_t k = 0, n = lk__square_parts(lk__state_elements(p->plan, (int)i)); k < n; k++) total += parts[k];
-        *(double *)lk__run_at(p, run, (size_t)x->norms[i])->call.out[0].data = total;
+        double       *total = lk__run_at(p, run, (size_t)x->norms[i])->call.out[0].data;
+        int           each = x->square_doubles;
+        for (int k = 0; k < each; k++) total[k] = 0;
+        for (int64_t k = 0, n = lk__square_parts(lk__state_elements(p->plan, (int)i)); k < n; k++)
+            lk__exact_add(total, parts + k * each, each);
     }
     return status;
 }

@@ -3,6 +3,8 @@
  * order. */
 #include "device/cpu/row_parts.h"
 
+#include "base/exact_sum.h"
+
 /* x's axes, merged, without axes of size 1 in the whole. */
 typedef struct groups {
     int     rank;
@@ -354,6 +356,7 @@ void KERNEL(expand)(const lk__kernel_call *call)
 typedef struct squares {
     const REAL *x;
     int64_t     n, tiles;
+    int64_t     each; /* doubles of an exact sum; 0: sums are rounded */
     double     *partial;
 } squares;
 
@@ -375,18 +378,39 @@ static void square_tile(void *argument, int64_t tile, int worker)
     s->partial[tile] = sum;
 }
 
+#if LK_REAL_BITS == 64
+#define EXACT_SQUARES lk__exact_squares_f64
+#else
+#define EXACT_SQUARES lk__exact_squares_f32
+#endif
+
+static void square_exactly(void *argument, int64_t tile, int worker)
+{
+    const squares *s = argument;
+    int64_t        begin = lk__square_begin(s->n, tile), n = lk__square_begin(s->n, tile + 1) - begin;
+    (void)worker;
+    EXACT_SQUARES(s->x + begin, n, s->partial + tile * s->each);
+}
+
 size_t KERNEL(square_sum_workspace)(const lk__kernel_call *call, int threads)
 {
+    int64_t each = call->attrs->parts ? call->attrs->parts : 1;
     (void)threads;
-    return (size_t)lk__square_parts(lk__operand_elements(&call->in[0])) * sizeof(double);
+    return (size_t)(each * lk__square_parts(lk__operand_elements(&call->in[0]))) * sizeof(double);
 }
 
 void KERNEL(square_sum)(const lk__kernel_call *call)
 {
-    squares s = {.x = call->in[0].data, .n = lk__operand_elements(&call->in[0]), .partial = call->workspace};
-    double  total = 0;
+    double *sum = call->out[0].data, total = 0;
+    squares s = {.x = call->in[0].data,
+                 .n = lk__operand_elements(&call->in[0]),
+                 .each = call->attrs->parts,
+                 .partial = call->workspace};
     s.tiles = lk__square_parts(s.n);
-    lk__pool_run(call->pool, s.tiles, square_tile, &s);
+    lk__pool_run(call->pool, s.tiles, s.each ? square_exactly : square_tile, &s);
+    for (int64_t i = 0; i < s.each; i++) sum[i] = 0;
+    for (int64_t i = 0; i < s.tiles && s.each; i++) lk__exact_add(sum, s.partial + i * s.each, (int)s.each);
+    if (s.each) return;
     for (int64_t i = 0; i < s.tiles; i++) total += s.partial[i];
-    *(double *)call->out[0].data = total;
+    *sum = total;
 }

@@ -4,7 +4,8 @@
 
 static int square_sum_shape(lk__graph_shapes *s)
 {
-    s->out[0] = lk__shape_scalar(LK_F64);
+    int64_t parts = s->attrs->parts;
+    s->out[0] = parts ? lk__shape_vector(LK_F64, parts) : lk__shape_scalar(LK_F64);
     return 1;
 }
 
@@ -20,7 +21,7 @@ DESCRIBE(square_sum){
     .in = {OPERAND("x", REAL, REQUIRED, ROWS)},
     .outputs = 1,
     .out = {OPERAND("y", F64, REQUIRED, ROWS)},
-    .attributes = LK__NO_ATTRIBUTES,
+    .attributes = LK__HAS(parts),
     .shape = square_sum_shape,
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
