@@ -92,13 +92,13 @@
     X(batch_norm_grad, ANY)       /* dy, x, [w], mean, rstd, [y: given when activation is relu] → dx, [dw], [db] */    \
     X(batch_norm_eval_grad, ANY)  /* dy, x, [w], running_mean, running_var → dx, [dw], [db] */                         \
     /* The same over the rows of all ranks and leaves, split at the sums over them; see plan/sync_norm.c. */           \
-    /* x, [running_mean] → stats f64 (2C+1): rows, then each channel's sum of x - centre, then of its square; */       \
+    /* x, [running_mean] → stats f64 (3,C): rows, each channel's sum of x - centre, and that of its square; */         \
     /* centre f64 (C): running_mean, or 0. Sums of no rows are 0. */                                                   \
     X(batch_norm_stats, ANY)                                                                                           \
     /* image or (N,C) x, [w], [b], [running_mean, running_var, num_batches_tracked: as batch_norm], stats summed, */   \
     /* centre → y, mean (C), rstd (C); epsilon, momentum, activation, update */                                        \
     X(batch_norm_apply, ANY)                                                                                           \
-    /* dy, x, mean, rstd, [y: given when activation is relu] → sums f64 (2C): of g (x - mean), then of g; [dw], */     \
+    /* dy, x, mean, rstd, [y: given when activation is relu] → sums f64 (2,C): of g (x - mean), then of g; [dw], */    \
     /* [db], all of this rank's rows */                                                                                \
     X(batch_norm_grad_stats, ANY)                                                                                      \
     X(batch_norm_grad_apply, ANY) /* dy, x, [w], mean, rstd, [y], sums summed, stats summed → dx */                    \
@@ -173,7 +173,7 @@
     X(cross_entropy_grad, WIDE)   /* probs, labels, [w], [dloss f64 ()] → dlogits; in place on probs */                \
     /* logits, labels, [w], [statistics] → loss (rows), 0 where the label is ignored; probs (rows,C) */                \
     X(cross_entropy_each, WIDE)                                                                                        \
-    /* logits (rows,C), labels i32 (rows) → statistics f64 (1,rows,5): the largest logit, the sum of */                \
+    /* logits (rows,C), labels i32 (rows) → statistics f64 (1 or parts,rows,5): the largest logit, the sum of */       \
     /* exp(logit - largest), the label's logit (0: it is in another part), the sum of the logits (0 without */         \
     /* label_smoothing), the class of the first of the largest; zeros where the label is ignored or out of range. */   \
     /* ignore_index, label_smoothing */                                                                                \

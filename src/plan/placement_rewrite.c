@@ -354,6 +354,17 @@ static int add_made(rewriter *r, const lk__graph_node *n, int k, const output *o
     return lk__graph_add_value(r->g, &value);
 }
 
+/* Between the start of a collective and its wait its result cannot be read: both have it in one form. */
+static bool check_in_flight(rewriter *r, const lk__graph_node *n, const lk__placement_node *place)
+{
+    lk__graph_runs runs = lk__op_find(n->op)->runs;
+    bool           right = true;
+    if (runs == LK__RUNS_COLLECTIVE) right = lk__placement_equal(&place->out[0], &r->places->values[n->out[0]]);
+    if (runs == LK__RUNS_WAIT) right = lk__placement_equal(&place->in[0], &r->places->values[n->in[0]]);
+    if (!right) lk__graph_fail(r->g, n->site, "%s: its operand and its result are not cut alike", lk__op_name(n->op));
+    return right;
+}
+
 static bool rewrite_node(rewriter *r, const lk__graph_node *old, const lk__placement_node *place)
 {
     static const addends none = {.count = 0};
@@ -362,7 +373,7 @@ static bool rewrite_node(rewriter *r, const lk__graph_node *old, const lk__place
     addends              later;
     output               outputs[LK__MAX_OUT];
     g->block = n.block;
-    if (!place_factor(r, &n, place, &later)) return false;
+    if (!check_in_flight(r, old, place) || !place_factor(r, &n, place, &later)) return false;
     for (int i = 0; i < n.inputs; i++)
         if (n.in[i] >= 0 && (n.in[i] = find_form(r, n.site, n.in[i], &place->in[i])) < 0) return false;
     while (later.count && n.inputs > 0 && n.in[n.inputs - 1] < 0) n.inputs--;

@@ -245,19 +245,19 @@ static void synced_stats(synced *s, double offset)
     double *x = in(t.real, 4, s->dims), *running_mean = in(t.wide, 1, &s->c);
     for (int64_t i = 0; i < s->rows * s->c; i++) x[i] += offset;
     for (int64_t k = 0; k < s->c; k++) running_mean[k] = 0.1 * running_mean[k] + offset;
-    out(LK_F64, 1, DIMS(2 * s->c + 1), NULL);
+    out(LK_F64, 2, DIMS(3, s->c), NULL);
     out(LK_F64, 1, &s->c, NULL);
     run_case();
-    s->stats[0] = (double)s->rows;
+    for (int64_t k = 0; k < s->c; k++) s->stats[k] = (double)s->rows;
     memcpy(s->centre, t.x[1], (size_t)s->c * sizeof(double));
     memcpy(s->x, t.x[0], (size_t)(s->rows * s->c) * sizeof(double));
-    double *size = zeros(2 * s->c + 1);
+    double *size = zeros(3 * s->c);
     for (int64_t i = 0; i < s->rows * s->c; i++) {
         double d = s->x[i] - s->centre[i % s->c], terms = fabs(s->x[i]) + fabs(s->centre[i % s->c]);
-        s->stats[1 + i % s->c] += d;
-        s->stats[1 + s->c + i % s->c] += d * d;
-        size[1 + i % s->c] += terms;
-        size[1 + s->c + i % s->c] += 2 * fabs(d) * terms;
+        s->stats[s->c + i % s->c] += d;
+        s->stats[2 * s->c + i % s->c] += d * d;
+        size[s->c + i % s->c] += terms;
+        size[2 * s->c + i % s->c] += 2 * fabs(d) * terms;
     }
     expect_within(0, s->stats, size, ROUNDINGS);
     expect(1, s->centre, 0);
@@ -275,13 +275,13 @@ static void synced_running(const synced *s)
     in(t.wide, 1, &s->c), in(t.wide, 1, &s->c);
     const double *running_mean = in(t.wide, 1, &s->c), *running_var = in(t.wide, 1, &s->c);
     in(LK_I64, 0, NULL)[0] = 41;
-    copy_in(LK_F64, 1, DIMS(2 * s->c + 1), s->stats, 2 * s->c + 1);
+    copy_in(LK_F64, 2, DIMS(3, s->c), s->stats, 3 * s->c);
     copy_in(LK_F64, 1, &s->c, s->centre, s->c);
     out(t.real, 4, s->dims, NULL), out(t.wide, 1, &s->c, NULL), out(t.wide, 1, &s->c, NULL);
     round_inputs();
     run_once(3, NULL);
     for (int64_t k = 0; k < s->c; k++) {
-        double d = rows > 0 ? s->stats[1 + k] / rows : 0, squares = s->stats[1 + s->c + k];
+        double d = rows > 0 ? s->stats[s->c + k] / rows : 0, squares = s->stats[2 * s->c + k];
         double var = rows > 0 ? (squares - rows * d * d) / fmax(rows - 1, 1) : 0, size = rows > 0 ? squares : 0;
         double m = rows > 0 ? 0.9 * running_mean[k] + 0.1 * (s->centre[k] + d) : running_mean[k];
         double v = rows > 0 ? 0.9 * running_var[k] + 0.1 * var : running_var[k];
@@ -303,12 +303,12 @@ static void synced_apply(synced *s)
     t.attrs = (lk__op_attrs){.epsilon = eps, .momentum = 0.1, .activation = s->relu ? LK__RELU : LK__IDENTITY};
     copy_in(t.real, 4, s->dims, s->x, s->rows * s->c);
     in(t.wide, 1, &s->c), in(t.wide, 1, &s->c), no_in(), no_in(), no_in();
-    copy_in(LK_F64, 1, DIMS(2 * s->c + 1), s->stats, 2 * s->c + 1);
+    copy_in(LK_F64, 2, DIMS(3, s->c), s->stats, 3 * s->c);
     copy_in(LK_F64, 1, &s->c, s->centre, s->c);
     out(t.real, 4, s->dims, NULL), out(t.wide, 1, &s->c, NULL), out(t.wide, 1, &s->c, NULL);
     round_inputs();
     for (int64_t k = 0; k < s->c && s->rows > 0; k++) {
-        double d = s->stats[1 + k] / n, squares = s->stats[1 + s->c + k] / n, variance = squares - d * d + eps;
+        double d = s->stats[s->c + k] / n, squares = s->stats[2 * s->c + k] / n, variance = squares - d * d + eps;
         s->mean[k] = s->centre[k] + d;
         s->rstd[k] = 1 / sqrt(variance);
         rstd_size[k] = s->rstd[k] * (1 + in_double * (squares + d * d) / variance);
@@ -339,7 +339,7 @@ static void synced_gradient_sums(synced *s)
     copy_in(t.real, 4, s->dims, s->x, s->rows * s->c);
     copy_in(t.wide, 1, &s->c, s->mean, s->c), copy_in(t.wide, 1, &s->c, s->rstd, s->c);
     if (s->relu) copy_in(t.real, 4, s->dims, s->y, s->rows * s->c);
-    out(LK_F64, 1, DIMS(2 * s->c), NULL), out(t.wide, 1, &s->c, NULL), out(t.wide, 1, &s->c, NULL);
+    out(LK_F64, 2, DIMS(2, s->c), NULL), out(t.wide, 1, &s->c, NULL), out(t.wide, 1, &s->c, NULL);
     run_case();
     memcpy(s->dy, t.x[0], (size_t)(s->rows * s->c) * sizeof(double));
     memcpy(s->mean, t.x[2], (size_t)s->c * sizeof(double)), memcpy(s->rstd, t.x[3], (size_t)s->c * sizeof(double));
@@ -371,8 +371,8 @@ static void synced_gradient(synced *s)
         copy_in(t.real, 4, s->dims, s->y, s->rows * s->c);
     else
         no_in();
-    copy_in(LK_F64, 1, DIMS(2 * s->c), s->sums, 2 * s->c);
-    copy_in(LK_F64, 1, DIMS(2 * s->c + 1), s->stats, 2 * s->c + 1);
+    copy_in(LK_F64, 2, DIMS(2, s->c), s->sums, 2 * s->c);
+    copy_in(LK_F64, 2, DIMS(3, s->c), s->stats, 3 * s->c);
     out(t.real, 4, s->dims, NULL);
     round_inputs();
     for (int64_t i = 0; i < s->rows * s->c; i++) {
@@ -394,7 +394,7 @@ static void synced_case(int64_t n, int64_t c, int64_t h, int64_t w, double offse
     int64_t rows = n * h * w, all = rows * c;
     synced  s = {.dims = {n, c, h, w}, .rows = rows, .c = c, .relu = relu};
     s.x = zeros(all), s.y = zeros(all), s.dy = zeros(all);
-    s.mean = zeros(c), s.rstd = zeros(c), s.centre = zeros(c), s.stats = zeros(2 * c + 1), s.sums = zeros(2 * c);
+    s.mean = zeros(c), s.rstd = zeros(c), s.centre = zeros(c), s.stats = zeros(3 * c), s.sums = zeros(2 * c);
     synced_stats(&s, offset);
     synced_apply(&s);
     if (cpu_entry()->run) synced_running(&s);

@@ -94,7 +94,7 @@ static void attention_by_heads_and_samples(void)
 
 static void batch_norm_where_relu_passed(void)
 {
-    const int64_t dims[] = {3, 6, 2, 5}, channels[] = {6}, sums[] = {12}, stats[] = {13};
+    const int64_t dims[] = {3, 6, 2, 5}, channels[] = {6}, sums[] = {2, 6}, stats[] = {3, 6};
     begin(LK__OP_batch_norm_grad);
     t.attrs = (lk__op_attrs){.epsilon = 1e-5, .activation = LK__RELU};
     in(t.real, 4, dims), in(t.real, 4, dims);
@@ -108,7 +108,7 @@ static void batch_norm_where_relu_passed(void)
     in(t.real, 4, dims), in(t.real, 4, dims);
     for (int i = 0; i < 2; i++) in(t.wide, 1, channels);
     in(t.real, 4, dims);
-    out(LK_F64, 1, sums, NULL), out(t.wide, 1, channels, NULL), out(t.wide, 1, channels, NULL);
+    out(LK_F64, 2, sums, NULL), out(t.wide, 1, channels, NULL), out(t.wide, 1, channels, NULL);
     run_case();
     end_case();
     begin(LK__OP_batch_norm_grad_apply);
@@ -116,8 +116,9 @@ static void batch_norm_where_relu_passed(void)
     in(t.real, 4, dims), in(t.real, 4, dims);
     for (int i = 0; i < 3; i++) in(t.wide, 1, channels);
     in(t.real, 4, dims);
-    in(LK_F64, 1, sums);
-    in(LK_F64, 1, stats)[0] = 30;
+    in(LK_F64, 2, sums);
+    double *rows = in(LK_F64, 2, stats);
+    for (int c = 0; c < 6; c++) rows[c] = 30;
     out(t.real, 4, dims, NULL);
     run_case();
     end_case();

@@ -171,25 +171,25 @@ static void plain(const share_case *k, whole *a)
 static void share_stats(const share_case *k, whole *a, int64_t first, int64_t samples)
 {
     int64_t dims[4] = {samples, k->c, k->h, k->w}, c = k->c, rows = samples * a->pixels;
-    double *want = zeros(2 * c + 1), *want_centre = zeros(c);
+    double *want = zeros(3 * c), *want_centre = zeros(c);
     begin(LK__OP_batch_norm_stats);
     given(t.real, k->rank, dims, a->x + first * a->pixels * c);
     if (k->running) given(t.wide, 1, &c, a->running_mean);
-    out(LK_F64, 1, DIMS(2 * c + 1), NULL);
+    out(LK_F64, 2, DIMS(3, c), NULL);
     out(LK_F64, 1, &c, NULL);
     run_case();
     for (int64_t i = 0; i < c; i++) want_centre[i] = k->running ? a->running_mean[i] : 0;
-    want[0] = (double)rows;
+    for (int64_t i = 0; i < c; i++) want[i] = (double)rows;
     for (int64_t i = 0; i < rows * c; i++) {
         double d = t.x[0][i] - want_centre[i % c];
-        want[1 + i % c] += d;
-        want[1 + c + i % c] += d * d;
+        want[c + i % c] += d;
+        want[2 * c + i % c] += d * d;
     }
     if (t.y[0][0] != want[0]) fail_case("the number of rows");
     t.scale = sqrt((double)rows); /* of sums whose terms cancel */
     expect(0, want, 2e-6 * (1 + fabs(k->offset)));
     if (memcmp(t.y[1], want_centre, (size_t)c * sizeof *want) != 0) fail_case("the centre");
-    for (int64_t i = 0; i < 2 * c + 1; i++) a->stats[i] += t.y[0][i];
+    for (int64_t i = 0; i < 3 * c; i++) a->stats[i] += t.y[0][i];
     memcpy(a->centre, t.y[1], (size_t)c * sizeof *a->centre);
     end_case();
     free(want), free(want_centre);
@@ -206,7 +206,7 @@ static void share_apply(const share_case *k, whole *a, int64_t first, int64_t sa
     given(t.wide, 1, &c, a->running_mean);
     given(t.wide, 1, &c, a->running_var);
     in(LK_I64, 0, NULL)[0] = 41;
-    given(LK_F64, 1, DIMS(2 * c + 1), a->stats);
+    given(LK_F64, 2, DIMS(3, c), a->stats);
     given(LK_F64, 1, &c, a->centre);
     out(t.real, k->rank, dims, NULL);
     out(t.wide, 1, &c, NULL);
@@ -262,7 +262,7 @@ static void share_grad_stats(const share_case *k, whole *a, int64_t first, int64
     given(t.wide, 1, &c, a->got_mean);
     given(t.wide, 1, &c, a->got_rstd);
     if (k->relu) given(t.real, k->rank, dims, a->got_y + at);
-    out(LK_F64, 1, DIMS(2 * c), NULL);
+    out(LK_F64, 2, DIMS(2, c), NULL);
     if (gradients) out(t.wide, 1, &c, NULL), out(t.wide, 1, &c, NULL);
     run_case();
     for (int64_t i = 0; i < rows * c; i++) {
@@ -297,8 +297,8 @@ static void share_grad_apply(const share_case *k, whole *a, int64_t first, int64
         given(t.real, k->rank, dims, a->got_y + at);
     else
         no_in();
-    given(LK_F64, 1, DIMS(2 * c), a->sums);
-    given(LK_F64, 1, DIMS(2 * c + 1), a->stats);
+    given(LK_F64, 2, DIMS(2, c), a->sums);
+    given(LK_F64, 2, DIMS(3, c), a->stats);
     out(t.real, k->rank, dims, NULL);
     run_case();
     t.scale = 1;
@@ -319,7 +319,7 @@ static void one_case(const share_case *k)
                              &a.plain_var, &a.plain_dw, &a.plain_db, &a.got_mean, &a.got_rstd, &a.got_dw,
                              &a.got_db,    &a.stats,    &a.centre,   &a.sums};
     for (size_t i = 0; i < COUNT(by_row); i++) *by_row[i] = zeros(all);
-    for (size_t i = 0; i < COUNT(by_channel); i++) *by_channel[i] = zeros(2 * a.c + 1);
+    for (size_t i = 0; i < COUNT(by_channel); i++) *by_channel[i] = zeros(3 * a.c);
     a.x = drawn(all, k->offset - 2, k->offset + 2);
     a.dy = drawn(all, -2, 2);
     a.w = drawn(a.c, -2, 2);
@@ -374,14 +374,14 @@ static void shares_of_a_batch_give_the_whole_batch(void)
 static void a_constant_channel_has_no_variance(void)
 {
     enum { ROWS = 37, C = 61 };
-    double stats[2 * C + 1], centre[C], values[C], zero[ROWS * C] = {0}, epsilons[] = {1e-5, 1e-24};
+    double stats[3 * C], centre[C], values[C], zero[ROWS * C] = {0}, epsilons[] = {1e-5, 1e-24};
     for (int c = 0; c < C; c++) values[c] = uniform(-9, 9);
     for (int k = 0; k < 2; k++) {
         begin(LK__OP_batch_norm_stats);
         double *x = in(t.real, 2, DIMS(ROWS, C));
         for (int64_t i = 0; i < ROWS * C; i++) x[i] = values[i % C];
         in(t.wide, 1, DIMS(C));
-        out(LK_F64, 1, DIMS(2 * C + 1), NULL);
+        out(LK_F64, 2, DIMS(3, C), NULL);
         out(LK_F64, 1, DIMS(C), NULL);
         run_case();
         memcpy(stats, t.y[0], sizeof stats);
@@ -392,7 +392,7 @@ static void a_constant_channel_has_no_variance(void)
         x = in(t.real, 2, DIMS(ROWS, C));
         for (int64_t i = 0; i < ROWS * C; i++) x[i] = values[i % C];
         for (int i = 1; i < 6; i++) no_in();
-        given(LK_F64, 1, DIMS(2 * C + 1), stats);
+        given(LK_F64, 2, DIMS(3, C), stats);
         given(LK_F64, 1, DIMS(C), centre);
         out(t.real, 2, DIMS(ROWS, C), NULL);
         out(t.wide, 1, DIMS(C), NULL);

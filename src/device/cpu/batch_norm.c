@@ -253,12 +253,13 @@ void KERNEL(batch_norm_stats)(const lk__kernel_call *call)
     double     *stats = call->out[0].data, *centre = call->out[1].data;
     set_extents(&s, &call->in[0], PARTS);
     place_workspace(&s, call->workspace, lk__pool_workers(call->pool));
-    memset(stats, 0, (size_t)(2 * s.channels + 1) * sizeof *stats);
+    memset(stats, 0, (size_t)(3 * s.channels) * sizeof *stats);
     for (int64_t c = 0; c < s.channels; c++) centre[c] = running_mean ? (double)running_mean[c] : 0;
     if (s.rows == 0) return;
     compute_statistics(call, &s);
-    double n = stats[0] = (double)s.rows, *sums = stats + 1, *squares = sums + s.channels;
+    double n = (double)s.rows, *sums = stats + s.channels, *squares = sums + s.channels;
     for (int64_t c = 0; c < s.channels; c++) {
+        stats[c] = n;
         double offset = s.partial[c] - centre[c];
         sums[c] = n * offset;
         squares[c] = s.partial[s.channels + c] + n * offset * offset;
@@ -278,7 +279,7 @@ void KERNEL(batch_norm_apply)(const lk__kernel_call *call)
     s.relu = call->attrs->activation == LK__RELU;
     set_extents(&s, &call->in[0], 0);
     double       *mean = call->workspace, *squares = mean + s.channels;
-    const double *sums = stats + 1, *about = sums + s.channels;
+    const double *sums = stats + s.channels, *about = sums + s.channels;
     s.factor = (REAL *)(squares + s.channels);
     s.shift = s.factor + s.channels;
     for (int64_t c = 0; c < s.channels && n > 0; c++) {

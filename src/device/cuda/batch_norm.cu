@@ -80,9 +80,9 @@ template <typename W> static __global__ void sync_coefficients(norm_channels<W> 
     double n = p.stats[0], mean = 0, squares = 0;
     if (c >= p.channels) return;
     if (n > 0) {
-        double sum = p.stats[1 + c], offset = sum / n;
+        double sum = p.stats[p.channels + c], offset = sum / n;
         mean = p.centre[c] + offset;
-        squares = fmax(p.stats[1 + p.channels + c] - sum * offset, 0.0); /* rounding may make it negative */
+        squares = fmax(p.stats[2 * p.channels + c] - sum * offset, 0.0); /* rounding may make it negative */
     }
     normalise_channel(p, c, mean, squares, n);
 }
@@ -98,9 +98,9 @@ static __global__ void __launch_bounds__(1024)
     if (threadIdx.x % 32 != 0 || c >= channels) return;
     double centre = running_mean ? (double)running_mean[c] : 0, offset = mean - centre;
     centres[c] = centre;
-    if (c == 0) stats[0] = n;
-    stats[1 + c] = rows ? n * offset : 0;
-    stats[1 + channels + c] = rows ? squares + n * offset * offset : 0;
+    stats[c] = n;
+    stats[channels + c] = rows ? n * offset : 0;
+    stats[2 * channels + c] = rows ? squares + n * offset * offset : 0;
 }
 
 /* Running statistics as constants. */

@@ -149,7 +149,7 @@ DESCRIBE(batch_norm_eval_grad){
 static int stats_shape(lk__graph_shapes *s)
 {
     int64_t channels = s->in[0]->dims[1];
-    s->out[0] = lk__shape_vector(LK_F64, 2 * channels + 1);
+    s->out[0] = lk__shape_fixed(LK_F64, 2, (int64_t[]){3, channels}); /* how many, their sums, and their squares' */
     s->out[1] = lk__shape_vector(LK_F64, channels);
     return 2;
 }
@@ -157,7 +157,7 @@ static int stats_shape(lk__graph_shapes *s)
 static int grad_stats_shape(lk__graph_shapes *s)
 {
     int64_t channels = s->in[1]->dims[1];
-    s->out[0] = lk__shape_vector(LK_F64, 2 * channels);
+    s->out[0] = lk__shape_fixed(LK_F64, 2, (int64_t[]){2, channels});
     s->out[1] = s->out[2] = lk__shape_vector(s->in[1]->dtype, channels);
     return 3;
 }
@@ -196,7 +196,7 @@ static void apply_gradient(lk__graph_backward *b, int dy)
 }
 
 DESCRIBE(batch_norm_stats){
-    .factors = "x(n, !c, s..) running_mean(c) -> batch_norm_sums(_) centre(c):running_mean",
+    .factors = "x(n, c, s..) running_mean(c) -> batch_norm_sums(_, c) centre(c):running_mean",
     .inputs = 2,
     .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("running_mean", WIDE, OPTIONAL, ROWS)},
     .outputs = 2,
@@ -218,7 +218,7 @@ DESCRIBE(batch_norm_stats){
 
 DESCRIBE(batch_norm_apply){
     .factors =
-        "x(n, !c, s..) weight(c) bias(c) running_mean(c) running_var(c) num_batches_tracked() stats(_) centre(c) "
+        "x(n, c, s..) weight(c) bias(c) running_mean(c) running_var(c) num_batches_tracked() stats(_, c) centre(c) "
         "-> y(n, c, s..) mean(c):stats,centre rstd(c):stats,centre",
     .inputs = 8,
     .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", WIDE, OPTIONAL, ROWS),
@@ -244,7 +244,7 @@ DESCRIBE(batch_norm_apply){
 };
 
 DESCRIBE(batch_norm_grad_stats){
-    .factors = "dy(n, !c, s..) x(n, c, s..) mean(c) rstd(c) y(n, c, s..) -> batch_norm_sums(_) dw(c) db(c)",
+    .factors = "dy(n, c, s..) x(n, c, s..) mean(c) rstd(c) y(n, c, s..) -> batch_norm_sums(_, c) dw(c) db(c)",
     .inputs = 5,
     .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("x", REAL, REQUIRED, LAST),
            OPERAND("mean", WIDE, REQUIRED, ROWS), OPERAND("rstd", WIDE, REQUIRED, ROWS),
@@ -262,7 +262,8 @@ DESCRIBE(batch_norm_grad_stats){
 };
 
 DESCRIBE(batch_norm_grad_apply){
-    .factors = "dy(n, !c, s..) x(n, c, s..) weight(c) mean(c) rstd(c) y(n, c, s..) sums(_) stats(_) -> dx(n, c, s..)",
+    .factors = "dy(n, c, s..) x(n, c, s..) weight(c) mean(c) rstd(c) y(n, c, s..) sums(_, c) stats(_, c) "
+               "-> dx(n, c, s..)",
     .inputs = 8,
     .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("x", REAL, REQUIRED, LAST),
            OPERAND("weight", WIDE, OPTIONAL, ROWS), OPERAND("mean", WIDE, REQUIRED, ROWS),

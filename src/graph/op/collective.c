@@ -123,7 +123,7 @@ DESCRIBE(bucket){
 
 /* With `update` only in training: a statistic of the batch, which in evaluation is this rank's (plan/evaluation.c). */
 DESCRIBE(all_reduce){
-    .factors = "-",
+    .factors = "x(d..) -> y(d..)",
     .inputs = 1,
     .in = {OPERAND("x", ANY, REQUIRED, ROWS)},
     .outputs = 1,
@@ -168,7 +168,7 @@ DESCRIBE(reduce_scatter){
 };
 
 DESCRIBE(wait){
-    .factors = "-",
+    .factors = "y(d..) x(d..) -> complete(d..)",
     .inputs = 2,
     .in = {OPERAND("y", ANY, REQUIRED, ROWS), OPERAND("x", ANY, REQUIRED, ROWS)},
     .outputs = 1,
