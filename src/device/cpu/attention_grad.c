@@ -1,11 +1,11 @@
 /* attention_grad.c - the gradient of attention. Probabilities are computed again from the scores and the saved
  * logarithm of their sum, so nothing of size queries × keys is kept (Dao et al. 2022). A tile is a (sample, group of
  * heads): it alone adds to the gradients of its keys and values, in the order of heads and queries, so threads do not
- * change bits. Where ranks may divide the heads of a group (attrs.sum), each head has sums of its own, which are added
- * in the pairwise tree. Five products on the micro-kernels bound it. */
+ * change bits. Where ranks may divide the heads of a group (attrs.sum), each part of them, usually one head, has sums
+ * of its own, which are added in the pairwise tree. Five products on the micro-kernels bound it. */
 #include "device/cpu/attention.h"
 
-#include "base/tree.h"
+#include "device/sum_parts.h"
 
 typedef struct backward {
     attention      a;
@@ -13,7 +13,8 @@ typedef struct backward {
     const REAL    *lse;
     ELEMENT       *dq, *dk, *dv; /* of head 0, laid out as q, k and v */
     bool           wide;         /* dk and dv are summands of what other ranks have, and REALs */
-    int64_t        sums;         /* of dk and dv, that a tile keeps: one, or those of the tree over heads */
+    lk__sum_parts  parts;        /* of the heads of a group */
+    int64_t        sums;         /* of dk and dv, that a tile keeps: those of the tree over the parts */
     char          *workspace;
     size_t         per_worker;
 } backward;
@@ -171,28 +172,25 @@ static void add_sums(REAL *to, const REAL *more, int64_t n)
     for (int64_t i = 0; i < n; i += VL) store(to + i, load(to + i) + load(more + i)); /* n is a multiple of NR */
 }
 
-/* The sums of all heads of a group are in w->dk and w->dv: one after the other, or in the tree. */
+/* The sums of all heads of a group are in w->dk and w->dv then. */
 static void differentiate_heads(const backward *g, scratch *w, int64_t sample, int64_t group)
 {
-    const attention *a = &g->a;
-    int64_t          each = a->heads / a->groups, size = sum_size(a);
-    bool             tree = g->sums > 1;
-    for (int64_t h = 0; h < each; h++) {
-        if (h == 0 || tree) {
-            memset(w->dk, 0, (size_t)size * sizeof(REAL));
-            memset(w->dv, 0, (size_t)size * sizeof(REAL));
-        }
-        for (int64_t query = 0; query < a->t; query += QUERIES)
-            differentiate_block(g, w, sample, group * each + h, query, min64(QUERIES, a->t - query));
-        if (!tree) continue;
-        for (int merges = lk__tree_merges((int)h, (int)each); merges > 0; merges--) {
+    const attention     *a = &g->a;
+    const lk__sum_parts *parts = &g->parts;
+    int64_t              first = group * (a->heads / a->groups), size = sum_size(a);
+    for (int part = 0; part < parts->count; part++, w->dk += size, w->dv += size) {
+        memset(w->dk, 0, (size_t)size * sizeof(REAL));
+        memset(w->dv, 0, (size_t)size * sizeof(REAL));
+        for (int64_t h = first + parts->begin[0][part]; h < first + parts->begin[0][part + 1]; h++)
+            for (int64_t query = 0; query < a->t; query += QUERIES)
+                differentiate_block(g, w, sample, h, query, min64(QUERIES, a->t - query));
+        for (int merges = lk__tree_merges(part, parts->count); merges > 0; merges--) {
             w->dk -= size, w->dv -= size;
             add_sums(w->dk, w->dk + size, size);
             add_sums(w->dv, w->dv + size, size);
         }
-        w->dk += size, w->dv += size; /* of the next head */
     }
-    if (tree) w->dk -= size, w->dv -= size;
+    w->dk -= size, w->dv -= size;
 }
 
 static void store_sums(const backward *g, ELEMENT *to, int64_t at, const REAL *sums)
@@ -219,11 +217,19 @@ static void backward_tile(void *argument, int64_t tile, int worker)
     }
 }
 
+/* Ranks may have some heads of each group, or of one group whose keys other ranks have, too. */
 static backward describe_call(const lk__kernel_call *call)
 {
-    backward g = {.a = attention_describe(call, 1, 6), .sums = 1};
-    int64_t  each = g.a.groups ? g.a.heads / g.a.groups : 1;
-    if (call->attrs->sum.parts > 1 && each > 1) g.sums = lk__tree_depth((int)each);
+    const lk__kernel_operand *q = &call->in[1], *k = &call->in[2];
+    const lk__op_summation    none = {0};
+    backward                  g = {.a = attention_describe(call, 1, 6)};
+    int64_t                   each = g.a.groups ? g.a.heads / g.a.groups : 1, groups = 0, whole = each, first = 0;
+    if (input(call, 2) && g.a.d > 0) groups = lk__whole_extent(k, 2) / g.a.d;
+    if (groups > 0) whole = lk__whole_extent(q, 2) / g.a.d / groups;
+    if (whole > 0 && g.a.d > 0) first = lk__part_first(q, 2) / g.a.d % whole;
+    if (groups == 0 || !lk__sum_parts_of(&call->attrs->sum, whole, first, each, &g.parts))
+        lk__sum_parts_of(&none, each, 0, each, &g.parts);
+    g.sums = lk__tree_depth(g.parts.count);
     return g;
 }
 

@@ -1,6 +1,7 @@
 /* loss.c - cross-entropy fused with softmax, squared and absolute errors, each as a sum and a weight in double. Tiles
  * write partial sums that are added in order; exp bounds cross-entropy. */
 #include "device/cpu/entropy.h"
+#include "device/sum_parts.h"
 
 typedef struct entropy {
     const REAL           *logits, *weight;
@@ -31,8 +32,7 @@ static entropy describe_call(const lk__kernel_call *call)
     e.smoothing = call->attrs->label_smoothing;
     e.partial = call->workspace;
     e.tiles = tile_count(e.rows, e.whole, 0);
-    if (!lk__sum_parts_of(&call->attrs->sum, e.whole, e.origin, e.classes, &e.sums))
-        e.sums = (lk__sum_parts){.count = 1, .segments = 1, .begin = {{0, e.classes}}};
+    e.sums = lk__operand_sum_parts(call->attrs, x, x->rank - 1);
     return e;
 }
 
