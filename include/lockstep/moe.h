@@ -49,6 +49,8 @@ typedef struct lk_moe_options {
     double capacity LK_ZERO;
     double std LK_ZERO; /* normal weights of this standard deviation; 0: uniform, as nn.Linear's */
     bool   frozen LK_ZERO;
+    /* Three other names for w1, w2 and w3, in this order; NULL: none. */
+    const char *const *names LK_ZERO;
 } lk_moe_options;
 
 typedef struct lk_moe_result {
@@ -73,8 +75,8 @@ LK_API lk_tensor lk_moe_balance_at(lk_site site, lk_tensor x);
 #define lk_moe_balance(x) lk_moe_balance_at(LK_HERE, x)
 
 #define LK_MOE_METRICS 24
-/* Records a metric "expert_0", "expert_1", … for each expert of these layers: its share of all choices. More than
- * LK_MOE_METRICS experts have none. */
+/* Records a metric "expert_0", "expert_1", … for each expert of these layers: its share of all choices. Of more than
+ * LK_MOE_METRICS experts, as many neighbours as necessary share a metric: "experts_0_to_5", …. */
 LK_API void lk_moe_metrics_at(lk_site site, lk_tensor x);
 #define lk_moe_metrics(x) lk_moe_metrics_at(LK_HERE, x)
 

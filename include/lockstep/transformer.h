@@ -9,7 +9,8 @@ LK_BEGIN_DECLS
 
 typedef enum lk_transformer_kind {
     LK_TRANSFORMER_GPT, /* GPT2LMHeadModel: learned positions, layer norm, Conv1D weights (in, out), tied head */
-    /* LlamaForCausalLM: RoPE, RMS norm, SwiGLU, grouped-query attention; with experts MixtralForCausalLM */
+    /* LlamaForCausalLM: RoPE, RMS norm, SwiGLU, grouped-query attention; with experts MixtralForCausalLM; with qk_norm
+     * Qwen3ForCausalLM, with experts Qwen3MoeForCausalLM */
     LK_TRANSFORMER_LLAMA,
     LK_TRANSFORMER_ENCODER /* BertForSequenceClassification: padded sequences, a class for each */
 } lk_transformer_kind;
@@ -52,7 +53,8 @@ typedef struct lk_transformer_config {
     /* The weights of a token's experts are their probabilities among all, not divided by their sum. */
     bool   plain_router LK_ZERO;
     double router_loss LK_ZERO; /* what the auxiliary loss, which balances the experts, is multiplied by; 0: none */
-    int    reserved[8] LK_ZERO;
+    bool   qk_norm LK_ZERO;     /* llama: RMS norms of the queries and of the keys of each head, as Qwen3 has them */
+    int    reserved[7] LK_ZERO;
 } lk_transformer_config;
 #define LK_TRANSFORMER_CONFIG_INIT {.size = sizeof(lk_transformer_config), .bos = -1, .eos = -1, .pad = -1}
 

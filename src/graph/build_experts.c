@@ -119,10 +119,15 @@ lk_tensor lk_moe_balance_at(lk_site site, lk_tensor x)
 void lk_moe_metrics_at(lk_site site, lk_tensor x)
 {
     routers r = {.layers = 0};
-    if (!find_routers(site, x, "moe_metrics", &r) || r.experts > LK_MOE_METRICS) return;
-    for (int64_t e = 0; e < r.experts; e++) {
-        char name[32];
-        snprintf(name, sizeof name, "expert_%lld", (long long)e);
-        lk_metric_at(site, lk_slice_at(site, r.counts, 0, e, 1), name, (lk_total_options){.weight = r.counts});
+    if (!find_routers(site, x, "moe_metrics", &r)) return;
+    int64_t each = (r.experts + LK_MOE_METRICS - 1) / LK_MOE_METRICS;
+    for (int64_t e = 0; e < r.experts; e += each) {
+        char    name[64];
+        int64_t count = r.experts - e < each ? r.experts - e : each;
+        if (each == 1)
+            snprintf(name, sizeof name, "expert_%lld", (long long)e);
+        else
+            snprintf(name, sizeof name, "experts_%lld_to_%lld", (long long)e, (long long)(e + count - 1));
+        lk_metric_at(site, lk_slice_at(site, r.counts, 0, e, count), name, (lk_total_options){.weight = r.counts});
     }
 }

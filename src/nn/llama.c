@@ -1,5 +1,6 @@
 /* llama.c - Llama as LlamaForCausalLM of Hugging Face: its names and shapes, RoPE with the pairs (i, i + D/2) of a
- * head; and Mixtral as MixtralForCausalLM, which differs in its feed-forward networks. */
+ * head; Mixtral as MixtralForCausalLM, which differs in its feed-forward networks; and Qwen3ForCausalLM and
+ * Qwen3MoeForCausalLM, which also normalise queries and keys. */
 #include "nn/transformer.h"
 
 #include <lockstep/moe.h>
@@ -75,6 +76,15 @@ static lk_tensor project(lk_tensor x, const char *name, int64_t features, bool b
     return y;
 }
 
+/* Each head of x (N, T, heads · D) by itself, all with the same weight (D). */
+static lk_tensor normalise_heads(lk_tensor x, const char *name, int64_t heads, const llama *m)
+{
+    int64_t   n = lk_tensor_dim(x, 0), t = lk_tensor_dim(x, 1), d = m->config->head_width;
+    lk_tensor y = lk_reshape(x, 4, ((int64_t[]){n, t, heads, d}));
+    y = lk_rms_norm(y, name, .epsilon = m->config->norm_epsilon);
+    return lk_reshape(y, 3, ((int64_t[]){n, t, heads * d}));
+}
+
 static lk_tensor attend(lk_tensor x, const llama *m)
 {
     const lk_transformer_config  *c = m->config;
@@ -89,6 +99,10 @@ static lk_tensor attend(lk_tensor x, const llama *m)
     lk_block_end(x);
     lk_block_end(x);
     lk_block_begin(x, "self_attn");
+    if (c->qk_norm) {
+        q = normalise_heads(q, "q_norm", c->heads, m);
+        k = normalise_heads(k, "k_norm", c->kv_heads, m);
+    }
     q = lk_rope(q, m->rope, c->heads, o->positions);
     k = lk_rope(k, m->rope, c->kv_heads, o->positions);
     bool      whole = o->cache == 0; /* the keys are those of the tokens */
@@ -120,10 +134,16 @@ static lk_tensor feed_forward(lk_tensor x, const llama *m)
 /* The experts are the part of the model that is large: their results are kept, not computed again. */
 static lk_tensor mix_experts(lk_tensor x, const llama *m)
 {
+    static const char *const     of_qwen[] = {"gate_proj", "down_proj", "up_proj"};
     const lk_transformer_config *c = m->config;
     lk_tensor                    h = lk_rms_norm(x, "post_attention_layernorm", .epsilon = c->norm_epsilon);
-    lk_moe_result                r = lk_moe(h, "block_sparse_moe", .experts = c->experts, .k = c->experts_per_token,
-                                            .hidden = c->hidden, .plain_weights = c->plain_router, .std = c->init_std);
+    lk_moe_options               o = {.experts = c->experts,
+                                      .k = c->experts_per_token,
+                                      .hidden = c->hidden,
+                                      .plain_weights = c->plain_router,
+                                      .std = c->init_std,
+                                      .names = c->qk_norm ? of_qwen : NULL};
+    lk_moe_result                r = lk_moe_at(LK_HERE, h, c->qk_norm ? "mlp" : "block_sparse_moe", o);
     return lk__nn_drop(r.y, c->dropout);
 }
 

@@ -69,14 +69,16 @@ static lk_tensor route(lk_site site, lk_tensor x, const lk_moe_options *o, lk_mo
 
 static lk_tensor run_experts(lk_site site, lk_tensor rows, lk_groups groups, const lk_moe_options *o)
 {
-    int64_t width = lk_tensor_dim(rows, -1);
-    int64_t in[] = {o->experts, o->hidden, width}, out[] = {o->experts, width, o->hidden};
+    static const char *const usual[] = {"w1", "w2", "w3"};
+    const char *const       *names = o->names ? o->names : usual;
+    int64_t                  width = lk_tensor_dim(rows, -1);
+    int64_t                  in[] = {o->experts, o->hidden, width}, out[] = {o->experts, width, o->hidden};
     lk_block_begin_at(site, rows, "experts", (lk_block_options){0});
     lk_block_begin_at(site, rows, "*", (lk_block_options){0}); /* files hold the experts apart */
-    lk_tensor gate = lk_grouped_linear_at(site, rows, make_weight(site, rows, "w1", 3, in, o), groups);
-    lk_tensor up = lk_grouped_linear_at(site, rows, make_weight(site, rows, "w3", 3, in, o), groups);
+    lk_tensor gate = lk_grouped_linear_at(site, rows, make_weight(site, rows, names[0], 3, in, o), groups);
+    lk_tensor up = lk_grouped_linear_at(site, rows, make_weight(site, rows, names[2], 3, in, o), groups);
     lk_tensor y =
-        lk_grouped_linear_at(site, lk_swiglu_at(site, gate, up), make_weight(site, rows, "w2", 3, out, o), groups);
+        lk_grouped_linear_at(site, lk_swiglu_at(site, gate, up), make_weight(site, rows, names[1], 3, out, o), groups);
     lk_block_end_at(site, rows);
     lk_block_end_at(site, rows);
     return y;

@@ -111,6 +111,7 @@ lk_transformer_config lk__nn_resolve(const lk_transformer_config *config)
 
 static const char *kind_name(const lk_transformer_config *c)
 {
+    if (c->kind == LK_TRANSFORMER_LLAMA && c->qk_norm) return c->experts > 0 ? "qwen3_moe" : "qwen3";
     if (c->kind == LK_TRANSFORMER_LLAMA) return c->experts > 0 ? "mixtral" : "llama";
     return c->kind == LK_TRANSFORMER_GPT ? "gpt" : "encoder";
 }
@@ -160,6 +161,10 @@ static bool check_heads(const lk_transformer_config *c, bool width_given, char *
     }
     if (c->kind != LK_TRANSFORMER_LLAMA && (c->kv_heads != c->heads || c->head_width * c->heads != c->width)) {
         snprintf(why, size, "kv_heads and head_width apply only to llama");
+        return false;
+    }
+    if (c->kind != LK_TRANSFORMER_LLAMA && c->qk_norm) {
+        snprintf(why, size, "qk_norm applies only to llama");
         return false;
     }
     return true;
@@ -232,6 +237,7 @@ static int64_t llama_parameters(const lk_transformer_config *c)
     int64_t attention = w * q + 2 * w * kv + q * w + (c->attention_bias ? q + 2 * kv + w : 0);
     int64_t mlp = 3 * w * c->hidden + (c->mlp_bias ? 2 * c->hidden + w : 0);
     if (c->experts > 0) mlp = c->experts * (mlp + w); /* and its row of the router */
+    if (c->qk_norm) attention += 2 * c->head_width;
     return c->vocabulary * w * (c->untied ? 2 : 1) + c->layers * (attention + mlp + 2 * w) + w;
 }
 

@@ -14,7 +14,16 @@ typedef struct lk__huggingface_architecture {
     lk_transformer_kind kind;
 } lk__huggingface_architecture;
 
-enum { LK__HF_GPT, LK__HF_LLAMA, LK__HF_MISTRAL, LK__HF_MIXTRAL, LK__HF_BERT, LK__HF_ARCHITECTURES };
+enum {
+    LK__HF_GPT,
+    LK__HF_LLAMA,
+    LK__HF_MISTRAL,
+    LK__HF_MIXTRAL,
+    LK__HF_QWEN3,
+    LK__HF_QWEN3_MOE,
+    LK__HF_BERT,
+    LK__HF_ARCHITECTURES
+};
 /* The ones that are written, and read also by their model_type. */
 extern const lk__huggingface_architecture lk__hf_architectures[LK__HF_ARCHITECTURES];
 

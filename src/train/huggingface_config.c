@@ -18,6 +18,8 @@ const lk__huggingface_architecture lk__hf_architectures[LK__HF_ARCHITECTURES] = 
     [LK__HF_LLAMA] = {"LlamaForCausalLM", "llama", LK_TRANSFORMER_LLAMA},
     [LK__HF_MISTRAL] = {"MistralForCausalLM", "mistral", LK_TRANSFORMER_LLAMA},
     [LK__HF_MIXTRAL] = {"MixtralForCausalLM", "mixtral", LK_TRANSFORMER_LLAMA},
+    [LK__HF_QWEN3] = {"Qwen3ForCausalLM", "qwen3", LK_TRANSFORMER_LLAMA},
+    [LK__HF_QWEN3_MOE] = {"Qwen3MoeForCausalLM", "qwen3_moe", LK_TRANSFORMER_LLAMA},
     [LK__HF_BERT] = {"BertForSequenceClassification", "bert", LK_TRANSFORMER_ENCODER},
 };
 
@@ -25,9 +27,9 @@ const lk__huggingface_architecture lk__hf_architectures[LK__HF_ARCHITECTURES] = 
 static const struct {
     const char *name;
     int         same;
-} bodies[] = {{"GPT2Model", LK__HF_GPT},          {"LlamaModel", LK__HF_LLAMA}, {"MistralModel", LK__HF_MISTRAL},
-              {"MixtralModel", LK__HF_MIXTRAL},   {"BertModel", LK__HF_BERT},   {"BertForMaskedLM", LK__HF_BERT},
-              {"BertForPreTraining", LK__HF_BERT}};
+} bodies[] = {{"GPT2Model", LK__HF_GPT},        {"LlamaModel", LK__HF_LLAMA},     {"MistralModel", LK__HF_MISTRAL},
+              {"MixtralModel", LK__HF_MIXTRAL}, {"Qwen3Model", LK__HF_QWEN3},     {"Qwen3MoeModel", LK__HF_QWEN3_MOE},
+              {"BertModel", LK__HF_BERT},       {"BertForMaskedLM", LK__HF_BERT}, {"BertForPreTraining", LK__HF_BERT}};
 
 static const struct {
     const char   *name;
@@ -61,8 +63,8 @@ static int find_model_type(const lk__json *value)
 static int read_architecture(reader *r)
 {
     static const char known[] =
-        "GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM and BertForSequenceClassification "
-        "are supported";
+        "GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, Qwen3ForCausalLM, "
+        "Qwen3MoeForCausalLM and BertForSequenceClassification are supported";
     lk__json value, first, type;
     int      kind = -1;
     bool     typed = lk__hf_get(r, &r->root, "model_type", &type);
@@ -190,12 +192,12 @@ static void read_layer_types(reader *r, lk_transformer_config *c)
         lk__hf_refuse(r, "layer_types", &types, "sliding_attention needs a \"sliding_window\", which only mistral has");
 }
 
-/* Missing: Mistral has 8; null: as many as heads. */
-static int64_t read_kv_heads(reader *r, int64_t heads, bool mistral)
+/* null: as many as heads. */
+static int64_t read_kv_heads(reader *r, int64_t heads, int64_t missing)
 {
     lk__json value;
     bool     null = lk__json_get(&r->root, "num_key_value_heads", &value) && value.kind == LK__JSON_NULL;
-    return read_optional(r, "num_key_value_heads", mistral && !null ? 8 : heads);
+    return read_optional(r, "num_key_value_heads", null ? heads : missing);
 }
 
 /* Missing: Mistral has 4096, Mixtral none; null: none. */
@@ -206,6 +208,13 @@ static int64_t read_window(reader *r, int64_t missing)
     return read_optional(r, "sliding_window", null ? 0 : missing);
 }
 
+static void read_router_loss(reader *r, lk_transformer_config *c)
+{
+    double factor = lk__hf_number(r, &r->root, "router_aux_loss_coef", 0.001);
+    if (lk__hf_flag(r, &r->root, "output_router_logits", false))
+        c->router_loss = factor; /* as transformers: else none */
+}
+
 static void read_experts(reader *r, lk_transformer_config *c)
 {
     lk__json value;
@@ -214,28 +223,31 @@ static void read_experts(reader *r, lk_transformer_config *c)
     if (lk__hf_number(r, &r->root, "router_jitter_noise", 0) != 0 &&
         lk__hf_get(r, &r->root, "router_jitter_noise", &value))
         lk__hf_refuse(r, "router_jitter_noise", &value, "noise of the router is not supported");
-    double factor = lk__hf_number(r, &r->root, "router_aux_loss_coef", 0.001);
-    if (lk__hf_flag(r, &r->root, "output_router_logits", false))
-        c->router_loss = factor; /* as transformers: else none */
+    read_router_loss(r, c);
+}
+
+static void require_silu(reader *r, lk_transformer_config *c, int architecture)
+{
+    lk__json value;
+    if (read_activation(r, "hidden_act", LK_SILU) != LK_SILU && lk__hf_get(r, &r->root, "hidden_act", &value))
+        lk__hf_refuse(r, "hidden_act", &value, "only silu is supported in %s",
+                      lk__hf_architectures[architecture].model_type);
+    c->activation = LK_SILU;
 }
 
 /* Mistral and Mixtral differ in their window, and have no biases; Mixtral has experts. */
 static void read_llama(reader *r, lk_transformer_config *c, int architecture)
 {
-    lk__json value;
-    bool     mixtral = architecture == LK__HF_MIXTRAL, mistral = architecture == LK__HF_MISTRAL || mixtral;
+    bool mixtral = architecture == LK__HF_MIXTRAL, mistral = architecture == LK__HF_MISTRAL || mixtral;
     c->vocabulary = read_size(r, "vocab_size", 32000);
     c->context = read_size(r, "max_position_embeddings", mistral ? 131072 : 2048);
     c->width = read_size(r, "hidden_size", 4096);
     c->layers = read_size(r, "num_hidden_layers", 32);
     c->heads = read_size(r, "num_attention_heads", 32);
-    c->kv_heads = read_kv_heads(r, c->heads, mistral);
+    c->kv_heads = read_kv_heads(r, c->heads, mistral ? 8 : c->heads);
     c->head_width = read_optional(r, "head_dim", 0);
     c->hidden = read_size(r, "intermediate_size", mistral ? 14336 : 11008);
-    if (read_activation(r, "hidden_act", LK_SILU) != LK_SILU && lk__hf_get(r, &r->root, "hidden_act", &value))
-        lk__hf_refuse(r, "hidden_act", &value, "only silu is supported in %s",
-                      lk__hf_architectures[architecture].model_type);
-    c->activation = LK_SILU;
+    require_silu(r, c, architecture);
     c->norm_epsilon = lk__hf_positive(r, &r->root, "rms_norm_eps", mixtral ? 1e-5 : 1e-6);
     c->attention_dropout = read_probability(r, "attention_dropout", 0);
     c->untied = !lk__hf_flag(r, &r->root, "tie_word_embeddings", false);
@@ -249,6 +261,56 @@ static void read_llama(reader *r, lk_transformer_config *c, int architecture)
     }
     lk__hf_read_rope(r, c);
     lk__hf_read_tokens(r, c, 1, 2, -1);
+}
+
+/* Qwen3-MoE's are those of every layer. Version 5 writes "num_local_experts", version 4 reads "num_experts". */
+static void read_qwen_experts(reader *r, lk_transformer_config *c)
+{
+    lk__json value;
+    c->experts = (int)read_mapped(r, "num_local_experts", "num_experts", 128);
+    c->experts_per_token = (int)read_size(r, "num_experts_per_tok", 8);
+    c->hidden = read_size(r, "moe_intermediate_size", 768);
+    c->plain_router = !lk__hf_flag(r, &r->root, "norm_topk_prob", false);
+    lk__hf_require_nothing(r, "mlp_only_layers", "layers without experts are not supported");
+    if (read_size(r, "decoder_sparse_step", 1) != 1 && lk__hf_get(r, &r->root, "decoder_sparse_step", &value))
+        lk__hf_refuse(r, "decoder_sparse_step", &value, "layers without experts are not supported");
+    read_router_loss(r, c);
+}
+
+/* Only with use_sliding_window, and then in all layers of Qwen3-MoE. */
+static void read_qwen_window(reader *r, lk_transformer_config *c, bool experts)
+{
+    lk__json value;
+    int64_t  window = read_window(r, 4096);
+    (void)lk__hf_get(r, &r->root, "max_window_layers", &value); /* Qwen3-MoE does not read it */
+    if (!lk__hf_flag(r, &r->root, "use_sliding_window", false)) return;
+    if (!experts && lk__hf_get(r, &r->root, "use_sliding_window", &value))
+        lk__hf_refuse(r, "use_sliding_window", &value, "a window of some layers is not supported");
+    c->window = window;
+}
+
+/* Qwen3 is Llama with norms of queries and keys. */
+static void read_qwen(reader *r, lk_transformer_config *c, int architecture)
+{
+    bool experts = architecture == LK__HF_QWEN3_MOE;
+    c->qk_norm = true;
+    c->vocabulary = read_size(r, "vocab_size", 151936);
+    c->context = read_size(r, "max_position_embeddings", 32768);
+    c->width = read_size(r, "hidden_size", experts ? 2048 : 4096);
+    c->layers = read_size(r, "num_hidden_layers", experts ? 24 : 32);
+    c->heads = read_size(r, "num_attention_heads", 32);
+    c->kv_heads = read_kv_heads(r, c->heads, experts ? 4 : 32);
+    c->head_width = read_optional(r, "head_dim", experts ? 0 : 128);
+    c->hidden = read_size(r, "intermediate_size", 22016); /* of Qwen3-MoE: of layers without experts */
+    require_silu(r, c, architecture);
+    c->norm_epsilon = lk__hf_positive(r, &r->root, "rms_norm_eps", 1e-6);
+    c->attention_dropout = read_probability(r, "attention_dropout", 0);
+    c->attention_bias = lk__hf_flag(r, &r->root, "attention_bias", false);
+    c->untied = !lk__hf_flag(r, &r->root, "tie_word_embeddings", false);
+    read_qwen_window(r, c, experts);
+    if (experts) read_qwen_experts(r, c);
+    lk__hf_read_rope(r, c);
+    lk__hf_read_tokens(r, c, -1, -1, -1);
 }
 
 /* A name for each class, or their number. */
@@ -305,6 +367,8 @@ static lk_status read_config(reader *r, lk_transformer_config *config)
     c.kind = lk__hf_architectures[architecture].kind;
     if (c.kind == LK_TRANSFORMER_GPT)
         read_gpt(r, &c);
+    else if (architecture == LK__HF_QWEN3 || architecture == LK__HF_QWEN3_MOE)
+        read_qwen(r, &c, architecture);
     else if (c.kind == LK_TRANSFORMER_LLAMA)
         read_llama(r, &c, architecture);
     else

@@ -61,7 +61,8 @@ void lk__hf_read_rope(reader *r, lk_transformer_config *c)
     bool        scaling = lk__hf_get(r, &r->root, "rope_scaling", &rope);
     bool        given = lk__hf_get(r, &r->root, "rope_parameters", &parameters);
     const char *place = "rope_scaling";
-    c->rope_theta = lk__hf_positive(r, &r->root, "rope_theta", c->experts > 0 ? 1e6 : 10000); /* Mixtral's */
+    c->rope_theta =
+        lk__hf_positive(r, &r->root, "rope_theta", c->experts > 0 && !c->qk_norm ? 1e6 : 10000); /* Mixtral's */
     lk__hf_require_one(r, &r->root, "partial_rotary_factor");
     if (given && (!scaling || (rope.kind == LK__JSON_OBJECT && lk__json_count(&rope) == 0)))
         rope = parameters, place = "rope_parameters";

@@ -133,18 +133,43 @@ static void put_rope(writer *w, const lk_transformer_config *c, const char *key,
     lk__json_put(&w->json, "\n  }");
 }
 
-/* Of Mixtral, which has no biases. */
-static void put_experts(writer *w, const lk_transformer_config *c)
+static void put_window(writer *w, const lk_transformer_config *c)
 {
-    put_integer(w, "num_local_experts", c->experts);
-    put_integer(w, "num_experts_per_tok", c->experts_per_token);
-    put_float(w, "router_jitter_noise", 0);
-    put_float(w, "router_aux_loss_coef", c->router_loss > 0 ? c->router_loss : 0.001);
-    put_flag(w, "output_router_logits", c->router_loss > 0);
     if (c->window > 0)
         put_integer(w, "sliding_window", c->window);
     else
         put_null(w, "sliding_window");
+}
+
+static void put_experts(writer *w, const lk_transformer_config *c)
+{
+    put_integer(w, "num_local_experts", c->experts);
+    put_integer(w, "num_experts_per_tok", c->experts_per_token);
+    put_float(w, "router_aux_loss_coef", c->router_loss > 0 ? c->router_loss : 0.001);
+    put_flag(w, "output_router_logits", c->router_loss > 0);
+}
+
+/* Of Mixtral, which has no biases. */
+static void put_mixtral(writer *w, const lk_transformer_config *c)
+{
+    put_experts(w, c);
+    put_float(w, "router_jitter_noise", 0);
+    put_window(w, c);
+}
+
+static void put_qwen(writer *w, const lk_transformer_config *c)
+{
+    put_flag(w, "attention_bias", c->attention_bias);
+    put_flag(w, "use_sliding_window", c->window > 0);
+    put_window(w, c);
+    if (c->experts == 0) return;
+    put_experts(w, c);
+    put_integer(w, "num_experts", c->experts); /* version 4 */
+    put_integer(w, "moe_intermediate_size", c->hidden);
+    put_flag(w, "norm_topk_prob", !c->plain_router);
+    put_integer(w, "decoder_sparse_step", 1);
+    put_key(w, "mlp_only_layers");
+    lk__json_put(&w->json, "[]");
 }
 
 static void put_llama(writer *w, const lk_transformer_config *c)
@@ -160,8 +185,10 @@ static void put_llama(writer *w, const lk_transformer_config *c)
     put_float(w, "rms_norm_eps", c->norm_epsilon);
     put_float(w, "attention_dropout", c->attention_dropout);
     put_flag(w, "tie_word_embeddings", !c->untied);
-    if (c->experts > 0) {
-        put_experts(w, c);
+    if (c->qk_norm) {
+        put_qwen(w, c);
+    } else if (c->experts > 0) {
+        put_mixtral(w, c);
     } else if (c->window > 0) {
         put_integer(w, "sliding_window", c->window);
     } else {
@@ -236,6 +263,9 @@ static size_t end_file(writer *w, char *out, size_t size)
 
 static int find_architecture(const lk_transformer_config *c)
 {
+    if (c->kind == LK_TRANSFORMER_LLAMA && c->qk_norm && c->mlp_bias) return -1;
+    if (c->kind == LK_TRANSFORMER_LLAMA && c->qk_norm && c->experts > 0) return LK__HF_QWEN3_MOE;
+    if (c->kind == LK_TRANSFORMER_LLAMA && c->qk_norm) return c->window > 0 ? -1 : LK__HF_QWEN3;
     if (c->kind == LK_TRANSFORMER_LLAMA && c->experts > 0) return c->plain_router ? -1 : LK__HF_MIXTRAL;
     if (c->kind == LK_TRANSFORMER_LLAMA && c->window > 0) return LK__HF_MISTRAL;
     for (int i = 0; i < LK__HF_ARCHITECTURES; i++)

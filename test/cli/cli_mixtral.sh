@@ -46,6 +46,12 @@ tail -1 loads.jsonl | tr ',' '\n' | sed -n 's/.*"expert_[0-3]": *\([0-9.e-]*\).*
 awk '{ s += $1 } END { exit !(NR == 4 && s > 0.999 && s < 1.001) }' loads.txt ||
     complain "loads: $(cat loads.txt), $(tail -1 loads.jsonl)"
 
+# Of more than 24 experts some neighbours share a number.
+expect 0 "" "$lockstep" train ${small/--experts 4/--experts 30} --steps 1 --log many.jsonl
+tail -1 many.jsonl | tr ',' '\n' | sed -n 's/.*"experts_[0-9]*_to_[0-9]*": *\([0-9.e-]*\).*/\1/p' > loads.txt
+awk '{ s += $1 } END { exit !(NR == 15 && s > 0.999 && s < 1.001) }' loads.txt ||
+    complain "loads: $(cat loads.txt), $(tail -1 many.jsonl)"
+
 # ---- files hold the experts apart ----
 expect 0 "" "$lockstep" train $small --steps 4 --save run
 for name in gate.weight experts.0.w1.weight experts.3.w2.weight experts.2.w3.weight; do
@@ -67,6 +73,36 @@ cmp -s plain/model.safetensors copied/model.safetensors || complain "weights cha
 expect 0 "" "$lockstep" train --init plain --data text:text.txt --batch 4 --threads 1 --eval-every -1 --steps 1 --lr 0 \
     --save copied2 -n 2 --mesh shard=2
 cmp -s plain/model.safetensors copied2/model.safetensors || complain "weights changed with slices"
+
+# ---- Qwen3-MoE, from a config.json ----
+cat > qwen.json << 'EOF'
+{"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 256, "hidden_size": 16,
+ "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "moe_intermediate_size": 24,
+ "num_experts": 6, "num_experts_per_tok": 3, "norm_topk_prob": true, "max_position_embeddings": 16,
+ "decoder_sparse_step": 1, "mlp_only_layers": []}
+EOF
+qwen="--model ./qwen.json --tokenizer byte ${data/--tokenizer char/}"
+one=$(hash_of $qwen --steps 4 --reproducible)
+two=$(hash_of $qwen --steps 4 --reproducible -n 2)
+[ -n "$one" ] && [ "$one" = "$two" ] || complain "qwen: one rank $one, two $two"
+rm -f log.jsonl
+first=$(loss_of $qwen --steps 3)
+for layout in "-n 2 --mesh tensor=2" "-n 2 --mesh shard=2" "--recompute"; do
+    rm -f log.jsonl
+    other=$(loss_of $qwen --steps 3 $layout)
+    close_to "$first" "$other" || complain "qwen $layout: a loss of $other, not $first"
+done
+expect 0 "" "$lockstep" train $qwen --steps 2 --save qwen
+for name in self_attn.q_norm.weight self_attn.k_norm.weight mlp.gate.weight mlp.experts.5.down_proj.weight; do
+    head -c 20000 qwen/model.safetensors | grep -aq "model.layers.1.$name" || complain "no $name"
+done
+grep -q '"Qwen3MoeForCausalLM"' qwen/config.json && grep -q '"norm_topk_prob": true' qwen/config.json ||
+    complain "config.json: $(cat qwen/config.json)"
+expect 0 "" "$lockstep" generate --load qwen --prompt "All: " --tokens 8 --temperature 0
+expect 0 "" "$lockstep" eval --load qwen --data text:text.txt -n 2 --mesh tensor=2
+sed 's/"mlp_only_layers": \[\]/"mlp_only_layers": [0]/' qwen.json > dense.json
+expect_text 2 '"mlp_only_layers" is [0]: layers without experts are not supported' "$lockstep" train \
+    ${qwen/qwen.json/dense.json} --steps 1
 
 # ---- mistakes ----
 expect_text 2 "mixtral: 5 experts a token, but there are 4" "$lockstep" train $small --experts-per-token 5 --steps 1

@@ -199,13 +199,14 @@ static void recomputed_blocks_change_memory_and_no_bit(void)
 
 static void sizes_are_those_of_the_store(void)
 {
-    for (int variant = 0; variant < 6; variant++) {
+    for (int variant = 0; variant < 8; variant++) {
         run r = {.config = make_config(variant < 3 ? (lk_transformer_kind)variant : LK_TRANSFORMER_LLAMA),
                  .dtype = LK_F32,
                  .accumulate = 1};
         if (variant == 3) r.config.untied = r.config.attention_bias = r.config.mlp_bias = true;
         if (variant == 4) r.config.head_width = 10, r.config.hidden = 40;
-        if (variant == 5) r.config.experts = 5, r.config.experts_per_token = 3;
+        if (variant == 5 || variant == 7) r.config.experts = 5, r.config.experts_per_token = 3;
+        if (variant >= 6) r.config.qk_norm = true;
         run_ranks(1, NULL, train_rank, &r);
         CHECK(r.parameters == lk_transformer_parameters(&r.config), "variant %d: %lld, and %lld by its config", variant,
               (long long)r.parameters, (long long)lk_transformer_parameters(&r.config));
@@ -366,6 +367,7 @@ static void impossible_configurations_are_named(void)
         {{.kind = LK_TRANSFORMER_LLAMA, .kv_heads = 3}, "3 heads of keys and values do not divide 4 heads of queries"},
         {{.kind = LK_TRANSFORMER_LLAMA, .head_width = 5}, "even width"},
         {{.kv_heads = 2}, "apply only to llama"},
+        {{.qk_norm = true}, "qk_norm applies only to llama"},
         {{.vocabulary = -1}, "vocabulary is -1"},
         {{.layers = -3}, "layers is -3"},
         {{.dropout = 1}, "dropout"},
@@ -386,6 +388,7 @@ static void impossible_configurations_are_named(void)
         if (change->vocabulary) c.vocabulary = change->vocabulary;
         if (change->layers) c.layers = change->layers;
         c.dropout = change->dropout;
+        c.qk_norm = change->qk_norm;
         c.experts = change->experts;
         c.experts_per_token = change->experts_per_token;
         c.rope_scaling = change->rope_scaling;

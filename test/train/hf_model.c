@@ -7,6 +7,8 @@
  *   hf_model logits DIR INPUT OUTPUT          the logits of a batch, as f32
  *   hf_model train DIR INPUT STEPS SAVE       trains on one batch with AdamW from the weights of DIR, prints the
  *                                             losses, saves
+ *   hf_model gradients DIR INPUT OUTPUT       the gradients of a batch's mean loss: for each parameter a line with its
+ *                                             name and its number of elements, then these as f32
  *   hf_model generate DIR COUNT ID...         the most probable tokens after those given
  *   hf_model encode DIR TEXT                  the tokens of a text file
  *
@@ -174,6 +176,28 @@ static void train(model *m, int64_t steps)
     }
 }
 
+static void write_gradients(model *m, const char *path)
+{
+    lk_metrics metrics;
+    FILE      *file = fopen(path, "wb");
+    if (!file) exit(1);
+    check(m, lk_program_compute(m->program, &(lk_step){.step = 1, .count = m->n}), "compute");
+    lk_program_metrics(m->program, &metrics);
+    for (size_t i = 0; i < lk_store_count(m->store); i++) {
+        lk_state state = lk_store_at(m->store, i);
+        size_t   count = 1;
+        if (state.buffer) continue;
+        for (int k = 0; k < state.rank; k++) count *= (size_t)state.dims[k];
+        float *gradient = allocate(count * sizeof *gradient);
+        check(m, lk_program_gradient_read(m->program, state.name, gradient, count * sizeof *gradient), state.name);
+        for (size_t k = 0; k < count; k++) gradient[k] = (float)(gradient[k] / metrics.weight);
+        fprintf(file, "%s %zu\n", state.name, count);
+        if (fwrite(gradient, sizeof *gradient, count, file) != count) exit(1);
+        free(gradient);
+    }
+    if (fclose(file) != 0) exit(1);
+}
+
 static lk_status print_token(void *user, const lk_generated *generated)
 {
     (void)user;
@@ -219,7 +243,8 @@ static void encode(model *m, const char *directory, const char *path)
 /* The commands that record a model themselves. */
 static void run_model(model *m, const char *command, int count, char **arguments)
 {
-    bool makes = strcmp(command, "make") == 0, trains = strcmp(command, "train") == 0;
+    bool makes = strcmp(command, "make") == 0, differentiates = strcmp(command, "gradients") == 0;
+    bool trains = strcmp(command, "train") == 0 || differentiates;
     m->n = m->length = 1;
     if (!makes) read_batch(m, arguments[3]);
     if (trains) m->config.dropout = m->config.attention_dropout = 0;
@@ -228,6 +253,8 @@ static void run_model(model *m, const char *command, int count, char **arguments
     if (!makes) bind(m, trains);
     if (makes)
         save(m, arguments[3], 0, count > 4 ? arguments[4] : NULL);
+    else if (differentiates && count == 5)
+        write_gradients(m, arguments[4]);
     else if (trains && count == 6)
         train(m, atoll(arguments[4])), save(m, arguments[5], atoll(arguments[4]), NULL);
     else if (count == 5)

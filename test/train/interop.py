@@ -5,6 +5,7 @@ Ours → theirs: a directory that Lockstep wrote opens, without missing or unexp
 AutoTokenizer opens its tokenizer and gives the same tokens.
 Theirs → ours: what save_pretrained wrote (whole, in shards, in bf16) gives the same logits here, and trains here as in
 PyTorch.
+Gradients of one batch are PyTorch's.
 Both give the same 64 tokens by greedy generation, and the same perplexity of a file of tokens in windows that overlap.
 The command trains from a directory of theirs into one that they open."""
 import json
@@ -16,6 +17,7 @@ import warnings
 import numpy as np
 import torch
 import transformers as hf
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -50,6 +52,14 @@ CASES = [
     ("mixtral, auxiliary loss, 3 of 5 experts, window of 5", hf.MixtralConfig,
      dict(LLAMA, num_local_experts=5, num_experts_per_tok=3, rope_theta=300.0, sliding_window=5,
           output_router_logits=True, router_aux_loss_coef=0.5)),
+    ("qwen3", hf.Qwen3Config, dict(LLAMA, head_dim=16, rope_theta=300.0, use_sliding_window=False)),
+    ("qwen3-moe", hf.Qwen3MoeConfig,
+     dict(LLAMA, moe_intermediate_size=88, num_experts=6, num_experts_per_tok=3, norm_topk_prob=True,
+          rope_theta=300.0)),
+    ("qwen3-moe, plain router, auxiliary loss, biases, window of 5, wide heads", hf.Qwen3MoeConfig,
+     dict(LLAMA, moe_intermediate_size=88, num_experts=5, num_experts_per_tok=2, norm_topk_prob=False, head_dim=16,
+          attention_bias=True, use_sliding_window=True, sliding_window=5, output_router_logits=True,
+          router_aux_loss_coef=0.5, tie_word_embeddings=True)),
     ("bert", hf.BertConfig, dict(vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
                                  intermediate_size=56, max_position_embeddings=24, initializer_range=0.2,
                                  id2label={0: "no", 1: "perhaps", 2: "yes"},
@@ -148,6 +158,46 @@ def check_theirs(name, config, directory):
     return max(worst, compare(name + " in bf16", narrow, directory + "-bf16"))
 
 
+def loss_of(model, config):
+    result = model(input_ids=tokens, **masked(config))
+    loss = torch.nn.functional.cross_entropy(result.logits.flatten(0, -2), labels_of(config).flatten(),
+                                             ignore_index=-100)
+    if getattr(config, "output_router_logits", False): loss = loss + config.router_aux_loss_coef * result.aux_loss
+    return loss
+
+
+def our_gradients(directory, config):
+    """By the names in files, where each expert has its own."""
+    write_batch(config)
+    run("gradients", directory, "batch", "gradients")
+    gradients, experts = {}, getattr(config, "num_local_experts", getattr(config, "num_experts", 1))
+    with open("gradients", "rb") as file:
+        while line := file.readline():
+            name, count = line.decode().split()
+            values = np.frombuffer(file.read(4 * int(count)), np.float32)
+            if ".*." not in name: gradients[name] = values
+            else: gradients |= {name.replace("*", str(i)): v for i, v in enumerate(np.split(values, experts))}
+    return gradients
+
+
+def check_gradients(name, config, directory):
+    """Theirs are saved as if they were the weights, so that they have the names in files."""
+    model = open_theirs(directory, config).eval()
+    loss_of(model, config).backward()
+    with torch.no_grad():
+        for p in model.parameters(): p.copy_(p.grad if p.grad is not None else torch.zeros_like(p))
+    model.save_pretrained(directory + "-gradients")
+    expected = load_file(directory + "-gradients/model.safetensors")
+    got, worst = our_gradients(directory, config), 0.0
+    assert got.keys() == expected.keys(), (name, got.keys() ^ expected.keys())
+    most = max(float(value.abs().max()) for value in expected.values())
+    for key, value in expected.items():  # some, as of the bias of keys, are nothing but rounding
+        value, largest = value.double().flatten().numpy(), max(float(value.abs().max()), 0.01 * most)
+        worst = max(worst, float(np.abs(got[key] - value).max()) / largest)
+    assert worst < TOLERANCE, (name, worst)
+    return worst
+
+
 def check_training(name, config, directory, steps=5):
     """On one batch, without dropout; then what was trained here opens there again."""
     write_batch(config)
@@ -156,11 +206,9 @@ def check_training(name, config, directory, steps=5):
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout): module.p = 0
     adam = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
-    expected, labels = [], labels_of(config)
+    expected = []
     for _ in range(steps):
-        result = model(input_ids=tokens, **masked(config))
-        loss = torch.nn.functional.cross_entropy(result.logits.flatten(0, -2), labels.flatten(), ignore_index=-100)
-        if getattr(config, "output_router_logits", False): loss = loss + config.router_aux_loss_coef * result.aux_loss
+        loss = loss_of(model, config)
         adam.zero_grad()
         loss.backward()
         adam.step()
@@ -347,12 +395,13 @@ for i, (name, kind, arguments) in enumerate(CASES):
     config = make_config(kind, arguments)
     ours = check_ours(name, config, f"ours{i}")
     theirs = check_theirs(name, config, f"theirs{i}")
+    gradients = check_gradients(name, config, f"theirs{i}")
     trained = check_training(name, config, f"theirs{i}-shards")
     if not is_encoder(config):
         distinct += [check_generation(name, config, directory) for directory in (f"ours{i}", f"theirs{i}-shards")]
         check_tokens(name, config, f"theirs{i}")
     print(f"{name}: logits differ by {ours:.0e} (written by Lockstep) and {theirs:.0e} "
-          f"(by transformers {hf.__version__}), losses of 5 steps by {trained:.0e}")
+          f"(by transformers {hf.__version__}), gradients by {gradients:.0e}, losses of 5 steps by {trained:.0e}")
 assert max(distinct) > 10, distinct
 print(f"greedy generation gives the same 64 tokens, of which {max(distinct)} are distinct")
 check_tokenizers(make_config(*CASES[0][1:]))

@@ -104,6 +104,12 @@ static void missing_keys_have_the_defaults_of_transformers(void)
     CHECK(c.kind == LK_TRANSFORMER_LLAMA && c.window == 4096 && c.kv_heads == 8 && c.hidden == 14336);
     c = parsed("{\"model_type\": \"mistral\", \"sliding_window\": null}");
     CHECK(c.window == 0);
+    c = parsed("{\"model_type\": \"qwen3\"}");
+    CHECK(c.kind == LK_TRANSFORMER_LLAMA && c.qk_norm && c.vocabulary == 151936 && c.head_width == 128 &&
+          c.hidden == 22016 && c.kv_heads == 32 && c.rope_theta == 10000 && c.window == 0 && c.bos == -1);
+    c = parsed("{\"model_type\": \"qwen3_moe\"}");
+    CHECK(c.qk_norm && c.experts == 128 && c.experts_per_token == 8 && c.hidden == 768 && c.plain_router &&
+          c.kv_heads == 4 && c.width == 2048 && c.untied && c.router_loss == 0 && c.rope_theta == 10000);
     c = parsed("{\"model_type\": \"bert\"}");
     CHECK(c.kind == LK_TRANSFORMER_ENCODER && c.vocabulary == 30522 && c.context == 512 && c.classes == 2 &&
           c.pad == 0 && c.norm_epsilon == 1e-12 && c.activation == LK_GELU && c.bos == -1);
@@ -119,6 +125,7 @@ static void missing_keys_have_the_defaults_of_transformers(void)
 
 #define GPT "{\"model_type\": \"gpt2\", "
 #define LLAMA "{\"model_type\": \"llama\", "
+#define QWEN "{\"model_type\": \"qwen3_moe\", "
 #define BERT "{\"model_type\": \"bert\", "
 
 static void other_models_are_refused_by_key_and_value(void)
@@ -171,6 +178,12 @@ static void other_models_are_refused_by_key_and_value(void)
         {LLAMA "\"original_max_position_embeddings\": 8, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, "
                "\"low_freq_factor\": 1, \"high_freq_factor\": 4, \"original_max_position_embeddings\": 16}}",
          "\"original_max_position_embeddings\" is 8: it is 16 where"},
+        {QWEN "\"mlp_only_layers\": [1]}", "\"mlp_only_layers\" is [1]: layers without experts"},
+        {QWEN "\"decoder_sparse_step\": 2}", "\"decoder_sparse_step\" is 2: layers without experts"},
+        {QWEN "\"num_experts_per_tok\": 129}", "qwen3_moe: 129 experts a token, but there are 128"},
+        {QWEN "\"hidden_act\": \"gelu\"}", "\"hidden_act\" is \"gelu\": only silu is supported in qwen3_moe"},
+        {"{\"model_type\": \"qwen3\", \"use_sliding_window\": true}",
+         "\"use_sliding_window\" is true: a window of some"},
         {LLAMA "\"sliding_window\": 7}", "\"sliding_window\" is 7: only models of the type mistral"},
         {GPT "\"sliding_window\": 7}", "\"sliding_window\" is 7: only models of the type mistral"},
         {LLAMA "\"num_hidden_layers\": 2, \"layer_types\": [\"full_attention\", \"sliding_attention\"]}",
@@ -343,6 +356,11 @@ static void check_same(const lk_transformer_config *a, const lk_transformer_conf
     SAME(width);
     SAME(hidden);
     SAME(untied);
+    SAME(qk_norm);
+    SAME(experts);
+    SAME(experts_per_token);
+    SAME(plain_router);
+    SAME(router_loss);
     SAME(attention_bias);
     SAME(mlp_bias);
     SAME(window);
@@ -391,6 +409,14 @@ static void what_is_written_is_read_back(void)
     check_round_trip(&v4);
     check_round_trip(&v5);
     check_round_trip(&mistral);
+    lk_transformer_config qwen = parsed("{\"model_type\": \"qwen3\", \"head_dim\": 64, \"attention_bias\": true}"),
+                          moe = parsed(QWEN "\"num_experts\": 12, \"num_experts_per_tok\": 3, \"head_dim\": 64, "
+                                            "\"moe_intermediate_size\": 96, \"norm_topk_prob\": true}");
+    CHECK(moe.experts == 12 && moe.hidden == 96 && !moe.plain_router);
+    check_round_trip(&qwen);
+    check_round_trip(&moe);
+    moe.plain_router = true, moe.window = 8, moe.router_loss = 0.25, moe.attention_bias = true;
+    check_round_trip(&moe);
     check_round_trip(&bert);
     for (int i = 0; i < 3; i++) {
         gpt.activation = (lk_activation)i;
