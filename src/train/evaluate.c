@@ -29,20 +29,24 @@ static lk_status evaluate_part(lk_trainer *t, const lk_batch *b, int64_t first, 
 
 /* ---- a part of each batch ---- */
 
-/* This rank's part of every batch, into t->evaluated. */
+/* This rank's part of every batch, into t->evaluated. Ranks may gather parameters for each run: one that has fewer
+ * leaves of a batch than others runs without samples as often as they do. */
 static lk_status evaluate_own(lk_trainer *t)
 {
     lk_batch      b;
     lk__split_job job = lk__trainer_split(&t->config);
     lk__range     own = lk__split_own(&job);
     int           numbers = lk__trainer_numbers(t);
+    double        none[LK__TRAINER_NUMBERS] = {0};
+    int64_t       end = own.first + (lk__split_parts(&job) + job.world - 1) / job.world;
     lk_status     status = lk_loader_seek(t->test, 0, 0);
     if (status < 0) return status;
     while ((status = lk_loader_next(t->test, &b)) == LK_OK)
-        for (int64_t i = own.first; i < own.end; i++) {
-            lk__range rows = lk__split_part(b.total, lk__split_parts(&job), i);
-            status = evaluate_part(t, &b, rows.first - b.offset, lk__range_count(rows),
-                                   t->evaluated + (i - own.first) * numbers);
+        for (int64_t i = own.first; i < end; i++) {
+            bool      has = i < own.end;
+            lk__range rows = lk__split_part(b.total, lk__split_parts(&job), has ? i : own.first);
+            status = evaluate_part(t, &b, rows.first - b.offset, has ? lk__range_count(rows) : 0,
+                                   has ? t->evaluated + (i - own.first) * numbers : none);
             if (status < 0) return status;
         }
     return status < 0 ? status : LK_OK;
