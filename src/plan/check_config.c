@@ -140,7 +140,7 @@ static lk_status check_sharing(lk_context *c, const lk_parallel *parallel, const
 }
 
 /* Plans that train: what an evaluation computes is not asked for. */
-static lk_status check_layout(lk_context *c, const lk_parallel *parallel, const lk__mesh_grid *mesh)
+static lk_status check_layout(lk_context *c, const lk_parallel *parallel)
 {
     if (parallel->sum_part_minimum < 0)
         return lk__fail(c, LK_EINVAL, "sum_part_minimum is %d; expected 1 or more, or 0 for 96",
@@ -153,10 +153,6 @@ static lk_status check_layout(lk_context *c, const lk_parallel *parallel, const 
                         "every layout has the same bits on CPUs alone, and the device is %s: use --device cpu, or "
                         "--reproducible without layout",
                         lk_context_device(c));
-    if (lk__mesh_used_axes(mesh, LK__PLAN_PLACED_AXES))
-        return lk__fail(c, LK_EUNSUPPORTED,
-                        "the axis tensor does not have the bits of one rank yet: --reproducible layout supports data "
-                        "and shard");
     return LK_OK;
 }
 
@@ -199,7 +195,7 @@ lk_status lk__plan_check(lk_graph *g, const lk_plan_config *config, lk__mesh_gri
     if (status >= 0) status = check_division(g->context, &config->parallel, parts);
     if (status >= 0) status = check_sharing(g->context, &config->parallel, mesh);
     if (status >= 0) status = check_placements(g->context, config);
-    if (status >= 0 && config->optimizer) status = check_layout(g->context, &config->parallel, mesh);
+    if (status >= 0 && config->optimizer) status = check_layout(g->context, &config->parallel);
     if (status >= 0) status = check_precision(g, config);
     if (status >= 0) status = check_caches(g, config->optimizer != NULL);
     return status >= 0 && config->optimizer ? check_optimizer(g, config) : status;

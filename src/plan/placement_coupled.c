@@ -57,7 +57,7 @@ static int divide_node(lk_graph *g, const lk__graph_node *n, void *user)
     return lk__plan_append(g, &off) < 0 ? -1 : rule->divide(g, &off, d->extent);
 }
 
-static void set_producers(lk_graph *g)
+void lk__plan_set_producers(lk_graph *g)
 {
     for (size_t i = 0; i < g->nodes_count; i++)
         for (int k = 0; k < g->nodes[i].outputs && !g->nodes[i].dead; k++)
@@ -71,7 +71,7 @@ lk_status lk__placement_divide_coupled(const lk_plan *p, lk_graph *g, const lk__
     int       first = *forward < g->nodes_count ? g->nodes[*forward].out[0] : -1; /* the first value of backward */
     lk_status status = lk__plan_rebuild(g, divide_node, &d);
     if (status < 0) return status;
-    set_producers(g);
+    lk__plan_set_producers(g);
     *forward = first >= 0 ? (size_t)g->values[first].node : g->nodes_count;
     return LK_OK;
 }
@@ -99,6 +99,6 @@ bool lk__placement_join_coupled(lk_graph *g, const bool *cut)
         g->nodes[i].dead = false;
         joined = true;
     }
-    set_producers(g);
+    lk__plan_set_producers(g);
     return joined;
 }

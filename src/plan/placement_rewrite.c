@@ -392,14 +392,6 @@ static bool rewrite_node(rewriter *r, const lk__graph_node *old, const lk__place
 
 /* ---- the list ---- */
 
-static void set_producers(lk_graph *g)
-{
-    for (size_t i = 0; i < g->nodes_count; i++)
-        for (int k = 0; k < g->nodes[i].outputs && !g->nodes[i].dead; k++)
-            if (g->nodes[i].out[k] >= 0 && g->values[g->nodes[i].out[k]].kind == LK__VALUE_RESULT)
-                g->values[g->nodes[i].out[k]].node = (int)i;
-}
-
 /* Forms that forward has made are not kept for backward, which makes its own: a gathered value is larger than a
  * part. */
 static lk_status rewrite_nodes(rewriter *r, size_t *forward)
@@ -418,7 +410,7 @@ static lk_status rewrite_nodes(rewriter *r, size_t *forward)
     if (end >= count) *forward = g->nodes_count;
     g->block = block;
     lk__free(g->context, LK_MEMORY_OTHER, nodes, capacity * sizeof *nodes);
-    set_producers(g);
+    lk__plan_set_producers(g);
     return g->status < 0 ? g->status : done ? LK_OK : LK_ENOMEM;
 }
 

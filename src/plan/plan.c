@@ -275,6 +275,7 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, b
     if (like && p->placed_axes) lk__plan_copy_splits(p, placement->user);
     if (like) placement = NULL; /* without an axis that cuts values, nothing is placed otherwise */
     if (!p->placed_axes && (status = lk__plan_place_states(p, placement, config->optimizer)) < 0) goto fail;
+    if (lk__sum_parts_needs_leaves(p)) p->batch_leaves = false;
     if (p->parallel.leaves && !p->batch_leaves) lk__plan_reduce_capacity(p);
     if ((status = lk__plan_find_losses(p, graph, config->loss.graph ? config->loss.id : -1)) < 0) goto fail;
     if (p->trains && (status = plan_training(p, config)) < 0) goto fail;

@@ -7,6 +7,8 @@
 #include "plan/sum_parts.h"
 
 #include "graph/factor.h"
+#include "graph/op/loss_parts.h"
+#include "plan/fuse.h"
 
 #include <string.h>
 
@@ -33,22 +35,37 @@ static int64_t product_extent(const lk__factors *f, const lk__factor_product *p)
     return extent;
 }
 
-/* Coupled factors, such as the width of a head, or all but the slowest that has an extent. */
+/* The width of a head, which is coupled, or all but the slowest that has an extent. */
 static int64_t product_unit(const lk__factors *f, const lk__factor_product *p)
 {
-    int64_t coupled = 1, inner = 1;
-    int     i = p->count;
-    for (; i > 0 && f->factor[p->factor[i - 1]].coupled; i--) coupled *= f->factor[p->factor[i - 1]].extent;
-    if (i < p->count) return coupled;
-    for (i = 0; i < p->count && f->factor[p->factor[i]].extent == 1; i++) {}
+    int64_t inner = 1;
+    int     i = 0;
+    if (p->count > 1 && f->factor[p->factor[p->count - 1]].coupled) return f->factor[p->factor[p->count - 1]].extent;
+    while (i < p->count && f->factor[p->factor[i]].extent == 1) i++;
     for (i++; i < p->count; i++) inner *= f->factor[p->factor[i]].extent;
     return inner;
 }
 
-/* -1: it consists of several. */
-static int only_factor(const lk__factor_dim *d)
+/* That which a dimension is, besides others of extent 1; -1: it consists of several. */
+static int only_factor(const lk__factors *f, const lk__factor_dim *d)
 {
-    return d->segments == 1 && d->segment[0].count == 1 ? d->segment[0].factor[0] : -1;
+    const lk__factor_product *p = &d->segment[0];
+    int                       found = -1;
+    for (int i = 0; i < p->count && d->segments == 1; i++) {
+        if (f->factor[p->factor[i]].extent == 1 && p->count > 1) continue;
+        if (found >= 0) return -1;
+        found = p->factor[i];
+    }
+    return found;
+}
+
+/* Whether a faster factor follows this one in the dimension: it counts things of several elements. */
+static bool has_elements(const lk__factor_dim *d, int factor)
+{
+    for (int s = 0; s < d->segments; s++)
+        for (int i = 0; i + 1 < d->segment[s].count; i++)
+            if (d->segment[s].factor[i] == factor) return true;
+    return false;
 }
 
 static composition read_composition(const lk__factors *f, const lk__factor_dim *d)
@@ -89,7 +106,7 @@ static void follow_node(compositions *c, const lk__graph_node *n)
             for (int d = 0; d < LK_MAX_RANK; d++) {
                 const lk__factor_dim *dim = i < n->inputs ? &f.in[i][d] : &f.out[i - n->inputs][d];
                 composition          *here = composition_of(c, n, i, d);
-                int                   factor = only_factor(dim);
+                int                   factor = only_factor(&f, dim);
                 if (!here || dim->segments == 0 || dim->listed) continue;
                 composition read = read_composition(&f, dim);
                 if (factor < 0)
@@ -131,39 +148,64 @@ static bool is_samples(const lk_graph *g, const lk__graph_node *n, const lk__fac
     return false;
 }
 
-static bool is_summed(const lk__graph_node *n, const lk__factors *f, int factor)
+/* One of several things side by side that does not have it is a sum over it, too: keys and values, over the heads of
+ * queries. */
+static bool lacks_segment(const lk__factor_dim dims[LK_MAX_RANK], int factor)
 {
-    for (int k = 0; k < n->outputs; k++)
-        if (n->out[k] >= 0 && lk__factor_is_summed(f, n->inputs, k, factor)) return true;
+    for (int d = 0; d < LK_MAX_RANK; d++) {
+        int has = 0;
+        for (int s = 0; s < dims[d].segments; s++) {
+            lk__factor_dim one = {.segments = 1, .segment = {dims[d].segment[s]}};
+            has += lk__factor_in_dim(&one, factor);
+        }
+        if (has && has < dims[d].segments) return true;
+    }
     return false;
 }
 
+static bool is_summed(const lk__graph_node *n, const lk__factors *f, int factor)
+{
+    for (int k = 0; k < n->outputs; k++)
+        if (n->out[k] >= 0 && (lk__factor_is_summed(f, n->inputs, k, factor) || lacks_segment(f->out[k], factor)))
+            return true;
+    return false;
+}
+
+/* Factor `factor` in dimension d of input i, where the node adds over it and it can be cut. */
+static bool read_sum(const lk_graph *g, const lk__graph_node *n, const lk__factors *f, int factor, summed *at)
+{
+    const lk__factor_dim *dim = &f->in[at->input][at->dim];
+    if (!lk__factor_in_dim(dim, factor) || f->factor[factor].extent <= 1 || !is_summed(n, f, factor) ||
+        is_samples(g, n, f, factor))
+        return false;
+    at->inside = only_factor(f, dim) < 0;
+    at->extent = at->inside ? f->factor[factor].extent : g->values[n->in[at->input]].shape.dims[at->dim];
+    /* Channels of several groups are not cut, nor is what is coupled, but for heads that unpacking frees. */
+    return at->inside ? has_elements(dim, factor) : !f->factor[factor].coupled;
+}
+
+/* Classes that a loss can be divided by, or the last dimension of the first input that has such a factor. */
 static bool find_sum(const lk_graph *g, const lk__graph_node *n, summed *found)
 {
     const lk__graph_coupled *rule = &lk__op_find(n->op)->coupled;
+    lk__graph_node           plain = *n;
     lk__factors              f;
     char                     text[128];
-    *found = (summed){.input = -1};
     if (rule->divide) {
         const lk__graph_shape *s = &g->values[n->in[rule->input]].shape;
         int                    dim = rule->dim < 0 ? s->rank + rule->dim : rule->dim;
         *found = (summed){rule->input, dim, s->dims[dim], false};
         return true;
     }
-    if (lk__node_factors(g, n, &f, text)) return false;
+    if (lk__plan_is_fused(n)) plain.attrs.activation = LK__IDENTITY; /* applied to the sum, and divided from it */
+    if (lk__node_factors(g, &plain, &f, text)) return false;
     for (int i = 0; i < n->inputs; i++)
-        for (int d = 0; n->in[i] >= 0 && d < g->values[n->in[i]].shape.rank; d++) {
-            const lk__factor_dim *dim = &f.in[i][d];
+        for (int d = n->in[i] < 0 ? -1 : g->values[n->in[i]].shape.rank - 1; d >= 0; d--)
             for (int k = 0; k < f.count; k++) {
-                bool better = found->input < 0 || (i == found->input && d > found->dim);
-                if (!better || !lk__factor_in_dim(dim, k) || f.factor[k].extent <= 1 || !is_summed(n, &f, k) ||
-                    is_samples(g, n, &f, k))
-                    continue;
-                bool inside = only_factor(dim) < 0;
-                *found = (summed){i, d, inside ? f.factor[k].extent : g->values[n->in[i]].shape.dims[d], inside};
+                *found = (summed){.input = i, .dim = d};
+                if (read_sum(g, n, &f, k, found)) return true;
             }
-        }
-    return found->input >= 0;
+    return false;
 }
 
 /* 8, or fewer, so that each has `minimum` elements and at least one unit of each thing side by side. */
@@ -180,29 +222,97 @@ static void set_parts(const lk_plan *p, compositions *c, lk__graph_node *n)
 {
     summed           at;
     lk__op_summation sum = {0};
-    if (n->dead || !(lk__op_find(n->op)->attributes & LK__HAS(sum)) || !find_sum(c->g, n, &at)) return;
+    if (n->dead || n->attrs.sum.parts > 1 || !(lk__op_find(n->op)->attributes & LK__HAS(sum)) ||
+        !find_sum(c->g, n, &at))
+        return;
     const composition *of = &c->of[n->in[at.input]][at.dim];
     /* What reads memory once is not slower with smaller parts; heads of a group are parts already. */
-    bool    product = lk__op_find(n->op)->arithmetic(c->g, n) > 0 && !at.inside;
+    bool    product = (lk__op_find(n->op)->arithmetic(c->g, n) > 0 && !at.inside) || lk__op_find(n->op)->coupled.divide;
     int64_t minimum = p->parallel.sum_part_minimum ? p->parallel.sum_part_minimum : PART_MINIMUM;
     if (!at.inside) {
         sum.unit = of->unit;
         memcpy(sum.segment, of->segment, sizeof sum.segment);
     }
-    sum.parts = count_parts(&sum, at.extent, product ? minimum : 1);
+    sum.parts = at.inside ? at.extent : count_parts(&sum, at.extent, product ? minimum : 1);
     if (sum.parts > 1) n->attrs.sum = sum;
 }
 
-lk_status lk__pass_sum_parts(const lk_plan *p, lk__plan_list *list, size_t *forward)
+static lk_status set_all_parts(const lk_plan *p, lk_graph *g)
 {
-    compositions c = {.g = list->graph};
-    (void)forward;
-    if (!p->parallel.reproducible_layout) return LK_OK;
-    size_t    bytes = c.g->values_count * sizeof *c.of;
-    lk_status status = find_compositions(&c);
-    for (size_t i = 0; i < c.g->nodes_count && status >= 0; i++) set_parts(p, &c, &c.g->nodes[i]);
-    lk__free(c.g->context, LK_MEMORY_OTHER, c.of, bytes);
+    compositions c = {.g = g};
+    size_t       bytes = g->values_count * sizeof *c.of;
+    lk_status    status = find_compositions(&c);
+    for (size_t i = 0; i < g->nodes_count && status >= 0; i++) set_parts(p, &c, &g->nodes[i]);
+    lk__free(g->context, LK_MEMORY_OTHER, c.of, bytes);
     return status;
+}
+
+/* ---- losses in blocks of rows ---- */
+
+/* A product and its loss in one node, whose blocks of rows must not depend on the ranks (graph/op/loss_parts.c). */
+static bool has_blocks(const lk__graph_node *n)
+{
+    const lk__graph_op *op = lk__op_find(n->op);
+    return !n->dead && op->coupled.divide && op->attributes & LK__HAS(rows);
+}
+
+/* Samples of the largest leaf. */
+static int64_t leaf_samples(const lk_plan *p)
+{
+    lk__split_job job = lk__plan_split(p, lk__plan_batch_part(p));
+    int64_t       capacity = lk_plan_capacity(p);
+    return p->batch_leaves ? lk__split_leaf_capacity(&job, capacity) : capacity; /* otherwise it was reduced */
+}
+
+static int divide_loss(lk_graph *g, const lk__graph_node *n, void *user)
+{
+    const lk_plan  *p = user;
+    lk__graph_node  loss = *n;
+    lk__graph_shape rows = n->in[0] < 0 ? (lk__graph_shape){0} : g->values[n->in[0]].shape;
+    summed          at;
+    if (!has_blocks(n) || !find_sum(g, n, &at)) return lk__plan_append(g, n);
+    int ranks = lk__mesh_extent(&p->mesh, p->placed_axes);
+    if (!p->placed_axes || !lk__sum_parts_nest(&n->attrs.sum, at.extent, ranks)) ranks = 1;
+    loss.attrs.rows = rows.count_axis == 0 ? leaf_samples(p) * rows.count_unit : rows.dims[0];
+    return lk__op_find(n->op)->coupled.divide(g, &loss, ranks);
+}
+
+bool lk__sum_parts_needs_leaves(const lk_plan *p)
+{
+    for (size_t i = 0; i < p->graph->nodes_count && p->parallel.reproducible_layout; i++) {
+        const lk__graph_node *n = &p->graph->nodes[i];
+        summed                at;
+        if (has_blocks(n) && find_sum(p->graph, n, &at) &&
+            p->graph->values[n->in[0]].shape.dims[0] * at.extent > LK__LOSS_BLOCK)
+            return true;
+    }
+    return false;
+}
+
+/* Their kernels do not add in parts yet. */
+static lk_status refuse_convolutions(const lk_plan *p, const lk_graph *g)
+{
+    for (size_t i = 0; i < g->nodes_count && p->placed_axes; i++)
+        if (!g->nodes[i].dead && g->nodes[i].op == LK__OP_conv2d)
+            return lk__fail(p->context, LK_EUNSUPPORTED,
+                            "%s:%d: convolutions along the axis tensor do not have the bits of one rank yet: use the "
+                            "axes data and shard, or --reproducible without layout",
+                            g->nodes[i].site.file ? g->nodes[i].site.file : "?", g->nodes[i].site.line);
+    return LK_OK;
+}
+
+lk_status lk__pass_sum_parts(lk_plan *p, lk__plan_list *list, size_t *forward)
+{
+    lk_graph *g = list->graph;
+    if (!p->parallel.reproducible_layout) return LK_OK;
+    if (p->trains && refuse_convolutions(p, g) < 0) return LK_EUNSUPPORTED;
+    int       first = *forward < g->nodes_count ? g->nodes[*forward].out[0] : -1; /* the first value of backward */
+    lk_status status = set_all_parts(p, g);
+    if (status >= 0) status = lk__plan_rebuild(g, divide_loss, p);
+    if (status < 0) return status;
+    lk__plan_set_producers(g);
+    *forward = first >= 0 ? (size_t)g->values[first].node : g->nodes_count;
+    return set_all_parts(p, g);
 }
 
 /* ---- sums over ranks ---- */
@@ -219,7 +329,7 @@ static bool keeps(const lk_graph *g, const lk__graph_node *n, const lk__placemen
     summed at;
     int    ranks = place->out[k].copies ? place->out[k].copies : extent;
     if (n->attrs.sum.parts <= 1 || !find_sum(g, n, &at)) return false;
-    if (place->out[k].copies) return at.inside && lk__sum_parts_nest(&n->attrs.sum, at.extent, ranks);
+    if (place->out[k].copies) return at.inside && at.extent % ranks == 0 && lk__tree_nests((int)at.extent, ranks);
     const lk__placement_value *in = &place->in[at.input];
     int                        segments = 0;
     while (segments < LK__SUM_SEGMENTS && n->attrs.sum.segment[segments]) segments++;

@@ -7,6 +7,9 @@
 #   layouts.sh --whole             all of them in f64 and f32, and checkpoints through all of them, both ways
 #   layouts.sh --pairs             checkpoints of each cell, resumed in each other one of its task
 #   layouts.sh --cells PATTERN     those whose line matches the extended regular expression, without checkpoints
+#   layouts.sh --hashes [PATTERN]  each cell with --reproducible layout, in f32 and bf16: all of a task end with the
+#                                  bits of one rank; 12 cells that a seed draws (LOCKSTEP_LAYOUT_SEED); a run through
+#                                  cells. Prints the table of docs/parallel.md. Of those that match, or all
 # ctest: timeout 600, ranks 8
 set -u
 : "${LOCKSTEP:?the command}" "${SOURCE_DIR:?the tree}"
@@ -73,6 +76,7 @@ declare -A task=(
 common="--steps $steps --threads 1 --eval-every 10 --seed 5"
 # Adam divides noise by its own magnitude, where a gradient is zero but for rounding; f32 has too much of it.
 declare -A optimizer=([f64]="--optimizer adamw --lr 0.003" [f32]="--optimizer sgd --momentum 0.9 --lr 0.01")
+reproducible=
 declare -A tolerance=([f64]=1e-9 [f32]=1e-5)
 
 # ---- the cells: in the suite or not, task, mesh, options ----
@@ -147,7 +151,7 @@ train() {
     local name=$1 dtype=$2 of=$3
     shift 3
     # shellcheck disable=SC2086
-    (set -f; "$LOCKSTEP" train ${task[$of]} ${optimizer[$dtype]} $common --dtype "$dtype" \
+    (set -f; "$LOCKSTEP" train ${task[$of]} ${optimizer[$dtype]} $common $reproducible --dtype "$dtype" \
         --save "$name" --log "$name.jsonl" "$@") > "$name.txt" 2>&1
 }
 reference() { # reference TASK DTYPE: one rank, once
@@ -222,14 +226,102 @@ PY
 
 # ---- which of them ----
 
-small_only=1 pattern= both_ways= pairs=
+small_only=1 pattern= both_ways= pairs= hashes=
 case ${1-} in
 "") ;;
 --whole) small_only= both_ways=1 ;;
 --pairs) small_only= pairs=1 ;;
 --cells) small_only= pattern=${2:?a pattern} ;;
-*) fail "usage: layouts.sh [--whole | --pairs | --cells PATTERN]" ;;
+--hashes) small_only= hashes=1 pattern=${2-} ;;
+*) fail "usage: layouts.sh [--whole | --pairs | --cells PATTERN | --hashes [PATTERN]]" ;;
 esac
+
+# ---- one hash in every layout ----
+
+# Adam divides small gradients by their magnitude: what differs in one bit differs everywhere soon.
+declare -A leaves=([packed]=6)
+hash_of() { cat "$1/model.safetensors" "$1/optimizer.safetensors" | sha256sum | cut -c -12; }
+set_hashed() { # set_hashed TASK
+    reproducible="--reproducible layout --sum-part-minimum 2 --leaves ${leaves[$1]-8}"
+}
+one_hash() { # one_hash TASK DTYPE: that of one rank
+    local name=hash-$1-$2
+    set_hashed "$1"
+    [ -d "$name" ] || train "$name" "$2" "$1" || fail "one rank: $1 $2: $(tail -n 3 "$name.txt")"
+    hash_of "$name"
+}
+hash_cell() { # hash_cell DTYPE "CELL": in $found
+    local of mesh options one
+    cell_words "$2"
+    one=$(one_hash "$of" "$1") || exit 1
+    set_hashed "$of"
+    rm -rf cell cell.jsonl
+    found=refused
+    # shellcheck disable=SC2086
+    train cell "$1" "$of" --mesh "$mesh" $options ||
+        { complain "$of on $mesh $options, $1: exit status $?: $(tail -n 3 cell.txt)"; return 1; }
+    found=$(hash_of cell)
+    [ "$found" = "$one" ] || complain "$of on $mesh $options, $1: $found, not $one"
+}
+hash_chain() { # hash_chain DTYPE "CELL"…: one run that continues in each of these cells
+    local dtype=$1 of mesh options at=0 count cell one
+    shift
+    count=$#
+    cell_words "$1"
+    one=$(one_hash "$of" "$dtype") || exit 1
+    set_hashed "$of"
+    rm -rf cell cell.jsonl
+    for cell in "$@"; do
+        at=$((at + 1))
+        cell_words "$cell"
+        # shellcheck disable=SC2086
+        train cell "$dtype" "$of" --mesh "$mesh" $options --resume auto --steps $((steps * at / count)) ||
+            { complain "$of through $mesh $options: exit status $?: $(tail -n 3 cell.txt)"; return 1; }
+    done
+    [ "$(hash_of cell)" = "$one" ] || complain "$of through $count cells, $dtype: $(hash_of cell), not $one"
+}
+draw() { # draw WORD…: one of them
+    shift $((RANDOM % $#))
+    echo "$1"
+}
+draw_cell() {
+    local of mesh= axis extent ranks=1 options=-
+    of=$(draw gpt packed llama untied few encoder cnn mlp)
+    for axis in $(draw "data shard tensor" "tensor data" "shard tensor" "shard data tensor" "data tensor shard"); do
+        extent=$(draw 1 2 2 4)
+        [ $((ranks * extent)) -le 8 ] && [ "$extent" -gt 1 ] || continue
+        ranks=$((ranks * extent)) mesh+="${mesh:+,}$axis=$extent"
+    done
+    : "${mesh:=tensor=2}"
+    [[ ! $mesh =~ tensor ]] || options=$(draw - - --no-sequence-parallel)
+    [[ ! $mesh =~ shard ]] || options="--state replicated --shard-stage $(draw 1 2 3)"
+    echo "drawn $of $mesh $options"
+}
+if [ -n "$hashes" ]; then
+    steps=6 common="--steps 6 --threads 1 --eval-every 3 --seed 5"
+    optimizer[f32]=${optimizer[f64]} optimizer[bf16]=${optimizer[f64]}
+    RANDOM=${LOCKSTEP_LAYOUT_SEED:=$$}
+    for i in {1..12}; do cells+=("$(draw_cell)"); done
+    printf '%-8s %-26s %-40s %-12s %s\n' task mesh options f32 bf16
+    declare -A chains=()
+    for cell in "${cells[@]}"; do
+        [[ -z $pattern || $cell =~ $pattern ]] || continue
+        line=
+        for dtype in f32 bf16; do
+            hash_cell $dtype "$cell"
+            line+=$(printf '%-13s' "$found")
+        done
+        cell_words "$cell"
+        printf '%-8s %-26s %-40s %s\n' "$of" "$mesh" "$options" "$line"
+        chains[$of]+="$cell"$'\n'
+    done
+    for of in "${!chains[@]}"; do
+        readarray -t chain <<< "${chains[$of]%$'\n'}"
+        [ "$of" = untied ] || hash_chain f32 "${chain[@]:0:6}" # its cosine ends where --steps does
+    done
+    echo "LOCKSTEP_LAYOUT_SEED=$LOCKSTEP_LAYOUT_SEED drew the last 12"
+    exit $((wrong > 0))
+fi
 dtypes="f64 f32"
 [ -z "$small_only" ] || dtypes=f64
 printf '%-8s %-26s %-40s %-8s %s\n' task mesh options f64 f32

@@ -53,9 +53,8 @@ typedef struct row_blocks {
     int64_t blocks, each;
 } row_blocks;
 
-/* Logits of a block, over all classes, as the kernel that has all classes takes at once; blocks at most, each of which
- * is some ten nodes. */
-enum { BLOCK_LOGITS = 22 << 20, MOST_BLOCKS = 32 };
+/* Logits of a block are as many as the kernel that has all classes takes at once; each block is some ten nodes. */
+enum { MOST_BLOCKS = 32 };
 
 /* Rows of a sample that stay together: parts, as many as ranks may have, that divide the sample. */
 static int64_t sample_parts(int64_t sample)
@@ -74,7 +73,7 @@ static row_blocks divide_rows(const lk__graph_node *n, const lk__graph_shape *x,
     row_blocks b = {.unit = sample % parts == 0 ? parts : 1, .blocks = 1};
     if (fixed) b.unit = sample_parts(sample);
     int64_t each = sample > 0 ? sample / b.unit : 1; /* rows of a group */
-    for (int64_t k = 2; k <= MOST_BLOCKS && together / b.blocks * classes > BLOCK_LOGITS; k++)
+    for (int64_t k = 2; k <= MOST_BLOCKS && together / b.blocks * classes > LK__LOSS_BLOCK; k++)
         if (each % k == 0) b.blocks = k;
     b.groups = rows / each;
     b.each = each / b.blocks;
