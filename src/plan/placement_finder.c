@@ -283,7 +283,10 @@ static void place_added(const lk__placement_finder *f, int node, unsigned added,
                                      f->extent);
     if (choice.factor >= 0) (void)lk__placement_cut(f->g, n, &f->factors[node], choice, f->extent, &held);
     for (int i = 0; i < n->inputs; i++)
-        if (added >> i & 1) places->in[i] = held.in[i];
+        if (added >> i & 1) {
+            places->in[i] = held.in[i];
+            if (held.in[i].kind == LK__PLACE_SPLIT) places->in[i].copies = f->held[n->out[0]].copies;
+        }
 }
 
 void lk__placement_of_node(const lk__placement_finder *f, int node, lk__placement_node *places)

@@ -125,19 +125,15 @@ static void order_recorded_sums(lk_graph *g, lk__op_order order)
 }
 
 /* Statistics of a leaf are not those of the batch: how many leaves there are would be part of the result. */
-static lk_status check_coupled(const lk_plan *p, const lk_graph *g)
+static lk_status check_norms(const lk_plan *p, const lk_graph *g)
 {
     for (size_t i = 0; i < g->nodes_count; i++) {
         const lk__graph_node *n = &g->nodes[i];
-        bool sum = lk__op_find(n->op)->runs == LK__RUNS_COLLECTIVE || lk__op_find(n->op)->runs == LK__RUNS_WAIT;
-        if (n->dead || sum || !lk__node_couples_samples(g, n)) continue;
-        bool norm = lk__op_find(n->op)->evaluation == LK__EVALUATE_BY_BUFFERS;
+        if (n->dead || lk__op_find(n->op)->evaluation != LK__EVALUATE_BY_BUFFERS) continue;
         return lk__fail(p->context, LK_EUNSUPPORTED,
-                        "%s:%d: %s computes with several samples at once, which the same result in every layout "
-                        "excludes: %s",
-                        n->site.file ? n->site.file : "?", n->site.line, lk__node_name(g, n),
-                        norm ? "synchronise it (sync_batch_norm, --sync-batchnorm)"
-                             : "use --reproducible without layout");
+                        "%s:%d: %s has statistics of its own in each leaf, which one result in every layout excludes: "
+                        "synchronise it (sync_batch_norm, --sync-batchnorm), or use --reproducible without layout",
+                        n->site.file ? n->site.file : "?", n->site.line, lk__node_name(g, n));
     }
     return LK_OK;
 }
@@ -154,7 +150,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     unsigned without = config->sync_batch_norm ? 1u << LK__FUSION_SUM : 0; /* its normalisation adds no residual */
     if (!config->no_fusion && (status = lk__pass_fuse(list, false, without)) < 0) return status;
     if (config->sync_batch_norm && (status = lk__pass_sync_norm(list, lk__plan_order(p))) < 0) return status;
-    if (p->parallel.reproducible_layout && (status = check_coupled(p, list->graph)) < 0) return status;
+    if (p->parallel.reproducible_layout && (status = check_norms(p, list->graph)) < 0) return status;
     order_recorded_sums(list->graph, lk__plan_order(p));
     if ((status = lk__pass_loss_scales(p, list)) < 0) return status;
     size_t forward = list->graph->nodes_count;
