@@ -13,6 +13,7 @@ typedef struct planned {
 typedef struct text_model {
     lk_transformer_kind kind;
     int64_t             vocabulary, batch, context;
+    int                 leaves; /* above 0: one result in every layout */
 } text_model;
 
 static planned plan_rank(const text_model *model, const char *axes, const char *tactics)
@@ -37,7 +38,11 @@ static planned plan_rank(const text_model *model, const char *axes, const char *
     config.tactics = tactics;
     REQUIRE(lk__mesh_parse(r.context, axes, &grid) == LK_OK && lk__mesh_over(r.context, &grid, NULL, &mesh) == LK_OK);
     config.mesh = mesh;
-    REQUIRE(lk_plan_create(r.graph, &config, &r.plan) == LK_OK, "%s", lk_context_error(r.context));
+    config.parallel.leaves = model->leaves;
+    config.parallel.reproducible_layout = model->leaves > 0;
+    config.parallel.sum_part_minimum = 8;
+    /* One by one: ranks of the axis tensor run leaves so. */
+    REQUIRE(lk__plan_create(r.graph, &config, true, &r.plan) == LK_OK, "%s", lk_context_error(r.context));
     for (int k = 0; k < LK_MEMORY_COUNT; k++) made.bytes[k] = lk_plan_memory(r.plan, (lk_memory)k);
     for (size_t i = 0; i < r.plan->train.order_count; i++) {
         const lk__graph_node *n = &r.plan->train.graph->nodes[r.plan->train.order[i]];
@@ -56,7 +61,7 @@ static void a_rank_has_its_share_of_arithmetic_and_memory(void)
     static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_GRADIENTS, LK_MEMORY_OPTIMIZER,
                                       LK_MEMORY_ACTIVATIONS};
     for (int llama = 0; llama < 2; llama++) {
-        text_model model = {llama ? LK_TRANSFORMER_LLAMA : LK_TRANSFORMER_GPT, 512, 8, 64};
+        text_model model = {llama ? LK_TRANSFORMER_LLAMA : LK_TRANSFORMER_GPT, 512, 8, 64, 0};
         planned    one = plan_rank(&model, "data=1", NULL);
         for (int extent = 2; extent <= 4; extent *= 2) {
             planned own = plan_rank(&model, extent == 2 ? "tensor=2" : "tensor=4", NULL);
@@ -76,12 +81,34 @@ static void a_rank_has_its_share_of_arithmetic_and_memory(void)
     }
 }
 
+/* Sums with the bits of one rank are not made by computing them whole. */
+static void one_result_in_every_layout_keeps_that_share(void)
+{
+    static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_GRADIENTS, LK_MEMORY_OPTIMIZER};
+    for (int llama = 0; llama < 2; llama++) {
+        text_model model = {llama ? LK_TRANSFORMER_LLAMA : LK_TRANSFORMER_GPT, 512, 8, 64, .leaves = 8};
+        planned    one = plan_rank(&model, "data=1", NULL);
+        for (int extent = 2; extent <= 4; extent *= 2) {
+            planned own = plan_rank(&model, extent == 2 ? "tensor=2" : "tensor=4", NULL);
+            printf("%s tensor=%d: arithmetic %.3f", llama ? "llama" : "gpt", extent, own.arithmetic / one.arithmetic);
+            for (int i = 0; i < 3; i++)
+                printf(", %s %.3f", lk_memory_name(kinds[i]),
+                       (double)own.bytes[kinds[i]] / (double)one.bytes[kinds[i]]);
+            printf("\n");
+            CHECK(own.arithmetic <= 1.1 / extent * one.arithmetic);
+            for (int i = 0; i < 3; i++)
+                CHECK((double)own.bytes[kinds[i]] <= 1.1 / extent * (double)one.bytes[kinds[i]], "%s",
+                      lk_memory_name(kinds[i]));
+        }
+    }
+}
+
 /* Rows of a long context are done in blocks: no rank has its part of all logits, and none of these is computed twice. A
  * vocabulary that is split takes less than one that every rank has. */
 static void logits_of_a_long_context_are_never_there_at_once(void)
 {
     for (int llama = 0; llama < 2; llama++) {
-        text_model model = {llama ? LK_TRANSFORMER_LLAMA : LK_TRANSFORMER_GPT, 32768, 8, 2048};
+        text_model model = {llama ? LK_TRANSFORMER_LLAMA : LK_TRANSFORMER_GPT, 32768, 8, 2048, 0};
         planned    one = plan_rank(&model, "data=1", NULL);
         for (int extent = 2; extent <= 4; extent *= 2) {
             const char *axes = extent == 2 ? "tensor=2" : "tensor=4";
@@ -106,6 +133,7 @@ static void logits_of_a_long_context_are_never_there_at_once(void)
 int main(void)
 {
     RUN(a_rank_has_its_share_of_arithmetic_and_memory);
+    RUN(one_result_in_every_layout_keeps_that_share);
     RUN(logits_of_a_long_context_are_never_there_at_once);
     return check_result();
 }
