@@ -170,6 +170,8 @@ lk_status lk__work_submit(lk_comm *comm, const lk__comm_call *operation, lk_work
 lk_work  *lk__work_next_transfer(lk_comm *comm,
                                  lk_work *inside); /* a send or receive that is next in the queue, else NULL */
 void      lk__work_finish(lk_work *work, lk_status status);
+/* Appends all of them to the list, which is not empty; whether there were any. */
+bool lk__works_take_next(lk_comm *comm, lk_work **in_progress);
 /* Finishes the transfers that are complete and removes them from the list; with a failure, all. */
 void lk__works_finish_complete(lk_work **in_progress, lk_status status);
 bool lk__works_complete(const lk_work *in_progress);

@@ -66,6 +66,17 @@ lk_work *lk__work_next_transfer(lk_comm *c, lk_work *inside)
     return work;
 }
 
+bool lk__works_take_next(lk_comm *c, lk_work **in_progress)
+{
+    lk_work *more, **end = &(*in_progress)->next;
+    bool     any = false;
+    for (; (more = lk__work_next_transfer(c, *in_progress)); any = true) {
+        while (*end) end = &(*end)->next;
+        *end = more;
+    }
+    return any;
+}
+
 void lk__works_finish_complete(lk_work **in_progress, lk_status status)
 {
     for (lk_work **at = in_progress; *at;) {

@@ -356,30 +356,21 @@ static void cancel_all(lk__net *net, transfers *t)
 void lk__net_transfer(lk_comm *comm, lk_work *first)
 {
     lk__net           *net = comm->state;
-    lk_work           *in_progress = first, *inside = first;
+    lk_work           *in_progress = first;
     lk__net_wait_state wait_state = {0};
-    bool               queued = first->queued;
     lk_status          status = lk__net_failure(net);
     transfers         *t = open_transfers(net);
     if (!t && status >= 0) status = lk__net_raise(net, LK_ENOMEM, "out of memory for sends and receives");
     lk__net_enter_transfer(net, &first->operation);
     while (status >= 0) {
         uint32_t seen = atomic_load(&net->events);
-        bool     moved = false;
-        lk_work *more;
-        while (queued && (more = lk__work_next_transfer(comm, inside))) {
-            lk_work **end = &in_progress;
-            while (*end) end = &(*end)->next;
-            *end = more;
-            moved = true;
-        }
+        bool     moved = lk__works_take_next(comm, &in_progress);
         if ((status = advance_transfers(net, t, in_progress, &moved)) < 0) break;
         bool receiving = receiving_any(net, t), complete = lk__works_complete(in_progress);
         if (complete && !receiving) break;
         if (!complete)
             lk__works_finish_complete(
                 &in_progress, LK_OK); /* the last ones are finished at the end: then other threads may use the group */
-        inside = in_progress;
         if (moved) {
             wait_state = (lk__net_wait_state){0};
             continue;

@@ -284,27 +284,18 @@ static lk_status check_crossed(lk__shm *s, const lk_work *in_progress)
 void lk__shm_transfer(lk_comm *comm, lk_work *first)
 {
     lk__shm           *s = comm->state;
-    lk_work           *in_progress = first, *inside = first;
+    lk_work           *in_progress = first;
     lk_status          status = LK_OK;
     lk__shm_wait_state wait_state = {0};
-    bool               queued = first->queued;
     unsigned           turn = 0;
     if (atomic_load_explicit(&s->header->failure, memory_order_relaxed)) status = lk__shm_failure(s);
     lk__shm_enter(s, &first->operation, 0);
     s->slow = true;
     while (status >= 0) {
         uint32_t seen = atomic_load(&s->me->doorbell);
-        bool     moved = false;
-        lk_work *more;
-        while (queued && (more = lk__work_next_transfer(comm, inside))) {
-            lk_work **end = &in_progress;
-            while (*end) end = &(*end)->next;
-            *end = more;
-            moved = true;
-        }
+        bool     moved = lk__works_take_next(comm, &in_progress);
         if ((status = advance_transfers(s, &in_progress, &moved)) < 0 || lk__works_complete(in_progress)) break;
         lk__works_finish_complete(&in_progress, LK_OK);
-        inside = in_progress;
         if (moved)
             wait_state = (lk__shm_wait_state){0};
         else
