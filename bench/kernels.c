@@ -4,7 +4,8 @@
  *   kernels [threads [isa [part of a name]]]
  *
  * Each number is the best of several runs, of f32 and bf16 in turns, over data that was accessed before. The operations
- * counted are those of the direct algorithm, so one that needs fewer (Winograd) may exceed 100 %. */
+ * counted are those of the direct algorithm, so one that needs fewer (Winograd) may exceed 100 %. "in 8 parts": the
+ * time of a product whose sum has so many parts (base/sum_parts.h), in proportion to that without, in f32 and bf16. */
 #include "base/base.h"
 #include "base/bf16.h"
 #include "base/isa.h"
@@ -100,36 +101,62 @@ static double time_run(const lk__kernel_entry *entry, const lk__kernel_call *cal
     return seconds < best ? seconds : best;
 }
 
+/* The parts of the factor that a product adds over, as --reproducible layout has them: up to 8 of at least 96. */
+static int64_t parts_of(lk__op op, const lk__kernel_call *call)
+{
+    int64_t extent = op == LK__OP_linear || op == LK__OP_linear_grad_input   ? call->in[0].dims[1]
+                     : op == LK__OP_conv2d || op == LK__OP_conv2d_grad_input ? call->in[0].dims[1]
+                                                                             : 0,
+            parts = 8;
+    while (parts > 1 && extent / parts < 96) parts /= 2;
+    return parts;
+}
+
+enum { PLAIN, NARROW, PARTS, NARROW_PARTS, CALLS };
+
 /* flops 0: memory bounds it. */
 static void time_call(bench *b, const char *name, lk__op op, lk__kernel_call *call, double flops, bool counts)
 {
-    const lk__kernel_entry *entry[2] = {&lk__cpu_kernels(LK_F32, b->isa)[op], &lk__cpu_kernels(LK_BF16, b->isa)[op]};
-    size_t                  bytes[2] = {0};
-    double                  best[2] = {1e9, 1e9};
+    const lk__kernel_entry *wide = &lk__cpu_kernels(LK_F32, b->isa)[op],
+                           *narrow = &lk__cpu_kernels(LK_BF16, b->isa)[op];
+    const lk__kernel_entry *entry[CALLS] = {wide, narrow, wide, narrow};
+    size_t                  bytes[CALLS] = {0};
+    double                  best[CALLS] = {1e9, 1e9, 1e9, 1e9};
     int                     inner = flops > 0 && flops < 1e7 ? 100 : 1;
+    lk__op_attrs            in_parts = *call->attrs;
     if (b->only && !strstr(name, b->only)) {
         free_operands(b, call);
         return;
     }
     call->pool = lk__context_pool(b->context);
     call->step = &(lk__kernel_step){.step = 1};
-    lk__kernel_call calls[2] = {*call, narrowed_call(b, op, call)};
-    for (int i = 0; i < 2; i++) {
+    lk__kernel_call calls[CALLS] = {*call, narrowed_call(b, op, call)};
+    in_parts.sum.parts = parts_of(op, call);
+    for (int i = PARTS; i < CALLS; i++) {
+        calls[i] = calls[i - PARTS];
+        calls[i].attrs = &in_parts;
+    }
+    int ways = in_parts.sum.parts > 1 ? CALLS : PARTS;
+    for (int i = 0; i < ways; i++) {
         bytes[i] = entry[i]->workspace ? entry[i]->workspace(&calls[i], b->threads) : 0;
         calls[i].workspace = fresh(b, bytes[i]);
     }
     for (int i = 0; i < (b->only ? 60 : 15); i++)
-        for (int k = 0; k < 2; k++) best[k] = time_run(entry[k], &calls[k], inner, best[k]);
-    if (counts) b->total += best[0];
-    printf("%-30s %9.3f ms ", name, best[0] * 1e3);
+        for (int k = 0; k < ways; k++) best[k] = time_run(entry[k], &calls[k], inner, best[k]);
+    if (counts) b->total += best[PLAIN];
+    printf("%-30s %9.3f ms ", name, best[PLAIN] * 1e3);
     if (flops > 0)
-        printf("%8.1f GFLOP/s %6.1f %% ", flops / best[0] * 1e-9, 100 * flops / best[0] / b->peak);
+        printf("%8.1f GFLOP/s %6.1f %% ", flops / best[PLAIN] * 1e-9, 100 * flops / best[PLAIN] / b->peak);
     else
         printf("%26s", "");
-    printf(" %8.1f KiB workspace; bf16 %5.2f\n", (double)bytes[0] / 1024, best[0] / best[1]);
-    for (int i = 0; i < 2; i++) {
+    printf(" %8.1f KiB workspace; bf16 %5.2f", (double)bytes[PLAIN] / 1024, best[PLAIN] / best[NARROW]);
+    if (ways == CALLS)
+        printf("; in %d parts %4.2f, %4.2f", (int)in_parts.sum.parts, best[PARTS] / best[PLAIN],
+               best[NARROW_PARTS] / best[NARROW]);
+    printf("\n");
+    for (int i = 0; i < ways; i++) {
         lk__free(b->context, LK_MEMORY_OTHER, calls[i].workspace, bytes[i] ? bytes[i] : 1);
-        free_operands(b, &calls[i]);
+        if (i < PARTS) free_operands(b, &calls[i]);
     }
 }
 
@@ -300,6 +327,8 @@ int main(int argc, char **argv)
     time_product(&b, "gpt c_proj 1024x1536>384", 1024, 1536, 384, true, false);
     time_product(&b, "llama up 1024x384>1024", 1024, 384, 1024, false, false);
     time_product(&b, "gpt2 c_fc 4096x768>3072", 4096, 768, 3072, true, false);
+    time_product(&b, "512 up 1024x512>2048", 1024, 512, 2048, true, false);
+    time_product(&b, "512 down 1024x2048>512", 1024, 2048, 512, true, false);
     time_attention(&b, "attention 4x6 256x64", 4, 256, 6, 64);
     time_attention(&b, "attention 1x12 1024x64", 1, 1024, 12, 64);
     time_activations(&b, 64, 16, 32);

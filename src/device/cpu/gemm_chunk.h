@@ -8,7 +8,7 @@
 
 #include "device/cpu/gemm_block.h"
 
-enum { CHUNK_K = 384 }; /* the most of several blocks: panels of A and B stay in the first-level cache */
+enum { CHUNK_K = 256 }; /* the most of several blocks: panels of A and B stay in the first-level cache */
 
 /* Its partial results are arrays like C, by level of the stack. */
 typedef struct gemm_chunk {

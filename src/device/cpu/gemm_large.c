@@ -6,8 +6,10 @@
 
 enum {
     SLAB = 4096, /* rows or columns of a slab */
-    /* where partial results are in memory: elements of each, for one thread; columns of a slab */
-    PARTIAL = 128 << 10,
+    /* where partial results are in memory: elements of each, for one thread, several threads having so many times as
+     * much; columns of a slab. B is packed anew for every slab of rows, which costs more than a larger slab. */
+    PARTIAL = 512 << 10,
+    PARTIAL_THREADS = 4,
     PARTIAL_COLUMNS = 1024,
     /* elements of A or B that one thread packs at a time, if that is more than a block of k: half of a cache */
     PACKED = 128 << 10,
@@ -33,14 +35,14 @@ static int64_t packed_at_once(int threads) { return PACKED * min64(threads, MOST
 /* Levels of partial results that are not C itself. */
 static int levels_apart(const gemm *g) { return g->parts.count > 1 ? gemm_levels(g) - c_in_place(g) : 0; }
 
-/* The most rows and columns of a slab: where partial results are apart, these are to be in a cache. */
+/* The most rows and columns of a slab. */
 static int64_t slab_columns(const gemm *g)
 {
     return levels_apart(g) > 0 ? even_part(g->n, PARTIAL_COLUMNS, LARGE_NR) : SLAB;
 }
 static int64_t slab_rows(const gemm *g, int threads)
 {
-    int64_t most = PARTIAL * min64(threads, MOST_THREADS) / slab_columns(g) / GROUP_ROWS * GROUP_ROWS;
+    int64_t most = PARTIAL * min64(threads, PARTIAL_THREADS) / slab_columns(g) / GROUP_ROWS * GROUP_ROWS;
     return levels_apart(g) > 0 ? max64(GROUP_ROWS, min64(SLAB, most)) : SLAB;
 }
 

@@ -12,37 +12,46 @@ void micro_large(int64_t m, const REAL *a, const runs *r, const REAL *b, const R
     for (; i < m; i += MR, a += r->a_run) tn_edge(min64(MR, m - i), a, r, b, start, c + i * c_row, c_row, n);
 }
 
-/* The sums that are to be added later are in memory, next to each other: the first-level cache. */
-INLINE void tree_tile(const REAL *a, const tree_blocks *blocks, const REAL *b, bool add, REAL *c, int64_t c_row)
+enum { TREE_TILE = MR * TILE_NR };
+
+/* c = (or +=) the sum of one block, to which the last `merges` tiles before `saved` are added. Not inlined: registers
+ * hold the tile, and little else. */
+static __attribute__((noinline)) void sum_block(const REAL *a, int64_t length, const REAL *b, const REAL *saved,
+                                                int merges, bool add, REAL *c, int64_t c_row)
 {
-    tile  t, saved[TREE_STACK];
+    tile  t;
     REAL *to[MR];
-    int   depth = 0;
     UNROLL
     for (int i = 0; i < MR; i++) to[i] = c + i * c_row;
-    for (int block = 0; block < blocks->count; block++) {
-        if (block == 0)
-            start_tile(&t, zeros, to);
-        else {
+    start_tile(&t, NULL, to);
+    UNROLL_LONG
+    for (int64_t k = 0; k < length; k++, a += MR, b += TILE_NR) add_outer(&t, a, b);
+    for (; merges > 0; merges--) {
+        saved -= TREE_TILE;
+        UNROLL
+        for (int i = 0; i < MR; i++) {
             UNROLL
-            for (int i = 0; i < MR; i++) {
-                UNROLL
-                for (int j = 0; j < TILE_NV; j++) t.v[i][j] = (vec){0};
-            }
+            for (int j = 0; j < TILE_NV; j++) t.v[i][j] = load(saved + i * TILE_NR + j * VL) + t.v[i][j];
         }
-        UNROLL_LONG
-        for (int64_t k = 0; k < blocks->length[block]; k++, a += MR, b += TILE_NR) add_outer(&t, a, b);
-        for (int merge = 0; merge < blocks->merges[block]; merge++) {
-            depth--;
-            UNROLL
-            for (int i = 0; i < MR; i++) {
-                UNROLL
-                for (int j = 0; j < TILE_NV; j++) t.v[i][j] = saved[depth].v[i][j] + t.v[i][j];
-            }
-        }
-        if (block + 1 < blocks->count) saved[depth++] = t;
     }
     store_tile(&t, add, to);
+}
+
+/* The sums that are to be added later are in memory, next to each other: the first-level cache. */
+static void tree_tile(const REAL *a, const tree_blocks *blocks, const REAL *b, bool add, REAL *c, int64_t c_row)
+{
+    REAL  stack[TREE_STACK * TREE_TILE];
+    REAL *saved = stack;
+    for (int block = 0; block < blocks->count; block++) {
+        bool    last = block + 1 == blocks->count;
+        int     merges = blocks->merges[block];
+        int64_t length = blocks->length[block];
+        REAL   *to = last ? c : saved - merges * TREE_TILE;
+        sum_block(a, length, b, saved, merges, add && last, to, last ? c_row : TILE_NR);
+        saved += (1 - merges) * TREE_TILE;
+        a += length * MR;
+        b += length * TILE_NR;
+    }
 }
 
 static void tree_edge(int64_t m, const REAL *a, const tree_blocks *blocks, const REAL *b, bool add, REAL *c,
