@@ -349,19 +349,43 @@ bool lk__sum_parts_keep(const lk_plan *p, const lk__plan_list *list, const lk__g
     return true;
 }
 
+/* A product that computes whole what it could add over the ranks, had its sum more parts: those that are at least as
+ * large as the plan says are too few. */
+static bool lacks_parts(const lk_graph *g, const lk__graph_node *n, const lk__placements *places, size_t node)
+{
+    summed           at;
+    lk__op_summation more = n->attrs.sum;
+    bool             whole = false;
+    if (lk__op_find(n->op)->arithmetic(g, n) <= 0 || !(lk__op_find(n->op)->attributes & LK__HAS(sum)) ||
+        !find_sum(g, n, &at) || at.inside)
+        return false;
+    for (int i = 0; i < n->inputs; i++) {
+        if (n->in[i] < 0 || (i != at.input && g->values[n->in[i]].kind != LK__VALUE_STATE)) continue;
+        const lk__placement_value *held = &places->values[n->in[i]];
+        whole |= held->kind == LK__PLACE_SPLIT && places->nodes[node].in[i].kind != LK__PLACE_SPLIT &&
+                 (i != at.input || held->dim == at.dim);
+    }
+    more.parts = count_parts(&more, at.extent, 1);
+    return whole && lk__sum_parts_nest(&more, at.extent, places->extent) &&
+           !lk__sum_parts_nest(&n->attrs.sum, at.extent, places->extent);
+}
+
 lk_status lk__sum_parts_check(const lk_plan *p, const lk__plan_list *list, const lk__placements *places)
 {
     const lk_graph *g = list->graph;
     for (size_t i = 0; i < g->nodes_count; i++) {
         const lk__graph_node *n = &g->nodes[i];
-        char                  text[256];
-        if (n->dead || lk__sum_parts_keep(p, list, n, &places->nodes[i], places->extent)) continue;
-        lk__node_text(g, n, text, sizeof text);
+        summed                at;
+        if (n->dead ||
+            (lk__sum_parts_keep(p, list, n, &places->nodes[i], places->extent) && !lacks_parts(g, n, places, i)))
+            continue;
+        int64_t extent = find_sum(g, n, &at) ? at.extent : 1, parts = n->attrs.sum.parts > 1 ? n->attrs.sum.parts : 1;
         return lk__fail(p->context, LK_EUNSUPPORTED,
-                        "%s:%d: %s adds over the axis %s, and %d ranks do not have whole parts of its sum, which has "
-                        "%lld: not with --reproducible layout; use a smaller extent, or a smaller --sum-part-minimum",
-                        n->site.file ? n->site.file : "?", n->site.line, text, lk_axis_name((lk_axis)places->axis),
-                        places->extent, (long long)(n->attrs.sum.parts > 1 ? n->attrs.sum.parts : 1));
+                        "%s:%d: %s adds over %lld elements in %lld part%s, of which %d ranks along %s cannot have "
+                        "whole ones each: with --reproducible layout use a smaller extent, or a smaller "
+                        "--sum-part-minimum",
+                        n->site.file ? n->site.file : "?", n->site.line, lk__node_name(g, n), (long long)extent,
+                        (long long)parts, parts == 1 ? "" : "s", places->extent, lk_axis_name((lk_axis)places->axis));
     }
     return LK_OK;
 }
