@@ -148,7 +148,8 @@ static lk_status check_layout(lk_context *c, const lk_parallel *parallel)
     if (!parallel->reproducible_layout) return LK_OK;
     if (!parallel->leaves)
         return lk__fail(c, LK_EINVAL, "reproducible_layout needs leaves, of which sums over the batch are made");
-    if (!lk__device_is_host(lk__context_device(c)))
+    /* Kernels that add in parts are those of CPUs, which choose algorithms by shapes alone. */
+    if (lk__context_device(c)->backend->kernels.choose_begin)
         return lk__fail(c, LK_EUNSUPPORTED,
                         "every layout has the same bits on CPUs alone, and the device is %s: use --device cpu, or "
                         "--reproducible without layout",

@@ -55,6 +55,17 @@ static inline void close_placed(placed *m)
     lk_context_free(m->r.context);
 }
 
+/* Whether the device has one result in every layout; says so otherwise. */
+static inline bool has_layouts(void)
+{
+    rig  r = rig_open(LK_F32, 1);
+    bool has = !lk__context_device(r.context)->backend->kernels.choose_begin;
+    if (!has) printf("skipped: on CPUs alone\n");
+    lk_graph_free(r.graph);
+    lk_context_free(r.context);
+    return has;
+}
+
 /* ---- what was found ---- */
 
 static inline const lk__placement_value *placement_of(const placed *m, const char *state)
