@@ -93,6 +93,29 @@ static void files_of_transformers_are_read(void)
     CHECK(c.pad == -1, "61 is beyond the vocabulary");
 }
 
+/* Qwen3-30B-A3B and Qwen3-0.6B, with the numbers of parameters that they are published with. */
+static void published_models_of_qwen_are_read(void)
+{
+    lk_transformer_config c = parsed(
+        "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"attention_bias\": false, \"attention_dropout\": 0.0, "
+        "\"bos_token_id\": 151643, \"decoder_sparse_step\": 1, \"eos_token_id\": 151645, \"head_dim\": 128, "
+        "\"hidden_act\": \"silu\", \"hidden_size\": 2048, \"initializer_range\": 0.02, \"intermediate_size\": 6144, "
+        "\"max_position_embeddings\": 40960, \"max_window_layers\": 48, \"mlp_only_layers\": [], \"model_type\": "
+        "\"qwen3_moe\", \"moe_intermediate_size\": 768, \"norm_topk_prob\": true, \"num_attention_heads\": 32, "
+        "\"num_experts\": 128, \"num_experts_per_tok\": 8, \"num_hidden_layers\": 48, \"num_key_value_heads\": 4, "
+        "\"output_router_logits\": false, \"rms_norm_eps\": 1e-06, \"rope_scaling\": null, \"rope_theta\": 1000000.0, "
+        "\"router_aux_loss_coef\": 0.001, \"sliding_window\": null, \"tie_word_embeddings\": false, "
+        "\"use_sliding_window\": false, \"vocab_size\": 151936}");
+    CHECK(c.qk_norm && c.hidden == 768 && c.rope_theta == 1e6 && c.window == 0 && !c.plain_router);
+    CHECK(lk_transformer_parameters(&c) == 30532122624, "%lld", (long long)lk_transformer_parameters(&c));
+    c = parsed("{\"architectures\": [\"Qwen3ForCausalLM\"], \"head_dim\": 128, \"hidden_size\": 1024, "
+               "\"intermediate_size\": 3072, \"max_position_embeddings\": 40960, \"max_window_layers\": 28, "
+               "\"model_type\": \"qwen3\", \"num_attention_heads\": 16, \"num_hidden_layers\": 28, "
+               "\"num_key_value_heads\": 8, \"rope_theta\": 1000000, \"sliding_window\": null, "
+               "\"tie_word_embeddings\": true, \"use_sliding_window\": false, \"vocab_size\": 151936}");
+    CHECK(lk_transformer_parameters(&c) == 596049920, "%lld", (long long)lk_transformer_parameters(&c));
+}
+
 static void missing_keys_have_the_defaults_of_transformers(void)
 {
     lk_transformer_config c = parsed("{\"model_type\": \"gpt2\"}");
@@ -530,6 +553,7 @@ int main(void)
     REQUIRE(lk_context_create(NULL, &context) == LK_OK);
     size_t held = lk_context_memory(context, LK_MEMORY_OTHER);
     RUN(files_of_transformers_are_read);
+    RUN(published_models_of_qwen_are_read);
     RUN(missing_keys_have_the_defaults_of_transformers);
     RUN(other_models_are_refused_by_key_and_value);
     RUN(keys_that_do_not_matter_are_ignored);
