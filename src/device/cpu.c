@@ -239,6 +239,7 @@ const lk__device_backend lk__device_cpu = {
             .finite = cpu_finite,
             .fusions = lk__cpu_fusions,
             .channels_last = true,
+            .wide_images = true,
         },
 };
 

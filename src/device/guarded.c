@@ -345,6 +345,7 @@ const lk__device_backend lk__device_guarded = {
             .finite = guarded_finite,
             .fusions = lk__cpu_fusions,
             .channels_last = true,
+            .wide_images = true,
         },
 };
 

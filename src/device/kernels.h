@@ -53,6 +53,7 @@ typedef struct lk__device_kernels {
 
     const lk__device_fusion *fusions;       /* fusion.h: ends with kind 0; NULL: none */
     bool                     channels_last; /* its kernels read and write images with the channels last */
+    bool                     wide_images;   /* its convolutions of narrow types can give their sums unrounded */
 
     /* lk_device_measure's. NULL: it cannot be measured. */
     lk_status (*measure)(lk__device *device, lk_dtype type, lk_device_speed *speed);

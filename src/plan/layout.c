@@ -85,6 +85,7 @@ static int convert(layout *l, int v, bool last)
     if (node < 0 || append_node(l->list, node) < 0) return -1;
     int copy = g->nodes[node].out[0];
     g->values[copy].channels_last = last;
+    g->values[copy].part = g->values[v].part; /* where it is in the whole */
     if ((size_t)v < l->values) l->converted[v] = copy;
     return copy;
 }

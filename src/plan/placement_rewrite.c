@@ -344,13 +344,20 @@ static bool finish_output(rewriter *r, lk_site site, const output *o)
     return y >= 0;
 }
 
+/* Whether the kernel gives such an output in the type of sums. */
+static bool makes_sums(const rewriter *r, const lk__graph_operand *o)
+{
+    bool image = o->layout == LK__LAYOUT_LAST;
+    return o->types == LK__TYPE_PRODUCT && (!image || r->plan->device->backend->kernels.wide_images);
+}
+
 /* A value that the node makes instead of v. */
 static int add_made(rewriter *r, const lk__graph_node *n, int k, const output *o)
 {
     lk__graph_value value = r->g->values[o->value];
     value.kind = LK__VALUE_RESULT;
     set_part(r, &value, &r->whole[o->value], o->from);
-    if (lk__op_find(n->op)->out[k].types == LK__TYPE_PRODUCT) value.shape.dtype = o->sent;
+    if (makes_sums(r, &lk__op_find(n->op)->out[k])) value.shape.dtype = o->sent;
     return lk__graph_add_value(r->g, &value);
 }
 

@@ -289,23 +289,10 @@ bool lk__sum_parts_needs_leaves(const lk_plan *p)
     return false;
 }
 
-/* Their kernels do not add in parts yet. */
-static lk_status refuse_convolutions(const lk_plan *p, const lk_graph *g)
-{
-    for (size_t i = 0; i < g->nodes_count && p->placed_axes; i++)
-        if (!g->nodes[i].dead && g->nodes[i].op == LK__OP_conv2d)
-            return lk__fail(p->context, LK_EUNSUPPORTED,
-                            "%s:%d: convolutions along the axis tensor do not have the bits of one rank yet: use the "
-                            "axes data and shard, or --reproducible without layout",
-                            g->nodes[i].site.file ? g->nodes[i].site.file : "?", g->nodes[i].site.line);
-    return LK_OK;
-}
-
 lk_status lk__pass_sum_parts(lk_plan *p, lk__plan_list *list, size_t *forward)
 {
     lk_graph *g = list->graph;
     if (!p->parallel.reproducible_layout) return LK_OK;
-    if (p->trains && refuse_convolutions(p, g) < 0) return LK_EUNSUPPORTED;
     int       first = *forward < g->nodes_count ? g->nodes[*forward].out[0] : -1; /* the first value of backward */
     lk_status status = set_all_parts(p, g);
     if (status >= 0) status = lk__plan_rebuild(g, divide_loss, p);

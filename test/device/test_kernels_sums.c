@@ -217,8 +217,78 @@ static void losses_over_classes(void)
     }
 }
 
+/* ---- channels of convolutions ---- */
+
+typedef struct conv_case {
+    int64_t n, c, o, side, kernel, stride, parts;
+    int     ranks, pool;
+} conv_case;
+
+static const conv_case convolutions[] = {
+    {2, 8, 5, 6, 3, 1, 8, 8, 0},   {1, 24, 16, 9, 3, 2, 4, 4, 0},   {3, 16, 3, 7, 1, 1, 8, 8, 0},
+    {9, 64, 32, 8, 3, 1, 2, 2, 0}, {1, 128, 64, 16, 3, 1, 4, 4, 0},
+};
+
+static void set_convolution(const conv_case *k)
+{
+    t.attrs.stride = k->stride;
+    t.attrs.padding = k->kernel / 2;
+    t.attrs.groups = 1;
+}
+
+static void convolutions_over_channels(void)
+{
+    for (size_t i = 0; i < sizeof convolutions / sizeof convolutions[0]; i++) {
+        conv_case k = convolutions[i];
+        int64_t   side = (k.side + 2 * (k.kernel / 2) - k.kernel) / k.stride + 1;
+        int64_t   x[] = {k.n, k.c, k.side, k.side}, w[] = {k.o, k.c, k.kernel, k.kernel}, y[] = {k.n, k.o, side, side};
+        begin(LK__OP_conv2d);
+        set_convolution(&k);
+        in(t.real, 4, x), in(t.real, 4, w);
+        out(t.real, 4, y, NULL);
+        run_parts(k.parts, 0);
+        check_tree("c", k.ranks);
+        end_case();
+        int64_t dy[] = {k.n, k.c, side, side}, of[] = {k.c, k.o, k.kernel, k.kernel}, dx[] = {k.n, k.o, k.side, k.side};
+        begin(LK__OP_conv2d_grad_input); /* over c outputs */
+        set_convolution(&k);
+        in(t.real, 4, dy), in(t.real, 4, of);
+        out(t.real, 4, dx, NULL);
+        run_parts(k.parts, 0);
+        check_tree("o", k.ranks);
+        end_case();
+    }
+}
+
+/* What follows the sum: a bias, a function, a pool; and the gradient behind a pool. */
+static void convolutions_with_what_follows(void)
+{
+    const int64_t x[] = {9, 16, 8, 8}, w[] = {12, 16, 3, 3}, b[] = {12}, y[] = {9, 12, 8, 8}, pooled[] = {9, 12, 4, 4};
+    for (int k = 0; k < 3; k++) {
+        begin(LK__OP_conv2d);
+        t.attrs = (lk__op_attrs){.stride = 1, .padding = 1, .groups = 1, .pool = k == 2 ? 2 : 0};
+        t.attrs.activation = k ? LK__RELU : LK__IDENTITY;
+        in(t.real, 4, x), in(t.real, 4, w), in(t.real, 1, b);
+        out(t.real, 4, k == 2 ? pooled : y, NULL);
+        run_parts(8, 0);
+        end_case();
+    }
+    begin(LK__OP_conv2d_grad_input);
+    t.attrs = (lk__op_attrs){.stride = 1, .padding = 1, .groups = 1, .pool = 2, .activation = LK__RELU};
+    const int64_t dx[] = {9, 5, 8, 8}, of[] = {12, 5, 3, 3};
+    in(t.real, 4, pooled), in(t.real, 4, of);
+    double *index = in(LK_U8, 4, pooled);
+    for (int64_t i = 0; i < 9 * 12 * 16; i++) index[i] = i % 5 == 4 ? 255 : (double)(i % 4);
+    out(t.real, 4, dx, NULL);
+    run_parts(4, 0);
+    check_tree("o", 4);
+    end_case();
+}
+
 static void tests(void)
 {
+    convolutions_over_channels();
+    convolutions_with_what_follows();
     losses_over_classes();
     norms_over_samples_and_tokens();
     sums_over_axes();

@@ -226,8 +226,8 @@ static backward describe_call(const lk__kernel_call *call)
     int64_t                   each = g.a.groups ? g.a.heads / g.a.groups : 1, groups = 0, whole = each, first = 0;
     if (input(call, 2) && g.a.d > 0) groups = lk__whole_extent(k, 2) / g.a.d;
     if (groups > 0) whole = lk__whole_extent(q, 2) / g.a.d / groups;
-    if (whole > 0 && g.a.d > 0) first = lk__part_first(q, 2) / g.a.d % whole;
-    if (groups == 0 || !lk__sum_parts_of(&call->attrs->sum, whole, first, each, &g.parts))
+    if (groups > 0 && whole > 0) first = lk__part_first(q, 2) / g.a.d % whole;
+    if (!lk__sum_parts_of(&call->attrs->sum, whole, first, each, &g.parts))
         lk__sum_parts_of(&none, each, 0, each, &g.parts);
     g.sums = lk__tree_depth(g.parts.count);
     return g;

@@ -185,6 +185,14 @@ static inline void add_rows(REAL *sum, const REAL *from, int64_t rows, bool star
     for (int j = 0; j < NV; j++) store(sum + j * VL, start ? total[j] : load(sum + j * VL) + total[j]);
 }
 
+/* Convolutions whose sums consist of parts, or are not rounded (conv_sum.c): conv2d or, input, conv2d_grad_input. */
+#define conv_has_parts KERNEL(conv_has_parts)
+bool conv_has_parts(const lk__kernel_call *call);
+#define conv_parts_workspace KERNEL(conv_parts_workspace)
+size_t conv_parts_workspace(const lk__kernel_call *call, bool input, int threads);
+#define conv_run_parts KERNEL(conv_run_parts)
+void conv_run_parts(const lk__kernel_call *call, bool input);
+
 /* Weights as panels of og: to[g][panel][(row, column, channel)][NR]. */
 #define pack_weights KERNEL(pack_weights)
 void pack_weights(const conv *v, const ELEMENT *w, REAL *to, lk__pool *pool);

@@ -58,6 +58,7 @@ static size_t bias_of(const plan *p) { return space_of(p->v.groups * p->v.panels
 
 size_t KERNEL(conv2d_workspace)(const lk__kernel_call *call, int threads)
 {
+    if (conv_has_parts(call)) return conv_parts_workspace(call, false, threads);
     plan p = plan_of(call);
     if (winograd_fits(&p.v)) return winograd_workspace(&p.v, false, threads);
     return weights_of(&p) + bias_of(&p) + (size_t)threads * scratch_of(&p);
@@ -210,6 +211,10 @@ static void run_tile(void *argument, int64_t tile, int worker)
 
 void KERNEL(conv2d)(const lk__kernel_call *call)
 {
+    if (conv_has_parts(call)) {
+        conv_run_parts(call, false);
+        return;
+    }
     job   job = {.p = plan_of(call), .call = call};
     plan *p = &job.p;
     conv *v = &p->v;

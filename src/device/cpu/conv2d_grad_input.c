@@ -49,6 +49,7 @@ static size_t  weights_of(const plan *p) { return space_of(p->v.groups * weights
 
 size_t KERNEL(conv2d_grad_input_workspace)(const lk__kernel_call *call, int threads)
 {
+    if (conv_has_parts(call)) return conv_parts_workspace(call, true, threads);
     plan p = plan_of(call);
     if (winograd_fits(&p.v)) return winograd_workspace(&p.v, true, threads);
     return weights_of(&p) + (size_t)threads * scratch_of(&p);
@@ -171,6 +172,10 @@ static void run_tile(void *argument, int64_t tile, int worker)
 
 void KERNEL(conv2d_grad_input)(const lk__kernel_call *call)
 {
+    if (conv_has_parts(call)) {
+        conv_run_parts(call, true);
+        return;
+    }
     job   job = {.p = plan_of(call), .call = call, .weights = call->workspace};
     plan *p = &job.p;
     conv *v = &p->v;
