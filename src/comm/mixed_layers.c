@@ -187,7 +187,7 @@ bool lk__mixed_fits_layers(const lk__comm_mixed *m, const lk__comm_call *o)
     if (o->kind == LK__REDUCE_SCATTER_HOST) return true; /* hosts.c has checked that they do */
     bool kind =
         o->kind == LK__ALL_REDUCE || o->kind == LK__REDUCE || o->kind == LK__BROADCAST || o->kind == LK__ALL_GATHER;
-    return m->layered && kind && o->count * lk_dtype_size(o->type) >= LAYERED_LEAST;
+    return m->layered && kind && !lk__call_has_rows(o) && o->count * lk_dtype_size(o->type) >= LAYERED_LEAST;
 }
 
 lk_status lk__mixed_layered(lk_comm *c, const lk__comm_call *o)

@@ -2,6 +2,7 @@
 #include "comm/operation.h"
 
 #include <stdio.h>
+#include <string.h>
 
 const char *lk__comm_kind_name(lk__comm_kind kind)
 {
@@ -62,11 +63,39 @@ lk__comm_extents lk__call_extents(const lk__comm_call *o, int rank, int ranks)
     return (lk__comm_extents){e.send * size, e.recv * size};
 }
 
+static void advance_range(lk__comm_range *r, size_t count)
+{
+    r->first += count;
+    r->count -= count;
+}
+
+void lk__range_pack(const lk__comm_call *o, lk__comm_range r, void *packed)
+{
+    size_t size = lk_dtype_size(o->type);
+    for (char *to = packed; r.count;) {
+        size_t n = lk__range_contiguous(o, &r);
+        memcpy(to, (const char *)o->send + lk__range_at(o, &r) * size, n * size);
+        to += n * size;
+        advance_range(&r, n);
+    }
+}
+
+void lk__range_unpack(const lk__comm_call *o, lk__comm_range r, const void *packed)
+{
+    size_t size = lk_dtype_size(o->type);
+    for (const char *from = packed; r.count;) {
+        size_t n = lk__range_contiguous(o, &r);
+        memcpy((char *)o->recv + lk__range_at(o, &r) * size, from, n * size);
+        from += n * size;
+        advance_range(&r, n);
+    }
+}
+
 bool lk__call_buffers_fit(const lk__comm_call *o, int rank, int ranks)
 {
     const char *send = o->send, *recv = o->recv;
     size_t      size = lk_dtype_size(o->type);
-    switch (lk__call_facts(o)->in_place) {
+    switch (lk__call_has_rows(o) ? LK__PLACE_APART : lk__call_facts(o)->in_place) {
     case LK__PLACE_APART: break;
     case LK__PLACE_SAME:
         if (send == recv) return true;

@@ -18,8 +18,11 @@ typedef struct lk__comm_call {
     int           root; /* or the other rank of a send or receive */
     int           tag;
     size_t        count, bytes;
-    const void   *send;
-    void         *recv;
+    /* Above 1, of an all_gather or reduce_scatter that is not in place: what is gathered or scattered has so many rows,
+     * in each of which the ranks' parts follow each other. A part is its rows, contiguous; they divide `count`. */
+    size_t      rows;
+    const void *send;
+    void       *recv;
     /* NULL: `count` each, contiguous */
     const size_t *send_counts, *send_displacements, *recv_counts, *recv_displacements;
     lk_site       site;
@@ -90,6 +93,37 @@ static inline char *lk__call_recv_part(const lk__comm_call *o, int from, size_t 
     size_t at = o->recv_displacements ? o->recv_displacements[from] : lk__call_gathers(o) ? (size_t)from * o->count : 0;
     return o->recv ? (char *)o->recv + at * size : NULL;
 }
+
+/* ---- parts in rows ---- */
+
+static inline bool lk__call_has_rows(const lk__comm_call *o) { return o->rows > 1; }
+
+/* Elements [first, first + count) of a rank's part. */
+typedef struct lk__comm_range {
+    int    part, ranks;
+    size_t first, count;
+} lk__comm_range;
+
+static inline size_t lk__call_row(const lk__comm_call *o)
+{
+    return lk__call_has_rows(o) ? o->count / o->rows : o->count;
+}
+
+/* How many of them, from the first on, are contiguous in what all ranks have; and where that is, in elements. */
+static inline size_t lk__range_contiguous(const lk__comm_call *o, const lk__comm_range *r)
+{
+    size_t row = lk__call_row(o), left = row - r->first % row;
+    return left < r->count ? left : r->count;
+}
+static inline size_t lk__range_at(const lk__comm_call *o, const lk__comm_range *r)
+{
+    size_t row = lk__call_row(o);
+    return (r->first / row * (size_t)r->ranks + (size_t)r->part) * row + r->first % row;
+}
+
+/* Copies them from the send buffer, or to the receive buffer, which has the parts of all ranks. */
+void lk__range_pack(const lk__comm_call *operation, lk__comm_range range, void *packed);
+void lk__range_unpack(const lk__comm_call *operation, lk__comm_range range, const void *packed);
 
 /* Bytes of the two buffers that `rank`, whose call this is, reads and writes: from their start to the end of their last
  * part. */

@@ -32,6 +32,7 @@ static inline uint64_t lk__call_signature(const lk__comm_call *o, int ranks)
 {
     if (!LK__CHECKED) return 0;
     uint64_t what = (uint64_t)o->kind | (uint64_t)o->type << 8 | (uint64_t)o->reduce << 16 | (uint64_t)o->root << 24;
+    if (lk__call_has_rows(o)) what |= (uint64_t)o->rows << 40;
     uint64_t signature = ((uint64_t)o->count + ((uint64_t)o->bytes << 20)) * 0x9E3779B97F4A7C15u ^ what;
     if (!o->recv_counts || o->send_counts) return signature;
     return lk__signature_with_counts(signature, o->recv_counts, ranks);

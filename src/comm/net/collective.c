@@ -2,7 +2,7 @@
  *
  *   small       parts that fit into the arrival message are sent with it: one exchange;
  *   direct      data that is only moved goes from one rank's buffer to the other's: an exchange after the arrival;
- *   pipelined   reductions and broadcasts, in chunks (pipeline.c).
+ *   pipelined   reductions, broadcasts and what is gathered in rows, in chunks (pipeline.c).
  *
  * Elements are independent and every slice is reduced by lk__reduce, so all algorithms give the same bits. */
 #include "comm/net/collective.h"
@@ -112,16 +112,41 @@ static lk_status run_exchange(const lk__net_collective_run *run)
 
 /* ---- small ---- */
 
+/* Makes the parts that this rank sends contiguous, where they are in rows. */
+static lk_status pack_parts(const lk__net_collective_run *run)
+{
+    size_t    count = run->o->count, bytes = count * run->size;
+    lk_status status = lk__net_run_reserve(run, bytes * (size_t)run->ranks);
+    for (int i = 0; i < run->ranks && status >= 0; i++)
+        lk__range_pack(run->o, (lk__comm_range){.part = i, .ranks = run->ranks, .count = count},
+                       run->scratch->memory + (size_t)i * bytes);
+    return status;
+}
+
+static bool packs(const lk__net_collective_run *run)
+{
+    return lk__call_has_rows(run->o) && lk__call_facts(run->o)->sends_parts;
+}
+
+/* What this rank sends to `to`, contiguous: of a call that is small. */
+static const void *small_part(const lk__net_collective_run *run, int to)
+{
+    return packs(run) ? run->scratch->memory + (size_t)to * run->o->count * run->size
+                      : lk__call_send_part(run->o, run->rank, to, run->size);
+}
+
 static lk_status enter_and_await(const lk__net_collective_run *run, bool with_data)
 {
     lk__net_part *parts = run->scratch->parts;
+    lk_status     status = with_data && packs(run) ? pack_parts(run) : LK_OK;
+    if (status < 0) return status;
     lk__net_run_clear(run);
     for (int i = 0; with_data && i < run->ranks; i++) {
         if (i == run->rank) continue;
         parts[i].send_bytes = part_bytes(run, run->rank, i);
-        parts[i].send = parts[i].send_bytes ? lk__call_send_part(run->o, run->rank, i, run->size) : NULL;
+        parts[i].send = parts[i].send_bytes ? small_part(run, i) : NULL;
     }
-    lk_status status = lk__net_enter(run->net, run->o, with_data ? parts : NULL);
+    status = lk__net_enter(run->net, run->o, with_data ? parts : NULL);
     return status < 0 ? status : lk__net_await(run->net, -1);
 }
 
@@ -145,10 +170,14 @@ static lk_status run_small(const lk__net_collective_run *run)
     for (int i = 0; i < run->ranks && status >= 0; i++) {
         size_t bytes = part_bytes(run, i, run->rank);
         if (i == run->rank)
-            run->scratch->from[i] = lk__call_send_part(run->o, run->rank, i, run->size);
+            run->scratch->from[i] = small_part(run, i);
         else
             status = lk__net_run_payload(run, i, bytes, &run->scratch->from[i]);
-        if (status >= 0 && !lk__call_reduces(run->o))
+        if (status < 0 || lk__call_reduces(run->o)) continue;
+        if (lk__call_has_rows(run->o))
+            lk__range_unpack(run->o, (lk__comm_range){.part = i, .ranks = run->ranks, .count = run->o->count},
+                             run->scratch->from[i]);
+        else
             copy_part(lk__call_recv_part(run->o, i, run->size), run->scratch->from[i], bytes);
     }
     if (status >= 0 && lk__call_reduces(run->o))
@@ -233,7 +262,7 @@ static lk_status run_collective(const lk__net_collective_run *run)
     }
     lk_status status = enter_and_await(run, false);
     if (status < 0) return status;
-    if (facts->reduces || lk__call_forwards(o)) return lk__net_pipelined(run);
+    if (facts->reduces || lk__call_forwards(o) || lk__call_has_rows(o)) return lk__net_pipelined(run);
     if (facts->sends_parts && facts->receives_parts && o->send == o->recv) return run_in_place(run);
     return run_direct(run);
 }

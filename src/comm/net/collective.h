@@ -37,7 +37,8 @@ lk_status lk__net_run_finish(const lk__net_collective_run *run, int which, lk__n
 lk_status lk__net_run_payload(const lk__net_collective_run *run, int from, size_t bytes, const void **data);
 
 /* After all ranks have entered: reductions and broadcasts in chunks. Each rank gets its slice of a chunk from all ranks
- * that have it, reduces it, and sends the result; while one chunk is reduced others are in flight. */
+ * that have it, reduces it, and sends the result; while one chunk is reduced others are in flight. Parts in rows: a
+ * chunk is made contiguous before it is sent, and distributed to its rows when it is there. */
 lk_status lk__net_pipelined(const lk__net_collective_run *run);
 /* An all_reduce of one chunk whose slices are sent with the arrivals. */
 lk_status lk__net_with_slices(const lk__net_collective_run *run);

@@ -1,4 +1,5 @@
-/* pipeline.c - reductions and broadcasts over a network in chunks, several of them in flight at once. */
+/* pipeline.c - reductions, broadcasts and gathers in rows over a network in chunks, several of them in flight at
+ * once. */
 #include "base/reduce.h"
 #include "comm/net/collective.h"
 
@@ -14,9 +15,10 @@ static void slice_of(size_t n, int rank, int ranks, size_t *begin, size_t *end)
 
 typedef struct pipeline {
     const lk__net_collective_run *run;
-    size_t                        count; /* elements of the buffer, or of a part for reduce_scatter */
+    size_t                        count; /* elements of the buffer; of a part where ranks send or receive parts */
     size_t                        n;     /* elements per chunk */
     size_t                        slice; /* bytes of the largest slice */
+    size_t                        slices; /* for which a slot has room */
     size_t                        chunks;
     lk__net_transfer_state       *in[LK__NET_SLOTS], *out[LK__NET_SLOTS]; /* in flight, by chunk % LK__NET_SLOTS */
 } pipeline;
@@ -27,11 +29,23 @@ static size_t chunk_count(const pipeline *p, size_t c)
     return left < p->n ? left : p->n;
 }
 
-/* The slice of chunk c that `rank` reduces or forwards, in elements of the buffer. For reduce_scatter it is the whole
- * chunk, of each part. */
+/* Ranks send or receive a chunk of each part. */
+static bool moves_parts(const lk__net_collective_run *run)
+{
+    return lk__call_facts(run->o)->sends_parts || lk__call_facts(run->o)->receives_parts;
+}
+
+/* A reduce_scatter whose parts are in rows: what is sent is made contiguous first. */
+static bool packs(const lk__net_collective_run *run)
+{
+    return lk__call_has_rows(run->o) && lk__call_facts(run->o)->sends_parts;
+}
+
+/* The slice of chunk c that `rank` reduces or forwards, in elements of the buffer. With parts it is the whole chunk, of
+ * each part. */
 static void chunk_slice(const pipeline *p, size_t c, int rank, size_t *begin, size_t *end)
 {
-    if (lk__call_facts(p->run->o)->sends_parts)
+    if (moves_parts(p->run))
         *begin = 0, *end = chunk_count(p, c);
     else
         slice_of(chunk_count(p, c), rank, p->run->ranks, begin, end);
@@ -40,10 +54,21 @@ static void chunk_slice(const pipeline *p, size_t c, int rank, size_t *begin, si
 }
 
 /* Where slices from other ranks are received in slot c % LK__NET_SLOTS; at from == ranks, where a result is that does
- * not belong into this rank's receive buffer. */
+ * not belong into this rank's receive buffer; behind it, what this rank sends to each, where that is packed. */
 static char *staging_at(const pipeline *p, size_t c, int from)
 {
-    return p->run->scratch->memory + ((c % LK__NET_SLOTS) * (size_t)(p->run->ranks + 1) + (size_t)from) * p->slice;
+    return p->run->scratch->memory + ((c % LK__NET_SLOTS) * p->slices + (size_t)from) * p->slice;
+}
+
+/* What this rank sends of chunk c to `to`, and what it has of it itself. */
+static const char *sent_chunk(const pipeline *p, size_t c, int to, size_t begin, size_t end)
+{
+    const lk__net_collective_run *run = p->run;
+    if (!packs(run)) return lk__call_send_part(run->o, run->rank, to, run->size) + begin * run->size;
+    char *packed = staging_at(p, c, run->ranks + 1 + to);
+    lk__range_pack(run->o, (lk__comm_range){.part = to, .ranks = run->ranks, .first = begin, .count = end - begin},
+                   packed);
+    return packed;
 }
 
 /* Where this rank's slice of chunk c's result is. */
@@ -74,24 +99,27 @@ static lk_status begin_in(pipeline *p, size_t c)
                 parts[i].recv = (char *)run->o->recv + own_begin * run->size,
                 parts[i].recv_bytes = (own_end - own_begin) * run->size;
         } else {
-            parts[i] =
-                (lk__net_part){lk__call_send_part(run->o, run->rank, i, run->size) + begin * run->size,
-                               staging_at(p, c, i), (end - begin) * run->size, (own_end - own_begin) * run->size};
+            parts[i] = (lk__net_part){sent_chunk(p, c, i, begin, end), staging_at(p, c, i), (end - begin) * run->size,
+                                      (own_end - own_begin) * run->size};
         }
     }
     return lk__net_run_begin(run, (int)(c % LK__NET_SLOTS), &p->in[c % LK__NET_SLOTS]);
 }
 
-static void reduce_own(const pipeline *p, size_t c)
+/* Reduces this rank's slice of chunk c; of a gather, distributes the chunk to its rows. */
+static void take_chunk(const pipeline *p, size_t c)
 {
     const lk__net_collective_run *run = p->run;
     const lk__comm_call          *o = run->o;
     size_t                        begin, end;
-    if (!lk__call_reduces(o)) return;
+    if (lk__call_forwards(o)) return;
     chunk_slice(p, c, run->rank, &begin, &end);
     for (int i = 0; i < run->ranks; i++)
-        run->scratch->from[i] = i == run->rank ? lk__call_send_part(run->o, run->rank, i, run->size) + begin * run->size
-                                               : staging_at(p, c, i);
+        run->scratch->from[i] = i == run->rank ? sent_chunk(p, c, i, begin, end) : staging_at(p, c, i);
+    for (int i = 0; i < run->ranks && !lk__call_reduces(o); i++)
+        lk__range_unpack(o, (lk__comm_range){.part = i, .ranks = run->ranks, .first = begin, .count = end - begin},
+                         run->scratch->from[i]);
+    if (!lk__call_reduces(o)) return;
     lk__reduce(result_at(p, c, begin), run->scratch->from, run->ranks, end - begin, o->type, o->reduce);
 }
 
@@ -102,7 +130,7 @@ static lk_status begin_out(pipeline *p, size_t c)
     const lk__comm_call          *o = run->o;
     lk__net_part                 *parts = run->scratch->parts;
     size_t                        own_begin, own_end;
-    if (lk__call_facts(o)->sends_parts) return LK_OK;
+    if (moves_parts(run)) return LK_OK;
     chunk_slice(p, c, run->rank, &own_begin, &own_end);
     lk__net_run_clear(run);
     for (int i = 0; i < run->ranks; i++) {
@@ -137,7 +165,7 @@ static lk_status run_pipeline(pipeline *p)
         status = finish_in(p, c);
         if (status >= 0) status = finish_out(p, c); /* of chunk c - LK__NET_SLOTS */
         if (status < 0) break;
-        reduce_own(p, c);
+        take_chunk(p, c);
         status = begin_out(p, c);
     }
     for (size_t c = p->chunks; c < p->chunks + LK__NET_SLOTS && status >= 0; c++)
@@ -151,14 +179,14 @@ static lk_status run_pipeline(pipeline *p)
 
 lk_status lk__net_pipelined(const lk__net_collective_run *run)
 {
-    bool   scatters = lk__call_facts(run->o)->sends_parts;
+    bool   parts = moves_parts(run);
     size_t ranks = (size_t)run->ranks, slice = SLICE * ranks < LK__NET_CHUNK ? SLICE : LK__NET_CHUNK / ranks;
     slice = lk__round_up(slice, 64);
-    pipeline p = {.run = run, .count = run->o->count, .slice = slice};
-    p.n = (scatters ? slice : slice * ranks) / run->size;
+    pipeline p = {.run = run, .count = run->o->count, .slice = slice, .slices = ranks + 1 + (packs(run) ? ranks : 0)};
+    p.n = (parts ? slice : slice * ranks) / run->size;
     p.chunks = (p.count + p.n - 1) / p.n;
     size_t    slots = p.chunks < LK__NET_SLOTS ? p.chunks : LK__NET_SLOTS;
-    lk_status status = lk__call_reduces(run->o) ? lk__net_run_reserve(run, slots * (ranks + 1) * slice) : LK_OK;
+    lk_status status = lk__call_forwards(run->o) ? LK_OK : lk__net_run_reserve(run, slots * p.slices * slice);
     return status < 0 ? status : run_pipeline(&p);
 }
 

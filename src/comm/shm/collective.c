@@ -31,6 +31,12 @@ static bool overwrites_parts(const lk__comm_call *o)
     return lk__call_facts(o)->sends_parts && lk__call_facts(o)->receives_parts;
 }
 
+/* Of this call: elements [first, first + count) of the part of `rank`. */
+static lk__comm_range part_range(const job *j, int rank, size_t first, size_t count)
+{
+    return (lk__comm_range){.part = rank, .ranks = j->s->size, .first = first, .count = count};
+}
+
 static size_t part_count(const job *j, int from, int to) { return lk__call_count(j->o, j->s->rank, from, to); }
 static bool   receives(const job *j) { return lk__call_receives(j->o, j->s->rank); }
 
@@ -133,9 +139,28 @@ static void publish_parts(const job *j, char *to, size_t first, size_t n)
         size_t count = part_count(j, s->rank, i), here = count > first ? count - first : 0;
         if (here > n) here = n;
         if (what == LK__SEND_PARTS && i == s->rank) continue;
-        copy_part(to + (size_t)i * n * j->size, lk__call_send_part(j->o, j->s->rank, i, j->size) + first * j->size,
-                  here * j->size);
+        if (what == LK__SEND_PARTS && lk__call_has_rows(j->o))
+            lk__range_pack(j->o, part_range(j, i, first, here), to + (size_t)i * n * j->size);
+        else
+            copy_part(to + (size_t)i * n * j->size, lk__call_send_part(j->o, j->s->rank, i, j->size) + first * j->size,
+                      here * j->size);
         s->sent += here * j->size;
+    }
+}
+
+/* The same of a sum of parts in rows. base: by rank, what it published, or its send buffer where `direct`. */
+static void reduce_rows(const job *j, char *const *base, size_t first, size_t count, bool direct)
+{
+    const lk__comm_call *o = j->o;
+    lk__comm_range       left = part_range(j, j->s->rank, first, count);
+    while (left.count) {
+        size_t n = lk__range_contiguous(o, &left), at = lk__range_at(o, &left);
+        for (int i = 0; i < j->s->size; i++)
+            j->from[i] = i == j->s->rank ? (const char *)o->send + at * j->size
+                                         : base[i] + (direct ? at : left.first - first) * j->size;
+        lk__reduce((char *)o->recv + left.first * j->size, j->from, j->s->size, n, o->type, o->reduce);
+        left.first += n;
+        left.count -= n;
     }
 }
 
@@ -148,6 +173,12 @@ static void take_parts(const job *j, size_t first, size_t n)
     if (lk__call_reduces(o)) {
         size_t here = o->count > first ? o->count - first : 0;
         if (here > n) here = n;
+        if (lk__call_has_rows(o)) {
+            char **base = (char **)j->from + s->size;
+            memcpy(base, j->from, (size_t)s->size * sizeof *base);
+            reduce_rows(j, base, first, here, false);
+            return;
+        }
         lk__reduce((char *)o->recv + first * j->size, j->from, s->size, here, o->type, o->reduce);
         return;
     }
@@ -157,7 +188,9 @@ static void take_parts(const job *j, size_t first, size_t n)
         size_t count = part_count(j, i, s->rank), here = count > first ? count - first : 0;
         if (here > n) here = n;
         char *to = lk__call_recv_part(j->o, i, j->size) + first * j->size;
-        if (i == s->rank) {
+        if (lk__call_has_rows(o)) {
+            lk__range_unpack(o, part_range(j, i, first, here), j->from[i]);
+        } else if (i == s->rank) {
             if (here && to != j->from[i]) memmove(to, j->from[i], here * j->size);
         } else {
             copy_part(to, j->from[i], here * j->size);
@@ -268,11 +301,15 @@ static lk_status direct_reduce(const job *j, char **send, char **recv)
 static lk_status run_direct(const job *j, char **send, char **recv)
 {
     if (reduces_whole(j->o)) return direct_reduce(j, send, recv);
-    for (int i = 0; i < j->s->size; i++)
-        j->from[i] =
-            send[i] +
-            (lk__call_send_pattern(j->o, i) == LK__SEND_PARTS ? (size_t)j->s->rank * j->o->count * j->size : 0);
-    take_parts(j, 0, j->most);
+    if (lk__call_reduces(j->o) && lk__call_has_rows(j->o)) {
+        reduce_rows(j, send, 0, j->o->count, true);
+    } else {
+        for (int i = 0; i < j->s->size; i++)
+            j->from[i] =
+                send[i] +
+                (lk__call_send_pattern(j->o, i) == LK__SEND_PARTS ? (size_t)j->s->rank * j->o->count * j->size : 0);
+        take_parts(j, 0, j->most);
+    }
     publish_step(j, 1);
     return await_step(j, 1); /* until then a peer may be reading this rank's buffer */
 }
