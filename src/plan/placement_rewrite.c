@@ -73,8 +73,8 @@ static void set_part(const rewriter *r, lk__graph_value *v, const lk__graph_shap
 }
 
 /* A value as rows, in each of which the ranks' parts follow each other: (rows, part) of one rank, (rows, ranks, part)
- * of all, and (ranks, rows, part), as collectives have it. */
-typedef enum view { LOCAL, WHOLE, STACKED } view;
+ * of all, as collectives have it too. */
+typedef enum view { LOCAL, WHOLE } view;
 
 static lk__graph_shape view_shape(const group *g, const lk__graph_shape *whole, const lk__placement_value *place,
                                   view form)
@@ -83,13 +83,13 @@ static lk__graph_shape view_shape(const group *g, const lk__graph_shape *whole, 
     for (int i = 0; i < place->dim; i++) before *= whole->dims[i];
     for (int i = place->dim + 1; i < whole->rank; i++) inner *= whole->dims[i];
     int64_t         rows = before * place->outer, part = each / extent * inner;
-    int             row = form == STACKED ? 1 : 0, last = form == LOCAL ? 1 : 2, axis = whole->count_axis;
+    int             last = form == LOCAL ? 1 : 2, axis = whole->count_axis;
     lk__graph_shape s = {.dtype = whole->dtype, .rank = last + 1, .count_axis = -1, .count_unit = 1};
-    s.dims[row] = rows;
+    s.dims[0] = rows;
     s.dims[last] = part;
-    if (form != LOCAL) s.dims[1 - row] = extent;
+    if (form == WHOLE) s.dims[1] = extent;
     if (axis < 0) return s;
-    s.count_axis = axis > place->dim ? last : row;
+    s.count_axis = axis > place->dim ? last : 0;
     s.count_unit = axis == place->dim ? before * (whole->count_unit / each)
                                       : whole->count_unit * (s.dims[s.count_axis] / whole->dims[axis]);
     return s;
@@ -104,34 +104,24 @@ static int emit_view(lk_graph *g, lk_site site, int x, const lk__graph_shape *sh
     return node < 0 ? -1 : g->nodes[node].out[0];
 }
 
-/* Rows and ranks exchanged; with one row they are the same bytes. */
-static int emit_exchange(lk_graph *g, lk_site site, int x, const lk__graph_shape *shape)
-{
-    lk__op_attrs attrs = {.axes = {1, 0, 2}};
-    if (x < 0 || shape->dims[0] == 1 || shape->dims[1] == 1) return emit_view(g, site, x, shape);
-    int node = lk__emit_shaped(g, site, LK__OP_permute, &attrs, &x, 1, shape, 1);
-    return node < 0 ? -1 : g->nodes[node].out[0];
-}
-
 /* The whole value from the parts of a group. */
 static int emit_gather(lk_graph *g, lk_site site, int x, const lk__graph_shape *whole, const lk__placement_value *from,
                        const group *among)
 {
-    lk__op_attrs    attrs = {.mesh = among->axes, .parts = among->extent};
-    lk__graph_shape local = view_shape(among, whole, from, LOCAL), all = view_shape(among, whole, from, WHOLE);
+    lk__op_attrs    attrs = {.mesh = among->axes, .parts = among->extent, .rows = 1};
+    lk__graph_shape local = view_shape(among, whole, from, LOCAL);
     int             y = emit_view(g, site, x, &local);
     if (y >= 0) y = lk__emit_all_gather(g, site, &attrs, y);
-    return emit_view(g, site, emit_exchange(g, site, y, &all), whole);
+    return emit_view(g, site, y, whole);
 }
 
 /* This rank's part of a sum over a group. */
 static int emit_scatter(lk_graph *g, lk_site site, int x, const lk__graph_shape *whole, const lk__placement_value *to,
                         const group *among)
 {
-    lk__op_attrs    attrs = {.mesh = among->axes, .parts = among->extent, .reduction = LK_SUM};
-    lk__graph_shape all = view_shape(among, whole, to, WHOLE), stacked = view_shape(among, whole, to, STACKED);
-    lk__graph_shape part = part_shape(whole, to, among->extent);
-    int             y = emit_exchange(g, site, emit_view(g, site, x, &all), &stacked);
+    lk__op_attrs    attrs = {.mesh = among->axes, .parts = among->extent, .rows = 1, .reduction = LK_SUM};
+    lk__graph_shape all = view_shape(among, whole, to, WHOLE), part = part_shape(whole, to, among->extent);
+    int             y = emit_view(g, site, x, &all);
     if (y >= 0) y = lk__emit_reduce_scatter(g, site, &attrs, y);
     return emit_view(g, site, y, &part);
 }

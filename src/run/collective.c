@@ -132,6 +132,14 @@ lk_status lk__run_refuse_leaves(lk_program *p, const lk__schedule_run *run, size
     return lk__fail(p->context, LK_EUNSUPPORTED, "evaluation has no leaves to add over");
 }
 
+/* The rows in each of which the ranks' parts lie side by side. */
+static size_t count_rows(const lk__kernel_call *call)
+{
+    size_t rows = 1;
+    for (int i = 0; i < (int)call->attrs->rows; i++) rows *= (size_t)call->in[0].dims[i];
+    return rows;
+}
+
 /* The collective of a node, from and to this memory; returns when it has ended, or with a work. */
 static lk_status start_value(lk_program *p, const lk__run_instruction *in, const void *from, void *to, lk_work **work)
 {
@@ -144,6 +152,7 @@ static lk_status start_value(lk_program *p, const lk__run_instruction *in, const
                            .type = type,
                            .reduce = in->call.attrs->reduction,
                            .count = elements / parts,
+                           .rows = count_rows(&in->call),
                            .send = from,
                            .recv = to,
                            .site = LK_HERE};

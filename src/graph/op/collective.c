@@ -74,29 +74,36 @@ static bool check_operand(lk__graph_shapes *s)
 
 static int reduced_shape(lk__graph_shapes *s) { return check_operand(s) ? lk__shape_same(s) : -1; }
 
+/* The axis of the parts comes behind as many as the attribute `rows` says: behind the first, they lie side by side in
+ * each row. */
 static int gathered_shape(lk__graph_shapes *s)
 {
-    int64_t dims[LK_MAX_RANK] = {s->attrs->parts};
+    const lk__graph_shape *x = s->in[0];
+    int64_t                dims[LK_MAX_RANK], rows = s->attrs->rows;
     if (!check_operand(s)) return -1;
-    if (s->attrs->parts < 1 || s->in[0]->rank + 1 > LK_MAX_RANK)
+    if (s->attrs->parts < 1 || x->rank + 1 > LK_MAX_RANK || rows < 0 || rows > x->rank)
         return LK__SHAPE_FAIL(s, "all_gather: %lld parts of %s; at least 1, and at most %d axes are supported",
-                              (long long)s->attrs->parts, lk__shape_show(s->in[0]).text, LK_MAX_RANK - 1);
-    for (int i = 0; i < s->in[0]->rank; i++) dims[i + 1] = s->in[0]->dims[i];
-    s->out[0] = lk__shape_fixed(s->in[0]->dtype, s->in[0]->rank + 1, dims);
-    if (s->in[0]->count_axis >= 0)
-        lk__shape_carry_count(&s->out[0], s->in[0], s->in[0]->count_axis, s->in[0]->count_axis + 1);
+                              (long long)s->attrs->parts, lk__shape_show(x).text, LK_MAX_RANK - 1);
+    for (int i = 0; i < x->rank; i++) dims[i + (i >= rows)] = x->dims[i];
+    dims[rows] = s->attrs->parts;
+    s->out[0] = lk__shape_fixed(x->dtype, x->rank + 1, dims);
+    if (x->count_axis >= 0)
+        lk__shape_carry_count(&s->out[0], x, x->count_axis, x->count_axis + (x->count_axis >= rows));
     return 1;
 }
 
 static int scattered_shape(lk__graph_shapes *s)
 {
     const lk__graph_shape *x = s->in[0];
+    int64_t                dims[LK_MAX_RANK], rows = s->attrs->rows;
     if (!check_operand(s)) return -1;
-    if (s->attrs->parts < 1 || x->rank < 1 || x->dims[0] != s->attrs->parts || x->count_axis == 0)
-        return LK__SHAPE_FAIL(s, "reduce_scatter: x has shape %s; its first axis must be the %lld parts, at least 1",
-                              lk__shape_show(x).text, (long long)s->attrs->parts);
-    s->out[0] = lk__shape_fixed(x->dtype, x->rank - 1, x->dims + 1);
-    if (x->count_axis > 0) lk__shape_carry_count(&s->out[0], x, x->count_axis, x->count_axis - 1);
+    if (s->attrs->parts < 1 || rows < 0 || rows >= x->rank || x->dims[rows] != s->attrs->parts || x->count_axis == rows)
+        return LK__SHAPE_FAIL(s, "reduce_scatter: x has shape %s; its %s must be the %lld parts, at least 1",
+                              lk__shape_show(x).text, rows ? "axis behind the rows" : "first axis",
+                              (long long)s->attrs->parts);
+    for (int i = 0; i < x->rank - 1; i++) dims[i] = x->dims[i + (i >= rows)];
+    s->out[0] = lk__shape_fixed(x->dtype, x->rank - 1, dims);
+    if (x->count_axis >= 0) lk__shape_carry_count(&s->out[0], x, x->count_axis, x->count_axis - (x->count_axis > rows));
     return 1;
 }
 
@@ -143,7 +150,7 @@ DESCRIBE(all_gather){
     .in = {OPERAND("x", ANY, REQUIRED, ROWS)},
     .outputs = 1,
     .out = {OPERAND("y", ANY, REQUIRED, ROWS)},
-    .attributes = LK__HAS(order) | LK__HAS(group) | LK__HAS(mesh) | LK__HAS(parts),
+    .attributes = LK__HAS(order) | LK__HAS(group) | LK__HAS(mesh) | LK__HAS(parts) | LK__HAS(rows),
     .shape = gathered_shape,
     .gradient = all_gather_gradient,
     .no_gradient = LK__NO_OPERAND,
@@ -158,7 +165,7 @@ DESCRIBE(reduce_scatter){
     .in = {OPERAND("x", ANY, REQUIRED, ROWS)},
     .outputs = 1,
     .out = {OPERAND("y", ANY, REQUIRED, ROWS)},
-    .attributes = LK__HAS(reduction) | LK__HAS(order) | LK__HAS(group) | LK__HAS(mesh) | LK__HAS(parts),
+    .attributes = LK__HAS(reduction) | LK__HAS(order) | LK__HAS(group) | LK__HAS(mesh) | LK__HAS(parts) | LK__HAS(rows),
     .shape = scattered_shape,
     .gradient = reduce_scatter_gradient,
     .no_gradient = LK__NO_OPERAND,
