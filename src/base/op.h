@@ -277,8 +277,7 @@ typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;
     X(count, kv_heads)        /* attention: of keys and values */                                                    \
     X(integer, window)        /* attention, choose_tokens */                                                         \
     X(integer, cutout)        /* sample_rows: side of a square that is set to 0 */                                   \
-    X(integer, rows)          /* dropout: rows of a sample, where a reshape merged axes; all_gather, */              \
-                              /* reduce_scatter: axes before that of the ranks' parts */                             \
+    X(integer, rows)          /* dropout: of a sample, where axes were merged; collectives: axes before the parts' */  \
     X(integer, k)             /* topk */                                                                             \
     X(integer, experts)       /* group_rows */                                                                       \
     X(integer, capacity)      /* group_rows */                                                                       \

@@ -161,6 +161,11 @@ typedef enum lk__graph_segments {
     LK__SEGMENTS_JOINED, /* output 0; the inputs are all of them, in their order */
 } lk__graph_segments;
 
+/* Another output than 0 that may reuse the memory of input 0, in nodes that have the input `with`; output 0: none. */
+typedef struct lk__graph_replaced {
+    int output, with;
+} lk__graph_replaced;
+
 typedef struct lk__graph_op {
     const char             *factors;         /* the line of graph/factor.h */
     int                     inputs, outputs; /* at most; -1: none */
@@ -170,6 +175,7 @@ typedef struct lk__graph_op {
     lk__graph_gradient_rule gradient;
     unsigned                no_gradient; /* inputs that get no gradient and do not make outputs need one */
     unsigned                in_place;    /* inputs whose memory output 0 may reuse */
+    lk__graph_replaced      replaces;
     lk__graph_leaves        leaves;
     lk__graph_runs          runs;
     lk__comm_kind           collective; /* LK__RUNS_COLLECTIVE: which one */
@@ -216,6 +222,14 @@ static inline bool lk__op_shares_memory(lk__op op)
 {
     const lk__graph_op *d = lk__op_find(op);
     return d->runs == LK__RUNS_NOTHING || d->runs == LK__RUNS_WAIT || d->effect == LK__EFFECT_CACHE;
+}
+
+/* Inputs of a node whose memory an output may reuse. */
+static inline unsigned lk__node_in_place(const lk__graph_node *n, int output)
+{
+    const lk__graph_op *d = lk__op_find(n->op);
+    bool                with = d->replaces.with < n->inputs && n->in[d->replaces.with] >= 0;
+    return output == 0 ? d->in_place : output == d->replaces.output && with ? 1u << 0 : 0;
 }
 
 /* collective.c: appends a collective of x and its wait; returns the complete value, or -1. */

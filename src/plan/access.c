@@ -110,12 +110,18 @@ static bool reads_input(const lk__graph_node *n, int i)
     return n->in[i] >= 0 && (i > 0 || lk__op_find(n->op)->effect != LK__EFFECT_CACHE);
 }
 
+static bool may_replace(const lk__graph_node *n, int input)
+{
+    const lk__graph_op *d = lk__op_find(n->op);
+    return ((d->in_place | lk__node_in_place(n, d->replaces.output)) >> input & 1) != 0;
+}
+
 static void read_operands(lk__plan_accesses *a, const lk__graph_node *n, int slot, int part, int set)
 {
     const lk__graph_op *d = lk__op_find(n->op);
     for (int i = 0; i < n->inputs; i++) {
         if (!reads_input(n, i)) continue;
-        bool in_place = (d->in_place >> i & 1) || updates_buffer(a, n, i);
+        bool in_place = may_replace(n, i) || updates_buffer(a, n, i);
         lk__access_value(a, in_place ? LK__READS_IN_PLACE : LK__READS, n->in[i], slot, part, set);
     }
     for (int i = 0; i < n->outputs && d->effect == LK__EFFECT_STATE; i++)

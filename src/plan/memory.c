@@ -135,20 +135,21 @@ static bool is_gradient(const lk__plan_list *list, int v)
     return false;
 }
 
-/* The storage that output 0 of n may overwrite, or -1. A parameter's gradient is in a region whose address changes from
+/* The storage that an output of n may overwrite, or -1. A parameter's gradient is in a region whose address changes from
  * one micro-batch to the next and which only backward knows: it must not share a storage that forward writes. */
-static int in_place_storage(const memory *m, const lk__graph_node *n, int position)
+static int in_place_storage(const memory *m, const lk__graph_node *n, int output, int position)
 {
     const lk_graph *g = m->list->graph;
-    size_t          bytes = bytes_of(&g->values[n->out[0]].shape);
+    int             v = n->out[output];
+    size_t          bytes = bytes_of(&g->values[v].shape);
     for (int i = 0; i < n->inputs; i++) {
-        if (!(lk__op_find(n->op)->in_place >> i & 1) || n->in[i] < 0) continue;
+        if (!(lk__node_in_place(n, output) >> i & 1) || n->in[i] < 0) continue;
         int            id = m->storage_of[n->in[i]];
         const storage *s = &m->storages[id];
         if (!s->arena || s->gathered || s->last != position ||
-            !lk__shape_equal(&g->values[n->in[i]].shape, &g->values[n->out[0]].shape) || s->bytes != bytes)
+            !lk__shape_equal(&g->values[n->in[i]].shape, &g->values[v].shape) || s->bytes != bytes)
             continue;
-        if (s->first < (int)m->list->end[LK_FORWARD] && is_gradient(m->list, n->out[0])) continue;
+        if (s->first < (int)m->list->end[LK_FORWARD] && is_gradient(m->list, v)) continue;
         bool shared = false; /* another operand in the same bytes would be overwritten while it is read */
         for (int j = 0; j < n->inputs; j++)
             if (j != i && n->in[j] >= 0 && m->storage_of[n->in[j]] == id) shared = true;
@@ -174,7 +175,7 @@ static void assign_storages(memory *m)
             if (v < 0 || g->values[v].kind != LK__VALUE_RESULT) continue;
             int id = -1, last = m->last_use[v] < kept ? kept : m->last_use[v];
             if (i == 0 && lk__op_shares_memory(n->op)) id = m->storage_of[n->in[0]];
-            if (i == 0 && id < 0 && lk__launch_group_in_place(list, p)) id = in_place_storage(m, n, (int)p);
+            if (id < 0 && lk__launch_group_in_place(list, p)) id = in_place_storage(m, n, i, (int)p);
             if (id < 0)
                 id = new_storage(m, &(storage){.bytes = bytes_of(&g->values[v].shape),
                                                .first = (int)p,
@@ -224,6 +225,14 @@ static int larger_first(const void *a, const void *b)
     return x->first != y->first ? (x->first < y->first ? -1 : 1) : (x < y ? -1 : x > y);
 }
 
+/* Those that are live longest first: they do not end up between others that come and go. */
+static int longer_first(const void *a, const void *b)
+{
+    const storage *x = *(const storage *const *)a, *y = *(const storage *const *)b;
+    int            lives = x->last - x->first, other = y->last - y->first;
+    return lives != other ? (lives < other ? 1 : -1) : larger_first(a, b);
+}
+
 /* placed is kept sorted by offset; s is put into the first gap between storages that are live at the same time. */
 static void place_one(storage **placed, size_t count, storage *s)
 {
@@ -241,6 +250,19 @@ static void place_one(storage **placed, size_t count, storage *s)
     placed[at] = s;
 }
 
+/* Returns the bytes of all, in that order. */
+static size_t place_in_order(storage **sorted, storage **placed, size_t count, int (*order)(const void *, const void *))
+{
+    size_t all = 0;
+    if (count) qsort(sorted, count, sizeof *sorted, order);
+    for (size_t i = 0; i < count; i++) {
+        place_one(placed, i, sorted[i]);
+        size_t end = sorted[i]->offset + lk__round_up(sorted[i]->bytes, LK__ALIGN);
+        if (end > all) all = end;
+    }
+    return all;
+}
+
 /* Those of the arena, or those of what is gathered; *all: their bytes. */
 static lk_status place_storages(memory *m, bool gathered, size_t *all)
 {
@@ -250,11 +272,14 @@ static lk_status place_storages(memory *m, bool gathered, size_t *all)
     if (bytes && !sorted) return LK_ENOMEM;
     for (size_t i = 0; i < m->count; i++)
         if (m->storages[i].arena && m->storages[i].gathered == gathered) sorted[ours++] = &m->storages[i];
-    if (ours) qsort(sorted, ours, sizeof *sorted, larger_first);
-    for (size_t i = 0; i < ours; i++) {
-        place_one(placed, i, sorted[i]);
-        size_t end = sorted[i]->offset + lk__round_up(sorted[i]->bytes, LK__ALIGN);
-        if (end > *all) *all = end;
+    *all = place_in_order(sorted, placed, ours, larger_first);
+    /* Parts that are kept for backward lie among gathered values, many times as large, that are there for a product. */
+    if (m->plan->placed_axes && ours) {
+        size_t other = place_in_order(sorted, placed, ours, longer_first);
+        if (other < *all)
+            *all = other;
+        else
+            *all = place_in_order(sorted, placed, ours, larger_first);
     }
     lk__free(c, LK_MEMORY_OTHER, sorted, bytes);
     return LK_OK;

@@ -1,7 +1,11 @@
 /* overlap.c - collectives between parts of products that run while other products compute: a start moves, with the
  * nodes that only it needs, in front of products that do not depend on it, and a wait moves behind such products. The
- * weight gradient of a layer hides the reduce_scatter of its input's gradient, and the gradients of the layer behind
- * hide the all_gather of what was saved. Nodes and values stay the same, and so do all results. */
+ * weight gradient of a layer hides the reduce_scatter of its input's gradient, and the product that makes that gradient
+ * the all_gather of what was saved. Nodes and values stay the same, and so do all results.
+ *
+ * Sums start early: what they read is there anyway, and their result is smaller. What is gathered is larger than its
+ * parts, so its wait moves first, which keeps nothing longer but a part; its start moves only as far as that does not
+ * hide it. */
 #include "plan/plan.h"
 
 #include <string.h>
@@ -74,11 +78,11 @@ static void move_marked(overlap *o, size_t first, size_t last, const bool *marke
     memcpy(nodes, o->kept, count * sizeof *nodes);
 }
 
-/* The start at `index`: before products that it does not need. */
-static void hoist_start(overlap *o, size_t index)
+/* The start at `index`: before products that it does not need. hidden: operations behind it that hide it already. */
+static void hoist_start(overlap *o, size_t index, double hidden)
 {
     const lk_graph *g = o->g;
-    double          bytes = moved_bytes(g, &g->nodes[index]), hidden = 0;
+    double          bytes = moved_bytes(g, &g->nodes[index]);
     bool            needed[WINDOW + 1] = {false}; /* by distance from `index` */
     size_t          first = index, to = index;
     needed[0] = true;
@@ -99,30 +103,43 @@ static void hoist_start(overlap *o, size_t index)
     move_marked(o, to, index, marked);
 }
 
-/* Its group completes collectives in the order of their starts: other starts and waits do not matter to it. */
-static bool ends_sinking(const lk__graph_node *wait, const lk__graph_node *n)
-{
-    return makes_input(wait, n) || (!n->dead && lk__plan_has_effect(n));
-}
-
-/* The wait at `index`: behind products that do not need it. */
+/* The wait at `index`: behind products that do not need it, together with views of its result. Its group completes
+ * collectives in the order of their starts: other starts and waits do not matter to it. */
 static void sink_wait(overlap *o, size_t index)
 {
-    const lk_graph       *g = o->g;
-    const lk__graph_node *wait = &g->nodes[index];
-    double                bytes = value_bytes(g, wait->in[0]), hidden = 0;
-    size_t                to = index;
+    const lk_graph *g = o->g;
+    double          bytes = value_bytes(g, g->nodes[index].in[0]), hidden = 0;
+    bool            stays[WINDOW + 1] = {false}; /* by distance from `index`: not moved with it */
+    size_t          to = index;
     for (size_t i = index + 1; i < o->end && i - index <= WINDOW && hidden < enough * bytes; i++) {
         const lk__graph_node *n = &g->nodes[i];
-        if (ends_sinking(wait, n)) break;
-        double arithmetic = arithmetic_of(g, n);
+        bool                  reads = false;
+        for (size_t k = index; k < i && !reads; k++) reads = !stays[k - index] && makes_input(&g->nodes[k], n);
+        if ((reads && n->op != LK__OP_reshape) || (!n->dead && lk__plan_has_effect(n))) break;
+        stays[i - index] = !reads;
+        double arithmetic = reads ? 0 : arithmetic_of(g, n);
         if (arithmetic > 0) to = i;
         hidden += arithmetic;
     }
-    if (to == index) return;
-    lk__graph_node moved = *wait;
-    memmove(&o->g->nodes[index], &o->g->nodes[index + 1], (to - index) * sizeof moved);
-    o->g->nodes[to] = moved;
+    if (to > index) move_marked(o, index, to, stays);
+}
+
+/* Operations between the start at `index` and its wait. */
+static double hidden_behind(const overlap *o, size_t index)
+{
+    double hidden = 0;
+    for (size_t i = index + 1; i < o->end; i++) {
+        const lk__graph_node *n = &o->g->nodes[i];
+        if (!n->dead && lk__op_find(n->op)->runs == LK__RUNS_WAIT && n->in[0] == o->g->nodes[index].out[0]) break;
+        hidden += arithmetic_of(o->g, n);
+    }
+    return hidden;
+}
+
+/* What it makes is larger than what it reads. */
+static bool is_gather(const lk_graph *g, const lk__graph_node *n)
+{
+    return value_bytes(g, n->out[0]) > value_bytes(g, n->in[0]);
 }
 
 static void set_producers(lk_graph *g)
@@ -143,10 +160,12 @@ lk_status lk__pass_overlap(const lk_plan *p, lk__plan_list *list, size_t forward
     for (size_t i = o.begin; i < o.end; i++) {
         if (!is_start(&o, &g->nodes[i])) continue;
         o.along[g->nodes[i].out[0]] = true;
-        hoist_start(&o, i);
+        if (!is_gather(g, &g->nodes[i])) hoist_start(&o, i, 0);
     }
     for (size_t i = o.end; i-- > o.begin;)
         if (is_wait(&o, &g->nodes[i])) sink_wait(&o, i);
+    for (size_t i = o.begin; i < o.end; i++)
+        if (is_start(&o, &g->nodes[i]) && is_gather(g, &g->nodes[i])) hoist_start(&o, i, hidden_behind(&o, i));
     set_producers(g);
     lk__free(g->context, LK_MEMORY_OTHER, o.along, values * sizeof *o.along);
     return LK_OK;

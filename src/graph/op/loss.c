@@ -163,6 +163,7 @@ DESCRIBE(cross_entropy){
     .loss = LK__LOSS_SUM_WEIGHT_CORRECT,
     .weigh = weigh_cross_entropy,
     .coupled = {.input = 0, .dim = -1, .divide = lk__divide_cross_entropy},
+    .replaces = {.output = 3, .with = 3}, /* statistics say what is needed of logits of other rows and classes */
     MEMORY_BOUND,
 };
 
@@ -192,6 +193,7 @@ DESCRIBE(cross_entropy_each){
     .in_place = LK__NO_OPERAND,
     ORDINARY,
     .coupled = {.input = 0, .dim = -1, .divide = lk__divide_cross_entropy},
+    .replaces = {.output = 1, .with = 3},
     MEMORY_BOUND,
 };
 
