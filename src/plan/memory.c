@@ -135,8 +135,8 @@ static bool is_gradient(const lk__plan_list *list, int v)
     return false;
 }
 
-/* The storage that an output of n may overwrite, or -1. A parameter's gradient is in a region whose address changes from
- * one micro-batch to the next and which only backward knows: it must not share a storage that forward writes. */
+/* The storage that an output of n may overwrite, or -1. A parameter's gradient is in a region whose address changes
+ * from one micro-batch to the next and which only backward knows: it must not share a storage that forward writes. */
 static int in_place_storage(const memory *m, const lk__graph_node *n, int output, int position)
 {
     const lk_graph *g = m->list->graph;

@@ -96,5 +96,7 @@ void      lk__plan_set_producers(lk_graph *graph); /* of values, from the nodes 
 lk_status lk__placement_divide_packed(lk_graph *graph, int extent, size_t *forward);
 /* placement_rewrite.c: rewrites the list's graph to what this rank computes. */
 lk_status lk__placements_apply(lk_plan *plan, lk__plan_list *list, const lk__placements *places, size_t *forward);
+/* merge_sums.c: then adds summands of one value before their collective, not behind it. */
+lk_status lk__plan_merge_sums(lk_plan *plan, lk__plan_list *list, size_t *forward);
 
 #endif

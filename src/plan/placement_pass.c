@@ -25,6 +25,8 @@ lk_status lk__pass_placement(lk_plan *p, lk__plan_list *list, const lk_plan_conf
     if (p->parallel.reproducible_layout && p->trains) status = lk__sum_parts_check(p, list, &placements);
     if (first && status >= 0) status = lk__plan_place_states(p, NULL, config->optimizer);
     if (status >= 0) status = lk__placements_apply(p, list, &placements, forward);
+    /* In every layout the same: each product's sum over the ranks is complete, and rounded, before it is added. */
+    if (status >= 0 && !p->parallel.reproducible_layout) status = lk__plan_merge_sums(p, list, forward);
     lk__placements_free(p->context, &placements);
     return status;
 }

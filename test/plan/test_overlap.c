@@ -84,6 +84,40 @@ static void collectives_of_backward_run_beside_products(void)
     }
 }
 
+/* Collectives read and write the ranks' parts of each sample where they are. */
+static void nothing_is_copied_into_another_order(void)
+{
+    for (int llama = 0; llama < 2; llama++) {
+        planned              m = plan_transformer(llama ? LK_TRANSFORMER_LLAMA : LK_TRANSFORMER_GPT, "tensor=4");
+        const lk__plan_list *list = &m.r.plan->train;
+        int                  gathers = 0;
+        for (size_t i = 0; i < list->order_count; i++) {
+            const lk__graph_node *n = node_at(list, i);
+            CHECK(n->op != LK__OP_permute, "position %zu", i);
+            gathers += n->op == LK__OP_all_gather && n->attrs.rows == 1;
+        }
+        CHECK(gathers >= 4 * LAYERS, "%d all_gathers", gathers);
+        close_planned(&m);
+    }
+}
+
+/* Gradients with respect to what several products read are added before their collective: of queries, keys and values
+ * one, of gate and up one. */
+static void summands_are_added_before_their_collective(void)
+{
+    for (int llama = 0; llama < 2; llama++) {
+        planned              m = plan_transformer(llama ? LK_TRANSFORMER_LLAMA : LK_TRANSFORMER_GPT, "data=2,tensor=4");
+        const lk__plan_list *list = &m.r.plan->train;
+        int                  sums = 0;
+        for (size_t i = list->end[LK_FORWARD]; i < list->end[LK_BACKWARD]; i++) {
+            const lk__graph_node *n = node_at(list, i);
+            sums += n->op == LK__OP_reduce_scatter && n->attrs.mesh == LK_AXIS_TENSOR;
+        }
+        CHECK(sums == 2 * LAYERS, "%d reduce_scatters", sums);
+        close_planned(&m);
+    }
+}
+
 static void check_order(const planned *m)
 {
     const lk__plan_list *list = &m->r.plan->train;
@@ -127,6 +161,8 @@ static void other_lists_stay_as_they_are(void)
 int main(void)
 {
     RUN(collectives_of_backward_run_beside_products);
+    RUN(nothing_is_copied_into_another_order);
+    RUN(summands_are_added_before_their_collective);
     RUN(nodes_come_behind_what_they_read);
     RUN(other_lists_stay_as_they_are);
     return check_result();
