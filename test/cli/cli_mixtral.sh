@@ -92,6 +92,13 @@ for layout in "-n 2 --mesh tensor=2" "-n 2 --mesh shard=2" "--recompute"; do
     other=$(loss_of $qwen --steps 3 $layout)
     close_to "$first" "$other" || complain "qwen $layout: a loss of $other, not $first"
 done
+# and one hash in every layout where that is wanted, with the norms of queries and keys
+mode="--reproducible layout --sum-part-minimum 2 --steps 2"
+one=$(hash_of $qwen $mode)
+for layout in "-n 2 --mesh tensor=2" "-n 2 --mesh shard=2"; do
+    other=$(hash_of $qwen $mode $layout)
+    [ -n "$one" ] && [ "$one" = "$other" ] || complain "qwen $layout: $other, not $one"
+done
 expect 0 "" "$lockstep" train $qwen --steps 2 --save qwen
 for name in self_attn.q_norm.weight self_attn.k_norm.weight mlp.gate.weight mlp.experts.5.down_proj.weight; do
     head -c 20000 qwen/model.safetensors | grep -aq "model.layers.1.$name" || complain "no $name"
