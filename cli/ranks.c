@@ -281,10 +281,13 @@ int ranks_make(setup *s, const char *name, const options *given)
                     parts, who, config->leaves, parts);
         return EXIT_USER_ERROR;
     }
-    if (reproducible && config->accumulate > 1) {
+    int most = config->leaves ? (config->leaves + parts - 1) / parts : 0; /* leaves of a rank */
+    if (config->leaves && config->accumulate > most) {
         print_error(
             name,
-            "--accumulate cannot be combined with --reproducible, which divides the batch into --leaves parts itself");
+            "--accumulate %d with --reproducible: a micro-batch has whole leaves, and %d leaves on %d %s are at "
+            "most %d of each; give --accumulate %d or less, or more --leaves",
+            config->accumulate, config->leaves, parts, parts == 1 ? "rank" : who, most, most);
         return EXIT_USER_ERROR;
     }
     return transformer_fit(&s->transformer, name, s->context, config);

@@ -55,7 +55,8 @@ void ranks_restarted(options *given);
         CHOICE("reproducible", "[layout]", "false", "true|layout|false",                                               \
                "The same bits with any number of ranks that split the batch: gradients of --leaves parts of it are "   \
                "added in a fixed order. layout: the same bits in every --mesh, too, on CPUs: every sum that an axis "  \
-               "could split is added in a fixed order, on one rank as well. Not with --accumulate",                    \
+               "could split is added in a fixed order, on one rank as well. With --accumulate a micro-batch has "       \
+               "whole leaves",                                                                                         \
                .without = "true"),                                                                                     \
         INTEGER("leaves", "N", "8", 1, 64, "With --reproducible: parts of each batch; the maximum number of ranks",    \
                 .of = "reproducible"),                                                                                 \

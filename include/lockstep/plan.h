@@ -23,18 +23,20 @@ typedef enum lk_state_mode {
 } lk_state_mode;
 
 /* How the ranks of a group share every step. The graph is recorded with the capacity that lk_parallel_capacity gives:
- * that of one micro-batch of a rank or, with leaves, of all leaves of a rank. */
+ * that of one micro-batch of a rank or, with leaves, of all leaves of it. */
 typedef struct lk_parallel {
     int world LK_ZERO,
         /* the short form of a mesh with one axis, data; 0 and 0: one rank alone, or lk_plan_config.mesh */
         rank LK_ZERO;
-    /* Backward runs that may be accumulated before an update; above 1, there are two sets of gradients. 0: 1. */
+    /* Backward runs that may be accumulated before an update; above 1, there are two sets of gradients. 0: 1. With
+     * leaves each of them is of one or more whole leaves, and changes no bits. */
     int micro_batches LK_ZERO;
     /* Above 0: reproducible. The global batch is split into this many leaves, whose results are added in one fixed
-     * tree, so that any number of ranks up to it gives the same bits. Each leaf of a rank has its own gradients. The
-     * plan lets all leaves of a rank run as one batch, of which only operations that add over samples run leaf by leaf:
-     * the same bits, faster. Where the model adds over samples between its layers, as batch norm does, they run one
-     * after the other, and the plan reduces its capacity to that of one leaf. */
+     * tree, so that any number of ranks up to it gives the same bits. A rank has as many sets of gradients as the
+     * tree over its leaves is deep. The plan lets all leaves of a micro-batch run as one batch, of which only
+     * operations that add over samples run leaf by leaf: the same bits, faster. Where the model adds over samples
+     * between its layers, as batch norm does, they run one after the other, and the plan reduces its capacity to that
+     * of one leaf. */
     int           leaves LK_ZERO;
     size_t        bucket_bytes LK_ZERO; /* of gradients that are reduced together; 0: 25 MiB, the first 1 MiB */
     lk_state_mode state LK_ZERO;

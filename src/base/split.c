@@ -17,8 +17,11 @@ lk__range lk__split_share(const lk__split_job *job, int64_t total)
     return (lk__range){lk__split(total, parts, own.first), lk__split(total, parts, own.end)};
 }
 
-/* The most leaves that a rank has. */
-static int64_t most_leaves(const lk__split_job *job) { return round_up(job->leaves, job->world); }
+/* The most leaves that a micro-batch of a rank has. */
+static int64_t most_leaves(const lk__split_job *job)
+{
+    return round_up(round_up(job->leaves, job->world), job->micro_batches);
+}
 
 int64_t lk__split_largest(const lk__split_job *job, int64_t batch)
 {

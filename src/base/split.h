@@ -28,7 +28,7 @@ static inline lk__range lk__split_part(int64_t total, int64_t parts, int64_t par
 typedef struct lk__split_job {
     int world, rank;
     int leaves;        /* 0: a rank's share is one part of the batch */
-    int micro_batches; /* of a rank's share; at least 1 */
+    int micro_batches; /* of a rank's share; at least 1; with leaves each is a run of them */
 } lk__split_job;
 
 /* Parts that a global batch is split into: the leaves, or one for each rank. */
@@ -39,8 +39,8 @@ lk__range lk__split_own(const lk__split_job *job);
 lk__range lk__split_share(const lk__split_job *job, int64_t total);
 /* The largest leaf or micro-batch of any rank, in batches of up to `batch` samples. */
 int64_t lk__split_largest(const lk__split_job *job, int64_t batch);
-/* The capacity of a rank's graph: one micro-batch, or all leaves of a rank if each is as large as the largest. And,
- * from that capacity, the capacity of one leaf. */
+/* The capacity of a rank's graph: one micro-batch; with leaves, the most leaves of one if each is as large as the
+ * largest. And, from that capacity, the capacity of one leaf. */
 int64_t lk__split_capacity(const lk__split_job *job, int64_t batch);
 int64_t lk__split_leaf_capacity(const lk__split_job *job, int64_t capacity);
 

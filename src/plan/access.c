@@ -85,14 +85,15 @@ lk__plan_content *lk__access_value(lk__plan_accesses *a, lk__plan_access_kind ki
     return lk__access_put(a, one);
 }
 
-int lk__access_subtree(const lk__plan_accesses *a, int leaf)
+lk__plan_leaf_change lk__access_leaves(const lk__plan_accesses *a, int first, int count)
 {
-    lk__range own = lk__plan_own_leaves(a->plan);
-    for (int at = 0, count; at <= leaf; at += count) {
-        count = lk__tree_subtree(a->plan->parallel.leaves, (int)own.first + at, (int)own.end);
-        if (at == leaf) return count;
-    }
-    return 0;
+    lk__plan_leaf_change change = {.same = 0};
+    int                  part = lk__plan_batch_part(a->plan);
+    change.before_count = lk__leaf_stack(a->plan, part, first, change.before);
+    change.after_count = lk__leaf_stack(a->plan, part, first + count, change.after);
+    while (change.same < change.before_count && change.before[change.same].count == change.after[change.same].count)
+        change.same++;
+    return change;
 }
 
 /* ---- nodes ---- */
@@ -148,28 +149,30 @@ static size_t leaf_sum(const lk__plan_accesses *a, int v, int leaf)
     return (size_t)a->root[v] * (size_t)a->parts + (size_t)leaf;
 }
 
-/* Output v of a node that runs leaf by leaf. A kernel that adds over leaves runs once for each of the rank's
- * subtrees. */
-static void write_leaves(lk__plan_accesses *a, const lk__graph_node *n, int v, int part)
+/* Output v of a node that runs leaf by leaf: gradients are added to those of the run's leaves before. */
+static void write_leaves(lk__plan_accesses *a, const lk__schedule_run *run, int v)
 {
-    bool adds = lk__op_find(n->op)->leaves == LK__LEAVES_ADDED;
     bool gradient = a->list->places[v].region == LK__IN_GRADIENTS, own = is_private(a->list, v);
-    if (!gradient && !own) lk__access_value(a, LK__WRITES, v, 0, part, 0);
-    for (int leaf = 0; leaf < a->parts; leaf++) {
-        int count = adds ? lk__access_subtree(a, leaf) : 1;
-        if (count == 0) continue;
-        if (own) lk__access_number(a, LK__WRITES, LK__SPACE_LEAF_SUMS, leaf_sum(a, v, leaf), leaf, 1);
-        if (!gradient) continue;
-        lk__access_value(a, LK__WRITES, v, 0, leaf, leaf)->count = count;
-    }
+    if (!gradient && !own) lk__access_value(a, LK__WRITES, v, 0, run->part, 0);
+    for (int leaf = run->part; own && leaf < run->part + run->each; leaf++)
+        lk__access_number(a, LK__WRITES, LK__SPACE_LEAF_SUMS, leaf_sum(a, v, leaf), leaf, 1);
+    if (!gradient) return;
+    lk__plan_leaf_change change = lk__access_leaves(a, run->part, run->each);
+    for (int i = change.same; i < change.before_count; i++)
+        lk__access_value(a, LK__READS_IN_PLACE, v, 0, change.before[i].first, change.before[i].set)->count =
+            change.before[i].count;
+    for (int i = change.same; i < change.after_count; i++)
+        lk__access_value(a, LK__WRITES, v, 0, change.after[i].first, change.after[i].set)->count =
+            change.after[i].count;
 }
 
 /* The numbers of each leaf that the host reads. */
-static void keep_numbers(lk__plan_accesses *a, const lk__graph_node *n)
+static void keep_numbers(lk__plan_accesses *a, const lk__schedule_run *run, const lk__graph_node *n)
 {
+    int end = run->part + run->each;
     for (int i = 0; i < n->outputs; i++)
         for (int k = 0; k < a->list->numbers_count; k++)
-            for (int leaf = 0; leaf < a->parts && n->out[i] >= 0 && a->list->numbers[k] == n->out[i]; leaf++)
+            for (int leaf = run->part; leaf < end && n->out[i] >= 0 && a->list->numbers[k] == n->out[i]; leaf++)
                 lk__access_number(a, LK__WRITES, LK__SPACE_NUMBERS, (size_t)leaf * LK__PLAN_NUMBERS + (size_t)k, leaf,
                                   1);
 }
@@ -185,7 +188,7 @@ static void run_kernel(lk__plan_accesses *a, const lk__schedule_run *run, const 
         for (int i = 0; i < n->outputs; i++) {
             if (n->out[i] < 0) continue;
             if (by_leaf)
-                write_leaves(a, n, n->out[i], part);
+                write_leaves(a, run, n->out[i]);
             else
                 lk__access_value(a, LK__WRITES, n->out[i], slot, part, set);
         }
@@ -323,7 +326,7 @@ lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, c
     case LK__DO_LEAVES:
     case LK__DO_KERNEL:
         run_kernel(a, run, n, lk__plan_by_leaf(a->list, in->node), in->section == LK_UPDATE);
-        if (in->action == LK__DO_LEAVES) keep_numbers(a, n);
+        if (in->action == LK__DO_LEAVES) keep_numbers(a, run, n);
         break;
     case LK__DO_START:
     case LK__DO_START_STAGED:
@@ -369,7 +372,6 @@ lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, c
         break;
     case LK__DO_ADD_SETS:
     case LK__DO_ADD_LEAVES:
-    case LK__DO_ADD_LEAF_BATCH:
     case LK__DO_ROUND:
     case LK__DO_WIDEN:
     case LK__DO_WIDEN_SLICE:

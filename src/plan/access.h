@@ -5,6 +5,7 @@
 #define LK__PLAN_ACCESS_H
 
 #include "plan/contents.h"
+#include "plan/leaf_stack.h"
 #include "plan/schedule.h"
 
 /* Memory that has addresses of its own. Offsets are bytes; where it says "numbers", each is one byte long. */
@@ -100,7 +101,12 @@ lk__plan_content *lk__access_number(lk__plan_accesses *accesses, lk__plan_access
 /* A value of the list in a slot, of a part; with LK__PART_ALL a gradient is that of all parts, reduced. */
 lk__plan_content *lk__access_value(lk__plan_accesses *accesses, lk__plan_access_kind kind, int value, int slot,
                                    int part, int set);
-/* Leaves of the subtree that begins with this leaf of the rank; 0: none begins there. */
-int lk__access_subtree(const lk__plan_accesses *accesses, int leaf);
+/* What is on the stack of sums (leaf_stack.h) before and after `count` leaves of this rank from `first` on; of both the
+ * first `same` are the same. */
+typedef struct lk__plan_leaf_change {
+    lk__leaf_sum before[LK__LEAVES_MOST], after[LK__LEAVES_MOST];
+    int          before_count, after_count, same;
+} lk__plan_leaf_change;
+lk__plan_leaf_change lk__access_leaves(const lk__plan_accesses *accesses, int first, int count);
 
 #endif

@@ -78,25 +78,42 @@ static void add_sets(lk__plan_accesses *a, const lk__schedule_run *run, range r)
     put_gradient(a, LK__WRITES, LK__SPACE_GRADIENTS, 0, r, (gradient_content){0, run->part + 1, LK__STAGE_MADE});
 }
 
-static void add_leaves(lk__plan_accesses *a, range r)
+/* Leaves that have a set each. */
+static void add_all_leaves(lk__plan_accesses *a, range r)
 {
-    for (int leaf = 0, count; leaf < a->parts; leaf += count) {
-        count = lk__access_subtree(a, leaf);
-        for (int i = 0; i < count && count > 1; i++)
-            put_gradient(a, i ? LK__READS : LK__READS_IN_PLACE, LK__SPACE_GRADIENTS, leaf + i, r,
-                         (gradient_content){leaf + i, 1, LK__STAGE_MADE});
-        if (count > 1) /* of one leaf there is nothing to add */
-            put_gradient(a, LK__WRITES, LK__SPACE_GRADIENTS, leaf, r, (gradient_content){leaf, count, LK__STAGE_MADE});
+    lk__plan_leaf_change change = lk__access_leaves(a, 0, a->parts);
+    for (int i = 0; i < change.after_count; i++) {
+        lk__leaf_sum sum = change.after[i];
+        if (sum.count == 1) continue; /* there is nothing to add */
+        for (int k = 0; k < sum.count; k++)
+            put_gradient(a, k ? LK__READS : LK__READS_IN_PLACE, LK__SPACE_GRADIENTS, sum.set + k, r,
+                         (gradient_content){sum.first + k, 1, LK__STAGE_MADE});
+        put_gradient(a, LK__WRITES, LK__SPACE_GRADIENTS, sum.set, r,
+                     (gradient_content){sum.first, sum.count, LK__STAGE_MADE});
     }
+}
+
+/* Of a leaf that has just been made. */
+static void add_leaf(lk__plan_accesses *a, const lk__schedule_run *run, range r)
+{
+    lk__plan_leaf_change change = lk__access_leaves(a, run->part, run->each);
+    if (run->each == 0 || change.same == change.before_count) return;
+    put_gradient(a, LK__READS, LK__SPACE_GRADIENTS, run->set, r, (gradient_content){run->part, 1, LK__STAGE_MADE});
+    for (int i = change.same; i < change.before_count; i++)
+        put_gradient(a, LK__READS_IN_PLACE, LK__SPACE_GRADIENTS, change.before[i].set, r,
+                     (gradient_content){change.before[i].first, change.before[i].count, LK__STAGE_MADE});
+    for (int i = change.same; i < change.after_count; i++)
+        put_gradient(a, LK__WRITES, LK__SPACE_GRADIENTS, change.after[i].set, r,
+                     (gradient_content){change.after[i].first, change.after[i].count, LK__STAGE_MADE});
 }
 
 /* The sums of all subtrees of this rank's leaves. */
 static void read_subtrees(lk__plan_accesses *a, lk__plan_access_kind kind, int space, range r)
 {
-    for (int leaf = 0, count; leaf < a->parts; leaf += count) {
-        count = lk__access_subtree(a, leaf);
-        put_gradient(a, kind, space, leaf, r, (gradient_content){leaf, count, LK__STAGE_MADE});
-    }
+    lk__plan_leaf_change change = lk__access_leaves(a, 0, a->parts);
+    for (int i = 0; i < change.after_count; i++)
+        put_gradient(a, kind, space, change.after[i].set, r,
+                     (gradient_content){change.after[i].first, change.after[i].count, LK__STAGE_MADE});
 }
 
 /* ---- reductions ---- */
@@ -153,9 +170,11 @@ static void access_range(lk__plan_accesses *a, const lk__schedule_run *run, cons
     int space = exchanged_space(a);
     switch (in->action) {
     case LK__DO_ADD_SETS: add_sets(a, run, r); break;
-    case LK__DO_ADD_LEAVES: add_leaves(a, r); break;
-    case LK__DO_ADD_LEAF_BATCH:
-        if (!a->plan->states[r.state].adds_leaves) add_leaves(a, r); /* else its kernel does */
+    case LK__DO_ADD_LEAVES:
+        if (lk__plan_leaves_together(a->plan))
+            add_all_leaves(a, r);
+        else
+            add_leaf(a, run, r);
         break;
     case LK__DO_ROUND:
         put_gradient(a, LK__READS, LK__SPACE_GRADIENTS, 0, r, complete(a));

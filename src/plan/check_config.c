@@ -107,14 +107,18 @@ static lk_status check_tensors(lk_graph *g, const lk_plan_config *config)
 /* parts: of a batch. */
 static lk_status check_division(lk_context *c, const lk_parallel *parallel, int parts)
 {
-    if (parallel->leaves < 0 || parallel->micro_batches < 0 || (parallel->leaves && parallel->micro_batches > 1))
-        return lk__fail(
-            c, LK_EINVAL,
-            "%d leaves and %d micro-batches: leaves already divide the batch, so only one of the two can be set",
-            parallel->leaves, parallel->micro_batches);
+    int most = parallel->leaves > 0 ? (parallel->leaves + parts - 1) / parts : 0; /* leaves of a rank */
+    if (parallel->leaves < 0 || parallel->micro_batches < 0)
+        return lk__fail(c, LK_EINVAL, "%d leaves and %d micro-batches: expected 0 or more", parallel->leaves,
+                        parallel->micro_batches);
     if (parallel->leaves && parallel->leaves < parts)
         return lk__fail(c, LK_EINVAL, "%d leaves for %d ranks: each rank needs at least one leaf", parallel->leaves,
                         parts);
+    if (parallel->leaves && parallel->micro_batches > most)
+        return lk__fail(c, LK_EINVAL,
+                        "%d micro-batches of %d leaves on %d ranks: a micro-batch has whole leaves, so there are at "
+                        "most %d of them",
+                        parallel->micro_batches, parallel->leaves, parts, most);
     if (parallel->hosts < 0)
         return lk__fail(c, LK_EINVAL, "the number of hosts is %d; expected 0 or more", parallel->hosts);
     return LK_OK;

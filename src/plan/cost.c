@@ -2,6 +2,7 @@
  * and how much of that backward does not hide. Times are measured where given, otherwise arithmetic and bytes over the
  * machine's rates. */
 #include "plan/cost.h"
+#include "plan/leaf_stack.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -93,7 +94,7 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_text_callback write,
     lk__plan_cost_output o = {write, user};
     if (!p->trains) return 0;
     size_t begin = list->end[LK_FORWARD], end = list->end[LK_BACKWARD];
-    double runs = p->parallel.leaves && !p->batch_leaves ? p->sets : p->parallel.micro_batches;
+    double runs = lk__plan_runs(p);
     double forward = lk__cost_section(p, r, 0, begin), backward = lk__cost_section(p, r, begin, end);
     double update = lk__cost_section(p, r, list->end[LK_SYNC], list->end[LK_UPDATE]) / lk__cost_owners(p);
     double link = 0, finished = 0;

@@ -2,6 +2,7 @@
  * their order, with one link between a rank and all others, on which a collective waits for those that were started
  * before it. */
 #include "plan/cost.h"
+#include "plan/leaf_stack.h"
 #include "plan/traffic.h"
 
 #include <math.h>
@@ -94,7 +95,7 @@ double lk__cost_mesh(const lk_plan *p, const lk_rates *r, const lk__plan_cost_ou
     simulation           s = {.plan = p, .rates = r};
     size_t               values = list->graph->values_count, backward = list->end[LK_BACKWARD];
     size_t               bytes = values * (sizeof *s.finished + sizeof *s.axes);
-    int                  runs = p->parallel.leaves && !p->batch_leaves ? p->sets : p->parallel.micro_batches;
+    int                  runs = lk__plan_runs(p);
     if (!(s.finished = lk__alloc(p->context, LK_MEMORY_OTHER, bytes))) return 0;
     s.axes = (unsigned *)(s.finished + values);
     for (int i = 0; i < runs; i++) run_nodes(&s, 0, backward, i == runs - 1);

@@ -105,8 +105,6 @@ static lk__plan_instruction reduction_of(const maker *m)
 static void put_reduction(maker *m, lk_section section, unsigned when, int node, int bucket, int collective)
 {
     const lk_plan *p = m->plan;
-    if (p->parallel.leaves)
-        put_bucket(m, section, p->batch_leaves ? LK__DO_ADD_LEAF_BATCH : LK__DO_ADD_LEAVES, when, bucket);
     if (lk__plan_batch_parts(p) == 1) return;
     if (lk__bucket_type(p, &p->buckets[bucket]) != p->buckets[bucket].dtype)
         put_bucket(m, section, LK__DO_ROUND, when, bucket);
@@ -219,6 +217,9 @@ static void put_node(maker *m, lk_section section, size_t position)
         if (bucket >= 0) {
             if (m->plan->sets > 1 && !m->plan->parallel.leaves)
                 put_bucket(m, section, LK__DO_ADD_SETS, LK__IF_ADDS, bucket);
+            /* where they are one batch, the kernels of gradients do it */
+            if (m->plan->parallel.leaves && !m->plan->batch_leaves)
+                put_bucket(m, section, LK__DO_ADD_LEAVES, 0, bucket);
             put_reduction(m, section, LK__IF_LAST, node, bucket, collective);
             return;
         }

@@ -35,8 +35,7 @@
     X(LOSS_SCALES, "scales of several losses", HOST) /* a small collective, once in a step */                        \
     X(ADD_SETS, "sum of gradients", KERNEL)          /* a bucket of the second set to the first */                   \
     X(ADD_SLICES, "sum of slices", KERNEL)           /* the same of this rank's slice of a bucket */                 \
-    X(ADD_LEAVES, "sum of leaves", KERNEL)           /* a bucket over the subtrees of this rank's leaves */          \
-    X(ADD_LEAF_BATCH, "sum of leaves of a batch", KERNEL) /* the same, but for gradients that their kernels add */   \
+    X(ADD_LEAVES, "sum of leaves", KERNEL)           /* a bucket of a leaf to those of its subtree (leaf_stack.h) */ \
     X(ROUND, "rounding", KERNEL)                     /* a bucket to the type in which it is reduced */               \
     X(WIDEN, "widening", KERNEL)                     /* and back */                                                  \
     X(WIDEN_SLICE, "widening of a slice", KERNEL)                                                                    \

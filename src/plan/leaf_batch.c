@@ -53,7 +53,7 @@ static execution choose_execution(const lk__plan_list *list, const lk__graph_nod
         bool metric = lk__plan_is_number(list, v);
         bool same = lk__node_is_same(g, n, i); /* on every leaf */
         gradient |= is_gradient(list, v);
-        sums |= !same;
+        sums |= !same || is_gradient(list, v); /* which leaves add */
         bad |= !same && !is_gradient(list, v) && !metric && read_before_update(list, v);
         bad |= is_gradient(list, v) && read_before_update(list, v);
     }
@@ -95,16 +95,13 @@ static int find_coupling(const lk__plan_list *list)
     return -1;
 }
 
-/* Marks the nodes that run leaf by leaf, and the gradients that their kernels add over leaves. */
+/* Marks the nodes that run leaf by leaf. */
 static void mark_leaves(lk_plan *p)
 {
     lk__plan_list *list = &p->train;
     for (size_t i = 0; i < list->end[LK_BACKWARD]; i++) {
         const lk__graph_node *n = &list->graph->nodes[list->order[i]];
         list->by_leaf[list->order[i]] = choose_execution(list, n) == BY_LEAF;
-        for (size_t k = 0; k < list->graph->states_count && lk__op_find(n->op)->leaves == LK__LEAVES_ADDED; k++)
-            p->states[k].adds_leaves |=
-                list->gradients[k] >= 0 && (list->gradients[k] == n->out[0] || list->gradients[k] == n->out[1]);
     }
 }
 

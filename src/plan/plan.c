@@ -1,6 +1,7 @@
 /* plan.c - creates a plan: lays out the state, then runs the passes over a copy of the graph for each mode. */
 #include "plan/fuse.h"
 #include "plan/launch_group.h"
+#include "plan/leaf_stack.h"
 #include "plan/like.h"
 #include "plan/sum_parts.h"
 
@@ -55,26 +56,19 @@ static void count_sets(lk_plan *p)
         p->syncs += lk__op_find(n->op)->runs == LK__RUNS_COLLECTIVE && n->attrs.mesh == 0 &&
                     !lk__plan_is_bucket(p->train.graph, n);
     }
-    int parts = lk__plan_batch_parts(p), mine = (int)lk__range_count(lk__plan_own_leaves(p));
-    p->sets = parallel->leaves
-                  ? (parallel->leaves + parts - 1) / parts /* the same on all ranks, since it is shared memory */
-              : parallel->micro_batches > 1 ? 2
-                                            : 1;
-    p->slots = parallel->leaves && p->syncs && !p->batch_leaves ? mine : 1;
+    p->sets = parallel->leaves ? lk__leaf_sets(p) : parallel->micro_batches > 1 ? 2 : 1;
+    p->slots = lk__plan_leaves_together(p) ? (int)lk__range_count(lk__plan_own_leaves(p)) : 1;
 }
 
-/* Parameters are gathered for each leaf, where these run one after the other: all ranks need as many. */
+/* A sum over all leaves needs all of them at once. */
 static lk_status check_leaves(const lk_plan *p)
 {
-    const lk_graph *g = p->train.graph;
-    int             leaves = p->parallel.leaves, parts = lk__plan_batch_parts(p);
-    if (p->stage < 3 || !leaves || leaves % parts == 0 || p->batch_leaves || p->slots > 1) return LK_OK;
-    const char *name = p->couples >= 0 ? lk__node_name(g, &g->nodes[p->couples]) : "a batch";
+    if (!p->parallel.leaves || p->parallel.micro_batches == 1 || !p->syncs) return LK_OK;
     return lk__fail(p->context, LK_EUNSUPPORTED,
-                    "leaves run one after the other because of %s, and %d leaves are not equally many on each of %d "
-                    "ranks, which gather parameters for each (shard_stage 3): use a number of leaves that %d divides, "
-                    "or shard_stage 2",
-                    name, leaves, parts, parts);
+                    "%d micro-batches with leaves: the model adds over all leaves between its layers (synchronised "
+                    "batch norm, or a loss over the routes of the whole batch), so they cannot run one micro-batch "
+                    "after the other: use 1",
+                    p->parallel.micro_batches);
 }
 
 /* A parameter that the loss does not depend on gets a gradient of zeros, so that every rank updates it in the same

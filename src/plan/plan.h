@@ -91,7 +91,6 @@ typedef struct lk__plan_state {
     int             unit;                   /* of plan/shard.h; -1: every rank has all of it */
     int64_t         unit_at, unit_elements; /* where it begins in the unit; how many it has there */
     int             gradient_slice;         /* value of the training graph: this rank's part of its gradient */
-    bool            adds_leaves;            /* with batch_leaves: the kernel of its gradient adds over leaves itself */
 } lk__plan_state;
 
 /* One of several losses that are added, each divided by its own weight in the global batch (losses.c). */

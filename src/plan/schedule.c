@@ -1,6 +1,8 @@
 /* schedule.c - makes schedules. */
 #include "plan/schedule.h"
 
+#include "plan/leaf_stack.h"
+
 const char *lk__schedule_name(lk__schedule_kind kind)
 {
     static const char *const names[LK__SCHEDULE_COUNT] = {
@@ -30,33 +32,64 @@ lk__plan_division lk__plan_divide(const lk_plan *p)
         .parts = leaves, .first = (int)own.first, .here = here, .global = true, .rows = here, .several = true};
 }
 
-/* Parts that run one after the other, each `slots` micro-batches or leaves. */
+bool lk__plan_runs_alike(const lk_plan *p)
+{
+    const lk__plan_list *list = &p->train;
+    for (size_t i = 0; i < list->end[LK_BACKWARD]; i++) {
+        const lk__graph_node *n = &list->graph->nodes[list->order[i]];
+        if (lk__op_find(n->op)->runs == LK__RUNS_COLLECTIVE && !lk__plan_is_bucket(list->graph, n) &&
+            (lk__node_axes(n) & LK__PLAN_BATCH_AXES) && lk__mesh_extent(&p->mesh, lk__node_axes(n)) > 1)
+            return true;
+    }
+    return false;
+}
+
+int lk__plan_runs(const lk_plan *p)
+{
+    return p->parallel.leaves && !p->batch_leaves ? lk__plan_most_leaves(p) : p->parallel.micro_batches;
+}
+
+/* Parts that run one after the other: micro-batches, the leaves of all slots, or runs of leaves that are one batch. */
 static int count_parts(const lk_plan *p)
 {
+    if (lk__plan_leaves_together(p)) return 1;
+    bool alike = p->parallel.leaves && (p->batch_leaves || lk__plan_runs_alike(p));
+    return alike ? lk__plan_runs(p) : lk__plan_divide(p).here;
+}
+
+/* The leaves of a run. Where this rank has fewer than others that run as often, its first runs have none: what they
+ * make is overwritten. */
+static lk__range leaves_of_run(const lk_plan *p, int index)
+{
     int here = lk__plan_divide(p).here;
-    return p->batch_leaves ? 1 : (here + p->slots - 1) / p->slots;
+    if (p->batch_leaves) return lk__split_part(here, p->parallel.micro_batches, index);
+    if (lk__plan_leaves_together(p)) return (lk__range){0, 1}; /* of slot 0 */
+    int leaf = index - (count_parts(p) - here);
+    return leaf < 0 ? (lk__range){0, 0} : (lk__range){leaf, leaf + 1};
 }
 
 static lk__schedule_run part_run(const lk_plan *p, lk_section section, int index, unsigned flags)
 {
     lk__plan_division division = lk__plan_divide(p);
     bool              leaves = p->parallel.leaves > 0;
-    int               part = index * p->slots;
+    lk__range         own = leaves ? leaves_of_run(p, index) : (lk__range){index, index + 1};
+    int               part = (int)own.first;
     lk__schedule_run  run = {.list = &p->train,
                              .section = section,
                              .through = section,
                              .slots = p->slots,
                              .part = part,
-                             .each = p->batch_leaves ? division.here : 1,
+                             .each = (int)lk__range_count(own),
                              .number = lk__plan_batch_part(p),
                              .writes_buffers = true,
                              .flags = flags};
     if (!leaves) return index > 0 ? lk__schedule_behind(p, &run) : run;
-    run.set = run.row = part;
+    run.set = lk__leaf_set(p, lk__plan_batch_part(p), part);
+    run.row = part;
     run.number = division.first + part;
     /* Running statistics are those of the first leaf, on the rank that has it; synchronised ones are written on all
      * ranks. */
-    run.writes_buffers = part == 0 && (division.first == 0 || p->syncs);
+    run.writes_buffers = part == 0 && run.each > 0 && (division.first == 0 || p->syncs);
     return run;
 }
 

@@ -10,13 +10,14 @@ typedef struct lk__schedule_run {
     const lk__plan_list *list;
     lk_section           section, through; /* from the first to the last of them: usually the same */
     int                  slots;            /* that advance together, from 0 on */
-    int                  part;   /* what slot 0 computes: micro-batch, or leaf of this rank; the others the next */
-    int                  each;   /* how many of them a slot computes: all leaves where they are one batch, else 1 */
-    int                  set;    /* of slot 0's gradients; the others have the next */
-    int                  row;    /* the same of slot 0's numbers (lk__plan_division) */
-    int                  number; /* of slot 0 among the parts of all ranks: lk__kernel_step.part */
-    bool     writes_buffers;     /* slot 0 writes running statistics, unless another rank writes those of this one */
-    unsigned flags;              /* conditions: instruction.h */
+    int                  part; /* what slot 0 computes: micro-batch, or leaf of this rank; the others the next */
+    int                  each; /* how many of them a slot computes: of leaves that are one batch several; else 1, */
+                               /* or 0 where other ranks have more leaves */
+    int      set;              /* of slot 0's gradients; the others have the next */
+    int      row;              /* the same of slot 0's numbers (lk__plan_division) */
+    int      number;           /* of slot 0 among the parts of all ranks: lk__kernel_step.part */
+    bool     writes_buffers;   /* slot 0 writes running statistics, unless another rank writes those of this one */
+    unsigned flags;            /* conditions: instruction.h */
 } lk__schedule_run;
 
 /* How the samples of a rank are divided into parts: micro-batches of its own batch, or its leaves of the global one.

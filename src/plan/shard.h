@@ -11,8 +11,8 @@
  *   3       while a unit is used        until they are reduced   and parameters
  *
  * Leaves of the batch (lk_parallel.leaves) are added in the order of their tree, which crosses the ranks only above
- * each rank's own subtrees: with them every stage keeps all gradients of each of this rank's leaves until the last one
- * is done.
+ * each rank's own subtrees: with them every stage keeps whole gradients until the last of this rank's leaves is
+ * done.
  *
  * Values that this adds to lists: LK__VALUE_UNIT, a unit of parameters in the store or this rank's slice of it;
  * LK__VALUE_SLICE, this rank's part of the gradient of a state, with the state's shape. */

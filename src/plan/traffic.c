@@ -1,5 +1,6 @@
 /* traffic.c - what a rank sends to others in a step, by the axes of the mesh along which they are. */
 #include "plan/traffic.h"
+#include "plan/leaf_stack.h"
 
 #include "base/collective.h"
 #include "plan/instruction.h"
@@ -42,7 +43,7 @@ int lk_plan_traffic(const lk_plan *p, lk_traffic *traffic, int most)
     const lk__plan_list *list = &p->train;
     lk_traffic           all[1 << LK__MESH_AXES];
     int                  count = 0;
-    int                  runs = p->parallel.leaves && !p->batch_leaves ? p->sets : p->parallel.micro_batches;
+    int                  runs = lk__plan_runs(p);
     for (size_t i = 0; p->trains && i < list->order_count; i++) {
         const lk__graph_node *n = &list->graph->nodes[list->order[i]];
         if (lk__op_find(n->op)->runs != LK__RUNS_COLLECTIVE) continue;

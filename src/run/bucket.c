@@ -26,24 +26,11 @@ lk_status lk__run_add_sets(lk_program *p, const lk__schedule_run *run, size_t at
 lk_status lk__run_add_leaves(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     const lk__plan_bucket *b = bucket_at(p, run, at);
+    lk__leaf_sum           made = {run->part, run->each, run->set};
     (void)next;
-    return lk__leaf_tree_add(p, b->offset, b->bytes, b->dtype);
-}
-
-/* Gradient by gradient, but for those that their kernels have added. */
-lk_status lk__run_add_leaf_batch(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
-{
-    const lk__plan_bucket *b = bucket_at(p, run, at);
-    const lk_plan         *plan = p->plan;
-    lk_status              status = LK_OK;
-    (void)next;
-    for (size_t i = 0; i < plan->graph->states_count && status >= 0; i++) {
-        const lk__plan_state *s = &plan->states[i];
-        bool here = s->trained && s->gradient_offset >= b->offset && s->gradient_offset < b->offset + b->bytes;
-        if (here && !s->adds_leaves)
-            status = lk__leaf_tree_add(p, s->gradient_offset, lk__plan_gradient_bytes(plan, i), b->dtype);
-    }
-    return status;
+    if (run->each == 0) return LK_OK;
+    return lk__plan_leaves_together(p->plan) ? lk__leaf_tree_add_all(p, b->offset, b->bytes, b->dtype)
+                                             : lk__leaf_tree_add(p, made, b->offset, b->bytes, b->dtype);
 }
 
 /* ---- the type of a reduction ---- */

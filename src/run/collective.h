@@ -3,6 +3,7 @@
 #ifndef LK__RUN_COLLECTIVE_H
 #define LK__RUN_COLLECTIVE_H
 
+#include "plan/leaf_stack.h"
 #include "run/program.h"
 
 /* One collective of the training list, or of the list of evaluation. */
@@ -17,6 +18,7 @@ typedef struct lk__run_collective {
 /* A whole subtree of the tree over leaves: leaves first … last-1, all of one rank. */
 typedef struct lk__run_subtree {
     int first, last, rank;
+    int set; /* of that rank's gradients, which has their sum */
 } lk__run_subtree;
 
 struct lk__run_collectives {
@@ -40,8 +42,11 @@ struct lk__run_collectives {
 
 /* ---- leaf_tree.c ---- */
 size_t lk__leaf_tree_scratch_bytes(void);
-/* Adds a range of the gradients over each subtree of this rank's leaves, into the set of the subtree's first leaf. */
-lk_status lk__leaf_tree_add(lk_program *program, size_t offset, size_t bytes, lk_dtype type);
+/* A range of the gradients that leaves `leaf` … leaf + count - 1 of this rank have made, to those of the subtrees that
+ * end with them (plan/leaf_stack.h). */
+lk_status lk__leaf_tree_add(lk_program *program, lk__leaf_sum made, size_t offset, size_t bytes, lk_dtype type);
+/* The same of all leaves of this rank, where each has its own set. */
+lk_status lk__leaf_tree_add_all(lk_program *program, size_t offset, size_t bytes, lk_dtype type);
 /* Completes the tree of a bucket over ranks whose subtrees are not aligned. */
 lk_status lk__leaf_tree_reduce(lk_program *program, const lk__plan_bucket *bucket);
 

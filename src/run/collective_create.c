@@ -2,7 +2,6 @@
  * kernels. */
 #include "run/collective.h"
 
-#include "base/tree.h"
 #include "comm/comm.h"
 
 /* The widest operand of a collective other than a bucket, in bytes. Along an axis that does not split the batch values
@@ -147,10 +146,12 @@ static lk_status open_bulk(lk_program *p, lk__run_collectives *x)
 static void find_subtrees(lk__run_collectives *x, const lk_plan *plan)
 {
     for (int part = 0; part < lk__plan_batch_parts(plan); part++) {
-        lk__range own = lk__plan_leaves(plan, part);
-        for (int leaf = (int)own.first, count; leaf < own.end; leaf += count) {
-            count = lk__tree_subtree(plan->parallel.leaves, leaf, (int)own.end);
-            x->subtrees[x->subtrees_count++] = (lk__run_subtree){leaf, leaf + count, part};
+        lk__leaf_sum sums[LK__LEAVES_MOST];
+        lk__range    own = lk__plan_leaves(plan, part);
+        int          count = lk__leaf_stack(plan, part, (int)lk__range_count(own), sums);
+        for (int i = 0; i < count; i++) {
+            int first = (int)own.first + sums[i].first;
+            x->subtrees[x->subtrees_count++] = (lk__run_subtree){first, first + sums[i].count, part, sums[i].set};
         }
     }
 }

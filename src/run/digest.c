@@ -71,11 +71,12 @@ void lk__digests_write(const lk_program *p, const lk__run_list *list, const lk__
 {
     if (in->node < 0) return;
     const lk__graph_node *n = &list->planned->graph->nodes[in->node];
-    int                   leaves = in->leaves ? p->division.here : 0;
+    int                   leaves = in->leaves ? list->each : 0;
     for (int leaf = leaves ? 0 : -1; leaf < leaves; leaf++) {
-        if (leaves && lk__leaf_batch_adds(n) && !lk__leaf_subtree(p, leaf)) continue;
+        if (leaves && !lk__leaf_batch_count(p, n, leaf)) continue;
         for (int i = 0; i < (outputs ? n->outputs : n->inputs); i++)
-            write_operand(p, list, n, leaf < 0 ? &in->call : &in->leaves[leaf], leaf, i, outputs);
+            write_operand(p, list, n, leaf < 0 ? &in->call : &in->leaves[leaf], leaf < 0 ? leaf : list->part + leaf, i,
+                          outputs);
     }
 }
 

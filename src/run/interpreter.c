@@ -28,7 +28,6 @@ static const lk__run_action actions[LK__ACTION_COUNT] = {
     [LK__DO_LOSS_SCALES] = lk__run_loss_scales,
     [LK__DO_ADD_SETS] = lk__run_add_sets,
     [LK__DO_ADD_LEAVES] = lk__run_add_leaves,
-    [LK__DO_ADD_LEAF_BATCH] = lk__run_add_leaf_batch,
     [LK__DO_ROUND] = lk__run_round,
     [LK__DO_WIDEN] = lk__run_widen,
     [LK__DO_WIDEN_SLICE] = lk__run_widen_slice,
@@ -127,10 +126,13 @@ lk_status lk__operands_prepare(lk_program *p, const lk__schedule_run *run)
     for (int i = 0; i < run->slots; i++) {
         lk__run_list *list = lk__run_slot_list(p, run, i);
         const char   *gradients = lk__gradient_set(p, run->set + i);
-        bool same = list->samples == p->slots[i].step.count && (!list->by_leaf || list->total == p->step.total);
+        bool          leaves = list->total == p->step.total && list->part == run->part && list->each == run->each;
+        bool          same = list->samples == p->slots[i].step.count && (!list->by_leaf || leaves);
         if (same && (run->through == LK_FORWARD || list->gradients == gradients)) continue;
         lk_status status = set_operands(p, &p->slots[i], list, gradients);
         if (status < 0) return status;
+        list->part = run->part;
+        list->each = run->each;
         if (list->by_leaf) lk__leaf_batch_patch(p);
     }
     return LK_OK;
@@ -208,7 +210,8 @@ static lk__run_key key_of(const lk__run_list *list, size_t begin, size_t end)
                          .end = end,
                          .samples = list->samples,
                          .total = list->total,
-                         .gradients = list->gradients};
+                         .gradients = list->gradients,
+                         .batch = list->by_leaf ? list->part : 0};
 }
 
 /* Where the run stops or another action of it follows. */

@@ -56,7 +56,6 @@ lk_status lk__run_wait(lk_program *program, const lk__schedule_run *run, size_t 
 /* ---- bucket.c ---- */
 lk_status lk__run_add_sets(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_add_leaves(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
-lk_status lk__run_add_leaf_batch(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_round(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_widen(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_widen_slice(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);

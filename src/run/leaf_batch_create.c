@@ -33,6 +33,13 @@ static size_t leaves_bytes(size_t here)
     return lk__round_up(sizeof(lk__kernel_leaves) + (here + 1) * sizeof(int64_t), LK__ALIGN);
 }
 
+/* Leaves of a run at most. */
+static size_t most_of_run(const lk_program *p)
+{
+    int runs = p->plan->parallel.micro_batches;
+    return (size_t)((p->division.here + runs - 1) / runs);
+}
+
 size_t lk__leaf_batch_sums_bytes(const lk_program *p)
 {
     const lk__plan_list *planned = &p->plan->train;
@@ -49,7 +56,7 @@ lk_status lk__leaf_batch_build(lk_program *p)
 {
     const lk__plan_list *planned = &p->plan->train;
     lk__run_list        *list = &p->slots[0].train;
-    size_t               here = (size_t)p->division.here, calls = 0, trees = 0;
+    size_t               here = most_of_run(p), calls = 0, trees = 0;
     for (size_t i = 0; i < list->count; i++) {
         if (!lk__plan_by_leaf(planned, list->instructions[i].node)) continue;
         calls += here;

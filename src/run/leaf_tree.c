@@ -43,8 +43,7 @@ void lk__leaf_tree_sum(const lk_program *p, char *const *gradients, size_t offse
         leaves = p->division.parts / p->plan->parallel.hosts;
     for (int i = 0; i < x->subtrees_count; i++) {
         const lk__run_subtree *s = &x->subtrees[i];
-        size_t                 set = (size_t)(s->first - (int)lk__plan_leaves(p->plan, s->rank).first);
-        if (s->rank / owners == host) at[i] = gradients[s->rank % owners] + set * p->plan->gradient_bytes;
+        if (s->rank / owners == host) at[i] = gradients[s->rank % owners] + (size_t)s->set * p->plan->gradient_bytes;
     }
     for (size_t i = 0; i < count; i += BLOCK) {
         size_t      here = count - i < BLOCK ? count - i : BLOCK;
@@ -55,30 +54,32 @@ void lk__leaf_tree_sum(const lk_program *p, char *const *gradients, size_t offse
 
 /* ---- additions on this rank ---- */
 
-/* out = in[0] + … as a tree; n up to 64. */
-static lk_status add_arrays(const lk_program *p, void *out, const void **in, int n, size_t bytes, lk_dtype type)
+lk_status lk__leaf_tree_add(lk_program *p, lk__leaf_sum made, size_t offset, size_t bytes, lk_dtype type)
 {
-    if (n < 2) return LK_OK;
-    return p->device->backend->kernels.add(p->device, p->stream, out, in, n, bytes / lk_dtype_size(type), type);
+    int       merges = lk__leaf_merges(p->plan, lk__plan_batch_part(p->plan), made.first, made.count);
+    lk_status status = LK_OK;
+    for (int i = 0; i < merges && status >= 0; i++) {
+        char       *into = lk__gradient_set(p, made.set - i - 1) + offset;
+        const void *in[] = {into, lk__gradient_set(p, made.set - i) + offset};
+        status = p->device->backend->kernels.add(p->device, p->stream, into, in, 2, bytes / lk_dtype_size(type), type);
+    }
+    return status;
 }
 
-int lk__leaf_subtree(const lk_program *p, int leaf)
+/* Leaves that have a set each: those of every subtree at once, into the set of its first. */
+lk_status lk__leaf_tree_add_all(lk_program *p, size_t offset, size_t bytes, lk_dtype type)
 {
     const lk__run_collectives *x = p->collectives;
-    int                        part = lk__plan_batch_part(p->plan), first = p->division.first + leaf;
-    for (int i = 0; i < x->subtrees_count; i++)
-        if (x->subtrees[i].first == first && x->subtrees[i].rank == part) return x->subtrees[i].last - first;
-    return 0;
-}
-
-lk_status lk__leaf_tree_add(lk_program *p, size_t offset, size_t bytes, lk_dtype type)
-{
-    lk_status status = LK_OK;
-    for (int leaf = 0, n; leaf < p->division.here && status >= 0; leaf += n) {
-        const void *in[LK__LEAVES_MOST] = {NULL};
-        n = lk__leaf_subtree(p, leaf);
-        for (int k = 0; k < n; k++) in[k] = lk__gradient_set(p, leaf + k) + offset;
-        status = add_arrays(p, (char *)in[0], in, n, bytes, type);
+    int                        part = lk__plan_batch_part(p->plan);
+    lk_status                  status = LK_OK;
+    for (int i = 0; i < x->subtrees_count && status >= 0; i++) {
+        const lk__run_subtree *s = &x->subtrees[i];
+        const void            *in[LK__LEAVES_MOST] = {NULL};
+        int                    n = s->rank == part ? s->last - s->first : 0;
+        for (int k = 0; k < n; k++) in[k] = lk__gradient_set(p, s->set + k) + offset;
+        if (n > 1)
+            status = p->device->backend->kernels.add(p->device, p->stream, (char *)in[0], in, n,
+                                                     bytes / lk_dtype_size(type), type);
     }
     return status;
 }
@@ -114,9 +115,7 @@ static lk_status exchange_slices(lk_program *p, const lk__plan_bucket *b, int tu
             x->more_counts[part] = mine;
             x->more_displacements[part] = (size_t)i * x->slice_bytes / size;
             *more = true;
-            if (part == own)
-                send =
-                    lk__gradient_set(p, x->subtrees[i].first - (int)lk__plan_leaves(p->plan, part).first) + b->offset;
+            if (part == own) send = lk__gradient_set(p, x->subtrees[i].set) + b->offset;
         }
     }
     for (int part = 0; part < parts; part++) {

@@ -45,6 +45,7 @@ typedef struct lk__run_list {
     int64_t              samples; /* the count that operands are set for; -1: none yet, or an input was rebound */
     int64_t              total;   /* the same for the samples of the global batch, where by_leaf */
     const char          *gradients; /* the same for the set of gradients */
+    int                  part, each; /* the same for the leaves of the run, where by_leaf */
 } lk__run_list;
 
 typedef struct lk__run_slot {
@@ -326,6 +327,9 @@ static inline bool lk__leaf_batch_adds(const lk__graph_node *n)
 {
     return lk__op_find(n->op)->leaves == LK__LEAVES_ADDED;
 }
+/* The leaves of call `call` of a node that runs leaf by leaf, from the first of the run on: one or, where its kernel
+ * adds over leaves, those of the subtree that begins there; 0: none does. */
+int lk__leaf_batch_count(const lk_program *program, const lk__graph_node *node, int call);
 
 /* ---- program.c ---- */
 /* Makes micro-batch slot `index` work on `count` of the bound samples from `first` on. */
@@ -351,10 +355,6 @@ lk_status lk__program_number(const lk_program *program, const char *arena, const
 lk_status lk__collectives_create(lk_program *program);
 void      lk__collectives_free(lk_program *program);
 lk_status lk__collectives_drain(lk_program *program); /* waits for all that are in flight */
-
-/* ---- leaf_tree.c ---- */
-/* Leaves of the subtree that begins with leaf `leaf` of this rank, all of them its own; 0: none begins there. */
-int lk__leaf_subtree(const lk_program *program, int leaf);
 
 /* ---- report.c ---- */
 lk_status lk__gather_reports(lk_program *program); /* of all ranks, with the numbers of their leaves */

@@ -77,6 +77,23 @@ static void the_capacity_is_the_largest_leaf_or_micro_batch(void)
                 }
 }
 
+/* A micro-batch has whole leaves: as many as lk__split_part gives it of a rank's. */
+static void micro_batches_of_leaves_fit(int world, int leaves, int64_t batch)
+{
+    for (int micro_batches = 1; micro_batches * world <= leaves; micro_batches++)
+        for (int rank = 0; rank < world; rank++) {
+            lk__split_job job = {world, rank, leaves, micro_batches};
+            lk__range     own = lk__split_own(&job);
+            int64_t       capacity = lk__split_capacity(&job, batch);
+            CHECK(lk__split_leaf_capacity(&job, capacity) == naive_largest(world, leaves, 1, batch));
+            for (int i = 0; i < micro_batches; i++) {
+                lk__range run = lk__split_part(lk__range_count(own), micro_batches, i);
+                int64_t rows = naive(batch, leaves, own.first + run.end) - naive(batch, leaves, own.first + run.first);
+                CHECK(rows <= capacity, "%d leaves, %d ranks, %d micro-batches", leaves, world, micro_batches);
+            }
+        }
+}
+
 static void a_graph_has_room_for_every_share_and_a_leaf_for_every_leaf(void)
 {
     for (int leaves = 1; leaves <= 13; leaves++)
@@ -84,6 +101,7 @@ static void a_graph_has_room_for_every_share_and_a_leaf_for_every_leaf(void)
             for (int64_t batch = 1; batch <= 40; batch++) {
                 lk__split_job job = {world, 0, leaves, 1};
                 int64_t capacity = lk__split_capacity(&job, batch), leaf = lk__split_leaf_capacity(&job, capacity);
+                micro_batches_of_leaves_fit(world, leaves, batch);
                 CHECK(leaf == naive_largest(world, leaves, 1, batch), "%d leaves, %d ranks", leaves, world);
                 for (int64_t total = 0; total <= batch; total++)
                     for (job.rank = 0; job.rank < world; job.rank++)

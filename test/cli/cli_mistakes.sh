@@ -34,8 +34,8 @@ expect 2 "batch_norm has statistics of its own in each leaf.*: synchronise it \(
 expect 2 "linear adds over 64 elements in 1 part, of which 4 ranks along tensor cannot have whole ones each: with \
 --reproducible layout use a smaller extent, or a smaller --sum-part-minimum" "$lockstep" plan --model mlp --hidden 64 \
     --data synthetic:24,classes=8 --batch 16 --mesh tensor=4 --reproducible layout
-expect 2 "accumulate cannot be combined with --reproducible, which divides the batch into --leaves parts itself" \
-    "$lockstep" train $small --reproducible --accumulate 2
+expect 2 "--accumulate 9 with --reproducible: a micro-batch has whole leaves, and 8 leaves on 1 rank are at most 8 " \
+    "$lockstep" train $small --reproducible --accumulate 9
 expect 2 "momentum" "$lockstep" train $small --momentum 0.9
 expect 2 "did you mean|cifar10" "$lockstep" train --data cifar
 expect 2 "no-such|lockstep data get" "$lockstep" train --data cifar10:no-such-place

@@ -94,7 +94,8 @@ static void a_clipped_step_has_the_bits_of_one_rank(void)
     free_report(whole);
 }
 
-/* Batch norm over the samples of a leaf: leaves run one after the other, and stage 3 gathers for each. */
+/* Batch norm over the samples of a leaf: leaves run one after the other, and stage 3 gathers for each. Of 8 leaves
+ * three ranks have 2, 3 and 3: the first gathers once more, without samples. */
 static void leaves_that_run_one_after_the_other_have_the_bits_of_one_rank(void)
 {
     for (int kind = 0; kind < 2; kind++) {
@@ -104,7 +105,7 @@ static void leaves_that_run_one_after_the_other_have_the_bits_of_one_rank(void)
         one.clip = on_cpu() ? 0.1 : 0;
         report *whole = run_of(&one);
         for (int stage = 1; stage <= 3; stage++)
-            for (int i = 0; i < 4; i += stage == 3 ? 2 : 1) { /* of stage 3 all ranks have as many leaves */
+            for (int i = 0; i < 4; i++) {
                 job j = one;
                 j.mesh = layouts[i].mesh;
                 j.world = layouts[i].world;
@@ -161,29 +162,54 @@ static void a_rank_has_what_the_plan_says(void)
         }
 }
 
-/* ---- what cannot be ---- */
+/* ---- micro-batches ---- */
 
-static void unequal_leaves_one_after_the_other_are_refused_with_slices_of_parameters(void)
+/* Each is a run of leaves, so that they change no bits; three ranks have 2, 3 and 3 leaves. */
+static void micro_batches_have_the_bits_of_one_rank(void)
+{
+    for (int kind = 0; kind < 2; kind++) {
+        job one = job_of(NULL, 1, 0);
+        one.model = kind ? "resnet20" : "cnn";
+        one.clip = on_cpu() ? 0.1 : 0;
+        report *whole = run_of(&one);
+        for (int parts = 2; parts <= 8; parts += 3) {
+            job j = one;
+            j.micro_batches = parts;
+            compare(j, whole, "micro-batches of one rank");
+        }
+        for (int i = 0; i < 4; i++) {
+            job j = one;
+            j.mesh = layouts[i].mesh;
+            j.world = layouts[i].world;
+            j.stage = i == 0 ? 2 : i == 3 ? 1 : 3;
+            j.micro_batches = i == 1 ? 3 : 2;
+            compare(j, whole, "micro-batches");
+        }
+        job shared = one;
+        shared.world = shared.micro_batches = 3;
+        shared.state = LK_STATE_SHARED;
+        if (on_cpu()) compare(shared, whole, "micro-batches, shared state");
+        free_report(whole);
+    }
+}
+
+static void micro_batches_that_cannot_be_are_refused(void)
 {
     rig                 r = rig_open(LK_F32, 1);
-    lk_mesh            *mesh;
-    lk_mesh_config      grid = {.size = sizeof grid, .axes = "shard=3", .world = 3};
     lk_plan_config      config = LK_PLAN_CONFIG_INIT;
     lk_optimizer_config optimizer = LK_OPTIMIZER_CONFIG_INIT;
     lk_tensor           x = lk_input(r.graph, "x", LK_F32, 4, ((int64_t[]){9, 3, 16, 16}));
     lk_tensor           y = lk_input(r.graph, "y", LK_I32, 1, ((int64_t[]){9}));
-    REQUIRE(lk_mesh_create(r.context, &grid, &mesh) == LK_OK);
     config.loss = lk_cross_entropy(lk_model_find("resnet20")(x, (lk_model_options){0}), y);
     config.optimizer = &optimizer;
-    config.parallel.leaves = 8;
-    config.mesh = mesh;
+    config.parallel = (lk_parallel){.world = 3, .leaves = 8, .micro_batches = 4};
+    CHECK(lk_plan_create(r.graph, &config, &r.plan) == LK_EINVAL);
+    CHECK(strstr(lk_context_error(r.context), "so there are at most 3 of them"), "%s", lk_context_error(r.context));
+    config.parallel.micro_batches = 2;
+    config.sync_batch_norm = true;
     CHECK(lk_plan_create(r.graph, &config, &r.plan) == LK_EUNSUPPORTED);
-    CHECK(strstr(lk_context_error(r.context), "a number of leaves that 3 divides, or shard_stage 2"), "%s",
+    CHECK(strstr(lk_context_error(r.context), "adds over all leaves between its layers"), "%s",
           lk_context_error(r.context));
-    config.parallel.shard_stage = 2;
-    CHECK(lk_plan_create(r.graph, &config, &r.plan) == LK_OK, "%s", lk_context_error(r.context));
-    lk_plan_free(r.plan);
-    lk_mesh_free(mesh);
     lk_graph_free(r.graph);
     lk_context_free(r.context);
 }
@@ -195,6 +221,7 @@ int main(void)
     RUN(leaves_that_run_one_after_the_other_have_the_bits_of_one_rank);
     RUN(synchronised_batch_norm_has_the_bits_of_one_rank);
     RUN(a_rank_has_what_the_plan_says);
-    RUN(unequal_leaves_one_after_the_other_are_refused_with_slices_of_parameters);
+    RUN(micro_batches_have_the_bits_of_one_rank);
+    RUN(micro_batches_that_cannot_be_are_refused);
     return check_result();
 }
