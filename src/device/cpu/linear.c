@@ -107,7 +107,16 @@ static gemm weight_product(const lk__kernel_call *call)
                   .c = call->out[0].data,
                   .c_row = columns,
                   .c_column = 1,
-                  .c_wide = true};
+                  .c_wide = true,
+                  .add = optional_in(call, 2) != NULL};
+}
+
+/* What dw is added to, which may be there already. */
+static void take_sum(const lk__kernel_call *call)
+{
+    const void *sum = optional_in(call, 2);
+    if (sum && sum != call->out[0].data)
+        memcpy(call->out[0].data, sum, (size_t)lk__operand_elements(&call->out[0]) * sizeof(REAL));
 }
 
 /* of a bias gradient's tile; of a partial sum: summing in two levels reduces rounding errors */
@@ -145,9 +154,11 @@ static void sum_columns(void *argument, int64_t tile, int worker)
     memcpy((REAL *)call->out[1].data + first, total[0], (size_t)columns * sizeof(REAL));
 }
 
+/* Leaves run one by one where there is a sum to add to, since it is one of their results. */
 void KERNEL(linear_grad_weight)(const lk__kernel_call *call)
 {
     gemm g = weight_product(call);
+    take_sum(call);
     if (call->leaves)
         gemm_run_leaves(&g, call->leaves, call->pool, call->workspace);
     else

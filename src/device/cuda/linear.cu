@@ -119,6 +119,10 @@ static lk__cuda_product weight_product(const lk__kernel_call *call)
     p.a_transposed = true;
     p.b = column->data;
     p.b_ld = p.n;
+    if (in_data<void>(call, 2)) {
+        p.beta = 1;
+        p.addend = in_data<void>(call, 2) == p.c ? NULL : in_data<void>(call, 2);
+    }
     return p;
 }
 
@@ -128,7 +132,7 @@ static bool set_bias_gradient(const lk__cuda_device *device, const lk__kernel_ca
 {
     void *db = out_data<void>(call, 1);
     p->rows_apart = device->base.by_heuristic;
-    if (!db || device->base.by_heuristic || call->leaves) return db != NULL;
+    if (!db || p->beta != 0 || device->base.by_heuristic || call->leaves) return db != NULL;
     (call->attrs->transposed ? p->b_sums : p->a_sums) = db;
     return false;
 }
@@ -136,7 +140,7 @@ static bool set_bias_gradient(const lk__cuda_device *device, const lk__kernel_ca
 bool lk__cuda_weight_product(const lk__kernel_call *call, lk__cuda_product *p)
 {
     *p = weight_product(call);
-    return !set_bias_gradient(cuda_device(call), call, p) && !call->leaves;
+    return !set_bias_gradient(cuda_device(call), call, p) && !call->leaves && p->beta == 0;
 }
 
 /* With leaves, dw is computed in slabs of rows. Sums of leaves wait on a stack, whose bottom is dw itself. */

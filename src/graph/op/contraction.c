@@ -109,15 +109,16 @@ DESCRIBE(linear_grad_input){
 };
 
 DESCRIBE(linear_grad_weight){
-    .factors = "x(rows.., in) dy(rows.., out) -> dw(out, in)@transposed db(out):dy",
-    .inputs = 2,
-    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("dy", REAL, REQUIRED, ROWS)},
+    .factors = "x(rows.., in) dy(rows.., out) +sum(out, in)@transposed -> dw(out, in)@transposed db(out):dy",
+    .inputs = 3, /* sum: of other rows, to which dw is added */
+    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("dy", REAL, REQUIRED, ROWS),
+           OPERAND("sum", WIDE, OPTIONAL, ROWS)},
     .outputs = 2,
     .out = {OPERAND("dw", WIDE, REQUIRED, ROWS), OPERAND("db", WIDE, OPTIONAL, ROWS)},
     .attributes = LK__HAS(transposed),
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
-    .in_place = LK__NO_OPERAND,
+    .in_place = 1u << 2,
     .leaves = LK__LEAVES_ADDED,
     .runs = LK__RUNS_KERNEL,
     .effect = LK__EFFECT_NONE,

@@ -150,8 +150,10 @@ static bool append_gradients(divided *d, int64_t block, int x, int labels, int p
     if (dy < 0) return false;
     if (dw >= 0) {
         lk__graph_shape shape = g->values[dw].shape;
-        int             node = lk__emit_shaped(g, site, LK__OP_linear_grad_weight, NULL, (int[]){x, dy}, 2, &shape, 1);
-        if (node < 0 || !add_to(d, DW, g->nodes[node].out[0])) return false;
+        int             in[] = {x, dy, d->made[DW]}, inputs = in[2] < 0 ? 2 : 3; /* added to those of blocks before */
+        int             node = lk__emit_shaped(g, site, LK__OP_linear_grad_weight, NULL, in, inputs, &shape, 1);
+        if (node < 0) return false;
+        d->made[DW] = g->nodes[node].out[0];
     }
     if (output_of(d->n, DX) < 0) return true;
     lk__graph_shape shape = g->values[x].shape;
