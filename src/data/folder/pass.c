@@ -91,7 +91,7 @@ lk_status lk__data_folder_probe(lk_context *context, const char *path, lk__image
     void       *buffer = lk__alloc(context, LK_MEMORY_DATA, HEADER);
     if (!buffer) return LK_ENOMEM;
     lk_status status = probe_file(context, path, buffer, &probed, message);
-    *info = probed.info;
+    if (status >= 0) *info = probed.info;
     lk__free(context, LK_MEMORY_DATA, buffer, HEADER);
     return status;
 }
