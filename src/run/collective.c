@@ -1,6 +1,7 @@
 /* collective.c - the collectives among the instructions: buckets of gradients, and values such as the sums of
- * synchronised batch norm. One call serves all slots. A start that overlaps leaves a work in flight, which its wait
- * takes; other starts run to the end. */
+ * synchronised batch norm. One call serves all slots: over leaves it takes what all of them have, along an axis that
+ * cuts values each of them has a collective of its own, one after the other. A start that overlaps leaves a work in
+ * flight, which its wait takes; other starts run to the end. */
 #define _GNU_SOURCE
 #include "run/collective.h"
 #include "run/interpreter.h"
@@ -165,19 +166,21 @@ static lk_status start_value(lk_program *p, const lk__run_instruction *in, const
 
 lk_status lk__run_start(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
-    const lk__run_instruction *in = lk__run_at(p, run, at);
+    lk_work **work = run->slots > 1 ? NULL : work_of(collective_at(p, run, at));
+    lk_status status = LK_OK;
     (void)next;
-    return start_value(p, in, in->call.in[0].data, in->call.out[0].data, work_of(collective_at(p, run, at)));
+    for (int i = 0; i < run->slots && status >= 0; i++) {
+        const lk__run_instruction *in = &lk__run_slot_list(p, run, i)->instructions[at];
+        status = start_value(p, in, in->call.in[0].data, in->call.out[0].data, work);
+    }
+    return status;
 }
 
-/* Through the host, where the group does not reach the device. */
-lk_status lk__run_start_staged(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+static lk_status start_staged(lk_program *p, const lk__run_instruction *in)
 {
-    const lk__run_instruction *in = lk__run_at(p, run, at);
-    const lk__kernel_operand  *x = &in->call.in[0], *y = &in->call.out[0];
-    char                      *from = p->collectives->mine, *to = p->collectives->gathered;
-    (void)next;
-    lk_status status =
+    const lk__kernel_operand *x = &in->call.in[0], *y = &in->call.out[0];
+    char                     *from = p->collectives->mine, *to = p->collectives->gathered;
+    lk_status                 status =
         lk__device_read(p->device, p->stream, from, x->data, (size_t)lk__operand_elements(x) * lk_dtype_size(x->dtype));
     if (status >= 0) status = start_value(p, in, from, to, NULL);
     return status < 0 ? status
@@ -185,16 +188,33 @@ lk_status lk__run_start_staged(lk_program *p, const lk__schedule_run *run, size_
                                          (size_t)lk__operand_elements(y) * lk_dtype_size(y->dtype));
 }
 
-/* A group of one. Collectives that have no kernel for it are copies. */
-lk_status lk__run_start_alone(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+/* Through the host, where the group does not reach the device. */
+lk_status lk__run_start_staged(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
-    const lk__run_instruction *in = lk__run_at(p, run, at);
-    const lk__kernel_operand  *x = &in->call.in[0], *y = &in->call.out[0];
-    size_t                     bytes = (size_t)lk__operand_elements(y) * lk_dtype_size(y->dtype);
+    lk_status status = LK_OK;
     (void)next;
+    for (int i = 0; i < run->slots && status >= 0; i++)
+        status = start_staged(p, &lk__run_slot_list(p, run, i)->instructions[at]);
+    return status;
+}
+
+static lk_status start_alone(lk_program *p, const lk__run_instruction *in)
+{
+    const lk__kernel_operand *x = &in->call.in[0], *y = &in->call.out[0];
+    size_t                    bytes = (size_t)lk__operand_elements(y) * lk_dtype_size(y->dtype);
     if (in->run) return in->run(&in->call);
     if (bytes == 0 || x->data == y->data) return LK_OK;
     return p->device->backend->memory.copy(p->device, p->stream, y->data, x->data, bytes);
+}
+
+/* A group of one. Collectives that have no kernel for it are copies. */
+lk_status lk__run_start_alone(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    lk_status status = LK_OK;
+    (void)next;
+    for (int i = 0; i < run->slots && status >= 0; i++)
+        status = start_alone(p, &lk__run_slot_list(p, run, i)->instructions[at]);
+    return status;
 }
 
 /* ---- waiting ---- */

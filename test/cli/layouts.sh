@@ -130,7 +130,7 @@ cells=(
     "whole  untied  tensor=2                 -"
     "whole  encoder tensor=2                 -"
     "suite  cnn     tensor=2                 -"
-    "whole  resnet  tensor=2                 -"
+    "suite  resnet  tensor=2                 -"
     "suite  mlp     tensor=4                 -"
     "suite  gpt     data=2,tensor=2          -"
     "whole  gpt     data=2,tensor=2          --state replicated"
