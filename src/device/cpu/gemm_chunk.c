@@ -20,10 +20,12 @@ static int64_t part_length(const gemm *g, int part)
 
 gemm_cursor gemm_first_chunk(const gemm *g) { return (gemm_cursor){.level = g->add}; }
 
-/* The next block and how often the top two of the stack are then added. */
+/* The next block and how often the top two of the stack are then added. As gemm.c has them: blocks of one of the batch,
+ * where that is summed, then those of the next. */
 static int64_t next_block(const gemm *g, gemm_cursor *cursor, int *merges)
 {
-    int64_t all = part_length(g, cursor->part), length = min64(even_part(all, BLOCK_K, 4), all - cursor->at);
+    int64_t all = part_length(g, cursor->part), each = all / (g->sum ? g->batch : 1);
+    int64_t length = min64(even_part(each, BLOCK_K, 4), each - cursor->at % each);
     *merges = cursor->at > 0 || g->add;
     cursor->at += length;
     cursor->k += length;

@@ -30,7 +30,7 @@ static gemm describe_product(const lk__kernel_call *call)
     if (!g.sum && b->rank == 2 && !ta) { /* one tall product */
         g.m = m * batch;
         g.batch = 1;
-    } else if (g.sum && ta && !tb && a->rank > 2 && b->rank > 2 && g.parts.count <= 1) { /* one deep product */
+    } else if (g.sum && ta && !tb && a->rank > 2 && b->rank > 2 && call->attrs->sum.parts <= 1) { /* one deep product */
         g.k = k * batch;
         g.batch = 1;
         g.sum = false;
