@@ -339,7 +339,8 @@ static void check_type(const tested *t, lk_dtype real, const char *isa)
     double worst = 0, tolerance = real == LK_F64 ? 1e-12 : 2e-4;
     for (int64_t i = 0; i < lk__operand_elements(&made); i++)
         worst = fmax(worst, fabs(number_at(&made, i) - number_at(&plain, i)) / (1 + fabs(number_at(&plain, i))));
-    CHECK(worst < tolerance, "%s %s %s: %g from the sum in double", lk__op_name(t->op), lk_dtype_name(real), isa, worst);
+    CHECK(worst < tolerance, "%s %s %s: %g from the sum in double", lk__op_name(t->op), lk_dtype_name(real), isa,
+          worst);
     if (real == LK_BF16) check_narrow(t, &whole, isa);
     free(made.data), free(alone.data), free(plain.data);
     whole.out[0].data = NULL;
