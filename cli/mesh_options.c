@@ -8,7 +8,7 @@
 
 enum { MOST_BYTES = 1 << 20 }; /* of a file of tactics */
 
-static int axis_extent(const setup *s, lk_axis axis) { return s->mesh ? lk_mesh_extent(s->mesh, axis) : 1; }
+static int axis_extent(const setup *s, unsigned axes) { return s->mesh ? lk_mesh_extent(s->mesh, axes) : 1; }
 
 int mesh_options_parts(const setup *s)
 {
@@ -17,10 +17,11 @@ int mesh_options_parts(const setup *s)
     return s->config.plan_world > 1 ? s->config.plan_world : 1;
 }
 
-/* An option of an axis, instead of being ignored without it. */
+/* An option of an axis, instead of being ignored without it. Those of shard apply to ranks along expert, too. */
 static int check_axis(const setup *s, const char *name, const options *given, const char *option, lk_axis axis)
 {
-    if (!options_chosen(given, option) || axis_extent(s, axis) > 1) return 0;
+    unsigned axes = axis == LK_AXIS_SHARD ? LK_AXIS_SHARD | LK_AXIS_EXPERT : axis;
+    if (!options_chosen(given, option) || axis_extent(s, axes) > 1) return 0;
     print_error(name, "--%s belongs to the axis %s of a mesh: give --mesh %s=N, or omit --%s", option,
                 lk_axis_name(axis), lk_axis_name(axis), option);
     return EXIT_USER_ERROR;

@@ -13,11 +13,12 @@ void ranks_restarted(options *given);
 #define RANKS_OPTION(doc) TEXT_SUGGESTED("ranks", "N", NULL, "auto|cpu|gpu", doc, .letter = 'n', .of = "mesh")
 
 #define MESH_OPTION                                                                                                 \
-    TEXT_SUGGESTED("mesh", "AXES", NULL, "data=|shard=|tensor=",                                                    \
+    TEXT_SUGGESTED("mesh", "AXES", NULL, "data=|shard=|tensor=|expert=",                                            \
                    "The ranks as named axes with their extents, such as data=2,shard=2,tensor=2; -n 8 alone is "    \
                    "data=8, and without -n their product is the number of ranks. The last axis joins neighbours. "  \
                    "data: each rank along it processes its share of every batch. shard: the same, and it has a "    \
-                   "part of the state. tensor: it computes a part of every large operation", .of = "ranks")
+                   "part of the state. tensor: it computes a part of every large operation. expert: as data, and "  \
+                   "it has a part of the experts", .of = "ranks")
 
 /* The options of a command whose ranks any launcher can start. */
 #define RANKS_OF_LAUNCHERS                                                                                           \

@@ -18,11 +18,11 @@ typedef enum lk_axis {
     LK_AXIS_SHARD = 2,    /* "shard": the same, and a part of the state */
     LK_AXIS_TENSOR = 4,   /* "tensor": a part of every large operation */
     LK_AXIS_PIPELINE = 8, /* "pipeline": some of the layers */
-    LK_AXIS_EXPERT = 16   /* "expert": some of the experts */
+    LK_AXIS_EXPERT = 16   /* "expert": a part of the batch, as along data, and some of the experts */
 } lk_axis;
 #define LK_AXES_ALL 31u
 /* Those along which ranks have different parts of every batch; lk_mesh_coordinate along them is a rank's part. */
-#define LK_AXES_BATCH 3u
+#define LK_AXES_BATCH 19u
 LK_API const char *lk_axis_name(lk_axis axis); /* "data"; NULL: there is no such axis */
 
 typedef struct lk_mesh_config {

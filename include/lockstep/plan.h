@@ -101,8 +101,8 @@ typedef struct lk_plan_config {
     /* the type of a policy: gradients are rounded for the all_reduce, and half the bytes are sent; not with leaves */
     lk_dtype gradient_dtype LK_ZERO;
     int      unused LK_ZERO; /* was padding, which a caller leaves undefined */
-    /* The ranks, and this one's place among them; copied. NULL: parallel's. The axes pipeline and expert are not
-     * supported yet. */
+    /* The ranks, and this one's place among them; copied. NULL: parallel's. The axis pipeline is not supported
+     * yet. */
     const lk_mesh *mesh LK_ZERO;
     /* Where states are split over an axis other than the plan would: lines of "PATTERN: FACTOR@AXIS", such as
      * "blocks.*.mlp.up.weight: out@tensor", and of comments after #. PATTERN is matched with the names of states, as

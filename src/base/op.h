@@ -152,6 +152,13 @@
     /* e's weight; 0 past the last; transposed: w is (experts,I,O) */                                                  \
     X(grouped_linear, ANY)                                                                                             \
     X(grouped_linear_grad_weight, ANY) /* x (S,I), dy (S,O), offsets → dw: that of each expert's rows; transposed */   \
+    /* offsets i32 (ranks,experts + 1) of all ranks, of which rank `start` has an equal part of the experts → those */ \
+    /* of the rows that it receives, by expert i32 (experts / ranks + 1), order i32 (R): where each of these is */     \
+    /* among the rows by rank and then expert, -1 past the last, place i32 (R,1): the reverse */                       \
+    X(route_rows, WIDE)                                                                                                \
+    /* Also run by the interpreter: x (S,C), those offsets → y (R,C): rows of all ranks for this one's experts, by */  \
+    /* rank and then expert; transposed: the reverse, 0 past the last */                                               \
+    X(exchange_rows, WIDE)                                                                                             \
     X(reshape, ANY)               /* x → y: the same bytes; the planner makes it an alias, else a copy */              \
     X(stop_gradient, ANY)         /* x → y: the same bytes, without a gradient; as reshape */                          \
     X(permute, ANY)               /* x → y; y's axis i is x's axis axes[i] */                                          \

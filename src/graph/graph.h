@@ -38,6 +38,9 @@ typedef struct lk__graph_value {
     unsigned    placed_axis; /* by lk_place: the axis of the mesh, and the dimension that it splits; 0: not placed */
     int         placed_dim;  /* -1: it is whole on every rank */
     lk__op_part part; /* what this rank has of it, where an axis of the mesh cuts it (plan/placement.h) */
+    /* Not 0: its rows come from all ranks that have experts (plan/experts.h), and its shape is their capacity. 1 + the
+     * value that says how many there are: offsets (ranks, experts + 1). */
+    int         routed;
     const char *name; /* inputs; else NULL */
     lk_site     site;
 } lk__graph_value;

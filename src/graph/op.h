@@ -166,6 +166,12 @@ typedef struct lk__graph_replaced {
     int output, with;
 } lk__graph_replaced;
 
+/* Of an operation on rows that are grouped by expert, which runs where the weights of these experts are. */
+typedef struct lk__graph_grouped {
+    int      offsets;            /* 1 + the input that says where the rows of each expert begin; 0: it has none */
+    unsigned weights, gradients; /* inputs, and outputs, whose dimension 0 is the experts; the others have the rows */
+} lk__graph_grouped;
+
 typedef struct lk__graph_op {
     const char             *factors;         /* the line of graph/factor.h */
     int                     inputs, outputs; /* at most; -1: none */
@@ -188,6 +194,7 @@ typedef struct lk__graph_op {
      * weight is the number of elements of operand 0. false: the graph has failed. NULL: it is no loss. */
     bool (*weigh)(lk_graph *graph, const lk__graph_node *node, int *value);
     lk__graph_coupled  coupled;
+    lk__graph_grouped  grouped;
     lk__graph_segments segments;
     /* Of an operation that may read several things in one operand: appends nodes that make the node's outputs from
      * slices of it, where `parts` ranks can have more of them so. Returns the last one; LK__NOT_UNPACKED: they cannot,
@@ -199,6 +206,12 @@ typedef struct lk__graph_op {
 } lk__graph_op;
 
 const lk__graph_op *lk__op_find(lk__op op);
+/* The ranks whose rows a value has room for: estimates assume that each sends an equal part of its own. */
+static inline double lk__value_ranks(const lk_graph *g, int value)
+{
+    int routed = g->values[value].routed;
+    return routed ? (double)g->values[routed - 1].shape.dims[0] : 1;
+}
 /* Operand i of a node of this operation: the last input may be repeated. */
 const lk__graph_operand *lk__op_input(const lk__graph_op *op, int i);
 /* type.c: whether operand o, with a value of this type, has the element type of its node. */

@@ -60,7 +60,7 @@ static void custom_text(const lk_operation *o, char *text, size_t bytes)
 static lk__op_attrs common_attrs(const lk__graph_node *n)
 {
     lk__op_attrs attrs = n->attrs;
-    if (n->op == LK__OP_own_part) attrs.start = 0;
+    if (n->attrs.mesh) attrs.start = 0;
     return attrs;
 }
 

@@ -210,6 +210,7 @@ static void start_value(lk__plan_accesses *a, const lk__schedule_run *run, const
             lk__access_unit(a, LK__READS_IN_PLACE, x->state, true, updated ? LK__STAGE_UPDATED : LK__STAGE_MADE);
         else if (!leaf_batch)
             lk__access_value(a, LK__READS, n->in[0], slot, part, set);
+        for (int i = 1; i < n->inputs; i++) lk__access_value(a, LK__READS_AT_ONCE, n->in[i], slot, part, set);
         for (int leaf = 0; leaf < a->parts && leaf_batch; leaf++)
             lk__access_number(a, LK__READS, LK__SPACE_LEAF_SUMS, leaf_sum(a, n->in[0], leaf), leaf, 1);
         if (updated)
@@ -330,6 +331,8 @@ lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, c
         break;
     case LK__DO_START:
     case LK__DO_START_STAGED:
+    case LK__DO_START_EXCHANGE:
+    case LK__DO_START_EXCHANGE_STAGED:
     case LK__DO_START_ALONE:
     case LK__DO_REFUSE_LEAVES:
     case LK__DO_START_LEAVES: start_value(a, run, n, false, in->section == LK_UPDATE); break;

@@ -32,6 +32,7 @@ static inline int lk__space_count(const lk_plan *p) { return LK__SPACE_SLOTS + 2
 
 typedef enum lk__plan_access_kind {
     LK__READS,
+    LK__READS_AT_ONCE, /* of a start: not while it is in flight */
     LK__READS_IN_PLACE, /* and may write the same bytes */
     LK__LENDS,          /* read here and, until the barrier behind the update, by other ranks */
     LK__WRITES,

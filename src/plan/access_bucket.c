@@ -139,8 +139,8 @@ static void start_scatter(lk__plan_accesses *a, int bucket, range r)
 {
     const lk_plan         *p = a->plan;
     const lk__plan_bucket *b = &p->buckets[bucket];
-    size_t                 slice = lk__slice_bytes(p, b->bytes), begin = b->offset + (size_t)lk__plan_own(p) * slice;
-    range                  own;
+    size_t slice = b->bytes / (size_t)lk__bucket_owners(p, b), begin = b->offset + (size_t)lk__bucket_own(p, b) * slice;
+    range  own;
     put_sent(a, LK__READS_IN_PLACE, LK__SPACE_GRADIENTS, bucket, r, complete(a));
     if (find_range(a, (size_t)r.state, begin, begin + slice, &own))
         put_sent(a, LK__WRITES, LK__SPACE_GRADIENTS, bucket, own, reduced(a));
@@ -155,8 +155,9 @@ static void start_slices(lk__plan_accesses *a, range r)
 static void widen_slice(lk__plan_accesses *a, int bucket, range r)
 {
     const lk__plan_bucket *b = &a->plan->buckets[bucket];
-    size_t slice = lk__slice_bytes(a->plan, b->bytes), begin = b->offset + (size_t)lk__plan_own(a->plan) * slice;
-    range  own;
+    size_t                 slice = b->bytes / (size_t)lk__bucket_owners(a->plan, b),
+           begin = b->offset + (size_t)lk__bucket_own(a->plan, b) * slice;
+    range own;
     if (!find_range(a, (size_t)r.state, begin, begin + slice, &own)) return;
     put_sent(a, LK__READS, LK__SPACE_GRADIENTS, bucket, own, reduced(a));
     if (a->plan->stage)

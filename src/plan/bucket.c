@@ -3,7 +3,7 @@
  * its all_reduce starts, or with shared state its reduce_scatter, and backward continues; its wait is in the section
  * sync. So a bucket is closed when it is full, and also when it is large enough and the next gradient takes long to
  * compute. */
-#include "plan/plan.h"
+#include "plan/experts.h"
 
 #include <stdlib.h>
 
@@ -13,21 +13,26 @@ enum { FIRST_BUCKET = 1 << 20, BUCKET = 25 << 20, LARGE_ENOUGH = 1 << 20 };
 typedef struct gradient {
     size_t state;
     int    node; /* that makes it */
+    bool   experts;
 } gradient;
 
 static int by_node(const void *a, const void *b)
 {
     const gradient *x = a, *y = b;
+    if (x->experts != y->experts) return x->experts ? 1 : -1;
     if (x->node != y->node) return x->node < y->node ? -1 : 1;
     return x->state < y->state ? -1 : x->state > y->state;
 }
 
-/* All gradients in the order in which backward makes them; returns how many. */
-static size_t list_gradients(const lk__plan_list *list, gradient *all)
+/* All gradients in the order in which backward makes them, those of experts behind the others; returns how many. */
+static size_t list_gradients(const lk_plan *p, gradient *all)
 {
-    size_t count = 0;
+    const lk__plan_list *list = &p->train;
+    size_t               count = 0;
     for (size_t i = 0; i < list->graph->states_count; i++)
-        if (list->gradients[i] >= 0) all[count++] = (gradient){i, list->graph->values[list->gradients[i]].node};
+        if (list->gradients[i] >= 0)
+            all[count++] =
+                (gradient){i, list->graph->values[list->gradients[i]].node, p->expert_axes && lk__plan_is_expert(p, i)};
     if (count) qsort(all, count, sizeof *all, by_node);
     return count;
 }
@@ -68,13 +73,14 @@ static lk__plan_bucket *find_bucket(lk_plan *p, const gradient *before, const gr
     lk__plan_bucket     *last = p->buckets_count ? &p->buckets[p->buckets_count - 1] : NULL;
     bool                 close_early =
         last && lk__plan_batch_parts(p) > 1 && last->bytes >= LARGE_ENOUGH && gap_seconds(p, before, next) > LONG_GAP;
-    if (last && !close_early && last->dtype == dtype && last->bytes + bytes <= bucket_limit(p, p->buckets_count - 1))
+    if (last && !close_early && last->dtype == dtype && last->experts == next->experts &&
+        last->bytes + bytes <= bucket_limit(p, p->buckets_count - 1))
         return last;
     if (lk__grow(p->context, (void **)&p->buckets, &p->buckets_capacity, p->buckets_count + 1, sizeof *last) < 0)
         return NULL;
     size_t offset = close_bucket(p);
     last = &p->buckets[p->buckets_count++];
-    *last = (lk__plan_bucket){.offset = offset, .dtype = dtype};
+    *last = (lk__plan_bucket){.offset = offset, .dtype = dtype, .experts = next->experts};
     return last;
 }
 
@@ -113,12 +119,15 @@ static int bucket_value(lk_plan *p, size_t index, bool slice)
 /* ---- nodes ---- */
 
 typedef struct insertion {
-    lk_plan        *plan;
     const gradient *next; /* whose node was not seen yet */
     size_t          left;
     size_t          bucket; /* the next one */
     int             in_bucket;
 } insertion;
+typedef struct insertions {
+    lk_plan  *plan;
+    insertion of[2]; /* of gradients that all ranks add, and of those of experts */
+} insertions;
 
 /* The gradients of a bucket, as many as a node can have at a time. */
 static lk_status add_members(lk_plan *p, int bucket, const gradient *members, int count)
@@ -141,6 +150,7 @@ static lk_status add_start(lk_plan *p, size_t index, const gradient *members)
     b->value = bucket_value(p, index, false);
     b->result = p->shared ? bucket_value(p, index, true) : b->value;
     if (b->value < 0 || b->result < 0) return g->status;
+    if (b->experts) attrs.mesh = LK__PLAN_BATCH_AXES & ~LK__PLAN_EXPERT_AXES;
     if (p->shared) attrs.parts = lk__plan_owners(p);
     if (p->shared && p->parallel.hosts > 1) attrs.group = LK__GROUP_DATA_BY_HOST;
     if (add_members(p, b->value, members, b->states) < 0) return g->status;
@@ -149,20 +159,35 @@ static lk_status add_start(lk_plan *p, size_t index, const gradient *members)
 }
 
 /* Behind the node that makes the last gradient of a bucket; one node may complete several. */
-static int insert_starts(lk_graph *g, const lk__graph_node *n, void *user)
+static lk_status insert_complete(lk_plan *p, insertion *x, int made)
 {
-    insertion *x = user;
-    int        made = -1, index = lk__plan_append(g, n);
-    for (int i = 0; i < n->outputs && made < 0; i++)
-        if (n->out[i] >= 0 && g->values[n->out[i]].kind == LK__VALUE_RESULT) made = g->values[n->out[i]].node;
-    for (; index >= 0 && x->left && x->next->node == made; x->next++, x->left--) {
-        const lk__plan_bucket *b = &x->plan->buckets[x->bucket];
+    for (; x->left && x->next->node == made; x->next++, x->left--) {
+        const lk__plan_bucket *b = &p->buckets[x->bucket];
         if (++x->in_bucket < b->states) continue;
-        if (add_start(x->plan, x->bucket, x->next + 1 - b->states) < 0) return -1;
+        if (add_start(p, x->bucket, x->next + 1 - b->states) < 0) return p->train.graph->status;
         x->bucket++;
         x->in_bucket = 0;
     }
+    return LK_OK;
+}
+
+static int insert_starts(lk_graph *g, const lk__graph_node *n, void *user)
+{
+    insertions *x = user;
+    int         made = -1, index = lk__plan_append(g, n);
+    for (int i = 0; i < n->outputs && made < 0; i++)
+        if (n->out[i] >= 0 && g->values[n->out[i]].kind == LK__VALUE_RESULT) made = g->values[n->out[i]].node;
+    for (int i = 0; i < 2 && index >= 0; i++)
+        if (insert_complete(x->plan, &x->of[i], made) < 0) return -1;
     return index;
+}
+
+/* The gradients from `first` on, and their buckets. */
+static insertion insertion_of(const lk_plan *p, const gradient *all, size_t first, size_t count, bool experts)
+{
+    insertion x = {.next = all + first, .left = count - first};
+    while (x.bucket < p->buckets_count && p->buckets[x.bucket].experts != experts) x.bucket++;
+    return x;
 }
 
 static lk_status add_waits(lk_plan *p)
@@ -183,10 +208,12 @@ lk_status lk__pass_buckets(lk_plan *p, size_t *backward)
     if (p->stage) return lk__pass_shard_buckets(p, backward);
     gradient *all = bytes ? lk__alloc(p->context, LK_MEMORY_OTHER, bytes) : NULL;
     if (bytes && !all) return LK_ENOMEM;
-    size_t    count = bytes ? list_gradients(list, all) : 0;
+    size_t    count = bytes ? list_gradients(p, all) : 0, common = 0;
     lk_status status = fill_buckets(p, all, count);
     p->reduces = lk__plan_batch_parts(p) > 1 || p->parallel.leaves;
-    insertion x = {.plan = p, .next = all, .left = count};
+    while (common < count && !all[common].experts) common++;
+    insertions x = {.plan = p,
+                    .of = {insertion_of(p, all, 0, common, false), insertion_of(p, all, common, count, true)}};
     if (status >= 0 && p->reduces) status = lk__plan_rebuild(list->graph, insert_starts, &x);
     *backward = list->graph->nodes_count;
     if (status >= 0 && p->reduces) status = add_waits(p);

@@ -198,6 +198,12 @@ lk_status lk__plan_check(lk_graph *g, const lk_plan_config *config, lk__mesh_gri
     if (status >= 0) status = lk__plan_mesh(g->context, config, mesh);
     int parts = status >= 0 ? lk__mesh_extent(mesh, LK__PLAN_BATCH_AXES) : 0;
     if (status >= 0) status = check_division(g->context, &config->parallel, parts);
+    if (status >= 0 && config->parallel.leaves && lk__mesh_used_axes(mesh, LK__PLAN_EXPERT_AXES))
+        status =
+            lk__fail(g->context, LK_EUNSUPPORTED,
+                     "%d leaves and ranks with different experts: the rows of an expert are not added leaf by leaf "
+                     "yet, so train without leaves (--reproducible), or without the axis expert",
+                     config->parallel.leaves);
     if (status >= 0) status = check_sharing(g->context, &config->parallel, mesh);
     if (status >= 0) status = check_placements(g->context, config);
     if (status >= 0 && config->optimizer) status = check_layout(g->context, &config->parallel);

@@ -187,6 +187,8 @@ static lk__plan_instruction start_of_value(const maker *m, const lk__graph_node 
     if (n->attrs.order == LK__ORDER_LEAVES)
         return (lk__plan_instruction){.action = m->plan->batch_leaves ? LK__DO_START_LEAF_BATCH : LK__DO_START_LEAVES,
                                       .how = "all_gather"};
+    if (lk__collectives[lk__op_find(n->op)->collective].counts)
+        return (lk__plan_instruction){.action = m->group.staged ? LK__DO_START_EXCHANGE_STAGED : LK__DO_START_EXCHANGE};
     bool alone = lk__mesh_extent(&m->plan->mesh, lk__node_axes(n)) == 1;
     return (lk__plan_instruction){.action = alone             ? LK__DO_START_ALONE
                                             : m->group.staged ? LK__DO_START_STAGED

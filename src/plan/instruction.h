@@ -21,6 +21,8 @@
     X(LEAVES, "kernel leaf by leaf", HOST)           /* whose numbers the host reads after each leaf */              \
     X(START, "start", START)                         /* of a collective over values of all ranks */                  \
     X(START_STAGED, "start through the host", START) /* the same, of a group that does not reach the device */       \
+    X(START_EXCHANGE, "start with counts", START)    /* the same, of which ranks send as much as offsets say */      \
+    X(START_EXCHANGE_STAGED, "start with counts through the host", START)                                            \
     X(START_ALONE, "start of one rank", START)       /* the same without other ranks: a kernel */                    \
     X(START_LEAVES, "start over leaves", START)      /* the same of all leaves, each in a slot */                    \
     X(START_LEAF_BATCH, "start over leaves of a batch", START) /* the same of leaves that run as one batch */        \

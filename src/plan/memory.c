@@ -69,7 +69,7 @@ static int new_storage(memory *m, const storage *s)
 static lk__plan_place unit_place(const lk_plan *p, const lk__graph_value *v)
 {
     const lk__plan_unit *u = &p->units[v->state];
-    size_t               own = (size_t)(lk__plan_shard(p) * lk__unit_each(p, u)) * lk_dtype_size(u->dtype);
+    size_t               own = (size_t)(lk__unit_shard(p, u) * lk__unit_each(p, u)) * lk_dtype_size(u->dtype);
     return (lk__plan_place){LK__IN_PARAMETERS, u->stored + (v->slot && p->stage < 3 ? own : 0)};
 }
 
@@ -90,9 +90,9 @@ static void external_storages(memory *m)
             s.arena = s.gathered = !value->slot; /* filled by its gradients */
             if (s.arena) s.first = UNTIL_END, s.last = -1;
         } else if (value->kind == LK__VALUE_BUCKET) {
-            size_t slice = value->slot ? (size_t)lk__plan_own(m->plan) * s.bytes : 0; /* this rank's */
-            s.place =
-                (lk__plan_place){LK__IN_GRADIENTS, lk__bucket_place(m->plan, &m->plan->buckets[value->state]) + slice};
+            const lk__plan_bucket *b = &m->plan->buckets[value->state];
+            size_t                 slice = value->slot ? (size_t)lk__bucket_own(m->plan, b) * s.bytes : 0;
+            s.place = (lk__plan_place){LK__IN_GRADIENTS, lk__bucket_place(m->plan, b) + slice}; /* this rank's */
         }
         if (value->kind == LK__VALUE_CONSTANT)
             s.place = (lk__plan_place){LK__IN_CONSTANTS,

@@ -26,7 +26,7 @@ typedef struct overlap {
 static double value_bytes(const lk_graph *g, int v)
 {
     const lk__graph_shape *s = &g->values[v].shape;
-    return (double)lk__shape_elements(s) * (double)lk_dtype_size(s->dtype);
+    return (double)lk__shape_elements(s) * (double)lk_dtype_size(s->dtype) / lk__value_ranks(g, v);
 }
 
 /* What the collective moves, at least. */
@@ -154,8 +154,8 @@ lk_status lk__pass_overlap(const lk_plan *p, lk__plan_list *list, size_t forward
 {
     lk_graph *g = list->graph;
     size_t    values = g->values_count;
-    overlap   o = {.g = g, .axes = p->placed_axes, .begin = forward, .end = g->nodes_count};
-    if (!p->placed_axes) return LK_OK;
+    overlap   o = {.g = g, .axes = lk__plan_cut_axes(p), .begin = forward, .end = g->nodes_count};
+    if (!o.axes) return LK_OK;
     if (!(o.along = lk__alloc(g->context, LK_MEMORY_OTHER, values * sizeof *o.along))) return LK_ENOMEM;
     for (size_t i = o.begin; i < o.end; i++) {
         if (!is_start(&o, &g->nodes[i])) continue;

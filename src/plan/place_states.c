@@ -1,6 +1,6 @@
 /* place_states.c - gives every array of a state, and every constant, its place in the memory of this rank: room for the
  * slices that it has. */
-#include "plan/plan.h"
+#include "plan/experts.h"
 
 static size_t state_bytes(const lk_graph *g, const lk__graph_state *s)
 {
@@ -48,6 +48,8 @@ static lk_status split_state(lk_plan *p, size_t state, const lk__plan_placement 
 static lk_status split_states(lk_plan *p, const lk__plan_placement *placement)
 {
     if (placement && placement->mesh) p->mesh = *placement->mesh;
+    lk_status split = lk__plan_split_experts(p);
+    if (split < 0) return split;
     for (size_t i = 0; placement && i < p->graph->states_count; i++) {
         lk_status status = split_state(p, i, placement);
         if (status < 0) return status;

@@ -1,4 +1,5 @@
 /* plan.c - creates a plan: lays out the state, then runs the passes over a copy of the graph for each mode. */
+#include "plan/experts.h"
 #include "plan/fuse.h"
 #include "plan/launch_group.h"
 #include "plan/leaf_stack.h"
@@ -104,11 +105,13 @@ static lk_status pass_precision(const lk_plan *p, lk__plan_list *list)
 }
 
 /* What ranks along shard have slices of, unless they share their state: nothing that an evaluation has, before stage
- * 3. */
+ * 3. Without that axis those with different experts have slices of the rest where a stage is asked for. */
 static int find_stage(const lk_plan *p)
 {
-    int stage = p->parallel.shard_stage ? p->parallel.shard_stage : 3;
-    return lk__plan_shards(p) > 1 && !p->shared && (p->trains || stage == 3) ? stage : 0;
+    int  stage = p->parallel.shard_stage ? p->parallel.shard_stage : 3;
+    bool sliced =
+        lk__plan_shards(p) > 1 || (p->parallel.shard_stage && lk__mesh_extent(&p->mesh, LK__PLAN_EXPERT_AXES) > 1);
+    return sliced && !p->shared && (p->trains || stage == 3) ? stage : 0;
 }
 
 /* Statistics of the batch that the model recorded are sums over the leaves where the plan has some. */
@@ -152,6 +155,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     if ((status = fill_unused(list, lk__plan_rank(p) == 0)) < 0) return status;
     if ((status = lk__pass_sum_parts(p, list, &forward)) < 0) return status;
     if ((status = lk__pass_placement(p, list, config, &forward)) < 0) return status;
+    if ((status = lk__pass_experts(p, list, &forward)) < 0) return status;
     if (!config->no_fusion && (status = lk__pass_fuse(list, true, 0)) < 0) return status;
     if ((status = lk__pass_overlap(p, list, forward)) < 0) return status;
     size_t backward;
@@ -180,6 +184,7 @@ static lk_status plan_evaluation(lk_plan *p, const lk_plan_config *config)
     size_t nodes = list->graph->nodes_count;
     if ((status = lk__pass_sum_parts(p, list, &nodes)) < 0) return status;
     if ((status = lk__pass_placement(p, list, config, &nodes)) < 0) return status;
+    if ((status = lk__pass_experts(p, list, &nodes)) < 0) return status;
     for (int late = 0; late < 2 && !config->no_fusion; late++)
         if ((status = lk__pass_fuse(list, late, 0)) < 0) return status;
     size_t end = nodes = list->graph->nodes_count;
@@ -262,6 +267,7 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, b
         goto no_memory;
     bool like = lk__plan_is_like(placement);
     if (!placement || like) p->placed_axes = lk__mesh_used_axes(&p->mesh, LK__PLAN_PLACED_AXES);
+    if (!placement || like) p->expert_axes = lk__mesh_used_axes(&p->mesh, LK__PLAN_EXPERT_AXES);
     if (like && p->placed_axes) lk__plan_copy_splits(p, placement->user);
     if (like) placement = NULL; /* without an axis that cuts values, nothing is placed otherwise */
     if (!p->placed_axes && (status = lk__plan_place_states(p, placement, config->optimizer)) < 0) goto fail;

@@ -1,6 +1,6 @@
 /* plan/plan.h - the internals of a plan: two instruction lists (training, evaluation) over one set of states, and the
- * passes that make them. Order of the passes: evaluation → precision → fuse → sync norm → grad → placement → fuse
- * residual → overlap → buckets → update → layout → leaf batch → memory. */
+ * passes that make them. Order of the passes: evaluation → precision → fuse → sync norm → grad → placement → experts →
+ * fuse residual → overlap → buckets → update → layout → leaf batch → memory. */
 #ifndef LK__PLAN_H
 #define LK__PLAN_H
 
@@ -111,6 +111,7 @@ typedef struct lk__plan_loss {
 typedef struct lk__plan_bucket {
     size_t   offset, bytes; /* in the region of gradients */
     lk_dtype dtype;         /* of its gradients */
+    bool     experts;       /* these are of experts that other ranks do not have (experts.h) */
     int      states;
     int      unit; /* of plan/shard.h: that whose gradients it has */
     /* the same, of stages 2 and 3, where it is rounded for its reduction: that, and the slice which is received */
@@ -170,6 +171,7 @@ struct lk_plan {
     bool             own_buffers;    /* ranks may compute different ones: those of rank 0 are saved */
     bool             splits;         /* some rank has only slices of some array (state_slices.h) */
     unsigned         placed_axes;    /* along which the placement pass splits values (placement.h); 0: none */
+    unsigned         expert_axes;    /* along which experts are split (experts.h); 0: none */
     unsigned         split_axes;     /* over which: ranks with the same coordinates along them have the same slices */
     lk__plan_bucket *buckets;        /* in the order in which backward fills them */
     size_t           buckets_count, buckets_capacity;
@@ -217,9 +219,13 @@ static inline int lk__plan_rank(const lk_plan *p) { return p->mesh.rank; }
 
 /* The axes along which ranks have different rows of the batch. Losses, counts, metrics and gradients are added over
  * them. */
-enum { LK__PLAN_BATCH_AXES = LK_AXIS_DATA | LK_AXIS_SHARD };
+enum { LK__PLAN_BATCH_AXES = LK_AXIS_DATA | LK_AXIS_SHARD | LK_AXIS_EXPERT };
+/* That of these along which they have different experts, too (experts.h). */
+enum { LK__PLAN_EXPERT_AXES = LK_AXIS_EXPERT };
 /* Those along which ranks have the same rows, and parts of values that the placement pass cuts (placement.h). */
 enum { LK__PLAN_PLACED_AXES = LK_AXIS_TENSOR };
+/* Those along which a rank computes with a part of a state. */
+static inline unsigned lk__plan_cut_axes(const lk_plan *p) { return p->placed_axes | p->expert_axes; }
 /* Into how many parts the batch is split over ranks, and which this rank has. With leaves, each part is a run of
  * them. */
 static inline int lk__plan_batch_parts(const lk_plan *p) { return lk__mesh_extent(&p->mesh, LK__PLAN_BATCH_AXES); }
@@ -233,6 +239,8 @@ static inline int lk__plan_shard(const lk_plan *p)
 {
     return lk__mesh_coordinate(&p->mesh, LK_AXIS_SHARD, p->mesh.rank);
 }
+/* Over which states that all ranks use are sliced, where states are: those of experts are split along them already. */
+static inline unsigned lk__plan_shard_axes(const lk_plan *p) { return LK_AXIS_SHARD | p->expert_axes; }
 /* The part that `rank` has; and a rank that has `part`: of those, the one in this rank's group. */
 static inline int lk__plan_batch_part_of(const lk_plan *p, int rank)
 {
@@ -419,6 +427,15 @@ static inline int lk__plan_owners(const lk_plan *p)
 static inline int lk__plan_own(const lk_plan *p)
 {
     return p->stage ? lk__plan_shard(p) : lk__plan_sharer(p, lk__plan_rank(p));
+}
+/* The same of a bucket. */
+static inline int lk__bucket_owners(const lk_plan *p, const lk__plan_bucket *b)
+{
+    return p->stage ? lk__unit_shards(p, &p->units[b->unit]) : lk__plan_owners(p);
+}
+static inline int lk__bucket_own(const lk_plan *p, const lk__plan_bucket *b)
+{
+    return p->stage ? lk__unit_shard(p, &p->units[b->unit]) : lk__plan_own(p);
 }
 /* Helpers of a rank at most: more would take more workspace, and smaller tiles. */
 enum { LK__HELPERS = 3 };

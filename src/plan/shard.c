@@ -1,6 +1,6 @@
 /* shard.c - the units of a plan whose ranks along the axis shard have slices of the state: which states are together,
  * and what of them this rank has. */
-#include "plan/plan.h"
+#include "plan/experts.h"
 
 #include "base/tree.h"
 
@@ -13,7 +13,13 @@ enum { SMALL_UNIT = 64 << 10, MERGED_UNIT = 25 << 20 };
 
 static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
-int64_t lk__unit_each(const lk_plan *p, const lk__plan_unit *u) { return u->elements / lk__plan_shards(p); }
+int lk__unit_shards(const lk_plan *p, const lk__plan_unit *u) { return lk__mesh_extent(&p->mesh, u->axes); }
+int lk__unit_shard(const lk_plan *p, const lk__plan_unit *u)
+{
+    return lk__mesh_coordinate(&p->mesh, u->axes, p->mesh.rank);
+}
+
+int64_t lk__unit_each(const lk_plan *p, const lk__plan_unit *u) { return u->elements / lk__unit_shards(p, u); }
 
 bool lk__plan_scatters(const lk_plan *p) { return p->stage > 1 && !p->parallel.leaves; }
 
@@ -40,7 +46,10 @@ static int64_t state_elements(const lk_plan *p, size_t state)
     return lk__slices_elements(&s, s.own);
 }
 
-lk__range lk__plan_piece(const lk_plan *p, size_t state) { return lk__plan_piece_of(p, state, lk__plan_shard(p)); }
+lk__range lk__plan_piece(const lk_plan *p, size_t state)
+{
+    return lk__plan_piece_of(p, state, lk__unit_shard(p, &p->units[p->states[state].unit]));
+}
 
 lk__range lk__plan_piece_of(const lk_plan *p, size_t state, int shard)
 {
@@ -55,7 +64,8 @@ lk__range lk__plan_piece_of(const lk_plan *p, size_t state, int shard)
 int64_t lk__plan_piece_at(const lk_plan *p, size_t state)
 {
     const lk__plan_state *s = &p->states[state];
-    int64_t               at = s->unit_at - lk__plan_shard(p) * lk__unit_each(p, &p->units[s->unit]);
+    const lk__plan_unit  *u = &p->units[s->unit];
+    int64_t               at = s->unit_at - lk__unit_shard(p, u) * lk__unit_each(p, u);
     return at > 0 && lk__range_count(lk__plan_piece(p, state)) ? at : 0;
 }
 
@@ -135,16 +145,21 @@ static bool is_full(const lk_plan *p, const lk__plan_unit *u, const lk__plan_uni
     return u->block != next->block && bytes >= SMALL_UNIT;
 }
 
+static bool is_like(const lk__plan_unit *u, const lk__plan_unit *other)
+{
+    return u->dtype == other->dtype && u->frozen == other->frozen && u->axes == other->axes;
+}
+
 /* The last unit that has such states, unless it is full; else a new one. -1: out of memory. */
 static int find_unit(lk_plan *p, const lk__plan_unit *like)
 {
     size_t i = p->units_count;
-    while (i > 0 && (p->units[i - 1].dtype != like->dtype || p->units[i - 1].frozen != like->frozen)) i--;
+    while (i > 0 && !is_like(&p->units[i - 1], like)) i--;
     if (i > 0 && !is_full(p, &p->units[i - 1], like)) return (int)i - 1;
     if (lk__grow(p->context, (void **)&p->units, &p->units_capacity, p->units_count + 1, sizeof *p->units) < 0)
         return -1;
-    p->units[p->units_count] =
-        (lk__plan_unit){.block = like->block, .dtype = like->dtype, .frozen = like->frozen, .bucket = -1};
+    p->units[p->units_count] = (lk__plan_unit){
+        .block = like->block, .axes = like->axes, .dtype = like->dtype, .frozen = like->frozen, .bucket = -1};
     return (int)p->units_count++;
 }
 
@@ -152,6 +167,7 @@ static lk_status add_state(lk_plan *p, size_t state, int block, bool frozen)
 {
     const lk_graph *g = p->graph;
     lk__plan_unit   like = {.block = block,
+                            .axes = lk__plan_is_expert(p, state) ? (unsigned)LK_AXIS_SHARD : lk__plan_shard_axes(p),
                             .dtype = g->values[g->states[state].value].shape.dtype,
                             .frozen = frozen,
                             .elements = state_elements(p, state)};
@@ -172,7 +188,7 @@ static void join_last(lk_plan *p)
     size_t         last = p->units_count - 1, before = last;
     lk__plan_unit *u = &p->units[last];
     if (p->stage < 3 || (size_t)u->elements * lk_dtype_size(u->dtype) >= SMALL_UNIT) return;
-    while (before > 0 && (p->units[before - 1].dtype != u->dtype || p->units[before - 1].frozen != u->frozen)) before--;
+    while (before > 0 && !is_like(&p->units[before - 1], u)) before--;
     if (before == 0) return;
     lk__plan_unit *into = &p->units[before - 1];
     for (size_t i = 0; i < p->graph->states_count; i++) {
@@ -191,7 +207,7 @@ static void split_state(lk_plan *p, size_t state)
 {
     lk__plan_state      *s = &p->states[state];
     const lk__plan_unit *u = &p->units[s->unit];
-    lk__plan_flat        flat = {LK_AXIS_SHARD, s->unit_at, lk__unit_each(p, u)};
+    lk__plan_flat        flat = {u->axes, s->unit_at, lk__unit_each(p, u)};
     for (int a = 0; a < LK__ARRAY_COUNT; a++)
         if (a != LK__ARRAY_STORED || p->stage == 3) s->splits[a].flat = flat;
 }
@@ -212,10 +228,10 @@ lk_status lk__plan_make_units(lk_plan *p, const lk_optimizer_config *optimizer)
     if (status < 0 || p->units_count == 0) return status;
     join_last(p);
     for (size_t i = 0; i < p->units_count; i++)
-        p->units[i].elements =
-            round_up(p->units[i].elements + !p->units[i].elements, (int64_t)UNIT_ALIGN * lk__plan_shards(p));
+        p->units[i].elements = round_up(p->units[i].elements + !p->units[i].elements,
+                                        (int64_t)UNIT_ALIGN * lk__unit_shards(p, &p->units[i]));
     for (size_t i = 0; i < g->states_count; i++)
         if (p->states[i].unit >= 0) split_state(p, i);
-    p->split_axes |= LK_AXIS_SHARD;
+    for (size_t i = 0; i < p->units_count; i++) p->split_axes |= lk__mesh_used_axes(&p->mesh, p->units[i].axes);
     return LK_OK;
 }

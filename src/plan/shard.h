@@ -25,6 +25,7 @@
 
 typedef struct lk__plan_unit {
     int      block; /* of the graph: the one whose states it has; 0: none */
+    unsigned axes;  /* over which it is cut: shard, and that of experts, which are cut along it already */
     lk_dtype dtype; /* of its stored values */
     bool     frozen;
     int      states;
@@ -48,6 +49,9 @@ bool lk__plan_squares_by_part(const lk_plan *plan);
  * on the CPU. */
 bool    lk__plan_exact_norm(const lk_plan *plan);
 int64_t lk__unit_each(const lk_plan *plan, const lk__plan_unit *unit); /* elements of a slice */
+/* The ranks that have its slices, and this one's place among them. */
+int lk__unit_shards(const lk_plan *plan, const lk__plan_unit *unit);
+int lk__unit_shard(const lk_plan *plan, const lk__plan_unit *unit);
 /* The elements of a state that this rank has where it is cut, and where they begin in its slice of the unit. */
 lk__range lk__plan_piece(const lk_plan *plan, size_t state);
 lk__range lk__plan_piece_of(const lk_plan *plan, size_t state, int shard); /* that a rank along shard has */

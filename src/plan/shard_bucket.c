@@ -46,9 +46,11 @@ static lk_status list_buckets(lk_plan *p, int *complete)
 /* `offset` counts whole gradients, also where the arena has them. */
 static void place_buckets(lk_plan *p)
 {
-    size_t offset = 0, kept = 0, own = (size_t)lk__plan_shard(p), shards = (size_t)lk__plan_shards(p);
+    size_t offset = 0, kept = 0;
     for (size_t i = 0; i < p->buckets_count; i++) {
-        lk__plan_bucket *b = &p->buckets[i];
+        lk__plan_bucket     *b = &p->buckets[i];
+        const lk__plan_unit *u = &p->units[b->unit];
+        size_t               own = (size_t)lk__unit_shard(p, u), shards = (size_t)lk__unit_shards(p, u);
         b->offset = offset;
         b->slice = !lk__plan_scatters(p) ? offset + own * (b->bytes / shards) : kept;
         offset += b->bytes;
@@ -70,15 +72,16 @@ enum { ALL, SLICE, WIDE_SLICE };
 static int bucket_value(lk_plan *p, size_t index, int slot)
 {
     const lk__plan_bucket *b = &p->buckets[index];
-    int64_t                shards = lk__plan_shards(p), each = (int64_t)(b->bytes / lk_dtype_size(b->dtype)) / shards;
-    lk_dtype               type = slot == WIDE_SLICE ? b->dtype : lk__bucket_type(p, b);
-    lk__graph_value        v = {.shape =
+    int64_t                shards = lk__unit_shards(p, &p->units[b->unit]),
+            each = (int64_t)(b->bytes / lk_dtype_size(b->dtype)) / shards;
+    lk_dtype        type = slot == WIDE_SLICE ? b->dtype : lk__bucket_type(p, b);
+    lk__graph_value v = {.shape =
                              slot ? lk__shape_vector(type, each) : lk__shape_fixed(type, 2, (int64_t[]){shards, each}),
-                                .kind = LK__VALUE_BUCKET,
-                                .node = -1,
-                                .state = (int)index,
-                                .slot = slot,
-                                .site = LK_HERE};
+                         .kind = LK__VALUE_BUCKET,
+                         .node = -1,
+                         .state = (int)index,
+                         .slot = slot,
+                         .site = LK_HERE};
     return lk__graph_add_value(p->train.graph, &v);
 }
 
@@ -148,17 +151,19 @@ static lk_status add_rounded_start(lk_plan *p, lk__plan_bucket *b, const lk__op_
 }
 
 /* Over which one collective adds: leaves that do not nest are added over all parts of the batch at once. */
-static unsigned reduced_axes(const lk_plan *p)
+static unsigned reduced_axes(const lk_plan *p, const lk__plan_bucket *b)
 {
-    return lk__plan_by_slices(p) ? (unsigned)LK__PLAN_BATCH_AXES : (unsigned)LK_AXIS_SHARD;
+    return lk__plan_by_slices(p) ? (unsigned)LK__PLAN_BATCH_AXES : p->units[b->unit].axes;
 }
 
 static lk_status add_start(lk_plan *p, size_t index)
 {
     lk_graph        *g = p->train.graph;
     lk__plan_bucket *b = &p->buckets[index];
-    lk__op_attrs     attrs = {
-            .reduction = LK_SUM, .order = LK__ORDER_RANKS, .mesh = reduced_axes(p), .parts = lk__plan_shards(p)};
+    lk__op_attrs     attrs = {.reduction = LK_SUM,
+                              .order = LK__ORDER_RANKS,
+                              .mesh = reduced_axes(p, b),
+                              .parts = lk__unit_shards(p, &p->units[b->unit])};
     b->value = bucket_value(p, index, ALL);
     b->result = bucket_value(p, index, SLICE);
     if (b->value < 0 || b->result < 0 || add_members(p, index) < 0) return g->status;
@@ -188,7 +193,7 @@ static lk_status add_sync(lk_plan *p)
 {
     lk_graph    *g = p->train.graph;
     lk__op_attrs attrs = {.reduction = LK_SUM, .order = LK__ORDER_RANKS, .mesh = LK_AXIS_DATA};
-    bool         replicas = lk__mesh_extent(&p->mesh, LK_AXIS_DATA & ~reduced_axes(p)) > 1;
+    bool         replicas = lk__mesh_extent(&p->mesh, lk__plan_by_slices(p) ? 0 : LK_AXIS_DATA) > 1;
     for (size_t i = 0; i < p->buckets_count; i++) {
         lk__plan_bucket *b = &p->buckets[i];
         if (!lk__plan_scatters(p) && add_wait(p, i) < 0) return g->status;

@@ -12,7 +12,7 @@ static int unit_value(const lk_plan *p, lk_graph *g, size_t unit, bool slice)
     const lk__plan_unit *u = &p->units[unit];
     int64_t              each = lk__unit_each(p, u);
     lk__graph_value      v = {.shape = slice ? lk__shape_vector(u->dtype, each)
-                                             : lk__shape_fixed(u->dtype, 2, (int64_t[]){lk__plan_shards(p), each}),
+                                             : lk__shape_fixed(u->dtype, 2, (int64_t[]){lk__unit_shards(p, u), each}),
                               .kind = LK__VALUE_UNIT,
                               .node = -1,
                               .state = (int)unit,
@@ -21,9 +21,10 @@ static int unit_value(const lk_plan *p, lk_graph *g, size_t unit, bool slice)
     return lk__graph_add_value(g, &v);
 }
 
-static lk__op_attrs gather_attrs(const lk_plan *p)
+static lk__op_attrs gather_attrs(const lk_plan *p, size_t unit)
 {
-    return (lk__op_attrs){.order = LK__ORDER_RANKS, .mesh = LK_AXIS_SHARD, .parts = lk__plan_shards(p)};
+    const lk__plan_unit *u = &p->units[unit];
+    return (lk__op_attrs){.order = LK__ORDER_RANKS, .mesh = u->axes, .parts = lk__unit_shards(p, u)};
 }
 
 /* ---- behind the update ---- */
@@ -32,7 +33,8 @@ lk_status lk__shard_gather_updated(lk_plan *p, size_t unit)
 {
     lk_graph      *g = p->train.graph;
     lk__plan_unit *u = &p->units[unit];
-    lk__op_attrs   attrs = gather_attrs(p);
+    lk__op_attrs   attrs = gather_attrs(p, unit);
+    if (lk__unit_shards(p, u) == 1) return LK_OK;
     u->slice = unit_value(p, g, unit, true);
     u->value = unit_value(p, g, unit, false);
     if (u->slice < 0 || u->value < 0) return g->status;
@@ -44,6 +46,7 @@ lk_status lk__shard_wait_updated(lk_plan *p)
     lk_graph *g = p->train.graph;
     for (size_t i = 0; i < p->units_count; i++) {
         int in[] = {p->units[i].value, p->units[i].slice};
+        if (lk__unit_shards(p, &p->units[i]) == 1) continue;
         if (lk__emit_update(g, LK_HERE, LK__OP_wait, NULL, in, 2, in, 1) < 0) return g->status;
     }
     return LK_OK;
@@ -72,7 +75,8 @@ typedef struct gathering {
 static int unit_read(const lk_plan *p, const lk_graph *g, int v)
 {
     if (v < 0 || g->values[v].kind != LK__VALUE_STATE) return -1;
-    return p->states[g->values[v].state].unit;
+    int unit = p->states[g->values[v].state].unit;
+    return unit >= 0 && lk__unit_shards(p, &p->units[unit]) == 1 ? -1 : unit; /* it is whole */
 }
 
 /* Whether so many segments begin behind the latest use of a unit that what was gathered is dropped. */
@@ -127,7 +131,7 @@ static void set_starts(gathering *x)
 
 static int start_segment(gathering *x, lk_graph *g, segment *s)
 {
-    lk__op_attrs attrs = gather_attrs(x->plan);
+    lk__op_attrs attrs = gather_attrs(x->plan, (size_t)s->unit);
     if ((s->slice = unit_value(x->plan, g, (size_t)s->unit, true)) < 0) return -1;
     return s->made = lk__emit1(g, LK_HERE, LK__OP_all_gather, &attrs, &s->slice, 1);
 }

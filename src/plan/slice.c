@@ -60,6 +60,10 @@ static bool places_on_hosts(const lk__mesh_grid *mesh, int hosts)
 /* The sum of each host's ranks, or leaves, then that of the hosts, must be the sum in the canonical order. */
 bool lk__plan_hosts_share(const lk__mesh_grid *mesh, int leaves, int hosts, char *why, size_t bytes)
 {
+    if (lk__mesh_used_axes(mesh, LK__PLAN_EXPERT_AXES)) {
+        snprintf(why, bytes, "have different experts");
+        return false;
+    }
     if (hosts <= 1) return true;
     int  parts = lk__mesh_extent(mesh, LK__PLAN_BATCH_AXES), each = parts / hosts;
     char axes[LK__MESH_TEXT];

@@ -367,7 +367,8 @@ size_t lk__plan_gradient_bytes(const lk_plan *p, size_t state)
     const lk__plan_splits *splits = &p->states[state].splits[LK__ARRAY_STORED];
     size_t                 parts = 1;
     for (int i = 0; i < splits->count; i++) /* which are equal */
-        if (splits->split[i].axes & p->placed_axes) parts *= (size_t)lk__mesh_extent(&p->mesh, splits->split[i].axes);
+        if (splits->split[i].axes & lk__plan_cut_axes(p))
+            parts *= (size_t)lk__mesh_extent(&p->mesh, splits->split[i].axes);
     return p->states[state].wide_bytes / parts;
 }
 

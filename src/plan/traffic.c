@@ -8,7 +8,7 @@
 static double value_bytes(const lk_graph *g, int v)
 {
     const lk__graph_shape *shape = &g->values[v].shape;
-    return (double)lk__shape_elements(shape) * (double)lk_dtype_size(shape->dtype);
+    return (double)lk__shape_elements(shape) * (double)lk_dtype_size(shape->dtype) / lk__value_ranks(g, v);
 }
 
 unsigned lk__plan_collective_axes(const lk_plan *p, const lk__graph_node *n)

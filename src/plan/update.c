@@ -33,16 +33,27 @@ static int updated_gradient(const lk_plan *p, size_t state)
     return gradient >= 0 && p->stage ? p->states[state].gradient_slice : gradient;
 }
 
+/* The axes along which ranks compute parts of a state's gradient: of all that the placement pass splits values over,
+ * or those of experts, over which slices are added anyway. */
+static unsigned gradient_axes(const lk_plan *p, size_t state)
+{
+    unsigned               axes = 0;
+    const lk__plan_splits *splits = &p->states[state].splits[LK__ARRAY_STORED];
+    for (int i = 0; i < splits->count; i++)
+        axes |= splits->split[i].axes & p->expert_axes ? (p->stage ? 0 : p->expert_axes) : p->placed_axes;
+    return axes;
+}
+
 /* Adds those square sums, of nodes from `first` on in the order of states, that are of gradients of which ranks have
- * parts along the placement pass's axes, or of the others. -1: there are none, or failure. */
-static int add_squares(const lk_plan *p, size_t first, bool split, int total)
+ * parts along these axes. -1: there are none, or failure. */
+static int add_squares(const lk_plan *p, size_t first, unsigned axes, int total)
 {
     lk_graph *g = p->train.graph;
     for (size_t i = 0; i < g->states_count && g->status >= 0; i++) {
         if (updated_gradient(p, i) < 0) continue;
         size_t node = first++;
         int    one = g->nodes[node].out[0];
-        if ((p->placed_axes && p->states[i].splits[LK__ARRAY_STORED].count > 0) != split) continue;
+        if (gradient_axes(p, i) != axes) continue;
         total = total < 0 ? one : lk__emit1(g, g->nodes[node].site, LK__OP_add, NULL, (int[]){total, one}, 2);
     }
     return total;
@@ -53,16 +64,22 @@ static int total_squares(const lk_plan *p)
 {
     lk_graph    *g = p->train.graph;
     size_t       first = g->nodes_count;
-    lk__op_attrs placed = {.reduction = LK_SUM, .mesh = p->placed_axes};
+    int          total = -1;
     lk__op_attrs exact = {.parts = lk__plan_exact_norm(p) ? lk__exact_count(g->real) : 0};
-    lk__op_attrs sharded = {.reduction = LK_SUM, .order = LK__ORDER_RANKS, .mesh = LK_AXIS_SHARD};
+    lk__op_attrs sharded = {.reduction = LK_SUM, .order = LK__ORDER_RANKS, .mesh = lk__plan_shard_axes(p)};
     for (size_t i = 0; i < g->states_count; i++) {
         int gradient = updated_gradient(p, i);
         if (gradient >= 0 && lk__emit1(g, g->states[i].site, LK__OP_square_sum, &exact, &gradient, 1) < 0) return -1;
     }
-    int total = add_squares(p, first, true, -1);
-    if (total >= 0) total = lk__emit_all_reduce(g, LK_HERE, &placed, total);
-    if (g->status >= 0) total = add_squares(p, first, false, total);
+    unsigned parts[] = {p->placed_axes | p->expert_axes, p->expert_axes, p->placed_axes};
+    for (int i = 0; i < 3 && g->status >= 0; i++) {
+        if (!parts[i] || (i > 0 && parts[i] == parts[0])) continue;
+        int part = add_squares(p, first, parts[i], -1);
+        if (part >= 0)
+            part = lk__emit_all_reduce(g, LK_HERE, &(lk__op_attrs){.reduction = LK_SUM, .mesh = parts[i]}, part);
+        if (part >= 0) total = total < 0 ? part : lk__emit1(g, LK_HERE, LK__OP_add, NULL, (int[]){total, part}, 2);
+    }
+    if (g->status >= 0) total = add_squares(p, first, 0, total);
     if (g->status < 0) return -1;
     return p->stage && !lk__plan_squares_by_part(p) && total >= 0 ? lk__emit_all_reduce(g, LK_HERE, &sharded, total)
                                                                   : total;

@@ -151,7 +151,7 @@ static lk_status copy_contents(walk *w, const lk__plan_access *a)
 static lk_status mark_flight(walk *w, const lk__plan_access *a)
 {
     bool starts = lk__action_kind_of(w->in->action) == LK__IS_START, lends = a->kind == LK__LENDS;
-    if (!starts && !lends) return LK_OK;
+    if ((!starts && !lends) || a->kind == LK__READS_AT_ONCE) return LK_OK;
     w->lent |= lends;
     return lk__contents_mark(w->check->plan->context, &w->spaces[a->space], a->begin, a->end,
                              lends ? OTHER_RANKS : w->in->collective + 1, a->kind == LK__WRITES);

@@ -63,9 +63,9 @@ lk_status lk__run_widen(lk_program *p, const lk__schedule_run *run, size_t at, s
 lk_status lk__run_widen_slice(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     const lk__plan_bucket *b = bucket_at(p, run, at);
-    size_t                 slice = lk__slice_bytes(p->plan, b->bytes) / lk_dtype_size(b->dtype);
+    size_t                 slice = b->bytes / (size_t)lk__bucket_owners(p->plan, b) / lk_dtype_size(b->dtype);
     (void)next;
-    return widen_range(p, b, (size_t)lk__plan_own(p->plan) * slice, slice);
+    return widen_range(p, b, (size_t)lk__bucket_own(p->plan, b) * slice, slice);
 }
 
 /* ---- copies ---- */

@@ -12,9 +12,7 @@
 #include <sched.h>
 #include <string.h>
 
-/* Where an instruction's work in flight is noted; NULL: of the weights of losses, where every collective is waited for
- * at once. */
-static lk__run_collective *collective_at(const lk_program *p, const lk__schedule_run *run, size_t at)
+lk__run_collective *lk__collective_at(const lk_program *p, const lk__schedule_run *run, size_t at)
 {
     const lk__run_collectives *x = p->collectives;
     size_t                     first = run->list == &p->plan->evaluate ? x->evaluate : 0;
@@ -28,7 +26,7 @@ static lk_work **work_of(lk__run_collective *c) { return c && !c->at_once ? &c->
 /* Of a state that the ranks of a host share: each gets the sum of its slice. */
 lk_status lk__run_start_scatter(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
-    lk__run_collective    *c = collective_at(p, run, at);
+    lk__run_collective    *c = lk__collective_at(p, run, at);
     const lk__plan_bucket *b = &p->plan->buckets[c->bucket];
     lk_dtype               type = lk__bucket_type(p->plan, b);
     char                  *data = p->memory.gradients + lk__bucket_place(p->plan, b);
@@ -48,13 +46,16 @@ static void end_call(lk_program *p, const lk__run_instruction *in, double start,
 
 lk_status lk__run_start_bucket(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
-    lk__run_collective    *c = collective_at(p, run, at);
+    lk__run_collective    *c = lk__collective_at(p, run, at);
     const lk__plan_bucket *b = &p->plan->buckets[c->bucket];
     char                  *data = lk__exchanged(p, p->memory.gradients + lk__bucket_place(p->plan, b));
     double                 start = lk__now();
+    unsigned               axes = lk__run_at(p, run, at)->call.attrs->mesh; /* not 0: of experts */
     (void)next;
-    lk_status status = lk_comm_all_reduce(p->collectives->bulk, data, data, b->bytes / lk_dtype_size(b->dtype),
-                                          lk__bucket_type(p->plan, b), LK_SUM, work_of(c));
+    if (axes && lk__mesh_extent(&p->plan->mesh, axes) == 1) return LK_OK;
+    lk_status status =
+        lk_comm_all_reduce(axes ? lk__run_group(p, axes) : p->collectives->bulk, data, data,
+                           b->bytes / lk_dtype_size(b->dtype), lk__bucket_type(p->plan, b), LK_SUM, work_of(c));
     if (c->work)
         p->collectives->waited += lk__now() - start;
     else
@@ -166,7 +167,7 @@ static lk_status start_value(lk_program *p, const lk__run_instruction *in, const
 
 lk_status lk__run_start(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
-    lk_work **work = run->slots > 1 ? NULL : work_of(collective_at(p, run, at));
+    lk_work **work = run->slots > 1 ? NULL : work_of(lk__collective_at(p, run, at));
     lk_status status = LK_OK;
     (void)next;
     for (int i = 0; i < run->slots && status >= 0; i++) {
@@ -239,7 +240,7 @@ static lk_status take_work(lk_program *p, lk__run_collective *c)
 
 lk_status lk__run_wait(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
-    lk__run_collective *c = collective_at(p, run, at);
+    lk__run_collective *c = lk__collective_at(p, run, at);
     (void)next;
     return c && c->work ? take_work(p, c) : LK_OK;
 }

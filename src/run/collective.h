@@ -15,6 +15,13 @@ typedef struct lk__run_collective {
     lk_work            *work;    /* in flight, or NULL */
 } lk__run_collective;
 
+/* An operand whose extent follows from how many rows ranks send (routes.c). */
+typedef struct lk__run_routed {
+    int    all; /* value: the offsets of all ranks */
+    size_t instruction;
+    int    operand; /* inputs, then outputs */
+} lk__run_routed;
+
 /* A whole subtree of the tree over leaves: leaves first … last-1, all of one rank. */
 typedef struct lk__run_subtree {
     int first, last, rank;
@@ -38,7 +45,17 @@ struct lk__run_collectives {
     lk__run_report *reports; /* by rank */
     lk__run_sums   *ranks;   /* by rank: the sums of its leaves */
     double          waited;  /* seconds, since the latest report */
+    lk__run_routed *routed[2]; /* of training, and of evaluation */
+    size_t          routed_count[2];
+    size_t         *route_counts;
+    int32_t        *offsets;
 };
+
+/* collective.c: where an instruction's work in flight is noted; NULL: of the weights of losses, where every collective
+ * is waited for at once. */
+lk__run_collective *lk__collective_at(const lk_program *program, const lk__schedule_run *run, size_t at);
+/* routes.c: what exchanges of rows need, behind `used` bytes of the memory; returns those used then. */
+size_t lk__routes_lay_out(const lk_program *program, lk__run_collectives *collectives, char *memory, size_t used);
 
 /* ---- leaf_tree.c ---- */
 size_t lk__leaf_tree_scratch_bytes(void);

@@ -65,6 +65,7 @@ static size_t lay_out(const lk_program *p, lk__run_collectives *x, char *memory)
     x->mine = reserve_bytes(memory, &used, leaves * widest);
     x->reports = reserve_bytes(memory, &used, ranks * sizeof *x->reports);
     x->ranks = reserve_bytes(memory, &used, ranks * sizeof *x->ranks);
+    used = lk__routes_lay_out(p, x, memory, used);
     if (!lk__plan_by_slices(plan) || plan->shared) return used;
     x->slice_bytes =
         lk__round_up(most / (plan->stage ? (size_t)lk__plan_shards(plan) : parts) + 2 * LK__ALIGN, LK__ALIGN);
@@ -76,7 +77,8 @@ static size_t lay_out(const lk_program *p, lk__run_collectives *x, char *memory)
 static bool overlaps(const lk_program *p, const lk__run_collectives *x, const lk__run_instruction *in)
 {
     unsigned axes = in->call.attrs ? in->call.attrs->mesh : 0;
-    return axes && p->mesh ? lk__comm_overlaps(lk__run_group(p, axes), lk_context_threads(p->context)) : x->overlaps;
+    bool     other = axes && p->mesh && lk__mesh_extent(&p->plan->mesh, axes) > 1;
+    return other ? lk__comm_overlaps(lk__run_group(p, axes), lk_context_threads(p->context)) : x->overlaps;
 }
 
 /* Those of a list, into `all`. */
@@ -103,11 +105,12 @@ static unsigned axes_of(const lk__run_collectives *x, size_t collective)
     return attrs ? attrs->mesh : 0;
 }
 
-/* Collectives along these axes, other than buckets, that may be in flight. */
-static int count_others(const lk__run_collectives *x, unsigned axes)
+/* Collectives along these axes that may be in flight, other than buckets of the group for these. */
+static int count_others(const lk__run_collectives *x, unsigned axes, bool buckets)
 {
     int count = 0;
-    for (size_t i = 0; i < x->count; i++) count += x->all[i].bucket < 0 && !x->all[i].at_once && axes_of(x, i) == axes;
+    for (size_t i = 0; i < x->count; i++)
+        count += (buckets || x->all[i].bucket < 0) && !x->all[i].at_once && axes_of(x, i) == axes;
     return count;
 }
 
@@ -119,7 +122,9 @@ static lk_status reserve_groups(const lk_program *p, const lk__run_collectives *
         unsigned axes = axes_of(x, i);
         size_t   first = 0;
         while (axes_of(x, first) != axes) first++;
-        int count = axes && first == i ? count_others(x, axes) : 0;
+        bool experts = p->plan->expert_axes != 0; /* whose buckets have a group of their own */
+        bool alone = lk__mesh_extent(&p->plan->mesh, axes) == 1;
+        int  count = axes && !alone && first == i ? count_others(x, axes, experts) : 0;
         if (count) status = lk_comm_reserve(lk__run_group(p, axes), count + 1);
     }
     return status;
@@ -129,10 +134,10 @@ static lk_status reserve_groups(const lk_program *p, const lk__run_collectives *
 static lk_status open_bulk(lk_program *p, lk__run_collectives *x)
 {
     lk_status status = LK_OK;
-    int       others = count_others(x, 0);
+    int       others = count_others(x, 0, false);
     lk_comm  *from = p->plan->stage && !lk__plan_by_slices(p->plan) ? p->shard : p->batch;
     x->bulk = from;
-    if (x->overlaps && p->plan->syncs && from) {
+    if (x->overlaps && (p->plan->syncs || p->plan->expert_axes) && from) {
         status = lk_comm_split(from, 0, lk_comm_rank(from), &x->bulk);
         x->split = status >= 0;
     }

@@ -149,7 +149,7 @@ static lk_status check_comm(const lk_plan *plan, lk_comm *comm)
 /* Who updates a state, and how, must be the same to all who use it. */
 static lk_status check_sharing(const lk_plan *plan, const lk_store *store, const lk_comm *comm)
 {
-    if ((plan->split_axes & ~(plan->placed_axes | LK_AXIS_SHARD)) || plan->split_axes != store->plan->split_axes)
+    if ((plan->split_axes & ~(lk__plan_cut_axes(plan) | LK_AXIS_SHARD)) || plan->split_axes != store->plan->split_axes)
         return lk__fail(plan->context, LK_EUNSUPPORTED,
                         "the ranks have slices of the state, but programs still need all of it on every rank");
     if (lk__store_shares_buffers(store) && plan->writes_buffers && !plan->shares_buffers)
@@ -229,10 +229,13 @@ static int list_groups(const lk_plan *plan, unsigned listed[GROUPS])
 {
     const lk__plan_list *lists[] = {&plan->train, &plan->evaluate, &plan->weights};
     int                  count = lk__plan_batch_parts(plan) > 1 ? add_group(listed, 0, LK__PLAN_BATCH_AXES) : 0;
+    if (plan->expert_axes && plan->placed_axes) /* gradients by name (gradient_part.c) */
+        count = add_group(listed, count, plan->expert_axes | plan->placed_axes);
     for (int k = 0; k < 3; k++)
         for (size_t i = 0; i < lists[k]->order_count; i++) {
             const lk__graph_node *n = &lists[k]->graph->nodes[lists[k]->order[i]];
-            if (lk__op_find(n->op)->runs == LK__RUNS_COLLECTIVE && n->attrs.mesh)
+            if (lk__op_find(n->op)->runs == LK__RUNS_COLLECTIVE && n->attrs.mesh &&
+                lk__mesh_extent(&plan->mesh, n->attrs.mesh) > 1)
                 count = add_group(listed, count, n->attrs.mesh);
         }
     return count;
@@ -248,7 +251,8 @@ static lk_status make_groups(lk_program *p, lk_comm *comm)
         status = lk_mesh_group(p->mesh, LK__PLAN_BATCH_AXES, &p->batch);
     p->comm = comm;
     if (status < 0) return status;
-    if (p->plan->stage) p->shard = lk__mesh_find_group(p->mesh, LK_AXIS_SHARD); /* NULL: no state is sliced */
+    if (p->plan->stage)
+        p->shard = lk__mesh_find_group(p->mesh, lk__plan_shard_axes(p->plan)); /* NULL: no state is sliced */
     p->group.overlaps = p->batch && lk__comm_overlaps(p->batch, lk_context_threads(p->context));
     p->group.staged = !lk__comm_reaches(p->batch ? p->batch : comm, p->device);
     p->group.awaits_buffers = p->plan->writes_buffers && lk__store_shares_buffers(p->store);

@@ -9,12 +9,21 @@ bool lk__gradient_is_part(const lk_program *p, int state)
     return lk__plan_gradient_bytes(p->plan, (size_t)state) < p->plan->states[state].wide_bytes;
 }
 
-/* The parts along these axes alone. */
+/* The axes along which they are, and the parts along these alone. */
+static unsigned axes_of(const lk_program *p, int state)
+{
+    const lk__plan_splits *splits = &p->plan->states[state].splits[LK__ARRAY_STORED];
+    unsigned               axes = 0;
+    for (int i = 0; i < splits->count; i++)
+        axes |= splits->split[i].axes & p->plan->expert_axes ? p->plan->expert_axes : p->plan->placed_axes;
+    return axes;
+}
+
 static lk__plan_slices slices_of(const lk_program *p, int state)
 {
     lk__plan_slices s = lk__plan_state_slices(p->plan, (size_t)state, LK__ARRAY_STORED);
     s.splits.flat = (lk__plan_flat){0};
-    s.parts = lk__mesh_extent(&p->plan->mesh, p->plan->placed_axes);
+    s.parts = lk__mesh_extent(&p->plan->mesh, axes_of(p, state));
     s.own = lk__slices_part(&s, lk__plan_rank(p->plan));
     return s;
 }
@@ -36,10 +45,14 @@ lk_status lk__gradient_gather(lk_program *p, int state, const void *part, void *
     lk__plan_slices s = slices_of(p, state);
     size_t          size = lk_dtype_size(p->plan->graph->real), bytes = lk__plan_gradient_bytes(p->plan, (size_t)state);
     size_t          room = (size_t)s.parts * bytes;
+    unsigned        axes = axes_of(p, state);
     char           *parts = lk__alloc(p->context, LK_MEMORY_OTHER, room);
     if (!parts) return LK_ENOMEM;
-    lk_status status = lk_comm_all_gather(lk__run_group(p, p->plan->placed_axes), part, parts, bytes, LK_U8, NULL);
-    for (int i = 0; i < s.parts && status >= 0; i++) copy_part(&s, i, size, data, parts + (size_t)i * bytes, false);
+    lk_status status = lk_comm_all_gather(lk__run_group(p, axes), part, parts, bytes, LK_U8, NULL);
+    for (int i = 0; i < s.parts && status >= 0; i++) {
+        int member = lk__mesh_member(&p->plan->mesh, axes, lk__plan_rank(p->plan), i);
+        copy_part(&s, lk__slices_part(&s, member), size, data, parts + (size_t)i * bytes, false);
+    }
     lk__free(p->context, LK_MEMORY_OTHER, parts, room);
     return status;
 }

@@ -44,6 +44,9 @@ lk_status lk__run_loss_scales(lk_program *program, const lk__schedule_run *run, 
 /* ---- collective.c ---- */
 lk_status lk__run_start(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_start_staged(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+/* routes.c */
+lk_status lk__run_start_exchange(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_start_exchange_staged(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_start_alone(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_start_leaves(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_refuse_leaves(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);

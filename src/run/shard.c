@@ -69,18 +69,34 @@ static lk_status reduce_slice(lk_program *p, const scatter *s, const void *from,
 {
     const lk__kernel_operand *y = &s->in->call.out[0];
     double                    start = lk__now();
-    lk_status                 status =
-        lk_comm_reduce_scatter(p->collectives->bulk, from, to, (size_t)lk__operand_elements(y), y->dtype, LK_SUM, work);
-    double end = lk__now();
+    unsigned                  axes = s->in->call.attrs->mesh;
+    /* experts have a group of their own */
+    lk_comm  *group = axes == lk__plan_shard_axes(p->plan) ? p->collectives->bulk : lk__run_group(p, axes);
+    lk_status status = lk_comm_reduce_scatter(group, from, to, (size_t)lk__operand_elements(y), y->dtype, LK_SUM, work);
+    double    end = lk__now();
     p->collectives->waited += end - start;
     if (!work || !*work) lk__traced(p, s->in->name, start, end, operand_bytes(&s->in->call.in[0]));
     return status;
+}
+
+/* Of experts that no other rank has: the slice is all of it. */
+static bool is_alone(const lk_program *p, const scatter *s)
+{
+    return lk__mesh_extent(&p->plan->mesh, s->in->call.attrs->mesh) == 1;
+}
+
+static lk_status copy_slice(lk_program *p, const scatter *s)
+{
+    size_t bytes = operand_bytes(&s->in->call.out[0]);
+    if (s->from == s->to || bytes == 0) return LK_OK;
+    return p->device->backend->memory.copy(p->device, p->stream, s->to, s->from, bytes);
 }
 
 lk_status lk__run_start_shard(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     scatter s = find_scatter(p, run, at);
     (void)next;
+    if (is_alone(p, &s)) return copy_slice(p, &s);
     return reduce_slice(p, &s, s.from, s.to, s.collective->at_once ? NULL : &s.collective->work);
 }
 
@@ -90,6 +106,7 @@ lk_status lk__run_start_shard_staged(lk_program *p, const lk__schedule_run *run,
     scatter s = find_scatter(p, run, at);
     char   *from = p->collectives->mine, *to = p->collectives->gathered;
     (void)next;
+    if (is_alone(p, &s)) return copy_slice(p, &s);
     lk_status status = lk__device_read(p->device, p->stream, from, s.from, operand_bytes(&s.in->call.in[0]));
     if (status >= 0) status = reduce_slice(p, &s, from, to, NULL);
     return status < 0 ? status : lk__device_write(p->device, p->stream, s.to, to, operand_bytes(&s.in->call.out[0]));
@@ -100,7 +117,7 @@ lk_status lk__run_add_slices(lk_program *p, const lk__schedule_run *run, size_t 
 {
     const lk__plan_bucket *b = &p->plan->buckets[lk__run_at(p, run, at)->bucket];
     const void            *in[] = {lk__gradient_set(p, 0) + b->slice, lk__gradient_set(p, 1) + b->slice};
-    size_t                 elements = b->bytes / lk_dtype_size(b->dtype) / (size_t)lk__plan_shards(p->plan);
+    size_t                 elements = b->bytes / lk_dtype_size(b->dtype) / (size_t)lk__bucket_owners(p->plan, b);
     (void)next;
     return p->device->backend->kernels.add(p->device, p->stream, (char *)in[0], in, 2, elements, b->dtype);
 }
@@ -114,15 +131,17 @@ static lk_status read_parts(lk_program *p, int state, void *data, size_t bytes)
     size_t    size = lk_dtype_size(type);
     lk__range own = lk__plan_piece(p->plan, (size_t)state);
     lk_status status = LK_OK;
+
+    const lk__plan_unit *u = &p->plan->units[p->plan->states[state].unit];
     (void)bytes;
     if (lk__range_count(own))
         status = lk__device_read(p->device, p->stream, (char *)data + (size_t)own.first * size,
                                  lk__gradient_set(p, 0) + lk__plan_gradient_piece(p->plan, (size_t)state),
                                  (size_t)lk__range_count(own) * size);
-    for (int i = 0; i < lk__plan_shards(p->plan) && status >= 0; i++) {
+    for (int i = 0; i < lk__unit_shards(p->plan, u) && lk__unit_shards(p->plan, u) > 1 && status >= 0; i++) {
         lk__range piece = lk__plan_piece_of(p->plan, (size_t)state, i);
         if (lk__range_count(piece))
-            status = lk_comm_broadcast(p->shard, (char *)data + (size_t)piece.first * size,
+            status = lk_comm_broadcast(lk__run_group(p, u->axes), (char *)data + (size_t)piece.first * size,
                                        (size_t)lk__range_count(piece), type, i, NULL);
     }
     return status;

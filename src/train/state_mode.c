@@ -103,7 +103,7 @@ lk_state_mode lk__trainer_state_mode(lk_context *c, const lk_trainer_config *con
                          : shares_if_free               ? LK_STATE_SHARED
                                                         : LK_STATE_REPLICATED;
     int           shards = lk__mesh_extent(&mesh, LK_AXIS_SHARD);
-    unsigned      placed = lk__mesh_used_axes(&mesh, LK__PLAN_PLACED_AXES);
+    unsigned      placed = lk__mesh_used_axes(&mesh, LK__PLAN_PLACED_AXES | LK__PLAN_EXPERT_AXES);
     if (world == 1) mode = config->state == LK_STATE_AUTO ? LK_STATE_REPLICATED : config->state;
     bool shares = mode == LK_STATE_SHARED && world > 1;
     if (!why) return mode;

@@ -68,6 +68,8 @@ declare -A task=(
            --tokenizer char --batch 8 --dropout 0.1 --clip 0.5"
     [heads]="--model gpt --layers 2 --width 24 --heads 6 --context 16 --data text:book.txt --tokenizer char --batch 8
              --dropout 0.1 --recompute"
+    [mixtral]="--model mixtral $small --kv-heads 2 --hidden 24 --experts 4 --data text:book.txt --tokenizer char
+               --batch 6 --clip 0.5"
     [encoder]="--model encoder $small --data jsonl:labels.jsonl --tokenizer byte --holdout 0.2 --batch 10 --dropout 0.1"
     [cnn]="--model cnn --data synthetic:3x8x8,count=50 --batch 24 --clip 1"
     [resnet]="--model resnet20 --data synthetic:3x8x8,count=64 --batch 16 --sync-batchnorm"
@@ -145,6 +147,19 @@ cells=(
     "suite  gpt     data=2,shard=2,tensor=2  --state replicated"
     "whole  llama   data=2,shard=2,tensor=2  --state replicated"
     "suite  encoder data=2,shard=2,tensor=2  --state replicated"
+    "suite  mixtral expert=2                 -"
+    "whole  mixtral expert=4                 --accumulate 2"
+    "whole  mixtral expert=2                 --backend tcp --recompute"
+    "whole  mixtral expert=4                 --shard-stage 3"
+    "whole  mixtral data=2                   -"
+    "whole  mixtral data=2,expert=2          -"
+    "whole  mixtral shard=2,expert=2         --shard-stage 1"
+    "whole  mixtral shard=2,expert=2         --shard-stage 2 --accumulate 2"
+    "suite  mixtral shard=2,expert=2         -"
+    "whole  mixtral expert=2,tensor=2        -"
+    "whole  mixtral data=2,shard=2,expert=2  -"
+    "suite  mixtral data=2,expert=2,tensor=2 -"
+    "whole  mixtral shard=2,expert=2,tensor=2 -"
 )
 # train NAME DTYPE TASK WORDS…: into NAME and NAME.jsonl
 train() {

@@ -5,6 +5,7 @@
 # uninterrupted one of one rank.
 #
 #   ROUNDS=n storm_layouts.sh      200 rounds by default
+#   storm_layouts.sh --experts     a model with experts, in layouts with the axis expert
 # ctest: timeout 7200
 set -u
 : "${LOCKSTEP:?the command}" "${SOURCE_DIR:?the tree}"
@@ -24,6 +25,11 @@ layouts=(
     "data=2,shard=2,tensor=2 --state replicated"
 )
 data="--model gpt --layers 2 --width 32 --heads 4 --context 16 --batch 8 --dropout 0.1 --clip 0.5 --threads 1"
+if [ "${1:-}" = --experts ]; then
+    layouts=("expert=2" "expert=4 --backend tcp" "data=2,expert=2" "shard=2,expert=2" "expert=2,tensor=2")
+    data="--model mixtral --layers 2 --width 32 --heads 4 --hidden 24 --experts 4 --context 16 --batch 8 --clip 0.5
+          --router-loss 0.02 --threads 1"
+fi
 options="$data --steps $steps --dtype f64 --optimizer adamw --seed 3 --eval-every -1 --save-every 1 --timeout 5"
 
 train() { # train DIRECTORY LAYOUT WORDS…

@@ -142,6 +142,25 @@ static void ids_out_of_range_are_nowhere(void)
     end_case();
 }
 
+/* Three ranks with two experts each send to rank 1: by expert 2, 0 and 3 rows, then 1, 0 and 0. */
+static void rows_of_ranks_are_ordered_by_expert(void)
+{
+    static const double all[] = {0, 1, 1, 3, 4, 9, 9, 0, 0, 0, 0, 0, 5, 5, 0, 0, 2, 5, 5, 5, 6};
+    static const double offsets[] = {0, 5, 6}, order[] = {0, 1, 3, 4, 5, 2, -1, -1},
+                        place[] = {0, 1, 5, 2, 3, 4, -1, -1};
+    begin(LK__OP_route_rows);
+    t.attrs.start = 1;
+    input_of(LK_I32, 2, DIMS(3, 7), all);
+    out(LK_I32, 1, DIMS(3), NULL);
+    out(LK_I32, 1, DIMS(8), NULL);
+    out(LK_I32, 2, DIMS(8, 1), NULL);
+    run_case();
+    expect(0, offsets, 0);
+    expect(1, order, 0);
+    expect(2, place, 0);
+    end_case();
+}
+
 /* ---- rows ---- */
 
 static void gather_case(const routes *r, int64_t width, bool weighted)
@@ -308,6 +327,7 @@ static void tests(void)
 {
     topk_takes_the_largest_first();
     ids_out_of_range_are_nowhere();
+    rows_of_ranks_are_ordered_by_expert();
     rows_go_to_their_experts_and_back();
     products_of_many_rows();
 }

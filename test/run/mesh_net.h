@@ -49,7 +49,7 @@ SHARED void free_net(mesh_net *n)
 /* Which rows of a batch are this rank's; micro_batches 0 is one. */
 SHARED lk__split_job split_of(const rank_test *r, const mesh_net *n, int leaves, int micro_batches)
 {
-    unsigned axes = LK_AXIS_DATA | LK_AXIS_SHARD;
+    unsigned axes = LK_AXES_BATCH;
     return (lk__split_job){lk_mesh_extent(n->mesh, axes), lk_mesh_coordinate(n->mesh, axes, r->rank), leaves,
                            micro_batches > 1 ? micro_batches : 1};
 }

@@ -112,3 +112,34 @@ size_t KERNEL(group_rows_workspace)(const lk__kernel_call *call, int threads)
     (void)threads;
     return (size_t)call->attrs->experts * sizeof(int64_t);
 }
+
+/* Rows that rank `from` sends to this one, for expert e of its own. */
+static int64_t sent_rows(const lk__kernel_call *call, int64_t from, int64_t e)
+{
+    const lk__kernel_operand *all = &call->in[0];
+    int64_t                   experts = all->dims[1] - 1, each = experts / all->dims[0];
+    const int32_t            *offsets = (const int32_t *)all->data + from * (experts + 1) + call->attrs->start * each;
+    return offsets[e + 1] - offsets[e];
+}
+
+void KERNEL(route_rows)(const lk__kernel_call *call)
+{
+    int64_t  ranks = call->in[0].dims[0], experts = call->out[0].dims[0] - 1, rows = call->out[1].dims[0], at = 0;
+    int32_t *offsets = call->out[0].data, *order = call->out[1].data, *place = call->out[2].data;
+    memset(order, -1, (size_t)rows * sizeof *order);
+    memset(place, -1, (size_t)rows * sizeof *place);
+    offsets[0] = 0;
+    for (int64_t e = 0; e < experts; e++) {
+        offsets[e + 1] = offsets[e];
+        for (int64_t r = 0; r < ranks; r++) offsets[e + 1] += (int32_t)sent_rows(call, r, e);
+    }
+    for (int64_t r = 0; r < ranks; r++)
+        for (int64_t e = 0; e < experts; e++) {
+            int64_t to = offsets[e];
+            for (int64_t before = 0; before < r; before++) to += sent_rows(call, before, e);
+            for (int64_t i = sent_rows(call, r, e); i > 0 && at < rows && to < rows; i--, at++, to++) {
+                order[to] = (int32_t)at;
+                place[at] = (int32_t)to;
+            }
+        }
+}

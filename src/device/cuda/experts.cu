@@ -155,6 +155,66 @@ extern "C" size_t lk__cuda_group_rows_workspace(const lk__kernel_call *call, int
     return (size_t)call->attrs->experts * sizeof(int32_t);
 }
 
+/* ---- rows of several ranks: a block has those of one rank for one expert ---- */
+
+typedef struct received {
+    const int32_t *all; /* (ranks, of_all + 1) */
+    int32_t       *offsets, *order, *place;
+    int64_t        rows;
+    int            ranks, of_all, experts, first; /* of this rank: how many, and which is the first */
+} received;
+
+static __device__ int64_t sent_rows(const received &r, int from, int e)
+{
+    const int32_t *offsets = r.all + (int64_t)from * (r.of_all + 1) + r.first;
+    return offsets[e + 1] - offsets[e];
+}
+
+/* What comes from ranks before `rank` of all experts, and of experts before e of all ranks. */
+static __global__ void place_received(received r)
+{
+    __shared__ int64_t at, to;
+    int                rank = blockIdx.x / r.experts, e = blockIdx.x % r.experts;
+    int64_t            count = sent_rows(r, rank, e);
+    if (threadIdx.x == 0) {
+        at = to = 0;
+        for (int from = 0; from < r.ranks; from++)
+            for (int i = 0; i < r.experts; i++) {
+                int64_t one = sent_rows(r, from, i);
+                if (from < rank || (from == rank && i < e)) at += one;
+                if (i < e || (i == e && from < rank)) to += one;
+            }
+        if (rank == 0) r.offsets[e] = (int32_t)to;
+        if (rank == r.ranks - 1 && e == r.experts - 1) r.offsets[r.experts] = (int32_t)(to + count);
+    }
+    __syncthreads();
+    for (int64_t i = threadIdx.x; i < count && at + i < r.rows && to + i < r.rows; i += THREADS) {
+        r.order[to + i] = (int32_t)(at + i);
+        r.place[at + i] = (int32_t)(to + i);
+    }
+    if (blockIdx.x > 0) return;
+    int64_t used = 0;
+    for (int from = 0; from < r.ranks; from++)
+        for (int i = 0; i < r.experts; i++) used += sent_rows(r, from, i);
+    for (int64_t i = used + threadIdx.x; i < r.rows; i += THREADS) r.order[i] = r.place[i] = -1;
+}
+
+extern "C" lk_status lk__cuda_route_rows(const lk__kernel_call *call)
+{
+    received r = {};
+    r.all = in_data<int32_t>(call, 0);
+    r.offsets = out_data<int32_t>(call, 0);
+    r.order = out_data<int32_t>(call, 1);
+    r.place = out_data<int32_t>(call, 2);
+    r.rows = call->out[1].dims[0];
+    r.ranks = (int)call->in[0].dims[0];
+    r.of_all = (int)call->in[0].dims[1] - 1;
+    r.experts = (int)call->out[0].dims[0] - 1;
+    r.first = (int)call->attrs->start * r.experts;
+    LAUNCH(place_received, (unsigned)(r.ranks * r.experts), THREADS, 0, cuda_stream(call), r);
+    return lk__cuda_launched(call);
+}
+
 /* ---- rows ---- */
 
 template <typename T> struct gather_rows_map {

@@ -117,6 +117,7 @@ extern "C" lk_status lk__cuda_stop_gradient(const lk__kernel_call *call) { retur
 extern "C" lk_status lk__cuda_all_reduce(const lk__kernel_call *call) { return copy_whole(call, NULL); }
 extern "C" lk_status lk__cuda_all_gather(const lk__kernel_call *call) { return copy_whole(call, NULL); }
 extern "C" lk_status lk__cuda_reduce_scatter(const lk__kernel_call *call) { return copy_whole(call, NULL); }
+extern "C" lk_status lk__cuda_exchange_rows(const lk__kernel_call *call) { return copy_whole(call, NULL); }
 extern "C" lk_status lk__cuda_wait(const lk__kernel_call *call) { return copy_whole(call, NULL); }
 extern "C" lk_status lk__cuda_own_part(const lk__kernel_call *call)
 {

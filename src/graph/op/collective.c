@@ -174,6 +174,22 @@ DESCRIBE(reduce_scatter){
     MEMORY_BOUND,
 };
 
+/* Rows to the ranks that have their experts, or back. Behind the gradients, as own_part: its own would be its
+ * reverse. */
+DESCRIBE(exchange_rows){
+    .factors = "-",
+    .inputs = 2,
+    .in = {OPERAND("x", ANY, REQUIRED, ROWS), OPERAND("offsets", I32, REQUIRED, ROWS)},
+    .outputs = 1,
+    .out = {OPERAND("y", ANY, REQUIRED, ROWS)},
+    .attributes = LK__HAS(mesh) | LK__HAS(parts) | LK__HAS(transposed),
+    BACKWARD_ONLY,
+    .no_gradient = 1u << 1,
+    COLLECTIVE(LK__RUNS_COLLECTIVE),
+    .collective = LK__ALL_TO_ALLV,
+    MEMORY_BOUND,
+};
+
 DESCRIBE(wait){
     .factors = "y(d..) x(d..) -> complete(d..)",
     .inputs = 2,

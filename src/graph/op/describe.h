@@ -26,7 +26,7 @@
 
 static inline double elements(const lk_graph *g, int value)
 {
-    return value < 0 ? 0 : (double)lk__shape_elements(&g->values[value].shape);
+    return value < 0 ? 0 : (double)lk__shape_elements(&g->values[value].shape) / lk__value_ranks(g, value);
 }
 
 #endif

@@ -275,6 +275,7 @@ DESCRIBE(grouped_linear){
     .no_gradient = 1u << 2,
     .in_place = LK__NO_OPERAND,
     ORDINARY,
+    .grouped = {.offsets = 3, .weights = 1u << 1},
     .arithmetic = grouped_linear_arithmetic,
     .bytes = lk__bytes_operands,
 };
@@ -291,6 +292,25 @@ DESCRIBE(grouped_linear_grad_weight){
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
     ORDINARY,
+    .grouped = {.offsets = 3, .gradients = 1u << 0},
     .arithmetic = grouped_linear_grad_weight_arithmetic,
     .bytes = lk__bytes_operands,
+};
+
+/* ---- experts of several ranks ---- */
+
+/* `start` is this rank, among those along the axes `mesh`. Behind the gradients (plan/experts.c). */
+DESCRIBE(route_rows){
+    .factors = "-",
+    .inputs = 1,
+    .in = {OPERAND("all_offsets", I32, REQUIRED, ROWS)},
+    .outputs = 3,
+    .out = {OPERAND("offsets", I32, REQUIRED, ROWS), OPERAND("order", I32, REQUIRED, ROWS),
+            OPERAND("place", I32, REQUIRED, ROWS)},
+    .attributes = LK__HAS(mesh) | LK__HAS(start),
+    BACKWARD_ONLY,
+    .no_gradient = LK__NO_OPERAND,
+    .in_place = LK__NO_OPERAND,
+    ORDINARY,
+    MEMORY_BOUND,
 };

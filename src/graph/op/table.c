@@ -44,7 +44,7 @@ static double operand_bytes(const lk_graph *g, int value)
 {
     if (value < 0) return 0;
     const lk__graph_shape *s = &g->values[value].shape;
-    return (double)lk__shape_elements(s) * (double)lk_dtype_size(s->dtype);
+    return (double)lk__shape_elements(s) * (double)lk_dtype_size(s->dtype) / lk__value_ranks(g, value);
 }
 
 double lk__bytes_operands(const lk_graph *g, const lk__graph_node *n)

@@ -1,0 +1,337 @@
+/* test_experts.c - layers whose experts are split over the axis expert train as on one rank: losses, gradients, weights
+ * and outputs in f64, for ranks as threads, with experts that get no token, one that gets all, capacities, unequal and
+ * empty batches, and the other axes.
+ *
+ * ctest: timeout 300, label threaded, ranks 8 */
+#include "gpu_cases.h"
+#include "mesh_net.h"
+
+#include <lockstep/moe.h>
+
+enum { BATCH = 6, TOKENS = 8, VOCABULARY = 24, WIDTH = 16, IN = 6, OUT = 4, STEPS = 4 };
+
+typedef enum model { LAYER, MIXTRAL } model;
+/* Where a router sends tokens: anywhere; all to one expert; to half of them. */
+typedef enum routing { LEARNED, ONE, HALF } routing;
+
+typedef struct setting {
+    const char *name, *mesh;
+    model       model;
+    routing     routing;
+    int         micro_batches, stage, experts, k;
+    bool        recompute, balance;
+    double      clip, capacity;
+} setting;
+
+typedef struct net {
+    mesh_net of;
+    double   x[BATCH * IN], t[BATCH * OUT], bias[BATCH * 8];
+    int32_t  tokens[BATCH * TOKENS], labels[BATCH * TOKENS];
+    int64_t  ids[BATCH];
+} net;
+
+static double number(uint64_t index) { return (double)(int64_t)(number_bits(5, index) >> 40) * 0x1p-23 - 1; }
+
+/* A layer of the caller's own: its router adds a bias of the batch, by which tests choose the routes. */
+static lk_tensor record_layer(lk_graph *g, const setting *s, int64_t rows, lk_tensor *y)
+{
+    int64_t   k = s->k ? s->k : 2, experts = s->experts, none_of[] = {experts, OUT};
+    lk_tensor x = lk_input(g, "x", LK_F64, 2, ((int64_t[]){rows, IN}));
+    lk_tensor t = lk_input(g, "t", LK_F64, 2, ((int64_t[]){rows, OUT}));
+    lk_tensor bias = lk_input(g, "bias", LK_F64, 2, ((int64_t[]){rows, experts})), none = {0};
+    lk_tensor h = lk_tanh(lk_linear(x, "in", WIDTH));
+    lk_tensor p = lk_softmax(lk_add(lk_linear(h, "gate", experts), bias), -1);
+    lk_groups groups = lk_group_rows(lk_topk(p, k).index, experts, (int64_t)s->capacity);
+    lk_tensor up = lk_parameter(g, "up", 3, ((int64_t[]){experts, WIDTH, WIDTH}), .init = LK_INIT_UNIFORM, .a = 0.3);
+    lk_tensor down = lk_parameter(g, "down", 3, ((int64_t[]){experts, OUT, WIDTH}), .init = LK_INIT_UNIFORM, .a = 0.3);
+    /* never used by the loss */
+    lk_tensor unused = lk_parameter(g, "unused", 2, none_of, .init = LK_INIT_UNIFORM, .a = 0.1);
+    lk_tensor scale = lk_parameter(g, "scale", 1, ((int64_t[]){WIDTH}), .init = LK_INIT_UNIFORM, .a = 1);
+    lk_tensor z = lk_mul(lk_grouped_linear(lk_gather_rows(h, groups, none), up, groups), scale);
+    z = lk_tanh(z);
+    z = lk_combine_rows(lk_grouped_linear(z, down, groups), groups, lk_topk(p, k).values);
+    (void)unused;
+    *y = z;
+    lk_tensor loss = lk_mse(z, t);
+    return s->balance ? lk_add(loss, lk_scale(lk_moe_balance(x), 0.1)) : loss;
+}
+
+static lk_tensor record_mixtral(lk_graph *g, const setting *s, int64_t rows, lk_tensor *y)
+{
+    lk_transformer_config c = LK_TRANSFORMER_CONFIG_INIT;
+    lk_tensor             tokens = lk_input(g, "tokens", LK_I32, 2, ((int64_t[]){rows, TOKENS}));
+    lk_tensor             labels = lk_input(g, "labels", LK_I32, 2, ((int64_t[]){rows, TOKENS}));
+    c.kind = LK_TRANSFORMER_LLAMA;
+    c.vocabulary = VOCABULARY;
+    c.context = TOKENS;
+    c.layers = 2;
+    c.heads = 4;
+    c.kv_heads = 2;
+    c.width = WIDTH;
+    c.hidden = 16;
+    c.experts = s->experts;
+    c.experts_per_token = s->k;
+    c.recompute = s->recompute ? 1 : 0;
+    lk_transformer_result made = lk_transformer(tokens, &c);
+    *y = made.hidden;
+    lk_tensor loss = lk_linear_cross_entropy(made.hidden, made.head, labels);
+    return s->balance ? lk_add(loss, lk_scale(lk_moe_balance(tokens), 0.1)) : loss;
+}
+
+/* axes NULL: one rank. */
+static void make(const rank_test *r, net *n, const setting *s, const char *axes)
+{
+    lk_optimizer_config adam = LK_OPTIMIZER_CONFIG_INIT;
+    lk_plan_config      config = LK_PLAN_CONFIG_INIT;
+    lk_tensor           y;
+    memset(n, 0, sizeof *n);
+    make_mesh(r, axes, &n->of);
+    config.parallel.micro_batches = s->micro_batches;
+    config.parallel.shard_stage = axes ? s->stage : 0;
+    int64_t rows = lk_mesh_capacity(n->of.mesh, &config.parallel, BATCH);
+    REQUIRE(lk_graph_create(r->context, LK_F64, &n->of.graph) == LK_OK);
+    config.loss = s->model == LAYER ? record_layer(n->of.graph, s, rows, &y) : record_mixtral(n->of.graph, s, rows, &y);
+    adam.kind = LK_ADAM;
+    adam.lr = 0.01;
+    adam.clip = s->clip;
+    config.outputs = &y;
+    config.outputs_count = 1;
+    config.optimizer = &adam;
+    make_program(r, s->name, &config, &n->of);
+    if (s->model == LAYER) {
+        REQUIRE(lk_program_bind(n->of.program, "x", n->x) == LK_OK &&
+                lk_program_bind(n->of.program, "t", n->t) == LK_OK &&
+                lk_program_bind(n->of.program, "bias", n->bias) == LK_OK);
+    } else {
+        REQUIRE(lk_program_bind(n->of.program, "tokens", n->tokens) == LK_OK &&
+                lk_program_bind(n->of.program, "labels", n->labels) == LK_OK);
+    }
+}
+
+/* Samples first … first + count of the batch of a step. */
+static void fill_rows(net *n, const setting *s, int step, int64_t first, int64_t count)
+{
+    uint64_t from = (uint64_t)step * 100000;
+    for (int64_t i = 0; i < count; i++) n->ids[i] = step * BATCH + first + i;
+    for (int64_t i = 0; i < count * IN; i++) n->x[i] = number(from + (uint64_t)(first * IN + i));
+    for (int64_t i = 0; i < count * OUT; i++) n->t[i] = number(from + 50000 + (uint64_t)(first * OUT + i));
+    for (int64_t i = 0; i < count * s->experts && s->model == LAYER; i++) {
+        int64_t expert = i % s->experts;
+        bool    chosen = s->routing == ONE ? expert == (step + 1) % s->experts : expert % 2 == step % 2;
+        n->bias[i] = s->routing == LEARNED || !chosen ? 0 : 20;
+    }
+    for (int64_t i = 0; i < count * TOKENS; i++) {
+        n->tokens[i] = (int32_t)(number_bits(7, from + (uint64_t)(first * TOKENS + i)) % VOCABULARY);
+        n->labels[i] = (int32_t)(number_bits(8, from + (uint64_t)(first * TOKENS + i)) % VOCABULARY);
+    }
+}
+
+static void compare_states(const rank_test *r, const setting *s, net *own, net *whole)
+{
+    for (size_t i = 0; i < lk_store_count(whole->of.store); i++) {
+        lk_state      state = lk_store_at(whole->of.store, i);
+        double        largest = 1e-3;
+        const double *a = state_copy(whole->of.store, state.name), *b = state_copy(own->of.store, state.name);
+        double        worst = largest_difference(b, a, LK_F64, state_elements(&state), &largest);
+        CHECK(worst <= 1e-9 * largest, "%s, rank %d: %s differs by %g of %g", s->name, r->rank, state.name, worst,
+              largest);
+    }
+}
+
+static void compare_gradients(const rank_test *r, const setting *s, net *own, net *whole)
+{
+    for (size_t i = 0; i < lk_store_count(whole->of.store); i++) {
+        lk_state      state = lk_store_at(whole->of.store, i);
+        double        largest = 1e-3;
+        const double *a = gradient_copy(whole->of.program, whole->of.store, state.name);
+        const double *b = gradient_copy(own->of.program, own->of.store, state.name);
+        if (!a || !b) continue;
+        double worst = largest_difference(b, a, LK_F64, state_elements(&state), &largest);
+        CHECK(worst <= 1e-9 * largest, "%s, rank %d: the gradient of %s differs by %g of %g", s->name, r->rank,
+              state.name, worst, largest);
+    }
+}
+
+static void train_step(const rank_test *r, const setting *s, net *n, lk_step step, double *loss)
+{
+    lk_metrics m;
+    REQUIRE(lk_program_compute(n->of.program, &step) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
+    lk_program_metrics(n->of.program, &m);
+    *loss = m.loss;
+}
+
+/* The program alone is there: the plan states its memory to the byte, and steps and evaluations allocate nothing. */
+static void check_memory(rank_test *r, const setting *s)
+{
+    net           n;
+    uint64_t      allocations = 0;
+    memory_before before = memory_now(r);
+    make(r, &n, s, s->mesh);
+    lk__split_job job = split_of(r, &n.of, 0, s->micro_batches);
+    lk__range     rows = lk__split_share(&job, BATCH);
+    fill_rows(&n, s, 0, rows.first, lk__range_count(rows));
+    for (int i = 0; i < 3; i++) {
+        lk_step step = {.step = i + 1, .count = lk__range_count(rows), .total = BATCH, .rate = 0.01};
+        if (i == 1) allocations = lk_context_allocations(r->context);
+        REQUIRE(lk_program_train(n.of.program, &step) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
+        step.count = lk__range_count(rows) > 0;
+        REQUIRE(lk_program_step(n.of.program, &step) == LK_OK && lk_program_run(n.of.program, LK_EVALUATE) == LK_OK,
+                "%s: %s", s->name, lk_context_error(r->context));
+    }
+    CHECK(lk_context_allocations(r->context) == allocations, "%s, rank %d: %llu allocations", s->name, r->rank,
+          (unsigned long long)(lk_context_allocations(r->context) - allocations));
+    check_stated_memory(r, s->name, &n.of, &before);
+    free_net(&n.of);
+}
+
+/* Outputs of an evaluation, where each rank has its own samples. */
+static void compare_outputs(const rank_test *r, const setting *s, net *own, net *whole, lk__range rows, int64_t total)
+{
+    int64_t each = s->model == LAYER ? OUT : TOKENS * WIDTH, count = lk__range_count(rows);
+    double  a[BATCH * TOKENS * WIDTH], b[BATCH * TOKENS * WIDTH], largest = 1e-3;
+    lk_step step = {.step = 1, .count = count, .total = total};
+    REQUIRE(lk_program_step(own->of.program, &step) == LK_OK && lk_program_run(own->of.program, LK_EVALUATE) == LK_OK,
+            "%s: %s", s->name, lk_context_error(r->context));
+    REQUIRE(lk_program_output_read(own->of.program, 0, b, (size_t)(count * each) * sizeof *b) == LK_OK);
+    step.count = total;
+    REQUIRE(lk_program_step(whole->of.program, &step) == LK_OK &&
+            lk_program_run(whole->of.program, LK_EVALUATE) == LK_OK);
+    REQUIRE(lk_program_output_read(whole->of.program, 0, a, (size_t)(total * each) * sizeof *a) == LK_OK);
+    double worst = largest_difference(b, a + rows.first * each, LK_F64, count * each, &largest);
+    CHECK(worst <= 1e-9 * largest, "%s, rank %d: outputs differ by %g of %g", s->name, r->rank, worst, largest);
+}
+
+static void check_setting(rank_test *r)
+{
+    const setting   *s = r->user;
+    static const int totals[STEPS] = {BATCH, BATCH - 1, 1, BATCH};
+    net              own, whole;
+    check_memory(r, s);
+    make(r, &own, s, s->mesh);
+    make(r, &whole, s, NULL);
+    lk__split_job job = split_of(r, &own.of, 0, s->micro_batches);
+    CHECK(own.of.plan->splits, "%s: nothing is split", s->name);
+    for (int i = 0; i < STEPS; i++) {
+        lk__range rows = lk__split_share(&job, totals[i]);
+        lk_step   step = {.step = i + 1, .count = lk__range_count(rows), .total = totals[i], .rate = 0.01};
+        double    a, b;
+        fill_rows(&own, s, i, rows.first, step.count);
+        fill_rows(&whole, s, i, 0, totals[i]);
+        step.sample_ids = own.ids;
+        train_step(r, s, &own, step, &b);
+        step.count = totals[i];
+        step.sample_ids = whole.ids;
+        train_step(r, s, &whole, step, &a);
+        CHECK(fabs(a - b) <= 1e-9 * fabs(a), "%s, rank %d, step %d: loss %.15g, not %.15g", s->name, r->rank, i, b, a);
+        compare_gradients(r, s, &own, &whole);
+        REQUIRE(lk_program_run(own.of.program, LK_UPDATE) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
+        REQUIRE(lk_program_run(whole.of.program, LK_UPDATE) == LK_OK);
+        compare_states(r, s, &own, &whole);
+        if (s->micro_batches == 0) compare_outputs(r, s, &own, &whole, rows, totals[i]);
+    }
+    REQUIRE(lk_program_verify(own.of.program, STEPS) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
+    free_net(&own.of);
+    free_net(&whole.of);
+}
+
+static void run_settings(const setting *all, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        lk_comm_config tcp = LK_COMM_CONFIG_INIT;
+        if (gpu_leaves_out((int)i, 0, 3)) continue;
+        tcp.backend = "tcp";
+        int ranks = ranks_of_mesh(all[i].mesh);
+        run_ranks(ranks, NULL, check_setting, (void *)&all[i]);
+        if (i == 0) run_ranks(ranks, &tcp, check_setting, (void *)&all[i]);
+    }
+}
+
+static void a_layer_trains_as_on_one_rank(void)
+{
+    static const setting all[] = {
+        {.name = "2 ranks", .mesh = "expert=2", .experts = 4, .clip = 0.1},
+        {.name = "an expert each", .mesh = "expert=4", .experts = 4},
+        {.name = "more ranks than samples", .mesh = "expert=8", .experts = 8},
+        {.name = "all to one", .mesh = "expert=2", .experts = 4, .k = 1, .routing = ONE, .clip = 0.1},
+        {.name = "all to one of 4", .mesh = "expert=4", .experts = 8, .k = 1, .routing = ONE},
+        {.name = "half gets none", .mesh = "expert=4", .experts = 8, .routing = HALF},
+        {.name = "balance", .mesh = "expert=2", .experts = 4, .balance = true},
+        {.name = "micro-batches", .mesh = "expert=2", .experts = 4, .micro_batches = 2, .clip = 0.1},
+        {.name = "data", .mesh = "data=2,expert=2", .experts = 4, .clip = 0.1},
+        {.name = "expert outside", .mesh = "expert=2,data=2", .experts = 4, .clip = 0.1},
+    };
+    run_settings(all, sizeof all / sizeof *all);
+}
+
+static void mixtral_trains_as_on_one_rank(void)
+{
+    static const setting all[] = {
+        {.name = "mixtral", .mesh = "expert=2", .model = MIXTRAL, .experts = 4, .balance = true, .clip = 0.1},
+        {.name = "recomputed", .mesh = "expert=4", .model = MIXTRAL, .experts = 4, .recompute = true},
+        {.name = "tensor", .mesh = "expert=2,tensor=2", .model = MIXTRAL, .experts = 4, .clip = 0.1},
+        {.name = "tensor outside", .mesh = "tensor=2,expert=2", .model = MIXTRAL, .experts = 4, .balance = true},
+        {.name = "three axes", .mesh = "data=2,expert=2,tensor=2", .model = MIXTRAL, .experts = 4, .clip = 0.1},
+    };
+    run_settings(all, sizeof all / sizeof *all);
+}
+
+static void experts_and_shard_multiply(void)
+{
+    static const setting all[] = {
+        {.name = "stage 1", .mesh = "shard=2,expert=2", .model = MIXTRAL, .experts = 4, .stage = 1, .clip = 0.1},
+        {.name = "stage 2", .mesh = "shard=2,expert=2", .model = MIXTRAL, .experts = 4, .stage = 2, .micro_batches = 2},
+        {.name = "stage 3", .mesh = "shard=2,expert=2", .model = MIXTRAL, .experts = 4, .stage = 3, .clip = 0.1},
+        {.name = "expert outside", .mesh = "expert=2,shard=2", .model = MIXTRAL, .experts = 4, .clip = 0.1},
+        {.name = "the rest sliced", .mesh = "expert=2", .model = MIXTRAL, .experts = 4, .stage = 3, .clip = 0.1},
+        {.name = "the rest in stage 2", .mesh = "expert=2", .model = MIXTRAL, .experts = 4, .stage = 2},
+        {.name = "the rest in stage 1", .mesh = "expert=2", .model = MIXTRAL, .experts = 4, .stage = 1},
+        {.name = "data", .mesh = "data=2,shard=2,expert=2", .model = MIXTRAL, .experts = 4, .clip = 0.1},
+        {.name = "tensor", .mesh = "shard=2,expert=2,tensor=2", .model = MIXTRAL, .experts = 4, .clip = 0.1},
+    };
+    run_settings(all, sizeof all / sizeof *all);
+}
+
+/* ---- mistakes ---- */
+
+static void refuse(lk_context *c, const char *axes, const setting *s, int leaves, const char *sentence)
+{
+    lk_mesh_config mesh = LK_MESH_CONFIG_INIT;
+    lk_plan_config config = LK_PLAN_CONFIG_INIT;
+    lk_mesh       *m;
+    lk_graph      *g;
+    lk_plan       *plan;
+    lk_tensor      y;
+    mesh.axes = axes;
+    REQUIRE(lk_mesh_create(c, &mesh, &m) == LK_OK && lk_graph_create(c, LK_F64, &g) == LK_OK);
+    if (s) config.loss = record_layer(g, s, BATCH, &y);
+    if (!s)
+        config.loss = lk_mse(lk_linear(lk_input(g, "x", LK_F64, 2, ((int64_t[]){BATCH, IN})), "fc", OUT),
+                             lk_input(g, "t", LK_F64, 2, ((int64_t[]){BATCH, OUT})));
+    config.mesh = m;
+    config.parallel.leaves = leaves;
+    CHECK(lk_plan_create(g, &config, &plan) < 0 && strstr(lk_context_error(c), sentence), "%s: %s", sentence,
+          lk_context_error(c));
+    lk_graph_free(g);
+    lk_mesh_free(m);
+}
+
+static void mistakes_are_one_sentence(void)
+{
+    static const setting four = {.experts = 4};
+    lk_context          *c;
+    REQUIRE(lk_context_create(NULL, &c) == LK_OK);
+    refuse(c, "expert=2", NULL, 0, "has 2 ranks along expert, but the model has no experts");
+    refuse(c, "expert=3", &four, 0, "has 3 ranks along expert, which do not divide the 4 experts of \"up\"");
+    refuse(c, "expert=8", &four, 0, "do not divide the 4 experts");
+    refuse(c, "expert=2", &four, 4, "leaves and ranks with different experts");
+    lk_context_free(c);
+}
+
+int main(void)
+{
+    RUN(a_layer_trains_as_on_one_rank);
+    RUN(mixtral_trains_as_on_one_rank);
+    RUN(experts_and_shard_multiply);
+    RUN(mistakes_are_one_sentence);
+    return check_result();
+}
