@@ -181,7 +181,7 @@ lk_status lk__net_pipelined(const lk__net_collective_run *run)
 {
     bool   parts = moves_parts(run);
     size_t ranks = (size_t)run->ranks, slice = SLICE * ranks < LK__NET_CHUNK ? SLICE : LK__NET_CHUNK / ranks;
-    slice = lk__round_up(slice, 64);
+    slice = lk__round_up(packs(run) ? slice / 2 : slice, 64); /* of what is packed there are two copies */
     pipeline p = {.run = run, .count = run->o->count, .slice = slice, .slices = ranks + 1 + (packs(run) ? ranks : 0)};
     p.n = (parts ? slice : slice * ranks) / run->size;
     p.chunks = (p.count + p.n - 1) / p.n;
