@@ -66,12 +66,13 @@ static bool can_recompute(const setup *s)
     return !s->model_options.recompute && strncmp(s->model_name, "resnet", 6) == 0;
 }
 
-/* Twice as many micro-batches until the plan fits, as long as each has a sample; those of the last that was tried. */
+/* Twice as many micro-batches until the plan fits, as long as each has a sample, or a leaf; those of the last that was
+ * tried. */
 static variant find_accumulation(setup *s, const budget *b, bool recompute, size_t *bytes)
 {
     int     now = s->config.accumulate > 1 ? s->config.accumulate : 1;
     variant v = {.accumulate = now, .recompute = recompute};
-    int64_t share = s->config.leaves ? 0 : lk_trainer_share(&s->config);
+    int64_t share = lk_trainer_share(&s->config);
     for (int k = recompute ? now : 2 * now; k <= share && (*bytes == 0 || *bytes > b->room); k *= 2) {
         size_t next = variant_bytes(s, b, (variant){.accumulate = k, .recompute = recompute});
         if (next == 0) break;

@@ -77,9 +77,11 @@ static void print_leaves(const lk_plan *p, const lk__plan_cost_output *o)
 {
     const lk_parallel *parallel = &p->parallel;
     int                leaves = (int)lk__range_count(lk__plan_own_leaves(p));
+    char               batches[32] = "one after the other";
     if (!parallel->leaves) return;
-    lk__cost_print(o, "  %d of %d leaves, %s", leaves, parallel->leaves,
-                   p->batch_leaves ? "as one batch" : "one after the other");
+    if (p->batch_leaves) snprintf(batches, sizeof batches, "as one batch");
+    if (p->batch_leaves && lk__plan_runs(p) > 1) snprintf(batches, sizeof batches, "as %d batches", lk__plan_runs(p));
+    lk__cost_print(o, "  %d of %d leaves, %s", leaves, parallel->leaves, batches);
     if (p->couples >= 0) {
         const lk__graph_node *n = &p->train.graph->nodes[p->couples];
         lk__cost_print(o, ": %s at %s:%d adds over samples within the model", lk__node_name(p->train.graph, n),
