@@ -77,8 +77,8 @@ static void make_sample(int64_t i, float *x, int32_t *y)
 /* The rows of the global batch are divided over the axes that split batches; ranks along tensor have the same rows. */
 static lk_status train_step(job *j, int64_t step, double *loss)
 {
-    int        parts = lk_mesh_extent(j->mesh, LK_AXIS_DATA | LK_AXIS_SHARD);
-    int        part = lk_mesh_coordinate(j->mesh, LK_AXIS_DATA | LK_AXIS_SHARD, lk_mesh_rank(j->mesh));
+    int        parts = lk_mesh_extent(j->mesh, LK_AXES_BATCH);
+    int        part = lk_mesh_coordinate(j->mesh, LK_AXES_BATCH, lk_mesh_rank(j->mesh));
     int64_t    first = (int64_t)BATCH * part / parts, count = (int64_t)BATCH * (part + 1) / parts - first;
     lk_metrics m;
     lk_step    now = {.step = step, .count = count, .total = BATCH, .rate = LK_RATE_OF_OPTIMIZER};

@@ -35,6 +35,10 @@ for mesh in expert=2 data=2,expert=2; do
 done
 expect 0 "" "$lockstep" train $small --eval-every -1 --steps 2 --mesh expert=2 --dtype bf16 --router-loss 0.1
 expect 0 "" "$lockstep" bench train $small --mesh expert=2 --steps 2
+expect 0 "" "$lockstep" generate --load run --prompt "All: " --tokens 6 --temperature 0
+mv out.txt text_of_one.txt
+expect 0 "" "$lockstep" generate --load run --prompt "All: " --tokens 6 --temperature 0 --mesh expert=2
+cmp -s text_of_one.txt out.txt || complain "generate --mesh expert=2: $(cat out.txt), not $(cat text_of_one.txt)"
 
 # ---- before a rank starts ----
 expect 0 "" "$lockstep" plan $small --mesh expert=4

@@ -69,7 +69,7 @@ declare -A task=(
     [heads]="--model gpt --layers 2 --width 24 --heads 6 --context 16 --data text:book.txt --tokenizer char --batch 8
              --dropout 0.1 --recompute"
     [mixtral]="--model mixtral $small --kv-heads 2 --hidden 24 --experts 4 --data text:book.txt --tokenizer char
-               --batch 6 --clip 0.5"
+               --batch 10 --clip 0.5"
     [encoder]="--model encoder $small --data jsonl:labels.jsonl --tokenizer byte --holdout 0.2 --batch 10 --dropout 0.1"
     [cnn]="--model cnn --data synthetic:3x8x8,count=50 --batch 24 --clip 1"
     [resnet]="--model resnet20 --data synthetic:3x8x8,count=64 --batch 16 --sync-batchnorm"
