@@ -197,16 +197,38 @@ static lk_status list_order(const lk_program *p, lk__plan_order_list *order)
     return status;
 }
 
+/* Without those of the ranks along axes that place values: where leaves run one after the other, and are not equally
+ * many on all ranks, these run more often on some. */
+static void keep_common(const lk_plan *plan, lk__plan_order_list *order)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < order->count; i++) {
+        unsigned axes = lk__axes_plain(order->all[i].axes);
+        if (!axes || (axes & ~plan->placed_axes)) order->all[kept++] = order->all[i];
+    }
+    order->count = kept;
+}
+
+static lk_status compare_order(lk_program *p, lk_comm *comm, const lk__plan_order_list *order)
+{
+    int       different = -1;
+    described lines = {p->context, comm, order, order_line,
+                       "the ranks would not run their collectives in the same order, and would wait for each other or "
+                       "add what does not belong together; they first differ in"};
+    lk_status status = lk__find_different(p->context, comm, hash_lines(&lines, 0, SIZE_MAX), &different);
+    return status >= 0 && different >= 0 ? report_lines(&lines) : status;
+}
+
+/* Ranks along axes that place values run all collectives in one order; all ranks those that they have in common. Then
+ * none waits for another: each group arrives at the next common one with its own behind it. */
 lk_status lk__verify_order(lk_program *p)
 {
     lk__plan_order_list order;
-    int                 different = -1;
+    lk_comm            *placed = p->plan->placed_axes ? lk__mesh_find_group(p->mesh, p->plan->placed_axes) : NULL;
     lk_status           status = list_order(p, &order);
-    described           lines = {p->context, p->comm, &order, order_line,
-                                 "the ranks would not run their collectives in the same order, and would wait for each "
-                                           "other or add what does not belong together; they first differ in"};
-    if (status >= 0) status = lk__find_different(p->context, p->comm, hash_lines(&lines, 0, SIZE_MAX), &different);
-    if (status >= 0 && different >= 0) status = report_lines(&lines);
+    if (status >= 0 && placed) status = compare_order(p, placed, &order);
+    if (placed) keep_common(p->plan, &order);
+    if (status >= 0) status = compare_order(p, p->comm, &order);
     lk__collective_order_free(p->context, &order);
     return status;
 }

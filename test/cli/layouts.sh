@@ -295,28 +295,33 @@ hash_chain() { # hash_chain DTYPE "CELL"…: one run that continues in each of t
     done
     [ "$(hash_of cell)" = "$one" ] || complain "$of through $count cells, $dtype: $(hash_of cell), not $one"
 }
-draw() { # draw WORD…: one of them
-    shift $((RANDOM % $#))
-    echo "$1"
-}
-draw_cell() {
-    local of mesh= axis extent ranks=1 options=-
-    of=$(draw gpt packed llama untied few encoder cnn mlp)
-    for axis in $(draw "data shard tensor" "tensor data" "shard tensor" "shard data tensor" "data tensor shard"); do
-        extent=$(draw 1 2 2 4)
-        [ $((ranks * extent)) -le 8 ] && [ "$extent" -gt 1 ] || continue
-        ranks=$((ranks * extent)) mesh+="${mesh:+,}$axis=$extent"
-    done
-    : "${mesh:=tensor=2}"
-    [[ ! $mesh =~ tensor ]] || options=$(draw - - --no-sequence-parallel)
-    [[ ! $mesh =~ shard ]] || options="--state replicated --shard-stage $(draw 1 2 3)"
-    echo "drawn $of $mesh $options"
+draw_cells() { # draw_cells SEED: 12 of them, always the same of one seed
+    python3 - "$1" << 'PY'
+import random
+import sys
+
+draw = random.Random(int(sys.argv[1]))
+for _ in range(12):
+    task = draw.choice("gpt packed llama untied few encoder cnn mlp".split())
+    axes, ranks = {}, 1
+    for axis in draw.sample(["data", "shard", "tensor"], draw.choice([1, 2, 2, 3])):
+        extent = draw.choice([2, 2, 4])
+        if ranks * extent <= 8:
+            axes[axis], ranks = extent, ranks * extent
+    options = "-"
+    if "shard" in axes:
+        options = f"--state replicated --shard-stage {draw.choice([1, 2, 3])}"
+    elif "tensor" in axes and draw.random() < 0.3:
+        options = "--no-sequence-parallel"
+    print("drawn", task, ",".join(f"{axis}={extent}" for axis, extent in axes.items()), options)
+PY
 }
 if [ -n "$hashes" ]; then
     steps=6 common="--steps 6 --threads 1 --eval-every 3 --seed 5"
     optimizer[f32]=${optimizer[f64]} optimizer[bf16]=${optimizer[f64]}
-    RANDOM=${LOCKSTEP_LAYOUT_SEED:=$$}
-    for i in {1..12}; do cells+=("$(draw_cell)"); done
+    : "${LOCKSTEP_LAYOUT_SEED:=$$}"
+    readarray -t drawn < <(draw_cells "$LOCKSTEP_LAYOUT_SEED")
+    cells+=("${drawn[@]}")
     printf '%-8s %-26s %-40s %-12s %s\n' task mesh options f32 bf16
     declare -A chains=()
     for cell in "${cells[@]}"; do
