@@ -301,13 +301,17 @@ import random
 import sys
 
 draw = random.Random(int(sys.argv[1]))
-for _ in range(12):
+cells = 0
+while cells < 12:
     task = draw.choice("gpt packed llama untied few encoder cnn mlp".split())
     axes, ranks = {}, 1
     for axis in draw.sample(["data", "shard", "tensor"], draw.choice([1, 2, 2, 3])):
         extent = draw.choice([2, 2, 4])
         if ranks * extent <= 8:
             axes[axis], ranks = extent, ranks * extent
+    if task == "packed" and axes.get("data", 1) * axes.get("shard", 1) > 6:
+        continue  # its batch
+    cells += 1
     options = "-"
     if "shard" in axes:
         options = f"--state replicated --shard-stage {draw.choice([1, 2, 3])}"
@@ -320,12 +324,14 @@ if [ -n "$hashes" ]; then
     steps=6 common="--steps 6 --threads 1 --eval-every 3 --seed 5"
     optimizer[f32]=${optimizer[f64]} optimizer[bf16]=${optimizer[f64]}
     : "${LOCKSTEP_LAYOUT_SEED:=$$}"
+    cells+=("suite mixtral tensor=2 -" "whole mixtral shard=2 --state replicated --shard-stage 3"
+        "whole mixtral data=2,shard=2,tensor=2 --state replicated")
     readarray -t drawn < <(draw_cells "$LOCKSTEP_LAYOUT_SEED")
     cells+=("${drawn[@]}")
     printf '%-8s %-26s %-40s %-12s %s\n' task mesh options f32 bf16
     declare -A chains=()
     for cell in "${cells[@]}"; do
-        [[ -z $pattern || $cell =~ $pattern ]] || continue
+        [[ -z $pattern || $cell =~ $pattern ]] && [[ ! $cell =~ expert= ]] || continue # refused with leaves
         line=
         for dtype in f32 bf16; do
             hash_cell $dtype "$cell"
