@@ -28,6 +28,7 @@ typedef struct job {
     int               world, micro_batches, leaves, threads;
     int               each; /* above 0: so many ranks on each of several simulated hosts, over the backend mixed */
     bool              one_by_one;          /* leaves of a rank do not run as one batch */
+    bool              layout;              /* the same bits in every layout: lk_parallel.reproducible_layout */
     bool              sync, plain_weights; /* plain_weights: the store's own, from a seed */
     size_t            bucket_bytes;
     lk_optimizer_kind optimizer;
@@ -96,6 +97,7 @@ SHARED rank_program enrol_rank(const job *j, int rank)
                                .rank = rank,
                                .micro_batches = j->micro_batches,
                                .leaves = j->leaves,
+                               .reproducible_layout = j->layout,
                                .bucket_bytes = j->bucket_bytes,
                                .state = j->state,
                                .hosts = j->each ? lk_comm_hosts(p.comm) : 0,

@@ -75,23 +75,35 @@ static void every_stage_and_layout_has_the_bits_of_one_rank(void)
     free_report(whole);
 }
 
-/* Slices end within parts of the norm; of small units several of them within one. */
+/* Slices end within parts of the norm; of small units several of them within one. With `layout` it is added without
+ * rounding: the same bits as well, of another sum. */
 static void a_clipped_step_has_the_bits_of_one_rank(void)
 {
-    job one = job_of(NULL, 1, 0);
     if (!on_cpu()) return; /* elsewhere a norm is added in another order */
-    one.clip = 0.1;
-    one.real = LK_F64; /* the last bit of the norm does not reach a factor in f32 */
-    report *whole = run_of(&one);
-    for (int stage = 1; stage <= 3; stage++)
-        for (int i = 0; i < LAYOUTS; i++) {
-            job j = job_of(layouts[i].mesh, layouts[i].world, stage);
-            j.clip = one.clip;
-            j.real = one.real;
-            j.bucket_bytes = i == 1 ? 4096 : 0;
-            compare(j, whole, "clipped");
-        }
-    free_report(whole);
+    uint64_t hashes[2];
+    for (int layout = 0; layout < 2; layout++) {
+        job one = job_of(NULL, 1, 0);
+        one.clip = 0.1;
+        one.real = LK_F64; /* the last bit of the norm does not reach a factor in f32 */
+        one.layout = layout;
+        report *whole = run_of(&one);
+        hashes[layout] = whole->hashes[0];
+        for (int stage = 1; stage <= 3; stage++)
+            for (int i = layout ? stage - 1 : 0; i < LAYOUTS; i += layout ? 3 : 1) {
+                job j = one;
+                j.mesh = layouts[i].mesh;
+                j.world = layouts[i].world;
+                j.stage = stage;
+                j.bucket_bytes = i == 1 ? 4096 : 0;
+                compare(j, whole, layout ? "clipped without rounding" : "clipped");
+            }
+        job shared = one;
+        shared.world = 3;
+        shared.state = LK_STATE_SHARED;
+        compare(shared, whole, "clipped, shared state");
+        free_report(whole);
+    }
+    CHECK(hashes[0] != hashes[1], "both norms are the same, so the comparison may detect nothing");
 }
 
 /* Batch norm over the samples of a leaf: leaves run one after the other, and stage 3 gathers for each. Of 8 leaves
@@ -157,6 +169,8 @@ static void a_rank_has_what_the_plan_says(void)
         for (int i = 0; i < LAYOUTS; i += 3) {
             job j = job_of(layouts[i].mesh, layouts[i].world, stage);
             j.clip = 0.1;
+            j.micro_batches = i ? 2 : 1;
+            j.layout = stage == 2 && on_cpu();
             check_ranks_announced(j.world);
             CHECK(lk_spawn(j.world, measure_as, &j, &result) == LK_OK, "%s", result.text);
         }
