@@ -254,7 +254,7 @@ esac
 # ---- one hash in every layout ----
 
 # Adam divides small gradients by their magnitude: what differs in one bit differs everywhere soon.
-declare -A leaves=([packed]=6)
+declare -A leaves=([packed]=6 [mixtral]=6)
 hash_of() { cat "$1/model.safetensors" "$1/optimizer.safetensors" | sha256sum | cut -c -12; }
 set_hashed() { # set_hashed TASK
     reproducible="--reproducible layout --sum-part-minimum 2 --leaves ${leaves[$1]-8}"
