@@ -132,6 +132,45 @@ static lk_status layered_scatter(lk_comm *c, const lk__comm_call *o)
     return status;
 }
 
+/* reduce_scatter of elements first … first + n - 1 of every part: for each host the parts of its ranks are summed
+ * within this one, of which this rank gets the one for its index there; then across the hosts. */
+static lk_status scatter_parts(lk_comm *c, const lk__comm_call *o, size_t first, size_t n)
+{
+    lk__comm_mixed *m = c->state;
+    lk_dtype        wide = lk__reduce_partial(o->type, o->reduce);
+    size_t          size = lk_dtype_size(o->type), bytes = n * lk_dtype_size(wide);
+    char           *sums = m->scratch, *staged = sums + (size_t)m->hosts * bytes;
+    lk_status       status = LK_OK;
+    lk__comm_call   inside = {
+          .kind = LK__REDUCE_SCATTER, .type = wide, .reduce = lk__reduce_step(o->reduce), .count = n, .site = o->site};
+    for (int h = 0; h < m->hosts && status >= 0; h++) {
+        for (size_t i = 0; i < (size_t)m->each; i++) {
+            size_t part = (size_t)h * (size_t)m->each + i;
+            lk__reduce_widen(staged + i * bytes, (const char *)o->send + (part * o->count + first) * size, n, o->type,
+                             wide);
+        }
+        inside.send = staged;
+        inside.recv = sums + (size_t)h * bytes;
+        status = lk__mixed_run(m, LK__LOCAL, &inside);
+    }
+    inside.send = sums;
+    inside.recv = sums + (size_t)m->host * bytes;
+    if (status >= 0) status = lk__mixed_run(m, LK__ACROSS, &inside);
+    if (status >= 0) lk__reduce_finish((char *)o->recv + first * size, inside.recv, c->size, n, o->type, o->reduce);
+    return status;
+}
+
+static lk_status layered_scatter_parts(lk_comm *c, const lk__comm_call *o)
+{
+    lk__comm_mixed *m = c->state;
+    size_t          each = (size_t)(m->each + m->hosts) * lk_dtype_size(lk__reduce_partial(o->type, o->reduce));
+    size_t          most = SCRATCH / each, n = o->count < most ? o->count : most;
+    lk_status       status = grow_scratch(c, n * each);
+    for (size_t first = 0; first < o->count && status >= 0; first += n)
+        status = scatter_parts(c, o, first, o->count - first < n ? o->count - first : n);
+    return status;
+}
+
 /* First within the root's host; then each of its ranks sends its slice to the other hosts; there they are gathered. */
 static lk_status layered_broadcast(lk_comm *c, const lk__comm_call *o)
 {
@@ -182,17 +221,20 @@ static lk_status layered_gather(lk_comm *c, const lk__comm_call *o)
     return status;
 }
 
+/* What is only moved has no order that hosts would have to be subtrees of. */
 bool lk__mixed_fits_layers(const lk__comm_mixed *m, const lk__comm_call *o)
 {
     if (o->kind == LK__REDUCE_SCATTER_HOST) return true; /* hosts.c has checked that they do */
-    bool kind =
-        o->kind == LK__ALL_REDUCE || o->kind == LK__REDUCE || o->kind == LK__BROADCAST || o->kind == LK__ALL_GATHER;
-    return m->layered && kind && !lk__call_has_rows(o) && o->count * lk_dtype_size(o->type) >= LAYERED_LEAST;
+    bool moves = o->kind == LK__BROADCAST || o->kind == LK__ALL_GATHER;
+    bool reduces = o->kind == LK__ALL_REDUCE || o->kind == LK__REDUCE || o->kind == LK__REDUCE_SCATTER;
+    return ((moves && m->regular) || (reduces && m->layered)) && !lk__call_has_rows(o) &&
+           o->count * lk_dtype_size(o->type) >= LAYERED_LEAST;
 }
 
 lk_status lk__mixed_layered(lk_comm *c, const lk__comm_call *o)
 {
     if (o->kind == LK__BROADCAST) return layered_broadcast(c, o);
     if (o->kind == LK__REDUCE_SCATTER_HOST) return layered_scatter(c, o);
+    if (o->kind == LK__REDUCE_SCATTER) return layered_scatter_parts(c, o);
     return o->kind == LK__ALL_GATHER ? layered_gather(c, o) : layered_reduce(c, o);
 }

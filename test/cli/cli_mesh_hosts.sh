@@ -9,8 +9,8 @@ set -u
 # shellcheck source=test/frame.bash
 . "$SOURCE_DIR/test/frame.bash"
 
-run="--model llama --layers 2 --width 32 --heads 4 --kv-heads 2 --context 16 --vocabulary 64 --data synthetic --batch 8"
-run+=" --threads 1 --dtype f64 --eval-every -1 --clip 0.5 --optimizer adamw --lr 0.003"
+run="--model llama --layers 2 --width 32 --heads 4 --kv-heads 2 --context 16 --vocabulary 64 --data synthetic"
+run+=" --batch 64 --threads 1 --dtype f64 --eval-every -1 --clip 0.5 --optimizer adamw --lr 0.003"
 # shellcheck disable=SC2016
 on_hosts() { # on_hosts RANKS EACH OPTIONS...: so many of them on each host
     local ranks=$1

@@ -7,6 +7,7 @@
 
 #include "comm/comm.h"
 #include "comm/hosts.h"
+#include "comm/mixed.h"
 
 #include <signal.h>
 #include <stdatomic.h>
@@ -212,6 +213,98 @@ static void slices_have_the_bits_of_the_flat_order_for_every_type_and_reduction(
     end_ranks(5, -1);
 }
 
+/* ---- parts for every rank, and from every rank ---- */
+
+static void scatter_parts(rank_test *t, uint64_t seed, size_t n, lk_dtype type, lk_reduce_op op, bool in_place)
+{
+    size_t size = lk_dtype_size(type), all = (size_t)t->size * n, first = (size_t)t->rank * n;
+    char  *send = malloc(all * size + 8), *other = malloc(n * size + 8), want[PERIOD * 8];
+    char  *part = in_place ? send + first * size : other;
+    fill(send, seed, t->rank, PERIOD, type, op);
+    for (size_t i = PERIOD; i < all; i += PERIOD)
+        memcpy(send + i * size, send, (all - i < PERIOD ? all - i : PERIOD) * size);
+    REQUIRE(lk_comm_reduce_scatter(t->comm, send, part, n, type, op, NULL) == LK_OK, "%s",
+            lk_context_error(t->context));
+    for (size_t i = 0; i < PERIOD; i++) save(want, type, i, reduced(seed, t->size, i, type, op));
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(part + i * size, want + (first + i) % PERIOD * size, size) != 0) {
+            CHECK(false, "rank %d of %d: %s op %d × %zu: element %zu", t->rank, t->size, lk_dtype_name(type), op, n, i);
+            break;
+        }
+    free(send);
+    free(other);
+}
+
+static void move_parts(rank_test *t, size_t n)
+{
+    int32_t *all = calloc((size_t)t->size * n, sizeof *all), *own = all + (size_t)t->rank * n;
+    for (size_t i = 0; i < n; i++) own[i] = (int32_t)(i * 7 + (size_t)t->rank);
+    REQUIRE(lk_comm_all_gather(t->comm, own, all, n, LK_I32, NULL) == LK_OK, "%s", lk_context_error(t->context));
+    for (size_t i = 0; i < (size_t)t->size * n; i++)
+        if (all[i] != (int32_t)(i % n * 7 + i / n)) {
+            CHECK(false, "rank %d of %d: %zu gathered: element %zu", t->rank, t->size, n, i);
+            break;
+        }
+    for (int root = 0; root < t->size; root++) {
+        for (size_t i = 0; i < n; i++) own[i] = (int32_t)i + (t->rank == root ? root : -1000);
+        REQUIRE(lk_comm_broadcast(t->comm, own, n, LK_I32, root, NULL) == LK_OK, "%s", lk_context_error(t->context));
+        for (size_t i = 0; i < n; i += 997) CHECK(own[i] == (int32_t)i + root, "rank %d, root %d", t->rank, root);
+    }
+    free(all);
+}
+
+static void exchange_parts(rank_test *t)
+{
+    static const size_t counts[] = {33333, 9001, 509};
+    uint64_t            seed = 300;
+    for (int type = 0; type < LK_DTYPE_COUNT; type++)
+        for (int op = 0; op <= LK_PROD; op++, seed++)
+            scatter_parts(t, seed, counts[seed % 3], (lk_dtype)type, (lk_reduce_op)op, seed / 3 % 2);
+    scatter_parts(t, seed, 700001, LK_BF16, LK_SUM, true); /* in several chunks */
+    move_parts(t, 33333);
+    move_parts(t, 12);
+}
+
+static void parts_have_the_bits_of_the_flat_order_for_every_type_and_reduction(void)
+{
+    static const int worlds[][2] = {{4, 2}, {6, 3}, {6, 2}, {8, 4}, {5, 3}};
+    for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
+        start_ranks(worlds[i][0], worlds[i][1], NULL, exchange_parts, NULL);
+        end_ranks(worlds[i][0], -1);
+    }
+}
+
+/* Bytes that this rank has sent to other hosts. */
+static uint64_t sent_by_network(const rank_test *t)
+{
+    const lk__comm_mixed *m = t->comm->state;
+    return lk__comm_sent(m->groups[LK__FLAT]) + lk__comm_sent(m->groups[LK__ACROSS]);
+}
+
+/* A rank sends one part to the other host, what it has or the sum within its own host; flat it would be to every rank
+ * there, and the others' through the network, too. */
+static void count_parts(rank_test *t)
+{
+    enum { COUNT = 1 << 18 };
+    float   *all = calloc((size_t)t->size * COUNT, 4), *own = all + (size_t)t->rank * COUNT;
+    uint64_t before = sent_by_network(t);
+    REQUIRE(lk_comm_all_gather(t->comm, own, all, COUNT, LK_F32, NULL) == LK_OK);
+    uint64_t gathered = sent_by_network(t);
+    REQUIRE(lk_comm_reduce_scatter(t->comm, all, own, COUNT, LK_F32, LK_SUM, NULL) == LK_OK);
+    double parts[] = {(double)(gathered - before) / (COUNT * 4), (double)(sent_by_network(t) - gathered) / (COUNT * 4)};
+    CHECK(parts[0] < 1.01, "rank %d of %d sent %.2f parts", t->rank, t->size, parts[0]);
+    CHECK(parts[1] < 1.01 || t->size == 6, "rank %d of %d sent %.2f parts to be summed", t->rank, t->size, parts[1]);
+    free(all);
+}
+
+static void parts_cross_hosts_once(void)
+{
+    start_ranks(6, 3, NULL, count_parts, NULL);
+    end_ranks(6, -1);
+    start_ranks(8, 4, NULL, count_parts, NULL);
+    end_ranks(8, -1);
+}
+
 /* Eight ranks, four per host: 1 × the buffer within the hosts, a quarter across them; flat it would be 1.75 ×. */
 static void count_layered(rank_test *t)
 {
@@ -374,6 +467,8 @@ int main(void)
     REQUIRE(outcomes != MAP_FAILED);
     RUN(layers_give_the_bits_of_the_flat_order_for_every_type_and_reduction);
     RUN(slices_have_the_bits_of_the_flat_order_for_every_type_and_reduction);
+    RUN(parts_have_the_bits_of_the_flat_order_for_every_type_and_reduction);
+    RUN(parts_cross_hosts_once);
     RUN(layers_send_less_over_the_network);
     RUN(all_hosts_report_the_faulty_rank);
     return check_result();
