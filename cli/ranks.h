@@ -48,7 +48,8 @@ void ranks_restarted(options *given);
         NUMBER("bucket-mib", "X", "25", 0.001, 65536,                                                                  \
                "MiB of gradients in a bucket, reduced while backward runs; the first bucket has 1"),                   \
         INTEGER("accumulate", "K", "1", 1, 65536, "Gradient accumulation: micro-batches per step and rank; less "      \
-                "memory, one synchronisation, the same result. Not with --reproducible", .of = "reproducible"),        \
+                "memory, one synchronisation, the same result. With --reproducible each has whole leaves",             \
+                .of = "reproducible"),                                                                                 \
         CHOICE("gradient-dtype", "TYPE", "f32", GRADIENT_CHOICES,                                                      \
                "Type in which gradients are all-reduced; a narrower one sends fewer bytes and rounds. Not with "       \
                "--reproducible or --dtype f64"),                                                                       \

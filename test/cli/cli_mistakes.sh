@@ -34,7 +34,7 @@ expect 2 "batch_norm has statistics of its own in each leaf.*: synchronise it \(
 expect 2 "linear adds over 64 elements in 1 part, of which 4 ranks along tensor cannot have whole ones each: with \
 --reproducible layout use a smaller extent, or a smaller --sum-part-minimum" "$lockstep" plan --model mlp --hidden 64 \
     --data synthetic:24,classes=8 --batch 16 --mesh tensor=4 --reproducible layout
-expect 2 "--accumulate 9 with --reproducible: a micro-batch has whole leaves, and 8 leaves on 1 rank are at most 8 " \
+expect 2 "accumulate 9 with --reproducible: a micro-batch has whole leaves, and of --leaves 8 a rank has at most 8" \
     "$lockstep" train $small --reproducible --accumulate 9
 expect 2 "momentum" "$lockstep" train $small --momentum 0.9
 expect 2 "did you mean|cifar10" "$lockstep" train --data cifar
