@@ -3,11 +3,12 @@
  * from the plain kernels', whether bits repeat, and whether a row's bits depend on the number of rows where they must
  * not.
  *
- *     nvcc -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude -Isrc -o cuda_products \
- *          bench/cuda_products.cu \
- *          src/device/cuda/{products,small_products,skinny,linear,blas,choices,column_sums}.cu \
- *          src/device/cuda/{conv,conv_dnn,conv_tensor,dnn_load}.cu -ldl
- *     XDG_CACHE_HOME=/tmp/none ./cuda_products [repeats]
+ *     nvcc -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a -DLK_CUDA_SM_90A -Iinclude -Isrc \
+ *          -o cuda_products bench/cuda_products.cu \
+ *          src/device/cuda/{products,small_products,skinny,skinny_transposed,linear,blas,autotuning}.cu \
+ *          src/device/cuda/{column_sums,grouped_linear,grouped_tensor,conv,conv_dnn,conv_direct}.cu \
+ *          src/device/cuda/{conv_direct_weight,conv_first,conv_tensor,dnn_load}.cu -ldl
+ *     XDG_CACHE_HOME=/tmp/none ./cuda_products [repeats [experts]]
  *
  * It needs no library of Lockstep: what the module would be given is defined here. A cache file of choices is used
  * where there is one. */
@@ -28,7 +29,9 @@ extern "C" {
     lk_status lk__cuda_##name##_prepare(lk__device *device, const lk__device_kernel *kernel, lk__kernel_call *call);
 DECLARE(linear)
 DECLARE(linear_grad_input)
-DECLARE(linear_grad_weight) DECLARE(conv2d) DECLARE(conv2d_grad_input) DECLARE(conv2d_grad_weight)
+DECLARE(linear_grad_weight)
+DECLARE(grouped_linear)
+DECLARE(grouped_linear_grad_weight) DECLARE(conv2d) DECLARE(conv2d_grad_input) DECLARE(conv2d_grad_weight)
 }
 
 /* ---- what the module has of its library ---- */
@@ -68,6 +71,7 @@ static lk__cuda_library make_library()
     return library;
 }
 lk__cuda_library lk__cuda_host = make_library();
+bool             lk__cuda_early; /* kernels begin once those before them have ended */
 
 lk_status lk__cuda_check(lk__device *, cudaError_t error, const char *what)
 {
@@ -239,6 +243,57 @@ static void bench_linear(const char *name, lk_dtype type, int64_t rows, int64_t 
                  lk__cuda_linear_grad_weight_prepare, NULL);
 }
 
+/* Experts' products beside one dense product with the same arithmetic, by the library's measured algorithm. */
+static void bench_grouped(int64_t rows, int64_t inputs, int64_t outputs, int64_t experts)
+{
+    static const run_function ways[2][3] = {
+        {lk__cuda_linear, lk__cuda_linear_grad_input, lk__cuda_linear_grad_weight},
+        {lk__cuda_grouped_linear, lk__cuda_grouped_linear, lk__cuda_grouped_linear_grad_weight}};
+    static const prepare_function prepare[] = {lk__cuda_linear_prepare, lk__cuda_linear_grad_input_prepare,
+                                               lk__cuda_linear_grad_weight_prepare};
+    static const char *const      names[] = {"linear", "linear_grad_input", "linear_grad_weight"};
+    int64_t xd[] = {rows, inputs}, yd[] = {rows, outputs}, wd[] = {outputs, inputs}, gd[] = {experts, outputs, inputs};
+    int64_t od[] = {experts + 1};
+    double  operations = 2.0 * (double)rows * (double)inputs * (double)outputs;
+    std::vector<int32_t>            offsets;
+    std::vector<std::vector<float>> out;
+    for (int64_t e = 0; e <= experts; e++) offsets.push_back((int32_t)(rows * e / experts));
+    printf("%lld experts: %lld rows, %lld to %lld, bf16\n", (long long)experts, (long long)rows, (long long)inputs,
+           (long long)outputs);
+    for (int kind = 0; kind < 3; kind++) {
+        float time[2];
+        for (int grouped = 0; grouped < 2; grouped++) {
+            lk__op_attrs    attrs = {};
+            lk__kernel_call call = {};
+            bool            weight = kind == 2;
+            attrs.transposed = grouped && kind == 1; /* the weight's outputs are added */
+            call.attrs = &attrs, call.device = &gpu.base, call.stream = &stream;
+            call.inputs = grouped ? 3 : 2, call.outputs = 1;
+            call.in[0] = make_operand(LK_BF16, true, 2, kind == 1 ? yd : xd);
+            call.in[1] = weight    ? make_operand(LK_BF16, true, 2, yd)
+                         : grouped ? make_operand(LK_BF16, true, 3, gd)
+                                   : make_operand(LK_BF16, true, 2, wd);
+            call.out[0] = !weight   ? make_operand(LK_BF16, false, 2, kind == 1 ? xd : yd)
+                          : grouped ? make_operand(LK_F32, false, 3, gd)
+                                    : make_operand(LK_F32, false, 2, wd);
+            if (grouped) {
+                call.in[2] = make_operand(LK_F32, true, 1, od);
+                call.in[2].dtype = LK_I32;
+                stop_at(cudaMemcpy(call.in[2].data, offsets.data(), offsets.size() * 4, cudaMemcpyHostToDevice),
+                        "copy");
+            }
+            stop_at(cudaMalloc(&call.workspace, LK__CUDA_PRODUCT_BYTES), "cudaMalloc");
+            if (!grouped && prepare[kind](&gpu.base, NULL, &call) < 0) printf("    preparing failed\n");
+            time[grouped] = time_call(&call, ways[grouped][kind], &out);
+            cudaFree(call.workspace);
+            for (int i = 0; i < call.inputs; i++) cudaFree(call.in[i].data);
+            cudaFree(call.out[0].data);
+        }
+        printf("    %-22s%9.1f us %7.1f TFLOPS, %.2f of dense\n", names[kind], (double)time[1],
+               operations / (double)time[1] * 1e-6, (double)(time[0] / time[1]));
+    }
+}
+
 /* With by_heuristic a row has the same bits for every number of rows. */
 static void check_rows(lk_dtype type, int64_t inputs, int64_t outputs)
 {
@@ -317,6 +372,10 @@ int main(int count, char **arguments)
     stop_at(cudaSetDevice(0), "cudaSetDevice");
     stop_at(cudaStreamCreate(&stream.stream), "cudaStreamCreate");
     gpu.capability = 90;
+    bench_grouped(16384, 1024, 4096, 8);
+    bench_grouped(16384, 4096, 1024, 8);
+    bench_grouped(32768, 4096, 4096, 8);
+    if (count > 2) return 0; /* experts alone */
     bench_conv("SimpleCNN 1", LK_F32, 64, 3, 32, 32, 3, 1, true);
     bench_conv("SimpleCNN 2", LK_F32, 64, 32, 16, 64, 3, 1, true);
     bench_linear("SimpleCNN fc1", LK_F32, 64, 4096, 128, true);

@@ -39,6 +39,9 @@ if(NOT cuda_missing)
       list(APPEND cuda_flags -gencode arch=compute_${architecture},code=sm_${architecture})
       list(APPEND cuda_architectures sm_${architecture})
     endif()
+    if(architecture STREQUAL "90a")
+      list(APPEND cuda_flags -DLK_CUDA_SM_90A) # what wgmma.h needs
+    endif()
   endforeach()
   # nvcc needs a C++ compiler that it knows, and its libraries: one small shared object is compiled and linked now.
   set(cuda_link_flags -shared -cudart static -Xlinker --exclude-libs,ALL,-z,defs)

@@ -323,6 +323,20 @@ static void products_of_many_rows(void)
     free_routes(&r);
 }
 
+/* Lines of 16 bytes and more than one tile in each direction: bf16 on tensor cores. */
+static void products_of_packs(void)
+{
+    static const spread all[] = {EVEN, ALL_TO_ONE, SOME_UNUSED};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        routes r = make_routes(150, 2, 4, i == 0 ? 70 : 0, all[i]);
+        grouped_linear_case(&r, 72, 136, false);
+        grouped_linear_case(&r, 200, 264, true);
+        grouped_weight_case(&r, 264, 72, false);
+        grouped_weight_case(&r, 136, 200, true);
+        free_routes(&r);
+    }
+}
+
 static void tests(void)
 {
     topk_takes_the_largest_first();
@@ -330,6 +344,7 @@ static void tests(void)
     rows_of_ranks_are_ordered_by_expert();
     rows_go_to_their_experts_and_back();
     products_of_many_rows();
+    products_of_packs();
 }
 
 int main(void) { return run_types(tests, LK_BF16); }

@@ -1,16 +1,10 @@
 /* grouped_linear.cu - one product for each expert, of its rows with its weight, and the gradient of the weights, on the
- * tiles of tile.h. Which rows an expert has is in the device's memory: the grid has a block for each tile that there
+ * tiles of tile.h; bf16 where it can be by grouped_tensor.cu. Which rows an expert has is in the device's memory: the grid has a block for each tile that there
  * could be, each finds its expert by the offsets, and those without a tile end. */
+#include "device/cuda/grouped.h"
 #include "device/cuda/tile.h"
 
 enum { CHUNK = 256 }; /* of k: part of the bits, as in products.cu */
-
-/* Where expert e ends; offsets that are not in order give empty groups. */
-static __device__ __forceinline__ int64_t end_of_expert(const int32_t *offsets, int64_t e, int64_t begin, int64_t rows)
-{
-    int64_t end = offsets[e + 1] < rows ? offsets[e + 1] : rows;
-    return end > begin ? end : begin;
-}
 
 /* The sum over k … end in chunks. */
 template <typename W, typename A, typename B, typename S>
@@ -41,13 +35,8 @@ static __device__ __forceinline__ void store_tile(C *to, int64_t i, int64_t j, i
             if (i + y + r < rows && j + x + c < columns) store(to + (i + y + r) * columns + j + x + c, total[r][c]);
 }
 
-struct grouped_job {
-    const int32_t *offsets;
-    int64_t        experts, rows, n, k;
-};
-
-template <typename T, typename A, typename B, typename S>
-static __global__ void __launch_bounds__(S::threads) grouped_tiles(A a, B b, T *y, grouped_job job)
+template <typename T, typename C, typename A, typename B, typename S>
+static __global__ void __launch_bounds__(S::threads) grouped_tiles(A a, B b, C *y, grouped_job job)
 {
     typedef WIDE(T) W;
     __shared__ tile_memory<W, S> memory;
@@ -61,41 +50,53 @@ static __global__ void __launch_bounds__(S::threads) grouped_tiles(A a, B b, T *
         tile -= tiles;
     }
     if (e == job.experts) { /* what is past the last expert is 0 */
-        store_tile<W, T, S>(y + begin * job.n, tile * S::m, j, job.rows - begin, job.n, total);
+        store_tile<W, C, S>(y + begin * job.n, tile * S::m, j, job.rows - begin, job.n, total);
         return;
     }
     a.p += begin * job.k;
     a.rows = end - begin;
     b.select(e);
     sum_chunks<W, A, B, S>(a, b, tile * S::m, j, 0, job.k, memory, total);
-    store_tile<W, T, S>(y + begin * job.n, tile * S::m, j, end - begin, job.n, total);
+    store_tile<W, C, S>(y + begin * job.n, tile * S::m, j, end - begin, job.n, total);
 }
 
-template <typename T, typename S, typename B>
+template <typename T, typename C, typename S, typename B>
 static void launch_grouped(const lk__kernel_call *call, const B &b, const grouped_job &job)
 {
     tile_matrix<T, true> a = {in_data<T>(call, 0), job.k, 0, 0, 0};
     int64_t              tiles = job.rows / S::m + job.experts + 1; /* each group may end with a part of a tile */
-    LAUNCH((grouped_tiles<T, tile_matrix<T, true>, B, S>), (unsigned)(tiles * cuda_tiles(job.n, S::n)), S::threads, 0,
-           cuda_stream(call), a, b, out_data<T>(call, 0), job);
+    LAUNCH((grouped_tiles<T, C, tile_matrix<T, true>, B, S>), (unsigned)(tiles * cuda_tiles(job.n, S::n)), S::threads,
+           0, cuda_stream(call), a, b, out_data<C>(call, 0), job);
 }
 
-template <typename T, bool ALONG_K> static void run_grouped(const lk__kernel_call *call, const grouped_job &job)
+template <typename T, typename C, bool ALONG_K>
+static void run_grouped_to(const lk__kernel_call *call, const grouped_job &job)
 {
     tile_matrix<T, ALONG_K> b = {in_data<T>(call, 1), ALONG_K ? job.k : job.n, job.n * job.k, job.n, 0};
     if (tile_is_small(job.rows / (job.experts ? job.experts : 1), job.n, job.experts))
-        launch_grouped<T, small_tile>(call, b, job);
+        launch_grouped<T, C, small_tile>(call, b, job);
     else
-        launch_grouped<T, medium_tile>(call, b, job);
+        launch_grouped<T, C, medium_tile>(call, b, job);
+}
+
+/* The result has the element type, or that of sums. */
+template <typename T, bool ALONG_K> static void run_grouped(const lk__kernel_call *call, const grouped_job &job)
+{
+    if (call->out[0].dtype == call->in[0].dtype)
+        run_grouped_to<T, T, ALONG_K>(call, job);
+    else
+        run_grouped_to<T, WIDE(T), ALONG_K>(call, job);
 }
 
 extern "C" lk_status lk__cuda_grouped_linear(const lk__kernel_call *call)
 {
     const lk__kernel_operand *x = &call->in[0], *w = &call->in[1];
     bool                      in_first = call->attrs->transposed;
-    grouped_job               job = {in_data<int32_t>(call, 2), w->dims[0], x->dims[0], w->dims[in_first ? 2 : 1],
+    grouped_job               job = {in_data<int32_t>(call, 2), w->dims[0], x->dims[0], 0, w->dims[in_first ? 2 : 1],
                                      w->dims[in_first ? 1 : 2]};
+    lk_status                 status;
     if (job.rows == 0 || job.n == 0) return LK_OK;
+    if (lk__cuda_grouped_tensor(call, job, &status)) return status;
     if (in_first) {
         BY_ELEMENT(x->dtype, T, (run_grouped<T, false>(call, job));)
     } else {
@@ -145,7 +146,11 @@ template <typename T> static void run_grouped_weight(const lk__kernel_call *call
 
 extern "C" lk_status lk__cuda_grouped_linear_grad_weight(const lk__kernel_call *call)
 {
-    grouped_job job = {in_data<int32_t>(call, 2), call->out[0].dims[0], call->in[0].dims[0], 0, 0};
+    const lk__kernel_operand *dw = &call->out[0];
+    grouped_job job = {in_data<int32_t>(call, 2), dw->dims[0], call->in[0].dims[0], dw->dims[1], dw->dims[2], 0};
+    lk_status   status;
+    if (job.m == 0 || job.n == 0) return LK_OK;
+    if (lk__cuda_grouped_tensor_grad_weight(call, job, &status)) return status;
     BY_ELEMENT(call->in[0].dtype, T, run_grouped_weight<T>(call, job);)
     return lk__cuda_launched(call);
 }
