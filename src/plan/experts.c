@@ -95,8 +95,8 @@ static int first_factor(const lk__factor_dim dims[LK_MAX_RANK])
  * on where an element is; other collectives are of the rows that were recorded. */
 static bool follows(const experts *x, const lk__graph_node *n, int from)
 {
-    lk__factors f;
-    char        text[128];
+    lk__factors         f;
+    char                text[128];
     const lk__graph_op *d = lk__op_find(n->op);
     if (d->attributes & LK__HAS(stream) || d->runs == LK__RUNS_COLLECTIVE || d->runs == LK__RUNS_WAIT) return false;
     if (lk__node_factors(x->g, n, &f, text)) return false;
