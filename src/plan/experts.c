@@ -37,6 +37,7 @@ typedef struct experts {
     lk__graph_shape *whole;  /* by value: its shape before */
     held            *runs;   /* by node: in which form it reads and makes rows */
     int             *by;     /* by node: of which routes */
+    unsigned        *rows;   /* by node: inputs that it reads in the form in which it runs */
     routes          *routes;
     size_t           routes_count, routes_capacity;
 } experts;
@@ -265,18 +266,18 @@ static int find_form(experts *x, lk_site site, int v, held needed, int by)
     return f->other = y < 0 ? -1 : emit_exchange(x, site, r, y, &x->whole[v], true);
 }
 
-/* with_rows: inputs that it reads in the form in which it runs. */
-static bool rewrite_node(experts *x, const lk__graph_node *old, held runs, int by, unsigned with_rows)
+static bool rewrite_node(void *user, const lk__graph_node *old, size_t index)
 {
+    experts       *x = user;
     lk__graph_node n = *old;
-    int            offsets = lk__op_find(n.op)->grouped.offsets - 1;
-    x->g->block = n.block;
+    held           runs = x->runs[index];
+    int            by = x->by[index], offsets = lk__op_find(n.op)->grouped.offsets - 1;
     if (runs == BY_EXPERT && !make_routes(x, n.site, &x->routes[by])) return false;
     for (int i = 0; i < n.inputs; i++) {
         if (n.in[i] < 0) continue;
         if (i == offsets)
             n.in[i] = x->routes[by].local;
-        else if (runs == BY_SOURCE || (with_rows >> i & 1))
+        else if (runs == BY_SOURCE || (x->rows[index] >> i & 1))
             n.in[i] = find_form(x, n.site, n.in[i], runs, by);
         if (n.in[i] < 0) return false;
     }
@@ -309,14 +310,6 @@ static void set_shapes(experts *x)
     }
 }
 
-static void set_producers(lk_graph *g)
-{
-    for (size_t i = 0; i < g->nodes_count; i++)
-        for (int k = 0; k < g->nodes[i].outputs && !g->nodes[i].dead; k++)
-            if (g->nodes[i].out[k] >= 0 && g->values[g->nodes[i].out[k]].kind == LK__VALUE_RESULT)
-                g->values[g->nodes[i].out[k]].node = (int)i;
-}
-
 /* What the caller reads is by source. */
 static bool convert_outputs(experts *x)
 {
@@ -328,26 +321,13 @@ static bool convert_outputs(experts *x)
     return true;
 }
 
-static bool rewrite_nodes(experts *x, const unsigned *masks, size_t *forward)
+static bool rewrite_nodes(experts *x, size_t *forward)
 {
-    lk_graph       *g = x->g;
-    lk__graph_node *nodes = g->nodes;
-    size_t          count = g->nodes_count, capacity = g->nodes_capacity, end = *forward;
-    int             block = g->block;
-    bool            done = true;
-    g->nodes = NULL;
-    g->nodes_count = g->nodes_capacity = 0;
-    for (size_t i = 0; i < count && done; i++) {
-        if (i == end) *forward = g->nodes_count;
-        done = nodes[i].dead ? lk__plan_append(g, &nodes[i]) >= 0
-                             : rewrite_node(x, &nodes[i], x->runs[i], x->by[i], masks[i]);
-    }
-    if (done) done = convert_outputs(x);
-    if (end >= count) *forward = g->nodes_count;
-    g->block = block;
-    lk__free(g->context, LK_MEMORY_OTHER, nodes, capacity * sizeof *nodes);
-    set_producers(g);
-    return done;
+    bool evaluates = *forward >= x->g->nodes_count;
+    if (lk__plan_rebuild_at(x->g, rewrite_node, x, forward) < 0 || !convert_outputs(x)) return false;
+    if (evaluates) *forward = x->g->nodes_count;
+    lk__plan_set_producers(x->g);
+    return true;
 }
 
 lk_status lk__pass_experts(lk_plan *p, lk__plan_list *list, size_t *forward)
@@ -355,22 +335,22 @@ lk_status lk__pass_experts(lk_plan *p, lk__plan_list *list, size_t *forward)
     lk_graph   *g = list->graph;
     lk_context *c = p->context;
     if (!p->expert_axes) return LK_OK;
-    experts   x = {.plan = p, .list = list, .g = g, .values = g->values_count};
-    size_t    nodes = g->nodes_count;
-    bool      done = false;
-    unsigned *masks = lk__alloc(c, LK_MEMORY_OTHER, nodes * sizeof *masks);
+    experts x = {.plan = p, .list = list, .g = g, .values = g->values_count};
+    size_t  nodes = g->nodes_count;
+    bool    done = false;
     x.ranks = lk__mesh_extent(&p->mesh, p->expert_axes);
     x.own = lk__mesh_coordinate(&p->mesh, p->expert_axes, lk__plan_rank(p));
     x.forms = lk__alloc(c, LK_MEMORY_OTHER, x.values * sizeof *x.forms);
     x.whole = lk__alloc(c, LK_MEMORY_OTHER, x.values * sizeof *x.whole);
     x.runs = lk__alloc(c, LK_MEMORY_OTHER, nodes * sizeof *x.runs);
     x.by = lk__alloc(c, LK_MEMORY_OTHER, nodes * sizeof *x.by);
-    if (masks && x.forms && x.whole && x.runs && x.by && find_forms(&x)) {
-        for (size_t i = 0; i < nodes; i++) masks[i] = rows_mask(&x, i);
+    x.rows = lk__alloc(c, LK_MEMORY_OTHER, nodes * sizeof *x.rows);
+    if (x.rows && x.forms && x.whole && x.runs && x.by && find_forms(&x)) {
+        for (size_t i = 0; i < nodes; i++) x.rows[i] = rows_mask(&x, i);
         set_shapes(&x);
-        done = rewrite_nodes(&x, masks, forward);
+        done = rewrite_nodes(&x, forward);
     }
-    lk__free(c, LK_MEMORY_OTHER, masks, nodes * sizeof *masks);
+    lk__free(c, LK_MEMORY_OTHER, x.rows, nodes * sizeof *x.rows);
     lk__free(c, LK_MEMORY_OTHER, x.forms, x.values * sizeof *x.forms);
     lk__free(c, LK_MEMORY_OTHER, x.whole, x.values * sizeof *x.whole);
     lk__free(c, LK_MEMORY_OTHER, x.runs, nodes * sizeof *x.runs);

@@ -96,45 +96,27 @@ static int merge_sums(lk_graph *g, const lk__graph_node *n, const rank_sum *a, c
 static bool append_node(lk_graph *g, const lk__graph_node *n)
 {
     int node = lk__plan_append(g, n);
-    for (int k = 0; k < n->outputs && node >= 0 && !n->dead; k++)
+    for (int k = 0; k < n->outputs && node >= 0; k++)
         if (n->out[k] >= 0 && g->values[n->out[k]].kind == LK__VALUE_RESULT) g->values[n->out[k]].node = node;
     return node >= 0;
 }
 
-static bool merge_node(merger *m, const lk__graph_node *n)
+static bool merge_node(void *user, const lk__graph_node *n, size_t index)
 {
+    merger  *m = user;
     rank_sum a, b;
-    m->g->block = n->block;
-    bool adds = !n->dead && n->op == LK__OP_add && m->g->values[n->out[0]].kind == LK__VALUE_RESULT;
+    (void)index;
+    bool adds = n->op == LK__OP_add && m->g->values[n->out[0]].kind == LK__VALUE_RESULT;
     if (adds && find_sum(m, n->in[0], &a) && find_sum(m, n->in[1], &b) && fit_together(m->g, &a, &b))
         return merge_sums(m->g, n, &a, &b) >= 0;
     return append_node(m->g, n);
-}
-
-static lk_status merge_nodes(merger *m, size_t *forward)
-{
-    lk_graph       *g = m->g;
-    lk__graph_node *nodes = g->nodes;
-    size_t          count = g->nodes_count, capacity = g->nodes_capacity, end = *forward;
-    int             block = g->block;
-    bool            done = true;
-    g->nodes = NULL;
-    g->nodes_count = g->nodes_capacity = 0;
-    for (size_t i = 0; i < count && done; i++) {
-        if (i == end) *forward = g->nodes_count;
-        done = merge_node(m, &nodes[i]);
-    }
-    if (end >= count) *forward = g->nodes_count;
-    g->block = block;
-    lk__free(g->context, LK_MEMORY_OTHER, nodes, capacity * sizeof *nodes);
-    return g->status < 0 ? g->status : done ? LK_OK : LK_ENOMEM;
 }
 
 lk_status lk__plan_merge_sums(lk_plan *p, lk__plan_list *list, size_t *forward)
 {
     merger    m = {.g = list->graph, .axes = p->placed_axes};
     lk_status status = lk__readers_find(list, true, &m.readers);
-    if (status >= 0) status = merge_nodes(&m, forward);
+    if (status >= 0) status = lk__plan_rebuild_at(m.g, merge_node, &m, forward);
     lk__readers_free(list, &m.readers);
     return status;
 }

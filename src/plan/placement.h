@@ -91,7 +91,6 @@ void      lk__placements_free(lk_context *context, lk__placements *places);
 lk_status lk__placement_divide_coupled(const lk_plan *plan, lk_graph *graph, const lk__placement_rules *rules,
                                        size_t *forward);
 bool      lk__placement_join_coupled(lk_graph *graph, const bool *cut);
-void      lk__plan_set_producers(lk_graph *graph); /* of values, from the nodes that are not dead */
 /* placement_packed.c: lets attention read slices of what is packed, where it has fewer heads of keys than ranks. */
 lk_status lk__placement_divide_packed(lk_graph *graph, int extent, size_t *forward);
 /* placement_rewrite.c: rewrites the list's graph to what this rank computes. */

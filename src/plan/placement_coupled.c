@@ -57,14 +57,6 @@ static int divide_node(lk_graph *g, const lk__graph_node *n, void *user)
     return lk__plan_append(g, &off) < 0 ? -1 : rule->divide(g, &off, d->extent);
 }
 
-void lk__plan_set_producers(lk_graph *g)
-{
-    for (size_t i = 0; i < g->nodes_count; i++)
-        for (int k = 0; k < g->nodes[i].outputs && !g->nodes[i].dead; k++)
-            if (g->nodes[i].out[k] >= 0 && g->values[g->nodes[i].out[k]].kind == LK__VALUE_RESULT)
-                g->values[g->nodes[i].out[k]].node = (int)i;
-}
-
 lk_status lk__placement_divide_coupled(const lk_plan *p, lk_graph *g, const lk__placement_rules *rules, size_t *forward)
 {
     division  d = {p, rules->axis, lk__mesh_extent(&p->mesh, rules->axis), rules->placed};

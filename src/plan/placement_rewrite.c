@@ -21,6 +21,8 @@ typedef struct rewriter {
     lk__graph_shape      *whole;      /* by value that there was before: its shape then */
     form                 *forms;
     size_t                forms_count, forms_capacity;
+    size_t                forward; /* nodes of it that there were before */
+    bool                  in_backward;
 } rewriter;
 
 /* ---- shapes ---- */
@@ -362,14 +364,25 @@ static bool check_in_flight(rewriter *r, const lk__graph_node *n, const lk__plac
     return right;
 }
 
-static bool rewrite_node(rewriter *r, const lk__graph_node *old, const lk__placement_node *place)
+/* Forms that forward has made are not kept for backward, which makes its own: a gathered value is larger than a
+ * part. */
+static void begin_backward(rewriter *r, size_t index)
 {
-    static const addends none = {.count = 0};
-    lk_graph            *g = r->g;
-    lk__graph_node       n = *old;
-    addends              later;
-    output               outputs[LK__MAX_OUT];
-    g->block = n.block;
+    if (r->in_backward || index < r->forward) return;
+    r->forms_count = 0;
+    r->in_backward = true;
+}
+
+static bool rewrite_node(void *user, const lk__graph_node *old, size_t index)
+{
+    static const addends      none = {.count = 0};
+    rewriter                 *r = user;
+    const lk__placement_node *place = &r->places->nodes[index];
+    lk_graph                 *g = r->g;
+    lk__graph_node            n = *old;
+    addends                   later;
+    output                    outputs[LK__MAX_OUT];
+    begin_backward(r, index);
     if (!check_in_flight(r, old, place) || !place_factor(r, &n, place, &later)) return false;
     for (int i = 0; i < n.inputs; i++)
         if (n.in[i] >= 0 && (n.in[i] = find_form(r, n.site, n.in[i], &place->in[i])) < 0) return false;
@@ -389,39 +402,17 @@ static bool rewrite_node(rewriter *r, const lk__graph_node *old, const lk__place
 
 /* ---- the list ---- */
 
-/* Forms that forward has made are not kept for backward, which makes its own: a gathered value is larger than a
- * part. */
-static lk_status rewrite_nodes(rewriter *r, size_t *forward)
-{
-    lk_graph       *g = r->g;
-    lk__graph_node *nodes = g->nodes;
-    size_t          count = g->nodes_count, capacity = g->nodes_capacity, end = *forward;
-    int             block = g->block;
-    bool            done = true;
-    g->nodes = NULL;
-    g->nodes_count = g->nodes_capacity = 0;
-    for (size_t i = 0; i < count && done; i++) {
-        if (i == end) *forward = g->nodes_count, r->forms_count = 0;
-        done = nodes[i].dead ? lk__plan_append(g, &nodes[i]) >= 0 : rewrite_node(r, &nodes[i], &r->places->nodes[i]);
-    }
-    if (end >= count) *forward = g->nodes_count;
-    g->block = block;
-    lk__free(g->context, LK_MEMORY_OTHER, nodes, capacity * sizeof *nodes);
-    lk__plan_set_producers(g);
-    return g->status < 0 ? g->status : done ? LK_OK : LK_ENOMEM;
-}
-
 lk_status lk__placements_apply(lk_plan *plan, lk__plan_list *list, const lk__placements *places, size_t *forward)
 {
     lk_graph *g = list->graph;
     size_t    values = g->values_count, bytes = values * sizeof(lk__graph_shape);
-    rewriter  r = {.plan = plan, .g = g, .places = places};
+    rewriter  r = {.plan = plan, .g = g, .places = places, .forward = *forward};
     if (values && !(r.whole = lk__alloc(g->context, LK_MEMORY_OTHER, bytes))) return LK_ENOMEM;
     for (size_t v = 0; v < values; v++) {
         r.whole[v] = g->values[v].shape;
         set_part(&r, &g->values[v], &r.whole[v], &places->values[v]);
     }
-    lk_status status = rewrite_nodes(&r, forward);
+    lk_status status = lk__plan_rebuild_at(g, rewrite_node, &r, forward);
     lk__free(g->context, LK_MEMORY_OTHER, r.forms, r.forms_capacity * sizeof *r.forms);
     lk__free(g->context, LK_MEMORY_OTHER, r.whole, bytes);
     return status;

@@ -325,7 +325,12 @@ void lk__pass_evaluation(lk__plan_list *list);
  * which has its outputs; -1: failure. Nodes that were removed are kept as they are. */
 typedef int (*lk__plan_rewrite)(lk_graph *graph, const lk__graph_node *node, void *user);
 lk_status lk__plan_rebuild(lk_graph *graph, lk__plan_rewrite rewrite, void *user);
+/* The same for passes that know the nodes by their numbers in the list before: rewrite appends what takes the place of
+ * node `index`. *forward, where backward begins, is that of the new list. */
+typedef bool (*lk__plan_rewrite_at)(void *user, const lk__graph_node *node, size_t index);
+lk_status lk__plan_rebuild_at(lk_graph *graph, lk__plan_rewrite_at rewrite, void *user, size_t *forward);
 int       lk__plan_append(lk_graph *graph, const lk__graph_node *node); /* unchanged; its index or -1 */
+void      lk__plan_set_producers(lk_graph *graph); /* of values, from the nodes that are not dead */
 /* precision.c: the policy that stores values in `type`. The types of the parameters, the same for all lists; then casts
  * in one list. */
 void      lk__precision_states(lk_graph *graph, lk_dtype type);

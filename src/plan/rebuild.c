@@ -31,3 +31,31 @@ lk_status lk__plan_rebuild(lk_graph *g, lk__plan_rewrite rewrite, void *user)
     lk__free(g->context, LK_MEMORY_OTHER, moved, count * sizeof *moved);
     return g->status;
 }
+
+lk_status lk__plan_rebuild_at(lk_graph *g, lk__plan_rewrite_at rewrite, void *user, size_t *forward)
+{
+    lk__graph_node *nodes = g->nodes;
+    size_t          count = g->nodes_count, capacity = g->nodes_capacity, end = *forward;
+    int             block = g->block;
+    bool            done = true;
+    g->nodes = NULL;
+    g->nodes_count = g->nodes_capacity = 0;
+    for (size_t i = 0; i < count && done; i++) {
+        if (i == end) *forward = g->nodes_count;
+        g->block = nodes[i].block;
+        done = nodes[i].dead ? lk__plan_append(g, &nodes[i]) >= 0 : rewrite(user, &nodes[i], i);
+    }
+    if (end >= count) *forward = g->nodes_count;
+    g->block = block;
+    lk__free(g->context, LK_MEMORY_OTHER, nodes, capacity * sizeof *nodes);
+    lk__plan_set_producers(g);
+    return g->status < 0 ? g->status : done ? LK_OK : LK_ENOMEM;
+}
+
+void lk__plan_set_producers(lk_graph *g)
+{
+    for (size_t i = 0; i < g->nodes_count; i++)
+        for (int k = 0; k < g->nodes[i].outputs && !g->nodes[i].dead; k++)
+            if (g->nodes[i].out[k] >= 0 && g->values[g->nodes[i].out[k]].kind == LK__VALUE_RESULT)
+                g->values[g->nodes[i].out[k]].node = (int)i;
+}
