@@ -95,6 +95,34 @@ SHARED double largest_difference(const void *own, const void *whole, lk_dtype ty
     return worst;
 }
 
+/* Every state of f64, and every gradient that both have, is that of one rank: within 1e-9 of its largest number. */
+SHARED void compare_states(const rank_test *r, const char *name, const mesh_net *own, const mesh_net *whole)
+{
+    for (size_t i = 0; i < lk_store_count(whole->store); i++) {
+        lk_state state = lk_store_at(whole->store, i);
+        if (state.dtype != LK_F64) continue;
+        double        largest = 1e-3;
+        const double *a = state_copy(whole->store, state.name), *b = state_copy(own->store, state.name);
+        double        worst = largest_difference(b, a, LK_F64, state_elements(&state), &largest);
+        CHECK(worst <= 1e-9 * largest, "%s, rank %d: %s differs by %g of %g", name, r->rank, state.name, worst,
+              largest);
+    }
+}
+
+SHARED void compare_gradients(const rank_test *r, const char *name, const mesh_net *own, const mesh_net *whole)
+{
+    for (size_t i = 0; i < lk_store_count(whole->store); i++) {
+        lk_state      state = lk_store_at(whole->store, i);
+        double        largest = 1e-3;
+        const double *a = gradient_copy(whole->program, whole->store, state.name);
+        const double *b = gradient_copy(own->program, own->store, state.name);
+        if (!a || !b) continue;
+        double worst = largest_difference(b, a, LK_F64, state_elements(&state), &largest);
+        CHECK(worst <= 1e-9 * largest, "%s, rank %d: the gradient of %s differs by %g of %g", name, r->rank, state.name,
+              worst, largest);
+    }
+}
+
 SHARED int ranks_of_mesh(const char *axes)
 {
     lk__mesh_grid grid;
