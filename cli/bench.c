@@ -345,8 +345,9 @@ static int run_bench(const options *given)
     }
     if (!check_options(given, benchmark)) return EXIT_USER_ERROR;
     if (options_flag(given, "profile") && device_data_place(given) == LK_DATA_ON_DEVICE) {
-        print_error("bench",
-                    "--profile and --data-on-device yes are mutually exclusive: a profile is of batches of the host");
+        print_error(
+            "bench",
+            "--profile and --data-on-device yes are mutually exclusive: a profile measures batches from the host");
         return EXIT_USER_ERROR;
     }
     if (benchmark == COMM) return bench_comm(given);

@@ -6,8 +6,8 @@
 
 /* Rows of the option table of bench that only this benchmark has. */
 #define GENERATE_OPTIONS                                                                                        \
-    HEADING("generate"), INTEGER("tokens", "N", "64", 2, 1e6, "generate: new tokens of each prompt"),           \
-        INTEGER("prompt-tokens", "N", "32", 1, 1e6, "generate: tokens of a prompt")
+    HEADING("generate"), INTEGER("tokens", "N", "64", 2, 1e6, "generate: new tokens for each prompt"),           \
+        INTEGER("prompt-tokens", "N", "32", 1, 1e6, "generate: tokens in a prompt")
 
 int bench_generate(const options *given); /* the exit status */
 

@@ -8,7 +8,7 @@
 
 static const option eval_options[] = {
     TEXT("load", "DIR|FILE", NULL,
-         "Weights: a checkpoint directory, which knows its model and data, or a .safetensors file with --model and "
+         "Weights: a checkpoint directory, which records its model and data, or a .safetensors file with --model and "
          "--data"),
     MODEL_OPTIONS,
     DATA_OPTIONS,

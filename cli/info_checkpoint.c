@@ -226,7 +226,7 @@ static void print_json(const lk_description *d, bool intact)
 static int check_newest(const lk_description *d, const char *directory, int64_t newest)
 {
     if (newest <= lk_description_progress(d)->step) return 0;
-    print_error("info", "step %lld of %s is damaged: this is the newest one that is not", (long long)newest, directory);
+    print_error("info", "step %lld of %s is damaged: this is the newest intact one", (long long)newest, directory);
     return EXIT_USER_ERROR;
 }
 

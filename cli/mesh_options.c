@@ -17,14 +17,30 @@ int mesh_options_parts(const setup *s)
     return s->config.plan_world > 1 ? s->config.plan_world : 1;
 }
 
-/* An option of an axis, instead of being ignored without it. Those of shard apply to ranks along expert, too. */
-static int check_axis(const setup *s, const char *name, const options *given, const char *option, lk_axis axis)
+static lk_axis first_axis(unsigned axes) { return (lk_axis)(axes & -axes); }
+
+/* Options of axes that the mesh does not have: refused instead of ignored. */
+static int check_axes(const setup *s, const char *name, const options *given)
 {
-    unsigned axes = axis == LK_AXIS_SHARD ? LK_AXIS_SHARD | LK_AXIS_EXPERT : axis;
-    if (!options_chosen(given, option) || axis_extent(s, axes) > 1) return 0;
-    print_error(name, "--%s belongs to the axis %s of a mesh: give --mesh %s=N, or omit --%s", option,
-                lk_axis_name(axis), lk_axis_name(axis), option);
-    return EXIT_USER_ERROR;
+    for (const option *row = given->table; row->name || row->doc; row++) {
+        if (!row->axes || !options_chosen(given, row->name) || axis_extent(s, row->axes) > 1) continue;
+        const char *text = options_find(given, row->name);
+        if (text && !*text) continue; /* `plan --tactics` prints them */
+        const char *axis = lk_axis_name(first_axis(row->axes));
+        print_error(name, "--%s belongs to the axis %s of a mesh: give --mesh %s=N, or omit --%s", row->name, axis,
+                    axis, row->name);
+        return EXIT_USER_ERROR;
+    }
+    return 0;
+}
+
+const char *mesh_options_schedule(int index) { return lk_pipeline_schedule_name((lk_pipeline_schedule)index); }
+
+static lk_pipeline_schedule find_schedule(const char *name)
+{
+    int i = 0;
+    while (mesh_options_schedule(i) && strcmp(mesh_options_schedule(i), name) != 0) i++;
+    return (lk_pipeline_schedule)i;
 }
 
 static int read_tactics(setup *s, const char *name, const char *path)
@@ -53,14 +69,19 @@ static int read_tactics(setup *s, const char *name, const char *path)
 int mesh_options_make(setup *s, const char *name, const options *given)
 {
     const char *tactics = options_known(given, "tactics") ? options_text(given, "tactics") : NULL;
-    int         code = check_axis(s, name, given, "shard-stage", LK_AXIS_SHARD);
-    if (code == 0) code = check_axis(s, name, given, "blocks-in-flight", LK_AXIS_SHARD);
-    if (code == 0) code = check_axis(s, name, given, "no-sequence-parallel", LK_AXIS_TENSOR);
+    int         code = check_axes(s, name, given);
     if (code != 0) return code;
-    s->config.shard_stage = (int)options_integer(given, "shard-stage");
+    /* Ranks along expert alone replicate the other states, unless the user asks for a stage. */
+    bool sliced = axis_extent(s, LK_AXIS_SHARD) > 1 || options_given(given, "shard-stage");
+    s->config.shard_stage = sliced ? (int)options_integer(given, "shard-stage") : 0;
     s->config.blocks_in_flight = (int)options_integer(given, "blocks-in-flight");
     s->config.no_sequence_parallel = options_flag(given, "no-sequence-parallel");
-    if (!tactics || !*tactics || (axis_extent(s, LK_AXIS_TENSOR) == 1 && !options_chosen(given, "tactics"))) return 0;
-    code = check_axis(s, name, given, "tactics", LK_AXIS_TENSOR);
-    return code != 0 ? code : read_tactics(s, name, tactics);
+    s->config.pieces = (int)options_integer(given, "pieces");
+    if (axis_extent(s, LK_AXIS_PIPELINE) > 1) {
+        s->config.stages = options_text(given, "stages");
+        s->config.pipeline_schedule = find_schedule(options_text(given, "pipeline-schedule"));
+    }
+    /* A record's tactics do not apply without their axis. */
+    if (!tactics || !*tactics || axis_extent(s, option_find(given->table, "tactics")->axes) == 1) return 0;
+    return read_tactics(s, name, tactics);
 }

@@ -60,7 +60,8 @@ static int rows_of(const option *table)
 static int find_row(const option *table, const char *name)
 {
     for (int i = 0, rows = rows_of(table); i < rows; i++)
-        if (table[i].name && strcmp(table[i].name, name) == 0) return i;
+        if (table[i].name && strcmp(table[i].name, name) == 0)
+            return table[i].same_as ? find_row(table, table[i].same_as) : i;
     return -1;
 }
 

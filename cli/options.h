@@ -49,7 +49,9 @@ typedef struct option {
     /* the option that it belongs to: if the user sets that one, a recorded value of this one does not count; NULL:
      * none */
     const char *of;
+    unsigned    axes;    /* LK_AXIS_…: it needs a mesh with one of them; 0: none */
     const char *without; /* the value of an option that was given without one; NULL: it needs one */
+    const char *same_as; /* another name of that option of the table, which is set and recorded instead; NULL: none */
 } option;
 
 /* Rows of a table. Further members may follow, such as .letter = 'n'. */
@@ -85,6 +87,8 @@ typedef struct option {
     {.name = "config", .argument = "FILE", .type = OPTION_CONFIG, .flags = OPTION_UNRECORDED | OPTION_LOCAL,         \
      .doc = "Read options from FILE: lines of `name = value`, for flags `name = true`, # for comments; the command " \
             "line has precedence"}
+#define SAME_AS(name_, argument_, other_, doc_) \
+    {.name = name_, .argument = argument_, .doc = doc_, .type = OPTION_TEXT, .same_as = other_}
 #define REFUSED(name_, reason_) {.name = name_, .doc = reason_, .type = OPTION_REFUSED}
 #define HEADING(text_) {.doc = text_}
 #define OPTIONS_END {.name = NULL}

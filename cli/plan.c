@@ -9,6 +9,7 @@
 #include "plan_mesh.h"
 #include "ranks.h"
 #include "record.h"
+#include "schedule_picture.h"
 #include "terminal.h"
 #include "training.h"
 
@@ -25,17 +26,21 @@ static const option plan_options[] = {
     MESH_OPTION,
     INTEGER("nnodes", "N", "1", 1, 4096, "Number of hosts that the ranks are on, as many on each as possible"),
     PARALLEL_OPTIONS TEXT("tactics", "[FILE]", NULL,
-                          "Only print how states are split over the axis tensor, as lines that FILE can have. With "
+                          "Only print how states are split over the axis tensor, as lines for a FILE. With "
                           "FILE: plan with these lines instead of the plan's own choice",
-                          .without = ""),
+                          .without = "", .axes = LK_AXIS_TENSOR),
     TEXT("link", "SPEED", "10Gbit", "Bandwidth between ranks, per direction: 1Gbit, 100Gbit, 20GB (bytes) per second"),
     NUMBER("latency-us", "X", "50", 0, 1e6, "Latency between ranks in microseconds"),
-    FLAG("measure", "Measure some steps of one rank instead of estimating by --gflops and --memory-gb"),
+    FLAG("measure", "Measure some steps of one rank instead of estimating from --gflops and --memory-gb"),
     NUMBER("gflops", "X", "30", 0.001, 1e9, "GFLOP/s of one rank"),
     NUMBER("memory-gb", "X", "10", 0.001, 1e9, "GB/s of one rank's memory"),
     HEADING("Printing"),
     CHOICE("graph", "FORM", NULL, "text|dot",
            "Print the model's graph as a listing, or for Graphviz: `… --graph dot | dot -Tsvg`"),
+    TEXT("schedule-picture", "FILE.svg", NULL,
+         "Draw the predicted step of a mesh with the axis pipeline: a row for each "
+         "stage, with forward, backward, what is sent, and how long a stage waits",
+         .flags = OPTION_UNRECORDED),
     FLAG("sections", "Print every instruction of every section, and the location of its result"),
     MACHINE_OPTIONS,
     FLAG("json", "Print the memory as one JSON object"),
@@ -193,7 +198,7 @@ static bool fits_here(const setup *s, const lk_plan *plan, const size_t *memory)
 }
 
 static void print_json(const setup *s, const size_t *memory, const lk_plan *plan, const device_overhead *overhead,
-                       bool fits)
+                       bool fits, const lk_rates *rates)
 {
     size_t total = 0;
     char   fingerprint[32];
@@ -221,7 +226,9 @@ static void print_json(const setup *s, const size_t *memory, const lk_plan *plan
         add_host(&j, "shared", measure_host(s, LK_STATE_SHARED));
         add_host(&j, "replicated", measure_host(s, LK_STATE_REPLICATED));
         plan_mesh_json(s, plan, &j);
+        plan_mesh_stages_json(plan, rates, &j);
     }
+    if (rates) json_number(&j, "step_seconds", lk_plan_step(plan, rates, NULL, NULL));
     json_bool(&j, "fits", fits);
     if (s->transformer.used) json_integer(&j, "recomputed_blocks", recomputed_blocks(s));
     json_close(&j, '}');
@@ -252,8 +259,9 @@ static size_t largest_field(const lk_dataset *data)
     return (size_t)most * sizeof(double);
 }
 
-/* Measures the time of every instruction: in one process, with as many samples as one of the ranks will have. */
-static lk_status measure_instructions(const setup *s, const lk_plan *plan, double *seconds)
+/* Measures the time of every instruction of one rank that has the whole model, with as many samples as one of the ranks
+ * will have; estimates of `plan` then use them. */
+static lk_status measure_instructions(const setup *s, lk_plan *plan)
 {
     lk_trainer_config config = s->config;
     lk_graph         *graph = NULL;
@@ -262,10 +270,12 @@ static lk_status measure_instructions(const setup *s, const lk_plan *plan, doubl
     lk_program       *program = NULL;
     size_t            memory[LK_MEMORY_COUNT];
     int64_t           capacity = lk_plan_capacity(plan);
+    double           *seconds = NULL;
     void             *zeros = calloc((size_t)capacity, largest_field(config.train));
     config.batch = capacity;
     config.plan_world = config.plan_hosts = config.accumulate = config.leaves = 0;
     config.mesh = NULL;
+    config.stages = config.tactics = NULL;
     lk_status status = zeros ? lk_trainer_plan(s->context, &config, &graph, &alone, memory) : LK_ENOMEM;
     if (status >= 0) status = lk_store_create(alone, config.seed, &store);
     if (status >= 0) status = lk_program_create(alone, store, NULL, &program);
@@ -276,7 +286,11 @@ static lk_status measure_instructions(const setup *s, const lk_plan *plan, doubl
             lk_program_bind(program, lk_dataset_field(config.train, k)->name, zeros);
         status = lk_program_train(program, &step);
     }
-    if (status >= 0) lk_program_profile_seconds(program, seconds, lk_plan_instructions(plan));
+    size_t count = status >= 0 ? lk_plan_instructions(alone) : 0;
+    if (status >= 0 && !(seconds = calloc(count + 1, sizeof *seconds))) status = LK_ENOMEM;
+    if (status >= 0) lk_program_profile_seconds(program, seconds, count);
+    if (status >= 0) status = lk_plan_calibrate(plan, alone, seconds, count);
+    free(seconds);
     lk_program_free(program);
     lk_store_free(store);
     lk_plan_free(alone);
@@ -285,37 +299,31 @@ static lk_status measure_instructions(const setup *s, const lk_plan *plan, doubl
     return status;
 }
 
-static int print_step(const setup *s, const lk_plan *plan, const options *given)
+/* The speeds of a step: given, or measured. */
+static int make_rates(const setup *s, lk_plan *plan, const options *given, lk_rates *rates)
 {
-    lk_rates rates = {.flops = options_number(given, "gflops") * 1e9,
-                      .memory = options_number(given, "memory-gb") * 1e9,
-                      .link = parse_speed(options_text(given, "link")),
-                      .latency = options_number(given, "latency-us") * 1e-6,
-                      .seconds_count = lk_plan_instructions(plan)};
-    double  *seconds = NULL;
-    int      code = 0;
-    if (rates.link <= 0) {
+    *rates = (lk_rates){.flops = options_number(given, "gflops") * 1e9,
+                        .memory = options_number(given, "memory-gb") * 1e9,
+                        .link = parse_speed(options_text(given, "link")),
+                        .latency = options_number(given, "latency-us") * 1e-6};
+    if (rates->link <= 0) {
         print_error("plan", "--link '%s': expected a number and Gbit, Mbit, GB or MB, such as 1Gbit",
                     options_text(given, "link"));
         return EXIT_USER_ERROR;
     }
-    if (options_flag(given, "measure")) {
-        seconds = calloc(rates.seconds_count + 1, sizeof *seconds);
-        lk_status status = seconds ? measure_instructions(s, plan, seconds) : LK_ENOMEM;
-        if (status < 0) code = report("plan", s->context, status);
-        rates.seconds = seconds;
-    }
-    if (code == 0) {
-        char  *text = NULL;
-        size_t bytes;
-        FILE  *memory = open_memstream(&text, &bytes);
-        if (memory) (void)lk_plan_step(plan, &rates, write_out, memory);
-        printf("\n");
-        if (memory && fclose(memory) == 0) terminal_wrap_lines(stdout, text, terminal_columns(stdout));
-        free(text);
-    }
-    free(seconds);
-    return code;
+    lk_status status = options_flag(given, "measure") ? measure_instructions(s, plan) : LK_OK;
+    return status < 0 ? report("plan", s->context, status) : 0;
+}
+
+static void print_step(const lk_plan *plan, const lk_rates *rates)
+{
+    char  *text = NULL;
+    size_t bytes;
+    FILE  *memory = open_memstream(&text, &bytes);
+    if (memory) (void)lk_plan_step(plan, rates, write_out, memory);
+    printf("\n");
+    if (memory && fclose(memory) == 0) terminal_wrap_lines(stdout, text, terminal_columns(stdout));
+    free(text);
 }
 
 static int print_tactics(const setup *s, const lk_plan *plan)
@@ -342,18 +350,6 @@ static int choose_ranks(setup *s, const options *given)
     return 0;
 }
 
-/* One rank has other instructions than one of those that split the state or the operations. */
-static int check_measure(const setup *s, const options *given)
-{
-    if (!options_flag(given, "measure") || !s->mesh || lk_mesh_extent(s->mesh, LK_AXIS_DATA) == lk_mesh_size(s->mesh))
-        return 0;
-    print_error("plan",
-                "--measure runs the steps of one rank, which has the whole model: with --mesh %s, give --gflops and "
-                "--memory-gb instead",
-                lk_mesh_text(s->mesh));
-    return EXIT_USER_ERROR;
-}
-
 static int run_plan(const options *command_line)
 {
     static options all; /* with the model of the weights */
@@ -364,6 +360,7 @@ static int run_plan(const options *command_line)
     lk_plan    *plan = NULL;
     size_t      memory[LK_MEMORY_COUNT];
     const char *form = options_text(given, "graph"), *tactics = options_text(given, "tactics"), *device;
+    const char *picture = options_text(given, "schedule-picture");
     int         code = device_choose("plan", given, &device);
     if (code == 0) code = model_default("plan", given);
     /* Before the first context, because that of a driver is measured by creating it. */
@@ -383,7 +380,6 @@ static int run_plan(const options *command_line)
         code = EXIT_USER_ERROR;
     }
     if (code == 0) code = ranks_make(&s, "plan", given);
-    if (code == 0) code = check_measure(&s, given);
     if (code == 0) {
         lk_status status = lk_trainer_plan(s.context, &s.config, &graph, &plan, memory);
         if (status < 0) code = setup_report(&s, "plan", status);
@@ -391,6 +387,9 @@ static int run_plan(const options *command_line)
     bool only_tactics = tactics && !*tactics, fits = code != 0 || only_tactics || fits_here(&s, plan, memory);
     int  hosts = hosts_of(&s);
     if (code == 0 && hosts > 1) mesh_hosts_note(&s, "plan", plan, (s.config.plan_world + hosts - 1) / hosts);
+    bool     step = !only_tactics && (s.config.plan_world > 1 || options_flag(given, "measure"));
+    lk_rates rates;
+    if (code == 0 && (step || picture)) code = make_rates(&s, plan, given, &rates);
     if (code == 0 && only_tactics) code = print_tactics(&s, plan);
     if (code == 0 && !only_tactics) {
         if (form && strcmp(form, "dot") == 0)
@@ -399,14 +398,14 @@ static int run_plan(const options *command_line)
             lk_graph_print(graph, write_out, stdout);
         if (options_flag(given, "sections")) lk_plan_print(plan, write_out, stdout);
         if (options_flag(given, "json"))
-            print_json(&s, memory, plan, &overhead, fits);
+            print_json(&s, memory, plan, &overhead, fits, step ? &rates : NULL);
         else if (!form)
             print_memory(memory), print_overhead(&overhead), print_recomputed(&s);
         if (!options_flag(given, "json") && !form && s.config.plan_world > 1)
             plan_mesh_print(&s), print_hosts(&s, plan);
     }
-    bool step = !only_tactics && (s.config.plan_world > 1 || options_flag(given, "measure"));
-    if (code == 0 && step && !form && !options_flag(given, "json")) code = print_step(&s, plan, given);
+    if (code == 0 && step && !form && !options_flag(given, "json")) print_step(plan, &rates);
+    if (code == 0 && picture) code = schedule_picture_write(&s, plan, &rates, picture);
     lk_plan_free(plan);
     lk_graph_free(graph);
     setup_free(&s);

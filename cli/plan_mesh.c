@@ -1,7 +1,7 @@
 /* plan_mesh.c - the bytes of each rank of a mesh, and what ranks send along which axes. */
 #include "plan_mesh.h"
 
-enum { MOST_PLANNED = 64, MOST_TRAFFIC = 32 };
+enum { MOST_PLANNED = 64, MOST_TRAFFIC = 32, MOST_STAGES = 64 };
 
 const char *plan_axes_text(unsigned axes, char text[PLAN_AXES_TEXT])
 {
@@ -113,6 +113,25 @@ void plan_mesh_json(const setup *s, const lk_plan *plan, json *j)
         json_integer(j, "first", runs[i].first);
         json_integer(j, "last", runs[i].last);
         json_integer(j, "bytes", (int64_t)runs[i].bytes);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+}
+
+void plan_mesh_stages_json(const lk_plan *plan, const lk_rates *rates, json *j)
+{
+    lk_stage stages[MOST_STAGES];
+    int      count = lk_plan_stages(plan, rates, stages, MOST_STAGES);
+    if (count == 0) return;
+    json_open(j, "stages", '[');
+    for (int i = 0; i < count && i < MOST_STAGES; i++) {
+        json_open(j, NULL, '{');
+        json_integer(j, "first_block", stages[i].first_block);
+        json_integer(j, "last_block", stages[i].last_block);
+        json_integer(j, "slots", stages[i].slots);
+        json_number(j, "forward", stages[i].forward);
+        json_number(j, "backward", stages[i].backward);
+        json_number(j, "weights", stages[i].weights);
         json_close(j, '}');
     }
     json_close(j, ']');

@@ -12,14 +12,14 @@
 
 static const option predict_options[] = {
     TEXT("load", "DIR|FILE", NULL,
-         "Weights: a checkpoint directory, which knows its model and data, or a .safetensors file with --model and "
+         "Weights: a checkpoint directory, which records its model and data, or a .safetensors file with --model and "
          "--data"),
     INTEGER("first", "I", "0", 0, 9e15, "Number of the first sample"),
     INTEGER("count", "N", NULL, 1, 9e15,
-            "Number of samples (default all; of data other than files only 10 as text on a terminal)"),
+            "Number of samples (default all; as text on a terminal 10, except for image files)"),
     INTEGER("top", "K", "1", 1, 1e6, "Print the K most probable classes"),
     FLAG("json", "Print a line of JSON for each sample: index or file, label, predicted, probabilities"),
-    FLAG("csv", "Print a line of comma-separated values for each sample, after one of names"),
+    FLAG("csv", "Print a line of comma-separated values for each sample, after a header line"),
     MODEL_OPTIONS,
     DATA_OPTIONS,
     SPLIT_OPTION,
@@ -166,7 +166,7 @@ static int set_style(const setup *s, const options *given, predictor *p)
     style->labelled = style->kind == PREDICTIONS_CLASS && label && label->rank == 0;
     style->targeted = style->kind == PREDICTIONS_NUMBERS && target;
     if (style->kind != PREDICTIONS_NUMBERS || !options_chosen(given, "top")) return 0;
-    print_error("predict", "--top applies only to models of classes; this one predicts numbers");
+    print_error("predict", "--top applies only to models that predict classes; this one predicts numbers");
     return EXIT_USER_ERROR;
 }
 
@@ -181,7 +181,7 @@ static int check_files(const options *given, const lk_field *image)
         return EXIT_USER_ERROR;
     }
     if (image->rank != 3 || image->dtype != LK_U8) {
-        print_error("predict", "%s: the model in %s reads %s, not images; give its samples by --data",
+        print_error("predict", "%s: the model in %s reads %s, not images; give its samples with --data",
                     given->operands[0], options_text(given, "load"), image->name);
         return EXIT_USER_ERROR;
     }

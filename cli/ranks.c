@@ -99,13 +99,13 @@ bool ranks_start(const char *name, const options *given, ranks_check check, int 
     if (!ranks && (!options_find(given, "mesh") || lk_environment_get(NULL, "WORLD_SIZE") || environment_rank() >= 0))
         return false;
     if (lk_environment_get(NULL, "WORLD_SIZE")) {
-        print_error(name, "this is already one of %s ranks (WORLD_SIZE is set): remove -n",
+        print_error(name, "this process is already one of %s ranks (WORLD_SIZE is set): remove -n",
                     lk_environment_get(NULL, "WORLD_SIZE"));
         *code = EXIT_USER_ERROR;
         return true;
     }
     if (environment_rank() >= 0) {
-        print_error(name, "this is already rank %d of those that mpirun or srun started: remove -n",
+        print_error(name, "this process is already rank %d of a job that mpirun or srun started: remove -n",
                     environment_rank());
         *code = EXIT_USER_ERROR;
         return true;
@@ -262,8 +262,8 @@ int ranks_make(setup *s, const char *name, const options *given)
     if (config->gradient_dtype != LK_F32 && (reproducible || config->dtype == LK_F64)) {
         print_error(name, "--gradient-dtype %s %s; omit one of the two", lk_dtype_name(config->gradient_dtype),
                     reproducible
-                        ? "rounds between ranks, so its results depend on their number: not with --reproducible"
-                        : "is for a model in f32 or narrower, not with --dtype f64");
+                        ? "rounds between ranks, so results depend on their number, which --reproducible excludes"
+                        : "does not apply to --dtype f64");
         return EXIT_USER_ERROR;
     }
     if (options_given(given, "leaves") && !reproducible) {

@@ -13,12 +13,12 @@ void ranks_restarted(options *given);
 #define RANKS_OPTION(doc) TEXT_SUGGESTED("ranks", "N", NULL, "auto|cpu|gpu", doc, .letter = 'n', .of = "mesh")
 
 #define MESH_OPTION                                                                                                 \
-    TEXT_SUGGESTED("mesh", "AXES", NULL, "data=|shard=|tensor=|expert=",                                            \
+    TEXT_SUGGESTED("mesh", "AXES", NULL, "data=|shard=|tensor=|pipeline=|expert=",                                  \
                    "The ranks as named axes with their extents, such as data=2,shard=2,tensor=2; -n 8 alone is "    \
                    "data=8, and without -n their product is the number of ranks. The last axis joins neighbours. "  \
                    "data: each rank along it processes its share of every batch. shard: the same, and it has a "    \
-                   "part of the state. tensor: it computes a part of every large operation. expert: as data, and "  \
-                   "it has a part of the experts", .of = "ranks")
+                   "part of the state. tensor: it computes a part of every large operation. pipeline: it has some " \
+                   "of the blocks. expert: as data, and it has a part of the experts", .of = "ranks")
 
 /* The options of a command whose ranks any launcher can start. */
 #define RANKS_OF_LAUNCHERS                                                                                           \
@@ -50,18 +50,29 @@ void ranks_restarted(options *given);
         INTEGER("accumulate", "K", "1", 1, 65536, "Gradient accumulation: micro-batches per step and rank; less "      \
                 "memory, one synchronisation, the same result. With --reproducible each has whole leaves",             \
                 .of = "reproducible"),                                                                                 \
+        SAME_AS("micro-batches", "N", "accumulate",                                                                    \
+                "Another name of --accumulate, which checkpoints record; with the axis pipeline, that many pass through "\
+                "its stages in every step: at least 4 for each stage keep the time low in which stages wait"),         \
         CHOICE("gradient-dtype", "TYPE", "f32", GRADIENT_CHOICES,                                                      \
                "Type in which gradients are all-reduced; a narrower one sends fewer bytes and rounds. Not with "       \
                "--reproducible or --dtype f64"),                                                                       \
         FLAG("sync-batchnorm", "Batch norm over the whole batch instead of each rank's share"),                        \
         CHOICE("reproducible", "[layout]", "false", "true|layout|false",                                               \
                "The same bits with any number of ranks that split the batch: gradients of --leaves parts of it are "   \
-               "added in a fixed order. layout: the same bits in every --mesh, too, on CPUs: every sum that an axis "  \
-               "could split is added in a fixed order, on one rank as well. With --accumulate a micro-batch has "       \
+               "added in a fixed order. layout: also the same bits in every --mesh, on CPUs: every sum that an axis "  \
+               "could split is added in a fixed order, on one rank as well. With --accumulate a micro-batch has "      \
                "whole leaves",                                                                                         \
                .without = "true"),                                                                                     \
         INTEGER("leaves", "N", "8", 1, 64, "With --reproducible: parts of each batch; the maximum number of ranks",    \
                 .of = "reproducible"),                                                                                 \
+        TEXT("stages", "BLOCKS", NULL, "The blocks of each stage along the axis pipeline, such as 0-5,6-11, instead "  \
+             "of stages by estimated time and memory; - for a first or last stage without blocks",                     \
+             .of = "mesh", .axes = LK_AXIS_PIPELINE),                                                                  \
+        CHOICE_LISTED("pipeline-schedule", "NAME", "1f1b", mesh_options_schedule,                                      \
+                      "In which order the stages compute micro-batches. 1f1b: forward of one and backward of another " \
+                      "in turn. gpipe: forward of all first, with the activations of all. zero-bubble: as 1f1b, and "  \
+                      "gradients of weights are computed where a stage would wait. The results are the same bits",     \
+                      .of = "mesh", .axes = LK_AXIS_PIPELINE),                                                         \
         TRAINING_LIST(LK_TRAINER_MESH_OPTIONS) /* ends with a comma */
 
 /* If -n or --mesh requests ranks and this process is not one of them: checks the run, so that a user error is found

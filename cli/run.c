@@ -202,7 +202,8 @@ static int launch(const options *given)
     char             *host = NULL, *hosts = NULL, path[4096];
     if (options_flag(given, "module") && options_flag(given, "no-python"))
         return user_error("-m and --no-python are mutually exclusive: a module needs Python");
-    if (!given->program_count) return user_error("no program: expected: lockstep run [OPTIONS] PROGRAM [ARGUMENTS]");
+    if (!given->program_count)
+        return user_error("no program given: expected lockstep run [OPTIONS] PROGRAM [ARGUMENTS]");
     settings.threads = 1; /* it forks, so there must be no other thread */
     lk_status status = lk_context_create(&settings, &context);
     if (status < 0) return report("run", NULL, status);

@@ -335,8 +335,7 @@ static int open_named(setup *s, const char *name, const options *given, setup_da
     if (status >= 0) return check_data_options(s, name, given);
     code = report(name, s->context, status);
     if (status == LK_ENOENT && s->checkpoint && options_given(given, "data") && !options_chosen(given, "data"))
-        print_note(name,
-                   "%s is the data in the record of %s, seen from the directory of that run; --data names another",
+        print_note(name, "%s is the data that %s records, relative to the directory of that run; --data names another",
                    s->data, s->checkpoint);
     return code;
 }
@@ -368,7 +367,7 @@ static int make_transformer(setup *s, const char *name, const options *given)
 static int check_label_options(const setup *s, const char *name, const options *given)
 {
     if (options_chosen(given, "unknown-label") && !setup_field(s, "label")) {
-        print_error(name, "--unknown-label applies only to labels of classes; this model predicts numbers");
+        print_error(name, "--unknown-label applies only to class labels; this model predicts numbers");
         return EXIT_USER_ERROR;
     }
     bool smooths = options_known(given, "label-smoothing") && options_number(given, "label-smoothing") > 0;
@@ -419,7 +418,7 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
 int setup_report(const setup *s, const char *name, lk_status status)
 {
     if (s->groups && strstr(lk_context_error(s->context), "depends on no trainable parameter")) {
-        print_error(name, "--freeze and --group leave no parameter of %s that is trained", s->model_name);
+        print_error(name, "--freeze and --group leave %s without trainable parameters", s->model_name);
         return EXIT_USER_ERROR;
     }
     char options[sizeof s->data + 64] = "";

@@ -27,7 +27,7 @@
         FLAG("recompute", "resnets, transformers: keep only the inputs of blocks and recompute the blocks in "         \
              "backward: less memory, more time"),                                                                      \
         CHOICE("loss", "NAME", "auto", "auto|cross_entropy|mse|l1|bce",                                                \
-               "Loss. auto: cross_entropy for labels of classes, mse for numbers to predict; whole numbers in a "      \
+               "Loss. auto: cross_entropy for class labels, mse for numbers to predict; whole numbers in a "      \
                "table are classes with cross_entropy, numbers with mse and l1, and auto reports which it chose. bce: " \
                "binary cross-entropy of each output"),                                                                 \
         CHOICE("dtype", "TYPE", "f32", PRECISION_CHOICES,                                                              \
@@ -45,8 +45,8 @@
                 .of = "data"),                                                                                        \
         INTEGER("batch", "N", "64", 1, 1e7, "Samples in a batch"),                                                    \
         INTEGER("workers", "N", NULL, 0, 64,                                                                          \
-                "Threads that prepare batches; they never change the order (default 1; to decode images as many as "  \
-                "compute, at most 4)"),                                                                               \
+                "Threads that prepare batches; they never change the order (default 1; for decoding images the "       \
+                "number of compute threads, at most 4)"),                                                              \
         NUMBERS("mean", "M[,M...]", NULL, -1e6, 1e6,                                                                  \
                 "Normalisation: subtracted; one number or one per channel (default 0.5 for images)"),                 \
         NUMBERS("std", "S[,S...]", NULL, 1e-6, 1e6, "Normalisation: divisor; as --mean (default 0.5 for images)")

@@ -13,6 +13,7 @@
 #include "ranks.h"
 #include "record.h"
 #include "run_log.h"
+#include "straggler.h"
 #include "terminal.h"
 #include "text_metrics.h"
 #include "training.h"
@@ -69,6 +70,7 @@ typedef struct watcher {
     run_log         log;
     int64_t         images, steps; /* of this run */
     double          seconds;       /* in steps alone */
+    straggler       late;          /* of the latest step */
     double          last_loss;     /* of the latest step's batch */
     double          train_loss;    /* mean over this run's part of the latest epoch */
     double          epoch_sum;     /* of losses × samples, and … */
@@ -107,9 +109,10 @@ static void describe_step(void *user, char *note, size_t size)
     const watcher  *w = user;
     const lk_event *e = w->event;
     char            text[METRICS_TEXT];
-    if (e->late_rank >= 0 && e->late >= 0.0005 && e->late > 0.1 * e->seconds) {
-        snprintf(note, size, "slowest: rank %d, +%.*f ms (%s)", e->late_rank, e->late < 0.01 ? 1 : 0, 1e3 * e->late,
-                 e->late_in);
+    straggler       late = {e->late_rank, e->late, e->seconds};
+    if (straggler_matters(&late)) {
+        straggler_name(w->setup, &late, text, sizeof text);
+        snprintf(note, size, "slowest: %.60s, +%.*f ms (%s)", text, e->late < 0.01 ? 1 : 0, 1e3 * e->late, e->late_in);
         return;
     }
     lk_named_metric shown[LK_MAX_METRICS + 1 + TEXT_METRICS];
@@ -174,6 +177,7 @@ static int on_event(void *user, const lk_event *event)
         w->images += e->samples;
         w->steps++;
         w->seconds += e->seconds;
+        w->late = (straggler){e->late_rank, e->late, w->seconds / (double)w->steps};
         update_train_loss(w, e);
         w->event = e;
         if (w->rank == 0) progress_step(&w->bar, e->step, e->loss, (double)(w->images * setup_units(w->setup)));
@@ -276,6 +280,7 @@ static int train_model(setup *s, watcher *w, const options *given)
         terminal_print(stderr, "%lld steps, %.0f %s/s%s%s\n", (long long)w->steps,
                        (double)(w->images * setup_units(s)) / w->seconds, setup_unit(s),
                        s->config.save ? "; the model is in " : "", s->config.save ? s->config.save : "");
+    if (status >= 0 && w->rank == 0) straggler_note(s, "train", &w->late);
     if (status >= 0 && options_flag(given, "json")) print_results(w, t, given);
     lk_trainer_free(t);
     return code;

@@ -17,15 +17,16 @@
 /* The options of lockstep/trainer.h. */
 #define TRAINING_FLAGS(traits)                                                                                         \
     (((traits) & LK_OPTION_RECORDED ? 0 : OPTION_LOCAL) | ((traits) & LK_OPTION_FIXED ? OPTION_FIXED : 0))
+#define TRAINING_TRAITS(traits) .flags = TRAINING_FLAGS(traits), .axes = LK_OPTION_AXES_OF(traits)
 #define TRAINING_INTEGER(field, name, argument, value, low, high, traits, of_, doc)                                    \
-    INTEGER(name, argument, value, low, high, doc, .flags = TRAINING_FLAGS(traits), .of = of_),
+    INTEGER(name, argument, value, low, high, doc, TRAINING_TRAITS(traits), .of = of_),
 #define TRAINING_NUMBER(field, name, argument, value, low, high, traits, of_, doc)                                     \
-    NUMBER(name, argument, value, low, high, doc, .flags = TRAINING_FLAGS(traits), .of = of_),
+    NUMBER(name, argument, value, low, high, doc, TRAINING_TRAITS(traits), .of = of_),
 #define TRAINING_NUMBERS(field, name, argument, low, high, traits, of_, doc)                                           \
-    NUMBERS(name, argument, NULL, low, high, doc, .flags = TRAINING_FLAGS(traits), .of = of_),
-#define TRAINING_FLAG(field, name, traits, of_, doc) FLAG(name, doc, .flags = TRAINING_FLAGS(traits), .of = of_),
+    NUMBERS(name, argument, NULL, low, high, doc, TRAINING_TRAITS(traits), .of = of_),
+#define TRAINING_FLAG(field, name, traits, of_, doc) FLAG(name, doc, TRAINING_TRAITS(traits), .of = of_),
 #define TRAINING_TEXT(field, name, argument, traits, of_, doc)                                                         \
-    TEXT(name, argument, NULL, doc, .flags = TRAINING_FLAGS(traits), .of = of_),
+    TEXT(name, argument, NULL, doc, TRAINING_TRAITS(traits), .of = of_),
 #define TRAINING_LIST(list) list(TRAINING_INTEGER, TRAINING_NUMBER, TRAINING_NUMBERS, TRAINING_FLAG, TRAINING_TEXT)
 
 /* Ends with the heading of what follows in both commands. */
@@ -33,14 +34,14 @@
     DATA_ON_DEVICE_OPTION,                                                                                             \
     HEADING("Training"),                                                                                               \
     TRAINING_LIST(LK_TRAINER_LENGTH_OPTIONS)                                                                           \
-    CHOICE_LISTED("optimizer", "NAME", "adam", training_optimizer, "Rule that updates the parameters, as PyTorch's"),  \
+    CHOICE_LISTED("optimizer", "NAME", "adam", training_optimizer, "Rule that updates the parameters, as in PyTorch"), \
     NUMBER("lr", "X", "0.001", 0, 1e6, "Learning rate"),                                                               \
     LK_OPTIMIZER_OPTION_LIST(OPTIMIZER_NUMBER, OPTIMIZER_PAIR, OPTIMIZER_FLAG)                                         \
     NUMBER("weight-decay", "X", "0", 0, 1e3, "Weight decay; biases and norms are excluded unless --decay-all"),        \
     FLAG("decay-all", "Decay biases and norms too"),                                                                   \
     NUMBER("clip", "X", "0", 0, 1e12, "Largest norm of the whole gradient; 0: no clipping"),                           \
-    LIST("freeze", "PATTERN", "Do not train the parameters whose names match, such as 'conv*'; several: repeat it, "   \
-         "or separate by ;"),                                                                                          \
+    LIST("freeze", "PATTERN", "Do not train the parameters whose names match, such as 'conv*'; for several, repeat "   \
+         "it or separate them by ;"),                                                                                  \
     LIST("group", "PATTERN:SETTINGS",                                                                                  \
          "Settings for the parameters whose names match: lr=FACTOR on the learning rate, decay=X, frozen, such as "    \
          "'fc2.*:lr=10,decay=0'; the first group that matches applies; several as --freeze"),                          \
@@ -53,8 +54,8 @@
     HEADING("Checkpoints"),                                                                                            \
     TRAINING_LIST(LK_TRAINER_CHECKPOINT_OPTIONS)                                                                       \
     TEXT("resume", "auto|DIR", NULL,                                                                                   \
-         "auto: continue from --save if it has a checkpoint. DIR: continue from its newest one, or from the one that " \
-         "is DIR, as RUN/step-00000003 is", .flags = OPTION_LOCAL),                                                    \
+         "auto: continue from --save if it has a checkpoint. DIR: continue from its newest one, or from DIR itself "   \
+         "if it is one, such as RUN/step-00000003", .flags = OPTION_LOCAL),                                            \
     TRAINING_LIST(LK_TRAINER_WEIGHTS_OPTIONS)                                                                          \
     HEADING("Ranks")
 

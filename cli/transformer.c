@@ -254,7 +254,7 @@ int transformer_use_data(transformer *t, const char *name, const options *given,
     }
     if (encoder != (label->rank == 0)) {
         print_error(name,
-                    encoder ? "--model %s predicts a class of each text; %s has no such labels: name their field "
+                    encoder ? "--model %s predicts a class for each text; %s has no such labels: name their field "
                               "with --label"
                             : "--model %s predicts the next token; %s has classes of whole texts: "
                               "--model encoder predicts those",

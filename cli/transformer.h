@@ -12,9 +12,9 @@
 #define TRANSFORMER_OPTIONS                                                                                           \
     INTEGER("layers", "N", "6", 1, 4096, "gpt, llama, mixtral, encoder: blocks", .flags = OPTION_FIXED),              \
         INTEGER("heads", "N", "6", 1, 65536,                                                                          \
-                "gpt, llama, mixtral, encoder: heads of attention; they divide --width", .flags = OPTION_FIXED),      \
+                "gpt, llama, mixtral, encoder: attention heads; must divide --width", .flags = OPTION_FIXED),      \
         INTEGER("kv-heads", "N", NULL, 1, 65536,                                                                      \
-                "llama, mixtral: heads of keys and values; they divide --heads (default --heads)",                    \
+                "llama, mixtral: heads of keys and values; must divide --heads (default --heads)",                    \
                 .flags = OPTION_FIXED),                                                                               \
         INTEGER("width", "N", "384", 1, 1 << 24, "gpt, llama, mixtral, encoder: width of the hidden states",          \
                 .flags = OPTION_FIXED),                                                                               \

@@ -70,7 +70,8 @@ LK_API lk_moe_result lk_moe_at(lk_site site, lk_tensor x, const char *name, lk_m
 /* The auxiliary loss that balances the experts, of all layers that were recorded before in the graph of x, as
  * load_balancing_loss_func of transformers: experts · Σ of the share of tokens that chose an expert times its mean
  * probability; k where all are equal. Its shares are those of the tokens of all ranks and layers, in each micro-batch;
- * in evaluation of this rank's. It is added to the model's loss, scaled: lk_add(loss, lk_scale(balance, 0.02)). */
+ * with lk_parallel.reproducible_layout of each leaf; in evaluation of this rank's. It is added to the model's loss,
+ * scaled: lk_add(loss, lk_scale(balance, 0.02)). */
 LK_API lk_tensor lk_moe_balance_at(lk_site site, lk_tensor x);
 #define lk_moe_balance(x) lk_moe_balance_at(LK_HERE, x)
 

@@ -22,6 +22,21 @@ typedef enum lk_state_mode {
     LK_STATE_SHARED
 } lk_state_mode;
 
+/* In which order the stages of a mesh with an axis pipeline compute the micro-batches of a step. The gradients are the
+ * same bits. X(constant, name) */
+#define LK_PIPELINE_SCHEDULE_LIST(X)                                                                              \
+    X(LK_PIPELINE_1F1B, "1f1b") /* forward of one, backward of another: activations of as many as stages follow */ \
+    X(LK_PIPELINE_GPIPE, "gpipe") /* forward of all, then backward of all: activations of all of them */           \
+    X(LK_PIPELINE_ZERO_BUBBLE, "zero-bubble") /* as 1f1b, and gradients of weights where a stage would wait */
+
+typedef enum lk_pipeline_schedule {
+#define LK_PIPELINE_SCHEDULE_ENUM(constant, name) constant,
+    LK_PIPELINE_SCHEDULE_LIST(LK_PIPELINE_SCHEDULE_ENUM)
+#undef LK_PIPELINE_SCHEDULE_ENUM
+        LK_PIPELINE_SCHEDULE_COUNT
+} lk_pipeline_schedule;
+LK_API const char *lk_pipeline_schedule_name(lk_pipeline_schedule schedule); /* "1f1b"; NULL: there is no such one */
+
 /* How the ranks of a group share every step. The graph is recorded with the capacity that lk_parallel_capacity gives:
  * that of one micro-batch of a rank or, with leaves, of all leaves of it. */
 typedef struct lk_parallel {
@@ -42,7 +57,9 @@ typedef struct lk_parallel {
     lk_state_mode state LK_ZERO;
     /* With LK_STATE_SHARED: the number of hosts, with the same number of ranks each, numbered host by host:
      * lk_comm_hosts returns it. The ranks of a host, or with leaves its leaves, must be a whole subtree of the order of
-     * sums: their number a power of two. 0: 1. */
+     * sums: their number a power of two. 0: 1.
+     * With a mesh with an axis shard, of shard_stage 3, too: ranks along it that are on one host gather parameters
+     * once, in memory that they have in common. 0: every rank gathers its own. */
     int hosts LK_ZERO;
     /* With LK_STATE_SHARED: 1: a rank that waits for others of its host at LK_SYNC leaves its cores idle. 0: it lends
      * them: threads of a rank that still computes run part of its work there. The results are the same bits. */
@@ -58,8 +75,8 @@ typedef struct lk_parallel {
      * does not fall on boundaries of parts is refused, and so is batch norm that is not synchronised. */
     int reproducible_layout LK_ZERO;
     /* Of reproducible_layout: such a sum has 8 parts, or 4 or 2, so that each has at least this many elements; 0: 96 */
-    int sum_part_minimum LK_ZERO;
-    int reserved LK_ZERO;
+    int                  sum_part_minimum LK_ZERO;
+    lk_pipeline_schedule pipeline_schedule LK_ZERO; /* of a mesh with an axis pipeline */
 } lk_parallel;
 
 /* The capacity to record a graph with, for global batches of up to `batch` samples; the same on all ranks. */
@@ -88,6 +105,8 @@ LK_API lk_dtype lk_policy_dtype(lk_policy policy, lk_dtype recorded);
 /* "f32", "f64": that type as recorded; "bf16": that policy, of a graph in f32. False: another name. */
 LK_API bool lk_policy_parse(const char *name, lk_policy *policy, lk_dtype *recorded);
 
+enum { LK_PIECES_ESTIMATED = -1 };
+
 typedef struct lk_plan_config {
     size_t                     size LK_ZERO;    /* sizeof this struct; set by LK_PLAN_CONFIG_INIT */
     lk_tensor                  loss LK_ZERO;    /* a single number; missing for inference */
@@ -113,7 +132,18 @@ typedef struct lk_plan_config {
     const char *tactics LK_ZERO;
     /* Not 0: between the parts of a block that are split over the axis tensor, every rank along it has all tokens.
      * Otherwise they are split there, too, and take less memory. */
-    int no_sequence_parallel LK_ZERO, reserved LK_ZERO;
+    int no_sequence_parallel LK_ZERO;
+    /* Above 1, of a mesh with the axis tensor: collectives of forward are cut into so many pieces of the batch, at most
+     * 8. A product then begins with the rows that have arrived, and its rows leave while the others are computed. The
+     * results are the same bits. LK_PIECES_ESTIMATED: where, and into as many, as is estimated to save time over a
+     * network. It costs time where nothing is sent while kernels run, as between ranks that share their cores. Nothing
+     * is cut with leaves, nor where the device has memory of its own. 0 or 1: none. */
+    int pieces LK_ZERO;
+    /* Of a mesh with an axis pipeline: the blocks (lk_block_begin) of each stage, "0-5,6-11", numbered from 0 in the
+     * order in which the model records them; "-" for a first or last stage with none of them, which has what precedes
+     * or follows them all. Of a model without blocks its parts are numbered, which `lockstep plan` lists. NULL: the
+     * plan cuts by estimated time and memory. */
+    const char *stages LK_ZERO;
 } lk_plan_config;
 #define LK_PLAN_CONFIG_INIT {.size = sizeof(lk_plan_config)}
 
@@ -148,7 +178,7 @@ LK_API void lk_plan_tactics(const lk_plan *plan, lk_text_callback write, void *u
 /* What one rank sends in a step to others along some axes of its mesh; it receives as much. */
 typedef struct lk_traffic {
     unsigned axes;        /* of the groups: LK_AXIS_TENSOR, or LK_AXIS_DATA | LK_AXIS_SHARD */
-    int      collectives; /* of one step, with all micro-batches */
+    int      collectives; /* of one step, with all micro-batches; along pipeline: messages to other stages */
     double   bytes;       /* of full batches; ranks that share their state read as much of each other's memory */
 } lk_traffic;
 /* Writes up to `most` of them, one for each set of axes along which ranks communicate in training, and returns how many
@@ -168,6 +198,27 @@ typedef struct lk_rates {
 LK_API double lk_plan_step(const lk_plan *plan, const lk_rates *rates, lk_text_callback write, void *user);
 /* Number of instructions in the training order: the length of lk_rates.seconds. */
 LK_API size_t lk_plan_instructions(const lk_plan *plan);
+
+/* A stage of a mesh with an axis pipeline; times are estimates of one micro-batch. */
+typedef struct lk_stage {
+    int    first_block, last_block; /* as in lk_plan_config.stages; last_block below first_block: none */
+    int    slots;                   /* micro-batches whose activations it has at once */
+    double forward, backward, weights; /* seconds; weights: of the schedule zero-bubble, else part of backward */
+} lk_stage;
+/* Writes up to `most` stages and returns how many there are; 0: there is no such axis. */
+LK_API int lk_plan_stages(const lk_plan *plan, const lk_rates *rates, lk_stage *stages, int most);
+/* A run of a stage in the estimated timeline of a step, which begins at 0. */
+typedef struct lk_stage_run {
+    int         stage, micro_batch;
+    const char *kind; /* "forward", "backward", "weight gradient" */
+    double      begin, end;
+} lk_stage_run;
+/* The same for all runs of all stages, one stage after the other. */
+LK_API size_t lk_plan_timeline(const lk_plan *plan, const lk_rates *rates, lk_stage_run *runs, size_t most);
+
+/* Estimates of this plan then use times that were measured with another plan of the same model, such as that of one
+ * rank with as many samples: `count` seconds by position in that plan's training order (lk_program_profile_seconds). */
+LK_API lk_status lk_plan_calibrate(lk_plan *plan, const lk_plan *measured, const double *seconds, size_t count);
 
 LK_END_DECLS
 #endif

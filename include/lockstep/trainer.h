@@ -161,11 +161,15 @@ typedef struct lk_trainer_config {
     /* Not 0, without a training set: each rank evaluates whole batches of `batch` samples instead of its share of each,
      * and their results are added in the order of batches. The result has the bits of one rank, and each rank needs the
      * memory of one. Not with leaves or accumulate. */
-    int         whole_batches LK_ZERO;
-    int         no_sequence_parallel LK_ZERO;                  /* see lk_plan_config */
-    int         shard_stage LK_ZERO, blocks_in_flight LK_ZERO; /* see lk_parallel */
-    const char *tactics LK_ZERO;                               /* see lk_plan_config; borrowed */
-    int         reproducible_layout LK_ZERO, sum_part_minimum LK_ZERO; /* see lk_parallel */
+    int                  whole_batches LK_ZERO;
+    int                  no_sequence_parallel LK_ZERO;                          /* see lk_plan_config */
+    int                  shard_stage LK_ZERO, blocks_in_flight LK_ZERO;         /* see lk_parallel */
+    const char          *tactics LK_ZERO;                                       /* see lk_plan_config; borrowed */
+    int                  reproducible_layout LK_ZERO, sum_part_minimum LK_ZERO; /* see lk_parallel */
+    const char          *stages LK_ZERO;                                        /* see lk_plan_config; borrowed */
+    lk_pipeline_schedule pipeline_schedule LK_ZERO;                             /* see lk_parallel */
+    /* see lk_plan_config. 0: LK_PIECES_ESTIMATED where the axis tensor joins ranks of several hosts, else 1 */
+    int pieces LK_ZERO;
 } lk_trainer_config;
 #define LK_TRAINER_CONFIG_INIT                                                                               \
     {.size = sizeof(lk_trainer_config), .batch = 64, .epochs = 1, .optimizer = LK_OPTIMIZER_CONFIG_INIT,     \
@@ -185,6 +189,9 @@ typedef enum lk_option_trait {
     LK_OPTION_FIXED = 4,    /* a resume may not change it */
     LK_OPTION_TRAINING = LK_OPTION_RECORDED | LK_OPTION_EQUAL
 } lk_option_trait;
+/* A trait as well: it needs a mesh with one of these axes. And the axes that traits name. */
+#define LK_OPTION_AXES(axes) ((axes) << 8)
+#define LK_OPTION_AXES_OF(traits) ((unsigned)(traits) >> 8)
 
 /* INTEGER, NUMBER: (field, name, argument, default, low, high, traits, of, doc); NUMBERS: of an array, without a
  * default; FLAG: (field, name, traits, of, doc); TEXT: (field, name, argument, traits, of, doc). */
@@ -242,16 +249,23 @@ typedef enum lk_option_trait {
          "Start from the tensors of FILE whose names and shapes the model has, and print which were loaded; ignored "  \
          "when resuming")
 
+/* Those of shard apply to ranks along expert, too: they share the state that is not an expert's. */
+#define LK_OPTION_SHARD (LK_OPTION_TRAINING | LK_OPTION_AXES(LK_AXIS_SHARD | LK_AXIS_EXPERT))
+#define LK_OPTION_TENSOR (LK_OPTION_TRAINING | LK_OPTION_AXES(LK_AXIS_TENSOR))
 #define LK_TRAINER_MESH_OPTIONS(INTEGER, NUMBER, NUMBERS, FLAG, TEXT)                                                  \
-    INTEGER(shard_stage, "shard-stage", "N", "3", 1, 3, LK_OPTION_TRAINING, "mesh",                                    \
+    INTEGER(shard_stage, "shard-stage", "N", "3", 1, 3, LK_OPTION_SHARD, "mesh",                                    \
             "Of which each rank along the axis shard has a part. 1: optimizer state and master weights; 2: gradients "  \
             "too; 3: parameters too, which are gathered block by block")                                               \
-    INTEGER(blocks_in_flight, "blocks-in-flight", "N", "2", 1, 1024, LK_OPTION_TRAINING, "mesh",                       \
+    INTEGER(blocks_in_flight, "blocks-in-flight", "N", "2", 1, 1024, LK_OPTION_SHARD, "mesh",                       \
             "shard-stage 3: blocks whose parameters a rank has whole at a time, the one that is computed and those "   \
             "that are gathered meanwhile")                                                                             \
-    FLAG(no_sequence_parallel, "no-sequence-parallel", LK_OPTION_TRAINING, "mesh",                                     \
+    FLAG(no_sequence_parallel, "no-sequence-parallel", LK_OPTION_TENSOR, "mesh",                                     \
          "Norms, dropout and residuals are computed by every rank along the axis tensor, instead of being split "      \
          "along the sequence: more memory")                                                                            \
+    INTEGER(pieces, "pieces", "N", "0", 0, 8, LK_OPTION_TENSOR, "mesh",                                                \
+            "Cut collectives of forward along the axis tensor into N pieces of the batch, so that products begin with "  \
+            "what has arrived; 1: never. 0: where that axis joins ranks of several hosts and it is estimated to be "   \
+            "faster. The results are the same")                                                                        \
     INTEGER(sum_part_minimum, "sum-part-minimum", "N", "96", 1, 1e9, LK_OPTION_TRAINING, "reproducible",               \
             "--reproducible layout: a sum that a layout may split has 8 parts, or 4 or 2, so that each has at least N "  \
             "elements; the extent of an axis that splits it is at most their number")

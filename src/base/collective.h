@@ -73,7 +73,9 @@ typedef struct lk__collective_facts {
     X(REDUCE_SCATTER_HOST, "reduce_scatter_host", .senders = LK__RANKS_ALL, .receivers = LK__RANKS_ALL,                \
       .reduces = true, .in_place = LK__PLACE_SAME)                                                                     \
     X(ALL_REDUCE_ACROSS, "all_reduce_across", .senders = LK__RANKS_ALL, .receivers = LK__RANKS_ALL, .reduces = true,   \
-      .in_place = LK__PLACE_SAME)
+      .in_place = LK__PLACE_SAME)                                                                                      \
+    X(ALL_GATHER_HOST, "all_gather_host", .senders = LK__RANKS_ALL, .receivers = LK__RANKS_ALL,                        \
+      .receives_parts = true, .in_place = LK__PLACE_IN_RECV)
 
 typedef enum lk__comm_kind {
 #define LK__KIND_ENUM(id, name, ...) LK__##id,

@@ -90,7 +90,7 @@ static lk_status choose_isa_and_threads(const lk_context_config *config, const c
 {
     if (config->threads < 0 || config->threads > LK__MAX_THREADS)
         return lk__fail(NULL, LK_EINVAL,
-                        "%d threads are out of range: 1 to %d, or 0 for the cores that this process may use",
+                        "%d threads are out of range: expected 1 to %d, or 0 for the cores that this process may use",
                         config->threads, LK__MAX_THREADS);
     *threads = config->threads ? config->threads : lk_default_threads();
     if (*threads < 1)

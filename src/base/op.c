@@ -140,7 +140,9 @@ void lk__attrs_text(const lk__op_attrs *a, uint64_t has, char *text, size_t byte
 #define PRINT_group(name) \
     if (!a->mesh) print(&o, ", group data%s", a->name == LK__GROUP_DATA_BY_HOST ? " by host" : "")
 #define PRINT_mesh(name) \
-    if (a->name) print(&o, ", along %s", lk__axes_text(a->name, axes, sizeof axes))
+    if (a->name)         \
+    print(&o, ", along %s%s", lk__axes_text(a->name, axes, sizeof axes), a->group ? ", once on every host" : "")
+#define PRINT_transfer(name) print(&o, ", stage %d, number %d", a->name.stage, a->name.number)
 #define PRINT_summation(name) print_summation(&o, #name, &a->name)
 #define PRINT_unary(name) print(&o, " %s", lk__unary_name(a->name))
 #define PRINT_activation(name) \

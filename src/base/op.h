@@ -222,6 +222,10 @@
     LK__OP_LIST_BUILT_IN(X)                                                                                          \
     X(bucket, WIDE)               /* up to 8 gradients ; y: the bucket that they are in, of which they are a part */ \
                                   /* in memory */                                                                    \
+    X(send, ANY)                  /* x → sent u8 (), which nobody writes: to the same coordinates of another stage; */ \
+                                  /* mesh, transfer */                                                               \
+    X(receive, ANY)               /* → y, complete once a wait has run: what that stage sends; mesh, transfer */     \
+    X(join, ANY)                  /* up to 8 x → y: all rows of x, one behind the other, where they are in memory */ \
     X(custom, WIDE)               /* up to 8 x → up to 4 y, as the operation says; custom */                         \
     X(custom_grad, WIDE)          /* its [x], its [y], their [dy] → their [dx] */
 
@@ -246,12 +250,19 @@ typedef enum lk__op_group { LK__GROUP_DATA, LK__GROUP_DATA_BY_HOST } lk__op_grou
 /* What the leaves of a collective's pairwise tree are: ranks, or fixed parts of the batch (lk_parallel.leaves). */
 typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;
 
+/* A value that crosses from one stage of a pipeline to another. */
+typedef struct lk__op_transfer {
+    int stage;  /* at the other end: the coordinate along the attribute `mesh` */
+    int number; /* among all such values of a list, the same at both ends: with the micro-batch it is the tag */
+} lk__op_transfer;
+
 /* X(kind, name): the kinds and their C types are below. Printed in this order. */
 #define LK__ATTR_LIST(X)                                                                                             \
     X(reduction, reduction)   /* collectives */                                                                      \
     X(order, order)                                                                                                  \
     X(group, group)                                                                                                  \
     X(mesh, mesh)             /* collectives, own_part: axes of the mesh along which the group is; 0: the batch's */ \
+    X(transfer, transfer)     /* send, receive */                                                                   \
     X(integer, parts)         /* all_gather, reduce_scatter: ranks, or leaves; square_sum: doubles of an exact sum */ \
     X(summation, sum)         /* products and other sums along a factor that an axis may cut: its parts */          \
     X(unary, unary)           /* unary, unary_grad: which function */                                                \
@@ -314,6 +325,7 @@ typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;
 #define LK__ATTR_order(name) lk__op_order name;
 #define LK__ATTR_group(name) lk__op_group name;
 #define LK__ATTR_mesh(name) uint32_t name; /* not printed when it is 0 */
+#define LK__ATTR_transfer(name) lk__op_transfer name;
 #define LK__ATTR_summation(name) lk__op_summation name; /* not printed where it is one sum */
 #define LK__ATTR_unary(name) lk__op_unary name;
 #define LK__ATTR_activation(name) lk__op_unary name;

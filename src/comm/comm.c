@@ -76,13 +76,18 @@ static bool is_failure_of_group(lk_comm *c, const char *why)
     return strstr(why, begin) != NULL;
 }
 
+#define ABORTED "aborted the group:"
+
+/* Whether a rank has aborted another group, and that is why this one is aborted. */
+static bool is_failure_of_another(const char *why) { return why && strstr(why, ABORTED); }
+
 void lk__comm_abort_for(lk_comm *c, int rank, const char *why)
 {
     char text[512];
     if (is_failure_of_group(c, why)) return;
-    if (rank == c->rank) lk__flight_recorder_own_cause(c->recorder, lk__comm_cause_make(c, rank, LK__CAUSE_OWN));
-    snprintf(text, sizeof text, "rank %d of %d aborted the group: %.400s", rank, c->size,
-             why ? why : "no reason given");
+    if (rank == c->rank && !is_failure_of_another(why))
+        lk__flight_recorder_own_cause(c->recorder, lk__comm_cause_make(c, rank, LK__CAUSE_OWN));
+    snprintf(text, sizeof text, "rank %d of %d " ABORTED " %.400s", rank, c->size, why ? why : "no reason given");
     c->backend->raise(c, LK_ECANCELED, text, lk__comm_cause_make(c, rank, LK__CAUSE_OWN));
 }
 

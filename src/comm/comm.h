@@ -71,6 +71,7 @@ typedef struct lk__comm_backend {
     lk_status (*collective)(lk_comm *comm, const lk__comm_call *operation); /* returns when this rank's part is done */
     /* Runs `first` and the transfers that lk__work_next_transfer gives meanwhile, concurrently, until all are done. */
     void (*transfer)(lk_comm *comm, lk_work *first);
+    lk_status (*reserve_transfers)(lk_comm *comm, int count); /* NULL: it needs nothing for them */
     lk_status (*allocate)(lk_comm *comm, uint64_t secret, size_t bytes,
                           void **memory); /* after the secrets were exchanged */
     void (*release)(lk_comm *comm, void *memory);
@@ -177,6 +178,9 @@ void lk__works_finish_complete(lk_work **in_progress, lk_status status);
 bool lk__works_complete(const lk_work *in_progress);
 /* Queues it in `comm`, whose own thread runs it; `watcher` is woken when it is done. */
 lk_status lk__work_submit_watched(lk_comm *comm, const lk__comm_call *operation, lk_comm *watcher, lk_work **work);
+/* Memory for so many sends and receives of this rank in flight, and as many of other ranks to it. Local, while none
+ * are. */
+lk_status lk__comm_reserve_transfers(lk_comm *comm, int count);
 void      lk__work_wake(lk_comm *comm);  /* threads that wait for works of comm check again */
 void      lk__work_close(lk_comm *comm); /* cancels what is in flight */
 

@@ -68,7 +68,10 @@ void lk__flight_recorder_cause(lk__comm_flight_recorder *recorder, lk__comm_caus
 
 void lk__flight_recorder_own_cause(lk__comm_flight_recorder *recorder, lk__comm_cause cause)
 {
-    if (recorder) atomic_store(&recorder->cause, (uint64_t)cause.kind << 32 | (uint32_t)cause.rank);
+    uint64_t before = recorder ? atomic_load(&recorder->cause) : 0;
+    bool     lost = before >> 32 > LK__CAUSE_OWN && (int32_t)(uint32_t)before != cause.rank;
+    if (!recorder || lost) return;
+    atomic_store(&recorder->cause, (uint64_t)cause.kind << 32 | (uint32_t)cause.rank);
 }
 
 void lk__flight_recorder_joined(lk__comm_flight_recorder *recorder)

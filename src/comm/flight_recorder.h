@@ -63,7 +63,8 @@ static inline void lk__flight_recorder_end(lk__comm_flight_recorder *recorder, l
 
 /* The cause of a group's failure; the first is kept until a group is joined after it. */
 void lk__flight_recorder_cause(lk__comm_flight_recorder *recorder, lk__comm_cause cause);
-/* This rank failed by itself: replaces an earlier cause. */
+/* This rank failed by itself: replaces an earlier cause. Not the loss of another rank: that failure, of a group of some
+ * of the ranks, is why this rank aborts the other groups. */
 void lk__flight_recorder_own_cause(lk__comm_flight_recorder *recorder, lk__comm_cause cause);
 void lk__flight_recorder_joined(lk__comm_flight_recorder *recorder);
 

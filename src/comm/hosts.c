@@ -45,6 +45,16 @@ lk_status lk__comm_reduce_scatter_host_at(lk_site site, lk_comm *c, const void *
     return lk__work_submit(c, &o, work);
 }
 
+lk_status lk__comm_all_gather_host_at(lk_site site, lk_comm *c, const void *send, void *recv, size_t count,
+                                      lk_dtype type, lk_work **work)
+{
+    const char   *why;
+    lk__comm_call o = {
+        .kind = LK__ALL_GATHER_HOST, .type = type, .count = count, .send = send, .recv = recv, .site = site};
+    if (work) *work = NULL;
+    return lk__comm_hosts(c, &why) == 0 ? refuse_call(c, &o, why) : lk__comm_run(c, &o, work);
+}
+
 lk_status lk__comm_all_reduce_across_at(lk_site site, lk_comm *c, void *data, size_t count, lk_dtype type,
                                         lk_reduce_op op)
 {

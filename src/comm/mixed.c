@@ -178,14 +178,45 @@ static lk_comm *route(lk_comm *c, const lk__comm_call *o, lk__comm_call *inside)
     return m->groups[LK__LOCAL];
 }
 
+static void put_spare(lk_comm *c, submitted *h)
+{
+    lk__comm_mixed *m = c->state;
+    h->next = m->spare;
+    m->spare = h;
+}
+
+static submitted *take_submitted(lk_comm *c)
+{
+    lk__comm_mixed *m = c->state;
+    submitted      *h = m->spare;
+    if (!h) return lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *h);
+    m->spare = h->next;
+    *h = (submitted){.next = NULL};
+    return h;
+}
+
+static lk_status reserve_transfers(lk_comm *c, int count)
+{
+    lk__comm_mixed *m = c->state;
+    lk_status       status = LK_OK;
+    for (int i = LK__FLAT; i <= LK__LOCAL && status >= 0; i++)
+        if (m->groups[i]) status = lk__comm_reserve_transfers(m->groups[i], count);
+    for (int i = 0; i < count && status >= 0; i++) {
+        submitted *h = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *h);
+        if (!h) return LK_ENOMEM;
+        put_spare(c, h);
+    }
+    return status;
+}
+
 static void submit_transfer(lk_comm *c, lk_work *work, submitted **list)
 {
     lk__comm_call inside;
     lk_comm      *group = route(c, &work->operation, &inside);
-    submitted    *h = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *h);
+    submitted    *h = take_submitted(c);
     lk_status     status = h ? lk__work_submit_watched(group, &inside, c, &h->inside) : LK_ENOMEM;
     if (status < 0) {
-        lk__free(c->context, LK_MEMORY_OTHER, h, sizeof *h);
+        if (h) put_spare(c, h);
         lk__work_finish(work, status);
         return;
     }
@@ -208,7 +239,7 @@ static void finish_done(lk_comm *c, submitted **list)
         lk_status status = over ? LK_ECANCELED : lk_work_wait(h->inside); /* otherwise it is freed with its group */
         if (status < 0) (void)failure(c);
         *at = h->next;
-        lk__free(c->context, LK_MEMORY_OTHER, h, sizeof *h);
+        put_spare(c, h);
         lk__work_finish(work, status);
     }
 }
@@ -318,7 +349,12 @@ static void free_state(lk_comm *c)
 {
     lk__comm_mixed *m = c->state;
     for (int i = LK__GROUPS; i-- > 0;) lk_comm_free(m->groups[i]);
+    for (submitted *h = m->spare, *next; h; h = next) {
+        next = h->next;
+        lk__free(c->context, LK_MEMORY_OTHER, h, sizeof *h);
+    }
     lk__free(c->context, LK_MEMORY_OTHER, m->scratch, m->scratch_bytes);
+    lk__free(c->context, LK_MEMORY_OTHER, m->counts, 2 * (size_t)m->hosts * sizeof *m->counts);
     lk__free(c->context, LK_MEMORY_OTHER, m->neighbours, (size_t)c->size * sizeof *m->neighbours);
     lk__free(c->context, LK_MEMORY_OTHER, m, sizeof *m);
     c->state = NULL;
@@ -420,15 +456,24 @@ static lk_status make_local(lk_comm *c, lk_comm *parent, const int *ranks)
     return status;
 }
 
+/* The ranks with the same local rank on every host. */
+static lk_status make_across(lk_comm *c)
+{
+    lk__comm_mixed *m = c->state;
+    m->counts = lk__alloc(c->context, LK_MEMORY_OTHER, 2 * (size_t)m->hosts * sizeof *m->counts);
+    m->displacements = m->counts ? m->counts + m->hosts : NULL;
+    lk_status status = lk_comm_split_at((lk_site){"lk_comm_create", 0}, m->groups[LK__FLAT], m->local_rank, c->rank,
+                                        &m->groups[LK__ACROSS]);
+    return status >= 0 && !m->counts ? LK_ENOMEM : status; /* the others do not wait for this rank */
+}
+
 /* Makes the other groups; the flat group is connected. parent: of a split, whose members `ranks` are the ranks of c. */
 static lk_status make_groups(lk_comm *c, lk_comm *parent, const int *ranks)
 {
     lk__comm_mixed *m = c->state;
     lk_status       status = find_hosts(c);
     if (status >= 0) status = make_local(c, parent, ranks);
-    if (status >= 0 && m->regular)
-        status = lk_comm_split_at((lk_site){"lk_comm_create", 0}, m->groups[LK__FLAT], m->local_rank, c->rank,
-                                  &m->groups[LK__ACROSS]);
+    if (status >= 0 && m->regular) status = make_across(c);
     if (status < 0) free_state(c);
     return status;
 }
@@ -498,6 +543,7 @@ const lk__comm_backend lk__backend_mixed = {
     .raise = raise_failure,
     .busy = busy,
     .wake = wake_waits,
+    .reserve_transfers = reserve_transfers,
     .sent = sent,
     .free = free_state,
     .create = create,

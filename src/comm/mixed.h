@@ -7,15 +7,17 @@
 enum { LK__FLAT, LK__LOCAL, LK__ACROSS, LK__GROUPS }; /* see mixed.c */
 
 typedef struct lk__comm_mixed {
-    lk_comm *groups[LK__GROUPS]; /* NULL: not needed */
-    int      hosts, host;        /* how many, and the index of this one */
-    int      each, local_rank;   /* ranks of this host, and this rank's index among them */
-    int     *neighbours;         /* by rank: its index on this host; -1: on another host */
-    bool     ordered; /* ranks are numbered host by host */
-    bool     regular; /* that, and every host has the same number of them, two or more */
-    bool     layered; /* that, and the ranks of a host are a subtree of the canonical order */
-    char    *scratch;
-    size_t   scratch_bytes;
+    lk_comm          *groups[LK__GROUPS]; /* NULL: not needed */
+    int               hosts, host;        /* how many, and the index of this one */
+    int               each, local_rank;   /* ranks of this host, and this rank's index among them */
+    int              *neighbours;         /* by rank: its index on this host; -1: on another host */
+    bool              ordered;            /* ranks are numbered host by host */
+    bool              regular;            /* that, and every host has the same number of them, two or more */
+    bool              layered;            /* that, and the ranks of a host are a subtree of the canonical order */
+    char             *scratch;
+    size_t            scratch_bytes;
+    struct submitted *spare;                  /* of transfers, to be used again: mixed.c */
+    size_t           *counts, *displacements; /* by host, for calls among the ranks across; NULL: there are none */
 } lk__comm_mixed;
 
 /* Runs a call on one of the groups, in this thread. */

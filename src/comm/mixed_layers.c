@@ -193,38 +193,50 @@ static lk_status layered_broadcast(lk_comm *c, const lk__comm_call *o)
     return status < 0 || m->host == host ? status : gather_slices(m, o, o->recv, slice, o->type, -1);
 }
 
-/* Each rank gathers the parts of its local rank across the hosts; then they are gathered within each host. */
-static lk_status layered_gather(lk_comm *c, const lk__comm_call *o)
+/* The parts of this local rank, of all hosts, to their places in recv. */
+static lk_status gather_across(lk_comm *c, const lk__comm_call *o, const void *own)
 {
     lk__comm_mixed *m = c->state;
-    size_t          bytes = o->count * lk_dtype_size(o->type), block = bytes * (size_t)m->each,
-           length = sizeof(size_t) * 2 * (size_t)m->hosts;
-    size_t *counts = lk__alloc(c->context, LK_MEMORY_OTHER, length), *at = counts + m->hosts;
-    char   *recv = o->recv, *own = recv + (size_t)c->rank * bytes;
-    if (!counts) return LK_ENOMEM;
-    if (o->send != own) memmove(own, o->send, bytes);
     for (int h = 0; h < m->hosts; h++) {
-        counts[h] = o->count;
-        at[h] = (size_t)(h * m->each + m->local_rank) * o->count;
+        m->counts[h] = o->count;
+        m->displacements[h] = (size_t)(h * m->each + m->local_rank) * o->count;
     }
     lk__comm_call inside = {.kind = LK__ALL_GATHERV,
                             .type = o->type,
                             .send = own,
-                            .recv = recv,
-                            .recv_counts = counts,
-                            .recv_displacements = at,
+                            .recv = o->recv,
+                            .recv_counts = m->counts,
+                            .recv_displacements = m->displacements,
                             .site = o->site};
-    lk_status     status = lk__mixed_run(m, LK__ACROSS, &inside);
+    return lk__mixed_run(m, LK__ACROSS, &inside);
+}
+
+/* Each rank gathers the parts of its local rank across the hosts; then they are gathered within each host. */
+static lk_status layered_gather(lk_comm *c, const lk__comm_call *o)
+{
+    lk__comm_mixed *m = c->state;
+    size_t          bytes = o->count * lk_dtype_size(o->type), block = bytes * (size_t)m->each;
+    char           *recv = o->recv, *own = recv + (size_t)c->rank * bytes;
+    if (o->send != own) memmove(own, o->send, bytes);
+    lk_status status = gather_across(c, o, own);
     for (int h = 0; h < m->hosts && status >= 0; h++)
         status = gather_slices(m, o, recv + (size_t)h * block, o->count, o->type, -1);
-    lk__free(c->context, LK_MEMORY_OTHER, counts, length);
     return status;
+}
+
+/* The same into memory that all ranks of a host have in common. All of them have entered the call, so none reads what
+ * was there. */
+static lk_status gather_once(lk_comm *c, const lk__comm_call *o)
+{
+    lk__comm_call barrier = {.kind = LK__BARRIER, .type = LK_U8, .site = o->site};
+    lk_status     status = gather_across(c, o, o->send);
+    return status < 0 ? status : lk__mixed_run(c->state, LK__LOCAL, &barrier);
 }
 
 /* What is only moved has no order that hosts would have to be subtrees of. */
 bool lk__mixed_fits_layers(const lk__comm_mixed *m, const lk__comm_call *o)
 {
-    if (o->kind == LK__REDUCE_SCATTER_HOST) return true; /* hosts.c has checked that they do */
+    if (o->kind == LK__REDUCE_SCATTER_HOST || o->kind == LK__ALL_GATHER_HOST) return true; /* hosts.c has checked it */
     bool moves = o->kind == LK__BROADCAST || o->kind == LK__ALL_GATHER;
     bool reduces = o->kind == LK__ALL_REDUCE || o->kind == LK__REDUCE || o->kind == LK__REDUCE_SCATTER;
     return ((moves && m->regular) || (reduces && m->layered)) && !lk__call_has_rows(o) &&
@@ -235,6 +247,7 @@ lk_status lk__mixed_layered(lk_comm *c, const lk__comm_call *o)
 {
     if (o->kind == LK__BROADCAST) return layered_broadcast(c, o);
     if (o->kind == LK__REDUCE_SCATTER_HOST) return layered_scatter(c, o);
+    if (o->kind == LK__ALL_GATHER_HOST) return gather_once(c, o);
     if (o->kind == LK__REDUCE_SCATTER) return layered_scatter_parts(c, o);
     return o->kind == LK__ALL_GATHER ? layered_gather(c, o) : layered_reduce(c, o);
 }

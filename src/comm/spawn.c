@@ -163,7 +163,7 @@ lk_status lk_spawn(int ranks, int (*function)(int rank, void *user), void *user,
     if (!result) result = &own;
     *result = (lk_spawn_result){.rank = -1, .exit_code = -1};
     if (ranks < 1 || ranks > MOST)
-        return fail_spawn(result, LK_EINVAL, "%d ranks cannot be started: the number must be 1 … %d", ranks, MOST);
+        return fail_spawn(result, LK_EINVAL, "%d ranks cannot be started: expected 1 to %d", ranks, MOST);
     if (cuda_started())
         return fail_spawn(result, LK_EINVAL,
                           "CUDA has been started in this process, and a forked rank could not use it: call lk_spawn "

@@ -63,6 +63,7 @@ lk_work *lk__work_next_transfer(lk_comm *c, lk_work *inside)
     pthread_mutex_lock(&c->lock);
     lk_work *work = c->first && is_transfer(&c->first->operation) ? dequeue(c) : NULL;
     pthread_mutex_unlock(&c->lock);
+    if (work) work->began = lk__now();
     return work;
 }
 
@@ -150,6 +151,12 @@ lk_status lk_comm_reserve(lk_comm *c, int works)
         pthread_mutex_unlock(&c->lock);
     }
     return LK_OK;
+}
+
+lk_status lk__comm_reserve_transfers(lk_comm *c, int count)
+{
+    lk_status status = lk_comm_reserve(c, count);
+    return status >= 0 && c->backend->reserve_transfers ? c->backend->reserve_transfers(c, count) : status;
 }
 
 static lk_status enqueue(lk_comm *c, const lk__comm_call *o, lk_comm *watcher, lk_work **made)

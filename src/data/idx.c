@@ -237,7 +237,8 @@ lk_status lk_dataset_idx(lk_context *context, const char *images, const char *la
     *dataset = NULL;
     if (classes < 0 || classes > 256)
         return lk__fail(context, LK_EINVAL,
-                        "an IDX data set of %d classes is invalid: 1 to 256, or 0 for the largest label + 1", classes);
+                        "an IDX data set of %d classes is invalid: expected 1 to 256, or 0 for the largest label + 1",
+                        classes);
     return lk__idx_open(context, &(lk__data_idx_config){.name = "idx", .classes = classes}, images, labels, dataset);
 }
 

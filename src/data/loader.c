@@ -119,7 +119,7 @@ lk_status lk__loader_check(lk_context *context, const lk_loader_config *c)
     if (!c->dataset) REFUSE("a loader needs a data set");
     if (c->batch < 1) REFUSE("a batch of %lld samples is invalid: expected at least 1", (long long)c->batch);
     if (c->dtype != LK_F32 && c->dtype != LK_F64)
-        REFUSE("batches of %s are not supported: f32 or f64", lk_dtype_name(c->dtype));
+        REFUSE("batches of %s are not supported: expected f32 or f64", lk_dtype_name(c->dtype));
     if (c->workers < 0 || c->workers > LK__MAX_THREADS)
         REFUSE("a loader with %d workers is invalid: expected 0 to %d", c->workers, LK__MAX_THREADS);
     if (c->prefetch < 0 || c->prefetch > 65536)

@@ -81,7 +81,8 @@ lk_status lk__synthetic_make(lk_context *context, const lk_dataset_synthetic_con
     if (status < 0) return status;
     if (config->classes < 1 || config->first < 0)
         return lk__fail(context, LK_EINVAL,
-                        "synthetic data of %d classes, first sample %lld, is invalid: at least 1 class, and sample 0",
+                        "synthetic data of %d classes, first sample %lld, is invalid: expected at least 1 class, and a "
+                        "first sample of at least 0",
                         config->classes, (long long)config->first);
     if (config->rank < 1)
         return lk__fail(context, LK_EINVAL, "synthetic data of rank %d is invalid: samples have at least 1 axis",

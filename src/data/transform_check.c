@@ -18,10 +18,12 @@ static lk_status check_crops(lk_context *context, const lk_transform *t)
     if (t->crop_padding < 0 || t->crop_padding > 4096)
         REFUSE("a crop padding of %d pixels is invalid: expected 0 to 4096", t->crop_padding);
     if (!is_interval(t->resized_crop, 1))
-        REFUSE("a random resized crop of %g to %g of the image is invalid: above 0, at most 1, the smaller first",
+        REFUSE("a random resized crop of %g to %g of the image is invalid: expected two numbers above 0 and up to 1, "
+               "the smaller one first",
                t->resized_crop[0], t->resized_crop[1]);
     if (!is_interval(t->resized_ratio, 1e6))
-        REFUSE("a random resized crop with ratios from %g to %g is invalid: above 0, the smaller first",
+        REFUSE("a random resized crop with ratios from %g to %g is invalid: expected two numbers above 0, the smaller "
+               "one first",
                t->resized_ratio[0], t->resized_ratio[1]);
     if (!(t->rotate >= 0 && t->rotate <= 180))
         REFUSE("a rotation by %g degrees is invalid: expected 0 to 180", t->rotate);

@@ -15,6 +15,8 @@
  *     a*..        all dimensions of a.. in one
  *     _           of no factor
  *     !a          a is coupled
+ *     ?a          a is selected from: of the summands over it, at most one is not zero, so any order adds them to the
+ *                 same bits
  *     #a          of an output: lists parts of a, one element for each. It is what each part must know of the others:
  *                 a is cut all the same, and what the parts make is concatenated
  *     ()          a scalar
@@ -37,7 +39,7 @@
  * can be cut.
  *
  * A user's operation (lk_operation.factors) has no names for its operands: (rows.., in), (out, in) -> (rows..,
- * out):0,1. There are no +, ^, @ and rules, since its attributes are not known. */
+ * out):0,1. There are no ?, +, ^, @ and rules, since its attributes are not known. */
 #ifndef LK__FACTOR_H
 #define LK__FACTOR_H
 
@@ -50,7 +52,7 @@ enum { LK__FACTORS = 20, LK__FACTOR_SEGMENTS = 3, LK__FACTOR_PRODUCT = 8, LK__FA
 typedef struct lk__factor {
     char    name[LK__FACTOR_NAME];
     int64_t extent;
-    bool    coupled;
+    bool    coupled, selected;
 } lk__factor;
 
 /* Factors, the slowest first: the extent of a dimension is the product of theirs, or the sum of its segments'. */

@@ -26,6 +26,7 @@
 #define NUMBER_factor(x) ((x) != 0)
 #define NUMBER_ignored(x) (x)
 #define NUMBER_stream(x) 0
+#define NUMBER_transfer(x) 0
 #define NUMBER_custom(x) (x)
 
 int64_t lk__factor_line_attribute(const lk__op_attrs *a, int id)
@@ -88,7 +89,12 @@ static bool take_name(lk__factor_line *s, char name[LK__FACTOR_NAME])
     return length > 0;
 }
 
-static int find_factor(lk__factor_line *s, const char *name, bool coupled)
+/* What stands before a name. */
+typedef struct name_marks {
+    bool coupled, selected;
+} name_marks;
+
+static int find_factor(lk__factor_line *s, const char *name, name_marks marks)
 {
     lk__factors *f = s->f;
     int          i = 0;
@@ -98,7 +104,8 @@ static int find_factor(lk__factor_line *s, const char *name, bool coupled)
         f->factor[f->count].extent = -1;
         snprintf(f->factor[f->count++].name, LK__FACTOR_NAME, "%s", name);
     }
-    f->factor[i].coupled |= coupled;
+    f->factor[i].coupled |= marks.coupled;
+    f->factor[i].selected |= marks.selected;
     return i;
 }
 
@@ -123,11 +130,11 @@ static const char *read_listed(lk__factor_line *s, lk__factor_line_item *i)
     char name[LK__FACTOR_NAME];
     if (!take_name(s, name)) return LK__FACTOR_LINE_REFUSE(s, "a name is missing at \"%.20s\"", s->at);
     i->kind = LK__FACTOR_LINE_NONE;
-    i->dim = (lk__factor_dim){.listed = 1 + find_factor(s, name, false)};
+    i->dim = (lk__factor_dim){.listed = 1 + find_factor(s, name, (name_marks){0})};
     return i->dim.listed ? NULL : LK__FACTOR_LINE_REFUSE(s, "too many factors");
 }
 
-/* a, !a, a*b, a|b, a.., a*.., _, #a */
+/* a, !a, ?a, a*b, a|b, a.., a*.., _, #a */
 static const char *read_item(lk__factor_line *s, lk__factor_line_item *i)
 {
     char name[LK__FACTOR_NAME];
@@ -135,7 +142,8 @@ static const char *read_item(lk__factor_line *s, lk__factor_line_item *i)
     i->kind = LK__FACTOR_LINE_DIM;
     i->dim.segments = 1;
     for (;;) {
-        bool coupled = take(s, "!");
+        name_marks marks = {.coupled = take(s, "!")};
+        if (!s->positional) marks.selected = take(s, "?");
         if (!take_name(s, name)) return LK__FACTOR_LINE_REFUSE(s, "a name is missing at \"%.20s\"", s->at);
         if (strcmp(name, "_") == 0) {
             i->kind = LK__FACTOR_LINE_NONE;
@@ -145,12 +153,12 @@ static const char *read_item(lk__factor_line *s, lk__factor_line_item *i)
         bool merged = take(s, "*..");
         if (merged || take(s, "..")) {
             i->kind = merged ? LK__FACTOR_LINE_MERGED : LK__FACTOR_LINE_GROUP;
-            i->group = find_group(s, name, coupled);
+            i->group = find_group(s, name, marks.coupled);
             return i->group < 0 ? LK__FACTOR_LINE_REFUSE(s, "more than %d lists of dimensions", LK__FACTOR_LINE_GROUPS)
                                 : NULL;
         }
         lk__factor_product *p = &i->dim.segment[i->dim.segments - 1];
-        if (p->count == LK__FACTOR_PRODUCT || (p->factor[p->count++] = find_factor(s, name, coupled)) < 0)
+        if (p->count == LK__FACTOR_PRODUCT || (p->factor[p->count++] = find_factor(s, name, marks)) < 0)
             return LK__FACTOR_LINE_REFUSE(s, "too many factors");
         if (take(s, "*")) continue;
         if (!take(s, "|")) return NULL;
@@ -241,7 +249,7 @@ static const char *read_operands(lk__factor_line *s, bool output)
         bool                    added = take(s, "+"), applied = take(s, "^"), all;
         lk__factor_line_operand first = {.output = output, .applied = applied};
         if ((added || applied) && s->positional)
-            return LK__FACTOR_LINE_REFUSE(s, "+ and ^ are of built-in operations alone");
+            return LK__FACTOR_LINE_REFUSE(s, "only built-in operations can have + and ^");
         first.index = take_operand(s, output, place, &all);
         if (first.index == -1)
             return added || applied ? LK__FACTOR_LINE_REFUSE(s, "no operand at \"%.20s\"", s->at) : NULL;
@@ -276,9 +284,9 @@ static const char *read_extent(lk__factor_line *s, const char *name)
     if (f->extents == (int)(sizeof f->extent / sizeof *f->extent)) return LK__FACTOR_LINE_REFUSE(s, "too many extents");
     lk__factor_product *p = &f->extent[f->extents].product;
     char                more[LK__FACTOR_NAME];
-    *p = (lk__factor_product){.count = 1, .factor = {find_factor(s, name, false)}};
+    *p = (lk__factor_product){.count = 1, .factor = {find_factor(s, name, (name_marks){0})}};
     while (take(s, "*") && take_name(s, more) && p->count < LK__FACTOR_PRODUCT)
-        p->factor[p->count++] = find_factor(s, more, false);
+        p->factor[p->count++] = find_factor(s, more, (name_marks){0});
     if (!take(s, "=") || !take_attribute(s, &f->extent[f->extents].attribute))
         return LK__FACTOR_LINE_REFUSE(s, "no attribute at \"%.20s\"", s->at);
     f->extents++;
@@ -288,7 +296,7 @@ static const char *read_extent(lk__factor_line *s, const char *name)
 /* a!flag: coupled where the attribute is set. */
 static void couple_where(lk__factor_line *s, const char *name, int id)
 {
-    if (lk__factor_line_attribute(s->query->attrs, id) != 0) (void)find_factor(s, name, true);
+    if (lk__factor_line_attribute(s->query->attrs, id) != 0) (void)find_factor(s, name, (name_marks){.coupled = true});
 }
 
 static const char *read_rule(lk__factor_line *s)

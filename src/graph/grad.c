@@ -124,6 +124,7 @@ static void recompute(backward *b, int block, size_t forward_nodes)
         for (int j = 0; j < n.outputs; j++)
             if (n.out[j] >= 0) shapes[j] = g->values[n.out[j]].shape;
         n.attrs.update = false;
+        g->block = n.block;
         int copy = lk__emit_shaped(g, n.site, n.op, &n.attrs, n.in, n.inputs, shapes, n.outputs);
         if (copy < 0 || !grow_maps(b)) return;
         for (int j = 0; j < n.outputs; j++)
@@ -198,6 +199,7 @@ static void traverse(backward *b, size_t forward_nodes, int *gradients)
             lk__graph_node keep = b->n;
             recompute(b, block, forward_nodes);
             b->n = keep;
+            g->block = keep.block;
         }
         last_block = block;
         lk__op_find(b->n.op)->gradient(b, dy);

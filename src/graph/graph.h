@@ -13,6 +13,7 @@ typedef struct lk__graph_shape {
     int64_t  dims[LK_MAX_RANK]; /* capacities */
     int      count_axis;        /* the axis with a run-time count, or -1 */
     int64_t  count_unit;        /* elements of that axis per sample: its extent is step.count × count_unit */
+    int64_t  count_first;       /* of a piece of another value (plan/pieces.h): samples before its own; else 0 */
 } lk__graph_shape;
 
 typedef enum lk__graph_kind {
@@ -168,6 +169,8 @@ int lk__emit_cast(lk_graph *graph, lk_site site, int x, lk_dtype type);
 #define LK__MOST_ELEMENTS ((int64_t)1 << 44)
 
 int64_t lk__shape_elements(const lk__graph_shape *shape);
+/* The extent of its axis with a run-time count, with so many samples in the batch: at most its capacity. */
+int64_t lk__shape_extent(const lk__graph_shape *shape, int64_t samples);
 /* it has at most LK__MOST_ELEMENTS, and none of its axes is negative */
 bool lk__shape_fits(const lk__graph_shape *shape);
 bool lk__shape_equal(const lk__graph_shape *a, const lk__graph_shape *b);    /* dims and count; not type */

@@ -93,7 +93,8 @@ typedef enum lk__graph_runs {
     LK__RUNS_KERNEL = 1,
     LK__RUNS_NOTHING,    /* output 0 has the bytes of input 0 and shares its memory */
     LK__RUNS_COLLECTIVE, /* starts together with other ranks; its output is complete once a wait has run */
-    LK__RUNS_WAIT,       /* completes a collective; output 0 has the bytes of input 0 and shares its memory */
+    LK__RUNS_WAIT, /* completes a collective or a receive; output 0 has the bytes of input 0 and shares its memory */
+    LK__RUNS_TRANSFER,   /* starts a send or a receive, between two ranks */
 } lk__graph_runs;
 
 typedef enum lk__graph_effect {
@@ -102,6 +103,7 @@ typedef enum lk__graph_effect {
     LK__EFFECT_IF_UPDATE, /* writes states among its inputs where the attribute `update` is set */
     /* writes input 0, a buffer that nothing else reads; output 0 shares its memory. In evaluation only */
     LK__EFFECT_CACHE,
+    LK__EFFECT_SENDS, /* another rank gets what it reads: runs even if nothing reads its output */
 } lk__graph_effect;
 
 /* Of a sum over samples, which the leaves of a batch have each for itself: what makes it. */
@@ -251,6 +253,13 @@ int lk__emit_all_reduce(lk_graph *graph, lk_site site, const lk__op_attrs *attrs
 int lk__emit_all_gather(lk_graph *graph, lk_site site, const lk__op_attrs *attrs,
                         int x); /* the same; attrs has `parts` */
 int lk__emit_reduce_scatter(lk_graph *graph, lk_site site, const lk__op_attrs *attrs, int x); /* the same */
+
+/* transfer.c: between stages of a pipeline (attributes mesh and transfer). Appends the send of x; returns its node, or
+ * -1. What is sent stays as it is until the slot of its micro-batch is used again. */
+int lk__emit_send(lk_graph *graph, lk_site site, const lk__op_attrs *attrs, int x);
+/* Appends the receive of a value with the type, shape and part of `like`, and its wait; returns the complete value, or
+ * -1. It starts with its section, or before, wherever it is there. */
+int lk__emit_receive(lk_graph *graph, lk_site site, const lk__op_attrs *attrs, int like);
 
 /* op/custom.c: what a descriptor says, except that for a user's operation its own struct says it. */
 const lk__kernel_custom *lk__node_custom(const lk_graph *graph, const lk__graph_node *node); /* NULL: a built-in one */

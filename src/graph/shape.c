@@ -11,6 +11,12 @@ int64_t lk__shape_elements(const lk__graph_shape *s)
     return n;
 }
 
+int64_t lk__shape_extent(const lk__graph_shape *s, int64_t samples)
+{
+    int64_t extent = (samples - s->count_first) * s->count_unit, most = s->dims[s->count_axis];
+    return extent < 0 ? 0 : extent < most ? extent : most;
+}
+
 bool lk__shape_fits(const lk__graph_shape *s)
 {
     int64_t n = 1;
@@ -24,7 +30,7 @@ bool lk__shape_fits(const lk__graph_shape *s)
 bool lk__shape_equal(const lk__graph_shape *a, const lk__graph_shape *b)
 {
     if (a->rank != b->rank || a->count_axis != b->count_axis) return false;
-    if (a->count_axis >= 0 && a->count_unit != b->count_unit) return false;
+    if (a->count_axis >= 0 && (a->count_unit != b->count_unit || a->count_first != b->count_first)) return false;
     for (int i = 0; i < a->rank; i++)
         if (a->dims[i] != b->dims[i]) return false;
     return true;
@@ -61,6 +67,7 @@ void lk__shape_carry_count(lk__graph_shape *y, const lk__graph_shape *x, int fro
     if (x->count_axis != from) return;
     y->count_axis = to;
     y->count_unit = x->count_unit;
+    y->count_first = x->count_first;
 }
 
 int lk__shape_same(lk__graph_shapes *s)

@@ -31,7 +31,7 @@ static bool check_options(lk_site site, lk_tensor x, const char *name, const lk_
     for (int i = 0; i + 1 < lk_tensor_rank(x); i++) tokens *= (double)lk_tensor_dim(x, i);
     if (o->experts < 1 || o->experts > 65536 || o->k < 1 || o->k > o->experts) {
         lk_graph_fail(x.graph,
-                      "%s:%d: lk_moe \"%s\": %lld experts a token of %lld experts; expected 1 to the number "
+                      "%s:%d: lk_moe \"%s\": %lld experts per token of %lld experts; expected 1 to the number "
                       "of experts, which is 1 to 65536",
                       file, site.line, name, (long long)o->k, (long long)o->experts);
         return false;

@@ -201,7 +201,7 @@ static bool check_experts(const lk_transformer_config *c, char *why, size_t size
     else if (c->experts < 1 || c->experts > 65536)
         snprintf(why, size, "experts is %d; expected 1 to 65536", c->experts);
     else if (c->experts_per_token < 1 || c->experts_per_token > c->experts)
-        snprintf(why, size, "%d experts a token, but there are %d", c->experts_per_token, c->experts);
+        snprintf(why, size, "%d experts per token, but there are %d", c->experts_per_token, c->experts);
     else if (c->mlp_bias)
         snprintf(why, size, "experts have no bias");
     else if (!(c->router_loss >= 0 && c->router_loss <= 1e6))

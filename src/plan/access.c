@@ -3,6 +3,9 @@
 #include "plan/access.h"
 
 #include "base/tree.h"
+#include "plan/expert_leaves.h"
+#include "plan/joined.h"
+#include "plan/pipeline.h"
 
 /* ---- single accesses ---- */
 
@@ -36,6 +39,8 @@ static int space_of(lk__plan_region region, int slot)
     case LK__IN_OPTIMIZER: return LK__SPACE_OPTIMIZER;
     case LK__IN_GRADIENTS: return LK__SPACE_GRADIENTS;
     case LK__IN_GATHERED: return LK__SPACE_GATHERED;
+    case LK__IN_HOST: return LK__SPACE_HOST;
+    case LK__IN_COMMON: return LK__SPACE_COMMON;
     default: return lk__space_activations(slot);
     }
 }
@@ -64,11 +69,13 @@ static bool is_updated(lk__plan_region region)
 lk__plan_content *lk__access_value(lk__plan_accesses *a, lk__plan_access_kind kind, int v, int slot, int part, int set)
 {
     lk__plan_place place = a->list->places[v];
-    if (place.region == LK__IN_INPUT) return lk__access_number(a, kind, lk__space_inputs(slot), place.offset, part, 1);
+    int            here = a->slot + slot;
+    if (place.region == LK__IN_INPUT) return lk__access_number(a, kind, lk__space_inputs(here), place.offset, part, 1);
     size_t          begin = place.offset;
-    lk__plan_access one = {.kind = kind, .space = space_of(place.region, slot)};
+    lk__plan_access one = {.kind = kind, .space = space_of(place.region, here)};
     one.content = (lk__plan_content){.value = a->root[v], .first = part, .count = 1};
-    if (place.region == LK__IN_GATHERED && part != LK__PART_ALL) one.content.first -= slot; /* one for all slots */
+    bool once = place.region == LK__IN_GATHERED || place.region == LK__IN_HOST;
+    if (once && part != LK__PART_ALL) one.content.first -= slot; /* one for all slots */
     if (place.region == LK__IN_GRADIENTS) begin += (size_t)set * a->plan->gradient_bytes;
     if (place.region == LK__IN_GRADIENTS && part == LK__PART_ALL) {
         one.content.first = 0;
@@ -87,8 +94,12 @@ lk__plan_content *lk__access_value(lk__plan_accesses *a, lk__plan_access_kind ki
 
 lk__plan_leaf_change lk__access_leaves(const lk__plan_accesses *a, int first, int count)
 {
+    return lk__access_leaves_of(a, lk__plan_batch_part(a->plan), first, count);
+}
+
+lk__plan_leaf_change lk__access_leaves_of(const lk__plan_accesses *a, int part, int first, int count)
+{
     lk__plan_leaf_change change = {.same = 0};
-    int                  part = lk__plan_batch_part(a->plan);
     change.before_count = lk__leaf_stack(a->plan, part, first, change.before);
     change.after_count = lk__leaf_stack(a->plan, part, first + count, change.after);
     while (change.same < change.before_count && change.before[change.same].count == change.after[change.same].count)
@@ -220,6 +231,16 @@ static void start_value(lk__plan_accesses *a, const lk__schedule_run *run, const
     }
 }
 
+/* Of a send or a receive, in flight until its wait. */
+static void start_transfer(lk__plan_accesses *a, const lk__schedule_run *run, const lk__graph_node *n, bool once)
+{
+    int part = once ? LK__PART_ALL : run->part;
+    if (n->op == LK__OP_send)
+        lk__access_value(a, LK__READS, n->in[0], 0, part, run->set);
+    else
+        lk__access_value(a, LK__WRITES, n->out[0], 0, part, run->set);
+}
+
 /* ---- inputs and numbers ---- */
 
 static void write_inputs(lk__plan_accesses *a, const lk__schedule_run *run)
@@ -320,6 +341,7 @@ lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, c
 {
     const lk__graph_node *n = in->node >= 0 ? &a->list->graph->nodes[in->node] : NULL;
     a->count = 0;
+    a->slot = run->slot;
     switch (in->action) {
     case LK__DO_INPUTS:
     case LK__DO_BOUND:
@@ -329,14 +351,25 @@ lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, c
         run_kernel(a, run, n, lk__plan_by_leaf(a->list, in->node), in->section == LK_UPDATE);
         if (in->action == LK__DO_LEAVES) keep_numbers(a, run, n);
         break;
+    case LK__DO_SOURCES:
+        read_operands(a, n, 0, run->part, run->set);
+        lk__access_sources(a, run, (size_t)lk__source_gradient(a->plan, a->list, n));
+        break;
     case LK__DO_START:
     case LK__DO_START_STAGED:
+    case LK__DO_START_HOST:
     case LK__DO_START_EXCHANGE:
     case LK__DO_START_EXCHANGE_STAGED:
     case LK__DO_START_ALONE:
     case LK__DO_REFUSE_LEAVES:
     case LK__DO_START_LEAVES: start_value(a, run, n, false, in->section == LK_UPDATE); break;
     case LK__DO_START_LEAF_BATCH: start_value(a, run, n, true, false); break;
+    case LK__DO_START_SEND:
+    case LK__DO_START_SEND_STAGED:
+    case LK__DO_START_RECEIVE:
+    case LK__DO_START_RECEIVE_STAGED:
+        start_transfer(a, run, n, in->section == LK_SYNC || in->section == LK_UPDATE);
+        break;
     case LK__DO_START_SHARD:
     case LK__DO_START_SHARD_STAGED:
         if (lk__bucket_type(a->plan, &a->plan->buckets[in->bucket]) != a->plan->buckets[in->bucket].dtype)
@@ -383,6 +416,7 @@ lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, c
     case LK__DO_COPY_IN:
     case LK__DO_START_BUCKET:
     case LK__DO_START_SCATTER:
+    case LK__DO_START_SOURCES:
     case LK__DO_START_SLICES: lk__access_bucket(a, run, in); break;
     case LK__DO_EXCHANGE:
     case LK__DO_WAIT_SLICES:
@@ -395,6 +429,9 @@ lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, c
     case LK__DO_READ_IDS:
     case LK__DO_STEP_END:
     case LK__DO_WAIT:
+    case LK__DO_WAIT_RECEIVED:
+    case LK__DO_WAIT_RECEIVED_STAGED:
+    case LK__DO_WAIT_SENT:
     case LK__DO_LEND:
     case LK__DO_BARRIER_BEGIN:
     case LK__DO_BARRIER_BUFFERS:
@@ -407,11 +444,13 @@ lk_status lk__accesses_before(lk__plan_accesses *a, const lk__schedule_run *firs
 {
     const lk_graph *g = a->list->graph;
     a->count = 0;
+    a->slot = 0;
     for (size_t v = 0; v < a->values; v++) {
         lk__graph_kind kind = g->values[v].kind;
         if (kind == LK__VALUE_RESULT || kind == LK__VALUE_INPUT || kind == LK__VALUE_BUCKET || kind == LK__VALUE_UNIT ||
             kind == LK__VALUE_SLICE)
             continue;
+        if (kind != LK__VALUE_CONSTANT && !lk__plan_holds(a->plan, (size_t)g->values[v].state)) continue;
         lk__access_value(a, LK__WRITES, (int)v, 0, LK__PART_ALL, 0)->stage = LK__STAGE_MADE;
     }
     /* A step of generation has those that the step before has chosen. */
@@ -422,6 +461,7 @@ lk_status lk__accesses_before(lk__plan_accesses *a, const lk__schedule_run *firs
 lk_status lk__accesses_after(lk__plan_accesses *a, const lk__schedule_run *last)
 {
     a->count = 0;
+    a->slot = 0;
     for (size_t i = 0; i < a->list->order_count && last->through == LK_UPDATE; i++) {
         const lk__graph_node *n = &a->list->graph->nodes[a->list->order[i]];
         for (int k = 0; k < n->outputs && lk__op_find(n->op)->effect == LK__EFFECT_STATE; k++) {
@@ -433,6 +473,23 @@ lk_status lk__accesses_after(lk__plan_accesses *a, const lk__schedule_run *last)
 }
 
 /* ---- creating and freeing ---- */
+
+/* Parts of a larger value count as that one. */
+static lk_status find_roots(lk__plan_accesses *a)
+{
+    const lk_graph *g = a->list->graph;
+    lk__plan_joined joined;
+    lk_status       status = lk__joined_find(a->list, &joined);
+    for (size_t v = 0; v < a->values && status >= 0; v++) a->root[v] = joined.whole[v] < 0 ? (int)v : joined.first[v];
+    for (size_t i = 0; i < a->list->order_count && status >= 0; i++) {
+        const lk__graph_node *n = &g->nodes[a->list->order[i]];
+        lk__graph_runs        runs = lk__op_find(n->op)->runs;
+        bool                  same = runs == LK__RUNS_NOTHING || runs == LK__RUNS_WAIT;
+        if (same && !lk__plan_is_bucket(g, n)) a->root[n->out[0]] = a->root[n->in[0]];
+    }
+    lk__joined_free(a->list, &joined);
+    return status;
+}
 
 lk_status lk__accesses_create(const lk_plan *plan, const lk__plan_list *list, lk__plan_group group,
                               const lk__plan_owned *pieces, size_t pieces_count, lk__plan_accesses *a)
@@ -449,12 +506,9 @@ lk_status lk__accesses_create(const lk_plan *plan, const lk__plan_list *list, lk
         lk__accesses_free(a);
         return LK_ENOMEM;
     }
-    for (size_t v = 0; v < a->values; v++) a->root[v] = (int)v;
-    for (size_t i = 0; i < list->order_count; i++) {
-        const lk__graph_node *n = &g->nodes[list->order[i]];
-        lk__graph_runs        runs = lk__op_find(n->op)->runs;
-        bool                  same = runs == LK__RUNS_NOTHING || runs == LK__RUNS_WAIT;
-        if (same && !lk__plan_is_bucket(g, n)) a->root[n->out[0]] = a->root[n->in[0]];
+    if (find_roots(a) < 0) {
+        lk__accesses_free(a);
+        return LK_ENOMEM;
     }
     for (int i = 0; i < plan->losses_count && list == &plan->train; i++)
         a->scaled[a->root[plan->losses[i].scale]] = true;

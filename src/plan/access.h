@@ -23,6 +23,8 @@ enum {
     LK__SPACE_SQUARES,   /* numbers, by state: squares of this rank's slices */
     LK__SPACE_PEERS,     /* a number: what the other ranks of a host that shares its state have of the gradients */
     LK__SPACE_GATHERED,  /* of plan/shard.h */
+    LK__SPACE_HOST,      /* the same: what the ranks of a host gather once */
+    LK__SPACE_COMMON,    /* activations that all slots of a pipeline have in the same place */
     LK__SPACE_LEAF_SUMS, /* numbers, by value and leaf: what collectives add over leaves that run as one batch */
     LK__SPACE_SLOTS      /* from here on of each slot: activations; numbers, by value: inputs */
 };
@@ -54,6 +56,7 @@ typedef struct lk__plan_accesses {
     size_t                pieces_count;
     lk__plan_group        group;
     bool                  late;   /* lk__plan_sums_late */
+    int                   slot;   /* the first of the run: those below are counted from it */
     int                   parts;  /* micro-batches or leaves of this rank in a step */
     int                  *root;   /* by value: the value whose bytes it has: that which it is a view of, or itself */
     bool                 *scaled; /* by value: a factor of one of several losses */
@@ -79,6 +82,8 @@ void lk__access_bucket(lk__plan_accesses *accesses, const lk__schedule_run *run,
                        const lk__plan_instruction *instruction);
 void lk__access_shared(lk__plan_accesses *accesses, const lk__schedule_run *run,
                        const lk__plan_instruction *instruction);
+/* What a kernel makes of the gradient of experts: that of a leaf of each source (expert_leaves.h). */
+void lk__access_sources(lk__plan_accesses *accesses, const lk__schedule_run *run, size_t state);
 /* All gradients of a step, as the other ranks of the host read them. */
 void lk__access_lent(lk__plan_accesses *accesses);
 /* ---- access_shard.c: of state that ranks have slices of; for access.c ---- */
@@ -109,5 +114,6 @@ typedef struct lk__plan_leaf_change {
     int          before_count, after_count, same;
 } lk__plan_leaf_change;
 lk__plan_leaf_change lk__access_leaves(const lk__plan_accesses *accesses, int first, int count);
+lk__plan_leaf_change lk__access_leaves_of(const lk__plan_accesses *accesses, int part, int first, int count);
 
 #endif

@@ -3,6 +3,8 @@
  * far as they are in it: what is between them is never read. */
 #include "plan/access.h"
 
+#include "plan/expert_leaves.h"
+
 /* A range of a gradient, as offsets in the first set. */
 typedef struct range {
     int    state;
@@ -107,6 +109,59 @@ static void add_leaf(lk__plan_accesses *a, const lk__schedule_run *run, range r)
                      (gradient_content){change.after[i].first, change.after[i].count, LK__STAGE_MADE});
 }
 
+/* ---- the leaves of several sources ---- */
+
+static void put_source(lk__plan_accesses *a, lk__plan_access_kind kind, const lk__plan_bucket *b, int source,
+                       lk__leaf_sum sum, range r)
+{
+    size_t          base = lk__source_set(a->plan, b, source, sum.set);
+    lk__plan_access one = {.kind = kind,
+                           .space = LK__SPACE_GRADIENTS,
+                           .begin = base + r.begin - b->offset,
+                           .end = base + r.end - b->offset};
+    one.content = (lk__plan_content){.value = a->root[a->list->gradients[r.state]],
+                                     .first = sum.first,
+                                     .count = sum.count,
+                                     .origin = base + a->plan->states[r.state].gradient_offset - b->offset};
+    lk__access_put(a, one);
+}
+
+void lk__access_sources(lk__plan_accesses *a, const lk__schedule_run *run, size_t state)
+{
+    const lk__plan_bucket *b = lk__gradient_bucket(a->plan, state);
+    range                  r;
+    if (!find_range(a, state, b->offset, b->offset + b->bytes, &r)) return;
+    for (int source = 0; source < lk__plan_sources(a->plan); source++) {
+        lk__leaf_sum made = lk__source_leaf(a->plan, source, run->part, run->each);
+        if (made.count) put_source(a, LK__WRITES, b, source, made, r);
+    }
+}
+
+/* Of the leaf of each source that has just been made. */
+static void add_source_leaves(lk__plan_accesses *a, const lk__schedule_run *run, const lk__plan_bucket *b, range r)
+{
+    for (int source = 0; source < lk__plan_sources(a->plan); source++) {
+        lk__leaf_sum         made = lk__source_leaf(a->plan, source, run->part, run->each);
+        int                  part = lk__source_part(a->plan, lk__plan_rank(a->plan), source);
+        lk__plan_leaf_change change = lk__access_leaves_of(a, part, made.first, made.count);
+        if (made.count == 0 || change.same == change.before_count) continue;
+        put_source(a, LK__READS, b, source, made, r);
+        for (int i = change.same; i < change.before_count; i++)
+            put_source(a, LK__READS_IN_PLACE, b, source, change.before[i], r);
+        for (int i = change.same; i < change.after_count; i++) put_source(a, LK__WRITES, b, source, change.after[i], r);
+    }
+}
+
+static void read_sources(lk__plan_accesses *a, const lk__plan_bucket *b, range r)
+{
+    for (int source = 0; source < lk__plan_sources(a->plan); source++) {
+        int                  part = lk__source_part(a->plan, lk__plan_rank(a->plan), source);
+        lk__plan_leaf_change change =
+            lk__access_leaves_of(a, part, 0, (int)lk__range_count(lk__plan_leaves(a->plan, part)));
+        for (int i = 0; i < change.after_count; i++) put_source(a, LK__READS_IN_PLACE, b, source, change.after[i], r);
+    }
+}
+
 /* The sums of all subtrees of this rank's leaves. */
 static void read_subtrees(lk__plan_accesses *a, lk__plan_access_kind kind, int space, range r)
 {
@@ -146,9 +201,12 @@ static void start_scatter(lk__plan_accesses *a, int bucket, range r)
         put_sent(a, LK__WRITES, LK__SPACE_GRADIENTS, bucket, own, reduced(a));
 }
 
-static void start_slices(lk__plan_accesses *a, range r)
+static void start_slices(lk__plan_accesses *a, const lk__plan_bucket *b, range r)
 {
-    read_subtrees(a, LK__READS_IN_PLACE, exchanged_space(a), r);
+    if (lk__bucket_has_sources(a->plan, b))
+        read_sources(a, b, r);
+    else
+        read_subtrees(a, LK__READS_IN_PLACE, exchanged_space(a), r);
     if (!a->plan->stage) put_gradient(a, LK__WRITES, exchanged_space(a), 0, r, reduced(a));
 }
 
@@ -172,7 +230,9 @@ static void access_range(lk__plan_accesses *a, const lk__schedule_run *run, cons
     switch (in->action) {
     case LK__DO_ADD_SETS: add_sets(a, run, r); break;
     case LK__DO_ADD_LEAVES:
-        if (lk__plan_leaves_together(a->plan))
+        if (lk__bucket_has_sources(a->plan, &a->plan->buckets[in->bucket]))
+            add_source_leaves(a, run, &a->plan->buckets[in->bucket], r);
+        else if (lk__plan_leaves_together(a->plan))
             add_all_leaves(a, r);
         else
             add_leaf(a, run, r);
@@ -199,7 +259,7 @@ static void access_range(lk__plan_accesses *a, const lk__schedule_run *run, cons
     case LK__DO_START_SHARD:
     case LK__DO_START_SHARD_STAGED:
     case LK__DO_START_SCATTER: start_scatter(a, in->bucket, r); break;
-    default: start_slices(a, r); break;
+    default: start_slices(a, &a->plan->buckets[in->bucket], r); break;
     }
 }
 
@@ -209,7 +269,8 @@ void lk__access_bucket(lk__plan_accesses *a, const lk__schedule_run *run, const 
     range                  r;
     for (size_t i = 0; i < a->plan->graph->states_count; i++)
         if (find_range(a, i, b->offset, b->offset + b->bytes, &r)) access_range(a, run, in, r);
-    if (in->action == LK__DO_START_SLICES && a->plan->stage) lk__access_made_slices(a, in->bucket);
+    if ((in->action == LK__DO_START_SLICES || in->action == LK__DO_START_SOURCES) && a->plan->stage)
+        lk__access_made_slices(a, in->bucket);
 }
 
 /* ---- a state that the ranks of a host share ---- */
@@ -252,7 +313,7 @@ static void lend_range(lk__plan_accesses *a, range r)
         int owner = lk__slices_owner(&s, (int64_t)((at - base) / size), &owned);
         end = base + (size_t)owned.end * size;
         if (end > r.end || end <= at) end = r.end;
-        read_late(a, owner == lk__plan_own(a->plan) ? LK__READS : LK__LENDS, (range){r.state, at, end});
+        read_late(a, owner == s.owner ? LK__READS : LK__LENDS, (range){r.state, at, end});
     }
 }
 
@@ -352,7 +413,7 @@ static void end_update(lk__plan_accesses *a)
         if (lk__op_find(n->op)->effect != LK__EFFECT_STATE) continue;
         int             state = state_of(a, n->in[0]);
         lk__plan_slices s = lk__plan_state_slices(p, (size_t)state, LK__ARRAY_STORED);
-        lk__range       owned = lk__slices_owned(&s, lk__plan_own(p));
+        lk__range       owned = lk__slices_owned(&s, s.owner);
         lk__plan_owned  piece = {state, owned.first, lk__range_count(owned)};
         for (int k = 0; k < n->outputs && piece.count > 0; k++) {
             size_t before = a->count;

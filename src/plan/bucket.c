@@ -3,6 +3,7 @@
  * its all_reduce starts, or with shared state its reduce_scatter, and backward continues; its wait is in the section
  * sync. So a bucket is closed when it is full, and also when it is large enough and the next gradient takes long to
  * compute. */
+#include "plan/expert_leaves.h"
 #include "plan/experts.h"
 
 #include <stdlib.h>
@@ -14,6 +15,7 @@ typedef struct gradient {
     size_t state;
     int    node; /* that makes it */
     bool   experts;
+    bool   postponed; /* it is made behind what other stages wait for (postpone.c) */
 } gradient;
 
 static int by_node(const void *a, const void *b)
@@ -29,10 +31,12 @@ static size_t list_gradients(const lk_plan *p, gradient *all)
 {
     const lk__plan_list *list = &p->train;
     size_t               count = 0;
-    for (size_t i = 0; i < list->graph->states_count; i++)
-        if (list->gradients[i] >= 0)
-            all[count++] =
-                (gradient){i, list->graph->values[list->gradients[i]].node, p->expert_axes && lk__plan_is_expert(p, i)};
+    for (size_t i = 0; i < list->graph->states_count; i++) {
+        if (list->gradients[i] < 0) continue;
+        int node = list->graph->values[list->gradients[i]].node;
+        all[count++] = (gradient){i, node, p->expert_axes && lk__plan_is_expert(p, i),
+                                  list->weights_begin && (size_t)node >= list->weights_begin};
+    }
     if (count) qsort(all, count, sizeof *all, by_node);
     return count;
 }
@@ -74,13 +78,13 @@ static lk__plan_bucket *find_bucket(lk_plan *p, const gradient *before, const gr
     bool                 close_early =
         last && lk__plan_batch_parts(p) > 1 && last->bytes >= LARGE_ENOUGH && gap_seconds(p, before, next) > LONG_GAP;
     if (last && !close_early && last->dtype == dtype && last->experts == next->experts &&
-        last->bytes + bytes <= bucket_limit(p, p->buckets_count - 1))
+        last->postponed == next->postponed && last->bytes + bytes <= bucket_limit(p, p->buckets_count - 1))
         return last;
     if (lk__grow(p->context, (void **)&p->buckets, &p->buckets_capacity, p->buckets_count + 1, sizeof *last) < 0)
         return NULL;
     size_t offset = close_bucket(p);
     last = &p->buckets[p->buckets_count++];
-    *last = (lk__plan_bucket){.offset = offset, .dtype = dtype, .experts = next->experts};
+    *last = (lk__plan_bucket){.offset = offset, .dtype = dtype, .experts = next->experts, .postponed = next->postponed};
     return last;
 }
 
@@ -104,7 +108,7 @@ static lk_status fill_buckets(lk_plan *p, const gradient *all, size_t count)
 static int bucket_value(lk_plan *p, size_t index, bool slice)
 {
     const lk__plan_bucket *b = &p->buckets[index];
-    int64_t                elements = (int64_t)(b->bytes / lk_dtype_size(b->dtype)), owners = lk__plan_owners(p);
+    int64_t                elements = (int64_t)(b->bytes / lk_dtype_size(b->dtype)), owners = lk__bucket_owners(p, b);
     lk_dtype               type = lk__bucket_type(p, b);
     lk__graph_value        v = {.shape = lk__shape_vector(type, slice ? elements / owners : elements),
                                 .kind = LK__VALUE_BUCKET,
@@ -151,7 +155,7 @@ static lk_status add_start(lk_plan *p, size_t index, const gradient *members)
     b->result = p->shared ? bucket_value(p, index, true) : b->value;
     if (b->value < 0 || b->result < 0) return g->status;
     if (b->experts) attrs.mesh = LK__PLAN_BATCH_AXES & ~LK__PLAN_EXPERT_AXES;
-    if (p->shared) attrs.parts = lk__plan_owners(p);
+    if (p->shared) attrs.parts = lk__bucket_owners(p, b);
     if (p->shared && p->parallel.hosts > 1) attrs.group = LK__GROUP_DATA_BY_HOST;
     if (add_members(p, b->value, members, b->states) < 0) return g->status;
     lk__op op = p->shared ? LK__OP_reduce_scatter : LK__OP_all_reduce;
@@ -227,6 +231,7 @@ void lk__plan_gradient_memory(lk_plan *p)
     if (lk__plan_batch_parts(p) > 1 && p->gradient_dtype != p->graph->real &&
         !lk__plan_scatters(p)) /* and rounded, where they are reduced */
         p->memory[LK_MEMORY_GRADIENTS] += p->gradient_bytes / sizeof(float) * lk_dtype_size(p->gradient_dtype);
+    p->memory[LK_MEMORY_GRADIENTS] += lk__source_bytes(p);
 }
 
 size_t lk__bucket_complete(const lk_plan *p, size_t index)

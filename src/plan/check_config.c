@@ -1,5 +1,7 @@
 /* check_config.c - what a plan is asked for: whether its settings are possible, alone and together. */
 #include "graph/optimizer.h"
+#include "plan/pieces.h"
+#include "plan/pipeline_schedule.h"
 #include "plan/tactics.h"
 
 #include <fnmatch.h>
@@ -46,7 +48,7 @@ static lk_status check_caches(const lk_graph *g, bool trains)
         const char *name = g->states[g->values[n->in[0]].state].name, *file = n->site.file ? n->site.file : "?";
         if (trains)
             return lk__fail(g->context, LK_EINVAL,
-                            "%s:%d: %s into \"%s\" runs in evaluation alone, and this plan trains: record a model "
+                            "%s:%d: %s into \"%s\" runs only in evaluation, but this plan trains: record a model "
                             "without caches for training",
                             file, n->site.line, lk__op_name(n->op), name);
         for (size_t k = 0; k < g->nodes_count; k++)
@@ -87,7 +89,7 @@ static lk_status check_tensors(lk_graph *g, const lk_plan_config *config)
     if (g->block)
         return lk__fail(c, LK_EINVAL, "block \"%s\" is still open; lk_block_end is missing", g->blocks[g->block].name);
     if (lk__empty_line(config->loss))
-        return lk__fail(c, LK_EINVAL, "the loss is an empty tensor: line %d was the first call on one",
+        return lk__fail(c, LK_EINVAL, "the loss is an empty tensor, first passed to the call in line %d",
                         lk__empty_line(config->loss));
     if (config->loss.graph && !is_value(g, config->loss))
         return lk__fail(c, LK_EINVAL, "the loss belongs to another graph");
@@ -132,7 +134,7 @@ static lk_status check_sharing(lk_context *c, const lk_parallel *parallel, const
     if (parallel->state != LK_STATE_SHARED || lk__mesh_extent(mesh, LK__PLAN_BATCH_AXES) == 1) return LK_OK;
     if (!lk__device_is_host(lk__context_device(c)))
         return lk__fail(c, LK_EUNSUPPORTED,
-                        "ranks share their state in the host's memory, which the device %s does not compute in: plan "
+                        "ranks share their state in the host's memory, which the device %s cannot use: plan "
                         "it as replicated (LK_STATE_REPLICATED, --state replicated)",
                         lk_context_device(c));
     if (!lk__plan_hosts_share(mesh, parallel->leaves, parallel->hosts, why, sizeof why))
@@ -151,18 +153,34 @@ static lk_status check_layout(lk_context *c, const lk_parallel *parallel)
                         parallel->sum_part_minimum);
     if (!parallel->reproducible_layout) return LK_OK;
     if (!parallel->leaves)
-        return lk__fail(c, LK_EINVAL, "reproducible_layout needs leaves, of which sums over the batch are made");
+        return lk__fail(c, LK_EINVAL, "reproducible_layout needs leaves, the summands of every sum over the batch");
     /* Kernels that add in parts are those of CPUs, which choose algorithms by shapes alone. */
     if (lk__context_device(c)->backend->kernels.choose_begin)
         return lk__fail(c, LK_EUNSUPPORTED,
-                        "every layout has the same bits on CPUs alone, and the device is %s: use --device cpu, or "
+                        "only on CPUs does every layout give the same bits, but the device is %s: use --device cpu, or "
                         "--reproducible without layout",
                         lk_context_device(c));
     return LK_OK;
 }
 
+static lk_status check_pipeline(lk_context *c, const lk_plan_config *config, const lk__mesh_grid *mesh)
+{
+    if (!lk_pipeline_schedule_name(config->parallel.pipeline_schedule))
+        return lk__fail(c, LK_EINVAL, "unknown schedule %d of a pipeline", (int)config->parallel.pipeline_schedule);
+    if (config->stages && lk__mesh_extent(mesh, LK_AXIS_PIPELINE) == 1)
+        return lk__fail(c, LK_EINVAL, "stages \"%s\" without an axis pipeline of several ranks in the mesh",
+                        config->stages);
+    if (config->parallel.micro_batches > LK__PIPELINE_PARTS && lk__mesh_extent(mesh, LK_AXIS_PIPELINE) > 1)
+        return lk__fail(c, LK_EUNSUPPORTED, "%d micro-batches in a pipeline: at most %d are supported",
+                        config->parallel.micro_batches, LK__PIPELINE_PARTS);
+    return LK_OK;
+}
+
 static lk_status check_placements(lk_context *c, const lk_plan_config *config)
 {
+    if (config->pieces < LK_PIECES_ESTIMATED || config->pieces > LK__PIECES_MOST)
+        return lk__fail(c, LK_EINVAL, "%d pieces of a collective are invalid: expected 0 to %d, or LK_PIECES_ESTIMATED",
+                        config->pieces, LK__PIECES_MOST);
     const lk_parallel *parallel = &config->parallel;
     if (parallel->shard_stage < 0 || parallel->shard_stage > 3)
         return lk__fail(c, LK_EINVAL, "shard_stage is %d; expected 1, 2 or 3, or 0 for 3", parallel->shard_stage);
@@ -198,14 +216,15 @@ lk_status lk__plan_check(lk_graph *g, const lk_plan_config *config, lk__mesh_gri
     if (status >= 0) status = lk__plan_mesh(g->context, config, mesh);
     int parts = status >= 0 ? lk__mesh_extent(mesh, LK__PLAN_BATCH_AXES) : 0;
     if (status >= 0) status = check_division(g->context, &config->parallel, parts);
-    if (status >= 0 && config->parallel.leaves && lk__mesh_used_axes(mesh, LK__PLAN_EXPERT_AXES))
-        status =
-            lk__fail(g->context, LK_EUNSUPPORTED,
-                     "%d leaves and ranks with different experts: the rows of an expert are not added leaf by leaf "
-                     "yet, so train without leaves (--reproducible), or without the axis expert",
-                     config->parallel.leaves);
+    if (status >= 0 && config->parallel.leaves && lk__mesh_used_axes(mesh, LK__PLAN_EXPERT_AXES) &&
+        !lk__device_is_host(lk__context_device(g->context)))
+        status = lk__fail(g->context, LK_EUNSUPPORTED,
+                          "%d leaves and ranks with different experts: on %s the rows of an expert are not added leaf "
+                          "by leaf, so train without leaves (--reproducible), or without the axis expert",
+                          config->parallel.leaves, lk_context_device(g->context));
     if (status >= 0) status = check_sharing(g->context, &config->parallel, mesh);
     if (status >= 0) status = check_placements(g->context, config);
+    if (status >= 0) status = check_pipeline(g->context, config, mesh);
     if (status >= 0 && config->optimizer) status = check_layout(g->context, &config->parallel);
     if (status >= 0) status = check_precision(g, config);
     if (status >= 0) status = check_caches(g, config->optimizer != NULL);

@@ -7,6 +7,7 @@
 static bool takes_part(const lk__plan_instruction *in)
 {
     lk__plan_action_kind kind = lk__action_kind_of(in->action);
+    if (lk__action_transfers(in->action)) return false; /* simulated: plan/pipeline_schedule.h */
     return kind == LK__IS_START || kind == LK__IS_COLLECTIVE || in->action == LK__DO_LOSS_SCALES;
 }
 
@@ -45,7 +46,8 @@ lk_status lk__collective_order(const lk__plan_checked *x, lk__plan_order_list *o
     size_t before = order->count;
     for (size_t r = 0; r < x->schedule->count; r++) {
         const lk__schedule_run *run = &x->schedule->runs[r];
-        for (size_t i = x->instructions->begin[run->section]; i < x->instructions->end[run->through]; i++) {
+        size_t                  end = lk__schedule_end(&x->instructions->at, run);
+        for (size_t i = lk__schedule_begin(&x->instructions->at, run); i < end; i++) {
             const lk__plan_instruction *in = &x->instructions->all[i];
             if ((in->when & ~run->flags) || !takes_part(in) || is_repeated(order, before, in)) continue;
             lk_status status = lk__grow(x->plan->context, (void **)&order->all, &order->capacity, order->count + 1,

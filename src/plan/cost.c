@@ -20,7 +20,7 @@ double lk__cost_instruction(const lk_plan *p, const lk_rates *r, size_t position
     const lk__graph_node *n = &g->nodes[p->train.order[position]];
     if (lk__op_find(n->op)->runs != LK__RUNS_KERNEL) return 0; /* collectives are estimated by themselves */
     if (r->seconds && position < r->seconds_count) return r->seconds[position];
-    return lk__node_seconds(g, n, r->flops, r->memory);
+    return lk__cost_node(p, r, g, n);
 }
 
 void lk__cost_print(const lk__plan_cost_output *o, const char *format, ...)

@@ -12,6 +12,10 @@ typedef struct lk__plan_cost_output {
 
 __attribute__((format(printf, 2, 3))) void lk__cost_print(const lk__plan_cost_output *output, const char *format, ...);
 
+/* cost_measured.c: a node of the training graph; an operation with that amount of work, in seconds by the device's
+ * typical rates, where times were measured. */
+double lk__cost_node(const lk_plan *plan, const lk_rates *rates, const lk_graph *graph, const lk__graph_node *node);
+double lk__cost_of_work(const lk_plan *plan, lk__op op, double work);
 /* Seconds of the instruction at a position of the training order; of collectives 0. */
 double lk__cost_instruction(const lk_plan *plan, const lk_rates *rates, size_t position);
 /* Of all from `begin` to before `end`. */
@@ -26,5 +30,8 @@ static inline double lk__cost_owners(const lk_plan *plan)
 /* cost_mesh.c: whether the plan needs it, and its critical path in seconds. */
 bool   lk__cost_has_axes(const lk_plan *plan);
 double lk__cost_mesh(const lk_plan *plan, const lk_rates *rates, const lk__plan_cost_output *output);
+
+/* cost_pipeline.c: seconds in which all micro-batches pass the stages; own: those of one on this rank. */
+double lk__cost_pipeline(const lk_plan *plan, const lk_rates *rates, double own, const lk__plan_cost_output *output);
 
 #endif

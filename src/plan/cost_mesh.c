@@ -22,6 +22,7 @@ typedef struct simulation {
     double          clock, link; /* when the kernels, and the link, have done what was started */
     double         *finished;    /* by value: when the collective that makes it ends; 0: none does */
     unsigned       *axes;        /* by value: of that collective */
+    double          routed;      /* seconds of kernels that compute rows of ranks with different experts */
     link_use        use[SETS];   /* by set of axes */
 } simulation;
 
@@ -58,6 +59,21 @@ static bool is_postponed(const lk_plan *p, const lk__graph_node *n, bool last)
     return !last && !lk__plan_scatters(p) && lk__plan_is_bucket(p->train.graph, n);
 }
 
+static bool is_routed(const lk_graph *g, const lk__graph_node *n)
+{
+    for (int i = 0; i < n->inputs; i++)
+        if (n->in[i] >= 0 && g->values[n->in[i]].routed) return true;
+    return false;
+}
+
+static void run_kernel(simulation *s, size_t position, double parts)
+{
+    const lk__plan_list *list = &s->plan->train;
+    double               seconds = lk__cost_instruction(s->plan, s->rates, position) / parts;
+    s->clock += seconds;
+    if (is_routed(list->graph, &list->graph->nodes[list->order[position]])) s->routed += seconds;
+}
+
 static void run_nodes(simulation *s, size_t begin, size_t end, bool last)
 {
     const lk__plan_list *list = &s->plan->train;
@@ -69,7 +85,7 @@ static void run_nodes(simulation *s, size_t begin, size_t end, bool last)
             if (!is_postponed(s->plan, n, last)) start_collective(s, n);
             break;
         case LK__RUNS_WAIT: wait_for(s, n->in[0]); break;
-        default: s->clock += lk__cost_instruction(s->plan, s->rates, i) / parts; break;
+        default: run_kernel(s, i, parts); break;
         }
     }
 }
@@ -89,6 +105,18 @@ static void print_uses(const simulation *s, const lk__plan_cost_output *o)
     }
 }
 
+/* Every exchange waits for the rank that has got most rows. */
+static void print_imbalance(const simulation *s, const lk__plan_cost_output *o)
+{
+    static const double load = 1.5;
+    int                 ranks = lk__mesh_extent(&s->plan->mesh, s->plan->expert_axes);
+    if (s->routed <= 0) return;
+    lk__cost_print(o,
+                   "  experts compute for %.3f ms where loads are equal; a rank with %g times the mean takes %.3f ms "
+                   "longer, one with all tokens %.3f ms\n",
+                   1e3 * s->routed, load, 1e3 * (load - 1) * s->routed, 1e3 * (ranks - 1) * s->routed);
+}
+
 double lk__cost_mesh(const lk_plan *p, const lk_rates *r, const lk__plan_cost_output *o)
 {
     const lk__plan_list *list = &p->train;
@@ -99,10 +127,13 @@ double lk__cost_mesh(const lk_plan *p, const lk_rates *r, const lk__plan_cost_ou
     if (!(s.finished = lk__alloc(p->context, LK_MEMORY_OTHER, bytes))) return 0;
     s.axes = (unsigned *)(s.finished + values);
     for (int i = 0; i < runs; i++) run_nodes(&s, 0, backward, i == runs - 1);
+    double computed = s.clock;
     run_nodes(&s, backward, list->end[LK_SYNC], true);
     run_nodes(&s, list->end[LK_SYNC], list->order_count, true);
     double metrics = 2 * r->latency * (p->shared ? 2 : 1);
     print_uses(&s, o);
+    print_imbalance(&s, o);
+    if (p->pipeline) s.clock += lk__cost_pipeline(p, r, computed / runs, o) - computed;
     lk__cost_print(o, "  metrics: all_gather of a few numbers per rank, %.3f ms\n", 1e3 * metrics);
     lk__cost_print(o, "critical path %.3f ms\n", 1e3 * (s.clock + metrics));
     lk__free(p->context, LK_MEMORY_OTHER, s.finished, bytes);

@@ -1,5 +1,5 @@
 /* evaluation.c - rewrites the graph of the model for evaluation mode. */
-#include "plan/plan.h"
+#include "plan/expert_leaves.h"
 
 static void replace_uses(lk__plan_list *list, int from, int to)
 {
@@ -26,6 +26,11 @@ static void remove_training_sum(lk__plan_list *list, lk__graph_node *n)
         wait->dead = true;
         replace_uses(list, wait->out[0], x);
     }
+}
+
+void lk__pass_leaf_statistics(lk__plan_list *list)
+{
+    for (size_t i = 0; i < list->graph->nodes_count; i++) remove_training_sum(list, &list->graph->nodes[i]);
 }
 
 void lk__pass_evaluation(lk__plan_list *list)

@@ -3,6 +3,8 @@
  * number, which is its held form; its other form is a new value, made where it is needed first and kept. */
 #include "plan/experts.h"
 
+#include "plan/expert_leaves.h"
+
 #include "graph/factor.h"
 
 #include <string.h>
@@ -19,6 +21,7 @@ typedef struct routes {
     int64_t rows;                     /* capacity by expert */
     int     all, local, order, place; /* values: of all ranks; of this rank's experts; -1: not made yet */
     int     order_back, place_back;
+    int     bounds; /* value, where the batch has leaves: the rows of each rank */
 } routes;
 
 typedef struct form {
@@ -80,7 +83,7 @@ static bool find_grouped(experts *x, size_t i)
     x->by[i] = routes;
     for (int k = 0; k < n->inputs; k++)
         if ((d->weights >> k & 1) && x->forms[n->in[k]].held != OF_EXPERTS)
-            return refuse(x, n, "reads a weight that is no parameter");
+            return refuse(x, n, "reads a weight that is not a parameter");
     for (int k = 0; k < n->outputs; k++)
         if (n->out[k] >= 0) x->forms[n->out[k]] = (form){d->gradients >> k & 1 ? OF_EXPERTS : BY_EXPERT, routes, -1};
     return true;
@@ -152,6 +155,19 @@ static bool check_gradients(experts *x)
     return true;
 }
 
+/* The gradients of leaves are made by one operation: there is no room for those of one use of a weight. */
+static bool check_leaves(experts *x)
+{
+    for (size_t i = 0; i < x->g->states_count && lk__plan_expert_leaves(x->plan) && x->list->gradients; i++) {
+        int v = x->list->gradients[i];
+        if (v < 0 || x->forms[v].held != OF_EXPERTS) continue;
+        const lk__graph_node *n = &x->g->nodes[x->g->values[v].node];
+        if (n->inputs > 0 && !lk__op_find(n->op)->grouped.gradients)
+            return refuse(x, n, "adds the gradients of several uses of a parameter, which leaves do not support");
+    }
+    return true;
+}
+
 static bool find_forms(experts *x)
 {
     bool done = true;
@@ -162,7 +178,7 @@ static bool find_forms(experts *x)
         x->whole[v] = value->shape;
     }
     for (size_t i = 0; i < x->g->nodes_count && done; i++) done = x->g->nodes[i].dead || find_node(x, i);
-    return done && check_gradients(x);
+    return done && check_gradients(x) && check_leaves(x);
 }
 
 /* ---- rewriting ---- */
@@ -204,13 +220,15 @@ static bool make_routes(experts *x, lk_site site, routes *r)
     int64_t      experts = g->values[r->offsets].shape.dims[0] - 1;
     if (r->all >= 0) return true;
     lk__graph_shape shapes[] = {lk__shape_vector(LK_I32, experts / x->ranks + 1), lk__shape_vector(LK_I32, r->rows),
-                                lk__shape_fixed(LK_I32, 2, (int64_t[]){r->rows, 1})};
+                                lk__shape_fixed(LK_I32, 2, (int64_t[]){r->rows, 1}),
+                                lk__shape_vector(LK_I32, 2 * experts)};
     int             all = lk__emit_all_gather(g, site, &gather, r->offsets);
     if (all < 0) return false;
-    int node = lk__emit_shaped(g, site, LK__OP_route_rows, &own, &all, 1, shapes, 3);
+    int node = lk__emit_shaped(g, site, LK__OP_route_rows, &own, &all, 1, shapes, 4);
     r->local = output_of(g, node, 0);
     r->order = output_of(g, node, 1);
     r->place = output_of(g, node, 2);
+    r->bounds = output_of(g, node, 3);
     r->order_back = emit_view(g, site, r->place, &shapes[1]);
     r->place_back = emit_view(g, site, r->order, &shapes[2]);
     if (g->status < 0) return false;
@@ -239,6 +257,8 @@ static int emit_order(experts *x, lk_site site, const routes *r, int v, bool bac
     lk_graph *g = x->g;
     int       in[] = {v, back ? r->order_back : r->order, back ? r->place_back : r->place};
     if (v < 0) return -1;
+    /* With an expert for each rank the two orders are the same. */
+    if (g->values[r->offsets].shape.dims[0] - 1 == x->ranks) return v;
     lk__graph_shape shape = g->values[v].shape;
     lk__graph_shape rows = lk__shape_fixed(shape.dtype, 2, (int64_t[]){r->rows, lk__shape_elements(&shape) / r->rows});
     in[0] = emit_view(g, site, v, &rows);
@@ -272,11 +292,13 @@ static bool rewrite_node(void *user, const lk__graph_node *old, size_t index)
     lk__graph_node n = *old;
     held           runs = x->runs[index];
     int            by = x->by[index], offsets = lk__op_find(n.op)->grouped.offsets - 1;
+    bool           leaves = lk__plan_expert_leaves(x->plan) && lk__op_find(n.op)->grouped.gradients;
     if (runs == BY_EXPERT && !make_routes(x, n.site, &x->routes[by])) return false;
+    if (leaves) n.attrs.parts = x->ranks;
     for (int i = 0; i < n.inputs; i++) {
         if (n.in[i] < 0) continue;
         if (i == offsets)
-            n.in[i] = x->routes[by].local;
+            n.in[i] = leaves ? x->routes[by].bounds : x->routes[by].local;
         else if (runs == BY_SOURCE || (x->rows[index] >> i & 1))
             n.in[i] = find_form(x, n.site, n.in[i], runs, by);
         if (n.in[i] < 0) return false;

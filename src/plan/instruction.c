@@ -3,6 +3,7 @@
 #include "plan/instruction.h"
 
 #include "base/tree.h"
+#include "plan/expert_leaves.h"
 #include "plan/launch_group.h"
 
 static const struct {
@@ -25,6 +26,11 @@ bool lk__plan_by_slices(const lk_plan *p)
 {
     if (p->parallel.leaves == 0) return false;
     return !lk__tree_nests(p->parallel.leaves, lk__plan_batch_parts(p)) || (p->stage && !lk__plan_shards_nest(p));
+}
+
+bool lk__bucket_by_slices(const lk_plan *p, const lk__plan_bucket *b)
+{
+    return lk__bucket_has_sources(p, b) || lk__plan_by_slices(p);
 }
 
 bool lk__plan_sums_late(const lk_plan *p, lk__plan_group group)
@@ -50,7 +56,7 @@ static void put(maker *m, lk_section section, lk__plan_instruction in)
     m->status = lk__grow(m->plan->context, (void **)&out->all, &out->capacity, out->count + 1, sizeof *out->all);
     if (m->status < 0) return;
     out->all[out->count++] = in;
-    out->end[section] = out->count;
+    out->at.end[section] = out->count;
 }
 
 static void put_action(maker *m, lk_section section, lk__plan_action action, unsigned when)
@@ -84,9 +90,12 @@ static int bucket_of(const maker *m, const lk__graph_node *n)
     return x->kind == LK__VALUE_BUCKET ? x->state : -1;
 }
 
-static lk__plan_instruction reduction_of(const maker *m)
+static lk__plan_instruction reduction_of(const maker *m, const lk__plan_bucket *b)
 {
     const lk_plan *p = m->plan;
+    if (lk__bucket_has_sources(p, b))
+        return (lk__plan_instruction){.action = LK__DO_START_SOURCES,
+                                      .how = p->stage ? "all_to_all" : "all_to_all and all_gather"};
     if (p->stage && lk__plan_by_slices(p))
         return (lk__plan_instruction){.action = LK__DO_START_SLICES, .how = "all_to_all"};
     if (p->stage)
@@ -111,7 +120,7 @@ static void put_reduction(maker *m, lk_section section, unsigned when, int node,
     if (lk__plan_sums_late(p, m->group)) return;
     if (m->group.staged && (!p->stage || lk__plan_by_slices(p)))
         put_bucket(m, section, lk__plan_by_slices(p) ? LK__DO_COPY_OUT_SETS : LK__DO_COPY_OUT, when, bucket);
-    lk__plan_instruction start = reduction_of(m);
+    lk__plan_instruction start = reduction_of(m, &p->buckets[bucket]);
     start.when = when;
     start.node = node;
     start.bucket = bucket;
@@ -146,21 +155,25 @@ static void put_end_of_bucket(maker *m, lk_section section, int start, int wait,
 
 /* ---- nodes ---- */
 
+static bool starts_with_others(const lk__graph_node *n)
+{
+    lk__graph_runs runs = lk__op_find(n->op)->runs;
+    return runs == LK__RUNS_COLLECTIVE || runs == LK__RUNS_TRANSFER;
+}
+
 /* The start whose result a wait reads: its position in the order. */
 static size_t start_of(const maker *m, size_t wait)
 {
     size_t i = wait;
     while (i-- > 0)
-        if (lk__op_find(node_at(m, i)->op)->runs == LK__RUNS_COLLECTIVE &&
-            node_at(m, i)->out[0] == node_at(m, wait)->in[0])
-            return i;
+        if (starts_with_others(node_at(m, i)) && node_at(m, i)->out[0] == node_at(m, wait)->in[0]) return i;
     return wait; /* not reached: the pass that made it made both */
 }
 
 static int collective_at(const maker *m, size_t position)
 {
     int number = 0;
-    for (size_t i = 0; i < position; i++) number += lk__op_find(node_at(m, i)->op)->runs == LK__RUNS_COLLECTIVE;
+    for (size_t i = 0; i < position; i++) number += starts_with_others(node_at(m, i));
     return number;
 }
 
@@ -190,9 +203,37 @@ static lk__plan_instruction start_of_value(const maker *m, const lk__graph_node 
     if (lk__collectives[lk__op_find(n->op)->collective].counts)
         return (lk__plan_instruction){.action = m->group.staged ? LK__DO_START_EXCHANGE_STAGED : LK__DO_START_EXCHANGE};
     bool alone = lk__mesh_extent(&m->plan->mesh, lk__node_axes(n)) == 1;
+    if (n->attrs.group == LK__GROUP_DATA_BY_HOST)
+        return (lk__plan_instruction){.action = LK__DO_START_HOST, .how = "all_gather once on every host:"};
     return (lk__plan_instruction){.action = alone             ? LK__DO_START_ALONE
                                             : m->group.staged ? LK__DO_START_STAGED
                                                               : LK__DO_START};
+}
+
+/* A send or a receive, or the wait for a receive. */
+static void put_transfer(maker *m, lk_section section, size_t start, int node, lk__plan_action action,
+                         lk__plan_action staged)
+{
+    put(m, section,
+        (lk__plan_instruction){.action = m->group.staged ? staged : action,
+                               .node = node,
+                               .bucket = -1,
+                               .collective = collective_at(m, start)});
+}
+
+/* The wait of a collective, or of a receive. */
+static void put_wait(maker *m, lk_section section, size_t position)
+{
+    int    node = m->list->order[position], bucket;
+    size_t start = start_of(m, position);
+    if (lk__op_find(node_at(m, start)->op)->runs == LK__RUNS_TRANSFER)
+        put_transfer(m, section, start, node, LK__DO_WAIT_RECEIVED, LK__DO_WAIT_RECEIVED_STAGED);
+    else if ((bucket = bucket_of(m, node_at(m, start))) >= 0)
+        put_end_of_bucket(m, section, m->list->order[start], node, bucket, collective_at(m, start));
+    else
+        put(m, section,
+            (lk__plan_instruction){
+                .action = LK__DO_WAIT, .node = node, .bucket = -1, .collective = collective_at(m, start)});
 }
 
 static void put_node(maker *m, lk_section section, size_t position)
@@ -203,6 +244,10 @@ static void put_node(maker *m, lk_section section, size_t position)
     switch (lk__op_find(n->op)->runs) {
     case LK__RUNS_NOTHING: return;
     case LK__RUNS_KERNEL:
+        if (m->list == &m->plan->train && lk__source_gradient(m->plan, m->list, n) >= 0) {
+            put_kernel(m, section, position, LK__DO_SOURCES);
+            return;
+        }
         put_kernel(m, section, position,
                    lk__plan_by_leaf(m->list, node) && reads_leaves(m, n) ? LK__DO_LEAVES : LK__DO_KERNEL);
         if (lk__plan_scatters(m->plan) && m->plan->sets > 1 &&
@@ -231,21 +276,73 @@ static void put_node(maker *m, lk_section section, size_t position)
         start.collective = collective;
         put(m, section, start);
         return;
-    default:
-        position = start_of(m, position);
-        collective = collective_at(m, position);
-        if ((bucket = bucket_of(m, node_at(m, position))) >= 0)
-            put_end_of_bucket(m, section, m->list->order[position], node, bucket, collective);
-        else
-            put(m, section,
-                (lk__plan_instruction){.action = LK__DO_WAIT, .node = node, .bucket = -1, .collective = collective});
+    case LK__RUNS_TRANSFER:
+        m->out->collectives++;
+        if (n->op == LK__OP_send) /* receives start in front of the section */
+            put_transfer(m, section, position, node, LK__DO_START_SEND, LK__DO_START_SEND_STAGED);
+        return;
+    case LK__RUNS_WAIT: put_wait(m, section, position); return;
     }
+}
+
+static size_t section_begin(const maker *m, lk_section section)
+{
+    return section == LK_FORWARD || section == LK_EVALUATE ? 0 : m->list->end[section - 1];
+}
+
+/* Of one rank's buckets, which no collective follows. A set that another micro-batch's backward overwrites is added
+ * before that. */
+static void put_sets(maker *m, bool postponed)
+{
+    const lk_plan *p = m->plan;
+    for (size_t i = 0; i < p->buckets_count && !p->reduces && p->sets > 1; i++)
+        if (p->buckets[i].postponed == postponed) put_bucket(m, LK_BACKWARD, LK__DO_ADD_SETS, LK__IF_ADDS, (int)i);
 }
 
 static void put_nodes(maker *m, lk_section section)
 {
-    bool first = section == LK_FORWARD || section == LK_EVALUATE;
-    for (size_t i = first ? 0 : m->list->end[section - 1]; i < m->list->end[section]; i++) put_node(m, section, i);
+    for (size_t i = section_begin(m, section); i < m->list->end[section]; i++) {
+        if (section == LK_BACKWARD && i == m->list->weights_begin) {
+            put_sets(m, false);
+            m->out->at.weights = m->out->count;
+        }
+        put_node(m, section, i);
+    }
+}
+
+static bool has_sends(const maker *m, size_t begin, size_t end)
+{
+    for (size_t i = begin; i < end; i++)
+        if (node_at(m, i)->op == LK__OP_send) return true;
+    return false;
+}
+
+/* Of a section's receives that with the least number above `last`; SIZE_MAX: none. Values are numbered in the order in
+ * which they are sent, so that none has to be buffered for another. */
+static size_t next_receive(const maker *m, lk_section section, int last)
+{
+    size_t found = SIZE_MAX;
+    for (size_t i = section_begin(m, section); i < m->list->end[section]; i++) {
+        const lk__graph_node *n = node_at(m, i);
+        if (n->op != LK__OP_receive || n->attrs.transfer.number <= last) continue;
+        if (found == SIZE_MAX || n->attrs.transfer.number < node_at(m, found)->attrs.transfer.number) found = i;
+    }
+    return found;
+}
+
+/* The starts of a section's receives; before the first ones of a slot, what was sent from it must have arrived. */
+static void begin_section(maker *m, lk_section section)
+{
+    m->out->at.receives[section] = m->out->count;
+    if (section == LK_FORWARD && has_sends(m, 0, m->list->end[LK_BACKWARD]))
+        put_action(m, section, LK__DO_WAIT_SENT, 0);
+    for (int last = -1;;) {
+        size_t next = next_receive(m, section, last);
+        if (next == SIZE_MAX) break;
+        last = node_at(m, next)->attrs.transfer.number;
+        put_transfer(m, section, next, m->list->order[next], LK__DO_START_RECEIVE, LK__DO_START_RECEIVE_STAGED);
+    }
+    m->out->at.begin[section] = m->out->count;
 }
 
 /* ---- sections ---- */
@@ -269,18 +366,20 @@ static void put_backward(maker *m)
     put_step_block(m, LK_BACKWARD);
     if (p->losses_count) put_action(m, LK_BACKWARD, LK__DO_LOSS_SCALES, LK__IF_WAITED);
     put_nodes(m, LK_BACKWARD);
-    for (size_t i = 0; i < p->buckets_count && !p->reduces && p->sets > 1; i++)
-        put_bucket(m, LK_BACKWARD, LK__DO_ADD_SETS, LK__IF_ADDS, (int)i);
+    put_sets(m, m->list->weights_begin > 0);
     if (!p->batch_leaves) put_action(m, LK_BACKWARD, LK__DO_NUMBERS, LK__IF_WAITED);
     if (p->batch_leaves && p->losses_count) put_action(m, LK_BACKWARD, LK__DO_LEAF_NUMBERS, LK__IF_WAITED);
     if (lk__plan_queues(p)) put_action(m, LK_BACKWARD, LK__DO_BATCH_NUMBERS, LK__IF_QUEUED | LK__IF_MORE);
+    if (!m->list->weights_begin) m->out->at.weights = m->out->count;
 }
 
 static void put_sync(maker *m)
 {
     const lk_plan *p = m->plan;
     if (p->helpers) put_action(m, LK_SYNC, LK__DO_LEND, 0);
+    if (has_sends(m, 0, m->list->end[LK_BACKWARD])) put_action(m, LK_SYNC, LK__DO_WAIT_SENT, 0);
     put_nodes(m, LK_SYNC);
+    if (has_sends(m, m->list->end[LK_BACKWARD], m->list->end[LK_SYNC])) put_action(m, LK_SYNC, LK__DO_WAIT_SENT, 0);
     put_action(m, LK_SYNC, p->shared ? LK__DO_REPORT_SHARED : LK__DO_REPORT, 0);
     if (p->shared && p->parallel.hosts > 1 && lk__plan_sums_late(p, m->group))
         put_action(m, LK_SYNC, LK__DO_EXCHANGE, 0);
@@ -359,23 +458,25 @@ static void put_update(maker *m)
         put_sharded_update(m);
     else
         put_nodes(m, LK_UPDATE);
+    if (has_sends(m, m->list->end[LK_SYNC], m->list->end[LK_UPDATE])) put_action(m, LK_UPDATE, LK__DO_WAIT_SENT, 0);
     put_action(m, LK_UPDATE, LK__DO_NORM, LK__IF_WAITED);
     if (queues) put_action(m, LK_UPDATE, LK__DO_STEP_RESULT, LK__IF_QUEUED);
 }
 
 static void put_training(maker *m)
 {
+    begin_section(m, LK_FORWARD);
     put_inputs(m, LK_FORWARD);
     if (lk__plan_queues(m->plan)) put_action(m, LK_FORWARD, LK__DO_BATCH_BEGIN, LK__IF_QUEUED);
     put_nodes(m, LK_FORWARD);
     if (is_staged(m)) put_action(m, LK_FORWARD, LK__DO_READ_IDS, LK__IF_WAITED);
     put_action(m, LK_FORWARD, LK__DO_LOSSES, LK__IF_WAITED);
     if (m->group.awaits_buffers) put_action(m, LK_FORWARD, LK__DO_BARRIER_BUFFERS, LK__IF_BY_HAND);
-    m->out->begin[LK_BACKWARD] = m->out->count;
+    begin_section(m, LK_BACKWARD);
     put_backward(m);
-    m->out->begin[LK_SYNC] = m->out->count;
+    begin_section(m, LK_SYNC);
     put_sync(m);
-    m->out->begin[LK_UPDATE] = m->out->count;
+    begin_section(m, LK_UPDATE);
     put_update(m);
 }
 
@@ -387,8 +488,10 @@ lk_status lk__plan_instruct(const lk_plan *plan, const lk__plan_list *list, lk__
     if (list == &plan->train) {
         put_training(&m);
     } else {
+        begin_section(&m, LK_EVALUATE);
         put_inputs(&m, LK_EVALUATE);
         put_nodes(&m, LK_EVALUATE);
+        if (has_sends(&m, 0, list->order_count)) put_action(&m, LK_EVALUATE, LK__DO_WAIT_SENT, 0);
         if (list == &plan->evaluate && is_staged(&m)) put_action(&m, LK_EVALUATE, LK__DO_READ_IDS, LK__IF_WAITED);
         if (list == &plan->evaluate) put_action(&m, LK_EVALUATE, LK__DO_OUTPUTS, LK__IF_WAITED);
         if (list == &plan->evaluate) put_action(&m, LK_EVALUATE, LK__DO_TOKENS, LK__IF_QUEUED);

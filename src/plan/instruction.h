@@ -19,10 +19,12 @@
     X(READ_IDS, "ids out of range from the device", COPY)                                                            \
     X(KERNEL, "kernel", KERNEL)                                                                                      \
     X(LEAVES, "kernel leaf by leaf", HOST)           /* whose numbers the host reads after each leaf */              \
+    X(SOURCES, "kernel source by source", KERNEL)    /* gradients of experts of each rank's leaf (expert_leaves.h) */ \
     X(START, "start", START)                         /* of a collective over values of all ranks */                  \
     X(START_STAGED, "start through the host", START) /* the same, of a group that does not reach the device */       \
     X(START_EXCHANGE, "start with counts", START)    /* the same, of which ranks send as much as offsets say */      \
     X(START_EXCHANGE_STAGED, "start with counts through the host", START)                                            \
+    X(START_HOST, "start once on every host", START) /* the same, to memory that the ranks of a host have in common */ \
     X(START_ALONE, "start of one rank", START)       /* the same without other ranks: a kernel */                    \
     X(START_LEAVES, "start over leaves", START)      /* the same of all leaves, each in a slot */                    \
     X(START_LEAF_BATCH, "start over leaves of a batch", START) /* the same of leaves that run as one batch */        \
@@ -31,9 +33,17 @@
     X(START_SCATTER, "start of slices", START)       /* reduce_scatter: each rank of a host gets its slice of a */   \
                                                      /* bucket */                                                    \
     X(START_SLICES, "exchange of slices", START)     /* of a bucket whose subtrees of leaves are not aligned */      \
+    X(START_SOURCES, "exchange of experts' sums", START) /* the same, of what leaves of all ranks have made */      \
     X(START_SHARD, "start of a unit's slices", START) /* reduce_scatter: each rank along shard gets its slice */     \
     X(START_SHARD_STAGED, "start of a unit's slices through the host", START)                                        \
     X(WAIT, "wait", WAIT)                                                                                            \
+    X(START_SEND, "send", START)                     /* to another stage of the pipeline */                          \
+    X(START_RECEIVE, "receive", START)               /* from another stage */                                        \
+    X(WAIT_RECEIVED, "wait for a receive", WAIT)                                                                     \
+    X(WAIT_SENT, "wait for sends", WAIT)             /* of the run's slot; in the section sync those of all slots */ \
+    X(START_SEND_STAGED, "send through the host", START)                                                             \
+    X(START_RECEIVE_STAGED, "receive to the host", START)                                                            \
+    X(WAIT_RECEIVED_STAGED, "wait for a receive to the host", WAIT) /* and its copy to the device */                 \
     X(LOSS_SCALES, "scales of several losses", HOST) /* a small collective, once in a step */                        \
     X(ADD_SETS, "sum of gradients", KERNEL)          /* a bucket of the second set to the first */                   \
     X(ADD_SLICES, "sum of slices", KERNEL)           /* the same of this rank's slice of a bucket */                 \
@@ -94,6 +104,12 @@ typedef enum lk__plan_action_kind {
 
 const char          *lk__action_name(lk__plan_action action);
 lk__plan_action_kind lk__action_kind_of(lk__plan_action action);
+/* Whether it starts a send or a receive: between two stages, not of a whole group. */
+static inline bool lk__action_transfers(lk__plan_action action)
+{
+    return action == LK__DO_START_SEND || action == LK__DO_START_SEND_STAGED || action == LK__DO_START_RECEIVE ||
+           action == LK__DO_START_RECEIVE_STAGED;
+}
 
 /* Conditions of a run. */
 enum {
@@ -119,11 +135,18 @@ typedef struct lk__plan_instruction {
     int             launch;     /* the list's launch group that begins here, or is a STEP_END; -1: none */
 } lk__plan_instruction;
 
+/* Where the sections are among the instructions. */
+typedef struct lk__plan_ranges {
+    /* the starts of a section's receives from other stages are in front of it: from `receives` to `begin` */
+    size_t receives[LK_SECTION_COUNT], begin[LK_SECTION_COUNT], end[LK_SECTION_COUNT];
+    size_t weights; /* in LK_BACKWARD: behind what other stages wait for; its end, where nothing is left for later */
+} lk__plan_ranges;
+
 typedef struct lk__plan_instructions {
     lk__plan_instruction *all;
     size_t                count, capacity;
-    size_t                begin[LK_SECTION_COUNT], end[LK_SECTION_COUNT];
-    int                   collectives; /* starts of nodes */
+    lk__plan_ranges       at;
+    int                   collectives; /* starts of nodes, sends and receives too */
 } lk__plan_instructions;
 
 /* What is known of the group when a program is created, and decides which instructions there are. */
@@ -142,6 +165,7 @@ static inline unsigned lk__node_axes(const lk__graph_node *n)
 /* Whether a bucket is reduced by exchanging slices of it, since the subtrees of the ranks' leaves are not aligned, or
  * those of the ranks along shard. */
 bool lk__plan_by_slices(const lk_plan *plan);
+bool lk__bucket_by_slices(const lk_plan *plan, const lk__plan_bucket *bucket); /* or that of sources */
 /* With shared state: whether gradients are summed in the update or by LK__DO_EXCHANGE, not by collectives while
  * backward runs. */
 bool lk__plan_sums_late(const lk_plan *plan, lk__plan_group group);

@@ -1,8 +1,10 @@
-/* memory.c - assigns memory to every value. Values that share bytes (reshapes, results written in place) form one
- * storage; a storage is live from the node that writes it to the last that reads any of its values (what a collective
- * reads and writes: to its wait, which has both as operands; what a launch group reads and writes: to its last node);
- * storages that are not live at the same time may overlap in the arena. They are placed largest first, at the lowest
- * free offset. */
+/* memory.c - assigns memory to every value. Values that share bytes (reshapes, results written in place, parts of a
+ * larger one) form one storage; a storage is live from the node that writes it to the last that reads any of its values
+ * (what a collective reads and writes: to its wait, which has both as operands; what a launch group reads and writes:
+ * to its last node); what is received from another stage: from the begin of its section; what is sent: to the end of
+ * backward); storages that are not live at the same time may overlap in the arena. They are placed largest first, at
+ * the lowest free offset. */
+#include "plan/joined.h"
 #include "plan/launch_group.h"
 
 #include <stdlib.h>
@@ -11,22 +13,24 @@
 enum { UNTIL_END = 1 << 30 };
 
 typedef struct storage {
-    size_t         bytes, offset;
-    int            first, last; /* positions in order */
-    bool           arena;       /* placed by this pass; otherwise it is at `place` */
-    bool           gathered;    /* the same, in LK__IN_GATHERED */
-    lk__plan_place place;
-    int            bucket; /* above 0: it is inside the storage of bucket - 1, at `place.offset` */
+    size_t          bytes, offset;
+    int             first, last; /* positions in order */
+    bool            arena;       /* placed by this pass; otherwise it is at `place` */
+    lk__plan_region pool;        /* the same: where */
+    bool            in_flight;   /* some value in it is sent to another stage, or received */
+    lk__plan_place  place;
+    int             bucket; /* above 0: it is inside the storage of bucket - 1, at `place.offset` */
 } storage;
 
 typedef struct memory {
-    lk__plan_list *list;
-    const lk_plan *plan;
-    int           *storage_of; /* by value; -1: none yet */
-    size_t        *shift;      /* by value: where it begins in its storage */
-    int           *last_use;   /* by value: position, or UNTIL_END */
-    storage       *storages;
-    size_t         count;
+    lk__plan_list  *list;
+    const lk_plan  *plan;
+    int            *storage_of; /* by value; -1: none yet */
+    size_t         *shift;      /* by value: where it begins in its storage */
+    int            *last_use;   /* by value: position, or UNTIL_END */
+    lk__plan_joined joined;
+    storage        *storages;
+    size_t          count;
 } memory;
 
 static size_t bytes_of(const lk__graph_shape *s) { return (size_t)lk__shape_elements(s) * lk_dtype_size(s->dtype); }
@@ -87,7 +91,8 @@ static void external_storages(memory *m)
             s.place = (lk__plan_place){LK__IN_GRADIENTS, lk__plan_gradient_piece(m->plan, (size_t)value->state)};
         if (value->kind == LK__VALUE_BUCKET && (lk__plan_scatters(m->plan) || value->slot > 1)) {
             s.place = (lk__plan_place){LK__IN_GRADIENTS, m->plan->buckets[value->state].slice};
-            s.arena = s.gathered = !value->slot; /* filled by its gradients */
+            s.arena = !value->slot; /* filled by its gradients */
+            s.pool = LK__IN_GATHERED;
             if (s.arena) s.first = UNTIL_END, s.last = -1;
         } else if (value->kind == LK__VALUE_BUCKET) {
             const lk__plan_bucket *b = &m->plan->buckets[value->state];
@@ -110,6 +115,30 @@ static void keep_until(memory *m, int v, int position)
     if (position > m->last_use[v]) m->last_use[v] = position;
 }
 
+/* Where the section of a position begins and ends; forward and backward of a micro-batch are one. */
+static size_t section_begin(const lk__plan_list *list, size_t position)
+{
+    size_t begin = 0;
+    for (int s = LK_FORWARD; s <= LK_UPDATE && list->end[s] <= position; s++) begin = list->end[s];
+    return begin;
+}
+
+static size_t compute_end(const lk__plan_list *list, size_t position)
+{
+    for (int s = LK_BACKWARD; s <= LK_UPDATE; s++)
+        if (position < list->end[s]) return list->end[s];
+    return list->order_count;
+}
+
+/* Other stages read what is sent until the slot of the micro-batch is used again. */
+static void keep_sent(memory *m)
+{
+    for (size_t p = 0; p < m->list->order_count; p++) {
+        const lk__graph_node *n = &m->list->graph->nodes[m->list->order[p]];
+        if (n->op == LK__OP_send) keep_until(m, n->in[0], (int)compute_end(m->list, p) - 1);
+    }
+}
+
 static void find_last_uses(memory *m)
 {
     lk__plan_list *list = m->list;
@@ -119,6 +148,7 @@ static void find_last_uses(memory *m)
         for (int i = 0; i < n->inputs; i++)
             if (n->in[i] >= 0) keep_until(m, n->in[i], (int)lk__launch_group_keeps(list, p));
     }
+    keep_sent(m);
     for (int i = 0; i < list->numbers_count; i++)
         if (list->numbers[i] >= 0) m->last_use[list->numbers[i]] = UNTIL_END;
     if (list->norm >= 0) m->last_use[list->norm] = UNTIL_END;
@@ -146,10 +176,11 @@ static int in_place_storage(const memory *m, const lk__graph_node *n, int output
         if (!(lk__node_in_place(n, output) >> i & 1) || n->in[i] < 0) continue;
         int            id = m->storage_of[n->in[i]];
         const storage *s = &m->storages[id];
-        if (!s->arena || s->gathered || s->last != position ||
+        if (!s->arena || s->pool != LK__IN_ACTIVATIONS || s->last != position ||
             !lk__shape_equal(&g->values[n->in[i]].shape, &g->values[v].shape) || s->bytes != bytes)
             continue;
-        if (s->first < (int)m->list->end[LK_FORWARD] && is_gradient(m->list, v)) continue;
+        /* nor one that is received before backward begins */
+        if ((s->first < (int)m->list->end[LK_FORWARD] || s->in_flight) && is_gradient(m->list, v)) continue;
         bool shared = false; /* another operand in the same bytes would be overwritten while it is read */
         for (int j = 0; j < n->inputs; j++)
             if (j != i && n->in[j] >= 0 && m->storage_of[n->in[j]] == id) shared = true;
@@ -158,9 +189,26 @@ static int in_place_storage(const memory *m, const lk__graph_node *n, int output
     return -1;
 }
 
-static bool gathers_unit(const lk_graph *g, const lk__graph_node *n)
+/* Where what a node makes is, among what this pass places: parameters that it gathers are by themselves. */
+static lk__plan_region pool_of(const memory *m, const lk__graph_node *n)
 {
-    return n->op == LK__OP_all_gather && g->values[n->in[0]].kind == LK__VALUE_UNIT;
+    const lk__graph_value *x = n->op == LK__OP_all_gather ? &m->list->graph->values[n->in[0]] : NULL;
+    if (!x || x->kind != LK__VALUE_UNIT) return LK__IN_ACTIVATIONS;
+    return lk__unit_on_host(m->plan, &m->plan->units[x->state]) ? LK__IN_HOST : LK__IN_GATHERED;
+}
+
+/* That of the larger value of which v is a part, from the first part that is written on. */
+static int joined_storage(memory *m, int v, int position)
+{
+    int whole = m->joined.whole[v];
+    if (m->storage_of[whole] < 0)
+        m->storage_of[whole] = new_storage(m, &(storage){.bytes = bytes_of(&m->list->graph->values[whole].shape),
+                                                         .first = position,
+                                                         .last = position,
+                                                         .arena = true,
+                                                         .pool = LK__IN_ACTIVATIONS});
+    m->shift[v] = m->joined.offset[v];
+    return m->storage_of[whole];
 }
 
 static void assign_storages(memory *m)
@@ -170,19 +218,22 @@ static void assign_storages(memory *m)
     for (size_t p = 0; p < list->order_count; p++) {
         const lk__graph_node *n = &g->nodes[list->order[p]];
         int                   kept = (int)lk__launch_group_keeps(list, p);
+        if (n->op == LK__OP_send) m->storages[m->storage_of[n->in[0]]].in_flight = true;
         for (int i = 0; i < n->outputs; i++) {
             int v = n->out[i];
             if (v < 0 || g->values[v].kind != LK__VALUE_RESULT) continue;
             int id = -1, last = m->last_use[v] < kept ? kept : m->last_use[v];
             if (i == 0 && lk__op_shares_memory(n->op)) id = m->storage_of[n->in[0]];
+            if (id < 0 && m->joined.whole[v] >= 0) id = joined_storage(m, v, (int)p);
             if (id < 0 && lk__launch_group_in_place(list, p)) id = in_place_storage(m, n, i, (int)p);
             if (id < 0)
                 id = new_storage(m, &(storage){.bytes = bytes_of(&g->values[v].shape),
-                                               .first = (int)p,
+                                               .first = (int)(n->op == LK__OP_receive ? section_begin(list, p) : p),
                                                .last = last,
                                                .arena = true,
-                                               .gathered = gathers_unit(g, n)});
+                                               .pool = pool_of(m, n)});
             m->storage_of[v] = id;
+            m->storages[id].in_flight |= n->op == LK__OP_receive;
             if (i == 0 && lk__op_shares_memory(n->op)) m->shift[v] = m->shift[n->in[0]];
             if (n->op == LK__OP_reshape)
                 m->shift[v] += (size_t)n->attrs.start * lk_dtype_size(g->values[v].shape.dtype);
@@ -263,15 +314,36 @@ static size_t place_in_order(storage **sorted, storage **placed, size_t count, i
     return all;
 }
 
-/* Those of the arena, or those of what is gathered; *all: their bytes. */
-static lk_status place_storages(memory *m, bool gathered, size_t *all)
+/* Whether a storage is live in no two of the parts of a step between which the stages of a pipeline compute other
+ * micro-batches: then all slots have it in one place. Sync and update come once, behind all of them. */
+static bool is_common(const memory *m, const storage *s)
+{
+    const lk__plan_list *list = m->list;
+    size_t ends[] = {list->end[LK_FORWARD], list->weights_begin, list->end[LK_BACKWARD], list->end[LK_UPDATE]};
+    if (!m->plan->pipeline || list != &m->plan->train || s->in_flight || s->last == UNTIL_END) return false;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        if ((size_t)s->first >= ends[i]) continue;
+        return s->last < (int)ends[i];
+    }
+    return false;
+}
+
+static void choose_pools(memory *m)
+{
+    for (size_t i = 0; i < m->count; i++)
+        if (m->storages[i].pool == LK__IN_ACTIVATIONS && is_common(m, &m->storages[i]))
+            m->storages[i].pool = LK__IN_COMMON;
+}
+
+/* Those of one pool; *all: their bytes. */
+static lk_status place_storages(memory *m, lk__plan_region pool, size_t *all)
 {
     lk_context *c = m->list->graph->context;
     size_t      bytes = 2 * m->count * sizeof(storage *), ours = 0;
     storage   **sorted = lk__alloc(c, LK_MEMORY_OTHER, bytes), **placed = sorted + m->count;
     if (bytes && !sorted) return LK_ENOMEM;
     for (size_t i = 0; i < m->count; i++)
-        if (m->storages[i].arena && m->storages[i].gathered == gathered) sorted[ours++] = &m->storages[i];
+        if (m->storages[i].arena && m->storages[i].pool == pool) sorted[ours++] = &m->storages[i];
     *all = place_in_order(sorted, placed, ours, larger_first);
     /* Parts that are kept for backward lie among gathered values, many times as large, that are there for a product. */
     if (m->plan->placed_axes && ours) {
@@ -334,18 +406,21 @@ lk_status lk__pass_memory(lk__plan_list *list, const lk_plan *plan)
     list->places = lk__alloc(c, LK_MEMORY_OTHER, values * sizeof *list->places);
     list->places_count = values;
     if (values && (!m.storage_of || !m.last_use || !m.shift || !m.storages || !list->places)) goto done;
+    if (lk__joined_find(list, &m.joined) < 0) goto done;
     for (size_t i = 0; i < values; i++) m.storage_of[i] = -1;
     external_storages(&m);
     find_last_uses(&m);
     assign_storages(&m);
     place_gradients(&m);
-    if (place_storages(&m, false, &list->arena) < 0 || place_storages(&m, true, &list->gathered) < 0) goto done;
+    choose_pools(&m);
+    if (place_storages(&m, LK__IN_ACTIVATIONS, &list->arena) < 0 ||
+        place_storages(&m, LK__IN_COMMON, &list->common) < 0 ||
+        place_storages(&m, LK__IN_GATHERED, &list->gathered) < 0 || place_storages(&m, LK__IN_HOST, &list->host) < 0)
+        goto done;
     for (size_t i = 0; i < values; i++) {
         if (m.storage_of[i] < 0) continue;
         const storage *s = &m.storages[m.storage_of[i]];
-        list->places[i] = s->gathered ? (lk__plan_place){LK__IN_GATHERED, s->offset}
-                          : s->arena  ? (lk__plan_place){LK__IN_ACTIVATIONS, s->offset}
-                                      : s->place;
+        list->places[i] = s->arena ? (lk__plan_place){s->pool, s->offset} : s->place;
         if (s->bucket) {
             size_t whole = m.storages[m.storage_of[plan->buckets[s->bucket - 1].value]].offset;
             list->places[i] = (lk__plan_place){LK__IN_GATHERED, whole + s->place.offset};
@@ -355,6 +430,7 @@ lk_status lk__pass_memory(lk__plan_list *list, const lk_plan *plan)
     lk__launch_group_check(list);
     status = measure_workspace(list, list == &plan->train ? lk__plan_workers(plan) : lk_context_threads(c));
 done:
+    lk__joined_free(list, &m.joined);
     lk__free(c, LK_MEMORY_OTHER, m.storage_of, map);
     lk__free(c, LK_MEMORY_OTHER, m.last_use, map);
     lk__free(c, LK_MEMORY_OTHER, m.shift, shifts);

@@ -1,6 +1,7 @@
 /* merge_sums.c - summands of one value are added before their collective: the gradients of queries, keys and values
  * with respect to what all three read are sums over the ranks, each with a collective of its own, and then added. The
  * collective of their sum moves the bytes of one of them, and rounds once. */
+#include "plan/pipeline.h"
 #include "plan/placement.h"
 #include "plan/readers.h"
 
@@ -12,6 +13,7 @@ typedef struct rank_sum {
 } rank_sum;
 
 typedef struct merger {
+    const lk_plan   *plan;
     lk_graph        *g;
     unsigned         axes;
     lk__plan_readers readers;
@@ -62,6 +64,13 @@ static bool fit_together(const lk_graph *g, const rank_sum *a, const rank_sum *b
     return lk__shape_equal(&g->values[x->in[0]].shape, &g->values[y->in[0]].shape);
 }
 
+/* What another stage of a pipeline has summed stays there. */
+static bool are_in_stage(const merger *m, const lk__graph_node *n, const rank_sum *sum)
+{
+    const struct lk__plan_pipeline *p = m->plan->pipeline;
+    return !p || p->stage_of_block[n->block] == p->stage_of_block[m->g->nodes[sum->start].block];
+}
+
 static void remove_sum(lk_graph *g, const rank_sum *sum)
 {
     g->nodes[sum->start].dead = g->nodes[sum->wait].dead = true;
@@ -107,14 +116,15 @@ static bool merge_node(void *user, const lk__graph_node *n, size_t index)
     rank_sum a, b;
     (void)index;
     bool adds = n->op == LK__OP_add && m->g->values[n->out[0]].kind == LK__VALUE_RESULT;
-    if (adds && find_sum(m, n->in[0], &a) && find_sum(m, n->in[1], &b) && fit_together(m->g, &a, &b))
+    if (adds && find_sum(m, n->in[0], &a) && find_sum(m, n->in[1], &b) && fit_together(m->g, &a, &b) &&
+        are_in_stage(m, n, &a) && are_in_stage(m, n, &b))
         return merge_sums(m->g, n, &a, &b) >= 0;
     return append_node(m->g, n);
 }
 
 lk_status lk__plan_merge_sums(lk_plan *p, lk__plan_list *list, size_t *forward)
 {
-    merger    m = {.g = list->graph, .axes = p->placed_axes};
+    merger    m = {.plan = p, .g = list->graph, .axes = p->placed_axes};
     lk_status status = lk__readers_find(list, true, &m.readers);
     if (status >= 0) status = lk__plan_rebuild_at(m.g, merge_node, &m, forward);
     lk__readers_free(list, &m.readers);

@@ -14,19 +14,6 @@ static lk__mesh_grid short_form(const lk_parallel *parallel)
     return lk__mesh_data(parallel->world > 1 ? parallel->world : 1, parallel->rank);
 }
 
-static lk_status check_axes(lk_context *c, const lk__mesh_grid *g)
-{
-    const unsigned supported = LK__PLAN_BATCH_AXES | LK__PLAN_PLACED_AXES;
-    char           text[LK__MESH_TEXT], axes[LK__MESH_TEXT];
-    for (int i = 0; i < g->count; i++)
-        if (g->axes[i].extent > 1 && !(g->axes[i].axis & supported))
-            return lk__fail(c, LK_EUNSUPPORTED,
-                            "the mesh %s has %d ranks along %s, but plans support only the axes %s so far",
-                            lk__mesh_format(g, text), g->axes[i].extent, lk_axis_name((lk_axis)g->axes[i].axis),
-                            lk__mesh_list_axes(supported, axes));
-    return LK_OK;
-}
-
 lk_status lk__plan_mesh(lk_context *c, const lk_plan_config *config, lk__mesh_grid *mesh)
 {
     const lk_parallel *parallel = &config->parallel;
@@ -38,7 +25,7 @@ lk_status lk__plan_mesh(lk_context *c, const lk_plan_config *config, lk__mesh_gr
                         "the plan's mesh is that of rank %d of %d, and its lk_parallel that of rank %d of %d: set only "
                         "one of the two",
                         mesh->rank, mesh->size, parallel->rank, parallel->world);
-    return check_axes(c, mesh);
+    return LK_OK;
 }
 
 int64_t lk_mesh_capacity(const lk_mesh *mesh, const lk_parallel *parallel, int64_t batch)

@@ -20,7 +20,13 @@ static size_t reserve_bytes(lk_plan *p, lk_memory kind, size_t bytes)
 static size_t reserve_slice(lk_plan *p, size_t state, lk__plan_array array)
 {
     lk__plan_slices s = lk__plan_state_slices(p, state, array);
-    return reserve_bytes(p, s.memory, (size_t)lk__slices_elements(&s, s.own) * lk_dtype_size(s.dtype));
+    size_t          bytes = (size_t)lk__slices_elements(&s, s.own) * lk_dtype_size(s.dtype);
+    if (!s.apart) return reserve_bytes(p, s.memory, bytes);
+    /* The parts that other ranks of the host have are in the same memory. */
+    bytes = lk__round_up(bytes, LK__SLICE_ALIGN);
+    size_t parts = (size_t)lk__mesh_extent(&p->mesh, s.apart);
+    return reserve_bytes(p, s.memory, parts * bytes) +
+           (size_t)lk__mesh_coordinate(&p->mesh, s.apart, lk__plan_rank(p)) * bytes;
 }
 
 static lk_status split_state(lk_plan *p, size_t state, const lk__plan_placement *placement)
@@ -65,7 +71,8 @@ static void place_units(lk_plan *p)
 {
     for (size_t i = 0; i < p->units_count; i++) {
         lk__plan_unit *u = &p->units[i];
-        int64_t        each = lk__unit_each(p, u), stored = p->stage == 3 ? each : u->elements;
+        if (!lk__unit_is_held(p, u)) continue;
+        int64_t each = lk__unit_each(p, u), stored = p->stage == 3 ? each : u->elements;
         u->stored = reserve_bytes(p, LK_MEMORY_PARAMETERS, (size_t)stored * lk_dtype_size(u->dtype));
         if (p->trains && lk__is_narrow(u->dtype))
             u->master = reserve_bytes(p, LK_MEMORY_MASTER, (size_t)each * lk_dtype_size(lk__wide_type(u->dtype)));
@@ -113,7 +120,8 @@ static void place_unit_moments(lk_plan *p)
         if (p->states[i].moments > moments) moments = p->states[i].moments;
     for (size_t i = 0; i < p->units_count; i++) {
         lk__plan_unit *u = &p->units[i];
-        size_t         bytes = (size_t)lk__unit_each(p, u) * lk_dtype_size(lk__wide_type(u->dtype));
+        if (!lk__unit_is_held(p, u)) continue;
+        size_t bytes = (size_t)lk__unit_each(p, u) * lk_dtype_size(lk__wide_type(u->dtype));
         for (int m = 0; m < moments && !u->frozen; m++) u->moments[m] = reserve_bytes(p, LK_MEMORY_OPTIMIZER, bytes);
     }
 }

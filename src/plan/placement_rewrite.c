@@ -18,7 +18,7 @@ typedef struct rewriter {
     lk_plan              *plan;
     lk_graph             *g;
     const lk__placements *places;
-    lk__graph_shape      *whole;      /* by value that there was before: its shape then */
+    lk__graph_shape      *whole; /* by value that there was before: its shape then */
     form                 *forms;
     size_t                forms_count, forms_capacity;
     size_t                forward; /* nodes of it that there were before */
@@ -360,7 +360,8 @@ static bool check_in_flight(rewriter *r, const lk__graph_node *n, const lk__plac
     bool           right = true;
     if (runs == LK__RUNS_COLLECTIVE) right = lk__placement_equal(&place->out[0], &r->places->values[n->out[0]]);
     if (runs == LK__RUNS_WAIT) right = lk__placement_equal(&place->in[0], &r->places->values[n->in[0]]);
-    if (!right) lk__graph_fail(r->g, n->site, "%s: its operand and its result are not cut alike", lk__op_name(n->op));
+    if (!right)
+        lk__graph_fail(r->g, n->site, "%s: its operand and its result are split differently", lk__op_name(n->op));
     return right;
 }
 

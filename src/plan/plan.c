@@ -1,9 +1,13 @@
 /* plan.c - creates a plan: lays out the state, then runs the passes over a copy of the graph for each mode. */
+#include "plan/expert_leaves.h"
 #include "plan/experts.h"
 #include "plan/fuse.h"
 #include "plan/launch_group.h"
 #include "plan/leaf_stack.h"
 #include "plan/like.h"
+#include "plan/pieces.h"
+#include "plan/pipeline.h"
+#include "plan/schedule.h"
 #include "plan/sum_parts.h"
 
 #include "base/config.h"
@@ -28,7 +32,7 @@ static lk_status start_list(lk_plan *p, lk__plan_list *list, const lk_plan_confi
     return LK_OK;
 }
 
-static void freeze_groups(lk_graph *g, const lk_optimizer_config *o)
+void lk__plan_freeze_groups(lk_graph *g, const lk_optimizer_config *o)
 {
     for (size_t i = 0; i < g->states_count; i++)
         for (int j = 0; j < o->groups_count; j++)
@@ -58,18 +62,39 @@ static void count_sets(lk_plan *p)
                     !lk__plan_is_bucket(p->train.graph, n);
     }
     p->sets = parallel->leaves ? lk__leaf_sets(p) : parallel->micro_batches > 1 ? 2 : 1;
-    p->slots = lk__plan_leaves_together(p) ? (int)lk__range_count(lk__plan_own_leaves(p)) : 1;
+    p->slots = lk__plan_count_slots(p);
 }
 
 /* A sum over all leaves needs all of them at once. */
 static lk_status check_leaves(const lk_plan *p)
 {
-    if (!p->parallel.leaves || p->parallel.micro_batches == 1 || !p->syncs) return LK_OK;
+    if (!p->parallel.leaves || !p->syncs) return LK_OK;
+    if (p->expert_axes)
+        return lk__fail(p->context, LK_EUNSUPPORTED,
+                        "leaves and ranks with different experts: the model adds over all leaves between its layers (a "
+                        "loss over the routes of the whole batch), which needs all of them at once: use --reproducible "
+                        "layout, where that loss is of each leaf, or leave it out");
+    if (p->parallel.micro_batches == 1) return LK_OK;
     return lk__fail(p->context, LK_EUNSUPPORTED,
                     "%d micro-batches with leaves: the model adds over all leaves between its layers (synchronised "
                     "batch norm, or a loss over the routes of the whole batch), so they cannot run one micro-batch "
                     "after the other: use 1",
                     p->parallel.micro_batches);
+}
+
+/* Leaves that such sums couple advance together, and stages compute them one after the other. */
+static lk_status check_stages(const lk_plan *p, const lk_graph *g)
+{
+    for (size_t i = 0; p->pipeline && p->parallel.leaves && i < g->nodes_count; i++) {
+        const lk__graph_node *n = &g->nodes[i];
+        if (n->dead || lk__op_find(n->op)->runs != LK__RUNS_COLLECTIVE || n->attrs.mesh) continue;
+        return lk__fail(p->context, LK_EUNSUPPORTED,
+                        "%s:%d: the model adds over all %d leaves between its layers (synchronised batch norm, or a "
+                        "loss over the routes of the whole batch), which the stages of a pipeline compute one after "
+                        "the other: train without --reproducible, or without the axis pipeline",
+                        n->site.file ? n->site.file : "?", n->site.line, p->parallel.leaves);
+    }
+    return LK_OK;
 }
 
 /* A parameter that the loss does not depend on gets a gradient of zeros, so that every rank updates it in the same
@@ -121,6 +146,19 @@ static void order_recorded_sums(lk_graph *g, lk__op_order order)
         if (g->nodes[i].op == LK__OP_all_reduce && g->nodes[i].attrs.update) g->nodes[i].attrs.order = order;
 }
 
+/* With leaves the sums of each sample are not divided for threads: into how many parts follows from how many samples a
+ * run has, which may be those of one leaf, of several, or of a rank. */
+static void keep_sums_whole(lk_graph *g)
+{
+    const uint64_t divided = LK__HAS(mask) | LK__HAS(parts);
+    for (size_t i = 0; i < g->nodes_count; i++) {
+        lk__graph_node *n = &g->nodes[i];
+        if ((lk__op_find(n->op)->attributes & divided) == divided && g->values[n->in[0]].shape.count_axis == 0 &&
+            !(n->attrs.mask & 1))
+            n->attrs.parts = 1;
+    }
+}
+
 /* Statistics of a leaf are not those of the batch: how many leaves there are would be part of the result. */
 static lk_status check_norms(const lk_plan *p, const lk_graph *g)
 {
@@ -128,7 +166,7 @@ static lk_status check_norms(const lk_plan *p, const lk_graph *g)
         const lk__graph_node *n = &g->nodes[i];
         if (n->dead || lk__op_find(n->op)->evaluation != LK__EVALUATE_BY_BUFFERS) continue;
         return lk__fail(p->context, LK_EUNSUPPORTED,
-                        "%s:%d: %s has statistics of its own in each leaf, which one result in every layout excludes: "
+                        "%s:%d: %s computes statistics for each leaf, so layouts would give different results: "
                         "synchronise it (sync_batch_norm, --sync-batchnorm), or use --reproducible without layout",
                         n->site.file ? n->site.file : "?", n->site.line, lk__node_name(g, n));
     }
@@ -142,21 +180,29 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     size_t         states = p->graph->states_count;
     if (status < 0) return status;
     if (states && !(list->gradients = lk__alloc(p->context, LK_MEMORY_OTHER, states * sizeof(int)))) return LK_ENOMEM;
-    freeze_groups(list->graph, config->optimizer);
+    lk__plan_freeze_groups(list->graph, config->optimizer);
     if ((status = pass_precision(p, list)) < 0) return status;
     unsigned without = config->sync_batch_norm ? 1u << LK__FUSION_SUM : 0; /* its normalisation adds no residual */
     if (!config->no_fusion && (status = lk__pass_fuse(list, false, without)) < 0) return status;
     if (config->sync_batch_norm && (status = lk__pass_sync_norm(list, lk__plan_order(p))) < 0) return status;
     if (p->parallel.reproducible_layout && (status = check_norms(p, list->graph)) < 0) return status;
-    order_recorded_sums(list->graph, lk__plan_order(p));
+    if (p->parallel.reproducible_layout)
+        lk__pass_leaf_statistics(list);
+    else
+        order_recorded_sums(list->graph, lk__plan_order(p));
     if ((status = lk__pass_loss_scales(p, list)) < 0) return status;
     size_t forward = list->graph->nodes_count;
     if ((status = lk__pass_loss_gradients(p, list)) < 0) return status;
     if ((status = fill_unused(list, lk__plan_rank(p) == 0)) < 0) return status;
+    if (p->parallel.leaves) keep_sums_whole(list->graph);
     if ((status = lk__pass_sum_parts(p, list, &forward)) < 0) return status;
     if ((status = lk__pass_placement(p, list, config, &forward)) < 0) return status;
     if ((status = lk__pass_experts(p, list, &forward)) < 0) return status;
+    if ((status = check_stages(p, list->graph)) < 0) return status;
+    if ((status = lk__pass_pipeline(p, list, &forward)) < 0) return status;
     if (!config->no_fusion && (status = lk__pass_fuse(list, true, 0)) < 0) return status;
+    if ((status = lk__pass_pieces(p, list, config->pieces, &forward)) < 0) return status;
+    if ((status = lk__pass_postpone(p, list, forward)) < 0) return status;
     if ((status = lk__pass_overlap(p, list, forward)) < 0) return status;
     size_t backward;
     if ((status = lk__pass_buckets(p, &backward)) < 0) return status;
@@ -164,6 +210,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     size_t sync = list->graph->nodes_count;
     if ((status = lk__pass_update(p, config->optimizer)) < 0) return status;
     if ((status = lk__pass_layout(list, forward, backward, sync)) < 0) return status;
+    lk__plan_find_postponed(list);
     lk__plan_place_moments(p);
     if ((status = lk__pass_leaf_batch(p)) < 0) return status;
     count_sets(p);
@@ -185,8 +232,11 @@ static lk_status plan_evaluation(lk_plan *p, const lk_plan_config *config)
     if ((status = lk__pass_sum_parts(p, list, &nodes)) < 0) return status;
     if ((status = lk__pass_placement(p, list, config, &nodes)) < 0) return status;
     if ((status = lk__pass_experts(p, list, &nodes)) < 0) return status;
+    if ((status = lk__pass_pipeline(p, list, &nodes)) < 0) return status;
     for (int late = 0; late < 2 && !config->no_fusion; late++)
         if ((status = lk__pass_fuse(list, late, 0)) < 0) return status;
+    nodes = list->graph->nodes_count;
+    if ((status = lk__pass_pieces(p, list, config->pieces, &nodes)) < 0) return status;
     size_t end = nodes = list->graph->nodes_count;
     if ((status = lk__pass_shard_gather(p, list, &nodes, &end)) < 0) return status;
     if ((status = lk__pass_layout(list, end, end, end)) < 0) return status;
@@ -215,7 +265,7 @@ static int count_helpers(const lk_plan *p)
 {
     int others = lk__plan_owners(p) - 1;
     /* Ranks that place values wait for each other within a step: what they have left is not their own alone. */
-    bool placed = lk__mesh_used_axes(&p->mesh, LK__PLAN_PLACED_AXES) != 0;
+    bool placed = lk__mesh_used_axes(&p->mesh, LK__PLAN_PLACED_AXES | LK__PLAN_EXPERT_AXES) != 0;
     if (!p->shared || !p->trains || p->parallel.keep_cores || placed) return 0;
     return others < LK__HELPERS ? others : LK__HELPERS;
 }
@@ -250,6 +300,7 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, b
     p->gradient_dtype = config->gradient_dtype == LK_F32 ? graph->real : config->gradient_dtype;
     p->shared = p->parallel.state == LK_STATE_SHARED && lk__plan_batch_parts(p) > 1;
     p->stage = find_stage(p);
+    int hosts = p->parallel.hosts;
     if (p->parallel.blocks_in_flight == 0) p->parallel.blocks_in_flight = 2;
     if (p->parallel.hosts == 0 || !p->shared) p->parallel.hosts = 1;
     if (p->parallel.micro_batches == 0) p->parallel.micro_batches = 1;
@@ -268,24 +319,32 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, b
     bool like = lk__plan_is_like(placement);
     if (!placement || like) p->placed_axes = lk__mesh_used_axes(&p->mesh, LK__PLAN_PLACED_AXES);
     if (!placement || like) p->expert_axes = lk__mesh_used_axes(&p->mesh, LK__PLAN_EXPERT_AXES);
+    if (p->stage == 3 && lk__device_is_host(p->device))
+        p->host = lk__plan_find_host(&p->mesh, lk__plan_shard_axes(p), hosts);
     if (like && p->placed_axes) lk__plan_copy_splits(p, placement->user);
+    if ((status = lk__plan_find_losses(p, graph, config->loss.graph ? config->loss.id : -1)) < 0) goto fail;
+    if ((!placement || like) && (status = lk__plan_make_stages(p, config, like ? placement->user : NULL)) < 0)
+        goto fail;
     if (like) placement = NULL; /* without an axis that cuts values, nothing is placed otherwise */
     if (!p->placed_axes && (status = lk__plan_place_states(p, placement, config->optimizer)) < 0) goto fail;
     if (lk__sum_parts_needs_leaves(p)) p->batch_leaves = false;
+    if (p->pipeline) p->batch_leaves = false; /* whether leaves can be one batch may differ from stage to stage */
     if (p->parallel.leaves && !p->batch_leaves) lk__plan_reduce_capacity(p);
-    if ((status = lk__plan_find_losses(p, graph, config->loss.graph ? config->loss.id : -1)) < 0) goto fail;
     if (p->trains && (status = plan_training(p, config)) < 0) goto fail;
+    if (p->trains && p->pipeline && (status = lk__plan_check_schedule(p)) < 0) goto fail;
     if (p->trains && (status = lk__plan_weights(p)) < 0) goto fail;
     if (!p->trains) lk__plan_share_buffers(p);
     if ((status = plan_evaluation(p, config)) < 0) goto fail;
-    size_t               arenas = p->train.arena * (size_t)p->slots;
+    size_t               arenas = p->train.arena * (size_t)p->slots + p->train.common;
     const lk__plan_list *others[] = {&p->evaluate, &p->weights};
     p->memory[LK_MEMORY_ACTIVATIONS] = arenas;
     p->memory[LK_MEMORY_WORKSPACE] = p->train.workspace;
     p->gathered = p->train.gathered;
+    p->host.bytes = p->train.host;
     for (int i = 0; i < 2; i++) {
         if (others[i]->arena > p->memory[LK_MEMORY_ACTIVATIONS]) p->memory[LK_MEMORY_ACTIVATIONS] = others[i]->arena;
         if (others[i]->gathered > p->gathered) p->gathered = others[i]->gathered;
+        if (others[i]->host > p->host.bytes) p->host.bytes = others[i]->host;
         if (others[i]->workspace > p->memory[LK_MEMORY_WORKSPACE])
             p->memory[LK_MEMORY_WORKSPACE] = others[i]->workspace;
     }
@@ -323,9 +382,11 @@ void lk_plan_free(lk_plan *p)
     free_list(c, &p->weights, states);
     lk__free(c, LK_MEMORY_OTHER, p->states, states * sizeof *p->states);
     lk__free(c, LK_MEMORY_OTHER, p->algorithms, p->algorithms_bytes);
+    lk__cost_free_times(p);
     if (p->graph) lk__free(c, LK_MEMORY_OTHER, p->constants, p->graph->constants_count * sizeof *p->constants);
     lk__free(c, LK_MEMORY_OTHER, p->buckets, p->buckets_capacity * sizeof *p->buckets);
     lk__free(c, LK_MEMORY_OTHER, p->units, p->units_capacity * sizeof *p->units);
+    lk__plan_free_stages(p);
     lk_graph_free(p->graph);
     lk__free(c, LK_MEMORY_OTHER, p, sizeof *p);
 }

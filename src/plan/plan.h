@@ -1,6 +1,7 @@
 /* plan/plan.h - the internals of a plan: two instruction lists (training, evaluation) over one set of states, and the
- * passes that make them. Order of the passes: evaluation → precision → fuse → sync norm → grad → placement → experts →
- * fuse residual → overlap → buckets → update → layout → leaf batch → memory. */
+ * passes that make them. Order of the passes: evaluation → precision → fuse → sync norm → grad → sum parts →
+ * placement → experts → pipeline → fuse residual → pieces → postpone → overlap → buckets → shard gather → update →
+ * layout → leaf batch → launch groups → memory. */
 #ifndef LK__PLAN_H
 #define LK__PLAN_H
 
@@ -23,8 +24,10 @@ typedef enum lk__plan_region {
     LK__IN_MASTER,
     LK__IN_OPTIMIZER,
     LK__IN_GRADIENTS,
-    LK__IN_ACTIVATIONS, /* the arena */
+    LK__IN_ACTIVATIONS, /* the arena; each slot has its own */
+    LK__IN_COMMON,      /* behind them: what a pipeline's slots need only while a section runs */
     LK__IN_GATHERED,    /* of plan/shard.h: parameters that were gathered, and gradients until they are reduced */
+    LK__IN_HOST,        /* of plan/shard.h: parameters that were gathered once for the ranks of a host */
     LK__REGION_COUNT
 } lk__plan_region;
 
@@ -54,14 +57,16 @@ typedef struct lk__plan_launch {
 
 /* One instruction list: nodes in the order in which they run, divided into sections. */
 typedef struct lk__plan_list {
-    lk_graph       *graph;
-    int            *order; /* nodes that were not removed, in the order in which they run */
-    size_t          order_count, order_capacity;
-    size_t          end[LK_SECTION_COUNT]; /* where each section ends in order; it begins where the previous one ends */
-    lk__plan_place *places;                /* by value */
+    lk_graph *graph;
+    int      *order; /* nodes that were not removed, in the order in which they run */
+    size_t    order_count, order_capacity;
+    size_t    end[LK_SECTION_COUNT]; /* where each section ends in order; it begins where the previous one ends */
+    size_t    weights_begin; /* in LK_BACKWARD, of gradients that no other stage waits for; 0: they are not apart */
+    lk__plan_place *places;  /* by value */
     size_t          places_count;
     size_t          arena, workspace; /* bytes */
-    size_t          gathered;         /* of LK__IN_GATHERED */
+    size_t          common;           /* of LK__IN_COMMON */
+    size_t          gathered, host;   /* of LK__IN_GATHERED and LK__IN_HOST */
     /* Values: the loss's, then sum and weight of each metric, then of each of several losses that are added; -1: none.
      * In the list of weights: that of each loss. */
     int              numbers[LK__PLAN_NUMBERS];
@@ -112,6 +117,7 @@ typedef struct lk__plan_bucket {
     size_t   offset, bytes; /* in the region of gradients */
     lk_dtype dtype;         /* of its gradients */
     bool     experts;       /* these are of experts that other ranks do not have (experts.h) */
+    bool     postponed;     /* they are made from weights_begin on, maybe behind another micro-batch's backward */
     int      states;
     int      unit; /* of plan/shard.h: that whose gradients it has */
     /* the same, of stages 2 and 3, where it is rounded for its reduction: that, and the slice which is received */
@@ -141,6 +147,12 @@ typedef struct lk__plan_moment {
     double      initial;
 } lk__plan_moment;
 
+/* Of an operation that was measured (cost_measured.c): its amount of work, and the time that it took. */
+typedef struct lk__plan_cost_time {
+    lk__op op;
+    double work, seconds;
+} lk__plan_cost_time;
+
 struct lk_plan {
     lk_context     *context;
     lk__device     *device; /* the context's */
@@ -158,11 +170,13 @@ struct lk_plan {
     lk_policy       policy;
     lk_dtype        gradient_dtype; /* of the all_reduce of gradients */
 
-    lk__mesh_grid    mesh;     /* the ranks, and this one: asked by the calls below */
+    struct lk__plan_pipeline *pipeline; /* plan/pipeline.h; NULL: there is one stage */
+    lk__mesh_grid             mesh;     /* the ranks, and this one: asked by the calls below */
     lk_parallel      parallel; /* hosts and micro_batches at least 1; not its world and rank, which `mesh` has */
     bool             shared;   /* the state is held once on every host, and each rank updates a slice of it (slice.c) */
     int              stage;    /* above 0: ranks along shard have slices of the state (plan/shard.h) */
     size_t           gathered; /* bytes of LK__IN_GATHERED, part of LK_MEMORY_STAGING */
+    lk__plan_host    host;     /* LK__IN_HOST, of which a rank's share is part of LK_MEMORY_STAGING, too */
     lk__plan_unit   *units;
     size_t           units_count, units_capacity;
     int              helpers;        /* threads that can run on cores of other ranks while these wait (run/lend.h) */
@@ -184,6 +198,9 @@ struct lk_plan {
     int              slots;            /* micro-batches whose activations are held at once */
     int              syncs;            /* collectives within forward and backward: synchronised batch norm */
     lk__plan_source  source;           /* of its inputs */
+
+    lk__plan_cost_time *times; /* lk_plan_calibrate; NULL: estimates are made from rates */
+    size_t              times_count, times_bytes;
 
     /* The algorithms that its kernels use, where the device measures them: lines of text (device/kernels.h,
      * list_tuned). Before a program is made, those that it is to use; NULL: none. */
@@ -224,6 +241,13 @@ enum { LK__PLAN_BATCH_AXES = LK_AXIS_DATA | LK_AXIS_SHARD | LK_AXIS_EXPERT };
 enum { LK__PLAN_EXPERT_AXES = LK_AXIS_EXPERT };
 /* Those along which ranks have the same rows, and parts of values that the placement pass cuts (placement.h). */
 enum { LK__PLAN_PLACED_AXES = LK_AXIS_TENSOR };
+/* That along which they have the same rows, and different nodes (pipeline.h). */
+enum { LK__PLAN_STAGE_AXES = LK_AXIS_PIPELINE };
+static inline int lk__plan_stages(const lk_plan *p) { return lk__mesh_extent(&p->mesh, LK__PLAN_STAGE_AXES); }
+static inline int lk__plan_own_stage(const lk_plan *p)
+{
+    return lk__mesh_coordinate(&p->mesh, LK__PLAN_STAGE_AXES, p->mesh.rank);
+}
 /* Those along which a rank computes with a part of a state. */
 static inline unsigned lk__plan_cut_axes(const lk_plan *p) { return p->placed_axes | p->expert_axes; }
 /* Into how many parts the batch is split over ranks, and which this rank has. With leaves, each part is a run of
@@ -286,7 +310,7 @@ static inline bool lk__plan_by_leaf(const lk__plan_list *list, int node)
 static inline bool lk__plan_has_effect(const lk__graph_node *n)
 {
     lk__graph_effect effect = lk__op_find(n->op)->effect;
-    return effect == LK__EFFECT_STATE || effect == LK__EFFECT_CACHE ||
+    return effect == LK__EFFECT_STATE || effect == LK__EFFECT_CACHE || effect == LK__EFFECT_SENDS ||
            (effect == LK__EFFECT_IF_UPDATE && n->attrs.update);
 }
 
@@ -299,14 +323,18 @@ lk_status lk__pass_loss_gradients(lk_plan *plan, lk__plan_list *list);
 lk_status lk__plan_weights(lk_plan *plan);
 /* The number of several losses in a list: the sum of the first, then its weight, and so on. */
 static inline int lk__number_losses(const lk_plan *p) { return LK__NUMBER_METRICS + 2 * (int)p->graph->metrics_count; }
-/* What a number counts for where there is no value: 1 for weights. */
+/* What a number counts for where there is no value: 1 for weights, in one of the stages. */
 static inline double lk__number_otherwise(const lk_plan *p, int i)
 {
     int first = lk__number_losses(p);
+    if (lk__plan_own_stage(p) > 0) return 0;
     return i == LK__NUMBER_WEIGHT || (i >= first && (i - first) % 2 == 1);
 }
 /* The mean loss of these numbers. */
 double lk__plan_mean_loss(const lk_plan *plan, const double *numbers);
+
+/* plan.c: states of frozen groups, and what then needs no gradient. */
+void lk__plan_freeze_groups(lk_graph *graph, const lk_optimizer_config *optimizer);
 
 /* place_states.c: what of each state this rank has, and where; then that of the optimizer, when the moments are
  * known. */
@@ -424,6 +452,10 @@ int lk__plan_copies(const lk_plan *plan);
 int lk__plan_copy(const lk_plan *plan, int rank);
 int lk__plan_sharers(const lk_plan *plan, int rank);
 int lk__plan_sharer(const lk_plan *plan, int rank);
+/* The same of those with the same coordinates along `apart`, too: axes along which ranks have different parts of one
+ * copy (lk__plan_slices.apart). */
+int lk__plan_sharers_apart(const lk_plan *plan, unsigned apart, int rank);
+int lk__plan_sharer_apart(const lk_plan *plan, unsigned apart, int rank);
 /* The owners of this rank's copy, and its index among them. */
 static inline int lk__plan_owners(const lk_plan *p)
 {
@@ -436,18 +468,24 @@ static inline int lk__plan_own(const lk_plan *p)
 /* The same of a bucket. */
 static inline int lk__bucket_owners(const lk_plan *p, const lk__plan_bucket *b)
 {
+    if (p->shared && b->experts) return lk__plan_sharers_apart(p, p->expert_axes, lk__plan_rank(p));
     return p->stage ? lk__unit_shards(p, &p->units[b->unit]) : lk__plan_owners(p);
 }
 static inline int lk__bucket_own(const lk_plan *p, const lk__plan_bucket *b)
 {
+    if (p->shared && b->experts) return lk__plan_sharer_apart(p, p->expert_axes, lk__plan_rank(p));
     return p->stage ? lk__unit_shard(p, &p->units[b->unit]) : lk__plan_own(p);
 }
 /* Helpers of a rank at most: more would take more workspace, and smaller tiles. */
 enum { LK__HELPERS = 3 };
 /* The threads of a kernel of forward or backward at most: the context's, and those of other ranks that wait
  * (run/lend.h). */
-static inline int    lk__plan_workers(const lk_plan *p) { return lk_context_threads(p->context) + p->helpers; }
-static inline size_t lk__slice_bytes(const lk_plan *p, size_t bytes) { return bytes / (size_t)lk__plan_owners(p); }
+static inline int lk__plan_workers(const lk_plan *p) { return lk_context_threads(p->context) + p->helpers; }
+/* Of `bytes` of a bucket, an owner's. */
+static inline size_t lk__slice_bytes(const lk_plan *p, const lk__plan_bucket *b, size_t bytes)
+{
+    return bytes / (size_t)lk__bucket_owners(p, b);
+}
 /* slice.c: whether these ranks can hold their state once on each of `hosts`; those with other parts of it along axes
  * that place values, once for each part. If not, `why` continues "the ranks". */
 bool lk__plan_hosts_share(const lk__mesh_grid *mesh, int leaves, int hosts, char *why, size_t bytes);
@@ -486,6 +524,7 @@ _Static_assert(sizeof(lk__kernel_invalid_id) <= LK__STAGED_REPORT, "the report o
 _Static_assert((int)LK__NUMBER_MOST == (int)LK__DEVICE_NUMBERS, "the numbers of a step");
 _Static_assert(sizeof(lk__kernel_step) <= LK__STAGED_STEP, "the step block");
 
+void lk__cost_free_times(lk_plan *plan); /* cost_measured.c */
 /* cost.c: the estimated time of a node at its capacity, from the machine's operations and bytes per second. */
 double lk__node_seconds(const lk_graph *graph, const lk__graph_node *node, double flops, double memory);
 

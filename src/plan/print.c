@@ -8,7 +8,8 @@ static const char *const section_names[LK_SECTION_COUNT] = {"forward", "backward
 static const char *const region_names[LK__REGION_COUNT] = {
     [LK__IN_INPUT] = "input",       [LK__IN_PARAMETERS] = "parameters", [LK__IN_BUFFERS] = "buffers",
     [LK__IN_MASTER] = "master",     [LK__IN_OPTIMIZER] = "optimizer",   [LK__IN_GRADIENTS] = "gradients",
-    [LK__IN_ACTIVATIONS] = "arena", [LK__IN_GATHERED] = "gathered",
+    [LK__IN_ACTIVATIONS] = "arena", [LK__IN_COMMON] = "common",         [LK__IN_GATHERED] = "gathered",
+    [LK__IN_HOST] = "host",
 };
 
 static void print_line(lk_text_callback write, void *user, const char *text)

@@ -54,8 +54,10 @@ lk_status lk__plan_rebuild_at(lk_graph *g, lk__plan_rewrite_at rewrite, void *us
 
 void lk__plan_set_producers(lk_graph *g)
 {
-    for (size_t i = 0; i < g->nodes_count; i++)
-        for (int k = 0; k < g->nodes[i].outputs && !g->nodes[i].dead; k++)
-            if (g->nodes[i].out[k] >= 0 && g->values[g->nodes[i].out[k]].kind == LK__VALUE_RESULT)
-                g->values[g->nodes[i].out[k]].node = (int)i;
+    /* Values of removed nodes keep a number in the list; those that another node has taken over are set behind them. */
+    for (int dead = 1; dead >= 0; dead--)
+        for (size_t i = 0; i < g->nodes_count; i++)
+            for (int k = 0; k < g->nodes[i].outputs && g->nodes[i].dead == dead; k++)
+                if (g->nodes[i].out[k] >= 0 && g->values[g->nodes[i].out[k]].kind == LK__VALUE_RESULT)
+                    g->values[g->nodes[i].out[k]].node = (int)i;
 }

@@ -2,6 +2,7 @@
 #include "plan/schedule.h"
 
 #include "plan/leaf_stack.h"
+#include "plan/pipeline_schedule.h"
 
 const char *lk__schedule_name(lk__schedule_kind kind)
 {
@@ -53,7 +54,7 @@ int lk__plan_runs(const lk_plan *p)
 static int count_parts(const lk_plan *p)
 {
     if (lk__plan_leaves_together(p)) return 1;
-    bool alike = p->parallel.leaves && (p->batch_leaves || lk__plan_runs_alike(p));
+    bool alike = p->parallel.leaves && (p->batch_leaves || p->pipeline || lk__plan_runs_alike(p)); /* in all stages */
     return alike ? lk__plan_runs(p) : lk__plan_divide(p).here;
 }
 
@@ -77,7 +78,7 @@ static lk__schedule_run part_run(const lk_plan *p, lk_section section, int index
     lk__schedule_run  run = {.list = &p->train,
                              .section = section,
                              .through = section,
-                             .slots = p->slots,
+                             .slots = p->pipeline ? 1 : p->slots,
                              .part = part,
                              .each = (int)lk__range_count(own),
                              .number = lk__plan_batch_part(p),
@@ -114,9 +115,85 @@ lk__schedule_run lk__schedule_by_hand(const lk_plan *p, lk_section section, unsi
     return computes ? part_run(p, section, 0, flags | LK__IF_WAITED) : step_run(p, section, flags | LK__IF_WAITED);
 }
 
-static void put_step(const lk_plan *p, bool held, lk__plan_schedule *s)
+/* ---- stages of a pipeline ---- */
+
+static lk__pipeline_schedule_shape shape_of(const lk_plan *p)
 {
-    int parts = count_parts(p);
+    return (lk__pipeline_schedule_shape){lk__plan_stages(p), count_parts(p), p->parallel.pipeline_schedule};
+}
+
+int lk__plan_count_slots(const lk_plan *p)
+{
+    lk__pipeline_schedule_shape shape = shape_of(p);
+    if (p->pipeline) return lk__pipeline_slots(&shape, lk__plan_own_stage(p));
+    return lk__plan_leaves_together(p) ? (int)lk__range_count(lk__plan_own_leaves(p)) : 1;
+}
+
+static lk__schedule_run stage_run(const lk_plan *p, const lk__pipeline_schedule_run *r, bool held)
+{
+    static const lk__schedule_half halves[LK__PIPELINE_KINDS] = {LK__HALF_BOTH, LK__HALF_INPUTS, LK__HALF_WEIGHTS};
+    bool                           last = r->micro_batch + 1 == count_parts(p) && !held;
+    bool                           apart = p->parallel.pipeline_schedule == LK_PIPELINE_ZERO_BUBBLE;
+    lk__schedule_run run = part_run(p, r->kind == LK__PIPELINE_FORWARD ? LK_FORWARD : LK_BACKWARD, r->micro_batch,
+                                    LK__IF_WAITED | (last ? LK__IF_LAST : LK__IF_MORE));
+    run.slot = r->slot;
+    run.half = apart ? halves[r->kind] : LK__HALF_BOTH;
+    return run;
+}
+
+/* Whether what run `at` receives may have its memory once run `before` is done: a forward's when the slot is free, a
+ * backward's when its forward has ended. */
+static bool frees_memory(const lk__pipeline_schedule_run *runs, int before, int at)
+{
+    return runs[before].slot == runs[at].slot;
+}
+
+/* Whether the run before has freed the memory: then it starts its receives first. At the beginning of a step those of
+ * all slots start in the order in which they are sent. */
+static bool starts_itself(const lk__pipeline_schedule_run *runs, int at)
+{
+    return at > 0 && frees_memory(runs, at - 1, at);
+}
+
+/* Starts the receives of runs that must wait for run `done` and for none behind it; done -1: for none at all. */
+static void put_receives(const lk_plan *p, const lk__pipeline_schedule_run *runs, int count, int done, bool held,
+                         lk__plan_schedule *s)
+{
+    for (int at = done + 1; at < count; at++) {
+        int before = at - 1;
+        if (runs[at].kind == LK__PIPELINE_WEIGHTS) continue;
+        while (before >= 0 && !frees_memory(runs, before, at)) before--;
+        if (before != done || starts_itself(runs, at)) continue;
+        s->runs[s->count] = stage_run(p, &runs[at], held);
+        s->runs[s->count++].receives = LK__RECEIVES_ALONE;
+    }
+}
+
+static lk_status put_stages(const lk_plan *p, bool held, lk__plan_schedule *s)
+{
+    lk__pipeline_schedule_shape shape = shape_of(p);
+    int                         count = lk__pipeline_count(&shape);
+    size_t                      bytes = (size_t)count * sizeof(lk__pipeline_schedule_run);
+    lk__pipeline_schedule_run  *runs = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
+    if (!runs) return LK_ENOMEM;
+    lk__pipeline_list(&shape, lk__plan_own_stage(p), runs);
+    put_receives(p, runs, count, -1, held, s);
+    for (int i = 0; i < count; i++) {
+        lk__schedule_run run = stage_run(p, &runs[i], held);
+        run.receives = starts_itself(runs, i) ? LK__RECEIVES_FIRST : LK__RECEIVES_STARTED;
+        s->runs[s->count++] = run;
+        put_receives(p, runs, count, i, held, s);
+    }
+    lk__free(p->context, LK_MEMORY_OTHER, runs, bytes);
+    return LK_OK;
+}
+
+/* ---- all of them ---- */
+
+static lk_status put_step(const lk_plan *p, bool held, lk__plan_schedule *s)
+{
+    int       parts = p->pipeline ? 0 : count_parts(p);
+    lk_status status = p->pipeline ? put_stages(p, held, s) : LK_OK;
     for (int i = 0; i < parts; i++) {
         unsigned end = i + 1 == parts && !held ? LK__IF_LAST : LK__IF_MORE;
         s->runs[s->count++] = part_run(p, LK_FORWARD, i, LK__IF_WAITED | end);
@@ -124,6 +201,7 @@ static void put_step(const lk_plan *p, bool held, lk__plan_schedule *s)
     }
     s->runs[s->count++] = step_run(p, LK_SYNC, LK__IF_WAITED | (held ? LK__IF_HELD : 0));
     s->runs[s->count++] = step_run(p, LK_UPDATE, LK__IF_WAITED | LK__IF_LAST | (held ? LK__IF_SEPARATE : 0));
+    return status;
 }
 
 static void put_queued(const lk_plan *p, lk__plan_schedule *s)
@@ -142,11 +220,14 @@ lk__schedule_run lk__schedule_run_of(const lk__plan_list *list, unsigned flags)
     return (lk__schedule_run){.list = list, .section = LK_EVALUATE, .through = LK_EVALUATE, .slots = 1, .flags = flags};
 }
 
+/* Forward, backward and, in a pipeline, gradients of weights; and the starts of what the first two receive. */
+static size_t most_runs(const lk_plan *p) { return (p->pipeline ? 5 : 2) * (size_t)count_parts(p); }
+
 static size_t count_runs(const lk_plan *p, lk__schedule_kind kind)
 {
     switch (kind) {
     case LK__SCHEDULE_STEP: /* fall through */
-    case LK__SCHEDULE_HELD: return p->trains ? 2 * (size_t)count_parts(p) + 2 : 0;
+    case LK__SCHEDULE_HELD: return p->trains ? most_runs(p) + 2 : 0;
     case LK__SCHEDULE_QUEUED: return lk__plan_queues(p) ? (size_t)count_parts(p) + 1 : 0;
     case LK__SCHEDULE_WEIGHTS: return p->weights.order_count > 0; /* some are computed */
     default: return 1;
@@ -155,12 +236,14 @@ static size_t count_runs(const lk_plan *p, lk__schedule_kind kind)
 
 lk_status lk__plan_schedule_make(const lk_plan *p, lk__schedule_kind kind, lk__plan_schedule *s)
 {
-    size_t count = count_runs(p, kind);
+    size_t    count = count_runs(p, kind);
+    lk_status status = LK_OK;
     *s = (lk__plan_schedule){.runs = NULL};
     if (count == 0) return LK_OK;
     if (!(s->runs = lk__alloc(p->context, LK_MEMORY_OTHER, count * sizeof *s->runs))) return LK_ENOMEM;
+    s->capacity = count;
     if (kind == LK__SCHEDULE_STEP || kind == LK__SCHEDULE_HELD)
-        put_step(p, kind == LK__SCHEDULE_HELD, s);
+        status = put_step(p, kind == LK__SCHEDULE_HELD, s);
     else if (kind == LK__SCHEDULE_QUEUED)
         put_queued(p, s);
     else if (kind == LK__SCHEDULE_WEIGHTS)
@@ -168,11 +251,12 @@ lk_status lk__plan_schedule_make(const lk_plan *p, lk__schedule_kind kind, lk__p
     else
         s->runs[s->count++] =
             lk__schedule_run_of(&p->evaluate, kind == LK__SCHEDULE_GENERATION ? LK__IF_QUEUED : LK__IF_WAITED);
-    return LK_OK;
+    if (status < 0) lk__plan_schedule_free(p->context, s);
+    return status;
 }
 
 void lk__plan_schedule_free(lk_context *c, lk__plan_schedule *s)
 {
-    lk__free(c, LK_MEMORY_OTHER, s->runs, s->count * sizeof *s->runs);
+    lk__free(c, LK_MEMORY_OTHER, s->runs, s->capacity * sizeof *s->runs);
     *s = (lk__plan_schedule){.runs = NULL};
 }

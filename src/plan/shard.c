@@ -1,6 +1,7 @@
 /* shard.c - the units of a plan whose ranks along the axis shard have slices of the state: which states are together,
  * and what of them this rank has. */
 #include "plan/experts.h"
+#include "plan/pipeline.h"
 
 #include "base/tree.h"
 
@@ -25,25 +26,37 @@ bool lk__plan_scatters(const lk_plan *p) { return p->stage > 1 && !p->parallel.l
 
 bool lk__plan_shards_nest(const lk_plan *p)
 {
-    int rank = lk__plan_rank(p), first = lk__mesh_member(&p->mesh, LK_AXIS_SHARD, rank, 0),
-        next = lk__mesh_member(&p->mesh, LK_AXIS_SHARD, rank, lk__plan_shards(p) > 1);
+    unsigned axes = lk__plan_shard_axes(p);
+    int      rank = lk__plan_rank(p), count = lk__mesh_extent(&p->mesh, axes);
+    int      first = lk__mesh_member(&p->mesh, axes, rank, 0), last = lk__mesh_member(&p->mesh, axes, rank, count - 1);
     if (lk__mesh_extent(&p->mesh, LK_AXIS_DATA) == 1) return true;
     return lk__tree_nests(lk__plan_batch_parts(p), lk__mesh_extent(&p->mesh, LK_AXIS_DATA)) &&
-           lk__plan_batch_part_of(p, next) == lk__plan_batch_part_of(p, first) + 1;
+           lk__plan_batch_part_of(p, last) == lk__plan_batch_part_of(p, first) + count - 1;
 }
 
 bool lk__plan_squares_by_part(const lk_plan *p)
 {
-    return p->stage && p->parallel.leaves && lk__device_is_host(p->device) && !lk__plan_exact_norm(p);
+    return p->stage && p->parallel.leaves && lk__device_is_host(p->device) && !lk__plan_exact_norm(p) &&
+           !p->expert_axes;
 }
 
-bool lk__plan_exact_norm(const lk_plan *p) { return p->parallel.reproducible_layout && lk__device_is_host(p->device); }
+/* With stages as well: no rank has the squares of all. */
+bool lk__plan_exact_norm(const lk_plan *p)
+{
+    bool stages = p->parallel.leaves && lk__plan_stages(p) > 1;
+    return (p->parallel.reproducible_layout || stages) && lk__device_is_host(p->device);
+}
 
-/* Of what this rank would have without the axis shard. */
+/* Of what a rank that holds it would have without the axis shard: parts of values that are cut are equal. */
 static int64_t state_elements(const lk_plan *p, size_t state)
 {
     lk__plan_slices s = lk__plan_state_slices(p, state, LK__ARRAY_STORED);
-    return lk__slices_elements(&s, s.own);
+    return lk__slices_elements(&s, lk__plan_holds(p, state) ? s.own : 0);
+}
+
+bool lk__unit_is_held(const lk_plan *p, const lk__plan_unit *u)
+{
+    return !u->held || (u->held >> lk__plan_own_stage(p) & 1);
 }
 
 lk__range lk__plan_piece(const lk_plan *p, size_t state)
@@ -147,7 +160,7 @@ static bool is_full(const lk_plan *p, const lk__plan_unit *u, const lk__plan_uni
 
 static bool is_like(const lk__plan_unit *u, const lk__plan_unit *other)
 {
-    return u->dtype == other->dtype && u->frozen == other->frozen && u->axes == other->axes;
+    return u->dtype == other->dtype && u->frozen == other->frozen && u->axes == other->axes && u->held == other->held;
 }
 
 /* The last unit that has such states, unless it is full; else a new one. -1: out of memory. */
@@ -158,8 +171,12 @@ static int find_unit(lk_plan *p, const lk__plan_unit *like)
     if (i > 0 && !is_full(p, &p->units[i - 1], like)) return (int)i - 1;
     if (lk__grow(p->context, (void **)&p->units, &p->units_capacity, p->units_count + 1, sizeof *p->units) < 0)
         return -1;
-    p->units[p->units_count] = (lk__plan_unit){
-        .block = like->block, .axes = like->axes, .dtype = like->dtype, .frozen = like->frozen, .bucket = -1};
+    p->units[p->units_count] = (lk__plan_unit){.block = like->block,
+                                               .axes = like->axes,
+                                               .dtype = like->dtype,
+                                               .frozen = like->frozen,
+                                               .held = like->held,
+                                               .bucket = -1};
     return (int)p->units_count++;
 }
 
@@ -170,6 +187,7 @@ static lk_status add_state(lk_plan *p, size_t state, int block, bool frozen)
                             .axes = lk__plan_is_expert(p, state) ? (unsigned)LK_AXIS_SHARD : lk__plan_shard_axes(p),
                             .dtype = g->values[g->states[state].value].shape.dtype,
                             .frozen = frozen,
+                            .held = p->states[state].splits[LK__ARRAY_STORED].held,
                             .elements = state_elements(p, state)};
     int             unit = find_unit(p, &like);
     if (unit < 0) return LK_ENOMEM;

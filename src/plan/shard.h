@@ -28,6 +28,7 @@ typedef struct lk__plan_unit {
     unsigned axes;  /* over which it is cut: shard, and that of experts, which are cut along it already */
     lk_dtype dtype; /* of its stored values */
     bool     frozen;
+    uint64_t held; /* by which stages of a pipeline (lk__plan_splits) */
     int      states;
     int64_t  elements; /* of all slices, with what is between states */
     size_t   stored;   /* where it begins in the parameters: all of it or, of stage 3, this rank's slice */
@@ -36,18 +37,37 @@ typedef struct lk__plan_unit {
     int      value, slice; /* of the training graph, of stages 1 and 2: its parameters, and this rank's slice */
 } lk__plan_unit;
 
+/* What ranks of a host gather once, in memory that they have in common, where ranks along shard are several on a host:
+ * of stage 3, the parameters of a unit. Every rank writes its slice, and fetches those of the ranks with its place on
+ * the other hosts. Nobody writes before all ranks of the host have started that gather, at which they no longer read
+ * what was there before: that is the only barrier which the memory needs, and it is part of the collective
+ * (comm/hosts.h). */
+typedef struct lk__plan_host {
+    int    sharers; /* ranks of a host that gather together; 0: every rank gathers for itself */
+    int    hosts;   /* on which the ranks of such a group are */
+    size_t bytes;   /* of a host's copy */
+} lk__plan_host;
+
+/* shard_host.c. By whom, of groups along these axes, where the ranks of the mesh are on so many hosts, each with the
+ * same number, host by host; 0 hosts: it is not known. */
+lk__plan_host lk__plan_find_host(const lk__mesh_grid *mesh, unsigned axes, int hosts);
+bool          lk__unit_on_host(const lk_plan *plan, const lk__plan_unit *unit); /* it is gathered once on a host */
+/* Bytes of the copy that a rank allocates: the ranks of a host have the same share of it. */
+size_t lk__plan_host_share(const lk_plan *plan);
+
 /* When a plan is created: which states are together, and how their arrays are split. */
 lk_status lk__plan_make_units(lk_plan *plan, const lk_optimizer_config *optimizer);
 /* Whether every backward reduces its gradients, of which only slices are kept: stages 2 and 3, without leaves. */
 bool lk__plan_scatters(const lk_plan *plan);
-/* Whether the sum along shard, then that along data, is the sum over all parts of the batch in their tree. */
+/* Whether the sum along shard and expert, then that along data, is that over all parts of the batch in their tree. */
 bool lk__plan_shards_nest(const lk_plan *plan);
 /* Whether the norm of the gradient is added part by part (lk__square_parts), as one rank adds it: with leaves, on the
- * CPU. */
+ * CPU, unless they have different experts. */
 bool lk__plan_squares_by_part(const lk_plan *plan);
 /* Whether it is added without rounding (base/exact_sum.h), which has no order: where every layout gives the same bits,
  * on the CPU. */
 bool    lk__plan_exact_norm(const lk_plan *plan);
+bool    lk__unit_is_held(const lk_plan *plan, const lk__plan_unit *unit); /* by this rank's stage */
 int64_t lk__unit_each(const lk_plan *plan, const lk__plan_unit *unit); /* elements of a slice */
 /* The ranks that have its slices, and this one's place among them. */
 int lk__unit_shards(const lk_plan *plan, const lk__plan_unit *unit);

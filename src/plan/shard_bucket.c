@@ -2,6 +2,7 @@
  * the node that makes the last of its gradients. Of stage 1, and with leaves, gradients are in their region and are
  * reduced once in a step; its wait is in the section sync. Of stages 2 and 3 they are in the arena until the
  * reduce_scatter ends, which it does before the one after the next starts; the slices stay. */
+#include "plan/expert_leaves.h"
 #include "plan/instruction.h"
 
 typedef struct insertion {
@@ -30,7 +31,9 @@ static lk_status list_buckets(lk_plan *p, int *complete)
     for (;;) {
         int next = -1;
         for (int u = 0; u < (int)p->units_count; u++)
-            if (!p->units[u].frozen && p->units[u].bucket < 0 && (next < 0 || complete[u] < complete[next])) next = u;
+            if (!p->units[u].frozen && p->units[u].bucket < 0 && lk__unit_is_held(p, &p->units[u]) &&
+                (next < 0 || complete[u] < complete[next]))
+                next = u;
         if (next < 0) return LK_OK;
         lk_status status =
             lk__grow(p->context, (void **)&p->buckets, &p->buckets_capacity, p->buckets_count + 1, sizeof *p->buckets);
@@ -40,6 +43,7 @@ static lk_status list_buckets(lk_plan *p, int *complete)
         u->bucket = (int)p->buckets_count;
         p->buckets[p->buckets_count++] = (lk__plan_bucket){
             .bytes = (size_t)u->elements * lk_dtype_size(type), .dtype = type, .states = u->states, .unit = next};
+        p->buckets[p->buckets_count - 1].experts = p->expert_axes && !(u->axes & p->expert_axes);
     }
 }
 
@@ -153,6 +157,7 @@ static lk_status add_rounded_start(lk_plan *p, lk__plan_bucket *b, const lk__op_
 /* Over which one collective adds: leaves that do not nest are added over all parts of the batch at once. */
 static unsigned reduced_axes(const lk_plan *p, const lk__plan_bucket *b)
 {
+    if (lk__bucket_has_sources(p, b)) return LK__PLAN_BATCH_AXES & ~LK__PLAN_EXPERT_AXES;
     return lk__plan_by_slices(p) ? (unsigned)LK__PLAN_BATCH_AXES : p->units[b->unit].axes;
 }
 
@@ -188,21 +193,27 @@ static int insert_starts(lk_graph *g, const lk__graph_node *n, void *user)
     return index;
 }
 
+/* Whether other ranks have the same slice, and sums of other samples in it. */
+static bool has_replicas(const lk_plan *p, const lk__plan_bucket *b)
+{
+    return !lk__bucket_by_slices(p, b) && lk__mesh_extent(&p->mesh, LK_AXIS_DATA) > 1;
+}
+
 /* In the section sync: the waits that are not in backward, and the sum over ranks that have the same slices. */
 static lk_status add_sync(lk_plan *p)
 {
     lk_graph    *g = p->train.graph;
     lk__op_attrs attrs = {.reduction = LK_SUM, .order = LK__ORDER_RANKS, .mesh = LK_AXIS_DATA};
-    bool         replicas = lk__mesh_extent(&p->mesh, lk__plan_by_slices(p) ? 0 : LK_AXIS_DATA) > 1;
     for (size_t i = 0; i < p->buckets_count; i++) {
         lk__plan_bucket *b = &p->buckets[i];
         if (!lk__plan_scatters(p) && add_wait(p, i) < 0) return g->status;
-        if (!replicas) continue;
+        if (!has_replicas(p, b)) continue;
         b->summed = lk__bucket_type(p, b) == b->dtype ? b->result : bucket_value(p, i, WIDE_SLICE);
         if (b->summed < 0 || lk__emit_update(g, LK_HERE, LK__OP_all_reduce, &attrs, &b->summed, 1, &b->summed, 1) < 0)
             return g->status;
     }
-    for (size_t i = 0; i < p->buckets_count && replicas; i++) {
+    for (size_t i = 0; i < p->buckets_count; i++) {
+        if (!has_replicas(p, &p->buckets[i])) continue;
         int in[] = {p->buckets[i].summed, p->buckets[i].summed};
         if (lk__emit_update(g, LK_HERE, LK__OP_wait, NULL, in, 2, in, 1) < 0) return g->status;
     }

@@ -4,7 +4,8 @@
  * Of stage 3, the uses of a unit form segments: as long as no more other units than may be in flight are used in
  * between, it is kept. Each segment has an all_gather, whose start is where the segment before it begins (with more
  * blocks in flight: some segments earlier), and whose wait is before its first use. Parameters are views of the
- * gathered value. The memory pass frees it behind the last use. */
+ * gathered value. The memory pass frees it behind the last use. Where several ranks along shard are on a host, they
+ * gather it once for all of them (lk__plan_host). */
 #include "plan/plan.h"
 
 static int unit_value(const lk_plan *p, lk_graph *g, size_t unit, bool slice)
@@ -24,7 +25,10 @@ static int unit_value(const lk_plan *p, lk_graph *g, size_t unit, bool slice)
 static lk__op_attrs gather_attrs(const lk_plan *p, size_t unit)
 {
     const lk__plan_unit *u = &p->units[unit];
-    return (lk__op_attrs){.order = LK__ORDER_RANKS, .mesh = u->axes, .parts = lk__unit_shards(p, u)};
+    return (lk__op_attrs){.order = LK__ORDER_RANKS,
+                          .group = lk__unit_on_host(p, u) ? LK__GROUP_DATA_BY_HOST : LK__GROUP_DATA,
+                          .mesh = u->axes,
+                          .parts = lk__unit_shards(p, u)};
 }
 
 /* ---- behind the update ---- */
@@ -46,7 +50,7 @@ lk_status lk__shard_wait_updated(lk_plan *p)
     lk_graph *g = p->train.graph;
     for (size_t i = 0; i < p->units_count; i++) {
         int in[] = {p->units[i].value, p->units[i].slice};
-        if (lk__unit_shards(p, &p->units[i]) == 1) continue;
+        if (lk__unit_shards(p, &p->units[i]) == 1 || !lk__unit_is_held(p, &p->units[i])) continue;
         if (lk__emit_update(g, LK_HERE, LK__OP_wait, NULL, in, 2, in, 1) < 0) return g->status;
     }
     return LK_OK;
@@ -90,7 +94,10 @@ static bool is_dropped(const gathering *x, int unit, size_t last_use, int in_fli
 static lk_status add_use(gathering *x, int unit, size_t node, size_t *last_use, bool *used)
 {
     int in_flight = x->plan->parallel.blocks_in_flight;
-    if (!*used || is_dropped(x, unit, *last_use, in_flight)) {
+    /* A stage of a pipeline computes other micro-batches between a forward and its backward, which gather in
+     * between. */
+    bool between = x->plan->pipeline && node >= x->forward && *last_use < x->forward;
+    if (!*used || between || is_dropped(x, unit, *last_use, in_flight)) {
         lk_status status = lk__grow(x->plan->context, (void **)&x->all, &x->capacity, x->count + 1, sizeof *x->all);
         if (status < 0) return status;
         x->all[x->count++] = (segment){.unit = unit, .first = node};

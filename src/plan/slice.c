@@ -14,9 +14,9 @@ static int ranks_of_host(const lk_plan *p)
     return each > 0 ? each : 1;
 }
 
-/* Ranks that have the same coordinates along them have the same slices of all states, and compute the same values of
- * them. */
-static unsigned copy_axes(const lk_plan *p) { return p->split_axes | p->placed_axes; }
+/* Ranks that have the same coordinates along them have the same slices of all states but experts', and compute the same
+ * values of them. One copy has the parts of all experts that are on its host. */
+static unsigned copy_axes(const lk_plan *p) { return (p->split_axes | p->placed_axes) & ~p->expert_axes; }
 
 int lk__plan_copies(const lk_plan *p) { return p->parallel.hosts * lk__mesh_extent(&p->mesh, copy_axes(p)); }
 
@@ -26,23 +26,28 @@ int lk__plan_copy(const lk_plan *p, int rank)
            lk__mesh_coordinate(&p->mesh, copy_axes(p), rank);
 }
 
-/* How many ranks of the host, before `end`, have the copy that `rank` has. */
-static int count_sharers(const lk_plan *p, int rank, int end)
+/* How many ranks of the host, before `end`, have the copy that `rank` has, and the same part of it along `apart`. */
+static int count_sharers(const lk_plan *p, unsigned apart, int rank, int end)
 {
-    int copy = lk__plan_copy(p, rank), count = 0;
-    for (int i = rank - rank % ranks_of_host(p); i < end; i++) count += lk__plan_copy(p, i) == copy;
+    int copy = lk__plan_copy(p, rank), part = lk__mesh_coordinate(&p->mesh, apart, rank), count = 0;
+    for (int i = rank - rank % ranks_of_host(p); i < end; i++)
+        count += lk__plan_copy(p, i) == copy && lk__mesh_coordinate(&p->mesh, apart, i) == part;
     return count;
 }
 
-int lk__plan_sharers(const lk_plan *p, int rank)
+int lk__plan_sharers(const lk_plan *p, int rank) { return lk__plan_sharers_apart(p, 0, rank); }
+
+int lk__plan_sharer(const lk_plan *p, int rank) { return lk__plan_sharer_apart(p, 0, rank); }
+
+int lk__plan_sharers_apart(const lk_plan *p, unsigned apart, int rank)
 {
     int each = ranks_of_host(p);
-    return copy_axes(p) ? count_sharers(p, rank, rank - rank % each + each) : each;
+    return copy_axes(p) | apart ? count_sharers(p, apart, rank, rank - rank % each + each) : each;
 }
 
-int lk__plan_sharer(const lk_plan *p, int rank)
+int lk__plan_sharer_apart(const lk_plan *p, unsigned apart, int rank)
 {
-    return copy_axes(p) ? count_sharers(p, rank, rank) : rank % ranks_of_host(p);
+    return copy_axes(p) | apart ? count_sharers(p, apart, rank, rank) : rank % ranks_of_host(p);
 }
 
 /* ---- hosts ---- */
@@ -60,8 +65,12 @@ static bool places_on_hosts(const lk__mesh_grid *mesh, int hosts)
 /* The sum of each host's ranks, or leaves, then that of the hosts, must be the sum in the canonical order. */
 bool lk__plan_hosts_share(const lk__mesh_grid *mesh, int leaves, int hosts, char *why, size_t bytes)
 {
-    if (lk__mesh_used_axes(mesh, LK__PLAN_EXPERT_AXES)) {
-        snprintf(why, bytes, "have different experts");
+    if (lk__mesh_used_axes(mesh, LK__PLAN_EXPERT_AXES) && (leaves || hosts > 1)) {
+        snprintf(why, bytes, "have different experts, %s", leaves ? "and add leaves" : "on several hosts");
+        return false;
+    }
+    if (lk__mesh_used_axes(mesh, LK__PLAN_STAGE_AXES)) {
+        snprintf(why, bytes, "have different stages of the model");
         return false;
     }
     if (hosts <= 1) return true;

@@ -26,7 +26,7 @@ size_t lk__plan_stage_inputs(const lk_plan *p, size_t *offsets)
 /* Without a comm the plan cannot know what the ranks' backend reaches: none reaches another memory than the host's. */
 size_t lk__plan_staging_bytes(const lk_plan *p)
 {
-    size_t exchange = lk__plan_exchange_bytes(p) + p->gathered;
+    size_t exchange = lk__plan_exchange_bytes(p) + p->gathered + lk__plan_host_share(p);
     if (lk__device_is_host(p->device)) return exchange;
     size_t bytes =
         exchange + lk__plan_stage_inputs(p, NULL) * (size_t)p->slots + LK__STAGED_REPORT + lk__plan_sent_bytes(p);

@@ -1,6 +1,6 @@
 /* state_slices.c - the slices of states: of which elements each rank has a copy. test_slices.c compares them with their
  * definition. */
-#include "plan/plan.h"
+#include "plan/experts.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +21,9 @@ static int extent_of(const lk__plan_slices *s, int split)
     return lk__mesh_extent(s->mesh, s->splits.split[split].axes);
 }
 
+/* Slices with elements: those of ranks that have none are behind them. */
+static int full_parts(const lk__plan_slices *s) { return s->parts - (s->splits.held != 0); }
+
 /* Parts of a flat cut, of each box. */
 static int flat_parts(const lk__plan_slices *s)
 {
@@ -38,7 +41,8 @@ static void reduce_box(box *b, int dim, int extent, int part)
 static box box_of_part(const lk__plan_slices *s, int part)
 {
     box b = whole_box(s);
-    int below = s->parts / flat_parts(s);
+    int below = full_parts(s) / flat_parts(s);
+    if (part == full_parts(s)) return (box){0};
     part /= flat_parts(s);
     for (int i = 0; i < s->splits.count; i++) {
         int extent = extent_of(s, i);
@@ -133,6 +137,7 @@ static lk__range flat_range(const lk__plan_slices *s, int64_t elements, int flat
 int64_t lk__slices_elements(const lk__plan_slices *s, int part)
 {
     box b = box_of_part(s, part);
+    if (part == full_parts(s)) return 0; /* of a single number, too */
     return lk__range_count(flat_range(s, box_elements(s, &b), part % flat_parts(s)));
 }
 
@@ -169,16 +174,18 @@ enum { OWNED = LK__SLICE_ALIGN / sizeof(float) }; /* elements: no cache line has
 static void set_owners(const lk_plan *p, const lk__plan_state *sp, lk__plan_slices *s)
 {
     bool                   owned = p->shared && sp->trained;
-    const lk__plan_bucket *b = owned && (s->parts == 1 || p->placed_axes) ? bucket_of(p, sp) : NULL;
-    s->owners = owned && s->parts > 1 ? lk__plan_owners(p) : 1;
+    bool                   as_computed = s->parts == 1 || lk__plan_cut_axes(p);
+    const lk__plan_bucket *b = owned && as_computed ? bucket_of(p, sp) : NULL;
+    s->owner = owned ? lk__plan_sharer_apart(p, s->apart, lk__plan_rank(p)) : 0;
+    s->owners = owned && s->parts > 1 ? lk__plan_sharers_apart(p, s->apart, lk__plan_rank(p)) : 1;
     s->owned_each = (lk__slices_elements(s, s->own) + s->owners - 1) / s->owners;
     if (s->owners > 1) s->owned_each = (s->owned_each + OWNED - 1) / OWNED * OWNED;
     if (s->owned_each == 0) s->owned_each = 1; /* of nothing: a divisor */
     if (!b) return;
     size_t size = lk_dtype_size(b->dtype);
-    s->owners = lk__plan_owners(p);
+    s->owners = lk__bucket_owners(p, b);
     s->owned_first = ((int64_t)b->offset - (int64_t)sp->gradient_offset) / (int64_t)size;
-    s->owned_each = (int64_t)(lk__slice_bytes(p, b->bytes) / size);
+    s->owned_each = (int64_t)(lk__slice_bytes(p, b, b->bytes) / size);
 }
 
 /* The trained state whose gradient is the first from byte `offset` on; -1: none. */
@@ -198,7 +205,7 @@ size_t lk__plan_list_owned(const lk_plan *p, int owner, lk__plan_owned *owned)
     size_t count = 0;
     for (int state = next_trained(p, 0); state >= 0; state = next_trained(p, p->states[state].gradient_offset + 1)) {
         lk__plan_slices s = lk__plan_state_slices(p, (size_t)state, LK__ARRAY_STORED);
-        lk__range       range = lk__slices_owned(&s, owner);
+        lk__range       range = lk__slices_owned(&s, s.apart && owner == lk__plan_own(p) ? s.owner : owner);
         if (lk__range_count(range) == 0) continue;
         if (owned) owned[count] = (lk__plan_owned){state, range.first, lk__range_count(range)};
         count++;
@@ -208,9 +215,16 @@ size_t lk__plan_list_owned(const lk_plan *p, int owner, lk__plan_owned *owned)
 
 /* ---- ranks ---- */
 
+/* Whether a rank has a slice with elements. */
+static bool is_holder(const lk__plan_slices *s, int rank)
+{
+    return !s->splits.held || (s->splits.held >> lk__mesh_coordinate(s->mesh, LK_AXIS_PIPELINE, rank) & 1);
+}
+
 int lk__slices_part(const lk__plan_slices *s, int rank)
 {
     int part = 0;
+    if (!is_holder(s, rank)) return full_parts(s);
     for (int i = 0; i < s->splits.count; i++)
         part = part * extent_of(s, i) + lk__mesh_coordinate(s->mesh, s->splits.split[i].axes, rank);
     if (s->splits.flat.axes) part = part * flat_parts(s) + lk__mesh_coordinate(s->mesh, s->splits.flat.axes, rank);
@@ -219,7 +233,10 @@ int lk__slices_part(const lk__plan_slices *s, int rank)
 
 int lk__slices_holder(const lk__plan_slices *s, int part, int near)
 {
-    int below = s->parts / flat_parts(s), rank = s->first_counts ? 0 : near, flat = part % flat_parts(s);
+    int below = full_parts(s) / flat_parts(s), rank = s->first_counts ? 0 : near, flat = part % flat_parts(s),
+        first = 0;
+    if (part == full_parts(s)) return near;
+    while (!is_holder(s, rank)) rank = lk__mesh_member(s->mesh, LK_AXIS_PIPELINE, rank, first++);
     part /= flat_parts(s);
     for (int i = 0; i < s->splits.count; i++) {
         int extent = extent_of(s, i);
@@ -354,9 +371,10 @@ lk__plan_slices lk__plan_state_slices(const lk_plan *p, size_t state, lk__plan_a
                : array == LK__ARRAY_MASTER ? sp->master_offset
                                            : sp->moment_offset[array - LK__ARRAY_MOMENT_0];
     for (int i = 0; i < s.splits.count; i++) s.parts *= extent_of(&s, i);
-    s.parts *= flat_parts(&s);
+    s.parts = s.parts * flat_parts(&s) + (s.splits.held != 0);
     s.own = lk__slices_part(&s, lk__plan_rank(p));
     s.holder = lk_plan_holder(p, s.memory);
+    if (p->shared && p->expert_axes && lk__plan_is_expert(p, state)) s.apart = p->expert_axes;
     s.first_counts = gs->buffer && p->own_buffers;
     set_owners(p, sp, &s);
     return s;
@@ -376,7 +394,8 @@ bool lk__plan_splits_state(const lk_plan *p)
 {
     for (size_t i = 0; i < p->graph->states_count; i++)
         for (int a = 0; a < LK__ARRAY_COUNT; a++) {
-            if (lk__mesh_extent(&p->mesh, p->states[i].splits[a].flat.axes) > 1) return true;
+            if (p->states[i].splits[a].held || lk__mesh_extent(&p->mesh, p->states[i].splits[a].flat.axes) > 1)
+                return true;
             for (int k = 0; k < p->states[i].splits[a].count; k++)
                 if (lk__mesh_extent(&p->mesh, p->states[i].splits[a].split[k].axes) > 1) return true;
         }
@@ -388,9 +407,12 @@ const char *lk__plan_splits_text(const lk_plan *p, size_t state, char *text, siz
     static const char *const names[] = {"values", "master copy", "moment"};
     size_t                   used = 0;
     text[0] = '\0';
+    if (p->states[state].splits[LK__ARRAY_STORED].held)
+        used += (size_t)snprintf(text, bytes, ", of stages %llx",
+                                 (unsigned long long)p->states[state].splits[LK__ARRAY_STORED].held);
     if (p->states[state].unit >= 0)
-        used += (size_t)snprintf(text, bytes, ", slices from %lld on of unit %d", (long long)p->states[state].unit_at,
-                                 p->states[state].unit);
+        used += (size_t)snprintf(text + used, bytes - used, ", slices from %lld on of unit %d",
+                                 (long long)p->states[state].unit_at, p->states[state].unit);
     for (int a = 0; a < LK__ARRAY_COUNT; a++)
         for (int i = 0; i < p->states[state].splits[a].count && used < bytes; i++) {
             const lk__plan_cut *split = &p->states[state].splits[a].split[i];

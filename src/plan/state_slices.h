@@ -10,6 +10,7 @@
  *   split                   along a dimension over an axis of the mesh, maybe along several, one after the other:
  *                           over axes of 2 and 3 ranks there are 6 slices. Ranks that differ in other axes have
  *                           copies of the same slice;
+ *   held by some            by the ranks at some coordinates along pipeline; the others have an empty slice;
  *   both                    the ranks of a host that have the same slices of all arrays share one copy of them.
  * Values, master copies and moments are divided independently: with moments split and values whole it is ZeRO 1.
  *
@@ -55,6 +56,9 @@ typedef struct lk__plan_splits {
     int           count; /* 0: whole */
     lk__plan_cut  split[LK__SPLITS];
     lk__plan_flat flat;
+    /* Coordinates along pipeline, as bits, of the ranks that have it at all; the others have one more slice, which is
+     * empty. 0: all of them. */
+    uint64_t held;
 } lk__plan_splits;
 
 /* Strategies place arrays by this, when the plan is created: sets *splits, which is empty, of one array of a state. */
@@ -73,8 +77,11 @@ typedef struct lk__plan_slices {
     int64_t              dims[LK__SLICES_RANK];
     lk_dtype             dtype;
     lk__plan_splits      splits;
-    int                  parts; /* slices */
+    int                  parts; /* slices, with that of the ranks which do not have it */
     int                  own;   /* this rank's, of `parts` */
+    /* axes along which the ranks that share a copy of the state have different parts of it, one behind the other */
+    unsigned apart;
+    int      owner; /* this rank, of `owners`, of a state that is trained and shared */
     int owners; /* ranks that share a copy of a slice, each with a range that it updates; 1: a rank has it for itself */
     /* range i begins there, maybe before the slice, and so far behind the one before */
     int64_t   owned_first, owned_each;
@@ -120,7 +127,8 @@ typedef struct lk__plan_owned {
     int     state;
     int64_t first, count; /* elements */
 } lk__plan_owned;
-size_t lk__plan_list_owned(const lk_plan *plan, int owner, lk__plan_owned *owned); /* how many; NULL: only counts */
+/* owner: of the ranks that share this one's copy. How many; NULL: only counts. */
+size_t lk__plan_list_owned(const lk_plan *plan, int owner, lk__plan_owned *owned);
 
 lk__plan_slice lk__slices_at(const lk__plan_slices *slices, int part);
 int64_t        lk__slices_elements(const lk__plan_slices *slices, int part); /* of that slice */

@@ -10,6 +10,7 @@
 #include "graph/op/loss_parts.h"
 #include "plan/fuse.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { PART_MINIMUM = 96 }; /* elements, unless the plan says otherwise */
@@ -304,11 +305,27 @@ lk_status lk__pass_sum_parts(lk_plan *p, lk__plan_list *list, size_t *forward)
 
 /* ---- sums over ranks ---- */
 
-/* Sums of which all summands but one are zero, such as rows that are looked up, are exact; and the numbers of a loss
- * are read by nobody else. */
-static bool is_exact(const lk__plan_list *list, const lk__graph_node *n, int k)
+/* Whether output k is a sum over what is cut, of which all summands but one are zero, such as rows that are looked
+ * up. */
+static bool is_selection(const lk_graph *g, const lk__graph_node *n, const lk__placement_node *place, int k)
 {
-    return n->op == LK__OP_embedding || lk__plan_is_number(list, n->out[k]);
+    const int   cut[] = {place->factor, place->copies ? place->second : LK__PLACE_NO_FACTOR};
+    lk__factors f;
+    char        text[128];
+    bool        selected = false;
+    if (lk__node_factors(g, n, &f, text)) return false;
+    for (int i = 0; i < 2; i++) {
+        if (cut[i] < 0 || !lk__factor_is_summed(&f, n->inputs, k, cut[i])) continue;
+        if (!f.factor[cut[i]].selected) return false;
+        selected = true;
+    }
+    return selected;
+}
+
+/* Whether any order gives the same bits; the numbers of a loss are read by nobody else. */
+static bool is_exact(const lk__plan_list *list, const lk__graph_node *n, const lk__placement_node *place, int k)
+{
+    return lk__plan_is_number(list, n->out[k]) || is_selection(list->graph, n, place, k);
 }
 
 static bool keeps(const lk_graph *g, const lk__graph_node *n, const lk__placement_node *place, int k, int extent)
@@ -330,7 +347,7 @@ bool lk__sum_parts_keep(const lk_plan *p, const lk__plan_list *list, const lk__g
                         const lk__placement_node *place, int extent)
 {
     for (int k = 0; k < n->outputs && p->parallel.reproducible_layout; k++)
-        if (n->out[k] >= 0 && place->out[k].kind == LK__PLACE_PARTIAL && !is_exact(list, n, k) &&
+        if (n->out[k] >= 0 && place->out[k].kind == LK__PLACE_PARTIAL && !is_exact(list, n, place, k) &&
             !keeps(list->graph, n, place, k, extent))
             return false;
     return true;
@@ -357,22 +374,48 @@ static bool lacks_parts(const lk_graph *g, const lk__graph_node *n, const lk__pl
            !lk__sum_parts_nest(&n->attrs.sum, at.extent, places->extent);
 }
 
+static bool is_refused(const lk_plan *p, const lk__plan_list *list, const lk__placements *places, size_t node)
+{
+    const lk__graph_node *n = &list->graph->nodes[node];
+    return !n->dead && (!lk__sum_parts_keep(p, list, n, &places->nodes[node], places->extent) ||
+                        lacks_parts(list->graph, n, places, node));
+}
+
+/* The largest minimum that gives the sum enough parts; 0: none does. */
+static int64_t fitting_minimum(const lk_graph *g, const lk__graph_node *n, int ranks)
+{
+    summed at;
+    if (!find_sum(g, n, &at)) return 0;
+    for (int64_t parts = 2; parts <= LK__SUM_PARTS; parts *= 2) {
+        lk__op_summation more = n->attrs.sum;
+        more.parts = parts;
+        if (count_parts(&more, at.extent, at.extent / parts) == parts && lk__sum_parts_nest(&more, at.extent, ranks))
+            return at.extent / parts;
+    }
+    return 0;
+}
+
 lk_status lk__sum_parts_check(const lk_plan *p, const lk__plan_list *list, const lk__placements *places)
 {
     const lk_graph *g = list->graph;
-    for (size_t i = 0; i < g->nodes_count; i++) {
-        const lk__graph_node *n = &g->nodes[i];
-        summed                at;
-        if (n->dead ||
-            (lk__sum_parts_keep(p, list, n, &places->nodes[i], places->extent) && !lacks_parts(g, n, places, i)))
-            continue;
-        int64_t extent = find_sum(g, n, &at) ? at.extent : 1, parts = n->attrs.sum.parts > 1 ? n->attrs.sum.parts : 1;
-        return lk__fail(p->context, LK_EUNSUPPORTED,
-                        "%s:%d: %s adds over %lld elements in %lld part%s, of which %d ranks along %s cannot have "
-                        "whole ones each: with --reproducible layout use a smaller extent, or a smaller "
-                        "--sum-part-minimum",
-                        n->site.file ? n->site.file : "?", n->site.line, lk__node_name(g, n), (long long)extent,
-                        (long long)parts, parts == 1 ? "" : "s", places->extent, lk_axis_name((lk_axis)places->axis));
+    int64_t         minimum = INT64_MAX; /* that no sum of the model refuses */
+    size_t          first = g->nodes_count;
+    char            advice[64] = "";
+    summed          at;
+    for (size_t i = g->nodes_count; i-- > 0;) {
+        if (!is_refused(p, list, places, i)) continue;
+        int64_t fits = fitting_minimum(g, &g->nodes[i], places->extent);
+        if (fits < minimum) minimum = fits;
+        first = i;
     }
-    return LK_OK;
+    if (first == g->nodes_count) return LK_OK;
+    const lk__graph_node *n = &g->nodes[first];
+    int64_t extent = find_sum(g, n, &at) ? at.extent : 1, parts = n->attrs.sum.parts > 1 ? n->attrs.sum.parts : 1;
+    if (minimum > 0) snprintf(advice, sizeof advice, ", or --sum-part-minimum %lld or less", (long long)minimum);
+    return lk__fail(p->context, LK_EUNSUPPORTED,
+                    "%s:%d: %s adds %lld elements in %lld part%s, which cannot be divided equally among %d ranks along "
+                    "%s: with --reproducible layout use a smaller extent%s",
+                    n->site.file ? n->site.file : "?", n->site.line, lk__node_name(g, n), (long long)extent,
+                    (long long)parts, parts == 1 ? "" : "s", places->extent, lk_axis_name((lk_axis)places->axis),
+                    advice);
 }

@@ -24,7 +24,8 @@ double lk__plan_collective_bytes(const lk_plan *p, const lk_graph *g, const lk__
     double                      sent = facts->sends_parts ? value_bytes(g, n->in[0]) : value_bytes(g, n->out[0]);
     double                      ways = facts->reduces && !facts->sends_parts ? 2 : 1;
     if (n->attrs.group != LK__GROUP_DATA_BY_HOST) return ways * (ranks - 1) / ranks * sent;
-    double owners = lk__plan_owners(p); /* on every host, and then of the slices between hosts */
+    if (!facts->reduces) return p->host.hosts * sent / ranks; /* its part, once to every host */
+    double owners = lk__plan_owners(p);                       /* on every host, and then of the slices between hosts */
     return (owners - 1) / owners * sent + 2 * (hosts - 1) / hosts * sent / owners;
 }
 
@@ -46,12 +47,16 @@ int lk_plan_traffic(const lk_plan *p, lk_traffic *traffic, int most)
     int                  runs = lk__plan_runs(p);
     for (size_t i = 0; p->trains && i < list->order_count; i++) {
         const lk__graph_node *n = &list->graph->nodes[list->order[i]];
+        int                   each = i >= list->end[LK_BACKWARD] ? 1 : runs;
+        if (n->op == LK__OP_send) /* to another stage */
+            add_traffic(all, &count, 1 << LK__MESH_AXES, n->attrs.mesh,
+                        (lk_traffic){.collectives = each, .bytes = each * value_bytes(list->graph, n->in[0])});
         if (lk__op_find(n->op)->runs != LK__RUNS_COLLECTIVE) continue;
         unsigned axes = lk__plan_collective_axes(p, n);
         if (!axes) continue; /* leaves of one rank */
         /* whole gradients are reduced behind the last micro-batch, slices of them behind each */
-        bool once = i >= list->end[LK_BACKWARD] || (!lk__plan_scatters(p) && lk__plan_is_bucket(list->graph, n));
-        int  times = once ? 1 : runs;
+        bool bucket = !lk__plan_scatters(p) && lk__plan_is_bucket(list->graph, n);
+        int  times = bucket ? 1 : each;
         add_traffic(all, &count, 1 << LK__MESH_AXES, axes,
                     (lk_traffic){.collectives = times, .bytes = times * lk__plan_collective_bytes(p, list->graph, n)});
     }

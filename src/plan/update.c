@@ -2,7 +2,7 @@
  * node per parameter, which updates its master copy and rounds that to the stored one where there are two. */
 #include "base/exact_sum.h"
 #include "graph/optimizer.h"
-#include "plan/plan.h"
+#include "plan/pipeline.h"
 
 #include <fnmatch.h>
 
@@ -30,7 +30,15 @@ static lk__op_attrs optimizer_attrs(const lk_optimizer_config *o, const lk__grap
 static int updated_gradient(const lk_plan *p, size_t state)
 {
     int gradient = p->train.gradients[state];
+    if (p->pipeline && p->pipeline->tied[state] >= 0) return p->pipeline->tied[state];
     return gradient >= 0 && p->stage ? p->states[state].gradient_slice : gradient;
+}
+
+/* The same where it counts for the norm: of a state that several stages hold, in the first of them. */
+static int squared_gradient(const lk_plan *p, size_t state)
+{
+    bool counts = !lk__plan_is_tied(p, state) || lk__plan_first_holder(p, state) == lk__plan_own_stage(p);
+    return counts ? updated_gradient(p, state) : -1;
 }
 
 /* The axes along which ranks compute parts of a state's gradient: of all that the placement pass splits values over,
@@ -50,13 +58,27 @@ static int add_squares(const lk_plan *p, size_t first, unsigned axes, int total)
 {
     lk_graph *g = p->train.graph;
     for (size_t i = 0; i < g->states_count && g->status >= 0; i++) {
-        if (updated_gradient(p, i) < 0) continue;
+        if (squared_gradient(p, i) < 0) continue;
         size_t node = first++;
         int    one = g->nodes[node].out[0];
         if (gradient_axes(p, i) != axes) continue;
         total = total < 0 ? one : lk__emit1(g, g->nodes[node].site, LK__OP_add, NULL, (int[]){total, one}, 2);
     }
     return total;
+}
+
+/* The sum over the stages; total -1: this one trains nothing. */
+static int add_stages(const lk_plan *p, int total)
+{
+    lk_graph       *g = p->train.graph;
+    int64_t         parts = lk__plan_exact_norm(p) ? lk__exact_count(g->real) : 1;
+    lk__graph_shape shape = lk__plan_exact_norm(p) ? lk__shape_vector(LK_F64, parts) : lk__shape_scalar(LK_F64);
+    if (total < 0) {
+        int node = lk__emit_shaped(g, LK_HERE, LK__OP_fill, &(lk__op_attrs){.scale = 0}, NULL, 0, &shape, 1);
+        if (node < 0) return -1;
+        total = g->nodes[node].out[0];
+    }
+    return lk__emit_all_reduce(g, LK_HERE, &(lk__op_attrs){.reduction = LK_SUM, .mesh = LK__PLAN_STAGE_AXES}, total);
 }
 
 /* The sum of all gradients' squares, as one value. */
@@ -68,7 +90,7 @@ static int total_squares(const lk_plan *p)
     lk__op_attrs exact = {.parts = lk__plan_exact_norm(p) ? lk__exact_count(g->real) : 0};
     lk__op_attrs sharded = {.reduction = LK_SUM, .order = LK__ORDER_RANKS, .mesh = lk__plan_shard_axes(p)};
     for (size_t i = 0; i < g->states_count; i++) {
-        int gradient = updated_gradient(p, i);
+        int gradient = squared_gradient(p, i);
         if (gradient >= 0 && lk__emit1(g, g->states[i].site, LK__OP_square_sum, &exact, &gradient, 1) < 0) return -1;
     }
     unsigned parts[] = {p->placed_axes | p->expert_axes, p->expert_axes, p->placed_axes};
@@ -81,8 +103,9 @@ static int total_squares(const lk_plan *p)
     }
     if (g->status >= 0) total = add_squares(p, first, 0, total);
     if (g->status < 0) return -1;
-    return p->stage && !lk__plan_squares_by_part(p) && total >= 0 ? lk__emit_all_reduce(g, LK_HERE, &sharded, total)
-                                                                  : total;
+    if (p->stage && !lk__plan_squares_by_part(p) && total >= 0)
+        total = lk__emit_all_reduce(g, LK_HERE, &sharded, total);
+    return g->status >= 0 && p->pipeline ? add_stages(p, total) : total;
 }
 
 static int moment_value(lk_graph *g, size_t state, int slot)
@@ -152,19 +175,34 @@ static void describe_moments(const lk_optimizer_config *o, lk__plan_moment momen
                 (lk__plan_moment){optimizer->moments[m], optimizer->initial ? optimizer->initial(o, m) : 0};
 }
 
+/* A state that other stages alone hold has moments, too: of no bytes here. All stages must train alike. */
+static void describe_elsewhere(lk_plan *p, const lk_optimizer_config *o)
+{
+    const lk_graph *g = p->train.graph;
+    for (size_t i = 0; p->pipeline && i < p->graph->states_count; i++) {
+        lk__graph_node update = {.op = lk__optimizer_find(o->kind)->op, .attrs = optimizer_attrs(o, &g->states[i])};
+        update.attrs.clip = o->clip;
+        if (p->pipeline->trained[i]) p->pipeline->hash = lk__node_hash(g, &update, p->pipeline->hash);
+        if (p->train.gradients[i] >= 0 || !p->pipeline->trained[i]) continue;
+        p->states[i].moments = __builtin_popcount(lk__optimizer_keeps(o));
+    }
+}
+
 lk_status lk__pass_update(lk_plan *p, const lk_optimizer_config *o)
 {
     lk__plan_list *list = &p->train;
     lk_graph      *g = list->graph;
-    lk_status      status = LK_OK;
-    int            squares = o->clip > 0 ? total_squares(p) : -1;
-    int            in[2] = {list->numbers[LK__NUMBER_WEIGHT], squares};
+    lk_status      status = lk__pass_tied(p);
+    if (status < 0) return status;
+    int squares = o->clip > 0 ? total_squares(p) : -1;
+    int in[2] = {list->numbers[LK__NUMBER_WEIGHT], squares};
     int node = lk__emit(g, LK_HERE, LK__OP_gradient_scale, &(lk__op_attrs){.clip = o->clip}, in, squares < 0 ? 1 : 2,
                         LK__ALL_OUTPUTS);
     if (node < 0) return g->status;
     int scale = g->nodes[node].out[0];
     list->norm = g->nodes[node].out[1];
     describe_moments(o, p->moments);
+    describe_elsewhere(p, o);
     for (size_t i = 0; i < g->states_count && status >= 0; i++) {
         if (list->gradients[i] < 0) continue;
         status = update_state(p, o, i, scale);

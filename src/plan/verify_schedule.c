@@ -14,7 +14,7 @@ typedef struct walk {
     const lk__plan_checked     *check;
     lk__plan_accesses           accesses;
     lk__plan_contents          *spaces;
-    bool                       *started; /* by collective */
+    bool                       *started; /* by flight, below */
     bool                        lent;    /* other ranks read the gradients */
     size_t                      run;     /* the current one */
     const lk__plan_instruction *in;      /* the current one; NULL: none */
@@ -148,13 +148,21 @@ static lk_status copy_contents(walk *w, const lk__plan_access *a)
     return at < a->end ? fail(w, "copies what nothing has written") : LK_OK;
 }
 
+/* What an instruction starts or waits for, of its slot; the reductions of buckets are once for all slots. */
+static int flight_at(const walk *w)
+{
+    const lk__schedule_run *run = &w->check->schedule->runs[w->run];
+    int                     slot = w->in->bucket >= 0 ? 0 : run->slot;
+    return slot * w->check->instructions->collectives + w->in->collective;
+}
+
 static lk_status mark_flight(walk *w, const lk__plan_access *a)
 {
     bool starts = lk__action_kind_of(w->in->action) == LK__IS_START, lends = a->kind == LK__LENDS;
     if ((!starts && !lends) || a->kind == LK__READS_AT_ONCE) return LK_OK;
     w->lent |= lends;
     return lk__contents_mark(w->check->plan->context, &w->spaces[a->space], a->begin, a->end,
-                             lends ? OTHER_RANKS : w->in->collective + 1, a->kind == LK__WRITES);
+                             lends ? OTHER_RANKS : flight_at(w) + 1, a->kind == LK__WRITES);
 }
 
 static bool overlap(const lk__plan_access *a, const lk__plan_access *b)
@@ -183,8 +191,9 @@ static lk_status check_overlap(walk *w)
 static lk_status apply_accesses(walk *w)
 {
     const lk__plan_accesses *a = &w->accesses;
-    bool                     kernel = w->in && (w->in->action == LK__DO_KERNEL || w->in->action == LK__DO_LEAVES);
-    lk_status                status = kernel ? check_overlap(w) : LK_OK;
+    bool                     kernel =
+        w->in && (w->in->action == LK__DO_KERNEL || w->in->action == LK__DO_LEAVES || w->in->action == LK__DO_SOURCES);
+    lk_status status = kernel ? check_overlap(w) : LK_OK;
     for (size_t i = 0; i < a->count && status >= 0; i++)
         if (a->all[i].kind != LK__WRITES && a->all[i].kind != LK__COPIES) status = check_read(w, &a->all[i]);
     for (size_t i = 0; i < a->count && status >= 0; i++) {
@@ -205,16 +214,40 @@ static void land(walk *w, int flight)
     for (int i = 0; i < lk__space_count(w->check->plan); i++) lk__contents_land(&w->spaces[i], flight);
 }
 
+static bool waits_for_one(lk__plan_action action)
+{
+    return action == LK__DO_WAIT || action == LK__DO_WAIT_RECEIVED || action == LK__DO_WAIT_RECEIVED_STAGED;
+}
+
+/* What the run's slot has sent has arrived; behind the last backward what all of them have. */
+static void land_sends(walk *w)
+{
+    const lk__plan_instructions *all = w->check->instructions;
+    int                          slot = w->check->schedule->runs[w->run].slot, sync = w->in->section == LK_SYNC;
+    for (size_t i = 0; i < all->count; i++) {
+        lk__plan_action action = all->all[i].action;
+        if (action != LK__DO_START_SEND && action != LK__DO_START_SEND_STAGED) continue;
+        for (int k = 0; k < w->check->plan->slots; k++) {
+            int flight = k * all->collectives + all->all[i].collective;
+            if ((k != slot && !sync) || !w->started[flight]) continue;
+            w->started[flight] = false;
+            land(w, flight + 1);
+        }
+    }
+}
+
 static lk_status check_flight(walk *w)
 {
-    int collective = w->in->collective;
+    int collective = w->in->collective, flight = flight_at(w);
     if (lk__action_kind_of(w->in->action) == LK__IS_START) {
-        if (w->started[collective]) return fail(w, "starts collective %d again, before its wait", collective);
-        w->started[collective] = true;
-    } else if (w->in->action == LK__DO_WAIT) {
-        if (!w->started[collective]) return fail(w, "waits for collective %d, which was not started", collective);
-        w->started[collective] = false;
-        land(w, collective + 1);
+        if (w->started[flight]) return fail(w, "starts collective %d again, before its wait", collective);
+        w->started[flight] = true;
+    } else if (waits_for_one(w->in->action)) {
+        if (!w->started[flight]) return fail(w, "waits for collective %d, which was not started", collective);
+        w->started[flight] = false;
+        land(w, flight + 1);
+    } else if (w->in->action == LK__DO_WAIT_SENT) {
+        land_sends(w);
     } else if (w->in->action == LK__DO_BARRIER_UPDATE) {
         w->lent = false;
         land(w, OTHER_RANKS);
@@ -225,8 +258,9 @@ static lk_status check_flight(walk *w)
 static lk_status check_ended(walk *w)
 {
     w->in = NULL;
-    for (int i = 0; i < w->check->instructions->collectives; i++)
-        if (w->started[i]) return fail(w, "ends while collective %d is in flight: it has no wait", i);
+    int count = w->check->instructions->collectives;
+    for (int i = 0; i < count * w->check->plan->slots; i++)
+        if (w->started[i]) return fail(w, "ends while collective %d is in flight: it has no wait", i % count);
     return w->lent ? fail(w, "ends while other ranks still read the gradients: there is no barrier") : LK_OK;
 }
 
@@ -253,7 +287,7 @@ static lk_status check_pieces(walk *w)
     for (size_t i = 0; i < w->check->pieces_count; i++) {
         const lk__plan_owned *piece = &w->check->pieces[i];
         lk__plan_slices       s = lk__plan_state_slices(p, (size_t)piece->state, LK__ARRAY_STORED);
-        lk__range             owned = lk__slices_owned(&s, lk__plan_own(p));
+        lk__range             owned = lk__slices_owned(&s, s.owner);
         int64_t               last = piece->first + piece->count;
         if (last > lk__slices_elements(&s, s.own))
             return fail(w, "this rank's slice of \"%s\" has elements %lld to %lld, more than there are",
@@ -272,7 +306,8 @@ static lk_status walk_run(walk *w, const lk__schedule_run *run)
 {
     const lk__plan_instructions *all = w->check->instructions;
     lk_status                    status = LK_OK;
-    for (size_t i = all->begin[run->section]; i < all->end[run->through] && status >= 0; i++) {
+    for (size_t i = lk__schedule_begin(&all->at, run), end = lk__schedule_end(&all->at, run); i < end && status >= 0;
+         i++) {
         w->in = &all->all[i];
         if (w->in->when & ~run->flags) continue;
         status = check_flight(w);
@@ -302,7 +337,7 @@ lk_status lk__schedule_verify(const lk__plan_checked *check, char *text, size_t 
     lk_context *c = check->plan->context;
     walk        w = {.check = check, .text = text, .bytes = bytes};
     int         spaces = lk__space_count(check->plan);
-    size_t      started = (size_t)check->instructions->collectives + 1;
+    size_t      started = (size_t)check->instructions->collectives * (size_t)check->plan->slots + 1;
     if (bytes) *text = 0;
     if (check->schedule->count == 0) return LK_OK;
     lk_status status =

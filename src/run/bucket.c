@@ -1,6 +1,7 @@
 /* bucket.c - what happens to a bucket of gradients between backward and the update, besides its reduction: sums of
  * micro-batches and leaves, rounding to the type in which it is reduced, and copies for a group that does not reach the
  * device's memory. */
+#include "plan/expert_leaves.h"
 #include "run/collective.h"
 #include "run/interpreter.h"
 #include "run/timeline.h"
@@ -28,6 +29,7 @@ lk_status lk__run_add_leaves(lk_program *p, const lk__schedule_run *run, size_t 
     const lk__plan_bucket *b = bucket_at(p, run, at);
     lk__leaf_sum           made = {run->part, run->each, run->set};
     (void)next;
+    if (lk__bucket_has_sources(p->plan, b)) return lk__expert_tree_add(p, run, b);
     if (run->each == 0) return LK_OK;
     return lk__plan_leaves_together(p->plan) ? lk__leaf_tree_add_all(p, b->offset, b->bytes, b->dtype)
                                              : lk__leaf_tree_add(p, made, b->offset, b->bytes, b->dtype);

@@ -15,8 +15,10 @@
 lk__run_collective *lk__collective_at(const lk_program *p, const lk__schedule_run *run, size_t at)
 {
     const lk__run_collectives *x = p->collectives;
-    size_t                     first = run->list == &p->plan->evaluate ? x->evaluate : 0;
-    return run->list == &p->plan->weights ? NULL : &x->all[first + (size_t)lk__run_at(p, run, at)->collective];
+    const lk__run_instruction *in = lk__run_at(p, run, at);
+    size_t first = in->bucket >= 0 ? 0 : (size_t)run->slot * x->each; /* buckets are once for all slots */
+    if (run->list == &p->plan->weights) return NULL;
+    return &x->all[(run->list == &p->plan->evaluate ? x->evaluate : first) + (size_t)in->collective];
 }
 
 static lk_work **work_of(lk__run_collective *c) { return c && !c->at_once ? &c->work : NULL; }
@@ -30,10 +32,13 @@ lk_status lk__run_start_scatter(lk_program *p, const lk__schedule_run *run, size
     const lk__plan_bucket *b = &p->plan->buckets[c->bucket];
     lk_dtype               type = lk__bucket_type(p->plan, b);
     char                  *data = p->memory.gradients + lk__bucket_place(p->plan, b);
-    size_t                 slice = lk__slice_bytes(p->plan, lk__bucket_sent(p->plan, (size_t)c->bucket));
+    size_t                 slice = lk__slice_bytes(p->plan, b, lk__bucket_sent(p->plan, (size_t)c->bucket));
+    unsigned               axes = lk__run_at(p, run, at)->call.attrs->mesh; /* not 0: of experts */
     (void)next;
-    return lk__comm_reduce_scatter_host(p->collectives->bulk, data, data + (size_t)lk__plan_own(p->plan) * slice,
-                                        slice / lk_dtype_size(type), type, LK_SUM, &c->work);
+    if (axes && lk__mesh_extent(&p->plan->mesh, axes) == 1) return LK_OK;
+    return lk__comm_reduce_scatter_host(axes ? lk__run_group(p, axes) : p->collectives->bulk, data,
+                                        data + (size_t)lk__bucket_own(p->plan, b) * slice, slice / lk_dtype_size(type),
+                                        type, LK_SUM, &c->work);
 }
 
 /* Adds the time of a call that was waited for, and records it. */
@@ -73,6 +78,16 @@ lk_status lk__run_start_slices(lk_program *p, const lk__schedule_run *run, size_
     return status;
 }
 
+lk_status lk__run_start_sources(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    const lk__run_instruction *in = lk__run_at(p, run, at);
+    double                     start = lk__now();
+    (void)next;
+    lk_status status = lk__expert_tree_reduce(p, &p->plan->buckets[in->bucket]);
+    end_call(p, in, start, lk__bucket_sent(p->plan, (size_t)in->bucket));
+    return status;
+}
+
 /* ---- values within forward and backward ---- */
 
 static lk__comm_kind               kind_of(const lk__run_instruction *in) { return lk__op_find(in->op)->collective; }
@@ -94,7 +109,8 @@ static lk_status reduce_leaves(lk_program *p, const lk__schedule_run *run, size_
                         facts->name);
     if (facts->reduces) lk__reduce_gathered(p, elements, source->dtype, in->call.attrs->reduction, mine);
     for (int i = 0; i < run->slots && status >= 0; i++) {
-        size_t part = facts->sends_parts ? (size_t)p->slots[i].step.part * made : 0; /* a leaf's own part */
+        size_t part =
+            facts->sends_parts ? (size_t)lk__run_slot_at(p, run, i)->step.part * made : 0; /* a leaf's own part */
         status = lk__device_write(p->device, p->stream, lk__run_slot_list(p, run, i)->instructions[at].call.out[0].data,
                                   facts->reduces ? mine + part : p->collectives->gathered, made);
     }
@@ -221,14 +237,20 @@ lk_status lk__run_start_alone(lk_program *p, const lk__schedule_run *run, size_t
 /* ---- waiting ---- */
 
 /* The span must be read before lk_work_wait frees the work, so tracing waits for its end first. */
-static lk_status take_work(lk_program *p, lk__run_collective *c)
+lk_status lk__collective_take(lk_program *p, lk__run_collective *c)
 {
     const lk__run_instruction *in = &c->list->instructions[c->start];
-    const lk__kernel_operand  *x = &in->call.in[0];
+    const lk__kernel_operand  *x = in->call.inputs ? &in->call.in[0] : &in->call.out[0];
     lk_work                   *work = c->work;
     double                     start = lk__now(), began, ended;
     while (p->trace && lk_work_test(work) == LK_END) sched_yield();
-    if (p->trace) {
+    if (p->trace && in->op == LK__OP_receive) { /* it may be there long before anything is sent */
+        lk__trace_add(p->trace, &(lk__trace_event){.name = in->name,
+                                                   .kind = LK__TRACE_WAIT,
+                                                   .track = LK__TRACK_COLLECTIVES,
+                                                   .begin = start,
+                                                   .end = lk__now()});
+    } else if (p->trace) {
         lk_work_span(work, &began, &ended);
         lk__traced(p, in->name, began, ended, (size_t)lk__operand_elements(x) * lk_dtype_size(x->dtype));
     }
@@ -242,14 +264,14 @@ lk_status lk__run_wait(lk_program *p, const lk__schedule_run *run, size_t at, si
 {
     lk__run_collective *c = lk__collective_at(p, run, at);
     (void)next;
-    return c && c->work ? take_work(p, c) : LK_OK;
+    return c && c->work ? lk__collective_take(p, c) : LK_OK;
 }
 
 lk_status lk__collectives_drain(lk_program *p)
 {
     lk_status status = LK_OK;
     for (size_t i = 0; i < p->collectives->count; i++) {
-        lk_status one = p->collectives->all[i].work ? take_work(p, &p->collectives->all[i]) : LK_OK;
+        lk_status one = p->collectives->all[i].work ? lk__collective_take(p, &p->collectives->all[i]) : LK_OK;
         if (status >= 0) status = one;
     }
     return status;

@@ -13,6 +13,7 @@ typedef struct lk__run_collective {
     int                 bucket;  /* of gradients; -1: none */
     bool                at_once; /* its wait follows, or it would not overlap: the start runs it to the end */
     lk_work            *work;    /* in flight, or NULL */
+    char               *staged;  /* of a send or receive: the host's copy, where the group does not reach the device */
 } lk__run_collective;
 
 /* An operand whose extent follows from how many rows ranks send (routes.c). */
@@ -22,6 +23,12 @@ typedef struct lk__run_routed {
     int    operand; /* inputs, then outputs */
 } lk__run_routed;
 
+/* Rows that the exchanges of a step have sent to the ranks along expert, added over them. */
+typedef struct lk__run_loads {
+    double most, mean, own; /* of the rank that has got most; of all; of this one */
+    double seconds;         /* of kernels that compute them, when the step began */
+} lk__run_loads;
+
 /* A whole subtree of the tree over leaves: leaves first … last-1, all of one rank. */
 typedef struct lk__run_subtree {
     int first, last, rank;
@@ -29,33 +36,44 @@ typedef struct lk__run_subtree {
 } lk__run_subtree;
 
 struct lk__run_collectives {
-    lk__run_collective *all; /* of training, then those of evaluation, from evaluate on */
-    size_t              count, evaluate;
-    lk_comm            *bulk;     /* for buckets; a separate group where other sums must not queue behind them */
-    bool                split;    /* bulk is a separate group and freed here */
-    bool                overlaps; /* the backend runs collectives while kernels run */
-    lk__run_subtree    *subtrees; /* of all ranks, in order */
-    int                 subtrees_count;
+    lk__run_collective *all; /* of training, by slot where stages have several, then those of evaluation, from */
+                             /* evaluate on */
+    size_t           count, evaluate, each; /* each: of a slot */
+    lk_comm         *bulk;     /* for buckets; a separate group where other sums must not queue behind them */
+    bool             split;    /* bulk is a separate group and freed here */
+    bool             overlaps; /* the backend runs collectives while kernels run */
+    lk__run_subtree *subtrees; /* of all ranks, in order */
+    int              subtrees_count;
+    lk__run_subtree *joined; /* with experts: those of all leaves that a rank's sources have; rank: among those with */
+    int              joined_count; /* the same experts */
     char   *slices; /* where buckets are reduced by slices (lk__plan_by_slices): this rank's, of every subtree */
     size_t  slice_bytes;
     char   *scratch;                                                   /* the same: a tree's intermediate results */
     size_t  bytes;                                                     /* of this struct and its arrays */
     size_t *counts, *displacements, *more_counts, *more_displacements; /* one per rank */
-    char   *gathered, *mine; /* of small all_gathers: the numbers of all leaves, then all ranks' reports */
-    lk__run_report *reports; /* by rank */
-    lk__run_sums   *ranks;   /* by rank: the sums of its leaves */
-    double          waited;  /* seconds, since the latest report */
+    char   *gathered, *mine;   /* of small all_gathers: the numbers of all leaves, then all ranks' reports */
+    lk__run_report *reports;   /* by rank */
+    lk__run_sums   *ranks;     /* by rank: the sums of its leaves */
+    double          waited;    /* seconds, since the latest report */
     lk__run_routed *routed[2]; /* of training, and of evaluation */
     size_t          routed_count[2];
     size_t         *route_counts;
     int32_t        *offsets;
+    lk__run_loads   loads; /* while a trace records */
 };
 
 /* collective.c: where an instruction's work in flight is noted; NULL: of the weights of losses, where every collective
  * is waited for at once. */
 lk__run_collective *lk__collective_at(const lk_program *program, const lk__schedule_run *run, size_t at);
+/* Waits for its work, which is in flight. */
+lk_status lk__collective_take(lk_program *program, lk__run_collective *collective);
+/* transfer.c: bytes of the host's copy of what a send or receive moves, at the capacity; 0: it is neither. */
+size_t lk__transfer_bytes(const lk__run_instruction *instruction);
 /* routes.c: what exchanges of rows need, behind `used` bytes of the memory; returns those used then. */
 size_t lk__routes_lay_out(const lk_program *program, lk__run_collectives *collectives, char *memory, size_t used);
+
+/* What the step that began then lost to ranks that got more rows than others, into the trace. */
+void lk__routes_trace(const lk_program *program, double began);
 
 /* ---- leaf_tree.c ---- */
 size_t lk__leaf_tree_scratch_bytes(void);
@@ -71,6 +89,11 @@ lk_status lk__leaf_tree_reduce(lk_program *program, const lk__plan_bucket *bucke
  * rank of the host, its first set. scratch: lk__leaf_tree_scratch_bytes. */
 void lk__leaf_tree_sum(const lk_program *program, char *const *gradients, size_t offset, size_t count, lk_dtype type,
                        char *out, char *scratch);
+
+/* ---- expert_tree.c: of a bucket that sources have sets of (plan/expert_leaves.h) ---- */
+void      lk__expert_tree_join(lk__run_collectives *collectives, const lk_plan *plan); /* finds `joined` */
+lk_status lk__expert_tree_add(lk_program *program, const lk__schedule_run *run, const lk__plan_bucket *bucket);
+lk_status lk__expert_tree_reduce(lk_program *program, const lk__plan_bucket *bucket);
 
 /* ---- report.c ---- */
 /* Gathers the elements of this rank's leaves, contiguous in `mine`, on all ranks: `gathered` then holds those of all

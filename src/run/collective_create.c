@@ -3,6 +3,7 @@
 #include "run/collective.h"
 
 #include "comm/comm.h"
+#include "plan/expert_leaves.h"
 
 /* The widest operand of a collective other than a bucket, in bytes. Along an axis that does not split the batch values
  * are sent from and to where they are, unless the group does not reach them there. */
@@ -45,16 +46,44 @@ static size_t report_bytes(const lk_plan *plan)
     return count * sizeof(double);
 }
 
+/* The host's copies of what the sends and receives of a list move. */
+static size_t lay_out_transfers(const lk_program *p, const lk__run_list *list, lk__run_collective *all, char *memory,
+                                size_t used)
+{
+    for (size_t i = 0; i < list->count && p->group.staged; i++) {
+        const lk__run_instruction *in = &list->instructions[i];
+        size_t                     bytes = lk__transfer_bytes(in);
+        char                      *staged = bytes ? reserve_bytes(memory, &used, bytes) : NULL;
+        if (memory && bytes) all[in->collective].staged = staged;
+    }
+    return used;
+}
+
+/* This rank's slice of the largest bucket that is exchanged subtree by subtree; 0: none is. */
+static size_t slice_bytes(const lk_plan *plan)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < plan->buckets_count; i++) {
+        const lk__plan_bucket *b = &plan->buckets[i];
+        bool                   sources = lk__bucket_has_sources(plan, b);
+        unsigned               among = sources ? LK__PLAN_BATCH_AXES & ~plan->expert_axes : LK__PLAN_BATCH_AXES;
+        unsigned               sliced = sources ? (unsigned)LK_AXIS_SHARD : lk__plan_shard_axes(plan);
+        if (!lk__bucket_by_slices(plan, b) || plan->shared || lk__mesh_extent(&plan->mesh, among) == 1) continue;
+        size_t slices = (size_t)lk__mesh_extent(&plan->mesh, plan->stage ? sliced : among);
+        size_t bytes = lk__round_up(b->bytes / slices + 2 * LK__ALIGN, LK__ALIGN);
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
 static size_t lay_out(const lk_program *p, lk__run_collectives *x, char *memory)
 {
     const lk_plan *plan = p->plan;
-    size_t         used = lk__round_up(sizeof *x, LK__ALIGN), ranks = (size_t)lk__plan_ranks(plan), most = 0;
+    size_t         used = lk__round_up(sizeof *x, LK__ALIGN), ranks = (size_t)lk__plan_ranks(plan);
     size_t         parts = (size_t)lk__plan_batch_parts(plan), reports = report_bytes(plan);
     size_t         leaves = plan->parallel.leaves ? (size_t)plan->parallel.leaves : parts,
            widest = widest_operand(p, &plan->train);
     if (widest_operand(p, &plan->evaluate) > widest) widest = widest_operand(p, &plan->evaluate);
-    for (size_t i = 0; i < plan->buckets_count; i++)
-        if (plan->buckets[i].bytes > most) most = plan->buckets[i].bytes;
     x->all = reserve_bytes(memory, &used, x->count * sizeof *x->all);
     x->subtrees = reserve_bytes(memory, &used, 2 * leaves * sizeof *x->subtrees);
     x->counts = reserve_bytes(memory, &used, ranks * sizeof(size_t));
@@ -66,9 +95,13 @@ static size_t lay_out(const lk_program *p, lk__run_collectives *x, char *memory)
     x->reports = reserve_bytes(memory, &used, ranks * sizeof *x->reports);
     x->ranks = reserve_bytes(memory, &used, ranks * sizeof *x->ranks);
     used = lk__routes_lay_out(p, x, memory, used);
-    if (!lk__plan_by_slices(plan) || plan->shared) return used;
-    x->slice_bytes =
-        lk__round_up(most / (plan->stage ? (size_t)lk__plan_shards(plan) : parts) + 2 * LK__ALIGN, LK__ALIGN);
+    for (size_t i = 0; i * x->each < x->evaluate; i++)
+        used = lay_out_transfers(p, &p->slots[i].train, x->all + i * x->each, memory, used);
+    used = lay_out_transfers(p, &p->evaluate, x->all + x->evaluate, memory, used);
+    bool sources = plan->trains && lk__plan_expert_leaves(plan);
+    x->slice_bytes = slice_bytes(plan);
+    if (sources) x->joined = reserve_bytes(memory, &used, leaves * sizeof *x->joined);
+    if (x->slice_bytes == 0 && !sources) return used;
     x->slices = reserve_bytes(memory, &used, x->slice_bytes * 2 * leaves);
     x->scratch = reserve_bytes(memory, &used, lk__leaf_tree_scratch_bytes());
     return used;
@@ -90,11 +123,13 @@ static void find_collectives(const lk_program *p, const lk__run_collectives *x, 
         if (lk__action_kind_of(in->action) != LK__IS_START) continue;
         bool bucket = in->bucket >= 0;
         bool follows = i + 1 < list->count && in[1].action == LK__DO_WAIT && in[1].collective == in->collective;
-        all[in->collective] =
-            (lk__run_collective){.list = list,
-                                 .start = i,
-                                 .bucket = in->bucket,
-                                 .at_once = !overlaps(p, x, in) || (!bucket && (follows || p->group.staged))};
+        bool in_flight = lk__action_transfers(in->action);
+        all[in->collective] = (lk__run_collective){
+            .list = list,
+            .start = i,
+            .bucket = in->bucket,
+            .staged = all[in->collective].staged,
+            .at_once = !in_flight && (!overlaps(p, x, in) || (!bucket && (follows || p->group.staged)))};
     }
 }
 
@@ -125,7 +160,10 @@ static lk_status reserve_groups(const lk_program *p, const lk__run_collectives *
         bool experts = p->plan->expert_axes != 0; /* whose buckets have a group of their own */
         bool alone = lk__mesh_extent(&p->plan->mesh, axes) == 1;
         int  count = axes && !alone && first == i ? count_others(x, axes, experts) : 0;
-        if (count) status = lk_comm_reserve(lk__run_group(p, axes), count + 1);
+        if (count && (axes & LK__PLAN_STAGE_AXES)) /* and as many that other stages have sent already */
+            status = lk__comm_reserve_transfers(lk__run_group(p, axes), 2 * count + 1);
+        else if (count)
+            status = lk_comm_reserve(lk__run_group(p, axes), count + 1);
     }
     return status;
 }
@@ -161,10 +199,14 @@ static void find_subtrees(lk__run_collectives *x, const lk_plan *plan)
     }
 }
 
+/* Slots whose collectives may be in flight at the same time; slots that advance together have one for all. */
+static int count_flying_slots(const lk_plan *plan) { return lk__plan_leaves_together(plan) ? 1 : plan->slots; }
+
 lk_status lk__collectives_create(lk_program *p)
 {
     const lk_parallel  *parallel = &p->plan->parallel;
-    lk__run_collectives measured = {.evaluate = p->slots[0].train.collectives};
+    size_t              each = p->slots[0].train.collectives;
+    lk__run_collectives measured = {.each = each, .evaluate = each * (size_t)count_flying_slots(p->plan)};
     if (parallel->leaves > LK__LEAVES_MOST)
         return lk__fail(p->context, LK_EUNSUPPORTED, "%d leaves are too many; at most %d are supported",
                         parallel->leaves, LK__LEAVES_MOST);
@@ -175,11 +217,13 @@ lk_status lk__collectives_create(lk_program *p)
     lk__run_collectives *x = p->collectives = (lk__run_collectives *)memory;
     x->count = measured.count;
     x->evaluate = measured.evaluate;
+    x->each = measured.each;
     lay_out(p, x, memory);
     x->bytes = bytes;
     if (parallel->leaves) find_subtrees(x, p->plan);
+    if (x->joined) lk__expert_tree_join(x, p->plan);
     x->overlaps = p->group.overlaps;
-    find_collectives(p, x, &p->slots[0].train, x->all);
+    for (size_t i = 0; i * x->each < x->evaluate; i++) find_collectives(p, x, &p->slots[i].train, x->all + i * x->each);
     find_collectives(p, x, &p->evaluate, x->all + x->evaluate);
     lk_status status = p->batch ? open_bulk(p, x) : LK_OK;
     return status < 0 ? status : reserve_groups(p, x);

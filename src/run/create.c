@@ -52,8 +52,7 @@ static lk_status build_list(lk_program *p, const lk__plan_list *planned, lk__run
     list->planned = planned;
     list->samples = -1;
     if (status < 0) return status;
-    memcpy(list->begin, made.begin, sizeof list->begin);
-    memcpy(list->end, made.end, sizeof list->end);
+    list->at = made.at;
     list->collectives = (size_t)made.collectives;
     list->instructions = lk__alloc(p->context, LK_MEMORY_OTHER, made.count * sizeof *list->instructions);
     if (!list->instructions) status = LK_ENOMEM;
@@ -149,7 +148,8 @@ static lk_status check_comm(const lk_plan *plan, lk_comm *comm)
 /* Who updates a state, and how, must be the same to all who use it. */
 static lk_status check_sharing(const lk_plan *plan, const lk_store *store, const lk_comm *comm)
 {
-    if ((plan->split_axes & ~(lk__plan_cut_axes(plan) | LK_AXIS_SHARD)) || plan->split_axes != store->plan->split_axes)
+    unsigned known = lk__plan_cut_axes(plan) | LK_AXIS_SHARD | LK__PLAN_STAGE_AXES;
+    if ((plan->split_axes & ~known) || plan->split_axes != store->plan->split_axes)
         return lk__fail(plan->context, LK_EUNSUPPORTED,
                         "the ranks have slices of the state, but programs still need all of it on every rank");
     if (lk__store_shares_buffers(store) && plan->writes_buffers && !plan->shares_buffers)
@@ -185,6 +185,7 @@ static lk_status make_slots(lk_program *p)
     for (int i = 0; i < p->division.rows; i++)
         for (int k = 0; k < plan->evaluate.numbers_count; k++)
             lk__row_numbers(p, i)[k] = lk__number_otherwise(plan, k); /* where the loss has none */
+    p->memory.common = p->memory.arena + slots * plan->train.arena;
     for (int i = 0; i < plan->slots; i++) {
         lk__run_slot *slot = &p->slots[i];
         slot->arena = p->memory.arena + (size_t)i * plan->train.arena;
@@ -224,8 +225,8 @@ static int add_group(unsigned listed[GROUPS], int count, unsigned axes)
     return count + 1;
 }
 
-/* The sets of axes along which collectives of the program are, in one order on all ranks. */
-static int list_groups(const lk_plan *plan, unsigned listed[GROUPS])
+/* The sets of axes along which collectives of this rank are. */
+static int list_own_groups(const lk_plan *plan, unsigned listed[GROUPS])
 {
     const lk__plan_list *lists[] = {&plan->train, &plan->evaluate, &plan->weights};
     int                  count = lk__plan_batch_parts(plan) > 1 ? add_group(listed, 0, LK__PLAN_BATCH_AXES) : 0;
@@ -234,19 +235,41 @@ static int list_groups(const lk_plan *plan, unsigned listed[GROUPS])
     for (int k = 0; k < 3; k++)
         for (size_t i = 0; i < lists[k]->order_count; i++) {
             const lk__graph_node *n = &lists[k]->graph->nodes[lists[k]->order[i]];
-            if (lk__op_find(n->op)->runs == LK__RUNS_COLLECTIVE && n->attrs.mesh &&
+            lk__graph_runs        runs = lk__op_find(n->op)->runs;
+            if ((runs == LK__RUNS_COLLECTIVE || runs == LK__RUNS_TRANSFER) && n->attrs.mesh &&
                 lk__mesh_extent(&plan->mesh, n->attrs.mesh) > 1)
                 count = add_group(listed, count, n->attrs.mesh);
         }
     return count;
 }
 
+/* Those of all ranks, in one order: stages of a pipeline have different ones. */
+static lk_status list_groups(const lk_plan *plan, lk_comm *comm, unsigned listed[GROUPS], int *count)
+{
+    int       ranks = lk__plan_ranks(plan);
+    size_t    bytes = (size_t)ranks * GROUPS * sizeof(unsigned);
+    unsigned *all;
+    *count = list_own_groups(plan, listed);
+    if (!plan->pipeline) return LK_OK;
+    if (!(all = lk__alloc(plan->context, LK_MEMORY_OTHER, bytes))) return LK_ENOMEM;
+    for (int i = *count; i < GROUPS; i++) listed[i] = 0;
+    lk_status status = lk_comm_all_gather(comm, listed, all, GROUPS * sizeof *all, LK_U8, NULL);
+    *count = add_group(listed, 0, LK__PLAN_STAGE_AXES);
+    *count = add_group(listed, *count, LK_AXES_ALL & ~(unsigned)LK__PLAN_STAGE_AXES); /* verify.c */
+    for (int i = 0; i < ranks * GROUPS && status >= 0; i++)
+        if (all[i]) *count = add_group(listed, *count, all[i]);
+    lk__free(plan->context, LK_MEMORY_OTHER, all, bytes);
+    return status;
+}
+
 static lk_status make_groups(lk_program *p, lk_comm *comm)
 {
     unsigned listed[GROUPS];
+    int      count = 0;
     if (lk__plan_ranks(p->plan) == 1) return LK_OK;
     lk_status status = lk__mesh_over(p->context, &p->plan->mesh, comm, &p->mesh);
-    if (status >= 0) status = lk_mesh_create_groups(p->mesh, listed, list_groups(p->plan, listed));
+    if (status >= 0) status = list_groups(p->plan, comm, listed, &count);
+    if (status >= 0) status = lk_mesh_create_groups(p->mesh, listed, count);
     if (status >= 0 && lk__plan_batch_parts(p->plan) > 1)
         status = lk_mesh_group(p->mesh, LK__PLAN_BATCH_AXES, &p->batch);
     p->comm = comm;

@@ -258,21 +258,23 @@ lk_status lk__store_fetch(const lk_store *s, const lk__exchange *with, const lk_
 static bool is_written_by(const walk *w, const piece *p, int reader, int rank)
 {
     const lk_plan *plan = w->x->store->plan;
+    unsigned       apart = w->slices.apart;
     if (w->slices.holder != LK_HELD_BY_RANK &&
-        lk__plan_sharer(plan, rank) != lk__plan_sharer(plan, reader) % lk__plan_sharers(plan, rank))
+        lk__plan_sharer_apart(plan, apart, rank) !=
+            lk__plan_sharer_apart(plan, apart, reader) % lk__plan_sharers_apart(plan, apart, rank))
         return false;
     return lk__slices_part(&w->slices, rank) == p->slice ||
            (w->rounded && lk__slices_part(&w->stored, rank) == p->stored);
 }
 
-/* Whether anything is sent: not where all ranks share one copy, and each writes what it has. */
+/* Whether anything is sent: not where all ranks share one copy of the whole, and each writes what it has. */
 static bool some_scatter(const exchange *x)
 {
     for (int i = 0; i < x->ranks && x->ranks > 1; i++)
         for (size_t k = 0; k < x->lists[i].count; k++) {
             const lk__exchange_range *range = &x->lists[i].ranges[k];
             lk__plan_slices           slices = lk__store_slices(x->store, range->state, range->part);
-            if (slices.holder == LK_HELD_BY_RANK || lk__plan_copies(x->store->plan) > 1) return true;
+            if (slices.holder == LK_HELD_BY_RANK || lk__plan_copies(x->store->plan) > 1 || slices.apart) return true;
         }
     return false;
 }

@@ -2,13 +2,16 @@
  * that they may be in any memory. They are row-major like the parameters, which the plan's layout pass ensures. */
 #include "run/program.h"
 
+#include "plan/pipeline.h"
+
 #include <math.h>
 #include <string.h>
 
 const void *lk_program_gradient(const lk_program *p, const char *parameter)
 {
     int state = p->plan->trains ? lk__find_state(p->plan->graph, parameter) : -1;
-    if (state < 0 || !p->plan->states[state].trained || !p->visible_gradients || lk__gradient_is_part(p, state))
+    if (state < 0 || !p->plan->states[state].trained || !p->visible_gradients || lk__gradient_is_part(p, state) ||
+        lk__plan_is_tied(p->plan, (size_t)state))
         return NULL;
     return lk__gradient_set(p, 0) + p->plan->states[state].gradient_offset;
 }
@@ -64,9 +67,10 @@ static lk_status locate_gradient(const lk_program *p, const char *parameter, loc
     int state = lk__find_state(p->plan->graph, parameter);
     *found = (located){.memory = NULL};
     if (state < 0) return lk__fail(p->context, LK_ENOENT, "the model has no parameter \"%s\"", parameter);
-    if (!p->plan->states[state].trained)
+    if (!lk__plan_trains(p->plan, (size_t)state))
         return lk__fail(p->context, LK_ENOENT, "\"%s\" has no gradient: it is frozen, or a buffer", parameter);
     found->whole = p->plan->states[state].wide_bytes;
+    if (!p->plan->states[state].trained) return LK_OK; /* other stages of the pipeline have it */
     found->bytes = lk__plan_gradient_bytes(p->plan, (size_t)state);
     found->memory = lk__gradient_set(p, 0) + p->plan->states[state].gradient_offset;
     if (p->shard) {
@@ -89,12 +93,25 @@ static lk_status check_bytes(const lk_program *p, const char *parameter, size_t 
                     lk_dtype_name(g->real), bytes, given);
 }
 
+/* Gradients are where their states are; those of tied weights are added in the update alone. */
+static lk_status check_stage(const lk_program *p, const char *parameter)
+{
+    size_t state = (size_t)lk__find_state(p->plan->graph, parameter);
+    if (!p->plan->states[state].trained)
+        return lk__fail(p->context, LK_ENOENT, "the gradient of \"%s\" is on the ranks of stage %d of the pipeline",
+                        parameter, lk__plan_first_holder(p->plan, state));
+    if (!lk__plan_is_tied(p->plan, state)) return LK_OK;
+    return lk__fail(p->context, LK_ENOENT,
+                    "\"%s\" is used in several stages of the pipeline, whose gradients of it are added in LK_UPDATE",
+                    parameter);
+}
+
 lk_status lk_program_gradient_read(lk_program *p, const char *parameter, void *data, size_t bytes)
 {
     located   found;
     lk_status status = finish_gradients(p);
     if (status < 0 || (status = locate_gradient(p, parameter, &found)) < 0 ||
-        (status = check_bytes(p, parameter, found.whole, bytes)) < 0)
+        (status = check_stage(p, parameter)) < 0 || (status = check_bytes(p, parameter, found.whole, bytes)) < 0)
         return status;
     if (!p->progress.has_gradients)
         return lk__fail(p->context, LK_EINVAL, "there are no gradients yet: run LK_FORWARD and LK_BACKWARD first");
@@ -162,6 +179,9 @@ lk_status lk_program_gradient_write(lk_program *p, const char *parameter, const 
     }
     if (found.bytes == 0) return LK_OK;
     int state = lk__find_state(p->plan->graph, parameter);
+    if (lk__plan_is_tied(p->plan, (size_t)state) &&
+        lk__plan_first_holder(p->plan, (size_t)state) != lk__plan_own_stage(p->plan)) /* the sum is that of the first */
+        return run_over_gradients(p, LK__OP_fill, 0, found.memory, found.bytes);
     if (!lk__gradient_is_part(p, state))
         return lk__device_write(p->device, p->stream, found.memory, (const char *)data + found.skipped, found.bytes);
     size_t local = lk__plan_gradient_bytes(p->plan, (size_t)state);
@@ -198,7 +218,8 @@ lk_status lk_program_gradient_weight(lk_program *p, double weight)
     lk_status status = finish_gradients(p);
     if (status < 0 || (status = check_pending(p)) < 0) return status;
     if (!p->progress.synced)
-        return lk__fail(p->context, LK_EINVAL, "LK_SYNC would add up the weights of all ranks: run it first");
+        return lk__fail(p->context, LK_EINVAL,
+                        "run LK_SYNC first: it would add this weight to those of the other ranks");
     if (!(weight > 0) || !isfinite(weight))
         return lk__fail(p->context, LK_EINVAL, "gradients are divided by a weight above 0, not by %g", weight);
     p->progress.weight = weight;

@@ -23,6 +23,7 @@ static lk__plan_slices slices_of(const lk_program *p, int state)
 {
     lk__plan_slices s = lk__plan_state_slices(p->plan, (size_t)state, LK__ARRAY_STORED);
     s.splits.flat = (lk__plan_flat){0};
+    s.splits.held = 0; /* of those that have it */
     s.parts = lk__mesh_extent(&p->plan->mesh, axes_of(p, state));
     s.own = lk__slices_part(&s, lk__plan_rank(p->plan));
     return s;

@@ -3,6 +3,7 @@
 #include "run/interpreter.h"
 
 #include "base/exact_sum.h"
+#include "plan/expert_leaves.h"
 #include "plan/instruction.h"
 #include "run/digest.h"
 #include "run/lend.h"
@@ -15,10 +16,12 @@ static const lk__run_action actions[LK__ACTION_COUNT] = {
     [LK__DO_READ_IDS] = lk__run_read_ids,
     [LK__DO_KERNEL] = lk__run_kernels,
     [LK__DO_LEAVES] = lk__run_leaves,
+    [LK__DO_SOURCES] = lk__run_sources,
     [LK__DO_START] = lk__run_start,
     [LK__DO_START_STAGED] = lk__run_start_staged,
     [LK__DO_START_EXCHANGE] = lk__run_start_exchange,
     [LK__DO_START_EXCHANGE_STAGED] = lk__run_start_exchange_staged,
+    [LK__DO_START_HOST] = lk__run_start_host,
     [LK__DO_START_ALONE] = lk__run_start_alone,
     [LK__DO_START_LEAVES] = lk__run_start_leaves,
     [LK__DO_START_LEAF_BATCH] = lk__run_start_leaf_batch,
@@ -26,7 +29,15 @@ static const lk__run_action actions[LK__ACTION_COUNT] = {
     [LK__DO_START_BUCKET] = lk__run_start_bucket,
     [LK__DO_START_SCATTER] = lk__run_start_scatter,
     [LK__DO_START_SLICES] = lk__run_start_slices,
+    [LK__DO_START_SOURCES] = lk__run_start_sources,
     [LK__DO_WAIT] = lk__run_wait,
+    [LK__DO_START_SEND] = lk__run_start_send,
+    [LK__DO_START_SEND_STAGED] = lk__run_start_send_staged,
+    [LK__DO_START_RECEIVE] = lk__run_start_receive,
+    [LK__DO_START_RECEIVE_STAGED] = lk__run_start_receive_staged,
+    [LK__DO_WAIT_RECEIVED] = lk__run_wait_received,
+    [LK__DO_WAIT_RECEIVED_STAGED] = lk__run_wait_received_staged,
+    [LK__DO_WAIT_SENT] = lk__run_wait_sent,
     [LK__DO_LOSS_SCALES] = lk__run_loss_scales,
     [LK__DO_ADD_SETS] = lk__run_add_sets,
     [LK__DO_ADD_LEAVES] = lk__run_add_leaves,
@@ -82,7 +93,9 @@ void *lk__program_resolve(const lk_program *p, const char *arena, const char *gr
     case LK__IN_OPTIMIZER: return p->store->optimizer + place.offset;
     case LK__IN_GRADIENTS: return (char *)gradients + place.offset;
     case LK__IN_ACTIVATIONS: return (char *)arena + place.offset;
+    case LK__IN_COMMON: return p->memory.common + place.offset;
     case LK__IN_GATHERED: return p->memory.gathered + place.offset;
+    case LK__IN_HOST: return p->memory.host + place.offset;
     default: return NULL;
     }
 }
@@ -106,7 +119,7 @@ static lk_status set_operands(lk_program *p, const lk__run_slot *slot, lk__run_l
             if (v < 0) continue;
             lk__kernel_operand    *o = operand(&in->call, n, j);
             const lk__graph_shape *s = &planned->graph->values[v].shape;
-            if (s->count_axis >= 0) o->dims[s->count_axis] = slot->step.count * s->count_unit;
+            if (s->count_axis >= 0) o->dims[s->count_axis] = lk__shape_extent(s, slot->step.count);
             if (planned->places[v].region == LK__IN_GRADIENTS) o->data = (char *)gradients + planned->places[v].offset;
             if (planned->places[v].region != LK__IN_INPUT) continue;
             size_t input = planned->places[v].offset;
@@ -129,9 +142,9 @@ lk_status lk__operands_prepare(lk_program *p, const lk__schedule_run *run)
         lk__run_list *list = lk__run_slot_list(p, run, i);
         const char   *gradients = lk__gradient_set(p, run->set + i);
         bool          leaves = list->total == p->step.total && list->part == run->part && list->each == run->each;
-        bool          same = list->samples == p->slots[i].step.count && (!list->by_leaf || leaves);
+        bool          same = list->samples == lk__run_slot_at(p, run, i)->step.count && (!list->by_leaf || leaves);
         if (same && (run->through == LK_FORWARD || list->gradients == gradients)) continue;
-        lk_status status = set_operands(p, &p->slots[i], list, gradients);
+        lk_status status = set_operands(p, lk__run_slot_at(p, run, i), list, gradients);
         if (status < 0) return status;
         list->part = run->part;
         list->each = run->each;
@@ -219,7 +232,7 @@ static lk__run_key key_of(const lk__run_list *list, size_t begin, size_t end)
 /* Where the run stops or another action of it follows. */
 static size_t find_stop(const lk_program *p, const lk__schedule_run *run, size_t at)
 {
-    size_t end = lk__run_slot_list(p, run, 0)->end[run->through], stop = at + 1;
+    size_t end = lk__schedule_end(&lk__run_slot_list(p, run, 0)->at, run), stop = at + 1;
     for (size_t i = stop; i < end; i++) {
         const lk__run_instruction *in = lk__run_at(p, run, i);
         if (in->when & ~run->flags) continue;
@@ -247,6 +260,33 @@ lk_status lk__run_leaves(lk_program *p, const lk__schedule_run *run, size_t at, 
     return issue_kernels(p, &key);
 }
 
+/* The gradient of experts of each source's leaf, from the rows of that source alone. */
+lk_status lk__run_sources(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    lk__run_list          *list = lk__run_slot_list(p, run, 0);
+    lk__run_instruction   *in = &list->instructions[at];
+    const lk_plan         *plan = p->plan;
+    const lk__graph_node  *n = &list->planned->graph->nodes[in->node];
+    size_t                 state = (size_t)lk__source_gradient(plan, list->planned, n);
+    const lk__plan_bucket *b = lk__gradient_bucket(plan, state);
+    int                    offsets = lk__op_find(n->op)->grouped.offsets - 1; /* -1: a gradient of zeros */
+    int32_t               *bounds = offsets < 0 ? NULL : in->call.in[offsets].data;
+    void                  *made = in->call.out[0].data;
+    lk_status              status = LK_OK;
+    (void)next;
+    for (int source = 0; source < lk__plan_sources(plan) && status >= 0; source++) {
+        lk__leaf_sum leaf = lk__source_leaf(plan, source, run->part, run->each);
+        if (leaf.count == 0) continue;
+        in->call.out[0].data = p->memory.gradients + lk__source_set(plan, b, source, leaf.set) +
+                               (plan->states[state].gradient_offset - b->offset);
+        if (bounds) in->call.in[offsets].data = bounds + 2 * source * in->call.out[0].dims[0];
+        status = run_kernel(p, list, in);
+    }
+    in->call.out[0].data = made;
+    if (bounds) in->call.in[offsets].data = bounds;
+    return status;
+}
+
 /* On this rank's part of a state. It may be empty: then there is nothing to update, and its squares are 0. */
 lk_status lk__run_slice(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
@@ -266,7 +306,8 @@ lk_status lk__interpret(lk_program *p, const lk__schedule_run *run)
 {
     const lk__run_list *list = lk__run_slot_list(p, run, 0);
     lk_status           status = lk__operands_prepare(p, run);
-    for (size_t i = list->begin[run->section], end = list->end[run->through], next; i < end && status >= 0; i = next) {
+    size_t              end = lk__schedule_end(&list->at, run);
+    for (size_t i = lk__schedule_begin(&list->at, run), next; i < end && status >= 0; i = next) {
         const lk__run_instruction *in = &list->instructions[i];
         next = i + 1;
         if (!(in->when & ~run->flags)) status = actions[in->action](p, run, i, &next);

@@ -13,10 +13,15 @@ typedef lk_status (*lk__run_action)(lk_program *program, const lk__schedule_run 
 lk_status lk__interpret(lk_program *program, const lk__schedule_run *run);
 lk_status lk__operands_prepare(lk_program *program, const lk__schedule_run *run); /* which lk__interpret begins with */
 
+/* Slot `slot` of the run, counted from its first. */
+static inline lk__run_slot *lk__run_slot_at(const lk_program *p, const lk__schedule_run *run, int slot)
+{
+    return &p->slots[run->slot + slot];
+}
 /* The instructions of the run's list; of the training list each slot has its own. */
 static inline lk__run_list *lk__run_slot_list(const lk_program *p, const lk__schedule_run *run, int slot)
 {
-    if (run->list == &p->plan->train) return &p->slots[slot].train;
+    if (run->list == &p->plan->train) return &lk__run_slot_at(p, run, slot)->train;
     return (lk__run_list *)(run->list == &p->plan->evaluate ? &p->evaluate : &p->weights);
 }
 static inline lk__run_instruction *lk__run_at(const lk_program *p, const lk__schedule_run *run, size_t at)
@@ -27,6 +32,7 @@ static inline lk__run_instruction *lk__run_at(const lk_program *p, const lk__sch
 /* ---- interpreter.c: kernels ---- */
 lk_status lk__run_kernels(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_leaves(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_sources(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_slice(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 
 /* ---- shard_norm.c ---- */
@@ -44,6 +50,8 @@ lk_status lk__run_loss_scales(lk_program *program, const lk__schedule_run *run, 
 /* ---- collective.c ---- */
 lk_status lk__run_start(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_start_staged(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+/* shard_host.c */
+lk_status lk__run_start_host(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 /* routes.c */
 lk_status lk__run_start_exchange(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_start_exchange_staged(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
@@ -53,8 +61,18 @@ lk_status lk__run_refuse_leaves(lk_program *program, const lk__schedule_run *run
 lk_status lk__run_start_leaf_batch(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_start_bucket(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_start_scatter(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_start_sources(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_start_slices(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_wait(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+
+/* ---- transfer.c: between stages of a pipeline ---- */
+lk_status lk__run_start_send(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_start_send_staged(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_start_receive(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_start_receive_staged(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_wait_received(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_wait_received_staged(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_wait_sent(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 
 /* ---- bucket.c ---- */
 lk_status lk__run_add_sets(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);

@@ -3,7 +3,7 @@
  * Otherwise every rank gets its slice of all ranks' subtrees, completes the tree over its slice, and the slices are
  * gathered, unless ranks have slices of the state. Where ranks share their state, the owner of a slice reads all
  * subtrees of its host where they are. */
-#include "run/collective.h"
+#include "run/leaf_tree.h"
 
 #include "base/reduce.h"
 #include "base/tree.h"
@@ -11,26 +11,30 @@
 #include <string.h>
 
 enum {
-    BLOCK = 4096, /* elements of a tree's intermediate results */
-    DEPTH = 14,   /* of a tree over the maximum number of leaves */
+    BLOCK = LK__LEAF_TREE_BLOCK,
+    DEPTH = 14, /* of a tree over the maximum number of leaves */
 };
 
 /* ---- the tree ---- */
 
 size_t lk__leaf_tree_scratch_bytes(void) { return (size_t)DEPTH * BLOCK * sizeof(double); }
 
-/* The address of the sum over leaves lo … hi of `count` elements, at most BLOCK. A sum computed here is in scratch. */
+const char *lk__leaf_tree_walk(const lk__leaf_tree *t, int lo, int hi, size_t offset, size_t count, char *scratch)
+{
+    for (int i = 0; i < t->count; i++)
+        if (t->subtrees[i].first == lo && t->subtrees[i].last == hi) return t->at[i] + offset;
+    int         middle = lo + lk__tree_left(hi - lo);
+    const void *sides[] = {lk__leaf_tree_walk(t, lo, middle, offset, count, scratch), NULL};
+    sides[1] = lk__leaf_tree_walk(t, middle, hi, offset, count, scratch + BLOCK * sizeof(double));
+    lk__reduce(scratch, sides, 2, count, t->type, LK_SUM);
+    return scratch;
+}
+
 static const char *add_tree(const lk_program *p, const char *const *at, int lo, int hi, size_t offset, size_t count,
                             lk_dtype type, char *scratch)
 {
-    const lk__run_collectives *x = p->collectives;
-    for (int i = 0; i < x->subtrees_count; i++)
-        if (x->subtrees[i].first == lo && x->subtrees[i].last == hi) return at[i] + offset;
-    int         middle = lo + lk__tree_left(hi - lo);
-    const void *sides[] = {add_tree(p, at, lo, middle, offset, count, type, scratch), NULL};
-    sides[1] = add_tree(p, at, middle, hi, offset, count, type, scratch + BLOCK * sizeof(double));
-    lk__reduce(scratch, sides, 2, count, type, LK_SUM);
-    return scratch;
+    lk__leaf_tree t = {p->collectives->subtrees, p->collectives->subtrees_count, at, type};
+    return lk__leaf_tree_walk(&t, lo, hi, offset, count, scratch);
 }
 
 void lk__leaf_tree_sum(const lk_program *p, char *const *gradients, size_t offset, size_t count, lk_dtype type,
@@ -90,8 +94,9 @@ lk_status lk__leaf_tree_add_all(lk_program *p, size_t offset, size_t bytes, lk_d
 static void slice_of(const lk_program *p, size_t elements, int part, size_t *first, size_t *count)
 {
     const lk_plan *plan = p->plan;
-    int            parts = plan->stage ? lk__plan_shards(plan) : lk__plan_batch_parts(plan);
-    if (plan->stage) part = lk__mesh_coordinate(&plan->mesh, LK_AXIS_SHARD, lk__plan_batch_rank(plan, part));
+    unsigned       axes = lk__plan_shard_axes(plan);
+    int            parts = plan->stage ? lk__mesh_extent(&plan->mesh, axes) : lk__plan_batch_parts(plan);
+    if (plan->stage) part = lk__mesh_coordinate(&plan->mesh, axes, lk__plan_batch_rank(plan, part));
     lk__range slice = lk__split_part((int64_t)elements, parts, part);
     *first = (size_t)slice.first;
     *count = (size_t)lk__range_count(slice);

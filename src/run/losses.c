@@ -53,7 +53,7 @@ static lk_status weigh_samples(lk_program *p, double *weights)
     int64_t        samples = p->slots[0].step.count;
     lk_status      status = LK_OK;
     if (plan->weights.order_count) {
-        p->progress.ready = false; /* activations are overwritten */
+        lk__drop_activations(p); /* activations are overwritten */
         lk__schedule_run run = lk__schedule_run_of(&p->plan->weights, LK__IF_WAITED);
         if ((status = lk__interpret(p, &run)) < 0) return status;
     }
@@ -123,7 +123,8 @@ lk_status lk__run_loss_scales(lk_program *p, const lk__schedule_run *run, size_t
     (void)at, (void)next;
     lk_status status = p->losses.has_scales ? LK_OK : add_ranks(p);
     for (int slot = 0; slot < run->slots; slot++)
-        for (int i = 0; i < p->plan->losses_count && status >= 0; i++) status = write_scale(p, &p->slots[slot], i);
+        for (int i = 0; i < p->plan->losses_count && status >= 0; i++)
+            status = write_scale(p, lk__run_slot_at(p, run, slot), i);
     return status;
 }
 

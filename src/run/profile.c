@@ -13,7 +13,7 @@ void lk_program_profile(lk_program *p, bool enable)
     lk__run_list *lists[] = {&p->slots[0].train, &p->evaluate};
     lk_status     status = lk__timeline_set(p, enable, p->trace);
     if (status < 0)
-        lk__log(p->context, LK_LOG_WARNING, "profile: the device's clock is not read: %s",
+        lk__log(p->context, LK_LOG_WARNING, "profile: the device's clock cannot be read: %s",
                 lk_context_error(p->context));
     for (int i = 0; i < 2 && enable; i++)
         for (size_t j = 0; j < lists[i]->count; j++)

@@ -104,9 +104,10 @@ static lk_status place_slots(lk_program *p, const lk__schedule_run *run)
     for (int slot = 0; slot < run->slots && status >= 0; slot++) {
         int     part = run->part + slot * run->each;
         int64_t row = lk__part_row(p, part);
-        status = lk__slot_set(p, slot, row, lk__part_row(p, part + run->each) - row);
-        p->slots[slot].step.updates_buffers = slot == 0 && run->writes_buffers && p->store->writes_buffers;
-        p->slots[slot].step.part = run->number + slot;
+        status = lk__slot_set(p, run->slot + slot, row, lk__part_row(p, part + run->each) - row);
+        lk__kernel_step *step = &p->slots[run->slot + slot].step;
+        step->updates_buffers = slot == 0 && run->writes_buffers && p->store->writes_buffers;
+        step->part = run->number + slot;
     }
     return status;
 }
@@ -125,9 +126,12 @@ lk_status lk_program_compute(lk_program *p, const lk_step *step)
     lk__source_use(p, p->sources[0]);
     if (status >= 0) status = check_samples(p);
     if (status >= 0) status = lk__losses_weigh_step(p);
+    p->progress.earlier = p->progress.pending > 0 && !p->progress.synced;
     for (size_t i = 0; i < s->count && s->runs[i].section != LK_UPDATE && status >= 0; i++) {
         if (s->runs[i].section == LK_FORWARD) status = place_slots(p, &s->runs[i]);
+        double began = p->trace ? lk__now() : 0;
         if (status >= 0) status = lk__section_run(p, &s->runs[i]);
+        lk__traced_run(p, &s->runs[i], began);
     }
     return status;
 }

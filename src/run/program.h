@@ -40,7 +40,7 @@ typedef struct lk__run_list {
     lk__run_instruction *instructions;
     lk__run_launch      *launches; /* by number in the plan's list; NULL: none */
     size_t               count, collectives;
-    size_t               begin[LK_SECTION_COUNT], end[LK_SECTION_COUNT]; /* of each section among the instructions */
+    lk__plan_ranges      at; /* the sections among the instructions */
     bool                 by_leaf; /* some run leaf by leaf, on rows that follow from the samples of the global batch */
     int64_t              samples; /* the count that operands are set for; -1: none yet, or an input was rebound */
     int64_t              total;   /* the same for the samples of the global batch, where by_leaf */
@@ -56,6 +56,7 @@ typedef struct lk__run_slot {
     char           *staged; /* the device's copies of the step block and of both; NULL: it reads the host's */
     lk__kernel_step step;
     lk__kernel_step step_staged; /* the latest that was copied */
+    bool            ready;       /* LK_FORWARD has run, and LK_BACKWARD may */
     lk__run_list    train;
 } lk__run_slot;
 
@@ -74,7 +75,10 @@ struct lk__run_tokens;                                  /* tokens.c: steps whose
 typedef struct lk__run_memory {
     char *block; /* all regions; NULL: each is its own allocation */
     char *arena, *workspace, *gradients;
+    char *common;   /* in the arena, behind those of all slots: LK__IN_COMMON */
     char *gathered; /* parameters that were gathered, and gradients until they are reduced (plan/shard.h) */
+    /* the same, parameters that the ranks of a host gather once: of all of them, and what this rank has allocated */
+    char *host, *host_share;
     /* what collectives reduce: the gradients or, where they do not reach the device, a copy of the host's */
     char   *exchanged;
     char   *constants, *own_constants; /* the store's, or its own where those are others; else NULL */
@@ -91,10 +95,10 @@ typedef struct lk__run_memory {
 
 /* How far a step is: which sections may run, and with which conditions (section.c). */
 typedef struct lk__run_progress {
-    bool    ready;       /* LK_FORWARD has run, and LK_BACKWARD may */
     bool    overwritten; /* a LK_EVALUATE has run since LK_FORWARD */
     int64_t evaluated;   /* samples of the LK_EVALUATE that ran last; -1: another section has run since */
     int     pending;     /* backward runs since the last update; written gradients count as one */
+    bool    earlier;     /* the same, before the current step, or run by hand: its first one adds to them */
     bool    no_sync, synced;
     bool    has_gradients; /* some were made or written since the program was created */
     bool    written;       /* the gradients are the caller's alone: no backward has run */
@@ -186,6 +190,7 @@ struct lk_program {
     lk__trace        *trace;       /* NULL: nothing is recorded */
     char             *trace_names; /* of the buckets, then of the instructions */
     size_t            trace_names_bytes;
+    char             *trace_runs; /* in them: those of the runs of a stage; NULL: there is one stage */
     lk__run_timeline *timeline; /* NULL: none was asked for, or the host's clock will do */
 };
 
@@ -340,6 +345,8 @@ lk_status lk__step_set(lk_program *program, const lk_step *step);
 /* A run of a step's schedule; and one that the state of the step asks for. */
 lk_status lk__section_run(lk_program *program, const lk__schedule_run *run);
 lk_status lk__section_by_hand(lk_program *program, lk_section section);
+/* No backward may run before its forward has run again. */
+void lk__drop_activations(lk_program *program);
 
 /* ---- interpreter.c ---- */
 lk_status lk__run_call(lk_program *program, lk__run_instruction *instruction); /* lk__run_calls: its one call */
@@ -395,7 +402,16 @@ extern const lk__run_gradients lk__gradients_of_all; /* each rank has the whole 
 lk_status                      lk__scale_gradients(lk_program *program, double factor); /* all of them */
 
 /* ---- traced.c ---- */
-enum { LK__TRACK_STEPS, LK__TRACK_COMPUTE, LK__TRACK_COLLECTIVES, LK__TRACK_KERNELS, LK__TRACK_COPIES };
+enum {
+    LK__TRACK_STEPS,
+    LK__TRACK_COMPUTE,
+    LK__TRACK_COLLECTIVES,
+    LK__TRACK_KERNELS,
+    LK__TRACK_COPIES,
+    LK__TRACK_RUNS /* of stages */
+};
+/* Records a run of a stage's schedule that began then; nothing where there is one stage. */
+void lk__traced_run(const lk_program *program, const lk__schedule_run *run, double began);
 /* Records a collective; the name is borrowed until the trace is freed. */
 void lk__traced(const lk_program *program, const char *name, double began, double ended, size_t bytes);
 

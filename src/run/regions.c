@@ -3,6 +3,7 @@
 #include "run/program.h"
 
 #include "comm/abort.h"
+#include "run/shard.h"
 #include "run/store.h"
 
 enum { REGIONS = 9 };
@@ -98,6 +99,7 @@ lk_status lk__gradients_share(lk_program *p)
 {
     lk_status status = share_gradients(p);
     if (status >= 0) status = share_gathered(p);
+    if (status >= 0) status = lk__host_create(p);
     if (status >= 0) status = adopt_memory(p, p->shard);
     return status < 0 || !p->mesh ? status : adopt_memory(p, lk__mesh_find_group(p->mesh, LK_AXIS_DATA));
 }
@@ -105,6 +107,7 @@ lk_status lk__gradients_share(lk_program *p)
 void lk__gradients_release(lk_program *p)
 {
     release_gathered(p);
+    lk__host_free(p);
     if (!p->memory.gradients || !shares_gradients(p)) return;
     lk_comm_release(p->batch, p->memory.gradients);
     lk__account(p->context, LK_MEMORY_GRADIENTS, -(ptrdiff_t)p->plan->memory[LK_MEMORY_GRADIENTS]);

@@ -61,6 +61,16 @@ lk_status lk__program_gather_numbers(lk_program *p, const double *mine, size_t c
     return status;
 }
 
+lk_status lk__program_add_stages(lk_program *p, double *numbers, size_t count)
+{
+    lk_comm *group = lk__plan_stages(p->plan) > 1 ? lk__mesh_find_group(p->mesh, LK__PLAN_STAGE_AXES) : NULL;
+    if (!group) return LK_OK;
+    double    start = lk__now();
+    lk_status status = lk_comm_all_reduce(group, numbers, numbers, count, LK_F64, LK_SUM, NULL);
+    lk__traced(p, "all_reduce metrics", start, lk__now(), count * sizeof *numbers);
+    return status;
+}
+
 /* ---- the exchange of LK_SYNC ---- */
 
 /* This rank's report, then the numbers of its leaves; returns how many numbers that are. */
@@ -96,6 +106,23 @@ static size_t write_report(lk_program *p, double *mine)
     return LK__RUN_REPORT + rows * numbers;
 }
 
+/* Adds to the numbers of the ranks in this one's stage those of the same parts in the others: each number is that of
+ * one stage, and 0 in the others. */
+static void add_stages(const lk_program *p)
+{
+    const lk_plan       *plan = p->plan;
+    lk__run_collectives *x = p->collectives;
+    double              *all = (double *)x->gathered;
+    for (int part = 0; part < lk__plan_batch_parts(plan); part++) {
+        int rank = lk__plan_batch_rank(plan, part);
+        for (int stage = 0; stage < lk__plan_stages(plan); stage++) {
+            int other = lk__mesh_member(&plan->mesh, LK__PLAN_STAGE_AXES, rank, stage);
+            for (size_t i = LK__RUN_REPORT; i < x->counts[rank] && other != rank; i++)
+                all[x->displacements[rank] + i] += all[x->displacements[other] + i];
+        }
+    }
+}
+
 lk_status lk__gather_reports(lk_program *p)
 {
     lk__run_collectives *x = p->collectives;
@@ -124,6 +151,7 @@ lk_status lk__gather_reports(lk_program *p)
         x->reports[i] = (lk__run_report){all[3], all[4], all[5], all[6]};
         p->progress.update_allowed = (i == 0 || p->progress.update_allowed) && all[7] != 0;
     }
+    add_stages(p);
     return LK_OK;
 }
 

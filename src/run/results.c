@@ -59,7 +59,7 @@ void lk__metrics_set(lk_program *p, const double *numbers)
 lk_status lk__run_loss(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     double    numbers[LK__PLAN_NUMBERS];
-    lk_status status = read_numbers(p, &p->slots[0], run->list, numbers);
+    lk_status status = read_numbers(p, lk__run_slot_at(p, run, 0), run->list, numbers);
     (void)at, (void)next;
     if (status < 0) return status;
     lk__metrics_set(p, numbers);
@@ -79,7 +79,7 @@ lk_status lk__run_numbers(lk_program *p, const lk__schedule_run *run, size_t at,
     (void)at, (void)next;
     for (int i = 0; i < run->slots; i++) {
         double    numbers[LK__PLAN_NUMBERS], *to = lk__row_numbers(p, run->row + i);
-        lk_status status = read_numbers(p, &p->slots[i], planned, numbers);
+        lk_status status = read_numbers(p, lk__run_slot_at(p, run, i), planned, numbers);
         if (status < 0) return status;
         for (int k = 0; k < planned->numbers_count; k++)
             to[k] = run->flags & LK__IF_ADDS ? to[k] + numbers[k] : numbers[k];

@@ -100,6 +100,58 @@ static counts set_counts(const lk_program *p, const lk__run_instruction *in, con
     return c;
 }
 
+/* ---- loads ---- */
+
+static void add_loads(lk_program *p, const lk__run_instruction *in, const int32_t *offsets)
+{
+    const lk__kernel_operand *all = &in->call.in[1];
+    lk__run_loads            *loads = &p->collectives->loads;
+    int                       ranks = (int)all->dims[0];
+    int                       own = lk__mesh_coordinate(&p->plan->mesh, in->call.attrs->mesh, lk__plan_rank(p->plan));
+    int64_t                   most = 0, total = 0;
+    if (!p->trace || in->call.attrs->transposed) return; /* the way back is that of the same rows */
+    for (int to = 0; to < ranks; to++) {
+        int64_t rows = 0;
+        for (int from = 0; from < ranks; from++) rows += rows_between(offsets, ranks, all->dims[1] - 1, from, to);
+        if (rows > most) most = rows;
+        if (to == own) loads->own += (double)rows;
+        total += rows;
+    }
+    loads->most += (double)most;
+    loads->mean += (double)total / ranks;
+}
+
+/* Of all kernels that compute rows of all ranks, since the program was created. */
+static double routed_seconds(const lk_program *p)
+{
+    const lk__run_collectives *x = p->collectives;
+    double                     seconds = 0;
+    for (size_t i = 0; i < x->routed_count[0]; i++) {
+        size_t at = x->routed[0][i].instruction;
+        if (i > 0 && x->routed[0][i - 1].instruction == at) continue; /* another operand of the same one */
+        for (int slot = 0; slot < p->plan->slots; slot++) seconds += p->slots[slot].train.instructions[at].seconds;
+    }
+    return seconds;
+}
+
+static void trace_number(const lk_program *p, const char *name, double at, double number)
+{
+    lk__trace_event event = {
+        .name = name, .kind = LK__TRACE_COUNTER, .begin = at, .end = at, .bytes = (int64_t)(1e3 * number + 0.5)};
+    lk__trace_add(p->trace, &event);
+}
+
+/* All wait for the rank with most rows: it takes longer than with the mean by so many times what a row takes here. */
+void lk__routes_trace(const lk_program *p, double began)
+{
+    lk__run_loads *loads = &p->collectives->loads;
+    double         seconds = routed_seconds(p), took = seconds - loads->seconds;
+    if (loads->mean > 0) trace_number(p, "expert load, most / mean", began, loads->most / loads->mean);
+    if (loads->own > 0 && seconds > 0)
+        trace_number(p, "ms lost to unequal loads", began, 1e3 * took / loads->own * (loads->most - loads->mean));
+    *loads = (lk__run_loads){.seconds = seconds};
+}
+
 /* What computes with rows of all ranks has as many as there are. */
 static void set_extents(lk_program *p, lk__run_list *list, int all, int64_t rows)
 {
@@ -115,8 +167,19 @@ static void set_extents(lk_program *p, lk__run_list *list, int all, int64_t rows
 
 /* ---- running ---- */
 
+/* A line for each of the four, which the table of a stall shows. */
+static lk_site site_of(bool back, bool backward)
+{
+    if (!backward) {
+        if (!back) return LK_HERE; /* tokens to their experts */
+        return LK_HERE;            /* results to their tokens */
+    }
+    if (!back) return LK_HERE; /* gradients of results to the experts */
+    return LK_HERE;            /* gradients of tokens back */
+}
+
 static lk_status exchange(lk_program *p, const lk__run_instruction *in, const counts *c, const void *from, void *to,
-                          lk_work **work)
+                          lk_site site, lk_work **work)
 {
     const lk__kernel_operand *y = &in->call.out[0];
     size_t                    size = lk_dtype_size(y->dtype), bytes = (size_t)lk__operand_elements(y) * size;
@@ -129,7 +192,7 @@ static lk_status exchange(lk_program *p, const lk__run_instruction *in, const co
                                       .send_displacements = c->send_at,
                                       .recv_counts = c->recv,
                                       .recv_displacements = c->recv_at,
-                                      .site = LK_HERE};
+                                      .site = site};
     int                       last = lk__mesh_extent(&p->plan->mesh, in->call.attrs->mesh) - 1;
     size_t                    filled = (c->recv_at[last] + c->recv[last]) * size;
     /* of assignments that exceed a capacity, which no expert has computed */
@@ -139,6 +202,13 @@ static lk_status exchange(lk_program *p, const lk__run_instruction *in, const co
     p->collectives->waited += end - start;
     if (!work || !*work) lk__traced(p, in->name, start, end, (c->send_at[last] + c->send[last]) * size);
     return status;
+}
+
+static lk_site find_site(const lk_program *p, const lk__schedule_run *run, size_t at)
+{
+    const lk__run_list *list = lk__run_slot_list(p, run, 0);
+    return site_of(list->instructions[at].call.attrs->transposed,
+                   list != &p->evaluate && at >= list->at.begin[LK_BACKWARD]);
 }
 
 static int64_t rows_by_expert(const lk__run_instruction *in, const counts *c)
@@ -155,7 +225,8 @@ lk_status lk__run_start_exchange(lk_program *p, const lk__schedule_run *run, siz
     counts                     c = set_counts(p, in, in->call.in[1].data, (size_t)(collective - p->collectives->all));
     (void)next;
     set_extents(p, list, n->in[1], rows_by_expert(in, &c));
-    return exchange(p, in, &c, in->call.in[0].data, in->call.out[0].data,
+    add_loads(p, in, in->call.in[1].data);
+    return exchange(p, in, &c, in->call.in[0].data, in->call.out[0].data, find_site(p, run, at),
                     collective->at_once ? NULL : &collective->work);
 }
 
@@ -170,9 +241,10 @@ lk_status lk__run_start_exchange_staged(lk_program *p, const lk__schedule_run *r
                                        (size_t)lk__operand_elements(all) * sizeof(int32_t));
     if (status < 0) return status;
     counts c = set_counts(p, in, p->collectives->offsets, (size_t)(collective - p->collectives->all));
+    add_loads(p, in, p->collectives->offsets);
     status =
         lk__device_read(p->device, p->stream, from, x->data, (size_t)lk__operand_elements(x) * lk_dtype_size(x->dtype));
-    if (status >= 0) status = exchange(p, in, &c, from, to, NULL);
+    if (status >= 0) status = exchange(p, in, &c, from, to, find_site(p, run, at), NULL);
     return status < 0 ? status
                       : lk__device_write(p->device, p->stream, y->data, to,
                                          (size_t)lk__operand_elements(y) * lk_dtype_size(y->dtype));

@@ -5,25 +5,41 @@
 
 #include "run/lend.h"
 
+void lk__drop_activations(lk_program *p)
+{
+    for (int i = 0; i < p->plan->slots; i++) p->slots[i].ready = false;
+}
+
 #define STEP_ORDER "the order of a step is LK_FORWARD, LK_BACKWARD, LK_UPDATE"
 
 /* ---- forward and backward ---- */
 
+/* Whether other slots have micro-batches whose backward is still to come. */
+static bool keeps_others(const lk_program *p)
+{
+    for (int i = 0; i < p->plan->slots; i++)
+        if (p->slots[i].ready) return true;
+    return false;
+}
+
 static lk_status run_forward(lk_program *p, const lk__schedule_run *run)
 {
-    p->progress.ready = p->progress.overwritten = p->ids.invalid.found = p->ids.invalid_forward = false;
-    if (!p->ids.invalid_backward) p->ids.invalid_text[0] = 0; /* of a forward that no backward followed */
+    lk__run_slot *slot = lk__run_slot_at(p, run, 0);
+    slot->ready = p->progress.overwritten = p->ids.invalid.found = false;
+    if (!keeps_others(p)) p->ids.invalid_forward = false;
+    if (!p->ids.invalid_backward && !p->ids.invalid_forward)
+        p->ids.invalid_text[0] = 0; /* of a forward that no backward followed */
     lk_status status = lk__interpret(p, run);
     if (status < 0) return status;
-    p->progress.ready = true;
+    slot->ready = true;
     return LK_OK;
 }
 
 /* Whether a backward may run now; waits for what it would overwrite. */
-static lk_status begin_backward(lk_program *p)
+static lk_status begin_backward(lk_program *p, const lk__schedule_run *run)
 {
     const lk__plan_division *d = &p->division;
-    if (!p->progress.ready)
+    if (!lk__run_slot_at(p, run, 0)->ready)
         return lk__fail(p->context, LK_EINVAL, "LK_BACKWARD %s; " STEP_ORDER,
                         p->progress.overwritten ? "after LK_EVALUATE, which has overwritten what it reads"
                                                 : "without its LK_FORWARD");
@@ -54,14 +70,16 @@ static lk_status begin_backward(lk_program *p)
 
 static lk_status run_backward(lk_program *p, const lk__schedule_run *run)
 {
-    lk_status status = begin_backward(p);
+    bool      whole = run->half != LK__HALF_WEIGHTS;
+    lk_status status = whole ? begin_backward(p, run) : LK_OK;
     if (status < 0) return status;
     /* A step may follow backward runs by hand. */
-    lk__schedule_run now = p->progress.pending > 0 ? lk__schedule_behind(p->plan, run) : *run;
-    p->progress.ready = false; /* gradients overwrite activations */
+    if (whole && p->progress.pending == 0) p->progress.earlier = false;
+    lk__schedule_run now = p->progress.earlier ? lk__schedule_behind(p->plan, run) : *run;
+    lk__run_slot_at(p, run, 0)->ready = false; /* gradients overwrite activations */
     p->progress.sent = run->flags & LK__IF_LAST;
     if ((status = lk__interpret(p, &now)) < 0) return status;
-    p->progress.pending++;
+    if (whole) p->progress.pending++;
     p->progress.has_gradients = true;
     p->ids.invalid_backward |= p->ids.invalid_forward;
     return LK_OK;
@@ -112,7 +130,7 @@ static lk_status run_update(lk_program *p, const lk__schedule_run *run)
     /* The ranks' reports say so, whatever each of them runs. */
     now.flags = (now.flags & ~(unsigned)LK__IF_SEPARATE) | (p->progress.update_allowed ? 0 : LK__IF_SEPARATE);
     if ((status = lk__interpret(p, &now)) < 0) return status;
-    p->progress.ready = false;
+    lk__drop_activations(p);
     lk__drop_gradients(p);
     return LK_OK;
 }
@@ -123,8 +141,9 @@ static lk_status run_evaluate(lk_program *p, const lk__schedule_run *run)
 {
     lk_status status = lk__operands_prepare(p, run);
     if (status < 0) return status;
-    p->progress.overwritten |= p->progress.ready;
-    p->progress.ready = p->ids.invalid.found = false;
+    p->progress.overwritten |= p->slots[0].ready;
+    lk__drop_activations(p);
+    p->ids.invalid.found = false;
     return lk__interpret(p, run);
 }
 
@@ -166,6 +185,7 @@ static void abort_groups(const lk_program *p)
 
 static lk_status run_section(lk_program *p, const lk__schedule_run *run)
 {
+    if (run->receives == LK__RECEIVES_ALONE) return lk__interpret(p, run);
     switch (run->section) {
     case LK_FORWARD: return check_buffers(p, run_helped(p, run, run_forward));
     case LK_BACKWARD: return run_helped(p, run, run_backward);
@@ -185,6 +205,7 @@ lk_status lk__section_run(lk_program *p, const lk__schedule_run *run)
 
 lk_status lk__section_by_hand(lk_program *p, lk_section section)
 {
+    p->progress.earlier = p->progress.pending > 0;
     lk__schedule_run run = run_by_hand(p, section);
     return lk__section_run(p, &run);
 }

@@ -160,7 +160,7 @@ static bool find_instructions(const lk_program *p, int *instructions)
     const lk__run_list *list = &p->slots[0].train;
     bool                any = false;
     for (size_t i = 0; instructions && i < p->plan->graph->states_count; i++) instructions[i] = -1;
-    for (size_t i = list->begin[LK_UPDATE]; i < list->end[LK_UPDATE]; i++) {
+    for (size_t i = list->at.begin[LK_UPDATE]; i < list->at.end[LK_UPDATE]; i++) {
         if (list->instructions[i].action != LK__DO_SQUARE_PARTS) continue;
         const lk_graph *g = p->plan->train.graph;
         any = true;

@@ -67,7 +67,7 @@ static bool find_instructions(const lk_program *p, int *optimizers, int *norms)
     const lk_graph     *g = p->plan->train.graph;
     bool                clips = false;
     for (size_t i = 0; optimizers && i < p->plan->graph->states_count; i++) optimizers[i] = norms[i] = -1;
-    for (size_t i = list->begin[LK_UPDATE]; i < list->end[LK_UPDATE]; i++) {
+    for (size_t i = list->at.begin[LK_UPDATE]; i < list->at.end[LK_UPDATE]; i++) {
         if (list->instructions[i].node < 0) continue;
         const lk__graph_node *n = &g->nodes[list->instructions[i].node];
         bool norm = n->op == LK__OP_square_sum, writes = lk__op_find(n->op)->effect == LK__EFFECT_STATE;
@@ -78,13 +78,17 @@ static bool find_instructions(const lk_program *p, int *optimizers, int *norms)
     return clips;
 }
 
-/* Doubles of all parts, each of which has `each`; where those of a state begin. */
+/* Doubles of all parts, each of which has `each`; where those of a state begin. Ranks with different experts have their
+ * own. */
 static size_t count_squares(const lk_plan *plan, size_t each, int64_t *first)
 {
     size_t count = 0;
     for (size_t i = 0; i < plan->graph->states_count; i++) {
-        if (first) first[i] = (int64_t)count;
-        if (plan->states[i].trained) count += each * (size_t)lk__square_parts(lk__state_elements(plan, (int)i));
+        unsigned apart = lk__plan_state_slices(plan, i, LK__ARRAY_STORED).apart;
+        size_t   own = plan->states[i].trained ? (size_t)lk__square_parts(lk__state_elements(plan, (int)i)) : 0;
+        size_t   part = (size_t)lk__mesh_coordinate(&plan->mesh, apart, lk__plan_rank(plan));
+        if (first) first[i] = (int64_t)(count + each * own * part);
+        count += each * own * (size_t)lk__mesh_extent(&plan->mesh, apart);
     }
     return count;
 }
@@ -102,6 +106,7 @@ static size_t lay_out(const lk_program *p, lk__run_shared *x, char *memory)
     size_t used = lk__round_up(sizeof *x, LK__ALIGN), states = p->plan->graph->states_count;
     size_t block = LK__SHARED_BLOCK * sizeof(double);
     x->gradients = take_bytes(memory, &used, (size_t)lk__plan_owners(p->plan) * sizeof *x->gradients);
+    x->of_experts = take_bytes(memory, &used, (size_t)lk__plan_owners(p->plan) * sizeof *x->of_experts);
     x->blocks = take_bytes(memory, &used, x->blocks_count * sizeof *x->blocks);
     x->parts = take_bytes(memory, &used, x->parts_count * sizeof *x->parts);
     x->optimizers = take_bytes(memory, &used, states * sizeof *x->optimizers);
@@ -121,6 +126,23 @@ static lk_status make_squares(lk_program *p, lk__run_shared *x)
     return status;
 }
 
+/* Everybody's gradients, and those of the ranks with the same experts. */
+static void find_gradients(const lk_program *p, lk__run_shared *x)
+{
+    const lk_plan *plan = p->plan;
+    int            owners = lk__plan_owners(plan), rank = lk__plan_rank(plan);
+    x->experts_first = SIZE_MAX;
+    for (size_t i = plan->buckets_count; i-- > 0 && plan->buckets[i].experts;)
+        x->experts_first = plan->buckets[i].offset;
+    for (int i = 0; i < owners; i++) {
+        int member = lk__mesh_member(&plan->mesh, LK__PLAN_BATCH_AXES, rank, i);
+        x->gradients[i] = lk__comm_peer(p->batch, p->memory.gradients, i);
+        if (lk__mesh_coordinate(&plan->mesh, plan->expert_axes, member) ==
+            lk__mesh_coordinate(&plan->mesh, plan->expert_axes, rank))
+            x->of_experts[x->experts_count++] = x->gradients[i];
+    }
+}
+
 static lk_status make_shared(lk_program *p, const lk__plan_owned *pieces, size_t count)
 {
     int            each = lk__plan_exact_norm(p->plan) ? lk__exact_count(p->plan->graph->real) : 1;
@@ -134,8 +156,7 @@ static lk_status make_shared(lk_program *p, const lk__plan_owned *pieces, size_t
     *x = measured;
     x->bytes = bytes;
     lay_out(p, x, memory);
-    for (int i = 0; i < lk__plan_owners(p->plan); i++)
-        x->gradients[i] = lk__comm_peer(p->batch, p->memory.gradients, i);
+    find_gradients(p, x);
     (void)find_instructions(p, x->optimizers, x->norms);
     (void)count_squares(p->plan, (size_t)each, x->first_square);
     lk_status status = clips ? make_squares(p, x) : LK_OK;

@@ -51,6 +51,9 @@ typedef void (*lk__run_sum)(const lk_program *program, size_t offset, size_t cou
 struct lk__run_shared {
     size_t         bytes;     /* of this struct and its arrays */
     char         **gradients; /* by rank of this host: its gradients, in this process */
+    char         **of_experts;    /* the same of those with this rank's experts */
+    int            experts_count; /* how many these are */
+    size_t         experts_first; /* where gradients of experts begin in a set: behind all others */
     lk__run_block *blocks;
     size_t         blocks_count;
     lk__run_part  *parts;
@@ -86,6 +89,8 @@ void lk__shared_sum(const lk_program *program, int state, int64_t first, int64_t
 void lk__shared_copy(const lk_program *program, int state, int64_t first, int64_t count, char *out);
 /* The sums of this rank's slices, into its own gradients. */
 void lk__shared_sum_own(lk_program *program);
+/* Gradients of those that own parts of a state, by owner. */
+char *const *lk__shared_gradients(const lk_program *program, int state);
 /* ---- shared_hosts.c ---- */
 /* On several hosts, where collectives have not: sums this rank's slices over the leaves of its host, then across the
  * hosts. When all ranks have their gradients. Collective. */

@@ -17,7 +17,7 @@ lk_status lk__shared_exchange(lk_program *p)
     size_t sent = 0;
     for (size_t i = 0; i < plan->buckets_count && status >= 0; i++) {
         const lk__plan_bucket *b = &plan->buckets[i];
-        size_t                 slice = lk__slice_bytes(plan, b->bytes);
+        size_t                 slice = lk__slice_bytes(plan, b, b->bytes);
         status = lk__comm_all_reduce_across(p->batch,
                                             lk__gradient_set(p, 0) + b->offset + (size_t)lk__plan_own(plan) * slice,
                                             slice / lk_dtype_size(b->dtype), b->dtype, LK_SUM);

@@ -16,12 +16,14 @@ static size_t rounded_place(const lk_plan *plan, size_t offset)
     return plan->gradient_bytes * (size_t)plan->sets + offset / sizeof(float) * lk_dtype_size(plan->gradient_dtype);
 }
 
-static void add_ranks(const lk_program *p, size_t offset, size_t count, lk_dtype type, void *out)
+/* place: of the range from `offset` on of a set, in each rank's memory. */
+static void add_ranks(const lk_program *p, size_t offset, size_t place, size_t count, lk_dtype type, void *out)
 {
     const lk__run_shared *x = p->shared;
     const void           *in[LK__REDUCE_MOST];
-    int                   world = lk__plan_batch_parts(p->plan);
-    for (int i = 0; i < world; i++) in[i] = x->gradients[i] + offset;
+    bool                  experts = offset >= x->experts_first;
+    int                   world = experts ? x->experts_count : lk__plan_batch_parts(p->plan);
+    for (int i = 0; i < world; i++) in[i] = (experts ? x->of_experts : x->gradients)[i] + place;
     lk__reduce(out, in, world, count, type, LK_SUM);
 }
 
@@ -34,14 +36,14 @@ static char *scratch_of(const lk_program *p, int worker)
 static void sum_ranks(const lk_program *p, size_t offset, size_t count, lk_dtype type, void *out, int worker)
 {
     (void)worker;
-    add_ranks(p, offset, count, type, out);
+    add_ranks(p, offset, offset, count, type, out);
 }
 
 static void sum_rounded(const lk_program *p, size_t offset, size_t count, lk_dtype type, void *out, int worker)
 {
     lk_dtype sent = p->plan->gradient_dtype;
     char    *narrow = scratch_of(p, worker);
-    add_ranks(p, rounded_place(p->plan, offset), count, sent, narrow);
+    add_ranks(p, offset, rounded_place(p->plan, offset), count, sent, narrow);
     lk__reduce_widen(out, narrow, count, sent, type);
 }
 
@@ -58,13 +60,19 @@ lk__run_sum lk__shared_sum_of(bool leaves, bool rounded)
 
 /* ---- wherever the sum is ---- */
 
+char *const *lk__shared_gradients(const lk_program *p, int state)
+{
+    const lk__run_shared *x = p->shared;
+    return p->plan->states[state].gradient_offset >= x->experts_first ? x->of_experts : x->gradients;
+}
+
 void lk__shared_copy(const lk_program *p, int state, int64_t first, int64_t count, char *out)
 {
     lk__plan_slices s = lk__plan_state_slices(p->plan, (size_t)state, LK__ARRAY_STORED);
     size_t          size = lk_dtype_size(p->plan->graph->real), begin = p->plan->states[state].gradient_offset;
     lk__range       owned;
     for (int64_t at = first, end; at < first + count; at = end) {
-        const char *from = p->shared->gradients[lk__slices_owner(&s, at, &owned)] + begin + (size_t)at * size;
+        const char *from = lk__shared_gradients(p, state)[lk__slices_owner(&s, at, &owned)] + begin + (size_t)at * size;
         end = owned.end < first + count ? owned.end : first + count;
         char *to = out + (size_t)(at - first) * size;
         if (from != to) memcpy(to, from, (size_t)(end - at) * size);

@@ -117,7 +117,9 @@ lk_status lk__store_write_bytes(lk_store *s, size_t index, lk_state_part part, s
                                 size_t bytes)
 {
     lk_status status = lk__store_check(s);
-    if (status < 0 || (lk__store_shares(s, index) && s->sharer != 0)) return status; /* the first of a host writes */
+    unsigned  apart = lk__store_slices(s, index, part).apart;
+    bool      writes = lk__plan_sharer_apart(s->plan, apart, lk__plan_rank(s->plan)) == 0;
+    if (status < 0 || (lk__store_shares(s, index) && !writes)) return status; /* the first of a host writes */
     return lk__store_write_own(s, index, part, first, data, bytes);
 }
 

@@ -85,7 +85,7 @@ static lk_status make_calls(lk_program *p, lk__run_source *source)
         *kernel = d->backend->kernels.find(d, LK__OP_sample_rows, g->element, call);
         if (kernel->run && kernel->prepare) status = kernel->prepare(d, kernel, call);
         if (!kernel->run)
-            status = lk__fail(p->context, LK_EUNSUPPORTED, "the device %s makes no batches", d->backend->name);
+            status = lk__fail(p->context, LK_EUNSUPPORTED, "the device %s cannot prepare batches", d->backend->name);
         if (status < 0) return status;
     }
     return LK_OK;
@@ -151,7 +151,8 @@ lk_status lk__source_gather(lk_program *p, const lk__run_slot *slot, const lk__r
     lk__run_source *source = p->source;
     int64_t         rows = slot->step.count;
     if (!slot->ids && rows > 0)
-        return lk__fail(p->context, LK_EINVAL, "the device makes the inputs of this program: a step needs sample_ids");
+        return lk__fail(p->context, LK_EINVAL,
+                        "the device prepares the inputs of this program: a step needs sample_ids");
     lk_status status = lk__timeline_before(p, p->stream);
     for (int n = 0; n < source->calls && status >= 0; n++) {
         lk__kernel_call *call = &source->call[n];

@@ -78,7 +78,8 @@ lk_status lk__stage_inputs(lk_program *p, lk__run_slot *slot)
             status = copy_in(p, lk__input_memory(p, slot, i), slot->inputs[i],
                              lk__bytes_at_count(&g->values[i].shape, slot->step.count));
     if (slot->ids && slot->step.count > lk__plan_staged_ids(p->capacity))
-        return lk__fail(p->context, LK_EINVAL, "%lld ids of samples: no input has a batch, and at most %lld are copied",
+        return lk__fail(p->context, LK_EINVAL,
+                        "%lld sample ids: no input has a batch, and at most %lld ids can be copied",
                         (long long)slot->step.count, (long long)lk__plan_staged_ids(p->capacity));
     if (status >= 0 && slot->ids)
         status = copy_in(p, lk__ids_memory(p, slot), slot->ids, (size_t)slot->step.count * sizeof *slot->ids);
@@ -93,7 +94,7 @@ lk_status lk__run_inputs(lk_program *p, const lk__schedule_run *run, size_t at, 
 {
     lk_status status = LK_OK;
     (void)at, (void)next;
-    for (int i = 0; i < run->slots && status >= 0; i++) status = lk__stage_inputs(p, &p->slots[i]);
+    for (int i = 0; i < run->slots && status >= 0; i++) status = lk__stage_inputs(p, lk__run_slot_at(p, run, i));
     return status;
 }
 
@@ -108,7 +109,7 @@ lk_status lk__run_step_block(lk_program *p, const lk__schedule_run *run, size_t 
 {
     lk_status status = LK_OK;
     (void)at, (void)next;
-    for (int i = 0; i < run->slots && status >= 0; i++) status = lk__stage_step(p, &p->slots[i]);
+    for (int i = 0; i < run->slots && status >= 0; i++) status = lk__stage_step(p, lk__run_slot_at(p, run, i));
     return status;
 }
 

@@ -237,7 +237,7 @@ lk_status lk__run_step_result(lk_program *p, const lk__schedule_run *run, size_t
 lk_status lk__run_step_end(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
     lk__run_list      *list = &p->slots[0].train;
-    lk__run_unit       unit = {.list = list, .begin = at, .end = list->end[LK_UPDATE]};
+    lk__run_unit       unit = {.list = list, .begin = at, .end = list->at.end[LK_UPDATE]};
     lk__device_numbers numbers = describe_numbers(p, true);
     bool               done = false;
     if (!is_first(run) || p->waits) return LK_OK;
@@ -246,7 +246,7 @@ lk_status lk__run_step_end(lk_program *p, const lk__schedule_run *run, size_t at
     lk_status status = lk__timeline_before(p, p->stream);
     if (status >= 0) status = lk__launch_end_step(p, list, at, &numbers, p->queue->results, &done);
     if (status < 0 || !done) return status;
-    *next = list->end[LK_UPDATE];
+    *next = list->at.end[LK_UPDATE];
     return lk__timeline_after(p, p->stream, &unit);
 }
 
@@ -319,7 +319,7 @@ lk_status lk_program_queue(lk_program *p, const lk_step *step)
     p->slots[0].step.ring_slot = ring_slot;
     __atomic_store_n(&q->results[ring_slot].step, 0, __ATOMIC_RELEASE);
     lk__drop_gradients(p); /* of sections that ran before; a queued step has its own */
-    p->progress.ready = false;
+    lk__drop_activations(p);
     p->progress.evaluated = -1;
     for (int64_t i = 0; i < micro_batches && status >= 0; i++) {
         p->slots[0].step.micro_batch = (int)i;

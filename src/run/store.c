@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "comm/abort.h"
 #include "comm/hosts.h"
+#include "plan/pipeline.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -116,7 +117,10 @@ static lk_status fill_here(lk_store *s, size_t index, filling *f, char *memory, 
 {
     bool      shares = lk__store_shares(s, index);
     int64_t   elements = lk__slices_elements(f->slices, f->slices->own);
-    lk__range tiles = lk__split_part((elements + TILE - 1) / TILE, shares ? s->sharers : 1, shares ? s->sharer : 0);
+    unsigned  apart = f->slices->apart;
+    int       rank = lk__plan_rank(s->plan), sharers = shares ? lk__plan_sharers_apart(s->plan, apart, rank) : 1;
+    lk__range tiles =
+        lk__split_part((elements + TILE - 1) / TILE, sharers, shares ? lk__plan_sharer_apart(s->plan, apart, rank) : 0);
     f->first = tiles.first * TILE;
     f->end = tiles.end * TILE < elements ? tiles.end * TILE : elements;
     if (f->first >= f->end) return LK_OK;
@@ -233,6 +237,7 @@ static lk_status alloc_sliced(lk_store *s)
     size_t bytes = s->plan->memory[LK_MEMORY_PARAMETERS];
     void  *memory;
     if (!s->plan->stage || !s->group || bytes == 0 || !lk__comm_reaches(s->group, s->device)) return LK_OK;
+    if (s->plan->pipeline) return LK_OK; /* stages have different numbers of bytes */
     lk_status status = lk_comm_alloc(s->group, bytes, &memory);
     if (status < 0) return lk__fail_prefix(s->context, status, "parameters in shared memory: ");
     s->parameters = s->sliced = memory;
@@ -373,7 +378,7 @@ lk_state lk_store_at(const lk_store *s, size_t index)
                                   .rank = shape->rank,
                                   .buffer = state->buffer,
                                   .not_saved = state->not_saved,
-                                  .frozen = !state->buffer && s->plan->trains && !sp->trained,
+                                  .frozen = !state->buffer && s->plan->trains && !lk__plan_trains(s->plan, index),
                                   .moments = sp->moments};
     memcpy(out.dims, shape->dims, sizeof out.dims);
     if (!lk__device_is_host(s->device)) return out;

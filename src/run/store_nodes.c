@@ -43,7 +43,8 @@ static size_t place_array(const lk_store *s, size_t begin, size_t state, lk__pla
                           lk__comm_node_range *ranges)
 {
     lk__plan_slices slices = lk__plan_state_slices(s->plan, state, array);
-    size_t          count = 0, size = lk_dtype_size(slices.dtype);
+    if (slices.apart) return 0; /* in pages of the node of whoever fills it first: an owner */
+    size_t count = 0, size = lk_dtype_size(slices.dtype);
     for (int owner = 0; owner < slices.owners; owner++) {
         lk__range owned = lk__slices_owned(&slices, owner);
         if (lk__range_count(owned) == 0) continue;

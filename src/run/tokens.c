@@ -190,8 +190,8 @@ lk_status lk__tokens_queue(lk__run_tokens *t)
     lk_program   *p = t->p;
     lk__run_list *list = &p->evaluate;
     lk__run_key   key = {.list = list,
-                         .begin = list->begin[LK_EVALUATE],
-                         .end = list->end[LK_EVALUATE],
+                         .begin = list->at.begin[LK_EVALUATE],
+                         .end = list->at.end[LK_EVALUATE],
                          .samples = list->samples,
                          .total = list->total,
                          .gradients = list->gradients,

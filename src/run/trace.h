@@ -14,7 +14,9 @@ typedef enum lk__trace_kind {
     LK__TRACE_WAIT,       /* waiting for another rank */
     LK__TRACE_DATA,       /* waiting for a batch */
     LK__TRACE_SAVE,
+    LK__TRACE_RUN,  /* forward or backward of a micro-batch in a stage of a pipeline, around what it runs */
     LK__TRACE_COPY, /* between the memories of host and device, or within the device's */
+    LK__TRACE_COUNTER, /* a number from `begin` on, in thousandths, which are in `bytes` */
     LK__TRACE_KIND_COUNT
 } lk__trace_kind;
 

@@ -122,10 +122,27 @@ static void put_name(output *o, const char *kind, int rank, int track, const cha
     put(o, "}}", 2);
 }
 
+/* A number that a viewer draws as a curve. */
+static void put_counter(output *o, const lk__trace_part *part, const lk__trace_item *item, const char *text)
+{
+    begin_event(o);
+    put(o, "{\"ph\":\"C\",\"name\":", 17);
+    put_string(o, text, (size_t)item->length);
+    print(o, ",\"pid\":%d,\"ts\":", part->rank);
+    put_thousandths(o, 1e9 * (item->begin + part->offset - o->origin));
+    print(o, ",\"args\":{\"value\":");
+    put_thousandths(o, (double)item->bytes);
+    put(o, "}}", 2);
+}
+
 static void put_event(output *o, const lk__trace_part *part, const lk__trace_item *item, const char *text)
 {
-    static const char *const kinds[LK__TRACE_KIND_COUNT] = {"step", "kernel", "collective", "wait",
-                                                            "data", "save",   "copy"};
+    static const char *const kinds[LK__TRACE_KIND_COUNT] = {"step", "kernel", "collective", "wait", "data",
+                                                            "save", "run",    "copy",       ""};
+    if (item->kind == LK__TRACE_COUNTER) {
+        put_counter(o, part, item, text);
+        return;
+    }
     begin_event(o);
     put(o, "{\"ph\":\"X\",\"name\":", 17);
     put_string(o, text, (size_t)item->length);

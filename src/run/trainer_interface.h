@@ -59,6 +59,8 @@ lk_status lk__program_set_sources(lk_program *program, const lk__device_gather *
 lk_status lk__program_add_numbers(lk_program *program, const double *mine, int numbers, double *out);
 /* `count` numbers of each rank that has a part of the batch, in the order of parts. */
 lk_status lk__program_gather_numbers(lk_program *program, const double *mine, size_t count, double *all);
+/* Adds numbers of an evaluation over the stages of a pipeline, each of which is made by one of them; in place. */
+lk_status lk__program_add_stages(lk_program *program, double *numbers, size_t count);
 /* Copies the buffers of the first rank along the batch to the others. */
 lk_status lk__program_broadcast_buffers(lk_program *program);
 

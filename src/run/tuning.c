@@ -7,19 +7,26 @@
 
 #include <string.h>
 
+/* Those that run the same kernels: all ranks, or those of this stage of a pipeline; NULL: this one alone. */
+static lk_comm *tuned_with(const lk_program *p)
+{
+    bool stages = lk__mesh_extent(&p->plan->mesh, LK__PLAN_STAGE_AXES) > 1;
+    return stages ? lk__mesh_find_group(p->mesh, LK_AXES_ALL & ~(unsigned)LK__PLAN_STAGE_AXES) : p->comm;
+}
+
 static bool chooses(const lk_program *p) { return p->device->backend->kernels.choose_begin != NULL; }
 
 /* ---- before kernels are prepared ---- */
 
 /* Receives rank 0's list; it is the plan's then. */
-static lk_status receive_list(lk_program *p)
+static lk_status receive_list(lk_program *p, lk_comm *with)
 {
     int64_t   length = 0;
     char     *text = NULL;
-    lk_status status = lk_comm_broadcast(p->comm, &length, 1, LK_I64, 0, NULL);
+    lk_status status = lk_comm_broadcast(with, &length, 1, LK_I64, 0, NULL);
     if (status < 0) return status;
     if (length > 0 && !(text = lk__alloc(p->context, LK_MEMORY_OTHER, (size_t)length + 1))) return LK_ENOMEM;
-    if (length > 0) status = lk_comm_broadcast(p->comm, text, (size_t)length, LK_U8, 0, NULL);
+    if (length > 0) status = lk_comm_broadcast(with, text, (size_t)length, LK_U8, 0, NULL);
     if (status >= 0) status = lk__plan_set_algorithms(p->plan, text, (size_t)length);
     lk__free(p->context, LK_MEMORY_OTHER, text, (size_t)length + 1);
     return status;
@@ -27,10 +34,11 @@ static lk_status receive_list(lk_program *p)
 
 lk_status lk__tuning_begin(lk_program *p)
 {
-    bool      follows = p->comm && lk_comm_rank(p->comm) > 0;
+    lk_comm  *with = tuned_with(p);
+    bool      follows = with && lk_comm_rank(with) > 0;
     lk_status status = LK_OK;
-    if (follows && p->first_chooses) status = receive_list(p);
-    if (p->comm && !follows && chooses(p)) lk_comm_busy_begin(p->comm, "choosing algorithms");
+    if (follows && p->first_chooses) status = receive_list(p, with);
+    if (with && !follows && chooses(p)) lk_comm_busy_begin(with, "choosing algorithms");
     if (status < 0 || !chooses(p)) return status;
     return p->device->backend->kernels.choose_begin(p->device, p->plan->algorithms,
                                                     follows ? "rank 0" : "the checkpoint", follows);
@@ -51,26 +59,27 @@ static lk_status take_list(lk_program *p, bool *mismatch)
     return status;
 }
 
-static lk_status send_list(lk_program *p)
+static lk_status send_list(lk_program *p, lk_comm *with)
 {
     int64_t   length = p->plan->algorithms ? (int64_t)strlen(p->plan->algorithms) : 0;
-    lk_status status = lk_comm_broadcast(p->comm, &length, 1, LK_I64, 0, NULL);
+    lk_status status = lk_comm_broadcast(with, &length, 1, LK_I64, 0, NULL);
     if (status < 0 || length == 0) return status;
-    return lk_comm_broadcast(p->comm, p->plan->algorithms, (size_t)length, LK_U8, 0, NULL);
+    return lk_comm_broadcast(with, p->plan->algorithms, (size_t)length, LK_U8, 0, NULL);
 }
 
 lk_status lk__tuning_end(lk_program *p, lk_status status)
 {
     uint64_t theirs = lk_plan_fingerprint(p->plan); /* of a rank above 0: with rank 0's list */
-    bool     follows = p->comm && lk_comm_rank(p->comm) > 0, mismatch = !chooses(p);
-    if (chooses(p) && p->comm && !follows) lk_comm_busy_end(p->comm);
+    lk_comm *with = tuned_with(p);
+    bool     follows = with && lk_comm_rank(with) > 0, mismatch = !chooses(p);
+    if (chooses(p) && with && !follows) lk_comm_busy_end(with);
     if (status < 0 || (chooses(p) && (status = take_list(p, &mismatch)) < 0)) return status;
-    if (!p->comm || !p->first_chooses) return LK_OK;
-    if (!follows && (status = send_list(p)) < 0) return status;
+    if (!with || !p->first_chooses) return LK_OK;
+    if (!follows && (status = send_list(p, with)) < 0) return status;
     /* A rank with another GPU has said that it cannot take rank 0's list. */
     int      different;
     uint64_t mine = follows && mismatch ? theirs : lk_plan_fingerprint(p->plan);
-    if ((status = lk__find_different(p->context, p->comm, mine, &different)) < 0 || different < 0) return status;
+    if ((status = lk__find_different(p->context, with, mine, &different)) < 0 || different < 0) return status;
     return lk__fail(p->context, LK_EMISMATCH,
                     "rank %d would use different algorithms than rank 0 on the same kind of GPU: start all ranks with "
                     "the same libraries and the same LOCKSTEP_CUDA_… settings",

@@ -3,6 +3,7 @@
 #include "run/program.h"
 
 #include "base/hash.h"
+#include "plan/pipeline.h"
 #include "plan/verify_schedule.h"
 
 #include <inttypes.h>
@@ -114,7 +115,7 @@ static bool plan_line(const void *subject, size_t index, char text[LINE])
         lk__shape_text(&g->values[s->value].shape, shape, sizeof shape);
         snprintf(text, LINE, "%s %.160s %s %s%s%s%s", s->buffer ? "buffer" : "parameter", s->name,
                  lk_dtype_name(g->values[s->value].shape.dtype), shape,
-                 plan->states[index].trained ? "" : ", not trained", s->not_saved ? ", not saved" : "",
+                 lk__plan_trains(plan, index) ? "" : ", not trained", s->not_saved ? ", not saved" : "",
                  lk__plan_splits_text(plan, index, splits, sizeof splits));
         return true;
     }
@@ -134,30 +135,51 @@ static bool plan_line(const void *subject, size_t index, char text[LINE])
     return true;
 }
 
+/* What the ranks of all stages have in common: the states, constants and metrics. */
+static bool common_line(const void *subject, size_t index, char text[LINE])
+{
+    const lk_graph *g = ((const lk_plan *)subject)->graph;
+    return index < g->states_count + g->constants_count + g->metrics_count && plan_line(subject, index + 1, text);
+}
+
 static described describe_plan(const lk_plan *plan, lk_comm *comm)
 {
     return (described){plan->context, comm, plan, plan_line,
                        "the ranks would not run the same program; they first differ in"};
 }
 
+/* What all stages of a pipeline have in common besides these lines. */
+static uint64_t hash_stages(const lk_plan *plan)
+{
+    const lk_parallel *parallel = &plan->parallel;
+    const int settings[] = {parallel->micro_batches,   parallel->leaves, (int)parallel->pipeline_schedule, plan->stage,
+                            (int)plan->gradient_dtype, (int)plan->policy};
+    return plan->pipeline ? lk__hash64(settings, sizeof settings, plan->pipeline->hash) : 0;
+}
+
 /* All ranks' hashes, whether rank 0's device chooses among algorithms, and whether collectives overlap with kernels on
  * all ranks: where the state is shared, which collectives there are depends on it. The algorithms that rank 0 is to use
  * are not compared yet: the others receive them. */
+enum { COMPARED = 3 }; /* numbers of each rank */
 static lk_status compare_plans(const lk_plan *plan, lk_comm *comm, bool *first_chooses, bool *overlaps, int *different)
 {
     int       world = lk_comm_size(comm);
-    size_t    bytes = (size_t)world * 2 * sizeof(uint64_t);
+    size_t    bytes = (size_t)world * COMPARED * sizeof(uint64_t);
     uint64_t *all = lk__alloc(plan->context, LK_MEMORY_OTHER, bytes);
     bool      chooses = plan->device->backend->kernels.choose_begin != NULL;
-    described lines = describe_plan(plan, comm);
-    uint64_t  mine[2] = {hash_lines(&lines, 0, SIZE_MAX) ^ lk__plan_hash(plan),
-                         (uint64_t)chooses | (uint64_t)*overlaps << 1};
+    described lines = describe_plan(plan, comm), common = lines;
+    common.line = common_line;
+    uint64_t mine[COMPARED] = {hash_lines(&lines, 0, SIZE_MAX) ^ lk__plan_hash(plan),
+                               (uint64_t)chooses | (uint64_t)*overlaps << 1,
+                               hash_lines(&common, 0, SIZE_MAX) ^ hash_stages(plan)};
     if (!all) return LK_ENOMEM;
     lk_status status = lk_comm_all_gather(comm, mine, all, sizeof mine, LK_U8, NULL);
     *different = -1;
-    for (int i = world; status >= 0 && i-- > 1;)
-        if (all[2 * i] != all[0]) *different = i;
-    for (int i = 0; i < world && status >= 0 && plan->shared; i++) *overlaps &= all[2 * i + 1] >> 1 != 0;
+    for (int i = world; status >= 0 && i-- > 1;) {
+        int first = lk__mesh_member(&plan->mesh, LK_AXES_ALL & ~(unsigned)LK__PLAN_STAGE_AXES, i, 0); /* of its stage */
+        if (all[COMPARED * i] != all[COMPARED * first] || all[COMPARED * i + 2] != all[2]) *different = i;
+    }
+    for (int i = 0; i < world && status >= 0 && plan->shared; i++) *overlaps &= all[COMPARED * i + 1] >> 1 != 0;
     *first_chooses = status >= 0 && (all[1] & 1);
     lk__free(plan->context, LK_MEMORY_OTHER, all, bytes);
     return status;
@@ -169,6 +191,7 @@ lk_status lk__verify_plans(const lk_plan *plan, lk_comm *comm, bool *first_choos
     lk_status status = compare_plans(plan, comm, first_chooses, overlaps, &different);
     if (status < 0 || different < 0) return status;
     described lines = describe_plan(plan, comm);
+    if (plan->pipeline) lines.line = common_line; /* instructions differ from stage to stage */
     status = report_lines(&lines);
     return status < 0 ? status
                       : lk__fail(plan->context, LK_EMISMATCH,
@@ -225,10 +248,12 @@ lk_status lk__verify_order(lk_program *p)
 {
     lk__plan_order_list order;
     lk_comm            *placed = p->plan->placed_axes ? lk__mesh_find_group(p->mesh, p->plan->placed_axes) : NULL;
-    lk_status           status = list_order(p, &order);
+    lk_comm            *all = p->comm;
+    if (p->plan->pipeline) all = lk__mesh_find_group(p->mesh, LK_AXES_ALL & ~(unsigned)LK__PLAN_STAGE_AXES);
+    lk_status status = list_order(p, &order);
     if (status >= 0 && placed) status = compare_order(p, placed, &order);
     if (placed) keep_common(p->plan, &order);
-    if (status >= 0) status = compare_order(p, p->comm, &order);
+    if (status >= 0 && all) status = compare_order(p, all, &order); /* of a stage: those of others are simulated */
     lk__collective_order_free(p->context, &order);
     return status;
 }
@@ -257,7 +282,7 @@ static bool is_compared(const lk_program *p, size_t index)
 static unsigned split_axes(const lk_program *p, size_t index)
 {
     lk__plan_slices s = lk__store_slices(p->store, index, LK_STATE_VALUE);
-    unsigned        axes = s.splits.flat.axes;
+    unsigned        axes = s.splits.flat.axes | (s.splits.held ? LK__PLAN_STAGE_AXES : 0);
     for (int i = 0; i < s.splits.count; i++) axes |= lk__axes_plain(s.splits.split[i].axes);
     return s.parts > 1 ? axes : 0;
 }

@@ -65,8 +65,11 @@ static void describe_mesh(const lk_trainer_config *config, char text[LINE])
     size_t        used = (size_t)snprintf(text, LINE, "mesh %s", lk__mesh_format(&mesh, axes));
     size_t        length = config->tactics ? strlen(config->tactics) : 0;
     if (length)
-        snprintf(text + used, LINE - used, ", tactics of %zu bytes (%016llx)", length,
-                 (unsigned long long)lk__hash64(config->tactics, length, 1));
+        used += (size_t)snprintf(text + used, LINE - used, ", tactics of %zu bytes (%016llx)", length,
+                                 (unsigned long long)lk__hash64(config->tactics, length, 1));
+    if (lk__mesh_extent(&mesh, LK_AXIS_PIPELINE) > 1)
+        snprintf(text + used, LINE - used, ", pipeline schedule %d, stages %.200s", (int)config->pipeline_schedule,
+                 config->stages ? config->stages : "by cost");
 }
 
 static void describe_optimizer(const lk_trainer_config *config, char text[LINE])

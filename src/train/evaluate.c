@@ -22,7 +22,7 @@ static lk_status evaluate_part(lk_trainer *t, const lk_batch *b, int64_t first, 
     if (status < 0 || (status = lk_program_step(t->program, &step)) < 0 ||
         (status = lk_program_run(t->program, LK_EVALUATE)) < 0)
         return status;
-    lk__trainer_get_numbers(t, count, part);
+    lk__trainer_get_numbers(t, lk__plan_own_stage(t->plan) == 0 ? count : 0, part); /* samples are counted once */
     for (int i = 0; i < lk__trainer_numbers(t); i++) sums[i] += part[i];
     return LK_OK;
 }
@@ -65,6 +65,8 @@ static lk_status evaluate_parts(lk_trainer *t, double *all)
     declare_busy(t, true);
     lk_status status = evaluate_own(t);
     declare_busy(t, false);
+    if (status >= 0)
+        status = lk__program_add_stages(t->program, t->evaluated, t->evaluated_bytes / sizeof *t->evaluated);
     return status < 0 ? status : lk__program_add_numbers(t->program, t->evaluated, lk__trainer_numbers(t), all);
 }
 
@@ -105,6 +107,7 @@ static lk_status evaluate_batches(lk_trainer *t, double *all)
         declare_busy(t, false);
         if (ended < 0) return ended;
         if (rounds == 0) break; /* on all ranks */
+        if ((status = lk__program_add_stages(t->program, mine, (size_t)(rounds * numbers))) < 0) return status;
         status = lk__program_gather_numbers(t->program, mine, (size_t)(rounds * numbers), gathered);
         for (int i = 0; status >= 0 && i < rounds * parts; i++) { /* batch i of these is the one of rank i % parts */
             const double *batch = gathered + (i % parts * rounds + i / parts) * numbers;

@@ -213,7 +213,7 @@ static lk_status choose_mesh(lk_context *c, lk_generator_config *config, lk_mesh
     if (config->mesh && lk_mesh_extent(config->mesh, LK_AXIS_DATA) > 1)
         return lk__fail(c, LK_EUNSUPPORTED,
                         "the mesh %s has %d ranks along data, but ranks that generate all have the same prompts: use "
-                        "the axis tensor, or generate once for each part of the prompts",
+                        "the axes tensor and pipeline, or generate once for each part of the prompts",
                         lk_mesh_text(config->mesh), lk_mesh_extent(config->mesh, LK_AXIS_DATA));
     if (config->mesh || ranks == 1) return LK_OK;
     snprintf(axes, sizeof axes, "tensor=%d", ranks);

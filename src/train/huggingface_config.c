@@ -78,7 +78,7 @@ static int read_architecture(reader *r)
         if (kind < 0) lk__hf_refuse(r, "model_type", &type, "%s", known);
     }
     if (kind >= 0 && typed && !lk__json_equals(&type, lk__hf_architectures[kind].model_type))
-        lk__hf_refuse(r, "model_type", &type, "the architecture is one of \"%s\"",
+        lk__hf_refuse(r, "model_type", &type, "the architecture requires \"%s\"",
                       lk__hf_architectures[kind].model_type);
     if (kind < 0 && r->status >= 0)
         r->status = lk__fail(r->context, LK_EFORMAT, "%s: has neither \"architectures\" nor \"model_type\"", r->label);
@@ -119,7 +119,7 @@ static lk_activation read_activation(reader *r, const char *key, lk_activation m
     if (!lk__hf_get(r, &r->root, key, &value) && !lk__json_get(&r->root, key, &value)) return missing;
     for (size_t i = 0; i < COUNT(activations); i++)
         if (lk__json_equals(&value, activations[i].name)) return activations[i].activation;
-    lk__hf_refuse(r, key, &value, "the activations are gelu_new, gelu, relu and silu");
+    lk__hf_refuse(r, key, &value, "supported activations are gelu_new, gelu, relu and silu");
     return missing;
 }
 
@@ -222,7 +222,7 @@ static void read_experts(reader *r, lk_transformer_config *c)
     c->experts_per_token = (int)read_size(r, "num_experts_per_tok", 2);
     if (lk__hf_number(r, &r->root, "router_jitter_noise", 0) != 0 &&
         lk__hf_get(r, &r->root, "router_jitter_noise", &value))
-        lk__hf_refuse(r, "router_jitter_noise", &value, "noise of the router is not supported");
+        lk__hf_refuse(r, "router_jitter_noise", &value, "router noise is not supported");
     read_router_loss(r, c);
 }
 
@@ -285,7 +285,7 @@ static void read_qwen_window(reader *r, lk_transformer_config *c, bool experts)
     (void)lk__hf_get(r, &r->root, "max_window_layers", &value); /* Qwen3-MoE does not read it */
     if (!lk__hf_flag(r, &r->root, "use_sliding_window", false)) return;
     if (!experts && lk__hf_get(r, &r->root, "use_sliding_window", &value))
-        lk__hf_refuse(r, "use_sliding_window", &value, "a window of some layers is not supported");
+        lk__hf_refuse(r, "use_sliding_window", &value, "a window in only some layers is not supported");
     c->window = window;
 }
 
@@ -321,7 +321,8 @@ static int64_t count_labels(reader *r)
         int64_t names = value.kind == LK__JSON_OBJECT ? (int64_t)lk__json_count(&value) : 0;
         if (names == 0) lk__hf_refuse(r, "id2label", &value, "expected an object with a name for each class");
         if (read_size(r, "num_labels", names) != names && lk__hf_get(r, &r->root, "num_labels", &value))
-            lk__hf_refuse(r, "num_labels", &value, "\"id2label\" has %lld names, and versions of transformers differ",
+            lk__hf_refuse(r, "num_labels", &value,
+                          "\"id2label\" has %lld names; versions of transformers disagree about such a file",
                           (long long)names);
         return names;
     }

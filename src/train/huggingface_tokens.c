@@ -32,7 +32,7 @@ static void add_ends(reader *r, lk_transformer_config *c, const lk__json *value)
         if (!lk__json_integer(&one, &id))
             lk__hf_refuse(r, key, value, list ? "expected a list of token ids" : "expected a token id");
         else if (!add_end(c, id))
-            lk__hf_refuse(r, key, value, "at most %d tokens may end a text", MOST_ENDS + 1);
+            lk__hf_refuse(r, key, value, "at most %d end-of-text tokens are supported", MOST_ENDS + 1);
         if (!list || r->status < 0) return;
     }
 }

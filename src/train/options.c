@@ -110,6 +110,8 @@ const lk__train_field lk__train_fields[] = {
     FIELD(COMPARED, whole_batches),
     FIELD(COMPARED, mesh),
     FIELD(COMPARED, tactics),
+    FIELD(COMPARED, stages),
+    FIELD(COMPARED, pipeline_schedule),
     FIELD(COMPARED, schedule_callback),
     FIELD(COMPARED, schedule_user),
     /* Rank 0 decides what is resumed and writes the record and the files; the mode of the state is compared where it is

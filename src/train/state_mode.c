@@ -56,28 +56,56 @@ static bool can_share(lk_context *c, const lk_trainer_config *config, char *why,
     return false;
 }
 
-/* Whether ranks along shard are on several hosts: then the state is to be divided over these, too, of which each would
- * have all of it if it were shared. */
-static bool shards_hosts(const lk__mesh_grid *mesh, int hosts)
+/* Whether ranks along an axis are on several hosts, with so many ranks on each. */
+static bool crosses_hosts(const lk__mesh_grid *mesh, unsigned axis, int each)
 {
-    int each = hosts > 0 && mesh->size % hosts == 0 ? mesh->size / hosts : mesh->size;
     for (int rank = 0; rank < mesh->size; rank++)
-        if (lk__mesh_member(mesh, LK_AXIS_SHARD, rank, 0) / each != rank / each) return true;
+        if (lk__mesh_member(mesh, axis, rank, 0) / each != rank / each) return true;
     return false;
 }
 
-/* "split over 2 ranks along tensor and 4 along shard (stage 3)" */
-static void describe_split(const lk_trainer_config *config, unsigned placed, int shards, char *why, size_t bytes)
+/* Along shard: then the state is to be divided over these, too, of which each would have all of it if it were
+ * shared. */
+static bool shards_hosts(const lk__mesh_grid *mesh, int hosts)
+{
+    return crosses_hosts(mesh, LK_AXIS_SHARD, hosts > 0 && mesh->size % hosts == 0 ? mesh->size / hosts : mesh->size);
+}
+
+/* Of hosts with different numbers of ranks, or one each, lk_comm_hosts knows nothing. */
+int lk__trainer_pieces(const lk_trainer_config *config)
 {
     lk__mesh_grid mesh = lk__trainer_mesh(config);
-    char          along_placed[LK__MESH_TEXT + 32] = "", along_shard[48] = "", axes[LK__MESH_TEXT];
+    int           hosts = lk__trainer_hosts(config, NULL);
+    bool          alike = hosts > 0 && mesh.size % hosts == 0;
+    if (config->pieces) return config->pieces;
+    if (config->comm && lk_comm_local_size(config->comm) == lk_comm_size(config->comm)) return 1;
+    return crosses_hosts(&mesh, LK__PLAN_PLACED_AXES, alike ? mesh.size / hosts : 1) ? LK_PIECES_ESTIMATED : 1;
+}
+
+/* Ranks of a host that gather parameters once; 0: each does for itself. */
+static int count_gatherers(lk_context *c, const lk_trainer_config *config)
+{
+    lk__mesh_grid mesh = lk__trainer_mesh(config);
+    unsigned      axes = LK_AXIS_SHARD | lk__mesh_used_axes(&mesh, LK__PLAN_EXPERT_AXES);
+    if ((config->shard_stage && config->shard_stage < 3) || !lk__device_is_host(lk__context_device(c))) return 0;
+    return lk__plan_find_host(&mesh, axes, lk__trainer_hosts(config, NULL)).sharers;
+}
+
+/* "split over 2 ranks along tensor and 4 along shard (stage 3), gathered once for 2 ranks of a host" */
+static void describe_split(lk_context *c, const lk_trainer_config *config, unsigned placed, int shards, char *why,
+                           size_t bytes)
+{
+    lk__mesh_grid mesh = lk__trainer_mesh(config);
+    char          along_placed[LK__MESH_TEXT + 32] = "", along_shard[64] = "", axes[LK__MESH_TEXT], once[64] = "";
+    int           gatherers = shards > 1 ? count_gatherers(c, config) : 0;
     if (placed)
         snprintf(along_placed, sizeof along_placed, "%d ranks along %s", lk__mesh_extent(&mesh, placed),
                  lk__mesh_list_axes(placed, axes));
     if (shards > 1)
         snprintf(along_shard, sizeof along_shard, "%d %salong shard (stage %d)", shards, placed ? "" : "ranks ",
                  config->shard_stage ? config->shard_stage : 3);
-    snprintf(why, bytes, "split over %s%s%s", along_placed, placed && shards > 1 ? " and " : "", along_shard);
+    if (gatherers > 1) snprintf(once, sizeof once, ", gathered once for %d ranks of a host", gatherers);
+    snprintf(why, bytes, "split over %s%s%s%s", along_placed, placed && shards > 1 ? " and " : "", along_shard, once);
 }
 
 /* "split over 2 ranks along tensor, each part shared by 4 ranks" */
@@ -103,19 +131,22 @@ lk_state_mode lk__trainer_state_mode(lk_context *c, const lk_trainer_config *con
                          : shares_if_free               ? LK_STATE_SHARED
                                                         : LK_STATE_REPLICATED;
     int           shards = lk__mesh_extent(&mesh, LK_AXIS_SHARD);
-    unsigned      placed = lk__mesh_used_axes(&mesh, LK__PLAN_PLACED_AXES | LK__PLAN_EXPERT_AXES);
     if (world == 1) mode = config->state == LK_STATE_AUTO ? LK_STATE_REPLICATED : config->state;
-    bool shares = mode == LK_STATE_SHARED && world > 1;
+    bool     shares = mode == LK_STATE_SHARED && world > 1;
+    unsigned placed = lk__mesh_used_axes(&mesh, LK__PLAN_PLACED_AXES | (shares ? 0 : LK__PLAN_EXPERT_AXES));
     if (!why) return mode;
     why[0] = '\0';
     if (mesh.size == 1)
         snprintf(why, bytes, "of one rank");
     else if (placed || (mode == LK_STATE_REPLICATED && shards > 1))
-        describe_split(config, placed, shares ? 1 : shards, why, bytes);
+        describe_split(c, config, placed, shares ? 1 : shards, why, bytes);
     else if (mode == LK_STATE_REPLICATED && can)
         snprintf(why, bytes, "replicated, as requested");
     else if (mode == LK_STATE_REPLICATED)
         snprintf(why, bytes, "replicated: the ranks %s", reason);
     if (mesh.size > 1 && shares) describe_sharing(world, hosts, placed != 0, why, bytes);
+    int experts = lk__mesh_extent(&mesh, LK__PLAN_EXPERT_AXES);
+    if (shares && experts > 1)
+        snprintf(why + strlen(why), bytes - strlen(why), ", and the experts split over %d ranks along expert", experts);
     return mode;
 }

@@ -46,7 +46,7 @@ struct lk_trainer {
     bool              stop;           /* all ranks stop */
     int               rank, world;
     int               failed_rank;               /* the rank whose failure was shared with all; -1: none */
-    lk_named_metric   named[LK_MAX_METRICS + 1]; /* of the latest step or evaluation */
+    lk_named_metric   named[LK_MAX_METRICS + 2]; /* of the latest step or evaluation */
     double           *evaluated;                 /* (lk__trainer_evaluation_rows, numbers): of the running evaluation */
     size_t            evaluated_bytes;
     lk__trace        *trace;
@@ -105,6 +105,7 @@ lk__split_job lk__trainer_split(const lk_trainer_config *config);
 lk_state_mode lk__trainer_state_mode(lk_context *context, const lk_trainer_config *config, char *why, size_t bytes);
 /* On how many hosts they can share it; 0: on none, because of why, which may be NULL. */
 int lk__trainer_hosts(const lk_trainer_config *config, const char **why);
+int lk__trainer_pieces(const lk_trainer_config *config); /* lk_plan_config.pieces */
 
 /* ---- inputs.c ---- */
 lk_status lk__trainer_check_fields(lk_context *context, const lk_trainer_config *config); /* of both data sets */

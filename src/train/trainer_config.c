@@ -139,7 +139,8 @@ lk_status lk__trainer_make_plan(lk_context *c, const lk_trainer_config *config, 
                                  .shard_stage = config->shard_stage,
                                  .blocks_in_flight = config->blocks_in_flight,
                                  .reproducible_layout = config->reproducible_layout,
-                                 .sum_part_minimum = config->sum_part_minimum};
+                                 .sum_part_minimum = config->sum_part_minimum,
+                                 .pipeline_schedule = config->pipeline_schedule};
     lk_loader_config loaders[2];
     lk_inputs        inputs;
     lk_plan_config   planning = LK_PLAN_CONFIG_INIT;
@@ -157,7 +158,9 @@ lk_status lk__trainer_make_plan(lk_context *c, const lk_trainer_config *config, 
     planning.parallel = parallel;
     planning.mesh = config->mesh;
     planning.tactics = config->tactics;
+    planning.stages = config->stages;
     planning.no_sequence_parallel = config->no_sequence_parallel;
+    planning.pieces = lk__trainer_pieces(config);
     return lk_plan_create(*graph, &planning, plan);
 }
 

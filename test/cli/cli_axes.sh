@@ -88,7 +88,8 @@ expect 2 "no.such.state" "$LOCKSTEP" train $run --steps 1 --mesh tensor=2 --tact
 expect 2 "tensor=5 splits nothing of this model: .*; the nearest extent that works is tensor=4" "$LOCKSTEP" train $run \
     --steps 1 --mesh tensor=5
 expect 2 "give --mesh tensor=N" "$LOCKSTEP" plan $llama --tactics
-expect 2 "with --mesh tensor=2, give --gflops and --memory-gb instead" "$LOCKSTEP" plan $llama --mesh tensor=2 --measure
+expect 0 "" "$LOCKSTEP" plan $llama --mesh tensor=2 --measure
+grep -q "critical path [0-9.]* ms" out.txt || complain "--measure of a mesh: $(cat out.txt)"
 expect 2 "the ranks along tensor are on several hosts, so they cannot share their state" "$LOCKSTEP" plan $llama \
     --mesh tensor=2,data=4 --nnodes 2 --state shared
 
@@ -101,9 +102,11 @@ says() { # says TEXT WORDS…: of `plan`
 says "split over 2 ranks along tensor, each part shared by 2 ranks" --mesh data=2,tensor=2
 says "split over 2 ranks along tensor, each part shared by 2 ranks of each of 2 hosts" --mesh data=4,tensor=2 --nnodes 2
 says "split over 2 ranks along tensor" --mesh tensor=2,data=4 --nnodes 2
-says "split over 2 ranks along tensor and 2 along shard (stage 3)" --mesh shard=2,tensor=2 --state replicated
+says "split over 2 ranks along tensor and 2 along shard (stage 3), gathered once for 2 ranks of a host" \
+    --mesh shard=2,tensor=2 --state replicated
+says "split over 2 ranks along shard (stage 2)" --mesh shard=2 --state replicated --shard-stage 2
 says "shared by the 2 ranks of each of 2 hosts" --mesh data=2,shard=2 --nnodes 2
-says "split over 4 ranks along shard (stage 3)" --mesh shard=4 --nnodes 2
+says "split over 4 ranks along shard (stage 3), gathered once for 2 ranks of a host" --mesh shard=4 --nnodes 2
 says "split over 2 ranks along shard (stage 3)" --mesh shard=2,data=2 --nnodes 2
 
 # ---- the axis with most traffic belongs within hosts ----

@@ -165,7 +165,8 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
         cmp -s out.txt own.json || complain "--label $label of another table: $(head -2 out.txt own.json)"
     done
     expect 2 "fewer.csv has no column 'a'" "$LOCKSTEP" predict --load classes --data csv:fewer.csv
-    expect 2 "freeze and --group leave no parameter of mlp" "$LOCKSTEP" train $mlp --data csv:table.csv --freeze '*'
+    expect 2 "freeze and --group leave mlp without trainable parameters" \
+        "$LOCKSTEP" train $mlp --data csv:table.csv --freeze '*'
     # More classes than the weights have outputs.
     table 12 | awk '{ sub(/ant/, "eel" int(NR / 3) % 3); print }' > more.csv
     expect 2 "3.8.*5.8|classes|outputs" "$LOCKSTEP" train $mlp --data csv:more.csv --init classes

@@ -203,7 +203,7 @@ once "timeout.*never" --load table --timeout never
 once "would need .* of memory" --load table/model.safetensors --model mlp --hidden 1000000 --data \
     synthetic:1000000,count=2 --batch 2
 expect 2 "mesh data=2 has 2 ranks, but -n 3 is 3" "$LOCKSTEP" eval -n 3 --mesh data=2 --load table
-expect 2 "2 ranks along pipeline" "$LOCKSTEP" eval --mesh data=1,pipeline=2 --load table
+expect 2 "2 ranks along expert" "$LOCKSTEP" eval --mesh data=1,expert=2 --load table
 for size in OMPI_COMM_WORLD_SIZE=2 PMI_SIZE=2 SLURM_STEP_NUM_TASKS=2; do expect 2 "remove -n" env $size "$LOCKSTEP" \
     eval -n 2 --load table; done
 expect 2 "unknown option --ranks" "$LOCKSTEP" predict --ranks 2 --load table

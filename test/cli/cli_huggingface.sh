@@ -85,7 +85,7 @@ pattern='^lockstep train: --model: unknown.json: "architectures" is \["MambaForC
 pattern+='GPT2LMHeadModel, .* are supported$'
 expect 2 "$pattern" "$lockstep" train --model unknown.json $from
 edit 's/gelu_new/mish/' mish.json
-expect 2 '"activation_function" is "mish": the activations are gelu_new, gelu, relu and silu$' "$lockstep" train \
+expect 2 '"activation_function" is "mish": supported activations are gelu_new, gelu, relu and silu$' "$lockstep" train \
     --model mish.json $from
 edit 's/"n_head": 2/"n_head": 3/' heads.json
 expect 2 'heads.json: gpt: 3 heads do not divide the width 16$' "$lockstep" train --model heads.json $from

@@ -47,8 +47,7 @@ train config --config run.conf
         $small --mesh data=2 -n 3
     refused "--mesh: a mesh has no axis 'tensr' (did you mean tensor?)" "$LOCKSTEP" train $small --mesh data=2,tensr=2
     refused "--mesh: the mesh's axis data has no extent" "$LOCKSTEP" train $small --mesh data
-    refused "has 2 ranks along pipeline, but plans support only the axes data, shard, tensor and expert so far" \
-        "$LOCKSTEP" train $small --mesh data=2,pipeline=2
+    refused "has 9 stages along pipeline, and the model can be cut into" "$LOCKSTEP" train $small --mesh pipeline=9
     refused "has 1 rank, but -n is 2" "$LOCKSTEP" plan -n 2 --model mlp --mesh data=1
     refused "the mesh data=4 has 4 ranks, but there is 1" env WORLD_SIZE=1 RANK=0 "$LOCKSTEP" train $small --mesh data=4
     refused "--mesh is an option of \`lockstep bench train\`" "$LOCKSTEP" bench comm --mesh data=2

@@ -38,6 +38,12 @@ hosts 4 2 - data=2,shard=2 --state replicated
 hosts 4 2 - data=2,tensor=2
 hosts 4 2 - data=2,tensor=2 --state replicated
 hosts 4 2 - shard=2,tensor=2 --state replicated --no-sequence-parallel
+# Several ranks of a host along shard gather parameters once there.
+hosts 4 2 - shard=4 --verbose-ranks --trace trace.json
+grep -q '"all_gather once on every host: parameters"' trace.json || complain "no such gather in the trace"
+grep -q 'gathered once for 2 ranks of a host' out.txt || complain "shard=4: $(cat out.txt)"
+hosts 6 3 - shard=6 --accumulate 2
+hosts 8 4 - shard=4,tensor=2 --recompute
 # The other way round the busiest one crosses them.
 hosts 4 2 shard shard=2,data=2
 hosts 4 2 tensor tensor=2,data=2

@@ -29,10 +29,10 @@ done
 expect 2 "--sync-batchnorm.*, but the model has no batch norm: omit it" "$lockstep" plan --model gpt --sync-batchnorm
 expect 2 "sum-part-minimum requires --reproducible layout" "$lockstep" train $small --reproducible --sum-part-minimum 4
 expect 2 "'everything' is not one of true|layout|false" "$lockstep" train $small --reproducible everything
-expect 2 "batch_norm has statistics of its own in each leaf.*: synchronise it \(sync_batch_norm, --sync-batchnorm\)" \
+expect 2 "batch_norm computes statistics for each leaf.*: synchronise it \(sync_batch_norm, --sync-batchnorm\)" \
     "$lockstep" plan --model resnet20 --data synthetic:3x8x8 --batch 16 --reproducible layout
-expect 2 "linear adds over 64 elements in 1 part, of which 4 ranks along tensor cannot have whole ones each: with \
---reproducible layout use a smaller extent, or a smaller --sum-part-minimum" "$lockstep" plan --model mlp --hidden 64 \
+expect 2 "linear adds 64 elements in 1 part, which cannot be divided equally among 4 ranks along tensor: with \
+--reproducible layout use a smaller extent, or --sum-part-minimum 16 or less" "$lockstep" plan --model mlp --hidden 64 \
     --data synthetic:24,classes=8 --batch 16 --mesh tensor=4 --reproducible layout
 expect 2 "accumulate 9 with --reproducible: a micro-batch has whole leaves, and of --leaves 8 a rank has at most 8" \
     "$lockstep" train $small --reproducible --accumulate 9

@@ -112,7 +112,7 @@ expect_text 2 '"mlp_only_layers" is [0]: layers without experts are not supporte
     ${qwen/qwen.json/dense.json} --steps 1
 
 # ---- mistakes ----
-expect_text 2 "mixtral: 5 experts a token, but there are 4" "$lockstep" train $small --experts-per-token 5 --steps 1
+expect_text 2 "mixtral: 5 experts per token, but there are 4" "$lockstep" train $small --experts-per-token 5 --steps 1
 expect_text 2 "--experts applies only to --model mixtral; gpt has no experts" "$lockstep" train --model gpt \
     --experts 4 $data --steps 1
 expect_text 2 "--router-loss applies only to --model mixtral; llama has no experts" "$lockstep" train --model llama \
@@ -124,7 +124,7 @@ sed 's/"intermediate_size": 24/"intermediate_size": 32/' plain/config.json > wid
 expect_text 2 'experts.0.w1.weight" is (24×16) in plain/model.safetensors and (32×16) in the model' "$lockstep" train \
     --model ./wider.json --init plain --tokenizer plain --data text:text.txt --batch 4 --steps 1
 sed 's/"router_jitter_noise": 0.0/"router_jitter_noise": 0.1/' plain/config.json > noise.json
-expect_text 2 '"router_jitter_noise" is 0.1: noise of the router is not supported' "$lockstep" train \
+expect_text 2 '"router_jitter_noise" is 0.1: router noise is not supported' "$lockstep" train \
     --model ./noise.json --tokenizer plain --data text:text.txt --batch 4 --steps 1
 
 exit $((wrong > 0))

@@ -108,7 +108,7 @@ expect 0 "" "$LOCKSTEP" predict --load run-stars --data csv:few.csv --csv --thre
 [ "$(cut -d, -f2 out.txt | tr '\n' ' ')" = "label 2 4 " ] || complain "two of the five classes: $(cat out.txt)"
 expect 0 "" "$LOCKSTEP" eval --load run-price --data csv:few.csv --threads 1 # two whole numbers, and still a regression
 grep -q "mae" out.txt || complain "a regression: $(cat out.txt)"
-expect 2 "unknown-label applies only to labels of classes; this model predicts numbers" "$LOCKSTEP" eval --load \
+expect 2 "unknown-label applies only to class labels; this model predicts numbers" "$LOCKSTEP" eval --load \
     run-price --data csv:few.csv --unknown-label skip
 expect 2 "'100000' is not a class of the training data: known are '1', '2', '3', '4', '5'" "$LOCKSTEP" eval --load \
     run-stars --data csv:price.csv --unknown-label refuse

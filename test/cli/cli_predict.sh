@@ -104,6 +104,7 @@ grep -Eq '^large.png  [012] [0-9.]+ %, [012] [0-9.]+ %, [012] [0-9.]+ %$' out.tx
     fail "an array's model: $(cat out.txt)"
 "$LOCKSTEP" train --model mlp --data npz:reals.npz --steps 2 --batch 8 --save reals 2> err.txt || fail "$(cat err.txt)"
 expect_text 0 "" "$LOCKSTEP" predict --load reals large.png
-expect_text 2 "--top applies only to models of classes; this one predicts numbers" "$LOCKSTEP" predict --load reals \
+expect_text 2 "--top applies only to models that predict classes; this one predicts numbers" \
+    "$LOCKSTEP" predict --load reals \
     large.png --top 2
 echo ok

@@ -30,7 +30,7 @@ mkdir elsewhere
 printf 'a,b,label\n1,2,x\n2,1,y\n3,5,x\n4,2,y\n' > few.csv
 expect 0 "" "$lockstep" train --model mlp --data csv:few.csv --holdout 0.5 --steps 1 --batch 2 --threads 1 --save few
 cd elsewhere || exit 1
-expect 2 "csv:few.csv is the data in the record of ../few, seen from the directory of that run; --data names another" \
+expect 2 "csv:few.csv is the data that ../few records, relative to the directory of that run; --data names another" \
     "$lockstep" eval --load ../few
 expect 0 "" "$lockstep" eval --load ../few --data csv:../few.csv --holdout 0.5
 cd "$work" || exit 1
@@ -113,7 +113,7 @@ for damage in 'rm both/step-00000020/model.safetensors' 'truncate -s 500 both/st
     cp -r both kept
     $damage
     expect 0 "skipping a checkpoint: both/step-00000020/" "$lockstep" eval --load both --threads 1
-    expect 2 "step 20 of both is damaged: this is the newest one that is not" "$lockstep" info both
+    expect 2 "step 20 of both is damaged: this is the newest intact one" "$lockstep" info both
     grep -q '^step  *10$' out.txt || complain "info after $damage: $(cat out.txt)"
     expect 0 "resumed both at step 10 of 20" "$lockstep" train --save both --resume auto --threads 1
     rm -r both && mv kept both

@@ -115,5 +115,5 @@ refuse() { # refuse TEXT COMMAND...
         1; fi
 }
 refuse "share no memory" "$LOCKSTEP" train -n 2 --model mlp --steps 1 --backend tcp --state shared
-refuse "does not compute in" env LOCKSTEP_DEVICE=guarded "$LOCKSTEP" train -n 2 --model mlp --steps 1 --state shared
+refuse "cannot use: plan it" env LOCKSTEP_DEVICE=guarded "$LOCKSTEP" train -n 2 --model mlp --steps 1 --state shared
 refuse "not one of auto|shared|replicated" "$LOCKSTEP" train --model mlp --state common

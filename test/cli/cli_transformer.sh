@@ -140,7 +140,7 @@ refuse '--layers applies only to transformers' plan --model cnn --layers 3
 refuse 'needs text' plan --model gpt --data synthetic:3x32x32
 refuse 'the data has a vocabulary of [0-9]+ tokens, but gpt has one of 3' plan --model gpt $small --data text:text.txt \
     --tokenizer char --vocabulary 3
-refuse 'predicts a class of each text' plan --model encoder $small --data text:text.txt --tokenizer char
+refuse 'predicts a class for each text' plan --model encoder $small --data text:text.txt --tokenizer char
 refuse '--loss mse: gpt is trained with cross_entropy' plan --model gpt --loss mse
 refuse '--stem applies only to --model resnet18; gpt does not use it' plan --model gpt --stem cifar
 # Label smoothing is not ignored: the first loss is another one.

@@ -4,4 +4,4 @@
 # ctest: timeout 600, ranks 8
 set -u
 : "${LOCKSTEP:?the command}" "${SOURCE_DIR:?the tree}"
-exec bash "$SOURCE_DIR/test/cli/layouts.sh" --hashes '^suite +(gpt|packed|llama|encoder|mlp|cnn|resnet)'
+exec bash "$SOURCE_DIR/test/cli/layouts.sh" --hashes '^suite +(gpt|packed|llama|encoder|mlp|cnn|resnet|mixtral)'

@@ -150,16 +150,39 @@ cells=(
     "suite  mixtral expert=2                 -"
     "whole  mixtral expert=4                 --accumulate 2"
     "whole  mixtral expert=2                 --backend tcp --recompute"
-    "whole  mixtral expert=4                 --shard-stage 3"
+    "whole  mixtral expert=4                 --state replicated --shard-stage 3"
     "whole  mixtral data=2                   -"
     "whole  mixtral data=2,expert=2          -"
-    "whole  mixtral shard=2,expert=2         --shard-stage 1"
-    "whole  mixtral shard=2,expert=2         --shard-stage 2 --accumulate 2"
+    "whole  mixtral shard=2,expert=2         --state replicated --shard-stage 1"
+    "whole  mixtral shard=2,expert=2         --state replicated --shard-stage 2 --accumulate 2"
     "suite  mixtral shard=2,expert=2         -"
+    "whole  mixtral shard=2,expert=2         --state replicated"
     "whole  mixtral expert=2,tensor=2        -"
     "whole  mixtral data=2,shard=2,expert=2  -"
     "suite  mixtral data=2,expert=2,tensor=2 -"
     "whole  mixtral shard=2,expert=2,tensor=2 -"
+    "suite  gpt     pipeline=2               --micro-batches 4"
+    "whole  gpt     pipeline=3               --micro-batches 4 --pipeline-schedule gpipe"
+    "suite  gpt     pipeline=2               --micro-batches 4 --pipeline-schedule zero-bubble"
+    "whole  gpt     pipeline=4               --micro-batches 8 --pipeline-schedule zero-bubble"
+    "whole  packed  pipeline=2               --backend tcp --micro-batches 3"
+    "suite  llama   pipeline=2               --micro-batches 2 --stages 0,1"
+    "whole  untied  pipeline=4               --micro-batches 2"
+    "whole  encoder pipeline=2               --micro-batches 2"
+    "whole  cnn     pipeline=2               --micro-batches 4"
+    "whole  resnet  pipeline=2               -"
+    "whole  mlp     pipeline=2               --micro-batches 5"
+    "suite  gpt     pipeline=2,data=2        --micro-batches 2"
+    "whole  packed  data=2,pipeline=2        --micro-batches 3"
+    "whole  gpt     pipeline=2,data=2        --micro-batches 2 --pipeline-schedule zero-bubble"
+    "whole  gpt     pipeline=2,shard=2       --shard-stage 1 --micro-batches 2"
+    "whole  llama   pipeline=2,shard=2       --shard-stage 2 --micro-batches 2"
+    "suite  gpt     pipeline=2,shard=2       --micro-batches 2"
+    "suite  gpt     pipeline=2,tensor=2      --micro-batches 2"
+    "whole  llama   pipeline=2,tensor=2      --micro-batches 4 --pipeline-schedule zero-bubble"
+    "whole  gpt     data=2,pipeline=2,tensor=2 --micro-batches 2"
+    "whole  mixtral pipeline=2,expert=2      --micro-batches 2"
+    "whole  mixtral pipeline=2               --micro-batches 2"
 )
 # train NAME DTYPE TASK WORDS…: into NAME and NAME.jsonl
 train() {
@@ -254,10 +277,10 @@ esac
 # ---- one hash in every layout ----
 
 # Adam divides small gradients by their magnitude: what differs in one bit differs everywhere soon.
-declare -A leaves=([packed]=6 [mixtral]=6)
+declare -A leaves=([packed]=6) hashed=([mixtral]="--router-loss 0.02")
 hash_of() { cat "$1/model.safetensors" "$1/optimizer.safetensors" | sha256sum | cut -c -12; }
 set_hashed() { # set_hashed TASK
-    reproducible="--reproducible layout --sum-part-minimum 2 --leaves ${leaves[$1]-8}"
+    reproducible="--reproducible layout --sum-part-minimum 2 --leaves ${leaves[$1]-8} ${hashed[$1]-}"
 }
 one_hash() { # one_hash TASK DTYPE: that of one rank
     local name=hash-$1-$2
@@ -303,9 +326,10 @@ import sys
 draw = random.Random(int(sys.argv[1]))
 cells = 0
 while cells < 12:
-    task = draw.choice("gpt packed llama untied few encoder cnn mlp".split())
+    task = draw.choice("gpt packed llama untied few encoder cnn mlp mixtral mixtral mixtral".split())
     axes, ranks = {}, 1
-    for axis in draw.sample(["data", "shard", "tensor"], draw.choice([1, 2, 2, 3])):
+    kinds = ["data", "shard", "tensor", "pipeline"] + ["expert"] * (task == "mixtral")
+    for axis in draw.sample(kinds, draw.choice([1, 2, 2, 3])):
         extent = draw.choice([2, 2, 4])
         if ranks * extent <= 8:
             axes[axis], ranks = extent, ranks * extent
@@ -317,6 +341,10 @@ while cells < 12:
         options = f"--state replicated --shard-stage {draw.choice([1, 2, 3])}"
     elif "tensor" in axes and draw.random() < 0.3:
         options = "--no-sequence-parallel"
+    if "pipeline" in axes:
+        schedules = ["gpipe", "1f1b"] + ["zero-bubble"] * ("shard" not in axes)
+        more = f"--micro-batches {draw.choice([1, 2])} --pipeline-schedule {draw.choice(schedules)}"
+        options = more if options == "-" else f"{options} {more}"
     print("drawn", task, ",".join(f"{axis}={extent}" for axis, extent in axes.items()), options)
 PY
 }
@@ -331,7 +359,7 @@ if [ -n "$hashes" ]; then
     printf '%-8s %-26s %-40s %-12s %s\n' task mesh options f32 bf16
     declare -A chains=()
     for cell in "${cells[@]}"; do
-        [[ -z $pattern || $cell =~ $pattern ]] && [[ ! $cell =~ expert= ]] || continue # refused with leaves
+        [[ -z $pattern || $cell =~ $pattern ]] && [[ ! $cell =~ resnet.*pipeline= ]] || continue # refused with leaves
         line=
         for dtype in f32 bf16; do
             hash_cell $dtype "$cell"

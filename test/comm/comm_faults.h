@@ -335,6 +335,7 @@ static int end_in_a_group(const end *e, int rank)
     if (rank == e->victim && e->how) raise(e->how);
     if (rank == e->victim) lk_comm_abort(group, "the disk is full");
     lk_status status = rank ? lk_comm_barrier(group, NULL) : LK_OK;
+    if (status < 0) lk_comm_abort(comm, lk_context_error(context)); /* as a program does with its other groups */
     lk_comm_free(group);
     lk_comm_free(comm);
     lk_context_free(context);

@@ -1,5 +1,5 @@
 /* test_comm.c - every collective over shared memory, and of one rank alone.
- * ctest: timeout 300, ranks 11, label threaded */
+ * ctest: timeout 300, ranks 17, label threaded */
 #define _GNU_SOURCE
 #include "comm_cases.h"
 
@@ -107,6 +107,46 @@ static void transports_are_listed(void)
     CHECK(found >= 5 && alone == 1 && lk_transport_at(-1, &t) == LK_END, "%d, %d", found, alone);
 }
 
+/* Counts that differ from call to call: nothing, all to one rank, parts in the arrivals, several chunks. */
+static void exchange_rows_of_many(rank_test *t)
+{
+    enum { MOST = 17, EACH = 5000 };
+    static const size_t counts[] = {0, 1, 9, EACH};
+    size_t              sends[MOST], recvs[MOST], at[MOST];
+    uint64_t            before = 0;
+    int32_t            *send = malloc(MOST * EACH * sizeof *send), *recv = malloc(MOST * EACH * sizeof *recv);
+    REQUIRE(send && recv && t->size <= MOST);
+    for (int i = 0; i < 12; i++) {
+        size_t each = counts[i % 4];
+        int    only = i % 3 == 1 ? i % t->size : -1; /* everything goes to it */
+        for (int r = 0; r < t->size; r++) {
+            sends[r] = only < 0 || only == r ? each : 0;
+            recvs[r] = only < 0 || only == t->rank ? each : 0;
+            at[r] = (size_t)r * EACH;
+            for (size_t k = 0; k < each; k++) send[at[r] + k] = t->rank * 1000000 + r * 10000 + (int)k;
+        }
+        if (i == 4) before = lk_context_allocations(t->context);
+        REQUIRE(lk_comm_all_to_allv(t->comm, send, sends, at, recv, recvs, at, LK_I32, NULL) == LK_OK, "%s",
+                lk_comm_error(t->comm));
+        for (int r = 0; r < t->size; r++)
+            for (size_t k = 0; k < recvs[r]; k++)
+                if (recv[at[r] + k] != r * 1000000 + t->rank * 10000 + (int)k) {
+                    CHECK(false, "call %d, rank %d: element %zu from rank %d", i, t->rank, k, r);
+                    break;
+                }
+    }
+    CHECK(lk_context_allocations(t->context) == before, "rank %d: %llu allocations", t->rank,
+          (unsigned long long)(lk_context_allocations(t->context) - before));
+    free(send);
+    free(recv);
+}
+
+static void all_to_allv_of_many_ranks_allocates_nothing(void)
+{
+    run(17, exchange_rows_of_many);
+    run(2, exchange_rows_of_many);
+}
+
 int main(void)
 {
     static const backend_case shm = {run, LK__SMALL, chunk, 4, false};
@@ -115,5 +155,6 @@ int main(void)
     RUN(freeing_in_a_forked_child_has_no_effect);
     RUN(collectives_run_by_their_names);
     RUN(transports_are_listed);
+    RUN(all_to_allv_of_many_ranks_allocates_nothing);
     return run_cases(&shm);
 }

@@ -1,10 +1,12 @@
 /* test_comm_mixed.c - groups over simulated hosts: hierarchical reductions have the bits of the flat order for every
- * type and reduction and send less over the network, also those of which every rank of a host gets a slice, and when a
- * rank dies, stops, makes another call or aborts, all others on all hosts report the same.
+ * type and reduction and send less over the network, also those of which every rank of a host gets a slice; what is
+ * gathered once on every host is whole there; and when a rank dies, stops, makes another call or aborts, all others on
+ * all hosts report the same.
  * ctest: timeout 200, ranks 8 */
 #define _GNU_SOURCE
 #include "comm_ranks.h"
 
+#include "comm/abort.h"
 #include "comm/comm.h"
 #include "comm/hosts.h"
 #include "comm/mixed.h"
@@ -274,6 +276,61 @@ static void parts_have_the_bits_of_the_flat_order_for_every_type_and_reduction(v
     }
 }
 
+/* ---- gathered once on every host ---- */
+
+/* The memory of `count` elements of every rank, of which each rank of the host has allocated as much as the others. */
+static int32_t *host_copy(rank_test *t, size_t count, void **part)
+{
+    size_t each = (size_t)lk_comm_local_size(t->comm);
+    REQUIRE(lk_comm_alloc(t->comm, ((size_t)t->size * count * 4 + each - 1) / each, part) == LK_OK, "%s",
+            lk_context_error(t->context));
+    return (int32_t *)lk__comm_peer(t->comm, *part, 0);
+}
+
+/* A rank that is late still reads what the round before has gathered. */
+static void gather_on_hosts(rank_test *t)
+{
+    static const size_t counts[] = {0, 1, 509, 40001};
+    void               *part;
+    int32_t            *all = host_copy(t, 40001, &part), *mine = malloc(40001 * 4);
+    for (int round = 0; round < 40; round++) {
+        size_t   n = counts[round % 4], first = (size_t)t->rank * n, wrong = 0;
+        bool     in_place = round % 3 == 2; /* the part is written first: no rank may read it any more */
+        lk_work *work = NULL;
+        if (in_place) REQUIRE(lk_comm_barrier(t->comm, NULL) == LK_OK);
+        int32_t *own = in_place ? all + first : mine;
+        for (size_t i = 0; i < n; i++) own[i] = (int32_t)((first + i) * 31 + (size_t)round);
+        lk_status status = lk__comm_all_gather_host(t->comm, own, all, n, LK_I32, round % 2 ? &work : NULL);
+        if (status >= 0 && work) status = lk_work_wait(work);
+        REQUIRE(status == LK_OK, "%s", lk_context_error(t->context));
+        if (number_bits((uint64_t)t->rank, (uint64_t)round) % 8 == 0) usleep(2000);
+        for (size_t i = 0; i < (size_t)t->size * n; i++) wrong += all[i] != (int32_t)(i * 31 + (size_t)round);
+        CHECK(wrong == 0, "rank %d of %d, round %d: %zu of %zu elements", t->rank, t->size, round, wrong,
+              (size_t)t->size * n);
+    }
+    lk_comm_release(t->comm, part);
+    free(mine);
+}
+
+static void refuse_gather(rank_test *t)
+{
+    int32_t  own = 0, all[8];
+    lk_work *work;
+    CHECK(lk__comm_all_gather_host(t->comm, &own, all, 1, LK_I32, &work) == LK_EUNSUPPORTED && !work);
+    CHECK(strstr(lk_context_error(t->context), "different numbers"), "%s", lk_context_error(t->context));
+}
+
+static void every_host_has_one_copy_of_what_is_gathered(void)
+{
+    static const int worlds[][2] = {{4, 2}, {6, 3}, {6, 2}, {8, 4}, {4, 4}};
+    for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
+        start_ranks(worlds[i][0], worlds[i][1], NULL, gather_on_hosts, NULL);
+        end_ranks(worlds[i][0], -1);
+    }
+    start_ranks(5, 3, NULL, refuse_gather, NULL);
+    end_ranks(5, -1);
+}
+
 /* Bytes that this rank has sent to other hosts. */
 static uint64_t sent_by_network(const rank_test *t)
 {
@@ -342,14 +399,16 @@ typedef enum fault {
     LEAVES,
     DIES_INSIDE,
     DIES_ON_ITS_HOST, /* the others wait for the ranks of their host, and exchange slices */
-    DIES_ACROSS       /* for the ranks with their index, and for those of their host */
+    DIES_ACROSS,      /* for the ranks with their index, and for those of their host */
+    DIES_GATHERING    /* for both, in one call */
 } fault;
 
-static lk_status call_all(rank_test *t, fault what, float *data, size_t n)
+static lk_status call_all(rank_test *t, fault what, float *data, size_t n, float *whole)
 {
     size_t    slice = n / (size_t)lk_comm_local_size(t->comm);
     float    *own = data + (size_t)lk_comm_local_rank(t->comm) * slice;
     lk_status status;
+    if (what == DIES_GATHERING) return lk__comm_all_gather_host(t->comm, data, whole, n, LK_F32, NULL);
     if (what < DIES_ON_ITS_HOST) return lk_comm_all_reduce(t->comm, data, data, n, LK_F32, LK_SUM, NULL);
     if (what == DIES_ACROSS)
         status = lk__comm_all_reduce_across(t->comm, own, slice, LK_F32, LK_SUM);
@@ -367,6 +426,8 @@ static void run_with_fault(rank_test *t)
     size_t    count = what == DIES_INSIDE ? 1000000 : 100000;
     float    *data = calloc(count + 1, 4);
     bool      faulty = t->rank == t->size - 2;
+    void     *part;
+    float    *whole = what == DIES_GATHERING ? (float *)host_copy(t, count, &part) : NULL;
     lk_status status = LK_OK;
     for (int round = 0; status >= 0 && round < 100000; round++) {
         size_t n = count;
@@ -388,7 +449,7 @@ static void run_with_fault(rank_test *t)
             if (work) status = lk_work_wait(work);
             continue;
         }
-        status = call_all(t, what, data, n);
+        status = call_all(t, what, data, n, whole);
         atomic_fetch_add(&mine->rounds, 1);
     }
     mine->status = status;
@@ -454,6 +515,7 @@ static void all_hosts_report_the_faulty_rank(void)
             expect_everywhere(DIES_INSIDE, 8, each, LK_EIO, "died");
             expect_everywhere(DIES_ON_ITS_HOST, 8, each, LK_EIO, "died");
             expect_everywhere(DIES_ACROSS, 8, each, LK_EIO, "died");
+            expect_everywhere(DIES_GATHERING, 8, each, LK_EIO, "died");
         }
         expect_everywhere(STOPS, 8, each, LK_ETIMEOUT, "did not complete within");
         expect_everywhere(ABORTS, 8, each, LK_ECANCELED, "no more");
@@ -468,6 +530,7 @@ int main(void)
     RUN(layers_give_the_bits_of_the_flat_order_for_every_type_and_reduction);
     RUN(slices_have_the_bits_of_the_flat_order_for_every_type_and_reduction);
     RUN(parts_have_the_bits_of_the_flat_order_for_every_type_and_reduction);
+    RUN(every_host_has_one_copy_of_what_is_gathered);
     RUN(parts_cross_hosts_once);
     RUN(layers_send_less_over_the_network);
     RUN(all_hosts_report_the_faulty_rank);

@@ -335,7 +335,7 @@ static void parts_of_a_file_are_accepted(void)
 static void parts_of_a_file_that_are_not_supported_are_named(void)
 {
     REFUSES("version is \"2.0\", which is not supported", .head = "\"version\":\"2.0\",");
-    REFUSES("normalizer is {\"type\":\"NFKC\"}, which is not supported: only NFC is, or none",
+    REFUSES("normalizer is {\"type\":\"NFKC\"}, which is not supported: expected NFC or none",
             .normalizer = "{\"type\":\"NFKC\"}");
     REFUSES("normalizer is {\"type\":\"Lowercase\"}",
             .normalizer = "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Lowercase\"}]}");
@@ -371,11 +371,11 @@ static void parts_of_a_file_that_are_not_supported_are_named(void)
     REFUSES("post_processor is {\"type\":\"TemplateProcessing\"",
             .post_processor = TEMPLATE("{\"Sequence\":{\"id\":\"A\"}},"));
     REFUSES("post_processor is {\"type\":\"BertProcessing\"}", .post_processor = "{\"type\":\"BertProcessing\"}");
-    REFUSES("decoder is {\"type\":\"WordPiece\"}, which is not supported: only ByteLevel is",
+    REFUSES("decoder is {\"type\":\"WordPiece\"}, which is not supported: expected ByteLevel",
             .decoder = "{\"type\":\"WordPiece\"}");
     REFUSES("there is no decoder", .decoder = "null");
     REFUSES("model.type is \"Unigram\", which is not supported", .settings = "\"type\":\"Unigram\",");
-    REFUSES("model.type is \"WordLevel\", which is not supported: with ByteLevel only BPE is",
+    REFUSES("model.type is \"WordLevel\", which is not supported: expected BPE with ByteLevel",
             .settings = "\"type\":\"WordLevel\",");
     REFUSES("model.type is \"WordPiece\"", .settings = "\"type\":\"WordPiece\",");
     REFUSES("model.dropout is 0.1", .settings = "\"dropout\":0.1,");
@@ -383,7 +383,7 @@ static void parts_of_a_file_that_are_not_supported_are_named(void)
     REFUSES("model.end_of_word_suffix is \"</w>\"", .settings = "\"end_of_word_suffix\":\"</w>\",");
     REFUSES("model.byte_fallback is true", .settings = "\"byte_fallback\":true,");
     REFUSES("model.ignore_merges is \"yes\"", .settings = "\"ignore_merges\":\"yes\",");
-    REFUSES("model.unk_token is \"a\", which is not supported: only null is, unless",
+    REFUSES("model.unk_token is \"a\", which is not supported: expected null, unless",
             .settings = "\"unk_token\":\"a\",");
     REFUSES("added_tokens is {\"id\":7,\"content\":\"x\",\"single_word\":true}",
             .added = "[{\"id\":7,\"content\":\"x\",\"single_word\":true}]");

@@ -405,14 +405,20 @@ static inline void find_terms(parts_case *k)
     }
 }
 
-/* Cases with other operands, ranks or settings find other mistakes. */
+/* Cases with other operands, ranks or settings find other mistakes: they are numbered, by operation, as they come. */
 static inline int kind_of_case(const parts_case *k)
 {
-    uint64_t hash = lk__attrs_set(k->call->attrs);
+    static uint64_t known[LK__OP_COUNT][PARTS_KINDS];
+    static int      count[LK__OP_COUNT];
+    uint64_t        hash = lk__attrs_set(k->call->attrs);
     for (int i = 0; i < k->call->inputs; i++)
         hash = hash * 31 + (uint64_t)(k->call->in[i].data ? k->call->in[i].rank + 1 : 0);
     for (int i = 0; i < k->call->outputs; i++) hash = hash * 31 + (k->call->out[i].data ? 1 : 0);
-    return (int)((hash ^ hash >> 29) % PARTS_KINDS);
+    for (int i = 0; i < count[k->op]; i++)
+        if (known[k->op][i] == hash) return i;
+    if (count[k->op] == PARTS_KINDS) abort();
+    known[k->op][count[k->op]] = hash;
+    return count[k->op]++;
 }
 
 static inline int64_t elements_of_case(const parts_case *k)

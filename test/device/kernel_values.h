@@ -158,12 +158,13 @@ typedef struct spec {
     int64_t      batched_in; /* bit i: operand i has the batch as dims[0] */
     bool (*close_index)(const values *want, const lk__kernel_operand *index, void *argument, double tolerance);
     void *argument;
+    bool  sums; /* of bf16 in f32: summands of what ranks add */
 } spec;
 
 /* Gradients of weights, and sums over a batch, are f32 where elements are bf16. */
 static lk_dtype output_type(const spec *s, lk_dtype real)
 {
-    bool wide = s->op == LK__OP_conv2d_grad_weight || s->op == LK__OP_linear_grad_weight;
+    bool wide = s->op == LK__OP_conv2d_grad_weight || s->op == LK__OP_linear_grad_weight || s->sums;
     if (s->op == LK__OP_matmul) wide = s->out[0]->rank == 2 && (s->in[0]->rank > 2 || s->in[1]->rank > 2);
     return real == LK_BF16 && wide ? LK_F32 : real;
 }

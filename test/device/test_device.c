@@ -406,7 +406,7 @@ static void the_status_of_a_kernel_ends_its_section(void)
         if (sections[i] == LK_EVALUATE)
             REQUIRE(lk_program_run(n.program, LK_EVALUATE) == LK_OK); /* sets the operands */
         if (sections[i] == LK_FORWARD) REQUIRE(lk_program_run(n.program, LK_FORWARD) == LK_OK);
-        size_t last = list->end[sections[i]] - 1;
+        size_t last = list->at.end[sections[i]] - 1;
         while (list->instructions[last].action != LK__DO_KERNEL) last--;
         list->instructions[last].call.out[0].data = elsewhere;
         CHECK(lk_program_run(n.program, sections[i]) == LK_EINVAL &&

@@ -165,6 +165,17 @@ static void oracle_spread(conv *k)
         add_product(&k->db, i / k->full.dims[3] / k->full.dims[2] % k->s.o, k->spread.v[i]);
 }
 
+/* And its sums as they are, where the kernel has all of them to itself. */
+static void run_image(spec *s, bool alone, char name[320])
+{
+    run(s, name);
+    if (!narrow || !alone) return;
+    size_t used = strlen(name);
+    snprintf(name + used, 320 - used, ", sums");
+    s->sums = true;
+    run(s, name);
+}
+
 static void check_conv(const shape *s)
 {
     int64_t oh = (s->h + 2 * s->padding - s->kh) / s->stride + 1, ow = (s->w + 2 * s->padding - s->kw) / s->stride + 1;
@@ -202,17 +213,23 @@ static void check_conv(const shape *s)
     char    name[320];
     int64_t extra = pick(3);
     snprintf(name, sizeof name, "conv2d %s", text);
-    run(&(spec){LK__OP_conv2d,
-                attrs,
-                {&k.x, &k.w, s->bias ? &k.b : NULL},
-                {&k.y, s->index ? index : NULL},
-                extra,
-                0x301,
-                positions_are_close,
-                &k},
-        name);
+    spec y_of = {.op = LK__OP_conv2d,
+                 .attrs = attrs,
+                 .in = {&k.x, &k.w, s->bias ? &k.b : NULL},
+                 .out = {&k.y, s->index ? index : NULL},
+                 .capacity = extra,
+                 .batched_in = 0x301,
+                 .close_index = positions_are_close,
+                 .argument = &k};
+    run_image(&y_of, p == 1 && !s->relu && !s->bias, name);
     snprintf(name, sizeof name, "conv2d_grad_input %s", text);
-    run(&(spec){LK__OP_conv2d_grad_input, attrs, {&k.dy, &k.w, index}, {&k.dx, NULL}, extra, 0x105, NULL, NULL}, name);
+    spec dx_of = {.op = LK__OP_conv2d_grad_input,
+                  .attrs = attrs,
+                  .in = {&k.dy, &k.w, index},
+                  .out = {&k.dx, NULL},
+                  .capacity = extra,
+                  .batched_in = 0x105};
+    run_image(&dx_of, true, name);
     snprintf(name, sizeof name, "conv2d_grad_weight %s", text);
     run(&(spec){LK__OP_conv2d_grad_weight,
                 attrs,
@@ -221,7 +238,8 @@ static void check_conv(const shape *s)
                 extra,
                 7,
                 NULL,
-                NULL},
+                NULL,
+                false},
         name);
     values *all[] = {&k.x, &k.w, &k.b, &k.full, &k.y, &k.index, &k.dy, &k.spread, &k.dx, &k.dw, &k.db};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free_values(all[i]);

@@ -32,13 +32,15 @@ static void check_layout(int64_t rows, int64_t inputs, int64_t outputs, bool bia
     int64_t      extra = pick(3);
     snprintf(name, sizeof name, "linear%s %lldx%lld to %lld%s%s", transposed ? " transposed" : "", (long long)rows,
              (long long)inputs, (long long)outputs, bias ? " bias" : "", relu ? " relu" : "");
-    run(&(spec){LK__OP_linear, attrs, {&x, &w, bias ? &b : NULL}, {&y, NULL}, extra, 0x101, NULL, NULL}, name);
+    run(&(spec){LK__OP_linear, attrs, {&x, &w, bias ? &b : NULL}, {&y, NULL}, extra, 0x101, NULL, NULL, false}, name);
     snprintf(name, sizeof name, "linear_grad_input %lldx%lld to %lld", (long long)rows, (long long)inputs,
              (long long)outputs);
-    run(&(spec){LK__OP_linear_grad_input, attrs, {&dy, &w, NULL}, {&dx, NULL}, extra, 0x101, NULL, NULL}, name);
+    run(&(spec){LK__OP_linear_grad_input, attrs, {&dy, &w, NULL}, {&dx, NULL}, extra, 0x101, NULL, NULL, false}, name);
     snprintf(name, sizeof name, "linear_grad_weight %lldx%lld to %lld%s", (long long)rows, (long long)inputs,
              (long long)outputs, bias ? " bias" : "");
-    run(&(spec){LK__OP_linear_grad_weight, attrs, {&x, &dy, NULL}, {&dw, bias ? &db : NULL}, extra, 3, NULL, NULL},
+    run(
+        &(spec){
+            LK__OP_linear_grad_weight, attrs, {&x, &dy, NULL}, {&dw, bias ? &db : NULL}, extra, 3, NULL, NULL, false},
         name);
     values *all[] = {&x, &w, &b, &dy, &y, &dx, &dw, &db};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free_values(all[i]);
@@ -94,7 +96,8 @@ static void check_matmul(int64_t batch, int64_t m, int64_t n, int64_t k, bool le
                 pick(3),
                 (left ? 1 : 0) | (right ? 2 : 0) | (out ? 0x100 : 0),
                 NULL,
-                NULL},
+                NULL,
+                false},
         name);
     free_values(&a), free_values(&b), free_values(&y);
 }

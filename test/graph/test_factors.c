@@ -65,6 +65,22 @@ static void dimensions_of_extent_1_are_broadcast(void)
     CHECK(!lk__factor_is_summed(&f, 2, 0, 1));
 }
 
+/* Of the summands of a row that is looked up, one is not zero. */
+static void a_table_is_selected_from(void)
+{
+    lk__op_attrs     attrs = {0};
+    lk__factor_query q = {LK__OP_embedding, &attrs, {SHAPE(6, 4), SHAPE(10, 8)}, {SHAPE(6, 4, 8)}, 2, 1};
+    CHECK(!lk__factors_find(&q, &f, text), "%s", text);
+    CHECK(is_summed(2, 0, "vocabulary") && factor_named("vocabulary")->selected);
+    CHECK(!factor_named("vocabulary")->coupled && !factor_named("width")->selected);
+    CHECK(!lk__factors_solve("x(?in) -> y()", &(lk__factor_query){LK__OP_sum, &attrs, {SHAPE(4)}, {{DIMS(0), 0}}, 1, 1},
+                             &f, text),
+          "%s", text);
+    CHECK(factor_named("in")->selected && is_summed(1, 0, "in"));
+    q = (lk__factor_query){LK__OP_custom, &attrs, {SHAPE(4)}, {{DIMS(0), 0}}, 1, 1};
+    CHECK(lk__factors_solve("(?in) -> ()", &q, &f, text)); /* not in a user's line */
+}
+
 /* 6 heads of queries, 2 of keys: q, k and v in one, each of them cut. */
 static void packed_heads_are_cut_in_each_segment(void)
 {
@@ -136,7 +152,7 @@ static void mistakes_of_a_user_are_named(void)
         {"(rows, in), (out, in) -> (rows, out)", "a present operand is not in the line"},
         {"(rows, in), (out, in), (out) -> (rows, out), (rows)", "no such operand"},
         {"x(rows, in), (out, in) -> (rows, out), (rows)", "no such operand"},
-        {"(rows, in), +(out, in) -> (rows, out), (rows)", "built-in operations alone"},
+        {"(rows, in), +(out, in) -> (rows, out), (rows)", "only built-in operations can have + and ^"},
         {"(rows, in), (out, in) -> (rows, out), (rows):7", "there is no input 7"},
         {"(rows, in), (out, in) -> (rows, out), (rows); in=heads", "is not understood"},
         {"(rows, in), (out, in)@transposed -> (rows, out), (rows)", "\"->\" is missing at \"@transposed"},
@@ -157,6 +173,7 @@ int main(void)
     RUN(every_operation_has_a_line);
     RUN(a_product_sums_over_its_inputs);
     RUN(dimensions_of_extent_1_are_broadcast);
+    RUN(a_table_is_selected_from);
     RUN(packed_heads_are_cut_in_each_segment);
     RUN(views_divide_and_merge);
     RUN(a_mean_is_coupled_and_a_sum_is_not);

@@ -151,7 +151,7 @@ expect 0 "^\[rank 0\] $busy\$" --nproc-per-node cpu sh -c 'echo $WORLD_SIZE'
 CUDA_VISIBLE_DEVICES=3,5 expect 0 "^\[rank 1\] 2\$" --nproc-per-node gpu sh -c 'echo $WORLD_SIZE'
 CUDA_VISIBLE_DEVICES='' expect 2 "has no GPU" --nproc-per-node gpu true
 CUDA_VISIBLE_DEVICES='' expect 0 "^\[rank 0\] $busy\$" --nproc-per-node auto sh -c 'echo $WORLD_SIZE'
-expect 2 "no program: expected: lockstep run" -n 2
+expect 2 "no program given: expected lockstep run" -n 2
 expect 2 "expected 1 to 4096" -n 0 true
 expect 2 "'many' ranks" -n many true
 expect 2 "did you mean --nproc-per-node" --nproc-per-nod 2 true

@@ -372,7 +372,7 @@ static void impossible_configurations_are_named(void)
         {{.layers = -3}, "layers is -3"},
         {{.dropout = 1}, "dropout"},
         {{.experts = 4}, "experts apply only to llama"},
-        {{.kind = LK_TRANSFORMER_LLAMA, .experts = 2, .experts_per_token = 3}, "3 experts a token, but there are 2"},
+        {{.kind = LK_TRANSFORMER_LLAMA, .experts = 2, .experts_per_token = 3}, "3 experts per token, but there are 2"},
         {{.kind = LK_TRANSFORMER_LLAMA, .experts = -1}, "experts is -1"},
         {{.kind = LK_TRANSFORMER_LLAMA, .rope_scaling = LK_ROPE_LINEAR}, "factor is 0"},
         {{.kind = LK_TRANSFORMER_LLAMA, .rope_scaling = LK_ROPE_LLAMA3, .rope_factor = 8}, "original context"},

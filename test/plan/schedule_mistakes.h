@@ -50,7 +50,8 @@ static void list_steps(subject *s)
     REQUIRE(s->steps);
     for (size_t r = 0; r < s->schedule.count; r++) {
         const lk__schedule_run *run = &s->schedule.runs[r];
-        for (size_t i = s->instructions.begin[run->section]; i < s->instructions.end[run->through]; i++)
+        for (size_t i = lk__schedule_begin(&s->instructions.at, run); i < lk__schedule_end(&s->instructions.at, run);
+             i++)
             if (!(s->instructions.all[i].when & ~run->flags)) s->steps[s->steps_count++] = (step){r, i};
     }
 }
@@ -179,8 +180,9 @@ static void move_instruction(subject *s, size_t from, size_t to)
     memmove(all->all + from, all->all + from + 1, (to - from) * sizeof *all->all);
     all->all[to] = moved;
     for (int i = 0; i < LK_SECTION_COUNT; i++) {
-        if (all->begin[i] > from && all->begin[i] <= to) all->begin[i]--;
-        if (all->end[i] > from && all->end[i] <= to) all->end[i]--;
+        if (all->at.receives[i] > from && all->at.receives[i] <= to) all->at.receives[i]--;
+        if (all->at.begin[i] > from && all->at.begin[i] <= to) all->at.begin[i]--;
+        if (all->at.end[i] > from && all->at.end[i] <= to) all->at.end[i]--;
     }
 }
 
@@ -216,14 +218,14 @@ static bool is_collective(const subject *s, size_t i)
 static bool swap_buckets(subject *s, int first)
 {
     lk__plan_instruction *starts[2] = {NULL, NULL};
-    for (size_t i = s->instructions.begin[LK_SYNC]; i < s->instructions.end[LK_SYNC]; i++)
+    for (size_t i = s->instructions.at.begin[LK_SYNC]; i < s->instructions.at.end[LK_SYNC]; i++)
         for (int k = 0; k < 2; k++)
             if (lk__action_kind_of(s->instructions.all[i].action) == LK__IS_START &&
                 s->instructions.all[i].bucket == first + k)
                 starts[k] = &s->instructions.all[i];
     if (!starts[0] || !starts[1]) return false;
     int numbers[2] = {starts[0]->collective, starts[1]->collective}, nodes[2] = {starts[0]->node, starts[1]->node};
-    for (size_t i = s->instructions.begin[LK_SYNC]; i < s->instructions.end[LK_SYNC]; i++) {
+    for (size_t i = s->instructions.at.begin[LK_SYNC]; i < s->instructions.at.end[LK_SYNC]; i++) {
         lk__plan_instruction *in = &s->instructions.all[i];
         int                   which = in->bucket - first;
         if (which != 0 && which != 1) continue;
@@ -365,12 +367,12 @@ static bool update_early(subject *s, int place)
         runs[last - 1] = update;
         return true;
     }
-    for (size_t i = s->instructions.begin[LK_SYNC]; i < s->instructions.end[LK_UPDATE]; i++) {
+    for (size_t i = s->instructions.at.begin[LK_SYNC]; i < s->instructions.at.end[LK_UPDATE]; i++) {
         const lk__plan_instruction *in = &s->instructions.all[i];
         bool                        queued = s->kind == LK__SCHEDULE_QUEUED;
         bool                        reports = in->action == LK__DO_REPORT || in->action == LK__DO_REPORT_SHARED;
         if (queued ? in->action != LK__DO_BATCH_NUMBERS : !reports) continue;
-        move_instruction(s, i, s->instructions.end[LK_UPDATE] - 1);
+        move_instruction(s, i, s->instructions.at.end[LK_UPDATE] - 1);
         return true;
     }
     return false;

@@ -101,6 +101,13 @@ static const lk__placement_node *node_of(const placed *m, lk__op op)
     return NULL;
 }
 
+/* How an output of it is held. */
+static const lk__placement_value *held_of(const placed *m, lk__op op, int output)
+{
+    size_t node = (size_t)(node_of(m, op) - m->placements.nodes);
+    return &m->placements.values[m->list.graph->nodes[node].out[output]];
+}
+
 /* Also where the heads of each group could be divided among all ranks: then all would have all keys and values. */
 static void heads_of_keys_are_split_before_those_of_queries(void)
 {
@@ -141,6 +148,11 @@ static void fewer_heads_of_keys_than_ranks_are_copied(void)
             CHECK(kv_heads == 1 || forward->in[1].copies == 8 / kv_heads, "%d copies", forward->in[1].copies);
             CHECK(kv_heads > 1 || forward->in[1].kind == LK__PLACE_REPLICATED);
             CHECK(backward->out[1].kind == LK__PLACE_PARTIAL && backward->out[2].kind == LK__PLACE_PARTIAL);
+            /* The weights of values are cut further than those have heads, and so is dv: a reduce_scatter, which sends
+             * half as much as an all_reduce. rope needs whole heads of dk. */
+            const lk__placement_value *dv = held_of(&m, LK__OP_attention_grad, 2);
+            CHECK(kv_heads == 1 || (dv->kind == LK__PLACE_SPLIT && dv->copies == 0),
+                  "%d heads of keys: dv has %d copies", kv_heads, dv->copies);
             printf("%d heads of keys over 8 ranks%s: %.4f of the arithmetic\n", kv_heads,
                    whole ? ", whole sequences" : "", share_of_arithmetic(&m));
             CHECK(share_of_arithmetic(&m) <= 1.1 / 8, "%d of 8: %.4f", kv_heads, share_of_arithmetic(&m));

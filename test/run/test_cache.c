@@ -213,7 +213,7 @@ static void check_refused(bool trains, bool reads, const char *words)
 
 static void training_and_other_readers_are_refused(void)
 {
-    check_refused(true, false, "cache_write into \"c\" runs in evaluation alone, and this plan trains");
+    check_refused(true, false, "cache_write into \"c\" runs only in evaluation, but this plan trains");
     check_refused(false, true, "scale reads the buffer \"c\", which cache_write at ");
 }
 

@@ -19,7 +19,7 @@ typedef struct setting {
     model       model;
     routing     routing;
     int         micro_batches, stage, experts, k;
-    bool        recompute, balance;
+    bool        recompute, balance, shared;
     double      clip, capacity;
 } setting;
 
@@ -88,6 +88,7 @@ static void make(const rank_test *r, net *n, const setting *s, const char *axes)
     make_mesh(r, axes, &n->of);
     config.parallel.micro_batches = s->micro_batches;
     config.parallel.shard_stage = axes ? s->stage : 0;
+    config.parallel.state = axes && s->shared ? LK_STATE_SHARED : LK_STATE_REPLICATED;
     int64_t rows = lk_mesh_capacity(n->of.mesh, &config.parallel, BATCH);
     REQUIRE(lk_graph_create(r->context, LK_F64, &n->of.graph) == LK_OK);
     config.loss = s->model == LAYER ? record_layer(n->of.graph, s, rows, &y) : record_mixtral(n->of.graph, s, rows, &y);
@@ -216,7 +217,56 @@ static void run_settings(const setting *all, size_t count)
         tcp.backend = "tcp";
         int ranks = ranks_of_mesh(all[i].mesh);
         run_ranks(ranks, NULL, check_setting, (void *)&all[i]);
-        if (i == 0) run_ranks(ranks, &tcp, check_setting, (void *)&all[i]);
+        bool uneven = all[i].routing != LEARNED;
+        if (i == 0 || uneven) run_ranks(ranks, &tcp, check_setting, (void *)&all[i]);
+    }
+}
+
+/* A capacity is that of each rank's own tokens: which are omitted does not depend on who has the experts. */
+static void check_capacity(rank_test *r)
+{
+    const setting *s = r->user;
+    net            own, other;
+    char           data[32];
+    check_memory(r, s);
+    snprintf(data, sizeof data, "data=%d", r->size);
+    make(r, &own, s, s->mesh);
+    make(r, &other, s, data);
+    lk__split_job job = split_of(r, &own.of, 0, 0);
+    for (int i = 0; i < STEPS; i++) {
+        int64_t   total = i == 2 ? 1 : BATCH;
+        lk__range rows = lk__split_share(&job, total);
+        lk_step   step = {.step = i + 1, .count = lk__range_count(rows), .total = total, .rate = 0.01};
+        double    a, b;
+        fill_rows(&own, s, i, rows.first, step.count);
+        fill_rows(&other, s, i, rows.first, step.count);
+        train_step(r, s, &own, step, &b);
+        train_step(r, s, &other, step, &a);
+        CHECK(fabs(a - b) <= 1e-9 * fabs(a), "%s, rank %d, step %d: loss %.15g, not %.15g", s->name, r->rank, i, b, a);
+        compare_gradients(r, s->name, &own.of, &other.of);
+        REQUIRE(lk_program_run(own.of.program, LK_UPDATE) == LK_OK, "%s: %s", s->name, lk_context_error(r->context));
+        REQUIRE(lk_program_run(other.of.program, LK_UPDATE) == LK_OK, "%s", lk_context_error(r->context));
+        compare_states(r, s->name, &own.of, &other.of);
+    }
+    free_net(&own.of);
+    free_net(&other.of);
+}
+
+static void a_capacity_omits_the_same_tokens(void)
+{
+    static const setting all[] = {
+        {.name = "capacity 1", .mesh = "expert=2", .experts = 4, .capacity = 1, .clip = 0.1},
+        {.name = "capacity 1, all to one", .mesh = "expert=2", .experts = 4, .k = 1, .capacity = 1, .routing = ONE},
+        {.name = "capacity 1, half gets none", .mesh = "expert=2", .experts = 4, .capacity = 1, .routing = HALF},
+        {.name = "capacity of all", .mesh = "expert=2", .experts = 4, .capacity = BATCH, .routing = ONE, .k = 1},
+        {.name = "capacity, data", .mesh = "data=2,expert=2", .experts = 4, .capacity = 1, .clip = 0.1},
+    };
+    lk_comm_config tcp = LK_COMM_CONFIG_INIT;
+    tcp.backend = "tcp";
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (gpu_leaves_out((int)i, 0, 3)) continue;
+        run_ranks(ranks_of_mesh(all[i].mesh), NULL, check_capacity, (void *)&all[i]);
+        if (i == 1) run_ranks(ranks_of_mesh(all[i].mesh), &tcp, check_capacity, (void *)&all[i]);
     }
 }
 
@@ -265,9 +315,51 @@ static void experts_and_shard_multiply(void)
     run_settings(all, sizeof all / sizeof *all);
 }
 
+/* One copy of what all have, and in the same memory the parts of experts. */
+static void ranks_of_a_host_share_the_state(void)
+{
+    static const setting all[] = {
+        {.name = "shared, a layer", .mesh = "expert=2", .experts = 4, .clip = 0.1, .shared = true},
+        {.name = "shared, an expert each", .mesh = "expert=4", .experts = 4, .shared = true},
+        {.name = "shared, all to one", .mesh = "expert=2", .experts = 4, .k = 1, .routing = ONE, .shared = true},
+        {.name = "shared", .mesh = "expert=2", .model = MIXTRAL, .experts = 4, .clip = 0.1, .shared = true},
+        {.name = "shared, data",
+         .mesh = "data=2,expert=2",
+         .model = MIXTRAL,
+         .experts = 4,
+         .clip = 0.1,
+         .shared = true},
+        {.name = "shared, shard", .mesh = "expert=2,shard=2", .model = MIXTRAL, .experts = 4, .shared = true},
+        {.name = "shared, tensor",
+         .mesh = "expert=2,tensor=2",
+         .model = MIXTRAL,
+         .experts = 4,
+         .clip = 0.1,
+         .shared = true},
+        {.name = "shared, micro-batches",
+         .mesh = "data=2,expert=2",
+         .model = MIXTRAL,
+         .experts = 4,
+         .micro_batches = 2,
+         .shared = true},
+        {.name = "shared, three axes",
+         .mesh = "data=2,expert=2,tensor=2",
+         .model = MIXTRAL,
+         .experts = 4,
+         .clip = 0.1,
+         .shared = true},
+    };
+    lk_context *c;
+    REQUIRE(lk_context_create(NULL, &c) == LK_OK);
+    bool host = lk__device_is_host(lk__context_device(c));
+    lk_context_free(c);
+    for (size_t i = 0; i < sizeof all / sizeof *all && host; i++)
+        run_ranks(ranks_of_mesh(all[i].mesh), NULL, check_setting, (void *)&all[i]);
+}
+
 /* ---- mistakes ---- */
 
-static void refuse(lk_context *c, const char *axes, const setting *s, int leaves, const char *sentence)
+static void refuse(lk_context *c, const char *axes, const setting *s, const char *sentence)
 {
     lk_mesh_config mesh = LK_MESH_CONFIG_INIT;
     lk_plan_config config = LK_PLAN_CONFIG_INIT;
@@ -282,7 +374,6 @@ static void refuse(lk_context *c, const char *axes, const setting *s, int leaves
         config.loss = lk_mse(lk_linear(lk_input(g, "x", LK_F64, 2, ((int64_t[]){BATCH, IN})), "fc", OUT),
                              lk_input(g, "t", LK_F64, 2, ((int64_t[]){BATCH, OUT})));
     config.mesh = m;
-    config.parallel.leaves = leaves;
     CHECK(lk_plan_create(g, &config, &plan) < 0 && strstr(lk_context_error(c), sentence), "%s: %s", sentence,
           lk_context_error(c));
     lk_graph_free(g);
@@ -294,18 +385,19 @@ static void mistakes_are_one_sentence(void)
     static const setting four = {.experts = 4};
     lk_context          *c;
     REQUIRE(lk_context_create(NULL, &c) == LK_OK);
-    refuse(c, "expert=2", NULL, 0, "has 2 ranks along expert, but the model has no experts");
-    refuse(c, "expert=3", &four, 0, "has 3 ranks along expert, which do not divide the 4 experts of \"up\"");
-    refuse(c, "expert=8", &four, 0, "do not divide the 4 experts");
-    refuse(c, "expert=2", &four, 4, "leaves and ranks with different experts");
+    refuse(c, "expert=2", NULL, "has 2 ranks along expert, but the model has no experts");
+    refuse(c, "expert=3", &four, "has 3 ranks along expert, which do not divide the 4 experts of \"up\"");
+    refuse(c, "expert=8", &four, "do not divide the 4 experts");
     lk_context_free(c);
 }
 
 int main(void)
 {
     RUN(a_layer_trains_as_on_one_rank);
+    RUN(a_capacity_omits_the_same_tokens);
     RUN(mixtral_trains_as_on_one_rank);
     RUN(experts_and_shard_multiply);
+    RUN(ranks_of_a_host_share_the_state);
     RUN(mistakes_are_one_sentence);
     return check_result();
 }

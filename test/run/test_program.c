@@ -331,8 +331,8 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_topk(x, 0).index, "topk: k is 0");
     WRONG(lk_group_rows(x, 4, 0).order, "expected i32");
     WRONG(lk_group_rows(ids, 4, 0).order, "expected (rows, experts of a row)");
-    WRONG(lk_moe(x, "moe", .experts = 2, .k = 3).y, "3 experts a token of 2 experts");
-    WRONG(lk_moe(x, "moe").y, "2 experts a token of 0 experts");
+    WRONG(lk_moe(x, "moe", .experts = 2, .k = 3).y, "3 experts per token of 2 experts");
+    WRONG(lk_moe(x, "moe").y, "2 experts per token of 0 experts");
     WRONG(lk_moe(x, "moe", .experts = 64, .capacity = 0.5).y, "every token would be dropped");
     WRONG(lk_moe(x, "moe", .experts = 4, .capacity = -1).y, "capacity -1");
     WRONG(lk_moe(v, "moe", .experts = 4).y, "expected tokens and their width");
@@ -530,7 +530,7 @@ static void an_empty_tensor_among_others_is_named(void)
     char           expected[64];
     lk_plan_config config = LK_PLAN_CONFIG_INIT;
     config.loss = lk_sum(lk_linear(lost, "fc", 3));
-    snprintf(expected, sizeof expected, "empty tensor: line %d ", line);
+    snprintf(expected, sizeof expected, "empty tensor, first passed to the call in line %d", line);
     CHECK(lk_plan_create(r.graph, &config, &r.plan) == LK_EINVAL && strstr(lk_context_error(r.context), expected), "%s",
           lk_context_error(r.context));
     config.loss = x;

@@ -14,6 +14,7 @@ typedef struct setting {
     model       model;
     int         micro_batches, leaves, stage;
     int         heads, kv_heads; /* 0: 4 and, of llama, 2 */
+    int         pieces;
     bool        whole_sequences, recompute;
     double      clip, dropout;
 } setting;
@@ -92,6 +93,7 @@ static void make(const rank_test *r, net *n, const setting *s, const char *axes)
     config.parallel.micro_batches = s->micro_batches;
     config.parallel.leaves = axes ? s->leaves : 0;
     config.no_sequence_parallel = s->whole_sequences;
+    config.pieces = s->pieces;
     config.parallel.shard_stage = axes ? s->stage : 0;
     int64_t rows = lk_mesh_capacity(n->of.mesh, &config.parallel, BATCH);
     REQUIRE(lk_graph_create(r->context, LK_F64, &n->of.graph) == LK_OK);
@@ -297,6 +299,25 @@ static void unequal_widths_side_by_side_are_cut(void)
     run_settings(all, sizeof all / sizeof *all);
 }
 
+/* The last pieces of the smaller batches are empty. */
+static void collectives_in_pieces(void)
+{
+    static const setting all[] = {
+        {.name = "mlp in pieces", .mesh = "tensor=2", .model = MLP, .pieces = 4},
+        {.name = "gpt in pieces", .mesh = "tensor=2", .model = GPT, .dropout = 0.2, .clip = 0.1, .pieces = 4},
+        {.name = "gpt in pieces, whole sequences",
+         .mesh = "tensor=4",
+         .model = GPT,
+         .whole_sequences = true,
+         .pieces = 2},
+        {.name = "llama in pieces, 2 over 4", .mesh = "tensor=4", .model = LLAMA, .recompute = true, .pieces = 8},
+        {.name = "packed in pieces", .mesh = "data=2,tensor=2", .model = PACKED, .micro_batches = 2, .pieces = 2},
+        {.name = "sliced in pieces, 2 over 4", .mesh = "tensor=4", .model = SLICED, .clip = 0.1, .pieces = 3},
+        {.name = "gpt in pieces, stage 3", .mesh = "shard=2,tensor=2", .model = GPT, .stage = 3, .pieces = 3},
+    };
+    run_settings(all, sizeof all / sizeof *all);
+}
+
 static void tensor_and_shard_multiply(void)
 {
     static const setting all[] = {
@@ -418,6 +439,7 @@ int main(void)
     RUN(transformers_train_as_on_one_rank);
     RUN(fewer_heads_of_keys_than_ranks);
     RUN(unequal_widths_side_by_side_are_cut);
+    RUN(collectives_in_pieces);
     RUN(tensor_and_shard_multiply);
     RUN(replicas_of_a_slice_are_compared);
     RUN(ids_out_of_range_are_named);

@@ -121,3 +121,26 @@ if python3 "$SOURCE_DIR/bench/trace_picture.py" buckets.json 3 > picture.svg 2> 
     exit 1
 fi
 grep -q 'STEP 3: the trace has 3 steps' err.txt || { cat err.txt >&2; exit 1; }
+
+# Of a pipeline, each stage has its runs of every micro-batch, what it sends, and the picture above which plan's is.
+gpt="--model gpt --layers 2 --width 32 --heads 2 --context 64 --batch 8 --data synthetic-tokens"
+# shellcheck disable=SC2086
+"$LOCKSTEP" train --mesh pipeline=2 --micro-batches 4 --pipeline-schedule zero-bubble $gpt --steps 4 --threads 1 \
+    --trace stages.json > /dev/null
+# shellcheck disable=SC2086
+"$LOCKSTEP" plan --mesh pipeline=2 --micro-batches 4 --pipeline-schedule zero-bubble $gpt \
+    --schedule-picture plan.svg > /dev/null
+python3 "$SOURCE_DIR/bench/trace_picture.py" --predicted plan.svg stages.json > picture.svg
+python3 - <<'PY'
+import json, xml.dom.minidom
+events = [e for e in json.load(open("stages.json"))["traceEvents"] if e["ph"] == "X"]
+steps = sum(e["cat"] == "step" and e["pid"] == 0 for e in events)
+for rank in (0, 1):
+    runs = [e["name"] for e in events if e["cat"] == "run" and e["pid"] == rank]
+    for name in [f"{kind} {i}" for kind in ("forward", "backward", "weight gradient") for i in range(4)]:
+        assert runs.count(name) == steps, (rank, name, steps, runs)
+    sends = [e for e in events if e["cat"] == "collective" and e["pid"] == rank and e["name"].startswith("send to")]
+    assert len(sends) >= 4 * steps and all(0 <= e["dur"] < 60e6 for e in sends), (rank, sends[:3])
+picture = xml.dom.minidom.parse("picture.svg")
+assert len(picture.getElementsByTagName("svg")) == 2 and len(picture.getElementsByTagName("rect")) > 50
+PY

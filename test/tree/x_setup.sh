@@ -24,12 +24,13 @@ for tool in gcc g++ cc make pkg-config pgrep; do [ -e bin/$tool ] || ln -s /bin/
 cat > bin/apt-get <<'T'
 #!/bin/sh
 echo "apt-get $*" >> "$STUBS/calls"
-case $* in *Status-Fd=1*)
-    echo "dlstatus:1:10.0:Retrieving file 2 of 57"
-    echo "pmstatus:cmake:62.5:Unpacking cmake (arm64)" ;;
-esac
+fd=$(echo "$*" | sed -n 's/.*Status-Fd=\([0-9]\).*/\1/p')
+eval "exec 9>&${fd:?no descriptor of the status}"
+echo "dlstatus:1:10.0:Retrieving file 2 of 57" >&9
+echo "pmstatus:cmake:62.5:Unpacking cmake (arm64)" >&9
 case $* in *update*) ;; *) await_line "${APT_WAITS_FOR:-}" ;; esac
-echo "Reading package lists..."
+eval "exec $fd>&-" # apt closes it in packages' scripts, which write to their standard output
+echo "Reading package lists..." || exit 100
 [ -z "${APT_FAILS:-}" ] || { echo "E: Unable to locate package cmake"; exit 100; }
 cp "$STUBS/cmake" "$STUBS/ctest" "$BIN/"
 T

@@ -125,8 +125,11 @@ static void handle_failure(lk__net *net, const lk__net_peer *peer, const lk__net
 
 static bool handle_note(lk__net *net, lk__net_peer *peer, const lk__net_message *message)
 {
-    lk__net_note_entry *note = lk__alloc(net->comm->context, LK_MEMORY_OTHER, sizeof *note + message->bytes);
-    if (!note) return false;
+    lk__net_note_entry *note = net->spare_notes;
+    if (message->bytes > sizeof note->data) return false;
+    if (!note && !(note = lk__alloc(net->comm->context, LK_MEMORY_OTHER, sizeof *note))) return false;
+    if (net->spare_notes) net->spare_notes = note->next;
+    note->next = NULL;
     note->bytes = message->bytes;
     memcpy(note->data, message->data, message->bytes);
     *peer->last_note = note;
@@ -299,7 +302,21 @@ void lk__net_forget_note(lk__net *net, lk__net_peer *peer)
 {
     lk__net_note_entry *note = peer->notes;
     if (!(peer->notes = note->next)) peer->last_note = &peer->notes;
-    lk__free(net->comm->context, LK_MEMORY_OTHER, note, sizeof *note + note->bytes);
+    note->next = net->spare_notes;
+    net->spare_notes = note;
+}
+
+lk_status lk__net_reserve_notes(lk__net *net, int count)
+{
+    for (int i = 0; i < count; i++) {
+        lk__net_note_entry *note = lk__alloc(net->comm->context, LK_MEMORY_OTHER, sizeof *note);
+        if (!note) return LK_ENOMEM;
+        pthread_mutex_lock(&net->connections->lock);
+        note->next = net->spare_notes;
+        net->spare_notes = note;
+        pthread_mutex_unlock(&net->connections->lock);
+    }
+    return LK_OK;
 }
 
 size_t lk__net_take_note(lk__net *net, int peer, void *into)

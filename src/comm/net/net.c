@@ -82,6 +82,10 @@ static void free_group(lk__net *net)
         while (p->notes) lk__net_forget_note(net, p);
         for (int k = 0; k < 2; k++) lk__free(context, LK_MEMORY_OTHER, p->arrivals[k].payload, LK__NET_SMALL);
     }
+    for (lk__net_note_entry *note = net->spare_notes, *next; note; note = next) {
+        next = note->next;
+        lk__free(context, LK_MEMORY_OTHER, note, sizeof *note);
+    }
     if (net->retired) lk__free(context, LK_MEMORY_OTHER, net->retired, retired_bytes(net->connections));
     lk__free(context, LK_MEMORY_OTHER, net->peers, list_bytes(net->size, sizeof *net->peers));
     lk__free(context, LK_MEMORY_OTHER, net->pending, list_bytes(net->size, sizeof *net->pending));

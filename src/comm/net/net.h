@@ -49,6 +49,7 @@ struct lk__net_transport {
     lk_status (*send)(lk__net *net, int peer, uint64_t id, const void *data, size_t bytes,
                       lk__net_transfer_state **flight);
     lk_status (*recv)(lk__net *net, int peer, uint64_t id, void *data, size_t bytes, lk__net_transfer_state **flight);
+    lk_status (*reserve)(lk__net *net, int count); /* memory for so many messages in flight; NULL: it needs none */
     /* Whether it is done: LK_OK, LK_END not yet. Sleeps up to `seconds` for it, in lk__net_pump where it can, and may
      * return earlier. A flight whose connection broke is never done: the control messages report it. */
     lk_status (*wait)(lk__net *net, lk__net_transfer_state *flight, double seconds);
@@ -103,7 +104,7 @@ typedef struct lk__net_arrival { /* of one rank, at one collective */
 typedef struct lk__net_note_entry {
     struct lk__net_note_entry *next;
     size_t                     bytes;
-    char                       data[];
+    char                       data[LK__NET_NOTE];
 } lk__net_note_entry;
 
 /* What this rank knows about another of the group. Guarded by the connections' lock, except atomics. */
@@ -154,6 +155,7 @@ struct lk__net {
     bool                unreported;
     bool               *pending; /* by rank: whether the flight that is waited for still needs it */
     lk__net_allocation *pieces;
+    lk__net_note_entry *spare_notes; /* were taken, to be used again */
     /* of collective.c and transfer.c, which allocate and free it */
     void *collective_state, *transfer_state;
 };
@@ -184,13 +186,15 @@ void      lk__net_table_busy(lk_comm *comm, const char *what);
 void      lk__net_table_wake(lk_comm *comm);
 uint64_t  lk__net_table_sent(const lk_comm *comm);
 void      lk__net_table_free(lk_comm *comm);
+lk_status lk__net_reserve_transfers(lk_comm *comm, int count); /* transfer.c */
+lk_status lk__net_reserve_notes(lk__net *net, int count);
 #define LK__NET_TABLE(create_, split_, ...)                                                                         \
     {                                                                                                               \
         .scope = LK__SCOPE_ANY, .progresses = true, .collective = lk__net_collective, .transfer = lk__net_transfer, \
         .allocate = lk__net_allocate, .release = lk__net_release, .failure = lk__net_table_failure,                 \
         .raise = lk__net_table_raise, .busy = lk__net_table_busy, .wake = lk__net_table_wake,                       \
         .sent = lk__net_table_sent, .free = lk__net_table_free, .create = create_, .split = split_,                 \
-        .reaches = lk__comm_reaches_host, __VA_ARGS__                                                               \
+        .reaches = lk__comm_reaches_host, .reserve_transfers = lk__net_reserve_transfers, __VA_ARGS__               \
     }
 
 /* ---- for the algorithms; from the thread that runs the operation ---- */

@@ -70,6 +70,20 @@ static lk__net_transfer_state *make_flight(lk__net *net, int room)
     return f;
 }
 
+static lk_status reserve_flights(lk__net *net, int count)
+{
+    tcp *t = net->transport_state;
+    int  room = streams_per_peer(net);
+    for (int i = 0; i < count; i++) {
+        lk__net_transfer_state *f = lk__alloc(net->comm->context, LK_MEMORY_OTHER, flight_bytes(room));
+        if (!f) return LK_ENOMEM;
+        f->room = room;
+        f->next = t->spare;
+        t->spare = f;
+    }
+    return LK_OK;
+}
+
 /* Divides a part over the streams of its peer. */
 static void add_items(lk__net *net, lk__net_transfer_state *f, int peer, void *data, size_t bytes, uint64_t id,
                       bool sends)
@@ -260,6 +274,7 @@ static const lk__net_transport transport = {.name = "tcp",
                                             .exchange = exchange,
                                             .send = send_message,
                                             .recv = recv_message,
+                                            .reserve = reserve_flights,
                                             .wait = wait_flight,
                                             .finish = finish_flight,
                                             .pending = is_pending,

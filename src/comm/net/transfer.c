@@ -26,6 +26,7 @@ typedef struct message {
     lk_work                *receiver; /* … or received directly into this receive's buffer */
     lk__net_transfer_state *flight;   /* being received */
     bool                    complete; /* in data */
+    char                    short_data[INLINE]; /* came with its announcement: `data` is here */
 } message;
 
 /* A send that was announced and is not done. */
@@ -39,6 +40,8 @@ typedef struct sending {
 typedef struct transfers {
     message **messages; /* by rank */
     sending  *sends;
+    message  *spare; /* were received, to be used again; the same of sends */
+    sending  *spare_sends;
     uint64_t  ids;
     bool     *needed;
     unsigned  turn;
@@ -61,20 +64,57 @@ static transfers *open_transfers(lk__net *net)
 
 static void free_message(lk__net *net, message **at)
 {
-    message *m = *at;
+    transfers *t = net->transfer_state;
+    message   *m = *at;
     *at = m->next;
     if (m->flight) net->transport->finish(net, m->flight);
     /* After a failure, a transport that cannot cancel may still write to it. */
-    if (!m->flight || !net->abandoned) lk__free(net->comm->context, LK_MEMORY_OTHER, m->data, m->bytes);
-    lk__free(net->comm->context, LK_MEMORY_OTHER, m, sizeof *m);
+    if (m->data != m->short_data && (!m->flight || !net->abandoned))
+        lk__free(net->comm->context, LK_MEMORY_OTHER, m->data, m->bytes);
+    m->next = t->spare;
+    t->spare = m;
 }
 
 static void end_sending(lk__net *net, sending **at)
 {
-    sending *s = *at;
+    transfers *t = net->transfer_state;
+    sending   *s = *at;
     *at = s->next;
     if (s->flight) net->transport->finish(net, s->flight);
-    lk__free(net->comm->context, LK_MEMORY_OTHER, s, sizeof *s);
+    s->next = t->spare_sends;
+    t->spare_sends = s;
+}
+
+static message *take_message(lk__net *net, transfers *t)
+{
+    message *m = t->spare;
+    if (!m) return lk__alloc(net->comm->context, LK_MEMORY_OTHER, sizeof *m);
+    t->spare = m->next;
+    return m;
+}
+
+static sending *take_sending(lk__net *net, transfers *t)
+{
+    sending *s = t->spare_sends;
+    if (!s) return lk__alloc(net->comm->context, LK_MEMORY_OTHER, sizeof *s);
+    t->spare_sends = s->next;
+    return s;
+}
+
+lk_status lk__net_reserve_transfers(lk_comm *comm, int count)
+{
+    lk__net   *net = comm->state;
+    transfers *t = open_transfers(net);
+    for (int i = 0; i < count && t; i++) {
+        message *m = lk__alloc(comm->context, LK_MEMORY_OTHER, sizeof *m);
+        if (m) m->next = t->spare, t->spare = m;
+        sending *s = lk__alloc(comm->context, LK_MEMORY_OTHER, sizeof *s);
+        if (s) s->next = t->spare_sends, t->spare_sends = s;
+        if (!m || !s) return LK_ENOMEM;
+    }
+    if (!t) return LK_ENOMEM;
+    lk_status status = lk__net_reserve_notes(net, 2 * count); /* announcements, and answers to them */
+    return status >= 0 && net->transport->reserve ? net->transport->reserve(net, count) : status;
 }
 
 void lk__net_transfer_free(lk__net *net)
@@ -84,6 +124,14 @@ void lk__net_transfer_free(lk__net *net)
     for (int i = 0; t->messages && i < net->size; i++)
         while (t->messages[i]) free_message(net, &t->messages[i]);
     while (t->sends) end_sending(net, &t->sends);
+    for (message *m = t->spare, *next; m; m = next) {
+        next = m->next;
+        lk__free(net->comm->context, LK_MEMORY_OTHER, m, sizeof *m);
+    }
+    for (sending *s = t->spare_sends, *next; s; s = next) {
+        next = s->next;
+        lk__free(net->comm->context, LK_MEMORY_OTHER, s, sizeof *s);
+    }
     lk__free(net->comm->context, LK_MEMORY_OTHER, t->messages, (size_t)net->size * sizeof *t->messages);
     lk__free(net->comm->context, LK_MEMORY_OTHER, t->needed, (size_t)net->size * sizeof *t->needed);
     lk__free(net->comm->context, LK_MEMORY_OTHER, t, sizeof *t);
@@ -107,7 +155,7 @@ static lk_status announce_send(lk__net *net, transfers *t, lk_work *w)
         w->complete = true;
         return lk__net_send_note(net, o->root, note, sizeof h + bytes);
     }
-    sending *s = lk__alloc(net->comm->context, LK_MEMORY_OTHER, sizeof *s), **end = &t->sends;
+    sending *s = take_sending(net, t), **end = &t->sends;
     if (!s) return lk__net_raise(net, LK_ENOMEM, "out of memory for a send");
     *s = (sending){.work = w, .id = h.id};
     while (*end) end = &(*end)->next;
@@ -163,7 +211,7 @@ static lk_status handle_note(lk__net *net, transfers *t, int peer, const char *n
     if (size == 0 || h.count > SIZE_MAX / 4 / size)
         return lk__net_raise(net, LK_EIO, "a message from a rank is invalid");
     size_t   bytes = h.count * size;
-    message *m = lk__alloc(net->comm->context, LK_MEMORY_OTHER, sizeof *m), **end = &t->messages[peer];
+    message *m = take_message(net, t), **end = &t->messages[peer];
     if (!m) return lk__net_raise(net, LK_ENOMEM, "out of memory for a message's header");
     while (*end) end = &(*end)->next;
     *end = m;
@@ -173,8 +221,7 @@ static lk_status handle_note(lk__net *net, transfers *t, int peer, const char *n
         return LK_OK;
     }
     if (length != sizeof h + bytes) return lk__net_raise(net, LK_EIO, "a message from a rank has the wrong length");
-    if (bytes && !(m->data = lk__alloc(net->comm->context, LK_MEMORY_OTHER, bytes)))
-        return lk__net_raise(net, LK_ENOMEM, "out of memory for a message");
+    m->data = m->short_data;
     m->bytes = bytes;
     m->complete = true;
     if (bytes) memcpy(m->data, note + sizeof h, bytes);

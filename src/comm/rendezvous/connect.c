@@ -190,7 +190,7 @@ static lk_status fail_unreachable(const mesh_setup *b, const outgoing_connection
         "restricts the ports that ranks listen on, if a firewall is between them",
         b->mesh->rank, b->mesh->size, l->rank, endpoint->host, (long long)endpoint->pid, text, seconds,
         l->stage == CONNECTING ? "no answer"
-        : l->why == EPROTO     ? "what listens there belongs to another job"
+        : l->why == EPROTO     ? "the process that listens there belongs to another job"
         : l->why               ? strerror(l->why)
                                : "it sends nothing");
 }

@@ -350,7 +350,7 @@ static lk_status receive_memory(const lk__rendezvous_local *m, int fd, const lk_
         return fail_late(
             m, 0,
             lk__fail(m->context, LK_ETIMEOUT,
-                     "rank 0 of %d gave rank %d the shared memory, and did not report for %.1f s that all ranks have "
+                     "rank 0 of %d gave rank %d the shared memory, but did not report within %.1f s that all ranks had "
                      "mapped it",
                      m->size, m->rank, m->seconds));
     lk__comm_join_failed(m->comm, 0, LK__CAUSE_OWN);

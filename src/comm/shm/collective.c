@@ -3,24 +3,17 @@
  *   small    the data is in the arrivals: one exchange;
  *   direct   all buffers are in symmetric memory: ranks read and write each other's, nothing is copied;
  *   staged   everything else, in chunks through buffers in the shared memory, copying one chunk while another is
- *            processed.
+ *            processed. all_to_allv.c chooses between this and arrivals by counts that it exchanges.
  *
  * In each of them a rank computes its own slice only, and elements are independent, so all three give the same bits. */
 #include "base/reduce.h"
 #include "base/reduce_wide.h"
-#include "comm/shm/shm.h"
+#include "comm/shm/job.h"
 
 #include <stdio.h>
 #include <string.h>
 
-typedef struct job {
-    lk__shm             *s;
-    const lk__comm_call *o;
-    size_t               size; /* of an element */
-    size_t               most; /* elements of the largest part that any rank publishes */
-    const void         **from; /* by rank: what it published for this rank */
-    uint32_t             base; /* progress when it began */
-} job;
+typedef lk__shm_job job;
 
 /* Every rank reduces a slice, which others receive. */
 static bool reduces_whole(const lk__comm_call *o) { return lk__call_reduces(o) && !lk__call_facts(o)->sends_parts; }
@@ -88,8 +81,7 @@ static char *symmetric_at(const lk__shm *s, int rank, uint64_t location)
     return lk__shm_part(y, rank) + (location & (((uint64_t)1 << 40) - 1));
 }
 
-/* Publishes this rank's arrival with its data, and waits for those of all others. */
-static lk_status publish_and_await(lk__shm *s, const lk__comm_call *o, uint32_t number)
+lk_status lk__shm_publish_and_await(lk__shm *s, const lk__comm_call *o, uint32_t number)
 {
     lk__shm_arrival *mine = &s->me->arrivals[number & 1];
     const uint64_t   signature = mine->signature = lk__call_signature(o, s->size);
@@ -164,8 +156,7 @@ static void reduce_rows(const job *j, char *const *base, size_t first, size_t co
     }
 }
 
-/* j->from[i] is where elements [first, first + n) of what i published for this rank are. */
-static void take_parts(const job *j, size_t first, size_t n)
+void lk__shm_take_parts(const job *j, size_t first, size_t n)
 {
     const lk__comm_call *o = j->o;
     lk__shm             *s = j->s;
@@ -221,10 +212,10 @@ static lk_status run_small(const job *j, uint32_t number)
 {
     lk__shm_arrival *mine = &j->s->me->arrivals[number & 1];
     publish_parts(j, mine->payload, 0, j->most);
-    lk_status status = publish_and_await(j->s, j->o, number);
+    lk_status status = lk__shm_publish_and_await(j->s, j->o, number);
     if (status < 0 || !receives(j)) return status;
     point_at_parts(j, payload, (int)(number & 1), 0, j->most);
-    take_parts(j, 0, j->most);
+    lk__shm_take_parts(j, 0, j->most);
     return LK_OK;
 }
 
@@ -308,7 +299,7 @@ static lk_status run_direct(const job *j, char **send, char **recv)
             j->from[i] =
                 send[i] +
                 (lk__call_send_pattern(j->o, i) == LK__SEND_PARTS ? (size_t)j->s->rank * j->o->count * j->size : 0);
-        take_parts(j, 0, j->most);
+        lk__shm_take_parts(j, 0, j->most);
     }
     publish_step(j, 1);
     return await_step(j, 1); /* until then a peer may be reading this rank's buffer */
@@ -319,7 +310,6 @@ static lk_status run_direct(const job *j, char **send, char **recv)
 static bool all_symmetric(const job *j, uint32_t number, char **send, char **recv)
 {
     lk__shm *s = j->s;
-    if (j->o->send_counts) return false; /* each rank knows only its own displacements */
     for (int i = 0; i < s->size; i++) {
         const lk__shm_arrival *slot = &s->rank_slots[i].arrivals[number & 1];
         const lk__shm_arrival *mine = &s->me->arrivals[number & 1];
@@ -339,7 +329,7 @@ static bool all_symmetric(const job *j, uint32_t number, char **send, char **rec
 
 /* Chunk c is published in buffer c % 3, which may be overwritten when all have taken chunk c - 3: each published that
  * two steps ago. */
-static lk_status run_staged(const job *j)
+lk_status lk__shm_run_staged(const job *j)
 {
     size_t   parts = lk__call_facts(j->o)->sends_parts ? (size_t)j->s->size : 1;
     size_t   n = LK__SHM_CHUNK / parts / j->size;
@@ -358,7 +348,7 @@ static lk_status run_staged(const job *j)
         uint32_t t = c - 1;
         if ((status = await_step(j, t == 0 ? 1 : 2 * t)) < 0) return status;
         point_at_parts(j, lk__shm_buffer, (int)(t % 3), (size_t)t * n, n);
-        take_parts(j, (size_t)t * n, n);
+        lk__shm_take_parts(j, (size_t)t * n, n);
         publish_step(j, 2 * t + 3);
     }
     return LK_OK;
@@ -451,38 +441,20 @@ static lk_status staged_reduce(const job *j)
     return LK_OK;
 }
 
-/* ---- all_to_allv: first the counts of all ranks, since no rank knows the largest part ---- */
+/* ---- all_gather_host: the receive buffers are one, of which each rank writes its part ---- */
 
-static lk_status exchange_counts(job *j, size_t *most)
+static lk_status gather_once(job *j, uint32_t number)
 {
-    lk__shm             *s = j->s;
     const lk__comm_call *o = j->o;
-    size_t               bytes = (size_t)s->size * (size_t)s->size * sizeof(size_t), few[256] = {0};
-    size_t              *all = bytes <= sizeof few ? few : lk__alloc(s->comm->context, LK_MEMORY_OTHER, bytes);
-    if (!all) return lk__shm_raise(s, LK_ENOMEM, "all_to_allv: out of memory for the counts of all ranks");
-    lk__comm_call counts = {.kind = LK__ALL_GATHER,
-                            .type = LK_I64,
-                            .count = (size_t)s->size,
-                            .send = o->send_counts,
-                            .recv = all,
-                            .site = o->site};
-    job inner = {.s = s, .o = &counts, .size = sizeof(size_t), .most = counts.count, .from = j->from, .base = j->base};
-    lk_status status = run_staged(&inner);
-    if (status >= 0) status = await_step(&inner, s->progress - inner.base); /* the buffers are reused next */
-    *most = 0;
-    for (size_t i = 0; status >= 0 && i < (size_t)s->size * (size_t)s->size; i++)
-        if (all[i] > *most) *most = all[i];
-    for (int i = 0; status >= 0 && i < s->size; i++) {
-        size_t coming = all[(size_t)i * (size_t)s->size + (size_t)s->rank];
-        if (coming == o->recv_counts[i]) continue;
-        char text[512], call[256];
-        lk__call_describe(o, s->number, call, sizeof call);
-        snprintf(text, sizeof text, "rank %d sends %zu elements to rank %d, which expects %zu, in %s", i, coming,
-                 s->rank, o->recv_counts[i], call);
-        status = lk__shm_raise(s, LK_EMISMATCH, text);
-    }
-    if (all != few) lk__free(s->comm->context, LK_MEMORY_OTHER, all, bytes);
-    return status;
+    lk__shm             *s = j->s;
+    char                *own = lk__call_recv_part(o, s->rank, j->size);
+    lk_status status = lk__shm_publish_and_await(s, o, number); /* until then a peer may read what is there */
+    if (status < 0) return status;
+    j->base = s->progress;
+    copy_part(own, o->send, o->count * j->size);
+    s->sent += o->count * j->size;
+    publish_step(j, 1);
+    return await_step(j, 1);
 }
 
 /* ---- choice of the algorithm ---- */
@@ -491,36 +463,35 @@ static lk_status run_large(job *j, uint32_t number)
 {
     lk__shm  *s = j->s;
     char    **send = (char **)j->from + s->size, **recv = send + s->size;
-    lk_status status = publish_and_await(s, j->o, number);
+    lk_status status = lk__shm_publish_and_await(s, j->o, number);
     if (status < 0) return status;
     j->base = s->progress;
-    if (j->o->send_counts) {
-        if ((status = exchange_counts(j, &j->most)) < 0) return status;
-        j->base = s->progress;
-        return j->most ? run_staged(j) : LK_OK;
-    }
     if (all_symmetric(j, number, send, recv)) return run_direct(j, send, recv);
-    return reduces_whole(j->o) ? staged_reduce(j) : run_staged(j);
+    return reduces_whole(j->o) ? staged_reduce(j) : lk__shm_run_staged(j);
 }
 
 lk_status lk__shm_collective(lk_comm *comm, const lk__comm_call *o)
 {
     lk__shm *s = comm->state;
     if (atomic_load_explicit(&s->header->failure, memory_order_relaxed)) return lk__shm_failure(s);
-    lk_status status = s->symmetric ? check_ends(s, o) : LK_OK;
+    bool      once = o->kind == LK__ALL_GATHER_HOST; /* into memory that is more than one rank's part */
+    lk_status status = s->symmetric && !once ? check_ends(s, o) : LK_OK;
     if (status < 0) return status;
     uint32_t         number = ++s->arrivals;
     lk__shm_arrival *mine = &s->me->arrivals[number & 1];
     job j = {.s = s, .o = o, .size = lk_dtype_size(o->type), .most = lk__call_largest(o, s->size), .from = s->pointers};
     bool parts = lk__call_facts(o)->sends_parts;
-    bool is_small = !o->send_counts && j.most * j.size * (parts ? (size_t)s->size : 1) <= LK__SMALL;
+    bool is_small = !once && !o->send_counts && j.most * j.size * (parts ? (size_t)s->size : 1) <= LK__SMALL;
     s->slow = !is_small;
     s->number++;
+    if (once) return lk__shm_leave(s, gather_once(&j, number));
     if (!is_small) {
         bool reads_nothing = lk__call_send_pattern(o, s->rank) == LK__SEND_NONE, gets_nothing = !receives(&j);
         mine->send = symmetric_location(s, reads_nothing ? o->recv : o->send);
         mine->recv = symmetric_location(s, gets_nothing ? o->send : o->recv);
     }
-    status = is_small ? run_small(&j, number) : run_large(&j, number);
+    status = is_small         ? run_small(&j, number)
+             : o->send_counts ? lk__shm_all_to_allv(&j, number)
+                              : run_large(&j, number);
     return lk__shm_leave(s, status);
 }

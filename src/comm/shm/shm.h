@@ -135,6 +135,8 @@ typedef struct lk__shm {
     uint64_t                    tick_start;
     double                      time_start;
     struct lk__shm_message    **messages; /* by rank: buffered messages, and the one being read */
+    struct lk__shm_message     *spare;    /* were received, to be used again */
+    bool                        has_spare;
 } lk__shm;
 
 /* A counter with the same rate on all cores; takes a few nanoseconds, where clock_gettime takes tens. */

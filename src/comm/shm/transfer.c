@@ -117,12 +117,35 @@ static bool matches_type(const lk_work *w, const message *m)
     return m->header.type == (int32_t)w->operation.type && m->header.count == w->operation.count;
 }
 
-static void free_message(lk__shm *s, message **at)
+static void drop_message(lk__shm *s, message **at)
 {
     message *m = *at;
     *at = m->next;
     lk__free(s->comm->context, LK_MEMORY_OTHER, m->data, m->bytes);
-    lk__free(s->comm->context, LK_MEMORY_OTHER, m, sizeof *m);
+    *m = (message){.next = s->spare};
+    s->spare = m;
+}
+
+static message *take_message(lk__shm *s)
+{
+    message *m = s->spare;
+    if (!m) return lk__alloc(s->comm->context, LK_MEMORY_OTHER, sizeof *m);
+    s->spare = m->next;
+    m->next = NULL;
+    return m;
+}
+
+/* One of each rank may be incomplete: where none has to be buffered, transfers allocate nothing but these. */
+static lk_status make_spare(lk__shm *s)
+{
+    for (int i = 0; i < s->size && !s->has_spare; i++) {
+        message *m = lk__alloc(s->comm->context, LK_MEMORY_OTHER, sizeof *m);
+        if (!m) return lk__shm_raise(s, LK_ENOMEM, "out of memory for messages");
+        m->next = s->spare;
+        s->spare = m;
+    }
+    s->has_spare = true;
+    return LK_OK;
 }
 
 /* The first receive in progress for this message, unless an older message of its tag is buffered. */
@@ -156,6 +179,13 @@ static lk_status choose_destination(lk__shm *s, int from, message *m, lk_work *i
     return LK_OK;
 }
 
+static bool awaits_message(const lk_work *in_progress, int from)
+{
+    for (const lk_work *w = in_progress; w; w = w->next)
+        if (w->operation.kind == LK__RECV && w->operation.root == from && !w->announced) return true;
+    return false;
+}
+
 /* Reads what rank `from` has written into its ring. */
 static lk_status read_messages(lk__shm *s, int from, lk_work *in_progress, bool *moved)
 {
@@ -164,12 +194,13 @@ static lk_status read_messages(lk__shm *s, int from, lk_work *in_progress, bool 
         while (*last && ((*last)->next || ((*last)->headed && !(*last)->receiver && (*last)->have == (*last)->bytes)))
             last = &(*last)->next;
         message *m = *last;
+        if (!m && !awaits_message(in_progress, from)) return LK_OK; /* it stays in the ring until it is received */
         if (!m) { /* no incomplete message: does a new one begin? */
             lk__shm_ring *r = ring_between(s, from, s->rank);
             if (atomic_load_explicit(&r->head, memory_order_acquire) ==
                 atomic_load_explicit(&r->tail, memory_order_relaxed))
                 return LK_OK;
-            if (!(m = *last = lk__alloc(s->comm->context, LK_MEMORY_OTHER, sizeof *m)))
+            if (!(m = *last = take_message(s)))
                 return lk__shm_raise(s, LK_ENOMEM, "out of memory for a message's header");
         }
         if (!m->headed) {
@@ -183,7 +214,7 @@ static lk_status read_messages(lk__shm *s, int from, lk_work *in_progress, bool 
         if (m->receiver) {
             m->receiver->complete = true;
             m->receiver = NULL;
-            free_message(s, last);
+            drop_message(s, last);
         }
     }
 }
@@ -201,7 +232,7 @@ static bool match_buffered(lk__shm *s, lk_work *w, lk_status *status)
         if (m->have < m->bytes)
             return false; /* incomplete; no other receive can match it before, since it is the oldest of its tag */
         if (m->bytes) memcpy(w->operation.recv, m->data, m->bytes);
-        free_message(s, at);
+        drop_message(s, at);
         return true;
     }
     return false;
@@ -289,6 +320,7 @@ void lk__shm_transfer(lk_comm *comm, lk_work *first)
     lk__shm_wait_state wait_state = {0};
     unsigned           turn = 0;
     if (atomic_load_explicit(&s->header->failure, memory_order_relaxed)) status = lk__shm_failure(s);
+    if (status >= 0) status = make_spare(s);
     lk__shm_enter(s, &first->operation, 0);
     s->slow = true;
     while (status >= 0) {
@@ -310,5 +342,10 @@ void lk__shm_transfer(lk_comm *comm, lk_work *first)
 void lk__shm_transfer_free(lk__shm *s)
 {
     for (int i = 0; s->messages && i < s->size; i++)
-        while (s->messages[i]) free_message(s, &s->messages[i]);
+        while (s->messages[i]) drop_message(s, &s->messages[i]);
+    for (message *m = s->spare, *next; m; m = next) {
+        next = m->next;
+        lk__free(s->comm->context, LK_MEMORY_OTHER, m, sizeof *m);
+    }
+    s->spare = NULL;
 }

@@ -60,9 +60,9 @@ static lk_status check_root(lk_context *context, const lk__json *root)
         return lk__fail(context, LK_EFORMAT, "not a Hugging Face tokenizer.json: it has no \"model\"");
     if (lk__json_get(&value, "type", &type) && !lk__json_equals(&type, "BPE") && !lk__json_equals(&type, "WordLevel"))
         return lk__tokenizer_refuse(context, "model.type", &type,
-                                    "only byte-level BPE and WordLevel of single characters are");
+                                    "expected byte-level BPE or WordLevel of single characters");
     if (lk__tokenizer_member(root, "version", &value) && !lk__json_equals(&value, "1.0"))
-        return lk__tokenizer_refuse(context, "version", &value, "only \"1.0\" is");
+        return lk__tokenizer_refuse(context, "version", &value, "expected \"1.0\"");
     return LK_OK;
 }
 

@@ -133,16 +133,16 @@ static lk_status check_settings(lk_tokenizer *t, const lk__json *model)
     double                   dropout;
     bool                     fallback = false;
     if (lk__tokenizer_member(model, "dropout", &value) && (!lk__json_number(&value, &dropout) || dropout != 0))
-        return lk__tokenizer_refuse(t->context, "model.dropout", &value, "only null and 0 are");
+        return lk__tokenizer_refuse(t->context, "model.dropout", &value, "expected null or 0");
     for (size_t i = 0; i < 2; i++) {
         char part[64];
         snprintf(part, sizeof part, "model.%s", affixes[i]);
         if (lk__tokenizer_member(model, affixes[i], &value) && !lk__json_equals(&value, ""))
-            return lk__tokenizer_refuse(t->context, part, &value, "only null and \"\" are");
+            return lk__tokenizer_refuse(t->context, part, &value, "expected null or \"\"");
     }
     lk_status status = lk__tokenizer_bool(t->context, model, "model", "byte_fallback", &fallback);
     if (status >= 0 && fallback && lk__json_get(model, "byte_fallback", &value))
-        return lk__tokenizer_refuse(t->context, "model.byte_fallback", &value, "only false is, with ByteLevel");
+        return lk__tokenizer_refuse(t->context, "model.byte_fallback", &value, "expected false with ByteLevel");
     return status < 0 ? status : lk__tokenizer_bool(t->context, model, "model", "ignore_merges", &t->ignore_merges);
 }
 
@@ -155,7 +155,7 @@ static lk_status check_unknown(lk_tokenizer *t, const lk__json *model)
     for (int i = 0; i < 256; i++)
         if (t->single[i] < 0)
             return lk__tokenizer_refuse(t->context, "model.unk_token", &unknown,
-                                        "only null is, unless model.vocab has a token for each of the 256 bytes");
+                                        "expected null, unless model.vocab has a token for each of the 256 bytes");
     return LK_OK;
 }
 
@@ -178,8 +178,8 @@ lk_status lk__tokenizer_read_model(lk_tokenizer *t, const lk__json *root)
     const char *wanted = t->kind == LK__TEXT_CHARACTERS ? "WordLevel" : "BPE";
     if (lk__json_get(&model, "type", &type) && !lk__json_equals(&type, wanted)) /* old files of BPE have no type */
         return lk__tokenizer_refuse(t->context, "model.type", &type,
-                                    t->kind == LK__TEXT_BPE ? "with ByteLevel only BPE is"
-                                                            : "with a Split into characters only WordLevel is");
+                                    t->kind == LK__TEXT_BPE ? "expected BPE with ByteLevel"
+                                                            : "expected WordLevel with a Split into characters");
     if (t->kind == LK__TEXT_BPE) status = check_settings(t, &model);
     if (status >= 0) status = read_vocabulary(t, &model, &name, &text);
     if (status >= 0 && t->kind == LK__TEXT_BPE && (status = read_merges(t, &model, &name, &text)) >= 0)

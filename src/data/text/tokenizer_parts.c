@@ -22,7 +22,7 @@ static lk_status read_normalizer(lk_tokenizer *t, const lk__json *part)
 {
     if (lk__tokenizer_is(part, "Sequence")) return read_sequence(t, part, "normalizers", "normalizer", read_normalizer);
     if (!lk__tokenizer_is(part, "NFC"))
-        return lk__tokenizer_refuse(t->context, "normalizer", part, "only NFC is, or none");
+        return lk__tokenizer_refuse(t->context, "normalizer", part, "expected NFC or none");
     t->nfc = true;
     return LK_OK;
 }
@@ -35,7 +35,7 @@ lk_status lk__tokenizer_read_normalizer(lk_tokenizer *t, const lk__json *root)
 
 /* ---- pre-tokenizers ---- */
 
-static const char known_pretokenizers[] = "only ByteLevel is: alone, after Digits with individual_digits, or after a "
+static const char known_pretokenizers[] = "expected ByteLevel alone, after Digits with individual_digits, or after a "
                                           "Split, Isolated, with the regular expression of GPT-2, Llama 3 or Qwen 2";
 
 static lk_status refuse_pretokenizer(lk_tokenizer *t, const lk__json *part)
@@ -57,7 +57,7 @@ static lk_status read_split(lk_tokenizer *t, const lk__json *part, bool *charact
     status = lk__tokenizer_decode_string(t->context, &pattern, "pre_tokenizer.pattern.Regex", &text);
     if (status >= 0 && !*characters && !lk__pretokenizer_find(text.text, text.length, &t->pretokenizer))
         status = lk__tokenizer_refuse(t->context, "pre_tokenizer.pattern.Regex", &pattern,
-                                      "only those of GPT-2, Llama 3 and Qwen 2 are");
+                                      "expected that of GPT-2, Llama 3 or Qwen 2");
     lk__tokenizer_string_free(t->context, &text);
     return status;
 }
@@ -139,7 +139,7 @@ static lk_status add_template_token(lk_tokenizer *t, const lk__json *part, const
     walk = lk__json_begin(&ids);
     while (lk__json_next(&walk, NULL, &id)) {
         if (!lk__json_integer(&id, &number) || number < 0 || number > INT32_MAX || *count == LK__TOKENIZER_AROUND)
-            return refuse_template(t, part, "only up to 8 token ids before and after a text are");
+            return refuse_template(t, part, "expected at most 8 token ids before and after a text");
         list[(*count)++] = (int32_t)number;
     }
     return LK_OK;
@@ -159,7 +159,7 @@ static lk_status read_template(lk_tokenizer *t, const lk__json *part)
             status = add_template_token(t, part, &token, text ? t->suffix : t->prefix,
                                         text ? &t->suffix_count : &t->prefix_count);
         else if (text || !lk__json_get(&item, "Sequence", &token))
-            status = refuse_template(t, part, "templates with one text are");
+            status = refuse_template(t, part, "expected a template with one text");
         else
             text = true;
     }
@@ -173,7 +173,7 @@ static lk_status check_post_processor(lk_tokenizer *t, const lk__json *part)
         return read_sequence(t, part, "processors", "post_processor", check_post_processor);
     if (lk__tokenizer_is(part, "TemplateProcessing")) return read_template(t, part);
     return lk__tokenizer_is(part, "ByteLevel") ? LK_OK
-                                               : refuse_template(t, part, "only ByteLevel and TemplateProcessing are");
+                                               : refuse_template(t, part, "expected ByteLevel or TemplateProcessing");
 }
 
 lk_status lk__tokenizer_check_template(const lk_tokenizer *t)
@@ -198,6 +198,6 @@ lk_status lk__tokenizer_check_ends(lk_tokenizer *t, const lk__json *root)
     return lk__tokenizer_is(&part, decoder)
                ? LK_OK
                : lk__tokenizer_refuse(t->context, "decoder", &part,
-                                      t->kind == LK__TEXT_CHARACTERS ? "with single characters only Fuse is"
-                                                                     : "only ByteLevel is");
+                                      t->kind == LK__TEXT_CHARACTERS ? "expected Fuse with single characters"
+                                                                     : "expected ByteLevel");
 }

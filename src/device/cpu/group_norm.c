@@ -1,7 +1,7 @@
 /* group_norm.c - group norm and its gradient. The channels of a group are contiguous, so a group is one row that is
  * read again while it is in the cache; the gradients of weight and bias are partial sums over samples, which are added
  * in order. Bound by memory. */
-#include "device/cpu/columns.h"
+#include "device/cpu/norm.h"
 
 typedef struct grouped {
     const ELEMENT *x, *dy;
@@ -105,13 +105,11 @@ static void grad_tile(void *argument, int64_t tile, int worker)
     for (int64_t row = tile_begin(s->samples, s->tiles, tile) * s->groups; row < end; row++) grad_group(s, row, dw, db);
 }
 
-static bool wants_weights(const lk__kernel_call *call) { return output(call, 1) || output(call, 2); }
-
 size_t KERNEL(group_norm_grad_workspace)(const lk__kernel_call *call, int threads)
 {
     grouped s = describe_operand(&call->in[1], call->attrs, PARTS);
     (void)threads;
-    return wants_weights(call) ? (size_t)(s.tiles * 2 * s.channels) * sizeof(double) : 0;
+    return wants_weights(call, 2) ? (size_t)(s.tiles * 2 * s.channels) * sizeof(double) : 0;
 }
 
 void KERNEL(group_norm_grad)(const lk__kernel_call *call)
@@ -123,13 +121,9 @@ void KERNEL(group_norm_grad)(const lk__kernel_call *call)
     s.saved_mean = call->in[3].data;
     s.saved_rstd = call->in[4].data;
     s.y = call->out[0].data;
-    s.partial = wants_weights(call) ? call->workspace : NULL;
+    s.partial = wants_weights(call, 2) ? call->workspace : NULL;
     lk__pool_run(call->pool, s.tiles, grad_tile, &s);
-    if (!wants_weights(call)) return;
+    if (!wants_weights(call, 2)) return;
     if (s.tiles > 0) add_parts(call->pool, s.partial, s.tiles, 2 * s.channels);
-    for (int k = 1; k <= 2; k++) {
-        REAL *out = output(call, k);
-        for (int64_t i = 0; out && i < s.channels; i++)
-            out[i] = s.tiles ? (REAL)s.partial[(k - 1) * s.channels + i] : 0;
-    }
+    write_sums(call, 2, s.channels, s.tiles ? s.partial : NULL, NULL);
 }

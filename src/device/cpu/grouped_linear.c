@@ -11,6 +11,14 @@ static int64_t rows_of_expert(const lk__kernel_call *call, int64_t e, int64_t *b
     return end - *begin;
 }
 
+/* The same of the rows of one source, between those of others (graph/op/experts.c). */
+static int64_t rows_of_source(const lk__kernel_call *call, int64_t e, int64_t *begin)
+{
+    const int32_t *bounds = (const int32_t *)call->in[2].data + 2 * e;
+    *begin = max64(0, min64(bounds[0], call->in[0].dims[0]));
+    return max64(0, min64(bounds[1], call->in[0].dims[0]) - *begin);
+}
+
 /* x (rows, in) times a weight (out, in), or (in, out) where transposed. */
 static gemm expert_product(const lk__kernel_call *call)
 {
@@ -83,7 +91,7 @@ void KERNEL(grouped_linear_grad_weight)(const lk__kernel_call *call)
     REAL          *dw = call->out[0].data;
     int64_t        experts = call->out[0].dims[0], begin = 0;
     for (int64_t e = 0; e < experts; e++, begin += g.k) {
-        g.k = rows_of_expert(call, e, &begin);
+        g.k = call->attrs->parts ? rows_of_source(call, e, &begin) : rows_of_expert(call, e, &begin);
         g.a = row + begin * g.m;
         g.b = column + begin * g.n;
         g.c = dw + e * g.m * g.n;

@@ -288,7 +288,7 @@ void KERNEL(sum)(const lk__kernel_call *call)
         sum_by_parts(&s, call->pool);
         return;
     }
-    s.parts = parts_of(&s);
+    s.parts = call->attrs->parts ? min64(call->attrs->parts, s.b) : parts_of(&s);
     s.tiles = tile_count(s.a * s.parts, tiles_of(s.b, s.parts) * s.c, 0);
     lk__pool_run(call->pool, s.tiles, sum_tile, &s);
     if (s.parts > 1) finish_sums(&s, call->pool);

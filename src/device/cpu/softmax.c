@@ -1,5 +1,6 @@
 /* softmax.c - softmax and log-softmax along one axis, and their gradients. A row is read two or three times while it is
  * in the cache; exp bounds it. Along the last axis vectors run along the row, otherwise across VL neighbouring rows. */
+#include "device/cpu/columns.h"
 #include "device/cpu/vmath.h"
 
 typedef struct rows {
@@ -78,16 +79,25 @@ static void grad_row(const rows *r, const REAL *dy, const REAL *y, REAL *dx)
     }
 }
 
-static void grad_strip(const rows *r, const REAL *dy, const REAL *y, REAL *dx, int64_t lanes)
+/* The loads have no branches, so that products are contracted with sums however many lanes there are (columns.h). */
+static vec grad_strip_sum(const rows *r, const REAL *dy, const REAL *y, int64_t lanes)
 {
     dvec total = {0};
+    if (r->log)
+        for (int64_t k = 0; k < r->n; k++) total = dadd(total, to_double(load_columns(dy + k * r->inner, lanes)));
+    else
+        for (int64_t k = 0; k < r->n; k++) {
+            vec product = load_columns(dy + k * r->inner, lanes) * load_columns(y + k * r->inner, lanes);
+            total = dadd(total, to_double(product));
+        }
+    return to_real(total);
+}
+
+static void grad_strip(const rows *r, const REAL *dy, const REAL *y, REAL *dx, int64_t lanes)
+{
+    vec sum = grad_strip_sum(r, dy, y, lanes);
     for (int64_t k = 0; k < r->n; k++) {
-        vec d = load_part(dy + k * r->inner, lanes);
-        total = dadd(total, to_double(r->log ? d : d * load_part(y + k * r->inner, lanes)));
-    }
-    vec sum = to_real(total);
-    for (int64_t k = 0; k < r->n; k++) {
-        vec d = load_part(dy + k * r->inner, lanes), out = load_part(y + k * r->inner, lanes);
+        vec d = load_columns(dy + k * r->inner, lanes), out = load_columns(y + k * r->inner, lanes);
         store_part(dx + k * r->inner, r->log ? d - vexp(out) * sum : (d - sum) * out, lanes);
     }
 }

@@ -126,6 +126,7 @@ void KERNEL(route_rows)(const lk__kernel_call *call)
 {
     int64_t  ranks = call->in[0].dims[0], experts = call->out[0].dims[0] - 1, rows = call->out[1].dims[0], at = 0;
     int32_t *offsets = call->out[0].data, *order = call->out[1].data, *place = call->out[2].data;
+    int32_t *bounds = call->outputs > 3 ? call->out[3].data : NULL;
     memset(order, -1, (size_t)rows * sizeof *order);
     memset(place, -1, (size_t)rows * sizeof *place);
     offsets[0] = 0;
@@ -137,6 +138,10 @@ void KERNEL(route_rows)(const lk__kernel_call *call)
         for (int64_t e = 0; e < experts; e++) {
             int64_t to = offsets[e];
             for (int64_t before = 0; before < r; before++) to += sent_rows(call, before, e);
+            if (bounds) {
+                bounds[2 * (r * experts + e)] = (int32_t)to;
+                bounds[2 * (r * experts + e) + 1] = (int32_t)(to + sent_rows(call, r, e));
+            }
             for (int64_t i = sent_rows(call, r, e); i > 0 && at < rows && to < rows; i--, at++, to++) {
                 order[to] = (int32_t)at;
                 place[at] = (int32_t)to;

@@ -292,7 +292,7 @@ void lk__cuda_choice_refuse(lk__cuda_device *device, const lk__cuda_question *q)
     if (!c || c->mismatch) return;
     c->mismatch = true;
     lk__cuda_host.log(device->base.context, LK_LOG_WARNING,
-                      "an algorithm of %s cannot be run here, by %s: %s, and the last bits may differ",
+                      "%s has an algorithm that %s cannot run here: %s, and the last bits may differ",
                       c->whose[0] ? c->whose : "the list", q->library,
                       c->only ? "the library's first choice is used" : "it is tuned again");
 }

@@ -59,7 +59,7 @@ template <typename T> struct forward_epilogue {
     __device__ void put_one(int64_t, int64_t, int64_t, W) const {} /* the sums are never split */
 };
 
-/* Sums with the bias, as they are: what a pool of another size reads. */
+/* Sums with the bias, as they are: what a pool of another size reads, or what other ranks add their summands to. */
 template <typename T> struct forward_wide_epilogue {
     typedef WIDE(T) W;
     W              *to;
@@ -107,14 +107,16 @@ template <typename T, int N> static void run_forward(const lk__kernel_call *call
     typedef WIDE(T) W;
     cudaStream_t stream = cuda_stream(call);
     T           *weights = (T *)call->workspace;
-    W           *full = (W *)((char *)call->workspace + round_up((size_t)weights_of(v) * sizeof(T)));
-    const T     *bias = in_data<T>(call, 2);
-    int          deep = v.taps * v.cg;
+    bool         wide = lk__cuda_conv_gives_sums(call);
+    W           *full =
+        wide ? out_data<W>(call, 0) : (W *)((char *)call->workspace + round_up((size_t)weights_of(v) * sizeof(T)));
+    const T *bias = in_data<T>(call, 2);
+    int      deep = v.taps * v.cg;
     pack<T>(stream, v, in_data<T>(call, 1), weights, false);
     patches_by_pixel<T, N>   a = {in_data<T>(call, 0), v};
     tile_matrix<T, false, N> b = {weights, v.og, (int64_t)deep * v.og, v.og, 0};
     tile_job                 job = make_tile_job(v.pixels_y, v.og, deep, CHUNK);
-    if (!pools_apart(v)) {
+    if (!pools_apart(v) && !wide) {
         forward_epilogue<T> to = {out_data<T>(call, 0), out_data<uint8_t>(call, 1), bias, v.pixels_y, v.o, v.og, v.relu,
                                   v.pool == 2};
         multiply<W>(stream, a, b, to, job, v.groups);
@@ -122,6 +124,7 @@ template <typename T, int N> static void run_forward(const lk__kernel_call *call
     }
     forward_wide_epilogue<T> to = {full, bias, v.pixels_y, v.o, v.og};
     multiply<W>(stream, a, b, to, job, v.groups);
+    if (wide) return;
     int64_t n = v.windows * v.o;
     LAUNCH((pool_windows<T>), cuda_blocks(n, 256), 256, 0, stream, full, v.pool * v.pool, v.o, n, v.relu,
            out_data<T>(call, 0), out_data<uint8_t>(call, 1));
@@ -150,9 +153,10 @@ static size_t forward_workspace(const lk__kernel_call *call)
 
 /* ---- grad_input ---- */
 
-template <typename T> struct input_epilogue {
+/* Y: the type of the results, T or that of sums. */
+template <typename T, typename Y> struct input_epilogue {
     typedef WIDE(T) W;
-    T              *dx;
+    Y              *dx;
     int64_t         rows;
     int             c, cg;
     __device__ void select(int64_t group) { dx += group * cg; }
@@ -174,8 +178,14 @@ template <typename T, int N> static void run_input(const lk__kernel_call *call, 
     pack<T>(cuda_stream(call), v, in_data<T>(call, 1), weights, true);
     gradient_by_pixel<T, N>  a = {in_data<T>(call, 0), v.pool > 1 ? in_data<uint8_t>(call, 2) : NULL, v};
     tile_matrix<T, false, N> b = {weights, v.cg, (int64_t)deep * v.cg, v.cg, 0};
-    input_epilogue<T>        to = {out_data<T>(call, 0), v.pixels_x, v.c, v.cg};
-    multiply<WIDE(T)>(cuda_stream(call), a, b, to, make_tile_job(v.pixels_x, v.cg, deep, CHUNK), v.groups);
+    tile_job                 job = make_tile_job(v.pixels_x, v.cg, deep, CHUNK);
+    if (lk__cuda_conv_gives_sums(call)) {
+        input_epilogue<T, WIDE(T)> to = {out_data<WIDE(T)>(call, 0), v.pixels_x, v.c, v.cg};
+        multiply<WIDE(T)>(cuda_stream(call), a, b, to, job, v.groups);
+        return;
+    }
+    input_epilogue<T, T> to = {out_data<T>(call, 0), v.pixels_x, v.c, v.cg};
+    multiply<WIDE(T)>(cuda_stream(call), a, b, to, job, v.groups);
 }
 
 static lk_status own_input(const lk__kernel_call *call)
@@ -183,7 +193,7 @@ static lk_status own_input(const lk__kernel_call *call)
     conv_shape v = lk__cuda_conv_shape(call, CONV_GRAD_INPUT);
     if (v.pixels_x <= 0 || v.c <= 0) return LK_OK;
     if (!conv_fits(v)) return lk__cuda_no_kernel(call);
-    BY_ELEMENT(call->out[0].dtype, T, {
+    BY_ELEMENT(call->in[0].dtype, T, {
         if (loads_packs(call, v))
             run_input<T, PACKED<T>>(call, v);
         else
@@ -194,7 +204,7 @@ static lk_status own_input(const lk__kernel_call *call)
 
 static size_t input_workspace(const lk__kernel_call *call)
 {
-    return (size_t)weights_of(lk__cuda_conv_shape(call, CONV_GRAD_INPUT)) * cuda_size(call->out[0].dtype);
+    return (size_t)weights_of(lk__cuda_conv_shape(call, CONV_GRAD_INPUT)) * cuda_size(call->in[0].dtype);
 }
 
 /* ---- grad_weight ---- */
@@ -274,6 +284,12 @@ lk_status lk__cuda_conv_own(const lk__kernel_call *call, conv_direction directio
                                           : own_weight(call);
 }
 
+/* cuDNN's images have the type of its operands. */
+static bool may_use_library(const lk__kernel_call *call, conv_direction direction)
+{
+    return direction == CONV_GRAD_WEIGHT || !lk__cuda_conv_gives_sums(call);
+}
+
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 size_t lk__cuda_conv_workspace(const lk__kernel_call *call, conv_direction direction)
@@ -283,12 +299,12 @@ size_t lk__cuda_conv_workspace(const lk__kernel_call *call, conv_direction direc
                                                 : weight_workspace(call);
     own = larger(own, lk__cuda_conv_tensor_workspace(call, direction));
     own = larger(own, lk__cuda_conv_direct_workspace(call, direction));
-    return larger(own, lk__cuda_conv_dnn_workspace(call, direction));
+    return may_use_library(call, direction) ? larger(own, lk__cuda_conv_dnn_workspace(call, direction)) : own;
 }
 
 static lk_status run_convolution(const lk__kernel_call *call, conv_direction direction)
 {
-    lk_status status = lk__cuda_conv_dnn_run(call, direction);
+    lk_status status = may_use_library(call, direction) ? lk__cuda_conv_dnn_run(call, direction) : LK_EUNSUPPORTED;
     return status == LK_EUNSUPPORTED ? lk__cuda_conv_own(call, direction) : status;
 }
 
@@ -301,7 +317,7 @@ static lk_status run_convolution(const lk__kernel_call *call, conv_direction dir
     extern "C" lk_status lk__cuda_##name##_prepare(lk__device      *device, const lk__device_kernel *,             \
                                                    lk__kernel_call *call)                                          \
     {                                                                                                              \
-        return lk__cuda_conv_dnn_prepare(device, call, direction);                                                 \
+        return may_use_library(call, direction) ? lk__cuda_conv_dnn_prepare(device, call, direction) : LK_OK;      \
     }
 
 CONVOLUTION(conv2d, CONV_FORWARD)

@@ -231,10 +231,10 @@ static lk_status run_plan_of(const lk__kernel_call *call, const conv_shape &v, c
     char *workspace = (char *)round_up((size_t)call->workspace), *engine = workspace + space.weights + space.full;
     T    *full = (T *)(workspace + space.weights);
     cudaStream_t stream = cuda_stream(call);
-    int64_t weights = (int64_t)v.o * v.cg * v.taps, pixels = (int64_t)v.n * v.oh * v.ow * v.o;
-    int64_t outputs = v.windows * v.o;
-    const bool pooled = v.pool > 1, forward = direction == CONV_FORWARD, weight = direction == CONV_GRAD_WEIGHT;
-    const int  gradient = weight ? 1 : 0;
+    int64_t      weights = (int64_t)v.o * v.cg * v.taps, pixels = (int64_t)v.n * v.oh * v.ow * v.o;
+    int64_t      outputs = v.windows * v.o;
+    const bool   pooled = v.pool > 1, forward = direction == CONV_FORWARD, weight = direction == CONV_GRAD_WEIGHT;
+    const int    gradient = weight ? 1 : 0;
     if (!weight)
         LAUNCH((exchange_taps<T>), cuda_blocks(weights, 256), 256, 0, stream, in_data<T>(call, 1), (T *)workspace, v.cg,
                v.taps, weights, false);
@@ -388,8 +388,8 @@ lk_status lk__cuda_conv_dnn_prepare(lk__device *base, const lk__kernel_call *cal
     int            most = !listed ? DNN_PLANS : choice.plan >= 0 ? choice.plan + 1 : 1;
     lk__dnn_entry *e = get_entry(dnn, &key, lk__cuda_choice_measures(device) || listed ? most : 1);
     if (!e || e->plan_count == 0) { /* not an error: ours run */
-        lk__cuda_host.log(base->context, LK_LOG_DEBUG, "cuDNN has no engine for this convolution of %d channels to %d",
-                          v.c, v.o);
+        lk__cuda_host.log(base->context, LK_LOG_DEBUG,
+                          "cuDNN has no engine for this convolution from %d to %d channels", v.c, v.o);
         return LK_OK;
     }
     listed = take_choice(device, e, &question, answer, &choice);

@@ -40,8 +40,9 @@ size_t lk__cuda_conv_tensor_workspace(const lk__kernel_call *call, conv_directio
 
 /* ---- forward and the input's gradient: pixels × channels ---- */
 
-struct image_epilogue {
-    bf16           *to;
+/* Y: the type of the results, that of sums where other ranks have summands too. */
+template <typename Y> struct image_epilogue {
+    Y              *to;
     const bf16     *bias;
     int             channels, of_group;
     bool            relu;
@@ -52,7 +53,7 @@ struct image_epilogue {
     }
     __device__ void put_pair(int64_t row, int64_t column, float x, float y) const
     {
-        lk__pack<bf16, 2> pair;
+        lk__pack<Y, 2> pair;
         if (bias) x += load(bias + column), y += load(bias + column + 1);
         store(&pair.at[0], relu && x < 0 ? 0.0f : x);
         store(&pair.at[1], relu && y < 0 ? 0.0f : y);
@@ -60,9 +61,9 @@ struct image_epilogue {
     }
 };
 
-template <typename A>
+template <typename A, typename Y>
 static void multiply_images(const lk__kernel_call *call, const A &a, const bf16 *any, const conv_shape &v, bool input,
-                            const image_epilogue &to)
+                            const image_epilogue<Y> &to)
 {
     cudaStream_t             stream = cuda_stream(call);
     bf16                    *weights = (bf16 *)call->workspace;
@@ -77,17 +78,17 @@ static void multiply_images(const lk__kernel_call *call, const A &a, const bf16 
         launch_tensor_tiles<tensor_shape<128, 128>>(stream, a, b, to, job, v.groups, any);
 }
 
-static void run_forward(const lk__kernel_call *call, const conv_shape &v)
+template <typename Y> static void run_forward(const lk__kernel_call *call, const conv_shape &v)
 {
     patches_by_pixel<bf16> a = {in_data<bf16>(call, 0), v};
-    image_epilogue         to = {out_data<bf16>(call, 0), in_data<bf16>(call, 2), v.o, v.og, v.relu};
+    image_epilogue<Y>      to = {out_data<Y>(call, 0), in_data<bf16>(call, 2), v.o, v.og, v.relu};
     multiply_images(call, a, a.x, v, false, to);
 }
 
-static void run_input(const lk__kernel_call *call, const conv_shape &v)
+template <typename Y> static void run_input(const lk__kernel_call *call, const conv_shape &v)
 {
     gradient_by_pixel<bf16> a = {in_data<bf16>(call, 0), NULL, v};
-    image_epilogue          to = {out_data<bf16>(call, 0), NULL, v.c, v.cg, false};
+    image_epilogue<Y>       to = {out_data<Y>(call, 0), NULL, v.c, v.cg, false};
     multiply_images(call, a, in_data<bf16>(call, 1), v, true, to); /* dy may be empty; the weights are not */
 }
 
@@ -135,9 +136,10 @@ lk_status lk__cuda_conv_tensor_run(const lk__kernel_call *call, conv_direction d
         lk_status status = run_weight(call, v);
         return status < 0 ? status : lk__cuda_launched(call);
     }
+    bool sums = lk__cuda_conv_gives_sums(call);
     if (direction == CONV_FORWARD)
-        run_forward(call, v);
+        sums ? run_forward<float>(call, v) : run_forward<bf16>(call, v);
     else
-        run_input(call, v);
+        sums ? run_input<float>(call, v) : run_input<bf16>(call, v);
     return lk__cuda_launched(call);
 }

@@ -9,6 +9,12 @@
 typedef enum conv_direction { CONV_FORWARD, CONV_GRAD_INPUT, CONV_GRAD_WEIGHT } conv_direction;
 
 conv_shape lk__cuda_conv_shape(const lk__kernel_call *call, conv_direction direction);
+/* Whether the image is in the type of sums and its operands are not: a summand of what ranks add, not rounded before.
+ * Forward then has neither an activation nor a pool. */
+static inline bool lk__cuda_conv_gives_sums(const lk__kernel_call *call)
+{
+    return call->out[0].dtype != call->in[0].dtype;
+}
 /* Our own kernels, conv.cu's or conv_tensor.cu's. */
 lk_status lk__cuda_conv_own(const lk__kernel_call *call, conv_direction direction);
 size_t    lk__cuda_conv_workspace(const lk__kernel_call *call, conv_direction direction); /* of both */

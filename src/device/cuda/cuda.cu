@@ -511,6 +511,7 @@ static lk__device_backend make_backend()
     b.kernels.finite = lk__cuda_finite;
     b.kernels.fusions = fusions;
     b.kernels.channels_last = true;
+    b.kernels.wide_images = true;
     return b;
 }
 

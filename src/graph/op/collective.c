@@ -107,71 +107,60 @@ static int scattered_shape(lk__graph_shapes *s)
     return 1;
 }
 
-/* Recomputing a result would communicate again. */
-#define COLLECTIVE(how)                                                                      \
-    .in_place = LK__NO_OPERAND, .leaves = LK__LEAVES_SEPARATE, .runs = how,         \
-    .effect = LK__EFFECT_NONE, .evaluation = LK__EVALUATE_SAME, .recompute = LK__KEEP,              \
-    .fuse = LK__FUSE_NOTHING, .loss = LK__LOSS_NO
+/* ---- descriptors ---- */
+
+#define X OPERAND("x", ANY, REQUIRED, ROWS)
+#define Y OPERAND("y", ANY, REQUIRED, ROWS)
+#define X_TO_Y .inputs = 1, .in = {X}, .outputs = 1, .out = {Y}, .no_gradient = LK__NO_OPERAND
+
+/* Of what has a communicated result: computing it again would communicate again. */
+#define KEPT                                                                                                   \
+    .in_place = LK__NO_OPERAND, .leaves = LK__LEAVES_SEPARATE, .effect = LK__EFFECT_NONE,                      \
+    .evaluation = LK__EVALUATE_SAME, .recompute = LK__KEEP, .fuse = LK__FUSE_NOTHING, .loss = LK__LOSS_NO
+/* Starts the collective of this kind. */
+#define STARTS(kind) KEPT, .runs = LK__RUNS_COLLECTIVE, .collective = kind, MEMORY_BOUND
+/* Moves no bytes. */
+#define RUNS(how) KEPT, .runs = how, .arithmetic = lk__arithmetic_none, .bytes = lk__bytes_none
 
 /* A concatenation in place: the operands have their addresses inside the result (plan/bucket.c). */
 DESCRIBE(bucket){
     .factors = "-",
     .inputs = 2,
-    .in = {OPERAND("x", ANY, REQUIRED, ROWS), OPERAND("more", ANY, REPEATED, ROWS)},
+    .in = {X, OPERAND("more", ANY, REPEATED, ROWS)},
     .outputs = 1,
-    .out = {OPERAND("y", ANY, REQUIRED, ROWS)},
+    .out = {Y},
     .attributes = LK__NO_ATTRIBUTES,
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
-    COLLECTIVE(LK__RUNS_NOTHING),
-    .arithmetic = lk__arithmetic_none,
-    .bytes = lk__bytes_none,
+    RUNS(LK__RUNS_NOTHING),
 };
 
 /* With `update` only in training: a statistic of the batch, which in evaluation is this rank's (plan/evaluation.c). */
 DESCRIBE(all_reduce){
     .factors = "x(d..) -> y(d..)",
-    .inputs = 1,
-    .in = {OPERAND("x", ANY, REQUIRED, ROWS)},
-    .outputs = 1,
-    .out = {OPERAND("y", ANY, REQUIRED, ROWS)},
+    X_TO_Y,
     .attributes = LK__HAS(reduction) | LK__HAS(order) | LK__HAS(group) | LK__HAS(mesh) | LK__HAS(update),
     .shape = reduced_shape,
     .gradient = all_reduce_gradient,
-    .no_gradient = LK__NO_OPERAND,
-    COLLECTIVE(LK__RUNS_COLLECTIVE),
-    .collective = LK__ALL_REDUCE,
-    MEMORY_BOUND,
+    STARTS(LK__ALL_REDUCE),
 };
 
 DESCRIBE(all_gather){
     .factors = "-",
-    .inputs = 1,
-    .in = {OPERAND("x", ANY, REQUIRED, ROWS)},
-    .outputs = 1,
-    .out = {OPERAND("y", ANY, REQUIRED, ROWS)},
+    X_TO_Y,
     .attributes = LK__HAS(order) | LK__HAS(group) | LK__HAS(mesh) | LK__HAS(parts) | LK__HAS(rows),
     .shape = gathered_shape,
     .gradient = all_gather_gradient,
-    .no_gradient = LK__NO_OPERAND,
-    COLLECTIVE(LK__RUNS_COLLECTIVE),
-    .collective = LK__ALL_GATHER,
-    MEMORY_BOUND,
+    STARTS(LK__ALL_GATHER),
 };
 
 DESCRIBE(reduce_scatter){
     .factors = "-",
-    .inputs = 1,
-    .in = {OPERAND("x", ANY, REQUIRED, ROWS)},
-    .outputs = 1,
-    .out = {OPERAND("y", ANY, REQUIRED, ROWS)},
+    X_TO_Y,
     .attributes = LK__HAS(reduction) | LK__HAS(order) | LK__HAS(group) | LK__HAS(mesh) | LK__HAS(parts) | LK__HAS(rows),
     .shape = scattered_shape,
     .gradient = reduce_scatter_gradient,
-    .no_gradient = LK__NO_OPERAND,
-    COLLECTIVE(LK__RUNS_COLLECTIVE),
-    .collective = LK__REDUCE_SCATTER,
-    MEMORY_BOUND,
+    STARTS(LK__REDUCE_SCATTER),
 };
 
 /* Rows to the ranks that have their experts, or back. Behind the gradients, as own_part: its own would be its
@@ -179,30 +168,26 @@ DESCRIBE(reduce_scatter){
 DESCRIBE(exchange_rows){
     .factors = "-",
     .inputs = 2,
-    .in = {OPERAND("x", ANY, REQUIRED, ROWS), OPERAND("offsets", I32, REQUIRED, ROWS)},
+    .in = {X, OPERAND("offsets", I32, REQUIRED, ROWS)},
     .outputs = 1,
-    .out = {OPERAND("y", ANY, REQUIRED, ROWS)},
+    .out = {Y},
     .attributes = LK__HAS(mesh) | LK__HAS(parts) | LK__HAS(transposed),
     BACKWARD_ONLY,
     .no_gradient = 1u << 1,
-    COLLECTIVE(LK__RUNS_COLLECTIVE),
-    .collective = LK__ALL_TO_ALLV,
-    MEMORY_BOUND,
+    STARTS(LK__ALL_TO_ALLV),
 };
 
 DESCRIBE(wait){
     .factors = "y(d..) x(d..) -> complete(d..)",
     .inputs = 2,
-    .in = {OPERAND("y", ANY, REQUIRED, ROWS), OPERAND("x", ANY, REQUIRED, ROWS)},
+    .in = {Y, X},
     .outputs = 1,
     .out = {OPERAND("complete", ANY, REQUIRED, ROWS)},
     .attributes = LK__NO_ATTRIBUTES,
     .shape = lk__shape_same,
     .gradient = wait_gradient,
     .no_gradient = 1u << 1,
-    COLLECTIVE(LK__RUNS_WAIT),
-    .arithmetic = lk__arithmetic_none,
-    .bytes = lk__bytes_none,
+    RUNS(LK__RUNS_WAIT),
 };
 
 /* A replicated value's part of this rank or leaf: one of those along the first axis or, where the attribute `mesh` says
@@ -210,20 +195,10 @@ DESCRIBE(wait){
  * computes. In the gradient of all_gather, and behind the gradients: its own would be another all_gather. */
 DESCRIBE(own_part){
     .factors = "-",
-    .inputs = 1,
-    .in = {OPERAND("x", ANY, REQUIRED, ROWS)},
-    .outputs = 1,
-    .out = {OPERAND("y", ANY, REQUIRED, ROWS)},
+    X_TO_Y,
     .attributes = LK__HAS(mesh) | LK__HAS(parts) | LK__HAS(axis) | LK__HAS(start) | LK__HAS(length),
     BACKWARD_ONLY,
-    .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .leaves = LK__LEAVES_SEPARATE,
-    .runs = LK__RUNS_KERNEL,
-    .effect = LK__EFFECT_NONE,
-    .evaluation = LK__EVALUATE_SAME,
-    .recompute = LK__RECOMPUTE,
-    .fuse = LK__FUSE_NOTHING,
-    .loss = LK__LOSS_NO,
+    ORDINARY,
     MEMORY_BOUND,
 };

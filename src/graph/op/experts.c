@@ -117,7 +117,7 @@ static bool check_assignments(lk__graph_shapes *s, const lk__graph_shape *rows, 
                  all->count_axis == want.count_axis && all->count_unit == want.count_unit && all->count_axis <= 0;
     if (known && (!weight || lk__shape_equal(weight, place))) return true;
     if (known)
-        lk__graph_fail(s->graph, s->site, "%s: weight %s is not of place's shape %s", lk__op_name(s->op),
+        lk__graph_fail(s->graph, s->site, "%s: weight %s does not have the shape of place, %s", lk__op_name(s->op),
                        lk__shape_show(weight).text, lk__shape_show(place).text);
     else
         lk__graph_fail(s->graph, s->site, "%s: order %s and place %s are not those of the rows of %s",
@@ -227,8 +227,9 @@ static int grouped_linear_shape(lk__graph_shapes *s)
         return LK__SHAPE_FAIL(s, "grouped_linear: x %s and weight %s do not fit; expected (rows, %lld)",
                               lk__shape_show(x).text, lk__shape_show(w).text, (long long)w->dims[in]);
     if (offsets->rank != 1 || offsets->count_axis >= 0 || offsets->dims[0] != w->dims[0] + 1)
-        return LK__SHAPE_FAIL(s, "grouped_linear: offsets %s are not %lld: the beginning of each expert and the end",
-                              lk__shape_show(offsets).text, (long long)(w->dims[0] + 1));
+        return LK__SHAPE_FAIL(
+            s, "grouped_linear: offsets have shape %s; expected %lld: where each expert begins, and the end",
+            lk__shape_show(offsets).text, (long long)(w->dims[0] + 1));
     s->out[0] = *x;
     s->out[0].dims[1] = w->dims[3 - in];
     return 1;
@@ -280,6 +281,8 @@ DESCRIBE(grouped_linear){
     .bytes = lk__bytes_operands,
 };
 
+/* With `parts` the offsets are the first row and the end of each expert in each of so many sources of rows, those of a
+ * source side by side; the kernel is given those of one of them (plan/expert_leaves.h). */
 DESCRIBE(grouped_linear_grad_weight){
     .factors = "x(!rows, in) dy(rows, out) offsets(_) -> dw(!experts, out, in)@transposed",
     .inputs = 3,
@@ -287,7 +290,7 @@ DESCRIBE(grouped_linear_grad_weight){
            OPERAND("offsets", I32, REQUIRED, ROWS)},
     .outputs = 1,
     .out = {OPERAND("dw", WIDE, REQUIRED, ROWS)},
-    .attributes = LK__HAS(transposed),
+    .attributes = LK__HAS(transposed) | LK__HAS(parts),
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
@@ -299,14 +302,15 @@ DESCRIBE(grouped_linear_grad_weight){
 
 /* ---- experts of several ranks ---- */
 
-/* `start` is this rank, among those along the axes `mesh`. Behind the gradients (plan/experts.c). */
+/* `start` is this rank, among those along the axes `mesh`. Behind the gradients (plan/experts.c). bounds: of each rank,
+ * the first row and the end of each of this rank's experts. */
 DESCRIBE(route_rows){
     .factors = "-",
     .inputs = 1,
     .in = {OPERAND("all_offsets", I32, REQUIRED, ROWS)},
-    .outputs = 3,
+    .outputs = 4,
     .out = {OPERAND("offsets", I32, REQUIRED, ROWS), OPERAND("order", I32, REQUIRED, ROWS),
-            OPERAND("place", I32, REQUIRED, ROWS)},
+            OPERAND("place", I32, REQUIRED, ROWS), OPERAND("bounds", I32, IF_READ, ROWS)},
     .attributes = LK__HAS(mesh) | LK__HAS(start),
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,

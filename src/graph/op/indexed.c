@@ -30,7 +30,7 @@ static double embedding_bytes(const lk_graph *g, const lk__graph_node *n)
 }
 
 DESCRIBE(embedding){
-    .factors = "ids(rows..) table(vocabulary, width) -> y(rows.., width)",
+    .factors = "ids(rows..) table(?vocabulary, width) -> y(rows.., width)",
     .inputs = 2,
     .in = {OPERAND("ids", I32, REQUIRED, ROWS), OPERAND("table", REAL, REQUIRED, ROWS)},
     .outputs = 1,

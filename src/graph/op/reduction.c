@@ -23,13 +23,14 @@ static void sum_gradient(lk__graph_backward *b, int dy)
     lk__grad_give(b, 0, lk__grad_emit_like(b, LK__OP_expand, &b->n.attrs, &dy, 1, lk__grad_in(b, 0)));
 }
 
+/* With `parts` a sum is divided into no more of them, whatever is kept. */
 DESCRIBE(sum){
     .factors = "x(d..) -> y(d..); -mask",
     .inputs = 1,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS)},
     .outputs = 1,
     .out = {OPERAND("y", REAL, REQUIRED, ROWS)},
-    .attributes = LK__HAS(mask) | LK__HAS(mean) | LK__HAS(keepdim) | LK__HAS(sum),
+    .attributes = LK__HAS(mask) | LK__HAS(mean) | LK__HAS(keepdim) | LK__HAS(sum) | LK__HAS(parts),
     .shape = sum_shape,
     .gradient = sum_gradient,
     .no_gradient = LK__NO_OPERAND,

@@ -1,5 +1,5 @@
-/* shape.c - operations that move elements and compute nothing: reshape, stop_gradient, permute, slice, concat, changes
- * of layout. */
+/* shape.c - operations that move elements and compute nothing: reshape, stop_gradient, permute, slice, concat, join,
+ * changes of layout. */
 #include "graph/op/describe.h"
 
 /* ---- reshape ---- */
@@ -15,7 +15,7 @@ DESCRIBE(reshape){
     .in = {OPERAND("x", ANY, REQUIRED, ROWS)},
     .outputs = 1,
     .out = {OPERAND("y", ANY, REQUIRED, ROWS)},
-    .attributes = LK__HAS(start), /* a view of parameters that were gathered: so many elements of x before it */
+    .attributes = LK__HAS(start), /* a view of a part: so many elements of x before it */
     .shape = lk__shape_given,
     .gradient = reshape_gradient,
     .no_gradient = LK__NO_OPERAND,
@@ -197,6 +197,29 @@ DESCRIBE(concat){
     .segments = LK__SEGMENTS_JOINED,
     ORDINARY,
     MEMORY_BOUND,
+};
+
+/* ---- join: rows that are one behind the other in memory already (plan/pieces.h) ---- */
+
+DESCRIBE(join){
+    .factors = "-",
+    .inputs = 2,
+    .in = {OPERAND("x", ANY, REQUIRED, ROWS), OPERAND("more", ANY, REPEATED, ROWS)},
+    .outputs = 1,
+    .out = {OPERAND("y", ANY, REQUIRED, ROWS)},
+    .attributes = LK__NO_ATTRIBUTES,
+    BACKWARD_ONLY,
+    .no_gradient = LK__NO_OPERAND,
+    .in_place = LK__NO_OPERAND,
+    .leaves = LK__LEAVES_SEPARATE,
+    .runs = LK__RUNS_NOTHING,
+    .effect = LK__EFFECT_NONE,
+    .evaluation = LK__EVALUATE_SAME,
+    .recompute = LK__RECOMPUTE,
+    .fuse = LK__FUSE_NOTHING,
+    .loss = LK__LOSS_NO,
+    .arithmetic = lk__arithmetic_none,
+    .bytes = lk__bytes_none,
 };
 
 /* ---- changes of layout, which the layout pass adds ---- */

@@ -1,0 +1,239 @@
+/* pipeline_simulate.c - runs the lists of all stages against each other. A run waits for what other stages send it, and
+ * a forward that takes a slot anew also until what was sent from there has been received. */
+#include "plan/pipeline_schedule.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { KINDS = LK__PIPELINE_KINDS, TEXT = 96 };
+
+typedef struct simulation {
+    lk_context                      *context;
+    const lk__pipeline_schedule_job *job;
+    int                             *at;   /* by stage, kind and micro-batch: its place in the stage's list; -1: none */
+    int                             *next; /* by stage: the run that is not done yet */
+    double                          *clock, *reached; /* by stage: the end of its last run; by stage and place */
+} simulation;
+
+static size_t cell(const simulation *s, int stage, lk__pipeline_schedule_kind kind, int micro_batch)
+{
+    return ((size_t)stage * KINDS + kind) * (size_t)s->job->micro_batches + (size_t)micro_batch;
+}
+
+static const lk__pipeline_schedule_run *run_of(const simulation *s, int stage, int place)
+{
+    return &s->job->stages[stage].runs[place];
+}
+
+/* "backward of micro-batch 3 of stage 1" */
+static const char *name_run(char text[TEXT], int stage, lk__pipeline_schedule_kind kind, int micro_batch)
+{
+    snprintf(text, TEXT, "%s of micro-batch %d of stage %d", lk__pipeline_kind_name(kind), micro_batch, stage);
+    return text;
+}
+
+/* ---- each list by itself ---- */
+
+static lk_status place_runs(simulation *s, int stage)
+{
+    const lk__pipeline_schedule_stage *list = &s->job->stages[stage];
+    char                               text[TEXT];
+    bool                               weights = false;
+    for (int i = 0; i < list->count; i++) {
+        const lk__pipeline_schedule_run *r = &list->runs[i];
+        if (r->micro_batch < 0 || r->micro_batch >= s->job->micro_batches)
+            return lk__fail(s->context, LK_EINVAL, "the pipeline's schedule has a %s, but there are %d micro-batches",
+                            name_run(text, stage, r->kind, r->micro_batch), s->job->micro_batches);
+        int *at = &s->at[cell(s, stage, r->kind, r->micro_batch)];
+        if (*at >= 0)
+            return lk__fail(s->context, LK_EINVAL, "the pipeline's schedule has the %s twice",
+                            name_run(text, stage, r->kind, r->micro_batch));
+        if (r->slot < 0 || r->slot >= list->slots)
+            return lk__fail(s->context, LK_EINVAL, "the %s is in slot %d, but the stage has %d",
+                            name_run(text, stage, r->kind, r->micro_batch), r->slot, list->slots);
+        *at = i;
+        weights |= r->kind == LK__PIPELINE_WEIGHTS;
+    }
+    for (int k = 0; k < (weights ? KINDS : LK__PIPELINE_WEIGHTS); k++)
+        for (int m = 0; m < s->job->micro_batches; m++)
+            if (s->at[cell(s, stage, (lk__pipeline_schedule_kind)k, m)] < 0)
+                return lk__fail(s->context, LK_EINVAL, "the pipeline's schedule lacks the %s",
+                                name_run(text, stage, (lk__pipeline_schedule_kind)k, m));
+    return LK_OK;
+}
+
+/* The last run of a micro-batch that reads its slot. */
+static int last_use(const simulation *s, int stage, int micro_batch)
+{
+    int weights = s->at[cell(s, stage, LK__PIPELINE_WEIGHTS, micro_batch)];
+    int backward = s->at[cell(s, stage, LK__PIPELINE_BACKWARD, micro_batch)];
+    return weights > backward ? weights : backward;
+}
+
+/* The micro-batch that had a slot before the run at `place`; -1: none. */
+static int before_in_slot(const simulation *s, int stage, int place)
+{
+    int slot = run_of(s, stage, place)->slot;
+    for (int i = place - 1; i >= 0; i--) {
+        const lk__pipeline_schedule_run *r = run_of(s, stage, i);
+        if (r->kind == LK__PIPELINE_FORWARD && r->slot == slot) return r->micro_batch;
+    }
+    return -1;
+}
+
+static lk_status check_slots(const simulation *s, int stage)
+{
+    const lk__pipeline_schedule_stage *list = &s->job->stages[stage];
+    char                               text[TEXT], other[TEXT];
+    for (int i = 0; i < list->count; i++) {
+        const lk__pipeline_schedule_run *r = &list->runs[i];
+        int                              had = before_in_slot(s, stage, i);
+        name_run(text, stage, r->kind, r->micro_batch);
+        if (r->kind == LK__PIPELINE_FORWARD && had >= 0 && last_use(s, stage, had) > i)
+            return lk__fail(s->context, LK_EINVAL, "the %s overwrites slot %d, which the %s still reads", text, r->slot,
+                            name_run(other, stage, run_of(s, stage, last_use(s, stage, had))->kind, had));
+        if (r->kind == LK__PIPELINE_FORWARD) continue;
+        if (had != r->micro_batch && s->at[cell(s, stage, LK__PIPELINE_FORWARD, r->micro_batch)] > i)
+            return lk__fail(s->context, LK_EINVAL, "the %s is before its forward", text);
+        if (had != r->micro_batch)
+            return lk__fail(s->context, LK_EINVAL, "the %s is in slot %d, which has micro-batch %d", text, r->slot,
+                            had);
+        if (r->kind == LK__PIPELINE_WEIGHTS && s->at[cell(s, stage, LK__PIPELINE_BACKWARD, r->micro_batch)] > i)
+            return lk__fail(s->context, LK_EINVAL, "the %s is before its backward", text);
+    }
+    return LK_OK;
+}
+
+/* Messages of one connection are received as they were sent. */
+static lk_status check_order(const simulation *s, const lk__pipeline_schedule_transfer *t)
+{
+    char text[TEXT], other[TEXT];
+    for (int a = 0; a < s->job->micro_batches; a++)
+        for (int b = a + 1; b < s->job->micro_batches; b++)
+            if ((s->at[cell(s, t->from, t->kind, a)] < s->at[cell(s, t->from, t->kind, b)]) !=
+                (s->at[cell(s, t->to, t->kind, a)] < s->at[cell(s, t->to, t->kind, b)]))
+                return lk__fail(s->context, LK_EINVAL,
+                                "the %s and the %s are in another order in stage %d, to which "
+                                "they send",
+                                name_run(text, t->from, t->kind, a), name_run(other, t->from, t->kind, b), t->to);
+    return LK_OK;
+}
+
+/* ---- together ---- */
+
+/* What the next run of a stage waits for: a run that is not done, or a place that a stage has not reached. */
+typedef struct obstacle {
+    int  stage, place; /* stage -1: nothing; until all runs before `place` are done … */
+    bool done;         /* … and that one, too */
+} obstacle;
+
+static bool is_past(const simulation *s, obstacle o)
+{
+    return s->next[o.stage] > o.place || (!o.done && s->next[o.stage] == o.place);
+}
+
+static double time_of(const simulation *s, obstacle o, double seconds)
+{
+    size_t most = (size_t)KINDS * (size_t)s->job->micro_batches;
+    double reached = o.place ? s->reached[(size_t)o.stage * most + (size_t)o.place - 1] : 0;
+    return o.done ? s->reached[(size_t)o.stage * most + (size_t)o.place] + seconds : reached;
+}
+
+/* The first thing that the next run of a stage waits for; *begin: when it can begin otherwise. */
+static obstacle find_obstacle(const simulation *s, int stage, double *begin)
+{
+    const lk__pipeline_schedule_run *r = run_of(s, stage, s->next[stage]);
+    int had = r->kind == LK__PIPELINE_FORWARD ? before_in_slot(s, stage, s->next[stage]) : -1;
+    *begin = s->clock[stage];
+    for (int i = 0; i < s->job->transfers_count; i++) {
+        const lk__pipeline_schedule_transfer *t = &s->job->transfers[i];
+        obstacle                              o = {-1, 0, false};
+        if (t->to == stage && t->kind == r->kind)
+            o = (obstacle){t->from, s->at[cell(s, t->from, t->kind, r->micro_batch)], true};
+        else if (t->from == stage && had >= 0) /* sent from this slot before */
+            o = (obstacle){t->to, s->at[cell(s, t->to, t->kind, had)], false};
+        if (o.stage < 0) continue;
+        if (!is_past(s, o)) return o;
+        *begin = fmax(*begin, time_of(s, o, t->seconds));
+    }
+    return (obstacle){-1, 0, false};
+}
+
+static void finish_run(simulation *s, int stage, double begin, lk__pipeline_schedule_event *events)
+{
+    const lk__pipeline_schedule_run *r = run_of(s, stage, s->next[stage]);
+    double                           end = begin + s->job->stages[stage].seconds[r->kind];
+    size_t                           first = 0, most = (size_t)KINDS * (size_t)s->job->micro_batches;
+    for (int i = 0; i < stage; i++) first += (size_t)s->job->stages[i].count;
+    if (events) events[first + (size_t)s->next[stage]] = (lk__pipeline_schedule_event){stage, *r, begin, end};
+    s->reached[(size_t)stage * most + (size_t)s->next[stage]] = end;
+    s->clock[stage] = end;
+    s->next[stage]++;
+}
+
+/* Every stage that is not done waits for another: following them leads into a circle, of which two are named. */
+static lk_status report_deadlock(const simulation *s, int stage)
+{
+    char     text[4][TEXT];
+    double   begin;
+    obstacle o = {stage, 0, false};
+    for (int i = 0; i <= s->job->count; i++) { /* into the circle */
+        stage = o.stage;
+        o = find_obstacle(s, stage, &begin);
+    }
+    const lk__pipeline_schedule_run *waits = run_of(s, stage, s->next[stage]), *for_run = run_of(s, o.stage, o.place);
+    const lk__pipeline_schedule_run *blocked = run_of(s, o.stage, s->next[o.stage]);
+    obstacle                         other = find_obstacle(s, o.stage, &begin);
+    const lk__pipeline_schedule_run *wanted = run_of(s, other.stage, other.place);
+    return lk__fail(s->context, LK_EINVAL,
+                    "the pipeline's schedule would wait for ever: the %s waits for the %s, and the %s, which comes "
+                    "before that, waits for the %s",
+                    name_run(text[0], stage, waits->kind, waits->micro_batch),
+                    name_run(text[1], o.stage, for_run->kind, for_run->micro_batch),
+                    name_run(text[2], o.stage, blocked->kind, blocked->micro_batch),
+                    name_run(text[3], other.stage, wanted->kind, wanted->micro_batch));
+}
+
+static lk_status run_all(simulation *s, lk__pipeline_schedule_event *events, double *seconds)
+{
+    bool moved = true;
+    int  waiting = -1;
+    *seconds = 0;
+    while (moved) {
+        moved = false;
+        waiting = -1;
+        for (int stage = 0; stage < s->job->count; stage++)
+            while (s->next[stage] < s->job->stages[stage].count) {
+                double begin;
+                if (find_obstacle(s, stage, &begin).stage >= 0) {
+                    waiting = stage;
+                    break;
+                }
+                finish_run(s, stage, begin, events);
+                moved = true;
+            }
+    }
+    for (int stage = 0; stage < s->job->count; stage++) *seconds = fmax(*seconds, s->clock[stage]);
+    return waiting < 0 ? LK_OK : report_deadlock(s, waiting);
+}
+
+lk_status lk__pipeline_simulate(lk_context *c, const lk__pipeline_schedule_job *job,
+                                lk__pipeline_schedule_event *events, double *seconds)
+{
+    size_t     stages = (size_t)job->count, cells = stages * KINDS * (size_t)job->micro_batches;
+    size_t     bytes = cells * (sizeof(double) + sizeof(int)) + stages * (sizeof(double) + sizeof(int));
+    simulation s = {.context = c, .job = job, .reached = lk__alloc(c, LK_MEMORY_OTHER, bytes)};
+    lk_status  status = LK_OK;
+    if (!s.reached) return LK_ENOMEM;
+    s.clock = s.reached + cells;
+    s.at = (int *)(void *)(s.clock + stages);
+    s.next = s.at + cells;
+    for (size_t i = 0; i < cells; i++) s.at[i] = -1;
+    for (int i = 0; i < job->count && status >= 0; i++) status = place_runs(&s, i);
+    for (int i = 0; i < job->count && status >= 0; i++) status = check_slots(&s, i);
+    for (int i = 0; i < job->transfers_count && status >= 0; i++) status = check_order(&s, &job->transfers[i]);
+    if (status >= 0) status = run_all(&s, events, seconds);
+    lk__free(c, LK_MEMORY_OTHER, s.reached, bytes);
+    return status;
+}
