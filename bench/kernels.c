@@ -83,9 +83,10 @@ static lk__kernel_operand narrowed(bench *b, const lk__kernel_operand *o, bool w
 static lk__kernel_call narrowed_call(bench *b, lk__op op, const lk__kernel_call *call)
 {
     lk__kernel_call narrow = *call;
-    bool            weights = op == LK__OP_conv2d_grad_weight || op == LK__OP_linear_grad_weight;
-    bool            product = op == LK__OP_conv2d || op == LK__OP_linear;
-    bool            lse_in = op == LK__OP_attention_grad, lse_out = op == LK__OP_attention; /* f32 as statistics are */
+    bool            weights =
+        op == LK__OP_conv2d_grad_weight || op == LK__OP_linear_grad_weight || op == LK__OP_grouped_linear_grad_weight;
+    bool product = op == LK__OP_conv2d || op == LK__OP_linear;
+    bool lse_in = op == LK__OP_attention_grad, lse_out = op == LK__OP_attention; /* f32 as statistics are */
     for (int i = 0; i < call->inputs; i++)
         narrow.in[i] = narrowed(b, &call->in[i], (call->in[i].rank < 2 && !product) || (lse_in && i == 5));
     for (int i = 0; i < call->outputs; i++)
@@ -220,6 +221,36 @@ static void time_product(bench *b, const char *name, int64_t rows, int64_t input
     time_call(b, text, LK__OP_linear_grad_weight, &dw, flops, counts);
 }
 
+/* Equal numbers of rows for each expert: to be compared with the product of all rows with one weight. */
+static void time_experts(bench *b, const char *name, int64_t experts, int64_t rows, int64_t inputs, int64_t outputs)
+{
+    int64_t            x[] = {rows, inputs}, w[] = {experts, outputs, inputs}, y[] = {rows, outputs};
+    double             flops = 2.0 * (double)(rows * inputs * outputs);
+    char               text[64];
+    lk__kernel_operand offsets[3] = {{.dtype = LK_I32, .rank = 1, .dims = {experts + 1}}};
+    offsets[2] = offsets[1] = offsets[0];
+    for (int i = 0; i < 3; i++) {
+        offsets[i].data = fresh(b, operand_bytes(&offsets[i]));
+        for (int64_t e = 0; e <= experts; e++) ((int32_t *)offsets[i].data)[e] = (int32_t)(rows / experts * e);
+    }
+    lk__op_attrs    plain = {0}, transposed = {.transposed = true};
+    lk__kernel_call forward = {.attrs = &plain, .inputs = 3, .outputs = 1};
+    forward.in[0] = operand(b, 2, x, false), forward.in[1] = operand(b, 3, w, false), forward.in[2] = offsets[0];
+    forward.out[0] = operand(b, 2, y, false);
+    snprintf(text, sizeof text, "%s forward", name);
+    time_call(b, text, LK__OP_grouped_linear, &forward, flops, false);
+    lk__kernel_call dx = {.attrs = &transposed, .inputs = 3, .outputs = 1};
+    dx.in[0] = operand(b, 2, y, false), dx.in[1] = operand(b, 3, w, false), dx.in[2] = offsets[1];
+    dx.out[0] = operand(b, 2, x, false);
+    snprintf(text, sizeof text, "%s grad input", name);
+    time_call(b, text, LK__OP_grouped_linear, &dx, flops, false);
+    lk__kernel_call dw = {.attrs = &plain, .inputs = 3, .outputs = 1};
+    dw.in[0] = operand(b, 2, x, false), dw.in[1] = operand(b, 2, y, false), dw.in[2] = offsets[2];
+    dw.out[0] = operand(b, 3, w, false);
+    snprintf(text, sizeof text, "%s grad weight", name);
+    time_call(b, text, LK__OP_grouped_linear_grad_weight, &dw, flops, false);
+}
+
 static void time_linear(bench *b, const char *name, int64_t rows, int64_t inputs, int64_t outputs, bool counts)
 {
     time_product(b, name, rows, inputs, outputs, false, counts);
@@ -311,6 +342,10 @@ int main(int argc, char **argv)
     time_linear(&b, "fc1 64x4096>512", 64, 4096, 512, true);
     time_linear(&b, "fc2 64x512>10", 64, 512, 10, true);
     printf("%-30s %9.3f ms\n", "SimpleCNN, batch 64, together", b.total * 1e3);
+    time_linear(&b, "dense 2048x384>1024", 2048, 384, 1024, false);
+    time_experts(&b, "8 experts 2048x384>1024", 8, 2048, 384, 1024);
+    time_linear(&b, "dense 512x128>256", 512, 128, 256, false);
+    time_experts(&b, "8 experts 512x128>256", 8, 512, 128, 256);
     time_linear(&b, "mlp 32x64>128", 32, 64, 128, false);
     time_linear(&b, "mlp 32x128>10", 32, 128, 10, false);
     time_conv(&b, "resnet20 16>16 32x32", 16, 16, 32, 16, 3, 1, 0, true, false);

@@ -2,9 +2,13 @@
 # overlap.sh - the time of a step between two hosts with a slow link, against the critical path that `lockstep plan`
 # prints. The hosts are network namespaces of this machine, connected by a veth whose rate tbf limits to RATE. As root.
 #   bench/overlap.sh [BATCH] [RATE]     e.g. bench/overlap.sh 384 1gbit
+#   OPTIONS="--model gpt --layers 2 --width 256 --heads 4 --context 128 --mesh tensor=2 --pieces 4" \
+#       bench/overlap.sh 8 100mbit      another model or mesh; --pieces 1 beside it shows what pieces save
 set -euo pipefail
 batch=${1:-384} rate=${2:-1gbit} lockstep=${LOCKSTEP:-build/lockstep}
 steps=${STEPS:-40} trace=${TRACE:-/tmp/overlap.json}
+read -ra options <<< "${OPTIONS:---model cnn --data synthetic}"
+case " ${options[*]} " in *" --mesh "*) measure=() ;; *) measure=(--measure) ;; esac # plan measures whole models
 a=lk-a-$$ b=lk-b-$$
 finish() { ip netns del "$a" 2> /dev/null || true; ip netns del "$b" 2> /dev/null || true; }
 trap finish EXIT
@@ -23,7 +27,7 @@ export LOCKSTEP_TOKEN OMP_NUM_THREADS=1
 run() { # NAMESPACE NODE CORE
     ip netns exec "$1" taskset -c "$3" "$lockstep" run -n 1 --nnodes 2 --node-rank "$2" --master-addr 10.77.0.1 \
         --master-port 29577 -- \
-        "$lockstep" train --model cnn --data synthetic --batch "$batch" --steps "$steps" --eval-every -1 --threads 1 \
+        "$lockstep" train "${options[@]}" --batch "$batch" --steps "$steps" --eval-every -1 --threads 1 \
             --trace "$trace" --log "/tmp/overlap-$2.jsonl" --json
 }
 rm -f /tmp/overlap-0.jsonl /tmp/overlap-1.jsonl
@@ -31,7 +35,7 @@ run "$b" 1 1 > /tmp/overlap-b.txt 2>&1 &
 run "$a" 0 0 > /tmp/overlap-a.txt 2>&1
 wait
 link=${rate/gbit/Gbit}
-taskset -c 0 "$lockstep" plan --model cnn --data synthetic --batch "$batch" -n 2 --threads 1 --measure --link \
+taskset -c 0 "$lockstep" plan "${options[@]}" --batch "$batch" -n 2 --threads 1 "${measure[@]}" --link \
     "${link/mbit/Mbit}" | tail -8
 python3 - "$trace" <<'P'
 import json, statistics, sys
