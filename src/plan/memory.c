@@ -165,6 +165,13 @@ static bool is_gradient(const lk__plan_list *list, int v)
     return false;
 }
 
+/* Where the part of backward with a position begins: between two parts others of the same kind may run. */
+static size_t gradients_begin(const lk__plan_list *list, int position)
+{
+    bool postponed = list->weights_begin && position >= (int)list->weights_begin;
+    return postponed ? list->weights_begin : list->end[LK_FORWARD];
+}
+
 /* The storage that an output of n may overwrite, or -1. A parameter's gradient is in a region whose address changes
  * from one micro-batch to the next and which only backward knows: it must not share a storage that forward writes. */
 static int in_place_storage(const memory *m, const lk__graph_node *n, int output, int position)
@@ -179,8 +186,8 @@ static int in_place_storage(const memory *m, const lk__graph_node *n, int output
         if (!s->arena || s->pool != LK__IN_ACTIVATIONS || s->last != position ||
             !lk__shape_equal(&g->values[n->in[i]].shape, &g->values[v].shape) || s->bytes != bytes)
             continue;
-        /* nor one that is received before backward begins */
-        if ((s->first < (int)m->list->end[LK_FORWARD] || s->in_flight) && is_gradient(m->list, v)) continue;
+        /* nor one that is received before backward begins, or written before gradients that are postponed */
+        if ((s->first < (int)gradients_begin(m->list, position) || s->in_flight) && is_gradient(m->list, v)) continue;
         bool shared = false; /* another operand in the same bytes would be overwritten while it is read */
         for (int j = 0; j < n->inputs; j++)
             if (j != i && n->in[j] >= 0 && m->storage_of[n->in[j]] == id) shared = true;

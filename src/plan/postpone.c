@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* Sends, and what they depend on. What has another effect stays where it is. */
+/* Sends, what they depend on, and views of that. What has another effect stays where it is. */
 static void mark_needed(const lk_graph *g, size_t forward, bool *needed, bool *read)
 {
     for (size_t i = g->nodes_count; i-- > forward;) {
@@ -14,6 +14,12 @@ static void mark_needed(const lk_graph *g, size_t forward, bool *needed, bool *r
         for (int k = 0; k < n->outputs && !needed[i] && !n->dead; k++) needed[i] = n->out[k] >= 0 && read[n->out[k]];
         for (int k = 0; k < n->inputs && needed[i]; k++)
             if (n->in[k] >= 0) read[n->in[k]] = true;
+    }
+    for (size_t i = forward; i < g->nodes_count; i++) {
+        const lk__graph_node  *n = &g->nodes[i];
+        const lk__graph_value *from = n->inputs && n->in[0] >= 0 ? &g->values[n->in[0]] : NULL;
+        if (n->dead || !from || from->kind != LK__VALUE_RESULT || !lk__op_shares_memory(n->op)) continue;
+        needed[i] |= (size_t)from->node >= forward && needed[from->node];
     }
 }
 
@@ -38,24 +44,52 @@ static bool sends_in_backward(const lk_graph *g, size_t forward)
     return false;
 }
 
+/* A slice has gradients of several states, which are reduced as one and then added to those of the micro-batches
+ * before: those that are made early, most of them of norms, are copied behind the others. `early`: by state. */
+static lk_status copy_early(lk__plan_list *list, const bool *early)
+{
+    lk_graph *g = list->graph;
+    for (size_t i = 0; i < g->states_count; i++) {
+        int v = list->gradients[i];
+        if (!early[i]) continue;
+        int copy = lk__emit1(g, g->states[i].site, LK__OP_scale, &(lk__op_attrs){.scale = 1}, &v, 1);
+        if (copy < 0) return g->status;
+        g->values[copy].part = g->values[v].part;
+        list->gradients[i] = copy;
+    }
+    return LK_OK;
+}
+
+static void mark_early(const lk__plan_list *list, size_t forward, const bool *needed, bool *early)
+{
+    const lk_graph *g = list->graph;
+    for (size_t i = 0; i < g->states_count; i++) {
+        int v = list->gradients[i], node = v < 0 ? -1 : g->values[v].node;
+        early[i] = node >= (int)forward && needed[node];
+    }
+}
+
+static lk_status postpone(const lk_plan *p, lk__plan_list *list, size_t forward, bool *flags, lk__graph_node *kept)
+{
+    lk_graph *g = list->graph;
+    bool     *needed = flags, *read = needed + g->nodes_count, *early = read + g->values_count;
+    mark_needed(g, forward, needed, read);
+    mark_early(list, forward, needed, early);
+    list->weights_begin = forward + divide(g, forward, needed, kept);
+    return p->stage ? copy_early(list, early) : LK_OK;
+}
+
 lk_status lk__pass_postpone(const lk_plan *p, lk__plan_list *list, size_t forward)
 {
     lk_graph *g = list->graph;
     if (lk__plan_stages(p) == 1 || p->parallel.pipeline_schedule != LK_PIPELINE_ZERO_BUBBLE) return LK_OK;
-    if (p->stage)
-        return lk__fail(p->context, LK_EUNSUPPORTED,
-                        "the schedule zero-bubble with ranks that have slices of the state: gradients of one slice are "
-                        "made at different times, so use the schedule 1f1b, or the axis data instead of shard");
     if (!sends_in_backward(g, forward)) return LK_OK; /* nobody waits for the first stage */
-    size_t          flags = g->nodes_count + g->values_count, nodes = (g->nodes_count - forward) * sizeof(*g->nodes);
-    bool           *needed = lk__alloc(p->context, LK_MEMORY_OTHER, flags * sizeof *needed);
+    size_t          nodes = (g->nodes_count - forward) * sizeof(*g->nodes);
+    size_t          bytes = (g->nodes_count + g->values_count + g->states_count) * sizeof(bool);
+    bool           *flags = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
     lk__graph_node *kept = lk__alloc(p->context, LK_MEMORY_OTHER, nodes);
-    if (needed && kept) {
-        mark_needed(g, forward, needed, needed + g->nodes_count);
-        list->weights_begin = forward + divide(g, forward, needed, kept);
-    }
-    lk_status status = needed && kept ? LK_OK : LK_ENOMEM;
-    lk__free(p->context, LK_MEMORY_OTHER, needed, flags * sizeof *needed);
+    lk_status       status = flags && kept ? postpone(p, list, forward, flags, kept) : LK_ENOMEM;
+    lk__free(p->context, LK_MEMORY_OTHER, flags, bytes);
     lk__free(p->context, LK_MEMORY_OTHER, kept, nodes);
     return status;
 }

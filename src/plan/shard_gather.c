@@ -74,6 +74,7 @@ typedef struct gathering {
     int           *current;              /* by unit: the gathered value; -1: none */
     size_t         number;               /* of the next node */
     size_t         forward, forward_end; /* number of the first node behind forward, and its index in the new list */
+    size_t         weights;              /* and of the first whose gradients are postponed; SIZE_MAX: none */
 } gathering;
 
 static int unit_read(const lk_plan *p, const lk_graph *g, int v)
@@ -91,12 +92,14 @@ static bool is_dropped(const gathering *x, int unit, size_t last_use, int in_fli
     return others >= in_flight;
 }
 
+/* Forward, backward and postponed gradients: between these a stage of a pipeline computes other micro-batches, which
+ * gather too. */
+static int part_of(const gathering *x, size_t node) { return (node >= x->forward) + (node >= x->weights); }
+
 static lk_status add_use(gathering *x, int unit, size_t node, size_t *last_use, bool *used)
 {
-    int in_flight = x->plan->parallel.blocks_in_flight;
-    /* A stage of a pipeline computes other micro-batches between a forward and its backward, which gather in
-     * between. */
-    bool between = x->plan->pipeline && node >= x->forward && *last_use < x->forward;
+    int  in_flight = x->plan->parallel.blocks_in_flight;
+    bool between = x->plan->pipeline && part_of(x, node) != part_of(x, *last_use);
     if (!*used || between || is_dropped(x, unit, *last_use, in_flight)) {
         lk_status status = lk__grow(x->plan->context, (void **)&x->all, &x->capacity, x->count + 1, sizeof *x->all);
         if (status < 0) return status;
@@ -107,13 +110,16 @@ static lk_status add_use(gathering *x, int unit, size_t node, size_t *last_use, 
     return LK_OK;
 }
 
-static lk_status find_segments(gathering *x, const lk_graph *g, size_t end, size_t forward, size_t *last_use,
+static lk_status find_segments(gathering *x, const lk__plan_list *list, size_t end, size_t forward, size_t *last_use,
                                bool *used)
 {
-    size_t    number = 0;
+    const lk_graph *g = list->graph;
+    size_t          number = 0, weights = list->weights_begin;
+    x->forward = x->weights = SIZE_MAX;
     lk_status status = LK_OK;
     for (size_t i = 0; i < end && status >= 0; i++) {
         if (i == forward) x->forward = number;
+        if (weights && i == weights) x->weights = number;
         if (g->nodes[i].dead) continue;
         for (int k = 0; k < g->nodes[i].inputs && status >= 0; k++) {
             int unit = unit_read(x->plan, g, g->nodes[i].in[k]);
@@ -133,6 +139,7 @@ static void set_starts(gathering *x)
         segment *s = &x->all[i];
         s->start = i < ahead ? 0 : x->all[i - ahead].first;
         if (s->first >= x->forward && s->start < x->forward) s->start = x->forward;
+        if (s->first >= x->weights && s->start < x->weights) s->start = x->weights;
     }
 }
 
@@ -194,8 +201,7 @@ static lk_status gather_list(gathering *x, lk__plan_list *list, size_t *forward,
     lk_status   status = LK_ENOMEM;
     x->view = lk__alloc(c, LK_MEMORY_OTHER, states * sizeof *x->view);
     x->current = lk__alloc(c, LK_MEMORY_OTHER, units * sizeof *x->current);
-    if (last_use && used && x->view && x->current)
-        status = find_segments(x, list->graph, *backward, *forward, last_use, used);
+    if (last_use && used && x->view && x->current) status = find_segments(x, list, *backward, *forward, last_use, used);
     if (status >= 0) {
         set_starts(x);
         x->forward_end = SIZE_MAX;

@@ -178,6 +178,9 @@ cells=(
     "whole  gpt     pipeline=2,shard=2       --shard-stage 1 --micro-batches 2"
     "whole  llama   pipeline=2,shard=2       --shard-stage 2 --micro-batches 2"
     "suite  gpt     pipeline=2,shard=2       --micro-batches 2"
+    "whole  gpt     pipeline=2,shard=2       --shard-stage 1 --micro-batches 4 --pipeline-schedule zero-bubble"
+    "whole  llama   shard=2,pipeline=2       --shard-stage 2 --micro-batches 2 --pipeline-schedule zero-bubble"
+    "suite  gpt     pipeline=2,shard=2       --micro-batches 4 --pipeline-schedule zero-bubble"
     "suite  gpt     pipeline=2,tensor=2      --micro-batches 2"
     "whole  llama   pipeline=2,tensor=2      --micro-batches 4 --pipeline-schedule zero-bubble"
     "whole  gpt     data=2,pipeline=2,tensor=2 --micro-batches 2"
@@ -342,8 +345,8 @@ while cells < 12:
     elif "tensor" in axes and draw.random() < 0.3:
         options = "--no-sequence-parallel"
     if "pipeline" in axes:
-        schedules = ["gpipe", "1f1b"] + ["zero-bubble"] * ("shard" not in axes)
-        more = f"--micro-batches {draw.choice([1, 2])} --pipeline-schedule {draw.choice(schedules)}"
+        schedule = draw.choice(["gpipe", "1f1b", "zero-bubble"])
+        more = f"--micro-batches {draw.choice([1, 2])} --pipeline-schedule {schedule}"
         options = more if options == "-" else f"{options} {more}"
     print("drawn", task, ",".join(f"{axis}={extent}" for axis, extent in axes.items()), options)
 PY

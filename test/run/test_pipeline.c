@@ -314,6 +314,36 @@ static void stages_multiply_with_other_axes(void)
     run_settings(all, sizeof all / sizeof *all);
 }
 
+/* Gradients of one slice are made at different times: those of norms with what other stages wait for. */
+static void postponed_gradients_are_reduced_in_slices(void)
+{
+    setting all[] = {
+        {.name = "gpt", .mesh = "pipeline=2,shard=2", .model = GPT, .micro_batches = 4, .clip = 0.1},
+        {.name = "llama",
+         .mesh = "shard=2,pipeline=3",
+         .model = LLAMA,
+         .layers = 3,
+         .micro_batches = 3,
+         .untied = true},
+        {.name = "gpt, recomputed",
+         .mesh = "data=2,shard=2,pipeline=2",
+         .model = GPT,
+         .micro_batches = 2,
+         .recompute = true},
+        {.name = "llama, tensor",
+         .mesh = "pipeline=2,shard=2,tensor=2",
+         .model = LLAMA,
+         .micro_batches = 2,
+         .clip = 0.1},
+        {.name = "gpt, leaves", .mesh = "shard=2,pipeline=2", .model = GPT, .leaves = 4, .clip = 0.1},
+    };
+    for (int stage = 1; stage <= 3; stage++) {
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+            all[i].stage = stage, all[i].schedule = LK_PIPELINE_ZERO_BUBBLE;
+        run_settings(all, sizeof all / sizeof *all);
+    }
+}
+
 /* More micro-batches than slots, and fewer; some of them empty, since a batch has at most 6 samples. */
 static void every_schedule_trains_as_one_rank(void)
 {
@@ -362,6 +392,7 @@ int main(void)
     RUN(transformers_train_as_on_one_rank);
     RUN(schedules_give_the_same_result);
     RUN(stages_multiply_with_other_axes);
+    RUN(postponed_gradients_are_reduced_in_slices);
     RUN(stages_with_different_settings_do_not_start);
     RUN(every_schedule_trains_as_one_rank);
     return check_result();
