@@ -21,6 +21,7 @@ static const lk__cuda_library library = {
     .hash64 = lk__hash64,
     .memory_name = lk_memory_name,
     .op_name = lk__op_name,
+    .uuid_text = lk__device_uuid_text,
     .environment = lk__environment,
 };
 

@@ -156,6 +156,15 @@ lk_status lk__device_open(lk_context *c, const char *name, bool plans_only, lk__
     return e ? open_entry(c, e, chosen, number, plans_only, device) : refuse_name(c, name, chosen);
 }
 
+const char *lk__device_uuid_text(const unsigned char uuid[LK__DEVICE_UUID], char text[LK__DEVICE_UUID_TEXT])
+{
+    int used = snprintf(text, LK__DEVICE_UUID_TEXT, "GPU-");
+    for (int i = 0; i < LK__DEVICE_UUID; i++)
+        used += snprintf(text + used, (size_t)(LK__DEVICE_UUID_TEXT - used), "%s%02x",
+                         i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
+    return text;
+}
+
 void lk__device_close(lk__device *d)
 {
     if (d) d->backend->close(d);

@@ -19,9 +19,13 @@ typedef struct lk__device_backend {
     lk__device_recording recording;
 } lk__device_backend;
 
+enum { LK__DEVICE_UUID = 16, LK__DEVICE_UUID_TEXT = 48 };
+
 struct lk__device {
     const lk__device_backend *backend;
     lk_context               *context;
+    unsigned char             uuid[LK__DEVICE_UUID]; /* of a GPU, the same in all processes; all 0: none */
+    bool                      may_share; /* other ranks may use it too: on request, or where its number was given */
     /* Kernels are chosen by shapes alone, never by measuring them, and a sample's results do not depend on how many
      * others there are: for plans with leaves. Set once, before kernels are prepared. */
     bool by_heuristic;
@@ -38,6 +42,9 @@ lk_status lk__cuda_load(lk_context *context, const struct lk__cuda_module **modu
 /* name NULL: LOCKSTEP_DEVICE, or the CPU. LK_EUNSUPPORTED: there is no such device. */
 lk_status lk__device_open(lk_context *context, const char *name, bool plans_only, lk__device **device);
 void      lk__device_close(lk__device *device); /* NULL is fine */
+
+/* "GPU-…", as nvidia-smi -L prints it. Returns text. */
+const char *lk__device_uuid_text(const unsigned char uuid[LK__DEVICE_UUID], char text[LK__DEVICE_UUID_TEXT]);
 
 static inline bool lk__device_is_host(const lk__device *d) { return d->backend->memory.host; }
 

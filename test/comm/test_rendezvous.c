@@ -171,7 +171,7 @@ static void *send_invalid_requests(void *argument)
         switch (i % 5) {
         case 0: (void)!send(fd, garbage, sizeof garbage, MSG_NOSIGNAL); break;
         case 1: (void)!send(fd, "\xff\xff\xff\x7f\xff\xff\xff\x7f", 8, MSG_NOSIGNAL); break;
-        case 2: (void)!send(fd, "lknet02", 8, MSG_NOSIGNAL); break;
+        case 2: (void)!send(fd, "lknet03", 8, MSG_NOSIGNAL); break;
         case 3:
             if (recv(fd, &challenge, sizeof challenge, MSG_WAITALL) != sizeof challenge) break;
             lk__endpoint_make(NULL, &request.endpoint);

@@ -6,6 +6,9 @@
  *   LK_CUDA_EMULATED_FAIL=WHAT:N[:ERROR]  the N-th call of a kind fails: malloc, host, copy, launch, sync, stream,
  *                                         event, capture, instantiate, graph; devices:N sets how many there are;
  *                                         ERROR is CUDA's number
+ *   LK_CUDA_EMULATED_GPUS=N               GPUs of the host, each with a UUID and an address on the PCI bus; a process
+ *                                         sees those in CUDA_VISIBLE_DEVICES (numbers or UUIDs), which otherwise has no
+ *                                         effect
  *   LK_CUDA_EMULATED_MEMORY=BYTES         of the device, default 16 GiB
  *   LK_CUDA_EMULATED_EAGER=1              work is done when it is queued, so that a debugger shows who queued it
  *   LK_CUDA_EMULATED_CUPTI=1              there is a CUPTI, which reports kernels, copies and fills (cupti.cpp)

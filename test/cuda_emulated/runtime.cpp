@@ -128,10 +128,10 @@ cudaError_t inject(const char *what, cudaError_t usual)
     if (error >= cudaErrorIllegalAddress && error < cudaErrorNotPermitted) broken = error;
     return error;
 }
-#define INJECT(what, usual)                                          \
-    do {                                                             \
-        cudaError_t injected_error = inject(what, usual);            \
-        if (injected_error) return result(injected_error);           \
+#define INJECT(what, usual)                                \
+    do {                                                   \
+        cudaError_t injected_error = inject(what, usual);  \
+        if (injected_error) return result(injected_error); \
     } while (0)
 
 /* ---- memory ---- */
@@ -317,11 +317,60 @@ cudaError_t cudaGetLastError(void)
 
 /* ---- devices ---- */
 
-static int device_count(void)
+static void make_uuid(int gpu, char bytes[16])
 {
-    injection *i = injected();
-    return i->what == "devices" ? (int)i->number : 1;
+    memcpy(bytes, "lockstep-emulate", 16);
+    bytes[15] = (char)('0' + gpu);
 }
+
+/* "GPU-" and the UUID, as CUDA_VISIBLE_DEVICES has it. */
+static std::string uuid_text(int gpu)
+{
+    char bytes[16], two[3];
+    make_uuid(gpu, bytes);
+    std::string text = "GPU-";
+    for (int i = 0; i < 16; i++) {
+        if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+        snprintf(two, sizeof two, "%02x", (unsigned char)bytes[i]);
+        text += two;
+    }
+    return text;
+}
+
+/* The GPU that an entry of CUDA_VISIBLE_DEVICES names, by number or by the beginning of its UUID; -1: none. */
+static int find_gpu(const std::string &entry, int gpus)
+{
+    for (int i = 0; i < gpus; i++)
+        if (entry == std::to_string(i) || (entry.size() > 4 && uuid_text(i).compare(0, entry.size(), entry) == 0))
+            return i;
+    return -1;
+}
+
+/* By number in this process: the host's number of each GPU. As with CUDA, an invalid entry ends the list. */
+static std::vector<int> list_visible_gpus(void)
+{
+    std::vector<int> list;
+    const char      *given = getenv("LK_CUDA_EMULATED_GPUS"), *visible = given ? getenv("CUDA_VISIBLE_DEVICES") : NULL;
+    injection       *i = injected();
+    int              gpus = i->what == "devices" ? (int)i->number : given ? atoi(given) : 1;
+    for (int gpu = 0; gpu < gpus && !visible; gpu++) list.push_back(gpu);
+    for (const char *at = visible; at && *at;) {
+        size_t length = strcspn(at, ",");
+        int    gpu = find_gpu(std::string(at, length), gpus);
+        if (gpu < 0) break;
+        list.push_back(gpu);
+        at += length + (at[length] == ',');
+    }
+    return list;
+}
+
+static const std::vector<int> &visible_gpus(void)
+{
+    static const std::vector<int> list = list_visible_gpus();
+    return list;
+}
+
+static int device_count(void) { return (int)visible_gpus().size(); }
 
 /* The runtime loads the driver, after which a forked process could not use it. Here a library of that name, beside the
  * module. */
@@ -366,8 +415,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
     if (device < 0 || device >= device_count()) return result(cudaErrorInvalidDevice);
     *p = {};
     snprintf(p->name, sizeof p->name, "CUDA emulation");
-    memcpy(p->uuid.bytes, "lockstep-emulate", 16);
-    p->uuid.bytes[15] = (char)('0' + device);
+    make_uuid(visible_gpus()[(size_t)device], p->uuid.bytes);
     p->totalGlobalMem = device_total();
     p->sharedMemPerBlock = 48 << 10;
     p->sharedMemPerBlockOptin = 227 << 10;
@@ -384,7 +432,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
     p->maxThreadsPerMultiProcessor = 2048;
     p->asyncEngineCount = 3;
     p->canMapHostMemory = p->concurrentKernels = p->unifiedAddressing = 1;
-    p->pciBusID = device + 1;
+    p->pciBusID = visible_gpus()[(size_t)device] + 1;
     p->memoryBusWidth = 6144;
     p->l2CacheSize = 60 << 20;
     return cudaSuccess;
@@ -423,7 +471,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
 
 cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int device)
 {
-    snprintf(text, (size_t)bytes, "0000:%02x:00.0", device + 1);
+    if (device < 0 || device >= device_count()) return result(cudaErrorInvalidDevice);
+    snprintf(text, (size_t)bytes, "0000:%02x:00.0", visible_gpus()[(size_t)device] + 1);
     return cudaSuccess;
 }
 

@@ -37,7 +37,7 @@ static void copy_input(void *into, size_t room, const uint8_t *data, size_t size
 
 static void try_request(const uint8_t *data, size_t size, int sign)
 {
-    lk__rendezvous_challenge challenge = {.magic = "lknet02"};
+    lk__rendezvous_challenge challenge = {.magic = "lknet03"};
     lk__rendezvous_request   request;
     copy_input(&request, sizeof request, data, size);
     if (sign && !lk__request_sign(&request, &challenge, token)) abort();

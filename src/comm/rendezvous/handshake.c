@@ -17,11 +17,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-_Static_assert(sizeof(lk__rendezvous_address) == 20 && sizeof(lk__rendezvous_endpoint) == 192 &&
-                   sizeof(lk__rendezvous_request) == 280 && sizeof(lk__rendezvous_reply) == 600,
+_Static_assert(sizeof(lk__rendezvous_address) == 20 && sizeof(lk__rendezvous_endpoint) == 208 &&
+                   sizeof(lk__rendezvous_request) == 296 && sizeof(lk__rendezvous_reply) == 600,
                "no padding");
 
-static const char magic[8] = "lknet02";
+static const char magic[8] = "lknet03";
 
 enum { LABEL = 16, PART_MOST = 1024 };
 
@@ -141,6 +141,7 @@ void lk__endpoint_make(const lk_context *context, lk__rendezvous_endpoint *endpo
     FILE       *file = fopen("/proc/sys/kernel/random/boot_id", "re");
     memset(endpoint, 0, sizeof *endpoint);
     endpoint->pid = getpid();
+    lk__comm_device_make(context, &endpoint->device);
     if (gethostname(endpoint->host, sizeof endpoint->host - 1) != 0 || !endpoint->host[0])
         snprintf(endpoint->host, 2, "?");
     if (file) {

@@ -9,6 +9,7 @@
 #ifndef LK__HANDSHAKE_H
 #define LK__HANDSHAKE_H
 
+#include "comm/devices.h"
 #include "comm/verdict.h"
 
 #include <sys/socket.h>
@@ -23,7 +24,7 @@ typedef struct lk__rendezvous_address {
 
 typedef struct lk__rendezvous_endpoint {
     lk__rendezvous_address address;
-    uint32_t               reserved;
+    lk__comm_device        device;
     int64_t                pid;
     char                   host[LK__HOST_NAME];
     char                   host_id[LK__HOST_ID]; /* equal where ranks can share memory */

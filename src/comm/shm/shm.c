@@ -49,6 +49,7 @@ static void fill_rank_slot(lk__shm *s)
         for (int i = 0; i < CPU_SETSIZE; i++)
             if (CPU_ISSET(i, &cpus)) s->me->cpus[i / 64] |= (uint64_t)1 << i % 64;
     lk__shm_find_node(s);
+    lk__comm_device_make(s->comm->context, &s->me->device);
 }
 
 /* Once all ranks have filled their slots: spins depend on how many cores they have in total. */
@@ -296,9 +297,24 @@ static void free_state(lk_comm *c)
     lk__shm_drop(c);
 }
 
+static lk_status check_devices(lk_comm *c)
+{
+    const lk__shm   *s = c->state;
+    size_t           bytes = (size_t)c->size * sizeof(lk__comm_device);
+    lk__comm_device *devices = lk__alloc(c->context, LK_MEMORY_OTHER, bytes);
+    if (!devices) return LK_ENOMEM;
+    for (int i = 0; i < c->size; i++) devices[i] = s->rank_slots[i].device;
+    lk_status status = lk__comm_devices_check(c->context, devices, c->size);
+    lk__free(c->context, LK_MEMORY_OTHER, devices, bytes);
+    return status;
+}
+
 static lk_status create(lk_comm *c, const lk__rendezvous_identity *identity)
 {
-    return lk__shm_create(c, identity, identity->key, identity->token);
+    lk_status status = lk__shm_create(c, identity, identity->key, identity->token);
+    if (status < 0) return status;
+    if ((status = check_devices(c)) < 0) free_state(c);
+    return status;
 }
 
 static lk__shm *shared(const lk_comm *c) { return c->state; }

@@ -13,6 +13,7 @@
 
 #include "base/futex.h"
 #include "comm/comm.h"
+#include "comm/devices.h"
 #include "comm/flight_recorder.h"
 #include "comm/memory_nodes.h"
 #include "comm/verdict.h"
@@ -53,8 +54,9 @@ typedef struct lk__shm_rank_slot {
     int64_t          pid;
     uint64_t         started; /* of the process, in ticks since boot: a pid alone may be reused */
     uint64_t         cpus[16];
-    int32_t node, node_group; /* the kernel's number of its memory node; equal for ranks that count as on one */
-    char    host[LK__HOST_NAME];
+    int32_t         node, node_group; /* the kernel's number of its memory node; equal for ranks that count as on one */
+    lk__comm_device device;
+    char            host[LK__HOST_NAME];
     /* Of a split whose new group begins with the owner: its number, and the block of memory that the group has; -1:
      * none was free. */
     _Alignas(128) _Atomic uint32_t split;

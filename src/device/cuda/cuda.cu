@@ -365,7 +365,9 @@ static bool variable_is_set(const lk_context *context, lk__environment_id id)
     return text && *text && strcmp(text, "0") != 0;
 }
 
-/* Which GPU: the number, else the local rank's; more ranks than GPUs share them only on request. */
+/* Which GPU: the number, else the local rank's. A process may see only some of the host's GPUs, so that several ranks
+ * have the same number: comm/devices.h compares their UUIDs when ranks join, which a context of CUDA precedes. Ranks
+ * that -n of a command started all see the same, and more of them than GPUs fail here. */
 static lk_status choose_gpu(lk_context *context, lk__cuda_device *c, int number)
 {
     static const lk__environment_id ranks[] = {LK__ENV_LOCAL_RANK, LK__ENV_OMPI_COMM_WORLD_LOCAL_RANK,
@@ -379,7 +381,8 @@ static lk_status choose_gpu(lk_context *context, lk__cuda_device *c, int number)
     if (number >= count)
         return lk__cuda_host.fail(context, LK_EINVAL, "device cuda:%d: this machine has %d GPU%s, numbered from 0",
                                   number, count, count == 1 ? "" : "s");
-    if (number < 0 && size > count && !variable_is_set(context, LK__ENV_LOCKSTEP_SHARE_DEVICE))
+    c->base.may_share = number >= 0 || variable_is_set(context, LK__ENV_LOCKSTEP_SHARE_DEVICE);
+    if (size > count && !c->base.may_share && variable_is_set(context, LK__ENV_LOCKSTEP_STARTED_RANKS))
         return lk__cuda_host.fail(context, LK_EINVAL,
                                   "%d ranks of this host need a GPU each, but it has %d: start at most %d, or let "
                                   "ranks share one with --share-device (for tests and small models)",
@@ -423,6 +426,7 @@ static lk_status cuda_open(lk_context *context, int number, lk__device **device)
     if (status >= 0 && c->number >= 0) {
         status = lk__cuda_check(&c->base, cudaGetDeviceProperties(&properties, c->number), "reading its properties");
         if (status >= 0) c->capability = 10 * properties.major + properties.minor;
+        if (status >= 0) memcpy(c->base.uuid, properties.uuid.bytes, sizeof c->base.uuid);
         if (status >= 0 && c->capability < 80)
             status = lk__cuda_host.fail(context, LK_EUNSUPPORTED,
                                         "GPU %d (%s) has compute capability %d.%d; 8.0 or later is needed", c->number,

@@ -11,12 +11,14 @@ static void start_module(const lk__cuda_library *library) { lk__cuda_host = *lib
 static const char *gpu_line(int number, char *text, size_t bytes)
 {
     cudaDeviceProp p;
+    char           uuid[LK__DEVICE_UUID_TEXT];
     if (cudaGetDeviceProperties(&p, number) != cudaSuccess) {
         (void)cudaGetLastError();
         snprintf(text, bytes, "cuda:%d: its properties cannot be read", number);
     } else {
-        snprintf(text, bytes, "cuda:%d: %s, compute capability %d.%d, %.1f GiB, %d multiprocessors", number, p.name,
-                 p.major, p.minor, (double)p.totalGlobalMem / 1073741824.0, p.multiProcessorCount);
+        snprintf(text, bytes, "cuda:%d: %s, compute capability %d.%d, %.1f GiB, %d multiprocessors, %s", number, p.name,
+                 p.major, p.minor, (double)p.totalGlobalMem / 1073741824.0, p.multiProcessorCount,
+                 lk__cuda_host.uuid_text((const unsigned char *)p.uuid.bytes, uuid));
     }
     return text;
 }
@@ -42,10 +44,7 @@ static const char *describe_line(int i, char *text, size_t bytes)
     return text;
 }
 
-static const lk__cuda_module module = {LK__CUDA_VERSION, LK__OP_COUNT, &lk__cuda_backend,
-                                       start_module,     lk__cuda_count, describe_line, lk__cuda_measure_held};
+static const lk__cuda_module module = {LK__CUDA_VERSION, LK__OP_COUNT,  &lk__cuda_backend,    start_module,
+                                       lk__cuda_count,   describe_line, lk__cuda_measure_held};
 
-extern "C" __attribute__((visibility("default"))) const lk__cuda_module *lk__cuda_module_entry(void)
-{
-    return &module;
-}
+extern "C" __attribute__((visibility("default"))) const lk__cuda_module *lk__cuda_module_entry(void) { return &module; }

@@ -8,7 +8,7 @@
 
 /* Of the structs that both use: changes with their sizes. To be raised with any other change of the headers in
  * src/device or of this file. */
-enum { LK__CUDA_VERSION = 3 + (int)(sizeof(lk__device_backend) << 16) + (int)sizeof(lk__kernel_call) };
+enum { LK__CUDA_VERSION = 4 + (int)(sizeof(lk__device_backend) << 16) + (int)sizeof(lk__kernel_call) };
 
 /* What the module calls in the library (base/base.h, base/hash.h, base/environment.h). */
 typedef struct lk__cuda_library {
@@ -22,6 +22,7 @@ typedef struct lk__cuda_library {
     uint64_t (*hash64)(const void *data, size_t bytes, uint64_t seed);
     const char *(*memory_name)(lk_memory kind);
     const char *(*op_name)(lk__op op);
+    const char *(*uuid_text)(const unsigned char uuid[LK__DEVICE_UUID], char text[LK__DEVICE_UUID_TEXT]);
     const char *(*environment)(const lk_context *context, lk__environment_id id); /* base/environment.h */
 } lk__cuda_library;
 
