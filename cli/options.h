@@ -94,7 +94,7 @@ typedef struct option {
 #define OPTIONS_END {.name = NULL}
 
 enum {
-    OPTIONS_MOST = 128,
+    OPTIONS_MOST = 160,
     OPTION_CHOICES = 512,
     OPTION_DOC = 2048,
     OPTIONS_OPERANDS = 4096,

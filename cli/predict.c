@@ -78,6 +78,7 @@ static lk_status create_predictor(setup *s, const char *weights, predictor *p)
     lk_tensor      y = loss_prediction(s->loss, model);
     lk_plan_config plan = LK_PLAN_CONFIG_INIT;
     plan.policy = s->config.policy;
+    plan.matmul_precision = s->config.matmul_precision;
     plan.outputs = &y;
     plan.outputs_count = 1;
     p->outputs = lk_tensor_dim(y, -1);

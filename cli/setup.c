@@ -406,6 +406,12 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
     s->config.train = s->train;
     s->config.test = s->test;
     lk_policy_parse(options_text(given, "dtype"), &s->config.policy, &s->config.dtype);
+    lk_matmul_precision_parse(options_text(given, "matmul-precision"), &s->config.matmul_precision);
+    if (s->config.matmul_precision != LK_MATMUL_HIGHEST && s->config.dtype != LK_F32) {
+        print_error(name, "--matmul-precision %s does not apply to --dtype %s; omit one of the two",
+                    options_text(given, "matmul-precision"), lk_dtype_name(s->config.dtype));
+        return EXIT_USER_ERROR;
+    }
     s->config.batch = options_integer(given, "batch");
     s->config.workers = choose_workers(s, given);
     s->config.seed = (uint64_t)options_integer(given, "seed");

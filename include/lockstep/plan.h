@@ -105,6 +105,23 @@ LK_API lk_dtype lk_policy_dtype(lk_policy policy, lk_dtype recorded);
 /* "f32", "f64": that type as recorded; "bf16": that policy, of a graph in f32. False: another name. */
 LK_API bool lk_policy_parse(const char *name, lk_policy *policy, lk_dtype *recorded);
 
+/* How products of f32 are computed, on CPUs: those of linear, matmul, linear_cross_entropy and experts, and of their
+ * gradients. Convolutions and attention are not changed. X(constant, type of operands, name) */
+#define LK_MATMUL_PRECISION_LIST(X)                                                                                   \
+    X(LK_MATMUL_HIGHEST, LK_F32, "highest") /* in f32 */                                                               \
+    /* operands are rounded to bf16 and sums are f32, as in PyTorch with                                               \
+     * set_float32_matmul_precision("medium"); what is stored stays f32 */                                             \
+    X(LK_MATMUL_BF16, LK_BF16, "bf16")
+
+typedef enum lk_matmul_precision {
+#define LK_MATMUL_PRECISION_ENUM(constant, type, name) constant,
+    LK_MATMUL_PRECISION_LIST(LK_MATMUL_PRECISION_ENUM)
+#undef LK_MATMUL_PRECISION_ENUM
+        LK_MATMUL_COUNT
+} lk_matmul_precision;
+LK_API const char *lk_matmul_precision_name(lk_matmul_precision precision); /* "bf16"; NULL: there is no such one */
+LK_API bool        lk_matmul_precision_parse(const char *name, lk_matmul_precision *precision); /* false: none */
+
 enum { LK_PIECES_ESTIMATED = -1 };
 
 typedef struct lk_plan_config {
@@ -144,6 +161,9 @@ typedef struct lk_plan_config {
      * or follows them all. Of a model without blocks its parts are numbered, which `lockstep plan` lists. NULL: the
      * plan cuts by estimated time and memory. */
     const char *stages LK_ZERO;
+    /* Of a graph that was recorded in f32, on CPUs. */
+    lk_matmul_precision matmul_precision LK_ZERO;
+    int                 reserved LK_ZERO; /* 0 */
 } lk_plan_config;
 #define LK_PLAN_CONFIG_INIT {.size = sizeof(lk_plan_config)}
 

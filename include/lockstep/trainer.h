@@ -169,7 +169,9 @@ typedef struct lk_trainer_config {
     const char          *stages LK_ZERO;                                        /* see lk_plan_config; borrowed */
     lk_pipeline_schedule pipeline_schedule LK_ZERO;                             /* see lk_parallel */
     /* see lk_plan_config. 0: LK_PIECES_ESTIMATED where the axis tensor joins ranks of several hosts, else 1 */
-    int pieces LK_ZERO;
+    int                 pieces LK_ZERO;
+    lk_matmul_precision matmul_precision LK_ZERO; /* see lk_plan_config */
+    int                 reserved LK_ZERO;         /* 0 */
 } lk_trainer_config;
 #define LK_TRAINER_CONFIG_INIT                                                                               \
     {.size = sizeof(lk_trainer_config), .batch = 64, .epochs = 1, .optimizer = LK_OPTIMIZER_CONFIG_INIT,     \

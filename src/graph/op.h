@@ -195,6 +195,9 @@ typedef struct lk__graph_op {
     /* Of a loss: appends what computes its weight without its sum, from what the weight depends on; *value -1: the
      * weight is the number of elements of operand 0. false: the graph has failed. NULL: it is no loss. */
     bool (*weigh)(lk_graph *graph, const lk__graph_node *node, int *value);
+    /* Of a matrix product: the inputs that are multiplied, which lk_plan_config.matmul_precision rounds. 0: it is
+     * none. */
+    unsigned           matmul;
     lk__graph_coupled  coupled;
     lk__graph_grouped  grouped;
     lk__graph_segments segments;

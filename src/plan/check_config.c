@@ -14,6 +14,24 @@ static bool is_value(const lk_graph *g, lk_tensor x)
 /* f32 is the graph's own type; rounded to a narrower one, fewer bytes are sent. */
 static bool reduces_gradients(lk_dtype type) { return type == LK_F32 || lk__is_narrow(type); }
 
+static lk_status check_products(lk_graph *g, lk_matmul_precision precision)
+{
+    lk_context *c = g->context;
+    if (!lk_matmul_precision_name(precision))
+        return lk__fail(c, LK_EINVAL, "unknown precision %d of matrix products", (int)precision);
+    if (precision == LK_MATMUL_HIGHEST) return LK_OK;
+    if (g->real != LK_F32)
+        return lk__fail(c, LK_EINVAL,
+                        "operands of products are rounded to %s in a graph that was recorded in f32, not in %s",
+                        lk_matmul_precision_name(precision), lk_dtype_name(g->real));
+    if (lk__context_device(c)->backend->kernels.choose_begin)
+        return lk__fail(c, LK_EUNSUPPORTED,
+                        "products of f32 whose operands are rounded to %s are not supported on %s, which has TF32 "
+                        "(--tf32) and mixed precision (--dtype bf16) instead",
+                        lk_matmul_precision_name(precision), lk_context_device(c));
+    return LK_OK;
+}
+
 static lk_status check_precision(lk_graph *g, const lk_plan_config *config)
 {
     lk_context *c = g->context;
@@ -227,6 +245,7 @@ lk_status lk__plan_check(lk_graph *g, const lk_plan_config *config, lk__mesh_gri
     if (status >= 0) status = check_pipeline(g->context, config, mesh);
     if (status >= 0 && config->optimizer) status = check_layout(g->context, &config->parallel);
     if (status >= 0) status = check_precision(g, config);
+    if (status >= 0) status = check_products(g, config->matmul_precision);
     if (status >= 0) status = check_caches(g, config->optimizer != NULL);
     return status >= 0 && config->optimizer ? check_optimizer(g, config) : status;
 }

@@ -202,6 +202,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     if ((status = lk__pass_pipeline(p, list, &forward)) < 0) return status;
     if (!config->no_fusion && (status = lk__pass_fuse(list, true, 0)) < 0) return status;
     if ((status = lk__pass_pieces(p, list, config->pieces, &forward)) < 0) return status;
+    if ((status = lk__pass_matmul_precision(p, list, &forward)) < 0) return status;
     if ((status = lk__pass_postpone(p, list, forward)) < 0) return status;
     if ((status = lk__pass_overlap(p, list, forward)) < 0) return status;
     size_t backward;
@@ -237,6 +238,7 @@ static lk_status plan_evaluation(lk_plan *p, const lk_plan_config *config)
         if ((status = lk__pass_fuse(list, late, 0)) < 0) return status;
     nodes = list->graph->nodes_count;
     if ((status = lk__pass_pieces(p, list, config->pieces, &nodes)) < 0) return status;
+    if ((status = lk__pass_matmul_precision(p, list, &nodes)) < 0) return status;
     size_t end = nodes = list->graph->nodes_count;
     if ((status = lk__pass_shard_gather(p, list, &nodes, &end)) < 0) return status;
     if ((status = lk__pass_layout(list, end, end, end)) < 0) return status;
@@ -297,6 +299,7 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, b
     p->mesh = mesh;
     p->parallel = config->parallel;
     p->policy = config->policy;
+    p->matmul_precision = config->matmul_precision;
     p->gradient_dtype = config->gradient_dtype == LK_F32 ? graph->real : config->gradient_dtype;
     p->shared = p->parallel.state == LK_STATE_SHARED && lk__plan_batch_parts(p) > 1;
     p->stage = find_stage(p);
@@ -429,7 +432,8 @@ static uint64_t hash_list(const lk__plan_list *list, uint64_t hash)
 uint64_t lk__plan_hash(const lk_plan *p)
 {
     uint64_t hash = hash_list(&p->evaluate, hash_list(&p->train, 1 + (uint64_t)p->graph->real + 16 * p->policy +
-                                                                     64 * (uint64_t)p->gradient_dtype));
+                                                                     64 * (uint64_t)p->gradient_dtype +
+                                                                     4096 * (uint64_t)p->matmul_precision));
     for (size_t i = 0; i < p->graph->constants_count; i++) {
         char text[256];
         lk__constant_text(p->graph, i, text, sizeof text);

@@ -170,6 +170,8 @@ struct lk_plan {
     lk_policy       policy;
     lk_dtype        gradient_dtype; /* of the all_reduce of gradients */
 
+    lk_matmul_precision matmul_precision;
+
     struct lk__plan_pipeline *pipeline; /* plan/pipeline.h; NULL: there is one stage */
     lk__mesh_grid             mesh;     /* the ranks, and this one: asked by the calls below */
     lk_parallel      parallel; /* hosts and micro_batches at least 1; not its world and rank, which `mesh` has */
@@ -363,6 +365,8 @@ void      lk__plan_set_producers(lk_graph *graph); /* of values, from the nodes 
  * in one list. */
 void      lk__precision_states(lk_graph *graph, lk_dtype type);
 lk_status lk__pass_precision(lk__plan_list *list, const lk_graph *recorded, lk_dtype type);
+/* matmul_precision.c: rounds what products multiply. *forward: where the nodes of forward end. */
+lk_status lk__pass_matmul_precision(const lk_plan *plan, lk__plan_list *list, size_t *forward);
 /* sync_norm.c: batch norm with the statistics of all ranks and leaves. */
 lk_status lk__pass_sync_norm(lk__plan_list *list, lk__op_order order);
 /* update.c: clipping and the optimizer; sets the plan's and the states' moments. */

@@ -98,14 +98,14 @@ static bool plan_line(const void *subject, size_t index, char text[LINE])
     if (index == 0) {
         char mesh[LK__MESH_TEXT];
         snprintf(text, LINE,
-                 "%s%s%s, gradients in %s, mesh %s, %s state on %d hosts, shard stage %d, %d micro-batches, %d leaves"
-                 "%s, %zu buckets, %d helpers",
+                 "%s%s%s, gradients in %s, matmul precision %s, mesh %s, %s state on %d hosts, shard stage %d, %d "
+                 "micro-batches, %d leaves%s, %zu buckets, %d helpers",
                  lk_dtype_name(g->real), plan->policy == LK_POLICY_RECORDED ? "" : " with policy ",
                  plan->policy == LK_POLICY_RECORDED ? "" : lk_policy_name(plan->policy),
-                 lk_dtype_name(plan->gradient_dtype), lk__mesh_format(&plan->mesh, mesh),
-                 plan->shared ? "shared" : "replicated", parallel->hosts, plan->stage, parallel->micro_batches,
-                 parallel->leaves, parallel->reproducible_layout ? " in every layout" : "", plan->buckets_count,
-                 plan->helpers);
+                 lk_dtype_name(plan->gradient_dtype), lk_matmul_precision_name(plan->matmul_precision),
+                 lk__mesh_format(&plan->mesh, mesh), plan->shared ? "shared" : "replicated", parallel->hosts,
+                 plan->stage, parallel->micro_batches, parallel->leaves,
+                 parallel->reproducible_layout ? " in every layout" : "", plan->buckets_count, plan->helpers);
         return true;
     }
     index -= 1;
@@ -152,8 +152,8 @@ static described describe_plan(const lk_plan *plan, lk_comm *comm)
 static uint64_t hash_stages(const lk_plan *plan)
 {
     const lk_parallel *parallel = &plan->parallel;
-    const int settings[] = {parallel->micro_batches,   parallel->leaves, (int)parallel->pipeline_schedule, plan->stage,
-                            (int)plan->gradient_dtype, (int)plan->policy};
+    const int settings[] = {parallel->micro_batches,   parallel->leaves,  (int)parallel->pipeline_schedule, plan->stage,
+                            (int)plan->gradient_dtype, (int)plan->policy, (int)plan->matmul_precision};
     return plan->pipeline ? lk__hash64(settings, sizeof settings, plan->pipeline->hash) : 0;
 }
 

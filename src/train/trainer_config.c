@@ -155,6 +155,7 @@ lk_status lk__trainer_make_plan(lk_context *c, const lk_trainer_config *config, 
     planning.sync_batch_norm = config->sync_batch_norm;
     planning.policy = config->policy;
     planning.gradient_dtype = config->gradient_dtype;
+    planning.matmul_precision = config->matmul_precision;
     planning.parallel = parallel;
     planning.mesh = config->mesh;
     planning.tactics = config->tactics;

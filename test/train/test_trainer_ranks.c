@@ -267,6 +267,10 @@ static void other_trace(test_case *s, int rank)
 }
 static void other_policy(test_case *s, int rank) { s->config.policy = rank == 1 ? LK_POLICY_BF16 : LK_POLICY_RECORDED; }
 static void other_gradients(test_case *s, int rank) { s->config.gradient_dtype = rank == 1 ? LK_BF16 : LK_F32; }
+static void other_products(test_case *s, int rank)
+{
+    s->config.matmul_precision = rank == 1 ? LK_MATMUL_BF16 : LK_MATMUL_HIGHEST;
+}
 static void other_crop(test_case *s, int rank) { s->config.transform.crop_padding = rank == 1 ? 1 : 0; }
 
 /* Differs between the ranks from step 7 of 12 on. */
@@ -305,6 +309,7 @@ static void ranks_with_different_models_or_options_are_refused(void)
         {other_trace, "trace", "trace 0", "trace 1"},
         {other_policy, "policy", "policy recorded", "policy bf16"},
         {other_gradients, "gradient type", "gradients in f32", "gradients in bf16"},
+        {other_products, "products", "matmul precision highest", "matmul precision bf16"},
         {other_crop, "crop", "padding 0", "padding 1"},
         {other_callback, "callback", "last rate 0.0001", "last rate 0.0002"},
         {no_callback, "no callback", "schedule callback 1", "schedule callback 0"},

@@ -3,6 +3,8 @@
 #include "device/cpu/gemm.h"
 
 #include "base/tree.h"
+#include "device/cpu/activate.h"
+#include "device/cpu/lanes.h"
 
 static int64_t rows_of(const lk__kernel_operand *x)
 {
@@ -11,11 +13,19 @@ static int64_t rows_of(const lk__kernel_operand *x)
     return rows;
 }
 
-/* Of a summand, which is rounded when it was added to those of other ranks. */
+/* Of a summand, which is rounded when it was added to those of other ranks, and of operands that were rounded for the
+ * product alone (lk_plan_config.matmul_precision). */
 static bool is_wide(const lk__kernel_operand *y) { return lk_dtype_size(y->dtype) == sizeof(REAL); }
+
+/* Such operands have a bias of sums: it is added, and the activation computed, behind the product. */
+static bool finishes_wide(const lk__kernel_call *call)
+{
+    return NARROW && optional_in(call, 2) && is_wide(&call->in[2]);
+}
 
 static gemm forward_product(const lk__kernel_call *call)
 {
+    bool                      wide = finishes_wide(call);
     const lk__kernel_operand *x = &call->in[0], *w = &call->in[1];
     bool                      in_first = call->attrs->transposed;
     int64_t                   inputs = w->dims[in_first ? 0 : 1], outputs = w->dims[in_first ? 1 : 0];
@@ -35,15 +45,46 @@ static gemm forward_product(const lk__kernel_call *call)
                   .c_row = outputs,
                   .c_column = 1,
                   .c_wide = is_wide(&call->out[0]),
-                  .bias = optional_in(call, 2),
-                  .activation = call->attrs->activation,
+                  .bias = wide ? NULL : optional_in(call, 2),
+                  .activation = wide ? LK__IDENTITY : call->attrs->activation,
                   .parts = lk__operand_sum_parts(call->attrs, x, x->rank - 1)};
+}
+
+typedef struct finish {
+    REAL        *y; /* (rows, columns) */
+    const REAL  *bias;
+    int64_t      rows, columns, tiles;
+    lk__op_unary activation;
+} finish;
+
+static void finish_tile(void *argument, int64_t tile, int worker)
+{
+    const finish f = *(const finish *)argument;
+    int64_t      end = tile_begin(f.rows, f.tiles, tile + 1);
+    (void)worker;
+    for (int64_t row = tile_begin(f.rows, f.tiles, tile); row < end; row++) {
+        REAL *y = f.y + row * f.columns;
+        EACH_VECTOR(i, f.columns, store_part(y + i, load_part(y + i, lanes) + load_part(f.bias + i, lanes), lanes););
+        if (f.activation == LK__RELU)
+            relu_in_place(y, f.columns);
+        else if (activates(f.activation))
+            activate(y, f.columns, f.activation);
+    }
+}
+
+static void finish_product(const lk__kernel_call *call, const gemm *g)
+{
+    finish f = {.y = g->c, .bias = call->in[2].data, .rows = g->m, .columns = g->n};
+    f.activation = call->attrs->activation;
+    f.tiles = tile_count(f.rows, f.columns, 0);
+    lk__pool_run(call->pool, f.tiles, finish_tile, &f);
 }
 
 void KERNEL(linear)(const lk__kernel_call *call)
 {
     gemm g = forward_product(call);
     gemm_run(&g, call->pool, call->workspace);
+    if (finishes_wide(call)) finish_product(call, &g);
 }
 
 size_t KERNEL(linear_workspace)(const lk__kernel_call *call, int threads)

@@ -8,7 +8,8 @@
 typedef struct chunked {
     const ELEMENT *x, *w;
     const int32_t *labels;
-    ELEMENT       *dx;
+    char          *dx; /* ELEMENTs, or REALs where the operands were rounded for the products alone */
+    bool           dx_wide;
     REAL          *dw;
     int64_t        rows, classes, width, ignore, most; /* most: rows of a chunk */
     double         smoothing;
@@ -60,9 +61,10 @@ static gemm input_product(const chunked *c, int64_t rows)
                   .b = c->w,
                   .b_k = c->width,
                   .b_column = 1,
-                  .c = c->dx + c->first * c->width,
+                  .c = c->dx + (size_t)(c->first * c->width) * (c->dx_wide ? sizeof(REAL) : sizeof(ELEMENT)),
                   .c_row = c->width,
-                  .c_column = 1};
+                  .c_column = 1,
+                  .c_wide = c->dx_wide};
 }
 
 static gemm weight_product(const chunked *c, int64_t rows)
@@ -89,6 +91,7 @@ static chunked describe_call(const lk__kernel_call *call)
 {
     const lk__kernel_operand *x = &call->in[0], *w = &call->in[1];
     chunked c = {.x = x->data, .w = w->data, .labels = call->in[2].data, .dx = output(call, 3), .dw = output(call, 4)};
+    c.dx_wide = c.dx && lk_dtype_size(call->out[3].dtype) == sizeof(REAL);
     c.rows = x->dims[0];
     c.width = x->dims[1];
     c.classes = w->dims[0];

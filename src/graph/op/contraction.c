@@ -86,6 +86,7 @@ DESCRIBE(linear){
     .recompute = LK__RECOMPUTE,
     .fuse = {{LK__FUSION_FUNCTION}, {LK__FUSION_KEPT, .operand = 1, .late = true}},
     .loss = LK__LOSS_NO,
+    .matmul = 1u << 0 | 1u << 1,
     .arithmetic = linear_arithmetic,
     .bytes = lk__bytes_operands,
 };
@@ -104,6 +105,7 @@ DESCRIBE(linear_grad_input){
     .in_place = LK__NO_OPERAND,
     ORDINARY_BUT_FUSION,
     .fuse = {{LK__FUSION_SUM, .operand = 3, .late = true}, {LK__FUSION_GRADIENT, .operand = 2, .late = true}},
+    .matmul = 1u << 0 | 1u << 1,
     .arithmetic = linear_grad_input_arithmetic,
     .bytes = lk__bytes_operands,
 };
@@ -126,6 +128,7 @@ DESCRIBE(linear_grad_weight){
     .recompute = LK__RECOMPUTE,
     .fuse = LK__FUSE_NOTHING,
     .loss = LK__LOSS_NO,
+    .matmul = 1u << 0 | 1u << 1,
     .arithmetic = linear_grad_weight_arithmetic,
     .bytes = lk__bytes_operands,
 };
@@ -215,6 +218,7 @@ DESCRIBE(matmul){
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
     ORDINARY,
+    .matmul = 1u << 0 | 1u << 1,
     .arithmetic = matmul_arithmetic,
     .bytes = lk__bytes_operands,
 };

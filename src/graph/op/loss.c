@@ -414,6 +414,7 @@ DESCRIBE(linear_cross_entropy){
     LOSS,
     .loss = LK__LOSS_SUM_WEIGHT_CORRECT,
     .weigh = weigh_linear_cross_entropy,
+    .matmul = 1u << 0 | 1u << 1,
     .coupled = {.input = 1, .dim = 0, .divide = lk__divide_linear_cross_entropy},
     .arithmetic = linear_cross_entropy_arithmetic,
     .bytes = lk__bytes_operands,
