@@ -337,8 +337,46 @@ static void products_of_packs(void)
     }
 }
 
+/* The product of 201 rows with one weight, which four experts have. */
+static void equal_experts_case(int64_t inputs, int64_t outputs, bool transposed, const double *offsets, double *made)
+{
+    enum { ROWS = 201, EXPERTS = 4 };
+    begin(LK__OP_grouped_linear);
+    t.attrs.transposed = transposed;
+    double *x = in(t.real, 2, DIMS(ROWS, inputs));
+    double *w = in(t.real, 3, transposed ? DIMS(EXPERTS, inputs, outputs) : DIMS(EXPERTS, outputs, inputs));
+    input_of(LK_I32, 1, DIMS(EXPERTS + 1), offsets);
+    out(t.real, 2, DIMS(ROWS, outputs), NULL);
+    for (int64_t i = 0; i < ROWS * inputs; i++) x[i] = sin(0.7 + (double)(i * i % 1013));
+    for (int64_t i = 0; i < EXPERTS * inputs * outputs; i++) w[i] = cos((double)(i % (inputs * outputs) % 997));
+    t.terms = 4 * (double)inputs;
+    run_case();
+    memcpy(made, t.y[0], (size_t)(ROWS * outputs) * sizeof *made);
+    if (t.skipped) memset(made, 0, (size_t)(ROWS * outputs) * sizeof *made);
+    end_case();
+}
+
+/* Which way a product is computed follows from the number of rows, and must not be seen: ranks have other numbers. */
+static void a_row_does_not_depend_on_the_rows_of_its_expert(void)
+{
+    static const double  all[] = {0, 201, 201, 201, 201}, some[] = {0, 3, 50, 98, 201}, few[] = {0, 1, 8, 56, 201};
+    static const int64_t widths[][2] = {{72, 200}, {300, 193}, {64, 17}};
+    for (int i = 0; i < 6 && !kernel_device; i++) {
+        int64_t inputs = widths[i / 2][0], outputs = widths[i / 2][1];
+        size_t  bytes = (size_t)(201 * outputs) * sizeof(double);
+        double *one = zeros(201 * outputs), *parts = zeros(201 * outputs);
+        equal_experts_case(inputs, outputs, i % 2, all, one);
+        equal_experts_case(inputs, outputs, i % 2, some, parts);
+        if (memcmp(one, parts, bytes) != 0) fail_case("a row depends on the number of rows");
+        equal_experts_case(inputs, outputs, i % 2, few, parts);
+        if (memcmp(one, parts, bytes) != 0) fail_case("a row depends on a few others");
+        free(one), free(parts);
+    }
+}
+
 static void tests(void)
 {
+    a_row_does_not_depend_on_the_rows_of_its_expert();
     topk_takes_the_largest_first();
     ids_out_of_range_are_nowhere();
     rows_of_ranks_are_ordered_by_expert();

@@ -62,8 +62,11 @@ typedef struct job {
 } job;
 
 /* Scratch for g and any smaller m, n, k. A transposed B remains B when A is contiguous along k, and then has the fewer
- * columns; otherwise the product is transposed. */
-static int64_t columns_of_b(const gemm *g) { return !g->b_transposed ? g->n : g->a_k == 1 ? min64(g->m, g->n) : g->m; }
+ * columns unless it is one of a group; otherwise the product is transposed. */
+static int64_t columns_of_b(const gemm *g)
+{
+    return !g->b_transposed || gemm_keeps_b(g) ? g->n : g->a_k == 1 ? min64(g->m, g->n) : g->m;
+}
 static int64_t a_space(const gemm *g)
 {
     bool    reused = max64(g->m, g->n) >= REUSED;
@@ -243,7 +246,7 @@ void gemm_run(const gemm *g, lk__pool *pool, void *workspace)
         gemm_run_stream(g, pool, workspace);
         return;
     }
-    if (g->b_transposed && (g->a_k != 1 || g->n > g->m)) {
+    if (g->b_transposed && !gemm_keeps_b(g) && (g->a_k != 1 || g->n > g->m)) {
         job.g = transposed_product(g);
         job.transposed = true;
     }

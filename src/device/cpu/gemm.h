@@ -111,9 +111,10 @@ typedef struct gemm {
     const ELEMENT *bias;   /* n of them, or NULL */
     lk__op_unary   activation;
     bool           sum;
-    bool           add;   /* C += instead; C consists of REALs with c_column 1, without bias */
-    bool           alone; /* batch is always 1 */
-    lk__sum_parts  parts; /* of k, each of which is summed by itself; up to 1: k is one part */
+    bool           add;     /* C += instead; C consists of REALs with c_column 1, without bias */
+    bool           alone;   /* batch is always 1 */
+    bool           grouped; /* one of several products, each with its own B */
+    lk__sum_parts  parts;   /* of k, each of which is summed by itself; up to 1: k is one part */
 } gemm;
 
 #define gemm_run KERNEL(gemm_run)

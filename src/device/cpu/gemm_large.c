@@ -24,8 +24,8 @@ enum {
 
 bool gemm_is_large(const gemm *g)
 {
-    return g->alone && c_in_place(g) && g->m >= LARGE && g->n >= LARGE && g->k >= 64 &&
-           g->m * g->n >= 2 * LARGE * LARGE;
+    bool large = g->m >= LARGE && g->n >= LARGE && g->m * g->n >= 2 * LARGE * LARGE;
+    return g->alone && c_in_place(g) && g->k >= 64 && (large || gemm_keeps_b(g));
 }
 
 /* Several threads have two buffers of each operand. */

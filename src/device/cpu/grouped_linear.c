@@ -30,6 +30,7 @@ static gemm expert_product(const lk__kernel_call *call)
                   .k = inputs,
                   .batch = 1,
                   .alone = true,
+                  .grouped = true,
                   .a_row = inputs,
                   .a_k = 1,
                   .b_k = in_first ? outputs : 1,
