@@ -124,6 +124,7 @@ bool ranks_start(const char *name, const options *given, ranks_check check, int 
     arguments[0] = self;
     config.program = (const char *const *)arguments;
     config.plain = true;
+    if (options_known(given, "device") && (*code = device_choose(name, given, &config.device)) != 0) goto done;
     if (options_known(given, "max-restarts")) config.max_restarts = (int)options_integer(given, "max-restarts");
     *code = count_ranks(name, context, given, &config.ranks);
     if (*code == 0 && (*code = check(given, config.ranks)) == 0) {
@@ -131,6 +132,7 @@ bool ranks_start(const char *name, const options *given, ranks_check check, int 
         status = lk_launch(context, &config, code);
     }
     if (status < 0) *code = report(name, context, status);
+done:
     lk_context_free(context);
     free(text);
     free(arguments);

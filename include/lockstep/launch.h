@@ -45,6 +45,9 @@ typedef struct lk_launch_config {
     bool virtual_local_rank LK_ZERO; /* LOCAL_RANK is 0 for every rank, and CUDA_VISIBLE_DEVICES lists only its GPU */
     /* "node", "socket", "exclusive" or "core-complex"; NULL: equal shares of the cores */
     const char *numa_binding LK_ZERO;
+    /* on which ranks compute, as lk_context_config.device: those on GPUs get cores that are local to them. NULL:
+     * LOCKSTEP_DEVICE; without it, on GPUs if there are as many as ranks */
+    const char *device LK_ZERO;
 } lk_launch_config;
 #define LK_LAUNCH_CONFIG_INIT                                                                                         \
     {.size = sizeof(lk_launch_config), .ranks = 1, .nodes = 1, .role = "default", .grace = 10.0,                      \

@@ -139,6 +139,7 @@ static lk_status write_spec(launcher *h, const remote_host *host, int node)
     if (c->stdout_filters) lk__spec_add(spec, "stdout-filters", "%s", c->stdout_filters);
     if (c->stderr_filters) lk__spec_add(spec, "stderr-filters", "%s", c->stderr_filters);
     if (c->numa_binding) lk__spec_add(spec, "numa-binding", "%s", c->numa_binding);
+    if (c->device) lk__spec_add(spec, "device", "%s", c->device);
     for (char **entry = environ; *entry; entry++)
         if (is_forwarded(*entry)) lk__spec_add(spec, "environment", "%s", *entry);
     if (lk__program_on_path(c->program[0], directory, sizeof directory))

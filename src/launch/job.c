@@ -341,7 +341,8 @@ lk_status lk__launch_local(lk_context *context, const lk_launch_config *config, 
     LK__TRY(check_devices(context, config));
     LK__TRY(lk__descriptors_check(context, config->ranks, lk__wants_logs(config) ? 4 : 2, "rank"));
     lk_status status = lk__job_open(&job, context, config, part, config->ranks);
-    if (status == LK_OK) status = lk__topology_split(context, job.count, &job.cores, &job.threads, pinned);
+    if (status == LK_OK)
+        status = lk__topology_split(context, job.count, config->device, &job.cores, &job.threads, pinned);
     if (status == LK_OK && config->numa_binding)
         status = lk__topology_bind(context, config->numa_binding, job.count, &job.cores, pinned);
     if (status >= 0) status = read_threads(&job);

@@ -206,7 +206,8 @@ void      lk__environment_free(lk__launch_environment *environment);
 /* ---- topology.c ---- */
 void lk__topology_list(const cpu_set_t *set, char *out, size_t size); /* "0-3,8" */
 enum { LK__TOPOLOGY_TEXT = 512 };                                     /* bytes: how ranks are pinned, for a message */
-lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, int *threads,
+/* device: that of lk_launch_config. */
+lk_status lk__topology_split(lk_context *context, int ranks, const char *device, cpu_set_t **cores, int *threads,
                              char text[LK__TOPOLOGY_TEXT]);
 /* The same by memory nodes; *cores is reused, or allocated if NULL. */
 lk_status lk__topology_bind(lk_context *context, const char *mode, int ranks, cpu_set_t **cores,
@@ -226,6 +227,42 @@ lk_status lk__numa_bind(lk_context *context, const lk__launch_binding *binding, 
 
 /* Adds to each set the allowed cores of the memory nodes that it has a core of. */
 void lk__numa_widen(const char *root, const cpu_set_t *allowed, int ranks, cpu_set_t *cores);
+
+/* ---- gpus.c ---- */
+enum { LK__GPUS = 64, LK__GPU_NAME = 32 };
+typedef struct lk__launch_gpus {
+    int  count;
+    char names[LK__GPUS][LK__GPU_NAME]; /* addresses on the PCI bus, in their order */
+} lk__launch_gpus;
+void lk__gpus_list(const char *root, lk__launch_gpus *gpus);
+/* How many a process sees. visible: CUDA_VISIBLE_DEVICES; NULL: not set. */
+int lk__gpus_visible(const lk__launch_gpus *gpus, const char *visible);
+/* The index in `gpus` of the one that a process sees under `number`; -1: not known. Entries of `visible` are numbers or
+ * UUIDs. */
+int  lk__gpu_find(const char *root, const lk__launch_gpus *gpus, const char *visible, int number);
+bool lk__gpu_read(const char *root, const char *gpu, const char *file, char *out, size_t size); /* of its PCI device */
+
+typedef struct lk__launch_locality {
+    const char      *root; /* prefix of every path, "" */
+    const char      *visible;
+    const char      *device; /* LOCKSTEP_DEVICE; NULL: not set */
+    bool             shares; /* ranks may share GPUs */
+    const cpu_set_t *allowed;
+    const int       *order; /* the allowed cores, in an order that keeps siblings together */
+    int              count;
+    int              ranks;
+} lk__launch_locality;
+/* Assigns to each rank cores that are local to its GPU: an equal share of those that it has in common with other ranks.
+ * False: ranks do not use GPUs, or one has too few such cores, or the kernel does not list them. If the device is not
+ * known, ranks count as using GPUs where there are as many of them. */
+bool lk__gpus_assign(lk_context *context, const lk__launch_locality *locality, cpu_set_t *cores);
+
+/* ---- sysfs.c ---- */
+/* The first line of a file; false: there is none. root: prefix of every path, "". */
+bool lk__sysfs_read(const char *root, char *out, size_t size, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+/* Parses the kernel's "0-3,8"; cores outside `among` are dropped. */
+void lk__sysfs_cpus(const char *text, const cpu_set_t *among, cpu_set_t *set);
 
 /* hwloc.c: the host's cores in an order in which neighbours share most; returns their number, 0 if hwloc is not
  * available. */

@@ -24,7 +24,7 @@ lk_status lk_launch_nodes(lk_context *context, int ranks, int *nodes)
     *nodes = 1;
     if (ranks < 1 || ranks > (int)(sizeof found / sizeof *found))
         return lk__fail(context, LK_EINVAL, "%d ranks on one host: expected 1 to 4096", ranks);
-    LK__TRY(lk__topology_split(context, ranks, &cores, &threads, text));
+    LK__TRY(lk__topology_split(context, ranks, "cpu", &cores, &threads, text));
     if (!cores) return LK_OK; /* they are not pinned, so all have the same */
     *nodes = 0;
     for (int i = 0; i < ranks; i++) {

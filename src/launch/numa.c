@@ -4,12 +4,11 @@
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { NODES = 1024, GPUS = 64, GPU_NAME = 32, TEXT = 4096 };
+enum { NODES = 1024, TEXT = 4096 };
 
 typedef struct host {
     const char *root; /* prefix of every path */
@@ -19,44 +18,12 @@ typedef struct host {
     cpu_set_t   cores[NODES]; /* the allowed cores of each */
 } host;
 
-static bool read_text(const char *root, char *out, size_t size, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
-static bool read_text(const char *root, char *out, size_t size, const char *format, ...)
-{
-    char    path[LK__LAUNCH_PATH];
-    int     lead = snprintf(path, sizeof path, "%s", root);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(path + lead, sizeof path - (size_t)lead, format, arguments);
-    va_end(arguments);
-    FILE *file = fopen(path, "re");
-    if (!file) return false;
-    size_t n = fread(out, 1, size - 1, file);
-    fclose(file);
-    out[n] = 0;
-    out[strcspn(out, "\n")] = 0;
-    return true;
-}
-
 static int package_of(const char *root, int cpu)
 {
     char text[64];
-    return read_text(root, text, sizeof text, "/sys/devices/system/cpu/cpu%d/topology/physical_package_id", cpu)
+    return lk__sysfs_read(root, text, sizeof text, "/sys/devices/system/cpu/cpu%d/topology/physical_package_id", cpu)
                ? atoi(text)
                : -1;
-}
-
-/* Parses the kernel's "0-3,8"; cores outside `among` are dropped. */
-static void parse_cpu_list(const char *text, const cpu_set_t *among, cpu_set_t *set)
-{
-    CPU_ZERO(set);
-    for (char *end; *text; text = *end ? end + 1 : end) {
-        long first = strtol(text, &end, 10), last = first;
-        if (end == text) return;
-        if (*end == '-') last = strtol(end + 1, &end, 10);
-        for (long cpu = first; cpu >= 0 && cpu <= last && cpu < CPU_SETSIZE; cpu++)
-            if (CPU_ISSET((int)cpu, among)) CPU_SET((int)cpu, set);
-    }
 }
 
 static int first_cpu(const cpu_set_t *set)
@@ -70,50 +37,18 @@ static void find_nodes(host *h)
 {
     char text[TEXT];
     for (int id = 0; id < NODES; id++) {
-        if (!read_text(h->root, text, sizeof text, "/sys/devices/system/node/node%d/cpulist", id)) continue;
-        parse_cpu_list(text, &h->allowed, &h->cores[h->count]);
+        if (!lk__sysfs_read(h->root, text, sizeof text, "/sys/devices/system/node/node%d/cpulist", id)) continue;
+        lk__sysfs_cpus(text, &h->allowed, &h->cores[h->count]);
         if (CPU_COUNT(&h->cores[h->count]) > 0) h->ids[h->count++] = id;
     }
 }
 
 /* ---- the node of each rank ---- */
 
-static int compare_names(const void *a, const void *b) { return strcmp(a, b); }
-
-/* The driver's GPUs in bus order. */
-static int list_gpus(const char *root, char names[GPUS][GPU_NAME])
-{
-    char           path[LK__LAUNCH_PATH];
-    int            count = 0;
-    struct dirent *entry;
-    snprintf(path, sizeof path, "%s/proc/driver/nvidia/gpus", root);
-    DIR *directory = opendir(path);
-    while (directory && count < GPUS && (entry = readdir(directory)))
-        if (entry->d_name[0] != '.' && strlen(entry->d_name) < GPU_NAME) strcpy(names[count++], entry->d_name);
-    if (directory) closedir(directory);
-    qsort(names, (size_t)count, sizeof names[0], compare_names);
-    return count;
-}
-
-/* The number of the GPU that a local rank uses: the local rank, or that entry of CUDA_VISIBLE_DEVICES; below 0:
- * unknown. */
-static int gpu_of(const char *visible, int local_rank)
-{
-    char *end;
-    if (!visible) return local_rank;
-    for (int i = 0; i < local_rank && visible; i++) visible = (visible = strchr(visible, ',')) ? visible + 1 : NULL;
-    if (!visible) return -1;
-    long number = strtol(visible, &end, 10);
-    return end != visible && (!*end || *end == ',') ? (int)number : -1; /* a UUID is not a number */
-}
-
 static int node_of_gpu(const host *h, const char *name)
 {
-    char text[64], lower[GPU_NAME];
-    snprintf(lower, sizeof lower, "%s", name);
-    for (char *c = lower; *c; c++)
-        if (*c >= 'A' && *c <= 'F') *c = (char)(*c + 'a' - 'A');
-    int id = read_text(h->root, text, sizeof text, "/sys/bus/pci/devices/%s/numa_node", lower) ? atoi(text) : -1;
+    char text[64];
+    int  id = lk__gpu_read(h->root, name, "numa_node", text, sizeof text) ? atoi(text) : -1;
     for (int i = 0; i < h->count; i++)
         if (h->ids[i] == id) return i;
     return -1;
@@ -121,12 +56,12 @@ static int node_of_gpu(const host *h, const char *name)
 
 static void choose_nodes(const host *h, int ranks, const char *visible, int *nodes)
 {
-    char names[GPUS][GPU_NAME];
-    int  gpus = list_gpus(h->root, names);
-    bool known = gpus > 0;
+    lk__launch_gpus gpus;
+    lk__gpus_list(h->root, &gpus);
+    bool known = gpus.count > 0;
     for (int i = 0; i < ranks && known; i++) {
-        int gpu = gpu_of(visible, i);
-        nodes[i] = gpu >= 0 && gpu < gpus ? node_of_gpu(h, names[gpu]) : -1;
+        int gpu = lk__gpu_find(h->root, &gpus, visible, i);
+        nodes[i] = gpu >= 0 ? node_of_gpu(h, gpus.names[gpu]) : -1;
         known = nodes[i] >= 0;
     }
     for (int i = 0; i < ranks && !known; i++) nodes[i] = (int)((long)i * h->count / ranks);
@@ -147,8 +82,8 @@ static void select_sharers(const host *h, int cpu, const char *name, const cpu_s
 {
     char text[TEXT];
     CPU_ZERO(set);
-    if (read_text(h->root, text, sizeof text, "/sys/devices/system/cpu/cpu%d/%s", cpu, name))
-        parse_cpu_list(text, among, set);
+    if (lk__sysfs_read(h->root, text, sizeof text, "/sys/devices/system/cpu/cpu%d/%s", cpu, name))
+        lk__sysfs_cpus(text, among, set);
     CPU_SET(cpu, set);
 }
 
@@ -157,7 +92,7 @@ static bool find_cache(const host *h, int cpu, char *out, size_t size)
 {
     char text[16];
     for (int i = 0; i < 16; i++)
-        if (read_text(h->root, text, sizeof text, "/sys/devices/system/cpu/cpu%d/cache/index%d/level", cpu, i) &&
+        if (lk__sysfs_read(h->root, text, sizeof text, "/sys/devices/system/cpu/cpu%d/cache/index%d/level", cpu, i) &&
             atoi(text) == 3) {
             snprintf(out, size, "cache/index%d/shared_cpu_list", i);
             return true;
@@ -277,12 +212,13 @@ void lk__numa_widen(const char *root, const cpu_set_t *allowed, int ranks, cpu_s
     cpu_set_t every, online, node, both;
     memset(&every, 0xff, sizeof every);
     CPU_ZERO(&online);
-    if (read_text(root, text, sizeof text, "/sys/devices/system/node/online")) parse_cpu_list(text, &every, &online);
+    if (lk__sysfs_read(root, text, sizeof text, "/sys/devices/system/node/online"))
+        lk__sysfs_cpus(text, &every, &online);
     for (int i = 0; i < ranks && CPU_COUNT(&online) < 2; i++) cores[i] = *allowed;
     for (int id = 0; id < NODES && CPU_COUNT(&online) > 1; id++) {
         if (!CPU_ISSET(id, &online)) continue;
-        if (!read_text(root, text, sizeof text, "/sys/devices/system/node/node%d/cpulist", id)) continue;
-        parse_cpu_list(text, allowed, &node);
+        if (!lk__sysfs_read(root, text, sizeof text, "/sys/devices/system/node/node%d/cpulist", id)) continue;
+        lk__sysfs_cpus(text, allowed, &node);
         for (int i = 0; i < ranks; i++) {
             CPU_AND(&both, &node, &cores[i]);
             if (CPU_COUNT(&both) > 0) CPU_OR(&cores[i], &cores[i], &node);

@@ -96,6 +96,7 @@ static bool parse_entry(lk__launch_spec *spec, char *text)
                                    {"stdout-filters", &c->stdout_filters},
                                    {"stderr-filters", &c->stderr_filters},
                                    {"numa-binding", &c->numa_binding},
+                                   {"device", &c->device},
                                    {NULL, NULL}};
     bool              good = true;
     char             *value = strchr(text, '=');

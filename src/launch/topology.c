@@ -58,7 +58,21 @@ static void describe_cores(const char *how, const cpu_set_t *cores, int ranks, c
     }
 }
 
-lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, int *threads,
+/* Cores that are local to the ranks' GPUs, instead of equal shares of all. A rank then has no more threads than
+ * cores. */
+static bool assign_by_gpus(lk_context *context, lk__launch_locality *locality, const cpu_place *places,
+                           cpu_set_t *cores, int *threads)
+{
+    int order[CPU_SETSIZE];
+    for (int i = 0; i < locality->count; i++) order[i] = places[i].cpu;
+    locality->order = order;
+    if (!lk__gpus_assign(context, locality, cores)) return false;
+    for (int i = 0; i < locality->ranks; i++)
+        if (CPU_COUNT(&cores[i]) < *threads) *threads = CPU_COUNT(&cores[i]);
+    return true;
+}
+
+lk_status lk__topology_split(lk_context *context, int ranks, const char *device, cpu_set_t **cores, int *threads,
                              char text[LK__TOPOLOGY_TEXT])
 {
     cpu_place places[CPU_SETSIZE];
@@ -87,9 +101,19 @@ lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, 
     qsort(places, (size_t)count, sizeof *places, compare_places);
     *cores = lk__alloc(context, LK_MEMORY_OTHER, (size_t)ranks * sizeof **cores);
     if (!*cores) return LK_ENOMEM;
-    for (int i = 0; i < ranks; i++)
+    lk__launch_locality locality = {.root = "",
+                                    .visible = lk__environment(NULL, LK__ENV_CUDA_VISIBLE_DEVICES),
+                                    .device = device ? device : lk__environment_text(NULL, LK__ENV_LOCKSTEP_DEVICE),
+                                    .shares = lk__environment_flag(NULL, LK__ENV_LOCKSTEP_SHARE_DEVICE),
+                                    .allowed = &allowed,
+                                    .count = count,
+                                    .ranks = ranks};
+    bool                local = assign_by_gpus(context, &locality, places, *cores, threads);
+    for (int i = 0; i < ranks && !local; i++) {
+        CPU_ZERO(&(*cores)[i]); /* of an assignment that failed */
         for (int j = i * share; j < (i + 1) * share; j++) CPU_SET(places[j].cpu, &(*cores)[i]);
-    describe_cores("assigned to", *cores, ranks, text, LK__TOPOLOGY_TEXT);
+    }
+    describe_cores(local ? "assigned, by their GPUs, to" : "assigned to", *cores, ranks, text, LK__TOPOLOGY_TEXT);
     return LK_OK;
 }
 

@@ -67,6 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check_string(c->stdout_filters, false);
     check_string(c->stderr_filters, false);
     check_string(c->numa_binding, false);
+    check_string(c->device, false);
     if (!c->signals) abort();
     if (!(c->join_timeout >= 0 && c->join_timeout < 1e9)) abort();
     if (strlen(spec.token) != LK__TOKEN - 1) abort();

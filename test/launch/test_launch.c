@@ -250,6 +250,63 @@ static void ranks_are_bound_to_memory_nodes_sockets_and_caches(void)
     expect_cores("node", "1,0", 2, 0xffff, (uint64_t[]){0x0c0c, 0xc0c0});
     expect_cores("exclusive", "1,1", 2, 0xffff, (uint64_t[]){0x0404, 0x0808});
     expect_cores("node", "GPU-5f1c,GPU-aa00", 2, 0xffff, (uint64_t[]){0x0303, 0x3030}); /* UUIDs: unknown GPUs */
+    put_file("proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: X\nGPU UUID: \t GPU-aa007\nVideo BIOS: 1\n");
+    put_file("proc/driver/nvidia/gpus/0000:C1:00.0/information", "Model: X\nGPU UUID: \t GPU-5f1c9\n");
+    expect_cores("node", "GPU-5f1c,GPU-aa00", 2, 0xffff, (uint64_t[]){0x0c0c, 0xc0c0});
+}
+
+/* The cores of each rank, as bits; wanted NULL: there are none to be found. */
+static void expect_local(const char *visible, const char *device, bool shares, int ranks, uint64_t allowed_bits,
+                         const uint64_t *wanted)
+{
+    cpu_set_t           cores[8], allowed;
+    int                 order[16], count = 0;
+    lk__launch_locality locality = {folder, visible, device, shares, &allowed, order, 0, ranks};
+    CPU_ZERO(&allowed);
+    for (int core = 0; core < 8; core++) /* siblings together */
+        for (int cpu = core; cpu < 16; cpu += 8)
+            if (allowed_bits >> cpu & 1) order[count++] = cpu;
+    for (int i = 0; i < count; i++) CPU_SET(order[i], &allowed);
+    locality.count = count;
+    bool known = lk__gpus_assign(context, &locality, cores);
+    CHECK(known == (wanted != NULL), "%s, %s, %d ranks", visible ? visible : "all", device ? device : "none", ranks);
+    for (int i = 0; i < ranks && known && wanted; i++) {
+        uint64_t bits = 0;
+        for (int j = 0; j < 64; j++) bits |= (uint64_t)(CPU_ISSET(j, &cores[i]) != 0) << j;
+        CHECK(bits == wanted[i], "%d ranks: rank %d has %llx, not %llx", ranks, i, (unsigned long long)bits,
+              (unsigned long long)wanted[i]);
+    }
+}
+
+static void ranks_get_cores_that_are_local_to_their_gpus(void)
+{
+    static const char *const lists[] = {"4-7,12-15\n", "0-3,8-11\n", "0-3,8-11\n"};
+    put_machine();
+    put_file("proc/driver/nvidia/gpus/0000:01:00.0/information", "GPU UUID: \t GPU-aa007\n");
+    put_file("proc/driver/nvidia/gpus/0000:C1:00.0/information", "GPU UUID: \t GPU-5f1c9\n");
+    put_file("proc/driver/nvidia/gpus/0000:D1:00.0/information", "");
+    for (int i = 0; i < 3; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "sys/bus/pci/devices/0000:%s:00.0/local_cpulist",
+                 (const char *const[]){"01", "c1", "d1"}[i]);
+        put_file(name, lists[i]);
+    }
+    expect_local(NULL, NULL, false, 3, 0xffff, (uint64_t[]){0xf0f0, 0x0303, 0x0c0c});
+    expect_local(NULL, "auto", false, 2, 0xffff, (uint64_t[]){0xf0f0, 0x0f0f});
+    expect_local(NULL, NULL, false, 2, 0xffff, NULL); /* they may use the CPU */
+    expect_local(NULL, "cpu", false, 3, 0xffff, NULL);
+    expect_local("1,2", NULL, false, 2, 0xffff, (uint64_t[]){0x0303, 0x0c0c});
+    expect_local("2,0", "cuda", false, 2, 0x00ff, (uint64_t[]){0x000f, 0x00f0}); /* only allowed cores */
+    expect_local("GPU-5f1c,GPU-aa00", NULL, false, 2, 0xffff, (uint64_t[]){0x0f0f, 0xf0f0});
+    expect_local("GPU-77,GPU-aa00", NULL, false, 2, 0xffff, NULL);
+    expect_local(NULL, "cuda:1", false, 4, 0xffff, (uint64_t[]){0x0101, 0x0202, 0x0404, 0x0808});
+    expect_local("0", "cuda", false, 2, 0xffff, NULL);
+    expect_local("0", "cuda", true, 2, 0xffff, (uint64_t[]){0x3030, 0xc0c0});
+    expect_local("", "cuda", true, 2, 0xffff, NULL);
+    expect_local("0,1", NULL, false, 2, 0x000f, NULL); /* no allowed core is near GPU 0 */
+    expect_local("1,2", NULL, false, 2, 0x0001, NULL); /* one core for two */
+    put_file("sys/bus/pci/devices/0000:d1:00.0/local_cpulist", "0-15\n");
+    expect_local("1,2", NULL, false, 2, 0xffff, NULL); /* neither the same nor apart */
 }
 
 static void lines_are_filtered_by_substrings(void)
@@ -280,7 +337,7 @@ static void every_core_is_assigned_to_at_most_one_rank(void)
         cpu_set_t *cores;
         int        threads;
         char       text[LK__TOPOLOGY_TEXT];
-        REQUIRE(lk__topology_split(context, ranks, &cores, &threads, text) == LK_OK);
+        REQUIRE(lk__topology_split(context, ranks, "cpu", &cores, &threads, text) == LK_OK);
         int busy = lk__cgroup_cores(count) / ranks; /* count / ranks without a quota */
         CHECK(threads == (busy ? busy : 1) && (cores != NULL) == (ranks <= count));
         CPU_ZERO(&seen);
@@ -332,6 +389,7 @@ static void make_spec(lk__launch_spec *spec)
     lk__spec_add(spec, "nodes", "%d", 2);
     lk__spec_add(spec, "node", "%d", 1);
     lk__spec_add(spec, "grace", "%.17g", 0.1);
+    lk__spec_add(spec, "device", "cuda:1");
     lk__spec_add(spec, "environment", "LAUNCH_TEST=a=b");
     lk__spec_add(spec, "argument", "sh");
     lk__spec_add(spec, "argument", "%s", "");
@@ -345,7 +403,7 @@ static void a_job_specification_is_parsed_as_it_was_written(void)
     make_spec(&spec);
     REQUIRE(!spec.full && lk__spec_parse(context, &spec) == LK_OK, "%s", lk_context_error(context));
     CHECK(spec.world == 5 && spec.first_rank == 2 && spec.config.ranks == 3 && spec.config.node == 1 &&
-          spec.config.grace == 0.1);
+          spec.config.grace == 0.1 && strcmp(spec.config.device, "cuda:1") == 0);
     CHECK(spec.argument_count == 3 && strcmp(spec.program[0], "sh") == 0 && !*spec.program[1] &&
           strcmp(spec.program[2], "x=y\nz") == 0 && !spec.program[3]);
     CHECK(strcmp(getenv("LAUNCH_TEST"), "a=b") == 0);
@@ -395,6 +453,7 @@ int main(void)
     RUN(lines_do_not_depend_on_how_the_output_is_split);
     RUN(the_tail_keeps_the_newest_lines);
     RUN(ranks_are_bound_to_memory_nodes_sockets_and_caches);
+    RUN(ranks_get_cores_that_are_local_to_their_gpus);
     RUN(a_process_may_use_the_cores_of_its_memory_nodes);
     RUN(lines_are_filtered_by_substrings);
     RUN(every_core_is_assigned_to_at_most_one_rank);
