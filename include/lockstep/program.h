@@ -39,7 +39,10 @@ typedef struct lk_step {
     const int64_t *sample_ids LK_ZERO;
 } lk_step;
 #define LK_RATE_OF_OPTIMIZER (-1.0)
-#define LK_STEP_INIT {.step = 1, .rate = LK_RATE_OF_OPTIMIZER}
+#define LK_STEP_INIT                            \
+    {                                           \
+        .step = 1, .rate = LK_RATE_OF_OPTIMIZER \
+    }
 
 /* A metric that the model recorded with lk_metric. */
 typedef struct lk_named_metric {
@@ -132,7 +135,11 @@ LK_API const void *lk_program_gradient(const lk_program *program, const char *pa
  *   - gradients of the mean loss of the whole batch: write them, and set the weight to 1.
  * Gradients written without a LK_BACKWARD since the last update count as one run: those not written are 0, and the
  * weight is 1. All ranks of a group must write the same values. Where they share their state, gradients are read before
- * LK_UPDATE; the first call after LK_SYNC that changes them, and LK_UPDATE itself, are collectives. */
+ * LK_UPDATE; the first call after LK_SYNC that changes them, and LK_UPDATE itself, are collectives.
+ *
+ * In a pipeline the ranks of a stage read the gradients of the states that they hold (LK_ENOENT: others do). Tied
+ * weights of several stages have one gradient, the sum of their uses: reading it after LK_SYNC is a collective of these
+ * stages, and all of them must write and scale it alike. */
 LK_API lk_status lk_program_gradient_read(lk_program *program, const char *parameter, void *data, size_t bytes);
 LK_API lk_status lk_program_gradient_write(lk_program *program, const char *parameter, const void *data, size_t bytes);
 /* Multiplies the gradient of a parameter; NULL: all gradients. */

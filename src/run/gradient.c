@@ -93,17 +93,22 @@ static lk_status check_bytes(const lk_program *p, const char *parameter, size_t 
                     lk_dtype_name(g->real), bytes, given);
 }
 
-/* Gradients are where their states are; those of tied weights are added in the update alone. */
+/* Gradients are where their states are. */
 static lk_status check_stage(const lk_program *p, const char *parameter)
 {
     size_t state = (size_t)lk__find_state(p->plan->graph, parameter);
-    if (!p->plan->states[state].trained)
-        return lk__fail(p->context, LK_ENOENT, "the gradient of \"%s\" is on the ranks of stage %d of the pipeline",
-                        parameter, lk__plan_first_holder(p->plan, state));
-    if (!lk__plan_is_tied(p->plan, state)) return LK_OK;
-    return lk__fail(p->context, LK_ENOENT,
-                    "\"%s\" is used in several stages of the pipeline, whose gradients of it are added in LK_UPDATE",
-                    parameter);
+    if (p->plan->states[state].trained) return LK_OK;
+    return lk__fail(p->context, LK_ENOENT, "the gradient of \"%s\" is on the ranks of stage %d of the pipeline",
+                    parameter, lk__plan_first_holder(p->plan, state));
+}
+
+/* What this rank has of the gradient: of all ranks once that is there, or of its own samples and uses. */
+static lk_status read_part(lk_program *p, int state, void *data)
+{
+    size_t bytes = lk__plan_gradient_bytes(p->plan, (size_t)state);
+    if (!p->progress.synced) return read_own(p, state, data, bytes);
+    lk_status status = p->gradients->read(p, state, data, bytes);
+    return status < 0 ? status : lk__gradient_add_stages(p, state, data);
 }
 
 lk_status lk_program_gradient_read(lk_program *p, const char *parameter, void *data, size_t bytes)
@@ -121,13 +126,12 @@ lk_status lk_program_gradient_read(lk_program *p, const char *parameter, void *d
             "ranks that share their state do not keep gradients: read them before LK_UPDATE, after LK_SYNC");
     if (p->shard && !p->progress.synced)
         return lk__fail(p->context, LK_EINVAL, "the ranks have slices of the gradients' sum: read them after LK_SYNC");
-    lk_status (*read)(lk_program *, int, void *, size_t) = p->progress.synced ? p->gradients->read : read_own;
     int    state = lk__find_state(p->plan->graph, parameter);
     size_t local = lk__plan_gradient_bytes(p->plan, (size_t)state);
-    if (!lk__gradient_is_part(p, state)) return read(p, state, data, local);
+    if (!lk__gradient_is_part(p, state)) return read_part(p, state, data);
     void *part = lk__alloc(p->context, LK_MEMORY_OTHER, local);
     if (!part) return LK_ENOMEM;
-    status = read(p, state, part, local);
+    status = read_part(p, state, part);
     if (status >= 0) status = lk__gradient_gather(p, state, part, data);
     lk__free(p->context, LK_MEMORY_OTHER, part, local);
     return status;

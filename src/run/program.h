@@ -40,11 +40,11 @@ typedef struct lk__run_list {
     lk__run_instruction *instructions;
     lk__run_launch      *launches; /* by number in the plan's list; NULL: none */
     size_t               count, collectives;
-    lk__plan_ranges      at; /* the sections among the instructions */
+    lk__plan_ranges      at;      /* the sections among the instructions */
     bool                 by_leaf; /* some run leaf by leaf, on rows that follow from the samples of the global batch */
     int64_t              samples; /* the count that operands are set for; -1: none yet, or an input was rebound */
     int64_t              total;   /* the same for the samples of the global batch, where by_leaf */
-    const char          *gradients; /* the same for the set of gradients */
+    const char          *gradients;  /* the same for the set of gradients */
     int                  part, each; /* the same for the leaves of the run, where by_leaf */
 } lk__run_list;
 
@@ -191,7 +191,7 @@ struct lk_program {
     char             *trace_names; /* of the buckets, then of the instructions */
     size_t            trace_names_bytes;
     char             *trace_runs; /* in them: those of the runs of a stage; NULL: there is one stage */
-    lk__run_timeline *timeline; /* NULL: none was asked for, or the host's clock will do */
+    lk__run_timeline *timeline;   /* NULL: none was asked for, or the host's clock will do */
 };
 
 static inline double *lk__row_numbers(const lk_program *p, int row)
@@ -250,6 +250,10 @@ bool lk__gradient_is_part(const lk_program *program, int state);
 lk_status lk__gradient_gather(lk_program *program, int state, const void *part, void *data);
 /* This rank's part from the whole. */
 void lk__gradient_cut(const lk_program *program, int state, const void *data, void *part);
+
+/* gradient_tied.c: adds those of other stages that hold the state to this rank's part of its gradient. Collective among
+ * these stages; of a state that one stage holds nothing. */
+lk_status lk__gradient_add_stages(lk_program *program, int state, void *part);
 
 /* ---- staging_create.c, staging.c: copies between the host and the device ---- */
 lk_status lk__staging_create(lk_program *program); /* after the slots and the gradients */

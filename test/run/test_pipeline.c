@@ -5,6 +5,8 @@
 #include "gpu_cases.h"
 #include "mesh_net.h"
 
+#include "plan/pipeline.h"
+
 enum { BATCH = 6, TOKENS = 8, VOCABULARY = 24, WIDTH = 16, IN = 6, HIDDEN = 12, OUT = 4, STEPS = 4 };
 
 typedef enum model { MLP, GPT, LLAMA, SKIPS, PLAIN } model;
@@ -149,6 +151,29 @@ static void write_gradients(const rank_test *r, const setting *s, net *n)
     update(r, s, n);
 }
 
+/* Every stage that holds the tied embedding has its whole gradient, and what is scaled there is scaled once. */
+static void compare_tied(const rank_test *r, const setting *s, net *own, net *whole)
+{
+    const char *name = s->model == GPT ? "transformer.wte.weight" : "model.embed_tokens.weight";
+    int         state = lk__find_state(own->of.graph, name);
+    double      a[VOCABULARY * WIDTH], b[VOCABULARY * WIDTH], largest = 1e-3;
+    if (state < 0 || !lk__plan_is_tied(own->of.plan, (size_t)state)) return;
+    net *all[] = {own, whole};
+    for (int i = 0; i < 2; i++)
+        REQUIRE(lk_program_gradient_scale(all[i]->of.program, name, 0.5) == LK_OK, "%s: %s", s->name,
+                lk_context_error(r->context));
+    REQUIRE(lk_program_gradient_read(whole->of.program, name, a, sizeof a) == LK_OK);
+    lk_status status = lk_program_gradient_read(own->of.program, name, b, sizeof b);
+    if (!lk__plan_holds(own->of.plan, (size_t)state)) {
+        CHECK(status == LK_ENOENT, "%s, rank %d: %d", s->name, r->rank, status);
+        return;
+    }
+    REQUIRE(status == LK_OK, "%s, rank %d: %s", s->name, r->rank, lk_context_error(r->context));
+    double worst = largest_difference(b, a, LK_F64, VOCABULARY * WIDTH, &largest);
+    CHECK(worst <= 1e-9 * largest, "%s, rank %d: the tied gradient differs by %g of %g", s->name, r->rank, worst,
+          largest);
+}
+
 /* The program alone is there: the plan states its memory to the byte, and steps and evaluations allocate nothing. */
 static void check_memory(rank_test *r, const setting *s)
 {
@@ -219,6 +244,7 @@ static void check_setting(rank_test *r)
         double a = train_step(r, s, &whole, step);
         CHECK(fabs(a - b) <= 1e-9 * fabs(a), "%s, rank %d, step %d: loss %.15g, not %.15g", s->name, r->rank, i, b, a);
         compare_gradients(r, s->name, &own.of, &whole.of);
+        compare_tied(r, s, &own, &whole);
         update(r, s, &own);
         update(r, s, &whole);
         compare_states(r, s->name, &own.of, &whole.of);
