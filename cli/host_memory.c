@@ -33,7 +33,8 @@ host_memory host_memory_sum(lk_context *context, const lk_trainer_config *config
         if (kind == LK_MEMORY_OTHER) continue;
         *(holder == LK_HELD_BY_RANK ? &m.rank : holder == LK_HELD_BY_NODE ? &m.copy : &m.common) += memory[kind];
     }
-    if (config->mesh && m.common + m.copy) m.parts = lk_mesh_extent(config->mesh, LK_AXIS_TENSOR);
+    if (config->mesh && m.common + m.copy)
+        m.parts = lk_mesh_extent(config->mesh, LK_AXIS_TENSOR) * lk_mesh_extent(config->mesh, LK_AXIS_PIPELINE);
     m.common = (size_t)m.parts * (m.common + (size_t)m.nodes * m.copy);
     m.host = m.common + (size_t)m.ranks * m.rank;
     m.possible = true;

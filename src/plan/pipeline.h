@@ -12,7 +12,8 @@
  *
  * A state is held by the stages that read it (lk__plan_splits.held). Tied weights are held by several: each makes the
  * gradient of its own uses, and before the update the first adds them and sends the sum to the others. In every layout
- * with the same bits, and where ranks have slices of states, one stage holds them and sends them to the others. */
+ * with the same bits, and where ranks share states or have slices of them, one stage holds them and sends them to the
+ * others. */
 #ifndef LK__PLAN_PIPELINE_H
 #define LK__PLAN_PIPELINE_H
 

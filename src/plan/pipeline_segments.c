@@ -218,8 +218,8 @@ static void set_held(lk_plan *p, size_t state, uint64_t held)
 }
 
 /* Whether a state that several stages use is held by the first of them and sent to the others in each micro-batch, as
- * any other value is: where gradients are added in the order of one rank, and where ranks have slices of them. */
-static bool sends_states(const lk_plan *p) { return p->parallel.reproducible_layout || p->stage; }
+ * any other value is: where gradients are added in the order of one rank, and where ranks sum slices of them. */
+static bool sends_states(const lk_plan *p) { return p->parallel.reproducible_layout || p->stage || p->shared; }
 
 static void hold_states(lk_plan *p)
 {

@@ -266,8 +266,9 @@ static lk_status read_config(lk_graph *graph, const lk_plan_config *given, lk_pl
 static int count_helpers(const lk_plan *p)
 {
     int others = lk__plan_owners(p) - 1;
-    /* Ranks that place values wait for each other within a step: what they have left is not their own alone. */
-    bool placed = lk__mesh_used_axes(&p->mesh, LK__PLAN_PLACED_AXES | LK__PLAN_EXPERT_AXES) != 0;
+    /* Ranks that place values, and stages, wait for each other within a step: what they have left is not their own
+     * alone. */
+    bool placed = lk__mesh_used_axes(&p->mesh, LK__PLAN_PLACED_AXES | LK__PLAN_EXPERT_AXES | LK__PLAN_STAGE_AXES) != 0;
     if (!p->shared || !p->trains || p->parallel.keep_cores || placed) return 0;
     return others < LK__HELPERS ? others : LK__HELPERS;
 }

@@ -69,8 +69,8 @@ bool lk__plan_hosts_share(const lk__mesh_grid *mesh, int leaves, int hosts, char
         snprintf(why, bytes, "have different experts, %s", leaves ? "and add leaves" : "on several hosts");
         return false;
     }
-    if (lk__mesh_used_axes(mesh, LK__PLAN_STAGE_AXES)) {
-        snprintf(why, bytes, "have different stages of the model");
+    if (lk__mesh_used_axes(mesh, LK__PLAN_STAGE_AXES) && hosts > 1) {
+        snprintf(why, bytes, "have different stages of the model, on several hosts");
         return false;
     }
     if (hosts <= 1) return true;

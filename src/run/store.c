@@ -262,8 +262,8 @@ static lk_status find_sharers(lk_store *s)
         return LK_OK;
     }
     /* Of placed values, the copies of all hosts that are replicas: each has the same number of sharers. */
-    int       colour = s->plan->placed_axes ? lk__mesh_coordinate(&s->plan->mesh, s->plan->placed_axes, rank)
-                                            : lk__plan_copy(s->plan, rank);
+    unsigned apart = s->plan->placed_axes | (s->plan->pipeline ? LK__PLAN_STAGE_AXES : 0);
+    int colour = s->plan->placed_axes ? lk__mesh_coordinate(&s->plan->mesh, apart, rank) : lk__plan_copy(s->plan, rank);
     lk_status status = lk_comm_split(s->group, colour, rank, &s->comm);
     s->split_comm = status >= 0;
     return status;

@@ -133,7 +133,8 @@ lk_state_mode lk__trainer_state_mode(lk_context *c, const lk_trainer_config *con
     int           shards = lk__mesh_extent(&mesh, LK_AXIS_SHARD);
     if (world == 1) mode = config->state == LK_STATE_AUTO ? LK_STATE_REPLICATED : config->state;
     bool     shares = mode == LK_STATE_SHARED && world > 1;
-    unsigned placed = lk__mesh_used_axes(&mesh, LK__PLAN_PLACED_AXES | (shares ? 0 : LK__PLAN_EXPERT_AXES));
+    unsigned placed =
+        lk__mesh_used_axes(&mesh, LK__PLAN_PLACED_AXES | LK__PLAN_STAGE_AXES | (shares ? 0 : LK__PLAN_EXPERT_AXES));
     if (!why) return mode;
     why[0] = '\0';
     if (mesh.size == 1)

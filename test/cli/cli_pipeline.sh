@@ -48,11 +48,20 @@ expect 0 "" "$lockstep" train --resume auto --steps 3 --save more --mesh pipelin
 expect 0 "" "$lockstep" train --resume auto --steps 4 --save more --mesh pipeline=2,shard=2
 cmp -s bits/model.safetensors more/model.safetensors || complain "stages give other bits with --reproducible layout"
 
+# ---- state that the ranks of a stage share: the bits of those that do not ----
+for state in shared replicated; do
+    expect 0 "" "$lockstep" train $bits --steps 3 --save $state --mesh pipeline=2,data=2 --state $state
+    grep -q "^the state is split over 2 ranks along pipeline, each part shared by 2 ranks" \
+        <("$lockstep" plan $bits --mesh pipeline=2,data=2 --state $state) && found=shared || found=replicated
+    [ $found = $state ] || complain "--state $state is planned as $found"
+done
+cmp -s shared/model.safetensors replicated/model.safetensors || complain "stages that share their state have other bits"
+
 # ---- mistakes ----
 expect 2 "has 9 stages along pipeline, and the model can be cut into" "$lockstep" train --model mlp --data synthetic \
     --steps 1 --mesh pipeline=9
-expect 2 "have different stages of the model, so they cannot share their state" "$lockstep" train $small --steps 1 \
-    --mesh pipeline=2,data=2 --state shared
+expect 2 "have different stages of the model, on several hosts, so they cannot share their state" "$lockstep" plan \
+    $small --mesh pipeline=2,data=2 --nnodes 2 --state shared
 expect 2 "adds over all" "$lockstep" train --model resnet20 --data synthetic --batch 8 --threads 1 --steps 1 \
     --sync-batchnorm --reproducible --mesh pipeline=2
 

@@ -15,7 +15,7 @@ typedef struct setting {
     const char          *name, *mesh;
     model                model;
     int                  micro_batches, leaves, stage, layers; /* layers 0: 2 */
-    bool                 recompute, untied, whole_sequences, layout;
+    bool                 recompute, untied, whole_sequences, layout, shared;
     double               clip, dropout;
     lk_pipeline_schedule schedule;
 } setting;
@@ -92,6 +92,7 @@ static void make(const rank_test *r, net *n, const setting *s, const char *axes)
     config.parallel.pipeline_schedule = s->schedule;
     config.no_sequence_parallel = s->whole_sequences;
     config.parallel.shard_stage = axes ? s->stage : 0;
+    config.parallel.state = axes && s->shared ? LK_STATE_SHARED : LK_STATE_REPLICATED;
     int64_t rows = lk_mesh_capacity(n->of.mesh, &config.parallel, BATCH);
     REQUIRE(lk_graph_create(r->context, LK_F64, &n->of.graph) == LK_OK);
     config.loss = text ? record_text(n->of.graph, s, rows, &y) : record_rows(n->of.graph, s, rows, &y);
@@ -340,6 +341,35 @@ static void stages_multiply_with_other_axes(void)
     run_settings(all, sizeof all / sizeof *all);
 }
 
+/* Each stage has one copy of its state, of which every rank updates a part. */
+static void ranks_of_a_stage_share_its_state(void)
+{
+    setting all[] = {
+        {.name = "shared, gpt", .mesh = "pipeline=2,data=2", .model = GPT, .micro_batches = 3, .clip = 0.1},
+        {.name = "shared, shard", .mesh = "shard=2,pipeline=2", .model = LLAMA, .untied = true},
+        {.name = "shared, unequal stages", .mesh = "data=2,pipeline=3", .model = MLP, .micro_batches = 2, .clip = 0.1},
+        {.name = "shared, without blocks", .mesh = "pipeline=2,data=3", .model = PLAIN, .clip = 0.1},
+        {.name = "shared, leaves", .mesh = "data=2,pipeline=2", .model = GPT, .leaves = 4, .clip = 0.1},
+        {.name = "shared, tensor",
+         .mesh = "data=2,pipeline=2,tensor=2",
+         .model = LLAMA,
+         .micro_batches = 2,
+         .clip = 0.1},
+        {.name = "shared, zero-bubble",
+         .mesh = "pipeline=2,data=4",
+         .model = GPT,
+         .micro_batches = 4,
+         .recompute = true,
+         .clip = 0.1,
+         .schedule = LK_PIPELINE_ZERO_BUBBLE},
+    };
+    if (getenv("LOCKSTEP_DEVICE")) return; /* shared in the host's memory alone */
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        all[i].shared = true;
+        run_ranks(ranks_of_mesh(all[i].mesh), NULL, check_setting, &all[i]);
+    }
+}
+
 /* Gradients of one slice are made at different times: those of norms with what other stages wait for. */
 static void postponed_gradients_are_reduced_in_slices(void)
 {
@@ -418,6 +448,7 @@ int main(void)
     RUN(transformers_train_as_on_one_rank);
     RUN(schedules_give_the_same_result);
     RUN(stages_multiply_with_other_axes);
+    RUN(ranks_of_a_stage_share_its_state);
     RUN(postponed_gradients_are_reduced_in_slices);
     RUN(stages_with_different_settings_do_not_start);
     RUN(every_schedule_trains_as_one_rank);
