@@ -104,11 +104,13 @@ static void print_text(const lk_description *d, bool intact)
     const lk_progress *p = lk_description_progress(d);
     const lk_field    *field;
     const char        *type = lk_description_text(d, "dtype"), *mesh = lk_description_text(d, "mesh");
+    const char        *isa = lk_description_text(d, "isa");
     terminal_print(stdout, "%-18s %s\n", "checkpoint", lk_description_path(d));
     printf("%-18s %lld\n%-18s %lld, %lld samples of it used\n%-18s %llu\n", "step", (long long)p->step, "epoch",
            (long long)p->epoch + 1, (long long)p->position, "seed", (unsigned long long)p->seed);
     print_writer(d);
     if (type) printf("%-18s %s\n", "precision", type);
+    if (isa) terminal_print(stdout, "%-18s %s\n", "instruction set", isa);
     if (mesh) terminal_print(stdout, "%-18s %s\n", "mesh", mesh);
     print_options(d);
     for (int i = 0; (field = lk_description_field(d, i)); i++) print_field(field, i == 0);
@@ -194,7 +196,7 @@ static void json_tensors(json *j, const lk_description *d)
 
 static void print_json(const lk_description *d, bool intact)
 {
-    static const char *const texts[] = {"version", "dtype", "host", "user", "date", "mesh"};
+    static const char *const texts[] = {"version", "dtype", "isa", "host", "user", "date", "mesh"};
     const lk_progress       *p = lk_description_progress(d);
     char                     seed[32];
     json                     j = json_to(stdout);

@@ -134,8 +134,8 @@ LK_API void      lk_description_free(lk_description *description); /* NULL is fi
 
 LK_API const lk_progress *lk_description_progress(const lk_description *description);
 LK_API const char        *lk_description_path(const lk_description *description); /* DIR/step-00000938 */
-/* "version", "dtype", "host", "user", "date" (UTC), "mesh" of the ranks that wrote it, or the name of a file for its
- * SHA-256; NULL if it was not saved. */
+/* "version", "dtype", "isa" (the instruction set of its kernels), "host", "user", "date" (UTC), "mesh" of the ranks
+ * that wrote it, or the name of a file for its SHA-256; NULL if it was not saved. */
 LK_API const char *lk_description_text(const lk_description *description, const char *what);
 LK_API const char *lk_description_file(const lk_description *description, int index); /* its name; NULL past the last */
 LK_API int64_t     lk_description_parameters(const lk_description *description); /* trained and frozen; -1: not saved */

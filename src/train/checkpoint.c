@@ -205,6 +205,7 @@ static lk_status write_rest(lk__train_saver *s, const char *directory, const lk_
     char              file[PATH_MAX];
     lk__state_content content = {.progress = progress,
                                  .dtype = lk__checkpoint_precision(s->store),
+                                 .isa = lk__checkpoint_isa(s->store),
                                  .parameters = lk_store_parameters(s->store),
                                  .model = sha[0],
                                  .optimizer = sha[1],

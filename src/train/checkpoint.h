@@ -156,6 +156,10 @@ lk_status lk__checkpoint_verify_step(lk_context *context, const char *directory,
                                      lk__state *state);
 /* The precision of a run as --dtype names it. Weights are saved in f32 or f64 whatever it is. */
 const char *lk__checkpoint_precision(const lk_store *store);
+/* checkpoint_isa.c: the instruction set of its kernels; "": those of a device that has none. And whether the run
+ * computes by other kernels than one whose checkpoint names `saved`. */
+const char *lk__checkpoint_isa(const lk_store *store);
+bool        lk__checkpoint_isa_differs(const lk_store *store, const char *saved);
 
 /* ---- background.c: each rank copies the chunks that it writes, and a thread writes them while training continues ----
  */

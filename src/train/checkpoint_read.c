@@ -250,6 +250,11 @@ static lk_status load_newest(lk_store *store, const char *directory, const loadi
     const char *precision = lk__checkpoint_precision(store);
     if (status == LK_OK && what->all && s.state.dtype[0] && strcmp(s.state.dtype, precision) != 0)
         lk__log(c, LK_LOG_INFO, "%s was saved by a run in %s and continues in %s", s.path, s.state.dtype, precision);
+    if (status == LK_OK && what->all && lk__checkpoint_isa_differs(store, s.state.isa))
+        lk__log(c, LK_LOG_INFO,
+                "%s was saved by a run with the instruction set %s and continues with %s, whose results differ in "
+                "rounding",
+                s.path, s.state.isa, lk__checkpoint_isa(store));
     if (status == LK_OK && progress) *progress = s.state.progress;
     return status;
 }

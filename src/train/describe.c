@@ -141,6 +141,7 @@ const char *lk_description_text(const lk_description *d, const char *what)
         const char *what, *text;
     } all[] = {{"version", d->version},
                {"dtype", d->state.dtype},
+               {"isa", d->state.isa},
                {"host", d->host},
                {"user", d->user},
                {"date", d->date},

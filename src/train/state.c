@@ -161,10 +161,11 @@ lk_status lk__state_write(lk_context *c, const char *path, void *staging, size_t
     format_date(date);
     int h = snprintf(head, sizeof head,
                      "{\"lockstep\":\"%s\",\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"position\":%" PRId64
-                     ",\"seed\":\"%" PRIu64 "\",\"dtype\":\"%s\",\"parameters\":%" PRId64
+                     ",\"seed\":\"%" PRIu64 "\",\"dtype\":\"%s\"%s%s%s,\"parameters\":%" PRId64
                      ",\"written\":{%s,\"date\":\"%s\"}%s",
-                     LK_VERSION_STRING, p->step, p->epoch, p->position, p->seed, content->dtype, content->parameters,
-                     content->writer, date, content->record ? ",\"record\":" : "");
+                     LK_VERSION_STRING, p->step, p->epoch, p->position, p->seed, content->dtype,
+                     content->isa[0] ? ",\"isa\":\"" : "", content->isa, content->isa[0] ? "\"" : "",
+                     content->parameters, content->writer, date, content->record ? ",\"record\":" : "");
     int t = snprintf(tail, sizeof tail,
                      ",\"sha256\":{\"model.safetensors\":\"%s\",\"optimizer.safetensors\":\"%s\",%.*s\"state.json\":"
                      "\"%0*d%s",
@@ -338,6 +339,10 @@ static lk_status parse_state(lk__state *state, const char *path)
     if (good && lk__json_get(root, "dtype", &value)) {
         size_t length = lk__json_string(&value, state->dtype, sizeof state->dtype);
         good = length > 0 && length < sizeof state->dtype;
+    }
+    if (good && lk__json_get(root, "isa", &value)) {
+        size_t length = lk__json_string(&value, state->isa, sizeof state->isa);
+        good = length > 0 && length < sizeof state->isa;
     }
     good = good && read_files(&sums, state->files, &state->files_count) && read_chunks(state, &chunks);
     if (chunks < 0) return chunks;

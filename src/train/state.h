@@ -13,6 +13,7 @@ lk_status lk__progress_check(lk_context *context, const char *what, const lk_pro
 
 enum {
     LK__STATE_DTYPE = 8,            /* bytes of the precision's name: "f32", "f64", "bf16" */
+    LK__STATE_ISA = 32,             /* bytes of the name of an instruction set */
     LK__STATE_WRITER = 1024,        /* bytes of lk__state_writer's text */
     LK__STATE_RECORD = 8 << 20,     /* the longest record of a run, in bytes: class names can be many */
     LK__STATE_ALGORITHMS = 4 << 20, /* the longest list of algorithms, in bytes */
@@ -24,6 +25,7 @@ enum {
 typedef struct lk__state_content {
     const lk_progress *progress;
     const char        *dtype;             /* the precision of the run */
+    const char        *isa;               /* the instruction set of its kernels; "": they have none */
     int64_t            parameters;        /* trained and frozen elements */
     const char        *model, *optimizer; /* SHA-256 of the files */
     uint64_t           chunk_bytes;
@@ -62,6 +64,7 @@ typedef struct lk__state {
     lk__json    root; /* within text */
     lk_progress progress;
     char        dtype[LK__STATE_DTYPE]; /* "" where an older version wrote the file */
+    char        isa[LK__STATE_ISA];     /* the same, and where there is none */
     char        sha[3][65];             /* of the model, the optimizer, and itself */
 
     lk__state_file files[LK__LISTED_FILES];
