@@ -5,7 +5,7 @@
 #include "base/hash.h"
 #include "base/normal.h"
 #include "base/normal_f32.h"
-#include "base/random.h"
+#include "base/random_batch.h"
 #include "comm/abort.h"
 #include "comm/hosts.h"
 #include "plan/pipeline.h"

@@ -6,6 +6,7 @@
 
 #include "base/normal.h"
 #include "base/normal_f32.h"
+#include "base/random_batch.h"
 
 #include <float.h>
 #include <math.h>

@@ -4,6 +4,7 @@
 #include "check.h"
 
 #include "base/normal.h"
+#include "base/random_batch.h"
 
 #include <math.h>
 

@@ -13,10 +13,6 @@
 #include <math.h>
 #include <string.h>
 
-#if defined(__aarch64__)
-#include <arm_neon.h>
-#endif
-
 #define LK__ELEMENT_f32 1
 #define LK__ELEMENT_f64 2
 #define ELEMENT_ID_(name) LK__ELEMENT_##name
@@ -70,16 +66,6 @@ static inline vec  splat(REAL x)
 /* mask lanes are 0 or -1, as in the result of a comparison. */
 static inline vec choose(ivec mask, vec yes, vec no) { return (vec)((mask & (ivec)yes) | (~mask & (ivec)no)); }
 static inline vec vmax(vec a, vec b) { return choose(a > b, a, b); }
-/* x, or the bound that it is beyond; NaN stays. */
-static inline vec vbound(vec x, REAL low, REAL high)
-{
-#if defined(__aarch64__) && LK_REAL_BITS == 32 /* one instruction a bound, where gcc has two for a choice */
-    return (vec)vmaxq_f32(vminq_f32((float32x4_t)x, vdupq_n_f32(high)), vdupq_n_f32(low));
-#else
-    x = choose(x > high, splat(high), x);
-    return choose(x < low, splat(low), x);
-#endif
-}
 
 /* load, store: a vector; load_one, store_one: one number. Of an array of REALs or of ELEMENTs, by the pointer's
  * type. */
@@ -100,7 +86,7 @@ typedef ELEMENT_NAME(element, LK_ELEMENT) ELEMENT;
     _Generic((p), const ELEMENT *: name##_element, ELEMENT *: name##_element, const REAL *: name##_real, \
              REAL *: name##_real)
 #else
-typedef REAL ELEMENT;
+typedef REAL    ELEMENT;
 #define BY_TYPE(name, p) name##_real
 #endif
 #define load(p) BY_TYPE(load, p)(p)

@@ -1,6 +1,6 @@
 /* dropout.c - zeroes elements at random and scales the rest by 1 / (1 - p). Whether an element is kept is a function of
  * (seed, epoch, op, sample, element of the whole sample), so the gradient draws the same numbers. Philox bounds it. */
-#include "base/random.h"
+#include "base/random_batch.h"
 #include "device/cpu/lanes.h"
 #include "device/sample_part.h"
 

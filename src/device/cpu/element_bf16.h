@@ -5,6 +5,10 @@
 
 #include "base/bf16.h"
 
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 /* A vector of bf16. store_bf16 rounds a result of arithmetic to nearest, ties to even; a NaN stays one, as in
  * lk__to_bf16: arithmetic has made it quiet, so its upper half is one too. store_exact stores numbers that are bf16
  * already. (On arm64 by intrinsics: GCC 12 loads and converts a half vector one by one.) */

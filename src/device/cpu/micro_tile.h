@@ -5,6 +5,10 @@
 
 #include "device/cpu/gemm.h"
 
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 #ifndef TILE_NV
 #define TILE_NV NV
 #endif

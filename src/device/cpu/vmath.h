@@ -23,6 +23,17 @@ INLINE vec vsqrt(vec x)
 
 #if LK_REAL_BITS == 32
 
+/* x, or the bound that it is beyond; NaN stays. */
+INLINE vec vbound(vec x, REAL low, REAL high)
+{
+#if defined(__aarch64__) /* one instruction a bound, where gcc has two for a choice */
+    return (vec)vmaxq_f32(vminq_f32((float32x4_t)x, vdupq_n_f32(high)), vdupq_n_f32(low));
+#else
+    x = choose(x > high, splat(high), x);
+    return choose(x < low, splat(low), x);
+#endif
+}
+
 /* 2^k e^r with |r| <= ln 2 / 2. Gives 0 and infinity outside the range; NaN stays NaN. */
 INLINE vec vexp(vec x)
 {
