@@ -15,6 +15,10 @@
 #define FOR_EACH _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++)
 #endif
 
+/* For recursive functions: GCC would inline the recursion several levels deep, which takes seconds to compile and gains
+ * nothing. */
+#define NOINLINE __attribute__((noinline))
+
 enum { BLOCK = 512 }; /* elements of a partial result; a tree's live ones stay in the L1 cache */
 
 /* The types in memory, at any alignment. Only in memory: gcc 14 fails on such parameters. */
@@ -32,7 +36,7 @@ LK__DTYPE_LIST(DEFINE_MEMORY)
 /* One type and operation. T is the stored type, A that of partial results; LOAD and STORE convert between them, COMBINE
  * takes two, and FINISH gets the tree's result and `scale`, which is the number of inputs or its reciprocal. */
 #define DEFINE(name, T, A, LOAD, STORE, COMBINE, FINISH)                                                            \
-    static void tree_##name(A *out, const T *const *in, size_t at, int n, size_t count, A *scratch)                 \
+    NOINLINE static void tree_##name(A *out, const T *const *in, size_t at, int n, size_t count, A *scratch)        \
     {                                                                                                               \
         if (n == 1) {                                                                                               \
             const T *a = in[0] + at;                                                                                \
