@@ -125,15 +125,21 @@ if(LK_CUDA_EMULATED)
   endif()
   # Code for cuBLASLt and cuDNN leaves itself out. Warnings are nvcc's task.
   set_source_files_properties(${cuda_sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
-  set(emulation test/cuda_emulated/threads.cpp test/cuda_emulated/runtime.cpp test/cuda_emulated/cupti.cpp)
-  add_library(cuda_emulated MODULE ${cuda_sources} ${emulation} test/cuda_emulated/libraries.cpp)
-  add_executable(cuda_emulation test/cuda_emulated/cuda_emulation.cpp ${emulation})
-  foreach(target cuda_emulated cuda_emulation)
-    target_compile_features(${target} PRIVATE cxx_std_17)
+  add_library(cuda_emulated_runtime OBJECT test/cuda_emulated/threads.cpp test/cuda_emulated/runtime.cpp
+      test/cuda_emulated/cupti.cpp)
+  add_library(cuda_emulated MODULE ${cuda_sources} $<TARGET_OBJECTS:cuda_emulated_runtime>
+      test/cuda_emulated/libraries.cpp)
+  add_executable(cuda_emulation test/cuda_emulated/cuda_emulation.cpp $<TARGET_OBJECTS:cuda_emulated_runtime>)
+  foreach(target cuda_emulated_runtime cuda_emulated cuda_emulation)
+    # As C++14, with `if constexpr` as an extension: <math.h> of C++17 brings special functions that take longer to
+    # compile than most kernels.
+    set_target_properties(${target} PROPERTIES CXX_STANDARD 14 CXX_STANDARD_REQUIRED ON)
     target_compile_definitions(${target} PRIVATE LK_CUDA_EMULATED)
     target_compile_options(${target} PRIVATE -Og -w -fno-strict-aliasing -fdata-sections -fvisibility=hidden)
     target_include_directories(${target} BEFORE PRIVATE test/cuda_emulated)
     target_include_directories(${target} PRIVATE include src)
+  endforeach()
+  foreach(target cuda_emulated cuda_emulation)
     target_link_options(${target} PRIVATE ${emulated_shared})
     target_link_libraries(${target} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
     set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/test/cuda_emulated/shared.ld)

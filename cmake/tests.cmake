@@ -8,13 +8,16 @@
 # C test that starts more than it announces fails (check.h); in scripts, numbers behind -n and --nproc-per-node count
 # too. Scripts get these environment variables: LOCKSTEP (the command), SOURCE_DIR, BUILD_DIR, CC, LK_SANITIZE.
 set(default_timeout 120)
-# Tests compile at -O1: at -O3 they were a third of the time of a build, and what they test, the library, is compiled as
-# always. GCC knows fewer ranges of values there, and would warn of texts that never are that long.
-set(test_options $<$<NOT:$<CONFIG:Debug>>:-O1> $<$<C_COMPILER_ID:GNU>:-Wno-format-truncation>)
+# Tests compile at -Og: at -O3 they were a third of the time of a build, and what they test, the library, is compiled as
+# always. At -O1, which sanitizers need more, they compile half as long again and run 4 % faster. GCC knows fewer ranges
+# of values there, and would warn of texts that never are that long.
 set(slowness 1)
+set(test_level -Og)
 if(LK_SANITIZE)
   set(slowness 6)
+  set(test_level -O1)
 endif()
+set(test_options $<$<NOT:$<CONFIG:Debug>>:${test_level}> $<$<C_COMPILER_ID:GNU>:-Wno-format-truncation>)
 execute_process(COMMAND nproc OUTPUT_VARIABLE cores OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 if(NOT cores MATCHES "^[1-9][0-9]*$")
   cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
