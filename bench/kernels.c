@@ -364,6 +364,9 @@ int main(int argc, char **argv)
     time_product(&b, "gpt2 c_fc 4096x768>3072", 4096, 768, 3072, true, false);
     time_product(&b, "512 up 1024x512>2048", 1024, 512, 2048, true, false);
     time_product(&b, "512 down 1024x2048>512", 1024, 2048, 512, true, false);
+    time_product(&b, "token 1x384>1536", 1, 384, 1536, true, false);
+    time_product(&b, "token 1x384>1024", 1, 384, 1024, false, false);
+    time_product(&b, "tokens 4x1536>384", 4, 1536, 384, true, false);
     time_attention(&b, "attention 4x6 256x64", 4, 256, 6, 64);
     time_attention(&b, "attention 1x12 1024x64", 1, 1024, 12, 64);
     time_activations(&b, 64, 16, 32);

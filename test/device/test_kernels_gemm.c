@@ -123,15 +123,15 @@ static void matrix_products(void)
 /* ---- few rows ---- */
 
 /* The bits of one product of `rows` rows, with workspace for `capacity` of them; the caller frees them. */
-static unsigned char *product_bits(const char *isa, lk_dtype real, lk__op op, const values *x, const values *w,
-                                   const values *b, int64_t rows, bool tb, int threads)
+static unsigned char *product_bits(const char *isa, lk_dtype real, lk__op op, const lk__op_attrs *attrs,
+                                   const values *x, const values *w, const values *b, int64_t rows, int threads)
 {
     const lk__kernel_entry *entry = &lk__cpu_kernels(real, isa)[op];
-    lk__op_attrs            attrs = {.transpose_b = tb, .activation = op == LK__OP_linear ? LK__RELU : LK__IDENTITY};
-    int64_t                 n = op == LK__OP_linear || tb ? w->dims[0] : w->dims[1], yd[] = {rows, n};
+    bool                    columns = op == LK__OP_linear ? !attrs->transposed : attrs->transpose_b;
+    int64_t                 n = columns ? w->dims[0] : w->dims[1], yd[] = {rows, n};
     values                  y = make(2, yd, false);
     lk__kernel_call         call = {
-                .attrs = &attrs, .inputs = b ? 3 : 2, .outputs = 1, .pool = lk__context_pool(contexts[threads - 1])};
+                .attrs = attrs, .inputs = b ? 3 : 2, .outputs = 1, .pool = lk__context_pool(contexts[threads - 1])};
     call.in[0] = operand(x, real), call.in[1] = operand(w, real), call.out[0] = operand(&y, real);
     if (b) call.in[2] = operand(b, real);
     call.out[0].dims[0] = x->dims[0];
@@ -145,23 +145,25 @@ static unsigned char *product_bits(const char *isa, lk_dtype real, lk__op op, co
 }
 
 /* Products with few rows have kernels of their own: a row's bits must not depend on how many others there are. */
-static void check_skinny(int64_t n, int64_t k, lk__op op, bool tb, bool bias)
+static void check_skinny(int64_t n, int64_t k, lk__op op, lk__op_attrs attrs, bool bias)
 {
     enum { MANY_ROWS = 23 };
-    bool    columns = op == LK__OP_linear || tb;
+    bool    columns = op == LK__OP_linear ? !attrs.transposed : attrs.transpose_b;
     int64_t xd[] = {MANY_ROWS, k}, wd[] = {columns ? n : k, columns ? k : n};
     values  x = make_random(2, xd, false), w = make_random(2, wd, false), b = make_random(1, &n, false);
+    attrs.activation = op == LK__OP_linear ? LK__RELU : LK__IDENTITY;
     for (int i = 0; lk__isa_names[i]; i++)
         for (int real = LK_F32; real <= LK_BF16 && lk__isa_available(lk__isa_names[i]); real++) {
             const char    *isa = lk__isa_names[i];
             size_t         row = (size_t)n * element((lk_dtype)real);
-            unsigned char *all = product_bits(isa, (lk_dtype)real, op, &x, &w, bias ? &b : NULL, MANY_ROWS, tb, 1);
+            unsigned char *all = product_bits(isa, (lk_dtype)real, op, &attrs, &x, &w, bias ? &b : NULL, MANY_ROWS, 1);
             for (int64_t rows = 1; rows <= 9; rows++) {
                 unsigned char *few =
-                    product_bits(isa, (lk_dtype)real, op, &x, &w, bias ? &b : NULL, rows, tb, 1 + (int)rows % 3);
-                CHECK(memcmp(all, few, (size_t)rows * row) == 0, "%s %s: %lld of %d rows of %s %lldx%lld%s differ", isa,
+                    product_bits(isa, (lk_dtype)real, op, &attrs, &x, &w, bias ? &b : NULL, rows, 1 + (int)rows % 3);
+                CHECK(memcmp(all, few, (size_t)rows * row) == 0,
+                      "%s %s: %lld of %d rows of %s %lldx%lld%s, %lld parts, differ", isa,
                       lk_dtype_name((lk_dtype)real), (long long)rows, MANY_ROWS, lk__op_name(op), (long long)k,
-                      (long long)n, tb ? " transposed" : "");
+                      (long long)n, columns ? " transposed" : "", (long long)attrs.sum.parts);
                 free(few);
             }
             free(all);
@@ -174,9 +176,30 @@ static void a_row_does_not_depend_on_the_number_of_rows(void)
     static const int64_t sizes[][2] = {{1, 1},    {3, 5},    {16, 16},   {17, 33},    {31, 255},
                                        {64, 256}, {65, 257}, {300, 514}, {257, 1030}, {1031, 40}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        check_skinny(sizes[i][0], sizes[i][1], LK__OP_linear, false, i % 2);
-        check_skinny(sizes[i][0], sizes[i][1], LK__OP_matmul, false, false);
-        check_skinny(sizes[i][0], sizes[i][1], LK__OP_matmul, true, false);
+        check_skinny(sizes[i][0], sizes[i][1], LK__OP_linear, (lk__op_attrs){0}, i % 2);
+        check_skinny(sizes[i][0], sizes[i][1], LK__OP_matmul, (lk__op_attrs){0}, false);
+        check_skinny(sizes[i][0], sizes[i][1], LK__OP_matmul, (lk__op_attrs){.transpose_b = true}, false);
+    }
+}
+
+/* Sums in parts, with whole heads, of one block and of several, and blocks that have some of each segment. */
+static void nor_where_its_sums_have_parts(void)
+{
+    static const struct {
+        int64_t          n, k;
+        lk__op_summation sum;
+    } all[] = {{1, 8, {.parts = 8}},
+               {17, 66, {.parts = 4}},
+               {300, 384, {.parts = 4, .unit = 64}},
+               {33, 1536, {.parts = 8}},
+               {40, 2400, {.parts = 8, .unit = 3}},
+               {1100, 700, {.parts = 2}},
+               {65, 96, {.parts = 8, .segment = {64, 16, 16}}},
+               {48, 1152, {.parts = 8, .unit = 16, .segment = {384, 384, 384}}},
+               {20, 4320, {.parts = 4, .segment = {1440, 1440, 1440}}}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        check_skinny(all[i].n, all[i].k, LK__OP_linear, (lk__op_attrs){.sum = all[i].sum}, i % 2);
+        check_skinny(all[i].n, all[i].k, LK__OP_linear, (lk__op_attrs){.sum = all[i].sum, .transposed = true}, i % 2);
     }
 }
 
@@ -236,8 +259,10 @@ int main(void)
     narrow = true; /* numbers that every type holds */
     if (kernel_device)
         printf("skipped: a row's bits may depend on the number of rows on a device\n");
-    else
+    else {
         RUN(a_row_does_not_depend_on_the_number_of_rows);
+        RUN(nor_where_its_sums_have_parts);
+    }
     RUN(a_smaller_batch_needs_no_more_workspace);
     list_kernels_ran(__BASE_FILE__);
     list_mutants_tried(__BASE_FILE__);

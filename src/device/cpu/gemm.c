@@ -231,7 +231,8 @@ void gemm_run(const gemm *g, lk__pool *pool, void *workspace)
     job job = {.g = *g, .scratch = gemm_scratch_of(g)};
     if (g->m <= 0 || g->n <= 0 || (g->batch <= 0 && !g->sum)) return;
     if (g->parts.count > 1) {
-        run_parts(g, pool, workspace);
+        bool fits = skinny_fit(g) && space_of(skinny_space(g)) <= gemm_large_space(g, lk__pool_workers(pool));
+        (fits ? skinny_run : run_parts)(g, pool, workspace);
         return;
     }
     if (gemm_is_large(g)) {

@@ -20,9 +20,10 @@ static int64_t part_length(const gemm *g, int part)
 
 gemm_cursor gemm_first_chunk(const gemm *g) { return (gemm_cursor){.level = g->add}; }
 
-/* The next block and how often the top two of the stack are then added. As gemm.c has them: blocks of one of the batch,
- * where that is summed, then those of the next. */
-static int64_t next_block(const gemm *g, gemm_cursor *cursor, int *merges)
+bool gemm_more_blocks(const gemm *g, const gemm_cursor *cursor) { return cursor->part < part_count(g); }
+
+/* As gemm.c has them: blocks of one of the batch, where that is summed, then those of the next. */
+int64_t gemm_next_block(const gemm *g, gemm_cursor *cursor, int *merges)
 {
     int64_t all = part_length(g, cursor->part), each = all / (g->sum ? g->batch : 1);
     int64_t length = min64(even_part(each, BLOCK_K, 4), each - cursor->at % each);
@@ -44,9 +45,9 @@ bool gemm_next_chunk(const gemm *g, gemm_cursor *cursor, gemm_chunk *chunk)
     gemm_cursor now = *cursor, end = now;
     int         depth = 0, left = 0, count = 0, count_left = 0;
     *chunk = (gemm_chunk){.k = now.k};
-    while (left == 0 && count < TREE_BLOCKS && depth < TREE_STACK && now.part < part_count(g)) {
+    while (left == 0 && count < TREE_BLOCKS && depth < TREE_STACK && gemm_more_blocks(g, &now)) {
         int     merges;
-        int64_t length = next_block(g, &now, &merges);
+        int64_t length = gemm_next_block(g, &now, &merges);
         if (count > 0 && now.k - chunk->k > gemm_chunk_most(g)) break;
         int inner = merges < depth ? merges : depth;
         left = merges - inner;

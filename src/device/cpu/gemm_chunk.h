@@ -29,6 +29,12 @@ typedef struct gemm_cursor {
 static inline int64_t gemm_depth(const gemm *g) { return g->k * (g->sum ? g->batch : 1); }
 static inline int64_t gemm_chunk_most(const gemm *g) { return g->parts.count > 1 ? CHUNK_K : BLOCK_K; }
 
+/* One block: its length, and how often the top two of the stack of sums are then added. */
+#define gemm_next_block KERNEL(gemm_next_block)
+#define gemm_more_blocks KERNEL(gemm_more_blocks)
+int64_t gemm_next_block(const gemm *g, gemm_cursor *cursor, int *merges);
+bool    gemm_more_blocks(const gemm *g, const gemm_cursor *cursor);
+
 #define gemm_first_chunk KERNEL(gemm_first_chunk)
 #define gemm_next_chunk KERNEL(gemm_next_chunk)
 #define gemm_levels KERNEL(gemm_levels)

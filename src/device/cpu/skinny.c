@@ -2,33 +2,69 @@
  * where it is, instead of being packed or multiplied with empty columns. Memory bounds it; bench/kernels.c gives the
  * fraction of a plain read.
  *
- * Each element is summed as in gemm.c, k by k within blocks of gemm_block_k, then block by block: its bits do not
- * depend on which of the two computes it. */
+ * Each element is summed as in gemm.c and gemm_large.c, k by k within blocks, then block by block, or in the tree where
+ * k consists of parts: its bits do not depend on which of them computes it. */
 #include "device/cpu/unscheduled.h"
 
-#include "device/cpu/gemm_block.h"
+#include "device/cpu/gemm_chunk.h"
 #include "device/cpu/lanes.h"
 #include "device/cpu/square.h"
 
 enum {
     FEW = 8,         /* rows of A: with more, arithmetic bounds the product */
-    AT_ONCE = 4,    /* rows whose sums are in registers at once */
+    AT_ONCE = 4,     /* rows whose sums are in registers at once */
     DEPTH = BLOCK_K, /* the most of a block of k */
     TILE = 32 << 10, /* elements of B that justify a tile of their own */
     STRIP = 1024,    /* the most columns of a tile, where B has its rows in memory: wide ones are read faster */
     TILES = 16,      /* of such a product: enough for as many threads */
+    RUNS = 1024,     /* of k, at most */
+    LEVELS = 5,      /* of sums that are to be added: the tree of LK__SUM_PARTS, and a block */
 };
+
+/* Elements of k that lie next to each other. A block is one run, or several where it has some of several segments. */
+typedef struct k_run {
+    int64_t k;
+    int32_t length;
+    int16_t merges; /* after the last run of a block: the top two sums are added so many times */
+    bool    begins; /* a block */
+} k_run;
 
 typedef struct few {
     const gemm *g;
-    int64_t     block, blocks; /* of k */
+    int         runs;
+    int64_t     blocks;
     int64_t     columns, tiles;
     REAL       *sums; /* [block][m][n], where blocks are summed apart */
+    k_run       run[RUNS];
 } few;
+
+static int64_t count_blocks(const gemm *g)
+{
+    gemm_cursor cursor = gemm_first_chunk(g);
+    int64_t     count = 0;
+    for (int merges; g->k > 0 && gemm_more_blocks(g, &cursor); count++) gemm_next_block(g, &cursor, &merges);
+    return count;
+}
+
+static void list_runs(few *f)
+{
+    gemm_cursor cursor = gemm_first_chunk(f->g);
+    while (f->g->k > 0 && gemm_more_blocks(f->g, &cursor)) {
+        int     merges;
+        int64_t k = cursor.k, a, b, end = k + gemm_next_block(f->g, &cursor, &merges);
+        for (bool begins = true; k < end; begins = false) {
+            int64_t length = min64(end - k, gemm_run_at(f->g, k, &a, &b));
+            k += length;
+            f->run[f->runs++] = (k_run){a, (int32_t)length, (int16_t)(k == end ? merges : 0), begins};
+        }
+        f->blocks++;
+    }
+}
 
 bool skinny_fit(const gemm *g)
 {
-    return g->m <= FEW && g->batch == 1 && !g->sum && !g->add && g->a_k == 1 && g->c_column == 1;
+    return g->m <= FEW && g->batch == 1 && !g->sum && !g->add && g->a_k == 1 && g->c_column == 1 &&
+           count_blocks(g) + LK__SUM_PARTS * LK__SUM_SEGMENTS <= RUNS;
 }
 
 /* Rows of A from k on, as REALs. */
@@ -73,8 +109,8 @@ enum { GROUPS = 2 };
 #endif
 enum { WIDTH = GROUPS * VL };
 
-/* One block of k: sums[r][…] of WIDTH columns, b[column] being their rows in memory. `rows` is a constant where this is
- * inlined. */
+/* Adds one run of k to sums[r][…] of WIDTH columns, b[column] being their rows in memory. `rows` is a constant where
+ * this is inlined. */
 INLINE void dot_columns(const int rows, const REAL *const *a, const ELEMENT *const *b, int64_t depth,
                         REAL (*sums)[WIDTH])
 {
@@ -83,7 +119,7 @@ INLINE void dot_columns(const int rows, const REAL *const *a, const ELEMENT *con
     UNROLL
     for (int r = 0; r < rows; r++) {
         UNROLL
-        for (int q = 0; q < GROUPS; q++) total[r][q] = (vec){0};
+        for (int q = 0; q < GROUPS; q++) total[r][q] = load(sums[r] + q * VL);
     }
     for (; k + VL <= depth; k += VL) {
         UNROLL
@@ -125,28 +161,33 @@ static void dot_rows(int64_t rows, const REAL *const *a, const ELEMENT *const *b
     }
 }
 
+typedef REAL level_sums[FEW][WIDTH];
+
+static void add_top(int64_t m, level_sums *top)
+{
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t q = 0; q < WIDTH; q += VL) store(top[-2][i] + q, load(top[-2][i] + q) + load(top[-1][i] + q));
+}
+
 /* WIDTH columns from j on, or as many as there are. */
 static void multiply_columns(const few *f, int64_t j)
 {
     const gemm    *g = f->g;
     const ELEMENT *b[WIDTH];
     const REAL    *a[FEW];
-    REAL           converted[NARROW ? FEW : 1][DEPTH], sums[FEW][WIDTH], more[AT_ONCE][WIDTH];
+    REAL           converted[NARROW ? FEW : 1][DEPTH];
+    level_sums     levels[LEVELS], *top = levels;
     int64_t        n = min64(WIDTH, g->n - j);
-    for (int64_t k = 0; k < g->k; k += f->block) {
-        int64_t depth = min64(f->block, g->k - k);
-        take_rows(g, k, depth, converted, a);
-        for (int64_t q = 0; q < WIDTH; q++) b[q] = g->b + (j + min64(q, n - 1)) * g->b_column + k;
-        for (int64_t i = 0; i < g->m; i += AT_ONCE) {
-            int64_t rows = min64(AT_ONCE, g->m - i);
-            dot_rows(rows, a + i, b, depth, k ? more : sums + i);
-            for (int64_t r = 0; k && r < rows; r++)
-                for (int64_t q = 0; q < WIDTH; q += VL)
-                    store(sums[i + r] + q, load(sums[i + r] + q) + load(more[r] + q));
-        }
+    if (f->runs == 0) memset(levels[0], 0, sizeof levels[0]);
+    for (const k_run *run = f->run; run < f->run + f->runs; run++) {
+        if (run->begins) memset(*top++, 0, (size_t)g->m * sizeof **top);
+        take_rows(g, run->k, run->length, converted, a);
+        for (int64_t q = 0; q < WIDTH; q++) b[q] = g->b + (j + min64(q, n - 1)) * g->b_column + run->k;
+        for (int64_t i = 0; i < g->m; i += AT_ONCE)
+            dot_rows(min64(AT_ONCE, g->m - i), a + i, b, run->length, top[-1] + i);
+        for (int merges = run->merges; merges > 0; merges--, top--) add_top(g->m, top);
     }
-    if (g->k <= 0) memset(sums, 0, sizeof sums);
-    for (int64_t i = 0; i < g->m; i++) finish_columns(g, i, j, n, sums[i]);
+    for (int64_t i = 0; i < g->m; i++) finish_columns(g, i, j, n, levels[0][i]);
 }
 
 static void columns_tile(void *argument, int64_t tile, int worker)
@@ -204,28 +245,63 @@ INLINE void add_block(const int rows, const REAL *const *a, const ELEMENT *b, in
     for (; k < depth; k++, b += b_row) add_rows(rows, 1, a, k, b, b_row, n, sums);
 }
 
+/* The sums of one block, in n columns from j on, of as many rows of A from i on. */
+static void sum_strip(const few *f, const k_run *run, int64_t i, int64_t j, int64_t n, REAL (*sums)[STRIP])
+{
+    const gemm *g = f->g;
+    const REAL *a[FEW];
+    REAL        converted[NARROW ? FEW : 1][DEPTH];
+    int64_t     rows = min64(AT_ONCE, g->m - i);
+    for (int64_t r = 0; r < rows; r++) memset(sums[r], 0, (size_t)round_to(n, VL) * sizeof(REAL));
+    do {
+        const ELEMENT *b = g->b + run->k * g->b_k + j;
+        take_rows(g, run->k, run->length, converted, a);
+        switch (rows) {
+        case 1: add_block(1, a + i, b, g->b_k, run->length, n, sums); break;
+        case 2: add_block(2, a + i, b, g->b_k, run->length, n, sums); break;
+        case 3: add_block(3, a + i, b, g->b_k, run->length, n, sums); break;
+        default: add_block(4, a + i, b, g->b_k, run->length, n, sums); break;
+        }
+    } while (++run < f->run + f->runs && !run->begins);
+}
+
+static const k_run *first_run(const few *f, int64_t block)
+{
+    const k_run *run = f->run;
+    for (; block > 0; block--) do
+            run++;
+        while (!run->begins);
+    return run;
+}
+
 static void strip_tile(void *argument, int64_t tile, int worker)
 {
-    const few     *f = argument;
-    const gemm    *g = f->g;
-    int64_t        strips = tiles_of(g->n, f->columns), block = tile / strips, j = tile % strips * f->columns;
-    int64_t        n = min64(f->columns, g->n - j), k = block * f->block, depth = min64(f->block, g->k - k);
-    const ELEMENT *b = g->b + k * g->b_k + j;
-    const REAL    *a[FEW];
-    REAL           converted[NARROW ? FEW : 1][DEPTH], sums[AT_ONCE][STRIP];
+    const few  *f = argument;
+    const gemm *g = f->g;
+    int64_t     strips = tiles_of(g->n, f->columns), block = tile / strips, j = tile % strips * f->columns;
+    int64_t     n = min64(f->columns, g->n - j);
+    REAL        sums[AT_ONCE][STRIP];
     (void)worker;
-    take_rows(g, k, depth, converted, a);
     for (int64_t i = 0; i < g->m; i += AT_ONCE) {
-        int64_t rows = min64(AT_ONCE, g->m - i);
-        for (int64_t r = 0; r < rows; r++) memset(sums[r], 0, (size_t)round_to(n, VL) * sizeof(REAL));
-        switch (rows) {
-        case 1: add_block(1, a + i, b, g->b_k, depth, n, sums); break;
-        case 2: add_block(2, a + i, b, g->b_k, depth, n, sums); break;
-        case 3: add_block(3, a + i, b, g->b_k, depth, n, sums); break;
-        default: add_block(4, a + i, b, g->b_k, depth, n, sums); break;
-        }
-        for (int64_t r = 0; r < rows; r++)
+        sum_strip(f, first_run(f, block), i, j, n, sums);
+        for (int64_t r = 0; r < min64(AT_ONCE, g->m - i); r++)
             memcpy(f->sums + (block * g->m + i + r) * g->n + j, sums[r], (size_t)n * sizeof(REAL));
+    }
+}
+
+/* Row i of the blocks' sums, each of which is added where the one below it on the stack is. */
+static void add_blocks_of_row(const few *f, int64_t i)
+{
+    const gemm *g = f->g;
+    int64_t     stack[LEVELS], block = 0;
+    int         depth = 0;
+    for (const k_run *run = f->run; run < f->run + f->runs; run++) {
+        if (run->begins) stack[depth++] = block++;
+        for (int merges = run->merges; merges > 0; merges--, depth--) {
+            REAL       *sum = f->sums + (stack[depth - 2] * g->m + i) * g->n;
+            const REAL *more = f->sums + (stack[depth - 1] * g->m + i) * g->n;
+            for (int64_t j = 0; j < g->n; j++) sum[j] += more[j];
+        }
     }
 }
 
@@ -234,10 +310,7 @@ static void add_blocks(const few *f)
     const gemm *g = f->g;
     for (int64_t i = 0; i < g->m; i++) {
         REAL *sum = f->sums + i * g->n;
-        for (int64_t block = 1; block < f->blocks; block++) {
-            const REAL *more = f->sums + (block * g->m + i) * g->n;
-            for (int64_t j = 0; j < g->n; j++) sum[j] += more[j];
-        }
+        add_blocks_of_row(f, i);
         if (f->blocks == 0) memset(sum, 0, (size_t)g->n * sizeof *sum);
         finish_columns(g, i, 0, g->n, sum);
     }
@@ -245,13 +318,15 @@ static void add_blocks(const few *f)
 
 int64_t skinny_space(const gemm *g)
 {
-    return g->b_k == 1 && g->b_transposed ? 0 : g->m * g->n * max64(1, tiles_of(g->k, gemm_block_k(g->k)));
+    return g->b_k == 1 && g->b_transposed ? 0 : g->m * g->n * max64(1, count_blocks(g));
 }
 
 void skinny_run(const gemm *g, lk__pool *pool, void *workspace)
 {
-    few f = {.g = g, .block = gemm_block_k(g->k), .sums = workspace};
-    f.blocks = tiles_of(g->k, f.block);
+    few f;
+    f.g = g, f.sums = workspace;
+    f.runs = 0, f.blocks = 0;
+    list_runs(&f);
     if (g->b_transposed) {
         f.columns = max64(WIDTH, TILE / max64(1, g->k) / WIDTH * WIDTH);
         lk__pool_run(pool, tiles_of(g->n, f.columns), columns_tile, &f);
