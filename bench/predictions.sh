@@ -34,7 +34,7 @@ for layout in "${layouts[@]}"; do
     awk -v name="$layout" -v a="$predicted" -v b="$rate" 'BEGIN {
         printf "%-66s %7.1f ms %7.1f ms %6.1f %%\n", name, 1e3 * a, 1e3 / b, 100 * (a * b - 1) }'
 done | awk '
-    { print; error[NR] = $(NF - 1) < 0 ? -$(NF - 1) : $(NF - 1) }
+    { print; fflush(); error[NR] = $(NF - 1) < 0 ? -$(NF - 1) : $(NF - 1) }
     END {
         for (i = 2; i <= NR; i++)
             for (k = i; k > 1 && error[k - 1] > error[k]; k--) {

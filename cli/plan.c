@@ -6,6 +6,7 @@
 #include "mesh_hosts.h"
 #include "model_default.h"
 #include "model_files.h"
+#include "plan_measure.h"
 #include "plan_mesh.h"
 #include "ranks.h"
 #include "record.h"
@@ -31,7 +32,8 @@ static const option plan_options[] = {
                           .without = "", .axes = LK_AXIS_TENSOR),
     TEXT("link", "SPEED", "10Gbit", "Bandwidth between ranks, per direction: 1Gbit, 100Gbit, 20GB (bytes) per second"),
     NUMBER("latency-us", "X", "50", 0, 1e6, "Latency between ranks in microseconds"),
-    FLAG("measure", "Measure some steps of one rank instead of estimating from --gflops and --memory-gb"),
+    FLAG("measure", "Measure some steps of one rank, beside as many as will share its host, instead of estimating from "
+                    "--gflops and --memory-gb"),
     NUMBER("gflops", "X", "30", 0.001, 1e9, "GFLOP/s of one rank"),
     NUMBER("memory-gb", "X", "10", 0.001, 1e9, "GB/s of one rank's memory"),
     HEADING("Printing"),
@@ -250,55 +252,6 @@ static double parse_speed(const char *text)
     return 0;
 }
 
-/* Bytes of one sample of the largest field of a batch, whose numbers have at most 8 bytes. */
-static size_t largest_field(const lk_dataset *data)
-{
-    int64_t most = 1;
-    for (int i = 0; i < lk_dataset_fields(data); i++)
-        if (lk_field_elements(lk_dataset_field(data, i)) > most) most = lk_field_elements(lk_dataset_field(data, i));
-    return (size_t)most * sizeof(double);
-}
-
-/* Measures the time of every instruction of one rank that has the whole model, with as many samples as one of the ranks
- * will have; estimates of `plan` then use them. */
-static lk_status measure_instructions(const setup *s, lk_plan *plan)
-{
-    lk_trainer_config config = s->config;
-    lk_graph         *graph = NULL;
-    lk_plan          *alone = NULL;
-    lk_store         *store = NULL;
-    lk_program       *program = NULL;
-    size_t            memory[LK_MEMORY_COUNT];
-    int64_t           capacity = lk_plan_capacity(plan);
-    double           *seconds = NULL;
-    void             *zeros = calloc((size_t)capacity, largest_field(config.train));
-    config.batch = capacity;
-    config.plan_world = config.plan_hosts = config.accumulate = config.leaves = 0;
-    config.mesh = NULL;
-    config.stages = config.tactics = NULL;
-    lk_status status = zeros ? lk_trainer_plan(s->context, &config, &graph, &alone, memory) : LK_ENOMEM;
-    if (status >= 0) status = lk_store_create(alone, config.seed, &store);
-    if (status >= 0) status = lk_program_create(alone, store, NULL, &program);
-    for (int64_t i = 0; i < 12 && status >= 0; i++) {
-        lk_step step = {.step = i + 1, .count = capacity, .rate = 1e-4};
-        if (i == 4) lk_program_profile(program, true);
-        for (int k = 0; k < lk_dataset_fields(config.train); k++)
-            lk_program_bind(program, lk_dataset_field(config.train, k)->name, zeros);
-        status = lk_program_train(program, &step);
-    }
-    size_t count = status >= 0 ? lk_plan_instructions(alone) : 0;
-    if (status >= 0 && !(seconds = calloc(count + 1, sizeof *seconds))) status = LK_ENOMEM;
-    if (status >= 0) lk_program_profile_seconds(program, seconds, count);
-    if (status >= 0) status = lk_plan_calibrate(plan, alone, seconds, count);
-    free(seconds);
-    lk_program_free(program);
-    lk_store_free(store);
-    lk_plan_free(alone);
-    lk_graph_free(graph);
-    free(zeros);
-    return status;
-}
-
 /* The speeds of a step: given, or measured. */
 static int make_rates(const setup *s, lk_plan *plan, const options *given, lk_rates *rates)
 {
@@ -311,7 +264,7 @@ static int make_rates(const setup *s, lk_plan *plan, const options *given, lk_ra
                     options_text(given, "link"));
         return EXIT_USER_ERROR;
     }
-    lk_status status = options_flag(given, "measure") ? measure_instructions(s, plan) : LK_OK;
+    lk_status status = options_flag(given, "measure") ? plan_measure(s, plan) : LK_OK;
     return status < 0 ? report("plan", s->context, status) : 0;
 }
 

@@ -40,6 +40,13 @@ double lk__cost_section(const lk_plan *p, const lk_rates *r, size_t begin, size_
     return total;
 }
 
+/* Two sets are read and one is written. */
+double lk__cost_add_sets(const lk_plan *p, const lk_rates *r)
+{
+    bool adds = p->sets > 1 && !p->parallel.leaves && lk__plan_runs(p) > 1;
+    return adds ? lk__cost_of_bytes(p, r, 3 * (double)p->gradient_bytes) : 0;
+}
+
 /* The position of the kernel that runs at `time` after the start of backward, or the last one. */
 static size_t running_at(const lk_plan *p, const lk_rates *r, size_t begin, size_t end, double time)
 {
@@ -104,6 +111,10 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_text_callback write,
     lk__cost_print(&o, "step of rank %d of %d: %.3f ms forward, %.3f ms backward%s, %.3f ms update\n", lk__plan_rank(p),
                    lk__plan_ranks(p), 1e3 * forward, 1e3 * backward, runs > 1 ? " per micro-batch" : "", 1e3 * update);
     print_leaves(p, &o);
+    double add = lk__cost_add_sets(p, r);
+    if (add > 0)
+        lk__cost_print(&o, "  %.3f ms to add the gradients of each micro-batch to those of the ones before it\n",
+                       1e3 * add);
     if (lk__cost_has_axes(p)) return lk__cost_mesh(p, r, &o);
     if (p->syncs)
         lk__cost_print(&o,
@@ -135,7 +146,8 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_text_callback write,
         lk__cost_print(&o, "  update: of a slice by every rank; all%s wait for its end, %.3f ms\n",
                        p->parallel.hosts > 1 ? " of a host" : "", 1e3 * sync_seconds);
     double exposed = fmax(0, finished - backward);
-    double critical = runs * (forward + backward) + syncs + exposed + sync_seconds * (p->shared ? 2 : 1) + update;
+    double critical =
+        runs * (forward + backward) + (runs - 1) * add + syncs + exposed + sync_seconds * (p->shared ? 2 : 1) + update;
     lk__cost_print(&o, "critical path %.3f ms", 1e3 * critical);
     if (link > 0)
         lk__cost_print(&o, ": %.3f ms of %.3f ms on the link are hidden by backward", 1e3 * (link - exposed),

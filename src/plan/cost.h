@@ -16,10 +16,15 @@ __attribute__((format(printf, 2, 3))) void lk__cost_print(const lk__plan_cost_ou
  * typical rates, where times were measured. */
 double lk__cost_node(const lk_plan *plan, const lk_rates *rates, const lk_graph *graph, const lk__graph_node *node);
 double lk__cost_of_work(const lk_plan *plan, lk__op op, double work);
+/* Of so many bytes, read and written, in the memory of gradients and states. */
+double lk__cost_of_bytes(const lk_plan *plan, const lk_rates *rates, double bytes);
 /* Seconds of the instruction at a position of the training order; of collectives 0. */
 double lk__cost_instruction(const lk_plan *plan, const lk_rates *rates, size_t position);
 /* Of all from `begin` to before `end`. */
 double lk__cost_section(const lk_plan *plan, const lk_rates *rates, size_t begin, size_t end);
+
+/* Adding the gradients of a micro-batch to those of the ones before it; 0: there is one micro-batch, or leaves. */
+double lk__cost_add_sets(const lk_plan *plan, const lk_rates *rates);
 
 /* How many ranks update a part each of the same states. */
 static inline double lk__cost_owners(const lk_plan *plan)

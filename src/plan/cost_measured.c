@@ -52,6 +52,18 @@ double lk__cost_of_work(const lk_plan *p, lk__op op, double work)
     return work * (nearest ? nearest->seconds / nearest->work : total / all); /* else as all others on average */
 }
 
+/* Bytes that no cache has, as the update's: at the speed of that, or at the given rate. */
+double lk__cost_of_bytes(const lk_plan *p, const lk_rates *r, double bytes)
+{
+    double work = 0, seconds = 0;
+    for (size_t i = 0; i < p->times_count; i++) {
+        if (lk__op_find(p->times[i].op)->effect != LK__EFFECT_STATE) continue;
+        work += p->times[i].work;
+        seconds += p->times[i].seconds;
+    }
+    return work > 0 ? bytes / p->device->backend->kernels.rates.memory * seconds / work : bytes / r->memory;
+}
+
 double lk__cost_node(const lk_plan *p, const lk_rates *r, const lk_graph *g, const lk__graph_node *n)
 {
     if (p->times) return lk__cost_of_work(p, n->op, work_of(p, g, n));

@@ -74,6 +74,16 @@ static void run_kernel(simulation *s, size_t position, double parts)
     if (is_routed(list->graph, &list->graph->nodes[list->order[position]])) s->routed += seconds;
 }
 
+/* Of tied weights, in the update; transfers before that are in the timeline of the stages. */
+static void receive_gradient(simulation *s, const lk__graph_node *n, size_t position)
+{
+    const lk__plan_list   *list = &s->plan->train;
+    const lk__graph_shape *shape = n->outputs ? &list->graph->values[n->out[0]].shape : NULL;
+    if (n->op != LK__OP_receive || position < list->end[LK_BACKWARD]) return;
+    s->clock +=
+        s->rates->latency + (double)lk__shape_elements(shape) * (double)lk_dtype_size(shape->dtype) / s->rates->link;
+}
+
 static void run_nodes(simulation *s, size_t begin, size_t end, bool last)
 {
     const lk__plan_list *list = &s->plan->train;
@@ -85,6 +95,7 @@ static void run_nodes(simulation *s, size_t begin, size_t end, bool last)
             if (!is_postponed(s->plan, n, last)) start_collective(s, n);
             break;
         case LK__RUNS_WAIT: wait_for(s, n->in[0]); break;
+        case LK__RUNS_TRANSFER: receive_gradient(s, n, i); break;
         default: run_kernel(s, i, parts); break;
         }
     }
@@ -126,7 +137,10 @@ double lk__cost_mesh(const lk_plan *p, const lk_rates *r, const lk__plan_cost_ou
     int                  runs = lk__plan_runs(p);
     if (!(s.finished = lk__alloc(p->context, LK_MEMORY_OTHER, bytes))) return 0;
     s.axes = (unsigned *)(s.finished + values);
-    for (int i = 0; i < runs; i++) run_nodes(&s, 0, backward, i == runs - 1);
+    for (int i = 0; i < runs; i++) {
+        run_nodes(&s, 0, backward, i == runs - 1);
+        if (i > 0) s.clock += lk__cost_add_sets(p, r);
+    }
     double computed = s.clock;
     run_nodes(&s, backward, list->end[LK_SYNC], true);
     run_nodes(&s, list->end[LK_SYNC], list->order_count, true);

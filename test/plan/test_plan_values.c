@@ -3,6 +3,7 @@
  * used like any other.
  *
  * ctest: timeout 120, ranks 2 */
+#include "plan/cost.h"
 #include "plan/plan.h"
 #include "support.h"
 
@@ -404,6 +405,24 @@ static void the_plan_decides_whether_leaves_run_as_one_batch(void)
 
 static void leaves_as_one_batch_give_the_same_bits(void) { CHECK(trained_in_leaves(false) == trained_in_leaves(true)); }
 
+/* Every micro-batch but the first adds its gradients to the sum: two sets are read, and one is written. */
+static void the_estimate_counts_sums_of_micro_batches(void)
+{
+    rig         r = rig_open(LK_F32, 1);
+    lk_parallel one = {.micro_batches = 1}, four = {.micro_batches = 4};
+    lk_plan    *alone, *parts;
+    plan_of_leaves(&r, false, 3, &one, &alone);
+    plan_of_leaves(&r, false, 3, &four, &parts);
+    lk_rates rates = {.flops = 1e30, .memory = 1e9, .link = 1e9};
+    double   once = lk_plan_step(alone, &rates, NULL, NULL), more = lk_plan_step(parts, &rates, NULL, NULL);
+    double   update = lk__cost_section(alone, &rates, alone->train.end[LK_SYNC], alone->train.end[LK_UPDATE]);
+    double adds = 3 * 3 * (double)alone->gradient_bytes / rates.memory, expected = 4 * (once - update) + update + adds;
+    CHECK(fabs(more - expected) <= 1e-9 * expected, "%g s, not %g", more, expected);
+    lk_plan_free(alone);
+    lk_plan_free(parts);
+    rig_close(&r);
+}
+
 int main(void)
 {
     RUN(ranks_compare_constants_and_report_the_line); /* first: after a context on a GPU no rank can be forked */
@@ -416,5 +435,6 @@ int main(void)
     RUN(losses_add_up_in_f32);
     RUN(leaves_as_one_batch_give_the_same_bits);
     RUN(the_plan_decides_whether_leaves_run_as_one_batch);
+    RUN(the_estimate_counts_sums_of_micro_batches);
     return check_result();
 }
