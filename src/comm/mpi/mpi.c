@@ -24,11 +24,14 @@ typedef struct mpi_state {
     int                  *world; /* by rank of the group: its rank in MPI's world */
     int                   size;
     bool                  in_order;
+    /* finished, to be reused: repeated calls allocate nothing besides what MPI does */
+    lk__net_transfer_state *spare;
 } mpi_state;
 
 struct lk__net_transfer_state {
-    lk__mpi_request *request;
-    bool             done;
+    lk__mpi_request        *request;
+    bool                    done;
+    lk__net_transfer_state *next; /* spare */
 };
 
 enum { TESTS = 100, PAUSE_US = 50, PAUSE_MOST_US = 1000 };
@@ -37,6 +40,10 @@ static void free_mpi_state(lk_context *context, mpi_state *k)
 {
     if (!k) return;
     if (k->group) k->mpi->leave(k->group, k->in_order);
+    for (lk__net_transfer_state *f = k->spare, *next; f; f = next) {
+        next = f->next;
+        lk__free(context, LK_MEMORY_OTHER, f, sizeof *f);
+    }
     lk__free(context, LK_MEMORY_OTHER, k->world, (size_t)k->size * sizeof *k->world);
     lk__free(context, LK_MEMORY_OTHER, k, sizeof *k);
 }
@@ -56,13 +63,43 @@ static lk_status open_transport(lk__net *net)
     return LK_OK;
 }
 
+static lk_status reserve_flights(lk__net *net, int count)
+{
+    mpi_state *k = net->transport_state;
+    for (int i = 0; i < count; i++) {
+        lk__net_transfer_state *f = lk__alloc(net->comm->context, LK_MEMORY_OTHER, sizeof *f);
+        if (!f) return LK_ENOMEM;
+        f->next = k->spare;
+        k->spare = f;
+    }
+    return LK_OK;
+}
+
+static lk__net_transfer_state *take_flight(lk__net *net)
+{
+    mpi_state *k = net->transport_state;
+    if (!k->spare && reserve_flights(net, 1) < 0) return NULL;
+    lk__net_transfer_state *f = k->spare;
+    k->spare = f->next;
+    *f = (lk__net_transfer_state){.request = NULL};
+    return f;
+}
+
+static void put_flight(lk__net *net, lk__net_transfer_state *f)
+{
+    mpi_state *k = net->transport_state;
+    if (!f) return;
+    f->next = k->spare;
+    k->spare = f;
+}
+
 static lk_status begin_flight(lk__net *net, int code, const char *text, lk__mpi_request *request,
                               lk__net_transfer_state **flight)
 {
-    lk__net_transfer_state *f = lk__alloc(net->comm->context, LK_MEMORY_OTHER, sizeof *f);
+    lk__net_transfer_state *f = take_flight(net);
     if (code != 0 || !f) {
         if (request) atomic_store(&net->abandoned, true);
-        lk__free(net->comm->context, LK_MEMORY_OTHER, f, sizeof *f);
+        put_flight(net, f);
         return code != 0 ? raise_mpi_failure(net, text)
                          : lk__net_raise(net, LK_ENOMEM, "out of memory for an exchange over MPI");
     }
@@ -159,7 +196,7 @@ static void finish(lk__net *net, lk__net_transfer_state *f)
         k->in_order = false;
         atomic_store(&net->abandoned, true);
     }
-    lk__free(net->comm->context, LK_MEMORY_OTHER, f, sizeof *f);
+    put_flight(net, f);
 }
 
 static void free_transport(lk__net *net)
@@ -175,6 +212,7 @@ static const lk__net_transport transport = {.name = "mpi",
                                             .exchange = exchange,
                                             .send = send_message,
                                             .recv = receive_message,
+                                            .reserve = reserve_flights,
                                             .wait = wait_flight,
                                             .finish = finish,
                                             .free = free_transport};
