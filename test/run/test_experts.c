@@ -386,7 +386,10 @@ static void mistakes_are_one_sentence(void)
     lk_context          *c;
     REQUIRE(lk_context_create(NULL, &c) == LK_OK);
     refuse(c, "expert=2", NULL, "has 2 ranks along expert, but the model has no experts");
-    refuse(c, "expert=3", &four, "has 3 ranks along expert, which do not divide the 4 experts of \"up\"");
+    refuse(c, "expert=3", &four,
+           "has 3 ranks along expert, which do not divide the 4 experts of \"up\"; the nearest "
+           "extent that works is expert=2");
+    refuse(c, "expert=7", &four, "the nearest extent that works is expert=4");
     refuse(c, "expert=8", &four, "do not divide the 4 experts");
     lk_context_free(c);
 }
