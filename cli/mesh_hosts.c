@@ -57,9 +57,12 @@ void mesh_hosts_note(const setup *s, const char *name, const lk_plan *plan, int 
     if (!most || alone || !crosses_hosts(s->mesh, most, per_host)) return;
     for (unsigned axis = 1; axis <= LK_AXES_ALL; axis <<= 1)
         other |= axis != most && lk_mesh_extent(s->mesh, axis) > 1 && !crosses_hosts(s->mesh, axis, per_host);
+    int  extent = lk_mesh_extent(s->mesh, most);
     char size[SIZE_TEXT], better[128], advice[192] = "give it at most as many ranks as a host has";
     move_last(s->mesh, most, better, sizeof better);
-    if (other && lk_mesh_extent(s->mesh, most) <= per_host)
+    if (extent < per_host && per_host % extent != 0)
+        snprintf(advice, sizeof advice, "give it a number of ranks that divides those of a host");
+    else if (other && extent <= per_host)
         snprintf(advice, sizeof advice, "--mesh %s keeps it within hosts", better);
     print_note(name,
                "warning: the axis %s, along which each rank sends most (%s in a step), crosses hosts of %d rank%s: %s",

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # cli_mesh_hosts.sh - meshes over several hosts, which LOCKSTEP_HOST_ID simulates: data with shard, with tensor, and all
-# three give the losses and weights of one rank, whichever axis crosses hosts; a warning names the axis along which most
-# is sent if that is the one, and none is printed where it stays within hosts.
+# three, and experts with data or shard give the losses and weights of one rank, whichever axis crosses hosts; a warning
+# names the axis along which most is sent if that is the one, and none is printed where it stays within hosts.
 # ctest: timeout 300, ranks 8
 # shellcheck disable=SC2086 # options are lists of words
 set -u
@@ -53,4 +53,17 @@ grep -q 'crosses hosts of 1 rank: give it at most as many ranks as a host has' o
 # All three: each of two hosts has a copy of the state, in four parts; then in parts on both hosts.
 hosts 8 4 - data=2,shard=2,tensor=2
 hosts 8 4 tensor tensor=2,data=2,shard=2
+
+# Experts, with hosts that their axis crosses or not, whose ranks are as many or not; parts of their state, too.
+run=${run/llama/mixtral --experts 4 --router-loss 0.02}
+rm -rf one one.jsonl
+"$LOCKSTEP" train $run --steps 4 --save one --log one.jsonl > one.txt 2>&1 || fail "experts: $(cat one.txt)"
+hosts 4 2 - data=2,expert=2
+hosts 8 4 shard shard=4,expert=2 --verbose-ranks
+grep -q 'gathered once for 4 ranks of a host' out.txt || complain "shard=4,expert=2: $(cat out.txt)"
+hosts 3 2 - shard=3
+# On hosts of 4 and of 2 ranks, groups of 3 are within hosts in neither order.
+hosts 6 4 shard shard=3,expert=2
+grep -q 'crosses hosts of 4 ranks: give it a number of ranks that divides those of a host' out.txt ||
+    complain "$(cat out.txt)"
 exit $((wrong > 0))
