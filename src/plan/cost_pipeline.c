@@ -58,7 +58,10 @@ static bool open_estimate(estimate *e, const lk_plan *p, const lk_rates *rates)
 {
     int    runs = runs_of(p), stages = lk__plan_stages(p);
     size_t pairs = (size_t)stages * (size_t)stages;
-    *e = (estimate){.plan = p, .rates = rates, .shape = {stages, runs, p->parallel.pipeline_schedule}, .scale = 1};
+    *e = (estimate){.plan = p,
+                    .rates = rates,
+                    .shape = {stages, runs, p->parallel.pipeline_schedule, p->receives_early},
+                    .scale = 1};
     size_t list = (size_t)lk__pipeline_count(&e->shape);
     e->bytes =
         (size_t)stages * sizeof *e->stages + pairs * sizeof *e->transfers + (size_t)stages * list * sizeof *e->runs;

@@ -25,6 +25,7 @@ enum { LK__PIPELINE_PARTS = 1 << 16 }; /* micro-batches of a step, at most: with
 typedef struct lk__pipeline_schedule_shape {
     int                  stages, micro_batches;
     lk_pipeline_schedule schedule;
+    bool                 early; /* 1f1b is one forward more ahead, which hides the time of messages */
 } lk__pipeline_schedule_shape;
 
 const char *lk__pipeline_kind_name(lk__pipeline_schedule_kind kind); /* "forward" */

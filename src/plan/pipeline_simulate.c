@@ -140,6 +140,15 @@ static double time_of(const simulation *s, obstacle o, double seconds)
     return o.done ? s->reached[(size_t)o.stage * most + (size_t)o.place] + seconds : reached;
 }
 
+/* When what a run receives has its memory: a forward once the slot is free, a backward behind its forward. */
+static double free_time(const simulation *s, int stage, const lk__pipeline_schedule_run *r, int had)
+{
+    size_t most = (size_t)KINDS * (size_t)s->job->micro_batches;
+    int    place = had >= 0 ? last_use(s, stage, had) : -1;
+    if (r->kind == LK__PIPELINE_BACKWARD) place = s->at[cell(s, stage, LK__PIPELINE_FORWARD, r->micro_batch)];
+    return place >= 0 ? s->reached[(size_t)stage * most + (size_t)place] : 0;
+}
+
 /* The first thing that the next run of a stage waits for; *begin: when it can begin otherwise. */
 static obstacle find_obstacle(const simulation *s, int stage, double *begin)
 {
@@ -149,13 +158,15 @@ static obstacle find_obstacle(const simulation *s, int stage, double *begin)
     for (int i = 0; i < s->job->transfers_count; i++) {
         const lk__pipeline_schedule_transfer *t = &s->job->transfers[i];
         obstacle                              o = {-1, 0, false};
-        if (t->to == stage && t->kind == r->kind)
+        bool                                  receives = t->to == stage && t->kind == r->kind;
+        if (receives)
             o = (obstacle){t->from, s->at[cell(s, t->from, t->kind, r->micro_batch)], true};
         else if (t->from == stage && had >= 0) /* sent from this slot before */
             o = (obstacle){t->to, s->at[cell(s, t->to, t->kind, had)], false};
         if (o.stage < 0) continue;
         if (!is_past(s, o)) return o;
         *begin = fmax(*begin, time_of(s, o, t->seconds));
+        if (receives) *begin = fmax(*begin, free_time(s, stage, r, had) + t->seconds);
     }
     return (obstacle){-1, 0, false};
 }

@@ -273,6 +273,15 @@ static int count_helpers(const lk_plan *p)
     return others < LK__HELPERS ? others : LK__HELPERS;
 }
 
+/* Then a message takes long enough that a stage is to receive the next while it computes. */
+static bool stages_cross_hosts(const lk__mesh_grid *mesh, int hosts)
+{
+    if (hosts < 2 || mesh->size % hosts != 0) return false;
+    for (int rank = 0, each = mesh->size / hosts; rank < mesh->size; rank++)
+        if (lk__mesh_member(mesh, LK__PLAN_STAGE_AXES, rank, 0) / each != rank / each) return true;
+    return false;
+}
+
 lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *given, bool one_by_one, lk_plan **plan)
 {
     return lk__plan_create_placed(graph, given, one_by_one, NULL, plan);
@@ -305,6 +314,7 @@ lk_status lk__plan_create_placed(lk_graph *graph, const lk_plan_config *given, b
     p->shared = p->parallel.state == LK_STATE_SHARED && lk__plan_batch_parts(p) > 1;
     p->stage = find_stage(p);
     int hosts = p->parallel.hosts;
+    p->receives_early = stages_cross_hosts(&p->mesh, hosts);
     if (p->parallel.blocks_in_flight == 0) p->parallel.blocks_in_flight = 2;
     if (p->parallel.hosts == 0 || !p->shared) p->parallel.hosts = 1;
     if (p->parallel.micro_batches == 0) p->parallel.micro_batches = 1;

@@ -183,6 +183,7 @@ struct lk_plan {
     size_t           units_count, units_capacity;
     int              helpers;        /* threads that can run on cores of other ranks while these wait (run/lend.h) */
     bool             writes_buffers; /* training, or a cache, changes some */
+    bool             receives_early; /* stages are on several hosts (lk__pipeline_schedule_shape.early) */
     bool             shares_buffers; /* all ranks of a host hold them once, too (shared_buffers.c) */
     bool             own_buffers;    /* ranks may compute different ones: those of rank 0 are saved */
     bool             splits;         /* some rank has only slices of some array (state_slices.h) */

@@ -119,7 +119,8 @@ lk__schedule_run lk__schedule_by_hand(const lk_plan *p, lk_section section, unsi
 
 static lk__pipeline_schedule_shape shape_of(const lk_plan *p)
 {
-    return (lk__pipeline_schedule_shape){lk__plan_stages(p), count_parts(p), p->parallel.pipeline_schedule};
+    return (lk__pipeline_schedule_shape){lk__plan_stages(p), count_parts(p), p->parallel.pipeline_schedule,
+                                         p->receives_early};
 }
 
 int lk__plan_count_slots(const lk_plan *p)

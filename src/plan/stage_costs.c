@@ -279,10 +279,11 @@ double lk__stages_sent(const lk_plan *p, int from, int to)
 
 static lk_status assign_stages(lk_plan *p, const lk_plan_config *config, const lk__stages_costs *costs)
 {
-    int                 stages = lk__plan_stages(p), layers = 0, count = costs->segments;
-    lk__stages_request  request = {{stages, p->parallel.micro_batches, p->parallel.pipeline_schedule}, config->stages};
-    size_t              bytes = (size_t)count * sizeof(lk__stages_segment) + (size_t)stages * sizeof(int);
-    lk_rates            rates = device_rates(p);
+    int                stages = lk__plan_stages(p), layers = 0, count = costs->segments;
+    lk__stages_request request = {{stages, p->parallel.micro_batches, p->parallel.pipeline_schedule, p->receives_early},
+                                  config->stages};
+    size_t             bytes = (size_t)count * sizeof(lk__stages_segment) + (size_t)stages * sizeof(int);
+    lk_rates           rates = device_rates(p);
     lk__stages_segment *segments = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
     if (!segments) return LK_ENOMEM;
     int *first = (int *)(void *)(segments + count);

@@ -44,6 +44,8 @@ grep -q '"all_gather once on every host: parameters"' trace.json || complain "no
 grep -q 'gathered once for 2 ranks of a host' out.txt || complain "shard=4: $(cat out.txt)"
 hosts 6 3 - shard=6 --accumulate 2
 hosts 8 4 - shard=4,tensor=2 --recompute
+hosts 4 2 pipeline pipeline=2,data=2 --micro-batches 4
+hosts 4 2 - pipeline=2,tensor=2 --micro-batches 4 --pipeline-schedule zero-bubble
 # The other way round the busiest one crosses them.
 hosts 4 2 shard shard=2,data=2
 hosts 4 2 tensor tensor=2,data=2

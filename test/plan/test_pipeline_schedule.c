@@ -48,7 +48,9 @@ static void every_schedule_of_every_size_can_run(void)
         for (int stages = 1; stages <= MOST_STAGES; stages++)
             for (int parts = 1; parts <= 16; parts += parts < 5 ? 1 : 3) {
                 lists l;
-                make_lists(&l, (lk__pipeline_schedule_shape){stages, parts, (lk_pipeline_schedule)schedule}, 1, 1, 1);
+                bool  early = (stages + parts) % 2;
+                make_lists(&l, (lk__pipeline_schedule_shape){stages, parts, (lk_pipeline_schedule)schedule, early}, 1,
+                           1, 1);
                 simulate(&l);
                 for (int i = 0; i < stages; i++) { /* backward in the order of micro-batches */
                     int next = 0;
@@ -71,7 +73,8 @@ static void steps_take_the_time_of_the_papers(void)
                 bool   zero = schedule == LK_PIPELINE_ZERO_BUBBLE;
                 double expected =
                     zero ? parts * (f + b + w) + (stages - 1) * (f + b - w) : (parts + stages - 1) * (f + b + w);
-                make_lists(&l, (lk__pipeline_schedule_shape){stages, parts, (lk_pipeline_schedule)schedule}, f, b, w);
+                make_lists(&l, (lk__pipeline_schedule_shape){stages, parts, (lk_pipeline_schedule)schedule, false}, f,
+                           b, w);
                 double seconds = simulate(&l);
                 CHECK(fabs(seconds - expected) < 1e-9, "%s, %d stages, %d micro-batches: %g, expected %g",
                       lk_pipeline_schedule_name((lk_pipeline_schedule)schedule), stages, parts, seconds, expected);
@@ -84,13 +87,33 @@ static void events_are_where_the_runs_are(void)
     lists                       l;
     lk__pipeline_schedule_event events[2 * MOST_RUNS];
     double                      seconds;
-    make_lists(&l, (lk__pipeline_schedule_shape){2, 2, LK_PIPELINE_1F1B}, 1, 1, 1);
+    make_lists(&l, (lk__pipeline_schedule_shape){2, 2, LK_PIPELINE_1F1B, false}, 1, 1, 1);
     l.transfers[0].seconds = 0.5;
     CHECK(lk__pipeline_simulate(context, &l.job, events, &seconds) == LK_OK);
     CHECK(events[0].begin == 0 && events[0].end == 1 && events[0].run.kind == LK__PIPELINE_FORWARD);
     CHECK(events[4].stage == 1 && events[4].begin == 1.5); /* F0 of stage 1, behind the transfer */
     CHECK(events[5].run.kind == LK__PIPELINE_BACKWARD && events[5].begin == 2.5 && events[5].end == 4.5);
-    CHECK(seconds == 9.5);
+    CHECK(events[6].begin == 5); /* F1: it is received once its slot is free */
+    CHECK(seconds == 10);
+}
+
+/* With 1f1b the last of two stages waits for each message: it has one slot. With one more, and the first stage one
+ * forward more ahead, it waits for the first message alone. */
+static void one_forward_more_hides_what_is_received(void)
+{
+    const double f = 1, b = 2, t = 0.25;
+    for (int parts = 2; parts <= 16; parts++)
+        for (int early = 0; early < 2; early++) {
+            lists                       l;
+            lk__pipeline_schedule_shape shape = {2, parts, LK_PIPELINE_1F1B, early};
+            make_lists(&l, shape, f, b, 0);
+            for (int i = 0; i < l.job.transfers_count; i++) l.transfers[i].seconds = t;
+            double expected = f + t + parts * (f + b) + (early ? 0 : parts - 1) * t + t + b;
+            CHECK(lk__pipeline_slots(&shape, 0) == (parts > 2 ? 2 + early : 2) &&
+                  lk__pipeline_slots(&shape, 1) == 1 + early);
+            CHECK(fabs(simulate(&l) - expected) < 1e-9, "%d micro-batches: %g, expected %g", parts, simulate(&l),
+                  expected);
+        }
 }
 
 /* ---- broken ones ---- */
@@ -116,12 +139,13 @@ static void refuse(const lists *l, const char *error)
 
 static void broken_schedules_are_refused(void)
 {
-    const lk__pipeline_schedule_shape shape = {2, 3, LK_PIPELINE_1F1B}, zero = {2, 3, LK_PIPELINE_ZERO_BUBBLE};
-    lists                             l;
-    const lk__pipeline_schedule_kind  F = LK__PIPELINE_FORWARD, B = LK__PIPELINE_BACKWARD;
-#define BROKEN(of, change, error)    \
-    make_lists(&l, of, 1, 1, 1);     \
-    change;                          \
+    const lk__pipeline_schedule_shape shape = {2, 3, LK_PIPELINE_1F1B, false},
+                                      zero = {2, 3, LK_PIPELINE_ZERO_BUBBLE, false};
+    lists                            l;
+    const lk__pipeline_schedule_kind F = LK__PIPELINE_FORWARD, B = LK__PIPELINE_BACKWARD;
+#define BROKEN(of, change, error) \
+    make_lists(&l, of, 1, 1, 1);  \
+    change;                       \
     refuse(&l, error)
     /* stage 0: F0 F1 B0 F2 B1 B2; stage 1: F0 B0 F1 B1 F2 B2 */
     BROKEN(shape, swap(&l, 0, 1, 2); swap(&l, 1, 1, 2); l.stages[1].slots = 2; set(&l, 1, 1, F, 1, 1);
@@ -162,6 +186,7 @@ int main(void)
     RUN(every_schedule_of_every_size_can_run);
     RUN(steps_take_the_time_of_the_papers);
     RUN(events_are_where_the_runs_are);
+    RUN(one_forward_more_hides_what_is_received);
     RUN(broken_schedules_are_refused);
     lk_context_free(context);
     return check_result();

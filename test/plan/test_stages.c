@@ -88,7 +88,7 @@ static void slots_are_those_of_the_schedule(void)
           lk__pipeline_slots(&cut.shape, 3) == 1);
     cut.shape.schedule = LK_PIPELINE_GPIPE;
     CHECK(lk__pipeline_slots(&cut.shape, 3) == 2);
-    cut.shape = (lk__pipeline_schedule_shape){4, 8, LK_PIPELINE_ZERO_BUBBLE};
+    cut.shape = (lk__pipeline_schedule_shape){4, 8, LK_PIPELINE_ZERO_BUBBLE, false};
     CHECK(lk__pipeline_slots(&cut.shape, 0) == 4 && lk__pipeline_slots(&cut.shape, 3) == 4);
 }
 

@@ -14,7 +14,7 @@ typedef enum model { MLP, GPT, LLAMA, SKIPS, PLAIN } model;
 typedef struct setting {
     const char          *name, *mesh;
     model                model;
-    int                  micro_batches, leaves, stage, layers; /* layers 0: 2 */
+    int                  micro_batches, leaves, stage, layers, hosts; /* layers 0: 2 */
     bool                 recompute, untied, whole_sequences, layout, shared;
     double               clip, dropout;
     lk_pipeline_schedule schedule;
@@ -92,6 +92,7 @@ static void make(const rank_test *r, net *n, const setting *s, const char *axes)
     config.parallel.pipeline_schedule = s->schedule;
     config.no_sequence_parallel = s->whole_sequences;
     config.parallel.shard_stage = axes ? s->stage : 0;
+    config.parallel.hosts = axes ? s->hosts : 0; /* as the plan has them: each rank is on this one */
     config.parallel.state = axes && s->shared ? LK_STATE_SHARED : LK_STATE_REPLICATED;
     int64_t rows = lk_mesh_capacity(n->of.mesh, &config.parallel, BATCH);
     REQUIRE(lk_graph_create(r->context, LK_F64, &n->of.graph) == LK_OK);
@@ -278,6 +279,8 @@ static void layers_train_as_on_one_rank(void)
         {.name = "blocks over 4, micro-batches", .mesh = "pipeline=4", .model = MLP, .micro_batches = 3, .clip = 0.1},
         {.name = "values that skip stages", .mesh = "pipeline=4", .model = SKIPS, .micro_batches = 2, .clip = 0.1},
         {.name = "without blocks", .mesh = "pipeline=3", .model = PLAIN},
+        {.name = "on 2 hosts", .mesh = "pipeline=2,data=2", .model = MLP, .micro_batches = 5, .hosts = 2},
+        {.name = "on 3 hosts", .mesh = "pipeline=3", .model = SKIPS, .micro_batches = 6, .hosts = 3, .clip = 0.1},
     };
     run_settings(all, sizeof all / sizeof *all);
 }
