@@ -128,7 +128,7 @@ if(LK_CUDA_EMULATED)
   add_library(cuda_emulated_runtime OBJECT test/cuda_emulated/threads.cpp test/cuda_emulated/runtime.cpp
       test/cuda_emulated/cupti.cpp)
   add_library(cuda_emulated MODULE ${cuda_sources} $<TARGET_OBJECTS:cuda_emulated_runtime>
-      test/cuda_emulated/libraries.cpp)
+      test/cuda_emulated/libraries.cpp test/cuda_emulated/host_calls.cpp)
   add_executable(cuda_emulation test/cuda_emulated/cuda_emulation.cpp $<TARGET_OBJECTS:cuda_emulated_runtime>)
   foreach(target cuda_emulated_runtime cuda_emulated cuda_emulation)
     # As C++14, with `if constexpr` as an extension: <math.h> of C++17 brings special functions that take longer to

@@ -1,5 +1,5 @@
-/* comm/abort.h - aborting a group because of another rank, which memory a group reaches, and other ranks' parts of its
- * symmetric memory, for layers that need no other internals of a group. */
+/* comm/abort.h - aborting a group because of another rank, and other ranks' parts of its symmetric memory, for layers
+ * that need no other internals of a group. */
 #ifndef LK__ABORT_H
 #define LK__ABORT_H
 
@@ -7,10 +7,6 @@
 
 /* As lk_comm_abort on `rank`, called by any rank that knows why that one failed. */
 void lk__comm_abort_for(lk_comm *comm, int rank, const char *why);
-
-struct lk__device;
-/* Whether its operations take addresses of the device's memory. */
-bool lk__comm_reaches(const lk_comm *comm, const struct lk__device *device);
 
 /* Where this process has `rank`'s part of symmetric memory, of the ranks of this host, which are numbered from 0 here;
  * memory: what lk_comm_alloc gave this rank. The parts of all these ranks follow each other: with n of them,

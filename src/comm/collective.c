@@ -26,7 +26,7 @@ static bool lacks_counts(const lk__collective_facts *facts, const lk__comm_call 
                              (facts->sends_parts && (!o->send_counts || !o->send_displacements)));
 }
 
-static lk_status check_call(lk_comm *c, const lk__comm_call *o)
+lk_status lk__comm_check(lk_comm *c, const lk__comm_call *o)
 {
     const lk__collective_facts *facts = lk__call_facts(o);
     const char                 *name = facts->name;
@@ -73,7 +73,7 @@ static lk_status check_call(lk_comm *c, const lk__comm_call *o)
 lk_status lk__comm_run(lk_comm *c, const lk__comm_call *o, lk_work **work)
 {
     if (work) *work = NULL;
-    lk_status status = check_call(c, o);
+    lk_status status = lk__comm_check(c, o);
     return status < 0 ? status : lk__work_submit(c, o, work);
 }
 

@@ -96,10 +96,6 @@ void lk_comm_abort(lk_comm *c, const char *why) { lk__comm_abort_for(c, c->rank,
 void lk_comm_busy_begin(lk_comm *c, const char *what) { c->backend->busy(c, what ? what : "long work"); }
 void lk_comm_busy_end(lk_comm *c) { c->backend->busy(c, NULL); }
 
-bool lk__comm_reaches_host(const lk__device_backend *device) { return device->memory.host; }
-
-bool lk__comm_reaches(const lk_comm *c, const lk__device *device) { return c->backend->reaches(device->backend); }
-
 char *lk__comm_peer(const lk_comm *c, const void *memory, int rank) { return c->backend->peer(c, memory, rank); }
 
 lk_status lk__comm_adopt(lk_comm *c, const lk_comm *of, void *memory)
@@ -334,7 +330,8 @@ lk_status lk_comm_split_at(lk_site site, lk_comm *c, int colour, int key, lk_com
     return status;
 }
 
-lk_status lk_comm_alloc_at(lk_site site, lk_comm *c, size_t bytes, void **memory)
+/* Of the device, or of the host where it is NULL. */
+static lk_status allocate_symmetric(lk_site site, lk_comm *c, lk__device *device, size_t bytes, void **memory)
 {
     size_t           length = (size_t)c->size * sizeof(lk__comm_member);
     lk__comm_member *all = lk__alloc(c->context, LK_MEMORY_OTHER, length), mine = {0};
@@ -345,9 +342,25 @@ lk_status lk_comm_alloc_at(lk_site site, lk_comm *c, size_t bytes, void **memory
                           "%zu bytes of symmetric memory for each of %d ranks are more than can be addressed", bytes,
                           c->size);
     if (status >= 0) status = gather_members(c, LK__ALLOC, bytes, site, &mine, all);
-    if (status >= 0) status = c->backend->allocate(c, all[0].secret, bytes ? bytes : 1, memory);
+    if (bytes == 0) bytes = 1;
+    if (status >= 0 && device) status = c->backend->allocate_device(c, device, all[0].secret, bytes, memory);
+    if (status >= 0 && !device) status = c->backend->allocate(c, all[0].secret, bytes, memory);
     lk__free(c->context, LK_MEMORY_OTHER, all, length);
     return status;
+}
+
+lk_status lk_comm_alloc_at(lk_site site, lk_comm *c, size_t bytes, void **memory)
+{
+    return allocate_symmetric(site, c, NULL, bytes, memory);
+}
+
+lk_status lk__comm_alloc_device_at(lk_site site, lk_comm *c, lk__device *device, size_t bytes, void **memory)
+{
+    *memory = NULL;
+    if (!lk__comm_abilities_for(c, device).queues)
+        return lk__fail(c->context, LK_EUNSUPPORTED, "backend %s has no symmetric memory of the device %s",
+                        c->backend->name, device->backend->name);
+    return allocate_symmetric(site, c, device, bytes, memory);
 }
 
 bool lk__comm_overlaps(const lk_comm *c, int threads)

@@ -3,8 +3,7 @@
 #define LK__COMM_H
 
 #include "comm/mesh.h"
-#include "comm/operation.h"
-#include "device/device.h"
+#include "comm/queue.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -87,9 +86,11 @@ typedef struct lk__comm_backend {
     /* A split, after its gather: `all` are the members of `parent`, and ranks[i] is the member that becomes rank i of
      * comm. Called by the ranks of the new group. */
     lk_status (*split)(lk_comm *parent, lk_comm *comm, const lk__comm_member *all, const int *ranks);
-    /* Whether its operations take addresses of that device's memory; for any other the caller copies to and from the
-     * host's. */
-    bool (*reaches)(const lk__device_backend *device);
+    lk__comm_abilities (*abilities)(const lk_comm *comm, const lk__device *device);
+    /* lk__comm_enqueue, of a valid call, and lk__comm_alloc_device, after the secrets were exchanged; `release` frees
+     * that memory. Both NULL: it queues nothing on any device. */
+    lk_status (*enqueue)(lk_comm *comm, const lk__comm_call *call, const lk__comm_stream *on);
+    lk_status (*allocate_device)(lk_comm *comm, lk__device *device, uint64_t secret, size_t bytes, void **memory);
     /* Where this process has `rank`'s part of symmetric memory, of which `memory` is this rank's part. NULL: the ranks
      * do not have each other's mapped. */
     char *(*peer)(const lk_comm *comm, const void *memory, int rank);
@@ -100,7 +101,8 @@ typedef struct lk__comm_backend {
     struct lk__shm *(*shared)(const lk_comm *comm);
 } lk__comm_backend;
 
-bool lk__comm_reaches_host(const lk__device_backend *device); /* for backends that reach the host's memory alone */
+/* For transports that reach the host's memory alone and add in the canonical order. */
+lk__comm_abilities lk__comm_abilities_on_host(const lk_comm *comm, const lk__device *device);
 
 enum { LK__COMM_TEXT = 8192 };
 
@@ -165,6 +167,8 @@ lk_status lk__comm_report_failure(lk_comm *comm);
 
 /* ---- works ---- */
 
+/* Whether a call is valid on this rank; an error names it and its line. */
+lk_status lk__comm_check(lk_comm *comm, const lk__comm_call *call);
 /* Checks a call and submits it: what all public collectives end in. */
 lk_status lk__comm_run(lk_comm *comm, const lk__comm_call *call, lk_work **work);
 lk_status lk__work_submit(lk_comm *comm, const lk__comm_call *operation, lk_work **work); /* NULL: waits */

@@ -94,5 +94,5 @@ const lk__comm_backend lk__backend_self = {
     .sent = sent,
     .free = free_state,
     .create = create,
-    .reaches = lk__comm_reaches_host,
+    .abilities = lk__comm_abilities_on_host,
 };

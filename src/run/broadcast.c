@@ -2,7 +2,7 @@
  * same ones. */
 #include "run/program.h"
 
-#include "comm/abort.h"
+#include "comm/queue.h"
 
 /* Of the device; through the host where the group does not reach it. */
 static lk_status broadcast_memory(lk_program *p, lk_comm *group, char *memory, size_t bytes)

@@ -4,7 +4,6 @@
 #include "base/environment.h"
 #include "run/shared.h"
 
-#include "comm/abort.h"
 #include "comm/comm.h"
 #include "plan/verify_schedule.h"
 #include "run/digest.h"

@@ -6,8 +6,8 @@
 #include "base/normal.h"
 #include "base/normal_f32.h"
 #include "base/random_batch.h"
-#include "comm/abort.h"
 #include "comm/hosts.h"
+#include "comm/queue.h"
 #include "plan/pipeline.h"
 
 #include <math.h>

@@ -194,7 +194,7 @@ lk_status lk__net_reserve_notes(lk__net *net, int count);
         .allocate = lk__net_allocate, .release = lk__net_release, .failure = lk__net_table_failure,                 \
         .raise = lk__net_table_raise, .busy = lk__net_table_busy, .wake = lk__net_table_wake,                       \
         .sent = lk__net_table_sent, .free = lk__net_table_free, .create = create_, .split = split_,                 \
-        .reaches = lk__comm_reaches_host, .reserve_transfers = lk__net_reserve_transfers, __VA_ARGS__               \
+        .abilities = lk__comm_abilities_on_host, .reserve_transfers = lk__net_reserve_transfers, __VA_ARGS__        \
     }
 
 /* ---- for the algorithms; from the thread that runs the operation ---- */

@@ -1,0 +1,32 @@
+/* queue.c - what a group can do with a device, and calls that are queued on its streams. They are checked here as
+ * blocking calls are, so that transports get valid ones. */
+#include "comm/comm.h"
+
+lk__comm_abilities lk__comm_abilities_on_host(const lk_comm *c, const lk__device *device)
+{
+    (void)c;
+    return (lk__comm_abilities){.reaches = lk__device_is_host(device), .canonical = true};
+}
+
+lk__comm_abilities lk__comm_abilities_for(const lk_comm *c, const lk__device *device)
+{
+    return c->backend->abilities(c, device);
+}
+
+bool lk__comm_reaches(const lk_comm *c, const lk__device *device) { return lk__comm_abilities_for(c, device).reaches; }
+
+static lk_status refuse_device(lk_comm *c, const lk__device *device, const char *what)
+{
+    return lk__fail(c->context, LK_EUNSUPPORTED, "%s: backend %s queues no calls on the device %s", what,
+                    c->backend->name, device->backend->name);
+}
+
+lk_status lk__comm_enqueue(lk_comm *c, const lk__comm_call *call, const lk__comm_stream *on)
+{
+    if (!lk__comm_abilities_for(c, on->device).queues)
+        return refuse_device(c, on->device, lk__comm_kind_name(call->kind));
+    lk_status status = lk__comm_check(c, call);
+    if (status < 0) return status;
+    if (lk_comm_status(c) < 0) return lk__comm_report_failure(c);
+    return c->backend->enqueue(c, call, on);
+}
