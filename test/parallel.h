@@ -37,9 +37,10 @@ typedef struct job {
     double            clip;
     lk_policy         policy;
     lk_dtype          gradient_dtype;
-    const char       *mesh;  /* NULL: data */
-    int               stage; /* of slices along shard */
-    report           *out;
+    const char       *mesh;           /* NULL: data */
+    int               stage;          /* of slices along shard */
+    void (*use_group)(lk_comm *comm); /* before anything is done with it; NULL: nothing */
+    report *out;
 } job;
 
 SHARED report *new_report(void)
@@ -93,6 +94,7 @@ SHARED rank_program enrol_rank(const job *j, int rank)
     rank_program p = {.rig = rig_open(j->real, j->threads ? j->threads : 1)};
     if (j->world > 1)
         p.comm = j->each ? join_hosts(p.rig.context, rank / j->each) : join_group(p.rig.context, j->backend);
+    if (j->use_group) j->use_group(p.comm);
     lk_parallel    parallel = {.world = j->world,
                                .rank = rank,
                                .micro_batches = j->micro_batches,

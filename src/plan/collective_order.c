@@ -19,10 +19,15 @@ static bool is_repeated(const lk__plan_order_list *order, size_t first, const lk
     return false;
 }
 
+static bool is_queued(const lk__plan_checked *x, const lk__plan_instruction *in)
+{
+    return x->group.queued && (in->action == LK__DO_START || in->action == LK__DO_START_BUCKET);
+}
+
 static lk__plan_collective describe(const lk__plan_checked *x, const lk__plan_instruction *in)
 {
     const lk_graph     *g = x->list->graph;
-    lk__plan_collective c = {.action = in->action, .bucket = in->bucket, .type = LK_F64};
+    lk__plan_collective c = {.action = in->action, .bucket = in->bucket, .type = LK_F64, .queued = is_queued(x, in)};
     if (in->action == LK__DO_START_STAGED) c.action = LK__DO_START; /* the same to the other ranks */
     if (in->node >= 0) {
         const lk__graph_node  *n = &g->nodes[in->node];
@@ -85,22 +90,23 @@ void lk__collective_order_free(lk_context *c, lk__plan_order_list *order)
 static bool is_same(const lk__plan_collective *a, const lk__plan_collective *b)
 {
     return a->action == b->action && a->op == b->op && a->bucket == b->bucket && a->elements == b->elements &&
-           a->type == b->type && a->group == b->group && a->axes == b->axes;
+           a->type == b->type && a->group == b->group && a->axes == b->axes && a->queued == b->queued;
 }
 
 void lk__collective_text(const lk__plan_order_list *order, size_t i, char *text, size_t bytes)
 {
     const lk__plan_collective *c = i < order->count ? &order->all[i] : NULL;
     char                       axes[64];
+    const char                *queued = c && c->queued ? ", queued" : "";
     if (!c)
         snprintf(text, bytes, "none");
     else if (c->bucket >= 0)
-        snprintf(text, bytes, "\"%s\" of bucket %d, %lld elements of %s", lk__action_name(c->action), c->bucket,
-                 (long long)c->elements, lk_dtype_name(c->type));
+        snprintf(text, bytes, "\"%s\" of bucket %d, %lld elements of %s%s", lk__action_name(c->action), c->bucket,
+                 (long long)c->elements, lk_dtype_name(c->type), queued);
     else if (c->elements)
-        snprintf(text, bytes, "\"%s\" of %s along %s, %lld elements of %s", lk__action_name(c->action),
+        snprintf(text, bytes, "\"%s\" of %s along %s, %lld elements of %s%s", lk__action_name(c->action),
                  lk__op_name(c->op), lk__axes_text(c->axes, axes, sizeof axes), (long long)c->elements,
-                 lk_dtype_name(c->type));
+                 lk_dtype_name(c->type), queued);
     else
         snprintf(text, bytes, "\"%s\"", lk__action_name(c->action));
 }

@@ -153,6 +153,7 @@ typedef struct lk__plan_instructions {
 typedef struct lk__plan_group {
     bool overlaps;       /* collectives run while kernels do */
     bool staged;         /* they do not reach the device's memory: the host's copies are exchanged */
+    bool queued;         /* they are queued on the device's streams, in its memory (comm/queue.h) */
     bool awaits_buffers; /* one rank writes the buffers that ranks share */
 } lk__plan_group;
 

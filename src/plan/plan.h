@@ -201,6 +201,7 @@ struct lk_plan {
     int              slots;            /* micro-batches whose activations are held at once */
     int              syncs;            /* collectives within forward and backward: synchronised batch norm */
     lk__plan_source  source;           /* of its inputs */
+    bool             queued;           /* collectives are queued on the device's streams: lk__plan_use_group */
 
     lk__plan_cost_time *times; /* lk_plan_calibrate; NULL: estimates are made from rates */
     size_t              times_count, times_bytes;
@@ -499,6 +500,11 @@ bool lk__plan_hosts_share(const lk__mesh_grid *mesh, int leaves, int hosts, char
  * order: bytes and, by value, offsets; after the last value, that of the ids. offsets NULL: only measures. */
 size_t lk__plan_stage_inputs(const lk_plan *plan, size_t *offsets);
 size_t lk__plan_staging_bytes(const lk_plan *plan); /* all of LK_MEMORY_STAGING */
+/* Before the program is made: how the ranks' group moves what is in the device's memory. Where its transport queues
+ * calls on the device's streams and records them, and the plan allows it, nothing is copied through the host, and
+ * LK_MEMORY_STAGING is less. A transport that adds in another than the canonical order is refused for leaves.
+ * comm NULL: one rank. */
+lk_status lk__plan_use_group(lk_plan *plan, const lk_comm *comm);
 /* How many ids of samples are copied at most: the capacity, or a fixed number where no input has a batch. */
 static inline int64_t lk__plan_staged_ids(int64_t capacity) { return capacity == INT64_MAX ? 4096 : capacity; }
 /* Whether training steps are queued without waiting for their results (run/step.c): one rank, one slot, a device that

@@ -2,6 +2,8 @@
  * (run/staging.c). */
 #include "plan/plan.h"
 
+#include "comm/queue.h"
+
 /* Step block and ids. */
 static size_t header_bytes(const lk_plan *p)
 {
@@ -23,7 +25,28 @@ size_t lk__plan_stage_inputs(const lk_plan *p, size_t *offsets)
     return bytes;
 }
 
-/* Without a comm the plan cannot know what the ranks' backend reaches: none reaches another memory than the host's. */
+/* Collectives whose operands and counts are all known before a step, of kernels alone. */
+static bool may_queue(const lk_plan *p)
+{
+    return p->device->backend->recording.record_begin && lk__plan_ranks(p) > 1 && !p->shared && !p->stage &&
+           !p->parallel.leaves && !p->pipeline && !p->expert_axes;
+}
+
+lk_status lk__plan_use_group(lk_plan *p, const lk_comm *comm)
+{
+    lk__comm_abilities group = {.canonical = true};
+    if (comm) group = lk__comm_abilities_for(comm, p->device);
+    if (p->parallel.leaves && !group.canonical)
+        return lk__fail(p->context, LK_EUNSUPPORTED,
+                        "the same bits with any number of ranks need sums in the canonical order, and backend %s adds "
+                        "in another: choose another backend",
+                        lk_comm_backend(comm));
+    p->queued = group.queues && group.records && may_queue(p);
+    p->memory[LK_MEMORY_STAGING] = lk__plan_staging_bytes(p);
+    return LK_OK;
+}
+
+/* Before lk__plan_use_group the plan cannot know what the ranks' transport reaches: the host's memory, it assumes. */
 size_t lk__plan_staging_bytes(const lk_plan *p)
 {
     size_t exchange = lk__plan_exchange_bytes(p) + p->gathered + lk__plan_host_share(p);
@@ -34,7 +57,8 @@ size_t lk__plan_staging_bytes(const lk_plan *p)
         lk__plan_queue_bytes queue = lk__plan_queue(p);
         bytes += (size_t)(queue.pinned + queue.device_staging) * queue.input + queue.numbers + queue.results;
     }
-    return lk__plan_batch_parts(p) > 1 ? bytes + p->memory[LK_MEMORY_GRADIENTS] + LK__STAGING_CHUNK : bytes;
+    return lk__plan_batch_parts(p) > 1 && !p->queued ? bytes + p->memory[LK_MEMORY_GRADIENTS] + LK__STAGING_CHUNK
+                                                     : bytes;
 }
 
 bool lk__plan_queues(const lk_plan *p)

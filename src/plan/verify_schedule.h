@@ -39,6 +39,7 @@ typedef struct lk__plan_collective {
     lk_dtype        type;
     int             group; /* lk__op_group of a node, 0 for all ranks */
     unsigned        axes;  /* of the mesh, along which the group of a node is */
+    bool            queued; /* on the device's streams, where nobody compares it when it runs */
 } lk__plan_collective;
 
 typedef struct lk__plan_order_list {

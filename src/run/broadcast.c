@@ -1,13 +1,22 @@
 /* broadcast.c - makes the state of all ranks that of rank 0 or, where ranks have slices, of the first rank that has the
  * same ones. */
-#include "run/program.h"
+#include "run/collective.h"
 
 #include "comm/queue.h"
+
+static lk_status broadcast_queued(lk_program *p, lk_comm *group, char *memory, size_t bytes)
+{
+    lk__comm_call call = {
+        .kind = LK__BROADCAST, .type = LK_U8, .count = bytes, .send = memory, .recv = memory, .site = LK_HERE};
+    lk_status status = lk__collective_enqueue(p, group, &call);
+    return status < 0 ? status : lk__collective_queue_wait(p);
+}
 
 /* Of the device; through the host where the group does not reach it. */
 static lk_status broadcast_memory(lk_program *p, lk_comm *group, char *memory, size_t bytes)
 {
     if (bytes == 0 || !group) return LK_OK;
+    if (p->group.queued) return broadcast_queued(p, group, memory, bytes);
     if (lk__comm_reaches(group, p->device)) return lk_comm_broadcast(group, memory, bytes, LK_U8, 0, NULL);
     lk_status status = LK_OK;
     for (size_t at = 0; at < bytes && status >= 0; at += LK__STAGING_CHUNK) {

@@ -58,9 +58,16 @@ lk_status lk__run_start_bucket(lk_program *p, const lk__schedule_run *run, size_
     unsigned               axes = lk__run_at(p, run, at)->call.attrs->mesh; /* not 0: of experts */
     (void)next;
     if (axes && lk__mesh_extent(&p->plan->mesh, axes) == 1) return LK_OK;
-    lk_status status =
-        lk_comm_all_reduce(axes ? lk__run_group(p, axes) : p->collectives->bulk, data, data,
-                           b->bytes / lk_dtype_size(b->dtype), lk__bucket_type(p->plan, b), LK_SUM, work_of(c));
+    lk_comm      *group = axes ? lk__run_group(p, axes) : p->collectives->bulk;
+    lk__comm_call call = {.kind = LK__ALL_REDUCE,
+                          .type = lk__bucket_type(p->plan, b),
+                          .reduce = LK_SUM,
+                          .count = b->bytes / lk_dtype_size(b->dtype),
+                          .send = data,
+                          .recv = data,
+                          .site = LK_HERE};
+    if (p->group.queued) return lk__collective_queue(p, c, group, &call);
+    lk_status status = lk__comm_run(group, &call, work_of(c));
     if (c->work)
         p->collectives->waited += lk__now() - start;
     else
@@ -158,27 +165,44 @@ static size_t count_rows(const lk__kernel_call *call)
     return rows;
 }
 
-/* The collective of a node, from and to this memory; returns when it has ended, or with a work. */
-static lk_status start_value(lk_program *p, const lk__run_instruction *in, const void *from, void *to, lk_work **work)
+static lk_comm *group_of(const lk_program *p, const lk__run_instruction *in)
 {
-    const lk_dtype type = in->call.in[0].dtype;
-    size_t         elements = (size_t)lk__operand_elements(&in->call.in[0]);
-    double         start = lk__now();
-    lk_comm       *group = lk__run_group(p, in->call.attrs->mesh);
-    size_t         parts = facts_of(in)->sends_parts ? (size_t)lk_comm_size(group) : 1;
-    lk__comm_call  call = {.kind = kind_of(in),
-                           .type = type,
+    return lk__run_group(p, in->call.attrs->mesh);
+}
+
+/* The collective of a node, from and to this memory. */
+static lk__comm_call call_of(const lk_program *p, const lk__run_instruction *in, const void *from, void *to)
+{
+    size_t parts = facts_of(in)->sends_parts ? (size_t)lk_comm_size(group_of(p, in)) : 1;
+    return (lk__comm_call){.kind = kind_of(in),
+                           .type = in->call.in[0].dtype,
                            .reduce = in->call.attrs->reduction,
-                           .count = elements / parts,
+                           .count = (size_t)lk__operand_elements(&in->call.in[0]) / parts,
                            .rows = count_rows(&in->call),
                            .send = from,
                            .recv = to,
                            .site = LK_HERE};
-    lk_status      status = lk__comm_run(group, &call, work);
-    double         end = lk__now();
+}
+
+/* Returns when it has ended, or with a work. */
+static lk_status start_value(lk_program *p, const lk__run_instruction *in, const void *from, void *to, lk_work **work)
+{
+    lk__comm_call call = call_of(p, in, from, to);
+    size_t        bytes = (size_t)lk__operand_elements(&in->call.in[0]) * lk_dtype_size(call.type);
+    double        start = lk__now();
+    lk_status     status = lk__comm_run(group_of(p, in), &call, work);
+    double        end = lk__now();
     p->collectives->waited += end - start;
-    if (!work || !*work) lk__traced(p, in->name, start, end, elements * lk_dtype_size(type));
+    if (!work || !*work) lk__traced(p, in->name, start, end, bytes);
     return status;
+}
+
+/* On the device, of the only slot. */
+static lk_status start_queued(lk_program *p, const lk__schedule_run *run, size_t at)
+{
+    const lk__run_instruction *in = lk__run_at(p, run, at);
+    lk__comm_call              call = call_of(p, in, in->call.in[0].data, in->call.out[0].data);
+    return lk__collective_queue(p, lk__collective_at(p, run, at), group_of(p, in), &call);
 }
 
 lk_status lk__run_start(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
@@ -186,6 +210,7 @@ lk_status lk__run_start(lk_program *p, const lk__schedule_run *run, size_t at, s
     lk_work **work = run->slots > 1 ? NULL : work_of(lk__collective_at(p, run, at));
     lk_status status = LK_OK;
     (void)next;
+    if (p->group.queued) return start_queued(p, run, at);
     for (int i = 0; i < run->slots && status >= 0; i++) {
         const lk__run_instruction *in = &lk__run_slot_list(p, run, i)->instructions[at];
         status = start_value(p, in, in->call.in[0].data, in->call.out[0].data, work);
@@ -264,6 +289,7 @@ lk_status lk__run_wait(lk_program *p, const lk__schedule_run *run, size_t at, si
 {
     lk__run_collective *c = lk__collective_at(p, run, at);
     (void)next;
+    if (c && c->queued) return lk__collective_join(p, c);
     return c && c->work ? lk__collective_take(p, c) : LK_OK;
 }
 
@@ -271,7 +297,8 @@ lk_status lk__collectives_drain(lk_program *p)
 {
     lk_status status = LK_OK;
     for (size_t i = 0; i < p->collectives->count; i++) {
-        lk_status one = p->collectives->all[i].work ? lk__collective_take(p, &p->collectives->all[i]) : LK_OK;
+        lk__run_collective *c = &p->collectives->all[i];
+        lk_status           one = c->queued ? lk__collective_join(p, c) : c->work ? lk__collective_take(p, c) : LK_OK;
         if (status >= 0) status = one;
     }
     return status;

@@ -3,6 +3,7 @@
 #ifndef LK__RUN_COLLECTIVE_H
 #define LK__RUN_COLLECTIVE_H
 
+#include "comm/operation.h"
 #include "plan/leaf_stack.h"
 #include "run/program.h"
 
@@ -14,6 +15,8 @@ typedef struct lk__run_collective {
     bool                at_once; /* its wait follows, or it would not overlap: the start runs it to the end */
     lk_work            *work;    /* in flight, or NULL */
     char               *staged;  /* of a send or receive: the host's copy, where the group does not reach the device */
+    lk__device_event   *ended;   /* where collectives are queued on the device: recorded behind the latest */
+    bool                queued;  /* since its start, until its wait */
 } lk__run_collective;
 
 /* An operand whose extent follows from how many rows ranks send (routes.c). */
@@ -34,6 +37,8 @@ typedef struct lk__run_subtree {
     int first, last, rank;
     int set; /* of that rank's gradients, which has their sum */
 } lk__run_subtree;
+
+enum { LK__RUN_STREAM_BUCKETS, LK__RUN_STREAM_VALUES, LK__RUN_STREAMS };
 
 struct lk__run_collectives {
     lk__run_collective *all; /* of training, by slot where stages have several, then those of evaluation, from */
@@ -60,6 +65,9 @@ struct lk__run_collectives {
     size_t         *route_counts;
     int32_t        *offsets;
     lk__run_loads   loads; /* while a trace records */
+    /* where collectives are queued on the device (collective_queue.c); ready: behind the kernels before a start */
+    lk__device_stream *streams[LK__RUN_STREAMS];
+    lk__device_event  *ready;
 };
 
 /* collective.c: where an instruction's work in flight is noted; NULL: of the weights of losses, where every collective
@@ -67,6 +75,20 @@ struct lk__run_collectives {
 lk__run_collective *lk__collective_at(const lk_program *program, const lk__schedule_run *run, size_t at);
 /* Waits for its work, which is in flight. */
 lk_status lk__collective_take(lk_program *program, lk__run_collective *collective);
+/* ---- collective_queue.c: collectives that are queued on the device, where the group's transport does so ---- */
+lk_status lk__collective_queue_create(lk_program *program);
+void      lk__collective_queue_free(lk_program *program);
+/* A start, and its wait: on streams of their own. collective NULL: it has no wait, and kernels behind it are. */
+lk_status lk__collective_queue(lk_program *program, lk__run_collective *collective, lk_comm *group,
+                               const lk__comm_call *call);
+lk_status lk__collective_join(lk_program *program, lk__run_collective *collective);
+/* Behind the kernels, and before those that follow: on the program's stream. No collective of its group is in flight. */
+lk_status lk__collective_enqueue(lk_program *program, lk_comm *group, const lk__comm_call *call);
+/* The failure of a group whose queued calls have run; the second waits for those that the program's stream waits for.
+ * Nothing where collectives are not queued. */
+lk_status lk__collective_queue_check(lk_program *program);
+lk_status lk__collective_queue_wait(lk_program *program);
+
 /* transfer.c: bytes of the host's copy of what a send or receive moves, at the capacity; 0: it is neither. */
 size_t lk__transfer_bytes(const lk__run_instruction *instruction);
 /* routes.c: what exchanges of rows need, behind `used` bytes of the memory; returns those used then. */

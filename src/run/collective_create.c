@@ -226,6 +226,7 @@ lk_status lk__collectives_create(lk_program *p)
     for (size_t i = 0; i * x->each < x->evaluate; i++) find_collectives(p, x, &p->slots[i].train, x->all + i * x->each);
     find_collectives(p, x, &p->evaluate, x->all + x->evaluate);
     lk_status status = p->batch ? open_bulk(p, x) : LK_OK;
+    if (status >= 0) status = lk__collective_queue_create(p);
     return status < 0 ? status : reserve_groups(p, x);
 }
 
@@ -233,6 +234,7 @@ void lk__collectives_free(lk_program *p)
 {
     lk__run_collectives *x = p->collectives;
     if (!x) return;
+    lk__collective_queue_free(p);
     for (size_t i = 0; i < x->count; i++)
         if (x->all[i].work) (void)lk_work_wait(x->all[i].work);
     if (x->split) lk_comm_free(x->bulk);

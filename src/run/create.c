@@ -275,8 +275,9 @@ static lk_status make_groups(lk_program *p, lk_comm *comm)
     if (status < 0) return status;
     if (p->plan->stage)
         p->shard = lk__mesh_find_group(p->mesh, lk__plan_shard_axes(p->plan)); /* NULL: no state is sliced */
-    p->group.overlaps = p->batch && lk__comm_overlaps(p->batch, lk_context_threads(p->context));
-    p->group.staged = !lk__comm_reaches(p->batch ? p->batch : comm, p->device);
+    p->group.queued = p->plan->queued;
+    p->group.overlaps = p->group.queued || (p->batch && lk__comm_overlaps(p->batch, lk_context_threads(p->context)));
+    p->group.staged = !p->group.queued && !lk__comm_reaches(p->batch ? p->batch : comm, p->device);
     p->group.awaits_buffers = p->plan->writes_buffers && lk__store_shares_buffers(p->store);
     return LK_OK;
 }
@@ -322,7 +323,7 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     p->device->by_heuristic |= plan->parallel.leaves > 0;
     p->waits = lk__environment_flag(c, LK__ENV_LOCKSTEP_DEVICE_SYNC);
     if (lk__device_is_host(p->device) && (status = lk__digests_open(p)) < 0) goto fail;
-    if ((status = make_groups(p, comm)) < 0 ||
+    if ((status = lk__plan_use_group(plan, comm)) < 0 || (status = make_groups(p, comm)) < 0 ||
         (status = p->device->backend->memory.stream_create(p->device, &p->stream)) < 0 ||
         (status = lk__regions_create(p)) < 0)
         goto fail;

@@ -322,6 +322,8 @@ lk_status lk__launch_end_step(lk_program *program, const lk__run_list *list, siz
 /* ---- step.c: steps that are queued; those of trainer_interface.h ---- */
 lk_status lk__queue_create(lk_program *program);
 void      lk__queue_free(lk_program *program);
+/* The word of the device's memory that is not 0 where state must not change; NULL: steps are not queued. */
+int32_t *lk__queue_halted(const lk_program *program);
 /* A whole step, waited for. */
 lk_status lk__step_train(lk_program *program, const lk_step *step);
 

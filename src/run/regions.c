@@ -3,6 +3,7 @@
 #include "run/program.h"
 
 #include "comm/abort.h"
+#include "comm/queue.h"
 #include "run/shard.h"
 #include "run/store.h"
 
@@ -77,7 +78,8 @@ static lk_status share_gradients(lk_program *p)
     size_t bytes = p->plan->memory[LK_MEMORY_GRADIENTS];
     void  *memory;
     if (bytes == 0 || !shares_gradients(p)) return LK_OK;
-    lk_status status = lk_comm_alloc(p->batch, bytes, &memory);
+    lk_status status = p->group.queued ? lk__comm_alloc_device(p->batch, p->device, bytes, &memory)
+                                       : lk_comm_alloc(p->batch, bytes, &memory);
     if (status < 0) return lk__fail_prefix(p->context, status, "gradients in shared memory: ");
     p->memory.gradients = memory;
     lk__account(p->context, LK_MEMORY_GRADIENTS, (ptrdiff_t)bytes);

@@ -110,8 +110,9 @@ lk_status lk__use_reports(lk_program *p, const lk__plan_list *planned)
 
 lk_status lk__run_report_step(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
 {
-    lk_status status = lk__gather_reports(p);
+    lk_status status = lk__collective_queue_wait(p); /* a failure of theirs must be known before the update */
     (void)at, (void)next;
+    if (status >= 0) status = lk__gather_reports(p);
     return status < 0 ? status : lk__use_reports(p, run->list);
 }
 

@@ -45,6 +45,7 @@ static int64_t *ids_of(const lk__run_queue *q, int64_t ring_slot)
 {
     return q->ids + ring_slot * (int64_t)(q->ids_bytes / 16);
 }
+int32_t    *lk__queue_halted(const lk_program *p) { return p->queue ? halted_of(p->queue) : NULL; }
 static bool is_by_id(const lk_program *p) { return p->plan->source.train == LK__INPUTS_BY_ID; }
 
 /* ---- creating and freeing ---- */

@@ -48,6 +48,7 @@ static lk_status make_plan(lk_trainer *t)
     const lk_loader_config *loaders = t->sets.loaders;
     size_t                  memory[LK_MEMORY_COUNT];
     lk_status               status = lk__trainer_make_plan(t->context, &t->config, &t->graph, &t->plan);
+    if (status >= 0) status = lk__plan_use_group(t->plan, t->config.comm);
     if (status < 0) return status;
     lk__trainer_loaders(&t->config, t->sets.loaders);
     for (int i = 0; i < 2; i++)

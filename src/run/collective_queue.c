@@ -1,0 +1,87 @@
+/* collective_queue.c - collectives that are queued on streams of the device, of groups whose transport does so
+ * (comm/queue.h). A start makes a stream of collectives wait for the kernels before it and queues the call there; the
+ * wait makes the kernels behind it wait for the call. The host waits for nothing, so that a recording of the program's
+ * stream takes both in. Buckets have a stream of their own: other collectives of backward must not queue behind them.
+ * The calls were compared with those of the other ranks when the program was created (verify.c). */
+#include "run/collective.h"
+#include "run/interpreter.h"
+#include "run/timeline.h"
+
+#include "comm/comm.h"
+
+lk_status lk__collective_queue_create(lk_program *p)
+{
+    const lk__device_memory *memory = &p->device->backend->memory;
+    lk__run_collectives     *x = p->collectives;
+    lk_status                status = LK_OK;
+    if (!p->group.queued) return LK_OK;
+    for (int i = 0; i < LK__RUN_STREAMS && status >= 0; i++) status = memory->stream_create(p->device, &x->streams[i]);
+    if (status >= 0) status = memory->event_create(p->device, &x->ready);
+    for (size_t i = 0; i < x->count && status >= 0; i++) status = memory->event_create(p->device, &x->all[i].ended);
+    return status;
+}
+
+void lk__collective_queue_free(lk_program *p)
+{
+    const lk__device_memory *memory = &p->device->backend->memory;
+    lk__run_collectives     *x = p->collectives;
+    if (!p->group.queued) return;
+    for (int i = 0; i < LK__RUN_STREAMS; i++)
+        if (x->streams[i]) memory->stream_free(p->device, x->streams[i]); /* waits for its work */
+    for (size_t i = 0; i < x->count; i++) memory->event_free(p->device, x->all[i].ended);
+    memory->event_free(p->device, x->ready);
+}
+
+static lk_status enqueue(lk_program *p, lk_comm *group, const lk__comm_call *call, lk__device_stream *stream)
+{
+    lk__comm_stream on = {.device = p->device, .stream = stream, .halted = lk__queue_halted(p)};
+    lk_status       status = lk__timeline_before(p, stream);
+    if (status >= 0) status = lk__comm_enqueue(group, call, &on);
+    lk__run_unit unit = {.name = lk__comm_kind_name(call->kind), .work = LK__WORK_KERNEL};
+    return status < 0 ? status : lk__timeline_after(p, stream, &unit);
+}
+
+lk_status lk__collective_enqueue(lk_program *p, lk_comm *group, const lk__comm_call *call)
+{
+    return enqueue(p, group, call, p->stream);
+}
+
+lk_status lk__collective_queue(lk_program *p, lk__run_collective *c, lk_comm *group, const lk__comm_call *call)
+{
+    const lk__device_memory *memory = &p->device->backend->memory;
+    lk__run_collectives     *x = p->collectives;
+    if (!c) return enqueue(p, group, call, p->stream); /* it has no wait, and no other is in flight */
+    lk__device_stream *stream = x->streams[c->bucket >= 0 ? LK__RUN_STREAM_BUCKETS : LK__RUN_STREAM_VALUES];
+    lk_status          status = memory->event_record(p->device, x->ready, p->stream);
+    if (status >= 0) status = memory->event_wait(p->device, x->ready, stream);
+    if (status >= 0) status = enqueue(p, group, call, stream);
+    if (status >= 0) status = memory->event_record(p->device, c->ended, stream);
+    c->queued = status >= 0;
+    return status;
+}
+
+lk_status lk__collective_join(lk_program *p, lk__run_collective *c)
+{
+    c->queued = false;
+    return p->device->backend->memory.event_wait(p->device, c->ended, p->stream);
+}
+
+static lk_status check_group(lk_comm *group)
+{
+    return group && lk_comm_status(group) < 0 ? lk__comm_report_failure(group) : LK_OK;
+}
+
+lk_status lk__collective_queue_check(lk_program *p)
+{
+    lk_status status = p->group.queued ? check_group(p->collectives->bulk) : LK_OK;
+    for (int i = 0; p->group.queued && i < LK__MESH_GROUPS && status >= 0; i++)
+        status = check_group(lk__mesh_group_at(p->mesh, i));
+    return status;
+}
+
+lk_status lk__collective_queue_wait(lk_program *p)
+{
+    if (!p->group.queued) return LK_OK;
+    lk_status status = p->device->backend->memory.stream_wait(p->device, p->stream);
+    return status < 0 ? status : lk__collective_queue_check(p);
+}
