@@ -23,7 +23,13 @@ typedef struct lk__device_numbers {
     int64_t                     *ring_slot; /* counts micro-batches: device/batch.h; NULL: nothing does */
     /* where sums[0] is not finite or an id is out of range: 1 + the number of the micro-batch; stays so */
     int32_t *halted;
+    /* With other ranks, which must halt together: sums[0], sums[1] and whether this rank would halt. add_numbers writes
+     * them, and the number of the micro-batch to `own`, where it would write `halted`; once they are added over all
+     * ranks, judge_numbers writes `weight` and `halted`. NULL: there are no others. */
+    double  *ranks; /* LK__DEVICE_RANKS_NUMBERS of them */
+    int32_t *own;
 } lk__device_numbers;
+enum { LK__DEVICE_RANKS_NUMBERS = 3 };
 
 /* What a step gave, in the host's memory. */
 typedef struct lk__device_result {
@@ -52,6 +58,7 @@ typedef struct lk__device_recording {
     lk_status (*graph_run)(lk__device *device, lk__device_stream *stream, lk__device_graph *graph);
     void (*graph_free)(lk__device *device, lk__device_graph *graph);
     lk_status (*add_numbers)(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers);
+    lk_status (*judge_numbers)(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers);
     /* Writes a step's result into results[ring slot of the step block], which alloc_host allocated. norm: NULL, or
      * f64. */
     lk_status (*publish)(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers,

@@ -305,7 +305,16 @@ static void add_batch_numbers(lk__plan_accesses *a, const lk__schedule_run *run,
     read_numbers(a, 0, part);
     if (run->flags & LK__IF_ADDS) lk__access_number(a, LK__READS_IN_PLACE, LK__SPACE_SUMS, 0, 0, part);
     lk__access_number(a, LK__WRITES, LK__SPACE_SUMS, 0, 0, part + 1);
-    if (section == LK_UPDATE && weight >= 0) lk__access_value(a, LK__WRITES, weight, 0, LK__PART_ALL, 0);
+    if (section == LK_UPDATE && weight >= 0 && !a->group.queued)
+        lk__access_value(a, LK__WRITES, weight, 0, LK__PART_ALL, 0);
+}
+
+static void sum_batch_numbers(lk__plan_accesses *a)
+{
+    int weight = a->list->numbers[LK__NUMBER_WEIGHT];
+    lk__access_number(a, LK__READS, LK__SPACE_SUMS, 0, 0, a->parts);
+    lk__access_number(a, LK__WRITES, LK__SPACE_REPORT, 0, LK__PART_ALL, 1);
+    if (weight >= 0) lk__access_value(a, LK__WRITES, weight, 0, LK__PART_ALL, 0);
 }
 
 static void write_scales(lk__plan_accesses *a, const lk__schedule_run *run)
@@ -394,6 +403,7 @@ lk_status lk__accesses_find(lk__plan_accesses *a, const lk__schedule_run *run, c
     case LK__DO_WEIGHT: write_weight(a); break;
     case LK__DO_NORM: read_norm(a); break;
     case LK__DO_BATCH_NUMBERS: add_batch_numbers(a, run, in->section); break;
+    case LK__DO_SUM_NUMBERS: sum_batch_numbers(a); break;
     case LK__DO_STEP_RESULT:
         lk__access_number(a, LK__READS, LK__SPACE_SUMS, 0, 0, a->parts);
         read_norm(a);

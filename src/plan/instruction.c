@@ -380,7 +380,7 @@ static void put_sync(maker *m)
     if (has_sends(m, 0, m->list->end[LK_BACKWARD])) put_action(m, LK_SYNC, LK__DO_WAIT_SENT, 0);
     put_nodes(m, LK_SYNC);
     if (has_sends(m, m->list->end[LK_BACKWARD], m->list->end[LK_SYNC])) put_action(m, LK_SYNC, LK__DO_WAIT_SENT, 0);
-    put_action(m, LK_SYNC, p->shared ? LK__DO_REPORT_SHARED : LK__DO_REPORT, 0);
+    put_action(m, LK_SYNC, p->shared ? LK__DO_REPORT_SHARED : LK__DO_REPORT, LK__IF_WAITED);
     if (p->shared && p->parallel.hosts > 1 && lk__plan_sums_late(p, m->group))
         put_action(m, LK_SYNC, LK__DO_EXCHANGE, 0);
 }
@@ -452,6 +452,7 @@ static void put_update(maker *m)
         set_launch(m, end);
     }
     if (queues) put_action(m, LK_UPDATE, LK__DO_BATCH_NUMBERS, LK__IF_QUEUED);
+    if (queues && m->group.queued) put_action(m, LK_UPDATE, LK__DO_SUM_NUMBERS, LK__IF_QUEUED);
     if (m->plan->shared)
         put_shared_update(m);
     else if (m->plan->stage)

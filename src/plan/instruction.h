@@ -80,6 +80,7 @@
     X(NORM, "norm of the gradient", HOST)                                                                            \
     X(BATCH_BEGIN, "beginning of a queued batch", KERNEL)                                                            \
     X(BATCH_NUMBERS, "numbers of the step", KERNEL)                                                                  \
+    X(SUM_NUMBERS, "numbers of all ranks", COLLECTIVE) /* of a queued step: on the device, before the update */      \
     X(STEP_END, "numbers, update and result", KERNEL) /* a launch group; the instructions of it follow, for where */ \
                                                       /* it is not run */                                            \
     X(STEP_RESULT, "result of the step", KERNEL)                                                                     \

@@ -507,8 +507,8 @@ size_t lk__plan_staging_bytes(const lk_plan *plan); /* all of LK_MEMORY_STAGING 
 lk_status lk__plan_use_group(lk_plan *plan, const lk_comm *comm);
 /* How many ids of samples are copied at most: the capacity, or a fixed number where no input has a batch. */
 static inline int64_t lk__plan_staged_ids(int64_t capacity) { return capacity == INT64_MAX ? 4096 : capacity; }
-/* Whether training steps are queued without waiting for their results (run/step.c): one rank, one slot, a device that
- * records. */
+/* Whether training steps are queued without waiting for their results (run/step.c): one slot, a device that records,
+ * and one rank, or ranks that split the batch alone and whose collectives are queued. */
 bool lk__plan_queues(const lk_plan *plan);
 /* The memory that takes besides: of the device and of the host. */
 typedef struct lk__plan_queue_bytes {

@@ -211,7 +211,7 @@ static void put_queued(const lk_plan *p, lk__plan_schedule *s)
     for (int i = 0; i < parts; i++) {
         unsigned end = i + 1 == parts ? LK__IF_LAST : LK__IF_MORE;
         s->runs[s->count] = part_run(p, LK_FORWARD, i, LK__IF_QUEUED | end);
-        s->runs[s->count++].through = LK_BACKWARD;
+        s->runs[s->count++].through = i + 1 == parts && p->queued ? LK_SYNC : LK_BACKWARD;
     }
     s->runs[s->count++] = step_run(p, LK_UPDATE, LK__IF_QUEUED | LK__IF_LAST | (parts > 1 ? LK__IF_ADDS : 0));
 }

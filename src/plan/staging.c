@@ -63,8 +63,9 @@ size_t lk__plan_staging_bytes(const lk_plan *p)
 
 bool lk__plan_queues(const lk_plan *p)
 {
-    return p->trains && p->device->backend->recording.record_begin && lk__plan_ranks(p) == 1 && !p->parallel.leaves &&
-           p->slots == 1 && p->losses_count == 0; /* of several losses the host computes the weights first */
+    bool ranks = lk__plan_ranks(p) == 1 || (p->queued && lk__plan_batch_parts(p) == lk__plan_ranks(p));
+    return p->trains && p->device->backend->recording.record_begin && ranks && !p->parallel.leaves && p->slots == 1 &&
+           p->losses_count == 0; /* of several losses the host computes the weights first */
 }
 
 size_t lk__plan_sent_offset(const lk_plan *p, int i)
@@ -86,12 +87,13 @@ lk__plan_queue_bytes lk__plan_queue(const lk_plan *p)
 {
     lk__plan_inputs from = p->source.train;
     bool            by_id = from == LK__INPUTS_BY_ID;
+    size_t          ranks = lk__plan_ranks(p) > 1 ? LK__DEVICE_RANKS_NUMBERS + 1 : 0;
     return (lk__plan_queue_bytes){.input = from == LK__INPUTS_BOUND
                                                ? lk__plan_stage_inputs(p, NULL)
                                                : lk__plan_sent_offset(p, by_id ? 0 : p->source.count),
                                   .pinned = by_id ? 2 * p->parallel.micro_batches : 2,
                                   .device_staging = by_id ? 0 : 2,
-                                  .numbers = lk__round_up((LK__DEVICE_NUMBERS + 2) * sizeof(double), LK__ALIGN),
+                                  .numbers = lk__round_up((LK__DEVICE_NUMBERS + 2 + ranks) * sizeof(double), LK__ALIGN),
                                   .results = 2 * sizeof(lk__device_result)};
 }
 

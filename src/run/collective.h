@@ -82,7 +82,7 @@ void      lk__collective_queue_free(lk_program *program);
 lk_status lk__collective_queue(lk_program *program, lk__run_collective *collective, lk_comm *group,
                                const lk__comm_call *call);
 lk_status lk__collective_join(lk_program *program, lk__run_collective *collective);
-/* Behind the kernels, and before those that follow: on the program's stream. No collective of its group is in flight. */
+/* On the program's stream, between its kernels. No collective of the group is in flight. */
 lk_status lk__collective_enqueue(lk_program *program, lk_comm *group, const lk__comm_call *call);
 /* The failure of a group whose queued calls have run; the second waits for those that the program's stream waits for.
  * Nothing where collectives are not queued. */

@@ -75,6 +75,7 @@ static const lk__run_action actions[LK__ACTION_COUNT] = {
     [LK__DO_FETCH_PARTS] = lk__run_fetch_parts,
     [LK__DO_SQUARE_PARTS] = lk__run_square_parts,
     [LK__DO_ADD_SQUARES] = lk__run_add_squares,
+    [LK__DO_SUM_NUMBERS] = lk__run_sum_numbers,
     [LK__DO_STEP_END] = lk__run_step_end,
     [LK__DO_STEP_RESULT] = lk__run_step_result,
     [LK__DO_TOKENS] = lk__run_choose_tokens,

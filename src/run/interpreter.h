@@ -116,6 +116,7 @@ lk_status lk__run_barrier_update(lk_program *program, const lk__schedule_run *ru
 /* ---- step.c, tokens.c: what is queued ---- */
 lk_status lk__run_batch_begin(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_batch_numbers(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
+lk_status lk__run_sum_numbers(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_step_end(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_step_result(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);
 lk_status lk__run_choose_tokens(lk_program *program, const lk__schedule_run *run, size_t at, size_t *next);

@@ -373,6 +373,8 @@ lk_status lk__collectives_drain(lk_program *program); /* waits for all that are 
 lk_status lk__gather_reports(lk_program *program); /* of all ranks, with the numbers of their leaves */
 /* results.c: what follows from them, on all ranks alike. */
 lk_status lk__use_reports(lk_program *program, const lk__plan_list *planned);
+/* Fails where the loss of some rank is not finite, and names it. */
+lk_status lk__check_losses(lk_program *program, int64_t step);
 void      lk__add_reports(const lk_program *program, double *numbers); /* adds those over all leaves, in the tree */
 
 /* ---- losses.c: several losses, each divided by its own weight ---- */

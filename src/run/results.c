@@ -116,12 +116,10 @@ lk_status lk__run_report_step(lk_program *p, const lk__schedule_run *run, size_t
     return status < 0 ? status : lk__use_reports(p, run->list);
 }
 
-/* All ranks have the same reports, so that all of them stop here. Gradients of the caller's own have no loss. */
-lk_status lk__run_check_loss(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+/* All ranks have the same reports, so that all of them stop here. */
+lk_status lk__check_losses(lk_program *p, int64_t step)
 {
     int rank = 0, world = lk__plan_ranks(p->plan);
-    (void)run, (void)at, (void)next;
-    if (p->progress.written) return LK_OK;
     while (rank < world && isfinite(lk__program_rank_sums(p, rank).sum)) rank++;
     if (rank == world) return LK_OK;
     double loss = lk__program_rank_sums(p, rank).sum;
@@ -129,7 +127,14 @@ lk_status lk__run_check_loss(lk_program *p, const lk__schedule_run *run, size_t 
     char whose[48] = "the loss";
     if (world > 1) snprintf(whose, sizeof whose, "the loss of rank %d", rank);
     return lk__fail(p->context, LK_ENAN, "step %lld: %s is %g: the update was skipped, and no state has changed",
-                    (long long)p->step.step, whose, loss);
+                    (long long)step, whose, loss);
+}
+
+/* Gradients of the caller's own have no loss. */
+lk_status lk__run_check_loss(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    (void)run, (void)at, (void)next;
+    return p->progress.written ? LK_OK : lk__check_losses(p, p->step.step);
 }
 
 /* The weight is among the activations, which other sections may have overwritten since LK_SYNC. */

@@ -1,6 +1,9 @@
 /* step.c - steps that are queued: the host copies a batch into pinned memory and queues its copy and the whole step,
- * forward to update; it reads the results one step later. With one rank, on a device that records its work (graphs.c).
- * Elsewhere a step that is queued is done at once.
+ * forward to update; it reads the results one step later. On a device that records its work (graphs.c), with one rank
+ * or with ranks whose collectives are queued on the device, too. Elsewhere a step that is queued is done at once.
+ *
+ * Ranks add loss, weight and whether one of them must halt on the device, before the update. What else they report, the
+ * host gathers when it reads the results.
  *
  * Two pinned buffers and two in the device's memory hold the inputs of two micro-batches. A stream of its own copies
  * one while the step before runs; the step then begins with a copy within the device's memory to where its kernels
@@ -10,6 +13,7 @@
  * a ring: the step's first kernel reads them over the bus and writes the inputs, so that all the host does is to start
  * one graph. */
 #define _GNU_SOURCE
+#include "comm/queue.h"
 #include "run/collective.h"
 #include "run/interpreter.h"
 #include "run/timeline.h"
@@ -27,20 +31,23 @@ struct lk__run_queue {
     lk__device_event    *copied[BUFFERS];         /* pinned → staging buffer has ended */
     lk__device_event    *taken[BUFFERS];          /* staging buffer → where kernels read has ended */
     char                *pinned, *device_staging; /* bytes.pinned and bytes.device_staging buffers */
-    char                *numbers; /* the device's: sums, the number of micro-batches, the word that halts updates */
-    lk__device_result   *results; /* pinned; by ring slot */
-    int64_t              batches; /* micro-batches so far */
-    int64_t              queued;  /* steps so far; the ring slot of one is its number % 2 */
-    lk_step              steps[BUFFERS]; /* that were queued, the first first; their ids are copies */
-    int                  pending;
-    int64_t             *ids; /* of two steps, by ring slot */
-    size_t               ids_bytes;
-    const int64_t       *read_ids; /* of the step that was read last */
+    /* the device's: sums, the number of micro-batches, the word that halts updates; with other ranks what they add */
+    char              *numbers;
+    lk__device_result *results;        /* pinned; by ring slot */
+    int64_t            batches;        /* micro-batches so far */
+    int64_t            queued;         /* steps so far; the ring slot of one is its number % 2 */
+    lk_step            steps[BUFFERS]; /* that were queued, the first first; their ids are copies */
+    int                pending;
+    int64_t           *ids; /* of two steps, by ring slot */
+    size_t             ids_bytes;
+    const int64_t     *read_ids; /* of the step that was read last */
 };
 
 static double  *sums_of(const lk__run_queue *q) { return (double *)q->numbers; }
 static int64_t *ring_slot_of(const lk__run_queue *q) { return (int64_t *)(sums_of(q) + LK__DEVICE_NUMBERS); }
 static int32_t *halted_of(const lk__run_queue *q) { return (int32_t *)(ring_slot_of(q) + 1); }
+static double  *ranks_of(const lk__run_queue *q) { return (double *)(ring_slot_of(q) + 2); }
+static int32_t *own_of(const lk__run_queue *q) { return (int32_t *)(ranks_of(q) + LK__DEVICE_RANKS_NUMBERS); }
 static int64_t *ids_of(const lk__run_queue *q, int64_t ring_slot)
 {
     return q->ids + ring_slot * (int64_t)(q->ids_bytes / 16);
@@ -192,6 +199,7 @@ static lk__device_numbers describe_numbers(const lk_program *p, bool first)
         n.narrow[i] = planned->graph->values[v].shape.dtype == LK_F32;
     }
     if (weight >= 0) n.weight = (double *)n.value[LK__NUMBER_WEIGHT];
+    if (p->group.queued) n.ranks = ranks_of(q), n.own = own_of(q);
     return n;
 }
 
@@ -218,6 +226,24 @@ lk_status lk__run_batch_numbers(lk_program *p, const lk__schedule_run *run, size
     (void)at, (void)next;
     if (status >= 0) status = p->device->backend->recording.add_numbers(p->device, p->stream, &numbers);
     return end_unit(p, status, lk__action_name(LK__DO_BATCH_NUMBERS), LK__WORK_KERNEL);
+}
+
+/* Behind the buckets, for which the stream has waited. */
+lk_status lk__run_sum_numbers(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
+{
+    lk__device_numbers numbers = describe_numbers(p, is_first(run));
+    lk__comm_call      call = {.kind = LK__ALL_REDUCE,
+                               .type = LK_F64,
+                               .reduce = LK_SUM,
+                               .count = LK__DEVICE_RANKS_NUMBERS,
+                               .send = numbers.ranks,
+                               .recv = numbers.ranks,
+                               .site = LK_HERE};
+    lk_status          status = lk__collective_enqueue(p, p->batch, &call);
+    (void)at, (void)next;
+    if (status >= 0) status = lk__timeline_before(p, p->stream);
+    if (status >= 0) status = p->device->backend->recording.judge_numbers(p->device, p->stream, &numbers);
+    return end_unit(p, status, lk__action_name(LK__DO_SUM_NUMBERS), LK__WORK_KERNEL);
 }
 
 lk_status lk__run_step_result(lk_program *p, const lk__schedule_run *run, size_t at, size_t *next)
@@ -348,16 +374,42 @@ static lk_status resume_updates(lk_program *p)
 }
 
 /* The ids of the micro-batch that halted are not in the inputs any more: their position and the ids of the step are. */
-static lk_status fail_ids(lk_program *p, const lk__device_result *r, const lk_step *step)
+static lk_status describe_ids(lk_program *p, const lk__device_result *r, const lk_step *step, char *text, size_t bytes)
 {
-    char      text[LK__VERIFY_LINE];
     lk__range rows = lk__split_part(step->count, p->plan->parallel.micro_batches, r->halted - 1);
     lk_status status = lk__slot_set(p, 0, rows.first, lk__range_count(rows));
     p->step = *step;
     p->ids.invalid = r->invalid;
-    lk__describe_invalid(p, &p->plan->train, text, sizeof text);
+    lk__describe_invalid(p, &p->plan->train, text, bytes);
     p->ids.invalid.found = false;
+    return status;
+}
+
+static lk_status fail_ids(lk_program *p, const lk__device_result *r, const lk_step *step)
+{
+    char      text[LK__VERIFY_LINE];
+    lk_status status = describe_ids(p, r, step, text, sizeof text);
     return status < 0 ? status : lk__fail(p->context, LK_EINVAL, "%s. The step was not taken", text);
+}
+
+/* With other ranks: their reports, as behind a step that is waited for. All ranks have halted, or none has, unless a
+ * collective failed. */
+static lk_status end_with_ranks(lk_program *p, const lk__device_result *r, const lk_step *step)
+{
+    lk_status status = lk__collective_queue_check(p);
+    if (status >= 0 && r->halted == LK__HALTED_BY_GROUP)
+        status = lk__fail(p->context, LK_EIO, "a collective of the step failed on the device");
+    if (status < 0) return status;
+    if (r->halted && r->invalid.found)
+        status = describe_ids(p, r, step, p->ids.invalid_text, sizeof p->ids.invalid_text);
+    lk_status gathered = lk__gather_reports(p);
+    if (status >= 0) status = gathered;
+    if (status >= 0 && r->halted) status = resume_updates(p);
+    p->step = *step;
+    if (status >= 0) status = lk__use_reports(p, &p->plan->train);
+    p->ids.invalid_text[0] = 0;
+    p->metrics.grad_norm = r->norm;
+    return status < 0 ? status : lk__check_losses(p, step->step);
 }
 
 /* Polls the number of the step, which the device writes last. Without events, which would cost a call and a pause
@@ -394,6 +446,10 @@ lk_status lk_program_result(lk_program *p)
     q->pending--;
     q->read_ids = step.sample_ids;
     memcpy(p->numbers, r->sums, (size_t)p->plan->train.numbers_count * sizeof *r->sums);
+    if (p->comm) {
+        lk__device_result result = *r;
+        return end_with_ranks(p, &result, &step);
+    }
     if ((status = lk__gather_reports(p)) < 0) return status;
     lk__metrics_set(p, p->numbers);
     p->metrics.grad_norm = r->norm;

@@ -209,10 +209,11 @@ static bool order_line(const void *subject, size_t index, char text[LINE])
     return true;
 }
 
-/* The collectives of a step, then of an evaluation. */
+/* The collectives of a step, waited for or queued, then of an evaluation. */
 static lk_status list_order(const lk_program *p, lk__plan_order_list *order)
 {
-    static const lk__schedule_kind kinds[] = {LK__SCHEDULE_STEP, LK__SCHEDULE_HELD, LK__SCHEDULE_EVALUATION};
+    static const lk__schedule_kind kinds[] = {LK__SCHEDULE_STEP, LK__SCHEDULE_HELD, LK__SCHEDULE_QUEUED,
+                                              LK__SCHEDULE_EVALUATION};
     lk_status                      status = LK_OK;
     *order = (lk__plan_order_list){.all = NULL};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds && status >= 0; i++)

@@ -56,7 +56,8 @@ static bool must_wait(const lk_trainer *t, const lk_batch *b, int64_t step)
 {
     const lk_trainer_config *config = &t->config;
     bool                     epoch_end = b->position + b->total >= lk_dataset_count(config->train);
-    return epoch_end || step >= t->steps || (config->test && is_due(config->eval_every, step, epoch_end)) ||
+    bool                     checks = t->world > 1 && config->check_every > 0 && step % config->check_every == 0;
+    return epoch_end || step >= t->steps || checks || (config->test && is_due(config->eval_every, step, epoch_end)) ||
            (config->save && is_due(config->save_every, step, epoch_end));
 }
 

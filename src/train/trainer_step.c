@@ -138,11 +138,13 @@ lk_status lk__trainer_queue_batch(lk_trainer *t, const lk_batch *b)
 lk_status lk__trainer_finish_queued(lk_trainer *t, lk_event *e)
 {
     lk_batch *b = &t->queued;
+    lk__program_report(t->program, t->stop_requested, t->data);
     lk_status status = lk_program_result(t->program);
     if (status < 0 && status != LK_ENAN) return status; /* that is reported with the samples below */
     b->indices = lk__program_result_ids(t->program);
     b->fields_count = 0; /* they may hold the next batch already */
-    if (!isfinite(lk__program_rank_sums(t->program, 0).sum)) return report_not_finite(t, b, 0);
+    for (int i = 0; i < t->world; i++)
+        if (!isfinite(lk__program_rank_sums(t->program, i).sum)) return report_not_finite(t, b, i);
     return take_results(t, b, e);
 }
 

@@ -101,6 +101,185 @@ static void values_along_the_axis_tensor(void)
     compare_with_copies(j);
 }
 
+/* ---- whole steps ---- */
+
+/* The instructions of the runs of a queued step. */
+static int count_actions(const lk_program *p, lk__plan_action_kind kind)
+{
+    lk__plan_schedule   s;
+    const lk__run_list *list = &p->slots[0].train;
+    int                 count = 0;
+    REQUIRE(lk__plan_schedule_make(p->plan, LK__SCHEDULE_QUEUED, &s) == LK_OK && s.count > 0);
+    for (size_t r = 0; r < s.count; r++)
+        for (size_t i = lk__schedule_begin(&list->at, &s.runs[r]); i < lk__schedule_end(&list->at, &s.runs[r]); i++)
+            count += !(list->instructions[i].when & ~s.runs[r].flags) &&
+                     lk__action_kind_of(list->instructions[i].action) == kind;
+    lk__plan_schedule_free(p->context, &s);
+    return count;
+}
+
+/* The first step of a kind runs as it is, the second is recorded, and all others are runs of the recording: nothing is
+ * queued by the host then. */
+static int record_steps(int rank, void *user)
+{
+    const job *j = user;
+    check_failures = 0;
+    rank_program p = enrol_rank(j, rank);
+    int          buckets = (int)p.rig.plan->buckets_count;
+    CHECK(lk__program_queues(p.rig.program));
+    CHECK(count_actions(p.rig.program, LK__IS_COPY) == 0 && count_actions(p.rig.program, LK__IS_HOST) == 0);
+    CHECK(count_actions(p.rig.program, LK__IS_START) == buckets &&
+          count_actions(p.rig.program, LK__IS_WAIT) == buckets);
+    for (int step = 1; step <= 6; step++) {
+        int queued = queueing.queued, ran = queueing.ran;
+        train_step(&p, j, rank, step);
+        CHECK(queueing.queued - queued == (step <= 2 ? buckets + 1 : 0), "step %d: %d", step, queueing.queued - queued);
+        CHECK(queueing.ran - ran == buckets + 1, "step %d: %d", step, queueing.ran - ran);
+    }
+    dismiss_rank(&p);
+    return check_result();
+}
+
+static void a_step_is_one_graph_with_its_collectives(void)
+{
+    lk_spawn_result result;
+    job             j = job_of(2);
+    j.odd = 0;
+    j.use_group = use_queueing;
+    CHECK(lk_spawn(j.world, record_steps, &j, &result) == LK_OK, "%s", result.text);
+}
+
+/* Two steps ahead: the bits of steps that are waited for. */
+static int train_ahead(int rank, void *user)
+{
+    const job *j = user;
+    check_failures = 0;
+    rank_program p = enrol_rank(j, rank);
+    for (int step = 1; step <= j->steps; step++) {
+        int64_t first = first_row(j, j->batch, rank), count = first_row(j, j->batch, rank + 1) - first;
+        fill_rows(p.images, j->real, p.labels, j->side, first, count, step);
+        lk_step s = {.step = step, .count = count, .total = j->batch, .rate = 1e-3};
+        REQUIRE(lk_program_queue(p.rig.program, &s) == LK_OK, "%s", lk_context_error(p.rig.context));
+        if (step == 1) continue;
+        REQUIRE(lk_program_result(p.rig.program) == LK_OK, "%s", lk_context_error(p.rig.context));
+        if (rank == 0) j->out->losses[step - 2] = rig_metrics(&p.rig).loss;
+    }
+    REQUIRE(lk_program_result(p.rig.program) == LK_OK, "%s", lk_context_error(p.rig.context));
+    if (rank == 0) j->out->losses[j->steps - 1] = rig_metrics(&p.rig).loss;
+    j->out->hashes[rank] = lk_store_hash(p.rig.store);
+    dismiss_rank(&p);
+    return check_result();
+}
+
+static void steps_are_queued_ahead(void)
+{
+    lk_spawn_result result;
+    report         *waited = new_report(), *ahead = new_report();
+    job             j = job_of(3);
+    j.odd = 0;
+    train_ranks(&j, waited, NULL);
+    j.out = ahead;
+    j.use_group = use_queueing;
+    CHECK(lk_spawn(j.world, train_ahead, &j, &result) == LK_OK, "%s", result.text);
+    for (int i = 0; i < j.steps; i++) CHECK(waited->losses[i] == ahead->losses[i], "step %d", i + 1);
+    for (int i = 0; i < j.world; i++) CHECK(waited->hashes[i] == ahead->hashes[i] && ahead->hashes[i], "rank %d", i);
+    free_report(waited);
+    free_report(ahead);
+}
+
+/* ---- failures ---- */
+
+/* Trains two steps, then one that must fail on all ranks and change nothing, then one more. */
+static int fail_third(int rank, void *user, void (*spoil)(rank_program *p, const job *j), lk_status expected,
+                      const char *text)
+{
+    const job *j = user;
+    check_failures = 0;
+    rank_program p = enrol_rank(j, rank);
+    for (int step = 1; step <= 2; step++) train_step(&p, j, rank, step);
+    uint64_t before = lk_store_hash(p.rig.store);
+    int64_t  first = first_row(j, j->batch, rank), count = first_row(j, j->batch, rank + 1) - first;
+    fill_rows(p.images, j->real, p.labels, j->side, first, count, 3);
+    if (rank == 1) spoil(&p, j);
+    lk_step   s = {.step = 3, .count = count, .total = j->batch, .rate = 1e-3};
+    lk_status status = lk_program_train(p.rig.program, &s);
+    CHECK(status == expected, "rank %d: %d, %s", rank, (int)status, lk_context_error(p.rig.context));
+    CHECK(strstr(lk_context_error(p.rig.context), text), "rank %d: %s", rank, lk_context_error(p.rig.context));
+    CHECK(lk_store_hash(p.rig.store) == before, "rank %d", rank);
+    CHECK(train_step(&p, j, rank, 4) > 0);
+    CHECK(lk_store_hash(p.rig.store) != before);
+    dismiss_rank(&p);
+    return check_result();
+}
+
+static void spoil_image(rank_program *p, const job *j)
+{
+    (void)j;
+    ((float *)p->images)[0] = NAN;
+}
+static void spoil_label(rank_program *p, const job *j)
+{
+    (void)j;
+    p->labels[1] = 77;
+}
+
+static int fail_loss(int rank, void *user)
+{
+    return fail_third(rank, user, spoil_image, LK_ENAN,
+                      "step 3: the loss of rank 1 is nan: the update was skipped, and no state has changed");
+}
+static int fail_label(int rank, void *user)
+{
+    return fail_third(
+        rank, user, spoil_label, LK_EINVAL,
+        "rank 1: input \"y\", row 1 of the batch: label 77 is out of range: the loss has 10 classes, 0 to 9");
+}
+
+static void one_ranks_failure_stops_all_before_the_update(void)
+{
+    lk_spawn_result result;
+    for (int micro_batches = 1; micro_batches <= 2; micro_batches++) {
+        job j = job_of(3);
+        j.odd = 0;
+        j.micro_batches = micro_batches;
+        j.use_group = use_queueing;
+        CHECK(lk_spawn(j.world, fail_loss, &j, &result) == LK_OK, "%s", result.text);
+        CHECK(lk_spawn(j.world, fail_label, &j, &result) == LK_OK, "%s", result.text);
+    }
+}
+
+/* The last rank leaves its third step to the others: a collective of theirs fails on the device, and what follows it
+ * there changes nothing. */
+static int leave_third(int rank, void *user)
+{
+    const job *j = user;
+    check_failures = 0;
+    rank_program p = enrol_rank(j, rank);
+    for (int step = 1; step <= 2; step++) train_step(&p, j, rank, step);
+    uint64_t before = lk_store_hash(p.rig.store);
+    (void)lk_comm_barrier(p.comm, NULL);
+    if (rank == j->world - 1) {
+        lk_comm_abort(queueing_find(p.comm)->inner, "the test asked for it");
+    } else {
+        int64_t first = first_row(j, j->batch, rank), count = first_row(j, j->batch, rank + 1) - first;
+        lk_step s = {.step = 3, .count = count, .total = j->batch, .rate = 1e-3};
+        CHECK(lk_program_train(p.rig.program, &s) < 0);
+        CHECK(strstr(lk_context_error(p.rig.context), "the test asked for it"), "%s", lk_context_error(p.rig.context));
+    }
+    CHECK(lk_store_hash(p.rig.store) == before, "rank %d", rank);
+    dismiss_rank(&p);
+    return check_result();
+}
+
+static void a_collective_that_fails_leaves_the_last_complete_step(void)
+{
+    lk_spawn_result result;
+    job             j = job_of(3);
+    j.odd = 0;
+    j.use_group = use_queueing;
+    CHECK(lk_spawn(j.world, leave_third, &j, &result) == LK_OK, "%s", result.text);
+}
+
 /* ---- what is refused ---- */
 
 static lk_status create_with(const job *j, lk_comm *comm, rig *r, int rank)
@@ -182,6 +361,10 @@ int main(void)
     RUN(training_gives_the_bits_of_copies_through_the_host);
     RUN(micro_batches_clipping_and_narrow_gradients);
     RUN(values_along_the_axis_tensor);
+    RUN(a_step_is_one_graph_with_its_collectives);
+    RUN(steps_are_queued_ahead);
+    RUN(one_ranks_failure_stops_all_before_the_update);
+    RUN(a_collective_that_fails_leaves_the_last_complete_step);
     RUN(leaves_need_the_canonical_order);
     RUN(ranks_compare_what_they_queue);
     return check_result();

@@ -40,7 +40,7 @@ extern const lk__device_group_kernel lk__cuda_group_kernels[LK__GROUP_KINDS];
 bool lk__cuda_groups_are_off(void); /* LOCKSTEP_CUDA_LAUNCH_GROUPS=0: node by node, to compare */
 /* Those of forward, backward and generation need not have the bits of the same rows among others. */
 static inline bool runs_groups(const lk__device *device) { return !device->by_heuristic && !lk__cuda_groups_are_off(); }
-#define LK__CUDA_GROUP(name)                                                              \
+#define LK__CUDA_GROUP(name)                                                               \
     bool      lk__cuda_supports_##name(lk__device *device, const lk__device_group *group); \
     lk_status lk__cuda_run_##name(lk__device *device, const lk__device_group *group);
 LK__CUDA_GROUP(norm)
@@ -56,6 +56,7 @@ lk_status lk__cuda_entropy_with_grad(const lk__kernel_call *call, const lk__kern
 
 /* ---- numbers.cu ---- */
 lk_status lk__cuda_add_numbers(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers);
+lk_status lk__cuda_judge_numbers(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers);
 lk_status lk__cuda_publish(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers,
                            const double *norm, lk__device_result *results);
 

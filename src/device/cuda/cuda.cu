@@ -503,6 +503,7 @@ static lk__device_backend make_backend()
     b.recording.graph_run = cuda_graph_run;
     b.recording.graph_free = cuda_graph_free;
     b.recording.add_numbers = lk__cuda_add_numbers;
+    b.recording.judge_numbers = lk__cuda_judge_numbers;
     b.recording.publish = lk__cuda_publish;
     b.recording.end_step = lk__cuda_end_step;
     b.memory.stream_query = cuda_stream_query;

@@ -2,6 +2,16 @@
  * later. One warp each: latency bounds them. */
 #include "device/cuda/backend.h"
 
+/* What this rank adds to those of the others, and its first micro-batch that fails. */
+static __device__ void note_for_ranks(const lk__device_numbers &n)
+{
+    int32_t own = n.first ? 0 : *n.own;
+    if (own == 0 && (!isfinite(n.sums[0]) || n.report->found)) own = 1 + n.step->micro_batch;
+    *n.own = own;
+    n.ranks[0] = n.sums[0];
+    n.ranks[2] = own != 0;
+}
+
 static __global__ void add_numbers(const lk__device_numbers n)
 {
     await_previous();
@@ -10,10 +20,22 @@ static __global__ void add_numbers(const lk__device_numbers n)
                        : n.narrow[i] ? (double)*(const float *)n.value[i]
                                      : *(const double *)n.value[i];
         n.sums[i] = n.first ? value : n.sums[i] + value;
-        if (i == 1 && n.weight) *n.weight = n.sums[i];
         if (i == 0 && n.ring_slot) ++*n.ring_slot;
+        if (n.ranks) {
+            if (i == 0) note_for_ranks(n);
+            if (i == 1) n.ranks[1] = n.sums[1];
+            continue;
+        }
+        if (i == 1 && n.weight) *n.weight = n.sums[i];
         if (i == 0 && *n.halted == 0 && (!isfinite(n.sums[0]) || n.report->found)) *n.halted = 1 + n.step->micro_batch;
     }
+}
+
+static __global__ void judge_numbers(const lk__device_numbers n)
+{
+    await_previous();
+    if (n.weight) *n.weight = n.ranks[1];
+    if (*n.halted == 0 && (!isfinite(n.ranks[0]) || n.ranks[2] != 0)) *n.halted = *n.own ? *n.own : 1;
 }
 
 static __global__ void publish(const lk__device_numbers n, const double *norm, lk__device_result *results)
@@ -33,6 +55,12 @@ static __global__ void publish(const lk__device_numbers n, const double *norm, l
 lk_status lk__cuda_add_numbers(lk__device *d, lk__device_stream *stream, const lk__device_numbers *numbers)
 {
     LAUNCH_EARLY(add_numbers, 1, 32, 0, stream->stream, *numbers);
+    return lk__cuda_check(d, cudaPeekAtLastError(), "starting a kernel");
+}
+
+lk_status lk__cuda_judge_numbers(lk__device *d, lk__device_stream *stream, const lk__device_numbers *numbers)
+{
+    LAUNCH(judge_numbers, 1, 1, 0, stream->stream, *numbers);
     return lk__cuda_check(d, cudaPeekAtLastError(), "starting a kernel");
 }
 
