@@ -46,7 +46,8 @@ for type in f32 bf16; do
         train cnn "${cnn[@]}" --dtype $type --seed $seed
         accuracy=$(evaluated "$work/cnn" accuracy)
         accuracies[$type]+="$accuracy "
-        printf '%-17s %-6s %-5s accuracy %.2f %%\n' "Fashion-MNIST" $type $seed "$(awk "BEGIN { print 100 * $accuracy }")"
+        percent=$(awk "BEGIN { print 100 * $accuracy }")
+        printf '%-17s %-6s %-5s accuracy %.2f %%\n' "Fashion-MNIST" $type $seed "$percent"
     done
 done
 # shellcheck disable=SC2086

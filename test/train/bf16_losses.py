@@ -1,9 +1,9 @@
 """bf16_losses.py - losses of 20 steps in bf16 beside PyTorch's, from the same weights on the same samples;
 test/train/bf16_losses.sh runs it. Argument: the command lockstep.
 
-PyTorch trains in f32 and with autocast to bf16: how far the two are apart is the spread that bf16 has by itself. Ours in
-bf16, and in f32 with --matmul-precision bf16, is as near to PyTorch's autocast: two roundings of that size differ by at
-most twice the spread. Ours in f32 is nearer to its f32 by far. The distance of two runs is the largest difference of
+PyTorch trains in f32 and with autocast to bf16: how far the two are apart is the spread that bf16 has by itself. Ours
+in bf16, and in f32 with --matmul-precision bf16, is as near to PyTorch's autocast: two roundings of that size differ by
+at most twice the spread. Ours in f32 is nearer to its f32 by far. The distance of two runs is the largest difference of
 their losses at a step; that of two methods, the largest over the seeds. Each step has all samples, so their order does
 not matter."""
 import json
