@@ -1,5 +1,6 @@
 /* kernels.c - the speed of products and convolutions in f32: GFLOP/s of each, and the fraction of the measured FMA
- * peak; and the speed of bf16 in proportion to it. Of operations that memory bounds, that proportion alone matters.
+ * peak; and the speed of bf16 in proportion to it, with GFLOP/s and the fraction of the measured peak of bf16 where the
+ * instruction set multiplies bf16. Of operations that memory bounds, that proportion alone matters.
  *
  *   kernels [threads [isa [part of a name]]]
  *
@@ -10,7 +11,6 @@
 #include "base/bf16.h"
 #include "base/isa.h"
 #include "device/kernel.h"
-#include "device/peak.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,9 +20,10 @@ typedef struct bench {
     lk_context *context;
     const char *isa;
     int         threads;
-    const char *only;  /* only lines whose name contains this; NULL: all */
-    double      peak;  /* FLOP/s, f32, all threads */
-    double      total; /* seconds of one SimpleCNN step's kernels */
+    const char *only;      /* only lines whose name contains this; NULL: all */
+    double      peak;      /* FLOP/s, f32, all threads */
+    double      peak_bf16; /* the same of matrix instructions for bf16; 0: there are none */
+    double      total;     /* seconds of one SimpleCNN step's kernels */
 } bench;
 
 static void *fresh(bench *b, size_t bytes)
@@ -151,6 +152,8 @@ static void time_call(bench *b, const char *name, lk__op op, lk__kernel_call *ca
     else
         printf("%26s", "");
     printf(" %8.1f KiB workspace; bf16 %5.2f", (double)bytes[PLAIN] / 1024, best[PLAIN] / best[NARROW]);
+    if (flops > 0 && b->peak_bf16 > 0)
+        printf(" (%.1f GFLOP/s, %.1f %%)", flops / best[NARROW] * 1e-9, 100 * flops / best[NARROW] / b->peak_bf16);
     if (ways == CALLS)
         printf("; in %d parts %4.2f, %4.2f", (int)in_parts.sum.parts, best[PARTS] / best[PLAIN],
                best[NARROW_PARTS] / best[NARROW]);
@@ -335,8 +338,11 @@ int main(int argc, char **argv)
     }
     b.threads = lk_context_threads(b.context);
     b.isa = lk_context_isa(b.context);
-    b.peak = lk__peak_measure(b.context, b.isa);
-    printf("%s, %d thread%s, FMA peak %.1f GFLOP/s\n", b.isa, b.threads, b.threads == 1 ? "" : "s", b.peak * 1e-9);
+    b.peak = lk_context_peak(b.context, LK_F32);
+    if (lk__isa_extended(b.isa)) b.peak_bf16 = lk_context_peak(b.context, LK_BF16);
+    printf("%s, %d thread%s, FMA peak %.1f GFLOP/s", b.isa, b.threads, b.threads == 1 ? "" : "s", b.peak * 1e-9);
+    if (b.peak_bf16 > 0) printf(", bf16 peak %.1f GFLOP/s", b.peak_bf16 * 1e-9);
+    printf("\n");
     time_conv(&b, "conv1 3>32 32x32", 64, 3, 32, 32, 3, 1, 2, false, true);
     time_conv(&b, "conv2 32>64 16x16", 64, 32, 16, 64, 3, 1, 2, true, true);
     time_linear(&b, "fc1 64x4096>512", 64, 4096, 512, true);

@@ -5,11 +5,15 @@
 #include <stdbool.h>
 
 /* The name of the best set that both this build and this machine support, or `wanted` when it is one of them; NULL when
- * wanted is not available. Names: "neon" on arm64; "avx512", "avx2", "generic" on x86-64; "generic" elsewhere. */
+ * wanted is not available. Names: "neon_bf16", "neon" on arm64; "avx512", "avx2", "generic" on x86-64; "generic"
+ * elsewhere. */
 const char *lk__isa_choose(const char *wanted);
 
 /* All sets of this build, best first, NULL at the end; and whether the machine has one. */
 extern const char *const lk__isa_names[];
 bool                     lk__isa_available(const char *name);
+
+/* The set that a set with matrix instructions for bf16 extends, whose kernels compute f32 and f64; NULL: it is none. */
+const char *lk__isa_extended(const char *name);
 
 #endif

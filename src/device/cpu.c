@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 #include "base/hash.h"
+#include "base/isa.h"
 #include "base/reduce.h"
 
 #include <string.h>
@@ -17,9 +18,16 @@
 #define ISA_LIST(X, element) X(generic, element)
 #endif
 
+/* With matrix instructions for bf16: those that the build has (CMakeLists.txt). */
+#if defined(LK_ISA_NEON_BF16)
+#define MATRIX_ISA_LIST(X, element) X(neon_bf16, element)
+#else
+#define MATRIX_ISA_LIST(X, element)
+#endif
+
 /* A table for each instruction set and each type that kernels store. */
 #define EACH_TABLE_COMPUTED(X, element) ISA_LIST(X, element)
-#define EACH_TABLE_STORED(X, element) ISA_LIST(X, element)
+#define EACH_TABLE_STORED(X, element) ISA_LIST(X, element) MATRIX_ISA_LIST(X, element)
 #define EACH_TABLE_EXCHANGED(X, element)
 #define EACH_TABLE_INTEGER(X, element)
 
@@ -37,9 +45,10 @@ static const struct {
 
 const lk__kernel_entry *lk__cpu_kernels(lk_dtype element, const char *isa)
 {
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
-        if (strcmp(tables[i].element, lk_dtype_name(element)) == 0 && strcmp(tables[i].isa, isa) == 0)
-            return tables[i].table;
+    for (; isa; isa = lk__isa_extended(isa))
+        for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+            if (strcmp(tables[i].element, lk_dtype_name(element)) == 0 && strcmp(tables[i].isa, isa) == 0)
+                return tables[i].table;
     return NULL;
 }
 
@@ -162,12 +171,12 @@ static lk_status cpu_hash(lk__device *d, const void *memory, size_t bytes, uint6
     return LK_OK;
 }
 
-#define DEFINE_FINITE(id, name, bytes, kind, sums, memory, number, load, ...)                                   \
-    static bool is_finite_##name(const memory *x, int64_t n)                                                    \
-    {                                                                                                           \
-        bool finite = true; /* infinity less infinity is NaN */                                                 \
-        for (int64_t i = 0; i < n; i++) finite &= load(x[i]) - load(x[i]) == 0;                                 \
-        return finite;                                                                                          \
+#define DEFINE_FINITE(id, name, bytes, kind, sums, memory, number, load, ...)   \
+    static bool is_finite_##name(const memory *x, int64_t n)                    \
+    {                                                                           \
+        bool finite = true; /* infinity less infinity is NaN */                 \
+        for (int64_t i = 0; i < n; i++) finite &= load(x[i]) - load(x[i]) == 0; \
+        return finite;                                                          \
     }
 LK__DTYPE_LIST(DEFINE_FINITE)
 

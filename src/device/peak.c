@@ -5,6 +5,7 @@
 
 #include "base/base.h"
 #include "base/dtype.h"
+#include "base/isa.h"
 
 #include <lockstep/device.h>
 #include <string.h>
@@ -30,11 +31,32 @@ static void run_neon(void *argument, int64_t tile, int worker)
                            "v22", "v23", "v24", "v25", "memory");
 }
 
+/* BFMMLA v(c), v(n), v(m), as a number: this file is compiled for any arm64. The registers are named as changed, since
+ * the compiler does not read instructions. */
+enum { MATRIX_CHAINS = 24 };
+#define BFMMLA(c, n, m) ".inst 0x6e40ec00 | " #m " << 16 | " #n " << 5 | " #c "\n\t"
+#define COLUMN(at, m, c0, c1, c2, c3) \
+    "ldr q" #m ", [%0, #" #at "]\n\t" BFMMLA(c0, 26, m) BFMMLA(c1, 27, m) BFMMLA(c2, 28, m) BFMMLA(c3, 29, m)
+static void run_neon_bf16(void *argument, int64_t tile, int worker)
+{
+    float operands[40] __attribute__((aligned(16))) = {(float)tile, 0.5f};
+    (void)argument, (void)worker;
+    for (int round = 0; round < ROUNDS; round++)
+        __asm__ volatile("ldp q26, q27, [%0]\n\tldp q28, q29, [%0, #32]\n\t" COLUMN(64, 30, 0, 1, 2, 3)
+                             COLUMN(80, 31, 4, 5, 6, 7) COLUMN(96, 30, 8, 9, 10, 11) COLUMN(112, 31, 12, 13, 14, 15)
+                                 COLUMN(128, 30, 16, 17, 18, 19) COLUMN(144, 31, 20, 21, 22, 23)
+                         :
+                         : "r"(operands)
+                         : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13",
+                           "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v26", "v27", "v28",
+                           "v29", "v30", "v31", "memory");
+}
+
 lk__tile lk__peak_loop(const char *isa, double *operations)
 {
-    (void)isa;
-    *operations = 2.0 * CHAINS * ROUNDS * 4;
-    return run_neon;
+    bool matrix = strcmp(isa, "neon_bf16") == 0;
+    *operations = matrix ? 2.0 * MATRIX_CHAINS * ROUNDS * 16 : 2.0 * CHAINS * ROUNDS * 4;
+    return matrix ? run_neon_bf16 : run_neon;
 }
 
 #elif defined(__x86_64__)
@@ -44,23 +66,23 @@ enum { CHAINS = 12, CHAINS_SSE = 10 };
 #define TWELVE(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11)
 #define CHANGED                                                                                                \
     "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", \
-    "xmm13", "xmm14", "xmm15"
+        "xmm13", "xmm14", "xmm15"
 
 #define CLEAR(c) "vxorps %%xmm" #c ", %%xmm" #c ", %%xmm" #c "\n\t" /* clears the whole register */
-#define LOOP_OF_FMA(name, width)                                                                             \
-    static void name(void *argument, int64_t tile, int worker)                                               \
-    {                                                                                                        \
-        float operands[2] = {0.999f, 0.5f};                                                                  \
-        int   rounds = ROUNDS;                                                                               \
-        (void)argument, (void)tile, (void)worker;                                                            \
-        __asm__ volatile("vbroadcastss (%1), %%" #width "12\n\t"                                             \
-                         "vbroadcastss 4(%1), %%" #width "13\n\t" TWELVE(CLEAR) "1:\n\t" TWELVE(FMA_##width) \
-                         "decl %0\n\t"                                                                       \
-                         "jnz 1b\n\t"                                                                        \
-                         "vzeroupper\n\t"                                                                    \
-                         : "+r"(rounds)                                                                      \
-                         : "r"(operands)                                                                     \
-                         : CHANGED, "cc", "memory");                                                         \
+#define LOOP_OF_FMA(name, width)                                                              \
+    static void name(void *argument, int64_t tile, int worker)                                \
+    {                                                                                         \
+        float operands[2] = {0.999f, 0.5f};                                                   \
+        int   rounds = ROUNDS;                                                                \
+        (void)argument, (void)tile, (void)worker;                                             \
+        __asm__ volatile("vbroadcastss (%1), %%" #width "12\n\t"                              \
+                         "vbroadcastss 4(%1), %%" #width                                      \
+                         "13\n\t" TWELVE(CLEAR) "1:\n\t" TWELVE(FMA_##width) "decl %0\n\t"    \
+                                                                             "jnz 1b\n\t"     \
+                                                                             "vzeroupper\n\t" \
+                         : "+r"(rounds)                                                       \
+                         : "r"(operands)                                                      \
+                         : CHANGED, "cc", "memory");                                          \
     }
 #define FMA_zmm(c) "vfmadd231ps %%zmm12, %%zmm13, %%zmm" #c "\n\t"
 #define FMA_ymm(c) "vfmadd231ps %%ymm12, %%ymm13, %%ymm" #c "\n\t"
@@ -68,9 +90,9 @@ LOOP_OF_FMA(run_avx512, zmm)
 LOOP_OF_FMA(run_avx2, ymm)
 
 /* Without fused multiply-adds, as the generic kernels: a product in a register of its own, then a sum. */
-#define MULTIPLY_ADD(c, product)                     \
-    "movaps %%xmm10, %%xmm" #product "\n\t"          \
-    "mulps %%xmm11, %%xmm" #product "\n\t"           \
+#define MULTIPLY_ADD(c, product)            \
+    "movaps %%xmm10, %%xmm" #product "\n\t" \
+    "mulps %%xmm11, %%xmm" #product "\n\t"  \
     "addps %%xmm" #product ", %%xmm" #c "\n\t"
 static void run_generic(void *argument, int64_t tile, int worker)
 {
@@ -134,10 +156,13 @@ double lk__peak_measure(lk_context *c, const char *isa)
     return best;
 }
 
-/* Kernels compute in the type of sums, and a vector has half as many f64 as f32. */
+/* Kernels compute in the type of sums, except that a matrix instruction set multiplies bf16; a vector has half as many
+ * f64 as f32. */
 double lk_context_peak(lk_context *c, lk_dtype type)
 {
-    bool host = lk_context_on_host(c);
+    const char *isa = lk_context_isa(c);
+    bool        host = lk_context_on_host(c);
     if (!host || !lk__is_element(type)) return 0;
-    return lk__peak_measure(c, lk_context_isa(c)) / (lk__wide_type(type) == LK_F64 ? 2 : 1);
+    if (type != LK_BF16 && lk__isa_extended(isa)) isa = lk__isa_extended(isa);
+    return lk__peak_measure(c, isa) / (lk__wide_type(type) == LK_F64 ? 2 : 1);
 }

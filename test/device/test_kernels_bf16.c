@@ -5,6 +5,8 @@
  * ctest: timeout 300, label threaded */
 #include "kernel_case.h"
 
+#include "base/tree.h"
+
 /* The bf16 nearest to x, ties to even, by arithmetic on doubles: 8 binary digits, fewer below 2^-126. */
 static double nearest_bf16(double x)
 {
@@ -192,7 +194,8 @@ static void optimizers_store_the_updated_parameter(void)
 
 /* ---- leaves ---- */
 
-/* The weight gradient with leaves: dw, then db, on bf16 or on the same numbers in f32. */
+/* The weight gradient with leaves: dw, then db, on bf16 or on the same numbers in f32. leaves 0: of the rows from
+ * leaf_rows[0] to leaf_rows[1], without leaves. */
 static void leaves_run(lk_dtype real, int64_t rows, int64_t inputs, int64_t outputs, const int64_t *leaf_rows,
                        int leaves, int threads, float *dw, float *db)
 {
@@ -210,16 +213,42 @@ static void leaves_run(lk_dtype real, int64_t rows, int64_t inputs, int64_t outp
         call.in[k].data = guarded(bytes_of(&call.in[k]));
         for (int64_t i = 0; i < n; i++) put(real, call.in[k].data, i, nearest_bf16(uniform(-2, 2)));
     }
+    void *data[2] = {call.in[0].data, call.in[1].data};
+    for (int k = 0; k < 2 && leaves == 0; k++) {
+        call.leaves = NULL;
+        call.in[k].dims[0] = leaf_rows[1] - leaf_rows[0];
+        call.in[k].data = (char *)data[k] + (size_t)(leaf_rows[0] * call.in[k].dims[1]) * lk_dtype_size(real);
+    }
     call.out[0].data = dw, call.out[1].data = db;
     call.pool = lk__context_pool(contexts[threads - 1]);
     size_t bytes = entry->workspace(&call, threads);
     call.workspace = guarded(bytes);
     entry->run(&call);
     if (!guard_holds(call.workspace, bytes)) fail_case("leaves: wrote past its workspace");
-    free(call.workspace), free(split.sums), free(call.in[0].data), free(call.in[1].data);
+    free(call.workspace), free(split.sums), free(data[0]), free(data[1]);
 }
 
-static void leaves_are_added_as_in_f32(void)
+/* The same leaf by leaf, each without leaves, added in the pairwise tree: where f32 has other bits. */
+static void add_leaves(int64_t rows, int64_t inputs, int64_t outputs, const int64_t *leaf_rows, int leaves, float *dw,
+                       float *db)
+{
+    size_t n = (size_t)(outputs * inputs), all = n + (size_t)outputs;
+    float *stack = malloc(((size_t)leaves + 1) * all * sizeof *stack);
+    int    depth = 0;
+    for (int leaf = 0; leaf < leaves; leaf++) {
+        float *top = stack + (size_t)depth++ * all;
+        leaves_run(LK_BF16, rows, inputs, outputs, leaf_rows + leaf, 0, 1, top, top + n);
+        for (int merges = lk__tree_merges(leaf, leaves); merges > 0; merges--, depth--) {
+            float *to = stack + (size_t)(depth - 2) * all;
+            for (size_t i = 0; i < all; i++) to[i] += to[all + i];
+        }
+    }
+    memcpy(dw, stack, n * sizeof *dw);
+    memcpy(db, stack + n, (all - n) * sizeof *db);
+    free(stack);
+}
+
+static void leaves_are_added_in_the_tree(void)
 {
     static const int64_t splits[][6] = {{0, 7}, {0, 300, 600}, {0, 0, 5, 5, 9, 11}, {0, 1, 2, 3, 4, 5}};
     static const int     counts[] = {1, 2, 5, 5};
@@ -232,10 +261,13 @@ static void leaves_are_added_as_in_f32(void)
             int64_t rows = splits[i][counts[i]], outputs = sizes[s][0], inputs = sizes[s][1];
             size_t  n = (size_t)(outputs * inputs), bytes = (n + (size_t)outputs) * sizeof(float);
             float  *want = malloc(bytes), *got = malloc(bytes);
-            leaves_run(LK_F32, rows, inputs, outputs, splits[i], counts[i], 1, want, want + n);
+            if (lk__isa_extended(t.isa))
+                add_leaves(rows, inputs, outputs, splits[i], counts[i], want, want + n);
+            else
+                leaves_run(LK_F32, rows, inputs, outputs, splits[i], counts[i], 1, want, want + n);
             for (int threads = 1; threads <= POOLS; threads++) {
                 leaves_run(LK_BF16, rows, inputs, outputs, splits[i], counts[i], threads, got, got + n);
-                if (memcmp(want, got, bytes) != 0) fail_case("leaves are added otherwise than in f32");
+                if (memcmp(want, got, bytes) != 0) fail_case("leaves are added otherwise");
                 cases++;
             }
             free(want), free(got);
@@ -252,7 +284,7 @@ static void tests(void)
         printf("skipped: leaves, of the CPU\n");
         return;
     }
-    leaves_are_added_as_in_f32();
+    leaves_are_added_in_the_tree();
 }
 
 int main(void)

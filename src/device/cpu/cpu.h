@@ -1,5 +1,5 @@
 /* device/cpu/cpu.h - included by every CPU kernel. Each file is compiled once per element type (LK_ELEMENT f32, f64,
- * bf16, …: those of base/dtype_list.h that kernels store) and instruction set (LK_ISA neon, avx2, avx512, generic), so
+ * bf16, …: those of base/dtype_list.h that kernels store) and instruction set (LK_ISA neon_bf16, neon, avx2, …), so
  * loops here are written once, for a vector of VL REALs.
  *
  * ELEMENT is the type in which tensors are stored, REAL the type of all arithmetic, of sums, and of operands that are
@@ -40,6 +40,14 @@ typedef int64_t INTEGER; /* of REAL's width: the type of a vector comparison */
 typedef float   REAL;
 typedef int32_t INTEGER;
 #define R(x) x##f
+#endif
+
+/* Whether products multiply ELEMENTs as they are stored, by instructions that device/cpu/matrix_NAME.h describes
+ * (LK_MATRIX). */
+#if defined(LK_MATRIX)
+#define MATRIX 1
+#else
+#define MATRIX 0
 #endif
 
 /* Bytes of a vector register. */

@@ -5,7 +5,9 @@
  * except that one which is contiguous along k and meets few columns is read in place (micro_nn). Where ELEMENT is
  * narrower than REAL, both are converted block by block, and C's blocks are summed in scratch. B is packed in panels; a
  * B that is contiguous along k must be transposed for that, and where either operand could be B, the product is
- * transposed (C' = B' A') so that B is the smaller one. A large product packs each operand once, for all tiles. */
+ * transposed (C' = B' A') so that B is the smaller one. A large product packs each operand once, for all tiles.
+ *
+ * A matrix instruction set (MATRIX) packs both operands in panels, as they are stored; either layout costs as much. */
 #include "device/cpu/gemm_block.h"
 
 enum { LARGE_A = 64 << 10 }; /* elements: fewer are in a cache */
@@ -16,14 +18,14 @@ typedef struct blocks {
     int64_t rows, columns;
 } blocks;
 
-int64_t gemm_block_k(int64_t k) { return even_part(k, BLOCK_K, 4); }
+int64_t gemm_block_k(int64_t k) { return even_part(k, BLOCK_K, BLOCK_UNIT); }
 
 static blocks choose_blocks(const gemm *g, bool through_scratch)
 {
     blocks b;
     b.k = gemm_block_k(g->k);
-    b.m = even_part(g->m, min64(LONGEST, BLOCK_A / b.k), MR);
-    b.n = even_part(g->n, min64(LONGEST, BLOCK_B / b.k), NR);
+    b.m = even_part(g->m, min64(LONGEST, BLOCK_A / b.k), PANEL_ROWS);
+    b.n = even_part(g->n, min64(LONGEST, BLOCK_B / b.k), PANEL_COLUMNS);
     double  products = (double)g->m * (double)g->n * (double)g->k * (g->sum ? (double)g->batch : 1);
     int64_t outputs = g->sum ? 1 : g->batch;
     for (;;) {
@@ -32,10 +34,10 @@ static blocks choose_blocks(const gemm *g, bool through_scratch)
         int64_t tiles = b.rows * b.columns;
         bool    fits = !through_scratch || b.m * b.n <= BLOCK_C;
         if (fits && (tiles * outputs >= MANY || products < 2.0 * LEAST * (double)tiles)) return b;
-        if (b.m >= 4 * MR && b.m >= b.n)
-            b.m = round_to(tiles_of(b.m, 2), MR);
-        else if (b.n >= 4 * NR)
-            b.n = round_to(tiles_of(b.n, 2), NR);
+        if (b.m >= 4 * PANEL_ROWS && b.m >= b.n)
+            b.m = round_to(tiles_of(b.m, 2), PANEL_ROWS);
+        else if (b.n >= 4 * PANEL_COLUMNS)
+            b.n = round_to(tiles_of(b.n, 2), PANEL_COLUMNS);
         else
             return b;
     }
@@ -56,43 +58,46 @@ typedef struct job {
     gemm         g; /* may be the transposed product */
     blocks       cut;
     bool         transposed; /* bias goes along rows */
-    REAL        *shared;     /* all of B packed, [block of k][panel][k][NR]; NULL: each tile packs its own */
+    PACKED      *shared;     /* all of B packed, by block of k and panel; NULL: each tile packs its own */
     gemm_scratch scratch;
     char        *workspace; /* of the workers */
 } job;
 
 /* Scratch for g and any smaller m, n, k. A transposed B remains B when A is contiguous along k, and then has the fewer
  * columns unless it is one of a group; otherwise the product is transposed. */
+static bool    may_transpose(const gemm *g) { return !MATRIX && g->b_transposed; }
 static int64_t columns_of_b(const gemm *g)
 {
-    return !g->b_transposed || gemm_keeps_b(g) ? g->n : g->a_k == 1 ? min64(g->m, g->n) : g->m;
+    return !may_transpose(g) || gemm_keeps_b(g) ? g->n : g->a_k == 1 ? min64(g->m, g->n) : g->m;
 }
 static int64_t a_space(const gemm *g)
 {
     bool    reused = max64(g->m, g->n) >= REUSED;
-    int64_t most = (NARROW || reused) && g->b_transposed ? max64(g->m, g->n) : g->m;
-    int64_t rows = round_to(min64(LONGEST, most), MR);
+    int64_t most = (NARROW || reused) && may_transpose(g) ? max64(g->m, g->n) : g->m;
+    int64_t rows = round_to(min64(LONGEST, most), PANEL_ROWS);
     bool    in_place = !NARROW && !reused && (g->a_k == 1 || g->b_transposed);
-    return in_place ? 0 : min64(BLOCK_A + MR * BLOCK_K, rows * round_to(g->k, 4));
+    return in_place ? 0 : min64(BLOCK_A + PANEL_ROWS * BLOCK_K, rows * round_to(g->k, BLOCK_UNIT));
 }
 static int64_t b_space(const gemm *g) /* one row of each panel is unused */
 {
-    int64_t columns = round_to(min64(LONGEST, columns_of_b(g)), NR);
-    return min64(BLOCK_B + NR * BLOCK_K, columns * round_to(g->k, 4)) + columns;
+    int64_t columns = round_to(min64(LONGEST, columns_of_b(g)), PANEL_COLUMNS);
+    return min64(BLOCK_B + PANEL_COLUMNS * BLOCK_K, columns * round_to(g->k, BLOCK_UNIT)) + columns * PANEL_UNIT;
 }
-static int64_t c_space(const gemm *g) { return g->b_transposed || !c_in_place(g) ? min64(BLOCK_C, g->m * g->n) : 0; }
+static int64_t c_space(const gemm *g) { return may_transpose(g) || !c_in_place(g) ? min64(BLOCK_C, g->m * g->n) : 0; }
 
 /* Transposing costs more than copying: a B that many tiles would transpose is packed once for all of them, unless that
  * takes too much memory. */
 static int64_t shared_columns(const gemm *g)
 {
-    return g->b_transposed && g->a_k == 1 && g->alone ? round_to(columns_of_b(g), NR) : 0;
+    bool shares = MATRIX || (g->b_transposed && g->a_k == 1);
+    return shares && g->alone ? round_to(columns_of_b(g), PANEL_COLUMNS) : 0;
 }
-static int64_t shared_space(const gemm *g) { return min64(SHARED, shared_columns(g) * g->k); }
+static int64_t shared_space(const gemm *g) { return min64(SHARED, shared_columns(g) * packed_depth(g->k)); }
 
 gemm_scratch gemm_scratch_of(const gemm *g)
 {
-    return (gemm_scratch){space_of(shared_space(g)), space_of(a_space(g)), space_of(b_space(g)), space_of(c_space(g))};
+    return (gemm_scratch){packed_space_of(shared_space(g)), packed_space_of(a_space(g)), packed_space_of(b_space(g)),
+                          space_of(c_space(g))};
 }
 
 /* One of a batch, each of which is a product by itself; or, with sum, the one product. */
@@ -170,7 +175,7 @@ static void finish_tile(const job *job, place p, bool empty, REAL *sum, int64_t 
 
 /* Where A is large: the next block of the tile's rows, and after the last one the first block of the rows that
  * follow. */
-static const REAL *next_rows(const gemm *g, place p, int64_t k, const gemm_step *s)
+static const PACKED *next_rows(const gemm *g, place p, int64_t k, const gemm_step *s)
 {
     if (g->m * g->k < LARGE_A) return NULL;
     return k + s->k < g->k ? s->a + s->k : p.i + 2 * p.m <= g->m ? s->a - k + p.m * g->a_row : NULL;
@@ -182,7 +187,7 @@ static void run_tile(void *argument, int64_t index, int worker)
     const gemm *g = &job->g;
     place       p = place_of(job, index);
     char       *scratch = job->workspace + (size_t)worker * gemm_scratch_worker(job->scratch);
-    REAL       *a = (REAL *)scratch, *b = (REAL *)(scratch + job->scratch.a);
+    PACKED     *a = (PACKED *)scratch, *b = (PACKED *)(scratch + job->scratch.a);
     REAL       *c = (REAL *)(scratch + job->scratch.a + job->scratch.b);
     int64_t     at = p.batch * g->c_batch + p.i * g->c_row + p.j * g->c_column;
     bool        direct = c_in_place(g);
@@ -194,12 +199,10 @@ static void run_tile(void *argument, int64_t index, int worker)
         for (int64_t k = 0; k < g->k; k += s.k, s.start = false) {
             s.k = min64(job->cut.k, g->k - k);
             gemm_take_a(g, a_from + k * g->a_k, p.m, p.n, in_place, a, &s);
-            s.b = job->shared ? job->shared + k * round_to(g->n, NR) + p.j * s.k : b;
-            /* Panels in a worker's scratch are one row apart, so that the parts of a row do not map to one cache
-             * set. */
-            s.panel = job->shared ? s.k * NR : (s.k + 1) * NR;
+            s.b = job->shared ? job->shared + k * round_to(g->n, PANEL_COLUMNS) + p.j * packed_depth(s.k) : b;
+            s.panel = job->shared ? packed_depth(s.k) * PANEL_COLUMNS : apart_panel(s.k);
             s.ahead = s.by_rows && in_place ? next_rows(g, p, k, &s) : NULL;
-            if (!job->shared) gemm_pack_b(g, b_from + k * g->b_k, p.n, s.k, b, s.panel);
+            if (!job->shared) gemm_pack_b(g, b_from + k * g->b_k, p.n, s.k, 0, b, s.panel);
             gemm_multiply(p.m, p.n, &s);
         }
     }
@@ -212,7 +215,8 @@ static void pack_shared_b(void *argument, int64_t block, int worker)
     const gemm *g = &job->g;
     int64_t     k = block * job->cut.k, depth = min64(job->cut.k, g->k - k);
     (void)worker;
-    gemm_pack_b(g, g->b + k * g->b_k, g->n, depth, job->shared + k * round_to(g->n, NR), depth * NR);
+    gemm_pack_b(g, g->b + k * g->b_k, g->n, depth, 0, job->shared + k * round_to(g->n, PANEL_COLUMNS),
+                packed_depth(depth) * PANEL_COLUMNS);
 }
 
 /* Of a k that consists of parts. A sum over no samples is 0. */
@@ -239,7 +243,7 @@ void gemm_run(const gemm *g, lk__pool *pool, void *workspace)
         gemm_run_large(g, pool, workspace);
         return;
     }
-    if (skinny_fit(g) && skinny_space(g) <= b_space(g)) {
+    if (skinny_fit(g) && space_of(skinny_space(g)) <= packed_space_of(b_space(g))) {
         skinny_run(g, pool, workspace);
         return;
     }
@@ -247,13 +251,13 @@ void gemm_run(const gemm *g, lk__pool *pool, void *workspace)
         gemm_run_stream(g, pool, workspace);
         return;
     }
-    if (g->b_transposed && !gemm_keeps_b(g) && (g->a_k != 1 || g->n > g->m)) {
+    if (may_transpose(g) && !gemm_keeps_b(g) && (g->a_k != 1 || g->n > g->m)) {
         job.g = transposed_product(g);
         job.transposed = true;
     }
     job.cut = choose_blocks(&job.g, job.transposed || !c_in_place(&job.g));
     int64_t columns = shared_columns(g);
-    if (columns > 0 && columns * g->k <= SHARED && job.cut.rows > 1) {
+    if (columns > 0 && columns * packed_depth(g->k) <= SHARED && job.cut.rows > 1) {
         job.shared = workspace;
         lk__pool_run(pool, tiles_of(job.g.k, job.cut.k), pack_shared_b, &job);
     }

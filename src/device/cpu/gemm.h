@@ -33,6 +33,24 @@ enum { NR = NV * VL };
 #endif
 enum { LARGE_NR = LARGE_NV * VL };
 
+/* Panels of products (gemm*.c): PACKED elements, of ROWS rows of A, and COLUMNS or LARGE_COLUMNS columns of B. Those of
+ * a matrix instruction set (matrix_NAME.h) hold ELEMENTs, whole units of k. */
+#if MATRIX
+#define MATRIX_FILE_(name) device/cpu/matrix_##name.h
+#define MATRIX_FILE(name) MATRIX_FILE_(name)
+#include QUOTE(MATRIX_FILE(LK_MATRIX))
+typedef ELEMENT PACKED;
+enum {
+    PANEL_ROWS = MATRIX_ROWS,
+    PANEL_COLUMNS = MATRIX_COLUMNS,
+    PANEL_LARGE_COLUMNS = MATRIX_COLUMNS,
+    PANEL_UNIT = MATRIX_UNIT
+};
+#else
+typedef REAL PACKED;
+enum { PANEL_ROWS = MR, PANEL_COLUMNS = NR, PANEL_LARGE_COLUMNS = LARGE_NR, PANEL_UNIT = 1 };
+#endif
+
 typedef struct runs {
     int64_t runs, length;
     int64_t a_run; /* elements of A from a run to the next */
@@ -59,11 +77,11 @@ void micro_rows(int64_t m, const REAL *a, int64_t k, const REAL *b, bool add, RE
 void micro_tn(int64_t m, const REAL *a, const runs *r, const REAL *b, const REAL *start, REAL *c, int64_t c_row,
               int64_t n);
 
-/* The same of one run, where B's panels have LARGE_NR columns, n of which are used, and A consists of panels of MR
- * rows, a_run apart. */
+/* c[i*c_row + j] = (or +=, to add) Σ a(k, i) b(k, j) over k < depth, whole units, where B is a panel of
+ * PANEL_LARGE_COLUMNS columns, n of which are used, and A consists of panels of PANEL_ROWS rows, a_panel apart. */
 #define micro_large KERNEL(micro_large)
-void micro_large(int64_t m, const REAL *a, const runs *r, const REAL *b, const REAL *start, REAL *c, int64_t c_row,
-                 int64_t n);
+void micro_large(int64_t m, const PACKED *a, int64_t a_panel, int64_t depth, const PACKED *b, bool add, REAL *c,
+                 int64_t c_row, int64_t n);
 
 /* Blocks of k, one after the other in A and B, of which each is summed by itself, from zero; the sums go onto a stack,
  * whose top two are then added so many times. One sum remains. */
@@ -74,10 +92,10 @@ typedef struct tree_blocks {
     int64_t length[TREE_BLOCKS];
 } tree_blocks;
 
-/* As micro_large, for the sum of several blocks; `add`: to C. a_run: from a panel of A to the next. */
+/* As micro_large, for the sum of several blocks, each of which begins with a unit of its own. */
 #define micro_tree KERNEL(micro_tree)
-void micro_tree(int64_t m, const REAL *a, int64_t a_run, const tree_blocks *blocks, const REAL *b, bool add, REAL *c,
-                int64_t c_row, int64_t n);
+void micro_tree(int64_t m, const PACKED *a, int64_t a_panel, const tree_blocks *blocks, const PACKED *b, bool add,
+                REAL *c, int64_t c_row, int64_t n);
 
 /* to[j*to_row + i] = from[i*from_row + j] for i < rows, j < columns. */
 #define transpose KERNEL(transpose)
@@ -131,7 +149,7 @@ size_t gemm_workspace(const gemm *g, int threads);
 #define gemm_block_k KERNEL(gemm_block_k)
 int64_t gemm_block_k(int64_t k);
 
-/* skinny.c: the same products where A has few rows, without packing. `space`: REALs of workspace. */
+/* Skinny products, without packing B (skinny.c, skinny_matrix.c). `space`: REALs of workspace. */
 #define skinny_fit KERNEL(skinny_fit)
 #define skinny_space KERNEL(skinny_space)
 #define skinny_run KERNEL(skinny_run)
@@ -139,9 +157,12 @@ bool    skinny_fit(const gemm *g);
 int64_t skinny_space(const gemm *g);
 void    skinny_run(const gemm *g, lk__pool *pool, void *workspace);
 
-/* Bytes of `count` REALs, rounded up to a cache line. */
+/* Bytes of `count` REALs, or PACKED elements, rounded up to a cache line. */
 static inline size_t  space_of(int64_t count) { return lk__round_up((size_t)count * sizeof(REAL), LK__ALIGN); }
+static inline size_t  packed_space_of(int64_t count) { return lk__round_up((size_t)count * sizeof(PACKED), LK__ALIGN); }
 static inline int64_t round_to(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+/* Of k's in a panel. */
+static inline int64_t packed_depth(int64_t k) { return round_to(k, PANEL_UNIT); }
 
 /* An optional operand's data, or NULL. */
 static inline void *optional_in(const lk__kernel_call *call, int i)

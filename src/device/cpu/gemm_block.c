@@ -1,4 +1,4 @@
-/* gemm_block.c - one block of k of a product: packing its operands, multiplying them, and what follows the last one. */
+/* gemm_block.c - one block of k of a product: packing its operands and multiplying them. */
 #include "device/cpu/gemm_block.h"
 
 /* `width`: columns of a panel. */
@@ -27,18 +27,18 @@ static inline __attribute__((always_inline)) void pack_panels(const gemm *g, con
         transpose_wide(to, width, b, g->b_column, rest, k);
 }
 
-void gemm_pack_b(const gemm *g, const ELEMENT *b, int64_t n, int64_t k, REAL *to, int64_t panel)
+void gemm_pack_b(const gemm *g, const ELEMENT *b, int64_t n, int64_t k, int64_t first, REAL *to, int64_t panel)
 {
-    pack_panels(g, b, n, k, to, panel, NR);
+    pack_panels(g, b, n, k, to + first * NR, panel, NR);
 }
-void gemm_pack_b_large(const gemm *g, const ELEMENT *b, int64_t n, int64_t k, REAL *to, int64_t panel)
+void gemm_pack_b_large(const gemm *g, const ELEMENT *b, int64_t n, int64_t k, int64_t first, REAL *to, int64_t panel)
 {
-    pack_panels(g, b, n, k, to, panel, LARGE_NR);
+    pack_panels(g, b, n, k, to + first * LARGE_NR, panel, LARGE_NR);
 }
 
 /* Of as many panels as a cache line has rows, so that each line is read once; the hardware does not prefetch the next
  * k. */
-void gemm_pack_a(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to, int64_t panel)
+static void pack_a_columns(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to, int64_t panel)
 {
     enum { LINE = 64 / sizeof(REAL), AHEAD = 8 };
     int64_t i = 0;
@@ -58,12 +58,21 @@ void gemm_pack_a(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to
     }
 }
 
-void gemm_pack_a_rows(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to, int64_t panel)
+/* Of an A that is contiguous along k. */
+static void pack_a_rows(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to, int64_t panel)
 {
     for (int64_t i = 0; i < m; i += MR, to += panel) {
         if (m - i < MR) memset(to, 0, (size_t)(k * MR) * sizeof(REAL));
         transpose_wide(to, MR, a + i * g->a_row, g->a_row, min64(MR, m - i), k);
     }
+}
+
+void gemm_pack_a(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, int64_t first, REAL *to, int64_t panel)
+{
+    if (g->a_k == 1)
+        pack_a_rows(g, a, m, k, to + first * MR, panel);
+    else
+        pack_a_columns(g, a, m, k, to + first * MR, panel);
 }
 
 void gemm_multiply(int64_t m, int64_t n, const gemm_step *s)
@@ -89,23 +98,6 @@ void gemm_multiply(int64_t m, int64_t n, const gemm_step *s)
     }
 }
 
-void gemm_finish_line(REAL *line, int64_t n, const ELEMENT *bias, int64_t step, lk__op_unary activation)
-{
-    int64_t j = 0;
-    bool    relu = activation == LK__RELU;
-    vec     b = bias && step == 0 ? load_one(bias) - (vec){0} : (vec){0};
-    for (; j + VL <= n; j += VL) {
-        vec x = load(line + j);
-        if (bias) x += step ? load(bias + j) : b;
-        store(line + j, relu ? choose(x < splat(0), splat(0), x) : x);
-    }
-    for (; j < n; j++) {
-        REAL x = bias ? line[j] + load_one(bias + j * step) : line[j];
-        line[j] = relu && x < 0 ? 0 : x;
-    }
-    if (activates(activation)) activate(line, n, activation);
-}
-
 void gemm_take_a(const gemm *g, const ELEMENT *from, int64_t m, int64_t n, bool in_place, REAL *scratch, gemm_step *s)
 {
     s->a = scratch;
@@ -119,8 +111,6 @@ void gemm_take_a(const gemm *g, const ELEMENT *from, int64_t m, int64_t n, bool 
         s->a_k = g->a_k;
     } else if (s->by_rows) /* NARROW */
         for (int64_t i = 0; i < m; i++) copy_wide(scratch + i * s->k, from + i * g->a_row, s->k);
-    else if (g->a_k == 1)
-        gemm_pack_a_rows(g, from, m, s->k, scratch, s->k * MR);
     else
-        gemm_pack_a(g, from, m, s->k, scratch, s->k * MR);
+        gemm_pack_a(g, from, m, s->k, 0, scratch, s->k * MR);
 }

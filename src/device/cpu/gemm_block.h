@@ -6,18 +6,25 @@
 #include "device/cpu/activate.h"
 #include "device/cpu/gemm.h"
 
+/* As many panels and blocks are in a cache with PACKED elements of half the size. */
+#if MATRIX
+#define WIDER 2
+#else
+#define WIDER 1
+#endif
 enum {
-    BLOCK_K = 256, /* a panel of B is 16 KiB (NEON, f32): it stays in the first-level cache */
+    BLOCK_K = 256 * WIDER, /* a panel of B is 16 KiB (NEON, f32): it stays in the first-level cache */
     /* elements of A that are multiplied with a panel of B: with B's block, 3/8 of a second-level cache of 1 MiB */
-    BLOCK_A = 32 << 10,
-    BLOCK_B = 64 << 10,
-    BLOCK_C = 32 << 10, /* elements, where C goes through scratch */
-    SHARED = 1 << 20,   /* elements of a B packed once for all tiles */
-    SMALL = 8 << 10,    /* elements of an A that is not packed */
-    REUSED = 6 * NR,    /* columns for which an A that is contiguous along k is transposed */
-    LONGEST = 512,      /* rows or columns of a block */
-    MANY = 32,          /* tiles: enough for as many threads */
-    LEAST = 8 << 20     /* multiplications that justify a separate tile */
+    BLOCK_A = WIDER * (32 << 10),
+    BLOCK_B = WIDER * (64 << 10),
+    BLOCK_C = 32 << 10,                           /* elements, where C goes through scratch */
+    SHARED = 1 << 20,                             /* elements of a B packed once for all tiles */
+    SMALL = 8 << 10,                              /* elements of an A that is not packed */
+    BLOCK_UNIT = PANEL_UNIT > 4 ? PANEL_UNIT : 4, /* blocks of k are multiples of it, except the last */
+    REUSED = 6 * NR,                              /* columns for which an A that is contiguous along k is transposed */
+    LONGEST = 512,                                /* rows or columns of a block */
+    MANY = 32,                                    /* tiles: enough for as many threads */
+    LEAST = 8 << 20                               /* multiplications that justify a separate tile */
 };
 
 static inline int64_t even_part(int64_t n, int64_t largest, int64_t unit) /* splits n into equal parts of whole units */
@@ -51,33 +58,37 @@ typedef struct gemm_scratch {
 gemm_scratch         gemm_scratch_of(const gemm *g);
 static inline size_t gemm_scratch_worker(gemm_scratch s) { return s.a + s.b + s.c; }
 
-/* Panels of NR columns, each k × NR, `panel` elements apart; gemm_pack_b_large: of LARGE_NR columns. */
+/* Elements from a panel in a worker's scratch to the next: more than it has, so that the parts of a row do not map to
+ * one cache set. */
+static inline int64_t apart_panel(int64_t k) { return (packed_depth(k) + PANEL_UNIT) * PANEL_COLUMNS; }
+
+/* Packs k's into panels that hold `first` of them already, `panel` elements apart; the rest of a unit is zero until the
+ * next ones are packed. B: panels of PANEL_COLUMNS columns; gemm_pack_b_large: of PANEL_LARGE_COLUMNS. */
 #define gemm_pack_b KERNEL(gemm_pack_b)
 #define gemm_pack_b_large KERNEL(gemm_pack_b_large)
-void gemm_pack_b(const gemm *g, const ELEMENT *b, int64_t n, int64_t k, REAL *to, int64_t panel);
-void gemm_pack_b_large(const gemm *g, const ELEMENT *b, int64_t n, int64_t k, REAL *to, int64_t panel);
-/* Panels of MR rows, each k × MR, `panel` elements apart; gemm_pack_a_rows: of an A that is contiguous along k. */
+void gemm_pack_b(const gemm *g, const ELEMENT *b, int64_t n, int64_t k, int64_t first, PACKED *to, int64_t panel);
+void gemm_pack_b_large(const gemm *g, const ELEMENT *b, int64_t n, int64_t k, int64_t first, PACKED *to, int64_t panel);
+/* A: panels of PANEL_ROWS rows. */
 #define gemm_pack_a KERNEL(gemm_pack_a)
-#define gemm_pack_a_rows KERNEL(gemm_pack_a_rows)
-void gemm_pack_a(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to, int64_t panel);
-void gemm_pack_a_rows(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to, int64_t panel);
+void gemm_pack_a(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, int64_t first, PACKED *to, int64_t panel);
 
 /* One block of k. */
 typedef struct gemm_step {
-    const REAL *a; /* rows, or panels: (i, k) at a[i*a_panel + k*a_k] */
-    bool        by_rows;
-    int64_t     a_row, a_panel, a_k;
-    const REAL *b; /* panels, `panel` elements apart */
-    int64_t     panel, k;
-    bool        start;
-    REAL       *c;
-    int64_t     c_row;
-    const REAL *ahead; /* by_rows, on x86: the next block of A's rows, which is prefetched; NULL: none */
+    const PACKED *a; /* rows, or panels: (i, k) at a[i*a_panel + k*a_k] */
+    bool          by_rows;
+    int64_t       a_row, a_panel, a_k;
+    const PACKED *b; /* panels, `panel` elements apart */
+    int64_t       panel, k;
+    bool          start;
+    REAL         *c;
+    int64_t       c_row;
+    const PACKED *ahead; /* by_rows, on x86: the next block of A's rows, which is prefetched; NULL: none */
 } gemm_step;
 
 /* Sets A of the step, from `from` on, for n columns: in place where micro-kernels can read it, else in `scratch`. */
 #define gemm_take_a KERNEL(gemm_take_a)
-void gemm_take_a(const gemm *g, const ELEMENT *from, int64_t m, int64_t n, bool in_place, REAL *scratch, gemm_step *s);
+void gemm_take_a(const gemm *g, const ELEMENT *from, int64_t m, int64_t n, bool in_place, PACKED *scratch,
+                 gemm_step *s);
 /* C's block += (or =, to start) A's rows times B's panels. */
 #define gemm_multiply KERNEL(gemm_multiply)
 void gemm_multiply(int64_t m, int64_t n, const gemm_step *s);

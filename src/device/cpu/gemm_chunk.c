@@ -26,7 +26,7 @@ bool gemm_more_blocks(const gemm *g, const gemm_cursor *cursor) { return cursor-
 int64_t gemm_next_block(const gemm *g, gemm_cursor *cursor, int *merges)
 {
     int64_t all = part_length(g, cursor->part), each = all / (g->sum ? g->batch : 1);
-    int64_t length = min64(even_part(each, BLOCK_K, 4), each - cursor->at % each);
+    int64_t length = min64(even_part(each, BLOCK_K, BLOCK_UNIT), each - cursor->at % each);
     *merges = cursor->at > 0 || g->add;
     cursor->at += length;
     cursor->k += length;
@@ -44,13 +44,15 @@ bool gemm_next_chunk(const gemm *g, gemm_cursor *cursor, gemm_chunk *chunk)
 {
     gemm_cursor now = *cursor, end = now;
     int         depth = 0, left = 0, count = 0, count_left = 0;
+    int64_t     packed = 0;
     *chunk = (gemm_chunk){.k = now.k};
     while (left == 0 && count < TREE_BLOCKS && depth < TREE_STACK && gemm_more_blocks(g, &now)) {
         int     merges;
         int64_t length = gemm_next_block(g, &now, &merges);
-        if (count > 0 && now.k - chunk->k > gemm_chunk_most(g)) break;
+        if (count > 0 && now.k - chunk->k > CHUNK_K) break;
         int inner = merges < depth ? merges : depth;
         left = merges - inner;
+        packed += packed_depth(length);
         depth += 1 - inner;
         chunk->blocks.length[count] = length;
         chunk->blocks.merges[count++] = inner;
@@ -58,6 +60,7 @@ bool gemm_next_chunk(const gemm *g, gemm_cursor *cursor, gemm_chunk *chunk)
         end = now;
         chunk->blocks.count = count;
         chunk->depth = now.k - chunk->k;
+        chunk->packed = packed;
         count_left = left;
     }
     if (chunk->blocks.count == 0) return false;

@@ -8,11 +8,12 @@
 
 #include "device/cpu/gemm_block.h"
 
-enum { CHUNK_K = 256 }; /* the most of several blocks: panels of A and B stay in the first-level cache */
+enum { CHUNK_K = BLOCK_K }; /* the most of several blocks: panels of A and B stay in the first-level cache */
 
 /* Its partial results are arrays like C, by level of the stack. */
 typedef struct gemm_chunk {
     int64_t     k, depth; /* in the order in which k is added */
+    int64_t     packed;   /* k's of its panels: whole units of each block */
     tree_blocks blocks;
     int         level; /* of its result */
     bool        add;   /* to what is there: the chunk before it */
@@ -27,7 +28,11 @@ typedef struct gemm_cursor {
 
 /* Elements along which it adds: of all of the batch, where that is summed. */
 static inline int64_t gemm_depth(const gemm *g) { return g->k * (g->sum ? g->batch : 1); }
-static inline int64_t gemm_chunk_most(const gemm *g) { return g->parts.count > 1 ? CHUNK_K : BLOCK_K; }
+/* The most that a chunk has in a panel. */
+static inline int64_t gemm_chunk_most(const gemm *g)
+{
+    return g->parts.count > 1 ? CHUNK_K + TREE_BLOCKS * (PANEL_UNIT - 1) : BLOCK_K;
+}
 
 /* One block: its length, and how often the top two of the stack of sums are then added. */
 #define gemm_next_block KERNEL(gemm_next_block)

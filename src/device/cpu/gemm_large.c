@@ -12,33 +12,34 @@ enum {
     PARTIAL_THREADS = 4,
     PARTIAL_COLUMNS = 1024,
     /* elements of A or B that one thread packs at a time, if that is more than a block of k: half of a cache */
-    PACKED = 128 << 10,
+    PACKED_ONCE = WIDER * (128 << 10),
     MOST_THREADS = 16, /* several threads pack so many times as much */
     LARGE = 192,       /* rows or columns: at least, of a large product */
     GROUP = 128,       /* rows or columns that are packed as one part: whole panels */
-    GROUP_ROWS = GROUP / MR * MR,
-    GROUP_COLUMNS = GROUP / LARGE_NR * LARGE_NR,
-    WIDEST = 8 * LARGE_NR, /* columns of a tile */
-    CHUNKS = 32            /* of a step, at most */
+    GROUP_ROWS = GROUP / PANEL_ROWS * PANEL_ROWS,
+    GROUP_COLUMNS = GROUP / PANEL_LARGE_COLUMNS * PANEL_LARGE_COLUMNS,
+    WIDEST = 8 * PANEL_LARGE_COLUMNS, /* columns of a tile */
+    CHUNKS = 32                       /* of a step, at most */
 };
 
+/* A narrower C goes through a slab of sums, which pays where packing takes more of the time. */
 bool gemm_is_large(const gemm *g)
 {
     bool large = g->m >= LARGE && g->n >= LARGE && g->m * g->n >= 2 * LARGE * LARGE;
-    return g->alone && c_in_place(g) && g->k >= 64 && (large || gemm_keeps_b(g));
+    return g->alone && (MATRIX || c_in_place(g)) && g->k >= 64 && (large || gemm_keeps_b(g));
 }
 
 /* Several threads have two buffers of each operand. */
 static int     buffers(int threads) { return threads > 1 ? 2 : 1; }
-static int64_t packed_at_once(int threads) { return PACKED * min64(threads, MOST_THREADS) / buffers(threads); }
+static int64_t packed_at_once(int threads) { return PACKED_ONCE * min64(threads, MOST_THREADS) / buffers(threads); }
 
 /* Levels of partial results that are not C itself. */
-static int levels_apart(const gemm *g) { return g->parts.count > 1 ? gemm_levels(g) - c_in_place(g) : 0; }
+static int levels_apart(const gemm *g) { return (g->parts.count > 1 ? gemm_levels(g) : 1) - c_in_place(g); }
 
 /* The most rows and columns of a slab. */
 static int64_t slab_columns(const gemm *g)
 {
-    return levels_apart(g) > 0 ? even_part(g->n, PARTIAL_COLUMNS, LARGE_NR) : SLAB;
+    return levels_apart(g) > 0 ? even_part(g->n, PARTIAL_COLUMNS, PANEL_LARGE_COLUMNS) : SLAB;
 }
 static int64_t slab_rows(const gemm *g, int threads)
 {
@@ -49,16 +50,17 @@ static int64_t slab_rows(const gemm *g, int threads)
 /* Elements of a buffer that are enough for a smaller extent, too: of a smaller batch. */
 static int64_t buffer_space(const gemm *g, int64_t extent, int64_t unit, int threads)
 {
-    int64_t rounded = round_to(extent, unit);
-    return min64(max64(rounded * gemm_chunk_most(g), packed_at_once(threads)), rounded * round_to(gemm_depth(g), 4));
+    int64_t rounded = round_to(extent, unit), most = max64(rounded * gemm_chunk_most(g), packed_at_once(threads));
+    if (PANEL_UNIT > 1 && g->parts.count > 1) return most; /* each block has whole units */
+    return min64(most, rounded * round_to(gemm_depth(g), BLOCK_UNIT));
 }
 static size_t a_bytes(const gemm *g, int threads)
 {
-    return space_of(buffer_space(g, min64(slab_rows(g, threads), g->m), MR, threads));
+    return packed_space_of(buffer_space(g, min64(slab_rows(g, threads), g->m), PANEL_ROWS, threads));
 }
 static size_t b_bytes(const gemm *g, int threads)
 {
-    return space_of(buffer_space(g, min64(slab_columns(g), g->n), LARGE_NR, threads));
+    return packed_space_of(buffer_space(g, min64(slab_columns(g), g->n), PANEL_LARGE_COLUMNS, threads));
 }
 static size_t level_bytes(const gemm *g, int threads)
 {
@@ -75,6 +77,7 @@ size_t gemm_large_space(const gemm *g, int threads)
 typedef struct step {
     int64_t     i, j, m, n; /* its place in C */
     int64_t     k, depth;   /* its part of k, in chunks */
+    int64_t     packed;     /* k's of its panels */
     int64_t     tile_m, tile_n, columns, tiles;
     int64_t     parts_a, parts_b, parts; /* that are packed; parts: of all blocks */
     int64_t     rows_a, columns_b;       /* m and n, rounded up to whole panels */
@@ -82,13 +85,14 @@ typedef struct step {
     int         chunks;
     gemm_cursor from; /* where the chunks of the next step begin */
     gemm_chunk  chunk[CHUNKS];
+    int64_t     at[CHUNKS]; /* where each chunk is in the panels' k */
 } step;
 
 typedef struct job {
     const gemm *g;
     int         threads;
     int64_t     rows, columns; /* of a slab, at most */
-    REAL       *a[2], *b[2];
+    PACKED     *a[2], *b[2];
     REAL       *levels; /* partial results of a slab that are not in C */
     int64_t     level;  /* elements from one to the next */
     step now, next; /* the step whose tiles are multiplied, and the one that is packed meanwhile; either may be empty */
@@ -101,8 +105,8 @@ static void choose_tiles(step *s, int threads)
     const double FETCH = 4, REST = 0.3;
     double       least = 0;
     for (int64_t most_m = GROUP; most_m >= GROUP / 4; most_m /= 2)
-        for (int64_t most_n = LARGE_NR; most_n <= WIDEST; most_n += LARGE_NR) {
-            int64_t m = even_part(s->m, most_m, MR), n = even_part(s->n, most_n, LARGE_NR);
+        for (int64_t most_n = PANEL_LARGE_COLUMNS; most_n <= WIDEST; most_n += PANEL_LARGE_COLUMNS) {
+            int64_t m = even_part(s->m, most_m, PANEL_ROWS), n = even_part(s->n, most_n, PANEL_LARGE_COLUMNS);
             int64_t columns = tiles_of(s->n, n), tiles = tiles_of(s->m, m) * columns;
             double  rounds = threads == 1 ? (double)tiles : (double)tiles_of(tiles, threads) + REST;
             double  time = rounds * ((double)(m * n) + FETCH * (double)(m + n));
@@ -118,11 +122,13 @@ static void take_chunks(const job *job, step *s)
 {
     int64_t     most = packed_at_once(job->threads) / max64(s->rows_a, s->columns_b);
     gemm_cursor next = s->from;
-    for (s->chunks = 0, s->depth = 0; s->chunks < CHUNKS; s->chunks++, s->from = next) {
+    for (s->chunks = 0, s->depth = s->packed = 0; s->chunks < CHUNKS; s->chunks++, s->from = next) {
         gemm_chunk *chunk = &s->chunk[s->chunks];
         if (!gemm_next_chunk(job->g, &next, chunk)) return;
-        if (s->chunks > 0 && s->depth + chunk->depth > most) return;
+        if (s->chunks > 0 && s->packed + chunk->packed > most) return;
+        s->at[s->chunks] = s->packed;
         s->depth += chunk->depth;
+        s->packed += chunk->packed;
     }
 }
 
@@ -136,8 +142,8 @@ static step step_at(const job *job, int64_t i, int64_t j, int64_t k, const step 
     if (k == 0) {
         s.m = min64(job->rows, g->m - i);
         s.n = min64(job->columns, g->n - j);
-        s.rows_a = round_to(s.m, MR);
-        s.columns_b = round_to(s.n, LARGE_NR);
+        s.rows_a = round_to(s.m, PANEL_ROWS);
+        s.columns_b = round_to(s.n, PANEL_LARGE_COLUMNS);
         s.parts_a = tiles_of(s.m, GROUP_ROWS);
         s.parts_b = tiles_of(s.n, GROUP_COLUMNS);
         s.from = gemm_first_chunk(g);
@@ -156,29 +162,45 @@ static step step_after(const job *job, const step *s)
     return step_at(job, s->i + s->m, 0, 0, s);
 }
 
-/* Chunk by chunk, each in panels; what is added one after the other may come from several places. */
-static void pack_part(const job *job, const step *s, int64_t part)
+/* One block: k's from `k` on, in the order in which they are added, which may come from several places. `at`: where the
+ * block begins in the chunk's panels. */
+static void pack_block(const job *job, const step *s, int chunk, int64_t part, int64_t k, int64_t length, int64_t at)
 {
-    const gemm       *g = job->g;
-    int64_t           groups = s->parts_a + s->parts_b, a_from, b_from;
-    const gemm_chunk *chunk = &s->chunk[part / groups];
-    int64_t           depth = chunk->depth, k = chunk->k - s->k;
-    part %= groups;
-    for (int64_t done = 0, run; done < depth; done += run) {
-        run = min64(depth - done, gemm_run_at(g, chunk->k + done, &a_from, &b_from));
+    const gemm *g = job->g;
+    int64_t     panel = s->chunk[chunk].packed, a_from, b_from;
+    for (int64_t done = 0, run; done < length; done += run) {
+        run = min64(length - done, gemm_run_at(g, k + done, &a_from, &b_from));
         if (part < s->parts_b) {
             int64_t j = part * GROUP_COLUMNS;
-            gemm_pack_b_large(g, g->b + (s->j + j) * g->b_column + b_from, min64(GROUP_COLUMNS, s->n - j), run,
-                              job->b[s->buffer] + k * s->columns_b + j * depth + done * LARGE_NR, depth * LARGE_NR);
+            PACKED *to = job->b[s->buffer] + s->at[chunk] * s->columns_b + j * panel + at * PANEL_LARGE_COLUMNS;
+            gemm_pack_b_large(g, g->b + (s->j + j) * g->b_column + b_from, min64(GROUP_COLUMNS, s->n - j), run, done,
+                              to, panel * PANEL_LARGE_COLUMNS);
             continue;
         }
-        int64_t        i = (part - s->parts_b) * GROUP_ROWS, m = min64(GROUP_ROWS, s->m - i);
-        const ELEMENT *from = g->a + (s->i + i) * g->a_row + a_from;
-        REAL          *to = job->a[s->buffer] + k * s->rows_a + i * depth + done * MR;
-        if (g->a_k == 1)
-            gemm_pack_a_rows(g, from, m, run, to, depth * MR);
-        else
-            gemm_pack_a(g, from, m, run, to, depth * MR);
+        int64_t i = (part - s->parts_b) * GROUP_ROWS;
+        PACKED *to = job->a[s->buffer] + s->at[chunk] * s->rows_a + i * panel + at * PANEL_ROWS;
+        gemm_pack_a(g, g->a + (s->i + i) * g->a_row + a_from, min64(GROUP_ROWS, s->m - i), run, done, to,
+                    panel * PANEL_ROWS);
+    }
+}
+
+/* Chunk by chunk, each in panels. Blocks are apart where panels have whole units of k. */
+static void pack_part(const job *job, const step *s, int64_t part)
+{
+    int64_t           groups = s->parts_a + s->parts_b, k, at = 0;
+    int               index = (int)(part / groups);
+    const gemm_chunk *chunk = &s->chunk[index];
+    k = chunk->k;
+    part %= groups;
+    if (PANEL_UNIT == 1) {
+        pack_block(job, s, index, part, k, chunk->depth, 0);
+        return;
+    }
+    for (int i = 0; i < chunk->blocks.count; i++) {
+        int64_t length = chunk->blocks.length[i];
+        pack_block(job, s, index, part, k, length, at);
+        k += length;
+        at += packed_depth(length);
     }
 }
 
@@ -196,19 +218,19 @@ static REAL *find_level(const job *job, const step *s, const tile_place *p, int 
     return job->levels + (level - in_place) * job->level + p->i * s->n + p->j;
 }
 
-static void multiply_chunk(const job *job, const step *s, const tile_place *p, const gemm_chunk *chunk)
+static void multiply_chunk(const job *job, const step *s, const tile_place *p, int index)
 {
-    int64_t     depth = chunk->depth, k = chunk->k - s->k, row;
-    const REAL *a = job->a[s->buffer] + k * s->rows_a + p->i * depth;
-    const REAL *b = job->b[s->buffer] + k * s->columns_b + p->j * depth;
-    REAL       *c = find_level(job, s, p, chunk->level, &row);
-    runs        r = {.runs = 1, .length = depth, .a_run = depth * MR, .a_k = MR};
-    for (int64_t q = 0; q < p->n; q += LARGE_NR) {
-        int64_t n = min64(LARGE_NR, p->n - q);
+    const gemm_chunk *chunk = &s->chunk[index];
+    int64_t           depth = chunk->packed, row;
+    const PACKED     *a = job->a[s->buffer] + s->at[index] * s->rows_a + p->i * depth;
+    const PACKED     *b = job->b[s->buffer] + s->at[index] * s->columns_b + p->j * depth;
+    REAL             *c = find_level(job, s, p, chunk->level, &row);
+    for (int64_t q = 0; q < p->n; q += PANEL_LARGE_COLUMNS) {
+        int64_t n = min64(PANEL_LARGE_COLUMNS, p->n - q);
         if (chunk->blocks.count == 1)
-            micro_large(p->m, a, &r, b + q * depth, chunk->add ? NULL : zeros, c + q, row, n);
+            micro_large(p->m, a, depth * PANEL_ROWS, depth, b + q * depth, chunk->add, c + q, row, n);
         else
-            micro_tree(p->m, a, depth * MR, &chunk->blocks, b + q * depth, chunk->add, c + q, row, n);
+            micro_tree(p->m, a, depth * PANEL_ROWS, &chunk->blocks, b + q * depth, chunk->add, c + q, row, n);
     }
 }
 
@@ -245,7 +267,7 @@ static void multiply_tile(const job *job, const step *s, int64_t tile)
     p.m = min64(s->tile_m, s->m - p.i), p.n = min64(s->tile_n, s->n - p.j);
     for (int i = 0; i < s->chunks; i++) {
         const gemm_chunk *chunk = &s->chunk[i];
-        multiply_chunk(job, s, &p, chunk);
+        multiply_chunk(job, s, &p, i);
         for (int level = chunk->level; level > chunk->level - chunk->after; level--) add_level(job, s, &p, level);
     }
     if (s->k + s->depth == gemm_depth(job->g)) finish_tile(job, s, &p);
@@ -276,8 +298,8 @@ void gemm_run_large(const gemm *g, lk__pool *pool, void *workspace)
     int        threads = lk__pool_workers(pool);
     job        job = {.g = g, .threads = threads, .rows = slab_rows(g, threads), .columns = slab_columns(g)};
     for (int i = 0; i < buffers(threads); i++) {
-        job.a[i] = (REAL *)((char *)workspace + (size_t)i * (a_bytes(g, threads) + b_bytes(g, threads)));
-        job.b[i] = (REAL *)((char *)job.a[i] + a_bytes(g, threads));
+        job.a[i] = (PACKED *)((char *)workspace + (size_t)i * (a_bytes(g, threads) + b_bytes(g, threads)));
+        job.b[i] = (PACKED *)((char *)job.a[i] + a_bytes(g, threads));
     }
     job.level = (int64_t)(level_bytes(g, threads) / sizeof(REAL));
     job.levels = (REAL *)((char *)workspace + (size_t)buffers(threads) * (a_bytes(g, threads) + b_bytes(g, threads)));

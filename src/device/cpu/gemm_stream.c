@@ -34,10 +34,10 @@ typedef struct job {
 typedef struct block { /* of B: n columns from j on, depth rows from k on */
     int64_t j, n, k, depth;
     int64_t packed; /* rows */
-    REAL   *to;
+    PACKED *to;
 } block;
 
-static block block_at(const job *job, int64_t j, int64_t end, int64_t k, REAL *to)
+static block block_at(const job *job, int64_t j, int64_t end, int64_t k, PACKED *to)
 {
     return (block){j, min64(WIDTH, end - j), k, min64(job->block, job->g->k - k), 0, to};
 }
@@ -48,7 +48,7 @@ static const ELEMENT *next_row(const gemm *g, const block *b) { return g->b + (b
 static void pack_rows(const gemm *g, block *b, int64_t rows)
 {
     rows = min64(rows, b->depth - b->packed);
-    if (rows > 0) gemm_pack_b(g, next_row(g, b), b->n, rows, b->to + b->packed * NR, (b->depth + 1) * NR);
+    if (rows > 0) gemm_pack_b(g, next_row(g, b), b->n, rows, b->packed, b->to, (b->depth + 1) * NR);
     b->packed += rows;
 }
 
@@ -67,8 +67,8 @@ static void multiply_block(const gemm *g, const block *b, block *next)
         for (int64_t i = 0; i < g->m; i += MR) {
             runs r = {.runs = 1, .length = b->depth, .ahead_row = g->b_k * (int64_t)sizeof(REAL)};
             if (next && next->packed < next->depth) r.ahead = (const char *)next_row(g, next);
-            micro_nn(min64(MR, g->m - i), rows + i, &r, b->to + j * (b->depth + 1), first, to + i, j,
-                     min64(NR, b->n - j));
+            micro_nn(min64(MR, g->m - i), rows + i, &r, (const REAL *)(const void *)b->to + j * (b->depth + 1), first,
+                     to + i, j, min64(NR, b->n - j));
             if (next) pack_rows(g, next, at_once);
         }
 }
@@ -86,7 +86,7 @@ static void run_tile(void *argument, int64_t tile, int worker)
     const gemm *g = job->g;
     size_t      size = block_space(g);
     char       *scratch = job->workspace + (size_t)worker * 2 * size;
-    REAL       *buffer[2] = {(REAL *)scratch, (REAL *)(scratch + size)};
+    PACKED     *buffer[2] = {(PACKED *)scratch, (PACKED *)(scratch + size)};
     int64_t     end = min64(g->n, (tile + 1) * job->columns);
     block       now = block_at(job, tile * job->columns, end, 0, buffer[0]), next;
     pack_rows(g, &now, now.depth);

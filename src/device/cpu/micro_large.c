@@ -4,12 +4,14 @@
 #define TILE_NV LARGE_NV
 #include "device/cpu/micro_tile.h"
 
-void micro_large(int64_t m, const REAL *a, const runs *r, const REAL *b, const REAL *start, REAL *c, int64_t c_row,
-                 int64_t n)
+void micro_large(int64_t m, const REAL *a, int64_t a_panel, int64_t depth, const REAL *b, bool add, REAL *c,
+                 int64_t c_row, int64_t n)
 {
-    int64_t i = 0;
-    for (; n == LARGE_NR && i + MR <= m; i += MR, a += r->a_run) tn_tile(a, r, b, start, c + i * c_row, c_row);
-    for (; i < m; i += MR, a += r->a_run) tn_edge(min64(MR, m - i), a, r, b, start, c + i * c_row, c_row, n);
+    runs        r = {.runs = 1, .length = depth, .a_run = a_panel, .a_k = MR};
+    const REAL *start = add ? NULL : zeros;
+    int64_t     i = 0;
+    for (; n == LARGE_NR && i + MR <= m; i += MR, a += a_panel) tn_tile(a, &r, b, start, c + i * c_row, c_row);
+    for (; i < m; i += MR, a += a_panel) tn_edge(min64(MR, m - i), a, &r, b, start, c + i * c_row, c_row, n);
 }
 
 enum { TREE_TILE = MR * TILE_NR };
@@ -63,10 +65,10 @@ static void tree_edge(int64_t m, const REAL *a, const tree_blocks *blocks, const
     for (int64_t i = 0; i < m; i++) memcpy(c + i * c_row, buffer + i * TILE_NR, (size_t)n * sizeof(REAL));
 }
 
-void micro_tree(int64_t m, const REAL *a, int64_t a_run, const tree_blocks *blocks, const REAL *b, bool add, REAL *c,
+void micro_tree(int64_t m, const REAL *a, int64_t a_panel, const tree_blocks *blocks, const REAL *b, bool add, REAL *c,
                 int64_t c_row, int64_t n)
 {
     int64_t i = 0;
-    for (; n == LARGE_NR && i + MR <= m; i += MR, a += a_run) tree_tile(a, blocks, b, add, c + i * c_row, c_row);
-    for (; i < m; i += MR, a += a_run) tree_edge(min64(MR, m - i), a, blocks, b, add, c + i * c_row, c_row, n);
+    for (; n == LARGE_NR && i + MR <= m; i += MR, a += a_panel) tree_tile(a, blocks, b, add, c + i * c_row, c_row);
+    for (; i < m; i += MR, a += a_panel) tree_edge(min64(MR, m - i), a, blocks, b, add, c + i * c_row, c_row, n);
 }

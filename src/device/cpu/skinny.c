@@ -7,16 +7,12 @@
 #include "device/cpu/unscheduled.h"
 
 #include "device/cpu/gemm_chunk.h"
-#include "device/cpu/lanes.h"
+#include "device/cpu/skinny.h"
 #include "device/cpu/square.h"
 
 enum {
-    FEW = 8,         /* rows of A: with more, arithmetic bounds the product */
     AT_ONCE = 4,     /* rows whose sums are in registers at once */
     DEPTH = BLOCK_K, /* the most of a block of k */
-    TILE = 32 << 10, /* elements of B that justify a tile of their own */
-    STRIP = 1024,    /* the most columns of a tile, where B has its rows in memory: wide ones are read faster */
-    TILES = 16,      /* of such a product: enough for as many threads */
     RUNS = 1024,     /* of k, at most */
     LEVELS = 5,      /* of sums that are to be added: the tree of LK__SUM_PARTS, and a block */
 };
@@ -80,20 +76,6 @@ static void take_rows(const gemm *g, int64_t k, int64_t depth, REAL (*converted)
         rows[i] = from;
 #endif
     }
-}
-
-/* c = sum (+ bias, then the activation), n columns of row i from column j on. */
-static void finish_columns(const gemm *g, int64_t i, int64_t j, int64_t n, REAL *sum)
-{
-    for (int64_t q = 0; q < n; q++) {
-        REAL x = g->bias ? sum[q] + load_one(g->bias + j + q) : sum[q];
-        sum[q] = g->activation == LK__RELU && x < 0 ? 0 : x;
-    }
-    if (activates(g->activation)) activate(sum, n, g->activation);
-    if (NARROW && !g->c_wide)
-        copy_narrow((ELEMENT *)g->c + i * g->c_row + j, sum, n);
-    else
-        memcpy((REAL *)g->c + i * g->c_row + j, sum, (size_t)n * sizeof *sum);
 }
 
 /* ---- B contiguous along k: VL × VL blocks of it are transposed in registers, so that a vector holds VL columns ----

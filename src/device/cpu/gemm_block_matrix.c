@@ -1,0 +1,105 @@
+/* gemm_block_matrix.c - one block of k of a product of a matrix instruction set: packing its operands, as they are
+ * stored, and multiplying them. A panel's layout is in matrix_NAME.h. */
+#include "device/cpu/unscheduled.h"
+
+#define LK__MATRIX_TILE
+#include "device/cpu/gemm_block.h"
+
+/* One operand: lines, the rows of A or the columns of B, `line` elements apart, and k's `step` apart; one of the two
+ * is 1. */
+typedef struct lines {
+    const ELEMENT *from;
+    int64_t        line, step;
+} lines;
+
+/* (line, k) of a panel of `width` lines with groups of `group` k's. */
+INLINE ELEMENT *place_in_panel(ELEMENT *to, int64_t line, int64_t k, const int64_t width, const int64_t group)
+{
+    return to + (k / group * width + line) * group + k % group;
+}
+
+/* k's of lines that are contiguous along k. */
+INLINE void take_rows(lines x, int64_t count, int64_t k, ELEMENT *to, const int64_t width, const int64_t group)
+{
+    int64_t q = 0;
+    for (; q + group <= k; q += group)
+        for (int64_t i = 0; i < count; i++)
+            memcpy(to + (q * width + i * group), x.from + i * x.line + q, (size_t)group * sizeof *to);
+    for (int64_t i = 0; i < count && q < k; i++)
+        memcpy(to + (q * width + i * group), x.from + i * x.line + q, (size_t)(k - q) * sizeof *to);
+}
+
+/* k's of lines that are contiguous across lines. */
+INLINE void take_columns(lines x, int64_t count, int64_t k, ELEMENT *to, const int64_t width, const int64_t group)
+{
+    enum { AHEAD = 8 }; /* the hardware does not prefetch the next k */
+    for (int64_t q = 0; q < k; q += group) {
+        const ELEMENT *from = x.from + q * x.step;
+        int64_t        i = 0, ks = min64(group, k - q);
+        for (int64_t p = 0; p < ks; p++) __builtin_prefetch(from + min64(AHEAD + p, k - 1 - q) * x.step, 0, 2);
+        for (; group == MATRIX_B_GROUP && ks == group && i + 4 <= count; i += 4)
+            matrix_take_columns(to + q * width + i * group, from + i, x.step);
+        for (; i < count; i++)
+            for (int64_t p = 0; p < ks; p++) to[q * width + i * group + p] = from[p * x.step + i];
+    }
+}
+
+/* `first` k's are in the panel. Those after the last k, up to a whole unit, and lines that are missing become zero. */
+INLINE void pack_panel(lines x, int64_t count, int64_t k, int64_t first, ELEMENT *to, const int64_t width,
+                       const int64_t group)
+{
+    int64_t begin = packed_depth(first), end = packed_depth(first + k), q = 0;
+    if (count < width && begin < end) memset(to + begin * width, 0, (size_t)((end - begin) * width) * sizeof *to);
+    for (; (first + q) % group != 0 && q < k; q++) /* the rest of a group that has begun */
+        for (int64_t i = 0; i < count; i++)
+            *place_in_panel(to, i, first + q, width, group) = x.from[i * x.line + q * x.step];
+    for (int64_t p = (first + k) / group * group * width; p < end * width; p++)
+        if (p % group >= (first + k) % group || p >= round_to(first + k, group) * width) to[p] = (ELEMENT){0};
+    x.from += q * x.step;
+    if (x.step == 1)
+        take_rows(x, count, k - q, to + (first + q) * width, width, group);
+    else
+        take_columns(x, count, k - q, to + (first + q) * width, width, group);
+}
+
+INLINE void pack_panels(lines x, int64_t count, int64_t k, int64_t first, ELEMENT *to, int64_t panel,
+                        const int64_t width, const int64_t group)
+{
+    for (int64_t i = 0; i < count; i += width, to += panel, x.from += width * x.line) {
+        if (count - i >= width)
+            pack_panel(x, width, k, first, to, width, group);
+        else
+            pack_panel(x, count - i, k, first, to, width, group);
+    }
+}
+
+void gemm_pack_b(const gemm *g, const ELEMENT *b, int64_t n, int64_t k, int64_t first, PACKED *to, int64_t panel)
+{
+    pack_panels((lines){b, g->b_column, g->b_k}, n, k, first, to, panel, MATRIX_COLUMNS, MATRIX_B_GROUP);
+}
+void gemm_pack_b_large(const gemm *g, const ELEMENT *b, int64_t n, int64_t k, int64_t first, PACKED *to, int64_t panel)
+{
+    gemm_pack_b(g, b, n, k, first, to, panel);
+}
+
+void gemm_pack_a(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, int64_t first, PACKED *to, int64_t panel)
+{
+    pack_panels((lines){a, g->a_row, g->a_k}, m, k, first, to, panel, MATRIX_ROWS, MATRIX_A_GROUP);
+}
+
+void gemm_take_a(const gemm *g, const ELEMENT *from, int64_t m, int64_t n, bool in_place, PACKED *scratch, gemm_step *s)
+{
+    (void)n, (void)in_place;
+    s->a = scratch;
+    s->by_rows = false;
+    s->a_panel = packed_depth(s->k) * MATRIX_ROWS;
+    gemm_pack_a(g, from, m, s->k, 0, scratch, s->a_panel);
+}
+
+void gemm_multiply(int64_t m, int64_t n, const gemm_step *s)
+{
+    const PACKED *panel = s->b;
+    for (int64_t j = 0; j < n; j += MATRIX_COLUMNS, panel += s->panel)
+        micro_large(m, s->a, s->a_panel, packed_depth(s->k), panel, !s->start, s->c + j, s->c_row,
+                    min64(MATRIX_COLUMNS, n - j));
+}
