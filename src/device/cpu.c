@@ -123,8 +123,16 @@ static lk_status prepare_kernel(lk__device *d, const lk__device_kernel *kernel, 
     return LK_OK;
 }
 
+/* Every table has casts: those of the narrower type's, whose instruction set may have instructions for them. */
+static lk_dtype narrower_type(lk_dtype element, const lk__kernel_call *call)
+{
+    lk_dtype from = call->in[0].dtype, to = call->out[0].dtype;
+    return lk__is_narrow(to) ? to : lk__is_narrow(from) ? from : element;
+}
+
 static lk__device_kernel cpu_find(lk__device *d, lk__op op, lk_dtype element, const lk__kernel_call *call)
 {
+    if (op == LK__OP_cast) element = narrower_type(element, call);
     const lk__kernel_entry *table = lk__cpu_kernels(element, lk_context_isa(d->context));
     if (call->custom) return lk__custom_kernel(op);
     /* One kernel for all shapes: it chooses by them itself. */

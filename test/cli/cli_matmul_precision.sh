@@ -90,13 +90,14 @@ code=0
 [ $code = 2 ] && grep -q 'matmul-precision bf16 does not apply to --dtype f64' out || fail "f64: $code: $(cat out)"
 
 # Ranks that disagree do not start.
+export LOCKSTEP
 cat > each.sh <<'EOF'
 precision=highest
 [ "$RANK" = 1 ] && precision=bf16
 exec "$LOCKSTEP" train --model mlp --steps 2 --batch 24 --threads 1 --matmul-precision $precision
 EOF
 code=0
-LOCKSTEP=$LOCKSTEP "$LOCKSTEP" run -n 2 bash each.sh > out 2>&1 || code=$?
+"$LOCKSTEP" run -n 2 bash each.sh > out 2>&1 || code=$?
 [ $code != 0 ] && grep -q 'matmul precision highest' out && grep -q 'matmul precision bf16' out ||
     fail "ranks that disagree: $code: $(cat out)"
 echo "matmul precision: models, ranks, meshes, resumes, commands, refusals"

@@ -45,18 +45,31 @@ static void (*const round_to[LK_DTYPE_COUNT])(const float *x, int64_t n, void *o
 #define ROUND_ROW(id, name, ...) [LK_##id] = round_##name,
     LK__DTYPE_LIST(ROUND_ROW)};
 
+/* The same in vectors, where an instruction rounds them. */
+static void round_numbers(lk_dtype to, const float *x, int64_t n, void *out)
+{
+#if LK_REAL_BITS == 32 && CONVERTS_BF16
+    if (to == LK_BF16) {
+        lk__bf16 *y = out;
+        EACH_VECTOR(i, n, store_part_bf16(y + i, load_part_real(x + i, lanes), lanes););
+        return;
+    }
+#endif
+    round_to[to](x, n, out);
+}
+
 static void write_narrow(const cast *c, int64_t begin, int64_t n, char *y)
 {
     float   wide[1024];
     int64_t size = (int64_t)lk_dtype_size(c->to);
     if (c->from == LK_F32) {
-        round_to[c->to]((const float *)c->x + begin, n, y);
+        round_numbers(c->to, (const float *)c->x + begin, n, y);
         return;
     }
     for (int64_t at = 0, some; at < n; at += some) {
         some = min64(n - at, 1024);
         write_f32(c, begin + at, some, wide);
-        round_to[c->to](wide, some, y + at * size);
+        round_numbers(c->to, wide, some, y + at * size);
     }
 }
 

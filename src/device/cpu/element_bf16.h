@@ -11,11 +11,26 @@
 
 /* A vector of bf16. store_bf16 rounds a result of arithmetic to nearest, ties to even; a NaN stays one, as in
  * lk__to_bf16: arithmetic has made it quiet, so its upper half is one too. store_exact stores numbers that are bf16
- * already. (On arm64 by intrinsics: GCC 12 loads and converts a half vector one by one.) */
+ * already. (On arm64 by intrinsics: GCC 12 loads and converts a half vector one by one.)
+ *
+ * BFCVT and BFCVTN round so by one instruction (CONVERTS_BF16): the same bits for every number, while FPCR has its
+ * default, where denormals are not flushed. x86's VCVTNEPS2BF16 flushes them, whatever MXCSR says, so it is not
+ * used. */
 typedef lk__bf16 element_bf16;
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define CONVERTS_BF16 1
+#else
+#define CONVERTS_BF16 0
+#endif
 
 #if defined(__aarch64__)
 static inline vec  load_bf16(const lk__bf16 *p) { return (vec)vshll_n_u16(vld1_u16(&p->bits), 16); }
+#if CONVERTS_BF16
+static inline void store_bf16(lk__bf16 *p, vec v)
+{
+    vst1_u16(&p->bits, (uint16x4_t)vcvt_bf16_f32((float32x4_t)v));
+}
+#else
 static inline void store_bf16(lk__bf16 *p, vec v)
 {
     /* -1 where the last bit kept is set */
@@ -23,6 +38,7 @@ static inline void store_bf16(lk__bf16 *p, vec v)
     uint32x4_t more = vandq_u32(vsubq_u32(vdupq_n_u32(0x7fff), odd), (uint32x4_t)(v == v));
     vst1_u16(&p->bits, vaddhn_u32(bits, more));
 }
+#endif
 static inline void store_exact_bf16(lk__bf16 *p, vec v) { vst1_u16(&p->bits, vshrn_n_u32((uint32x4_t)v, 16)); }
 #else
 typedef uint16_t half_bits __attribute__((vector_size(VECTOR_BYTES / 2)));
@@ -46,7 +62,15 @@ static inline void store_exact_bf16(lk__bf16 *p, vec v)
 #endif
 
 static inline REAL load_one_bf16(const lk__bf16 *p) { return lk__from_bf16(*p); }
+#if CONVERTS_BF16
+static inline void store_one_bf16(lk__bf16 *p, REAL x)
+{
+    bfloat16_t y = vcvth_bf16_f32(x);
+    memcpy(p, &y, sizeof y);
+}
+#else
 static inline void store_one_bf16(lk__bf16 *p, REAL x) { *p = lk__to_bf16(x); }
+#endif
 static inline void store_one_exact_bf16(lk__bf16 *p, REAL x)
 {
     uint32_t bits;
