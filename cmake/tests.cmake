@@ -9,7 +9,7 @@
 # too. Scripts get these environment variables: LOCKSTEP (the command), SOURCE_DIR, BUILD_DIR, CC, LK_SANITIZE.
 set(default_timeout 120)
 # Tests compile at -Og: at -O3 they were a third of the time of a build, and what they test, the library, is compiled as
-# always. At -O1, which sanitizers need more, they compile half as long again and run 4 % faster. GCC knows fewer ranges
+# always. At -O1, which sanitizers need more, they compile a third longer and run 4 % faster. GCC knows fewer ranges
 # of values there, and would warn of texts that never are that long.
 set(slowness 1)
 set(test_level -Og)
