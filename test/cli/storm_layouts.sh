@@ -40,7 +40,8 @@ fi
 if [ "${1:-}" = --pipeline ]; then
     layouts=("pipeline=2 --micro-batches 4" "pipeline=4 --micro-batches 8 --backend tcp --pipeline-schedule zero-bubble"
         "pipeline=2,data=2 --micro-batches 2 --pipeline-schedule gpipe" "pipeline=2,tensor=2 --micro-batches 4"
-        "pipeline=2,shard=2 --state replicated --micro-batches 2")
+        "pipeline=2,shard=2 --state replicated --micro-batches 2"
+        "shard=2,pipeline=2 --state replicated --micro-batches 4 --pipeline-schedule zero-bubble")
     data="--model gpt --layers 4 --width 64 --heads 4 --context 32 --batch 8 --dropout 0.1 --clip 0.5 --threads 1"
     save_every=4
 fi
