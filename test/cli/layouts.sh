@@ -436,9 +436,12 @@ for name in gpt packed llama few six heads encoder cnn resnet mlp; do
     done
     [ ${#chain[@]} -ge 2 ] || continue
     if [ -z "$pairs" ]; then
-        try_chain "${chain[@]}" && chained=$((chained + ${#chain[@]} - 1)) && try_evaluation "${chain[@]}" &&
-            try_open "$name"
-        [ -z "$both_ways" ] || chain_back "${chain[@]}"
+        for ((at = 1; at < ${#chain[@]}; at += steps - 1)); do # each has a step at least
+            part=("${chain[0]}" "${chain[@]:at:steps-1}")
+            try_chain "${part[@]}" && chained=$((chained + ${#part[@]} - 1)) && try_evaluation "${part[@]}" &&
+                try_open "$name"
+            [ -z "$both_ways" ] || chain_back "${part[@]}"
+        done
         continue
     fi
     for cell in "${chain[@]}"; do
