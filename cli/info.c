@@ -244,15 +244,14 @@ static void print_modules(void)
     report_lines lines;
     for (int i = 0; lk_device_at(i, &d) == LK_OK; i++) {
         if (!d.title) continue;
-        if (!*d.built) {
-            printf("%-18s no module built: built where no %s was found\n", d.title, d.built_with);
-            continue;
-        }
-        printf("%-18s module built by %s %s\n", d.title, d.built_with, d.built);
-        if (!read_report(d.name, &lines)) {
-            print_row("", lk_context_error(NULL));
-            continue;
-        }
+        bool found = read_report(d.name, &lines);
+        if (*d.built)
+            printf("%-18s module built by %s %s\n", d.title, d.built_with, d.built);
+        else
+            printf("%-18s no module built: built where no %s was found%s\n", d.title, d.built_with,
+                   found ? "; this is that of another build:" : "");
+        if (!found && *d.built) print_row("", lk_context_error(NULL));
+        if (!found) continue;
         for (char *line = strtok(lines.text, "\n"); line; line = strtok(NULL, "\n")) print_row("", line);
     }
 }

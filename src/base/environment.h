@@ -70,6 +70,7 @@
     X(SLURM_RESTART_COUNT, JOB, INTEGER, 0, 0, "how many times Slurm has restarted the job")                            \
     X(OMP_NUM_THREADS, SYSTEM, TEXT, 0, 0, "`lockstep run` keeps a number that is set, and sets it otherwise")         \
     X(CUDA_VISIBLE_DEVICES, SYSTEM, TEXT, 0, 0, "the GPUs that a process may use; `lockstep run` counts them")         \
+    X(CUDA_MPS_PIPE_DIRECTORY, SYSTEM, PATH, 0, 0, "where the daemon of NVIDIA MPS has its pipes")                     \
     X(TORCH_NCCL_ASYNC_ERROR_HANDLING, SYSTEM, TEXT, 0, 0, "`lockstep run` sets 1 for PyTorch where it is not set")    \
     X(TORCH_ELASTIC_SHUTDOWN_TIMEOUT, SYSTEM, NUMBER, 0, 0,                                                            \
       "seconds that `lockstep run` gives ranks to end, as torchrun")                                                   \

@@ -27,16 +27,34 @@ static int find_earlier(const lk__comm_device *devices, int rank)
     return -1;
 }
 
-lk_status lk__comm_devices_check(lk_context *context, const lk__comm_device *devices, int count)
+/* Only the first rank of all that share a GPU, so that a job has one line. */
+static void recommend_mps(lk_context *context, const lk__comm_device *devices, int count, int rank)
+{
+    int  sharing = 1;
+    char text[LK__DEVICE_UUID_TEXT];
+    for (int i = 1; i < count; i++) {
+        int first = find_earlier(devices, i);
+        if (first >= 0 && first < rank) return;
+        sharing += first == rank;
+    }
+    if (sharing == 1 || lk__cuda_mps(context)) return;
+    lk__log(context, LK_LOG_INFO,
+            "%d ranks share %s without MPS, so their kernels take turns: `nvidia-cuda-mps-control -d` starts its "
+            "daemon, with which they run at the same time",
+            sharing, lk__device_uuid_text(devices[rank].uuid, text));
+}
+
+lk_status lk__comm_devices_check(lk_context *context, const lk__comm_device *devices, int count, int rank)
 {
     char text[LK__DEVICE_UUID_TEXT];
-    for (int rank = 1; rank < count; rank++) {
-        int other = find_earlier(devices, rank);
-        if (other < 0 || (devices[other].may_share && devices[rank].may_share)) continue;
+    for (int i = 1; i < count; i++) {
+        int other = find_earlier(devices, i);
+        if (other < 0 || (devices[other].may_share && devices[i].may_share)) continue;
         return lk__fail(context, LK_EINVAL,
                         "ranks %d and %d use the same GPU, %s: start at most one rank for each GPU, or let ranks share "
                         "one with --share-device (for tests and small models)",
-                        other, rank, lk__device_uuid_text(devices[rank].uuid, text));
+                        other, i, lk__device_uuid_text(devices[i].uuid, text));
     }
+    recommend_mps(context, devices, count, rank);
     return LK_OK;
 }

@@ -14,7 +14,8 @@ typedef struct lk__comm_device {
 void lk__comm_device_make(const lk_context *context, lk__comm_device *device);
 
 /* Once the devices of all ranks are known; it needs no messages, so all ranks get the same result. LK_EINVAL: two ranks
- * use the same GPU, and one of them was not allowed to share it. */
-lk_status lk__comm_devices_check(lk_context *context, const lk__comm_device *devices, int count);
+ * use the same GPU, and one of them was not allowed to share it. Where ranks share one without MPS, the first of them
+ * logs a line that recommends it. rank: the own one. */
+lk_status lk__comm_devices_check(lk_context *context, const lk__comm_device *devices, int count, int rank);
 
 #endif

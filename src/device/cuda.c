@@ -10,6 +10,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const lk__cuda_library library = {
     .alloc = lk__alloc,
@@ -63,16 +64,32 @@ static int count_gpus(char *why, size_t bytes)
     return 0;
 }
 
+bool lk__cuda_mps(const lk_context *context)
+{
+    char        path[PATH_MAX];
+    const char *directory = lk__environment_text(context, LK__ENV_CUDA_MPS_PIPE_DIRECTORY);
+    snprintf(path, sizeof path, "%s/control", directory ? directory : "/tmp/nvidia-mps");
+    return access(path, F_OK) == 0;
+}
+
+static void write_line(lk_text_callback write, void *user, const char *text)
+{
+    write(user, text, strlen(text));
+    write(user, "\n", 1);
+}
+
 static lk_status report_lines(lk_text_callback write, void *user)
 {
     const lk__cuda_module *module;
     char                   text[512];
     lk_status              status = lk__cuda_load(NULL, &module);
-    for (int i = 0; status >= 0 && module->line(i, text, sizeof text); i++) {
-        write(user, text, strlen(text));
-        write(user, "\n", 1);
-    }
-    return status;
+    if (status < 0) return status;
+    for (int i = 0; module->line(i, text, sizeof text); i++) write_line(write, user, text);
+    write_line(write, user,
+               lk__cuda_mps(NULL) ? "MPS: its control daemon is running"
+                                  : "MPS: not running; recommended where ranks share a GPU (--share-device): "
+                                    "nvidia-cuda-mps-control -d");
+    return LK_OK;
 }
 
 /* What a CUDA context and its libraries (cuBLASLt, cuDNN) hold, measured on an NVIDIA H200 with `lockstep plan --device

@@ -39,6 +39,10 @@ extern const lk__device_fusion  lk__cpu_fusions[];
 struct lk__cuda_module;
 lk_status lk__cuda_load(lk_context *context, const struct lk__cuda_module **module);
 
+/* cuda.c: whether the control daemon of MPS, with which processes that share a GPU run on it at the same time, has its
+ * pipe where this process would look for it. */
+bool lk__cuda_mps(const lk_context *context);
+
 /* name NULL: LOCKSTEP_DEVICE, or the CPU. LK_EUNSUPPORTED: there is no such device. */
 lk_status lk__device_open(lk_context *context, const char *name, bool plans_only, lk__device **device);
 void      lk__device_close(lk__device *device); /* NULL is fine */

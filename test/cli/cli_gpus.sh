@@ -52,3 +52,19 @@ loss given each 'CUDA_VISIBLE_DEVICES=1' --device cuda:0 > /dev/null # its numbe
 # shellcheck disable=SC2086
 expect_text 2 '5 ranks of this host need a GPU each, but it has 4: start at most 4' $train -n 5
 expect_text 2 'this machine has 2 GPUs' env CUDA_VISIBLE_DEVICES=3,1 bash -c "$train --device cuda:2"
+
+# MPS is recommended where ranks share a GPU without it, once a job; and by info.
+export CUDA_MPS_PIPE_DIRECTORY=$work/mps
+advice='3 ranks share GPU-6c6f636b-7374-6570-2d65-6d756c617431 without MPS'
+loss without each 'CUDA_VISIBLE_DEVICES=1' --share-device > /dev/null
+[ "$(grep -cF "$advice" without.txt)" = 1 ] || fail "MPS is not recommended once: $(cat without.txt)"
+loss tcp_without each 'CUDA_VISIBLE_DEVICES=1' --share-device --backend tcp > /dev/null
+[ "$(grep -cF "$advice" tcp_without.txt)" = 1 ] || fail "MPS is not recommended over tcp: $(cat tcp_without.txt)"
+"$LOCKSTEP" info | grep -q 'MPS: not running; recommended where ranks share a GPU' || fail "info does not recommend MPS"
+mkdir mps
+mkfifo mps/control # as the daemon has it
+loss with each 'CUDA_VISIBLE_DEVICES=1' --share-device > /dev/null
+! grep -q MPS with.txt || fail "MPS is recommended though it runs: $(cat with.txt)"
+"$LOCKSTEP" info | grep -q 'MPS: its control daemon is running' || fail "info does not see MPS"
+rm -r mps
+! grep -q MPS all.txt numbers.txt virtual.txt || fail "MPS is recommended to ranks that share no GPU"

@@ -253,13 +253,13 @@ static lk_status connect_all(mesh_setup *b, double seconds)
 }
 
 /* Before anything is connected, since all ranks have all endpoints. */
-static lk_status check_devices(lk_context *context, const lk__rendezvous_endpoint *endpoints, int count)
+static lk_status check_devices(lk_context *context, const lk__rendezvous_endpoint *endpoints, int count, int rank)
 {
     size_t           bytes = (size_t)count * sizeof(lk__comm_device);
     lk__comm_device *devices = lk__alloc(context, LK_MEMORY_OTHER, bytes);
     if (!devices) return LK_ENOMEM;
     for (int i = 0; i < count; i++) devices[i] = endpoints[i].device;
-    lk_status status = lk__comm_devices_check(context, devices, count);
+    lk_status status = lk__comm_devices_check(context, devices, count, rank);
     lk__free(context, LK_MEMORY_OTHER, devices, bytes);
     return status;
 }
@@ -279,7 +279,7 @@ lk_status lk__mesh_connect(lk__net_mesh *m, const lk__rendezvous_endpoint *endpo
         snprintf(m->ranks[i].host_id, sizeof m->ranks[i].host_id, "%s", endpoints[i].host_id);
         m->ranks[i].pid = endpoints[i].pid;
     }
-    lk_status status = check_devices(m->context, endpoints, m->size);
+    lk_status status = check_devices(m->context, endpoints, m->size, m->rank);
     if (status < 0) return status;
     status = lk__acceptor_open(&b.acceptor, m->context, listener, m->token, b.missing);
     b.acceptor.accepted = on_accepted;

@@ -304,7 +304,7 @@ static lk_status check_devices(lk_comm *c)
     lk__comm_device *devices = lk__alloc(c->context, LK_MEMORY_OTHER, bytes);
     if (!devices) return LK_ENOMEM;
     for (int i = 0; i < c->size; i++) devices[i] = s->rank_slots[i].device;
-    lk_status status = lk__comm_devices_check(c->context, devices, c->size);
+    lk_status status = lk__comm_devices_check(c->context, devices, c->size, c->rank);
     lk__free(c->context, LK_MEMORY_OTHER, devices, bytes);
     return status;
 }
