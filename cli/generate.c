@@ -7,6 +7,7 @@
 #include "environment.h"
 #include "json.h"
 #include "precision.h"
+#include "progress.h"
 #include "prompts.h"
 #include "ranks.h"
 
@@ -80,6 +81,7 @@ typedef struct generation {
     result               *results;
     const char           *stops[MOST_STOPS];
     int                   stop_count;
+    progress              work;    /* of long work within a call */
     bool                  streams; /* text is printed as it comes */
     character_stream      stream;  /* of that */
 } generation;
@@ -101,6 +103,8 @@ static int create_context(generation *g, const options *given, int threads)
     if (code != 0) return code;
     config.overcommit = options_flag(given, "overcommit");
     config.log = log_line;
+    if (environment_rank() <= 0) config.progress = progress_work;
+    config.progress_user = &g->work;
     lk_status status = lk_context_create(&config, &g->context);
     if (status < 0) return report("generate", NULL, status);
     g->ranks.context = g->context;

@@ -217,3 +217,13 @@ void progress_end(progress *p)
     clear_line(p);
     fflush(p->out);
 }
+
+void progress_work(void *user, const char *what, int64_t done, int64_t total)
+{
+    progress *p = user;
+    if (!p->out) progress_start(p, stderr, what, "kernels", total);
+    progress_step(p, done, NAN, (double)done);
+    if (done < total) return;
+    progress_end(p);
+    *p = (progress){.out = NULL}; /* there may be another program */
+}

@@ -206,6 +206,8 @@ int setup_begin(setup *s, const char *name, const options *given, int threads)
     config.plans_only = strcmp(name, "plan") == 0;
     config.log = log_line;
     config.log_user = s;
+    if (environment_rank() <= 0) config.progress = progress_work; /* the other ranks wait for rank 0 */
+    config.progress_user = &s->work;
     lk_status status = lk_context_create(&config, &s->context);
     return status < 0 ? report(name, NULL, status) : 0;
 }

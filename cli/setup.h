@@ -7,27 +7,32 @@
 #include "loss.h"
 #include "open_options.h"
 #include "precision.h"
+#include "progress.h"
 #include "transformer.h"
 
 /* Rows of an option table. */
 #define MODEL_OPTIONS                                                                                                  \
     HEADING("Model"),                                                                                                  \
-        CHOICE_OR_FILE("model", "NAME", "cnn", "mlp|cnn|resnet18|resnet20|" TRANSFORMER_NAMES,                         \
-               "mlp: fc1, relu, fc2. cnn: SimpleCNN of the PyTorch tutorials. resnet18: torchvision's. resnet20: for " \
-               "small images. gpt, llama, encoder: GPT-2, Llama and BERT with the sizes below; gpt2 and so on: with "  \
-               "those of the published models. A file: a config.json of Hugging Face, or your own, a shared object "   \
-               "with LK_EXPORT_MODEL of lockstep/model.h. Default: that of the checkpoint or of the config.json in "   \
-               "the directory with the weights, else cnn", .flags = OPTION_FIXED),                                     \
+        CHOICE_OR_FILE(                                                                                                \
+            "model", "NAME", "cnn", "mlp|cnn|resnet18|resnet20|" TRANSFORMER_NAMES,                                    \
+            "mlp: fc1, relu, fc2. cnn: SimpleCNN of the PyTorch tutorials. resnet18: torchvision's. resnet20: for "    \
+            "small images. gpt, llama, encoder: GPT-2, Llama and BERT with the sizes below; gpt2 and so on: with "     \
+            "those of the published models. A file: a config.json of Hugging Face, or your own, a shared object "      \
+            "with LK_EXPORT_MODEL of lockstep/model.h. Default: that of the checkpoint or of the config.json in "      \
+            "the directory with the weights, else cnn",                                                                \
+            .flags = OPTION_FIXED),                                                                                    \
         TRANSFORMER_OPTIONS,                                                                                           \
-        INTEGER("hidden", "N", "128", 1, 1e6, "mlp: width of the hidden layer; transformers: of the feed-forward "     \
-                "layers (default: mlp 128; transformers 4 times --width, llama 8/3 times)", .flags = OPTION_FIXED),    \
+        INTEGER("hidden", "N", "128", 1, 1e6,                                                                          \
+                "mlp: width of the hidden layer; transformers: of the feed-forward "                                   \
+                "layers (default: mlp 128; transformers 4 times --width, llama 8/3 times)",                            \
+                .flags = OPTION_FIXED),                                                                                \
         CHOICE("stem", "WHICH", "torchvision", "torchvision|cifar",                                                    \
                "resnet18: torchvision's 7x7 stride-2 stem with max pool, or a 3x3 one for small images",               \
                .flags = OPTION_FIXED),                                                                                 \
         FLAG("recompute", "resnets, transformers: keep only the inputs of blocks and recompute the blocks in "         \
-             "backward: less memory, more time"),                                                                      \
+                          "backward: less memory, more time"),                                                         \
         CHOICE("loss", "NAME", "auto", "auto|cross_entropy|mse|l1|bce",                                                \
-               "Loss. auto: cross_entropy for class labels, mse for numbers to predict; whole numbers in a "      \
+               "Loss. auto: cross_entropy for class labels, mse for numbers to predict; whole numbers in a "           \
                "table are classes with cross_entropy, numbers with mse and l1, and auto reports which it chose. bce: " \
                "binary cross-entropy of each output"),                                                                 \
         CHOICE("dtype", "TYPE", "f32", PRECISION_CHOICES,                                                              \
@@ -41,25 +46,24 @@
 #define DATA_OPTIONS                                                                                                  \
     HEADING("Data"),                                                                                                  \
         TEXT("data", "NAME[:FILES]", NULL, "The data set", .listed = data_names_at, .describe = data_names_describe), \
-        TABLE_OPTIONS,                                                                                                \
-        FOLDER_OPTIONS,                                                                                               \
-        TEXT_OPTIONS,                                                                                                 \
+        TABLE_OPTIONS, FOLDER_OPTIONS, TEXT_OPTIONS,                                                                  \
         INTEGER("features", "N", "64", 1, 1e6, "synthetic data for mlp: features of a sample", .of = "data"),         \
         INTEGER("classes", "N", "10", 1, 1e6, "synthetic data: number of classes; other data sets have their own",    \
                 .of = "data"),                                                                                        \
         INTEGER("batch", "N", "64", 1, 1e7, "Samples in a batch"),                                                    \
         INTEGER("workers", "N", NULL, 0, 64,                                                                          \
-                "Threads that prepare batches; they never change the order (default 1; for decoding images the "       \
-                "number of compute threads, at most 4)"),                                                              \
+                "Threads that prepare batches; they never change the order (default 1; for decoding images the "      \
+                "number of compute threads, at most 4)"),                                                             \
         NUMBERS("mean", "M[,M...]", NULL, -1e6, 1e6,                                                                  \
                 "Normalisation: subtracted; one number or one per channel (default 0.5 for images)"),                 \
         NUMBERS("std", "S[,S...]", NULL, 1e-6, 1e6, "Normalisation: divisor; as --mean (default 0.5 for images)")
 
-#define MACHINE_OPTIONS                                                                                             \
-    INTEGER("threads", "N", "0", 0, 256, "Compute threads; 0: the cores that this process may use. Results do not " \
-            "depend on it", .flags = OPTION_LOCAL),                                                                 \
-        DEVICE_OPTIONS,                                                                                             \
-        OVERCOMMIT_OPTION,                                                                                          \
+#define MACHINE_OPTIONS                                                                \
+    INTEGER("threads", "N", "0", 0, 256,                                               \
+            "Compute threads; 0: the cores that this process may use. Results do not " \
+            "depend on it",                                                            \
+            .flags = OPTION_LOCAL),                                                    \
+        DEVICE_OPTIONS, OVERCOMMIT_OPTION,                                             \
         INTEGER("seed", "N", "0", 0, 9e15, "Seed of initial weights, order, augmentation and dropout")
 
 typedef struct setup {
@@ -75,6 +79,7 @@ typedef struct setup {
     loss_kind         loss;
     char              data[4096]; /* the data's full name */
     const char       *command;    /* for messages of the log */
+    progress          work;       /* of long work within a call */
     bool              quiet;      /* what is logged is not shown */
     const char       *model_name;
     bool              model_failed;   /* while its graph was recorded */

@@ -53,6 +53,10 @@ typedef struct lk_context_config {
      * already exist. */
     int overcommit LK_ZERO;
     int plans_only LK_ZERO; /* 1: only for plans, which need no device: "cuda" can be planned for without a GPU */
+    /* Long work within a call, by the calling thread: after `done` of `total` parts; at its end they are equal. `what`
+     * is a word, such as "tune" where algorithms are measured. NULL: silent */
+    void (*progress)(void *user, const char *what, int64_t done, int64_t total) LK_ZERO;
+    void *progress_user LK_ZERO;
 } lk_context_config;
 #define LK_CONTEXT_CONFIG_INIT {.size = sizeof(lk_context_config)}
 

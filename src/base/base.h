@@ -30,6 +30,8 @@ lk_status lk__fail(lk_context *context, lk_status status, const char *format, ..
 /* Prepends to the current message, for example "FILE: ". Returns status. */
 lk_status lk__fail_prefix(lk_context *context, lk_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* lk_context_config.progress */
+void lk__progress(lk_context *context, const char *what, int64_t done, int64_t total);
 void lk__log(lk_context *context, lk_log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 bool lk__status_exists(int32_t value); /* of a number that another process sent */

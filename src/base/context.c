@@ -19,7 +19,9 @@ enum { MESSAGE_BYTES = 2048, MESSAGES = 4 };
 struct lk_context {
     lk_allocator allocator;
     void (*log)(void *user, lk_log_level level, const char *text);
-    void                   *log_user;
+    void *log_user;
+    void (*progress)(void *user, const char *what, int64_t done, int64_t total);
+    void                   *progress_user;
     const char             *isa;
     lk__pool               *pool;
     struct lk__device      *device;
@@ -117,6 +119,8 @@ lk_status lk__context_make(const lk_context_config *config, lk_context **context
     c->allocator = allocator;
     c->log = config->log;
     c->log_user = config->log_user;
+    c->progress = config->progress;
+    c->progress_user = config->progress_user;
     c->isa = isa;
     c->overcommits = config->overcommit || config->allocator.alloc;
     c->limits_root = "";
@@ -270,6 +274,11 @@ void lk__log(lk_context *c, lk_log_level level, const char *format, ...)
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     c->log(c->log_user, level, text);
+}
+
+void lk__progress(lk_context *c, const char *what, int64_t done, int64_t total)
+{
+    if (c->progress) c->progress(c->progress_user, what, done, total);
 }
 
 int         lk_context_threads(const lk_context *c) { return lk__pool_threads(c->pool); }

@@ -90,6 +90,8 @@
     X(LOCKSTEP_CUDA_ANY_ORDER, CHECKS, FLAG, 0, 0,                                                                     \
       "GPUs: libraries may add in any order: results differ from run to run")                                          \
     X(LOCKSTEP_CUDA_MEASURE, CHECKS, FLAG, 0, 0, "0: GPUs choose algorithms without measuring them")                   \
+    X(LOCKSTEP_CUDA_TUNING_SECONDS, CHECKS, NUMBER, 0, 1e6,                                                            \
+      "GPUs: how long a start measures algorithms, default 3; if set, also those that had no time before")             \
     X(LOCKSTEP_CUDA_OVERLAP, CHECKS, FLAG, 0, 0, "0: a kernel starts only after the previous one has finished")                  \
     X(LOCKSTEP_CUDA_LAUNCH_GROUPS, CHECKS, FLAG, 0, 0, "0: each kernel has its own launch")                            \
     X(LOCKSTEP_CUDA_TOGETHER, CHECKS, FLAG, 0, 0, "replaced by LOCKSTEP_CUDA_LAUNCH_GROUPS")                           \

@@ -19,6 +19,13 @@ typedef struct lk__device_backend {
     lk__device_recording recording;
 } lk__device_backend;
 
+/* What tuning did since choose_begin (kernels.h). */
+typedef struct lk__device_tuning {
+    int    measured; /* shapes whose algorithms were measured */
+    int    first;    /* shapes for which no time was left: they have the library's first choice */
+    double seconds;  /* that measuring took */
+} lk__device_tuning;
+
 enum { LK__DEVICE_UUID = 16, LK__DEVICE_UUID_TEXT = 48 };
 
 struct lk__device {
@@ -26,6 +33,7 @@ struct lk__device {
     lk_context               *context;
     unsigned char             uuid[LK__DEVICE_UUID]; /* of a GPU, the same in all processes; all 0: none */
     bool                      may_share; /* other ranks may use it too: on request, or where its number was given */
+    lk__device_tuning         tuning;
     /* Kernels are chosen by shapes alone, never by measuring them, and a sample's results do not depend on how many
      * others there are: for plans with leaves. Set once, before kernels are prepared. */
     bool by_heuristic;

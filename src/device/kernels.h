@@ -34,7 +34,9 @@ typedef struct lk__device_kernels {
     lk__device_kernel (*find)(lk__device *device, lk__op op, lk_dtype element, const lk__kernel_call *call);
     /* Which algorithms kernels choose, when they are prepared and more than one way was measured. choose_begin: kernels
      * that are prepared from now on take what the list `text` (NULL: none) of `whose` ("rank 0", "the checkpoint") has;
-     * other choices are measured or, with `only`, left to the libraries' first choice. list_tuned: what kernels took
+     * other choices are measured while there is time or, with `only`, left to the libraries' first choice. A shape for
+     * which no time was left is in the list as such, so that whoever is given the list does not measure it either.
+     * lk__device.tuning counts them. list_tuned: what kernels took
      * since, as lines of text and a NUL where `bytes` are enough; its length. Equal for equal choices. *mismatch: some
      * of what was given does not fit this GPU or its libraries, which was logged. NULL: the device chooses by shapes
      * alone. */

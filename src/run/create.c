@@ -210,6 +210,7 @@ static lk_status build_lists(lk_program *p)
 static lk_status prepare_lists(lk_program *p)
 {
     lk_status status = lk__tuning_begin(p);
+    if (status >= 0) status = lk__tuning_prepare(p);
     return lk__tuning_end(p, status < 0 ? status : build_lists(p));
 }
 

@@ -390,6 +390,8 @@ lk_status lk__losses_keep_numbers(lk_program *program);
 /* ---- tuning.c: the algorithms of kernels; before the first is prepared, and after the last, with the status of
  * that ---- */
 lk_status lk__tuning_begin(lk_program *program);
+/* Prepares one kernel for each shape, the costliest first, since the time for measuring is limited. */
+lk_status lk__tuning_prepare(lk_program *program);
 lk_status lk__tuning_end(lk_program *program, lk_status status);
 
 /* ---- verify.c ---- */

@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* Those that run the same kernels: all ranks, or those of this stage of a pipeline; NULL: this one alone. */
@@ -44,7 +45,90 @@ lk_status lk__tuning_begin(lk_program *p)
                                                     follows ? "rank 0" : "the checkpoint", follows);
 }
 
+/* ---- the costliest kernels first ---- */
+
+/* Nodes that have the same operation and shapes. */
+typedef struct tuned_shape {
+    const lk_graph       *graph;
+    const lk__graph_node *node; /* the first of them */
+    uint64_t              key;
+    double                seconds; /* of all, as estimated */
+    size_t                number;  /* in the order of the plan, so that all ranks have one order */
+} tuned_shape;
+
+static int compare_shapes(const void *a, const void *b)
+{
+    const tuned_shape *x = a, *y = b;
+    if (x->seconds != y->seconds) return x->seconds > y->seconds ? -1 : 1;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+static uint64_t hash_shape(lk__op op, const lk__kernel_call *call)
+{
+    uint64_t key = (uint64_t)op;
+    for (int i = 0; i < call->inputs + call->outputs; i++) {
+        const lk__kernel_operand *o = i < call->inputs ? &call->in[i] : &call->out[i - call->inputs];
+        int32_t                   kind[2] = {o->data ? (int32_t)o->dtype : -1, (int32_t)o->rank};
+        key = lk__hash64(kind, sizeof kind, key);
+        key = lk__hash64(o->dims, (size_t)o->rank * sizeof *o->dims, key);
+    }
+    return key;
+}
+
+static size_t list_shapes(const lk_program *p, const lk__plan_list *list, tuned_shape *shapes, size_t count)
+{
+    const lk__device_rates *rates = &p->device->backend->kernels.rates;
+    for (size_t i = 0; i < list->order_count; i++) {
+        const lk__graph_node *n = &list->graph->nodes[list->order[i]];
+        lk__kernel_call       call = {0};
+        size_t                k = 0;
+        if (!lk__plan_kernel(list->graph, n, &call).prepare || call.custom) continue;
+        uint64_t key = hash_shape(n->op, &call);
+        while (k < count && shapes[k].key != key) k++;
+        if (k == count) shapes[count++] = (tuned_shape){list->graph, n, key, 0, k};
+        shapes[k].seconds += lk__node_seconds(list->graph, n, rates->flops, rates->memory);
+    }
+    return count;
+}
+
+lk_status lk__tuning_prepare(lk_program *p)
+{
+    const lk__plan_list *lists[] = {&p->plan->train, &p->plan->weights, &p->plan->evaluate};
+    size_t               most = 0, count = 0;
+    lk_status            status = LK_OK;
+    if (!chooses(p) || p->device->by_heuristic) return LK_OK;
+    for (int i = 0; i < 3; i++) most += lists[i]->order_count;
+    tuned_shape *shapes = lk__alloc(p->context, LK_MEMORY_OTHER, most * sizeof *shapes);
+    if (!shapes) return LK_ENOMEM;
+    for (int i = 0; i < 3; i++)
+        if (lists[i]->graph) count = list_shapes(p, lists[i], shapes, count);
+    qsort(shapes, count, sizeof *shapes, compare_shapes);
+    for (size_t i = 0; i < count && status >= 0; i++) {
+        lk__kernel_call   call = {0};
+        lk__device_kernel kernel = lk__plan_kernel(shapes[i].graph, shapes[i].node, &call);
+        status = kernel.prepare(p->device, &kernel, &call);
+        if (p->device->tuning.measured > 0) lk__progress(p->context, "tune", (int64_t)i + 1, (int64_t)count);
+    }
+    lk__free(p->context, LK_MEMORY_OTHER, shapes, most * sizeof *shapes);
+    return status;
+}
+
 /* ---- afterwards ---- */
+
+/* That some were not measured is said once, when it is decided: the file then has it. */
+static void report_tuning(const lk_program *p)
+{
+    const lk__device_tuning *t = &p->device->tuning;
+    if (t->measured + t->first == 0) return;
+    if (t->first == 0)
+        lk__log(p->context, LK_LOG_DEBUG, "algorithms were measured for %d shapes, in %.1f s", t->measured, t->seconds);
+    else
+        lk__log(
+            p->context, LK_LOG_INFO,
+            "algorithms were measured for the %d costliest shapes, in %.1f s; the library's first choice is used for "
+            "%d more, until LOCKSTEP_CUDA_TUNING_SECONDS gives more time",
+            t->measured, t->seconds, t->first);
+}
 
 /* What the kernels took becomes the plan's list; *mismatch: they could not take all that they were given. */
 static lk_status take_list(lk_program *p, bool *mismatch)
@@ -73,6 +157,7 @@ lk_status lk__tuning_end(lk_program *p, lk_status status)
     lk_comm *with = tuned_with(p);
     bool     follows = with && lk_comm_rank(with) > 0, mismatch = !chooses(p);
     if (chooses(p) && with && !follows) lk_comm_busy_end(with);
+    if (chooses(p)) report_tuning(p);
     if (status < 0 || (chooses(p) && (status = take_list(p, &mismatch)) < 0)) return status;
     if (!with || !p->first_chooses) return LK_OK;
     if (!follows && (status = send_list(p, with)) < 0) return status;

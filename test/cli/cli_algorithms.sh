@@ -79,3 +79,56 @@ pattern='the algorithms of rank 0 were chosen on .*stand-in 1; this is .*stand-i
 pattern+='its libraries. first choices are used'
 grep -q "$pattern" err.txt ||
     fail "a rank with another version does not say so: $(cat err.txt)"
+
+# The costliest shapes are measured first, until the time is spent: a measurement takes 2 of 3 seconds here. The others
+# use the library's first choice, which the file and the list say: later starts, resumed runs and ranks do not measure
+# them either.
+export LK_CUDA_EMULATED_SECONDS=2 LK_CUDA_EMULATED_FASTEST=1
+shapes="--data synthetic:400,classes=100,count=768 --hidden 96" # three shapes with a choice
+wide() { # wide DIRECTORY OPTION…
+    local to=$1
+    shift
+    # shellcheck disable=SC2086
+    train "$to" $shapes --steps 3 "$@"
+}
+XDG_CACHE_HOME=$work/short wide short
+[ "$(wc -l < measured)" = 2 ] || fail "2 of 3 seconds for a measurement: $(cat measured)"
+[ "$(head -1 measured)" = "measured 256 96 400" ] || fail "the costliest shape is not the first: $(cat measured)"
+grep -qF "measured for the 2 costliest shapes, in 4.0 s; the library's first choice is used for 1 more" err.txt ||
+    fail "what was not measured is not said: $(cat err.txt)"
+grep -q 'tune  step' err.txt || fail "no progress is shown: $(cat err.txt)"
+grep -q ' first$' short/lockstep/cuda-algorithms || fail "the file has no first choices"
+firsts=$(grep -c ' first$' short/lockstep/cuda-algorithms)
+grep -qE ' first"' short/state.json || fail "the list has no first choices: $(cat short/state.json)"
+XDG_CACHE_HOME=$work/short "$LOCKSTEP" info | grep -q "tuned algorithms: 2 measured, $firsts by the library's first" ||
+    fail "info: $(XDG_CACHE_HOME=$work/short "$LOCKSTEP" info)"
+rm measured
+XDG_CACHE_HOME=$work/short wide again_short
+measured 0 "the second start"
+! grep -q 'costliest' err.txt || fail "it is said again: $(cat err.txt)"
+same short again_short || fail "the second start has other bits"
+LOCKSTEP_CUDA_TUNING_SECONDS=1000 XDG_CACHE_HOME=$work/empty_too wide long
+[ "$(wc -l < measured)" = $((firsts + 2)) ] || fail "1000 seconds: $(cat measured)"
+rm measured
+! same short long || fail "all measured: the bits of first choices"
+XDG_CACHE_HOME=$work/short wide half_short --steps 2
+measured 0 "the start of a run that is resumed"
+XDG_CACHE_HOME=$work/empty_three wide half_short --resume auto --steps 3
+measured 0 "a resumed run with first choices"
+same short half_short || fail "a resumed run measures what the list says is the first choice"
+LOCKSTEP_CUDA_TUNING_SECONDS=1000 XDG_CACHE_HOME=$work/short wide more
+[ "$(wc -l < measured)" = "$firsts" ] || fail "more time does not measure the first choices: $(cat measured)"
+rm measured
+! grep -q ' first$' short/lockstep/cuda-algorithms || fail "the file still has first choices"
+same more long || fail "measured later: other bits than measured at once"
+short_ranks() { # short_ranks DIRECTORY VARIABLES: as ranks
+    # shellcheck disable=SC2016
+    XDG_CACHE_HOME=/dev/null "$LOCKSTEP" run -n 3 -- bash -c \
+        "$2 exec \"\$LOCKSTEP\" train --model mlp --batch 768 --threads 1 --steps 2 --save $1 $shapes" \
+        > err.txt 2>&1 || fail "$1: $(cat err.txt)"
+    measured 2 "$1: three ranks with time for two shapes"
+}
+short_ranks three_short 'export LK_CUDA_EMULATED_FASTEST=1;'
+# shellcheck disable=SC2016
+short_ranks mixed_short 'export LK_CUDA_EMULATED_FASTEST=$((RANK == 0));'
+same three_short mixed_short || fail "ranks do not use the first choices of rank 0"

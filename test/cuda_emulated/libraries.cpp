@@ -6,7 +6,8 @@
  *   LK_CUDA_EMULATED_FASTEST=0 or 1   the stand-in is there, and a measurement finds this algorithm to be the faster
  *                                     one; the second adds in f64, so its results have other bits
  *   LK_CUDA_EMULATED_VERSION=TEXT     its version, default 1
- *   LK_CUDA_EMULATED_MEASURED=FILE    each measurement appends a line */
+ *   LK_CUDA_EMULATED_MEASURED=FILE    each measurement appends a line: "measured m n k"
+ *   LK_CUDA_EMULATED_SECONDS=X        what a measurement takes, by the clock of tuning; default: what it takes */
 #include "device/cuda/autotuning.h"
 #include "device/cuda/backend.h"
 #include "device/cuda/gemm.h"
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 __attribute__((weak)) void lk__cuda_blas_text(char *text, size_t bytes) { snprintf(text, bytes, "none (emulation)"); }
 __attribute__((weak)) void lk__cuda_dnn_text(char *text, size_t bytes) { snprintf(text, bytes, "none (emulation)"); }
@@ -50,11 +52,26 @@ static entry *find_entry(const lk__cuda_device *device, const product_key *key)
     return NULL;
 }
 
-static int32_t measure()
+static double measured_seconds; /* by LK_CUDA_EMULATED_SECONDS */
+
+double lk__cuda_tuning_clock(void)
 {
+    struct timespec t;
+    if (getenv("LK_CUDA_EMULATED_SECONDS")) return measured_seconds;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int32_t measure(const product_key *key)
+{
+    const char *seconds = getenv("LK_CUDA_EMULATED_SECONDS");
+    if (seconds) measured_seconds += atof(seconds);
     const char *path = getenv("LK_CUDA_EMULATED_MEASURED");
     FILE       *file = path ? fopen(path, "a") : NULL;
-    if (file) fputs("measured\n", file), fclose(file);
+    if (file) {
+        fprintf(file, "measured %lld %lld %lld\n", (long long)key->m, (long long)key->n, (long long)key->k);
+        fclose(file);
+    }
     return atoi(getenv("LK_CUDA_EMULATED_FASTEST"));
 }
 
@@ -69,13 +86,16 @@ lk_status lk__cuda_blas_prepare(lk__device *base, const lk__cuda_product *p)
     lk__cuda_question question = {library, &key, sizeof key};
     entry            *e = find_entry(device, &key);
     int32_t           algorithm = 0;
-    bool              known = lk__cuda_choice_find(device, &question, &algorithm, sizeof algorithm) != CHOICE_NONE;
-    if (!known && lk__cuda_choice_measures(device)) {
-        algorithm = measure();
+    lk__cuda_answer   answer = lk__cuda_choice_find(device, &question, &algorithm, sizeof algorithm);
+    bool              known = answer == CHOICE_KEPT || answer == CHOICE_GIVEN, first = answer == CHOICE_FIRST;
+    if (!known && !first) first = !lk__cuda_choice_measures(device);
+    if (!known && !first) {
+        algorithm = measure(&key);
         lk__cuda_choice_keep(device, &question, &algorithm, sizeof algorithm);
         known = true;
     }
     if (known) lk__cuda_choice_use(device, &question, &algorithm, sizeof algorithm);
+    if (first) lk__cuda_choice_first(device, &question);
     if (!e && (e = (entry *)calloc(1, sizeof *e))) {
         *e = entry{entries, device, key, 0};
         entries = e;

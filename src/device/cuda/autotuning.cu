@@ -1,7 +1,8 @@
 /* autotuning.cu - tuned algorithms: the cache file, what is given to a program, and what its kernels took.
  *
  * The file is text, one choice a line: what the choice was measured with (GPU, driver, library), the operation and its
- * shape, all as hashes, and the choice's bytes in hexadecimal. Lists of programs have the same lines, and before the
+ * shape, all as hashes, and the choice's bytes in hexadecimal, or "first": the library's first algorithm, since there
+ * was no time to measure. Lists of programs have the same lines, and before the
  * first line of a GPU and library one that says what they are: "on HASH TEXT". */
 #include "device/cuda/autotuning.h"
 #include "device/cuda/gemm.h"
@@ -11,15 +12,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
-static const char HEADER[] = "lockstep cuda-algorithms 1\n";
+static const char HEADER[] = "lockstep cuda-algorithms 2\n", OLDER[] = "lockstep cuda-algorithms 1\n"; /* no "first" */
+static const char FIRST[] = "first";
+static const double SECONDS = 3; /* of measuring, for a program */
 enum { PATH = 1024, LINE = 64 + 2 * LK__CUDA_CHOICE, MOST = 1 << 16, ORIGIN = 512, ORIGINS = 8 };
 
 typedef struct choice {
     struct choice *next;
     uint64_t       where, key[2];
-    size_t         bytes;
+    size_t         bytes; /* 0: the library's first algorithm */
     unsigned char  data[LK__CUDA_CHOICE];
 } choice;
 
@@ -48,6 +52,7 @@ struct lk__cuda_tuning {
     char             whose[64]; /* who gave them; "": nobody */
     bool             only;      /* nothing else is taken, and nothing measured */
     bool             mismatch;  /* some that were given did not fit, which was logged */
+    double           began;     /* a measurement, by lk__cuda_tuning_clock; below 0: none */
 };
 
 static bool find_path(char path[PATH])
@@ -94,7 +99,7 @@ static void set_choice(choice_list *list, uint64_t where, const uint64_t key[2],
     choice *x = find_choice(list, where, key);
     if (!x) x = add_choice(list, where, key);
     if (!x || bytes > LK__CUDA_CHOICE) return;
-    memcpy(x->data, data, bytes);
+    if (bytes) memcpy(x->data, data, bytes);
     x->bytes = bytes;
 }
 
@@ -119,8 +124,9 @@ static bool parse_line(choice_list *list, const char *line, size_t length)
     text[length] = 0;
     if (sscanf(text, "%16llx %16llx %16llx %n", &where, &k0, &k1, &used) != 3 || used == 0) return false;
     const char *hex = text + used;
-    size_t      digits = strspn(hex, "0123456789abcdef"), bytes = digits / 2;
-    if (digits % 2 || bytes == 0 || bytes > LK__CUDA_CHOICE || hex[digits] != 0) return false;
+    bool        first = strcmp(hex, FIRST) == 0;
+    size_t      digits = first ? 0 : strspn(hex, "0123456789abcdef"), bytes = digits / 2;
+    if (!first && (digits % 2 || bytes == 0 || bytes > LK__CUDA_CHOICE || hex[digits] != 0)) return false;
     for (size_t i = 0; i < bytes; i++) {
         char digit[3] = {hex[2 * i], hex[2 * i + 1], 0};
         data[i] = (unsigned char)strtoul(digit, NULL, 16);
@@ -136,7 +142,7 @@ static size_t format_choice(const choice *x, char text[LINE])
     int used = snprintf(text, LINE, "%016llx %016llx %016llx ", (unsigned long long)x->where,
                         (unsigned long long)x->key[0], (unsigned long long)x->key[1]);
     for (size_t i = 0; i < x->bytes; i++) used += snprintf(text + used, LINE - (size_t)used, "%02x", x->data[i]);
-    used += snprintf(text + used, LINE - (size_t)used, "\n");
+    used += snprintf(text + used, LINE - (size_t)used, "%s\n", x->bytes ? "" : FIRST);
     return (size_t)used;
 }
 
@@ -148,7 +154,7 @@ static void read_tuned(lk__cuda_tuning *c)
     char  line[LINE];
     FILE *file = c->closed ? NULL : fopen(c->path, "r");
     if (!file) return;
-    bool whole = fgets(line, sizeof line, file) && strcmp(line, HEADER) == 0;
+    bool whole = fgets(line, sizeof line, file) && (strcmp(line, HEADER) == 0 || strcmp(line, OLDER) == 0);
     while (whole && fgets(line, sizeof line, file)) {
         size_t length = strlen(line);
         whole = length > 0 && line[length - 1] == '\n' && parse_line(&c->kept, line, length - 1);
@@ -197,6 +203,7 @@ static lk__cuda_tuning *tuning_of(lk__cuda_device *device)
     snprintf(c->gpu, sizeof c->gpu, "%s, %d multiprocessors, driver %d%s", p.name, p.multiProcessorCount, driver,
              lk__cuda_any_order() ? ", sums in any order" : "");
     c->device = device;
+    c->began = -1;
     c->closed = !find_path(c->path);
     return device->tuning = c;
 }
@@ -238,6 +245,38 @@ static void report_mismatch(lk__cuda_tuning *c, uint64_t theirs, uint64_t own)
                       origin_text(c, own), c->only ? "its libraries' first choices are used" : "they are tuned again");
 }
 
+/* ---- time ---- */
+
+#if !defined(LK_CUDA_EMULATED)
+double lk__cuda_tuning_clock(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+#endif
+
+/* What the user allows; below 0: nothing was said. */
+static double given_seconds(const lk__cuda_device *device)
+{
+    const char *text = lk__cuda_host.environment(device->base.context, LK__ENV_LOCKSTEP_CUDA_TUNING_SECONDS);
+    return text && *text ? atof(text) : -1;
+}
+
+static bool has_time(const lk__cuda_device *device)
+{
+    double given = given_seconds(device);
+    return device->base.tuning.seconds < (given < 0 ? SECONDS : given);
+}
+
+static void end_measurement(lk__cuda_tuning *c)
+{
+    if (c->began >= 0) c->device->base.tuning.seconds += lk__cuda_tuning_clock() - c->began;
+    c->began = -1;
+}
+
+void lk__cuda_tuning_restart(lk__cuda_device *device) { device->base.tuning = lk__device_tuning{}; }
+
 /* ---- choosing ---- */
 
 lk__cuda_answer lk__cuda_choice_find(lk__cuda_device *device, const lk__cuda_question *q, void *data, size_t bytes)
@@ -250,6 +289,7 @@ lk__cuda_answer lk__cuda_choice_find(lk__cuda_device *device, const lk__cuda_que
     for (const choice *x = c->given.first; x; x = x->next) {
         if (x->key[0] != key[0] || x->key[1] != key[1]) continue;
         if (x->where != where) report_mismatch(c, x->where, where);
+        if (x->where == where && x->bytes == 0) return CHOICE_FIRST;
         if (x->where != where || x->bytes != bytes) continue;
         memcpy(data, x->data, bytes);
         return CHOICE_GIVEN;
@@ -258,23 +298,54 @@ lk__cuda_answer lk__cuda_choice_find(lk__cuda_device *device, const lk__cuda_que
     if (!c->opened) read_tuned(c);
     c->opened = true;
     const choice *x = find_choice(&c->kept, where, key);
+    if (x && x->bytes == 0) return given_seconds(device) < 0 || !has_time(device) ? CHOICE_FIRST : CHOICE_NONE;
     if (!x || x->bytes != bytes) return CHOICE_NONE;
     memcpy(data, x->data, bytes);
     return CHOICE_KEPT;
 }
 
-bool lk__cuda_choice_measures(lk__cuda_device *device) { return !device->tuning || !device->tuning->only; }
+bool lk__cuda_choice_measures(lk__cuda_device *device)
+{
+    lk__cuda_tuning *c = tuning_of(device);
+    if (!c || c->only) return !c;
+    end_measurement(c); /* one that failed */
+    if (!has_time(device)) return false;
+    c->began = lk__cuda_tuning_clock();
+    return true;
+}
+
+static void keep_choice(lk__cuda_tuning *c, uint64_t where, const uint64_t key[2], const void *data, size_t bytes)
+{
+    set_choice(&c->kept, where, key, data, bytes);
+    read_tuned(c); /* other processes may have written it */
+    c->opened = true;
+    write_tuned(c);
+}
 
 void lk__cuda_choice_keep(lk__cuda_device *device, const lk__cuda_question *q, const void *data, size_t bytes)
 {
     lk__cuda_tuning *c = tuning_of(device);
     uint64_t         key[2];
     if (!c) return;
+    end_measurement(c);
+    device->base.tuning.measured++;
     hash_key(q, key);
-    set_choice(&c->kept, origin_of(c, q->library), key, data, bytes);
-    read_tuned(c); /* other processes may have written it */
-    c->opened = true;
-    write_tuned(c);
+    keep_choice(c, origin_of(c, q->library), key, data, bytes);
+}
+
+void lk__cuda_choice_first(lk__cuda_device *device, const lk__cuda_question *q)
+{
+    lk__cuda_tuning *c = tuning_of(device);
+    uint64_t         key[2];
+    if (!c) return;
+    uint64_t where = origin_of(c, q->library);
+    hash_key(q, key);
+    bool given = find_choice(&c->given, where, key) != NULL;
+    if (c->only && !given) return;
+    set_choice(&c->used, where, key, NULL, 0);
+    if (given || find_choice(&c->kept, where, key)) return;
+    device->base.tuning.first++;
+    keep_choice(c, where, key, NULL, 0);
 }
 
 void lk__cuda_choice_use(lk__cuda_device *device, const lk__cuda_question *q, const void *data, size_t bytes)
@@ -321,6 +392,7 @@ static bool parse_origin(lk__cuda_tuning *c, const char *line, size_t length)
 lk_status lk__cuda_choose_begin(lk__device *base, const char *text, const char *whose, bool only)
 {
     lk__cuda_device *device = (lk__cuda_device *)base;
+    lk__cuda_tuning_restart(device);
     if (device->number < 0 || (!device->tuning && !text && !only)) return LK_OK; /* none was used yet */
     lk__cuda_tuning *c = tuning_of(device);
     if (!c) return LK_ENOMEM;
@@ -369,6 +441,25 @@ size_t lk__cuda_list_tuned(lk__device *base, char *text, size_t bytes, bool *mis
     }
     if (bytes > 0) text[used < bytes ? used : 0] = 0;
     return used;
+}
+
+bool lk__cuda_tuning_text(char *text, size_t bytes)
+{
+    char  path[PATH], line[LINE];
+    int   measured = 0, first = 0;
+    FILE *file = find_path(path) ? fopen(path, "r") : NULL;
+    if (!file) return false;
+    bool whole = fgets(line, sizeof line, file) != NULL;
+    while (whole && fgets(line, sizeof line, file)) {
+        const char *last = strrchr(line, ' ');
+        bool        is_first = last && strncmp(last + 1, FIRST, sizeof FIRST - 1) == 0;
+        first += is_first;
+        measured += !is_first;
+    }
+    fclose(file);
+    snprintf(text, bytes, "tuned algorithms: %d measured, %d by the library's first choice, in %s", measured, first,
+             path);
+    return true;
 }
 
 void lk__cuda_tuning_free(lk__cuda_tuning *c)

@@ -2,8 +2,9 @@
  * measured before, on this GPU with these versions, in a cache file; those that are given to a program, by rank 0 or by
  * a checkpoint; and the list of those that the program's kernels took (device/kernels.h, choose_begin).
  *
- * What is chosen without measuring (a library's first algorithm) depends on shapes and versions alone, and is in no
- * list. */
+ * Measuring ends when a program has spent its time on it (LOCKSTEP_CUDA_TUNING_SECONDS): run/tuning.c prepares the
+ * costliest kernels first, and what is left takes the library's first algorithm, which file and list then say. Where
+ * nothing is measured at all, the first algorithm depends on shapes and versions alone, and is in no list. */
 #ifndef LK__CUDA_CHOICES_H
 #define LK__CUDA_CHOICES_H
 
@@ -23,14 +24,24 @@ typedef enum lk__cuda_answer {
     CHOICE_KEPT, /* measured before, by this process or another */
     /* whoever gave it had the same GPU and versions, but perhaps another shape of memory: check that it can be run */
     CHOICE_GIVEN,
+    CHOICE_FIRST, /* the library's first algorithm, since there was no time to measure: lk__cuda_choice_first */
 } lk__cuda_answer;
 
 /* A choice of `bytes` bytes. Where one is given that was measured on another GPU, or with other versions, that is said
  * once a program, and it does not count. */
 lk__cuda_answer lk__cuda_choice_find(lk__cuda_device *device, const lk__cuda_question *question, void *choice,
                                      size_t bytes);
-/* Whether what is not found is to be measured; otherwise the library's first algorithm is taken. */
+/* Whether what is not found is to be measured now, which lk__cuda_choice_keep ends; otherwise the library's first
+ * algorithm is taken. */
 bool lk__cuda_choice_measures(lk__cuda_device *device);
+/* The library's first algorithm was taken: for CHOICE_FIRST, or because no time was left. Adds that to the program's
+ * list and, where it is new, to the file. Nothing where only what was given counts, and this was not. */
+void lk__cuda_choice_first(lk__cuda_device *device, const lk__cuda_question *question);
+/* A measurement outside of programs begins: it has all of the time. */
+void   lk__cuda_tuning_restart(lk__cuda_device *device);
+double lk__cuda_tuning_clock(void); /* seconds */
+/* For `lockstep info`: the file, and what is in it; false: there is none. */
+bool lk__cuda_tuning_text(char *text, size_t bytes);
 /* Keeps a measured choice in the file, $XDG_CACHE_HOME/lockstep/cuda-algorithms or the one in ~/.cache, which is
  * rewritten aside. What other processes have added to it meanwhile stays. */
 void lk__cuda_choice_keep(lk__cuda_device *device, const lk__cuda_question *question, const void *choice, size_t bytes);

@@ -608,13 +608,16 @@ static bool describe_choice(lk__cuda_blas *blas, entry *e, const lk__cuda_produc
                       checked.workspaceSize <= allowed_bytes(&e->key));
 }
 
-/* Takes a choice that was measured before, or given. */
-static bool take_choice(lk__cuda_device *device, entry *e, const lk__cuda_product *p, const lk__cuda_question *question)
+/* Takes a choice that was measured before, or given. *first: that it is the library's first. */
+static bool take_choice(lk__cuda_device *device, entry *e, const lk__cuda_product *p, const lk__cuda_question *question,
+                        bool *first)
 {
     choice chosen;
     memset(&chosen, 0, sizeof chosen);
     lk__cuda_answer answer = lk__cuda_choice_find(device, question, &chosen, sizeof chosen);
-    if (answer == CHOICE_NONE) return false;
+    *first = answer == CHOICE_FIRST;
+    if (*first) e->listed = false;
+    if (answer == CHOICE_NONE || *first) return false;
     if (e->listed && memcmp(&chosen, &e->chosen, sizeof chosen) == 0) return true; /* it is described already */
     e->chosen = chosen;
     if (describe_choice(device->blas, e, p, answer == CHOICE_GIVEN)) return true;
@@ -643,8 +646,9 @@ lk_status lk__cuda_blas_prepare(lk__device *base, const lk__cuda_product *p)
     snprintf(library, sizeof library, "cuBLASLt %zu", lt.version);
     lk__cuda_question question = {library, &key, sizeof key};
     if (!e && !(e = add_entry(blas, &key))) return LK_ENOMEM;
-    bool known = take_choice(device, e, &with, &question);
-    if (!known && !e->listed && lk__cuda_choice_measures(device) && choose_fastest(device, e, p)) {
+    bool first, known = take_choice(device, e, &with, &question, &first);
+    first |= !known && !e->listed && !lk__cuda_choice_measures(device);
+    if (!known && !e->listed && !first && choose_fastest(device, e, p)) {
         lk__cuda_choice_keep(device, &question, &e->chosen, sizeof e->chosen);
         known = describe_choice(blas, e, &with, false);
     }
@@ -653,6 +657,7 @@ lk_status lk__cuda_blas_prepare(lk__device *base, const lk__cuda_product *p)
         lk__cuda_choice_use(device, &question, &e->chosen, sizeof e->chosen);
     else
         choose_first(blas, e, &with);
+    if (first) lk__cuda_choice_first(device, &question);
     return LK_OK;
 }
 

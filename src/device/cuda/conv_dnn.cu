@@ -364,7 +364,7 @@ static bool take_choice(lk__cuda_device *device, lk__dnn_entry *e, const lk__cud
 {
     bool fits = choice->plan < 0 || (choice->plan < e->plan_count && e->plans[choice->plan].engine == choice->engine);
     if (answer == CHOICE_GIVEN && !fits) lk__cuda_choice_refuse(device, question);
-    if (answer == CHOICE_NONE || !fits) return false;
+    if (answer == CHOICE_NONE || answer == CHOICE_FIRST || !fits) return false;
     e->chosen = choice->plan < 0 ? -1 : choice->plan;
     return true;
 }
@@ -383,23 +383,27 @@ lk_status lk__cuda_conv_dnn_prepare(lk__device *base, const lk__kernel_call *cal
     memset(&choice, 0, sizeof choice);
 
     lk__cuda_answer answer = lk__cuda_choice_find(device, &question, &choice, sizeof choice);
-    bool            there = lk__dnn_find(dnn, &key, sizeof key), listed = answer != CHOICE_NONE;
+    bool            there = lk__dnn_find(dnn, &key, sizeof key), first = answer == CHOICE_FIRST;
+    bool            open = answer == CHOICE_NONE && !there, measures = open && lk__cuda_choice_measures(device);
     /* Plans take long to make: no more of them than are needed. */
-    int            most = !listed ? DNN_PLANS : choice.plan >= 0 ? choice.plan + 1 : 1;
-    lk__dnn_entry *e = get_entry(dnn, &key, lk__cuda_choice_measures(device) || listed ? most : 1);
+    int            most = measures ? DNN_PLANS : choice.plan > 0 ? choice.plan + 1 : 1;
+    lk__dnn_entry *e = get_entry(dnn, &key, most);
     if (!e || e->plan_count == 0) { /* not an error: ours run */
         lk__cuda_host.log(base->context, LK_LOG_DEBUG,
                           "cuDNN has no engine for this convolution from %d to %d channels", v.c, v.o);
         return LK_OK;
     }
-    listed = take_choice(device, e, &question, answer, &choice);
-    if (!listed && !there && lk__cuda_choice_measures(device) && choose_fastest(base, call, v, direction, dnn, e)) {
+    bool listed = take_choice(device, e, &question, answer, &choice), refused = answer != CHOICE_NONE && !first;
+    if (refused && !listed && !there) measures = lk__cuda_choice_measures(device);
+    if (!listed && measures && choose_fastest(base, call, v, direction, dnn, e)) {
         choice.plan = e->chosen;
         choice.engine = e->chosen < 0 ? 0 : e->plans[e->chosen].engine;
         lk__cuda_choice_keep(device, &question, &choice, sizeof choice);
         listed = true;
     }
     if (listed) lk__cuda_choice_use(device, &question, &choice, sizeof choice);
+    if (first) e->chosen = 0;
+    if (first || (open && !measures)) lk__cuda_choice_first(device, &question);
     return LK_OK;
 }
 

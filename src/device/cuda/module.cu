@@ -1,5 +1,6 @@
 /* module.cu - what liblockstep finds in the module: its entry, and the lines about GPUs and libraries for `lockstep
  * info`. */
+#include "device/cuda/autotuning.h"
 #include "device/cuda/backend.h"
 #include "device/cuda/dnn.h"
 #include "device/cuda/spans.h"
@@ -32,6 +33,7 @@ static const char *describe_line(int i, char *text, size_t bytes)
         return text;
     }
     if (i < count) return gpu_line(i, text, bytes);
+    if (i - (count ? count : 1) == 1) return lk__cuda_tuning_text(text, bytes) ? text : NULL;
     if (i - (count ? count : 1) != 0) return NULL;
     (void)cudaDriverGetVersion(&driver);
     lk__cuda_blas_text(blas, sizeof blas);

@@ -1,6 +1,7 @@
 /* speed.cu - what the GPU reaches, measured on it: large products by the functions that training uses, a large copy,
  * kernels that do nothing. Operands are random numbers, since products of zeros or equal numbers take less power, and
  * the clock is then higher. */
+#include "device/cuda/autotuning.h"
 #include "device/cuda/gemm.h"
 #include "device/cuda/measure.h"
 #include "device/cuda/spans.h"
@@ -117,6 +118,7 @@ lk_status lk__cuda_measure(lk__device *d, lk_dtype type, lk_device_speed *speed)
         return LK_OK;
     }
     (void)lk__cuda_stream_of(d, NULL); /* waits for all work that is queued */
+    lk__cuda_tuning_restart(c);
     bool opened = clock_open(&clock);
     for (int i = 0; i < LK_DTYPE_COUNT; i++) /* memory and latency are the same for all types */
         if (c->speed[i].flops > 0) known->memory = c->speed[i].memory, known->latency = c->speed[i].latency;
