@@ -3,6 +3,7 @@
  * from the plain kernels', whether bits repeat, and whether a row's bits depend on the number of rows where they must
  * not.
  *
+ * Built by `ninja cuda_products` in a build with LK_CUDA, as build/bench/cuda_products, or by
  *     nvcc -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a -DLK_CUDA_SM_90A -Iinclude -Isrc \
  *          -o cuda_products bench/cuda_products.cu \
  *          src/device/cuda/{products,small_products,skinny,skinny_transposed,linear,blas,autotuning}.cu \
@@ -63,11 +64,21 @@ static uint64_t hash_bytes(const void *data, size_t bytes, uint64_t seed)
     for (size_t i = 0; i < bytes; i++) hash = (hash ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
     return hash;
 }
+/* All shapes are measured, however long it takes. */
+static const char *read_environment(const lk_context *, lk__environment_id id)
+{
+#define NAME(name, group, type, low, high, text) #name,
+    static const char *const names[] = {LK__ENVIRONMENT(NAME)};
+#undef NAME
+    const char *value = getenv(names[id]);
+    return !value && id == LK__ENV_LOCKSTEP_CUDA_TUNING_SECONDS ? "100000" : value;
+}
 static lk__cuda_library make_library()
 {
     lk__cuda_library library = {};
     library.fail = fail_text, library.log = log_text;
     library.alloc = alloc_bytes, library.free = free_bytes, library.hash64 = hash_bytes;
+    library.environment = read_environment;
     return library;
 }
 lk__cuda_library lk__cuda_host = make_library();

@@ -89,6 +89,22 @@ else()
     COMMENT "Linking the CUDA module"
     VERBATIM)
   add_custom_target(cuda_module ALL DEPENDS ${cuda_library})
+  # bench/cuda_products: not part of `all`.
+  set(products_objects)
+  foreach(name products small_products skinny skinny_transposed linear blas autotuning column_sums grouped_linear
+          grouped_tensor conv conv_dnn conv_direct conv_direct_weight conv_first conv_tensor dnn_load)
+    list(APPEND products_objects ${PROJECT_BINARY_DIR}/cuda/${name}.cu.o)
+  endforeach()
+  set(products_source ${PROJECT_SOURCE_DIR}/bench/cuda_products.cu)
+  add_custom_command(
+    OUTPUT ${PROJECT_BINARY_DIR}/bench/cuda_products
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/bench
+    COMMAND ${LK_NVCC} ${cuda_flags} -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR}/src
+            -o ${PROJECT_BINARY_DIR}/bench/cuda_products ${products_source} ${products_objects} -ldl
+    DEPENDS ${products_source} ${products_objects}
+    COMMENT "Compiling bench/cuda_products.cu"
+    VERBATIM)
+  add_custom_target(cuda_products DEPENDS ${PROJECT_BINARY_DIR}/bench/cuda_products)
   install(FILES ${cuda_library} DESTINATION ${CMAKE_INSTALL_LIBDIR}/lockstep)
   list(JOIN cuda_architectures " " text)
   set(cuda_built "${nvcc_version}: ${text}")
