@@ -210,7 +210,7 @@ enum { BATCH = 23 };
 /* Every third batch has 2 samples, so that some ranks and leaves have none. */
 static void train_steps(job *j, int rank, rig *r)
 {
-    float   x[BATCH * COLUMNS];
+    float   x[BATCH * COLUMNS] = {0};
     int32_t labels[BATCH];
     REQUIRE(lk_program_bind(r->program, "x", x) == LK_OK && lk_program_bind(r->program, "y", labels) == LK_OK);
     for (int step = 1; step <= j->steps; step++) {
