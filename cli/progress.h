@@ -36,7 +36,7 @@ void progress_start(progress *p, FILE *out, const char *what, const char *unit, 
 void progress_step(progress *p, int64_t step, double loss, double done);
 /* For lk_data_get: user is a progress that is zero except `what`, or already started. Call progress_end if `out` is
  * set. */
-int  progress_bytes(void *user, int64_t done, int64_t total);
+int progress_bytes(void *user, int64_t done, int64_t total);
 /* lk_context_config.progress: user is a progress that is zero. */
 void progress_work(void *user, const char *what, int64_t done, int64_t total);
 void progress_print(progress *p, const char *format, ...) __attribute__((format(printf, 2, 3))); /* a permanent line */

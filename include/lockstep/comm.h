@@ -83,8 +83,7 @@ LK_API lk_status lk_comm_check_memory_at(lk_site site, lk_comm *comm, size_t byt
  * borrowed until it is waited for. Operations of one comm run in the order of their calls, which must be the same on
  * every rank; count 0 is allowed, and any alignment. Sums of bf16 and f16 are computed in f32 and rounded once;
  * integers wrap; avg is the sum divided by the size (for integers: in 64 bits, truncated towards zero); min and max
- * give NaN
- * where a rank has one. Overlapping buffers, other than in place as described below, are rejected. ---- */
+ * give NaN where a rank has one. Overlapping buffers, other than in place as described below, are rejected. ---- */
 
 LK_API lk_status lk_comm_all_reduce_at(lk_site site, lk_comm *comm, const void *send, void *recv, size_t count,
                                        lk_dtype type, lk_reduce_op op, lk_work **work); /* in place when send == recv */

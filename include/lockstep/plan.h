@@ -25,9 +25,9 @@ typedef enum lk_state_mode {
 /* In which order the stages of a mesh with an axis pipeline compute the micro-batches of a step. The gradients are the
  * same bits. X(constant, name) */
 #define LK_PIPELINE_SCHEDULE_LIST(X)                                                                              \
-    X(LK_PIPELINE_1F1B, "1f1b") /* forward of one, backward of another: activations of as many as stages follow */ \
-    X(LK_PIPELINE_GPIPE, "gpipe") /* forward of all, then backward of all: activations of all of them */           \
-    X(LK_PIPELINE_ZERO_BUBBLE, "zero-bubble") /* as 1f1b, and gradients of weights where a stage would wait */
+    X(LK_PIPELINE_1F1B, "1f1b") /* alternates forward and backward, so that few micro-batches are in flight */     \
+    X(LK_PIPELINE_GPIPE, "gpipe") /* forward of all micro-batches, then backward of all */                         \
+    X(LK_PIPELINE_ZERO_BUBBLE, "zero-bubble") /* 1f1b that computes weight gradients where a stage would wait */
 
 typedef enum lk_pipeline_schedule {
 #define LK_PIPELINE_SCHEDULE_ENUM(constant, name) constant,
@@ -137,8 +137,7 @@ typedef struct lk_plan_config {
     /* the type of a policy: gradients are rounded for the all_reduce, and half the bytes are sent; not with leaves */
     lk_dtype gradient_dtype LK_ZERO;
     int      unused LK_ZERO; /* was padding, which a caller leaves undefined */
-    /* The ranks, and this one's place among them; copied. NULL: parallel's. The axis pipeline is not supported
-     * yet. */
+    /* The ranks, and this one's place among them; copied. NULL: parallel's. */
     const lk_mesh *mesh LK_ZERO;
     /* Where states are split over an axis other than the plan would: lines of "PATTERN: FACTOR@AXIS", such as
      * "blocks.*.mlp.up.weight: out@tensor", and of comments after #. PATTERN is matched with the names of states, as
@@ -182,8 +181,8 @@ LK_API int lk_plan_helpers(const lk_plan *plan);
  * host. */
 typedef enum lk_holder { LK_HELD_BY_RANK, LK_HELD_BY_NODE, LK_HELD_BY_HOST } lk_holder;
 LK_API lk_holder lk_plan_holder(const lk_plan *plan, lk_memory kind);
-/* A hash of everything that will run; equal for equal plans. Where algorithms are
- * autotuned (GPUs), they are part of it once a program has been created. */
+/* A hash of everything that will run; equal for equal plans. Where algorithms are autotuned (GPUs), they are part of it
+ * once a program has been created. */
 LK_API uint64_t lk_plan_fingerprint(const lk_plan *plan);
 /* The most samples that one run of a section can have: the graph's capacity, or that of one leaf where leaves run one
  * after the other. */

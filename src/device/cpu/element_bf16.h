@@ -24,12 +24,9 @@ typedef lk__bf16 element_bf16;
 #endif
 
 #if defined(__aarch64__)
-static inline vec  load_bf16(const lk__bf16 *p) { return (vec)vshll_n_u16(vld1_u16(&p->bits), 16); }
+static inline vec load_bf16(const lk__bf16 *p) { return (vec)vshll_n_u16(vld1_u16(&p->bits), 16); }
 #if CONVERTS_BF16
-static inline void store_bf16(lk__bf16 *p, vec v)
-{
-    vst1_u16(&p->bits, (uint16x4_t)vcvt_bf16_f32((float32x4_t)v));
-}
+static inline void store_bf16(lk__bf16 *p, vec v) { vst1_u16(&p->bits, (uint16x4_t)vcvt_bf16_f32((float32x4_t)v)); }
 #else
 static inline void store_bf16(lk__bf16 *p, vec v)
 {
