@@ -48,7 +48,7 @@ done
 # shellcheck disable=SC2086
 "$LOCKSTEP" train -n 2 $small --steps 1 --device guarded --verbose-ranks > guarded.out 2>&1 ||
     fail "--device guarded: $(cat guarded.out)"
-[ "$(grep -cE 'rank [01] of 2 \(.*\): guarded [a-z0-9]+, 1 thread on core' guarded.out)" = 2 ] ||
+[ "$(grep -cE 'rank [01] of 2 \(.*\): guarded [a-z0-9_]+, 1 thread on core' guarded.out)" = 2 ] ||
     fail "--verbose-ranks does not show the device: $(cat guarded.out)"
 for backend in shm tcp; do
     # shellcheck disable=SC2086

@@ -30,7 +30,7 @@ def pattern(lines):
     for line in lines:
         if line.strip() == "…":
             text += r"(.*\n)*?"
-        elif isa != "neon" and re.match("workspace|total|shared  |replicated  ", line):
+        elif isa not in ("neon", "neon_bf16") and re.match("workspace|total|shared  |replicated  ", line):
             text += line.split()[0] + r" .*\n"
         elif line.endswith("…"):
             text += re.escape(line[:-1]) + r".*\n"
