@@ -135,6 +135,17 @@ function(add_emulated_test name kind)
   set_property(TEST ${name}_emulated APPEND PROPERTY LABELS emulated)
 endfunction()
 
+# And once more, as NAME_ISA, with each instruction set whose instructions are C (CMakeLists.txt), which takes longer.
+function(add_isa_tests name)
+  list(REMOVE_ITEM setting_labels quick)
+  foreach(isa ${emulated_isas})
+    add_test(NAME ${name}_${isa} COMMAND ${name})
+    apply_settings(${name}_${isa} c)
+    set_property(TEST ${name}_${isa} APPEND PROPERTY ENVIRONMENT "LK_TEST_ISA=${isa}" "LK_TEST_SLOW=1"
+                 "LOCKSTEP_DEVICE=cpu")
+  endforeach()
+endfunction()
+
 # Tests of kernels list what they ran, on the CPU or a device; test_kernels_covered reads the lists after them.
 function(add_kernels_listed name test device)
   set(directory ${PROJECT_BINARY_DIR}/kernels_ran/${device})
@@ -173,6 +184,9 @@ foreach(source ${sources})
     add_emulated_test(${name} c ${name} ${setting_args})
   elseif(name MATCHES "^test_(kernels.*|device|comm_queue)$")
     add_emulated_test(${name} c ${name} ${setting_args})
+  endif()
+  if(name MATCHES "^test_kernels_(gemm|experts)$")
+    add_isa_tests(${name})
   endif()
   add_kernels_listed(${name} ${name} cpu)
   add_kernels_listed(${name} ${name}_emulated emulated)

@@ -18,12 +18,35 @@
 #define ISA_LIST(X, element) X(generic, element)
 #endif
 
-/* With matrix instructions for bf16: those that the build has (CMakeLists.txt). */
+/* With matrix instructions for bf16, and with those in C: what the build has (CMakeLists.txt). */
 #if defined(LK_ISA_NEON_BF16)
-#define MATRIX_ISA_LIST(X, element) X(neon_bf16, element)
+#define NEON_BF16(X, element) X(neon_bf16, element)
 #else
-#define MATRIX_ISA_LIST(X, element)
+#define NEON_BF16(X, element)
 #endif
+#if defined(LK_ISA_AVX512_BF16)
+#define AVX512_BF16(X, element) X(avx512_bf16, element)
+#else
+#define AVX512_BF16(X, element)
+#endif
+#if defined(LK_ISA_AMX)
+#define AMX(X, element) X(amx, element)
+#else
+#define AMX(X, element)
+#endif
+#if defined(LK_ISA_NEON_BF16_EMULATED)
+#define NEON_BF16_EMULATED(X, element) X(neon_bf16_emulated, element)
+#else
+#define NEON_BF16_EMULATED(X, element)
+#endif
+#if defined(LK_ISA_AMX_EMULATED)
+#define X86_EMULATED(X, element) X(avx512_bf16_emulated, element) X(amx_emulated, element)
+#else
+#define X86_EMULATED(X, element)
+#endif
+#define MATRIX_ISA_LIST(X, element) \
+    NEON_BF16(X, element)           \
+    AVX512_BF16(X, element) AMX(X, element) NEON_BF16_EMULATED(X, element) X86_EMULATED(X, element)
 
 /* A table for each instruction set and each type that kernels store. */
 #define EACH_TABLE_COMPUTED(X, element) ISA_LIST(X, element)
@@ -49,6 +72,15 @@ const lk__kernel_entry *lk__cpu_kernels(lk_dtype element, const char *isa)
         for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
             if (strcmp(tables[i].element, lk_dtype_name(element)) == 0 && strcmp(tables[i].isa, isa) == 0)
                 return tables[i].table;
+    return NULL;
+}
+
+const lk__kernel_entry *lk__cpu_kernel(lk_dtype element, const char *isa, lk__op op)
+{
+    for (; isa; isa = lk__isa_extended(isa)) {
+        const lk__kernel_entry *table = lk__cpu_kernels(element, isa);
+        if (table && table[op].run) return &table[op];
+    }
     return NULL;
 }
 
@@ -133,11 +165,11 @@ static lk_dtype narrower_type(lk_dtype element, const lk__kernel_call *call)
 static lk__device_kernel cpu_find(lk__device *d, lk__op op, lk_dtype element, const lk__kernel_call *call)
 {
     if (op == LK__OP_cast) element = narrower_type(element, call);
-    const lk__kernel_entry *table = lk__cpu_kernels(element, lk_context_isa(d->context));
     if (call->custom) return lk__custom_kernel(op);
     /* One kernel for all shapes: it chooses by them itself. */
-    if (!table || !table[op].run) return (lk__device_kernel){0};
-    return (lk__device_kernel){run_kernel, table[op].workspace, prepare_kernel, &table[op]};
+    const lk__kernel_entry *entry = lk__cpu_kernel(element, lk_context_isa(d->context), op);
+    if (!entry) return (lk__device_kernel){0};
+    return (lk__device_kernel){run_kernel, entry->workspace, prepare_kernel, entry};
 }
 
 /* ---- sums, hashes, checks ---- */

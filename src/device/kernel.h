@@ -114,6 +114,8 @@ typedef struct lk__kernel_entry {
 /* The CPU's table for one element type (lk__is_element) and instruction set ("neon", …): LK__OP_COUNT entries; NULL if
  * not built. WIDE operations (base/op.h) have no kernel for narrow types: run is NULL there. */
 const lk__kernel_entry *lk__cpu_kernels(lk_dtype element, const char *isa);
+/* One kernel: the instruction set's, or that of the set it extends; NULL if there is none. */
+const lk__kernel_entry *lk__cpu_kernel(lk_dtype element, const char *isa, lk__op op);
 
 /* How the CPU's square_sum divides an array: each part is summed by itself, and the parts in their order. Part i is
  * elements lk__square_begin(n, i) to lk__square_begin(n, i + 1); as an array of its own it is one part. */

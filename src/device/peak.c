@@ -120,8 +120,49 @@ static void run_generic(void *argument, int64_t tile, int worker)
                      : CHANGED, "cc", "memory");
 }
 
+#if defined(LK_ISA_AVX512_BF16)
+#undef FMA_zmm
+#define FMA_zmm(c) "vdpbf16ps %%zmm12, %%zmm13, %%zmm" #c "\n\t"
+LOOP_OF_FMA(run_avx512_bf16, zmm)
+#endif
+
+#if defined(LK_ISA_AMX)
+/* As in a tile of a product, four registers of sums; their operands are zero. The fields of the configuration: palette,
+ * bytes of a row from byte 16 on, rows from byte 48 on. */
+enum { CHAINS_AMX = 4, PRODUCTS_AMX = 16 * 16 * 32 };
+static void run_amx(void *argument, int64_t tile, int worker)
+{
+    unsigned char config[64] __attribute__((aligned(64))) = {1};
+    int           rounds = ROUNDS;
+    (void)argument, (void)tile, (void)worker;
+    for (int i = 0; i < 8; i++) config[16 + 2 * i] = 64, config[48 + i] = 16;
+    __asm__ volatile("ldtilecfg (%1)\n\t"
+                     "tilezero %%tmm0\n\ttilezero %%tmm1\n\ttilezero %%tmm2\n\ttilezero %%tmm3\n\t"
+                     "tilezero %%tmm4\n\ttilezero %%tmm5\n\ttilezero %%tmm6\n\ttilezero %%tmm7\n\t"
+                     "1:\n\t"
+                     "tdpbf16ps %%tmm6, %%tmm4, %%tmm0\n\t"
+                     "tdpbf16ps %%tmm7, %%tmm4, %%tmm1\n\t"
+                     "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n\t"
+                     "tdpbf16ps %%tmm7, %%tmm5, %%tmm3\n\t"
+                     "decl %0\n\t"
+                     "jnz 1b\n\t"
+                     "tilerelease"
+                     : "+r"(rounds)
+                     : "r"(config)
+                     : "cc", "memory");
+}
+#endif
+
 lk__tile lk__peak_loop(const char *isa, double *operations)
 {
+#if defined(LK_ISA_AMX)
+    *operations = 2.0 * CHAINS_AMX * ROUNDS * PRODUCTS_AMX;
+    if (strcmp(isa, "amx") == 0) return run_amx;
+#endif
+#if defined(LK_ISA_AVX512_BF16)
+    *operations = 2.0 * CHAINS * ROUNDS * 32;
+    if (strcmp(isa, "avx512_bf16") == 0) return run_avx512_bf16;
+#endif
     bool avx512 = strcmp(isa, "avx512") == 0, avx2 = strcmp(isa, "avx2") == 0;
     int  chains = avx512 || avx2 ? CHAINS : CHAINS_SSE;
     *operations = 2.0 * chains * ROUNDS * (avx512 ? 16 : avx2 ? 8 : 4);

@@ -16,8 +16,7 @@ const char *lk__checkpoint_isa(const lk_store *store)
 /* Sets may have some kernels in common: those of f32 where one adds instructions for a narrower type. */
 static bool is_same_kernel(lk__op op, lk_dtype element, const char *a, const char *b)
 {
-    const lk__kernel_entry *first = lk__cpu_kernels(element, a), *second = lk__cpu_kernels(element, b);
-    return first && second && first[op].run == second[op].run;
+    return lk__cpu_kernel(element, a, op) == lk__cpu_kernel(element, b, op);
 }
 
 static bool uses_same_kernels(const lk__plan_list *list, const char *a, const char *b)

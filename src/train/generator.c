@@ -180,7 +180,7 @@ static void describe_choice(lk_generator *g)
 {
     static const lk__op_attrs none;
     lk__kernel_operand       *in = g->choice.in, *out = g->choice.out;
-    g->kernel = &lk__cpu_kernels(g->config.dtype, lk_context_isa(g->context))[LK__OP_choose_tokens];
+    g->kernel = lk__cpu_kernel(g->config.dtype, lk_context_isa(g->context), LK__OP_choose_tokens);
     g->choice = (lk__kernel_call){.attrs = &none, .inputs = LK__TOKENS_INPUTS, .outputs = LK__TOKENS_PLACES};
     in[LK__TOKENS_LOGITS] = (lk__kernel_operand){.dtype = g->config.dtype, .rank = 2, .dims = {1, g->model.vocabulary}};
     in[LK__TOKENS_SAMPLING] = (lk__kernel_operand){.dtype = LK_U8, .rank = 1, .dims = {sizeof(lk__device_sampling)}};

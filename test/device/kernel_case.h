@@ -9,10 +9,10 @@
 
 #include "base/base.h"
 #include "base/bf16.h"
-#include "base/isa.h"
 
 #include "kernel_device.h"
 #include "kernel_mutants.h"
+#include "tested_isas.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -422,9 +422,9 @@ static inline double *zeros(int64_t n)
     return p;
 }
 
-static void run_each_type(void (*tests)(void), lk_dtype last)
+static void run_each_type(void (*tests)(void), lk_dtype first, lk_dtype last)
 {
-    for (t.real = LK_F32; t.real <= last; t.real++) {
+    for (t.real = first; t.real <= last; t.real++) {
         t.wide = t.real == LK_F64 ? LK_F64 : LK_F32;
         tests();
     }
@@ -456,11 +456,12 @@ static int run_types(void (*tests)(void), lk_dtype last)
     open_kernel_device(contexts[0]);
     if (kernel_device) {
         t.isa = kernel_device->backend->name;
-        run_each_type(tests, last);
+        run_each_type(tests, LK_F32, last);
     }
-    for (int i = 0; lk__isa_names[i] && !kernel_device; i++) {
-        t.isa = lk__isa_names[i];
-        if (lk__isa_available(t.isa) && lk__cpu_kernels(LK_F32, t.isa)) run_each_type(tests, last);
+    for (const char *const *isa = tested_isas(); *isa && !kernel_device; isa++) {
+        t.isa = *isa;
+        if (lk__isa_available(t.isa) && lk__cpu_kernels(LK_F32, t.isa))
+            run_each_type(tests, first_tested_type(t.isa), last);
     }
     list_kernels_ran(__BASE_FILE__);
     list_mutants_tried(__BASE_FILE__);

@@ -152,9 +152,10 @@ static void check_skinny(int64_t n, int64_t k, lk__op op, lk__op_attrs attrs, bo
     int64_t xd[] = {MANY_ROWS, k}, wd[] = {columns ? n : k, columns ? k : n};
     values  x = make_random(2, xd, false), w = make_random(2, wd, false), b = make_random(1, &n, false);
     attrs.activation = op == LK__OP_linear ? LK__RELU : LK__IDENTITY;
-    for (int i = 0; lk__isa_names[i]; i++)
-        for (int real = LK_F32; real <= LK_BF16 && lk__isa_available(lk__isa_names[i]); real++) {
-            const char    *isa = lk__isa_names[i];
+    const char *const *isas = tested_isas();
+    for (int i = 0; isas[i]; i++)
+        for (int real = (int)first_tested_type(isas[i]); real <= LK_BF16 && lk__isa_available(isas[i]); real++) {
+            const char    *isa = isas[i];
             size_t         row = (size_t)n * element((lk_dtype)real);
             unsigned char *all = product_bits(isa, (lk_dtype)real, op, &attrs, &x, &w, bias ? &b : NULL, MANY_ROWS, 1);
             for (int64_t rows = 1; rows <= 9; rows++) {
@@ -213,19 +214,19 @@ static size_t linear_workspace(const char *isa, int64_t rows, int64_t k, int64_t
         o->rank = 2;
         memcpy(o->dims, dims[i], sizeof dims[i]);
     }
-    return lk__cpu_kernels(LK_F32, isa)[LK__OP_linear].workspace(&call, threads);
+    return lk__cpu_kernels(first_tested_type(isa), isa)[LK__OP_linear].workspace(&call, threads);
 }
 
 /* Workspace is planned for a whole batch; the last one of an epoch may be smaller. */
 static void a_smaller_batch_needs_no_more_workspace(void)
 {
     static const int64_t sizes[][2] = {{10, 100}, {192, 2048}, {384, 2048}, {500, 4096}, {768, 3072}, {4100, 300}};
-    for (int i = 0; lk__isa_names[i]; i++)
-        for (size_t s = 0; lk__isa_available(lk__isa_names[i]) && s < sizeof sizes / sizeof *sizes; s++) {
+    for (const char *const *isa = tested_isas(); *isa; isa++)
+        for (size_t s = 0; lk__isa_available(*isa) && s < sizeof sizes / sizeof *sizes; s++) {
             size_t most = 0;
             for (int64_t rows = 1; rows <= 700; rows++) {
-                size_t bytes = linear_workspace(lk__isa_names[i], rows, sizes[s][1], sizes[s][0], 2);
-                CHECK(bytes >= most, "%s: %lld rows of %lld to %lld need %zu bytes, fewer rows %zu", lk__isa_names[i],
+                size_t bytes = linear_workspace(*isa, rows, sizes[s][1], sizes[s][0], 2);
+                CHECK(bytes >= most, "%s: %lld rows of %lld to %lld need %zu bytes, fewer rows %zu", *isa,
                       (long long)rows, (long long)sizes[s][1], (long long)sizes[s][0], bytes, most);
                 most = bytes > most ? bytes : most;
             }
@@ -249,7 +250,7 @@ static void products_of_skinny(void)
 int main(void)
 {
     open_contexts();
-    for (int pass = 0; pass < 2; pass++) {
+    for (int pass = first_tested_type(*tested_isas()) == LK_BF16; pass < 2; pass++) {
         narrow = pass == 1;
         draw_index = 0; /* the same cases and numbers, rounded to bf16 */
         RUN(linear_layers);

@@ -7,8 +7,9 @@
 
 #include "base/bf16.h"
 #include "base/dtype.h"
-#include "base/isa.h"
 #include "device/sum_parts.h"
+
+#include "tested_isas.h"
 
 #include <math.h>
 
@@ -153,7 +154,7 @@ static void free_call(lk__kernel_call *call)
 /* Runs it with every number of threads, which gives the same bits. */
 static void run_call(const tested *t, lk__kernel_call *call, lk_dtype real, lk_dtype type, const char *isa)
 {
-    const lk__kernel_entry *entry = &lk__cpu_kernels(real, isa)[t->op];
+    const lk__kernel_entry *entry = lk__cpu_kernel(real, isa, t->op);
     void                   *first = NULL;
     for (int threads = 0; threads < 2; threads++) {
         call->out[0] = make_operand(type, t->out_rank, t->out);
@@ -349,11 +350,9 @@ static void check_type(const tested *t, lk_dtype real, const char *isa)
 
 static void check_tested(const tested *t)
 {
-    const lk_dtype types[] = {LK_F32, LK_F64, LK_BF16};
-    for (int i = 0; lk__isa_names[i]; i++)
-        for (int k = 0; k < 3; k++)
-            if (lk__isa_available(lk__isa_names[i]) && lk__cpu_kernels(types[k], lk__isa_names[i]))
-                check_type(t, types[k], lk__isa_names[i]);
+    for (const char *const *isa = tested_isas(); *isa; isa++)
+        for (int type = (int)first_tested_type(*isa); type <= LK_BF16 && lk__isa_available(*isa); type++)
+            if (lk__cpu_kernel((lk_dtype)type, *isa, t->op)) check_type(t, (lk_dtype)type, *isa);
 }
 
 /* ---- products ---- */

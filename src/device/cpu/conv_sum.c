@@ -161,7 +161,7 @@ static void make_part_call(const summed *s, int part, int64_t images, REAL *y, p
 
 static const lk__kernel_entry *real_kernel(bool input)
 {
-    return &lk__cpu_kernels(REAL_DTYPE, QUOTE(LK_ISA))[input ? LK__OP_conv2d_grad_input : LK__OP_conv2d];
+    return lk__cpu_kernel(REAL_DTYPE, QUOTE(LK_ISA), input ? LK__OP_conv2d_grad_input : LK__OP_conv2d);
 }
 
 size_t conv_parts_workspace(const lk__kernel_call *call, bool input, int threads)

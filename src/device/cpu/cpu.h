@@ -49,6 +49,12 @@ typedef int32_t INTEGER;
 #else
 #define MATRIX 0
 #endif
+/* Whether the matrix instructions are those in C of bf16_instructions.h: for tests. */
+#if defined(LK_EMULATED)
+#define EMULATED 1
+#else
+#define EMULATED 0
+#endif
 
 /* Bytes of a vector register. */
 #if defined(__AVX512F__)

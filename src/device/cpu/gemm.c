@@ -230,23 +230,32 @@ static void run_parts(const gemm *g, lk__pool *pool, void *workspace)
     }
 }
 
+/* Whether a skinny product is done, with so many bytes of workspace. */
+static bool ran_skinny(const gemm *g, size_t bytes, lk__pool *pool, void *workspace)
+{
+#if HAS_SKINNY
+    if (!skinny_fit(g) || space_of(skinny_space(g)) > bytes) return false;
+    skinny_run(g, pool, workspace);
+    return true;
+#else
+    (void)g, (void)bytes, (void)pool, (void)workspace;
+    return false;
+#endif
+}
+
 void gemm_run(const gemm *g, lk__pool *pool, void *workspace)
 {
     job job = {.g = *g, .scratch = gemm_scratch_of(g)};
     if (g->m <= 0 || g->n <= 0 || (g->batch <= 0 && !g->sum)) return;
     if (g->parts.count > 1) {
-        bool fits = skinny_fit(g) && space_of(skinny_space(g)) <= gemm_large_space(g, lk__pool_workers(pool));
-        (fits ? skinny_run : run_parts)(g, pool, workspace);
+        if (!ran_skinny(g, gemm_large_space(g, lk__pool_workers(pool)), pool, workspace)) run_parts(g, pool, workspace);
         return;
     }
     if (gemm_is_large(g)) {
         gemm_run_large(g, pool, workspace);
         return;
     }
-    if (skinny_fit(g) && space_of(skinny_space(g)) <= packed_space_of(b_space(g))) {
-        skinny_run(g, pool, workspace);
-        return;
-    }
+    if (ran_skinny(g, packed_space_of(b_space(g)), pool, workspace)) return;
     if (gemm_streams(g)) {
         gemm_run_stream(g, pool, workspace);
         return;

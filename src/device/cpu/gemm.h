@@ -49,6 +49,8 @@ enum {
 #else
 typedef REAL PACKED;
 enum { PANEL_ROWS = MR, PANEL_COLUMNS = NR, PANEL_LARGE_COLUMNS = LARGE_NR, PANEL_UNIT = 1 };
+static inline void matrix_begin(void) {}
+static inline void matrix_end(void) {}
 #endif
 
 typedef struct runs {
@@ -149,7 +151,13 @@ size_t gemm_workspace(const gemm *g, int threads);
 #define gemm_block_k KERNEL(gemm_block_k)
 int64_t gemm_block_k(int64_t k);
 
-/* Skinny products, without packing B (skinny.c, skinny_matrix.c). `space`: REALs of workspace. */
+/* Skinny products, without packing B (skinny.c, skinny_matrix.c). `space`: REALs of workspace. Sets with a tile in
+ * whose order nothing else adds have none. */
+#if MATRIX
+#define HAS_SKINNY MATRIX_SKINNY
+#else
+#define HAS_SKINNY 1
+#endif
 #define skinny_fit KERNEL(skinny_fit)
 #define skinny_space KERNEL(skinny_space)
 #define skinny_run KERNEL(skinny_run)

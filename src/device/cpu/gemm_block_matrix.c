@@ -99,7 +99,9 @@ void gemm_take_a(const gemm *g, const ELEMENT *from, int64_t m, int64_t n, bool 
 void gemm_multiply(int64_t m, int64_t n, const gemm_step *s)
 {
     const PACKED *panel = s->b;
+    matrix_begin();
     for (int64_t j = 0; j < n; j += MATRIX_COLUMNS, panel += s->panel)
         micro_large(m, s->a, s->a_panel, packed_depth(s->k), panel, !s->start, s->c + j, s->c_row,
                     min64(MATRIX_COLUMNS, n - j));
+    matrix_end();
 }

@@ -265,11 +265,13 @@ static void multiply_tile(const job *job, const step *s, int64_t tile)
 {
     tile_place p = {.i = tile / s->columns * s->tile_m, .j = tile % s->columns * s->tile_n};
     p.m = min64(s->tile_m, s->m - p.i), p.n = min64(s->tile_n, s->n - p.j);
+    matrix_begin();
     for (int i = 0; i < s->chunks; i++) {
         const gemm_chunk *chunk = &s->chunk[i];
         multiply_chunk(job, s, &p, i);
         for (int level = chunk->level; level > chunk->level - chunk->after; level--) add_level(job, s, &p, level);
     }
+    matrix_end();
     if (s->k + s->depth == gemm_depth(job->g)) finish_tile(job, s, &p);
 }
 

@@ -1,9 +1,14 @@
-/* device/cpu/matrix_bfmmla.h - the tile of products with BFMMLA (arm64 with FEAT_BF16). Include unscheduled.h first.
+/* device/cpu/matrix_bfmmla.h - the tile of products with BFMMLA (arm64 with FEAT_BF16). Where EMULATED is 1, its
+ * instructions are those of bf16_instructions.h. Include unscheduled.h first.
  *
  * What a file matrix_NAME.h defines for an instruction set that multiplies bf16 (LK_MATRIX=NAME, CMakeLists.txt):
  *   MATRIX_ROWS, MATRIX_COLUMNS      of a tile of C
  *   MATRIX_A_GROUP, MATRIX_B_GROUP   k's of one row of A, or column of B, that are next to each other in a panel
  *   MATRIX_UNIT                      a panel's depth is a multiple of it, the missing k's zero
+ *   MATRIX_SKINNY                    1: products with few rows have their own kernels (skinny_matrix.c); 0: they are
+ *                                    tiles, too
+ *   matrix_begin, matrix_end         before and after a thread's tiles, not nested
+ *   MATRIX_STATE                     if it is defined: variables of these two, which micro_large_matrix.c has
  * and, where LK__MATRIX_TILE is defined before it is included:
  *   matrix_block                     a tile's sum over one block of k
  *   matrix_take_columns              packs a group of B_GROUP k's of 4 columns that are contiguous along the columns
@@ -19,16 +24,65 @@
 
 #include "device/cpu/cpu.h"
 
+#define MATRIX_SKINNY 1
+
 /* 24 accumulators of 2 × 2 sums, 4 vectors of A and at least one of B fit the 32 registers; two rows or columns of four
  * k's are a vector. */
 enum { MATRIX_ROWS = 8, MATRIX_COLUMNS = 12, MATRIX_A_GROUP = 4, MATRIX_B_GROUP = 4, MATRIX_UNIT = 4 };
+
+/* There is nothing to prepare. */
+static inline void matrix_begin(void) {}
+static inline void matrix_end(void) {}
 
 #endif
 
 #if defined(LK__MATRIX_TILE) && !defined(LK__MATRIX_BFMMLA_TILE)
 #define LK__MATRIX_BFMMLA_TILE
 
-INLINE bfloat16x8_t load_eight(const ELEMENT *p) { return (bfloat16x8_t)vld1q_u16(&p->bits); }
+/* Eight bf16, and the instructions of FEAT_BF16. */
+#if EMULATED
+#include "device/cpu/bf16_instructions.h"
+
+typedef uint16x8_t eight_bf16;
+
+INLINE float32x4_t add_2x2(float32x4_t c, eight_bf16 a, eight_bf16 b)
+{
+    float   sums[4];
+    ELEMENT rows[8], columns[8];
+    vst1q_f32(sums, c);
+    vst1q_u16(&rows->bits, a);
+    vst1q_u16(&columns->bits, b);
+    lk__bfmmla(sums, rows, columns);
+    return vld1q_f32(sums);
+}
+/* c + the products of the pair of k's in a lane of `a` with those of four columns. */
+INLINE float32x4_t add_pair(float32x4_t c, uint16x8_t b, eight_bf16 a, const int lane)
+{
+    float   sums[4];
+    ELEMENT row[8], columns[8];
+    vst1q_f32(sums, c);
+    vst1q_u16(&row->bits, a);
+    vst1q_u16(&columns->bits, b);
+    for (int j = 0; j < 4; j++) sums[j] = lk__bf16_dot_arm(sums[j], columns + 2 * j, row + 2 * lane);
+    return vld1q_f32(sums);
+}
+#else
+typedef bfloat16x8_t eight_bf16;
+
+INLINE float32x4_t add_2x2(float32x4_t c, eight_bf16 a, eight_bf16 b) { return vbfmmlaq_f32(c, a, b); }
+/* c + the products of the pair of k's in a lane of `a` with those of four columns. */
+INLINE float32x4_t add_pair(float32x4_t c, uint16x8_t b, eight_bf16 a, const int lane)
+{
+    eight_bf16 columns = (eight_bf16)b;
+    switch (lane) {
+    case 0: return vbfdotq_laneq_f32(c, columns, a, 0);
+    case 1: return vbfdotq_laneq_f32(c, columns, a, 1);
+    case 2: return vbfdotq_laneq_f32(c, columns, a, 2);
+    default: return vbfdotq_laneq_f32(c, columns, a, 3);
+    }
+}
+#endif
+INLINE eight_bf16 load_eight(const ELEMENT *p) { return (eight_bf16)vld1q_u16(&p->bits); }
 
 enum { PAIRS_OF_ROWS = MATRIX_ROWS / 2, PAIRS_OF_COLUMNS = MATRIX_COLUMNS / 2 };
 
@@ -50,14 +104,14 @@ INLINE void matrix_block(const ELEMENT *a, int64_t depth, const ELEMENT *b, cons
         for (int j = 0; j < PAIRS_OF_COLUMNS; j++) sum[i][j] = vdupq_n_f32(0);
     }
     for (int64_t k = 0; k < depth; k += 4, a += 4 * MATRIX_ROWS, b += 4 * MATRIX_COLUMNS) {
-        bfloat16x8_t rows[PAIRS_OF_ROWS];
+        eight_bf16 rows[PAIRS_OF_ROWS];
         UNROLL
         for (int i = 0; i < PAIRS_OF_ROWS; i++) rows[i] = load_eight(a + 8 * i);
         UNROLL
         for (int j = 0; j < PAIRS_OF_COLUMNS; j++) {
-            bfloat16x8_t columns = load_eight(b + 8 * j);
+            eight_bf16 columns = load_eight(b + 8 * j);
             UNROLL
-            for (int i = 0; i < PAIRS_OF_ROWS; i++) sum[i][j] = vbfmmlaq_f32(sum[i][j], rows[i], columns);
+            for (int i = 0; i < PAIRS_OF_ROWS; i++) sum[i][j] = add_2x2(sum[i][j], rows[i], columns);
         }
     }
     UNROLL
@@ -96,20 +150,20 @@ INLINE void matrix_dot(matrix_sums *sums, const ELEMENT *a, const ELEMENT *const
 {
     int64_t k = 0;
     for (; k + 8 <= depth; k += 8) {
-        bfloat16x8_t first = load_eight(a + 2 * k), second = load_eight(a + 2 * k + 8);
+        eight_bf16 first = load_eight(a + 2 * k), second = load_eight(a + 2 * k + 8);
         UNROLL
         for (int j = 0; j < MATRIX_DOT_COLUMNS / 2; j++) {
             uint64x2_t x = (uint64x2_t)vld1q_u16(&b[2 * j][k].bits), y = (uint64x2_t)vld1q_u16(&b[2 * j + 1][k].bits);
-            sums->v[j] = vbfmmlaq_f32(sums->v[j], first, (bfloat16x8_t)vzip1q_u64(x, y));
-            sums->v[j] = vbfmmlaq_f32(sums->v[j], second, (bfloat16x8_t)vzip2q_u64(x, y));
+            sums->v[j] = add_2x2(sums->v[j], first, (eight_bf16)vzip1q_u64(x, y));
+            sums->v[j] = add_2x2(sums->v[j], second, (eight_bf16)vzip2q_u64(x, y));
         }
     }
     if (k == depth) return;
-    bfloat16x8_t rows = load_eight(a + 2 * k);
+    eight_bf16 rows = load_eight(a + 2 * k);
     UNROLL
     for (int j = 0; j < MATRIX_DOT_COLUMNS / 2; j++) {
         uint16x8_t columns = vcombine_u16(vld1_u16(&b[2 * j][k].bits), vld1_u16(&b[2 * j + 1][k].bits));
-        sums->v[j] = vbfmmlaq_f32(sums->v[j], rows, (bfloat16x8_t)columns);
+        sums->v[j] = add_2x2(sums->v[j], rows, (eight_bf16)columns);
     }
 }
 
@@ -119,18 +173,6 @@ INLINE void matrix_store_sums(const matrix_sums *sums, REAL *upper, REAL *lower)
     for (int j = 0; j < MATRIX_DOT_COLUMNS / 2; j += 2) {
         vst1q_f32(upper + 2 * j, join_rows(sums->v[j], sums->v[j + 1], false));
         vst1q_f32(lower + 2 * j, join_rows(sums->v[j], sums->v[j + 1], true));
-    }
-}
-
-/* c + the products of the pair of k's in a lane of `a` with those of four columns. */
-INLINE float32x4_t add_pair(float32x4_t c, uint16x8_t b, bfloat16x8_t a, const int lane)
-{
-    bfloat16x8_t columns = (bfloat16x8_t)b;
-    switch (lane) {
-    case 0: return vbfdotq_laneq_f32(c, columns, a, 0);
-    case 1: return vbfdotq_laneq_f32(c, columns, a, 1);
-    case 2: return vbfdotq_laneq_f32(c, columns, a, 2);
-    default: return vbfdotq_laneq_f32(c, columns, a, 3);
     }
 }
 
@@ -151,7 +193,7 @@ INLINE void matrix_add_rows(const int rows, const int pairs, const ELEMENT *cons
         uint16x8_t low = vzip1q_u16(x, y), high = vzip2q_u16(x, y);
         UNROLL
         for (int r = 0; r < rows; r++) {
-            bfloat16x8_t factors = load_eight(a[r] + k + q / 4 * 8);
+            eight_bf16 factors = load_eight(a[r] + k + q / 4 * 8);
             sum[r][0] = add_pair(sum[r][0], low, factors, q % 4);
             sum[r][1] = add_pair(sum[r][1], high, factors, q % 4);
         }

@@ -5,6 +5,10 @@
 #define LK__MATRIX_TILE
 #include "device/cpu/gemm.h"
 
+#if defined(MATRIX_STATE)
+MATRIX_STATE
+#endif
+
 enum { TILE = MATRIX_ROWS * MATRIX_COLUMNS };
 
 /* Not inlined: registers hold the tile, and little else. */

@@ -6,6 +6,8 @@
 #define LK__MATRIX_TILE
 #include "device/cpu/skinny.h"
 
+#if HAS_SKINNY
+
 enum {
     DEPTH = BLOCK_K, /* the most of a block of k */
     WIDTH = MATRIX_DOT_COLUMNS,
@@ -197,3 +199,5 @@ void skinny_run(const gemm *g, lk__pool *pool, void *workspace)
     lk__pool_run(pool, f.blocks * tiles_of(g->n, f.columns), strip_tile, &f);
     add_blocks(&f);
 }
+
+#endif

@@ -10,4 +10,9 @@ const lk__kernel_entry KERNEL(table)[LK__OP_COUNT] = {
 #define ENTRY_WIDE(name) ENTRY_ANY(name)
 #endif
 #define ENTRY(name, types) ENTRY_##types(name)
-    LK__OP_LIST_BUILT_IN(ENTRY)};
+#if defined(LK_KERNELS) /* a set with fewer kernels: CMakeLists.txt lists them */
+    LK_KERNELS
+#else
+    LK__OP_LIST_BUILT_IN(ENTRY)
+#endif
+};
