@@ -143,6 +143,7 @@ function(add_isa_tests name)
     apply_settings(${name}_${isa} c)
     set_property(TEST ${name}_${isa} APPEND PROPERTY ENVIRONMENT "LK_TEST_ISA=${isa}" "LK_TEST_SLOW=1"
                  "LOCKSTEP_DEVICE=cpu")
+    set_property(TEST ${name}_${isa} APPEND PROPERTY LABELS emulated)
   endforeach()
 endfunction()
 
