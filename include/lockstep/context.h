@@ -40,8 +40,9 @@ typedef struct lk_allocator {
 typedef struct lk_context_config {
     size_t size LK_ZERO; /* sizeof this struct; set by LK_CONTEXT_CONFIG_INIT */
     /* of the pool with the caller; 0: affinity mask and cgroup quota, divided by LOCAL_WORLD_SIZE */
-    int          threads LK_ZERO;
-    const char  *isa LK_ZERO; /* one that `lockstep info` lists: "neon", "avx512"; NULL: the one in use there */
+    int threads LK_ZERO;
+    /* one that `lockstep info` lists: "neon", "avx512"; NULL: LOCKSTEP_ISA, or the one in use there */
+    const char  *isa LK_ZERO;
     lk_allocator allocator LK_ZERO;
     /* NULL: silent. One line, no newline; any thread */
     void (*log)(void *user, lk_log_level level, const char *text) LK_ZERO;

@@ -97,9 +97,10 @@ static lk_status choose_isa_and_threads(const lk_context_config *config, const c
     *threads = config->threads ? config->threads : lk_default_threads();
     if (*threads < 1)
         return lk__fail(NULL, LK_EINVAL, "LOCKSTEP_THREADS is not a number from 1 to %d", LK__MAX_THREADS);
-    if (!(*isa = lk__isa_choose(config->isa)))
-        return lk__fail(NULL, LK_EUNSUPPORTED, "this build or machine does not support the instruction set \"%.40s\"",
-                        config->isa ? config->isa : "");
+    const char *wanted = config->isa ? config->isa : lk__environment_text(NULL, LK__ENV_LOCKSTEP_ISA);
+    if (!(*isa = lk__isa_choose(wanted)))
+        return lk__fail(NULL, LK_EUNSUPPORTED, "this build or machine does not support the instruction set \"%.40s\"%s",
+                        wanted ? wanted : "", config->isa ? "" : ", which LOCKSTEP_ISA names");
     return LK_OK;
 }
 

@@ -18,6 +18,8 @@
       "compute threads of a process; default: the cores that it may use, divided by the ranks of its host")            \
     X(LOCKSTEP_DEVICE, SETTINGS, TEXT, 0, 0,                                                                           \
       "the device where neither --device nor the program chooses one: auto, cpu, cuda or cuda:N")                      \
+    X(LOCKSTEP_ISA, SETTINGS, TEXT, 0, 0,                                                                              \
+      "the instruction set of the CPU's kernels where the program chooses none: one that `lockstep info` lists")       \
     X(LOCKSTEP_DATA, SETTINGS, PATH, 0, 0, "the directory of public data sets, each in a folder with its name")          \
     X(LOCKSTEP_MODULES, SETTINGS, PATH, 0, 0, "the directory of the modules for CUDA and MPI")                         \
     X(LOCKSTEP_TOKEN_FILE, SETTINGS, PATH, 0, 0,                                                                       \

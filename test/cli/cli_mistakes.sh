@@ -79,6 +79,8 @@ for set in PORT=abc PORT=4000-x PORT=70000 NO_DEADLINES=yes TERMINAL=wide MEMORY
     expect 2 "LOCKSTEP_${set%=*} is '${set#*=}' in the environment" env "LOCKSTEP_$set" "$lockstep" train --model mlp \
         --steps 1
 done
+expect 2 "does not support the instruction set \"sse9\", which LOCKSTEP_ISA names" env LOCKSTEP_ISA=sse9 "$lockstep" \
+    train --model mlp --steps 1
 expect 0 "" env LOCKSTEP_MEMORY_NODES=2 LOCKSTEP_THREADS= LOCKSTEP_PORT=4000-4100 LOCKSTEP_NO_DEADLINES=0 \
     LOCKSTEP_TERMINAL=80 "$lockstep" train --model mlp --steps 1
 mkdir tiny # MNIST of two samples
