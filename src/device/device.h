@@ -5,6 +5,7 @@
 
 #include "device/kernels.h"
 #include "device/memory.h"
+#include "device/peers.h"
 #include "device/recording.h"
 
 typedef struct lk__device_backend {
@@ -17,6 +18,8 @@ typedef struct lk__device_backend {
     lk__device_memory    memory;
     lk__device_kernels   kernels;
     lk__device_recording recording;
+    /* NULL: no other process maps its memory. */
+    const lk__device_peers *peers;
 } lk__device_backend;
 
 /* What tuning did since choose_begin (kernels.h). */

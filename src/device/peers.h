@@ -1,0 +1,138 @@
+/* device/peers.h - memory of a device that the processes of other ranks map, and the collectives that kernels run in
+ * it: each rank reads its peers' memory and writes its own, and the ranks wait for each other with flags.
+ *
+ * Every rank of a group has one block that all its peers map: its flags, then scratch memory. Kernels alone use flags:
+ * `arrived[block][writer]` of a rank counts the meetings of block `block` of its kernels with that block of `writer`'s,
+ * written by the writer with release at system scope and read with acquire. How often two blocks have met is kept in
+ * the group's own block (lk__peers_group.met), so that every run of a recording goes on where the last one ended. A
+ * block of a kernel meets only the blocks of its number, so that no kernel needs all of its blocks to run at once.
+ *
+ * Every wait ends: with the peer's flag, at the deadline by the device's clock, or when a rank or the host says so. One
+ * that ends without the flag is a failure. The kernel then writes lk__peers_progress, `failed` in the flags of all
+ * ranks, so that they end, too, and LK__HALTED_BY_GROUP to the call's `halted` word; from then on no call of the group
+ * reads or writes anything, here or at a peer: each looks at its own rank's `failed` and at `halted` first. */
+#ifndef LK__DEVICE_PEERS_H
+#define LK__DEVICE_PEERS_H
+
+#include "device/memory.h"
+
+enum {
+    LK__PEERS_MOST = 8,                                               /* ranks of a group */
+    LK__PEERS_BLOCKS = 32,                                            /* of a kernel, at most */
+    LK__PEERS_HANDLE = 64,                                            /* bytes */
+    LK__PEERS_BLOCK_BYTES = 4 << 20,                                  /* flags and scratch of a rank in a group */
+    LK__PEERS_FLAG_BYTES = 64 << 10,                                  /* of them, the flags' */
+    LK__PEERS_SCRATCH = LK__PEERS_BLOCK_BYTES - LK__PEERS_FLAG_BYTES, /* and the scratch memory's */
+    LK__PEERS_STOPPED = LK__PEERS_MOST, /* the failure's culprit where the host stopped the group: no rank */
+};
+
+/* What another process needs to map memory: an IPC handle of CUDA. */
+typedef struct lk__peers_handle {
+    unsigned char bytes[LK__PEERS_HANDLE];
+} lk__peers_handle;
+
+/* At the beginning of a rank's block; zeroed by `allocate`. */
+typedef struct lk__peers_flags {
+    struct {
+        uint32_t by[LK__PEERS_MOST]; /* written by that rank */
+        uint32_t reserved[16 - LK__PEERS_MOST];
+    } arrived[LK__PEERS_BLOCKS];
+    int32_t failed; /* 0, or 1 + the culprit of the first failure that a rank has met; by any rank */
+} lk__peers_flags;
+
+/* In the host's memory (alloc_host), zeroed: how far the queued calls of the group have come on this rank. */
+typedef struct lk__peers_progress {
+    uint64_t began,
+        ended; /* numbers of queued calls, from 1, that have begun and ended; each run of a recording counts */
+    uint32_t began_call; /* lk__peers_call.id of `began`, written before it */
+    int32_t  stop;       /* written by the host: waits end at once, with LK__PEERS_STOPPED as the culprit */
+    /* Of the first failure on this rank. `failed` is written last: 0, or 1 + the culprit: the rank whose flag was
+     * waited for, or that another rank's failure names. */
+    uint64_t failed_number, waited_ns;
+    uint32_t failed_call;
+    int32_t  failed;
+} lk__peers_progress;
+
+/* A rank's own block of a group, in its device's memory and mapped by nobody else; the host writes it once, with
+ * everything behind `progress` 0. */
+typedef struct lk__peers_group {
+    int32_t             rank, ranks;
+    int64_t             deadline_ns;           /* of a wait */
+    lk__peers_flags    *flags[LK__PEERS_MOST]; /* by rank, as mapped here; the own one, too */
+    char               *scratch[LK__PEERS_MOST];
+    lk__peers_progress *progress;
+    /* Kernels write these. */
+    uint64_t number;                                /* calls that have begun */
+    uint32_t met[LK__PEERS_BLOCKS][LK__PEERS_MOST]; /* meetings of a block with that rank's */
+    uint32_t leaving;                               /* blocks of the running kernel that have ended */
+    uint32_t reserved;
+} lk__peers_group;
+
+/* BARRIER: nothing moves. REDUCE: all ranks have `count` elements; the receivers get them reduced. REDUCE_PARTS: all
+ * ranks have a part of `count` elements for each rank, and each gets its part reduced. COPY: the rest. */
+typedef enum lk__peers_form {
+    LK__PEERS_BARRIER,
+    LK__PEERS_REDUCE,
+    LK__PEERS_REDUCE_PARTS,
+    LK__PEERS_COPY
+} lk__peers_form;
+
+/* One queued call, the same on all its ranks but for addresses and parts. Reductions have the bits of lk__reduce
+ * (base/reduce.h), in the order of ranks. When it has run, no peer reads or writes this rank's buffers any more. */
+typedef struct lk__peers_call {
+    lk__peers_form   form;
+    lk_dtype         type;
+    lk_reduce_op     reduce;
+    uint32_t         id;     /* for lk__peers_progress */
+    uint32_t         with;   /* a bit for each rank that takes part, this one, too; REDUCE and REDUCE_PARTS: all */
+    lk__peers_group *group;  /* of the device's memory */
+    int32_t         *halted; /* comm/queue.h; may be NULL */
+    int              rank, ranks;
+    size_t count;    /* of a reduction; of COPY the largest part that any rank sends to any other, or to itself */
+    size_t row;      /* REDUCE_PARTS and COPY: elements of a row, 0: none. See below */
+    bool   receives; /* REDUCE: this rank gets the result */
+
+    /* Of this rank. */
+    const void *send;
+    void       *recv;
+    /* Where all ranks' buffers are, as mapped here: all of them are in symmetric memory, and the call needs no scratch.
+     * NULL, on all ranks: parts pass through scratch. peer_recv: of REDUCE alone, for results in two passes; NULL where
+     * not all ranks receive. */
+    bool        symmetric;
+    const char *peer_send[LK__PEERS_MOST];
+    char       *peer_recv[LK__PEERS_MOST];
+
+    /* COPY, in elements. This rank sends out_count[i] to rank i, from out_at[i] of its send buffer on; it gets
+     * in_count[i] of rank i, which begin at peer_at[i] of that rank's send buffer, to in_at[i] of recv. One part for
+     * all ranks has the same out_at for all of them (`same`), and is published once. */
+    bool    same;
+    int64_t out_count[LK__PEERS_MOST], out_at[LK__PEERS_MOST];
+    int64_t in_count[LK__PEERS_MOST], in_at[LK__PEERS_MOST], peer_at[LK__PEERS_MOST];
+} lk__peers_call;
+
+/* With rows (an all_gather or a reduce_scatter), element e of rank r's part is at (e / row * ranks + r) * row + e % row
+ * of the whole, which COPY receives (in_at is 0) and REDUCE_PARTS sends. */
+static inline size_t lk__peers_row_at(size_t row, int ranks, int rank, size_t e)
+{
+    return (e / row * (size_t)ranks + (size_t)rank) * row + e % row;
+}
+
+/* Of devices whose memory other processes can map. Each sets an error where it fails. */
+typedef struct lk__device_peers {
+    /* LK_OK, or LK_EUNSUPPORTED with the reason: this device cannot at all (MIG, a driver without IPC). */
+    lk_status (*check)(lk__device *device);
+    /* Zeroed memory that others may map, and its handle. Not accounted. */
+    lk_status (*allocate)(lk__device *device, size_t bytes, void **memory, lk__peers_handle *handle);
+    void (*free)(lk__device *device, void *memory); /* once no peer has it mapped, where all is well */
+    lk_status (*map)(lk__device *device, const lk__peers_handle *handle, size_t bytes, void **memory);
+    void (*unmap)(lk__device *device, void *memory);
+    /* Loads the kernels, so that nothing waits for the device once one of them may spin. */
+    lk_status (*prepare)(lk__device *device);
+    /* Writes `words` words that follow from `seed` to memory, with a kernel, and waits; and whether they are there,
+     * read by a kernel. */
+    lk_status (*write_pattern)(lk__device *device, void *memory, size_t words, uint32_t seed);
+    lk_status (*check_pattern)(lk__device *device, const void *memory, size_t words, uint32_t seed, bool *same);
+    lk_status (*enqueue)(lk__device *device, lk__device_stream *stream, const lk__peers_call *call);
+} lk__device_peers;
+
+#endif
