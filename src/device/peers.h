@@ -1,16 +1,18 @@
 /* device/peers.h - memory of a device that the processes of other ranks map, and the collectives that kernels run in
- * it: each rank reads its peers' memory and writes its own, and the ranks wait for each other with flags.
+ * it: ranks read and write each other's memory, and wait for each other by flags in it.
  *
- * Every rank of a group has one block that all its peers map: its flags, then scratch memory. Kernels alone use flags:
- * `arrived[block][writer]` of a rank counts the meetings of block `block` of its kernels with that block of `writer`'s,
- * written by the writer with release at system scope and read with acquire. How often two blocks have met is kept in
- * the group's own block (lk__peers_group.met), so that every run of a recording goes on where the last one ended. A
- * block of a kernel meets only the blocks of its number, so that no kernel needs all of its blocks to run at once.
+ * Every rank of a group has one block that all its peers map: its flags, then scratch memory. Kernels alone use them.
+ * Ranks wait for each other at gates. A gate is one word in the memory of its first rank, which counts arrivals; a rank
+ * that has waited too long marks the same word as failed, by comparing and exchanging it. So either all ranks pass or
+ * none does, also where one arrives just as another gives up. How often a rank has passed is kept in the group's own
+ * block (lk__peers_group.passed), so that every run of a recording goes on where the last one ended. One block of one
+ * kernel waits at a gate, so no kernel needs several of its blocks to run at once.
  *
- * Every wait ends: with the peer's flag, at the deadline by the device's clock, or when a rank or the host says so. One
- * that ends without the flag is a failure. The kernel then writes lk__peers_progress, `failed` in the flags of all
- * ranks, so that they end, too, and LK__HALTED_BY_GROUP to the call's `halted` word; from then on no call of the group
- * reads or writes anything, here or at a peer: each looks at its own rank's `failed` and at `halted` first. */
+ * Every wait ends: when all have arrived, at the deadline by the device's clock, or when a rank or the host says so. A
+ * wait that ends otherwise is a failure. The kernel then writes lk__peers_progress, and LK__HALTED_BY_GROUP to the
+ * call's `halted` word; from then on no call of the group reads or writes anything, here or at a peer: each looks at
+ * the group's `failed` and at `halted` first. A kernel that writes to peers does so only while none of them can have
+ * given up: it has passed the gate less than half a deadline ago, and the gate's word is not marked. */
 #ifndef LK__DEVICE_PEERS_H
 #define LK__DEVICE_PEERS_H
 
@@ -18,9 +20,8 @@
 
 enum {
     LK__PEERS_MOST = 8,                                               /* ranks of a group */
-    LK__PEERS_BLOCKS = 32,                                            /* of a kernel, at most */
     LK__PEERS_HANDLE = 64,                                            /* bytes */
-    LK__PEERS_BLOCK_BYTES = 4 << 20,                                  /* flags and scratch of a rank in a group */
+    LK__PEERS_BLOCK_BYTES = 8 << 20,                                  /* flags and scratch of a rank in a group */
     LK__PEERS_FLAG_BYTES = 64 << 10,                                  /* of them, the flags' */
     LK__PEERS_SCRATCH = LK__PEERS_BLOCK_BYTES - LK__PEERS_FLAG_BYTES, /* and the scratch memory's */
     LK__PEERS_STOPPED = LK__PEERS_MOST, /* the failure's culprit where the host stopped the group: no rank */
@@ -31,13 +32,16 @@ typedef struct lk__peers_handle {
     unsigned char bytes[LK__PEERS_HANDLE];
 } lk__peers_handle;
 
-/* At the beginning of a rank's block; zeroed by `allocate`. */
+/* Bits 0 to 55 of `state` count arrivals. Bit 63: a wait has failed; bit 62 is then that of the number of the failed
+ * meeting, bits 56 to 61 are the culprit. `arrived`: by rank, how often it has arrived. */
+typedef struct lk__peers_gate {
+    uint64_t state, arrived[LK__PEERS_MOST], reserved[15 - LK__PEERS_MOST];
+} lk__peers_gate;
+
+/* At the beginning of a rank's block; zeroed by `allocate`. The gate of all ranks is the first of rank 0; that of two
+ * ranks a < b is gate 1 + b of rank a. */
 typedef struct lk__peers_flags {
-    struct {
-        uint32_t by[LK__PEERS_MOST]; /* written by that rank */
-        uint32_t reserved[16 - LK__PEERS_MOST];
-    } arrived[LK__PEERS_BLOCKS];
-    int32_t failed; /* 0, or 1 + the culprit of the first failure that a rank has met; by any rank */
+    lk__peers_gate gates[1 + LK__PEERS_MOST];
 } lk__peers_flags;
 
 /* In the host's memory (alloc_host), zeroed: how far the queued calls of the group have come on this rank. */
@@ -61,10 +65,14 @@ typedef struct lk__peers_group {
     lk__peers_flags    *flags[LK__PEERS_MOST]; /* by rank, as mapped here; the own one, too */
     char               *scratch[LK__PEERS_MOST];
     lk__peers_progress *progress;
+    uint64_t delay_ns; /* for tests: a rank waits up to so long before it arrives at a gate; 0: it does not */
     /* Kernels write these. */
-    uint64_t number;                                /* calls that have begun */
-    uint32_t met[LK__PEERS_BLOCKS][LK__PEERS_MOST]; /* meetings of a block with that rank's */
-    uint32_t leaving;                               /* blocks of the running kernel that have ended */
+    uint64_t number;                     /* calls that have begun */
+    uint64_t passed[1 + LK__PEERS_MOST]; /* meetings so far, of all ranks and with each other one */
+    uint64_t opened_ns;                  /* the latest time at which the last gate was known to be closed */
+    uint32_t failed;                     /* a wait has failed: nothing is done any more */
+    uint32_t late;                       /* a kernel did not write to its peers because they may have given up */
+    uint32_t leaving;                    /* blocks of the running kernel that have ended */
     uint32_t reserved;
 } lk__peers_group;
 
@@ -84,7 +92,7 @@ typedef struct lk__peers_call {
     lk_dtype         type;
     lk_reduce_op     reduce;
     uint32_t         id;     /* for lk__peers_progress */
-    uint32_t         with;   /* a bit for each rank that takes part, this one, too; REDUCE and REDUCE_PARTS: all */
+    uint32_t         with;   /* a bit for each rank that takes part, this one, too: all, or two of a COPY */
     lk__peers_group *group;  /* of the device's memory */
     int32_t         *halted; /* comm/queue.h; may be NULL */
     int              rank, ranks;
